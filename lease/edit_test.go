@@ -1,0 +1,211 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/leasetest"
+)
+
+// A write of each kind, under each fault of its first call, comes to the one
+// outcome that is true.
+func TestAnUnknownOutcomeIsResolved(t *testing.T) {
+	const (
+		load = leasetest.Load
+		swap = leasetest.Swap
+	)
+	faults := map[string]struct {
+		first, load leasetest.Fault // of the first Swap, and of the Load that resolves it
+		refused     bool
+		swaps       int // of a write that resolves; one more where the first was not ours
+	}{
+		"the reply was lost after the commit":       {leasetest.DropAfter, leasetest.None, false, 1},
+		"and the resolving read was lost too":       {leasetest.DropAfter, leasetest.DropAfter, false, 1},
+		"it was lost before the commit":             {leasetest.DropBefore, leasetest.None, false, 2},
+		"it was applied only after the next read":   {leasetest.Late, leasetest.Deliver, false, 2},
+		"it was applied just before the next read":  {leasetest.Late, leasetest.DeliverFirst, false, 1},
+		"it was sent twice":                         {leasetest.Duplicate, leasetest.None, false, 1},
+		"it met a conflict without cause":           {leasetest.Conflict, leasetest.None, false, 2},
+		"it was refused":                            {leasetest.Refuse, leasetest.None, true, 1},
+		"it was refused, and the read was lost":     {leasetest.Refuse, leasetest.DropBefore, true, 1},
+		"it was refused although it had landed":     {leasetest.RefuseAfter, leasetest.None, false, 1},
+		"it was slow and then applied":              {leasetest.SlowRequest, leasetest.None, false, 1},
+		"it was dropped by a peer that never reads": {leasetest.Deaf, leasetest.None, false, 2},
+	}
+	held := lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}
+	writes := map[string]struct {
+		loads  int // before the first Swap
+		before job
+		write  func(w *world, h *lease.Hold[job]) error
+		after  job
+	}{
+		"acquire": {1, job{}, func(w *world, _ *lease.Hold[job]) error {
+			h, j, err := w.lessor.Acquire(w.Context(), "a", "w/1", note("set"))
+			if err == nil && (h.Grant() != held.Grant() || j.Note != "set") {
+				w.Errorf("grant %+v, record %+v", h.Grant(), j)
+			}
+			return err
+		}, job{held, "set"}},
+		"renew":   {0, job{Lease: held}, func(w *world, h *lease.Hold[job]) error { return h.Renew(w.Context(), 0) }, job{Lease: held}},
+		"finish":  {0, job{Lease: held}, func(w *world, h *lease.Hold[job]) error { return h.Finish(w.Context(), note("set")) }, job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "set"}},
+		"release": {0, job{Lease: held}, func(w *world, h *lease.Hold[job]) error { return h.Release(w.Context(), note("set"), false) }, job{lease.Lease{Token: 1, Attempts: 1}, "set"}},
+		"refund":  {0, job{Lease: held}, func(w *world, h *lease.Hold[job]) error { return h.Release(w.Context(), note("set"), true) }, job{lease.Lease{Token: 1}, "set"}},
+	}
+	for verb, write := range writes {
+		for what, f := range faults {
+			t.Run(verb+": "+what, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, lease.Policy{})
+					var h *lease.Hold[job]
+					if write.loads == 0 {
+						h = w.acquire()
+						time.Sleep(time.Minute)
+					}
+					loads := append(make([]leasetest.Fault, write.loads), f.load)
+					w.line.SetPlan(leasetest.Any(leasetest.On(swap, f.first), leasetest.On(load, loads...)))
+					err := write.write(w, h)
+					if f.refused {
+						wantErr(t, err, lease.ErrRefused)
+						w.wantRecord(write.before)
+					} else {
+						if err != nil {
+							t.Errorf("err = %v", err)
+						}
+						w.wantRecord(write.after)
+					}
+					w.wantFaults(f.first, f.load)
+					// A late heartbeat may have to be followed by a fresher one.
+					if got := w.line.Calls(swap); got != f.swaps && (verb != "renew" || f.load != leasetest.Deliver || got != f.swaps+1) {
+						t.Errorf("%d swaps; want %d", got, f.swaps)
+					}
+				})
+			})
+		}
+	}
+}
+
+// wantFaults checks that the plan did what it was made for.
+func (w *world) wantFaults(faults ...leasetest.Fault) {
+	w.Helper()
+	for _, f := range faults {
+		if f != leasetest.None && w.line.Faults()[f] == 0 {
+			w.Errorf("nothing went wrong by %q", f)
+		}
+	}
+}
+
+// add is an Edit that counts in the note of the record.
+type add struct {
+	decisions int
+	err       error // of the decision
+	landed    bool
+}
+
+func (a *add) run(ctx context.Context, s lease.Store[job], from *lease.Cell[job]) (lease.Cell[job], error) {
+	return lease.Edit(ctx, s, "a", from, func(c lease.Cell[job]) (job, error) {
+		a.decisions++
+		if a.err != nil {
+			return c.Doc, a.err
+		}
+		c.Doc.Note += "+"
+		return c.Doc, nil
+	}, func(lease.Cell[job]) bool { return a.landed })
+}
+
+func TestADecisionIsMadeAgainFromWhatOthersWrote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, lease.Policy{})
+		stale, err := w.line.Load(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.rewrite(note("theirs"))
+		w.line.SetPlan(nil)
+		a := &add{}
+		c, err := a.run(t.Context(), w.line, &stale)
+		if err != nil || c.Doc.Note != "theirs+" || a.decisions != 2 {
+			t.Errorf("%+v after %d decisions, %v", c, a.decisions, err)
+		}
+		w.wantSame(c.Doc)
+		w.wantCalls(1, 2)
+	})
+}
+
+func TestADecisionsErrorEndsTheEditUnchangedWithItsCell(t *testing.T) {
+	w := newWorld(t, lease.Policy{})
+	w.rewrite(note("read"))
+	want := &lease.HeldError{Owner: "w/2"}
+	c, err := (&add{err: want}).run(t.Context(), w.line, nil)
+	if err != error(want) || c.Doc.Note != "read" { //nolint:errorlint // unchanged means not even wrapped
+		t.Errorf("%+v, %v", c, err)
+	}
+	w.wantCalls(1, 0)
+}
+
+func TestLoadErrorsAreTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, lease.Policy{})
+		w.line.SetPlan(leasetest.On(leasetest.Load, leasetest.DropBefore, leasetest.DropAfter, leasetest.Conflict))
+		if _, err := (&add{}).run(t.Context(), w.line, nil); err != nil {
+			t.Error(err)
+		}
+		w.wantSame(job{Note: "+"})
+		w.wantCalls(4, 1)
+	})
+}
+
+func TestTheEndOfTheContextIsUnavailableAndSaysWhy(t *testing.T) {
+	why := errors.New("the reason")
+	for name, plan := range map[string]leasetest.Plan{
+		"dark":     leasetest.Always(leasetest.Dark),
+		"dropping": leasetest.Always(leasetest.DropBefore),
+		"deaf":     leasetest.Always(leasetest.Deaf),
+		"conflict": leasetest.Always(leasetest.Conflict),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, lease.Policy{})
+				w.line.SetPlan(plan)
+				ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, why)
+				defer cancel()
+				_, err := (&add{}).run(ctx, w.line, nil)
+				wantErr(t, err, lease.ErrUnavailable)
+				wantErr(t, err, why)
+				if name == "dropping" {
+					wantErr(t, err, leasetest.ErrDropped)
+				}
+				w.wantSame(job{})
+			})
+		})
+	}
+}
+
+// final is a store whose every answer is one error.
+type final struct{ err error }
+
+func (f final) Load(context.Context, string) (lease.Cell[job], error) {
+	return lease.Cell[job]{}, f.err
+}
+func (f final) Swap(context.Context, string, lease.Cell[job], job) (lease.Cell[job], error) {
+	return lease.Cell[job]{}, f.err
+}
+
+func TestAnAnswerThatWillNotChangeIsNotAskedForAgain(t *testing.T) {
+	for _, want := range []error{lease.ErrRefused, lease.ErrMalformed, lease.ErrInvalidKey} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err := (&add{}).run(ctx, final{fmt.Errorf("store: %w", want)}, nil)
+			wantErr(t, err, want)
+			if errors.Is(err, lease.ErrUnavailable) || time.Since(start) > 0 {
+				t.Errorf("%v after %v", err, time.Since(start))
+			}
+		})
+	}
+}

@@ -1,0 +1,71 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"taskguard/lease"
+)
+
+// A report is a record with a lease in it.
+type report struct {
+	Lease lease.Lease
+	Text  string
+}
+
+func Example() {
+	ctx := context.Background()
+	store := &lease.Memory[report]{} // or a File, or the documents of a database
+	store.Put("q3", report{})
+	lessor, err := lease.NewLessor(store, func(r *report) *lease.Lease { return &r.Lease }, lease.Policy{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	hold, _, err := lessor.Acquire(ctx, "q3", "worker-1/delivery-1", nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	var text string
+	err = hold.Run(ctx, func(ctx context.Context, _ report, g lease.Grant) error {
+		// Work here until ctx ends; hand g.Token to whatever else is written to.
+		text = fmt.Sprintf("written under token %d", g.Token)
+		return context.Cause(ctx)
+	})
+	switch {
+	case errors.Is(err, lease.ErrLost):
+		fmt.Println("another has it now")
+	case err != nil:
+		err = hold.Release(ctx, nil, false) // for another attempt
+	default:
+		err = hold.Finish(ctx, func(r *report) { r.Text = text })
+	}
+	fmt.Println(err)
+
+	_, done, err := lessor.Acquire(ctx, "q3", "worker-2/delivery-2", nil)
+	fmt.Println(done.Text, "-", err)
+	// Output:
+	// <nil>
+	// written under token 1 - lease: already finished
+}
+
+func ExampleLessor_Acquire_held() {
+	store := &lease.Memory[report]{}
+	store.Put("q3", report{})
+	for _, owner := range []string{"worker-1", "worker-2"} {
+		lessor, err := lease.NewLessor(store, func(r *report) *lease.Lease { return &r.Lease }, lease.Policy{})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		_, _, err = lessor.Acquire(context.Background(), "q3", owner, nil)
+		var held *lease.HeldError
+		fmt.Println(owner, errors.As(err, &held))
+	}
+	// Output:
+	// worker-1 false
+	// worker-2 true
+}

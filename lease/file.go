@@ -1,0 +1,267 @@
+//go:build unix
+
+package lease
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// File is a Store in a directory of one machine, for programs that share it: a
+// JSON file for each record. A write goes to a temporary file that is synced
+// and renamed, under a flock of the directory, so that neither a crash nor a
+// full disk leaves half a record. Make it with NewFile. It must not be used
+// over a network file system.
+//
+// Its clock is the machine's. Where that is set back, time stands still for a
+// record until it has passed the record's last write.
+type File[D any] struct {
+	// Wait bounds how long a call waits for other programs' calls; 2 s if zero.
+	Wait time.Duration
+	// Now is the clock; the machine's if nil.
+	Now func() time.Time
+
+	dir    string
+	rename func(from, to string) error
+
+	mu   sync.Mutex
+	last time.Time // the latest time answered
+}
+
+const (
+	fileFormat   = "taskguard/lease/1"
+	fileMode     = 0o600
+	maxFileBytes = 16 << 20
+	flockWait    = 2 * time.Second
+)
+
+// record is what a file holds.
+type record struct {
+	Format string          `json:"format"`
+	Key    string          `json:"key"`
+	Rev    string          `json:"rev"` // new with each write, so that no two versions are alike
+	At     time.Time       `json:"at"`  // time of that write
+	Doc    json.RawMessage `json:"doc"`
+}
+
+// NewFile makes the directory if it is missing.
+func NewFile[D any](dir string) (*File[D], error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("lease: directory: %w", err)
+	}
+	return &File[D]{dir: dir, rename: os.Rename}, nil
+}
+
+// Load reads one file, with no waiting for writers. A file that is empty, torn
+// or not a record of this key is ErrMalformed; a symbolic link, another thing
+// that is no regular file, and one that may not be read are ErrRefused.
+func (f *File[D]) Load(ctx context.Context, key string) (Cell[D], error) {
+	asked, at := time.Now(), f.now() // before the reading: what is read is at least as new
+	path, err := f.path(ctx, key)
+	if err != nil {
+		return Cell[D]{}, err
+	}
+	c, err := f.read(path, key)
+	if err != nil {
+		return Cell[D]{}, fileError("read", key, err)
+	}
+	c.At, c.Asked = latest(c.At, at), asked
+	return c, nil
+}
+
+// Swap replaces one file. Swapping a Cell that did not exist creates the record.
+// Another program that keeps the directory for longer than Wait, and a full
+// disk, are errors that may pass; a directory that may not be written is
+// ErrRefused.
+func (f *File[D]) Swap(ctx context.Context, key string, prev Cell[D], next D) (Cell[D], error) {
+	asked := time.Now()
+	path, err := f.path(ctx, key)
+	if err != nil {
+		return Cell[D]{}, err
+	}
+	doc, err := json.Marshal(next)
+	if err != nil {
+		return Cell[D]{}, fmt.Errorf("lease: write %q: %w: %w", key, ErrRefused, err)
+	}
+	var c Cell[D]
+	err = f.locked(ctx, func(dir *os.File) error {
+		now, err := f.read(path, key)
+		if err != nil {
+			return err
+		}
+		if now.Exists != prev.Exists || (now.Exists && now.Rev != prev.Rev) {
+			return ErrConflict
+		}
+		r := record{Format: fileFormat, Key: key, Rev: rand.Text(), At: latest(now.At, f.now()), Doc: doc}
+		data, err := json.Marshal(r)
+		if err != nil {
+			return err
+		}
+		if c, err = cellOf[D](data, key); err != nil {
+			return err
+		}
+		return f.replace(dir, path, data)
+	})
+	if err != nil {
+		return Cell[D]{}, fileError("write", key, err)
+	}
+	c.Asked = asked
+	return c, nil
+}
+
+// Delete removes a record. A missing one is no error.
+func (f *File[D]) Delete(ctx context.Context, key string) error {
+	path, err := f.path(ctx, key)
+	if err != nil {
+		return err
+	}
+	err = f.locked(ctx, func(dir *os.File) error {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return dir.Sync()
+	})
+	return fileError("delete", key, err)
+}
+
+// read is the record at path, At being the time of its last write.
+func (f *File[D]) read(path, key string) (Cell[D], error) {
+	// NONBLOCK: a pipe in its place must not hold us up.
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Cell[D]{}, nil
+	case err != nil:
+		return Cell[D]{}, err
+	}
+	defer file.Close() //nolint:errcheck // read only
+	info, err := file.Stat()
+	if err != nil {
+		return Cell[D]{}, err
+	}
+	if !info.Mode().IsRegular() {
+		return Cell[D]{}, fmt.Errorf("%w: %s is no regular file", ErrRefused, path)
+	}
+	data, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
+	if err != nil {
+		return Cell[D]{}, err
+	}
+	return cellOf[D](data, key)
+}
+
+// cellOf makes out the content of a file.
+func cellOf[D any](data []byte, key string) (Cell[D], error) {
+	var r record
+	c := Cell[D]{Exists: true, Rev: sha256.Sum256(data)}
+	err := json.Unmarshal(data, &r)
+	switch {
+	case len(data) > maxFileBytes:
+		err = fmt.Errorf("over %d bytes", maxFileBytes)
+	case err != nil:
+	case r.Format != fileFormat || r.Key != key || r.At.IsZero() || len(r.Doc) == 0:
+		err = errors.New("not a record of this key")
+	default:
+		err = json.Unmarshal(r.Doc, &c.Doc)
+	}
+	if err != nil {
+		return Cell[D]{}, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	c.At = r.At
+	return c, nil
+}
+
+// replace puts data at path; dir, the directory, is locked. Until the rename
+// nothing has changed.
+func (f *File[D]) replace(dir *os.File, path string, data []byte) error {
+	temp := path + ".tmp" // nobody else's: of a writer that was killed
+	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	file, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, fileMode)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(data)
+	err = errors.Join(err, file.Sync(), file.Close())
+	if err == nil {
+		err = f.rename(temp, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	return dir.Sync()
+}
+
+// locked runs do while every other File keeps out of the directory.
+func (f *File[D]) locked(ctx context.Context, do func(dir *os.File) error) error {
+	wait := f.Wait
+	if wait == 0 {
+		wait = flockWait
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	dir, err := os.Open(f.dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close() //nolint:errcheck // frees the lock; synced before
+	for {
+		err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			return do(dir)
+		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
+			return err
+		case !sleep(ctx, 2*time.Millisecond):
+			return fmt.Errorf("another program keeps the directory: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// path is the file of a key.
+func (f *File[D]) path(ctx context.Context, key string) (string, error) {
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	name, err := fileName(key)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(f.dir, name), nil
+}
+
+// now never runs backwards, also when the clock is set back.
+func (f *File[D]) now() time.Time {
+	now := time.Now()
+	if f.Now != nil {
+		now = f.Now()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last = latest(f.last, now.Round(0)) // without the monotonic reading: times to be stored
+	return f.last
+}
+
+// fileError says what a failed call means: hardly any failure of a file passes
+// by itself but those of space and of waiting.
+func fileError(verb, key string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ELOOP),
+		errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EMLINK): // EMLINK: FreeBSD's word for a link not followed
+		err = fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	return fmt.Errorf("lease: %s %q: %w", verb, key, err)
+}

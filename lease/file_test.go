@@ -1,0 +1,236 @@
+//go:build unix
+
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"taskguard/lease"
+)
+
+// newFile is a File with the record "a".
+func newFile(t *testing.T) (*lease.File[job], string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "leases")
+	f, err := lease.NewFile[job](dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Swap(t.Context(), "a", lease.Cell[job]{}, job{Note: "first"}); err != nil {
+		t.Fatal(err)
+	}
+	return f, filepath.Join(dir, "a.json")
+}
+
+func loadFile(t *testing.T, f *lease.File[job]) lease.Cell[job] {
+	t.Helper()
+	c, err := f.Load(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestAFileThatIsNoRecordIsNoFreeLease(t *testing.T) {
+	cases := map[string]struct {
+		put  func(path, good string) error
+		want error
+	}{
+		"empty":     {func(path, _ string) error { return os.WriteFile(path, nil, 0o600) }, lease.ErrMalformed},
+		"torn":      {func(path, good string) error { return os.WriteFile(path, []byte(good[:len(good)-9]), 0o600) }, lease.ErrMalformed},
+		"foreign":   {func(path, _ string) error { return os.WriteFile(path, []byte(`{"pid": 17}`), 0o600) }, lease.ErrMalformed},
+		"no object": {func(path, _ string) error { return os.WriteFile(path, []byte(`null`), 0o600) }, lease.ErrMalformed},
+		"two":       {func(path, good string) error { return os.WriteFile(path, []byte(good+good), 0o600) }, lease.ErrMalformed},
+		"of another": {func(path, good string) error {
+			return os.WriteFile(path, []byte(strings.Replace(good, `"key":"a"`, `"key":"A"`, 1)), 0o600)
+		}, lease.ErrMalformed},
+		"ill-typed": {func(path, good string) error {
+			return os.WriteFile(path, []byte(strings.Replace(good, `"first"`, `1`, 1)), 0o600)
+		}, lease.ErrMalformed},
+		"huge": {func(path, _ string) error { return os.Truncate(path, 1<<30) }, lease.ErrMalformed},
+		"a link": {func(path, good string) error {
+			return errors.Join(os.Remove(path), os.WriteFile(path+".real", []byte(good), 0o600), os.Symlink(path+".real", path))
+		}, lease.ErrRefused},
+		"a pipe":      {func(path, _ string) error { return errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o600)) }, lease.ErrRefused},
+		"a directory": {func(path, _ string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o700)) }, lease.ErrRefused},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			f, path := newFile(t)
+			cell := loadFile(t, f)
+			good, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.put(path, string(good)); err != nil {
+				t.Fatal(err)
+			}
+			_, err = f.Load(t.Context(), "a")
+			wantErr(t, err, c.want)
+			_, err = f.Swap(t.Context(), "a", cell, job{})
+			wantErr(t, err, c.want)
+			l, err := lease.NewLessor(f, of, lease.Policy{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _, err = l.Acquire(t.Context(), "a", "w/1", nil)
+			wantErr(t, err, c.want)
+		})
+	}
+}
+
+func TestAFailedWriteChangesNothing(t *testing.T) {
+	full := syscall.ENOSPC
+	cases := map[string]struct {
+		fail func(t *testing.T, f *lease.File[job], path string)
+		want error
+	}{
+		"the disk is full": {func(_ *testing.T, f *lease.File[job], _ string) { f.OnRename(func() error { return full }) }, full},
+		"a link lies in the temporary file's place, to something precious": {func(t *testing.T, f *lease.File[job], path string) {
+			if err := os.Symlink(path, path+".tmp"); err != nil {
+				t.Fatal(err)
+			}
+			f.OnRename(func() error { return full })
+		}, full},
+		"something that cannot be removed lies there": {func(t *testing.T, _ *lease.File[job], path string) {
+			if err := os.MkdirAll(path+".tmp/x", 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}, syscall.ENOTEMPTY},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			f, path := newFile(t)
+			before := loadFile(t, f)
+			c.fail(t, f, path)
+			_, err := f.Swap(t.Context(), "a", before, job{Note: "second"})
+			wantErr(t, err, c.want)
+			if got := loadFile(t, f); got.Rev != before.Rev || got.Doc.Note != "first" {
+				t.Errorf("%+v; want it as it was", got)
+			}
+			if info, err := os.Lstat(path + ".tmp"); err == nil && !info.IsDir() {
+				t.Error("the temporary file is still there")
+			}
+		})
+	}
+}
+
+func TestARecordIsItsOwnersAlone(t *testing.T) {
+	_, path := newFile(t)
+	for path, want := range map[string]os.FileMode{path: 0o600, filepath.Dir(path): os.ModeDir | 0o700} {
+		info, err := os.Stat(path)
+		if err != nil || info.Mode() != want {
+			t.Errorf("%s: %v, %v; want %v", path, info.Mode(), err, want)
+		}
+	}
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(entries) != 1 {
+		t.Errorf("%v, %v; want one file", entries, err)
+	}
+}
+
+func TestWaitingForAnotherProgramIsBounded(t *testing.T) {
+	f, path := newFile(t)
+	before := loadFile(t, f)
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	f.Wait = 30 * time.Millisecond
+	_, err = f.Swap(t.Context(), "a", before, job{})
+	if wantErr(t, err, context.DeadlineExceeded); errors.Is(err, lease.ErrRefused) {
+		t.Errorf("err = %v; want one that may pass", err)
+	}
+	f.Wait = time.Hour
+	why := errors.New("the reason")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	time.AfterFunc(30*time.Millisecond, func() { cancel(why) })
+	_, err = f.Swap(ctx, "a", before, job{})
+	wantErr(t, err, why)
+	if err := dir.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = f.Swap(t.Context(), "a", before, job{Note: "second"}); err != nil {
+		t.Errorf("once it is free: %v", err)
+	}
+}
+
+// What somebody changes by hand counts as a write, although its rev is the old.
+func TestAnEditByHandIsAConflict(t *testing.T) {
+	f, path := newFile(t)
+	before := loadFile(t, f)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(strings.Replace(string(data), "first", "by hand", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Swap(t.Context(), "a", before, job{Note: "second"})
+	wantErr(t, err, lease.ErrConflict)
+}
+
+func TestAFilesTimeNeverRunsBackwardsAcrossPrograms(t *testing.T) {
+	dir := t.TempDir()
+	open := func(now time.Time) *lease.File[job] {
+		f, err := lease.NewFile[job](dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Now = func() time.Time { return now }
+		return f
+	}
+	if _, err := open(noon).Swap(t.Context(), "a", lease.Cell[job]{}, job{}); err != nil {
+		t.Fatal(err)
+	}
+	behind := open(noon.Add(-time.Hour))
+	c := loadFile(t, behind)
+	if !c.At.Equal(noon) {
+		t.Errorf("at = %v; want %v", c.At, noon)
+	}
+	if c, err := behind.Swap(t.Context(), "a", c, job{}); err != nil || !c.At.Equal(noon) {
+		t.Errorf("at = %v, %v; want %v", c.At, err, noon)
+	}
+	if c, err := behind.Load(t.Context(), "b"); err != nil || !c.At.Equal(noon.Add(-time.Hour)) {
+		t.Errorf("another record's at = %v, %v; want its own", c.At, err)
+	}
+}
+
+func TestNoKeyLeavesTheDirectoryOrMeetsAnother(t *testing.T) {
+	long := strings.Repeat("x", 300)
+	keys := []string{"a", "A", "a.json", ".", "..", "../a", "/etc/passwd", "a/b", "a%2fb", "%", "%%", "con", "\u00e9", "e\u0301", "a\x00b", " ", long, long + "y", strings.ToUpper(long), strings.Repeat("/", 90)}
+	names := map[string]string{}
+	for _, key := range keys {
+		name, err := lease.FileName(key)
+		if err != nil || name != filepath.Base(name) || name == "." || name == ".." || strings.HasPrefix(name, ".") || len(name) > 251 || strings.ToLower(name) != name {
+			t.Errorf("%q: name %q, %v", key, name, err)
+		}
+		if other, taken := names[name]; taken {
+			t.Errorf("%q and %q share %q", key, other, name)
+		}
+		names[name] = key
+	}
+	f, _ := newFile(t)
+	for _, key := range keys[1:] {
+		if _, err := f.Swap(t.Context(), key, lease.Cell[job]{}, job{Note: key}); err != nil {
+			t.Errorf("swap of %q: %v", key, err)
+		}
+		if c, err := f.Load(t.Context(), key); err != nil || c.Doc.Note != key {
+			t.Errorf("load of %q: %q, %v", key, c.Doc.Note, err)
+		}
+	}
+	for _, key := range []string{"", "\xff"} {
+		_, err := f.Load(t.Context(), key)
+		wantErr(t, err, lease.ErrInvalidKey)
+	}
+}

@@ -1,0 +1,150 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// Hold is one acquisition. Its methods are called one after another, by one
+// goroutine: Run, then Finish or Release. Finish and Release end it; until
+// then its Lessor answers duplicates from it.
+type Hold[D any] struct {
+	lessor *Lessor[D]
+	key    string
+	grant  Grant
+	moved  chan struct{} // wakes the watchdog: until has changed, perhaps to sooner
+
+	mu    sync.Mutex
+	cell  Cell[D]   // the record as last known
+	until time.Time // local monotonic end of trust
+}
+
+// Grant is what this acquisition's writes are conditional on.
+func (h *Hold[D]) Grant() Grant { return h.grant }
+
+// Run runs body while it renews the lease, and returns when both have ended:
+// body's error, or a *LostError if the lease was lost, whatever body returned.
+// On loss body's context ends with that *LostError as its cause; a body that
+// ignores it is what KillAfter is about. The end of ctx reaches body as it is;
+// the lease is renewed until body has returned.
+func (h *Hold[D]) Run(ctx context.Context, body func(ctx context.Context, doc D, g Grant) error) error {
+	ctx, lose := context.WithCancelCause(ctx)
+	defer lose(nil)
+	k := h.keep(context.WithoutCancel(ctx), lose)
+	var err error
+	func() {
+		defer k.stop() // also when body panics
+		if k.loss() == nil {
+			err = body(ctx, h.known().Doc, h.grant)
+		}
+	}()
+	if lost := k.loss(); lost != nil {
+		return lost
+	}
+	return err
+}
+
+// Finish makes the record terminal, with set's changes, and frees the lease,
+// all in one commit that holds only if the lease is still ours (G8). It tries
+// until it is refused or 60 s have passed, also when ctx has ended: ErrLost
+// (nothing was written), ErrRefused (the store cannot hold what set has set;
+// the lease is kept and the Hold stays usable), ErrUnavailable.
+func (h *Hold[D]) Finish(ctx context.Context, set func(*D)) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+	defer cancel()
+	_, err := h.write(ctx, func(l Lease, _ time.Time) (Lease, error) { return Finish(l, h.grant) }, set,
+		func(l Lease) bool { return l.FinishedBy == h.grant.Owner })
+	if !errors.Is(err, ErrRefused) {
+		h.lessor.forget(h)
+	}
+	return err
+}
+
+// Release frees the lease with set's changes if it is still ours, and changes
+// nothing otherwise, which is no error (G8). refund takes back the attempt. It
+// tries for at most 6 s, also when ctx has ended.
+func (h *Hold[D]) Release(ctx context.Context, set func(*D), refund bool) error {
+	defer h.lessor.forget(h)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	_, err := h.write(ctx, func(l Lease, _ time.Time) (Lease, error) {
+		if err := loss(l, h.grant); err != nil {
+			return l, err
+		}
+		return Drop(l, h.grant, refund), nil
+	}, set, func(l Lease) bool { return l.Owner != h.grant.Owner })
+	if errors.Is(err, ErrLost) {
+		return nil
+	}
+	return err
+}
+
+// Renew is one heartbeat (G6): it moves the expiry to one ttl from now, or one
+// TTL of the Policy if ttl is zero, trying until ctx ends: ErrLost, or
+// ErrUnavailable. While Run runs, it does this by itself.
+func (h *Hold[D]) Renew(ctx context.Context, ttl time.Duration) error {
+	p := h.lessor.policy
+	if ttl != 0 {
+		p.TTL = ttl
+	}
+	var meant time.Time
+	c, err := h.write(ctx, func(l Lease, now time.Time) (Lease, error) {
+		l, err := Extend(l, now, h.grant, p)
+		meant = l.ExpiresAt
+		return l, err
+	}, nil, func(l Lease) bool { return l.HeldBy(h.grant) && l.ExpiresAt.Equal(meant) })
+	switch {
+	case err == nil:
+		h.know(c)
+	case errors.Is(err, ErrLost):
+		h.lessor.forget(h)
+	}
+	return err
+}
+
+// write edits the record from what is known of it.
+func (h *Hold[D]) write(ctx context.Context, rule func(l Lease, now time.Time) (Lease, error),
+	set func(*D), landed func(Lease) bool,
+) (Cell[D], error) {
+	of, from := h.lessor.of, h.known()
+	return Edit(ctx, h.lessor.store, h.key, &from, func(c Cell[D]) (D, error) {
+		if !c.Exists {
+			return c.Doc, &LostError{Reason: Deleted}
+		}
+		next, err := rule(*of(&c.Doc), c.Now())
+		if err != nil {
+			return c.Doc, err
+		}
+		*of(&c.Doc) = next
+		if set != nil {
+			set(&c.Doc)
+		}
+		return c.Doc, nil
+	}, func(c Cell[D]) bool { return c.Exists && landed(*of(&c.Doc)) })
+}
+
+func (h *Hold[D]) known() Cell[D] {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.cell
+}
+
+// know takes a Cell that shows the lease as ours.
+func (h *Hold[D]) know(c Cell[D]) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.cell = c
+	h.until = Trusted(*h.lessor.of(&c.Doc), c.At, c.Asked, h.lessor.policy)
+	select {
+	case h.moved <- struct{}{}:
+	default:
+	}
+}
+
+func (h *Hold[D]) trustedUntil() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.until
+}

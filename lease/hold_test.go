@@ -1,0 +1,253 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/leasetest"
+)
+
+// untilCancelled is a body that waits for the end of its context; when is the
+// world's time at which that came, and why is its cause.
+func (w *world) untilCancelled(when *time.Duration, why *error) func(context.Context, job, lease.Grant) error {
+	return func(ctx context.Context, _ job, _ lease.Grant) error {
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Hour):
+		}
+		*when, *why = w.since(), context.Cause(ctx)
+		return nil
+	}
+}
+
+// inWorld runs f in a bubble.
+func inWorld(t *testing.T, f func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(newWorld(t, lease.Policy{})) })
+}
+
+func TestALongRunCostsOneSwapAHeartbeat(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		w.wantCalls(1, 1)
+		w.line.SetPlan(nil)
+		err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+			w.at(1050 * time.Second)
+			return ctx.Err()
+		})
+		if err != nil {
+			w.Errorf("run: %v", err)
+		}
+		w.wantCalls(0, 10)
+		if err := h.Finish(w.Context(), note("result")); err != nil {
+			w.Errorf("finish: %v", err)
+		}
+		w.wantCalls(0, 11)
+		w.wantSame(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "result"})
+	})
+}
+
+// Trust ends at t + (E − S) − margin: 270 s after the last reading, whatever
+// the calls to the store do.
+func TestTheWatchdogNeedsNoStore(t *testing.T) {
+	for name, fault := range map[string]leasetest.Fault{
+		"dark":     leasetest.Dark,
+		"deaf":     leasetest.Deaf,
+		"dropping": leasetest.DropBefore,
+		"conflict": leasetest.Conflict,
+		"refusing": leasetest.Refuse,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.line.Delay = time.Hour // a call comes back long after its context ended
+				h := w.acquire()
+				w.line.SetPlan(leasetest.Every(leasetest.Swap, fault))
+				var when time.Duration
+				var why error
+				err := h.Run(w.Context(), w.untilCancelled(&when, &why))
+				wantLost(w, err, lease.OutOfTime)
+				wantLost(w, why, lease.OutOfTime)
+				if when != 270*time.Second {
+					w.Errorf("cancelled after %v; want 270s", when)
+				}
+				w.wantFaults(fault)
+			})
+		})
+	}
+}
+
+// A heartbeat sent at 100 s and answered at 250 s proves the lease until 370 s,
+// not until 520 s.
+func TestASlowHeartbeatDoesNotExtendTrust(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.line.Delay = 150 * time.Second
+		h := w.acquire()
+		w.line.SetPlan(func(c leasetest.Call) leasetest.Fault {
+			if c.Op == leasetest.Swap && c.N == 1 {
+				return leasetest.SlowReply
+			}
+			return leasetest.Dark
+		})
+		var when time.Duration
+		var why error
+		wantLost(w, h.Run(w.Context(), w.untilCancelled(&when, &why)), lease.OutOfTime)
+		if when != 370*time.Second {
+			w.Errorf("cancelled after %v; want 370s", when)
+		}
+		w.wantFaults(leasetest.SlowReply, leasetest.Dark)
+	})
+}
+
+// The store's clock leaps 200 s ahead, as it seems to one whose machine was
+// suspended: the expiry that the next heartbeat writes is near, and trust ends
+// sooner than it did before that heartbeat.
+func TestTrustThatEndsSoonerIsNoticed(t *testing.T) {
+	inWorld(t, func(w *world) {
+		leap := w.leaping()
+		h := w.acquire()
+		w.line.SetPlan(func(c leasetest.Call) leasetest.Fault {
+			if c.N == 1 {
+				leap.Store(int64(200 * time.Second))
+				return leasetest.None
+			}
+			return leasetest.Dark
+		})
+		var when time.Duration
+		var why error
+		wantLost(w, h.Run(w.Context(), w.untilCancelled(&when, &why)), lease.OutOfTime)
+		if when != 170*time.Second { // the heartbeat at 100 s left 100 s, less the margin
+			w.Errorf("cancelled after %v; want 170s", when)
+		}
+	})
+}
+
+func TestALeapOfTheStoresClockIsCaughtUpWith(t *testing.T) {
+	inWorld(t, func(w *world) {
+		leap := w.leaping()
+		h := w.acquire()
+		err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+			w.at(50 * time.Second)
+			leap.Store(int64(200 * time.Second))
+			w.at(1000 * time.Second)
+			return context.Cause(ctx)
+		})
+		if err != nil {
+			w.Errorf("run: %v", err)
+		}
+	})
+}
+
+// A Hold that has little time left when its run begins is renewed before that
+// time is over.
+func TestARunThatBeginsLateIsRenewedInTime(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		w.at(250 * time.Second)
+		err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+			w.at(1000 * time.Second)
+			return context.Cause(ctx)
+		})
+		if err != nil {
+			w.Errorf("run: %v", err)
+		}
+	})
+}
+
+func TestARunAfterTrustHasEndedNeverBegins(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		w.at(270 * time.Second)
+		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+			w.Error("the body ran")
+			return nil
+		})
+		wantLost(w, err, lease.OutOfTime)
+	})
+}
+
+func TestAConflictIsNoLoss(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+			for at := 99500 * time.Millisecond; at < 310*time.Second; at += time.Second {
+				w.at(at)
+				w.rewrite(note(at.String())) // another's write, between any two heartbeats
+			}
+			return context.Cause(ctx)
+		})
+		if err != nil {
+			w.Errorf("run: %v", err)
+		}
+		if err := h.Finish(w.Context(), nil); err != nil {
+			w.Errorf("finish: %v", err)
+		}
+		w.wantSame(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "5m9.5s"})
+	})
+}
+
+// The bubble itself fails if a goroutine is left.
+func TestABodyThatPanicsLeavesNoGoroutine(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		func() {
+			defer func() {
+				if recover() == nil {
+					w.Error("the panic was swallowed")
+				}
+			}()
+			_ = h.Run(w.Context(), func(context.Context, job, lease.Grant) error { panic("body") })
+		}()
+		w.line.SetPlan(nil)
+		time.Sleep(time.Hour)
+		w.wantCalls(0, 0)
+	})
+}
+
+func TestTheCallersEndReachesTheBodyAndStopsNoHeartbeat(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		why := errors.New("stopping")
+		ctx, cancel := context.WithCancelCause(w.Context())
+		err := h.Run(ctx, func(ctx context.Context, _ job, _ lease.Grant) error {
+			w.at(10 * time.Second)
+			cancel(why)
+			if got := context.Cause(ctx); !errors.Is(got, why) {
+				w.Errorf("cause = %v; want %v", got, why)
+			}
+			w.at(1000 * time.Second) // winding up takes long
+			return nil
+		})
+		if err != nil {
+			w.Errorf("run: %v", err)
+		}
+		if err := h.Finish(ctx, note("result")); err != nil {
+			w.Errorf("finish: %v", err)
+		}
+		w.wantSame(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "result"})
+	})
+}
+
+func TestTheStoresClockMayBeSetToAnything(t *testing.T) {
+	for _, offset := range []time.Duration{7 * time.Minute, -7 * time.Minute, 24 * 365 * time.Hour} {
+		inWorld(t, func(w *world) {
+			w.memory.Now = func() time.Time { return time.Now().Add(offset) }
+			h := w.acquire()
+			err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+				w.at(950 * time.Second)
+				w.line.SetPlan(leasetest.Always(leasetest.Dark))
+				var when time.Duration
+				why := errors.New("none")
+				err := w.untilCancelled(&when, &why)(ctx, job{}, lease.Grant{})
+				if when != 1170*time.Second { // 270 s after the heartbeat at 900 s
+					w.Errorf("offset %v: cancelled after %v; want 1170s", offset, when)
+				}
+				return err
+			})
+			wantLost(w, err, lease.OutOfTime)
+		})
+	}
+}

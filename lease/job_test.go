@@ -1,0 +1,142 @@
+package lease_test
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"taskguard/lease"
+	"taskguard/lease/leasetest"
+)
+
+// job is a record with a field of its own.
+type job struct {
+	Lease lease.Lease
+	Note  string
+}
+
+func of(j *job) *lease.Lease { return &j.Lease }
+
+func note(s string) func(*job) { return func(j *job) { j.Note = s } }
+
+// world is a store with the record "a", as it is and behind a bad line.
+type world struct {
+	*testing.T
+	memory *lease.Memory[job]
+	line   *leasetest.Faulty[job]
+	lessor *lease.Lessor[job] // at the far end of the line
+	start  time.Time
+}
+
+func newWorld(t *testing.T, p lease.Policy) *world {
+	t.Helper()
+	w := &world{T: t, memory: &lease.Memory[job]{}, start: time.Now()}
+	w.line = leasetest.NewFaulty(w.memory, nil)
+	w.memory.Put("a", job{})
+	w.lessor = w.near(w.line, p)
+	return w
+}
+
+// near is a Lessor at s.
+func (w *world) near(s lease.Store[job], p lease.Policy) *lease.Lessor[job] {
+	w.Helper()
+	l, err := lease.NewLessor(s, of, p)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return l
+}
+
+// acquire is w/1's Hold.
+func (w *world) acquire() *lease.Hold[job] {
+	w.Helper()
+	h, _, err := w.lessor.Acquire(w.Context(), "a", "w/1", nil)
+	if err != nil {
+		w.Fatalf("acquire: %v", err)
+	}
+	return h
+}
+
+// takeOver acquires for another process, which has a good line.
+func (w *world) takeOver(owner string) lease.Lease {
+	w.Helper()
+	if _, _, err := w.near(w.memory, lease.Policy{}).Acquire(w.Context(), "a", owner, nil); err != nil {
+		w.Fatalf("take over: %v", err)
+	}
+	return w.record().Lease
+}
+
+// leaping is by how many nanoseconds the store's clock is to be ahead from now
+// on.
+func (w *world) leaping() *atomic.Int64 {
+	var ahead atomic.Int64
+	w.memory.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	return &ahead
+}
+
+// record is what the store holds.
+func (w *world) record() job {
+	w.Helper()
+	c, err := w.memory.Load(w.Context(), "a")
+	if err != nil || !c.Exists {
+		w.Fatalf("load: exists %v, %v", c.Exists, err)
+	}
+	return c.Doc
+}
+
+// rewrite changes the record as another program would.
+func (w *world) rewrite(change func(*job)) {
+	w.Helper()
+	j := w.record()
+	change(&j)
+	w.memory.Put("a", j)
+}
+
+// at waits until d after the start of the world.
+func (w *world) at(d time.Duration) { time.Sleep(d - w.since()) }
+
+func (w *world) since() time.Duration { return time.Since(w.start) }
+
+// wantCalls checks how many calls went over the line under this plan.
+func (w *world) wantCalls(loads, swaps int) {
+	w.Helper()
+	if l, s := w.line.Calls(leasetest.Load), w.line.Calls(leasetest.Swap); l != loads || s != swaps {
+		w.Errorf("%d loads, %d swaps; want %d, %d", l, s, loads, swaps)
+	}
+}
+
+// wantRecord compares the record, but for its times.
+func (w *world) wantRecord(want job) {
+	w.Helper()
+	got := w.record()
+	got.Lease.HeartbeatAt, got.Lease.ExpiresAt = time.Time{}, time.Time{}
+	if diff := cmp.Diff(want, got); diff != "" {
+		w.Errorf("record (-want +got):\n%s", diff)
+	}
+}
+
+// wantSame checks that the record is still exactly want.
+func (w *world) wantSame(want job) {
+	w.Helper()
+	if diff := cmp.Diff(want, w.record()); diff != "" {
+		w.Errorf("record (-want +got):\n%s", diff)
+	}
+}
+
+func wantErr(t testing.TB, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("err = %v; want %v", err, want)
+	}
+}
+
+func wantLost(t testing.TB, err error, reason string) {
+	t.Helper()
+	var lost *lease.LostError
+	if !errors.As(err, &lost) || lost.Reason != reason || !errors.Is(err, lease.ErrLost) {
+		t.Errorf("err = %v; want %v: %s", err, lease.ErrLost, reason)
+	}
+}

@@ -1,0 +1,115 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// keeper keeps a Hold alive while its body runs. Heartbeat and watchdog are
+// goroutines of their own, so a call to the store that does not come back
+// holds up no cancellation.
+type keeper[D any] struct {
+	hold       *Hold[D]
+	cancelBody context.CancelCauseFunc
+	end        context.CancelFunc
+	done       sync.WaitGroup
+
+	mu   sync.Mutex
+	lost *LostError
+}
+
+// keep begins at once. ctx must not end before stop.
+func (h *Hold[D]) keep(ctx context.Context, cancelBody context.CancelCauseFunc) *keeper[D] {
+	ctx, end := context.WithCancel(ctx)
+	k := &keeper[D]{hold: h, cancelBody: cancelBody, end: end}
+	if time.Until(h.trustedUntil()) <= 0 {
+		k.lose(&LostError{Reason: OutOfTime})
+		return k
+	}
+	k.done.Go(func() { k.watch(ctx) })
+	k.done.Go(func() { k.beat(ctx) })
+	return k
+}
+
+// stop ends both goroutines and waits for them.
+func (k *keeper[D]) stop() {
+	k.end()
+	k.done.Wait()
+}
+
+// loss is why the lease was lost, or nil.
+func (k *keeper[D]) loss() *LostError {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.lost
+}
+
+func (k *keeper[D]) lose(e *LostError) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.lost == nil {
+		k.lost = &LostError{Reason: e.Reason, Kill: k.hold.lessor.policy.KillAfter()}
+		k.cancelBody(k.lost)
+		k.end()
+	}
+}
+
+// watch waits for the end of trust, which each heartbeat moves: to sooner, if
+// its expiry was chosen by a clock that had fallen behind the store's.
+func (k *keeper[D]) watch(ctx context.Context) {
+	for {
+		left := time.Until(k.hold.trustedUntil())
+		if left <= 0 {
+			k.lose(&LostError{Reason: OutOfTime})
+			return
+		}
+		end := time.NewTimer(left)
+		select {
+		case <-ctx.Done():
+			end.Stop()
+			return
+		case <-k.hold.moved:
+			end.Stop()
+		case <-end.C:
+		}
+	}
+}
+
+// due is how long until the next renewal: one heartbeat, or sooner where the
+// trust left is less than a Policy that has been checked leaves at that time.
+func (k *keeper[D]) due() time.Duration {
+	return min(k.hold.lessor.policy.Heartbeat, time.Until(k.hold.trustedUntil())/2)
+}
+
+// beat renews until the lease is lost or stop. A renewal that fails for any
+// other reason is tried again, sooner than the next would be due.
+func (k *keeper[D]) beat(ctx context.Context) {
+	for wait := k.due(); sleep(ctx, wait); {
+		try, cancel := context.WithDeadline(ctx, k.hold.trustedUntil())
+		err := k.hold.Renew(try, 0)
+		cancel()
+		wait = k.due()
+		var lost *LostError
+		switch {
+		case errors.As(err, &lost):
+			k.lose(lost)
+			return
+		case err != nil:
+			wait = k.hold.lessor.policy.Heartbeat / 10
+		}
+	}
+}
+
+// sleep reports whether d passed before ctx ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return ctx.Err() == nil
+	}
+}

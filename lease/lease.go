@@ -1,0 +1,161 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Lease is the value inside a document that says who holds it, and until
+// when. It is plain data: the rules in rules.go turn one Lease into the next.
+// The zero Lease was never held.
+type Lease struct {
+	Owner       string // who holds it; empty: nobody
+	FinishedBy  string // the owner that finished the record; stays
+	Token       int64  // fencing token: +1 with each acquisition, survives release, never reset
+	Attempts    int    // acquisitions since the record was opened
+	Finished    bool   // terminal; decoded by the store
+	HeartbeatAt time.Time
+	ExpiresAt   time.Time // by the store's clock; zero: stale
+}
+
+// Grant names one acquisition. Every write of a holder is conditional on it.
+type Grant struct {
+	Owner string
+	Token int64
+}
+
+// Grant is the acquisition that l records.
+func (l Lease) Grant() Grant { return Grant{Owner: l.Owner, Token: l.Token} }
+
+// HeldBy reports whether l still records the acquisition g, expired or not.
+func (l Lease) HeldBy(g Grant) bool {
+	return !l.Finished && l.Owner != "" && l.Grant() == g
+}
+
+// The durations of a Policy whose fields are zero (G7).
+const (
+	DefaultTTL = 300 * time.Second
+	// grace is how long what ignores cancellation may live after it.
+	grace = 5 * time.Second
+)
+
+// Policy is how long a lease lives and how often it is renewed. The zero
+// Policy is 300 s, renewed every 100 s, without a limit of attempts.
+type Policy struct {
+	TTL         time.Duration // zero: DefaultTTL
+	Heartbeat   time.Duration // zero: a third of the TTL
+	MaxAttempts int           // zero: no limit
+}
+
+// Check refuses a Policy under which a lease could lapse although each
+// heartbeat is on time: it wants TTL ≥ 2 × heartbeat + margin.
+func (p Policy) Check() error {
+	q := p.filled()
+	switch {
+	case p.TTL < 0 || p.Heartbeat < 0 || p.MaxAttempts < 0:
+		return fmt.Errorf("lease: negative policy: TTL %v, heartbeat %v, attempts %d", p.TTL, p.Heartbeat, p.MaxAttempts)
+	case q.TTL < time.Second:
+		return fmt.Errorf("lease: TTL %v is under 1s", q.TTL)
+	case q.Heartbeat > (q.TTL-q.Margin())/2: // so written, it cannot overflow
+		return fmt.Errorf("lease: TTL %v is under 2 × heartbeat %v + margin %v", q.TTL, q.Heartbeat, q.Margin())
+	}
+	return nil
+}
+
+// Margin is the part of the TTL, a tenth, in which a holder no longer trusts
+// its own lease although the store still shows it as held.
+func (p Policy) Margin() time.Duration { return p.filled().TTL / 10 }
+
+// KillAfter is how long after a loss what ignores its cancellation may live,
+// so that it has ended before another can have taken over.
+func (p Policy) KillAfter() time.Duration { return min(grace, p.Margin()/2) }
+
+func (p Policy) filled() Policy {
+	if p.TTL == 0 {
+		p.TTL = DefaultTTL
+	}
+	if p.Heartbeat == 0 {
+		p.Heartbeat = p.TTL / 3
+	}
+	return p
+}
+
+// Decisions. Each is the answer to a question, not a malfunction.
+var (
+	ErrNotFound  = errors.New("lease: no such record")
+	ErrFinished  = errors.New("lease: already finished")
+	ErrExhausted = errors.New("lease: attempts exhausted")
+	ErrLost      = errors.New("lease: lost")
+)
+
+// Malfunctions, of a caller, a record or a store.
+var (
+	// ErrInvalidKey is a key that no record of the Store can have.
+	ErrInvalidKey = errors.New("lease: invalid key")
+	// ErrMalformed is a record whose lease cannot be made out.
+	ErrMalformed = errors.New("lease: malformed record")
+	// ErrConflict is a Store's word that the record was, or may have been,
+	// changed by another since it was read.
+	ErrConflict = errors.New("lease: conflict")
+	// ErrRefused is a Store's word that asking again is of no use.
+	ErrRefused = errors.New("lease: refused by the store")
+	// ErrUnavailable ends an operation whose outcome could not be learnt in
+	// time.
+	ErrUnavailable = errors.New("lease: store unavailable")
+)
+
+// Acquisition is what an attempt to acquire came to. Not to acquire is a skip
+// and no error (G6, G9).
+type Acquisition struct {
+	Acquired  bool
+	Reason    string // if not acquired: AlreadyFinished, Locked or AttemptsExhausted
+	Status    string // the record's own word for its state, where it was read
+	Grant     Grant
+	Attempt   int           // number of this acquisition
+	ExpiresAt time.Time     // by the store's clock: of this lease, or of the one that is in the way
+	Remaining time.Duration // from the store's time of the reading until ExpiresAt
+}
+
+// Why an attempt to acquire was a skip.
+const (
+	AlreadyFinished   = "already_finished"
+	Locked            = "locked"
+	AttemptsExhausted = "attempts_exhausted" // and now recorded as such
+)
+
+// HeldError says that another holds the lease, and until when by the store's
+// clock.
+type HeldError struct {
+	Owner     string
+	Token     int64
+	ExpiresAt time.Time
+	Remaining time.Duration // from the store's time of the reading until ExpiresAt
+}
+
+func (e *HeldError) Error() string {
+	return "lease: held by another until " + e.ExpiresAt.UTC().Format(time.RFC3339Nano)
+}
+
+// Why a lease was lost.
+const (
+	Taken     = "taken"       // another owner or token, or an operator's unlock
+	Finished  = "finished"    // by others
+	Deleted   = "deleted"     // the record is gone
+	OutOfTime = "out of time" // the store could not be told in time that we live
+)
+
+// LostError is the cause with which a run's context ends when its lease can
+// no longer be proved. It matches ErrLost.
+type LostError struct {
+	Reason string        // Taken, Finished, Deleted or OutOfTime
+	Kill   time.Duration // see KillAfter; zero outside a run
+}
+
+func (e *LostError) Error() string { return "lease: lost: " + e.Reason }
+
+// Is makes errors.Is(err, ErrLost) hold.
+func (e *LostError) Is(target error) bool { return target == ErrLost }
+
+// KillAfter is how long a run that ignores its cancellation may live on.
+func (e *LostError) KillAfter() time.Duration { return e.Kill }

@@ -1,0 +1,237 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/leasetest"
+)
+
+func TestADuplicateIsAnsweredFromMemoryWhileTheLeaseIsTrusted(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.acquire()
+		w.line.SetPlan(nil)
+		duplicate := func(at time.Duration, loads int) {
+			w.Helper()
+			w.at(at)
+			var held *lease.HeldError
+			if _, _, err := w.lessor.Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, &held) || held.Remaining != 300*time.Second-at {
+				w.Errorf("at %v: %#v", at, err)
+			}
+			w.wantCalls(loads, 0)
+		}
+		duplicate(time.Second, 0)
+		duplicate(270*time.Second-1, 0)
+		duplicate(270*time.Second, 1)
+	})
+}
+
+func TestAfterItsEndAHoldAnswersNoDuplicate(t *testing.T) {
+	for name, end := range map[string]func(w *world, h *lease.Hold[job]){
+		"Finish":  func(w *world, h *lease.Hold[job]) { wantErr(w, h.Finish(w.Context(), nil), nil) },
+		"Release": func(w *world, h *lease.Hold[job]) { wantErr(w, h.Release(w.Context(), nil, false), nil) },
+		"a Renew that finds it taken": func(w *world, h *lease.Hold[job]) {
+			w.rewrite(func(j *job) { j.Lease = lease.Lease{Token: 2} })
+			wantLost(w, h.Renew(w.Context(), 0), lease.Taken)
+		},
+		"a Run that lost it": func(w *world, h *lease.Hold[job]) {
+			w.rewrite(func(j *job) { j.Lease = lease.Lease{Token: 2} })
+			var when time.Duration
+			var why error
+			wantLost(w, h.Run(w.Context(), w.untilCancelled(&when, &why)), lease.Taken)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				h := w.acquire()
+				end(w, h)
+				w.line.SetPlan(nil)
+				_, _, err := w.lessor.Acquire(w.Context(), "a", "w/2", nil)
+				if errors.As(err, new(*lease.HeldError)) {
+					w.Errorf("acquire: %v", err)
+				}
+				if w.line.Calls(leasetest.Load) == 0 {
+					w.Error("the store was not asked")
+				}
+			})
+		})
+	}
+}
+
+func TestTwoLessorsOnOneStoreExcludeEachOther(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		other := w.near(w.memory, lease.Policy{})
+		if _, _, err := other.Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, new(*lease.HeldError)) {
+			w.Errorf("acquire: %v; want a HeldError", err)
+		}
+		if err := h.Release(w.Context(), nil, false); err != nil {
+			w.Fatal(err)
+		}
+		got, _, err := other.Acquire(w.Context(), "a", "w/2", nil)
+		if err != nil || got.Grant().Token != 2 {
+			w.Errorf("acquire: %v", err)
+		}
+	})
+}
+
+func TestAcquireGivesUpAfterFifteenSeconds(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.line.SetPlan(leasetest.Always(leasetest.Dark))
+		_, _, err := w.lessor.Acquire(w.Context(), "a", "w/1", nil)
+		wantErr(w, err, lease.ErrUnavailable)
+		if w.since() != 15*time.Second {
+			w.Errorf("gave up after %v; want 15s", w.since())
+		}
+		w.wantSame(job{})
+	})
+}
+
+func TestFinishTriesForAMinuteAndReleaseForSixSeconds(t *testing.T) {
+	for want, end := range map[time.Duration]func(w *world, h *lease.Hold[job]) error{
+		time.Minute:     func(w *world, h *lease.Hold[job]) error { return h.Finish(w.Context(), nil) },
+		6 * time.Second: func(w *world, h *lease.Hold[job]) error { return h.Release(w.Context(), nil, false) },
+	} {
+		inWorld(t, func(w *world) {
+			h := w.acquire()
+			w.line.SetPlan(leasetest.Always(leasetest.DropBefore))
+			wantErr(w, end(w, h), lease.ErrUnavailable)
+			if w.since() != want {
+				w.Errorf("gave up after %v; want %v", w.since(), want)
+			}
+		})
+	}
+}
+
+func TestARefusedFinishKeepsTheHold(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		w.line.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
+		wantErr(w, h.Finish(w.Context(), note("too large")), lease.ErrRefused)
+		w.wantRecord(job{Lease: lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}})
+		if _, _, err := w.lessor.Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, new(*lease.HeldError)) {
+			w.Errorf("a duplicate: %v; want a HeldError", err)
+		}
+		if err := h.Finish(w.Context(), note("failed")); err != nil {
+			w.Errorf("finish: %v", err)
+		}
+		w.wantSame(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "failed"})
+	})
+}
+
+func TestResume(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		w.line.SetPlan(nil)
+		if got, err := w.lessor.Resume(w.Context(), "a", "w/1"); err != nil || got != h {
+			w.Errorf("here: %p, %v; want %p", got, err, h)
+		}
+		w.wantCalls(0, 0)
+		other := w.near(w.memory, lease.Policy{})
+		got, err := other.Resume(w.Context(), "a", "w/1")
+		if err != nil || got.Grant() != h.Grant() {
+			w.Fatalf("elsewhere: %v", err)
+		}
+		w.at(200 * time.Second)
+		var when time.Duration
+		if err := got.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+			w.at(1000 * time.Second)
+			when = w.since()
+			return ctx.Err()
+		}); err != nil || when == 0 {
+			w.Errorf("run: %v", err)
+		}
+		for owner, reason := range map[string]string{"w/2": lease.Taken, "": lease.Taken} {
+			_, err = other.Resume(w.Context(), "a", owner)
+			wantLost(w, err, reason)
+		}
+		_, err = other.Resume(w.Context(), "missing", "w/1")
+		wantErr(w, err, lease.ErrNotFound)
+		if err := got.Finish(w.Context(), nil); err != nil {
+			w.Fatal(err)
+		}
+		_, err = other.Resume(w.Context(), "a", "w/1")
+		wantLost(w, err, lease.Finished)
+	})
+}
+
+// What another program finished in the meantime is finished, not exhausted.
+func TestAnAcquisitionWhoseReplyWasLostAndThatWasFinishedByAnotherIsFinished(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.line.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.DropAfter), func(c leasetest.Call) leasetest.Fault {
+			if c.Op == leasetest.Load && c.N == 2 {
+				w.rewrite(func(j *job) { j.Lease.Finished = true }) // the status alone, as programs do that know no lease
+			}
+			return leasetest.None
+		}))
+		_, _, err := w.lessor.Acquire(w.Context(), "a", "w/1", nil)
+		wantErr(w, err, lease.ErrFinished)
+	})
+}
+
+func TestAnExhaustedRecordWhoseReplyWasLostIsExhausted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, lease.Policy{MaxAttempts: 2})
+		w.rewrite(func(j *job) { j.Lease = lease.Lease{Token: 4, Attempts: 2} })
+		w.line.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
+		_, j, err := w.lessor.Acquire(t.Context(), "a", "w/1", note("gave up"))
+		wantErr(t, err, lease.ErrExhausted)
+		want := job{lease.Lease{Token: 5, Attempts: 2, Finished: true, FinishedBy: "w/1"}, "gave up"}
+		w.wantSame(want)
+		if j != want {
+			t.Errorf("record = %+v; want %+v", j, want)
+		}
+		w.wantFaults(leasetest.DropAfter)
+	})
+}
+
+func TestAnAcquisitionWithoutAnOwnerIsRefused(t *testing.T) {
+	inWorld(t, func(w *world) {
+		if _, _, err := w.lessor.Acquire(w.Context(), "a", "", nil); err == nil {
+			w.Error("acquired for nobody")
+		}
+		w.wantSame(job{})
+	})
+}
+
+func TestWithTTL(t *testing.T) {
+	inWorld(t, func(w *world) {
+		if l, err := w.lessor.WithTTL(0); err != nil || l != w.lessor {
+			w.Errorf("zero: %p, %v; want the same", l, err)
+		}
+		for _, ttl := range []time.Duration{-time.Second, time.Millisecond} {
+			if _, err := w.lessor.WithTTL(ttl); err == nil {
+				w.Errorf("%v was accepted", ttl)
+			}
+		}
+		l, err := w.lessor.WithTTL(30 * time.Second)
+		if err != nil {
+			w.Fatal(err)
+		}
+		if got, want := l.Policy(), (lease.Policy{TTL: 30 * time.Second, Heartbeat: 10 * time.Second}); got != want {
+			w.Errorf("policy = %+v; want %+v", got, want)
+		}
+		if _, _, err = l.Acquire(w.Context(), "a", "w/1", nil); err != nil {
+			w.Fatal(err)
+		}
+		w.line.SetPlan(nil)
+		if _, _, err := w.lessor.Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, new(*lease.HeldError)) {
+			w.Errorf("a duplicate of any TTL: %v; want a HeldError", err)
+		}
+		w.wantCalls(0, 0)
+	})
+}
+
+func TestMemorysTimeNeverRunsBackwards(t *testing.T) {
+	times := []time.Time{noon, noon.Add(-time.Hour), noon.Add(time.Second)}
+	m := &lease.Memory[job]{Now: func() time.Time { now := times[0]; times = times[1:]; return now }}
+	for _, want := range []time.Time{noon, noon, noon.Add(time.Second)} {
+		if c, err := m.Load(t.Context(), "a"); err != nil || !c.At.Equal(want) {
+			t.Errorf("at = %v, %v; want %v", c.At, err, want)
+		}
+	}
+}

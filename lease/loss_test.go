@@ -1,0 +1,134 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/leasetest"
+)
+
+func TestALossSaysWhy(t *testing.T) {
+	other := lease.Lease{Owner: "w/2", Token: 2, Attempts: 2, HeartbeatAt: noon, ExpiresAt: noon}
+	for reason, change := range map[string]func(w *world){
+		lease.Taken:    func(w *world) { w.rewrite(func(j *job) { j.Lease = other }) },
+		lease.Finished: func(w *world) { w.rewrite(func(j *job) { j.Lease.Finished = true }) },
+		lease.Deleted:  func(w *world) { w.memory.Delete("a") },
+	} {
+		t.Run(reason, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				h := w.acquire()
+				time.AfterFunc(30*time.Second, func() { change(w) })
+				var when time.Duration
+				var why error
+				err := h.Run(w.Context(), w.untilCancelled(&when, &why))
+				wantLost(w, err, reason)
+				wantLost(w, why, reason)
+				var kill interface{ KillAfter() time.Duration }
+				if !errors.As(why, &kill) || kill.KillAfter() != 5*time.Second {
+					w.Errorf("cause %#v; want one that says: kill after 5s", why)
+				}
+				if when < 100*time.Second || when > 101*time.Second { // the heartbeat and its conflict's pause
+					w.Errorf("cancelled after %v; want by the heartbeat at 100s", when)
+				}
+			})
+		})
+	}
+}
+
+func TestALossOutweighsWhatTheBodyReturned(t *testing.T) {
+	for _, result := range []error{nil, errors.New("failed")} {
+		inWorld(t, func(w *world) {
+			h := w.acquire()
+			w.line.SetPlan(leasetest.Always(leasetest.Dark))
+			err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+				w.at(400 * time.Second) // ignores its cancellation
+				return result
+			})
+			wantLost(w, err, lease.OutOfTime)
+		})
+	}
+}
+
+func TestABodysErrorComesBackAsItIs(t *testing.T) {
+	inWorld(t, func(w *world) {
+		want := errors.New("failed")
+		err := w.acquire().Run(w.Context(), func(context.Context, job, lease.Grant) error { return want })
+		if err != want { //nolint:errorlint // as it is means not even wrapped
+			w.Errorf("err = %v; want %v", err, want)
+		}
+	})
+}
+
+func TestAFinishAfterTrustHasEndedIsFenced(t *testing.T) {
+	for name, taken := range map[string]bool{"nobody took over": false, "another took over": true} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				h := w.acquire()
+				w.at(time.Hour)
+				want := job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "result"}
+				if taken {
+					want = job{Lease: w.takeOver("w/2")}
+				}
+				if err := h.Finish(w.Context(), note("result")); (err != nil) != taken {
+					w.Errorf("finish: %v", err)
+				} else if taken {
+					wantLost(w, err, lease.Taken)
+				}
+				w.wantSame(want)
+			})
+		})
+	}
+}
+
+// A holder whose line goes dark while its heartbeat is on the way: another
+// takes over, everything comes back, and nothing of it is written.
+func TestAHolderThatComesBackWritesNothing(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		w.line.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.Late), leasetest.Always(leasetest.Dark)))
+		var theirs job
+		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+			w.at(300 * time.Second)
+			theirs = job{Lease: w.takeOver("w/2")}
+			w.at(310 * time.Second)
+			w.wantFaults(leasetest.Late, leasetest.Dark)
+			w.line.SetPlan(nil)
+			w.line.Deliver()
+			return nil
+		})
+		wantLost(w, err, lease.OutOfTime)
+		w.wantSame(theirs)
+		wantLost(w, h.Renew(w.Context(), 0), lease.Taken)
+		wantLost(w, h.Finish(w.Context(), note("mine")), lease.Taken)
+		if err := h.Release(w.Context(), note("mine"), true); err != nil {
+			w.Errorf("release: %v", err)
+		}
+		w.wantSame(theirs)
+	})
+}
+
+// A heartbeat that is on the way when the run ends cannot bring the lease back
+// after its release.
+func TestAHeartbeatInFlightLeavesNoGhostLock(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		w.line.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.Late), leasetest.Every(leasetest.Load, leasetest.Dark)))
+		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+			w.at(105 * time.Second)
+			return nil
+		})
+		if err != nil {
+			w.Errorf("run: %v", err)
+		}
+		w.wantFaults(leasetest.Late)
+		w.line.SetPlan(nil)
+		if err := h.Release(w.Context(), nil, false); err != nil {
+			w.Errorf("release: %v", err)
+		}
+		w.line.Deliver()
+		w.wantSame(job{Lease: lease.Lease{Token: 1, Attempts: 1}})
+	})
+}

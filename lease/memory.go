@@ -1,0 +1,84 @@
+package lease
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Memory is a Store in memory, for tests and for programs of one process. Its
+// clock is Now, or the machine's if Now is nil. The zero Memory is empty and
+// ready. Records are copied as values: what they point to must not be changed.
+type Memory[D any] struct {
+	Now func() time.Time
+
+	mu      sync.Mutex
+	records map[string]memoryRecord[D]
+	rev     int64
+	last    time.Time // the latest time answered
+}
+
+type memoryRecord[D any] struct {
+	doc D
+	rev int64
+}
+
+// Load answers at once.
+func (m *Memory[D]) Load(ctx context.Context, key string) (Cell[D], error) {
+	asked := time.Now()
+	if err := ctx.Err(); err != nil {
+		return Cell[D]{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, ok := m.records[key]
+	return Cell[D]{Doc: r.doc, Exists: ok, Rev: r.rev, At: m.now(), Asked: asked}, nil
+}
+
+// Swap answers at once. Swapping a Cell that did not exist creates the record.
+func (m *Memory[D]) Swap(ctx context.Context, key string, prev Cell[D], next D) (Cell[D], error) {
+	asked := time.Now()
+	if err := ctx.Err(); err != nil {
+		return Cell[D]{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, ok := m.records[key]
+	if ok != prev.Exists || (ok && r.rev != prev.Rev) {
+		return Cell[D]{}, ErrConflict
+	}
+	return m.put(key, next, asked), nil
+}
+
+// Put writes a record unconditionally.
+func (m *Memory[D]) Put(key string, doc D) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.put(key, doc, time.Now())
+}
+
+// Delete removes a record.
+func (m *Memory[D]) Delete(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.records, key)
+}
+
+func (m *Memory[D]) put(key string, doc D, asked time.Time) Cell[D] {
+	if m.records == nil {
+		m.records = map[string]memoryRecord[D]{}
+	}
+	m.rev++
+	m.records[key] = memoryRecord[D]{doc: doc, rev: m.rev}
+	return Cell[D]{Doc: doc, Exists: true, Rev: m.rev, At: m.now(), Asked: asked}
+}
+
+// now never runs backwards, also when the clock is set back.
+func (m *Memory[D]) now() time.Time {
+	now := time.Now()
+	if m.Now != nil {
+		now = m.Now()
+	}
+	m.last = latest(m.last, now.Round(0)) // without the monotonic reading: times to be stored
+	return m.last
+}
