@@ -1,0 +1,66 @@
+package cloudtasks_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+
+	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/api/option"
+
+	"taskguard/emulator/cloudtasks"
+)
+
+// Google's client in the same process, and a worker that needs a second attempt.
+func Example() {
+	if err := deliverTwice(context.Background()); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// a 0 409
+	// a 1 200
+}
+
+func deliverTwice(ctx context.Context) error {
+	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-CloudTasks-TaskRetryCount") == "0" {
+			w.WriteHeader(http.StatusConflict)
+		}
+	}))
+	defer worker.Close()
+
+	server := cloudtasks.NewServer(cloudtasks.Options{
+		Observe: func(d cloudtasks.Delivery) { fmt.Println(d.Task, d.Attempt, d.Status) },
+	})
+	defer server.Close()
+	conn, err := server.Dial()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	client, err := apiv2.NewClient(ctx, option.WithGRPCConn(conn))
+	if err != nil {
+		return err
+	}
+
+	const parent = "projects/p/locations/l"
+	queue, err := client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{
+		Parent: parent, Queue: &cloudtaskspb.Queue{Name: parent + "/queues/analyses"},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = client.CreateTask(ctx, &cloudtaskspb.CreateTaskRequest{
+		Parent: queue.Name,
+		Task: &cloudtaskspb.Task{
+			Name:        queue.Name + "/tasks/a",
+			MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: &cloudtaskspb.HttpRequest{Url: worker.URL}},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return server.Idle(ctx)
+}

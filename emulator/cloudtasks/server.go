@@ -1,0 +1,222 @@
+package cloudtasks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+)
+
+const (
+	// maxMessageBytes lets a task somewhat over the limit reach the handler, so
+	// that it is refused as the service refuses it and not by the transport.
+	maxMessageBytes = 16 << 20
+	// pipeBytes is the buffer of the in-process connection, in each direction.
+	pipeBytes = 1 << 20
+	// idleConnsPerHost keeps the connections of a queue with the default
+	// concurrency: dispatches usually all go to one worker.
+	idleConnsPerHost = 1000
+)
+
+// ErrClosed is returned by Dial and Idle on a server that has been closed.
+var ErrClosed = errors.New("cloud tasks emulator: closed")
+
+// Options configures a Server. The zero value is ready to use.
+type Options struct {
+	// Transport carries every dispatch; nil means a private http.Transport with
+	// keep-alives and no proxy. An attempt ends at its dispatch deadline whether
+	// or not RoundTrip has returned, but Close waits for RoundTrip.
+	Transport http.RoundTripper
+	// Extra makes at-least-once delivery visible. It is asked at each dispatch of
+	// a first attempt; for each delay it returns, an identical delivery is sent
+	// that long after the first. They obey the queue's limits, and their answers
+	// change nothing. nil means none. It may be called concurrently and must not
+	// keep the server waiting; the task is the callee's to keep.
+	Extra func(task *cloudtaskspb.Task) []time.Duration
+	// Observe is called after each delivery ended, from the delivery's own
+	// goroutine, so concurrently for different deliveries; nil means none. Its
+	// effect on the task (retry, removal) comes after Observe has returned, so
+	// the deliveries of one task are seen in order, overlaps by RunTask apart.
+	// It must not call Idle or Close.
+	Observe func(Delivery)
+	// Log receives deliveries at debug level and given-up tasks at warn level,
+	// without bodies, URLs or header values; nil means silent.
+	Log *slog.Logger
+}
+
+// Delivery is one request sent to a worker, and what came of it.
+type Delivery struct {
+	Task, Queue string // short ids
+	TaskName    string // projects/P/locations/L/queues/Q/tasks/ID
+	Attempt     int    // as X-CloudTasks-TaskRetryCount: 0 for the first
+	Duplicate   bool   // sent because of Options.Extra
+	Status      int    // HTTP status; 0 means no complete answer
+	Body        []byte // the answer's first 64 KiB
+	// Err is why there was no complete answer: context.DeadlineExceeded when the
+	// dispatch deadline passed, context.Canceled when the server was closed.
+	Err         error
+	Scheduled   time.Time // when it was due
+	Started     time.Time
+	Ended       time.Time
+	RequestBody []byte // shared: not to be changed
+}
+
+// Server is an in-memory Cloud Tasks. All its methods may be called
+// concurrently.
+type Server struct {
+	transport http.RoundTripper
+	extra     func(*cloudtaskspb.Task) []time.Duration
+	observe   func(Delivery)
+	log       *slog.Logger
+	private   *http.Transport // the transport, if it is ours
+
+	grpc    *grpc.Server
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	running sync.WaitGroup // schedulers, deliveries, the in-process listener
+
+	mu     sync.Mutex // guards all below, and every queue and task
+	closed bool
+	pipe   *bufconn.Listener // in-process; opened by the first Dial
+	queues map[string]*queue
+	busy   int           // tasks, pending duplicates and deliveries in flight
+	quiet  chan struct{} // closed while busy is 0
+}
+
+// NewServer returns a server without queues. It starts no goroutine; Close is
+// needed once a queue has been created or Serve or Dial called.
+func NewServer(o Options) *Server {
+	s := &Server{
+		transport: o.Transport,
+		extra:     o.Extra,
+		observe:   o.Observe,
+		log:       o.Log,
+		queues:    map[string]*queue{},
+		quiet:     make(chan struct{}),
+		grpc: grpc.NewServer(
+			grpc.MaxRecvMsgSize(maxMessageBytes),
+			grpc.WaitForHandlers(true),
+		),
+	}
+	close(s.quiet)
+	if s.transport == nil {
+		s.private = &http.Transport{
+			MaxIdleConnsPerHost: idleConnsPerHost,
+			IdleConnTimeout:     90 * time.Second,
+			TLSHandshakeTimeout: 10 * time.Second,
+			ForceAttemptHTTP2:   true,
+		}
+		s.transport = s.private
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	cloudtaskspb.RegisterCloudTasksServer(s.grpc, &api{s: s})
+	return s
+}
+
+// Serve answers plaintext gRPC calls arriving on l until Close, and then returns
+// nil. It blocks, owns l, and may be called for several listeners.
+func (s *Server) Serve(l net.Listener) error {
+	err := s.grpc.Serve(l)
+	if err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("cloud tasks emulator: serve %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// Dial returns a connection to the server that stays inside the process and
+// uses no socket, so that it also works in a testing/synctest bubble. opts are
+// applied after Dial's own. The caller closes the connection. Dial does not
+// block.
+func (s *Server) Dial(opts ...grpc.DialOption) (*grpc.ClientConn, error) {
+	pipe, err := s.openPipe()
+	if err != nil {
+		return nil, err
+	}
+	own := []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return pipe.DialContext(ctx)
+		}),
+	}
+	conn, err := grpc.NewClient("passthrough:///cloudtasks", append(own, opts...)...)
+	if err != nil {
+		return nil, fmt.Errorf("cloud tasks emulator: dial: %w", err)
+	}
+	return conn, nil
+}
+
+func (s *Server) openPipe() (*bufconn.Listener, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, ErrClosed
+	}
+	if s.pipe == nil {
+		pipe := bufconn.Listen(pipeBytes)
+		s.pipe = pipe
+		// Serve's error after Stop is the expected end; before it, bufconn's
+		// Accept fails for no other reason.
+		s.running.Go(func() { _ = s.grpc.Serve(pipe) })
+	}
+	return s.pipe, nil
+}
+
+// Close stops dispatching, cancels the requests in flight, ends all calls, and
+// waits until every goroutine of the server has ended. The tasks are gone with
+// it. Closing twice is harmless.
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.cancel()
+	s.grpc.Stop()
+	s.running.Wait()
+	if s.private != nil {
+		s.private.CloseIdleConnections()
+	}
+}
+
+// Idle blocks until no task is left in any queue, no duplicate is pending and
+// nothing is in flight; every Observe call of those has then returned. It returns
+// ctx's error if ctx ends first, and ErrClosed if the server is closed first. A
+// paused queue that holds tasks is not idle.
+func (s *Server) Idle(ctx context.Context) error {
+	s.mu.Lock()
+	quiet := s.quiet
+	s.mu.Unlock()
+	select {
+	case <-quiet:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("cloud tasks emulator: idle: %w", context.Cause(ctx))
+	case <-s.ctx.Done():
+		return ErrClosed
+	}
+}
+
+// hold and release count what keeps the server from being idle. Both need s.mu.
+func (s *Server) hold() {
+	if s.busy == 0 {
+		s.quiet = make(chan struct{})
+	}
+	s.busy++
+}
+
+func (s *Server) release() {
+	s.busy--
+	if s.busy == 0 {
+		close(s.quiet)
+	}
+}

@@ -1,0 +1,253 @@
+package cloudtasks_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"taskguard/emulator/cloudtasks"
+)
+
+// hit is one request as a worker saw it over the network.
+type hit struct {
+	method, host, path, body, from string
+	header                         http.Header
+}
+
+// listener is a real worker that records its requests; codes are its answers, the
+// last one for good.
+type listener struct {
+	*httptest.Server
+	mu   sync.Mutex
+	hits []hit
+}
+
+func listen(t *testing.T, codes ...int) *listener {
+	l := &listener{}
+	l.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.hits = append(l.hits, hit{r.Method, r.Host, r.URL.String(), string(body), r.RemoteAddr, r.Header})
+		w.Header().Set("Location", l.URL+"/elsewhere")
+		w.WriteHeader(codes[min(len(l.hits), len(codes))-1])
+	}))
+	t.Cleanup(l.Close)
+	return l
+}
+
+func (l *listener) seen() []hit {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]hit(nil), l.hits...)
+}
+
+// fast retries within milliseconds.
+func fast() *cloudtaskspb.Queue {
+	return &cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: seconds(0.001)}}
+}
+
+func TestAWorkerSeesTheHeadersOfTheRealService(t *testing.T) {
+	l := listen(t, 500, 404, 200)
+	c := openQueue(t, cloudtasks.Options{}, fast())
+	c.pause()
+	task := post("id")
+	task.ScheduleTime = timestamppb.New(time.Now().Add(time.Millisecond))
+	task.GetHttpRequest().Url = l.URL + "/run?x=1"
+	task.GetHttpRequest().Headers = map[string]string{
+		"X-Mine":                      "kept",
+		"x-cloudtasks-taskretrycount": "99",
+		"X-CloudTasks-Extra":          "dropped",
+		"X-Google-Extra":              "dropped",
+		"X-AppEngine-Extra":           "dropped",
+		"Host":                        "elsewhere.test",
+		"Content-Length":              "3",
+		"User-Agent":                  "mine",
+	}
+	created := c.create(task)
+	kept := map[string]string{"X-Mine": "kept", "User-Agent": "Google-Cloud-Tasks"}
+	if diff := cmp.Diff(kept, created.GetHttpRequest().Headers); diff != "" {
+		t.Fatalf("headers of the task (-want +got):\n%s", diff)
+	}
+	eta := created.ScheduleTime.AsTime()
+	c.resume()
+	c.idle()
+	hits := l.seen()
+	if len(hits) != 3 {
+		t.Fatalf("got %d requests, want 3", len(hits))
+	}
+	first := hits[0]
+	if first.method != "POST" || first.path != "/run?x=1" || first.body != "payload" || "http://"+first.host != l.URL {
+		t.Fatalf("got %+v, want the task's own request", first)
+	}
+	want := http.Header{
+		"Accept-Encoding":                 {"gzip"},
+		"Content-Length":                  {"7"},
+		"User-Agent":                      {"Google-Cloud-Tasks"},
+		"X-Mine":                          {"kept"},
+		"X-Cloudtasks-Queuename":          {"q"},
+		"X-Cloudtasks-Taskname":           {"id"},
+		"X-Cloudtasks-Tasketa":            {etaText(eta)},
+		"X-Cloudtasks-Taskretrycount":     {"0"},
+		"X-Cloudtasks-Taskexecutioncount": {"0"},
+	}
+	if diff := cmp.Diff(want, first.header); diff != "" {
+		t.Fatalf("first headers (-want +got):\n%s", diff)
+	}
+	// The 500 did not count as an execution, the 404 did.
+	for i, want := range []string{`["1"] ["0"] ["500"] [""]`, `["2"] ["1"] ["404"] [""]`} {
+		h := hits[i+1].header
+		got := fmt.Sprintf("%q %q %q %q", h.Values("X-CloudTasks-TaskRetryCount"), h.Values("X-CloudTasks-TaskExecutionCount"),
+			h.Values("X-CloudTasks-TaskPreviousResponse"), h.Values("X-CloudTasks-TaskRetryReason"))
+		if got != want {
+			t.Fatalf("retry %d: got %s, want %s", i+1, got, want)
+		}
+	}
+}
+
+// etaText is a schedule time as the header tells it: seconds with six decimals.
+func etaText(at time.Time) string {
+	micros := fmt.Sprintf("%07d", at.UnixMicro())
+	return micros[:len(micros)-6] + "." + micros[len(micros)-6:]
+}
+
+func TestTheCreatorsContentTypeIsSent(t *testing.T) {
+	l := listen(t, 200)
+	c := openQueue(t, cloudtasks.Options{}, nil)
+	task := post("")
+	task.GetHttpRequest().Url = l.URL
+	task.GetHttpRequest().Headers = map[string]string{"content-type": "application/json"}
+	c.create(task)
+	c.idle()
+	if got := l.seen()[0].header.Get("Content-Type"); got != "application/json" {
+		t.Fatalf("got Content-Type %q, want the creator's", got)
+	}
+}
+
+func TestAnEmptyPostHasNeitherBodyNorContentType(t *testing.T) {
+	l := listen(t, 200)
+	c := openQueue(t, cloudtasks.Options{}, nil)
+	c.create(&cloudtaskspb.Task{MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: &cloudtaskspb.HttpRequest{Url: l.URL}}})
+	c.idle()
+	h := l.seen()[0]
+	if _, set := h.header["Content-Type"]; set || h.body != "" || h.header.Get("Content-Length") != "0" {
+		t.Fatalf("got %+v, want an empty request without Content-Type", h)
+	}
+}
+
+func TestRedirectsAreFailuresAndNotFollowed(t *testing.T) {
+	l := listen(t, 302, 307, 200)
+	c := openQueue(t, cloudtasks.Options{}, fast())
+	task := post("")
+	task.GetHttpRequest().Url = l.URL + "/run"
+	c.create(task)
+	c.idle()
+	var paths []string
+	for _, h := range l.seen() {
+		paths = append(paths, h.path)
+	}
+	if diff := cmp.Diff([]string{"/run", "/run", "/run"}, paths); diff != "" {
+		t.Fatalf("paths (-want +got):\n%s", diff)
+	}
+}
+
+func TestATaskWithAnOidcTokenIsSentWithoutAuthorization(t *testing.T) {
+	l := listen(t, 200)
+	c := openQueue(t, cloudtasks.Options{}, nil)
+	c.pause()
+	task := post("")
+	task.GetHttpRequest().Url = l.URL
+	task.GetHttpRequest().Headers = map[string]string{"Authorization": "Bearer mine"}
+	task.GetHttpRequest().AuthorizationHeader = &cloudtaskspb.HttpRequest_OidcToken{
+		OidcToken: &cloudtaskspb.OidcToken{ServiceAccountEmail: "a@b.test", Audience: "https://worker.test"},
+	}
+	got := c.create(task).GetHttpRequest().GetOidcToken()
+	if got.GetServiceAccountEmail() != "a@b.test" || got.GetAudience() != "https://worker.test" {
+		t.Fatalf("got %v, want the token's fields kept", got)
+	}
+	c.resume()
+	c.idle()
+	if got := l.seen()[0].header.Values("Authorization"); len(got) != 0 {
+		t.Fatalf("got Authorization %q, want none", got)
+	}
+}
+
+func TestDispatchesReuseTheirConnection(t *testing.T) {
+	l := listen(t, 200)
+	c := openQueue(t, cloudtasks.Options{}, &cloudtaskspb.Queue{
+		RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 1},
+	})
+	for range 5 {
+		task := post("")
+		task.GetHttpRequest().Url = l.URL
+		c.create(task)
+	}
+	c.idle()
+	from := map[string]bool{}
+	for _, h := range l.seen() {
+		from[h.from] = true
+	}
+	if len(from) != 1 {
+		t.Fatalf("got %d connections, want 1", len(from))
+	}
+}
+
+func TestAConnectionSurvivesALargeAnswer(t *testing.T) {
+	var mu sync.Mutex
+	from := map[string]bool{}
+	large := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		from[r.RemoteAddr] = true
+		mu.Unlock()
+		_, _ = w.Write(bytes.Repeat([]byte("x"), 512<<10))
+	}))
+	defer large.Close()
+	c := openQueue(t, cloudtasks.Options{}, &cloudtaskspb.Queue{
+		RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 1},
+	})
+	for range 3 {
+		task := post("")
+		task.GetHttpRequest().Url = large.URL
+		c.create(task)
+	}
+	c.idle()
+	mu.Lock()
+	defer mu.Unlock()
+	if len(from) != 1 {
+		t.Fatalf("got %d connections, want 1", len(from))
+	}
+}
+
+func TestALargeAnswerIsCutAndABrokenOneIsNone(t *testing.T) {
+	var seen seen
+	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-CloudTasks-TaskRetryCount") == "0" {
+			w.Header().Set("Content-Length", "100")
+			_, _ = w.Write([]byte("begun"))
+			return
+		}
+		_, _ = w.Write(bytes.Repeat([]byte("x"), 100<<10))
+	}))
+	defer broken.Close()
+	c := openQueue(t, cloudtasks.Options{Observe: seen.observe}, fast())
+	task := post("")
+	task.GetHttpRequest().Url = broken.URL
+	c.create(task)
+	c.idle()
+	all := seen.deliveries()
+	if len(all) != 2 || all[0].Status != 0 || all[0].Err == nil {
+		t.Fatalf("got %d deliveries, first %+v; want a broken answer to be none", len(all), all[0])
+	}
+	if all[1].Status != 200 || len(all[1].Body) != 64<<10 {
+		t.Fatalf("got status %d and %d bytes, want 200 and 64 KiB", all[1].Status, len(all[1].Body))
+	}
+}

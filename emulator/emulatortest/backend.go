@@ -1,0 +1,121 @@
+package emulatortest
+
+import (
+	"context"
+	"path"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	fs "cloud.google.com/go/firestore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
+	"taskguard/emulator/firestore"
+)
+
+// Backend is the Firestore that a test runs on: a database of its own, and a
+// count of the calls that reach it.
+type Backend struct {
+	Project string
+	Server  *firestore.Server // nil: Google's
+	Calls   *Calls
+
+	host   string
+	once   sync.Once
+	client *fs.Client // another program's; see Put
+	err    error
+}
+
+// Google reports whether this is Google's emulator, where time is real.
+func (b *Backend) Google() bool { return b.Server == nil }
+
+// Each runs body on the embedded server, in a synctest bubble, and on Google's
+// emulator, which is the referee, in real time.
+func Each(t *testing.T, body func(t *testing.T, b *Backend)) {
+	t.Helper()
+	t.Run("embedded", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { body(t, Embedded(t)) })
+	})
+	t.Run("google", func(t *testing.T) { body(t, OnGoogle(t)) })
+}
+
+// Embedded is an embedded server, closed at the end of the test.
+func Embedded(t testing.TB) *Backend {
+	s := firestore.NewServer(firestore.Options{})
+	t.Cleanup(s.Close)
+	return &Backend{Project: Project(t), Server: s, Calls: &Calls{}}
+}
+
+// OnGoogle is Google's emulator; see Google.
+func OnGoogle(t testing.TB) *Backend {
+	return &Backend{Project: Project(t), Calls: &Calls{}, host: Google(t)}
+}
+
+// Client are the options with which Google's library talks to b, over a
+// connection of its own whose calls are counted as they leave, after the
+// interceptors of opts. It is closed at the end of the test.
+func (b *Backend) Client(t testing.TB, opts ...grpc.DialOption) []option.ClientOption {
+	t.Helper()
+	opts = append(opts,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithChainUnaryInterceptor(b.Calls.unary),
+		grpc.WithChainStreamInterceptor(b.Calls.stream),
+	)
+	var conn *grpc.ClientConn
+	var err error
+	if b.Server != nil {
+		conn, err = b.Server.Dial(opts...)
+	} else {
+		conn, err = grpc.NewClient(b.host, opts...)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return []option.ClientOption{option.WithGRPCConn(conn)}
+}
+
+// Calls counts the calls of connections by method, as they leave.
+type Calls struct {
+	mu       sync.Mutex
+	byMethod map[string]int
+}
+
+// Total is the number of calls so far.
+func (c *Calls) Total() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for _, m := range c.byMethod {
+		n += m
+	}
+	return n
+}
+
+// Count is the number of calls of a method so far, such as "Commit".
+func (c *Calls) Count(method string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.byMethod[method]
+}
+
+func (c *Calls) add(ctx context.Context, method string) context.Context {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byMethod == nil {
+		c.byMethod = map[string]int{}
+	}
+	c.byMethod[path.Base(method)]++
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer owner") // as the library does for emulators
+}
+
+func (c *Calls) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return invoke(c.add(ctx, method), method, req, reply, cc, opts...)
+}
+
+func (c *Calls) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return open(c.add(ctx, method), desc, cc, method, opts...)
+}

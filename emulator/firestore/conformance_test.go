@@ -1,0 +1,240 @@
+package firestore_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	client "cloud.google.com/go/firestore"
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/emulator/firestore"
+)
+
+type (
+	object = map[string]any
+	value  = firestorepb.Value
+	fields = map[string]*firestorepb.Value
+)
+
+// rig is a server under test, seen through Google's client and, for what the
+// client cannot express, through the calls themselves. Its project is its own.
+type rig struct {
+	ctx      context.Context
+	client   *client.Client
+	raw      firestorepb.FirestoreClient
+	database string
+}
+
+func (r *rig) name(path string) string { return r.database + "/documents/" + path }
+
+type conformanceCase struct {
+	name string
+	run  func(*testing.T, *rig)
+}
+
+// conformance runs every case against the server that dial connects to.
+func conformance(t *testing.T, dial func(testing.TB) *grpc.ClientConn) {
+	for _, cases := range [][]conformanceCase{
+		readCases, writeCases, noOpCases, transformCases, limitCases, nameCases,
+		transactionCases, lockCases, queryCases, filterCases, listCases, raceCases,
+	} {
+		for _, c := range cases {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				c.run(t, newRig(t, dial(t)))
+			})
+		}
+	}
+}
+
+func newRig(t testing.TB, conn *grpc.ClientConn) *rig {
+	t.Helper()
+	project := "p" + strings.ToLower(rand.Text()[:12])
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	c, err := client.NewClient(ctx, project, option.WithGRPCConn(conn))
+	if err != nil {
+		t.Fatalf("new client: %v", err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return &rig{
+		ctx: ctx, client: c, raw: firestorepb.NewFirestoreClient(conn),
+		database: "projects/" + project + "/databases/(default)",
+	}
+}
+
+func TestEmbeddedServerConforms(t *testing.T) {
+	server := firestore.NewServer(firestore.Options{})
+	t.Cleanup(server.Close)
+	conformance(t, func(t testing.TB) *grpc.ClientConn { return dialServer(t, server) })
+}
+
+// TestGooglesEmulatorConforms is the referee: a case that fails here expects the
+// wrong thing.
+func TestGooglesEmulatorConforms(t *testing.T) {
+	host := emulatortest.Google(t)
+	conformance(t, func(t testing.TB) *grpc.ClientConn { return dialHost(t, host) })
+}
+
+func dialServer(t testing.TB, s *firestore.Server) *grpc.ClientConn {
+	t.Helper()
+	conn, err := s.Dial()
+	if err != nil {
+		t.Fatalf("dial: %v", err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// owner is the administrator's token of Google's emulator, which listing and
+// batch writes need there.
+type owner struct{}
+
+func (owner) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer owner"}, nil
+}
+
+func (owner) RequireTransportSecurity() bool { return false }
+
+func dialHost(t testing.TB, host string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient(host, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(owner{}))
+	if err != nil {
+		t.Fatalf("dial %s: %v", host, err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// doc is a document that the case has to itself, with these fields.
+func (r *rig) doc(t *testing.T, data map[string]any) *client.DocumentRef {
+	t.Helper()
+	ref := r.client.Collection("c").NewDoc()
+	if data != nil {
+		if _, err := ref.Create(r.ctx, data); err != nil {
+			t.Fatalf("create: %v", err)
+		}
+	}
+	return ref
+}
+
+func (r *rig) get(t *testing.T, ref *client.DocumentRef) *client.DocumentSnapshot {
+	t.Helper()
+	snap, err := ref.Get(r.ctx)
+	if err != nil && status.Code(err) != codes.NotFound {
+		t.Fatalf("get: %v", err)
+	}
+	return snap
+}
+
+func (r *rig) begin(t *testing.T) []byte {
+	t.Helper()
+	answer, err := r.raw.BeginTransaction(r.ctx, &firestorepb.BeginTransactionRequest{Database: r.database})
+	if err != nil {
+		t.Fatalf("begin: %v", err)
+	}
+	return answer.Transaction
+}
+
+func (r *rig) rollback(txn []byte) error {
+	_, err := r.raw.Rollback(r.ctx, &firestorepb.RollbackRequest{Database: r.database, Transaction: txn})
+	return err
+}
+
+func (r *rig) commit(txn []byte, writes ...*firestorepb.Write) (*firestorepb.CommitResponse, error) {
+	return r.raw.Commit(r.ctx, &firestorepb.CommitRequest{Database: r.database, Transaction: txn, Writes: writes})
+}
+
+// read reads documents in a transaction, or outside where txn is nil.
+func (r *rig) read(txn []byte, refs ...*client.DocumentRef) ([]*firestorepb.BatchGetDocumentsResponse, error) {
+	request := &firestorepb.BatchGetDocumentsRequest{Database: r.database}
+	for _, ref := range refs {
+		request.Documents = append(request.Documents, ref.Path)
+	}
+	if txn != nil {
+		request.ConsistencySelector = &firestorepb.BatchGetDocumentsRequest_Transaction{Transaction: txn}
+	}
+	return r.batchGet(request)
+}
+
+func (r *rig) batchGet(request *firestorepb.BatchGetDocumentsRequest) ([]*firestorepb.BatchGetDocumentsResponse, error) {
+	stream, err := r.raw.BatchGetDocuments(r.ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	return drain(stream.Recv)
+}
+
+func drain[T any](recv func() (T, error)) ([]T, error) {
+	var all []T
+	for {
+		one, err := recv()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return all, err
+		}
+		all = append(all, one)
+	}
+}
+
+// put is a write of one whole document with the single field n.
+func put(ref *client.DocumentRef, n int64) *firestorepb.Write {
+	return putFields(ref.Path, fields{"n": integerValue(n)})
+}
+
+func putFields(name string, f fields) *firestorepb.Write {
+	return &firestorepb.Write{Operation: &firestorepb.Write_Update{
+		Update: &firestorepb.Document{Name: name, Fields: f},
+	}}
+}
+
+// atOnce commits what the client's own Update, Set and so on make of the writes.
+func (r *rig) atOnce(writes func(*client.Transaction) error) error {
+	return r.client.RunTransaction(r.ctx, func(_ context.Context, tx *client.Transaction) error { return writes(tx) })
+}
+
+func integerValue(n int64) *value {
+	return &value{ValueType: &firestorepb.Value_IntegerValue{IntegerValue: n}}
+}
+
+func textValue(s string) *value {
+	return &value{ValueType: &firestorepb.Value_StringValue{StringValue: s}}
+}
+
+func arrayValue(elements ...*value) *value {
+	return &value{ValueType: &firestorepb.Value_ArrayValue{ArrayValue: &firestorepb.ArrayValue{Values: elements}}}
+}
+
+func mapValue(f fields) *value {
+	return &value{ValueType: &firestorepb.Value_MapValue{MapValue: &firestorepb.MapValue{Fields: f}}}
+}
+
+func wantCode(t *testing.T, err error, want codes.Code) {
+	t.Helper()
+	if got := status.Code(err); got != want {
+		t.Errorf("code %v, want %v (%v)", got, want, err)
+	}
+}
+
+func must[T any](t *testing.T) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("unexpected error: %v", err)
+		}
+		return v
+	}
+}

@@ -1,0 +1,176 @@
+package firestore
+
+import (
+	"maps"
+	"strings"
+
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
+)
+
+// documentID is the pseudo-field that stands for a document's name.
+const documentID = "__name__"
+
+// maxPathBytes is one more than the longest field path in a request.
+const maxPathBytes = 1500
+
+type (
+	value  = firestorepb.Value
+	fields = map[string]*firestorepb.Value
+)
+
+// fieldPath is a path into a document's maps, outermost name first.
+type fieldPath []string
+
+// parseFieldPath reads Firestore's notation: names joined by dots; a name that
+// is not a plain identifier stands in backquotes, where a backslash escapes.
+func parseFieldPath(s string) (fieldPath, error) {
+	if len(s) >= maxPathBytes {
+		return nil, invalid("a field path has %d bytes, the limit is %d", len(s), maxPathBytes-1)
+	}
+	var fp fieldPath
+	for rest, more := s, true; more; {
+		name, tail, err := cutFieldName(rest)
+		if err != nil {
+			return nil, invalid("field path %q: %v", s, err)
+		}
+		if isReserved(name) && s != documentID {
+			return nil, invalid("field path %q: the name %q is reserved", s, name)
+		}
+		fp = append(fp, name)
+		more = tail != ""
+		if more {
+			if tail[0] != '.' {
+				return nil, invalid("field path %q: a dot is missing", s)
+			}
+			rest = tail[1:]
+		}
+	}
+	return fp, nil
+}
+
+type fieldPathError string
+
+func (e fieldPathError) Error() string { return string(e) }
+
+// cutFieldName takes the first name off s; tail is empty or starts after it.
+func cutFieldName(s string) (name, tail string, err error) {
+	if !strings.HasPrefix(s, "`") {
+		end := strings.IndexByte(s, '.')
+		if end < 0 {
+			end = len(s)
+		}
+		if !isPlainName(s[:end]) {
+			return "", "", fieldPathError("a name that is not an identifier needs backquotes")
+		}
+		return s[:end], s[end:], nil
+	}
+	var b strings.Builder
+	for i := 1; i < len(s); i++ {
+		switch s[i] {
+		case '`':
+			if b.Len() == 0 {
+				return "", "", fieldPathError("a name is empty")
+			}
+			return b.String(), s[i+1:], nil
+		case '\\':
+			if i++; i == len(s) {
+				return "", "", fieldPathError("it ends in an escape")
+			}
+			b.WriteByte(s[i])
+		default:
+			b.WriteByte(s[i])
+		}
+	}
+	return "", "", fieldPathError("a backquote is not closed")
+}
+
+func isPlainName(s string) bool {
+	for i, r := range s {
+		letter := r == '_' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+		if !letter && (i == 0 || r < '0' || r > '9') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func (fp fieldPath) isDocumentID() bool { return len(fp) == 1 && fp[0] == documentID }
+
+// lookup returns the value at fp, or nil.
+func lookup(f fields, fp fieldPath) *value {
+	for i, name := range fp {
+		v := f[name]
+		if v == nil || i == len(fp)-1 {
+			return v
+		}
+		f = v.GetMapValue().GetFields()
+	}
+	return nil
+}
+
+// withField returns f with v at fp, or without fp if v is nil. f is not
+// changed: maps along the path are copied, everything else is shared. A value
+// on the way that is not a map gives way to one, but never for a removal.
+func withField(f fields, fp fieldPath, v *value) fields {
+	name := fp[0]
+	if len(fp) == 1 {
+		next := copyFields(f)
+		if v == nil {
+			delete(next, name)
+		} else {
+			next[name] = v
+		}
+		return next
+	}
+	_, isMap := f[name].GetValueType().(*firestorepb.Value_MapValue)
+	if !isMap && v == nil {
+		return f
+	}
+	next := copyFields(f)
+	next[name] = mapValue(withField(f[name].GetMapValue().GetFields(), fp[1:], v))
+	return next
+}
+
+func copyFields(f fields) fields {
+	next := make(fields, len(f)+1)
+	maps.Copy(next, f)
+	return next
+}
+
+func mapValue(f fields) *value {
+	return &value{ValueType: &firestorepb.Value_MapValue{MapValue: &firestorepb.MapValue{Fields: f}}}
+}
+
+// project returns the part of f that the paths name; a nil slice means all.
+func project(f fields, paths []fieldPath) fields {
+	if paths == nil {
+		return f
+	}
+	part := fields{}
+	for _, fp := range paths {
+		if v := lookup(f, fp); v != nil {
+			part = withField(part, fp, v)
+		}
+	}
+	return part
+}
+
+// parseMask reads a document mask; a nil mask gives nil, meaning every field.
+func parseMask(mask *firestorepb.DocumentMask) ([]fieldPath, error) {
+	if mask == nil {
+		return nil, nil
+	}
+	return parseFieldPaths(mask.GetFieldPaths())
+}
+
+func parseFieldPaths(names []string) ([]fieldPath, error) {
+	paths := make([]fieldPath, 0, len(names))
+	for _, s := range names {
+		fp, err := parseFieldPath(s)
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, fp)
+	}
+	return paths, nil
+}

@@ -1,0 +1,165 @@
+package firestore
+
+import (
+	"bytes"
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
+)
+
+// The classes of values, in Firestore's order: a value of a lower class sorts
+// before every value of a higher one. NaN is a number, below all others.
+const (
+	classNull = iota
+	classBool
+	classNumber
+	classTimestamp
+	classString
+	classBytes
+	classReference
+	classGeoPoint
+	classArray
+	classVector
+	classMap
+)
+
+const (
+	typeKey    = "__type__"
+	vectorType = "__vector__"
+	vectorKey  = "value"
+)
+
+func classOf(v *value) int {
+	switch v.GetValueType().(type) {
+	case *firestorepb.Value_BooleanValue:
+		return classBool
+	case *firestorepb.Value_IntegerValue, *firestorepb.Value_DoubleValue:
+		return classNumber
+	case *firestorepb.Value_TimestampValue:
+		return classTimestamp
+	case *firestorepb.Value_StringValue:
+		return classString
+	case *firestorepb.Value_BytesValue:
+		return classBytes
+	case *firestorepb.Value_ReferenceValue:
+		return classReference
+	case *firestorepb.Value_GeoPointValue:
+		return classGeoPoint
+	case *firestorepb.Value_ArrayValue:
+		return classArray
+	case *firestorepb.Value_MapValue:
+		if isVector(v) {
+			return classVector
+		}
+		return classMap
+	}
+	return classNull
+}
+
+func isVector(v *value) bool {
+	return v.GetMapValue().GetFields()[typeKey].GetStringValue() == vectorType
+}
+
+// compareValues is Firestore's total order. Integers and doubles compare by
+// numeric value, so that 1 and 1.0 are equal.
+func compareValues(a, b *value) int {
+	class := classOf(a)
+	if c := cmp.Compare(class, classOf(b)); c != 0 {
+		return c
+	}
+	switch class {
+	case classBool:
+		return compareBools(a.GetBooleanValue(), b.GetBooleanValue())
+	case classNumber:
+		return compareNumbers(a, b)
+	case classTimestamp:
+		x, y := a.GetTimestampValue(), b.GetTimestampValue()
+		return cmp.Or(cmp.Compare(x.GetSeconds(), y.GetSeconds()), cmp.Compare(x.GetNanos(), y.GetNanos()))
+	case classString:
+		return strings.Compare(a.GetStringValue(), b.GetStringValue())
+	case classBytes:
+		return bytes.Compare(a.GetBytesValue(), b.GetBytesValue())
+	case classReference:
+		return compareNames(a.GetReferenceValue(), b.GetReferenceValue())
+	case classGeoPoint:
+		x, y := a.GetGeoPointValue(), b.GetGeoPointValue()
+		return cmp.Or(cmp.Compare(x.GetLatitude(), y.GetLatitude()), cmp.Compare(x.GetLongitude(), y.GetLongitude()))
+	case classArray:
+		return slices.CompareFunc(a.GetArrayValue().GetValues(), b.GetArrayValue().GetValues(), compareValues)
+	case classVector:
+		return compareVectors(a, b)
+	case classMap:
+		return compareMaps(a.GetMapValue().GetFields(), b.GetMapValue().GetFields())
+	}
+	return 0
+}
+
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// compareNames orders resource names by their segments.
+func compareNames(a, b string) int {
+	return slices.Compare(strings.Split(a, "/"), strings.Split(b, "/"))
+}
+
+func compareVectors(a, b *value) int {
+	x := a.GetMapValue().GetFields()[vectorKey].GetArrayValue().GetValues()
+	y := b.GetMapValue().GetFields()[vectorKey].GetArrayValue().GetValues()
+	return cmp.Or(cmp.Compare(len(x), len(y)), slices.CompareFunc(x, y, compareValues))
+}
+
+// compareMaps compares entry by entry in the order of the keys: first the keys,
+// then their values; the map that ends first is the smaller.
+func compareMaps(a, b fields) int {
+	x, y := slices.Sorted(maps.Keys(a)), slices.Sorted(maps.Keys(b))
+	for i := range min(len(x), len(y)) {
+		if c := cmp.Or(cmp.Compare(x[i], y[i]), compareValues(a[x[i]], b[y[i]])); c != 0 {
+			return c
+		}
+	}
+	return cmp.Compare(len(x), len(y))
+}
+
+func compareNumbers(a, b *value) int {
+	i, aInt := a.GetValueType().(*firestorepb.Value_IntegerValue)
+	j, bInt := b.GetValueType().(*firestorepb.Value_IntegerValue)
+	switch {
+	case aInt && bInt:
+		return cmp.Compare(i.IntegerValue, j.IntegerValue)
+	case aInt:
+		return compareIntDouble(i.IntegerValue, b.GetDoubleValue())
+	case bInt:
+		return -compareIntDouble(j.IntegerValue, a.GetDoubleValue())
+	}
+	return cmp.Compare(a.GetDoubleValue(), b.GetDoubleValue()) // NaN first, -0 = 0
+}
+
+// compareIntDouble is exact also where an int64 has no float64 of its own.
+func compareIntDouble(i int64, d float64) int {
+	switch {
+	case math.IsNaN(d) || d < math.MinInt64:
+		return 1
+	case d >= -math.MinInt64:
+		return -1
+	}
+	whole := math.Trunc(d)
+	return cmp.Or(cmp.Compare(i, int64(whole)), cmp.Compare(0, d-whole))
+}
+
+func isNaN(v *value) bool {
+	d, ok := v.GetValueType().(*firestorepb.Value_DoubleValue)
+	return ok && math.IsNaN(d.DoubleValue)
+}
+
+func isNull(v *value) bool { return classOf(v) == classNull }
