@@ -1,0 +1,327 @@
+package repo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+)
+
+func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
+
+// ttl is long in a bubble, and short where time is real.
+func ttl(b *emulatortest.Backend) time.Duration {
+	if b.Google() {
+		return 3 * time.Second
+	}
+	return lease.DefaultTTL
+}
+
+// open is Analyses on b over a connection of its own.
+func open(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) *Analyses {
+	t.Helper()
+	a, err := Open(t.Context(), b.Project, Options{Policy: lease.Policy{TTL: ttl(b), MaxAttempts: 10}}, b.Client(t, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func acquire(t testing.TB, a *Analyses, id, owner string) lease.Acquisition {
+	t.Helper()
+	acq, err := a.AcquireAnalysisLock(t.Context(), id, owner, 0)
+	if err != nil {
+		t.Fatalf("acquire %s as %s: %v", id, owner, err)
+	}
+	return acq
+}
+
+func mustAcquire(t testing.TB, a *Analyses, id, owner string) lease.Acquisition {
+	t.Helper()
+	acq := acquire(t, a, id, owner)
+	if !acq.Acquired {
+		t.Fatalf("acquire %s as %s: %+v", id, owner, acq)
+	}
+	return acq
+}
+
+// The cases of G10 and of the fields of G4–G8.
+func TestAnalysisLock(t *testing.T) {
+	cases := map[string]func(t *testing.T, b *emulatortest.Backend, a *Analyses){
+		"TheFirstAcquires": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "x", map[string]any{"status": Queued, "theirs": []any{int64(1), 2.5, nil}})
+			acq := mustAcquire(t, a, "x", "w/1")
+			if acq.Grant.Token != 1 || acq.Attempt != 1 {
+				t.Errorf("token, attempt = %d, %d; want 1, 1", acq.Grant.Token, acq.Attempt)
+			}
+			got := b.Fields(t, "x")
+			for _, name := range []string{"lockExpiresAt", "lockHeartbeatAt", "updatedAt"} {
+				if s, _ := got[name].(string); len(s) != len("2006-01-02T15:04:05.000Z") || s[len(s)-1] != 'Z' {
+					t.Errorf("%s = %v, want ISO 8601 with three decimals", name, got[name])
+				}
+				delete(got, name)
+			}
+			want := map[string]any{"status": Processing, "theirs": []any{int64(1), 2.5, nil}, "attempts": int64(1), "lockOwner": "w/1", "lockToken": int64(1)}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("document (-want +got):\n%s", diff)
+			}
+		},
+		"OfTwoAtOnceExactlyOneAcquires": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "x", map[string]any{"status": Queued})
+			other := open(t, b)
+			var acqs [2]lease.Acquisition
+			var wg sync.WaitGroup
+			for i, a := range []*Analyses{a, other} {
+				wg.Go(func() { acqs[i] = acquire(t, a, "x", string(rune('a'+i))) })
+			}
+			wg.Wait()
+			if acqs[0].Acquired == acqs[1].Acquired {
+				t.Errorf("acquired: %+v, %+v", acqs[0], acqs[1])
+			}
+			for _, acq := range acqs {
+				if !acq.Acquired && acq.Reason != lease.Locked {
+					t.Errorf("the other: %+v, want %s", acq, lease.Locked)
+				}
+			}
+		},
+		"AfterTheTTLItIsStolen": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "x", map[string]any{"status": Queued})
+			mustAcquire(t, a, "x", "w/1")
+			other := open(t, b)
+			if acq := acquire(t, other, "x", "w/2"); acq.Reason != lease.Locked || acq.Remaining <= 0 {
+				t.Errorf("before the TTL: %+v", acq)
+			}
+			time.Sleep(ttl(b) + 10*time.Millisecond)
+			if acq := mustAcquire(t, other, "x", "w/2"); acq.Grant.Token != 2 {
+				t.Errorf("token = %d, want 2", acq.Grant.Token)
+			}
+			if err := a.Complete(t.Context(), "x", "w/1", "late"); !errors.Is(err, lease.ErrLost) {
+				t.Errorf("finish of the superseded: %v, want ErrLost", err)
+			}
+			if err := a.RefreshAnalysisLock(t.Context(), "x", "w/1", 0); !errors.Is(err, lease.ErrLost) {
+				t.Errorf("refresh by the superseded: %v, want ErrLost", err)
+			}
+			if got := b.Fields(t, "x"); got["lockOwner"] != "w/2" || got["result"] != nil {
+				t.Errorf("document: %v", got)
+			}
+		},
+		"AFinishedOneIsAlwaysRefused": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			for _, status := range []string{Ready, Failed} {
+				b.Put(t, status, map[string]any{"status": status})
+				want := lease.Acquisition{Reason: lease.AlreadyFinished, Status: status}
+				if got := acquire(t, a, status, "w/1"); got != want {
+					t.Errorf("acquire = %+v, want %+v", got, want)
+				}
+				if diff := cmp.Diff(map[string]any{"status": status}, b.Fields(t, status)); diff != "" {
+					t.Errorf("the document changed (-want +got):\n%s", diff)
+				}
+			}
+		},
+		"AnotherOwnersReleaseLeavesTheLock": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "x", map[string]any{"status": Queued})
+			mustAcquire(t, a, "x", "w/1")
+			before := b.Fields(t, "x")
+			for _, owner := range []string{"w/2", ""} {
+				if err := a.ReleaseAnalysisLock(t.Context(), "x", owner, false); err != nil {
+					t.Errorf("release by %q: %v, want silence", owner, err)
+				}
+			}
+			if err := a.ReleaseAnalysisLock(t.Context(), "missing", "w/1", false); err != nil {
+				t.Errorf("release of a missing analysis: %v, want silence", err)
+			}
+			if diff := cmp.Diff(before, b.Fields(t, "x")); diff != "" {
+				t.Errorf("the document changed (-want +got):\n%s", diff)
+			}
+		},
+		"ItsOwnersReleaseDeletesTheLockAndQueues": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "x", map[string]any{"status": Queued})
+			mustAcquire(t, a, "x", "w/1")
+			if err := a.ReleaseAnalysisLock(t.Context(), "x", "w/1", false); err != nil {
+				t.Fatal(err)
+			}
+			got := b.Fields(t, "x")
+			delete(got, "updatedAt")
+			want := map[string]any{"status": Queued, "attempts": int64(1), "lockToken": int64(1)}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("document (-want +got):\n%s", diff)
+			}
+			if acq := mustAcquire(t, a, "x", "w/2"); acq.Grant.Token != 2 || acq.Attempt != 2 {
+				t.Errorf("next: %+v, want token 2, attempt 2", acq)
+			}
+		},
+		"AMissingAnalysisIsAnError": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			if _, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0); !errors.Is(err, lease.ErrNotFound) {
+				t.Errorf("acquire: %v, want ErrNotFound", err)
+			}
+			if got := b.Fields(t, "x"); got != nil {
+				t.Errorf("the document was made: %v", got)
+			}
+		},
+		"OneAttemptTooManyIsRecorded": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "x", map[string]any{"status": Queued, "attempts": 10, "lockToken": 12})
+			if acq := acquire(t, a, "x", "w/1"); acq.Reason != lease.AttemptsExhausted || acq.Status != Failed {
+				t.Errorf("acquire: %+v", acq)
+			}
+			got := b.Fields(t, "x")
+			if e, _ := got["error"].(map[string]any); got["status"] != Failed || got["lockToken"] != int64(13) || e["code"] != lease.AttemptsExhausted {
+				t.Errorf("document: %v", got)
+			}
+		},
+		"CompleteRecordsTheResultAndFreesTheLock": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "x", map[string]any{"status": Queued, "error": map[string]any{"code": "old"}})
+			mustAcquire(t, a, "x", "w/1")
+			result := map[string]any{"n": int64(3), "a.b": []any{1.5, "ü"}, "`": nil}
+			if err := a.Complete(t.Context(), "x", "w/1", result); err != nil {
+				t.Fatal(err)
+			}
+			got := b.Fields(t, "x")
+			delete(got, "updatedAt")
+			want := map[string]any{"status": Ready, "result": result, "attempts": int64(1), "lockToken": int64(1), "finishedBy": "w/1"}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("document (-want +got):\n%s", diff)
+			}
+			if err := a.Fail(t.Context(), "x", "w/1", "late", "late"); !errors.Is(err, lease.ErrLost) {
+				t.Errorf("a second finish: %v, want ErrLost", err)
+			}
+		},
+		"AResultTooLargeIsRefusedAndTheLockKept": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "x", map[string]any{"status": Queued})
+			mustAcquire(t, a, "x", "w/1")
+			if err := a.Complete(t.Context(), "x", "w/1", string(make([]byte, 1<<20))); !errors.Is(err, lease.ErrRefused) {
+				t.Fatalf("complete: %v, want ErrRefused", err)
+			}
+			if err := a.Fail(t.Context(), "x", "w/1", "result_invalid", "too large"); err != nil {
+				t.Errorf("fail: %v", err)
+			}
+		},
+		"TheInputIsHandedOnAndTheLockRefreshed": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "x", map[string]any{"status": Queued, "input": map[string]any{"n": 7}})
+			mustAcquire(t, a, "x", "w/1")
+			first := b.Fields(t, "x")["lockExpiresAt"].(string)
+			err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(ctx context.Context, input json.RawMessage) error {
+				if string(input) != `{"n":7}` {
+					t.Errorf("input = %s", input)
+				}
+				time.Sleep(2 * ttl(b))
+				return ctx.Err()
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if last := b.Fields(t, "x")["lockExpiresAt"].(string); last <= first {
+				t.Errorf("lockExpiresAt: %s, then %s", first, last)
+			}
+		},
+		"RefreshTakesATTL": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "x", map[string]any{"status": Queued})
+			mustAcquire(t, a, "x", "w/1")
+			if err := open(t, b).RefreshAnalysisLock(t.Context(), "x", "w/1", time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			d, err := a.Get(t.Context(), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if left := d.Lock.ExpiresAt.Sub(d.ReadAt); left < 59*time.Minute || left > time.Hour+time.Second {
+				t.Errorf("left: %v, want an hour", left)
+			}
+		},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) { test(t, b, open(t, b)) })
+		})
+	}
+}
+
+// A document that others wrote, with a lock in every shape (G5).
+func TestLockFields(t *testing.T) {
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	future, past := now.Add(time.Hour), now.Add(-time.Hour)
+	cases := map[string]struct {
+		lock map[string]any
+		want string // "" for acquired
+		err  error
+	}{
+		"no owner":                  {lock: map[string]any{"lockExpiresAt": future.Format(iso)}},
+		"empty owner":               {lock: map[string]any{"lockOwner": "", "lockExpiresAt": future.Format(iso)}},
+		"null owner":                {lock: map[string]any{"lockOwner": nil, "lockExpiresAt": future.Format(iso)}},
+		"ISO future":                {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": future.Format(iso)}, want: lease.Locked},
+		"ISO past":                  {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": past.Format(iso)}},
+		"ISO without decimals":      {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": future.Format("2006-01-02T15:04:05Z")}, want: lease.Locked},
+		"ISO nanoseconds and zone":  {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": future.In(time.FixedZone("", 9*3600)).Format(time.RFC3339Nano)}, want: lease.Locked},
+		"Timestamp future":          {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": future}, want: lease.Locked},
+		"Timestamp past":            {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": past}},
+		"milliseconds future":       {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": future.UnixMilli()}, want: lease.Locked},
+		"milliseconds past":         {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": float64(past.UnixMilli())}},
+		"missing expiry":            {lock: map[string]any{"lockOwner": "js"}},
+		"null expiry":               {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": nil}},
+		"unreadable, heartbeat old": {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": "soon", "lockHeartbeatAt": past.Format(iso)}},
+		"unreadable, heartbeat now": {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": map[string]any{"s": 1}, "lockHeartbeatAt": future.Format(iso)}, want: lease.Locked},
+		"unreadable, updated now":   {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": true}, want: lease.Locked},
+		"owner is a number":         {lock: map[string]any{"lockOwner": 5, "lockExpiresAt": future.Format(iso)}, want: lease.Locked},
+		"owner is a number, stale":  {lock: map[string]any{"lockOwner": 5, "lockExpiresAt": past.Format(iso)}},
+		"attempts is a string":      {lock: map[string]any{"attempts": "3"}},
+		"token is a double":         {lock: map[string]any{"lockToken": 3.0}},
+		"token is a string":         {lock: map[string]any{"lockToken": "3"}, err: lease.ErrMalformed},
+		"token is negative":         {lock: map[string]any{"lockToken": -1}, err: lease.ErrMalformed},
+		"token is a fraction":       {lock: map[string]any{"lockToken": 1.5}, err: lease.ErrMalformed},
+		"status is a number":        {lock: map[string]any{"status": 1}},
+		"status is another word":    {lock: map[string]any{"status": "ARCHIVED"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			b := emulatortest.Embedded(t)
+			a := open(t, b)
+			b.Put(t, "x", tc.lock)
+			acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0)
+			if !errors.Is(err, tc.err) {
+				t.Fatalf("error = %v, want %v", err, tc.err)
+			}
+			if err == nil && acq.Reason != tc.want {
+				t.Errorf("acquire: %+v, want %q", acq, tc.want)
+			}
+		})
+	}
+}
+
+func TestCheckIDRefusesWhatFirestoreCannotHold(t *testing.T) {
+	long := string(make([]byte, 0, 1501))
+	for len(long) < 1501 {
+		long += "x"
+	}
+	for _, id := range []string{"", ".", "..", "../x", "a/b/c", "/", "__x__", "__x____", long, "\xff", "a\nb", "\x7f"} {
+		if err := CheckID(id); !errors.Is(err, lease.ErrInvalidKey) {
+			t.Errorf("CheckID(%.20q) = %v, want ErrInvalidKey", id, err)
+		}
+	}
+	for _, id := range []string{"a", "...", "__x", "x__", "___", long[:1500], "東京 #?%", "__"} {
+		if err := CheckID(id); err != nil {
+			t.Errorf("CheckID(%.20q) = %v", id, err)
+		}
+	}
+}
+
+// What CheckID lets pass, both Firestores hold.
+func TestOddIDsAreHeld(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		long := ""
+		for len(long) < 1500 {
+			long += "x"
+		}
+		for _, id := range []string{"...", "__x", "___", long, "東京 #?%"} {
+			b.Put(t, id, map[string]any{})
+			mustAcquire(t, a, id, "w/1")
+		}
+	})
+}

@@ -1,0 +1,40 @@
+package repo
+
+import (
+	"time"
+
+	"taskguard/lease"
+)
+
+// The states of an analysis. Any other word is unfinished too.
+const (
+	Queued     = "QUEUED"
+	Processing = "PROCESSING"
+	Ready      = "READY"
+	Failed     = "FAILED"
+)
+
+// Analysis is a document of the collection. Its JSON form is the public one:
+// without the lock (G4).
+type Analysis struct {
+	ID        string    `json:"id"`
+	Status    string    `json:"status"`
+	Input     any       `json:"input,omitempty"` // as Firestore's client decodes it; see Plain
+	Result    any       `json:"result,omitempty"`
+	Error     *Error    `json:"error,omitempty"`
+	Attempts  int       `json:"attempts"` // mirror of Lock.Attempts
+	CreatedAt time.Time `json:"created_at,omitzero"`
+	UpdatedAt time.Time `json:"updated_at,omitzero"`
+
+	Lock lease.Lease `json:"-"`
+	// ReadAt is Firestore's time of the reading, by which Lock is judged.
+	ReadAt time.Time `json:"-"`
+}
+
+// Error is why an analysis FAILED.
+type Error struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+func finishedStatus(status string) bool { return status == Ready || status == Failed }

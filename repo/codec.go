@@ -1,0 +1,201 @@
+package repo
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"reflect"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/firestore"
+
+	"taskguard/lease"
+)
+
+// iso is how times are written: UTC, exactly three decimals, Z.
+const iso = "2006-01-02T15:04:05.000Z"
+
+// unreadableOwner stands for a lockOwner that is not a string: somebody's, and
+// certainly not ours.
+const unreadableOwner = "(unreadable)"
+
+// codec turns documents into analyses and the difference of two analyses into
+// field updates. It knows the fields of the contract and no others.
+type codec struct {
+	policy lease.Policy
+	log    *slog.Logger
+}
+
+// decode reads a document that exists. Of ill-typed fields only lockToken is
+// an error, lease.ErrMalformed, since no safe value can be assumed for it.
+func (c codec) decode(snap *firestore.DocumentSnapshot) (Analysis, error) {
+	data := snap.Data()
+	a := Analysis{ID: snap.Ref.ID, Input: data["input"], Result: data["result"], ReadAt: snap.ReadTime}
+	a.Status, _ = data["status"].(string)
+	a.CreatedAt, _ = parseTime(data["createdAt"])
+	a.UpdatedAt, _ = parseTime(data["updatedAt"])
+	if m, ok := data["error"].(map[string]any); ok {
+		a.Error = &Error{}
+		a.Error.Code, _ = m["code"].(string)
+		a.Error.Message, _ = m["message"].(string)
+	}
+	token, ok := parseInt(data["lockToken"])
+	if !ok || token < 0 || token == math.MaxInt64 {
+		return a, fmt.Errorf("repo: analysis %q: field lockToken is %s, not a usable integer: %w", a.ID, kind(data["lockToken"]), lease.ErrMalformed)
+	}
+	a.Lock.Token = token
+	a.Lock.Finished = finishedStatus(a.Status)
+	a.Lock.FinishedBy, _ = data["finishedBy"].(string)
+	if n, ok := parseInt(data["attempts"]); ok && n > 0 {
+		a.Lock.Attempts = int(min(n, math.MaxInt32))
+	}
+	a.Attempts = a.Lock.Attempts
+	c.decodeLock(&a.Lock, data, snap)
+	return a, nil
+}
+
+// decodeLock reads who holds the lock, and until when (G5).
+func (c codec) decodeLock(l *lease.Lease, data map[string]any, snap *firestore.DocumentSnapshot) {
+	switch owner := data["lockOwner"].(type) {
+	case nil:
+		return // whatever else is left of a lock, nobody holds it
+	case string:
+		l.Owner = owner
+	default:
+		l.Owner = unreadableOwner
+		c.warn(snap, "lockOwner", owner)
+	}
+	heartbeat, readable := parseTime(data["lockHeartbeatAt"])
+	if !readable {
+		c.warn(snap, "lockHeartbeatAt", data["lockHeartbeatAt"])
+	}
+	l.HeartbeatAt = heartbeat
+	l.ExpiresAt, readable = parseTime(data["lockExpiresAt"])
+	if !readable {
+		l.ExpiresAt = lease.Presume(heartbeat, snap.UpdateTime, c.policy)
+		c.warn(snap, "lockExpiresAt", data["lockExpiresAt"])
+	}
+}
+
+func (c codec) warn(snap *firestore.DocumentSnapshot, field string, v any) {
+	c.log.Warn("unreadable lock field", "analysis_id", snap.Ref.ID, "field", field, "type", kind(v))
+}
+
+// changes are the updates that turn prev into next, at Firestore's time now,
+// which becomes updatedAt; none if nothing differs.
+func (c codec) changes(prev Analysis, next *Analysis, now time.Time) []firestore.Update {
+	var us []firestore.Update
+	set := func(path string, changed bool, v any) {
+		if changed {
+			us = append(us, firestore.Update{Path: path, Value: v})
+		}
+	}
+	p, n := prev.Lock, next.Lock
+	set("status", prev.Status != next.Status, next.Status)
+	set("result", !reflect.DeepEqual(prev.Result, next.Result), next.Result)
+	set("error", !reflect.DeepEqual(prev.Error, next.Error), errorValue(next.Error))
+	set("attempts", p.Attempts != n.Attempts, n.Attempts)
+	set("finishedBy", p.FinishedBy != n.FinishedBy, orDelete(n.FinishedBy))
+	set("lockToken", p.Token != n.Token, n.Token)
+	set("lockOwner", p.Owner != n.Owner, orDelete(n.Owner))
+	set("lockHeartbeatAt", !p.HeartbeatAt.Equal(n.HeartbeatAt), timeValue(n.HeartbeatAt))
+	set("lockExpiresAt", !p.ExpiresAt.Equal(n.ExpiresAt), timeValue(n.ExpiresAt))
+	if len(us) > 0 {
+		next.UpdatedAt, next.Attempts = now.Truncate(time.Millisecond), n.Attempts
+		set("updatedAt", true, timeValue(next.UpdatedAt))
+	}
+	return us
+}
+
+func errorValue(e *Error) any {
+	if e == nil {
+		return firestore.Delete
+	}
+	return map[string]any{"code": e.Code, "message": e.Message}
+}
+
+func orDelete(s string) any {
+	if s == "" {
+		return firestore.Delete
+	}
+	return s
+}
+
+func timeValue(t time.Time) any {
+	if t.IsZero() {
+		return firestore.Delete
+	}
+	return t.UTC().Format(iso)
+}
+
+// layouts of ISO 8601, each with any number of decimals of a second.
+var layouts = []string{time.RFC3339, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04Z07:00", "20060102T150405Z07:00", "2006-01-02T15:04:05", "2006-01-02"}
+
+// parseTime reads ISO 8601 of any precision, a Timestamp or epoch milliseconds.
+// Nothing at all is the zero time and readable; ok is false for what is not.
+// ISO 8601 without a zone is taken as UTC.
+func parseTime(v any) (t time.Time, ok bool) {
+	switch v := v.(type) {
+	case nil:
+		return time.Time{}, true
+	case time.Time:
+		return v, true
+	case int64:
+		return fromMillis(float64(v))
+	case float64:
+		return fromMillis(v)
+	case string:
+		for _, layout := range layouts {
+			if t, err := time.Parse(layout, strings.ToUpper(v)); err == nil {
+				return t, true
+			}
+		}
+	}
+	return time.Time{}, false
+}
+
+// maxMillis is the year 9999, the last that ISO 8601 and Firestore can write.
+const maxMillis = 253402300799999
+
+func fromMillis(ms float64) (time.Time, bool) {
+	if !(ms >= 0 && ms <= maxMillis) { // also NaN
+		return time.Time{}, false
+	}
+	return time.UnixMilli(int64(ms)), true
+}
+
+// parseInt reads an integer, also one that another client wrote as a double.
+// Nothing at all is 0.
+func parseInt(v any) (n int64, ok bool) {
+	switch v := v.(type) {
+	case nil:
+		return 0, true
+	case int64:
+		return v, true
+	case float64:
+		if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
+			return int64(v), true
+		}
+	}
+	return 0, false
+}
+
+// kind names the type of a document's value for people.
+func kind(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "null"
+	case string:
+		return "a string"
+	case bool:
+		return "a boolean"
+	case int64, float64:
+		return fmt.Sprintf("the number %v", v)
+	case map[string]any:
+		return "a map"
+	case []any:
+		return "an array"
+	}
+	return fmt.Sprintf("a %T", v)
+}

@@ -1,0 +1,39 @@
+package repo
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"taskguard/lease"
+)
+
+// maxID is Firestore's limit, in bytes.
+const maxID = 1500
+
+// CheckID refuses, with lease.ErrInvalidKey, an id that Firestore cannot hold
+// or that would name another path, before Firestore sees it: `a/b/c` would
+// silently be a nested document.
+func CheckID(id string) error {
+	var problem string
+	switch {
+	case id == "":
+		problem = "is empty"
+	case len(id) > maxID:
+		problem = fmt.Sprintf("has %d bytes, at most %d are possible", len(id), maxID)
+	case !utf8.ValidString(id):
+		problem = "is not UTF-8"
+	case id == "." || id == "..":
+		problem = "is a path"
+	case strings.Contains(id, "/"):
+		problem = "has a slash"
+	case len(id) >= 4 && strings.HasPrefix(id, "__") && strings.HasSuffix(id, "__"):
+		problem = "is reserved: __…__"
+	case strings.ContainsFunc(id, unicode.IsControl):
+		problem = "has a control character"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: the analysis id %s", lease.ErrInvalidKey, problem)
+}

@@ -1,0 +1,112 @@
+package repo
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+)
+
+func TestAnOperatorsChanges(t *testing.T) {
+	cases := map[string]func(t *testing.T, b *emulatortest.Backend, a *Analyses){
+		"CreateMakesAQueuedAnalysisOnce": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			if err := a.Create(t.Context(), "x", map[string]any{"n": int64(1)}); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.Create(t.Context(), "x", "another"); !errors.Is(err, ErrExists) {
+				t.Errorf("a second: %v, want ErrExists", err)
+			}
+			d, err := a.Get(t.Context(), "x")
+			if err != nil || d.Status != Queued || d.CreatedAt.IsZero() || !d.CreatedAt.Equal(d.UpdatedAt) {
+				t.Errorf("get = %+v, %v", d, err)
+			}
+			if err := a.Create(t.Context(), "a/b", nil); !errors.Is(err, lease.ErrInvalidKey) {
+				t.Errorf("another path: %v", err)
+			}
+		},
+		"GetOfAMissingOneIsNotFound": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			if _, err := a.Get(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
+				t.Errorf("get: %v", err)
+			}
+			if _, err := a.Unlock(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
+				t.Errorf("unlock: %v", err)
+			}
+			if _, err := a.Requeue(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
+				t.Errorf("requeue: %v", err)
+			}
+		},
+		"ListIsByIDAndShowsMalformedOnesToo": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "b", map[string]any{"status": Ready})
+			b.Put(t, "a", map[string]any{"status": Failed, "lockToken": "?"})
+			b.Put(t, "c", map[string]any{})
+			all, err := a.List(t.Context(), 2)
+			if err != nil || len(all) != 2 || all[0].ID != "a" || all[0].Status != Failed || all[1].ID != "b" {
+				t.Errorf("list = %+v, %v", all, err)
+			}
+		},
+		"UnlockTakesTheLockFromWhoeverHoldsIt": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "x", map[string]any{"status": Queued})
+			mustAcquire(t, a, "x", "w/1")
+			before, err := a.Unlock(t.Context(), "x")
+			if err != nil || before.Lock.Owner != "w/1" {
+				t.Fatalf("unlock = %+v, %v", before, err)
+			}
+			got := b.Fields(t, "x")
+			delete(got, "updatedAt")
+			want := map[string]any{"status": Queued, "attempts": int64(1), "lockToken": int64(1)}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("document (-want +got):\n%s", diff)
+			}
+			if err := a.Complete(t.Context(), "x", "w/1", "late"); !errors.Is(err, lease.ErrLost) {
+				t.Errorf("the holder's finish: %v, want ErrLost", err)
+			}
+			if acq := mustAcquire(t, open(t, b), "x", "w/2"); acq.Grant.Token != 2 {
+				t.Errorf("the next token is %d, want 2", acq.Grant.Token)
+			}
+		},
+		"RequeueOpensAFinishedOneFromAttemptOne": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "x", map[string]any{"status": Failed, "attempts": 10, "lockToken": 11, "finishedBy": "w/0", "error": map[string]any{"code": "c", "message": "m"}})
+			before, err := a.Requeue(t.Context(), "x")
+			if err != nil || before.Status != Failed {
+				t.Fatalf("requeue = %+v, %v", before, err)
+			}
+			got := b.Fields(t, "x")
+			delete(got, "updatedAt")
+			want := map[string]any{"status": Queued, "attempts": int64(0), "lockToken": int64(11), "finishedBy": "w/0"}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("document (-want +got):\n%s", diff)
+			}
+			if acq := mustAcquire(t, a, "x", "w/1"); acq.Attempt != 1 || acq.Grant.Token != 12 {
+				t.Errorf("acquire = %+v, want attempt 1, token 12", acq)
+			}
+		},
+		"RequeueIsRefusedWhileLocked": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "x", map[string]any{"status": Queued})
+			mustAcquire(t, a, "x", "w/1")
+			before := b.Fields(t, "x")
+			var held *lease.HeldError
+			if _, err := a.Requeue(t.Context(), "x"); !errors.As(err, &held) || held.Owner != "w/1" {
+				t.Errorf("requeue: %v, want a HeldError", err)
+			}
+			if diff := cmp.Diff(before, b.Fields(t, "x")); diff != "" {
+				t.Errorf("the document changed (-want +got):\n%s", diff)
+			}
+		},
+		"PingAsksFirestore": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			if err := a.Ping(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if n := b.Calls.Total(); n != 1 {
+				t.Errorf("%d calls, want 1", n)
+			}
+		},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) { test(t, b, open(t, b)) })
+		})
+	}
+}

@@ -1,0 +1,63 @@
+package repo
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"math"
+	"time"
+
+	"cloud.google.com/go/firestore"
+	"google.golang.org/genproto/googleapis/type/latlng"
+)
+
+// Plain is the JSON form of a document's value, as analyzers get it. What JSON
+// lacks becomes: a timestamp RFC 3339, bytes base64, NaN and the infinities
+// the strings "NaN", "Infinity" and "-Infinity", a reference its full path, a
+// geo point {"latitude", "longitude"}, a vector an array of numbers.
+func Plain(v any) (json.RawMessage, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(plain(v)); err != nil {
+		return nil, fmt.Errorf("repo: encode value: %w", err)
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+func plain(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		m := make(map[string]any, len(v))
+		for k, e := range v {
+			m[k] = plain(e)
+		}
+		return m
+	case []any:
+		s := make([]any, len(v))
+		for i, e := range v {
+			s[i] = plain(e)
+		}
+		return s
+	case time.Time:
+		return v.UTC().Format(time.RFC3339Nano)
+	case []byte:
+		return base64.StdEncoding.EncodeToString(v)
+	case float64:
+		switch {
+		case math.IsNaN(v):
+			return "NaN"
+		case math.IsInf(v, 1):
+			return "Infinity"
+		case math.IsInf(v, -1):
+			return "-Infinity"
+		}
+		return v
+	case *firestore.DocumentRef:
+		return v.Path
+	case *latlng.LatLng:
+		return map[string]any{"latitude": v.GetLatitude(), "longitude": v.GetLongitude()}
+	}
+	return v // null, booleans, integers, strings and vectors
+}

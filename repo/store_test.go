@@ -1,0 +1,63 @@
+package repo
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/firestore"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+	"taskguard/lease/leasetest"
+)
+
+// onBackend is the store under test, and where others reach its documents.
+type onBackend struct {
+	*documents
+	b *emulatortest.Backend
+}
+
+func suite(backend func(testing.TB) *emulatortest.Backend) leasetest.Suite[Analysis] {
+	at := func(s lease.Store[Analysis]) *emulatortest.Backend { return s.(onBackend).b }
+	return leasetest.Suite[Analysis]{
+		New: func(t testing.TB) lease.Store[Analysis] {
+			b := backend(t)
+			return onBackend{documents: open(t, b).store, b: b}
+		},
+		Create: func(t testing.TB, s lease.Store[Analysis], key string) {
+			at(s).Put(t, key, map[string]any{"touched": 0})
+		},
+		Delete: func(t testing.TB, s lease.Store[Analysis], key string) { at(s).Delete(t, key) },
+		Touch: func(t testing.TB, s lease.Store[Analysis], key string) {
+			at(s).Merge(t, key, map[string]any{"touched": firestore.Increment(1)})
+		},
+		Touched: func(t testing.TB, s lease.Store[Analysis], key string) int {
+			n, _ := at(s).Fields(t, key)["touched"].(int64)
+			return int(n)
+		},
+		Of:      func(a *Analysis) *lease.Lease { return &a.Lock },
+		Note:    func(a Analysis) string { s, _ := a.Result.(string); return s },
+		SetNote: func(a *Analysis, note string) { a.Result = note },
+		Close:   func(a *Analysis) { a.Status = Ready },
+	}
+}
+
+func TestStoreOnEmbedded(t *testing.T) {
+	s := suite(emulatortest.Embedded)
+	s.TTL, s.Bubble = lease.DefaultTTL, true
+	leasetest.Run(t, s)
+}
+
+func TestStoreOnGoogle(t *testing.T) {
+	emulatortest.Google(t)
+	s := suite(emulatortest.OnGoogle)
+	s.TTL = 6 * time.Second
+	leasetest.Run(t, s)
+}
+
+// inBubble runs a test on the embedded server in virtual time.
+func inBubble(t *testing.T, run func(t *testing.T, b *emulatortest.Backend)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { run(t, emulatortest.Embedded(t)) })
+}

@@ -1,0 +1,133 @@
+package repo
+
+import (
+	"context"
+	"time"
+
+	"cloud.google.com/go/firestore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"taskguard/lease"
+)
+
+// How long one call to Firestore may take. The client's own retries are within
+// it. A transaction that is given up still rolls back for up to 5 s.
+const (
+	callTimeout        = 5 * time.Second
+	transactionTimeout = 10 * time.Second
+)
+
+// documents is the lease.Store of analyses: the transaction in which every
+// decision is made (G3). lease.Edit runs one decision closure in it, twice
+// optimistically: Load, then a Swap that commits only if the document is still
+// at the update time that was read; then, where others keep writing, inside
+// Exclude. docs/adr/0001-transaction.md says why.
+type documents struct {
+	client     *firestore.Client
+	collection *firestore.CollectionRef
+	codec      codec
+}
+
+var _ lease.Excluder[Analysis] = (*documents)(nil)
+
+// Load is one read.
+func (s *documents) Load(ctx context.Context, id string) (lease.Cell[Analysis], error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	asked := time.Now()
+	snap, err := s.collection.Doc(id).Get(ctx)
+	if err != nil && !absent(snap, err) {
+		return lease.Cell[Analysis]{}, storeError("read", id, err)
+	}
+	return s.cell(snap, asked)
+}
+
+// Swap is one commit of the fields that changed, conditional on the update
+// time that was read.
+func (s *documents) Swap(ctx context.Context, id string, prev lease.Cell[Analysis], next Analysis) (lease.Cell[Analysis], error) {
+	read, ok := prev.Rev.(time.Time)
+	if !prev.Exists || !ok {
+		return lease.Cell[Analysis]{}, lease.ErrConflict // analyses are made by Create alone
+	}
+	updates := s.codec.changes(prev.Doc, &next, prev.Now())
+	if len(updates) == 0 {
+		return prev, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	asked := time.Now()
+	written, err := s.collection.Doc(id).Update(ctx, updates, firestore.LastUpdateTime(read))
+	if err != nil {
+		return lease.Cell[Analysis]{}, storeError("write", id, err)
+	}
+	return lease.Cell[Analysis]{Doc: next, Exists: true, Rev: written.UpdateTime, At: written.UpdateTime, Asked: asked}, nil
+}
+
+// Exclude decides inside client.RunTransaction, whose read keeps other writers
+// waiting until its commit.
+func (s *documents) Exclude(ctx context.Context, id string,
+	decide func(lease.Cell[Analysis]) (Analysis, error),
+) (lease.Cell[Analysis], error) {
+	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
+	defer cancel()
+	var (
+		out      lease.Cell[Analysis]
+		changed  bool
+		decision error
+		response firestore.CommitResponse
+	)
+	err := s.client.RunTransaction(ctx, func(_ context.Context, tx *firestore.Transaction) error {
+		asked := time.Now()
+		snap, err := tx.Get(s.collection.Doc(id))
+		if err != nil && !absent(snap, err) {
+			return err
+		}
+		if out, err = s.cell(snap, asked); err != nil {
+			decision = err
+			return err
+		}
+		next, err := decide(out)
+		if decision = err; err != nil {
+			return err
+		}
+		updates := s.codec.changes(out.Doc, &next, out.Now())
+		if changed = len(updates) > 0; !changed {
+			return nil
+		}
+		out.Doc, out.Asked = next, time.Now()
+		return tx.Update(s.collection.Doc(id), updates)
+	}, firestore.WithCommitResponseTo(&response))
+	switch {
+	case decision != nil:
+		return out, decision
+	case err != nil:
+		return lease.Cell[Analysis]{}, transactionError(id, err)
+	case !changed:
+		return out, nil
+	}
+	results, err := response.WriteResults()
+	if err != nil || len(results) != 1 {
+		return lease.Cell[Analysis]{}, lease.ErrConflict // written, but when is unknown: read
+	}
+	out.Rev, out.At = results[0].UpdateTime, results[0].UpdateTime
+	return out, nil
+}
+
+// cell decodes a reading that was asked for at asked.
+func (s *documents) cell(snap *firestore.DocumentSnapshot, asked time.Time) (lease.Cell[Analysis], error) {
+	c := lease.Cell[Analysis]{Exists: snap.Exists(), At: snap.ReadTime, Asked: asked}
+	if !c.Exists {
+		return c, nil
+	}
+	var err error
+	c.Rev = snap.UpdateTime
+	c.Doc, err = s.codec.decode(snap)
+	return c, err
+}
+
+// absent tells the reading of a missing document, which the library reports as
+// an error beside a snapshot that has a read time, from a missing database.
+func absent(snap *firestore.DocumentSnapshot, err error) bool {
+	return status.Code(err) == codes.NotFound && snap != nil && !snap.ReadTime.IsZero()
+}
