@@ -1,0 +1,94 @@
+package orchestrator
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+)
+
+// chunkBytes is how much is worked on between two looks at the context.
+const chunkBytes = 64 << 10
+
+// documentAnalyzer is builtin:document.
+type documentAnalyzer struct{}
+
+// documentResult is what it finds. The counts are there for text alone.
+type documentResult struct {
+	Bytes     int    `json:"bytes"`
+	SHA256    string `json:"sha256"` // lower-case hex
+	MediaType string `json:"media_type"`
+	*textCounts
+}
+
+// Analyze implements [Analyzer].
+func (documentAnalyzer) Analyze(ctx context.Context, job Job) (Result, error) {
+	name, content, err := documentContent(job.Input)
+	if err != nil {
+		return nil, err
+	}
+	sum, err := sha256Of(ctx, content)
+	if err != nil {
+		return nil, err
+	}
+	r := documentResult{Bytes: len(content), SHA256: sum}
+	var text bool
+	if r.MediaType, text = mediaType(name, content); text {
+		if r.textCounts, err = countText(ctx, content); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+func sha256Of(ctx context.Context, content []byte) (string, error) {
+	hash := sha256.New()
+	for rest := content; len(rest) > 0; {
+		if err := ended(ctx); err != nil {
+			return "", err
+		}
+		n := min(len(rest), chunkBytes)
+		hash.Write(rest[:n]) // never fails, as hash.Hash says
+		rest = rest[n:]
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}
+
+// documentContent reads the input: {"name", "text"} or {"name", "base64"}. The
+// name may be missing; other fields are ignored.
+func documentContent(input json.RawMessage) (name string, content []byte, err error) {
+	var in struct {
+		Name   string  `json:"name"`
+		Text   *string `json:"text"`
+		Base64 *string `json:"base64"`
+	}
+	if !bytes.HasPrefix(bytes.TrimSpace(input), []byte("{")) {
+		return "", nil, invalidInput("the input is not an object", nil)
+	}
+	if err := json.Unmarshal(input, &in); err != nil {
+		if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) && wrong.Field != "" {
+			return "", nil, invalidInput("the input's "+wrong.Field+" is not a string", err)
+		}
+		return "", nil, invalidInput("the input is not JSON", err)
+	}
+	switch {
+	case in.Text != nil && in.Base64 != nil:
+		return "", nil, invalidInput("the input has both text and base64", nil)
+	case in.Text != nil:
+		return in.Name, []byte(*in.Text), nil
+	case in.Base64 == nil:
+		return "", nil, invalidInput("the input has neither text nor base64", nil)
+	}
+	content, err = base64.StdEncoding.DecodeString(*in.Base64)
+	if err != nil {
+		return "", nil, invalidInput("the input's base64 is broken: "+err.Error(), err)
+	}
+	return in.Name, content, nil
+}
+
+func invalidInput(problem string, err error) *PermanentError {
+	return &PermanentError{Code: CodeInvalidInput, Message: problem, Err: err}
+}

@@ -1,0 +1,155 @@
+package orchestrator_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"taskguard/orchestrator"
+)
+
+func builtin(t *testing.T) orchestrator.Analyzer {
+	t.Helper()
+	a, err := orchestrator.New("builtin:document", orchestrator.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func TestBuiltinDescribesText(t *testing.T) {
+	input := `{"name":"notes.MD","text":"Zebra apple, zebra\napple über-naïve it is\nlast"}`
+	got, err := orchestrator.Run(t.Context(), builtin(t), orchestrator.Job{Input: json.RawMessage(input)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	word := func(w string, n int64) any { return map[string]any{"word": w, "count": n} }
+	equal(t, got, map[string]any{
+		"bytes":      int64(48),
+		"sha256":     "2e46e98eff01d68099725955a76014cd9fde8c7b969296fbd7f3c3a18fff0e4d",
+		"media_type": "text/markdown; charset=utf-8",
+		"lines":      int64(3),
+		"words":      int64(8),
+		"characters": int64(46),
+		"top_words":  []any{word("apple", 2), word("zebra", 2), word("last", 1), word("naïve", 1), word("über", 1)},
+	})
+}
+
+func TestBuiltinDescribesBytes(t *testing.T) {
+	png := "\x89PNG\r\n\x1a\nrest"
+	input, _ := json.Marshal(map[string]string{"name": "a.txt", "base64": base64.StdEncoding.EncodeToString([]byte(png))})
+	got, err := orchestrator.Run(t.Context(), builtin(t), orchestrator.Job{Input: input})
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got, map[string]any{
+		"bytes":      int64(12),
+		"sha256":     "f02a830cf03a1cf756c0461481db682bc9254a5a399f847494d33850c3ff7156",
+		"media_type": "image/png",
+	})
+}
+
+func TestBuiltinNamesMediaTypesTheSameEverywhere(t *testing.T) {
+	for _, c := range []struct{ name, content, want string }{
+		{"a.txt", "hello", "text/plain; charset=utf-8"},
+		{"", "", "text/plain; charset=utf-8"},
+		{"a.JSON", `{"a":1}`, "application/json"},
+		{"a.csv", "a,b", "text/csv; charset=utf-8"},
+		{"a.png", "hello", "text/plain; charset=utf-8"},
+		{"a.md", "<html>", "text/html; charset=utf-8"},
+		{"a.md", "latin \xe9", "text/plain"},
+		{"a.md", "\xff\xfeh\x00i\x00", "text/plain; charset=utf-16le"},
+		{"a.md", "%PDF-1.7", "application/pdf"},
+	} {
+		input, _ := json.Marshal(map[string]any{"name": c.name, "base64": []byte(c.content)})
+		got, err := orchestrator.Run(t.Context(), builtin(t), orchestrator.Job{Input: input})
+		if err != nil {
+			t.Errorf("%q %q: %v", c.name, c.content, err)
+			continue
+		}
+		if got := got.(map[string]any)["media_type"]; got != c.want {
+			t.Errorf("%q %q: got %v, want %v", c.name, c.content, got, c.want)
+		}
+	}
+}
+
+func TestBuiltinCountsLines(t *testing.T) {
+	for text, want := range map[string]int64{"": 0, "\n": 1, "a": 1, "a\n": 1, "a\nb": 2, "a\n\n": 2} {
+		input, _ := json.Marshal(map[string]string{"text": text})
+		got, err := orchestrator.Run(t.Context(), builtin(t), orchestrator.Job{Input: input})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := got.(map[string]any)["lines"]; got != want {
+			t.Errorf("%q: got %v lines, want %v", text, got, want)
+		}
+	}
+}
+
+func TestBuiltinShowsTenWordsOfFourTo64Letters(t *testing.T) {
+	text := strings.Repeat("x", 65) + " " + strings.Repeat("y", 64) + " abc abcd" +
+		" bbbb cccc dddd eeee ffff gggg hhhh iiii jjjj kkkk"
+	input, _ := json.Marshal(map[string]string{"text": text})
+	got, err := orchestrator.Run(t.Context(), builtin(t), orchestrator.Job{Input: input})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var words []string
+	for _, w := range got.(map[string]any)["top_words"].([]any) {
+		words = append(words, w.(map[string]any)["word"].(string))
+	}
+	equal(t, words, strings.Fields("abcd bbbb cccc dddd eeee ffff gggg hhhh iiii jjjj"))
+}
+
+func TestBuiltinRefusesBadInputForGood(t *testing.T) {
+	for input, want := range map[string]string{
+		``:                          "not an object",
+		`null`:                      "not an object",
+		`"text"`:                    "not an object",
+		`[]`:                        "not an object",
+		`{"text":`:                  "not JSON",
+		`{}`:                        "neither text nor base64",
+		`{"text":null}`:             "neither text nor base64",
+		`{"text":"","base64":""}`:   "both text and base64",
+		`{"text":7}`:                "text is not a string",
+		`{"name":[],"text":"a"}`:    "name is not a string",
+		`{"base64":"a"}`:            "base64 is broken",
+		`{"base64":"_-8="}`:         "base64 is broken",
+		`{"base64":"AA==trailing"}`: "base64 is broken",
+	} {
+		_, err := orchestrator.Run(t.Context(), builtin(t), orchestrator.Job{Input: json.RawMessage(input)})
+		var refused *orchestrator.PermanentError
+		if !errors.As(err, &refused) || refused.Code != orchestrator.CodeInvalidInput || !strings.Contains(refused.Message, want) {
+			t.Errorf("%s: got %v, want %s with %q", input, err, orchestrator.CodeInvalidInput, want)
+		}
+	}
+}
+
+// endsAfter is a context that ends when it has been asked n times.
+type endsAfter struct {
+	context.Context
+	n int
+}
+
+func (c *endsAfter) Err() error {
+	if c.n--; c.n < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+func TestBuiltinHonoursItsContextBetweenChunks(t *testing.T) {
+	input, _ := json.Marshal(map[string]string{"text": strings.Repeat("word ", 100_000)})
+	for n := range 16 { // eight chunks hashed, eight counted
+		ctx := &endsAfter{t.Context(), n}
+		if _, err := builtin(t).Analyze(ctx, orchestrator.Job{Input: input}); !errors.Is(err, context.Canceled) {
+			t.Errorf("asked %d times: got %v, want context.Canceled", n, err)
+		}
+	}
+	if _, err := builtin(t).Analyze(&endsAfter{t.Context(), 16}, orchestrator.Job{Input: input}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,239 @@
+package orchestrator_test
+
+import (
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"taskguard/orchestrator"
+)
+
+func serve(t *testing.T, h http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func post(ctx context.Context, t *testing.T, url string, job orchestrator.Job) (any, error) {
+	t.Helper()
+	a, err := orchestrator.New(url, orchestrator.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return orchestrator.Run(ctx, a, job)
+}
+
+func TestEndpointIsSentTheJob(t *testing.T) {
+	var got struct {
+		method, uri, contentType, key, token, user, password, body string
+	}
+	s := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got.method, got.uri, got.body = r.Method, r.URL.RequestURI(), string(body)
+		got.contentType, got.key, got.token = r.Header.Get("Content-Type"), r.Header.Get("Idempotency-Key"), r.Header.Get("X-Lock-Token")
+		got.user, got.password, _ = r.BasicAuth()
+	})
+	url := strings.Replace(s.URL, "http://", "http://u:p@", 1) + "/analyze?key=k"
+	result, err := post(t.Context(), t, url, orchestrator.Job{
+		AnalysisID: "a1", LockToken: 7, Attempt: 2, Input: json.RawMessage(`{"n": 12345678901234567890, "s": "<&>"}`),
+	})
+	if err != nil || result != nil {
+		t.Fatalf("got %v, %v; want null for an empty body", result, err)
+	}
+	for what, pair := range map[string][2]string{
+		"method":          {got.method, "POST"},
+		"target":          {got.uri, "/analyze?key=k"},
+		"Content-Type":    {got.contentType, "application/json"},
+		"Idempotency-Key": {got.key, "a1"},
+		"X-Lock-Token":    {got.token, "7"},
+		"user":            {got.user + ":" + got.password, "u:p"},
+		"body":            {got.body, `{"analysis_id":"a1","lock_token":7,"attempt":2,"input":{"n":12345678901234567890,"s":"<&>"}}` + "\n"},
+	} {
+		if pair[0] != pair[1] {
+			t.Errorf("%s: got %q, want %q", what, pair[0], pair[1])
+		}
+	}
+}
+
+func TestEndpointsAnswerIsTheResult(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int
+		body   string
+		want   any
+	}{
+		"JSON":          {200, `{"n":1}`, map[string]any{"n": int64(1)}},
+		"text":          {200, "done\n", "done"},
+		"accepted":      {202, `"later"`, "later"},
+		"no content":    {204, "", nil},
+		"nothing":       {200, " \n", nil},
+		"almost JSON":   {200, `{"n":1} {"n":2}`, `{"n":1} {"n":2}`},
+		"only newlines": {200, "a\n\n", "a\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(c.status)
+				_, _ = io.WriteString(w, c.body)
+			})
+			got, err := post(t.Context(), t, s.URL, orchestrator.Job{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, got, c.want)
+		})
+	}
+}
+
+func TestEndpointsStatusSaysWhetherToRetry(t *testing.T) {
+	for status, permanent := range map[int]bool{
+		400: true, 401: true, 403: true, 404: true, 410: true, 413: true, 422: true, 499: true,
+		408: false, 409: false, 425: false, 429: false,
+		301: false, 302: false, 304: false, 307: false, 500: false, 502: false, 503: false, 504: false, 599: false,
+	} {
+		requests := 0
+		s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			requests++
+			w.Header().Set("Location", "/elsewhere")
+			w.WriteHeader(status)
+			if status != http.StatusNotModified {
+				_, _ = io.WriteString(w, " because\n")
+			}
+		})
+		got, err := post(t.Context(), t, s.URL, orchestrator.Job{})
+		var refused *orchestrator.PermanentError
+		switch {
+		case err == nil:
+			t.Errorf("%d: got %v, want an error", status, got)
+		case errors.As(err, &refused) != permanent:
+			t.Errorf("%d: got %v, want permanent: %t", status, err, permanent)
+		case permanent && (refused.Code != orchestrator.CodeAnalyzerRejected || refused.Message != "because"):
+			t.Errorf("%d: got %s: %q", status, refused.Code, refused.Message)
+		case requests != 1:
+			t.Errorf("%d: %d requests, want 1", status, requests)
+		}
+	}
+}
+
+func TestEndpointsMessageIsCutBetweenCharacters(t *testing.T) {
+	body := ""
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = io.WriteString(w, body)
+	})
+	for said, want := range map[string]string{
+		"":                              "the analyzer answered 400 Bad Request",
+		"x" + strings.Repeat("é", 5000): "x" + strings.Repeat("é", 1023),
+		"\xff" + "bad":                  "\uFFFDbad",
+	} {
+		body = said
+		_, err := post(t.Context(), t, s.URL, orchestrator.Job{})
+		var refused *orchestrator.PermanentError
+		if !errors.As(err, &refused) {
+			t.Fatalf("got %v, want a *PermanentError", err)
+		}
+		equal(t, refused.Message, want)
+	}
+}
+
+func TestEndpointMayNotAnswerTooMuch(t *testing.T) {
+	over := strings.Repeat(" ", orchestrator.MaxOutputBytes)
+	for name, write := range map[string]func(http.ResponseWriter){
+		"plain": func(w http.ResponseWriter) { _, _ = io.WriteString(w, over+"1") },
+		"compressed": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			_, _ = io.WriteString(z, over+"1")
+			_ = z.Close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, func(w http.ResponseWriter, _ *http.Request) { write(w) })
+			_, err := post(t.Context(), t, s.URL, orchestrator.Job{})
+			wantTooLarge(t, err)
+		})
+	}
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, over[1:]+"1") })
+	if got, err := post(t.Context(), t, s.URL, orchestrator.Job{}); got != int64(1) || err != nil {
+		t.Errorf("at the limit: got %v, %v; want 1", got, err)
+	}
+}
+
+func TestEndpointOutOfReachIsForNowAndShowsNoSecret(t *testing.T) {
+	s := httptest.NewServer(http.NotFoundHandler())
+	url := strings.Replace(s.URL, "http://", "http://user:s3cret@", 1) + "/p?key=s3cret"
+	s.Close()
+	_, err := post(t.Context(), t, url, orchestrator.Job{})
+	if err == nil || errors.As(err, new(*orchestrator.PermanentError)) {
+		t.Fatalf("got %v, want an error for now", err)
+	}
+	if strings.Contains(err.Error(), "s3cret") || !strings.HasPrefix(err.Error(), "orchestrator: "+s.URL+": ") {
+		t.Errorf("got %q", err)
+	}
+}
+
+func TestEndpointThatBreaksOffIsForNow(t *testing.T) {
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "10")
+		_, _ = io.WriteString(w, `{"n":1}`)
+	})
+	_, err := post(t.Context(), t, s.URL, orchestrator.Job{})
+	if !errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, new(*orchestrator.PermanentError)) {
+		t.Errorf("got %v, want an error for now", err)
+	}
+}
+
+func TestEndpointsRequestEndsWithItsContext(t *testing.T) {
+	for name, begin := range map[string]string{"before the answer": "", "within the answer": `{"n":`} {
+		t.Run(name, func(t *testing.T) {
+			arrived, ended := make(chan struct{}), make(chan struct{})
+			s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				if begin != "" {
+					_, _ = io.WriteString(w, begin)
+					w.(http.Flusher).Flush()
+				}
+				close(arrived)
+				<-r.Context().Done()
+				close(ended)
+			})
+			ctx, cancel := context.WithCancelCause(t.Context())
+			go func() {
+				<-arrived
+				cancel(errLost)
+			}()
+			_, err := post(ctx, t, s.URL+"/?s3cret", orchestrator.Job{})
+			if !errors.Is(err, errLost) || !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "s3cret") {
+				t.Errorf("got %v, want the context's cause", err)
+			}
+			<-ended
+		})
+	}
+}
+
+func TestEndpointDoesNotFollowRedirects(t *testing.T) {
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/elsewhere" {
+			t.Error("the redirect was followed")
+		}
+		http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+	})
+	if _, err := post(t.Context(), t, s.URL, orchestrator.Job{}); err == nil || errors.As(err, new(*orchestrator.PermanentError)) {
+		t.Errorf("got %v, want an error for now", err)
+	}
+}
+
+var errLost = errors.New("the lock was lost")
+
+func wantTooLarge(t *testing.T, err error) {
+	t.Helper()
+	var refused *orchestrator.PermanentError
+	if !errors.As(err, &refused) || refused.Code != orchestrator.CodeResultTooLarge || !strings.HasPrefix(refused.Message, "result has more than ") {
+		t.Errorf("got %v, want %s naming result", err, orchestrator.CodeResultTooLarge)
+	}
+}

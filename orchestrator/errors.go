@@ -1,0 +1,42 @@
+package orchestrator
+
+import "fmt"
+
+// The codes of a [PermanentError] made by this package. An analyzer of your own
+// may use others.
+const (
+	CodeAnalyzerRejected = "analyzer_rejected" // the analyzer itself said so
+	CodeInvalidInput     = "invalid_input"     // the analyzer cannot work on this input
+	CodeResultInvalid    = "result_invalid"    // the document cannot hold the result
+	CodeResultTooLarge   = "result_too_large"  // nor one of this size
+)
+
+// PermanentError says that retrying cannot help: the analysis is FAILED. Code
+// and Message are what its document will show.
+type PermanentError struct {
+	Code    string
+	Message string
+	Err     error // may be nil
+}
+
+func (e *PermanentError) Error() string { return "orchestrator: " + e.Code + ": " + e.Message }
+
+// Unwrap returns Err.
+func (e *PermanentError) Unwrap() error { return e.Err }
+
+// PanicError is an analyzer's panic, which is a failure for now.
+type PanicError struct {
+	Value any
+	Stack []byte // of the goroutine that panicked, as runtime/debug.Stack has it
+}
+
+// Error leaves the stack out.
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("orchestrator: the analyzer panicked: %v", e.Value)
+}
+
+// Unwrap returns the panic's value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}

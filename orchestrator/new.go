@@ -1,0 +1,55 @@
+package orchestrator
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Options tune what [New] returns. The zero value is the default.
+type Options struct {
+	// Grace is how long an exec: program may live on after SIGTERM before it
+	// gets SIGKILL. Zero: 5 s. See [New] for what shortens it.
+	Grace time.Duration
+}
+
+const defaultGrace = 5 * time.Second
+
+// New returns the analyzer that spec names:
+//
+//   - builtin:document
+//   - exec:PROGRAM ARG…, split at white space, with no shell and no quoting
+//   - http://… or https://…
+//
+// It starts nothing and calls nobody; for exec: it looks the program up on PATH
+// now. Its errors say what is wrong with spec and show no password or query of a
+// URL. doc.go says what each analyzer does with its job.
+func New(spec string, o Options) (Analyzer, error) {
+	if o.Grace < 0 {
+		return nil, fmt.Errorf("orchestrator: negative grace: %v", o.Grace)
+	}
+	if o.Grace == 0 {
+		o.Grace = defaultGrace
+	}
+	scheme, rest, found := strings.Cut(spec, ":")
+	switch {
+	case spec == "":
+		return nil, fmt.Errorf("orchestrator: no analyzer named: want %s", wanted)
+	case !found:
+		return nil, fmt.Errorf("orchestrator: analyzer without a scheme: want %s", wanted)
+	}
+	switch scheme {
+	case "builtin":
+		if rest != "document" {
+			return nil, fmt.Errorf("orchestrator: no builtin analyzer %q: want builtin:document", rest)
+		}
+		return documentAnalyzer{}, nil
+	case "exec":
+		return newProgram(rest, o)
+	case "http", "https":
+		return newEndpoint(spec)
+	}
+	return nil, fmt.Errorf("orchestrator: no analyzer scheme %q: want %s", scheme, wanted)
+}
+
+const wanted = "builtin:document, exec:PROGRAM ARG…, http://… or https://…"

@@ -1,0 +1,58 @@
+package orchestrator
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"unicode/utf8"
+)
+
+const (
+	// MaxOutputBytes is how much an exec: program may print and an HTTP endpoint
+	// may answer. JSON with escapes and indentation takes several times the room
+	// of the result that it says.
+	MaxOutputBytes = 8 << 20
+
+	// readBytes is how much is read at a time.
+	readBytes = 32 << 10
+)
+
+// output is what an analyzer outside of this process has answered.
+type output struct {
+	text     []byte
+	tooLarge bool
+}
+
+// add reports whether more is wanted.
+func (o *output) add(b []byte) bool {
+	if len(o.text)+len(b) > MaxOutputBytes {
+		o.text, o.tooLarge = nil, true
+	}
+	if !o.tooLarge {
+		o.text = append(o.text, b...)
+	}
+	return !o.tooLarge
+}
+
+// result is the output as JSON if all of it is one JSON value, nil if there is
+// nothing but white space, and else a string, without one newline at its end.
+func (o *output) result() (Result, error) {
+	switch {
+	case o.tooLarge:
+		return nil, &PermanentError{
+			Code:    CodeResultTooLarge,
+			Message: fmt.Sprintf("%v has more than %d bytes of output", path{}, MaxOutputBytes),
+		}
+	case len(bytes.TrimSpace(o.text)) == 0:
+		return nil, nil
+	case json.Valid(o.text):
+		return json.RawMessage(o.text), nil
+	case !utf8.Valid(o.text):
+		return nil, refusal(path{}, "is neither JSON nor UTF-8 text", nil)
+	}
+	text, ended := bytes.CutSuffix(o.text, []byte("\n"))
+	if ended {
+		text = bytes.TrimSuffix(text, []byte("\r"))
+	}
+	return string(text), nil
+}

@@ -1,0 +1,76 @@
+package orchestrator
+
+import (
+	"strconv"
+	"strings"
+)
+
+// path is where in a result a value is. The zero path is the result itself.
+type path struct{ steps []step }
+
+// step goes to a field of a map or, if field is false, to an array's element.
+type step struct {
+	field bool
+	name  string
+	index int
+}
+
+// with copies, so that paths never share what is appended to them. It costs
+// little: a path has at most MaxDepth+1 steps.
+func (p path) with(s step) path {
+	return path{append(p.steps[:len(p.steps):len(p.steps)], s)}
+}
+
+func (p path) field(name string) path { return p.with(step{field: true, name: name}) }
+func (p path) index(i int) path       { return p.with(step{index: i}) }
+
+// bytes is the length of the path by Firestore's rule.
+func (p path) bytes() int {
+	n := len(root)
+	for _, s := range p.steps {
+		if s.field {
+			n += 1 + len(s.name)
+		}
+	}
+	return n
+}
+
+// String is the path as a reader would write it in a program: names that are
+// no identifiers in brackets and quotes, very long ones cut.
+func (p path) String() string {
+	var b strings.Builder
+	b.WriteString(root)
+	for _, s := range p.steps {
+		switch {
+		case !s.field:
+			b.WriteString("[" + strconv.Itoa(s.index) + "]")
+		case identifier(s.name):
+			b.WriteString("." + s.name)
+		default:
+			b.WriteString("[" + strconv.Quote(shorten(s.name)) + "]")
+		}
+	}
+	return b.String()
+}
+
+const maxShownName = 64
+
+func identifier(name string) bool {
+	if name == "" || len(name) > maxShownName {
+		return false
+	}
+	for i, c := range []byte(name) {
+		letter := c == '_' || 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return true
+}
+
+func shorten(name string) string {
+	if len(name) <= maxShownName {
+		return name
+	}
+	return cutHead(name, maxShownName) + "…"
+}

@@ -1,0 +1,67 @@
+package orchestrator_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"taskguard/orchestrator"
+)
+
+// Programs for what only Linux does.
+func init() {
+	programs["worker"] = worker
+	programs["adopter"] = adopter
+}
+
+// worker SPEC… runs an analysis, as the process around the package does.
+func worker(args []string) {
+	spec := "exec:" + os.Args[0] + " " + asProgram
+	for _, arg := range args {
+		spec += " " + arg
+	}
+	a := must(orchestrator.New(spec, orchestrator.Options{Grace: 20 * time.Millisecond}))
+	must(orchestrator.Run(context.Background(), a, orchestrator.Job{}))
+}
+
+// adopter SPEC… becomes the parent of its orphaned descendants, as process 1 of
+// a container is, and fails if one is left when the analysis is done.
+func adopter(args []string) {
+	const setChildSubreaper = 36 // PR_SET_CHILD_SUBREAPER
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, setChildSubreaper, 1, 0); errno != 0 {
+		panic(errno)
+	}
+	worker(args)
+	if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); !errors.Is(err, syscall.ECHILD) {
+		panic(pid)
+	}
+}
+
+func TestProgramDiesWithAWorkerThatIsKilled(t *testing.T) {
+	file := lifeFile(t)
+	c := exec.Command(testBinary(t), asProgram, "worker", "stubborn", file)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	alive(t, file, "stubborn")
+	if err := c.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Wait() // killed
+	waitForTheDead(t, file)
+}
+
+func TestOrphansThatTheWorkerAdoptsDoNotStayAsZombies(t *testing.T) {
+	for _, child := range []string{"polite", "stubborn"} {
+		file := lifeFile(t)
+		out, err := exec.Command(testBinary(t), asProgram, "adopter", "leaver", file, child, "0").CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", child, err, out)
+		}
+		nobodyLives(t, file)
+	}
+}

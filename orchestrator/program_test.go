@@ -1,0 +1,287 @@
+//go:build linux || darwin
+
+package orchestrator_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"taskguard/orchestrator"
+)
+
+// program is this test binary as one of its programs.
+func program(t *testing.T, grace time.Duration, args ...string) orchestrator.Analyzer {
+	t.Helper()
+	spec := "exec:" + strings.Join(append([]string{testBinary(t), asProgram}, args...), " ")
+	a, err := orchestrator.New(spec, orchestrator.Options{Grace: grace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func testBinary(t *testing.T) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return self
+}
+
+// never is a grace that no test sees the end of: where it is in force, only
+// something else can end the run.
+const never = time.Hour
+
+// alive returns what programs have written to file, once that has the line.
+func alive(t *testing.T, file, line string) string {
+	t.Helper()
+	for t.Context().Err() == nil {
+		text, err := os.ReadFile(file)
+		if err == nil && strings.Contains(string(text), line+"\n") {
+			return string(text)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return ""
+}
+
+// nobodyLives fails the test if a process that was alive in file still is.
+func nobodyLives(t *testing.T, file string) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		t.Errorf("a process lives on: %v", err)
+	}
+}
+
+// waitForTheDead returns when nobody that was alive in file is any more.
+func waitForTheDead(t *testing.T, file string) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func lifeFile(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "life")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func forNow(t *testing.T, err error, want ...string) {
+	t.Helper()
+	if err == nil || errors.As(err, new(*orchestrator.PermanentError)) {
+		t.Fatalf("got %v, want an error for now", err)
+	}
+	for _, w := range append(want, "orchestrator: ") {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("got %q, want %q in it", err, w)
+		}
+	}
+}
+
+func TestProgramGetsTheJobOnStandardInput(t *testing.T) {
+	got, err := orchestrator.Run(t.Context(), program(t, never, "cat"), orchestrator.Job{
+		AnalysisID: "a1", LockToken: 7, Attempt: 2, Input: json.RawMessage(`{"n": 1}`),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got, map[string]any{
+		"analysis_id": "a1", "lock_token": int64(7), "attempt": int64(2), "input": map[string]any{"n": int64(1)},
+	})
+	got, err = orchestrator.Run(t.Context(), program(t, never, "cat"), orchestrator.Job{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got, map[string]any{"analysis_id": "", "lock_token": int64(0), "attempt": int64(0), "input": nil})
+}
+
+func TestProgramGetsTheJobInItsEnvironment(t *testing.T) {
+	t.Setenv("ANALYSIS_ID", "somebody else's")
+	t.Setenv("ORCHESTRATOR_TEST", "inherited")
+	got, err := orchestrator.Run(t.Context(), program(t, never, "environment"),
+		orchestrator.Job{AnalysisID: "a 1", LockToken: 1 << 40, Attempt: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got, map[string]any{
+		"ANALYSIS_ID": "a 1", "LOCK_TOKEN": "1099511627776", "ATTEMPT": "3", "ORCHESTRATOR_TEST": "inherited",
+	})
+}
+
+func TestProgramsArgumentsAreSplitAtSpacesWithoutAShell(t *testing.T) {
+	got, err := orchestrator.Run(t.Context(), program(t, never, "arguments", "$HOME", "  'a", "b'", "*"), orchestrator.Job{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got, []any{"$HOME", "'a", "b'", "*"})
+}
+
+func TestProgramsOutputIsTheResult(t *testing.T) {
+	for stdout, want := range map[string]any{
+		`{\"n\":1.5}\n`:    map[string]any{"n": 1.5},
+		`12\n`:             int64(12),
+		`twelve\n`:         "twelve",
+		`a\n\n`:            "a\n",
+		`a\r\n`:            "a",
+		`\n\n`:             nil,
+		``:                 nil,
+		`1\n2\n`:           "1\n2",
+		`{\"n\":1`:         `{"n":1`,
+		`\u00e9\u3042\n`:   "éあ",
+		`\"\\ufffd\"`:      "\uFFFD",
+		`no-newline\r\x5c`: "no-newline\r\\",
+	} {
+		got, err := orchestrator.Run(t.Context(), program(t, never, "end", "0", "out="+stdout, "err=noise"), orchestrator.Job{})
+		if err != nil {
+			t.Errorf("%s: %v", stdout, err)
+			continue
+		}
+		equal(t, got, want)
+	}
+}
+
+func TestProgramsBinaryOutputIsRefused(t *testing.T) {
+	for _, stdout := range []string{`\xff\xfe\x00`, `{\"n\":\"\xff\"}`} {
+		_, err := orchestrator.Run(t.Context(), program(t, never, "end", "0", "out="+stdout, "err="), orchestrator.Job{})
+		var refused *orchestrator.PermanentError
+		if !errors.As(err, &refused) || refused.Code != orchestrator.CodeResultInvalid || !strings.HasPrefix(refused.Message, "result") {
+			t.Errorf("%s: got %v, want %s", stdout, err, orchestrator.CodeResultInvalid)
+		}
+	}
+}
+
+func TestProgramThatExits65RejectsItsJobForGood(t *testing.T) {
+	for stderr, want := range map[string]string{
+		`\n\x20no\x20such\x20page\n`: "no such page",
+		``:                           "orchestrator.test ended with exit status 65",
+		`\xffbad`:                    "\uFFFDbad",
+	} {
+		_, err := orchestrator.Run(t.Context(), program(t, never, "end", "65", "out=ignored", "err="+stderr), orchestrator.Job{})
+		var refused *orchestrator.PermanentError
+		if !errors.As(err, &refused) {
+			t.Fatalf("got %v, want a *PermanentError", err)
+		}
+		equal(t, *refused, orchestrator.PermanentError{Code: orchestrator.CodeAnalyzerRejected, Message: want})
+	}
+}
+
+func TestProgramsMessageIsStandardErrorsEndCutBetweenCharacters(t *testing.T) {
+	_, err := orchestrator.Run(t.Context(), program(t, never, "end", "65", "out=",
+		"err=begin"+strings.Repeat(`é`, 5000)+"!"), orchestrator.Job{})
+	var refused *orchestrator.PermanentError
+	if !errors.As(err, &refused) {
+		t.Fatalf("got %v, want a *PermanentError", err)
+	}
+	equal(t, refused.Message, strings.Repeat("é", 1023)+"!")
+}
+
+func TestProgramThatFailsOtherwiseFailsForNow(t *testing.T) {
+	_, err := orchestrator.Run(t.Context(), program(t, never, "end", "1", `out={}`, `err=disk\x20full\n`), orchestrator.Job{})
+	forNow(t, err, "exit status 1: disk full")
+	_, err = orchestrator.Run(t.Context(), program(t, never, "end", "66", `out={}`, "err="), orchestrator.Job{})
+	forNow(t, err, "exit status 66")
+	_, err = orchestrator.Run(t.Context(), program(t, never, "die"), orchestrator.Job{})
+	forNow(t, err, "signal 9 (killed)")
+}
+
+func TestProgramThatHasVanishedFailsForNow(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tool")
+	if err := os.WriteFile(file, []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	a, err := orchestrator.New("exec:"+file, orchestrator.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	_, err = orchestrator.Run(t.Context(), a, orchestrator.Job{})
+	forNow(t, err, "tool: ")
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%v does not wrap os.ErrNotExist", err)
+	}
+}
+
+func TestProgramNeedNotReadItsInput(t *testing.T) {
+	input, _ := json.Marshal(strings.Repeat("x", 1<<20))
+	got, err := orchestrator.Run(t.Context(), program(t, never, "end", "0", "out=fine", "err="), orchestrator.Job{Input: input})
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got, "fine")
+}
+
+func TestProgramGetsAMegabyteOfInput(t *testing.T) {
+	input, _ := json.Marshal(strings.Repeat("x", 900<<10))
+	got, err := orchestrator.Run(t.Context(), program(t, never, "cat"), orchestrator.Job{Input: input})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := len(got.(map[string]any)["input"].(string)); got != 900<<10 {
+		t.Errorf("%d bytes came back", got)
+	}
+}
+
+func TestProgramThatPrintsTooMuchIsEnded(t *testing.T) {
+	for _, args := range [][]string{
+		{"flood", "stdout", "10485760", "0"},
+		{"flood", "stdout", "10485760", "1"},
+		{"flood", "stdout", "1000000000000000", "0"}, // does not end by itself
+	} {
+		_, err := orchestrator.Run(t.Context(), program(t, never, args...), orchestrator.Job{})
+		wantTooLarge(t, err)
+	}
+	_, err := orchestrator.Run(t.Context(), program(t, never, "flood", "stdout", "2097152", "0"), orchestrator.Job{})
+	wantTooLarge(t, err) // fits through the pipe, but not into the document
+}
+
+func TestMegabytesOfStandardErrorNeitherBlockNorStay(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := orchestrator.Run(t.Context(), program(t, never, "flood", "stderr", "67108864", "3"), orchestrator.Job{})
+	runtime.ReadMemStats(&after)
+	forNow(t, err, "exit status 3: "+strings.Repeat("x", 1000))
+	if len(err.Error()) > 4<<10 {
+		t.Errorf("the error has %d bytes", len(err.Error()))
+	}
+	if grown := after.TotalAlloc - before.TotalAlloc; grown > 32<<20 {
+		t.Errorf("64 MiB of standard error took %d bytes of memory", grown)
+	}
+}
+
+func TestProgramIsNotStartedForAContextThatHasEnded(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errLost)
+	file := lifeFile(t)
+	_, err := program(t, never, "stubborn", file).Analyze(ctx, orchestrator.Job{})
+	if !errors.Is(err, errLost) {
+		t.Errorf("got %v, want the context's cause", err)
+	}
+	if text, _ := os.ReadFile(file); len(text) > 0 {
+		t.Error("the program was started")
+	}
+}

@@ -1,0 +1,149 @@
+//go:build linux || darwin
+
+package orchestrator_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// asProgram as the first argument makes the test binary one of these programs,
+// named by the second. Those that get the name of a file are alive in it: see
+// live.
+const asProgram = "as-program"
+
+var programs = map[string]func(args []string){
+	"cat":         func([]string) { must(io.Copy(os.Stdout, os.Stdin)) },
+	"environment": environment,
+	"arguments":   func(args []string) { check(json.NewEncoder(os.Stdout).Encode(args)) },
+	"flood":       flood,
+	"end":         end,
+	"die":         func([]string) { check(syscall.Kill(os.Getpid(), syscall.SIGKILL)) },
+	"polite":      polite,
+	"stubborn":    stubborn,
+	"parent":      parent,
+	"leaver":      leaver,
+	"escaper":     escaper,
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+// live writes that it lives to a file and holds a shared lock on it, which the
+// kernel lifts when the process has ended, however that was.
+func live(file, who string) {
+	f := must(os.OpenFile(file, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600))
+	check(syscall.Flock(int(f.Fd()), syscall.LOCK_SH))
+	must(fmt.Fprintln(f, who))
+	kept = append(kept, f)
+}
+
+// kept keeps the files from being closed as garbage.
+var kept []*os.File
+
+func environment([]string) {
+	values := map[string]string{}
+	for _, name := range []string{"ANALYSIS_ID", "LOCK_TOKEN", "ATTEMPT", "ORCHESTRATOR_TEST"} {
+		values[name] = os.Getenv(name)
+	}
+	check(json.NewEncoder(os.Stdout).Encode(values))
+}
+
+// flood STDOUT|STDERR BYTES STATUS
+func flood(args []string) {
+	to := os.Stdout
+	if args[0] == "stderr" {
+		to = os.Stderr
+	}
+	line := strings.Repeat("x", 1023) + "\n"
+	for range must(strconv.Atoi(args[1])) / len(line) {
+		must(to.WriteString(line))
+	}
+	os.Exit(must(strconv.Atoi(args[2])))
+}
+
+// end STATUS STDOUT= STDERR=, the texts in Go's notation without quotes
+func end(args []string) {
+	for i, to := range []*os.File{os.Stdout, os.Stderr} {
+		_, text, _ := strings.Cut(args[i+1], "=")
+		must(to.WriteString(must(strconv.Unquote(`"`+text+`"`))))
+	}
+	os.Exit(must(strconv.Atoi(args[0])))
+}
+
+// polite FILE writes down that it was asked to stop, and does.
+func polite(args []string) {
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGTERM)
+	live(args[0], "polite")
+	<-asked
+	live(args[0], "asked to stop")
+	must(os.Stdout.WriteString(`"too late"`))
+}
+
+// stubborn FILE has to be killed.
+func stubborn(args []string) {
+	signal.Ignore(syscall.SIGTERM)
+	live(args[0], "stubborn")
+	for {
+		time.Sleep(time.Hour)
+	}
+}
+
+// spawn starts another of the programs with this one's standard output, and
+// waits until it lives.
+func spawn(file, name string) *exec.Cmd {
+	before := len(must(os.ReadFile(file)))
+	c := exec.Command(os.Args[0], asProgram, name, file)
+	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	check(c.Start())
+	for len(must(os.ReadFile(file))) == before {
+		time.Sleep(time.Millisecond)
+	}
+	return c
+}
+
+// parent FILE has a stubborn child and waits for it.
+func parent(args []string) {
+	live(args[0], "parent")
+	child := spawn(args[0], "stubborn")
+	live(args[0], "ready")
+	_ = child.Wait()
+}
+
+// leaver FILE CHILD STATUS leaves a child behind that holds its standard output.
+func leaver(args []string) {
+	live(args[0], "leaver")
+	must(os.Stdout.WriteString(`{"left":`))
+	spawn(args[0], args[1])
+	must(os.Stdout.WriteString(`"behind"}`))
+	must(os.Stderr.WriteString("left behind"))
+	os.Exit(must(strconv.Atoi(args[2])))
+}
+
+// escaper FILE CHILD… leaves a child behind that holds its standard input and
+// output and has left its group; its process id is in the file.
+func escaper(args []string) {
+	must(os.Stdout.WriteString(`"escaped"`))
+	c := exec.Command(os.Args[0], append([]string{asProgram}, args[1:]...)...)
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	check(c.Start())
+	check(os.WriteFile(args[0], fmt.Appendln(nil, c.Process.Pid), 0o600))
+}

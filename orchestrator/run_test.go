@@ -1,0 +1,73 @@
+package orchestrator_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"taskguard/orchestrator"
+)
+
+func TestRunReturnsTheStorableResult(t *testing.T) {
+	a := orchestrator.AnalyzerFunc(func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		return struct {
+			N int    `json:"n"`
+			S string `json:"s"`
+		}{job.Attempt, job.AnalysisID}, nil
+	})
+	got, err := orchestrator.Run(t.Context(), a, orchestrator.Job{AnalysisID: "a1", Attempt: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got, map[string]any{"n": int64(2), "s": "a1"})
+}
+
+func TestRunMakesAPanicAFailureForNow(t *testing.T) {
+	a := orchestrator.AnalyzerFunc(func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+		panic(io.ErrUnexpectedEOF)
+	})
+	got, err := orchestrator.Run(t.Context(), a, orchestrator.Job{})
+	var panicked *orchestrator.PanicError
+	if !errors.As(err, &panicked) || got != nil {
+		t.Fatalf("got %v, %v; want a *PanicError", got, err)
+	}
+	if errors.As(err, new(*orchestrator.PermanentError)) {
+		t.Error("a panic is permanent")
+	}
+	if !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("%v does not wrap what was thrown", err)
+	}
+	if !strings.Contains(string(panicked.Stack), "TestRunMakesAPanicAFailureForNow") {
+		t.Errorf("the stack does not show where: %s", panicked.Stack)
+	}
+	if strings.Contains(err.Error(), "goroutine") {
+		t.Errorf("the message shows the stack: %v", err)
+	}
+}
+
+type panickyResult struct{}
+
+func (panickyResult) MarshalText() ([]byte, error) { panic("no text") }
+
+func TestRunCatchesAPanicWhileTheResultIsEncoded(t *testing.T) {
+	a := orchestrator.AnalyzerFunc(func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+		return panickyResult{}, nil
+	})
+	_, err := orchestrator.Run(t.Context(), a, orchestrator.Job{})
+	if !errors.As(err, new(*orchestrator.PanicError)) {
+		t.Fatalf("got %v, want a *PanicError", err)
+	}
+}
+
+func TestRunKeepsTheAnalyzersError(t *testing.T) {
+	want := &orchestrator.PermanentError{Code: "mine", Message: "no", Err: io.EOF}
+	a := orchestrator.AnalyzerFunc(func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+		return "ignored", want
+	})
+	got, err := orchestrator.Run(t.Context(), a, orchestrator.Job{})
+	if got != nil || !errors.Is(err, want) || !errors.Is(err, io.EOF) {
+		t.Errorf("got %v, %v; want %v", got, err, want)
+	}
+}

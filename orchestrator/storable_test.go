@@ -1,0 +1,152 @@
+package orchestrator_test
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"taskguard/orchestrator"
+)
+
+// nest puts leaf into n maps.
+func nest(n int, leaf string) string {
+	return strings.Repeat(`{"a":`, n) + leaf + strings.Repeat("}", n)
+}
+
+func TestStorableKeepsWhatADocumentHolds(t *testing.T) {
+	type person struct {
+		Name string    `json:"name"`
+		Born time.Time `json:"born"`
+		Tags []string  `json:"tags"`
+		Raw  []byte    `json:"raw"`
+		skip int
+	}
+	raw := func(s string) json.RawMessage { return json.RawMessage(s) }
+	for name, c := range map[string]struct {
+		in   any
+		want any
+	}{
+		"nil":                   {nil, nil},
+		"a nil raw message":     {json.RawMessage(nil), nil},
+		"a bool":                {true, true},
+		"a string":              {"naïve <b> \u2028", "naïve <b> \u2028"},
+		"an int":                {7, int64(7)},
+		"an integral number":    {raw("1"), int64(1)},
+		"minus zero":            {raw("-0"), int64(0)},
+		"the largest int64":     {raw("9223372036854775807"), int64(math.MaxInt64)},
+		"the smallest int64":    {raw("-9223372036854775808"), int64(math.MinInt64)},
+		"a power of two beyond": {raw("9223372036854775808"), math.Pow(2, 63)},
+		"a float64's digits":    {raw("123456789012345680000"), 123456789012345680000.0},
+		"a large uint64":        {uint64(1) << 63, math.Pow(2, 63)},
+		"a fraction of zero":    {raw("1.0"), 1.0},
+		"an exponent":           {raw("1e3"), 1000.0},
+		"a whole float64":       {2.0, int64(2)},
+		"a float64":             {0.1, 0.1},
+		"a long fraction":       {raw("0.1000000000000000055511151231257827"), 0.1},
+		"a tiny number":         {raw("1e-400"), 0.0},
+		"the largest float64":   {math.MaxFloat64, math.MaxFloat64},
+		"empty containers":      {raw(`{"a":{},"b":[]}`), map[string]any{"a": map[string]any{}, "b": []any{}}},
+		"white space around":    {raw(" \n[1] \n"), []any{int64(1)}},
+		"maps in arrays":        {raw(`[{"a":[1]},{}]`), []any{map[string]any{"a": []any{int64(1)}}, map[string]any{}}},
+		"a name twice":          {raw(`{"a":1,"a":2}`), map[string]any{"a": int64(2)}},
+		"half a reserved name":  {raw(`{"__x":1,"x__":1,"___":1}`), map[string]any{"__x": int64(1), "x__": int64(1), "___": int64(1)}},
+		"a surrogate pair":      {raw(`"\ud83d\ude00"`), "😀"},
+		"U+FFFD":                {"\uFFFD", "\uFFFD"},
+		"U+FFFD by others":      {raw(`"\ufffd\uFFFD` + "\uFFFD" + `\\ufffd"`), "\uFFFD\uFFFD\uFFFD\\ufffd"},
+		"a struct": {
+			person{Name: "Ada", Born: time.Date(1815, 12, 10, 0, 0, 0, 0, time.UTC), Raw: []byte("hi"), skip: 1},
+			map[string]any{"name": "Ada", "born": "1815-12-10T00:00:00Z", "tags": nil, "raw": "aGk="},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := orchestrator.Storable(c.in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestStorableAcceptsEachLimit(t *testing.T) {
+	for name, in := range map[string]string{
+		"20 maps around a scalar": nest(20, `1`),
+		"20 maps, one empty":      nest(19, `{}`),
+		"20 maps and arrays":      strings.Repeat(`{"a":[`, 10) + "1" + strings.Repeat("]}", 10),
+		"a path of 1500 bytes":    `{"` + strings.Repeat("x", 1500-len("result.")) + `":1}`,
+		"the same in an array":    `[{"` + strings.Repeat("x", 1500-len("result.")) + `":1}]`,
+		"the largest string":      `"` + strings.Repeat("x", orchestrator.MaxResultBytes-1) + `"`,
+		"the most integers":       "[1" + strings.Repeat(",1", orchestrator.MaxResultBytes/8-1) + "]",
+		"the most empty maps":     "[{}" + strings.Repeat(",{}", orchestrator.MaxResultBytes-1) + "]",
+		"a name and a string":     `{"abc":"` + strings.Repeat("x", orchestrator.MaxResultBytes-5) + `"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := orchestrator.Storable(json.RawMessage(in)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestStorableRefusesNamingThePath(t *testing.T) {
+	const invalid, large = orchestrator.CodeResultInvalid, orchestrator.CodeResultTooLarge
+	raw := func(s string) json.RawMessage { return json.RawMessage(s) }
+	tooMuch := "result has more than 1040384 bytes"
+	cyclic := map[string]any{}
+	cyclic["self"] = cyclic
+	for name, c := range map[string]struct {
+		in      any
+		code    string
+		message string // a prefix
+	}{
+		"an array in an array":      {raw(`{"items":[1,2,3,[4]]}`), invalid, "result.items[3] is an array directly in an array"},
+		"arrays at the top":         {raw(`[[[1]]]`), invalid, "result[0] is an array directly in an array"},
+		"arrays in a map":           {raw(`{"items":[{},{},{},{"x":[[1]]}]}`), invalid, "result.items[3].x[0] is an array directly in an array"},
+		"a reserved name":           {raw(`{"a":[{"__x__":1}]}`), invalid, "result.a[0].__x__ has a reserved name"},
+		"underscores alone":         {raw(`{"____":1}`), invalid, "result.____ has a reserved name"},
+		"an empty name":             {raw(`{"a":{"":1}}`), invalid, `result.a[""] has an empty name`},
+		"a long name":               {raw(`{"` + strings.Repeat("x", 1494) + `":1}`), invalid, `result["` + strings.Repeat("x", 64) + `…"] has a name of 1501 bytes`},
+		"long names together":       {raw(`{"` + strings.Repeat("x", 750) + `":[{"` + strings.Repeat("y", 743) + `":1}]}`), invalid, `result["` + strings.Repeat("x", 64) + `…"][0]["` + strings.Repeat("y", 64) + `…"] has a name of 1501 bytes`},
+		"21 maps":                   {raw(nest(21, "1")), invalid, "result" + strings.Repeat(".a", 20) + " is deeper than 20 levels"},
+		"an empty array at 21":      {raw(nest(20, "[]")), invalid, "result" + strings.Repeat(".a", 20) + " is deeper than 20 levels"},
+		"very many maps":            {raw(nest(200_000, "1")), invalid, "result" + strings.Repeat(".a", 20) + " is deeper than 20 levels"},
+		"invalid UTF-8 in JSON":     {raw(`{"a":["ok","\u00e9` + "\xff" + `"]}`), invalid, "result.a[1] is not valid UTF-8"},
+		"invalid UTF-8 in a string": {map[string]any{"a": "x\xff"}, invalid, "result.a is not valid UTF-8"},
+		"invalid UTF-8 in a name":   {map[string]any{"a\xff": 1}, invalid, "result[\"a\uFFFD\"] is not valid UTF-8"},
+		"half a surrogate pair":     {raw(`{"a":"\udcff"}`), invalid, "result.a is not valid UTF-8"},
+		"an integer that changes":   {raw(`{"n":[9223372036854775809]}`), invalid, "result.n[0] is an integer beyond int64 that float64 would change"},
+		"a large uint64":            {map[string]any{"n": uint64(math.MaxUint64)}, invalid, "result.n is an integer beyond int64 that float64 would change"},
+		"a number beyond float64":   {raw(`{"a b":1e309}`), invalid, `result["a b"] is a number beyond float64`},
+		"an integer beyond float64": {raw("1" + strings.Repeat("0", 400)), invalid, "result is a number beyond float64"},
+		"NaN":                       {map[string]any{"n": math.NaN()}, invalid, "result is not JSON: "},
+		"a channel":                 {make(chan int), invalid, "result is not JSON: "},
+		"a cycle":                   {cyclic, invalid, "result is not JSON: "},
+		"no JSON":                   {raw(`{"a":[1,}`), invalid, "result.a[1] is not JSON: "},
+		"nothing":                   {raw(""), invalid, "result is not JSON: "},
+		"JSON cut short":            {raw(`{"a":[1`), invalid, "result.a is not JSON: "},
+		"two values":                {raw("1 2"), invalid, "result is more than one JSON value"},
+		"a large string":            {strings.Repeat("x", orchestrator.MaxResultBytes), large, tooMuch},
+		"a large string in a map":   {map[string]any{"b": []string{"", strings.Repeat("x", 1<<20)}}, large, tooMuch + ": the limit is passed at result.b[1]"},
+		"too many integers":         {make([]int, orchestrator.MaxResultBytes/8+1), large, tooMuch + ": the limit is passed at result[" + strconv.Itoa(orchestrator.MaxResultBytes/8) + "]"},
+		"too many empty maps":       {make([]struct{}, orchestrator.MaxResultBytes+1), large, tooMuch + ": the limit is passed at result["},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := orchestrator.Storable(c.in)
+			var refused *orchestrator.PermanentError
+			if !errors.As(err, &refused) {
+				t.Fatalf("got %.100v, error %v; want a *PermanentError", got, err)
+			}
+			if refused.Code != c.code || !strings.HasPrefix(refused.Message, c.message) {
+				t.Errorf("got %s: %q\nwant %s: %q…", refused.Code, refused.Message, c.code, c.message)
+			}
+		})
+	}
+}

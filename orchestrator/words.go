@@ -1,0 +1,91 @@
+package orchestrator
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"slices"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Which words top_words holds. Lengths are in characters.
+const (
+	topWords        = 10
+	shortestTopWord = 4
+	longestTopWord  = 64 // what is longer is data or a script without spaces, and could fill the document
+)
+
+// textCounts is what builtin:document finds in text.
+type textCounts struct {
+	Lines      int         `json:"lines"`      // a last one without its newline counts too
+	Words      int         `json:"words"`      // what white space separates
+	Characters int         `json:"characters"` // Unicode code points
+	TopWords   []wordCount `json:"top_words"`  // the most frequent first, equals by alphabet
+}
+
+// wordCount is a word of letters and their marks alone, in lower case.
+type wordCount struct {
+	Word  string `json:"word"`
+	Count int    `json:"count"`
+}
+
+// countText counts in valid UTF-8. It looks at ctx before each chunk.
+func countText(ctx context.Context, content []byte) (*textCounts, error) {
+	c := wordCounter{seen: map[string]int{}}
+	for at := 0; at < len(content); {
+		if err := ended(ctx); err != nil {
+			return nil, err
+		}
+		for end := min(at+chunkBytes, len(content)); at < end; {
+			r, n := utf8.DecodeRune(content[at:])
+			c.add(r, content[at:at+n])
+			at += n
+		}
+	}
+	c.endRun()
+	lines := bytes.Count(content, []byte("\n"))
+	if len(content) > 0 && content[len(content)-1] != '\n' {
+		lines++
+	}
+	return &textCounts{Lines: lines, Words: c.words, Characters: c.characters, TopWords: c.top()}, nil
+}
+
+type wordCounter struct {
+	characters, words int
+	inWord            bool
+	run               []byte // the letters up to here
+	seen              map[string]int
+}
+
+func (c *wordCounter) add(r rune, encoded []byte) {
+	c.characters++
+	wasInWord := c.inWord
+	c.inWord = !unicode.IsSpace(r)
+	if c.inWord && !wasInWord {
+		c.words++
+	}
+	if unicode.IsLetter(r) || unicode.IsMark(r) {
+		c.run = append(c.run, encoded...)
+	} else {
+		c.endRun()
+	}
+}
+
+func (c *wordCounter) endRun() {
+	if n := utf8.RuneCount(c.run); shortestTopWord <= n && n <= longestTopWord {
+		c.seen[string(bytes.ToLower(c.run))]++
+	}
+	c.run = c.run[:0]
+}
+
+func (c *wordCounter) top() []wordCount {
+	words := make([]wordCount, 0, len(c.seen))
+	for word, n := range c.seen {
+		words = append(words, wordCount{word, n})
+	}
+	slices.SortFunc(words, func(a, b wordCount) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Word, b.Word))
+	})
+	return words[:min(topWords, len(words))]
+}
