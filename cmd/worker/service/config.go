@@ -1,0 +1,175 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/orchestrator"
+)
+
+// Config is the worker's environment, read and checked.
+type Config struct {
+	Port         int
+	Project      string // empty: from the metadata server
+	Database     string
+	Emulator     string // FIRESTORE_EMULATOR_HOST, which Google's library reads itself
+	Collection   string
+	Policy       lease.Policy
+	RunTimeout   time.Duration
+	Analyzer     orchestrator.Analyzer
+	AnalyzerSpec string
+	LogFormat    string
+	LogLevel     slog.Level
+}
+
+// ParseConfig reads the environment through lookup. Its error holds one line a
+// problem, each naming its variable.
+func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
+	e := environment{lookup: lookup}
+	c := Config{
+		Port:         e.integer("PORT", 8080, 0, 65535),
+		Project:      e.text("GOOGLE_CLOUD_PROJECT", ""),
+		Database:     e.text("FIRESTORE_DATABASE", "(default)"),
+		Emulator:     e.text("FIRESTORE_EMULATOR_HOST", ""),
+		Collection:   e.text("ANALYSES_COLLECTION", "analyses"),
+		RunTimeout:   e.duration("RUN_TIMEOUT", 25*time.Minute),
+		AnalyzerSpec: e.text("ANALYZER", "builtin:document"),
+		LogFormat:    e.oneOf("LOG_FORMAT", "json", "text"),
+		LogLevel:     e.level("LOG_LEVEL"),
+	}
+	c.Policy = e.policy()
+	if strings.Count(c.Collection, "/")%2 != 0 || strings.Contains("/"+c.Collection+"/", "//") {
+		e.problem("ANALYSES_COLLECTION", "%q is not the path of a collection", c.Collection)
+	}
+	var err error
+	if c.Analyzer, err = orchestrator.New(c.AnalyzerSpec, orchestrator.Options{}); err != nil {
+		e.problem("ANALYZER", "%v", err)
+	}
+	e.auth(c.Emulator)
+	e.notYet()
+	return c, errors.Join(e.problems...)
+}
+
+// environment reads variables and gathers what is wrong with them. An empty
+// variable counts as unset.
+type environment struct {
+	lookup   func(string) (string, bool)
+	problems []error
+}
+
+func (e *environment) problem(name, format string, args ...any) {
+	e.problems = append(e.problems, fmt.Errorf("%s: "+format, append([]any{name}, args...)...))
+}
+
+func (e *environment) text(name, def string) string {
+	if v, ok := e.lookup(name); ok && v != "" {
+		return v
+	}
+	return def
+}
+
+func (e *environment) integer(name string, def, lo, hi int) int {
+	v := e.text(name, "")
+	if v == "" {
+		return def
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < lo || n > hi {
+		e.problem(name, "%q is not a number from %d to %d", v, lo, hi)
+		return def
+	}
+	return n
+}
+
+func (e *environment) duration(name string, def time.Duration) time.Duration {
+	v := e.text(name, "")
+	if v == "" {
+		return def
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil || d <= 0 {
+		e.problem(name, "%q is not a positive duration such as 300s or 25m", v)
+		return def
+	}
+	return d
+}
+
+func (e *environment) oneOf(name string, def string, others ...string) string {
+	v := e.text(name, def)
+	if v == def {
+		return v
+	}
+	for _, o := range others {
+		if v == o {
+			return v
+		}
+	}
+	e.problem(name, "%q is not one of %s", v, strings.Join(append([]string{def}, others...), ", "))
+	return def
+}
+
+func (e *environment) level(name string) (l slog.Level) {
+	if v := e.text(name, "info"); l.UnmarshalText([]byte(v)) != nil {
+		e.problem(name, "%q is not one of debug, info, warn, error", v)
+	}
+	return l
+}
+
+func (e *environment) policy() lease.Policy {
+	p := lease.Policy{
+		TTL:         e.duration("LOCK_TTL", lease.DefaultTTL),
+		MaxAttempts: e.integer("MAX_ATTEMPTS", 10, 1, 1_000_000),
+	}
+	p.Heartbeat = e.duration("LOCK_HEARTBEAT", p.TTL/3)
+	if err := p.Check(); err != nil {
+		e.problem("LOCK_TTL, LOCK_HEARTBEAT", "%v", err)
+	}
+	return p
+}
+
+// auth wants the mode said, and refuses what contradicts it.
+func (e *environment) auth(emulator string) {
+	switch mode := e.text("TASK_AUTH", ""); mode {
+	case "":
+		e.problem("TASK_AUTH", "must be set: iam (Cloud Run's check in front), or none together with FIRESTORE_EMULATOR_HOST")
+	case "iam":
+	case "none":
+		if emulator == "" {
+			e.problem("TASK_AUTH", "none is for emulators: it needs FIRESTORE_EMULATOR_HOST")
+		}
+	case "oidc":
+		e.problem("TASK_AUTH", "oidc is not in this version; put Cloud Run's check in front and set iam")
+	default:
+		e.problem("TASK_AUTH", "%q is not one of iam, none", mode)
+	}
+}
+
+// notYet refuses what is part of the contract and not of this version, rather
+// than let a deployment believe in it.
+func (e *environment) notYet() {
+	for _, name := range []string{"TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS", "TASK_JWKS_URL"} {
+		if e.text(name, "") != "" {
+			e.problem(name, "belongs to TASK_AUTH=oidc, which is not in this version")
+		}
+	}
+	for _, name := range []string{"TASK_QUEUE", "TASK_TARGET_URL", "TASK_CALLER"} {
+		if e.text(name, "") != "" {
+			e.problem(name, "belongs to follow-ups and recovery, which are not in this version")
+		}
+	}
+}
+
+// redact is a URL without what may be secret in it.
+func redact(spec string) string {
+	if u, err := url.Parse(spec); err == nil && u.Host != "" {
+		return u.Scheme + "://" + u.Host
+	}
+	name, _, _ := strings.Cut(spec, " ")
+	return name
+}

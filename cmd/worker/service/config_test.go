@@ -1,0 +1,84 @@
+package service
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/lease"
+)
+
+// parse reads an environment of words such as PORT=1.
+func parse(words ...string) (Config, error) {
+	env := map[string]string{}
+	for _, w := range words {
+		k, v, _ := strings.Cut(w, "=")
+		env[k] = v
+	}
+	return ParseConfig(func(k string) (string, bool) { v, ok := env[k]; return v, ok })
+}
+
+func TestTheDefaultsAreTheContracts(t *testing.T) {
+	c, err := parse("TASK_AUTH=iam")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := lease.Policy{TTL: 300 * time.Second, Heartbeat: 100 * time.Second, MaxAttempts: 10}
+	if c.Policy != want {
+		t.Errorf("policy = %+v, want %+v", c.Policy, want)
+	}
+	if c.Port != 8080 || c.Database != "(default)" || c.Collection != "analyses" || c.RunTimeout != 25*time.Minute || c.AnalyzerSpec != "builtin:document" || c.LogFormat != "json" {
+		t.Errorf("config = %+v", c)
+	}
+}
+
+func TestABadEnvironmentIsNamed(t *testing.T) {
+	cases := map[string]struct {
+		env  []string
+		want []string // one line each, in this order
+	}{
+		"nothing set":           {nil, []string{"TASK_AUTH: must be set"}},
+		"no emulator":           {[]string{"TASK_AUTH=none"}, []string{"TASK_AUTH: none is for emulators"}},
+		"oidc":                  {[]string{"TASK_AUTH=oidc"}, []string{"TASK_AUTH: oidc is not in this version"}},
+		"a misspelt mode":       {[]string{"TASK_AUTH=IAM"}, []string{`TASK_AUTH: "IAM" is not one of`}},
+		"oidc's variables":      {[]string{"TASK_AUTH=iam", "TASK_AUDIENCE=x"}, []string{"TASK_AUDIENCE: belongs to"}},
+		"follow-ups":            {[]string{"TASK_AUTH=iam", "TASK_QUEUE=projects/p/locations/l/queues/q"}, []string{"TASK_QUEUE: belongs to"}},
+		"port":                  {[]string{"TASK_AUTH=iam", "PORT=http"}, []string{`PORT: "http" is not a number`}},
+		"a port too high":       {[]string{"TASK_AUTH=iam", "PORT=65536"}, []string{"PORT: "}},
+		"a bare number":         {[]string{"TASK_AUTH=iam", "LOCK_TTL=300"}, []string{`LOCK_TTL: "300" is not a positive duration`}},
+		"a negative TTL":        {[]string{"TASK_AUTH=iam", "LOCK_TTL=-1s"}, []string{"LOCK_TTL: "}},
+		"a heartbeat too long":  {[]string{"TASK_AUTH=iam", "LOCK_TTL=60s", "LOCK_HEARTBEAT=30s"}, []string{"LOCK_TTL, LOCK_HEARTBEAT: "}},
+		"no attempts":           {[]string{"TASK_AUTH=iam", "MAX_ATTEMPTS=0"}, []string{"MAX_ATTEMPTS: "}},
+		"a document's path":     {[]string{"TASK_AUTH=iam", "ANALYSES_COLLECTION=a/b"}, []string{"ANALYSES_COLLECTION: "}},
+		"an empty segment":      {[]string{"TASK_AUTH=iam", "ANALYSES_COLLECTION=a//b"}, []string{"ANALYSES_COLLECTION: "}},
+		"an unknown analyzer":   {[]string{"TASK_AUTH=iam", "ANALYZER=python main.py"}, []string{"ANALYZER: "}},
+		"a missing program":     {[]string{"TASK_AUTH=iam", "ANALYZER=exec:no-such-program"}, []string{"ANALYZER: "}},
+		"log format":            {[]string{"TASK_AUTH=iam", "LOG_FORMAT=xml"}, []string{"LOG_FORMAT: "}},
+		"log level":             {[]string{"TASK_AUTH=iam", "LOG_LEVEL=loud"}, []string{"LOG_LEVEL: "}},
+		"several at once":       {[]string{"PORT=x", "RUN_TIMEOUT=0s"}, []string{"PORT: ", "RUN_TIMEOUT: ", "TASK_AUTH: "}},
+		"an empty one is unset": {[]string{"TASK_AUTH=iam", "PORT="}, nil},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			_, err := parse(tc.env...)
+			if tc.want == nil {
+				if err != nil {
+					t.Errorf("error = %v", err)
+				}
+				return
+			}
+			if err == nil {
+				t.Fatal("it was accepted")
+			}
+			lines := strings.Split(err.Error(), "\n")
+			if len(lines) != len(tc.want) {
+				t.Fatalf("%d lines, want %d:\n%v", len(lines), len(tc.want), err)
+			}
+			for i, want := range tc.want {
+				if !strings.HasPrefix(lines[i], want) {
+					t.Errorf("line %d = %q, want %q…", i, lines[i], want)
+				}
+			}
+		})
+	}
+}

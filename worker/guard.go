@@ -1,0 +1,163 @@
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/orchestrator"
+)
+
+// Locks is the lock on an analysis; repo.Analyses has it.
+type Locks interface {
+	AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (lease.Acquisition, error)
+	HoldAnalysisLock(ctx context.Context, id, owner string, body func(ctx context.Context, input json.RawMessage) error) error
+	ReleaseAnalysisLock(ctx context.Context, id, owner string, refund bool) error
+}
+
+// Records takes what a run came to; repo.Analyses does.
+type Records interface {
+	Complete(ctx context.Context, id, owner string, result any) error
+	Fail(ctx context.Context, id, owner, code, message string) error
+}
+
+// Guard runs each analysis once at a time and finishes it once (G1). It is
+// safe for concurrent use.
+type Guard struct {
+	Locks    Locks
+	Records  Records
+	Analyzer orchestrator.Analyzer
+	Instance string // begins the owner of each delivery: revision/instance
+	// MaxAttempts is the policy's: a run that fails for now on its last attempt
+	// fails for good. Zero: no limit.
+	MaxAttempts int
+	RunTimeout  time.Duration // of one run; passing it is a failure for now
+	Log         *slog.Logger
+}
+
+// Causes with which a run's context ends, beside lease.ErrLost.
+var (
+	// ErrStopping is the cause with which the caller ends Deliver's context when
+	// the process is to stop.
+	ErrStopping = errors.New("worker: shutting down")
+	errDeadline = errors.New("worker: the run passed its deadline")
+)
+
+// Deliver handles one delivery of a task: acquire, run under heartbeats, and
+// finish in one fenced commit or release. It returns when nothing of it is left
+// running. ctx ends only with the process, not with the caller.
+func (g *Guard) Deliver(ctx context.Context, id string) Outcome {
+	owner := g.Instance + "/" + rand.Text() // new for each delivery: 22 overlaps in 200 runs came of one per process
+	// Not cut short by a stop: a lock might be taken that nobody knows of.
+	acq, err := g.Locks.AcquireAnalysisLock(context.WithoutCancel(ctx), id, owner, 0)
+	switch {
+	case err != nil:
+		return refusal(id, err)
+	case acq.Acquired:
+		o := g.run(ctx, id, owner, acq)
+		o.ID, o.Token = id, acq.Grant.Token
+		return o
+	case acq.Reason == lease.AlreadyFinished:
+		return Outcome{Case: AlreadyFinished, ID: id, Status: acq.Status}
+	case acq.Reason == lease.AttemptsExhausted:
+		return Outcome{Case: Failed, ID: id, Err: lease.ErrExhausted, Code: lease.AttemptsExhausted}
+	}
+	return Outcome{Case: Locked, ID: id, RetryAt: acq.ExpiresAt, RetryIn: acq.Remaining}
+}
+
+// refusal is the outcome of an acquisition that could not be decided.
+func refusal(id string, err error) Outcome {
+	o := Outcome{Case: Unavailable, ID: id, Err: err}
+	switch {
+	case errors.Is(err, lease.ErrInvalidKey):
+		o.Case = BadRequest
+	case errors.Is(err, lease.ErrNotFound):
+		o.Case = NotFound
+	case errors.Is(err, lease.ErrMalformed), errors.Is(err, lease.ErrRefused):
+		o.Case = Malformed
+	}
+	return o
+}
+
+// run is what follows an acquisition.
+func (g *Guard) run(ctx context.Context, id, owner string, acq lease.Acquisition) Outcome {
+	job := orchestrator.Job{AnalysisID: id, LockToken: acq.Grant.Token, Attempt: acq.Attempt}
+	timed, cancel := context.WithTimeoutCause(ctx, g.RunTimeout, errDeadline)
+	defer cancel()
+	var result any
+	err := g.Locks.HoldAnalysisLock(timed, id, owner, func(ctx context.Context, input json.RawMessage) (err error) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		job.Input = input
+		result, err = orchestrator.Run(ctx, g.Analyzer, job)
+		return err
+	})
+	var permanent *orchestrator.PermanentError
+	switch {
+	case err == nil:
+		return g.complete(ctx, id, owner, result)
+	case errors.Is(err, lease.ErrLost):
+		g.release(ctx, id, owner, false) // ours still, if time is all that was lost
+		return Outcome{Case: LockLost, Err: err}
+	case errors.As(err, &permanent):
+		return g.fail(ctx, id, owner, permanent.Code, permanent.Message)
+	case errors.Is(context.Cause(ctx), ErrStopping):
+		g.release(ctx, id, owner, true)
+		return Outcome{Case: ShuttingDown, Err: ErrStopping}
+	}
+	code := "analyzer_failed"
+	var panicked *orchestrator.PanicError
+	switch cause := context.Cause(timed); {
+	case errors.Is(cause, errDeadline):
+		code, err = "run_timeout", cause
+	case errors.As(err, &panicked):
+		code = "analyzer_panicked"
+		g.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", id, "stack", string(panicked.Stack[:min(4096, len(panicked.Stack))]))
+	}
+	if g.MaxAttempts > 0 && acq.Attempt >= g.MaxAttempts {
+		return g.fail(ctx, id, owner, lease.AttemptsExhausted, fmt.Sprintf("attempt %d of %d: %v", acq.Attempt, g.MaxAttempts, err))
+	}
+	g.release(ctx, id, owner, false)
+	return Outcome{Case: Retry, Err: err, Code: code}
+}
+
+func (g *Guard) complete(ctx context.Context, id, owner string, result any) Outcome {
+	err := g.Records.Complete(ctx, id, owner, result)
+	if errors.Is(err, lease.ErrRefused) { // the document has other fields too, which nobody else could count
+		return g.fail(ctx, id, owner, orchestrator.CodeResultTooLarge, "result: the document cannot hold it: "+err.Error())
+	}
+	return g.finished(ctx, id, owner, Outcome{Case: Ran}, err)
+}
+
+func (g *Guard) fail(ctx context.Context, id, owner, code, message string) Outcome {
+	err := g.Records.Fail(ctx, id, owner, code, message)
+	return g.finished(ctx, id, owner, Outcome{Case: Failed, Err: errors.New(message), Code: code}, err)
+}
+
+// finished is o if the finish was written, and why not otherwise.
+func (g *Guard) finished(ctx context.Context, id, owner string, o Outcome, err error) Outcome {
+	switch {
+	case err == nil:
+		return o
+	case errors.Is(err, lease.ErrLost), errors.Is(err, lease.ErrNotFound):
+		return Outcome{Case: LockLost, Err: err}
+	case errors.Is(err, lease.ErrRefused): // not even an error fits into the document
+		g.release(ctx, id, owner, false)
+		return Outcome{Case: Retry, Err: err, Code: "unrecordable"}
+	}
+	return Outcome{Case: Unfinished, Err: err}
+}
+
+// release frees the lock; failing to is a warning, since the lock expires by
+// itself (G8).
+func (g *Guard) release(ctx context.Context, id, owner string, refund bool) {
+	if err := g.Locks.ReleaseAnalysisLock(ctx, id, owner, refund); err != nil {
+		g.Log.WarnContext(ctx, "lock not released", "analysis_id", id, "error", err)
+	}
+}

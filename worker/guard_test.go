@@ -1,0 +1,409 @@
+package worker_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+	"taskguard/orchestrator"
+	"taskguard/repo"
+	"taskguard/worker"
+)
+
+func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
+
+// ttl is the contract's in a bubble, and short where time is real.
+func ttl(b *emulatortest.Backend) time.Duration {
+	if b.Google() {
+		return 3 * time.Second
+	}
+	return lease.DefaultTTL
+}
+
+// instance is one worker, as Cloud Run would run it.
+type instance struct {
+	*worker.Server
+	stop  context.CancelCauseFunc
+	dark  atomic.Bool // Firestore is out of this worker's reach
+	guard *worker.Guard
+}
+
+// start runs a worker on b whose analyzer is body.
+func start(t *testing.T, b *emulatortest.Backend, body orchestrator.AnalyzerFunc) *instance {
+	t.Helper()
+	w := &instance{}
+	wall := func(ctx context.Context) error {
+		if w.dark.Load() {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	}
+	policy := lease.Policy{TTL: ttl(b), MaxAttempts: 3}
+	a, err := repo.Open(t.Context(), b.Project, repo.Options{Policy: policy}, b.Client(t,
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if err := wall(ctx); err != nil {
+				return err
+			}
+			return invoke(ctx, m, req, reply, cc, opts...)
+		}),
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			if err := wall(ctx); err != nil {
+				return nil, err
+			}
+			return open(ctx, d, cc, m, opts...)
+		}))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	work, stop := context.WithCancelCause(context.Background())
+	w.stop = stop
+	w.guard = &worker.Guard{
+		Locks: a, Records: a, Analyzer: body, Instance: "test/1",
+		MaxAttempts: policy.MaxAttempts, RunTimeout: 25 * time.Minute, Log: slog.New(slog.DiscardHandler),
+	}
+	w.Server = worker.NewServer(work, w.guard)
+	return w
+}
+
+// answer is what a worker said, decoded.
+type answer struct {
+	Code       int
+	RetryAfter string
+	Body       map[string]any
+}
+
+func (w *instance) post(t testing.TB, body string) answer {
+	t.Helper()
+	return w.call(t, http.MethodPost, "/internal/tasks/analysis", body)
+}
+
+func (w *instance) deliver(t testing.TB, id string) answer {
+	t.Helper()
+	body, err := json.Marshal(map[string]string{"analysis_id": id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.post(t, string(body))
+}
+
+func (w *instance) call(t testing.TB, method, path, body string) answer {
+	t.Helper()
+	rec := httptest.NewRecorder()
+	w.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body)))
+	a := answer{Code: rec.Code, RetryAfter: rec.Header().Get("Retry-After")}
+	if err := json.Unmarshal(rec.Body.Bytes(), &a.Body); err != nil {
+		t.Fatalf("%s %s answered %d with %q, which is not JSON", method, path, rec.Code, rec.Body)
+	}
+	return a
+}
+
+// check compares the code and the named fields of an answer; a nil value wants
+// the field absent, "*" any value.
+func (a answer) check(t testing.TB, code int, want map[string]any) {
+	t.Helper()
+	if a.Code != code {
+		t.Errorf("status %d, want %d (%v)", a.Code, code, a.Body)
+	}
+	for k, v := range want {
+		got, ok := a.Body[k]
+		if v == nil && ok || v == "*" && !ok || v != nil && v != "*" && got != v {
+			t.Errorf("%s = %v, want %v (%v)", k, got, v, a.Body)
+		}
+	}
+}
+
+func checkFields(t testing.TB, b *emulatortest.Backend, id string, want map[string]any) {
+	t.Helper()
+	answer{Body: b.Fields(t, id)}.check(t, 0, want)
+}
+
+func succeed(context.Context, orchestrator.Job) (orchestrator.Result, error) { return "done", nil }
+
+// Every row of the contract's table.
+func TestDelivery(t *testing.T) {
+	queued := map[string]any{"status": "QUEUED"}
+	cases := map[string]func(t *testing.T, b *emulatortest.Backend){
+		"RanToTheEnd": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": map[string]any{"n": 1}, "lockToken": 4})
+			w := start(t, b, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+				if job.AnalysisID != "x" || job.LockToken != 5 || job.Attempt != 1 || string(job.Input) != `{"n":1}` {
+					t.Errorf("job = %+v", job)
+				}
+				return map[string]int{"sum": 3}, nil
+			})
+			w.deliver(t, "x").check(t, 200, map[string]any{"analysis_id": "x", "acquired": true, "status": "READY", "lock_token": 5.0, "reason": nil})
+			checkFields(t, b, "x", map[string]any{"status": "READY", "finishedBy": "*", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil, "lockToken": int64(5)})
+		},
+		"FailedForGood": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				return nil, &orchestrator.PermanentError{Code: "invalid_input", Message: "no text"}
+			})
+			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "no text"})
+			checkFields(t, b, "x", map[string]any{"status": "FAILED", "finishedBy": "*", "lockOwner": nil})
+			if e, _ := b.Fields(t, "x")["error"].(map[string]any); e["code"] != "invalid_input" || e["message"] != "no text" {
+				t.Errorf("error = %v", e)
+			}
+		},
+		"AResultThatTheDocumentCannotHoldFailsForGood": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				return map[string]any{"items": []any{1, []any{2}}}, nil
+			})
+			a := w.deliver(t, "x")
+			a.check(t, 200, map[string]any{"status": "FAILED"})
+			if msg, _ := a.Body["error"].(string); !strings.Contains(msg, "result.items[1]") {
+				t.Errorf("error = %q, want the path", msg)
+			}
+		},
+		"AResultThatOnlyTheTransportRefusesFailsForGood": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": strings.Repeat("x", 600_000)})
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				return strings.Repeat("y", 600_000), nil
+			})
+			a := w.deliver(t, "x")
+			a.check(t, 200, map[string]any{"status": "FAILED"})
+			if msg, _ := a.Body["error"].(string); !strings.HasPrefix(msg, "result: ") {
+				t.Errorf("error = %q, want the path", msg)
+			}
+			checkFields(t, b, "x", map[string]any{"status": "FAILED", "result": nil, "lockOwner": nil})
+		},
+		"ADocumentTooFullForALockIsSaid": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": strings.Repeat("x", 1<<20-250)})
+			start(t, b, succeed).deliver(t, "x").check(t, 500, map[string]any{"acquired": false, "reason": "malformed", "error": "*"})
+		},
+		"AMessageOfAnyLengthAndEncodingIsRecorded": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				return nil, &orchestrator.PermanentError{Code: "c", Message: "\xff" + strings.Repeat("é", 2<<20)}
+			})
+			w.deliver(t, "x").check(t, 200, map[string]any{"status": "FAILED"})
+			if e, _ := b.Fields(t, "x")["error"].(map[string]any); len(e["message"].(string)) > 4096 {
+				t.Errorf("a message of %d bytes", len(e["message"].(string)))
+			}
+		},
+		"TheLastAttemptsFailureIsForGood": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"attempts": 2})
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return nil, errors.New("flaky") })
+			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "*"})
+			if e, _ := b.Fields(t, "x")["error"].(map[string]any); e["code"] != "attempts_exhausted" {
+				t.Errorf("error = %v", e)
+			}
+		},
+		"OneAttemptTooManyIsFailedWithoutRunning": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": 3, "lockToken": 3})
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				t.Error("it ran")
+				return nil, nil
+			})
+			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "*"})
+			checkFields(t, b, "x", map[string]any{"status": "FAILED", "lockToken": int64(4), "finishedBy": "*"})
+		},
+		"FinishedAlready": func(t *testing.T, b *emulatortest.Backend) {
+			for _, status := range []string{"READY", "FAILED"} {
+				b.Put(t, status, map[string]any{"status": status})
+				start(t, b, succeed).deliver(t, status).check(t, 200, map[string]any{"acquired": false, "reason": "already_finished", "status": status})
+				checkFields(t, b, status, map[string]any{"status": status, "lockToken": nil})
+			}
+		},
+		"HeldByAnother": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"lockOwner": "them", "lockExpiresAt": "2999-01-01T00:00:00Z"})
+			a := start(t, b, succeed).deliver(t, "x")
+			a.check(t, 409, map[string]any{"acquired": false, "reason": "locked", "retry_at": "2999-01-01T00:00:00.000Z"})
+			if len(a.RetryAfter) < 8 {
+				t.Errorf("Retry-After = %q, want the seconds until 2999", a.RetryAfter)
+			}
+		},
+		"FailedForNow": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return nil, errors.New("flaky") })
+			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "retry", "error": "*"})
+			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(1), "error": nil})
+		},
+		"PassedItsDeadline": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			w := start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			})
+			w.guard.RunTimeout = ttl(b) / 2
+			a := w.deliver(t, "x")
+			a.check(t, 500, map[string]any{"acquired": true, "reason": "retry"})
+			if msg, _ := a.Body["error"].(string); !strings.Contains(msg, "deadline") {
+				t.Errorf("error = %q", msg)
+			}
+			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil})
+		},
+		"AnAnalyzerThatPanicsFailsForNow": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) { panic("boom") })
+			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "retry"})
+			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil})
+		},
+		"TheOwnerIsRewrittenMidRun": func(t *testing.T, b *emulatortest.Backend) {
+			theirs := map[string]any{"lockOwner": "them", "lockExpiresAt": "2999-01-01T00:00:00Z", "lockHeartbeatAt": "2999-01-01T00:00:00.123456789Z"}
+			lostMidRun(t, b, func() { b.Merge(t, "x", theirs) })
+			checkFields(t, b, "x", theirs)
+			checkFields(t, b, "x", map[string]any{"status": "PROCESSING", "result": nil, "finishedBy": nil})
+		},
+		"FinishedByOthersMidRun": func(t *testing.T, b *emulatortest.Backend) {
+			lostMidRun(t, b, func() { b.Merge(t, "x", map[string]any{"status": "READY", "result": "theirs"}) })
+			checkFields(t, b, "x", map[string]any{"status": "READY", "result": "theirs", "finishedBy": nil})
+		},
+		"DeletedMidRun": func(t *testing.T, b *emulatortest.Backend) {
+			lostMidRun(t, b, func() { b.Delete(t, "x") })
+			if got := b.Fields(t, "x"); got != nil {
+				t.Errorf("it was made again: %v", got)
+			}
+		},
+		"NoSuchAnalysis": func(t *testing.T, b *emulatortest.Backend) {
+			start(t, b, succeed).deliver(t, "x").check(t, 404, map[string]any{"reason": "not_found", "analysis_id": "x"})
+		},
+		"AMalformedTokenIsSaid": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"lockToken": "five"})
+			a := start(t, b, succeed).deliver(t, "x")
+			a.check(t, 500, map[string]any{"acquired": false, "reason": "malformed"})
+			if msg, _ := a.Body["error"].(string); !strings.Contains(msg, "lockToken is a string") {
+				t.Errorf("error = %q", msg)
+			}
+		},
+		"StoppedDuringTheRun": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			running := make(chan struct{})
+			w := start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+				close(running)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			})
+			go func() {
+				<-running
+				w.stop(worker.ErrStopping)
+			}()
+			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "shutting_down"})
+			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(0), "lockToken": int64(1)})
+			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": false, "reason": "shutting_down"})
+			checkFields(t, b, "x", map[string]any{"lockToken": int64(1)})
+		},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			emulatortest.Each(t, test)
+		})
+	}
+}
+
+// lostMidRun delivers x, does what the others do while it runs, and wants the
+// run cancelled with the reason and a 409.
+func lostMidRun(t *testing.T, b *emulatortest.Backend, others func()) {
+	t.Helper()
+	b.Put(t, "x", map[string]any{"status": "QUEUED"})
+	w := start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+		others()
+		select {
+		case <-ctx.Done():
+			if !errors.Is(context.Cause(ctx), lease.ErrLost) {
+				t.Errorf("cause = %v, want ErrLost", context.Cause(ctx))
+			}
+		case <-time.After(ttl(b)):
+			t.Error("the run was not cancelled within a TTL")
+		}
+		return "must not be written", nil
+	})
+	w.deliver(t, "x").check(t, 409, map[string]any{"acquired": true, "reason": "lock_lost"})
+}
+
+// A run of three TTLs keeps its lock against duplicates, here and elsewhere.
+func TestALongRunKeepsItsLock(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		var runs atomic.Int32
+		body := func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+			runs.Add(1)
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(3 * ttl(b)):
+				return "done", nil
+			}
+		}
+		w, other := start(t, b, body), start(t, b, body)
+		var wg sync.WaitGroup
+		wg.Go(func() { w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"}) })
+		time.Sleep(ttl(b) / 10)
+		refused := 0
+		for b.Fields(t, "x")["status"] == "PROCESSING" {
+			for _, w := range []*instance{w, other} {
+				if a := w.deliver(t, "x"); a.Code == 409 {
+					refused++
+				}
+			}
+			time.Sleep(500 * time.Millisecond)
+		}
+		wg.Wait()
+		if runs.Load() != 1 || refused == 0 {
+			t.Errorf("%d runs and %d refused duplicates, want one run", runs.Load(), refused)
+		}
+		time.Sleep(ttl(b) / 2)
+		checkFields(t, b, "x", map[string]any{"status": "READY", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil})
+	})
+}
+
+// A worker that Firestore is out of reach of for longer than its TTL, another
+// having taken over, writes nothing when it is back.
+func TestASupersededWorkerWritesNothing(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		var first, second *instance
+		first = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+			first.dark.Store(true)
+			<-ctx.Done() // the watchdog, though no call comes back
+			time.Sleep(ttl(b))
+			second.deliver(t, "x").check(t, 200, map[string]any{"status": "READY", "lock_token": 2.0})
+			first.dark.Store(false)
+			return "from the past", nil
+		})
+		second = start(t, b, succeed)
+		first.deliver(t, "x").check(t, 409, map[string]any{"reason": "lock_lost"})
+		checkFields(t, b, "x", map[string]any{"status": "READY", "result": "done", "lockToken": int64(2), "lockOwner": nil})
+	})
+}
+
+func TestADarkFirestoreAnswers503(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		if b.Google() {
+			t.Skip("the deadlines are long: virtual time only")
+		}
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		w := start(t, b, succeed)
+		w.dark.Store(true)
+		began := time.Now()
+		w.deliver(t, "x").check(t, 503, map[string]any{"acquired": false, "reason": "unavailable"})
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("it gave up after %v, want at most 20 s", took)
+		}
+		w.call(t, http.MethodGet, "/health/live", "").check(t, 200, nil)
+		w.call(t, http.MethodGet, "/health/ready", "").check(t, 503, nil)
+		w.dark.Store(false)
+		w = start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			w.dark.Store(true)
+			return "done", nil
+		})
+		w.deliver(t, "x").check(t, 503, map[string]any{"acquired": true, "reason": "unavailable"})
+		checkFields(t, b, "x", map[string]any{"status": "PROCESSING", "result": nil})
+	})
+}

@@ -1,0 +1,134 @@
+package worker
+
+import (
+	"math"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Case is what a delivery came to.
+type Case int
+
+// The cases of the contract.
+const (
+	Ran Case = iota
+	Failed
+	AlreadyFinished
+	Locked
+	Retry
+	LockLost
+	ShuttingDown // stopped during the run
+	NotClaimed   // stopped before it
+	NotFound
+	BadRequest
+	TooLarge
+	Unavailable // before the run
+	Unfinished  // Firestore out of reach for the run's finish
+	Malformed
+	WrongMethod
+	NoSuchRoute
+	Internal
+)
+
+// String is the case's stable name in logs.
+func (c Case) String() string {
+	if row := answers[c]; row.reason != "" {
+		return row.reason
+	}
+	return strings.ToLower(answers[c].status)
+}
+
+// Outcome is what a delivery came to, with what its answer tells.
+type Outcome struct {
+	Case    Case
+	ID      string
+	Status  string // of the document, AlreadyFinished
+	Token   int64  // Ran
+	RetryAt time.Time
+	RetryIn time.Duration
+	Err     error
+	// Code names the cause of Failed and Retry for the log, which must not show
+	// Err: an analyzer's words may hold its input.
+	Code string
+}
+
+type acquired int
+
+const (
+	unsaid acquired = iota
+	yes
+	no
+)
+
+// answers is the one table from outcome to answer. A 2xx deletes the task: it
+// stands only where no later delivery is needed. Contention is 409, not 429 or
+// 503, which would slow the whole queue.
+var answers = [...]struct {
+	code     int
+	acquired acquired
+	reason   string
+	status   string // of the analysis, where the case alone decides it
+	error    bool   // tell Err
+}{
+	Ran:             {code: http.StatusOK, acquired: yes, status: "READY"},
+	Failed:          {code: http.StatusOK, acquired: yes, status: "FAILED", error: true},
+	AlreadyFinished: {code: http.StatusOK, acquired: no, reason: "already_finished"},
+	Locked:          {code: http.StatusConflict, acquired: no, reason: "locked"},
+	Retry:           {code: http.StatusInternalServerError, acquired: yes, reason: "retry", error: true},
+	LockLost:        {code: http.StatusConflict, acquired: yes, reason: "lock_lost"},
+	ShuttingDown:    {code: http.StatusInternalServerError, acquired: yes, reason: "shutting_down"},
+	NotClaimed:      {code: http.StatusInternalServerError, acquired: no, reason: "shutting_down"},
+	NotFound:        {code: http.StatusNotFound, reason: "not_found"},
+	BadRequest:      {code: http.StatusBadRequest, reason: "bad_request", error: true},
+	TooLarge:        {code: http.StatusRequestEntityTooLarge, reason: "too_large"},
+	Unavailable:     {code: http.StatusServiceUnavailable, acquired: no, reason: "unavailable"},
+	Unfinished:      {code: http.StatusServiceUnavailable, acquired: yes, reason: "unavailable"},
+	Malformed:       {code: http.StatusInternalServerError, acquired: no, reason: "malformed", error: true},
+	WrongMethod:     {code: http.StatusMethodNotAllowed, reason: "method_not_allowed"},
+	NoSuchRoute:     {code: http.StatusNotFound, reason: "no_such_route"},
+	Internal:        {code: http.StatusInternalServerError, reason: "internal"},
+}
+
+// Answer is the body of every answer.
+type Answer struct {
+	AnalysisID string `json:"analysis_id,omitempty"`
+	Acquired   *bool  `json:"acquired,omitempty"`
+	Status     string `json:"status,omitempty"`
+	LockToken  int64  `json:"lock_token,omitempty"`
+	Reason     string `json:"reason,omitempty"`
+	RetryAt    string `json:"retry_at,omitempty"`
+	Error      string `json:"error,omitempty"`
+}
+
+// maxError bounds an answer's error, in bytes; an analyzer may say megabytes.
+const maxError = 4096
+
+// answer looks o up in the table.
+func (o Outcome) answer() (code int, a Answer) {
+	row := answers[o.Case]
+	a = Answer{AnalysisID: o.ID, Status: row.status, Reason: row.reason}
+	if row.acquired != unsaid {
+		a.Acquired = new(bool)
+		*a.Acquired = row.acquired == yes
+	}
+	if o.Status != "" {
+		a.Status = o.Status
+	}
+	if o.Case == Ran {
+		a.LockToken = o.Token
+	}
+	if !o.RetryAt.IsZero() {
+		a.RetryAt = o.RetryAt.UTC().Format("2006-01-02T15:04:05.000Z")
+	}
+	if row.error && o.Err != nil {
+		msg := o.Err.Error()
+		a.Error = msg[:min(maxError, len(msg))]
+	}
+	return row.code, a
+}
+
+// retryAfter is RetryIn in whole seconds, at least 1.
+func (o Outcome) retryAfter() int {
+	return max(1, int(math.Ceil(o.RetryIn.Seconds())))
+}

@@ -1,0 +1,64 @@
+package worker_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"taskguard/emulator/emulatortest"
+)
+
+// What cannot be a task is refused before Firestore sees it.
+func TestBadRequests(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	w := start(t, b, succeed)
+	long := strings.Repeat("x", 1501)
+	cases := map[string]struct {
+		body   string
+		code   int
+		reason string
+		error  string // part of it
+	}{
+		"no body":               {"", 400, "bad_request", "empty"},
+		"not JSON":              {"analysis_id=x", 400, "bad_request", "not the JSON object"},
+		"another JSON":          {"[1]", 400, "bad_request", "not the JSON object"},
+		"two values":            {`{"analysis_id":"x"}{}`, 400, "bad_request", "not the JSON object"},
+		"no id":                 {`{"id":"x"}`, 400, "bad_request", "analysis_id is missing"},
+		"null id":               {`{"analysis_id":null}`, 400, "bad_request", "analysis_id is missing"},
+		"a number":              {`{"analysis_id":5}`, 400, "bad_request", "not the JSON object"},
+		"an empty id":           {`{"analysis_id":""}`, 400, "bad_request", "is empty"},
+		"a parent":              {`{"analysis_id":"../x"}`, 400, "bad_request", "slash"},
+		"a nested document":     {`{"analysis_id":"a/b/c"}`, 400, "bad_request", "slash"},
+		"a dot":                 {`{"analysis_id":"."}`, 400, "bad_request", "path"},
+		"two dots":              {`{"analysis_id":".."}`, 400, "bad_request", "path"},
+		"reserved":              {`{"analysis_id":"__x__"}`, 400, "bad_request", "reserved"},
+		"1,501 bytes":           {`{"analysis_id":"` + long + `"}`, 400, "bad_request", "1501 bytes"},
+		"not UTF-8":             {"{\"analysis_id\":\"\xff\"}", 400, "bad_request", "UTF-8"},
+		"a lone surrogate":      {`{"analysis_id":"\ud800"}`, 400, "bad_request", "UTF-8"},
+		"a control character":   {`{"analysis_id":"a\u0000b"}`, 400, "bad_request", "control"},
+		"2 MiB":                 {`{"analysis_id":"x","pad":"` + strings.Repeat("x", 2<<20) + `"}`, 413, "too_large", ""},
+		"unknown fields are ok": {`{"more":[1],"analysis_id":"missing"}`, 404, "not_found", ""},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			before := b.Calls.Total()
+			a := w.post(t, tc.body)
+			a.check(t, tc.code, map[string]any{"reason": tc.reason})
+			if msg, _ := a.Body["error"].(string); !strings.Contains(msg, tc.error) {
+				t.Errorf("error = %q, want something with %q", msg, tc.error)
+			}
+			if calls := b.Calls.Total() - before; calls != 0 && tc.code != 404 {
+				t.Errorf("Firestore was asked %d times", calls)
+			}
+		})
+	}
+}
+
+func TestOtherRoutesAndMethods(t *testing.T) {
+	w := start(t, emulatortest.Embedded(t), succeed)
+	w.call(t, http.MethodGet, "/internal/tasks/analysis", "").check(t, 405, map[string]any{"reason": "method_not_allowed"})
+	w.call(t, http.MethodPost, "/health/live", "").check(t, 405, map[string]any{"reason": "method_not_allowed"})
+	w.call(t, http.MethodGet, "/nothing", "").check(t, 404, map[string]any{"reason": "no_such_route"})
+	w.call(t, http.MethodPost, "/internal/tasks/analysis/", "{}").check(t, 404, map[string]any{"reason": "no_such_route"})
+	w.call(t, http.MethodGet, "/health/live", "").check(t, 200, map[string]any{"status": "live"})
+}
