@@ -83,15 +83,15 @@ func (h *Hold[D]) Release(ctx context.Context, set func(*D), refund bool) error 
 
 // Renew is one heartbeat (G6): it moves the expiry to one ttl from now, or one
 // TTL of the Policy if ttl is zero, trying until ctx ends: ErrLost, or
-// ErrUnavailable. While Run runs, it does this by itself.
+// ErrUnavailable, or why that ttl cannot be. While Run runs, it does this by itself.
 func (h *Hold[D]) Renew(ctx context.Context, ttl time.Duration) error {
-	p := h.lessor.policy
-	if ttl != 0 {
-		p.TTL = ttl
+	lessor, err := h.lessor.WithTTL(ttl)
+	if err != nil {
+		return err
 	}
 	var meant time.Time
 	c, err := h.write(ctx, func(l Lease, now time.Time) (Lease, error) {
-		l, err := Extend(l, now, h.grant, p)
+		l, err := Extend(l, now, h.grant, lessor.policy)
 		meant = l.ExpiresAt
 		return l, err
 	}, nil, func(l Lease) bool { return l.HeldBy(h.grant) && l.ExpiresAt.Equal(meant) })

@@ -219,6 +219,9 @@ func TestTheCallersEndReachesTheBodyAndStopsNoHeartbeat(t *testing.T) {
 				w.Errorf("cause = %v; want %v", got, why)
 			}
 			w.at(1000 * time.Second) // winding up takes long
+			if until := w.record().Lease.ExpiresAt; !time.Now().Before(until) {
+				w.Errorf("the lease ended at %v", until)
+			}
 			return nil
 		})
 		if err != nil {
@@ -236,18 +239,23 @@ func TestTheStoresClockMayBeSetToAnything(t *testing.T) {
 		inWorld(t, func(w *world) {
 			w.memory.Now = func() time.Time { return time.Now().Add(offset) }
 			h := w.acquire()
-			err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+			var when time.Duration
+			var why error
+			err := h.Run(w.Context(), func(ctx context.Context, j job, g lease.Grant) error {
 				w.at(950 * time.Second)
 				w.line.SetPlan(leasetest.Always(leasetest.Dark))
-				var when time.Duration
-				why := errors.New("none")
-				err := w.untilCancelled(&when, &why)(ctx, job{}, lease.Grant{})
-				if when != 1170*time.Second { // 270 s after the heartbeat at 900 s
-					w.Errorf("offset %v: cancelled after %v; want 1170s", offset, when)
-				}
-				return err
+				return w.untilCancelled(&when, &why)(ctx, j, g)
 			})
 			wantLost(w, err, lease.OutOfTime)
+			if when != 1170*time.Second { // 270 s after the heartbeat at 900 s
+				w.Errorf("offset %v: cancelled after %v; want 1170s", offset, when)
+			}
+			w.at(1200*time.Second - 1)
+			if _, _, err := w.near(w.memory, lease.Policy{}).Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, new(*lease.HeldError)) {
+				w.Errorf("offset %v: acquire just before the expiry: %v", offset, err)
+			}
+			w.at(1200 * time.Second)
+			w.takeOver("w/3")
 		})
 	}
 }

@@ -62,6 +62,22 @@ func TestAfterItsEndAHoldAnswersNoDuplicate(t *testing.T) {
 	}
 }
 
+func TestTheEndOfAnOldHoldLeavesTheNewOnesAnswers(t *testing.T) {
+	inWorld(t, func(w *world) {
+		old := w.acquire()
+		w.at(300 * time.Second)
+		if _, _, err := w.lessor.Acquire(w.Context(), "a", "w/2", nil); err != nil {
+			w.Fatal(err)
+		}
+		wantLost(w, old.Finish(w.Context(), nil), lease.Taken)
+		w.line.SetPlan(nil)
+		if _, _, err := w.lessor.Acquire(w.Context(), "a", "w/3", nil); !errors.As(err, new(*lease.HeldError)) {
+			w.Errorf("a duplicate: %v; want a HeldError", err)
+		}
+		w.wantCalls(0, 0)
+	})
+}
+
 func TestTwoLessorsOnOneStoreExcludeEachOther(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
@@ -113,9 +129,11 @@ func TestARefusedFinishKeepsTheHold(t *testing.T) {
 		w.line.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
 		wantErr(w, h.Finish(w.Context(), note("too large")), lease.ErrRefused)
 		w.wantRecord(job{Lease: lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}})
+		w.line.SetPlan(nil)
 		if _, _, err := w.lessor.Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, new(*lease.HeldError)) {
 			w.Errorf("a duplicate: %v; want a HeldError", err)
 		}
+		w.wantCalls(0, 0)
 		if err := h.Finish(w.Context(), note("failed")); err != nil {
 			w.Errorf("finish: %v", err)
 		}

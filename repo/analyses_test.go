@@ -227,6 +227,9 @@ func TestAnalysisLock(t *testing.T) {
 			if err := open(t, b).RefreshAnalysisLock(t.Context(), "x", "w/1", time.Hour); err != nil {
 				t.Fatal(err)
 			}
+			if err := a.RefreshAnalysisLock(t.Context(), "x", "w/1", -time.Hour); err == nil {
+				t.Error("a negative TTL was taken")
+			}
 			d, err := a.Get(t.Context(), "x")
 			if err != nil {
 				t.Fatal(err)
