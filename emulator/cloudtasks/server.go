@@ -2,33 +2,29 @@ package cloudtasks
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"sync"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/test/bufconn"
+
+	"taskguard/emulator/wire"
 )
 
 const (
 	// maxMessageBytes lets a task somewhat over the limit reach the handler, so
 	// that it is refused as the service refuses it and not by the transport.
 	maxMessageBytes = 16 << 20
-	// pipeBytes is the buffer of the in-process connection, in each direction.
-	pipeBytes = 1 << 20
 	// idleConnsPerHost keeps the connections of a queue with the default
 	// concurrency: dispatches usually all go to one worker.
 	idleConnsPerHost = 1000
 )
 
 // ErrClosed is returned by Dial and Idle on a server that has been closed.
-var ErrClosed = errors.New("cloud tasks emulator: closed")
+var ErrClosed = wire.ErrClosed
 
 // Options configures a Server. The zero value is ready to use.
 type Options struct {
@@ -73,20 +69,20 @@ type Delivery struct {
 // Server is an in-memory Cloud Tasks. All its methods may be called
 // concurrently.
 type Server struct {
+	*wire.Server // Serve and Dial
+
 	transport http.RoundTripper
 	extra     func(*cloudtaskspb.Task) []time.Duration
 	observe   func(Delivery)
 	log       *slog.Logger
 	private   *http.Transport // the transport, if it is ours
 
-	grpc    *grpc.Server
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
-	running sync.WaitGroup // schedulers, deliveries, the in-process listener
+	running sync.WaitGroup // schedulers and deliveries
 
 	mu     sync.Mutex // guards all below, and every queue and task
 	closed bool
-	pipe   *bufconn.Listener // in-process; opened by the first Dial
 	queues map[string]*queue
 	busy   int           // tasks, pending duplicates and deliveries in flight
 	quiet  chan struct{} // closed while busy is 0
@@ -102,10 +98,6 @@ func NewServer(o Options) *Server {
 		log:       o.Log,
 		queues:    map[string]*queue{},
 		quiet:     make(chan struct{}),
-		grpc: grpc.NewServer(
-			grpc.MaxRecvMsgSize(maxMessageBytes),
-			grpc.WaitForHandlers(true),
-		),
 	}
 	close(s.quiet)
 	if s.transport == nil {
@@ -121,56 +113,10 @@ func NewServer(o Options) *Server {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	cloudtaskspb.RegisterCloudTasksServer(s.grpc, &api{s: s})
+	s.Server = wire.NewServer(maxMessageBytes, func(r grpc.ServiceRegistrar) {
+		cloudtaskspb.RegisterCloudTasksServer(r, &api{s: s})
+	})
 	return s
-}
-
-// Serve answers plaintext gRPC calls arriving on l until Close, and then returns
-// nil. It blocks, owns l, and may be called for several listeners.
-func (s *Server) Serve(l net.Listener) error {
-	err := s.grpc.Serve(l)
-	if err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-		return fmt.Errorf("cloud tasks emulator: serve %s: %w", l.Addr(), err)
-	}
-	return nil
-}
-
-// Dial returns a connection to the server that stays inside the process and
-// uses no socket, so that it also works in a testing/synctest bubble. opts are
-// applied after Dial's own. The caller closes the connection. Dial does not
-// block.
-func (s *Server) Dial(opts ...grpc.DialOption) (*grpc.ClientConn, error) {
-	pipe, err := s.openPipe()
-	if err != nil {
-		return nil, err
-	}
-	own := []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return pipe.DialContext(ctx)
-		}),
-	}
-	conn, err := grpc.NewClient("passthrough:///cloudtasks", append(own, opts...)...)
-	if err != nil {
-		return nil, fmt.Errorf("cloud tasks emulator: dial: %w", err)
-	}
-	return conn, nil
-}
-
-func (s *Server) openPipe() (*bufconn.Listener, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, ErrClosed
-	}
-	if s.pipe == nil {
-		pipe := bufconn.Listen(pipeBytes)
-		s.pipe = pipe
-		// Serve's error after Stop is the expected end; before it, bufconn's
-		// Accept fails for no other reason.
-		s.running.Go(func() { _ = s.grpc.Serve(pipe) })
-	}
-	return s.pipe, nil
 }
 
 // Close stops dispatching, cancels the requests in flight, ends all calls, and
@@ -181,7 +127,7 @@ func (s *Server) Close() {
 	s.closed = true
 	s.mu.Unlock()
 	s.cancel()
-	s.grpc.Stop()
+	s.Server.Close()
 	s.running.Wait()
 	if s.private != nil {
 		s.private.CloseIdleConnections()
