@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+
+	"taskguard/lease"
+	"taskguard/repo"
+	"taskguard/worker/taskqueue"
+)
+
+// client is what submit, status, unlock and requeue work on.
+type client struct {
+	place    place
+	analyses *repo.Analyses
+	queue    *taskqueue.Queue // nil: none is named
+}
+
+// queueUse is what a command wants of the queue.
+type queueUse int
+
+const (
+	noQueue queueUse = iota
+	mayQueue
+	mustQueue
+)
+
+// connect reads the environment and opens what use asks for.
+func (c *call) connect(ctx context.Context, use queueUse) (*client, error) {
+	p, err := c.place()
+	if err != nil {
+		return nil, err
+	}
+	var cfg taskqueue.Config
+	named := false
+	if use != noQueue {
+		if cfg, named, err = c.queueConfig(); err != nil {
+			return nil, err
+		}
+		if use == mustQueue && !named {
+			return nil, environmentError{missing("TASK_QUEUE")}
+		}
+	}
+	cl := &client{place: p}
+	if cl.analyses, err = p.open(ctx); err != nil {
+		return nil, err
+	}
+	if named {
+		if cl.queue, err = taskqueue.Open(ctx, cfg); err != nil {
+			return nil, errors.Join(err, cl.analyses.Close())
+		}
+	}
+	return cl, nil
+}
+
+func (cl *client) close() error {
+	if cl.queue == nil {
+		return cl.analyses.Close()
+	}
+	return errors.Join(cl.queue.Close(), cl.analyses.Close())
+}
+
+// delivery is what became of the booking that goes with an operator's change.
+type delivery string
+
+const (
+	booked    delivery = "booked"
+	notNeeded delivery = "not_needed" // finished
+	noneMade  delivery = "none"       // no queue is named
+)
+
+// deliver books a delivery of id for now. Its name is new: an operator who
+// asks again wants another, and one too many does no harm.
+func (cl *client) deliver(ctx context.Context, verb, id string) (delivery, error) {
+	if cl.queue == nil {
+		return noneMade, nil
+	}
+	if _, err := cl.queue.Book(ctx, taskqueue.Task{Name: taskqueue.Name(verb, id, rand.Text()), AnalysisID: id}); err != nil {
+		return noneMade, fmt.Errorf("the document is changed, but %w; repeat the command", err)
+	}
+	return booked, nil
+}
+
+// explain puts the answers that an operator meets into words.
+func (cl *client) explain(id string, err error) error {
+	var held *lease.HeldError
+	switch {
+	case errors.Is(err, lease.ErrNotFound):
+		collection := cl.place.collection
+		if collection == "" {
+			collection = "analyses"
+		}
+		return fmt.Errorf("no analysis %q in collection %s of project %s", id, collection, cl.place.project)
+	case errors.As(err, &held):
+		return fmt.Errorf("%q is locked by %s until %s, for %.1f s more; wait, or unlock it first",
+			id, held.Owner, held.ExpiresAt.UTC().Format(clockFormat), held.Remaining.Seconds())
+	}
+	return err
+}
+
+// clockFormat is how times are shown: UTC, milliseconds.
+const clockFormat = "2006-01-02T15:04:05.000Z"

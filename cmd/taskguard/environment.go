@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"taskguard/repo"
+	"taskguard/worker/taskqueue"
+)
+
+// environmentOf says which variables a command reads.
+func environmentOf(command string) string {
+	const documents = "GOOGLE_CLOUD_PROJECT, FIRESTORE_DATABASE, FIRESTORE_EMULATOR_HOST, ANALYSES_COLLECTION"
+	const queue = "TASK_QUEUE, TASK_TARGET_URL, TASK_CALLER, CLOUD_TASKS_EMULATOR_HOST"
+	switch command {
+	case "status":
+		return documents
+	case "submit":
+		return documents + "; " + queue
+	case "unlock", "requeue":
+		return documents + "; " + queue + ". Without TASK_QUEUE the document is changed and no delivery is booked."
+	case "demo":
+		return "FIRESTORE_EMULATOR_HOST: use that emulator; with --cloud GOOGLE_CLOUD_PROJECT and FIRESTORE_DATABASE; NO_COLOR"
+	case "local":
+		return "ANALYZER (builtin:document); FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; the worker's LOCK_…, MAX_ATTEMPTS and RUN_TIMEOUT"
+	case "worker":
+		return "the worker's, see the README"
+	}
+	return ""
+}
+
+func missing(name string) error { return fmt.Errorf("%s: must be set", name) }
+
+// place is a collection of analyses in a database.
+type place struct {
+	project, database, collection string
+	emulator                      string // host:port; empty: Google's
+}
+
+// place reads where the analyses are.
+func (c *call) place() (place, error) {
+	p := place{
+		project: c.value("GOOGLE_CLOUD_PROJECT"), database: c.value("FIRESTORE_DATABASE"),
+		collection: c.value("ANALYSES_COLLECTION"), emulator: c.value("FIRESTORE_EMULATOR_HOST"),
+	}
+	var problems []error
+	if p.project == "" {
+		problems = append(problems, missing("GOOGLE_CLOUD_PROJECT"))
+	}
+	if strings.Count(p.collection, "/")%2 != 0 || strings.Contains("/"+p.collection+"/", "//") && p.collection != "" {
+		problems = append(problems, fmt.Errorf("ANALYSES_COLLECTION: %q is not the path of a collection", p.collection))
+	}
+	if len(problems) > 0 {
+		return p, environmentError{errors.Join(problems...)}
+	}
+	return p, nil
+}
+
+// open connects to p.
+func (p place) open(ctx context.Context) (*repo.Analyses, error) {
+	options := repo.Options{Database: p.database, Collection: p.collection}
+	if p.emulator == "" {
+		return repo.Open(ctx, p.project, options)
+	}
+	_, host, found := strings.Cut(p.emulator, "://") // as Google's library allows
+	if !found {
+		host = p.emulator
+	}
+	conn, err := grpc.NewClient(host,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(emulatorOwner{}), grpc.WithNoProxy())
+	if err != nil {
+		return nil, fmt.Errorf("FIRESTORE_EMULATOR_HOST: %w", err)
+	}
+	return repo.Open(ctx, p.project, options, option.WithGRPCConn(conn)) // closing it closes conn
+}
+
+// emulatorOwner passes an emulator's security rules, as Google's library does.
+type emulatorOwner struct{}
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (emulatorOwner) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer owner"}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
+func (emulatorOwner) RequireTransportSecurity() bool { return false }
+
+// queueConfig reads where deliveries are booked; named is false where no queue
+// is named at all.
+func (c *call) queueConfig() (cfg taskqueue.Config, named bool, err error) {
+	cfg = taskqueue.Config{
+		Queue: c.value("TASK_QUEUE"), TargetURL: c.value("TASK_TARGET_URL"),
+		Caller: c.value("TASK_CALLER"), EmulatorHost: c.value("CLOUD_TASKS_EMULATOR_HOST"),
+	}
+	if cfg.Queue == "" {
+		for _, name := range []string{"TASK_TARGET_URL", "TASK_CALLER"} {
+			if c.value(name) != "" {
+				return cfg, false, environmentError{fmt.Errorf("TASK_QUEUE: must be set where %s is", name)}
+			}
+		}
+		return cfg, false, nil
+	}
+	err = cfg.Check()
+	if cfg.Caller == "" && cfg.EmulatorHost == "" {
+		err = errors.Join(err, errors.New("TASK_CALLER: must be set, to the service account that the worker accepts"))
+	}
+	if err != nil {
+		return cfg, true, environmentError{err}
+	}
+	return cfg, true, nil
+}

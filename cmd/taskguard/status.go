@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/repo"
+)
+
+// shownAnalysis is an analysis in status's JSON: its public form, and its lock
+// as an operator may see it, without the fencing token.
+type shownAnalysis struct {
+	ID         string          `json:"id"`
+	Status     string          `json:"status"`
+	Attempts   int             `json:"attempts"`
+	Error      *repo.Error     `json:"error,omitempty"`
+	CreatedAt  time.Time       `json:"created_at,omitzero"`
+	UpdatedAt  time.Time       `json:"updated_at,omitzero"`
+	FinishedBy string          `json:"finished_by,omitempty"`
+	Lock       lockInfo        `json:"lock"`
+	Input      json.RawMessage `json:"input,omitempty"`
+	Result     json.RawMessage `json:"result,omitempty"`
+}
+
+// lockInfo is who holds a lock, as of a reading. One that has expired still
+// names who had it.
+type lockInfo struct {
+	Held      bool      `json:"held"`
+	Owner     string    `json:"owner,omitempty"`
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+
+	left time.Duration
+}
+
+func lockOf(a *repo.Analysis) lockInfo {
+	_, err := lease.Reopen(a.Lock, a.ReadAt) // the rule that says who holds it
+	var held *lease.HeldError
+	return lockInfo{
+		Held: errors.As(err, &held), Owner: a.Lock.Owner, ExpiresAt: a.Lock.ExpiresAt,
+		left: a.Lock.ExpiresAt.Sub(a.ReadAt),
+	}
+}
+
+// String says it for people.
+func (l lockInfo) String() string {
+	switch {
+	case l.Held:
+		return fmt.Sprintf("held by %s, %.1f s left", l.Owner, l.left.Seconds())
+	case l.Owner == "":
+		return "free"
+	case l.ExpiresAt.IsZero():
+		return fmt.Sprintf("left by %s, without an expiry", l.Owner)
+	}
+	return fmt.Sprintf("left by %s, expired %.1f s ago", l.Owner, -l.left.Seconds())
+}
+
+// showStatus shows one analysis with input and result, or many without.
+func showStatus(ctx context.Context, c *call) (err error) {
+	c.takesJSON("print an analysis as a JSON document, many as one JSON line each")
+	limit := c.flags.Int("limit", 100, "how many are listed, by id")
+	args, err := c.parse(0, 1)
+	if err != nil {
+		return err
+	}
+	if *limit < 1 {
+		return usageError("--limit must be at least 1")
+	}
+	cl, err := c.connect(ctx, noQueue)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cl.close()) }()
+	if len(args) == 1 {
+		return c.showOne(ctx, cl, args[0])
+	}
+	return c.showAll(ctx, cl, *limit)
+}
+
+func (c *call) showOne(ctx context.Context, cl *client, id string) error {
+	a, err := cl.analyses.Get(ctx, id)
+	if err != nil {
+		return cl.explain(id, err)
+	}
+	s, err := shownWhole(&a)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return json.NewEncoder(c.out).Encode(s)
+	}
+	t := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
+	printTo(t, "id\t%s\nstatus\t%s\nattempts\t%d\nlock\t%s\n", s.ID, orNone(s.Status), s.Attempts, s.Lock)
+	if s.Error != nil {
+		printTo(t, "error\t%s: %s\n", s.Error.Code, s.Error.Message)
+	}
+	for _, at := range []struct {
+		name string
+		time time.Time
+	}{{"created", s.CreatedAt}, {"updated", s.UpdatedAt}} {
+		if !at.time.IsZero() {
+			printTo(t, "%s\t%s\n", at.name, at.time.UTC().Format(clockFormat))
+		}
+	}
+	if s.FinishedBy != "" {
+		printTo(t, "finished by\t%s\n", s.FinishedBy)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if s.Result == nil {
+		return nil
+	}
+	var result bytes.Buffer
+	if err := json.Indent(&result, s.Result, "", "  "); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.out, "result\n%s\n", result.Bytes())
+	return err
+}
+
+func (c *call) showAll(ctx context.Context, cl *client, limit int) error {
+	all, err := cl.analyses.List(ctx, limit)
+	if err != nil {
+		return err
+	}
+	if len(all) == limit {
+		printTo(c.err, "taskguard status: the first %d; --limit shows more\n", limit)
+	}
+	if c.json {
+		e := json.NewEncoder(c.out)
+		for i := range all {
+			if err := e.Encode(shownBriefly(&all[i])); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	t := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
+	printTo(t, "ID\tSTATUS\tATTEMPTS\tUPDATED\tLOCK\tERROR\n")
+	for i := range all {
+		a := &all[i]
+		updated, failure := "", ""
+		if !a.UpdatedAt.IsZero() {
+			updated = a.UpdatedAt.UTC().Format(clockFormat)
+		}
+		if a.Error != nil {
+			failure = a.Error.Code
+		}
+		printTo(t, "%s\t%s\t%d\t%s\t%s\t%s\n", a.ID, orNone(a.Status), a.Attempts, updated, lockOf(a), failure)
+	}
+	return t.Flush()
+}
+
+// shownBriefly is an analysis without its input and result.
+func shownBriefly(a *repo.Analysis) shownAnalysis {
+	return shownAnalysis{
+		ID: a.ID, Status: a.Status, Attempts: a.Attempts, Error: a.Error, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
+		FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a),
+	}
+}
+
+// shownWhole is an analysis with all of it.
+func shownWhole(a *repo.Analysis) (s shownAnalysis, err error) {
+	s = shownBriefly(a)
+	if a.Input != nil {
+		if s.Input, err = repo.Plain(a.Input); err != nil {
+			return s, err
+		}
+	}
+	if a.Result != nil {
+		s.Result, err = repo.Plain(a.Result)
+	}
+	return s, err
+}

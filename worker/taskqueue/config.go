@@ -1,0 +1,77 @@
+package taskqueue
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+// Config says where tasks are booked and whom they call. The environment
+// variables that hold its fields are the same for every program here, so its
+// errors name those.
+type Config struct {
+	Queue        string // TASK_QUEUE: projects/P/locations/L/queues/Q
+	TargetURL    string // TASK_TARGET_URL: the worker's base URL, http or https
+	Caller       string // TASK_CALLER: the service account whose OIDC token the tasks carry; empty: no token
+	EmulatorHost string // CLOUD_TASKS_EMULATOR_HOST: host:port, plaintext and without authentication; empty: Google's
+}
+
+var (
+	queuePath = regexp.MustCompile(`^projects/[A-Za-z0-9.:-]+/locations/[A-Za-z0-9-]+/queues/[A-Za-z0-9-]{1,100}$`)
+	account   = regexp.MustCompile(`^[^@\s]+@[^@\s]+\.[^@\s]+$`)
+)
+
+// maxURL is Cloud Tasks' limit, in bytes, of a task's whole URL.
+const maxURL = 2083
+
+// Check answers one error a problem, each naming its variable, joined.
+func (c Config) Check() error {
+	var problems []error
+	problem := func(name, format string, args ...any) {
+		problems = append(problems, fmt.Errorf("%s: "+format, append([]any{name}, args...)...))
+	}
+	switch {
+	case c.Queue == "":
+		problem("TASK_QUEUE", "must be set, to projects/P/locations/L/queues/Q")
+	case !queuePath.MatchString(c.Queue):
+		problem("TASK_QUEUE", "%q is not of the form projects/P/locations/L/queues/Q", c.Queue)
+	}
+	if c.TargetURL == "" {
+		problem("TASK_TARGET_URL", "must be set together with TASK_QUEUE, to the worker's base URL")
+	} else if why := badTarget(c.TargetURL); why != "" {
+		problem("TASK_TARGET_URL", "%s", why)
+	}
+	if c.Caller != "" && !account.MatchString(c.Caller) {
+		problem("TASK_CALLER", "%q is not the e-mail address of a service account", c.Caller)
+	}
+	if c.EmulatorHost != "" {
+		if _, port, err := net.SplitHostPort(c.EmulatorHost); err != nil || port == "" {
+			problem("CLOUD_TASKS_EMULATOR_HOST", "%q is not host:port", c.EmulatorHost)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// badTarget says what is wrong with a base URL, without repeating a password.
+func badTarget(target string) string {
+	u, err := url.Parse(target)
+	switch {
+	case err != nil:
+		return "is not a URL"
+	case u.User != nil:
+		return "must not hold a user or a password"
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		return fmt.Sprintf("%q is not an http or https URL", target)
+	case u.RawQuery != "" || u.Fragment != "":
+		return fmt.Sprintf("%q is not a base URL: it has a query or a fragment", target)
+	case len(target)+len(route) > maxURL:
+		return fmt.Sprintf("is longer than Cloud Tasks' %d bytes", maxURL)
+	}
+	return ""
+}
+
+// address is the URL that a task calls.
+func (c Config) address() string { return strings.TrimRight(c.TargetURL, "/") + route }
