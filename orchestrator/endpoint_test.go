@@ -33,12 +33,14 @@ func post(ctx context.Context, t *testing.T, url string, job orchestrator.Job) (
 func TestEndpointIsSentTheJob(t *testing.T) {
 	var got struct {
 		method, uri, contentType, key, token, user, password, body string
+		last                                                       bool // request on its connection
 	}
 	s := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		got.method, got.uri, got.body = r.Method, r.URL.RequestURI(), string(body)
 		got.contentType, got.key, got.token = r.Header.Get("Content-Type"), r.Header.Get("Idempotency-Key"), r.Header.Get("X-Lock-Token")
 		got.user, got.password, _ = r.BasicAuth()
+		got.last = r.Close
 	})
 	url := strings.Replace(s.URL, "http://", "http://u:p@", 1) + "/analyze?key=k"
 	result, err := post(t.Context(), t, url, orchestrator.Job{
@@ -46,6 +48,9 @@ func TestEndpointIsSentTheJob(t *testing.T) {
 	})
 	if err != nil || result != nil {
 		t.Fatalf("got %v, %v; want null for an empty body", result, err)
+	}
+	if !got.last {
+		t.Error("the connection is kept, and nobody owns it")
 	}
 	for what, pair := range map[string][2]string{
 		"method":          {got.method, "POST"},

@@ -24,7 +24,8 @@ func (e *PermanentError) Error() string { return "orchestrator: " + e.Code + ": 
 // Unwrap returns Err.
 func (e *PermanentError) Unwrap() error { return e.Err }
 
-// PanicError is an analyzer's panic, which is a failure for now.
+// PanicError is an analyzer's panic, which is a failure for now, whatever the
+// value: it wraps nothing.
 type PanicError struct {
 	Value any
 	Stack []byte // of the goroutine that panicked, as runtime/debug.Stack has it
@@ -33,10 +34,4 @@ type PanicError struct {
 // Error leaves the stack out.
 func (e *PanicError) Error() string {
 	return fmt.Sprintf("orchestrator: the analyzer panicked: %v", e.Value)
-}
-
-// Unwrap returns the panic's value if it is an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
 }

@@ -53,21 +53,21 @@ func (g group) await(ctx context.Context, grace time.Duration) {
 			return
 		case <-cancelled:
 			cancelled = nil
-			if soon := time.Now().Add(killAfter(ctx, grace)); soon.Before(deadline) {
-				over.Reset(time.Until(soon))
+			if soon, is := killAfter(ctx); is && time.Now().Add(soon).Before(deadline) {
+				over.Reset(soon)
 			}
 		}
 	}
 }
 
-// killAfter is how long what ignores the end of ctx may live on: the context's
-// cause may want it shorter than usual.
-func killAfter(ctx context.Context, usual time.Duration) time.Duration {
+// killAfter is how long what ignores the end of ctx may live on, if the
+// context's cause has an opinion.
+func killAfter(ctx context.Context) (after time.Duration, is bool) {
 	var urgent interface{ KillAfter() time.Duration }
-	if errors.As(context.Cause(ctx), &urgent) {
-		return min(usual, urgent.KillAfter())
+	if is = errors.As(context.Cause(ctx), &urgent); is {
+		after = urgent.KillAfter()
 	}
-	return usual
+	return after, is
 }
 
 // signal reaches whoever is in the group. There is no one to tell of a failure,

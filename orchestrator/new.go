@@ -9,7 +9,8 @@ import (
 // Options tune what [New] returns. The zero value is the default.
 type Options struct {
 	// Grace is how long an exec: program may live on after SIGTERM before it
-	// gets SIGKILL. Zero: 5 s. See [New] for what shortens it.
+	// gets SIGKILL. Zero: 5 s. The end of ctx may shorten it:
+	// see the package's documentation.
 	Grace time.Duration
 }
 
@@ -23,7 +24,8 @@ const defaultGrace = 5 * time.Second
 //
 // It starts nothing and calls nobody; for exec: it looks the program up on PATH
 // now. Its errors say what is wrong with spec and show no password or query of a
-// URL. doc.go says what each analyzer does with its job.
+// URL. The package's documentation says what each analyzer does
+// with its job.
 func New(spec string, o Options) (Analyzer, error) {
 	if o.Grace < 0 {
 		return nil, fmt.Errorf("orchestrator: negative grace: %v", o.Grace)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"unicode/utf8"
 )
 
 const (
@@ -47,8 +46,6 @@ func (o *output) result() (Result, error) {
 		return nil, nil
 	case json.Valid(o.text):
 		return json.RawMessage(o.text), nil
-	case !utf8.Valid(o.text):
-		return nil, refusal(path{}, "is neither JSON nor UTF-8 text", nil)
 	}
 	text, ended := bytes.CutSuffix(o.text, []byte("\n"))
 	if ended {

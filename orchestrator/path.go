@@ -15,11 +15,12 @@ type step struct {
 	index int
 }
 
-// with copies, so that paths never share what is appended to them. It costs
-// little: a path has at most MaxDepth+1 steps.
-func (p path) with(s step) path {
-	return path{append(p.steps[:len(p.steps):len(p.steps)], s)}
-}
+// newPath is the path of the result, with room for what can be below it.
+func newPath() path { return path{make([]step, 0, MaxDepth+1)} }
+
+// with is p and one step more. It overwrites what with made of p before: only
+// one path is in use at a time, and to copy each is most of reading a result.
+func (p path) with(s step) path { return path{append(p.steps, s)} }
 
 func (p path) field(name string) path { return p.with(step{field: true, name: name}) }
 func (p path) index(i int) path       { return p.with(step{index: i}) }

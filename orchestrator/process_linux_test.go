@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 func init() {
 	programs["worker"] = worker
 	programs["adopter"] = adopter
+	programs["headless"] = headless
 }
 
 // worker SPEC… runs an analysis, as the process around the package does.
@@ -38,6 +41,46 @@ func adopter(args []string) {
 	worker(args)
 	if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); !errors.Is(err, syscall.ECHILD) {
 		panic(pid)
+	}
+}
+
+// headless FILE is polite without its first thread.
+func headless(args []string) {
+	runtime.LockOSThread()
+	if syscall.Gettid() != syscall.Getpid() {
+		panic("not on the first thread")
+	}
+	go func() {
+		polite(args)
+		os.Exit(0)
+	}()
+	_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
+}
+
+// It shows as a zombie, and yet it runs.
+func TestProcessWithoutItsFirstThreadIsAskedToStop(t *testing.T) {
+	file := lifeFile(t)
+	got, err := orchestrator.Run(t.Context(), program(t, never, "leaver", file, "headless", "0"), orchestrator.Job{})
+	nobodyLives(t, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got, map[string]any{"left": "behind"})
+	if text := alive(t, file, "polite"); !strings.Contains(text, "asked to stop") {
+		t.Error("it was not asked to stop")
+	}
+}
+
+// waitForTheDead returns when nobody that was alive in file is any more.
+func waitForTheDead(t *testing.T, file string) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -67,19 +67,6 @@ func nobodyLives(t *testing.T, file string) {
 	}
 }
 
-// waitForTheDead returns when nobody that was alive in file is any more.
-func waitForTheDead(t *testing.T, file string) {
-	t.Helper()
-	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = f.Close() }()
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func lifeFile(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "life")
@@ -111,7 +98,7 @@ func TestProgramGetsTheJobOnStandardInput(t *testing.T) {
 	equal(t, got, map[string]any{
 		"analysis_id": "a1", "lock_token": int64(7), "attempt": int64(2), "input": map[string]any{"n": int64(1)},
 	})
-	got, err = orchestrator.Run(t.Context(), program(t, never, "cat"), orchestrator.Job{})
+	got, err = orchestrator.Run(t.Context(), program(t, never, "cat"), orchestrator.Job{Input: json.RawMessage{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,6 +128,7 @@ func TestProgramsArgumentsAreSplitAtSpacesWithoutAShell(t *testing.T) {
 
 func TestProgramsOutputIsTheResult(t *testing.T) {
 	for stdout, want := range map[string]any{
+		`a\r`:              "a\r",
 		`{\"n\":1.5}\n`:    map[string]any{"n": 1.5},
 		`12\n`:             int64(12),
 		`twelve\n`:         "twelve",
@@ -207,7 +195,9 @@ func TestProgramThatFailsOtherwiseFailsForNow(t *testing.T) {
 	forNow(t, err, "signal 9 (killed)")
 }
 
-func TestProgramThatHasVanishedFailsForNow(t *testing.T) {
+// vanished is an analyzer whose program is there no more.
+func vanished(t *testing.T) orchestrator.Analyzer {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "tool")
 	if err := os.WriteFile(file, []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)
@@ -219,7 +209,11 @@ func TestProgramThatHasVanishedFailsForNow(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	_, err = orchestrator.Run(t.Context(), a, orchestrator.Job{})
+	return a
+}
+
+func TestProgramThatHasVanishedFailsForNow(t *testing.T) {
+	_, err := orchestrator.Run(t.Context(), vanished(t), orchestrator.Job{})
 	forNow(t, err, "tool: ")
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v does not wrap os.ErrNotExist", err)
@@ -276,12 +270,19 @@ func TestMegabytesOfStandardErrorNeitherBlockNorStay(t *testing.T) {
 func TestProgramIsNotStartedForAContextThatHasEnded(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errLost)
-	file := lifeFile(t)
-	_, err := program(t, never, "stubborn", file).Analyze(ctx, orchestrator.Job{})
+	// To start this one would be another error.
+	_, err := vanished(t).Analyze(ctx, orchestrator.Job{})
 	if !errors.Is(err, errLost) {
 		t.Errorf("got %v, want the context's cause", err)
 	}
-	if text, _ := os.ReadFile(file); len(text) > 0 {
-		t.Error("the program was started")
+}
+
+func TestInputThatIsNoJSONIsRefusedForGood(t *testing.T) {
+	for _, a := range []orchestrator.Analyzer{vanished(t), program(t, never, "cat")} {
+		_, err := orchestrator.Run(t.Context(), a, orchestrator.Job{Input: json.RawMessage(`{`)})
+		var refused *orchestrator.PermanentError
+		if !errors.As(err, &refused) || refused.Code != orchestrator.CodeInvalidInput {
+			t.Errorf("got %v, want %s", err, orchestrator.CodeInvalidInput)
+		}
 	}
 }

@@ -82,7 +82,7 @@ func flood(args []string) {
 func end(args []string) {
 	for i, to := range []*os.File{os.Stdout, os.Stderr} {
 		_, text, _ := strings.Cut(args[i+1], "=")
-		must(to.WriteString(must(strconv.Unquote(`"`+text+`"`))))
+		must(to.WriteString(must(strconv.Unquote(`"` + text + `"`))))
 	}
 	os.Exit(must(strconv.Atoi(args[0])))
 }

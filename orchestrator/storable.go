@@ -59,7 +59,7 @@ func Storable(r Result) (any, error) {
 	}
 	d := decoder{text: text, foreign: isText, json: json.NewDecoder(bytes.NewReader(text))}
 	d.json.UseNumber()
-	v, err := d.value(path{}, 1, false)
+	v, err := d.value(newPath(), 1, false)
 	if err != nil {
 		return nil, err
 	}
