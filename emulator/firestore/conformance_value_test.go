@@ -170,6 +170,15 @@ var limitCases = []conformanceCase{
 			}
 		}
 	}},
+	{"AFieldsDottedPathHas1500BytesAtMostAndArraysAddNothing", func(t *testing.T, r *rig) {
+		for n, want := range map[int]codes.Code{1498: codes.OK, 1499: codes.InvalidArgument} {
+			m := mapValue(fields{strings.Repeat("k", n): integerValue(1)})
+			for _, v := range []*value{m, arrayValue(m)} {
+				_, err := r.commit(nil, putFields(r.name("c/d"), fields{"f": v}))
+				wantCode(t, err, want)
+			}
+		}
+	}},
 	{"TimestampsAreCutToMicroseconds", func(t *testing.T, r *rig) {
 		ref := r.doc(t, nil)
 		at := &timestamppb.Timestamp{Seconds: -5, Nanos: 1999}

@@ -24,15 +24,21 @@ func checkFields(f fields) error {
 	if f[typeKey] != nil {
 		return invalid("the field name %q is reserved", typeKey)
 	}
-	return checkMap(f, 1)
+	return checkMap(f, 1, 0)
 }
 
-func checkMap(f fields, depth int) error {
+// checkMap checks a map whose own dotted path, with the dot that follows it,
+// has prefix bytes: the limit is on the path, and arrays add nothing to it.
+func checkMap(f fields, depth, prefix int) error {
 	for name, v := range f {
 		if err := checkFieldName(name); err != nil {
 			return err
 		}
-		if err := checkValue(v, depth); err != nil {
+		path := prefix + len(name)
+		if path > maxPathBytes {
+			return invalid("a field path has %d bytes, the limit is %d", path, maxPathBytes)
+		}
+		if err := checkValue(v, depth, path+1); err != nil {
 			return err
 		}
 	}
@@ -43,8 +49,6 @@ func checkFieldName(name string) error {
 	switch {
 	case name == "":
 		return invalid("a field name is empty")
-	case len(name) > maxIDBytes:
-		return invalid("a field name has %d bytes, the limit is %d", len(name), maxIDBytes)
 	case isReserved(name):
 		return invalid("the field name %q is reserved", name)
 	case !utf8.ValidString(name):
@@ -54,7 +58,7 @@ func checkFieldName(name string) error {
 }
 
 // checkValue checks a value that is the depth-th in a nest of maps and arrays.
-func checkValue(v *value, depth int) error {
+func checkValue(v *value, depth, prefix int) error {
 	switch t := v.GetValueType().(type) {
 	case nil:
 		return invalid("a value has no type")
@@ -73,9 +77,9 @@ func checkValue(v *value, depth int) error {
 			return invalid("a geo point is off the globe")
 		}
 	case *firestorepb.Value_ArrayValue:
-		return checkArray(t.ArrayValue.GetValues(), depth)
+		return checkArray(t.ArrayValue.GetValues(), depth, prefix)
 	case *firestorepb.Value_MapValue:
-		return checkNested(t.MapValue.GetFields(), depth)
+		return checkNested(t.MapValue.GetFields(), depth, prefix)
 	case *firestorepb.Value_NullValue, *firestorepb.Value_BooleanValue, *firestorepb.Value_IntegerValue,
 		*firestorepb.Value_DoubleValue:
 	default:
@@ -92,13 +96,13 @@ func checkLength(n int) error {
 }
 
 // checkNested checks a map that is a value. One with a __type__ is a vector.
-func checkNested(f fields, depth int) error {
+func checkNested(f fields, depth, prefix int) error {
 	if depth > maxDepth {
 		return invalid("maps and arrays nest deeper than %d", maxDepth)
 	}
 	kind, typed := f[typeKey]
 	if !typed {
-		return checkMap(f, depth+1)
+		return checkMap(f, depth+1, prefix)
 	}
 	if kind.GetStringValue() != vectorType || f[vectorKey] == nil || len(f) != 2 {
 		return invalid("a map with %s is not a vector", typeKey)
@@ -111,7 +115,7 @@ func checkNested(f fields, depth int) error {
 	return nil
 }
 
-func checkArray(elements []*value, depth int) error {
+func checkArray(elements []*value, depth, prefix int) error {
 	if depth > maxDepth {
 		return invalid("maps and arrays nest deeper than %d", maxDepth)
 	}
@@ -119,7 +123,7 @@ func checkArray(elements []*value, depth int) error {
 		if _, nested := e.GetValueType().(*firestorepb.Value_ArrayValue); nested {
 			return invalid("an array cannot hold an array directly")
 		}
-		if err := checkValue(e, depth+1); err != nil {
+		if err := checkValue(e, depth+1, prefix); err != nil {
 			return err
 		}
 	}

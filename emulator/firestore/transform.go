@@ -63,7 +63,7 @@ func checkNumber(v *value) error {
 }
 
 func checkElements(a *firestorepb.ArrayValue) error {
-	return checkValue(&value{ValueType: &firestorepb.Value_ArrayValue{ArrayValue: a}}, 1)
+	return checkValue(&value{ValueType: &firestorepb.Value_ArrayValue{ArrayValue: a}}, 1, 0)
 }
 
 // apply returns, for a commit at the given time, the field's next value and the result to report to the client.
