@@ -56,11 +56,10 @@ func Open(ctx context.Context, project string, o Options, opts ...option.ClientO
 }
 
 func newAnalyses(client *firestore.Client, o Options) (*Analyses, error) {
-	collection := client.Collection(o.Collection)
-	if collection == nil || strings.TrimSpace(o.Collection) == "" {
-		return nil, fmt.Errorf("repo: %q is not the path of a collection", o.Collection)
+	if err := CheckCollection(o.Collection); err != nil {
+		return nil, fmt.Errorf("repo: %w", err)
 	}
-	store := &documents{client: client, collection: collection, codec: codec{policy: o.Policy, log: o.Log}}
+	store := &documents{client: client, collection: client.Collection(o.Collection), codec: codec{policy: o.Policy, log: o.Log}}
 	lessor, err := lease.NewLessor[Analysis](store, func(a *Analysis) *lease.Lease { return &a.Lock }, o.Policy)
 	if err != nil {
 		return nil, err

@@ -2,12 +2,23 @@ package repo
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"taskguard/lease"
 )
+
+// CheckCollection refuses what is not the path of a collection, such as
+// analyses or tenants/a/analyses.
+func CheckCollection(path string) error {
+	segments := strings.Split(path, "/")
+	if len(segments)%2 == 0 || slices.ContainsFunc(segments, func(s string) bool { return CheckID(s) != nil }) {
+		return fmt.Errorf("%q is not the path of a collection", path)
+	}
+	return nil
+}
 
 // maxID is Firestore's limit, in bytes.
 const maxID = 1500

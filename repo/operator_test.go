@@ -12,7 +12,7 @@ import (
 
 func TestAnOperatorsChanges(t *testing.T) {
 	cases := map[string]func(t *testing.T, b *emulatortest.Backend, a *Analyses){
-		"CreateMakesAQueuedAnalysisOnce": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+		"CreateMakesAQueuedAnalysisOnce": func(t *testing.T, _ *emulatortest.Backend, a *Analyses) {
 			if err := a.Create(t.Context(), "x", map[string]any{"n": int64(1)}); err != nil {
 				t.Fatal(err)
 			}
@@ -27,7 +27,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 				t.Errorf("another path: %v", err)
 			}
 		},
-		"GetOfAMissingOneIsNotFound": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+		"GetOfAMissingOneIsNotFound": func(t *testing.T, _ *emulatortest.Backend, a *Analyses) {
 			if _, err := a.Get(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
 				t.Errorf("get: %v", err)
 			}

@@ -53,8 +53,10 @@ func (c *call) place() (place, error) {
 	if p.project == "" {
 		problems = append(problems, missing("GOOGLE_CLOUD_PROJECT"))
 	}
-	if strings.Count(p.collection, "/")%2 != 0 || strings.Contains("/"+p.collection+"/", "//") && p.collection != "" {
-		problems = append(problems, fmt.Errorf("ANALYSES_COLLECTION: %q is not the path of a collection", p.collection))
+	if p.collection != "" {
+		if err := repo.CheckCollection(p.collection); err != nil {
+			problems = append(problems, fmt.Errorf("ANALYSES_COLLECTION: %w", err))
+		}
 	}
 	if len(problems) > 0 {
 		return p, environmentError{errors.Join(problems...)}

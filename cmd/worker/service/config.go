@@ -11,6 +11,7 @@ import (
 
 	"taskguard/lease"
 	"taskguard/orchestrator"
+	"taskguard/repo"
 )
 
 // Config is the worker's environment, read and checked.
@@ -44,10 +45,10 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 		LogLevel:     e.level("LOG_LEVEL"),
 	}
 	c.Policy = e.policy()
-	if strings.Count(c.Collection, "/")%2 != 0 || strings.Contains("/"+c.Collection+"/", "//") {
-		e.problem("ANALYSES_COLLECTION", "%q is not the path of a collection", c.Collection)
+	err := repo.CheckCollection(c.Collection)
+	if err != nil {
+		e.problem("ANALYSES_COLLECTION", "%v", err)
 	}
-	var err error
 	if c.Analyzer, err = orchestrator.New(c.AnalyzerSpec, orchestrator.Options{}); err != nil {
 		e.problem("ANALYZER", "%v", err)
 	}
