@@ -1,5 +1,5 @@
 # make check runs what CI runs.
-.PHONY: check test race lint cover bench fuzz demo
+.PHONY: check test race lint bench fuzz demo
 
 GOLANGCI := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
 FUZZTIME ?= 10s

@@ -64,7 +64,7 @@ func (h *Hold[D]) Finish(ctx context.Context, set func(*D)) error {
 
 // Release frees the lease with set's changes if it is still ours, and changes
 // nothing otherwise, which is no error (G8). refund takes back the attempt. It
-// tries for at most 6 s, also when ctx has ended.
+// tries for at most 2 s, also when ctx has ended.
 func (h *Hold[D]) Release(ctx context.Context, set func(*D), refund bool) error {
 	defer h.lessor.forget(h)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
@@ -97,7 +97,7 @@ func (h *Hold[D]) Renew(ctx context.Context, ttl time.Duration) error {
 	}, nil, func(l Lease) bool { return l.HeldBy(h.grant) && l.ExpiresAt.Equal(meant) })
 	switch {
 	case err == nil:
-		h.know(c)
+		h.know(c, lessor.policy)
 	case errors.Is(err, ErrLost):
 		h.lessor.forget(h)
 	}
@@ -132,11 +132,11 @@ func (h *Hold[D]) known() Cell[D] {
 }
 
 // know takes a Cell that shows the lease as ours.
-func (h *Hold[D]) know(c Cell[D]) {
+func (h *Hold[D]) know(c Cell[D], p Policy) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.cell = c
-	h.until = Trusted(*h.lessor.of(&c.Doc), c.At, c.Asked, h.lessor.policy)
+	h.until = Trusted(*h.lessor.of(&c.Doc), c.At, c.Asked, p)
 	select {
 	case h.moved <- struct{}{}:
 	default:

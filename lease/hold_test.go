@@ -259,3 +259,16 @@ func TestTheStoresClockMayBeSetToAnything(t *testing.T) {
 		})
 	}
 }
+
+// A renewal by a TTL shorter than the Policy's margin is trusted by its own.
+func TestARenewalIsTrustedByItsOwnMargin(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		if err := h.Renew(w.Context(), 25*time.Second); err != nil {
+			w.Fatal(err)
+		}
+		if err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error { return nil }); err != nil {
+			w.Errorf("run: %v", err)
+		}
+	})
+}

@@ -71,6 +71,9 @@ func (p Policy) Margin() time.Duration { return p.filled().TTL / 10 }
 // so that it has ended before another can have taken over.
 func (p Policy) KillAfter() time.Duration { return min(grace, p.Margin()/2) }
 
+// Last reports whether l's attempt is the last that p grants.
+func (p Policy) Last(l Lease) bool { return p.MaxAttempts > 0 && l.Attempts >= p.MaxAttempts }
+
 func (p Policy) filled() Policy {
 	if p.TTL == 0 {
 		p.TTL = DefaultTTL
@@ -113,6 +116,7 @@ type Acquisition struct {
 	Status    string // the record's own word for its state, where it was read
 	Grant     Grant
 	Attempt   int           // number of this acquisition
+	Last      bool          // no further attempt is left
 	ExpiresAt time.Time     // by the store's clock: of this lease, or of the one that is in the way
 	Remaining time.Duration // from the store's time of the reading until ExpiresAt
 }

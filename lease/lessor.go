@@ -12,7 +12,7 @@ import (
 const (
 	acquireTimeout = 15 * time.Second
 	finishTimeout  = 60 * time.Second
-	releaseTimeout = 6 * time.Second
+	releaseTimeout = 2 * time.Second // what is stopped and killed after 5 s still releases within 8
 )
 
 // Lessor grants leases on the records of a Store. It is safe for concurrent
@@ -133,7 +133,7 @@ func (l *Lessor[D]) Resume(ctx context.Context, key, owner string) (*Hold[D], er
 // hold is the Hold of the acquisition that c shows.
 func (l *Lessor[D]) hold(key string, c Cell[D]) *Hold[D] {
 	h := &Hold[D]{lessor: l, key: key, grant: l.of(&c.Doc).Grant(), moved: make(chan struct{}, 1)}
-	h.know(c)
+	h.know(c, l.policy)
 	return h
 }
 

@@ -107,10 +107,10 @@ func TestAcquireGivesUpAfterFifteenSeconds(t *testing.T) {
 	})
 }
 
-func TestFinishTriesForAMinuteAndReleaseForSixSeconds(t *testing.T) {
+func TestFinishTriesForAMinuteAndReleaseForTwoSeconds(t *testing.T) {
 	for want, end := range map[time.Duration]func(w *world, h *lease.Hold[job]) error{
 		time.Minute:     func(w *world, h *lease.Hold[job]) error { return h.Finish(w.Context(), nil) },
-		6 * time.Second: func(w *world, h *lease.Hold[job]) error { return h.Release(w.Context(), nil, false) },
+		2 * time.Second: func(w *world, h *lease.Hold[job]) error { return h.Release(w.Context(), nil, false) },
 	} {
 		inWorld(t, func(w *world) {
 			h := w.acquire()

@@ -18,7 +18,7 @@ func Take(l Lease, now time.Time, owner string, p Policy) (Lease, error) {
 		return l, ErrFinished
 	case held(l, now):
 		return l, heldError(l, now)
-	case p.MaxAttempts > 0 && l.Attempts >= p.MaxAttempts:
+	case p.Last(l):
 		l.Token++
 		return finished(l, owner), ErrExhausted
 	}

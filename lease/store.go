@@ -129,7 +129,7 @@ func (e *edit[D]) exclude(ctx context.Context, x Excluder[D]) (done bool, err er
 	var verdict error
 	c, err := x.Exclude(ctx, e.key, func(c Cell[D]) (next D, err error) {
 		e.cell, verdict = c, nil
-		if e.doubt && e.landed(c) {
+		if e.landed(c) {
 			verdict = errLanded
 			return c.Doc, verdict
 		}

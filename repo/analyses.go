@@ -89,7 +89,7 @@ func (a *Analyses) AcquireAnalysisLock(ctx context.Context, id, owner string, tt
 	var held *lease.HeldError
 	switch {
 	case err == nil:
-		return lease.Acquisition{Acquired: true, Status: doc.Status, Grant: doc.Lock.Grant(), Attempt: doc.Lock.Attempts, ExpiresAt: doc.Lock.ExpiresAt}, nil
+		return lease.Acquisition{Acquired: true, Status: doc.Status, Grant: doc.Lock.Grant(), Attempt: doc.Lock.Attempts, Last: lessor.Policy().Last(doc.Lock), ExpiresAt: doc.Lock.ExpiresAt}, nil
 	case errors.Is(err, lease.ErrFinished):
 		skip.Reason = lease.AlreadyFinished
 	case errors.As(err, &held):

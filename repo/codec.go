@@ -92,9 +92,11 @@ func (c codec) changes(prev Analysis, next *Analysis, now time.Time) []firestore
 		}
 	}
 	p, n := prev.Lock, next.Lock
+	// What others left in result and error is not what a READY or FAILED means.
+	turned := finishedStatus(prev.Status) != finishedStatus(next.Status)
 	set("status", prev.Status != next.Status, next.Status)
-	set("result", !reflect.DeepEqual(prev.Result, next.Result), next.Result)
-	set("error", !reflect.DeepEqual(prev.Error, next.Error), errorValue(next.Error))
+	set("result", turned && next.Status == Ready || !reflect.DeepEqual(prev.Result, next.Result), next.Result)
+	set("error", turned || !reflect.DeepEqual(prev.Error, next.Error), errorValue(next.Error))
 	set("attempts", p.Attempts != n.Attempts, n.Attempts)
 	set("finishedBy", p.FinishedBy != n.FinishedBy, orDelete(n.FinishedBy))
 	set("lockToken", p.Token != n.Token, n.Token)

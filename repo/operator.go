@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"cloud.google.com/go/firestore"
@@ -26,12 +27,17 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, editTimeout)
 	defer cancel()
-	now := timeValue(time.Now()) // for people; nothing is decided by it
+	now := time.Now().Truncate(time.Millisecond) // for people; nothing is decided by it
 	_, err := a.store.collection.Doc(id).Create(ctx, map[string]any{
-		"status": Queued, "input": input, "attempts": 0, "createdAt": now, "updatedAt": now,
+		"status": Queued, "input": input, "attempts": 0, "createdAt": timeValue(now), "updatedAt": timeValue(now),
 	})
 	switch {
 	case status.Code(err) == codes.AlreadyExists:
+		// Also the answer to a creation whose reply was lost and which the client
+		// sent again.
+		if d, err := a.Get(ctx, id); err == nil && d.CreatedAt.Equal(now) && reflect.DeepEqual(d.Input, input) {
+			return nil
+		}
 		return fmt.Errorf("%w: %q", ErrExists, id)
 	case err != nil:
 		return outOfReach(storeError("create", id, err))
@@ -85,7 +91,7 @@ func (a *Analyses) Unlock(ctx context.Context, id string) (Analysis, error) {
 		d.Lock = lease.Break(d.Lock)
 		requeue(d)
 		return nil
-	})
+	}, func(was, is lease.Lease) bool { return is.Grant() != was.Grant() })
 }
 
 // Requeue opens an analysis again, finished or not, from attempt one. It is a
@@ -99,26 +105,36 @@ func (a *Analyses) Requeue(ctx context.Context, id string) (Analysis, error) {
 		}
 		d.Lock, d.Status, d.Error = l, Queued, nil
 		return nil
+	}, func(was, is lease.Lease) bool {
+		taken := is.Token > was.Token && (was.Finished || is.Attempts < was.Attempts) // by the next, already
+		return taken || !is.Finished && is.Owner == "" && is.Attempts == 0
 	})
 }
 
-// edit changes an analysis whoever holds it. Changes are such that making them
-// twice is making them once.
-func (a *Analyses) edit(ctx context.Context, id string, change func(d *Analysis, now time.Time) error) (before Analysis, err error) {
+// edit changes an analysis whoever holds it. landed tells from the lease that
+// was changed first, and from what it is now, whether a change was made whose
+// reply was lost: making it again could undo what others have done since.
+func (a *Analyses) edit(ctx context.Context, id string, change func(d *Analysis, now time.Time) error,
+	landed func(was, is lease.Lease) bool,
+) (before Analysis, err error) {
 	if err := CheckID(id); err != nil {
 		return Analysis{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, editTimeout)
 	defer cancel()
+	var first *lease.Lease
 	_, err = lease.Edit(ctx, a.store, id, nil, func(c lease.Cell[Analysis]) (Analysis, error) {
 		before = c.Doc
+		if first == nil {
+			first = &c.Doc.Lock
+		}
 		if !c.Exists {
 			return c.Doc, fmt.Errorf("%w: %q", lease.ErrNotFound, id)
 		}
 		next := c.Doc
 		err := change(&next, c.At)
 		return next, err
-	}, func(lease.Cell[Analysis]) bool { return false })
+	}, func(c lease.Cell[Analysis]) bool { return c.Exists && landed(*first, c.Doc.Lock) })
 	return before, err
 }
 

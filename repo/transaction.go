@@ -51,8 +51,12 @@ func (s *documents) Swap(ctx context.Context, id string, prev lease.Cell[Analysi
 		return lease.Cell[Analysis]{}, lease.ErrConflict // analyses are made by Create alone
 	}
 	updates := s.codec.changes(prev.Doc, &next, prev.Now())
-	if len(updates) == 0 {
-		return prev, nil
+	if len(updates) == 0 { // such as a renewal within the millisecond of the last
+		c, err := s.Load(ctx, id)
+		if err == nil && (!c.Exists || !read.Equal(c.Rev.(time.Time))) {
+			return c, lease.ErrConflict
+		}
+		return c, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -29,15 +29,12 @@ type Records interface {
 // Guard runs each analysis once at a time and finishes it once (G1). It is
 // safe for concurrent use.
 type Guard struct {
-	Locks    Locks
-	Records  Records
-	Analyzer orchestrator.Analyzer
-	Instance string // begins the owner of each delivery: revision/instance
-	// MaxAttempts is the policy's: a run that fails for now on its last attempt
-	// fails for good. Zero: no limit.
-	MaxAttempts int
-	RunTimeout  time.Duration // of one run; passing it is a failure for now
-	Log         *slog.Logger
+	Locks      Locks
+	Records    Records
+	Analyzer   orchestrator.Analyzer
+	Instance   string        // begins the owner of each delivery: revision/instance
+	RunTimeout time.Duration // of one run; passing it is a failure for now
+	Log        *slog.Logger
 }
 
 // Causes with which a run's context ends, beside lease.ErrLost.
@@ -98,12 +95,15 @@ func (g *Guard) run(ctx context.Context, id, owner string, acq lease.Acquisition
 		result, err = orchestrator.Run(ctx, g.Analyzer, job)
 		return err
 	})
+	var lost *lease.LostError
 	var permanent *orchestrator.PermanentError
 	switch {
 	case err == nil:
 		return g.complete(ctx, id, owner, result)
-	case errors.Is(err, lease.ErrLost):
-		g.release(ctx, id, owner, false) // ours still, if time is all that was lost
+	case errors.As(err, &lost):
+		if lost.Reason == lease.OutOfTime { // the lock may still be ours
+			g.release(ctx, id, owner, false)
+		}
 		return Outcome{Case: LockLost, Err: err}
 	case errors.As(err, &permanent):
 		return g.fail(ctx, id, owner, permanent.Code, permanent.Message)
@@ -120,8 +120,8 @@ func (g *Guard) run(ctx context.Context, id, owner string, acq lease.Acquisition
 		code = "analyzer_panicked"
 		g.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", id, "stack", string(panicked.Stack[:min(4096, len(panicked.Stack))]))
 	}
-	if g.MaxAttempts > 0 && acq.Attempt >= g.MaxAttempts {
-		return g.fail(ctx, id, owner, lease.AttemptsExhausted, fmt.Sprintf("attempt %d of %d: %v", acq.Attempt, g.MaxAttempts, err))
+	if acq.Last {
+		return g.fail(ctx, id, owner, lease.AttemptsExhausted, fmt.Sprintf("attempt %d was the last: %v", acq.Attempt, err))
 	}
 	g.release(ctx, id, owner, false)
 	return Outcome{Case: Retry, Err: err, Code: code}
@@ -130,7 +130,8 @@ func (g *Guard) run(ctx context.Context, id, owner string, acq lease.Acquisition
 func (g *Guard) complete(ctx context.Context, id, owner string, result any) Outcome {
 	err := g.Records.Complete(ctx, id, owner, result)
 	if errors.Is(err, lease.ErrRefused) { // the document has other fields too, which nobody else could count
-		return g.fail(ctx, id, owner, orchestrator.CodeResultTooLarge, "result: the document cannot hold it: "+err.Error())
+		g.Log.WarnContext(ctx, "result refused", "analysis_id", id, "error", err)
+		return g.fail(ctx, id, owner, orchestrator.CodeResultTooLarge, "result: the document cannot hold it beside its other fields")
 	}
 	return g.finished(ctx, id, owner, Outcome{Case: Ran}, err)
 }
@@ -147,6 +148,8 @@ func (g *Guard) finished(ctx context.Context, id, owner string, o Outcome, err e
 		return o
 	case errors.Is(err, lease.ErrLost), errors.Is(err, lease.ErrNotFound):
 		return Outcome{Case: LockLost, Err: err}
+	case errors.Is(err, lease.ErrMalformed):
+		return Outcome{Case: Spoilt, Err: err}
 	case errors.Is(err, lease.ErrRefused): // not even an error fits into the document
 		g.release(ctx, id, owner, false)
 		return Outcome{Case: Retry, Err: err, Code: "unrecordable"}

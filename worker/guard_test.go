@@ -73,7 +73,7 @@ func start(t *testing.T, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 	w.stop = stop
 	w.guard = &worker.Guard{
 		Locks: a, Records: a, Analyzer: body, Instance: "test/1",
-		MaxAttempts: policy.MaxAttempts, RunTimeout: 25 * time.Minute, Log: slog.New(slog.DiscardHandler),
+		RunTimeout: 25 * time.Minute, Log: slog.New(slog.DiscardHandler),
 	}
 	w.Server = worker.NewServer(work, w.guard)
 	return w
@@ -280,6 +280,15 @@ func TestDelivery(t *testing.T) {
 			if msg, _ := a.Body["error"].(string); !strings.Contains(msg, "lockToken is a string") {
 				t.Errorf("error = %q", msg)
 			}
+		},
+		"TheTokenIsSpoiltMidRun": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				b.Merge(t, "x", map[string]any{"lockToken": "?"})
+				return "done", nil
+			})
+			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "malformed", "error": "*"})
+			checkFields(t, b, "x", map[string]any{"status": "PROCESSING", "result": nil})
 		},
 		"StoppedDuringTheRun": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", queued)

@@ -25,7 +25,8 @@ const (
 	TooLarge
 	Unavailable // before the run
 	Unfinished  // Firestore out of reach for the run's finish
-	Malformed
+	Malformed   // before the run
+	Spoilt      // malformed by others during it
 	WrongMethod
 	NoSuchRoute
 	Internal
@@ -85,6 +86,7 @@ var answers = [...]struct {
 	Unavailable:     {code: http.StatusServiceUnavailable, acquired: no, reason: "unavailable"},
 	Unfinished:      {code: http.StatusServiceUnavailable, acquired: yes, reason: "unavailable"},
 	Malformed:       {code: http.StatusInternalServerError, acquired: no, reason: "malformed", error: true},
+	Spoilt:          {code: http.StatusInternalServerError, acquired: yes, reason: "malformed", error: true},
 	WrongMethod:     {code: http.StatusMethodNotAllowed, reason: "method_not_allowed"},
 	NoSuchRoute:     {code: http.StatusNotFound, reason: "no_such_route"},
 	Internal:        {code: http.StatusInternalServerError, reason: "internal"},
@@ -123,7 +125,7 @@ func (o Outcome) answer() (code int, a Answer) {
 	}
 	if row.error && o.Err != nil {
 		msg := o.Err.Error()
-		a.Error = msg[:min(maxError, len(msg))]
+		a.Error = strings.ToValidUTF8(msg[:min(maxError, len(msg))], "")
 	}
 	return row.code, a
 }

@@ -9,6 +9,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -57,6 +58,11 @@ func required(getenv func(string) string) bool {
 //
 //	func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
 func Main(m *testing.M) int {
+	// On Google's emulator cases wait for time to pass, not for a processor.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
 	code := m.Run()
 	if err := process.stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "emulatortest:", err)

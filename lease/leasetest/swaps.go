@@ -19,6 +19,7 @@ func swaps[D any](s Suite[D]) []testCase[D] {
 		{name: "SwapOfAStaleCellIsAConflictAndChangesNothing", run: stale[D]},
 		{name: "SwapDoesNotRecreateADeletedRecord", run: deleted[D]},
 		{name: "ADeletedAndRecreatedRecordIsAnotherRevision", run: recreated[D]},
+		{name: "ASwapThatChangesNothingOfAStaleCellIsAConflict", run: idle[D]},
 		{name: "OfManySwapsAtOnceOneWins", run: manySwaps[D]},
 		{name: "SwapAnswersWhatLoadThenReads", run: swapAnswers[D]},
 		{name: "TheNextSwapNeedsNoLoad", run: chain[D]},
@@ -108,6 +109,17 @@ func recreated[D any](b *bench[D]) {
 	_, err := b.store.Swap(b.Context(), key, c, b.owned(c, "w/1"))
 	b.wantErr(err, lease.ErrConflict)
 	b.wantLease(b.lease(), lease.Lease{})
+}
+
+func idle[D any](b *bench[D]) {
+	old := b.created().load()
+	if _, err := b.store.Swap(b.Context(), key, old, old.Doc); err != nil {
+		b.Errorf("of a fresh cell: %v", err)
+	}
+	old = b.load()
+	b.usurp("w/1")
+	_, err := b.store.Swap(b.Context(), key, old, old.Doc)
+	b.wantErr(err, lease.ErrConflict)
 }
 
 func manySwaps[D any](b *bench[D]) {

@@ -71,7 +71,7 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	defer cancel(nil)
 	handler := worker.NewServer(work, &worker.Guard{
 		Locks: analyses, Records: analyses, Analyzer: cfg.Analyzer, Instance: instance(ctx),
-		MaxAttempts: cfg.Policy.MaxAttempts, RunTimeout: cfg.RunTimeout, Log: log,
+		RunTimeout: cfg.RunTimeout, Log: log,
 	})
 	ready := make(chan struct{})
 	go func() {
