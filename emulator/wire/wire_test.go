@@ -1,0 +1,97 @@
+package wire_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"taskguard/emulator/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// newServer serves one method, test.Wait/Wait, by handler.
+func newServer(handler func(context.Context)) *wire.Server {
+	return wire.NewServer(1<<20, func(r grpc.ServiceRegistrar) {
+		r.RegisterService(&grpc.ServiceDesc{
+			ServiceName: "test.Wait", HandlerType: (*any)(nil),
+			Methods: []grpc.MethodDesc{{MethodName: "Wait", Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+				if err := decode(&emptypb.Empty{}); err != nil {
+					return nil, err
+				}
+				handler(ctx)
+				return &emptypb.Empty{}, nil
+			}}},
+		}, struct{}{})
+	})
+}
+
+func call(conn *grpc.ClientConn) error {
+	return conn.Invoke(context.Background(), "/test.Wait/Wait", &emptypb.Empty{}, &emptypb.Empty{})
+}
+
+func TestCloseEndsCallsAndWaitsForTheirHandlers(t *testing.T) {
+	entered := make(chan struct{})
+	var left atomic.Bool
+	s := newServer(func(ctx context.Context) {
+		close(entered)
+		<-ctx.Done()
+		time.Sleep(50 * time.Millisecond)
+		left.Store(true)
+	})
+	conn, err := s.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	failed := make(chan error)
+	go func() { failed <- call(conn) }()
+	<-entered
+	s.Close()
+	if !left.Load() {
+		t.Error("Close returned before the handler")
+	}
+	if err := <-failed; err == nil {
+		t.Error("the call succeeded")
+	}
+	if _, err := s.Dial(); !errors.Is(err, wire.ErrClosed) {
+		t.Errorf("Dial after Close: %v, want ErrClosed", err)
+	}
+	s.Close()
+}
+
+func TestAPortAndThePipeServeTheSame(t *testing.T) {
+	var calls atomic.Int32
+	s := newServer(func(context.Context) { calls.Add(1) })
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error)
+	go func() { served <- s.Serve(l) }()
+	inside, err := s.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inside.Close()
+	outside, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer outside.Close()
+	if err := errors.Join(call(inside), call(outside)); err != nil || calls.Load() != 2 {
+		t.Errorf("%d calls, %v", calls.Load(), err)
+	}
+	s.Close()
+	if err := <-served; err != nil {
+		t.Errorf("Serve after Close: %v, want nil", err)
+	}
+}
