@@ -20,7 +20,7 @@ const editTimeout = 15 * time.Second
 
 // Create makes a QUEUED analysis with input, a value as orchestrator.Storable
 // returns it: ErrExists if the id is taken, lease.ErrRefused if Firestore
-// cannot hold the input.
+// cannot hold the input. After lease.ErrUnavailable it may exist all the same.
 func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 	if err := CheckID(id); err != nil {
 		return err
@@ -85,13 +85,14 @@ func (a *Analyses) List(ctx context.Context, limit int) ([]Analysis, error) {
 }
 
 // Unlock takes the lock from whoever holds it and puts PROCESSING back to
-// QUEUED: an operator's forced release. It returns the analysis as it was.
+// QUEUED: an operator's forced release. Who takes it at that very moment keeps
+// it. It returns the analysis as it was.
 func (a *Analyses) Unlock(ctx context.Context, id string) (Analysis, error) {
 	return a.edit(ctx, id, func(d *Analysis, _ time.Time) error {
 		d.Lock = lease.Break(d.Lock)
 		requeue(d)
 		return nil
-	}, func(was, is lease.Lease) bool { return is.Grant() != was.Grant() })
+	}, func(was, is Analysis) bool { return is.Lock.Grant() != was.Lock.Grant() })
 }
 
 // Requeue opens an analysis again, finished or not, from attempt one. It is a
@@ -105,28 +106,29 @@ func (a *Analyses) Requeue(ctx context.Context, id string) (Analysis, error) {
 		}
 		d.Lock, d.Status, d.Error = l, Queued, nil
 		return nil
-	}, func(was, is lease.Lease) bool {
-		taken := is.Token > was.Token && (was.Finished || is.Attempts < was.Attempts) // by the next, already
-		return taken || !is.Finished && is.Owner == "" && is.Attempts == 0
+	}, func(was, is Analysis) bool {
+		open := is.Status == Queued && is.Error == nil && is.Lock.Owner == "" && is.Lock.Attempts == 0
+		taken := is.Lock.Token > was.Lock.Token && (was.Lock.Finished || is.Lock.Attempts < was.Lock.Attempts) // by the next, already
+		return open || taken
 	})
 }
 
-// edit changes an analysis whoever holds it. landed tells from the lease that
-// was changed first, and from what it is now, whether a change was made whose
-// reply was lost: making it again could undo what others have done since.
+// edit changes an analysis whoever holds it. landed tells from what was changed
+// first, and from what it is now, whether there is nothing left to change: a
+// change whose reply was lost, made again, could undo what others did since.
 func (a *Analyses) edit(ctx context.Context, id string, change func(d *Analysis, now time.Time) error,
-	landed func(was, is lease.Lease) bool,
+	landed func(was, is Analysis) bool,
 ) (before Analysis, err error) {
 	if err := CheckID(id); err != nil {
 		return Analysis{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, editTimeout)
 	defer cancel()
-	var first *lease.Lease
+	var first *Analysis
 	_, err = lease.Edit(ctx, a.store, id, nil, func(c lease.Cell[Analysis]) (Analysis, error) {
 		before = c.Doc
 		if first == nil {
-			first = &c.Doc.Lock
+			first = &c.Doc
 		}
 		if !c.Exists {
 			return c.Doc, fmt.Errorf("%w: %q", lease.ErrNotFound, id)
@@ -134,7 +136,7 @@ func (a *Analyses) edit(ctx context.Context, id string, change func(d *Analysis,
 		next := c.Doc
 		err := change(&next, c.At)
 		return next, err
-	}, func(c lease.Cell[Analysis]) bool { return c.Exists && landed(*first, c.Doc.Lock) })
+	}, func(c lease.Cell[Analysis]) bool { return c.Exists && landed(*first, c.Doc) })
 	return before, err
 }
 

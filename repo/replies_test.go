@@ -80,6 +80,27 @@ func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
 	}
 }
 
+// Another's write just before an operator's commit is no commit of his.
+func TestAnOvertakenRequeueIsMadeAllTheSame(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "ARCHIVED", "error": map[string]any{"code": "c"}})
+		overtaken := false
+		a := open(t, b, grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if path.Base(method) == "Commit" && !overtaken {
+				overtaken = true
+				b.Merge(t, "x", map[string]any{"theirs": 1})
+			}
+			return invoke(ctx, method, req, reply, cc, opts...)
+		}))
+		if _, err := a.Requeue(t.Context(), "x"); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.Fields(t, "x"); got["status"] != Queued || got["error"] != nil || got["theirs"] != int64(1) {
+			t.Errorf("document: %v", got)
+		}
+	})
+}
+
 // A creation whose reply was lost, which the client sends again by itself, is
 // no conflict with itself.
 func TestACreationsLostReplyIsNoConflict(t *testing.T) {

@@ -51,7 +51,7 @@ func TestCloseEndsCallsAndWaitsForTheirHandlers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	failed := make(chan error)
 	go func() { failed <- call(conn) }()
 	<-entered
@@ -81,12 +81,12 @@ func TestAPortAndThePipeServeTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer inside.Close()
+	defer func() { _ = inside.Close() }()
 	outside, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer outside.Close()
+	defer func() { _ = outside.Close() }()
 	if err := errors.Join(call(inside), call(outside)); err != nil || calls.Load() != 2 {
 		t.Errorf("%d calls, %v", calls.Load(), err)
 	}

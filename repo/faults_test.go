@@ -1,0 +1,116 @@
+package repo
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+)
+
+// operation is one write of the lock on the analysis x, which began with 3
+// attempts and the token 7.
+type operation struct {
+	acquired bool // before it
+	do       func(t *testing.T, a *Analyses) error
+	want     map[string]any // of the document, but for the times
+}
+
+var operations = map[string]operation{
+	"acquire": {false, func(t *testing.T, a *Analyses) error {
+		t.Helper()
+		acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0)
+		if want := (lease.Grant{Owner: "w/1", Token: 8}); err == nil && (!acq.Acquired || acq.Grant != want || acq.Attempt != 4) {
+			t.Errorf("acquired = %+v, want %+v at attempt 4", acq, want)
+		}
+		return err
+	}, map[string]any{"status": Processing, "attempts": int64(4), "lockToken": int64(8), "lockOwner": "w/1"}},
+	"heartbeat": {true, func(t *testing.T, a *Analyses) error {
+		t.Helper()
+		return a.RefreshAnalysisLock(t.Context(), "x", "w/1", 0)
+	}, map[string]any{"status": Processing, "attempts": int64(4), "lockToken": int64(8), "lockOwner": "w/1"}},
+	"finish": {true, func(t *testing.T, a *Analyses) error {
+		t.Helper()
+		return a.Complete(t.Context(), "x", "w/1", "result")
+	}, map[string]any{"status": Ready, "attempts": int64(4), "lockToken": int64(8), "result": "result", "finishedBy": "w/1"}},
+	"release": {true, func(t *testing.T, a *Analyses) error {
+		t.Helper()
+		return a.ReleaseAnalysisLock(t.Context(), "x", "w/1", true)
+	}, map[string]any{"status": Queued, "attempts": int64(3), "lockToken": int64(8)}},
+}
+
+var doubtful = []codes.Code{
+	codes.Unavailable, codes.ResourceExhausted, codes.DeadlineExceeded, codes.Internal, codes.Canceled,
+	codes.Unknown, codes.Aborted, codes.FailedPrecondition, codes.InvalidArgument, codes.NotFound,
+}
+
+// Whatever code a first commit answers, and whether or not it was carried out,
+// the operation comes to its one outcome, and is applied once. Only a commit
+// outside a transaction can be refused for good.
+func TestACommitOfUnknownOutcomeIsAppliedOnce(t *testing.T) {
+	for verb, op := range operations {
+		for _, code := range doubtful {
+			for how, f := range map[string]fault{"carried out": lost(code), "dropped": dropped(code)} {
+				for _, exclusive := range []bool{false, true} {
+					refused := how == "dropped" && code == codes.InvalidArgument && !exclusive
+					t.Run(fmt.Sprintf("%s/%v/%s/exclusive=%v", verb, code, how, exclusive), func(t *testing.T) {
+						inBubble(t, func(t *testing.T, b *emulatortest.Backend) { op.meets(t, b, f, exclusive, refused) })
+					})
+				}
+			}
+		}
+	}
+}
+
+// meets lets the operation's commit meet f, and checks what came of it.
+func (op operation) meets(t *testing.T, b *emulatortest.Backend, f fault, exclusive, refused bool) {
+	t.Helper()
+	l := &line{}
+	a := open(t, b, l.options()...)
+	b.Put(t, "x", map[string]any{"status": Queued, "attempts": 3, "lockToken": 7, "theirs": 0})
+	if op.acquired {
+		mustAcquire(t, a, "x", "w/1")
+		time.Sleep(time.Minute)
+	}
+	before, billed, began := b.Fields(t, "x"), b.Server.Usage().Writes, time.Now()
+	faults, writes, theirs := map[string][]fault{commit: {f}}, int64(1), int64(0)
+	if exclusive {
+		faults, writes, theirs = exclusively(t, b, map[string][]fault{exclusiveCommit: {f}}), 3, 2
+	}
+	l.befall(faults)
+	err := op.do(t, a)
+	l.wantAllMet(t)
+	billed = b.Server.Usage().Writes - billed
+	got := b.Fields(t, "x")
+	if refused {
+		if diff := cmp.Diff(before, got); !errors.Is(err, lease.ErrRefused) || billed != 0 || diff != "" {
+			t.Errorf("error = %v, want ErrRefused; document (-before +after):\n%s", err, diff)
+		}
+		return
+	}
+	if err != nil || billed != writes {
+		t.Errorf("%d writes, error %v; want %d and none", billed, err, writes)
+	}
+	want := map[string]any{"theirs": theirs}
+	for k, v := range op.want {
+		want[k] = v
+	}
+	if want["lockOwner"] != nil {
+		heartbeat, _ := parseTime(got["lockHeartbeatAt"])
+		expires, _ := parseTime(got["lockExpiresAt"])
+		if heartbeat.Before(began.Truncate(time.Millisecond)) || !expires.Equal(heartbeat.Add(lease.DefaultTTL)) {
+			t.Errorf("heartbeat %v, expiry %v; the operation began at %v", heartbeat, expires, began)
+		}
+		delete(got, "lockHeartbeatAt")
+		delete(got, "lockExpiresAt")
+	}
+	delete(got, "updatedAt")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("document (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,203 @@
+package repo
+
+import (
+	"context"
+	"path"
+	"sync"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/firestore"
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"taskguard/emulator/emulatortest"
+)
+
+// The calls of a line; any other has the name of its method.
+const (
+	read            = "BatchGetDocuments"
+	commit          = "Commit"
+	exclusiveRead   = "BatchGetDocuments in a transaction"
+	exclusiveCommit = "Commit in a transaction"
+)
+
+// line is a connection on which calls go wrong. The zero line is a good one.
+type line struct {
+	mu    sync.Mutex
+	next  map[string][]fault // of the next calls, by kind, in order
+	night bool               // no other call is answered
+}
+
+// fault makes a call, or does not; nil makes it.
+type fault func(ctx context.Context, do func() error) error
+
+// befall sets what goes wrong with the next calls.
+func (l *line) befall(next map[string][]fault) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.next = map[string][]fault{}
+	for kind, faults := range next {
+		l.next[kind] = faults
+	}
+}
+
+// darken leaves every call unanswered that befall did not name.
+func (l *line) darken() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.night = true
+}
+
+// wantAllMet fails the test where a fault was planned for a call that was not made.
+func (l *line) wantAllMet(t *testing.T) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for kind, faults := range l.next {
+		if len(faults) > 0 {
+			t.Errorf("%d faults were left for a call of %s", len(faults), kind)
+		}
+	}
+}
+
+func (l *line) call(ctx context.Context, kind string, do func() error) error {
+	l.mu.Lock()
+	var f fault
+	if l.night {
+		f = dark
+	}
+	if faults := l.next[kind]; len(faults) > 0 {
+		f, l.next[kind] = faults[0], faults[1:]
+	}
+	l.mu.Unlock()
+	if f == nil {
+		return do()
+	}
+	return f(ctx, do)
+}
+
+// options put l into a connection.
+func (l *line) options() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			kind := path.Base(method)
+			if c, ok := req.(*firestorepb.CommitRequest); ok && len(c.GetTransaction()) > 0 {
+				kind = exclusiveCommit
+			}
+			return l.call(ctx, kind, func() error { return invoke(ctx, method, req, reply, cc, opts...) })
+		}),
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			s, err := open(ctx, desc, cc, method, opts...)
+			return &stream{ClientStream: s, line: l, ctx: ctx, kind: path.Base(method)}, err
+		}),
+	}
+}
+
+// stream is a call with one request, which goes out when the first reply is
+// waited for.
+type stream struct {
+	grpc.ClientStream
+	line    *line
+	ctx     context.Context //nolint:containedctx // the call's own
+	kind    string
+	request any
+}
+
+func (s *stream) SendMsg(m any) error {
+	s.request = m
+	if r, ok := m.(*firestorepb.BatchGetDocumentsRequest); ok && len(r.GetTransaction()) > 0 {
+		s.kind = exclusiveRead
+	}
+	return nil
+}
+
+func (s *stream) CloseSend() error { return nil }
+
+func (s *stream) RecvMsg(m any) error {
+	request := s.request
+	if s.request = nil; request == nil {
+		return s.ClientStream.RecvMsg(m)
+	}
+	return s.line.call(s.ctx, s.kind, func() error {
+		if err := s.ClientStream.SendMsg(request); err != nil {
+			return err
+		}
+		if err := s.ClientStream.CloseSend(); err != nil {
+			return err
+		}
+		return s.ClientStream.RecvMsg(m)
+	})
+}
+
+// lost answers code to a call that was carried out.
+func lost(code codes.Code) fault {
+	return func(_ context.Context, do func() error) error {
+		if err := do(); err != nil {
+			return err
+		}
+		return status.Error(code, "injected after the call")
+	}
+}
+
+// dropped answers code to a call that was not.
+func dropped(code codes.Code) fault {
+	return func(context.Context, func() error) error { return status.Error(code, "injected before the call") }
+}
+
+// delay is long, and within the time that a call has.
+const delay = 4 * time.Second
+
+// slowReply is carried out at once and answered late.
+func slowReply(ctx context.Context, do func() error) error {
+	err := do()
+	if late := wait(ctx); late != nil {
+		return late
+	}
+	return err
+}
+
+// slowRequest is carried out late.
+func slowRequest(ctx context.Context, do func() error) error {
+	if err := wait(ctx); err != nil {
+		return err
+	}
+	return do()
+}
+
+func wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	case <-time.After(delay):
+		return nil
+	}
+}
+
+// dark is neither carried out nor answered.
+func dark(ctx context.Context, _ func() error) error {
+	<-ctx.Done()
+	return status.FromContextError(ctx.Err()).Err()
+}
+
+// overtaken is a call just before which another writes.
+func overtaken(write func()) fault {
+	return func(_ context.Context, do func() error) error {
+		write()
+		return do()
+	}
+}
+
+// exclusively are faults before which two commits are overtaken by a writer of
+// another field, so that the third try keeps the others out.
+func exclusively(t *testing.T, b *emulatortest.Backend, faults map[string][]fault) map[string][]fault {
+	t.Helper()
+	other := overtaken(func() { b.Merge(t, "x", map[string]any{"theirs": firestore.Increment(1)}) })
+	all := map[string][]fault{commit: {other, other}}
+	for kind, f := range faults {
+		all[kind] = append(all[kind], f...)
+	}
+	return all
+}

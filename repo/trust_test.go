@@ -1,0 +1,159 @@
+package repo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+)
+
+// The last reply that a holder had took 4 s to come, and then Firestore is dark.
+// By Firestore's clock, which here is the holder's, trust ends one margin before
+// the expiry that is stored: not later by the delay, nor sooner.
+func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
+	cases := map[string]struct {
+		exclusive bool
+		faults    map[string][]fault
+	}{
+		"a commit":                                         {false, map[string][]fault{commit: {slowReply}}},
+		"a read that shows a lost commit":                  {false, map[string][]fault{commit: {lost(codes.Unknown)}, read: {slowReply}}},
+		"a commit in a transaction":                        {true, map[string][]fault{exclusiveCommit: {slowReply}}},
+		"a read in a transaction":                          {true, map[string][]fault{exclusiveRead: {slowReply}}},
+		"a read in a transaction that shows a lost commit": {true, map[string][]fault{exclusiveCommit: {lost(codes.Unknown)}, exclusiveRead: {nil, slowReply}}},
+	}
+	for name, tc := range cases {
+		plan := func(t *testing.T, b *emulatortest.Backend) map[string][]fault {
+			t.Helper()
+			if tc.exclusive {
+				return exclusively(t, b, tc.faults)
+			}
+			return maps.Clone(tc.faults)
+		}
+		t.Run("acquire/"+name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				l := &line{}
+				a := open(t, b, l.options()...)
+				b.Put(t, "x", map[string]any{"status": Queued})
+				faults := plan(t, b)
+				if len(faults[read]) > 0 {
+					faults[read] = append([]fault{nil}, faults[read]...) // an acquisition begins with a read
+				}
+				l.befall(faults)
+				mustAcquire(t, a, "x", "w/1")
+				wantTrust(t, b, a, l, 0)
+			})
+		})
+		t.Run("heartbeat/"+name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				l := &line{}
+				a := open(t, b, l.options()...)
+				b.Put(t, "x", map[string]any{"status": Queued})
+				mustAcquire(t, a, "x", "w/1")
+				l.befall(plan(t, b))
+				wantTrust(t, b, a, l, 150*time.Second) // one heartbeat, at 100 s
+			})
+		})
+	}
+}
+
+// A process that finds its owner's lock in a slow reading trusts it for no
+// longer than the one that took it.
+func TestTrustInALockThatWasReadIsCountedFromTheStartOfTheRead(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": Queued})
+		mustAcquire(t, open(t, b), "x", "w/1")
+		time.Sleep(10 * time.Second)
+		l := &line{}
+		a := open(t, b, l.options()...)
+		l.befall(map[string][]fault{read: {slowReply}})
+		wantTrust(t, b, a, l, 0)
+	})
+}
+
+// wantTrust holds x for w/1, with an l that goes dark after some time, and
+// wants the run to be ended one margin before the expiry, to within the
+// milliseconds in which times are written.
+func wantTrust(t *testing.T, b *emulatortest.Backend, a *Analyses, l *line, after time.Duration) {
+	t.Helper()
+	var ended time.Time
+	err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(ctx context.Context, _ json.RawMessage) error {
+		time.Sleep(after)
+		l.wantAllMet(t)
+		l.darken()
+		select {
+		case <-ctx.Done():
+			ended = time.Now()
+		case <-time.After(time.Hour):
+		}
+		return nil
+	})
+	var outOfTime *lease.LostError
+	if !errors.As(err, &outOfTime) || outOfTime.Reason != lease.OutOfTime {
+		t.Fatalf("run: %v, want out of time", err)
+	}
+	expires, _ := parseTime(b.Fields(t, "x")["lockExpiresAt"])
+	if late := ended.Sub(expires.Add(-lease.Policy{}.Margin())); late.Abs() > 10*time.Millisecond {
+		t.Errorf("trust ended %v too late", late)
+	}
+}
+
+// Expiry is judged at the time of Firestore's reading, neither at that of the
+// call nor at that of its reply.
+func TestExpiryIsJudgedAtTheTimeOfTheReading(t *testing.T) {
+	cases := map[string]struct {
+		fault fault
+		want  string
+	}{
+		"expired while the reply travelled":   {slowReply, lease.Locked},
+		"expired while the request travelled": {slowRequest, ""},
+	}
+	for name, tc := range cases {
+		theirs := func() map[string]any {
+			return map[string]any{"lockOwner": "them", "lockExpiresAt": time.Now().Add(delay / 2)}
+		}
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				l := &line{}
+				a := open(t, b, l.options()...)
+				b.Put(t, "x", theirs())
+				l.befall(map[string][]fault{read: {tc.fault}})
+				wantVerdict(t, a, tc.want)
+				l.wantAllMet(t)
+			})
+		})
+		t.Run(name+", in a transaction", func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				l := &line{}
+				a := open(t, b, l.options()...)
+				b.Put(t, "x", map[string]any{"n": 0})
+				l.befall(map[string][]fault{
+					commit: {
+						overtaken(func() { b.Merge(t, "x", map[string]any{"n": 1}) }),
+						overtaken(func() { b.Merge(t, "x", theirs()) }),
+					},
+					exclusiveRead: {tc.fault},
+				})
+				wantVerdict(t, a, tc.want)
+				l.wantAllMet(t)
+			})
+		})
+	}
+}
+
+func wantVerdict(t *testing.T, a *Analyses, want string) {
+	t.Helper()
+	acq := acquire(t, a, "x", "w/1")
+	if acq.Reason != want || acq.Acquired != (want == "") {
+		t.Errorf("acquire = %+v, want %q", acq, want)
+	}
+	if left := acq.Remaining; want == lease.Locked && (left <= delay/2-10*time.Millisecond || left > delay/2) {
+		t.Errorf("remaining %v, want %v", left, delay/2)
+	}
+}

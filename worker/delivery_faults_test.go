@@ -1,0 +1,168 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"path"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+	"taskguard/orchestrator"
+	"taskguard/repo"
+	"taskguard/worker"
+)
+
+// Two deliveries of one analysis to one process are two owners: one name for
+// both would let the first write on under the second's lock.
+func TestEachDeliveryIsAnOwnerOfItsOwn(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		var owners []string
+		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			owner, _ := b.Fields(t, "x")["lockOwner"].(string)
+			owners = append(owners, owner)
+			if len(owners) == 1 {
+				return nil, errors.New("flaky")
+			}
+			return "done", nil
+		})
+		w.deliver(t, "x").check(t, 500, map[string]any{"reason": "retry"})
+		w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY", "lock_token": 2.0})
+		if len(owners) != 2 || owners[0] == owners[1] {
+			t.Errorf("owners = %q, want two", owners)
+		}
+		for _, owner := range owners {
+			if !strings.HasPrefix(owner, w.guard.Instance+"/") || len(owner) < len(w.guard.Instance)+20 {
+				t.Errorf("owner %q, want %s/ and what cannot be guessed", owner, w.guard.Instance)
+			}
+		}
+		if finisher := b.Fields(t, "x")["finishedBy"]; len(owners) == 2 && finisher != owners[1] {
+			t.Errorf("finishedBy = %v, want %s", finisher, owners[1])
+		}
+	})
+}
+
+// A stop that comes while the commit of an acquisition is under way leaves no
+// lock behind that nobody knows of.
+func TestAStopDuringTheAcquisitionLeavesNoLock(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			t.Error("it ran")
+			return nil, nil
+		})
+		var stopped atomic.Bool
+		a, err := repo.Open(t.Context(), b.Project, repo.Options{Policy: lease.Policy{TTL: ttl(b)}}, b.Client(t,
+			grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				err := invoke(ctx, m, req, reply, cc, opts...)
+				if path.Base(m) != "Commit" || stopped.Swap(true) {
+					return err
+				}
+				w.stop(worker.ErrStopping)
+				select { // the reply, which travels on for a moment
+				case <-ctx.Done():
+					return status.FromContextError(ctx.Err()).Err()
+				case <-time.After(100 * time.Millisecond):
+					return err
+				}
+			}))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.guard.Locks, w.guard.Records = a, a
+		w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "shutting_down"})
+		if !stopped.Load() {
+			t.Error("no commit was made")
+		}
+		checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "lockExpiresAt": nil, "attempts": int64(0), "lockToken": int64(1)})
+	})
+}
+
+// A worker that was out of reach for longer than it may trust its lock, while
+// nobody took over, frees it when it is back, so that the next need not wait.
+func TestALockLostToTimeAloneIsFreed(t *testing.T) {
+	for name, away := range map[string]func(ttl time.Duration) time.Duration{
+		"back before the expiry": func(time.Duration) time.Duration { return 0 },
+		"back after the expiry":  func(ttl time.Duration) time.Duration { return ttl },
+	} {
+		t.Run(name, func(t *testing.T) {
+			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+				b.Put(t, "x", map[string]any{"status": "QUEUED"})
+				var w *instance
+				w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+					w.dark.Store(true)
+					<-ctx.Done()
+					var lost *lease.LostError
+					if !errors.As(context.Cause(ctx), &lost) || lost.Reason != lease.OutOfTime {
+						t.Errorf("cause = %v, want out of time", context.Cause(ctx))
+					}
+					time.Sleep(away(ttl(b)))
+					w.dark.Store(false)
+					return "must not be written", nil
+				})
+				w.deliver(t, "x").check(t, 409, map[string]any{"acquired": true, "reason": "lock_lost"})
+				checkFields(t, b, "x", map[string]any{
+					"status": "QUEUED", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil,
+					"attempts": int64(1), "lockToken": int64(1), "result": nil, "finishedBy": nil,
+				})
+				start(t, b, succeed).deliver(t, "x").check(t, 200, map[string]any{"status": "READY", "lock_token": 2.0})
+			})
+		})
+	}
+}
+
+// What others do just before a run ends, which no heartbeat could notice, is
+// noticed by its finish.
+func TestALossThatOnlyTheFinishNoticesIsALockLost(t *testing.T) {
+	theirs := map[string]any{"lockOwner": "them", "lockToken": int64(2), "lockExpiresAt": "2999-01-01T00:00:00.000Z", "lockHeartbeatAt": "2998-12-31T23:55:00.000Z"}
+	ends := map[string]error{"ran": nil, "failed": &orchestrator.PermanentError{Code: "c", Message: "m"}}
+	for name, end := range ends {
+		t.Run(name+", taken", func(t *testing.T) {
+			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+				b.Put(t, "x", map[string]any{"status": "QUEUED"})
+				w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+					b.Merge(t, "x", theirs)
+					return "must not be written", end
+				})
+				w.deliver(t, "x").check(t, 409, map[string]any{"acquired": true, "reason": "lock_lost"})
+				checkFields(t, b, "x", theirs)
+				checkFields(t, b, "x", map[string]any{"status": "PROCESSING", "attempts": int64(1), "result": nil, "error": nil, "finishedBy": nil})
+			})
+		})
+		t.Run(name+", only the owner rewritten", func(t *testing.T) {
+			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+				b.Put(t, "x", map[string]any{"status": "QUEUED"})
+				var held map[string]any
+				w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+					b.Merge(t, "x", map[string]any{"lockOwner": "them"})
+					held = b.Fields(t, "x")
+					return "must not be written", end
+				})
+				w.deliver(t, "x").check(t, 409, map[string]any{"acquired": true, "reason": "lock_lost"})
+				if got := b.Fields(t, "x"); got["lockOwner"] != "them" || got["lockExpiresAt"] != held["lockExpiresAt"] || got["updatedAt"] != held["updatedAt"] {
+					t.Errorf("their lock was touched: %v, was %v", got, held)
+				}
+			})
+		})
+		t.Run(name+", deleted", func(t *testing.T) {
+			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+				b.Put(t, "x", map[string]any{"status": "QUEUED"})
+				w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+					b.Delete(t, "x")
+					return "must not be written", end
+				})
+				w.deliver(t, "x").check(t, 409, map[string]any{"acquired": true, "reason": "lock_lost"})
+				if got := b.Fields(t, "x"); got != nil {
+					t.Errorf("it was made again: %v", got)
+				}
+			})
+		})
+	}
+}
