@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -78,7 +77,8 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 		return nil, over
 	}
 	if err != nil {
-		return nil, fmt.Errorf("orchestrator: %s: %w", e.name, withoutURL(err))
+		err = withoutURL(err)
+		return nil, &FailureError{Reason: e.name + ": " + err.Error(), Err: err}
 	}
 	if 200 <= status && status <= 299 {
 		return output.result()
@@ -128,10 +128,7 @@ func (e *endpoint) refused(status int, said output) error {
 		}
 		return &PermanentError{Code: CodeAnalyzerRejected, Message: message}
 	}
-	if message != "" {
-		reason += ": " + message
-	}
-	return fmt.Errorf("orchestrator: %s answered %s", e.name, reason)
+	return &FailureError{Reason: e.name + " answered " + reason, Said: message}
 }
 
 // permanentStatus: the 4xx but those that say "not now".

@@ -24,6 +24,23 @@ func (e *PermanentError) Error() string { return "orchestrator: " + e.Code + ": 
 // Unwrap returns Err.
 func (e *PermanentError) Unwrap() error { return e.Err }
 
+// FailureError is a failure for now of a program or an endpoint.
+type FailureError struct {
+	Reason string // fit for a log: who, and the exit or HTTP status or what the system said
+	Said   string // the analyzer's own words, which may hold its input; may be empty
+	Err    error  // may be nil
+}
+
+func (e *FailureError) Error() string {
+	if e.Said == "" {
+		return "orchestrator: " + e.Reason
+	}
+	return "orchestrator: " + e.Reason + ": " + e.Said
+}
+
+// Unwrap returns Err.
+func (e *FailureError) Unwrap() error { return e.Err }
+
 // PanicError is an analyzer's panic, which is a failure for now, whatever the
 // value: it wraps nothing.
 type PanicError struct {

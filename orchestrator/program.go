@@ -50,7 +50,7 @@ func (p *program) Analyze(ctx context.Context, job Job) (Result, error) {
 	}
 	c, err := p.start(job, input)
 	if err != nil {
-		return nil, fmt.Errorf("orchestrator: %s: %w", p.name(), err)
+		return nil, &FailureError{Reason: p.name() + " did not start: " + err.Error(), Err: err}
 	}
 	defer c.close()
 	select {
@@ -84,10 +84,8 @@ func (p *program) outcome(c *child, status syscall.WaitStatus) (Result, error) {
 			said = p.name() + " ended with " + exit
 		}
 		return nil, &PermanentError{Code: CodeAnalyzerRejected, Message: said}
-	case said == "":
-		return nil, fmt.Errorf("orchestrator: %s ended with %s", p.name(), exit)
 	}
-	return nil, fmt.Errorf("orchestrator: %s ended with %s: %s", p.name(), exit, said)
+	return nil, &FailureError{Reason: p.name() + " ended with " + exit, Said: said}
 }
 
 func describe(status syscall.WaitStatus) string {

@@ -27,6 +27,8 @@ type Analysis struct {
 	UpdatedAt time.Time `json:"updated_at,omitzero"`
 
 	Lock lease.Lease `json:"-"`
+	// Malformed is set by List where the lock cannot be made out.
+	Malformed error `json:"-"`
 	// ReadAt is Firestore's time of the reading, by which Lock is judged.
 	ReadAt time.Time `json:"-"`
 }

@@ -80,6 +80,7 @@ func (a *Analyses) List(ctx context.Context, limit int) ([]Analysis, error) {
 		if err != nil && !errors.Is(err, lease.ErrMalformed) {
 			return nil, err
 		}
+		doc.Malformed = err
 		all = append(all, doc)
 	}
 }

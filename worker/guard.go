@@ -111,9 +111,12 @@ func (g *Guard) run(ctx context.Context, id, owner string, acq lease.Acquisition
 		g.release(ctx, id, owner, true)
 		return Outcome{Case: ShuttingDown, Err: ErrStopping}
 	}
-	code := "analyzer_failed"
+	code, reason := "analyzer_failed", ""
+	var failure *orchestrator.FailureError
 	var panicked *orchestrator.PanicError
 	switch cause := context.Cause(timed); {
+	case errors.As(err, &failure):
+		reason = failure.Reason
 	case errors.Is(cause, errDeadline):
 		code, err = "run_timeout", cause
 	case errors.As(err, &panicked):
@@ -121,10 +124,12 @@ func (g *Guard) run(ctx context.Context, id, owner string, acq lease.Acquisition
 		g.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", id, "stack", string(panicked.Stack[:min(4096, len(panicked.Stack))]))
 	}
 	if acq.Last {
-		return g.fail(ctx, id, owner, lease.AttemptsExhausted, fmt.Sprintf("attempt %d was the last: %v", acq.Attempt, err))
+		o := g.fail(ctx, id, owner, lease.AttemptsExhausted, fmt.Sprintf("attempt %d was the last: %v", acq.Attempt, err))
+		o.Reason = reason
+		return o
 	}
 	g.release(ctx, id, owner, false)
-	return Outcome{Case: Retry, Err: err, Code: code}
+	return Outcome{Case: Retry, Err: err, Code: code, Reason: reason}
 }
 
 func (g *Guard) complete(ctx context.Context, id, owner string, result any) Outcome {

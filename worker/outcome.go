@@ -49,9 +49,9 @@ type Outcome struct {
 	RetryAt time.Time
 	RetryIn time.Duration
 	Err     error
-	// Code names the cause of Failed and Retry for the log, which must not show
-	// Err: an analyzer's words may hold its input.
-	Code string
+	// Code and Reason tell the cause of Failed and Retry to the log, which must
+	// not show Err: an analyzer's words may hold its input.
+	Code, Reason string
 }
 
 type acquired int

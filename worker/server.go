@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -19,6 +22,9 @@ import (
 // maxBody is how much of a request is read; a task has two fields.
 const maxBody = 1 << 20
 
+// maxStack bounds what is logged of a panic's stack, in bytes.
+const maxStack = 4096
+
 // Server is the worker's HTTP face: routes, and nothing that decides.
 type Server struct {
 	guard *Guard
@@ -26,13 +32,17 @@ type Server struct {
 	ready atomic.Bool
 	echo  *echo.Echo
 	log   *slog.Logger
+
+	mu    sync.Mutex
+	runs  int           // deliveries whose request has been read, until their answer is written
+	ended chan struct{} // wakes Drain
 }
 
 // NewServer serves deliveries to g. Runs live as long as work, which is to end
 // with the cause ErrStopping when the process is to stop; the caller's hanging
 // up does not end them.
 func NewServer(work context.Context, g *Guard) *Server {
-	s := &Server{guard: g, work: work, echo: echo.New(), log: g.Log}
+	s := &Server{guard: g, work: work, echo: echo.New(), log: g.Log, ended: make(chan struct{}, 1)}
 	s.echo.HTTPErrorHandler = s.fault
 	s.echo.Use(s.recovered)
 	s.echo.POST("/internal/tasks/analysis", s.analysis)
@@ -74,9 +84,63 @@ func (s *Server) readiness(c echo.Context) error {
 // analysis is POST /internal/tasks/analysis (G2).
 func (s *Server) analysis(c echo.Context) error {
 	started := time.Now()
-	o := s.deliver(c)
+	id, err := readTask(c.Response(), c.Request())
+	o := Outcome{ID: id}
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		o.Case = TooLarge
+	case err != nil:
+		o.Case, o.Err = BadRequest, err
+	case !s.begin():
+		o.Case, o.Err = NotClaimed, ErrStopping
+	default:
+		defer s.end()
+		o = s.guard.Deliver(s.work, id)
+	}
 	s.record(c.Request().Context(), o, time.Since(started))
 	return s.answer(c, o)
+}
+
+// begin counts a run, unless the process is to stop.
+func (s *Server) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.work.Err() != nil {
+		return false
+	}
+	s.runs++
+	return true
+}
+
+func (s *Server) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.runs--
+	select {
+	case s.ended <- struct{}{}:
+	default:
+	}
+}
+
+// Drain waits until the runs in flight have ended and their answers are
+// written, or until ctx ends, and says how many have not. It is called once,
+// after the work of NewServer has ended: no run begins from then on. A request
+// that has not arrived in full is no run.
+func (s *Server) Drain(ctx context.Context) (left int) {
+	for {
+		s.mu.Lock()
+		left = s.runs
+		s.mu.Unlock()
+		if left == 0 {
+			return 0
+		}
+		select {
+		case <-ctx.Done():
+			return left
+		case <-s.ended:
+		}
+	}
 }
 
 // record is the one log line of a delivery.
@@ -86,39 +150,35 @@ func (s *Server) record(ctx context.Context, o Outcome, took time.Duration) {
 	if code >= http.StatusInternalServerError || o.Case == LockLost {
 		level = slog.LevelWarn
 	}
-	attrs := []slog.Attr{slog.String("outcome", o.Case.String()), slog.Int("status", code), slog.Duration("duration", took)}
+	attrs := []slog.Attr{slog.String("outcome", o.Case.String()), slog.Int("status", code), slog.Int64("duration_ms", took.Milliseconds())}
 	if o.ID != "" && o.Case != BadRequest {
-		attrs = append(attrs, slog.String("analysis_id", o.ID), slog.Int64("lock_token", o.Token))
+		attrs = append(attrs, slog.String("analysis_id", o.ID))
+	}
+	if o.Token != 0 {
+		attrs = append(attrs, slog.Int64("lock_token", o.Token))
 	}
 	switch {
 	case o.Code != "":
 		attrs = append(attrs, slog.String("code", o.Code))
+		if o.Reason != "" {
+			attrs = append(attrs, slog.String("reason", o.Reason))
+		}
 	case o.Err != nil:
 		attrs = append(attrs, slog.Any("error", o.Err))
 	}
 	s.log.LogAttrs(ctx, level, "delivery", attrs...)
 }
 
-func (s *Server) deliver(c echo.Context) Outcome {
-	id, err := readTask(c.Response(), c.Request())
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		return Outcome{Case: TooLarge}
-	case err != nil:
-		return Outcome{Case: BadRequest, Err: err}
-	case s.work.Err() != nil:
-		return Outcome{Case: NotClaimed, ID: id, Err: ErrStopping}
-	}
-	return s.guard.Deliver(s.work, id)
-}
-
 // readTask reads {"analysis_id": "…"} whatever its Content-Type: Cloud Tasks
 // sets none. Unknown fields are ignored.
 func readTask(w http.ResponseWriter, r *http.Request) (id string, err error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err != nil {
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
 		return "", err
+	case err != nil:
+		return "", errors.New("the body did not arrive in full")
 	}
 	var task struct {
 		AnalysisID *string `json:"analysis_id"`
@@ -174,7 +234,8 @@ func (s *Server) recovered(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) (err error) {
 		defer func() {
 			if p := recover(); p != nil {
-				s.log.Error("panic in a handler", "panic", p)
+				stack := debug.Stack() // not the panic's value: it may hold a user's input
+				s.log.Error("panic in a handler", "type", fmt.Sprintf("%T", p), "stack", string(stack[:min(maxStack, len(stack))]))
 				err = echo.NewHTTPError(http.StatusInternalServerError)
 			}
 		}()

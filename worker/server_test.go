@@ -1,11 +1,21 @@
 package worker_test
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+	"taskguard/orchestrator"
+	"taskguard/worker"
 )
 
 // What cannot be a task is refused before Firestore sees it.
@@ -61,4 +71,98 @@ func TestOtherRoutesAndMethods(t *testing.T) {
 	w.call(t, http.MethodGet, "/nothing", "").check(t, 404, map[string]any{"reason": "no_such_route"})
 	w.call(t, http.MethodPost, "/internal/tasks/analysis/", "{}").check(t, 404, map[string]any{"reason": "no_such_route"})
 	w.call(t, http.MethodGet, "/health/live", "").check(t, 200, map[string]any{"status": "live"})
+}
+
+// Readiness is Firestore's first answer, and ends with the work.
+func TestReadiness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, emulatortest.Embedded(t), succeed)
+		ready := func(code int) {
+			t.Helper()
+			w.call(t, http.MethodGet, "/health/ready", "").check(t, code, nil)
+			w.call(t, http.MethodGet, "/health/live", "").check(t, 200, nil)
+		}
+		answers := make(chan error)
+		go w.AwaitReady(t.Context(), func(context.Context) error { return <-answers })
+		ready(503)
+		answers <- errors.New("dark")
+		synctest.Wait()
+		ready(503)
+		answers <- nil
+		synctest.Wait()
+		ready(200)
+		w.stop(worker.ErrStopping)
+		ready(503)
+	})
+}
+
+func TestAwaitReadyGivesUpWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, emulatortest.Embedded(t), succeed)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		w.AwaitReady(ctx, func(context.Context) error { return errors.New("dark") })
+		w.call(t, http.MethodGet, "/health/ready", "").check(t, 503, nil)
+	})
+}
+
+// Drain counts the runs in flight, waits for them, and no run begins after it.
+func TestDrainWaitsForTheRunsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		finish := make(chan struct{})
+		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			<-finish
+			return "done", nil
+		})
+		for _, id := range []string{"x", "y"} {
+			b.Put(t, id, map[string]any{"status": "QUEUED"})
+			task := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(`{"analysis_id":"`+id+`"}`))
+			go w.ServeHTTP(httptest.NewRecorder(), task)
+		}
+		w.post(t, "")
+		synctest.Wait()
+		w.stop(worker.ErrStopping)
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if left := w.Drain(soon); left != 2 {
+			t.Errorf("%d runs left, want 2", left)
+		}
+		w.deliver(t, "x").check(t, 500, map[string]any{"acquired": false, "reason": "shutting_down"})
+		go func() {
+			time.Sleep(time.Second)
+			finish <- struct{}{}
+			time.Sleep(time.Second)
+			finish <- struct{}{}
+		}()
+		if left := w.Drain(t.Context()); left != 0 {
+			t.Errorf("%d runs left, want none", left)
+		}
+	})
+}
+
+// broken is a lock whose fault is ours.
+type broken struct{ worker.Locks }
+
+func (broken) AcquireAnalysisLock(context.Context, string, string, time.Duration) (lease.Acquisition, error) {
+	panic("with a user's input")
+}
+
+// A panic is answered 500 and logged with where it was, not with what it said.
+func TestAPanicInAHandlerIsAnsweredAndLogged(t *testing.T) {
+	var log bytes.Buffer
+	work, stop := context.WithCancel(t.Context())
+	guard := &worker.Guard{Locks: broken{}, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	w := instance{Server: worker.NewServer(work, guard)}
+	w.deliver(t, "x").check(t, 500, map[string]any{"reason": "internal"})
+	if !strings.Contains(log.String(), "broken.AcquireAnalysisLock") || strings.Contains(log.String(), "user's input") {
+		t.Errorf("log: %s", log.String())
+	}
+	if n := log.Len(); n > 6000 {
+		t.Errorf("%d bytes are logged", n)
+	}
+	stop()
+	if left := w.Drain(t.Context()); left != 0 {
+		t.Errorf("%d runs left, want none", left)
+	}
 }

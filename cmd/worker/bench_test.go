@@ -80,8 +80,8 @@ func BenchmarkRunsInFlight(b *testing.B) {
 			out.Go(func() { codes[i], _, _ = p.deliver(context.WithoutCancel(b.Context()), id) })
 		}
 		in.Wait()
-		writes := c.server.Usage().Writes
-		for c.server.Usage().Writes < writes+2*n {
+		writes := c.Server.Usage().Writes
+		for c.Server.Usage().Writes < writes+2*n {
 			time.Sleep(100 * time.Millisecond)
 		}
 		within(b, "MB-at-1000-runs", resident(b, p.cmd.Process.Pid), 150)

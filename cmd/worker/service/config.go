@@ -27,6 +27,8 @@ type Config struct {
 	AnalyzerSpec string
 	LogFormat    string
 	LogLevel     slog.Level
+
+	limits limits // not of the environment
 }
 
 // ParseConfig reads the environment through lookup. Its error holds one line a
@@ -43,6 +45,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 		AnalyzerSpec: e.text("ANALYZER", "builtin:document"),
 		LogFormat:    e.oneOf("LOG_FORMAT", "json", "text"),
 		LogLevel:     e.level("LOG_LEVEL"),
+		limits:       defaultLimits(),
 	}
 	c.Policy = e.policy()
 	err := repo.CheckCollection(c.Collection)

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -23,16 +24,32 @@ import (
 	"taskguard/worker"
 )
 
-// Limits of the server, against slow clients. There is no WriteTimeout: it
-// would cut long runs after they have finished.
-const (
-	headerTimeout = 10 * time.Second
-	readTimeout   = 30 * time.Second
-	idleTimeout   = 2 * time.Minute
-	maxHeader     = 64 << 10
-	// drain is how long after SIGTERM a run may go on; Cloud Run kills at 10 s.
-	drain = 8 * time.Second
-)
+// limits bound what clients, and a stop, may take.
+type limits struct {
+	header      time.Duration // for a request's header to arrive
+	request     time.Duration // for all of it
+	idle        time.Duration // between two requests of a connection
+	headerBytes int
+	drain       time.Duration // after a stop: for runs to end, release their locks and answer
+	answers     time.Duration // after that: for answers to leave
+}
+
+// defaultLimits stop within 9 s: an analyzer that ignores SIGTERM is killed at
+// 5 s and its lock's release takes at most 2 s; Cloud Run kills at 10 s.
+func defaultLimits() limits {
+	return limits{
+		header: 10 * time.Second, request: 30 * time.Second, idle: 2 * time.Minute, headerBytes: 64 << 10,
+		drain: 8 * time.Second, answers: 500 * time.Millisecond,
+	}
+}
+
+// server has no WriteTimeout: it would cut off the answers of long runs.
+func (m limits) server(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: m.header, ReadTimeout: m.request, IdleTimeout: m.idle,
+		MaxHeaderBytes: m.headerBytes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
 
 // Main runs the worker until SIGTERM or SIGINT and answers the exit code: 0, 2
 // for a configuration error, 1 for any other.
@@ -58,8 +75,9 @@ func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Wri
 	return 0, nil
 }
 
-// Serve answers on l until ctx ends; then it stops claiming, cancels the runs,
-// and gives them 8 s to release their locks and answer.
+// Serve answers on l until ctx ends or l fails; then it stops claiming, cancels
+// the runs, and gives them 8 s to release their locks and answer. Its error is
+// the listener's, or Firestore's client's; that ctx has ended is none.
 func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) error {
 	analyses, err := repo.Open(ctx, cfg.Project, repo.Options{
 		Database: cfg.Database, Collection: cfg.Collection, Policy: cfg.Policy, Log: log,
@@ -67,37 +85,44 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cancel(nil)
 	handler := worker.NewServer(work, &worker.Guard{
 		Locks: analyses, Records: analyses, Analyzer: cfg.Analyzer, Instance: instance(ctx),
 		RunTimeout: cfg.RunTimeout, Log: log,
 	})
-	ready := make(chan struct{})
-	go func() {
-		defer close(ready)
-		handler.AwaitReady(ctx, analyses.Ping)
-	}()
-	server := &http.Server{
-		Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
+	server := cfg.limits.server(handler, log)
+	var others sync.WaitGroup
+	others.Go(func() { handler.AwaitReady(ctx, analyses.Ping) })
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
+	others.Go(func() { served <- server.Serve(l) })
 	log.InfoContext(ctx, "serving", "address", l.Addr().String(), "analyzer", redact(cfg.AnalyzerSpec), "lock_ttl", cfg.Policy.TTL.String())
 	select {
 	case err = <-served:
 	case <-ctx.Done():
-		log.InfoContext(ctx, "stopping")
-		cancel(worker.ErrStopping)
-		drained, done := context.WithTimeout(context.WithoutCancel(ctx), drain)
-		if server.Shutdown(drained) != nil {
-			log.WarnContext(ctx, "a run is still going: its lock is kept until it expires")
-		}
-		done()
 	}
-	<-ready
+	log.InfoContext(ctx, "stopping")
+	stop()
+	cancel(worker.ErrStopping)
+	cfg.limits.shut(context.WithoutCancel(ctx), server, handler, log)
+	others.Wait()
 	return errors.Join(err, analyses.Close())
+}
+
+// shut returns when the runs have ended, or their time is over, and every
+// connection is closed. Until the runs have ended, health is still answered.
+func (m limits) shut(ctx context.Context, server *http.Server, handler *worker.Server, log *slog.Logger) {
+	draining, done := context.WithTimeout(ctx, m.drain)
+	defer done()
+	if left := handler.Drain(draining); left > 0 {
+		log.WarnContext(ctx, "runs are still going: their locks are kept until they expire", "runs", left)
+	}
+	answering, done := context.WithTimeout(ctx, m.answers)
+	defer done()
+	if server.Shutdown(answering) != nil { // a client has not sent its request
+		_ = server.Close()
+	}
 }
 
 // project asks the metadata server, which only Google's machines have.

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"taskguard/repo"
+)
+
+func TestAWorkerRunsADelivery(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.create(t, "x")
+	p := c.start(t)
+	code, body, err := p.deliver(t.Context(), "x")
+	if err != nil || code != 200 || !strings.Contains(body, `"status":"READY"`) {
+		t.Fatalf("%d %s %v", code, body, err)
+	}
+	if result, _ := c.get(t, "x").Result.(map[string]any); result["words"] != int64(2) {
+		t.Errorf("result = %v", result)
+	}
+	p.signal(t, syscall.SIGTERM)
+	if code := p.wait(t); code != 0 {
+		t.Errorf("exit %d, want 0", code)
+	}
+}
+
+// A worker stopped past its TTL and woken, another having finished, writes
+// nothing and ends its program.
+func TestAWorkerThatWasPausedWritesNothing(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.create(t, "x")
+	lock := []string{"LOCK_TTL=2s", "LOCK_HEARTBEAT=500ms"}
+	paused := c.start(t, append(lock, "ANALYZER=exec:sleep 30")...)
+	answer := paused.delivered(t, "x")
+	c.until(t, "x", "running", running)
+	paused.signal(t, syscall.SIGSTOP)
+	other := c.start(t, lock...)
+	other.deliverUntilRun(t, "x")
+	before := c.get(t, "x")
+	paused.signal(t, syscall.SIGCONT)
+	if got := <-answer; !strings.Contains(got, "409") || !strings.Contains(got, "lock_lost") {
+		t.Errorf("answer: %s", got)
+	}
+	after := c.get(t, "x")
+	if before.Status != repo.Ready || after.Lock != before.Lock || !after.UpdatedAt.Equal(before.UpdatedAt) {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+}
+
+// deliverUntilRun delivers again and again, as Cloud Tasks would, until the
+// delivery runs or finds the analysis finished.
+func (p *process) deliverUntilRun(t testing.TB, id string) {
+	t.Helper()
+	for range 600 {
+		code, _, err := p.deliver(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code == http.StatusOK {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatalf("%s is never run", id)
+}
+
+// kill -9 in a run: another worker takes the lock when its TTL has passed, and
+// no sooner.
+func TestAKilledWorkersAnalysisIsTakenOver(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.create(t, "x")
+	lock := []string{"LOCK_TTL=4s", "LOCK_HEARTBEAT=1s"}
+	finish := make(chan struct{})
+	analyzer := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-finish }))
+	defer analyzer.Close()
+	let := sync.OnceFunc(func() { close(finish) })
+	defer let()
+	other := c.start(t, append(lock, "ANALYZER="+analyzer.URL)...)
+	killed := c.start(t, append(lock, "ANALYZER=exec:sleep 30")...)
+	killed.delivered(t, "x")
+	c.until(t, "x", "running", running)
+	killed.signal(t, syscall.SIGKILL)
+	killed.wait(t)
+
+	atOnce, cancel := context.WithTimeout(t.Context(), 10*time.Second) // it would run until finish
+	defer cancel()
+	code, body, err := other.deliver(atOnce, "x")
+	if err != nil || code != http.StatusConflict || !strings.Contains(body, `"reason":"locked"`) {
+		t.Fatalf("right after the kill: %d %s %v", code, body, err)
+	}
+	held := c.get(t, "x")
+	taken := make(chan struct{})
+	go func() {
+		defer close(taken)
+		other.deliverUntilRun(t, "x")
+	}()
+	over := c.until(t, "x", "taken over", func(a repo.Analysis) bool { return a.Lock.Token != held.Lock.Token })
+	let()
+	<-taken
+	if over.Lock.Token != held.Lock.Token+1 || over.Lock.Owner == held.Lock.Owner {
+		t.Errorf("taken over as %+v from %+v", over.Lock, held.Lock)
+	}
+	if taken := over.Lock.HeartbeatAt; taken.Before(held.Lock.ExpiresAt) {
+		t.Errorf("taken at %v, and held until %v", taken, held.Lock.ExpiresAt)
+	}
+	c.until(t, "x", "finished", ready)
+}
+
+func TestACallerThatHangsUpDoesNotEndTheRun(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.create(t, "y")
+	p := c.start(t, "ANALYZER=exec:sleep 1")
+	ctx, hangUp := context.WithCancel(t.Context())
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		_, _, _ = p.deliver(ctx, "y")
+	}()
+	c.until(t, "y", "running", running)
+	hangUp()
+	<-gone
+	c.until(t, "y", "finished", ready)
+}
+
+// 200 clients that trickle their headers or send half a body hold nobody up.
+func TestSlowClientsDoNotDelayADelivery(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.create(t, "x")
+	p := c.start(t)
+	for i := range 200 {
+		half := "POST /internal/tasks/analysis HTTP/1.1\r\nHost: x\r\n"
+		if i%2 == 0 {
+			half += "Content-Length: 1000\r\n\r\n{"
+		}
+		p.send(t, half)
+	}
+	if code, body, err := p.deliver(t.Context(), "x"); err != nil || code != 200 {
+		t.Errorf("%d %s %v", code, body, err)
+	}
+}
+
+// send opens a connection and writes text to it.
+func (p *process) send(t testing.TB, text string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if _, err := fmt.Fprint(conn, text); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+)
+
+func TestAConfigurationErrorExits2(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	for name, env := range map[string]string{
+		"TASK_AUTH":            "TASK_AUTH=",
+		"GOOGLE_CLOUD_PROJECT": "GOOGLE_CLOUD_PROJECT=",
+		"LOCK_TTL":             "LOCK_TTL=soon",
+	} {
+		c.refuses(t, env, 2, name)
+	}
+}
+
+func TestAPortInUseExits1(t *testing.T) {
+	t.Parallel()
+	_, port, err := net.SplitHostPort(listen(t, ":0").Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	newCloud(t).refuses(t, fmt.Sprint("PORT=", port), 1, "PORT")
+}
+
+// refuses checks that a worker with env does not start, and says why in one
+// line.
+func (c *cloud) refuses(t testing.TB, env string, code int, name string) {
+	t.Helper()
+	cmd := c.command(env)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	_ = cmd.Run()
+	if got := cmd.ProcessState.ExitCode(); got != code {
+		t.Errorf("%v: exit %d, want %d", env, got, code)
+	}
+	if !strings.HasPrefix(stderr.String(), name+": ") || strings.Count(stderr.String(), "\n") != 1 {
+		t.Errorf("%v: stderr %q, want one line naming %s", env, stderr.String(), name)
+	}
+}

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/repo"
+)
+
+// stubborn as the test binary's first argument makes it a program that ignores
+// SIGTERM.
+const stubborn = "ignore-sigterm"
+
+// The test binary is the worker too, so that real processes can be started,
+// paused and killed, and an analyzer for it.
+func TestMain(m *testing.M) {
+	switch {
+	case len(os.Args) == 3 && os.Args[1] == stubborn:
+		ignoreSIGTERM(os.Args[2])
+	case os.Getenv("TEST_AS_WORKER") != "":
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// ignoreSIGTERM says so by connecting to address, and stays until that
+// connection is closed.
+func ignoreSIGTERM(address string) {
+	signal.Ignore(syscall.SIGTERM)
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	_, _ = io.Copy(io.Discard, conn)
+	os.Exit(0)
+}
+
+func listen(t testing.TB, address string) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// cloud is an embedded Firestore on a port, and a project in it.
+type cloud struct {
+	*emulatortest.Backend
+	host     string
+	analyses *repo.Analyses
+}
+
+func newCloud(t testing.TB) *cloud {
+	t.Helper()
+	l := listen(t, "127.0.0.1:0")
+	c := &cloud{Backend: emulatortest.Embedded(t), host: l.Addr().String()}
+	served := make(chan error, 1)
+	go func() { served <- c.Server.Serve(l) }()
+	t.Cleanup(func() {
+		c.Server.Close()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	var err error
+	if c.analyses, err = repo.Open(t.Context(), c.Project, repo.Options{}, c.Client(t)...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.analyses.Close() })
+	return c
+}
+
+func (c *cloud) create(t testing.TB, id string) {
+	t.Helper()
+	if err := c.analyses.Create(t.Context(), id, map[string]any{"name": "a.txt", "text": "hello world"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *cloud) get(t testing.TB, id string) repo.Analysis {
+	t.Helper()
+	a, err := c.analyses.Get(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// until polls an analysis until it is as wanted.
+func (c *cloud) until(t testing.TB, id string, what string, ok func(repo.Analysis) bool) repo.Analysis {
+	t.Helper()
+	for range 3000 {
+		if a := c.get(t, id); ok(a) {
+			return a
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("%s: never %s", id, what)
+	return repo.Analysis{}
+}
+
+func running(a repo.Analysis) bool { return a.Lock.Owner != "" }
+
+func ready(a repo.Analysis) bool { return a.Status == repo.Ready }
+
+// process is a worker of its own.
+type process struct {
+	cmd    *exec.Cmd
+	url    string
+	done   sync.WaitGroup
+	log    bytes.Buffer // after the line that names the address; to read after wait
+	stderr bytes.Buffer
+}
+
+// command is a worker whose environment is env, on c where env does not say
+// otherwise.
+func (c *cloud) command(env ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append([]string{
+		"TEST_AS_WORKER=1", "PATH=" + os.Getenv("PATH"), "PORT=0", "TASK_AUTH=none",
+		"GOOGLE_CLOUD_PROJECT=" + c.Project, "FIRESTORE_EMULATOR_HOST=" + c.host,
+	}, env...)
+	return cmd
+}
+
+// start starts a worker and waits until it serves.
+func (c *cloud) start(t testing.TB, env ...string) *process {
+	t.Helper()
+	p := &process{cmd: c.command(env...)}
+	p.cmd.Stderr = &p.stderr
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.cmd.Process.Kill(); p.done.Wait(); _ = p.cmd.Wait() })
+	lines := bufio.NewReader(out)
+	for p.url == "" {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatalf("the worker did not start: %v %s", err, p.stderr.String())
+		}
+		var entry struct{ Message, Address string }
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			t.Fatalf("a log line is not JSON: %q", line)
+		}
+		if entry.Message == "serving" {
+			_, port, _ := net.SplitHostPort(entry.Address)
+			p.url = "http://127.0.0.1:" + port
+		}
+	}
+	p.done.Go(func() { _, _ = io.Copy(&p.log, lines) })
+	return p
+}
+
+func (p *process) signal(t testing.TB, s os.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wait is the exit code, once the process has ended; -1 if a signal ended it.
+func (p *process) wait(t testing.TB) int {
+	t.Helper()
+	p.done.Wait()
+	err := p.cmd.Wait()
+	if p.cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// deliver delivers a task and waits for its answer.
+func (p *process) deliver(ctx context.Context, id string) (int, string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url+"/internal/tasks/analysis", strings.NewReader(fmt.Sprintf(`{"analysis_id":%q}`, id)))
+	if err != nil {
+		return 0, "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body), err
+}
+
+// delivered delivers a task in the background, and sends its answer.
+func (p *process) delivered(t testing.TB, id string) <-chan string {
+	answer := make(chan string, 1)
+	ctx := context.WithoutCancel(t.Context())
+	go func() { // ends with the process, at the latest
+		code, body, err := p.deliver(ctx, id)
+		answer <- fmt.Sprint(code, " ", body, err)
+	}()
+	return answer
+}

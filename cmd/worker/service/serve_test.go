@@ -1,0 +1,252 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/orchestrator"
+	"taskguard/worker"
+)
+
+// hang is when a test gives up on something that should come at once.
+const hang = 30 * time.Second
+
+// failing is a listener that can be made to fail.
+type failing struct {
+	net.Listener
+	failed chan struct{}
+}
+
+var errListener = errors.New("the network is gone")
+
+func (l failing) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	select {
+	case <-l.failed:
+		return nil, errListener
+	default:
+		return conn, err
+	}
+}
+
+func (l failing) fail() {
+	close(l.failed)
+	_ = l.Close()
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// served is a worker inside the test's process.
+type served struct {
+	*emulatortest.Backend
+	url      string
+	stop     context.CancelFunc
+	fail     func() // the listener
+	returned chan error
+	log      *record
+}
+
+// record is a log.
+type record struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (r *record) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.Write(b)
+}
+
+func (r *record) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.String()
+}
+
+// serve starts a worker on an embedded Firestore, with an analysis x. adapt,
+// which may be nil, changes its configuration.
+func serve(t *testing.T, analyzer orchestrator.AnalyzerFunc, adapt func(*Config)) *served {
+	t.Helper()
+	b := emulatortest.Embedded(t)
+	firestore := listen(t)
+	ended := make(chan error, 1)
+	go func() { ended <- b.Server.Serve(firestore) }()
+	t.Cleanup(func() {
+		b.Server.Close()
+		<-ended
+	})
+	b.Put(t, "x", map[string]any{"status": "QUEUED"})
+	return serveOn(t, b, firestore.Addr().String(), analyzer, adapt)
+}
+
+func serveOn(t *testing.T, b *emulatortest.Backend, host string, analyzer orchestrator.AnalyzerFunc, adapt func(*Config)) *served {
+	t.Helper()
+	t.Setenv("FIRESTORE_EMULATOR_HOST", host)
+	cfg, err := parse("TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT="+b.Project)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Analyzer = analyzer
+	if adapt != nil {
+		adapt(&cfg)
+	}
+	l := failing{listen(t), make(chan struct{})}
+	ctx, stop := context.WithCancel(t.Context())
+	s := &served{Backend: b, url: "http://" + l.Addr().String(), stop: stop, fail: l.fail, returned: make(chan error, 1), log: &record{}}
+	go func() { s.returned <- Serve(ctx, cfg, l, slog.New(slog.NewTextHandler(s.log, nil))) }()
+	t.Cleanup(stop)
+	return s
+}
+
+// wait is what Serve answered.
+func (s *served) wait(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-s.returned:
+		return err
+	case <-time.After(hang):
+		t.Fatal("Serve does not return")
+		return nil
+	}
+}
+
+// delivered delivers x in the background, and sends the answer.
+func (s *served) delivered() <-chan string {
+	answer := make(chan string, 1)
+	go func() {
+		resp, err := http.Post(s.url+"/internal/tasks/analysis", "", strings.NewReader(`{"analysis_id":"x"}`))
+		if err != nil {
+			answer <- err.Error()
+			return
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		answer <- fmt.Sprint(resp.StatusCode, " ", string(body), err)
+	}()
+	return answer
+}
+
+// send opens a connection and writes text to it.
+func (s *served) send(t *testing.T, text string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(hang)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// untilStopped is an analyzer that runs until it is stopped, and the cause.
+func untilStopped() (a orchestrator.AnalyzerFunc, running chan struct{}, cause chan error) {
+	running, cause = make(chan struct{}), make(chan error, 1)
+	return func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+		close(running)
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		return nil, ctx.Err()
+	}, running, cause
+}
+
+func TestServeReturnsWhenItsListenerFailsAndFirestoreIsDark(t *testing.T) {
+	firestore := listen(t) // accepts, and never answers
+	s := serveOn(t, &emulatortest.Backend{Project: "dark"}, firestore.Addr().String(), nil, nil)
+	s.fail()
+	if err := s.wait(t); !errors.Is(err, errListener) {
+		t.Errorf("error = %v, want the listener's", err)
+	}
+}
+
+func TestServeEndsItsRunsWhenItsListenerFails(t *testing.T) {
+	analyzer, running, cause := untilStopped()
+	s := serve(t, analyzer, nil)
+	answer := s.delivered()
+	<-running
+	s.fail()
+	if err := s.wait(t); !errors.Is(err, errListener) {
+		t.Errorf("error = %v, want the listener's", err)
+	}
+	if err := <-cause; !errors.Is(err, worker.ErrStopping) {
+		t.Errorf("the run was ended with %v", err)
+	}
+	if got := <-answer; !strings.HasPrefix(got, "500") || !strings.Contains(got, "shutting_down") {
+		t.Errorf("answer: %s", got)
+	}
+	if f := s.Fields(t, "x"); f["status"] != "QUEUED" || f["lockOwner"] != nil {
+		t.Errorf("document = %v", f)
+	}
+}
+
+// Half a request is no run: it neither holds up a stop nor is warned of.
+func TestHalfARequestDoesNotHoldUpAStop(t *testing.T) {
+	analyzer, running, _ := untilStopped()
+	s := serve(t, analyzer, func(c *Config) { c.limits.drain, c.limits.request = time.Hour, time.Hour })
+	half := s.send(t, "POST /internal/tasks/analysis HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+	answer := s.delivered()
+	<-running
+	s.stop()
+	if err := s.wait(t); err != nil {
+		t.Error(err)
+	}
+	if got := <-answer; !strings.HasPrefix(got, "500") {
+		t.Errorf("answer: %s", got)
+	}
+	if _, err := io.ReadAll(half); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection is left open: %v", err)
+	}
+	if strings.Contains(s.log.String(), "still going") {
+		t.Errorf("a run that does not exist is in the log: %s", s.log)
+	}
+}
+
+func TestARunThatDoesNotEndIsLeftWithItsLock(t *testing.T) {
+	running, finish := make(chan struct{}), make(chan struct{})
+	s := serve(t, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+		close(running)
+		<-finish
+		return "late", nil
+	}, func(c *Config) { c.limits.drain = 10 * time.Millisecond })
+	answer := s.delivered()
+	<-running
+	s.stop()
+	if err := s.wait(t); err != nil {
+		t.Error(err)
+	}
+	if got := <-answer; !strings.Contains(got, "EOF") {
+		t.Errorf("answer: %s", got)
+	}
+	if f := s.Fields(t, "x"); f["status"] != "PROCESSING" || f["lockOwner"] == nil {
+		t.Errorf("document = %v", f)
+	}
+	if !strings.Contains(s.log.String(), "still going") {
+		t.Errorf("no warning in the log: %s", s.log)
+	}
+	close(finish)
+}

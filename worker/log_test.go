@@ -1,0 +1,73 @@
+package worker_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/orchestrator"
+	"taskguard/worker"
+)
+
+// A delivery is one line that says why, and never what the input or the
+// analyzer said.
+func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
+	const secret = "s3cret"
+	cases := map[string]struct {
+		body    string
+		analyze orchestrator.AnalyzerFunc
+		want    map[string]any
+	}{
+		"ready": {analyze: succeed, want: map[string]any{"outcome": "ready", "status": 200.0, "lock_token": 1.0}},
+		"failed": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			return nil, &orchestrator.PermanentError{Code: "invalid_input", Message: secret}
+		}, want: map[string]any{"outcome": "failed", "code": "invalid_input"}},
+		"retry": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			return nil, &orchestrator.FailureError{Reason: "sh ended with exit status 1", Said: secret}
+		}, want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "sh ended with exit status 1"}},
+		"a plug-in's error": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			return nil, errors.New(secret)
+		}, want: map[string]any{"outcome": "retry", "code": "analyzer_failed"}},
+		"panic": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			panic(secret)
+		}, want: map[string]any{"outcome": "retry", "code": "analyzer_panicked"}},
+		"a bad id": {body: `{"analysis_id":"` + secret + `/"}`, analyze: succeed, want: map[string]any{"outcome": "bad_request", "analysis_id": nil}},
+		"no JSON":  {body: secret, analyze: succeed, want: map[string]any{"outcome": "bad_request"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			b := emulatortest.Embedded(t)
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": secret})
+			w := start(t, b, tc.analyze)
+			var log bytes.Buffer
+			w.guard.Log = slog.New(slog.NewJSONHandler(&log, nil))
+			w.Server = worker.NewServer(t.Context(), w.guard)
+			if tc.body == "" {
+				tc.body = `{"analysis_id":"x"}`
+			}
+			w.post(t, tc.body)
+			if strings.Contains(log.String(), secret) {
+				t.Errorf("the log shows it: %s", &log)
+			}
+			var deliveries []map[string]any
+			for line := range strings.Lines(log.String()) {
+				var entry map[string]any
+				if err := json.Unmarshal([]byte(line), &entry); err != nil {
+					t.Fatal(err)
+				}
+				if entry["msg"] == "delivery" {
+					deliveries = append(deliveries, entry)
+				}
+			}
+			if len(deliveries) != 1 {
+				t.Fatalf("%d lines, want 1: %s", len(deliveries), &log)
+			}
+			answer{Body: deliveries[0]}.check(t, 0, tc.want)
+		})
+	}
+}
