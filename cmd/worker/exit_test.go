@@ -20,6 +20,16 @@ func TestAConfigurationErrorExits2(t *testing.T) {
 	}
 }
 
+func TestArgumentsExit2(t *testing.T) {
+	t.Parallel()
+	cmd := newCloud(t).command()
+	cmd.Args = append(cmd.Args, "--help")
+	out, _ := cmd.CombinedOutput()
+	if code := cmd.ProcessState.ExitCode(); code != 2 || !strings.Contains(string(out), "environment") {
+		t.Errorf("exit %d, %q", code, out)
+	}
+}
+
 func TestAPortInUseExits1(t *testing.T) {
 	t.Parallel()
 	_, port, err := net.SplitHostPort(listen(t, ":0").Addr().String())

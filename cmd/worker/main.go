@@ -11,7 +11,11 @@ import (
 )
 
 func main() {
-	code, err := service.Main(context.Background(), os.LookupEnv, os.Stdout)
+	if len(os.Args) > 1 {
+		fmt.Fprintln(os.Stderr, "worker takes no arguments: it is configured by environment; see the README")
+		os.Exit(2)
+	}
+	code, err := service.Main(context.Background(), os.LookupEnv, os.Stdout, nil)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}

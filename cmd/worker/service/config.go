@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
 	"strconv"
 	"strings"
@@ -37,9 +38,9 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	e := environment{lookup: lookup}
 	c := Config{
 		Port:         e.integer("PORT", 8080, 0, 65535),
-		Project:      e.text("GOOGLE_CLOUD_PROJECT", ""),
-		Database:     e.text("FIRESTORE_DATABASE", "(default)"),
-		Emulator:     e.text("FIRESTORE_EMULATOR_HOST", ""),
+		Project:      e.name("GOOGLE_CLOUD_PROJECT", ""),
+		Database:     e.name("FIRESTORE_DATABASE", "(default)"),
+		Emulator:     e.address("FIRESTORE_EMULATOR_HOST"),
 		Collection:   e.text("ANALYSES_COLLECTION", "analyses"),
 		RunTimeout:   e.duration("RUN_TIMEOUT", 25*time.Minute),
 		AnalyzerSpec: e.text("ANALYZER", "builtin:document"),
@@ -76,6 +77,23 @@ func (e *environment) text(name, def string) string {
 		return v
 	}
 	return def
+}
+
+// name is a text that will be part of a resource's path.
+func (e *environment) name(name, def string) string {
+	v := e.text(name, def)
+	if strings.ContainsFunc(v, func(r rune) bool { return r == '/' || r <= ' ' || r > '~' }) {
+		e.problem(name, "%q is not a name", v)
+	}
+	return v
+}
+
+func (e *environment) address(name string) string {
+	v := e.text(name, "")
+	if _, port, err := net.SplitHostPort(v); v != "" && (err != nil || port == "" || strings.Contains(v, "/")) {
+		e.problem(name, "%q is not host:port", v)
+	}
+	return v
 }
 
 func (e *environment) integer(name string, def, lo, hi int) int {
@@ -167,6 +185,24 @@ func (e *environment) notYet() {
 			e.problem(name, "belongs to follow-ups and recovery, which are not in this version")
 		}
 	}
+}
+
+// attrs is the configuration in force, for the log.
+func (c Config) attrs() []slog.Attr {
+	return []slog.Attr{
+		slog.String("project", c.Project), slog.String("database", c.Database), slog.String("collection", c.Collection),
+		slog.String("emulator", c.Emulator), slog.String("analyzer", redact(c.AnalyzerSpec)),
+		slog.String("lock_ttl", c.Policy.TTL.String()), slog.String("lock_heartbeat", c.Policy.Heartbeat.String()),
+		slog.Int("max_attempts", c.Policy.MaxAttempts), slog.String("run_timeout", c.RunTimeout.String()),
+	}
+}
+
+// located is an error of Firestore's with where it was looked for.
+func (c Config) located(err error) error {
+	if err == nil || c.Emulator == "" {
+		return err
+	}
+	return fmt.Errorf("emulator %s: %w", c.Emulator, err)
 }
 
 // redact is a URL without what may be secret in it.

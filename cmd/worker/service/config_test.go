@@ -55,6 +55,10 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"a missing program":     {[]string{"TASK_AUTH=iam", "ANALYZER=exec:no-such-program"}, []string{"ANALYZER: "}},
 		"log format":            {[]string{"TASK_AUTH=iam", "LOG_FORMAT=xml"}, []string{"LOG_FORMAT: "}},
 		"log level":             {[]string{"TASK_AUTH=iam", "LOG_LEVEL=loud"}, []string{"LOG_LEVEL: "}},
+		"a project's path":      {[]string{"TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT=a/b"}, []string{"GOOGLE_CLOUD_PROJECT: "}},
+		"a database's path":     {[]string{"TASK_AUTH=iam", "FIRESTORE_DATABASE=x y"}, []string{"FIRESTORE_DATABASE: "}},
+		"an emulator's URL":     {[]string{"TASK_AUTH=none", "FIRESTORE_EMULATOR_HOST=http://127.0.0.1:1"}, []string{"FIRESTORE_EMULATOR_HOST: "}},
+		"an emulator's host":    {[]string{"TASK_AUTH=none", "FIRESTORE_EMULATOR_HOST=garbage"}, []string{"FIRESTORE_EMULATOR_HOST: "}},
 		"several at once":       {[]string{"PORT=x", "RUN_TIMEOUT=0s"}, []string{"PORT: ", "RUN_TIMEOUT: ", "TASK_AUTH: "}},
 		"an empty one is unset": {[]string{"TASK_AUTH=iam", "PORT="}, nil},
 	}

@@ -20,6 +20,7 @@ import (
 
 	"cloud.google.com/go/compute/metadata"
 
+	"taskguard/orchestrator"
 	"taskguard/repo"
 	"taskguard/worker"
 )
@@ -52,11 +53,18 @@ func (m limits) server(h http.Handler, log *slog.Logger) *http.Server {
 }
 
 // Main runs the worker until SIGTERM or SIGINT and answers the exit code: 0, 2
-// for a configuration error, 1 for any other.
-func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Writer) (int, error) {
+// for a configuration error, 1 for any other. A program with an analyzer of its
+// own gives it as own; nil is the environment's.
+func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Writer, own orchestrator.Analyzer) (int, error) {
 	cfg, err := ParseConfig(lookup)
 	if err != nil {
 		return 2, err
+	}
+	if own != nil {
+		if v, _ := lookup("ANALYZER"); v != "" {
+			return 2, errors.New("ANALYZER: this program has an analyzer of its own; unset it")
+		}
+		cfg.Analyzer, cfg.AnalyzerSpec = own, "own"
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
 	defer stop()
@@ -94,10 +102,12 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	})
 	server := cfg.limits.server(handler, log)
 	var others sync.WaitGroup
-	others.Go(func() { handler.AwaitReady(ctx, analyses.Ping) })
+	others.Go(func() {
+		handler.AwaitReady(ctx, func(ctx context.Context) error { return cfg.located(analyses.Ping(ctx)) })
+	})
 	served := make(chan error, 1)
 	others.Go(func() { served <- server.Serve(l) })
-	log.InfoContext(ctx, "serving", "address", l.Addr().String(), "analyzer", redact(cfg.AnalyzerSpec), "lock_ttl", cfg.Policy.TTL.String())
+	log.LogAttrs(ctx, slog.LevelInfo, "serving", append([]slog.Attr{slog.String("address", l.Addr().String())}, cfg.attrs()...)...)
 	select {
 	case err = <-served:
 	case <-ctx.Done():
