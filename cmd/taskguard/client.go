@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"taskguard/lease"
 	"taskguard/repo"
@@ -41,6 +43,14 @@ func (c *call) connect(ctx context.Context, use queueUse) (*client, error) {
 		}
 		if use == mustQueue && !named {
 			return nil, environmentError{missing("TASK_QUEUE")}
+		}
+	}
+	if err := reach(ctx, firestoreEmulator, p.emulator, adviceRestart); err != nil {
+		return nil, err
+	}
+	if named {
+		if err := reach(ctx, tasksEmulator, cfg.EmulatorHost, adviceRestart); err != nil {
+			return nil, err
 		}
 	}
 	cl := &client{place: p}
@@ -94,10 +104,30 @@ func (cl *client) explain(id string, err error) error {
 		}
 		return fmt.Errorf("no analysis %q in collection %s of project %s", id, collection, cl.place.project)
 	case errors.As(err, &held):
-		return fmt.Errorf("%q is locked by %s until %s, for %.1f s more; wait, or unlock it first",
-			id, held.Owner, held.ExpiresAt.UTC().Format(clockFormat), held.Remaining.Seconds())
+		return fmt.Errorf("%q is locked by %s until %s%s; wait, or unlock it first",
+			id, visible(held.Owner), held.ExpiresAt.UTC().Format(clockFormat), within(held.Remaining, ", for %s more"))
 	}
 	return err
+}
+
+// checkID refuses, as wrong usage, an id that no analysis can have.
+func checkID(id string) error {
+	if err := repo.CheckID(id); err != nil {
+		return usageError(strings.TrimPrefix(err.Error(), lease.ErrInvalidKey.Error()+": "))
+	}
+	return nil
+}
+
+// within puts d into format, unless it is longer than anyone counts: a time of
+// day says more then.
+func within(d time.Duration, format string) string {
+	switch {
+	case d > time.Hour:
+		return ""
+	case d >= time.Minute:
+		return fmt.Sprintf(format, d.Round(time.Second))
+	}
+	return fmt.Sprintf(format, fmt.Sprintf("%.1f s", d.Seconds()))
 }
 
 // clockFormat is how times are shown: UTC, milliseconds.

@@ -73,9 +73,18 @@ type exitError struct {
 
 // run runs the command that args name and answers the exit code.
 func run(ctx context.Context, args []string, s streams, lookup func(string) (string, bool)) int {
+	out := &output{to: s.out}
+	code := dispatch(ctx, args, streams{s.in, out, s.err}, lookup)
+	if lost := out.lost(); lost != nil && code == exitDone {
+		return report(ctx, s.err, "", fmt.Errorf("standard output: %w", lost))
+	}
+	return code
+}
+
+func dispatch(ctx context.Context, args []string, s streams, lookup func(string) (string, bool)) int {
 	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
 		if len(args) > 1 {
-			return run(ctx, []string{args[1], "--help"}, s, lookup)
+			return dispatch(ctx, []string{args[1], "--help"}, s, lookup)
 		}
 		usage(s.out)
 		return exitDone
@@ -98,11 +107,11 @@ func report(ctx context.Context, w io.Writer, name string, err error) int {
 	case err == nil || errors.Is(err, flag.ErrHelp):
 		return exitDone
 	case errors.As(err, &wrongUsage):
-		printTo(w, "%s: %v (see: taskguard help%s)\n", prefix, err, strings.TrimPrefix(prefix, "taskguard"))
+		printTo(w, "%s: %s (see: taskguard help%s)\n", prefix, visible(err.Error()), strings.TrimPrefix(prefix, "taskguard"))
 		return exitUsage
 	case errors.As(err, &wrongEnvironment):
 		for line := range strings.Lines(err.Error()) {
-			printTo(w, "%s: %s\n", prefix, strings.TrimSpace(line))
+			printTo(w, "%s: %s\n", prefix, visible(strings.TrimSpace(line)))
 		}
 		return exitUsage
 	case errors.As(err, &coded):
@@ -112,7 +121,7 @@ func report(ctx context.Context, w io.Writer, name string, err error) int {
 		printTo(w, "%s: interrupted\n", prefix)
 		return exitInterrupted
 	}
-	printTo(w, "%s: %v\n", prefix, err)
+	printTo(w, "%s: %s\n", prefix, visibleLines(err.Error()))
 	return exitFailed
 }
 

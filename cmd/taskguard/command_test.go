@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,24 +12,31 @@ import (
 
 func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 	for args, want := range map[string]string{
-		"frobnicate":                  `taskguard: no command "frobnicate" (see: taskguard help)`,
-		"status --frob":               "taskguard status: flag provided but not defined: -frob (see: taskguard help status)",
-		"status a b":                  `taskguard status: unexpected argument "b"`,
-		"status --limit 0":            "--limit must be at least 1",
-		"submit":                      "taskguard submit: missing argument: want FILE… | --input JSON",
-		"submit main.go --input {}":   "--input and files exclude each other",
-		"submit a b --id x":           "--id is for one analysis",
-		"submit a --id a/b":           "--id: lease: invalid key: the analysis id has a slash",
-		"submit --input {":            "--input is not JSON",
-		"submit --input [[1]]":        "--input: [0]",
-		"unlock":                      "taskguard unlock: missing argument: want ID",
-		"requeue a b":                 `unexpected argument "b"`,
-		"local x":                     `unexpected argument "x"`,
-		"local --port 65534":          "--port 65534",
-		"local --workers 0":           "--workers",
-		"analyze --wait x":            "invalid value",
-		"status -- --json":            "GOOGLE_CLOUD_PROJECT",
-		"status --json=false -- a -b": `unexpected argument "-b"`,
+		"frobnicate":                       `taskguard: no command "frobnicate" (see: taskguard help)`,
+		"status --frob":                    "taskguard status: flag provided but not defined: -frob (see: taskguard help status)",
+		"status a b":                       `taskguard status: unexpected argument "b"`,
+		"status --limit 0":                 "--limit must be at least 1",
+		"submit":                           "taskguard submit: missing argument: want FILE… | --input JSON",
+		"submit main.go --input {}":        "--input and files exclude each other",
+		"submit a b --id x":                "--id is for one analysis",
+		"submit a --id a/b":                "taskguard submit: --id: the analysis id has a slash",
+		"submit --input {":                 "--input is not JSON",
+		"submit --input [[1]]":             "--input: input[0]",
+		"submit --input 1e400":             "--input: input is a number beyond float64 (see",
+		`submit --input {"a":{"b":1e400}}`: "--input: input.a.b is a number",
+		"submit --input= x":                "--input and files exclude each other",
+		"submit a --id=":                   "--id: the analysis id is empty",
+		"status a/b":                       "taskguard status: the analysis id has a slash (see",
+		"unlock ..":                        "taskguard unlock: the analysis id is a path (see",
+		"requeue __x__":                    "taskguard requeue: the analysis id is reserved",
+		"unlock":                           "taskguard unlock: missing argument: want ID",
+		"requeue a b":                      `unexpected argument "b"`,
+		"local x":                          `unexpected argument "x"`,
+		"local --port 65534":               "--port 65534",
+		"local --workers 0":                "--workers",
+		"analyze --wait x":                 "invalid value",
+		"status -- --json":                 "GOOGLE_CLOUD_PROJECT",
+		"status --json=false -- a -b":      `unexpected argument "-b"`,
 	} {
 		t.Run(args, func(t *testing.T) {
 			o := taskguard(t, vars{}, strings.Fields(args)...).want(t, exitUsage, want)
@@ -122,7 +128,7 @@ func TestAFileThatNoDocumentCanHoldIsNamed(t *testing.T) {
 	if _, err := newDocument("fits.txt", bytes.Repeat([]byte("x"), maxInput-len("fits.txt"))); err != nil {
 		t.Error(err)
 	}
-	if _, err := readDocuments([]string{filepath.Join("no", "such")}, os.ReadFile); err == nil || !strings.Contains(err.Error(), filepath.Join("no", "such")) {
+	if _, err := readDocuments([]string{filepath.Join("no", "such")}, readFile); err == nil || !strings.Contains(err.Error(), filepath.Join("no", "such")) {
 		t.Errorf("got %v, want an error naming the file", err)
 	}
 }

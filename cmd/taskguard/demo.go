@@ -55,8 +55,11 @@ func demo(ctx context.Context, c *call) error {
 		d.rows[doc.id] = &row{index: i, Name: doc.name, ID: doc.id}
 	}
 	d.show = newDisplay(progress, c.lookup, names)
-	d.show.note(plain, "%d documents: %s", len(docs), from)
-	if !*google && c.value("FIRESTORE_EMULATOR_HOST") == "" && c.value("GOOGLE_CLOUD_PROJECT") != "" {
+	if d.place.emulator != "" {
+		d.show.note(strong, usingEmulator, d.place.emulator)
+	}
+	d.show.note(plain, "%s: %s", counted(len(docs), "document"), from)
+	if !*google && d.place.emulator == "" && c.value("GOOGLE_CLOUD_PROJECT") != "" {
 		d.show.note(plain, "GOOGLE_CLOUD_PROJECT is not touched: --cloud runs the demo on its Firestore")
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, demoLimit+time.Duration(len(docs))*demoRun, errors.New("the demo did not end in time"))
@@ -73,15 +76,18 @@ func demo(ctx context.Context, c *call) error {
 func (c *call) demoPlace(google bool) (p place, where string, err error) {
 	p = place{
 		project: c.value("GOOGLE_CLOUD_PROJECT"), database: c.value("FIRESTORE_DATABASE"),
-		collection: newCollection(), emulator: c.value("FIRESTORE_EMULATOR_HOST"),
+		collection: newCollection(), emulator: c.value(firestoreEmulator),
 	}
 	switch {
 	case google && p.emulator != "":
-		return p, "", environmentError{errors.New("FIRESTORE_EMULATOR_HOST: contradicts --cloud; unset it")}
+		return p, "", environmentError{errors.New(firestoreEmulator + ": contradicts --cloud; unset it")}
 	case google && p.project == "":
 		return p, "", environmentError{missing("GOOGLE_CLOUD_PROJECT")}
 	case google:
 		return p, fmt.Sprintf("collection %s of project %s, in Google's cloud, where they stay", p.collection, p.project), nil
+	}
+	if err := checkEmulator(firestoreEmulator, p.emulator); err != nil {
+		return p, "", environmentError{err}
 	}
 	if p.project == "" || p.emulator == "" {
 		p.project = "demo-taskguard"

@@ -22,6 +22,8 @@ type told struct {
 	Problems []string `json:"problems"`
 	Files    []row    `json:"files"`
 	Killed   *killing `json:"killed"`
+	Total    tally    `json:"total"`
+	Runs     int64    `json:"runs"`
 }
 
 // check fails unless every file finished once, and one of them after its
@@ -37,8 +39,11 @@ func check(t *testing.T, o outcome, files int) {
 		t.Fatalf("ok = %v, problems = %q, %d files, killed = %+v", got.OK, got.Problems, len(got.Files), got.Killed)
 	}
 	skips := 0
-	for _, f := range got.Files {
+	var total tally
+	for i := range got.Files {
+		f := &got.Files[i]
 		skips += f.Skips
+		total.add(f.tally)
 		want := int64(1)
 		if f.ID == got.Killed.ID {
 			want = 2
@@ -47,8 +52,11 @@ func check(t *testing.T, o outcome, files int) {
 			}
 		}
 		if f.Status != "READY" || f.Runs != want || f.Deliveries < 3 || f.FinishedBy == 0 {
-			t.Errorf("%+v, want READY after %d runs and 3 deliveries or more", f, want)
+			t.Errorf("%+v, want READY after %d runs and 3 deliveries or more", *f, want)
 		}
+	}
+	if n := total.Finishes + total.Skips + total.Unanswered + total.Others; total != got.Total || n != total.Deliveries || total.Finishes != files || got.Runs != int64(files)+1 {
+		t.Errorf("%d runs, %+v; the files' sum is %+v", got.Runs, got.Total, total)
 	}
 	if skips == 0 {
 		t.Error("no delivery was skipped")

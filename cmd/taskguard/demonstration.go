@@ -48,6 +48,9 @@ type killing struct {
 // run goes through the whole of it and leaves nothing running.
 func (d *demonstration) run(ctx context.Context) (err error) {
 	defer d.cloud.close()
+	if err := d.place.answers(ctx); err != nil {
+		return err
+	}
 	if d.place.emulator == "" && !d.real() {
 		if d.place.emulator, err = d.cloud.serveFirestore("127.0.0.1:0"); err != nil {
 			return err

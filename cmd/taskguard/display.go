@@ -4,17 +4,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 )
 
-// lineWidth and maxBlock are what surely fits a terminal; its size is not asked.
-const (
-	lineWidth = 79
-	maxBlock  = 16
-)
+// maxBlock is how many lines a block that is rewritten may have.
+const maxBlock = 16
 
 // display shows progress: on a terminal as a block of lines, one for each item,
 // which is rewritten in place beneath the notes; elsewhere as plain lines. It is
@@ -24,10 +21,11 @@ type display struct {
 	live  bool
 	color bool
 	began time.Time
+	size  func() screen // where live
 
 	mu    sync.Mutex
 	items []item
-	drawn int // lines of the block that stand on the screen
+	drawn []string // lines of the block that stand on the screen
 	quit  chan struct{}
 	ended chan struct{}
 }
@@ -52,9 +50,10 @@ const (
 func newDisplay(w io.Writer, lookup func(string) (string, bool), names []string) *display {
 	noColor, _ := lookup("NO_COLOR")
 	terminal := isTerminal(w, lookup)
-	d := &display{w: w, live: terminal && len(names) <= maxBlock, color: terminal && noColor == "", began: time.Now()}
+	d := &display{w: w, color: terminal && noColor == "", began: time.Now(), size: func() screen { return screenOf(w, lookup) }}
+	d.live = terminal && len(names) <= maxBlock && d.size().columns > 0 // lines of unknown width cannot be taken back
 	for _, name := range names {
-		d.items = append(d.items, item{name: name, state: "waits"})
+		d.items = append(d.items, item{name: visible(name), state: "waits"})
 	}
 	if d.live {
 		d.quit, d.ended = make(chan struct{}), make(chan struct{})
@@ -64,7 +63,7 @@ func newDisplay(w io.Writer, lookup func(string) (string, bool), names []string)
 }
 
 func isTerminal(w io.Writer, lookup func(string) (string, bool)) bool {
-	f, ok := w.(*os.File)
+	f, ok := fileOf(w)
 	if term, _ := lookup("TERM"); !ok || term == "dumb" || term == "" {
 		return false
 	}
@@ -76,14 +75,14 @@ func isTerminal(w io.Writer, lookup func(string) (string, bool)) bool {
 func (d *display) note(s style, format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.print(s, fmt.Sprintf(format, args...))
+	d.print(s, visible(fmt.Sprintf(format, args...)))
 }
 
 // set changes item i; off a terminal it prints the change.
 func (d *display) set(i int, until time.Time, format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.items[i].state, d.items[i].until = fmt.Sprintf(format, args...), until
+	d.items[i].state, d.items[i].until = visible(fmt.Sprintf(format, args...)), until
 	if d.live {
 		d.redraw()
 		return
@@ -91,9 +90,14 @@ func (d *display) set(i int, until time.Time, format string, args ...any) {
 	d.print(plain, d.items[i].name+" "+d.items[i].state)
 }
 
-// close leaves the screen to others.
+// close leaves the screen, and the block as it is, to others. What is told
+// after that is plain lines.
 func (d *display) close() {
-	if d.live {
+	d.mu.Lock()
+	live := d.live
+	d.live, d.drawn = false, nil
+	d.mu.Unlock()
+	if live {
 		close(d.quit)
 		<-d.ended
 	}
@@ -110,7 +114,9 @@ func (d *display) tick() {
 			return
 		case <-ticks.C:
 			d.mu.Lock()
-			d.redraw()
+			if d.live {
+				d.redraw()
+			}
 			d.mu.Unlock()
 		}
 	}
@@ -122,57 +128,68 @@ func (d *display) print(s style, text string) {
 		printTo(d.w, "%s\n", d.paint(s, line))
 		return
 	}
+	d.replace(d.paint(s, line) + "\n")
+}
+
+func (d *display) redraw() { d.replace("") }
+
+// replace writes notes in the place of the block, and the block beneath them;
+// nothing, where nothing has changed.
+func (d *display) replace(notes string) {
 	var b strings.Builder
-	d.erase(&b)
-	b.WriteString(d.paint(s, line) + "\n")
-	d.draw(&b)
+	now := d.size()
+	if now.columns <= 0 {
+		now.columns = 1 // the terminal is gone, or as good as
+	}
+	next := block(d.items, now)
+	if notes == "" && slices.Equal(next, d.drawn) {
+		return
+	}
+	if len(d.drawn) > 0 {
+		printTo(&b, "\x1b[%dA\x1b[J", rows(d.drawn, now.columns))
+	}
+	d.drawn = next
+	b.WriteString(notes)
+	for _, line := range d.drawn {
+		b.WriteString(line + "\n")
+	}
 	_, _ = io.WriteString(d.w, b.String())
 }
 
-func (d *display) redraw() {
-	var b strings.Builder
-	d.erase(&b)
-	d.draw(&b)
-	_, _ = io.WriteString(d.w, b.String())
-}
-
-// erase moves to the beginning of the block and clears the rest of the screen.
-func (d *display) erase(b *strings.Builder) {
-	if d.drawn > 0 {
-		printTo(b, "\x1b[%dA\x1b[J", d.drawn)
+// block is a line for each item, cut to what fits the screen: a line that
+// wraps, or one that has left at the top, could not be taken back. The last
+// column stays free, as some terminals wrap as soon as it is filled.
+func block(items []item, s screen) []string {
+	hidden := 0
+	if room := s.rows - 1; s.rows > 0 && len(items) > room {
+		hidden = len(items) - max(room-1, 0)
+		items = items[:len(items)-hidden]
 	}
-	d.drawn = 0
-}
-
-func (d *display) draw(b *strings.Builder) {
-	width := 0
-	for _, it := range d.items {
-		width = max(width, utf8.RuneCountInString(clip(it.name, 28)))
+	most, width := min(nameWidth, s.columns*3/8), 0
+	for _, it := range items {
+		width = max(width, cells(clip(it.name, most)))
 	}
-	for _, it := range d.items {
+	var lines []string
+	for _, it := range items {
 		state := it.state
 		if left := time.Until(it.until); left > 0 {
 			state += fmt.Sprintf(" (%.1f s)", left.Seconds())
 		}
-		name := clip(it.name, 28)
-		pad := strings.Repeat(" ", width-utf8.RuneCountInString(name))
-		b.WriteString(clip("  "+name+pad+"  "+state, lineWidth) + "\n")
+		name := clip(it.name, most)
+		lines = append(lines, cut("  "+name+strings.Repeat(" ", width-cells(name))+"  "+state, s.columns-1))
 	}
-	d.drawn = len(d.items)
+	if hidden > 0 {
+		lines = append(lines, cut(fmt.Sprintf("  … and %d more", hidden), s.columns-1))
+	}
+	return lines
 }
+
+// nameWidth is how many columns of a name are shown, where there is room.
+const nameWidth = 28
 
 func (d *display) paint(s style, text string) string {
 	if !d.color || s == plain {
 		return text
 	}
 	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
-}
-
-// clip shortens text to n characters, leaving its end, which tells files apart.
-func clip(text string, n int) string {
-	runes := []rune(text)
-	if len(runes) <= n {
-		return text
-	}
-	return "…" + string(runes[len(runes)-n+1:])
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -33,6 +34,10 @@ func readDocuments(files []string, read func(string) ([]byte, error)) ([]documen
 	var all []document
 	for _, file := range files {
 		content, err := read(file)
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			return nil, fmt.Errorf("%s: %w", visible(file), path.Err)
+		}
 		if err != nil {
 			return nil, err // it names the file
 		}
@@ -47,6 +52,35 @@ func readDocuments(files []string, read func(string) ([]byte, error)) ([]documen
 	return all, nil
 }
 
+// readFile reads a file that a document can hold. What is not a regular file is
+// not even opened, since a device may never end and a pipe never begin; and a
+// file that grows meanwhile is not followed.
+func readFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file", visible(path))
+	}
+	if info.Size() > maxInput {
+		return nil, fmt.Errorf("%s: %d bytes, a document takes at most %d", visible(path), info.Size(), maxInput)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // only read
+	content, err := io.ReadAll(io.LimitReader(f, maxInput+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(content) > maxInput {
+		return nil, fmt.Errorf("%s: more than %d bytes, which is what a document takes", visible(path), maxInput)
+	}
+	return content, nil
+}
+
 // newDocument is the input of builtin:document. Its id comes of name and
 // content, so the same file is the same analysis.
 func newDocument(file string, content []byte) (document, error) {
@@ -56,7 +90,7 @@ func newDocument(file string, content []byte) (document, error) {
 		form, value = "base64", base64.StdEncoding.EncodeToString(content)
 	}
 	if size := len(name) + len(value); size > maxInput {
-		return document{}, fmt.Errorf("%s: %d bytes as %s, a document takes at most %d", file, size, form, maxInput)
+		return document{}, fmt.Errorf("%s: %d bytes as %s, a document takes at most %d", visible(file), size, form, maxInput)
 	}
 	if !utf8.ValidString(name) {
 		return document{}, fmt.Errorf("%q: its name is not UTF-8", file)
@@ -87,7 +121,7 @@ func inputDocument(text, id string) (document, error) {
 	input, err := orchestrator.Storable(json.RawMessage(text))
 	var permanent *orchestrator.PermanentError
 	if errors.As(err, &permanent) {
-		return document{}, usageError("--input: " + strings.TrimPrefix(permanent.Message, "result"))
+		return document{}, usageError("--input: " + ofInput(permanent))
 	}
 	if err != nil {
 		return document{}, err
@@ -100,6 +134,15 @@ func inputDocument(text, id string) (document, error) {
 		id = "input-" + taskqueue.Name(string(canonical))[:16]
 	}
 	return document{id: id, name: id, input: input}, nil
+}
+
+// ofInput is a refusal whose paths begin at the input, not at a result.
+func ofInput(refused *orchestrator.PermanentError) string {
+	message := "input" + strings.TrimPrefix(refused.Message, "result")
+	if refused.Code == orchestrator.CodeResultTooLarge {
+		message = strings.Replace(message, " at result", " at input", 1)
+	}
+	return message
 }
 
 // shown are files of this repository that the demo analyses.
@@ -117,7 +160,7 @@ var samples embed.FS
 // directory is in it, or a few texts of this program's own.
 func demoDocuments(files []string) (docs []document, from string, err error) {
 	if len(files) > 0 {
-		docs, err = readDocuments(files, os.ReadFile)
+		docs, err = readDocuments(files, readFile)
 		return docs, "the files named", err
 	}
 	if root, found := moduleRoot(); found {
@@ -126,7 +169,7 @@ func demoDocuments(files []string) (docs []document, from string, err error) {
 				files = append(files, file)
 			}
 		}
-		docs, err = readDocuments(files, func(file string) ([]byte, error) { return os.ReadFile(filepath.Join(root, file)) })
+		docs, err = readDocuments(files, func(file string) ([]byte, error) { return readFile(filepath.Join(root, file)) })
 		return docs, "files of this repository", err
 	}
 	entries, err := samples.ReadDir("samples")

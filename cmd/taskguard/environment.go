@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
@@ -35,6 +34,11 @@ func environmentOf(command string) string {
 	return ""
 }
 
+const (
+	firestoreEmulator = "FIRESTORE_EMULATOR_HOST"
+	tasksEmulator     = "CLOUD_TASKS_EMULATOR_HOST"
+)
+
 func missing(name string) error { return fmt.Errorf("%s: must be set", name) }
 
 // place is a collection of analyses in a database.
@@ -47,7 +51,7 @@ type place struct {
 func (c *call) place() (place, error) {
 	p := place{
 		project: c.value("GOOGLE_CLOUD_PROJECT"), database: c.value("FIRESTORE_DATABASE"),
-		collection: c.value("ANALYSES_COLLECTION"), emulator: c.value("FIRESTORE_EMULATOR_HOST"),
+		collection: c.value("ANALYSES_COLLECTION"), emulator: c.value(firestoreEmulator),
 	}
 	var problems []error
 	if p.project == "" {
@@ -57,6 +61,9 @@ func (c *call) place() (place, error) {
 		if err := repo.CheckCollection(p.collection); err != nil {
 			problems = append(problems, fmt.Errorf("ANALYSES_COLLECTION: %w", err))
 		}
+	}
+	if err := checkEmulator(firestoreEmulator, p.emulator); err != nil {
+		problems = append(problems, err)
 	}
 	if len(problems) > 0 {
 		return p, environmentError{errors.Join(problems...)}
@@ -70,14 +77,10 @@ func (p place) open(ctx context.Context) (*repo.Analyses, error) {
 	if p.emulator == "" {
 		return repo.Open(ctx, p.project, options)
 	}
-	_, host, found := strings.Cut(p.emulator, "://") // as Google's library allows
-	if !found {
-		host = p.emulator
-	}
-	conn, err := grpc.NewClient(host,
+	conn, err := grpc.NewClient(p.emulator,
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(emulatorOwner{}), grpc.WithNoProxy())
 	if err != nil {
-		return nil, fmt.Errorf("FIRESTORE_EMULATOR_HOST: %w", err)
+		return nil, fmt.Errorf("%s: %w", firestoreEmulator, err)
 	}
 	return repo.Open(ctx, p.project, options, option.WithGRPCConn(conn)) // closing it closes conn
 }
@@ -98,7 +101,10 @@ func (emulatorOwner) RequireTransportSecurity() bool { return false }
 func (c *call) queueConfig() (cfg taskqueue.Config, named bool, err error) {
 	cfg = taskqueue.Config{
 		Queue: c.value("TASK_QUEUE"), TargetURL: c.value("TASK_TARGET_URL"),
-		Caller: c.value("TASK_CALLER"), EmulatorHost: c.value("CLOUD_TASKS_EMULATOR_HOST"),
+		Caller: c.value("TASK_CALLER"), EmulatorHost: c.value(tasksEmulator),
+	}
+	if err := checkEmulator(tasksEmulator, cfg.EmulatorHost); err != nil {
+		return cfg, false, environmentError{err}
 	}
 	if cfg.Queue == "" {
 		for _, name := range []string{"TASK_TARGET_URL", "TASK_CALLER"} {

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -48,8 +46,11 @@ func local(ctx context.Context, c *call) (err error) {
 		return usageError("--workers: want at least 1")
 	}
 	l := &locality{c: c, place: place{
-		project: c.value("GOOGLE_CLOUD_PROJECT"), collection: c.value("ANALYSES_COLLECTION"), emulator: c.value("FIRESTORE_EMULATOR_HOST"),
+		project: c.value("GOOGLE_CLOUD_PROJECT"), collection: c.value("ANALYSES_COLLECTION"), emulator: c.value(firestoreEmulator),
 	}}
+	if err := checkEmulator(firestoreEmulator, l.place.emulator); err != nil {
+		return environmentError{err}
+	}
 	if l.place.emulator == "" || l.place.project == "" {
 		l.place.project = "demo-taskguard"
 	}
@@ -59,6 +60,12 @@ func local(ctx context.Context, c *call) (err error) {
 	}
 	l.show = newDisplay(progress, c.lookup, nil)
 	defer l.show.close()
+	if l.place.emulator != "" {
+		l.show.note(strong, usingEmulator, l.place.emulator)
+		if err := l.place.answers(ctx); err != nil {
+			return err
+		}
+	}
 	err = l.run(ctx, *port, *workers)
 	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
 		return nil // Ctrl-C is how it ends
@@ -103,7 +110,7 @@ func (l *locality) run(ctx context.Context, port, workers int) (err error) {
 	}
 	router := fleet.NewRouter(started, l.delivered)
 	defer l.serve(front, router)()
-	if err := l.tell(started, tasks, front.Addr().String()); err != nil {
+	if err := l.tell(started, l.variables(tasks, front.Addr().String())); err != nil {
 		return err
 	}
 	return l.supervise(ctx, router, started)
@@ -146,42 +153,6 @@ func (l *locality) serve(front net.Listener, router *fleet.Router) (stop func())
 		_ = l.front.Close() // the listener's error is of no use any more
 		serving.Wait()
 	}
-}
-
-// tell prints what another terminal needs.
-func (l *locality) tell(workers []*fleet.Worker, tasks, front string) error {
-	vars := [][2]string{
-		{"GOOGLE_CLOUD_PROJECT", l.place.project},
-		{"FIRESTORE_EMULATOR_HOST", l.place.emulator},
-		{"TASK_QUEUE", demoQueue},
-		{"TASK_TARGET_URL", "http://" + front},
-		{"CLOUD_TASKS_EMULATOR_HOST", tasks},
-	}
-	if l.place.collection != "" {
-		vars = append(vars, [2]string{"ANALYSES_COLLECTION", l.place.collection})
-	}
-	if l.c.json {
-		environment := map[string]string{}
-		for _, v := range vars {
-			environment[v[0]] = v[1]
-		}
-		type process struct {
-			Worker  int    `json:"worker"`
-			PID     int    `json:"pid"`
-			Address string `json:"address"`
-		}
-		var processes []process
-		for _, w := range workers {
-			processes = append(processes, process{w.Number, w.PID, w.Address})
-		}
-		return json.NewEncoder(l.c.out).Encode(map[string]any{"environment": environment, "workers": processes})
-	}
-	text := "In another terminal:\n\n"
-	for _, v := range vars {
-		text += "  export " + v[0] + "=" + v[1] + "\n"
-	}
-	_, err := io.WriteString(l.c.out, text+"\nand then: taskguard submit FILE… --wait, status, unlock ID, requeue ID. Ctrl-C ends it; the data are in memory.\n\n")
-	return err
 }
 
 // supervise replaces each worker that ends, until ctx does.

@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -24,6 +26,7 @@ type shownAnalysis struct {
 	UpdatedAt  time.Time       `json:"updated_at,omitzero"`
 	FinishedBy string          `json:"finished_by,omitempty"`
 	Lock       lockInfo        `json:"lock"`
+	Malformed  string          `json:"malformed,omitempty"` // why Lock says nothing
 	Input      json.RawMessage `json:"input,omitempty"`
 	Result     json.RawMessage `json:"result,omitempty"`
 }
@@ -49,15 +52,16 @@ func lockOf(a *repo.Analysis) lockInfo {
 
 // String says it for people.
 func (l lockInfo) String() string {
+	owner, expiry := visible(l.Owner), l.ExpiresAt.UTC().Format(clockFormat)
 	switch {
 	case l.Held:
-		return fmt.Sprintf("held by %s, %.1f s left", l.Owner, l.left.Seconds())
+		return "held by " + owner + cmp.Or(within(l.left, ", %s left"), " until "+expiry)
 	case l.Owner == "":
 		return "free"
 	case l.ExpiresAt.IsZero():
-		return fmt.Sprintf("left by %s, without an expiry", l.Owner)
+		return "left by " + owner + ", without an expiry"
 	}
-	return fmt.Sprintf("left by %s, expired %.1f s ago", l.Owner, -l.left.Seconds())
+	return "left by " + owner + ", expired " + cmp.Or(within(-l.left, "%s ago"), "at "+expiry)
 }
 
 // showStatus shows one analysis with input and result, or many without.
@@ -70,6 +74,11 @@ func showStatus(ctx context.Context, c *call) (err error) {
 	}
 	if *limit < 1 {
 		return usageError("--limit must be at least 1")
+	}
+	if len(args) == 1 {
+		if err := checkID(args[0]); err != nil {
+			return err
+		}
 	}
 	cl, err := c.connect(ctx, noQueue)
 	if err != nil {
@@ -95,9 +104,9 @@ func (c *call) showOne(ctx context.Context, cl *client, id string) error {
 		return json.NewEncoder(c.out).Encode(s)
 	}
 	t := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
-	printTo(t, "id\t%s\nstatus\t%s\nattempts\t%d\nlock\t%s\n", s.ID, orNone(s.Status), s.Attempts, s.Lock)
+	printTo(t, "id\t%s\nstatus\t%s\nattempts\t%d\nlock\t%s\n", visible(s.ID), visible(orNone(s.Status)), s.Attempts, s.Lock)
 	if s.Error != nil {
-		printTo(t, "error\t%s: %s\n", s.Error.Code, s.Error.Message)
+		printTo(t, "error\t%s\n", visible(s.Error.Code+": "+s.Error.Message))
 	}
 	for _, at := range []struct {
 		name string
@@ -108,7 +117,7 @@ func (c *call) showOne(ctx context.Context, cl *client, id string) error {
 		}
 	}
 	if s.FinishedBy != "" {
-		printTo(t, "finished by\t%s\n", s.FinishedBy)
+		printTo(t, "finished by\t%s\n", visible(s.FinishedBy))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -120,7 +129,7 @@ func (c *call) showOne(ctx context.Context, cl *client, id string) error {
 	if err := json.Indent(&result, s.Result, "", "  "); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(c.out, "result\n%s\n", result.Bytes())
+	_, err = fmt.Fprintf(c.out, "result\n%s\n", visibleLines(result.String()))
 	return err
 }
 
@@ -145,23 +154,36 @@ func (c *call) showAll(ctx context.Context, cl *client, limit int) error {
 	printTo(t, "ID\tSTATUS\tATTEMPTS\tUPDATED\tLOCK\tERROR\n")
 	for i := range all {
 		a := &all[i]
-		updated, failure := "", ""
+		updated, failed := "", ""
 		if !a.UpdatedAt.IsZero() {
 			updated = a.UpdatedAt.UTC().Format(clockFormat)
 		}
 		if a.Error != nil {
-			failure = a.Error.Code
+			failed = a.Error.Code
 		}
-		printTo(t, "%s\t%s\t%d\t%s\t%s\t%s\n", a.ID, orNone(a.Status), a.Attempts, updated, lockOf(a), failure)
+		lock := lockOf(a).String()
+		if problem := malformed(a); problem != "" {
+			lock = "malformed: " + visible(problem)
+		}
+		printTo(t, "%s\t%s\t%d\t%s\t%s\t%s\n", visible(a.ID), visible(orNone(a.Status)), a.Attempts, updated, lock, visible(failed))
 	}
 	return t.Flush()
+}
+
+// malformed is why a's lock cannot be made out; empty: it can.
+func malformed(a *repo.Analysis) string {
+	if a.Malformed == nil {
+		return ""
+	}
+	problem := strings.TrimPrefix(a.Malformed.Error(), fmt.Sprintf("repo: analysis %q: field ", a.ID))
+	return strings.TrimSuffix(problem, ": "+lease.ErrMalformed.Error())
 }
 
 // shownBriefly is an analysis without its input and result.
 func shownBriefly(a *repo.Analysis) shownAnalysis {
 	return shownAnalysis{
 		ID: a.ID, Status: a.Status, Attempts: a.Attempts, Error: a.Error, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
-		FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a),
+		FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a), Malformed: malformed(a),
 	}
 }
 

@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
-	"os"
 	"time"
 
 	"taskguard/repo"
@@ -47,7 +47,7 @@ func submit(ctx context.Context, c *call) (err error) {
 	for _, doc := range docs {
 		s, err := cl.submit(ctx, doc)
 		if err != nil {
-			return fmt.Errorf("%s: %w", doc.name, err)
+			return fmt.Errorf("%s: %w", visible(doc.name), err)
 		}
 		all = append(all, s)
 		if !*wait {
@@ -64,24 +64,26 @@ func submit(ctx context.Context, c *call) (err error) {
 
 // submission is what the command line asks for.
 func (c *call) submission(files []string, input, id string) ([]document, error) {
+	given := map[string]bool{}
+	c.flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	switch {
-	case input == "" && len(files) == 0:
+	case !given["input"] && len(files) == 0:
 		return nil, usageError("missing argument: want " + c.arguments)
-	case input != "" && len(files) > 0:
+	case given["input"] && len(files) > 0:
 		return nil, usageError("--input and files exclude each other")
-	case id != "" && len(files) > 1:
+	case given["id"] && len(files) > 1:
 		return nil, usageError("--id is for one analysis")
 	}
-	if id != "" {
-		if err := repo.CheckID(id); err != nil {
+	if given["id"] {
+		if err := checkID(id); err != nil {
 			return nil, usageError("--id: " + err.Error())
 		}
 	}
-	if input != "" {
+	if given["input"] {
 		doc, err := inputDocument(input, id)
 		return []document{doc}, err
 	}
-	docs, err := readDocuments(files, os.ReadFile)
+	docs, err := readDocuments(files, readFile)
 	if err == nil && id != "" {
 		docs[0].id = id
 	}
@@ -105,10 +107,17 @@ func (cl *client) submit(ctx context.Context, doc document) (*submitted, error) 
 		return nil, err
 	}
 	already, err := cl.queue.Book(ctx, taskqueue.Task{Name: taskqueue.Name("submit", cl.place.collection, doc.id), AnalysisID: doc.id})
+	if err != nil {
+		exists := "was created"
+		if !s.Created {
+			exists = "exists"
+		}
+		return nil, fmt.Errorf("the document %s, but its delivery is not booked: %w; repeating the command books it", exists, err)
+	}
 	if already {
 		s.Booked = "already"
 	}
-	return s, err
+	return s, nil
 }
 
 func finished(status string) bool { return status == repo.Ready || status == repo.Failed }
@@ -122,7 +131,7 @@ func (c *call) tellSubmitted(s *submitted) error {
 		made = "exists already, " + orNone(s.Status)
 	}
 	what := map[string]string{"now": "delivery booked", "already": "delivery booked before", string(notNeeded): "finished, no delivery needed"}
-	_, err := fmt.Fprintf(c.out, "%s  %s: %s; %s\n", s.ID, s.Name, made, what[s.Booked])
+	_, err := fmt.Fprintf(c.out, "%s  %s: %s; %s\n", s.ID, visible(s.Name), visible(made), what[s.Booked])
 	return err
 }
 

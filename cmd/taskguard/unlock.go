@@ -49,6 +49,9 @@ func (c *call) change(ctx context.Context, apply func(cl *client, id string) (wa
 		return err
 	}
 	id := args[0]
+	if err := checkID(id); err != nil {
+		return err
+	}
 	cl, err := c.connect(ctx, mayQueue)
 	if err != nil {
 		return err
@@ -66,22 +69,23 @@ func (c *call) change(ctx context.Context, apply func(cl *client, id string) (wa
 			return err
 		}
 	}
-	if done.Delivery == noneMade {
+	if done.Delivery == noneMade && c.json { // the text says it itself
 		printTo(c.err, "taskguard %s: TASK_QUEUE is not set: the document is changed, but no delivery was booked\n", c.name)
 	}
 	return c.tell(done)
 }
 
+// tell says what came of it. What was before, and whose lock it was, is in the
+// log line that goes with it.
 func (c *call) tell(done changed) error {
 	if c.json {
 		return json.NewEncoder(c.out).Encode(done)
 	}
-	lock := "it was not locked"
-	if done.Lock.Owner != "" {
-		lock = "its lock was " + done.Lock.String()
+	what := map[delivery]string{
+		booked: "a delivery is booked", notNeeded: "it is finished and needs no delivery",
+		noneMade: "no delivery is booked, as TASK_QUEUE is not set",
 	}
-	what := map[delivery]string{booked: "a delivery is booked", notNeeded: "it is finished and needs no delivery", noneMade: "no delivery is booked"}
-	_, err := fmt.Fprintf(c.out, "%s: was %s, is %s; %s; %s\n", done.ID, orNone(done.Was), orNone(done.Status), lock, what[done.Delivery])
+	_, err := fmt.Fprintf(c.out, "%s is %s; %s\n", visible(done.ID), visible(orNone(done.Status)), what[done.Delivery])
 	return err
 }
 

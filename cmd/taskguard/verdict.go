@@ -15,18 +15,43 @@ import (
 
 // row is what is known of one document.
 type row struct {
-	index      int
-	Name       string `json:"file"`
-	ID         string `json:"analysis_id"`
-	Status     string `json:"status"`
-	Result     any    `json:"result,omitempty"`
-	Deliveries int    `json:"deliveries"`
-	Skips      int    `json:"skips"`
-	Unanswered int    `json:"unanswered"` // by a worker that was dead, or died
-	Runs       int64  `json:"runs"`       // acquisitions
-	FinishedBy int    `json:"finished_by"`
+	index  int
+	Name   string `json:"file"`
+	ID     string `json:"analysis_id"`
+	Status string `json:"status"`
+	Result any    `json:"result,omitempty"`
+	tally
+	Runs       int64 `json:"runs"` // acquisitions; one that was killed is an unanswered delivery
+	FinishedBy int   `json:"finished_by"`
 
 	attempts int
+}
+
+// tally counts deliveries by what came of them: Deliveries is the sum of the
+// others.
+type tally struct {
+	Deliveries int `json:"deliveries"`
+	Finishes   int `json:"finishes"`
+	Skips      int `json:"skips"`
+	Unanswered int `json:"unanswered"` // by a worker that was dead, or died
+	Others     int `json:"others"`     // refused, or ended without a result
+}
+
+func (t *tally) add(o tally) {
+	t.Deliveries += o.Deliveries
+	t.Finishes += o.Finishes
+	t.Skips += o.Skips
+	t.Unanswered += o.Unanswered
+	t.Others += o.Others
+}
+
+// String says it for people.
+func (t tally) String() string {
+	text := counted(t.Deliveries, "delivery") + fmt.Sprintf(": %d finished a file, %d skipped, %d unanswered by a worker that was dead or died", t.Finishes, t.Skips, t.Unanswered)
+	if t.Others > 0 {
+		text += fmt.Sprintf(", %d without a result", t.Others)
+	}
+	return text
 }
 
 func (r *row) count(v fleet.Delivery) {
@@ -37,7 +62,10 @@ func (r *row) count(v fleet.Delivery) {
 	case v.Skip():
 		r.Skips++
 	case v.Acquired && v.Result != "":
+		r.Finishes++
 		r.FinishedBy = v.Worker.Number
+	default:
+		r.Others++
 	}
 }
 
@@ -62,21 +90,37 @@ func (d *demonstration) verdict() error {
 	defer d.mu.Unlock()
 	problems := d.problems()
 	var rows []*row
+	var total tally
+	runs := int64(0)
 	for _, doc := range d.docs {
-		rows = append(rows, d.rows[doc.id])
+		r := d.rows[doc.id]
+		rows = append(rows, r)
+		total.add(r.tally)
+		runs += r.Runs
 	}
 	if d.c.json {
 		e := json.NewEncoder(d.c.out)
 		e.SetIndent("", "  ")
 		err := e.Encode(map[string]any{
-			"ok": len(problems) == 0, "problems": problems, "files": rows, "killed": d.killed,
+			"ok": len(problems) == 0, "problems": problems, "files": rows, "killed": d.killed, "total": total, "runs": runs,
 			"documents": map[string]string{"project": d.place.project, "collection": d.place.collection, "where": d.where},
 		})
 		if err != nil {
 			return err
 		}
-	} else if err := d.table(rows, len(problems) == 0); err != nil {
-		return err
+	} else {
+		if err := d.table(rows); err != nil {
+			return err
+		}
+		held := ""
+		if len(problems) == 0 {
+			held = " Each file finished once."
+		}
+		_, err := fmt.Fprintf(d.c.out, "\n%s, %v.\n%s%s%s\nThe documents: %s.\n",
+			counted(len(rows), "file"), total, counted(runs, "run"), d.killedRun(), held, visible(d.where))
+		if err != nil {
+			return err
+		}
 	}
 	if len(problems) > 0 {
 		return errors.New("this did not hold: " + strings.Join(problems, "; "))
@@ -93,25 +137,25 @@ func (d *demonstration) problems() []string {
 		problem("no worker was killed in the middle of a run")
 	}
 	for _, doc := range d.docs {
-		r := d.rows[doc.id]
+		r, name := d.rows[doc.id], visible(doc.name)
 		want := int64(1)
 		if d.killed != nil && d.killed.ID == doc.id {
 			want = 2
 			if r.FinishedBy == d.killed.Worker {
-				problem("%s was finished by the worker that was killed", r.Name)
+				problem("%s was finished by the worker that was killed", name)
 			}
 		}
 		switch {
 		case r.Status != repo.Ready:
-			problem("%s is %s", r.Name, r.Status)
-		case r.FinishedBy == 0:
-			problem("%s was finished by nobody who said so", r.Name)
+			problem("%s is %s", name, r.Status)
+		case r.Finishes != 1:
+			problem("%s was finished by %s, want 1", name, counted(r.Finishes, "delivery"))
 		}
 		if r.Runs != want || r.attempts != int(want) {
-			problem("%s had %d runs, want %d", r.Name, r.Runs, want)
+			problem("%s had %s, want %d", name, counted(r.Runs, "run"), want)
 		}
 		if r.Deliveries <= len(again) {
-			problem("%s was delivered %d times, want at least %d", r.Name, r.Deliveries, len(again)+1)
+			problem("%s had %s, want at least %d", name, counted(r.Deliveries, "delivery"), len(again)+1)
 		}
 		skips += r.Skips
 	}
@@ -121,11 +165,19 @@ func (d *demonstration) problems() []string {
 	return all
 }
 
-func (d *demonstration) table(rows []*row, held bool) error {
+// killedRun says which of the runs, and of the unanswered deliveries, is the
+// one whose worker was killed.
+func (d *demonstration) killedRun() string {
+	if d.killed == nil {
+		return "."
+	}
+	return ", one of them killed: its delivery is among the unanswered."
+}
+
+func (d *demonstration) table(rows []*row) error {
 	printTo(d.c.out, "\n")
 	t := tabwriter.NewWriter(d.c.out, 0, 0, 2, ' ', 0)
 	printTo(t, "FILE\tRESULT\tDELIVERIES\tSKIPS\tRUNS\tFINISHED BY\n")
-	var total row
 	for _, r := range rows {
 		by := "worker " + strconv.Itoa(r.FinishedBy)
 		if r.FinishedBy == 0 {
@@ -133,29 +185,17 @@ func (d *demonstration) table(rows []*row, held bool) error {
 		} else if d.killed != nil && d.killed.ID == r.ID {
 			by += fmt.Sprintf(", after worker %d was killed", d.killed.Worker)
 		}
-		printTo(t, "%s\t%s\t%d\t%d\t%d\t%s\n", clip(r.Name, 32), strings.TrimSpace(r.Status+" "+summary(r.Result)), r.Deliveries, r.Skips, r.Runs, by)
-		total.Deliveries, total.Skips, total.Runs = total.Deliveries+r.Deliveries, total.Skips+r.Skips, total.Runs+r.Runs
-		total.Unanswered += r.Unanswered
+		printTo(t, "%s\t%s\t%d\t%d\t%d\t%s\n", clip(visible(r.Name), 32), visible(strings.TrimSpace(r.Status+" "+summary(r.Result))), r.Deliveries, r.Skips, r.Runs, by)
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	verdict := ""
-	if held {
-		verdict = " Each file finished once."
-	}
-	_, err := fmt.Fprintf(d.c.out,
-		"\n%d files, %d deliveries: %d runs, %d skips, %d to a worker that was dead or died.%s\nThe documents: %s.\n",
-		len(rows), total.Deliveries, total.Runs, total.Skips, total.Unanswered, verdict, d.where)
-	return err
+	return t.Flush()
 }
 
 // summary is a result in a few words.
 func summary(result any) string {
 	m, _ := result.(map[string]any)
-	for _, unit := range []string{"lines", "bytes"} {
-		if n, ok := m[unit].(int64); ok {
-			return fmt.Sprintf("%d %s", n, unit)
+	for _, unit := range []string{"line", "byte"} {
+		if n, ok := m[unit+"s"].(int64); ok {
+			return counted(n, unit)
 		}
 	}
 	return ""

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"taskguard/cmd/taskguard/fleet"
+	"taskguard/cmd/worker/service"
+)
+
+// variable is one of the environment.
+type variable struct{ name, value string }
+
+// variables are what makes another taskguard work here.
+func (l *locality) variables(tasks, front string) []variable {
+	all := []variable{
+		{"GOOGLE_CLOUD_PROJECT", l.place.project},
+		{firestoreEmulator, l.place.emulator},
+		{"TASK_QUEUE", demoQueue},
+		{"TASK_TARGET_URL", "http://" + front},
+		{tasksEmulator, tasks},
+	}
+	if l.place.collection != "" {
+		all = append(all, variable{"ANALYSES_COLLECTION", l.place.collection})
+	}
+	return all
+}
+
+// tell prints what another terminal needs.
+func (l *locality) tell(workers []*fleet.Worker, all []variable) error {
+	if !l.c.json {
+		_, err := io.WriteString(l.c.out, exports(all, invocation(os.Args[0])))
+		return err
+	}
+	environment := map[string]string{}
+	for _, v := range all {
+		environment[v.name] = v.value
+	}
+	type process struct {
+		Worker  int    `json:"worker"`
+		PID     int    `json:"pid"`
+		Address string `json:"address"`
+	}
+	var processes []process
+	for _, w := range workers {
+		processes = append(processes, process{w.Number, w.PID, w.Address})
+	}
+	return json.NewEncoder(l.c.out).Encode(map[string]any{"environment": environment, "workers": processes})
+}
+
+// exports is for a shell in another terminal, and for who sits there. self is
+// how this program is started.
+func exports(all []variable, self string) string {
+	text := "In another terminal:\n\n"
+	for _, v := range all {
+		text += "  export " + v.name + "=" + quoted(v.value) + "\n"
+	}
+	if names := refused(all); len(names) > 0 {
+		text += "  # for taskguard; cmd/worker of this version refuses " + strings.Join(names, " and ") + "\n"
+	}
+	return text + "\nand then:\n\n  " + self + " submit FILE… --wait\n\nor status, unlock ID, requeue ID in the place of submit. " +
+		"Ctrl-C ends it; the data are in memory. Unset the variables after that.\n\n"
+}
+
+// refused are those variables that keep a worker from starting.
+func refused(all []variable) (names []string) {
+	_, err := service.ParseConfig(func(name string) (string, bool) {
+		for _, v := range append(all, variable{"TASK_AUTH", "none"}) {
+			if v.name == name {
+				return v.value, true
+			}
+		}
+		return "", false
+	})
+	if err == nil {
+		return nil
+	}
+	for line := range strings.Lines(err.Error()) {
+		name, _, _ := strings.Cut(line, ":")
+		for _, v := range all {
+			if v.name == name {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// invocation is how to start this program again: as it was started, but for
+// what `go run` has built and will delete.
+func invocation(arg0 string) string {
+	for dir := filepath.Dir(arg0); dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if strings.HasPrefix(filepath.Base(dir), "go-build") {
+			return "go run ./cmd/taskguard"
+		}
+	}
+	return quoted(arg0)
+}
+
+// quoted is text as one word of a POSIX shell.
+func quoted(text string) string {
+	if text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=@%+,") == "" {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
