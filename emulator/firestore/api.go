@@ -138,7 +138,6 @@ func (a *api) Rollback(_ context.Context, r *firestorepb.RollbackRequest) (*empt
 func (a *api) Commit(ctx context.Context, r *firestorepb.CommitRequest) (*firestorepb.CommitResponse, error) {
 	writes, err := a.parseCommit(r)
 	if err != nil {
-		a.abandon(r)
 		return nil, err
 	}
 	done, err := a.store.commit(ctx, r.GetDatabase(), r.GetTransaction(), writes)
@@ -156,15 +155,6 @@ func (a *api) parseCommit(r *firestorepb.CommitRequest) ([]*write, error) {
 		return nil, err
 	}
 	return parseWrites(r.GetDatabase(), r.GetWrites())
-}
-
-// abandon ends the transaction of a commit that was refused unread.
-func (a *api) abandon(r *firestorepb.CommitRequest) {
-	a.store.mu.Lock()
-	defer a.store.mu.Unlock()
-	if t, err := a.store.use(r.GetDatabase(), r.GetTransaction()); err == nil {
-		a.store.end(t)
-	}
 }
 
 // masked is the document with only the fields that the mask names.

@@ -54,13 +54,18 @@ func (s *store) prepare(ctx context.Context, dbName string, t *transaction, writ
 	for {
 		s.expire()
 		p := &plan{db: s.database(dbName), at: s.clock.commit(), next: map[string]*document{}}
-		if err := p.apply(writes); err != nil {
-			return nil, err
-		}
-		changes := p.changes()
+		// Locks come before preconditions, and also before writes that would
+		// change nothing; a query's lock depends on what is written.
+		changes := named(writes)
 		blockers := s.blockers(dbName, t, changes)
 		if len(blockers) == 0 {
-			return p, nil
+			if err := p.apply(writes); err != nil {
+				return nil, err
+			}
+			changes = p.changes()
+			if blockers = s.blockers(dbName, t, changes); len(blockers) == 0 {
+				return p, nil
+			}
 		}
 		if t != nil {
 			t.pending = changes
@@ -199,4 +204,13 @@ func (w *write) checkVersion(current *document, want time.Time) error {
 		return invalid("the required base version of %s is greater than the stored version", w.path)
 	}
 	return nil
+}
+
+// named are changes of which only the documents' names are known.
+func named(writes []*write) []change {
+	list := make([]change, len(writes))
+	for i, w := range writes {
+		list[i].name = w.path.String()
+	}
+	return list
 }

@@ -152,6 +152,42 @@ var lockCases = []conformanceCase{
 		must[*firestorepb.CommitResponse](t)(r.commit(txn, put(ref, 3)))
 		wantData(t, r.get(t, ref), object{"n": int64(3)})
 	}},
+	{"LocksComeBeforePreconditionsAndNoOps", func(t *testing.T, r *rig) {
+		ref, missing := r.doc(t, object{"n": 1}), r.doc(t, nil)
+		read := r.get(t, ref).UpdateTime
+		must[*client.WriteResult](t)(ref.Set(r.ctx, object{"n": 2}))
+		txn := r.begin(t)
+		must[[]*firestorepb.BatchGetDocumentsResponse](t)(r.read(txn, ref, missing))
+		var all sync.WaitGroup
+		for name, write := range map[string]func() error{
+			"stale": func() error {
+				_, err := ref.Update(r.ctx, []client.Update{{Path: "n", Value: 3}}, client.LastUpdateTime(read))
+				return err
+			},
+			"exists already": func() error { _, err := ref.Create(r.ctx, object{"n": 3}); return err },
+			"no change":      func() error { _, err := r.commit(nil, put(ref, 2)); return err },
+			"nothing there":  func() error { _, err := missing.Delete(r.ctx); return err },
+		} {
+			all.Go(func() {
+				if err := write(); status.Code(err) != codes.Aborted {
+					t.Errorf("%s: %v, want Aborted", name, err)
+				}
+			})
+		}
+		all.Wait()
+		wantCode(t, r.rollback(txn), codes.OK)
+	}},
+	{"ACommitRefusedUnreadKeepsItsTransaction", func(t *testing.T, r *rig) {
+		ref := r.doc(t, object{"n": 1})
+		txn := r.begin(t)
+		must[[]*firestorepb.BatchGetDocumentsResponse](t)(r.read(txn, ref))
+		_, err := r.commit(txn, putFields(ref.Path, fields{"__x__": integerValue(1)}))
+		wantCode(t, err, codes.InvalidArgument)
+		_, err = r.commit(nil, put(ref, 2))
+		wantCode(t, err, codes.Aborted)
+		must[*firestorepb.CommitResponse](t)(r.commit(txn, put(ref, 3)))
+		wantData(t, r.get(t, ref), object{"n": int64(3)})
+	}},
 	{"InsertWaitsForAQueryThatWouldFindIt", func(t *testing.T, r *rig) {
 		txn := r.begin(t)
 		r.query(t, txn, &firestorepb.StructuredQuery{From: from("c")})
