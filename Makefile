@@ -11,10 +11,10 @@ test:
 	go test ./...
 
 race:
-	go test -race -shuffle=on ./...
+	go test -race -shuffle=on -count=1 ./...
 
 lint:
-	test -z "$$(gofmt -l .)"
+	@unformatted=$$(gofmt -l .) && echo "$$unformatted" && test -z "$$unformatted"
 	go vet ./...
 	GOOS=darwin go vet ./...
 	go mod tidy -diff
@@ -25,8 +25,9 @@ bench:
 
 # fuzz gives each fuzz target FUZZTIME.
 fuzz:
-	@set -e; for pkg in $$(go list ./...); do \
-	  for target in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	@set -e; pkgs=$$(go list ./...); for pkg in $$pkgs; do \
+	  tests=$$(go test -list '^Fuzz' $$pkg); \
+	  for target in $$(echo "$$tests" | grep '^Fuzz' || true); do \
 	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg; \
 	  done; \
 	done

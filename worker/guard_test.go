@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -393,10 +394,8 @@ func TestASupersededWorkerWritesNothing(t *testing.T) {
 }
 
 func TestADarkFirestoreAnswers503(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		if b.Google() {
-			t.Skip("the deadlines are long: virtual time only")
-		}
+	synctest.Test(t, func(t *testing.T) { // the deadlines are long: virtual time only
+		b := emulatortest.Embedded(t)
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		w := start(t, b, succeed)
 		w.dark.Store(true)

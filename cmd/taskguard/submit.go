@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -17,7 +18,7 @@ type submitted struct {
 	ID      string          `json:"id"`
 	Name    string          `json:"name"`
 	Created bool            `json:"created"` // false: it existed already
-	Booked  string          `json:"booked"`  // now, already, or not_needed: it is finished
+	Booked  string          `json:"booked"`  // now, or not_needed: it is finished
 	Status  string          `json:"status"`
 	Error   *repo.Error     `json:"error,omitempty"`  // with --wait
 	Result  json.RawMessage `json:"result,omitempty"` // with --wait
@@ -106,16 +107,14 @@ func (cl *client) submit(ctx context.Context, doc document) (*submitted, error) 
 	if err != nil {
 		return nil, err
 	}
-	already, err := cl.queue.Book(ctx, taskqueue.Task{Name: taskqueue.Name("submit", cl.place.collection, doc.id), AnalysisID: doc.id})
-	if err != nil {
+	// A name of its own each time: that one is taken does not prove that its
+	// task is still to come, and one delivery too many does no harm.
+	if _, err := cl.queue.Book(ctx, taskqueue.Task{Name: taskqueue.Name("submit", doc.id, rand.Text()), AnalysisID: doc.id}); err != nil {
 		exists := "was created"
 		if !s.Created {
 			exists = "exists"
 		}
 		return nil, fmt.Errorf("the document %s, but its delivery is not booked: %w; repeating the command books it", exists, err)
-	}
-	if already {
-		s.Booked = "already"
 	}
 	return s, nil
 }
@@ -130,7 +129,7 @@ func (c *call) tellSubmitted(s *submitted) error {
 	if !s.Created {
 		made = "exists already, " + orNone(s.Status)
 	}
-	what := map[string]string{"now": "delivery booked", "already": "delivery booked before", string(notNeeded): "finished, no delivery needed"}
+	what := map[string]string{"now": "delivery booked", string(notNeeded): "finished, no delivery needed"}
 	_, err := fmt.Fprintf(c.out, "%s  %s: %s; %s\n", s.ID, visible(s.Name), visible(made), what[s.Booked])
 	return err
 }

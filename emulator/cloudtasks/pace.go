@@ -14,10 +14,14 @@ type pace struct {
 	full     time.Time
 }
 
+// limit sets the rate. Under a new one the bucket is full: what was taken from
+// it was counted in the old one's time.
 func (p *pace) limit(perSecond float64, burst int) {
 	seconds := math.Min(1/perSecond, retention.Seconds())
-	p.interval = time.Duration(seconds * float64(time.Second))
-	p.burst = burst
+	interval := time.Duration(seconds * float64(time.Second))
+	if interval != p.interval || burst != p.burst {
+		*p = pace{interval: interval, burst: burst}
+	}
 }
 
 // earliest returns the first instant at which a token is there.

@@ -80,6 +80,21 @@ func TestATinyRateIsOneDispatchPerRetention(t *testing.T) {
 	}
 }
 
+func TestANewRateHoldsAtOnce(t *testing.T) {
+	var p pace
+	p.limit(0.001, 1)
+	now := time.Unix(0, 0)
+	p.take(now)
+	p.limit(0.001, 1) // another setting of the queue has changed
+	if !p.earliest().After(now) {
+		t.Error("the same rate forgot what was taken")
+	}
+	p.limit(500, 1)
+	if p.earliest().After(now) {
+		t.Errorf("got the next at %v, want it at once", p.earliest())
+	}
+}
+
 func TestTombstonesAreBounded(t *testing.T) {
 	var names tombstones
 	now := time.Unix(0, 0)

@@ -60,8 +60,12 @@ func required(getenv func(string) string) bool {
 func Main(m *testing.M) int {
 	// On Google's emulator cases wait for time to pass, not for a processor.
 	flag.Parse()
-	if err := flag.Set("test.parallel", "16"); err != nil {
-		panic(err)
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		if err := flag.Set("test.parallel", "16"); err != nil {
+			panic(err)
+		}
 	}
 	code := m.Run()
 	if err := process.stop(); err != nil {

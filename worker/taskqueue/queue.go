@@ -92,7 +92,9 @@ func (q *Queue) Close() error { return q.client.Close() }
 
 // Book makes sure that t is in the queue, or was under the same name: already
 // reports that its name was taken, be it by an attempt of this very call whose
-// answer was lost. It tries until ctx ends, for at most 15 s.
+// answer was lost. Names stay taken for up to 24 h after their task is done or
+// given up, so already is no proof that a delivery is still to come. It tries
+// until ctx ends, for at most 15 s.
 func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
 	request, err := q.request(t)
 	if err != nil {
