@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
 // ttl is the contract's in a bubble, and short where time is real.
 func ttl(b *emulatortest.Backend) time.Duration {
 	if b.Google() {
-		return 3 * time.Second
+		return 5 * time.Second
 	}
 	return lease.DefaultTTL
 }
