@@ -1,0 +1,93 @@
+package repo
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+)
+
+// A document that others wrote, with a lock in every shape (G5).
+func TestLockFields(t *testing.T) {
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	future, past := now.Add(time.Hour), now.Add(-time.Hour)
+	cases := map[string]struct {
+		lock map[string]any
+		want string // "" for acquired
+		err  error
+	}{
+		"no owner":                  {lock: map[string]any{"lockExpiresAt": future.Format(iso)}},
+		"empty owner":               {lock: map[string]any{"lockOwner": "", "lockExpiresAt": future.Format(iso)}},
+		"null owner":                {lock: map[string]any{"lockOwner": nil, "lockExpiresAt": future.Format(iso)}},
+		"ISO future":                {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": future.Format(iso)}, want: lease.Locked},
+		"ISO past":                  {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": past.Format(iso)}},
+		"ISO without decimals":      {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": future.Format("2006-01-02T15:04:05Z")}, want: lease.Locked},
+		"ISO nanoseconds and zone":  {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": future.In(time.FixedZone("", 9*3600)).Format(time.RFC3339Nano)}, want: lease.Locked},
+		"Timestamp future":          {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": future}, want: lease.Locked},
+		"Timestamp past":            {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": past}},
+		"milliseconds future":       {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": future.UnixMilli()}, want: lease.Locked},
+		"milliseconds past":         {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": float64(past.UnixMilli())}},
+		"missing expiry":            {lock: map[string]any{"lockOwner": "js"}},
+		"null expiry":               {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": nil}},
+		"unreadable, heartbeat old": {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": "soon", "lockHeartbeatAt": past.Format(iso)}},
+		"unreadable, heartbeat now": {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": map[string]any{"s": 1}, "lockHeartbeatAt": future.Format(iso)}, want: lease.Locked},
+		"unreadable, updated now":   {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": true}, want: lease.Locked},
+		"owner is a number":         {lock: map[string]any{"lockOwner": 5, "lockExpiresAt": future.Format(iso)}, want: lease.Locked},
+		"owner is a number, stale":  {lock: map[string]any{"lockOwner": 5, "lockExpiresAt": past.Format(iso)}},
+		"attempts is a string":      {lock: map[string]any{"attempts": "3"}},
+		"token is a double":         {lock: map[string]any{"lockToken": 3.0}},
+		"token is a string":         {lock: map[string]any{"lockToken": "3"}, err: lease.ErrMalformed},
+		"token is negative":         {lock: map[string]any{"lockToken": -1}, err: lease.ErrMalformed},
+		"token is a fraction":       {lock: map[string]any{"lockToken": 1.5}, err: lease.ErrMalformed},
+		"status is a number":        {lock: map[string]any{"status": 1}},
+		"status is another word":    {lock: map[string]any{"status": "ARCHIVED"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			b := emulatortest.Embedded(t)
+			a := open(t, b)
+			b.Put(t, "x", tc.lock)
+			acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0)
+			if !errors.Is(err, tc.err) {
+				t.Fatalf("error = %v, want %v", err, tc.err)
+			}
+			if err == nil && acq.Reason != tc.want {
+				t.Errorf("acquire: %+v, want %q", acq, tc.want)
+			}
+		})
+	}
+}
+
+func TestCheckIDRefusesWhatFirestoreCannotHold(t *testing.T) {
+	long := string(make([]byte, 0, 1501))
+	for len(long) < 1501 {
+		long += "x"
+	}
+	for _, id := range []string{"", ".", "..", "../x", "a/b/c", "/", "__x__", "__x____", long, "\xff", "a\nb", "\x7f"} {
+		if err := CheckID(id); !errors.Is(err, lease.ErrInvalidKey) {
+			t.Errorf("CheckID(%.20q) = %v, want ErrInvalidKey", id, err)
+		}
+	}
+	for _, id := range []string{"a", "...", "__x", "x__", "___", long[:1500], "東京 #?%", "__"} {
+		if err := CheckID(id); err != nil {
+			t.Errorf("CheckID(%.20q) = %v", id, err)
+		}
+	}
+}
+
+// What CheckID lets pass, both Firestores hold.
+func TestOddIDsAreHeld(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		long := ""
+		for len(long) < 1500 {
+			long += "x"
+		}
+		for _, id := range []string{"...", "__x", "___", long, "東京 #?%"} {
+			b.Put(t, id, map[string]any{})
+			mustAcquire(t, a, id, "w/1")
+		}
+	})
+}
