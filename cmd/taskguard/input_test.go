@@ -20,7 +20,7 @@ func TestOnlyRegularFilesAreRead(t *testing.T) {
 	}
 	defer f.Close() //nolint:errcheck // nothing is written
 	if err := f.Truncate(1 << 40); err != nil {
-		t.Skip("no sparse files here")
+		t.Fatal(err)
 	}
 	for file, want := range map[string]string{
 		pipe: "not a regular file", dir: "not a regular file", os.DevNull: "not a regular file", "/dev/zero": "not a regular file",

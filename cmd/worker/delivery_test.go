@@ -40,7 +40,9 @@ func TestAWorkerThatWasPausedWritesNothing(t *testing.T) {
 	c := newCloud(t)
 	c.create(t, "x")
 	lock := []string{"LOCK_TTL=2s", "LOCK_HEARTBEAT=500ms"}
-	paused := c.start(t, append(lock, "ANALYZER=exec:sleep 30")...)
+	// In a process group of its own: when a group is orphaned, as when the shell
+	// that began the tests ends, the system wakes what is stopped in it.
+	paused := c.start(t, append(lock, "ANALYZER=exec:sleep 30", "TEST_AS_WORKER=apart")...)
 	answer := paused.delivered(t, "x")
 	c.until(t, "x", "running", running)
 	paused.signal(t, syscall.SIGSTOP)

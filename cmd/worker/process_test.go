@@ -32,6 +32,9 @@ func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) == 3 && os.Args[1] == stubborn:
 		ignoreSIGTERM(os.Args[2])
+	case os.Getenv("TEST_AS_WORKER") == "apart":
+		_ = syscall.Setpgid(0, 0)
+		main()
 	case os.Getenv("TEST_AS_WORKER") != "":
 		main()
 	}
