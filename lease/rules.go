@@ -77,6 +77,10 @@ func Reopen(l Lease, now time.Time) (Lease, error) {
 	return l, nil
 }
 
+// Abandoned reports whether the record is unfinished and nobody holds it at now,
+// so that only another delivery can bring it to its end.
+func Abandoned(l Lease, now time.Time) bool { return !l.Finished && !held(l, now) }
+
 // Presume is the expiry of a lease whose stored expiry cannot be read: one TTL
 // after its heartbeat or, where that cannot be read either, after the record's
 // last update. So it permits no double run and does not stick for ever (G5).

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 )
 
@@ -177,7 +176,17 @@ func pause(ctx context.Context, tries int, conflict bool) bool {
 	if conflict {
 		limit = min(4*time.Millisecond<<min(tries, 6), 250*time.Millisecond)
 	}
-	return sleep(ctx, rand.N(limit))
+	return sleep(ctx, jitter(time.Now(), limit))
+}
+
+// jitter is a part of limit that now's nanoseconds decide: as good as chance
+// between machines, and in virtual time the same for the same course of events,
+// so that a simulation replays. It is the last step of SplitMix64.
+func jitter(now time.Time, limit time.Duration) time.Duration {
+	z := uint64(now.UnixNano())
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return time.Duration((z ^ z>>31) % uint64(limit))
 }
 
 func latest(a, b time.Time) time.Time {
