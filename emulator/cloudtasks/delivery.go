@@ -153,6 +153,11 @@ func (s *Server) roundTrip(ctx context.Context, a attempt) outcome {
 	if err != nil {
 		return outcome{err: err}
 	}
+	if err := s.authorize(req, a.task.request); err != nil {
+		// Not the error itself: it may name the audience, which is a URL.
+		s.log.WarnContext(ctx, "no token for a delivery, which was not sent", "queue", a.task.queue.id(), "task", a.task.id, "attempt", a.number)
+		return outcome{err: err}
+	}
 	resp, err := s.transport.RoundTrip(req)
 	if err != nil {
 		return outcome{err: err}
@@ -168,7 +173,8 @@ func (s *Server) roundTrip(ctx context.Context, a attempt) outcome {
 	return outcome{status: resp.StatusCode, body: body, retryAfter: retryAfter(resp.Header, time.Now())}
 }
 
-// httpRequest builds the request of one delivery. A duplicate's is the same.
+// httpRequest builds the request of one delivery, without its token. A
+// duplicate's is the same.
 func (a attempt) httpRequest(ctx context.Context) (*http.Request, error) {
 	r := a.task.request
 	req, err := http.NewRequestWithContext(ctx, r.HttpMethod.String(), r.Url, bytes.NewReader(r.Body))
@@ -178,7 +184,6 @@ func (a attempt) httpRequest(ctx context.Context) (*http.Request, error) {
 	for name, value := range r.Headers {
 		req.Header.Set(name, value)
 	}
-	authorize(req, r)
 	h := req.Header
 	h.Set("X-CloudTasks-QueueName", a.task.queue.id())
 	h.Set("X-CloudTasks-TaskName", a.task.id)
@@ -192,12 +197,26 @@ func (a attempt) httpRequest(ctx context.Context) (*http.Request, error) {
 	return req, nil
 }
 
-// authorize gives the request the Authorization that the task asks for, which
-// takes the place of the creator's. The emulator signs no tokens, so a task with
-// an oidc_token or oauth_token is sent without: tokens are minted at dispatch, and
-// this is the only place for it.
-func authorize(req *http.Request, r *cloudtaskspb.HttpRequest) {
-	if r.AuthorizationHeader != nil {
-		req.Header.Del("Authorization")
+// authorize gives req the Authorization that the task asks for, which takes the
+// place of the creator's. The token is minted here, at dispatch, for each delivery
+// anew: a task may have waited for longer than a token lives.
+func (s *Server) authorize(req *http.Request, r *cloudtaskspb.HttpRequest) error {
+	if r.AuthorizationHeader == nil {
+		return nil
 	}
+	req.Header.Del("Authorization")
+	oidc := r.GetOidcToken()
+	if oidc == nil || s.token == nil {
+		return nil
+	}
+	audience := oidc.Audience
+	if audience == "" {
+		audience = r.Url
+	}
+	token, err := s.token(oidc.ServiceAccountEmail, audience)
+	if err != nil {
+		return fmt.Errorf("cloud tasks emulator: token: %w", err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	return nil
 }

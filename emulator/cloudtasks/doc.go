@@ -22,8 +22,10 @@
 //
 //   - Data survive nothing: they are gone with the [Server].
 //   - Redirects are not followed; a 3xx answer is a failure.
-//   - No OIDC or OAuth token is minted: a task that asks for one is dispatched
-//     without Authorization. Authentication and IAM are absent.
+//   - Tokens: an oidc_token is minted by [Options.Token], whose issuer is not
+//     Google; without Token, and for every oauth_token, a task is dispatched
+//     without Authorization. Nobody checks that the service account exists or may
+//     be acted as. Authentication of callers and IAM are absent.
 //   - The service slows a whole queue after 429, 503 or many errors, and ramps up
 //     an idle one; here only the queue's own limits slow it.
 //   - A name's 24 h are kept for the last 262,144 named tasks of a queue that

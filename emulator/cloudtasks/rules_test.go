@@ -1,7 +1,6 @@
 package cloudtasks
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"runtime"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -157,61 +155,4 @@ type counting struct{ n *atomic.Int64 }
 func (c counting) RoundTrip(*http.Request) (*http.Response, error) {
 	c.n.Add(1)
 	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
-}
-
-// FuzzCreateTask feeds CreateTask whatever unmarshals, and dispatches what it
-// accepts: neither may panic, and what is accepted must be possible to send.
-func FuzzCreateTask(f *testing.F) {
-	name := "projects/p/locations/l/queues/q"
-	for _, req := range []*cloudtaskspb.CreateTaskRequest{
-		{},
-		{Parent: name},
-		{Parent: name, Task: &cloudtaskspb.Task{}},
-		{Parent: name, Task: &cloudtaskspb.Task{
-			Name:             name + "/tasks/a",
-			ScheduleTime:     &timestamppb.Timestamp{Seconds: -1, Nanos: 5},
-			DispatchDeadline: duration(20),
-			RetryConfig:      &cloudtaskspb.RetryConfig{MaxAttempts: 1, MinBackoff: duration(1)},
-			MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: &cloudtaskspb.HttpRequest{
-				Url: "http://h/p q?%zz", Headers: map[string]string{"A": "b"}, Body: []byte("x"),
-				AuthorizationHeader: &cloudtaskspb.HttpRequest_OidcToken{},
-			}},
-		}},
-		{Parent: name, Task: &cloudtaskspb.Task{MessageType: &cloudtaskspb.Task_AppEngineHttpRequest{}}},
-	} {
-		raw, err := proto.Marshal(req)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(raw)
-	}
-	s := NewServer(Options{})
-	defer s.Close()
-	s.mu.Lock()
-	pb := defaultQueue(name)
-	pb.State = cloudtaskspb.Queue_PAUSED
-	q := s.newQueue(pb)
-	s.mu.Unlock()
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		req := &cloudtaskspb.CreateTaskRequest{}
-		if proto.Unmarshal(raw, req) != nil {
-			return
-		}
-		created, err := (&api{s: s}).CreateTask(context.Background(), req)
-		if err != nil {
-			return
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		task := q.tasks[shortID(created.Name)]
-		out, err := task.begin(time.Now(), true).httpRequest(context.Background())
-		if err != nil {
-			t.Fatalf("accepted, but cannot be sent: %v", err)
-		}
-		if out.Header.Get("User-Agent") != dispatcherHeader {
-			t.Fatalf("got User-Agent %q", out.Header.Get("User-Agent"))
-		}
-		task.inFlight--
-		q.remove(task, time.Now())
-	})
 }

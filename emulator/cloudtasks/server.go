@@ -44,8 +44,14 @@ type Options struct {
 	// the deliveries of one task are seen in order, overlaps by RunTask apart.
 	// It must not call Idle or Close.
 	Observe func(Delivery)
-	// Log receives deliveries at debug level and given-up tasks at warn level,
-	// without bodies, URLs or header values; nil means silent.
+	// Token mints the ID token of each delivery whose task has an oidc_token, for
+	// the service account and the audience that the task names; without an audience
+	// that is the task's whole URL, as with the service. Its error is an attempt
+	// without an answer, and retried. nil means none: such a task is sent without
+	// Authorization. It may be called concurrently, and Close waits for it.
+	Token func(email, audience string) (string, error)
+	// Log receives deliveries at debug level, given-up tasks and missing tokens at
+	// warn level, without bodies, URLs or header values; nil means silent.
 	Log *slog.Logger
 }
 
@@ -74,6 +80,7 @@ type Server struct {
 	transport http.RoundTripper
 	extra     func(*cloudtaskspb.Task) []time.Duration
 	observe   func(Delivery)
+	token     func(email, audience string) (string, error) // nil: none
 	log       *slog.Logger
 	private   *http.Transport // the transport, if it is ours
 
@@ -95,6 +102,7 @@ func NewServer(o Options) *Server {
 		transport: o.Transport,
 		extra:     o.Extra,
 		observe:   o.Observe,
+		token:     o.Token,
 		log:       o.Log,
 		queues:    map[string]*queue{},
 		quiet:     make(chan struct{}),

@@ -1,0 +1,161 @@
+package taskauth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/api/idtoken"
+	"google.golang.org/api/option"
+)
+
+// What Check comes to, if not to nil.
+var (
+	ErrUnauthenticated = errors.New("taskauth: unauthenticated") // no token, or one that proves nothing
+	ErrForbidden       = errors.New("taskauth: forbidden")       // a good token of somebody else
+	ErrNoKeys          = errors.New("taskauth: no keys")         // nothing can be decided now
+)
+
+// Options configures a Verifier. Audience and Accounts are required.
+type Options struct {
+	Audience string   // the one that tokens must be made for, exactly
+	Accounts []string // e-mail addresses of the service accounts that may call
+	KeysURL  string   // http or https; empty: Google's
+	// Client fetches the keys. nil means a private one, which follows no redirect.
+	Client *http.Client
+	// Log gets a WARN for each fetch that came to nothing and an INFO when there
+	// are keys (again); nil means silent.
+	Log *slog.Logger
+}
+
+// Verifier checks requests. Its methods may be called concurrently.
+type Verifier struct {
+	audience string
+	accounts []string
+	library  *idtoken.Validator
+	keys     *keyring
+}
+
+// New returns a Verifier that has no keys until Run gets them. It makes no call.
+// An empty audience is refused because the library would skip the check.
+func New(ctx context.Context, o Options) (*Verifier, error) {
+	if strings.TrimSpace(o.Audience) == "" {
+		return nil, errors.New("taskauth: the audience is empty")
+	}
+	if len(o.Accounts) == 0 {
+		return nil, errors.New("taskauth: no account may call")
+	}
+	for _, account := range o.Accounts {
+		if strings.TrimSpace(account) == "" {
+			return nil, errors.New("taskauth: an account is empty")
+		}
+	}
+	if o.KeysURL == "" {
+		o.KeysURL = googleKeys
+	}
+	if u, err := url.Parse(o.KeysURL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return nil, errors.New("taskauth: the keys' URL is not an http or https URL")
+	}
+	library, err := idtoken.NewValidator(ctx, option.WithHTTPClient(&http.Client{Transport: pages{}}))
+	if err != nil {
+		return nil, fmt.Errorf("taskauth: %w", err)
+	}
+	return &Verifier{
+		audience: o.Audience,
+		accounts: slices.Clone(o.Accounts),
+		library:  library,
+		keys:     newKeyring(o),
+	}, nil
+}
+
+// Run gets the keys and keeps them fresh until ctx ends, then returns. It is to
+// be called once, and is the only goroutine that fetches: without it Check never
+// has keys. Calls of Check that wait for a fetch are refused when it returns.
+func (v *Verifier) Run(ctx context.Context) { v.keys.run(ctx) }
+
+// Check says whether r may pass: nil, or an error that is ErrUnauthenticated,
+// ErrForbidden or ErrNoKeys. Where the token names a key that is not known, it
+// waits up to 3 s for the keys, or until r's caller is gone.
+func (v *Verifier) Check(r *http.Request) error {
+	raw, err := bearer(r)
+	if err != nil {
+		return err
+	}
+	t, err := parse(raw)
+	if err != nil {
+		return err
+	}
+	keys, err := v.keys.holding(r.Context(), t.kid)
+	if err != nil {
+		return err
+	}
+	// The library asks pages, which answers from this context: no I/O follows, so
+	// there is nothing to cancel.
+	payload, err := v.library.Validate(withPage(context.Background(), keys.page), raw, v.audience)
+	if err != nil {
+		return v.refusal(t.claims)
+	}
+	return v.judge(payload.Claims, time.Now())
+}
+
+// refusal finds words for what the library refused; it checks the claims before
+// the signature, and its own words may hold a claim.
+func (v *Verifier) refusal(unproved map[string]any) error {
+	err := v.intended(unproved, time.Now())
+	if err == nil {
+		err = errSignature
+	}
+	return err
+}
+
+// judge decides by the claims of a token whose signature holds.
+func (v *Verifier) judge(c claims, now time.Time) error {
+	if err := v.intended(c, now); err != nil {
+		return err
+	}
+	if iss := c.text("iss"); iss != "https://accounts.google.com" && iss != "accounts.google.com" {
+		return errIssuer
+	}
+	email := c.text("email")
+	switch {
+	case email == "":
+		return errNoEmail
+	case c["email_verified"] != true:
+		return errUnverified
+	case !slices.Contains(v.accounts, email):
+		return errAccount
+	}
+	return nil
+}
+
+// intended decides whether the token is for us and for now.
+func (v *Verifier) intended(c claims, now time.Time) error {
+	if c.text("aud") != v.audience {
+		return errAudience
+	}
+	exp, present, ok := c.time("exp")
+	switch {
+	case !ok:
+		return errMalformed
+	case !present:
+		return errNoExpiry
+	case now.Unix() > exp:
+		return errExpired
+	}
+	for _, name := range []string{"nbf", "iat"} {
+		since, present, ok := c.time(name)
+		if !ok {
+			return errMalformed
+		}
+		if present && since > now.Add(skew).Unix() {
+			return errNotYet
+		}
+	}
+	return nil
+}

@@ -1,0 +1,256 @@
+package taskauth_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"taskguard/emulator/oidc"
+	"taskguard/worker/taskauth"
+)
+
+const (
+	audience = "https://worker.example.test"
+	account  = "invoker@project.iam.gserviceaccount.com"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// google is one issuer for all tests that do not rotate its keys: a key takes a
+// while to make.
+var google = sync.OnceValue(func() *oidc.Issuer {
+	i, err := oidc.NewIssuer()
+	if err != nil {
+		panic(err)
+	}
+	return i
+})
+
+// site is the network: it answers every fetch of the keys and counts them.
+type site struct {
+	mu      sync.Mutex
+	fetches int
+	handler http.Handler
+	dark    bool
+	slow    time.Duration
+}
+
+func (s *site) RoundTrip(r *http.Request) (*http.Response, error) {
+	s.mu.Lock()
+	s.fetches++
+	handler, dark, slow := s.handler, s.dark, s.slow
+	s.mu.Unlock()
+	if slow > 0 {
+		select {
+		case <-time.After(slow):
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+	}
+	if dark {
+		return nil, errors.New("dial tcp: lookup keys.example.test: no such host")
+	}
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+func (s *site) set(change func(*site)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s)
+}
+
+func (s *site) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fetches
+}
+
+// page answers text, for a minute.
+func page(text string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(text)) })
+}
+
+// newVerifier is a verifier whose network is s; log may be nil.
+func newVerifier(t testing.TB, s *site, log *slog.Logger) *taskauth.Verifier {
+	t.Helper()
+	v, err := taskauth.New(t.Context(), taskauth.Options{
+		Audience: audience, Accounts: []string{"other@x.test", account},
+		KeysURL: "https://keys.example.test/certs", Client: &http.Client{Transport: s}, Log: log,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// running is newVerifier with Run in a goroutine until the test ends.
+func running(t testing.TB, s *site, log *slog.Logger) *taskauth.Verifier {
+	t.Helper()
+	v := newVerifier(t, s, log)
+	run(t, v)
+	return v
+}
+
+// run returns a function that ends Run and waits for it.
+func run(t testing.TB, v *taskauth.Verifier) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { v.Run(ctx) })
+	stop = func() { cancel(); running.Wait() }
+	t.Cleanup(stop)
+	return stop
+}
+
+func request(authorization ...string) *http.Request {
+	r := httptest.NewRequest(http.MethodPost, "/internal/tasks/analysis", http.NoBody)
+	for _, a := range authorization {
+		r.Header.Add("Authorization", a)
+	}
+	return r
+}
+
+// good is the claims of a valid token, edited; a nil value removes a claim.
+func good(edit map[string]any) map[string]any {
+	c := map[string]any{
+		"iss": "https://accounts.google.com", "aud": audience, "sub": "1", "email": account, "email_verified": true,
+		"iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix(),
+	}
+	maps.Copy(c, edit)
+	maps.DeleteFunc(c, func(_ string, v any) bool { return v == nil })
+	return c
+}
+
+func sign(t testing.TB, i *oidc.Issuer, edit map[string]any) string {
+	t.Helper()
+	token, err := i.Sign(good(edit))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+func mint(t testing.TB, i *oidc.Issuer) string {
+	t.Helper()
+	token, err := i.Token(account, audience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+func wantPass(t testing.TB, v *taskauth.Verifier, token string) {
+	t.Helper()
+	if err := v.Check(request("Bearer " + token)); err != nil {
+		t.Errorf("got %v, want it to pass", err)
+	}
+}
+
+func wantError(t testing.TB, v *taskauth.Verifier, token string, want error) {
+	t.Helper()
+	if err := v.Check(request("Bearer " + token)); !errors.Is(err, want) {
+		t.Errorf("got %v, want %v", err, want)
+	}
+}
+
+// words are all that an error of Check may say.
+var words = []string{
+	"taskauth: unauthenticated: no token",
+	"taskauth: unauthenticated: more than one Authorization header",
+	"taskauth: unauthenticated: not a bearer token",
+	"taskauth: unauthenticated: token too long",
+	"taskauth: unauthenticated: malformed token",
+	"taskauth: unauthenticated: not signed with RS256",
+	"taskauth: unauthenticated: no key id",
+	"taskauth: unauthenticated: unknown key",
+	"taskauth: unauthenticated: the signature does not hold",
+	"taskauth: unauthenticated: wrong audience",
+	"taskauth: unauthenticated: no expiry",
+	"taskauth: unauthenticated: expired",
+	"taskauth: unauthenticated: not valid yet",
+	"taskauth: unauthenticated: wrong issuer",
+	"taskauth: unauthenticated: no email",
+	"taskauth: unauthenticated: email not verified",
+	"taskauth: forbidden: account not allowed",
+	"taskauth: no keys",
+}
+
+func TestNewRefusesWhatWouldLetAnybodyInOrNobody(t *testing.T) {
+	for name, o := range map[string]taskauth.Options{
+		"no audience":      {Accounts: []string{account}},
+		"a blank audience": {Audience: " ", Accounts: []string{account}},
+		"no accounts":      {Audience: audience},
+		"an empty account": {Audience: audience, Accounts: []string{account, ""}},
+		"a file of keys":   {Audience: audience, Accounts: []string{account}, KeysURL: "file:///etc/keys"},
+		"keys of ftp":      {Audience: audience, Accounts: []string{account}, KeysURL: "ftp://keys.test/"},
+		"keys of no host":  {Audience: audience, Accounts: []string{account}, KeysURL: "https:///certs"},
+		"keys of no URL":   {Audience: audience, Accounts: []string{account}, KeysURL: "https://h:port\x7f"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if v, err := taskauth.New(t.Context(), o); err == nil || v != nil {
+				t.Fatalf("got %v, %v, want an error", v, err)
+			}
+		})
+	}
+}
+
+// Every case is checked with keys at hand, and nothing of the request may be in
+// the error or the log.
+func checkCase(t *testing.T, edit func(valid string) []string, want error, text string) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		v := running(t, &site{handler: google()}, slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+		valid := mint(t, google())
+		wantPass(t, v, valid)
+		log.Reset()
+		values := edit(valid)
+		err := v.Check(request(values...))
+		synctest.Wait()
+		if !errors.Is(err, want) || err == nil != (want == nil) {
+			t.Fatalf("got %v, want %v", err, want)
+		}
+		if err != nil && (!slices.Contains(words, err.Error()) || !strings.HasSuffix(err.Error(), text)) {
+			t.Errorf("got the text %q, want a known one that ends with %q", err, text)
+		}
+		if log.Len() > 0 {
+			t.Errorf("a request is logged: %s", &log)
+		}
+	})
+}
+
+func TestTheKeysCanComeFromAServer(t *testing.T) {
+	server := httptest.NewServer(google())
+	defer server.Close()
+	v, err := taskauth.New(t.Context(), taskauth.Options{Audience: audience, Accounts: []string{account}, KeysURL: server.URL + "/certs"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run(t, v)()
+	wantPass(t, v, mint(t, google()))
+}
+
+func TestARedirectToOtherKeysIsNotFollowed(t *testing.T) {
+	elsewhere := httptest.NewServer(google())
+	defer elsewhere.Close()
+	server := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusFound))
+	defer server.Close()
+	v, err := taskauth.New(t.Context(), taskauth.Options{Audience: audience, Accounts: []string{account}, KeysURL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run(t, v)()
+	wantError(t, v, mint(t, google()), taskauth.ErrNoKeys)
+}
