@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -73,6 +74,38 @@ func TestAnalysisLock(t *testing.T) {
 			want := map[string]any{"status": Processing, "theirs": []any{int64(1), 2.5, nil}, "attempts": int64(1), "lockOwner": "w/1", "lockToken": int64(1)}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("document (-want +got):\n%s", diff)
+			}
+		},
+		"AFailureForNowIsKeptUntilTheEnd": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "x", map[string]any{"status": Queued, "attempts": 8})
+			mustAcquire(t, a, "x", "w/1")
+			if err := a.Retry(t.Context(), "x", "w/1", "analyzer_failed", "the model is away\xff"); err != nil {
+				t.Fatal(err)
+			}
+			got := b.Fields(t, "x")
+			want := map[string]any{"code": "analyzer_failed", "message": "the model is away"}
+			if diff := cmp.Diff(want, got["lastError"]); diff != "" || got["status"] != Queued || got["lockOwner"] != nil || got["error"] != nil {
+				t.Errorf("document = %v; lastError (-want +got):\n%s", got, diff)
+			}
+			mustAcquire(t, a, "x", "w/2")
+			b.Merge(t, "x", map[string]any{"lockExpiresAt": "2000-01-01T00:00:00.000Z"}) // it has crashed
+			if acq := acquire(t, open(t, b), "x", "w/3"); acq.Reason != lease.AttemptsExhausted {
+				t.Fatalf("acquisition = %+v, want attempts exhausted", acq)
+			}
+			got = b.Fields(t, "x")
+			want = map[string]any{"code": "attempts_exhausted", "message": "gave up after 10 attempts; last error: the model is away"}
+			if diff := cmp.Diff(want, got["error"]); diff != "" || got["lastError"] != nil || got["status"] != Failed {
+				t.Errorf("document = %v; error (-want +got):\n%s", got, diff)
+			}
+		},
+		"AFailureForNowThatDoesNotFitIsReleasedWithout": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "x", map[string]any{"status": Queued, "input": strings.Repeat("x", 1<<20-2000)})
+			mustAcquire(t, a, "x", "w/1")
+			if err := a.Retry(t.Context(), "x", "w/1", "c", strings.Repeat("y", 4000)); err != nil {
+				t.Fatal(err)
+			}
+			if got := b.Fields(t, "x"); got["lockOwner"] != nil || got["status"] != Queued || got["lastError"] != nil {
+				t.Errorf("owner, status, lastError = %v, %v, %v; want it released without", got["lockOwner"], got["status"], got["lastError"])
 			}
 		},
 		"OfTwoAtOnceExactlyOneAcquires": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {

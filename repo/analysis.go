@@ -22,7 +22,8 @@ type Analysis struct {
 	Input     any       `json:"input,omitempty"` // as Firestore's client decodes it; see Plain
 	Result    any       `json:"result,omitempty"`
 	Error     *Error    `json:"error,omitempty"`
-	Attempts  int       `json:"attempts"` // mirror of Lock.Attempts
+	LastError *Error    `json:"last_error,omitempty"` // of the last attempt that ended for now; gone when finished
+	Attempts  int       `json:"attempts"`             // mirror of Lock.Attempts
 	CreatedAt time.Time `json:"created_at,omitzero"`
 	UpdatedAt time.Time `json:"updated_at,omitzero"`
 
@@ -33,7 +34,7 @@ type Analysis struct {
 	ReadAt time.Time `json:"-"`
 }
 
-// Error is why an analysis FAILED.
+// Error is why an analysis, or an attempt at it, failed.
 type Error struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`

@@ -35,11 +35,7 @@ func (c codec) decode(snap *firestore.DocumentSnapshot) (Analysis, error) {
 	a.Status, _ = data["status"].(string)
 	a.CreatedAt, _ = parseTime(data["createdAt"])
 	a.UpdatedAt, _ = parseTime(data["updatedAt"])
-	if m, ok := data["error"].(map[string]any); ok {
-		a.Error = &Error{}
-		a.Error.Code, _ = m["code"].(string)
-		a.Error.Message, _ = m["message"].(string)
-	}
+	a.Error, a.LastError = decodeError(data["error"]), decodeError(data["lastError"])
 	token, ok := parseInt(data["lockToken"])
 	if !ok || token < 0 || token == math.MaxInt64 {
 		return a, fmt.Errorf("repo: analysis %q: field lockToken is %s, not a usable integer: %w", a.ID, kind(data["lockToken"]), lease.ErrMalformed)
@@ -53,6 +49,17 @@ func (c codec) decode(snap *firestore.DocumentSnapshot) (Analysis, error) {
 	a.Attempts = a.Lock.Attempts
 	c.decodeLock(&a.Lock, data, snap)
 	return a, nil
+}
+
+func decodeError(v any) *Error {
+	m, ok := v.(map[string]any)
+	if !ok {
+		return nil
+	}
+	var e Error
+	e.Code, _ = m["code"].(string)
+	e.Message, _ = m["message"].(string)
+	return &e
 }
 
 // decodeLock reads who holds the lock, and until when (G5).
@@ -97,6 +104,7 @@ func (c codec) changes(prev Analysis, next *Analysis, now time.Time) []firestore
 	set("status", prev.Status != next.Status, next.Status)
 	set("result", turned && next.Status == Ready || !reflect.DeepEqual(prev.Result, next.Result), next.Result)
 	set("error", turned || !reflect.DeepEqual(prev.Error, next.Error), errorValue(next.Error))
+	set("lastError", !reflect.DeepEqual(prev.LastError, next.LastError), errorValue(next.LastError))
 	set("attempts", p.Attempts != n.Attempts, n.Attempts)
 	set("finishedBy", p.FinishedBy != n.FinishedBy, orDelete(n.FinishedBy))
 	set("lockToken", p.Token != n.Token, n.Token)

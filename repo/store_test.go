@@ -23,7 +23,7 @@ func suite(backend func(testing.TB) *emulatortest.Backend) leasetest.Suite[Analy
 	return leasetest.Suite[Analysis]{
 		New: func(t testing.TB) lease.Store[Analysis] {
 			b := backend(t)
-			return onBackend{documents: open(t, b).store, b: b}
+			return onBackend{documents: open(t, b).documents, b: b}
 		},
 		Create: func(t testing.TB, s lease.Store[Analysis], key string) {
 			at(s).Put(t, key, map[string]any{"touched": 0})

@@ -1,0 +1,110 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"cloud.google.com/go/firestore"
+	"google.golang.org/api/iterator"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"taskguard/lease"
+)
+
+// Abandoned calls each, oldest update first, for the unfinished analyses that
+// nobody holds although their last update is older than one TTL; at is
+// Firestore's time of the reading. It reads limit documents at most, also those
+// that turn out to be held; one that is malformed is skipped with a warning.
+// The status is QUEUED or PROCESSING, the update a string or a Timestamp: any
+// other document is not found. One read and one query, within 15 s; each is
+// called after both, in this goroutine, and not at all with an error.
+//
+// Errors: lease.ErrUnavailable; lease.ErrRefused, as for want of the index
+// in deploy/firestore.indexes.json, with Firestore's words, which say how to
+// make it.
+func (a *Analyses) Abandoned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error {
+	ctx, cancel := context.WithTimeout(ctx, abandonedTimeout)
+	defer cancel()
+	now, err := a.now(ctx)
+	if err != nil {
+		return err
+	}
+	cutoff := now.Add(-a.lessor.Policy().TTL)
+	found, err := a.unfinishedSince(ctx, cutoff, limit)
+	if err != nil {
+		return err
+	}
+	for i := range found {
+		d := &found[i]
+		// The query compares strings as strings. One with an offset that sorts
+		// before its time is dropped here; one that sorts after it is found late,
+		// by up to 14 hours, and one without decimals by under a second.
+		if d.UpdatedAt.Before(cutoff) && lease.Abandoned(d.Lock, d.ReadAt) {
+			each(d.ID, d.Lock.Token, d.ReadAt)
+		}
+	}
+	return nil
+}
+
+// abandonedTimeout bounds Abandoned, whose next call is due in a minute.
+const abandonedTimeout = 15 * time.Second
+
+// now is Firestore's time, that of the reading of a document that need not
+// exist.
+func (a *Analyses) now(ctx context.Context) (time.Time, error) {
+	c, err := a.documents.Load(ctx, "ready")
+	if err != nil && !errors.Is(err, lease.ErrMalformed) {
+		return time.Time{}, outOfReach(err)
+	}
+	return c.At, nil
+}
+
+// unfinishedSince reads, without inputs and results, up to limit unfinished
+// analyses whose last update was before cutoff, oldest first. Firestore sorts
+// every Timestamp before every string: where there are more than limit, those
+// with a Timestamp come first.
+func (a *Analyses) unfinishedSince(ctx context.Context, cutoff time.Time, limit int) ([]Analysis, error) {
+	query := a.documents.collection.
+		Where("status", "in", []string{Queued, Processing}).
+		WhereEntity(firestore.OrFilter{Filters: []firestore.EntityFilter{
+			firestore.PropertyFilter{Path: "updatedAt", Operator: "<", Value: timeValue(cutoff)},
+			firestore.PropertyFilter{Path: "updatedAt", Operator: "<", Value: cutoff},
+		}}).
+		OrderBy("updatedAt", firestore.Asc).
+		Limit(limit).
+		Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt")
+	docs := query.Documents(ctx)
+	defer docs.Stop()
+	var found []Analysis
+	for {
+		snap, err := docs.Next()
+		if errors.Is(err, iterator.Done) {
+			break
+		}
+		if err != nil {
+			return nil, abandonedError(err)
+		}
+		d, err := a.documents.codec.decode(snap)
+		if err != nil {
+			a.documents.codec.log.WarnContext(ctx, "malformed analysis not recovered",
+				"analysis_id", d.ID, "field", "lockToken", "type", kind(snap.Data()["lockToken"]))
+			continue
+		}
+		found = append(found, d)
+	}
+	slices.SortStableFunc(found, func(a, b Analysis) int { return a.UpdatedAt.Compare(b.UpdatedAt) })
+	return found, nil
+}
+
+func abandonedError(err error) error {
+	code := status.Code(err)
+	err = fmt.Errorf("repo: find abandoned analyses: %w", err)
+	if code == codes.FailedPrecondition || code == codes.InvalidArgument {
+		return fmt.Errorf("%w: %w", lease.ErrRefused, err)
+	}
+	return outOfReach(err)
+}

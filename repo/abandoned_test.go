@@ -1,0 +1,310 @@
+package repo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/emulator/firestore"
+	"taskguard/lease"
+)
+
+// abandoned are the ids that Abandoned calls each for, in its order.
+func abandoned(t testing.TB, a *Analyses, limit int) []string {
+	t.Helper()
+	var ids []string
+	err := a.Abandoned(t.Context(), limit, func(id string, _ int64, _ time.Time) { ids = append(ids, id) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+// Documents as workers leave them, and as others may have written them.
+func TestWhatNobodyHoldsAndNobodyUpdatedForATTLIsAbandoned(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		now := time.Now()
+		old, soon := now.Add(-ttl(b)-2*time.Second), now.Add(time.Hour)
+		stale := func(status any, more map[string]any) map[string]any {
+			fields := map[string]any{"status": status, "updatedAt": timeValue(old)}
+			for name, v := range more {
+				fields[name] = v
+			}
+			return fields
+		}
+		updated := func(v any) map[string]any { return stale(Queued, map[string]any{"updatedAt": v}) }
+		locked := func(expires any) map[string]any {
+			return stale(Processing, map[string]any{"lockOwner": "js/1", "lockToken": 3, "lockExpiresAt": expires})
+		}
+		cases := map[string]struct {
+			fields map[string]any
+			want   bool
+		}{
+			"queued":                                      {stale(Queued, nil), true},
+			"processing, expired":                         {locked(timeValue(old)), true},
+			"processing, expired, as a Timestamp":         {locked(old), true},
+			"processing, without a lock":                  {stale(Processing, nil), true},
+			"queued, expired":                             {stale(Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": old}), true},
+			"updated at a Timestamp":                      {updated(old), true},
+			"updated at a string without decimals":        {updated(old.Add(-time.Second).UTC().Format(time.RFC3339)), true},
+			"updated at a string with nanoseconds":        {updated(old.UTC().Format(time.RFC3339Nano)), true},
+			"processing, held":                            {locked(timeValue(soon)), false},
+			"processing, held, as a Timestamp":            {locked(soon), false},
+			"queued, held":                                {stale(Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": soon}), false},
+			"processing, unreadable expiry, just written": {locked(true), false},
+			"ready":                                {stale(Ready, nil), false},
+			"failed":                               {stale(Failed, nil), false},
+			"failed, as a lock was left":           {stale(Failed, map[string]any{"lockOwner": "js/1", "lockExpiresAt": old}), false},
+			"another status":                       {stale("ARCHIVED", nil), false},
+			"a status that is a number":            {stale(1, nil), false},
+			"no status":                            {map[string]any{"updatedAt": timeValue(old)}, false},
+			"no update":                            {map[string]any{"status": Queued}, false},
+			"null as the update":                   {updated(nil), false},
+			"a number as the update":               {updated(old.UnixMilli()), false},
+			"updated just now":                     {updated(timeValue(now)), false},
+			"updated at a Timestamp just now":      {updated(now), false},
+			"updated just now, 12 hours behind":    {updated(now.In(time.FixedZone("", -12*3600)).Format(time.RFC3339)), false},
+			"a token that is a string":             {stale(Queued, map[string]any{"lockToken": "secret"}), false},
+			"a token that is no usable number":     {stale(Queued, map[string]any{"lockToken": -1}), false},
+			"a ready one's token that is a string": {stale(Ready, map[string]any{"lockToken": "secret"}), false},
+		}
+		var want []string
+		for id, c := range cases {
+			b.Put(t, id, c.fields)
+			if c.want {
+				want = append(want, id)
+			}
+		}
+		got := abandoned(t, open(t, b), 1000)
+		slices.Sort(want)
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("abandoned (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestTheOldestAreCalledFirstAndNoMoreThanTheLimit(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		now := time.Now()
+		for id, hours := range map[string]int{"b": 3, "c": 2, "a": 4, "d": 1} {
+			b.Put(t, id, map[string]any{"status": Queued, "updatedAt": timeValue(now.Add(time.Duration(-hours) * time.Hour))})
+		}
+		if got := strings.Join(abandoned(t, a, 3), " "); got != "a b c" {
+			t.Errorf("of strings, 3 at most: %q, want a b c", got)
+		}
+		b.Put(t, "bb", map[string]any{"status": Processing, "updatedAt": now.Add(-150 * time.Minute)})
+		if got := strings.Join(abandoned(t, a, 1000), " "); got != "a b bb c d" {
+			t.Errorf("with a Timestamp among them: %q, want a b bb c d", got)
+		}
+	})
+}
+
+// each learns what names the delivery: the token, and Firestore's time.
+func TestEachLearnsTheTokenAndTheTimeOfTheReading(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		b.Put(t, "x", map[string]any{"status": Queued, "lockToken": 7, "updatedAt": timeValue(time.Now().Add(-time.Hour))})
+		before, err := a.Get(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls := 0
+		err = a.Abandoned(t.Context(), 10, func(id string, token int64, at time.Time) {
+			calls++
+			if id != "x" || token != 7 || at.Before(before.ReadAt) || at.Sub(before.ReadAt) > time.Minute {
+				t.Errorf("each(%q, %d, %v), want x, 7, soon after %v", id, token, at, before.ReadAt)
+			}
+		})
+		if err != nil || calls != 1 {
+			t.Errorf("%d calls, %v; want 1", calls, err)
+		}
+	})
+}
+
+// What a worker abandoned, another finishes.
+func TestTheAnalysisOfADeadWorkerIsAbandonedAfterOneTTL(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": Queued})
+		a := open(t, b)
+		mustAcquire(t, a, "x", "w/1")
+		if got := abandoned(t, a, 10); got != nil {
+			t.Errorf("while it is held: %q", got)
+		}
+		time.Sleep(ttl(b) + 50*time.Millisecond)
+		if got := abandoned(t, a, 10); len(got) != 1 {
+			t.Errorf("after one TTL: %q, want x", got)
+		}
+		mustAcquire(t, open(t, b), "x", "w/2")
+		if got := abandoned(t, a, 10); got != nil {
+			t.Errorf("after another took it: %q", got)
+		}
+	})
+}
+
+func TestAMalformedAnalysisIsNotRecoveredAndTheLogSaysWhich(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		old := timeValue(time.Now().Add(-time.Hour))
+		b.Put(t, "bad", map[string]any{"status": Queued, "updatedAt": old, "lockToken": "secret", "input": "secret"})
+		b.Put(t, "good", map[string]any{"status": Queued, "updatedAt": old})
+		var text bytes.Buffer
+		a, err := Open(t.Context(), b.Project, Options{Log: slog.New(slog.NewTextHandler(&text, nil))}, b.Client(t)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(abandoned(t, a, 10), " "); got != "good" {
+			t.Errorf("abandoned: %q, want good", got)
+		}
+		line := text.String()
+		for _, want := range []string{"level=WARN", "analysis_id=bad", "field=lockToken", `type="a string"`} {
+			if !strings.Contains(line, want) {
+				t.Errorf("log %q lacks %s", line, want)
+			}
+		}
+		if strings.Contains(line, "secret") || strings.Count(line, "\n") != 1 {
+			t.Errorf("log %q, want one line without the value", line)
+		}
+	})
+}
+
+// One read for the time and one query, however many are found, and no input
+// crosses the line.
+func TestAbandonedCostsOneReadAndOneQueryWithoutInputs(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		large := strings.Repeat("x", 100_000)
+		for _, id := range []string{"a", "b", "c"} {
+			b.Put(t, id, map[string]any{"status": Queued, "updatedAt": timeValue(time.Now().Add(-time.Hour)), "input": large, "result": large})
+		}
+		received := 0
+		a := open(t, b, grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			s, err := open(ctx, desc, cc, method, opts...)
+			return &weighed{ClientStream: s, bytes: &received}, err
+		}))
+		total, reads, queries := b.Calls.Total(), b.Calls.Count(read), b.Calls.Count("RunQuery")
+		if got := abandoned(t, a, 10); len(got) != 3 {
+			t.Errorf("abandoned: %q, want 3", got)
+		}
+		total, reads, queries = b.Calls.Total()-total, b.Calls.Count(read)-reads, b.Calls.Count("RunQuery")-queries
+		if total != 2 || reads != 1 || queries != 1 {
+			t.Errorf("%d calls, %d reads and %d queries; want 2, 1, 1", total, reads, queries)
+		}
+		if received == 0 || received > 10_000 {
+			t.Errorf("%d bytes received, want a few hundred a document", received)
+		}
+	})
+}
+
+// weighed counts the bytes of a stream's replies.
+type weighed struct {
+	grpc.ClientStream
+	bytes *int
+}
+
+func (s *weighed) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if m, ok := m.(proto.Message); ok && err == nil {
+		*s.bytes += proto.Size(m)
+	}
+	return err
+}
+
+// Firestore's clock counts, wherever the worker's stands.
+func TestAWorkersClockDoesNotDecideWhatIsAbandoned(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{"slow": time.Hour, "fast": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				theirs := func() time.Time { return time.Now().Add(ahead) }
+				server := firestore.NewServer(firestore.Options{Now: theirs})
+				t.Cleanup(server.Close)
+				b := &emulatortest.Backend{Project: emulatortest.Project(t), Server: server, Calls: &emulatortest.Calls{}}
+				for id, age := range map[string]time.Duration{"old": lease.DefaultTTL + time.Second, "fresh": lease.DefaultTTL - time.Second} {
+					b.Put(t, id, map[string]any{"status": Queued, "updatedAt": timeValue(theirs().Add(-age))})
+				}
+				b.Put(t, "held", map[string]any{
+					"status": Processing, "updatedAt": timeValue(theirs().Add(-time.Hour)),
+					"lockOwner": "w/1", "lockExpiresAt": timeValue(theirs().Add(time.Second)),
+				})
+				b.Put(t, "expired", map[string]any{
+					"status": Processing, "updatedAt": timeValue(theirs().Add(-time.Minute - lease.DefaultTTL)),
+					"lockOwner": "w/1", "lockExpiresAt": timeValue(theirs().Add(-time.Second)),
+				})
+				if got := strings.Join(abandoned(t, open(t, b), 10), " "); got != "expired old" {
+					t.Errorf("abandoned: %q, want expired and old", got)
+				}
+			})
+		})
+	}
+}
+
+func TestAbandonedOfADarkFirestoreIsUnavailableInTime(t *testing.T) {
+	cases := map[string]struct {
+		faults map[string][]fault
+		night  bool // nothing else is answered either
+	}{
+		"from the start":         {nil, true},
+		"for the time alone":     {map[string][]fault{read: {dark}}, false},
+		"after a slow reading":   {map[string][]fault{read: {slowReply}}, true},
+		"in the midst of a call": {map[string][]fault{"RunQuery": {lost(codes.Unavailable)}}, false},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				l := &line{}
+				a := open(t, b, l.options()...)
+				b.Put(t, "x", map[string]any{"status": Queued, "updatedAt": timeValue(time.Now().Add(-time.Hour))})
+				l.befall(c.faults)
+				if c.night {
+					l.darken()
+				}
+				began := time.Now()
+				err := a.Abandoned(t.Context(), 10, func(string, int64, time.Time) { t.Error("each was called") })
+				if took := time.Since(began); !errors.Is(err, lease.ErrUnavailable) || took > 15*time.Second {
+					t.Errorf("%v after %v, want ErrUnavailable after at most 15 s", err, took)
+				}
+				l.wantAllMet(t)
+			})
+		})
+	}
+}
+
+// The document whose reading tells the time may be anything, or nothing.
+func TestAMalformedDocumentTellsTheTimeAsWell(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "ready", map[string]any{"lockToken": "seven"})
+		b.Put(t, "x", map[string]any{"status": Queued, "updatedAt": timeValue(time.Now().Add(-time.Hour))})
+		if got := strings.Join(abandoned(t, open(t, b), 10), " "); got != "x" {
+			t.Errorf("abandoned: %q, want x", got)
+		}
+	})
+}
+
+// Firestore's answer where the composite index is missing holds the link that
+// makes it; no emulator gives it.
+func TestTheLinkThatMakesAMissingIndexReachesTheCaller(t *testing.T) {
+	const words = "The query requires an index. You can create it here: https://console.firebase.google.com/v1/r/project/p/firestore/indexes?create_composite=Ck"
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		l := &line{}
+		a := open(t, b, l.options()...)
+		l.befall(map[string][]fault{"RunQuery": {func(context.Context, func() error) error {
+			return status.Error(codes.FailedPrecondition, words)
+		}}})
+		err := a.Abandoned(t.Context(), 10, func(string, int64, time.Time) {})
+		if !errors.Is(err, lease.ErrRefused) || errors.Is(err, lease.ErrUnavailable) || !strings.Contains(err.Error(), words) {
+			t.Errorf("%v, want ErrRefused with Firestore's words", err)
+		}
+	})
+}

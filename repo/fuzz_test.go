@@ -1,0 +1,340 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/firestore"
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/api/option"
+	"google.golang.org/genproto/googleapis/type/latlng"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"taskguard/lease"
+)
+
+type value = firestorepb.Value
+
+// page is a Firestore of one document and no rules, behind Google's client, so
+// that what is decoded is what the client makes of it. It is not safe for
+// concurrent use.
+type page struct {
+	fields  map[string]*value
+	at      time.Time // of the next reading or writing
+	written time.Time
+}
+
+func (p *page) documents(t testing.TB) *documents {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///page", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithChainUnaryInterceptor(func(_ context.Context, _ string, req, reply any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption) error {
+			p.commit(req.(*firestorepb.CommitRequest), reply.(*firestorepb.CommitResponse))
+			return nil
+		}),
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ grpc.Streamer, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+			return &reading{ctx: ctx, page: p}, nil
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	client, err := firestore.NewClient(context.Background(), "p", option.WithGRPCConn(conn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := newAnalyses(client, Options{Collection: "analyses", Policy: lease.Policy{MaxAttempts: 10}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.documents
+}
+
+func (p *page) commit(req *firestorepb.CommitRequest, reply *firestorepb.CommitResponse) {
+	p.written = p.at
+	for _, w := range req.GetWrites() {
+		for _, path := range w.GetUpdateMask().GetFieldPaths() {
+			delete(p.fields, path)
+			if v, ok := w.GetUpdate().GetFields()[path]; ok {
+				p.fields[path] = v
+			}
+		}
+		reply.WriteResults = append(reply.WriteResults, &firestorepb.WriteResult{UpdateTime: timestamppb.New(p.at)})
+	}
+	reply.CommitTime = timestamppb.New(p.at)
+}
+
+// reading is a call that reads the page.
+type reading struct {
+	grpc.ClientStream
+	ctx  context.Context //nolint:containedctx // the call's own
+	page *page
+	name string
+}
+
+func (r *reading) Context() context.Context { return r.ctx }
+func (r *reading) CloseSend() error         { return nil }
+
+func (r *reading) SendMsg(m any) error {
+	r.name = m.(*firestorepb.BatchGetDocumentsRequest).GetDocuments()[0]
+	return nil
+}
+
+func (r *reading) RecvMsg(m any) error {
+	if r.name == "" {
+		return io.EOF
+	}
+	written := timestamppb.New(r.page.written)
+	proto.Merge(m.(proto.Message), &firestorepb.BatchGetDocumentsResponse{
+		Result: &firestorepb.BatchGetDocumentsResponse_Found{
+			Found: &firestorepb.Document{Name: r.name, Fields: r.page.fields, CreateTime: written, UpdateTime: written},
+		},
+		ReadTime: timestamppb.New(r.page.at),
+	})
+	r.name = ""
+	return nil
+}
+
+// known are the fields that the codec knows, in the order of their kinds: four
+// bits each, from the lowest.
+func known() []string {
+	return []string{
+		"lockToken", "lockOwner", "lockExpiresAt", "lockHeartbeatAt", "status", "attempts", "finishedBy",
+		"updatedAt", "createdAt", "error", "lastError", "result", "input",
+	}
+}
+
+// arbitrary is a value of one of 16 kinds, made of the rest; nil is no field.
+// What Firestore cannot hold, such as a string that is not UTF-8, is bent into
+// what it can.
+func arbitrary(kind uint64, n int64, x float64, s string) *value {
+	s = strings.ToValidUTF8(s, "?")
+	words := []string{Queued, Processing, Ready, Failed, "", "ARCHIVED"}
+	return []*value{
+		nil,
+		{ValueType: &firestorepb.Value_NullValue{}},
+		{ValueType: &firestorepb.Value_BooleanValue{BooleanValue: n%2 == 0}},
+		integer(n),
+		{ValueType: &firestorepb.Value_DoubleValue{DoubleValue: x}},
+		text(s),
+		{ValueType: &firestorepb.Value_TimestampValue{TimestampValue: timestamppb.New(instant(n))}},
+		{ValueType: &firestorepb.Value_BytesValue{BytesValue: []byte(s)}},
+		mapOf("code", text(s)),
+		{ValueType: &firestorepb.Value_ArrayValue{ArrayValue: &firestorepb.ArrayValue{Values: []*value{text(s), integer(n)}}}},
+		{ValueType: &firestorepb.Value_ReferenceValue{ReferenceValue: "projects/p/databases/(default)/documents/a/b"}},
+		{ValueType: &firestorepb.Value_GeoPointValue{GeoPointValue: &latlng.LatLng{Latitude: 1}}},
+		text(words[uint64(n)%uint64(len(words))]),
+		text(instant(n).UTC().Format(iso)),
+		{ValueType: &firestorepb.Value_DoubleValue{DoubleValue: float64(n)}},
+		mapOf(s, mapOf("code", integer(n))),
+	}[kind%16]
+}
+
+func text(s string) *value {
+	return &value{ValueType: &firestorepb.Value_StringValue{StringValue: s}}
+}
+
+func integer(n int64) *value {
+	return &value{ValueType: &firestorepb.Value_IntegerValue{IntegerValue: n}}
+}
+
+func mapOf(key string, v *value) *value {
+	return &value{ValueType: &firestorepb.Value_MapValue{MapValue: &firestorepb.MapValue{Fields: map[string]*value{key: v}}}}
+}
+
+// instant is n as epoch milliseconds, wrapped into the years 1 to 9999 that a
+// Timestamp has, and some nanoseconds.
+func instant(n int64) time.Time {
+	const first, years = -62135596800000, maxMillis + 62135596800000 + 1
+	ms := ((n-first)%years+years)%years + first
+	return time.UnixMilli(ms).Add(time.Duration(uint64(n) % 1_000_000))
+}
+
+// usable tells whether a token can be made out, and one more than it is a number
+// too.
+func usable(token *value) bool {
+	switch v := token.GetValueType().(type) {
+	case nil, *firestorepb.Value_NullValue:
+		return true
+	case *firestorepb.Value_IntegerValue:
+		return v.IntegerValue >= 0 && v.IntegerValue < math.MaxInt64
+	case *firestorepb.Value_DoubleValue:
+		return v.DoubleValue >= 0 && v.DoubleValue < 1<<53 && v.DoubleValue == math.Trunc(v.DoubleValue)
+	}
+	return false
+}
+
+// turns are the changes that a document goes through, each of them if the rules
+// let it.
+func turns(p lease.Policy) []func(d *Analysis, now time.Time) error {
+	take := func(d *Analysis, now time.Time) (err error) {
+		if d.Lock, err = lease.Take(d.Lock, now, "w/1", p); err == nil || errors.Is(err, lease.ErrExhausted) {
+			taken(d)
+			return nil
+		}
+		return err
+	}
+	extend := func(d *Analysis, now time.Time) (err error) {
+		d.Lock, err = lease.Extend(d.Lock, now, d.Lock.Grant(), p)
+		return err
+	}
+	release := func(d *Analysis, _ time.Time) error {
+		d.Lock = lease.Drop(d.Lock, d.Lock.Grant(), true)
+		requeue(d)
+		return nil
+	}
+	finish := func(d *Analysis, _ time.Time) (err error) {
+		d.Lock, err = lease.Finish(d.Lock, d.Lock.Grant())
+		d.Status, d.Result = Ready, "result"
+		return err
+	}
+	reopen := func(d *Analysis, now time.Time) (err error) {
+		d.Lock, err = lease.Reopen(d.Lock, now)
+		d.Status = Queued
+		return err
+	}
+	unlock := func(d *Analysis, _ time.Time) error {
+		d.Lock = lease.Break(d.Lock)
+		requeue(d)
+		return nil
+	}
+	return []func(*Analysis, time.Time) error{take, extend, unlock, take, extend, finish, reopen, take, release, take}
+}
+
+// Whatever others wrote is decoded without a panic, malformed if and only if its
+// token is, and held by somebody if it names an owner of any type; and each
+// change of the lock that is written reads back as it was meant, with the fields
+// of others left alone.
+func FuzzDocument(f *testing.F) {
+	const soon = 1772625600000 // about the page's time, in milliseconds
+	for kind := range uint64(16) {
+		f.Add(kind, int64(soon), int64(7), 3.0, 1.5, "w/0", "x")                     // the token
+		f.Add(kind<<4|kind<<8, int64(soon), int64(soon), 0.5, 1e300, "js/1", "soon") // the owner, and when
+		f.Add(0x1234^kind<<20|kind<<36, int64(-1), int64(math.MaxInt64), math.NaN(), math.Inf(-1), "", strings.Repeat("x", 5000))
+	}
+	for status := range int64(6) { // READY and FAILED among them, with and without a lock
+		f.Add(uint64(0xc0003), status, int64(0), 0.0, 0.0, "", "")
+		f.Add(uint64(0xc0d50), status, int64(0), 0.0, 0.0, "", "js/1")              // expired long ago
+		f.Add(uint64(0xc0d50), soon+600_000+status, int64(0), 0.0, 0.0, "", "js/1") // held
+	}
+	f.Add(uint64(0xd5d53), int64(3), int64(soon+1000), 0.0, 0.0, "", "js/1")
+	f.Add(uint64(3), int64(math.MaxInt64-2), int64(0), 0.0, 0.0, "", "")
+	f.Add(uint64(3), int64(math.MaxInt64-1), int64(0), 0.0, 0.0, "", "")
+	f.Add(uint64(3), int64(-1), int64(0), 0.0, 0.0, "", "")
+	f.Add(uint64(4), int64(0), int64(0), float64(1<<53), math.Copysign(0, -1), "", "")
+	p := &page{}
+	docs := p.documents(f)
+	f.Fuzz(func(t *testing.T, kinds uint64, n, m int64, x, y float64, s, u string) {
+		p.fields, p.at = map[string]*value{"theirs": text("theirs")}, time.Date(2026, 3, 4, 12, 0, 0, 123456000, time.UTC)
+		p.written = p.at
+		for i, name := range known() {
+			if v := arbitrary(kinds>>(4*i), n, x, s); v != nil {
+				p.fields[name] = v
+			}
+			n, m, x, y, s, u = m, n, y, x, u, s
+		}
+		input := p.fields["input"]
+		cell, err := docs.Load(t.Context(), "x")
+		if ok := usable(p.fields["lockToken"]); (err == nil) != ok || err != nil && !errors.Is(err, lease.ErrMalformed) {
+			t.Fatalf("token %v: %v; usable %v", p.fields["lockToken"], err, ok)
+		}
+		if err != nil || cell.Doc.Lock.Token > math.MaxInt64-10 {
+			return // the last tokens there are: what is taken with the very last is malformed
+		}
+		owner := p.fields["lockOwner"]
+		nobody := owner == nil || proto.Equal(owner, arbitrary(1, 0, 0, "")) || proto.Equal(owner, text(""))
+		if (cell.Doc.Lock.Owner == "") != nobody {
+			t.Fatalf("owner %v is %q", owner, cell.Doc.Lock.Owner)
+		}
+		for i, turn := range turns(docs.codec.policy) {
+			p.at = p.at.Add(time.Second)
+			next := cell.Doc
+			if turn(&next, p.at) != nil {
+				continue
+			}
+			if _, err := docs.Swap(t.Context(), "x", cell, next); err != nil {
+				t.Fatalf("turn %d: write: %v", i, err)
+			}
+			if cell, err = docs.Load(t.Context(), "x"); err != nil {
+				t.Fatalf("turn %d: read back: %v", i, err)
+			}
+			if diff := cmp.Diff(next.Lock, cell.Doc.Lock); diff != "" || next.Status != cell.Doc.Status {
+				t.Fatalf("turn %d: status %q, then %q; lock (-meant +read):\n%s", i, next.Status, cell.Doc.Status, diff)
+			}
+		}
+		if !proto.Equal(input, p.fields["input"]) || p.fields["theirs"].GetStringValue() != "theirs" {
+			t.Errorf("fields of others were changed: %v", p.fields)
+		}
+	})
+}
+
+// A time that is read is written as the same millisecond, and a number as the
+// same number.
+func FuzzLockFields(f *testing.F) {
+	for _, s := range []string{
+		"", "2026-03-04T12:00:00Z", "2026-03-04T12:00:00.000Z", "2026-03-04T12:00:00.5Z", "2026-03-04T12:00:00.123456789Z",
+		"2026-03-04T12:00:00,123Z", "2026-03-04t12:00:00z", "2026-03-04T12:00:00+09:00", "2026-03-04T12:00:00-0330",
+		"2026-03-04T12:00Z", "20260304T120000Z", "2026-03-04T12:00:00", "2026-03-04", "0001-01-01T00:00:00Z",
+		"0000-01-01T00:00:00Z", "9999-12-31T23:59:59.9999Z", "10000-01-01T00:00:00Z", "2026-02-30T12:00:00Z",
+		"2026-03-04T24:00:00Z", "2026-03-04T23:59:60Z", "9999-12-31T23:59:59-01:00", "0000-01-01T00:00:00+01:00", "soon", strings.Repeat("9", 100_000), "2026-03-04T12:00:00." + strings.Repeat("9", 10_000) + "Z",
+	} {
+		f.Add(s, int64(1772625600000), 1772625600000.5)
+	}
+	for _, x := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), 1e300, -1e300, -1, math.Copysign(0, -1), 1 << 53, maxMillis, maxMillis + 1, 5e-324} {
+		f.Add("", int64(-1), x)
+	}
+	for _, n := range []int64{0, -1, 1, maxMillis, maxMillis + 1, math.MaxInt64, math.MinInt64} {
+		f.Add("", n, 0.0)
+	}
+	f.Fuzz(func(t *testing.T, s string, n int64, x float64) {
+		wantSameMillisecond(t, s)
+		at, ok := wantSameMillisecond(t, n)
+		if want := n >= 0 && n <= maxMillis; ok != want || ok && at.UnixMilli() != n {
+			t.Errorf("%d milliseconds are %v, %v", n, at, ok)
+		}
+		at, ok = wantSameMillisecond(t, x)
+		if want := x >= 0 && x <= maxMillis; ok != want || ok && at.UnixMilli() != int64(x) {
+			t.Errorf("%v milliseconds are %v, %v", x, at, ok)
+		}
+		at, ok = wantSameMillisecond(t, instant(n))
+		if !ok || !at.Equal(instant(n)) {
+			t.Errorf("the Timestamp %v is %v, %v", instant(n), at, ok)
+		}
+		if got, ok := parseInt(s); ok {
+			t.Errorf("the string %q is the integer %d", s, got)
+		}
+		if got, ok := parseInt(n); !ok || got != n {
+			t.Errorf("the integer %d is %d, %v", n, got, ok)
+		}
+		if got, ok := parseInt(x); ok != (x == math.Trunc(x) && math.Abs(x) < 1<<53) || ok && float64(got) != x {
+			t.Errorf("the number %v is %d, %v", x, got, ok)
+		}
+	})
+}
+
+// wantSameMillisecond reads v as a time, and again what we write for it.
+func wantSameMillisecond(t *testing.T, v any) (at time.Time, ok bool) {
+	t.Helper()
+	at, ok = parseTime(v)
+	if !ok && !at.IsZero() {
+		t.Errorf("%.80v is unreadable, and %v", v, at)
+	}
+	if year := at.UTC().Year(); at.IsZero() || year < 0 || year > 9999 {
+		return at, ok // never written: no time, or beyond ISO 8601's four digits, as an offset can be
+	}
+	written, _ := timeValue(at).(string)
+	back, readable := parseTime(written)
+	if late := at.Sub(back); !readable || late < 0 || late >= time.Millisecond {
+		t.Errorf("%.80v is %v, written as %q, read as %v, %v", v, at, written, back, readable)
+	}
+	return at, ok
+}
