@@ -24,6 +24,7 @@ type Locks interface {
 type Records interface {
 	Complete(ctx context.Context, id, owner string, result any) error
 	Fail(ctx context.Context, id, owner, code, message string) error
+	Retry(ctx context.Context, id, owner, code, message string) error
 }
 
 // Guard runs each analysis once at a time and finishes it once (G1). It is
@@ -31,6 +32,8 @@ type Records interface {
 type Guard struct {
 	Locks      Locks
 	Records    Records
+	Queue      Queue   // nil: nothing is booked, and nothing recovered
+	Backlog    Backlog // for Recover
 	Analyzer   orchestrator.Analyzer
 	Instance   string        // begins the owner of each delivery: revision/instance
 	RunTimeout time.Duration // of one run; passing it is a failure for now
@@ -45,10 +48,17 @@ var (
 	errDeadline = errors.New("worker: the run passed its deadline")
 )
 
-// Deliver handles one delivery of a task: acquire, run under heartbeats, and
-// finish in one fenced commit or release. It returns when nothing of it is left
-// running. ctx ends only with the process, not with the caller.
-func (g *Guard) Deliver(ctx context.Context, id string) Outcome {
+// Delivery is one delivery of a task.
+type Delivery struct {
+	AnalysisID string
+	Task       string // the task's short name, from X-CloudTasks-TaskName
+}
+
+// Deliver handles one delivery: acquire, run under heartbeats, and finish in
+// one fenced commit or release. It returns when nothing of it is left running.
+// ctx ends only with the process, not with the caller.
+func (g *Guard) Deliver(ctx context.Context, d Delivery) Outcome {
+	id := d.AnalysisID
 	owner := g.Instance + "/" + rand.Text() // new for each delivery: 22 overlaps in 200 runs came of one per process
 	// Not cut short by a stop: a lock might be taken that nobody knows of.
 	acq, err := g.Locks.AcquireAnalysisLock(context.WithoutCancel(ctx), id, owner, 0)
@@ -64,7 +74,11 @@ func (g *Guard) Deliver(ctx context.Context, id string) Outcome {
 	case acq.Reason == lease.AttemptsExhausted:
 		return Outcome{Case: Failed, ID: id, Err: lease.ErrExhausted, Code: lease.AttemptsExhausted}
 	}
-	return Outcome{Case: Locked, ID: id, RetryAt: acq.ExpiresAt, RetryIn: acq.Remaining}
+	o := Outcome{Case: Locked, ID: id, RetryAt: acq.ExpiresAt, RetryIn: acq.Remaining}
+	if g.follow(ctx, d, acq) {
+		o.Case = LockedBooked
+	}
+	return o
 }
 
 // refusal is the outcome of an acquisition that could not be decided.
@@ -108,8 +122,11 @@ func (g *Guard) run(ctx context.Context, id, owner string, acq lease.Acquisition
 	case errors.As(err, &permanent):
 		return g.fail(ctx, id, owner, permanent.Code, permanent.Message)
 	case errors.Is(context.Cause(ctx), ErrStopping):
-		g.release(ctx, id, owner, true)
-		return Outcome{Case: ShuttingDown, Err: ErrStopping}
+		o := Outcome{Case: ShuttingDown, Err: ErrStopping}
+		if g.release(ctx, id, owner, true) && g.replace(ctx, id, acq.Grant.Token) {
+			o.Case = ShuttingDownBooked
+		}
+		return o
 	}
 	code, reason := "analyzer_failed", ""
 	var failure *orchestrator.FailureError
@@ -128,7 +145,7 @@ func (g *Guard) run(ctx context.Context, id, owner string, acq lease.Acquisition
 		o.Reason = reason
 		return o
 	}
-	g.release(ctx, id, owner, false)
+	g.released(ctx, id, g.Records.Retry(ctx, id, owner, code, err.Error()))
 	return Outcome{Case: Retry, Err: err, Code: code, Reason: reason}
 }
 
@@ -162,10 +179,16 @@ func (g *Guard) finished(ctx context.Context, id, owner string, o Outcome, err e
 	return Outcome{Case: Unfinished, Err: err}
 }
 
-// release frees the lock; failing to is a warning, since the lock expires by
-// itself (G8).
-func (g *Guard) release(ctx context.Context, id, owner string, refund bool) {
-	if err := g.Locks.ReleaseAnalysisLock(ctx, id, owner, refund); err != nil {
+// release frees the lock.
+func (g *Guard) release(ctx context.Context, id, owner string, refund bool) bool {
+	return g.released(ctx, id, g.Locks.ReleaseAnalysisLock(ctx, id, owner, refund))
+}
+
+// released takes the answer to a release. A failed one is a warning, since the
+// lock expires by itself (G8).
+func (g *Guard) released(ctx context.Context, id string, err error) bool {
+	if err != nil {
 		g.Log.WarnContext(ctx, "lock not released", "analysis_id", id, "error", err)
 	}
+	return err == nil
 }

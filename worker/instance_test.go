@@ -70,10 +70,10 @@ func start(t *testing.T, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 	work, stop := context.WithCancelCause(context.Background())
 	w.stop = stop
 	w.guard = &worker.Guard{
-		Locks: a, Records: a, Analyzer: body, Instance: "test/1",
+		Locks: a, Records: a, Backlog: a, Analyzer: body, Instance: "test/1",
 		RunTimeout: 25 * time.Minute, Log: slog.New(slog.DiscardHandler),
 	}
-	w.Server = worker.NewServer(work, w.guard)
+	w.Server = worker.NewServer(work, w.guard, nil)
 	return w
 }
 
@@ -100,11 +100,16 @@ func (w *instance) deliver(t testing.TB, id string) answer {
 
 func (w *instance) call(t testing.TB, method, path, body string) answer {
 	t.Helper()
+	return w.send(t, httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body)))
+}
+
+func (w *instance) send(t testing.TB, r *http.Request) answer {
+	t.Helper()
 	rec := httptest.NewRecorder()
-	w.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body)))
+	w.ServeHTTP(rec, r)
 	a := answer{Code: rec.Code, RetryAfter: rec.Header().Get("Retry-After")}
 	if err := json.Unmarshal(rec.Body.Bytes(), &a.Body); err != nil {
-		t.Fatalf("%s %s answered %d with %q, which is not JSON", method, path, rec.Code, rec.Body)
+		t.Fatalf("%s %s answered %d with %q, which is not JSON", r.Method, r.URL.Path, rec.Code, rec.Body)
 	}
 	return a
 }

@@ -46,7 +46,7 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 			w := start(t, b, tc.analyze)
 			var log bytes.Buffer
 			w.guard.Log = slog.New(slog.NewJSONHandler(&log, nil))
-			w.Server = worker.NewServer(t.Context(), w.guard)
+			w.Server = worker.NewServer(t.Context(), w.guard, nil)
 			if tc.body == "" {
 				tc.body = `{"analysis_id":"x"}`
 			}

@@ -15,11 +15,13 @@ const (
 	Ran Case = iota
 	Failed
 	AlreadyFinished
-	Locked
+	Locked       // and no follow-up could be booked
+	LockedBooked // and one is
 	Retry
 	LockLost
-	ShuttingDown // stopped during the run
-	NotClaimed   // stopped before it
+	ShuttingDown       // stopped during the run, and no delivery could be booked
+	ShuttingDownBooked // and one is
+	NotClaimed         // stopped before it
 	NotFound
 	BadRequest
 	TooLarge
@@ -30,14 +32,23 @@ const (
 	WrongMethod
 	NoSuchRoute
 	Internal
+	Unauthenticated
+	Forbidden
+	Recovered
+	NotRecovered // or not all
+	NoQueue
 )
 
 // String is the case's stable name in logs.
 func (c Case) String() string {
-	if row := answers[c]; row.reason != "" {
+	row := answers[c]
+	switch {
+	case c == Recovered:
+		return "recovered"
+	case row.reason != "":
 		return row.reason
 	}
-	return strings.ToLower(answers[c].status)
+	return strings.ToLower(row.status)
 }
 
 // Outcome is what a delivery came to, with what its answer tells.
@@ -48,7 +59,8 @@ type Outcome struct {
 	Token   int64  // Ran
 	RetryAt time.Time
 	RetryIn time.Duration
-	Err     error
+	Recovery
+	Err error
 	// Code and Reason tell the cause of Failed and Retry to the log, which must
 	// not show Err: an analyzer's words may hold its input.
 	Code, Reason string
@@ -63,7 +75,7 @@ const (
 )
 
 // answers is the one table from outcome to answer. A 2xx deletes the task: it
-// stands only where no later delivery is needed. Contention is 409, not 429 or
+// stands only where no later delivery is needed or one is booked. Contention is 409, not 429 or
 // 503, which would slow the whole queue.
 var answers = [...]struct {
 	code     int
@@ -71,25 +83,33 @@ var answers = [...]struct {
 	reason   string
 	status   string // of the analysis, where the case alone decides it
 	error    bool   // tell Err
+	counts   bool   // tell Recovery
 }{
-	Ran:             {code: http.StatusOK, acquired: yes, status: "READY"},
-	Failed:          {code: http.StatusOK, acquired: yes, status: "FAILED", error: true},
-	AlreadyFinished: {code: http.StatusOK, acquired: no, reason: "already_finished"},
-	Locked:          {code: http.StatusConflict, acquired: no, reason: "locked"},
-	Retry:           {code: http.StatusInternalServerError, acquired: yes, reason: "retry", error: true},
-	LockLost:        {code: http.StatusConflict, acquired: yes, reason: "lock_lost"},
-	ShuttingDown:    {code: http.StatusInternalServerError, acquired: yes, reason: "shutting_down"},
-	NotClaimed:      {code: http.StatusInternalServerError, acquired: no, reason: "shutting_down"},
-	NotFound:        {code: http.StatusNotFound, reason: "not_found"},
-	BadRequest:      {code: http.StatusBadRequest, reason: "bad_request", error: true},
-	TooLarge:        {code: http.StatusRequestEntityTooLarge, reason: "too_large"},
-	Unavailable:     {code: http.StatusServiceUnavailable, acquired: no, reason: "unavailable"},
-	Unfinished:      {code: http.StatusServiceUnavailable, acquired: yes, reason: "unavailable"},
-	Malformed:       {code: http.StatusInternalServerError, acquired: no, reason: "malformed", error: true},
-	Spoilt:          {code: http.StatusInternalServerError, acquired: yes, reason: "malformed", error: true},
-	WrongMethod:     {code: http.StatusMethodNotAllowed, reason: "method_not_allowed"},
-	NoSuchRoute:     {code: http.StatusNotFound, reason: "no_such_route"},
-	Internal:        {code: http.StatusInternalServerError, reason: "internal"},
+	Ran:                {code: http.StatusOK, acquired: yes, status: "READY"},
+	Failed:             {code: http.StatusOK, acquired: yes, status: "FAILED", error: true},
+	AlreadyFinished:    {code: http.StatusOK, acquired: no, reason: "already_finished"},
+	Locked:             {code: http.StatusConflict, acquired: no, reason: "locked"},
+	LockedBooked:       {code: http.StatusOK, acquired: no, reason: "locked"},
+	Retry:              {code: http.StatusInternalServerError, acquired: yes, reason: "retry", error: true},
+	LockLost:           {code: http.StatusConflict, acquired: yes, reason: "lock_lost"},
+	ShuttingDown:       {code: http.StatusInternalServerError, acquired: yes, reason: "shutting_down"},
+	ShuttingDownBooked: {code: http.StatusOK, acquired: yes, reason: "shutting_down"},
+	NotClaimed:         {code: http.StatusInternalServerError, acquired: no, reason: "shutting_down"},
+	NotFound:           {code: http.StatusNotFound, reason: "not_found"},
+	BadRequest:         {code: http.StatusBadRequest, reason: "bad_request", error: true},
+	TooLarge:           {code: http.StatusRequestEntityTooLarge, reason: "too_large"},
+	Unavailable:        {code: http.StatusServiceUnavailable, acquired: no, reason: "unavailable"},
+	Unfinished:         {code: http.StatusServiceUnavailable, acquired: yes, reason: "unavailable"},
+	Malformed:          {code: http.StatusInternalServerError, acquired: no, reason: "malformed", error: true},
+	Spoilt:             {code: http.StatusInternalServerError, acquired: yes, reason: "malformed", error: true},
+	WrongMethod:        {code: http.StatusMethodNotAllowed, reason: "method_not_allowed"},
+	NoSuchRoute:        {code: http.StatusNotFound, reason: "no_such_route"},
+	Internal:           {code: http.StatusInternalServerError, reason: "internal"},
+	Unauthenticated:    {code: http.StatusUnauthorized, reason: "unauthenticated"},
+	Forbidden:          {code: http.StatusForbidden, reason: "forbidden"},
+	Recovered:          {code: http.StatusOK, counts: true},
+	NotRecovered:       {code: http.StatusServiceUnavailable, reason: "unavailable", counts: true},
+	NoQueue:            {code: http.StatusNotImplemented, reason: "no_queue", error: true},
 }
 
 // Answer is the body of every answer.
@@ -101,6 +121,8 @@ type Answer struct {
 	Reason     string `json:"reason,omitempty"`
 	RetryAt    string `json:"retry_at,omitempty"`
 	Error      string `json:"error,omitempty"`
+	Found      *int   `json:"found,omitempty"`
+	Booked     *int   `json:"booked,omitempty"`
 }
 
 // maxError bounds an answer's error, in bytes; an analyzer may say megabytes.
@@ -126,6 +148,9 @@ func (o Outcome) answer() (code int, a Answer) {
 	if row.error && o.Err != nil {
 		msg := o.Err.Error()
 		a.Error = strings.ToValidUTF8(msg[:min(maxError, len(msg))], "")
+	}
+	if row.counts {
+		a.Found, a.Booked = &o.Found, &o.Booked
 	}
 	return row.code, a
 }

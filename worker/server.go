@@ -17,6 +17,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
+
+	"taskguard/worker/taskauth"
 )
 
 // maxBody is how much of a request is read; a task has two fields.
@@ -28,6 +30,7 @@ const maxStack = 4096
 // Server is the worker's HTTP face: routes, and nothing that decides.
 type Server struct {
 	guard *Guard
+	auth  Authenticator
 	work  context.Context // of all runs; see NewServer
 	ready atomic.Bool
 	echo  *echo.Echo
@@ -38,14 +41,23 @@ type Server struct {
 	ended chan struct{} // wakes Drain
 }
 
-// NewServer serves deliveries to g. Runs live as long as work, which is to end
-// with the cause ErrStopping when the process is to stop; the caller's hanging
-// up does not end them.
-func NewServer(work context.Context, g *Guard) *Server {
-	s := &Server{guard: g, work: work, echo: echo.New(), log: g.Log, ended: make(chan struct{}, 1)}
+// Authenticator lets a request in, or answers an error that matches
+// taskauth.ErrUnauthenticated, ErrForbidden or ErrNoKeys and holds nothing of
+// the request; taskauth.Verifier is one.
+type Authenticator interface {
+	Check(r *http.Request) error
+}
+
+// NewServer serves deliveries to g, after auth has let them in; nil is for
+// where something in front has checked them. Runs live as long as work, which
+// is to end with the cause ErrStopping when the process is to stop; the
+// caller's hanging up does not end them.
+func NewServer(work context.Context, g *Guard, auth Authenticator) *Server {
+	s := &Server{guard: g, auth: auth, work: work, echo: echo.New(), log: g.Log, ended: make(chan struct{}, 1)}
 	s.echo.HTTPErrorHandler = s.fault
 	s.echo.Use(s.recovered)
-	s.echo.POST("/internal/tasks/analysis", s.analysis)
+	s.echo.POST("/internal/tasks/analysis", s.internal("delivery", s.analysis))
+	s.echo.POST("/internal/tasks/recover", s.internal("recovery", s.recovery))
 	s.echo.GET("/health/live", func(c echo.Context) error {
 		return c.JSON(http.StatusOK, map[string]string{"status": "live"})
 	})
@@ -81,25 +93,76 @@ func (s *Server) readiness(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]string{"status": "ready"})
 }
 
+// internal makes a handler of do: who may call is asked first, before anything
+// is read, and what came of it is one log line.
+func (s *Server) internal(message string, do func(c echo.Context, begin func() bool) Outcome) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		started := time.Now()
+		begun := false
+		defer func() {
+			if begun { // until the answer is written
+				s.end()
+			}
+		}()
+		o, refused := s.refused(c.Request())
+		if !refused {
+			o = do(c, func() bool {
+				begun = s.begin()
+				return begun
+			})
+		}
+		s.record(c.Request().Context(), message, o, time.Since(started))
+		return s.answer(c, o)
+	}
+}
+
+// refused asks the Authenticator.
+func (s *Server) refused(r *http.Request) (o Outcome, refused bool) {
+	if s.auth == nil {
+		return Outcome{}, false
+	}
+	err := s.auth.Check(r)
+	switch {
+	case err == nil:
+		return Outcome{}, false
+	case errors.Is(err, taskauth.ErrForbidden):
+		return Outcome{Case: Forbidden, Err: err}, true
+	case errors.Is(err, taskauth.ErrNoKeys):
+		return Outcome{Case: Unavailable, Err: err}, true
+	}
+	return Outcome{Case: Unauthenticated, Err: err}, true
+}
+
 // analysis is POST /internal/tasks/analysis (G2).
-func (s *Server) analysis(c echo.Context) error {
-	started := time.Now()
-	id, err := readTask(c.Response(), c.Request())
-	o := Outcome{ID: id}
+func (s *Server) analysis(c echo.Context, begin func() bool) Outcome {
+	r := c.Request()
+	id, err := readTask(c.Response(), r)
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		o.Case = TooLarge
+		return Outcome{Case: TooLarge}
 	case err != nil:
-		o.Case, o.Err = BadRequest, err
-	case !s.begin():
-		o.Case, o.Err = NotClaimed, ErrStopping
-	default:
-		defer s.end()
-		o = s.guard.Deliver(s.work, id)
+		return Outcome{Case: BadRequest, Err: err}
+	case !begin():
+		return Outcome{Case: NotClaimed, ID: id, Err: ErrStopping}
 	}
-	s.record(c.Request().Context(), o, time.Since(started))
-	return s.answer(c, o)
+	return s.guard.Deliver(s.work, Delivery{AnalysisID: id, Task: r.Header.Get("X-CloudTasks-TaskName")})
+}
+
+// recovery is POST /internal/tasks/recover. Its body says nothing.
+func (s *Server) recovery(_ echo.Context, begin func() bool) Outcome {
+	if !begin() {
+		return Outcome{Case: NotRecovered, Err: ErrStopping}
+	}
+	r, err := s.guard.Recover(s.work)
+	o := Outcome{Case: Recovered, Recovery: r, Err: err}
+	switch {
+	case errors.Is(err, ErrNoQueue):
+		o.Case = NoQueue
+	case err != nil:
+		o.Case = NotRecovered
+	}
+	return o
 }
 
 // begin counts a run, unless the process is to stop.
@@ -143,8 +206,8 @@ func (s *Server) Drain(ctx context.Context) (left int) {
 	}
 }
 
-// record is the one log line of a delivery.
-func (s *Server) record(ctx context.Context, o Outcome, took time.Duration) {
+// record is the one log line of a request.
+func (s *Server) record(ctx context.Context, message string, o Outcome, took time.Duration) {
 	code, _ := o.answer()
 	level := slog.LevelInfo
 	if code >= http.StatusInternalServerError || o.Case == LockLost {
@@ -166,7 +229,10 @@ func (s *Server) record(ctx context.Context, o Outcome, took time.Duration) {
 	case o.Err != nil:
 		attrs = append(attrs, slog.Any("error", o.Err))
 	}
-	s.log.LogAttrs(ctx, level, "delivery", attrs...)
+	if answers[o.Case].counts {
+		attrs = append(attrs, slog.Int("found", o.Found), slog.Int("booked", o.Booked))
+	}
+	s.log.LogAttrs(ctx, level, message, attrs...)
 }
 
 // readTask reads {"analysis_id": "…"} whatever its Content-Type: Cloud Tasks
@@ -205,6 +271,9 @@ func (s *Server) answer(c echo.Context, o Outcome) error {
 	code, a := o.answer()
 	if o.Case == Locked {
 		c.Response().Header().Set("Retry-After", strconv.Itoa(o.retryAfter()))
+	}
+	if o.Case == Unauthenticated {
+		c.Response().Header().Set("WWW-Authenticate", "Bearer")
 	}
 	return c.JSON(code, a)
 }

@@ -153,7 +153,7 @@ func TestAPanicInAHandlerIsAnsweredAndLogged(t *testing.T) {
 	var log bytes.Buffer
 	work, stop := context.WithCancel(t.Context())
 	guard := &worker.Guard{Locks: broken{}, Log: slog.New(slog.NewTextHandler(&log, nil))}
-	w := instance{Server: worker.NewServer(work, guard)}
+	w := instance{Server: worker.NewServer(work, guard, nil)}
 	w.deliver(t, "x").check(t, 500, map[string]any{"reason": "internal"})
 	if !strings.Contains(log.String(), "broken.AcquireAnalysisLock") || strings.Contains(log.String(), "user's input") {
 		t.Errorf("log: %s", log.String())

@@ -16,6 +16,7 @@ type Config struct {
 	Queue        string // TASK_QUEUE: projects/P/locations/L/queues/Q
 	TargetURL    string // TASK_TARGET_URL: the worker's base URL, http or https
 	Caller       string // TASK_CALLER: the service account whose OIDC token the tasks carry; empty: no token
+	Audience     string // TASK_AUDIENCE: of that token; empty: TargetURL
 	EmulatorHost string // CLOUD_TASKS_EMULATOR_HOST: host:port, plaintext and without authentication; empty: Google's
 }
 
@@ -71,6 +72,13 @@ func badTarget(target string) string {
 		return fmt.Sprintf("is longer than Cloud Tasks' %d bytes", maxURL)
 	}
 	return ""
+}
+
+func (c Config) audience() string {
+	if c.Audience != "" {
+		return c.Audience
+	}
+	return c.TargetURL // the default would be the whole URL, which no worker expects
 }
 
 // address is the URL that a task calls.

@@ -139,9 +139,8 @@ func (q *Queue) request(t Task) (*cloudtaskspb.CreateTaskRequest, error) {
 		Body:       body,
 	}
 	if q.cfg.Caller != "" {
-		// The audience would default to the whole URL, which no worker expects.
 		call.AuthorizationHeader = &cloudtaskspb.HttpRequest_OidcToken{OidcToken: &cloudtaskspb.OidcToken{
-			ServiceAccountEmail: q.cfg.Caller, Audience: q.cfg.TargetURL,
+			ServiceAccountEmail: q.cfg.Caller, Audience: q.cfg.audience(),
 		}}
 	}
 	task := &cloudtaskspb.Task{

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +14,8 @@ import (
 	"taskguard/lease"
 	"taskguard/orchestrator"
 	"taskguard/repo"
+	"taskguard/worker/taskauth"
+	"taskguard/worker/taskqueue"
 )
 
 // Config is the worker's environment, read and checked.
@@ -26,6 +29,9 @@ type Config struct {
 	RunTimeout   time.Duration
 	Analyzer     orchestrator.Analyzer
 	AnalyzerSpec string
+	Auth         string            // oidc, iam or none
+	Token        taskauth.Options  // with oidc
+	Queue        *taskqueue.Config // nil: no follow-ups and no recovery
 	LogFormat    string
 	LogLevel     slog.Level
 
@@ -56,8 +62,9 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	if c.Analyzer, err = orchestrator.New(c.AnalyzerSpec, orchestrator.Options{}); err != nil {
 		e.problem("ANALYZER", "%v", err)
 	}
-	e.auth(c.Emulator)
-	e.notYet()
+	c.Auth = e.auth(c.Emulator)
+	c.Token = e.token(c.Auth)
+	c.Queue = e.queue(c.Auth, c.Token)
 	return c, errors.Join(e.problems...)
 }
 
@@ -136,6 +143,16 @@ func (e *environment) oneOf(name string, def string, others ...string) string {
 	return def
 }
 
+// list reads what is separated by commas.
+func (e *environment) list(name string) (all []string) {
+	for part := range strings.SplitSeq(e.text(name, ""), ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			all = append(all, part)
+		}
+	}
+	return all
+}
+
 func (e *environment) level(name string) (l slog.Level) {
 	if v := e.text(name, "info"); l.UnmarshalText([]byte(v)) != nil {
 		e.problem(name, "%q is not one of debug, info, warn, error", v)
@@ -156,40 +173,88 @@ func (e *environment) policy() lease.Policy {
 }
 
 // auth wants the mode said, and refuses what contradicts it.
-func (e *environment) auth(emulator string) {
-	switch mode := e.text("TASK_AUTH", ""); mode {
+func (e *environment) auth(emulator string) string {
+	mode := e.text("TASK_AUTH", "")
+	switch mode {
 	case "":
-		e.problem("TASK_AUTH", "must be set: iam (Cloud Run's check in front), or none together with FIRESTORE_EMULATOR_HOST")
-	case "iam":
+		e.problem("TASK_AUTH", "must be set: oidc (the worker verifies tokens), iam (Cloud Run's check in front), or none together with FIRESTORE_EMULATOR_HOST")
+	case "oidc", "iam":
 	case "none":
 		if emulator == "" {
 			e.problem("TASK_AUTH", "none is for emulators: it needs FIRESTORE_EMULATOR_HOST")
 		}
-	case "oidc":
-		e.problem("TASK_AUTH", "oidc is not in this version; put Cloud Run's check in front and set iam")
 	default:
-		e.problem("TASK_AUTH", "%q is not one of iam, none", mode)
+		e.problem("TASK_AUTH", "%q is not one of oidc, iam, none", mode)
+	}
+	return mode
+}
+
+// stray refuses variables that are set and would mean nothing.
+func (e *environment) stray(why string, names ...string) {
+	for _, name := range names {
+		if e.text(name, "") != "" {
+			e.problem(name, "%s", why)
+		}
 	}
 }
 
-// notYet refuses what is part of the contract and not of this version, rather
-// than let a deployment believe in it.
-func (e *environment) notYet() {
-	for _, name := range []string{"TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS", "TASK_JWKS_URL"} {
-		if e.text(name, "") != "" {
-			e.problem(name, "belongs to TASK_AUTH=oidc, which is not in this version")
+// token reads what a valid token says.
+func (e *environment) token(mode string) taskauth.Options {
+	o := taskauth.Options{
+		Audience: e.text("TASK_AUDIENCE", ""), Accounts: e.list("TASK_SERVICE_ACCOUNTS"), KeysURL: e.text("TASK_JWKS_URL", ""),
+	}
+	if mode != "oidc" {
+		e.stray("belongs to TASK_AUTH=oidc", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS", "TASK_JWKS_URL")
+		return taskauth.Options{}
+	}
+	if o.Audience == "" {
+		e.problem("TASK_AUDIENCE", "must be set with TASK_AUTH=oidc, to the audience of the queue's tokens")
+	}
+	if len(o.Accounts) == 0 {
+		e.problem("TASK_SERVICE_ACCOUNTS", "must be set with TASK_AUTH=oidc, to the accounts that may call, separated by commas")
+	}
+	for _, account := range o.Accounts {
+		if !strings.Contains(account, "@") {
+			e.problem("TASK_SERVICE_ACCOUNTS", "%q is not the e-mail address of a service account", account)
 		}
 	}
-	for _, name := range []string{"TASK_QUEUE", "TASK_TARGET_URL", "TASK_CALLER"} {
-		if e.text(name, "") != "" {
-			e.problem(name, "belongs to follow-ups and recovery, which are not in this version")
-		}
+	if u, err := url.Parse(o.KeysURL); o.KeysURL != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil) {
+		e.problem("TASK_JWKS_URL", "is not an http or https URL")
 	}
+	return o
+}
+
+// queue reads where follow-ups are booked, whom they call and as whom.
+func (e *environment) queue(mode string, token taskauth.Options) *taskqueue.Config {
+	c := taskqueue.Config{
+		Queue: e.text("TASK_QUEUE", ""), TargetURL: e.text("TASK_TARGET_URL", ""), Caller: e.text("TASK_CALLER", ""),
+		Audience: token.Audience, EmulatorHost: e.text("CLOUD_TASKS_EMULATOR_HOST", ""),
+	}
+	if c.Queue == "" {
+		e.stray("belongs to TASK_QUEUE, which is not set", "TASK_TARGET_URL", "TASK_CALLER", "CLOUD_TASKS_EMULATOR_HOST")
+		return nil
+	}
+	if err := c.Check(); err != nil {
+		e.problems = append(e.problems, err)
+	}
+	switch {
+	case mode == "none":
+	case c.Caller == "":
+		e.problem("TASK_CALLER", "must be set with TASK_QUEUE, to the service account that calls this worker")
+	case mode == "oidc" && len(token.Accounts) > 0 && !slices.Contains(token.Accounts, c.Caller):
+		e.problem("TASK_CALLER", "%q is not in TASK_SERVICE_ACCOUNTS: this worker would refuse its own follow-ups", c.Caller)
+	}
+	return &c
 }
 
 // attrs is the configuration in force, for the log.
 func (c Config) attrs() []slog.Attr {
+	queue := "" // none
+	if c.Queue != nil {
+		queue = c.Queue.Queue
+	}
 	return []slog.Attr{
+		slog.String("task_auth", c.Auth), slog.String("task_queue", queue),
 		slog.String("project", c.Project), slog.String("database", c.Database), slog.String("collection", c.Collection),
 		slog.String("emulator", c.Emulator), slog.String("analyzer", redact(c.AnalyzerSpec)),
 		slog.String("lock_ttl", c.Policy.TTL.String()), slog.String("lock_heartbeat", c.Policy.Heartbeat.String()),

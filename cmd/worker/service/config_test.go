@@ -33,16 +33,28 @@ func TestTheDefaultsAreTheContracts(t *testing.T) {
 }
 
 func TestABadEnvironmentIsNamed(t *testing.T) {
+	const queue, target = "TASK_QUEUE=projects/p/locations/l/queues/q", "TASK_TARGET_URL=https://worker.example"
+	oidc := []string{"TASK_AUTH=oidc", "TASK_AUDIENCE=https://worker.example", "TASK_SERVICE_ACCOUNTS=a@b.c"}
+	oidc = oidc[:len(oidc):len(oidc)]
 	cases := map[string]struct {
 		env  []string
 		want []string // one line each, in this order
 	}{
 		"nothing set":           {nil, []string{"TASK_AUTH: must be set"}},
 		"no emulator":           {[]string{"TASK_AUTH=none"}, []string{"TASK_AUTH: none is for emulators"}},
-		"oidc":                  {[]string{"TASK_AUTH=oidc"}, []string{"TASK_AUTH: oidc is not in this version"}},
+		"oidc alone":            {[]string{"TASK_AUTH=oidc"}, []string{"TASK_AUDIENCE: must be set", "TASK_SERVICE_ACCOUNTS: must be set"}},
+		"no accounts at all":    {[]string{"TASK_AUTH=oidc", "TASK_AUDIENCE=x", "TASK_SERVICE_ACCOUNTS= , "}, []string{"TASK_SERVICE_ACCOUNTS: must be set"}},
+		"an account's name":     {[]string{"TASK_AUTH=oidc", "TASK_AUDIENCE=x", "TASK_SERVICE_ACCOUNTS=a@b.c,tasks"}, []string{`TASK_SERVICE_ACCOUNTS: "tasks"`}},
+		"a file of keys":        {append(oidc, "TASK_JWKS_URL=/keys.json"), []string{"TASK_JWKS_URL: "}},
 		"a misspelt mode":       {[]string{"TASK_AUTH=IAM"}, []string{`TASK_AUTH: "IAM" is not one of`}},
 		"oidc's variables":      {[]string{"TASK_AUTH=iam", "TASK_AUDIENCE=x"}, []string{"TASK_AUDIENCE: belongs to"}},
-		"follow-ups":            {[]string{"TASK_AUTH=iam", "TASK_QUEUE=projects/p/locations/l/queues/q"}, []string{"TASK_QUEUE: belongs to"}},
+		"a queue alone":         {[]string{"TASK_AUTH=iam", queue}, []string{"TASK_TARGET_URL: must be set", "TASK_CALLER: must be set"}},
+		"a queue's short name":  {[]string{"TASK_AUTH=iam", "TASK_QUEUE=q", target, "TASK_CALLER=a@b.c"}, []string{`TASK_QUEUE: "q"`}},
+		"no queue":              {[]string{"TASK_AUTH=iam", target, "TASK_CALLER=a@b.c", "CLOUD_TASKS_EMULATOR_HOST=h:1"}, []string{"TASK_TARGET_URL: belongs to", "TASK_CALLER: belongs to", "CLOUD_TASKS_EMULATOR_HOST: belongs to"}},
+		"a caller not let in":   {append(oidc, queue, target, "TASK_CALLER=b@b.c"), []string{`TASK_CALLER: "b@b.c" is not in TASK_SERVICE_ACCOUNTS`}},
+		"a whole oidc":          {append(oidc, queue, target, "TASK_CALLER=a@b.c"), nil},
+		"a whole iam":           {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c"}, nil},
+		"a whole none":          {[]string{"TASK_AUTH=none", "FIRESTORE_EMULATOR_HOST=h:1", queue, target, "CLOUD_TASKS_EMULATOR_HOST=h:1"}, nil},
 		"port":                  {[]string{"TASK_AUTH=iam", "PORT=http"}, []string{`PORT: "http" is not a number`}},
 		"a port too high":       {[]string{"TASK_AUTH=iam", "PORT=65536"}, []string{"PORT: "}},
 		"a bare number":         {[]string{"TASK_AUTH=iam", "LOCK_TTL=300"}, []string{`LOCK_TTL: "300" is not a positive duration`}},

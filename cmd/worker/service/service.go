@@ -23,6 +23,8 @@ import (
 	"taskguard/orchestrator"
 	"taskguard/repo"
 	"taskguard/worker"
+	"taskguard/worker/taskauth"
+	"taskguard/worker/taskqueue"
 )
 
 // limits bound what clients, and a stop, may take.
@@ -84,27 +86,25 @@ func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Wri
 }
 
 // Serve answers on l until ctx ends or l fails; then it stops claiming, cancels
-// the runs, and gives them 8 s to release their locks and answer. Its error is
-// the listener's, or Firestore's client's; that ctx has ended is none.
+// the runs, and gives them 8 s to release their locks, book deliveries and
+// answer. Its error is the listener's, or of what it could not open; that ctx
+// has ended is none.
 func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) error {
-	analyses, err := repo.Open(ctx, cfg.Project, repo.Options{
-		Database: cfg.Database, Collection: cfg.Collection, Policy: cfg.Policy, Log: log,
-	})
+	w, err := wire(ctx, cfg, log)
 	if err != nil {
-		return errors.Join(err, l.Close())
+		return errors.Join(err, w.close(), l.Close())
 	}
 	ctx, stop := context.WithCancel(ctx)
-	defer stop()
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	handler := worker.NewServer(work, &worker.Guard{
-		Locks: analyses, Records: analyses, Analyzer: cfg.Analyzer, Instance: instance(ctx),
-		RunTimeout: cfg.RunTimeout, Log: log,
-	})
+	handler := worker.NewServer(work, w.guard, w.auth())
 	server := cfg.limits.server(handler, log)
 	var others sync.WaitGroup
 	others.Go(func() {
-		handler.AwaitReady(ctx, func(ctx context.Context) error { return cfg.located(analyses.Ping(ctx)) })
+		handler.AwaitReady(ctx, func(ctx context.Context) error { return cfg.located(w.analyses.Ping(ctx)) })
 	})
+	if w.verifier != nil {
+		others.Go(func() { w.verifier.Run(ctx) })
+	}
 	served := make(chan error, 1)
 	others.Go(func() { served <- server.Serve(l) })
 	log.LogAttrs(ctx, slog.LevelInfo, "serving", append([]slog.Attr{slog.String("address", l.Addr().String())}, cfg.attrs()...)...)
@@ -117,7 +117,59 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	cancel(worker.ErrStopping)
 	cfg.limits.shut(context.WithoutCancel(ctx), server, handler, log)
 	others.Wait()
-	return errors.Join(err, analyses.Close())
+	return errors.Join(err, w.close())
+}
+
+// wired is what the worker is made of.
+type wired struct {
+	guard    *worker.Guard
+	analyses *repo.Analyses
+	queue    *taskqueue.Queue   // nil: none
+	verifier *taskauth.Verifier // nil: others check who calls
+}
+
+// wire opens what cfg names, without a call yet. What it answers is to be
+// closed, also beside an error.
+func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error) {
+	w.analyses, err = repo.Open(ctx, cfg.Project, repo.Options{
+		Database: cfg.Database, Collection: cfg.Collection, Policy: cfg.Policy, Log: log,
+	})
+	if err != nil {
+		return w, err
+	}
+	w.guard = &worker.Guard{
+		Locks: w.analyses, Records: w.analyses, Backlog: w.analyses, Analyzer: cfg.Analyzer, Instance: instance(ctx),
+		RunTimeout: cfg.RunTimeout, Log: log,
+	}
+	if cfg.Queue != nil {
+		if w.queue, err = taskqueue.Open(ctx, *cfg.Queue); err != nil {
+			return w, err
+		}
+		w.guard.Queue = w.queue
+	}
+	if cfg.Auth == "oidc" {
+		cfg.Token.Log = log
+		w.verifier, err = taskauth.New(ctx, cfg.Token)
+	}
+	return w, err
+}
+
+// auth is the verifier, or no Authenticator at all.
+func (w wired) auth() worker.Authenticator {
+	if w.verifier == nil {
+		return nil
+	}
+	return w.verifier
+}
+
+func (w wired) close() (err error) {
+	if w.queue != nil {
+		err = w.queue.Close()
+	}
+	if w.analyses != nil {
+		err = errors.Join(err, w.analyses.Close())
+	}
+	return err
 }
 
 // shut returns when the runs have ended, or their time is over, and every

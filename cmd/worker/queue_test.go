@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/api/option"
+
+	"taskguard/emulator/cloudtasks"
+	"taskguard/emulator/oidc"
+	"taskguard/worker/taskqueue"
+)
+
+const (
+	queueName = "projects/p/locations/l/queues/q"
+	account   = "tasks@p.iam.gserviceaccount.com"
+)
+
+// tasks is an embedded Cloud Tasks on a port, whose tasks carry tokens, and the
+// page of the keys that verify them.
+type tasks struct {
+	*cloudtasks.Server
+	host, keys, target string
+	client             *apiv2.Client
+
+	mu     sync.Mutex
+	worker string // where the target is
+}
+
+func newTasks(t *testing.T) *tasks {
+	t.Helper()
+	issuer, err := oidc.NewIssuer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := httptest.NewServer(issuer)
+	t.Cleanup(page.Close)
+	q := &tasks{keys: page.URL, target: "http://worker.test"}
+	q.Server = cloudtasks.NewServer(cloudtasks.Options{Token: issuer.Token, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			return new(net.Dialer).DialContext(ctx, network, strings.TrimPrefix(q.worker, "http://"))
+		},
+	}})
+	l := listen(t, "127.0.0.1:0")
+	q.host = l.Addr().String()
+	var served sync.WaitGroup
+	served.Go(func() { _ = q.Serve(l) })
+	t.Cleanup(func() { q.Server.Close(); served.Wait() })
+	conn, err := q.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if q.client, err = apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
+		Parent: "projects/p/locations/l", Queue: &cloudtaskspb.Queue{Name: queueName},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+// env makes a worker take q's tasks, and book there.
+func (q *tasks) env(more ...string) []string {
+	return append([]string{
+		"TASK_AUTH=oidc", "TASK_AUDIENCE=https://audience.test", "TASK_SERVICE_ACCOUNTS=" + account, "TASK_JWKS_URL=" + q.keys,
+		"TASK_QUEUE=" + queueName, "TASK_TARGET_URL=" + q.target, "TASK_CALLER=" + account, "CLOUD_TASKS_EMULATOR_HOST=" + q.host,
+	}, more...)
+}
+
+func (q *tasks) reach(p *process) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.worker = p.url
+}
+
+// book books as another program would.
+func (q *tasks) book(t *testing.T, id string) {
+	t.Helper()
+	queue, err := taskqueue.Open(t.Context(), taskqueue.Config{
+		Queue: queueName, TargetURL: q.target, Caller: account, Audience: "https://audience.test", EmulatorHost: q.host,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = queue.Close() }()
+	if _, err := queue.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name(t.Name(), id), AnalysisID: id}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The whole way: a token that the queue has minted is verified, a run that is
+// stopped is booked, and that delivery gets in too and finishes.
+func TestAStoppedRunIsFinishedByTheNextWorker(t *testing.T) {
+	t.Parallel()
+	c, q := newCloud(t), newTasks(t)
+	c.create(t, "x")
+	first := c.start(t, q.env("ANALYZER=exec:sleep 60")...)
+	if code, body, err := first.deliver(t.Context(), "x"); code != http.StatusUnauthorized {
+		t.Errorf("without a token: %d %s %v", code, body, err)
+	}
+	q.reach(first)
+	q.book(t, "x")
+	c.until(t, "x", "running", running)
+	second := c.start(t, q.env()...)
+	q.reach(second)
+	first.stop(t)
+	if code := first.wait(t); code != 0 {
+		t.Errorf("exit %d, want 0; %s", code, first.stderr.String())
+	}
+	if a := c.until(t, "x", "finished", ready); a.Lock.Token != 2 || a.Lock.Attempts != 1 {
+		t.Errorf("analysis = %+v, want its second acquisition and first attempt", a)
+	}
+	second.stop(t)
+	second.wait(t)
+	if !strings.Contains(first.log.String(), `"outcome":"shutting_down","status":200`) {
+		t.Errorf("log: %s", first.log.String())
+	}
+}
+
+// 200 runs in flight are released and booked, each once, before the exit.
+func TestSIGTERMBooks200Runs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: 200 runs")
+	}
+	t.Parallel()
+	c, q := newCloud(t), newTasks(t)
+	endless := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // only then is the end of the caller noticed
+		<-r.Context().Done()
+	}))
+	defer endless.Close()
+	p := c.start(t, append(q.env("ANALYZER="+endless.URL), "TASK_AUTH=none", "TASK_AUDIENCE=", "TASK_SERVICE_ACCOUNTS=", "TASK_JWKS_URL=", "TASK_CALLER=")...)
+	answers := make([]<-chan string, 200)
+	for i := range answers {
+		c.create(t, fmt.Sprint(i))
+		answers[i] = p.delivered(t, fmt.Sprint(i))
+	}
+	for i := range answers {
+		c.until(t, fmt.Sprint(i), "running", running)
+	}
+	p.stop(t)
+	booked := 0
+	for i, answer := range answers {
+		if got := <-answer; strings.HasPrefix(got, "200") && strings.Contains(got, "shutting_down") {
+			booked++
+		}
+		checkReleased(t, c.get(t, fmt.Sprint(i)))
+	}
+	if code := p.wait(t); code != 0 {
+		t.Errorf("exit %d, want 0; %s", code, p.stderr.String())
+	}
+	pending := 0
+	for _, err := range q.client.ListTasks(t.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName}).All() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		pending++
+	}
+	if booked != 200 || pending != 200 {
+		t.Errorf("%d answers of 200 and %d tasks, want 200 of each", booked, pending)
+	}
+}
+
+// A page of keys that cannot be reached keeps everybody out, and the worker up.
+func TestWithoutKeysTheWorkerStaysUpAndClosed(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.create(t, "x")
+	l := listen(t, "127.0.0.1:0")
+	_ = l.Close() // nobody listens there
+	p := c.start(t, "TASK_AUTH=oidc", "TASK_AUDIENCE=a", "TASK_SERVICE_ACCOUNTS=a@b.c", "TASK_JWKS_URL=http://"+l.Addr().String())
+	if code, body, err := p.deliver(t.Context(), "x"); code != http.StatusUnauthorized {
+		t.Errorf("%d %s %v", code, body, err)
+	}
+	p.stop(t)
+	if code := p.wait(t); code != 0 {
+		t.Errorf("exit %d, want 0; %s", code, p.stderr.String())
+	}
+	if !strings.Contains(p.log.String(), "task keys not fetched") {
+		t.Errorf("no warning in the log: %s", p.log.String())
+	}
+}

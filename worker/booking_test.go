@@ -1,0 +1,216 @@
+package worker_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+	"taskguard/orchestrator"
+	"taskguard/worker"
+	"taskguard/worker/taskqueue"
+)
+
+// held puts an analysis that another holds for d from now.
+func held(t *testing.T, b *emulatortest.Backend, id string, d time.Duration) (expires string) {
+	t.Helper()
+	expires = time.Now().Add(d).UTC().Format("2006-01-02T15:04:05.000Z")
+	b.Put(t, id, map[string]any{"status": "PROCESSING", "attempts": 1, "lockToken": 1, "lockOwner": "them", "lockExpiresAt": expires, "updatedAt": expires})
+	return expires
+}
+
+// Whoever meets a live lock books the delivery that comes after it, and is done.
+func TestDuplicatesThatMeetALiveLockBookOneFollowUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), startQueue(t)
+		w := start(t, b, succeed)
+		q.serve(w)
+		began := time.Now()
+		expires := held(t, b, "x", 100*time.Second)
+		for range 20 {
+			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": false, "reason": "locked", "retry_at": expires})
+		}
+		if n := len(q.tasks()); n != 1 {
+			t.Errorf("%d follow-ups, want 1", n)
+		}
+		if err := q.Idle(t.Context()); err != nil { // their holder has died
+			t.Fatal(err)
+		}
+		checkFields(t, b, "x", map[string]any{"status": "READY", "lockToken": int64(2)})
+		if got := q.statuses(); len(got) != 1 || got[0] != 200 {
+			t.Errorf("deliveries %v, want one", got)
+		}
+		if took := time.Since(began); took < 102*time.Second || took > 110*time.Second {
+			t.Errorf("finished after %v, want 2 s after the lock's end", took)
+		}
+	})
+}
+
+// The follow-up itself must not be acknowledged for its own sake.
+func TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), startQueue(t)
+		w := start(t, b, succeed)
+		q.serve(w)
+		held(t, b, "x", 100*time.Second)
+		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked"})
+		if len(q.tasks()) != 1 {
+			t.Fatalf("tasks = %v, want one", q.tasks())
+		}
+		for name := range q.tasks() { // it comes too early, such as by the operator's hand
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(`{"analysis_id":"x"}`))
+			r.Header.Set("X-CloudTasks-TaskName", name[strings.LastIndex(name, "/")+1:])
+			a := w.send(t, r)
+			a.check(t, 409, map[string]any{"acquired": false, "reason": "locked"})
+			if a.RetryAfter != "100" {
+				t.Errorf("Retry-After = %q, want 100", a.RetryAfter)
+			}
+		}
+	})
+}
+
+// A follow-up whose lock was extended meanwhile books the next, until the run
+// has ended: nothing runs twice.
+func TestFollowUpsOfALongRunEndWithIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), startQueue(t)
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		runs := 0
+		body := func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			runs++
+			time.Sleep(20 * time.Minute)
+			return "done", nil
+		}
+		one, two := start(t, b, body), start(t, b, body)
+		q.serve(one)
+		q.serve(two)
+		q.submit(t, "x")
+		time.Sleep(time.Second)
+		for range 3 {
+			two.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked"})
+		}
+		if err := q.Idle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if runs != 1 {
+			t.Errorf("%d runs, want 1", runs)
+		}
+		checkFields(t, b, "x", map[string]any{"status": "READY", "lockToken": int64(1), "attempts": int64(1)})
+		got := q.statuses() // 0: the first passed its dispatch deadline, and the run went on
+		slices.Sort(got)
+		if len(got) < 5 || got[0] != 0 || got[1] != 200 || got[len(got)-1] != 200 {
+			t.Errorf("deliveries answered %v, want 200 but for the first's deadline", got)
+		}
+	})
+}
+
+// While the queue is out of reach the delivery itself is what comes again.
+func TestWithoutABookingADuplicateIsNotAcknowledged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), startQueue(t)
+		w := start(t, b, succeed)
+		q.serve(w)
+		q.setDark(true)
+		held(t, b, "x", 100*time.Second)
+		began := time.Now()
+		a := w.deliver(t, "x")
+		a.check(t, 409, map[string]any{"acquired": false, "reason": "locked"})
+		if a.RetryAfter == "" {
+			t.Error("no Retry-After")
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("it tried for %v, want 5 s at most", took)
+		}
+	})
+}
+
+func TestAStoppedRunIsBookedAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		queueDark, storeDark bool
+		code                 int
+		tasks                int
+		status               string
+	}{
+		"booked":                                  {code: 200, tasks: 1, status: "QUEUED"},
+		"the queue is dark":                       {queueDark: true, code: 500, tasks: 1, status: "QUEUED"},
+		"Firestore is dark, so the lock is kept":  {storeDark: true, code: 500, status: "PROCESSING"},
+		"both are, and it ends in time all alike": {storeDark: true, queueDark: true, code: 500, status: "PROCESSING"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, q := emulatortest.Embedded(t), startQueue(t)
+				b.Put(t, "x", map[string]any{"status": "QUEUED"})
+				var stopped time.Time
+				var w *instance
+				w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+					w.dark.Store(tc.storeDark)
+					q.setDark(tc.queueDark)
+					stopped = time.Now()
+					w.stop(worker.ErrStopping)
+					<-ctx.Done()
+					time.Sleep(5 * time.Second) // ends only when it is killed
+					return nil, ctx.Err()
+				})
+				w.guard.Queue = q.Queue
+				w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "shutting_down"})
+				if took := time.Since(stopped); took > 8*time.Second {
+					t.Errorf("answered after %v, want 8 s at most", took)
+				}
+				if n := len(q.tasks()); n != tc.tasks {
+					t.Errorf("%d deliveries asked for, want %d", n, tc.tasks)
+				}
+				attempts := int64(0)
+				if tc.storeDark {
+					attempts = 1
+				}
+				checkFields(t, b, "x", map[string]any{"status": tc.status, "attempts": attempts})
+				if tc.code != 200 {
+					return
+				}
+				next := start(t, b, succeed)
+				q.serve(next)
+				if err := q.Idle(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				checkFields(t, b, "x", map[string]any{"status": "READY", "lockToken": int64(2), "attempts": int64(1)})
+			})
+		})
+	}
+}
+
+// full is a queue that takes everything, and keeps it.
+type full struct {
+	mu    sync.Mutex
+	tasks []taskqueue.Task
+}
+
+func (f *full) Book(_ context.Context, t taskqueue.Task) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tasks = append(f.tasks, t)
+	return false, nil
+}
+
+func TestAFollowUpComesAfterTheExpiryAndMayLastAsLongAsARun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), &full{}
+		w := start(t, b, succeed)
+		w.guard.Queue, w.guard.RunTimeout = q, 7*time.Minute
+		expires := held(t, b, "x", lease.DefaultTTL)
+		w.deliver(t, "x").check(t, 200, map[string]any{"retry_at": expires})
+		if len(q.tasks) != 1 {
+			t.Fatalf("%d bookings, want 1", len(q.tasks))
+		}
+		got := q.tasks[0]
+		if at := got.At.UTC().Add(-2 * time.Second).Format("2006-01-02T15:04:05.000Z"); at != expires || got.Deadline != 8*time.Minute || got.AnalysisID != "x" {
+			t.Errorf("booked %+v for 2 s after %s, want after %s", got, at, expires)
+		}
+	})
+}

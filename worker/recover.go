@@ -1,0 +1,89 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"taskguard/worker/taskqueue"
+)
+
+// Backlog tells what nobody works on; repo.Analyses does.
+type Backlog interface {
+	// Abandoned calls each, oldest first, for up to limit unfinished analyses that
+	// nobody holds and whose last update is older than one TTL; at is the store's
+	// time of the reading.
+	Abandoned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error
+}
+
+const (
+	// recoverLimit is how many analyses one call reads. Those booked already in
+	// this hour count too.
+	recoverLimit = 1000
+	// recoverTimeout bounds a call; the next is due in a minute.
+	recoverTimeout = 50 * time.Second
+	bookers        = 16
+)
+
+// Recovery is what a call of Recover came to.
+type Recovery struct {
+	Found  int // analyses that nobody works on
+	Booked int // deliveries booked by this call; the others' were booked already
+}
+
+// ErrNoQueue is Recover's answer without a Queue.
+var ErrNoQueue = errors.New("worker: no queue is configured: TASK_QUEUE is not set")
+
+// Recover books a delivery for each analysis that nobody works on: whose worker
+// has died after its delivery was acknowledged, or whose delivery was never
+// made. A name lasts an hour, so a backlog is not booked again by each call,
+// and a delivery that came to nothing is. It stops at the first booking that
+// fails, with what it has done so far. It is safe to call at any time, from
+// anywhere, also at once.
+func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
+	if g.Queue == nil {
+		return Recovery{}, ErrNoQueue
+	}
+	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
+	defer cancel()
+	var r Recovery
+	var tasks []taskqueue.Task
+	err := g.Backlog.Abandoned(ctx, recoverLimit, func(id string, token int64, at time.Time) {
+		r.Found++
+		hour := at.UTC().Format("2006-01-02T15")
+		tasks = append(tasks, taskqueue.Task{
+			Name:       taskqueue.Name("recover", id, strconv.FormatInt(token, 10), hour),
+			AnalysisID: id, Deadline: g.dispatchDeadline(),
+		})
+	})
+	if err != nil {
+		return r, fmt.Errorf("worker: recover: %w", err)
+	}
+	news := make([]bool, len(tasks))
+	booking, ctx := errgroup.WithContext(ctx)
+	booking.SetLimit(bookers)
+	for i, t := range tasks {
+		booking.Go(func() error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			already, err := g.Queue.Book(ctx, t)
+			news[i] = err == nil && !already
+			return err
+		})
+	}
+	err = booking.Wait()
+	for _, isNew := range news {
+		if isNew {
+			r.Booked++
+		}
+	}
+	if err != nil {
+		return r, fmt.Errorf("worker: recover: %w", err)
+	}
+	return r, nil
+}

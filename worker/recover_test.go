@@ -1,0 +1,117 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+	"taskguard/worker"
+	"taskguard/worker/taskqueue"
+)
+
+func (w *instance) recover(t *testing.T) answer {
+	t.Helper()
+	return w.call(t, http.MethodPost, "/internal/tasks/recover", "")
+}
+
+// What nobody works on is delivered again: that of a worker that died after its
+// delivery was acknowledged, and that for which no delivery was ever made.
+func TestRecoveryBooksWhatNobodyWorksOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), startQueue(t)
+		w := start(t, b, succeed)
+		w.guard.Queue = q.Queue // nothing is delivered yet
+		now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
+		b.Put(t, "forgotten", map[string]any{"status": "QUEUED", "updatedAt": now})
+		b.Put(t, "finished", map[string]any{"status": "READY", "updatedAt": now})
+		held(t, b, "orphan", 0)
+		w.recover(t).check(t, 200, map[string]any{"found": 0.0, "booked": 0.0}) // too early
+		time.Sleep(lease.DefaultTTL + time.Second)
+		held(t, b, "live", lease.DefaultTTL)
+		for _, booked := range []float64{2, 0, 0} { // the hour's first call alone
+			w.recover(t).check(t, 200, map[string]any{"found": 2.0, "booked": booked, "reason": nil})
+		}
+		q.serve(w)
+		if err := q.Idle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range []string{"forgotten", "orphan"} {
+			checkFields(t, b, id, map[string]any{"status": "READY"})
+		}
+		checkFields(t, b, "live", map[string]any{"status": "PROCESSING"})
+		w.recover(t).check(t, 200, map[string]any{"found": 0.0, "booked": 0.0})
+	})
+}
+
+// A task that came to nothing must not hide its analysis for longer than the
+// hour in its name.
+func TestRecoveryBooksAgainInTheNextHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), startQueue(t)
+		w := start(t, b, succeed)
+		w.guard.Queue = q.Queue
+		held(t, b, "x", 0)
+		time.Sleep(lease.DefaultTTL + time.Second)
+		w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0})
+		time.Sleep(time.Hour)
+		w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0})
+	})
+}
+
+func TestARecoveryThatCannotBookSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), startQueue(t)
+		w := start(t, b, succeed)
+		w.recover(t).check(t, 501, map[string]any{"reason": "no_queue", "error": "*"})
+		w.guard.Queue = q.Queue
+		for i := range 100 {
+			held(t, b, fmt.Sprint(i), 0)
+		}
+		time.Sleep(lease.DefaultTTL + time.Second)
+		q.setDark(true)
+		began := time.Now()
+		w.recover(t).check(t, 503, map[string]any{"reason": "unavailable", "found": 100.0, "booked": 0.0})
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("it tried for %v; the next call is due after a minute", took)
+		}
+		q.setDark(false)
+		w.recover(t).check(t, 200, map[string]any{"found": 100.0, "booked": 100.0})
+		w.dark.Store(true)
+		w.recover(t).check(t, 503, map[string]any{"reason": "unavailable", "found": 0.0})
+		w.dark.Store(false)
+		w.stop(worker.ErrStopping)
+		w.recover(t).check(t, 503, map[string]any{"reason": "unavailable"})
+	})
+}
+
+// refusing is a queue that takes nothing.
+type refusing struct{}
+
+func (refusing) Book(context.Context, taskqueue.Task) (bool, error) { return false, errors.New("no") }
+
+// overdue is a backlog of n analyses.
+type overdue int
+
+func (n overdue) Abandoned(_ context.Context, limit int, each func(id string, token int64, at time.Time)) error {
+	for i := range min(int(n), limit) {
+		each(fmt.Sprint(i), 1, time.Unix(0, 0))
+	}
+	return nil
+}
+
+func TestARecoveryIsBounded(t *testing.T) {
+	g := &worker.Guard{Backlog: overdue(1_000_000), Queue: &full{}}
+	if r, err := g.Recover(t.Context()); err != nil || r.Found != 1000 || r.Booked != 1000 {
+		t.Errorf("recovered %+v, %v; want 1,000", r, err)
+	}
+	g.Queue = refusing{}
+	if r, err := g.Recover(t.Context()); err == nil || r.Booked != 0 {
+		t.Errorf("recovered %+v, %v; want an error", r, err)
+	}
+}
