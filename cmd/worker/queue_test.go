@@ -131,6 +131,42 @@ func TestAStoppedRunIsFinishedByTheNextWorker(t *testing.T) {
 	}
 }
 
+// runs200 are runs in flight that only end when they are told to.
+func runs200(t *testing.T, c *cloud, env ...string) (p *process, answers []<-chan string) {
+	t.Helper()
+	endless := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // only then is the end of the caller noticed
+		<-r.Context().Done()
+	}))
+	t.Cleanup(endless.Close)
+	p = c.start(t, append(env, "ANALYZER="+endless.URL)...)
+	for i := range 200 {
+		c.create(t, fmt.Sprint(i))
+		answers = append(answers, p.delivered(t, fmt.Sprint(i)))
+	}
+	for i := range answers {
+		c.until(t, fmt.Sprint(i), "running", running)
+	}
+	return p, answers
+}
+
+// unsigned is q for a worker that checks nobody.
+func (q *tasks) unsigned() []string {
+	return []string{"TASK_QUEUE=" + queueName, "TASK_TARGET_URL=" + q.target, "CLOUD_TASKS_EMULATOR_HOST=" + q.host}
+}
+
+// pending is how many tasks q holds.
+func (q *tasks) pending(t *testing.T) (n int) {
+	t.Helper()
+	for _, err := range q.client.ListTasks(t.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName}).All() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		n++
+	}
+	return n
+}
+
 // 200 runs in flight are released and booked, each once, before the exit.
 func TestSIGTERMBooks200Runs(t *testing.T) {
 	if testing.Short() {
@@ -138,20 +174,7 @@ func TestSIGTERMBooks200Runs(t *testing.T) {
 	}
 	t.Parallel()
 	c, q := newCloud(t), newTasks(t)
-	endless := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // only then is the end of the caller noticed
-		<-r.Context().Done()
-	}))
-	defer endless.Close()
-	p := c.start(t, append(q.env("ANALYZER="+endless.URL), "TASK_AUTH=none", "TASK_AUDIENCE=", "TASK_SERVICE_ACCOUNTS=", "TASK_JWKS_URL=", "TASK_CALLER=")...)
-	answers := make([]<-chan string, 200)
-	for i := range answers {
-		c.create(t, fmt.Sprint(i))
-		answers[i] = p.delivered(t, fmt.Sprint(i))
-	}
-	for i := range answers {
-		c.until(t, fmt.Sprint(i), "running", running)
-	}
+	p, answers := runs200(t, c, q.unsigned()...)
 	p.stop(t)
 	booked := 0
 	for i, answer := range answers {
@@ -163,15 +186,34 @@ func TestSIGTERMBooks200Runs(t *testing.T) {
 	if code := p.wait(t); code != 0 {
 		t.Errorf("exit %d, want 0; %s", code, p.stderr.String())
 	}
-	pending := 0
-	for _, err := range q.client.ListTasks(t.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName}).All() {
-		if err != nil {
-			t.Fatal(err)
-		}
-		pending++
+	if n := q.pending(t); booked != 200 || n != 200 {
+		t.Errorf("%d answers of 200 and %d tasks, want 200 of each", booked, n)
 	}
-	if booked != 200 || pending != 200 {
-		t.Errorf("%d answers of 200 and %d tasks, want 200 of each", booked, pending)
+}
+
+// With Firestore dark they keep their locks, nothing is acknowledged, and the
+// exit is as soon.
+func TestSIGTERMAnswers200RunsThoughFirestoreIsDark(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: 200 runs")
+	}
+	t.Parallel()
+	c, q := newCloud(t), newTasks(t)
+	between := newCurtain(t, c.host, "")
+	p, answers := runs200(t, c, append(q.unsigned(), "FIRESTORE_EMULATOR_HOST="+between.host)...)
+	between.draw()
+	p.stop(t)
+	for i, answer := range answers {
+		checkStopped(t, <-answer)
+		if a := c.get(t, fmt.Sprint(i)); !running(a) {
+			t.Errorf("%d = %+v, and nothing should have come through", i, a)
+		}
+	}
+	if code := p.wait(t); code != 0 {
+		t.Errorf("exit %d, want 0; %s", code, p.stderr.String())
+	}
+	if n := q.pending(t); n != 0 {
+		t.Errorf("%d tasks, want none: their locks are still held", n)
 	}
 }
 
