@@ -1,0 +1,98 @@
+package repo
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/firestore"
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"taskguard/lease"
+)
+
+// page is a Firestore of one document and no rules, behind Google's client, so
+// that what is decoded is what the client makes of it. It is not safe for
+// concurrent use.
+type page struct {
+	fields  map[string]*value
+	at      time.Time // of the next reading or writing
+	written time.Time
+}
+
+func (p *page) documents(t testing.TB) *documents {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///page", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithChainUnaryInterceptor(func(_ context.Context, _ string, req, reply any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption) error {
+			p.commit(req.(*firestorepb.CommitRequest), reply.(*firestorepb.CommitResponse))
+			return nil
+		}),
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ grpc.Streamer, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+			return &reading{ctx: ctx, page: p}, nil
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	client, err := firestore.NewClient(context.Background(), "p", option.WithGRPCConn(conn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := newAnalyses(client, Options{Collection: "analyses", Policy: lease.Policy{MaxAttempts: 10}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.documents
+}
+
+func (p *page) commit(req *firestorepb.CommitRequest, reply *firestorepb.CommitResponse) {
+	p.written = p.at
+	for _, w := range req.GetWrites() {
+		for _, path := range w.GetUpdateMask().GetFieldPaths() {
+			delete(p.fields, path)
+			if v, ok := w.GetUpdate().GetFields()[path]; ok {
+				p.fields[path] = v
+			}
+		}
+		reply.WriteResults = append(reply.WriteResults, &firestorepb.WriteResult{UpdateTime: timestamppb.New(p.at)})
+	}
+	reply.CommitTime = timestamppb.New(p.at)
+}
+
+// reading is a call that reads the page.
+type reading struct {
+	grpc.ClientStream
+	ctx  context.Context //nolint:containedctx // the call's own
+	page *page
+	name string
+}
+
+func (r *reading) Context() context.Context { return r.ctx }
+func (r *reading) CloseSend() error         { return nil }
+
+func (r *reading) SendMsg(m any) error {
+	r.name = m.(*firestorepb.BatchGetDocumentsRequest).GetDocuments()[0]
+	return nil
+}
+
+func (r *reading) RecvMsg(m any) error {
+	if r.name == "" {
+		return io.EOF
+	}
+	written := timestamppb.New(r.page.written)
+	proto.Merge(m.(proto.Message), &firestorepb.BatchGetDocumentsResponse{
+		Result: &firestorepb.BatchGetDocumentsResponse_Found{
+			Found: &firestorepb.Document{Name: r.name, Fields: r.page.fields, CreateTime: written, UpdateTime: written},
+		},
+		ReadTime: timestamppb.New(r.page.at),
+	})
+	r.name = ""
+	return nil
+}
