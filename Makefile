@@ -1,5 +1,5 @@
 # make check runs what CI runs.
-.PHONY: check test race lint bench fuzz demo
+.PHONY: check test race lint bench fuzz demo explore simulate chaos mutants
 
 GOLANGCI := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
 FUZZTIME ?= 30000x
@@ -29,7 +29,7 @@ fuzz:
 	@set -e; pkgs=$$(go list ./...); for pkg in $$pkgs; do \
 	  tests=$$(go test -list '^Fuzz' $$pkg); \
 	  for target in $$(echo "$$tests" | grep '^Fuzz' || true); do \
-	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg; \
+	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -parallel 4 $$pkg; \
 	  done; \
 	done
 

@@ -52,7 +52,7 @@ func (g *Guard) book(ctx context.Context, limit time.Duration, t taskqueue.Task)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	t.Deadline = g.dispatchDeadline()
+	t.Deadline = DispatchDeadline(g.RunTimeout)
 	if _, err := g.Queue.Book(ctx, t); err != nil {
 		g.Log.WarnContext(ctx, "no delivery booked", "analysis_id", t.AnalysisID, "error", err)
 		return false
@@ -60,5 +60,10 @@ func (g *Guard) book(ctx context.Context, limit time.Duration, t taskqueue.Task)
 	return true
 }
 
-// dispatchDeadline leaves a run its time, and its answer a minute.
-func (g *Guard) dispatchDeadline() time.Duration { return g.RunTimeout + time.Minute }
+// DefaultRunTimeout is what RUN_TIMEOUT is where it is not set.
+const DefaultRunTimeout = 25 * time.Minute
+
+// DispatchDeadline is that of a delivery whose run may take timeout: a minute
+// is for the answer. Under Cloud Tasks' own default, 10 min, a longer run would
+// be delivered again in its middle.
+func DispatchDeadline(timeout time.Duration) time.Duration { return timeout + time.Minute }

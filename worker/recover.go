@@ -57,7 +57,7 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 		hour := at.UTC().Format("2006-01-02T15")
 		tasks = append(tasks, taskqueue.Task{
 			Name:       taskqueue.Name("recover", id, strconv.FormatInt(token, 10), hour),
-			AnalysisID: id, Deadline: g.dispatchDeadline(),
+			AnalysisID: id, Deadline: DispatchDeadline(g.RunTimeout),
 		})
 	})
 	if err != nil {

@@ -10,14 +10,16 @@ import (
 
 	"taskguard/lease"
 	"taskguard/repo"
+	"taskguard/worker"
 	"taskguard/worker/taskqueue"
 )
 
-// client is what submit, status, unlock and requeue work on.
+// client is what submit, status, unlock, requeue and recover work on.
 type client struct {
-	place    place
-	analyses *repo.Analyses
-	queue    *taskqueue.Queue // nil: none is named
+	place      place
+	analyses   *repo.Analyses
+	queue      *taskqueue.Queue // nil: none is named
+	runTimeout time.Duration    // the worker's, where a queue is named
 }
 
 // queueUse is what a command wants of the queue.
@@ -30,11 +32,12 @@ const (
 )
 
 // connect reads the environment and opens what use asks for.
-func (c *call) connect(ctx context.Context, use queueUse) (*client, error) {
+func (c *call) connect(ctx context.Context, use queueUse, o repo.Options) (*client, error) {
 	p, err := c.place()
 	if err != nil {
 		return nil, err
 	}
+	cl := &client{place: p}
 	var cfg taskqueue.Config
 	named := false
 	if use != noQueue {
@@ -43,6 +46,9 @@ func (c *call) connect(ctx context.Context, use queueUse) (*client, error) {
 		}
 		if use == mustQueue && !named {
 			return nil, environmentError{missing("TASK_QUEUE")}
+		}
+		if cl.runTimeout, err = c.duration("RUN_TIMEOUT", worker.DefaultRunTimeout); err != nil {
+			return nil, err
 		}
 	}
 	if err := reach(ctx, firestoreEmulator, p.emulator, adviceRestart); err != nil {
@@ -53,16 +59,21 @@ func (c *call) connect(ctx context.Context, use queueUse) (*client, error) {
 			return nil, err
 		}
 	}
-	cl := &client{place: p}
-	if cl.analyses, err = p.open(ctx); err != nil {
+	if err := cl.open(ctx, o, cfg, named); err != nil {
 		return nil, err
 	}
-	if named {
-		if cl.queue, err = taskqueue.Open(ctx, cfg); err != nil {
-			return nil, errors.Join(err, cl.analyses.Close())
-		}
-	}
 	return cl, nil
+}
+
+// open opens the documents and, where one is named, the queue.
+func (cl *client) open(ctx context.Context, o repo.Options, cfg taskqueue.Config, named bool) (err error) {
+	if cl.analyses, err = cl.place.open(ctx, o); err != nil || !named {
+		return err
+	}
+	if cl.queue, err = taskqueue.Open(ctx, cfg); err != nil {
+		return errors.Join(err, cl.analyses.Close())
+	}
+	return nil
 }
 
 func (cl *client) close() error {
@@ -87,10 +98,15 @@ func (cl *client) deliver(ctx context.Context, verb, id string) (delivery, error
 	if cl.queue == nil {
 		return noneMade, nil
 	}
-	if _, err := cl.queue.Book(ctx, taskqueue.Task{Name: taskqueue.Name(verb, id, rand.Text()), AnalysisID: id}); err != nil {
+	if _, err := cl.queue.Book(ctx, cl.task(id, verb)); err != nil {
 		return noneMade, fmt.Errorf("the document is changed, but %w; repeat the command", err)
 	}
 	return booked, nil
+}
+
+// task is a delivery of id for now, under a name of its own.
+func (cl *client) task(id, verb string) taskqueue.Task {
+	return taskqueue.Task{Name: taskqueue.Name(verb, id, rand.Text()), AnalysisID: id, Deadline: worker.DispatchDeadline(cl.runTimeout)}
 }
 
 // explain puts the answers that an operator meets into words.

@@ -42,6 +42,7 @@ func commands() []command {
 		{"status", "[ID]", "show analyses, or one of them", showStatus},
 		{"unlock", "ID", "take the lock from whoever holds it, and book a delivery", unlock},
 		{"requeue", "ID", "open an analysis again, finished or not, and book a delivery", requeue},
+		{"recover", "", "book a delivery for each unfinished analysis that nobody works on", recoverNow},
 		{"worker", "", "a worker on a loopback port, as demo and local start it", workerProcess},
 		{"analyze", "", "the demo's analyzer: a job on standard input, its result on standard output", analyze},
 	}

@@ -34,6 +34,8 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		"local x":                          `unexpected argument "x"`,
 		"local --port 65534":               "--port 65534",
 		"local --workers 0":                "--workers",
+		"local --recover-every 0s":         "--recover-every",
+		"recover x":                        `taskguard recover: unexpected argument "x"`,
 		"analyze --wait x":                 "invalid value",
 		"status -- --json":                 "GOOGLE_CLOUD_PROJECT",
 		"status --json=false -- a -b":      `unexpected argument "-b"`,

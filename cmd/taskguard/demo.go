@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"taskguard/cmd/taskguard/fleet"
+	"taskguard/worker/taskqueue"
 )
 
 // The demo's measures. A run is long enough to be killed in its middle, and the
@@ -41,7 +42,7 @@ func demo(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	d := &demonstration{c: c, docs: docs, rows: map[string]*row{}, begun: make(chan fleet.Run, 64)}
+	d := &demonstration{c: c, docs: docs, rows: map[string]*row{}, begun: make(chan fleet.Run, 64), over: make(chan struct{})}
 	if d.place, d.where, err = c.demoPlace(*google); err != nil {
 		return err
 	}
@@ -52,7 +53,7 @@ func demo(ctx context.Context, c *call) error {
 	var names []string
 	for i, doc := range docs {
 		names = append(names, doc.name)
-		d.rows[doc.id] = &row{index: i, Name: doc.name, ID: doc.id}
+		d.rows[doc.id] = &row{index: i, Name: doc.name, ID: doc.id, task: taskqueue.Name("demo", doc.id)}
 	}
 	d.show = newDisplay(progress, c.lookup, names)
 	if d.place.emulator != "" {

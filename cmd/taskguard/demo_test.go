@@ -24,13 +24,14 @@ type told struct {
 	Killed   *killing `json:"killed"`
 	Total    tally    `json:"total"`
 	Runs     int64    `json:"runs"`
+	Pending  *int     `json:"follow_ups_pending"`
 }
 
 // check fails unless every file finished once, and one of them after its
 // worker was killed.
 func check(t *testing.T, o outcome, files int) {
 	t.Helper()
-	o.want(t, exitDone, "with SIGKILL in the middle of its run", "the dead worker's lock", " over, token 2")
+	o.want(t, exitDone, "with SIGKILL in the middle of its run", "the dead worker's lock", "locked, skipped; a follow-up is booked", " over, token 2")
 	var got told
 	if err := json.Unmarshal([]byte(o.out), &got); err != nil {
 		t.Fatalf("%v in %s", err, o.out)
@@ -51,15 +52,19 @@ func check(t *testing.T, o outcome, files int) {
 				t.Errorf("%s was finished by worker %d; killed: %+v", f.Name, f.FinishedBy, got.Killed)
 			}
 		}
-		if f.Status != "READY" || f.Runs != want || f.Deliveries < 3 || f.FinishedBy == 0 {
+		// A machine that stalls for longer than a lock lasts costs a run each time.
+		if f.Status != "READY" || f.Runs < want || f.Runs > want+int64(f.Others) || f.Deliveries < 3 || f.FinishedBy == 0 {
 			t.Errorf("%+v, want READY after %d runs and 3 deliveries or more", *f, want)
 		}
 	}
-	if n := total.Finishes + total.Skips + total.Unanswered + total.Others; total != got.Total || n != total.Deliveries || total.Finishes != files || got.Runs != int64(files)+1 {
+	if n := total.Finishes + total.Skips + total.Unanswered + total.Others; total != got.Total || n != total.Deliveries || total.Finishes != files || got.Runs < int64(files)+1 {
 		t.Errorf("%d runs, %+v; the files' sum is %+v", got.Runs, got.Total, total)
 	}
 	if skips == 0 {
 		t.Error("no delivery was skipped")
+	}
+	if got.Pending == nil {
+		t.Error("it is not said how many follow-ups were left")
 	}
 	if got.Killed.ExpiresAt.IsZero() {
 		t.Error("the killed worker's lock has no expiry")

@@ -5,7 +5,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,14 +24,20 @@ import (
 	"taskguard/cmd/taskguard/fleet"
 	"taskguard/emulator/cloudtasks"
 	"taskguard/emulator/firestore"
+	"taskguard/emulator/oidc"
 )
 
 // emulated is the embedded part of Google's cloud. The zero value runs nothing.
 type emulated struct {
 	firestore *firestore.Server
+	issuer    *oidc.Issuer
+	keys      *http.Server // of the issuer's page
 	tasks     *cloudtasks.Server
 	serving   sync.WaitGroup
 }
+
+// loopback is any free port that only this machine reaches.
+const loopback = "127.0.0.1:0"
 
 // listen names what is to listen in its error.
 func listen(what, address string) (net.Listener, error) {
@@ -54,21 +62,19 @@ func (e *emulated) serveFirestore(address string) (string, error) {
 	return l.Addr().String(), nil
 }
 
-// startTasks starts the queue server with one queue, suited to short runs.
-func (e *emulated) startTasks(ctx context.Context, queue string, o cloudtasks.Options) (err error) {
+// startTasks starts the queue server with one queue, suited to short runs. Its
+// deliveries carry tokens of the issuer.
+func (e *emulated) startTasks(ctx context.Context, o cloudtasks.Options) (err error) {
+	o.Token = e.issuer.Token
 	e.tasks = cloudtasks.NewServer(o)
-	conn, err := e.tasks.Dial()
+	client, err := e.tasksClient(ctx)
 	if err != nil {
 		return err
 	}
-	client, err := apiv2.NewClient(ctx, option.WithGRPCConn(conn))
-	if err != nil {
-		return errors.Join(err, conn.Close())
-	}
 	defer func() { err = errors.Join(err, client.Close()) }()
-	parent, _, _ := strings.Cut(queue, "/queues/")
+	parent, _, _ := strings.Cut(demoQueue, "/queues/")
 	_, err = client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: parent, Queue: &cloudtaskspb.Queue{
-		Name:       queue,
+		Name:       demoQueue,
 		RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 100},
 		RetryConfig: &cloudtaskspb.RetryConfig{
 			MaxAttempts: -1, MaxDoublings: 2,
@@ -76,6 +82,34 @@ func (e *emulated) startTasks(ctx context.Context, queue string, o cloudtasks.Op
 		},
 	}})
 	return err
+}
+
+// pending is how many tasks the queue holds: what it has still to deliver.
+func (e *emulated) pending(ctx context.Context) (n int, err error) {
+	client, err := e.tasksClient(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, client.Close()) }()
+	for _, err := range client.ListTasks(ctx, &cloudtaskspb.ListTasksRequest{Parent: demoQueue}).All() {
+		if err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
+}
+
+func (e *emulated) tasksClient(ctx context.Context) (*apiv2.Client, error) {
+	conn, err := e.tasks.Dial()
+	if err != nil {
+		return nil, err
+	}
+	client, err := apiv2.NewClient(ctx, option.WithGRPCConn(conn)) // closing it closes conn
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return client, nil
 }
 
 // serveTasks makes the queue server answer on a port, too.
@@ -90,6 +124,9 @@ func (e *emulated) serveTasks(address string) (string, error) {
 
 // close ends everything and waits for it.
 func (e *emulated) close() {
+	if e.keys != nil {
+		_ = e.keys.Close() // the listener's error is of no use any more
+	}
 	if e.tasks != nil {
 		e.tasks.Close()
 	}
@@ -111,28 +148,34 @@ var ours = []string{
 	"CLOUD_TASKS_EMULATOR_HOST", "LOG_FORMAT", "LOG_LEVEL", "K_REVISION",
 }
 
-// workerCommand starts this very program as a worker on p. Its own directory
-// comes first on the worker's PATH, so that an exec: analyzer can name it
-// although exec: splits at spaces.
-func workerCommand(p place, more map[string]string) (c fleet.Command, self string, err error) {
+// workerCommand starts this very program as a worker on p, with the deliveries
+// of r. Its own directory comes first on the worker's PATH, so that an exec:
+// analyzer can name it although exec: splits at spaces.
+func workerCommand(p place, r route, more map[string]string) (c fleet.Command, self string, err error) {
 	path, err := os.Executable()
 	if err != nil {
 		return c, "", fmt.Errorf("find this program: %w", err)
 	}
 	vars := map[string]string{
 		"PORT": "0", "GOOGLE_CLOUD_PROJECT": p.project, "FIRESTORE_DATABASE": p.database, "FIRESTORE_EMULATOR_HOST": p.emulator,
-		"ANALYSES_COLLECTION": p.collection, "TASK_AUTH": "none",
-		"PATH": filepath.Dir(path) + string(os.PathListSeparator) + os.Getenv("PATH"),
+		"ANALYSES_COLLECTION": p.collection,
+		"PATH":                filepath.Dir(path) + string(os.PathListSeparator) + os.Getenv("PATH"),
 	}
-	if p.emulator == "" {
-		vars["TASK_AUTH"] = "iam" // the loopback interface is what stands in front
-	}
-	for name, value := range more {
-		vars[name] = value
-	}
+	maps.Copy(vars, r.variables())
+	maps.Copy(vars, more)
 	return fleet.Command{
 		Path: path, Args: []string{"worker", "--until-stdin-closes"}, Env: environ(os.Environ(), vars),
 	}, filepath.Base(path), nil
+}
+
+// valueIn looks a variable up in the environment of a process to be started.
+func valueIn(env []string, name string) (value string, ok bool) {
+	for _, entry := range env {
+		if v, found := strings.CutPrefix(entry, name+"="); found {
+			value, ok = v, true // the last one counts
+		}
+	}
+	return value, ok
 }
 
 // environ is base without our own variables, and with vars.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"taskguard/repo"
 )
 
 // Bounds of asking whether an emulator is there.
@@ -83,7 +85,7 @@ func (p place) answers(ctx context.Context) (err error) {
 	if err := reach(ctx, firestoreEmulator, p.emulator, adviceEmbedded); err != nil {
 		return err
 	}
-	analyses, err := p.open(ctx)
+	analyses, err := p.open(ctx, repo.Options{})
 	if err != nil {
 		return err
 	}

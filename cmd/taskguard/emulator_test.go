@@ -20,12 +20,12 @@ func TestAnEmulatorsAddressIsHostAndPort(t *testing.T) {
 		}
 	}
 	good := vars{"GOOGLE_CLOUD_PROJECT": "p", "TASK_QUEUE": demoQueue, "TASK_TARGET_URL": "http://127.0.0.1:1", firestoreEmulator: "127.0.0.1:1", tasksEmulator: "127.0.0.1:1"}
-	for _, args := range []string{"status", "submit main.go", "unlock x", "requeue x", "demo", "local --port 0"} {
+	for _, args := range []string{"status", "submit main.go", "unlock x", "requeue x", "recover", "demo", "local --port 0"} {
 		env := without(good)
 		env[firestoreEmulator] = "http://127.0.0.1:1"
 		taskguard(t, env, strings.Fields(args)...).want(t, exitUsage, firestoreEmulator+": ", "drop the scheme: 127.0.0.1:1")
 	}
-	for _, args := range []string{"submit main.go", "unlock x", "requeue x"} {
+	for _, args := range []string{"submit main.go", "unlock x", "requeue x", "recover"} {
 		env := without(good)
 		env[tasksEmulator] = "127.0.0.1"
 		taskguard(t, env, strings.Fields(args)...).want(t, exitUsage, tasksEmulator+": ", "is not host:port")
@@ -56,11 +56,11 @@ func TestADeadEmulatorIsNamedWithItsVariable(t *testing.T) {
 			t.Errorf("want one line on standard error: %s", o.err)
 		}
 	}
-	for _, args := range []string{"status", "status x", "submit main.go", "unlock x", "requeue x"} {
+	for _, args := range []string{"status", "status x", "submit main.go", "unlock x", "requeue x", "recover"} {
 		taskguard(t, env, strings.Fields(args)...).want(t, exitFailed, refused+"FIRESTORE_EMULATOR_HOST names it")
 	}
 	env[firestoreEmulator] = store(t)[firestoreEmulator]
-	for _, args := range []string{"submit main.go", "unlock x", "requeue x"} {
+	for _, args := range []string{"submit main.go", "unlock x", "requeue x", "recover"} {
 		taskguard(t, env, strings.Fields(args)...).want(t, exitFailed, refused+"CLOUD_TASKS_EMULATOR_HOST names it")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
@@ -16,12 +17,14 @@ import (
 // environmentOf says which variables a command reads.
 func environmentOf(command string) string {
 	const documents = "GOOGLE_CLOUD_PROJECT, FIRESTORE_DATABASE, FIRESTORE_EMULATOR_HOST, ANALYSES_COLLECTION"
-	const queue = "TASK_QUEUE, TASK_TARGET_URL, TASK_CALLER, CLOUD_TASKS_EMULATOR_HOST"
+	const queue = "TASK_QUEUE, TASK_TARGET_URL, TASK_CALLER, TASK_AUDIENCE, CLOUD_TASKS_EMULATOR_HOST, and the worker's RUN_TIMEOUT (25m)"
 	switch command {
 	case "status":
 		return documents
 	case "submit":
 		return documents + "; " + queue
+	case "recover":
+		return documents + "; " + queue + " and LOCK_TTL (5m)"
 	case "unlock", "requeue":
 		return documents + "; " + queue + ". Without TASK_QUEUE the document is changed and no delivery is booked."
 	case "demo":
@@ -38,6 +41,19 @@ const (
 	firestoreEmulator = "FIRESTORE_EMULATOR_HOST"
 	tasksEmulator     = "CLOUD_TASKS_EMULATOR_HOST"
 )
+
+// duration reads a variable that the worker reads likewise.
+func (c *call) duration(name string, def time.Duration) (time.Duration, error) {
+	text := c.value(name)
+	if text == "" {
+		return def, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, environmentError{fmt.Errorf("%s: %q is not a positive duration such as 300s or 25m", name, text)}
+	}
+	return d, nil
+}
 
 func missing(name string) error { return fmt.Errorf("%s: must be set", name) }
 
@@ -71,9 +87,9 @@ func (c *call) place() (place, error) {
 	return p, nil
 }
 
-// open connects to p.
-func (p place) open(ctx context.Context) (*repo.Analyses, error) {
-	options := repo.Options{Database: p.database, Collection: p.collection}
+// open connects to p, which completes the options.
+func (p place) open(ctx context.Context, options repo.Options) (*repo.Analyses, error) {
+	options.Database, options.Collection = p.database, p.collection
 	if p.emulator == "" {
 		return repo.Open(ctx, p.project, options)
 	}
@@ -101,7 +117,7 @@ func (emulatorOwner) RequireTransportSecurity() bool { return false }
 func (c *call) queueConfig() (cfg taskqueue.Config, named bool, err error) {
 	cfg = taskqueue.Config{
 		Queue: c.value("TASK_QUEUE"), TargetURL: c.value("TASK_TARGET_URL"),
-		Caller: c.value("TASK_CALLER"), EmulatorHost: c.value(tasksEmulator),
+		Caller: c.value("TASK_CALLER"), Audience: c.value("TASK_AUDIENCE"), EmulatorHost: c.value(tasksEmulator),
 	}
 	if err := checkEmulator(tasksEmulator, cfg.EmulatorHost); err != nil {
 		return cfg, false, environmentError{err}

@@ -8,23 +8,26 @@ import (
 	"strings"
 
 	"taskguard/cmd/taskguard/fleet"
-	"taskguard/cmd/worker/service"
 )
 
 // variable is one of the environment.
 type variable struct{ name, value string }
 
-// variables are what makes another taskguard work here.
-func (l *locality) variables(tasks, front string) []variable {
+// variables are what makes another taskguard work here. cmd/worker takes them
+// too, with TASK_AUTH=none.
+func (l *locality) variables() []variable {
 	all := []variable{
 		{"GOOGLE_CLOUD_PROJECT", l.place.project},
 		{firestoreEmulator, l.place.emulator},
 		{"TASK_QUEUE", demoQueue},
-		{"TASK_TARGET_URL", "http://" + front},
-		{tasksEmulator, tasks},
+		{"TASK_TARGET_URL", l.route.target},
+		{"TASK_CALLER", demoCaller},
+		{tasksEmulator, l.route.tasks},
 	}
-	if l.place.collection != "" {
-		all = append(all, variable{"ANALYSES_COLLECTION", l.place.collection})
+	for _, name := range []string{"ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT"} {
+		if value := l.c.value(name); value != "" {
+			all = append(all, variable{name, value})
+		}
 	}
 	return all
 }
@@ -58,35 +61,8 @@ func exports(all []variable, self string) string {
 	for _, v := range all {
 		text += "  export " + v.name + "=" + quoted(v.value) + "\n"
 	}
-	if names := refused(all); len(names) > 0 {
-		text += "  # for taskguard; cmd/worker of this version refuses " + strings.Join(names, " and ") + "\n"
-	}
-	return text + "\nand then:\n\n  " + self + " submit FILE… --wait\n\nor status, unlock ID, requeue ID in the place of submit. " +
+	return text + "\nand then:\n\n  " + self + " submit FILE… --wait\n\nor status, unlock ID, requeue ID, recover in the place of submit. " +
 		"Ctrl-C ends it; the data are in memory. Unset the variables after that.\n\n"
-}
-
-// refused are those variables that keep a worker from starting.
-func refused(all []variable) (names []string) {
-	_, err := service.ParseConfig(func(name string) (string, bool) {
-		for _, v := range append(all, variable{"TASK_AUTH", "none"}) {
-			if v.name == name {
-				return v.value, true
-			}
-		}
-		return "", false
-	})
-	if err == nil {
-		return nil
-	}
-	for line := range strings.Lines(err.Error()) {
-		name, _, _ := strings.Cut(line, ":")
-		for _, v := range all {
-			if v.name == name {
-				names = append(names, name)
-			}
-		}
-	}
-	return names
 }
 
 // invocation is how to start this program again: as it was started, but for

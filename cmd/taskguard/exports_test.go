@@ -1,9 +1,11 @@
 package main
 
 import (
-	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"taskguard/cmd/worker/service"
 )
 
 func TestLocalSaysHowToStartThisProgramAgain(t *testing.T) {
@@ -29,12 +31,21 @@ func TestExportsAreForAShell(t *testing.T) {
 	}
 }
 
-func TestExportsThatAWorkerRefusesAreNamed(t *testing.T) {
-	all := []variable{{firestoreEmulator, "127.0.0.1:1"}, {"ANALYSES_COLLECTION", "a/b"}}
-	if got := refused(all); !slices.Equal(got, []string{"ANALYSES_COLLECTION"}) {
-		t.Errorf("refused %q, want ANALYSES_COLLECTION", got)
+func TestAWorkerTakesWhatLocalExports(t *testing.T) {
+	c := newCall(command{}, nil, streams{}, vars{"ANALYSES_COLLECTION": "c", "RUN_TIMEOUT": "40s", "LOCK_TTL": "30s", "LOG_LEVEL": "debug"}.lookup)
+	l := &locality{c: c, place: place{project: "p", emulator: "127.0.0.1:1"}, route: route{target: "http://127.0.0.1:3", tasks: "127.0.0.1:2"}}
+	env := vars{"TASK_AUTH": "none"}
+	for _, v := range l.variables() {
+		env[v.name] = v.value
 	}
-	if text := exports(all, "tg"); !strings.Contains(text, "  # for taskguard; cmd/worker of this version refuses ANALYSES_COLLECTION\n") {
-		t.Errorf("%s lacks the warning", text)
+	cfg, err := service.ParseConfig(env.lookup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Queue == nil || cfg.Queue.Caller != demoCaller || cfg.RunTimeout != 40*time.Second || cfg.Policy.TTL != 30*time.Second || cfg.Collection != "c" {
+		t.Errorf("%+v of %v", cfg, env)
+	}
+	if env["LOG_LEVEL"] != "" {
+		t.Errorf("%v, want nothing that another terminal does not need", env)
 	}
 }

@@ -21,11 +21,16 @@ import (
 // localStopGrace covers a worker's own 8 s for releasing its locks.
 const localStopGrace = 9 * time.Second
 
+// lastPort leaves room for the ports after it.
+const lastPort = 65535 - 3
+
 // locality is a local cloud that stays up.
 type locality struct {
 	c     *call
 	place place
 	cloud emulated
+	route route
+	every time.Duration // between two calls of recovery
 	fleet *fleet.Fleet
 	show  *display
 	front *http.Server
@@ -33,26 +38,25 @@ type locality struct {
 
 // local keeps an emulated cloud and workers up until Ctrl-C.
 func local(ctx context.Context, c *call) (err error) {
-	port := c.flags.Int("port", 8580, "Firestore's `port`; Cloud Tasks takes the next, the workers' front the one after; 0: any free ones")
+	port := c.flags.Int("port", 8580, "Firestore's `port`; the next three are Cloud Tasks', the workers' front's, and that of the page with the keys of its tokens; 0: any free ones")
 	workers := c.flags.Int("workers", 2, "how `many` workers")
+	every := c.flags.Duration("recover-every", time.Minute, "how often recovery is called, as Cloud Scheduler would")
 	c.takesJSON("print the environment as one JSON document; progress goes to standard error")
 	if _, err := c.parse(0, 0); err != nil {
 		return err
 	}
-	if *port < 0 || *port > 65535-2 {
-		return usageError(fmt.Sprintf("--port %d: want 0 to %d", *port, 65535-2))
+	if *port < 0 || *port > lastPort {
+		return usageError(fmt.Sprintf("--port %d: want 0 to %d", *port, lastPort))
 	}
 	if *workers < 1 {
 		return usageError("--workers: want at least 1")
 	}
-	l := &locality{c: c, place: place{
-		project: c.value("GOOGLE_CLOUD_PROJECT"), collection: c.value("ANALYSES_COLLECTION"), emulator: c.value(firestoreEmulator),
-	}}
-	if err := checkEmulator(firestoreEmulator, l.place.emulator); err != nil {
-		return environmentError{err}
+	if *every <= 0 {
+		return usageError("--recover-every: want more than 0")
 	}
-	if l.place.emulator == "" || l.place.project == "" {
-		l.place.project = "demo-taskguard"
+	l := &locality{c: c, every: *every}
+	if l.place, err = c.localPlace(); err != nil {
+		return err
 	}
 	progress := c.out
 	if c.json {
@@ -73,28 +77,30 @@ func local(ctx context.Context, c *call) (err error) {
 	return err
 }
 
+// localPlace is where the analyses of local are. The embedded Firestore has no
+// address yet.
+func (c *call) localPlace() (place, error) {
+	p := place{
+		project: c.value("GOOGLE_CLOUD_PROJECT"), collection: c.value("ANALYSES_COLLECTION"), emulator: c.value(firestoreEmulator),
+	}
+	if err := checkEmulator(firestoreEmulator, p.emulator); err != nil {
+		return p, environmentError{err}
+	}
+	if p.emulator == "" || p.project == "" {
+		p.project = "demo-taskguard"
+	}
+	return p, nil
+}
+
 // run starts everything, waits for ctx, and leaves nothing running.
-func (l *locality) run(ctx context.Context, port, workers int) (err error) {
+func (l *locality) run(ctx context.Context, port, workers int) error {
 	defer l.cloud.close()
-	address := func(i int) string {
+	front, err := l.startCloud(ctx, func(i int) string {
 		if port == 0 {
-			return "127.0.0.1:0"
+			return loopback
 		}
 		return net.JoinHostPort("127.0.0.1", strconv.Itoa(port+i))
-	}
-	if l.place.emulator == "" {
-		if l.place.emulator, err = l.cloud.serveFirestore(address(0)); err != nil {
-			return err
-		}
-	}
-	if err := l.cloud.startTasks(ctx, demoQueue, cloudtasks.Options{}); err != nil {
-		return err
-	}
-	tasks, err := l.cloud.serveTasks(address(1))
-	if err != nil {
-		return err
-	}
-	front, err := listen("the workers' front", address(2))
+	})
 	if err != nil {
 		return err
 	}
@@ -110,10 +116,34 @@ func (l *locality) run(ctx context.Context, port, workers int) (err error) {
 	}
 	router := fleet.NewRouter(started, l.delivered)
 	defer l.serve(front, router)()
-	if err := l.tell(started, l.variables(tasks, front.Addr().String())); err != nil {
+	if err := l.tell(started, l.variables()); err != nil {
 		return err
 	}
 	return l.supervise(ctx, router, started)
+}
+
+// startCloud starts what the workers need, and listens where they will be
+// called. address is that of the part with the number i.
+func (l *locality) startCloud(ctx context.Context, address func(i int) string) (front net.Listener, err error) {
+	if l.place.emulator == "" {
+		if l.place.emulator, err = l.cloud.serveFirestore(address(0)); err != nil {
+			return nil, err
+		}
+	}
+	if l.route.keys, err = l.cloud.serveKeys(address(3)); err != nil {
+		return nil, err
+	}
+	if err := l.cloud.startTasks(ctx, cloudtasks.Options{}); err != nil {
+		return nil, err
+	}
+	if l.route.tasks, err = l.cloud.serveTasks(address(1)); err != nil {
+		return nil, err
+	}
+	if front, err = listen("the workers' front", address(2)); err != nil {
+		return nil, err
+	}
+	l.route.target = "http://" + front.Addr().String()
+	return front, nil
 }
 
 // command starts a worker with those of the caller's variables that concern it.
@@ -122,12 +152,12 @@ func (l *locality) command() (fleet.Command, error) {
 	for _, name := range []string{"ANALYZER", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "RUN_TIMEOUT", "LOG_LEVEL"} {
 		more[name] = l.c.value(name)
 	}
-	command, _, err := workerCommand(l.place, more)
+	command, _, err := workerCommand(l.place, l.route, more)
 	if err != nil {
 		return command, err
 	}
-	more["TASK_AUTH"], more["FIRESTORE_EMULATOR_HOST"] = "none", l.place.emulator
-	if _, err := service.ParseConfig(func(name string) (string, bool) { v, ok := more[name]; return v, ok }); err != nil {
+	_, err = service.ParseConfig(func(name string) (string, bool) { return valueIn(command.Env, name) })
+	if err != nil {
 		return command, environmentError{err}
 	}
 	return command, nil
@@ -172,6 +202,7 @@ func (l *locality) supervise(ctx context.Context, router *fleet.Router, workers 
 			}
 		})
 	}
+	watching.Go(func() { l.callRecovery(ctx) })
 	<-ctx.Done()
 	return nil
 }
@@ -206,7 +237,7 @@ func (l *locality) delivered(v fleet.Delivery) {
 	case v.Status == 0:
 		l.show.note(bad, "%s no answer from %v", v.AnalysisID, v.Worker)
 	case v.Skip():
-		l.show.note(plain, "%s skipped by %v: %s", v.AnalysisID, v.Worker, v.Reason)
+		l.show.note(plain, "%s delivered to %v: %s", v.AnalysisID, v.Worker, skipped(v))
 	case v.Result != "":
 		l.show.note(plain, "%s %s, by %v", v.AnalysisID, v.Result, v.Worker)
 	default:

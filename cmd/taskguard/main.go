@@ -1,6 +1,6 @@
 // Command taskguard is the operator's tool: it shows the whole thing on this
 // machine (demo, local), hands in analyses (submit), and looks after them
-// (status, unlock, requeue). `taskguard help` lists its commands.
+// (status, unlock, requeue, recover). `taskguard help` lists its commands.
 //
 // Flags may stand before and after a command's arguments; what follows -- is an
 // argument. It exits 0 when done, 1 when refused or failed, 2 on wrong usage or

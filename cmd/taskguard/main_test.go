@@ -104,7 +104,7 @@ func store(t testing.TB) vars {
 // analyses opens what env names, as a worker would.
 func analyses(t testing.TB, env vars) *repo.Analyses {
 	t.Helper()
-	a, err := place{project: env["GOOGLE_CLOUD_PROJECT"], emulator: env["FIRESTORE_EMULATOR_HOST"], collection: env["ANALYSES_COLLECTION"]}.open(t.Context())
+	a, err := place{project: env["GOOGLE_CLOUD_PROJECT"], emulator: env["FIRESTORE_EMULATOR_HOST"], collection: env["ANALYSES_COLLECTION"]}.open(t.Context(), repo.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,12 +128,20 @@ func locked(t testing.TB, a *repo.Analyses, id string) lease.Acquisition {
 // cloud runs `taskguard local` in this process and answers its environment.
 func cloud(t testing.TB, env vars) vars {
 	t.Helper()
+	env, _ = localCloud(t, env)
+	return env
+}
+
+// localCloud is cloud with flags; what local tells of its progress is in the
+// buffer.
+func localCloud(t testing.TB, env vars, flags ...string) (vars, *lockedBuffer) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	lines := make(firstLine, 1)
-	var errs bytes.Buffer
+	errs := &lockedBuffer{}
 	ended := make(chan int, 1)
 	go func() {
-		ended <- run(ctx, []string{"local", "--port", "0", "--json"}, streams{strings.NewReader(""), lines, &errs}, env.lookup)
+		ended <- run(ctx, append([]string{"local", "--port", "0", "--json"}, flags...), streams{strings.NewReader(""), lines, errs}, env.lookup)
 		close(lines)
 	}()
 	t.Cleanup(func() {
@@ -152,11 +160,11 @@ func cloud(t testing.TB, env vars) vars {
 		for name, value := range object["environment"].(map[string]any) {
 			got[name] = value.(string)
 		}
-		return got
+		return got, errs
 	case <-time.After(30 * time.Second):
 		t.Fatal("local does not come up")
 	}
-	return nil
+	return nil, nil
 }
 
 // firstLine is a Writer that hands over what is written first.

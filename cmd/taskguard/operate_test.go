@@ -196,6 +196,11 @@ func TestAWrongEnvironmentNamesTheVariableAndExits2(t *testing.T) {
 		"a target alone":        {without(env, "TASK_QUEUE"), "unlock x", "TASK_QUEUE: must be set where TASK_TARGET_URL is"},
 		"no target":             {without(env, "TASK_TARGET_URL"), "requeue x", "TASK_TARGET_URL: must be set"},
 		"no caller":             {without(env, "CLOUD_TASKS_EMULATOR_HOST"), "unlock x", "TASK_CALLER: must be set"},
+		"a bad run timeout":     {with("RUN_TIMEOUT", "-1s"), "submit main.go", "RUN_TIMEOUT: \"-1s\" is not a positive duration"},
+		"a bad TTL to recover":  {with("LOCK_TTL", "5"), "recover", "LOCK_TTL: \"5\" is not a positive duration"},
+		"a TTL too short":       {with("LOCK_TTL", "1ms"), "recover", "LOCK_TTL: lease: "},
+		"nothing to book with":  {noQueueNamed(env), "recover", "TASK_QUEUE: must be set"},
+		"a path for local":      {vars{"ANALYSES_COLLECTION": "a/b"}, "local --port 0", "ANALYSES_COLLECTION: "},
 		"a bad queue":           {with("TASK_QUEUE", "q"), "unlock x", "TASK_QUEUE: "},
 		"a bad analyzer":        {vars{"ANALYZER": "magic:x"}, "local --port 0", "ANALYZER: "},
 		"a bad TTL":             {vars{"LOCK_TTL": "soon"}, "local --port 0", "LOCK_TTL: "},
@@ -221,17 +226,18 @@ func TestLocalSaysWhichPortIsTaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := strconv.Atoi(port); err != nil || n > 65533 {
+	if n, err := strconv.Atoi(port); err != nil || n > lastPort {
 		t.Skip("no room above the port")
 	}
 	taskguard(t, vars{}, "local", "--port", port).want(t, exitFailed, "the embedded Firestore: 127.0.0.1:"+port+" is taken; choose others with --port")
 }
 
-// A worker of local that dies is replaced, and what it had is taken over.
-func TestLocalReplacesAWorkerThatDies(t *testing.T) {
-	cmd, out := start(t, t.TempDir(), "local", "--port", "0", "--workers", "1")
-	eventually(t, "it serves", func() bool { return strings.Contains(out.String(), "worker 1 serves") })
-	_, after, _ := strings.Cut(out.String(), "process ")
+// killNamed kills the process of which local has told, once it has.
+func killNamed(t *testing.T, out *lockedBuffer, told string) {
+	t.Helper()
+	eventually(t, told, func() bool { return strings.Contains(out.String(), told) })
+	_, after, _ := strings.Cut(out.String(), told)
+	_, after, _ = strings.Cut(after, "process ")
 	pid, err := strconv.Atoi(strings.Fields(after)[0])
 	if err != nil {
 		t.Fatal(err)
@@ -243,6 +249,13 @@ func TestLocalReplacesAWorkerThatDies(t *testing.T) {
 	if err := worker.Kill(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A worker of local that dies is replaced, and what it had is taken over.
+func TestLocalReplacesAWorkerThatDies(t *testing.T) {
+	cmd, out := start(t, t.TempDir(), "local", "--port", "0", "--workers", "1")
+	eventually(t, "it serves", func() bool { return strings.Contains(out.String(), "worker 1 serves") })
+	killNamed(t, out, "worker 1 serves")
 	eventually(t, "it is replaced", func() bool { return strings.Contains(out.String(), "worker 1 ended; worker 2 serves") })
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ type shownAnalysis struct {
 	Status     string          `json:"status"`
 	Attempts   int             `json:"attempts"`
 	Error      *repo.Error     `json:"error,omitempty"`
+	LastError  *repo.Error     `json:"last_error,omitempty"` // of the last attempt, while unfinished
 	CreatedAt  time.Time       `json:"created_at,omitzero"`
 	UpdatedAt  time.Time       `json:"updated_at,omitzero"`
 	FinishedBy string          `json:"finished_by,omitempty"`
@@ -80,7 +81,7 @@ func showStatus(ctx context.Context, c *call) (err error) {
 			return err
 		}
 	}
-	cl, err := c.connect(ctx, noQueue)
+	cl, err := c.connect(ctx, noQueue, repo.Options{})
 	if err != nil {
 		return err
 	}
@@ -103,10 +104,26 @@ func (c *call) showOne(ctx context.Context, cl *client, id string) error {
 	if c.json {
 		return json.NewEncoder(c.out).Encode(s)
 	}
+	if err := c.fields(s); err != nil || s.Result == nil {
+		return err
+	}
+	var result bytes.Buffer
+	if err := json.Indent(&result, s.Result, "", "  "); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.out, "result\n%s\n", visibleLines(result.String()))
+	return err
+}
+
+// fields are what is to be said of one analysis beside its result.
+func (c *call) fields(s shownAnalysis) error {
 	t := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
 	printTo(t, "id\t%s\nstatus\t%s\nattempts\t%d\nlock\t%s\n", visible(s.ID), visible(orNone(s.Status)), s.Attempts, s.Lock)
 	if s.Error != nil {
 		printTo(t, "error\t%s\n", visible(s.Error.Code+": "+s.Error.Message))
+	}
+	if s.LastError != nil {
+		printTo(t, "last error\t%s\n", visible(s.LastError.Code+": "+s.LastError.Message))
 	}
 	for _, at := range []struct {
 		name string
@@ -119,18 +136,7 @@ func (c *call) showOne(ctx context.Context, cl *client, id string) error {
 	if s.FinishedBy != "" {
 		printTo(t, "finished by\t%s\n", visible(s.FinishedBy))
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	if s.Result == nil {
-		return nil
-	}
-	var result bytes.Buffer
-	if err := json.Indent(&result, s.Result, "", "  "); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(c.out, "result\n%s\n", visibleLines(result.String()))
-	return err
+	return t.Flush()
 }
 
 func (c *call) showAll(ctx context.Context, cl *client, limit int) error {
@@ -150,22 +156,29 @@ func (c *call) showAll(ctx context.Context, cl *client, limit int) error {
 		}
 		return nil
 	}
+	return c.list(all)
+}
+
+// list is many analyses as a table.
+func (c *call) list(all []repo.Analysis) error {
 	t := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
 	printTo(t, "ID\tSTATUS\tATTEMPTS\tUPDATED\tLOCK\tERROR\n")
 	for i := range all {
-		a := &all[i]
-		updated, failed := "", ""
-		if !a.UpdatedAt.IsZero() {
-			updated = a.UpdatedAt.UTC().Format(clockFormat)
+		s := shownBriefly(&all[i])
+		updated, failed, lock := "", "", s.Lock.String()
+		if !s.UpdatedAt.IsZero() {
+			updated = s.UpdatedAt.UTC().Format(clockFormat)
 		}
-		if a.Error != nil {
-			failed = a.Error.Code
+		switch {
+		case s.Error != nil:
+			failed = s.Error.Code
+		case s.LastError != nil:
+			failed = "last: " + s.LastError.Code
 		}
-		lock := lockOf(a).String()
-		if problem := malformed(a); problem != "" {
-			lock = "malformed: " + visible(problem)
+		if s.Malformed != "" {
+			lock = "malformed: " + visible(s.Malformed)
 		}
-		printTo(t, "%s\t%s\t%d\t%s\t%s\t%s\n", visible(a.ID), visible(orNone(a.Status)), a.Attempts, updated, lock, visible(failed))
+		printTo(t, "%s\t%s\t%d\t%s\t%s\t%s\n", visible(s.ID), visible(orNone(s.Status)), s.Attempts, updated, lock, visible(failed))
 	}
 	return t.Flush()
 }
@@ -181,10 +194,14 @@ func malformed(a *repo.Analysis) string {
 
 // shownBriefly is an analysis without its input and result.
 func shownBriefly(a *repo.Analysis) shownAnalysis {
-	return shownAnalysis{
+	s := shownAnalysis{
 		ID: a.ID, Status: a.Status, Attempts: a.Attempts, Error: a.Error, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
 		FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a), Malformed: malformed(a),
 	}
+	if !finished(a.Status) { // others may leave it behind when they finish one
+		s.LastError = a.LastError
+	}
+	return s
 }
 
 // shownWhole is an analysis with all of it.

@@ -112,3 +112,22 @@ func TestOutputThatDoesNotArriveExits1(t *testing.T) {
 		}
 	}
 }
+
+func TestWhyAnUnfinishedAnalysisHasNoResultIsShown(t *testing.T) {
+	env := store(t)
+	last := map[string]any{"code": "analyzer_failed" + nasty, "message": "no memory" + nasty}
+	put(t, env, "a", map[string]any{"status": "QUEUED", "lastError": last})
+	put(t, env, "b", map[string]any{"status": "FAILED", "lastError": last, "error": map[string]any{"code": "final", "message": "over"}})
+	list := taskguard(t, env, "status").want(t, exitDone, `last: analyzer_faileda\n`, "final")
+	one := taskguard(t, env, "status", "a").want(t, exitDone, "last error  analyzer_failed", `: no memorya\n`)
+	other := taskguard(t, env, "status", "b").want(t, exitDone, "error     final: over\n")
+	if strings.Count(list.out, "analyzer_failed") != 1 || strings.Contains(other.out, "analyzer_failed") || strings.ContainsAny(list.out+one.out, "\x1b\u202e") {
+		t.Errorf("want the last error escaped, and only of what is unfinished:\n%q\n%q\n%q", list.out, one.out, other.out)
+	}
+	lines := strings.Split(strings.TrimSpace(taskguard(t, env, "status", "--json").want(t, exitDone).out), "\n")
+	got := wantKeys(t, lines[0], "id", "status", "attempts", "lock", "last_error")
+	if e, _ := got["last_error"].(map[string]any); e["code"] != last["code"] || e["message"] != last["message"] {
+		t.Errorf("%v, want %v", got["last_error"], last)
+	}
+	wantKeys(t, lines[1], "id", "status", "attempts", "lock", "error")
+}

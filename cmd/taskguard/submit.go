@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"taskguard/repo"
-	"taskguard/worker/taskqueue"
 )
 
 // submitted is what submit prints of each analysis with --json.
@@ -39,7 +37,7 @@ func submit(ctx context.Context, c *call) (err error) {
 	if err != nil {
 		return err
 	}
-	cl, err := c.connect(ctx, mustQueue)
+	cl, err := c.connect(ctx, mustQueue, repo.Options{})
 	if err != nil {
 		return err
 	}
@@ -109,7 +107,7 @@ func (cl *client) submit(ctx context.Context, doc document) (*submitted, error) 
 	}
 	// A name of its own each time: that one is taken does not prove that its
 	// task is still to come, and one delivery too many does no harm.
-	if _, err := cl.queue.Book(ctx, taskqueue.Task{Name: taskqueue.Name("submit", doc.id, rand.Text()), AnalysisID: doc.id}); err != nil {
+	if _, err := cl.queue.Book(ctx, cl.task(doc.id, "submit")); err != nil {
 		exists := "was created"
 		if !s.Created {
 			exists = "exists"

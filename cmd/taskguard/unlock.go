@@ -52,7 +52,7 @@ func (c *call) change(ctx context.Context, apply func(cl *client, id string) (wa
 	if err := checkID(id); err != nil {
 		return err
 	}
-	cl, err := c.connect(ctx, mayQueue)
+	cl, err := c.connect(ctx, mayQueue, repo.Options{})
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 // row is what is known of one document.
 type row struct {
 	index  int
+	task   string // name of the task that was submitted
 	Name   string `json:"file"`
 	ID     string `json:"analysis_id"`
 	Status string `json:"status"`
@@ -24,7 +25,12 @@ type row struct {
 	Runs       int64 `json:"runs"` // acquisitions; one that was killed is an unanswered delivery
 	FinishedBy int   `json:"finished_by"`
 
-	attempts int
+	attempts     int
+	cut          int64 // runs that ended without a result
+	finished     bool  // an answer has said so
+	followedUp   bool  // the delivery that finished it was a follow-up
+	acknowledged bool  // the task that was submitted
+	duplicates   int   // of it
 }
 
 // tally counts deliveries by what came of them: Deliveries is the sum of the
@@ -56,6 +62,7 @@ func (t tally) String() string {
 
 func (r *row) count(v fleet.Delivery) {
 	r.Deliveries++
+	r.finished = r.finished || v.Result != ""
 	switch {
 	case v.Status == 0:
 		r.Unanswered++
@@ -63,14 +70,20 @@ func (r *row) count(v fleet.Delivery) {
 		r.Skips++
 	case v.Acquired && v.Result != "":
 		r.Finishes++
-		r.FinishedBy = v.Worker.Number
+		r.FinishedBy, r.followedUp = v.Worker.Number, v.Task != r.task
 	default:
 		r.Others++
+		if v.Acquired {
+			r.cut++
+		}
 	}
 }
 
-// collect reads what the documents have become.
-func (d *demonstration) collect(ctx context.Context) error {
+// collect reads what the documents have become, and what the queue still holds.
+func (d *demonstration) collect(ctx context.Context) (err error) {
+	if d.left, err = d.cloud.pending(ctx); err != nil {
+		return err
+	}
 	for _, doc := range d.docs {
 		a, err := d.analyses.Get(ctx, doc.id)
 		if err != nil {
@@ -103,7 +116,8 @@ func (d *demonstration) verdict() error {
 		e.SetIndent("", "  ")
 		err := e.Encode(map[string]any{
 			"ok": len(problems) == 0, "problems": problems, "files": rows, "killed": d.killed, "total": total, "runs": runs,
-			"documents": map[string]string{"project": d.place.project, "collection": d.place.collection, "where": d.where},
+			"follow_ups_pending": d.left,
+			"documents":          map[string]string{"project": d.place.project, "collection": d.place.collection, "where": d.where},
 		})
 		if err != nil {
 			return err
@@ -116,8 +130,8 @@ func (d *demonstration) verdict() error {
 		if len(problems) == 0 {
 			held = " Each file finished once."
 		}
-		_, err := fmt.Fprintf(d.c.out, "\n%s, %v.\n%s%s%s\nThe documents: %s.\n",
-			counted(len(rows), "file"), total, counted(runs, "run"), d.killedRun(), held, visible(d.where))
+		_, err := fmt.Fprintf(d.c.out, "\n%s, %v.\n%s%s%s\n%sThe documents: %s.\n",
+			counted(len(rows), "file"), total, counted(runs, "run"), d.killedRun(), held, d.stillToCome(), visible(d.where))
 		if err != nil {
 			return err
 		}
@@ -151,6 +165,7 @@ func (d *demonstration) problems() []string {
 		case r.Finishes != 1:
 			problem("%s was finished by %s, want 1", name, counted(r.Finishes, "delivery"))
 		}
+		want += r.cut // as where this machine stalls for longer than a lock lasts
 		if r.Runs != want || r.attempts != int(want) {
 			problem("%s had %s, want %d", name, counted(r.Runs, "run"), want)
 		}
@@ -171,7 +186,22 @@ func (d *demonstration) killedRun() string {
 	if d.killed == nil {
 		return "."
 	}
-	return ", one of them killed: its delivery is among the unanswered."
+	text := ", one of them killed: its delivery is among the unanswered."
+	if d.rows[d.killed.ID].followedUp {
+		text += " A follow-up, booked by a delivery that met that worker's lock, took its file over."
+	}
+	return text
+}
+
+// stillToCome says what was not waited for.
+func (d *demonstration) stillToCome() string {
+	switch d.left {
+	case 0:
+		return ""
+	case 1:
+		return "1 follow-up was still to come, booked by a delivery that met a lock; its file is finished.\n"
+	}
+	return fmt.Sprintf("%d follow-ups were still to come, booked by deliveries that met locks; their files are finished.\n", d.left)
 }
 
 func (d *demonstration) table(rows []*row) error {

@@ -163,6 +163,7 @@ func (s *sender) send(ctx context.Context, id string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	request.Header.Set("X-CloudTasks-TaskName", "task of "+id)
 	var sending sync.WaitGroup
 	s.t.Cleanup(sending.Wait)
 	sending.Go(func() {
@@ -187,7 +188,7 @@ func TestDeliveriesGoAroundAndAreSeen(t *testing.T) {
 		}
 		d := <-s.deliveries
 		skip := i == 1 || i == 2
-		if d.Worker != worker.Worker || d.AnalysisID != "x" || d.Skip() != skip || d.Acquired != (i == 0) || d.Status == 0 {
+		if d.Worker != worker.Worker || d.AnalysisID != "x" || d.Task != "task of x" || d.FollowedUp() || d.Skip() != skip || d.Acquired != (i == 0) || d.Status == 0 {
 			t.Errorf("delivery %d: %+v, skip %v, want skip %v", i, d, d.Skip(), skip)
 		}
 	}
@@ -271,4 +272,37 @@ func TestADeliveryThatFindsNoWorkerFreeEndsWithItsContext(t *testing.T) {
 		t.Error("it was delivered")
 	}
 	all[0].answer <- "{}"
+}
+
+func TestWhatIsForNoAnalysisTakesItsTurn(t *testing.T) {
+	all, workers := servants(t, 1)
+	s := newSender(t, workers)
+	s.send(t.Context(), "")
+	all[0].next(t)
+	s.send(t.Context(), "a") // the worker is nobody's alone
+	all[0].next(t)
+	all[0].answer <- "{}"
+	all[0].answer <- "{}"
+	for range 2 {
+		if d := <-s.deliveries; d.Status != 200 {
+			t.Errorf("%+v, want it delivered", d)
+		}
+	}
+}
+
+func TestDeliveriesWaitForTheFirstWorker(t *testing.T) {
+	all, workers := servants(t, 1)
+	s := newSender(t, nil)
+	s.send(t.Context(), "a")
+	select {
+	case d := <-s.deliveries:
+		t.Errorf("%+v, though there is no worker", d)
+	case <-time.After(50 * time.Millisecond):
+	}
+	s.router.Add(workers...)
+	all[0].next(t)
+	all[0].answer <- "{}"
+	if d := <-s.deliveries; d.Status != 200 {
+		t.Errorf("%+v, want it delivered", d)
+	}
 }

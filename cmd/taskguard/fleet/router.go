@@ -16,7 +16,8 @@ import (
 type Delivery struct {
 	Worker     *Worker
 	AnalysisID string
-	Status     int // 0: no answer
+	Task       string // the task's short name, where a queue has sent it
+	Status     int    // 0: no answer
 	Acquired   bool
 	Reason     string // of a skip or a failure
 	Result     string // READY or FAILED, where the answer says so
@@ -28,6 +29,10 @@ type Delivery struct {
 func (d Delivery) Skip() bool {
 	return d.Status != 0 && !d.Acquired && (d.Reason == "locked" || d.Reason == "already_finished")
 }
+
+// FollowedUp reports whether the delivery met a lock and was acknowledged, as a
+// later one is booked in its place.
+func (d Delivery) FollowedUp() bool { return d.Reason == "locked" && d.Status/100 == 2 }
 
 // Router is the Transport of a queue: it sends each request to one of the
 // workers in turn, whatever host the request names. A dead worker gets its
@@ -52,14 +57,21 @@ type slot struct {
 	inFlight map[string]int
 }
 
-// NewRouter makes a Router over workers. observe is called after each delivery,
-// concurrently.
+// NewRouter makes a Router over workers. While it has none, deliveries wait.
+// observe is called after each delivery, concurrently.
 func NewRouter(workers []*Worker, observe func(Delivery)) *Router {
 	r := &Router{observe: observe, inner: &http.Transport{Proxy: nil, DisableKeepAlives: true}, changed: make(chan struct{})}
-	for _, w := range workers {
-		r.slots = append(r.slots, &slot{worker: w, inFlight: map[string]int{}})
-	}
+	r.Add(workers...)
 	return r
+}
+
+// Add gives the Router more workers.
+func (r *Router) Add(workers ...*Worker) {
+	r.change(func() {
+		for _, w := range workers {
+			r.slots = append(r.slots, &slot{worker: w, inFlight: map[string]int{}})
+		}
+	})
 }
 
 // Isolate makes the first delivery of the analysis id wait for a worker that
@@ -125,7 +137,7 @@ func (r *Router) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := Delivery{Worker: w, AnalysisID: id}
+	d := Delivery{Worker: w, AnalysisID: id, Task: request.Header.Get("X-CloudTasks-TaskName")}
 	response, err := r.send(request, body, w, &d)
 	d.Err, d.Ended = err, time.Now()
 	r.observe(d)
@@ -160,7 +172,7 @@ func (r *Router) pick(ctx context.Context, id string) (*slot, *Worker, error) {
 
 // choose answers nil where the delivery has to wait.
 func (r *Router) choose(id string) *slot {
-	if id == r.chosen && !r.running {
+	if id != "" && id == r.chosen && !r.running {
 		for _, s := range r.slots {
 			if (r.alone == nil || r.alone == s) && s.load() == 0 {
 				r.alone = s

@@ -14,6 +14,7 @@ import (
 	"taskguard/lease"
 	"taskguard/orchestrator"
 	"taskguard/repo"
+	"taskguard/worker"
 	"taskguard/worker/taskauth"
 	"taskguard/worker/taskqueue"
 )
@@ -48,7 +49,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 		Database:     e.name("FIRESTORE_DATABASE", "(default)"),
 		Emulator:     e.address("FIRESTORE_EMULATOR_HOST"),
 		Collection:   e.text("ANALYSES_COLLECTION", "analyses"),
-		RunTimeout:   e.duration("RUN_TIMEOUT", 25*time.Minute),
+		RunTimeout:   e.duration("RUN_TIMEOUT", worker.DefaultRunTimeout),
 		AnalyzerSpec: e.text("ANALYZER", "builtin:document"),
 		LogFormat:    e.oneOf("LOG_FORMAT", "json", "text"),
 		LogLevel:     e.level("LOG_LEVEL"),

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"taskguard/lease"
+	"taskguard/repo"
+	"taskguard/worker"
+)
+
+// recovered is what recover prints with --json.
+type recovered struct {
+	Found  int `json:"found"`  // analyses that nobody works on
+	Booked int `json:"booked"` // deliveries booked by this call
+}
+
+// recoverNow does by hand what POST /internal/tasks/recover does each minute:
+// it books a delivery for each unfinished analysis that nobody works on.
+func recoverNow(ctx context.Context, c *call) (err error) {
+	c.takesJSON("print what was found and booked as one JSON document, also beside an error")
+	if _, err := c.parse(0, 0); err != nil {
+		return err
+	}
+	var policy lease.Policy
+	if policy.TTL, err = c.duration("LOCK_TTL", lease.DefaultTTL); err != nil {
+		return err
+	}
+	if err := policy.Check(); err != nil {
+		return environmentError{fmt.Errorf("LOCK_TTL: %w", err)}
+	}
+	log := c.log()
+	cl, err := c.connect(ctx, mustQueue, repo.Options{Policy: policy, Log: log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cl.close()) }()
+	guard := worker.Guard{Backlog: cl.analyses, Queue: cl.queue, RunTimeout: cl.runTimeout, Log: log}
+	r, err := guard.Recover(ctx)
+	return errors.Join(c.tellRecovered(r, err), cl.explainIndex(err))
+}
+
+// tellRecovered prints what was done, also where failed is why not all was. To
+// people, nothing found and a failure are not told as two things.
+func (c *call) tellRecovered(r worker.Recovery, failed error) (err error) {
+	booked := r.Found - r.Booked // before
+	switch {
+	case c.json:
+		return json.NewEncoder(c.out).Encode(recovered(r))
+	case failed != nil && r.Found > 0:
+		_, err = fmt.Fprintf(c.out, "found %d, booked %d; then it failed\n", r.Found, r.Booked)
+	case failed != nil:
+	case booked > 0:
+		_, err = fmt.Fprintf(c.out, "found %d, booked %d; %s booked already this hour\n", r.Found, r.Booked, others(booked, r.Booked))
+	default:
+		_, err = fmt.Fprintf(c.out, "found %d, booked %d\n", r.Found, r.Booked)
+	}
+	return err
+}
+
+// others are n deliveries beside some that were told.
+func others(n, told int) string {
+	other := "the other "
+	if told == 0 {
+		other = ""
+	}
+	if n == 1 {
+		return other + "1 delivery was"
+	}
+	return other + fmt.Sprintf("%d deliveries were", n)
+}
+
+// indexLink is in Firestore's words for a query that wants an index.
+var indexLink = regexp.MustCompile(`https://\S+`)
+
+// explainIndex puts the want of the index that recovery's query needs into
+// words. Firestore refuses other things with the same code; only those words
+// tell them apart, and any others are left as they are.
+func (cl *client) explainIndex(err error) error {
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "index") {
+		return err
+	}
+	link := ""
+	if found := indexLink.FindString(err.Error()); found != "" {
+		link = "at " + found + " or "
+	}
+	collection, database := cl.place.collection, ""
+	if collection == "" {
+		collection = "analyses"
+	}
+	if cl.place.database != "" {
+		database = " --database=" + quoted(cl.place.database)
+	}
+	return fmt.Errorf("recovery's query needs an index of status and updatedAt, which Firestore lacks or is still building: make it %swith gcloud firestore indexes composite create --project=%s%s --collection-group=%s --field-config=field-path=status,order=ascending --field-config=field-path=updatedAt,order=ascending (see deploy/README.md)",
+		link, quoted(cl.place.project), database, quoted(path.Base(collection)))
+}

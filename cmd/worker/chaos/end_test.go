@@ -1,0 +1,144 @@
+package chaos
+
+import (
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// firstHangs is an analyzer whose first run of each analysis goes on for ever.
+func firstHangs(r *run) int {
+	if r.token == 1 {
+		return r.works(time.Hour)
+	}
+	return http.StatusOK
+}
+
+func TestSIGTERMReleasesTheLockAndAnotherWorkerFinishes(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, firstHangs)
+	s.queue = newQueue(t, nil)
+	number, env := s.environment("LOCK_TTL=100s") // so that no follow-up can be what brings it
+	p, err := start("worker", env...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.end)
+	s.create(t, "x", nil)
+	answer := p.delivered(t, "x")
+	s.analyzer.running(t, "x")
+	if code := p.terminated(); code != 0 {
+		t.Errorf("exit %d, want 0: %s", code, p.stderr.String())
+	}
+	if got := await(t, "the answer", answer); !got.is(http.StatusOK, `"shutting_down"`) {
+		t.Errorf("answer: %s", got)
+	}
+	doc := s.get(t, "x").Data()
+	if doc["status"] != "QUEUED" || doc["lockOwner"] != nil || doc["lockExpiresAt"] != nil || doc["attempts"] != int64(0) {
+		t.Errorf("document %v", doc)
+	}
+	if runs := s.analyzer.of("x"); runs[0].worker != number || runs[0].answered {
+		t.Errorf("runs %+v", runs)
+	}
+	s.start(t, "LOCK_TTL=100s") // the only one that the queue delivers to
+	doc = s.until(t, "x", "READY", ready).Data()
+	if doc["lockToken"] != int64(2) || doc["attempts"] != int64(1) {
+		t.Errorf("document %v", doc)
+	}
+}
+
+// Cloud Run kills after 10 s.
+func TestSIGTERMWithFirestoreDarkEndsInOrder(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, firstHangs)
+	p := s.start(t, "LOCK_TTL=100s")
+	s.create(t, "x", nil)
+	answer := p.delivered(t, "x")
+	s.analyzer.running(t, "x")
+	light := make(chan struct{})
+	defer close(light)
+	s.proxy.script(func(*call) fault { return fault{name: "dark", before: light, apply: never} })
+	began := time.Now()
+	if code := p.terminated(); code != 0 {
+		t.Errorf("exit %d, want 0: %s", code, p.stderr.String())
+	}
+	t.Logf("ended after %v", time.Since(began).Round(time.Millisecond))
+	if got := await(t, "the answer", answer); !got.is(http.StatusInternalServerError, `"shutting_down"`) {
+		t.Errorf("answer: %s", got)
+	}
+	if s.proxy.count("dark") == 0 {
+		t.Error("nothing was asked of the dark Firestore")
+	}
+	if doc := s.get(t, "x").Data(); doc["lockOwner"] == nil || doc["lockToken"] != int64(1) {
+		t.Errorf("document %v", doc)
+	}
+}
+
+// killed is a worker that is gone in the middle of a run of x.
+func (s *stage) killed(t *testing.T, p *process) {
+	t.Helper()
+	if err := p.signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-p.done
+	doc := s.get(t, "x").Data()
+	if doc["status"] != "PROCESSING" || doc["lockOwner"] == nil || doc["lockToken"] != int64(1) {
+		t.Errorf("document after the kill: %v", doc)
+	}
+}
+
+// finishedByAnother checks that x was taken over, no sooner than its lock
+// allowed, and finished.
+func (s *stage) finishedByAnother(t *testing.T) {
+	t.Helper()
+	doc := s.until(t, "x", "READY", ready).Data()
+	j := judged(s.proxy.written("x"))
+	if doc["lockToken"] != int64(2) || j.steals != 1 || len(j.bad) > 0 {
+		t.Errorf("document %v, history %+v", doc, j)
+	}
+}
+
+func TestAfterAKillTheFollowUpFinishes(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, firstHangs)
+	s.queue = newQueue(t, nil)
+	workers := []*process{s.start(t), s.start(t)}
+	s.create(t, "x", nil)
+	if err := s.queue.deliver(t.Context(), "x", 0); err != nil {
+		t.Fatal(err)
+	}
+	s.killed(t, workers[s.analyzer.running(t, "x").worker-1])
+	s.finishedByAnother(t)
+	if n := s.queue.front.count("200 locked"); n == 0 {
+		t.Error("no delivery was told that it is locked and booked")
+	}
+}
+
+func TestAfterAKillTheRecoveryFinishes(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, firstHangs)
+	s.queue = newQueue(t, nil)
+	_, env := s.environment()
+	p, err := start("worker", env...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.end)
+	s.create(t, "x", nil)
+	p.delivered(t, "x") // and never again
+	s.analyzer.running(t, "x")
+	s.killed(t, p)
+	other := s.start(t)
+	for end := time.Now().Add(patience); ; time.Sleep(500 * time.Millisecond) {
+		got := other.post(t.Context(), "/internal/tasks/recover", "")
+		if !got.is(http.StatusOK, `"found"`) || time.Now().After(end) {
+			t.Fatalf("recovery: %s", got)
+		}
+		if strings.Contains(string(got), `"booked":1`) {
+			break
+		}
+	}
+	s.finishedByAnother(t)
+}

@@ -1,0 +1,177 @@
+package chaos
+
+import (
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/api/iterator"
+)
+
+// Duplicates come every 500 ms, to both workers, from the run's beginning until
+// a TTL after its end.
+func TestARunLongerThanTheTTLIsAloneAndLeavesNoLock(t *testing.T) {
+	t.Parallel()
+	let := make(chan struct{})
+	s := newStage(t, func(r *run) int {
+		select {
+		case <-let:
+		case <-r.gone:
+		}
+		return http.StatusOK
+	})
+	workers := []*process{s.start(t), s.start(t)}
+	s.create(t, "x", nil)
+	answer := workers[0].delivered(t, "x")
+	s.analyzer.running(t, "x")
+	duplicates := func(n, code int, reason string) {
+		for i := range n {
+			time.Sleep(500 * time.Millisecond)
+			if got := workers[i%2].deliver(t.Context(), "x"); !got.is(code, reason) {
+				t.Errorf("duplicate %d: %s", i, got)
+			}
+		}
+	}
+	duplicates(20, http.StatusConflict, `"locked"`) // 10 s, of a TTL of 4
+	close(let)
+	if got := await(t, "the answer", answer); !got.is(http.StatusOK, `"lock_token":1`) {
+		t.Errorf("answer: %s", got)
+	}
+	before := s.get(t, "x")
+	for _, field := range []string{"lockOwner", "lockExpiresAt", "lockHeartbeatAt"} {
+		if v, ok := before.Data()[field]; ok {
+			t.Errorf("%s = %v after the finish", field, v)
+		}
+	}
+	duplicates(9, http.StatusOK, `"already_finished"`)
+	s.unchanged(t, "after the finish", before)
+	if runs := s.analyzer.of("x"); len(runs) != 1 {
+		t.Errorf("%d runs, want 1", len(runs))
+	}
+	if n := s.proxy.tally("x"); n[acquire] != 1 || n[heartbeat] < 4 || n[finish] != 1 {
+		t.Errorf("written %v", n)
+	}
+}
+
+// A heartbeat is on its way while its run ends: it reaches Firestore after the
+// lock was freed, or its answer is still to come. Neither leaves a lock.
+func TestAHeartbeatInFlightAtTheEndLeavesNoLock(t *testing.T) {
+	t.Parallel()
+	freed := map[string]chan struct{}{}
+	sent := map[string]chan struct{}{}
+	names := []string{"late, finish", "late, release", "unanswered, finish", "unanswered, release"}
+	for _, name := range names {
+		freed[name], sent[name] = make(chan struct{}), make(chan struct{})
+	}
+	s := newStage(t, func(r *run) int {
+		select {
+		case <-sent[r.analysis]:
+		case <-r.gone:
+		}
+		if r.analysis == names[0] || r.analysis == names[2] {
+			return http.StatusOK
+		}
+		return http.StatusServiceUnavailable
+	})
+	s.proxy.script(func(now *call) fault {
+		if now.kind != heartbeat || now.nth != 1 {
+			return fault{}
+		}
+		close(sent[now.doc])
+		if now.doc == names[0] || now.doc == names[1] {
+			return fault{name: now.doc, before: freed[now.doc]}
+		}
+		return fault{name: now.doc, reply: freed[now.doc]}
+	})
+	p := s.start(t, "LOCK_TTL=20s")
+	for _, name := range names {
+		s.create(t, name, nil)
+	}
+	for i, name := range names {
+		if got, want := p.deliver(t.Context(), name), []int{200, 500}[i%2]; !got.is(want, "") {
+			t.Errorf("%s: %s", name, got)
+		}
+		before := s.get(t, name)
+		if before.Data()["lockOwner"] != nil || before.Data()["lockExpiresAt"] != nil {
+			t.Errorf("%s: document %v", name, before.Data())
+		}
+		close(freed[name])
+		s.proxy.settled(t, name)
+		s.unchanged(t, name, before)
+		if s.proxy.count(name) != 1 {
+			t.Errorf("%s: injected %d times", name, s.proxy.count(name))
+		}
+	}
+}
+
+// unreadable are expiries that nobody can read.
+var unreadable = map[string]any{
+	"word": "soon", "empty": "", "bool": true, "map": map[string]any{"seconds": 1}, "negative": -1, "list": []any{1},
+}
+
+func TestAnUnreadableExpiryNeitherPermitsARunNorSticks(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, func(*run) int { return http.StatusOK })
+	patient, brisk := s.start(t, "LOCK_TTL=5m"), s.start(t, "LOCK_TTL=2s", "LOCK_HEARTBEAT=500ms")
+	for name, expiry := range unreadable {
+		s.create(t, name, map[string]any{"status": "PROCESSING", "lockOwner": "other/instance/1", "lockToken": 4, "lockExpiresAt": expiry})
+		before := s.get(t, name)
+		if got := patient.deliver(t.Context(), name); !got.is(http.StatusConflict, `"locked"`) {
+			t.Errorf("%s: within the TTL: %s", name, got)
+		}
+		s.unchanged(t, name, before)
+	}
+	for name := range unreadable {
+		for i := 0; ; i++ {
+			got := brisk.deliver(t.Context(), name)
+			if got.is(http.StatusOK, `"lock_token":5`) {
+				break
+			}
+			if i == 600 || !got.is(http.StatusConflict, `"locked"`) {
+				t.Errorf("%s: after the TTL: %s", name, got)
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+}
+
+// A delivery that finds the analysis locked is acknowledged only where another
+// is in the queue.
+func TestALockedAnalysisIsAcknowledgedOnlyWithAFollowUp(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, func(*run) int { return http.StatusOK })
+	s.create(t, "x", map[string]any{
+		"status": "PROCESSING", "lockOwner": "other/instance/1", "lockToken": 1, "lockExpiresAt": iso(time.Now().Add(time.Hour)),
+	})
+	without := s.start(t)
+	s.queue = newQueue(t, nil)
+	with := s.start(t)
+	dark := s.start(t, "CLOUD_TASKS_EMULATOR_HOST=127.0.0.1:1")
+	for name, c := range map[string]struct {
+		worker *process
+		code   int
+	}{"no queue": {without, http.StatusConflict}, "a queue": {with, http.StatusOK}, "a dark queue": {dark, http.StatusConflict}} {
+		for range 3 {
+			if got := c.worker.deliver(t.Context(), "x"); !got.is(c.code, `"locked"`) {
+				t.Errorf("%s: %s", name, got)
+			}
+		}
+	}
+	tasks := s.queue.client.ListTasks(t.Context(), &cloudtaskspb.ListTasksRequest{Parent: s.queue.name})
+	n := 0
+	for ; ; n++ {
+		_, err := tasks.Next()
+		if errors.Is(err, iterator.Done) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d follow-ups are booked, want 1", n)
+	}
+}
