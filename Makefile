@@ -35,3 +35,16 @@ fuzz:
 
 demo:
 	go run ./cmd/taskguard demo
+
+# What docs/RELIABILITY.md tells of, with its figures.
+explore:
+	EXPLORE_DEPTH=6 EXPLORE_STRAYS=3 go test -count=1 -v -timeout 15m ./worker/explore
+
+simulate:
+	SIMULATE_SEEDS=$(or $(SEEDS),5000) go test -count=1 -v -timeout 30m ./worker/simulate
+
+chaos:
+	CHAOS=1 REQUIRE_GOOGLE_EMULATOR=1 go test -count=1 -v -timeout 30m -run '^TestChaos$$' ./cmd/worker/chaos
+
+mutants:
+	MUTANTS=1 go test -count=1 -v -timeout 30m ./docs/mutants
