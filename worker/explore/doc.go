@@ -54,8 +54,8 @@
 // It is assumed that idle workers are alike, that a booking commutes with what
 // others do, that what a run returns after its lock was lost does not matter,
 // and that a delivery's first reading does not fail. No delivery goes to a worker
-that is stopping, any 2xx deletes its task, also one to an earlier dispatch of
-it, and three attempts are allowed. A worker that stands still
+// that is stopping, any 2xx deletes its task, also one to an earlier dispatch of
+// it, and three attempts are allowed. A worker that stands still
 // as a whole, its timers with it, is not explored, nor are two analyses, or
 // several searches' worth of faults in one execution.
 //

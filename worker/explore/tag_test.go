@@ -47,6 +47,10 @@ func (t tagged) ReleaseAnalysisLock(ctx context.Context, id, owner string, refun
 	return t.ledger.ReleaseAnalysisLock(t.tag(ctx, owner), id, owner, refund)
 }
 
+func (t tagged) PeekAnalysisLock(ctx context.Context, id string) (lease.Acquisition, error) {
+	return t.ledger.PeekAnalysisLock(context.WithValue(ctx, partyKey{}, t.host.arriving), id)
+}
+
 func (t tagged) Complete(ctx context.Context, id, owner string, result any) error {
 	return t.ledger.Complete(t.tag(ctx, owner), id, owner, result)
 }

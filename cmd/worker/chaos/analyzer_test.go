@@ -39,6 +39,9 @@ type analyzer struct {
 	changed chan struct{} // closed, and made anew, when a run begins or ends
 }
 
+// stopped is the status of a run whose worker is to be gone by its end.
+const stopped = 0
+
 func newAnalyzer(t testing.TB, analyze func(*run) int) *analyzer {
 	a := &analyzer{analyze: analyze, changed: make(chan struct{})}
 	a.Server = httptest.NewServer(a)
@@ -67,6 +70,9 @@ func (a *analyzer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.change(func() {
 		this.ended, this.answered = time.Now(), r.Context().Err() == nil
 	})
+	if status == stopped {
+		return
+	}
 	w.WriteHeader(status)
 	_, _ = fmt.Fprintf(w, `{"token":%d}`, token)
 }

@@ -176,7 +176,7 @@ func TestAFaultOnTheReleaseAtSIGTERMIsNotSeenOutside(t *testing.T) {
 			t.Errorf("%s: injected %d times, written %v", f.name, s.proxy.count(id), n)
 		}
 	}
-	if code := p.terminated(); code != 0 {
+	if code := p.exited(); code != 0 {
 		t.Errorf("exit %d, want 0", code)
 	}
 }

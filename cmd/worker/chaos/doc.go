@@ -19,8 +19,9 @@
 //
 // What TestChaos calls an overlap: a run is live from when the analyzer hears
 // of it until it is answered or its worker has hung up, which cancellation and
-// death both do. Two live runs of an analysis overlap. That is allowed to a
-// worker that was paused by a signal meanwhile, and could not know; it must
-// not have an effect. The effective run is the one whose token finished the
+// death both do. Two live runs of an analysis overlap. While its worker is
+// paused by a signal a run may: it cannot know, and must have no effect. Any
+// other overlap fails the test when it has lasted for a TTL, by which a slow
+// machine is excused. The effective run is the one whose token finished the
 // analysis: there is exactly one.
 package chaos

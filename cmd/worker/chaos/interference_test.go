@@ -96,13 +96,13 @@ func TestWhatEndsARunWritesNothingOverAnother(t *testing.T) {
 	t.Parallel()
 	for _, end := range []struct {
 		name   string
-		status int // of the analyzer; 0: SIGTERM
+		status int // of the analyzer
 		code   int // of the worker
 	}{
 		{"result", http.StatusOK, http.StatusConflict},
 		{"rejection", http.StatusBadRequest, http.StatusConflict},
 		{"failure for now", http.StatusServiceUnavailable, http.StatusInternalServerError},
-		{"SIGTERM", 0, http.StatusInternalServerError},
+		{"SIGTERM", stopped, http.StatusInternalServerError},
 	} {
 		t.Run(end.name, func(t *testing.T) {
 			t.Parallel()
@@ -116,7 +116,7 @@ func TestWhatEndsARunWritesNothingOverAnother(t *testing.T) {
 			})
 			p := s.start(t, "LOCK_TTL=100s", "LOCK_HEARTBEAT=45s")
 			all := s.interferences(t, p)
-			if end.status == 0 {
+			if end.status == stopped {
 				if err := p.signal(syscall.SIGTERM); err != nil {
 					t.Fatal(err)
 				}

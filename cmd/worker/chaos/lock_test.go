@@ -175,3 +175,26 @@ func TestALockedAnalysisIsAcknowledgedOnlyWithAFollowUp(t *testing.T) {
 		t.Errorf("%d follow-ups are booked, want 1", n)
 	}
 }
+
+func TestALockIsTakenOverAtItsExpiryAndNoSooner(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, func(*run) int { return http.StatusOK })
+	workers := []*process{s.start(t), s.start(t)}
+	expires := time.Now().Add(5 * time.Second).Truncate(time.Millisecond)
+	s.create(t, "x", map[string]any{"status": "PROCESSING", "lockOwner": "other/instance/1", "lockToken": 1, "lockExpiresAt": iso(expires)})
+	refused := 0
+	for got := reply(""); !got.is(http.StatusOK, `"lock_token":2`); time.Sleep(20 * time.Millisecond) {
+		got = workers[refused%2].deliver(t.Context(), "x")
+		if got.is(http.StatusConflict, `"locked"`) {
+			refused++
+		} else if !got.is(http.StatusOK, `"lock_token":2`) {
+			t.Fatalf("after %d refusals: %s", refused, got)
+		}
+	}
+	if taken := s.proxy.written("x")[0]; taken.kind != acquire || taken.read.Before(expires) {
+		t.Errorf("written %+v, and the lock was held until %v", taken, expires)
+	}
+	if refused == 0 {
+		t.Error("it was never refused: nothing is proved")
+	}
+}

@@ -139,12 +139,17 @@ func (p *process) end() {
 	_ = p.stdin.Close()
 }
 
-// terminated sends SIGTERM and answers the exit code, or -1 for a process that
-// had to be killed.
+// terminated sends SIGTERM and answers what exited does.
 func (p *process) terminated() int {
 	if p.signal(syscall.SIGTERM) != nil {
 		return -1
 	}
+	return p.exited()
+}
+
+// exited waits and answers the exit code, or -1 for a process that had to be
+// killed because it does not end.
+func (p *process) exited() int {
 	hung := time.AfterFunc(30*time.Second, func() { _ = p.signal(syscall.SIGKILL) })
 	defer hung.Stop()
 	<-p.done

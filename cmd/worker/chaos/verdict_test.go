@@ -101,6 +101,13 @@ func (c *chaos) verdict(t *testing.T) {
 	if c.counts["tokens decreased"] > 0 || c.counts["documents sampled"] == 0 {
 		t.Errorf("tokens decreased in %d of %d samples", c.counts["tokens decreased"], c.counts["documents sampled"])
 	}
+	c.tell(t)
+}
+
+// tell prints the figures, and fails where there was too little of anything.
+// The caller holds mu.
+func (c *chaos) tell(t *testing.T) {
+	t.Helper()
 	for k, n := range c.proxy.seen {
 		if k.method == "BeginTransaction" {
 			c.counts["decisions in a transaction"] += n
@@ -161,21 +168,24 @@ func (c *chaos) judge(t *testing.T, id string) {
 
 // overlap takes two runs of an analysis, where older may have been live when
 // newer began. A worker that is not paused hangs up before its lock can be
-// another's; what this machine may be late by is at most a TTL.
+// another's, and one that was when it goes on; what this machine may be late by
+// is at most a TTL.
 func (c *chaos) overlap(t *testing.T, older, newer run) {
 	t.Helper()
-	d := older.ended.Sub(newer.began)
-	if d <= 0 {
+	if !older.ended.After(newer.began) {
 		return
 	}
+	what, since := "overlaps of a run that was not paused", newer.began
 	for _, p := range c.pauses[older.worker] {
 		if p.from.Before(older.ended) && older.began.Before(p.to) {
-			c.counts["overlaps of a paused worker's run"]++
-			return
+			what = "overlaps of a paused worker's run"
+			if p.to.After(since) {
+				since = p.to
+			}
 		}
 	}
-	c.counts["overlaps of another's, in ms"] += int(d.Milliseconds())
-	if d > c.ttl {
-		t.Errorf("%s: the run of token %d was live for %v beside that of token %d", older.analysis, older.token, d, newer.token)
+	c.counts[what]++
+	if d := older.ended.Sub(since); d > c.ttl {
+		t.Errorf("%s: the run of token %d was live for %v more, beside that of token %d", older.analysis, older.token, d, newer.token)
 	}
 }

@@ -1,0 +1,15 @@
+// Package mutants is a list of seeded bugs, each a change of a few words to one
+// file, with the name of the one test that must fail because of it: a proof that
+// the tests test. It consists of tests alone.
+//
+// go test checks the list itself: each text to be replaced is found exactly
+// once, and each test exists. With MUTANTS=1 it makes every bug, in a copy of
+// the file that the go command compiles in the file's place, and runs its test;
+// the tree is never written to:
+//
+//	MUTANTS=1 go test -count=1 -v -timeout 30m ./docs/mutants
+//	MUTANTS=1 go test -count=1 -v ./docs/mutants -run '/bugs/.*token'
+//
+// A bug that does not compile, or makes its test hang, is an error of the list
+// and not caught. All tests run on embedded servers, nearly all in virtual time.
+package mutants

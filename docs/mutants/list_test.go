@@ -1,0 +1,24 @@
+package mutants
+
+// room is a file and the bugs that can be made in it.
+type room struct {
+	file string
+	bugs []bug
+}
+
+// bug is one change of a file, which compiles.
+type bug struct {
+	name     string // what the program then does wrong
+	old, new string // old is in the file exactly once
+	pkg      string // of the test; "" is the file's own
+	test     string // as go test -v names it, subtests and all
+}
+
+// rooms are all of the list.
+func rooms() []room {
+	var all []room
+	for _, part := range [][]room{leaseRooms, repoRooms, workerRooms, taskauthRooms} {
+		all = append(all, part...)
+	}
+	return all
+}

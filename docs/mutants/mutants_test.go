@@ -1,0 +1,194 @@
+package mutants
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// root is the module's, from this package's folder.
+const root = "../.."
+
+// timeout is of one test, which takes a few seconds at most. One that hangs
+// counts as not caught.
+const timeout = "2m"
+
+// home is the package of the test that catches b, a bug of file.
+func (b bug) home(file string) string {
+	if b.pkg != "" {
+		return b.pkg
+	}
+	return filepath.ToSlash(filepath.Dir(file))
+}
+
+// make returns the text of a file with b in it.
+func (b bug) make(text string) (string, error) {
+	if n := strings.Count(text, b.old); n != 1 {
+		return "", fmt.Errorf("found %d times, want once: %q", n, b.old)
+	}
+	if b.old == b.new {
+		return "", errors.New("it changes nothing")
+	}
+	return strings.Replace(text, b.old, b.new, 1), nil
+}
+
+func TestTheListIsTrue(t *testing.T) {
+	names := map[string]bool{}
+	for _, r := range rooms() {
+		text := read(t, r.file)
+		for _, b := range r.bugs {
+			if names[b.name] {
+				t.Errorf("two bugs are named %q", b.name)
+			}
+			names[b.name] = true
+			if _, err := b.make(text); err != nil {
+				t.Errorf("%s: %s: %v", r.file, b.name, err)
+			}
+			function, _, _ := strings.Cut(b.test, "/")
+			if !declared(t, b.home(r.file), function) {
+				t.Errorf("%s: no test %s in %s", b.name, function, b.home(r.file))
+			}
+		}
+	}
+	if len(names) == 0 {
+		t.Error("the list is empty")
+	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// declared reports whether a package has a test function of this name.
+func declared(t *testing.T, pkg, function string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, pkg, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "\nfunc "+function+"(t *testing.T)") {
+			return true
+		}
+	}
+	return false
+}
+
+func TestEachBugIsCaughtByItsTest(t *testing.T) {
+	if v := os.Getenv("MUTANTS"); v == "" || v == "0" {
+		t.Skip("takes minutes: set MUTANTS=1")
+	}
+	if !t.Run("without", withoutBugs) {
+		t.Fatal("without any bug the tests do not pass")
+	}
+	var total, caught atomic.Int32
+	t.Run("bugs", func(t *testing.T) {
+		for _, r := range rooms() {
+			for _, b := range r.bugs {
+				t.Run(b.name, func(t *testing.T) {
+					t.Parallel()
+					total.Add(1)
+					got, out := try(t, r.file, b)
+					if got != failed {
+						t.Errorf("%s: its test %s %s\n%s", r.file, b.test, got, end(out))
+						return
+					}
+					caught.Add(1)
+					fmt.Printf("caught: %s: %s, by %s\n", r.file, b.name, b.test)
+				})
+			}
+		}
+	})
+	fmt.Printf("%d of %d caught\n", caught.Load(), total.Load())
+}
+
+// withoutBugs wants every test of the list to pass, each package's in one go.
+func withoutBugs(t *testing.T) {
+	tests := map[string][]string{}
+	for _, r := range rooms() {
+		for _, b := range r.bugs {
+			tests[b.home(r.file)] = append(tests[b.home(r.file)], b.test)
+		}
+	}
+	for pkg, names := range tests {
+		t.Run(pkg, func(t *testing.T) {
+			t.Parallel()
+			out, err := goTest(t, pkg, names)
+			for _, name := range names {
+				if got := judge(name, out, err); got != passed {
+					t.Errorf("%s %s", name, got)
+				}
+			}
+			if t.Failed() {
+				t.Log(end(out))
+			}
+		})
+	}
+}
+
+// try makes b, runs its test, and says what came of it.
+func try(t *testing.T, file string, b bug) (verdict, string) {
+	t.Helper()
+	text, err := b.make(read(t, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	original, err := filepath.Abs(filepath.Join(root, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	replacement, overlay := filepath.Join(dir, filepath.Base(file)), filepath.Join(dir, "overlay.json")
+	instead, err := json.Marshal(map[string]map[string]string{"Replace": {original: replacement}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string][]byte{replacement: []byte(text), overlay: instead} {
+		if err := os.WriteFile(name, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := goTest(t, b.home(file), []string{b.test}, "-overlay="+overlay)
+	return judge(b.test, out, err), out
+}
+
+// end is the last of what a test said.
+func end(out string) string { return out[max(0, len(out)-4096):] }
+
+// goTest runs these tests of a package and returns what was said.
+func goTest(t *testing.T, pkg string, tests []string, flags ...string) (string, error) {
+	t.Helper()
+	patterns := make([]string, len(tests))
+	for i, test := range tests {
+		elements := strings.Split(test, "/")
+		for j, element := range elements {
+			elements[j] = "^" + regexp.QuoteMeta(element) + "$"
+		}
+		patterns[i] = strings.Join(elements, "/")
+	}
+	args := append([]string{"test", "-count=1", "-v", "-vet=off", "-timeout=" + timeout, "-run=" + strings.Join(patterns, "|")}, flags...)
+	cmd := exec.CommandContext(t.Context(), "go", append(args, "./"+pkg)...)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "TASKGUARD_NO_GOOGLE_EMULATOR=1", "MUTANTS=")
+	out, err := cmd.CombinedOutput()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return string(out), err
+}

@@ -1,0 +1,57 @@
+package mutants
+
+var repoRooms = []room{
+	{"repo/transaction.go", []bug{
+		{
+			name: "trust in a commit is measured from its reply",
+			old: `	asked := time.Now()
+	written, err := s.collection.Doc(id).Update(ctx, updates, firestore.LastUpdateTime(read))
+`,
+			new: `	written, err := s.collection.Doc(id).Update(ctx, updates, firestore.LastUpdateTime(read))
+	asked := time.Now()
+`,
+			test: "TestTrustIsCountedFromTheStartOfTheCall/heartbeat/a_commit",
+		},
+		{
+			name: "a commit holds whatever others have written since the reading",
+			old:  `Update(ctx, updates, firestore.LastUpdateTime(read))`,
+			new:  `Update(ctx, updates)`,
+			test: "TestStoreOnEmbedded/Lease/OfTwoAtOnceExactlyOneAcquires",
+		},
+	}},
+	{"repo/ledger.go", []bug{{
+		name: "a release leaves the status PROCESSING",
+		old: `	if d.Status == Processing {
+		d.Status = Queued
+	}
+`,
+		test: "TestAnalysisLock/ItsOwnersReleaseDeletesTheLockAndQueues/embedded",
+	}}},
+	{"repo/codec.go", []bug{
+		{
+			name: "an unreadable expiry counts as expired",
+			old:  `l.ExpiresAt = lease.Presume(heartbeat, snap.UpdateTime, c.policy)`,
+			new:  `l.ExpiresAt = time.Time{}`,
+			test: "TestLockFields/unreadable,_updated_now",
+		},
+	}},
+	{"repo/abandoned.go", []bug{
+		{
+			name: "recovery books what is held",
+			old:  ` && lease.Abandoned(d.Lock, d.ReadAt)`,
+			test: "TestWhatNobodyHoldsAndNobodyUpdatedForATTLIsAbandoned/embedded",
+		},
+		{
+			name: "recovery asks for what is old by the local clock",
+			old:  `cutoff := now.Add(`,
+			new:  `_, cutoff := now, time.Now().Add(`,
+			test: "TestAWorkersClockDoesNotDecideWhatIsAbandoned/slow",
+		},
+		{
+			name: "recovery judges a lock by the local clock",
+			old:  `lease.Abandoned(d.Lock, d.ReadAt)`,
+			new:  `lease.Abandoned(d.Lock, time.Now())`,
+			test: "TestAWorkersClockDoesNotDecideWhatIsAbandoned/fast",
+		},
+	}},
+}

@@ -1,0 +1,63 @@
+package mutants
+
+const claims = "TestClaimsThatAreNotAsTheyShouldBeAreRefused/"
+
+var taskauthRooms = []room{
+	{"worker/taskauth/taskauth.go", []bug{
+		{
+			name: "the issuer is not checked",
+			old: `		return errIssuer
+`,
+			new: `		_ = iss
+`,
+			test: claims + "other_issuer",
+		},
+		{
+			name: "the audience is not checked",
+			old: `raw, v.audience)
+	if err != nil {
+		return v.refusal(t.claims)
+	}
+`,
+			new: `raw, "")
+	if err != nil {
+		return v.refusal(t.claims)
+	}
+	payload.Claims["aud"] = v.audience
+`,
+			test: claims + "other_audience",
+		},
+		{
+			name: "an email that is verified in words is accepted",
+			old:  `c["email_verified"] != true:`,
+			new:  `c["email_verified"] != true && c["email_verified"] != "true":`,
+			test: claims + "email_verified_text",
+		},
+		{
+			name: "any account may call",
+			old:  `!slices.Contains(v.accounts, email)`,
+			new:  `len(v.accounts) == 0`,
+			test: claims + "another_account",
+		},
+		{
+			name: "a token is taken before its time",
+			old:  `[]string{"nbf", "iat"}`,
+			new:  `[]string{"iat"}`,
+			test: claims + "not_before_later",
+		},
+	}},
+	{"worker/taskauth/token.go", []bug{{
+		name: "any algorithm is accepted",
+		old:  `header.Algorithm != "RS256"`,
+		new:  `header.Algorithm == ""`,
+		test: "TestAForgedSignatureIsUnauthenticated/ES256,_proper",
+	}}},
+	{"worker/taskauth/keyring.go", []bug{{
+		name: "stale keys are trusted for ever",
+		old: `	if now.Sub(k.got) >= maxStale {
+		set = nil
+	}
+`,
+		test: "TestAnOutageIsSurvivedForADayAndThenNothingPasses",
+	}}},
+}

@@ -1,0 +1,86 @@
+package mutants
+
+var workerRooms = []room{
+	{"worker/guard.go", []bug{
+		{
+			name: "all deliveries of a process are one owner",
+			old:  `rand.Text() //`,
+			new:  `rand.Text()[:0] //`,
+			test: "TestEachDeliveryIsAnOwnerOfItsOwn/embedded",
+		},
+		{
+			name: "a stop cuts an acquisition short",
+			old:  `AcquireAnalysisLock(context.WithoutCancel(ctx), `,
+			new:  `AcquireAnalysisLock(ctx, `,
+			test: "TestAStopDuringTheAcquisitionLeavesNoLock/embedded",
+		},
+		{
+			name: "a stop books a delivery although the lock could not be released",
+			old:  `		if g.release(ctx, id, owner, true) && g.replace(`,
+			new: `		g.release(ctx, id, owner, true)
+		if g.replace(`,
+			test: "TestAStoppedRunIsBookedAgain/Firestore_is_dark,_so_the_lock_is_kept",
+		},
+		{
+			name: "a stop costs an attempt",
+			old:  `g.release(ctx, id, owner, true)`,
+			new:  `g.release(ctx, id, owner, false)`,
+			test: "TestDelivery/StoppedDuringTheRun/embedded",
+		},
+		{
+			name: "a finish that the store did not answer is taken for written",
+			old:  `	return Outcome{Case: Unfinished, Err: err}`,
+			new:  `	return o`,
+			test: "TestADarkFirestoreAnswers503",
+		},
+	}},
+	{"worker/booking.go", []bug{
+		{
+			name: "a follow-up's name lacks the expiry",
+			old:  `, acq.ExpiresAt.UTC().Format(time.RFC3339Nano))`,
+			new:  `)`,
+			test: "TestFollowUpsOfALongRunEndWithIt",
+		},
+		{
+			name: "the follow-up itself is acknowledged because its name is taken",
+			old: `	if name == d.Task {
+		return false
+	}
+`,
+			test: "TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged",
+		},
+		{
+			name: "a follow-up comes at the very expiry",
+			old:  `acq.ExpiresAt.Add(followDelay)`,
+			new:  `acq.ExpiresAt`,
+			test: "TestAFollowUpComesAfterTheExpiryAndMayLastAsLongAsARun",
+		},
+	}},
+	{"worker/recover.go", []bug{{
+		name: "a recovery's name lacks the hour",
+		old:  `at.UTC().Format("2006-01-02T15")`,
+		new:  `at.UTC().Format("")`,
+		test: "TestRecoveryBooksAgainInTheNextHour",
+	}}},
+	{"worker/outcome.go", []bug{{
+		name: "locked without a booking is answered with a 2xx",
+		old:  `Locked:             {code: http.StatusConflict,`,
+		new:  `Locked:             {code: http.StatusOK,`,
+		test: "TestWithoutABookingADuplicateIsNotAcknowledged",
+	}}},
+	{"worker/server.go", []bug{
+		{
+			name: "recovery is open to everybody",
+			old:  `		if !refused {`,
+			new:  `		if !refused || message == "recovery" {`,
+			test: "TestAForgedCallIsRefusedBeforeAnythingIsRead",
+		},
+	}},
+	{"worker/taskqueue/queue.go", []bug{{
+		name: "a name that is taken is an error",
+		old: `		case code == codes.AlreadyExists:
+			return true, nil
+`,
+		test: "TestBookingTwiceIsBookingOnce",
+	}}},
+}

@@ -1,0 +1,70 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"taskguard/lease"
+	"taskguard/repo"
+	"taskguard/worker/taskqueue"
+)
+
+// operate is what an operator does at times: unlock and requeue, and book a
+// delivery, whatever came of it.
+func (w *world) operate() {
+	for n, at := range w.p.operators {
+		r := w.dice.of("operator", n)
+		id, act := fmt.Sprintf("a%d", r.IntN(len(w.p.arrivals))), pick(r, unlock, requeue)
+		if !w.pass(at - w.now()) {
+			return
+		}
+		w.mu.Lock()
+		there := w.store.records[id] != nil
+		w.mu.Unlock()
+		if there {
+			w.act(id, act, n)
+		}
+	}
+}
+
+func (w *world) act(id, act string, n int) {
+	ledger, err := repo.NewLedger(client{w: w}, w.p.policy)
+	if err != nil {
+		panic(err)
+	}
+	t := &tag{by: fmt.Sprintf("operator/%d", n), act: act}
+	ctx := tagged(context.Background(), t)
+	w.mu.Lock()
+	w.operating[id]++
+	w.acting = true
+	w.mu.Unlock()
+	began := w.now()
+	if act == unlock {
+		_, err = ledger.Unlock(ctx, id)
+	} else {
+		_, err = ledger.Requeue(ctx, id)
+	}
+	op := operation{kind: act, answer: outcome(err), at: t.at.UnixNano()}
+	var held *lease.HeldError
+	if errors.As(err, &held) {
+		op.answer, op.owner, op.token, op.expires = heldBy, held.Owner, held.Token, held.ExpiresAt.UnixNano()
+	}
+	w.mu.Lock()
+	w.record(id, began, op)
+	w.tell("%s: %s %s: %v", t.by, act, id, err)
+	if err == nil {
+		w.figures[act+"s"]++
+	}
+	w.mu.Unlock()
+	book := taskqueue.Task{Name: fmt.Sprintf("operator-%d", n), AnalysisID: id, Deadline: w.p.deadline}
+	if _, err := (booker{q: w.queue, name: t.by}).Book(context.Background(), book); err != nil {
+		panic(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.acting = false
+	if op.answer != unknown { // else it may yet happen, with nobody to book
+		w.operating[id]--
+	}
+}
