@@ -3,6 +3,7 @@
 
 GOLANGCI := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
 FUZZTIME ?= 30000x
+SEEDS ?= 50000
 
 check:
 	bash .ci/run
@@ -41,7 +42,7 @@ explore:
 	EXPLORE_DEPTH=6 EXPLORE_STRAYS=3 go test -count=1 -v -timeout 15m ./worker/explore
 
 simulate:
-	SIMULATE_SEEDS=$(or $(SEEDS),5000) go test -count=1 -v -timeout 30m ./worker/simulate
+	cd worker/simulate && SIMULATE_SEEDS=$(SEEDS) go test -count=1 -timeout 30m
 
 chaos:
 	CHAOS=1 REQUIRE_GOOGLE_EMULATOR=1 go test -count=1 -v -timeout 30m -run '^TestChaos$$' ./cmd/worker/chaos

@@ -119,6 +119,7 @@ type Acquisition struct {
 	Last      bool          // no further attempt is left
 	ExpiresAt time.Time     // by the store's clock: of this lease, or of the one that is in the way
 	Remaining time.Duration // from the store's time of the reading until ExpiresAt
+	Own       bool          // it is this process that holds it, as it knows without having asked
 }
 
 // Why an attempt to acquire was a skip.
@@ -135,6 +136,7 @@ type HeldError struct {
 	Token     int64
 	ExpiresAt time.Time
 	Remaining time.Duration // from the store's time of the reading until ExpiresAt
+	Own       bool          // told from the memory of a Hold, which a renewal under way or an operator may have overtaken
 }
 
 func (e *HeldError) Error() string {

@@ -91,7 +91,7 @@ func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)
 		return c.Doc, nil
 	}, func(c Cell[D]) bool {
 		got := l.of(&c.Doc)
-		return got.HeldBy(Grant{Owner: owner, Token: got.Token}) || got.FinishedBy == owner
+		return got.HeldBy(Grant{Owner: owner, Token: got.Token}) || got.Finished && got.FinishedBy == owner
 	})
 	switch {
 	case err != nil:
@@ -157,7 +157,9 @@ func (l *Lessor[D]) ours(key string) error {
 	if !time.Now().Before(h.until) {
 		return nil
 	}
-	return heldError(*l.of(&h.cell.Doc), h.cell.Now())
+	held := heldError(*l.of(&h.cell.Doc), h.cell.Now())
+	held.Own = true
+	return held
 }
 
 // forget ends the answering of duplicates from memory.

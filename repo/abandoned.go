@@ -18,7 +18,8 @@ import (
 // Abandoned calls each, oldest update first, for the unfinished analyses that
 // nobody holds although their last update is older than one TTL; at is
 // Firestore's time of the reading. It reads limit documents at most, also those
-// that turn out to be held; one that is malformed is skipped with a warning.
+// that turn out to be held; one that is malformed, or whose id CheckID refuses,
+// is skipped with a warning.
 // The status is QUEUED or PROCESSING, the update a string or a Timestamp: any
 // other document is not found. One read and one query, within 15 s; each is
 // called after both, in this goroutine, and not at all with an error.
@@ -87,6 +88,10 @@ func (a *Analyses) unfinishedSince(ctx context.Context, cutoff time.Time, limit 
 		}
 		if err != nil {
 			return nil, abandonedError(err)
+		}
+		if CheckID(snap.Ref.ID) != nil {
+			a.documents.codec.log.WarnContext(ctx, "analysis not recovered: its id cannot be delivered", "analysis_id", snap.Ref.ID)
+			continue
 		}
 		d, err := a.documents.codec.decode(snap)
 		if err != nil {

@@ -81,8 +81,12 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, editTimeout)
 	defer cancel()
-	now := time.Now().Truncate(time.Millisecond) // for people; nothing is decided by it
-	_, err := a.documents.collection.Doc(id).Create(ctx, map[string]any{
+	now, err := a.now(ctx)
+	if err != nil {
+		return err
+	}
+	now = now.Truncate(time.Millisecond)
+	_, err = a.documents.collection.Doc(id).Create(ctx, map[string]any{
 		"status": Queued, "input": input, "attempts": 0, "createdAt": timeValue(now), "updatedAt": timeValue(now),
 	})
 	switch {

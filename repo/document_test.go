@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
 )
@@ -88,6 +90,62 @@ func TestOddIDsAreHeld(t *testing.T) {
 		for _, id := range []string{"...", "__x", "___", long, "東京 #?%"} {
 			b.Put(t, id, map[string]any{})
 			mustAcquire(t, a, id, "w/1")
+		}
+	})
+}
+
+// Recovery asks for the oldest updates, and not for all: a run that is alive is
+// not among them.
+func TestAHeartbeatIsAnUpdate(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": Queued})
+		a := open(t, b)
+		mustAcquire(t, a, "x", "w/1")
+		first := b.Fields(t, "x")["updatedAt"]
+		time.Sleep(50 * time.Millisecond)
+		if err := a.RefreshAnalysisLock(t.Context(), "x", "w/1", 0); err != nil {
+			t.Fatal(err)
+		}
+		got := b.Fields(t, "x")
+		if got["updatedAt"] == first || got["updatedAt"] != got["lockHeartbeatAt"] {
+			t.Errorf("updatedAt = %v after %v; want the heartbeat's %v", got["updatedAt"], first, got["lockHeartbeatAt"])
+		}
+	})
+}
+
+// Peeking takes nothing, and knows more than the memory of who holds it.
+func TestPeekingTellsWhoHoldsTheLock(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": Queued})
+		a := open(t, b)
+		if seen, err := a.PeekAnalysisLock(t.Context(), "x"); err != nil || seen.Reason != "" {
+			t.Errorf("free: %+v, %v", seen, err)
+		}
+		acq := mustAcquire(t, a, "x", "w/1")
+		if own := acquire(t, a, "x", "w/2"); own.Reason != lease.Locked || !own.Own || !own.ExpiresAt.Equal(acq.ExpiresAt) {
+			t.Errorf("from memory: %+v", own)
+		}
+		if others := acquire(t, open(t, b), "x", "w/2"); others.Reason != lease.Locked || others.Own {
+			t.Errorf("from Firestore: %+v", others)
+		}
+		b.Merge(t, "x", map[string]any{"lockExpiresAt": "2999-01-01T00:00:00.000Z"})
+		before := b.Fields(t, "x")
+		seen, err := a.PeekAnalysisLock(t.Context(), "x")
+		if err != nil || seen.Acquired || seen.Reason != lease.Locked || seen.Grant != acq.Grant || seen.ExpiresAt.Year() != 2999 || seen.Own {
+			t.Errorf("held: %+v, %v", seen, err)
+		}
+		if diff := cmp.Diff(before, b.Fields(t, "x")); diff != "" {
+			t.Errorf("the document was touched (-before +after):\n%s", diff)
+		}
+		b.Merge(t, "x", map[string]any{"status": Ready})
+		if seen, err := a.PeekAnalysisLock(t.Context(), "x"); err != nil || seen.Reason != "" {
+			t.Errorf("finished: %+v, %v", seen, err)
+		}
+		if _, err := a.PeekAnalysisLock(t.Context(), "missing"); !errors.Is(err, lease.ErrNotFound) {
+			t.Errorf("missing: %v, want ErrNotFound", err)
+		}
+		if _, err := a.PeekAnalysisLock(t.Context(), "a/b"); !errors.Is(err, lease.ErrInvalidKey) {
+			t.Errorf("a/b: %v, want ErrInvalidKey", err)
 		}
 	})
 }

@@ -41,6 +41,8 @@ func CheckID(id string) error {
 		problem = "has a slash"
 	case len(id) >= 4 && strings.HasPrefix(id, "__") && strings.HasSuffix(id, "__"):
 		problem = "is reserved: __…__"
+	case strings.ContainsRune(id, utf8.RuneError): // JSON decodes half a surrogate pair to it
+		problem = "has a replacement character (U+FFFD)"
 	case strings.ContainsFunc(id, unicode.IsControl):
 		problem = "has a control character"
 	default:

@@ -51,13 +51,34 @@ func (l *Ledger) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl 
 		skip.Reason = lease.AlreadyFinished
 	case errors.As(err, &held):
 		skip.Reason, skip.ExpiresAt, skip.Remaining = lease.Locked, held.ExpiresAt, held.Remaining
-		skip.Grant = lease.Grant{Owner: held.Owner, Token: held.Token}
+		skip.Grant, skip.Own = lease.Grant{Owner: held.Owner, Token: held.Token}, held.Own
 	case errors.Is(err, lease.ErrExhausted):
 		skip.Reason = lease.AttemptsExhausted
 	default:
 		return lease.Acquisition{}, err
 	}
 	return skip, nil
+}
+
+// PeekAnalysisLock reads who holds the lock of an analysis, and until when:
+// Reason is lease.Locked, or empty where nobody does. One round trip.
+func (l *Ledger) PeekAnalysisLock(ctx context.Context, id string) (lease.Acquisition, error) {
+	if err := CheckID(id); err != nil {
+		return lease.Acquisition{}, err
+	}
+	c, err := l.store.Load(ctx, id)
+	switch {
+	case err != nil:
+		return lease.Acquisition{}, outOfReach(err)
+	case !c.Exists:
+		return lease.Acquisition{}, lease.ErrNotFound
+	}
+	lock := c.Doc.Lock
+	seen := lease.Acquisition{Status: c.Doc.Status, Attempt: lock.Attempts}
+	if !lock.Finished && !lease.Abandoned(lock, c.At) {
+		seen.Reason, seen.Grant, seen.ExpiresAt, seen.Remaining = lease.Locked, lock.Grant(), lock.ExpiresAt, lock.ExpiresAt.Sub(c.At)
+	}
+	return seen, nil
 }
 
 // taken sets an analysis's own fields in the commit of its acquisition, or of

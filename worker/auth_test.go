@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"bytes"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -119,5 +120,24 @@ func TestWithoutKeysNobodyGetsIn(t *testing.T) {
 			t.Errorf("answered after %v and %d calls", took, b.Calls.Total())
 		}
 		w.as(t, "/internal/tasks/analysis", "Bearer garbage").check(t, 401, map[string]any{"reason": "unauthenticated"})
+	})
+}
+
+// untouched is a body that nobody is to read.
+type untouched struct{ *testing.T }
+
+func (u untouched) Read([]byte) (int, error) {
+	u.Error("the body was read")
+	return 0, io.EOF
+}
+
+func TestTheBodyOfAForgedCallIsNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, emulatortest.Embedded(t), succeed)
+		w.guarded(t, true)
+		for _, path := range []string{"/internal/tasks/analysis", "/internal/tasks/recover"} {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, untouched{t})
+			w.send(t, r).check(t, 401, map[string]any{"reason": "unauthenticated"})
+		}
 	})
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"strconv"
+	"strings"
 	"time"
 
 	"taskguard/lease"
@@ -22,36 +23,52 @@ const (
 	// followTimeout bounds the booking of a follow-up.
 	followTimeout = 5 * time.Second
 	// replaceTimeout bounds a booking on SIGTERM. A release has then ended within
-	// 7 s, and what is not booked the queue retries by itself.
-	replaceTimeout = time.Second
+	// 7 s, and at 8 s the process goes; what is not booked the queue retries by
+	// itself.
+	replaceTimeout = 700 * time.Millisecond
 )
+
+// followSuffix marks the names of follow-ups.
+const followSuffix = "-after"
 
 // follow books the delivery that comes when the lock in the way has expired.
 // Its name is made of the lock as it is now, so many duplicates book one, and
-// one that its holder has extended meanwhile books the next. That a name is
-// taken counts as booked, unless it is the name of the delivery at hand: its
-// acknowledgement would leave none.
+// one that its holder has extended meanwhile books the next.
+//
+// That a name is taken counts as booked: its task is yet to come, or has left
+// the matter to one for a later lock, and so on. That later one must never be
+// the delivery at hand. So its own name does not count, and a follow-up, which
+// may come early by the store's clock, is not answered from this process's own
+// memory of the lock, which may be older than what its name is made of.
 func (g *Guard) follow(ctx context.Context, d Delivery, acq lease.Acquisition) bool {
-	name := taskqueue.Name("follow", d.AnalysisID, strconv.FormatInt(acq.Grant.Token, 10), acq.ExpiresAt.UTC().Format(time.RFC3339Nano))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), followTimeout)
+	defer cancel()
+	if acq.Own && strings.HasSuffix(d.Task, followSuffix) {
+		var err error
+		if acq, err = g.Locks.PeekAnalysisLock(ctx, d.AnalysisID); err != nil || acq.Reason != lease.Locked {
+			return false
+		}
+	}
+	name := taskqueue.Name("follow", d.AnalysisID, strconv.FormatInt(acq.Grant.Token, 10), acq.ExpiresAt.UTC().Format(time.RFC3339Nano)) + followSuffix
 	if name == d.Task {
 		return false
 	}
-	return g.book(ctx, followTimeout, taskqueue.Task{Name: name, AnalysisID: d.AnalysisID, At: acq.ExpiresAt.Add(followDelay)})
+	return g.book(ctx, taskqueue.Task{Name: name, AnalysisID: d.AnalysisID, At: acq.ExpiresAt.Add(followDelay)})
 }
 
 // replace books a delivery for now in the place of one whose run was stopped.
-// A token is released once, so the name is used once.
-func (g *Guard) replace(ctx context.Context, id string, token int64) bool {
-	return g.book(ctx, replaceTimeout, taskqueue.Task{Name: taskqueue.Name("replace", id, strconv.FormatInt(token, 10)), AnalysisID: id})
+// An owner is stopped once, so the name is used once.
+func (g *Guard) replace(ctx context.Context, id, owner string) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), replaceTimeout)
+	defer cancel()
+	return g.book(ctx, taskqueue.Task{Name: taskqueue.Name("replace", id, owner), AnalysisID: id})
 }
 
-// book reports whether t is in the queue. It goes on when ctx has ended.
-func (g *Guard) book(ctx context.Context, limit time.Duration, t taskqueue.Task) bool {
+// book reports whether t is in the queue, or was under the same name.
+func (g *Guard) book(ctx context.Context, t taskqueue.Task) bool {
 	if g.Queue == nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	defer cancel()
 	t.Deadline = DispatchDeadline(g.RunTimeout)
 	if _, err := g.Queue.Book(ctx, t); err != nil {
 		g.Log.WarnContext(ctx, "no delivery booked", "analysis_id", t.AnalysisID, "error", err)

@@ -65,14 +65,73 @@ func TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged(t *testing.T) {
 			t.Fatalf("tasks = %v, want one", q.tasks())
 		}
 		for name := range q.tasks() { // it comes too early, such as by the operator's hand
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(`{"analysis_id":"x"}`))
-			r.Header.Set("X-CloudTasks-TaskName", name[strings.LastIndex(name, "/")+1:])
-			a := w.send(t, r)
+			a := w.asTask(t, name[strings.LastIndex(name, "/")+1:])
 			a.check(t, 409, map[string]any{"acquired": false, "reason": "locked"})
 			if a.RetryAfter != "100" {
 				t.Errorf("Retry-After = %q, want 100", a.RetryAfter)
 			}
 		}
+	})
+}
+
+// Two locks may expire at one instant. The follow-up of the first, whose name
+// stays taken for a day, is none for the second.
+func TestEachLockHasAFollowUpOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), startQueue(t)
+		w := start(t, b, succeed)
+		w.guard.Queue = q.Queue
+		held(t, b, "x", 100*time.Second)
+		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked"})
+		b.Merge(t, "x", map[string]any{"lockOwner": "others", "lockToken": 2})
+		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked"})
+		if n := len(q.tasks()); n != 2 {
+			t.Errorf("%d follow-ups, want 2", n)
+		}
+	})
+}
+
+// asTask delivers x as the task of that name.
+func (w *instance) asTask(t *testing.T, task string) answer {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(`{"analysis_id":"x"}`))
+	r.Header.Set("X-CloudTasks-TaskName", task)
+	return w.send(t, r)
+}
+
+// The holder's own memory of its lock may be older than a follow-up that comes
+// early. Acknowledged for the sake of the lock before, each of the two would
+// have left the matter to the other.
+func TestAFollowUpIsNotAnsweredFromMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), &full{}
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		running, end := make(chan struct{}), make(chan struct{})
+		holder := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			close(running)
+			<-end
+			return "done", nil
+		})
+		other := start(t, b, succeed)
+		holder.guard.Queue, other.guard.Queue = q, q
+		done := make(chan answer)
+		go func() { done <- holder.deliver(t, "x") }()
+		<-running
+		b.Merge(t, "x", map[string]any{"lockExpiresAt": time.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04:05.000Z")}) // a renewal whose reply is on its way
+		other.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked"})
+		task := q.tasks[0].Name
+		holder.asTask(t, task).check(t, 409, map[string]any{"reason": "locked"})
+		if len(q.tasks) != 1 {
+			t.Errorf("booked %+v for the sake of %s", q.tasks[1:], task)
+		}
+		before := b.Calls.Total()
+		holder.asTask(t, "any-other").check(t, 200, map[string]any{"reason": "locked"})
+		if n := b.Calls.Total() - before; n != 0 {
+			t.Errorf("%d calls to answer a duplicate from memory, want none", n)
+		}
+		close(end)
+		(<-done).check(t, 200, map[string]any{"status": "READY"})
+		other.asTask(t, task).check(t, 200, map[string]any{"reason": "already_finished"})
 	})
 }
 
@@ -183,6 +242,47 @@ func TestAStoppedRunIsBookedAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A name stays taken for a day, and a document that was made anew begins at
+// token 1 again.
+func TestAStoppedRunOfADocumentMadeAnewIsBookedToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), startQueue(t)
+		next := start(t, b, succeed)
+		q.serve(next)
+		for round := range 2 {
+			b.Put(t, "x", map[string]any{"status": "QUEUED"})
+			var w *instance
+			w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+				w.stop(worker.ErrStopping)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			})
+			w.guard.Queue = q.Queue
+			w.deliver(t, "x").check(t, 200, map[string]any{"reason": "shutting_down"})
+			if err := q.Idle(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			checkFields(t, b, "x", map[string]any{"status": "READY"})
+			if n := len(q.statuses()); n != round+1 {
+				t.Errorf("%d deliveries after %d stops", n, round+1)
+			}
+			b.Delete(t, "x")
+		}
+	})
+}
+
+func TestWhatIsStoppedBeforeItBeganAsksForNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		w := start(t, b, succeed)
+		ctx, stop := context.WithCancelCause(t.Context())
+		stop(worker.ErrStopping)
+		if o := w.guard.Deliver(ctx, worker.Delivery{AnalysisID: "x"}); o.Case != worker.NotClaimed || b.Calls.Total() != 0 {
+			t.Errorf("outcome %v after %d calls", o.Case, b.Calls.Total())
+		}
+	})
 }
 
 // full is a queue that takes everything, and keeps it.

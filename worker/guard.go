@@ -18,6 +18,7 @@ type Locks interface {
 	AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (lease.Acquisition, error)
 	HoldAnalysisLock(ctx context.Context, id, owner string, body func(ctx context.Context, input json.RawMessage) error) error
 	ReleaseAnalysisLock(ctx context.Context, id, owner string, refund bool) error
+	PeekAnalysisLock(ctx context.Context, id string) (lease.Acquisition, error)
 }
 
 // Records takes what a run came to; repo.Analyses does.
@@ -59,6 +60,9 @@ type Delivery struct {
 // ctx ends only with the process, not with the caller.
 func (g *Guard) Deliver(ctx context.Context, d Delivery) Outcome {
 	id := d.AnalysisID
+	if ctx.Err() != nil {
+		return Outcome{Case: NotClaimed, ID: id, Err: ErrStopping}
+	}
 	owner := g.Instance + "/" + rand.Text() // new for each delivery: 22 overlaps in 200 runs came of one per process
 	// Not cut short by a stop: a lock might be taken that nobody knows of.
 	acq, err := g.Locks.AcquireAnalysisLock(context.WithoutCancel(ctx), id, owner, 0)
@@ -123,7 +127,7 @@ func (g *Guard) run(ctx context.Context, id, owner string, acq lease.Acquisition
 		return g.fail(ctx, id, owner, permanent.Code, permanent.Message)
 	case errors.Is(context.Cause(ctx), ErrStopping):
 		o := Outcome{Case: ShuttingDown, Err: ErrStopping}
-		if g.release(ctx, id, owner, true) && g.replace(ctx, id, acq.Grant.Token) {
+		if g.release(ctx, id, owner, true) && g.replace(ctx, id, owner) {
 			o.Case = ShuttingDownBooked
 		}
 		return o
@@ -152,7 +156,7 @@ func (g *Guard) run(ctx context.Context, id, owner string, acq lease.Acquisition
 func (g *Guard) complete(ctx context.Context, id, owner string, result any) Outcome {
 	err := g.Records.Complete(ctx, id, owner, result)
 	if errors.Is(err, lease.ErrRefused) { // the document has other fields too, which nobody else could count
-		g.Log.WarnContext(ctx, "result refused", "analysis_id", id, "error", err)
+		g.Log.WarnContext(ctx, "Firestore refused the result", "analysis_id", id) // its words may quote the result
 		return g.fail(ctx, id, owner, orchestrator.CodeResultTooLarge, "result: the document cannot hold it beside its other fields")
 	}
 	return g.finished(ctx, id, owner, Outcome{Case: Ran}, err)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Case is what a delivery came to.
+// Case is what a request came to.
 type Case int
 
 // The cases of the contract.
@@ -155,7 +155,11 @@ func (o Outcome) answer() (code int, a Answer) {
 	return row.code, a
 }
 
-// retryAfter is RetryIn in whole seconds, at least 1.
+// maxRetryAfter bounds Retry-After: a lock may expire in a year by a wrong clock,
+// and be freed in a minute, and this task may be the only one.
+const maxRetryAfter = 10 * time.Minute
+
+// retryAfter is RetryIn in whole seconds, from 1 to 600.
 func (o Outcome) retryAfter() int {
-	return max(1, int(math.Ceil(o.RetryIn.Seconds())))
+	return max(1, int(math.Ceil(min(o.RetryIn, maxRetryAfter).Seconds())))
 }

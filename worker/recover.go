@@ -22,8 +22,9 @@ type Backlog interface {
 
 const (
 	// recoverLimit is how many analyses one call reads. Those booked already in
-	// this hour count too.
-	recoverLimit = 1000
+	// this hour count too, and those that can never be delivered, so it is far
+	// above any of these.
+	recoverLimit = 10_000
 	// recoverTimeout bounds a call; the next is due in a minute.
 	recoverTimeout = 50 * time.Second
 	bookers        = 16
@@ -41,9 +42,9 @@ var ErrNoQueue = errors.New("worker: no queue is configured: TASK_QUEUE is not s
 // Recover books a delivery for each analysis that nobody works on: whose worker
 // has died after its delivery was acknowledged, or whose delivery was never
 // made. A name lasts an hour, so a backlog is not booked again by each call,
-// and a delivery that came to nothing is. It stops at the first booking that
-// fails, with what it has done so far. It is safe to call at any time, from
-// anywhere, also at once.
+// and a delivery that came to nothing is. A booking that fails holds up no
+// other; the first error is returned with what was done. It tries for at most
+// 50 s, and is safe to call at any time, from anywhere, also at once.
 func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	if g.Queue == nil {
 		return Recovery{}, ErrNoQueue
@@ -64,13 +65,10 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 		return r, fmt.Errorf("worker: recover: %w", err)
 	}
 	news := make([]bool, len(tasks))
-	booking, ctx := errgroup.WithContext(ctx)
+	var booking errgroup.Group
 	booking.SetLimit(bookers)
 	for i, t := range tasks {
 		booking.Go(func() error {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
 			already, err := g.Queue.Book(ctx, t)
 			news[i] = err == nil && !already
 			return err

@@ -90,6 +90,23 @@ func TestARecoveryThatCannotBookSaysSo(t *testing.T) {
 	})
 }
 
+// What cannot be delivered, and what waits for its delivery, hides nothing.
+func TestRecoveryFindsWhatIsBehindWhatCannotMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), startQueue(t)
+		w := start(t, b, succeed)
+		w.guard.Queue = q.Queue
+		for i := range 1200 {
+			b.Put(t, fmt.Sprint(i), map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z", "lockToken": map[int]any{0: "malformed"}[i%3]})
+		}
+		for _, id := range []string{"a\x01b", "a\uFFFDb"} { // Firestore holds them; no delivery could name them
+			b.Put(t, id, map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
+		}
+		b.Put(t, "good", map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:01.000Z"})
+		w.recover(t).check(t, 200, map[string]any{"found": 801.0, "booked": 801.0})
+	})
+}
+
 // refusing is a queue that takes nothing.
 type refusing struct{}
 
@@ -107,8 +124,8 @@ func (n overdue) Abandoned(_ context.Context, limit int, each func(id string, to
 
 func TestARecoveryIsBounded(t *testing.T) {
 	g := &worker.Guard{Backlog: overdue(1_000_000), Queue: &full{}}
-	if r, err := g.Recover(t.Context()); err != nil || r.Found != 1000 || r.Booked != 1000 {
-		t.Errorf("recovered %+v, %v; want 1,000", r, err)
+	if r, err := g.Recover(t.Context()); err != nil || r.Found != 10_000 || r.Booked != 10_000 {
+		t.Errorf("recovered %+v, %v; want 10,000", r, err)
 	}
 	g.Queue = refusing{}
 	if r, err := g.Recover(t.Context()); err == nil || r.Booked != 0 {

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -246,25 +245,24 @@ func readTask(w http.ResponseWriter, r *http.Request) (id string, err error) {
 	case err != nil:
 		return "", errors.New("the body did not arrive in full")
 	}
-	var task struct {
-		AnalysisID *string `json:"analysis_id"`
-	}
 	switch {
 	case len(body) == 0:
 		return "", errors.New(`the body is empty; want {"analysis_id": "…"}`)
 	case !utf8.Valid(body): // encoding/json would replace what is not
 		return "", errors.New("the body is not UTF-8")
 	}
-	if err := json.Unmarshal(body, &task); err != nil {
+	var task map[string]json.RawMessage // a struct would also take ANALYSIS_ID for the field
+	if json.Unmarshal(body, &task) != nil || task == nil {
 		return "", errors.New(`the body is not the JSON object {"analysis_id": "…"}`)
 	}
-	switch {
-	case task.AnalysisID == nil:
+	var named *string
+	switch raw, there := task["analysis_id"]; {
+	case !there:
 		return "", errors.New("analysis_id is missing")
-	case strings.ContainsRune(*task.AnalysisID, utf8.RuneError): // half a surrogate pair decodes to this
-		return "", errors.New("analysis_id is not UTF-8")
+	case json.Unmarshal(raw, &named) != nil || named == nil:
+		return "", errors.New("analysis_id is not a string")
 	}
-	return *task.AnalysisID, nil
+	return *named, nil
 }
 
 func (s *Server) answer(c echo.Context, o Outcome) error {

@@ -34,6 +34,12 @@ var repoRooms = []room{
 			new:  `l.ExpiresAt = time.Time{}`,
 			test: "TestLockFields/unreadable,_updated_now",
 		},
+		{
+			name: "a heartbeat does not write updatedAt",
+			old:  `set("updatedAt", true, `,
+			new:  `set("updatedAt", prev.Status != next.Status, `,
+			test: "TestAHeartbeatIsAnUpdate/embedded",
+		},
 	}},
 	{"repo/abandoned.go", []bug{
 		{

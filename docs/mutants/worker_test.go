@@ -36,6 +36,24 @@ var workerRooms = []room{
 	}},
 	{"worker/booking.go", []bug{
 		{
+			name: "a follow-up's name lacks the token",
+			old:  `d.AnalysisID, strconv.FormatInt(acq.Grant.Token, 10), acq`,
+			new:  `d.AnalysisID, strconv.Itoa(0), acq`,
+			test: "TestEachLockHasAFollowUpOfItsOwn",
+		},
+		{
+			name: "a follow-up is answered from memory",
+			old:  `if acq.Own && strings`,
+			new:  `if false && acq.Own && strings`,
+			test: "TestAFollowUpIsNotAnsweredFromMemory",
+		},
+		{
+			name: "the delivery in the place of a stopped run has one name for ever",
+			old:  `taskqueue.Name("replace", id, owner)`,
+			new:  `taskqueue.Name("replace", id)`,
+			test: "TestAStoppedRunOfADocumentMadeAnewIsBookedToo",
+		},
+		{
 			name: "a follow-up's name lacks the expiry",
 			old:  `, acq.ExpiresAt.UTC().Format(time.RFC3339Nano))`,
 			new:  `)`,
@@ -74,6 +92,12 @@ var workerRooms = []room{
 			old:  `		if !refused {`,
 			new:  `		if !refused || message == "recovery" {`,
 			test: "TestAForgedCallIsRefusedBeforeAnythingIsRead",
+		},
+		{
+			name: "the body is read before the caller is known",
+			old:  "\t\to, refused := s.refused(c.Request())",
+			new:  "\t\t_, _ = io.ReadAll(c.Request().Body)\n\t\to, refused := s.refused(c.Request())",
+			test: "TestTheBodyOfAForgedCallIsNotRead",
 		},
 	}},
 	{"worker/taskqueue/queue.go", []bug{{

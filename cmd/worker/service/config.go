@@ -55,6 +55,9 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 		LogLevel:     e.level("LOG_LEVEL"),
 		limits:       defaultLimits(),
 	}
+	if c.RunTimeout > 24*time.Hour {
+		e.problem("RUN_TIMEOUT", "%v is over 24h, and Cloud Run ends a request after one", c.RunTimeout)
+	}
 	c.Policy = e.policy()
 	err := repo.CheckCollection(c.Collection)
 	if err != nil {
