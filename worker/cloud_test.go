@@ -130,8 +130,8 @@ func (q *queue) tasks() map[string]bool {
 func (q *queue) statuses() (all []int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, d := range q.deliveries {
-		all = append(all, d.Status)
+	for i := range q.deliveries {
+		all = append(all, q.deliveries[i].Status)
 	}
 	return all
 }

@@ -231,7 +231,7 @@ func (s *Server) record(ctx context.Context, message string, o Outcome, took tim
 	if answers[o.Case].counts {
 		attrs = append(attrs, slog.Int("found", o.Found), slog.Int("booked", o.Booked))
 	}
-	s.log.LogAttrs(ctx, level, message, attrs...)
+	s.log.LogAttrs(ctx, level, message, attrs...) //nolint:sloglint // delivery or recovery
 }
 
 // readTask reads {"analysis_id": "…"} whatever its Content-Type: Cloud Tasks

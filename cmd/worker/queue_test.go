@@ -56,7 +56,7 @@ func newTasks(t *testing.T) *tasks {
 	q.host = l.Addr().String()
 	var served sync.WaitGroup
 	served.Go(func() { _ = q.Serve(l) })
-	t.Cleanup(func() { q.Server.Close(); served.Wait() })
+	t.Cleanup(func() { q.Close(); served.Wait() })
 	conn, err := q.Dial()
 	if err != nil {
 		t.Fatal(err)

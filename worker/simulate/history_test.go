@@ -204,7 +204,7 @@ func decisive(history []operation) (ops []operation) {
 	}
 	for _, op := range history {
 		idle := op.kind == acquire && len(op.meant) == 0 || op.kind == renew && !told[op.expires]
-		if op.answer != remembered && !(op.answer == unknown && idle) {
+		if op.answer != remembered && (op.answer != unknown || !idle) {
 			ops = append(ops, op)
 		}
 	}
