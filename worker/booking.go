@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"strconv"
-	"strings"
 	"time"
 
 	"taskguard/lease"
@@ -28,37 +27,45 @@ const (
 	replaceTimeout = 700 * time.Millisecond
 )
 
-// followSuffix marks the names of follow-ups.
-const followSuffix = "-after"
-
 // follow books the delivery that comes when the lock in the way has expired.
-// Its name is made of the lock as it is now, so many duplicates book one, and
-// one that its holder has extended meanwhile books the next.
+// Its name is made of the lock as the store has it, so many duplicates book
+// one, and one that its holder has extended meanwhile books the next. Where the
+// lock is known from this process's own memory, it is read for that.
 //
 // That a name is taken counts as booked: its task is yet to come, or has left
-// the matter to one for a later lock, and so on. That later one must never be
-// the delivery at hand. So its own name does not count, and a follow-up, which
-// may come early by the store's clock, is not answered from this process's own
-// memory of the lock, which may be older than what its name is made of.
-func (g *Guard) follow(ctx context.Context, d Delivery, acq lease.Acquisition) bool {
+// the matter to one for a later lock, and so on, which must not be the delivery
+// at hand. So its own name does not count; and what is named was read after the
+// delivery came, so that nothing for a later lock can have come before it.
+func (g *Guard) follow(ctx context.Context, d Delivery, acq lease.Acquisition) (o Outcome) {
+	o = Outcome{Case: Locked, ID: d.AnalysisID, RetryAt: acq.ExpiresAt, RetryIn: acq.Remaining}
+	if g.Queue == nil {
+		return o
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), followTimeout)
 	defer cancel()
-	if acq.Own && strings.HasSuffix(d.Task, followSuffix) {
-		var err error
-		if acq, err = g.Locks.PeekAnalysisLock(ctx, d.AnalysisID); err != nil || acq.Reason != lease.Locked {
-			return false
+	if acq.Own {
+		seen, err := g.Locks.PeekAnalysisLock(ctx, d.AnalysisID)
+		if err != nil {
+			return o
+		}
+		o.RetryAt, o.RetryIn = seen.ExpiresAt, seen.Remaining
+		if acq = seen; acq.Reason != lease.Locked {
+			return o // it has just been freed
 		}
 	}
-	name := taskqueue.Name("follow", d.AnalysisID, strconv.FormatInt(acq.Grant.Token, 10), acq.ExpiresAt.UTC().Format(time.RFC3339Nano)) + followSuffix
-	if name == d.Task {
-		return false
+	name := taskqueue.Name("follow", d.AnalysisID, strconv.FormatInt(acq.Grant.Token, 10), acq.ExpiresAt.UTC().Format(time.RFC3339Nano))
+	if name != d.Task && g.book(ctx, taskqueue.Task{Name: name, AnalysisID: d.AnalysisID, At: acq.ExpiresAt.Add(followDelay)}) {
+		o.Case = LockedBooked
 	}
-	return g.book(ctx, taskqueue.Task{Name: name, AnalysisID: d.AnalysisID, At: acq.ExpiresAt.Add(followDelay)})
+	return o
 }
 
 // replace books a delivery for now in the place of one whose run was stopped.
 // An owner is stopped once, so the name is used once.
 func (g *Guard) replace(ctx context.Context, id, owner string) bool {
+	if g.Queue == nil {
+		return false
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), replaceTimeout)
 	defer cancel()
 	return g.book(ctx, taskqueue.Task{Name: taskqueue.Name("replace", id, owner), AnalysisID: id})
@@ -66,9 +73,6 @@ func (g *Guard) replace(ctx context.Context, id, owner string) bool {
 
 // book reports whether t is in the queue, or was under the same name.
 func (g *Guard) book(ctx context.Context, t taskqueue.Task) bool {
-	if g.Queue == nil {
-		return false
-	}
 	t.Deadline = DispatchDeadline(g.RunTimeout)
 	if _, err := g.Queue.Book(ctx, t); err != nil {
 		g.Log.WarnContext(ctx, "no delivery booked", "analysis_id", t.AnalysisID, "error", err)

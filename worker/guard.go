@@ -78,11 +78,7 @@ func (g *Guard) Deliver(ctx context.Context, d Delivery) Outcome {
 	case acq.Reason == lease.AttemptsExhausted:
 		return Outcome{Case: Failed, ID: id, Err: lease.ErrExhausted, Code: lease.AttemptsExhausted}
 	}
-	o := Outcome{Case: Locked, ID: id, RetryAt: acq.ExpiresAt, RetryIn: acq.Remaining}
-	if g.follow(ctx, d, acq) {
-		o.Case = LockedBooked
-	}
-	return o
+	return g.follow(ctx, d, acq)
 }
 
 // refusal is the outcome of an acquisition that could not be decided.

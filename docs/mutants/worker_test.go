@@ -42,10 +42,10 @@ var workerRooms = []room{
 			test: "TestEachLockHasAFollowUpOfItsOwn",
 		},
 		{
-			name: "a follow-up is answered from memory",
-			old:  `if acq.Own && strings`,
-			new:  `if false && acq.Own && strings`,
-			test: "TestAFollowUpIsNotAnsweredFromMemory",
+			name: "a follow-up is made of the holder's memory of its lock",
+			old:  `if acq.Own {`,
+			new:  `if false {`,
+			test: "TestWhatIsBookedIsMadeOfTheStoresLock",
 		},
 		{
 			name: "the delivery in the place of a stopped run has one name for ever",
@@ -61,10 +61,8 @@ var workerRooms = []room{
 		},
 		{
 			name: "the follow-up itself is acknowledged because its name is taken",
-			old: `	if name == d.Task {
-		return false
-	}
-`,
+			old:  `name != d.Task && g.book(`,
+			new:  `g.book(`,
 			test: "TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged",
 		},
 		{
