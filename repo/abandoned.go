@@ -51,6 +51,9 @@ func (a *Analyses) Abandoned(ctx context.Context, limit int, each func(id string
 	return nil
 }
 
+// maxWarnings bounds what a call says of documents that it must skip each time.
+const maxWarnings = 10
+
 // abandonedTimeout bounds Abandoned, whose next call is due in a minute.
 const abandonedTimeout = 15 * time.Second
 
@@ -81,6 +84,7 @@ func (a *Analyses) unfinishedSince(ctx context.Context, cutoff time.Time, limit 
 	docs := query.Documents(ctx)
 	defer docs.Stop()
 	var found []Analysis
+	stuck := 0
 	for {
 		snap, err := docs.Next()
 		if errors.Is(err, iterator.Done) {
@@ -89,17 +93,17 @@ func (a *Analyses) unfinishedSince(ctx context.Context, cutoff time.Time, limit 
 		if err != nil {
 			return nil, abandonedError(err)
 		}
-		if CheckID(snap.Ref.ID) != nil {
-			a.documents.codec.log.WarnContext(ctx, "analysis not recovered: its id cannot be delivered", "analysis_id", snap.Ref.ID)
-			continue
-		}
 		d, err := a.documents.codec.decode(snap)
-		if err != nil {
-			a.documents.codec.log.WarnContext(ctx, "malformed analysis not recovered",
-				"analysis_id", d.ID, "field", "lockToken", "type", kind(snap.Data()["lockToken"]))
+		if err = errors.Join(CheckID(snap.Ref.ID), err); err == nil {
+			found = append(found, d)
 			continue
 		}
-		found = append(found, d)
+		if stuck++; stuck <= maxWarnings {
+			a.documents.codec.log.WarnContext(ctx, "analysis not recovered: no delivery could bring it to its end", "analysis_id", snap.Ref.ID, "error", err)
+		}
+	}
+	if stuck > maxWarnings {
+		a.documents.codec.log.WarnContext(ctx, "more analyses are not recovered", "analyses", stuck)
 	}
 	slices.SortStableFunc(found, func(a, b Analysis) int { return a.UpdatedAt.Compare(b.UpdatedAt) })
 	return found, nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -170,13 +171,21 @@ func TestAMalformedAnalysisIsNotRecoveredAndTheLogSaysWhich(t *testing.T) {
 			t.Errorf("abandoned: %q, want good", got)
 		}
 		line := text.String()
-		for _, want := range []string{"level=WARN", "analysis_id=bad", "field=lockToken", `type="a string"`} {
+		for _, want := range []string{"level=WARN", "analysis_id=bad", "field lockToken is a string"} {
 			if !strings.Contains(line, want) {
 				t.Errorf("log %q lacks %s", line, want)
 			}
 		}
 		if strings.Contains(line, "secret") || strings.Count(line, "\n") != 1 {
 			t.Errorf("log %q, want one line without the value", line)
+		}
+		for i := range 30 {
+			b.Put(t, fmt.Sprint("bad", i), map[string]any{"status": Queued, "updatedAt": old, "lockToken": "secret"})
+		}
+		text.Reset()
+		abandoned(t, a, 100)
+		if n := strings.Count(text.String(), "\n"); n != maxWarnings+1 || !strings.Contains(text.String(), "analyses=31") {
+			t.Errorf("%d lines of 31 documents that must be skipped each minute, want %d: %s", n, maxWarnings+1, &text)
 		}
 	})
 }

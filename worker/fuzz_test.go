@@ -46,6 +46,9 @@ func FuzzRequest(f *testing.F) {
 			t.Fatalf("%d %q: %v", rec.Code, rec.Body, err)
 		}
 		valid := a.AnalysisID != "" && repo.CheckID(a.AnalysisID) == nil
+		if body == `{"analysis_id":"x"}` && rec.Code != 200 {
+			t.Errorf("a good request answered %d %s", rec.Code, rec.Body)
+		}
 		switch {
 		case rec.Code == 200 && a.AnalysisID == "x" && a.Status == "READY":
 		case rec.Code == 404 && a.Reason == "not_found" && valid:
