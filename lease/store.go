@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -72,10 +73,19 @@ func Edit[D any](ctx context.Context, s Store[D], key string, from *Cell[D],
 			return e.cell, err
 		}
 		if !pause(ctx, e.tries, errors.Is(err, ErrConflict)) {
-			return e.cell, fmt.Errorf("%w: %w (%w)", ErrUnavailable, err, context.Cause(ctx))
+			return e.cell, unavailable(err, context.Cause(ctx))
 		}
 		e.tries++
 	}
+}
+
+// unavailable says what the last try came to and, if that does not say so, why
+// there was no other.
+func unavailable(last, cause error) error {
+	if strings.Contains(last.Error(), cause.Error()) {
+		return fmt.Errorf("%w: %w", ErrUnavailable, last)
+	}
+	return fmt.Errorf("%w: %w (%w)", ErrUnavailable, last, cause)
 }
 
 type edit[D any] struct {

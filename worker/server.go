@@ -208,9 +208,10 @@ func (s *Server) Drain(ctx context.Context) (left int) {
 // record is the one log line of a request.
 func (s *Server) record(ctx context.Context, message string, o Outcome, took time.Duration) {
 	code, _ := o.answer()
-	level := slog.LevelInfo
-	if code >= http.StatusInternalServerError || o.Case == LockLost {
-		level = slog.LevelWarn
+	level := slog.LevelWarn
+	switch o.Case {
+	case Ran, AlreadyFinished, Locked, LockedBooked, ShuttingDownBooked, Recovered:
+		level = slog.LevelInfo
 	}
 	attrs := []slog.Attr{slog.String("outcome", o.Case.String()), slog.Int("status", code), slog.Int64("duration_ms", took.Milliseconds())}
 	if o.ID != "" && o.Case != BadRequest {

@@ -89,7 +89,7 @@ func TestRecoverBooksWhatNobodyWorksOnOnceAnHour(t *testing.T) {
 	}
 	abandoned(t, env, "malformed")
 	put(t, env, "malformed", map[string]any{"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00.000Z", "lockToken": "7"})
-	taskguard(t, env, "recover", "--json").want(t, exitDone, `{"found":4,"booked":0}`, "malformed analysis not recovered", "analysis_id=malformed")
+	taskguard(t, env, "recover", "--json").want(t, exitDone, `{"found":4,"booked":0}`, "analysis not recovered", "analysis_id=malformed")
 }
 
 // LOCK_TTL is how old an analysis must be.

@@ -258,7 +258,7 @@ func (c Config) attrs() []slog.Attr {
 		queue = c.Queue.Queue
 	}
 	return []slog.Attr{
-		slog.String("task_auth", c.Auth), slog.String("task_queue", queue),
+		slog.String("task_auth", c.Auth), slog.String("task_keys", redact(c.Token.KeysURL)), slog.String("task_queue", queue),
 		slog.String("project", c.Project), slog.String("database", c.Database), slog.String("collection", c.Collection),
 		slog.String("emulator", c.Emulator), slog.String("analyzer", redact(c.AnalyzerSpec)),
 		slog.String("lock_ttl", c.Policy.TTL.String()), slog.String("lock_heartbeat", c.Policy.Heartbeat.String()),
