@@ -138,6 +138,44 @@ func (a *analyzer) running(t testing.TB, id string) run {
 	return a.until(t, id, "run", func(runs []run) bool { return len(runs) > 0 })[0]
 }
 
+// hold lets a live run go on until its worker is gone, or for that long. It is
+// false if the run has ended.
+func (a *analyzer) hold(r run, most time.Duration) (live bool) {
+	a.change(func() {
+		for _, other := range a.runs {
+			if other.analysis == r.analysis && other.token == r.token && other.ended.IsZero() && other.left() > 0 {
+				other.plan, live = time.Since(other.began)+most, true
+			}
+		}
+	})
+	return live
+}
+
+// over waits until a run has ended, or for that long.
+func (a *analyzer) over(r run, most time.Duration) {
+	for end := time.Now().Add(most); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if len(a.live(func(l run) bool { return l.analysis == r.analysis && l.token == r.token })) == 0 {
+			return
+		}
+	}
+}
+
+// planned works until the run's plan is over, which hold may put off.
+func (a *analyzer) planned(r *run, plan time.Duration) {
+	a.change(func() { r.plan = plan })
+	for left := plan; left > 0 && !r.isGone(); {
+		r.works(left)
+		a.mu.Lock()
+		if left = r.left(); left <= 0 {
+			r.plan = 0 // from here on it is too late to hold it
+		}
+		a.mu.Unlock()
+	}
+}
+
+// left is how much of the plan is; the caller holds the analyzer's mu.
+func (r *run) left() time.Duration { return r.plan - time.Since(r.began) }
+
 // works is how long it takes, or until the run's worker is gone.
 func (r *run) works(d time.Duration) int {
 	end := time.NewTimer(d)

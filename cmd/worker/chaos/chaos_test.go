@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+
+	"taskguard/repo"
 )
 
 // size is how much chaos there is.
@@ -61,17 +63,42 @@ func sizeOf(t *testing.T) size {
 type chaos struct {
 	*stage
 	size
-	store  *store
-	places []*place
+	store    *store
+	operator *repo.Analyses
+	places   []*place
 
 	mu     sync.Mutex
 	counts map[string]int
-	losses map[string]int     // of locks, by analysis
-	pauses map[int][]interval // of workers, by number
-	errs   []error            // of what was done to it, which should have worked
+	losses map[string]int            // of locks, by analysis
+	pauses map[int][]interval        // of workers, by number
+	breaks map[acquisition]time.Time // when the operator unlocked it
+	stalls []interval                // of this machine, as the test has felt them
+	errs   []error                   // of what was done to it, which should have worked
+}
+
+// acquisition is one of an analysis's.
+type acquisition struct {
+	analysis string
+	token    int64
 }
 
 type interval struct{ from, to time.Time }
+
+// watchMachine notes when this machine stands still, until ctx ends: then a
+// worker may be late too.
+func (c *chaos) watchMachine(ctx context.Context) {
+	const tick = 5 * time.Millisecond
+	for before := time.Now(); ctx.Err() == nil; {
+		time.Sleep(tick)
+		now := time.Now()
+		if now.Sub(before) > 2*tick {
+			c.mu.Lock()
+			c.stalls = append(c.stalls, interval{before.Add(tick), now})
+			c.mu.Unlock()
+		}
+		before = now
+	}
+}
 
 func (c *chaos) add(what string) {
 	c.mu.Lock()
@@ -98,9 +125,10 @@ func TestChaos(t *testing.T) {
 	t.Parallel()
 	size := sizeOf(t)
 	t.Logf("CHAOS_SEED=%d: %+v", size.seed, size)
-	c := &chaos{size: size, store: newStore(t, size.full), counts: map[string]int{}, losses: map[string]int{}, pauses: map[int][]interval{}}
+	c := &chaos{size: size, store: newStore(t, size.full), counts: map[string]int{}, losses: map[string]int{}, pauses: map[int][]interval{}, breaks: map[acquisition]time.Time{}}
 	c.stage = newStageOn(t, c.store.host, nil)
 	c.analyzer.analyze = c.analyze
+	c.operator = newOperator(t, c.stage)
 	c.queue = newQueue(t, c.duplicates())
 	c.queue.front.delay = c.delays()
 	t.Cleanup(c.end)
@@ -123,6 +151,7 @@ func TestChaos(t *testing.T) {
 	var watchers sync.WaitGroup
 	watchers.Go(func() { c.recover(throughout) })
 	watchers.Go(func() { c.sample(throughout) })
+	watchers.Go(func() { c.watchMachine(throughout) })
 	c.rage(during)
 	c.proxy.script(nil)
 	raged := time.Since(began)
@@ -173,15 +202,25 @@ func (c *chaos) populate(t *testing.T) {
 func id(i int) string { return fmt.Sprintf("analysis-%03d", i) }
 
 // analyze takes longer than a TTL in the first run of every third analysis and
-// in a third of the others, and fails for now in one of twenty.
+// in a third of the others, several TTLs in the first of one of ten, and fails
+// for now in one of twenty. After an unlock it takes a TTL, in which the run
+// before it has heartbeats to do harm with.
 func (c *chaos) analyze(this *run) int {
 	r := c.random(fmt.Sprint(this.analysis, this.token))
 	plan := some(r, 50*time.Millisecond, c.ttl/3)
 	if r.IntN(3) == 0 || this.token == 1 && strings.ContainsAny(this.analysis[len(this.analysis)-1:], "0369") {
 		plan = some(r, c.ttl*5/4, c.ttl*5/2)
 	}
-	c.analyzer.change(func() { this.plan = plan })
-	this.works(plan)
+	if this.token == 1 && strings.HasSuffix(this.analysis, "0") {
+		plan = some(r, c.ttl*5, c.ttl*8)
+	}
+	c.mu.Lock()
+	_, follows := c.breaks[acquisition{this.analysis, this.token - 1}]
+	c.mu.Unlock()
+	if follows {
+		plan = c.ttl
+	}
+	c.analyzer.planned(this, plan)
 	if r.IntN(20) == 0 {
 		return http.StatusServiceUnavailable
 	}

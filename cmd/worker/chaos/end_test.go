@@ -16,66 +16,6 @@ func firstHangs(r *run) int {
 	return http.StatusOK
 }
 
-func TestSIGTERMReleasesTheLockAndAnotherWorkerFinishes(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, firstHangs)
-	s.queue = newQueue(t, nil)
-	number, env := s.environment("LOCK_TTL=100s") // so that no follow-up can be what brings it
-	p, err := start("worker", env...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.end)
-	s.create(t, "x", nil)
-	answer := p.delivered(t, "x")
-	s.analyzer.running(t, "x")
-	if code := p.terminated(); code != 0 {
-		t.Errorf("exit %d, want 0: %s", code, p.stderr.String())
-	}
-	if got := await(t, "the answer", answer); !got.is(http.StatusOK, `"shutting_down"`) {
-		t.Errorf("answer: %s", got)
-	}
-	doc := s.get(t, "x").Data()
-	if doc["status"] != "QUEUED" || doc["lockOwner"] != nil || doc["lockExpiresAt"] != nil || doc["attempts"] != int64(0) {
-		t.Errorf("document %v", doc)
-	}
-	if runs := s.analyzer.of("x"); runs[0].worker != number || runs[0].answered {
-		t.Errorf("runs %+v", runs)
-	}
-	s.start(t, "LOCK_TTL=100s") // the only one that the queue delivers to
-	doc = s.until(t, "x", "READY", ready).Data()
-	if doc["lockToken"] != int64(2) || doc["attempts"] != int64(1) {
-		t.Errorf("document %v", doc)
-	}
-}
-
-// Cloud Run kills after 10 s.
-func TestSIGTERMWithFirestoreDarkEndsInOrder(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, firstHangs)
-	p := s.start(t, "LOCK_TTL=100s")
-	s.create(t, "x", nil)
-	answer := p.delivered(t, "x")
-	s.analyzer.running(t, "x")
-	light := make(chan struct{})
-	defer close(light)
-	s.proxy.script(func(*call) fault { return fault{name: "dark", before: light, apply: never} })
-	began := time.Now()
-	if code := p.terminated(); code != 0 {
-		t.Errorf("exit %d, want 0: %s", code, p.stderr.String())
-	}
-	t.Logf("ended after %v", time.Since(began).Round(time.Millisecond))
-	if got := await(t, "the answer", answer); !got.is(http.StatusInternalServerError, `"shutting_down"`) {
-		t.Errorf("answer: %s", got)
-	}
-	if s.proxy.count("dark") == 0 {
-		t.Error("nothing was asked of the dark Firestore")
-	}
-	if doc := s.get(t, "x").Data(); doc["lockOwner"] == nil || doc["lockToken"] != int64(1) {
-		t.Errorf("document %v", doc)
-	}
-}
-
 // killed is a worker that is gone in the middle of a run of x.
 func (s *stage) killed(t *testing.T, p *process) {
 	t.Helper()
@@ -120,12 +60,7 @@ func TestAfterAKillTheRecoveryFinishes(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, firstHangs)
 	s.queue = newQueue(t, nil)
-	_, env := s.environment()
-	p, err := start("worker", env...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.end)
+	_, p := s.startApart(t)
 	s.create(t, "x", nil)
 	p.delivered(t, "x") // and never again
 	s.analyzer.running(t, "x")

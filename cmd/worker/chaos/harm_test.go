@@ -4,23 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
-	"os"
-	"os/exec"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
-	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
-
-	"taskguard/emulator/emulatortest"
-	"taskguard/emulator/google"
 )
 
 // place is where one worker is, and after its end the next.
@@ -38,8 +28,11 @@ func (p *place) address() string {
 
 // fill starts a worker.
 func (c *chaos) fill(p *place) error {
-	number, env := c.environment(
+	number, env, err := c.environment(
 		"LOCK_TTL="+c.ttl.String(), "LOCK_HEARTBEAT="+(c.ttl*3/10).String(), "MAX_ATTEMPTS=100000")
+	if err != nil {
+		return err
+	}
 	next, err := start("worker", env...)
 	if err != nil {
 		return err
@@ -82,10 +75,11 @@ func (c *chaos) end() {
 	}
 }
 
-// harmWorkers pauses, kills and stops workers, at least once each. It alone
+// harmWorkers unlocks what they run, pauses, kills and stops workers, at least
+// once each. It alone
 // changes what is in its places.
 func (c *chaos) harmWorkers(ctx context.Context, places []*place, r *rand.Rand) {
-	harms := []func(context.Context, *place, run){c.pause, c.kill, c.stop}
+	harms := []func(context.Context, *place, run){c.unlock, c.pause, c.kill, c.stop}
 	for round := 0; round == 0 || ctx.Err() == nil; round++ {
 		for _, harm := range harms {
 			wait(ctx, time.After(some(r, c.ttl/10, c.ttl)))
@@ -96,13 +90,12 @@ func (c *chaos) harmWorkers(ctx context.Context, places []*place, r *rand.Rand) 
 	}
 }
 
-// target waits a while for a run that has at least a TTL to go, in one of the
-// places.
+// target waits a while for a run in one of the places.
 func (c *chaos) target(ctx context.Context, places []*place, r *rand.Rand) (*place, run) {
 	for end := time.Now().Add(2 * c.ttl); time.Now().Before(end); wait(ctx, time.After(20*time.Millisecond)) {
 		for _, i := range r.Perm(len(places)) {
 			runs := c.analyzer.live(func(l run) bool {
-				return l.worker == places[i].number && l.plan-time.Since(l.began) > c.ttl
+				return l.worker == places[i].number && l.left() > c.ttl/10
 			})
 			if len(runs) > 0 {
 				return places[i], runs[r.IntN(len(runs))]
@@ -129,30 +122,6 @@ func (c *chaos) stop(_ context.Context, p *place, _ run) {
 	}
 	c.add("SIGTERM")
 	c.check(c.fill(p))
-}
-
-// pause stops a worker for longer than the TTL and, if it has a run, until that
-// has been taken over: by one of the duplicates that come meanwhile.
-func (c *chaos) pause(ctx context.Context, p *place, victim run) {
-	c.check(p.process.signal(syscall.SIGSTOP))
-	from := time.Now()
-	for time.Since(from) < patience {
-		if victim.analysis != "" {
-			c.check(c.queue.deliver(ctx, victim.analysis, 0))
-			c.add("duplicates")
-		}
-		wait(ctx, time.After(c.ttl/4))
-		runs := c.analyzer.of(victim.analysis)
-		over := victim.analysis == "" || runs[len(runs)-1].token > victim.token
-		if over && time.Since(from) > c.ttl*5/4 {
-			break
-		}
-	}
-	c.check(p.process.signal(syscall.SIGCONT))
-	c.add("SIGSTOP")
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.pauses[p.number] = append(c.pauses[p.number], interval{from, time.Now()})
 }
 
 // harmStore pauses Firestore, at least once, at times beyond the TTL.
@@ -191,58 +160,4 @@ func (c *chaos) faults() func(*call) fault {
 		dealt++
 		return deck[dealt%len(deck)]
 	}
-}
-
-// store is a Firestore in a process of its own.
-type store struct {
-	host   string
-	signal func(syscall.Signal) error
-}
-
-func newStore(t *testing.T, full bool) *store {
-	t.Helper()
-	if !full {
-		p, err := start("firestore")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(p.end)
-		return &store{host: p.address, signal: p.signal}
-	}
-	e, err := google.Start(t.Context(), google.Options{MaxHeap: "512m"})
-	if errors.Is(err, google.ErrNotFound) && !emulatortest.Required() {
-		t.Skipf("CHAOS needs Google's emulator: %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	child, err := listener(t.Context(), e.Host())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &store{host: e.Host(), signal: func(s syscall.Signal) error { return syscall.Kill(child, s) }}
-}
-
-// listener is the child of this process that was told to listen there.
-func listener(ctx context.Context, host string) (pid int, err error) {
-	_, port, err := net.SplitHostPort(host)
-	if err != nil {
-		return 0, err
-	}
-	out, err := exec.CommandContext(ctx, "ps", "-A", "-o", "pid=,ppid=,args=").Output()
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(out)) {
-		words := strings.Fields(line)
-		if len(words) > 2 && words[1] == strconv.Itoa(os.Getpid()) && words[len(words)-1] == "--port="+port {
-			return strconv.Atoi(words[0])
-		}
-	}
-	return 0, fmt.Errorf("no child of this process listens at %s", host)
 }

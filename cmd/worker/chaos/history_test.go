@@ -1,12 +1,14 @@
 package chaos
 
 import (
+	"path"
 	"slices"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 )
 
 // kind is what a commit does to an analysis.
@@ -20,8 +22,15 @@ const (
 	other     kind = "other"
 )
 
-// call is one call of a worker's.
+// operator is the caller that is no worker: those count from 1.
+const (
+	operator = 0
+	unknown  = -1
+)
+
+// call is one call of a worker's, or of the operator's.
 type call struct {
+	caller       int
 	path, method string
 	md           metadata.MD
 	request      []byte
@@ -31,6 +40,24 @@ type call struct {
 	kind   kind
 	nth    int // of the calls of this method and kind on this document, from 1
 	fault  string
+}
+
+func newCall(method string, md metadata.MD, request []byte) *call {
+	c := &call{path: method, method: path.Base(method), md: md, request: request}
+	switch c.method {
+	case "Commit":
+		var commit firestorepb.CommitRequest
+		if proto.Unmarshal(request, &commit) == nil && len(commit.Writes) == 1 {
+			c.commit, c.kind = commit.Writes[0], kindOf(commit.Writes[0])
+			c.doc = path.Base(c.commit.GetUpdate().GetName())
+		}
+	case "BatchGetDocuments":
+		var get firestorepb.BatchGetDocumentsRequest
+		if proto.Unmarshal(request, &get) == nil && len(get.Documents) == 1 {
+			c.doc = path.Base(get.Documents[0])
+		}
+	}
+	return c
 }
 
 // key is what calls are counted by.
@@ -60,18 +87,19 @@ func kindOf(w *firestorepb.Write) kind {
 
 // write is a commit that was applied.
 type write struct {
-	doc   string
-	kind  kind
-	at    time.Time // Firestore's
-	owner string    // of an acquisition; of a finish, who finished
-	token int64     // of an acquisition; of a finish, the one in the result
+	doc    string
+	kind   kind
+	caller int
+	at     time.Time // Firestore's
+	owner  string    // of an acquisition; of a finish, who finished
+	token  int64     // of an acquisition; of a finish, the one in the result
 	// of an acquisition and a heartbeat
 	read, expires time.Time
 }
 
 func (c *call) write(at time.Time) write {
 	fields := c.commit.GetUpdate().GetFields()
-	w := write{doc: c.doc, kind: c.kind, at: at}
+	w := write{doc: c.doc, kind: c.kind, caller: c.caller, at: at}
 	switch c.kind {
 	case finish:
 		w.owner = fields["finishedBy"].GetStringValue()
@@ -88,10 +116,23 @@ func (c *call) write(at time.Time) write {
 func (p *proxy) written(doc string) []write {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return about(p.history, doc)
+}
+
+// doubted are the commits to a document that may have been applied, at any time
+// after they were sent.
+func (p *proxy) doubted(doc string) []write {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return about(p.doubtful, doc)
+}
+
+// about are the writes of a document, in the order of their times.
+func about(writes []write, doc string) []write {
 	var all []write
-	for i := range p.history {
-		if p.history[i].doc == doc {
-			all = append(all, p.history[i])
+	for i := range writes {
+		if writes[i].doc == doc {
+			all = append(all, writes[i])
 		}
 	}
 	slices.SortStableFunc(all, func(a, b write) int { return a.at.Compare(b.at) })

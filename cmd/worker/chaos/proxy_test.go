@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"path"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
@@ -43,19 +43,20 @@ const (
 // proxy forwards the calls that a worker makes: of one request each. Commits
 // reach Firestore also when their caller gives up, as they may on a network.
 type proxy struct {
-	host   string
 	server *grpc.Server
 	conn   *grpc.ClientConn
 	ctx    context.Context // ends with the proxy
+	served sync.WaitGroup
 
 	mu        sync.Mutex
+	callers   map[string]int    // by the address that they call: who they are
 	judge     func(*call) fault // nil: no faults
 	seen      map[key]int
 	underWay  map[string]int     // calls, by document
 	postponed map[string][]*call // by document
 	injected  map[string]int
 	history   []write
-	unknown   map[string]error // by document: a commit of which it is not known whether it was applied
+	doubtful  []write // commits of which it is not known whether they were applied; at is when they were sent
 }
 
 // raw passes messages on as they are.
@@ -80,26 +81,45 @@ func newProxy(t testing.TB, firestore string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	p := &proxy{
-		host: l.Addr().String(), conn: conn, ctx: ctx,
-		seen: map[key]int{}, underWay: map[string]int{}, postponed: map[string][]*call{}, injected: map[string]int{}, unknown: map[string]error{},
+		conn: conn, ctx: ctx, callers: map[string]int{},
+		seen: map[key]int{}, underWay: map[string]int{}, postponed: map[string][]*call{}, injected: map[string]int{},
 	}
 	p.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(p.handle), grpc.WaitForHandlers(true),
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
-	served := make(chan error, 1)
-	go func() { served <- p.server.Serve(l) }()
 	t.Cleanup(func() {
 		cancel()
 		p.server.Stop()
-		<-served
+		p.served.Wait()
 		_ = conn.Close()
 	})
 	return p
+}
+
+// listen opens an address that is for one caller alone: a worker, by number, or
+// the operator.
+func (p *proxy) listen(caller int) (host string, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	host = l.Addr().String()
+	p.mu.Lock()
+	p.callers[host] = caller
+	p.mu.Unlock()
+	p.served.Go(func() { _ = p.server.Serve(l) })
+	return host, nil
+}
+
+func (p *proxy) caller(ctx context.Context) int {
+	from, ok := peer.FromContext(ctx)
+	if !ok {
+		return unknown
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.callers[from.LocalAddr.String()]
 }
 
 // script makes judge the judge of every call from now on; it is called by one
@@ -152,6 +172,7 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
 	md, _ := metadata.FromIncomingContext(stream.Context())
 	c := newCall(method, md, request)
+	c.caller = p.caller(stream.Context())
 	f := p.judgement(c)
 	c.fault = f.name
 	defer p.ended(c)
@@ -221,6 +242,7 @@ const forwardLimit = time.Minute
 func (p *proxy) forward(c *call) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(p.ctx, c.md), forwardLimit)
 	defer cancel()
+	sent := time.Now()
 	replies, err := p.exchange(ctx, c)
 	if c.commit == nil {
 		return replies, err
@@ -237,7 +259,7 @@ func (p *proxy) forward(c *call) ([][]byte, error) {
 	case codes.FailedPrecondition, codes.Aborted, codes.NotFound, codes.InvalidArgument: // refused
 	default:
 		if p.ctx.Err() == nil {
-			p.unknown[c.doc] = err
+			p.doubtful = append(p.doubtful, c.write(sent))
 		}
 	}
 	return replies, err
@@ -262,22 +284,4 @@ func (p *proxy) exchange(ctx context.Context, c *call) (replies [][]byte, err er
 		}
 		replies = append(replies, reply)
 	}
-}
-
-func newCall(method string, md metadata.MD, request []byte) *call {
-	c := &call{path: method, method: path.Base(method), md: md, request: request}
-	switch c.method {
-	case "Commit":
-		var commit firestorepb.CommitRequest
-		if proto.Unmarshal(request, &commit) == nil && len(commit.Writes) == 1 {
-			c.commit, c.kind = commit.Writes[0], kindOf(commit.Writes[0])
-			c.doc = path.Base(c.commit.GetUpdate().GetName())
-		}
-	case "BatchGetDocuments":
-		var get firestorepb.BatchGetDocumentsRequest
-		if proto.Unmarshal(request, &get) == nil && len(get.Documents) == 1 {
-			c.doc = path.Base(get.Documents[0])
-		}
-	}
-	return c
 }

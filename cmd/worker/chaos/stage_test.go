@@ -91,32 +91,45 @@ func (owner) GetRequestMetadata(context.Context, ...string) (map[string]string, 
 func (owner) RequireTransportSecurity() bool { return false }
 
 // environment is that of the next worker, whose number is also answered.
-func (s *stage) environment(env ...string) (number int, all []string) {
+func (s *stage) environment(env ...string) (number int, all []string, err error) {
 	number = int(s.workers.Add(1))
+	host, err := s.proxy.listen(number)
+	if err != nil {
+		return 0, nil, err
+	}
 	all = []string{
-		"PORT=0", "TASK_AUTH=none", "GOOGLE_CLOUD_PROJECT=" + s.project, "FIRESTORE_EMULATOR_HOST=" + s.proxy.host,
+		"PORT=0", "TASK_AUTH=none", "GOOGLE_CLOUD_PROJECT=" + s.project, "FIRESTORE_EMULATOR_HOST=" + host,
 		"LOCK_TTL=4s", "LOCK_HEARTBEAT=1s", s.analyzer.spec(number),
 	}
 	if s.queue != nil {
 		all = append(all, "TASK_QUEUE="+s.queue.name, "TASK_TARGET_URL=http://worker.test", "CLOUD_TASKS_EMULATOR_HOST="+s.queue.host)
 	}
-	return number, append(all, env...)
+	return number, append(all, env...), nil
 }
 
 // start starts a worker, to which the queue delivers from now on, if there is
 // one.
 func (s *stage) start(t testing.TB, env ...string) *process {
 	t.Helper()
-	number, all := s.environment(env...)
-	p, err := start("worker", all...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.end)
+	number, p := s.startApart(t, env...)
 	if s.queue != nil {
 		s.queue.front.join(number, p.address)
 	}
 	return p
+}
+
+// startApart starts a worker to which the queue does not deliver.
+func (s *stage) startApart(t testing.TB, env ...string) (number int, p *process) {
+	t.Helper()
+	number, all, err := s.environment(env...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err = start("worker", all...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.end)
+	return number, p
 }
 
 // create makes an analysis, with some fields that differ from those of a new
