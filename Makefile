@@ -39,7 +39,7 @@ demo:
 
 # What docs/RELIABILITY.md tells of, with its figures.
 explore:
-	EXPLORE_DEPTH=7 EXPLORE_STRAYS=3 go test -count=1 -v -timeout 15m ./worker/explore
+	EXPLORE_DEPTH=7 EXPLORE_STRAYS=3 EXPLORE_ONWARD=4 go test -count=1 -v -timeout 15m ./worker/explore
 
 simulate:
 	cd worker/simulate && SIMULATE_SEEDS=$(SEEDS) go test -count=1 -timeout 30m

@@ -10,6 +10,11 @@
 //	MUTANTS=1 go test -count=1 -v -timeout 30m ./docs/mutants
 //	MUTANTS=1 go test -count=1 -v ./docs/mutants -run '/bugs/.*token'
 //
+// Some bugs are made twice: the second time explore or simulate must find it by
+// itself, at the settings in the list whatever the environment says, and must
+// name the sequence or the seed that shows it; that a figure was zero is not
+// enough.
+//
 // A bug that does not compile, or makes its test hang, is an error of the list
 // and not caught. All tests run on embedded servers, nearly all in virtual time.
 package mutants

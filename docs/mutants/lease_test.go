@@ -74,6 +74,18 @@ var leaseRooms = []room{
 			new:  `	return finished`,
 			test: "TestAFinishAfterTrustHasEndedIsFenced/another_took_over",
 		},
+		{
+			name: "simulated: a finish is written whoever holds the lease",
+			old: `	if err := loss(l, g); err != nil {
+		return l, err
+	}
+	return finished`,
+			new:  `	return finished`,
+			pkg:  "worker/simulate",
+			env:  someSeeds,
+			test: manySeeds,
+			says: replayedSeed,
+		},
 	}},
 	{"lease/lessor.go", []bug{
 		{
@@ -94,6 +106,23 @@ var leaseRooms = []room{
 			old:  `got.HeldBy(Grant{Owner: owner, Token: got.Token}) || got.Finished`,
 			new:  `got.Finished`,
 			test: "TestAnUnknownOutcomeIsResolved/acquire:_the_reply_was_lost_after_the_commit",
+		},
+		{
+			name: "explored: an acquisition whose reply was lost does not know its own token",
+			old:  `got.HeldBy(Grant{Owner: owner, Token: got.Token}) || got.Finished`,
+			new:  `got.Finished`,
+			pkg:  "worker/explore",
+			test: everyInterleaving,
+			says: replayedStep,
+		},
+		{
+			name: "simulated: expiry is judged by the local clock",
+			old:  `Take(*l.of(&c.Doc), c.At, `,
+			new:  `Take(*l.of(&c.Doc), time.Now(), `,
+			pkg:  "worker/simulate",
+			env:  someSeeds,
+			test: manySeeds,
+			says: replayedSeed,
 		},
 		{
 			name: "a record that was given up, opened and taken by another counts as acquired",
@@ -153,6 +182,14 @@ var leaseRooms = []room{
 			old: `	k.done.Go(func() { k.watch(ctx) })
 `,
 			test: "TestTheWatchdogNeedsNoStore/dark",
+		},
+		{
+			name: "explored: nothing watches for the end of trust",
+			old: `	k.done.Go(func() { k.watch(ctx) })
+`,
+			pkg:  "worker/explore",
+			test: everyInterleaving,
+			says: replayedStep,
 		},
 	}},
 	{"lease/store.go", []bug{

@@ -8,11 +8,23 @@ type room struct {
 
 // bug is one change of a file, which compiles.
 type bug struct {
-	name     string // what the program then does wrong
-	old, new string // old is in the file exactly once
-	pkg      string // of the test; "" is the file's own
-	test     string // as go test -v names it, subtests and all
+	name     string   // what the program then does wrong
+	old, new string   // old is in the file exactly once
+	pkg      string   // of the test; "" is the file's own
+	env      []string // NAME=value, for the test
+	test     string   // as go test -v names it, subtests and all
+	says     string   // what it must say too, where it can fail for another reason
 }
+
+// The searches fail for want of figures too; these they say of a violation.
+const (
+	everyInterleaving = "TestNoInterleavingRunsTwiceOrLosesTheAnalysis"
+	replayedStep      = "EXPLORE_REPLAY="
+	manySeeds         = "TestManySeedsLoseNothingAndFinishEachOnce"
+	replayedSeed      = "SIMULATE_SEED="
+)
+
+var someSeeds = []string{"SIMULATE_SEEDS=300"}
 
 // rooms are all of the list.
 func rooms() []room {

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -50,6 +51,11 @@ func TestTheListIsTrue(t *testing.T) {
 			names[b.name] = true
 			if _, err := b.make(text); err != nil {
 				t.Errorf("%s: %s: %v", r.file, b.name, err)
+			}
+			for _, e := range b.env {
+				if !ours(e) {
+					t.Errorf("%s: %q is none of the searches' variables", b.name, e)
+				}
 			}
 			function, _, _ := strings.Cut(b.test, "/")
 			if !declared(t, b.home(r.file), function) {
@@ -105,8 +111,8 @@ func TestEachBugIsCaughtByItsTest(t *testing.T) {
 					t.Parallel()
 					total.Add(1)
 					got, out := try(t, r.file, b)
-					if got != failed {
-						t.Errorf("%s: its test %s %s\n%s", r.file, b.test, got, end(out))
+					if got != failed || !strings.Contains(out, b.says) {
+						t.Errorf("%s: its test %s %s, want that it failed and says %q\n%s", r.file, b.test, got, b.says, end(out))
 						return
 					}
 					caught.Add(1)
@@ -118,18 +124,21 @@ func TestEachBugIsCaughtByItsTest(t *testing.T) {
 	fmt.Printf("%d of %d caught\n", caught.Load(), total.Load())
 }
 
-// withoutBugs wants every test of the list to pass, each package's in one go.
+// withoutBugs wants every test of the list to pass, each package's in one go
+// for each environment.
 func withoutBugs(t *testing.T) {
-	tests := map[string][]string{}
+	type place struct{ pkg, env string }
+	tests := map[place][]string{}
 	for _, r := range rooms() {
 		for _, b := range r.bugs {
-			tests[b.home(r.file)] = append(tests[b.home(r.file)], b.test)
+			at := place{b.home(r.file), strings.Join(b.env, " ")}
+			tests[at] = append(tests[at], b.test)
 		}
 	}
-	for pkg, names := range tests {
-		t.Run(pkg, func(t *testing.T) {
+	for at, names := range tests {
+		t.Run(strings.TrimSpace(at.pkg+" "+at.env), func(t *testing.T) {
 			t.Parallel()
-			out, err := goTest(t, pkg, names)
+			out, err := goTest(t, at.pkg, strings.Fields(at.env), names)
 			for _, name := range names {
 				if got := judge(name, out, err); got != passed {
 					t.Errorf("%s %s", name, got)
@@ -164,15 +173,21 @@ func try(t *testing.T, file string, b bug) (verdict, string) {
 			t.Fatal(err)
 		}
 	}
-	out, err := goTest(t, b.home(file), []string{b.test}, "-overlay="+overlay)
+	out, err := goTest(t, b.home(file), b.env, []string{b.test}, "-overlay="+overlay)
 	return judge(b.test, out, err), out
 }
 
 // end is the last of what a test said.
 func end(out string) string { return out[max(0, len(out)-4096):] }
 
-// goTest runs these tests of a package and returns what was said.
-func goTest(t *testing.T, pkg string, tests []string, flags ...string) (string, error) {
+// ours reports whether NAME=value, or a NAME, is for explore or simulate.
+func ours(e string) bool {
+	return strings.HasPrefix(e, "EXPLORE_") || strings.HasPrefix(e, "SIMULATE_")
+}
+
+// goTest runs these tests of a package and returns what was said. Of the
+// variables of explore and simulate they see those of env alone.
+func goTest(t *testing.T, pkg string, env, tests []string, flags ...string) (string, error) {
 	t.Helper()
 	patterns := make([]string, len(tests))
 	for i, test := range tests {
@@ -185,7 +200,8 @@ func goTest(t *testing.T, pkg string, tests []string, flags ...string) (string, 
 	args := append([]string{"test", "-count=1", "-v", "-vet=off", "-timeout=" + timeout, "-run=" + strings.Join(patterns, "|")}, flags...)
 	cmd := exec.CommandContext(t.Context(), "go", append(args, "./"+pkg)...)
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "TASKGUARD_NO_GOOGLE_EMULATOR=1", "MUTANTS=")
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), ours), "TASKGUARD_NO_GOOGLE_EMULATOR=1", "MUTANTS=")
+	cmd.Env = append(cmd.Env, env...)
 	out, err := cmd.CombinedOutput()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)

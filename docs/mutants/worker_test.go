@@ -48,6 +48,14 @@ var workerRooms = []room{
 			test: "TestWhatIsBookedIsMadeOfTheStoresLock",
 		},
 		{
+			name: "explored: a follow-up is made of the holder's memory of its lock",
+			old:  `if acq.Own {`,
+			new:  `if false {`,
+			pkg:  "worker/explore",
+			test: everyInterleaving,
+			says: replayedStep,
+		},
+		{
 			name: "the delivery in the place of a stopped run has one name for ever",
 			old:  `taskqueue.Name("replace", id, owner)`,
 			new:  `taskqueue.Name("replace", id)`,
@@ -78,12 +86,22 @@ var workerRooms = []room{
 		new:  `at.UTC().Format("")`,
 		test: "TestRecoveryBooksAgainInTheNextHour",
 	}}},
-	{"worker/outcome.go", []bug{{
-		name: "locked without a booking is answered with a 2xx",
-		old:  `Locked:             {code: http.StatusConflict,`,
-		new:  `Locked:             {code: http.StatusOK,`,
-		test: "TestWithoutABookingADuplicateIsNotAcknowledged",
-	}}},
+	{"worker/outcome.go", []bug{
+		{
+			name: "locked without a booking is answered with a 2xx",
+			old:  `Locked:             {code: http.StatusConflict,`,
+			new:  `Locked:             {code: http.StatusOK,`,
+			test: "TestWithoutABookingADuplicateIsNotAcknowledged",
+		},
+		{
+			name: "explored: locked without a booking is answered with a 2xx",
+			old:  `Locked:             {code: http.StatusConflict,`,
+			new:  `Locked:             {code: http.StatusOK,`,
+			pkg:  "worker/explore",
+			test: everyInterleaving,
+			says: replayedStep,
+		},
+	}},
 	{"worker/server.go", []bug{
 		{
 			name: "recovery is open to everybody",

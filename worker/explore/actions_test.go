@@ -77,8 +77,8 @@ func (w *world) callActions(add adder, only *call) {
 			}
 		}
 		switch c.kind {
-		case load:
-			add(fault(func() { w.answer(c, answer{err: errNotDone}) }), "%s: load fails", p)
+		case load, peek:
+			add(fault(func() { w.answer(c, answer{err: errNotDone}) }), "%s: %s fails", p, c.kind)
 		case swap:
 			add(fault(func() { w.loseReply(c) }), "%s: swap, its reply lost", p)
 			add(fault(func() {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"taskguard/repo"
+	"taskguard/worker/taskqueue"
 )
 
 // digest is a running hash.
@@ -61,6 +62,20 @@ func (w *world) digestAnswer(a answer) uint64 {
 	return uint64(digest(e).add(truth(a.already, a.cell.Exists), uint64(rev), w.digestDoc(a.cell.Doc)))
 }
 
+// key is the digest of a task's name, or of whose run it replaces: such a name
+// is made of an owner's, which is random.
+func (w *world) key(t *task) uint64 {
+	if t.key == 0 {
+		t.key = text(t.name)
+		for _, p := range w.parties {
+			if p.owner != "" && t.name == taskqueue.Name("replace", analysis, p.owner) {
+				t.key = uint64(p.id) + 1
+			}
+		}
+	}
+	return t.key
+}
+
 // state is all that decides what may happen from here on. What a host's
 // goroutines will do is decided by what they have been told, in which order and
 // when, which is the host's chain, and by the time.
@@ -77,7 +92,7 @@ func (w *world) state() digest {
 	}
 	var sum uint64
 	for _, t := range w.queue.tasks {
-		sum += uint64(digest(text(t.name)).add(uint64(t.at.UnixNano()), uint64(t.flying), truth(t.gone)))
+		sum += uint64(digest(w.key(t)).add(uint64(t.at.UnixNano()), uint64(t.flying), truth(t.gone)))
 	}
 	for _, c := range w.late {
 		rev, _ := c.prev.Rev.(int64)

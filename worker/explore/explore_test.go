@@ -30,32 +30,29 @@ func allowed(t *testing.T) budget {
 	}
 }
 
-// Two searches: every sequence of a few steps; and every sequence of many of
-// which all but a few are what goes well.
+// Three kinds of search: every sequence of a few steps; every sequence of many
+// of which all but a few are what goes well; and such from each of the starts,
+// with smaller budgets, so that more of them may be strays.
 func TestNoInterleavingRunsTwiceOrLosesTheAnalysis(t *testing.T) {
 	if replay := os.Getenv("EXPLORE_REPLAY"); replay != "" {
 		choices, err := readChoices(replay)
 		if err != nil {
 			t.Fatal(err)
 		}
-		(&search{budget: allowed(t)}).replay(t, choices)
+		again(t).replay(t, choices)
 		return
 	}
-	breadth, strays := number(t, "EXPLORE_DEPTH", 4), number(t, "EXPLORE_STRAYS", 2)
 	var all stats
-	for _, s := range []*search{
-		{budget: allowed(t), depth: breadth, stray: breadth},
-		{budget: allowed(t), depth: number(t, "EXPLORE_REACH", 30), stray: strays},
-	} {
+	for i, s := range searches(t) {
 		began := time.Now()
 		s.run(t)
 		took := time.Since(began)
-		t.Logf("%d steps, %d of them stray, %+v: %d executions of %d steps in %v (%.0f executions/s); %d states, %d executions ended in a known one, %d were brought to their end, the longest after %d steps",
-			s.depth, s.stray, s.budget, s.stats.executions, s.stats.steps, took.Round(time.Millisecond), float64(s.stats.executions)/took.Seconds(),
+		t.Logf("%s: %d steps, %d of them stray, %+v: %d executions of %d steps in %v (%.0f executions/s); %d states, %d executions ended in a known one, %d were brought to their end, the longest after %d steps",
+			s.from, s.depth, s.stray, s.budget, s.stats.executions, s.stats.steps, took.Round(time.Millisecond), float64(s.stats.executions)/took.Seconds(),
 			s.stats.states, s.stats.pruned, s.stats.drained, s.stats.deepest)
 		if s.bad != "" {
 			s.replay(t, s.failed)
-			t.Fatalf("EXPLORE_REPLAY=%s repeats it, EXPLORE_DELIVERIES and EXPLORE_FAULTS being the same", written(s.failed))
+			t.Fatalf("EXPLORE_SEARCH=%d EXPLORE_REPLAY=%s repeats it, EXPLORE_DELIVERIES and EXPLORE_FAULTS being the same", i, written(s.failed))
 		}
 		all.add(&s.stats, 0)
 	}
@@ -65,6 +62,37 @@ func TestNoInterleavingRunsTwiceOrLosesTheAnalysis(t *testing.T) {
 			t.Errorf("no %s: the search has shown nothing about them", name)
 		}
 	}
+}
+
+// again is the search that EXPLORE_SEARCH numbers.
+func again(t *testing.T) *search {
+	t.Helper()
+	all := searches(t)
+	i := number(t, "EXPLORE_SEARCH", 0)
+	if i >= len(all) {
+		t.Fatalf("EXPLORE_SEARCH=%d of %d", i, len(all))
+	}
+	return all[i]
+}
+
+func searches(t *testing.T) []*search {
+	t.Helper()
+	depth, reach := number(t, "EXPLORE_DEPTH", 4), number(t, "EXPLORE_REACH", 30)
+	all := []*search{
+		{budget: allowed(t), depth: depth, stray: depth},
+		{budget: allowed(t), depth: reach, stray: number(t, "EXPLORE_STRAYS", 2)},
+	}
+	onward := number(t, "EXPLORE_ONWARD", 3)
+	calm := budget{deliveries: 3, ticks: 2, unlocks: 1, stops: 1, hasty: 1}
+	rough := calm
+	rough.faults, rough.crashes = 1, 1
+	for _, from := range starts {
+		strays := max(2, onward-from.fewer)
+		all = append(all,
+			&search{budget: calm, from: from, depth: reach, stray: strays},
+			&search{budget: rough, from: from, depth: reach, stray: strays - 1})
+	}
+	return all
 }
 
 // The search is worth something: over a store that does not compare, it fails.

@@ -39,7 +39,7 @@ func (w *world) checkSwap(c *call) {
 // checkUnlock: one unlock breaks one lock, however often it is tried.
 func (w *world) checkUnlock(op *party) {
 	for _, p := range w.parties {
-		if p.token == 0 || !w.doc.Lock.HeldBy(lease.Grant{Owner: p.owner, Token: p.token}) {
+		if !p.holds(w.doc) {
 			continue
 		}
 		if op.token != 0 {
@@ -74,7 +74,7 @@ func (w *world) checkTake(c *call) {
 func (w *world) checkFenced(c *call) {
 	was, is, p := w.doc.Lock, c.next.Lock, c.by
 	switch {
-	case p.token == 0 || was.Owner != p.owner || was.Token != p.token:
+	case !p.holds(w.doc):
 		w.violated("%s, superseded, wrote %s over %s", p, show(c.next), show(w.doc))
 	case is.Owner == "" && p.body.runs():
 		w.violated("%s freed its lock while its run went on", p)
@@ -91,6 +91,11 @@ func (w *world) checkFenced(c *call) {
 			s.extended++
 		}
 	})
+}
+
+// holds: the lock that d shows is p's.
+func (p *party) holds(d repo.Analysis) bool {
+	return p.token != 0 && d.Lock.Owner == p.owner && d.Lock.Token == p.token
 }
 
 // checkHolders: who believes to hold the lock does hold it, and is alone. Only
@@ -110,7 +115,7 @@ func (w *world) checkHolders() {
 			w.violated("%s, whose lock was broken, trusts it past its end", p)
 		case p.broken:
 			continue
-		case !l.HeldBy(lease.Grant{Owner: p.owner, Token: p.token}):
+		case !p.holds(w.doc):
 			w.violated("%s runs without the lock: %s", p, show(w.doc))
 		case !w.now().Before(l.ExpiresAt):
 			w.violated("%s runs with an expired lock", p)

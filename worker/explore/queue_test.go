@@ -1,14 +1,17 @@
 package explore
 
 import (
+	"context"
 	"time"
 
+	"taskguard/repo"
 	"taskguard/worker/taskqueue"
 )
 
 // task is one task of the queue, for the one analysis.
 type task struct {
 	name   string
+	key    uint64    // its name's digest, the same in each execution
 	at     time.Time // by the store's clock
 	flying int       // dispatches that have not been answered
 	gone   bool      // by a 2xx
@@ -36,4 +39,20 @@ func (q *queue) left() bool {
 		}
 	}
 	return false
+}
+
+// Abandoned implements worker.Backlog.
+func (w *world) Abandoned(_ context.Context, _ int, each func(id string, token int64, at time.Time)) error {
+	if at := w.now(); w.abandoned() {
+		each(analysis, w.doc.Lock.Token, at)
+	}
+	return nil
+}
+
+// abandoned is written out: what the product says of it is on trial.
+func (w *world) abandoned() bool {
+	at, d := w.now(), w.doc
+	finished := d.Status == repo.Ready || d.Status == repo.Failed
+	held := d.Lock.Owner != "" && at.Before(d.Lock.ExpiresAt)
+	return !finished && !held && at.Sub(w.updated) >= ttl
 }

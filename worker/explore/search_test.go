@@ -13,9 +13,10 @@ import (
 // search is one exploration: depth first, each execution from the start.
 type search struct {
 	budget budget
-	lax    bool // over a store that does not compare
-	depth  int  // of steps
-	stray  int  // of which so many may be another than the first: what goes well
+	from   start // what each execution begins with
+	lax    bool  // over a store that does not compare
+	depth  int   // of steps beyond it
+	stray  int   // of which so many may be another than the first: what goes well
 
 	memo [64]shard
 
@@ -62,6 +63,7 @@ func (s *search) execute(t *testing.T, prefix []int, depth int, traced bool) (pa
 	synctest.Test(t, func(*testing.T) {
 		w = newWorld(s.budget)
 		w.traced, w.lax = traced, s.lax
+		s.from.make(w)
 		path = s.follow(w, prefix, depth)
 		w.close()
 	})

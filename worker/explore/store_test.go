@@ -16,11 +16,12 @@ type kind int
 
 const (
 	load kind = iota
+	peek      // a load too, of a delivery that was answered from memory
 	swap
 	book
 )
 
-func (k kind) String() string { return [...]string{"load", "swap", "book"}[k] }
+func (k kind) String() string { return [...]string{"load", "peek", "swap", "book"}[k] }
 
 // call is one call to the store or the queue, waiting for the explorer.
 type call struct {
@@ -50,7 +51,11 @@ type front struct{ w *world }
 
 // Load implements lease.Store.
 func (f front) Load(ctx context.Context, _ string) (lease.Cell[repo.Analysis], error) {
-	a := f.w.ask(ctx, &call{kind: load, by: partyOf(ctx)})
+	c := &call{kind: load, by: partyOf(ctx)}
+	if ctx.Value(peekKey{}) != nil {
+		c.kind = peek
+	}
+	a := f.w.ask(ctx, c)
 	return a.cell, a.err
 }
 
@@ -157,7 +162,7 @@ func (w *world) answer(c *call, a answer) {
 func (w *world) grant(c *call) {
 	a := answer{}
 	switch c.kind {
-	case load:
+	case load, peek:
 		a.cell = w.cell(c)
 	case swap:
 		if !w.apply(c) {

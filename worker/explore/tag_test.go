@@ -9,7 +9,10 @@ import (
 	"taskguard/repo"
 )
 
-type partyKey struct{}
+type (
+	partyKey struct{}
+	peekKey  struct{}
+)
 
 func partyOf(ctx context.Context) *party {
 	p, ok := ctx.Value(partyKey{}).(*party)
@@ -48,7 +51,8 @@ func (t tagged) ReleaseAnalysisLock(ctx context.Context, id, owner string, refun
 }
 
 func (t tagged) PeekAnalysisLock(ctx context.Context, id string) (lease.Acquisition, error) {
-	return t.ledger.PeekAnalysisLock(context.WithValue(ctx, partyKey{}, t.host.arriving), id)
+	ctx = context.WithValue(context.WithValue(ctx, partyKey{}, t.host.arriving), peekKey{}, true)
+	return t.ledger.PeekAnalysisLock(ctx, id)
 }
 
 func (t tagged) Complete(ctx context.Context, id, owner string, result any) error {

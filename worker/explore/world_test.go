@@ -152,7 +152,7 @@ func (w *world) newHost() *host {
 func (w *world) dispatch(t *task, h *host) {
 	p := &party{id: len(w.parties), host: h, task: t}
 	w.parties, h.parties = append(w.parties, p), append(h.parties, p)
-	h.note(uint64(p.id), 100, uint64(time.Since(w.start)))
+	h.note(uint64(p.id), 100, w.key(t), uint64(time.Since(w.start)))
 	t.flying++
 	h.arriving, w.acting = p, p
 	w.running.Go(func() {
@@ -219,19 +219,6 @@ func (w *world) tell(p *party, code uint64, err error) {
 	w.acting = p
 	p.body.tell <- err
 	w.settle()
-}
-
-// Abandoned implements worker.Backlog.
-func (w *world) Abandoned(_ context.Context, _ int, each func(id string, token int64, at time.Time)) error {
-	if at := w.now(); w.abandoned() {
-		each(analysis, w.doc.Lock.Token, at)
-	}
-	return nil
-}
-
-func (w *world) abandoned() bool {
-	at := w.now()
-	return lease.Abandoned(w.doc.Lock, at) && !w.updated.After(at.Add(-ttl))
 }
 
 // settle waits until nothing moves by itself: what pauses before its next try
