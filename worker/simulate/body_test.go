@@ -3,7 +3,6 @@ package simulate
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"taskguard/orchestrator"
@@ -147,8 +146,8 @@ func (w *world) overlaps() {
 			for _, s := range w.effective(a) {
 				for _, t := range w.effective(b) {
 					if both := (span{max(s.from, t.from), min(s.until, t.until)}); both.from < both.until {
-						w.wrong = append(w.wrong, fmt.Sprintf("%s: bodies %d on %s and %d on %s both in effect from %v until %v",
-							a.id, a.token, a.on.name, b.token, b.on.name, both.from, both.until))
+						w.accuse("%s: bodies %d on %s and %d on %s both in effect from %v until %v",
+							a.id, a.token, a.on.name, b.token, b.on.name, both.from, both.until)
 					}
 				}
 			}
@@ -166,15 +165,21 @@ func (w *world) unheld() {
 	for id, r := range w.store.records {
 		for n, h := range r.held {
 			if h.until < 0 {
-				w.wrong = append(w.wrong, fmt.Sprintf("%s: hold %d never ended", id, n))
+				w.accuse("%s: hold %d never ended", id, n)
 			}
-			if n == 0 || h.from < w.crashed {
+			if h.from < w.crashed {
 				continue
 			}
-			gap := h.from - max(r.held[n-1].until, w.crashed)
+			free := r.created
+			if n > 0 {
+				free = r.held[n-1].until
+			} else if r.created < w.crashed {
+				w.figures["first acquired after a crash"]++
+			}
+			gap := h.from - max(free, w.crashed)
 			w.figures.most("longest unheld after a single crash", gap)
 			if gap > bound {
-				w.wrong = append(w.wrong, fmt.Sprintf("%s: unheld for %v after a crash, want at most %v", id, gap, bound))
+				w.accuse("%s: unheld for %v after a crash, want at most %v", id, gap, bound)
 			}
 		}
 	}

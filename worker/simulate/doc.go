@@ -32,8 +32,11 @@
 // Each write when the store applies it: tokens grow, nobody is granted what
 // another holds, only the holder extends, finishes or releases, and not before
 // its body has ended; what is finished stays. Each acknowledgement: the
-// analysis is finished, or another delivery is in the queue. Each body: no two
-// are in effect at once. The end: every analysis is READY or FAILED. And the
+// analysis is finished, or another delivery is in the queue. Each answer from
+// memory: that process holds the lock and may trust it. Each body: no two are in
+// effect at once, where a body counts until it ends or is cancelled, whichever
+// comes first: what one does that does not heed its cancellation is not counted,
+// nor is what one does while it stands still. The end: every analysis is READY or FAILED. And the
 // history of the lock, as its callers saw it, against a model of one register,
 // by porcupine.
 //

@@ -2,7 +2,6 @@ package simulate
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"time"
 
@@ -189,8 +188,8 @@ func checked(history []operation, ttl time.Duration) porcupine.CheckResult {
 	return porcupine.CheckOperationsTimeout(model.ToModel(), ops, checkTime)
 }
 
-// decisive leaves out what an instance answered from memory, which after an
-// operator's unlock may be wrong for as long as its trust lasts; and of what has
+// decisive leaves out what an instance answered from memory, which is checked
+// when it does, by fromMemory; and of what has
 // an unknown outcome, since each doubles what the checker has to try,
 // acquisitions that came to no write, and renewals whose expiry nobody was told:
 // the model may always take these for not done, as a smaller expiry forbids
@@ -221,7 +220,8 @@ func (w *world) linear() {
 		ops := decisive(history)
 		w.figures["operations checked"] += int64(len(ops))
 		if got := checked(ops, w.p.policy.TTL); got != porcupine.Ok {
-			w.wrong = append(w.wrong, fmt.Sprintf("%s: porcupine says %s of %d operations", id, got, len(ops)))
+			w.accuse("%s: porcupine says %s of %d operations", id, got, len(ops))
+			return
 		}
 	}
 }

@@ -35,6 +35,7 @@ type instance struct {
 	dead   chan struct{}
 
 	paused   time.Duration // until
+	stopping time.Duration // since; -1: not told to
 	acquired map[string]int
 }
 
@@ -42,7 +43,7 @@ type instance struct {
 func (w *world) replace(s *slot) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	i := &instance{w: w, slot: s, name: fmt.Sprintf("w%d.%d", s.n, s.born), dead: make(chan struct{}), acquired: map[string]int{}}
+	i := &instance{w: w, slot: s, name: fmt.Sprintf("w%d.%d", s.n, s.born), dead: make(chan struct{}), acquired: map[string]int{}, stopping: -1}
 	ledger, err := repo.NewLedger(client{w, i}, w.p.policy)
 	if err != nil {
 		panic(err)
@@ -125,6 +126,7 @@ func (w *world) befall(m mishap, n int) {
 		w.mu.Lock()
 		w.figures["stops"]++
 		w.tell("%s is told to stop", i.name)
+		i.stopping = w.now()
 		w.mu.Unlock()
 		i.stop(worker.ErrStopping)
 		time.Sleep(pause / 10)

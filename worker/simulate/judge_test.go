@@ -42,8 +42,11 @@ func (s *store) judge(key string, r *record, next repo.Analysis, by *tag) {
 	case is.Owner == "":
 		what = "releases"
 		s.freed(r, by, wrong)
-		if (is.Attempts == was.Attempts-1) != by.refund {
-			wrong("refunded wrongly")
+		if refunded := is.Attempts == was.Attempts-1; refunded != by.refund {
+			wrong(fmt.Sprintf("refunded an attempt: %v", refunded))
+		}
+		if by.refund {
+			s.w.figures["stopped runs refunded"]++
 		}
 	case is.Owner != was.Owner || is.Attempts != was.Attempts:
 		wrong("gave the lock away")
@@ -102,6 +105,9 @@ func (s *store) operated(r *record, next repo.Analysis, by *tag, held bool, wron
 	was, is := r.doc.Lock, next.Lock
 	if is.Owner != "" || is.Token != was.Token {
 		wrong("freed nothing, or too much")
+	}
+	if by.told {
+		s.w.landed[r.doc.ID] = s.w.now()
 	}
 	if by.act == "requeue" {
 		if held {

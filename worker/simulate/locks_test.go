@@ -22,7 +22,7 @@ func (l locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl ti
 	w := l.i.w
 	w.mu.Lock()
 	l.i.acquired[id]++
-	t := &tag{by: fmt.Sprintf("%s/%s/%d", l.i.name, id, l.i.acquired[id]), from: l.i, owner: owner}
+	t := &tag{by: fmt.Sprintf("%s/%s/%d", l.i.name, id, l.i.acquired[id]), from: l.i, id: id, owner: owner}
 	w.tags[owner], w.owners[owner] = t, t.by
 	w.mu.Unlock()
 	began := w.now()
@@ -36,6 +36,9 @@ func (l locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl ti
 		w.fail("%s: %s was refused because of itself", id, t.by)
 	}
 	op := acquisition(t, acq, err)
+	if op.answer == remembered {
+		l.fromMemory(id, t, op)
+	}
 	if op.answer != unknown {
 		w.record(id, began, op)
 	}
@@ -73,9 +76,58 @@ func (l locks) HoldAnalysisLock(ctx context.Context, id, owner string, body func
 		w.figures["losses"]++
 	case err != nil:
 		w.figures["failures for now"]++
+		t.refund = l.stopped(t)
 	}
 	w.tell("%s: ran: %v", t.by, err)
 	return err
+}
+
+// stopped reports whether the stop is what ended a run: the process was told to
+// before the run had come to anything of its own. The mutex is held.
+func (l locks) stopped(t *tag) bool {
+	if l.i.stopping < 0 {
+		return false
+	}
+	for _, b := range l.i.w.bodies {
+		if b.token == t.token && b.on == l.i && b.id == t.id && b.end >= 0 {
+			return b.end >= l.i.stopping
+		}
+	}
+	return true
+}
+
+func (l locks) end(mark *bool) {
+	l.i.w.mu.Lock()
+	defer l.i.w.mu.Unlock()
+	*mark = true
+}
+
+// fromMemory checks what was answered without the store: that this very process
+// holds that lock, and may still trust it. It may also be about to let it go,
+// and not know yet that it has, or that an operator did. The mutex is held.
+func (l locks) fromMemory(id string, t *tag, op operation) {
+	w := l.i.w
+	w.figures["answers from memory"]++
+	holder := w.tags[op.owner]
+	if holder == nil || holder.from != l.i || holder.token != op.token || holder.ended {
+		w.fail("%s: %s was told from memory of token %d, which this process does not hold", id, t.by, op.token)
+		return
+	}
+	now := w.store.now()
+	if until := time.Unix(0, op.expires).Add(-w.p.policy.Margin()); !now.Before(until) {
+		w.fail("%s: %s was told from memory of token %d, whose trust has ended at %v", id, t.by, op.token, until)
+	}
+	r := w.store.records[id]
+	if r.doc.Lock.HeldBy(lease.Grant{Owner: op.owner, Token: op.token}) && now.Before(r.doc.Lock.ExpiresAt) || holder.ending {
+		return
+	}
+	for _, b := range r.broken {
+		if b.token == op.token && b.has(w.now()) {
+			w.figures["answers from memory of a broken lock"]++
+			return
+		}
+	}
+	w.fail("%s: %s was told from memory of token %d, which the store does not have: %+v", id, t.by, op.token, r.doc.Lock)
 }
 
 func (l locks) run(t *tag, running bool) {
@@ -86,9 +138,6 @@ func (l locks) run(t *tag, running bool) {
 
 func (l locks) ReleaseAnalysisLock(ctx context.Context, id, owner string, refund bool) error {
 	ctx, t := l.tagged(ctx, owner)
-	l.i.w.mu.Lock()
-	t.refund = refund
-	l.i.w.mu.Unlock()
 	return l.recorded(id, t, release, func() error { return l.Ledger.ReleaseAnalysisLock(ctx, id, owner, refund) })
 }
 
@@ -119,7 +168,9 @@ func (l locks) Fail(ctx context.Context, id, owner, code, message string) error 
 func (l locks) recorded(id string, t *tag, kind string, do func() error) error {
 	w := l.i.w
 	began := w.now()
+	l.end(&t.ending)
 	err := do()
+	l.end(&t.ended)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	op := operation{kind: kind, owner: t.owner, token: t.token, answer: outcome(err)}

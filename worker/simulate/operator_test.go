@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"taskguard/lease"
 	"taskguard/repo"
@@ -51,6 +52,7 @@ func (w *world) act(id, act string, n int) {
 		op.answer, op.owner, op.token, op.expires = heldBy, held.Owner, held.Token, held.ExpiresAt.UnixNano()
 	}
 	w.mu.Lock()
+	t.told = true
 	w.record(id, began, op)
 	w.tell("%s: %s %s: %v", t.by, act, id, err)
 	if err == nil {
@@ -64,7 +66,14 @@ func (w *world) act(id, act string, n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.acting = false
-	if op.answer != unknown { // else it may yet happen, with nobody to book
-		w.operating[id]--
-	}
+	w.operating[id]--
+}
+
+// excused reports whether no delivery need be in the queue when one that began
+// then is acknowledged: an operator is at it and has yet to book one, or has
+// opened the analysis behind that delivery's back, by a write that landed when
+// the operator had given up. The mutex is held.
+func (w *world) excused(id string, began time.Duration) bool {
+	landed, late := w.landed[id]
+	return w.operating[id] > 0 || late && began <= landed
 }

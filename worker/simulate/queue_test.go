@@ -101,6 +101,7 @@ func (q *queue) dispatch(t *task) (done bool) {
 	if done {
 		return true
 	}
+	began := q.w.now()
 	r := q.w.dice.of("dispatch", t.alias, n)
 	i := q.w.slots[r.IntN(len(q.w.slots))].instance()
 	if i == nil {
@@ -124,7 +125,7 @@ func (q *queue) dispatch(t *task) (done bool) {
 	defer over.Stop()
 	select {
 	case a := <-answer:
-		return q.answered(t, a)
+		return q.answered(t, a, began)
 	case <-dead:
 	case <-over.C:
 		q.w.count(outOfDispatch)
@@ -149,8 +150,8 @@ func (q *queue) purged(t *task, i *instance) bool {
 	return t.done
 }
 
-// answered takes a worker's answer.
-func (q *queue) answered(t *task, a answered) (done bool) {
+// answered takes a worker's answer to a delivery that began then.
+func (q *queue) answered(t *task, a answered, began time.Duration) (done bool) {
 	q.w.mu.Lock()
 	defer q.w.mu.Unlock()
 	q.w.tell("queue: %s: %d %s %s", t.alias, a.code, a.Reason, a.Status)
@@ -164,7 +165,11 @@ func (q *queue) answered(t *task, a answered) (done bool) {
 		q.w.figures["replacements booked"]++
 	}
 	d := q.w.store.records[t.id]
-	if !d.doc.Lock.Finished && q.pending(t.id, t) == 0 && q.w.operating[t.id] == 0 {
+	switch {
+	case d.doc.Lock.Finished, q.pending(t.id, t) > 0:
+	case q.w.excused(t.id, began):
+		q.w.figures["acknowledgements excused by an operator"]++
+	default:
 		q.w.fail("%s: answered %d %s, and neither is it finished nor is another delivery booked", t.id, a.code, a.Reason)
 	}
 	if a.Status == "READY" && a.LockToken != 0 && !d.done(a.LockToken) {

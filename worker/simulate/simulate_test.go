@@ -5,33 +5,36 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
 // TestManySeedsLoseNothingAndFinishEachOnce is the simulation. SIMULATE_SEEDS
-// says how many seeds; SIMULATE_SEED=n replays one, with its history.
+// says how many seeds, and SIMULATE_FAILURES after how many failing ones no more
+// are begun; SIMULATE_SEED=n replays one, with its history until something is
+// wrong.
 func TestManySeedsLoseNothingAndFinishEachOnce(t *testing.T) {
 	if one := os.Getenv("SIMULATE_SEED"); one != "" {
 		replay(t, one)
 		return
 	}
-	seeds := 600
-	if s := os.Getenv("SIMULATE_SEEDS"); s != "" {
-		n, err := strconv.Atoi(s)
-		if err != nil || n <= 0 {
-			t.Fatalf("SIMULATE_SEEDS=%q is no number of seeds", s)
-		}
-		seeds = n
-	}
+	seeds, enough := number(t, "SIMULATE_SEEDS", 600), number(t, "SIMULATE_FAILURES", 3)
+	var failing atomic.Int64
 	var mu sync.Mutex
 	all := figures{}
 	t.Run("seed", func(t *testing.T) {
 		for seed := range uint64(seeds) {
 			t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 				t.Parallel()
+				if failing.Load() >= int64(enough) {
+					t.Skip("enough seeds have failed")
+				}
 				p := dice(seed).profile()
 				w := run(t, seed, p, nil)
 				report(t, w)
+				if len(w.wrong) > 0 {
+					failing.Add(1)
+				}
 				mu.Lock()
 				defer mu.Unlock()
 				all.add(w.figures)
@@ -43,9 +46,26 @@ func TestManySeedsLoseNothingAndFinishEachOnce(t *testing.T) {
 	if os.Getenv("SIMULATE_SEEDS") != "" {
 		fmt.Printf("figures:\n%s", all) // -v would show each seed as well
 	}
+	if n := failing.Load(); n > 0 {
+		t.Fatalf("%d seeds failed of the %d that were run", n, all["seeds"])
+	}
 	if names := all.missing(); names != nil {
 		t.Errorf("never happened, so nothing is proved: %q", names)
 	}
+}
+
+// number is an environment variable's, or its default.
+func number(t *testing.T, name string, unset int) int {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return unset
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n <= 0 {
+		t.Fatalf("%s=%q is no number of seeds", name, s)
+	}
+	return n
 }
 
 func replay(t *testing.T, one string) {
@@ -63,8 +83,5 @@ func report(t *testing.T, w *world) {
 	t.Helper()
 	for _, wrong := range w.wrong {
 		t.Errorf("%s", wrong)
-	}
-	if len(w.wrong) > 0 {
-		t.Logf("SIMULATE_SEED=%d go test ./worker/simulate -run TestManySeeds -v", uint64(w.dice))
 	}
 }

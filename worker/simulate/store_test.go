@@ -20,6 +20,7 @@ type store struct {
 type record struct {
 	doc      repo.Analysis
 	rev      int64
+	created  time.Duration
 	updated  time.Time
 	openings int
 	finishes []int64         // tokens, one an opening
@@ -47,7 +48,7 @@ func (s *store) create(id string) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	s.records[id] = &record{
-		doc: repo.Analysis{ID: id, Status: repo.Queued, Input: id}, updated: s.now(), openings: 1, finished: map[string]bool{},
+		doc: repo.Analysis{ID: id, Status: repo.Queued, Input: id}, created: s.w.now(), updated: s.now(), openings: 1, finished: map[string]bool{},
 	}
 	s.w.tell("%s created", id)
 }
@@ -130,6 +131,7 @@ func (s *store) unfinished() string {
 type tag struct {
 	by      string // whose calls these are, for the dice
 	from    *instance
+	id      string
 	owner   string
 	act     string // of an operator: unlock, requeue
 	token   int64  // once acquired
@@ -137,7 +139,10 @@ type tag struct {
 	at      time.Time // the store's, in its last reply
 	meant   []int64   // expiries that an acquisition has tried to write
 	running bool      // the body
-	refund  bool      // by its release
+	refund  bool      // is due with its release
+	ending  bool      // has begun to finish or release
+	ended   bool      // and was told what came of it
+	told    bool      // an operator, what came of the act
 }
 
 type tagKey struct{}

@@ -36,10 +36,11 @@ type world struct {
 	tags      map[string]*tag
 	history   map[string][]operation
 	bodies    []*body
-	acting    bool           // an operator is at it
-	underway  int            // calls that have not reached the store
-	crashed   time.Duration  // of the first worker; 0: none
-	operating map[string]int // acts of an operator, until their delivery is booked
+	acting    bool                     // an operator is at it
+	underway  int                      // calls that have not reached the store
+	crashed   time.Duration            // of the first worker; 0: none
+	operating map[string]int           // acts of an operator, until their delivery is booked
+	landed    map[string]time.Duration // when the last act landed whose operator had given up
 }
 
 type line struct {
@@ -58,20 +59,24 @@ func run(t *testing.T, seed uint64, p profile, work orchestrator.AnalyzerFunc) *
 func newWorld(seed uint64, p profile, work orchestrator.AnalyzerFunc) *world {
 	return &world{
 		dice: dice(seed), p: p, log: slog.New(slog.DiscardHandler), work: work,
-		figures: figures{}, owners: map[string]string{}, tags: map[string]*tag{}, history: map[string][]operation{}, operating: map[string]int{},
+		figures: figures{}, owners: map[string]string{}, tags: map[string]*tag{}, history: map[string][]operation{},
+		operating: map[string]int{}, landed: map[string]time.Duration{},
 	}
 }
 
 // run is in a bubble of its own.
 func (w *world) run(t *testing.T) {
 	t.Helper()
+	defer w.named()()
 	synctest.Test(t, func(*testing.T) {
 		w.begun, w.over = time.Now(), make(chan struct{})
 		w.happen()
 	})
 	w.overlaps()
 	w.unheld()
-	w.linear()
+	if len(w.wrong) == 0 { // else the checker might look for minutes for what is known
+		w.linear()
+	}
 }
 
 func (w *world) happen() {
@@ -87,7 +92,7 @@ func (w *world) happen() {
 	for n, at := range w.p.arrivals {
 		w.going.Go(func() { w.arrive(fmt.Sprintf("a%d", n), at) })
 	}
-	for time.Sleep(w.p.end); !w.done(); time.Sleep(time.Second) {
+	for ; !w.done(); time.Sleep(time.Second) {
 		if w.now() > w.p.end+patience {
 			w.mu.Lock()
 			w.fail("not all is finished %v after the last fault: %q, %d tasks", patience, w.store.unfinished(), w.queue.pending("", nil))
@@ -98,17 +103,23 @@ func (w *world) happen() {
 	w.figures.most("longest until all is finished after the faults", w.now()-w.p.end)
 	close(w.over)
 	w.going.Wait()
-	w.store.verdict()
+	if len(w.wrong) == 0 {
+		w.store.verdict()
+	}
 }
 
 // patience is how long all may take to be finished once nothing goes wrong any
 // more: the longest backoff, and what it may find itself behind.
 const patience = 2 * time.Hour
 
+// done: all is finished, or something is wrong already.
 func (w *world) done() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return !w.acting && len(w.store.records) == len(w.p.arrivals) && w.underway == 0 && w.store.unfinished() == "" && w.queue.pending("", nil) == 0
+	if len(w.wrong) > 0 {
+		return true
+	}
+	return w.calm() && !w.acting && len(w.store.records) == len(w.p.arrivals) && w.underway == 0 && w.store.unfinished() == "" && w.queue.pending("", nil) == 0
 }
 
 // arrive is an API that creates an analysis and enqueues it, some of them twice,
@@ -203,7 +214,7 @@ func (w *world) tell(format string, args ...any) {
 // fail is told too. The mutex is held or not needed.
 func (w *world) fail(format string, args ...any) {
 	w.tell("WRONG: "+format, args...)
-	w.wrong = append(w.wrong, fmt.Sprintf("%v: ", w.now())+fmt.Sprintf(format, args...))
+	w.accuse("%v: %s", w.now(), fmt.Sprintf(format, args...))
 }
 
 // transcript is the whole history, in an order of its own where goroutines
