@@ -2,7 +2,6 @@ package explore
 
 import (
 	"fmt"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -154,7 +153,6 @@ func (s *search) below(t *testing.T, base []int, depth int, each func(path []nod
 // run explores everything, on two goroutines: first the beginnings, which are
 // then shared out.
 func (s *search) run(t *testing.T) {
-	defer debug.SetGCPercent(debug.SetGCPercent(800)) // an execution leaves little behind
 	for i := range s.memo {
 		s.memo[i].left = map[digest][]room{}
 	}
