@@ -133,7 +133,7 @@ func TestUnlockTakesTheLockAndBooksADelivery(t *testing.T) {
 		d, err := a.Get(t.Context(), "x")
 		return err == nil && d.Status == repo.Ready && d.Lock.Token == 2
 	})
-	taskguard(t, env, "unlock", "x").want(t, exitDone, "x is READY; it is finished and needs no delivery", "status_was=READY")
+	taskguard(t, env, "unlock", "x").want(t, exitDone, "x is READY; it is finished and needs no delivery", "status_was=READY", "nobody held it")
 	taskguard(t, env, "unlock", "missing").want(t, exitFailed, `no analysis "missing"`)
 }
 

@@ -62,12 +62,15 @@ func (c *call) change(ctx context.Context, apply func(cl *client, id string) (wa
 		return cl.explain(id, err)
 	}
 	done := changed{ID: id, Was: was.Status, Status: status, Lock: lockOf(&was), Delivery: notNeeded}
-	message := "changed by an operator"
-	if c.name == "unlock" && was.Lock.Owner == "" {
-		message = "unlock changed nothing: nobody held it"
+	attrs := []any{
+		"command", c.name, "analysis_id", id, "project", cl.place.project, "by", operator(),
+		"status_was", was.Status, "lock_held", done.Lock.Held, "lock_owner", was.Lock.Owner, "lock_token", was.Lock.Token,
 	}
-	c.log().WarnContext(ctx, message, "command", c.name, "analysis_id", id, "project", cl.place.project, "by", operator(),
-		"status_was", was.Status, "lock_held", done.Lock.Held, "lock_owner", was.Lock.Owner, "lock_token", was.Lock.Token)
+	if c.name == "unlock" && was.Lock.Owner == "" && was.Status == status {
+		c.log().InfoContext(ctx, "nobody held it: nothing is changed", attrs...)
+	} else {
+		c.log().WarnContext(ctx, "changed by an operator", attrs...)
+	}
 	if status != repo.Ready && status != repo.Failed {
 		if done.Delivery, err = cl.deliver(ctx, c.name, id); err != nil {
 			return err
