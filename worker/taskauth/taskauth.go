@@ -36,10 +36,10 @@ type Options struct {
 
 // Verifier checks requests. Its methods may be called concurrently.
 type Verifier struct {
-	audience string
-	accounts []string
-	library  *idtoken.Validator
-	keys     *keyring
+	audience  string
+	accounts  []string
+	validator *idtoken.Validator
+	keys      *keyring
 }
 
 // New returns a Verifier that has no keys until Run gets them. It makes no call.
@@ -62,15 +62,15 @@ func New(ctx context.Context, o Options) (*Verifier, error) {
 	if u, err := url.Parse(o.KeysURL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return nil, errors.New("taskauth: the keys' URL is not an http or https URL")
 	}
-	library, err := idtoken.NewValidator(ctx, option.WithHTTPClient(&http.Client{Transport: pages{}}))
+	validator, err := idtoken.NewValidator(ctx, option.WithHTTPClient(&http.Client{Transport: pages{}}))
 	if err != nil {
 		return nil, fmt.Errorf("taskauth: %w", err)
 	}
 	return &Verifier{
-		audience: o.Audience,
-		accounts: slices.Clone(o.Accounts),
-		library:  library,
-		keys:     newKeyring(o),
+		audience:  o.Audience,
+		accounts:  slices.Clone(o.Accounts),
+		validator: validator,
+		keys:      newKeyring(o),
 	}, nil
 }
 
@@ -97,7 +97,7 @@ func (v *Verifier) Check(r *http.Request) error {
 	}
 	// The library asks pages, which answers from this context: no I/O follows, so
 	// there is nothing to cancel.
-	payload, err := v.library.Validate(withPage(context.Background(), keys.page), raw, v.audience)
+	payload, err := v.validator.Validate(withPage(context.Background(), keys.page), raw, v.audience)
 	if err != nil {
 		return v.refusal(t.claims)
 	}
