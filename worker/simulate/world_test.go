@@ -100,7 +100,9 @@ func (w *world) happen() {
 			break
 		}
 	}
+	w.mu.Lock() // duplicates are still on their way
 	w.figures.most("longest until all is finished after the faults", w.now()-w.p.end)
+	w.mu.Unlock()
 	close(w.over)
 	w.going.Wait()
 	if len(w.wrong) == 0 {
