@@ -133,14 +133,7 @@ const refreshTimeout = 15 * time.Second
 // refund takes back the attempt. For another owner, or a missing analysis, it
 // changes nothing and is silent (G8).
 func (l *Ledger) ReleaseAnalysisLock(ctx context.Context, id, owner string, refund bool) error {
-	h, err := l.resume(context.WithoutCancel(ctx), id, owner)
-	switch {
-	case errors.Is(err, lease.ErrNotFound), errors.Is(err, lease.ErrLost):
-		return nil
-	case err != nil:
-		return err
-	}
-	return h.Release(ctx, requeue, refund)
+	return l.release(ctx, id, owner, requeue, refund)
 }
 
 // Retry is the release after a failure for now, which is kept in the document
@@ -148,14 +141,7 @@ func (l *Ledger) ReleaseAnalysisLock(ctx context.Context, id, owner string, refu
 // valid UTF-8 and cut after 4,096 bytes; a document that is too full for it is
 // released without.
 func (l *Ledger) Retry(ctx context.Context, id, owner, code, message string) error {
-	h, err := l.resume(context.WithoutCancel(ctx), id, owner)
-	switch {
-	case errors.Is(err, lease.ErrNotFound), errors.Is(err, lease.ErrLost):
-		return nil
-	case err != nil:
-		return err
-	}
-	err = h.Release(ctx, func(d *Analysis) {
+	err := l.release(ctx, id, owner, func(d *Analysis) {
 		requeue(d)
 		d.LastError = &Error{Code: code, Message: bounded(message)}
 	}, false)
@@ -163,6 +149,18 @@ func (l *Ledger) Retry(ctx context.Context, id, owner, code, message string) err
 		return l.ReleaseAnalysisLock(ctx, id, owner, false)
 	}
 	return err
+}
+
+// release is silent where there is nothing of owner's to release.
+func (l *Ledger) release(ctx context.Context, id, owner string, set func(*Analysis), refund bool) error {
+	h, err := l.resume(context.WithoutCancel(ctx), id, owner)
+	switch {
+	case errors.Is(err, lease.ErrNotFound), errors.Is(err, lease.ErrLost):
+		return nil
+	case err != nil:
+		return err
+	}
+	return h.Release(ctx, set, refund)
 }
 
 func requeue(d *Analysis) {

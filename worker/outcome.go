@@ -75,8 +75,8 @@ const (
 )
 
 // answers is the one table from outcome to answer. A 2xx deletes the task: it
-// stands only where no later delivery is needed or one is booked. Contention is 409, not 429 or
-// 503, which would slow the whole queue.
+// stands only where no later delivery is needed or one is booked. Contention is
+// 409, not 429 or 503, which would slow the whole queue.
 var answers = [...]struct {
 	code     int
 	acquired acquired
