@@ -4,9 +4,7 @@ package lease
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,10 +17,10 @@ import (
 )
 
 // File is a Store in a directory of one machine, for programs that share it: a
-// JSON file for each record. A write goes to a temporary file that is synced
-// and renamed, under a flock of the directory, so that neither a crash nor a
-// full disk leaves half a record. Make it with NewFile. It must not be used
-// over a network file system.
+// file for each record. A write goes to a temporary file that is synced and
+// renamed, under a flock, so that neither a crash nor a full disk leaves half a
+// record. Make it with NewFile or NewFileOf. It must not be used over a network
+// file system.
 //
 // Its clock is the machine's. Where that is set back, time stands still for a
 // record until it has passed the record's last write.
@@ -31,8 +29,12 @@ type File[D any] struct {
 	Wait time.Duration
 	// Now is the clock; the machine's if nil.
 	Now func() time.Time
+	// Guard names the file in the directory that is flocked, and made for it; the
+	// directory itself if empty, which must then be nobody else's.
+	Guard string
 
 	dir    string
+	format Format[D]
 	rename func(from, to string) error
 
 	mu   sync.Mutex
@@ -40,32 +42,28 @@ type File[D any] struct {
 }
 
 const (
-	fileFormat   = "taskguard/lease/1"
 	fileMode     = 0o600
 	maxFileBytes = 16 << 20
 	flockWait    = 2 * time.Second
 )
 
-// record is what a file holds.
-type record struct {
-	Format string          `json:"format"`
-	Key    string          `json:"key"`
-	Rev    string          `json:"rev"` // new with each write, so that no two versions are alike
-	At     time.Time       `json:"at"`  // time of that write
-	Doc    json.RawMessage `json:"doc"`
-}
-
-// NewFile makes the directory if it is missing.
+// NewFile keeps records as JSON in a format of its own, and makes the directory
+// if it is missing.
 func NewFile[D any](dir string) (*File[D], error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("lease: directory: %w", err)
 	}
-	return &File[D]{dir: dir, rename: os.Rename}, nil
+	return NewFileOf(dir, envelopes[D]{}), nil
 }
 
-// Load reads one file, with no waiting for writers. A file that is empty, torn
-// or not a record of this key is ErrMalformed; a symbolic link, another thing
-// that is no regular file, and one that may not be read are ErrRefused.
+// NewFileOf keeps records as f writes them. It does not touch the directory.
+func NewFileOf[D any](dir string, f Format[D]) *File[D] {
+	return &File[D]{dir: dir, format: f, rename: os.Rename}
+}
+
+// Load reads one file, with no waiting for writers. A file that its Format cannot
+// make out is ErrMalformed; a symbolic link, another thing that is no regular
+// file, and one that may not be read are ErrRefused.
 func (f *File[D]) Load(ctx context.Context, key string) (Cell[D], error) {
 	asked, at := time.Now(), f.now() // before the reading: what is read is at least as new
 	path, err := f.path(ctx, key)
@@ -80,7 +78,8 @@ func (f *File[D]) Load(ctx context.Context, key string) (Cell[D], error) {
 	return c, nil
 }
 
-// Swap replaces one file. Swapping a Cell that did not exist creates the record.
+// Swap replaces one file. Swapping a Cell that did not exist creates the record;
+// one that its Format does not keep is removed.
 // Another program that keeps the directory for longer than Wait, and a full
 // disk, are errors that may pass; a directory that may not be written is
 // ErrRefused.
@@ -89,10 +88,6 @@ func (f *File[D]) Swap(ctx context.Context, key string, prev Cell[D], next D) (C
 	path, err := f.path(ctx, key)
 	if err != nil {
 		return Cell[D]{}, err
-	}
-	doc, err := json.Marshal(next)
-	if err != nil {
-		return Cell[D]{}, fmt.Errorf("lease: write %q: %w: %w", key, ErrRefused, err)
 	}
 	var c Cell[D]
 	err = f.locked(ctx, func(dir *os.File) error {
@@ -103,15 +98,21 @@ func (f *File[D]) Swap(ctx context.Context, key string, prev Cell[D], next D) (C
 		if now.Exists != prev.Exists || (now.Exists && now.Rev != prev.Rev) {
 			return ErrConflict
 		}
-		r := record{Format: fileFormat, Key: key, Rev: rand.Text(), At: latest(now.At, f.now()), Doc: doc}
-		data, err := json.Marshal(r)
+		at := latest(now.At, f.now())
+		data, err := f.format.Encode(key, next, at)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%w: %w", ErrRefused, err)
+		case data == nil:
+			c = Cell[D]{Doc: next, At: at}
+			return f.remove(dir, path)
+		}
+		written, err := f.replace(dir, path, data)
 		if err != nil {
 			return err
 		}
-		if c, err = cellOf[D](data, key); err != nil {
-			return err
-		}
-		return f.replace(dir, path, data)
+		c, err = f.cell(data, written, key)
+		return err
 	})
 	if err != nil {
 		return Cell[D]{}, fileError("write", key, err)
@@ -126,13 +127,15 @@ func (f *File[D]) Delete(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	err = f.locked(ctx, func(dir *os.File) error {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return dir.Sync()
-	})
+	err = f.locked(ctx, func(dir *os.File) error { return f.remove(dir, path) })
 	return fileError("delete", key, err)
+}
+
+func (f *File[D]) remove(dir *os.File, path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return dir.Sync()
 }
 
 // read is the record at path, At being the time of its last write.
@@ -157,50 +160,49 @@ func (f *File[D]) read(path, key string) (Cell[D], error) {
 	if err != nil {
 		return Cell[D]{}, err
 	}
-	return cellOf[D](data, key)
+	return f.cell(data, info.ModTime(), key)
 }
 
-// cellOf makes out the content of a file.
-func cellOf[D any](data []byte, key string) (Cell[D], error) {
-	var r record
-	c := Cell[D]{Exists: true, Rev: sha256.Sum256(data)}
-	err := json.Unmarshal(data, &r)
-	switch {
-	case len(data) > maxFileBytes:
-		err = fmt.Errorf("over %d bytes", maxFileBytes)
-	case err != nil:
-	case r.Format != fileFormat || r.Key != key || r.At.IsZero() || len(r.Doc) == 0:
-		err = errors.New("not a record of this key")
-	default:
-		err = json.Unmarshal(r.Doc, &c.Doc)
+// cell makes out the content of a file. Its revision is content and time of
+// writing, since others may renew a lease by the latter alone.
+func (f *File[D]) cell(data []byte, modified time.Time, key string) (Cell[D], error) {
+	c := Cell[D]{Exists: true, Rev: fileRev{sha256.Sum256(data), modified.UnixNano()}}
+	err := fmt.Errorf("over %d bytes", maxFileBytes)
+	if len(data) <= maxFileBytes {
+		c.Doc, c.At, err = f.format.Decode(key, data, modified)
 	}
 	if err != nil {
 		return Cell[D]{}, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
-	c.At = r.At
 	return c, nil
 }
 
+type fileRev struct {
+	content  [sha256.Size]byte
+	modified int64
+}
+
 // replace puts data at path; dir, the directory, is locked. Until the rename
-// nothing has changed.
-func (f *File[D]) replace(dir *os.File, path string, data []byte) error {
+// nothing has changed. It answers the file's time of writing.
+func (f *File[D]) replace(dir *os.File, path string, data []byte) (written time.Time, _ error) {
 	temp := path + ".tmp" // nobody else's: of a writer that was killed
 	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return written, err
 	}
 	file, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, fileMode)
 	if err != nil {
-		return err
+		return written, err
 	}
 	_, err = file.Write(data)
-	err = errors.Join(err, file.Sync(), file.Close())
+	info, statErr := file.Stat()
+	err = errors.Join(err, statErr, file.Sync(), file.Close())
 	if err == nil {
 		err = f.rename(temp, path)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(temp))
+		return written, errors.Join(err, os.Remove(temp))
 	}
-	return dir.Sync()
+	return info.ModTime(), dir.Sync()
 }
 
 // locked runs do while every other File keeps out of the directory.
@@ -215,16 +217,24 @@ func (f *File[D]) locked(ctx context.Context, do func(dir *os.File) error) error
 	if err != nil {
 		return err
 	}
-	defer dir.Close() //nolint:errcheck // frees the lock; synced before
+	defer dir.Close() //nolint:errcheck // synced before; if flocked, frees the lock
+	guard := dir
+	if f.Guard != "" {
+		flags := os.O_RDWR | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
+		if guard, err = os.OpenFile(filepath.Join(f.dir, f.Guard), flags, fileMode); err != nil {
+			return err
+		}
+		defer guard.Close() //nolint:errcheck // nothing written; frees the lock
+	}
 	for {
-		err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		err := syscall.Flock(int(guard.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		switch {
 		case err == nil:
 			return do(dir)
 		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
 			return err
 		case !sleep(ctx, 2*time.Millisecond):
-			return fmt.Errorf("another program keeps the directory: %w", context.Cause(ctx))
+			return fmt.Errorf("another program keeps %s: %w", guard.Name(), context.Cause(ctx))
 		}
 	}
 }
@@ -234,7 +244,7 @@ func (f *File[D]) path(ctx context.Context, key string) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	name, err := fileName(key)
+	name, err := f.format.Name(key)
 	if err != nil {
 		return "", err
 	}

@@ -16,7 +16,7 @@ func Take(l Lease, now time.Time, owner string, p Policy) (Lease, error) {
 	switch {
 	case l.Finished:
 		return l, ErrFinished
-	case held(l, now):
+	case Held(l, now):
 		return l, heldError(l, now)
 	case p.Last(l):
 		l.Token++
@@ -69,7 +69,7 @@ func Break(l Lease) Lease { return freed(l) }
 // Reopen lets a record run again from attempt one, finished or not. It is
 // refused with a *HeldError while somebody holds it.
 func Reopen(l Lease, now time.Time) (Lease, error) {
-	if held(l, now) {
+	if Held(l, now) {
 		return l, heldError(l, now)
 	}
 	l = freed(l)
@@ -79,7 +79,18 @@ func Reopen(l Lease, now time.Time) (Lease, error) {
 
 // Abandoned reports whether the record is unfinished and nobody holds it at now,
 // so that only another delivery can bring it to its end.
-func Abandoned(l Lease, now time.Time) bool { return !l.Finished && !held(l, now) }
+func Abandoned(l Lease, now time.Time) bool { return !l.Finished && !Held(l, now) }
+
+// Held reports whether somebody holds l at now: expired means now ≥ expiry (R7).
+func Held(l Lease, now time.Time) bool {
+	return !l.Finished && l.Owner != "" && now.Before(l.ExpiresAt)
+}
+
+// Fresh is the lease of a record that does not exist, in a store that keeps none
+// that nobody holds: free, its first token being now in microseconds. That is
+// later than any token which a record deleted by now can have had, so tokens
+// still only grow (D4).
+func Fresh(now time.Time) Lease { return Lease{Token: now.UnixMicro() - 1} }
 
 // Presume is the expiry of a lease whose stored expiry cannot be read: one TTL
 // after its heartbeat or, where that cannot be read either, after the record's
@@ -96,11 +107,6 @@ func Presume(heartbeat, updated time.Time, p Policy) time.Time {
 // started at asked. The stored expiry counts, not the one meant.
 func Trusted(l Lease, at, asked time.Time, p Policy) time.Time {
 	return asked.Add(l.ExpiresAt.Sub(at) - p.Margin())
-}
-
-// held: expired means now ≥ expiry (R7).
-func held(l Lease, now time.Time) bool {
-	return !l.Finished && l.Owner != "" && now.Before(l.ExpiresAt)
 }
 
 func heldError(l Lease, now time.Time) *HeldError {
