@@ -3,6 +3,7 @@ package firestore
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc/codes"
@@ -16,7 +17,8 @@ import (
 // answers UNIMPLEMENTED.
 type api struct {
 	firestorepb.UnimplementedFirestoreServer
-	store *store
+	store     *store
+	receivers sync.WaitGroup // of the requests of listeners
 }
 
 func unimplemented(what string) error {

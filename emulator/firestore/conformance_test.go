@@ -48,6 +48,7 @@ func conformance(t *testing.T, dial func(testing.TB) *grpc.ClientConn) {
 	for _, cases := range [][]conformanceCase{
 		readCases, writeCases, noOpCases, transformCases, limitCases, nameCases,
 		transactionCases, lockCases, queryCases, filterCases, listCases, raceCases,
+		listenCases, streamCases,
 	} {
 		for _, c := range cases {
 			t.Run(c.name, func(t *testing.T) {
@@ -60,7 +61,11 @@ func conformance(t *testing.T, dial func(testing.TB) *grpc.ClientConn) {
 
 func newRig(t testing.TB, conn *grpc.ClientConn) *rig {
 	t.Helper()
-	project := "p" + strings.ToLower(rand.Text()[:12])
+	return rigOf(t, conn, "p"+strings.ToLower(rand.Text()[:12]))
+}
+
+func rigOf(t testing.TB, conn *grpc.ClientConn, project string) *rig {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	c, err := client.NewClient(ctx, project, option.WithGRPCConn(conn))

@@ -32,7 +32,9 @@ type Options struct {
 // Usage counts operations as Firestore bills them.
 type Usage struct {
 	// Reads is one per document looked up or returned by a query; looking up a
-	// missing document, or a query without results, is one as well.
+	// missing document, or a query without results, is one as well. A listener
+	// reads what it is told of at first, then one per document that has changed,
+	// but none for a deleted one.
 	Reads int64
 	// Writes is one per committed write that is not a delete.
 	Writes int64
@@ -43,7 +45,7 @@ type Usage struct {
 // Server is an in-memory Firestore. All its methods may be called concurrently.
 type Server struct {
 	*wire.Server
-	store *store
+	api *api
 }
 
 // NewServer returns an empty server that serves nobody yet. It starts no
@@ -53,12 +55,19 @@ func NewServer(o Options) *Server {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Server{store: newStore(o.Now)}
+	s := &Server{api: &api{store: newStore(o.Now)}}
 	s.Server = wire.NewServer(maxMessageBytes, func(r grpc.ServiceRegistrar) {
-		firestorepb.RegisterFirestoreServer(r, &api{store: s.store})
+		firestorepb.RegisterFirestoreServer(r, s.api)
 	})
 	return s
 }
 
+// Close ends all calls and listeners under way, stops serving, and waits for the
+// handlers and for every goroutine of the server. Closing twice is harmless.
+func (s *Server) Close() {
+	s.Server.Close()
+	s.api.receivers.Wait()
+}
+
 // Usage returns the billed operations so far.
-func (s *Server) Usage() Usage { return s.store.usage() }
+func (s *Server) Usage() Usage { return s.api.store.usage() }
