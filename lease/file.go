@@ -106,6 +106,8 @@ func (f *File[D]) Swap(ctx context.Context, key string, prev Cell[D], next D) (C
 		case data == nil:
 			c = Cell[D]{Doc: next, At: at}
 			return f.remove(dir, path)
+		case len(data) > maxFileBytes: // nobody could read it again
+			return fmt.Errorf("%w: over %d bytes", ErrRefused, maxFileBytes)
 		}
 		written, err := f.replace(dir, path, data)
 		if err != nil {

@@ -234,3 +234,14 @@ func TestNoKeyLeavesTheDirectoryOrMeetsAnother(t *testing.T) {
 		wantErr(t, err, lease.ErrInvalidKey)
 	}
 }
+
+func TestARecordThatCouldNotBeReadAgainIsNotWritten(t *testing.T) {
+	f, _ := newFile(t)
+	c := loadFile(t, f)
+	if _, err := f.Swap(t.Context(), "a", c, job{Note: strings.Repeat("x", 16<<20)}); !errors.Is(err, lease.ErrRefused) {
+		t.Errorf("err = %v; want ErrRefused", err)
+	}
+	if c := loadFile(t, f); c.Doc.Note != "first" {
+		t.Errorf("%d bytes were written", len(c.Doc.Note))
+	}
+}

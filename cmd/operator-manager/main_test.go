@@ -1,0 +1,254 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// asProgram makes the test binary behave as operator-manager itself.
+const asProgram = "OPERATOR_MANAGER_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// terminal is where one session's commands are typed.
+type terminal struct {
+	*testing.T
+	env   map[string]string
+	flags []string
+}
+
+// outcome is what one command came to.
+type outcome struct {
+	code     int
+	out, err string
+}
+
+// newState is a state file that terminals may share.
+func newState(t *testing.T) string { return filepath.Join(t.TempDir(), "state.json") }
+
+// open is a terminal of that session, with the operators of the sample.
+func open(t *testing.T, state, session string) terminal {
+	return terminal{t, map[string]string{"TERM_SESSION_ID": session}, []string{"--operators", "operators.json", "--state", state}}
+}
+
+func (t terminal) run(args ...string) outcome {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code := run(t.Context(), append(t.flags, args...), surroundings{
+		out: &out, err: &errs, hostname: os.Hostname, parent: os.Getppid, alive: alive,
+		lookup: func(name string) (string, bool) { v, ok := t.env[name]; return v, ok },
+	})
+	return outcome{code, out.String(), errs.String()}
+}
+
+// says fails unless the command is done and prints exactly that.
+func (t terminal) says(want string, args ...string) {
+	t.Helper()
+	if got := t.run(args...); got != (outcome{0, want + "\n", ""}) {
+		t.Errorf("%v: %+v; want %q", args, got, want)
+	}
+}
+
+// refuses fails unless the command exits with 1, and says exactly that on standard
+// error.
+func (t terminal) refuses(want string, args ...string) {
+	t.Helper()
+	if got := t.run(args...); got != (outcome{1, "", want + "\n"}) {
+		t.Errorf("%v: %+v; want 1 and %q", args, got, want)
+	}
+}
+
+// program is the same command as a process of its own, as a shell starts it.
+func (t terminal) program(args ...string) *exec.Cmd {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return t.in(exec.Command(exe, append(t.flags, args...)...))
+}
+
+// in is cmd in the terminal's environment.
+func (t terminal) in(cmd *exec.Cmd) *exec.Cmd {
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "TERM_SESSION_ID=") && !strings.HasPrefix(v, "ITERM_SESSION_ID=") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(cmd.Env, asProgram+"=1")
+	for name, value := range t.env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	return cmd
+}
+
+func TestTwoTerminalsAsInTheSeed(t *testing.T) { // O1, O2
+	state := newState(t)
+	one, two := open(t, state, "1st"), open(t, state, "2nd")
+	one.says("つくよみちゃんを割り当てました", "assign", "tsukuyomi")
+	two.says("利用可能なオペレータ: angie, alma, akane, dia, kana", "available")
+	two.refuses("エラー: つくよみちゃんは他のセッションで使用中です", "assign", "tsukuyomi")
+	one.says("利用可能なオペレータ: tsukuyomi, angie, alma, akane, dia, kana", "available")
+	one.says("つくよみちゃんを割り当てました", "assign")
+	if got := two.run("status"); got.code != 0 || !strings.Contains(got.out, "オペレータは割り当てられていません\n") ||
+		!strings.Contains(got.out, "tsukuyomi  他セッションで使用中  つくよみちゃん\n") || !strings.Contains(got.out, "angie      利用可能") {
+		t.Errorf("%+v", got)
+	}
+	if got := one.run("status"); !strings.Contains(got.out, "現在のオペレータ: つくよみちゃん (tsukuyomi、") || strings.Contains(got.out, "他セッション") {
+		t.Errorf("%+v", got)
+	}
+	one.says("つくよみちゃんの期限を更新しました", "refresh")
+	two.refuses("エラー: オペレータは割り当てられていません", "refresh")
+	one.says("つくよみちゃんを解放しました", "release")
+	one.says("割り当てられたオペレータはありません", "release")
+	two.says("つくよみちゃんを割り当てました", "assign", "tsukuyomi")
+	one.says("すべての割り当てを解除しました (1件)", "clear")
+	two.refuses("エラー: nobodyというオペレータはいません", "assign", "nobody")
+}
+
+func TestWithAllTakenThereIsNone(t *testing.T) { // O1
+	state := newState(t)
+	for i := range 6 {
+		if got := open(t, state, fmt.Sprint("s", i)).run("assign"); got.code != 0 {
+			t.Fatalf("%+v", got)
+		}
+	}
+	last := open(t, state, "last")
+	last.refuses("エラー: 利用可能なオペレータがありません", "assign")
+	last.says("利用可能なオペレータはありません", "available")
+	last.says(`{"operators":[]}`, "available", "--json")
+}
+
+func TestEachCommandAsJSON(t *testing.T) { // C
+	x := open(t, newState(t), "<1>")
+	x.says(`{"wasAssigned":false}`, "release", "--json")
+	x.says(`{"operator":{"id":"kana","name":"かな"},"kept":false}`, "assign", "kana", "--json")
+	x.says(`{"operator":{"id":"kana","name":"かな"},"kept":true}`, "--json", "assign")
+	x.says(`{"operator":{"id":"kana","name":"かな"},"refreshed":true}`, "refresh", "--json")
+	if got := x.run("status", "--json"); got.code != 0 || !strings.Contains(got.out, `"operator":{"id":"kana","name":"かな"},"operators":[{"id":"tsukuyomi","name":"つくよみちゃん","state":"available"},`) ||
+		!strings.Contains(got.out, `{"id":"kana","name":"かな","state":"own"}],"session":"<1>"}`) || !strings.Contains(got.out, `{"expiresAt":"20`) {
+		t.Errorf("%+v", got)
+	}
+	x.says(`{"operator":{"id":"kana","name":"かな"},"wasAssigned":true}`, "release", "--json")
+	x.says(`{"cleared":0}`, "clear", "--json")
+}
+
+func TestWrongUsageIsToldOnce(t *testing.T) {
+	x := open(t, newState(t), "1")
+	for name, args := range map[string][]string{
+		"unknown command": {"assing"}, "unknown flag": {"assign", "--force"}, "too many": {"assign", "kana", "dia"},
+		"an argument to release": {"release", "kana"}, "an empty id": {"assign", ""}, "an empty session": {"assign", "--session", ""}, "an empty state": {"--state=", "assign"},
+	} {
+		if got := x.run(args...); got.code != 2 || got.out != "" || strings.Count(got.err, "\n") != 1 || !strings.HasPrefix(got.err, "エラー: ") {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+func TestAStateThatCannotBeWrittenIsAClearError(t *testing.T) { // O8
+	x := open(t, newState(t), "1")
+	x.says("かなを割り当てました", "assign", "kana")
+	guard, err := os.Open(x.flags[3] + ".guard")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(guard.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if got := x.run("release"); got.code != 1 || got.out != "" ||
+		!strings.HasPrefix(got.err, "エラー: 状態ファイルを更新できませんでした: ") || !strings.Contains(got.err, "another program keeps "+guard.Name()) {
+		t.Errorf("%+v", got)
+	}
+	if err := guard.Close(); err != nil {
+		t.Fatal(err)
+	}
+	x.says("かなを割り当てました", "assign")
+	denied := message(fmt.Errorf("x: %w", syscall.EACCES))
+	if want := "状態ファイルを読み書きする権限がありません: x: permission denied"; denied != want {
+		t.Errorf("%q; want %q", denied, want)
+	}
+	x.flags[3] = filepath.Join(t.TempDir(), "none", "state.json")
+	if got := x.run("assign"); got.code != 1 || !strings.Contains(got.err, filepath.Dir(x.flags[3])) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestHelpListsTheCommands(t *testing.T) {
+	for _, args := range [][]string{{"help"}, {"--help"}, {"assign", "-h"}, {}} {
+		var out bytes.Buffer
+		if code := run(t.Context(), args, surroundings{out: &out, err: io.Discard}); code != 0 || !strings.Contains(out.String(), "assign [ID]") {
+			t.Errorf("%v: %d\n%s", args, code, &out)
+		}
+	}
+}
+
+func TestOutputThatDoesNotArriveIsAFailure(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err := errors.Join(err, r.Close(), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var errs bytes.Buffer
+	if code := run(t.Context(), []string{"help"}, surroundings{out: w, err: &errs}); code != 1 || errs.Len() == 0 {
+		t.Errorf("%d, %q", code, &errs)
+	}
+}
+
+func TestASessionIsNamedByFlagOrTerminal(t *testing.T) { // O4
+	state := newState(t)
+	one := open(t, state, "1st")
+	one.says("かなを割り当てました", "assign", "kana")
+	one.refuses("エラー: かなは他のセッションで使用中です", "assign", "kana", "--session", "2nd")
+	open(t, state, "2nd").says("かなを割り当てました", "assign", "--session", "1st")
+	one.env["ITERM_SESSION_ID"] = "w0t0p0"
+	one.refuses("エラー: かなは他のセッションで使用中です", "assign", "kana")
+}
+
+func TestWhatFilesHoldDoesNotMoveTheTerminal(t *testing.T) {
+	x := open(t, newState(t), "1")
+	x.flags[1] = filepath.Join(t.TempDir(), "o.json")
+	if err := os.WriteFile(x.flags[1], []byte(`{"operators":[{"id":"a\u001b[2J","name":"n\u202e\n"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	x.says(`利用可能なオペレータ: a\x1b[2J`, "available")
+	x.says(`n\u202e\nを割り当てました`, "assign")
+	y := open(t, x.flags[3], "2")
+	y.flags[1] = x.flags[1]
+	y.refuses(`エラー: n\u202e\nは他のセッションで使用中です`, "assign", "a\x1b[2J")
+	for _, o := range []outcome{x.run("status"), x.run("assign", "\x1b[2J"), x.run("\x1b"), x.run("release", "\x1b"), x.run("status", "--operators", "\x1b")} {
+		if strings.ContainsAny(o.out+o.err, "\x1b\u202e") {
+			t.Errorf("%+q", []string{o.out, o.err})
+		}
+	}
+}
+
+func TestTheStatesDefaultIsTheHostsInTmp(t *testing.T) { // O3, R10
+	host := fmt.Sprintf("operator-manager-test-%d", os.Getpid())
+	path := "/tmp/coeiroink-operators-" + host + ".json"
+	t.Cleanup(func() {
+		if err := errors.Join(os.Remove(path), os.Remove(path+".guard")); err != nil {
+			t.Error(err)
+		}
+	})
+	var out bytes.Buffer
+	code := run(t.Context(), []string{"assign", "kana"}, surroundings{
+		out: &out, err: t.Output(), hostname: func() (string, error) { return host, nil }, parent: os.Getppid, alive: alive,
+		lookup: func(string) (string, bool) { return "", false },
+	})
+	info, err := os.Stat(path)
+	if code != 0 || err != nil || info.Mode() != 0o600 {
+		t.Errorf("%d, %v, %v", code, info, err)
+	}
+}

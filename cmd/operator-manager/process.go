@@ -1,0 +1,54 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// alive reports whether there is a process of that id.
+func alive(pid int) bool { return exists(syscall.Kill(pid, 0)) }
+
+// exists takes the answer to a signal. Another user's process may not be signalled,
+// but is one.
+func exists(answer error) bool { return !errors.Is(answer, syscall.ESRCH) }
+
+// parent is the process that started this one or, where that is the go tool, the one
+// that started the go tool.
+func parent() int {
+	pid := os.Getppid()
+	if name, above, err := process(pid); err == nil && name == "go" {
+		return above
+	}
+	return pid
+}
+
+// process is the name of a process, and its parent.
+func process(pid int) (name string, above int, err error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil { // not Linux
+		out, err := exec.Command("ps", "-o", "ppid=", "-o", "comm=", "-p", strconv.Itoa(pid)).Output()
+		if err != nil {
+			return "", 0, err
+		}
+		first, rest, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
+		above, err = strconv.Atoi(first)
+		return filepath.Base(strings.TrimSpace(rest)), above, err
+	}
+	// 17 (a name (of any kind)) S 16 …
+	text := string(stat)
+	from, to := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
+	if from < 0 || to < from {
+		return "", 0, fmt.Errorf("process %d: unreadable state", pid)
+	}
+	var state string
+	if _, err := fmt.Sscan(text[to+1:], &state, &above); err != nil {
+		return "", 0, err
+	}
+	return text[from+1 : to], above, nil
+}

@@ -1,0 +1,4 @@
+package operatorpool
+
+// Format is the state file's format.
+type Format[T any] = format[T]

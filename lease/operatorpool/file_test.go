@@ -1,0 +1,246 @@
+//go:build unix
+
+package operatorpool_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/operatorpool"
+)
+
+// touch sets when the file was last written.
+func (w *world) touch(at time.Time) {
+	w.Helper()
+	if err := os.Chtimes(w.path, at, at); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) wantContent(want string) {
+	w.Helper()
+	got, err := os.ReadFile(w.path)
+	if err != nil || string(got) != want {
+		w.Errorf("the file holds\n%s(%v); want\n%s", got, err, want)
+	}
+}
+
+func TestTheDefaultPathIsTheHosts(t *testing.T) { // O3, R10
+	if got := operatorpool.Path("studio.local"); got != "/tmp/coeiroink-operators-studio.local.json" {
+		t.Errorf("path %s", got)
+	}
+}
+
+func TestTheStateFileByteForByte(t *testing.T) { // O3
+	w := newWorld(t)
+	w.assign("w0t1p0:9F<&>", "tsukuyomi")
+	w.now = noon.Add(1234567 * time.Microsecond)
+	w.assign("4711", "angie")
+	w.wantContent(`{"storage":{` +
+		`"4711":{"data":"angie","updated_at":"2025-08-18T12:00:01.234Z"},` +
+		`"w0t1p0:9F<&>":{"data":"tsukuyomi","updated_at":"2025-08-18T12:00:00.000Z"}}}` + "\n")
+}
+
+func TestWhatOtherProgramsPutIntoTheFileSurvives(t *testing.T) { // O3
+	w := newWorld(t)
+	w.put(`{"version": 2, "storage": {
+  "A": {"data": "kana", "updated_at": "2025-08-18T11:00:00Z", "pid": 7},
+  "B": {"updated_at": "2025-08-18T11:00:00+00:00", "note": {"x": [1, 2.50]}, "data": "dia"}
+}, "zz": null}`)
+	w.assign("A", "")
+	w.assign("A", "alma")
+	w.wantContent(`{"storage":{` +
+		`"A":{"data":"alma","pid":7,"updated_at":"2025-08-18T12:00:00.000Z"},` +
+		`"B":{"data":"dia","note":{"x":[1,2.50]},"updated_at":"2025-08-18T11:00:00+00:00"}},"version":2,"zz":null}` + "\n")
+}
+
+func TestAnotherProgramsWriteBetweenReadingAndWritingIsNotLost(t *testing.T) { // O3
+	w := newWorld(t)
+	w.assign("A", "dia")
+	theirs := func() { w.put(state("theirs", "kana", "2025-08-18T12:00:00Z")) }
+	s := w.over(&between{w.file(), theirs}, "A")
+	if a, err := w.poolOver(s).Assign(t.Context(), ""); err != nil || a.Operator.ID != "dia" {
+		t.Errorf("%+v, %v; want dia, as theirs is kana", a, err)
+	}
+	w.wantWritten("theirs=kana", "A=dia")
+}
+
+func TestAMissingFileIsMadeForTheUserAlone(t *testing.T) { // O8, O9
+	w := newWorld(t)
+	if _, err := w.pool("A").Available(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.wantContent(`{"storage":{}}` + "\n")
+	for _, path := range []string{w.path, w.path + ".guard"} {
+		if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
+			t.Errorf("%s: mode %v, %v; want 0600", path, info.Mode(), err)
+		}
+	}
+	if err := os.Chmod(w.path, 0o644); err != nil { //nolint:gosec // as others may have made it
+		t.Fatal(err)
+	}
+	w.assign("A", "kana")
+	if info, err := os.Stat(w.path); err != nil || info.Mode() != 0o600 {
+		t.Errorf("mode %v, %v after a write; want 0600", info.Mode(), err)
+	}
+}
+
+func TestACorruptFileIsBegunAnewAndKeptAside(t *testing.T) { // O8
+	for name, content := range map[string]string{
+		"empty":              "",
+		"torn":               `{"storage":{"A":{"data":"ka`,
+		"binary":             "\x00\xff\xfe",
+		"no object":          `[1,2]`,
+		"null":               `null`,
+		"two":                `{"storage":{}}{"storage":{}}`,
+		"storage is no map":  `{"storage":"x"}`,
+		"zero bytes of text": "   \n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			var log bytes.Buffer
+			w.o.Log = slog.New(slog.NewTextHandler(&log, nil))
+			w.put(content)
+			w.assign("A", "kana")
+			w.assign("A", "dia")
+			w.wantWritten("A=dia")
+			if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+				t.Errorf("%d warnings; want one:\n%s", n, &log)
+			}
+			aside, err := os.ReadFile(w.path + ".corrupt")
+			if string(aside) != content || (err != nil && content != "") {
+				t.Errorf("aside: %q, %v; want %q", aside, err, content)
+			}
+		})
+	}
+}
+
+// One that was kept before is not replaced, and nothing is written through a link.
+func TestWhatIsKeptAsideStays(t *testing.T) {
+	w := newWorld(t)
+	precious := w.path + ".precious"
+	if err := errors.Join(os.WriteFile(precious, []byte("precious"), 0o600), os.Symlink(precious, w.path+".corrupt")); err != nil {
+		t.Fatal(err)
+	}
+	w.put("torn")
+	w.assign("A", "kana")
+	if got, err := os.ReadFile(precious); err != nil || string(got) != "precious" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+func TestWhatIsNoEntryCostsOthersNothing(t *testing.T) { // O8
+	for _, none := range []string{`"x":5`, `"x":null`, `"x":[]`, `"":{"data":"dia","updated_at":"2025-08-18T12:00:00Z"}`} {
+		t.Run(none, func(t *testing.T) {
+			w := newWorld(t)
+			w.put(`{"storage":{` + none + `,"B":{"data":"kana","updated_at":"2025-08-18T12:00:00Z"}}}`)
+			w.wantBusy("A", "kana")
+			w.wantWritten("B=kana")
+			if _, err := os.Stat(w.path + ".corrupt"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestAFileThatCannotBeTheStateIsLeftAsItIs(t *testing.T) { // O8, R10
+	for name, c := range map[string]struct {
+		put  func(path string) error
+		want error
+		text string
+	}{
+		"huge": {func(path string) error {
+			return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 1<<30))
+		}, lease.ErrMalformed, "is left as it is"},
+		"a link": {func(path string) error {
+			return errors.Join(os.WriteFile(path+".real", []byte(`{"storage":{}}`), 0o600), os.Symlink(path+".real", path))
+		}, lease.ErrRefused, "symbolic links"},
+		"a dangling link": {func(path string) error { return os.Symlink(path+".none", path) }, lease.ErrRefused, "symbolic links"},
+		"a pipe":          {func(path string) error { return syscall.Mkfifo(path, 0o600) }, lease.ErrRefused, "no regular file"},
+		"a directory":     {func(path string) error { return os.Mkdir(path, 0o700) }, lease.ErrRefused, "no regular file"},
+		"a link in the guard's place": {func(path string) error {
+			return os.Symlink(path+".none", path+".guard")
+		}, lease.ErrRefused, "symbolic links"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			if err := c.put(w.path); err != nil {
+				t.Fatal(err)
+			}
+			before, err := os.Lstat(w.path)
+			_, got := w.pool("A").Assign(t.Context(), "kana")
+			if !errors.Is(got, c.want) || !strings.Contains(got.Error(), w.path) || !strings.Contains(got.Error(), c.text) {
+				t.Errorf("err = %v; want %v, the path and %q", got, c.want, c.text)
+			}
+			after, errAfter := os.Lstat(w.path)
+			if (err == nil) != (errAfter == nil) || err == nil && (!os.SameFile(before, after) || before.Size() != after.Size()) {
+				t.Errorf("%v, %v; it was %v, %v", after, errAfter, before, err)
+			}
+			if _, err := os.Stat(w.path + ".none"); err == nil {
+				t.Error("something was written through the link")
+			}
+		})
+	}
+}
+
+func TestAMissingDirectoryIsAClearError(t *testing.T) { // O8
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{filepath.Join(t.TempDir(), "none", "state.json"), filepath.Join(file, "state.json"), "/", "..", ""} {
+		if _, err := operatorpool.Open[string](path); err == nil {
+			t.Errorf("%q: no error", path)
+		}
+	}
+}
+
+func TestContentionIsAClearErrorAfterOneShortWait(t *testing.T) { // O8
+	w := newWorld(t)
+	w.assign("A", "kana")
+	held, err := os.Open(w.path + ".guard")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		_, err := w.pool("A").Assign(context.Background(), "dia")
+		if !errors.Is(err, lease.ErrUnavailable) || !strings.Contains(err.Error(), "another program keeps "+w.path+".guard") {
+			t.Errorf("err = %v; want one that names what is kept", err)
+		}
+		if waited := time.Since(start); waited != 2*time.Second {
+			t.Errorf("waited %v; want 2 s", waited)
+		}
+	})
+	w.wantWritten("A=kana")
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.assign("A", "dia")
+}
+
+// There are programs that keep each other out by a file of this name, which they
+// make and remove as they please. Ours still exclude each other.
+func TestTheGuardIsNotTheLockFileOfOtherPrograms(t *testing.T) {
+	w := newWorld(t)
+	if err := os.WriteFile(w.path+".lock", []byte("4711"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.assign("A", "kana")
+	if got, err := os.ReadFile(w.path + ".lock"); err != nil || string(got) != "4711" {
+		t.Errorf("%q, %v; want it untouched", got, err)
+	}
+}

@@ -1,0 +1,214 @@
+//go:build unix
+
+package operatorpool_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/lease/operatorpool"
+)
+
+func TestAnOperatorIsOneSessionsAlone(t *testing.T) { // O1
+	w := newWorld(t)
+	w.assign("A", "tsukuyomi")
+	free, err := w.pool("B").Available(t.Context())
+	if got := ids(free); err != nil || got != "angie alma akane dia kana" {
+		t.Errorf("available to another: %s, %v", got, err)
+	}
+	w.wantBusy("B", "tsukuyomi")
+	s, err := w.pool("B").Status(t.Context())
+	if err != nil || s.Operators[0].State != operatorpool.Busy || s.Operators[1].State != operatorpool.Available || s.Operator.ID != "" {
+		t.Errorf("status for another: %+v, %v", s, err)
+	}
+	w.wantWritten("A=tsukuyomi")
+}
+
+func TestTheRandomChoiceLeavesOutWhatOthersHave(t *testing.T) { // O1
+	w := newWorld(t)
+	var got []string
+	for _, session := range []string{"A", "B", "C", "D", "E", "F"} { // always the last that is free
+		got = append(got, w.assign(session, "").Operator.ID)
+	}
+	if want := "kana dia akane alma angie tsukuyomi"; strings.Join(got, " ") != want {
+		t.Errorf("got %v; want %s", got, want)
+	}
+	_, err := w.pool("G").Assign(t.Context(), "")
+	if !errors.Is(err, operatorpool.ErrNoneFree) {
+		t.Errorf("err = %v; want none free", err)
+	}
+}
+
+func TestOnesOwnReservationIsAvailableToOneself(t *testing.T) { // O7
+	w := newWorld(t)
+	w.assign("A", "alma")
+	free, err := w.pool("A").Available(t.Context())
+	if got := ids(free); err != nil || got != ids(six) {
+		t.Errorf("available: %s, %v; want all", got, err)
+	}
+	s, err := w.pool("A").Status(t.Context())
+	if err != nil || s.Operator.ID != "alma" || s.Operators[2].State != operatorpool.Own || !s.ExpiresAt.Equal(noon.Add(4*time.Hour)) {
+		t.Errorf("status: %+v, %v", s, err)
+	}
+}
+
+func TestAllProcessesOfASessionShareItsOperator(t *testing.T) { // O4
+	w := newWorld(t)
+	w.assign("A", "dia")
+	if a := w.assign("A", ""); a.Operator.ID != "dia" || !a.Kept {
+		t.Errorf("another process of it got %+v", a)
+	}
+}
+
+func TestAssigningWithoutAnIDKeepsTheCurrentOne(t *testing.T) { // C
+	w := newWorld(t)
+	w.assign("A", "angie")
+	if a := w.assign("A", ""); a.Operator.ID != "angie" || !a.Kept {
+		t.Errorf("%+v; want angie kept", a)
+	}
+	w.wantWritten("A=angie")
+}
+
+func TestAssigningTheSameIDIsANoOpThatRefreshes(t *testing.T) { // C
+	w := newWorld(t)
+	w.assign("A", "angie")
+	w.now = noon.Add(3 * time.Hour)
+	if a := w.assign("A", "angie"); !a.Kept {
+		t.Errorf("%+v; want it kept", a)
+	}
+	w.now = noon.Add(5 * time.Hour)
+	w.wantBusy("B", "angie")
+}
+
+func TestReleasingWithoutAnOperatorSucceeds(t *testing.T) { // C
+	w := newWorld(t)
+	if _, ok, err := w.pool("A").Release(t.Context()); ok || err != nil {
+		t.Errorf("%v, %v; want not assigned, and no error", ok, err)
+	}
+	w.assign("A", "kana")
+	if was, ok, err := w.pool("A").Release(t.Context()); !ok || err != nil || was.ID != "kana" {
+		t.Errorf("%+v, %v, %v; want kana", was, ok, err)
+	}
+	w.wantWritten()
+	w.assign("B", "kana")
+}
+
+func TestClearFreesEverySessionsOperator(t *testing.T) { // C
+	w := newWorld(t)
+	w.assign("A", "kana")
+	w.assign("B", "alma")
+	if n, err := w.pool("C").Clear(t.Context()); n != 2 || err != nil {
+		t.Errorf("%d, %v; want 2", n, err)
+	}
+	w.wantWritten()
+}
+
+func TestEveryUseRefreshes(t *testing.T) { // C
+	uses := map[string]func(p *operatorpool.Pool, ctx ctx) error{
+		"available": func(p *operatorpool.Pool, ctx ctx) error { _, err := p.Available(ctx); return err },
+		"status":    func(p *operatorpool.Pool, ctx ctx) error { _, err := p.Status(ctx); return err },
+		"refresh":   func(p *operatorpool.Pool, ctx ctx) error { _, _, err := p.Refresh(ctx); return err },
+		"assign":    func(p *operatorpool.Pool, ctx ctx) error { _, err := p.Assign(ctx, ""); return err },
+		"a refused assign": func(p *operatorpool.Pool, ctx ctx) error {
+			if _, err := p.Assign(ctx, "dia"); !errors.As(err, new(*operatorpool.BusyError)) {
+				return fmt.Errorf("not refused: %w", err)
+			}
+			return nil
+		},
+	}
+	for name, use := range uses {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.assign("A", "kana")
+			w.now = noon.Add(3 * time.Hour)
+			w.assign("B", "dia")
+			if err := use(w.pool("A"), t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			w.now = noon.Add(7*time.Hour - time.Millisecond)
+			w.wantBusy("C", "kana")
+			w.now = noon.Add(7 * time.Hour)
+			w.assign("C", "kana")
+		})
+	}
+}
+
+func TestTheCurrentOperatorIsKeptUntilTheTargetIsFree(t *testing.T) { // X
+	w := newWorld(t)
+	w.assign("A", "kana")
+	w.assign("B", "dia")
+	w.wantBusy("B", "kana")
+	w.wantWritten("A=kana", "B=dia")
+	if a := w.assign("B", "alma"); a.Kept {
+		t.Errorf("%+v; want a new one", a)
+	}
+	w.wantWritten("A=kana", "B=alma")
+	var unknown *operatorpool.UnknownError
+	if _, err := w.pool("B").Assign(t.Context(), "nobody"); !errors.As(err, &unknown) {
+		t.Errorf("err = %v; want unknown", err)
+	}
+	w.wantWritten("A=kana", "B=alma")
+}
+
+// Others' doing alone can bring it about. Each session that asks gets one of its
+// own, until nobody shares any more.
+func TestAnOperatorThatOthersGaveToTwoSessionsIsSharedNoLongerThanTheyAsk(t *testing.T) {
+	w := newWorld(t)
+	entry := `{"data":"kana","updated_at":"2025-08-18T12:00:00.000Z"}`
+	w.put(`{"storage":{"A":` + entry + `,"B":` + entry + `}}`)
+	w.wantBusy("C", "kana")
+	w.wantBusy("A", "kana")
+	if a := w.assign("A", ""); a.Operator.ID != "dia" || a.Kept {
+		t.Errorf("A got %+v; want dia", a)
+	}
+	if b := w.assign("B", ""); b.Operator.ID != "kana" || !b.Kept {
+		t.Errorf("B got %+v; want to keep kana", b)
+	}
+	w.wantWritten("A=dia", "B=kana")
+}
+
+func TestALostReplyChangesNoAnswer(t *testing.T) {
+	w := newWorld(t)
+	lossy := func() *operatorpool.Pool { return w.poolOver(w.over(&forgetful{Store: w.file()}, "A")) }
+	a, err := lossy().Assign(t.Context(), "")
+	if err != nil || a.Operator.ID != "kana" || a.Kept {
+		t.Errorf("assign: %+v, %v", a, err)
+	}
+	if _, ok, err := lossy().Release(t.Context()); !ok || err != nil {
+		t.Errorf("release: %v, %v", ok, err)
+	}
+	w.assign("B", "")
+	if n, err := lossy().Clear(t.Context()); n != 1 || err != nil {
+		t.Errorf("clear: %v, %v", n, err)
+	}
+}
+
+func TestAnOperatorThatIsNoLongerThereKeepsItsID(t *testing.T) {
+	w := newWorld(t)
+	w.put(state("A", "gone", "2025-08-18T12:00:00Z"))
+	s, err := w.pool("A").Status(t.Context())
+	if want := (operatorpool.Operator{ID: "gone", Name: "gone"}); err != nil || s.Operator != want {
+		t.Errorf("%+v, %v; want %+v", s.Operator, err, want)
+	}
+}
+
+func TestAnEmptyOperatorOfOthersIsInNobodysWay(t *testing.T) {
+	w := newWorld(t)
+	w.put(state("other", "", "2025-08-18T12:00:00Z"))
+	w.assign("A", "")
+	w.wantWritten("other=", "A=kana")
+}
+
+func TestAPoolNeedsOperatorsOfDifferentIDs(t *testing.T) {
+	s := newWorld(t).storage("A")
+	for name, operators := range map[string][]operatorpool.Operator{
+		"none": nil, "no id": {{Name: "x"}}, "twice": {{ID: "x"}, {ID: "x"}}, "not UTF-8": {{ID: "\xff"}},
+	} {
+		if _, err := operatorpool.New(s, operators, nil); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
