@@ -48,11 +48,12 @@ func (envelopes[D]) Encode(key string, doc D, at time.Time) ([]byte, error) {
 
 func (envelopes[D]) Decode(key string, data []byte, _ time.Time) (doc D, at time.Time, err error) {
 	var e envelope
-	if err := json.Unmarshal(data, &e); err != nil {
+	if err = json.Unmarshal(data, &e); err != nil {
 		return doc, at, err
 	}
 	if e.Format != fileFormat || e.Key != key || e.At.IsZero() || len(e.Doc) == 0 {
 		return doc, at, errors.New("not a record of this key")
 	}
-	return doc, e.At, json.Unmarshal(e.Doc, &doc)
+	err = json.Unmarshal(e.Doc, &doc)
+	return doc, e.At, err
 }

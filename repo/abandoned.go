@@ -3,14 +3,11 @@ package repo
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"cloud.google.com/go/firestore"
 	"google.golang.org/api/iterator"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"taskguard/lease"
 )
@@ -30,7 +27,7 @@ import (
 func (a *Analyses) Abandoned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error {
 	ctx, cancel := context.WithTimeout(ctx, abandonedTimeout)
 	defer cancel()
-	now, err := a.now(ctx)
+	now, err := a.documents.now(ctx)
 	if err != nil {
 		return err
 	}
@@ -57,16 +54,6 @@ const maxWarnings = 10
 // abandonedTimeout bounds Abandoned, whose next call is due in a minute.
 const abandonedTimeout = 15 * time.Second
 
-// now is Firestore's time, that of the reading of a document that need not
-// exist.
-func (a *Analyses) now(ctx context.Context) (time.Time, error) {
-	c, err := a.documents.Load(ctx, "ready")
-	if err != nil && !errors.Is(err, lease.ErrMalformed) {
-		return time.Time{}, outOfReach(err)
-	}
-	return c.At, nil
-}
-
 // unfinishedSince reads, without inputs and results, up to limit unfinished
 // analyses whose last update was before cutoff, oldest first. Firestore sorts
 // every Timestamp before every string: where there are more than limit, those
@@ -91,7 +78,7 @@ func (a *Analyses) unfinishedSince(ctx context.Context, cutoff time.Time, limit 
 			break
 		}
 		if err != nil {
-			return nil, abandonedError(err)
+			return nil, queryError("find abandoned analyses", err)
 		}
 		d, err := a.documents.codec.decode(snap)
 		if err = errors.Join(CheckID(snap.Ref.ID), err); err == nil {
@@ -99,21 +86,12 @@ func (a *Analyses) unfinishedSince(ctx context.Context, cutoff time.Time, limit 
 			continue
 		}
 		if stuck++; stuck <= maxWarnings {
-			a.documents.codec.log.WarnContext(ctx, "analysis not recovered: no delivery could bring it to its end", "analysis_id", snap.Ref.ID, "error", err)
+			a.documents.log.WarnContext(ctx, "analysis not recovered: no delivery could bring it to its end", "analysis_id", snap.Ref.ID, "error", err)
 		}
 	}
 	if stuck > maxWarnings {
-		a.documents.codec.log.WarnContext(ctx, "more analyses are not recovered", "analyses", stuck)
+		a.documents.log.WarnContext(ctx, "more analyses are not recovered", "analyses", stuck)
 	}
 	slices.SortStableFunc(found, func(a, b Analysis) int { return a.UpdatedAt.Compare(b.UpdatedAt) })
 	return found, nil
-}
-
-func abandonedError(err error) error {
-	code := status.Code(err)
-	err = fmt.Errorf("repo: find abandoned analyses: %w", err)
-	if code == codes.FailedPrecondition || code == codes.InvalidArgument {
-		return fmt.Errorf("%w: %w", lease.ErrRefused, err)
-	}
-	return outOfReach(err)
 }

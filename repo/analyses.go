@@ -31,7 +31,7 @@ type Options struct {
 // where Firestore cannot be reached.
 type Analyses struct {
 	*Ledger
-	documents *documents
+	documents *documents[Analysis]
 }
 
 // Open connects to Firestore, or to the emulator that FIRESTORE_EMULATOR_HOST
@@ -61,7 +61,10 @@ func newAnalyses(client *firestore.Client, o Options) (*Analyses, error) {
 	if err := CheckCollection(o.Collection); err != nil {
 		return nil, fmt.Errorf("repo: %w", err)
 	}
-	docs := &documents{client: client, collection: client.Collection(o.Collection), codec: codec{policy: o.Policy, log: o.Log}}
+	docs := &documents[Analysis]{
+		client: client, collection: client.Collection(o.Collection), what: "analysis", log: o.Log,
+		codec: analysisCodec{lockCodec{policy: o.Policy, log: o.Log, key: "analysis_id"}},
+	}
 	ledger, err := NewLedger(docs, o.Policy)
 	if err != nil {
 		return nil, err
@@ -81,7 +84,7 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, editTimeout)
 	defer cancel()
-	now, err := a.now(ctx)
+	now, err := a.documents.now(ctx)
 	if err != nil {
 		return err
 	}
@@ -98,7 +101,7 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 		}
 		return fmt.Errorf("%w: %q", ErrExists, id)
 	case err != nil:
-		return outOfReach(storeError("create", id, err))
+		return outOfReach(storeError("create", "analysis", id, err))
 	}
 	return nil
 }
@@ -130,9 +133,6 @@ func (a *Analyses) List(ctx context.Context, limit int) ([]Analysis, error) {
 
 // Ping reports whether Firestore answers.
 func (a *Analyses) Ping(ctx context.Context) error {
-	_, err := a.documents.Load(ctx, "ready")
-	if err != nil && !errors.Is(err, lease.ErrMalformed) {
-		return outOfReach(err)
-	}
-	return nil
+	_, err := a.documents.now(ctx)
+	return err
 }

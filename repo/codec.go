@@ -20,34 +20,31 @@ const iso = "2006-01-02T15:04:05.000Z"
 // certainly not ours.
 const unreadableOwner = "(unreadable)"
 
-// codec turns documents into analyses and the difference of two analyses into
-// field updates. It knows the fields of the contract and no others.
-type codec struct {
+// analysisCodec is the codec of analyses.
+type analysisCodec struct{ lockCodec }
+
+var _ codec[Analysis] = analysisCodec{}
+
+// lockCodec reads the lock fields that all documents have in common.
+type lockCodec struct {
 	policy lease.Policy
 	log    *slog.Logger
+	key    string // of the id, in the log
 }
 
-// decode reads a document that exists. Of ill-typed fields only lockToken is
-// an error, lease.ErrMalformed, since no safe value can be assumed for it.
-func (c codec) decode(snap *firestore.DocumentSnapshot) (Analysis, error) {
+func (c analysisCodec) decode(snap *firestore.DocumentSnapshot) (Analysis, error) {
 	data := snap.Data()
 	a := Analysis{ID: snap.Ref.ID, Input: data["input"], Result: data["result"], ReadAt: snap.ReadTime}
 	a.Status, _ = data["status"].(string)
 	a.CreatedAt, _ = parseTime(data["createdAt"])
 	a.UpdatedAt, _ = parseTime(data["updatedAt"])
 	a.Error, a.LastError = decodeError(data["error"]), decodeError(data["lastError"])
-	token, ok := parseInt(data["lockToken"])
-	if !ok || token < 0 || token == math.MaxInt64 {
-		return a, fmt.Errorf("repo: analysis %q: field lockToken is %s, not a usable integer: %w", a.ID, kind(data["lockToken"]), lease.ErrMalformed)
+	lock, err := c.decodeLock(data, snap)
+	if err != nil {
+		return a, fmt.Errorf("repo: analysis %q: %w", a.ID, err)
 	}
-	a.Lock.Token = token
+	a.Lock, a.Attempts = lock, lock.Attempts
 	a.Lock.Finished = finishedStatus(a.Status)
-	a.Lock.FinishedBy, _ = data["finishedBy"].(string)
-	if n, ok := parseInt(data["attempts"]); ok && n > 0 {
-		a.Lock.Attempts = int(min(n, math.MaxInt32))
-	}
-	a.Attempts = a.Lock.Attempts
-	c.decodeLock(&a.Lock, data, snap)
 	return a, nil
 }
 
@@ -62,8 +59,25 @@ func decodeError(v any) *Error {
 	return &e
 }
 
-// decodeLock reads who holds the lock, and until when (G5).
-func (c codec) decodeLock(l *lease.Lease, data map[string]any, snap *firestore.DocumentSnapshot) {
+// decodeLock reads the lock but for whether it is finished. Of ill-typed fields
+// only lockToken is an error, lease.ErrMalformed, since no safe value can be
+// assumed for it.
+func (c lockCodec) decodeLock(data map[string]any, snap *firestore.DocumentSnapshot) (l lease.Lease, err error) {
+	token, ok := parseInt(data["lockToken"])
+	if !ok || token < 0 || token == math.MaxInt64 {
+		return l, fmt.Errorf("field lockToken is %s, not a usable integer: %w", kind(data["lockToken"]), lease.ErrMalformed)
+	}
+	l.Token = token
+	l.FinishedBy, _ = data["finishedBy"].(string)
+	if n, ok := parseInt(data["attempts"]); ok && n > 0 {
+		l.Attempts = int(min(n, math.MaxInt32))
+	}
+	c.decodeHolder(&l, data, snap)
+	return l, nil
+}
+
+// decodeHolder reads who holds the lock, and until when (G5).
+func (c lockCodec) decodeHolder(l *lease.Lease, data map[string]any, snap *firestore.DocumentSnapshot) {
 	switch owner := data["lockOwner"].(type) {
 	case nil:
 		return // whatever else is left of a lock, nobody holds it
@@ -85,13 +99,12 @@ func (c codec) decodeLock(l *lease.Lease, data map[string]any, snap *firestore.D
 	}
 }
 
-func (c codec) warn(snap *firestore.DocumentSnapshot, field string, v any) {
-	c.log.Warn("unreadable lock field", "analysis_id", snap.Ref.ID, "field", field, "type", kind(v))
+func (c lockCodec) warn(snap *firestore.DocumentSnapshot, field string, v any) {
+	c.log.Warn("unreadable lock field", c.key, snap.Ref.ID, "field", field, "type", kind(v))
 }
 
-// changes are the updates that turn prev into next, at Firestore's time now,
-// which becomes updatedAt; none if nothing differs.
-func (c codec) changes(prev Analysis, next *Analysis, now time.Time) []firestore.Update {
+// changes sets updatedAt to now with every other.
+func (c analysisCodec) changes(prev Analysis, next *Analysis, now time.Time) []firestore.Update {
 	var us []firestore.Update
 	set := func(path string, changed bool, v any) {
 		if changed {
@@ -125,11 +138,12 @@ func errorValue(e *Error) any {
 	return map[string]any{"code": e.Code, "message": e.Message}
 }
 
-func orDelete(s string) any {
-	if s == "" {
+// orDelete is v, or the removal of its field where v is zero.
+func orDelete[T comparable](v T) any {
+	if v == *new(T) {
 		return firestore.Delete
 	}
-	return s
+	return v
 }
 
 func timeValue(t time.Time) any {

@@ -15,23 +15,34 @@ var ErrExists = errors.New("repo: analysis exists")
 
 // storeError says what a failed call may mean. Hardly any code proves that
 // nothing was written: a commit whose reply was lost and which the client sent
-// again comes back as FailedPrecondition. So a conflict means "read again", and
+// again comes back as FailedPrecondition, a creation as AlreadyExists. So a conflict means "read again", and
 // only InvalidArgument outside a transaction is final.
-func storeError(verb, id string, err error) error {
+func storeError(verb, what, id string, err error) error {
 	switch status.Code(err) {
-	case codes.FailedPrecondition, codes.Aborted, codes.NotFound:
-		return fmt.Errorf("repo: %s analysis %q: %w: %w", verb, id, lease.ErrConflict, err)
+	case codes.FailedPrecondition, codes.Aborted, codes.NotFound, codes.AlreadyExists:
+		return fmt.Errorf("repo: %s %s %q: %w: %w", verb, what, id, lease.ErrConflict, err)
 	case codes.InvalidArgument:
-		return fmt.Errorf("repo: %s analysis %q: %w: %w", verb, id, lease.ErrRefused, err)
+		return fmt.Errorf("repo: %s %s %q: %w: %w", verb, what, id, lease.ErrRefused, err)
 	}
-	return fmt.Errorf("repo: %s analysis %q: %w", verb, id, err)
+	return fmt.Errorf("repo: %s %s %q: %w", verb, what, id, err)
+}
+
+// queryError says what a failed query may mean: a refusal for want of an index,
+// in Firestore's words, or out of reach.
+func queryError(verb string, err error) error {
+	code := status.Code(err)
+	err = fmt.Errorf("repo: %s: %w", verb, err)
+	if code == codes.FailedPrecondition || code == codes.InvalidArgument {
+		return fmt.Errorf("%w: %w", lease.ErrRefused, err)
+	}
+	return outOfReach(err)
 }
 
 // transactionError is storeError for a transaction, where InvalidArgument is
 // also what a commit says that was applied, lost its reply and was sent again.
-func transactionError(id string, err error) error {
+func transactionError(what, id string, err error) error {
 	if status.Code(err) == codes.InvalidArgument {
-		return fmt.Errorf("repo: write analysis %q: %w: %w", id, lease.ErrConflict, err)
+		return fmt.Errorf("repo: write %s %q: %w: %w", what, id, lease.ErrConflict, err)
 	}
-	return storeError("write", id, err)
+	return storeError("write", what, id, err)
 }

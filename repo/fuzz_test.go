@@ -169,7 +169,7 @@ func FuzzDocument(f *testing.F) {
 		if (cell.Doc.Lock.Owner == "") != nobody {
 			t.Fatalf("owner %v is %q", owner, cell.Doc.Lock.Owner)
 		}
-		for i, turn := range turns(docs.codec.policy) {
+		for i, turn := range turns(docs.codec.(analysisCodec).policy) {
 			p.at = p.at.Add(time.Second)
 			next := cell.Doc
 			if turn(&next, p.at) != nil {

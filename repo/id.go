@@ -26,7 +26,10 @@ const maxID = 1500
 // CheckID refuses, with lease.ErrInvalidKey, an id that Firestore cannot hold
 // or that would name another path, before Firestore sees it: `a/b/c` would
 // silently be a nested document.
-func CheckID(id string) error {
+func CheckID(id string) error { return checkID("analysis", id) }
+
+// checkID names in its error what the id is of.
+func checkID(what, id string) error {
 	var problem string
 	switch {
 	case id == "":
@@ -48,5 +51,5 @@ func CheckID(id string) error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("%w: the analysis id %s", lease.ErrInvalidKey, problem)
+	return fmt.Errorf("%w: the %s id %s", lease.ErrInvalidKey, what, problem)
 }

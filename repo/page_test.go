@@ -27,7 +27,7 @@ type page struct {
 	written time.Time
 }
 
-func (p *page) documents(t testing.TB) *documents {
+func (p *page) documents(t testing.TB) *documents[Analysis] {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///page", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithChainUnaryInterceptor(func(_ context.Context, _ string, req, reply any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption) error {

@@ -14,7 +14,7 @@ import (
 
 // onBackend is the store under test, and where others reach its documents.
 type onBackend struct {
-	*documents
+	*documents[Analysis]
 	b *emulatortest.Backend
 }
 

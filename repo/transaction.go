@@ -2,6 +2,8 @@ package repo
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"time"
 
 	"cloud.google.com/go/firestore"
@@ -18,37 +20,50 @@ const (
 	transactionTimeout = 10 * time.Second
 )
 
-// documents is the lease.Store of analyses: the transaction in which every
-// decision is made (G3). lease.Edit runs one decision closure in it, twice
-// optimistically: Load, then a Swap that commits only if the document is still
-// at the update time that was read; then, where others keep writing, inside
-// Exclude. docs/adr/0001-transaction.md says why.
-type documents struct {
-	client     *firestore.Client
-	collection *firestore.CollectionRef
-	codec      codec
+// codec turns documents into records D, and the difference of two records into
+// field updates. It knows the fields of the contract and no others.
+type codec[D any] interface {
+	// decode reads a document that exists: lease.ErrMalformed where no safe value
+	// can be assumed.
+	decode(snap *firestore.DocumentSnapshot) (D, error)
+	// changes are the updates that turn prev into next, at Firestore's time now;
+	// none if nothing differs.
+	changes(prev D, next *D, now time.Time) []firestore.Update
 }
 
-var _ lease.Excluder[Analysis] = (*documents)(nil)
+// documents is the lease.Store of a collection's records: the transaction in
+// which every decision is made (G3). lease.Edit runs one decision closure in it,
+// twice optimistically: Load, then a Swap that commits only if the document is
+// still at the update time that was read; then, where others keep writing, inside
+// Exclude. docs/adr/0001-transaction.md says why.
+type documents[D any] struct {
+	client     *firestore.Client
+	collection *firestore.CollectionRef
+	codec      codec[D]
+	what       string // a record is, for people
+	log        *slog.Logger
+}
+
+var _ lease.Excluder[Analysis] = (*documents[Analysis])(nil)
 
 // Load is one read.
-func (s *documents) Load(ctx context.Context, id string) (lease.Cell[Analysis], error) {
+func (s *documents[D]) Load(ctx context.Context, id string) (lease.Cell[D], error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	asked := time.Now()
 	snap, err := s.collection.Doc(id).Get(ctx)
 	if err != nil && !absent(snap, err) {
-		return lease.Cell[Analysis]{}, storeError("read", id, err)
+		return lease.Cell[D]{}, storeError("read", s.what, id, err)
 	}
 	return s.cell(snap, asked)
 }
 
 // Swap is one commit of the fields that changed, conditional on the update
 // time that was read.
-func (s *documents) Swap(ctx context.Context, id string, prev lease.Cell[Analysis], next Analysis) (lease.Cell[Analysis], error) {
+func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], next D) (lease.Cell[D], error) {
 	read, ok := prev.Rev.(time.Time)
 	if !prev.Exists || !ok {
-		return lease.Cell[Analysis]{}, lease.ErrConflict // analyses are made by Create alone
+		return lease.Cell[D]{}, lease.ErrConflict // who makes records does it by another call
 	}
 	updates := s.codec.changes(prev.Doc, &next, prev.Now())
 	if len(updates) == 0 { // such as a renewal within the millisecond of the last
@@ -63,20 +78,20 @@ func (s *documents) Swap(ctx context.Context, id string, prev lease.Cell[Analysi
 	asked := time.Now()
 	written, err := s.collection.Doc(id).Update(ctx, updates, firestore.LastUpdateTime(read))
 	if err != nil {
-		return lease.Cell[Analysis]{}, storeError("write", id, err)
+		return lease.Cell[D]{}, storeError("write", s.what, id, err)
 	}
-	return lease.Cell[Analysis]{Doc: next, Exists: true, Rev: written.UpdateTime, At: written.UpdateTime, Asked: asked}, nil
+	return lease.Cell[D]{Doc: next, Exists: true, Rev: written.UpdateTime, At: written.UpdateTime, Asked: asked}, nil
 }
 
 // Exclude decides inside client.RunTransaction, whose read keeps other writers
 // waiting until its commit.
-func (s *documents) Exclude(ctx context.Context, id string,
-	decide func(lease.Cell[Analysis]) (Analysis, error),
-) (lease.Cell[Analysis], error) {
+func (s *documents[D]) Exclude(ctx context.Context, id string,
+	decide func(lease.Cell[D]) (D, error),
+) (lease.Cell[D], error) {
 	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
 	var (
-		out      lease.Cell[Analysis]
+		out      lease.Cell[D]
 		changed  bool
 		decision error
 		response firestore.CommitResponse
@@ -106,21 +121,31 @@ func (s *documents) Exclude(ctx context.Context, id string,
 	case decision != nil:
 		return out, decision
 	case err != nil:
-		return lease.Cell[Analysis]{}, transactionError(id, err)
+		return lease.Cell[D]{}, transactionError(s.what, id, err)
 	case !changed:
 		return out, nil
 	}
 	results, err := response.WriteResults()
 	if err != nil || len(results) != 1 {
-		return lease.Cell[Analysis]{}, lease.ErrConflict // written, but when is unknown: read
+		return lease.Cell[D]{}, lease.ErrConflict // written, but when is unknown: read
 	}
 	out.Rev, out.At = results[0].UpdateTime, results[0].UpdateTime
 	return out, nil
 }
 
+// now is Firestore's time, that of the reading of a document that need not
+// exist. One read; lease.ErrUnavailable.
+func (s *documents[D]) now(ctx context.Context) (time.Time, error) {
+	c, err := s.Load(ctx, "ready")
+	if err != nil && !errors.Is(err, lease.ErrMalformed) {
+		return time.Time{}, outOfReach(err)
+	}
+	return c.At, nil
+}
+
 // cell decodes a reading that was asked for at asked.
-func (s *documents) cell(snap *firestore.DocumentSnapshot, asked time.Time) (lease.Cell[Analysis], error) {
-	c := lease.Cell[Analysis]{Exists: snap.Exists(), At: snap.ReadTime, Asked: asked}
+func (s *documents[D]) cell(snap *firestore.DocumentSnapshot, asked time.Time) (lease.Cell[D], error) {
+	c := lease.Cell[D]{Exists: snap.Exists(), At: snap.ReadTime, Asked: asked}
 	if !c.Exists {
 		return c, nil
 	}

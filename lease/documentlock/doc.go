@@ -4,8 +4,8 @@
 //
 // It is a face of package lease: what may be done when is decided by its rules,
 // and how often it is tried by lease.Edit. A record exists while somebody holds
-// the room, or has held it and nobody has swept it since; where there is none,
-// the next token is the store's time in microseconds, so tokens only grow (D4).
+// the room, or has held it and nobody has swept it since. Records are deleted, so
+// a token is at least the store's time in microseconds, and tokens only grow (D4).
 //
 // # Guarantees
 //

@@ -78,27 +78,51 @@ func New(store lease.Store[Lock], ttl time.Duration) (*Locks, error) {
 func (l *Locks) TTL() time.Duration { return l.policy.TTL }
 
 // Acquire takes the room for owner if it is free or expired, and extends it if
-// owner holds it already: else a *HeldError (D1). Two round trips, or one to be
-// refused.
+// owner holds it already: else a *HeldError (D1). Two round trips, one to be
+// refused, three where there is no record.
+//
+// Between the reading that shows no record and a commit that makes one, another
+// may have made and deleted one, with a later token. So what is made first is a
+// record that has expired already, which the next commit takes only if it is
+// still that one: its time, and so the token, is later than any deletion (D4).
 func (l *Locks) Acquire(ctx context.Context, room, owner string) (State, error) {
 	if owner == "" {
 		return State{}, errors.New("documentlock: no owner")
 	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	holder, meant := rand.Text(), time.Time{}
-	return l.edit(ctx, room, owner, func(lock Lock, now, estimate time.Time) (Lock, error) {
-		if lease.Held(lock.Lease, now) && lock.Owner == owner {
-			next, err := lease.Extend(lock.Lease, estimate, lock.Grant(), l.policy)
-			lock.Lease, meant = next, next.ExpiresAt
-			return lock, err
+	decide := func(c lease.Cell[Lock]) (next Lock, err error) {
+		next = c.Doc
+		switch {
+		case !c.Exists:
+			meant = c.At.Truncate(time.Millisecond)
+			next.Lease = lease.Fresh(c.At)
+			next.Owner, next.ExpiresAt = owner, meant
+			return next, nil
+		case mine(c, owner) == nil:
+			next.Lease, err = lease.Extend(next.Lease, c.Now(), next.Grant(), l.policy)
+			meant = next.ExpiresAt
+			return next, err
 		}
-		next, err := lease.Take(lock.Lease, now, owner, l.policy)
+		next.Token = max(next.Token, lease.Fresh(c.At).Token)
+		next.Lease, err = lease.Take(next.Lease, c.At, owner, l.policy)
+		next.Attempts, meant = 0, next.ExpiresAt // nobody counts them
 		if held := (*lease.HeldError)(nil); errors.As(err, &held) {
-			return lock, &HeldError{HeldError: *held, LockedAt: lock.LockedAt}
+			return next, &HeldError{HeldError: *held, LockedAt: c.Doc.LockedAt}
 		}
-		return Lock{Lease: next, LockedAt: next.HeartbeatAt, Holder: holder}, err
-	}, func(lock Lock) bool {
-		return lock.Holder == holder || lock.Owner == owner && lock.ExpiresAt.Equal(meant)
-	})
+		return Lock{Lease: next.Lease, LockedAt: next.HeartbeatAt, Holder: holder}, err
+	}
+	var from *lease.Cell[Lock]
+	for {
+		c, err := l.edit(ctx, room, from, decide, func(lock Lock) bool {
+			return lock.Owner == owner && lock.ExpiresAt.Equal(meant)
+		})
+		if err != nil || lease.Held(c.Doc.Lease, c.At) {
+			return l.state(c, owner), err
+		}
+		from = &c
+	}
 }
 
 // Extend is the client's heartbeat: the lock ends one TTL from now (D2).
@@ -106,26 +130,28 @@ func (l *Locks) Acquire(ctx context.Context, room, owner string) (State, error) 
 // Two round trips.
 func (l *Locks) Extend(ctx context.Context, room, owner string) (State, error) {
 	var meant time.Time
-	return l.edit(ctx, room, owner, func(lock Lock, now, estimate time.Time) (Lock, error) {
-		if err := mine(lock, now, owner); err != nil {
-			return lock, err
+	c, err := l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (next Lock, err error) {
+		next = c.Doc
+		if err := mine(c, owner); err != nil {
+			return next, err
 		}
-		next, err := lease.Extend(lock.Lease, estimate, lock.Grant(), l.policy)
-		lock.Lease, meant = next, next.ExpiresAt
-		return lock, err
+		next.Lease, err = lease.Extend(next.Lease, c.Now(), next.Grant(), l.policy)
+		meant = next.ExpiresAt
+		return next, err
 	}, func(lock Lock) bool { return lock.Owner == owner && lock.ExpiresAt.Equal(meant) })
+	return l.state(c, owner), err
 }
 
 // Release frees the room if owner has it (D3), and reports false if nobody did:
 // ErrNotYours if another does. Two round trips.
 func (l *Locks) Release(ctx context.Context, room, owner string) (released bool, err error) {
 	var ours lease.Grant
-	_, err = l.edit(ctx, room, owner, func(lock Lock, now, _ time.Time) (Lock, error) {
-		if err := mine(lock, now, owner); err != nil {
-			return lock, err
+	_, err = l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (Lock, error) {
+		if err := mine(c, owner); err != nil {
+			return c.Doc, err
 		}
-		ours = lock.Grant()
-		return Lock{Lease: lease.Drop(lock.Lease, ours, false)}, nil
+		ours = c.Doc.Grant()
+		return Lock{Lease: lease.Drop(c.Doc.Lease, ours, false)}, nil
 	}, func(lock Lock) bool { return !lock.HeldBy(ours) })
 	if errors.Is(err, ErrNotLocked) {
 		return false, nil
@@ -137,13 +163,13 @@ func (l *Locks) Release(ctx context.Context, room, owner string) (released bool,
 // finds its lock gone. It reports false if nobody held it.
 func (l *Locks) Break(ctx context.Context, room string) (broken bool, err error) {
 	var theirs lease.Grant
-	_, err = l.edit(ctx, room, "", func(lock Lock, now, _ time.Time) (Lock, error) {
-		if !lease.Held(lock.Lease, now) {
-			return lock, ErrNotLocked
+	_, err = l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (Lock, error) {
+		if !lease.Held(c.Doc.Lease, c.At) {
+			return c.Doc, ErrNotLocked
 		}
-		theirs = lock.Grant()
-		next := lease.Break(lock.Lease)
-		next.ExpiresAt = now // where the sweep will find it
+		theirs = c.Doc.Grant()
+		next := lease.Break(c.Doc.Lease)
+		next.ExpiresAt = c.At // where the sweep will find it
 		return Lock{Lease: next, Unlocked: true}, nil
 	}, func(lock Lock) bool { return !lock.HeldBy(theirs) })
 	if errors.Is(err, ErrNotLocked) {
@@ -154,64 +180,58 @@ func (l *Locks) Break(ctx context.Context, room string) (broken bool, err error)
 
 // Get reads the room, as owner sees it. One round trip.
 func (l *Locks) Get(ctx context.Context, room, owner string) (State, error) {
-	s, err := l.edit(ctx, room, owner, func(lock Lock, _, _ time.Time) (Lock, error) { return lock, errRead }, nil)
+	c, err := l.read(ctx, room)
+	return l.state(c, owner), err
+}
+
+func (l *Locks) read(ctx context.Context, room string) (lease.Cell[Lock], error) {
+	c, err := l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (Lock, error) { return c.Doc, errRead }, nil)
 	if errors.Is(err, errRead) {
 		err = nil
 	}
-	return s, err
+	return c, err
 }
 
 // Confirm is for the moment of saving: nil if owner holds the room under token,
 // and State.Until says how long that can be relied on. ErrNotLocked, ErrNotYours
 // (also for another token). One round trip.
 func (l *Locks) Confirm(ctx context.Context, room, owner string, token int64) (State, error) {
-	s, err := l.edit(ctx, room, owner, func(lock Lock, now, _ time.Time) (Lock, error) {
-		if err := mine(lock, now, owner); err != nil {
-			return lock, err
-		}
-		if lock.Token != token {
-			return lock, ErrNotYours
-		}
-		return lock, errRead
-	}, nil)
-	if errors.Is(err, errRead) {
-		err = nil
+	c, err := l.read(ctx, room)
+	s := l.state(c, owner)
+	switch {
+	case err != nil:
+		return s, err
+	case s.Mine && c.Doc.Token != token:
+		return s, ErrNotYours
 	}
-	return s, err
+	return s, mine(c, owner)
 }
 
 // errRead ends an edit that only reads.
 var errRead = errors.New("documentlock: read")
 
-// mine is nil if owner holds lock at now.
-func mine(lock Lock, now time.Time, owner string) error {
+// mine is nil if owner held the room when c was read.
+func mine(c lease.Cell[Lock], owner string) error {
 	switch {
-	case !lease.Held(lock.Lease, now):
+	case !lease.Held(c.Doc.Lease, c.At):
 		return ErrNotLocked
-	case lock.Owner != owner:
+	case c.Doc.Owner != owner:
 		return ErrNotYours
 	}
 	return nil
 }
 
-// edit decides on the record of room, at the store's time now of the reading that
-// is swapped; estimate is what that time has become. It answers the room as last
+// edit decides on the record of room, or first on from, and answers it as last
 // read or written.
-func (l *Locks) edit(ctx context.Context, room, owner string,
-	decide func(lock Lock, now, estimate time.Time) (Lock, error), landed func(Lock) bool,
-) (State, error) {
+func (l *Locks) edit(ctx context.Context, room string, from *lease.Cell[Lock],
+	decide func(lease.Cell[Lock]) (Lock, error), landed func(Lock) bool,
+) (lease.Cell[Lock], error) {
 	if len(room) > MaxRoom {
-		return State{}, fmt.Errorf("%w: the room's id has %d bytes, at most %d are possible", lease.ErrInvalidKey, len(room), MaxRoom)
+		return lease.Cell[Lock]{}, fmt.Errorf("%w: the room's id has %d bytes, at most %d are possible", lease.ErrInvalidKey, len(room), MaxRoom)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	c, err := lease.Edit(ctx, l.store, room, nil, func(c lease.Cell[Lock]) (Lock, error) {
-		if !c.Exists {
-			c.Doc.Lease = lease.Fresh(c.At)
-		}
-		return decide(c.Doc, c.At, c.Now())
-	}, func(c lease.Cell[Lock]) bool { return landed(c.Doc) })
-	return l.state(c, owner), err
+	return lease.Edit(ctx, l.store, room, from, decide, func(c lease.Cell[Lock]) bool { return landed(c.Doc) })
 }
 
 // state is what c shows to owner.

@@ -36,8 +36,8 @@ func (l *Locks) Sweep(ctx context.Context, f Finder) (swept int, err error) {
 		return 0, err
 	}
 	var failed []error
-	for _, r := range found {
-		switch err := l.sweep(ctx, r); {
+	for i := range found {
+		switch err := l.sweep(ctx, found[i]); {
 		case err == nil:
 			swept++
 		case !errors.Is(err, errAlive):

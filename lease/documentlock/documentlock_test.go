@@ -1,0 +1,242 @@
+package documentlock
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/lease"
+)
+
+// cases are behaviours of a room "r", each on a store of its own and in virtual
+// time. The TTL is 30 s.
+var cases = map[string]func(t *testing.T, s *store, l *Locks){
+	"AFreeRoomIsLockedFor30s": func(t *testing.T, s *store, l *Locks) { // D1
+		got := acquire(t, l, "r", "s/1")
+		if lived := got.Lock.ExpiresAt.Sub(got.Lock.LockedAt); lived != 30*time.Second || !got.Locked || got.Lock.Holder == "" {
+			t.Errorf("%+v lives %v, want 30 s and a holder", got, lived)
+		}
+		if until := time.Until(got.Until); until <= 26*time.Second || until > 27*time.Second {
+			t.Errorf("can be relied on for %v, want the margin of a tenth less", until)
+		}
+		if r := s.records["r"]; r.lock != got.Lock {
+			t.Errorf("record %+v, want %+v", r.lock, got.Lock)
+		}
+	},
+	"AnotherIsRefusedAndToldSinceWhen": func(t *testing.T, s *store, l *Locks) { // C: 409
+		first := acquire(t, l, "r", "s/1")
+		time.Sleep(29 * time.Second)
+		before := s.records["r"]
+		_, err := l.Acquire(t.Context(), "r", "s/2")
+		var held *HeldError
+		if !errors.As(err, &held) || !held.LockedAt.Equal(first.Lock.LockedAt) || !held.ExpiresAt.Equal(first.Lock.ExpiresAt) {
+			t.Errorf("err = %#v, want held since %v", err, first.Lock.LockedAt)
+		}
+		if inner := (*lease.HeldError)(nil); !errors.As(err, &inner) {
+			t.Errorf("err = %#v is no lease.HeldError", err)
+		}
+		if s.records["r"] != before {
+			t.Error("the record was touched")
+		}
+	},
+	"AnExpiredLockIsTakenByAnother": func(t *testing.T, _ *store, l *Locks) { // D1
+		first := acquire(t, l, "r", "s/1")
+		time.Sleep(30 * time.Second)
+		second := acquire(t, l, "r", "s/2")
+		if second.Lock.Token <= first.Lock.Token || second.Lock.Holder == first.Lock.Holder {
+			t.Errorf("%+v after %+v; want a larger token and another holder", second.Lock, first.Lock)
+		}
+	},
+	"TheOwnerWhoPostsAgainIsExtended": func(t *testing.T, _ *store, l *Locks) { // C
+		first := acquire(t, l, "r", "s/1")
+		time.Sleep(20 * time.Second)
+		again := acquire(t, l, "r", "s/1")
+		want := first.Lock
+		want.HeartbeatAt, want.ExpiresAt = again.Lock.HeartbeatAt, first.Lock.ExpiresAt.Add(20*time.Second)
+		if again.Lock != want {
+			t.Errorf("%+v, want %+v", again.Lock, want)
+		}
+	},
+	"AHeartbeatReplacesTheExpiryAndDoesNotAddToIt": func(t *testing.T, _ *store, l *Locks) { // D2
+		first := acquire(t, l, "r", "s/1")
+		for range 3 {
+			time.Sleep(time.Second)
+			if _, err := l.Extend(t.Context(), "r", "s/1"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := l.Get(t.Context(), "r", "s/1")
+		if want := first.Lock.ExpiresAt.Add(3 * time.Second); err != nil || !got.Lock.ExpiresAt.Equal(want) || got.Lock.Holder != first.Lock.Holder {
+			t.Errorf("%+v, %v; want until %v", got.Lock, err, want)
+		}
+	},
+	"AHeartbeatOfAFreeRoomFindsNoLock": func(t *testing.T, s *store, l *Locks) { // D2: 404
+		if _, err := l.Extend(t.Context(), "r", "s/1"); !errors.Is(err, ErrNotLocked) || len(s.records) != 0 {
+			t.Errorf("%v, want ErrNotLocked; records %v", err, s.records)
+		}
+	},
+	"AHeartbeatOfAnothersLockIsRefused": func(t *testing.T, _ *store, l *Locks) { // D2: 403
+		acquire(t, l, "r", "s/1")
+		if _, err := l.Extend(t.Context(), "r", "s/2"); !errors.Is(err, ErrNotYours) {
+			t.Errorf("%v, want ErrNotYours", err)
+		}
+	},
+	"AHeartbeatOfAnExpiredLockFindsNone": func(t *testing.T, _ *store, l *Locks) { // R7, R8
+		acquire(t, l, "r", "s/1")
+		time.Sleep(30 * time.Second)
+		if _, err := l.Extend(t.Context(), "r", "s/1"); !errors.Is(err, ErrNotLocked) {
+			t.Errorf("%v, want ErrNotLocked", err)
+		}
+	},
+	"AReleaseDeletesTheRecord": func(t *testing.T, s *store, l *Locks) { // D3
+		acquire(t, l, "r", "s/1")
+		if freed, err := l.Release(t.Context(), "r", "s/1"); err != nil || !freed || len(s.records) != 0 {
+			t.Errorf("%v, %v; records %v", freed, err, s.records)
+		}
+		if freed, err := l.Release(t.Context(), "r", "s/1"); err != nil || freed {
+			t.Errorf("again: %v, %v; want false and no error", freed, err)
+		}
+	},
+	"AReleaseByAnotherLeavesTheLock": func(t *testing.T, s *store, l *Locks) { // C: 403
+		acquire(t, l, "r", "s/1")
+		before := s.records["r"]
+		if freed, err := l.Release(t.Context(), "r", "s/2"); !errors.Is(err, ErrNotYours) || freed || s.records["r"] != before {
+			t.Errorf("%v, %v; record %+v", freed, err, s.records["r"])
+		}
+	},
+	"AReleaseOfAnExpiredLockIsOfNone": func(t *testing.T, _ *store, l *Locks) {
+		acquire(t, l, "r", "s/1")
+		time.Sleep(30 * time.Second)
+		if freed, err := l.Release(t.Context(), "r", "s/1"); err != nil || freed {
+			t.Errorf("%v, %v", freed, err)
+		}
+	},
+	"WhoAsksSeesWhetherTheRoomIsLockedAndWhetherByHim": func(t *testing.T, _ *store, l *Locks) { // C: GET
+		acquire(t, l, "r", "s/1")
+		for owner, mine := range map[string]bool{"s/1": true, "s/2": false, "": false} {
+			got, err := l.Get(t.Context(), "r", owner)
+			if err != nil || !got.Locked || got.Mine != mine || got.Lock.LockedAt.IsZero() || got.Until.IsZero() == mine {
+				t.Errorf("as %q: %+v, %v", owner, got, err)
+			}
+		}
+		time.Sleep(30 * time.Second)
+		if got, err := l.Get(t.Context(), "r", "s/1"); err != nil || got.Locked || got.Mine || got.Lock != (Lock{}) {
+			t.Errorf("expired: %+v, %v", got, err)
+		}
+	},
+	"ASaveIsConfirmedForTheHolderUnderItsTokenAlone": func(t *testing.T, _ *store, l *Locks) { // X: saving unchecked
+		if _, err := l.Confirm(t.Context(), "r", "s/1", 1); !errors.Is(err, ErrNotLocked) {
+			t.Errorf("free: %v, want ErrNotLocked", err)
+		}
+		token := acquire(t, l, "r", "s/1").Lock.Token
+		time.Sleep(20 * time.Second)
+		got, err := l.Confirm(t.Context(), "r", "s/1", token)
+		if left := time.Until(got.Until); err != nil || left <= 6*time.Second || left > 7*time.Second {
+			t.Errorf("%v, for %v; want the remaining 10 s less 3", err, left)
+		}
+		for owner, token := range map[string]int64{"s/1": token - 1, "s/2": token} {
+			if _, err := l.Confirm(t.Context(), "r", owner, token); !errors.Is(err, ErrNotYours) {
+				t.Errorf("%s, %d: %v, want ErrNotYours", owner, token, err)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		if _, err := l.Confirm(t.Context(), "r", "s/1", token); !errors.Is(err, ErrNotLocked) {
+			t.Errorf("expired: %v, want ErrNotLocked", err)
+		}
+	},
+	"AnOperatorUnlocksWhoeverHolds": func(t *testing.T, s *store, l *Locks) {
+		if broken, err := l.Break(t.Context(), "r"); err != nil || broken {
+			t.Errorf("free: %v, %v", broken, err)
+		}
+		token := acquire(t, l, "r", "s/1").Lock.Token
+		if broken, err := l.Break(t.Context(), "r"); err != nil || !broken || !s.records["r"].lock.Unlocked {
+			t.Errorf("%v, %v; record %+v", broken, err, s.records["r"])
+		}
+		if _, err := l.Confirm(t.Context(), "r", "s/1", token); !errors.Is(err, ErrNotLocked) {
+			t.Errorf("its holder: %v, want ErrNotLocked", err)
+		}
+		next := acquire(t, l, "r", "s/2")
+		if next.Lock.Token <= token || next.Lock.Unlocked {
+			t.Errorf("the next is %+v; want a token over %d", next.Lock, token)
+		}
+	},
+	"WhatAnOperatorUnlockedIsSwept": func(t *testing.T, s *store, l *Locks) {
+		acquire(t, l, "r", "s/1")
+		if _, err := l.Break(t.Context(), "r"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if n, err := l.Sweep(t.Context(), s); err != nil || n != 1 || len(s.records) != 0 {
+			t.Errorf("swept %d, %v; records %v", n, err, s.records)
+		}
+	},
+	"TokensGrowOverDeletion": func(t *testing.T, s *store, l *Locks) { // D4
+		var last int64
+		for range 100 {
+			got := acquire(t, l, "r", "s/1").Lock.Token
+			if got <= last {
+				t.Fatalf("token %d after %d", got, last)
+			}
+			last = got
+			if _, err := l.Release(t.Context(), "r", "s/1"); err != nil || len(s.records) != 0 {
+				t.Fatal(err, s.records)
+			}
+		}
+	},
+	"ASweepDeletesExpiredLocksAndNoOthers": func(t *testing.T, s *store, l *Locks) { // D4
+		acquire(t, l, "a", "s/1")
+		acquire(t, l, "b", "s/1")
+		time.Sleep(20 * time.Second)
+		acquire(t, l, "c", "s/1")
+		time.Sleep(10*time.Second + time.Millisecond)
+		if n, err := l.Sweep(t.Context(), s); err != nil || n != 2 || len(s.records) != 1 {
+			t.Errorf("swept %d, %v; left %v", n, err, s.records)
+		}
+	},
+	"NobodyElsesOwnerIsTheEmptyOne": func(t *testing.T, _ *store, l *Locks) {
+		if _, err := l.Acquire(t.Context(), "r", ""); err == nil {
+			t.Error("nobody has the room")
+		}
+	},
+	"ARoomsIDHasAtMost512Bytes": func(t *testing.T, _ *store, l *Locks) {
+		acquire(t, l, strings.Repeat("x", MaxRoom), "s/1")
+		if _, err := l.Acquire(t.Context(), strings.Repeat("x", MaxRoom+1), "s/1"); !errors.Is(err, lease.ErrInvalidKey) {
+			t.Errorf("err = %v, want ErrInvalidKey", err)
+		}
+	},
+}
+
+func TestLocks(t *testing.T) {
+	for name, run := range cases {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, l := open(t)
+				run(t, s, l)
+			})
+		})
+	}
+}
+
+func TestTheTTLIsConfiguration(t *testing.T) { // D6
+	synctest.Test(t, func(t *testing.T) {
+		l, err := New(&store{}, 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := acquire(t, l, "r", "s/1")
+		if lived := got.Lock.ExpiresAt.Sub(got.Lock.LockedAt); lived != 5*time.Second || l.TTL() != lived {
+			t.Errorf("lives %v, want 5 s", lived)
+		}
+		extended, err := l.Extend(t.Context(), "r", "s/1")
+		if lived := extended.Lock.ExpiresAt.Sub(extended.Lock.HeartbeatAt); err != nil || lived != 5*time.Second { // X: another TTL to extend
+			t.Errorf("extended for %v, %v", lived, err)
+		}
+	})
+	for _, ttl := range []time.Duration{-time.Second, time.Second - 1} {
+		if _, err := New(&store{}, ttl); err == nil {
+			t.Errorf("a TTL of %v is no error", ttl)
+		}
+	}
+}

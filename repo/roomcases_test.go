@@ -1,0 +1,194 @@
+package repo
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+	"taskguard/lease/documentlock"
+)
+
+// anOwned is a record of s/1's, as read at.
+func anOwned(at time.Time) documentlock.Lock {
+	at = at.Truncate(time.Millisecond)
+	return documentlock.Lock{
+		Lease:    lease.Lease{Owner: "s/1", Token: 7, HeartbeatAt: at, ExpiresAt: at.Add(30 * time.Second)},
+		LockedAt: at, Holder: "HOLDER",
+	}
+}
+
+func mustLoad(t *testing.T, r onRooms) lease.Cell[documentlock.Lock] {
+	t.Helper()
+	c, err := r.Load(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func mustSwap(t *testing.T, r onRooms, prev lease.Cell[documentlock.Lock], next documentlock.Lock) lease.Cell[documentlock.Lock] {
+	t.Helper()
+	c, err := r.Swap(t.Context(), "a", prev, next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestRooms(t *testing.T) {
+	cases := map[string]func(t *testing.T, r onRooms){
+		"TheFirstSwapCreatesTheDocument": func(t *testing.T, r onRooms) {
+			missing := mustLoad(t, r)
+			next := anOwned(missing.At)
+			c := mustSwap(t, r, missing, next)
+			if c.Doc != next || !c.Exists || !c.At.After(missing.At) || c.Asked.IsZero() {
+				t.Errorf("%+v, want %+v after %v", c, next, missing.At)
+			}
+			want := map[string]any{
+				"lockOwner": "s/1", "lockToken": int64(7), "holder": "HOLDER", "lockedAt": timeValue(next.LockedAt),
+				"lockHeartbeatAt": timeValue(next.HeartbeatAt), "lockExpiresAt": timeValue(next.ExpiresAt),
+			}
+			if diff := cmp.Diff(want, r.fields(t, "a")); diff != "" {
+				t.Errorf("document (-want +got):\n%s", diff)
+			}
+		},
+		"OfTwoWhoCreateAtOnceOneDoes": func(t *testing.T, r onRooms) {
+			missing := mustLoad(t, r)
+			var errs [8]error
+			var all sync.WaitGroup
+			for i := range errs {
+				all.Go(func() { _, errs[i] = r.Swap(t.Context(), "a", missing, anOwned(missing.At)) })
+			}
+			all.Wait()
+			won := 0
+			for _, err := range errs {
+				if err == nil {
+					won++
+				} else if !errors.Is(err, lease.ErrConflict) {
+					t.Errorf("err = %v, want ErrConflict", err)
+				}
+			}
+			if won != 1 {
+				t.Errorf("%d created it", won)
+			}
+		},
+		"WhatIsNotKeptIsDeleted": func(t *testing.T, r onRooms) {
+			missing := mustLoad(t, r)
+			c := mustSwap(t, r, missing, anOwned(missing.At))
+			gone := mustSwap(t, r, c, documentlock.Lock{})
+			if gone.Exists || gone.At.Before(c.At) || gone.Asked.Before(c.Asked) || r.fields(t, "a") != nil {
+				t.Errorf("%+v; document %v", gone, r.fields(t, "a"))
+			}
+			again := mustLoad(t, r)
+			mustSwap(t, r, again, anOwned(again.At))
+			if _, err := r.Swap(t.Context(), "a", c, documentlock.Lock{}); !errors.Is(err, lease.ErrConflict) || !mustLoad(t, r).Exists {
+				t.Errorf("deleted as it was before: %v, want ErrConflict", err)
+			}
+		},
+		"ADeleteIsRefusedAfterAHeartbeat": func(t *testing.T, r onRooms) {
+			missing := mustLoad(t, r)
+			c := mustSwap(t, r, missing, anOwned(missing.At))
+			next := c.Doc
+			next.ExpiresAt = next.ExpiresAt.Add(time.Second)
+			mustSwap(t, r, c, next)
+			if _, err := r.Swap(t.Context(), "a", c, documentlock.Lock{}); !errors.Is(err, lease.ErrConflict) {
+				t.Errorf("err = %v, want ErrConflict", err)
+			}
+			if got := mustLoad(t, r); got.Doc != next {
+				t.Errorf("%+v, want %+v", got.Doc, next)
+			}
+		},
+		"NothingBecomesOfNothing": func(t *testing.T, r onRooms) {
+			missing := mustLoad(t, r)
+			if c := mustSwap(t, r, missing, documentlock.Lock{}); c.Exists {
+				t.Errorf("%+v", c)
+			}
+			mustSwap(t, r, missing, anOwned(missing.At))
+			if _, err := r.Swap(t.Context(), "a", missing, documentlock.Lock{}); !errors.Is(err, lease.ErrConflict) {
+				t.Errorf("err = %v, want ErrConflict", err)
+			}
+		},
+		"TokensGrowOverDeletion": func(t *testing.T, r onRooms) { // D4
+			l := locksFor(t, r, 0)
+			var last int64
+			for range 10 {
+				got := locked(t, l, "a", "s/1").Lock.Token
+				if got <= last {
+					t.Errorf("token %d after %d", got, last)
+				}
+				last = got
+				if freed, err := l.Release(t.Context(), "a", "s/1"); err != nil || !freed || r.fields(t, "a") != nil {
+					t.Fatal(freed, err, r.fields(t, "a"))
+				}
+			}
+		},
+		"AnOperatorsUnlockIsKept": func(t *testing.T, r onRooms) {
+			l := locksFor(t, r, 0)
+			token := locked(t, l, "a", "s/1").Lock.Token
+			if broken, err := l.Break(t.Context(), "a"); err != nil || !broken {
+				t.Fatal(broken, err)
+			}
+			got := r.fields(t, "a")
+			if at, ok := got["lockExpiresAt"].(string); !ok || len(at) != len(iso) {
+				t.Errorf("lockExpiresAt = %v", got["lockExpiresAt"])
+			}
+			delete(got, "lockExpiresAt")
+			if diff := cmp.Diff(map[string]any{"unlocked": true, "lockToken": token}, got); diff != "" {
+				t.Errorf("document (-want +got):\n%s", diff)
+			}
+			time.Sleep(5 * time.Millisecond)
+			if swept, err := l.Sweep(t.Context(), r); err != nil || swept != 1 || r.fields(t, "a") != nil {
+				t.Errorf("swept %d, %v; document %v", swept, err, r.fields(t, "a"))
+			}
+		},
+		"LapsedAreTheOldestAndNoneThatLives": func(t *testing.T, r onRooms) {
+			r.put(t, "old", map[string]any{"lockOwner": "s/1", "lockExpiresAt": "1999-01-01T00:00:00.000Z"})
+			r.put(t, "older", map[string]any{"lockOwner": "s/1", "lockExpiresAt": "1998-01-01T00:00:00.000Z"})
+			r.put(t, "oldest", map[string]any{"lockOwner": "s/1", "lockToken": 3, "lockExpiresAt": "1997-01-01T00:00:00.000Z"})
+			before := locked(t, locksFor(t, r, 0), "alive", "s/1")
+			for limit, want := range map[int]string{2: "[oldest older]", 100: "[oldest older old]"} {
+				found, err := r.Lapsed(t.Context(), limit)
+				rooms := []string{}
+				for _, f := range found {
+					rooms = append(rooms, f.Room)
+				}
+				if err != nil || fmt.Sprint(rooms) != want || found[0].Cell.At.Before(before.At) || found[0].Cell.Doc.Token != 3 {
+					t.Errorf("%d: %+v, %v; want %s", limit, found, err, want)
+				}
+			}
+		},
+		"AnIDThatNoRoomCanHaveIsRefused": func(t *testing.T, r onRooms) {
+			for _, room := range []string{"", ".", "a/b", "a/b/c", "__x__", "a\nb", "\xff", strings.Repeat("x", 1501)} {
+				_, err := r.Load(t.Context(), room)
+				_, swapErr := r.Swap(t.Context(), room, lease.Cell[documentlock.Lock]{}, documentlock.Lock{Unlocked: true})
+				if !errors.Is(err, lease.ErrInvalidKey) || !errors.Is(swapErr, lease.ErrInvalidKey) || !strings.Contains(err.Error(), "the room's id") {
+					t.Errorf("%.9q: %v and %v, want ErrInvalidKey", room, err, swapErr)
+				}
+			}
+		},
+		"ATokenThatIsNoneIsMalformed": func(t *testing.T, r onRooms) {
+			r.put(t, "a", map[string]any{"lockToken": "1", "lockOwner": "s/1"})
+			if _, err := locksFor(t, r, 0).Acquire(t.Context(), "a", "s/2"); !errors.Is(err, lease.ErrMalformed) {
+				t.Errorf("err = %v, want ErrMalformed", err)
+			}
+		},
+		"AnUnreadableExpiryIsOneTTLAfterTheLastUpdate": func(t *testing.T, r onRooms) {
+			r.put(t, "a", map[string]any{"lockOwner": "js", "lockExpiresAt": "soon"})
+			if got, err := locksFor(t, r, 0).Get(t.Context(), "a", ""); err != nil || !got.Locked || got.Lock.ExpiresAt.Sub(got.At) > 30*time.Second {
+				t.Errorf("%+v, %v; want it locked for 30 s at most", got, err)
+			}
+		},
+	}
+	for name, run := range cases {
+		t.Run(name, func(t *testing.T) {
+			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) { run(t, openRooms(t, b)) })
+		})
+	}
+}

@@ -1,0 +1,69 @@
+package repo
+
+import (
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/firestore"
+
+	"taskguard/lease/documentlock"
+)
+
+// roomCodec is the codec of rooms. documentlock.Locks leaves attempts, finished
+// and finishedBy zero, so that their documents have no such fields.
+type roomCodec struct{ lockCodec }
+
+var _ codec[documentlock.Lock] = roomCodec{}
+
+func (c roomCodec) decode(snap *firestore.DocumentSnapshot) (documentlock.Lock, error) {
+	data := snap.Data()
+	l, err := c.decodeLock(data, snap)
+	if err != nil {
+		return documentlock.Lock{}, fmt.Errorf("repo: room %q: %w", snap.Ref.ID, err)
+	}
+	l.Finished, _ = data["finished"].(bool)
+	lock := documentlock.Lock{Lease: l}
+	lock.LockedAt, _ = parseTime(data["lockedAt"])
+	lock.Holder, _ = data["holder"].(string)
+	lock.Unlocked, _ = data["unlocked"].(bool)
+	return lock, nil
+}
+
+func (roomCodec) changes(prev documentlock.Lock, next *documentlock.Lock, _ time.Time) []firestore.Update {
+	was := roomFields(prev)
+	var us []firestore.Update
+	for path, v := range roomFields(*next) {
+		if v != was[path] {
+			us = append(us, firestore.Update{Path: path, Value: v})
+		}
+	}
+	return us
+}
+
+// roomFields are the fields of l, firestore.Delete for one that is not stored.
+// Their values are comparable.
+func roomFields(l documentlock.Lock) map[string]any {
+	return map[string]any{
+		"lockToken":       l.Token,
+		"lockOwner":       orDelete(l.Owner),
+		"lockedAt":        timeValue(l.LockedAt),
+		"lockHeartbeatAt": timeValue(l.HeartbeatAt),
+		"lockExpiresAt":   timeValue(l.ExpiresAt),
+		"holder":          orDelete(l.Holder),
+		"unlocked":        orDelete(l.Unlocked),
+		"attempts":        orDelete(l.Attempts),
+		"finished":        orDelete(l.Finished),
+		"finishedBy":      orDelete(l.FinishedBy),
+	}
+}
+
+// newRoom is the document of l.
+func newRoom(l documentlock.Lock) map[string]any {
+	fields := roomFields(l)
+	for path, v := range fields {
+		if v == any(firestore.Delete) {
+			delete(fields, path)
+		}
+	}
+	return fields
+}

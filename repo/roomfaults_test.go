@@ -1,0 +1,145 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+	"taskguard/lease/documentlock"
+)
+
+// D4, X: extend and sweep meet about the expiry, 1,000 times, over the real
+// client: a lock that was extended is there, and one that was swept was not.
+func TestASweepNeverDeletesALockThatWasJustExtended(t *testing.T) {
+	const room = "a"
+	was := map[string]int{}
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		r := openRooms(t, b, delayed())
+		l, sweeper := locksFor(t, r, time.Second), locksFor(t, r, time.Second)
+		for i := range 1000 {
+			first := locked(t, l, room, "s/1")
+			var (
+				extended error
+				after    documentlock.State
+				swept    int
+				both     sync.WaitGroup
+			)
+			about := time.Until(first.Lock.ExpiresAt) - 30*time.Millisecond
+			both.Go(func() {
+				time.Sleep(about + time.Duration(i%50)*time.Millisecond)
+				after, extended = l.Extend(t.Context(), room, "s/1")
+			})
+			both.Go(func() {
+				time.Sleep(about + time.Duration(i*37%101)*time.Millisecond)
+				var err error
+				if swept, err = sweeper.Sweep(t.Context(), r); err != nil {
+					t.Error(err)
+				}
+			})
+			both.Wait()
+			c := mustLoad(t, r)
+			switch {
+			case extended == nil && c.Doc != after.Lock, extended != nil && !errors.Is(extended, documentlock.ErrNotLocked), swept == 1 && c.Exists:
+				t.Fatalf("%d: extended %+v, %v; swept %d; then %+v", i, after, extended, swept, c)
+			}
+			was[fmt.Sprintf("extended %v, swept %d", extended == nil, swept)]++
+			time.Sleep(2 * time.Second) // it lapses, if it lives
+		}
+	})
+	if was["extended true, swept 0"] < 100 || was["extended false, swept 1"] < 100 {
+		t.Errorf("was %v; want both orders often", was)
+	}
+}
+
+// delayed lets every call take some milliseconds each way, which depend on the
+// time alone.
+func delayed() grpc.DialOption {
+	trip := func() { time.Sleep(time.Duration(time.Now().UnixNano()/1e5%7919%97) * 100 * time.Microsecond) }
+	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		trip()
+		defer trip()
+		return invoke(ctx, method, req, reply, cc, opts...)
+	})
+}
+
+// Whatever code the first commit of an operation answers, carried out or not,
+// the operation comes to its one outcome.
+func TestACommitOfUnknownOutcomeChangesNoRoomsOutcome(t *testing.T) {
+	for verb, op := range map[string]struct {
+		held bool
+		do   func(ctx context.Context, l *documentlock.Locks) (bool, error)
+		want bool // held after it
+	}{
+		"acquire": {false, func(ctx context.Context, l *documentlock.Locks) (bool, error) {
+			s, err := l.Acquire(ctx, "a", "s/1")
+			return s.Mine, err
+		}, true},
+		"extend": {true, func(ctx context.Context, l *documentlock.Locks) (bool, error) {
+			s, err := l.Extend(ctx, "a", "s/1")
+			return s.Mine, err
+		}, true},
+		"release": {true, func(ctx context.Context, l *documentlock.Locks) (bool, error) { return l.Release(ctx, "a", "s/1") }, false},
+		"break":   {true, func(ctx context.Context, l *documentlock.Locks) (bool, error) { return l.Break(ctx, "a") }, false},
+	} {
+		for _, code := range doubtful {
+			for how, f := range map[string]fault{"carried out": lost(code), "dropped": dropped(code)} {
+				if how == "dropped" && code == codes.InvalidArgument {
+					continue // a refusal
+				}
+				t.Run(fmt.Sprintf("%s/%v/%s", verb, code, how), func(t *testing.T) {
+					inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+						bad := &line{}
+						r := openRooms(t, b, bad.options()...)
+						l := locksFor(t, r, 0)
+						if op.held {
+							locked(t, l, "a", "s/1")
+							time.Sleep(10 * time.Second)
+						}
+						bad.befall(map[string][]fault{commit: {f}})
+						done, err := op.do(t.Context(), l)
+						bad.wantAllMet(t)
+						c := mustLoad(t, r)
+						if err != nil || !done || (c.Doc.Owner == "s/1") != op.want || op.want && c.Doc.Holder == "" {
+							t.Errorf("%v, %v; then %+v", done, err, c.Doc)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+func TestADarkFirestoreIsUnavailableToRoomsInTime(t *testing.T) {
+	for name, do := range map[string]func(ctx context.Context, r onRooms) error{
+		"Ping":    func(ctx context.Context, r onRooms) error { return r.Ping(ctx) },
+		"Lapsed":  func(ctx context.Context, r onRooms) error { _, err := r.Lapsed(ctx, 10); return err },
+		"Current": func(ctx context.Context, r onRooms) error { _, err := r.Current(ctx); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				l := &line{}
+				r := openRooms(t, b, l.options()...)
+				l.darken()
+				began := time.Now()
+				if err := do(t.Context(), r); !errors.Is(err, lease.ErrUnavailable) || time.Since(began) > queryTimeout {
+					t.Errorf("%v after %v, want ErrUnavailable after at most %v", err, time.Since(began), queryTimeout)
+				}
+			})
+		})
+	}
+}
+
+func TestOpenRoomsRefusesWhatIsNoCollection(t *testing.T) {
+	if _, err := OpenRooms(t.Context(), "p", RoomOptions{Collection: "a/b"}); err == nil || !strings.Contains(err.Error(), "a/b") {
+		t.Errorf("err = %v", err)
+	}
+}

@@ -1,0 +1,92 @@
+package repo
+
+import (
+	"testing"
+	"time"
+
+	"cloud.google.com/go/firestore"
+	"google.golang.org/grpc"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+	"taskguard/lease/documentlock"
+	"taskguard/lease/leasetest"
+)
+
+// onRooms is the store under test, and where others reach its documents.
+type onRooms struct {
+	*Rooms
+	others *firestore.CollectionRef
+}
+
+// openRooms are the Rooms on b over a connection of their own.
+func openRooms(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) onRooms {
+	t.Helper()
+	r, err := OpenRooms(t.Context(), b.Project, RoomOptions{}, b.Client(t, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	others, err := firestore.NewClient(t.Context(), b.Project, b.Client(t)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return onRooms{Rooms: r, others: others.Collection("documentLocks")}
+}
+
+func (r onRooms) put(t testing.TB, room string, fields map[string]any) {
+	t.Helper()
+	if _, err := r.others.Doc(room).Set(t.Context(), fields); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r onRooms) fields(t testing.TB, room string) map[string]any {
+	t.Helper()
+	snap, err := r.others.Doc(room).Get(t.Context())
+	if err != nil && !absent(snap, err) {
+		t.Fatal(err)
+	}
+	return snap.Data()
+}
+
+func roomSuite(backend func(testing.TB) *emulatortest.Backend) leasetest.Suite[documentlock.Lock] {
+	doc := func(s lease.Store[documentlock.Lock], key string) *firestore.DocumentRef {
+		return s.(onRooms).others.Doc(key)
+	}
+	return leasetest.Suite[documentlock.Lock]{
+		New: func(t testing.TB) lease.Store[documentlock.Lock] { return openRooms(t, backend(t)) },
+		Create: func(t testing.TB, s lease.Store[documentlock.Lock], key string) {
+			s.(onRooms).put(t, key, map[string]any{"unlocked": true, "touched": 0})
+		},
+		Delete: func(t testing.TB, s lease.Store[documentlock.Lock], key string) {
+			if _, err := doc(s, key).Delete(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Touch: func(t testing.TB, s lease.Store[documentlock.Lock], key string) {
+			if _, err := doc(s, key).Set(t.Context(), map[string]any{"touched": firestore.Increment(1)}, firestore.MergeAll); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Touched: func(t testing.TB, s lease.Store[documentlock.Lock], key string) int {
+			n, _ := s.(onRooms).fields(t, key)["touched"].(int64)
+			return int(n)
+		},
+		Of:      func(l *documentlock.Lock) *lease.Lease { return &l.Lease },
+		Note:    func(l documentlock.Lock) string { return l.Holder },
+		SetNote: func(l *documentlock.Lock, note string) { l.Holder = note },
+	}
+}
+
+func TestRoomsOnEmbedded(t *testing.T) {
+	s := roomSuite(emulatortest.Embedded)
+	s.TTL, s.Bubble = documentlock.DefaultTTL, true
+	leasetest.Run(t, s)
+}
+
+func TestRoomsOnGoogle(t *testing.T) {
+	emulatortest.Google(t)
+	s := roomSuite(emulatortest.OnGoogle)
+	s.TTL = 6 * time.Second
+	leasetest.Run(t, s)
+}

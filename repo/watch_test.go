@@ -1,0 +1,221 @@
+package repo
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+	"taskguard/lease/documentlock"
+)
+
+// watched are the snapshots of a Watch that ends with the test.
+func watched(t *testing.T, r *Rooms) <-chan documentlock.Snapshot {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	snaps, done := make(chan documentlock.Snapshot, 1000), make(chan error)
+	go func() { done <- r.Watch(ctx, func(s documentlock.Snapshot) { snaps <- s }) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err == nil {
+			t.Error("Watch ended without a reason")
+		}
+	})
+	return snaps
+}
+
+// next is the next snapshot, which must come.
+func next(t *testing.T, snaps <-chan documentlock.Snapshot) documentlock.Snapshot {
+	t.Helper()
+	select {
+	case s := <-snaps:
+		return s
+	case <-time.After(time.Minute):
+		t.Fatal("no snapshot within a minute")
+		return documentlock.Snapshot{}
+	}
+}
+
+// shown is a snapshot in words.
+func shown(s documentlock.Snapshot) string {
+	words := make([]string, 0, len(s.Changes)+1)
+	for i := range s.Changes {
+		c := &s.Changes[i]
+		words = append(words, fmt.Sprintf("%s %v %s", c.Room, c.Cell.Exists, c.Cell.Doc.Owner))
+	}
+	slices.Sort(words)
+	return fmt.Sprint(s.All, words)
+}
+
+func TestWatchTellsWhatThereIsAndThenEveryChange(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		r := openRooms(t, b)
+		locks := locksFor(t, r, 0)
+		lock := locked(t, locks, "a", "s/1")
+		snaps := watched(t, r.Rooms)
+		first := next(t, snaps)
+		if got, want := shown(first), "true [a true s/1]"; got != want {
+			t.Errorf("first %s, want %s", got, want)
+		}
+		if first.At.Before(lock.At) || first.Asked.IsZero() || first.Changes[0].Cell.Doc != lock.Lock {
+			t.Errorf("first = %+v, want %+v", first, lock)
+		}
+		if freed, err := locks.Release(t.Context(), "a", "s/1"); err != nil || !freed {
+			t.Fatal(freed, err)
+		}
+		second := next(t, snaps)
+		if got, want := shown(second), "false [a false ]"; got != want || !second.At.After(first.At) {
+			t.Errorf("after the release: %s at %v, want %s after %v", got, second.At, want, first.At)
+		}
+		locked(t, locks, "b", "s/2")
+		last := second
+		for shown(last) != "false [b true s/2]" || last.Changes[0].Cell.Doc.Holder == "" {
+			before := last.At
+			if last = next(t, snaps); !last.At.After(before) {
+				t.Errorf("at %v after %v", last.At, before)
+			}
+		}
+	})
+}
+
+func TestCurrentReadsAllThereIs(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		r := openRooms(t, b)
+		empty, err := r.Current(t.Context())
+		if err != nil || shown(empty) != "true []" || empty.At.IsZero() {
+			t.Errorf("empty: %+v, %v", empty, err)
+		}
+		lock := locked(t, locksFor(t, r, 0), "a", "s/1")
+		r.put(t, "b", map[string]any{"lockToken": "one", "lockOwner": "s/2"})
+		full, err := r.Current(t.Context())
+		if err != nil || shown(full) != "true [a true s/1]" || full.At.Before(lock.At) {
+			t.Errorf("%s at %v, %v; want the one that can be made out", shown(full), full.At, err)
+		}
+	})
+}
+
+// What others wrote into the collection hides nothing, and the log tells of the
+// first few.
+func TestWhatCannotBeMadeOutIsSkippedWithABoundedWarning(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		var log bytes.Buffer
+		r := openRooms(t, b)
+		r.documents.log = slog.New(slog.NewTextHandler(&log, nil))
+		r.put(t, "__x", map[string]any{})
+		for i := range maxWarnings + 5 {
+			r.put(t, fmt.Sprint("bad-", i), map[string]any{"lockToken": -1, "lockExpiresAt": "1999-01-01T00:00:00.000Z"})
+		}
+		r.put(t, "good", map[string]any{"lockOwner": "s/1", "lockExpiresAt": "1999-01-02T00:00:00.000Z"})
+		found, err := r.Lapsed(t.Context(), 100)
+		if err != nil || len(found) != 1 || found[0].Room != "good" {
+			t.Errorf("lapsed: %+v, %v", found, err)
+		}
+		if n := strings.Count(log.String(), "\n"); n != maxWarnings+1 {
+			t.Errorf("%d lines, want %d:\n%s", n, maxWarnings+1, log.String())
+		}
+		log.Reset()
+		changes := next(t, watched(t, r.Rooms)).Changes
+		if i := slices.IndexFunc(changes, func(c documentlock.Change) bool { return c.Room == "good" }); i < 0 || changes[i].Cell.Doc.Owner != "s/1" {
+			t.Errorf("watched: %+v", changes)
+		}
+		for _, c := range changes {
+			if strings.HasPrefix(c.Room, "bad-") && c.Cell.Exists {
+				t.Errorf("%+v; want it as if it were not", c)
+			}
+		}
+	})
+}
+
+// A lock taken on one instance is announced on another; its expiry at its time,
+// by no sweep.
+func TestALockTakenOnOneInstanceIsAnnouncedOnAnother(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		locks := locksFor(t, openRooms(t, b), 2*time.Second)
+		sub := subscribed(t, openRooms(t, b), 2*time.Second, "a")
+		expect(t, sub, documentlock.Current, false)
+
+		began := time.Now()
+		lock := locked(t, locks, "a", "s/1")
+		replied := time.Since(began)
+		e := expect(t, sub, documentlock.Acquired, true)
+		t.Logf("acquired in %v, announced %v after it began", replied, time.Since(began))
+		if e.Holder != lock.Lock.Holder || !e.ExpiresAt.Equal(lock.Lock.ExpiresAt) {
+			t.Errorf("event %+v of %+v", e, lock.Lock)
+		}
+		began = time.Now()
+		if freed, err := locks.Release(t.Context(), "a", "s/1"); err != nil || !freed {
+			t.Fatal(freed, err)
+		}
+		expect(t, sub, documentlock.Released, false)
+		t.Logf("released and announced in %v", time.Since(began))
+
+		lock = locked(t, locks, "a", "s/2")
+		expect(t, sub, documentlock.Acquired, true)
+		e = expect(t, sub, documentlock.Expired, false)
+		if at := time.UnixMicro(e.Version); at.Before(lock.Lock.ExpiresAt) {
+			t.Errorf("announced at %v, before the expiry at %v", at, lock.Lock.ExpiresAt)
+		}
+		t.Logf("expired at %v, announced as of %v later", lock.Lock.ExpiresAt, time.UnixMicro(e.Version).Sub(lock.Lock.ExpiresAt))
+		if c, err := openRooms(t, b).Load(t.Context(), "a"); err != nil || !c.Exists {
+			t.Errorf("%+v, %v; the record was to be there still", c, err)
+		}
+
+		locked(t, locks, "a", "s/3")
+		expect(t, sub, documentlock.Acquired, true)
+		if broken, err := locks.Break(t.Context(), "a"); err != nil || !broken {
+			t.Fatal(broken, err)
+		}
+		expect(t, sub, documentlock.Unlocked, false)
+	})
+}
+
+// subscribed is a subscription to a Feed of r that runs until the test ends.
+func subscribed(t *testing.T, r onRooms, ttl time.Duration, room string) *documentlock.Subscription {
+	t.Helper()
+	feed := documentlock.NewFeed(locksFor(t, r, ttl), r, documentlock.FeedOptions{})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); feed.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	sub, err := feed.Subscribe(t.Context(), room)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
+// expect is the next event, which must come and be this one.
+func expect(t *testing.T, sub *documentlock.Subscription, reason string, locked bool) documentlock.Event {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	e, err := sub.Next(ctx)
+	if err != nil || e.Reason != reason || e.Locked != locked {
+		t.Fatalf("event %+v, %v; want %s, locked %v", e, err, reason, locked)
+	}
+	return e
+}
+
+func locksFor(t testing.TB, s lease.Store[documentlock.Lock], ttl time.Duration) *documentlock.Locks {
+	t.Helper()
+	l, err := documentlock.New(s, ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func locked(t testing.TB, l *documentlock.Locks, room, owner string) documentlock.State {
+	t.Helper()
+	s, err := l.Acquire(t.Context(), room, owner)
+	if err != nil || !s.Mine {
+		t.Fatalf("acquire %s as %s: %+v, %v", room, owner, s, err)
+	}
+	return s
+}
