@@ -6,6 +6,8 @@
 //   - A request passes only with a token that Google signed (RS256), for our
 //     audience, not expired, of a verified e-mail address that is on our list.
 //     Everything else is an error: nothing here fails open.
+//   - With Options.AnyAccount, for people, the address does not matter: whoever
+//     Google names a subject passes, and Subject tells them apart.
 //   - Check reaches no network itself. One goroutine, Run, gets the keys; a cold
 //     start, a rotation of the keys and any number of callers cost one fetch, and
 //     forged key ids cost at most one in 10 s.

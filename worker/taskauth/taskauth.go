@@ -22,11 +22,14 @@ var (
 	ErrNoKeys          = errors.New("taskauth: no keys")         // nothing can be decided now
 )
 
-// Options configures a Verifier. Audience and Accounts are required.
+// Options configures a Verifier. Audience is required, and Accounts or AnyAccount.
 type Options struct {
 	Audience string   // the one that tokens must be made for, exactly
 	Accounts []string // e-mail addresses of the service accounts that may call
-	KeysURL  string   // http or https; empty: Google's
+	// AnyAccount lets every account pass that has a subject, with an e-mail address
+	// or without: for people, who are told apart by Subject. Accounts is empty then.
+	AnyAccount bool
+	KeysURL    string // http or https; empty: Google's
 	// Client fetches the keys. nil means a private one, which follows no redirect.
 	Client *http.Client
 	// Log gets a WARN for each fetch that came to nothing and an INFO when there
@@ -38,6 +41,7 @@ type Options struct {
 type Verifier struct {
 	audience  string
 	accounts  []string
+	anyone    bool // accounts do not matter
 	validator *idtoken.Validator
 	keys      *keyring
 }
@@ -48,7 +52,10 @@ func New(ctx context.Context, o Options) (*Verifier, error) {
 	if strings.TrimSpace(o.Audience) == "" {
 		return nil, errors.New("taskauth: the audience is empty")
 	}
-	if len(o.Accounts) == 0 {
+	switch {
+	case o.AnyAccount && len(o.Accounts) > 0:
+		return nil, errors.New("taskauth: both any account and some may call")
+	case !o.AnyAccount && len(o.Accounts) == 0:
 		return nil, errors.New("taskauth: no account may call")
 	}
 	for _, account := range o.Accounts {
@@ -69,6 +76,7 @@ func New(ctx context.Context, o Options) (*Verifier, error) {
 	return &Verifier{
 		audience:  o.Audience,
 		accounts:  slices.Clone(o.Accounts),
+		anyone:    o.AnyAccount,
 		validator: validator,
 		keys:      newKeyring(o),
 	}, nil
@@ -83,25 +91,41 @@ func (v *Verifier) Run(ctx context.Context) { v.keys.run(ctx) }
 // ErrForbidden or ErrNoKeys. Where the token names a key that is not known, it
 // waits up to 3 s for the keys, or until r's caller is gone.
 func (v *Verifier) Check(r *http.Request) error {
+	_, err := v.claims(r)
+	return err
+}
+
+// Subject is Check, and answers the account's unique id: never empty, at most
+// 255 bytes, and never another account's, which an e-mail address may become.
+func (v *Verifier) Subject(r *http.Request) (string, error) {
+	c, err := v.claims(r)
+	if err != nil {
+		return "", err
+	}
+	return c.subject()
+}
+
+// claims are those of r's token, if r may pass.
+func (v *Verifier) claims(r *http.Request) (claims, error) {
 	raw, err := bearer(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	t, err := parse(raw)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	keys, err := v.keys.holding(r.Context(), t.kid)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// The library asks pages, which answers from this context: no I/O follows, so
 	// there is nothing to cancel.
 	payload, err := v.validator.Validate(withPage(context.Background(), keys.page), raw, v.audience)
 	if err != nil {
-		return v.refusal(t.claims)
+		return nil, v.refusal(t.claims)
 	}
-	return v.judge(payload.Claims, time.Now())
+	return payload.Claims, v.judge(payload.Claims, time.Now())
 }
 
 // refusal finds words for what the library refused; it checks the claims before
@@ -121,6 +145,10 @@ func (v *Verifier) judge(c claims, now time.Time) error {
 	}
 	if iss := c.text("iss"); iss != "https://accounts.google.com" && iss != "accounts.google.com" {
 		return errIssuer
+	}
+	if v.anyone {
+		_, err := c.subject()
+		return err
 	}
 	email := c.text("email")
 	switch {

@@ -18,6 +18,8 @@ const (
 	// second would refuse deliveries for as long as it is. Expiry needs none, as
 	// the tokens of Cloud Tasks live for an hour.
 	skew = 10 * time.Second
+	// maxSubject is OpenID Connect's, in bytes.
+	maxSubject = 255
 )
 
 // Every text that Check's errors can have.
@@ -37,6 +39,7 @@ var (
 	errNotYet     = refuse("not valid yet")
 	errIssuer     = refuse("wrong issuer")
 	errNoEmail    = refuse("no email")
+	errNoSubject  = refuse("no subject")
 	errUnverified = refuse("email not verified")
 	errAccount    = fmt.Errorf("%w: account not allowed", ErrForbidden)
 )
@@ -118,6 +121,15 @@ type claims map[string]any
 func (c claims) text(name string) string {
 	s, _ := c[name].(string)
 	return s
+}
+
+// subject is the account's unique id.
+func (c claims) subject() (string, error) {
+	sub := c.text("sub")
+	if sub == "" || len(sub) > maxSubject {
+		return "", errNoSubject
+	}
+	return sub, nil
 }
 
 // time returns the claim in seconds since 1970. It is not ok if the claim is there
