@@ -207,7 +207,7 @@ func TestServeEndsItsRunsWhenItsListenerFails(t *testing.T) {
 // Half a request is no run: it neither holds up a stop nor is warned of.
 func TestHalfARequestDoesNotHoldUpAStop(t *testing.T) {
 	analyzer, running, _ := untilStopped()
-	s := serve(t, analyzer, func(c *Config) { c.limits.drain, c.limits.request = time.Hour, time.Hour })
+	s := serve(t, analyzer, func(c *Config) { c.limits.Drain, c.limits.Request = time.Hour, time.Hour })
 	half := s.send(t, "POST /internal/tasks/analysis HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
 	answer := s.delivered()
 	<-running
@@ -232,7 +232,7 @@ func TestARunThatDoesNotEndIsLeftWithItsLock(t *testing.T) {
 		close(running)
 		<-finish
 		return "late", nil
-	}, func(c *Config) { c.limits.drain = 10 * time.Millisecond })
+	}, func(c *Config) { c.limits.Drain = 10 * time.Millisecond })
 	answer := s.delivered()
 	<-running
 	s.stop()

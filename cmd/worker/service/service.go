@@ -6,54 +6,21 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
-	"os/signal"
-	"strconv"
-	"sync"
-	"syscall"
 	"time"
 
 	"cloud.google.com/go/compute/metadata"
 
+	"taskguard/cmd/cloudrun"
 	"taskguard/orchestrator"
 	"taskguard/repo"
 	"taskguard/worker"
 	"taskguard/worker/taskauth"
 	"taskguard/worker/taskqueue"
 )
-
-// limits bound what clients, and a stop, may take.
-type limits struct {
-	header      time.Duration // for a request's header to arrive
-	request     time.Duration // for all of it
-	idle        time.Duration // between two requests of a connection
-	headerBytes int
-	drain       time.Duration // after a stop: for runs to end, release their locks and answer
-	answers     time.Duration // after that: for answers to leave
-}
-
-// defaultLimits stop within 9 s: an analyzer that ignores SIGTERM is killed at
-// 5 s, its lock's release takes at most 2 s and the booking of another delivery
-// 0.7 s; Cloud Run kills at 10 s.
-func defaultLimits() limits {
-	return limits{
-		header: 10 * time.Second, request: 30 * time.Second, idle: 2 * time.Minute, headerBytes: 64 << 10,
-		drain: 8 * time.Second, answers: 500 * time.Millisecond,
-	}
-}
-
-// server has no WriteTimeout: it would cut off the answers of long runs.
-func (m limits) server(h http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{
-		Handler: h, ReadHeaderTimeout: m.header, ReadTimeout: m.request, IdleTimeout: m.idle,
-		MaxHeaderBytes: m.headerBytes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
-}
 
 // Main runs the worker until SIGTERM or SIGINT and answers the exit code: 0, 2
 // for a configuration error, 1 for any other. A program with an analyzer of its
@@ -69,21 +36,10 @@ func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Wri
 		}
 		cfg.Analyzer, cfg.AnalyzerSpec = own, "own"
 	}
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	if cfg.Project == "" {
-		if cfg.Project, err = project(ctx, cfg.Emulator); err != nil {
-			return 2, err
-		}
-	}
-	l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(cfg.Port)))
-	if err != nil {
-		return 1, fmt.Errorf("PORT: %w", err)
-	}
-	if err := Serve(ctx, cfg, l, newLogger(stdout, cfg.LogFormat, cfg.LogLevel)); err != nil {
-		return 1, err
-	}
-	return 0, nil
+	return cloudrun.Main(ctx, cfg.Port, cfg.Project, cfg.Emulator, func(ctx context.Context, project string, l net.Listener) error {
+		cfg.Project = project
+		return Serve(ctx, cfg, l, cloudrun.NewLogger(stdout, cfg.LogFormat, cfg.LogLevel))
+	})
 }
 
 // Serve answers on l until ctx ends or l fails; then it stops claiming, cancels
@@ -95,30 +51,26 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	if err != nil {
 		return errors.Join(err, w.close(), l.Close())
 	}
-	ctx, stop := context.WithCancel(ctx)
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	handler := worker.NewServer(work, w.guard, w.auth())
-	server := cfg.limits.server(handler, log)
-	var others sync.WaitGroup
-	others.Go(func() {
-		handler.AwaitReady(ctx, func(ctx context.Context) error { return cfg.located(w.analyses.Ping(ctx)) })
-	})
+	service := cloudrun.Service{
+		Handler: handler, Limits: cfg.limits, Log: log,
+		Stop: func() { cancel(worker.ErrStopping) },
+		// 8 s: an analyzer that ignores SIGTERM is killed at 5 s, its lock's release
+		// takes at most 2 s and the booking of another delivery 0.7 s.
+		Drain: func(ctx context.Context) {
+			if left := handler.Drain(ctx); left > 0 {
+				log.WarnContext(ctx, "runs are still going: their locks are kept until they expire", "runs", left)
+			}
+		},
+		Beside: []func(context.Context){func(ctx context.Context) {
+			handler.AwaitReady(ctx, func(ctx context.Context) error { return cloudrun.Located(cfg.Emulator, w.analyses.Ping(ctx)) })
+		}},
+	}
 	if w.verifier != nil {
-		others.Go(func() { w.verifier.Run(ctx) })
+		service.Beside = append(service.Beside, w.verifier.Run)
 	}
-	served := make(chan error, 1)
-	others.Go(func() { served <- server.Serve(l) })
-	log.LogAttrs(ctx, slog.LevelInfo, "serving", append([]slog.Attr{slog.String("address", l.Addr().String())}, cfg.attrs()...)...)
-	select {
-	case err = <-served:
-	case <-ctx.Done():
-	}
-	log.InfoContext(ctx, "stopping")
-	stop()
-	cancel(worker.ErrStopping)
-	cfg.limits.shut(context.WithoutCancel(ctx), server, handler, log)
-	others.Wait()
-	return errors.Join(err, w.close())
+	return errors.Join(service.Serve(ctx, l, cfg.attrs()...), w.close())
 }
 
 // wired is what the worker is made of.
@@ -148,14 +100,7 @@ func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error
 		}
 		w.guard.Queue = w.queue
 	}
-	switch cfg.Auth {
-	case "oidc":
-		cfg.Token.Log = log
-		w.verifier, err = taskauth.New(ctx, cfg.Token)
-	case "iam", "none": // checked by others
-	default:
-		err = fmt.Errorf("TASK_AUTH: %q is not one of oidc, iam, none", cfg.Auth)
-	}
+	w.verifier, _, err = cloudrun.TaskAuth{Mode: cfg.Auth, Token: cfg.Token}.Verifier(ctx, log)
 	return w, err
 }
 
@@ -175,39 +120,6 @@ func (w wired) close() (err error) {
 		err = errors.Join(err, w.analyses.Close())
 	}
 	return err
-}
-
-// shut returns when the runs have ended, or their time is over, and every
-// connection is closed. Until the runs have ended, health is still answered.
-func (m limits) shut(ctx context.Context, server *http.Server, handler *worker.Server, log *slog.Logger) {
-	draining, done := context.WithTimeout(ctx, m.drain)
-	defer done()
-	if left := handler.Drain(draining); left > 0 {
-		log.WarnContext(ctx, "runs are still going: their locks are kept until they expire", "runs", left)
-	}
-	answering, done := context.WithTimeout(ctx, m.answers)
-	defer done()
-	if server.Shutdown(answering) != nil { // a client has not sent its request
-		_ = server.Close()
-	}
-}
-
-// project asks the metadata server, which only Google's machines have.
-func project(ctx context.Context, emulator string) (string, error) {
-	const problem = "GOOGLE_CLOUD_PROJECT: not set, and no metadata server tells it"
-	if emulator != "" {
-		return "", errors.New("GOOGLE_CLOUD_PROJECT: must be set with FIRESTORE_EMULATOR_HOST, to any name")
-	}
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-	defer cancel()
-	if !metadata.OnGCEWithContext(ctx) {
-		return "", errors.New(problem)
-	}
-	id, err := metadata.ProjectIDWithContext(ctx)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", problem, err)
-	}
-	return id, nil
 }
 
 // instance begins the owner of each delivery. The hostname is the same on

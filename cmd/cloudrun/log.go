@@ -1,12 +1,12 @@
-package service
+package cloudrun
 
 import (
 	"io"
 	"log/slog"
 )
 
-// newLogger writes Cloud Logging's JSON, or text for people.
-func newLogger(w io.Writer, format string, level slog.Level) *slog.Logger {
+// NewLogger writes Cloud Logging's JSON or, with the format text, lines for people.
+func NewLogger(w io.Writer, format string, level slog.Level) *slog.Logger {
 	if format == "text" {
 		return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 	}

@@ -1,0 +1,142 @@
+package cloudrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"cloud.google.com/go/compute/metadata"
+)
+
+// Limits bound what clients, and a stop, may take.
+type Limits struct {
+	Header      time.Duration // for a request's header to arrive
+	Request     time.Duration // for all of it
+	Idle        time.Duration // between two requests of a connection
+	HeaderBytes int
+	Drain       time.Duration // after a stop: for Service.Drain
+	Answers     time.Duration // after that: for answers to leave
+}
+
+// DefaultLimits stop within 9 s; Cloud Run kills at 10 s.
+func DefaultLimits() Limits {
+	return Limits{
+		Header: 10 * time.Second, Request: 30 * time.Second, Idle: 2 * time.Minute, HeaderBytes: 64 << 10,
+		Drain: 8 * time.Second, Answers: 500 * time.Millisecond,
+	}
+}
+
+// Server has no WriteTimeout: it would cut off the answers of long runs.
+func (m Limits) Server(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: m.Header, ReadTimeout: m.Request, IdleTimeout: m.Idle,
+		MaxHeaderBytes: m.HeaderBytes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// Service is one to be served.
+type Service struct {
+	Handler http.Handler
+	Limits  Limits
+	Beside  []func(context.Context) // what runs beside it; each returns when its context ends
+	Stop    func()                  // is called once when the service stops: no work begins from then on
+	Drain   func(context.Context)   // waits for what is under way, or until its context ends
+	Log     *slog.Logger
+}
+
+// Serve answers on l until ctx ends or l fails; then it stops, drains and gives
+// answers the time to leave. Until it has drained, health is still answered. It
+// returns when everything has returned; its error is the listener's, and that ctx
+// has ended is none. config is logged.
+func (s Service) Serve(ctx context.Context, l net.Listener, config ...slog.Attr) (err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	server := s.Limits.Server(s.Handler, s.Log)
+	var others sync.WaitGroup
+	for _, run := range s.Beside {
+		others.Go(func() { run(ctx) })
+	}
+	served := make(chan error, 1)
+	others.Go(func() { served <- server.Serve(l) })
+	s.Log.LogAttrs(ctx, slog.LevelInfo, "serving", append([]slog.Attr{slog.String("address", l.Addr().String())}, config...)...)
+	select {
+	case err = <-served:
+	case <-ctx.Done():
+	}
+	s.Log.InfoContext(ctx, "stopping")
+	stop()
+	s.Stop()
+	s.shut(context.WithoutCancel(ctx), server)
+	others.Wait()
+	return err
+}
+
+// shut returns when the work has ended, or its time is over, and every connection
+// is closed.
+func (s Service) shut(ctx context.Context, server *http.Server) {
+	draining, done := context.WithTimeout(ctx, s.Limits.Drain)
+	defer done()
+	s.Drain(draining)
+	answering, done := context.WithTimeout(ctx, s.Limits.Answers)
+	defer done()
+	if server.Shutdown(answering) != nil { // a client has not sent its request
+		_ = server.Close()
+	}
+}
+
+// Main serves on port, on all interfaces, until SIGTERM or SIGINT, with the
+// project that is given or else the metadata server's, and answers the exit code:
+// 0, 2 for a configuration error, 1 for any other.
+func Main(ctx context.Context, port int, project, emulator string, serve func(ctx context.Context, project string, l net.Listener) error) (int, error) {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	if project == "" {
+		var err error
+		if project, err = projectHere(ctx, emulator); err != nil {
+			return 2, err
+		}
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
+	if err != nil {
+		return 1, fmt.Errorf("PORT: %w", err)
+	}
+	if err := serve(ctx, project, l); err != nil {
+		return 1, err
+	}
+	return 0, nil
+}
+
+// projectHere asks the metadata server, which only Google's machines have.
+func projectHere(ctx context.Context, emulator string) (string, error) {
+	const problem = "GOOGLE_CLOUD_PROJECT: not set, and no metadata server tells it"
+	if emulator != "" {
+		return "", errors.New("GOOGLE_CLOUD_PROJECT: must be set with FIRESTORE_EMULATOR_HOST, to any name")
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	if !metadata.OnGCEWithContext(ctx) {
+		return "", errors.New(problem)
+	}
+	id, err := metadata.ProjectIDWithContext(ctx)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", problem, err)
+	}
+	return id, nil
+}
+
+// Located is an error of Firestore's with the emulator where it was looked for.
+func Located(emulator string, err error) error {
+	if err == nil || emulator == "" {
+		return err
+	}
+	return fmt.Errorf("emulator %s: %w", emulator, err)
+}

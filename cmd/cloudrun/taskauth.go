@@ -1,0 +1,88 @@
+package cloudrun
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+
+	"taskguard/worker/taskauth"
+)
+
+// keysURL is where tokens' public keys are found; Google's, if it is not set.
+const keysURL = "TASK_JWKS_URL"
+
+// TaskAuth is who checks the calls of Cloud Tasks and Cloud Scheduler.
+type TaskAuth struct {
+	Mode  string           // oidc: this service does; iam: Cloud Run does, in front; none: nobody
+	Token taskauth.Options // of a valid token, with oidc
+}
+
+// TaskAuth reads TASK_AUTH and its variables. It wants the mode said, unless there
+// is a default, and refuses what contradicts it. Where others want tokens checked,
+// too, TASK_JWKS_URL belongs to them as well.
+func (e *Environment) TaskAuth(emulator, def string, others bool) (a TaskAuth) {
+	a.Mode = e.Text("TASK_AUTH", def)
+	switch a.Mode {
+	case "":
+		e.Problem("TASK_AUTH", "must be set: oidc (this service verifies tokens), iam (Cloud Run's check in front), or none together with FIRESTORE_EMULATOR_HOST")
+	case "oidc", "iam":
+	case "none":
+		if emulator == "" {
+			e.Problem("TASK_AUTH", "none is for emulators: it needs FIRESTORE_EMULATOR_HOST")
+		}
+	default:
+		e.Problem("TASK_AUTH", "%q is not one of oidc, iam, none", a.Mode)
+	}
+	if a.Mode != "oidc" {
+		e.Stray("belongs to TASK_AUTH=oidc", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS")
+		if !others {
+			e.Stray("belongs to TASK_AUTH=oidc", keysURL)
+		}
+		return a
+	}
+	a.Token = e.token()
+	return a
+}
+
+// token reads what a valid token says.
+func (e *Environment) token() taskauth.Options {
+	o := taskauth.Options{Audience: e.Text("TASK_AUDIENCE", ""), Accounts: e.List("TASK_SERVICE_ACCOUNTS")}
+	if o.Audience == "" {
+		e.Problem("TASK_AUDIENCE", "must be set with TASK_AUTH=oidc, to the audience of the queue's tokens")
+	}
+	if len(o.Accounts) == 0 {
+		e.Problem("TASK_SERVICE_ACCOUNTS", "must be set with TASK_AUTH=oidc, to the accounts that may call, separated by commas")
+	}
+	for _, account := range o.Accounts {
+		if !strings.Contains(account, "@") {
+			e.Problem("TASK_SERVICE_ACCOUNTS", "%q is not the e-mail address of a service account", account)
+		}
+	}
+	o.KeysURL = e.KeysURL()
+	return o
+}
+
+// KeysURL reads TASK_JWKS_URL.
+func (e *Environment) KeysURL() string {
+	v := e.Text(keysURL, "")
+	if u, err := url.Parse(v); v != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil) {
+		e.Problem(keysURL, "is not an http or https URL")
+	}
+	return v
+}
+
+// Verifier is what checks tokens; ours is false where others check who calls.
+func (a TaskAuth) Verifier(ctx context.Context, log *slog.Logger) (v *taskauth.Verifier, ours bool, err error) {
+	switch a.Mode {
+	case "oidc":
+		o := a.Token
+		o.Log = log
+		v, err = taskauth.New(ctx, o)
+		return v, true, err
+	case "iam", "none":
+		return nil, false, nil
+	}
+	return nil, false, fmt.Errorf("TASK_AUTH: %q is not one of oidc, iam, none", a.Mode)
+}
