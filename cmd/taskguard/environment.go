@@ -25,12 +25,14 @@ func environmentOf(command string) string {
 		return documents + "; " + queue
 	case "recover":
 		return documents + "; " + queue + " and LOCK_TTL (5m)"
-	case "unlock", "requeue":
+	case "unlock":
+		return documents + "; " + queue + ". Without TASK_QUEUE the document is changed and no delivery is booked. With --room: DOCUMENT_LOCKS_COLLECTION (documentLocks), and no queue."
+	case "requeue":
 		return documents + "; " + queue + ". Without TASK_QUEUE the document is changed and no delivery is booked."
 	case "demo":
 		return "FIRESTORE_EMULATOR_HOST: use that emulator; with --cloud GOOGLE_CLOUD_PROJECT and FIRESTORE_DATABASE; NO_COLOR"
 	case "local":
-		return "ANALYZER (builtin:document); FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; the worker's LOCK_…, MAX_ATTEMPTS and RUN_TIMEOUT"
+		return "ANALYZER (builtin:document); FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; the worker's LOCK_…, MAX_ATTEMPTS and RUN_TIMEOUT; the document lock's DOCUMENT_LOCK_TTL and DOCUMENT_LOCKS_COLLECTION"
 	case "worker":
 		return "the worker's, see the README"
 	}
@@ -90,15 +92,36 @@ func (c *call) place() (place, error) {
 // open connects to p, which completes the options.
 func (p place) open(ctx context.Context, options repo.Options) (*repo.Analyses, error) {
 	options.Database, options.Collection = p.database, p.collection
+	client, err := p.client()
+	if err != nil {
+		return nil, err
+	}
+	return repo.Open(ctx, p.project, options, client...)
+}
+
+// openRooms connects to the document locks of p, in a collection of their own.
+func (p place) openRooms(ctx context.Context, options repo.RoomOptions) (*repo.Rooms, error) {
+	client, err := p.client()
+	if err != nil {
+		return nil, err
+	}
+	options.Database = p.database
+	return repo.OpenRooms(ctx, p.project, options, client...)
+}
+
+// client are the options with which Google's library talks to the emulator of p,
+// if it has one, whatever the process's own environment names. Closing the client
+// closes its connection.
+func (p place) client() ([]option.ClientOption, error) {
 	if p.emulator == "" {
-		return repo.Open(ctx, p.project, options)
+		return nil, nil
 	}
 	conn, err := grpc.NewClient(p.emulator,
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(emulatorOwner{}), grpc.WithNoProxy())
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", firestoreEmulator, err)
 	}
-	return repo.Open(ctx, p.project, options, option.WithGRPCConn(conn)) // closing it closes conn
+	return []option.ClientOption{option.WithGRPCConn(conn)}, nil
 }
 
 // emulatorOwner passes an emulator's security rules, as Google's library does.

@@ -24,7 +24,7 @@ func (l *locality) variables() []variable {
 		{"TASK_CALLER", demoCaller},
 		{tasksEmulator, l.route.tasks},
 	}
-	for _, name := range []string{"ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT"} {
+	for _, name := range []string{"ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "DOCUMENT_LOCKS_COLLECTION"} {
 		if value := l.c.value(name); value != "" {
 			all = append(all, variable{name, value})
 		}
@@ -51,7 +51,7 @@ func (l *locality) tell(workers []*fleet.Worker, all []variable) error {
 	for _, w := range workers {
 		processes = append(processes, process{w.Number, w.PID, w.Address})
 	}
-	return json.NewEncoder(l.c.out).Encode(map[string]any{"environment": environment, "workers": processes})
+	return json.NewEncoder(l.c.out).Encode(map[string]any{"environment": environment, "workers": processes, "doclock": l.page})
 }
 
 // exports is for a shell in another terminal, and for who sits there. self is
@@ -61,7 +61,7 @@ func exports(all []variable, self string) string {
 	for _, v := range all {
 		text += "  export " + v.name + "=" + quoted(v.value) + "\n"
 	}
-	return text + "\nand then:\n\n  " + self + " submit FILE… --wait\n\nor status, unlock ID, requeue ID, recover in the place of submit. " +
+	return text + "\nand then:\n\n  " + self + " submit FILE… --wait\n\nor status, unlock ID, unlock --room ROOM, requeue ID, recover in the place of submit. " +
 		"Ctrl-C ends it; the data are in memory. Unset the variables after that.\n\n"
 }
 

@@ -22,7 +22,7 @@ import (
 const localStopGrace = 9 * time.Second
 
 // lastPort leaves room for the ports after it.
-const lastPort = 65535 - 3
+const lastPort = 65535 - 4
 
 // locality is a local cloud that stays up.
 type locality struct {
@@ -34,11 +34,12 @@ type locality struct {
 	fleet *fleet.Fleet
 	show  *display
 	front *http.Server
+	page  string // the document lock's
 }
 
 // local keeps an emulated cloud and workers up until Ctrl-C.
 func local(ctx context.Context, c *call) (err error) {
-	port := c.flags.Int("port", 8580, "Firestore's `port`; the next three are Cloud Tasks', the workers' front's, and that of the page with the keys of its tokens; 0: any free ones")
+	port := c.flags.Int("port", 8580, "Firestore's `port`; the next four are Cloud Tasks', the workers' front's, that of the page with the keys of its tokens, and the document lock's; 0: any free ones")
 	workers := c.flags.Int("workers", 2, "how `many` workers")
 	every := c.flags.Duration("recover-every", time.Minute, "how often recovery is called, as Cloud Scheduler would")
 	c.takesJSON("print the environment as one JSON document; progress goes to standard error")
@@ -95,12 +96,13 @@ func (c *call) localPlace() (place, error) {
 // run starts everything, waits for ctx, and leaves nothing running.
 func (l *locality) run(ctx context.Context, port, workers int) error {
 	defer l.cloud.close()
-	front, err := l.startCloud(ctx, func(i int) string {
+	address := func(i int) string {
 		if port == 0 {
 			return loopback
 		}
 		return net.JoinHostPort("127.0.0.1", strconv.Itoa(port+i))
-	})
+	}
+	front, err := l.startCloud(ctx, address)
 	if err != nil {
 		return err
 	}
@@ -109,6 +111,11 @@ func (l *locality) run(ctx context.Context, port, workers int) error {
 	if l.fleet.Command, err = l.command(); err != nil {
 		return err
 	}
+	stopLocks, err := l.serveLocks(ctx, address(4))
+	if err != nil {
+		return err
+	}
+	defer stopLocks()
 	defer l.fleet.Stop(localStopGrace)
 	started, err := l.fleet.AddAll(ctx, workers)
 	if err != nil {

@@ -155,7 +155,7 @@ func localCloud(t testing.TB, env vars, flags ...string) (vars, *lockedBuffer) {
 		if !ok {
 			t.Fatalf("local ended: %s", errs.String())
 		}
-		object := wantKeys(t, line, "environment", "workers")
+		object := wantKeys(t, line, "environment", "workers", "doclock")
 		got := vars{}
 		for name, value := range object["environment"].(map[string]any) {
 			got[name] = value.(string)

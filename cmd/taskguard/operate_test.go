@@ -204,6 +204,7 @@ func TestAWrongEnvironmentNamesTheVariableAndExits2(t *testing.T) {
 		"a bad queue":           {with("TASK_QUEUE", "q"), "unlock x", "TASK_QUEUE: "},
 		"a bad analyzer":        {vars{"ANALYZER": "magic:x"}, "local --port 0", "ANALYZER: "},
 		"a bad TTL":             {vars{"LOCK_TTL": "soon"}, "local --port 0", "LOCK_TTL: "},
+		"a bad document TTL":    {vars{"DOCUMENT_LOCK_TTL": "soon"}, "local --port 0", "DOCUMENT_LOCK_TTL: "},
 		"a worker without auth": {vars{"GOOGLE_CLOUD_PROJECT": "p"}, "worker", "TASK_AUTH: "},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -19,11 +19,26 @@ type changed struct {
 	Delivery delivery `json:"delivery"`
 }
 
+const changedAsJSON = "print what was changed as one JSON document"
+
 // unlock is an operator's forced release, whoever holds the lock. A worker that
 // still runs finds its lock lost and writes nothing. A finished analysis needs
-// no delivery, and none is booked.
+// no delivery, and none is booked. With --room it is a document's room instead.
 func unlock(ctx context.Context, c *call) error {
-	return c.change(ctx, func(cl *client, id string) (repo.Analysis, string, error) {
+	room := c.flags.String("room", "", "take the lock of this document `room`, in the place of an analysis's")
+	c.takesJSON(changedAsJSON)
+	args, err := c.parse(0, 1)
+	switch {
+	case err != nil:
+		return err
+	case *room != "" && len(args) > 0:
+		return usageError("an ID and --room exclude each other")
+	case *room != "":
+		return c.unlockRoom(ctx, *room)
+	case len(args) == 0:
+		return usageError("missing argument: want " + c.arguments)
+	}
+	return c.change(ctx, args[0], func(cl *client, id string) (repo.Analysis, string, error) {
 		was, err := cl.analyses.Unlock(ctx, id)
 		status := was.Status
 		if status == repo.Processing {
@@ -35,20 +50,19 @@ func unlock(ctx context.Context, c *call) error {
 
 // requeue opens an analysis again from attempt one. It is refused while locked.
 func requeue(ctx context.Context, c *call) error {
-	return c.change(ctx, func(cl *client, id string) (repo.Analysis, string, error) {
+	c.takesJSON(changedAsJSON)
+	args, err := c.parse(1, 1)
+	if err != nil {
+		return err
+	}
+	return c.change(ctx, args[0], func(cl *client, id string) (repo.Analysis, string, error) {
 		was, err := cl.analyses.Requeue(ctx, id)
 		return was, repo.Queued, err
 	})
 }
 
 // change makes one change to one document, logs it, and books a delivery.
-func (c *call) change(ctx context.Context, apply func(cl *client, id string) (was repo.Analysis, status string, err error)) (err error) {
-	c.takesJSON("print what was changed as one JSON document")
-	args, err := c.parse(1, 1)
-	if err != nil {
-		return err
-	}
-	id := args[0]
+func (c *call) change(ctx context.Context, id string, apply func(cl *client, id string) (was repo.Analysis, status string, err error)) (err error) {
 	if err := checkID(id); err != nil {
 		return err
 	}

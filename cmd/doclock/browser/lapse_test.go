@@ -1,0 +1,175 @@
+package browser
+
+import (
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+	"github.com/google/go-cmp/cmp"
+)
+
+// holding is a script that takes the room for the test's TTL, keeps the lease as
+// `lease`, and writes to `written` as long as it may.
+const holding = `(async () => {
+	globalThis.written = 0;
+	globalThis.lease = await locks.acquireProjectLock({ ...quick, ttlMs: 3000, onReadonly: ({ reason }) => {
+		readonly.push(reason);
+		clearInterval(writing);
+		globalThis.writtenAtLoss = written;
+	} });
+	const writing = setInterval(() => { written++; }, 20);
+})()`
+
+func TestOfflineForLongerThanTheTTLIsReadOnlyExactlyOnceAndWritesNothing(t *testing.T) {
+	s := newSite(t, ttl)
+	b := newProfile(t).load(s.room("another"), instrumented)
+	b.eval(holding)
+	b.is(`events.some(({ type }) => type === 'lock:renewed') && written > 0`)
+	b.offline(true)
+	b.is(`readonly.length`)
+	sent := s.requests("PUT")
+	b.offline(false)
+	// As long again: nothing comes back to life.
+	time.Sleep(ttl)
+	if got, want := b.eval(`[readonly.length, written === writtenAtLoss, events.filter(({ type }) => type === 'lock:readonly-entered').length]`), `[1,true,1]`; got != want {
+		t.Errorf("times that onReadonly was called, nothing written since, times that lock:readonly-entered came: %s, want %s", got, want)
+	}
+	if got := s.requests("PUT"); got != sent {
+		t.Errorf("%d heartbeats after the end, want none", got-sent)
+	}
+	if got, want := b.eval(`failure(locks.confirmProjectLock(lease))`), b.eval(`readonly[0]`); got != want {
+		t.Errorf("confirming came to %s, want %s", got, want)
+	}
+	if got, want := b.eval(`[clocks.started - clocks.ended, navigator.locks.query().then(({ held }) => held.length)][0]`), "0"; got != want {
+		t.Errorf("%s Workers are left, want %s", got, want)
+	}
+	s.free(t, "room")
+}
+
+func TestTheServersTTLCountsWhereItIsTheShorter(t *testing.T) {
+	s := newSite(t, ttl)
+	b := newProfile(t).load(s.room("another"), instrumented)
+	b.eval(`locks.acquireProjectLock(quick).then((lease) => { globalThis.lease = lease; })`)
+	if got, want := b.eval(`lease.ttlMs`), "3000"; got != want {
+		t.Errorf("the lease is trusted for %s ms, want %s", got, want)
+	}
+	b.is(`events.filter(({ type }) => type === 'lock:renewed').length >= 3`) // more than one TTL
+	if got, want := b.eval(`readonly`), "[]"; got != want {
+		t.Errorf("onReadonly was called with %s, want %s", got, want)
+	}
+}
+
+func TestAHiddenTabKeepsItsLock(t *testing.T) {
+	s := newSite(t, ttl)
+	p := newProfile(t)
+	// The page's own timers do not run at all: a browser may slow them down to one a minute.
+	b := p.load(s.room("another"), instrumented+withoutTimers)
+	b.eval(`locks.acquireProjectLock({ ...quick, ttlMs: 3000 }).then((lease) => { globalThis.lease = lease; })`)
+	b.hide()
+	b.is(`events.filter(({ type }) => type === 'lock:renewed').length >= 6`) // more than two TTLs
+	if got, want := b.eval(`[readonly.length, document.visibilityState]`), `[0,"hidden"]`; got != want {
+		t.Errorf("times read-only, visibility: %s, want %s", got, want)
+	}
+	if got, want := b.eval(`locks.confirmProjectLock(lease).then(({ validForMs }) => validForMs > 0)`), "true"; got != want {
+		t.Errorf("the lock is confirmed: %s, want %s", got, want)
+	}
+}
+
+func TestATabFrozenForLongerThanTheTTLIsReadOnlyBeforeItCanWrite(t *testing.T) {
+	s := newSite(t, ttl)
+	p := newProfile(t)
+	b := p.load(s.room("another"), instrumented+withoutWebLocks)
+	b.eval(holding)
+	b.hide()
+	b.eval(`(() => {
+		const ask = fetch;
+		document.addEventListener('resume', () => {
+			globalThis.fetch = (url, init) => { globalThis.asked ||= url.includes('/confirm'); return ask(url, init); };
+			globalThis.resumed = locks.confirmProjectLock(lease).then(() => 'may write', (error) => error.code);
+		});
+	})()`)
+	b.lifecycle(page.SetWebLifecycleStateStateFrozen)
+	s.free(t, "room")
+	b.lifecycle(page.SetWebLifecycleStateStateActive)
+	b.is(`readonly.length`)
+	if got, want := b.eval(`resumed.then((answer) => [answer, globalThis.asked ?? false])`), `["lease-stale",false]`; got != want {
+		t.Errorf("the first that a resumed page asks is answered, by the server or not: %s, want %s", got, want)
+	}
+	if got, want := b.eval(`readonly`), `["lease-stale"]`; got != want {
+		t.Errorf("onReadonly was called with %s, want %s", got, want)
+	}
+}
+
+func TestALockThatTheServerNoLongerKnowsIsReadOnlyAtTheNextHeartbeat(t *testing.T) {
+	s := newSite(t, 0)
+	b := newProfile(t).load(s.room("another"), instrumented)
+	b.eval(`locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 2000 })`)
+	if broken, err := s.locks.Break(t.Context(), "room"); err != nil || !broken {
+		t.Fatalf("an operator's unlock: %t, %v", broken, err)
+	}
+	b.is(`readonly.length`)
+	want := []string{
+		"attempt web-lock retry=0", "acquired", "renew-scheduled",
+		"attempt web-lock retry=0", "error web-lock lease-stale retry=0 retryable=false", "readonly-entered lease-stale",
+	}
+	if diff := cmp.Diff(want, b.events()); diff != "" {
+		t.Errorf("events, - want + got:\n%s", diff)
+	}
+}
+
+func TestASaveThatTheServerDoesNotConfirmIsNotMade(t *testing.T) {
+	s := newSite(t, 0)
+	b := newProfile(t).load(s.room("room"), instrumented)
+	b.click("edit")
+	b.shows("mine")
+	b.eval(`document.getElementById('text').value = 'first'`)
+	b.click("save")
+	b.is(`document.getElementById('saved').textContent.startsWith('Saved with token ')`)
+	if broken, err := s.locks.Break(t.Context(), "room"); err != nil || !broken {
+		t.Fatalf("an operator's unlock: %t, %v", broken, err)
+	}
+	b.eval(`document.getElementById('text').value = 'second'`)
+	b.click("save")
+	b.is(`document.getElementById('saved').textContent.startsWith('Not saved')`)
+	if got, want := b.eval(`localStorage.getItem('text of room')`), `"first"`; got != want {
+		t.Errorf("kept is %s, want %s", got, want)
+	}
+	if got, want := b.eval(`[document.getElementById('banner').hidden, document.getElementById('text').readOnly]`), `[false,true]`; got != want {
+		t.Errorf("the banner is hidden, the text is read-only: %s, want %s", got, want)
+	}
+}
+
+// emulateNetworkConditions is left out of the Go package because a newer command
+// exists, whose parameters differ from one release of Chromium to the next.
+var emulateNetworkConditions = cdp.Command[networkConditions, cdp.Empty]{Method: "Network.emulateNetworkConditions"}
+
+type networkConditions struct {
+	Offline  bool    `json:"offline"`
+	Latency  float64 `json:"latency"`
+	Download float64 `json:"downloadThroughput"`
+	Upload   float64 `json:"uploadThroughput"`
+}
+
+// offline takes the network from the tab, or gives it back.
+func (b *tab) offline(is bool) {
+	b.t.Helper()
+	call(b, emulateNetworkConditions, networkConditions{Offline: is, Download: -1, Upload: -1})
+}
+
+// hide puts another tab in front.
+func (b *tab) hide() {
+	b.t.Helper()
+	ctx, closed := chromedp.NewContext(b.ctx, chromedp.WithNewWindow(false))
+	b.t.Cleanup(closed)
+	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil {
+		b.t.Fatal(err)
+	}
+	b.is(`document.visibilityState === 'hidden'`)
+}
+
+func (b *tab) lifecycle(state page.SetWebLifecycleStateState) {
+	b.t.Helper()
+	call(b, page.SetWebLifecycleState, page.SetWebLifecycleStateParams{State: state})
+}

@@ -1,0 +1,94 @@
+package browser
+
+import (
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+// lasting is a TTL that no test waits for: what is freed was given back.
+const lasting = time.Hour
+
+func TestClosingTheTabThatEditsLetsTheOtherTabEdit(t *testing.T) {
+	s := newSite(t, lasting)
+	p := newProfile(t)
+	first, second := p.open(s.room("notes")), p.open(s.room("notes"))
+	first.shows("free")
+	first.click("edit")
+	first.shows("mine")
+	second.shows("other")
+	if got, want := second.eval(`document.getElementById('text').readOnly`), "true"; got != want {
+		t.Errorf("the other tab's text is read-only: %s, want %s", got, want)
+	}
+	second.click("edit")
+	second.is(`!document.getElementById('banner').hidden`)
+	second.shows("other")
+	first.closed()
+	second.shows("free")
+	if got, want := second.eval(`document.getElementById('text').readOnly`), "true"; got != want {
+		t.Errorf("before its user asks, the other tab's text is read-only: %s, want %s", got, want)
+	}
+	second.click("edit")
+	second.shows("mine")
+}
+
+func TestAnotherBrowserIsKeptOutUntilTheFirstReleases(t *testing.T) {
+	s := newSite(t, lasting)
+	first, second := newProfile(t).open(s.room("notes")), newProfile(t).open(s.room("notes"))
+	first.click("edit")
+	first.shows("mine")
+	second.shows("other")
+	second.click("edit")
+	second.is(`document.getElementById('banner').textContent.includes('someone else is editing')`)
+	first.click("release")
+	second.shows("free")
+	second.click("edit")
+	second.shows("mine")
+	first.shows("other")
+}
+
+func TestLeavingThePageFreesTheLock(t *testing.T) {
+	for _, c := range []struct{ name, before string }{{"with Web Locks", ""}, {"without", withoutWebLocks}} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newSite(t, lasting)
+			b := newProfile(t).open(s.room("notes"), c.before)
+			b.click("edit")
+			b.shows("mine")
+			b.do(chromedp.Navigate(s.url + "/health/live"))
+			s.free(t, "notes")
+			b.do(chromedp.NavigateBack())
+			b.shows("free")
+			if got, want := b.eval(`document.getElementById('text').readOnly`), "true"; got != want {
+				t.Errorf("back on the page, its text is read-only: %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+func TestThePageIgnoresOlderNewsAndConnectsAgain(t *testing.T) {
+	s := newSite(t, 0)
+	b := newProfile(t).open(s.room("notes"), `
+		globalThis.sockets = [];
+		globalThis.WebSocket = class { constructor(url) { this.url = String(url); sockets.push(this); } };
+		globalThis.tell = (version, type) => sockets.at(-1).onmessage({ data: JSON.stringify({
+			type, version, room_id: 'notes', reason: 'current', holder: type === 'DocumentLocked' ? 'h' + version : null, expires_at: null }) });`)
+	state := func(want string) {
+		t.Helper()
+		if got := b.eval(`document.getElementById('state').dataset.state`); got != `"`+want+`"` {
+			t.Errorf("the page shows %s, want %q", got, want)
+		}
+	}
+	state("connecting")
+	b.eval(`tell(5, 'DocumentLocked')`)
+	state("other")
+	b.eval(`tell(4, 'DocumentUnlocked')`)
+	state("other")
+	b.eval(`sockets.at(-1).onclose()`)
+	state("connecting")
+	b.is(`sockets.length === 2`)
+	b.eval(`tell(4, 'DocumentUnlocked')`)
+	state("other")
+	b.eval(`tell(6, 'DocumentUnlocked')`)
+	state("free")
+}

@@ -1,0 +1,23 @@
+// Command doclock is the document lock as a Cloud Run service. It is configured by
+// environment alone; see the README.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"taskguard/cmd/doclock/service"
+)
+
+func main() {
+	if len(os.Args) > 1 {
+		fmt.Fprintln(os.Stderr, "doclock takes no arguments: it is configured by environment; see the README")
+		os.Exit(2)
+	}
+	code, err := service.Main(context.Background(), os.LookupEnv, os.Stdout)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(code)
+}

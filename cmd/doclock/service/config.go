@@ -1,0 +1,119 @@
+package service
+
+import (
+	"log/slog"
+	"time"
+
+	"google.golang.org/api/option"
+
+	"taskguard/cmd/cloudrun"
+	"taskguard/lease/documentlock"
+	"taskguard/repo"
+	"taskguard/worker/doclock"
+	"taskguard/worker/taskauth"
+)
+
+// How sessions are proved: SESSION_AUTH.
+const (
+	authCookie = "cookie"
+	authOIDC   = "oidc"
+)
+
+// Config is the document lock's environment, read and checked.
+type Config struct {
+	Port       int
+	Project    string // empty: from the metadata server
+	Database   string
+	Emulator   string // FIRESTORE_EMULATOR_HOST, which Google's library reads itself
+	Collection string
+	TTL        time.Duration
+	Sweep      time.Duration     // 0: Cloud Scheduler's
+	Sessions   string            // cookie or oidc
+	Secret     string            // with cookie
+	Token      taskauth.Options  // of people, with oidc
+	Tasks      cloudrun.TaskAuth // of POST /internal/sweep
+	LogFormat  string
+	LogLevel   slog.Level
+
+	// Client are options of Firestore's client, for who serves this beside an
+	// emulator that the process's own environment does not name.
+	Client []option.ClientOption
+
+	limits cloudrun.Limits // not of the environment, either
+}
+
+// ParseConfig reads the environment through lookup. Its error holds one line a
+// problem, each naming its variable.
+//
+// POST /internal/sweep is there whatever SWEEP_INTERVAL says, so TASK_AUTH must be
+// set; only on an emulator, where a sweep does nobody harm, is it none by itself.
+func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
+	e := cloudrun.NewEnvironment(lookup)
+	c := Config{
+		Port:       e.Integer("PORT", 8080, 0, 65535),
+		Project:    e.Name("GOOGLE_CLOUD_PROJECT", ""),
+		Database:   e.Name("FIRESTORE_DATABASE", "(default)"),
+		Emulator:   e.Address("FIRESTORE_EMULATOR_HOST"),
+		Collection: e.Text("DOCUMENT_LOCKS_COLLECTION", "documentLocks"),
+		TTL:        e.Duration("DOCUMENT_LOCK_TTL", documentlock.DefaultTTL),
+		Sweep:      sweepInterval(e),
+		Sessions:   e.OneOf("SESSION_AUTH", authCookie, authOIDC),
+		LogFormat:  e.OneOf("LOG_FORMAT", "json", "text"),
+		LogLevel:   e.Level("LOG_LEVEL"),
+		limits:     cloudrun.DefaultLimits(),
+	}
+	if err := repo.CheckCollection(c.Collection); err != nil {
+		e.Problem("DOCUMENT_LOCKS_COLLECTION", "%v", err)
+	}
+	if _, err := documentlock.New(nil, c.TTL); err != nil {
+		e.Problem("DOCUMENT_LOCK_TTL", "%v", err)
+	}
+	unsaid := ""
+	if c.Emulator != "" {
+		unsaid = "none"
+	}
+	c.Tasks = e.TaskAuth(c.Emulator, unsaid, c.Sessions == authOIDC)
+	c.sessions(e)
+	return c, e.Err()
+}
+
+// sessions reads what proves one.
+func (c *Config) sessions(e *cloudrun.Environment) {
+	if c.Sessions == authOIDC {
+		e.Stray("belongs to SESSION_AUTH=cookie", "SESSION_SECRET")
+		c.Token = taskauth.Options{Audience: e.Text("SESSION_AUDIENCE", ""), AnyAccount: true}
+		if c.Token.Audience == "" {
+			e.Problem("SESSION_AUDIENCE", "must be set with SESSION_AUTH=oidc, to the audience of people's tokens")
+		}
+		if c.Token.KeysURL = c.Tasks.Token.KeysURL; c.Tasks.Mode != "oidc" {
+			c.Token.KeysURL = e.KeysURL()
+		}
+		return
+	}
+	e.Stray("belongs to SESSION_AUTH=oidc", "SESSION_AUDIENCE")
+	c.Secret = e.Text("SESSION_SECRET", "")
+	switch {
+	case c.Secret == "":
+		e.Problem("SESSION_SECRET", "must be set, to at least %d random bytes that every instance shares, such as `openssl rand -base64 33`", doclock.MinSecret)
+	case len(c.Secret) < doclock.MinSecret:
+		e.Problem("SESSION_SECRET", "has %d bytes, at least %d are needed", len(c.Secret), doclock.MinSecret)
+	}
+}
+
+// sweepInterval is a duration, or 0.
+func sweepInterval(e *cloudrun.Environment) time.Duration {
+	const name = "SWEEP_INTERVAL"
+	if d, err := time.ParseDuration(e.Text(name, "60s")); err == nil && d == 0 {
+		return 0
+	}
+	return e.Duration(name, time.Minute)
+}
+
+// attrs is the configuration in force, for the log.
+func (c Config) attrs() []slog.Attr {
+	return []slog.Attr{
+		slog.String("session_auth", c.Sessions), slog.String("task_auth", c.Tasks.Mode),
+		slog.String("project", c.Project), slog.String("database", c.Database), slog.String("collection", c.Collection),
+		slog.String("emulator", c.Emulator), slog.String("lock_ttl", c.TTL.String()), slog.String("sweep_interval", c.Sweep.String()),
+	}
+}

@@ -1,0 +1,110 @@
+// Package service is the document lock as a process: environment → Config → wire
+// → serve. cmd/doclock is it alone; cmd/taskguard's local serves it, too.
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+
+	"taskguard/cmd/cloudrun"
+	"taskguard/lease/documentlock"
+	"taskguard/repo"
+	"taskguard/worker/doclock"
+	"taskguard/worker/taskauth"
+)
+
+// Main serves until SIGTERM or SIGINT and answers the exit code: 0, 2 for a
+// configuration error, 1 for any other.
+func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Writer) (int, error) {
+	cfg, err := ParseConfig(lookup)
+	if err != nil {
+		return 2, err
+	}
+	return cloudrun.Main(ctx, cfg.Port, cfg.Project, cfg.Emulator, func(ctx context.Context, project string, l net.Listener) error {
+		cfg.Project = project
+		return Serve(ctx, cfg, l, cloudrun.NewLogger(stdout, cfg.LogFormat, cfg.LogLevel))
+	})
+}
+
+// Serve answers on l until ctx ends or l fails; then it closes the sockets, so that
+// their clients connect elsewhere, and gives them and the answers under way 8 s.
+// Its error is the listener's, or of what it could not open; that ctx has ended is
+// none.
+func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) error {
+	w, err := wire(ctx, cfg, log)
+	if err != nil {
+		return errors.Join(err, w.close(), l.Close())
+	}
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	server := doclock.NewServer(work, w.locks, w.feed, w.sessions, doclock.Options{Finder: w.rooms, Tasks: w.tasks, Log: log})
+	w.beside = append(w.beside, w.feed.Run, func(ctx context.Context) {
+		server.AwaitReady(ctx, func(ctx context.Context) error { return cloudrun.Located(cfg.Emulator, w.rooms.Ping(ctx)) })
+	})
+	if cfg.Sweep > 0 {
+		w.beside = append(w.beside, func(ctx context.Context) { server.SweepEvery(ctx, cfg.Sweep) })
+	}
+	service := cloudrun.Service{
+		Handler: server, Limits: cfg.limits, Beside: w.beside, Stop: stop, Log: log,
+		Drain: func(ctx context.Context) {
+			if left := server.Drain(ctx); left > 0 {
+				log.WarnContext(ctx, "sockets are still open", "sockets", left)
+			}
+		},
+	}
+	return errors.Join(service.Serve(ctx, l, cfg.attrs()...), w.close())
+}
+
+// wired is what the service is made of.
+type wired struct {
+	rooms    *repo.Rooms
+	locks    *documentlock.Locks
+	feed     *documentlock.Feed
+	sessions doclock.Sessions
+	tasks    doclock.Authenticator   // nil: others check who calls
+	beside   []func(context.Context) // the verifiers' fetching of keys
+}
+
+// wire opens what cfg names, without a call yet. What it answers is to be closed,
+// also beside an error.
+func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error) {
+	w.rooms, err = repo.OpenRooms(ctx, cfg.Project, repo.RoomOptions{Database: cfg.Database, Collection: cfg.Collection, Log: log}, cfg.Client...)
+	if err != nil {
+		return w, err
+	}
+	if w.locks, err = documentlock.New(w.rooms, cfg.TTL); err != nil {
+		return w, fmt.Errorf("DOCUMENT_LOCK_TTL: %w", err)
+	}
+	w.feed = documentlock.NewFeed(w.locks, w.rooms, documentlock.FeedOptions{Log: log})
+	verifier, ours, err := cfg.Tasks.Verifier(ctx, log)
+	if err != nil {
+		return w, err
+	}
+	if ours {
+		w.tasks, w.beside = verifier, append(w.beside, verifier.Run)
+	}
+	switch cfg.Sessions {
+	case authCookie:
+		w.sessions, err = doclock.NewCookies([]byte(cfg.Secret))
+	case authOIDC:
+		cfg.Token.Log = log
+		var people *taskauth.Verifier
+		if people, err = taskauth.New(ctx, cfg.Token); err == nil {
+			w.sessions, w.beside = doclock.Accounts{Verifier: people}, append(w.beside, people.Run)
+		}
+	default:
+		err = fmt.Errorf("SESSION_AUTH: %q is not one of %s, %s", cfg.Sessions, authCookie, authOIDC)
+	}
+	return w, err
+}
+
+func (w wired) close() error {
+	if w.rooms == nil {
+		return nil
+	}
+	return w.rooms.Close()
+}

@@ -1,0 +1,213 @@
+package doclock_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/documentlock"
+	"taskguard/worker/doclock"
+)
+
+const badSession = `{"success":false,"error":"invalid_session","message":"the session cookie is not valid; load the page again for a new one"}`
+
+// memory is a server without sockets, for time that is not real.
+func memory(t testing.TB, sessions doclock.Sessions) *doclock.Server {
+	t.Helper()
+	locks, err := documentlock.New(&lease.Memory[documentlock.Lock]{}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doclock.NewServer(t.Context(), locks, nil, sessions, doclock.Options{})
+}
+
+// visit asks h with a Cookie header, unless that is empty, and answers the session
+// cookie that was set, if any.
+func visit(t testing.TB, h http.Handler, method, path, cookie string, header ...string) (status int, body string, set *http.Cookie) {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), method, path, http.NoBody)
+	if cookie != "" {
+		r.Header.Set("Cookie", cookie)
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	resp := w.Result()
+	defer resp.Body.Close()
+	for _, c := range resp.Cookies() {
+		if c.Name == doclock.CookieName {
+			set = c
+		}
+	}
+	return resp.StatusCode, strings.TrimSpace(w.Body.String()), set
+}
+
+// begun is a session's cookie, as a browser sends it.
+func begun(t testing.TB, h http.Handler) string {
+	t.Helper()
+	_, _, c := visit(t, h, http.MethodGet, lockPath, "")
+	if c == nil {
+		t.Fatal("no session was begun")
+		return ""
+	}
+	return c.Name + "=" + c.Value
+}
+
+func TestWhoHasNoSessionIsGivenOne(t *testing.T) {
+	h := memory(t, cookies(t))
+	for _, at := range [][2]string{{http.MethodGet, "/"}, {http.MethodGet, lockPath}, {http.MethodPost, lockPath + "?x"}, {http.MethodDelete, "/api/documents/other/lock"}} {
+		status, body, c := visit(t, h, at[0], at[1], "other=1")
+		if status != http.StatusOK || c == nil {
+			t.Fatalf("%v: %d %s, cookie %v", at, status, body, c)
+		}
+		if !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Path != "/" || c.MaxAge != 30*24*60*60 || c.Domain != "" || c.Secure {
+			t.Errorf("cookie %+v", c)
+		}
+		if parts := strings.Split(c.Value, "."); len(parts) != 4 || parts[0] != "v1" {
+			t.Errorf("cookie %q, want version.id.issued.mac", c.Value)
+		}
+		if _, _, again := visit(t, h, at[0], at[1], c.Name+"="+c.Value); again != nil {
+			t.Errorf("%v: a valid session was replaced", at)
+		}
+	}
+}
+
+func TestOverTLSTheCookieIsSecure(t *testing.T) {
+	h := memory(t, cookies(t))
+	if _, _, c := visit(t, h, http.MethodGet, "/", "", "X-Forwarded-Proto", "https"); c == nil || !c.Secure {
+		t.Errorf("behind a front end: %+v", c)
+	}
+	if _, _, c := visit(t, h, http.MethodGet, "https://doclock.example/", ""); c == nil || !c.Secure {
+		t.Errorf("over TLS itself: %+v", c)
+	}
+}
+
+// Each of the eight bits at every position of a valid cookie.
+func TestACookieWithAnyBitFlippedProvesNothing(t *testing.T) {
+	h := memory(t, cookies(t))
+	cookie := begun(t, h)
+	name := len(doclock.CookieName + "=")
+	for i := name; i < len(cookie); i++ {
+		for bit := range 8 {
+			forged := cookie[:i] + string([]byte{cookie[i] ^ 1<<bit}) + cookie[i+1:]
+			status, body, set := visit(t, h, http.MethodPost, lockPath, forged)
+			if status != http.StatusUnauthorized || body != badSession || set != nil {
+				t.Fatalf("bit %d of byte %d: %d %s, cookie %v", bit, i-name, status, body, set)
+			}
+		}
+	}
+}
+
+func TestAForgedCookieProvesNothing(t *testing.T) {
+	h := memory(t, cookies(t))
+	other, err := doclock.NewCookies([]byte(strings.Repeat("x", doclock.MinSecret)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	valid := begun(t, h)
+	parts := strings.Split(valid, ".")
+	for name, cookie := range map[string]string{
+		"empty":            doclock.CookieName + "=",
+		"without a sign":   doclock.CookieName,
+		"words":            doclock.CookieName + "=let me in",
+		"another's secret": begun(t, memory(t, other)),
+		"no mac":           strings.Join(parts[:3], "."),
+		"an empty mac":     strings.Join(parts[:3], ".") + ".",
+		"mac alone":        doclock.CookieName + "=." + parts[3],
+		"another's id":     strings.Join([]string{parts[0], strings.Repeat("A", 26), parts[2], parts[3]}, "."),
+		"more":             valid + "=",
+		"more parts":       valid + ".x",
+		"quoted":           doclock.CookieName + `="` + strings.TrimPrefix(valid, doclock.CookieName+"=") + `"`,
+	} {
+		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {
+			if status, body, set := visit(t, h, method, lockPath, cookie); status != http.StatusUnauthorized || body != badSession || set != nil {
+				t.Errorf("%s: %s: %d %s, cookie %v", name, method, status, body, set)
+			}
+		}
+		status, _, set := visit(t, h, http.MethodGet, "/", cookie)
+		if status != http.StatusOK || set == nil {
+			t.Errorf("%s: loading the page: %d, cookie %v, want a new session", name, status, set)
+		}
+	}
+	if status, _, _ := visit(t, h, http.MethodGet, lockPath, doclock.CookieName+"=x; "+valid); status != http.StatusOK {
+		t.Errorf("a valid one beside another's: %d, want 200", status)
+	}
+}
+
+func TestASessionEndsThirtyDaysAfterItWasRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const day = 24 * time.Hour
+		h := memory(t, cookies(t))
+		cookie := begun(t, h)
+		if status, _, _ := visit(t, h, http.MethodPost, lockPath, cookie); status != http.StatusOK {
+			t.Fatalf("POST: %d", status)
+		}
+		time.Sleep(15*day - time.Second)
+		if _, _, set := visit(t, h, http.MethodGet, lockPath, cookie); set != nil {
+			t.Error("renewed before half of its life")
+		}
+		time.Sleep(time.Second)
+		status, _, set := visit(t, h, http.MethodGet, lockPath, cookie)
+		if status != http.StatusOK || set == nil {
+			t.Fatalf("after half of its life: %d, cookie %v, want it renewed", status, set)
+		}
+		renewed := set.Name + "=" + set.Value
+		if id, was := strings.Split(set.Value, ".")[1], strings.Split(cookie, ".")[1]; id != was {
+			t.Errorf("it is renewed as another session")
+		}
+		time.Sleep(15*day - time.Second)
+		if status, _, _ := visit(t, h, http.MethodGet, lockPath, cookie); status != http.StatusOK {
+			t.Errorf("a second before its end: %d", status)
+		}
+		time.Sleep(time.Second)
+		if status, body, set := visit(t, h, http.MethodGet, lockPath, cookie); status != http.StatusUnauthorized || body != badSession || set != nil {
+			t.Errorf("after 30 days: %d %s, cookie %v", status, body, set)
+		}
+		if status, _, _ := visit(t, h, http.MethodGet, lockPath, renewed); status != http.StatusOK {
+			t.Errorf("the renewed one: %d", status)
+		}
+	})
+}
+
+func TestAShortSecretIsRefused(t *testing.T) {
+	if k, err := doclock.NewCookies([]byte(strings.Repeat("x", 31))); err == nil || k != nil {
+		t.Errorf("got %v, %v, want an error", k, err)
+	}
+}
+
+// FuzzSession sends any Cookie header: none but a valid one is a session of long
+// standing.
+func FuzzSession(f *testing.F) {
+	h := memory(f, cookies(f))
+	const signed = "v1.FUZZ.4102444800" // the same in each of the fuzzer's processes
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte(doclock.CookieName + "\n" + signed))
+	value := signed + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+	valid := doclock.CookieName + "=" + value
+	if status, _, set := visit(f, h, http.MethodGet, lockPath, valid); status != http.StatusOK || set != nil {
+		f.Fatalf("the valid one: %d, cookie %v", status, set)
+	}
+	for _, seed := range []string{"", valid, valid + ";", ";" + valid, valid + "; " + valid, strings.ToUpper(valid), value, doclock.CookieName + "=" + doclock.CookieName} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, cookie string) {
+		status, _, set := visit(t, h, http.MethodGet, lockPath, cookie)
+		switch {
+		case status == http.StatusOK && set == nil && !strings.Contains(cookie, value):
+			t.Fatalf("%q passes for a session", cookie)
+		case status == http.StatusUnauthorized && !strings.Contains(cookie, doclock.CookieName):
+			t.Fatalf("%q is no session's, and refused", cookie)
+		case status != http.StatusOK && status != http.StatusUnauthorized:
+			t.Fatalf("%q: %d", cookie, status)
+		}
+	})
+}

@@ -1,0 +1,689 @@
+// @ts-check
+/**
+ * The project lock in the browser: one editor at a time, over tabs, browsers
+ * and machines. One module, no dependencies.
+ *
+ *   const lease = await acquireProjectLock({ onReadonly: stopSaving });
+ *   const { token } = await confirmProjectLock(lease); // right before a write
+ *   await releaseProjectLock(lease);
+ *
+ * A lease is two locks at once. `navigator.locks` keeps out this browser's other
+ * tabs; the lease at the server, which ends by itself, keeps out every other
+ * browser and frees what a crashed one held. Where Web Locks are missing the
+ * server's lease stands alone (strategy `file-lock`, after the file that it
+ * replaces). Either one refused is a refusal: the other is no way around it.
+ *
+ * Guaranteed:
+ * - A lease is trusted until its TTL after the START of the request that last
+ *   renewed it, on the monotonic clock; then it is read-only, whatever the
+ *   network does. Read-only is entered once, calls `onReadonly`, frees both
+ *   locks and stays: taking the lock again is the user's choice.
+ * - Heartbeats run in a Worker, so that a hidden tab keeps its lease.
+ * - A page that goes away frees its lease at once. One that the browser keeps
+ *   for the Back button runs no heartbeat there, so it too frees its lease, and
+ *   comes back read-only.
+ *
+ * Not guaranteed: that nobody else writes. A machine that slept may not have
+ * counted that time, and a write may be under way when the lease ends. So
+ * confirm right before each write, and let the store compare the lease's token.
+ *
+ * @typedef {'web-lock' | 'file-lock'} ProjectLockStrategy
+ * @typedef {'web-lock-unsupported' | 'acquire-denied' | 'acquire-timeout' | 'fallback-conflict'
+ *   | 'lease-stale' | 'renew-failed' | 'release-failed'} ProjectLockErrorCode
+ * @typedef {ProjectLockErrorCode} ProjectLockReadonlyReason
+ * @typedef {'fallback-degraded' | 'heartbeat-delayed'} ProjectLockWarningKind
+ *
+ * @typedef {Error & {
+ *   readonly code: ProjectLockErrorCode,
+ *   readonly retryable: boolean,
+ *   readonly cause?: unknown,
+ *   readonly context?: Readonly<Record<string, unknown>>,
+ * }} ProjectLockError
+ *
+ * @typedef {object} ProjectLockLease A frozen reading; renewing returns a new one. Its times are for people to read.
+ * @property {string} leaseId
+ * @property {ProjectLockStrategy} strategy
+ * @property {string} resource
+ * @property {string} acquiredAt ISO 8601
+ * @property {string} expiresAt ISO 8601: until when it is trusted here
+ * @property {number} ttlMs
+ * @property {string} nextHeartbeatAt ISO 8601
+ * @property {number} renewAttempt failed attempts before the last renewal
+ * @property {boolean} viaFallback
+ * @property {number} token fencing token: grows with each acquisition, by anyone
+ * @property {string} holder the public name that the server's notifications use
+ *
+ * @typedef {object} ProjectLockReadonlyInfo
+ * @property {ProjectLockReadonlyReason} reason
+ * @property {number} retry attempts that failed before the last one
+ * @property {string} [leaseId]
+ * @property {ProjectLockError} lastError
+ *
+ * @typedef {(
+ *   | { type: 'lock:attempt', strategy: ProjectLockStrategy, retry: number, leaseId?: string }
+ *   | { type: 'lock:acquired', lease: ProjectLockLease }
+ *   | { type: 'lock:renew-scheduled', lease: ProjectLockLease, nextHeartbeatInMs: number }
+ *   | { type: 'lock:renewed', lease: ProjectLockLease, retry: number }
+ *   | { type: 'lock:release-requested', lease: ProjectLockLease, force: boolean }
+ *   | { type: 'lock:released', leaseId: string, strategy: ProjectLockStrategy, durationMs: number }
+ *   | { type: 'lock:release-failed', leaseId: string, retry: number, force: boolean }
+ *   | { type: 'lock:readonly-entered', info: ProjectLockReadonlyInfo }
+ *   | { type: 'lock:waiting', strategy: ProjectLockStrategy, retry: number, waitMs: number }
+ *   | { type: 'lock:error', strategy: ProjectLockStrategy, retry: number,
+ *       error: ProjectLockError, code: ProjectLockErrorCode, retryable: boolean }
+ *   | { type: 'lock:fallback-engaged', strategy: ProjectLockStrategy, reason: ProjectLockErrorCode }
+ *   | { type: 'lock:warning', warning: ProjectLockWarningKind, leaseId?: string, lateMs?: number }
+ * )} ProjectLockEvent
+ *
+ * @typedef {object} AcquireLockOptions
+ * @property {AbortSignal} [signal] ends the acquisition, not a lease once held
+ * @property {string} [ownerId] 1 to 64 of A-Z a-z 0-9 _ -; default: random, one for each page
+ * @property {number} [retryLimit] attempts in each operation, default 3
+ * @property {readonly number[]} [backoffMs] waits between them, the last one repeated; default 500, 1000, 2000
+ * @property {number} [ttlMs] default 25 s, or 30 s alone at the server; the server's where that is shorter
+ * @property {number} [heartbeatIntervalMs] default 10 s, at most 2/5 of the TTL
+ * @property {ProjectLockStrategy} [preferredStrategy] default `web-lock`
+ * @property {(info: ProjectLockReadonlyInfo) => void} [onReadonly]
+ * @property {string} [resource] what is locked, default `imgponic:project`
+ * @property {string} [endpoint] default `/api/documents`
+ *
+ * @typedef {AcquireLockOptions} AcquireProjectLockOptions
+ * @typedef {{ force?: boolean }} ReleaseLockOptions
+ * @typedef {AcquireLockOptions & { releaseOnError?: boolean }} WithLockOptions
+ */
+
+const WEB_LOCK_TTL_MS = 25_000;
+const FALLBACK_LOCK_TTL_MS = 30_000;
+const LOCK_HEARTBEAT_INTERVAL_MS = 10_000;
+const SAFETY_MARGIN_MS = 5_000;
+const MAX_MISSED_HEARTBEATS = 2;
+
+// ---- The five functions, and confirm ---------------------------------------
+
+/**
+ * Takes the lock, or enters read-only and throws a ProjectLockError. An abort
+ * throws the signal's reason once whatever was taken by then has been given back,
+ * which takes no longer than one request's timeout.
+ * @param {AcquireLockOptions} [options] @returns {Promise<ProjectLockLease>}
+ */
+export async function acquireProjectLock(options = {}) {
+  return reading(await acquire(options));
+}
+
+/**
+ * Renews at once, or joins the renewal under way; heartbeats do so by
+ * themselves. Throws `renew-failed`, with the lease still held unless it was the
+ * second heartbeat in a row to fail, or `lease-stale`.
+ * @param {ProjectLockLease} lease @returns {Promise<ProjectLockLease>}
+ */
+export async function renewProjectLock(lease) {
+  return renew(held(lease));
+}
+
+/**
+ * Gives both locks back. A lease that has ended already is left alone, unless
+ * `force`, which asks the server once more, also for one that is read-only.
+ * @param {ProjectLockLease} lease @param {ReleaseLockOptions} [options] @returns {Promise<void>}
+ */
+export async function releaseProjectLock(lease, { force = false } = {}) {
+  const hold = holds.get(lease.leaseId);
+  if (!hold || (hold.state === 'Readonly' && !force)) return;
+  await (hold.releasing ??= release(hold, force).finally(() => { hold.releasing = null; }));
+}
+
+/**
+ * Runs fn under the lock. Its signal aborts when the lock is lost, and then
+ * withProjectLock throws too, whatever fn returns. With `releaseOnError: false`
+ * an error of fn leaves the lock held, for the caller to release.
+ * @template T
+ * @param {(lease: ProjectLockLease, lost: AbortSignal) => Promise<T> | T} fn
+ * @param {WithLockOptions} [options] @returns {Promise<T>}
+ */
+export async function withProjectLock(fn, { releaseOnError = true, ...options } = {}) {
+  const hold = await acquire(options);
+  const lease = reading(hold);
+  let result;
+  try {
+    result = await fn(lease, hold.lost.signal);
+    hold.lost.signal.throwIfAborted();
+  } catch (error) {
+    // fn's error is the one to see; a failed release has been announced.
+    if (releaseOnError) await releaseProjectLock(lease).catch(() => {});
+    throw error;
+  }
+  await releaseProjectLock(lease);
+  return result;
+}
+
+/**
+ * Calls listener with each event from now on, in order. The function returned
+ * ends that, and may be called again.
+ * @param {(event: ProjectLockEvent) => void} listener @returns {() => void}
+ */
+export function subscribeLockEvents(listener) {
+  const subscription = { listener };
+  subscriptions.add(subscription);
+  return () => { subscriptions.delete(subscription); };
+}
+
+/**
+ * Asks the server, right before a write, whether the lease holds. Throws
+ * `lease-stale` after entering read-only where it does not, and `renew-failed`
+ * where the server could not say: then do not write, and try again.
+ * @param {ProjectLockLease} lease
+ * @returns {Promise<{ token: number, validForMs: number }>} how long from now that can be relied on
+ */
+export async function confirmProjectLock(lease) {
+  const hold = held(lease);
+  const answer = await must(hold, 'confirm', { path: `/confirm?token=${hold.token}` })
+    .catch((error) => { throw error.code === 'lease-stale' ? enterReadonly(hold, error) : error; });
+  held(lease); // still, after that time
+  const validForMs = answer.body.valid_for_ms - (performance.now() - answer.asked);
+  if (!(validForMs > 0)) throw lockError('renew-failed', { context: { validForMs } });
+  return { token: hold.token, validForMs };
+}
+
+// ---- States -----------------------------------------------------------------
+
+/** @typedef {keyof typeof MOVES} State */
+
+/** Every move there is. What is not here does not happen: so read-only is entered once. */
+const MOVES = {
+  Idle: ['AcquireWebLock', 'AcquireFileLock'],
+  AcquireWebLock: ['ActiveWebLock', 'AcquireFileLock', 'Readonly', 'Idle'],
+  AcquireFileLock: ['ActiveFileLock', 'Readonly', 'Idle'],
+  ActiveWebLock: ['HeartbeatQueued', 'Releasing', 'Readonly', 'Idle'],
+  ActiveFileLock: ['HeartbeatQueued', 'Releasing', 'Readonly', 'Idle'],
+  HeartbeatQueued: ['Renewing', 'Releasing', 'Readonly', 'Idle'],
+  Renewing: ['ActiveWebLock', 'ActiveFileLock', 'HeartbeatQueued', 'Releasing', 'Readonly', 'Idle'],
+  Releasing: ['Readonly', 'Idle'],
+  Readonly: ['Releasing', 'Idle'],
+};
+
+/** @param {Hold} hold @param {State} to */
+function move(hold, to) {
+  const allowed = /** @type {State[]} */ (MOVES[hold.state]).includes(to);
+  if (allowed) hold.state = to;
+  return allowed;
+}
+
+/** @param {Hold} hold @param {'Acquire' | 'Active'} phase @returns {State} */
+const at = (hold, phase) => (hold.strategy === 'web-lock' ? `${phase}WebLock` : `${phase}FileLock`);
+
+/** @typedef {ReturnType<typeof newHold>} Hold All that one acquisition knows. */
+
+/** @type {Map<string, Hold>} by lease id: from the acquisition's start to Idle */
+const holds = new Map();
+/** @type {Set<string>} what this page holds or is taking: the server would let the same owner in twice */
+const claimed = new Set();
+/** @type {Map<string, Promise<unknown>>} give-backs under way, which must not meet a new lease of the same owner */
+const givingBack = new Map();
+/** @type {Set<{ listener: (event: ProjectLockEvent) => void }>} */
+const subscriptions = new Set();
+const page = randomId();
+
+/** @param {AcquireLockOptions} options */
+function newHold(options) {
+  const { resource = 'imgponic:project', endpoint = '/api/documents', ownerId: owner = page } = options;
+  const { retryLimit = 3, backoffMs = [500, 1000, 2000], preferredStrategy = 'web-lock' } = options;
+  return {
+    options, resource, owner, retryLimit, backoffMs,
+    url: `${endpoint}/${encodeURIComponent(resource)}/lock`,
+    strategy: preferredStrategy,
+    viaFallback: false,
+    state: /** @type {State} */ ('Idle'),
+    leaseId: randomId(),
+    token: 0,
+    holder: '',
+    ttlMs: 0,
+    acquiredAt: '',
+    acquired: NaN, deadline: NaN, due: NaN, // on performance.now()'s clock, in ms
+    retry: 0, // failures before the attempt under way
+    missed: 0, // heartbeats in a row that failed with all their attempts
+    doubtful: false, // a POST was sent and its outcome is not known
+    lost: new AbortController(),
+    renewing: /** @type {Promise<ProjectLockLease> | null} */ (null),
+    releasing: /** @type {Promise<void> | null} */ (null),
+    letGo: () => {}, // of this browser's lock
+    disarm: () => {}, // the heartbeat and the watchdog
+  };
+}
+
+/** @param {Hold} hold @returns {ProjectLockLease} */
+function reading(hold) {
+  const wall = Date.now() - performance.now();
+  const iso = (/** @type {number} */ ms) => new Date(wall + ms).toISOString();
+  const { leaseId, strategy, resource, acquiredAt, ttlMs, viaFallback, token, holder } = hold;
+  return Object.freeze({
+    leaseId, strategy, resource, acquiredAt, ttlMs, viaFallback, token, holder,
+    expiresAt: iso(hold.deadline), nextHeartbeatAt: iso(hold.due), renewAttempt: hold.retry,
+  });
+}
+
+/** The hold of a lease that can still be trusted. @param {ProjectLockLease} lease */
+function held(lease) {
+  const hold = holds.get(lease.leaseId);
+  if (!hold || hold.state === 'Releasing') throw lockError('lease-stale', { context: { leaseId: lease.leaseId } });
+  if (hold.state === 'Readonly') throw hold.lost.signal.reason;
+  if (performance.now() >= hold.deadline) throw expire(hold);
+  return hold;
+}
+
+/** Ends a hold here; the server is not asked. @param {Hold} hold */
+function close(hold) {
+  hold.disarm();
+  hold.letGo();
+  hold.disarm = hold.letGo = () => {};
+  if (hold.state !== 'Readonly' || Number.isNaN(hold.acquired)) holds.delete(hold.leaseId);
+  if ([...holds.values()].every((other) => other.state === 'Readonly')) stopClock();
+}
+
+/** Ends the trust in a hold, and answers what ended it first. @param {Hold} hold @param {ProjectLockError} error */
+function enterReadonly(hold, error) {
+  if (!move(hold, 'Readonly')) return hold.lost.signal.reason ?? error;
+  const had = !Number.isNaN(hold.acquired);
+  close(hold);
+  hold.lost.abort(error);
+  const info = { reason: error.code, retry: hold.retry, lastError: error, ...(had && { leaseId: hold.leaseId }) };
+  guarded(() => hold.options.onReadonly?.(info));
+  emit({ type: 'lock:readonly-entered', info });
+  if (had ? error.code !== 'release-failed' : hold.doubtful) giveBack(hold);
+  return error;
+}
+
+/** @param {Hold} hold */
+function expire(hold) {
+  return enterReadonly(hold, lockError('lease-stale', { context: { ttlMs: hold.ttlMs } }));
+}
+
+// ---- Acquire, renew, release ------------------------------------------------
+
+/** @param {AcquireLockOptions} options */
+async function acquire(options) {
+  const hold = newHold(options);
+  options.signal?.throwIfAborted();
+  await givingBack.get(hold.url);
+  for (const old of holds.values()) if (old.url === hold.url && old.state === 'Readonly') reset(old);
+  holds.set(hold.leaseId, hold);
+  move(hold, at(hold, 'Acquire'));
+  try {
+    await attempts(hold, () => take(hold)).catch((error) => {
+      if (error.code !== 'web-lock-unsupported') throw error;
+      fallBack(hold, error);
+      return attempts(hold, () => take(hold));
+    });
+  } catch (error) {
+    if (isLockError(error)) throw enterReadonly(hold, error);
+    move(hold, 'Idle');
+    if (hold.doubtful) await giveBack(hold);
+    close(hold);
+    throw error;
+  }
+  hold.acquired = performance.now();
+  hold.acquiredAt = new Date().toISOString();
+  if (!move(hold, at(hold, 'Active'))) throw hold.lost.signal.reason; // stolen at this moment
+  emit({ type: 'lock:acquired', lease: reading(hold) });
+  schedule(hold);
+  return hold;
+}
+
+/** One attempt at both locks. @param {Hold} hold */
+async function take(hold) {
+  if (hold.strategy === 'web-lock' && !('locks' in navigator)) throw lockError('web-lock-unsupported');
+  if (claimed.has(hold.url)) throw refusal(hold.strategy, { by: 'this page' });
+  claimed.add(hold.url);
+  hold.letGo = () => { claimed.delete(hold.url); };
+  try {
+    if (hold.strategy === 'web-lock') await takeWebLock(hold);
+    hold.options.signal?.throwIfAborted();
+    hold.doubtful = true;
+    const answer = await must(hold, 'acquire');
+    hold.options.signal?.throwIfAborted();
+    hold.token = answer.body.token;
+    hold.holder = answer.body.holder;
+    trust(hold, answer);
+  } catch (/** @type {any} */ error) {
+    if (isLockError(error) && error.code !== 'acquire-timeout') hold.doubtful = false;
+    hold.letGo();
+    throw error;
+  }
+}
+
+/** Takes this browser's lock, if it is free, and holds it until letGo. @param {Hold} hold @returns {Promise<void>} */
+function takeWebLock(hold) {
+  return new Promise((taken, refused) => {
+    let [waiting, had] = [true, false];
+    const cancel = alarm(timings(hold).requestMs, () => {
+      waiting = false;
+      refused(lockError('acquire-timeout'));
+    });
+    navigator.locks.request(hold.resource, { mode: 'exclusive', ifAvailable: true }, (lock) => {
+      cancel();
+      if (!lock) refused(refusal(hold.strategy, { by: 'this browser' }));
+      if (!lock || !waiting) return undefined;
+      had = true;
+      taken();
+      return new Promise((done) => {
+        hold.letGo = () => { claimed.delete(hold.url); done(undefined); };
+      });
+    }).catch((cause) => {
+      cancel();
+      if (had) enterReadonly(hold, lockError('lease-stale', { cause })); // stolen
+      else refused(lockError('web-lock-unsupported', { cause })); // forbidden, as in a sandboxed frame
+    });
+  });
+}
+
+/** @param {Hold} hold @param {ProjectLockError} error */
+function fallBack(hold, error) {
+  hold.strategy = 'file-lock';
+  hold.viaFallback = true;
+  move(hold, 'AcquireFileLock');
+  emit({ type: 'lock:waiting', strategy: hold.strategy, retry: 0, waitMs: 0 });
+  emit({ type: 'lock:fallback-engaged', strategy: hold.strategy, reason: error.code });
+}
+
+/** @param {Hold} hold @returns {Promise<ProjectLockLease>} */
+function renew(hold) {
+  return (hold.renewing ??= renewNow(hold).finally(() => { hold.renewing = null; }));
+}
+
+/** @param {Hold} hold */
+async function renewNow(hold) {
+  move(hold, 'Renewing');
+  try {
+    trust(hold, await attempts(hold, () => must(hold, 'renew', { timeoutMs: timings(hold).renewMs })));
+  } catch (/** @type {any} */ error) {
+    if (hold.state !== 'Renewing') throw hold.lost.signal.reason ?? error;
+    hold.missed++;
+    if (error.code !== 'renew-failed' || hold.missed >= MAX_MISSED_HEARTBEATS) throw enterReadonly(hold, error);
+    schedule(hold);
+    throw error;
+  }
+  hold.missed = 0;
+  move(hold, at(hold, 'Active'));
+  const lease = reading(hold);
+  emit({ type: 'lock:renewed', lease, retry: hold.retry });
+  schedule(hold);
+  return lease;
+}
+
+/** @param {Hold} hold @param {boolean} force */
+async function release(hold, force) {
+  const before = hold.state;
+  hold.disarm();
+  move(hold, 'Releasing');
+  emit({ type: 'lock:release-requested', lease: reading(hold), force });
+  try {
+    await attempts(hold, () => must(hold, 'release'), force);
+  } catch (/** @type {any} */ error) {
+    if (before !== 'Readonly') throw enterReadonly(hold, error);
+    move(hold, before); // which was announced when it was entered
+    throw error;
+  }
+  const durationMs = Math.round(performance.now() - hold.acquired);
+  reset(hold);
+  emit({ type: 'lock:released', leaseId: hold.leaseId, strategy: hold.strategy, durationMs });
+}
+
+/** @param {Hold} hold */
+function reset(hold) {
+  move(hold, 'Idle');
+  close(hold);
+}
+
+/** Frees the server's lease once, if it is still this page's, whatever comes of it. @param {Hold} hold */
+function giveBack(hold) {
+  const done = ask(hold, 'DELETE', { keepalive: true }).catch(() => {}).then(() => {
+    if (givingBack.get(hold.url) === done) givingBack.delete(hold.url);
+  });
+  givingBack.set(hold.url, done);
+  return done;
+}
+
+/**
+ * Makes up to retryLimit attempts with waits between them, and announces each
+ * one and each failure. Ends without a word once the hold has moved on.
+ * @template T @param {Hold} hold @param {() => Promise<T>} attempt @param {boolean} [force] @returns {Promise<T>}
+ */
+async function attempts(hold, attempt, force = false) {
+  const { state, strategy } = hold;
+  const leaseId = Number.isNaN(hold.acquired) ? undefined : hold.leaseId;
+  for (hold.retry = 0; ; hold.retry++) {
+    const { retry } = hold;
+    emit({ type: 'lock:attempt', strategy, retry, ...(leaseId && { leaseId }) });
+    let failure;
+    try {
+      const result = await attempt();
+      if (hold.state === state) return result;
+    } catch (error) {
+      failure = error;
+    }
+    if (hold.state !== state) throw hold.lost.signal.reason ?? lockError('lease-stale');
+    if (!isLockError(failure)) throw failure;
+    const last = retry + 1 >= hold.retryLimit;
+    const error = force || (last && ENDS_AT_THE_LIMIT.has(failure.code)) ? final(failure) : failure;
+    if (error.code === 'fallback-conflict') emit({ type: 'lock:warning', warning: 'fallback-degraded' });
+    if (error.code === 'release-failed') emit({ type: 'lock:release-failed', leaseId: hold.leaseId, retry, force });
+    emit({ type: 'lock:error', strategy, retry, error, code: error.code, retryable: error.retryable });
+    if (last || !error.retryable) throw error;
+    const waitMs = hold.backoffMs[Math.min(retry, hold.backoffMs.length - 1)] ?? 0;
+    emit({ type: 'lock:waiting', strategy, retry: retry + 1, waitMs });
+    await pause(waitMs, leaseId ? undefined : hold.options.signal);
+    if (hold.state !== state) throw hold.lost.signal.reason ?? lockError('lease-stale');
+  }
+}
+
+// ---- Time ---------------------------------------------------------------------
+
+/** How long things may take, from the TTL: two heartbeats and a heartbeat's attempts fit. @param {Hold} hold */
+function timings({ options, strategy, ttlMs: granted }) {
+  const wanted = options.ttlMs ?? (strategy === 'web-lock' ? WEB_LOCK_TTL_MS : FALLBACK_LOCK_TTL_MS);
+  const ttlMs = granted || wanted;
+  const heartbeatMs = Math.min(options.heartbeatIntervalMs ?? LOCK_HEARTBEAT_INTERVAL_MS, ttlMs * 0.4);
+  const marginMs = Math.min(SAFETY_MARGIN_MS, ttlMs / 5);
+  return { wanted, heartbeatMs, marginMs, requestMs: heartbeatMs / 2, renewMs: heartbeatMs / 4 };
+}
+
+/** Trusts an answer for the TTL, counted from before its request was sent. @param {Hold} hold @param {Answer} answer */
+function trust(hold, { asked, body }) {
+  hold.ttlMs = Math.min(timings({ ...hold, ttlMs: 0 }).wanted, body.ttl_ms ?? FALLBACK_LOCK_TTL_MS);
+  hold.deadline = asked + hold.ttlMs;
+  hold.due = nextHeartbeat(hold);
+}
+
+/** Ten seconds from now, or a margin before the end. @param {Hold} hold */
+function nextHeartbeat(hold) {
+  const now = performance.now();
+  const { heartbeatMs, marginMs } = timings(hold);
+  return Math.max(now, Math.min(now + heartbeatMs, hold.deadline - marginMs));
+}
+
+/** @param {Hold} hold */
+function schedule(hold) {
+  if (!move(hold, 'HeartbeatQueued')) return;
+  const now = performance.now();
+  hold.due = nextHeartbeat(hold);
+  hold.disarm();
+  const heartbeat = alarm(hold.due - now, () => beat(hold));
+  const watchdog = alarm(hold.deadline - now, () => expire(hold));
+  hold.disarm = () => { heartbeat(); watchdog(); };
+  emit({ type: 'lock:renew-scheduled', lease: reading(hold), nextHeartbeatInMs: Math.round(hold.due - now) });
+}
+
+/** @param {Hold} hold */
+function beat(hold) {
+  const now = performance.now();
+  if (now >= hold.deadline) return void expire(hold);
+  const lateMs = Math.round(now - hold.due);
+  if (lateMs > timings(hold).heartbeatMs) {
+    emit({ type: 'lock:warning', warning: 'heartbeat-delayed', leaseId: hold.leaseId, lateMs });
+  }
+  renew(hold).catch(() => {}); // announced
+}
+
+/** @param {number} ms @param {AbortSignal} [signal] @returns {Promise<void>} */
+function pause(ms, signal) {
+  return new Promise((resolve, reject) => {
+    const stop = () => { cancel(); reject(signal?.reason); };
+    const cancel = alarm(ms, () => { signal?.removeEventListener('abort', stop); resolve(); });
+    signal?.addEventListener('abort', stop, { once: true });
+    if (signal?.aborted) stop();
+  });
+}
+
+const CLOCK = 'project-lock-clock';
+/** @type {Worker | null} */
+let clock = null;
+let alarms = 0;
+/** @type {Map<number, () => void>} */
+const ringing = new Map();
+
+/**
+ * Calls fn once, after ms, unless cancelled by the function returned. Two clocks
+ * run, and the first to ring counts: browsers slow down a hidden page's own
+ * timers, up to a minute each, but not a Worker's; and where the Worker cannot
+ * start, the page's timer is there.
+ * @param {number} ms @param {() => void} fn @returns {() => void}
+ */
+function alarm(ms, fn) {
+  const id = ++alarms;
+  const timer = setTimeout(ring, ms);
+  ringing.set(id, ring);
+  clock ??= startClock();
+  clock?.postMessage({ id, ms });
+  function cancel() {
+    clearTimeout(timer);
+    if (ringing.delete(id)) clock?.postMessage({ id });
+  }
+  function ring() { cancel(); fn(); }
+  return cancel;
+}
+
+function startClock() {
+  try {
+    // @ts-ignore: some settings of the type checker do not know import.meta
+    const worker = new Worker(import.meta.url, { type: 'module', name: CLOCK });
+    worker.onmessage = ({ data }) => ringing.get(data)?.();
+    worker.onerror = (event) => event.preventDefault(); // the page's timers run
+    return worker;
+  } catch {
+    return null;
+  }
+}
+
+function stopClock() {
+  clock?.terminate();
+  clock = null;
+}
+
+/** What this same file does as that Worker. */
+function runClock() {
+  /** @type {Map<number, ReturnType<typeof setTimeout>>} */
+  const timers = new Map();
+  self.onmessage = ({ data: { id, ms } }) => {
+    clearTimeout(timers.get(id));
+    timers.delete(id);
+    if (ms === undefined) return;
+    timers.set(id, setTimeout(() => { timers.delete(id); self.postMessage(id); }, ms));
+  };
+}
+
+// ---- The server, errors, events -------------------------------------------------
+
+/** @typedef {{ status: number, body: any, asked: number }} Answer asked: when, on performance.now()'s clock */
+
+/** @typedef {{ path?: string, keepalive?: boolean, timeoutMs?: number }} Asking */
+
+/** @param {Hold} hold @param {string} method @param {Asking} [asking] @returns {Promise<Answer>} */
+async function ask(hold, method, { path = '', keepalive = false, timeoutMs = timings(hold).requestMs } = {}) {
+  const asked = performance.now();
+  const response = await fetch(hold.url + path, {
+    method, keepalive, cache: 'no-store',
+    headers: { 'X-Lock-Client': hold.owner }, signal: AbortSignal.timeout(timeoutMs),
+  });
+  const body = await response.json().catch((error) => { if (response.ok) throw error; return {}; });
+  return { status: response.status, body, asked };
+}
+
+/** Each operation's method, and its error where the server could not say. */
+const OPERATIONS = /** @type {const} */ ({
+  acquire: { method: 'POST', failed: 'acquire-timeout' },
+  renew: { method: 'PUT', failed: 'renew-failed' },
+  confirm: { method: 'GET', failed: 'renew-failed' },
+  release: { method: 'DELETE', failed: 'release-failed' },
+});
+
+/** @typedef {keyof typeof OPERATIONS} Operation */
+
+/** Asks, and throws what is wrong. @param {Hold} hold @param {Operation} operation @param {Asking} [asking] */
+async function must(hold, operation, asking) {
+  const { method, failed } = OPERATIONS[operation];
+  const answer = await ask(hold, method, asking).catch((cause) => { throw lockError(failed, { cause }); });
+  const error = meaning(operation, hold.strategy, answer);
+  if (error) throw error;
+  return answer;
+}
+
+/** Which error an answer is, if any. @param {Operation} operation @param {ProjectLockStrategy} strategy @param {Answer} answer */
+function meaning(operation, strategy, { status, body }) {
+  if (status >= 200 && status < 300) return null;
+  const context = { status, error: body.error };
+  const passing = status >= 500 || status === 408 || status === 429;
+  const gone = body.error === 'not_locked_by_user' || body.error === 'lock_not_found';
+  if (operation === 'release' && gone) return null; // there is nothing of ours to release
+  if (operation === 'release' || passing) return lockError(OPERATIONS[operation].failed, { context });
+  if (operation !== 'acquire') return lockError('lease-stale', { context });
+  return status === 409 ? refusal(strategy, context) : lockError('acquire-denied', { context, retryable: false });
+}
+
+const NEVER_RETRYABLE = new Set(['web-lock-unsupported', 'lease-stale']);
+const ENDS_AT_THE_LIMIT = new Set(['acquire-denied', 'acquire-timeout', 'fallback-conflict']);
+
+/** @typedef {{ cause?: unknown, context?: Record<string, unknown>, retryable?: boolean }} Details */
+
+/** @param {ProjectLockErrorCode} code @param {Details} [details] @returns {ProjectLockError} */
+function lockError(code, { cause, context = {}, retryable = !NEVER_RETRYABLE.has(code) } = {}) {
+  const error = new Error(`project lock: ${code}`, { cause });
+  return Object.assign(error, { name: 'ProjectLockError', code, retryable, context });
+}
+
+/** @param {ProjectLockStrategy} strategy @param {Record<string, unknown>} context */
+const refusal = (strategy, context) =>
+  lockError(strategy === 'web-lock' ? 'acquire-denied' : 'fallback-conflict', { context });
+
+/** @param {ProjectLockError} error */
+const final = (error) => lockError(error.code, { ...error, cause: error.cause, retryable: false });
+
+/** @param {any} error @returns {error is ProjectLockError} */
+const isLockError = (error) => error?.name === 'ProjectLockError';
+
+/** @param {ProjectLockEvent} event */
+function emit(event) {
+  for (const subscription of [...subscriptions]) {
+    if (subscriptions.has(subscription)) guarded(() => subscription.listener(Object.freeze(event)));
+  }
+}
+
+/** Another's error is the page's to see, and none of the lock's business. @param {() => void} call */
+function guarded(call) {
+  try { call(); } catch (error) { reportError(error); }
+}
+
+/** Not randomUUID, which pages without TLS do not have. */
+function randomId() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, '0')).join('');
+}
+
+/** @param {PageTransitionEvent} event */
+function leave(event) {
+  for (const hold of [...holds.values()]) {
+    if (hold.state === 'Readonly') continue;
+    if (event.persisted) { expire(hold); continue; }
+    giveBack(hold); // before the browser's lock: who waits for that one asks the server next
+    reset(hold);
+  }
+}
+
+if (typeof document !== 'undefined') addEventListener('pagehide', leave);
+else if (self.name === CLOCK) runClock();
