@@ -56,8 +56,8 @@ func TestTestOnlyPackagesAreInNoBinary(t *testing.T) {
 	}
 }
 
-func TestTheServiceCarriesNoEmulator(t *testing.T) {
-	for pkg, deps := range list(t, "{{join .Deps \" \"}}", "./cmd/worker/...") {
+func TestTheServicesCarryNoEmulator(t *testing.T) {
+	for pkg, deps := range list(t, "{{join .Deps \" \"}}", "./cmd/worker/...", "./cmd/doclock/...", "./cmd/operator-manager/...", "./cmd/cloudrun/...") {
 		for _, dep := range deps {
 			if strings.HasPrefix(dep, "taskguard/emulator") {
 				t.Errorf("%s depends on %s", pkg, dep)
@@ -66,10 +66,10 @@ func TestTheServiceCarriesNoEmulator(t *testing.T) {
 	}
 }
 
-// list asks the go command about the packages of pattern, by import path.
-func list(t *testing.T, format, pattern string) map[string][]string {
+// list asks the go command about the packages of the patterns, by import path.
+func list(t *testing.T, format string, patterns ...string) map[string][]string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.ImportPath}} "+format, pattern)
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-f", "{{.ImportPath}} " + format}, patterns...)...)
 	cmd.Dir = ".."
 	out, err := cmd.Output()
 	if err != nil {

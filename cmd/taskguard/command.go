@@ -43,6 +43,7 @@ func commands() []command {
 		{"unlock", "ID", "take the lock from whoever holds it, and book a delivery", unlock},
 		{"requeue", "ID", "open an analysis again, finished or not, and book a delivery", requeue},
 		{"recover", "", "book a delivery for each unfinished analysis that nobody works on", recoverNow},
+		{"hold", "--project NAME -- COMMAND [ARG…]", "run a command under the lock of a project, end it when the lock is lost, exit with its status", hold},
 		{"worker", "", "a worker on a loopback port, as demo and local start it", workerProcess},
 		{"analyze", "", "the demo's analyzer: a job on standard input, its result on standard output", analyze},
 	}
@@ -116,7 +117,9 @@ func report(ctx context.Context, w io.Writer, name string, err error) int {
 		}
 		return exitUsage
 	case errors.As(err, &coded):
-		printTo(w, "%v\n", err)
+		if coded.error != nil { // else it is another program's exit code, which has had its say
+			printTo(w, "%v\n", err)
+		}
 		return coded.code
 	case ctx.Err() != nil:
 		printTo(w, "%s: interrupted\n", prefix)

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// diesWithHold: the kernel has killed the command. It may be a zombie that
+// nobody waits for.
+func diesWithHold(t *testing.T, pid int) {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err == nil && !strings.Contains(string(data), ") Z ") {
+		t.Errorf("the command outlives hold: %s", data)
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// terminal is a new terminal: our end, and the program's.
+func terminal(t *testing.T) (ours, theirs *os.File) {
+	t.Helper()
+	ours, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip("this machine has no terminals: ", err)
+	}
+	n, err := unix.IoctlGetInt(int(ours.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(ours.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip("this machine shows no terminals: ", err)
+	}
+	t.Cleanup(func() { _, _ = ours.Close(), theirs.Close() })
+	return ours, theirs
+}
+
+func TestHoldGivesItsCommandTheTerminalAndTakesItBack(t *testing.T) {
+	t.Parallel()
+	ours, theirs := terminal(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A shell without job control: hold and it are one group, as in a script. Its
+	// command starts no others when it is suspended: what is stopped between vfork
+	// and exec stops its parent where nobody sees it.
+	script := fmt.Sprintf(`%s hold --project p --dir %s -- sh -c 'echo up; read x; echo "got $x"; trap "echo int; exit 6" INT; echo ready; while :; do read z; done'; echo "code $?"; read y; echo "back $y"`, exe, t.TempDir())
+	attr := &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
+	p, err := os.StartProcess("/bin/sh", []string{"sh", "-c", script}, &os.ProcAttr{Files: []*os.File{theirs, theirs, theirs}, Sys: attr, Env: append(os.Environ(), "GOOGLE_CLOUD_PROJECT=", "FIRESTORE_EMULATOR_HOST=")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Kill(); _, _ = p.Wait() }) // if it still lives
+	lines := make(chan string, 100)
+	go func() {
+		defer close(lines)
+		for in := bufio.NewScanner(ours); in.Scan(); {
+			lines <- strings.TrimSpace(in.Text())
+		}
+	}()
+	for _, step := range []struct{ want, send string }{
+		{"up", "hello\n"}, {"got hello", ""}, {"ready", "\x1a"}, {"taskguard hold: a command that holds a lock cannot be suspended: continued", "\x03"},
+		{"int", ""}, {"code 6", "again\n"}, {"back again", ""},
+	} {
+		awaitLine(t, lines, step.want)
+		if _, err := ours.WriteString(step.send); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// awaitLine reads until a line ends as wanted, after what the terminal echoes.
+func awaitLine(t *testing.T, lines <-chan string, want string) {
+	t.Helper()
+	for timeout := time.After(20 * time.Second); ; {
+		select {
+		case line, ok := <-lines:
+			if !ok {
+				t.Fatalf("the terminal ended before %q", want)
+			}
+			if strings.HasSuffix(line, want) {
+				return
+			}
+		case <-timeout:
+			t.Fatalf("no line %q", want)
+		}
+	}
+}

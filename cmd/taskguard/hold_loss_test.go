@@ -1,0 +1,154 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"taskguard/lease/documentlock"
+	"taskguard/lease/projectlock"
+	"taskguard/repo"
+)
+
+// rooms is the store that hold uses.
+func rooms(t *testing.T, env vars) *repo.Rooms {
+	t.Helper()
+	t.Setenv(firestoreEmulator, env[firestoreEmulator])
+	r, err := repo.OpenRooms(t.Context(), env["GOOGLE_CLOUD_PROJECT"], repo.RoomOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	return r
+}
+
+func TestHoldEndsItsCommandWhenAnotherTakesTheRoomByForce(t *testing.T) {
+	env, dir := store(t), t.TempDir()
+	locks, err := documentlock.New(rooms(t, env), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ script, ended string }{
+		"a command that obeys":             {`trap 'echo asked; exit 9' TERM; echo $PROJECT_LOCK_STRATEGY; while :; do sleep 0.05; done`, "exit status 9"},
+		"one that ignores it has to die":   {`trap 'echo asked' TERM; echo $PROJECT_LOCK_STRATEGY; while :; do sleep 0.05; done`, "killed"},
+		"one that is stopped ends as well": {`trap 'echo asked; exit 9' TERM; echo $PROJECT_LOCK_STRATEGY; kill -STOP $$; exit 3`, "exit status 9"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := startHold(t, env, "--dir", dir, "--ttl", "2s", "--wait", "5s", "--", "sh", "-c", c.script)
+			if got := h.line(t); got != "web-lock" {
+				t.Fatal(got)
+			}
+			if _, err := locks.Acquire(t.Context(), "p:project", "browser"); !errors.As(err, new(*documentlock.HeldError)) {
+				t.Errorf("the browser: %v; want the room held", err)
+			}
+			if broken, err := locks.Break(t.Context(), "p:project"); err != nil || !broken {
+				t.Fatalf("%t, %v", broken, err)
+			}
+			if _, err := locks.Acquire(t.Context(), "p:project", "browser"); err != nil {
+				t.Fatal(err)
+			}
+			if got := h.end(t, 1, "lease-stale", c.ended); got != "asked\n" {
+				t.Errorf("the command said %q; want asked", got)
+			}
+			if _, err := locks.Release(t.Context(), "p:project", "browser"); err != nil {
+				t.Errorf("the browser's lock was touched: %v", err)
+			}
+		})
+	}
+	if _, err := os.Stat(filepath.Join(dir, "project")); err == nil {
+		t.Error("the lock file was used, besides Firestore")
+	}
+}
+
+func TestHoldIsDeniedWhileABrowserEdits(t *testing.T) {
+	env, dir := store(t), t.TempDir()
+	locks, err := documentlock.New(rooms(t, env), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := locks.Acquire(t.Context(), "p:project", "browser"); err != nil {
+		t.Fatal(err)
+	}
+	h := startHold(t, env, "--dir", dir, "--", "echo", "never")
+	if out := h.end(t, 1, "acquire-denied"); out != "" {
+		t.Errorf("the command ran: %q", out)
+	}
+}
+
+func TestHoldFallsBackWhereFirestoreDoesNotAnswerAndSaysSo(t *testing.T) {
+	t.Parallel()
+	env := vars{"GOOGLE_CLOUD_PROJECT": "demo-test", "FIRESTORE_EMULATOR_HOST": "127.0.0.1:1"}
+	h := startHold(t, env, "--dir", t.TempDir(), "--", "sh", "-c", "echo $PROJECT_LOCK_STRATEGY")
+	if out := h.end(t, 0, "Firestore does not answer"); out != "file-lock\n" {
+		t.Errorf("%q; want the file", out)
+	}
+}
+
+func TestWhatTheCommandLeavesRunningIsEndedBeforeTheRelease(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	script := fmt.Sprintf(`(trap 'ls %s; exit' TERM; echo up; while :; do sleep 0.05; done) & read x; exit 4`, filepath.Join(dir, "project", ".lock"))
+	h := startHold(t, vars{}, "--dir", dir, "--", "sh", "-c", script)
+	h.line(t)
+	if _, err := io.WriteString(h.in, "go\n"); err != nil {
+		t.Fatal(err)
+	}
+	if out := h.end(t, 4, "left running"); !strings.HasSuffix(out, "/project/.lock\n") {
+		t.Errorf("%q; want the lock still there when it was asked to end", out)
+	}
+}
+
+func TestHoldThatWasStoppedForLongerThanItsLockEndsItsCommand(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := startHold(t, vars{}, "--dir", dir, "--ttl", "1s", "--json", "--", "sh", "-c", "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.05; done")
+	h.line(t)
+	if err := h.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	other := startHold(t, vars{}, "--dir", dir, "--wait", "20s", "--", "sh", "-c", "echo mine; cat")
+	other.line(t)
+	if err := h.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.end(t, 1, "lease-stale"); got != "asked\n" {
+		t.Errorf("the command said %q; want asked", got)
+	}
+	if n := strings.Count(h.errs.String(), "lock:readonly-entered"); n != 1 {
+		t.Errorf("read-only was entered %d times; want once", n)
+	}
+	_ = other.in.Close()
+	other.end(t, 0)
+}
+
+func TestAfterHoldWasKilledTheLockExpires(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := startHold(t, vars{}, "--dir", dir, "--ttl", "1s", "--", "sh", "-c", "echo up $$; exec sleep 1000")
+	pid, err := strconv.Atoi(strings.TrimPrefix(h.line(t), "up "))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = h.Wait() // killed
+	l, err := projectlock.New(projectlock.Config{Project: "p", Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Acquire(context.Background(), projectlock.AcquireOptions{Wait: 10 * time.Second}); err != nil {
+		t.Error(err)
+	}
+	diesWithHold(t, pid)
+}

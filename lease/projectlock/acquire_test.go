@@ -1,0 +1,273 @@
+//go:build unix
+
+package projectlock_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/lease/documentlock"
+	"taskguard/lease/leasetest"
+	"taskguard/lease/projectlock"
+)
+
+func (s *stage) lockFile() string { return filepath.Join(s.dir, "project", ".lock") }
+
+func (s *stage) wantNoFile() {
+	s.Helper()
+	if _, err := os.Lstat(s.lockFile()); !errors.Is(err, os.ErrNotExist) {
+		s.Errorf("%s: %v; want none", s.lockFile(), err)
+	}
+}
+
+// P1, P4.
+func TestALeaseSaysWhatIsHeld(t *testing.T) {
+	play(t, true, func(s *stage) {
+		ls := s.acquired(s.Locker, projectlock.AcquireOptions{OwnerID: "tab"})
+		now := time.Now()
+		want := projectlock.Lease{
+			ID: ls.ID, Strategy: "web-lock", Resource: "imgponic:project", Token: ls.Token,
+			AcquiredAt: now, ExpiresAt: now.Add(25 * time.Second), TTL: 25 * time.Second,
+			NextHeartbeatAt: ls.NextHeartbeatAt, TrustedUntil: ls.TrustedUntil,
+		}
+		if !ls.AcquiredAt.Equal(now) || !ls.ExpiresAt.Equal(want.ExpiresAt) || !ls.NextHeartbeatAt.Equal(now.Add(10*time.Second)) || !ls.TrustedUntil.Equal(now.Add(22500*time.Millisecond)) {
+			s.Errorf("times of %+v", ls)
+		}
+		ls.AcquiredAt, ls.ExpiresAt = want.AcquiredAt, want.ExpiresAt
+		if ls != want {
+			s.Errorf("%+v; want %+v", ls, want)
+		}
+		c, err := s.memory.Load(s.Context(), room)
+		if err != nil || c.Doc.Owner != "tab/"+ls.ID || c.Doc.Token != ls.Token {
+			s.Errorf("the store shows %+v, %v", c.Doc, err)
+		}
+	})
+}
+
+// R6: a holder of each strategy could coexist otherwise.
+func TestAHeldRemoteLeaseIsDeniedAndTheFileNeverTaken(t *testing.T) {
+	play(t, true, func(s *stage) {
+		s.holdRemote()
+		_, err := s.Acquire(s.Context(), projectlock.AcquireOptions{})
+		wantCode(s.T, err, projectlock.AcquireDenied, false)
+		s.wantTold("attempt web-lock 0", "error acquire-denied true", "waiting 500ms",
+			"attempt web-lock 1", "error acquire-denied true", "waiting 1s",
+			"attempt web-lock 2", "error acquire-denied false", "readonly-entered acquire-denied")
+		s.wantNoFile()
+	})
+}
+
+func TestABrowserWithTheSameRoomIsKeptOutAndKeepsOut(t *testing.T) {
+	play(t, true, func(s *stage) {
+		browser, err := documentlock.New(s.memory, 0)
+		if err != nil {
+			s.Fatal(err)
+		}
+		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
+		if _, err := browser.Acquire(s.Context(), room, "session/1"); !errors.As(err, new(*documentlock.HeldError)) {
+			s.Errorf("the browser's: %v; want it held", err)
+		}
+		if err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		if _, err := browser.Acquire(s.Context(), room, "session/1"); err != nil {
+			s.Fatal(err)
+		}
+		_, err = s.Acquire(s.Context(), projectlock.AcquireOptions{})
+		wantCode(s.T, err, projectlock.AcquireDenied, false)
+	})
+}
+
+func TestAnUnreachableRemoteFallsBackAfterItsRetries(t *testing.T) {
+	play(t, true, func(s *stage) {
+		s.remote.SetPlan(leasetest.Always(leasetest.Dark))
+		began := time.Now()
+		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
+		if ls.Strategy != projectlock.FileLock || !ls.ViaFallback {
+			s.Errorf("%+v; want the file", ls)
+		}
+		if waited := time.Since(began); waited != 3*3*time.Second+1500*time.Millisecond {
+			s.Errorf("it took %v; want three attempts of 3 s, and the waits", waited)
+		}
+		s.wantTold("attempt web-lock 0", "error acquire-timeout true", "waiting 500ms",
+			"attempt web-lock 1", "error acquire-timeout true", "waiting 1s",
+			"attempt web-lock 2", "error acquire-timeout false", "waiting 0s", "fallback-engaged file-lock",
+			"attempt file-lock 0", "acquired file-lock", "renew-scheduled 10s")
+	})
+}
+
+func TestARemoteThatWasSeenHeldDoesNotFallBackWhenItTurnsDark(t *testing.T) {
+	play(t, true, func(s *stage) {
+		s.holdRemote()
+		s.remote.SetPlan(leasetest.On(leasetest.Load, leasetest.None, leasetest.Dark, leasetest.Dark, leasetest.Dark))
+		_, err := s.Acquire(s.Context(), projectlock.AcquireOptions{})
+		wantCode(s.T, err, projectlock.AcquireTimeout, false)
+		s.wantNoFile()
+		s.wantState(projectlock.Readonly)
+	})
+}
+
+func TestAStoreThatRefusesIsDeniedAtOnce(t *testing.T) {
+	play(t, true, func(s *stage) {
+		s.remote.SetPlan(leasetest.Every(leasetest.Load, leasetest.Refuse))
+		_, err := s.Acquire(s.Context(), projectlock.AcquireOptions{})
+		wantCode(s.T, err, projectlock.AcquireDenied, false)
+		s.wantTold("attempt web-lock 0", "error acquire-denied false", "readonly-entered acquire-denied")
+		s.wantNoFile()
+	})
+}
+
+func TestAPreferredFileNeedsNoRemote(t *testing.T) {
+	play(t, true, func(s *stage) {
+		ls := s.acquired(s.Locker, projectlock.AcquireOptions{Preferred: projectlock.FileLock})
+		s.wantTold("attempt file-lock 0", "acquired file-lock", "renew-scheduled 10s")
+		if ls.ViaFallback || s.remote.Calls(leasetest.Load) != 0 {
+			s.Errorf("%+v, %d calls to the remote store", ls, s.remote.Calls(leasetest.Load))
+		}
+	})
+}
+
+func TestAnAbortDuringAcquireLeavesNothingBehind(t *testing.T) {
+	why := errors.New("the user left")
+	play(t, true, func(s *stage) {
+		// The write arrives, its reply does not: only the clean-up knows.
+		s.remote.SetPlan(leasetest.Any(leasetest.Every(leasetest.Swap, leasetest.DropAfter), func(c leasetest.Call) leasetest.Fault {
+			if c.Op == leasetest.Load && c.N == 2 {
+				return leasetest.Dark
+			}
+			return leasetest.None
+		}))
+		ctx, cancel := context.WithCancelCause(s.Context())
+		time.AfterFunc(2*time.Second, func() { cancel(why) })
+		_, err := s.Acquire(ctx, projectlock.AcquireOptions{})
+		if !errors.Is(err, why) || errors.As(err, new(*projectlock.Error)) {
+			s.Errorf("%v; want the reason", err)
+		}
+		s.wantState(projectlock.Idle)
+		if c, err := s.memory.Load(s.Context(), room); err != nil || c.Doc.Owner != "" {
+			s.Errorf("left behind: %+v, %v", c.Doc, err)
+		}
+		s.remote.SetPlan(nil)
+		s.acquired(s.Locker, projectlock.AcquireOptions{})
+	})
+}
+
+func TestAnAbortWhileTheFileIsWaitedForLeavesTheOthersFileAndNoneOfOurs(t *testing.T) {
+	play(t, false, func(s *stage) {
+		other := s.another(false)
+		theirs := s.acquired(other, projectlock.AcquireOptions{})
+		ctx, cancel := context.WithCancel(s.Context())
+		time.AfterFunc(700*time.Millisecond, cancel)
+		_, err := s.Acquire(ctx, projectlock.AcquireOptions{})
+		if !errors.Is(err, context.Canceled) {
+			s.Error(err)
+		}
+		s.wantState(projectlock.Idle)
+		if data, err := os.ReadFile(s.lockFile()); err != nil || !strings.Contains(string(data), theirs.ID) {
+			s.Errorf("%s, %v; want the other's", data, err)
+		}
+		if err := other.Release(s.Context(), theirs, projectlock.ReleaseOptions{}); err != nil {
+			s.Error(err)
+		}
+		s.wantNoFile()
+		cancelled, cancel := context.WithCancel(s.Context())
+		cancel()
+		if _, err := s.Acquire(cancelled, projectlock.AcquireOptions{}); !errors.Is(err, context.Canceled) {
+			s.Error(err)
+		}
+		s.wantNoFile()
+	})
+}
+
+func TestWaitingGoesOnBeyondTheRetryLimit(t *testing.T) {
+	play(t, true, func(s *stage) {
+		other := s.another(true)
+		theirs := s.acquired(other, projectlock.AcquireOptions{})
+		time.AfterFunc(9*time.Second, func() {
+			if err := other.Release(s.Context(), theirs, projectlock.ReleaseOptions{}); err != nil {
+				s.Error(err)
+			}
+		})
+		ls := s.acquired(s.Locker, projectlock.AcquireOptions{Wait: time.Minute})
+		if ls.Token <= theirs.Token {
+			s.Errorf("token %d after %d; want a later one", ls.Token, theirs.Token)
+		}
+		_, err := other.Acquire(s.Context(), projectlock.AcquireOptions{Wait: 5 * time.Second})
+		wantCode(s.T, err, projectlock.AcquireDenied, false)
+	})
+}
+
+func TestReAcquiringIsTheUsersAction(t *testing.T) {
+	play(t, true, func(s *stage) {
+		s.holdRemote()
+		_, err := s.Acquire(s.Context(), projectlock.AcquireOptions{})
+		wantCode(s.T, err, projectlock.AcquireDenied, false)
+		s.memory.Delete(room)
+		if _, err := s.Acquire(s.Context(), projectlock.AcquireOptions{}); !errors.Is(err, projectlock.ErrState) {
+			s.Errorf("while read-only: %v; want ErrState", err)
+		}
+		if !s.Reset() || s.Reset() {
+			s.Error("want one reset out of read-only, and no other")
+		}
+		s.wantState(projectlock.Idle)
+		s.acquired(s.Locker, projectlock.AcquireOptions{})
+		if _, err := s.Acquire(s.Context(), projectlock.AcquireOptions{}); !errors.Is(err, projectlock.ErrState) {
+			s.Errorf("while held: %v; want ErrState", err)
+		}
+		if s.Reset() {
+			s.Error("a held lock was reset")
+		}
+	})
+}
+
+func TestImpossibleOptionsAreRefusedBeforeAnythingHappens(t *testing.T) {
+	for name, o := range map[string]projectlock.AcquireOptions{
+		"strategy":           {Preferred: "hope"},
+		"TTL under a second": {TTL: time.Millisecond},
+		"heartbeat too long": {HeartbeatInterval: 12 * time.Second},
+		"negative wait":      {Wait: -1},
+		"negative limit":     {RetryLimit: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, true, func(s *stage) {
+				if _, err := s.Acquire(s.Context(), o); err == nil {
+					s.Error("accepted")
+				}
+				s.wantTold()
+				s.wantState(projectlock.Idle)
+			})
+		})
+	}
+	for _, project := range []string{"", "\xff", strings.Repeat("x", 505)} {
+		if _, err := projectlock.New(projectlock.Config{Project: project}); err == nil {
+			t.Errorf("the name %q was accepted", project)
+		}
+	}
+}
+
+func TestOfManyProgramsAtOnceOneGetsTheLock(t *testing.T) {
+	for _, remote := range []bool{true, false} {
+		play(t, remote, func(s *stage) {
+			won := make(chan projectlock.Lease, 20)
+			for range 20 {
+				l := s.another(remote)
+				go func() {
+					if ls, err := l.Acquire(s.Context(), projectlock.AcquireOptions{}); err == nil {
+						won <- ls
+					}
+				}()
+			}
+			time.Sleep(20 * time.Second)
+			synctest.Wait()
+			if len(won) != 1 {
+				s.Errorf("remote %t: %d got it; want one", remote, len(won))
+			}
+		})
+	}
+}

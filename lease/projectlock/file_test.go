@@ -1,0 +1,150 @@
+//go:build unix
+
+package projectlock_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/projectlock"
+)
+
+// put writes project/.lock as another program would, now by the virtual clock.
+func (s *stage) put(content string) {
+	s.Helper()
+	if err := os.Mkdir(s.dir+"/project", 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		s.Fatal(err)
+	}
+	now := time.Now()
+	if err := errors.Join(os.WriteFile(s.lockFile(), []byte(content), 0o600), os.Chtimes(s.lockFile(), now, now)); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func TestTheFileHoldsUUIDModificationTimeAndTTL(t *testing.T) {
+	play(t, false, func(s *stage) {
+		ls := s.acquired(s.Locker, projectlock.AcquireOptions{OwnerID: "desk/1"})
+		read := func() (r struct {
+			UUID, MTime, Owner string
+			TTL                int64
+		}) {
+			data, err := os.ReadFile(s.lockFile())
+			if err := errors.Join(err, json.Unmarshal(data, &r)); err != nil {
+				s.Fatal(err)
+			}
+			return r
+		}
+		if r := read(); r.UUID != ls.ID || r.MTime != "2000-01-01T00:00:00.000Z" || r.TTL != 30_000 || r.Owner != "desk/1" {
+			s.Errorf("%+v", r)
+		}
+		time.Sleep(7 * time.Second)
+		if _, err := s.Renew(s.Context(), ls, projectlock.RenewOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		if r := read(); r.UUID != ls.ID || r.MTime != "2000-01-01T00:00:07.000Z" {
+			s.Errorf("renewed: %+v", r)
+		}
+		if err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		s.wantNoFile()
+	})
+}
+
+func TestAFileThatCannotBeMadeOutIsHeldForOneTTLAndMayThenBeTaken(t *testing.T) {
+	for name, content := range map[string]string{
+		"empty":               ``,
+		"half-written":        `{"uuid":"1234","mtime":"2000-01-`,
+		"foreign":             "pid 1234\n",
+		"foreign JSON":        `{"pid":1234}`,
+		"null":                `null`,
+		"without an owner":    `{"mtime":"2000-01-01T00:00:00.000Z","ttl":30000}`,
+		"without a TTL":       `{"uuid":"x","mtime":"2000-01-01T00:00:00.000Z"}`,
+		"of negative TTL":     `{"uuid":"x","mtime":"2000-01-01T00:00:00.000Z","ttl":-1}`,
+		"of absurd TTL":       `{"uuid":"x","mtime":"2000-01-01T00:00:00.000Z","ttl":9223372036854775807}`,
+		"of the far future":   `{"uuid":"x","mtime":"2099-01-01T00:00:00.000Z","ttl":30000}`,
+		"of no readable time": `{"uuid":"x","mtime":"yesterday","ttl":30000}`,
+		"written late":        `{"uuid":"x","mtime":"2000-01-01T00:00:00.000Z","ttl":30000,"at":"2099-01-01T00:00:00Z"}`,
+		"well-formed, in use": `{"uuid":"x","mtime":"2000-01-01T00:00:00.000Z","ttl":30000}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, false, func(s *stage) {
+				s.put(content)
+				once := projectlock.AcquireOptions{Preferred: projectlock.FileLock, RetryLimit: 1}
+				time.Sleep(30*time.Second - time.Millisecond)
+				_, err := s.Acquire(s.Context(), once)
+				wantCode(s.T, err, projectlock.FallbackConflict, false)
+				if data, err := os.ReadFile(s.lockFile()); err != nil || string(data) != content {
+					s.Errorf("%q, %v; want it as it was", data, err)
+				}
+				s.Reset()
+				time.Sleep(time.Millisecond) // now ≥ expiry (R7)
+				ls := s.acquired(s.Locker, once)
+				if err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{}); err != nil {
+					s.Error(err)
+				}
+				s.wantNoFile()
+			})
+		})
+	}
+}
+
+func TestATokenIsLaterThanThatOfAnyFileBefore(t *testing.T) {
+	play(t, false, func(s *stage) {
+		last := int64(0)
+		for _, other := range []string{"", `{"uuid":"x","mtime":"2000-01-01T00:00:00.000Z","ttl":0}`, "?"} {
+			if other != "" {
+				s.put(other)
+				time.Sleep(31 * time.Second)
+			}
+			ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
+			if ls.Token <= last {
+				s.Errorf("token %d after %d", ls.Token, last)
+			}
+			last = ls.Token
+			if err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{}); err != nil {
+				s.Fatal(err)
+			}
+		}
+	})
+}
+
+// P10.
+func TestNoLinkIsFollowed(t *testing.T) {
+	for name, link := range map[string]func(s *stage) error{
+		"the file": func(s *stage) error {
+			return errors.Join(os.Mkdir(s.dir+"/project", 0o700), os.WriteFile(s.dir+"/precious", []byte("x"), 0o600), os.Symlink("../precious", s.lockFile()))
+		},
+		"the guard": func(s *stage) error {
+			return errors.Join(os.Mkdir(s.dir+"/project", 0o700), os.WriteFile(s.dir+"/precious", []byte("x"), 0o600), os.Symlink("../precious", s.lockFile()+".guard"))
+		},
+		"the directory": func(s *stage) error {
+			return errors.Join(os.Mkdir(s.dir+"/logs", 0o700), os.Symlink("logs", s.dir+"/project"))
+		},
+		"a file for a directory": func(s *stage) error { return os.WriteFile(s.dir+"/project", nil, 0o600) },
+		"no parent":              func(s *stage) error { return os.Remove(s.dir) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, false, func(s *stage) {
+				if err := link(s); err != nil {
+					s.Fatal(err)
+				}
+				_, err := s.Acquire(s.Context(), projectlock.AcquireOptions{})
+				wantCode(s.T, err, projectlock.AcquireDenied, false)
+				if e := theError(err); !errors.Is(e, lease.ErrRefused) {
+					s.Error(err)
+				}
+				if entries, err := os.ReadDir(s.dir + "/logs"); err == nil && len(entries) > 0 {
+					s.Errorf("it wrote %v", entries)
+				}
+				if data, err := os.ReadFile(s.dir + "/precious"); err == nil && string(data) != "x" {
+					s.Errorf("it wrote %q", data)
+				}
+			})
+		})
+	}
+}

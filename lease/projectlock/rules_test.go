@@ -1,0 +1,119 @@
+package projectlock
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/documentlock"
+)
+
+var (
+	states  = []State{Idle, AcquireWebLock, AcquireFileLock, ActiveWebLock, ActiveFileLock, HeartbeatQueued, Renewing, Releasing, Readonly}
+	signals = []signal{wantWeb, wantFile, fallBack, granted, aborted, queued, beat, renewedWeb, renewedFile, release, force, released, degraded, reset}
+)
+
+// P5: these, and no other.
+func TestTheTransitionsAreTheSeedsAlone(t *testing.T) {
+	want := map[State]map[State]bool{
+		Idle:            {AcquireWebLock: true, AcquireFileLock: true},
+		AcquireWebLock:  {ActiveWebLock: true, AcquireFileLock: true, Idle: true, Readonly: true},
+		AcquireFileLock: {ActiveFileLock: true, Idle: true, Readonly: true},
+		ActiveWebLock:   {HeartbeatQueued: true, Releasing: true, Readonly: true},
+		ActiveFileLock:  {HeartbeatQueued: true, Releasing: true, Readonly: true},
+		HeartbeatQueued: {Renewing: true, Releasing: true, Readonly: true},
+		Renewing:        {ActiveWebLock: true, ActiveFileLock: true, HeartbeatQueued: true, Readonly: true},
+		Releasing:       {Idle: true, Readonly: true},
+		Readonly:        {Idle: true, Releasing: true},
+	}
+	for _, s := range states {
+		got := map[State]bool{}
+		for _, sig := range signals {
+			if to, ok := next(s, sig); ok {
+				got[to] = true
+			} else if to != "" {
+				t.Errorf("%s, %s: impossible, and %s", s, sig, to)
+			}
+		}
+		if !maps.Equal(got, want[s]) {
+			t.Errorf("%s leads to %v; want %v", s, slices.Collect(maps.Keys(got)), slices.Collect(maps.Keys(want[s])))
+		}
+	}
+	for _, sig := range []signal{wantWeb, wantFile, beat, release} {
+		if _, ok := next(Readonly, sig); ok {
+			t.Errorf("read-only: %s is possible", sig)
+		}
+	}
+}
+
+// R3.
+func TestTheNextHeartbeatIsTenSecondsAwayOrFiveBeforeTheExpiry(t *testing.T) {
+	now := time.Unix(1000, 0)
+	web, file := AcquireOptions{}.timing(WebLock), AcquireOptions{}.timing(FileLock)
+	for name, c := range map[string]struct {
+		timing timing
+		left   time.Duration
+		want   time.Duration
+	}{
+		"web, fresh":              {web, 25 * time.Second, 10 * time.Second},
+		"file, fresh":             {file, 30 * time.Second, 10 * time.Second},
+		"the interval's last":     {web, 15 * time.Second, 10 * time.Second},
+		"sooner, near the expiry": {web, 14 * time.Second, 9 * time.Second},
+		"at once":                 {web, 4 * time.Second, -time.Second},
+		"a short TTL":             {AcquireOptions{TTL: 5 * time.Second}.timing(WebLock), 5 * time.Second, 2 * time.Second},
+	} {
+		if got := c.timing.nextHeartbeat(now, now.Add(c.left)).Sub(now); got != c.want {
+			t.Errorf("%s: in %v; want %v", name, got, c.want)
+		}
+	}
+}
+
+// R5, P3.
+func TestAttemptsAndWaitsAreTheSeeds(t *testing.T) {
+	r := AcquireOptions{}.retries()
+	if r.limit != 3 {
+		t.Errorf("%d attempts; want 3", r.limit)
+	}
+	for retry, want := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 4 * time.Second} {
+		if got := r.wait(retry); got != want {
+			t.Errorf("wait %d: %v; want %v", retry, got, want)
+		}
+	}
+	if got := (retries{backoff: time.Minute}).wait(3); got != time.Minute {
+		t.Errorf("a backoff over the bound: %v; want as it is", got)
+	}
+}
+
+// P6.
+func TestErrorsSayWhetherToTryAgain(t *testing.T) {
+	held := &documentlock.HeldError{}
+	for name, c := range map[string]struct {
+		got       *Error
+		code      Code
+		retryable bool
+		falls     bool
+	}{
+		"no remote store":      {acquireError(WebLock, errNoRemote), Unsupported, false, true},
+		"held, remote":         {acquireError(WebLock, held), AcquireDenied, true, false},
+		"held, file":           {acquireError(FileLock, held), FallbackConflict, true, false},
+		"unreachable":          {acquireError(WebLock, lease.ErrUnavailable), AcquireTimeout, true, true},
+		"refused":              {acquireError(WebLock, lease.ErrRefused), AcquireDenied, false, false},
+		"malformed":            {acquireError(WebLock, lease.ErrMalformed), AcquireDenied, false, false},
+		"a room it cannot be":  {acquireError(WebLock, lease.ErrInvalidKey), AcquireDenied, false, false},
+		"renewing another's":   {renewError(documentlock.ErrNotYours), LeaseStale, false, false},
+		"renewing what ended":  {renewError(documentlock.ErrNotLocked), LeaseStale, false, false},
+		"renewing in vain":     {renewError(lease.ErrUnavailable), RenewFailed, true, false},
+		"renewing, if refused": {renewError(lease.ErrRefused), RenewFailed, true, false},
+	} {
+		e := c.got.with("retry", 1)
+		if e.Code != c.code || e.Retryable != c.retryable || fallsBack(e) != c.falls || e.Context["retry"] != 1 {
+			t.Errorf("%s: %+v, falls back: %t", name, e, fallsBack(e))
+		}
+		if e.Cause == nil || !errors.Is(e, e.Cause) {
+			t.Errorf("%s: %v does not wrap its cause", name, e)
+		}
+	}
+}

@@ -1,0 +1,171 @@
+//go:build unix
+
+package projectlock_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/lease/documentlock"
+	"taskguard/lease/leasetest"
+	"taskguard/lease/projectlock"
+)
+
+// P13, seed 000 §5.
+func TestWithoutARemoteStoreTheFileIsTakenAtOnce(t *testing.T) {
+	play(t, false, func(s *stage) {
+		began := time.Now()
+		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
+		if waited := time.Since(began); waited != 0 {
+			s.Errorf("waited %v; want nothing (R2)", waited)
+		}
+		if ls.Strategy != projectlock.FileLock || !ls.ViaFallback || ls.TTL != 30*time.Second {
+			s.Errorf("%+v; want the file lock of 30 s, as a fallback", ls)
+		}
+		s.wantTold("attempt web-lock 0", "error web-lock-unsupported false", "waiting 0s", "fallback-engaged file-lock",
+			"attempt file-lock 0", "acquired file-lock", "renew-scheduled 10s")
+		s.wantState(projectlock.HeartbeatQueued)
+	})
+}
+
+func TestAConflictOverTheFileEndsInReadOnly(t *testing.T) {
+	play(t, false, func(s *stage) {
+		other := s.another(false)
+		s.acquired(other, projectlock.AcquireOptions{})
+		var infos []projectlock.ReadonlyInfo
+		_, err := s.Acquire(s.Context(), projectlock.AcquireOptions{OnReadonly: func(i projectlock.ReadonlyInfo) { infos = append(infos, i) }})
+		wantCode(s.T, err, projectlock.FallbackConflict, false)
+		e := theError(err)
+		if held := (*documentlock.HeldError)(nil); !errors.As(err, &held) || e.Context["retry"] != 2 {
+			s.Errorf("%v, context %v; want who holds it as the cause, and retry 2", err, e.Context)
+		}
+		s.wantTold("attempt web-lock 0", "error web-lock-unsupported false", "waiting 0s", "fallback-engaged file-lock",
+			"attempt file-lock 0", "warning fallback-degraded", "error fallback-conflict true", "waiting 500ms",
+			"attempt file-lock 1", "warning fallback-degraded", "error fallback-conflict true", "waiting 1s",
+			"attempt file-lock 2", "warning fallback-degraded", "error fallback-conflict false",
+			"readonly-entered fallback-conflict")
+		s.wantState(projectlock.Readonly)
+		if len(infos) != 1 || infos[0].Reason != projectlock.FallbackConflict || infos[0].LastError != e {
+			s.Errorf("onReadonly got %+v; want the conflict, once", infos)
+		}
+		if _, held := other.Current(); !held {
+			s.Error("the other's lock was touched")
+		}
+	})
+}
+
+func TestARenewalThatFailsTwiceSucceedsWithRetryRising(t *testing.T) {
+	play(t, true, func(s *stage) {
+		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
+		time.Sleep(10 * time.Second)
+		s.told()
+		s.remote.SetPlan(leasetest.On(leasetest.Load, leasetest.Refuse, leasetest.Refuse))
+		next, err := s.Renew(s.Context(), ls, projectlock.RenewOptions{})
+		if err != nil || !next.ExpiresAt.After(ls.ExpiresAt) || next.RenewAttempt != 0 {
+			s.Errorf("%+v, %v; want it extended", next, err)
+		}
+		s.wantTold("attempt web-lock 0", "error renew-failed true", "waiting 500ms",
+			"attempt web-lock 1", "error renew-failed true", "waiting 1s",
+			"attempt web-lock 2", "renewed 2", "renew-scheduled 10s")
+	})
+}
+
+func TestAReleaseThatFailsIsTriedAgainAndReleases(t *testing.T) {
+	play(t, true, func(s *stage) {
+		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
+		s.told()
+		s.remote.SetPlan(leasetest.On(leasetest.Load, leasetest.Refuse))
+		if err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{}); err != nil {
+			s.Error(err)
+		}
+		s.wantTold("release-requested", "attempt web-lock 0", "release-failed 0 false", "error release-failed true", "waiting 500ms",
+			"attempt web-lock 1", "released 500ms")
+		s.wantState(projectlock.Idle)
+	})
+}
+
+// full is acquired → renewed → released.
+func full(s *stage) {
+	s.Helper()
+	err := s.WithProjectLock(s.Context(), projectlock.AcquireOptions{}, func(context.Context, projectlock.Lease) error {
+		time.Sleep(15 * time.Second)
+		return nil
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func TestALockIsAcquiredRenewedAndReleasedInFull(t *testing.T) {
+	play(t, true, func(s *stage) {
+		full(s)
+		s.wantTold("attempt web-lock 0", "acquired web-lock", "renew-scheduled 10s",
+			"attempt web-lock 0", "renewed 0", "renew-scheduled 10s",
+			"release-requested", "attempt web-lock 0", "released 15s")
+		s.wantState(projectlock.Idle)
+		if ls, held := s.Current(); held {
+			s.Errorf("still held: %+v", ls)
+		}
+		if _, err := os.Stat(filepath.Join(s.dir, "project")); err == nil {
+			s.Error("the project's directory was touched, without need")
+		}
+	})
+}
+
+func TestTheJSONLinesAddUp(t *testing.T) {
+	play(t, true, func(s *stage) {
+		sink := projectlock.NewTelemetry(s.dir, nil)
+		s.Subscribe(sink.Record)
+		full(s)
+		s.remote.SetPlan(leasetest.On(leasetest.Load, leasetest.Refuse, leasetest.Refuse, leasetest.Refuse))
+		if _, err := s.Acquire(s.Context(), projectlock.AcquireOptions{}); err == nil {
+			s.Fatal("acquired of a store that refuses")
+		}
+		if err := sink.Close(s.Context()); err != nil {
+			s.Fatal(err)
+		}
+		lines := readLines(s.T, s.dir)
+		if len(lines) != len(s.events) {
+			s.Fatalf("%d lines; want one for each of %d events", len(lines), len(s.events))
+		}
+		count := map[any]int{}
+		for i, l := range lines {
+			want := strings.Replace("autosave."+string(s.events[i].Type), ":", ".", 1)
+			if l["type"] != want || l["feature"] != "autosave" {
+				s.Errorf("line %d: %v of %v; want %s", i, l["type"], l["feature"], want)
+			}
+			count[l["type"]]++
+		}
+		ended := count["autosave.lock.acquired"] + count["autosave.lock.renewed"] + count["autosave.lock.released"] + count["autosave.lock.error"]
+		if got := count["autosave.lock.attempt"]; got != ended || got != 4 {
+			s.Errorf("%d attempts came to %d ends; want 4", got, ended)
+		}
+	})
+}
+
+// readLines are the telemetry lines of the project in dir.
+func readLines(t *testing.T, dir string) (lines []map[string]any) {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(dir, "project", "autosave", "*.jsonl"))
+	if err != nil || len(names) != 1 {
+		t.Fatalf("%v, %v; want one file", names, err)
+	}
+	data, err := os.ReadFile(names[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text := range strings.Lines(string(data)) {
+		var l map[string]any
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}

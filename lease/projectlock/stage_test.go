@@ -1,0 +1,159 @@
+//go:build unix
+
+package projectlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/documentlock"
+	"taskguard/lease/leasetest"
+	"taskguard/lease/projectlock"
+)
+
+const room = "imgponic:project"
+
+// stage is a project, a remote store that may go wrong, and what was told.
+type stage struct {
+	*testing.T
+	dir    string
+	memory *lease.Memory[documentlock.Lock]
+	remote *leasetest.Faulty[documentlock.Lock]
+	log    *strings.Builder
+	*projectlock.Locker
+
+	mu     sync.Mutex
+	events []projectlock.Event
+}
+
+// play runs scene in virtual time, with a remote store or without.
+func play(t *testing.T, remote bool, scene func(s *stage)) {
+	t.Helper()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		m := &lease.Memory[documentlock.Lock]{}
+		s := &stage{T: t, dir: dir, memory: m, remote: leasetest.NewFaulty[documentlock.Lock](m, nil), log: &strings.Builder{}}
+		s.Locker = s.another(remote)
+		s.Subscribe(s.hear)
+		scene(s)
+	})
+}
+
+// another is a Locker of another program for the same project.
+func (s *stage) another(remote bool) *projectlock.Locker {
+	s.Helper()
+	c := projectlock.Config{Project: "imgponic", Dir: s.dir, Log: slog.New(slog.NewTextHandler(s.log, nil))}
+	if remote {
+		c.Remote = s.remote
+	}
+	l, err := projectlock.New(c)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return l
+}
+
+func (s *stage) hear(e projectlock.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, e)
+}
+
+// told is what was told since the last call, in short.
+func (s *stage) told() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []string
+	for i := range s.events {
+		all = append(all, short(&s.events[i]))
+	}
+	s.events = nil
+	return all
+}
+
+func short(e *projectlock.Event) string {
+	words := []string{strings.TrimPrefix(string(e.Type), "lock:")}
+	switch e.Type {
+	case projectlock.Attempt:
+		words = append(words, string(e.Strategy), fmt.Sprint(e.Retry))
+	case projectlock.Acquired, projectlock.FallbackEngaged:
+		words = append(words, string(e.Strategy))
+	case projectlock.Renewed:
+		words = append(words, fmt.Sprint(e.Retry))
+	case projectlock.RenewScheduled, projectlock.Waiting:
+		words = append(words, e.Wait.String())
+	case projectlock.Released:
+		words = append(words, e.Duration.String())
+	case projectlock.Failed:
+		words = append(words, string(e.Err.Code), fmt.Sprint(e.Err.Retryable))
+	case projectlock.ReleaseAttempt:
+		words = append(words, fmt.Sprint(e.Retry), fmt.Sprint(e.Force))
+	case projectlock.ReadonlyEntered:
+		words = append(words, string(e.Reason))
+	case projectlock.Warned:
+		words = append(words, string(e.Warning))
+	}
+	return strings.Join(words, " ")
+}
+
+// wantTold fails unless exactly these events were told since the last call.
+func (s *stage) wantTold(want ...string) {
+	s.Helper()
+	if got := s.told(); !slices.Equal(got, want) {
+		s.Errorf("told:\n  %s\nwant:\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+func (s *stage) wantState(want projectlock.State) {
+	s.Helper()
+	if got := s.State(); got != want {
+		s.Errorf("state %s; want %s", got, want)
+	}
+}
+
+// acquired is an acquisition that succeeds.
+func (s *stage) acquired(l *projectlock.Locker, o projectlock.AcquireOptions) projectlock.Lease {
+	s.Helper()
+	ls, err := l.Acquire(s.Context(), o)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return ls
+}
+
+// holdRemote lets somebody else hold the room for longer than any test waits.
+func (s *stage) holdRemote() {
+	now := time.Now()
+	s.memory.Put(room, documentlock.Lock{
+		Lease: lease.Lease{Owner: "other", Token: now.UnixMicro() + 7, HeartbeatAt: now, ExpiresAt: now.Add(time.Hour)}, LockedAt: now, Holder: "x",
+	})
+}
+
+// wantCode fails unless err is an *Error of that code.
+func wantCode(t testing.TB, err error, code projectlock.Code, retryable bool) {
+	t.Helper()
+	e := theError(err)
+	if e.Code != code || e.Retryable != retryable {
+		t.Fatalf("%v, retryable %t; want %s, %t", err, e.Retryable, code, retryable)
+	}
+}
+
+// theError is err's *Error; the zero one if it is none.
+func theError(err error) *projectlock.Error {
+	e := &projectlock.Error{}
+	errors.As(err, &e)
+	return e
+}
+
+var errFn = errors.New("fn's own")
+
+func nothing(context.Context, projectlock.Lease) error { return nil }
