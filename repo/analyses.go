@@ -63,7 +63,7 @@ func newAnalyses(client *firestore.Client, o Options) (*Analyses, error) {
 	}
 	docs := &documents[Analysis]{
 		client: client, collection: client.Collection(o.Collection), what: "analysis", log: o.Log,
-		codec: analysisCodec{lockCodec{policy: o.Policy, log: o.Log, key: "analysis_id"}},
+		codec: analysisCodec{lockCodec{policy: o.Policy, log: o.Log, name: func(id string) slog.Attr { return slog.String("analysis_id", id) }}},
 	}
 	ledger, err := NewLedger(docs, o.Policy)
 	if err != nil {

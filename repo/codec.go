@@ -1,20 +1,18 @@
 package repo
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"math"
 	"reflect"
-	"strings"
 	"time"
 
 	"cloud.google.com/go/firestore"
 
 	"taskguard/lease"
+	"taskguard/lease/iso8601"
 )
-
-// iso is how times are written: UTC, exactly three decimals, Z.
-const iso = "2006-01-02T15:04:05.000Z"
 
 // unreadableOwner stands for a lockOwner that is not a string: somebody's, and
 // certainly not ours.
@@ -29,7 +27,7 @@ var _ codec[Analysis] = analysisCodec{}
 type lockCodec struct {
 	policy lease.Policy
 	log    *slog.Logger
-	key    string // of the id, in the log
+	name   func(id string) slog.Attr // of a record, in the log
 }
 
 func (c analysisCodec) decode(snap *firestore.DocumentSnapshot) (Analysis, error) {
@@ -100,7 +98,7 @@ func (c lockCodec) decodeHolder(l *lease.Lease, data map[string]any, snap *fires
 }
 
 func (c lockCodec) warn(snap *firestore.DocumentSnapshot, field string, v any) {
-	c.log.Warn("unreadable lock field", c.key, snap.Ref.ID, "field", field, "type", kind(v))
+	c.log.LogAttrs(context.Background(), slog.LevelWarn, "unreadable lock field", c.name(snap.Ref.ID), slog.String("field", field), slog.String("type", kind(v)))
 }
 
 // changes sets updatedAt to now with every other.
@@ -150,11 +148,8 @@ func timeValue(t time.Time) any {
 	if t.IsZero() {
 		return firestore.Delete
 	}
-	return t.UTC().Format(iso)
+	return iso8601.Format(t)
 }
-
-// layouts of ISO 8601, each with any number of decimals of a second.
-var layouts = []string{time.RFC3339, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04Z07:00", "20060102T150405Z07:00", "2006-01-02T15:04:05", "2006-01-02"}
 
 // parseTime reads ISO 8601 of any precision, a Timestamp or epoch milliseconds.
 // Nothing at all is the zero time and readable; ok is false for what is not.
@@ -170,11 +165,7 @@ func parseTime(v any) (t time.Time, ok bool) {
 	case float64:
 		return fromMillis(v)
 	case string:
-		for _, layout := range layouts {
-			if t, err := time.Parse(layout, strings.ToUpper(v)); err == nil {
-				return t, true
-			}
-		}
+		return iso8601.Parse(v)
 	}
 	return time.Time{}, false
 }

@@ -9,6 +9,7 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/iso8601"
 )
 
 // A document that others wrote, with a lock in every shape (G5).
@@ -20,11 +21,11 @@ func TestLockFields(t *testing.T) {
 		want string // "" for acquired
 		err  error
 	}{
-		"no owner":                  {lock: map[string]any{"lockExpiresAt": future.Format(iso)}},
-		"empty owner":               {lock: map[string]any{"lockOwner": "", "lockExpiresAt": future.Format(iso)}},
-		"null owner":                {lock: map[string]any{"lockOwner": nil, "lockExpiresAt": future.Format(iso)}},
-		"ISO future":                {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": future.Format(iso)}, want: lease.Locked},
-		"ISO past":                  {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": past.Format(iso)}},
+		"no owner":                  {lock: map[string]any{"lockExpiresAt": iso8601.Format(future)}},
+		"empty owner":               {lock: map[string]any{"lockOwner": "", "lockExpiresAt": iso8601.Format(future)}},
+		"null owner":                {lock: map[string]any{"lockOwner": nil, "lockExpiresAt": iso8601.Format(future)}},
+		"ISO future":                {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": iso8601.Format(future)}, want: lease.Locked},
+		"ISO past":                  {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": iso8601.Format(past)}},
 		"ISO without decimals":      {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": future.Format("2006-01-02T15:04:05Z")}, want: lease.Locked},
 		"ISO nanoseconds and zone":  {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": future.In(time.FixedZone("", 9*3600)).Format(time.RFC3339Nano)}, want: lease.Locked},
 		"Timestamp future":          {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": future}, want: lease.Locked},
@@ -33,11 +34,11 @@ func TestLockFields(t *testing.T) {
 		"milliseconds past":         {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": float64(past.UnixMilli())}},
 		"missing expiry":            {lock: map[string]any{"lockOwner": "js"}},
 		"null expiry":               {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": nil}},
-		"unreadable, heartbeat old": {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": "soon", "lockHeartbeatAt": past.Format(iso)}},
-		"unreadable, heartbeat now": {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": map[string]any{"s": 1}, "lockHeartbeatAt": future.Format(iso)}, want: lease.Locked},
+		"unreadable, heartbeat old": {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": "soon", "lockHeartbeatAt": iso8601.Format(past)}},
+		"unreadable, heartbeat now": {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": map[string]any{"s": 1}, "lockHeartbeatAt": iso8601.Format(future)}, want: lease.Locked},
 		"unreadable, updated now":   {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": true}, want: lease.Locked},
-		"owner is a number":         {lock: map[string]any{"lockOwner": 5, "lockExpiresAt": future.Format(iso)}, want: lease.Locked},
-		"owner is a number, stale":  {lock: map[string]any{"lockOwner": 5, "lockExpiresAt": past.Format(iso)}},
+		"owner is a number":         {lock: map[string]any{"lockOwner": 5, "lockExpiresAt": iso8601.Format(future)}, want: lease.Locked},
+		"owner is a number, stale":  {lock: map[string]any{"lockOwner": 5, "lockExpiresAt": iso8601.Format(past)}},
 		"attempts is a string":      {lock: map[string]any{"attempts": "3"}},
 		"token is a double":         {lock: map[string]any{"lockToken": 3.0}},
 		"token is a string":         {lock: map[string]any{"lockToken": "3"}, err: lease.ErrMalformed},

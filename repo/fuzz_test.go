@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"taskguard/lease"
+	"taskguard/lease/iso8601"
 )
 
 type value = firestorepb.Value
@@ -47,7 +48,7 @@ func arbitrary(kind uint64, n int64, x float64, s string) *value {
 		{ValueType: &firestorepb.Value_ReferenceValue{ReferenceValue: "projects/p/databases/(default)/documents/a/b"}},
 		{ValueType: &firestorepb.Value_GeoPointValue{GeoPointValue: &latlng.LatLng{Latitude: 1}}},
 		text(words[uint64(n)%uint64(len(words))]),
-		text(instant(n).UTC().Format(iso)),
+		text(iso8601.Format(instant(n))),
 		{ValueType: &firestorepb.Value_DoubleValue{DoubleValue: float64(n)}},
 		mapOf(s, mapOf("code", integer(n))),
 	}[kind%16]

@@ -19,7 +19,7 @@ func (c roomCodec) decode(snap *firestore.DocumentSnapshot) (documentlock.Lock, 
 	data := snap.Data()
 	l, err := c.decodeLock(data, snap)
 	if err != nil {
-		return documentlock.Lock{}, fmt.Errorf("repo: room %q: %w", snap.Ref.ID, err)
+		return documentlock.Lock{}, fmt.Errorf("repo: room: %w", err)
 	}
 	l.Finished, _ = data["finished"].(bool)
 	lock := documentlock.Lock{Lease: l}

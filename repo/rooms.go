@@ -55,7 +55,7 @@ func OpenRooms(ctx context.Context, project string, o RoomOptions, opts ...optio
 	policy := lease.Policy{TTL: documentlock.DefaultTTL} // of what others wrote; see lease.Presume
 	return &Rooms{&documents[documentlock.Lock]{
 		client: client, collection: client.Collection(o.Collection), what: "room", log: o.Log,
-		codec: roomCodec{lockCodec{policy: policy, log: o.Log, key: "room_id"}},
+		codec: roomCodec{lockCodec{policy: policy, log: o.Log, name: func(id string) slog.Attr { return slog.String("room_hash", documentlock.Hash(id)) }}},
 	}}, nil
 }
 
@@ -70,7 +70,7 @@ func (r *Rooms) Ping(ctx context.Context) error {
 
 // Load is one read, within 5 s.
 func (r *Rooms) Load(ctx context.Context, room string) (lease.Cell[documentlock.Lock], error) {
-	if err := checkID("room's", room); err != nil {
+	if err := documentlock.CheckRoom(room); err != nil {
 		return lease.Cell[documentlock.Lock]{}, err
 	}
 	return r.documents.Load(ctx, room)
@@ -80,7 +80,7 @@ func (r *Rooms) Load(ctx context.Context, room string) (lease.Cell[documentlock.
 // exist, deletes it where next is not Kept, and else updates the fields that
 // changed. Each holds only if the document is as prev was read.
 func (r *Rooms) Swap(ctx context.Context, room string, prev lease.Cell[documentlock.Lock], next documentlock.Lock) (lease.Cell[documentlock.Lock], error) {
-	err := checkID("room's", room)
+	err := documentlock.CheckRoom(room)
 	switch {
 	case err != nil:
 		return lease.Cell[documentlock.Lock]{}, err

@@ -120,7 +120,7 @@ func (r *Rooms) Watch(ctx context.Context, each func(documentlock.Snapshot)) err
 
 // cell decodes a document that a query found.
 func (r *Rooms) cell(snap *firestore.DocumentSnapshot, asked time.Time) (lease.Cell[documentlock.Lock], error) {
-	if err := checkID("room's", snap.Ref.ID); err != nil {
+	if err := documentlock.CheckRoom(snap.Ref.ID); err != nil {
 		return lease.Cell[documentlock.Lock]{}, err
 	}
 	return r.documents.cell(snap, asked)
@@ -135,7 +135,7 @@ type skips struct {
 
 func (s *skips) add(ctx context.Context, room string, err error) {
 	if s.n++; s.n <= maxWarnings {
-		s.log.WarnContext(ctx, "document lock skipped", "by", s.by, "room_id", room, "error", err)
+		s.log.WarnContext(ctx, "document lock skipped", "by", s.by, "room_hash", documentlock.Hash(room), "error", err)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"taskguard/lease/iso8601"
 )
 
 // Case is what a request came to.
@@ -143,7 +145,7 @@ func (o Outcome) answer() (code int, a Answer) {
 		a.LockToken = o.Token
 	}
 	if !o.RetryAt.IsZero() {
-		a.RetryAt = o.RetryAt.UTC().Format("2006-01-02T15:04:05.000Z")
+		a.RetryAt = iso8601.Format(o.RetryAt)
 	}
 	if row.error && o.Err != nil {
 		msg := o.Err.Error()

@@ -4,40 +4,32 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
-	"runtime/debug"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
+	"taskguard/worker/lifecycle"
 	"taskguard/worker/taskauth"
 )
 
 // maxBody is how much of a request is read; a task has two fields.
 const maxBody = 1 << 20
 
-// maxStack bounds what is logged of a panic's stack, in bytes.
-const maxStack = 4096
-
 // Server is the worker's HTTP face: routes, and nothing that decides.
 type Server struct {
+	// Lifecycle counts the runs: deliveries whose request has been read, until
+	// their answer is written. A request that has not arrived in full is no run.
+	*lifecycle.Lifecycle
 	guard *Guard
 	auth  Authenticator
 	work  context.Context // of all runs; see NewServer
-	ready atomic.Bool
 	echo  *echo.Echo
 	log   *slog.Logger
-
-	mu    sync.Mutex
-	runs  int           // deliveries whose request has been read, until their answer is written
-	ended chan struct{} // wakes Drain
 }
 
 // Authenticator lets a request in, or answers an error that matches
@@ -52,45 +44,17 @@ type Authenticator interface {
 // is to end with the cause ErrStopping when the process is to stop; the
 // caller's hanging up does not end them.
 func NewServer(work context.Context, g *Guard, auth Authenticator) *Server {
-	s := &Server{guard: g, auth: auth, work: work, echo: echo.New(), log: g.Log, ended: make(chan struct{}, 1)}
+	s := &Server{Lifecycle: lifecycle.New(work, g.Log), guard: g, auth: auth, work: work, echo: echo.New(), log: g.Log}
 	s.echo.HTTPErrorHandler = s.fault
-	s.echo.Use(s.recovered)
+	s.echo.Use(s.Recovered)
+	s.Attach(s.echo)
 	s.echo.POST("/internal/tasks/analysis", s.internal("delivery", s.analysis))
 	s.echo.POST("/internal/tasks/recover", s.internal("recovery", s.recovery))
-	s.echo.GET("/health/live", func(c echo.Context) error {
-		return c.JSON(http.StatusOK, map[string]string{"status": "live"})
-	})
-	s.echo.GET("/health/ready", s.readiness)
 	return s
 }
 
 // ServeHTTP makes Server an http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
-
-// AwaitReady makes /health/ready answer 200 once ping has succeeded. It tries
-// until then or until ctx ends.
-func (s *Server) AwaitReady(ctx context.Context, ping func(context.Context) error) {
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		err := ping(ctx)
-		if err == nil {
-			s.ready.Store(true)
-			return
-		}
-		s.log.WarnContext(ctx, "not ready: Firestore has not answered", "error", err)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-	}
-}
-
-func (s *Server) readiness(c echo.Context) error {
-	if !s.ready.Load() || s.work.Err() != nil {
-		return c.JSON(http.StatusServiceUnavailable, map[string]string{"status": "not_ready", "reason": "unavailable"})
-	}
-	return c.JSON(http.StatusOK, map[string]string{"status": "ready"})
-}
 
 // internal makes a handler of do: who may call is asked first, before anything
 // is read, and what came of it is one log line.
@@ -100,13 +64,13 @@ func (s *Server) internal(message string, do func(c echo.Context, begin func() b
 		begun := false
 		defer func() {
 			if begun { // until the answer is written
-				s.end()
+				s.End()
 			}
 		}()
 		o, refused := s.refused(c.Request())
 		if !refused {
 			o = do(c, func() bool {
-				begun = s.begin()
+				begun = s.Begin(0) == nil
 				return begun
 			})
 		}
@@ -162,47 +126,6 @@ func (s *Server) recovery(_ echo.Context, begin func() bool) Outcome {
 		o.Case = NotRecovered
 	}
 	return o
-}
-
-// begin counts a run, unless the process is to stop.
-func (s *Server) begin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.work.Err() != nil {
-		return false
-	}
-	s.runs++
-	return true
-}
-
-func (s *Server) end() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.runs--
-	select {
-	case s.ended <- struct{}{}:
-	default:
-	}
-}
-
-// Drain waits until the runs in flight have ended and their answers are
-// written, or until ctx ends, and says how many have not. It is called once,
-// after the work of NewServer has ended: no run begins from then on. A request
-// that has not arrived in full is no run.
-func (s *Server) Drain(ctx context.Context) (left int) {
-	for {
-		s.mu.Lock()
-		left = s.runs
-		s.mu.Unlock()
-		if left == 0 {
-			return 0
-		}
-		select {
-		case <-ctx.Done():
-			return left
-		case <-s.ended:
-		}
-	}
 }
 
 // record is the one log line of a request.
@@ -294,19 +217,5 @@ func (s *Server) fault(err error, c echo.Context) {
 	}
 	if err := s.answer(c, o); err != nil {
 		s.log.Warn("answer not sent", "error", err)
-	}
-}
-
-// recovered turns a panic of ours into an answer: 500, so the task comes again.
-func (s *Server) recovered(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) (err error) {
-		defer func() {
-			if p := recover(); p != nil {
-				stack := debug.Stack() // not the panic's value: it may hold a user's input
-				s.log.Error("panic in a handler", "type", fmt.Sprintf("%T", p), "stack", string(stack[:min(maxStack, len(stack))]))
-				err = echo.NewHTTPError(http.StatusInternalServerError)
-			}
-		}()
-		return next(c)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/lease/iso8601"
 	"taskguard/lease/operatorpool"
 )
 
@@ -68,7 +69,7 @@ func status(ctx context.Context, c *call, _ string) (answer, error) {
 	if s.Operator.ID == "" {
 		b.WriteString("オペレータは割り当てられていません\n")
 	} else {
-		document["operator"], document["expiresAt"] = s.Operator, s.ExpiresAt.UTC().Format("2006-01-02T15:04:05.000Z")
+		document["operator"], document["expiresAt"] = s.Operator, iso8601.Format(s.ExpiresAt)
 		fmt.Fprintf(&b, "現在のオペレータ: %s (%s、%s まで)\n", visible(s.Operator.Name), visible(s.Operator.ID), s.ExpiresAt.Local().Format(time.DateTime))
 	}
 	says := map[string]string{operatorpool.Available: "利用可能", operatorpool.Own: "使用中", operatorpool.Busy: "他セッションで使用中"}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/lease/iso8601"
 	"taskguard/repo"
 	"taskguard/worker"
 	"taskguard/worker/taskqueue"
@@ -121,7 +122,7 @@ func (cl *client) explain(id string, err error) error {
 		return fmt.Errorf("no analysis %q in collection %s of project %s", id, collection, cl.place.project)
 	case errors.As(err, &held):
 		return fmt.Errorf("%q is locked by %s until %s%s; wait, or unlock it first",
-			id, visible(held.Owner), held.ExpiresAt.UTC().Format(clockFormat), within(held.Remaining, ", for %s more"))
+			id, visible(held.Owner), iso8601.Format(held.ExpiresAt), within(held.Remaining, ", for %s more"))
 	}
 	return err
 }
@@ -145,6 +146,3 @@ func within(d time.Duration, format string) string {
 	}
 	return fmt.Sprintf(format, fmt.Sprintf("%.1f s", d.Seconds()))
 }
-
-// clockFormat is how times are shown: UTC, milliseconds.
-const clockFormat = "2006-01-02T15:04:05.000Z"

@@ -40,7 +40,7 @@ func commands() []command {
 		{"local", "", "keep an emulated cloud and workers running until Ctrl-C, data in memory", local},
 		{"submit", "FILE… | --input JSON", "create analyses and book their deliveries", submit},
 		{"status", "[ID]", "show analyses, or one of them", showStatus},
-		{"unlock", "ID", "take the lock from whoever holds it, and book a delivery", unlock},
+		{"unlock", "ID | --room ROOM", "take the lock from whoever holds it, and book a delivery", unlock},
 		{"requeue", "ID", "open an analysis again, finished or not, and book a delivery", requeue},
 		{"recover", "", "book a delivery for each unfinished analysis that nobody works on", recoverNow},
 		{"hold", "--project NAME -- COMMAND [ARG…]", "run a command under the lock of a project, end it when the lock is lost, exit with its status", hold},

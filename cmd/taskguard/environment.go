@@ -99,14 +99,20 @@ func (p place) open(ctx context.Context, options repo.Options) (*repo.Analyses, 
 	return repo.Open(ctx, p.project, options, client...)
 }
 
-// openRooms connects to the document locks of p, in a collection of their own.
-func (p place) openRooms(ctx context.Context, options repo.RoomOptions) (*repo.Rooms, error) {
+// rooms connects to the document locks of p, in the collection that the environment
+// names.
+func (c *call) rooms(ctx context.Context, p place) (*repo.Rooms, error) {
+	o := repo.RoomOptions{Database: p.database, Collection: c.value("DOCUMENT_LOCKS_COLLECTION"), Log: c.log()}
+	if o.Collection != "" {
+		if err := repo.CheckCollection(o.Collection); err != nil {
+			return nil, environmentError{fmt.Errorf("DOCUMENT_LOCKS_COLLECTION: %w", err)}
+		}
+	}
 	client, err := p.client()
 	if err != nil {
 		return nil, err
 	}
-	options.Database = p.database
-	return repo.OpenRooms(ctx, p.project, options, client...)
+	return repo.OpenRooms(ctx, p.project, o, client...)
 }
 
 // client are the options with which Google's library talks to the emulator of p,

@@ -20,7 +20,6 @@ import (
 	"taskguard/lease"
 	"taskguard/lease/documentlock"
 	"taskguard/lease/projectlock"
-	"taskguard/repo"
 )
 
 // As shells have it.
@@ -105,7 +104,7 @@ func (c *call) openRooms(ctx context.Context) (_ lease.Store[documentlock.Lock],
 	if err != nil {
 		return nil, nil, err
 	}
-	rooms, err := repo.OpenRooms(ctx, p.project, repo.RoomOptions{Database: p.database, Collection: c.value("DOCUMENT_LOCKS_COLLECTION"), Log: c.log()})
+	rooms, err := c.rooms(ctx, p)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -95,7 +95,7 @@ func TestUnlockOfARoomTakesItsLock(t *testing.T) {
 func TestUnlockOfARoomRefusesWhatNoRoomCanBe(t *testing.T) {
 	env := store(t)
 	for _, room := range []string{"a/b", "..", "__x__", strings.Repeat("x", 513)} {
-		taskguard(t, env, "unlock", "--room", room).want(t, exitUsage, "taskguard unlock: --room: the room's id ")
+		taskguard(t, env, "unlock", "--room", room).want(t, exitUsage, "taskguard unlock: --room: the room id ")
 	}
 	taskguard(t, env, "unlock", "--room", "a", "b").want(t, exitUsage, "an ID and --room exclude each other")
 	taskguard(t, env, "unlock", "--room", "").want(t, exitUsage, "missing argument: want ID")

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/lease/iso8601"
 	"taskguard/repo"
 )
 
@@ -163,7 +164,7 @@ func TestRequeueRunsAFinishedAnalysisAgainAndRefusesALockedOne(t *testing.T) {
 		return err == nil && d.Status == repo.Ready && d.Lock.Token == 2
 	})
 	acq := locked(t, a, "held")
-	taskguard(t, env, "requeue", "held").want(t, exitFailed, "is locked by w/1 until "+acq.ExpiresAt.UTC().Format(clockFormat))
+	taskguard(t, env, "requeue", "held").want(t, exitFailed, "is locked by w/1 until "+iso8601.Format(acq.ExpiresAt))
 }
 
 func TestAChangeThatCannotBookItsDeliveryExits1(t *testing.T) {

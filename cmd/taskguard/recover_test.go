@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"taskguard/emulator/cloudtasks"
+	"taskguard/lease/iso8601"
 )
 
 // shelf is a store, and a queue on a port whose deliveries reach nobody, so
@@ -95,7 +96,7 @@ func TestRecoverBooksWhatNobodyWorksOnOnceAnHour(t *testing.T) {
 // LOCK_TTL is how old an analysis must be.
 func TestRecoverLeavesWhatIsYoungerThanATTL(t *testing.T) {
 	env, _ := shelf(t)
-	put(t, env, "x", map[string]any{"status": "QUEUED", "updatedAt": time.Now().Add(-time.Hour).UTC().Format(clockFormat)})
+	put(t, env, "x", map[string]any{"status": "QUEUED", "updatedAt": iso8601.Format(time.Now().Add(-time.Hour))})
 	env["LOCK_TTL"] = "2h"
 	taskguard(t, env, "recover", "--json").want(t, exitDone, `{"found":0,"booked":0}`)
 	env["LOCK_TTL"] = "50m"

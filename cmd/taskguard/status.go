@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/lease/iso8601"
 	"taskguard/repo"
 )
 
@@ -53,7 +54,7 @@ func lockOf(a *repo.Analysis) lockInfo {
 
 // String says it for people.
 func (l lockInfo) String() string {
-	owner, expiry := visible(l.Owner), l.ExpiresAt.UTC().Format(clockFormat)
+	owner, expiry := visible(l.Owner), iso8601.Format(l.ExpiresAt)
 	switch {
 	case l.Held:
 		return "held by " + owner + cmp.Or(within(l.left, ", %s left"), " until "+expiry)
@@ -130,7 +131,7 @@ func (c *call) fields(s shownAnalysis) error {
 		time time.Time
 	}{{"created", s.CreatedAt}, {"updated", s.UpdatedAt}} {
 		if !at.time.IsZero() {
-			printTo(t, "%s\t%s\n", at.name, at.time.UTC().Format(clockFormat))
+			printTo(t, "%s\t%s\n", at.name, iso8601.Format(at.time))
 		}
 	}
 	if s.FinishedBy != "" {
@@ -167,7 +168,7 @@ func (c *call) list(all []repo.Analysis) error {
 		s := shownBriefly(&all[i])
 		updated, failed, lock := "", "", s.Lock.String()
 		if !s.UpdatedAt.IsZero() {
-			updated = s.UpdatedAt.UTC().Format(clockFormat)
+			updated = iso8601.Format(s.UpdatedAt)
 		}
 		switch {
 		case s.Error != nil:

@@ -10,8 +10,7 @@ import (
 
 	"taskguard/lease"
 	"taskguard/lease/documentlock"
-	"taskguard/repo"
-	"taskguard/worker/doclock"
+	"taskguard/lease/iso8601"
 )
 
 // unlockedRoom is what unlock --room prints with --json.
@@ -36,14 +35,10 @@ func (c *call) unlockRoom(ctx context.Context, room string) (err error) {
 	if err != nil {
 		return err
 	}
-	collection := c.value("DOCUMENT_LOCKS_COLLECTION")
-	if collection != "" && repo.CheckCollection(collection) != nil {
-		return environmentError{fmt.Errorf("DOCUMENT_LOCKS_COLLECTION: %w", repo.CheckCollection(collection))}
-	}
 	if err := reach(ctx, firestoreEmulator, p.emulator, adviceRestart); err != nil {
 		return err
 	}
-	rooms, err := p.openRooms(ctx, repo.RoomOptions{Collection: collection, Log: c.log()})
+	rooms, err := c.rooms(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -73,7 +68,7 @@ func breakRoom(ctx context.Context, locks *documentlock.Locks, room string) (don
 	if was.Locked {
 		done.Was = &heldRoom{
 			Holder: was.Lock.Holder, Token: was.Lock.Token,
-			LockedAt: was.Lock.LockedAt.UTC().Format(clockFormat), ExpiresAt: was.Lock.ExpiresAt.UTC().Format(clockFormat),
+			LockedAt: iso8601.Format(was.Lock.LockedAt), ExpiresAt: iso8601.Format(was.Lock.ExpiresAt),
 		}
 	}
 	done.Unlocked, err = locks.Break(ctx, room)
@@ -84,7 +79,7 @@ func breakRoom(ctx context.Context, locks *documentlock.Locks, room string) (don
 // hash, as in the log of the document lock itself.
 func (c *call) logRoom(ctx context.Context, p place, done unlockedRoom) {
 	attrs := []slog.Attr{
-		slog.String("command", c.name), slog.String("room_hash", doclock.Hash(done.Room)),
+		slog.String("command", c.name), slog.String("room_hash", documentlock.Hash(done.Room)),
 		slog.String("project", p.project), slog.String("by", operator()), slog.Bool("lock_held", done.Was != nil),
 	}
 	if done.Was != nil {

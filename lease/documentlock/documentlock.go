@@ -3,8 +3,9 @@ package documentlock
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
-	"fmt"
 	"time"
 
 	"taskguard/lease"
@@ -37,6 +38,15 @@ type State struct {
 	Lock   Lock      // zero unless Locked
 	At     time.Time // the store's time of this
 	Until  time.Time // if Mine: how long that can be relied on, by this machine's monotonic clock
+}
+
+// CheckRoom refuses, with lease.ErrInvalidKey, an id that no room can have.
+func CheckRoom(room string) error { return lease.CheckKey("room", room, MaxRoom) }
+
+// Hash is how logs name a room: its id is a user's input.
+func Hash(room string) string {
+	sum := sha256.Sum256([]byte(room))
+	return hex.EncodeToString(sum[:6])
 }
 
 // Decisions. A room that another holds is a *HeldError for who wants it, and
@@ -226,8 +236,8 @@ func mine(c lease.Cell[Lock], owner string) error {
 func (l *Locks) edit(ctx context.Context, room string, from *lease.Cell[Lock],
 	decide func(lease.Cell[Lock]) (Lock, error), landed func(Lock) bool,
 ) (lease.Cell[Lock], error) {
-	if len(room) > MaxRoom {
-		return lease.Cell[Lock]{}, fmt.Errorf("%w: the room's id has %d bytes, at most %d are possible", lease.ErrInvalidKey, len(room), MaxRoom)
+	if err := CheckRoom(room); err != nil {
+		return lease.Cell[Lock]{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -61,7 +61,7 @@ var subscriptionCases = map[string]func(t *testing.T, n *newsroom){
 		if _, err := n.feed.Subscribe(t.Context(), "r-2"); !errors.Is(err, lease.ErrUnavailable) {
 			t.Errorf("subscribe in the dark: %v", err)
 		}
-		if _, err := n.feed.Subscribe(t.Context(), ""); !errors.Is(err, lease.ErrUnavailable) {
+		if _, err := n.feed.Subscribe(t.Context(), "r-3"); !errors.Is(err, lease.ErrUnavailable) {
 			t.Errorf("subscribe in the dark: %v", err)
 		}
 		if len(n.feed.rooms) != 0 {

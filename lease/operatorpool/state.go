@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"taskguard/lease"
+	"taskguard/lease/iso8601"
 )
 
 // State is what the state file holds (O3): {"storage": {session: {"data": T,
@@ -30,17 +30,10 @@ type entry[T any] struct {
 	unsound bool      // updated_at cannot be read
 }
 
-// layouts of ISO 8601, each with any number of decimals of a second. What has no
-// zone is taken as UTC.
-var layouts = []string{time.RFC3339, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04Z07:00", "20060102T150405Z07:00", "2006-01-02T15:04:05", "2006-01-02"}
-
-// iso is how we write it.
-const iso = "2006-01-02T15:04:05.000Z"
-
 // with is e as of now.
 func (e entry[T]) with(now time.Time) entry[T] {
 	e.updated, e.unsound = now.UTC().Truncate(time.Millisecond), false
-	return e.set("updated_at", quoted(e.updated.Format(iso)))
+	return e.set("updated_at", quoted(iso8601.Format(e.updated)))
 }
 
 // holding is e with data, which is raw in JSON.
@@ -158,10 +151,5 @@ func parseTime(raw json.RawMessage) (time.Time, bool) {
 	if json.Unmarshal(raw, &text) != nil {
 		return time.Time{}, false
 	}
-	for _, layout := range layouts {
-		if t, err := time.Parse(layout, strings.ToUpper(text)); err == nil {
-			return t, true
-		}
-	}
-	return time.Time{}, false
+	return iso8601.Parse(text)
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 	"time"
+
+	"taskguard/lease/iso8601"
 )
 
 // EventType names an event (P7).
@@ -84,14 +86,14 @@ func (e *Event) telemetry() line {
 }
 
 func (e *Event) line() line {
-	l := line{Type: string(e.Type), Time: iso(e.Time), LeaseID: e.LeaseID, Strategy: e.Strategy, Warning: e.Warning, Reason: e.Reason}
+	l := line{Type: string(e.Type), Time: iso8601.Format(e.Time), LeaseID: e.LeaseID, Strategy: e.Strategy, Warning: e.Warning, Reason: e.Reason}
 	switch e.Type {
 	case Attempt, Renewed, ReadonlyEntered, ReleaseAttempt, Failed, Waiting:
 		l.Retry = &e.Retry
 	}
 	switch e.Type {
 	case Acquired, Renewed:
-		l.ExpiresAt = iso(e.Lease.ExpiresAt)
+		l.ExpiresAt = iso8601.Format(e.Lease.ExpiresAt)
 	case RenewScheduled:
 		l.NextHeartbeatInMs = millis(e.Wait)
 	case Waiting:
@@ -114,8 +116,3 @@ func millis(d time.Duration) *int64 {
 	ms := d.Milliseconds()
 	return &ms
 }
-
-// iso is how times are written: ISO 8601, UTC, exactly three decimals.
-func iso(t time.Time) string { return t.UTC().Format(isoFormat) }
-
-const isoFormat = "2006-01-02T15:04:05.000Z"

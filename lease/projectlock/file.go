@@ -16,6 +16,7 @@ import (
 
 	"taskguard/lease"
 	"taskguard/lease/documentlock"
+	"taskguard/lease/iso8601"
 )
 
 // Where things are (P10).
@@ -113,8 +114,8 @@ func (format) Encode(_ string, doc documentlock.Lock, at time.Time) ([]byte, err
 		doc.HeartbeatAt = doc.ExpiresAt
 	}
 	r := record{
-		UUID: doc.Owner, MTime: iso(doc.HeartbeatAt), TTL: millis(doc.ExpiresAt.Sub(doc.HeartbeatAt)), At: at,
-		LockedAt: iso(doc.LockedAt), Holder: doc.Holder, Token: doc.Token,
+		UUID: doc.Owner, MTime: iso8601.Format(doc.HeartbeatAt), TTL: millis(doc.ExpiresAt.Sub(doc.HeartbeatAt)), At: at,
+		LockedAt: iso8601.Format(doc.LockedAt), Holder: doc.Holder, Token: doc.Token,
 	}
 	if i := strings.LastIndexByte(doc.Owner, '/'); i >= 0 {
 		r.Owner, r.UUID = doc.Owner[:i], doc.Owner[i+1:]

@@ -11,6 +11,8 @@ import (
 
 	"taskguard/lease"
 	"taskguard/lease/documentlock"
+	"taskguard/lease/iso8601"
+	"taskguard/worker/lifecycle"
 	"taskguard/worker/taskauth"
 )
 
@@ -21,12 +23,9 @@ var (
 
 	errCrossSite = errors.New("doclock: a request for another site")
 	errTooLarge  = errors.New("doclock: the body is too large")
-	errFull      = errors.New("doclock: too many sockets")
-	errStopping  = errors.New("doclock: stopping")
 	errNoSweep   = errors.New("doclock: swept in part")
 	errRoute     = errors.New("doclock: no such route")
 	errMethod    = errors.New("doclock: method not allowed")
-	errPanic     = errors.New("doclock: panic")
 )
 
 // requestError is what is wrong with a request, in words that repeat none of it.
@@ -49,8 +48,8 @@ var refusals = []struct {
 	{taskauth.ErrForbidden, http.StatusForbidden, "forbidden", "this account may not call"},
 	{taskauth.ErrNoKeys, http.StatusServiceUnavailable, "unavailable", "tokens cannot be checked now; try again"},
 	{errTooLarge, http.StatusRequestEntityTooLarge, "too_large", "the body is larger than 64 KiB"},
-	{errFull, http.StatusServiceUnavailable, "unavailable", "too many connections here; try again"},
-	{errStopping, http.StatusServiceUnavailable, "unavailable", "this instance is stopping; try again"},
+	{lifecycle.ErrFull, http.StatusServiceUnavailable, "unavailable", "too many connections here; try again"},
+	{lifecycle.ErrStopping, http.StatusServiceUnavailable, "unavailable", "this instance is stopping; try again"},
 	{errNoSweep, http.StatusServiceUnavailable, "unavailable", "not all expired locks were swept; try again"},
 	{errRoute, http.StatusNotFound, "no_such_route", "no such route"},
 	{errMethod, http.StatusMethodNotAllowed, "method_not_allowed", "method not allowed"},
@@ -70,7 +69,7 @@ func refusal(err error) (status int, code, message string) {
 	case errors.As(err, &wrong):
 		return http.StatusBadRequest, "bad_request", wrong.Error()
 	case errors.Is(err, lease.ErrInvalidKey):
-		return http.StatusBadRequest, "bad_request", "no room can have this id"
+		return http.StatusBadRequest, "bad_request", strings.TrimPrefix(err.Error(), lease.ErrInvalidKey.Error()+": ")
 	}
 	for _, r := range refusals {
 		if errors.Is(err, r.err) {
@@ -106,7 +105,7 @@ func (s *Server) refuse(c echo.Context, err error) error {
 type timestamp time.Time
 
 func (t timestamp) MarshalText() ([]byte, error) {
-	return time.Time(t).UTC().AppendFormat(nil, "2006-01-02T15:04:05.000Z"), nil
+	return []byte(iso8601.Format(time.Time(t))), nil
 }
 
 // stamp is nil for the zero time, which JSON shows as null.

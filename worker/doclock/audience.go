@@ -1,18 +1,11 @@
 package doclock
 
-import (
-	"context"
-	"sync"
-)
+import "sync"
 
-// sockets counts who listens, and where.
-type sockets struct {
-	limit int
-
+// audiences are who listens, by room. The zero value is empty.
+type audiences struct {
 	mu    sync.Mutex
-	open  int
 	rooms map[string]*audience
-	ended chan struct{} // wakes drain
 }
 
 // audience is who listens to one room.
@@ -21,64 +14,36 @@ type audience struct {
 	unlocked int64 // version of the last unlock by an operator that was logged
 }
 
-// enter counts a socket, unless there are too many or ctx has ended.
-func (s *sockets) enter(ctx context.Context, room string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case ctx.Err() != nil:
-		return errStopping
-	case s.open >= s.limit:
-		return errFull
+func (a *audiences) enter(room string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.rooms == nil {
+		a.rooms = map[string]*audience{}
 	}
-	s.open++
-	if s.rooms[room] == nil {
-		s.rooms[room] = &audience{}
+	if a.rooms[room] == nil {
+		a.rooms[room] = &audience{}
 	}
-	s.rooms[room].sockets++
-	return nil
+	a.rooms[room].sockets++
 }
 
-func (s *sockets) leave(room string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.open--
-	if a := s.rooms[room]; a.sockets > 1 {
-		a.sockets--
+func (a *audiences) leave(room string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r := a.rooms[room]; r.sockets > 1 {
+		r.sockets--
 	} else {
-		delete(s.rooms, room)
-	}
-	select {
-	case s.ended <- struct{}{}:
-	default:
+		delete(a.rooms, room)
 	}
 }
 
 // first reports whether no other socket of the room has seen that unlock.
-func (s *sockets) first(room string, version int64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	a := s.rooms[room]
-	if version <= a.unlocked {
+func (a *audiences) first(room string, version int64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := a.rooms[room]
+	if version <= r.unlocked {
 		return false
 	}
-	a.unlocked = version
+	r.unlocked = version
 	return true
-}
-
-// drain waits until no socket is open, or until ctx ends.
-func (s *sockets) drain(ctx context.Context) (left int) {
-	for {
-		s.mu.Lock()
-		left = s.open
-		s.mu.Unlock()
-		if left == 0 {
-			return 0
-		}
-		select {
-		case <-ctx.Done():
-			return left
-		case <-s.ended:
-		}
-	}
 }

@@ -1,13 +1,10 @@
 package doclock
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"taskguard/lease/documentlock"
 )
@@ -19,36 +16,9 @@ func roomOf(r *http.Request) (string, error) {
 	segment, _, _ := strings.Cut(rest, "/")
 	room, err := url.PathUnescape(segment)
 	if err != nil {
-		return "", requestError("the room's id is not percent-encoded")
+		return "", requestError("the room id is not percent-encoded")
 	}
-	return room, checkRoom(room)
-}
-
-// checkRoom refuses an id that a store cannot hold or that would name another
-// record.
-func checkRoom(room string) error {
-	var problem string
-	switch {
-	case room == "":
-		problem = "is empty"
-	case len(room) > documentlock.MaxRoom:
-		problem = fmt.Sprintf("has %d bytes, at most %d are possible", len(room), documentlock.MaxRoom)
-	case !utf8.ValidString(room):
-		problem = "is not UTF-8"
-	case strings.ContainsRune(room, utf8.RuneError):
-		problem = "has a replacement character (U+FFFD)"
-	case strings.ContainsFunc(room, unicode.IsControl):
-		problem = "has a control character"
-	case strings.Contains(room, "/"):
-		problem = "has a slash"
-	case room == "." || room == "..":
-		problem = "is a path"
-	case len(room) >= 4 && strings.HasPrefix(room, "__") && strings.HasSuffix(room, "__"):
-		problem = "is reserved: __…__"
-	default:
-		return nil
-	}
-	return requestError("the room's id " + problem)
+	return room, documentlock.CheckRoom(room)
 }
 
 // ClientHeader tells the clients of one session apart, as the tabs of a browser.

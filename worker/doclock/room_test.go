@@ -33,7 +33,7 @@ func TestARoomThatNoStoreCanHoldIsRefused(t *testing.T) {
 		"%5F_x__":                    "is reserved: __…__",
 		"____":                       "is reserved: __…__",
 	} {
-		want := `{"success":false,"error":"bad_request","message":"the room's id ` + problem + `"}`
+		want := `{"success":false,"error":"bad_request","message":"the room id ` + problem + `"}`
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodGet} {
 			b.want(http.StatusBadRequest, want, method, "/api/documents/"+id+"/lock")
 		}

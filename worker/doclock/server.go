@@ -2,20 +2,16 @@ package doclock
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
-	"runtime/debug"
-	"sync/atomic"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"taskguard/lease/documentlock"
 	"taskguard/worker/doclock/web"
+	"taskguard/worker/lifecycle"
 )
 
 // Locks are the rooms' locks; documentlock.Locks is one.
@@ -60,22 +56,20 @@ type Options struct {
 const (
 	defaultSockets = 10_000
 	defaultPing    = 20 * time.Second
-	// maxStack bounds what is logged of a panic's stack, in bytes.
-	maxStack = 4096
 )
 
 // Server is the document lock's HTTP face. Its methods may be called concurrently.
 type Server struct {
-	locks    Locks
-	feed     Feed
-	sessions Sessions
-	o        Options
-	work     context.Context // of all sockets; see NewServer
-	ready    atomic.Bool
-	sites    http.CrossOriginProtection
-	sockets  sockets
-	echo     *echo.Echo
-	log      *slog.Logger
+	*lifecycle.Lifecycle // counts the open sockets
+	locks                Locks
+	feed                 Feed
+	sessions             Sessions
+	o                    Options
+	work                 context.Context // of all sockets; see NewServer
+	sites                http.CrossOriginProtection
+	rooms                audiences
+	echo                 *echo.Echo
+	log                  *slog.Logger
 }
 
 // NewServer serves the locks of rooms to those whom sessions know, and the events
@@ -91,10 +85,10 @@ func NewServer(work context.Context, locks Locks, feed Feed, sessions Sessions, 
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{locks: locks, feed: feed, sessions: sessions, o: o, work: work, echo: echo.New(), log: o.Log}
-	s.sockets = sockets{limit: o.MaxSockets, rooms: map[string]*audience{}, ended: make(chan struct{}, 1)}
+	s := &Server{Lifecycle: lifecycle.New(work, o.Log), locks: locks, feed: feed, sessions: sessions, o: o, work: work, echo: echo.New(), log: o.Log}
 	s.echo.HTTPErrorHandler = s.fault
-	s.echo.Use(headers, s.recovered)
+	s.echo.Use(headers, s.Recovered)
+	s.Attach(s.echo)
 	const lock = "/api/documents/:roomId/lock"
 	s.echo.POST(lock, s.lock("acquire", s.acquire))
 	s.echo.PUT(lock, s.lock("extend", s.extend))
@@ -104,44 +98,11 @@ func NewServer(work context.Context, locks Locks, feed Feed, sessions Sessions, 
 	s.echo.GET(lock+"/ws", s.subscribe)
 	s.echo.POST("/internal/sweep", s.sweep)
 	s.pages(web.Files())
-	s.echo.GET("/health/live", func(c echo.Context) error {
-		return c.JSON(http.StatusOK, map[string]string{"status": "live"})
-	})
-	s.echo.GET("/health/ready", s.readiness)
 	return s
 }
 
 // ServeHTTP makes Server an http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
-
-// AwaitReady makes /health/ready answer 200 once ping has succeeded. It tries
-// until then or until ctx ends.
-func (s *Server) AwaitReady(ctx context.Context, ping func(context.Context) error) {
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		err := ping(ctx)
-		if err == nil {
-			s.ready.Store(true)
-			return
-		}
-		s.log.WarnContext(ctx, "not ready: Firestore has not answered", "error", err)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-	}
-}
-
-func (s *Server) readiness(c echo.Context) error {
-	if !s.ready.Load() || s.work.Err() != nil {
-		return c.JSON(http.StatusServiceUnavailable, map[string]string{"status": "not_ready", "reason": "unavailable"})
-	}
-	return c.JSON(http.StatusOK, map[string]string{"status": "ready"})
-}
-
-// Drain waits until every socket has ended, or until ctx ends, and says how many
-// have not. It is called once, after the work of NewServer has ended.
-func (s *Server) Drain(ctx context.Context) (left int) { return s.sockets.drain(ctx) }
 
 // record is the one log line of a request. Heartbeats and readings that went well
 // are DEBUG: they are ten thousands an hour.
@@ -157,19 +118,13 @@ func (s *Server) record(ctx context.Context, operation, room string, err error, 
 		slog.Int64("duration_ms", time.Since(began).Milliseconds()),
 	}
 	if room != "" {
-		attrs = append(attrs, slog.String("room_hash", Hash(room)))
+		attrs = append(attrs, slog.String("room_hash", documentlock.Hash(room)))
 	}
 	if status >= http.StatusInternalServerError {
 		level = slog.LevelWarn
 		attrs = append(attrs, slog.String("error", withoutInput(err)))
 	}
 	s.log.LogAttrs(ctx, level, "document lock", attrs...)
-}
-
-// Hash is how a log names a room: its id is a user's input.
-func Hash(room string) string {
-	sum := sha256.Sum256([]byte(room))
-	return hex.EncodeToString(sum[:6])
 }
 
 // fault answers what no handler has: unknown routes and methods.
@@ -188,19 +143,5 @@ func (s *Server) fault(err error, c echo.Context) {
 	}
 	if err := s.refuse(c, err); err != nil {
 		s.log.Warn("answer not sent", "error", err)
-	}
-}
-
-// recovered turns a panic of ours into an answer.
-func (s *Server) recovered(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) (err error) {
-		defer func() {
-			if p := recover(); p != nil {
-				stack := debug.Stack() // not the panic's value: it may hold a user's input
-				s.log.Error("panic in a handler", "type", fmt.Sprintf("%T", p), "stack", string(stack[:min(maxStack, len(stack))]))
-				err = errPanic
-			}
-		}()
-		return next(c)
 	}
 }

@@ -15,12 +15,13 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"taskguard/lease/documentlock"
+	"taskguard/worker/lifecycle"
 )
 
 // writeTimeout is how long a client may take for one message.
 const writeTimeout = 5 * time.Second
 
-// Why a socket ends, besides errStopping.
+// Why a socket ends, besides lifecycle.ErrStopping.
 var (
 	errGone  = errors.New("doclock: the client is gone")
 	errSpoke = errors.New("doclock: the client said something")
@@ -53,7 +54,7 @@ func (s *Server) subscribe(c echo.Context) error {
 		s.record(ctx, "subscribe", q.room, err, status, began)
 		return s.refuse(c, err)
 	}
-	defer s.sockets.leave(q.room)
+	defer s.leave(q.room)
 	defer sub.Close()
 	conn, err := websocket.Accept(c.Response(), c.Request(), &websocket.AcceptOptions{Subprotocols: []string{Protocol}})
 	if err == nil {
@@ -76,13 +77,19 @@ func (s *Server) attend(c echo.Context) (q question, sub *documentlock.Subscript
 	if q, err = s.ask(c); err != nil {
 		return q, nil, err
 	}
-	if err := s.sockets.enter(s.work, q.room); err != nil {
+	if err := s.Begin(s.o.MaxSockets); err != nil {
 		return q, nil, err
 	}
+	s.rooms.enter(q.room)
 	if sub, err = s.feed.Subscribe(r.Context(), q.room); err != nil {
-		s.sockets.leave(q.room)
+		s.leave(q.room)
 	}
 	return q, sub, err
+}
+
+func (s *Server) leave(room string) {
+	s.rooms.leave(room)
+	s.End()
 }
 
 // sameHost says whether a WebSocket is asked for by a page of ours, or by no page:
@@ -100,7 +107,7 @@ func sameHost(r *http.Request) bool {
 // process stops. conn is closed then.
 func (s *Server) serve(conn *websocket.Conn, sub *documentlock.Subscription, room string) {
 	ctx, end := context.WithCancelCause(context.Background())
-	unhook := context.AfterFunc(s.work, func() { end(errStopping) })
+	unhook := context.AfterFunc(s.work, func() { end(lifecycle.ErrStopping) })
 	defer unhook()
 	var reading, pinging sync.WaitGroup
 	reading.Go(func() { end(heard(conn)) })
@@ -112,7 +119,7 @@ func (s *Server) serve(conn *websocket.Conn, sub *documentlock.Subscription, roo
 		_ = conn.CloseNow() // it is closed already, or nobody is there
 	case errors.Is(cause, errSpoke):
 		_ = conn.Close(websocket.StatusPolicyViolation, "nothing is to be said here") // its error is the client's
-	case errors.Is(cause, errStopping):
+	case errors.Is(cause, lifecycle.ErrStopping):
 		_ = conn.Close(websocket.StatusGoingAway, "stopping")
 	default:
 		_ = conn.Close(websocket.StatusTryAgainLater, "no events")
@@ -136,8 +143,8 @@ func (s *Server) tell(ctx context.Context, conn *websocket.Conn, sub *documentlo
 		if err != nil {
 			return err
 		}
-		if e.Reason == documentlock.Unlocked && s.sockets.first(room, e.Version) {
-			s.log.LogAttrs(ctx, slog.LevelInfo, "unlocked by an operator", slog.String("room_hash", Hash(room)))
+		if e.Reason == documentlock.Unlocked && s.rooms.first(room, e.Version) {
+			s.log.LogAttrs(ctx, slog.LevelInfo, "unlocked by an operator", slog.String("room_hash", documentlock.Hash(room)))
 		}
 		data, err := json.Marshal(messageOf(e))
 		if err != nil {

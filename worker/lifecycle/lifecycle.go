@@ -1,0 +1,134 @@
+// Package lifecycle is what every HTTP server here has whatever it serves: health
+// routes, answers to panics, and the counting of what is under way, so that a stop
+// can wait for it.
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/labstack/echo/v4"
+)
+
+// Why nothing more may begin.
+var (
+	ErrStopping = errors.New("lifecycle: stopping")
+	ErrFull     = errors.New("lifecycle: too many at once")
+)
+
+// maxStack bounds what is logged of a panic's stack, in bytes.
+const maxStack = 4096
+
+// Lifecycle is that of one server. Its methods may be called concurrently.
+type Lifecycle struct {
+	work  context.Context // ends when the server is to stop
+	log   *slog.Logger
+	ready atomic.Bool
+
+	mu    sync.Mutex
+	begun int
+	ended chan struct{} // wakes Drain
+}
+
+// New is the lifecycle of a server that stops when work ends.
+func New(work context.Context, log *slog.Logger) *Lifecycle {
+	return &Lifecycle{work: work, log: log, ended: make(chan struct{}, 1)}
+}
+
+// Attach gives e the routes /health/live, 200 while the process serves, and
+// /health/ready, 200 from the first success of AwaitReady until the stop.
+func (l *Lifecycle) Attach(e *echo.Echo) {
+	e.GET("/health/live", func(c echo.Context) error {
+		return c.JSON(http.StatusOK, map[string]string{"status": "live"})
+	})
+	e.GET("/health/ready", func(c echo.Context) error {
+		if !l.ready.Load() || l.work.Err() != nil {
+			return c.JSON(http.StatusServiceUnavailable, map[string]string{"status": "not_ready", "reason": "unavailable"})
+		}
+		return c.JSON(http.StatusOK, map[string]string{"status": "ready"})
+	})
+}
+
+// AwaitReady makes /health/ready answer 200 once ping has succeeded. It tries
+// until then or until ctx ends.
+func (l *Lifecycle) AwaitReady(ctx context.Context, ping func(context.Context) error) {
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		err := ping(ctx)
+		if err == nil {
+			l.ready.Store(true)
+			return
+		}
+		l.log.WarnContext(ctx, "not ready: Firestore has not answered", "error", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// Begin counts something that a stop waits for: ErrStopping once the server is to
+// stop, ErrFull where limit, if it is not zero, are under way. End ends it.
+func (l *Lifecycle) Begin(limit int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.work.Err() != nil:
+		return ErrStopping
+	case limit > 0 && l.begun >= limit:
+		return ErrFull
+	}
+	l.begun++
+	return nil
+}
+
+// End ends what has begun.
+func (l *Lifecycle) End() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.begun--
+	select {
+	case l.ended <- struct{}{}:
+	default:
+	}
+}
+
+// Drain waits until all that has begun has ended, or until ctx ends, and says how
+// many have not. It is called once, after the work of New has ended.
+func (l *Lifecycle) Drain(ctx context.Context) (left int) {
+	for {
+		l.mu.Lock()
+		left = l.begun
+		l.mu.Unlock()
+		if left == 0 {
+			return 0
+		}
+		select {
+		case <-ctx.Done():
+			return left
+		case <-l.ended:
+		}
+	}
+}
+
+// Recovered is a middleware that turns a handler's panic into the error 500, and a
+// log line with the panic's type and stack: its value may hold a user's input.
+func (l *Lifecycle) Recovered(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) (err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				stack := debug.Stack()
+				l.log.Error("panic in a handler", "type", fmt.Sprintf("%T", p), "stack", string(stack[:min(maxStack, len(stack))]))
+				err = echo.NewHTTPError(http.StatusInternalServerError)
+			}
+		}()
+		return next(c)
+	}
+}
