@@ -1,5 +1,5 @@
 # make check runs what CI runs.
-.PHONY: check test race lint bench fuzz demo explore simulate chaos mutants
+.PHONY: check test race lint types bench fuzz demo explore simulate chaos mutants
 
 GOLANGCI := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
 FUZZTIME ?= 30000x
@@ -20,6 +20,10 @@ lint:
 	GOOS=darwin go vet ./...
 	go mod tidy -diff
 	$(GOLANGCI) run ./...
+
+# types checks the JSDoc types of the browser's module.
+types:
+	npx -y -p typescript@5.9.3 tsc --noEmit --allowJs --checkJs --strict --target es2022 --lib es2022,dom worker/doclock/web/*.js
 
 bench:
 	go test ./repo ./cmd/worker/... -run '^$$' -bench . -benchtime 3x

@@ -5,5 +5,5 @@
 //	ok  	taskguard/cmd/doclock/browser	0.01s [no tests to run]
 //
 // With REQUIRE_CHROMIUM set (to anything but "" or "0") its absence is a failure
-// instead. BROWSER_SHOTS names a directory for pictures of the page.
+// instead; TASKGUARD_NO_CHROMIUM hides it. BROWSER_SHOTS names a directory for pictures of the page.
 package browser
