@@ -29,7 +29,7 @@ var someSeeds = []string{"SIMULATE_SEEDS=300"}
 // rooms are all of the list.
 func rooms() []room {
 	var all []room
-	for _, part := range [][]room{leaseRooms, repoRooms, workerRooms, taskauthRooms} {
+	for _, part := range [][]room{leaseRooms, repoRooms, workerRooms, taskauthRooms, siblingRooms} {
 		all = append(all, part...)
 	}
 	return all

@@ -45,6 +45,7 @@ var repoRooms = []room{
 		{
 			name: "recovery books what is held",
 			old:  ` && lease.Abandoned(d.Lock, d.ReadAt)`,
+			new:  ` && (!d.Lock.Finished || lease.Abandoned(d.Lock, d.ReadAt))`,
 			test: "TestWhatNobodyHoldsAndNobodyUpdatedForATTLIsAbandoned/embedded",
 		},
 		{

@@ -16,12 +16,12 @@ var taskauthRooms = []room{
 			name: "the audience is not checked",
 			old: `raw, v.audience)
 	if err != nil {
-		return v.refusal(t.claims)
+		return nil, v.refusal(t.claims)
 	}
 `,
 			new: `raw, "")
 	if err != nil {
-		return v.refusal(t.claims)
+		return nil, v.refusal(t.claims)
 	}
 	payload.Claims["aud"] = v.audience
 `,

@@ -1,0 +1,119 @@
+package mutants
+
+var siblingRooms = []room{
+	{"lease/rules.go", []bug{{
+		name: "a new record's token does not come of the time",
+		old:  `return Lease{Token: now.UnixMicro() - 1}`,
+		new:  `return Lease{}`,
+		pkg:  "lease/documentlock",
+		test: "TestLocks/TokensGrowOverDeletion",
+	}}},
+	{"lease/documentlock/documentlock.go", []bug{
+		{
+			name: "an expired lock is extended",
+			old: `	case !lease.Held(c.Doc.Lease, c.At):
+		return ErrNotLocked
+	case c.Doc.Owner`,
+			new:  `	case c.Doc.Owner`,
+			test: "TestLocks/AHeartbeatOfAnExpiredLockFindsNone",
+		},
+		{
+			name: "another's lock is released",
+			old: `	case c.Doc.Owner != owner:
+		return ErrNotYours
+`,
+			test: "TestLocks/AReleaseByAnotherLeavesTheLock",
+		},
+		{
+			name: "a token is lower than one of a record that was deleted meanwhile",
+			old:  `next.Token = max(next.Token, lease.Fresh(c.At).Token)`,
+			new:  `_ = c.At`,
+			test: "TestATokenIsLargerThanThatOfARecordMadeAndDeletedMeanwhile",
+		},
+		{
+			name: "a save is confirmed under any token",
+			old:  `s.Mine && c.Doc.Token != token`,
+			new:  `s.Mine && token == 0`,
+			test: "TestLocks/ASaveIsConfirmedForTheHolderUnderItsTokenAlone",
+		},
+	}},
+	{"lease/documentlock/sweep.go", []bug{{
+		name: "a sweep deletes what somebody holds",
+		old:  `!c.Exists || lease.Held(c.Doc.Lease, c.At)`,
+		new:  `!c.Exists`,
+		test: "TestASweepNeverDeletesALiveLock",
+	}}},
+	{"lease/documentlock/room.go", []bug{
+		{
+			name: "older news is told after newer",
+			old:  `r.known && !c.At.After(r.cell.At)`,
+			new:  `r.known && c.At.Equal(r.cell.At)`,
+			test: "TestWhateverOrderChangesArriveInEventsAreOrdered",
+		},
+		{
+			name: "an expiry is told by the sweep alone",
+			old:  `r.due = c.Asked.Add(`,
+			new:  `r.due = c.Asked.Add(time.Hour + `,
+			pkg:  "worker/doclock",
+			test: "TestAnExpiryIsAnnouncedAtItsTime",
+		},
+	}},
+	{"repo/rooms.go", []bug{{
+		name: "a sweep deletes what was extended since it was read",
+		old:  `Delete(ctx, firestore.LastUpdateTime(read))`,
+		new:  `Delete(ctx, func(time.Time) firestore.Precondition { return firestore.Exists }(read))`,
+		test: "TestRooms/ADeleteIsRefusedAfterAHeartbeat/embedded",
+	}}},
+	{"worker/doclock/session.go", []bug{{
+		name: "a cookie is believed without its signature",
+		old:  `end < 0 || !hmac.Equal([]byte(value[end+1:]), []byte(k.mac(value[:end])))`,
+		new:  `end < 0`,
+		test: "TestAForgedCookieProvesNothing",
+	}}},
+	{"worker/doclock/lock.go", []bug{{
+		name: "another site's page takes a lock",
+		old: `	if s.sites.Check(r) != nil {
+		return q, errCrossSite
+	}
+`,
+		test: "TestARequestOfAnotherSiteChangesNothing",
+	}}},
+	{"lease/projectlock/acquire.go", []bug{
+		{
+			name: "the file is taken although the remote lease was seen held",
+			old:  ` && !a.taken {`,
+			new:  ` {`,
+			test: "TestARemoteThatWasSeenHeldDoesNotFallBackWhenItTurnsDark",
+		},
+		{
+			name: "an aborted acquisition leaves its lease behind",
+			old: `		a.abandon(ctx)
+		l.step(aborted)`,
+			new:  `		l.step(aborted)`,
+			test: "TestAnAbortDuringAcquireLeavesNothingBehind",
+		},
+		{
+			name: "a lost lease's end removes another's file",
+			old:  `ours := c.Exists && c.Doc.Owner == h.owner`,
+			new:  `ours := c.Exists`,
+			test: "TestAStaleLeasesFileIsRemovedOnlyIfItIsOurs",
+		},
+	}},
+	{"lease/projectlock/file.go", []bug{{
+		name: "a lock file that cannot be made out is free",
+		old:  `lease.Presume(modified, modified, lease.Policy{TTL: FileLockTTL})`,
+		new:  `modified`,
+		test: "TestAFileThatCannotBeMadeOutIsHeldForOneTTLAndMayThenBeTaken",
+	}}},
+	{"lease/operatorpool/pool.go", []bug{{
+		name: "an operator is assigned to two",
+		old:  `case v.busy[id]:`,
+		new:  `case v.busy[id] && v.own == "":`,
+		test: "TestTheCurrentOperatorIsKeptUntilTheTargetIsFree",
+	}}},
+	{"lease/operatorpool/storage.go", []bug{{
+		name: "a dead process keeps its operator",
+		old:  ` && (session == s.session || s.alive(session))`,
+		test: "TestADeadProcesssReservationIsDropped",
+	}}},
+}
