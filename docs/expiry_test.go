@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// comparisons are how Go code asks which of two times comes first.
+// comparisons are how Go code asks which of two times comes first, besides by
+// comparing how far apart they are.
 var comparisons = []string{"Before", "After", "Compare"}
 
 func TestExpiryIsJudgedByTheRulesAlone(t *testing.T) {
@@ -33,12 +34,19 @@ func TestExpiryIsJudgedByTheRulesAlone(t *testing.T) {
 
 func TestAComparedExpiryIsSeen(t *testing.T) {
 	for expr, want := range map[string]bool{
-		"now.Before(l.ExpiresAt)":          true,
-		"l.ExpiresAt.After(now)":           true,
-		"c.Doc.Lock.ExpiresAt.Compare(at)": true,
-		"expiry.Before(time.Now())":        true,
-		"l.ExpiresAt.Equal(meant)":         false,
-		"l.HeartbeatAt.Before(now)":        false,
+		"now.Before(l.ExpiresAt)":                 true,
+		"now.After(*r.ExpiresAt)":                 true,
+		"now.After(l.ExpiresAt.Add(m))":           true,
+		"l.ExpiresAt.After(now)":                  true,
+		"c.Doc.Lock.ExpiresAt.Compare(at)":        true,
+		"expiry.Before(time.Now())":               true,
+		"time.Until(l.ExpiresAt) <= 0":            true,
+		"now.Sub(l.ExpiresAt) >= 0":               true,
+		"l.ExpiresAt.UnixMilli() < now":           true,
+		"l.ExpiresAt.Equal(meant)":                false,
+		"l.HeartbeatAt.Before(now)":               false,
+		"l.ExpiresAt.Sub(at)":                     false,
+		"!l.ExpiresAt.Equal(prev.ExpiresAt) && b": false,
 	} {
 		parsed, err := parser.ParseExpr(expr)
 		if err != nil {
@@ -53,17 +61,14 @@ func TestAComparedExpiryIsSeen(t *testing.T) {
 // expiriesCompared names what in n is an expiry, by its name, and is compared.
 func expiriesCompared(n ast.Node) (names []string) {
 	ast.Inspect(n, func(n ast.Node) bool {
-		call, ok := n.(*ast.CallExpr)
-		if !ok {
-			return true
-		}
-		method, ok := call.Fun.(*ast.SelectorExpr)
-		if !ok || !slices.Contains(comparisons, method.Sel.Name) {
-			return true
-		}
-		for _, side := range append([]ast.Expr{method.X}, call.Args...) {
-			if name := lastName(side); strings.Contains(strings.ToLower(name), "expir") {
-				names = append(names, name)
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			if method, ok := n.Fun.(*ast.SelectorExpr); ok && slices.Contains(comparisons, method.Sel.Name) {
+				names = append(names, expiries(append(n.Args, method.X)...)...)
+			}
+		case *ast.BinaryExpr:
+			if slices.Contains([]token.Token{token.LSS, token.LEQ, token.GTR, token.GEQ}, n.Op) {
+				names = append(names, expiries(n.X, n.Y)...)
 			}
 		}
 		return true
@@ -71,17 +76,17 @@ func expiriesCompared(n ast.Node) (names []string) {
 	return names
 }
 
-// lastName is b of a.b, and of a.b().
-func lastName(e ast.Expr) string {
-	switch e := e.(type) {
-	case *ast.Ident:
-		return e.Name
-	case *ast.SelectorExpr:
-		return e.Sel.Name
-	case *ast.CallExpr:
-		return lastName(e.Fun)
+// expiries are the names in exprs that speak of an expiry.
+func expiries(exprs ...ast.Expr) (names []string) {
+	for _, e := range exprs {
+		ast.Inspect(e, func(n ast.Node) bool {
+			if id, ok := n.(*ast.Ident); ok && strings.Contains(strings.ToLower(id.Name), "expir") {
+				names = append(names, id.Name)
+			}
+			return true
+		})
 	}
-	return ""
+	return names
 }
 
 // sources are the Go files of the module, parsed, by their paths.

@@ -207,40 +207,6 @@ func (f *File[D]) replace(dir *os.File, path string, data []byte) (written time.
 	return info.ModTime(), dir.Sync()
 }
 
-// locked runs do while every other File keeps out of the directory.
-func (f *File[D]) locked(ctx context.Context, do func(dir *os.File) error) error {
-	wait := f.Wait
-	if wait == 0 {
-		wait = flockWait
-	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	dir, err := os.Open(f.dir)
-	if err != nil {
-		return err
-	}
-	defer dir.Close() //nolint:errcheck // synced before; if flocked, frees the lock
-	guard := dir
-	if f.Guard != "" {
-		flags := os.O_RDWR | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
-		if guard, err = os.OpenFile(filepath.Join(f.dir, f.Guard), flags, fileMode); err != nil {
-			return err
-		}
-		defer guard.Close() //nolint:errcheck // nothing written; frees the lock
-	}
-	for {
-		err := syscall.Flock(int(guard.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		switch {
-		case err == nil:
-			return do(dir)
-		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
-			return err
-		case !sleep(ctx, 2*time.Millisecond):
-			return fmt.Errorf("another program keeps %s: %w", guard.Name(), context.Cause(ctx))
-		}
-	}
-}
-
 // path is the file of a key.
 func (f *File[D]) path(ctx context.Context, key string) (string, error) {
 	if err := ctx.Err(); err != nil {

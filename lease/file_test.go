@@ -245,3 +245,42 @@ func TestARecordThatCouldNotBeReadAgainIsNotWritten(t *testing.T) {
 		t.Errorf("%d bytes were written", len(c.Doc.Note))
 	}
 }
+
+// Whoever cleans up a directory may remove the guard while programs wait for it:
+// what they then get is nobody's any more.
+func TestWhoHasWaitedForAGuardThatWasReplacedWaitsForTheNewOne(t *testing.T) {
+	f, path := newFile(t)
+	f.Guard, f.Wait = "guard", 200*time.Millisecond
+	guard := filepath.Join(filepath.Dir(path), f.Guard)
+	flocked := func() *os.File {
+		file, err := os.OpenFile(guard, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	old := flocked()
+	c := loadFile(t, f)
+	swapped := make(chan error, 1)
+	go func() {
+		_, err := f.Swap(t.Context(), "a", c, job{Note: "second"})
+		swapped <- err
+	}()
+	time.Sleep(50 * time.Millisecond) // for Swap to open the old one; sooner proves nothing, and passes
+	if err := os.Remove(guard); err != nil {
+		t.Fatal(err)
+	}
+	defer flocked().Close() //nolint:errcheck // frees the lock
+	if err := old.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-swapped; err == nil || !strings.Contains(err.Error(), "another program keeps") {
+		t.Errorf("err = %v; want that another program keeps the guard", err)
+	}
+	if c := loadFile(t, f); c.Doc.Note != "first" {
+		t.Error("two programs were let in")
+	}
+}

@@ -58,12 +58,12 @@ func decodeError(v any) *Error {
 }
 
 // decodeLock reads the lock but for whether it is finished. Of ill-typed fields
-// only lockToken is an error, lease.ErrMalformed, since no safe value can be
-// assumed for it.
+// only lockToken is an error, lease.ErrMalformed, since no value is safe for every
+// record; all else is read beside it.
 func (c lockCodec) decodeLock(data map[string]any, snap *firestore.DocumentSnapshot) (l lease.Lease, err error) {
 	token, ok := parseInt(data["lockToken"])
 	if !ok || token < 0 || token == math.MaxInt64 {
-		return l, fmt.Errorf("field lockToken is %s, not a usable integer: %w", kind(data["lockToken"]), lease.ErrMalformed)
+		token, err = 0, fmt.Errorf("field lockToken is %s, not a usable integer: %w", kind(data["lockToken"]), lease.ErrMalformed)
 	}
 	l.Token = token
 	l.FinishedBy, _ = data["finishedBy"].(string)
@@ -71,7 +71,7 @@ func (c lockCodec) decodeLock(data map[string]any, snap *firestore.DocumentSnaps
 		l.Attempts = int(min(n, math.MaxInt32))
 	}
 	c.decodeHolder(&l, data, snap)
-	return l, nil
+	return l, err
 }
 
 // decodeHolder reads who holds the lock, and until when (G5).

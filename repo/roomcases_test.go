@@ -143,9 +143,8 @@ func TestRooms(t *testing.T) {
 			if diff := cmp.Diff(map[string]any{"unlocked": true, "lockToken": token}, got); diff != "" {
 				t.Errorf("document (-want +got):\n%s", diff)
 			}
-			time.Sleep(5 * time.Millisecond)
-			if swept, err := l.Sweep(t.Context(), r); err != nil || swept != 1 || r.fields(t, "a") != nil {
-				t.Errorf("swept %d, %v; document %v", swept, err, r.fields(t, "a"))
+			if swept, err := l.Sweep(t.Context(), r); err != nil || swept != 0 || r.fields(t, "a") == nil {
+				t.Errorf("swept %d, %v, before feeds can have seen whose doing it was", swept, err)
 			}
 		},
 		"LapsedAreTheOldestAndNoneThatLives": func(t *testing.T, r onRooms) {
@@ -171,12 +170,6 @@ func TestRooms(t *testing.T) {
 				if !errors.Is(err, lease.ErrInvalidKey) || !errors.Is(swapErr, lease.ErrInvalidKey) || !strings.Contains(err.Error(), "the room id") {
 					t.Errorf("%.9q: %v and %v, want ErrInvalidKey", room, err, swapErr)
 				}
-			}
-		},
-		"ATokenThatIsNoneIsMalformed": func(t *testing.T, r onRooms) {
-			r.put(t, "a", map[string]any{"lockToken": "1", "lockOwner": "s/1"})
-			if _, err := locksFor(t, r, 0).Acquire(t.Context(), "a", "s/2"); !errors.Is(err, lease.ErrMalformed) {
-				t.Errorf("err = %v, want ErrMalformed", err)
 			}
 		},
 		"AnUnreadableExpiryIsOneTTLAfterTheLastUpdate": func(t *testing.T, r onRooms) {

@@ -1,11 +1,11 @@
 package repo
 
 import (
-	"fmt"
 	"time"
 
 	"cloud.google.com/go/firestore"
 
+	"taskguard/lease"
 	"taskguard/lease/documentlock"
 )
 
@@ -19,7 +19,10 @@ func (c roomCodec) decode(snap *firestore.DocumentSnapshot) (documentlock.Lock, 
 	data := snap.Data()
 	l, err := c.decodeLock(data, snap)
 	if err != nil {
-		return documentlock.Lock{}, fmt.Errorf("repo: room: %w", err)
+		// Rooms' tokens are of the time, so there is a safe value, and with it the
+		// room can be unlocked and swept.
+		c.warn(snap, "lockToken", data["lockToken"])
+		l.Token = lease.Fresh(snap.UpdateTime).Token
 	}
 	l.Finished, _ = data["finished"].(bool)
 	lock := documentlock.Lock{Lease: l}

@@ -18,9 +18,9 @@ const queryTimeout = 15 * time.Second
 
 // Lapsed reads up to limit documents whose lockExpiresAt, a string, lies before
 // Firestore's time, the oldest first. One read and one query, within 15 s;
-// Firestore's automatic index of the field serves it. One that is malformed, or
-// whose id CheckID refuses, is skipped with a warning.
-func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]documentlock.Found, error) {
+// Firestore's automatic index of the field serves it. One whose id no room can
+// have is skipped with a warning.
+func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]documentlock.Change, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	now, err := r.documents.now(ctx)
@@ -32,21 +32,21 @@ func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]documentlock.Found, er
 		Where("lockExpiresAt", "<", timeValue(now)).
 		OrderBy("lockExpiresAt", firestore.Asc).
 		Limit(limit)
-	var found []documentlock.Found
+	var found []documentlock.Change
 	skipped := skips{log: r.documents.log, by: "sweep"}
 	_, err = r.query(ctx, query, func(snap *firestore.DocumentSnapshot) {
 		if c, err := r.cell(snap, asked); err != nil {
 			skipped.add(ctx, snap.Ref.ID, err)
 		} else {
-			found = append(found, documentlock.Found{Room: snap.Ref.ID, Cell: c})
+			found = append(found, documentlock.Change{Room: snap.Ref.ID, Cell: c})
 		}
 	})
 	skipped.end(ctx)
 	return found, err
 }
 
-// Current is one read and one query, within 15 s. A malformed document counts as
-// none: nobody can prove to hold that room.
+// Current is one read and one query, within 15 s. A document whose id no
+// room can have counts as none.
 func (r *Rooms) Current(ctx context.Context) (documentlock.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -86,7 +86,7 @@ func (r *Rooms) query(ctx context.Context, q firestore.Query, each func(*firesto
 
 // Watch is one stream for the whole collection, which Google's client opens
 // again by itself where it breaks; that is silent, and takes up to a minute. A
-// document that turns malformed counts as deleted; what is skipped is said in
+// document whose id no room can have is skipped, which is said in
 // the log. each is called in this goroutine.
 func (r *Rooms) Watch(ctx context.Context, each func(documentlock.Snapshot)) error {
 	ctx, cancel := context.WithCancel(ctx) // ends the stream: its Stop is not safe beside Next

@@ -3,6 +3,7 @@ package repo
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -94,8 +95,11 @@ func TestCurrentReadsAllThereIs(t *testing.T) {
 		lock := locked(t, locksFor(t, r, 0), "a", "s/1")
 		r.put(t, "b", map[string]any{"lockToken": "one", "lockOwner": "s/2"})
 		full, err := r.Current(t.Context())
-		if err != nil || shown(full) != "true [a true s/1]" || full.At.Before(lock.At) {
-			t.Errorf("%s at %v, %v; want the one that can be made out", shown(full), full.At, err)
+		if err != nil || shown(full) != "true [a true s/1 b true s/2]" || full.At.Before(lock.At) {
+			t.Errorf("%s at %v, %v; want both", shown(full), full.At, err)
+		}
+		if lock.At.Before(empty.At) {
+			t.Errorf("the empty one is dated %v after what came later", empty.At.Sub(lock.At))
 		}
 	})
 }
@@ -109,7 +113,7 @@ func TestWhatCannotBeMadeOutIsSkippedWithABoundedWarning(t *testing.T) {
 		r.documents.log = slog.New(slog.NewTextHandler(&log, nil))
 		r.put(t, "__x", map[string]any{})
 		for i := range maxWarnings + 5 {
-			r.put(t, fmt.Sprint("bad-", i), map[string]any{"lockToken": -1, "lockExpiresAt": "1999-01-01T00:00:00.000Z"})
+			r.put(t, fmt.Sprint("bad\x01-", i), map[string]any{"lockExpiresAt": "1999-01-01T00:00:00.000Z"})
 		}
 		r.put(t, "good", map[string]any{"lockOwner": "s/1", "lockExpiresAt": "1999-01-02T00:00:00.000Z"})
 		found, err := r.Lapsed(t.Context(), 100)
@@ -125,7 +129,7 @@ func TestWhatCannotBeMadeOutIsSkippedWithABoundedWarning(t *testing.T) {
 			t.Errorf("watched: %+v", changes)
 		}
 		for _, c := range changes {
-			if strings.HasPrefix(c.Room, "bad-") && c.Cell.Exists {
+			if strings.HasPrefix(c.Room, "bad") && c.Cell.Exists {
 				t.Errorf("%+v; want it as if it were not", c)
 			}
 		}
@@ -218,4 +222,22 @@ func locked(t testing.TB, l *documentlock.Locks, room, owner string) documentloc
 		t.Fatalf("acquire %s as %s: %+v, %v", room, owner, s, err)
 	}
 	return s
+}
+
+// A room whose token others have spoilt is nobody's to edit by hand.
+func TestARoomWhoseTokenIsNoIntegerIsHeldAndCanBeUnlocked(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		r := openRooms(t, b)
+		locks := locksFor(t, r, 0)
+		r.put(t, "a", map[string]any{"lockToken": "one", "lockOwner": "s/1", "lockExpiresAt": "9999-01-01T00:00:00.000Z"})
+		if _, err := locks.Acquire(t.Context(), "a", "s/2"); !errors.As(err, new(*documentlock.HeldError)) {
+			t.Errorf("acquire: %v; want it held", err)
+		}
+		if broken, err := locks.Break(t.Context(), "a"); !broken || err != nil {
+			t.Fatal(broken, err)
+		}
+		if lock := locked(t, locks, "a", "s/2"); lock.Lock.Token < lock.At.Add(-time.Minute).UnixMicro() {
+			t.Errorf("token %d; want one of the time", lock.Lock.Token)
+		}
+	})
 }

@@ -99,6 +99,7 @@ func (s Service) shut(ctx context.Context, server *http.Server) {
 func Main(ctx context.Context, port int, project, emulator string, serve func(ctx context.Context, project string, l net.Listener) error) (int, error) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process
 	if project == "" {
 		var err error
 		if project, err = projectHere(ctx, emulator); err != nil {

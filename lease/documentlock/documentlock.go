@@ -16,6 +16,9 @@ const (
 	DefaultTTL = 30 * time.Second
 	// MaxRoom is the length of a room's id, in bytes.
 	MaxRoom = 512
+	// unlockedFor is how long a record says that an operator took the lock away: a
+	// feed's stream may be away for a minute.
+	unlockedFor = 2 * time.Minute
 	// timeout bounds one operation: a heartbeat is due each 10 s.
 	timeout = 8 * time.Second
 )
@@ -179,7 +182,7 @@ func (l *Locks) Break(ctx context.Context, room string) (broken bool, err error)
 		}
 		theirs = c.Doc.Grant()
 		next := lease.Break(c.Doc.Lease)
-		next.ExpiresAt = c.At // where the sweep will find it
+		next.ExpiresAt = c.At.Add(unlockedFor) // where a sweep will find it, but not the next
 		return Lock{Lease: next, Unlocked: true}, nil
 	}, func(lock Lock) bool { return !lock.HeldBy(theirs) })
 	if errors.Is(err, ErrNotLocked) {

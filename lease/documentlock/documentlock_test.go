@@ -167,6 +167,10 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 		if _, err := l.Break(t.Context(), "r"); err != nil {
 			t.Fatal(err)
 		}
+		time.Sleep(unlockedFor) // in which feeds learn whose doing it was
+		if n, err := l.Sweep(t.Context(), s); err != nil || n != 0 || len(s.records) != 1 {
+			t.Errorf("swept %d, %v; records %v", n, err, s.records)
+		}
 		time.Sleep(time.Second)
 		if n, err := l.Sweep(t.Context(), s); err != nil || n != 1 || len(s.records) != 0 {
 			t.Errorf("swept %d, %v; records %v", n, err, s.records)

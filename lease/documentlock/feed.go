@@ -65,14 +65,19 @@ const defaultPoll = 30 * time.Second
 // Feed tells subscribers who holds their rooms, from a store's change stream and
 // from timers at the expiries. Whatever is learnt of a room, by whatever way, is
 // ordered by the store's time of it, and what is not newer is dropped. It
-// remembers the rooms that are subscribed to and no others. It is safe for
-// concurrent use.
+// remembers the rooms that are subscribed to and no others, and where there are
+// none it asks the store for nothing. It is safe for concurrent use.
+//
+// A reason is what this feed can tell: of a record that is gone it says expired
+// where the last expiry that it knew has passed, also if a holder whose heartbeats
+// it had missed has released it.
 type Feed struct {
 	locks   *Locks
 	watcher Watcher
 	poll    time.Duration
 	log     *slog.Logger
 	wake    chan struct{} // capacity 1: a room is due before armed
+	readers chan struct{} // capacity 1: there is a room again
 
 	mu    sync.Mutex
 	rooms map[string]*room
@@ -87,7 +92,7 @@ func NewFeed(l *Locks, w Watcher, o FeedOptions) *Feed {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Feed{locks: l, watcher: w, poll: o.Poll, log: o.Log, wake: make(chan struct{}, 1), rooms: map[string]*room{}}
+	return &Feed{locks: l, watcher: w, poll: o.Poll, log: o.Log, wake: make(chan struct{}, 1), readers: make(chan struct{}, 1), rooms: map[string]*room{}}
 }
 
 // apply takes what a snapshot says of the rooms that are subscribed to.
@@ -122,9 +127,6 @@ func (f *Feed) learn(r *room, c lease.Cell[Lock]) {
 // rouse sees to it that Run does not miss when r is due. The caller has mu.
 func (f *Feed) rouse(r *room) {
 	if !r.due.IsZero() && (f.armed.IsZero() || r.due.Before(f.armed)) {
-		select {
-		case f.wake <- struct{}{}:
-		default:
-		}
+		nudge(f.wake)
 	}
 }

@@ -107,6 +107,14 @@ func (n *newsroom) watched() int {
 	return n.watches
 }
 
+// watching is how many streams are open.
+func (n *newsroom) watching() int {
+	synctest.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.streams)
+}
+
 func TestFeed(t *testing.T) {
 	for about, cases := range map[string]map[string]func(t *testing.T, n *newsroom){
 		"Events": eventCases, "Run": runCases, "Subscription": subscriptionCases,

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/lease/leasetest"
 )
 
 // shaky is a store every call to which takes up to 20 ms each way.
@@ -51,7 +52,7 @@ func (s *shaky) Swap(ctx context.Context, room string, prev lease.Cell[Lock], ne
 	return c, err
 }
 
-func (s *shaky) Lapsed(ctx context.Context, limit int) ([]Found, error) {
+func (s *shaky) Lapsed(ctx context.Context, limit int) ([]Change, error) {
 	s.trip()
 	defer s.trip()
 	return s.store.Lapsed(ctx, limit)
@@ -170,7 +171,7 @@ type counted struct {
 	n *int
 }
 
-func (c counted) Lapsed(ctx context.Context, limit int) ([]Found, error) {
+func (c counted) Lapsed(ctx context.Context, limit int) ([]Change, error) {
 	found, err := c.Finder.Lapsed(ctx, limit)
 	*c.n = len(found)
 	return found, err
@@ -247,4 +248,33 @@ func TestTokensGrowWhateverHappens(t *testing.T) {
 	if deleted < 100 {
 		t.Errorf("%d deletions, want many", deleted)
 	}
+}
+
+// Nobody waits for hours where the store is dark, and no log line is a book.
+func TestASweepOfADarkStoreGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := open(t)
+		for i := range sweepBatch {
+			acquire(t, l, fmt.Sprint("r", i), "s/1")
+		}
+		time.Sleep(time.Minute)
+		began := time.Now()
+		swept, err := on(t, leasetest.NewFaulty(s, leasetest.Always(leasetest.Dark))).Sweep(t.Context(), s)
+		if took := time.Since(began); swept != 0 || !errors.Is(err, lease.ErrUnavailable) || took > sweepTimeout || len(err.Error()) > 500 {
+			t.Errorf("swept %d in %v: %v", swept, took, err)
+		}
+	})
+}
+
+func TestASweepGoesOnUntilNothingIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := open(t)
+		for i := range 2*sweepBatch + 1 {
+			acquire(t, l, fmt.Sprint("r", i), "s/1")
+		}
+		time.Sleep(time.Minute)
+		if swept, err := l.Sweep(t.Context(), s); err != nil || swept != 2*sweepBatch+1 || len(s.records) != 0 {
+			t.Errorf("swept %d, %v; %d left", swept, err, len(s.records))
+		}
+	})
 }

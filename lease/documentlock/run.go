@@ -2,6 +2,7 @@ package documentlock
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -28,16 +29,19 @@ func (f *Feed) Run(ctx context.Context) {
 	f.expiries(ctx)
 }
 
-// stream applies the store's change stream.
+// stream applies the store's change stream, while there are readers.
 func (f *Feed) stream(ctx context.Context) {
 	state := health{log: f.log, of: "change stream"}
 	backoff := leastBackoff
-	for {
-		err := f.watcher.Watch(ctx, func(s Snapshot) {
+	for f.awaitReaders(ctx) {
+		err := f.watch(ctx, func(s Snapshot) {
 			state.good(ctx)
 			backoff = leastBackoff
 			f.apply(s)
 		})
+		if errors.Is(err, errIdle) {
+			continue
+		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -47,6 +51,46 @@ func (f *Feed) stream(ctx context.Context) {
 		}
 		backoff = min(2*backoff, mostBackoff)
 	}
+}
+
+// errIdle ends a stream that nobody needs.
+var errIdle = errors.New("documentlock: no readers")
+
+// watch is the Watcher's, until nobody has read for a poll or two: a stream costs a
+// read for each change of any room.
+func (f *Feed) watch(ctx context.Context, each func(Snapshot)) error {
+	ctx, end := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer end(nil)
+	watching.Go(func() {
+		for idle := 0; idle < 2; {
+			if !wait(ctx, f.poll) {
+				return
+			}
+			if idle++; !f.idle() {
+				idle = 0
+			}
+		}
+		end(errIdle)
+	})
+	err := f.watcher.Watch(ctx, each)
+	if cause := context.Cause(ctx); errors.Is(cause, errIdle) {
+		return cause
+	}
+	return err
+}
+
+// awaitReaders reports false when ctx has ended before anybody reads.
+func (f *Feed) awaitReaders(ctx context.Context) bool {
+	for f.idle() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-f.readers:
+		}
+	}
+	return ctx.Err() == nil
 }
 
 // polling reads all now and then, so that what a stream has missed, or one that

@@ -72,6 +72,8 @@ var runCases = map[string]func(t *testing.T, n *newsroom){
 	},
 	"SubscribingWhileTheStreamIsDownGivesTheCurrentStateAndExpiries": func(t *testing.T, n *newsroom) {
 		n.start(t)
+		n.subscribe(t, "other")
+		synctest.Wait()
 		n.interrupt()
 		acquire(t, n.locks, "r", "s/1")
 		sub := n.subscribe(t, "r")
@@ -107,6 +109,48 @@ var runCases = map[string]func(t *testing.T, n *newsroom){
 		time.Sleep(20 * time.Second)
 		want(t, sub, "expired false") // by what was known of it
 	},
+	"NothingIsWatchedForNobody": func(t *testing.T, n *newsroom) { // each change would cost a reading
+		n.start(t)
+		time.Sleep(time.Hour)
+		if n.watched() != 0 {
+			t.Fatal("a stream without a reader")
+		}
+		sub := n.subscribe(t, "r")
+		time.Sleep(time.Hour)
+		if n.watched() != 1 || n.watching() != 1 {
+			t.Errorf("%d streams, %d open; want one", n.watched(), n.watching())
+		}
+		sub.Close()
+		time.Sleep(2 * time.Minute)
+		if n.watching() != 0 {
+			t.Error("the stream is open for nobody")
+		}
+		acquire(t, n.locks, "r", "s/1")
+		sub = n.subscribe(t, "r")
+		want(t, sub, "current true")
+		n.release(t)
+		want(t, sub, "released false")
+		if n.log.Len() > 0 {
+			t.Errorf("logged: %s", &n.log)
+		}
+	},
+	"AnOperatorsUnlockIsToldAsSuchAlsoAfterASweep": func(t *testing.T, n *newsroom) {
+		n.start(t)
+		acquire(t, n.locks, "r", "s/1")
+		sub := n.subscribe(t, "r")
+		want(t, sub, "current true")
+		n.interrupt()
+		if ok, err := n.locks.Break(t.Context(), "r"); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		time.Sleep(time.Second)
+		if _, err := n.locks.Sweep(t.Context(), n.store); err != nil {
+			t.Fatal(err)
+		}
+		n.resume()
+		time.Sleep(35 * time.Second)
+		want(t, sub, "unlocked false")
+	},
 	"NothingIsPolledForNobody": func(t *testing.T, n *newsroom) {
 		n.start(t)
 		time.Sleep(time.Hour + time.Second)
@@ -122,6 +166,8 @@ var runCases = map[string]func(t *testing.T, n *newsroom){
 	},
 	"AStreamThatFailsIsOpenedAgainMoreAndMoreSeldom": func(t *testing.T, n *newsroom) {
 		n.start(t)
+		n.subscribe(t, "r")
+		synctest.Wait()
 		n.interrupt()
 		for _, pause := range []int{1, 2, 4, 8, 16, 30, 30, 30} {
 			synctest.Wait()
@@ -137,14 +183,14 @@ var runCases = map[string]func(t *testing.T, n *newsroom){
 				t.Errorf("opened %d times after %d s, want once", got-before, pause)
 			}
 		}
-		if got := n.log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN") {
-			t.Errorf("log %s; want one warning", got)
+		if got := n.log.String(); strings.Count(got, "\n") != 2 || strings.Count(got, "level=WARN") != 2 {
+			t.Errorf("log %s; want one warning each of stream and poll", got)
 		}
 		n.resume()
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
-		if got := n.log.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "level=INFO") {
-			t.Errorf("log %s; want that it is back", got)
+		if got := n.log.String(); strings.Count(got, "\n") != 4 || strings.Count(got, "level=INFO") != 2 {
+			t.Errorf("log %s; want that both are back", got)
 		}
 		n.interrupt()
 		synctest.Wait()

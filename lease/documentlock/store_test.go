@@ -103,16 +103,16 @@ func (s *store) put(room string, l Lock) {
 	s.commit(room, l)
 }
 
-func (s *store) Lapsed(_ context.Context, limit int) ([]Found, error) {
+func (s *store) Lapsed(_ context.Context, limit int) ([]Change, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var found []Found
+	var found []Change
 	for _, room := range slices.Sorted(maps.Keys(s.records)) {
 		if c := s.cell(room, time.Now()); !c.Doc.ExpiresAt.IsZero() && c.Doc.ExpiresAt.Before(c.At) { // a field that is missing is in no index
-			found = append(found, Found{room, c})
+			found = append(found, Change{room, c})
 		}
 	}
-	slices.SortStableFunc(found, func(a, b Found) int {
+	slices.SortStableFunc(found, func(a, b Change) int {
 		return cmp.Compare(a.Cell.Doc.ExpiresAt.UnixNano(), b.Cell.Doc.ExpiresAt.UnixNano())
 	})
 	return found[:min(limit, len(found))], nil

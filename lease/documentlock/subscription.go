@@ -47,6 +47,7 @@ func (f *Feed) enter(id string) *room {
 	if r == nil {
 		r = &room{id: id, subs: map[*Subscription]struct{}{}}
 		f.rooms[id] = r
+		nudge(f.readers)
 	}
 	r.uses++
 	return r
@@ -69,9 +70,12 @@ func (s *Subscription) tell(e Event) {
 	s.rouse()
 }
 
-func (s *Subscription) rouse() {
+func (s *Subscription) rouse() { nudge(s.news) }
+
+// nudge lets whoever waits for c, of capacity 1, look again.
+func nudge(c chan struct{}) {
 	select {
-	case s.news <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

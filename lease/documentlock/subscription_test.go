@@ -68,6 +68,20 @@ var subscriptionCases = map[string]func(t *testing.T, n *newsroom){
 			t.Errorf("%d rooms, want none", len(n.feed.rooms))
 		}
 	},
+	"ARoomThatIsLeftWhileAnotherSubscribesIsNotForgotten": func(t *testing.T, n *newsroom) {
+		n.start(t)
+		a := n.subscribe(t, "r")
+		n.faulty.SetPlan(leasetest.Every(leasetest.Load, leasetest.SlowReply))
+		subscribed := make(chan *Subscription)
+		go func() { subscribed <- n.subscribe(t, "r") }()
+		synctest.Wait()
+		a.Close()
+		b := <-subscribed
+		want(t, b, "current false")
+		n.faulty.SetPlan(nil)
+		acquire(t, n.locks, "r", "s/1")
+		want(t, b, "acquired true")
+	},
 	"ARoomThatCannotBeHasNoSubscription": func(t *testing.T, n *newsroom) {
 		for _, room := range []string{"", strings.Repeat("x", MaxRoom+1)} {
 			if _, err := n.feed.Subscribe(t.Context(), room); !errors.Is(err, lease.ErrInvalidKey) {

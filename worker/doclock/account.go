@@ -32,7 +32,7 @@ type Accounts struct {
 
 // Owner is "oidc/" and the token's subject, percent-encoded so that no subject
 // looks like another's with a client's name.
-func (a Accounts) Owner(_ http.ResponseWriter, r *http.Request) (string, error) {
+func (a Accounts) Owner(_ http.ResponseWriter, r *http.Request, _ bool) (string, error) {
 	if len(r.Header["Authorization"]) == 0 {
 		if tokens := offered(r); len(tokens) == 1 {
 			r = r.WithContext(r.Context()) // a copy, whose header is to be another

@@ -138,7 +138,7 @@ func (f fixed) Subject(*http.Request) (string, error) {
 
 func TestNoSubjectLooksLikeAnothersClient(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
-	owner, err := doclock.Accounts{Verifier: fixed("a/tab")}.Owner(nil, r)
+	owner, err := doclock.Accounts{Verifier: fixed("a/tab")}.Owner(nil, r, false)
 	if err != nil || owner != "oidc/a%2Ftab" {
 		t.Errorf("got %q, %v", owner, err)
 	}

@@ -66,6 +66,7 @@ func (s *Server) lock(operation string, do func(ctx context.Context, q question,
 		}
 		var body any
 		if err == nil {
+			defer s.Pass()() // until the answer is written; half a request holds up no stop
 			body, err = do(r.Context(), q, c)
 		}
 		status := http.StatusOK
@@ -80,13 +81,15 @@ func (s *Server) lock(operation string, do func(ctx context.Context, q question,
 	}
 }
 
-// ask says who asks for which room, or why they may not.
+// ask says who asks for which room, or why they may not. Who proves nothing is
+// nobody, with an empty owner, except for POST, which begins a session: so of a
+// page's first requests only one does.
 func (s *Server) ask(c echo.Context) (q question, err error) {
 	r := c.Request()
 	if s.sites.Check(r) != nil {
 		return q, errCrossSite
 	}
-	owner, err := s.sessions.Owner(c.Response(), r)
+	owner, err := s.sessions.Owner(c.Response(), r, r.Method == http.MethodPost)
 	if err != nil {
 		return q, err
 	}
@@ -98,7 +101,10 @@ func (s *Server) ask(c echo.Context) (q question, err error) {
 	if err != nil {
 		return q, err
 	}
-	return question{room: room, owner: owner + client}, nil
+	if owner != "" {
+		owner += client
+	}
+	return question{room: room, owner: owner}, nil
 }
 
 // drained reads the body and forgets it, so that the connection can go on.

@@ -64,7 +64,7 @@ func file(name string, data []byte) echo.HandlerFunc {
 			h.Set("Content-Type", kind)
 		}
 		h.Set("ETag", tag)
-		h.Set("Cache-Control", "no-cache")
+		h.Set("Cache-Control", "private, no-cache") // with the page comes a session
 		http.ServeContent(c.Response(), c.Request(), name, time.Time{}, bytes.NewReader(data))
 		return nil
 	}

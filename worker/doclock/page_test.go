@@ -25,7 +25,7 @@ func TestThePageAndItsFilesAreServedAsTheyAre(t *testing.T) {
 		}
 		got := b.do(http.MethodGet, path, http.NoBody)
 		tag := got.header.Get("ETag")
-		if got.header.Get("Content-Type") != kind || got.header.Get("Cache-Control") != "no-cache" || tag == "" {
+		if got.header.Get("Content-Type") != kind || got.header.Get("Cache-Control") != "private, no-cache" || tag == "" {
 			t.Errorf("%s: %v", path, got.header)
 		}
 		if got.status != http.StatusOK || got.body != string(bytes.TrimSpace(want)) {

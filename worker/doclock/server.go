@@ -31,9 +31,10 @@ type Feed interface {
 
 // Sessions tell who asks; Cookies and Accounts are two.
 type Sessions interface {
-	// Owner answers whom r proves to be, never empty. It may set headers of w. Its
-	// error matches ErrSession or one of taskauth's, and holds nothing of r.
-	Owner(w http.ResponseWriter, r *http.Request) (string, error)
+	// Owner answers whom r proves to be: empty where that is nobody and it is not
+	// to begin a session. It may set headers of w. Its error matches ErrSession or
+	// one of taskauth's, and holds nothing of r.
+	Owner(w http.ResponseWriter, r *http.Request, begin bool) (string, error)
 	// Begin sees to it that who loads the page can go on from there.
 	Begin(w http.ResponseWriter, r *http.Request)
 }
@@ -67,7 +68,6 @@ type Server struct {
 	o                    Options
 	work                 context.Context // of all sockets; see NewServer
 	sites                http.CrossOriginProtection
-	rooms                audiences
 	echo                 *echo.Echo
 	log                  *slog.Logger
 }

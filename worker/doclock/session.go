@@ -28,9 +28,12 @@ const (
 // mac is HMAC-SHA256 of what stands before it. Instances that share the secret
 // know each other's sessions; nothing is stored.
 //
-// Who has no cookie is given a new session. A cookie that is forged, altered or
-// expired is ErrSession, so that nobody who believes to hold a lock silently
-// becomes somebody else; loading the page replaces it.
+// Who has no cookie is nobody, until a POST or the page begins a session. A cookie
+// that is forged, altered or expired is ErrSession, once, and taken away: so nobody
+// who believes to hold a lock silently becomes somebody else. Two valid sessions at
+// once are ErrSession, too: one of them was set by somebody else, such as a
+// neighbouring subdomain, which a cookie cannot keep out. Serve the document lock
+// on a domain whose subdomains are all your own.
 type Cookies struct {
 	secret []byte
 }
@@ -44,12 +47,15 @@ func NewCookies(secret []byte) (*Cookies, error) {
 }
 
 // Owner is "session/" and the session's id.
-func (k *Cookies) Owner(w http.ResponseWriter, r *http.Request) (string, error) {
+func (k *Cookies) Owner(w http.ResponseWriter, r *http.Request, begin bool) (string, error) {
 	id, there := k.find(w, r)
 	switch {
 	case id != "":
 	case there:
+		http.SetCookie(w, &http.Cookie{Name: CookieName, Path: "/", MaxAge: -1})
 		return "", ErrSession
+	case !begin:
+		return "", nil
 	default:
 		id = rand.Text()
 		k.set(w, r, id)
@@ -64,11 +70,12 @@ func (k *Cookies) Begin(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// find is the id of the first valid session that r carries, renewed if half of
-// its life has passed; there says that r carries a session's cookie at all. It
-// reads the header itself: net/http drops a cookie with a character that it does
-// not like, which would then be none.
+// find is the id of the one valid session that r carries, renewed if half of its
+// life has passed; there says that r carries a session's cookie at all. It reads
+// the header itself: net/http drops a cookie with a character that it does not
+// like, which would then be none.
 func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (id string, there bool) {
+	var age time.Duration
 	for _, line := range r.Header["Cookie"] {
 		for part := range strings.SplitSeq(line, ";") {
 			name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
@@ -76,17 +83,19 @@ func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (id string, there
 				continue
 			}
 			there = true
-			id, age := k.read(value)
-			if id == "" {
-				continue
+			another, since := k.read(value)
+			if another != "" && id != "" && another != id {
+				return "", true
 			}
-			if age >= sessionLife/2 {
-				k.set(w, r, id)
+			if another != "" {
+				id, age = another, since
 			}
-			return id, true
 		}
 	}
-	return "", there
+	if age >= sessionLife/2 {
+		k.set(w, r, id)
+	}
+	return id, there
 }
 
 // read is the id that a cookie's value proves, and since when; empty: it proves
@@ -119,6 +128,12 @@ func (k *Cookies) set(w http.ResponseWriter, r *http.Request, id string) {
 	http.SetCookie(w, &http.Cookie{
 		Name: CookieName, Value: signed + "." + k.mac(signed), Path: "/", MaxAge: int(sessionLife.Seconds()),
 		HttpOnly: true, SameSite: http.SameSiteLaxMode,
-		Secure: r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https"),
+		Secure: r.TLS != nil || forwardedTLS(r),
 	})
+}
+
+// forwardedTLS says that the client came to the outermost proxy by https.
+func forwardedTLS(r *http.Request) bool {
+	proto, _, _ := strings.Cut(r.Header.Get("X-Forwarded-Proto"), ",")
+	return strings.EqualFold(strings.TrimSpace(proto), "https")
 }

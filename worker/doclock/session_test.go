@@ -54,7 +54,7 @@ func visit(t testing.TB, h http.Handler, method, path, cookie string, header ...
 // begun is a session's cookie, as a browser sends it.
 func begun(t testing.TB, h http.Handler) string {
 	t.Helper()
-	_, _, c := visit(t, h, http.MethodGet, lockPath, "")
+	_, _, c := visit(t, h, http.MethodGet, "/", "")
 	if c == nil {
 		t.Fatal("no session was begun")
 		return ""
@@ -62,9 +62,9 @@ func begun(t testing.TB, h http.Handler) string {
 	return c.Name + "=" + c.Value
 }
 
-func TestWhoHasNoSessionIsGivenOne(t *testing.T) {
+func TestThePageAndAPostBeginASession(t *testing.T) {
 	h := memory(t, cookies(t))
-	for _, at := range [][2]string{{http.MethodGet, "/"}, {http.MethodGet, lockPath}, {http.MethodPost, lockPath + "?x"}, {http.MethodDelete, "/api/documents/other/lock"}} {
+	for _, at := range [][2]string{{http.MethodGet, "/"}, {http.MethodPost, lockPath + "?x"}} {
 		status, body, c := visit(t, h, at[0], at[1], "other=1")
 		if status != http.StatusOK || c == nil {
 			t.Fatalf("%v: %d %s, cookie %v", at, status, body, c)
@@ -81,14 +81,66 @@ func TestWhoHasNoSessionIsGivenOne(t *testing.T) {
 	}
 }
 
+// So of a page's first requests, sent at once, one begins the session.
+func TestWhoOnlyLooksStaysNobody(t *testing.T) {
+	h := memory(t, cookies(t))
+	holder := begun(t, h)
+	for _, at := range []struct {
+		method, path string
+		status       int
+		body         string
+	}{
+		{http.MethodGet, lockPath, http.StatusOK, free},
+		{http.MethodPut, lockPath, http.StatusNotFound, notFound},
+		{http.MethodDelete, lockPath, http.StatusOK, `{"success":true,"message":"ロックは既に解放されています。"}`},
+		{http.MethodGet, lockPath + "/confirm?token=1", http.StatusNotFound, notFound},
+		{http.MethodPost, lockPath, http.StatusOK, ""},
+		{http.MethodPut, lockPath, http.StatusForbidden, ""},
+		{http.MethodDelete, lockPath, http.StatusForbidden, ""},
+	} {
+		cookie, nobody := "", at.method != http.MethodPost
+		if !nobody {
+			cookie = holder
+		}
+		status, body, set := visit(t, h, at.method, at.path, cookie, doclock.ClientHeader, "tab")
+		if status != at.status || at.body != "" && body != at.body || set != nil {
+			t.Errorf("%s %s: %d %s, cookie %v", at.method, at.path, status, body, set)
+		}
+	}
+}
+
+// A neighbouring subdomain can set a cookie here, a genuine one of its own.
+func TestTwoSessionsAtOnceAreNone(t *testing.T) {
+	h := memory(t, cookies(t))
+	victim, attacker := begun(t, h), begun(t, h)
+	if status, body, _ := visit(t, h, http.MethodPost, lockPath, attacker+"; "+victim); status != http.StatusUnauthorized || body != badSession {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, body, _ := visit(t, h, http.MethodPost, lockPath, victim+"; "+victim); status != http.StatusOK {
+		t.Errorf("the same one twice: %d %s", status, body)
+	}
+}
+
 func TestOverTLSTheCookieIsSecure(t *testing.T) {
 	h := memory(t, cookies(t))
 	if _, _, c := visit(t, h, http.MethodGet, "/", "", "X-Forwarded-Proto", "https"); c == nil || !c.Secure {
 		t.Errorf("behind a front end: %+v", c)
 	}
+	if _, _, c := visit(t, h, http.MethodGet, "/", "", "X-Forwarded-Proto", "https, http"); c == nil || !c.Secure {
+		t.Errorf("behind two front ends: %+v", c)
+	}
+	if _, _, c := visit(t, h, http.MethodGet, "/", "", "X-Forwarded-Proto", "http, https"); c == nil || c.Secure {
+		t.Errorf("behind two front ends, the first of which was asked in clear: %+v", c)
+	}
 	if _, _, c := visit(t, h, http.MethodGet, "https://doclock.example/", ""); c == nil || !c.Secure {
 		t.Errorf("over TLS itself: %+v", c)
 	}
+}
+
+// takenAway reports whether a cookie is taken away, so that the next POST begins a
+// session.
+func takenAway(c *http.Cookie) bool {
+	return c != nil && c.MaxAge < 0 && c.Value == "" && c.Path == "/"
 }
 
 // Each of the eight bits at every position of a valid cookie.
@@ -100,7 +152,7 @@ func TestACookieWithAnyBitFlippedProvesNothing(t *testing.T) {
 		for bit := range 8 {
 			forged := cookie[:i] + string([]byte{cookie[i] ^ 1<<bit}) + cookie[i+1:]
 			status, body, set := visit(t, h, http.MethodPost, lockPath, forged)
-			if status != http.StatusUnauthorized || body != badSession || set != nil {
+			if status != http.StatusUnauthorized || body != badSession || !takenAway(set) {
 				t.Fatalf("bit %d of byte %d: %d %s, cookie %v", bit, i-name, status, body, set)
 			}
 		}
@@ -129,7 +181,7 @@ func TestAForgedCookieProvesNothing(t *testing.T) {
 		"quoted":           doclock.CookieName + `="` + strings.TrimPrefix(valid, doclock.CookieName+"=") + `"`,
 	} {
 		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {
-			if status, body, set := visit(t, h, method, lockPath, cookie); status != http.StatusUnauthorized || body != badSession || set != nil {
+			if status, body, set := visit(t, h, method, lockPath, cookie); status != http.StatusUnauthorized || body != badSession || !takenAway(set) {
 				t.Errorf("%s: %s: %d %s, cookie %v", name, method, status, body, set)
 			}
 		}
@@ -169,7 +221,7 @@ func TestASessionEndsThirtyDaysAfterItWasRenewed(t *testing.T) {
 			t.Errorf("a second before its end: %d", status)
 		}
 		time.Sleep(time.Second)
-		if status, body, set := visit(t, h, http.MethodGet, lockPath, cookie); status != http.StatusUnauthorized || body != badSession || set != nil {
+		if status, body, set := visit(t, h, http.MethodGet, lockPath, cookie); status != http.StatusUnauthorized || body != badSession || !takenAway(set) {
 			t.Errorf("after 30 days: %d %s, cookie %v", status, body, set)
 		}
 		if status, _, _ := visit(t, h, http.MethodGet, lockPath, renewed); status != http.StatusOK {
@@ -184,8 +236,8 @@ func TestAShortSecretIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzSession sends any Cookie header: none but a valid one is a session of long
-// standing.
+// FuzzSession sends any Cookie header: none but a valid one has the valid one's
+// lock.
 func FuzzSession(f *testing.F) {
 	h := memory(f, cookies(f))
 	const signed = "v1.FUZZ.4102444800" // the same in each of the fuzzer's processes
@@ -193,16 +245,16 @@ func FuzzSession(f *testing.F) {
 	mac.Write([]byte(doclock.CookieName + "\n" + signed))
 	value := signed + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 	valid := doclock.CookieName + "=" + value
-	if status, _, set := visit(f, h, http.MethodGet, lockPath, valid); status != http.StatusOK || set != nil {
+	if status, _, set := visit(f, h, http.MethodPost, lockPath, valid); status != http.StatusOK || set != nil {
 		f.Fatalf("the valid one: %d, cookie %v", status, set)
 	}
 	for _, seed := range []string{"", valid, valid + ";", ";" + valid, valid + "; " + valid, strings.ToUpper(valid), value, doclock.CookieName + "=" + doclock.CookieName} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, cookie string) {
-		status, _, set := visit(t, h, http.MethodGet, lockPath, cookie)
+		status, body, _ := visit(t, h, http.MethodGet, lockPath, cookie)
 		switch {
-		case status == http.StatusOK && set == nil && !strings.Contains(cookie, value):
+		case strings.Contains(body, `"is_my_lock":true`) && !strings.Contains(cookie, value):
 			t.Fatalf("%q passes for a session", cookie)
 		case status == http.StatusUnauthorized && !strings.Contains(cookie, doclock.CookieName):
 			t.Fatalf("%q is no session's, and refused", cookie)

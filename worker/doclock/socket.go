@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
@@ -54,11 +53,11 @@ func (s *Server) subscribe(c echo.Context) error {
 		s.record(ctx, "subscribe", q.room, err, status, began)
 		return s.refuse(c, err)
 	}
-	defer s.leave(q.room)
+	defer s.End()
 	defer sub.Close()
 	conn, err := websocket.Accept(c.Response(), c.Request(), &websocket.AcceptOptions{Subprotocols: []string{Protocol}})
 	if err == nil {
-		s.serve(conn, sub, q.room)
+		s.serve(conn, sub)
 	}
 	s.record(ctx, "subscribe", q.room, nil, c.Response().Status, began) // what Accept refused it has answered
 	return nil
@@ -80,16 +79,10 @@ func (s *Server) attend(c echo.Context) (q question, sub *documentlock.Subscript
 	if err := s.Begin(s.o.MaxSockets); err != nil {
 		return q, nil, err
 	}
-	s.rooms.enter(q.room)
 	if sub, err = s.feed.Subscribe(r.Context(), q.room); err != nil {
-		s.leave(q.room)
+		s.End()
 	}
 	return q, sub, err
-}
-
-func (s *Server) leave(room string) {
-	s.rooms.leave(room)
-	s.End()
 }
 
 // sameHost says whether a WebSocket is asked for by a page of ours, or by no page:
@@ -105,14 +98,14 @@ func sameHost(r *http.Request) bool {
 
 // serve tells conn what sub has until either ends, the client is gone or the
 // process stops. conn is closed then.
-func (s *Server) serve(conn *websocket.Conn, sub *documentlock.Subscription, room string) {
+func (s *Server) serve(conn *websocket.Conn, sub *documentlock.Subscription) {
 	ctx, end := context.WithCancelCause(context.Background())
 	unhook := context.AfterFunc(s.work, func() { end(lifecycle.ErrStopping) })
 	defer unhook()
 	var reading, pinging sync.WaitGroup
 	reading.Go(func() { end(heard(conn)) })
 	pinging.Go(func() { end(s.ping(ctx, conn)) })
-	end(s.tell(ctx, conn, sub, room))
+	end(s.tell(ctx, conn, sub))
 	pinging.Wait()
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errGone):
@@ -137,14 +130,11 @@ func heard(conn *websocket.Conn) error {
 }
 
 // tell writes the events, the current state first.
-func (s *Server) tell(ctx context.Context, conn *websocket.Conn, sub *documentlock.Subscription, room string) error {
+func (s *Server) tell(ctx context.Context, conn *websocket.Conn, sub *documentlock.Subscription) error {
 	for {
 		e, err := sub.Next(ctx)
 		if err != nil {
 			return err
-		}
-		if e.Reason == documentlock.Unlocked && s.rooms.first(room, e.Version) {
-			s.log.LogAttrs(ctx, slog.LevelInfo, "unlocked by an operator", slog.String("room_hash", documentlock.Hash(room)))
 		}
 		data, err := json.Marshal(messageOf(e))
 		if err != nil {

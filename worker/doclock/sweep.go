@@ -15,6 +15,7 @@ func (s *Server) sweep(c echo.Context) error {
 	err := s.admit(r)
 	swept := 0
 	if err == nil {
+		defer s.Pass()()
 		swept, err = s.sweepOnce(r.Context())
 	}
 	status := http.StatusOK

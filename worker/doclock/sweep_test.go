@@ -60,7 +60,7 @@ func TestTheTickerSweeps(t *testing.T) {
 // torn finds a room that cannot be swept.
 type torn struct{}
 
-func (torn) Lapsed(context.Context, int) ([]documentlock.Found, error) {
+func (torn) Lapsed(context.Context, int) ([]documentlock.Change, error) {
 	return nil, errors.New(`repo: query "secret room": no index; projects/p/databases/d/documents/documentLocks/secret room`)
 }
 

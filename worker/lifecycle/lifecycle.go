@@ -32,9 +32,10 @@ type Lifecycle struct {
 	log   *slog.Logger
 	ready atomic.Bool
 
-	mu    sync.Mutex
-	begun int
-	ended chan struct{} // wakes Drain
+	mu      sync.Mutex
+	begun   int           // by Begin
+	passing int           // by Pass
+	ended   chan struct{} // wakes Drain
 }
 
 // New is the lifecycle of a server that stops when work ends.
@@ -90,10 +91,21 @@ func (l *Lifecycle) Begin(limit int) error {
 }
 
 // End ends what has begun.
-func (l *Lifecycle) End() {
+func (l *Lifecycle) End() { l.end(&l.begun) }
+
+// Pass counts a short request, which a stop waits for and does not refuse, until
+// the function that it returns is called.
+func (l *Lifecycle) Pass() (passed func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.begun--
+	l.passing++
+	return func() { l.end(&l.passing) }
+}
+
+func (l *Lifecycle) end(count *int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	*count--
 	select {
 	case l.ended <- struct{}{}:
 	default:
@@ -105,7 +117,7 @@ func (l *Lifecycle) End() {
 func (l *Lifecycle) Drain(ctx context.Context) (left int) {
 	for {
 		l.mu.Lock()
-		left = l.begun
+		left = l.begun + l.passing
 		l.mu.Unlock()
 		if left == 0 {
 			return 0
