@@ -39,11 +39,51 @@ type holdOptions struct {
 // hold runs a command under the lock of a project: seed 001's withProjectLock.
 //
 // The command has this process's own standard streams, a process group of its
-// own, and the terminal if this process has it. SIGINT, SIGTERM, SIGHUP and
-// SIGQUIT go to that group. When the lock is lost the group gets SIGTERM, and
+// own, and the terminal if this process has it. The signals that this process does
+// not ignore go to that group. When the lock is lost the group gets SIGTERM, and
 // SIGKILL before another can have the lock, where time is what was lost. What the
-// command leaves running is ended before the lock is released.
+// command leaves running is ended before the lock is released. What leaves the
+// group, by setsid or a shell's job control, is out of reach: it is not ended, and
+// may run on without the lock.
+//
+// What hold has to say is said beside all this: no reader of standard error
+// delays it.
 func hold(ctx context.Context, c *call) error {
+	// Received and given to nobody: what writes to a closed standard error would
+	// die of it. To ignore it would let the command inherit that.
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, syscall.SIGPIPE)
+	defer signal.Stop(broken)
+	signals := make(chan os.Signal, 8)
+	if wanted := forwarded(); len(wanted) > 0 {
+		signal.Notify(signals, wanted...)
+	}
+	defer signal.Stop(signals)
+	v := newVoice(c.err)
+	defer v.close()
+	c.err = v
+	err := ctx.Err() // of a signal that came before this listened
+	if err == nil {
+		err = c.hold(ctx, signals)
+	}
+	if code := report(ctx, v, c.name, err); code != exitDone {
+		return exitError{code, nil} // which has had its say
+	}
+	return nil
+}
+
+// forwarded are the signals for the command: an ignored one, as by nohup, is
+// ignored by the command too.
+func forwarded() (wanted []os.Signal) {
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2} {
+		if !signal.Ignored(s) {
+			wanted = append(wanted, s)
+		}
+	}
+	return wanted
+}
+
+func (c *call) hold(ctx context.Context, signals <-chan os.Signal) error {
 	o, command, err := c.holdFlags()
 	if err != nil {
 		return err
@@ -63,7 +103,7 @@ func hold(ctx context.Context, c *call) error {
 	}
 	defer c.listen(ctx, l, o)()
 	h := &holding{call: c, run: &program{path: path, args: command}}
-	return h.under(ctx, l, projectlock.AcquireOptions{TTL: o.ttl, Wait: o.wait})
+	return h.under(ctx, l, projectlock.AcquireOptions{TTL: o.ttl, Wait: o.wait}, signals)
 }
 
 // holdFlags are the flags, which end where the command begins.
@@ -79,7 +119,8 @@ func (c *call) holdFlags() (o holdOptions, command []string, _ error) {
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		c.help()
-		printTo(c.out, "\nEnvironment: GOOGLE_CLOUD_PROJECT, FIRESTORE_DATABASE, FIRESTORE_EMULATOR_HOST, DOCUMENT_LOCKS_COLLECTION (documentLocks); without a project, project/.lock alone\n")
+		printTo(c.out, "\nEnvironment: GOOGLE_CLOUD_PROJECT, FIRESTORE_DATABASE, FIRESTORE_EMULATOR_HOST, DOCUMENT_LOCKS_COLLECTION (documentLocks); without a project, project/.lock alone\n\n"+
+			"When the lock is lost, the command's process group is ended. What leaves the group, by setsid or a shell's job control, is not.\n")
 		return o, nil, err
 	case err != nil:
 		return o, nil, usageError(err.Error())
@@ -97,7 +138,7 @@ func (c *call) holdFlags() (o holdOptions, command []string, _ error) {
 // which it says.
 func (c *call) openRooms(ctx context.Context) (_ lease.Store[documentlock.Lock], closeAll func(), _ error) {
 	if c.value("GOOGLE_CLOUD_PROJECT") == "" && c.value(firestoreEmulator) == "" {
-		printTo(c.err, "taskguard hold: GOOGLE_CLOUD_PROJECT is not set: only programs on this machine are kept out, by project/.lock\n")
+		printTo(c.err, "taskguard hold: GOOGLE_CLOUD_PROJECT is not set: the lock is project/.lock, which keeps out programs on this machine, but none that holds the lock in Firestore\n")
 		return nil, func() {}, nil
 	}
 	p, err := c.place()
@@ -120,9 +161,9 @@ func (c *call) listen(ctx context.Context, l *projectlock.Locker, o holdOptions)
 		defer mu.Unlock()
 		switch {
 		case c.json:
-			_ = out.Encode(e) // what does not arrive on standard error can be told nowhere
+			_ = out.Encode(e) // a voice takes all
 		case e.Type == projectlock.FallbackEngaged && e.Reason != projectlock.Unsupported:
-			printTo(c.err, "taskguard hold: Firestore does not answer: only programs on this machine are kept out, by project/.lock\n")
+			printTo(c.err, "taskguard hold: Firestore does not answer: the lock is project/.lock, which keeps out programs on this machine, but none that still reaches Firestore\n")
 		}
 	})
 	if !o.telemetry {
@@ -146,10 +187,7 @@ type holding struct {
 }
 
 // under runs the command under l, and answers its exit code as an exitError.
-func (h *holding) under(ctx context.Context, l *projectlock.Locker, o projectlock.AcquireOptions) error {
-	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-	defer signal.Stop(signals)
+func (h *holding) under(ctx context.Context, l *projectlock.Locker, o projectlock.AcquireOptions, signals <-chan os.Signal) error {
 	// From here on a signal is the command's, and no end of ctx.
 	ctx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
@@ -185,7 +223,11 @@ func (h *holding) body(ctx context.Context, ls projectlock.Lease) (err error) {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
-	if err := h.run.start(env); err != nil {
+	err = h.run.start(env)
+	if signalled := signalError(0); errors.As(err, &signalled) {
+		return err
+	}
+	if err != nil {
 		return notStarted(h.run.args[0], err)
 	}
 	h.began = true
@@ -201,7 +243,7 @@ func (h *holding) outcome(ctx context.Context, err error) error {
 	switch {
 	case errors.As(err, &coded):
 		return coded
-	case !h.began && errors.As(context.Cause(ctx), &signalled):
+	case !h.began && (errors.As(err, &signalled) || errors.As(context.Cause(ctx), &signalled)):
 		return exitError{exitSignal + int(signalled), fmt.Errorf("taskguard hold: %s", signalled.Error())}
 	case !h.began && err != nil:
 		return err

@@ -45,19 +45,18 @@ func terminal(t *testing.T) (ours, theirs *os.File) {
 	return ours, theirs
 }
 
-func TestHoldGivesItsCommandTheTerminalAndTakesItBack(t *testing.T) {
-	t.Parallel()
+// onTerminal runs a script whose shell has a terminal of its own, and answers its
+// lines: TASKGUARD is this program.
+func onTerminal(t *testing.T, script string) (ours *os.File, _ <-chan string) {
+	t.Helper()
 	ours, theirs := terminal(t)
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A shell without job control: hold and it are one group, as in a script. Its
-	// command starts no others when it is suspended: what is stopped between vfork
-	// and exec stops its parent where nobody sees it.
-	script := fmt.Sprintf(`%s hold --project p --dir %s -- sh -c 'echo up; read x; echo "got $x"; trap "echo int; exit 6" INT; echo ready; while :; do read z; done'; echo "code $?"; read y; echo "back $y"`, exe, t.TempDir())
 	attr := &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
-	p, err := os.StartProcess("/bin/sh", []string{"sh", "-c", script}, &os.ProcAttr{Files: []*os.File{theirs, theirs, theirs}, Sys: attr, Env: append(os.Environ(), "GOOGLE_CLOUD_PROJECT=", "FIRESTORE_EMULATOR_HOST=")})
+	env := append(os.Environ(), "GOOGLE_CLOUD_PROJECT=", "FIRESTORE_EMULATOR_HOST=", "TASKGUARD="+exe)
+	p, err := os.StartProcess("/bin/sh", []string{"sh", "-c", script}, &os.ProcAttr{Files: []*os.File{theirs, theirs, theirs}, Sys: attr, Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,15 +68,44 @@ func TestHoldGivesItsCommandTheTerminalAndTakesItBack(t *testing.T) {
 			lines <- strings.TrimSpace(in.Text())
 		}
 	}()
-	for _, step := range []struct{ want, send string }{
-		{"up", "hello\n"}, {"got hello", ""}, {"ready", "\x1a"}, {"taskguard hold: a command that holds a lock cannot be suspended: continued", "\x03"},
-		{"int", ""}, {"code 6", "again\n"}, {"back again", ""},
-	} {
-		awaitLine(t, lines, step.want)
-		if _, err := ours.WriteString(step.send); err != nil {
+	return ours, lines
+}
+
+// step waits for a line, and then types.
+type step struct{ want, send string }
+
+func act(t *testing.T, ours *os.File, lines <-chan string, steps []step) {
+	t.Helper()
+	for _, s := range steps {
+		awaitLine(t, lines, s.want)
+		if _, err := ours.WriteString(s.send); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+func TestHoldGivesItsCommandTheTerminalAlsoWhereStandardInputIsAPipe(t *testing.T) {
+	t.Parallel()
+	ours, lines := onTerminal(t, `echo data | $TASKGUARD hold --project p --dir `+t.TempDir()+` -- sh -c 'echo ask; read x </dev/tty; echo "got $x"; read y; echo "and $y"'; echo "code $?"; read y; echo "back $y"`)
+	act(t, ours, lines, []step{{"ask", "secret\n"}, {"got secret", ""}, {"and data", ""}, {"code 0", "again\n"}, {"back again", ""}})
+}
+
+func TestHoldThatComesToTheForegroundGivesItsCommandTheTerminal(t *testing.T) {
+	t.Parallel()
+	ours, lines := onTerminal(t, `set -m; $TASKGUARD hold --project p --dir `+t.TempDir()+` -- sh -c 'echo ask; read x </dev/tty; echo "got $x"; exit 3' & sleep 0.5; fg; echo "code $?"; read y; echo "back $y"`)
+	act(t, ours, lines, []step{{"ask", "secret\n"}, {"got secret", ""}, {"code 3", "again\n"}, {"back again", ""}})
+}
+
+func TestHoldGivesItsCommandTheTerminalAndTakesItBack(t *testing.T) {
+	t.Parallel()
+	// A shell without job control: hold and it are one group, as in a script. Its
+	// command starts no others when it is suspended: what is stopped between vfork
+	// and exec stops its parent where nobody sees it.
+	ours, lines := onTerminal(t, `$TASKGUARD hold --project p --dir `+t.TempDir()+` -- sh -c 'echo up; read x; echo "got $x"; trap "echo int; exit 6" INT; echo ready; while :; do read z; done'; echo "code $?"; read y; echo "back $y"`)
+	act(t, ours, lines, []step{
+		{"up", "hello\n"}, {"got hello", ""}, {"ready", "\x1a"}, {"taskguard hold: a command that holds a lock cannot be suspended: continued", "\x03"},
+		{"int", ""}, {"code 6", "again\n"}, {"back again", ""},
+	})
 }
 
 // awaitLine reads until a line ends as wanted, after what the terminal echoes.

@@ -24,23 +24,25 @@ const (
 	leftGrace = 5 * time.Second
 	// reapGrace bounds the wait for killed orphans that nobody reaps.
 	reapGrace = time.Second
+	// terminalEvery is how often a command that waits for the terminal is looked
+	// after: nothing tells when this process has come to the foreground.
+	terminalEvery = time.Second
 )
-
-var errInterrupted = errors.New("a signal came before it")
 
 // program is hold's command, the leader of a process group.
 type program struct {
 	path string
 	args []string
 
-	terminal int // file descriptor whose foreground group it has been made; -1: none
+	terminal int  // file descriptor of the controlling terminal; -1: none
+	lent     bool // the terminal, to the group
 	exited   chan syscall.WaitStatus
 	stopped  chan syscall.Signal
 
 	mu      sync.Mutex
-	group   int  // zero: not started
-	refused bool // a signal came first
-	over    bool // nothing of the group runs; its id may be another's soon
+	group   int            // zero: not started
+	refused syscall.Signal // that came first; zero: none
+	over    bool           // nothing of the group runs; its id may be another's soon
 }
 
 // start starts it, on a thread that lives as long as it does: where the kernel
@@ -51,10 +53,10 @@ func (p *program) start(env []string) error {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr // themselves, and no copies
 	cmd.SysProcAttr = holdAttributes()
 	cmd.SysProcAttr.Setpgid = true
-	p.terminal = -1
-	if stdin := int(os.Stdin.Fd()); foreground(stdin) {
-		p.terminal = stdin
-		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, stdin
+	// Not by standard input, which may be a pipe where the command asks on /dev/tty.
+	p.terminal, _ = unix.Open("/dev/tty", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOCTTY, 0) // -1 if it has none
+	if p.lent = foreground(p.terminal); p.lent {
+		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, p.terminal
 	}
 	p.exited, p.stopped = make(chan syscall.WaitStatus, 1), make(chan syscall.Signal, 1)
 	started := make(chan error)
@@ -62,8 +64,8 @@ func (p *program) start(env []string) error {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		p.mu.Lock()
-		err := errInterrupted
-		if !p.refused {
+		err := error(signalError(p.refused))
+		if p.refused == 0 {
 			err = cmd.Start()
 		}
 		if err == nil {
@@ -106,7 +108,7 @@ func (p *program) signal(s syscall.Signal) bool {
 	defer p.mu.Unlock()
 	switch {
 	case p.group == 0:
-		p.refused = true
+		p.refused = s
 	case !p.over:
 		_ = syscall.Kill(-p.group, s) // it fails where nobody is left
 	}
@@ -115,35 +117,62 @@ func (p *program) signal(s syscall.Signal) bool {
 
 // left reports whether the group has members. Its id stays its own as long as it
 // has; where it has none, the id has not come round within a look.
-func (p *program) left() bool {
-	return syscall.Kill(-p.group, 0) == nil
-}
+func (p *program) left() bool { return populated(p.look()) }
+
+func (p *program) look() error { return syscall.Kill(-p.group, 0) }
+
+// populated is whether a group has members, by the answer to a signal: those that
+// became another user may not be signalled.
+func populated(err error) bool { return !errors.Is(err, syscall.ESRCH) }
 
 // wait waits until nothing of the group runs, and answers how the leader ended.
 // The end of ctx ends the group.
 func (p *program) wait(ctx context.Context, say func(string)) syscall.WaitStatus {
 	defer p.settle()
+	var again <-chan time.Time // the command waits for the terminal
 	for {
 		select {
 		case status := <-p.exited:
 			p.end(ctx, say)
 			return status
 		case s := <-p.stopped:
-			if s == syscall.SIGTSTP {
+			switch s {
+			case syscall.SIGTSTP:
 				// Suspended together, the lock would lapse under it; alone, it would
 				// have the terminal and nobody to wake it.
-				say("a command that holds a lock cannot be suspended: continued")
 				p.signal(syscall.SIGCONT)
+				say("a command that holds a lock cannot be suspended: continued")
+			case syscall.SIGTTIN, syscall.SIGTTOU:
+				again = time.After(0)
+			}
+		case <-again:
+			if again = nil; p.lend() {
+				p.signal(syscall.SIGCONT)
+			} else {
+				again = time.After(terminalEvery)
 			}
 		case <-ctx.Done():
-			say("the lock is lost: ending the command")
-			return p.stop(killAfter(ctx))
+			status := p.stop(killAfter(ctx), say)
+			say("the lock is lost: the command was ended")
+			return status
 		}
 	}
 }
 
+// lend gives the group the terminal, if it is this process's or the group's.
+func (p *program) lend() bool {
+	if p.terminal < 0 {
+		return false
+	}
+	if foreground(p.terminal) {
+		p.lent = unix.IoctlSetPointerInt(p.terminal, unix.TIOCSPGRP, p.group) == nil
+	}
+	group, err := unix.IoctlGetInt(p.terminal, unix.TIOCGPGRP)
+	return err == nil && group == p.group
+}
+
 // stop ends the group: SIGTERM, and SIGKILL after grace.
-func (p *program) stop(grace time.Duration) (status syscall.WaitStatus) {
+func (p *program) stop(grace time.Duration, say func(string)) (status syscall.WaitStatus) {
 	p.signal(syscall.SIGTERM)
 	p.signal(syscall.SIGCONT) // the stopped, too, get to hear of it
 	over := time.NewTimer(grace)
@@ -155,7 +184,7 @@ func (p *program) stop(grace time.Duration) (status syscall.WaitStatus) {
 		p.signal(syscall.SIGKILL)
 		status = <-p.exited
 	}
-	p.kill()
+	p.kill(say)
 	return status
 }
 
@@ -173,21 +202,25 @@ func (p *program) end(ctx context.Context, say func(string)) {
 	if !p.left() {
 		return
 	}
-	say("ending what the command has left running")
 	p.signal(syscall.SIGTERM)
 	p.signal(syscall.SIGCONT)
+	say("ending what the command has left running")
 	over := time.After(leftGrace)
 	if !p.await(ctx.Done(), over) {
 		p.await(nil, time.After(min(leftGrace, killAfter(ctx))))
 	}
-	p.kill()
+	p.kill(say)
 }
 
 // kill ends at once whoever is left.
-func (p *program) kill() {
-	if p.left() {
-		p.signal(syscall.SIGKILL)
-		p.await(nil, time.After(reapGrace))
+func (p *program) kill(say func(string)) {
+	if !p.left() {
+		return
+	}
+	p.signal(syscall.SIGKILL)
+	p.await(nil, time.After(reapGrace))
+	if errors.Is(p.look(), syscall.EPERM) {
+		say("what the command has left running is another user's now: it runs on without the lock")
 	}
 }
 
@@ -222,7 +255,10 @@ func (p *program) settle() {
 	if p.terminal < 0 {
 		return
 	}
-	signal.Ignore(syscall.SIGTTOU) // which stops who does this from the background
-	_ = unix.IoctlSetPointerInt(p.terminal, unix.TIOCSPGRP, unix.Getpgrp())
-	signal.Reset(syscall.SIGTTOU)
+	if p.lent {
+		signal.Ignore(syscall.SIGTTOU) // which stops who does this from the background
+		_ = unix.IoctlSetPointerInt(p.terminal, unix.TIOCSPGRP, unix.Getpgrp())
+		signal.Reset(syscall.SIGTTOU)
+	}
+	_ = unix.Close(p.terminal)
 }

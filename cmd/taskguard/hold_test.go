@@ -150,10 +150,10 @@ func TestHoldPassesStreamsAndEnvironmentThrough(t *testing.T) {
 
 func TestHoldForwardsSignalsToTheWholeGroup(t *testing.T) {
 	t.Parallel()
-	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2} {
 		t.Run(s.String(), func(t *testing.T) {
 			// Not sh itself but a child of it answers, so that the group is what was reached.
-			script := `trap : INT TERM HUP QUIT; (trap 'echo got; exit 0' INT TERM HUP QUIT; echo up; while :; do sleep 0.05; done); exit 5`
+			script := `trap : INT TERM HUP QUIT USR1 USR2; (trap 'echo got; exit 0' INT TERM HUP QUIT USR1 USR2; echo up; while :; do sleep 0.05; done); exit 5`
 			h := startHold(t, vars{}, "--dir", t.TempDir(), "--", "sh", "-c", script)
 			if got := h.line(t); got != "up" {
 				t.Fatal(got)
@@ -173,8 +173,8 @@ func TestHoldThatWaitsForTheLockEndsBySignal(t *testing.T) {
 	dir := t.TempDir()
 	first := startHold(t, vars{}, "--dir", dir, "--", "sh", "-c", "echo up; cat")
 	first.line(t)
-	second := startHold(t, vars{}, "--dir", dir, "--wait", "1h", "--json", "--", "echo", "never")
-	time.Sleep(300 * time.Millisecond) // most likely while it waits; before, it must end as well
+	second := startHold(t, vars{}, "--dir", dir, "--wait", "1h", "--json", "--telemetry", "--", "echo", "never")
+	appears(t, filepath.Join(dir, "project", "autosave", "lock-"+time.Now().UTC().Format(time.DateOnly)+".jsonl"))
 	if err := second.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

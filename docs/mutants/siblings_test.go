@@ -81,24 +81,30 @@ var siblingRooms = []room{
 	{"lease/projectlock/acquire.go", []bug{
 		{
 			name: "the file is taken although the remote lease was seen held",
-			old:  ` && !a.taken {`,
+			old:  ` && !h.taken {`,
 			new:  ` {`,
 			test: "TestARemoteThatWasSeenHeldDoesNotFallBackWhenItTurnsDark",
 		},
 		{
 			name: "an aborted acquisition leaves its lease behind",
-			old: `		a.abandon(ctx)
-		l.step(aborted)`,
-			new:  `		l.step(aborted)`,
+			old: `		l.tidy(h)
+		l.step(h, Idle)`,
+			new:  `		l.step(h, Idle)`,
 			test: "TestAnAbortDuringAcquireLeavesNothingBehind",
 		},
 		{
-			name: "a lost lease's end removes another's file",
-			old:  `ours := c.Exists && c.Doc.Owner == h.owner`,
-			new:  `ours := c.Exists`,
-			test: "TestAStaleLeasesFileIsRemovedOnlyIfItIsOurs",
+			name: "the remote lease is taken although another on this machine has the file",
+			old:  `err == nil && h.strategy == WebLock`,
+			new:  `err == nil && h.strategy == WebLock && l.files == nil`,
+			test: "TestWhoFindsTheFileHeldGivesTheRemoteLeaseBack",
 		},
 	}},
+	{"lease/projectlock/degrade.go", []bug{{
+		name: "a lost lease's end removes another's file",
+		old:  `ours := c.Exists && c.Doc.Owner == owner`,
+		new:  `ours := c.Exists`,
+		test: "TestAStaleLeasesFileIsRemovedOnlyIfItIsOurs",
+	}}},
 	{"lease/projectlock/file.go", []bug{{
 		name: "a lock file that cannot be made out is free",
 		old:  `lease.Presume(modified, modified, lease.Policy{TTL: FileLockTTL})`,

@@ -2,74 +2,102 @@ package projectlock
 
 import (
 	"context"
+	"errors"
 	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/documentlock"
 )
 
-// fall is a degradation to read-only.
-type fall struct {
-	from       *holding // nil: an acquisition that failed
-	err        *Error
-	retry      int
-	onReadonly func(ReadonlyInfo)
-	first      []Event   // to be told before
-	trust      time.Time // if not zero: only if this is where trust ends, and nobody is releasing
-}
-
 // outOfTime is what happens when the trust in h's lease ends, unless it has been
-// renewed meanwhile.
+// renewed meanwhile, or is being released.
 func (l *Locker) outOfTime(h *holding, until time.Time) {
 	l.mu.Lock()
-	retry := h.lease.RenewAttempt
-	l.mu.Unlock()
-	e := &Error{Code: LeaseStale, Cause: errTrust}
-	l.degrade(fall{from: h, err: e, retry: retry, onReadonly: h.options.OnReadonly, trust: until,
-		first: []Event{Event{Type: Failed, Retry: retry, Err: e}.of(h)}})
-}
-
-// degrade enters read-only, once: it ends what runs under the lease, calls
-// onReadonly, tells the events, and removes what is left of the lease unless
-// WithProjectLock will.
-func (l *Locker) degrade(f fall) {
-	h := f.from
-	l.mu.Lock()
-	renewed := !f.trust.IsZero() && (l.state == Releasing || !h.lease.TrustedUntil.Equal(f.trust))
-	if l.held != h || renewed || !l.move(degraded) {
+	if l.state == Releasing || !h.lease.TrustedUntil.Equal(until) {
 		l.mu.Unlock()
 		return
 	}
-	entered := Event{Type: ReadonlyEntered, Reason: f.err.Code, Retry: f.retry, Err: f.err}
-	cancel := func(error) {}
-	if h != nil {
-		f.err.kill = h.timing.policy().KillAfter()
-		entered.Lease = h.lease
-		entered = entered.of(h)
-		h.lost = f.err
-		h.trust.Stop()
-		if h.cancel != nil {
-			cancel = h.cancel
-		}
-	}
-	l.events.add(append(f.first, entered)...)
-	l.mu.Unlock()
-	cancel(f.err)
-	if f.onReadonly != nil {
-		f.onReadonly(ReadonlyInfo{Reason: f.err.Code, LastError: f.err})
-	}
-	l.events.tell()
-	if h == nil {
+	l.degrade(h, &Error{Code: LeaseStale, Cause: errTrust}, h.lease.RenewAttempt)
+}
+
+// lose enters read-only because of e, and answers why h is lost: e, or what came
+// before.
+func (l *Locker) lose(h *holding, e *Error, retry int) error {
+	l.mu.Lock()
+	l.degrade(h, e, retry)
+	return l.loss(h)
+}
+
+// degrade enters read-only, once: it ends what runs under the lease, calls
+// OnReadonly, and tells the events. What is left of the lease stays: until it
+// expires, what ignores its end has time to end. It is called with mu held, and
+// frees it.
+func (l *Locker) degrade(h *holding, e *Error, retry int) {
+	if l.held != h || !l.move(Readonly) {
+		l.mu.Unlock()
 		return
 	}
-	if !h.kept && f.err.Code != ReleaseFailed {
-		l.tidy(h)
+	l.add(h, h.failing(e, retry)...)
+	if h.lost != nil { // a forced release has failed, which is told no second time
+		l.mu.Unlock()
+		l.events.tell()
+		return
 	}
+	e.kill = h.policy.KillAfter()
+	h.lost = e
+	cancel := h.cancel
+	if h.trust != nil {
+		h.trust.Stop()
+	}
+	l.add(h, Event{Type: ReadonlyEntered, Reason: e.Code, Retry: retry, Err: e, Lease: h.lease})
+	l.mu.Unlock()
+	if cancel != nil {
+		cancel(e)
+	}
+	if h.options.OnReadonly != nil {
+		h.options.OnReadonly(ReadonlyInfo{Reason: e.Code, LastError: e})
+	}
+	l.events.tell()
 	close(h.told)
 }
 
-// tidy removes what is left of a lost lease, if it is still ours (R1).
-func (l *Locker) tidy(h *holding) {
-	ctx, cancel := context.WithTimeout(context.Background(), attemptTimeout)
-	defer cancel()
-	if err := l.remove(ctx, h, false); err != nil {
-		l.log.WarnContext(ctx, "a lost lease could not be removed; it expires by itself", "resource", l.room, "err", err)
+// loss is why h is not held any more, once that has been told.
+func (l *Locker) loss(h *holding) error {
+	l.mu.Lock()
+	lost := h.lost
+	l.mu.Unlock()
+	if lost == nil { // released meanwhile
+		return &Error{Code: LeaseStale, Cause: errOther}
 	}
+	<-h.told
+	return lost
+}
+
+// tidy removes what is left of h where it may have been written (R1). Each store
+// has 3 s for it.
+func (l *Locker) tidy(h *holding) {
+	for _, store := range h.written {
+		ctx, cancel := context.WithTimeout(context.Background(), attemptTimeout)
+		if err := l.remove(ctx, store, h.owner, false); err != nil {
+			l.log.WarnContext(ctx, "what is left of a lease could not be removed; it expires by itself", "resource", l.room, "err", err)
+		}
+		cancel()
+	}
+}
+
+// remove frees what owner holds in a store, expired or not, if it is still its.
+// With force it also removes a record that nobody holds.
+func (l *Locker) remove(ctx context.Context, store lease.Store[documentlock.Lock], owner string, force bool) error {
+	_, err := lease.Edit(ctx, store, l.room, nil, func(c lease.Cell[documentlock.Lock]) (documentlock.Lock, error) {
+		ours := c.Exists && c.Doc.Owner == owner
+		dead := c.Exists && !lease.Held(c.Doc.Lease, c.At)
+		if !ours && (!force || !dead) {
+			return c.Doc, errOther
+		}
+		return documentlock.Lock{Lease: lease.Break(c.Doc.Lease)}, nil
+	}, func(c lease.Cell[documentlock.Lock]) bool { return c.Doc.Owner != owner })
+	if errors.Is(err, errOther) {
+		return nil
+	}
+	return err
 }

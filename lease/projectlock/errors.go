@@ -55,6 +55,7 @@ var (
 	errNoRemote = errors.New("no remote store is configured")
 	errTrust    = errors.New("the lease could not be renewed in time")
 	errGone     = errors.New("the lease had ended, or was taken, before its release")
+	errReleased = errors.New("projectlock: the lock was released")
 	errOther    = errors.New("not the lease that is held")
 )
 

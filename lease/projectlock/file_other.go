@@ -9,7 +9,10 @@ import (
 	"taskguard/lease/documentlock"
 )
 
-const projectDir = "project"
+const (
+	projectDir = "project"
+	lockFile   = ".lock"
+)
 
 var errSystem = errors.New("projectlock: project/.lock needs a system that knows flock")
 

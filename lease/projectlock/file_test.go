@@ -42,7 +42,7 @@ func TestTheFileHoldsUUIDModificationTimeAndTTL(t *testing.T) {
 			s.Errorf("%+v", r)
 		}
 		time.Sleep(7 * time.Second)
-		if _, err := s.Renew(s.Context(), ls, projectlock.RenewOptions{}); err != nil {
+		if _, err := s.Renew(s.Context(), ls); err != nil {
 			s.Fatal(err)
 		}
 		if r := read(); r.UUID != ls.ID || r.MTime != "2000-01-01T00:00:07.000Z" {

@@ -85,13 +85,13 @@ func TestARenewalCountsTheFailuresOfTheHeartbeatBefore(t *testing.T) {
 	play(t, true, func(s *stage) {
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
 		s.remote.SetPlan(leasetest.On(leasetest.Load, leasetest.Refuse, leasetest.Refuse, leasetest.Refuse))
-		_, err := s.Renew(s.Context(), ls, projectlock.RenewOptions{})
+		_, err := s.Renew(s.Context(), ls)
 		wantCode(s.T, err, projectlock.RenewFailed, true)
 		if now, _ := s.Current(); now.RenewAttempt != 3 {
 			s.Errorf("%+v; want three failed attempts", now)
 		}
 		s.told()
-		if _, err := s.Renew(s.Context(), ls, projectlock.RenewOptions{}); err != nil {
+		if _, err := s.Renew(s.Context(), ls); err != nil {
 			s.Error(err)
 		}
 		s.wantTold("attempt web-lock 0", "renewed 3", "renew-scheduled 10s")
@@ -126,10 +126,13 @@ func TestAfterAPauseOf31SecondsNothingIsWrittenAndReadOnlyIsEnteredOnce(t *testi
 			ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
 			time.Sleep(31 * time.Second)
 			synctest.Wait()
-			_, err := s.Renew(s.Context(), ls, projectlock.RenewOptions{})
+			_, err := s.Renew(s.Context(), ls)
 			wantCode(s.T, err, projectlock.LeaseStale, false)
 			if _, held := s.Current(); held || s.count(projectlock.ReadonlyEntered) != 1 {
 				s.Errorf("held %t, read-only entered %d times", held, s.count(projectlock.ReadonlyEntered))
+			}
+			if !s.Reset() {
+				s.Error("no reset")
 			}
 			s.wantNoFile() // R1: it was ours
 			s.acquired(s.another(remote), projectlock.AcquireOptions{})
@@ -145,7 +148,7 @@ func TestAStaleLeasesFileIsRemovedOnlyIfItIsOurs(t *testing.T) {
 		if err := os.WriteFile(s.lockFile(), []byte(theirs), 0o600); err != nil {
 			s.Fatal(err)
 		}
-		_, err := s.Renew(s.Context(), ls, projectlock.RenewOptions{})
+		_, err := s.Renew(s.Context(), ls)
 		wantCode(s.T, err, projectlock.LeaseStale, false)
 		if data, err := os.ReadFile(s.lockFile()); err != nil || string(data) != theirs {
 			s.Errorf("%s, %v; want the other's, untouched", data, err)
@@ -158,12 +161,12 @@ func TestAHeartbeatThatBeginsAnIntervalLateIsWarnedOfAndRenews(t *testing.T) {
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{HeartbeatInterval: 5 * time.Second})
 		time.Sleep(10 * time.Second)
 		s.told()
-		if _, err := s.Renew(s.Context(), ls, projectlock.RenewOptions{}); err != nil {
+		if _, err := s.Renew(s.Context(), ls); err != nil {
 			s.Fatal(err)
 		}
 		s.wantTold("attempt web-lock 0", "renewed 0", "renew-scheduled 5s")
 		time.Sleep(10*time.Second + time.Millisecond)
-		if _, err := s.Renew(s.Context(), ls, projectlock.RenewOptions{}); err != nil {
+		if _, err := s.Renew(s.Context(), ls); err != nil {
 			s.Fatal(err)
 		}
 		s.wantTold("warning heartbeat-delayed", "attempt web-lock 0", "renewed 0", "renew-scheduled 5s")
@@ -176,7 +179,7 @@ func TestARenewalIsAbortedByItsContextAndCountsForNothing(t *testing.T) {
 		s.remote.SetPlan(leasetest.Always(leasetest.Dark))
 		ctx, cancel := context.WithTimeout(s.Context(), time.Second)
 		defer cancel()
-		if _, err := s.Renew(ctx, ls, projectlock.RenewOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := s.Renew(ctx, ls); !errors.Is(err, context.DeadlineExceeded) {
 			s.Error(err)
 		}
 		s.wantState(projectlock.HeartbeatQueued)
@@ -191,9 +194,9 @@ func TestAHeartbeatThatSucceedsForgivesTheOneBefore(t *testing.T) {
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
 		for range 3 {
 			s.remote.SetPlan(leasetest.On(leasetest.Load, leasetest.Refuse, leasetest.Refuse, leasetest.Refuse))
-			_, err := s.Renew(s.Context(), ls, projectlock.RenewOptions{})
+			_, err := s.Renew(s.Context(), ls)
 			wantCode(s.T, err, projectlock.RenewFailed, true)
-			if _, err := s.Renew(s.Context(), ls, projectlock.RenewOptions{}); err != nil {
+			if _, err := s.Renew(s.Context(), ls); err != nil {
 				s.Fatal(err)
 			}
 		}
@@ -204,9 +207,10 @@ func TestNothingIsToldOfAHeartbeatAfterTrustHasEnded(t *testing.T) {
 	for _, fault := range []leasetest.Fault{leasetest.Refuse, leasetest.Dark} {
 		play(t, true, func(s *stage) {
 			began, stopped := time.Now(), time.Duration(0)
-			ls := s.acquired(s.Locker, projectlock.AcquireOptions{OnReadonly: func(projectlock.ReadonlyInfo) { stopped = time.Since(began) }})
+			ls := s.acquired(s.Locker, projectlock.AcquireOptions{RetryLimit: 100, Backoff: 1700 * time.Millisecond,
+				OnReadonly: func(projectlock.ReadonlyInfo) { stopped = time.Since(began) }})
 			s.remote.SetPlan(leasetest.Every(leasetest.Load, fault))
-			_, err := s.Renew(s.Context(), ls, projectlock.RenewOptions{RetryLimit: 100, Backoff: 1700 * time.Millisecond})
+			_, err := s.Renew(s.Context(), ls)
 			wantCode(s.T, err, projectlock.LeaseStale, false)
 			time.Sleep(5 * time.Second) // also the removal of what was left has given up
 			if stopped != 22500*time.Millisecond {

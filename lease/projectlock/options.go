@@ -1,6 +1,7 @@
 package projectlock
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -42,8 +43,8 @@ type AcquireOptions struct {
 	TTL time.Duration
 	// HeartbeatInterval is Heartbeat if zero, or two fifths of a TTL below 25 s.
 	HeartbeatInterval time.Duration
-	// RetryLimit is the number of attempts with a strategy, and within one
-	// heartbeat: Attempts if zero.
+	// RetryLimit is the number of attempts with a strategy, within one heartbeat,
+	// and to release: Attempts if zero.
 	RetryLimit int
 	// Backoff is the wait before the second attempt, doubled with each further one
 	// up to 4 s: Backoff if zero.
@@ -59,21 +60,11 @@ type AcquireOptions struct {
 	KeepOnError bool
 }
 
-// RenewOptions are those of one heartbeat. Zero fields are as the acquisition
-// had them.
-type RenewOptions struct {
-	RetryLimit int
-	Backoff    time.Duration
-}
-
-// ReleaseOptions are those of a release. Zero fields are as the acquisition had
-// them.
+// ReleaseOptions are those of a release.
 type ReleaseOptions struct {
 	// Force frees the lease in one attempt, also while read-only, and removes
 	// project/.lock unless another holds it (P12).
-	Force      bool
-	RetryLimit int
-	Backoff    time.Duration
+	Force bool
 }
 
 // ReadonlyInfo says why writes must stop.
@@ -91,67 +82,40 @@ func (o AcquireOptions) check() error {
 		return fmt.Errorf("projectlock: negative options: %d attempts, backoff %v, wait %v", o.RetryLimit, o.Backoff, o.Wait)
 	}
 	for _, s := range []Strategy{WebLock, FileLock} {
-		if err := o.timing(s).policy().Check(); err != nil {
+		if err := o.policy(s).Check(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// timing are the durations of a lease.
-type timing struct {
-	ttl, heartbeat, margin time.Duration
+// filled is o with its defaults but those that depend on the strategy.
+func (o AcquireOptions) filled() AcquireOptions {
+	o.Preferred = cmp.Or(o.Preferred, WebLock)
+	o.RetryLimit, o.Backoff = cmp.Or(o.RetryLimit, Attempts), cmp.Or(o.Backoff, Backoff)
+	return o
 }
 
-func (o AcquireOptions) timing(s Strategy) timing {
-	t := timing{ttl: o.TTL, heartbeat: o.HeartbeatInterval}
-	if t.ttl == 0 {
-		t.ttl = WebLockTTL
-		if s == FileLock {
-			t.ttl = FileLockTTL
-		}
+// policy is how long a lease by s lives, and how often it is renewed.
+func (o AcquireOptions) policy(s Strategy) lease.Policy {
+	ttl := cmp.Or(o.TTL, WebLockTTL)
+	if s == FileLock {
+		ttl = cmp.Or(o.TTL, FileLockTTL)
 	}
-	if t.heartbeat == 0 {
-		t.heartbeat = min(Heartbeat, t.ttl*2/5)
-	}
-	t.margin = min(Margin, t.ttl/5)
-	return t
-}
-
-func (t timing) policy() lease.Policy { return lease.Policy{TTL: t.ttl, Heartbeat: t.heartbeat} }
-
-// nextHeartbeat is when the next heartbeat is due, by the local clock, where the
-// lease ends at expires (R3): at once, if that has passed.
-func (t timing) nextHeartbeat(now, expires time.Time) time.Time {
-	due := now.Add(t.heartbeat)
-	if latest := expires.Add(-t.margin); latest.Before(due) {
-		return latest
-	}
-	return due
-}
-
-// retries are the attempts of one operation.
-type retries struct {
-	limit   int
-	backoff time.Duration
-}
-
-// or fills what is zero from d.
-func (r retries) or(d retries) retries {
-	if r.limit <= 0 {
-		r.limit = d.limit
-	}
-	if r.backoff <= 0 {
-		r.backoff = d.backoff
-	}
-	return r
-}
-
-func (o AcquireOptions) retries() retries {
-	return retries{o.RetryLimit, o.Backoff}.or(retries{Attempts, Backoff})
+	return lease.Policy{TTL: ttl, Heartbeat: cmp.Or(o.HeartbeatInterval, min(Heartbeat, ttl*2/5))}
 }
 
 // wait is how long to wait after the attempt numbered retry, from 0 (R5).
-func (r retries) wait(retry int) time.Duration {
-	return min(r.backoff<<min(retry, 10), max(maxBackoff, r.backoff))
+func (o AcquireOptions) wait(retry int) time.Duration {
+	return min(o.Backoff<<min(retry, 10), max(maxBackoff, o.Backoff))
+}
+
+// nextHeartbeat is when the next heartbeat of p is due, by the local clock, where
+// the lease ends at expires (R3): at once, if that has passed.
+func nextHeartbeat(p lease.Policy, now, expires time.Time) time.Time {
+	due := now.Add(p.Heartbeat)
+	if latest := expires.Add(-min(Margin, p.TTL/5)); latest.Before(due) {
+		return latest
+	}
+	return due
 }

@@ -290,7 +290,7 @@ func TestAProgramThatWasStoppedForLongerThanItsTTLFindsItsLeaseStaleOnce(t *test
 	if got := said(t, out); got != "true 1" {
 		t.Errorf("stale, times: %s; want true 1", got)
 	}
-	if _, err := l.Renew(t.Context(), ls, projectlock.RenewOptions{}); err != nil {
+	if _, err := l.Renew(t.Context(), ls); err != nil {
 		t.Errorf("the new holder's: %v", err)
 	}
 	if err := l.Release(t.Context(), ls, projectlock.ReleaseOptions{}); err != nil {

@@ -1,6 +1,7 @@
 package projectlock
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -8,7 +9,6 @@ import (
 	"log/slog"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"taskguard/lease"
 	"taskguard/lease/documentlock"
@@ -57,35 +57,40 @@ type Locker struct {
 
 	mu    sync.Mutex
 	state State
-	held  *holding // in every state from Active on, until Idle
+	held  *holding // in every state but Idle
 }
 
-// holding is one acquisition. Locker.mu guards what is below the line.
+// holding is one acquisition, from its beginning. Locker.mu guards what is below
+// the line once it holds the lock; until then it is the goroutine's that acquires.
 type holding struct {
-	owner    string
+	id, owner string
+	options   AcquireOptions
+	began     time.Time
+	told      chan struct{} // closed once its loss has been told
+
+	strategy Strategy
+	policy   lease.Policy
 	store    lease.Store[documentlock.Lock]
 	locks    *documentlock.Locks
-	options  AcquireOptions
-	timing   timing
-	acquired time.Time     // by the local monotonic clock
-	kept     bool          // by WithProjectLock, which tidies up when fn has returned
-	told     chan struct{} // closed once the loss has been told
+	written  map[Strategy]lease.Store[documentlock.Lock] // what may have a record of it
+	taken    bool                                        // another was seen to hold the lock
+	acquired time.Time                                   // by the local monotonic clock
 
-	lease  Lease
-	missed int // heartbeats in a row
+	lease  Lease // zero until acquired
+	missed int   // heartbeats in a row
 	trust  *time.Timer
-	cancel context.CancelCauseFunc
+	cancel context.CancelCauseFunc // ends what WithProjectLock runs; nil: nothing
 	lost   *Error
 }
 
 // New makes an idle Locker. It touches neither store.
 func New(c Config) (*Locker, error) {
 	room := c.Project + suffix
-	switch {
-	case c.Project == "":
+	if c.Project == "" {
 		return nil, errors.New("projectlock: no project is named")
-	case !utf8.ValidString(room) || len(room) > documentlock.MaxRoom:
-		return nil, fmt.Errorf("projectlock: a project's name is UTF-8 of at most %d bytes", documentlock.MaxRoom-len(suffix))
+	}
+	if err := documentlock.CheckRoom(room); err != nil {
+		return nil, fmt.Errorf("projectlock: project: %w", err)
 	}
 	if c.Dir == "" {
 		c.Dir = "."
@@ -112,61 +117,60 @@ func (l *Locker) State() State {
 func (l *Locker) Current() (Lease, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.held == nil || l.held.lost != nil {
-		return Lease{}, false
+	switch l.state {
+	case ActiveWebLock, ActiveFileLock, HeartbeatQueued, Renewing:
+		return l.held.lease, true
 	}
-	return l.held.lease, true
+	return Lease{}, false
 }
 
 // Reset is the user's way out of read-only: Idle, from where Acquire is possible
-// again. It reports false in any other state, and changes nothing.
+// again. It goes on for at most 3 s to remove what is left of the lost lease,
+// unless WithProjectLock will. It reports false in any other state, and changes
+// nothing.
 func (l *Locker) Reset() bool {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.move(reset)
+	h := l.held
+	ok := l.state == Readonly && l.move(Idle)
+	left := ok && h.cancel == nil
+	l.mu.Unlock()
+	if left {
+		l.tidy(h)
+	}
+	return ok
 }
 
 // move makes a transition, with mu held.
-func (l *Locker) move(sig signal) bool {
-	to, ok := next(l.state, sig)
-	if ok {
-		l.state = to
+func (l *Locker) move(to State) bool {
+	if !l.state.leads(to) {
+		return false
 	}
-	if ok && to == Idle {
+	l.state = to
+	if to == Idle {
 		l.held = nil
 	}
-	return ok
+	return true
 }
 
-// hold makes h what is held, with mu held.
-func (l *Locker) hold(h *holding) {
-	l.held = h
-	l.move(granted)
-}
-
-// during tells events if the state is still the one they belong to, and h what
-// is held.
-func (l *Locker) during(s State, h *holding, events ...Event) bool {
+// step enters or stays in a state and tells events of h, if h is what is held and
+// that is possible; else it does nothing.
+func (l *Locker) step(h *holding, to State, events ...Event) bool {
 	l.mu.Lock()
-	same := l.state == s && l.held == h
-	if same {
-		l.events.add(events...)
-	}
-	l.mu.Unlock()
-	l.events.tell()
-	return same
-}
-
-// step makes a transition and tells its events, or does nothing.
-func (l *Locker) step(sig signal, events ...Event) bool {
-	l.mu.Lock()
-	ok := l.move(sig)
+	ok := l.held == h && (l.state == to || l.move(to))
 	if ok {
-		l.events.add(events...)
+		l.add(h, events...)
 	}
 	l.mu.Unlock()
 	l.events.tell()
 	return ok
+}
+
+// add queues events of h, with mu held.
+func (l *Locker) add(h *holding, events ...Event) {
+	for i := range events {
+		events[i].LeaseID, events[i].Strategy = h.lease.ID, cmp.Or(events[i].Strategy, h.strategy)
+	}
+	l.events.add(events...)
 }
 
 // newID is a UUID, version 4.

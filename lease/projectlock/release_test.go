@@ -111,7 +111,7 @@ func TestALeaseOfEarlierIsNotTheOneThatIsHeld(t *testing.T) {
 		}
 		s.acquired(s.Locker, projectlock.AcquireOptions{})
 		s.told()
-		_, err := s.Renew(s.Context(), old, projectlock.RenewOptions{})
+		_, err := s.Renew(s.Context(), old)
 		wantCode(s.T, err, projectlock.LeaseStale, false)
 		wantCode(s.T, s.Release(s.Context(), old, projectlock.ReleaseOptions{Force: true}), projectlock.LeaseStale, false)
 		s.wantTold()

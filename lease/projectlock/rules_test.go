@@ -2,8 +2,6 @@ package projectlock
 
 import (
 	"errors"
-	"maps"
-	"slices"
 	"testing"
 	"time"
 
@@ -11,10 +9,7 @@ import (
 	"taskguard/lease/documentlock"
 )
 
-var (
-	states  = []State{Idle, AcquireWebLock, AcquireFileLock, ActiveWebLock, ActiveFileLock, HeartbeatQueued, Renewing, Releasing, Readonly}
-	signals = []signal{wantWeb, wantFile, fallBack, granted, aborted, queued, beat, renewedWeb, renewedFile, release, force, released, degraded, reset}
-)
+var states = []State{Idle, AcquireWebLock, AcquireFileLock, ActiveWebLock, ActiveFileLock, HeartbeatQueued, Renewing, Releasing, Readonly}
 
 // P5: these, and no other.
 func TestTheTransitionsAreTheSeedsAlone(t *testing.T) {
@@ -30,21 +25,10 @@ func TestTheTransitionsAreTheSeedsAlone(t *testing.T) {
 		Readonly:        {Idle: true, Releasing: true},
 	}
 	for _, s := range states {
-		got := map[State]bool{}
-		for _, sig := range signals {
-			if to, ok := next(s, sig); ok {
-				got[to] = true
-			} else if to != "" {
-				t.Errorf("%s, %s: impossible, and %s", s, sig, to)
+		for _, to := range states {
+			if s.leads(to) != want[s][to] {
+				t.Errorf("%s leads to %s: %t; want %t", s, to, s.leads(to), want[s][to])
 			}
-		}
-		if !maps.Equal(got, want[s]) {
-			t.Errorf("%s leads to %v; want %v", s, slices.Collect(maps.Keys(got)), slices.Collect(maps.Keys(want[s])))
-		}
-	}
-	for _, sig := range []signal{wantWeb, wantFile, beat, release} {
-		if _, ok := next(Readonly, sig); ok {
-			t.Errorf("read-only: %s is possible", sig)
 		}
 	}
 }
@@ -52,9 +36,9 @@ func TestTheTransitionsAreTheSeedsAlone(t *testing.T) {
 // R3.
 func TestTheNextHeartbeatIsTenSecondsAwayOrFiveBeforeTheExpiry(t *testing.T) {
 	now := time.Unix(1000, 0)
-	web, file := AcquireOptions{}.timing(WebLock), AcquireOptions{}.timing(FileLock)
+	web, file := AcquireOptions{}.policy(WebLock), AcquireOptions{}.policy(FileLock)
 	for name, c := range map[string]struct {
-		timing timing
+		policy lease.Policy
 		left   time.Duration
 		want   time.Duration
 	}{
@@ -63,9 +47,9 @@ func TestTheNextHeartbeatIsTenSecondsAwayOrFiveBeforeTheExpiry(t *testing.T) {
 		"the interval's last":     {web, 15 * time.Second, 10 * time.Second},
 		"sooner, near the expiry": {web, 14 * time.Second, 9 * time.Second},
 		"at once":                 {web, 4 * time.Second, -time.Second},
-		"a short TTL":             {AcquireOptions{TTL: 5 * time.Second}.timing(WebLock), 5 * time.Second, 2 * time.Second},
+		"a short TTL":             {AcquireOptions{TTL: 5 * time.Second}.policy(WebLock), 5 * time.Second, 2 * time.Second},
 	} {
-		if got := c.timing.nextHeartbeat(now, now.Add(c.left)).Sub(now); got != c.want {
+		if got := nextHeartbeat(c.policy, now, now.Add(c.left)).Sub(now); got != c.want {
 			t.Errorf("%s: in %v; want %v", name, got, c.want)
 		}
 	}
@@ -73,16 +57,16 @@ func TestTheNextHeartbeatIsTenSecondsAwayOrFiveBeforeTheExpiry(t *testing.T) {
 
 // R5, P3.
 func TestAttemptsAndWaitsAreTheSeeds(t *testing.T) {
-	r := AcquireOptions{}.retries()
-	if r.limit != 3 {
-		t.Errorf("%d attempts; want 3", r.limit)
+	o := AcquireOptions{}.filled()
+	if o.RetryLimit != 3 {
+		t.Errorf("%d attempts; want 3", o.RetryLimit)
 	}
 	for retry, want := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 4 * time.Second} {
-		if got := r.wait(retry); got != want {
+		if got := o.wait(retry); got != want {
 			t.Errorf("wait %d: %v; want %v", retry, got, want)
 		}
 	}
-	if got := (retries{backoff: time.Minute}).wait(3); got != time.Minute {
+	if got := (AcquireOptions{Backoff: time.Minute}).wait(3); got != time.Minute {
 		t.Errorf("a backoff over the bound: %v; want as it is", got)
 	}
 }

@@ -66,7 +66,7 @@ func TestARenewalThatFailsTwiceSucceedsWithRetryRising(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		s.told()
 		s.remote.SetPlan(leasetest.On(leasetest.Load, leasetest.Refuse, leasetest.Refuse))
-		next, err := s.Renew(s.Context(), ls, projectlock.RenewOptions{})
+		next, err := s.Renew(s.Context(), ls)
 		if err != nil || !next.ExpiresAt.After(ls.ExpiresAt) || next.RenewAttempt != 0 {
 			s.Errorf("%+v, %v; want it extended", next, err)
 		}

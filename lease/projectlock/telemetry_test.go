@@ -38,7 +38,7 @@ func TestEachLineHasItsFields(t *testing.T) {
 		s.Subscribe(sink.Record)
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
 		time.Sleep(21 * time.Second)
-		if _, err := s.Renew(s.Context(), ls, projectlock.RenewOptions{}); err != nil {
+		if _, err := s.Renew(s.Context(), ls); err != nil {
 			s.Fatal(err)
 		}
 		s.remote.SetPlan(leasetest.Always(leasetest.Refuse))

@@ -10,7 +10,8 @@ import (
 // when fn has returned, also by a panic. It answers the acquisition's error; or
 // why the lock was lost while fn ran, whatever fn answered; or fn's error, joined
 // with the release's. When the lock is lost fn's context ends with that *Error as
-// its cause; what is left of the lease is removed once fn has returned. The end
+// its cause, when another goroutine releases it, with another; what is left of the
+// lease is removed once fn has returned. The end
 // of ctx reaches fn as it is; the lock is renewed until fn has returned.
 //
 // Where fn fails and KeepOnError is set, the lock stays, no longer renewed, for
@@ -62,12 +63,8 @@ func (l *Locker) settled(h *holding) error {
 // leave hands h over to the caller, unless it is lost.
 func (l *Locker) leave(h *holding) error {
 	l.mu.Lock()
-	h.kept, h.cancel = false, nil
-	lost := h.lost
+	h.cancel = nil
 	l.mu.Unlock()
-	if lost == nil {
-		return nil
-	}
 	return l.settled(h)
 }
 
@@ -86,28 +83,23 @@ func (l *Locker) heartbeat(ctx context.Context, h *holding, ls Lease) (stop func
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for l.awaitBeat(ctx, h) {
-			// What it comes to is told as events, and decides what is next.
-			_, _ = l.Renew(ctx, ls, RenewOptions{})
+		for {
+			left, ours := l.nextBeat(h)
+			switch {
+			case !ours, left > 0 && !sleep(ctx, left), ctx.Err() != nil:
+				return
+			case left <= 0:
+				// What it comes to is told as events, and decides what is next.
+				_, _ = l.Renew(ctx, ls)
+			}
 		}
 	}()
 	return func() { end(); <-done }
 }
 
-// awaitBeat waits until a heartbeat of h is due; false: none will be.
-func (l *Locker) awaitBeat(ctx context.Context, h *holding) bool {
-	for {
-		l.mu.Lock()
-		due, ours := h.lease.NextHeartbeatAt, l.held == h && h.lost == nil && l.state != Releasing
-		l.mu.Unlock()
-		left := time.Until(due)
-		switch {
-		case !ours:
-			return false
-		case left <= 0:
-			return ctx.Err() == nil
-		case !sleep(ctx, left):
-			return false
-		}
-	}
+// nextBeat is how long until a heartbeat of h is due; false: none will be.
+func (l *Locker) nextBeat(h *holding) (left time.Duration, ours bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Until(h.lease.NextHeartbeatAt), l.held == h && h.lost == nil && l.state != Releasing
 }

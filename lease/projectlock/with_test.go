@@ -66,6 +66,7 @@ func TestAKeptLeaseThatNobodyRenewsTurnsReadOnly(t *testing.T) {
 		if n := s.count(projectlock.ReadonlyEntered); n != 1 {
 			s.Errorf("read-only was entered %d times; want once", n)
 		}
+		s.Reset()
 		s.wantNoFile()
 	})
 }

@@ -38,8 +38,9 @@ type (
 		Token     int64      `json:"token"`
 	}
 	released struct {
-		Success bool   `json:"success"`
-		Message string `json:"message"`
+		Success  bool   `json:"success"`
+		Released bool   `json:"released"` // false: nobody held it
+		Message  string `json:"message"`
 	}
 	shown struct {
 		IsLocked  bool       `json:"is_locked"`
@@ -143,9 +144,9 @@ func ttl(l documentlock.Lock) int64 { return l.ExpiresAt.Sub(l.HeartbeatAt).Mill
 func (s *Server) release(ctx context.Context, q question, _ echo.Context) (any, error) {
 	was, err := s.locks.Release(context.WithoutCancel(ctx), q.room, q.owner)
 	if !was {
-		return released{true, "ロックは既に解放されています。"}, err
+		return released{true, false, "ロックは既に解放されています。"}, err
 	}
-	return released{true, "ロックを解放しました"}, err
+	return released{true, true, "ロックを解放しました"}, err
 }
 
 // show is GET.

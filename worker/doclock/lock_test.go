@@ -19,8 +19,8 @@ import (
 const (
 	notFound = `{"success":false,"error":"lock_not_found","message":"ロックが見つかりません"}`
 	notYours = `{"success":false,"error":"not_locked_by_user","message":"ロックを保持していません"}`
-	freed    = `{"success":true,"message":"ロックを解放しました"}`
-	freeNow  = `{"success":true,"message":"ロックは既に解放されています。"}`
+	freed    = `{"success":true,"released":true,"message":"ロックを解放しました"}`
+	freeNow  = `{"success":true,"released":false,"message":"ロックは既に解放されています。"}`
 	free     = `{"is_locked":false,"is_my_lock":false,"locked_at":null,"expires_at":null}`
 )
 

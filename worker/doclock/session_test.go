@@ -92,7 +92,7 @@ func TestWhoOnlyLooksStaysNobody(t *testing.T) {
 	}{
 		{http.MethodGet, lockPath, http.StatusOK, free},
 		{http.MethodPut, lockPath, http.StatusNotFound, notFound},
-		{http.MethodDelete, lockPath, http.StatusOK, `{"success":true,"message":"ロックは既に解放されています。"}`},
+		{http.MethodDelete, lockPath, http.StatusOK, `{"success":true,"released":false,"message":"ロックは既に解放されています。"}`},
 		{http.MethodGet, lockPath + "/confirm?token=1", http.StatusNotFound, notFound},
 		{http.MethodPost, lockPath, http.StatusOK, ""},
 		{http.MethodPut, lockPath, http.StatusForbidden, ""},

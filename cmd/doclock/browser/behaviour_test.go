@@ -106,6 +106,22 @@ var behaviours = []struct {
 		says: `["lease-stale",false,["lease-stale"]]`,
 	},
 	{
+		name: "who asks again right after a loss waits until the lost lease is given back",
+		script: `(async () => {
+			const ask = fetch;
+			globalThis.fetch = async (url, init) => {
+				if (init.method === 'DELETE') await new Promise((resolve) => setTimeout(resolve, 300));
+				return ask(url, init);
+			};
+			const over = next('lock:readonly-entered');
+			await locks.acquireProjectLock(quick);
+			await navigator.locks.request('room', { steal: true }, () => {});
+			await over;
+			return failure(locks.withProjectLock(() => {}, { ...quick, retryLimit: 1 }));
+		})()`,
+		says: `"none"`,
+	},
+	{
 		name:   "what is held here is refused to this page too, also without Web Locks",
 		before: withoutWebLocks,
 		script: `(async () => {
@@ -163,9 +179,45 @@ var behaviours = []struct {
 			globalThis.fetch = (url, init) => (init.method === 'PUT' ? new Promise(() => {}) : ask(url, init));
 			const over = next('lock:readonly-entered');
 			await locks.acquireProjectLock({ ...quick, ttlMs: 3000 });
-			return [(await over).info.reason, readonly];
+			return [(await over).info.reason, readonly, events.slice(-2).map(({ type, code }) => [type, code])];
 		})()`,
-		says: `["lease-stale",["lease-stale"]]`,
+		says: `["lease-stale",["lease-stale"],[["lock:error","lease-stale"],["lock:readonly-entered",null]]]`,
+	},
+	{
+		name: "read-only is entered once, whoever finds out, and not once it is released",
+		script: `(async () => {
+			const ask = fetch;
+			const asked = [];
+			globalThis.fetch = (url, init) => (!url.includes('/confirm') ? ask(url, init)
+				: new Promise((answer) => asked.push(() => answer(new Response('{"error":"not_locked_by_user"}', { status: 403 })))));
+			const confirm = (lease) => failure(locks.confirmProjectLock(lease));
+			const entered = () => [readonly.length, events.filter(({ type }) => type === 'lock:readonly-entered').length];
+			const first = await locks.acquireProjectLock(quick);
+			const both = [confirm(first), confirm(first)];
+			while (asked.length > 0) asked.shift()();
+			const found = [await Promise.all(both), entered()];
+			const second = await locks.acquireProjectLock(quick);
+			const late = confirm(second);
+			await locks.releaseProjectLock(second);
+			asked.shift()();
+			return [...found, await late, entered()];
+		})()`,
+		says: `[["lease-stale","lease-stale"],[1,1],"lease-stale",[1,1]]`,
+	},
+	{
+		name: "a heartbeat that comes late by more than an interval is told",
+		script: `(async () => {
+			const warning = next('lock:warning');
+			const renewed = next('lock:renewed');
+			const lease = await locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 400 });
+			const busyUntil = performance.now() + 1000;
+			while (performance.now() < busyUntil); // due after 400, late after 800
+			const told = await warning;
+			await renewed;
+			await locks.releaseProjectLock(lease);
+			return [told.warning, told.leaseId === lease.leaseId, told.lateMs > 400];
+		})()`,
+		says: `["heartbeat-delayed",true,true]`,
 	},
 	{
 		name: "a lease says all that its holder may want to know, and cannot be changed",

@@ -1,6 +1,8 @@
 package browser
 
 import (
+	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -58,6 +60,35 @@ func TestTheServersTTLCountsWhereItIsTheShorter(t *testing.T) {
 	b.is(`events.filter(({ type }) => type === 'lock:renewed').length >= 3`) // more than one TTL
 	if got, want := b.eval(`readonly`), "[]"; got != want {
 		t.Errorf("onReadonly was called with %s, want %s", got, want)
+	}
+}
+
+func TestALeaseIsTrustedForNineTenthsOfTheServersTTLAtMost(t *testing.T) {
+	for _, c := range []struct {
+		server  time.Duration
+		options string
+		trusted time.Duration
+	}{
+		{0, ``, 25 * time.Second}, // of 30
+		{0, `preferredStrategy: 'file-lock'`, 27 * time.Second},
+		{25 * time.Second, ``, 22500 * time.Millisecond},
+		{10 * time.Second, `ttlMs: 60000`, 9 * time.Second},
+	} {
+		t.Run(fmt.Sprint(c.server, " ", c.options), func(t *testing.T) {
+			s := newSite(t, c.server)
+			b := newProfile(t).load(s.room("another"), instrumented)
+			got, err := strconv.Atoi(b.eval(`(async () => {
+				const lease = await locks.acquireProjectLock({ ...quick, ` + c.options + ` });
+				return Date.parse(lease.expiresAt) - Date.parse(lease.acquiredAt);
+			})()`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Less by how long the answer took.
+			if span := time.Duration(got) * time.Millisecond; span > c.trusted || span < c.trusted/2 {
+				t.Errorf("from the acquisition it is trusted for %v, want %v or little less", span, c.trusted)
+			}
+		})
 	}
 }
 

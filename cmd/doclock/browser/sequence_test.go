@@ -59,9 +59,9 @@ var sequences = []struct {
 			"attempt web-lock retry=0", "error web-lock web-lock-unsupported retry=0 retryable=false",
 			"waiting file-lock retry=0 wait=0", "fallback-engaged file-lock web-lock-unsupported",
 			"attempt file-lock retry=0", "warning fallback-degraded", "error file-lock fallback-conflict retry=0 retryable=true",
-			"waiting file-lock retry=1 wait=10",
+			"waiting file-lock retry=0 wait=10",
 			"attempt file-lock retry=1", "warning fallback-degraded", "error file-lock fallback-conflict retry=1 retryable=true",
-			"waiting file-lock retry=2 wait=20",
+			"waiting file-lock retry=1 wait=20",
 			"attempt file-lock retry=2", "warning fallback-degraded", "error file-lock fallback-conflict retry=2 retryable=false",
 			"readonly-entered fallback-conflict",
 		},
@@ -73,8 +73,8 @@ var sequences = []struct {
 		says:     `"acquire-denied"`,
 		readonly: `["acquire-denied"]`,
 		events: []string{
-			"attempt web-lock retry=0", "error web-lock acquire-denied retry=0 retryable=true", "waiting web-lock retry=1 wait=10",
-			"attempt web-lock retry=1", "error web-lock acquire-denied retry=1 retryable=true", "waiting web-lock retry=2 wait=20",
+			"attempt web-lock retry=0", "error web-lock acquire-denied retry=0 retryable=true", "waiting web-lock retry=0 wait=10",
+			"attempt web-lock retry=1", "error web-lock acquire-denied retry=1 retryable=true", "waiting web-lock retry=1 wait=20",
 			"attempt web-lock retry=2", "error web-lock acquire-denied retry=2 retryable=false", "readonly-entered acquire-denied",
 		},
 	},
@@ -84,8 +84,8 @@ var sequences = []struct {
 		says:     `"acquire-timeout"`,
 		readonly: `["acquire-timeout"]`,
 		events: []string{
-			"attempt web-lock retry=0", "error web-lock acquire-timeout retry=0 retryable=true", "waiting web-lock retry=1 wait=500",
-			"attempt web-lock retry=1", "error web-lock acquire-timeout retry=1 retryable=true", "waiting web-lock retry=2 wait=1000",
+			"attempt web-lock retry=0", "error web-lock acquire-timeout retry=0 retryable=true", "waiting web-lock retry=0 wait=500",
+			"attempt web-lock retry=1", "error web-lock acquire-timeout retry=1 retryable=true", "waiting web-lock retry=1 wait=1000",
 			"attempt web-lock retry=2", "error web-lock acquire-timeout retry=2 retryable=false", "readonly-entered acquire-timeout",
 		},
 	},
@@ -101,8 +101,8 @@ var sequences = []struct {
 		says: `2`,
 		events: []string{
 			"attempt web-lock retry=0", "acquired", "renew-scheduled",
-			"attempt web-lock retry=0", "error web-lock renew-failed retry=0 retryable=true", "waiting web-lock retry=1 wait=10",
-			"attempt web-lock retry=1", "error web-lock renew-failed retry=1 retryable=true", "waiting web-lock retry=2 wait=20",
+			"attempt web-lock retry=0", "error web-lock renew-failed retry=0 retryable=true", "waiting web-lock retry=0 wait=10",
+			"attempt web-lock retry=1", "error web-lock renew-failed retry=1 retryable=true", "waiting web-lock retry=1 wait=20",
 			"attempt web-lock retry=2", "renewed retry=2", "renew-scheduled",
 			"release-requested", "attempt web-lock retry=0", "released web-lock",
 		},
@@ -120,9 +120,9 @@ var sequences = []struct {
 		readonly: `["renew-failed"]`,
 		events: []string{
 			"attempt web-lock retry=0", "acquired", "renew-scheduled",
-			"attempt web-lock retry=0", "error web-lock renew-failed retry=0 retryable=true", "waiting web-lock retry=1 wait=10",
+			"attempt web-lock retry=0", "error web-lock renew-failed retry=0 retryable=true", "waiting web-lock retry=0 wait=10",
 			"attempt web-lock retry=1", "error web-lock renew-failed retry=1 retryable=true", "renew-scheduled",
-			"attempt web-lock retry=0", "error web-lock renew-failed retry=0 retryable=true", "waiting web-lock retry=1 wait=10",
+			"attempt web-lock retry=0", "error web-lock renew-failed retry=0 retryable=true", "waiting web-lock retry=0 wait=10",
 			"attempt web-lock retry=1", "error web-lock renew-failed retry=1 retryable=true", "readonly-entered renew-failed",
 		},
 	},
@@ -136,8 +136,51 @@ var sequences = []struct {
 		events: []string{
 			"attempt web-lock retry=0", "acquired", "renew-scheduled", "release-requested",
 			"attempt web-lock retry=0", "release-failed retry=0", "error web-lock release-failed retry=0 retryable=true",
-			"waiting web-lock retry=1 wait=10",
+			"waiting web-lock retry=0 wait=10",
 			"attempt web-lock retry=1", "released web-lock",
+		},
+	},
+	{
+		name: "a release whose answer is lost, and is tried again",
+		script: `(async () => {
+			const lease = await locks.acquireProjectLock(quick);
+			const ask = fetch;
+			globalThis.fetch = async (...of) => {
+				globalThis.fetch = async (...of) => {
+					const answer = await ask(...of);
+					return new Response('{"error":"not_locked_by_user"}', { status: 403 }); // another has taken it since
+				};
+				await ask(...of);
+				throw new TypeError('injected');
+			};
+			await locks.releaseProjectLock(lease);
+		})()`,
+		events: []string{
+			"attempt web-lock retry=0", "acquired", "renew-scheduled", "release-requested",
+			"attempt web-lock retry=0", "release-failed retry=0", "error web-lock release-failed retry=0 retryable=true",
+			"waiting web-lock retry=0 wait=10",
+			"attempt web-lock retry=1", "released web-lock",
+		},
+	},
+	{
+		name: "renewed by who hears of the lock",
+		script: `(async () => {
+			let renewing;
+			locks.subscribeLockEvents((event) => {
+				if (event.type === 'lock:acquired') renewing = failure(locks.renewProjectLock(event.lease));
+			});
+			unsubscribe(); // to hear everything after the listener that renews
+			locks.subscribeLockEvents((event) => events.push(event));
+			const lease = await locks.acquireProjectLock(quick);
+			const failed = await renewing;
+			await locks.releaseProjectLock(lease);
+			return failed;
+		})()`,
+		says: `"none"`,
+		events: []string{
+			"attempt web-lock retry=0", "acquired", "renew-scheduled",
+			"attempt web-lock retry=0", "renewed retry=0", "renew-scheduled",
+			"release-requested", "attempt web-lock retry=0", "released web-lock",
 		},
 	},
 	{
@@ -156,9 +199,9 @@ var sequences = []struct {
 		events: []string{
 			"attempt web-lock retry=0", "acquired", "renew-scheduled", "release-requested",
 			"attempt web-lock retry=0", "release-failed retry=0", "error web-lock release-failed retry=0 retryable=true",
-			"waiting web-lock retry=1 wait=10",
+			"waiting web-lock retry=0 wait=10",
 			"attempt web-lock retry=1", "release-failed retry=1", "error web-lock release-failed retry=1 retryable=true",
-			"waiting web-lock retry=2 wait=20",
+			"waiting web-lock retry=1 wait=20",
 			"attempt web-lock retry=2", "release-failed retry=2", "error web-lock release-failed retry=2 retryable=true",
 			"readonly-entered release-failed",
 			"release-requested force",

@@ -92,3 +92,17 @@ func TestThePageIgnoresOlderNewsAndConnectsAgain(t *testing.T) {
 	b.eval(`tell(6, 'DocumentUnlocked')`)
 	state("free")
 }
+
+func TestAnOperatorsUnlockEndsEditingAtOnce(t *testing.T) {
+	s := newSite(t, lasting)
+	b := newProfile(t).open(s.room("notes"))
+	b.click("edit")
+	b.shows("mine")
+	if broken, err := s.locks.Break(t.Context(), "notes"); !broken || err != nil {
+		t.Fatal(broken, err)
+	}
+	b.is(`document.getElementById('banner').textContent.includes('your lock has ended')`)
+	if got, want := b.eval(`document.getElementById('text').readOnly`), "true"; got != want {
+		t.Errorf("the text is read-only: %s, want %s", got, want)
+	}
+}

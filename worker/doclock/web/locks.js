@@ -14,10 +14,13 @@
  * replaces). Either one refused is a refusal: the other is no way around it.
  *
  * Guaranteed:
- * - A lease is trusted until its TTL after the START of the request that last
- *   renewed it, on the monotonic clock; then it is read-only, whatever the
- *   network does. Read-only is entered once, calls `onReadonly`, frees both
- *   locks and stays: taking the lock again is the user's choice.
+ * - A lease is trusted for its TTL, or nine tenths of the server's where that is
+ *   shorter, from the START of the request that last renewed it, on the monotonic
+ *   clock; then it is read-only, whatever the network does. Read-only is entered
+ *   once, calls `onReadonly`, frees both locks and stays: taking the lock again is
+ *   the user's choice.
+ * - Each acquisition is somebody else to the server: what comes late from an
+ *   earlier one neither renews nor frees it.
  * - Heartbeats run in a Worker, so that a hidden tab keeps its lease.
  * - A page that goes away frees its lease at once. One that the browser keeps
  *   for the Back button runs no heartbeat there, so it too frees its lease, and
@@ -77,7 +80,7 @@
  *
  * @typedef {object} AcquireLockOptions
  * @property {AbortSignal} [signal] ends the acquisition, not a lease once held
- * @property {string} [ownerId] 1 to 64 of A-Z a-z 0-9 _ -; default: random, one for each page
+ * @property {string} [ownerId] of A-Z a-z 0-9 _ -: its first 31 begin the name that the server knows the holder by
  * @property {number} [retryLimit] attempts in each operation, default 3
  * @property {readonly number[]} [backoffMs] waits between them, the last one repeated; default 500, 1000, 2000
  * @property {number} [ttlMs] default 25 s, or 30 s alone at the server; the server's where that is shorter
@@ -96,6 +99,7 @@ const WEB_LOCK_TTL_MS = 25_000;
 const FALLBACK_LOCK_TTL_MS = 30_000;
 const LOCK_HEARTBEAT_INTERVAL_MS = 10_000;
 const SAFETY_MARGIN_MS = 5_000;
+const TRUSTED_PART = 0.9; // of the server's TTL: clocks run at different speeds
 const MAX_MISSED_HEARTBEATS = 2;
 
 // ---- The five functions, and confirm ---------------------------------------
@@ -121,7 +125,8 @@ export async function renewProjectLock(lease) {
 }
 
 /**
- * Gives both locks back. A lease that has ended already is left alone, unless
+ * Gives both locks back. Throws `lease-stale`, and is read-only, where another
+ * had taken the lease by then. A lease that has ended already is left alone, unless
  * `force`, which asks the server once more, also for one that is read-only.
  * @param {ProjectLockLease} lease @param {ReleaseLockOptions} [options] @returns {Promise<void>}
  */
@@ -214,25 +219,25 @@ const at = (hold, phase) => (hold.strategy === 'web-lock' ? `${phase}WebLock` : 
 
 /** @type {Map<string, Hold>} by lease id: from the acquisition's start to Idle */
 const holds = new Map();
-/** @type {Set<string>} what this page holds or is taking: the server would let the same owner in twice */
-const claimed = new Set();
-/** @type {Map<string, Promise<unknown>>} give-backs under way, which must not meet a new lease of the same owner */
+/** @type {Map<string, Promise<unknown>>} give-backs under way: the room is about to be free */
 const givingBack = new Map();
 /** @type {Set<{ listener: (event: ProjectLockEvent) => void }>} */
 const subscriptions = new Set();
-const page = randomId();
+/** @type {ProjectLockEvent[]} not yet told to all; the first one is being told */
+const news = [];
 
 /** @param {AcquireLockOptions} options */
 function newHold(options) {
-  const { resource = 'imgponic:project', endpoint = '/api/documents', ownerId: owner = page } = options;
+  const { resource = 'imgponic:project', endpoint = '/api/documents', ownerId } = options;
   const { retryLimit = 3, backoffMs = [500, 1000, 2000], preferredStrategy = 'web-lock' } = options;
+  const leaseId = randomId();
   return {
-    options, resource, owner, retryLimit, backoffMs,
+    options, resource, leaseId, retryLimit, backoffMs,
+    owner: ownerId ? `${ownerId.slice(0, 31)}-${leaseId}` : leaseId,
     url: `${endpoint}/${encodeURIComponent(resource)}/lock`,
     strategy: preferredStrategy,
     viaFallback: false,
     state: /** @type {State} */ ('Idle'),
-    leaseId: randomId(),
     token: 0,
     holder: '',
     ttlMs: 0,
@@ -241,6 +246,7 @@ function newHold(options) {
     retry: 0, // failures before the attempt under way
     missed: 0, // heartbeats in a row that failed with all their attempts
     doubtful: false, // a POST was sent and its outcome is not known
+    announced: /** @type {ProjectLockError | null} */ (null), // the last lock:error
     lost: new AbortController(),
     renewing: /** @type {Promise<ProjectLockLease> | null} */ (null),
     releasing: /** @type {Promise<void> | null} */ (null),
@@ -275,7 +281,9 @@ function close(hold) {
   hold.letGo();
   hold.disarm = hold.letGo = () => {};
   if (hold.state !== 'Readonly' || Number.isNaN(hold.acquired)) holds.delete(hold.leaseId);
-  if ([...holds.values()].every((other) => other.state === 'Readonly')) stopClock();
+  if ([...holds.values()].some((other) => other.state !== 'Readonly')) return;
+  clock?.terminate();
+  clock = null;
 }
 
 /** Ends the trust in a hold, and answers what ended it first. @param {Hold} hold @param {ProjectLockError} error */
@@ -286,9 +294,22 @@ function enterReadonly(hold, error) {
   hold.lost.abort(error);
   const info = { reason: error.code, retry: hold.retry, lastError: error, ...(had && { leaseId: hold.leaseId }) };
   guarded(() => hold.options.onReadonly?.(info));
+  if (error !== hold.announced) announce(hold, error);
   emit({ type: 'lock:readonly-entered', info });
   if (had ? error.code !== 'release-failed' : hold.doubtful) giveBack(hold);
   return error;
+}
+
+/** @param {Hold} hold @param {ProjectLockError} error */
+function announce(hold, error) {
+  const { strategy, retry } = hold;
+  emit({ type: 'lock:error', strategy, retry, error, code: error.code, retryable: error.retryable });
+  hold.announced = error;
+}
+
+/** Throws what has ended the hold, unless it is still in that state. @param {Hold} hold @param {State} state */
+function stay(hold, state) {
+  if (hold.state !== state) throw hold.lost.signal.reason ?? lockError('lease-stale');
 }
 
 /** @param {Hold} hold */
@@ -313,8 +334,8 @@ async function acquire(options) {
       return attempts(hold, () => take(hold));
     });
   } catch (error) {
-    if (isLockError(error)) throw enterReadonly(hold, error);
-    move(hold, 'Idle');
+    if (isLockError(error) && hold.state !== 'Readonly') throw enterReadonly(hold, error);
+    move(hold, 'Idle'); // aborted, or it was over before its request was: what that took came too late
     if (hold.doubtful) await giveBack(hold);
     close(hold);
     throw error;
@@ -322,28 +343,27 @@ async function acquire(options) {
   hold.acquired = performance.now();
   hold.acquiredAt = new Date().toISOString();
   if (!move(hold, at(hold, 'Active'))) throw hold.lost.signal.reason; // stolen at this moment
-  emit({ type: 'lock:acquired', lease: reading(hold) });
-  schedule(hold);
+  schedule(hold, (lease) => [{ type: 'lock:acquired', lease }]);
   return hold;
 }
 
 /** One attempt at both locks. @param {Hold} hold */
 async function take(hold) {
   if (hold.strategy === 'web-lock' && !('locks' in navigator)) throw lockError('web-lock-unsupported');
-  if (claimed.has(hold.url)) throw refusal(hold.strategy, { by: 'this page' });
-  claimed.add(hold.url);
-  hold.letGo = () => { claimed.delete(hold.url); };
   try {
     if (hold.strategy === 'web-lock') await takeWebLock(hold);
     hold.options.signal?.throwIfAborted();
+    stay(hold, at(hold, 'Acquire'));
     hold.doubtful = true;
-    const answer = await must(hold, 'acquire');
+    const answer = await must(hold, 'acquire').catch((error) => {
+      hold.doubtful = error.code === 'acquire-timeout';
+      throw error;
+    });
     hold.options.signal?.throwIfAborted();
     hold.token = answer.body.token;
     hold.holder = answer.body.holder;
     trust(hold, answer);
-  } catch (/** @type {any} */ error) {
-    if (isLockError(error) && error.code !== 'acquire-timeout') hold.doubtful = false;
+  } catch (error) {
     hold.letGo();
     throw error;
   }
@@ -363,9 +383,7 @@ function takeWebLock(hold) {
       if (!lock || !waiting) return undefined;
       had = true;
       taken();
-      return new Promise((done) => {
-        hold.letGo = () => { claimed.delete(hold.url); done(undefined); };
-      });
+      return new Promise((done) => { hold.letGo = () => done(undefined); });
     }).catch((cause) => {
       cancel();
       if (had) enterReadonly(hold, lockError('lease-stale', { cause })); // stolen
@@ -402,10 +420,7 @@ async function renewNow(hold) {
   }
   hold.missed = 0;
   move(hold, at(hold, 'Active'));
-  const lease = reading(hold);
-  emit({ type: 'lock:renewed', lease, retry: hold.retry });
-  schedule(hold);
-  return lease;
+  return schedule(hold, (lease) => [{ type: 'lock:renewed', lease, retry: hold.retry }]);
 }
 
 /** @param {Hold} hold @param {boolean} force */
@@ -415,7 +430,10 @@ async function release(hold, force) {
   move(hold, 'Releasing');
   emit({ type: 'lock:release-requested', lease: reading(hold), force });
   try {
-    await attempts(hold, () => must(hold, 'release'), force);
+    await attempts(hold, () => must(hold, 'release').catch((error) => {
+      // Gone already: by an attempt whose answer was lost, or that is all that force asks for.
+      if (error.code !== 'lease-stale' || !(hold.retry || force)) throw error;
+    }), force);
   } catch (/** @type {any} */ error) {
     if (before !== 'Readonly') throw enterReadonly(hold, error);
     move(hold, before); // which was announced when it was entered
@@ -459,56 +477,58 @@ async function attempts(hold, attempt, force = false) {
     } catch (error) {
       failure = error;
     }
-    if (hold.state !== state) throw hold.lost.signal.reason ?? lockError('lease-stale');
+    stay(hold, state);
     if (!isLockError(failure)) throw failure;
     const last = retry + 1 >= hold.retryLimit;
     const error = force || (last && ENDS_AT_THE_LIMIT.has(failure.code)) ? final(failure) : failure;
     if (error.code === 'fallback-conflict') emit({ type: 'lock:warning', warning: 'fallback-degraded' });
     if (error.code === 'release-failed') emit({ type: 'lock:release-failed', leaseId: hold.leaseId, retry, force });
-    emit({ type: 'lock:error', strategy, retry, error, code: error.code, retryable: error.retryable });
+    announce(hold, error);
     if (last || !error.retryable) throw error;
     const waitMs = hold.backoffMs[Math.min(retry, hold.backoffMs.length - 1)] ?? 0;
-    emit({ type: 'lock:waiting', strategy, retry: retry + 1, waitMs });
+    emit({ type: 'lock:waiting', strategy, retry, waitMs });
     await pause(waitMs, leaseId ? undefined : hold.options.signal);
-    if (hold.state !== state) throw hold.lost.signal.reason ?? lockError('lease-stale');
+    stay(hold, state);
   }
 }
 
 // ---- Time ---------------------------------------------------------------------
 
-/** How long things may take, from the TTL: two heartbeats and a heartbeat's attempts fit. @param {Hold} hold */
-function timings({ options, strategy, ttlMs: granted }) {
-  const wanted = options.ttlMs ?? (strategy === 'web-lock' ? WEB_LOCK_TTL_MS : FALLBACK_LOCK_TTL_MS);
-  const ttlMs = granted || wanted;
-  const heartbeatMs = Math.min(options.heartbeatIntervalMs ?? LOCK_HEARTBEAT_INTERVAL_MS, ttlMs * 0.4);
+/** @param {Hold} hold */
+const wantedTtlMs = ({ options, strategy }) =>
+  options.ttlMs ?? (strategy === 'web-lock' ? WEB_LOCK_TTL_MS : FALLBACK_LOCK_TTL_MS);
+
+/** How long things may take, from the TTL: two heartbeats fit. @param {Hold} hold */
+function timings(hold) {
+  const ttlMs = hold.ttlMs || wantedTtlMs(hold);
+  const heartbeatMs = Math.min(hold.options.heartbeatIntervalMs ?? LOCK_HEARTBEAT_INTERVAL_MS, ttlMs * 0.4);
   const marginMs = Math.min(SAFETY_MARGIN_MS, ttlMs / 5);
-  return { wanted, heartbeatMs, marginMs, requestMs: heartbeatMs / 2, renewMs: heartbeatMs / 4 };
+  return { heartbeatMs, marginMs, requestMs: heartbeatMs / 2, renewMs: heartbeatMs / 4 };
 }
 
-/** Trusts an answer for the TTL, counted from before its request was sent. @param {Hold} hold @param {Answer} answer */
-function trust(hold, { asked, body }) {
-  hold.ttlMs = Math.min(timings({ ...hold, ttlMs: 0 }).wanted, body.ttl_ms ?? FALLBACK_LOCK_TTL_MS);
-  hold.deadline = asked + hold.ttlMs;
-  hold.due = nextHeartbeat(hold);
+/** Trusts an answer, counted from before its request was sent. @param {Hold} hold @param {Answer} answer */
+function trust(hold, { asked, body: { ttl_ms: theirs = FALLBACK_LOCK_TTL_MS } }) {
+  hold.ttlMs = Math.min(wantedTtlMs(hold), theirs);
+  hold.deadline = asked + Math.min(hold.ttlMs, theirs * TRUSTED_PART);
 }
 
-/** Ten seconds from now, or a margin before the end. @param {Hold} hold */
-function nextHeartbeat(hold) {
+/**
+ * The next heartbeat: ten seconds from now, or a margin before the end. Tells
+ * first what led to it, but after all is in place, so that a listener may renew.
+ * @param {Hold} hold @param {(lease: ProjectLockLease) => ProjectLockEvent[]} [told]
+ */
+function schedule(hold, told = () => []) {
+  move(hold, 'HeartbeatQueued');
   const now = performance.now();
   const { heartbeatMs, marginMs } = timings(hold);
-  return Math.max(now, Math.min(now + heartbeatMs, hold.deadline - marginMs));
-}
-
-/** @param {Hold} hold */
-function schedule(hold) {
-  if (!move(hold, 'HeartbeatQueued')) return;
-  const now = performance.now();
-  hold.due = nextHeartbeat(hold);
+  hold.due = Math.max(now, Math.min(now + heartbeatMs, hold.deadline - marginMs));
   hold.disarm();
   const heartbeat = alarm(hold.due - now, () => beat(hold));
   const watchdog = alarm(hold.deadline - now, () => expire(hold));
   hold.disarm = () => { heartbeat(); watchdog(); };
-  emit({ type: 'lock:renew-scheduled', lease: reading(hold), nextHeartbeatInMs: Math.round(hold.due - now) });
+  const lease = reading(hold);
+  emit(...told(lease), { type: 'lock:renew-scheduled', lease, nextHeartbeatInMs: Math.round(hold.due - now) });
+  return lease;
 }
 
 /** @param {Hold} hold */
@@ -572,11 +592,6 @@ function startClock() {
   }
 }
 
-function stopClock() {
-  clock?.terminate();
-  clock = null;
-}
-
 /** What this same file does as that Worker. */
 function runClock() {
   /** @type {Map<number, ReturnType<typeof setTimeout>>} */
@@ -619,7 +634,10 @@ const OPERATIONS = /** @type {const} */ ({
 /** Asks, and throws what is wrong. @param {Hold} hold @param {Operation} operation @param {Asking} [asking] */
 async function must(hold, operation, asking) {
   const { method, failed } = OPERATIONS[operation];
-  const answer = await ask(hold, method, asking).catch((cause) => { throw lockError(failed, { cause }); });
+  const once = () => ask(hold, method, asking).catch((cause) => { throw lockError(failed, { cause }); });
+  let answer = await once();
+  // The server has taken away the cookie that it does not believe: a POST without one begins a session.
+  if (operation === 'acquire' && answer.body.error === 'invalid_session') answer = await once();
   const error = meaning(operation, hold.strategy, answer);
   if (error) throw error;
   return answer;
@@ -627,12 +645,15 @@ async function must(hold, operation, asking) {
 
 /** Which error an answer is, if any. @param {Operation} operation @param {ProjectLockStrategy} strategy @param {Answer} answer */
 function meaning(operation, strategy, { status, body }) {
-  if (status >= 200 && status < 300) return null;
+  if (status >= 200 && status < 300) {
+    return body.released === false ? lockError('lease-stale', { context: { status } }) : null;
+  }
   const context = { status, error: body.error };
   const passing = status >= 500 || status === 408 || status === 429;
   const gone = body.error === 'not_locked_by_user' || body.error === 'lock_not_found';
-  if (operation === 'release' && gone) return null; // there is nothing of ours to release
-  if (operation === 'release' || passing) return lockError(OPERATIONS[operation].failed, { context });
+  if (passing || (operation === 'release' && !gone)) {
+    return lockError(OPERATIONS[operation].failed, { context, retryable: status !== 401 });
+  }
   if (operation !== 'acquire') return lockError('lease-stale', { context });
   return status === 409 ? refusal(strategy, context) : lockError('acquire-denied', { context, retryable: false });
 }
@@ -658,10 +679,15 @@ const final = (error) => lockError(error.code, { ...error, cause: error.cause, r
 /** @param {any} error @returns {error is ProjectLockError} */
 const isLockError = (error) => error?.name === 'ProjectLockError';
 
-/** @param {ProjectLockEvent} event */
-function emit(event) {
-  for (const subscription of [...subscriptions]) {
-    if (subscriptions.has(subscription)) guarded(() => subscription.listener(Object.freeze(event)));
+/** Tells all listeners; what they themselves bring about is told after that. @param {ProjectLockEvent[]} events */
+function emit(...events) {
+  const telling = news.length > 0;
+  news.push(...events);
+  for (; !telling && news.length > 0; news.shift()) {
+    const event = Object.freeze(news[0]);
+    for (const subscription of [...subscriptions]) {
+      if (subscriptions.has(subscription)) guarded(() => subscription.listener(event));
+    }
   }
 }
 

@@ -1,6 +1,6 @@
 // @ts-check
 import {
-  acquireProjectLock, confirmProjectLock, releaseProjectLock, subscribeLockEvents,
+  acquireProjectLock, confirmProjectLock, releaseProjectLock, renewProjectLock, subscribeLockEvents,
 } from './locks.js';
 
 /** @typedef {import('./locks.js').ProjectLockLease} Lease */
@@ -159,6 +159,8 @@ function listen(failures = 0) {
 function hear(news) {
   if (!notice || news.version > notice.version) log(`server: ${news.type} reason=${news.reason}`);
   if (!notice || news.version >= notice.version) notice = news;
+  // Told that it is not ours any more, such as by an operator: a renewal finds out.
+  if (lease && notice === news && news.holder !== lease.holder) renewProjectLock(lease).catch(() => {});
   show();
   refreshAtExpiry();
 }
