@@ -19,41 +19,70 @@ const patience = 40 * time.Second
 
 // profile is a Chromium process with a user's data of its own.
 type profile struct {
-	t   *testing.T
-	ctx context.Context
+	t      *testing.T
+	ctx    context.Context
+	killed *bool
 }
 
 // newProfile starts Chromium; it ends with the test. Its own timers are throttled
-// in hidden tabs, as users' are.
+// in hidden tabs, as users' are. Where the machine is busy Chromium at times
+// crashes as it starts, which is no failure of ours: it is started again.
 func newProfile(t *testing.T) *profile {
 	t.Helper()
 	path, err := chromium()
 	if err != nil {
 		t.Fatal(err)
 	}
+	for range 3 {
+		p := &profile{t: t, killed: new(bool)}
+		if err = p.start(path); err == nil {
+			return p
+		}
+		t.Logf("starting Chromium: %v", err)
+	}
+	t.Fatalf("Chromium does not start: %v", err)
+	return nil
+}
+
+func (p *profile) start(path string) error {
 	alloc, stop := chromedp.NewExecAllocator(context.Background(),
-		chromedp.ExecPath(path), chromedp.UserDataDir(userData(t)), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
+		chromedp.ExecPath(path), chromedp.UserDataDir(userData(p.t)), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
 		chromedp.Headless, chromedp.NoSandbox, chromedp.Flag("disable-background-networking", true),
 		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
 		chromedp.Flag("disable-extensions", true), chromedp.Flag("disable-breakpad", true),
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("password-store", "basic"))
-	t.Cleanup(stop) // waits for the process
-	ctx, _ := chromedp.NewContext(alloc)
-	t.Cleanup(func() {
-		closing, done := context.WithTimeout(ctx, patience)
+	var cancel context.CancelFunc
+	p.ctx, cancel = chromedp.NewContext(alloc)
+	if err := chromedp.Do(p.ctx); err != nil {
+		cancel()
+		stop()
+		return err
+	}
+	p.t.Cleanup(stop) // waits for the process
+	p.t.Cleanup(func() {
+		if *p.killed {
+			return
+		}
+		closing, done := context.WithTimeout(p.ctx, patience)
 		defer done()
 		if err := chromedp.Cancel(closing); err != nil {
-			t.Errorf("closing Chromium: %v", err)
+			p.t.Errorf("closing Chromium: %v", err)
 		}
 	})
-	if err := chromedp.Do(ctx); err != nil {
-		t.Fatalf("starting Chromium: %v", err)
-	}
-	return &profile{t, ctx}
+	return nil
 }
 
 // in is the profile for a subtest.
-func (p *profile) in(t *testing.T) *profile { return &profile{t, p.ctx} }
+func (p *profile) in(t *testing.T) *profile { return &profile{t, p.ctx, p.killed} }
+
+// kill ends Chromium as a crash does.
+func (p *profile) kill() {
+	p.t.Helper()
+	*p.killed = true
+	if err := chromedp.FromContext(p.ctx).Browser.Process().Kill(); err != nil {
+		p.t.Fatal(err)
+	}
+}
 
 // userData is a directory for a profile. Chromium's children may write in it for
 // a moment after the process that anyone waits for, so it is removed patiently.

@@ -106,3 +106,18 @@ func TestAnOperatorsUnlockEndsEditingAtOnce(t *testing.T) {
 		t.Errorf("the text is read-only: %s, want %s", got, want)
 	}
 }
+
+// The sweep is not running here: only the lock's own end frees it.
+func TestABrowserThatIsKilledLosesItsLockAtTheEndOfItsTTL(t *testing.T) {
+	s := newSite(t, 4*time.Second)
+	first, second := newProfile(t), newProfile(t)
+	editor, reader := first.open(s.room("notes")), second.open(s.room("notes"))
+	editor.click("edit")
+	editor.shows("mine")
+	reader.shows("other")
+	first.kill()
+	reader.shows("free")
+	reader.is(`document.getElementById('log').textContent.includes('DocumentUnlocked reason=expired')`)
+	reader.click("edit")
+	reader.shows("mine")
+}
