@@ -32,7 +32,7 @@ func (f *File[D]) locked(ctx context.Context, do func(dir *os.File) error) error
 		}
 		err = f.flocked(ctx, guard, func() error { return do(dir) })
 		_ = guard.Close() // nothing written; frees the lock
-		if !errors.Is(err, errReplaced) {
+		if !errors.Is(err, errReplaced) || ctx.Err() != nil {
 			return err
 		}
 	}

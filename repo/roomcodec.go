@@ -40,6 +40,9 @@ func (roomCodec) changes(prev documentlock.Lock, next *documentlock.Lock, _ time
 			us = append(us, firestore.Update{Path: path, Value: v})
 		}
 	}
+	if len(us) > 0 && prev.Token == next.Token { // what was read may stand for one that cannot be
+		us = append(us, firestore.Update{Path: "lockToken", Value: next.Token})
+	}
 	return us
 }
 

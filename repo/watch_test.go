@@ -233,6 +233,12 @@ func TestARoomWhoseTokenIsNoIntegerIsHeldAndCanBeUnlocked(t *testing.T) {
 		if _, err := locks.Acquire(t.Context(), "a", "s/2"); !errors.As(err, new(*documentlock.HeldError)) {
 			t.Errorf("acquire: %v; want it held", err)
 		}
+		if _, err := locks.Extend(t.Context(), "a", "s/1"); err != nil {
+			t.Error(err)
+		}
+		if token, ok := r.fields(t, "a")["lockToken"].(int64); !ok || token == 0 {
+			t.Errorf("after a heartbeat the token is %v", r.fields(t, "a")["lockToken"])
+		}
 		if broken, err := locks.Break(t.Context(), "a"); !broken || err != nil {
 			t.Fatal(broken, err)
 		}

@@ -255,7 +255,7 @@ func (p *program) settle() {
 	if p.terminal < 0 {
 		return
 	}
-	if p.lent {
+	if now, err := unix.IoctlGetInt(p.terminal, unix.TIOCGPGRP); p.lent && err == nil && now == p.group {
 		signal.Ignore(syscall.SIGTTOU) // which stops who does this from the background
 		_ = unix.IoctlSetPointerInt(p.terminal, unix.TIOCSPGRP, unix.Getpgrp())
 		signal.Reset(syscall.SIGTTOU)

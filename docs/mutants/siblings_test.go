@@ -54,8 +54,7 @@ var siblingRooms = []room{
 			name: "an expiry is told by the sweep alone",
 			old:  `r.due = c.Asked.Add(`,
 			new:  `r.due = c.Asked.Add(time.Hour + `,
-			pkg:  "worker/doclock",
-			test: "TestAnExpiryIsAnnouncedAtItsTime",
+			test: "TestFeed/Run/SubscribingWhileTheStreamIsDownGivesTheCurrentStateAndExpiries",
 		},
 	}},
 	{"repo/rooms.go", []bug{{
@@ -81,8 +80,7 @@ var siblingRooms = []room{
 	{"lease/projectlock/acquire.go", []bug{
 		{
 			name: "the file is taken although the remote lease was seen held",
-			old:  ` && !h.taken {`,
-			new:  ` {`,
+			old:  ` && !h.taken`,
 			test: "TestARemoteThatWasSeenHeldDoesNotFallBackWhenItTurnsDark",
 		},
 		{

@@ -43,17 +43,19 @@ func (l *Locker) acquire(ctx context.Context, o AcquireOptions, cancel context.C
 	if err := l.want(h, o.Preferred.acquiring()); err != nil {
 		return nil, err
 	}
-	retry, err := l.acquireBy(ctx, h, o.Preferred)
-	if unavailable := (*Error)(nil); o.Preferred == WebLock && errors.As(err, &unavailable) && fallsBack(unavailable) && !h.taken {
-		if err = l.fallBack(ctx, h, unavailable, retry); err == nil {
-			retry, err = l.acquireBy(ctx, h, FileLock)
-		}
+	retry, err := l.acquireBy(ctx, h, o.Preferred, o.RetryLimit)
+	if e := told(err); l.fallsBack(h, e) && e.Code == AcquireTimeout {
+		retry, err = l.outwait(ctx, h, e, retry)
 	}
-	var failed *Error
-	switch {
+	if e := told(err); l.fallsBack(h, e) {
+		l.step(h, AcquireWebLock, append(h.failing(e, retry), Event{Type: Waiting, Strategy: FileLock})...)
+		l.step(h, AcquireFileLock, Event{Type: FallbackEngaged, Strategy: FileLock, Reason: e.Code})
+		retry, err = l.acquireBy(ctx, h, FileLock, o.RetryLimit)
+	}
+	switch failed := told(err); {
 	case err == nil:
 		return h, nil
-	case errors.As(err, &failed):
+	case failed != nil:
 		_ = l.lose(h, failed, retry) // it is failed
 		l.tidy(h)
 	default:
@@ -74,22 +76,25 @@ func (l *Locker) want(h *holding, s State) error {
 	return nil
 }
 
-// fallBack turns from the remote lease to the file.
-func (l *Locker) fallBack(ctx context.Context, h *holding, e *Error, retry int) error {
-	wait := time.Duration(0)
-	if e.Code == AcquireTimeout {
-		wait = max(0, time.Until(h.began.Add(max(WebLockTTL, h.policy.TTL))))
+// fallsBack: the file may be taken instead (R6).
+func (l *Locker) fallsBack(h *holding, e *Error) bool {
+	return e != nil && h.strategy == WebLock && fallsBack(e) && !h.taken
+}
+
+// outwait waits in an outage until whoever held the remote lease at its beginning
+// has lost it, and asks once more: it may be over.
+func (l *Locker) outwait(ctx context.Context, h *holding, e *Error, retry int) (int, error) {
+	wait := max(0, time.Until(h.began.Add(max(WebLockTTL, h.policy.TTL)-attemptTimeout)))
+	e.Retryable = true
+	l.step(h, AcquireWebLock, append(h.failing(e, retry), Event{Type: Waiting, Retry: retry, Wait: wait})...)
+	if !sleep(ctx, wait) {
+		return retry, fmt.Errorf("projectlock: %s: %w", AcquireWebLock, context.Cause(ctx))
 	}
-	l.step(h, AcquireWebLock, append(h.failing(e, retry), Event{Type: Waiting, Strategy: FileLock, Wait: wait})...)
-	if wait > 0 && !sleep(ctx, wait) {
-		return fmt.Errorf("projectlock: %s: %w", AcquireWebLock, context.Cause(ctx))
-	}
-	l.step(h, AcquireFileLock, Event{Type: FallbackEngaged, Strategy: FileLock, Reason: e.Code})
-	return nil
+	return l.acquireBy(ctx, h, WebLock, 1)
 }
 
 // acquireBy attempts to acquire by one strategy.
-func (l *Locker) acquireBy(ctx context.Context, h *holding, s Strategy) (retry int, _ error) {
+func (l *Locker) acquireBy(ctx context.Context, h *holding, s Strategy, limit int) (retry int, _ error) {
 	h.strategy, h.policy, h.store = s, h.options.policy(s), l.remote
 	if s == FileLock {
 		h.store = l.files
@@ -108,7 +113,7 @@ func (l *Locker) acquireBy(ctx context.Context, h *holding, s Strategy) (retry i
 		if !held || time.Since(h.began) >= h.options.Wait {
 			counted++
 		}
-		failed.Retryable = failed.Retryable && counted < h.options.RetryLimit
+		failed.Retryable = failed.Retryable && counted < limit
 		return failed, failed.Retryable
 	})
 }

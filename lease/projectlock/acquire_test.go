@@ -97,7 +97,8 @@ func TestAnUnreachableRemoteFallsBackAfterItsRetries(t *testing.T) {
 		}
 		s.wantTold("attempt web-lock 0", "error acquire-timeout true", "waiting 500ms",
 			"attempt web-lock 1", "error acquire-timeout true", "waiting 1s",
-			"attempt web-lock 2", "error acquire-timeout false", "waiting 14.5s", "fallback-engaged file-lock",
+			"attempt web-lock 2", "error acquire-timeout true", "waiting 11.5s",
+			"attempt web-lock 0", "error acquire-timeout false", "waiting 0s", "fallback-engaged file-lock",
 			"attempt file-lock 0", "acquired file-lock", "renew-scheduled 10s")
 	})
 }

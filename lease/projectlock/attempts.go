@@ -11,6 +11,9 @@ func (l *Locker) begin(ctx context.Context, ls Lease, to State, force bool, even
 	if err := l.losing(to); err != nil {
 		return nil, nil, err
 	}
+	if ctx.Err() != nil {
+		return nil, nil, fmt.Errorf("projectlock: %s: %w", to, context.Cause(ctx))
+	}
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -98,6 +101,13 @@ func (l *Locker) attempts(ctx context.Context, h *holding, s State,
 		l.step(h, s, append(h.failing(failed, retry), Event{Type: Waiting, Retry: retry, Wait: wait})...)
 		sleep(ctx, wait)
 	}
+}
+
+// told is err if it is an *Error of this Locker's own: not one that is the cause of
+// a context, which may be another Locker's loss.
+func told(err error) *Error {
+	e, _ := err.(*Error) //nolint:errorlint // what is wrapped is another's
+	return e
 }
 
 // failing is what is told of a failed attempt.

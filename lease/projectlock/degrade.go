@@ -49,6 +49,7 @@ func (l *Locker) degrade(h *holding, e *Error, retry int) {
 	if h.trust != nil {
 		h.trust.Stop()
 	}
+	l.events.hold(1)
 	l.add(h, Event{Type: ReadonlyEntered, Reason: e.Code, Retry: retry, Err: e, Lease: h.lease})
 	l.mu.Unlock()
 	if cancel != nil {
@@ -57,6 +58,7 @@ func (l *Locker) degrade(h *holding, e *Error, retry int) {
 	if h.options.OnReadonly != nil {
 		h.options.OnReadonly(ReadonlyInfo{Reason: e.Code, LastError: e})
 	}
+	l.events.hold(-1)
 	l.events.tell()
 	close(h.told)
 }

@@ -44,8 +44,8 @@ func (l *Locker) Release(ctx context.Context, ls Lease, o ReleaseOptions) error 
 		l.step(h, Idle, Event{Type: Released, Lease: h.lease, Duration: time.Since(h.acquired)})
 		return nil
 	}
-	failed := (*Error)(nil)
-	if !errors.As(err, &failed) {
+	failed := told(err)
+	if failed == nil {
 		failed = &Error{Code: ReleaseFailed, Retryable: !o.Force, Cause: err}
 	}
 	_ = l.lose(h, failed, retry) // where it was forced, for another reason
@@ -66,7 +66,7 @@ func besides(ctx context.Context, cause error) (_ context.Context, stop func()) 
 // free is one attempt to release.
 func (l *Locker) free(ctx context.Context, h *holding, force bool) error {
 	if force {
-		return errors.Join(l.remove(ctx, h.store, h.owner, false), l.remove(ctx, l.files, h.owner, true))
+		return errors.Join(l.remove(ctx, l.files, h.owner, true), l.remove(ctx, h.store, h.owner, false)) // the nearer first
 	}
 	freed, err := h.locks.Release(ctx, l.room, h.owner)
 	if errors.Is(err, documentlock.ErrNotYours) || err == nil && !freed {

@@ -64,10 +64,10 @@ func (l *Locker) renew(ctx context.Context, h *holding) (Lease, error) {
 // unrenewed ends a heartbeat none of whose attempts succeeded: it is left to the
 // next, or the lease is lost.
 func (l *Locker) unrenewed(h *holding, err error, retry int) error {
-	var failed *Error
+	failed := told(err)
 	var told []Event
 	switch {
-	case errors.As(err, &failed) && failed.Code == LeaseStale:
+	case failed != nil && failed.Code == LeaseStale:
 		err = l.lose(h, failed, retry)
 		if errors.Is(err, documentlock.ErrNotLocked) || errors.Is(err, documentlock.ErrNotYours) {
 			l.tidy(h) // nobody's, or another's: it gives way to no one

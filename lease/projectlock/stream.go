@@ -14,6 +14,7 @@ type stream struct {
 	listeners []*listener
 	untold    []Event
 	telling   bool
+	held      int // losses being made known first
 }
 
 type listener struct {
@@ -61,7 +62,7 @@ func (s *stream) tell() {
 	}
 	s.telling = true
 	defer func() { s.telling = false }()
-	for len(s.untold) > 0 {
+	for len(s.untold) > 0 && s.held == 0 {
 		e, to := s.untold[0], s.listeners
 		s.untold = s.untold[1:]
 		s.each(to, e)
@@ -77,4 +78,11 @@ func (s *stream) each(to []*listener, e Event) {
 			l.hear(e)
 		}
 	}
+}
+
+// hold keeps events untold until it is called with -1.
+func (s *stream) hold(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held += n
 }

@@ -21,11 +21,12 @@ var (
 	// ErrSession is a session cookie that proves nothing: forged, altered, expired.
 	ErrSession = errors.New("doclock: invalid session")
 
-	errCrossSite = errors.New("doclock: a request for another site")
-	errTooLarge  = errors.New("doclock: the body is too large")
-	errNoSweep   = errors.New("doclock: swept in part")
-	errRoute     = errors.New("doclock: no such route")
-	errMethod    = errors.New("doclock: method not allowed")
+	errTwoSessions = errors.New("doclock: two sessions at once")
+	errCrossSite   = errors.New("doclock: a request for another site")
+	errTooLarge    = errors.New("doclock: the body is too large")
+	errNoSweep     = errors.New("doclock: swept in part")
+	errRoute       = errors.New("doclock: no such route")
+	errMethod      = errors.New("doclock: method not allowed")
 )
 
 // requestError is what is wrong with a request, in words that repeat none of it.
@@ -44,6 +45,7 @@ var refusals = []struct {
 	{documentlock.ErrNotYours, http.StatusForbidden, "not_locked_by_user", "ロックを保持していません"},
 	{errCrossSite, http.StatusForbidden, "cross_site", "the request comes from another site"},
 	{ErrSession, http.StatusUnauthorized, "invalid_session", "the session cookie is not valid; load the page again for a new one"},
+	{errTwoSessions, http.StatusUnauthorized, "two_sessions", "there are two valid session cookies, one of them set by another site of this domain; delete both"},
 	{taskauth.ErrUnauthenticated, http.StatusUnauthorized, "unauthenticated", "a valid bearer token is needed"},
 	{taskauth.ErrForbidden, http.StatusForbidden, "forbidden", "this account may not call"},
 	{taskauth.ErrNoKeys, http.StatusServiceUnavailable, "unavailable", "tokens cannot be checked now; try again"},

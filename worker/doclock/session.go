@@ -31,9 +31,10 @@ const (
 // Who has no cookie is nobody, until a POST or the page begins a session. A cookie
 // that is forged, altered or expired is ErrSession, once, and taken away: so nobody
 // who believes to hold a lock silently becomes somebody else. Two valid sessions at
-// once are ErrSession, too: one of them was set by somebody else, such as a
-// neighbouring subdomain, which a cookie cannot keep out. Serve the document lock
-// on a domain whose subdomains are all your own.
+// once are refused, and neither is taken away, since the other would be left: one of
+// them was set by somebody else, such as a neighbouring subdomain, which a cookie of
+// this name cannot keep out. Serve the document lock on a domain whose subdomains
+// are all your own.
 type Cookies struct {
 	secret []byte
 }
@@ -48,8 +49,10 @@ func NewCookies(secret []byte) (*Cookies, error) {
 
 // Owner is "session/" and the session's id.
 func (k *Cookies) Owner(w http.ResponseWriter, r *http.Request, begin bool) (string, error) {
-	id, there := k.find(w, r)
+	id, there, err := k.find(w, r)
 	switch {
+	case err != nil:
+		return "", err
 	case id != "":
 	case there:
 		http.SetCookie(w, &http.Cookie{Name: CookieName, Path: "/", MaxAge: -1})
@@ -65,7 +68,7 @@ func (k *Cookies) Owner(w http.ResponseWriter, r *http.Request, begin bool) (str
 
 // Begin gives who has no valid session a new one.
 func (k *Cookies) Begin(w http.ResponseWriter, r *http.Request) {
-	if id, _ := k.find(w, r); id == "" {
+	if id, _, err := k.find(w, r); id == "" && err == nil {
 		k.set(w, r, rand.Text())
 	}
 }
@@ -74,7 +77,7 @@ func (k *Cookies) Begin(w http.ResponseWriter, r *http.Request) {
 // life has passed; there says that r carries a session's cookie at all. It reads
 // the header itself: net/http drops a cookie with a character that it does not
 // like, which would then be none.
-func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (id string, there bool) {
+func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (id string, there bool, _ error) {
 	var age time.Duration
 	for _, line := range r.Header["Cookie"] {
 		for part := range strings.SplitSeq(line, ";") {
@@ -85,7 +88,7 @@ func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (id string, there
 			there = true
 			another, since := k.read(value)
 			if another != "" && id != "" && another != id {
-				return "", true
+				return "", true, errTwoSessions
 			}
 			if another != "" {
 				id, age = another, since
@@ -95,7 +98,7 @@ func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (id string, there
 	if age >= sessionLife/2 {
 		k.set(w, r, id)
 	}
-	return id, there
+	return id, there, nil
 }
 
 // read is the id that a cookie's value proves, and since when; empty: it proves

@@ -113,8 +113,14 @@ func TestWhoOnlyLooksStaysNobody(t *testing.T) {
 func TestTwoSessionsAtOnceAreNone(t *testing.T) {
 	h := memory(t, cookies(t))
 	victim, attacker := begun(t, h), begun(t, h)
-	if status, body, _ := visit(t, h, http.MethodPost, lockPath, attacker+"; "+victim); status != http.StatusUnauthorized || body != badSession {
-		t.Errorf("%d %s", status, body)
+	for _, at := range [][2]string{{http.MethodPost, lockPath}, {http.MethodGet, lockPath}, {http.MethodGet, "/"}} {
+		status, body, set := visit(t, h, at[0], at[1], attacker+"; "+victim)
+		if at[1] != "/" && (status != http.StatusUnauthorized || !strings.Contains(body, `"two_sessions"`)) {
+			t.Errorf("%v: %d %s", at, status, body)
+		}
+		if set != nil { // the browser would be left with the attacker's alone
+			t.Errorf("%v: cookie %v", at, set)
+		}
 	}
 	if status, body, _ := visit(t, h, http.MethodPost, lockPath, victim+"; "+victim); status != http.StatusOK {
 		t.Errorf("the same one twice: %d %s", status, body)

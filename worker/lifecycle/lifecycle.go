@@ -34,13 +34,13 @@ type Lifecycle struct {
 
 	mu      sync.Mutex
 	begun   int           // by Begin
-	passing int           // by Pass
+	passing *int          // by Pass, before Drain or after
 	ended   chan struct{} // wakes Drain
 }
 
 // New is the lifecycle of a server that stops when work ends.
 func New(work context.Context, log *slog.Logger) *Lifecycle {
-	return &Lifecycle{work: work, log: log, ended: make(chan struct{}, 1)}
+	return &Lifecycle{work: work, log: log, passing: new(int), ended: make(chan struct{}, 1)}
 }
 
 // Attach gives e the routes /health/live, 200 while the process serves, and
@@ -93,13 +93,14 @@ func (l *Lifecycle) Begin(limit int) error {
 // End ends what has begun.
 func (l *Lifecycle) End() { l.end(&l.begun) }
 
-// Pass counts a short request, which a stop waits for and does not refuse, until
-// the function that it returns is called.
+// Pass counts a short request until the function that it returns is called. A stop
+// refuses none, and waits for those that came before it.
 func (l *Lifecycle) Pass() (passed func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.passing++
-	return func() { l.end(&l.passing) }
+	count := l.passing
+	*count++
+	return func() { l.end(count) }
 }
 
 func (l *Lifecycle) end(count *int) {
@@ -112,12 +113,16 @@ func (l *Lifecycle) end(count *int) {
 	}
 }
 
-// Drain waits until all that has begun has ended, or until ctx ends, and says how
-// many have not. It is called once, after the work of New has ended.
+// Drain waits until all that has begun by now has ended, or until ctx ends, and says
+// how many have not. It is called once, after the work of New has ended.
 func (l *Lifecycle) Drain(ctx context.Context) (left int) {
+	l.mu.Lock()
+	before := l.passing
+	l.passing = new(int)
+	l.mu.Unlock()
 	for {
 		l.mu.Lock()
-		left = l.begun + l.passing
+		left = l.begun + *before
 		l.mu.Unlock()
 		if left == 0 {
 			return 0

@@ -52,7 +52,7 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 		Handler: server, Limits: cfg.limits, Beside: w.beside, Stop: stop, Log: log,
 		Drain: func(ctx context.Context) {
 			if left := server.Drain(ctx); left > 0 {
-				log.WarnContext(ctx, "sockets are still open", "sockets", left)
+				log.WarnContext(ctx, "sockets and requests are cut off", "open", left)
 			}
 		},
 	}
