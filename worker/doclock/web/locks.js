@@ -132,14 +132,17 @@ export async function renewProjectLock(lease) {
  */
 export async function releaseProjectLock(lease, { force = false } = {}) {
   const hold = holds.get(lease.leaseId);
-  if (!hold || (hold.state === 'Readonly' && !force)) return;
-  await (hold.releasing ??= release(hold, force).finally(() => { hold.releasing = null; }));
+  if (!hold) return;
+  const released = end(hold, force);
+  hold.lost.abort(new DOMException('project lock: released', 'AbortError')); // nothing has been sent yet
+  await released;
 }
 
 /**
  * Runs fn under the lock. Its signal aborts when the lock is lost, and then
- * withProjectLock throws too, whatever fn returns. With `releaseOnError: false`
- * an error of fn leaves the lock held, for the caller to release.
+ * withProjectLock throws too, whatever fn returns; and before a release beside
+ * fn, when what fn comes to counts. With `releaseOnError: false` an error of fn
+ * leaves the lock held, for the caller to release.
  * @template T
  * @param {(lease: ProjectLockLease, lost: AbortSignal) => Promise<T> | T} fn
  * @param {WithLockOptions} [options] @returns {Promise<T>}
@@ -150,13 +153,13 @@ export async function withProjectLock(fn, { releaseOnError = true, ...options } 
   let result;
   try {
     result = await fn(lease, hold.lost.signal);
-    hold.lost.signal.throwIfAborted();
+    if (hold.loss) throw hold.loss;
   } catch (error) {
     // fn's error is the one to see; a failed release has been announced.
-    if (releaseOnError) await releaseProjectLock(lease).catch(() => {});
+    if (releaseOnError) await end(hold).catch(() => {});
     throw error;
   }
-  await releaseProjectLock(lease);
+  await end(hold);
   return result;
 }
 
@@ -247,7 +250,8 @@ function newHold(options) {
     missed: 0, // heartbeats in a row that failed with all their attempts
     doubtful: false, // a POST was sent and its outcome is not known
     announced: /** @type {ProjectLockError | null} */ (null), // the last lock:error
-    lost: new AbortController(),
+    loss: /** @type {ProjectLockError | null} */ (null), // what ended the trust in it
+    lost: new AbortController(), // of withProjectLock's fn
     renewing: /** @type {Promise<ProjectLockLease> | null} */ (null),
     releasing: /** @type {Promise<void> | null} */ (null),
     letGo: () => {}, // of this browser's lock
@@ -270,7 +274,7 @@ function reading(hold) {
 function held(lease) {
   const hold = holds.get(lease.leaseId);
   if (!hold || hold.state === 'Releasing') throw lockError('lease-stale', { context: { leaseId: lease.leaseId } });
-  if (hold.state === 'Readonly') throw hold.lost.signal.reason;
+  if (hold.state === 'Readonly') throw hold.loss;
   if (performance.now() >= hold.deadline) throw expire(hold);
   return hold;
 }
@@ -288,8 +292,9 @@ function close(hold) {
 
 /** Ends the trust in a hold, and answers what ended it first. @param {Hold} hold @param {ProjectLockError} error */
 function enterReadonly(hold, error) {
-  if (!move(hold, 'Readonly')) return hold.lost.signal.reason ?? error;
+  if (!move(hold, 'Readonly')) return hold.loss ?? error;
   const had = !Number.isNaN(hold.acquired);
+  hold.loss = error;
   close(hold);
   hold.lost.abort(error);
   const info = { reason: error.code, retry: hold.retry, lastError: error, ...(had && { leaseId: hold.leaseId }) };
@@ -309,7 +314,7 @@ function announce(hold, error) {
 
 /** Throws what has ended the hold, unless it is still in that state. @param {Hold} hold @param {State} state */
 function stay(hold, state) {
-  if (hold.state !== state) throw hold.lost.signal.reason ?? lockError('lease-stale');
+  if (hold.state !== state) throw hold.loss ?? lockError('lease-stale');
 }
 
 /** @param {Hold} hold */
@@ -322,27 +327,30 @@ function expire(hold) {
 /** @param {AcquireLockOptions} options */
 async function acquire(options) {
   const hold = newHold(options);
-  options.signal?.throwIfAborted();
-  await givingBack.get(hold.url);
+  const { signal } = options;
+  signal?.throwIfAborted();
+  do await givingBack.get(hold.url); while (givingBack.has(hold.url)); // onReadonly comes before its give-back
   for (const old of holds.values()) if (old.url === hold.url && old.state === 'Readonly') reset(old);
   holds.set(hold.leaseId, hold);
   move(hold, at(hold, 'Acquire'));
   try {
     await attempts(hold, () => take(hold)).catch((error) => {
+      signal?.throwIfAborted();
       if (error.code !== 'web-lock-unsupported') throw error;
       fallBack(hold, error);
       return attempts(hold, () => take(hold));
     });
   } catch (error) {
-    if (isLockError(error) && hold.state !== 'Readonly') throw enterReadonly(hold, error);
+    if (!signal?.aborted && isLockError(error) && hold.state !== 'Readonly') throw enterReadonly(hold, error);
     move(hold, 'Idle'); // aborted, or it was over before its request was: what that took came too late
     if (hold.doubtful) await giveBack(hold);
     close(hold);
     throw error;
   }
+  stay(hold, at(hold, 'Acquire')); // not stolen at this moment
   hold.acquired = performance.now();
   hold.acquiredAt = new Date().toISOString();
-  if (!move(hold, at(hold, 'Active'))) throw hold.lost.signal.reason; // stolen at this moment
+  move(hold, at(hold, 'Active'));
   schedule(hold, (lease) => [{ type: 'lock:acquired', lease }]);
   return hold;
 }
@@ -412,7 +420,7 @@ async function renewNow(hold) {
   try {
     trust(hold, await attempts(hold, () => must(hold, 'renew', { timeoutMs: timings(hold).renewMs })));
   } catch (/** @type {any} */ error) {
-    if (hold.state !== 'Renewing') throw hold.lost.signal.reason ?? error;
+    if (hold.state !== 'Renewing') throw hold.loss ?? error;
     hold.missed++;
     if (error.code !== 'renew-failed' || hold.missed >= MAX_MISSED_HEARTBEATS) throw enterReadonly(hold, error);
     schedule(hold);
@@ -423,11 +431,19 @@ async function renewNow(hold) {
   return schedule(hold, (lease) => [{ type: 'lock:renewed', lease, retry: hold.retry }]);
 }
 
+/** Releases what is not over yet, or joins the release under way. @param {Hold} hold @param {boolean} [force] */
+async function end(hold, force = false) {
+  if (hold.state === 'Idle' || (hold.state === 'Readonly' && !force)) return;
+  await (hold.releasing ??= release(hold, force).finally(() => { hold.releasing = null; }));
+}
+
 /** @param {Hold} hold @param {boolean} force */
 async function release(hold, force) {
   const before = hold.state;
   hold.disarm();
   move(hold, 'Releasing');
+  await null; // until `releasing` is set: who hears of the release may ask for it too
+  stay(hold, 'Releasing');
   emit({ type: 'lock:release-requested', lease: reading(hold), force });
   try {
     await attempts(hold, () => must(hold, 'release').catch((error) => {
@@ -452,7 +468,8 @@ function reset(hold) {
 
 /** Frees the server's lease once, if it is still this page's, whatever comes of it. @param {Hold} hold */
 function giveBack(hold) {
-  const done = ask(hold, 'DELETE', { keepalive: true }).catch(() => {}).then(() => {
+  const asked = ask(hold, 'DELETE', { keepalive: true }).catch(() => {});
+  const done = Promise.all([asked, givingBack.get(hold.url)]).then(() => {
     if (givingBack.get(hold.url) === done) givingBack.delete(hold.url);
   });
   givingBack.set(hold.url, done);
@@ -467,6 +484,7 @@ function giveBack(hold) {
 async function attempts(hold, attempt, force = false) {
   const { state, strategy } = hold;
   const leaseId = Number.isNaN(hold.acquired) ? undefined : hold.leaseId;
+  const signal = leaseId ? undefined : hold.options.signal;
   for (hold.retry = 0; ; hold.retry++) {
     const { retry } = hold;
     emit({ type: 'lock:attempt', strategy, retry, ...(leaseId && { leaseId }) });
@@ -478,6 +496,7 @@ async function attempts(hold, attempt, force = false) {
       failure = error;
     }
     stay(hold, state);
+    signal?.throwIfAborted(); // also with a lock error, as another lock's loss
     if (!isLockError(failure)) throw failure;
     const last = retry + 1 >= hold.retryLimit;
     const error = force || (last && ENDS_AT_THE_LIMIT.has(failure.code)) ? final(failure) : failure;
@@ -487,7 +506,7 @@ async function attempts(hold, attempt, force = false) {
     if (last || !error.retryable) throw error;
     const waitMs = hold.backoffMs[Math.min(retry, hold.backoffMs.length - 1)] ?? 0;
     emit({ type: 'lock:waiting', strategy, retry, waitMs });
-    await pause(waitMs, leaseId ? undefined : hold.options.signal);
+    await pause(waitMs, signal);
     stay(hold, state);
   }
 }
