@@ -16,7 +16,7 @@ var repoRooms = []room{
 			name: "a commit holds whatever others have written since the reading",
 			old:  `Update(ctx, updates, firestore.LastUpdateTime(read))`,
 			new:  `Update(ctx, updates)`,
-			test: "TestStoreOnEmbedded/Lease/OfTwoAtOnceExactlyOneAcquires",
+			test: "TestStoreOnEmbedded/Store/SwapOfAStaleCellIsAConflictAndChangesNothing",
 		},
 	}},
 	{"repo/ledger.go", []bug{{
