@@ -80,37 +80,13 @@ func TestSIGTERMAnswersAndReleases200Runs(t *testing.T) {
 		c.until(t, fmt.Sprint(i), "running", running)
 	}
 	p.stop(t)
-	var kept []string
 	for i, answer := range answers {
 		checkStopped(t, <-answer)
-		if a := c.get(t, fmt.Sprint(i)); running(a) {
-			kept = append(kept, a.ID)
-		} else {
-			checkReleased(t, a)
-		}
+		checkReleased(t, c.get(t, fmt.Sprint(i)))
 	}
 	if code := p.wait(t); code != 0 {
 		t.Errorf("exit %d, want 0; %s", code, p.stderr.String())
 	}
-	// A release has 2 s, which some may miss where the machine is busy: the lock then
-	// stays until it expires, and the log says so.
-	if len(kept) > len(answers)/10 {
-		t.Errorf("%d locks are kept: %v", len(kept), kept)
-	}
-	for _, id := range kept {
-		if !saysNotReleased(p.log.String(), id) {
-			t.Errorf("the lock of %s is kept, and the log does not say so", id)
-		}
-	}
-}
-
-func saysNotReleased(log, id string) bool {
-	for line := range strings.Lines(log) {
-		if strings.Contains(line, "lock not released") && strings.Contains(line, `"analysis_id":"`+id+`"`) {
-			return true
-		}
-	}
-	return false
 }
 
 // The slowest orderly end: the program is killed 5 s after SIGTERM, then the
