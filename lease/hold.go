@@ -14,6 +14,7 @@ type Hold[D any] struct {
 	lessor *Lessor[D]
 	key    string
 	grant  Grant
+	stolen bool
 	moved  chan struct{} // wakes the watchdog: until has changed, perhaps to sooner
 
 	mu    sync.Mutex
@@ -24,15 +25,19 @@ type Hold[D any] struct {
 // Grant is what this acquisition's writes are conditional on.
 func (h *Hold[D]) Grant() Grant { return h.grant }
 
+// Stolen reports whether the lease was another's until it had expired.
+func (h *Hold[D]) Stolen() bool { return h.stolen }
+
 // Run runs body while it renews the lease, and returns when both have ended:
 // body's error, or a *LostError if the lease was lost, whatever body returned.
 // On loss body's context ends with that *LostError as its cause; a body that
 // ignores it is what KillAfter is about. The end of ctx reaches body as it is;
-// the lease is renewed until body has returned.
-func (h *Hold[D]) Run(ctx context.Context, body func(ctx context.Context, doc D, g Grant) error) error {
+// the lease is renewed until body has returned. Each of renewed is told of each
+// renewal.
+func (h *Hold[D]) Run(ctx context.Context, body func(ctx context.Context, doc D, g Grant) error, renewed ...Renewed) error {
 	ctx, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
-	k := h.keep(context.WithoutCancel(ctx), lose)
+	k := h.keep(context.WithoutCancel(ctx), lose, renewed)
 	var err error
 	func() {
 		defer k.stop() // also when body panics

@@ -14,6 +14,7 @@ type keeper[D any] struct {
 	hold       *Hold[D]
 	cancelBody context.CancelCauseFunc
 	end        context.CancelFunc
+	renewed    []Renewed
 	done       sync.WaitGroup
 
 	mu   sync.Mutex
@@ -21,9 +22,9 @@ type keeper[D any] struct {
 }
 
 // keep begins at once. ctx must not end before stop.
-func (h *Hold[D]) keep(ctx context.Context, cancelBody context.CancelCauseFunc) *keeper[D] {
+func (h *Hold[D]) keep(ctx context.Context, cancelBody context.CancelCauseFunc, renewed []Renewed) *keeper[D] {
 	ctx, end := context.WithCancel(ctx)
-	k := &keeper[D]{hold: h, cancelBody: cancelBody, end: end}
+	k := &keeper[D]{hold: h, cancelBody: cancelBody, end: end, renewed: renewed}
 	if time.Until(h.trustedUntil()) <= 0 {
 		k.lose(&LostError{Reason: OutOfTime})
 		return k
@@ -87,18 +88,29 @@ func (k *keeper[D]) due() time.Duration {
 // other reason is tried again, sooner than the next would be due.
 func (k *keeper[D]) beat(ctx context.Context) {
 	for wait := k.due(); sleep(ctx, wait); {
+		began := time.Now()
 		try, cancel := context.WithDeadline(ctx, k.hold.trustedUntil())
 		err := k.hold.Renew(try, 0)
 		cancel()
-		wait = k.due()
+		took := time.Since(began)
 		var lost *LostError
-		switch {
-		case errors.As(err, &lost):
+		if errors.As(err, &lost) { // who is told may take long
 			k.lose(lost)
-			return
-		case err != nil:
+		}
+		k.tell(ctx, took, err)
+		if wait = k.due(); err != nil {
 			wait = k.hold.lessor.policy.Heartbeat / 10
 		}
+	}
+}
+
+// tell tells of a renewal, but for one that the end of the body has cut short.
+func (k *keeper[D]) tell(ctx context.Context, took time.Duration, err error) {
+	if err != nil && !errors.Is(err, ErrLost) && ctx.Err() != nil && k.loss() == nil {
+		return
+	}
+	for _, renewed := range k.renewed {
+		renewed(context.WithoutCancel(ctx), took, err)
 	}
 }
 

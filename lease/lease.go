@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -117,6 +118,7 @@ type Acquisition struct {
 	Grant     Grant
 	Attempt   int           // number of this acquisition
 	Last      bool          // no further attempt is left
+	Stolen    bool          // it was another's until it had expired
 	ExpiresAt time.Time     // by the store's clock: of this lease, or of the one that is in the way
 	Remaining time.Duration // from the store's time of the reading until ExpiresAt
 	Own       bool          // it is this process that holds it, as it knows without having asked
@@ -150,6 +152,12 @@ const (
 	Deleted   = "deleted"     // the record is gone
 	OutOfTime = "out of time" // the store could not be told in time that we live
 )
+
+// Renewed is told of a renewal that Hold.Run has made: how long it took, all
+// its tries together, and its error, as Renew answers it. ctx is Run's, without
+// its end. It is called by the goroutine that renews, one call after another and
+// none once Run has returned; while it blocks, nothing is renewed.
+type Renewed func(ctx context.Context, took time.Duration, err error)
 
 // LostError is the cause with which a run's context ends when its lease can
 // no longer be proved. It matches ErrLost.

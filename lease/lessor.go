@@ -76,10 +76,12 @@ func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)
 	}
 	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
 	defer cancel()
+	stolen := false // by the last decision, which is the one that landed
 	c, err := Edit(ctx, l.store, key, nil, func(c Cell[D]) (D, error) {
 		if !c.Exists {
 			return c.Doc, ErrNotFound
 		}
+		stolen = l.of(&c.Doc).Owner != ""
 		next, err := Take(*l.of(&c.Doc), c.At, owner, l.policy)
 		if err != nil && !errors.Is(err, ErrExhausted) {
 			return c.Doc, err
@@ -100,6 +102,7 @@ func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)
 		return nil, c.Doc, ErrExhausted
 	}
 	h := l.hold(key, c)
+	h.stolen = stolen
 	l.own.mu.Lock()
 	l.own.holds[key] = h
 	l.own.mu.Unlock()

@@ -3,10 +3,13 @@
 package orchestrator
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 )
@@ -27,14 +30,17 @@ type child struct {
 }
 
 // start starts the program. The caller ends its group, and then calls close.
-func (p *program) start(job Job, input []byte) (*child, error) {
+func (p *program) start(ctx context.Context, job Job, input []byte) (*child, error) {
 	c := &child{exited: make(chan struct{}), full: make(chan struct{})}
 	c.cmd = exec.Command(p.path, p.args[1:]...)
 	c.cmd.Args[0] = p.args[0]
-	c.cmd.Env = append(os.Environ(),
+	c.cmd.Env = append(slices.DeleteFunc(os.Environ(), ofTrace),
 		"ANALYSIS_ID="+job.AnalysisID,
 		"LOCK_TOKEN="+strconv.FormatInt(job.LockToken, 10),
 		"ATTEMPT="+strconv.Itoa(job.Attempt))
+	for name, value := range traced(ctx) {
+		c.cmd.Env = append(c.cmd.Env, strings.ToUpper(name)+"="+value)
+	}
 	c.cmd.SysProcAttr = attributes()
 	theirs, err := c.connect()
 	if err == nil {
@@ -55,6 +61,12 @@ func (p *program) start(job Job, input []byte) (*child, error) {
 		closeAll(c.stdin)
 	})
 	return c, nil
+}
+
+// ofTrace reports whether a variable is of the trace in which this process itself
+// was started.
+func ofTrace(variable string) bool {
+	return strings.HasPrefix(variable, "TRACEPARENT=") || strings.HasPrefix(variable, "TRACESTATE=")
 }
 
 // connect makes the pipes. They are ours rather than package exec's: its Wait

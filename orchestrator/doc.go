@@ -37,7 +37,8 @@
 // exec:PROGRAM ARG… is split at white space: no shell, no quoting. The program
 // leads a process group of its own. It gets the job as one line of JSON on
 // standard input, which it need not read, and ANALYSIS_ID, LOCK_TOKEN and ATTEMPT
-// in its environment, beside this process's own.
+// in its environment, beside this process's own; and, where ctx is of a trace,
+// TRACEPARENT and TRACESTATE, as W3C's headers are.
 //
 //	exit 0            standard output is the result
 //	exit 65           permanent (analyzer_rejected); the end of standard error, up to 2 KiB, is the message
@@ -63,7 +64,8 @@
 // # Endpoints
 //
 // http://… and https://… get the job by POST as application/json, with
-// Idempotency-Key (the analysis's id) and X-Lock-Token. A 2xx answer's body is the
+// Idempotency-Key (the analysis's id) and X-Lock-Token; and, where ctx is of a
+// trace, traceparent and tracestate. A 2xx answer's body is the
 // result, read as a program's output is. A 4xx other than 408, 409, 425 and 429 is
 // permanent (analyzer_rejected) with the body's first 2 KiB as the message.
 // Anything else is for now: other answers, redirects, which are not followed, and

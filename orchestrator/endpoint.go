@@ -94,6 +94,9 @@ func (e *endpoint) post(ctx context.Context, job Job, body []byte) (int, output,
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Idempotency-Key", job.AnalysisID)
 	request.Header.Set("X-Lock-Token", strconv.FormatInt(job.LockToken, 10))
+	for name, value := range traced(ctx) {
+		request.Header.Set(name, value)
+	}
 	response, err := e.client.Do(request)
 	if err != nil {
 		return 0, output{}, err

@@ -48,7 +48,7 @@ func (p *program) Analyze(ctx context.Context, job Job) (Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := p.start(job, input)
+	c, err := p.start(ctx, job, input)
 	if err != nil {
 		return nil, &FailureError{Reason: p.name() + " did not start: " + err.Error(), Err: err}
 	}

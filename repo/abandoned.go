@@ -59,14 +59,7 @@ const abandonedTimeout = 15 * time.Second
 // every Timestamp before every string: where there are more than limit, those
 // with a Timestamp come first.
 func (a *Analyses) unfinishedSince(ctx context.Context, cutoff time.Time, limit int) ([]Analysis, error) {
-	query := a.documents.collection.
-		Where("status", "in", []string{Queued, Processing}).
-		WhereEntity(firestore.OrFilter{Filters: []firestore.EntityFilter{
-			firestore.PropertyFilter{Path: "updatedAt", Operator: "<", Value: timeValue(cutoff)},
-			firestore.PropertyFilter{Path: "updatedAt", Operator: "<", Value: cutoff},
-		}}).
-		OrderBy("updatedAt", firestore.Asc).
-		Limit(limit).
+	query := a.unfinishedQuery(cutoff, limit).
 		Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt")
 	docs := query.Documents(ctx)
 	defer docs.Stop()
@@ -94,4 +87,17 @@ func (a *Analyses) unfinishedSince(ctx context.Context, cutoff time.Time, limit 
 	}
 	slices.SortStableFunc(found, func(a, b Analysis) int { return a.UpdatedAt.Compare(b.UpdatedAt) })
 	return found, nil
+}
+
+// unfinishedQuery is of the unfinished analyses whose last update was before
+// cutoff, oldest first.
+func (a *Analyses) unfinishedQuery(cutoff time.Time, limit int) firestore.Query {
+	return a.documents.collection.
+		Where("status", "in", []string{Queued, Processing}).
+		WhereEntity(firestore.OrFilter{Filters: []firestore.EntityFilter{
+			firestore.PropertyFilter{Path: "updatedAt", Operator: "<", Value: timeValue(cutoff)},
+			firestore.PropertyFilter{Path: "updatedAt", Operator: "<", Value: cutoff},
+		}}).
+		OrderBy("updatedAt", firestore.Asc).
+		Limit(limit)
 }

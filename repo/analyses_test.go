@@ -76,6 +76,35 @@ func TestAnalysisLock(t *testing.T) {
 				t.Errorf("document (-want +got):\n%s", diff)
 			}
 		},
+		"AnExpiredLockOfAnothersIsStolenAndAReleasedOneIsNot": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "expired", map[string]any{"lockOwner": "them", "lockExpiresAt": "1999-01-01T00:00:00Z"})
+			b.Put(t, "released", map[string]any{"lockToken": 3, "attempts": 1})
+			if acq := mustAcquire(t, a, "expired", "w/1"); !acq.Stolen {
+				t.Errorf("%+v, want it stolen", acq)
+			}
+			if acq := mustAcquire(t, a, "released", "w/2"); acq.Stolen {
+				t.Errorf("%+v, want it not stolen", acq)
+			}
+			if acq := acquire(t, a, "expired", "w/3"); acq.Acquired || acq.Stolen {
+				t.Errorf("%+v, want a skip", acq)
+			}
+		},
+		"EachRefreshOfARunIsTold": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "x", map[string]any{"status": Queued})
+			mustAcquire(t, a, "x", "w/1")
+			told := 0
+			err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(context.Context, json.RawMessage) error {
+				time.Sleep(ttl(b) * 5 / 6) // refreshed each third
+				return nil
+			}, func(_ context.Context, _ time.Duration, err error) {
+				if told++; err != nil {
+					t.Errorf("refresh %d: %v", told, err)
+				}
+			})
+			if err != nil || told != 2 {
+				t.Errorf("told of %d refreshes, %v; want 2", told, err)
+			}
+		},
 		"AFailureForNowIsKeptUntilTheEnd": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
 			b.Put(t, "x", map[string]any{"status": Queued, "attempts": 8})
 			mustAcquire(t, a, "x", "w/1")

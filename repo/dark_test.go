@@ -21,7 +21,7 @@ func TestADarkFirestoreIsUnavailableInTime(t *testing.T) {
 		"Ping":   {5 * time.Second, func(ctx context.Context, a *Analyses) error { return a.Ping(ctx) }},
 		"List":   {15 * time.Second, func(ctx context.Context, a *Analyses) error { _, err := a.List(ctx, 10); return err }},
 		"Create": {15 * time.Second, func(ctx context.Context, a *Analyses) error { return a.Create(ctx, "y", nil) }},
-		"Unlock": {15 * time.Second, func(ctx context.Context, a *Analyses) error { _, err := a.Unlock(ctx, "x"); return err }},
+		"Unlock": {15 * time.Second, func(ctx context.Context, a *Analyses) error { _, err := a.Unlock(ctx, "x", nil); return err }},
 		"AcquireAnalysisLock": {20 * time.Second, func(ctx context.Context, a *Analyses) error {
 			_, err := a.AcquireAnalysisLock(ctx, "x", "w/2", 0)
 			return err

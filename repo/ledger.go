@@ -41,12 +41,15 @@ func (l *Ledger) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl 
 	if err != nil {
 		return lease.Acquisition{}, err
 	}
-	_, doc, err := lessor.Acquire(ctx, id, owner, taken)
+	hold, doc, err := lessor.Acquire(ctx, id, owner, taken)
 	skip := lease.Acquisition{Status: doc.Status, Attempt: doc.Lock.Attempts}
 	var held *lease.HeldError
 	switch {
 	case err == nil:
-		return lease.Acquisition{Acquired: true, Status: doc.Status, Grant: doc.Lock.Grant(), Attempt: doc.Lock.Attempts, Last: lessor.Policy().Last(doc.Lock), ExpiresAt: doc.Lock.ExpiresAt}, nil
+		return lease.Acquisition{
+			Acquired: true, Status: doc.Status, Grant: doc.Lock.Grant(), Attempt: doc.Lock.Attempts,
+			Last: lessor.Policy().Last(doc.Lock), Stolen: hold.Stolen(), ExpiresAt: doc.Lock.ExpiresAt,
+		}, nil
 	case errors.Is(err, lease.ErrFinished):
 		skip.Reason = lease.AlreadyFinished
 	case errors.As(err, &held):
@@ -97,8 +100,9 @@ func taken(d *Analysis) {
 }
 
 // HoldAnalysisLock runs body with the analysis's input while it refreshes the
-// lock; see lease.Hold.Run. owner must have acquired it here.
-func (l *Ledger) HoldAnalysisLock(ctx context.Context, id, owner string, body func(ctx context.Context, input json.RawMessage) error) error {
+// lock; see lease.Hold.Run. owner must have acquired it here. Each of renewed is
+// told of each refresh.
+func (l *Ledger) HoldAnalysisLock(ctx context.Context, id, owner string, body func(ctx context.Context, input json.RawMessage) error, renewed ...lease.Renewed) error {
 	h, err := l.resume(ctx, id, owner)
 	if err != nil {
 		return err
@@ -109,7 +113,7 @@ func (l *Ledger) HoldAnalysisLock(ctx context.Context, id, owner string, body fu
 			return err
 		}
 		return body(ctx, input)
-	})
+	}, renewed...)
 }
 
 // RefreshAnalysisLock moves the expiry of owner's lock to ttl from now, zero

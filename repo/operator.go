@@ -29,13 +29,23 @@ func (l *Ledger) Get(ctx context.Context, id string) (Analysis, error) {
 
 // Unlock takes the lock from whoever holds it and puts PROCESSING back to
 // QUEUED: an operator's forced release. Who takes it at that very moment keeps
-// it. It returns the analysis as it was.
-func (l *Ledger) Unlock(ctx context.Context, id string) (Analysis, error) {
+// it. Where seen is not nil it is taken from that acquisition alone: from any
+// other, or from nobody, is lease.ErrConflict, and nothing is changed. It returns
+// the analysis as it was.
+func (l *Ledger) Unlock(ctx context.Context, id string, seen *lease.Grant) (Analysis, error) {
 	return l.edit(ctx, id, func(d *Analysis, _ time.Time) error {
+		if seen != nil && d.Lock.Grant() != *seen {
+			return fmt.Errorf("%w: another acquisition than the one that was seen", lease.ErrConflict)
+		}
 		d.Lock = lease.Break(d.Lock)
 		requeue(d)
 		return nil
-	}, func(was, is Analysis) bool { return is.Lock.Grant() != was.Lock.Grant() })
+	}, func(was, is Analysis) bool {
+		if seen != nil { // what others have made of it since is no unlock of ours
+			return !is.Lock.Finished && is.Lock.Grant() == lease.Break(was.Lock).Grant()
+		}
+		return is.Lock.Grant() != was.Lock.Grant()
+	})
 }
 
 // Requeue opens an analysis again, finished or not, from attempt one. It is a

@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -31,7 +32,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 			if _, err := a.Get(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
 				t.Errorf("get: %v", err)
 			}
-			if _, err := a.Unlock(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
+			if _, err := a.Unlock(t.Context(), "x", nil); !errors.Is(err, lease.ErrNotFound) {
 				t.Errorf("unlock: %v", err)
 			}
 			if _, err := a.Requeue(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
@@ -50,7 +51,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 		"UnlockTakesTheLockFromWhoeverHoldsIt": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
 			b.Put(t, "x", map[string]any{"status": Queued})
 			mustAcquire(t, a, "x", "w/1")
-			before, err := a.Unlock(t.Context(), "x")
+			before, err := a.Unlock(t.Context(), "x", nil)
 			if err != nil || before.Lock.Owner != "w/1" {
 				t.Fatalf("unlock = %+v, %v", before, err)
 			}
@@ -65,6 +66,22 @@ func TestAnOperatorsChanges(t *testing.T) {
 			}
 			if acq := mustAcquire(t, open(t, b), "x", "w/2"); acq.Grant.Token != 2 {
 				t.Errorf("the next token is %d, want 2", acq.Grant.Token)
+			}
+		},
+		"UnlockTakesTheLockFromTheAcquisitionThatWasSeenAlone": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			b.Put(t, "x", map[string]any{"status": Queued})
+			seen := mustAcquire(t, a, "x", "w/1").Grant
+			before := b.Fields(t, "x")
+			for _, other := range []lease.Grant{{}, {Owner: "w/1"}, {Owner: "w/1", Token: seen.Token + 1}, {Owner: "w/2", Token: seen.Token}} {
+				if _, err := a.Unlock(t.Context(), "x", &other); !errors.Is(err, lease.ErrConflict) {
+					t.Errorf("%+v: %v, want ErrConflict", other, err)
+				}
+			}
+			if diff := cmp.Diff(before, b.Fields(t, "x")); diff != "" {
+				t.Errorf("the document changed (-want +got):\n%s", diff)
+			}
+			if _, err := a.Unlock(t.Context(), "x", &seen); err != nil || b.Fields(t, "x")["lockOwner"] != nil {
+				t.Errorf("unlock: %v, and the document is %v", err, b.Fields(t, "x"))
 			}
 		},
 		"RequeueOpensAFinishedOneFromAttemptOne": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
@@ -107,6 +124,48 @@ func TestAnOperatorsChanges(t *testing.T) {
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
 			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) { test(t, b, open(t, b)) })
+		})
+	}
+}
+
+// interrupted is a store in which another gets in between the first reading and its
+// write.
+type interrupted struct {
+	lease.Store[Analysis]
+	others func()
+}
+
+func (s *interrupted) Swap(ctx context.Context, id string, prev lease.Cell[Analysis], next Analysis) (lease.Cell[Analysis], error) {
+	if do := s.others; do != nil {
+		s.others = nil
+		do()
+	}
+	return s.Store.Swap(ctx, id, prev, next)
+}
+
+func TestAnUnlockThatIsOvertakenIsNoUnlock(t *testing.T) {
+	for name, others := range map[string]func(t *testing.T, b *emulatortest.Backend, a *Analyses){
+		"finished": func(t *testing.T, _ *emulatortest.Backend, a *Analyses) {
+			if err := a.Complete(t.Context(), "x", "w/1", "result"); err != nil {
+				t.Error(err)
+			}
+		},
+		"passed on": func(t *testing.T, b *emulatortest.Backend, _ *Analyses) {
+			b.Merge(t, "x", map[string]any{"lockOwner": "w/2", "lockToken": 8})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := emulatortest.Embedded(t)
+			a := open(t, b)
+			b.Put(t, "x", map[string]any{"status": Queued, "lockToken": 6})
+			seen := mustAcquire(t, a, "x", "w/1").Grant
+			l, err := NewLedger(&interrupted{a.documents, func() { others(t, b, a) }}, lease.Policy{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if was, err := l.Unlock(t.Context(), "x", &seen); !errors.Is(err, lease.ErrConflict) {
+				t.Errorf("unlock = %+v, %v; want ErrConflict", was, err)
+			}
 		})
 	}
 }

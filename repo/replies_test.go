@@ -53,7 +53,7 @@ func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
 		},
 		"unlock, then taken by the next": {
 			before:    map[string]any{"status": Processing, "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": "2999-01-01T00:00:00Z"},
-			change:    func(ctx context.Context, a *Analyses, id string) (Analysis, error) { return a.Unlock(ctx, id) },
+			change:    func(ctx context.Context, a *Analyses, id string) (Analysis, error) { return a.Unlock(ctx, id, nil) },
 			meanwhile: func(t *testing.T, other *Analyses) { mustAcquire(t, other, "x", "w/2") },
 		},
 	} {

@@ -11,12 +11,13 @@ import (
 
 	"taskguard/lease"
 	"taskguard/orchestrator"
+	"taskguard/worker/telemetry"
 )
 
 // Locks is the lock on an analysis; repo.Analyses has it.
 type Locks interface {
 	AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (lease.Acquisition, error)
-	HoldAnalysisLock(ctx context.Context, id, owner string, body func(ctx context.Context, input json.RawMessage) error) error
+	HoldAnalysisLock(ctx context.Context, id, owner string, body func(ctx context.Context, input json.RawMessage) error, renewed ...lease.Renewed) error
 	ReleaseAnalysisLock(ctx context.Context, id, owner string, refund bool) error
 	PeekAnalysisLock(ctx context.Context, id string) (lease.Acquisition, error)
 }
@@ -39,6 +40,7 @@ type Guard struct {
 	Instance   string        // begins the owner of each delivery: revision/instance
 	RunTimeout time.Duration // of one run; passing it is a failure for now
 	Log        *slog.Logger
+	Telemetry  *telemetry.Telemetry // nil: none
 }
 
 // Causes with which a run's context ends, beside lease.ErrLost.
@@ -55,13 +57,11 @@ type Delivery struct {
 	Task       string // the task's short name, from X-CloudTasks-TaskName
 }
 
-// Deliver handles one delivery: acquire, run under heartbeats, and finish in
-// one fenced commit or release. It returns when nothing of it is left running.
-// ctx ends only with the process, not with the caller.
-func (g *Guard) Deliver(ctx context.Context, d Delivery) Outcome {
+// deliver is Deliver, of a Guard whose seams are measured.
+func (g *Guard) deliver(ctx context.Context, d Delivery) Outcome {
 	id := d.AnalysisID
 	if ctx.Err() != nil {
-		return Outcome{Case: NotClaimed, ID: id, Err: ErrStopping}
+		return Outcome{Case: NotClaimed, Err: ErrStopping} // the id has not been checked
 	}
 	owner := g.Instance + "/" + rand.Text() // new for each delivery: 22 overlaps in 200 runs came of one per process
 	// Not cut short by a stop: a lock might be taken that nobody knows of.

@@ -26,7 +26,7 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 		"ready": {analyze: succeed, want: map[string]any{"outcome": "ready", "status": 200.0, "lock_token": 1.0}},
 		"failed": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 			return nil, &orchestrator.PermanentError{Code: "invalid_input", Message: secret}
-		}, want: map[string]any{"outcome": "failed", "code": "invalid_input"}},
+		}, want: map[string]any{"level": "WARN", "outcome": "failed", "code": "invalid_input"}},
 		"retry": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 			return nil, &orchestrator.FailureError{Reason: "sh ended with exit status 1", Said: secret}
 		}, want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "sh ended with exit status 1"}},
@@ -37,7 +37,7 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 			panic(secret)
 		}, want: map[string]any{"outcome": "retry", "code": "analyzer_panicked"}},
 		"a bad id": {body: `{"analysis_id":"` + secret + `/"}`, analyze: succeed, want: map[string]any{"outcome": "bad_request", "analysis_id": nil}},
-		"no JSON":  {body: secret, analyze: succeed, want: map[string]any{"outcome": "bad_request"}},
+		"no JSON":  {body: secret, analyze: succeed, want: map[string]any{"level": "WARN", "outcome": "bad_request"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -62,6 +62,7 @@ type Outcome struct {
 	RetryAt time.Time
 	RetryIn time.Duration
 	Recovery
+	Measures
 	Err error
 	// Code and Reason tell the cause of Failed and Retry to the log, which must
 	// not show Err: an analyzer's words may hold its input.

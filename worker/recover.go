@@ -64,6 +64,7 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	if err != nil {
 		return r, fmt.Errorf("worker: recover: %w", err)
 	}
+	g.Telemetry.Stuck(ctx, r.Found)
 	news := make([]bool, len(tasks))
 	var booking errgroup.Group
 	booking.SetLimit(bookers)
@@ -80,6 +81,7 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 			r.Booked++
 		}
 	}
+	g.Telemetry.Recovered(ctx, r.Booked)
 	if err != nil {
 		return r, fmt.Errorf("worker: recover: %w", err)
 	}

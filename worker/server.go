@@ -15,6 +15,7 @@ import (
 
 	"taskguard/worker/lifecycle"
 	"taskguard/worker/taskauth"
+	"taskguard/worker/telemetry"
 )
 
 // maxBody is how much of a request is read; a task has two fields.
@@ -48,8 +49,8 @@ func NewServer(work context.Context, g *Guard, auth Authenticator) *Server {
 	s.echo.HTTPErrorHandler = s.fault
 	s.echo.Use(s.Recovered)
 	s.Attach(s.echo)
-	s.echo.POST("/internal/tasks/analysis", s.internal("delivery", s.analysis))
-	s.echo.POST("/internal/tasks/recover", s.internal("recovery", s.recovery))
+	s.echo.POST("/internal/tasks/analysis", s.internal(telemetry.Delivery, s.analysis))
+	s.echo.POST("/internal/tasks/recover", s.internal(telemetry.Recovery, s.recovery))
 	return s
 }
 
@@ -60,23 +61,36 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.Serv
 // is read, and what came of it is one log line.
 func (s *Server) internal(message string, do func(c echo.Context, begin func() bool) Outcome) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		started := time.Now()
 		begun := false
 		defer func() {
 			if begun { // until the answer is written
 				s.End()
 			}
 		}()
-		o, refused := s.refused(c.Request())
-		if !refused {
-			o = do(c, func() bool {
+		return s.answer(c, s.recorded(c, message, func(c echo.Context) Outcome {
+			return do(c, func() bool {
 				begun = s.Begin(0) == nil
 				return begun
 			})
-		}
-		s.record(c.Request().Context(), message, o, time.Since(started))
-		return s.answer(c, o)
+		}))
 	}
+}
+
+// recorded is what do came to, and its line and span, also when do panics. Who may
+// not call has no span: else anybody would decide what is traced.
+func (s *Server) recorded(c echo.Context, message string, do func(c echo.Context) Outcome) (o Outcome) {
+	started, ctx, span := time.Now(), c.Request().Context(), telemetry.Span{}
+	o.Case = Internal
+	// A span whose End is deferred itself would tell what a panic's value is.
+	defer func() { s.record(ctx, span, message, o, time.Since(started)) }()
+	if refusal, refused := s.refused(c.Request()); refused {
+		return refusal
+	}
+	ctx, span = s.guard.Telemetry.Serve(ctx, message)
+	c.SetRequest(c.Request().WithContext(ctx))
+	done := do(c)
+	done.Task, done.Tries = dispatched(c.Request().Header)
+	return done
 }
 
 // refused asks the Authenticator.
@@ -107,17 +121,17 @@ func (s *Server) analysis(c echo.Context, begin func() bool) Outcome {
 	case err != nil:
 		return Outcome{Case: BadRequest, Err: err}
 	case !begin():
-		return Outcome{Case: NotClaimed, ID: id, Err: ErrStopping}
+		return Outcome{Case: NotClaimed, Err: ErrStopping} // the id has not been checked
 	}
-	return s.guard.Deliver(s.work, Delivery{AnalysisID: id, Task: r.Header.Get("X-CloudTasks-TaskName")})
+	return s.guard.Deliver(telemetry.Carry(s.work, r.Context()), Delivery{AnalysisID: id, Task: r.Header.Get("X-CloudTasks-TaskName")})
 }
 
 // recovery is POST /internal/tasks/recover. Its body says nothing.
-func (s *Server) recovery(_ echo.Context, begin func() bool) Outcome {
+func (s *Server) recovery(c echo.Context, begin func() bool) Outcome {
 	if !begin() {
 		return Outcome{Case: NotRecovered, Err: ErrStopping}
 	}
-	r, err := s.guard.Recover(s.work)
+	r, err := s.guard.Recover(telemetry.Carry(s.work, c.Request().Context()))
 	o := Outcome{Case: Recovered, Recovery: r, Err: err}
 	switch {
 	case errors.Is(err, ErrNoQueue):
@@ -126,36 +140,6 @@ func (s *Server) recovery(_ echo.Context, begin func() bool) Outcome {
 		o.Case = NotRecovered
 	}
 	return o
-}
-
-// record is the one log line of a request.
-func (s *Server) record(ctx context.Context, message string, o Outcome, took time.Duration) {
-	code, _ := o.answer()
-	level := slog.LevelWarn
-	switch o.Case {
-	case Ran, AlreadyFinished, Locked, LockedBooked, ShuttingDownBooked, Recovered:
-		level = slog.LevelInfo
-	}
-	attrs := []slog.Attr{slog.String("outcome", o.Case.String()), slog.Int("status", code), slog.Int64("duration_ms", took.Milliseconds())}
-	if o.ID != "" && o.Case != BadRequest {
-		attrs = append(attrs, slog.String("analysis_id", o.ID))
-	}
-	if o.Token != 0 {
-		attrs = append(attrs, slog.Int64("lock_token", o.Token))
-	}
-	switch {
-	case o.Code != "":
-		attrs = append(attrs, slog.String("code", o.Code))
-		if o.Reason != "" {
-			attrs = append(attrs, slog.String("reason", o.Reason))
-		}
-	case o.Err != nil:
-		attrs = append(attrs, slog.Any("error", o.Err))
-	}
-	if answers[o.Case].counts {
-		attrs = append(attrs, slog.Int("found", o.Found), slog.Int("booked", o.Booked))
-	}
-	s.log.LogAttrs(ctx, level, message, attrs...) //nolint:sloglint // delivery or recovery
 }
 
 // readTask reads {"analysis_id": "…"} whatever its Content-Type: Cloud Tasks
@@ -216,6 +200,6 @@ func (s *Server) fault(err error, c echo.Context) {
 		}
 	}
 	if err := s.answer(c, o); err != nil {
-		s.log.Warn("answer not sent", "error", err)
+		s.log.WarnContext(c.Request().Context(), "answer not sent", "error", err)
 	}
 }

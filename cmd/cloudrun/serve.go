@@ -25,13 +25,14 @@ type Limits struct {
 	HeaderBytes int
 	Drain       time.Duration // after a stop: for Service.Drain
 	Answers     time.Duration // after that: for answers to leave
+	Flush       time.Duration // at most, beside them: for Service.Flush
 }
 
 // DefaultLimits stop within 9 s; Cloud Run kills at 10 s.
 func DefaultLimits() Limits {
 	return Limits{
 		Header: 10 * time.Second, Request: 30 * time.Second, Idle: 2 * time.Minute, HeaderBytes: 64 << 10,
-		Drain: 8 * time.Second, Answers: 500 * time.Millisecond,
+		Drain: 8 * time.Second, Answers: 500 * time.Millisecond, Flush: 2 * time.Second,
 	}
 }
 
@@ -50,17 +51,18 @@ type Service struct {
 	Beside  []func(context.Context) // what runs beside it; each returns when its context ends
 	Stop    func()                  // is called once when the service stops: no work begins from then on
 	Drain   func(context.Context)   // waits for what is under way, or until its context ends
+	Flush   func(context.Context)   // nil: none. Is called once after Drain, and returns soon after its context has ended
 	Log     *slog.Logger
 }
 
-// Serve answers on l until ctx ends or l fails; then it stops, drains and gives
-// answers the time to leave. Until it has drained, health is still answered. It
+// Serve answers on l, each request in the trace that it says it is of, until ctx
+// ends or l fails; then it stops, drains and gives answers the time to leave. Until it has drained, health is still answered. It
 // returns when everything has returned; its error is the listener's, and that ctx
 // has ended is none. config is logged.
 func (s Service) Serve(ctx context.Context, l net.Listener, config ...slog.Attr) (err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	server := s.Limits.Server(s.Handler, s.Log)
+	server := s.Limits.Server(Traced(s.Handler), s.Log)
 	var others sync.WaitGroup
 	for _, run := range s.Beside {
 		others.Go(func() { run(ctx) })
@@ -83,14 +85,30 @@ func (s Service) Serve(ctx context.Context, l net.Listener, config ...slog.Attr)
 // shut returns when the work has ended, or its time is over, and every connection
 // is closed.
 func (s Service) shut(ctx context.Context, server *http.Server) {
+	latest := time.Now().Add(s.Limits.Drain + s.Limits.Answers)
 	draining, done := context.WithTimeout(ctx, s.Limits.Drain)
 	defer done()
 	s.Drain(draining)
+	var flushing sync.WaitGroup
+	defer flushing.Wait()
+	if s.Flush != nil {
+		flushing.Go(func() { s.flush(ctx, latest) })
+	}
 	answering, done := context.WithTimeout(ctx, s.Limits.Answers)
 	defer done()
 	if server.Shutdown(answering) != nil { // a client has not sent its request
 		_ = server.Close()
 	}
+}
+
+// flush has all its time only where the drain has left it.
+func (s Service) flush(ctx context.Context, latest time.Time) {
+	if soon := time.Now().Add(s.Limits.Flush); soon.Before(latest) {
+		latest = soon
+	}
+	ctx, done := context.WithDeadline(ctx, latest)
+	defer done()
+	s.Flush(ctx)
 }
 
 // Main serves on port, on all interfaces, until SIGTERM or SIGINT, with the

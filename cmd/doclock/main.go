@@ -1,5 +1,5 @@
 // Command doclock is the document lock as a Cloud Run service. It is configured by
-// environment alone; see the README.
+// environment alone; see docs/reference.md.
 package main
 
 import (
@@ -12,7 +12,7 @@ import (
 
 func main() {
 	if len(os.Args) > 1 {
-		fmt.Fprintln(os.Stderr, "doclock takes no arguments: it is configured by environment; see the README")
+		fmt.Fprintln(os.Stderr, "doclock takes no arguments: it is configured by environment; see docs/reference.md")
 		os.Exit(2)
 	}
 	code, err := service.Main(context.Background(), os.LookupEnv, os.Stdout)

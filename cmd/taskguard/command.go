@@ -40,12 +40,15 @@ func commands() []command {
 		{"local", "", "keep an emulated cloud and workers running until Ctrl-C, data in memory", local},
 		{"submit", "FILE… | --input JSON", "create analyses and book their deliveries", submit},
 		{"status", "[ID]", "show analyses, or one of them", showStatus},
+		{"console", "", "a page of the analyses, live, for operators; read only unless --write", showConsole},
 		{"unlock", "ID | --room ROOM", "take the lock from whoever holds it, and book a delivery", unlock},
 		{"requeue", "ID", "open an analysis again, finished or not, and book a delivery", requeue},
 		{"recover", "", "book a delivery for each unfinished analysis that nobody works on", recoverNow},
+		{"doctor", "", "say what of a deployment contradicts what: the service, the queue, the indexes, the jobs", diagnose},
 		{"hold", "--project NAME -- COMMAND [ARG…]", "run a command under the lock of a project, end it when the lock is lost, exit with its status", hold},
 		{"worker", "", "a worker on a loopback port, as demo and local start it", workerProcess},
 		{"analyze", "", "the demo's analyzer: a job on standard input, its result on standard output", analyze},
+		{"version", "", "which build of this program it is", showVersion},
 	}
 }
 
@@ -84,6 +87,9 @@ func run(ctx context.Context, args []string, s streams, lookup func(string) (str
 }
 
 func dispatch(ctx context.Context, args []string, s streams, lookup func(string) (string, bool)) int {
+	if len(args) == 1 && args[0] == "--version" {
+		args = []string{"version"}
+	}
 	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
 		if len(args) > 1 {
 			return dispatch(ctx, []string{args[1], "--help"}, s, lookup)

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"taskguard/lease"
 	"taskguard/repo"
 	"taskguard/worker/taskqueue"
 )
@@ -21,6 +22,8 @@ func environmentOf(command string) string {
 	switch command {
 	case "status":
 		return documents
+	case "console":
+		return documents + "; " + queue + " and LOCK_TTL (5m); PORT with --listen; LOG_FORMAT (text); TASK_JWKS_URL, for tests: where the proxy's public keys are. On Cloud Run its probe is of TCP, as every request needs the proxy."
 	case "submit":
 		return documents + "; " + queue
 	case "recover":
@@ -33,8 +36,10 @@ func environmentOf(command string) string {
 		return "FIRESTORE_EMULATOR_HOST: use that emulator; with --cloud GOOGLE_CLOUD_PROJECT and FIRESTORE_DATABASE; NO_COLOR"
 	case "local":
 		return "ANALYZER (builtin:document); FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; the worker's LOCK_…, MAX_ATTEMPTS and RUN_TIMEOUT; the document lock's DOCUMENT_LOCK_TTL and DOCUMENT_LOCKS_COLLECTION"
+	case "doctor":
+		return documents + ", TASK_QUEUE; for short names also CLOUDSDK_RUN_REGION, or the region of TASK_QUEUE. Where TASK_AUTH is set and no --service is named, all that the worker reads, see docs/reference.md"
 	case "worker":
-		return "the worker's, see the README"
+		return "the worker's, see docs/reference.md"
 	}
 	return ""
 }
@@ -55,6 +60,17 @@ func (c *call) duration(name string, def time.Duration) (time.Duration, error) {
 		return 0, environmentError{fmt.Errorf("%s: %q is not a positive duration such as 300s or 25m", name, text)}
 	}
 	return d, nil
+}
+
+// lockPolicy is that of the workers, whose TTL tells what nobody works on.
+func (c *call) lockPolicy() (p lease.Policy, err error) {
+	if p.TTL, err = c.duration("LOCK_TTL", lease.DefaultTTL); err != nil {
+		return p, err
+	}
+	if err := p.Check(); err != nil {
+		return p, environmentError{fmt.Errorf("LOCK_TTL: %w", err)}
+	}
+	return p, nil
 }
 
 func missing(name string) error { return fmt.Errorf("%s: must be set", name) }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"taskguard/cmd/taskguard/fleet"
@@ -51,7 +52,7 @@ func (l *locality) tell(workers []*fleet.Worker, all []variable) error {
 	for _, w := range workers {
 		processes = append(processes, process{w.Number, w.PID, w.Address})
 	}
-	return json.NewEncoder(l.c.out).Encode(map[string]any{"environment": environment, "workers": processes, "doclock": l.page})
+	return json.NewEncoder(l.c.out).Encode(map[string]any{"environment": environment, "workers": processes, "doclock": l.page, "console": l.console})
 }
 
 // exports is for a shell in another terminal, and for who sits there. self is
@@ -65,11 +66,15 @@ func exports(all []variable, self string) string {
 		"Ctrl-C ends it; the data are in memory. Unset the variables after that.\n\n"
 }
 
+// cached is where the go command keeps what `go run` has built, whatever its cache
+// is called.
+var cached = regexp.MustCompile(`^[0-9a-f]{64}-d$`)
+
 // invocation is how to start this program again: as it was started, but for
 // what `go run` has built and will delete.
 func invocation(arg0 string) string {
 	for dir := filepath.Dir(arg0); dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		if strings.HasPrefix(filepath.Base(dir), "go-build") {
+		if base := filepath.Base(dir); strings.HasPrefix(base, "go-build") || cached.MatchString(base) {
 			return "go run ./cmd/taskguard"
 		}
 	}

@@ -11,7 +11,8 @@ import (
 func TestLocalSaysHowToStartThisProgramAgain(t *testing.T) {
 	for arg0, want := range map[string]string{
 		"taskguard": "taskguard", "./bin/taskguard": "./bin/taskguard", "/opt/a b/taskguard": "'/opt/a b/taskguard'",
-		"/tmp/go-build123/b001/exe/taskguard": "go run ./cmd/taskguard",
+		"/tmp/go-build123/b001/exe/taskguard":                        "go run ./cmd/taskguard",
+		"/var/cache/ff/" + strings.Repeat("f0", 32) + "-d/taskguard": "go run ./cmd/taskguard", // GOCACHE=/var/cache
 	} {
 		if got := invocation(arg0); got != want {
 			t.Errorf("%s: %s, want %s", arg0, got, want)

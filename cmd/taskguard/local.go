@@ -22,24 +22,25 @@ import (
 const localStopGrace = 9 * time.Second
 
 // lastPort leaves room for the ports after it.
-const lastPort = 65535 - 4
+const lastPort = 65535 - 5
 
 // locality is a local cloud that stays up.
 type locality struct {
-	c     *call
-	place place
-	cloud emulated
-	route route
-	every time.Duration // between two calls of recovery
-	fleet *fleet.Fleet
-	show  *display
-	front *http.Server
-	page  string // the document lock's
+	c       *call
+	place   place
+	cloud   emulated
+	route   route
+	every   time.Duration // between two calls of recovery
+	fleet   *fleet.Fleet
+	show    *display
+	front   *http.Server
+	page    string // the document lock's
+	console string // its page
 }
 
 // local keeps an emulated cloud and workers up until Ctrl-C.
 func local(ctx context.Context, c *call) (err error) {
-	port := c.flags.Int("port", 8580, "Firestore's `port`; the next four are Cloud Tasks', the workers' front's, that of the page with the keys of its tokens, and the document lock's; 0: any free ones")
+	port := c.flags.Int("port", 8580, "Firestore's `port`; the next five are Cloud Tasks', the workers' front's, that of the page with the keys of its tokens, the document lock's and the console's; 0: any free ones")
 	workers := c.flags.Int("workers", 2, "how `many` workers")
 	every := c.flags.Duration("recover-every", time.Minute, "how often recovery is called, as Cloud Scheduler would")
 	c.takesJSON("print the environment as one JSON document; progress goes to standard error")
@@ -116,6 +117,11 @@ func (l *locality) run(ctx context.Context, port, workers int) error {
 		return err
 	}
 	defer stopLocks()
+	stopConsole, err := l.serveConsole(ctx, address(5))
+	if err != nil {
+		return err
+	}
+	defer stopConsole()
 	defer l.fleet.Stop(localStopGrace)
 	started, err := l.fleet.AddAll(ctx, workers)
 	if err != nil {
@@ -156,7 +162,7 @@ func (l *locality) startCloud(ctx context.Context, address func(i int) string) (
 // command starts a worker with those of the caller's variables that concern it.
 func (l *locality) command() (fleet.Command, error) {
 	more := map[string]string{}
-	for _, name := range []string{"ANALYZER", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "RUN_TIMEOUT", "LOG_LEVEL"} {
+	for _, name := range append(telemetry(), "ANALYZER", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "RUN_TIMEOUT", "LOG_LEVEL") {
 		more[name] = l.c.value(name)
 	}
 	command, _, err := workerCommand(l.place, l.route, more)
@@ -168,6 +174,14 @@ func (l *locality) command() (fleet.Command, error) {
 		return command, environmentError{err}
 	}
 	return command, nil
+}
+
+// telemetry are the variables that say where the workers' metrics and traces go.
+func telemetry() []string {
+	return []string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_SERVICE_NAME",
+		"OTEL_RESOURCE_ATTRIBUTES", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG",
+	}
 }
 
 // serve answers on front for the workers, as Cloud Run's front end does. The

@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"net"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -28,6 +30,9 @@ func TestMain(m *testing.M) {
 	}
 	if err := os.Setenv(asProgram, "1"); err != nil {
 		panic(err)
+	}
+	if signal.Ignored(syscall.SIGHUP) { // by nohup; and then by all that is started here
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
 	os.Exit(emulatortest.Main(m))
 }
@@ -155,7 +160,7 @@ func localCloud(t testing.TB, env vars, flags ...string) (vars, *lockedBuffer) {
 		if !ok {
 			t.Fatalf("local ended: %s", errs.String())
 		}
-		object := wantKeys(t, line, "environment", "workers", "doclock")
+		object := wantKeys(t, line, "environment", "workers", "doclock", "console")
 		got := vars{}
 		for name, value := range object["environment"].(map[string]any) {
 			got[name] = value.(string)

@@ -60,7 +60,7 @@ func TestSubmitFollowsAnalysesToTheirEndAndIsIdempotent(t *testing.T) {
 	if got := wantKeys(t, again.out, submittedKeys...); got["created"] != false || got["booked"] != "not_needed" || got["status"] != "READY" {
 		t.Errorf("submitted again: %s", again.out)
 	}
-	taskguard(t, env, "submit", text).want(t, exitDone, "exists already, READY; finished, no delivery needed")
+	taskguard(t, env, "submit", text).want(t, exitDone, "exists already and keeps its input, READY; finished, no delivery needed")
 	taskguard(t, env, "submit", "--wait", text).want(t, exitDone, "READY 2 lines")
 	if err := os.WriteFile(text, []byte("other content"), 0o600); err != nil {
 		t.Fatal(err)

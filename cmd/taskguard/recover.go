@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"taskguard/lease"
 	"taskguard/repo"
 	"taskguard/worker"
 )
@@ -30,12 +29,9 @@ func recoverNow(ctx context.Context, c *call) (err error) {
 	if _, err := c.parse(0, 0); err != nil {
 		return err
 	}
-	var policy lease.Policy
-	if policy.TTL, err = c.duration("LOCK_TTL", lease.DefaultTTL); err != nil {
+	policy, err := c.lockPolicy()
+	if err != nil {
 		return err
-	}
-	if err := policy.Check(); err != nil {
-		return environmentError{fmt.Errorf("LOCK_TTL: %w", err)}
 	}
 	log := c.log()
 	cl, err := c.connect(ctx, mustQueue, repo.Options{Policy: policy, Log: log})

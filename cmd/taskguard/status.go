@@ -116,15 +116,21 @@ func (c *call) showOne(ctx context.Context, cl *client, id string) error {
 	return err
 }
 
+// lines are an error's: those of a traceback each in the column of the first.
+func lines(e *repo.Error) string {
+	message := visibleLines(strings.TrimRight(e.Message, "\n"))
+	return visible(e.Code) + ": " + strings.ReplaceAll(message, "\n", "\n\t")
+}
+
 // fields are what is to be said of one analysis beside its result.
 func (c *call) fields(s shownAnalysis) error {
 	t := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
 	printTo(t, "id\t%s\nstatus\t%s\nattempts\t%d\nlock\t%s\n", visible(s.ID), visible(orNone(s.Status)), s.Attempts, s.Lock)
 	if s.Error != nil {
-		printTo(t, "error\t%s\n", visible(s.Error.Code+": "+s.Error.Message))
+		printTo(t, "error\t%s\n", lines(s.Error))
 	}
 	if s.LastError != nil {
-		printTo(t, "last error\t%s\n", visible(s.LastError.Code+": "+s.LastError.Message))
+		printTo(t, "last error\t%s\n", lines(s.LastError))
 	}
 	for _, at := range []struct {
 		name string

@@ -119,7 +119,7 @@ func TestWhyAnUnfinishedAnalysisHasNoResultIsShown(t *testing.T) {
 	put(t, env, "a", map[string]any{"status": "QUEUED", "lastError": last})
 	put(t, env, "b", map[string]any{"status": "FAILED", "lastError": last, "error": map[string]any{"code": "final", "message": "over"}})
 	list := taskguard(t, env, "status").want(t, exitDone, `last: analyzer_faileda\n`, "final")
-	one := taskguard(t, env, "status", "a").want(t, exitDone, "last error  analyzer_failed", `: no memorya\n`)
+	one := taskguard(t, env, "status", "a").want(t, exitDone, `last error  analyzer_faileda\n`, ": no memorya\n            \\x1b[2J")
 	other := taskguard(t, env, "status", "b").want(t, exitDone, "error     final: over\n")
 	if strings.Count(list.out, "analyzer_failed") != 1 || strings.Contains(other.out, "analyzer_failed") || strings.ContainsAny(list.out+one.out, "\x1b\u202e") {
 		t.Errorf("want the last error escaped, and only of what is unfinished:\n%q\n%q\n%q", list.out, one.out, other.out)

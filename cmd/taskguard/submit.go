@@ -125,7 +125,7 @@ func (c *call) tellSubmitted(s *submitted) error {
 	}
 	made := "created"
 	if !s.Created {
-		made = "exists already, " + orNone(s.Status)
+		made = "exists already and keeps its input, " + orNone(s.Status)
 	}
 	what := map[string]string{"now": "delivery booked", string(notNeeded): "finished, no delivery needed"}
 	_, err := fmt.Fprintf(c.out, "%s  %s: %s; %s\n", s.ID, visible(s.Name), visible(made), what[s.Booked])

@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os/user"
 
+	"taskguard/lease"
 	"taskguard/repo"
+	"taskguard/worker/console"
 )
 
 // changed is what unlock and requeue print with --json.
@@ -38,14 +41,7 @@ func unlock(ctx context.Context, c *call) error {
 	case len(args) == 0:
 		return usageError("missing argument: want " + c.arguments)
 	}
-	return c.change(ctx, args[0], func(cl *client, id string) (repo.Analysis, string, error) {
-		was, err := cl.analyses.Unlock(ctx, id)
-		status := was.Status
-		if status == repo.Processing {
-			status = repo.Queued
-		}
-		return was, status, err
-	})
+	return c.change(ctx, args[0], unlocking)
 }
 
 // requeue opens an analysis again from attempt one. It is refused while locked.
@@ -55,14 +51,30 @@ func requeue(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.change(ctx, args[0], func(cl *client, id string) (repo.Analysis, string, error) {
-		was, err := cl.analyses.Requeue(ctx, id)
-		return was, repo.Queued, err
-	})
+	return c.change(ctx, args[0], requeueing)
 }
 
+// change is what an operator may do to one analysis.
+type change struct {
+	name  string
+	apply func(a *repo.Analyses, ctx context.Context, id string, seen *lease.Grant) (was repo.Analysis, err error)
+	then  func(status string) string // the next status, of the one it was
+}
+
+var (
+	unlocking = change{"unlock", (*repo.Analyses).Unlock, func(status string) string {
+		if status == repo.Processing {
+			return repo.Queued
+		}
+		return status
+	}}
+	requeueing = change{"requeue", func(a *repo.Analyses, ctx context.Context, id string, _ *lease.Grant) (repo.Analysis, error) {
+		return a.Requeue(ctx, id) // refused while locked, so nobody's lock is taken
+	}, func(string) string { return repo.Queued }}
+)
+
 // change makes one change to one document, logs it, and books a delivery.
-func (c *call) change(ctx context.Context, id string, apply func(cl *client, id string) (was repo.Analysis, status string, err error)) (err error) {
+func (c *call) change(ctx context.Context, id string, what change) (err error) {
 	if err := checkID(id); err != nil {
 		return err
 	}
@@ -71,29 +83,68 @@ func (c *call) change(ctx context.Context, id string, apply func(cl *client, id 
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
-	was, status, err := apply(cl, id)
+	done, err := cl.change(ctx, what, id, nil, operator(), c.log())
 	if err != nil {
 		return cl.explain(id, err)
-	}
-	done := changed{ID: id, Was: was.Status, Status: status, Lock: lockOf(&was), Delivery: notNeeded}
-	attrs := []any{
-		"command", c.name, "analysis_id", id, "project", cl.place.project, "by", operator(),
-		"status_was", was.Status, "lock_held", done.Lock.Held, "lock_owner", was.Lock.Owner, "lock_token", was.Lock.Token,
-	}
-	if c.name == "unlock" && was.Lock.Owner == "" && was.Status == status {
-		c.log().InfoContext(ctx, "nobody held it: nothing is changed", attrs...)
-	} else {
-		c.log().WarnContext(ctx, "changed by an operator", attrs...)
-	}
-	if status != repo.Ready && status != repo.Failed {
-		if done.Delivery, err = cl.deliver(ctx, c.name, id); err != nil {
-			return err
-		}
 	}
 	if done.Delivery == noneMade && c.json { // the text says it itself
 		printTo(c.err, "taskguard %s: TASK_QUEUE is not set: the document is changed, but no delivery was booked\n", c.name)
 	}
 	return c.tell(done)
+}
+
+// change makes one change to one document for who, logs it, and books a delivery.
+// Where it has made the change, done is not the zero value: err is the booking's.
+// seen is the only acquisition whose lock may be taken; nil: whoever's.
+func (cl *client) change(ctx context.Context, what change, id string, seen *lease.Grant, who string, log *slog.Logger) (done changed, err error) {
+	was, err := what.apply(cl.analyses, ctx, id, seen)
+	if err != nil {
+		return changed{}, err
+	}
+	done = changed{ID: id, Was: was.Status, Status: what.then(was.Status), Lock: lockOf(&was), Delivery: notNeeded}
+	attrs := []any{
+		"command", what.name, "analysis_id", id, "project", cl.place.project, "by", who,
+		"status_was", was.Status, "lock_held", done.Lock.Held, "lock_owner", was.Lock.Owner, "lock_token", was.Lock.Token,
+	}
+	if what.name == unlocking.name && was.Lock.Owner == "" && was.Status == done.Status {
+		log.InfoContext(ctx, "nobody held it: nothing is changed", attrs...)
+	} else {
+		log.WarnContext(ctx, "changed by an operator", attrs...)
+	}
+	if !finished(done.Status) {
+		done.Delivery, err = cl.deliver(ctx, what.name, id)
+	}
+	return done, err
+}
+
+// changes are what the console may do, as unlock and requeue do it.
+type changes struct {
+	*client
+	log *slog.Logger
+}
+
+var _ console.Operator = changes{}
+
+// Unlock implements console.Operator.
+func (c changes) Unlock(ctx context.Context, id, who string, seen lease.Grant) (console.Delivery, error) {
+	return c.make(ctx, unlocking, id, who, &seen)
+}
+
+// Requeue implements console.Operator.
+func (c changes) Requeue(ctx context.Context, id, who string) (console.Delivery, error) {
+	return c.make(ctx, requeueing, id, who, nil)
+}
+
+func (c changes) make(ctx context.Context, what change, id, who string, seen *lease.Grant) (console.Delivery, error) {
+	done, err := c.change(ctx, what, id, seen, who, c.log)
+	if err != nil && done == (changed{}) {
+		return "", err
+	}
+	if err != nil {
+		c.log.WarnContext(ctx, "no delivery is booked", "command", what.name, "analysis_id", id, "by", who, "error", err)
+		return console.Failed, nil
+	}
+	return console.Delivery(done.Delivery), nil
 }
 
 // tell says what came of it. What was before, and whose lock it was, is in the

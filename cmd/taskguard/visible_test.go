@@ -9,6 +9,7 @@ func TestWhatMovesATerminalIsShownEscaped(t *testing.T) {
 		"\x1b[2J":                   `\x1b[2J`,
 		"\u202efdp.exe":             `\u202efdp.exe`,
 		"zero\u200bwidth":           `zero\u200bwidth`,
+		"a\u00a0b\u3000c":           `a\u00a0b\u3000c`,
 		"\u009b31m":                 `\u009b31m`,
 		"\xff\ufffd":                `\xff` + "\ufffd",
 		"":                          "",

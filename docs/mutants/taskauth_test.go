@@ -13,21 +13,6 @@ var taskauthRooms = []room{
 			test: claims + "other_issuer",
 		},
 		{
-			name: "the audience is not checked",
-			old: `raw, v.audience)
-	if err != nil {
-		return nil, v.refusal(t.claims)
-	}
-`,
-			new: `raw, "")
-	if err != nil {
-		return nil, v.refusal(t.claims)
-	}
-	payload.Claims["aud"] = v.audience
-`,
-			test: claims + "other_audience",
-		},
-		{
 			name: "an email that is verified in words is accepted",
 			old:  `c["email_verified"] != true:`,
 			new:  `c["email_verified"] != true && c["email_verified"] != "true":`,
@@ -39,6 +24,23 @@ var taskauthRooms = []room{
 			new:  `len(v.accounts) == 0`,
 			test: claims + "another_account",
 		},
+	}},
+	{"worker/taskauth/proof.go", []bug{
+		{
+			name: "the audience is not checked",
+			old: `raw, p.audience)
+	if err != nil {
+		return nil, p.refusal(t.claims)
+	}
+`,
+			new: `raw, "")
+	if err != nil {
+		return nil, p.refusal(t.claims)
+	}
+	payload.Claims["aud"] = p.audience
+`,
+			test: claims + "other_audience",
+		},
 		{
 			name: "a token is taken before its time",
 			old:  `[]string{"nbf", "iat"}`,
@@ -46,12 +48,20 @@ var taskauthRooms = []room{
 			test: claims + "not_before_later",
 		},
 	}},
-	{"worker/taskauth/token.go", []bug{{
-		name: "any algorithm is accepted",
-		old:  `header.Algorithm != "RS256"`,
-		new:  `header.Algorithm == ""`,
-		test: "TestAForgedSignatureIsUnauthenticated/ES256,_proper",
-	}}},
+	{"worker/taskauth/token.go", []bug{
+		{
+			name: "any algorithm is accepted",
+			old:  `header.Algorithm != of.algorithm`,
+			new:  `header.Algorithm == ""`,
+			test: "TestAForgedSignatureIsUnauthenticated/ES256,_proper",
+		},
+		{
+			name: "a proxy's signature may have any length",
+			old:  `of.signature > 0 && len(decoded[2]) != of.signature`,
+			new:  `of.signature < 0`,
+			test: "TestAProxysSignatureOfAnotherLengthIsRefused",
+		},
+	}},
 	{"worker/taskauth/keyring.go", []bug{{
 		name: "stale keys are trusted for ever",
 		old: `	if now.Sub(k.got) >= maxStale {

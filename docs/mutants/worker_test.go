@@ -105,14 +105,14 @@ var workerRooms = []room{
 	{"worker/server.go", []bug{
 		{
 			name: "recovery is open to everybody",
-			old:  `		if !refused {`,
-			new:  `		if !refused || message == "recovery" {`,
+			old:  `refused := s.refused(c.Request()); refused {`,
+			new:  `refused := s.refused(c.Request()); refused && message != "recovery" {`,
 			test: "TestAForgedCallIsRefusedBeforeAnythingIsRead",
 		},
 		{
 			name: "the body is read before the caller is known",
-			old:  "\t\to, refused := s.refused(c.Request())",
-			new:  "\t\t_, _ = io.ReadAll(c.Request().Body)\n\t\to, refused := s.refused(c.Request())",
+			old:  "\tif refusal, refused := s.refused(c.Request())",
+			new:  "\t_, _ = io.ReadAll(c.Request().Body)\n\tif refusal, refused := s.refused(c.Request())",
 			test: "TestTheBodyOfAForgedCallIsNotRead",
 		},
 	}},

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"taskguard/lease/documentlock"
 	"taskguard/worker/doclock/web"
@@ -51,6 +53,7 @@ type Options struct {
 	Tasks      Authenticator       // of POST /internal/sweep; nil: something in front has checked
 	MaxSockets int                 // open at once; zero: 10,000
 	Ping       time.Duration       // between two pings of a socket, and at most for the answer; zero: 20 s
+	Tracer     trace.Tracer        // of the span "request"; nil: none is made
 	Log        *slog.Logger        // nil: silent
 }
 
@@ -85,9 +88,12 @@ func NewServer(work context.Context, locks Locks, feed Feed, sessions Sessions, 
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if o.Tracer == nil {
+		o.Tracer = noop.Tracer{}
+	}
 	s := &Server{Lifecycle: lifecycle.New(work, o.Log), locks: locks, feed: feed, sessions: sessions, o: o, work: work, echo: echo.New(), log: o.Log}
 	s.echo.HTTPErrorHandler = s.fault
-	s.echo.Use(headers, s.Recovered)
+	s.echo.Use(s.spanned, headers, s.Recovered)
 	s.Attach(s.echo)
 	const lock = "/api/documents/:roomId/lock"
 	s.echo.POST(lock, s.lock("acquire", s.acquire))
@@ -142,6 +148,6 @@ func (s *Server) fault(err error, c echo.Context) {
 		}
 	}
 	if err := s.refuse(c, err); err != nil {
-		s.log.Warn("answer not sent", "error", err)
+		s.log.WarnContext(c.Request().Context(), "answer not sent", "error", err)
 	}
 }

@@ -42,8 +42,8 @@ func (t tagged) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 	return t.ledger.AcquireAnalysisLock(t.tag(ctx, owner), id, owner, ttl)
 }
 
-func (t tagged) HoldAnalysisLock(ctx context.Context, id, owner string, body func(ctx context.Context, input json.RawMessage) error) error {
-	return t.ledger.HoldAnalysisLock(t.tag(ctx, owner), id, owner, body)
+func (t tagged) HoldAnalysisLock(ctx context.Context, id, owner string, body func(ctx context.Context, input json.RawMessage) error, renewed ...lease.Renewed) error {
+	return t.ledger.HoldAnalysisLock(t.tag(ctx, owner), id, owner, body, renewed...)
 }
 
 func (t tagged) ReleaseAnalysisLock(ctx context.Context, id, owner string, refund bool) error {

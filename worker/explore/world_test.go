@@ -186,7 +186,7 @@ func (w *world) unlock() {
 	}
 	w.acting = p
 	w.running.Go(func() {
-		_, _ = ledger.Unlock(context.WithValue(context.Background(), partyKey{}, p), analysis)
+		_, _ = ledger.Unlock(context.WithValue(context.Background(), partyKey{}, p), analysis, nil)
 		w.mu.Lock()
 		p.ended, p.seen, p.between = true, true, false
 		w.mu.Unlock()

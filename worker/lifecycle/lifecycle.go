@@ -142,7 +142,7 @@ func (l *Lifecycle) Recovered(next echo.HandlerFunc) echo.HandlerFunc {
 		defer func() {
 			if p := recover(); p != nil {
 				stack := debug.Stack()
-				l.log.Error("panic in a handler", "type", fmt.Sprintf("%T", p), "stack", string(stack[:min(maxStack, len(stack))]))
+				l.log.ErrorContext(c.Request().Context(), "panic in a handler", "type", fmt.Sprintf("%T", p), "stack", string(stack[:min(maxStack, len(stack))]))
 				err = echo.NewHTTPError(http.StatusInternalServerError)
 			}
 		}()

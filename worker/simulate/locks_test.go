@@ -61,14 +61,14 @@ func (l locks) tagged(ctx context.Context, owner string) (context.Context, *tag)
 	return tagged(ctx, t), t
 }
 
-func (l locks) HoldAnalysisLock(ctx context.Context, id, owner string, body func(context.Context, json.RawMessage) error) error {
+func (l locks) HoldAnalysisLock(ctx context.Context, id, owner string, body func(context.Context, json.RawMessage) error, renewed ...lease.Renewed) error {
 	w := l.i.w
 	ctx, t := l.tagged(ctx, owner)
 	err := l.Ledger.HoldAnalysisLock(ctx, id, owner, func(ctx context.Context, input json.RawMessage) error {
 		l.run(t, true)
 		defer l.run(t, false)
 		return body(ctx, input)
-	})
+	}, renewed...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {

@@ -42,7 +42,7 @@ func (w *world) act(id, act string, n int) {
 	w.mu.Unlock()
 	began := w.now()
 	if act == unlock {
-		_, err = ledger.Unlock(ctx, id)
+		_, err = ledger.Unlock(ctx, id, nil)
 	} else {
 		_, err = ledger.Requeue(ctx, id)
 	}

@@ -1,5 +1,7 @@
 // Package taskauth tells the deliveries of our own Cloud Tasks queue and Cloud
-// Scheduler job from everybody else's, by the ID token (OIDC) that they carry.
+// Scheduler job from everybody else's, by the ID token (OIDC) that they carry; and
+// the people that Identity-Aware Proxy let through from everybody else, by its
+// signed assertion (IAP).
 //
 // # What is guaranteed
 //
@@ -8,6 +10,8 @@
 //     Everything else is an error: nothing here fails open.
 //   - With Options.AnyAccount, for people, the address does not matter: whoever
 //     Google names a subject passes, and Subject tells them apart.
+//   - IAP answers a person's address only from an assertion that the proxy signed
+//     (ES256) for our resource, not expired.
 //   - Check reaches no network itself. One goroutine, Run, gets the keys; a cold
 //     start, a rotation of the keys and any number of callers cost one fetch, and
 //     forged key ids cost at most one in 10 s.

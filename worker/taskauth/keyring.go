@@ -27,11 +27,10 @@ const (
 
 // keyring has the newest good keys. Only run fetches.
 type keyring struct {
-	url    string
-	client *http.Client
-	own    *http.Transport // the client's, if it is ours
-	log    *slog.Logger
-	wake   chan struct{} // asks run for a fetch
+	source
+	of   signer
+	own  *http.Transport // the client's, if it is ours
+	wake chan struct{}   // asks run for a fetch
 
 	mu      sync.Mutex
 	set     *keySet
@@ -42,9 +41,16 @@ type keyring struct {
 	ended   chan struct{} // closed at the end of the pending fetch, then replaced
 }
 
-func newKeyring(o Options) *keyring {
+// source is where the keys come from and who is told.
+type source struct {
+	url    string
+	client *http.Client // nil: a private one, which follows no redirect
+	log    *slog.Logger // nil: silent
+}
+
+func newKeyring(of signer, from source) *keyring {
 	k := &keyring{
-		url: o.KeysURL, client: o.Client, log: o.Log, wake: make(chan struct{}, 1), ended: make(chan struct{}),
+		source: from, of: of, wake: make(chan struct{}, 1), ended: make(chan struct{}),
 		pending: true, // run begins with a fetch, and who comes before it joins that
 	}
 	if k.client == nil {
@@ -142,11 +148,11 @@ func (k *keyring) run(ctx context.Context) {
 		pause := min(max(fresh*9/10, minRefresh), maxRefresh)
 		switch {
 		case err != nil:
-			k.log.WarnContext(ctx, "task keys not fetched", "reason", err.Error(), "failures", failures+1)
+			k.log.WarnContext(ctx, k.of.keys+" not fetched", "reason", err.Error(), "failures", failures+1) //nolint:sloglint // one of two
 			pause = min(minBackoff<<min(failures, 10), maxBackoff)
 			failures++
 		case failures > 0 || !k.any():
-			k.log.InfoContext(ctx, "task keys fetched", "keys", len(set.kids))
+			k.log.InfoContext(ctx, k.of.keys+" fetched", "keys", len(set.kids)) //nolint:sloglint // one of two
 			failures = 0
 		}
 		k.end(set)
@@ -218,7 +224,7 @@ func (k *keyring) fetch(ctx context.Context) (*keySet, time.Duration, error) {
 	case len(data) > maxPage:
 		return nil, 0, errors.New("over 1 MiB")
 	}
-	set, err := readPage(data)
+	set, err := readPage(data, k.of.usable)
 	return set, freshness(resp.Header), err
 }
 

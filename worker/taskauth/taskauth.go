@@ -3,16 +3,10 @@ package taskauth
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
-	"time"
-
-	"google.golang.org/api/idtoken"
-	"google.golang.org/api/option"
 )
 
 // What Check comes to, if not to nil.
@@ -39,19 +33,14 @@ type Options struct {
 
 // Verifier checks requests. Its methods may be called concurrently.
 type Verifier struct {
-	audience  string
-	accounts  []string
-	anyone    bool // accounts do not matter
-	validator *idtoken.Validator
-	keys      *keyring
+	proof    *proof
+	accounts []string
+	anyone   bool // accounts do not matter
 }
 
 // New returns a Verifier that has no keys until Run gets them. It makes no call.
 // An empty audience is refused because the library would skip the check.
 func New(ctx context.Context, o Options) (*Verifier, error) {
-	if strings.TrimSpace(o.Audience) == "" {
-		return nil, errors.New("taskauth: the audience is empty")
-	}
 	switch {
 	case o.AnyAccount && len(o.Accounts) > 0:
 		return nil, errors.New("taskauth: both any account and some may call")
@@ -63,29 +52,17 @@ func New(ctx context.Context, o Options) (*Verifier, error) {
 			return nil, errors.New("taskauth: an account is empty")
 		}
 	}
-	if o.KeysURL == "" {
-		o.KeysURL = googleKeys
-	}
-	if u, err := url.Parse(o.KeysURL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		return nil, errors.New("taskauth: the keys' URL is not an http or https URL")
-	}
-	validator, err := idtoken.NewValidator(ctx, option.WithHTTPClient(&http.Client{Transport: pages{}}))
+	p, err := newProof(ctx, googleAccounts, o.Audience, source{url: o.KeysURL, client: o.Client, log: o.Log})
 	if err != nil {
-		return nil, fmt.Errorf("taskauth: %w", err)
+		return nil, err
 	}
-	return &Verifier{
-		audience:  o.Audience,
-		accounts:  slices.Clone(o.Accounts),
-		anyone:    o.AnyAccount,
-		validator: validator,
-		keys:      newKeyring(o),
-	}, nil
+	return &Verifier{proof: p, accounts: slices.Clone(o.Accounts), anyone: o.AnyAccount}, nil
 }
 
 // Run gets the keys and keeps them fresh until ctx ends, then returns. It is to
 // be called once, and is the only goroutine that fetches: without it Check never
 // has keys. Calls of Check that wait for a fetch are refused when it returns.
-func (v *Verifier) Run(ctx context.Context) { v.keys.run(ctx) }
+func (v *Verifier) Run(ctx context.Context) { v.proof.keys.run(ctx) }
 
 // Check says whether r may pass: nil, or an error that is ErrUnauthenticated,
 // ErrForbidden or ErrNoKeys. Where the token names a key that is not known, it
@@ -111,38 +88,15 @@ func (v *Verifier) claims(r *http.Request) (claims, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := parse(raw)
+	c, err := v.proof.claims(r.Context(), raw)
 	if err != nil {
 		return nil, err
 	}
-	keys, err := v.keys.holding(r.Context(), t.kid)
-	if err != nil {
-		return nil, err
-	}
-	// The library asks pages, which answers from this context: no I/O follows, so
-	// there is nothing to cancel.
-	payload, err := v.validator.Validate(withPage(context.Background(), keys.page), raw, v.audience)
-	if err != nil {
-		return nil, v.refusal(t.claims)
-	}
-	return payload.Claims, v.judge(payload.Claims, time.Now())
+	return c, v.judge(c)
 }
 
-// refusal finds words for what the library refused; it checks the claims before
-// the signature, and its own words may hold a claim.
-func (v *Verifier) refusal(unproved map[string]any) error {
-	err := v.intended(unproved, time.Now())
-	if err == nil {
-		err = errSignature
-	}
-	return err
-}
-
-// judge decides by the claims of a token whose signature holds.
-func (v *Verifier) judge(c claims, now time.Time) error {
-	if err := v.intended(c, now); err != nil {
-		return err
-	}
+// judge decides by the claims of a token that is proved to be for us and for now.
+func (v *Verifier) judge(c claims) error {
 	if iss := c.text("iss"); iss != "https://accounts.google.com" && iss != "accounts.google.com" {
 		return errIssuer
 	}
@@ -158,32 +112,6 @@ func (v *Verifier) judge(c claims, now time.Time) error {
 		return errUnverified
 	case !slices.Contains(v.accounts, email):
 		return errAccount
-	}
-	return nil
-}
-
-// intended decides whether the token is for us and for now.
-func (v *Verifier) intended(c claims, now time.Time) error {
-	if c.text("aud") != v.audience {
-		return errAudience
-	}
-	exp, present, ok := c.time("exp")
-	switch {
-	case !ok:
-		return errMalformed
-	case !present:
-		return errNoExpiry
-	case now.Unix() > exp:
-		return errExpired
-	}
-	for _, name := range []string{"nbf", "iat"} {
-		since, present, ok := c.time(name)
-		if !ok {
-			return errMalformed
-		}
-		if present && since > now.Add(skew).Unix() {
-			return errNotYet
-		}
 	}
 	return nil
 }

@@ -26,10 +26,12 @@ const (
 var (
 	errNoToken    = refuse("no token")
 	errTwoTokens  = refuse("more than one Authorization header")
+	errTwoProxies = refuse("more than one " + iapHeader + " header")
 	errScheme     = refuse("not a bearer token")
 	errTooLong    = refuse("token too long")
 	errMalformed  = refuse("malformed token")
-	errAlgorithm  = refuse("not signed with RS256")
+	errNotRS256   = refuse("not signed with RS256")
+	errNotES256   = refuse("not signed with ES256")
 	errNoKeyID    = refuse("no key id")
 	errUnknownKey = refuse("unknown key")
 	errSignature  = refuse("the signature does not hold")
@@ -75,12 +77,12 @@ type token struct {
 	claims claims
 }
 
-// parse reads a token and refuses what the library must not see: it panics on a
-// header of ES256 with a short signature. The header is decoded into the same
+// parse reads a token of this signer and refuses what the library must not see:
+// it panics on a header of ES256 with a short signature. The header is decoded into the same
 // fields by the same rules as the library's, so that both read the same
 // algorithm where a name comes twice or in capitals. Base64 is taken in its one
 // canonical form, so that no two texts are the same token.
-func parse(raw string) (token, error) {
+func parse(raw string, of signer) (token, error) {
 	segments := strings.Split(raw, ".")
 	if len(segments) != 3 {
 		return token{}, errMalformed
@@ -105,10 +107,12 @@ func parse(raw string) (token, error) {
 		return token{}, errMalformed
 	}
 	switch {
-	case header.Algorithm != "RS256":
-		return token{}, errAlgorithm
+	case header.Algorithm != of.algorithm:
+		return token{}, of.errAlgorithm
 	case header.KeyID == "":
 		return token{}, errNoKeyID
+	case of.signature > 0 && len(decoded[2]) != of.signature:
+		return token{}, errSignature
 	}
 	t.kid = header.KeyID
 	return t, nil

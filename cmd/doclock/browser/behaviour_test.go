@@ -275,11 +275,11 @@ func eachBehaves(t *testing.T, behaviours []behaviour) {
 	for _, c := range behaviours {
 		t.Run(c.name, func(t *testing.T) {
 			b := p.in(t).load(s.room("another"), instrumented+c.before)
-			if got, want := b.eval(c.script), c.says; got != want {
+			if got, want := b.Eval(c.script), c.says; got != want {
 				t.Errorf("the script came to %s, want %s", got, want)
 			}
 			s.free(t, "room")
-			b.closed()
+			b.Close()
 		})
 	}
 }

@@ -5,6 +5,8 @@ import (
 
 	"github.com/chromedp/cdproto/network"
 	"github.com/google/go-cmp/cmp"
+
+	"taskguard/cmd/chromiumtest"
 )
 
 func TestTwoTabsWithTheSameOwnerIDAreTwoHolders(t *testing.T) {
@@ -12,14 +14,14 @@ func TestTwoTabsWithTheSameOwnerIDAreTwoHolders(t *testing.T) {
 	p := newProfile(t)
 	take := `failure(locks.acquireProjectLock({ ...quick, ownerId: 'a'.repeat(64), retryLimit: 1 }).then((lease) => { globalThis.lease = lease; }))`
 	first, second := p.load(s.room("another"), instrumented+withoutWebLocks), p.load(s.room("another"), instrumented+withoutWebLocks)
-	if got, want := first.eval(take), `"none"`; got != want {
+	if got, want := first.Eval(take), `"none"`; got != want {
 		t.Errorf("the first tab fails with %s, want %s", got, want)
 	}
-	if got, want := second.eval(take), `"fallback-conflict"`; got != want {
+	if got, want := second.Eval(take), `"fallback-conflict"`; got != want {
 		t.Errorf("the second tab fails with %s, want %s", got, want)
 	}
-	second.closed()
-	if got, want := first.eval(`failure(locks.confirmProjectLock(lease))`), `"none"`; got != want {
+	second.Close()
+	if got, want := first.Eval(`failure(locks.confirmProjectLock(lease))`), `"none"`; got != want {
 		t.Errorf("with the second tab closed, confirming fails with %s, want %s", got, want)
 	}
 }
@@ -29,7 +31,7 @@ func TestAReleaseThatArrivesLateDoesNotFreeThePagesNextLease(t *testing.T) {
 		t.Run(owner, func(t *testing.T) {
 			s := newSite(t, lasting)
 			b := newProfile(t).load(s.room("another"), instrumented)
-			if got, want := b.eval(`(async () => {
+			if got, want := b.Eval(`(async () => {
 				const ask = fetch;
 				const late = [];
 				globalThis.fetch = (url, init) => {
@@ -57,15 +59,15 @@ func TestAReleaseThatArrivesLateDoesNotFreeThePagesNextLease(t *testing.T) {
 func TestReleasingALeaseThatAnotherHasTakenIsStaleAndReadOnly(t *testing.T) {
 	s := newSite(t, lasting)
 	b := newProfile(t).load(s.room("another"), instrumented)
-	b.eval(`locks.acquireProjectLock(quick).then((lease) => { globalThis.lease = lease; })`)
+	b.Eval(`locks.acquireProjectLock(quick).then((lease) => { globalThis.lease = lease; })`)
 	if broken, err := s.locks.Break(t.Context(), "room"); err != nil || !broken {
 		t.Fatalf("an operator's unlock: %t, %v", broken, err)
 	}
 	hold(t, s.locks)
-	if got, want := b.eval(`failure(locks.releaseProjectLock(lease)).then((failed) => [failed, readonly])`), `["lease-stale",["lease-stale"]]`; got != want {
+	if got, want := b.Eval(`failure(locks.releaseProjectLock(lease)).then((failed) => [failed, readonly])`), `["lease-stale",["lease-stale"]]`; got != want {
 		t.Errorf("releasing it came to %s, want %s", got, want)
 	}
-	if got, want := b.eval(`failure(locks.releaseProjectLock(lease, { force: true }))`), `"none"`; got != want {
+	if got, want := b.Eval(`failure(locks.releaseProjectLock(lease, { force: true }))`), `"none"`; got != want {
 		t.Errorf("forcing it fails with %s, want %s", got, want)
 	}
 	want := []string{
@@ -95,10 +97,10 @@ func TestASessionThatTheServerDoesNotKnow(t *testing.T) {
 			s := newSite(t, lasting)
 			b := newProfile(t).load(s.room("another"), instrumented)
 			if c.before != "" {
-				b.eval(c.before)
+				b.Eval(c.before)
 			}
-			call(b, network.SetCookie, network.SetCookieParams{Name: "doclock_session", Value: "v1.of.before", URL: s.url})
-			if got := b.eval(`(async () => {
+			chromiumtest.Call(b.Tab, network.SetCookie, network.SetCookieParams{Name: "doclock_session", Value: "v1.of.before", URL: s.url})
+			if got := b.Eval(`(async () => {
 				events.length = 0;
 				const failed = await ` + c.script + `;
 				return [failed, readonly, events.filter(({ type }) => type === 'lock:attempt').length];

@@ -8,6 +8,8 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
+
+	"taskguard/cmd/chromiumtest"
 )
 
 // keptPages are what a page may be at when the browser keeps it for the Back
@@ -47,27 +49,27 @@ func TestAPageThatIsKeptForTheBackButtonLeavesNothingHeldAndComesBackReadOnly(t 
 	for _, c := range keptPages {
 		t.Run(c.name, func(t *testing.T) {
 			b := p.in(t).load(s.url+"/page.css", instrumented+c.before) // no socket of its own
-			b.eval(`void (globalThis.back = new Promise((shown) => {
+			b.Eval(`void (globalThis.back = new Promise((shown) => {
 				addEventListener('pageshow', ({ persisted }) => { globalThis.kept = persisted; shown(); });
 			}))`)
 			before := s.requests("POST")
-			b.eval(c.begin)
-			b.do(chromedp.Navigate(s.url + "/health/live"))
+			b.Eval(c.begin)
+			b.Do(chromedp.Navigate(s.url + "/health/live"))
 			b.goBack()
-			if got, want := b.eval(`taking.then((failed) => [failed, readonly, kept])`), `["lease-stale",["lease-stale"],true]`; got != want {
+			if got, want := b.Eval(`taking.then((failed) => [failed, readonly, kept])`), `["lease-stale",["lease-stale"],true]`; got != want {
 				t.Errorf("back on the page: %s, want %s", got, want)
 			}
-			if got, want := b.eval(`navigator.locks?.query().then(({ held }) => held.length) ?? 0`), "0"; got != want {
+			if got, want := b.Eval(`navigator.locks?.query().then(({ held }) => held.length) ?? 0`), "0"; got != want {
 				t.Errorf("%s Web Locks are held, want %s", got, want)
 			}
 			s.free(t, "room")
 			if got := s.requests("POST") - before; got != c.posts {
 				t.Errorf("the server was asked for the lock %d times, want %d", got, c.posts)
 			}
-			if got, want := b.eval(`failure(locks.withProjectLock(() => {}, quick))`), `"none"`; got != want {
+			if got, want := b.Eval(`failure(locks.withProjectLock(() => {}, quick))`), `"none"`; got != want {
 				t.Errorf("the user asks again and fails with %s, want %s", got, want)
 			}
-			b.closed()
+			b.Close()
 		})
 	}
 }
@@ -75,11 +77,11 @@ func TestAPageThatIsKeptForTheBackButtonLeavesNothingHeldAndComesBackReadOnly(t 
 // goBack goes back to the page before, which the browser has kept: so that
 // nothing is loaded, and no event of loading can be waited for.
 func (b *tab) goBack() {
-	b.t.Helper()
-	h := call(b, page.GetNavigationHistory, cdp.Empty{})
-	call(b, page.NavigateToHistoryEntry, page.NavigateToHistoryEntryParams{EntryID: h.Entries[h.CurrentIndex-1].ID})
+	b.T.Helper()
+	h := chromiumtest.Call(b.Tab, page.GetNavigationHistory, cdp.Empty{})
+	chromiumtest.Call(b.Tab, page.NavigateToHistoryEntry, page.NavigateToHistoryEntryParams{EntryID: h.Entries[h.CurrentIndex-1].ID})
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		ctx, done := context.WithTimeout(b.ctx, time.Second)
+		ctx, done := context.WithTimeout(b.Ctx, time.Second)
 		// It fails while one page takes the other's place.
 		kept, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`globalThis.kept === true`))
 		done()
@@ -87,7 +89,7 @@ func (b *tab) goBack() {
 			return
 		}
 		if time.Now().After(deadline) {
-			b.t.Fatalf("the page does not come back as it was: %v", err)
+			b.T.Fatalf("the page does not come back as it was: %v", err)
 		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/google/go-cmp/cmp"
+
+	"taskguard/cmd/chromiumtest"
 )
 
 // holding is a script that takes the room for the test's TTL, keeps the lease as
@@ -27,24 +29,24 @@ const holding = `(async () => {
 func TestOfflineForLongerThanTheTTLIsReadOnlyExactlyOnceAndWritesNothing(t *testing.T) {
 	s := newSite(t, ttl)
 	b := newProfile(t).load(s.room("another"), instrumented)
-	b.eval(holding)
-	b.is(`events.some(({ type }) => type === 'lock:renewed') && written > 0`)
+	b.Eval(holding)
+	b.Is(`events.some(({ type }) => type === 'lock:renewed') && written > 0`)
 	b.offline(true)
-	b.is(`readonly.length`)
+	b.Is(`readonly.length`)
 	sent := s.requests("PUT")
 	b.offline(false)
 	// As long again: nothing comes back to life.
 	time.Sleep(ttl)
-	if got, want := b.eval(`[readonly.length, written === writtenAtLoss, events.filter(({ type }) => type === 'lock:readonly-entered').length]`), `[1,true,1]`; got != want {
+	if got, want := b.Eval(`[readonly.length, written === writtenAtLoss, events.filter(({ type }) => type === 'lock:readonly-entered').length]`), `[1,true,1]`; got != want {
 		t.Errorf("times that onReadonly was called, nothing written since, times that lock:readonly-entered came: %s, want %s", got, want)
 	}
 	if got := s.requests("PUT"); got != sent {
 		t.Errorf("%d heartbeats after the end, want none", got-sent)
 	}
-	if got, want := b.eval(`failure(locks.confirmProjectLock(lease))`), b.eval(`readonly[0]`); got != want {
+	if got, want := b.Eval(`failure(locks.confirmProjectLock(lease))`), b.Eval(`readonly[0]`); got != want {
 		t.Errorf("confirming came to %s, want %s", got, want)
 	}
-	if got, want := b.eval(`[clocks.started - clocks.ended, navigator.locks.query().then(({ held }) => held.length)][0]`), "0"; got != want {
+	if got, want := b.Eval(`[clocks.started - clocks.ended, navigator.locks.query().then(({ held }) => held.length)][0]`), "0"; got != want {
 		t.Errorf("%s Workers are left, want %s", got, want)
 	}
 	s.free(t, "room")
@@ -53,12 +55,12 @@ func TestOfflineForLongerThanTheTTLIsReadOnlyExactlyOnceAndWritesNothing(t *test
 func TestTheServersTTLCountsWhereItIsTheShorter(t *testing.T) {
 	s := newSite(t, ttl)
 	b := newProfile(t).load(s.room("another"), instrumented)
-	b.eval(`locks.acquireProjectLock(quick).then((lease) => { globalThis.lease = lease; })`)
-	if got, want := b.eval(`lease.ttlMs`), "3000"; got != want {
+	b.Eval(`locks.acquireProjectLock(quick).then((lease) => { globalThis.lease = lease; })`)
+	if got, want := b.Eval(`lease.ttlMs`), "3000"; got != want {
 		t.Errorf("the lease is trusted for %s ms, want %s", got, want)
 	}
-	b.is(`events.filter(({ type }) => type === 'lock:renewed').length >= 3`) // more than one TTL
-	if got, want := b.eval(`readonly`), "[]"; got != want {
+	b.Is(`events.filter(({ type }) => type === 'lock:renewed').length >= 3`) // more than one TTL
+	if got, want := b.Eval(`readonly`), "[]"; got != want {
 		t.Errorf("onReadonly was called with %s, want %s", got, want)
 	}
 }
@@ -77,7 +79,7 @@ func TestALeaseIsTrustedForNineTenthsOfTheServersTTLAtMost(t *testing.T) {
 		t.Run(fmt.Sprint(c.server, " ", c.options), func(t *testing.T) {
 			s := newSite(t, c.server)
 			b := newProfile(t).load(s.room("another"), instrumented)
-			got, err := strconv.Atoi(b.eval(`(async () => {
+			got, err := strconv.Atoi(b.Eval(`(async () => {
 				const lease = await locks.acquireProjectLock({ ...quick, ` + c.options + ` });
 				return Date.parse(lease.expiresAt) - Date.parse(lease.acquiredAt);
 			})()`))
@@ -97,13 +99,13 @@ func TestAHiddenTabKeepsItsLock(t *testing.T) {
 	p := newProfile(t)
 	// The page's own timers do not run at all: a browser may slow them down to one a minute.
 	b := p.load(s.room("another"), instrumented+withoutTimers)
-	b.eval(`locks.acquireProjectLock({ ...quick, ttlMs: 3000 }).then((lease) => { globalThis.lease = lease; })`)
+	b.Eval(`locks.acquireProjectLock({ ...quick, ttlMs: 3000 }).then((lease) => { globalThis.lease = lease; })`)
 	b.hide()
-	b.is(`events.filter(({ type }) => type === 'lock:renewed').length >= 6`) // more than two TTLs
-	if got, want := b.eval(`[readonly.length, document.visibilityState]`), `[0,"hidden"]`; got != want {
+	b.Is(`events.filter(({ type }) => type === 'lock:renewed').length >= 6`) // more than two TTLs
+	if got, want := b.Eval(`[readonly.length, document.visibilityState]`), `[0,"hidden"]`; got != want {
 		t.Errorf("times read-only, visibility: %s, want %s", got, want)
 	}
-	if got, want := b.eval(`locks.confirmProjectLock(lease).then(({ validForMs }) => validForMs > 0)`), "true"; got != want {
+	if got, want := b.Eval(`locks.confirmProjectLock(lease).then(({ validForMs }) => validForMs > 0)`), "true"; got != want {
 		t.Errorf("the lock is confirmed: %s, want %s", got, want)
 	}
 }
@@ -112,9 +114,9 @@ func TestATabFrozenForLongerThanTheTTLIsReadOnlyBeforeItCanWrite(t *testing.T) {
 	s := newSite(t, ttl)
 	p := newProfile(t)
 	b := p.load(s.room("another"), instrumented+withoutWebLocks)
-	b.eval(holding)
+	b.Eval(holding)
 	b.hide()
-	b.eval(`(() => {
+	b.Eval(`(() => {
 		const ask = fetch;
 		document.addEventListener('resume', () => {
 			globalThis.fetch = (url, init) => { globalThis.asked ||= url.includes('/confirm'); return ask(url, init); };
@@ -124,11 +126,11 @@ func TestATabFrozenForLongerThanTheTTLIsReadOnlyBeforeItCanWrite(t *testing.T) {
 	b.lifecycle(page.SetWebLifecycleStateStateFrozen)
 	s.free(t, "room")
 	b.lifecycle(page.SetWebLifecycleStateStateActive)
-	b.is(`readonly.length`)
-	if got, want := b.eval(`resumed.then((answer) => [answer, globalThis.asked ?? false])`), `["lease-stale",false]`; got != want {
+	b.Is(`readonly.length`)
+	if got, want := b.Eval(`resumed.then((answer) => [answer, globalThis.asked ?? false])`), `["lease-stale",false]`; got != want {
 		t.Errorf("the first that a resumed page asks is answered, by the server or not: %s, want %s", got, want)
 	}
-	if got, want := b.eval(`readonly`), `["lease-stale"]`; got != want {
+	if got, want := b.Eval(`readonly`), `["lease-stale"]`; got != want {
 		t.Errorf("onReadonly was called with %s, want %s", got, want)
 	}
 }
@@ -136,11 +138,11 @@ func TestATabFrozenForLongerThanTheTTLIsReadOnlyBeforeItCanWrite(t *testing.T) {
 func TestALockThatTheServerNoLongerKnowsIsReadOnlyAtTheNextHeartbeat(t *testing.T) {
 	s := newSite(t, 0)
 	b := newProfile(t).load(s.room("another"), instrumented)
-	b.eval(`locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 2000 })`)
+	b.Eval(`locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 2000 })`)
 	if broken, err := s.locks.Break(t.Context(), "room"); err != nil || !broken {
 		t.Fatalf("an operator's unlock: %t, %v", broken, err)
 	}
-	b.is(`readonly.length`)
+	b.Is(`readonly.length`)
 	want := []string{
 		"attempt web-lock retry=0", "acquired", "renew-scheduled",
 		"attempt web-lock retry=0", "error web-lock lease-stale retry=0 retryable=false", "readonly-entered lease-stale",
@@ -153,26 +155,26 @@ func TestALockThatTheServerNoLongerKnowsIsReadOnlyAtTheNextHeartbeat(t *testing.
 func TestASaveThatTheServerDoesNotConfirmIsNotMade(t *testing.T) {
 	s := newSite(t, 0)
 	b := newProfile(t).load(s.room("room"), instrumented)
-	b.click("edit")
+	b.Click("edit")
 	b.shows("mine")
-	b.eval(`document.getElementById('text').value = 'first'`)
-	b.click("save")
-	b.is(`document.getElementById('saved').textContent.startsWith('Saved with token ')`)
+	b.Eval(`document.getElementById('text').value = 'first'`)
+	b.Click("save")
+	b.Is(`document.getElementById('saved').textContent.startsWith('Saved with token ')`)
 	// The renewal that the page makes when it is told of the unlock must not find out first.
-	b.eval(`(() => {
+	b.Eval(`(() => {
 		const ask = fetch;
 		globalThis.fetch = (url, init) => (init?.method === 'PUT' ? new Promise(() => {}) : ask(url, init));
 	})()`)
 	if broken, err := s.locks.Break(t.Context(), "room"); err != nil || !broken {
 		t.Fatalf("an operator's unlock: %t, %v", broken, err)
 	}
-	b.eval(`document.getElementById('text').value = 'second'`)
-	b.click("save")
-	b.is(`document.getElementById('saved').textContent.startsWith('Not saved')`)
-	if got, want := b.eval(`localStorage.getItem('text of room')`), `"first"`; got != want {
+	b.Eval(`document.getElementById('text').value = 'second'`)
+	b.Click("save")
+	b.Is(`document.getElementById('saved').textContent.startsWith('Not saved')`)
+	if got, want := b.Eval(`localStorage.getItem('text of room')`), `"first"`; got != want {
 		t.Errorf("kept is %s, want %s", got, want)
 	}
-	if got, want := b.eval(`[document.getElementById('banner').hidden, document.getElementById('text').readOnly]`), `[false,true]`; got != want {
+	if got, want := b.Eval(`[document.getElementById('banner').hidden, document.getElementById('text').readOnly]`), `[false,true]`; got != want {
 		t.Errorf("the banner is hidden, the text is read-only: %s, want %s", got, want)
 	}
 }
@@ -190,22 +192,22 @@ type networkConditions struct {
 
 // offline takes the network from the tab, or gives it back.
 func (b *tab) offline(is bool) {
-	b.t.Helper()
-	call(b, emulateNetworkConditions, networkConditions{Offline: is, Download: -1, Upload: -1})
+	b.T.Helper()
+	chromiumtest.Call(b.Tab, emulateNetworkConditions, networkConditions{Offline: is, Download: -1, Upload: -1})
 }
 
 // hide puts another tab in front.
 func (b *tab) hide() {
-	b.t.Helper()
-	ctx, closed := chromedp.NewContext(b.ctx, chromedp.WithNewWindow(false))
-	b.t.Cleanup(closed)
+	b.T.Helper()
+	ctx, closed := chromedp.NewContext(b.Ctx, chromedp.WithNewWindow(false))
+	b.T.Cleanup(closed)
 	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil {
-		b.t.Fatal(err)
+		b.T.Fatal(err)
 	}
-	b.is(`document.visibilityState === 'hidden'`)
+	b.Is(`document.visibilityState === 'hidden'`)
 }
 
 func (b *tab) lifecycle(state page.SetWebLifecycleStateState) {
-	b.t.Helper()
-	call(b, page.SetWebLifecycleState, page.SetWebLifecycleStateParams{State: state})
+	b.T.Helper()
+	chromiumtest.Call(b.Tab, page.SetWebLifecycleState, page.SetWebLifecycleStateParams{State: state})
 }

@@ -220,7 +220,7 @@ func TestEachSequenceOfEventsIsExactAndFreesWhatItTook(t *testing.T) {
 				hold(t, s.locks)
 			}
 			b := p.in(t).load(s.room("another"), instrumented+c.before)
-			if got, want := b.eval(c.script), c.says; got != want {
+			if got, want := b.Eval(c.script), c.says; got != want {
 				t.Errorf("the script came to %s, want %s", got, want)
 			}
 			if diff := cmp.Diff(c.events, b.events()); diff != "" {
@@ -230,19 +230,19 @@ func TestEachSequenceOfEventsIsExactAndFreesWhatItTook(t *testing.T) {
 			if want == "" {
 				want = "[]"
 			}
-			if got := b.eval(`readonly`); got != want {
+			if got := b.Eval(`readonly`); got != want {
 				t.Errorf("onReadonly was called with %s, want %s", got, want)
 			}
-			if got, want := b.eval(`clocks.started === clocks.ended`), "true"; got != want {
-				t.Errorf("the Workers that were started have ended: %s, want %s (%s)", got, want, b.eval(`clocks`))
+			if got, want := b.Eval(`clocks.started === clocks.ended`), "true"; got != want {
+				t.Errorf("the Workers that were started have ended: %s, want %s (%s)", got, want, b.Eval(`clocks`))
 			}
-			if got, want := b.eval(`navigator.locks?.query().then(({ held }) => held.length) ?? 0`), "0"; got != want {
+			if got, want := b.Eval(`navigator.locks?.query().then(({ held }) => held.length) ?? 0`), "0"; got != want {
 				t.Errorf("%s Web Locks are held, want %s", got, want)
 			}
 			if got := s.locked(t, "room"); got != c.held {
 				t.Errorf("the server's room is locked: %t, want %t", got, c.held)
 			}
-			b.closed()
+			b.Close()
 		})
 	}
 }

@@ -15,35 +15,35 @@ func TestClosingTheTabThatEditsLetsTheOtherTabEdit(t *testing.T) {
 	p := newProfile(t)
 	first, second := p.open(s.room("notes")), p.open(s.room("notes"))
 	first.shows("free")
-	first.click("edit")
+	first.Click("edit")
 	first.shows("mine")
 	second.shows("other")
-	if got, want := second.eval(`document.getElementById('text').readOnly`), "true"; got != want {
+	if got, want := second.Eval(`document.getElementById('text').readOnly`), "true"; got != want {
 		t.Errorf("the other tab's text is read-only: %s, want %s", got, want)
 	}
-	second.click("edit")
-	second.is(`!document.getElementById('banner').hidden`)
+	second.Click("edit")
+	second.Is(`!document.getElementById('banner').hidden`)
 	second.shows("other")
-	first.closed()
+	first.Close()
 	second.shows("free")
-	if got, want := second.eval(`document.getElementById('text').readOnly`), "true"; got != want {
+	if got, want := second.Eval(`document.getElementById('text').readOnly`), "true"; got != want {
 		t.Errorf("before its user asks, the other tab's text is read-only: %s, want %s", got, want)
 	}
-	second.click("edit")
+	second.Click("edit")
 	second.shows("mine")
 }
 
 func TestAnotherBrowserIsKeptOutUntilTheFirstReleases(t *testing.T) {
 	s := newSite(t, lasting)
 	first, second := newProfile(t).open(s.room("notes")), newProfile(t).open(s.room("notes"))
-	first.click("edit")
+	first.Click("edit")
 	first.shows("mine")
 	second.shows("other")
-	second.click("edit")
-	second.is(`document.getElementById('banner').textContent.includes('someone else is editing')`)
-	first.click("release")
+	second.Click("edit")
+	second.Is(`document.getElementById('banner').textContent.includes('someone else is editing')`)
+	first.Click("release")
 	second.shows("free")
-	second.click("edit")
+	second.Click("edit")
 	second.shows("mine")
 	first.shows("other")
 }
@@ -53,13 +53,13 @@ func TestLeavingThePageFreesTheLock(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSite(t, lasting)
 			b := newProfile(t).open(s.room("notes"), c.before)
-			b.click("edit")
+			b.Click("edit")
 			b.shows("mine")
-			b.do(chromedp.Navigate(s.url + "/health/live"))
+			b.Do(chromedp.Navigate(s.url + "/health/live"))
 			s.free(t, "notes")
-			b.do(chromedp.NavigateBack())
+			b.Do(chromedp.NavigateBack())
 			b.shows("free")
-			if got, want := b.eval(`document.getElementById('text').readOnly`), "true"; got != want {
+			if got, want := b.Eval(`document.getElementById('text').readOnly`), "true"; got != want {
 				t.Errorf("back on the page, its text is read-only: %s, want %s", got, want)
 			}
 		})
@@ -75,34 +75,34 @@ func TestThePageIgnoresOlderNewsAndConnectsAgain(t *testing.T) {
 			type, version, room_id: 'notes', reason: 'current', holder: type === 'DocumentLocked' ? 'h' + version : null, expires_at: null }) });`)
 	state := func(want string) {
 		t.Helper()
-		if got := b.eval(`document.getElementById('state').dataset.state`); got != `"`+want+`"` {
+		if got := b.Eval(`document.getElementById('state').dataset.state`); got != `"`+want+`"` {
 			t.Errorf("the page shows %s, want %q", got, want)
 		}
 	}
 	state("connecting")
-	b.eval(`tell(5, 'DocumentLocked')`)
+	b.Eval(`tell(5, 'DocumentLocked')`)
 	state("other")
-	b.eval(`tell(4, 'DocumentUnlocked')`)
+	b.Eval(`tell(4, 'DocumentUnlocked')`)
 	state("other")
-	b.eval(`sockets.at(-1).onclose()`)
+	b.Eval(`sockets.at(-1).onclose()`)
 	state("connecting")
-	b.is(`sockets.length === 2`)
-	b.eval(`tell(4, 'DocumentUnlocked')`)
+	b.Is(`sockets.length === 2`)
+	b.Eval(`tell(4, 'DocumentUnlocked')`)
 	state("other")
-	b.eval(`tell(6, 'DocumentUnlocked')`)
+	b.Eval(`tell(6, 'DocumentUnlocked')`)
 	state("free")
 }
 
 func TestAnOperatorsUnlockEndsEditingAtOnce(t *testing.T) {
 	s := newSite(t, lasting)
 	b := newProfile(t).open(s.room("notes"))
-	b.click("edit")
+	b.Click("edit")
 	b.shows("mine")
 	if broken, err := s.locks.Break(t.Context(), "notes"); !broken || err != nil {
 		t.Fatal(broken, err)
 	}
-	b.is(`document.getElementById('banner').textContent.includes('your lock has ended')`)
-	if got, want := b.eval(`document.getElementById('text').readOnly`), "true"; got != want {
+	b.Is(`document.getElementById('banner').textContent.includes('your lock has ended')`)
+	if got, want := b.Eval(`document.getElementById('text').readOnly`), "true"; got != want {
 		t.Errorf("the text is read-only: %s, want %s", got, want)
 	}
 }
@@ -112,12 +112,12 @@ func TestABrowserThatIsKilledLosesItsLockAtTheEndOfItsTTL(t *testing.T) {
 	s := newSite(t, 4*time.Second)
 	first, second := newProfile(t), newProfile(t)
 	editor, reader := first.open(s.room("notes")), second.open(s.room("notes"))
-	editor.click("edit")
+	editor.Click("edit")
 	editor.shows("mine")
 	reader.shows("other")
-	first.kill()
+	first.Kill()
 	reader.shows("free")
-	reader.is(`document.getElementById('log').textContent.includes('DocumentUnlocked reason=expired')`)
-	reader.click("edit")
+	reader.Is(`document.getElementById('log').textContent.includes('DocumentUnlocked reason=expired')`)
+	reader.Click("edit")
 	reader.shows("mine")
 }

@@ -34,6 +34,7 @@ type Config struct {
 	Tasks      cloudrun.TaskAuth // of POST /internal/sweep
 	LogFormat  string
 	LogLevel   slog.Level
+	Telemetry  cloudrun.Telemetry
 
 	// Client are options of Firestore's client, for who serves this beside an
 	// emulator that the process's own environment does not name.
@@ -60,6 +61,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 		Sessions:   e.OneOf("SESSION_AUTH", authCookie, authOIDC),
 		LogFormat:  e.OneOf("LOG_FORMAT", "json", "text"),
 		LogLevel:   e.Level("LOG_LEVEL"),
+		Telemetry:  e.Telemetry("taskguard-doclock", false),
 		limits:     cloudrun.DefaultLimits(),
 	}
 	if err := repo.CheckCollection(c.Collection); err != nil {
@@ -115,5 +117,6 @@ func (c Config) attrs() []slog.Attr {
 		slog.String("session_auth", c.Sessions), slog.String("task_auth", c.Tasks.Mode),
 		slog.String("project", c.Project), slog.String("database", c.Database), slog.String("collection", c.Collection),
 		slog.String("emulator", c.Emulator), slog.String("lock_ttl", c.TTL.String()), slog.String("sweep_interval", c.Sweep.String()),
+		c.Telemetry.Attr(),
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"taskguard/repo"
 	"taskguard/worker/doclock"
 	"taskguard/worker/taskauth"
+	"taskguard/worker/telemetry"
 )
 
 // Main serves until SIGTERM or SIGINT and answers the exit code: 0, 2 for a
@@ -41,7 +42,9 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	}
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	server := doclock.NewServer(work, w.locks, w.feed, w.sessions, doclock.Options{Finder: w.rooms, Tasks: w.tasks, Log: log})
+	server := doclock.NewServer(work, w.locks, w.feed, w.sessions, doclock.Options{
+		Finder: w.rooms, Tasks: w.tasks, Tracer: w.exports.Tracers().Tracer(telemetry.Scope), Log: log,
+	})
 	w.beside = append(w.beside, w.feed.Run, func(ctx context.Context) {
 		server.AwaitReady(ctx, func(ctx context.Context) error { return cloudrun.Located(cfg.Emulator, w.rooms.Ping(ctx)) })
 	})
@@ -49,7 +52,7 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 		w.beside = append(w.beside, func(ctx context.Context) { server.SweepEvery(ctx, cfg.Sweep) })
 	}
 	service := cloudrun.Service{
-		Handler: server, Limits: cfg.limits, Beside: w.beside, Stop: stop, Log: log,
+		Handler: server, Limits: cfg.limits, Beside: w.beside, Stop: stop, Flush: w.exports.Stop, Log: log,
 		Drain: func(ctx context.Context) {
 			if left := server.Drain(ctx); left > 0 {
 				log.WarnContext(ctx, "sockets and requests are cut off", "open", left)
@@ -61,6 +64,7 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 
 // wired is what the service is made of.
 type wired struct {
+	exports  *cloudrun.Exports
 	rooms    *repo.Rooms
 	locks    *documentlock.Locks
 	feed     *documentlock.Feed
@@ -98,6 +102,9 @@ func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error
 		}
 	default:
 		err = fmt.Errorf("SESSION_AUTH: %q is not one of %s, %s", cfg.Sessions, authCookie, authOIDC)
+	}
+	if err == nil { // last of all, so that only the service has to stop it
+		w.exports, err = cfg.Telemetry.Export(ctx, log)
 	}
 	return w, err
 }

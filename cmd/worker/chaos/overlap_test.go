@@ -86,7 +86,7 @@ func (c *chaos) unlock(ctx context.Context, _ *place, victim run) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	was, err := c.operator.Unlock(ctx, victim.analysis)
+	was, err := c.operator.Unlock(ctx, victim.analysis, nil)
 	c.check(err)
 	c.mu.Lock()
 	c.breaks[acquisition{victim.analysis, was.Lock.Token}] = time.Now()

@@ -32,6 +32,7 @@ type Config struct {
 	Queue        *taskqueue.Config // nil: no follow-ups and no recovery
 	LogFormat    string
 	LogLevel     slog.Level
+	Telemetry    cloudrun.Telemetry
 
 	limits cloudrun.Limits // not of the environment
 }
@@ -50,6 +51,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 		AnalyzerSpec: e.Text("ANALYZER", "builtin:document"),
 		LogFormat:    e.OneOf("LOG_FORMAT", "json", "text"),
 		LogLevel:     e.Level("LOG_LEVEL"),
+		Telemetry:    e.Telemetry("taskguard-worker", true),
 		limits:       cloudrun.DefaultLimits(),
 	}
 	if c.RunTimeout > 24*time.Hour {
@@ -117,6 +119,7 @@ func (c Config) attrs() []slog.Attr {
 		slog.String("emulator", c.Emulator), slog.String("analyzer", redact(c.AnalyzerSpec)),
 		slog.String("lock_ttl", c.Policy.TTL.String()), slog.String("lock_heartbeat", c.Policy.Heartbeat.String()),
 		slog.Int("max_attempts", c.Policy.MaxAttempts), slog.String("run_timeout", c.RunTimeout.String()),
+		c.Telemetry.Attr(),
 	}
 }
 

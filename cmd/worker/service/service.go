@@ -20,6 +20,7 @@ import (
 	"taskguard/worker"
 	"taskguard/worker/taskauth"
 	"taskguard/worker/taskqueue"
+	"taskguard/worker/telemetry"
 )
 
 // Main runs the worker until SIGTERM or SIGINT and answers the exit code: 0, 2
@@ -54,7 +55,7 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	handler := worker.NewServer(work, w.guard, w.auth())
 	service := cloudrun.Service{
-		Handler: handler, Limits: cfg.limits, Log: log,
+		Handler: handler, Limits: cfg.limits, Flush: w.exports.Stop, Log: log,
 		Stop: func() { cancel(worker.ErrStopping) },
 		// 8 s: an analyzer that ignores SIGTERM is killed at 5 s, its lock's release
 		// takes at most 2 s and the booking of another delivery 0.7 s.
@@ -75,6 +76,7 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 
 // wired is what the worker is made of.
 type wired struct {
+	exports  *cloudrun.Exports
 	guard    *worker.Guard
 	analyses *repo.Analyses
 	queue    *taskqueue.Queue   // nil: none
@@ -100,8 +102,23 @@ func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error
 		}
 		w.guard.Queue = w.queue
 	}
-	w.verifier, _, err = cloudrun.TaskAuth{Mode: cfg.Auth, Token: cfg.Token}.Verifier(ctx, log)
+	if w.verifier, _, err = (cloudrun.TaskAuth{Mode: cfg.Auth, Token: cfg.Token}).Verifier(ctx, log); err != nil {
+		return w, err
+	}
+	err = w.measure(ctx, cfg, log)
 	return w, err
+}
+
+// measure begins to export, if that is configured: last of all, so that only the
+// service has to stop it.
+func (w *wired) measure(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
+	if w.exports, err = cfg.Telemetry.Export(ctx, log); err != nil || !w.exports.On() {
+		return err
+	}
+	if w.guard.Telemetry, err = telemetry.New(w.exports.Meters(), w.exports.Tracers()); err != nil {
+		w.exports.Stop(ctx)
+	}
+	return err
 }
 
 // auth is the verifier, or no Authenticator at all.

@@ -1,0 +1,98 @@
+package chromiumtest
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+// Patience bounds what a test waits for one thing, which is a hang, not a figure.
+const Patience = 40 * time.Second
+
+// Profile is a Chromium process with a user's data of its own.
+type Profile struct {
+	t      *testing.T
+	ctx    context.Context
+	killed *bool
+}
+
+// NewProfile starts Chromium; it ends with the test. Its own timers are throttled
+// in hidden tabs, as users' are. Where the machine is busy Chromium at times
+// crashes as it starts, which is no failure of ours: it is started again.
+func NewProfile(t *testing.T) *Profile {
+	t.Helper()
+	path, err := find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		p := &Profile{t: t, killed: new(bool)}
+		if err = p.start(path); err == nil {
+			return p
+		}
+		t.Logf("starting Chromium: %v", err)
+	}
+	t.Fatalf("Chromium does not start: %v", err)
+	return nil
+}
+
+func (p *Profile) start(path string) error {
+	alloc, stop := chromedp.NewExecAllocator(context.Background(),
+		chromedp.ExecPath(path), chromedp.UserDataDir(userData(p.t)), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
+		chromedp.Headless, chromedp.NoSandbox, chromedp.Flag("disable-background-networking", true),
+		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
+		chromedp.Flag("disable-extensions", true), chromedp.Flag("disable-breakpad", true),
+		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("password-store", "basic"))
+	var cancel context.CancelFunc
+	p.ctx, cancel = chromedp.NewContext(alloc)
+	if err := chromedp.Do(p.ctx); err != nil {
+		cancel()
+		stop()
+		return err
+	}
+	p.t.Cleanup(stop) // waits for the process
+	p.t.Cleanup(func() {
+		if *p.killed {
+			return
+		}
+		closing, done := context.WithTimeout(p.ctx, Patience)
+		defer done()
+		if err := chromedp.Cancel(closing); err != nil {
+			p.t.Errorf("closing Chromium: %v", err)
+		}
+	})
+	return nil
+}
+
+// In is the profile for a subtest.
+func (p *Profile) In(t *testing.T) *Profile { return &Profile{t, p.ctx, p.killed} }
+
+// Kill ends Chromium as a crash does.
+func (p *Profile) Kill() {
+	p.t.Helper()
+	*p.killed = true
+	if err := chromedp.FromContext(p.ctx).Browser.Process().Kill(); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// userData is a directory for a profile. Chromium's children may write in it for
+// a moment after the process that anyone waits for, so it is removed patiently.
+func userData(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	t.Cleanup(func() {
+		var err error
+		for range 200 {
+			if err = os.RemoveAll(dir); err == nil {
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		t.Errorf("a profile's directory stays in use: %v", err)
+	})
+	return dir
+}

@@ -1,0 +1,109 @@
+package cloudrun
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/slogtest"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/trace"
+)
+
+const (
+	someTrace = "0af7651916cd43dd8448eb211c80319c"
+	someSpan  = "b7ad6b7169203331"
+	prefix    = "logging.googleapis.com/"
+)
+
+// traced is the context of a request with these headers, such as "name: value".
+func traced(t *testing.T, headers ...string) (ctx context.Context) {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Set(name, value)
+	}
+	Traced(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { ctx = r.Context() })).ServeHTTP(nil, r)
+	return ctx
+}
+
+func TestTheTraceOfARequest(t *testing.T) {
+	const w3c = "traceparent: 00-" + someTrace + "-" + someSpan + "-01"
+	other := strings.Repeat("1", 32)
+	for name, tc := range map[string]struct {
+		headers []string
+		want    map[string]any
+	}{
+		"none":                    {nil, map[string]any{}},
+		"traceparent":             {[]string{w3c}, map[string]any{"trace": someTrace, "spanId": someSpan, "trace_sampled": true}},
+		"not sampled":             {[]string{strings.TrimSuffix(w3c, "1") + "0"}, map[string]any{"trace": someTrace, "spanId": someSpan, "trace_sampled": false}},
+		"both":                    {[]string{w3c, googleTrace + ": " + other + "/1;o=0"}, map[string]any{"trace": someTrace, "spanId": someSpan, "trace_sampled": true}},
+		"Google's alone":          {[]string{googleTrace + ": " + someTrace + "/26;o=1"}, map[string]any{"trace": someTrace, "spanId": "000000000000001a", "trace_sampled": true}},
+		"Google's in capitals":    {[]string{googleTrace + ": " + strings.ToUpper(someTrace) + "/26;o=0"}, map[string]any{"trace": someTrace, "spanId": "000000000000001a", "trace_sampled": false}},
+		"without a span":          {[]string{googleTrace + ": " + someTrace}, map[string]any{"trace": someTrace, "trace_sampled": false}},
+		"malformed, and Google's": {[]string{"traceparent: 00-x-y-01", googleTrace + ": " + someTrace + "/26"}, map[string]any{"trace": someTrace, "spanId": "000000000000001a", "trace_sampled": false}},
+		"no trace":                {[]string{googleTrace + ": " + strings.Repeat("0", 32) + "/1"}, map[string]any{}},
+		"too short":               {[]string{googleTrace + ": abc/1"}, map[string]any{}},
+		"a span that is none":     {[]string{googleTrace + ": " + someTrace + "/x;o=1"}, map[string]any{}},
+		"a user's words":          {[]string{googleTrace + ": <script>", "traceparent: <script>"}, map[string]any{}},
+	} {
+		var log bytes.Buffer
+		NewLogger(&log, "json", 0).With("a", 1).WithGroup("g").With("b", 2).WithGroup("h").InfoContext(traced(t, tc.headers...), "m", "c", 3)
+		var line map[string]any
+		if err := json.Unmarshal(log.Bytes(), &line); err != nil {
+			t.Fatal(err)
+		}
+		delete(line, "time")
+		want := map[string]any{"severity": "INFO", "message": "m", "a": 1.0, "g": map[string]any{"b": 2.0, "h": map[string]any{"c": 3.0}}}
+		for k, v := range tc.want {
+			want[prefix+k] = v
+		}
+		if diff := cmp.Diff(want, line); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestLinesForPeopleNameNoTrace(t *testing.T) {
+	var log bytes.Buffer
+	NewLogger(&log, "text", 0).InfoContext(traced(t, googleTrace+": "+someTrace+"/26"), "m")
+	if strings.Contains(log.String(), someTrace) {
+		t.Errorf("log: %s", &log)
+	}
+}
+
+func TestTheLogsHandlerKeepsSlogsRules(t *testing.T) {
+	var log *bytes.Buffer
+	slogtest.Run(t, func(*testing.T) slog.Handler {
+		log = &bytes.Buffer{}
+		return NewLogger(log, "json", 0).Handler()
+	}, func(t *testing.T) map[string]any {
+		var line map[string]any
+		if err := json.Unmarshal(log.Bytes(), &line); err != nil {
+			t.Fatal(err)
+		}
+		for ours, theirs := range map[string]string{"severity": "level", "message": "msg"} {
+			if v, ok := line[ours]; ok {
+				line[theirs] = v
+			}
+		}
+		return line
+	})
+}
+
+func FuzzGoogleTrace(f *testing.F) {
+	for _, s := range []string{someTrace, someTrace + "/26;o=1", "/;o=", ";o=1"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if sc, ok := parseGoogleTrace(s); ok != sc.HasTraceID() || sc.TraceFlags()&^trace.FlagsSampled != 0 {
+			t.Errorf("%q: %v, %v", s, sc, ok)
+		}
+	})
+}

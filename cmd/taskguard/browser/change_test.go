@@ -1,0 +1,204 @@
+package browser
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp/kb"
+
+	"taskguard/cmd/chromiumtest"
+	"taskguard/lease/iso8601"
+)
+
+// tabTo presses Tab until the focus is on the element with this id, and wants to
+// see, each time, where it is.
+func tabTo(b *chromiumtest.Tab, id string) {
+	b.T.Helper()
+	var passed []string
+	for range 100 {
+		b.Press(kb.Tab)
+		at := b.Eval(`document.activeElement.id || document.activeElement.className || document.activeElement.innerText || document.activeElement.tagName`)
+		if got := b.Eval(`getComputedStyle(document.activeElement).outlineStyle`); got == `"none"` && at != `"BODY"` {
+			b.T.Errorf("the focus on %s is not to be seen", at)
+		}
+		if at == fmt.Sprintf("%q", id) {
+			return
+		}
+		passed = append(passed, at)
+	}
+	b.T.Fatalf("Tab does not lead to %s: %v", id, passed)
+}
+
+func TestAnAnalysisIsUnlockedByTheKeyboardAlone(t *testing.T) {
+	s := withStates(t, "--write")
+	b := chromiumtest.NewProfile(t).Open(s.url)
+	b.Show("dark", 1280)
+	live(b)
+	unlock := strings.Trim(b.Eval(row("held")+`.querySelector('[data-action="unlock"]').id`), `"`)
+	// A heartbeat, which writes the row anew, leaves the focus where it is.
+	tabTo(b, unlock)
+	s.Merge(t, "held", locked(8*time.Minute))
+	b.Is(row("held") + `.innerText.includes('7 min')`)
+	b.Is(fmt.Sprintf(`document.activeElement.id === %q`, unlock))
+	b.Looks("console keyboard, unlock in focus")
+	b.Press(kb.Enter)
+	b.Comes(`document.getElementById('confirm')?.dataset.action === 'unlock'`)
+	if got := b.Eval(`document.getElementById('confirm-id').innerText`); got != `"held"` {
+		t.Errorf("to be confirmed is %s", got)
+	}
+	if fields := s.Fields(t, "held"); fields["lockOwner"] == nil {
+		t.Error("it is unlocked before it is confirmed")
+	}
+	tabTo(b, "confirm-submit")
+	b.Press(kb.Enter)
+	b.Comes(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
+	b.Looks("console unlocked")
+	b.Is(`document.getElementById('fact-state').innerText === 'QUEUED' && document.querySelector('#fact-lock .word').innerText === 'free'`)
+	if fields := s.Fields(t, "held"); fields["lockOwner"] != nil || fields["status"] != "QUEUED" || fields["lockToken"] != int64(7) {
+		t.Errorf("the document holds %v", fields)
+	}
+	s.wantDelivery("held")
+}
+
+func TestAFailedAnalysisIsRequeued(t *testing.T) {
+	s := withStates(t, "--write")
+	b := chromiumtest.NewProfile(t).Open(s.url + "/?state=FAILED")
+	live(b)
+	b.Click(strings.Trim(b.Eval(row("failed")+`.querySelector('[data-action="requeue"]').id`), `"`))
+	b.Comes(`document.getElementById('confirm')?.dataset.action === 'requeue'`)
+	b.Click("cancel")
+	b.Comes(`location.pathname === '/analysis' && document.getElementById('fact-state').innerText === 'FAILED'`)
+	live(b)
+	b.Click(strings.Trim(b.Eval(`document.querySelector('[data-action="requeue"]').id`), `"`))
+	b.Comes(`document.getElementById('confirm')?.dataset.action === 'requeue'`)
+	b.Click("confirm-submit")
+	b.Comes(`document.getElementById('notice')?.innerText === 'Requeued. A delivery is booked.'`)
+	if fields := s.Fields(t, "failed"); fields["status"] != "QUEUED" || fields["attempts"] != int64(0) || fields["error"] != nil {
+		t.Errorf("the document holds %v", fields)
+	}
+	s.wantDelivery("failed")
+}
+
+func TestARequeueIsRefusedWhileSomebodyHoldsTheLock(t *testing.T) {
+	s := withStates(t, "--write")
+	b := chromiumtest.NewProfile(t).Open(s.url + "/requeue?id=held")
+	b.Comes(`document.getElementById('consequences').innerText.includes('It will be refused')`)
+	b.Click("confirm-submit")
+	b.Comes(`document.getElementById('problem')?.dataset.code === '409' && document.body.innerText.includes('Refused: it is locked by taskguard-worker-00042-kib')`)
+	if fields := s.Fields(t, "held"); fields["status"] != "PROCESSING" || fields["lockOwner"] == nil || len(s.deliveries()) > 0 {
+		t.Errorf("the document holds %v; delivered are %v", fields, s.deliveries())
+	}
+}
+
+func TestALockThatHasPassedOnIsAskedAboutAgain(t *testing.T) {
+	s := withStates(t, "--write")
+	b := chromiumtest.NewProfile(t).Open(s.url + "/unlock?id=stale")
+	next := locked(time.Hour)
+	next["lockToken"], next["lockOwner"] = 8, "another"
+	s.Merge(t, "stale", next)
+	b.Click("confirm-submit")
+	b.Comes(`document.getElementById('changed') && document.getElementById('confirm-lock').innerText.includes('another')`)
+	if fields := s.Fields(t, "stale"); fields["lockOwner"] != "another" || len(s.deliveries()) > 0 {
+		t.Errorf("the document holds %v; delivered are %v", fields, s.deliveries())
+	}
+}
+
+func TestAStaleLockThatItsOwnerHasRenewedIsAskedAboutAgain(t *testing.T) {
+	s := withStates(t, "--write")
+	b := chromiumtest.NewProfile(t).Open(s.url + "/unlock?id=stale")
+	b.Comes(`document.getElementById('consequences').innerText.includes('The stale lock is removed')`)
+	s.Merge(t, "stale", map[string]any{"lockExpiresAt": iso8601.Format(time.Now().Add(time.Hour))})
+	b.Click("confirm-submit")
+	b.Comes(`document.getElementById('changed') && document.querySelector('#confirm-lock .word').innerText === 'held'`)
+	if fields := s.Fields(t, "stale"); fields["lockOwner"] == nil || len(s.deliveries()) > 0 {
+		t.Errorf("the document holds %v; delivered are %v", fields, s.deliveries())
+	}
+	b.Click("confirm-submit")
+	b.Comes(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
+	s.wantDelivery("stale")
+}
+
+func TestAPageFromBeforeTheConsoleWasStartedAnewCanStillConfirm(t *testing.T) {
+	s := withStates(t, "--write")
+	b := chromiumtest.NewProfile(t).Open(s.url + "/unlock?id=held")
+	b.Comes(`document.getElementById('confirm-submit')`)
+	if err := s.stop(); err != nil {
+		t.Errorf("the console ends with %v", err)
+	}
+	s.start(s.port())
+	b.Click("confirm-submit")
+	b.Comes(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
+	s.wantDelivery("held")
+}
+
+// secrets are what no page and no stream holds unless it is asked for.
+var secrets = []string{"the-secret-input", "the-secret-result"}
+
+func TestInputAndResultAreInNoPageUnlessTheyAreAskedFor(t *testing.T) {
+	s := withStates(t, "--write")
+	b := chromiumtest.NewProfile(t).Open("about:blank", `globalThis.heard = '';
+		globalThis.EventSource = class extends EventSource {
+			constructor(url) { super(url); this.addEventListener('message', ({ data }) => { heard += data; }); }
+		};`)
+	for _, id := range []string{"queued", "ready"} {
+		for _, path := range []string{"/", "/?q=" + id, "/analysis?id=" + id, "/unlock?id=" + id, "/requeue?id=" + id} {
+			status, body := s.get(path)
+			if status != http.StatusOK || slices.ContainsFunc(secrets, func(x string) bool { return strings.Contains(body, x) }) {
+				t.Errorf("%s: %d, with what was not asked for", path, status)
+			}
+		}
+		for path, attempts := range map[string]string{
+			"/": row(id) + `.querySelector('.attempts')`, "/analysis?id=" + id: `document.getElementById('fact-attempts')`,
+		} {
+			s.Merge(t, id, map[string]any{"attempts": 4})
+			b.Go(s.url + path)
+			live(b)
+			b.Is(attempts + `.innerText === '4'`)
+			s.Merge(t, id, map[string]any{"attempts": 5})
+			b.Is(attempts + `.innerText === '5' && heard.includes(` + fmt.Sprintf("%q", id) + `)`)
+			for _, secret := range secrets {
+				if got := b.Eval(fmt.Sprintf(`heard.includes(%q) || document.documentElement.outerHTML.includes(%q)`, secret, secret)); got != "false" {
+					t.Errorf("%s: %s was not asked for", path, secret)
+				}
+			}
+		}
+	}
+	b.Go(s.url + "/analysis?id=ready")
+	live(b)
+	b.Click("show")
+	b.Comes(`document.getElementById('content-Result')?.innerText.includes('the-secret-result')`)
+	live(b)
+	b.Click("hide")
+	b.Comes(`!document.getElementById('content-Result') && !document.documentElement.outerHTML.includes('the-secret-result')`)
+}
+
+func TestAConsoleThatOnlyShowsHasNothingToChangeWith(t *testing.T) {
+	s := withStates(t)
+	b := chromiumtest.NewProfile(t).Open(s.url)
+	for _, path := range []string{"/", "/analysis?id=held", "/analysis?id=stale", "/analysis?id=failed"} {
+		b.Go(s.url + path)
+		live(b)
+		if got := b.Eval(`[...document.querySelectorAll('[data-action], a[href^="/unlock"], a[href^="/requeue"], form[method="post"]')].map((e) => e.outerHTML)`); got != "[]" {
+			t.Errorf("%s has %s", path, got)
+		}
+		if got := b.Eval(`document.getElementById('mode').innerText.startsWith('read only')`); got != "true" {
+			t.Errorf("%s does not say that it only shows", path)
+		}
+	}
+	for _, path := range []string{"/unlock?id=held", "/requeue?id=failed"} {
+		if status, _ := s.get(path); status != http.StatusForbidden {
+			t.Errorf("GET %s: %d, want 403", path, status)
+		}
+		if got := b.Eval(fmt.Sprintf(`fetch(%q, { method: 'POST', body: new URLSearchParams(%q) }).then((r) => r.status)`, path, url.Values{"lock": {"7-"}}.Encode())); got != "403" {
+			t.Errorf("POST %s: %s, want 403", path, got)
+		}
+	}
+	if fields := s.Fields(t, "held"); fields["lockOwner"] == nil || len(s.deliveries()) > 0 {
+		t.Errorf("the document holds %v; delivered are %v", fields, s.deliveries())
+	}
+}

@@ -1,0 +1,210 @@
+package browser
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/firestore"
+	"github.com/chromedp/chromedp"
+
+	"taskguard/cmd/chromiumtest"
+	"taskguard/lease/iso8601"
+)
+
+// live waits until b is told of changes, and marks the page: a reload would lose it.
+func live(b *chromiumtest.Tab) {
+	b.T.Helper()
+	b.Is(`document.getElementById('live').dataset.live === 'live'`)
+	b.Eval(`globalThis.marked = true`)
+}
+
+// wantMarked fails where b was loaded again.
+func wantMarked(b *chromiumtest.Tab) {
+	b.T.Helper()
+	if got := b.Eval(`globalThis.marked === true`); got != "true" {
+		b.T.Error("the page was loaded again")
+	}
+}
+
+// ids is a script for the ids that are listed, sorted.
+const ids = `[...document.querySelectorAll('#rows > tr')].map((r) => r.dataset.id).sort().join(' ')`
+
+func TestTheListFollowsTheDatabaseWithoutAReload(t *testing.T) {
+	s := newSite(t, "--write")
+	s.analysis("a", map[string]any{"status": "QUEUED"})
+	s.analysis("b", map[string]any{"status": "QUEUED"})
+	b := chromiumtest.NewProfile(t).Open(s.url)
+	live(b)
+	b.Is(ids + ` === 'a b'`)
+	s.Merge(t, "a", locked(time.Hour))
+	b.Is(row("a") + `.dataset.lock === 'held' && ` + row("a") + `.querySelector('.cell-state bdi').innerText === 'PROCESSING'`)
+	b.Is(`document.querySelector('[data-lock-filter="held"] b').innerText === '1'`)
+	s.Merge(t, "a", map[string]any{"status": "FAILED", "error": map[string]any{"code": "bad_input", "message": "m"}, "lockOwner": firestore.Delete, "lockExpiresAt": firestore.Delete})
+	b.Is(row("a") + `.dataset.state === 'FAILED' && ` + row("a") + `.innerText.includes('bad_input')`)
+	s.analysis("c", map[string]any{"status": "READY"})
+	b.Is(ids + ` === 'a b c'`)
+	s.Delete(t, "b")
+	b.Is(ids + ` === 'a c'`)
+	s.Delete(t, "a")
+	s.Delete(t, "c")
+	b.Is(`document.querySelectorAll('#rows > tr').length === 0 && !document.getElementById('empty').hidden`)
+	wantMarked(b)
+}
+
+func TestAPageOfOneFollowsItWithoutAReload(t *testing.T) {
+	s := newSite(t)
+	s.analysis("a", map[string]any{"status": "QUEUED"})
+	b := chromiumtest.NewProfile(t).Open(s.url + "/analysis?id=a")
+	live(b)
+	s.Merge(t, "a", locked(time.Hour))
+	b.Is(`document.getElementById('fact-state').innerText === 'PROCESSING' && document.getElementById('fact-lock').innerText.includes('held by taskguard-worker-00042')`)
+	s.Merge(t, "a", map[string]any{"status": "FAILED", "error": map[string]any{"code": "bad_input", "message": "not a letter"}})
+	b.Is(`document.getElementById('fact-error')?.innerText.includes('not a letter')`)
+	s.Delete(t, "a")
+	b.Is(`!document.getElementById('unfollowed').hidden`)
+	wantMarked(b)
+}
+
+// Nothing is written when a lock runs out: the page has to know by itself.
+func TestTheTimeLeftCountsDownAndALockThatIsNotRenewedTurnsStale(t *testing.T) {
+	s := newSite(t, "--write")
+	p := chromiumtest.NewProfile(t)
+	list := p.Open(s.url)
+	live(list)
+	s.analysis("a", locked(6*time.Second))
+	list.Is(row("a") + `?.dataset.lock === 'held'`)
+	list.Eval(`globalThis.left = [...` + row("a") + `.querySelectorAll('[data-left-ms]')].map((e) => e.textContent)[0]`)
+	list.Is(row("a") + `.dataset.lock === 'held' && ` + row("a") + `.querySelector('[data-left-ms]').textContent !== left`)
+	if got := list.Eval(`parseInt(` + row("a") + `.querySelector('[data-left-ms]').textContent) < parseInt(left)`); got != "true" {
+		t.Errorf("of %s there are %s left", list.Eval(`left`), list.Eval(row("a")+`.querySelector('[data-left-ms]').textContent`))
+	}
+	// A heartbeat gives time back.
+	s.Merge(t, "a", map[string]any{"lockExpiresAt": iso8601.Format(time.Now().Add(8 * time.Second)), "lockHeartbeatAt": iso8601.Format(time.Now())})
+	list.Is(`parseInt(` + row("a") + `.querySelector('[data-left-ms]').textContent) >= 6`)
+	one := p.Open(s.url + "/analysis?id=a")
+	live(one)
+	list.Is(row("a") + `.dataset.lock === 'stale' && ` + row("a") + `.querySelector('.cell-lock').innerText.trim() === 'stale'`)
+	one.Is(`document.querySelector('#fact-lock .word').innerText === 'stale'`)
+	list.Is(`document.querySelector('[data-lock-filter="stale"] b').innerText === '1'`)
+	wantMarked(list)
+	wantMarked(one)
+}
+
+func TestTheListIsFilteredByStateAndByLock(t *testing.T) {
+	s := withStates(t)
+	b := chromiumtest.NewProfile(t).Open(s.url)
+	for script, want := range map[string]string{
+		`[data-filter="FAILED"]`:         "failed",
+		`[data-filter="no status"]`:      "without",
+		`[data-filter="ARCHIVED"]`:       "foreign",
+		`[data-filter="PROCESSING"]`:     "held malformed stale",
+		`[data-lock-filter="held"]`:      "held",
+		`[data-lock-filter="stale"]`:     "stale",
+		`[data-lock-filter="malformed"]`: "malformed",
+	} {
+		b.Go(s.url)
+		live(b) // the first news may replace what is to be clicked
+		b.Do(chromedp.Click(chromedp.CSS(script)))
+		b.Comes(`location.search !== ''`)
+		b.Is(fmt.Sprintf(`%s === %q`, ids, want))
+		if got := b.Eval(`document.querySelector('` + script + `').getAttribute('aria-current')`); got != `"page"` {
+			t.Errorf("%s is not said to be chosen: %s", script, got)
+		}
+	}
+	b.Go(s.url + "/?state=FAILED")
+	live(b)
+	s.Merge(t, "failed", map[string]any{"status": "QUEUED"})
+	b.Is(ids + ` === ''`)
+	s.Merge(t, "ready", map[string]any{"status": "FAILED"})
+	b.Is(ids + ` === 'ready'`)
+	wantMarked(b)
+	b.Click("filter-all")
+	b.Comes(`location.search === ''`)
+	b.Is(fmt.Sprintf(`document.querySelectorAll('#rows > tr').length === %d`, len(states)+1))
+}
+
+func TestAnAnalysisIsFoundByAPartOfItsIdAndAnOlderOneByAllOfIt(t *testing.T) {
+	s := newSite(t, "--limit", "3")
+	for i := range 6 {
+		at := iso8601.Format(time.Now().Add(time.Duration(i-60) * time.Minute))
+		s.analysis(fmt.Sprintf("Letter-%d", i), map[string]any{"status": "READY", "createdAt": at, "updatedAt": at})
+	}
+	b := chromiumtest.NewProfile(t).Open(s.url)
+	live(b)
+	b.Is(ids + ` === 'Letter-3 Letter-4 Letter-5'`)
+	find := func(text string) {
+		b.Eval(`document.getElementById('q').value = ''`)
+		b.Do(chromedp.SendKeys(chromedp.ID("q"), text+"\r"))
+		b.Comes(fmt.Sprintf(`new URLSearchParams(location.search).get('q') === %q`, text))
+	}
+	find("tter-4")
+	b.Is(ids + ` === 'Letter-4'`)
+	find("LETTER")
+	b.Is(ids + ` === 'Letter-3 Letter-4 Letter-5'`)
+	find("Letter-1")
+	b.Is(ids + ` === '' && document.querySelector('#found tr[data-id]').dataset.id === 'Letter-1'`)
+	find("nobody")
+	b.Is(`!document.getElementById('found') && document.getElementById('missed').innerText.startsWith('No analysis has this very id.')`)
+	b.Click("clear")
+	b.Comes(ids + ` === 'Letter-3 Letter-4 Letter-5'`)
+}
+
+func TestAPauseKeepsThePageAsItIs(t *testing.T) {
+	s := newSite(t)
+	b := chromiumtest.NewProfile(t).Open(s.url)
+	live(b)
+	b.Click("pause")
+	b.Is(`document.getElementById('live').dataset.live === 'paused' && document.getElementById('pause').getAttribute('aria-pressed') === 'true'`)
+	s.analysis("a", map[string]any{"status": "QUEUED"})
+	if got := b.Eval(`new Promise((done) => setTimeout(() => done(` + ids + `), 1000))`); got != `""` {
+		t.Errorf("listed are %s", got)
+	}
+	b.Click("pause")
+	b.Is(ids + ` === 'a'`)
+	wantMarked(b)
+}
+
+// port is that of s's console.
+func (s *site) port() string { return s.url[strings.LastIndex(s.url, ":")+1:] }
+
+func TestAPageWhoseConsoleIsGoneSaysSoAndComesBack(t *testing.T) {
+	s := newSite(t)
+	s.analysis("a", map[string]any{"status": "QUEUED"})
+	b := chromiumtest.NewProfile(t).Open(s.url)
+	live(b)
+	if err := s.stop(); err != nil {
+		t.Errorf("the console ends with %v", err)
+	}
+	b.Is(`document.getElementById('live').dataset.live === 'reconnecting'`)
+	b.Is(`document.getElementById('live-text').innerText.endsWith('; reload to see why, or to sign in again')`)
+	b.Looks("console without updates")
+	if got := b.Eval(ids); got != `"a"` {
+		t.Errorf("what was known is gone: %s", got)
+	}
+	s.Merge(t, "a", map[string]any{"status": "READY"})
+	s.analysis("b", map[string]any{"status": "QUEUED"})
+	s.start(s.port())
+	b.Is(`document.getElementById('live').dataset.live === 'live' && ` + ids + ` === 'a b' && ` + row("a") + `.dataset.state === 'READY'`)
+	wantMarked(b)
+}
+
+func TestAPageSaysWhenTheDatabaseDoesNotAnswerAndGoesOnWhenItDoes(t *testing.T) {
+	s := newSite(t)
+	s.analysis("a", map[string]any{"status": "QUEUED"})
+	p := chromiumtest.NewProfile(t)
+	b := p.Open(s.url)
+	live(b)
+	s.link.cut()
+	b.Is(`document.getElementById('live').dataset.live === 'dark' && document.getElementById('live-text').innerText.startsWith('Firestore has not answered since')`)
+	b.Looks("console, Firestore dark")
+	late := p.Open(s.url)
+	late.Is(`document.getElementById('live').dataset.live === 'dark'`)
+	s.Merge(t, "a", map[string]any{"status": "READY"})
+	s.link.mend()
+	for _, tab := range []*chromiumtest.Tab{b, late} {
+		tab.Is(`document.getElementById('live').dataset.live === 'live' && ` + row("a") + `.dataset.state === 'READY'`)
+	}
+	wantMarked(b)
+}

@@ -1,0 +1,99 @@
+package browser
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+
+	"taskguard/cmd/chromiumtest"
+	"taskguard/lease/iso8601"
+)
+
+// beside is another tab of b's window, at url, in front.
+func beside(b *chromiumtest.Tab, url string) *chromiumtest.Tab {
+	b.T.Helper()
+	ctx, closed := chromedp.NewContext(b.Ctx, chromedp.WithNewWindow(false))
+	b.T.Cleanup(closed)
+	if err := chromedp.Do(ctx); err != nil { // the tab lives as long as the context of this call
+		b.T.Fatal(err)
+	}
+	other := &chromiumtest.Tab{T: b.T, Ctx: ctx, Close: closed}
+	other.Go(url)
+	return other
+}
+
+// front puts b in front of the others of its window.
+func front(b *chromiumtest.Tab) {
+	b.T.Helper()
+	chromiumtest.Call(b, page.BringToFront, cdp.Empty{})
+	b.Is(`!document.hidden`)
+}
+
+// A browser opens six connections to a host, and each stream is one.
+func TestMorePagesThanABrowserHasConnectionsAreLive(t *testing.T) {
+	s := newSite(t)
+	s.analysis("a", map[string]any{"status": "QUEUED"})
+	tabs := []*chromiumtest.Tab{chromiumtest.NewProfile(t).Open(s.url)}
+	live(tabs[0])
+	for range 7 {
+		b := beside(tabs[0], s.url)
+		live(b)
+		tabs = append(tabs, b)
+	}
+	for _, b := range tabs[:7] {
+		b.Is(`document.hidden && document.getElementById('live').dataset.live === 'connecting'`)
+	}
+	s.Merge(t, "a", map[string]any{"status": "READY"})
+	tabs[7].Is(row("a") + `.dataset.state === 'READY'`)
+	if got := tabs[0].Eval(row("a") + `.dataset.state`); got != `"QUEUED"` {
+		t.Errorf("a page that nobody looks at is told %s", got)
+	}
+	front(tabs[0])
+	tabs[0].Is(row("a") + `.dataset.state === 'READY' && document.getElementById('live').dataset.live === 'live'`)
+	wantMarked(tabs[0])
+	tabs[0].Click("pause")
+	front(tabs[1])
+	tabs[1].Is(`document.getElementById('live').dataset.live === 'live'`)
+	front(tabs[0])
+	tabs[0].Is(`document.getElementById('live').dataset.live === 'paused'`)
+}
+
+func TestAStuckAnalysisStandsFirstHoweverManyWereUpdatedSince(t *testing.T) {
+	s := newSite(t, "--limit", "2")
+	for _, id := range []string{"b", "c", "d"} {
+		s.analysis(id, map[string]any{"status": "READY"})
+	}
+	stuck := locked(-time.Hour)
+	stuck["updatedAt"], stuck["createdAt"] = iso8601.Format(time.Now().Add(-2*time.Hour)), iso8601.Format(time.Now().Add(-3*time.Hour))
+	s.analysis("a", stuck)
+	b := chromiumtest.NewProfile(t).Open(s.url + "/?lock=stale")
+	live(b)
+	b.Is(ids + ` === 'a'`)
+	b.Go(s.url)
+	live(b)
+	if got := b.Eval(`[document.querySelectorAll('#rows > tr').length, document.querySelector('#rows > tr').dataset.id]`); got != `[3,"a"]` {
+		t.Errorf("listed are %s, want three, and a first", got)
+	}
+	s.Merge(t, "a", map[string]any{"status": "READY", "updatedAt": iso8601.Format(time.Now()), "lockOwner": nil})
+	b.Is(row("a") + `.dataset.state === 'READY' && document.querySelectorAll('#rows > tr').length === 2`)
+	wantMarked(b)
+}
+
+func TestThePageDoesNotCountALockDownInTheDark(t *testing.T) {
+	s := newSite(t, "--write")
+	s.analysis("a", locked(10*time.Minute))
+	b := chromiumtest.NewProfile(t).Open(s.url)
+	live(b)
+	s.link.cut()
+	b.Is(`document.getElementById('live').dataset.live === 'dark'`)
+	left := b.Eval(row("a") + `.querySelector('[data-left-ms]').textContent`)
+	again := b.Eval(`new Promise((done) => setTimeout(() => done(` + row("a") + `.querySelector('[data-left-ms]').textContent), 2500))`)
+	if left != again || !strings.Contains(b.Eval(row("a")+`.dataset.lock`), "held") {
+		t.Errorf("%s are left, and then %s", left, again)
+	}
+	s.link.mend()
+}

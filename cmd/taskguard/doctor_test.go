@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"google.golang.org/api/option"
+)
+
+const shippedFiles = "../../deploy/"
+
+// variant is a shipped file with one text replaced.
+func variant(t *testing.T, name, old, replacement string) string {
+	t.Helper()
+	data, err := os.ReadFile(shippedFiles + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(data, []byte(old)) {
+		t.Fatalf("%s lacks %q", name, old)
+	}
+	return wrote(t, name, bytes.Replace(data, []byte(old), []byte(replacement), 1))
+}
+
+func wrote(t *testing.T, name string, data []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestDoctorFindsNothingInTheShippedFiles(t *testing.T) {
+	o := taskguard(t, vars{}, "doctor", "--service", shippedFiles+"service.yaml", "--doclock", shippedFiles+"doclock.yaml",
+		"--queue", shippedFiles+"queue.yaml", "--indexes", shippedFiles+"firestore.indexes.json").want(t, exitDone,
+		"read: ../../deploy/service.yaml: the worker's environment, the worker's settings\n",
+		"read: ../../deploy/queue.yaml: the queue\n",
+		"not checked: the database, Cloud Scheduler's jobs, who may do what in the project, who may do what with the queue, who may act as TASK_CALLER: files are named",
+		"not checked: who may call the worker, who may call doclock: a service's file does not hold its IAM policy\n",
+		"not checked: whether it is the queue of TASK_QUEUE: ../../deploy/queue.yaml does not say which queue it is for\n",
+		"\nnothing contradicts anything in what was read; the shipped placeholders are still there: my-project, 123456789012, a digest of zeros\n")
+	if o.err != "" || strings.Contains(o.out, "problem") {
+		t.Errorf("stdout: %s\nstderr: %s", o.out, o.err)
+	}
+}
+
+func TestDoctorTellsAProblemItsRuleAndItsFixAndExits1(t *testing.T) {
+	file := variant(t, "service.yaml", "timeoutSeconds: 1560", "timeoutSeconds: 300")
+	taskguard(t, vars{}, "doctor", "--service", file).want(t, exitFailed,
+		"\nproblem: RUN_TIMEOUT is 25m0s, and Cloud Run ends the request after 5m0s", " (run-timeout)\n    timeoutSeconds: 1560 in ",
+		"\n1 problem, 0 pieces of advice; the shipped placeholders are still there: ")
+}
+
+func TestDoctorsAdviceAloneExits0(t *testing.T) {
+	file := variant(t, "service.yaml", "taskguard-worker@my-project.iam.gserviceaccount.com", `""`)
+	taskguard(t, vars{}, "doctor", "--service", file).want(t, exitDone, "\nadvice: ", "(default-account)", "\n0 problems, 1 piece of advice; the shipped placeholders are still there: ")
+}
+
+func TestDoctorPrintsOneJSONDocument(t *testing.T) {
+	file := variant(t, "service.yaml", "LOCK_TTL", "LOCK_TLL")
+	o := taskguard(t, vars{}, "doctor", "--json", "--service", file).want(t, exitFailed)
+	var d diagnosis
+	if err := json.Unmarshal([]byte(o.out), &d); err != nil || strings.Count(o.out, "\n") != 1 {
+		t.Fatalf("%v\n%s", err, o.out)
+	}
+	if len(d.Findings) != 1 || d.Findings[0].Rule != "unknown-variable" || len(d.Read) != 1 || len(d.Unchecked) == 0 {
+		t.Errorf("%s", o.out)
+	}
+	wantKeys(t, o.out, "read", "findings", "unchecked")
+	taskguard(t, vars{}, "doctor", "--json", "--queue", shippedFiles+"queue.yaml").want(t, exitDone, `"findings":[]`)
+}
+
+func TestDoctorReadsOnlyRegularFilesOfTheRightForm(t *testing.T) {
+	dir := t.TempDir()
+	pipe, sparse := filepath.Join(dir, "pipe"), filepath.Join(dir, "sparse")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(sparse, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(sparse, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	junk := wrote(t, "junk", []byte{0, 1, 2, 0xff, 0xfe, '\n', 0x1b, '[', '2', 'J'})
+	for file, want := range map[string]string{
+		dir: "not a regular file", pipe: "not a regular file", "/dev/zero": "not a regular file", sparse: "over 1 MiB",
+		junk: "", wrote(t, "empty", nil): "empty", wrote(t, "list", []byte("- a\n- b\n")): "",
+		wrote(t, "two", []byte("a: 1\n---\nb: 2\n")): "more than one document",
+	} {
+		for _, flag := range []string{"--service", "--doclock", "--queue", "--indexes"} {
+			o := taskguard(t, vars{}, "doctor", flag, file).want(t, exitFailed, "not readable: ", want, "\nnothing was read\n")
+			if o.err != "" || strings.ContainsAny(o.out, "\x00\x1b") {
+				t.Errorf("%s %s: %q", flag, file, o.out+o.err)
+			}
+		}
+	}
+	for flag, file := range map[string]string{"--service": "queue.yaml", "--doclock": "queue.yaml", "--queue": "service.yaml", "--indexes": "queue.yaml"} {
+		taskguard(t, vars{}, "doctor", flag, shippedFiles+file).want(t, exitFailed, "not readable: ")
+	}
+	taskguard(t, vars{}, "doctor", "--service", variant(t, "service.yaml", "timeoutSeconds", "timeoutSecond")).
+		want(t, exitFailed, `unknown field "timeoutSecond"`)
+}
+
+func TestWhatIsNeitherAFileNorANameForDoctorIsWrongUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"--service no/such.yaml": `--service: "no/such.yaml" is neither a file nor the name of a service`,
+		"--queue no/such.yaml":   `--queue: "no/such.yaml" is neither a file nor the name of a queue`,
+		"--indexes no.json":      `--indexes: "no.json" is neither a file`,
+		"--service worker":       "GOOGLE_CLOUD_PROJECT",
+		"--queue analyses":       "GOOGLE_CLOUD_PROJECT",
+		"somewhere":              "unexpected argument",
+		"":                       "nothing is named: give --service",
+	} {
+		o := taskguard(t, vars{}, append([]string{"doctor"}, strings.Fields(args)...)...).want(t, exitUsage, want)
+		if o.out != "" || strings.Count(o.err, "\n") != 1 {
+			t.Errorf("stdout: %s\nstderr: %s", o.out, o.err)
+		}
+	}
+}
+
+func TestDoctorThatReadNothingSaysSo(t *testing.T) {
+	o := taskguard(t, vars{"GOOGLE_CLOUD_PROJECT": "p", "FIRESTORE_EMULATOR_HOST": "127.0.0.1:1"}, "doctor").want(t, exitDone, "\nnothing was read\n")
+	if strings.Contains(o.out, "nothing contradicts") {
+		t.Error(o.out)
+	}
+	taskguard(t, vars{}, "help", "doctor").want(t, exitDone, "docs/reference.md")
+}
+
+// What gcloud refuses is not taken for what was meant.
+func TestDoctorRefusesAServiceFileThatGcloudRefuses(t *testing.T) {
+	for old, replacement := range map[string]string{`value: "10"`: "value: 10", "value: info": "value: true", "name: LOG_LEVEL": "name: LOG_FORMAT", `maxScale: "10"`: "maxScale: 10"} {
+		taskguard(t, vars{}, "doctor", "--service", variant(t, "service.yaml", old, replacement)).want(t, exitFailed, "service.yaml is refused by gcloud: ")
+	}
+	taskguard(t, vars{}, "doctor", "--service", variant(t, "service.yaml", `"123456789012"`, "123456789012")).want(t, exitDone)
+}
+
+func TestDoctorShowsNoSecret(t *testing.T) {
+	file := variant(t, "doclock.yaml", `              valueFrom:
+                secretKeyRef:
+                  name: taskguard-session
+                  key: latest
+`, "              value: hunter2-hunter2-hunter2-hunter2-hunter2\n")
+	worker := variant(t, "service.yaml", "builtin:document", "https://me:hunter2@analyzer.example/?key=hunter2")
+	for _, format := range []string{"--json", "--json=false"} {
+		o := taskguard(t, vars{}, "doctor", format, "--doclock", file, "--service", worker).want(t, exitFailed, "plain-secret")
+		if strings.Contains(o.out+o.err, "hunter2") {
+			t.Error(o.out)
+		}
+	}
+	o := taskguard(t, vars{
+		"TASK_AUTH": "oidc", "ANALYZER": "https://me:hunter2@x.example/?k=hunter2", "TASK_TARGET_URL": "https://me:hunter2@x.example",
+		"TASK_QUEUE": "hunter", "TASK_JWKS_URL": "https://me:hunter2@x.example/?k=hunter2",
+	}, "doctor").want(t, exitFailed, "TASK_TARGET_URL")
+	if strings.Contains(o.out+o.err, "hunter2") {
+		t.Error(o.out)
+	}
+}
+
+// worn is an environment of the worker's.
+func worn() vars {
+	return vars{
+		"GOOGLE_CLOUD_PROJECT": "p", "TASK_AUTH": "iam", "TASK_CALLER": "a@b.example",
+		"TASK_QUEUE": "projects/p/locations/l/queues/q", "TASK_TARGET_URL": "https://w.example",
+	}
+}
+
+func TestAnEmulatorIsNotAskedNorIsGoogleBesideIt(t *testing.T) {
+	for _, name := range []string{"FIRESTORE_EMULATOR_HOST", "CLOUD_TASKS_EMULATOR_HOST"} {
+		env := worn()
+		env[name] = "127.0.0.1:1"
+		taskguard(t, env, "doctor").want(t, exitDone, "read: the environment: ", "the queue, the indexes, the database", "the environment names an emulator")
+	}
+}
+
+// The whole of Google answers 403, or 404: each part says so in one line.
+func TestWhatGoogleRefusesIsSaidAndExits1(t *testing.T) {
+	for code, want := range map[int]string{http.StatusForbidden: "Google answers 403: no permission", http.StatusNotFound: "does not exist"} {
+		google := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(code)
+			_, _ = w.Write([]byte(`{"error":{"message":"no permission"}}`))
+		}))
+		var out, errs bytes.Buffer
+		c := newCall(command{name: "doctor"}, nil, streams{strings.NewReader(""), &out, &errs}, worn().lookup)
+		code := report(t.Context(), &errs, "doctor", diagnoseWith(t.Context(), c, []option.ClientOption{option.WithEndpoint(google.URL), option.WithoutAuthentication()}))
+		google.Close()
+		outcome{code, out.String(), errs.String()}.want(t, exitFailed, "not readable: the queue", "not readable: the database", "not readable: Cloud Scheduler", want)
+	}
+}

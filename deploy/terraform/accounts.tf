@@ -1,0 +1,90 @@
+locals {
+  accounts = {
+    worker  = "Runs taskguard-worker"
+    caller  = "Cloud Tasks and Cloud Scheduler call the services as this"
+    build   = "Builds and deploys the services"
+    doclock = "Runs taskguard-doclock"
+  }
+
+  # datastore.user is a project's role; the condition keeps it to one database.
+  database_condition = "resource.name == \"projects/${var.project}/databases/${var.database}\""
+
+  # Who books deliveries, beside the worker itself.
+  bookers = { for m in setunion(var.submitters, var.operators) : m => m }
+}
+
+resource "google_service_account" "this" {
+  for_each = { for name, what in local.accounts : name => what if local.doclock || name != "doclock" }
+
+  project      = var.project
+  account_id   = "taskguard-${each.key}"
+  display_name = "taskguard-${each.key}"
+  description  = each.value
+
+  depends_on = [google_project_service.api]
+}
+
+# The database: for the runtime accounts, who submits (documents come before their
+# tasks), and who operates.
+
+resource "google_project_iam_member" "database" {
+  for_each = merge(
+    { for name in ["worker", "doclock"] : name => google_service_account.this[name].member if local.doclock || name != "doclock" },
+    local.bookers,
+  )
+
+  project = var.project
+  role    = "roles/datastore.user"
+  member  = each.value
+
+  condition {
+    title      = "taskguard's database"
+    expression = local.database_condition
+  }
+}
+
+# Who creates tasks also says as whom they are signed, which takes acting as it.
+
+resource "google_cloud_tasks_queue_iam_member" "enqueuer" {
+  for_each = merge({ worker = google_service_account.this["worker"].member }, local.bookers)
+
+  project  = var.project
+  location = var.region
+  name     = google_cloud_tasks_queue.analyses.name
+  role     = "roles/cloudtasks.enqueuer"
+  member   = each.value
+}
+
+resource "google_service_account_iam_member" "signs_as_caller" {
+  for_each = merge({ worker = google_service_account.this["worker"].member }, local.bookers)
+
+  service_account_id = google_service_account.this["caller"].name
+  role               = "roles/iam.serviceAccountUser"
+  member             = each.value
+}
+
+resource "google_cloud_run_v2_service_iam_member" "caller" {
+  project  = var.project
+  location = var.region
+  name     = google_cloud_run_v2_service.worker.name
+  role     = "roles/run.invoker"
+  member   = google_service_account.this["caller"].member
+}
+
+resource "google_secret_manager_secret_iam_member" "session" {
+  count = local.doclock ? 1 : 0
+
+  project   = var.project
+  secret_id = var.session_secret
+  role      = "roles/secretmanager.secretAccessor"
+  member    = google_service_account.this["doclock"].member
+}
+
+resource "google_secret_manager_secret_iam_member" "worker" {
+  for_each = toset([for s in concat(values(var.worker_secrets), var.app == null ? [] : values(var.app.secrets)) : s.secret])
+
+  project   = var.project
+  secret_id = each.key
+  role      = "roles/secretmanager.secretAccessor"
+  member    = google_service_account.this["worker"].member
+}

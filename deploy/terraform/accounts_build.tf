@@ -1,0 +1,51 @@
+# The build deploys the services, by an image it has pushed, as the accounts they
+# run as, and calls the new revision before it gets traffic.
+
+resource "google_artifact_registry_repository_iam_member" "build" {
+  project    = var.project
+  location   = var.region
+  repository = var.repository
+  role       = "roles/artifactregistry.writer"
+  member     = google_service_account.this["build"].member
+}
+
+# The source that `gcloud builds submit` has sent.
+resource "google_storage_bucket_iam_member" "build" {
+  count = var.build_source_bucket == null ? 0 : 1
+
+  bucket = var.build_source_bucket
+  role   = "roles/storage.objectViewer"
+  member = google_service_account.this["build"].member
+}
+
+# Logs have no narrower resource than the project.
+resource "google_project_iam_member" "build_logs" {
+  project = var.project
+  role    = "roles/logging.logWriter"
+  member  = google_service_account.this["build"].member
+}
+
+resource "google_cloud_run_v2_service_iam_member" "build" {
+  for_each = local.services
+
+  project  = var.project
+  location = var.region
+  name     = each.value
+  role     = "roles/run.developer"
+  member   = google_service_account.this["build"].member
+}
+
+resource "google_service_account_iam_member" "build_deploys_as" {
+  for_each = toset([for name in ["worker", "doclock"] : name if local.doclock || name != "doclock"])
+
+  service_account_id = google_service_account.this[each.key].name
+  role               = "roles/iam.serviceAccountUser"
+  member             = google_service_account.this["build"].member
+}
+
+# An ID token of the caller, for the smoke test; no access token.
+resource "google_service_account_iam_member" "build_calls_as" {
+  service_account_id = google_service_account.this["caller"].name
+  role               = "roles/iam.serviceAccountOpenIdTokenCreator"
+  member             = google_service_account.this["build"].member
+}

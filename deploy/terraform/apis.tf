@@ -1,0 +1,26 @@
+resource "google_project_service" "api" {
+  for_each = toset([
+    "artifactregistry",
+    "cloudbuild",
+    "cloudresourcemanager",
+    "cloudscheduler",
+    "cloudtasks",
+    "firestore",
+    "iam",
+    "iamcredentials",
+    "logging",
+    "monitoring",
+    "run",
+    "secretmanager",
+  ])
+
+  project = var.project
+  service = "${each.key}.googleapis.com"
+  # Others in the project may use it.
+  disable_on_destroy = false
+}
+
+# Its number is in the services' URLs.
+data "google_project" "this" {
+  project_id = var.project
+}

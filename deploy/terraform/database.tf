@@ -1,0 +1,60 @@
+locals {
+  # What queries of the code need and what must not be indexed: one file for
+  # Terraform, Firebase's tool and the tests.
+  firestore = jsondecode(file("${path.module}/../firestore.indexes.json"))
+
+  # An index is for every collection whose path ends like this.
+  collection_group = reverse(split("/", var.collection))[0]
+  database         = var.create_database ? google_firestore_database.this[0].name : var.database
+}
+
+resource "google_firestore_database" "this" {
+  count = var.create_database ? 1 : 0
+
+  project     = var.project
+  name        = var.database
+  location_id = coalesce(var.database_location, var.region)
+  type        = "FIRESTORE_NATIVE"
+
+  # Restoring needs a moment to restore to: any of the last seven days.
+  point_in_time_recovery_enablement = "POINT_IN_TIME_RECOVERY_ENABLED"
+
+  # Neither the console nor `terraform destroy` deletes the analyses.
+  delete_protection_state = "DELETE_PROTECTION_ENABLED"
+  deletion_policy         = "ABANDON"
+
+  depends_on = [google_project_service.api]
+}
+
+resource "google_firestore_index" "analyses" {
+  for_each = { for i in local.firestore.indexes : join(",", [for f in i.fields : "${f.fieldPath} ${f.order}"]) => i }
+
+  project     = var.project
+  database    = local.database
+  collection  = local.collection_group
+  query_scope = each.value.queryScope
+
+  dynamic "fields" {
+    for_each = each.value.fields
+    content {
+      field_path = fields.value.fieldPath
+      order      = fields.value.order
+    }
+  }
+
+  depends_on = [google_project_service.api]
+}
+
+resource "google_firestore_field" "exempt" {
+  for_each = { for o in local.firestore.fieldOverrides : o.fieldPath => o }
+
+  project    = var.project
+  database   = local.database
+  collection = local.collection_group
+  field      = each.key
+
+  # Empty: no index of any kind.
+  index_config {}
+
+  depends_on = [google_project_service.api]
+}

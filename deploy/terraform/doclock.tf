@@ -1,0 +1,112 @@
+locals {
+  doclock     = var.session_secret != null
+  doclock_url = "https://taskguard-doclock-${data.google_project.this.number}.${var.region}.run.app"
+
+  doclock_env = merge({
+    GOOGLE_CLOUD_PROJECT  = var.project
+    FIRESTORE_DATABASE    = var.database
+    SWEEP_INTERVAL        = "0" # Cloud Scheduler's: without requests there is no CPU for a ticker
+    SESSION_AUTH          = "cookie"
+    TASK_AUTH             = "oidc"
+    TASK_AUDIENCE         = local.doclock_url
+    TASK_SERVICE_ACCOUNTS = google_service_account.this["caller"].email
+    LOG_FORMAT            = "json"
+  }, local.otlp_env)
+}
+
+resource "google_cloud_run_v2_service" "doclock" {
+  count = local.doclock ? 1 : 0
+
+  project             = var.project
+  location            = var.region
+  name                = "taskguard-doclock"
+  deletion_protection = false
+  # Browsers call it. The service checks sessions, and tokens of the sweep, itself.
+  ingress              = "INGRESS_TRAFFIC_ALL"
+  invoker_iam_disabled = true
+
+  template {
+    service_account = google_service_account.this["doclock"].email
+    # A WebSocket is one request for as long as it is open; the page connects again.
+    timeout                          = "3600s"
+    max_instance_request_concurrency = 1000
+
+    scaling {
+      max_instance_count = var.doclock_max_instances
+    }
+
+    containers {
+      name  = "doclock"
+      image = var.doclock_image
+
+      ports {
+        name           = "http1"
+        container_port = 8080
+      }
+
+      resources {
+        limits = {
+          cpu    = "1"
+          memory = "512Mi"
+        }
+        cpu_idle          = true
+        startup_cpu_boost = true
+      }
+
+      dynamic "env" {
+        for_each = merge(local.doclock_env, var.doclock_env)
+        content {
+          name  = env.key
+          value = env.value
+        }
+      }
+
+      # By reference: the secret itself is never in Terraform's state.
+      env {
+        name = "SESSION_SECRET"
+        value_source {
+          secret_key_ref {
+            secret  = var.session_secret
+            version = var.session_secret_version
+          }
+        }
+      }
+
+      startup_probe {
+        period_seconds    = 5
+        timeout_seconds   = 3
+        failure_threshold = 48
+        http_get {
+          path = "/health/ready"
+        }
+      }
+
+      liveness_probe {
+        period_seconds    = 30
+        timeout_seconds   = 5
+        failure_threshold = 3
+        http_get {
+          path = "/health/live"
+        }
+      }
+    }
+  }
+
+  lifecycle {
+    # The build's, as the worker's.
+    ignore_changes = [
+      client,
+      client_version,
+      template[0].annotations,
+      template[0].containers[0].image,
+      template[0].labels,
+      traffic,
+    ]
+  }
+
+  depends_on = [
+    google_project_iam_member.database,
+    google_project_service.api,
+    google_secret_manager_secret_iam_member.session,
+  ]
+}

@@ -1,0 +1,10 @@
+provider "google" { project = "my-project" }
+
+module "taskguard" { # without notification_channels alerts reach nobody
+  source       = "../"
+  project      = "my-project"
+  worker_image = "europe-west1-docker.pkg.dev/my-project/taskguard/worker@sha256:0000000000000000000000000000000000000000000000000000000000000000"
+  submitters   = ["serviceAccount:api@my-project.iam.gserviceaccount.com"]
+}
+
+output "environment" { value = module.taskguard.environment }

@@ -1,0 +1,37 @@
+output "worker_url" {
+  description = "The worker's URL: TASK_TARGET_URL and the audience of its tasks."
+  value       = local.worker_url
+}
+
+output "doclock_url" {
+  description = "The document lock's URL; null without session_secret."
+  value       = local.doclock ? local.doclock_url : null
+}
+
+output "queue" {
+  description = "The queue's full name: TASK_QUEUE."
+  value       = google_cloud_tasks_queue.analyses.id
+}
+
+output "caller" {
+  description = "Account that tasks are signed as: TASK_CALLER."
+  value       = google_service_account.this["caller"].email
+}
+
+output "build_account" {
+  description = "Account for the build's trigger."
+  value       = google_service_account.this["build"].email
+}
+
+output "environment" {
+  description = "What `taskguard submit`, `requeue`, `recover` and the other commands read, as lines for a shell; `taskguard doctor --service taskguard-worker` finds the service by it."
+  value = join("\n", concat(
+    ["export CLOUDSDK_RUN_REGION='${var.region}'"],
+    [for name in ["GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "TASK_QUEUE", "TASK_TARGET_URL", "TASK_CALLER"] : "export ${name}='${local.worker_env[name]}'"],
+  ))
+}
+
+output "dashboard" {
+  description = "The dashboard in the console."
+  value       = "https://console.cloud.google.com/monitoring/dashboards/builder/${reverse(split("/", google_monitoring_dashboard.taskguard.id))[0]}?project=${var.project}"
+}

@@ -1,0 +1,34 @@
+locals {
+  # gcloud's flags: one file for Terraform, gcloud and the tests.
+  queue_flags = yamldecode(file("${path.module}/../queue.yaml"))
+
+  max_concurrent_dispatches = coalesce(var.max_concurrent_dispatches, local.queue_flags["--max-concurrent-dispatches"])
+}
+
+resource "google_cloud_tasks_queue" "analyses" {
+  project  = var.project
+  location = var.region
+  name     = var.queue
+
+  rate_limits {
+    max_concurrent_dispatches = local.max_concurrent_dispatches
+    max_dispatches_per_second = local.queue_flags["--max-dispatches-per-second"]
+  }
+
+  retry_config {
+    max_attempts       = local.queue_flags["--max-attempts"]
+    max_retry_duration = local.queue_flags["--max-retry-duration"]
+    min_backoff        = local.queue_flags["--min-backoff"]
+    max_backoff        = local.queue_flags["--max-backoff"]
+    max_doublings      = local.queue_flags["--max-doublings"]
+  }
+
+  lifecycle {
+    precondition {
+      condition     = local.max_concurrent_dispatches <= var.worker_max_instances * var.worker_concurrency
+      error_message = "More dispatches at once than worker_max_instances × worker_concurrency have places: Cloud Run would answer 429, and that slows the whole queue."
+    }
+  }
+
+  depends_on = [google_project_service.api]
+}

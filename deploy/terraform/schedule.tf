@@ -1,0 +1,47 @@
+# Each minute; a call that fails is not repeated, since the next is due.
+
+resource "google_cloud_scheduler_job" "recover" {
+  project          = var.project
+  region           = var.region
+  name             = "taskguard-recover"
+  description      = "Books a delivery for each analysis that nobody works on"
+  schedule         = "* * * * *"
+  time_zone        = "Etc/UTC"
+  attempt_deadline = "60s"
+
+  http_target {
+    http_method = "POST"
+    uri         = "${local.worker_url}/internal/tasks/recover"
+
+    oidc_token {
+      service_account_email = google_service_account.this["caller"].email
+      audience              = local.worker_url
+    }
+  }
+
+  depends_on = [google_cloud_run_v2_service_iam_member.caller]
+}
+
+resource "google_cloud_scheduler_job" "sweep" {
+  count = local.doclock ? 1 : 0
+
+  project          = var.project
+  region           = var.region
+  name             = "taskguard-sweep"
+  description      = "Deletes expired document locks"
+  schedule         = "* * * * *"
+  time_zone        = "Etc/UTC"
+  attempt_deadline = "60s"
+
+  http_target {
+    http_method = "POST"
+    uri         = "${local.doclock_url}/internal/sweep"
+
+    oidc_token {
+      service_account_email = google_service_account.this["caller"].email
+      audience              = local.doclock_url
+    }
+  }
+
+  depends_on = [google_cloud_run_v2_service.doclock]
+}

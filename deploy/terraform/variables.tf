@@ -1,0 +1,129 @@
+variable "project" {
+  description = "Project that everything is made in."
+  type        = string
+}
+
+variable "region" {
+  description = "Region of the services, the queue and the Scheduler jobs."
+  type        = string
+  default     = "europe-west1"
+}
+
+variable "worker_image" {
+  description = "The worker's image by digest, for the first deployment: later ones are the build's."
+  type        = string
+
+  validation {
+    condition     = length(regexall("@sha256:[0-9a-f]{64}$", var.worker_image)) == 1
+    error_message = "A tag can move under a running service: name the image by its digest, NAME@sha256:…."
+  }
+}
+
+variable "doclock_image" {
+  description = "The document lock's image by digest, for the first deployment; needed with session_secret."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.doclock_image == null ? var.session_secret == null : length(regexall("@sha256:[0-9a-f]{64}$", var.doclock_image)) == 1
+    error_message = "session_secret needs doclock_image, and an image is named by its digest, NAME@sha256:…."
+  }
+}
+
+variable "repository" {
+  description = "Artifact Registry repository of the images, in the same region. It exists already: the images must come first."
+  type        = string
+  default     = "taskguard"
+}
+
+variable "create_database" {
+  description = "Whether to make the Firestore database; false where there is one. Indexes and exemptions are made in either case."
+  type        = bool
+  default     = true
+}
+
+variable "database" {
+  description = "Firestore database."
+  type        = string
+  default     = "(default)"
+}
+
+variable "database_location" {
+  description = "Where a new database's data lives, such as eur3; null: in the region."
+  type        = string
+  default     = null
+}
+
+variable "collection" {
+  description = "Collection of the analyses."
+  type        = string
+  default     = "analyses"
+}
+
+variable "queue" {
+  description = "Short name of the queue. A deleted queue's name is taken for three days."
+  type        = string
+  default     = "analyses"
+
+  validation {
+    condition     = length(regexall("^[A-Za-z0-9-]{1,100}$", var.queue)) == 1
+    error_message = "A queue's name is 1 to 100 letters, digits and hyphens."
+  }
+}
+
+variable "max_concurrent_dispatches" {
+  description = "Deliveries under way at once; null: as deploy/queue.yaml says."
+  type        = number
+  default     = null
+}
+
+variable "submitters" {
+  description = "Who creates documents and tasks, such as serviceAccount:api@my-project.iam.gserviceaccount.com."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for m in var.submitters : length(regexall("^(serviceAccount|user|group|principal|principalSet):", m)) == 1])
+    error_message = "Each is a member with its kind, such as serviceAccount:NAME@PROJECT.iam.gserviceaccount.com."
+  }
+}
+
+variable "operators" {
+  description = "Who works with the taskguard commands, such as group:oncall@example.com: reads and changes analyses, books deliveries, and sees what doctor compares."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for m in var.operators : length(regexall("^(serviceAccount|user|group|principal|principalSet):", m)) == 1])
+    error_message = "Each is a member with its kind, such as group:NAME@example.com."
+  }
+}
+
+variable "build_source_bucket" {
+  description = "Bucket that `gcloud builds submit` puts the source into, such as my-project_cloudbuild, which exists already; null: triggers alone build."
+  type        = string
+  default     = null
+}
+
+variable "notification_channels" {
+  description = "Channels that alerts go to, as projects/PROJECT/notificationChannels/ID."
+  type        = list(string)
+  default     = []
+}
+
+variable "backlog_tasks" {
+  description = "Tasks in the queue from which on a backlog that still grows is an alert."
+  type        = number
+  default     = 1000
+}
+
+variable "otlp_endpoint" {
+  description = "Base URL of an OpenTelemetry collector, OTLP over HTTP; null: no traces and metrics are sent."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.otlp_endpoint == null ? true : length(regexall("^https?://", var.otlp_endpoint)) == 1
+    error_message = "The endpoint is an http or https URL."
+  }
+}

@@ -1,0 +1,26 @@
+variable "app" {
+  description = "An application in another language beside the worker, in the same instance, which POST /analyze on localhost reaches: its image by digest, port, environment, secrets as in worker_secrets, CPUs, memory, and the path that answers 200 once it is ready. Its image is changed here; null: no application."
+  type = object({
+    image   = string
+    port    = optional(number, 9000)
+    env     = optional(map(string), {})
+    secrets = optional(map(object({ secret = string, version = string })), {})
+    cpu     = optional(string, "1")
+    memory  = optional(string, "512Mi")
+    health  = optional(string, "/health")
+  })
+  default = null
+
+  validation {
+    condition     = var.app == null ? true : length(regexall("@sha256:[0-9a-f]{64}$", var.app.image)) == 1
+    error_message = "The application's image is named by its digest, NAME@sha256:…."
+  }
+  validation {
+    condition     = var.app == null ? true : var.app.port >= 1 && var.app.port <= 65535 && var.app.port != 8080
+    error_message = "The application's port is 1 to 65535, and not the worker's, 8080."
+  }
+  validation {
+    condition     = var.app == null ? true : length(setintersection(keys(var.app.env), keys(var.app.secrets))) == 0
+    error_message = "A variable of the application has a plain value and a secret."
+  }
+}

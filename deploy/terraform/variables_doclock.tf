@@ -1,0 +1,28 @@
+variable "session_secret" {
+  description = "Name of an existing Secret Manager secret that signs the document lock's sessions; null: no document lock."
+  type        = string
+  default     = null
+}
+
+variable "session_secret_version" {
+  description = "Version of session_secret; latest is read by each instance as it starts."
+  type        = string
+  default     = "latest"
+}
+
+variable "doclock_env" {
+  description = "More of the document lock's environment, such as LOG_LEVEL. No secrets: they would be in Terraform's state."
+  type        = map(string)
+  default     = {}
+
+  validation {
+    condition     = length(setintersection(keys(var.doclock_env), keys(local.doclock_env))) == 0
+    error_message = "The module sets this variable itself."
+  }
+}
+
+variable "doclock_max_instances" {
+  description = "Most instances of the document lock."
+  type        = number
+  default     = 10
+}

@@ -1,0 +1,125 @@
+variable "analyzer" {
+  description = "ANALYZER of the worker: builtin:document, exec:PROGRAM ARG…, http://… or https://…; null: /analyze of app, and builtin:document without one."
+  type        = string
+  default     = null
+}
+
+variable "run_timeout_minutes" {
+  description = "RUN_TIMEOUT, the deadline of one run. The request and the task's dispatch get a minute more, and a dispatch ends after 30."
+  type        = number
+  default     = 25
+
+  validation {
+    condition     = var.run_timeout_minutes > 0 && var.run_timeout_minutes <= 29
+    error_message = "Cloud Tasks ends a dispatch after 30 minutes, so a run can have 29 at most."
+  }
+}
+
+variable "lock_ttl_seconds" {
+  description = "LOCK_TTL, how long a lock outlives its holder."
+  type        = number
+  default     = 300
+
+  validation {
+    condition     = var.lock_ttl_seconds >= 2 * var.lock_heartbeat_seconds + var.lock_ttl_seconds / 10
+    error_message = "The TTL is at least two heartbeats and a tenth of itself, or the worker refuses to start."
+  }
+}
+
+variable "lock_heartbeat_seconds" {
+  description = "LOCK_HEARTBEAT, how often a lock is renewed."
+  type        = number
+  default     = 100
+
+  validation {
+    condition     = var.lock_heartbeat_seconds > 0
+    error_message = "The heartbeat is a positive number of seconds."
+  }
+}
+
+variable "max_attempts" {
+  description = "MAX_ATTEMPTS, runs before an analysis that keeps failing or crashing is FAILED."
+  type        = number
+  default     = 10
+
+  validation {
+    condition     = var.max_attempts >= 1 && floor(var.max_attempts) == var.max_attempts
+    error_message = "The attempts are a whole number, at least 1."
+  }
+}
+
+variable "worker_env" {
+  description = "More of the worker's environment, such as LOG_LEVEL or what the analyzer reads. No secrets: they would be in Terraform's state."
+  type        = map(string)
+  default     = {}
+
+  validation {
+    condition     = length(setintersection(keys(var.worker_env), keys(local.worker_env))) == 0
+    error_message = "The module sets this variable itself, from a variable of its own."
+  }
+  validation {
+    condition     = length(setintersection(keys(var.worker_env), ["PORT", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS", "TASK_JWKS_URL", "FIRESTORE_EMULATOR_HOST", "CLOUD_TASKS_EMULATOR_HOST"])) == 0
+    error_message = "Not in production: PORT is Cloud Run's, the emulators' and TASK_JWKS_URL are for tests, and the others belong to TASK_AUTH=oidc."
+  }
+  validation {
+    condition     = length(regexall("(?i)^(debug|info)?$", lookup(var.worker_env, "LOG_LEVEL", ""))) == 1
+    error_message = "Dashboard and alerts are made of lines of level info: LOG_LEVEL is info or debug."
+  }
+}
+
+variable "worker_secrets" {
+  description = "Secrets of Secret Manager in the worker's environment, by the variable's name; the worker alone is allowed to read them. Version latest is read by each instance as it starts."
+  type        = map(object({ secret = string, version = string }))
+  default     = {}
+
+  validation {
+    condition     = length(setintersection(keys(var.worker_secrets), concat(keys(local.worker_env), keys(var.worker_env)))) == 0
+    error_message = "This variable has a plain value already, from the module or from worker_env."
+  }
+}
+
+variable "worker_ingress" {
+  description = "Where calls of the worker may come from. Cloud Tasks and Cloud Scheduler of the project count as internal, and Cloud Build's smoke test does not."
+  type        = string
+  default     = "INGRESS_TRAFFIC_ALL"
+
+  validation {
+    condition     = length(regexall("^INGRESS_TRAFFIC_(ALL|INTERNAL_ONLY)$", var.worker_ingress)) == 1
+    error_message = "Ingress is INGRESS_TRAFFIC_ALL or INGRESS_TRAFFIC_INTERNAL_ONLY."
+  }
+}
+
+variable "worker_max_instances" {
+  description = "Most instances of the worker."
+  type        = number
+  default     = 10
+}
+
+variable "worker_min_instances" {
+  description = "Instances of the worker that stay when there is nothing to do."
+  type        = number
+  default     = 0
+
+  validation {
+    condition     = var.worker_min_instances <= var.worker_max_instances
+    error_message = "There cannot be more idle instances than instances."
+  }
+}
+
+variable "worker_concurrency" {
+  description = "Runs of one worker instance at once."
+  type        = number
+  default     = 10
+}
+
+variable "worker_cpu" {
+  description = "CPUs of one worker instance, the analyzer's included unless it is app."
+  type        = string
+  default     = "1"
+}
+
+variable "worker_memory" {
+  description = "Memory of one worker instance, the analyzer's included unless it is app."
+  type        = string
+  default     = "512Mi"
+}

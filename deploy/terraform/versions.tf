@@ -1,0 +1,11 @@
+terraform {
+  # 1.9 is the first in which a variable's validation may name another variable.
+  required_version = ">= 1.9"
+
+  required_providers {
+    google = {
+      source  = "hashicorp/google"
+      version = "~> 7.0"
+    }
+  }
+}

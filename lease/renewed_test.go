@@ -1,0 +1,123 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/leasetest"
+)
+
+// told is what a Renewed was told.
+type told struct {
+	at, took time.Duration
+	err      error
+}
+
+// ear is a Renewed that writes down what it is told.
+func (w *world) ear(to *[]told) lease.Renewed {
+	return func(ctx context.Context, took time.Duration, err error) {
+		if ctx.Err() != nil {
+			w.Errorf("its context has ended: %v", ctx.Err())
+		}
+		*to = append(*to, told{w.since(), took, err})
+	}
+}
+
+func TestEachRenewalIsTold(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		var all []told
+		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+			w.at(350 * time.Second)
+			return nil
+		}, w.ear(&all))
+		if err != nil || len(all) != 3 {
+			w.Fatalf("told of %d renewals, %v; want 3", len(all), err)
+		}
+		for i, got := range all {
+			if got.err != nil || got.took != 0 || got.at != time.Duration(i+1)*100*time.Second {
+				w.Errorf("renewal %d: %+v", i, got)
+			}
+		}
+	})
+}
+
+func TestARenewalThatFailsOrFindsTheLeaseLostIsTold(t *testing.T) {
+	for name, tc := range map[string]struct {
+		owner string
+		fault leasetest.Fault
+		want  error
+	}{"lost": {"them", leasetest.None, lease.ErrLost}, "failed": {"w/1", leasetest.Dark, lease.ErrUnavailable}} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				h := w.acquire()
+				w.rewrite(func(j *job) { j.Lease.Owner = tc.owner })
+				w.line.SetPlan(leasetest.Every(leasetest.Swap, tc.fault))
+				var all []told
+				var when time.Duration
+				var why error
+				wantErr(w, h.Run(w.Context(), w.untilCancelled(&when, &why), w.ear(&all)), lease.ErrLost)
+				if len(all) != 1 || !errors.Is(all[0].err, tc.want) {
+					w.Errorf("told %+v; want one %v", all, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// Who is told of a loss and takes long over it holds up no cancellation.
+func TestALossEndsTheRunBeforeItIsTold(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		w.rewrite(func(j *job) { j.Lease.Owner = "them" })
+		var when time.Duration
+		var why error
+		slow := func(context.Context, time.Duration, error) { time.Sleep(50 * time.Second) }
+		wantLost(w, h.Run(w.Context(), w.untilCancelled(&when, &why), slow), lease.Taken)
+		if when > 101*time.Second {
+			w.Errorf("ended at %v, want with the renewal, at 100s", when)
+		}
+	})
+}
+
+// A renewal that is under way when the run ends has not failed.
+func TestARenewalThatTheRunsEndCutsShortIsNotTold(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		w.line.SetPlan(leasetest.Every(leasetest.Swap, leasetest.Dark))
+		var all []told
+		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+			w.at(101 * time.Second)
+			synctest.Wait()
+			return nil
+		}, w.ear(&all))
+		if err != nil || len(all) != 0 {
+			w.Errorf("told %+v, %v; want nothing", all, err)
+		}
+	})
+}
+
+func TestAStolenLeaseIsSaidToBe(t *testing.T) {
+	for name, tc := range map[string]struct {
+		was  lease.Lease
+		want bool
+	}{
+		"never held": {lease.Lease{}, false},
+		"released":   {lease.Lease{Token: 3, Attempts: 1}, false},
+		"expired":    {lease.Lease{Owner: "them", Token: 3, ExpiresAt: time.Unix(1, 0)}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.memory.Put("a", job{Lease: tc.was})
+				w.line.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter)) // written, and its reply lost
+				if got := w.acquire().Stolen(); got != tc.want {
+					w.Errorf("stolen %v; want %v", got, tc.want)
+				}
+			})
+		})
+	}
+}

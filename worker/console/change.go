@@ -1,0 +1,178 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"taskguard/lease"
+)
+
+// verb is a change that an operator may make.
+type verb struct {
+	Name string // also its path
+	Does string // the button
+	Past string
+	do   func(o Operator, ctx context.Context, id, who string, seen lease.Grant) (Delivery, error)
+}
+
+var verbs = []verb{
+	{"unlock", "Unlock", "Unlocked", Operator.Unlock},
+	{"requeue", "Requeue", "Requeued", func(o Operator, ctx context.Context, id, who string, _ lease.Grant) (Delivery, error) {
+		return o.Requeue(ctx, id, who)
+	}},
+}
+
+// Operator makes the changes, and leaves behind in a log that who did. Errors are
+// those of Source.Get, and for Requeue *lease.HeldError while locked. Its methods
+// may be called concurrently.
+type Operator interface {
+	// Unlock takes the lock from the acquisition seen alone: from any other is
+	// lease.ErrConflict.
+	Unlock(ctx context.Context, id, who string, seen lease.Grant) (Delivery, error)
+	Requeue(ctx context.Context, id, who string) (Delivery, error)
+}
+
+// Delivery is what became of the booking that goes with a change.
+type Delivery string
+
+// What a change may answer.
+const (
+	Booked    Delivery = "booked"
+	NotNeeded Delivery = "not_needed" // it is finished
+	None      Delivery = "none"       // no queue is named
+	Failed    Delivery = "failed"     // the analysis is changed all the same; why is in the Operator's log
+)
+
+var outcome = map[Delivery]string{
+	Booked: "A delivery is booked.", NotNeeded: "It is finished and needs no delivery.",
+	None: "No delivery is booked, as no queue is named: TASK_QUEUE is not set.",
+}
+
+// done says what the change was that has led to this page. The words are ours,
+// whoever has written the address.
+func done(c echo.Context) string {
+	for _, v := range verbs {
+		if said := outcome[Delivery(c.QueryParam("done"))]; said != "" && c.QueryParam("did") == v.Name {
+			return v.Past + ". " + said
+		}
+	}
+	return ""
+}
+
+// confirmation is the page before a change.
+type confirmation struct {
+	frame
+	Verb     verb
+	Analysis shown
+	Books    bool
+	Changed  bool // the lock has passed on since this page was shown
+	Back     string
+}
+
+// closed refuses changes where there is no Operator.
+func (s *Server) closed() error {
+	if s.o.Operator != nil {
+		return nil
+	}
+	return readOnly
+}
+
+// confirm is GET /unlock and /requeue: what will happen.
+func (s *Server) confirm(v verb) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if err := s.closed(); err != nil {
+			return err
+		}
+		id := c.QueryParam("id")
+		w, err := s.read(c, id, false)
+		if err != nil {
+			return refused(err, address("/analysis", id))
+		}
+		return s.ask(c, v, w, false)
+	}
+}
+
+// ask asks for a confirmation; again where the lock has changed since it was asked.
+func (s *Server) ask(c echo.Context, v verb, w Whole, changed bool) error {
+	st, _ := s.feed.current()
+	p := confirmation{
+		frame: s.frame(c, v.Does+" "+Legible(w.ID), st), Verb: v, Books: s.o.Books,
+		Changed: changed, Back: address("/analysis", w.ID),
+	}
+	p.Analysis = judged(w)
+	code := http.StatusOK
+	if changed {
+		code = http.StatusConflict
+	}
+	return s.render(c, code, "confirm", p)
+}
+
+// maxForm bounds a form, in bytes.
+const maxForm = 4 << 10
+
+// change is POST /unlock and /requeue.
+func (s *Server) change(v verb) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if err := s.closed(); err != nil {
+			return err
+		}
+		defer s.Pass()() // a stop waits for it
+		// Whoever leaves the page in the middle of it has confirmed it all the same.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), changeTimeout)
+		defer cancel()
+		r := c.Request().WithContext(ctx)
+		c.SetRequest(r)
+		r.Body = http.MaxBytesReader(c.Response(), r.Body, maxForm)
+		id := c.QueryParam("id") // a field would not keep each line end as it is
+		back := address("/analysis", id)
+		if !sameOrigin(r) {
+			return foreignForm.to(back)
+		}
+		was, err := s.read(c, id, false)
+		if err != nil {
+			return refused(err, back)
+		}
+		if r.PostFormValue("lock") != judged(was).Seen() {
+			return s.ask(c, v, was, true)
+		}
+		return s.make(c, v, was)
+	}
+}
+
+// make makes a change that was confirmed of what was.
+func (s *Server) make(c echo.Context, v verb, was Whole) error {
+	id, back := was.ID, address("/analysis", was.ID)
+	who, _ := c.Get(whoKey).(string)
+	booked, err := v.do(s.o.Operator, c.Request().Context(), id, who, was.Lock.Grant())
+	if errors.Is(err, lease.ErrConflict) { // since it was read
+		if was, err = s.read(c, id, false); err == nil {
+			return s.ask(c, v, was, true)
+		}
+	}
+	switch {
+	case err != nil:
+		return refused(err, back)
+	case booked == Failed:
+		return unbooked.saying(v.Past + unbooked.message).to(address("/unlock", id))
+	}
+	return c.Redirect(http.StatusSeeOther, address("/analysis", id, "did", v.Name, "done", string(booked)))
+}
+
+// changeTimeout bounds a change, and the reading before it: it ends before a stop has no more time for it.
+const changeTimeout = 7 * time.Second
+
+// judged is w as it is shown now, to who may change it.
+func judged(w Whole) shown {
+	return show(&entry{Analysis: w.Analysis}, w.At.Add(time.Since(w.Asked)), true)
+}
+
+// Seen names, in a form, what its confirmation is about: whose lock, and what it
+// was. A stale one that its owner has renewed is another.
+func (s shown) Seen() string {
+	return strconv.FormatInt(s.Token, 10) + "-" + key(s.Owner) + "-" + s.Lock
+}

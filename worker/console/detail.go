@@ -1,0 +1,96 @@
+package console
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"taskguard/lease"
+)
+
+// maxContents is how many bytes of an input or a result are shown.
+const maxContents = 64 << 10
+
+// detail is the page of one analysis.
+type detail struct {
+	frame
+	Analysis shown
+	Notice   string // what has just been done
+	ReadAt   string
+	All      bool // input and result are shown
+	Contents []contents
+}
+
+// contents are an input or a result, as text.
+type contents struct {
+	Name  string
+	Text  string // empty: there is none
+	Bytes int    // of all of it
+	Cut   bool
+}
+
+// address is the page of the analysis id.
+func address(path, id string, more ...string) string {
+	v := url.Values{"id": {id}}
+	for i := 0; i+1 < len(more); i += 2 {
+		v.Set(more[i], more[i+1])
+	}
+	return path + "?" + v.Encode()
+}
+
+// analysis is GET /analysis?id=, with show=all for input and result.
+func (s *Server) analysis(c echo.Context) error {
+	defer s.feed.look()()
+	id, all := c.QueryParam("id"), c.QueryParam("show") == "all"
+	w, err := s.read(c, id, all)
+	st, _ := s.feed.current()
+	e, followed := st.find(id)
+	now := w.At.Add(time.Since(w.Asked))
+	switch {
+	case err == nil:
+	case followed && !errors.Is(err, lease.ErrNotFound): // show what is known
+		w, now, all = Whole{Analysis: e.Analysis, At: st.at}, st.now(), false
+	default:
+		return refused(err, "")
+	}
+	p := detail{frame: s.frame(c, Legible(id), st), All: all, ReadAt: clock(w.At), Notice: done(c)}
+	p.Analysis = show(&entry{Analysis: w.Analysis}, now, s.o.Operator != nil)
+	p.Events = address("/events", id)
+	if all {
+		p.Contents = []contents{printed("Input", w.Input), printed("Result", w.Result)}
+	}
+	return s.render(c, http.StatusOK, "detail", p)
+}
+
+// read reads the analysis id.
+func (s *Server) read(c echo.Context, id string, contents bool) (Whole, error) {
+	if id == "" {
+		return Whole{}, lease.ErrInvalidKey
+	}
+	return s.source.Get(c.Request().Context(), id, contents)
+}
+
+// printed is JSON for people, cut where a page would grow too long.
+func printed(name string, value json.RawMessage) contents {
+	p := contents{Name: name, Bytes: len(value)}
+	if value == nil {
+		return p
+	}
+	var b bytes.Buffer
+	if json.Indent(&b, value, "", "  ") != nil {
+		b.Reset()
+		b.Write(value)
+	}
+	text := b.Bytes()
+	if p.Cut = len(text) > maxContents; p.Cut {
+		text = text[:maxContents]
+	}
+	p.Text = LegibleLines(strings.ToValidUTF8(string(text), ""))
+	return p
+}

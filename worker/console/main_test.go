@@ -1,0 +1,297 @@
+package console_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"taskguard/lease"
+	"taskguard/worker/console"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// shelf is a Source in memory, whose clock is a day ahead of this machine's, so
+// that nothing can be judged by the wrong one.
+type shelf struct {
+	mu      sync.Mutex
+	all     map[string]console.Whole
+	dark    bool
+	changed chan struct{} // is closed with each change
+	follows int           // how often Follow was called
+	now     int           // how many follow just now
+	reads   []string      // ids of Get
+	late    []console.Analysis
+	lateErr error
+}
+
+const ahead = 24 * time.Hour
+
+func storeNow() time.Time { return time.Now().Add(ahead) }
+
+func newShelf(all ...console.Whole) *shelf {
+	s := &shelf{all: map[string]console.Whole{}, changed: make(chan struct{})}
+	for i := range all {
+		s.all[all[i].ID] = all[i]
+	}
+	return s
+}
+
+// change does what a writer does, or a failure.
+func (s *shelf) change(do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (s *shelf) put(w console.Whole) { s.change(func() { s.all[w.ID] = w }) }
+
+var errDark = fmt.Errorf("the shelf is dark: %w", lease.ErrUnavailable)
+
+// Follow tells all each time in the first news, then what was changed.
+func (s *shelf) Follow(ctx context.Context, _ int, each func(console.News)) error {
+	s.mu.Lock()
+	s.follows++
+	s.now++
+	s.mu.Unlock()
+	defer func() { s.mu.Lock(); s.now--; s.mu.Unlock() }()
+	told := map[string]console.Analysis{}
+	for all := true; ; all = false {
+		s.mu.Lock()
+		n := console.News{At: storeNow(), Asked: time.Now(), All: all}
+		dark, changed := s.dark, s.changed
+		for id := range s.all {
+			if a := s.all[id].Analysis; all || told[id] != a {
+				told[id] = a
+				n.Changed = append(n.Changed, a)
+			}
+		}
+		for id := range told {
+			if _, there := s.all[id]; !there {
+				n.Gone = append(n.Gone, id)
+				delete(told, id)
+			}
+		}
+		s.mu.Unlock()
+		if !dark {
+			each(n)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		}
+	}
+}
+
+func (s *shelf) Overdue(context.Context, int) ([]console.Analysis, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.late), s.lateErr
+}
+
+func (s *shelf) Get(_ context.Context, id string, contents bool) (console.Whole, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reads = append(s.reads, id)
+	w, there := s.all[id]
+	switch {
+	case s.dark:
+		return console.Whole{}, errDark
+	case id == "a/b" || id == "":
+		return console.Whole{}, lease.ErrInvalidKey
+	case !there:
+		return console.Whole{}, lease.ErrNotFound
+	case w.Malformed != "":
+		return console.Whole{}, lease.ErrMalformed
+	}
+	w.At, w.Asked = storeNow(), time.Now()
+	if !contents {
+		w.Input, w.Result = nil, nil
+	}
+	return w, nil
+}
+
+func (s *shelf) Ping(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dark {
+		return errDark
+	}
+	return nil
+}
+
+func (s *shelf) followed() (ever, now int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.follows, s.now
+}
+
+// hand is an Operator that notes what it was asked.
+type hand struct {
+	mu     sync.Mutex
+	did    []string
+	seen   lease.Grant               // of the last Unlock
+	during func(ctx context.Context) // nil: a change takes no time
+	booked console.Delivery          // empty: Booked
+	fail   error
+}
+
+func (h *hand) note(ctx context.Context, verb, id, who string) (console.Delivery, error) {
+	if h.during != nil {
+		h.during(ctx)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.did = append(h.did, verb+" "+id+" by "+who)
+	return cmp.Or(h.booked, console.Booked), h.fail
+}
+
+func (h *hand) Unlock(ctx context.Context, id, who string, seen lease.Grant) (console.Delivery, error) {
+	h.seen = seen
+	return h.note(ctx, "unlock", id, who)
+}
+
+func (h *hand) Requeue(ctx context.Context, id, who string) (console.Delivery, error) {
+	return h.note(ctx, "requeue", id, who)
+}
+
+func (h *hand) want(t *testing.T, did ...string) {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !slices.Equal(h.did, did) {
+		t.Errorf("did %q, want %q", h.did, did)
+	}
+}
+
+// quick is a Pace for tests against real sockets.
+var quick = console.Pace{Linger: 50 * time.Millisecond, Probe: 20 * time.Millisecond, Retry: 5 * time.Millisecond, First: 10 * time.Second, Frame: time.Millisecond, Beat: 50 * time.Millisecond}
+
+// open runs a console of source until the test ends.
+func open(t testing.TB, source console.Source, o console.Options) *console.Server {
+	t.Helper()
+	work, stop := context.WithCancel(context.Background())
+	s := console.NewServer(work, source, o)
+	var running sync.WaitGroup
+	running.Go(func() { s.Run(work) })
+	t.Cleanup(func() { stop(); running.Wait() })
+	return s
+}
+
+// writable is one that makes changes.
+func writable(t testing.TB, source console.Source) (*console.Server, *hand) {
+	t.Helper()
+	h := &hand{}
+	return open(t, source, console.Options{Operator: h, Identity: console.Everybody("operator-1"), Books: true, Pace: quick}), h
+}
+
+// ask makes a request as a browser on this machine would, with more headers: name,
+// value, name, value.
+func ask(t testing.TB, h http.Handler, method, target, body string, header ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
+	r.Host = "localhost:8590"
+	if body != "" {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+		if header[i] == "Host" {
+			r.Host = header[i+1]
+		}
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// page is a page that must be there.
+func page(t testing.TB, h http.Handler, target string) string {
+	t.Helper()
+	w := ask(t, h, http.MethodGet, target, "")
+	if w.Code != http.StatusOK {
+		t.Fatalf("%s: %d %s", target, w.Code, w.Body)
+	}
+	return w.Body.String()
+}
+
+// has fails unless text holds all parts.
+func has(t testing.TB, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q is not in\n%s", part, text)
+		}
+	}
+}
+
+// hasNot fails if text holds any of parts.
+func hasNot(t testing.TB, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if strings.Contains(text, part) {
+			t.Errorf("%q is in\n%s", part, text)
+		}
+	}
+}
+
+// rowOf is the row of an analysis.
+func rowOf(t testing.TB, text, id string) string {
+	t.Helper()
+	row := regexp.MustCompile(`(?s)<tr [^>]*data-id="` + regexp.QuoteMeta(id) + `".*?</tr>`).FindString(text)
+	if row == "" {
+		t.Fatalf("no row of %s in\n%s", id, text)
+	}
+	return row
+}
+
+// ids are those of the rows, in their order.
+func ids(text string) (all []string) {
+	for _, found := range regexp.MustCompile(`<tr [^>]*data-id="([^"]*)"`).FindAllStringSubmatch(text, -1) {
+		all = append(all, found[1])
+	}
+	return all
+}
+
+// of is an analysis in a state.
+func of(id, status string) console.Whole {
+	return console.Whole{Analysis: console.Analysis{ID: id, Status: status, Created: time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC), Updated: storeNow().Add(-5 * time.Minute)}}
+}
+
+// heldBy is one whose lock has left to go, or less.
+func heldBy(id, owner string, token int64, left time.Duration) console.Whole {
+	w := of(id, "PROCESSING")
+	w.Lock = lease.Lease{Owner: owner, Token: token, Attempts: 1, HeartbeatAt: storeNow(), ExpiresAt: storeNow().Add(left)}
+	w.Attempts = 1
+	return w
+}
+
+// hidden are the fields of the form on a page of confirmation.
+func hidden(t testing.TB, text string) url.Values {
+	t.Helper()
+	form := url.Values{}
+	for _, found := range regexp.MustCompile(`<input type="hidden" name="(\w+)" value="([^"]*)"`).FindAllStringSubmatch(text, -1) {
+		form.Set(found[1], found[2])
+	}
+	if len(form) != 1 {
+		t.Fatalf("no form in\n%s", text)
+	}
+	return form
+}
+
+var errOdd = errors.New("odd")

@@ -1,0 +1,192 @@
+package console_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/worker/console"
+)
+
+func TestEveryStateIsShownByItsName(t *testing.T) {
+	failed := of("d", "FAILED")
+	failed.Error = &console.Failure{Code: "too_large", Message: "the result is too large"}
+	s := open(t, newShelf(of("a", "QUEUED"), heldBy("b", "w/1", 7, time.Hour), of("c", "READY"), failed, of("e", "PAUSED"), of("f", "")), console.Options{Pace: quick})
+	text := page(t, s, "/")
+	for id, state := range map[string]string{"a": "QUEUED", "b": "PROCESSING", "c": "READY", "d": "FAILED", "e": "PAUSED", "f": "no status"} {
+		has(t, rowOf(t, text, id), ">"+state+"</bdi>", `data-state="`+state+`"`)
+		has(t, page(t, s, "/analysis?id="+id), ">"+state+"</bdi>")
+		has(t, text, `data-filter="`+state+`"`)
+	}
+	has(t, rowOf(t, text, "d"), "too_large")
+	hasNot(t, text, "the result is too large")
+	has(t, page(t, s, "/analysis?id=d"), "too_large", "the result is too large")
+	has(t, text, "Listed are the 50 analyses that were updated last", "up to 50 that are unfinished")
+}
+
+func TestALockIsShownAsTheStoresClockHasIt(t *testing.T) {
+	stale := heldBy("stale", "w/2", 8, -time.Minute)
+	done := of("done", "READY")
+	done.Lock = lease.Lease{Owner: "w/3", Finished: true, FinishedBy: "w/3"}
+	spoilt := of("spoilt", "PROCESSING")
+	spoilt.Malformed = "lockToken is a string"
+	s := open(t, newShelf(heldBy("held", "w/1", 7, 90*time.Second+900*time.Millisecond), stale, of("free", "QUEUED"), done, spoilt), console.Options{Pace: quick})
+	text := page(t, s, "/")
+	has(t, rowOf(t, text, "held"), `data-lock="held"`, ">held<", "w/1", ">7<", ">1 min 30 s<", `data-left-ms="90`, ">5 min</span> ago")
+	has(t, rowOf(t, text, "stale"), `data-lock="stale"`, ">stale<", "Left by", "w/2", ">8<")
+	hasNot(t, rowOf(t, text, "stale"), "data-left-ms")
+	has(t, rowOf(t, text, "free"), `data-lock="free"`, ">free<")
+	has(t, rowOf(t, text, "done"), `data-lock="free"`)
+	has(t, rowOf(t, text, "spoilt"), `data-lock="malformed"`, "lockToken is a string")
+	has(t, page(t, s, "/analysis?id=held"), "w/1", ">1 min 30 s<", "fact-token", "fact-heartbeat")
+	has(t, page(t, s, "/analysis?id=spoilt"), "lockToken is a string") // although it cannot be read
+	has(t, page(t, s, "/analysis?id=done"), "Finished by")
+	hasNot(t, text, "/unlock?", "/requeue?")
+}
+
+func TestAPageShowsWhatIsAskedFor(t *testing.T) {
+	s := open(t, newShelf(of("alpha", "QUEUED"), of("beta", "READY"), of("alphabet", ""), heldBy("held", "w", 1, time.Hour), heldBy("stale", "w", 1, -1)), console.Options{Pace: quick})
+	for query, want := range map[string]string{
+		"":                                "alpha alphabet beta held stale",
+		"?state=QUEUED":                   "alpha",
+		"?state=no+status":                "alphabet",
+		"?state=NONE":                     "",
+		"?lock=held":                      "held",
+		"?lock=stale":                     "stale",
+		"?q=ALPHA":                        "alpha alphabet",
+		"?q=alpha&state=QUEUED":           "alpha",
+		"?q=" + url.QueryEscape("a&b<c>"): "",
+	} {
+		text := page(t, s, "/"+query)
+		if got := strings.Join(ids(text), " "); got != want {
+			t.Errorf("%s: %s, want %s", query, got, want)
+		}
+		has(t, text, `>All <b>5</b>`) // whatever is shown of it
+	}
+	has(t, page(t, s, "/?state=READY&q=b"), `data-filter="READY" href="/?q=b&amp;state=READY" aria-current="page"`, `name="state" value="READY"`, `data-events="/events?q=b&amp;state=READY"`)
+}
+
+// slim follows fewer analyses than there are.
+type slim struct {
+	*shelf
+	not string
+}
+
+func (s slim) Follow(ctx context.Context, limit int, each func(console.News)) error {
+	return s.shelf.Follow(ctx, limit, func(n console.News) {
+		n.Changed = slices.DeleteFunc(n.Changed, func(a console.Analysis) bool { return a.ID == s.not })
+		each(n)
+	})
+}
+
+func TestAnOlderAnalysisIsFoundByItsExactID(t *testing.T) {
+	source := newShelf(of("new", "QUEUED"), of("old", "READY"))
+	s := open(t, slim{source, "old"}, console.Options{Pace: quick})
+	has(t, page(t, s, "/?q=old"), `id="found"`, `data-id="old"`)
+	text := page(t, s, "/?q=ol")
+	has(t, text, "No analysis has this very id.")
+	hasNot(t, text, `id="found"`, `data-id="old"`)
+	has(t, page(t, s, "/?q=a/b"), "No analysis can have this very id.")
+	source.mu.Lock()
+	defer source.mu.Unlock()
+	source.reads = nil
+	source.mu.Unlock()
+	text = page(t, s, "/?q=new")
+	source.mu.Lock()
+	if len(source.reads) != 0 {
+		t.Errorf("read %q, although it is followed", source.reads)
+	}
+	hasNot(t, text, `id="found"`, `id="missed"`)
+}
+
+// wild are texts that no page may take for anything but text.
+var wild = []string{
+	`"><script>alert(1)</script>`, `'onmouseover='alert(1)`, "javascript:alert(1)", "\u202egpj.exe", "a\x00b\nc\x1b[2J", "🦊 <b>&amp;", "`${1}`{{.}}",
+	strings.Repeat("é", 750), "a b+c%2F?d=e#f",
+}
+
+func TestNothingOfADocumentBecomesMarkup(t *testing.T) {
+	source := newShelf()
+	for i, text := range wild {
+		w := heldBy(text, "owner "+text, int64(i+1), time.Hour)
+		w.Status = "state " + text
+		w.Error, w.LastError = &console.Failure{Code: "code " + text, Message: "message " + text}, &console.Failure{Code: "last " + text, Message: text}
+		w.Input, w.Result = encoded(t, text), encoded(t, map[string]string{text: text})
+		source.all[text] = w
+	}
+	s, _ := writable(t, source)
+	pages := []string{page(t, s, "/"), page(t, s, "/?q="+url.QueryEscape(wild[0])+"&state="+url.QueryEscape(wild[1])+"&lock="+url.QueryEscape(wild[2]))}
+	for _, text := range wild {
+		q := url.QueryEscape(text)
+		one := page(t, s, "/analysis?show=all&id="+q)
+		has(t, one, `href="/analysis?id=`) // its own link
+		pages = append(pages, one, page(t, s, "/unlock?id="+q), page(t, s, "/requeue?id="+q), ask(t, s, http.MethodGet, "/analysis?id=no"+q, "").Body.String())
+	}
+	for _, text := range pages {
+		hasNot(t, strings.Replace(text, `<script type="module" src="/console.js"></script>`, "", 1), "<script", "<b>&", "\u202e", "\x00", "\x1b", `"'onmouse`, `href="javascript`, `action="javascript`)
+	}
+	if rows := ids(pages[0]); len(rows) != len(wild) {
+		t.Errorf("%d rows: %q", len(rows), rows)
+	}
+	has(t, pages[0], `\u202egpj.exe`, `a\x00b\nc\x1b[2J`, "🦊")
+}
+
+func encoded(t testing.TB, v any) json.RawMessage {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestInputAndResultAreShownOnlyWhenAsked(t *testing.T) {
+	w := of("a", "READY")
+	w.Input, w.Result = encoded(t, map[string]string{"name": "secret.txt"}), encoded(t, strings.Repeat("pad\u00e9", 40<<10)+"end")
+	s := open(t, newShelf(w, of("b", "QUEUED")), console.Options{Pace: quick})
+	text := page(t, s, "/analysis?id=a")
+	hasNot(t, text+page(t, s, "/"), "secret", "padé")
+	has(t, text, `href="/analysis?id=a&amp;show=all"`, "Not shown")
+	text = page(t, s, "/analysis?id=a&show=all")
+	has(t, text, "secret.txt", "padé", "the first 64 KiB are shown")
+	hasNot(t, text, "end&#34;")
+	if len(text) > 80<<10 {
+		t.Errorf("the page has %d bytes", len(text))
+	}
+	has(t, page(t, s, "/analysis?id=b&show=all"), "None.")
+}
+
+func TestWhatIsNotThereIsSaid(t *testing.T) {
+	s, _ := writable(t, newShelf())
+	for _, path := range []string{"/analysis", "/unlock", "/requeue"} {
+		for id, want := range map[string]int{"none": http.StatusNotFound, "a%2Fb": http.StatusBadRequest, "": http.StatusBadRequest} {
+			if w := ask(t, s, http.MethodGet, path+"?id="+id, ""); w.Code != want || !strings.Contains(w.Body.String(), `role="alert"`) {
+				t.Errorf("%s %q: %d %s, want %d", path, id, w.Code, w.Body, want)
+			}
+		}
+	}
+	if w := ask(t, s, http.MethodGet, "/nothing", ""); w.Code != http.StatusNotFound {
+		t.Errorf("another path: %d", w.Code)
+	}
+	if w := ask(t, s, http.MethodDelete, "/", ""); w.Code != http.StatusMethodNotAllowed {
+		t.Errorf("another method: %d", w.Code)
+	}
+}
+
+func TestPagesSayThatTheStoreIsDark(t *testing.T) {
+	source := newShelf(of("a", "QUEUED"))
+	source.dark = true
+	s := open(t, source, console.Options{Pace: quick})
+	text := page(t, s, "/")
+	has(t, text, "Firestore has not answered since", `data-live="dark"`)
+	hasNot(t, text, `data-id="a"`)
+	if w := ask(t, s, http.MethodGet, "/analysis?id=a", ""); w.Code != http.StatusServiceUnavailable {
+		t.Errorf("an analysis in the dark: %d %s", w.Code, w.Body)
+	}
+}

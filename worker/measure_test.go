@@ -1,0 +1,190 @@
+package worker_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+	"taskguard/orchestrator"
+	"taskguard/worker"
+)
+
+// logged is a worker on b, and the lines that its requests make.
+type logged struct {
+	*instance
+	log  *bytes.Buffer
+	seen map[string]bool // fields
+}
+
+func startLogged(t *testing.T, b *emulatortest.Backend, q worker.Queue, body orchestrator.AnalyzerFunc) *logged {
+	t.Helper()
+	w := &logged{start(t, b, body), &bytes.Buffer{}, map[string]bool{}}
+	w.guard.Queue = q
+	w.guard.Log = slog.New(slog.NewJSONHandler(w.log, nil))
+	work, stop := context.WithCancelCause(context.Background())
+	w.stop, w.Server = stop, worker.NewServer(work, w.guard, nil)
+	return w
+}
+
+// line delivers id and compares its line's fields as answer.check does.
+func (w *logged) line(t *testing.T, path, id string, want map[string]any, headers ...string) {
+	t.Helper()
+	w.log.Reset()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(`{"analysis_id":"`+id+`"}`))
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Set(name, value)
+	}
+	w.send(t, r)
+	lines := 0
+	defer func() {
+		if lines != 1 {
+			t.Errorf("%s %s: %d lines, want 1", path, id, lines)
+		}
+	}()
+	for l := range strings.Lines(w.log.String()) {
+		var entry map[string]any
+		if err := json.Unmarshal([]byte(l), &entry); err != nil {
+			t.Fatal(err)
+		}
+		if entry["msg"] != "delivery" && entry["msg"] != "recovery" {
+			continue
+		}
+		lines++
+		answer{Body: entry}.check(t, 0, want)
+		for name := range entry {
+			w.seen[name] = true
+		}
+	}
+}
+
+const delivery = "/internal/tasks/analysis"
+
+// Every figure of the line, and no field that LogFields does not name.
+func TestTheLineOfADeliveryTellsAllThatMatters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), startQueue(t)
+		w := startLogged(t, b, q.Queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			switch job.AnalysisID {
+			case "deleted":
+				b.Delete(t, "deleted")
+			case "taken":
+				b.Merge(t, "taken", map[string]any{"lockOwner": "them"})
+				<-ctx.Done()
+			case "flaky":
+				return nil, &orchestrator.FailureError{Reason: "exit status 1", Said: "s3cret"}
+			default:
+				time.Sleep(350 * time.Second)
+			}
+			return "done", nil
+		})
+		for _, id := range []string{"long", "deleted", "taken", "flaky"} {
+			b.Put(t, id, map[string]any{"status": "QUEUED"})
+		}
+		held(t, b, "stale", -time.Second)
+		expires := held(t, b, "held", time.Hour)
+		w.line(t, delivery, "long", map[string]any{
+			"level": "INFO", "outcome": "ready", "status": 200.0, "duration_ms": 350_000.0, "analysis_id": "long", "lock_token": 1.0, "attempt": 1.0, "stolen": nil,
+			"acquire_ms": 0.0, "run_ms": 350_000.0, "heartbeats": 3.0, "lost": nil, "follow_up": nil, "retry_at": nil, "lock_owner": "*",
+			"task": "a-task", "task_retry": 2.0,
+		}, "X-CloudTasks-TaskName: a-task", "X-CloudTasks-TaskRetryCount: 2")
+		w.line(t, delivery, "long", map[string]any{"level": "INFO", "outcome": "already_finished", "acquire_ms": 0.0, "run_ms": nil, "heartbeats": nil, "attempt": nil, "lock_owner": nil, "task": nil, "task_retry": nil})
+		w.line(t, delivery, "long", map[string]any{"task": nil, "task_retry": nil}, "X-CloudTasks-TaskName: a\nb c", "X-CloudTasks-TaskRetryCount: -1")
+		w.line(t, delivery, "stale", map[string]any{"outcome": "ready", "stolen": true, "attempt": 2.0})
+		w.line(t, delivery, "held", map[string]any{"level": "INFO", "outcome": "locked", "status": 200.0, "follow_up": "booked", "retry_at": expires, "attempt": nil, "lock_owner": nil})
+		w.line(t, delivery, "deleted", map[string]any{"level": "WARN", "outcome": "lock_lost", "lost": "deleted", "error": "*"})
+		w.line(t, delivery, "taken", map[string]any{"outcome": "lock_lost", "lost": "taken", "heartbeats": 0.0})
+		w.line(t, delivery, "flaky", map[string]any{"level": "WARN", "outcome": "retry", "code": "analyzer_failed", "reason": "exit status 1"})
+		q.setDark(true)
+		held(t, b, "held", time.Hour)
+		w.line(t, delivery, "held", map[string]any{"level": "INFO", "outcome": "locked", "status": 409.0, "follow_up": "failed"})
+		q.setDark(false)
+		w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "INFO", "outcome": "recovered", "found": 0.0, "booked": 0.0, "acquire_ms": nil})
+
+		for _, always := range []string{"time", "level", "msg"} {
+			delete(w.seen, always)
+		}
+		var named []string
+		for _, f := range worker.LogFields() {
+			named = append(named, f.Name)
+			if f.Type == "" || f.Meaning == "" {
+				t.Errorf("field %+v is not told of", f)
+			}
+		}
+		if seen := slices.Sorted(maps.Keys(w.seen)); !slices.Equal(seen, slices.Sorted(slices.Values(named))) {
+			t.Errorf("fields %v, want LogFields %v", seen, named)
+		}
+	})
+}
+
+func TestALockLostForWantOfTimeIsSaidSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		var w *logged
+		w = startLogged(t, b, nil, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+			w.dark.Store(true)
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		})
+		w.line(t, delivery, "x", map[string]any{"outcome": "lock_lost", "lost": "out_of_time", "heartbeats": 0.0, "run_ms": "*"})
+	})
+}
+
+// Measuring changes no call to Firestore.
+func TestADeliveryCostsWhatItDid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			time.Sleep(350 * time.Second)
+			return "done", nil
+		})
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		before := b.Calls.Total()
+		w.deliver(t, "x").check(t, 200, nil)
+		if got := b.Calls.Total() - before; got != 2+3+1 {
+			t.Errorf("%d calls, want 2 to acquire, 3 heartbeats and the finish", got)
+		}
+	})
+}
+
+// idle are Locks and Records that cost nothing.
+type idle struct{ worker.Records }
+
+func (idle) AcquireAnalysisLock(context.Context, string, string, time.Duration) (lease.Acquisition, error) {
+	return lease.Acquisition{Acquired: true, Attempt: 1}, nil
+}
+
+func (idle) HoldAnalysisLock(ctx context.Context, _, _ string, body func(context.Context, json.RawMessage) error, _ ...lease.Renewed) error {
+	return body(ctx, nil)
+}
+func (idle) ReleaseAnalysisLock(context.Context, string, string, bool) error { return nil }
+func (idle) PeekAnalysisLock(context.Context, string) (lease.Acquisition, error) {
+	return lease.Acquisition{}, errors.New("not asked")
+}
+func (idle) Complete(context.Context, string, string, any) error { return nil }
+
+// Without a collector, measuring a delivery allocates a few values and no more.
+func TestADeliveryIsMeasuredCheaply(t *testing.T) {
+	g := &worker.Guard{Locks: idle{}, Records: idle{}, Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute, Log: slog.New(slog.DiscardHandler)}
+	allocations := testing.AllocsPerRun(100, func() {
+		if o := g.Deliver(t.Context(), worker.Delivery{AnalysisID: "x"}); o.Case != worker.Ran {
+			t.Fatal(o.Err)
+		}
+	})
+	if allocations > 40 {
+		t.Errorf("%v allocations a delivery, want 40 at most", allocations)
+	}
+}

@@ -1,0 +1,151 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"taskguard/lease/iso8601"
+	"taskguard/worker/telemetry"
+)
+
+// Field is one of the log line "delivery" or "recovery", which every request to an
+// internal route makes. Names are public.
+type Field struct {
+	Name    string
+	Type    string // of its JSON
+	Meaning string
+}
+
+// LogFields are all that such a line can hold, beside severity, message, time and
+// the trace's.
+func LogFields() []Field {
+	all := make([]Field, len(fields))
+	for i := range fields {
+		all[i] = fields[i].Field
+	}
+	return all
+}
+
+// line is what a line is made of.
+type line struct {
+	Outcome
+	status int
+	took   time.Duration
+}
+
+// fields are the one table from a line to what it says; a zero value is left out.
+var fields = [...]struct {
+	Field
+	of func(line) slog.Value
+}{
+	{Field{"outcome", "string", "what the request came to"}, func(l line) slog.Value { return slog.StringValue(l.Case.String()) }},
+	{Field{"status", "integer", "HTTP status of the answer"}, func(l line) slog.Value { return slog.IntValue(l.status) }},
+	{Field{"duration_ms", "integer", "until the answer"}, func(l line) slog.Value { return milliseconds(true, l.took) }},
+	{Field{"analysis_id", "string", "unless it is none that could be"}, func(l line) slog.Value { return text(l.analysis()) }},
+	{Field{"lock_token", "integer", "fencing token of the lock acquired"}, func(l line) slog.Value { return number(l.Token != 0, l.Token) }},
+	{Field{"code", "string", "the error's code, of failed and retry"}, func(l line) slog.Value { return text(l.Code) }},
+	{Field{"reason", "string", "beside code: how the analyzer ended"}, func(l line) slog.Value { return text(l.Reason) }},
+	{Field{"error", "string", "where there is no code"}, func(l line) slog.Value {
+		if l.Err == nil || l.Code != "" { // an analyzer's words may hold its input
+			return slog.Value{}
+		}
+		return slog.AnyValue(l.Err)
+	}},
+	{Field{"attempt", "integer", "number of the acquisition"}, func(l line) slog.Value { return number(l.Attempt != 0, int64(l.Attempt)) }},
+	{Field{"stolen", "boolean", "true where the lock was another's until it had expired"}, func(l line) slog.Value {
+		if !l.Stolen {
+			return slog.Value{}
+		}
+		return slog.BoolValue(true)
+	}},
+	{Field{"acquire_ms", "integer", "until the lock was acquired, or known not to be"}, func(l line) slog.Value { return milliseconds(l.Asked, l.Acquire) }},
+	{Field{"run_ms", "integer", "under the lock, until the analyzer ended"}, func(l line) slog.Value { return milliseconds(l.Ran, l.Run) }},
+	{Field{"heartbeats", "integer", "renewals of the lock during the run"}, func(l line) slog.Value { return number(l.Ran, int64(l.Heartbeats)) }},
+	{Field{"lost", "string", "why the lock was: taken, finished, deleted or out_of_time"}, func(l line) slog.Value { return text(l.Lost) }},
+	{Field{"follow_up", "string", "another delivery, where its booking was tried: booked or failed. Absent without a queue, where the lock in the way cannot be read again or has just been freed, and by the very delivery that was booked for it"}, func(l line) slog.Value { return text(l.FollowUp) }},
+	{Field{"retry_at", "string", "when the lock in the way expires"}, func(l line) slog.Value {
+		if l.RetryAt.IsZero() {
+			return slog.Value{}
+		}
+		return slog.StringValue(iso8601.Format(l.RetryAt))
+	}},
+	{Field{"lock_owner", "string", "ours, of the lock acquired"}, func(l line) slog.Value { return text(l.Owner) }},
+	{Field{"task", "string", "short name of the task"}, func(l line) slog.Value { return text(l.Task) }},
+	{Field{"task_retry", "integer", "how often the queue has tried it before"}, func(l line) slog.Value { return number(l.Tries > 0, int64(l.Tries)-1) }},
+	{Field{"found", "integer", "by a recovery: analyses that nobody works on"}, func(l line) slog.Value {
+		return number(answers[l.Case].counts, int64(l.Found))
+	}},
+	{Field{"booked", "integer", "by a recovery: deliveries"}, func(l line) slog.Value { return number(answers[l.Case].counts, int64(l.Booked)) }},
+}
+
+// dispatched is what Cloud Tasks says of its task: the short name, and which try
+// this is, from 1; zero where it does not. Anybody may have written it.
+func dispatched(h http.Header) (task string, tries int) {
+	task = h.Get("X-CloudTasks-TaskName")
+	foreign := func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
+	}
+	if len(task) > 500 || strings.ContainsFunc(task, foreign) {
+		task = ""
+	}
+	if retries, err := strconv.ParseUint(h.Get("X-CloudTasks-TaskRetryCount"), 10, 31); err == nil {
+		tries = int(retries) + 1
+	}
+	return task, tries
+}
+
+func text(s string) slog.Value {
+	if s == "" {
+		return slog.Value{}
+	}
+	return slog.StringValue(s)
+}
+
+func number(known bool, n int64) slog.Value {
+	if !known {
+		return slog.Value{}
+	}
+	return slog.Int64Value(n)
+}
+
+func milliseconds(known bool, d time.Duration) slog.Value { return number(known, d.Milliseconds()) }
+
+// analysis is the id, unless it is none that could be.
+func (o Outcome) analysis() string {
+	if o.Case == BadRequest {
+		return ""
+	}
+	return o.ID
+}
+
+// level is INFO where all is well.
+func (o Outcome) level() slog.Level {
+	switch o.Case {
+	case Ran, AlreadyFinished, Locked, LockedBooked, ShuttingDownBooked, Recovered:
+		return slog.LevelInfo
+	}
+	return slog.LevelWarn
+}
+
+// record is the one log line of a request, and the end of its span.
+func (s *Server) record(ctx context.Context, span telemetry.Span, message string, o Outcome, took time.Duration) {
+	l := line{Outcome: o}
+	l.status, _ = o.answer()
+	l.took = took
+	attrs := make([]slog.Attr, 0, len(fields))
+	for i := range fields {
+		if v := fields[i].of(l); v.Kind() != slog.KindAny || v.Any() != nil {
+			attrs = append(attrs, slog.Attr{Key: fields[i].Name, Value: v})
+		}
+	}
+	s.log.LogAttrs(ctx, o.level(), message, attrs...) //nolint:sloglint // delivery or recovery
+	if message == telemetry.Delivery {
+		s.guard.Telemetry.Delivered(ctx, o.Case.String(), l.status)
+	}
+	span.Describe(o.analysis(), o.Token, o.Attempt)
+	span.Close(o.Case.String(), l.status >= http.StatusInternalServerError)
+}

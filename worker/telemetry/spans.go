@@ -1,0 +1,116 @@
+package telemetry
+
+import (
+	"context"
+	"crypto/rand"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Names of spans. Delivery and Recovery are of kind server, and the others
+// internal: children of Delivery, but for Heartbeat, which is Run's.
+const (
+	Delivery  = "delivery"
+	Recovery  = "recovery"
+	Acquire   = "acquire"
+	Run       = "run"
+	Heartbeat = "heartbeat"
+	Finish    = "finish"
+	Release   = "release"
+	FollowUp  = "follow_up"
+)
+
+// Attributes of spans. Delivery has them all where they are known, the others
+// SpanOutcome where there is one.
+const (
+	SpanAnalysis = "taskguard.analysis_id"
+	SpanOutcome  = "taskguard.outcome"
+	SpanToken    = "taskguard.lock_token"
+	SpanAttempt  = "taskguard.attempt"
+)
+
+// Span is one that is under way; the zero Span is none. Its error's text is not in
+// it: it may quote what is the user's. For the same reason it is ended by Close and
+// never by a deferred End, which would take a panic's value.
+type Span struct{ trace.Span }
+
+// Serve begins the span of a request.
+func (t *Telemetry) Serve(ctx context.Context, name string) (context.Context, Span) {
+	caller := trace.SpanContextFromContext(ctx)
+	if t != nil && caller.HasTraceID() && !caller.HasSpanID() && !caller.IsSampled() {
+		// To the SDK a trace without a span has no caller who has said no.
+		var parent trace.SpanID
+		_, _ = rand.Read(parent[:])
+		ctx = trace.ContextWithRemoteSpanContext(ctx, caller.WithSpanID(parent))
+	}
+	return t.start(ctx, name, trace.SpanKindServer)
+}
+
+// Start begins a span inside that of ctx.
+func (t *Telemetry) Start(ctx context.Context, name string) (context.Context, Span) {
+	return t.start(ctx, name, trace.SpanKindInternal)
+}
+
+func (t *Telemetry) start(ctx context.Context, name string, kind trace.SpanKind) (context.Context, Span) {
+	if t == nil {
+		return ctx, Span{}
+	}
+	ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(kind))
+	return ctx, Span{span}
+}
+
+// Past is a span inside that of ctx which has just ended and took so long.
+func (t *Telemetry) Past(ctx context.Context, name, outcome string, took time.Duration, failed bool) {
+	if t == nil {
+		return
+	}
+	now := time.Now()
+	_, span := t.tracer.Start(ctx, name, trace.WithTimestamp(now.Add(-took)), trace.WithAttributes(attribute.String(SpanOutcome, outcome)))
+	if failed {
+		span.SetStatus(codes.Error, "")
+	}
+	span.End(trace.WithTimestamp(now))
+}
+
+// Close ends the span, with an outcome that may be empty.
+func (s Span) Close(outcome string, failed bool) {
+	if s.Span == nil {
+		return
+	}
+	if outcome != "" {
+		s.SetAttributes(attribute.String(SpanOutcome, outcome))
+	}
+	if failed {
+		s.SetStatus(codes.Error, "")
+	}
+	s.End()
+}
+
+// Describe says what a delivery was about; what is zero is unknown.
+func (s Span) Describe(analysis string, token int64, attempt int) {
+	if s.Span == nil {
+		return
+	}
+	if analysis != "" {
+		s.SetAttributes(attribute.String(SpanAnalysis, analysis))
+	}
+	if token != 0 {
+		s.SetAttributes(attribute.Int64(SpanToken, token))
+	}
+	if attempt != 0 {
+		s.SetAttributes(attribute.Int(SpanAttempt, attempt))
+	}
+}
+
+// Carry puts the span of from, recorded here or by the caller, into ctx, which
+// lives longer.
+func Carry(ctx, from context.Context) context.Context {
+	span := trace.SpanFromContext(from)
+	if !span.SpanContext().HasTraceID() {
+		return ctx
+	}
+	return trace.ContextWithSpan(ctx, span)
+}

@@ -1,0 +1,223 @@
+package worker_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"taskguard/cmd/cloudrun"
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+	"taskguard/orchestrator"
+	"taskguard/worker"
+	"taskguard/worker/taskauth"
+	"taskguard/worker/telemetry"
+)
+
+// gauges are what a worker has measured.
+type gauges struct {
+	*telemetry.Telemetry
+	spans  *tracetest.SpanRecorder
+	reader *sdkmetric.ManualReader
+}
+
+func measured(t *testing.T) gauges {
+	t.Helper()
+	g := gauges{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
+	var err error
+	g.Telemetry, err = telemetry.New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(g.reader)), sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(g.spans)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// counts are those of a metric, such as "booked=1 failed=2".
+func (g gauges) counts(t *testing.T, metric string) string {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	if err := g.reader.Collect(context.Background(), &all); err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]int64{}
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if sum, ok := m.Data.(metricdata.Sum[int64]); ok && m.Name == metric {
+				for _, p := range sum.DataPoints {
+					by := ""
+					for _, a := range p.Attributes.ToSlice() {
+						by += a.Value.String() + " "
+					}
+					counts[by] += p.Value
+				}
+			}
+		}
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(counts), "map["), "]")
+}
+
+// panics are Locks whose run panics.
+type panics struct{ idle }
+
+func (panics) HoldAnalysisLock(context.Context, string, string, func(context.Context, json.RawMessage) error, ...lease.Renewed) error {
+	panic("s3cret input of the user")
+}
+
+func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
+	var log bytes.Buffer
+	m := measured(t)
+	s := worker.NewServer(t.Context(), &worker.Guard{
+		Locks: panics{}, Records: idle{}, Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute,
+		Log: slog.New(slog.NewJSONHandler(&log, nil)), Telemetry: m.Telemetry,
+	}, nil)
+	(&instance{Server: s}).deliver(t, "x").check(t, 500, map[string]any{"reason": "internal"})
+	if said := log.String(); strings.Count(said, `"msg":"delivery","outcome":"internal","status":500,`) != 1 || strings.Contains(said, "s3cret") {
+		t.Errorf("log: %s", said)
+	}
+	if got := m.counts(t, "taskguard.deliveries"); got != "500 internal :1" {
+		t.Errorf("deliveries %q", got)
+	}
+	if got := m.counts(t, "taskguard.runs.active"); got != ":0" {
+		t.Errorf("active runs %q", got)
+	}
+	ended := map[string]string{}
+	for _, span := range m.spans.Ended() {
+		ended[span.Name()] = span.Status().Code.String()
+		if len(span.Events()) > 0 {
+			t.Errorf("%s tells %v", span.Name(), span.Events())
+		}
+	}
+	if ended["delivery"] != "Error" || ended["run"] != "Error" || len(m.spans.Started()) != len(m.spans.Ended()) {
+		t.Errorf("ended %v of %d", ended, len(m.spans.Started()))
+	}
+}
+
+func TestAStopTellsNoIDThatNobodyHasChecked(t *testing.T) {
+	var log bytes.Buffer
+	work, stop := context.WithCancelCause(t.Context())
+	g := &worker.Guard{Locks: idle{}, Records: idle{}, Log: slog.New(slog.NewJSONHandler(&log, nil))}
+	s := worker.NewServer(work, g, nil)
+	stop(worker.ErrStopping)
+	if o := g.Deliver(work, worker.Delivery{AnalysisID: "a/"}); o.Case != worker.NotClaimed || o.ID != "" {
+		t.Errorf("a delivery to the guard: %v, %q", o.Case, o.ID)
+	}
+	(&instance{Server: s}).deliver(t, strings.Repeat("a/", 400_000)).check(t, 500, map[string]any{"reason": "shutting_down", "analysis_id": nil})
+	if log.Len() > 1000 || strings.Contains(log.String(), "analysis_id") {
+		t.Errorf("a line of %d bytes: %.300s", log.Len(), &log)
+	}
+}
+
+// auth lets in who says so.
+type auth struct{}
+
+func (auth) Check(r *http.Request) error {
+	if r.Header.Get("Authorization") == "" {
+		return taskauth.ErrUnauthenticated
+	}
+	return nil
+}
+
+func TestACallerDecidesWhatIsTracedIfItMayCall(t *testing.T) {
+	const id, known = "0af7651916cd43dd8448eb211c80319c", "Authorization: me"
+	for _, tc := range []struct {
+		headers []string
+		traced  bool
+	}{
+		{[]string{known}, true},
+		{[]string{known, "traceparent: 00-" + id + "-b7ad6b7169203331-01"}, true},
+		{[]string{known, "traceparent: 00-" + id + "-b7ad6b7169203331-00"}, false},
+		{[]string{known, "X-Cloud-Trace-Context: " + id + "/12;o=1"}, true},
+		{[]string{known, "X-Cloud-Trace-Context: " + id + ";o=1"}, true},
+		{[]string{known, "X-Cloud-Trace-Context: " + id + "/12;o=0"}, false},
+		{[]string{known, "X-Cloud-Trace-Context: " + id + ";o=0"}, false},
+		{[]string{known, "X-Cloud-Trace-Context: " + id + "/0;o=0"}, false},
+		{[]string{"traceparent: 00-" + id + "-b7ad6b7169203331-01"}, false},
+		{nil, false},
+	} {
+		var log bytes.Buffer
+		m := measured(t)
+		h := cloudrun.Traced(worker.NewServer(t.Context(), &worker.Guard{
+			Locks: idle{}, Records: idle{}, Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute, Log: cloudrun.NewLogger(&log, "json", 0), Telemetry: m.Telemetry,
+		}, auth{}))
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, delivery, strings.NewReader(`{"analysis_id":"x"}`))
+		for _, header := range tc.headers {
+			name, value, _ := strings.Cut(header, ": ")
+			r.Header.Set(name, value)
+		}
+		h.ServeHTTP(httptest.NewRecorder(), r)
+		if got := len(m.spans.Ended()) > 0; got != tc.traced {
+			t.Errorf("%v: traced %v, want %v", tc.headers, got, tc.traced)
+		}
+		if strings.Contains(strings.Join(tc.headers, ""), id) && !strings.Contains(log.String(), id) {
+			t.Errorf("%v: the line is of no trace: %s", tc.headers, &log)
+		}
+	}
+}
+
+func TestWhatIsUnderWayIsCountedAndWhyLocksAreLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q, m := emulatortest.Embedded(t), startQueue(t), measured(t)
+		w := startLogged(t, b, q.Queue, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			if got := m.counts(t, "taskguard.runs.active"); got != ":1" {
+				t.Errorf("during a run: active %q", got)
+			}
+			if job.AnalysisID == "deleted" {
+				b.Delete(t, "deleted")
+			} else {
+				b.Merge(t, job.AnalysisID, map[string]any{"lockOwner": "them"})
+			}
+			return "done", nil
+		})
+		w.guard.Telemetry = m.Telemetry
+		for _, id := range []string{"deleted", "taken", "taken2"} {
+			b.Put(t, id, map[string]any{"status": "QUEUED"})
+			w.line(t, delivery, id, map[string]any{"outcome": "lock_lost", "level": "WARN"})
+		}
+		held(t, b, "held", time.Hour)
+		w.line(t, delivery, "held", map[string]any{"outcome": "locked", "level": "INFO"})
+		w.line(t, delivery, "held", map[string]any{"outcome": "locked"})
+		q.setDark(true)
+		held(t, b, "held", 2*time.Hour)
+		w.line(t, delivery, "held", map[string]any{"outcome": "locked", "follow_up": "failed"})
+		for metric, want := range map[string]string{
+			"taskguard.runs.active": ":0", "taskguard.lock.losses": "deleted :1 taken :2", "taskguard.followups": "already :1 booked :1 failed :1",
+		} {
+			if got := m.counts(t, metric); got != want {
+				t.Errorf("%s: %q, want %q", metric, got, want)
+			}
+		}
+	})
+}
+
+// A stop is well where another delivery has been booked in the stopped one's place.
+func TestAStopWarnsOfADeliveryThatNoneReplaces(t *testing.T) {
+	for level, queueDark := range map[string]bool{"INFO": false, "WARN": true} {
+		t.Run(level, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, q := emulatortest.Embedded(t), startQueue(t)
+				q.setDark(queueDark)
+				b.Put(t, "x", map[string]any{"status": "QUEUED"})
+				var w *logged
+				w = startLogged(t, b, q.Queue, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+					w.stop(worker.ErrStopping)
+					<-ctx.Done()
+					return nil, ctx.Err()
+				})
+				w.line(t, delivery, "x", map[string]any{"outcome": "shutting_down", "level": level})
+			})
+		})
+	}
+}
