@@ -21,9 +21,9 @@ lint:
 	go mod tidy -diff
 	$(GOLANGCI) run ./...
 
-# types checks the JSDoc types of the browser's module.
+# types checks the JSDoc types of the browser's modules.
 types:
-	npx -y -p typescript@5.9.3 tsc --noEmit --allowJs --checkJs --strict --target es2022 --lib es2022,dom worker/doclock/web/*.js
+	npx -y -p typescript@5.9.3 tsc --noEmit --allowJs --checkJs --strict --target es2022 --lib es2022,dom,dom.iterable worker/doclock/web/*.js worker/console/assets/*.js
 
 bench:
 	go test ./repo ./cmd/worker/... -run '^$$' -bench . -benchtime 3x

@@ -1,56 +1,20 @@
 package docs
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"fmt"
 	"os"
-	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
-	"cloud.google.com/go/firestore/apiv1/firestorepb"
-	"google.golang.org/grpc"
-	"google.golang.org/protobuf/encoding/protojson"
+	run "google.golang.org/api/run/v1"
+	"sigs.k8s.io/yaml"
 
-	"taskguard/emulator/emulatortest"
-	"taskguard/repo"
+	doclock "taskguard/cmd/doclock/service"
+	"taskguard/cmd/taskguard/doctor"
+	worker "taskguard/cmd/worker/service"
+	taskworker "taskguard/worker"
 )
-
-// indexes is deploy/firestore.indexes.json, in Firebase's format.
-type indexes struct {
-	Indexes        []index `json:"indexes"`
-	FieldOverrides []struct {
-		CollectionGroup string        `json:"collectionGroup"`
-		FieldPath       string        `json:"fieldPath"`
-		Indexes         []*indexField `json:"indexes"`
-	} `json:"fieldOverrides"`
-}
-
-type index struct {
-	CollectionGroup string       `json:"collectionGroup"`
-	QueryScope      string       `json:"queryScope"`
-	Fields          []indexField `json:"fields"`
-}
-
-type indexField struct {
-	FieldPath string `json:"fieldPath"`
-	Order     string `json:"order"`
-}
-
-func readIndexes(t *testing.T) (declared indexes) {
-	t.Helper()
-	d := json.NewDecoder(bytes.NewReader(readDeploy(t, "firestore.indexes.json")))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&declared); err != nil {
-		t.Fatal(err)
-	}
-	return declared
-}
 
 func readDeploy(t *testing.T, name string) []byte {
 	t.Helper()
@@ -61,146 +25,136 @@ func readDeploy(t *testing.T, name string) []byte {
 	return data
 }
 
-// No emulator misses a composite index; production refuses a query without it.
-func TestEachCompositeIndexThatAQueryNeedsIsDeclared(t *testing.T) {
-	declared := readIndexes(t)
-	needed := 0
-	for _, q := range queries(t) {
-		want := composite(q)
-		if len(want.Fields) < 2 {
+// files are what `taskguard doctor` makes of the shipped files, read strictly.
+func files(t *testing.T) doctor.Facts {
+	t.Helper()
+	f, err := doctor.Read(t.Context(), doctor.Options{
+		Service: "../deploy/service.yaml", Doclock: "../deploy/doclock.yaml", Queue: "../deploy/queue.yaml",
+		Indexes: "../deploy/firestore.indexes.json", Lookup: func(string) (string, bool) { return "", false },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !f.Worker.Settings.Known() || !f.Doclock.Settings.Known() || !f.Queue.Known() || !f.Indexes.Known() {
+		t.Fatalf("not all is readable: %+v", f)
+	}
+	return f
+}
+
+func TestTheServicesFilesHoldNoFieldThatCloudRunLacks(t *testing.T) {
+	for _, name := range []string{"service.yaml", "doclock.yaml"} {
+		var s run.Service
+		if err := yaml.UnmarshalStrict(readDeploy(t, name), &s); err != nil {
+			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		needed++
-		if !slices.ContainsFunc(declared.Indexes, func(i index) bool { return reflect.DeepEqual(i, want) }) {
-			t.Errorf("%+v is not declared", want)
+		c := s.Spec.Template.Spec.Containers[0]
+		if c.StartupProbe.HttpGet.Path != "/health/ready" || c.LivenessProbe.HttpGet.Path != "/health/live" {
+			t.Errorf("%s: the probes ask for %s and %s", name, c.StartupProbe.HttpGet.Path, c.LivenessProbe.HttpGet.Path)
 		}
-	}
-	if needed != len(declared.Indexes) {
-		t.Errorf("%d queries need an index, %d are declared", needed, len(declared.Indexes))
+		if c.StartupProbe.TimeoutSeconds > c.StartupProbe.PeriodSeconds || c.LivenessProbe.TimeoutSeconds > c.LivenessProbe.PeriodSeconds {
+			t.Errorf("%s: Cloud Run refuses a probe whose timeout is above its period", name)
+		}
 	}
 }
 
-// An input with more than 40,000 index entries is refused in production.
-func TestWhatNoQueryAsksForAndMayBeLargeIsNotIndexed(t *testing.T) {
-	exempt := map[string]bool{}
-	for _, o := range readIndexes(t).FieldOverrides {
-		if o.CollectionGroup != "analyses" || o.Indexes == nil || len(o.Indexes) > 0 {
-			t.Errorf("%+v is no exemption of a field of analyses", o)
-		}
-		exempt[o.FieldPath] = true
+// unset are variables that the shipped files leave out, and why.
+func unset(name string) string {
+	switch {
+	case name == "PORT", strings.HasPrefix(name, "K_"):
+		return "Cloud Run sets it"
+	case strings.HasSuffix(name, "_EMULATOR_HOST"), name == "TASK_JWKS_URL":
+		return "for tests"
+	case name == "TASK_AUDIENCE", name == "TASK_SERVICE_ACCOUNTS", name == "SESSION_AUDIENCE":
+		return "of another mode than the file's"
+	case strings.HasPrefix(name, "OTEL_"):
+		return "off unless a collector is there"
 	}
-	for _, field := range []string{"input", "result", "error", "lastError"} {
-		if !exempt[field] {
-			t.Errorf("%s is indexed", field)
+	return ""
+}
+
+func TestTheServicesFilesSetWhatTheConfigurationReadsAndNothingElse(t *testing.T) {
+	f := files(t)
+	for name, service := range map[string]struct {
+		env   doctor.Environment
+		parse func(func(string) (string, bool)) error
+	}{
+		"service.yaml": {f.Worker.Environment.Value, func(l func(string) (string, bool)) error { _, err := worker.ParseConfig(l); return err }},
+		"doclock.yaml": {f.Doclock.Environment.Value, func(l func(string) (string, bool)) error { _, err := doclock.ParseConfig(l); return err }},
+	} {
+		read := map[string]bool{}
+		err := service.parse(func(name string) (string, bool) {
+			read[name] = true
+			v, ok := service.env[name]
+			if v.Secret {
+				return strings.Repeat("s", 44), true
+			}
+			return v.Value, ok
+		})
+		if err != nil {
+			t.Errorf("%s: the service would not start: %v", name, err)
 		}
-	}
-	for _, q := range queries(t) {
-		for _, f := range composite(q).Fields {
-			if exempt[f.FieldPath] {
-				t.Errorf("%s is queried and not indexed", f.FieldPath)
+		for variable := range service.env {
+			if !read[variable] {
+				t.Errorf("%s sets %s, which nothing reads", name, variable)
+			}
+		}
+		for variable := range read {
+			if _, set := service.env[variable]; !set && unset(variable) == "" {
+				t.Errorf("%s lacks %s", name, variable)
 			}
 		}
 	}
 }
 
-// queries are what repo sends for each of its methods that runs a query.
-func queries(t *testing.T) []*firestorepb.StructuredQuery {
-	t.Helper()
-	var sent []*firestorepb.StructuredQuery
-	b := emulatortest.Embedded(t)
-	a, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t, grpc.WithChainStreamInterceptor(
-		func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			s, err := open(ctx, desc, cc, method, opts...)
-			return tapped{s, func(q *firestorepb.StructuredQuery) { sent = append(sent, q) }}, err
-		}))...)
+// Run, request and dispatch end in this order, and each dispatch has a place.
+func TestTheFiguresOfServiceAndQueueFitTogether(t *testing.T) {
+	f := files(t)
+	c, err := worker.ParseConfig(func(name string) (string, bool) { v, ok := f.Worker.Environment.Value[name]; return v.Value, ok })
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Abandoned(t.Context(), 10, func(string, int64, time.Time) {}); err != nil {
-		t.Fatal(err)
+	request, dispatch := f.Worker.Settings.Value.Timeout, taskworker.DispatchDeadline(c.RunTimeout)
+	if c.RunTimeout >= request || request > dispatch || dispatch > 30*time.Minute {
+		t.Errorf("run %v < request %v ≤ dispatch %v ≤ 30 min does not hold", c.RunTimeout, request, dispatch)
 	}
-	if _, err := a.List(t.Context(), 10); err != nil {
-		t.Fatal(err)
+	s, q := f.Worker.Settings.Value, f.Queue.Value
+	if places := s.MaxInstances * s.Concurrency; q.Concurrent > places || q.Concurrent < places/2 {
+		t.Errorf("%d dispatches at once for %d places", q.Concurrent, places)
 	}
-	if len(sent) != 2 {
-		t.Fatalf("%d queries were sent, want 2", len(sent))
+	if found, _ := doctor.Check(f); len(found) > 0 {
+		t.Errorf("doctor: %+v", found)
 	}
-	return sent
-}
-
-// tapped tells the queries that a stream sends.
-type tapped struct {
-	grpc.ClientStream
-	tell func(*firestorepb.StructuredQuery)
-}
-
-func (s tapped) SendMsg(m any) error {
-	if r, ok := m.(*firestorepb.RunQueryRequest); ok {
-		s.tell(r.GetStructuredQuery())
-	}
-	return s.ClientStream.SendMsg(m)
-}
-
-// composite is the index that a query needs, if it has two fields or more:
-// those compared for equality, then those that order the results.
-func composite(q *firestorepb.StructuredQuery) index {
-	i := index{CollectionGroup: q.GetFrom()[0].GetCollectionId(), QueryScope: "COLLECTION"}
-	for _, path := range equalities(q.GetWhere()) {
-		i.Fields = append(i.Fields, indexField{FieldPath: path, Order: "ASCENDING"})
-	}
-	for _, o := range q.GetOrderBy() {
-		if path := o.GetField().GetFieldPath(); path != "__name__" {
-			i.Fields = append(i.Fields, indexField{FieldPath: path, Order: o.GetDirection().String()})
-		}
-	}
-	return i
-}
-
-func equalities(f *firestorepb.StructuredQuery_Filter) (paths []string) {
-	for _, part := range f.GetCompositeFilter().GetFilters() {
-		paths = append(paths, equalities(part)...)
-	}
-	switch f.GetFieldFilter().GetOp() {
-	case firestorepb.StructuredQuery_FieldFilter_EQUAL, firestorepb.StructuredQuery_FieldFilter_IN:
-		paths = append(paths, f.GetFieldFilter().GetField().GetFieldPath())
-	}
-	return paths
 }
 
 // A task is given up by the worker's answer alone: a queue that drops one after
 // so many attempts loses an analysis that was merely locked or unlucky.
 func TestTheQueueNeverGivesUpATaskAndWaitsBetweenDeliveries(t *testing.T) {
-	var q cloudtaskspb.Queue
-	if err := protojson.Unmarshal(readDeploy(t, "queue.json"), &q); err != nil {
-		t.Fatal(err)
+	q := files(t).Queue.Value
+	if q.MaxAttempts != -1 || q.MaxDuration != 0 {
+		t.Errorf("%d attempts within %v, want -1 and 0: without end", q.MaxAttempts, q.MaxDuration)
 	}
-	r := q.GetRetryConfig()
-	if r.GetMaxAttempts() != -1 || r.GetMaxRetryDuration() == nil || r.GetMaxRetryDuration().AsDuration() != 0 {
-		t.Errorf("%d attempts within %v, want -1 and 0: without end", r.GetMaxAttempts(), r.GetMaxRetryDuration())
-	}
-	if lo, hi := r.GetMinBackoff().AsDuration(), r.GetMaxBackoff().AsDuration(); lo != 30*time.Second || hi != 10*time.Minute {
-		t.Errorf("backoff %v to %v, want 30 s to 10 min", lo, hi)
-	}
-	if q.GetName() != "" {
-		t.Errorf("the queue is named %s: its address names it", q.GetName())
+	if q.MinBackoff != 30*time.Second || q.MaxBackoff != 10*time.Minute || q.Doublings != 5 {
+		t.Errorf("backoff %v to %v with %d doublings, want 30 s to 10 min with 5", q.MinBackoff, q.MaxBackoff, q.Doublings)
 	}
 }
 
-// The commands for those who apply no file say the same.
+// The commands say what the files say.
 func TestTheCommandsSayWhatTheFilesSay(t *testing.T) {
-	var q cloudtaskspb.Queue
-	if err := protojson.Unmarshal(readDeploy(t, "queue.json"), &q); err != nil {
-		t.Fatal(err)
-	}
-	r, l := q.GetRetryConfig(), q.GetRateLimits()
+	f := files(t)
 	words := []string{
-		fmt.Sprintf(" --max-attempts=%d ", r.GetMaxAttempts()),
-		fmt.Sprintf(" --max-retry-duration=%ds ", r.GetMaxRetryDuration().GetSeconds()),
-		fmt.Sprintf(" --min-backoff=%ds ", r.GetMinBackoff().GetSeconds()),
-		fmt.Sprintf(" --max-backoff=%ds ", r.GetMaxBackoff().GetSeconds()),
-		fmt.Sprintf(" --max-doublings=%d ", r.GetMaxDoublings()),
-		fmt.Sprintf(" --max-dispatches-per-second=%g ", l.GetMaxDispatchesPerSecond()),
-		fmt.Sprintf(" --max-concurrent-dispatches=%d\n", l.GetMaxConcurrentDispatches()),
+		"gcloud tasks queues create analyses --flags-file=deploy/queue.yaml",
+		"gcloud run services replace deploy/service.yaml", "gcloud run services replace deploy/doclock.yaml",
+		fmt.Sprintf("the request timeout (%d s;", int(f.Worker.Settings.Value.Timeout.Seconds())),
+		fmt.Sprintf(`"dispatchDeadline": "%ds"`, int(f.Worker.Settings.Value.Timeout.Seconds())),
+		fmt.Sprintf("`RUN_TIMEOUT` (%s)", f.Worker.Environment.Value["RUN_TIMEOUT"].Value),
+		fmt.Sprintf("one of an instance's %d places", f.Doclock.Settings.Value.Concurrency),
+		fmt.Sprintf("the request timeout (%d s)", int(f.Doclock.Settings.Value.Timeout.Seconds())),
+		"collection-group=" + f.Worker.Environment.Value["ANALYSES_COLLECTION"].Value,
+		"services add-iam-policy-binding " + f.Worker.Settings.Value.Name,
+		"WORKER=https://" + f.Worker.Settings.Value.Name + "-$NUMBER.$REGION.run.app DOCLOCK=https://" + f.Doclock.Settings.Value.Name + "-$NUMBER.$REGION.run.app",
+		"gcloud secrets create taskguard-session",
+		`sed -i.orig "s/my-project/$PROJECT/g; s/123456789012/$NUMBER/g; s/europe-west1/$REGION/g" deploy/service.yaml deploy/doclock.yaml deploy/queue.yaml`,
 	}
 	declared := readIndexes(t)
 	for _, i := range declared.Indexes {

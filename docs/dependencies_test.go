@@ -1,0 +1,29 @@
+package docs
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var direct = regexp.MustCompile(`(?m)^\t(\S+) v\S+$`) // and not "// indirect"
+
+// A dependency is in the README with its reason: by its path, or as what follows
+// "with" one.
+func TestEveryDependencyIsInTheREADME(t *testing.T) {
+	_, table, _ := strings.Cut(read(t, "../README.md"), "## Dependencies")
+	modules := direct.FindAllStringSubmatch(read(t, "../go.mod"), -1)
+	for _, m := range modules {
+		if !strings.Contains(table, "`"+m[1]+"`") {
+			t.Errorf("README.md gives no reason for %s", m[1])
+		}
+	}
+	if len(modules) < 10 {
+		t.Errorf("%d modules: does this test still see?", len(modules))
+	}
+	for _, named := range regexp.MustCompile("`([a-z.]+/[^`]+)`").FindAllStringSubmatch(table, -1) {
+		if !strings.Contains(read(t, "../go.mod"), named[1]+" ") {
+			t.Errorf("README.md tells of %s, which go.mod does not have", named[1])
+		}
+	}
+}

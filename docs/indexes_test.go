@@ -1,0 +1,155 @@
+package docs
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/grpc"
+
+	"taskguard/cmd/taskguard/doctor"
+	"taskguard/emulator/emulatortest"
+	"taskguard/repo"
+)
+
+// indexes is deploy/firestore.indexes.json, in Firebase's format.
+type indexes struct {
+	Indexes        []index `json:"indexes"`
+	FieldOverrides []struct {
+		CollectionGroup string        `json:"collectionGroup"`
+		FieldPath       string        `json:"fieldPath"`
+		Indexes         []*indexField `json:"indexes"`
+	} `json:"fieldOverrides"`
+}
+
+type index struct {
+	CollectionGroup string       `json:"collectionGroup"`
+	QueryScope      string       `json:"queryScope"`
+	Fields          []indexField `json:"fields"`
+}
+
+type indexField struct {
+	FieldPath string `json:"fieldPath"`
+	Order     string `json:"order"`
+}
+
+func readIndexes(t *testing.T) (declared indexes) {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(readDeploy(t, "firestore.indexes.json")))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&declared); err != nil {
+		t.Fatal(err)
+	}
+	return declared
+}
+
+// No emulator misses a composite index; production refuses a query without it.
+func TestEachCompositeIndexThatAQueryNeedsIsDeclared(t *testing.T) {
+	declared := readIndexes(t)
+	needed := 0
+	for _, q := range queries(t) {
+		want := composite(q)
+		if len(want.Fields) < 2 {
+			continue
+		}
+		needed++
+		if !slices.ContainsFunc(declared.Indexes, func(i index) bool { return reflect.DeepEqual(i, want) }) {
+			t.Errorf("%+v is not declared", want)
+		}
+	}
+	if asked := len(doctor.NeededIndexes("analyses")); needed != len(declared.Indexes) || needed != asked {
+		t.Errorf("%d queries need an index, %d are declared, doctor asks for %d", needed, len(declared.Indexes), asked)
+	}
+}
+
+// An input with more than 40,000 index entries is refused in production.
+func TestWhatNoQueryAsksForAndMayBeLargeIsNotIndexed(t *testing.T) {
+	exempt := map[string]bool{}
+	for _, o := range readIndexes(t).FieldOverrides {
+		if o.CollectionGroup != "analyses" || o.Indexes == nil || len(o.Indexes) > 0 {
+			t.Errorf("%+v is no exemption of a field of analyses", o)
+		}
+		exempt[o.FieldPath] = true
+	}
+	for _, field := range []string{"input", "result", "error", "lastError"} {
+		if !exempt[field] {
+			t.Errorf("%s is indexed", field)
+		}
+	}
+	for _, q := range queries(t) {
+		for _, f := range composite(q).Fields {
+			if exempt[f.FieldPath] {
+				t.Errorf("%s is queried and not indexed", f.FieldPath)
+			}
+		}
+	}
+}
+
+// queries are what repo sends for each of its methods that runs a query.
+func queries(t *testing.T) []*firestorepb.StructuredQuery {
+	t.Helper()
+	var sent []*firestorepb.StructuredQuery
+	b := emulatortest.Embedded(t)
+	a, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t, grpc.WithChainStreamInterceptor(
+		func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			s, err := open(ctx, desc, cc, method, opts...)
+			return tapped{s, func(q *firestorepb.StructuredQuery) { sent = append(sent, q) }}, err
+		}))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Abandoned(t.Context(), 10, func(string, int64, time.Time) {}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.List(t.Context(), 10); err != nil {
+		t.Fatal(err)
+	}
+	if len(sent) != 2 {
+		t.Fatalf("%d queries were sent, want 2", len(sent))
+	}
+	return sent
+}
+
+// tapped tells the queries that a stream sends.
+type tapped struct {
+	grpc.ClientStream
+	tell func(*firestorepb.StructuredQuery)
+}
+
+func (s tapped) SendMsg(m any) error {
+	if r, ok := m.(*firestorepb.RunQueryRequest); ok {
+		s.tell(r.GetStructuredQuery())
+	}
+	return s.ClientStream.SendMsg(m)
+}
+
+// composite is the index that a query needs, if it has two fields or more:
+// those compared for equality, then those that order the results.
+func composite(q *firestorepb.StructuredQuery) index {
+	i := index{CollectionGroup: q.GetFrom()[0].GetCollectionId(), QueryScope: "COLLECTION"}
+	for _, path := range equalities(q.GetWhere()) {
+		i.Fields = append(i.Fields, indexField{FieldPath: path, Order: "ASCENDING"})
+	}
+	for _, o := range q.GetOrderBy() {
+		if path := o.GetField().GetFieldPath(); path != "__name__" {
+			i.Fields = append(i.Fields, indexField{FieldPath: path, Order: o.GetDirection().String()})
+		}
+	}
+	return i
+}
+
+func equalities(f *firestorepb.StructuredQuery_Filter) (paths []string) {
+	for _, part := range f.GetCompositeFilter().GetFilters() {
+		paths = append(paths, equalities(part)...)
+	}
+	switch f.GetFieldFilter().GetOp() {
+	case firestorepb.StructuredQuery_FieldFilter_EQUAL, firestorepb.StructuredQuery_FieldFilter_IN:
+		paths = append(paths, f.GetFieldFilter().GetField().GetFieldPath())
+	}
+	return paths
+}

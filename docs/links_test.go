@@ -1,0 +1,70 @@
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	link     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	headline = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	unslug   = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// A link inside the repository leads to a file, and to a heading in it.
+func TestEveryLinkLeadsSomewhere(t *testing.T) {
+	links := 0
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".md" {
+			return err
+		}
+		for _, l := range link.FindAllStringSubmatch(read(t, path), -1) {
+			if strings.Contains(l[1], "://") {
+				continue
+			}
+			links++
+			file, anchor, anchored := strings.Cut(l[1], "#")
+			target := path
+			if file != "" {
+				target = filepath.Join(filepath.Dir(path), file)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links to %s: %v", path, l[1], err)
+				continue
+			}
+			if anchored && !anchors(read(t, target))[anchor] {
+				t.Errorf("%s links to %s, and there is no such heading", path, l[1])
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if links < 20 {
+		t.Errorf("%d links: does this test still see?", links)
+	}
+}
+
+// anchors are how the headings of a page are linked to.
+func anchors(page string) map[string]bool {
+	all := map[string]bool{}
+	for _, h := range headline.FindAllStringSubmatch(page, -1) {
+		slug := unslug.ReplaceAllString(strings.ToLower(h[1]), "")
+		all[strings.ReplaceAll(slug, " ", "-")] = true
+	}
+	return all
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

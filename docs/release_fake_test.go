@@ -1,0 +1,237 @@
+package docs
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Two programs in the PATH of release.sh. Their state is the files of $FAKE: a
+// service's .traffic and .tagged, as gcloud prints them, and its .template, an image
+// a line; a revision's .containers, port,image; deaf-HOST, which answers 503 that
+// often; a file for each thing that is to fail, and what is to happen once, in shell,
+// before-… and after-… a call of gcloud, or in-HOST.
+const (
+	fakeGcloud = `#!/usr/bin/env bash
+set -eu
+echo "gcloud $*" >>"$FAKE/calls"
+[[ $* != "auth print-access-token" ]] || { echo the-access-token; exit; }
+[[ "$1 $2" == "run services" || "$1 $2 $3" == "run revisions describe" ]]
+[[ "$*" == *" --project=p --region=r"* ]]
+verb=$3 service=$4
+once() { [ ! -e "$FAKE/$1" ] || { mv "$FAKE/$1" "$FAKE/$1.done"; . "$FAKE/$1.done"; }; }
+once "before-$verb-$service"
+[ ! -e "$FAKE/fail-$verb-$service" ] || { echo "ERROR: $verb" >&2; exit 1; }
+for flag; do
+  case $flag in --to-revisions=*) to=${flag#*=} ;; --image=*) image=${flag#*=} ;; --tag=*) tag=${flag#*=} ;; esac
+done
+case $verb in
+update)
+  [[ "$*" == *" --no-traffic"* && $image == *@sha256:* ]]
+  sed -i "s,^registry/$service@.*,$image," "$FAKE/$service.template"
+  [ -z "${tag-}" ] || echo "$service-new,,$tag,https://$tag---$service-hash.a.run.app" >"$FAKE/$service.tagged" ;;
+update-traffic) [ -e "$FAKE/ignore-$service" ] || tr , '\n' <<<"$to" | sed 's/=\(.*\)/,\1,,/' >"$FAKE/$service.traffic" ;;
+describe)
+  case $* in
+  *"status.traffic[]"*) cat "$FAKE/$service.traffic" "$FAKE/$service.tagged" ;;
+  *"spec.template.spec.containers[]"*) cat "$FAKE/$service.template" ;;
+  *"spec.containers[]"*) cat "$FAKE/$service.containers" ;;
+  *) exit 2 ;;
+  esac ;;
+*) exit 2 ;;
+esac
+once "after-$verb-$service"
+`
+	fakeCurl = `#!/usr/bin/env bash
+set -eu
+echo "curl $*" >>"$FAKE/calls"
+url=${*: -1}
+authorization=$(cat)
+while [ $# -gt 0 ]; do
+  case $1 in --output) output=$2 ;; --data) data=$2 ;; esac
+  shift
+done
+case $url in
+*:generateIdToken)
+  [ ! -e "$FAKE/fail-token" ] || { echo 'curl: (22) 403' >&2; exit 22; }
+  [ "$authorization" = "Authorization: Bearer the-access-token" ] && [[ $url == */serviceAccounts/caller@p.iam:* ]]
+  printf '{\n  "token": "the-id-token of %s"\n}\n' "$(sed 's/.*"audience":"\([^"]*\)".*/\1/' <<<"$data")"
+  exit ;;
+esac
+host=${url#https://} host=${host%%/*} service=${host#candidate---}
+service=${service%-hash.a.run.app} service=${service%-1.r.run.app}
+answer() { printf '%s' "$2" >"$output"; printf '%s' "$1"; exit; }
+if [ -e "$FAKE/in-$host" ]; then mv "$FAKE/in-$host" "$FAKE/in-$host.done"; . "$FAKE/in-$host.done"; fi
+deaf=$(cat "$FAKE/deaf-$host" 2>/dev/null || echo 0)
+if [ "$deaf" != 0 ]; then
+  echo $((deaf - 1)) >"$FAKE/deaf-$host"
+  answer 503 '{"status":"not_ready"}'
+fi
+path=${url#https://"$host"}
+case $path in
+/health/ready) answer 200 '{"status":"ready"}' ;;
+/internal/*)
+  [ -n "${data+given}" ] || answer 411 'POST requests require a Content-Length'
+  if [ "$authorization" != "Authorization: Bearer the-id-token of https://$service-1.r.run.app" ]; then
+    [ -e "$FAKE/open-$service" ] || answer 401 '{"reason":"unauthenticated"}'
+  fi
+  case $path in
+  /internal/sweep) answer 200 '{"swept":0}' ;;
+  /internal/tasks/recover) answer "$(cat "$FAKE/recovery" 2>/dev/null || echo 200)" '{}' ;;
+  esac
+  [[ $data == '{"analysis_id":"smoke-test-b"}' ]] && answer 404 "{\"reason\":\"$(cat "$FAKE/reason" 2>/dev/null || echo not_found)\"}" ;;
+esac
+exit 2
+`
+)
+
+// shipment is two services on Cloud Run, and a build of theirs.
+type shipment struct {
+	t    *testing.T
+	dir  string
+	env  []string
+	said bytes.Buffer
+}
+
+var (
+	traffic   = map[string]string{"w": "w-2,10,,\nw-1,80,,\nw-3,10,,\n", "d": "d-1,100,,\n"}
+	templates = map[string]string{"w": "registry/app@sha256:9\nregistry/w@sha256:0\n", "d": "registry/d@sha256:0\n"}
+)
+
+// ship has the worker on three revisions, with an application beside it, and the
+// document lock on one.
+func ship(t *testing.T, services ...string) *shipment {
+	t.Helper()
+	s := &shipment{t: t, dir: t.TempDir()}
+	for name, text := range map[string]string{"gcloud": fakeGcloud, "curl": fakeCurl} {
+		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o700); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"w", "d"} {
+		s.write(name+".traffic", traffic[name])
+		s.write(name+".template", templates[name])
+		s.write(name+".tagged", "")
+		s.write(name+".image", "registry/"+name+"@sha256:1")
+	}
+	s.write("w-1.containers", ",registry/app@sha256:9\n8080,registry/w@sha256:0\n,registry/metrics@sha256:9\n")
+	s.write("d-1.containers", ",registry/d@sha256:0\n")
+	s.env = append(os.Environ(), "PATH="+s.dir+":"+os.Getenv("PATH"), "FAKE="+s.dir, "STATE="+s.dir, "PROJECT=p", "PROJECT_NUMBER=1", "REGION=r",
+		"CALLER=caller@p.iam", "BUILD=b", "WORKER=w", "DOCLOCK="+strings.Join(services, ""), "TRIES=5", "PAUSE=0")
+	return s
+}
+
+func (s *shipment) write(name, text string) {
+	s.t.Helper()
+	if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *shipment) read(name string) string {
+	s.t.Helper()
+	data, err := os.ReadFile(filepath.Join(s.dir, name))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		s.t.Fatal(err)
+	}
+	return string(data)
+}
+
+// bash runs a script and reports whether it succeeded.
+func (s *shipment) bash(script string) bool {
+	s.t.Helper()
+	cmd := exec.CommandContext(s.t.Context(), "bash", "-c", script)
+	cmd.Env, cmd.Stdout, cmd.Stderr = s.env, &s.said, &s.said
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = time.Minute
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		s.t.Fatal(err)
+	}
+	return err == nil
+}
+
+// do runs release.sh and reports whether it succeeded.
+func (s *shipment) do(verb string) bool {
+	s.t.Helper()
+	return s.bash(`echo $$ >"$FAKE/pid"; exec bash ../deploy/release.sh ` + verb)
+}
+
+// reach is do for all that comes before verb, which must succeed.
+func (s *shipment) reach(verb string) {
+	s.t.Helper()
+	for _, earlier := range []string{"candidate", "smoke", "shift"} {
+		if earlier == verb {
+			return
+		}
+		if !s.do(earlier) {
+			s.t.Fatalf("%s fails:\n%s", earlier, &s.said)
+		}
+	}
+}
+
+// obey types what it said under each line that ends in one of those given.
+func (s *shipment) obey(under ...string) {
+	s.t.Helper()
+	lines := strings.Split(s.said.String(), "\n")
+	for i, line := range lines {
+		if i == 0 || !slices.ContainsFunc(under, func(end string) bool { return strings.HasSuffix(lines[i-1], end) }) {
+			continue
+		}
+		if !strings.HasPrefix(line, "  gcloud run services update") || !s.bash(line) {
+			s.t.Errorf("it says to do %q", line)
+		}
+	}
+}
+
+// changed are the calls that changed a service.
+func (s *shipment) changed() (calls []string) {
+	for line := range strings.Lines(s.read("calls")) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "gcloud run services update") {
+			line = strings.TrimPrefix(strings.Replace(line, "--project=p --region=r --quiet ", "", 1), "gcloud run services ")
+			calls = append(calls, line)
+		}
+	}
+	return calls
+}
+
+// wantChanges are all the changes that it made.
+func (s *shipment) wantChanges(changes ...string) {
+	s.t.Helper()
+	if got := s.changed(); !slices.Equal(got, changes) {
+		s.t.Errorf("it did\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(changes, "\n"))
+	}
+	for name, text := range map[string]string{"its output": s.said.String(), "an argument": s.read("calls")} {
+		if strings.Contains(text, "the-id-token") || strings.Contains(text, "the-access-token") {
+			s.t.Errorf("a token is in %s:\n%s", name, text)
+		}
+	}
+	if s.t.Failed() {
+		s.t.Logf("it said:\n%s", &s.said)
+	}
+}
+
+// wantState has the services as they were, but for the files of other.
+func (s *shipment) wantState(other map[string]string) {
+	s.t.Helper()
+	for _, name := range []string{"w", "d"} {
+		for file, want := range map[string]string{name + ".traffic": traffic[name], name + ".template": templates[name]} {
+			if text, ok := other[file]; ok {
+				want = text
+			}
+			if got := s.read(file); got != want {
+				s.t.Errorf("%s is %q, want %q", file, got, want)
+			}
+		}
+	}
+	if s.t.Failed() {
+		s.t.Logf("it said:\n%s", &s.said)
+	}
+}

@@ -1,0 +1,138 @@
+package docs
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/zclconf/go-cty/cty"
+
+	"taskguard/worker"
+)
+
+// runbook is each section of the runbook by its heading.
+func runbook(t *testing.T) map[string]string {
+	t.Helper()
+	page, err := readFolder("operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(page, "\n## Runbook\n")
+	all, _, _ := strings.Cut(after, "\n## ")
+	sections := map[string]string{}
+	for _, s := range strings.Split(all, "\n### ")[1:] {
+		heading, _, _ := strings.Cut(s, "\n")
+		sections[heading] = s
+	}
+	return sections
+}
+
+var (
+	promql     = regexp.MustCompile("(?s)```promql\n(.*?)\n```")
+	causes     = regexp.MustCompile(`(?m)^(\d)\. `)
+	anyCommand = regexp.MustCompile("`(?:taskguard|gcloud|terraform) [a-z]")
+)
+
+// Who is woken finds the alert's name, what it asked, why it may be, and what to do.
+func TestEveryAlertHasItsSectionInTheRunbook(t *testing.T) {
+	m := planned(t, everything)
+	sections, policies := runbook(t), m.instances(t, "google_monitoring_alert_policy")
+	asked := alerts(t, m)
+	if diff := cmp.Diff(sortedTexts(slices.Collect(maps.Keys(asked))), sortedTexts(slices.Collect(maps.Keys(sections)))); diff != "" {
+		t.Errorf("-alerts +sections:\n%s", diff)
+	}
+	for name, s := range sections {
+		q := promql.FindStringSubmatch(s)
+		if q == nil {
+			t.Errorf("%s shows no query", name)
+		} else if diff := cmp.Diff(asked[name], q[1]); diff != "" {
+			t.Errorf("%s: -asked +shown:\n%s", name, diff)
+		}
+		for i, c := range causes.FindAllStringSubmatch(s, -1) {
+			if c[1] != fmt.Sprint(i+1) {
+				t.Errorf("%s: cause %d is numbered %s", name, i+1, c[1])
+			}
+		}
+		if !strings.Contains(s, "\n1. ") || !anyCommand.MatchString(s) {
+			t.Errorf("%s has no cause or no command", name)
+		}
+	}
+	for address, v := range policies {
+		told := text(t, v.GetAttr("documentation").Index(cty.Zero).GetAttr("content"))
+		if strings.TrimSpace(told) != strings.TrimSpace(sections[text(t, v.GetAttr("display_name"))]) {
+			t.Errorf("%s tells something else than the runbook:\n%s", address, told)
+		}
+		if n := utf8.RuneCountInString(told); n > 8192 || len(told) > 10240 {
+			t.Errorf("%s tells %d characters, and 8192 can be told", address, n)
+		}
+	}
+}
+
+var (
+	invoked         = regexp.MustCompile("`taskguard ([a-z]+)")
+	commandDeclared = regexp.MustCompile(`\n\t\t\{"([a-z]+)", `)
+	variableNamed   = regexp.MustCompile("`(worker_[a-z_]+|max_[a-z_]+|run_timeout_minutes|operators|create_database)")
+	// Without a service it looks at this terminal's environment.
+	bareDoctor = regexp.MustCompile("taskguard doctor`|taskguard doctor\\n")
+)
+
+// A page read in an emergency names no command, field or variable that is not there.
+func TestOperationsNamesWhatExists(t *testing.T) {
+	page, err := readFolder("operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := readFolder("../cmd/taskguard/command.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := map[string]bool{}
+	for _, c := range commandDeclared.FindAllStringSubmatch(source, -1) {
+		has[c[1]] = true
+	}
+	for _, c := range invoked.FindAllStringSubmatch(page, -1) {
+		if c[1] != "commands" && !has[c[1]] {
+			t.Errorf("there is no taskguard %s", c[1])
+		}
+	}
+	if bareDoctor.MatchString(page) {
+		t.Error("doctor is not told the service")
+	}
+	variables := planned(t, required).variables
+	for _, v := range variableNamed.FindAllStringSubmatch(page, -1) {
+		if _, ok := variables[v[1]]; !ok {
+			t.Errorf("the module has no variable %s", v[1])
+		}
+	}
+	fields := map[string]bool{"message": true}
+	for _, f := range worker.LogFields() {
+		fields[f.Name] = true
+	}
+	for _, f := range payloadField.FindAllStringSubmatch(page, -1) {
+		if !fields[f[1]] {
+			t.Errorf("the worker writes no %s", f[1])
+		}
+	}
+	_, line, _ := strings.Cut(page, "\n## The log line\n")
+	line, _, _ = strings.Cut(line, "\n## ")
+	line, _, _ = strings.Cut(line, "INFO is")
+	for row := range strings.Lines(line) {
+		if !strings.HasPrefix(row, "| `") {
+			continue
+		}
+		for _, name := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(strings.Split(row, "|")[1], -1) {
+			if !fields[name[1]] {
+				t.Errorf("the worker writes no %s", name[1])
+			}
+			delete(fields, name[1])
+		}
+	}
+	if len(has) < 5 || len(fields) > 3 { // message, lock_owner
+		t.Errorf("%d commands, %v not in the table: does this test still see?", len(has), slices.Collect(maps.Keys(fields)))
+	}
+}
