@@ -84,20 +84,23 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, editTimeout)
 	defer cancel()
-	now, err := a.documents.now(ctx)
+	read, err := a.documents.now(ctx)
 	if err != nil {
 		return err
 	}
-	now = now.Truncate(time.Millisecond)
-	_, err = a.documents.collection.Doc(id).Create(ctx, map[string]any{
+	now := read.Truncate(time.Millisecond)
+	doc := a.documents.collection.Doc(id)
+	_, err = doc.Create(ctx, map[string]any{
 		"status": Queued, "input": input, "attempts": 0, "createdAt": timeValue(now), "updatedAt": timeValue(now),
 	})
 	switch {
 	case status.Code(err) == codes.AlreadyExists:
 		// Also the answer to a creation whose reply was lost and which the client
-		// sent again.
-		if d, err := a.Get(ctx, id); err == nil && d.CreatedAt.Equal(now) && reflect.DeepEqual(d.Input, input) {
-			return nil
+		// sent again; that one is younger than the reading it is dated by.
+		if snap, err := doc.Get(ctx); err == nil && snap.CreateTime.After(read) {
+			if d, err := a.documents.codec.decode(snap); err == nil && d.CreatedAt.Equal(now) && reflect.DeepEqual(d.Input, input) {
+				return nil
+			}
 		}
 		return fmt.Errorf("%w: %q", ErrExists, id)
 	case err != nil:

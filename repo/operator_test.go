@@ -17,8 +17,10 @@ func TestAnOperatorsChanges(t *testing.T) {
 			if err := a.Create(t.Context(), "x", map[string]any{"n": int64(1)}); err != nil {
 				t.Fatal(err)
 			}
-			if err := a.Create(t.Context(), "x", "another"); !errors.Is(err, ErrExists) {
-				t.Errorf("a second: %v, want ErrExists", err)
+			for _, input := range []any{"another", map[string]any{"n": int64(1)}} {
+				if err := a.Create(t.Context(), "x", input); !errors.Is(err, ErrExists) {
+					t.Errorf("a second with %v: %v, want ErrExists", input, err)
+				}
 			}
 			d, err := a.Get(t.Context(), "x")
 			if err != nil || d.Status != Queued || d.CreatedAt.IsZero() || !d.CreatedAt.Equal(d.UpdatedAt) {
