@@ -13,19 +13,20 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
 	"taskguard/repo"
 )
 
 // consoleOf runs `taskguard console` in this process and answers its address; the
 // function that it returns ends it.
-func consoleOf(t *testing.T, env vars, flags ...string) (address string, log *lockedBuffer, stop func() outcome) {
+func consoleOf(t *testing.T, env vars, flags ...string) (address string, log *emulatortest.Log, stop func() outcome) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	log = &lockedBuffer{}
+	log = &emulatortest.Log{}
 	ended := make(chan outcome, 1)
 	go func() {
-		var out lockedBuffer
+		var out emulatortest.Log
 		code := run(ctx, append([]string{"console"}, flags...), streams{strings.NewReader(""), &out, log}, env.lookup)
 		ended <- outcome{code, out.String(), log.String()}
 	}()

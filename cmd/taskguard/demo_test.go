@@ -100,7 +100,7 @@ func TestTheDemoOnGooglesEmulatorDoesTheSame(t *testing.T) {
 }
 
 // start starts the program as a process of its own.
-func start(t *testing.T, dir string, args ...string) (*exec.Cmd, *lockedBuffer) {
+func start(t *testing.T, dir string, args ...string) (*exec.Cmd, *emulatortest.Log) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -109,7 +109,7 @@ func start(t *testing.T, dir string, args ...string) (*exec.Cmd, *lockedBuffer) 
 	cmd := exec.CommandContext(t.Context(), self, args...)
 	cmd.Dir = dir
 	cmd.Env = environ(os.Environ(), map[string]string{asProgram: "1"})
-	out := &lockedBuffer{}
+	out := &emulatortest.Log{}
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

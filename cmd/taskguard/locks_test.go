@@ -7,6 +7,7 @@ import (
 	"net/http/cookiejar"
 	"regexp"
 	"strings"
+	"taskguard/emulator/emulatortest"
 	"testing"
 )
 
@@ -17,7 +18,7 @@ type visitor struct {
 	http *http.Client
 }
 
-func newVisitor(t *testing.T, progress *lockedBuffer) visitor {
+func newVisitor(t *testing.T, progress *emulatortest.Log) visitor {
 	t.Helper()
 	found := regexp.MustCompile(`the document lock, to be tried in two tabs: (http://\S+/)`).FindStringSubmatch(progress.String())
 	if found == nil {

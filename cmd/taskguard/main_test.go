@@ -139,11 +139,11 @@ func cloud(t testing.TB, env vars) vars {
 
 // localCloud is cloud with flags; what local tells of its progress is in the
 // buffer.
-func localCloud(t testing.TB, env vars, flags ...string) (vars, *lockedBuffer) {
+func localCloud(t testing.TB, env vars, flags ...string) (vars, *emulatortest.Log) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	lines := make(firstLine, 1)
-	errs := &lockedBuffer{}
+	errs := &emulatortest.Log{}
 	ended := make(chan int, 1)
 	go func() {
 		ended <- run(ctx, append([]string{"local", "--port", "0", "--json"}, flags...), streams{strings.NewReader(""), lines, errs}, env.lookup)
@@ -181,22 +181,4 @@ func (f firstLine) Write(p []byte) (int, error) {
 	default:
 	}
 	return len(p), nil
-}
-
-// lockedBuffer may be read while it is written.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/emulator/emulatortest"
 	"taskguard/lease/iso8601"
 	"taskguard/repo"
 )
@@ -235,7 +236,7 @@ func TestLocalSaysWhichPortIsTaken(t *testing.T) {
 }
 
 // killNamed kills the process of which local has told, once it has.
-func killNamed(t *testing.T, out *lockedBuffer, told string) {
+func killNamed(t *testing.T, out *emulatortest.Log, told string) {
 	t.Helper()
 	eventually(t, told, func() bool { return strings.Contains(out.String(), told) })
 	_, after, _ := strings.Cut(out.String(), told)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"taskguard/emulator/emulatortest"
 	"testing"
 	"time"
 
@@ -105,7 +106,7 @@ func (deaf) Write([]byte) (int, error) { return 0, errors.New("nobody listens") 
 func TestOutputThatDoesNotArriveExits1(t *testing.T) {
 	env := store(t)
 	for _, args := range [][]string{{"help"}, {"status"}, {"status", "-h"}} {
-		var errs lockedBuffer
+		var errs emulatortest.Log
 		code := run(t.Context(), args, streams{strings.NewReader(""), deaf{}, &errs}, env.lookup)
 		if code != exitFailed || strings.Count(errs.String(), "\n") != 1 || !strings.Contains(errs.String(), "nobody listens") {
 			t.Errorf("%q: exit %d, want %d; %s", args, code, exitFailed, errs.String())

@@ -129,7 +129,7 @@ type process struct {
 	cmd    *exec.Cmd
 	url    string
 	done   sync.WaitGroup
-	log    bytes.Buffer // after the line that names the address; to read after wait
+	log    emulatortest.Log // after the line that names the address
 	stderr bytes.Buffer
 }
 

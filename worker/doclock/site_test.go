@@ -1,7 +1,6 @@
 package doclock_test
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -42,26 +41,8 @@ type site struct {
 	url   string
 	locks *documentlock.Locks
 	rooms *repo.Rooms
-	log   *record
+	log   *emulatortest.Log
 	stop  func() // ends the sockets' work
-}
-
-// record is a log.
-type record struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (r *record) Write(b []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.text.Write(b)
-}
-
-func (r *record) String() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.text.String()
 }
 
 // cookies are sessions of the tests' secret.
@@ -89,7 +70,7 @@ func newRooms(t testing.TB) *repo.Rooms {
 // newSite starts a server; adapt may be nil.
 func newSite(t testing.TB, adapt func(*setup)) *site {
 	t.Helper()
-	s := &site{rooms: newRooms(t), log: &record{}}
+	s := &site{rooms: newRooms(t), log: &emulatortest.Log{}}
 	with := setup{store: s.rooms, watcher: s.rooms, finder: s.rooms, sessions: cookies(t)}
 	with.options.Log = slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if adapt != nil {

@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"syscall"
+	"taskguard/emulator/emulatortest"
 	"testing"
 	"time"
 )
@@ -25,7 +26,7 @@ func TestAConfigurationErrorExits2(t *testing.T) {
 		nil,
 		{secret, "FIRESTORE_EMULATOR_HOST=127.0.0.1:1"}, // and no project
 	} {
-		if code, err := Main(t.Context(), environ(env...), &record{}); code != 2 || err == nil {
+		if code, err := Main(t.Context(), environ(env...), &emulatortest.Log{}); code != 2 || err == nil {
 			t.Errorf("%v: exit %d, %v", env, code, err)
 		}
 	}
@@ -34,7 +35,7 @@ func TestAConfigurationErrorExits2(t *testing.T) {
 func TestAPortThatIsTakenExits1(t *testing.T) {
 	l := listen(t)
 	_, port, _ := strings.Cut(l.Addr().String(), ":")
-	code, err := Main(t.Context(), environ(secret, "FIRESTORE_EMULATOR_HOST=127.0.0.1:1", "GOOGLE_CLOUD_PROJECT=p", "PORT="+port), &record{})
+	code, err := Main(t.Context(), environ(secret, "FIRESTORE_EMULATOR_HOST=127.0.0.1:1", "GOOGLE_CLOUD_PROJECT=p", "PORT="+port), &emulatortest.Log{})
 	if code != 1 || err == nil || !strings.HasPrefix(err.Error(), "PORT: ") {
 		t.Errorf("exit %d, %v", code, err)
 	}
@@ -42,7 +43,7 @@ func TestAPortThatIsTakenExits1(t *testing.T) {
 
 func TestSIGTERMExits0(t *testing.T) {
 	project := embedded(t)
-	log := &record{}
+	log := &emulatortest.Log{}
 	type exit struct {
 		code int
 		err  error

@@ -1,7 +1,6 @@
 package service
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,24 +32,6 @@ func listen(t testing.TB) net.Listener {
 	return l
 }
 
-// record is a log.
-type record struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (r *record) Write(b []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.text.Write(b)
-}
-
-func (r *record) String() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.text.String()
-}
-
 // embedded lets the services of a test use an embedded Firestore.
 func embedded(t testing.TB) (project string) {
 	t.Helper()
@@ -74,7 +55,7 @@ func setenv(t testing.TB, host string) {
 // instance is a service inside the test's process.
 type instance struct {
 	url      string
-	log      *record
+	log      *emulatortest.Log
 	l        net.Listener
 	stop     context.CancelFunc
 	returned chan error
@@ -87,7 +68,7 @@ func start(t testing.TB, project string, more ...string) *instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := &instance{log: &record{}, l: listen(t), returned: make(chan error, 1)}
+	i := &instance{log: &emulatortest.Log{}, l: listen(t), returned: make(chan error, 1)}
 	i.url = "http://" + i.l.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
 	i.stop = stop

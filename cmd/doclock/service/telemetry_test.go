@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"taskguard/cmd/cloudrun"
+	"taskguard/emulator/emulatortest"
 )
 
 // A request's line is of the caller's trace, but its span, which a collector gets,
@@ -34,7 +35,7 @@ func TestARequestsLineIsOfTheCallersTraceAndItsSpanOfItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log, l, returned := &record{}, listen(t), make(chan error, 1)
+	log, l, returned := &emulatortest.Log{}, listen(t), make(chan error, 1)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	go func() { returned <- Serve(ctx, cfg, l, cloudrun.NewLogger(log, "json", 0)) }()

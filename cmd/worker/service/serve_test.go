@@ -1,7 +1,6 @@
 package service
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -63,25 +61,7 @@ type served struct {
 	stop     context.CancelFunc
 	fail     func() // the listener
 	returned chan error
-	log      *record
-}
-
-// record is a log.
-type record struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (r *record) Write(b []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.text.Write(b)
-}
-
-func (r *record) String() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.text.String()
+	log      *emulatortest.Log
 }
 
 // serve starts a worker on an embedded Firestore, with an analysis x. adapt,
@@ -113,7 +93,7 @@ func serveOn(t *testing.T, b *emulatortest.Backend, host string, analyzer orches
 	}
 	l := failing{listen(t), make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())
-	s := &served{Backend: b, url: "http://" + l.Addr().String(), stop: stop, fail: l.fail, returned: make(chan error, 1), log: &record{}}
+	s := &served{Backend: b, url: "http://" + l.Addr().String(), stop: stop, fail: l.fail, returned: make(chan error, 1), log: &emulatortest.Log{}}
 	go func() { s.returned <- Serve(ctx, cfg, l, slog.New(slog.NewTextHandler(s.log, nil))) }()
 	t.Cleanup(stop)
 	return s

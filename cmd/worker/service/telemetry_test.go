@@ -80,7 +80,7 @@ func observe(t *testing.T, analyzer func(b *emulatortest.Backend) orchestrator.A
 	cfg.Analyzer = analyzer(b)
 	l := listen(t)
 	ctx, stop := context.WithCancel(t.Context())
-	s := &served{Backend: b, url: "http://" + l.Addr().String(), stop: stop, returned: make(chan error, 1), log: &record{}}
+	s := &served{Backend: b, url: "http://" + l.Addr().String(), stop: stop, returned: make(chan error, 1), log: &emulatortest.Log{}}
 	go func() { s.returned <- Serve(ctx, cfg, l, cloudrun.NewLogger(s.log, "json", 0)) }()
 	t.Cleanup(stop)
 	return s
