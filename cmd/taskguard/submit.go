@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"strings"
 	"time"
 
 	"taskguard/repo"
@@ -218,7 +219,7 @@ func (s *submitted) see(a repo.Analysis, tell func(string)) (err error) {
 		}
 		return nil
 	}
-	text := a.Status + " " + summary(a.Result)
+	text := strings.TrimSpace(a.Status + " " + summary(a.Result))
 	if a.Error != nil {
 		text = a.Status + " " + a.Error.Code + ": " + a.Error.Message
 	}

@@ -220,13 +220,21 @@ func (d *demonstration) table(rows []*row) error {
 	return t.Flush()
 }
 
-// summary is a result in a few words.
+// summary is a result in a few words: the built-in analyzer's count, or how
+// another's begins.
 func summary(result any) string {
+	if result == nil {
+		return ""
+	}
 	m, _ := result.(map[string]any)
 	for _, unit := range []string{"line", "byte"} {
 		if n, ok := m[unit+"s"].(int64); ok {
 			return counted(n, unit)
 		}
 	}
-	return ""
+	text, err := repo.Plain(result)
+	if err != nil {
+		return ""
+	}
+	return cut(string(text), 60)
 }

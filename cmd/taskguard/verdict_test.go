@@ -2,11 +2,30 @@ package main
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"taskguard/cmd/taskguard/fleet"
 	"taskguard/emulator/cloudtasks"
 )
+
+func TestASummaryIsACountOrHowAnothersResultBegins(t *testing.T) {
+	for _, tc := range []struct {
+		result any
+		want   string
+	}{
+		{nil, ""},
+		{map[string]any{"lines": int64(2), "bytes": int64(9)}, "2 lines"},
+		{map[string]any{"bytes": int64(1)}, "1 byte"},
+		{int64(3471), "3471"},
+		{map[string]any{"lines": "many"}, `{"lines":"many"}`},
+		{strings.Repeat("a", 100), `"` + strings.Repeat("a", 58) + "…"},
+	} {
+		if got := summary(tc.result); got != tc.want {
+			t.Errorf("%v: %q, want %q", tc.result, got, tc.want)
+		}
+	}
+}
 
 func TestDeliveriesAddUpToWhatCameOfThem(t *testing.T) {
 	r := &row{task: "t"}
