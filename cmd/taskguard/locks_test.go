@@ -7,8 +7,9 @@ import (
 	"net/http/cookiejar"
 	"regexp"
 	"strings"
-	"taskguard/emulator/emulatortest"
 	"testing"
+
+	"taskguard/emulator/emulatortest"
 )
 
 // visitor is somebody with a session at local's document lock.

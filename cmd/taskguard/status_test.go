@@ -4,9 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
-	"taskguard/emulator/emulatortest"
 	"testing"
 	"time"
+
+	"taskguard/emulator/emulatortest"
 
 	"cloud.google.com/go/firestore"
 	"google.golang.org/api/option"

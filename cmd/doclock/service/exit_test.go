@@ -4,9 +4,10 @@ import (
 	"os"
 	"strings"
 	"syscall"
-	"taskguard/emulator/emulatortest"
 	"testing"
 	"time"
+
+	"taskguard/emulator/emulatortest"
 )
 
 // environ is a whole environment of words such as PORT=1.
