@@ -124,7 +124,7 @@ func ship(t *testing.T, services ...string) *shipment {
 	s.write("w-1.containers", ",registry/app@sha256:9\n8080,registry/w@sha256:0\n,registry/metrics@sha256:9\n")
 	s.write("d-1.containers", ",registry/d@sha256:0\n")
 	s.env = append(os.Environ(), "PATH="+s.dir+":"+os.Getenv("PATH"), "FAKE="+s.dir, "STATE="+s.dir, "PROJECT=p", "PROJECT_NUMBER=1", "REGION=r",
-		"CALLER=caller@p.iam", "BUILD=b", "WORKER=w", "DOCLOCK="+strings.Join(services, ""), "TRIES=5", "PAUSE=0")
+		"CALLER=caller@p.iam", "BUILD=b", "WORKER=w", "DOCLOCK="+strings.Join(services, ""), "TRIES=5", "PAUSE=0", "PATIENCE=300")
 	return s
 }
 

@@ -18,7 +18,12 @@ import (
 // newFile is a File with the record "a".
 func newFile(t *testing.T) (*lease.File[job], string) {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "leases")
+	return newFileIn(t, t.TempDir())
+}
+
+func newFileIn(t *testing.T, parent string) (*lease.File[job], string) {
+	t.Helper()
+	dir := filepath.Join(parent, "leases")
 	f, err := lease.NewFile[job](dir)
 	if err != nil {
 		t.Fatal(err)

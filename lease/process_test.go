@@ -162,12 +162,13 @@ func TestAFullDiskChangesNothing(t *testing.T) { fails(t, "full") }
 // was.
 func fails(t *testing.T, name string) {
 	t.Helper()
-	f, path := newFile(t)
+	parent := t.TempDir()
+	if os.Getuid() == 0 { // the program may be nobody, and gets through to the directory wherever TMPDIR is
+		parent = reachable(t)
+	}
+	f, path := newFileIn(t, parent)
 	before := loadFile(t, f)
-	// The program may be nobody; it gets through to the directory and may read it.
-	for path, mode := range map[string]os.FileMode{
-		path: 0o644, filepath.Dir(path): 0o555, filepath.Dir(filepath.Dir(path)): 0o755, filepath.Dir(filepath.Dir(filepath.Dir(path))): 0o755,
-	} {
+	for path, mode := range map[string]os.FileMode{path: 0o644, filepath.Dir(path): 0o555} {
 		if name == "read-only" {
 			if err := os.Chmod(path, mode); err != nil {
 				t.Fatal(err)
@@ -190,6 +191,19 @@ func fails(t *testing.T, name string) {
 	if _, err := os.Lstat(path + ".tmp"); err == nil {
 		t.Error("the temporary file is still there")
 	}
+}
+
+func reachable(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "lease") //nolint:usetesting // TMPDIR may be nobody else's
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // a temporary directory
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // readOnly writes as somebody who may not.

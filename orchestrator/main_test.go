@@ -2,6 +2,7 @@ package orchestrator_test
 
 import (
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,6 +19,16 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
+}
+
+// word is path, as a word of exec:. Where it has a space, the test is skipped: exec:
+// is split there.
+func word(t *testing.T, path string) string {
+	t.Helper()
+	if strings.Contains(path, " ") {
+		t.Skipf("%q has a space, so exec: cannot name it", path)
+	}
+	return path
 }
 
 func equal(t *testing.T, got, want any) {

@@ -10,7 +10,7 @@ import (
 )
 
 func TestNewRefusesWhatNamesNoAnalyzer(t *testing.T) {
-	dir := t.TempDir()
+	dir := word(t, t.TempDir())
 	plain := filepath.Join(dir, "plain")
 	if err := os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o600); err != nil {
 		t.Fatal(err)

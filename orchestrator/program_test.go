@@ -34,7 +34,7 @@ func testBinary(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return self
+	return word(t, self)
 }
 
 // never is a grace that no test sees the end of: where it is in force, only
@@ -44,13 +44,13 @@ const never = time.Hour
 // alive returns what programs have written to file, once that has the line.
 func alive(t *testing.T, file, line string) string {
 	t.Helper()
-	for t.Context().Err() == nil {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		text, err := os.ReadFile(file)
 		if err == nil && strings.Contains(string(text), line+"\n") {
 			return string(text)
 		}
-		time.Sleep(time.Millisecond)
 	}
+	t.Errorf("no %q in 30 s", line)
 	return ""
 }
 
@@ -69,7 +69,7 @@ func nobodyLives(t *testing.T, file string) {
 
 func lifeFile(t *testing.T) string {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "life")
+	file := filepath.Join(word(t, t.TempDir()), "life")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestProgramsBinaryOutputIsRefused(t *testing.T) {
 func TestProgramThatExits65RejectsItsJobForGood(t *testing.T) {
 	for stderr, want := range map[string]string{
 		`\n\x20no\x20such\x20page\n`: "no such page",
-		``:                           "orchestrator.test ended with exit status 65",
+		``:                           filepath.Base(testBinary(t)) + " ended with exit status 65",
 		`\xffbad`:                    "\uFFFDbad",
 	} {
 		_, err := orchestrator.Run(t.Context(), program(t, never, "end", "65", "out=ignored", "err="+stderr), orchestrator.Job{})
@@ -198,7 +198,7 @@ func TestProgramThatFailsOtherwiseFailsForNow(t *testing.T) {
 // vanished is an analyzer whose program is there no more.
 func vanished(t *testing.T) orchestrator.Analyzer {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "tool")
+	file := filepath.Join(word(t, t.TempDir()), "tool")
 	if err := os.WriteFile(file, []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"taskguard/emulator/emulatortest"
 )
 
 // asProgram makes the test binary behave as operator-manager itself.
@@ -20,6 +22,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()
 	}
+	emulatortest.Isolate()
 	os.Exit(m.Run())
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -38,6 +37,7 @@ func TestMain(m *testing.M) {
 	case os.Getenv("TEST_AS_WORKER") != "":
 		main()
 	}
+	emulatortest.Isolate()
 	os.Exit(m.Run())
 }
 
@@ -130,7 +130,7 @@ type process struct {
 	url    string
 	done   sync.WaitGroup
 	log    emulatortest.Log // after the line that names the address
-	stderr bytes.Buffer
+	stderr emulatortest.Log
 }
 
 // command is a worker whose environment is env, on c where env does not say

@@ -53,8 +53,8 @@ func required(getenv func(string) string) bool {
 	return v != "" && v != "0"
 }
 
-// Main runs the package's tests, then stops what Google started, and returns the
-// code to exit with. Use it from TestMain:
+// Main runs the package's tests, isolated, then stops what Google started, and
+// returns the code to exit with. Use it from TestMain:
 //
 //	func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
 func Main(m *testing.M) int {
@@ -67,6 +67,7 @@ func Main(m *testing.M) int {
 			panic(err)
 		}
 	}
+	Isolate()
 	code := m.Run()
 	if err := process.stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "emulatortest:", err)

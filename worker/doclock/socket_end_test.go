@@ -90,7 +90,7 @@ func TestADeadPeerIsClosed(t *testing.T) {
 }
 
 func TestALivePeerStaysConnected(t *testing.T) {
-	s := newSite(t, func(s *setup) { s.options.Ping = 5 * time.Millisecond })
+	s := newSite(t, func(s *setup) { s.options.Ping = 200 * time.Millisecond }) // also the time for its answer
 	b := s.browser(t)
 	pings := make(chan struct{}, 1000)
 	l := b.listen(lockPath+"/ws", websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool {
@@ -102,7 +102,7 @@ func TestALivePeerStaysConnected(t *testing.T) {
 	var err error
 	var reading sync.WaitGroup
 	reading.Go(func() { _, heard, err = l.conn.Read(t.Context()) }) // it answers pings, too
-	for range 10 {
+	for range 3 {
 		select {
 		case <-pings:
 		case <-time.After(hang):

@@ -195,7 +195,7 @@ func TestWhoCannotBeServedLearnsItBeforeTheUpgrade(t *testing.T) {
 // What proves who one is, is told to nobody: neither in an event nor in a body,
 // nor to the log.
 func TestTheCredentialIsInNoEventBodyOrLog(t *testing.T) {
-	s := newSite(t, func(s *setup) { s.ttl = time.Second })
+	s := newSite(t, func(s *setup) { s.ttl = 3 * time.Second })
 	var said []string
 	b, other := s.browser(t), s.browser(t)
 	ask := func(b *browser, method, path string) {

@@ -35,6 +35,11 @@ func listen(t testing.TB) net.Listener {
 // embedded lets the services of a test use an embedded Firestore.
 func embedded(t testing.TB) (project string) {
 	t.Helper()
+	return backend(t).Project
+}
+
+func backend(t testing.TB) *emulatortest.Backend {
+	t.Helper()
 	b := emulatortest.Embedded(t)
 	l := listen(t)
 	ended := make(chan error, 1)
@@ -44,7 +49,7 @@ func embedded(t testing.TB) (project string) {
 		<-ended
 	})
 	setenv(t, l.Addr().String())
-	return b.Project
+	return b
 }
 
 func setenv(t testing.TB, host string) {

@@ -56,14 +56,15 @@ func replies(to io.Writer, from io.Reader, d time.Duration, slow *atomic.Bool) {
 }
 
 func TestAStopLetsARequestUnderWayEnd(t *testing.T) {
-	project := embedded(t)
+	b := backend(t)
 	var slow atomic.Bool
 	setenv(t, slowly(t, os.Getenv("FIRESTORE_EMULATOR_HOST"), 700*time.Millisecond, &slow))
-	i := start(t, project)
+	i := start(t, b.Project)
 	c := client(t)
 	if status, body := i.ask(t, c, http.MethodPost, lockPath); status != http.StatusOK {
 		t.Fatal(status, body)
 	}
+	before := b.Server.Usage()
 	slow.Store(true)
 	type answer struct {
 		status int
@@ -84,8 +85,12 @@ func TestAStopLetsARequestUnderWayEnd(t *testing.T) {
 		answered <- answer{status: resp.StatusCode}
 		_ = resp.Body.Close()
 	}()
-	time.Sleep(200 * time.Millisecond) // two replies take 1.4 s
-	i.stop()
+	for end := time.Now().Add(hang); b.Server.Usage() == before; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the heartbeat never reaches the store")
+		}
+	}
+	i.stop() // the store's replies are on the way for longer
 	if a := <-answered; a.err != nil || a.status != http.StatusOK {
 		t.Errorf("a heartbeat under way at the stop: %d, %v; want its answer", a.status, a.err)
 	}

@@ -44,7 +44,7 @@ func start(t *testing.T, port int, env ...string) *application {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(path, "app.py")
-	cmd.Env = append(append(os.Environ(), fmt.Sprintf("APP_PORT=%d", port)), env...)
+	cmd.Env = append(append(os.Environ(), "APP_HOST=127.0.0.1", fmt.Sprintf("APP_PORT=%d", port), "APP_SLOTS=10", "APP_SECONDS=0"), env...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

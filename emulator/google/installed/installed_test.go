@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/emulator/google"
@@ -137,7 +138,11 @@ func TestTheEmulatorDiesWithItsKilledParent(t *testing.T) {
 		}
 		conn.Close()
 	}
-	if left := members(t, id); len(left) > 0 {
+	left := members(t, id)
+	for end := time.Now().Add(5 * time.Second); len(left) > 0 && time.Now().Before(end); left = members(t, id) {
+		time.Sleep(10 * time.Millisecond) // the sockets close before the processes are gone
+	}
+	if len(left) > 0 {
 		t.Errorf("processes left after the parent was killed: %q", left)
 	}
 }
