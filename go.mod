@@ -3,6 +3,7 @@ module taskguard
 go 1.26.0
 
 require (
+	cloud.google.com/go/auth v0.20.0
 	cloud.google.com/go/cloudtasks v1.20.0
 	cloud.google.com/go/compute/metadata v0.9.0
 	cloud.google.com/go/firestore v1.29.0
@@ -36,7 +37,6 @@ require (
 
 require (
 	cloud.google.com/go v0.123.0 // indirect
-	cloud.google.com/go/auth v0.20.0 // indirect
 	cloud.google.com/go/auth/oauth2adapt v0.2.8 // indirect
 	cloud.google.com/go/iam v1.12.0 // indirect
 	cloud.google.com/go/longrunning v1.2.0 // indirect

@@ -2,12 +2,10 @@ package repo
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
 	"cloud.google.com/go/firestore"
-	"google.golang.org/api/iterator"
 
 	"taskguard/lease"
 )
@@ -59,45 +57,46 @@ const abandonedTimeout = 15 * time.Second
 // every Timestamp before every string: where there are more than limit, those
 // with a Timestamp come first.
 func (a *Analyses) unfinishedSince(ctx context.Context, cutoff time.Time, limit int) ([]Analysis, error) {
-	query := a.unfinishedQuery(cutoff, limit).
+	query := updatedBefore(a.unfinished(limit), cutoff).
 		Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt")
-	docs := query.Documents(ctx)
-	defer docs.Stop()
-	var found []Analysis
+	found, err := a.glimpses(ctx, "find abandoned analyses", query)
+	if err != nil {
+		return nil, err
+	}
 	stuck := 0
-	for {
-		snap, err := docs.Next()
-		if errors.Is(err, iterator.Done) {
-			break
-		}
-		if err != nil {
-			return nil, queryError("find abandoned analyses", err)
-		}
-		d, err := a.documents.codec.decode(snap)
-		if err = errors.Join(CheckID(snap.Ref.ID), err); err == nil {
-			found = append(found, d)
-			continue
+	found = slices.DeleteFunc(found, func(d Analysis) bool {
+		if d.Malformed == nil {
+			return false
 		}
 		if stuck++; stuck <= maxWarnings {
-			a.documents.log.WarnContext(ctx, "analysis not recovered: no delivery could bring it to its end", "analysis_id", snap.Ref.ID, "error", err)
+			a.documents.log.WarnContext(ctx, "analysis not recovered: no delivery could bring it to its end", "analysis_id", d.ID, "error", d.Malformed)
 		}
-	}
+		return true
+	})
 	if stuck > maxWarnings {
 		a.documents.log.WarnContext(ctx, "more analyses are not recovered", "analyses", stuck)
 	}
-	slices.SortStableFunc(found, func(a, b Analysis) int { return a.UpdatedAt.Compare(b.UpdatedAt) })
+	oldestFirst(found)
 	return found, nil
 }
 
-// unfinishedQuery is of the unfinished analyses whose last update was before
-// cutoff, oldest first.
-func (a *Analyses) unfinishedQuery(cutoff time.Time, limit int) firestore.Query {
+// unfinished is a query of the unfinished analyses, oldest update first.
+func (a *Analyses) unfinished(limit int) firestore.Query {
 	return a.documents.collection.
 		Where("status", "in", []string{Queued, Processing}).
-		WhereEntity(firestore.OrFilter{Filters: []firestore.EntityFilter{
-			firestore.PropertyFilter{Path: "updatedAt", Operator: "<", Value: timeValue(cutoff)},
-			firestore.PropertyFilter{Path: "updatedAt", Operator: "<", Value: cutoff},
-		}}).
 		OrderBy("updatedAt", firestore.Asc).
 		Limit(limit)
+}
+
+// updatedBefore is q of those whose last update was before cutoff.
+func updatedBefore(q firestore.Query, cutoff time.Time) firestore.Query {
+	return q.WhereEntity(firestore.OrFilter{Filters: []firestore.EntityFilter{
+		firestore.PropertyFilter{Path: "updatedAt", Operator: "<", Value: timeValue(cutoff)},
+		firestore.PropertyFilter{Path: "updatedAt", Operator: "<", Value: cutoff},
+	}})
+}
+
+// oldestFirst sorts by the last update, whatever its type, as Firestore cannot.
+func oldestFirst(all []Analysis) {
+	slices.SortStableFunc(all, func(a, b Analysis) int { return a.UpdatedAt.Compare(b.UpdatedAt) })
 }

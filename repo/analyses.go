@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/firestore"
-	"google.golang.org/api/iterator"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -46,7 +45,7 @@ func Open(ctx context.Context, project string, o Options, opts ...option.ClientO
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	client, err := firestore.NewClientWithDatabase(ctx, project, o.Database, opts...)
+	client, err := dial(ctx, project, o.Database, opts)
 	if err != nil {
 		return nil, fmt.Errorf("repo: open database %s of project %s: %w", o.Database, project, err)
 	}
@@ -109,29 +108,12 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 	return nil
 }
 
-// List reads up to limit analyses, by id. One that is malformed is listed with
-// what could be read of it.
+// List reads up to limit analyses, by id, without inputs and results; Malformed is
+// set as by WatchRecent.
 func (a *Analyses) List(ctx context.Context, limit int) ([]Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, editTimeout)
 	defer cancel()
-	docs := a.documents.collection.OrderBy(firestore.DocumentID, firestore.Asc).Limit(limit).Documents(ctx)
-	defer docs.Stop()
-	var all []Analysis
-	for {
-		snap, err := docs.Next()
-		if errors.Is(err, iterator.Done) {
-			return all, nil
-		}
-		if err != nil {
-			return nil, outOfReach(fmt.Errorf("repo: list analyses: %w", err))
-		}
-		doc, err := a.documents.codec.decode(snap)
-		if err != nil && !errors.Is(err, lease.ErrMalformed) {
-			return nil, err
-		}
-		doc.Malformed = err
-		all = append(all, doc)
-	}
+	return a.glimpses(ctx, "list analyses", briefly(a.documents.collection.OrderBy(firestore.DocumentID, firestore.Asc).Limit(limit)))
 }
 
 // Ping reports whether Firestore answers.

@@ -17,11 +17,12 @@ func TestADarkFirestoreIsUnavailableInTime(t *testing.T) {
 		within time.Duration
 		do     func(ctx context.Context, a *Analyses) error
 	}{
-		"Get":    {5 * time.Second, func(ctx context.Context, a *Analyses) error { _, err := a.Get(ctx, "x"); return err }},
-		"Ping":   {5 * time.Second, func(ctx context.Context, a *Analyses) error { return a.Ping(ctx) }},
-		"List":   {15 * time.Second, func(ctx context.Context, a *Analyses) error { _, err := a.List(ctx, 10); return err }},
-		"Create": {15 * time.Second, func(ctx context.Context, a *Analyses) error { return a.Create(ctx, "y", nil) }},
-		"Unlock": {15 * time.Second, func(ctx context.Context, a *Analyses) error { _, err := a.Unlock(ctx, "x", nil); return err }},
+		"Get":        {5 * time.Second, func(ctx context.Context, a *Analyses) error { _, err := a.Get(ctx, "x"); return err }},
+		"Ping":       {5 * time.Second, func(ctx context.Context, a *Analyses) error { return a.Ping(ctx) }},
+		"List":       {15 * time.Second, func(ctx context.Context, a *Analyses) error { _, err := a.List(ctx, 10); return err }},
+		"Unfinished": {15 * time.Second, func(ctx context.Context, a *Analyses) error { _, err := a.Unfinished(ctx, 10); return err }},
+		"Create":     {15 * time.Second, func(ctx context.Context, a *Analyses) error { return a.Create(ctx, "y", nil) }},
+		"Unlock":     {15 * time.Second, func(ctx context.Context, a *Analyses) error { _, err := a.Unlock(ctx, "x", nil); return err }},
 		"AcquireAnalysisLock": {20 * time.Second, func(ctx context.Context, a *Analyses) error {
 			_, err := a.AcquireAnalysisLock(ctx, "x", "w/2", 0)
 			return err

@@ -56,7 +56,7 @@ func (l *Ledger) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl 
 		skip.Reason, skip.ExpiresAt, skip.Remaining = lease.Locked, held.ExpiresAt, held.Remaining
 		skip.Grant, skip.Own = lease.Grant{Owner: held.Owner, Token: held.Token}, held.Own
 	case errors.Is(err, lease.ErrExhausted):
-		skip.Reason = lease.AttemptsExhausted
+		skip.Reason, skip.Grant = lease.AttemptsExhausted, lease.Grant{Owner: owner, Token: doc.Lock.Token}
 	default:
 		return lease.Acquisition{}, err
 	}

@@ -27,22 +27,25 @@ func (l *Ledger) Get(ctx context.Context, id string) (Analysis, error) {
 	return c.Doc, nil
 }
 
+// Seen is what an analysis was when an operator decided on a change. The change is
+// made of that alone: of any other status or acquisition is lease.ErrConflict, and
+// nothing is changed. nil: of whatever is there.
+type Seen struct {
+	Status string
+	Grant  lease.Grant
+}
+
 // Unlock takes the lock from whoever holds it and puts PROCESSING back to
 // QUEUED: an operator's forced release. Who takes it at that very moment keeps
-// it. Where seen is not nil it is taken from that acquisition alone: from any
-// other, or from nobody, is lease.ErrConflict, and nothing is changed. It returns
-// the analysis as it was.
-func (l *Ledger) Unlock(ctx context.Context, id string, seen *lease.Grant) (Analysis, error) {
-	return l.edit(ctx, id, func(d *Analysis, _ time.Time) error {
-		if seen != nil && d.Lock.Grant() != *seen {
-			return fmt.Errorf("%w: another acquisition than the one that was seen", lease.ErrConflict)
-		}
+// it. It returns the analysis as it was.
+func (l *Ledger) Unlock(ctx context.Context, id string, seen *Seen) (Analysis, error) {
+	return l.edit(ctx, id, seen, func(d *Analysis, _ time.Time) error {
 		d.Lock = lease.Break(d.Lock)
 		requeue(d)
 		return nil
 	}, func(was, is Analysis) bool {
 		if seen != nil { // what others have made of it since is no unlock of ours
-			return !is.Lock.Finished && is.Lock.Grant() == lease.Break(was.Lock).Grant()
+			return !is.Lock.Finished && is.Status != Processing && is.Lock.Grant() == lease.Break(was.Lock).Grant()
 		}
 		return is.Lock.Grant() != was.Lock.Grant()
 	})
@@ -51,8 +54,8 @@ func (l *Ledger) Unlock(ctx context.Context, id string, seen *lease.Grant) (Anal
 // Requeue opens an analysis again, finished or not, from attempt one. It is a
 // *lease.HeldError while locked. A READY one keeps its result until the next.
 // It returns the analysis as it was.
-func (l *Ledger) Requeue(ctx context.Context, id string) (Analysis, error) {
-	return l.edit(ctx, id, func(d *Analysis, now time.Time) error {
+func (l *Ledger) Requeue(ctx context.Context, id string, seen *Seen) (Analysis, error) {
+	return l.edit(ctx, id, seen, func(d *Analysis, now time.Time) error {
 		lock, err := lease.Reopen(d.Lock, now)
 		if err != nil {
 			return err
@@ -66,10 +69,11 @@ func (l *Ledger) Requeue(ctx context.Context, id string) (Analysis, error) {
 	})
 }
 
-// edit changes an analysis whoever holds it. landed tells from what was changed
-// first, and from what it is now, whether there is nothing left to change: a
-// change whose reply was lost, made again, could undo what others did since.
-func (l *Ledger) edit(ctx context.Context, id string, change func(d *Analysis, now time.Time) error,
+// edit changes an analysis that is what was seen, whoever holds it. landed tells
+// from what was changed first, and from what it is now, whether there is nothing
+// left to change: a change whose reply was lost, made again, could undo what
+// others did since.
+func (l *Ledger) edit(ctx context.Context, id string, seen *Seen, change func(d *Analysis, now time.Time) error,
 	landed func(was, is Analysis) bool,
 ) (before Analysis, err error) {
 	if err := CheckID(id); err != nil {
@@ -85,6 +89,9 @@ func (l *Ledger) edit(ctx context.Context, id string, change func(d *Analysis, n
 		}
 		if !c.Exists {
 			return c.Doc, fmt.Errorf("%w: %q", lease.ErrNotFound, id)
+		}
+		if seen != nil && *seen != (Seen{c.Doc.Status, c.Doc.Lock.Grant()}) {
+			return c.Doc, fmt.Errorf("%w: %q is not what was seen any more", lease.ErrConflict, id)
 		}
 		next := c.Doc
 		err := change(&next, c.At)

@@ -11,6 +11,10 @@ import (
 	"taskguard/lease"
 )
 
+var operatorsChanges = map[string]func(l *Ledger, ctx context.Context, id string, seen *Seen) (Analysis, error){
+	"unlock": (*Ledger).Unlock, "requeue": (*Ledger).Requeue,
+}
+
 func TestAnOperatorsChanges(t *testing.T) {
 	cases := map[string]func(t *testing.T, b *emulatortest.Backend, a *Analyses){
 		"CreateMakesAQueuedAnalysisOnce": func(t *testing.T, _ *emulatortest.Backend, a *Analyses) {
@@ -37,7 +41,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 			if _, err := a.Unlock(t.Context(), "x", nil); !errors.Is(err, lease.ErrNotFound) {
 				t.Errorf("unlock: %v", err)
 			}
-			if _, err := a.Requeue(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
+			if _, err := a.Requeue(t.Context(), "x", nil); !errors.Is(err, lease.ErrNotFound) {
 				t.Errorf("requeue: %v", err)
 			}
 		},
@@ -70,25 +74,31 @@ func TestAnOperatorsChanges(t *testing.T) {
 				t.Errorf("the next token is %d, want 2", acq.Grant.Token)
 			}
 		},
-		"UnlockTakesTheLockFromTheAcquisitionThatWasSeenAlone": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": Queued})
-			seen := mustAcquire(t, a, "x", "w/1").Grant
-			before := b.Fields(t, "x")
-			for _, other := range []lease.Grant{{}, {Owner: "w/1"}, {Owner: "w/1", Token: seen.Token + 1}, {Owner: "w/2", Token: seen.Token}} {
-				if _, err := a.Unlock(t.Context(), "x", &other); !errors.Is(err, lease.ErrConflict) {
-					t.Errorf("%+v: %v, want ErrConflict", other, err)
+		"AChangeIsMadeOfWhatWasSeenAlone": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+			was := Seen{Processing, lease.Grant{Owner: "w/1", Token: 6}}
+			for name, change := range operatorsChanges {
+				b.Put(t, "x", map[string]any{"status": was.Status, "lockOwner": was.Grant.Owner, "lockToken": was.Grant.Token, "lockExpiresAt": "2000-01-01T00:00:00Z"})
+				before := b.Fields(t, "x")
+				for _, other := range []Seen{
+					{Grant: was.Grant}, {Ready, was.Grant}, {Status: was.Status},
+					{was.Status, lease.Grant{Owner: "w/1"}}, {was.Status, lease.Grant{Owner: "w/1", Token: 7}}, {was.Status, lease.Grant{Owner: "w/2", Token: 6}},
+				} {
+					if _, err := change(a.Ledger, t.Context(), "x", &other); !errors.Is(err, lease.ErrConflict) {
+						t.Errorf("%s of %+v: %v, want ErrConflict", name, other, err)
+					}
 				}
-			}
-			if diff := cmp.Diff(before, b.Fields(t, "x")); diff != "" {
-				t.Errorf("the document changed (-want +got):\n%s", diff)
-			}
-			if _, err := a.Unlock(t.Context(), "x", &seen); err != nil || b.Fields(t, "x")["lockOwner"] != nil {
-				t.Errorf("unlock: %v, and the document is %v", err, b.Fields(t, "x"))
+				if diff := cmp.Diff(before, b.Fields(t, "x")); diff != "" {
+					t.Errorf("%s: the document changed (-want +got):\n%s", name, diff)
+				}
+				_, err := change(a.Ledger, t.Context(), "x", &was)
+				if got := b.Fields(t, "x"); err != nil || got["lockOwner"] != nil || got["status"] != Queued {
+					t.Errorf("%s: %v, and the document is %v", name, err, got)
+				}
 			}
 		},
 		"RequeueOpensAFinishedOneFromAttemptOne": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
 			b.Put(t, "x", map[string]any{"status": Failed, "attempts": 10, "lockToken": 11, "finishedBy": "w/0", "error": map[string]any{"code": "c", "message": "m"}})
-			before, err := a.Requeue(t.Context(), "x")
+			before, err := a.Requeue(t.Context(), "x", nil)
 			if err != nil || before.Status != Failed {
 				t.Fatalf("requeue = %+v, %v", before, err)
 			}
@@ -107,7 +117,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 			mustAcquire(t, a, "x", "w/1")
 			before := b.Fields(t, "x")
 			var held *lease.HeldError
-			if _, err := a.Requeue(t.Context(), "x"); !errors.As(err, &held) || held.Owner != "w/1" {
+			if _, err := a.Requeue(t.Context(), "x", nil); !errors.As(err, &held) || held.Owner != "w/1" {
 				t.Errorf("requeue: %v, want a HeldError", err)
 			}
 			if diff := cmp.Diff(before, b.Fields(t, "x")); diff != "" {
@@ -145,29 +155,54 @@ func (s *interrupted) Swap(ctx context.Context, id string, prev lease.Cell[Analy
 	return s.Store.Swap(ctx, id, prev, next)
 }
 
-func TestAnUnlockThatIsOvertakenIsNoUnlock(t *testing.T) {
+func TestAChangeThatIsOvertakenIsNotMade(t *testing.T) {
 	for name, others := range map[string]func(t *testing.T, b *emulatortest.Backend, a *Analyses){
 		"finished": func(t *testing.T, _ *emulatortest.Backend, a *Analyses) {
 			if err := a.Complete(t.Context(), "x", "w/1", "result"); err != nil {
 				t.Error(err)
 			}
 		},
+		"finished by who leaves the lock as it is": func(t *testing.T, b *emulatortest.Backend, _ *Analyses) {
+			b.Merge(t, "x", map[string]any{"status": Ready, "result": "precious"})
+		},
 		"passed on": func(t *testing.T, b *emulatortest.Backend, _ *Analyses) {
 			b.Merge(t, "x", map[string]any{"lockOwner": "w/2", "lockToken": 8})
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			b := emulatortest.Embedded(t)
-			a := open(t, b)
-			b.Put(t, "x", map[string]any{"status": Queued, "lockToken": 6})
-			seen := mustAcquire(t, a, "x", "w/1").Grant
-			l, err := NewLedger(&interrupted{a.documents, func() { others(t, b, a) }}, lease.Policy{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if was, err := l.Unlock(t.Context(), "x", &seen); !errors.Is(err, lease.ErrConflict) {
-				t.Errorf("unlock = %+v, %v; want ErrConflict", was, err)
-			}
-		})
+		for verb, change := range operatorsChanges {
+			t.Run(verb+", "+name, func(t *testing.T) {
+				b := emulatortest.Embedded(t)
+				a := open(t, b)
+				b.Put(t, "x", map[string]any{"status": Queued, "lockToken": 6})
+				seen := Seen{Processing, mustAcquire(t, a, "x", "w/1").Grant}
+				b.Merge(t, "x", map[string]any{"lockExpiresAt": "2000-01-01T00:00:00Z"}) // or a requeue is refused
+				var since map[string]any
+				l, err := NewLedger(&interrupted{a.documents, func() { others(t, b, a); since = b.Fields(t, "x") }}, lease.Policy{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if was, err := change(l, t.Context(), "x", &seen); !errors.Is(err, lease.ErrConflict) {
+					t.Errorf("%+v, %v; want ErrConflict", was, err)
+				}
+				if diff := cmp.Diff(since, b.Fields(t, "x")); diff != "" {
+					t.Errorf("what the others did was undone (-want +got):\n%s", diff)
+				}
+			})
+		}
+	}
+}
+
+func TestAnUnlockOfWhatNobodyHoldsOutlastsOthers(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	b.Put(t, "x", map[string]any{"status": Processing, "lockToken": 6})
+	l, err := NewLedger(&interrupted{open(t, b).documents, func() { b.Merge(t, "x", map[string]any{"theirs": 1}) }}, lease.Policy{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Unlock(t.Context(), "x", &Seen{Processing, lease.Grant{Token: 6}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.Fields(t, "x"); got["status"] != Queued || got["theirs"] != int64(1) {
+		t.Errorf("the document is %v", got)
 	}
 }

@@ -24,8 +24,9 @@ type Recent struct {
 // WatchRecent tells of the limit analyses with the latest updatedAt: of all of
 // them first, then of each change, until ctx ends or Firestore refuses. One that
 // has no updatedAt is not among them; strings come before Timestamps. It is one
-// stream, which Google's client opens again by itself where it breaks; that is
-// silent, and takes up to a minute. each is called in this goroutine.
+// stream, which Google's client opens again by itself where it breaks or its
+// connection falls silent (see dial); that is not told, and takes up to a minute.
+// each is called in this goroutine.
 //
 // Firestore's automatic index of updatedAt serves it. Each document is a read when
 // it is first told and when it changes. Documents travel whole, and the client
@@ -66,19 +67,42 @@ func (a *Analyses) glimpse(snap *firestore.DocumentSnapshot) Analysis {
 // Overdue reads, without inputs and results, up to limit analyses that are QUEUED
 // or PROCESSING although their last update is older than one TTL, oldest first;
 // Malformed is set as by WatchRecent. It takes a read, one for each that is found,
-// and 15 s at most. Those with a Timestamp come before those with a string.
+// and 15 s at most. Where there are more than limit, those with a Timestamp come
+// before those with a string.
 //
 // Errors: those of Abandoned, whose index it needs.
-func (a *Analyses) Overdue(ctx context.Context, limit int) (found []Analysis, err error) {
+func (a *Analyses) Overdue(ctx context.Context, limit int) ([]Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, abandonedTimeout)
 	defer cancel()
 	now, err := a.documents.now(ctx)
 	if err != nil {
 		return nil, err
 	}
-	docs := a.unfinishedQuery(now.Add(-a.lessor.Policy().TTL), limit).
-		Select("status", "attempts", "lastError", "createdAt", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt").
-		Documents(ctx)
+	found, err := a.glimpses(ctx, "find overdue analyses", briefly(updatedBefore(a.unfinished(limit), now.Add(-a.lessor.Policy().TTL))))
+	oldestFirst(found)
+	return found, err
+}
+
+// Unfinished reads as Overdue does, but whenever the last update was, as what is
+// worked on has just had one. It spares the reading of the time. An analysis
+// without an updatedAt is not found.
+func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]Analysis, error) {
+	ctx, cancel := context.WithTimeout(ctx, abandonedTimeout)
+	defer cancel()
+	found, err := a.glimpses(ctx, "list unfinished analyses", briefly(a.unfinished(limit)))
+	oldestFirst(found)
+	return found, err
+}
+
+// briefly asks for all that is known of an analysis but its input and result.
+func briefly(q firestore.Query) firestore.Query {
+	return q.Select("status", "attempts", "error", "lastError", "createdAt", "updatedAt", "finishedBy",
+		"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt")
+}
+
+// glimpses are what a query finds; what names it in an error.
+func (a *Analyses) glimpses(ctx context.Context, what string, q firestore.Query) (found []Analysis, err error) {
+	docs := q.Documents(ctx)
 	defer docs.Stop()
 	for {
 		snap, err := docs.Next()
@@ -86,7 +110,7 @@ func (a *Analyses) Overdue(ctx context.Context, limit int) (found []Analysis, er
 		case errors.Is(err, iterator.Done):
 			return found, nil
 		case err != nil:
-			return nil, queryError("find overdue analyses", err)
+			return nil, queryError(what, err)
 		}
 		found = append(found, a.glimpse(snap))
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
 )
@@ -130,5 +132,84 @@ func TestWatchRecentOfAnEmptyCollectionTellsThatThereIsNothing(t *testing.T) {
 		}
 		b.Put(t, "a", map[string]any{"status": Queued, "updatedAt": "2026-01-01T00:00:00.000Z"})
 		m.until(t, told, "a=QUEUED")
+	})
+}
+
+// ids are those of what was found, in its order.
+func ids(found []Analysis) string {
+	words := make([]string, len(found))
+	for i := range found {
+		words[i] = found[i].ID
+	}
+	return strings.Join(words, " ")
+}
+
+// The ages are told apart by hours: a slow machine may take long to come here.
+func TestWhatIsUnfinishedIsListedByAgeHoweverItsUpdateIsWritten(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		ago := func(hours int) time.Time { return time.Now().Add(time.Duration(-hours) * time.Hour) }
+		b.Put(t, "queued", map[string]any{"status": Queued, "updatedAt": timeValue(ago(4))})
+		b.Put(t, "stamped", map[string]any{"status": Processing, "updatedAt": ago(3), "lockOwner": "js/1", "lockExpiresAt": ago(2)})
+		b.Put(t, "malformed", map[string]any{"status": Queued, "updatedAt": timeValue(ago(2)), "lockToken": "7"})
+		b.Put(t, "millis", map[string]any{"status": Queued, "updatedAt": ago(1).UnixMilli()})
+		b.Put(t, "fresh", map[string]any{
+			"status": Queued, "finishedBy": "w/0",
+			"error": map[string]any{"code": "old"}, "lastError": map[string]any{"code": "flaky"},
+		})
+		mustAcquire(t, a, "fresh", "w/1")
+		for _, status := range []string{Ready, Failed, "ARCHIVED"} {
+			b.Put(t, status, map[string]any{"status": status, "updatedAt": timeValue(ago(9))})
+		}
+		b.Put(t, "undated", map[string]any{"status": Queued})
+		found, err := a.Unfinished(t.Context(), 10)
+		if got, want := ids(found), "queued stamped malformed millis fresh"; err != nil || got != want {
+			t.Fatalf("unfinished: %q, %v; want %q", got, err, want)
+		}
+		if d := found[4]; !lease.Held(d.Lock, d.ReadAt) || d.Lock.Owner != "w/1" || d.Lock.FinishedBy != "w/0" || d.Attempts != 1 || d.Error == nil || d.LastError == nil {
+			t.Errorf("%+v, want all that a list shows", d)
+		}
+		if d := found[1]; lease.Held(d.Lock, d.ReadAt) || d.Lock.Owner != "js/1" || !errors.Is(found[2].Malformed, lease.ErrMalformed) {
+			t.Errorf("%+v, %+v; want one that has expired and a malformed one", d, found[2])
+		}
+		if found, err = a.Overdue(t.Context(), 10); err != nil || ids(found) != "queued stamped malformed" {
+			t.Errorf("overdue: %q, %v; want queued stamped malformed", ids(found), err)
+		}
+		if found, err = a.Unfinished(t.Context(), 2); err != nil || len(found) != 2 {
+			t.Errorf("of two at most: %q, %v", ids(found), err)
+		}
+	})
+}
+
+// One query each, which changes nothing, and no input crosses the line.
+func TestAListIsOneQueryWithoutInputsAndResults(t *testing.T) {
+	lists := map[string]func(context.Context, *Analyses) ([]Analysis, error){
+		"List":       func(ctx context.Context, a *Analyses) ([]Analysis, error) { return a.List(ctx, 10) },
+		"Unfinished": func(ctx context.Context, a *Analyses) ([]Analysis, error) { return a.Unfinished(ctx, 10) },
+	}
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		large := strings.Repeat("x", 100_000)
+		for _, id := range []string{"a", "b", "c"} {
+			b.Put(t, id, map[string]any{"status": Processing, "updatedAt": timeValue(time.Now()), "input": large, "result": large, "theirs": large})
+		}
+		received := 0
+		a := open(t, b, grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			s, err := open(ctx, desc, cc, method, opts...)
+			return &weighed{ClientStream: s, bytes: &received}, err
+		}))
+		for name, list := range lists {
+			received = 0
+			total, queries := b.Calls.Total(), b.Calls.Count("RunQuery")
+			found, err := list(t.Context(), a)
+			if err != nil || ids(found) != "a b c" {
+				t.Errorf("%s: %q, %v; want a b c", name, ids(found), err)
+			}
+			if total, queries = b.Calls.Total()-total, b.Calls.Count("RunQuery")-queries; total != 1 || queries != 1 {
+				t.Errorf("%s: %d calls, %d queries; want one query alone", name, total, queries)
+			}
+			if received == 0 || received > 10_000 {
+				t.Errorf("%s: %d bytes received, want a few hundred a document", name, received)
+			}
+		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
 )
 
 // lostReply lets the first commit be applied, runs meanwhile, and loses its
@@ -31,24 +32,39 @@ func lostReply(code codes.Code, meanwhile func()) grpc.DialOption {
 // An operator's change whose reply was lost is not made again over what others
 // have done since.
 func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
+	finished := func(t *testing.T, other *Analyses) {
+		mustAcquire(t, other, "x", "w/2")
+		if err := other.Complete(t.Context(), "x", "w/2", "second"); err != nil {
+			t.Error(err)
+		}
+	}
 	for name, tc := range map[string]struct {
 		before    map[string]any
 		change    func(ctx context.Context, a *Analyses, id string) (Analysis, error)
 		meanwhile func(t *testing.T, other *Analyses)
 	}{
 		"requeue, then finished by the next": {
-			before: map[string]any{"status": Failed, "attempts": 10, "lockToken": 10},
-			change: func(ctx context.Context, a *Analyses, id string) (Analysis, error) { return a.Requeue(ctx, id) },
-			meanwhile: func(t *testing.T, other *Analyses) {
-				mustAcquire(t, other, "x", "w/2")
-				if err := other.Complete(t.Context(), "x", "w/2", "second"); err != nil {
-					t.Error(err)
-				}
-			},
+			before:    map[string]any{"status": Failed, "attempts": 10, "lockToken": 10},
+			change:    func(ctx context.Context, a *Analyses, id string) (Analysis, error) { return a.Requeue(ctx, id, nil) },
+			meanwhile: finished,
 		},
 		"requeue, and nothing since": {
 			before:    map[string]any{"status": Failed, "attempts": 10, "lockToken": 10},
-			change:    func(ctx context.Context, a *Analyses, id string) (Analysis, error) { return a.Requeue(ctx, id) },
+			change:    func(ctx context.Context, a *Analyses, id string) (Analysis, error) { return a.Requeue(ctx, id, nil) },
+			meanwhile: func(*testing.T, *Analyses) {},
+		},
+		"requeue of what was seen, then finished by the next": {
+			before: map[string]any{"status": Failed, "attempts": 10, "lockToken": 10},
+			change: func(ctx context.Context, a *Analyses, id string) (Analysis, error) {
+				return a.Requeue(ctx, id, &Seen{Failed, lease.Grant{Token: 10}})
+			},
+			meanwhile: finished,
+		},
+		"unlock of what was seen, and nothing since": {
+			before: map[string]any{"status": Processing, "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": "2999-01-01T00:00:00Z"},
+			change: func(ctx context.Context, a *Analyses, id string) (Analysis, error) {
+				return a.Unlock(ctx, id, &Seen{Processing, lease.Grant{Owner: "w/1", Token: 1}})
+			},
 			meanwhile: func(*testing.T, *Analyses) {},
 		},
 		"unlock, then taken by the next": {
@@ -92,7 +108,7 @@ func TestAnOvertakenRequeueIsMadeAllTheSame(t *testing.T) {
 			}
 			return invoke(ctx, method, req, reply, cc, opts...)
 		}))
-		if _, err := a.Requeue(t.Context(), "x"); err != nil {
+		if _, err := a.Requeue(t.Context(), "x", nil); err != nil {
 			t.Fatal(err)
 		}
 		if got := b.Fields(t, "x"); got["status"] != Queued || got["error"] != nil || got["theirs"] != int64(1) {

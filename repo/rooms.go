@@ -48,7 +48,7 @@ func OpenRooms(ctx context.Context, project string, o RoomOptions, opts ...optio
 	if err := CheckCollection(o.Collection); err != nil {
 		return nil, fmt.Errorf("repo: %w", err)
 	}
-	client, err := firestore.NewClientWithDatabase(ctx, project, o.Database, opts...)
+	client, err := dial(ctx, project, o.Database, opts)
 	if err != nil {
 		return nil, fmt.Errorf("repo: open database %s of project %s: %w", o.Database, project, err)
 	}

@@ -85,9 +85,9 @@ func (r *Rooms) query(ctx context.Context, q firestore.Query, each func(*firesto
 }
 
 // Watch is one stream for the whole collection, which Google's client opens
-// again by itself where it breaks; that is silent, and takes up to a minute. A
-// document whose id no room can have is skipped, which is said in
-// the log. each is called in this goroutine.
+// again by itself where it breaks or its connection falls silent (see dial); that is
+// not told, and takes up to a minute. A document whose id no room can have is
+// skipped, which is said in the log. each is called in this goroutine.
 func (r *Rooms) Watch(ctx context.Context, each func(documentlock.Snapshot)) error {
 	ctx, cancel := context.WithCancel(ctx) // ends the stream: its Stop is not safe beside Next
 	defer cancel()

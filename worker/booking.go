@@ -37,7 +37,7 @@ const (
 // at hand. So its own name does not count; and what is named was read after the
 // delivery came, so that nothing for a later lock can have come before it.
 func (g *Guard) follow(ctx context.Context, d Delivery, acq lease.Acquisition) (o Outcome) {
-	o = Outcome{Case: Locked, ID: d.AnalysisID, RetryAt: acq.ExpiresAt, RetryIn: acq.Remaining}
+	o = Outcome{Case: Locked, ID: d.AnalysisID, HeldBy: acq.Grant.Owner, RetryAt: acq.ExpiresAt, RetryIn: acq.Remaining}
 	if g.Queue == nil {
 		return o
 	}
@@ -48,7 +48,7 @@ func (g *Guard) follow(ctx context.Context, d Delivery, acq lease.Acquisition) (
 		if err != nil {
 			return o
 		}
-		o.RetryAt, o.RetryIn = seen.ExpiresAt, seen.Remaining
+		o.HeldBy, o.RetryAt, o.RetryIn = seen.Grant.Owner, seen.ExpiresAt, seen.Remaining
 		if acq = seen; acq.Reason != lease.Locked {
 			return o // it has just been freed
 		}

@@ -125,6 +125,10 @@ func TestWhatIsBookedIsMadeOfTheStoresLock(t *testing.T) {
 		if len(q.tasks) != 2 || q.tasks[0].Name != q.tasks[1].Name {
 			t.Errorf("booked %+v, want one name", q.tasks)
 		}
+		b.Merge(t, "x", map[string]any{"lockOwner": "them"}) // it has passed on
+		if o := holder.guard.Deliver(t.Context(), worker.Delivery{AnalysisID: "x"}); o.Case.String() != "locked" || o.HeldBy != "them" {
+			t.Errorf("%v, held by %q", o.Case, o.HeldBy)
+		}
 		b.Merge(t, "x", map[string]any{"lockOwner": "", "status": "QUEUED"}) // an operator's unlock
 		holder.deliver(t, "x").check(t, 409, map[string]any{"reason": "locked", "retry_at": nil})
 		close(end)

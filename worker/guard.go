@@ -61,7 +61,7 @@ type Delivery struct {
 func (g *Guard) deliver(ctx context.Context, d Delivery) Outcome {
 	id := d.AnalysisID
 	if ctx.Err() != nil {
-		return Outcome{Case: NotClaimed, Err: ErrStopping} // the id has not been checked
+		return Outcome{Case: NotClaimed, ID: possible(id), Err: ErrStopping}
 	}
 	owner := g.Instance + "/" + rand.Text() // new for each delivery: 22 overlaps in 200 runs came of one per process
 	// Not cut short by a stop: a lock might be taken that nobody knows of.
@@ -76,7 +76,7 @@ func (g *Guard) deliver(ctx context.Context, d Delivery) Outcome {
 	case acq.Reason == lease.AlreadyFinished:
 		return Outcome{Case: AlreadyFinished, ID: id, Status: acq.Status}
 	case acq.Reason == lease.AttemptsExhausted:
-		return Outcome{Case: Failed, ID: id, Err: lease.ErrExhausted, Code: lease.AttemptsExhausted}
+		return Outcome{Case: Failed, ID: id, Token: acq.Grant.Token, Err: lease.ErrExhausted, Code: lease.AttemptsExhausted}
 	}
 	return g.follow(ctx, d, acq)
 }

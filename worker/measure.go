@@ -16,7 +16,7 @@ import (
 type Measures struct {
 	Asked   bool // for the lock
 	Acquire time.Duration
-	Owner   string // ours, once it was acquired
+	Owner   string // ours, once it was acquired or its analysis given up
 	Attempt int
 	Stolen  bool
 
@@ -68,6 +68,8 @@ func (s *seams) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 		outcome = "error"
 	case acq.Acquired:
 		outcome = "acquired"
+	}
+	if acq.Acquired || acq.Reason == lease.AttemptsExhausted { // which is written in our name
 		s.Owner, s.Attempt, s.Stolen = owner, acq.Attempt, acq.Stolen
 	}
 	s.guard.Telemetry.Acquired(ctx, outcome, s.Acquire)

@@ -93,6 +93,7 @@ func TestTheLineOfADeliveryTellsAllThatMatters(t *testing.T) {
 		for _, id := range []string{"long", "deleted", "taken", "flaky"} {
 			b.Put(t, id, map[string]any{"status": "QUEUED"})
 		}
+		b.Put(t, "worn", map[string]any{"status": "QUEUED", "attempts": 3, "lockToken": 7})
 		held(t, b, "stale", -time.Second)
 		expires := held(t, b, "held", time.Hour)
 		w.line(t, delivery, "long", map[string]any{
@@ -103,7 +104,12 @@ func TestTheLineOfADeliveryTellsAllThatMatters(t *testing.T) {
 		w.line(t, delivery, "long", map[string]any{"level": "INFO", "outcome": "already_finished", "acquire_ms": 0.0, "run_ms": nil, "heartbeats": nil, "attempt": nil, "lock_owner": nil, "task": nil, "task_retry": nil})
 		w.line(t, delivery, "long", map[string]any{"task": nil, "task_retry": nil}, "X-CloudTasks-TaskName: a\nb c", "X-CloudTasks-TaskRetryCount: -1")
 		w.line(t, delivery, "stale", map[string]any{"outcome": "ready", "stolen": true, "attempt": 2.0})
-		w.line(t, delivery, "held", map[string]any{"level": "INFO", "outcome": "locked", "status": 200.0, "follow_up": "booked", "retry_at": expires, "attempt": nil, "lock_owner": nil})
+		w.line(t, delivery, "held", map[string]any{"level": "INFO", "outcome": "locked", "status": 200.0, "follow_up": "booked", "retry_at": expires, "held_by": "them", "attempt": nil, "lock_owner": nil})
+		b.Merge(t, "held", map[string]any{"lockOwner": strings.Repeat("é", 10_000)})
+		w.line(t, delivery, "held", map[string]any{"outcome": "locked", "held_by": strings.Repeat("é", 2048)})
+		w.line(t, delivery, "worn", map[string]any{
+			"level": "WARN", "outcome": "failed", "code": "attempts_exhausted", "attempt": 3.0, "lock_token": 8.0, "lock_owner": "*", "run_ms": nil, "held_by": nil,
+		})
 		w.line(t, delivery, "deleted", map[string]any{"level": "WARN", "outcome": "lock_lost", "lost": "deleted", "error": "*"})
 		w.line(t, delivery, "taken", map[string]any{"outcome": "lock_lost", "lost": "taken", "heartbeats": 0.0})
 		w.line(t, delivery, "flaky", map[string]any{"level": "WARN", "outcome": "retry", "code": "analyzer_failed", "reason": "exit status 1"})

@@ -58,7 +58,8 @@ type Outcome struct {
 	Case    Case
 	ID      string
 	Status  string // of the document, AlreadyFinished
-	Token   int64  // Ran
+	Token   int64  // Ran, and Failed
+	HeldBy  string // owner of the lock in the way
 	RetryAt time.Time
 	RetryIn time.Duration
 	Recovery
@@ -128,8 +129,11 @@ type Answer struct {
 	Booked     *int   `json:"booked,omitempty"`
 }
 
-// maxError bounds an answer's error, in bytes; an analyzer may say megabytes.
-const maxError = 4096
+// maxText bounds what others have said or written, in bytes: an analyzer may say
+// megabytes.
+const maxText = 4096
+
+func bounded(s string) string { return strings.ToValidUTF8(s[:min(maxText, len(s))], "") }
 
 // answer looks o up in the table.
 func (o Outcome) answer() (code int, a Answer) {
@@ -149,8 +153,7 @@ func (o Outcome) answer() (code int, a Answer) {
 		a.RetryAt = iso8601.Format(o.RetryAt)
 	}
 	if row.error && o.Err != nil {
-		msg := o.Err.Error()
-		a.Error = strings.ToValidUTF8(msg[:min(maxError, len(msg))], "")
+		a.Error = bounded(o.Err.Error())
 	}
 	if row.counts {
 		a.Found, a.Booked = &o.Found, &o.Booked

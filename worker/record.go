@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"taskguard/lease"
 	"taskguard/lease/iso8601"
 	"taskguard/worker/telemetry"
 )
@@ -45,8 +46,8 @@ var fields = [...]struct {
 	{Field{"outcome", "string", "what the request came to"}, func(l line) slog.Value { return slog.StringValue(l.Case.String()) }},
 	{Field{"status", "integer", "HTTP status of the answer"}, func(l line) slog.Value { return slog.IntValue(l.status) }},
 	{Field{"duration_ms", "integer", "until the answer"}, func(l line) slog.Value { return milliseconds(true, l.took) }},
-	{Field{"analysis_id", "string", "unless it is none that could be"}, func(l line) slog.Value { return text(l.analysis()) }},
-	{Field{"lock_token", "integer", "fencing token of the lock acquired"}, func(l line) slog.Value { return number(l.Token != 0, l.Token) }},
+	{Field{"analysis_id", "string", "unless it is none that could be"}, func(l line) slog.Value { return text(possible(l.ID)) }},
+	{Field{"lock_token", "integer", "fencing token of the lock acquired, or under which the analysis was given up"}, func(l line) slog.Value { return number(l.Token != 0, l.Token) }},
 	{Field{"code", "string", "the error's code, of failed and retry"}, func(l line) slog.Value { return text(l.Code) }},
 	{Field{"reason", "string", "beside code: how the analyzer ended"}, func(l line) slog.Value { return text(l.Reason) }},
 	{Field{"error", "string", "where there is no code"}, func(l line) slog.Value {
@@ -55,7 +56,7 @@ var fields = [...]struct {
 		}
 		return slog.AnyValue(l.Err)
 	}},
-	{Field{"attempt", "integer", "number of the acquisition"}, func(l line) slog.Value { return number(l.Attempt != 0, int64(l.Attempt)) }},
+	{Field{"attempt", "integer", "number of the acquisition; of what was given up, of the last"}, func(l line) slog.Value { return number(l.Attempt != 0, int64(l.Attempt)) }},
 	{Field{"stolen", "boolean", "true where the lock was another's until it had expired"}, func(l line) slog.Value {
 		if !l.Stolen {
 			return slog.Value{}
@@ -73,7 +74,8 @@ var fields = [...]struct {
 		}
 		return slog.StringValue(iso8601.Format(l.RetryAt))
 	}},
-	{Field{"lock_owner", "string", "ours, of the lock acquired"}, func(l line) slog.Value { return text(l.Owner) }},
+	{Field{"held_by", "string", "owner of the lock in the way"}, func(l line) slog.Value { return text(bounded(l.HeldBy)) }},
+	{Field{"lock_owner", "string", "ours, of the lock acquired, or under which the analysis was given up"}, func(l line) slog.Value { return text(l.Owner) }},
 	{Field{"task", "string", "short name of the task"}, func(l line) slog.Value { return text(l.Task) }},
 	{Field{"task_retry", "integer", "how often the queue has tried it before"}, func(l line) slog.Value { return number(l.Tries > 0, int64(l.Tries)-1) }},
 	{Field{"found", "integer", "by a recovery: analyses that nobody works on"}, func(l line) slog.Value {
@@ -114,12 +116,16 @@ func number(known bool, n int64) slog.Value {
 
 func milliseconds(known bool, d time.Duration) slog.Value { return number(known, d.Milliseconds()) }
 
-// analysis is the id, unless it is none that could be.
-func (o Outcome) analysis() string {
-	if o.Case == BadRequest {
+// maxID bounds an id that is told, in bytes: Firestore holds no longer one.
+const maxID = 1500
+
+// possible is id, unless it is none that could be: a lock checks it only when it is
+// asked for.
+func possible(id string) string {
+	if lease.CheckKey("analysis", id, maxID) != nil {
 		return ""
 	}
-	return o.ID
+	return id
 }
 
 // level is INFO where all is well.
@@ -146,6 +152,6 @@ func (s *Server) record(ctx context.Context, span telemetry.Span, message string
 	if message == telemetry.Delivery {
 		s.guard.Telemetry.Delivered(ctx, o.Case.String(), l.status)
 	}
-	span.Describe(o.analysis(), o.Token, o.Attempt)
+	span.Describe(possible(o.ID), o.Token, o.Attempt)
 	span.Close(o.Case.String(), l.status >= http.StatusInternalServerError)
 }

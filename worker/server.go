@@ -59,7 +59,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.Serv
 
 // internal makes a handler of do: who may call is asked first, before anything
 // is read, and what came of it is one log line.
-func (s *Server) internal(message string, do func(c echo.Context, begin func() bool) Outcome) echo.HandlerFunc {
+func (s *Server) internal(message string, do func(c echo.Context, begin func(id string) bool) Outcome) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		begun := false
 		defer func() {
@@ -67,9 +67,9 @@ func (s *Server) internal(message string, do func(c echo.Context, begin func() b
 				s.End()
 			}
 		}()
-		return s.answer(c, s.recorded(c, message, func(c echo.Context) Outcome {
-			return do(c, func() bool {
-				begun = s.Begin(0) == nil
+		return s.answer(c, s.recorded(c, message, func(o *Outcome) Outcome {
+			return do(c, func(id string) bool {
+				o.ID, begun = id, s.Begin(0) == nil
 				return begun
 			})
 		}))
@@ -77,8 +77,9 @@ func (s *Server) internal(message string, do func(c echo.Context, begin func() b
 }
 
 // recorded is what do came to, and its line and span, also when do panics. Who may
-// not call has no span: else anybody would decide what is traced.
-func (s *Server) recorded(c echo.Context, message string, do func(c echo.Context) Outcome) (o Outcome) {
+// not call has no span: else anybody would decide what is traced. do is given what a
+// panic's line will tell.
+func (s *Server) recorded(c echo.Context, message string, do func(*Outcome) Outcome) (o Outcome) {
 	started, ctx, span := time.Now(), c.Request().Context(), telemetry.Span{}
 	o.Case = Internal
 	// A span whose End is deferred itself would tell what a panic's value is.
@@ -88,8 +89,9 @@ func (s *Server) recorded(c echo.Context, message string, do func(c echo.Context
 	}
 	ctx, span = s.guard.Telemetry.Serve(ctx, message)
 	c.SetRequest(c.Request().WithContext(ctx))
-	done := do(c)
-	done.Task, done.Tries = dispatched(c.Request().Header)
+	o.Task, o.Tries = dispatched(c.Request().Header)
+	done := do(&o)
+	done.Task, done.Tries = o.Task, o.Tries
 	return done
 }
 
@@ -111,7 +113,7 @@ func (s *Server) refused(r *http.Request) (o Outcome, refused bool) {
 }
 
 // analysis is POST /internal/tasks/analysis (G2).
-func (s *Server) analysis(c echo.Context, begin func() bool) Outcome {
+func (s *Server) analysis(c echo.Context, begin func(id string) bool) Outcome {
 	r := c.Request()
 	id, err := readTask(c.Response(), r)
 	var large *http.MaxBytesError
@@ -120,15 +122,15 @@ func (s *Server) analysis(c echo.Context, begin func() bool) Outcome {
 		return Outcome{Case: TooLarge}
 	case err != nil:
 		return Outcome{Case: BadRequest, Err: err}
-	case !begin():
-		return Outcome{Case: NotClaimed, Err: ErrStopping} // the id has not been checked
+	case !begin(id):
+		return Outcome{Case: NotClaimed, ID: possible(id), Err: ErrStopping}
 	}
 	return s.guard.Deliver(telemetry.Carry(s.work, r.Context()), Delivery{AnalysisID: id, Task: r.Header.Get("X-CloudTasks-TaskName")})
 }
 
 // recovery is POST /internal/tasks/recover. Its body says nothing.
-func (s *Server) recovery(c echo.Context, begin func() bool) Outcome {
-	if !begin() {
+func (s *Server) recovery(c echo.Context, begin func(id string) bool) Outcome {
+	if !begin("") {
 		return Outcome{Case: NotRecovered, Err: ErrStopping}
 	}
 	r, err := s.guard.Recover(telemetry.Carry(s.work, c.Request().Context()))

@@ -83,8 +83,10 @@ func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 		Locks: panics{}, Records: idle{}, Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute,
 		Log: slog.New(slog.NewJSONHandler(&log, nil)), Telemetry: m.Telemetry,
 	}, nil)
-	(&instance{Server: s}).deliver(t, "x").check(t, 500, map[string]any{"reason": "internal"})
-	if said := log.String(); strings.Count(said, `"msg":"delivery","outcome":"internal","status":500,`) != 1 || strings.Contains(said, "s3cret") {
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, delivery, strings.NewReader(`{"analysis_id":"which"}`))
+	r.Header.Set("X-CloudTasks-TaskName", "a-task")
+	(&instance{Server: s}).send(t, r).check(t, 500, map[string]any{"reason": "internal"})
+	if said := log.String(); strings.Count(said, `"msg":"delivery","outcome":"internal","status":500,`) != 1 || strings.Count(said, `,"analysis_id":"which","task":"a-task"}`) != 1 || strings.Contains(said, "s3cret") {
 		t.Errorf("log: %s", said)
 	}
 	if got := m.counts(t, "taskguard.deliveries"); got != "500 internal :1" {
@@ -105,18 +107,21 @@ func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 	}
 }
 
-func TestAStopTellsNoIDThatNobodyHasChecked(t *testing.T) {
-	var log bytes.Buffer
-	work, stop := context.WithCancelCause(t.Context())
-	g := &worker.Guard{Locks: idle{}, Records: idle{}, Log: slog.New(slog.NewJSONHandler(&log, nil))}
-	s := worker.NewServer(work, g, nil)
-	stop(worker.ErrStopping)
-	if o := g.Deliver(work, worker.Delivery{AnalysisID: "a/"}); o.Case != worker.NotClaimed || o.ID != "" {
-		t.Errorf("a delivery to the guard: %v, %q", o.Case, o.ID)
-	}
-	(&instance{Server: s}).deliver(t, strings.Repeat("a/", 400_000)).check(t, 500, map[string]any{"reason": "shutting_down", "analysis_id": nil})
-	if log.Len() > 1000 || strings.Contains(log.String(), "analysis_id") {
-		t.Errorf("a line of %d bytes: %.300s", log.Len(), &log)
+// No lock has checked the id of a delivery that comes at the stop.
+func TestAStopTellsTheIDOfADeliveryThatCannotBeginIfItCouldBeOne(t *testing.T) {
+	for id, told := range map[string]any{"order-17": "order-17", "a/": nil, strings.Repeat("a/", 400_000): nil} {
+		w := startLogged(t, emulatortest.Embedded(t), nil, succeed)
+		stopped, stop := context.WithCancel(t.Context())
+		stop()
+		w.stop(worker.ErrStopping)
+		if o := w.guard.Deliver(stopped, worker.Delivery{AnalysisID: id}); o.Case != worker.NotClaimed || o.ID != id && told != nil || o.ID != "" && told == nil {
+			t.Errorf("to the guard: %v, %.20q; want the id %v", o.Case, o.ID, told)
+		}
+		w.deliver(t, id).check(t, 500, map[string]any{"reason": "shutting_down", "analysis_id": told})
+		w.line(t, delivery, id, map[string]any{"outcome": "shutting_down", "analysis_id": told})
+		if w.log.Len() > 1000 {
+			t.Errorf("a line of %d bytes: %.300s", w.log.Len(), w.log)
+		}
 	}
 }
 

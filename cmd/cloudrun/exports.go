@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
@@ -65,11 +64,9 @@ func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, erro
 	sink := func(signal string) *sink {
 		return &sink{until: during, log: log, signal: signal, secrets: t.secrets}
 	}
-	// The SDK's first retry comes after 5 s, and the flush at a stop has 2.
-	const first, longest, whole = 300 * time.Millisecond, 5 * time.Second, 20 * time.Second
 	if t.Traces != "" {
-		to, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(t.Traces),
-			otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: first, MaxInterval: longest, MaxElapsedTime: whole}))
+		to, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(t.Traces), otlptracehttp.WithHTTPClient(t.client(during, t.Traces)),
+			otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: firstRetry, MaxInterval: longestRetry, MaxElapsedTime: allRetries}))
 		if err != nil {
 			end()
 			return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: traces: %w", err)
@@ -77,8 +74,8 @@ func (t Telemetry) Export(ctx context.Context, log *slog.Logger) (*Exports, erro
 		x.traces = sdktrace.NewTracerProvider(sdktrace.WithResource(who), sdktrace.WithBatcher(spanSink{to, sink("traces")}))
 	}
 	if t.Metrics != "" {
-		to, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(t.Metrics),
-			otlpmetrichttp.WithRetry(otlpmetrichttp.RetryConfig{Enabled: true, InitialInterval: first, MaxInterval: longest, MaxElapsedTime: whole}))
+		to, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(t.Metrics), otlpmetrichttp.WithHTTPClient(t.client(during, t.Metrics)),
+			otlpmetrichttp.WithRetry(otlpmetrichttp.RetryConfig{Enabled: true, InitialInterval: firstRetry, MaxInterval: longestRetry, MaxElapsedTime: allRetries}))
 		if err != nil {
 			end()
 			x.Stop(ctx)
@@ -95,6 +92,9 @@ func (t Telemetry) resource(ctx context.Context) (*resource.Resource, error) {
 	attrs := []attribute.KeyValue{attribute.String("service.name", t.Service), attribute.String("service.instance.id", rand.Text())}
 	if t.Version != "" {
 		attrs = append(attrs, attribute.String("service.version", t.Version))
+	}
+	if t.Project != "" && (google(t.Traces) || google(t.Metrics)) {
+		attrs = append(attrs, attribute.String("gcp.project_id", t.Project))
 	}
 	who, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(attrs...), resource.WithFromEnv())
 	if err != nil {

@@ -16,7 +16,7 @@ func NewLogger(w io.Writer, format string, level slog.Level) *slog.Logger {
 		return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 	}
 	h := slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: cloudLogging})
-	return slog.New(correlated{Handler: h})
+	return slog.New(correlated{h})
 }
 
 // cloudLogging renames slog's fields to those that Cloud Logging reads.
@@ -36,44 +36,36 @@ func cloudLogging(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// correlated adds a context's trace to its lines, at the top: so groups and
-// attributes of the logger are added after it, to each line anew.
-type correlated struct {
-	slog.Handler                                   // with nothing added
-	added        []func(slog.Handler) slog.Handler // in their order
-}
+// correlated adds a context's trace to its lines. Cloud Logging reads it at the top:
+// a logger with a group would hide it.
+type correlated struct{ slog.Handler }
 
 // Handle implements slog.Handler.
 func (h correlated) Handle(ctx context.Context, r slog.Record) error {
-	to := h.Handler.WithAttrs(traceFields(trace.SpanContextFromContext(ctx)))
-	for _, add := range h.added {
-		to = add(to)
-	}
-	return to.Handle(ctx, r)
+	r = r.Clone()
+	r.AddAttrs(traceFields(trace.SpanContextFromContext(ctx))...)
+	return h.Handler.Handle(ctx, r)
 }
 
 // WithAttrs implements slog.Handler.
 func (h correlated) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return h.with(func(to slog.Handler) slog.Handler { return to.WithAttrs(attrs) })
+	return correlated{h.Handler.WithAttrs(attrs)}
 }
 
 // WithGroup implements slog.Handler.
 func (h correlated) WithGroup(name string) slog.Handler {
-	return h.with(func(to slog.Handler) slog.Handler { return to.WithGroup(name) })
+	return correlated{h.Handler.WithGroup(name)}
 }
 
-func (h correlated) with(add func(slog.Handler) slog.Handler) slog.Handler {
-	return correlated{h.Handler, append(h.added[:len(h.added):len(h.added)], add)}
-}
-
-// traceFields are Cloud Logging's of a trace; none where there is none.
+// traceFields are Cloud Logging's of a trace; none where there is none. A span of
+// ours that is not sampled is sent nowhere, so it is not named.
 func traceFields(sc trace.SpanContext) []slog.Attr {
 	if !sc.HasTraceID() {
 		return nil
 	}
 	const prefix = "logging.googleapis.com/"
 	fields := []slog.Attr{slog.String(prefix+"trace", sc.TraceID().String())}
-	if sc.HasSpanID() {
+	if sc.HasSpanID() && (sc.IsSampled() || sc.IsRemote()) {
 		fields = append(fields, slog.String(prefix+"spanId", sc.SpanID().String()))
 	}
 	return append(fields, slog.Bool(prefix+"trace_sampled", sc.IsSampled()))

@@ -12,6 +12,7 @@ import (
 	"testing/slogtest"
 
 	"github.com/google/go-cmp/cmp"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 )
 
@@ -54,18 +55,31 @@ func TestTheTraceOfARequest(t *testing.T) {
 		"a user's words":          {[]string{googleTrace + ": <script>", "traceparent: <script>"}, map[string]any{}},
 	} {
 		var log bytes.Buffer
-		NewLogger(&log, "json", 0).With("a", 1).WithGroup("g").With("b", 2).WithGroup("h").InfoContext(traced(t, tc.headers...), "m", "c", 3)
+		NewLogger(&log, "json", 0).InfoContext(traced(t, tc.headers...), "m", "a", 1)
 		var line map[string]any
 		if err := json.Unmarshal(log.Bytes(), &line); err != nil {
 			t.Fatal(err)
 		}
 		delete(line, "time")
-		want := map[string]any{"severity": "INFO", "message": "m", "a": 1.0, "g": map[string]any{"b": 2.0, "h": map[string]any{"c": 3.0}}}
+		want := map[string]any{"severity": "INFO", "message": "m", "a": 1.0}
 		for k, v := range tc.want {
 			want[prefix+k] = v
 		}
 		if diff := cmp.Diff(want, line); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// A span that is not sampled is sent nowhere, but for the caller's, which its own
+// service may have sent.
+func TestALineNamesNoSpanThatIsNowhere(t *testing.T) {
+	for want, sampler := range map[bool]sdktrace.Sampler{true: sdktrace.AlwaysSample(), false: sdktrace.NeverSample()} {
+		var log bytes.Buffer
+		ctx, span := sdktrace.NewTracerProvider(sdktrace.WithSampler(sampler)).Tracer("").Start(traced(t, googleTrace+": "+someTrace+"/26"), "x")
+		NewLogger(&log, "json", 0).InfoContext(ctx, "m")
+		if got := strings.Contains(log.String(), span.SpanContext().SpanID().String()); got != want || !strings.Contains(log.String(), someTrace) {
+			t.Errorf("sampled %v: %s", want, &log)
 		}
 	}
 }

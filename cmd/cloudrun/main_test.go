@@ -4,6 +4,11 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"taskguard/emulator/emulatortest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	emulatortest.Isolate()
+	goleak.VerifyTestMain(m)
+}

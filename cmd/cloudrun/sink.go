@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -30,7 +31,8 @@ type sink struct {
 
 	mu       sync.Mutex
 	told     time.Time
-	failures int // since then
+	failures int   // since then
+	last     error // of those
 }
 
 var errNoTime = errors.New("the stop has left no more time")
@@ -42,11 +44,11 @@ func (s *sink) export(ctx context.Context, do func(context.Context) error) {
 	defer context.AfterFunc(s.until, func() { cancel(errNoTime) })()
 	err := s.until.Err()
 	if err == nil {
-		err = do(bounded)
+		err = again(bounded, do)
 	}
 	switch {
 	case err == nil:
-	case s.until.Err() != nil:
+	case s.until.Err() != nil && !unreached(err):
 		s.tell(errNoTime)
 	case errors.Is(ctx.Err(), context.Canceled): // by the SDK, which exports all again as it stops
 	default:
@@ -54,18 +56,54 @@ func (s *sink) export(ctx context.Context, do func(context.Context) error) {
 	}
 }
 
+// The SDK's first retry comes after 5 s, and the flush at a stop has 2: it waits for
+// an export that waits, so none waits for longer than half of that.
+const firstRetry, longestRetry, allRetries = 300 * time.Millisecond, time.Second, 20 * time.Second
+
+// again does it, and again where there was no connection: the SDK repeats only what
+// a collector has answered, and one that is just being replaced refuses.
+func again(ctx context.Context, do func(context.Context) error) error {
+	began := time.Now()
+	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
+		err := do(ctx)
+		if !unreached(err) || time.Since(began)+wait > allRetries {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
+}
+
+// unreached reports whether err is that of a connection that could not be made.
+func unreached(err error) bool {
+	var e *net.OpError
+	return errors.As(err, &e) && e.Op == "dial"
+}
+
 // tell warns, or counts for the next warning.
 func (s *sink) tell(err error) {
 	s.mu.Lock()
 	s.failures++
-	failures, now := s.failures, time.Now()
-	if !s.told.IsZero() && now.Sub(s.told) < quiet {
-		s.mu.Unlock()
-		return
-	}
-	s.told, s.failures = now, 0
+	s.last = err
+	due := s.told.IsZero() || time.Since(s.told) >= quiet
 	s.mu.Unlock()
-	s.log.Warn("telemetry not exported", "signal", s.signal, "failures", failures, "error", s.legible(err))
+	if due {
+		s.warn()
+	}
+}
+
+// warn tells of what no warning has yet.
+func (s *sink) warn() {
+	s.mu.Lock()
+	failures, err := s.failures, s.last
+	s.told, s.failures = time.Now(), 0
+	s.mu.Unlock()
+	if failures > 0 {
+		s.log.Warn("telemetry not exported", "signal", s.signal, "failures", failures, "error", s.legible(err))
+	}
 }
 
 // legible is an error without what a collector may have quoted of our headers.
@@ -91,6 +129,12 @@ func (s spanSink) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan
 	return nil // the SDK would write it to standard error
 }
 
+// Shutdown implements sdktrace.SpanExporter: nothing is exported after it.
+func (s spanSink) Shutdown(ctx context.Context) error {
+	s.warn()
+	return s.SpanExporter.Shutdown(ctx)
+}
+
 // metricSink is a sink for metrics.
 type metricSink struct {
 	sdkmetric.Exporter
@@ -101,6 +145,12 @@ type metricSink struct {
 func (s metricSink) Export(ctx context.Context, m *metricdata.ResourceMetrics) error {
 	s.export(ctx, func(ctx context.Context) error { return s.Exporter.Export(ctx, m) })
 	return nil // the SDK would write it to standard error
+}
+
+// Shutdown implements sdkmetric.Exporter: nothing is exported after it.
+func (s metricSink) Shutdown(ctx context.Context) error {
+	s.warn()
+	return s.Exporter.Shutdown(ctx)
 }
 
 // Temporality implements sdkmetric.Exporter. A gauge is sent only after it was

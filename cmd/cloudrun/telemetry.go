@@ -2,10 +2,13 @@ package cloudrun
 
 import (
 	"log/slog"
+	"math"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // protocol is the only one of OTLP's that is spoken here.
@@ -18,15 +21,18 @@ type Telemetry struct {
 	Version string // service.version; empty: none
 	Traces  string // URL; empty: none are sent
 	Metrics string // URL; empty: none are sent
+	Project string // gcp.project_id, for Google's own endpoint; empty: unknown
 
-	secrets []string // words of headers, which no line may show
+	secrets []string          // words of headers, which no line may show
+	timeout time.Duration     // of one try to send to Google's own endpoint
+	under   http.RoundTripper // of tests, which reach Google's own endpoint at home
 }
 
 // Telemetry reads OpenTelemetry's standard variables. What has a wrong form here
 // would else be ignored by the SDK, or be quoted on standard error. The SDK reads
 // others too, which are not checked. No metrics are sent by a service that has none.
 func (e *Environment) Telemetry(service string, metrics bool) Telemetry {
-	t := Telemetry{Service: service, Version: e.Text("K_REVISION", "")}
+	t := Telemetry{Service: service, Version: e.Text("K_REVISION", ""), Project: e.Text("GOOGLE_CLOUD_PROJECT", ""), timeout: e.tryTimeout()}
 	off := strings.ToLower(e.Text("OTEL_SDK_DISABLED", "false"))
 	if off != "false" && off != "true" {
 		e.Problem("OTEL_SDK_DISABLED", "%q is not one of false, true", off)
@@ -68,10 +74,13 @@ func (e *Environment) sdks(metrics bool) {
 			e.Problem(name, "is not %s", wants)
 		}
 	}
-	milliseconds := func(v string) bool {
-		n, err := strconv.Atoi(v)
-		return err == nil && n > 0
+	upTo := func(most int) func(string) bool { // the SDK panics at less, or at much more
+		return func(v string) bool {
+			n, err := strconv.Atoi(v)
+			return err == nil && 0 < n && n <= most
+		}
 	}
+	milliseconds, spans := upTo(math.MaxInt32), upTo(1_000_000)
 	samplers := []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
 	check("OTEL_TRACES_SAMPLER", "one of "+strings.Join(samplers, ", "), func(v string) bool { return slices.Contains(samplers, v) })
 	check("OTEL_TRACES_SAMPLER_ARG", "a number from 0 to 1", func(v string) bool {
@@ -79,6 +88,8 @@ func (e *Environment) sdks(metrics bool) {
 		return err == nil && n >= 0 && n <= 1
 	})
 	check("OTEL_BSP_SCHEDULE_DELAY", "a number of milliseconds", milliseconds)
+	check("OTEL_BSP_MAX_QUEUE_SIZE", "a number from 1 to 1000000", spans)
+	check("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "a number from 1 to 1000000", spans)
 	check("OTEL_EXPORTER_OTLP_TIMEOUT", "a number of milliseconds", milliseconds)
 	if metrics {
 		check("OTEL_METRIC_EXPORT_INTERVAL", "a number of milliseconds", milliseconds)

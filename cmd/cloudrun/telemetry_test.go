@@ -45,7 +45,7 @@ func TestWhereTelemetryGoes(t *testing.T) {
 		"the exporter that is ours": {[]string{base, "OTEL_TRACES_EXPORTER=otlp"}, "http://c:4318/v1/traces", "http://c:4318/v1/metrics"},
 		"what the SDK reads": {[]string{
 			base, "OTEL_SERVICE_NAME=a b", "OTEL_RESOURCE_ATTRIBUTES=app.kubernetes.io/name=x, k=a%20b c", "OTEL_TRACES_SAMPLER= ParentBased_TraceIDRatio",
-			"OTEL_TRACES_SAMPLER_ARG=0.5", "OTEL_BSP_SCHEDULE_DELAY=100", "OTEL_EXPORTER_OTLP_TIMEOUT=1", "OTEL_METRIC_EXPORT_INTERVAL=60000",
+			"OTEL_TRACES_SAMPLER_ARG=0.5", "OTEL_BSP_SCHEDULE_DELAY=100", "OTEL_BSP_MAX_QUEUE_SIZE=10000", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=1", "OTEL_EXPORTER_OTLP_TIMEOUT=1", "OTEL_METRIC_EXPORT_INTERVAL=60000",
 		}, "http://c:4318/v1/traces", "http://c:4318/v1/metrics"},
 		"the protocol that is ours": {[]string{base, "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"}, "http://c:4318/v1/traces", "http://c:4318/v1/metrics"},
 	} {
@@ -71,7 +71,8 @@ func TestATelemetryThatCannotBeIsNamedAndNotQuoted(t *testing.T) {
 		"OTEL_TRACES_EXPORTER=console", "OTEL_METRICS_EXPORTER=prometheus",
 		"OTEL_RESOURCE_ATTRIBUTES=" + secret, "OTEL_RESOURCE_ATTRIBUTES=k=%zz" + secret, "OTEL_RESOURCE_ATTRIBUTES=a=b,",
 		"OTEL_TRACES_SAMPLER=" + secret, "OTEL_TRACES_SAMPLER_ARG=" + secret, "OTEL_TRACES_SAMPLER_ARG=2", "OTEL_TRACES_SAMPLER_ARG=-1", "OTEL_TRACES_SAMPLER_ARG=NaN",
-		"OTEL_BSP_SCHEDULE_DELAY=5s", "OTEL_EXPORTER_OTLP_TIMEOUT=0", "OTEL_METRIC_EXPORT_INTERVAL=-1",
+		"OTEL_BSP_SCHEDULE_DELAY=5s", "OTEL_EXPORTER_OTLP_TIMEOUT=0", "OTEL_METRIC_EXPORT_INTERVAL=-1", "OTEL_METRIC_EXPORT_INTERVAL=9999999999999",
+		"OTEL_BSP_MAX_QUEUE_SIZE=-1", "OTEL_BSP_MAX_QUEUE_SIZE=1000001", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=-1", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=0",
 	} {
 		e := environment(env)
 		e.Telemetry("s", true)

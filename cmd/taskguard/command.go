@@ -39,7 +39,7 @@ func commands() []command {
 		{"demo", "[FILE…]", "analyse files on worker processes, kill one of them, and show that each file finishes once", demo},
 		{"local", "", "keep an emulated cloud and workers running until Ctrl-C, data in memory", local},
 		{"submit", "FILE… | --input JSON", "create analyses and book their deliveries", submit},
-		{"status", "[ID]", "show analyses, or one of them", showStatus},
+		{"status", "[ID | --unfinished]", "show analyses, or one of them", showStatus},
 		{"console", "", "a page of the analyses, live, for operators; read only unless --write", showConsole},
 		{"unlock", "ID | --room ROOM", "take the lock from whoever holds it, and book a delivery", unlock},
 		{"requeue", "ID", "open an analysis again, finished or not, and book a delivery", requeue},

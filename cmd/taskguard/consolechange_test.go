@@ -132,15 +132,38 @@ func TestCtrlCWaitsForAChange(t *testing.T) {
 	}
 }
 
-func TestTheConsoleTakesTheLockThatWasSeenAlone(t *testing.T) {
+func TestTheConsoleChangesWhatWasSeenAlone(t *testing.T) {
 	a := analyses(t, store(t))
-	seen := locked(t, a, "x").Grant
 	made := changes{&client{analyses: a}, slog.New(slog.DiscardHandler)}
-	if _, err := made.Unlock(t.Context(), "x", "operator-1", lease.Grant{Owner: seen.Owner, Token: seen.Token - 1}); !errors.Is(err, lease.ErrConflict) {
-		t.Errorf("another's: %v, want ErrConflict", err)
+	seen := console.Seen{Status: repo.Processing, Grant: locked(t, a, "x").Grant}
+	another := seen
+	another.Grant.Token--
+	for verb, change := range map[string]func(ctx context.Context, id, who string, seen console.Seen) (console.Delivery, error){"unlock": made.Unlock, "requeue": made.Requeue} {
+		if _, err := change(t.Context(), "x", "operator-1", another); !errors.Is(err, lease.ErrConflict) {
+			t.Errorf("%s of another's: %v, want ErrConflict", verb, err)
+		}
 	}
 	if got, err := made.Unlock(t.Context(), "x", "operator-1", seen); err != nil || got != console.None {
-		t.Errorf("its own: %q, %v", got, err)
+		t.Errorf("unlock of its own: %q, %v", got, err)
+	}
+}
+
+func TestTheConsoleDoesNotReopenWhatHasFinishedSince(t *testing.T) {
+	a := analyses(t, store(t))
+	seen := console.Seen{Status: repo.Processing, Grant: locked(t, a, "x").Grant}
+	if err := a.Complete(t.Context(), "x", seen.Grant.Owner, "precious"); err != nil {
+		t.Fatal(err)
+	}
+	made := changes{&client{analyses: a}, slog.New(slog.DiscardHandler)}
+	if _, err := made.Requeue(t.Context(), "x", "operator-1", seen); !errors.Is(err, lease.ErrConflict) {
+		t.Errorf("requeue: %v, want ErrConflict", err)
+	}
+	d, err := a.Get(t.Context(), "x")
+	if err != nil || d.Status != repo.Ready {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	if got, err := made.Requeue(t.Context(), "x", "operator-1", console.Seen{Status: d.Status, Grant: d.Lock.Grant()}); err != nil || got != console.None {
+		t.Errorf("requeue of what it is: %q, %v", got, err)
 	}
 }
 

@@ -86,13 +86,13 @@ func act(t *testing.T, ours *os.File, lines <-chan string, steps []step) {
 
 func TestHoldGivesItsCommandTheTerminalAlsoWhereStandardInputIsAPipe(t *testing.T) {
 	t.Parallel()
-	ours, lines := onTerminal(t, `echo data | $TASKGUARD hold --project p --dir `+t.TempDir()+` -- sh -c 'echo ask; read x </dev/tty; echo "got $x"; read y; echo "and $y"'; echo "code $?"; read y; echo "back $y"`)
+	ours, lines := onTerminal(t, `echo data | "$TASKGUARD" hold --project p --dir "`+t.TempDir()+`" -- sh -c 'echo ask; read x </dev/tty; echo "got $x"; read y; echo "and $y"'; echo "code $?"; read y; echo "back $y"`)
 	act(t, ours, lines, []step{{"ask", "secret\n"}, {"got secret", ""}, {"and data", ""}, {"code 0", "again\n"}, {"back again", ""}})
 }
 
 func TestHoldThatComesToTheForegroundGivesItsCommandTheTerminal(t *testing.T) {
 	t.Parallel()
-	ours, lines := onTerminal(t, `set -m; $TASKGUARD hold --project p --dir `+t.TempDir()+` -- sh -c 'echo ask; read x </dev/tty; echo "got $x"; exit 3' & sleep 0.5; fg; echo "code $?"; read y; echo "back $y"`)
+	ours, lines := onTerminal(t, `set -m; "$TASKGUARD" hold --project p --dir "`+t.TempDir()+`" -- sh -c 'echo ask; read x </dev/tty; echo "got $x"; exit 3' & sleep 0.5; fg; echo "code $?"; read y; echo "back $y"`)
 	act(t, ours, lines, []step{{"ask", "secret\n"}, {"got secret", ""}, {"code 3", "again\n"}, {"back again", ""}})
 }
 
@@ -101,7 +101,7 @@ func TestHoldGivesItsCommandTheTerminalAndTakesItBack(t *testing.T) {
 	// A shell without job control: hold and it are one group, as in a script. Its
 	// command starts no others when it is suspended: what is stopped between vfork
 	// and exec stops its parent where nobody sees it.
-	ours, lines := onTerminal(t, `$TASKGUARD hold --project p --dir `+t.TempDir()+` -- sh -c 'echo up; read x; echo "got $x"; trap "echo int; exit 6" INT; echo ready; while :; do read z; done'; echo "code $?"; read y; echo "back $y"`)
+	ours, lines := onTerminal(t, `"$TASKGUARD" hold --project p --dir "`+t.TempDir()+`" -- sh -c 'echo up; read x; echo "got $x"; trap "echo int; exit 6" INT; echo ready; while :; do read z; done'; echo "code $?"; read y; echo "back $y"`)
 	act(t, ours, lines, []step{
 		{"up", "hello\n"}, {"got hello", ""}, {"ready", "\x1a"}, {"taskguard hold: a command that holds a lock cannot be suspended: continued", "\x03"},
 		{"int", ""}, {"code 6", "again\n"}, {"back again", ""},

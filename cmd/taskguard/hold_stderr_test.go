@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,17 +38,33 @@ func holdTo(t *testing.T, stderr *os.File, args ...string) *held {
 	return h
 }
 
-// appears waits for a file that the command makes.
-func appears(t *testing.T, path string) string {
+// appears waits for a file that the command makes, in dir.
+func appears(t *testing.T, dir, pattern string) string {
 	t.Helper()
-	for range 2000 {
-		if data, err := os.ReadFile(path); err == nil && strings.HasSuffix(string(data), "\n") {
-			return strings.TrimSpace(string(data))
+	var text string
+	eventually(t, pattern, func() bool {
+		names, err := fs.Glob(os.DirFS(dir), pattern)
+		if err != nil || len(names) == 0 {
+			return false
 		}
-		time.Sleep(10 * time.Millisecond)
+		data, err := os.ReadFile(filepath.Join(dir, names[0]))
+		text = string(data)
+		return err == nil && strings.HasSuffix(text, "\n")
+	})
+	return strings.TrimSpace(text)
+}
+
+// guarded does something while no hold is in the middle of a renewal.
+func guarded(t *testing.T, dir string, do func() error) {
+	t.Helper()
+	guard, err := os.OpenFile(filepath.Join(dir, "project", ".lock.guard"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatalf("no %s", path)
-	return ""
+	defer func() { _ = guard.Close() }()
+	if err := errors.Join(syscall.Flock(int(guard.Fd()), syscall.LOCK_EX), do()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Nobody reads, or nobody can: whatever hold has to say, its command ends with
@@ -63,9 +80,9 @@ func TestHoldWhoseStandardErrorIsBlockedOrClosedEndsItsCommandAllTheSame(t *test
 					t.Fatal(err)
 				}
 				dir := t.TempDir()
-				script := fmt.Sprintf(`exec 2>/dev/null; trap 'echo asked >%[1]s/asked; exit 9' TERM; echo $$ >%[1]s/up; while :; do sleep 0.05; done`, dir)
+				script := fmt.Sprintf(`exec 2>/dev/null; trap 'echo asked >"%[1]s/asked"; exit 9' TERM; echo $$ >"%[1]s/up"; while :; do sleep 0.05; done`, dir)
 				h := holdTo(t, w, append(append([]string{"--dir", dir, "--ttl", "2s"}, flags...), "--", "sh", "-c", script)...)
-				pid, err := strconv.Atoi(appears(t, filepath.Join(dir, "up")))
+				pid, err := strconv.Atoi(appears(t, dir, "up"))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -80,11 +97,10 @@ func TestHoldWhoseStandardErrorIsBlockedOrClosedEndsItsCommandAllTheSame(t *test
 				if !blocked {
 					_ = r.Close()
 				}
-				time.Sleep(200 * time.Millisecond)                                        // until it is full: if not, less is shown
-				if err := os.Remove(filepath.Join(dir, "project", ".lock")); err != nil { // somebody takes it away
-					t.Fatal(err)
-				}
-				appears(t, filepath.Join(dir, "asked"))
+				time.Sleep(200 * time.Millisecond) // until it is full: if not, less is shown
+				// Somebody takes it away; a renewal under way would put it back.
+				guarded(t, dir, func() error { return os.Remove(filepath.Join(dir, "project", ".lock")) })
+				appears(t, dir, "asked")
 				_ = h.Wait()
 				if got := h.ProcessState.ExitCode(); got != 1 {
 					t.Errorf("exit %d; want 1", got)
@@ -130,21 +146,21 @@ func TestHoldLeavesIgnoredSignalsToWhoIgnoresThem(t *testing.T) {
 	}
 	dir := t.TempDir()
 	// What nohup does; the command itself would end by the signal.
-	script := fmt.Sprintf(`trap '' HUP; exec %s hold --project p --dir %s -- sh -c 'echo up >%[2]s/up; sleep 1; echo end >%[2]s/end'`, exe, dir)
+	script := fmt.Sprintf(`trap '' HUP; exec %q hold --project p --dir %q -- sh -c 'echo up >"%[2]s/up"; sleep 1; echo end >"%[2]s/end"'`, exe, dir)
 	cmd := exec.Command("sh", "-c", script)
 	cmd.Env = append(os.Environ(), "GOOGLE_CLOUD_PROJECT=", "FIRESTORE_EMULATOR_HOST=")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	appears(t, filepath.Join(dir, "up"))
+	appears(t, dir, "up")
 	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v; want it to come to its end", err)
 	}
-	appears(t, filepath.Join(dir, "end"))
+	appears(t, dir, "end")
 }
 
 func TestASignalBeforeTheCommandHasStartedKeepsItFromStarting(t *testing.T) {

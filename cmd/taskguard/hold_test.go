@@ -15,7 +15,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // held is a taskguard hold in a process of its own.
@@ -174,7 +173,7 @@ func TestHoldThatWaitsForTheLockEndsBySignal(t *testing.T) {
 	first := startHold(t, vars{}, "--dir", dir, "--", "sh", "-c", "echo up; cat")
 	first.line(t)
 	second := startHold(t, vars{}, "--dir", dir, "--wait", "1h", "--json", "--telemetry", "--", "echo", "never")
-	appears(t, filepath.Join(dir, "project", "autosave", "lock-"+time.Now().UTC().Format(time.DateOnly)+".jsonl"))
+	appears(t, dir, "project/autosave/lock-*.jsonl")
 	if err := second.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +203,7 @@ func TestHoldThatFindsTheLockHeldExits1AfterThreeAttempts(t *testing.T) {
 		t.Errorf("%q; want it to have waited", out)
 	}
 	names, err := filepath.Glob(filepath.Join(dir, "project", "autosave", "*.jsonl"))
-	if err != nil || len(names) != 1 {
+	if err != nil || len(names) == 0 { // two at midnight
 		t.Errorf("%v, %v; want telemetry", names, err)
 	}
 }

@@ -36,7 +36,7 @@ func TestLocalsWorkersBookFollowUps(t *testing.T) {
 	if err := a.Create(t.Context(), "x", map[string]any{"text": "x"}); err != nil {
 		t.Fatal(err)
 	}
-	if acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 2*time.Second); err != nil || !acq.Acquired {
+	if acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 5*time.Second); err != nil || !acq.Acquired {
 		t.Fatalf("acquire: %+v, %v", acq, err)
 	}
 	taskguard(t, env, "submit", "--input", `{"text":"x"}`, "--id", "x", "--wait").want(t, exitDone, "READY")

@@ -66,10 +66,10 @@ func abandoned(t *testing.T, env vars, ids ...string) {
 }
 
 // sameHour makes sure that this hour lasts a little longer: bookings of
-// recovery have names for an hour.
+// recovery have names for an hour, of UTC's.
 func sameHour() {
-	if now := time.Now(); now.Add(10*time.Second).Hour() != now.Hour() {
-		time.Sleep(time.Until(now.Truncate(time.Hour).Add(time.Hour)))
+	if left := time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)); left < 30*time.Second {
+		time.Sleep(left)
 	}
 }
 

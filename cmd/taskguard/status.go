@@ -69,7 +69,8 @@ func (l lockInfo) String() string {
 // showStatus shows one analysis with input and result, or many without.
 func showStatus(ctx context.Context, c *call) (err error) {
 	c.takesJSON("print an analysis as a JSON document, many as one JSON line each")
-	limit := c.flags.Int("limit", 100, "how many are listed, by id")
+	unfinished := c.flags.Bool("unfinished", false, "list only what is QUEUED or PROCESSING, oldest update first")
+	limit := c.flags.Int("limit", 100, "how many are listed, by id unless --unfinished")
 	args, err := c.parse(0, 1)
 	if err != nil {
 		return err
@@ -78,6 +79,9 @@ func showStatus(ctx context.Context, c *call) (err error) {
 		return usageError("--limit must be at least 1")
 	}
 	if len(args) == 1 {
+		if *unfinished {
+			return usageError("an ID and --unfinished exclude each other")
+		}
 		if err := checkID(args[0]); err != nil {
 			return err
 		}
@@ -87,10 +91,13 @@ func showStatus(ctx context.Context, c *call) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
-	if len(args) == 1 {
+	switch {
+	case len(args) == 1:
 		return c.showOne(ctx, cl, args[0])
+	case *unfinished:
+		return c.showAll(ctx, cl.analyses.Unfinished, *limit)
 	}
-	return c.showAll(ctx, cl, *limit)
+	return c.showAll(ctx, cl.analyses.List, *limit)
 }
 
 func (c *call) showOne(ctx context.Context, cl *client, id string) error {
@@ -146,12 +153,14 @@ func (c *call) fields(s shownAnalysis) error {
 	return t.Flush()
 }
 
-func (c *call) showAll(ctx context.Context, cl *client, limit int) error {
-	all, err := cl.analyses.List(ctx, limit)
+// showAll shows what read finds, and asks for one more, to know whether there is.
+func (c *call) showAll(ctx context.Context, read func(context.Context, int) ([]repo.Analysis, error), limit int) error {
+	all, err := read(ctx, max(limit, limit+1)) // the greatest int has no next
 	if err != nil {
 		return err
 	}
-	if len(all) == limit {
+	if len(all) > limit {
+		all = all[:limit]
 		printTo(c.err, "taskguard status: the first %d; --limit shows more\n", limit)
 	}
 	if c.json {
@@ -203,7 +212,10 @@ func malformed(a *repo.Analysis) string {
 func shownBriefly(a *repo.Analysis) shownAnalysis {
 	s := shownAnalysis{
 		ID: a.ID, Status: a.Status, Attempts: a.Attempts, Error: a.Error, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
-		FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a), Malformed: malformed(a),
+		FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a),
+	}
+	if errors.Is(a.Malformed, lease.ErrMalformed) { // else it is the id, and the lock can be read
+		s.Malformed = malformed(a)
 	}
 	if !finished(a.Status) { // others may leave it behind when they finish one
 		s.LastError = a.LastError

@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -69,6 +71,14 @@ func TestAMalformedDocumentIsListedAsOne(t *testing.T) {
 	taskguard(t, env, "status", "bad").want(t, exitFailed, "lockToken is a string")
 }
 
+func TestAnIDThatIsRefusedHidesNoHolder(t *testing.T) {
+	env := store(t)
+	put(t, env, "a\x01", map[string]any{"status": "PROCESSING", "updatedAt": time.Now(), "lockOwner": "js/1", "lockExpiresAt": time.Now().Add(30 * time.Minute)})
+	for _, args := range [][]string{{"status"}, {"status", "--unfinished"}} {
+		taskguard(t, env, args...).want(t, exitDone, `a\x01  PROCESSING`, "held by js/1, ")
+	}
+}
+
 func TestALocksTimeIsSaidInAFewDigits(t *testing.T) {
 	at := time.Date(2099, 1, 2, 3, 4, 5, 0, time.UTC)
 	for want, l := range map[string]lockInfo{
@@ -132,4 +142,75 @@ func TestWhyAnUnfinishedAnalysisHasNoResultIsShown(t *testing.T) {
 		t.Errorf("%v, want %v", got["last_error"], last)
 	}
 	wantKeys(t, lines[1], "id", "status", "attempts", "lock", "error")
+}
+
+// What is worked on was updated last, so it would be missing from a list of what
+// is overdue; and reading changes nothing.
+func TestStatusUnfinishedListsByAgeWhatIsNotDoneAndWhoHoldsIt(t *testing.T) {
+	env := store(t)
+	locked(t, analyses(t, env), "a-held")
+	put(t, env, "b-done", map[string]any{"status": "READY", "updatedAt": "2020-01-01T00:00:00.000Z"})
+	put(t, env, "c-dead", map[string]any{
+		"status": "PROCESSING", "updatedAt": "2020-01-02T00:00:00.000Z", "lockOwner": "w/0", "lockToken": 3, "lockExpiresAt": "2020-01-02T00:05:00.000Z",
+		"input": "secret", "result": "secret", "lastError": map[string]any{"code": "flaky", "message": "m"},
+	})
+	put(t, env, "d-old", map[string]any{"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00.000Z"})
+	before := taskguard(t, env, "status").want(t, exitDone).out
+	o := taskguard(t, env, "status", "--unfinished").want(t, exitDone)
+	rows := strings.Split(strings.TrimSpace(o.out), "\n")
+	for i, want := range []string{"ID ", "d-old ", "c-dead ", "a-held "} {
+		if len(rows) != 4 || !strings.HasPrefix(rows[i], want) {
+			t.Fatalf("want d-old, c-dead, a-held:\n%s", o.out)
+		}
+	}
+	for i, want := range map[int]string{1: "free", 2: "left by w/0, expired at 2020-01-02T00:05:00.000Z  last: flaky", 3: "held by w/1, "} {
+		if !strings.Contains(rows[i], want) {
+			t.Errorf("%q lacks %q", rows[i], want)
+		}
+	}
+	if after := taskguard(t, env, "status").want(t, exitDone).out; o.err != "" || columns(after, 4) != columns(before, 4) {
+		t.Errorf("it wrote %q, or changed something:\n%s%s", o.err, before, after)
+	}
+	lines := strings.Split(strings.TrimSpace(taskguard(t, env, "status", "--unfinished", "--json").want(t, exitDone).out), "\n")
+	wantKeys(t, lines[1], "id", "status", "attempts", "updated_at", "lock", "last_error")
+	if all := taskguard(t, env, "status", "--json").want(t, exitDone).out; !strings.Contains(all, lines[1]+"\n") {
+		t.Errorf("%s is another line in the list of all:\n%s", lines[1], all)
+	}
+}
+
+// columns are the first n words of each line: what follows tells the time left.
+func columns(table string, n int) string {
+	var all []string
+	for line := range strings.Lines(table) {
+		words := strings.Fields(line)
+		all = append(all, strings.Join(words[:min(n, len(words))], " "))
+	}
+	return strings.Join(all, "\n")
+}
+
+func TestAListSaysThatThereIsMoreOnlyWhereThereIs(t *testing.T) {
+	env := store(t)
+	for i := range 101 {
+		put(t, env, fmt.Sprintf("a%03d", i), map[string]any{"status": "QUEUED", "updatedAt": time.Unix(int64(i), 0)})
+	}
+	for args, rows := range map[string]int{"status": 100, "status --unfinished": 100, "status --unfinished --limit 7": 7} {
+		o := taskguard(t, env, strings.Fields(args)...).want(t, exitDone)
+		if want := fmt.Sprintf("taskguard status: the first %d; --limit shows more\n", rows); o.err != want || strings.Count(o.out, "\n") != rows+1 {
+			t.Errorf("%s: %d lines and %q, want %d and %q", args, strings.Count(o.out, "\n"), o.err, rows+1, want)
+		}
+	}
+	for _, args := range []string{"status --limit 101", "status --unfinished --limit 101", fmt.Sprint("status --limit ", math.MaxInt)} {
+		if o := taskguard(t, env, strings.Fields(args)...).want(t, exitDone, "a100"); o.err != "" || strings.Count(o.out, "\n") != 102 {
+			t.Errorf("%s: %d lines and %q, want 102 and nothing", args, strings.Count(o.out, "\n"), o.err)
+		}
+	}
+}
+
+func TestStatusUnfinishedTakesNoID(t *testing.T) {
+	for _, args := range [][]string{{"status", "--unfinished", "x"}, {"status", "x", "--unfinished"}} {
+		o := taskguard(t, vars{}, args...).want(t, exitUsage, "taskguard status: an ID and --unfinished exclude each other (see: taskguard help status)")
+		if o.out != "" || strings.Count(o.err, "\n") != 1 {
+			t.Errorf("%q: want one line on standard error alone\nstdout: %s\nstderr: %s", args, o.out, o.err)
+		}
+	}
 }

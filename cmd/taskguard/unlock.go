@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os/user"
 
-	"taskguard/lease"
 	"taskguard/repo"
 	"taskguard/worker/console"
 )
@@ -57,7 +56,7 @@ func requeue(ctx context.Context, c *call) error {
 // change is what an operator may do to one analysis.
 type change struct {
 	name  string
-	apply func(a *repo.Analyses, ctx context.Context, id string, seen *lease.Grant) (was repo.Analysis, err error)
+	apply func(a *repo.Analyses, ctx context.Context, id string, seen *repo.Seen) (was repo.Analysis, err error)
 	then  func(status string) string // the next status, of the one it was
 }
 
@@ -68,9 +67,7 @@ var (
 		}
 		return status
 	}}
-	requeueing = change{"requeue", func(a *repo.Analyses, ctx context.Context, id string, _ *lease.Grant) (repo.Analysis, error) {
-		return a.Requeue(ctx, id) // refused while locked, so nobody's lock is taken
-	}, func(string) string { return repo.Queued }}
+	requeueing = change{"requeue", (*repo.Analyses).Requeue, func(string) string { return repo.Queued }}
 )
 
 // change makes one change to one document, logs it, and books a delivery.
@@ -95,8 +92,8 @@ func (c *call) change(ctx context.Context, id string, what change) (err error) {
 
 // change makes one change to one document for who, logs it, and books a delivery.
 // Where it has made the change, done is not the zero value: err is the booking's.
-// seen is the only acquisition whose lock may be taken; nil: whoever's.
-func (cl *client) change(ctx context.Context, what change, id string, seen *lease.Grant, who string, log *slog.Logger) (done changed, err error) {
+// seen is all that it may be made of; nil: whatever is there.
+func (cl *client) change(ctx context.Context, what change, id string, seen *repo.Seen, who string, log *slog.Logger) (done changed, err error) {
 	was, err := what.apply(cl.analyses, ctx, id, seen)
 	if err != nil {
 		return changed{}, err
@@ -126,17 +123,17 @@ type changes struct {
 var _ console.Operator = changes{}
 
 // Unlock implements console.Operator.
-func (c changes) Unlock(ctx context.Context, id, who string, seen lease.Grant) (console.Delivery, error) {
-	return c.make(ctx, unlocking, id, who, &seen)
+func (c changes) Unlock(ctx context.Context, id, who string, seen console.Seen) (console.Delivery, error) {
+	return c.make(ctx, unlocking, id, who, repo.Seen(seen))
 }
 
 // Requeue implements console.Operator.
-func (c changes) Requeue(ctx context.Context, id, who string) (console.Delivery, error) {
-	return c.make(ctx, requeueing, id, who, nil)
+func (c changes) Requeue(ctx context.Context, id, who string, seen console.Seen) (console.Delivery, error) {
+	return c.make(ctx, requeueing, id, who, repo.Seen(seen))
 }
 
-func (c changes) make(ctx context.Context, what change, id, who string, seen *lease.Grant) (console.Delivery, error) {
-	done, err := c.change(ctx, what, id, seen, who, c.log)
+func (c changes) make(ctx context.Context, what change, id, who string, seen repo.Seen) (console.Delivery, error) {
+	done, err := c.change(ctx, what, id, &seen, who, c.log)
 	if err != nil && done == (changed{}) {
 		return "", err
 	}

@@ -55,8 +55,11 @@ func (w watched) Get(ctx context.Context, id string, contents bool) (console.Who
 	return whole, err
 }
 
-// Ping implements console.Source.
-func (w watched) Ping(ctx context.Context) error { return refusal(w.analyses.Ping(ctx)) }
+// Newest implements console.Source.
+func (w watched) Newest(ctx context.Context) (console.Newest, error) {
+	written, at, err := w.analyses.Newest(ctx)
+	return console.Newest{Written: written, At: at, Asked: time.Now()}, refusal(err)
+}
 
 // refusals are what Firestore says to a reader that waiting does not change.
 var refusals = map[codes.Code]string{

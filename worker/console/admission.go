@@ -61,9 +61,6 @@ type refusals struct {
 	told map[string]time.Time
 }
 
-// maxReasons bounds the memory of an Identity that has more of them than ours.
-const maxReasons = 64
-
 func (t *refusals) log(log *slog.Logger, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,7 +68,7 @@ func (t *refusals) log(log *slog.Logger, err error) {
 	if at, ok := t.told[why]; ok && time.Since(at) < time.Minute {
 		return
 	}
-	if t.told == nil || len(t.told) >= maxReasons {
+	if t.told == nil {
 		t.told = map[string]time.Time{}
 	}
 	t.told[why] = time.Now()

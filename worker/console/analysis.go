@@ -34,6 +34,13 @@ type News struct {
 	Gone    []string
 }
 
+// Newest is the store's word on what the latest news are, beside them.
+type Newest struct {
+	Written time.Time // when the analysis that was updated last was written; zero: there is none
+	At      time.Time // the store's time of this reading
+	Asked   time.Time // the local time that goes with it
+}
+
 // Whole is one analysis as it was read.
 type Whole struct {
 	Analysis
@@ -65,8 +72,8 @@ type Source interface {
 	// Get reads one analysis, with its input and result if contents is set. Errors:
 	// lease.ErrNotFound, ErrInvalidKey, ErrMalformed, ErrUnavailable.
 	Get(ctx context.Context, id string, contents bool) (Whole, error)
-	// Ping reports whether the store answers, within seconds.
-	Ping(ctx context.Context) error
+	// Newest reads, within seconds, what Follow must have told of.
+	Newest(ctx context.Context) (Newest, error)
 }
 
 // Identity says who sends a request. Its error matches taskauth.ErrUnauthenticated,

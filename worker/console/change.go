@@ -17,24 +17,27 @@ type verb struct {
 	Name string // also its path
 	Does string // the button
 	Past string
-	do   func(o Operator, ctx context.Context, id, who string, seen lease.Grant) (Delivery, error)
+	do   func(o Operator, ctx context.Context, id, who string, seen Seen) (Delivery, error)
 }
 
 var verbs = []verb{
 	{"unlock", "Unlock", "Unlocked", Operator.Unlock},
-	{"requeue", "Requeue", "Requeued", func(o Operator, ctx context.Context, id, who string, _ lease.Grant) (Delivery, error) {
-		return o.Requeue(ctx, id, who)
-	}},
+	{"requeue", "Requeue", "Requeued", Operator.Requeue},
 }
 
-// Operator makes the changes, and leaves behind in a log that who did. Errors are
-// those of Source.Get, and for Requeue *lease.HeldError while locked. Its methods
-// may be called concurrently.
+// Seen is what an analysis was when a change of it was confirmed.
+type Seen struct {
+	Status string
+	Grant  lease.Grant
+}
+
+// Operator makes the changes, and leaves behind in a log that who did. Each is made
+// of what was seen alone: of anything else is lease.ErrConflict, in the commit.
+// Other errors are those of Source.Get, and for Requeue *lease.HeldError while
+// locked. Its methods may be called concurrently.
 type Operator interface {
-	// Unlock takes the lock from the acquisition seen alone: from any other is
-	// lease.ErrConflict.
-	Unlock(ctx context.Context, id, who string, seen lease.Grant) (Delivery, error)
-	Requeue(ctx context.Context, id, who string) (Delivery, error)
+	Unlock(ctx context.Context, id, who string, seen Seen) (Delivery, error)
+	Requeue(ctx context.Context, id, who string, seen Seen) (Delivery, error)
 }
 
 // Delivery is what became of the booking that goes with a change.
@@ -70,8 +73,13 @@ type confirmation struct {
 	Verb     verb
 	Analysis shown
 	Books    bool
-	Changed  bool // the lock has passed on since this page was shown
+	Changed  bool // it is not what it was when this page was shown
 	Back     string
+}
+
+// Over reports whether there is nothing left to unlock.
+func (p confirmation) Over() bool {
+	return p.Changed && p.Verb.Name == "unlock" && p.Analysis.Lock == lockFree && p.Analysis.Kind != "processing"
 }
 
 // closed refuses changes where there is no Operator.
@@ -97,7 +105,7 @@ func (s *Server) confirm(v verb) echo.HandlerFunc {
 	}
 }
 
-// ask asks for a confirmation; again where the lock has changed since it was asked.
+// ask asks for a confirmation; again where the analysis has changed since it was asked.
 func (s *Server) ask(c echo.Context, v verb, w Whole, changed bool) error {
 	st, _ := s.feed.current()
 	p := confirmation{
@@ -148,7 +156,7 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 func (s *Server) make(c echo.Context, v verb, was Whole) error {
 	id, back := was.ID, address("/analysis", was.ID)
 	who, _ := c.Get(whoKey).(string)
-	booked, err := v.do(s.o.Operator, c.Request().Context(), id, who, was.Lock.Grant())
+	booked, err := v.do(s.o.Operator, c.Request().Context(), id, who, Seen{was.Status, was.Lock.Grant()})
 	if errors.Is(err, lease.ErrConflict) { // since it was read
 		if was, err = s.read(c, id, false); err == nil {
 			return s.ask(c, v, was, true)
@@ -171,8 +179,11 @@ func judged(w Whole) shown {
 	return show(&entry{Analysis: w.Analysis}, w.At.Add(time.Since(w.Asked)), true)
 }
 
-// Seen names, in a form, what its confirmation is about: whose lock, and what it
-// was. A stale one that its owner has renewed is another.
+// Seen names, in a form, what its confirmation is about: the state, whose lock, and
+// what that was. A stale one that its owner has renewed is another.
 func (s shown) Seen() string {
-	return strconv.FormatInt(s.Token, 10) + "-" + key(s.Owner) + "-" + s.Lock
+	return strconv.FormatInt(s.Token, 10) + "-" + key(s.Owner) + "-" + s.Lock + "-" + key(s.State)
 }
+
+// Lines is the message for people to read, line by line.
+func (f *Failure) Lines() string { return LegibleLines(f.Message) }

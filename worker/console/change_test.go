@@ -108,49 +108,6 @@ func TestNothingIsChangedWithoutAnOperator(t *testing.T) {
 	}
 }
 
-func TestAChangeIsNotMadeOfALockThatHasPassedOn(t *testing.T) {
-	for name, tc := range map[string]struct{ was, is console.Whole }{
-		"another owner and token":      {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/2", 4, time.Hour)},
-		"another token":                {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/1", 4, time.Hour)},
-		"another owner":                {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/2", 3, time.Hour)},
-		"a stale one that was renewed": {heldBy("a", "w/1", 3, -time.Minute), heldBy("a", "w/1", 3, time.Hour)},
-		"one that has run out":         {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/1", 3, -time.Minute)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			source := newShelf(tc.was)
-			s, h := writable(t, source)
-			form := hidden(t, page(t, s, "/unlock?id=a"))
-			source.put(tc.is)
-			w := ask(t, s, http.MethodPost, "/unlock?id=a", form.Encode(), "Sec-Fetch-Site", "same-origin")
-			if w.Code != http.StatusConflict {
-				t.Errorf("%d", w.Code)
-			}
-			has(t, w.Body.String(), "Nothing is changed yet", tc.is.Lock.Owner)
-			h.want(t)
-			again := ask(t, s, http.MethodPost, "/unlock?id=a", hidden(t, w.Body.String()).Encode(), "Sec-Fetch-Site", "same-origin")
-			if again.Code != http.StatusSeeOther {
-				t.Errorf("confirmed again: %d", again.Code)
-			}
-			h.want(t, "unlock a by operator-1")
-			if h.seen != tc.is.Lock.Grant() {
-				t.Errorf("unlocked is %+v, want what was seen", h.seen)
-			}
-		})
-	}
-}
-
-func TestALockThatPassesOnInTheVeryMomentIsAskedAboutAgain(t *testing.T) {
-	source := newShelf(heldBy("a", "w/1", 3, time.Hour))
-	s, h := writable(t, source)
-	h.fail = fmt.Errorf("x: %w", lease.ErrConflict)
-	h.during = func(context.Context) { source.put(heldBy("a", "w/2", 4, time.Hour)) }
-	code, text, _ := confirmed(t, s, "unlock", "a")
-	if code != http.StatusConflict {
-		t.Errorf("%d", code)
-	}
-	has(t, text, "Nothing is changed yet", "w/2")
-}
-
 // A page may be another process's than the one that takes its form.
 func TestAChangeMayBeConfirmedToAnotherInstance(t *testing.T) {
 	source := newShelf(heldBy("a", "w/1", 3, time.Hour))

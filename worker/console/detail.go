@@ -48,9 +48,15 @@ func address(path, id string, more ...string) string {
 func (s *Server) analysis(c echo.Context) error {
 	defer s.feed.look()()
 	id, all := c.QueryParam("id"), c.QueryParam("show") == "all"
-	w, err := s.read(c, id, all)
 	st, _ := s.feed.current()
 	e, followed := st.find(id)
+	w, err := Whole{}, st.cause
+	// Else it would wait in vain; but what has just been changed is read.
+	if all || !followed || c.QueryParam("did") != "" || !errors.Is(err, errSilent) {
+		w, err = s.read(c, id, all)
+		st, _ = s.feed.current()
+		e, followed = st.find(id)
+	}
 	now := w.At.Add(time.Since(w.Asked))
 	switch {
 	case err == nil:

@@ -41,8 +41,8 @@ type told struct {
 
 // version is when a row looks the same, but for the times that count on.
 type version struct {
-	n    int64
-	held bool
+	n             int64
+	held, overdue bool
 }
 
 // events is GET /events, for the page with the same query: an event with what has
@@ -148,7 +148,7 @@ func (s *Server) newsOfAll(t *told, st *state, c choice, now time.Time) (message
 		if !c.takes(e, now) {
 			continue
 		}
-		is := version{e.version, e.held(now)}
+		is := version{e.version, e.held(now), e.overdue}
 		rows[e.key], order = is, append(order, e.key)
 		if t.rows[e.key] == is {
 			continue
@@ -179,7 +179,7 @@ func (s *Server) newsOfOne(t *told, st *state, id string, now time.Time) (messag
 		t.detail = version{}
 		return m, nil
 	}
-	is := version{e.version, e.held(now)}
+	is := version{e.version, e.held(now), e.overdue}
 	if is == t.detail {
 		return m, nil
 	}

@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"runtime/debug"
 	"slices"
@@ -20,7 +19,8 @@ type feed struct {
 
 	mu      sync.Mutex
 	heard   int64     // news, ever
-	answer  time.Time // when the store last answered, locally
+	answer  time.Time // when the store last answered all there was to tell, locally
+	told    time.Time // the store's time of the last news of this attempt; zero: there were none
 	looking int       // pages that are open
 	looks   int       // pages that were loaded, ever
 	state   *state
@@ -138,58 +138,25 @@ func (f *feed) looksSoFar() int {
 // follow follows the source again each time that it breaks, as soon as the store
 // answers; later and later where that is of no use.
 func (f *feed) follow(ctx context.Context) {
+	patience := f.pace.Patience
 	for wait := f.pace.Retry; ; {
-		err := f.attempt(ctx)
+		err := f.attempt(ctx, patience)
 		if ctx.Err() != nil {
 			return
 		}
 		if f.darkened(ctx, err) {
-			wait = f.pace.Retry
+			wait, patience = f.pace.Retry, f.pace.Patience
 		}
+		patience = min(2*patience, 8*f.pace.Patience) // all there is may be much for a slow line
 		for answers := false; !answers; wait = min(2*wait, 16*f.pace.Retry) {
 			select {
 			case <-ctx.Done():
 				return
 			case <-time.After(wait):
 			}
-			answers = f.source.Ping(ctx) == nil
+			_, err := f.source.Newest(ctx)
+			answers = err == nil
 		}
-	}
-}
-
-// errSilent ends an attempt in which the store has ceased to answer, which the
-// stream itself does not tell.
-var errSilent = errors.New("console: the store does not answer")
-
-// attempt follows the source until it breaks.
-func (f *feed) attempt(ctx context.Context) error {
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	var probing sync.WaitGroup
-	probing.Go(func() { end(f.probe(ctx)) })
-	err := f.source.Follow(ctx, f.limit, f.hear)
-	end(err)
-	probing.Wait()
-	return context.Cause(ctx)
-}
-
-// probe asks from time to time whether the store answers, until it does not twice,
-// or ctx ends.
-func (f *feed) probe(ctx context.Context) error {
-	for failures, wait := 0, time.Duration(0); ; {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(wait):
-		}
-		if err := f.source.Ping(ctx); err == nil {
-			f.answered()
-			failures, wait = 0, f.pace.Probe
-			continue
-		} else if failures++; failures > 1 {
-			return errors.Join(errSilent, err)
-		}
-		wait = f.pace.Retry
 	}
 }
 
@@ -223,9 +190,9 @@ func (f *feed) hear(n News) {
 			})
 		}
 		f.heard++ // under f.mu, as all of this
-		f.answer = time.Now()
+		f.answer, f.told = time.Now(), n.At
 		for i := range n.Changed {
-			next.followed = append(next.followed, entry{n.Changed[i], key(n.Changed[i].ID), f.heard})
+			next.followed = append(next.followed, entry{Analysis: n.Changed[i], key: key(n.Changed[i].ID), version: f.heard})
 		}
 		slices.SortFunc(next.followed, newestFirst)
 		return next.arranged()
@@ -265,12 +232,6 @@ func (f *feed) seek(ctx context.Context) {
 		case <-time.After(f.pace.Probe * 2):
 		}
 	}
-}
-
-func (f *feed) answered() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.answer = time.Now()
 }
 
 func (f *feed) publish(next func(*state) state) {

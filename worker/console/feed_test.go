@@ -19,7 +19,7 @@ type brittle struct {
 	err   error           // of Follow, while it is set
 	whole context.Context // ends with the stream
 	tries int             // of Follow
-	pings int             // Pings that fail from now on
+	fails int             // how many answers of Newest fail from now on
 }
 
 func newBrittle(t *testing.T, all ...console.Whole) *brittle {
@@ -52,13 +52,13 @@ func (b *brittle) Follow(ctx context.Context, limit int, each func(console.News)
 	return b.shelf.Follow(ctx, limit, each)
 }
 
-func (b *brittle) Ping(ctx context.Context) error {
+func (b *brittle) Newest(ctx context.Context) (console.Newest, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.pings--; b.pings >= 0 {
-		return errDark
+	if b.fails--; b.fails >= 0 {
+		return console.Newest{}, errDark
 	}
-	return b.shelf.Ping(ctx)
+	return b.shelf.Newest(ctx)
 }
 
 // Its holder may well have renewed it since.
@@ -68,8 +68,8 @@ func TestInTheDarkALockStaysAsItWasLastKnown(t *testing.T) {
 		server := open(t, source, console.Options{})
 		list, one := watch(t, server, "/events"), watch(t, server, "/events?id=a")
 		list.until("all", rows("a", "b"))
-		known := storeNow().UTC().Format("15:04:05")
-		time.Sleep(20 * time.Second) // it answers, and has no news
+		known := storeNow().Add(15 * time.Second).UTC().Format("15:04:05") // it answers then, and has no news
+		time.Sleep(20 * time.Second)
 		source.change(func() { source.dark = true })
 		list.until("dark", func(m told) bool { return m.Feed.Word == "dark" })
 		for range 5 {
@@ -91,6 +91,9 @@ func TestInTheDarkALockStaysAsItWasLastKnown(t *testing.T) {
 			}
 		}
 		source.change(func() { source.dark = false })
+		source.put(heldBy("b", "w/2", 1, time.Hour))
+		has(t, page(t, server, "/analysis?id=b"), `data-lock="free"`) // until the feed asks again
+		has(t, page(t, server, "/analysis?id=b&did=unlock&done=booked"), `data-lock="held"`)
 		m := list.until("light", func(m told) bool { return len(m.Rows) == 2 })
 		has(t, m.Rows[0].HTML+m.Rows[1].HTML, `data-lock="stale"`)
 	})
@@ -286,7 +289,7 @@ func TestOneQuestionWithoutAnAnswerIsNotTheDark(t *testing.T) {
 		s := watch(t, open(t, source, console.Options{}), "/events")
 		s.until("a", rows("a"))
 		for range 5 {
-			source.set(func() { source.pings = 1 })
+			source.set(func() { source.fails = 1 })
 			time.Sleep(time.Minute)
 		}
 		for len(s.lines) > 0 {

@@ -29,6 +29,7 @@ type entry struct {
 	Analysis
 	key     string
 	version int64 // another with each change
+	overdue bool
 }
 
 // held says whether somebody holds e's lock at now, by the lease rule.
@@ -79,10 +80,24 @@ func (s state) arranged() state {
 			delete(followed, e.ID)
 		}
 	}
+	for i := range overdue {
+		overdue[i].overdue = true
+	}
 	s.overdue, s.known = overdue, slices.Clone(overdue)
 	for i := range s.followed {
 		if followed[s.followed[i].ID] != nil {
 			s.known = append(s.known, s.followed[i])
+		}
+	}
+	return s
+}
+
+// versioned is s with another version of everything.
+func (s state) versioned(version int64) state {
+	s.followed, s.overdue = slices.Clone(s.followed), slices.Clone(s.overdue)
+	for _, all := range [][]entry{s.followed, s.overdue} {
+		for i := range all {
+			all[i].version = version
 		}
 	}
 	return s
@@ -95,7 +110,7 @@ func kept(known []entry, a Analysis, next int64) entry {
 			return known[i]
 		}
 	}
-	return entry{a, key(a.ID), next}
+	return entry{Analysis: a, key: key(a.ID), version: next}
 }
 
 // newestFirst is an order in which a heartbeat moves nothing.
@@ -136,8 +151,11 @@ func (s *Server) feedState(st *state) feedState {
 // unanswered is why the store has not answered, as the beginning of a sentence.
 func unanswered(err error) string {
 	var r *Refusal
-	if errors.As(err, &r) {
+	switch {
+	case errors.As(err, &r):
 		return "Firestore refuses: " + r.Words
+	case errors.Is(err, errUntold):
+		return "Firestore answers, but has told of no change"
 	}
 	return "Firestore has not answered"
 }

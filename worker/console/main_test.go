@@ -30,6 +30,7 @@ type shelf struct {
 	all     map[string]console.Whole
 	dark    bool
 	changed chan struct{} // is closed with each change
+	written time.Time     // when it was changed last
 	follows int           // how often Follow was called
 	now     int           // how many follow just now
 	reads   []string      // ids of Get
@@ -54,6 +55,7 @@ func (s *shelf) change(do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	do()
+	s.written = storeNow()
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -126,13 +128,13 @@ func (s *shelf) Get(_ context.Context, id string, contents bool) (console.Whole,
 	return w, nil
 }
 
-func (s *shelf) Ping(context.Context) error {
+func (s *shelf) Newest(context.Context) (console.Newest, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.dark {
-		return errDark
+		return console.Newest{}, errDark
 	}
-	return nil
+	return console.Newest{Written: s.written, At: storeNow(), Asked: time.Now()}, nil
 }
 
 func (s *shelf) followed() (ever, now int) {
@@ -145,29 +147,28 @@ func (s *shelf) followed() (ever, now int) {
 type hand struct {
 	mu     sync.Mutex
 	did    []string
-	seen   lease.Grant               // of the last Unlock
+	seen   console.Seen              // of the last change
 	during func(ctx context.Context) // nil: a change takes no time
 	booked console.Delivery          // empty: Booked
 	fail   error
 }
 
-func (h *hand) note(ctx context.Context, verb, id, who string) (console.Delivery, error) {
+func (h *hand) note(ctx context.Context, verb, id, who string, seen console.Seen) (console.Delivery, error) {
 	if h.during != nil {
 		h.during(ctx)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.did = append(h.did, verb+" "+id+" by "+who)
+	h.did, h.seen = append(h.did, verb+" "+id+" by "+who), seen
 	return cmp.Or(h.booked, console.Booked), h.fail
 }
 
-func (h *hand) Unlock(ctx context.Context, id, who string, seen lease.Grant) (console.Delivery, error) {
-	h.seen = seen
-	return h.note(ctx, "unlock", id, who)
+func (h *hand) Unlock(ctx context.Context, id, who string, seen console.Seen) (console.Delivery, error) {
+	return h.note(ctx, "unlock", id, who, seen)
 }
 
-func (h *hand) Requeue(ctx context.Context, id, who string) (console.Delivery, error) {
-	return h.note(ctx, "requeue", id, who)
+func (h *hand) Requeue(ctx context.Context, id, who string, seen console.Seen) (console.Delivery, error) {
+	return h.note(ctx, "requeue", id, who, seen)
 }
 
 func (h *hand) want(t *testing.T, did ...string) {

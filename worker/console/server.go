@@ -20,14 +20,15 @@ const DefaultLimit = 50
 
 // Pace is how long things take. The zero value of each field is its default.
 type Pace struct {
-	Linger time.Duration // the source is followed for this and up to twice as long after the last look: 30 s
-	Probe  time.Duration // between two questions whether the store answers: 15 s
-	Retry  time.Duration // before the next attempt, at first: 1 s
-	First  time.Duration // how long a page waits for the first news: 3 s
-	Frame  time.Duration // between two messages to a page, at least: 250 ms
-	Beat   time.Duration // between two messages to a page, at most: 10 s
-	Write  time.Duration // for a page to take a message: 10 s
-	Stream time.Duration // of one stream of updates; the page opens the next, and proves again who it is: 10 min
+	Linger   time.Duration // the source is followed for this and up to twice as long after the last look: 30 s
+	Probe    time.Duration // between two questions whether the store answers, and has told all: 15 s
+	Patience time.Duration // for the first news, at first, and for later ones: 10 s
+	Retry    time.Duration // before the next attempt, at first: 1 s
+	First    time.Duration // how long a page waits for the first news: 3 s
+	Frame    time.Duration // between two messages to a page, at least: 250 ms
+	Beat     time.Duration // between two messages to a page, at most: 10 s
+	Write    time.Duration // for a page to take a message: 10 s
+	Stream   time.Duration // of one stream of updates; the page opens the next, and proves again who it is: 10 min
 }
 
 func (p Pace) filled() Pace {
@@ -38,6 +39,7 @@ func (p Pace) filled() Pace {
 	}
 	fill(&p.Linger, 30*time.Second)
 	fill(&p.Probe, 15*time.Second)
+	fill(&p.Patience, 10*time.Second)
 	fill(&p.Retry, time.Second)
 	fill(&p.First, 3*time.Second)
 	fill(&p.Frame, 250*time.Millisecond)
@@ -138,12 +140,22 @@ type frame struct {
 	Who    string
 	Write  bool
 	Events string // address of the updates; empty: there are none
+	Full   bool   // as many pages as may have them
 	Feed   feedState
 }
 
 func (s *Server) frame(c echo.Context, title string, st *state) frame {
 	who, _ := c.Get(whoKey).(string)
-	return frame{Title: title, Place: s.o.Place, Who: who, Write: s.o.Operator != nil, Feed: s.feedState(st)}
+	return frame{Title: title, Place: s.o.Place, Who: who, Write: s.o.Operator != nil, Full: s.full(), Feed: s.feedState(st)}
+}
+
+// full reports whether no other page would get updates now.
+func (s *Server) full() bool {
+	err := s.Begin(s.o.Streams)
+	if err == nil {
+		s.End()
+	}
+	return errors.Is(err, lifecycle.ErrFull)
 }
 
 // render answers a page.

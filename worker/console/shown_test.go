@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -36,6 +37,20 @@ func TestForeignStatesDoNotFillThePage(t *testing.T) {
 	}
 	if n := strings.Count(page(t, open(t, source, console.Options{Pace: quick}), "/"), `data-filter="ODD`); n != 8 {
 		t.Errorf("%d filters of foreign states, want 8", n)
+	}
+}
+
+func TestATracebackIsShownLineByLine(t *testing.T) {
+	failed, waits := of("failed", "FAILED"), of("waits", "QUEUED")
+	trace := &console.Failure{Code: "c", Message: "Traceback:\n  File <x>\r\nEOF"}
+	failed.Error, waits.LastError = trace, trace
+	s := open(t, newShelf(failed, waits), console.Options{Pace: quick})
+	for _, id := range []string{"failed", "waits"} {
+		has(t, page(t, s, "/analysis?id="+id), "<p class=\"message\">Traceback:\n  File &lt;x&gt;\\r\nEOF</p>")
+	}
+	css := page(t, s, "/console.css")
+	if rule := regexp.MustCompile(`\.facts \.message \{[^}]*\}`).FindString(css); !strings.Contains(rule, "white-space: pre-wrap;") {
+		t.Errorf("the line ends are lost: %s", rule)
 	}
 }
 

@@ -19,6 +19,9 @@ const (
 	lockMalformed = "malformed"
 )
 
+// stuck is the word for an overdue analysis, whatever its lock is.
+const stuck = "stuck"
+
 // noStatus is the word for an analysis without one, in pages and their addresses.
 // A status that is this very text is listed beside them.
 const noStatus = "no status"
@@ -30,6 +33,7 @@ type shown struct {
 	State      string
 	Kind       string // queued, processing, ready, failed, none or other: how State looks
 	Lock       string // held, stale, free or malformed
+	Overdue    bool   // nobody has updated it for long, and it is unfinished
 	Owner      string
 	Token      int64
 	Left       time.Duration // held: on the lock
@@ -50,7 +54,7 @@ type shown struct {
 // show judges e at now, the store's time.
 func show(e *entry, now time.Time, write bool) shown {
 	s := shown{
-		Key: key(e.ID), ID: e.ID, State: stateOf(e.Status), Kind: kindOf(e.Status), Lock: e.lock(now),
+		Key: key(e.ID), ID: e.ID, State: stateOf(e.Status), Kind: kindOf(e.Status), Lock: e.lock(now), Overdue: e.overdue,
 		Owner: e.Lock.Owner, Token: e.Lock.Token, Expired: stamp(e.Lock.ExpiresAt), Heartbeat: stamp(e.Lock.HeartbeatAt),
 		Attempts: e.Attempts, Error: e.Error, FinishedBy: e.Lock.FinishedBy,
 		Created: stamp(e.Created), Updated: stamp(e.Updated), Age: now.Sub(e.Updated),
@@ -124,7 +128,7 @@ func (c choice) Any() bool { return c != choice{} }
 
 func (c choice) takes(e *entry, now time.Time) bool {
 	return (c.State == "" || c.State == stateOf(e.Status)) &&
-		(c.Lock == "" || c.Lock == e.lock(now)) &&
+		(c.Lock == "" || c.Lock == e.lock(now) || c.Lock == stuck && e.overdue) &&
 		(c.Search == "" || strings.Contains(strings.ToLower(e.ID), strings.ToLower(c.Search)))
 }
 
@@ -136,8 +140,12 @@ type count struct {
 	Query      string // of the address that shows these
 }
 
+// Key names c's filter on a page.
+func (c count) Key() string { return key(c.Kind + " " + c.Word) }
+
 // tally are the numbers of a whole state, whatever a page shows of it.
 type tally struct {
+	Known         bool // else nobody knows the numbers
 	All           count
 	States, Locks []count
 }
@@ -148,8 +156,11 @@ func (s *state) count(c choice, now time.Time) tally {
 	for i := range s.known {
 		states[s.known[i].Status]++
 		locks[s.known[i].lock(now)]++
+		if s.known[i].overdue {
+			locks[stuck]++
+		}
 	}
-	t := tally{All: count{Word: "All", N: len(s.known), Current: c.State == "" && c.Lock == "", Query: choice{Search: c.Search}.query()}}
+	t := tally{Known: s.loaded, All: count{Word: "All", N: len(s.known), Current: c.State == "" && c.Lock == "", Query: choice{Search: c.Search}.query()}}
 	state := func(status string) {
 		word := stateOf(status)
 		t.States = append(t.States, count{word, kindOf(status), states[status], c.State == word, choice{State: word, Search: c.Search}.query()})
@@ -166,7 +177,7 @@ func (s *state) count(c choice, now time.Time) tally {
 	for _, status := range others[:min(len(others), maxOthers)] {
 		state(status)
 	}
-	for _, word := range []string{lockHeld, lockStale, lockMalformed} {
+	for _, word := range []string{lockHeld, lockStale, stuck, lockMalformed} {
 		t.Locks = append(t.Locks, count{word, word, locks[word], c.Lock == word, choice{Lock: word, Search: c.Search}.query()})
 	}
 	return t

@@ -44,7 +44,7 @@ func (w *world) act(id, act string, n int) {
 	if act == unlock {
 		_, err = ledger.Unlock(ctx, id, nil)
 	} else {
-		_, err = ledger.Requeue(ctx, id)
+		_, err = ledger.Requeue(ctx, id, nil)
 	}
 	op := operation{kind: act, answer: outcome(err), at: t.at.UnixNano()}
 	var held *lease.HeldError

@@ -26,7 +26,7 @@ func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Wri
 		return 2, err
 	}
 	return cloudrun.Main(ctx, cfg.Port, cfg.Project, cfg.Emulator, func(ctx context.Context, project string, l net.Listener) error {
-		cfg.Project = project
+		cfg.Project, cfg.Telemetry.Project = project, project
 		return Serve(ctx, cfg, l, cloudrun.NewLogger(stdout, cfg.LogFormat, cfg.LogLevel))
 	})
 }

@@ -3,6 +3,7 @@ package browser
 import (
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -64,7 +65,54 @@ func TestAPageOfOneFollowsItWithoutAReload(t *testing.T) {
 	b.Is(`document.getElementById('fact-error')?.innerText.includes('not a letter')`)
 	s.Delete(t, "a")
 	b.Is(`!document.getElementById('unfollowed').hidden`)
+	if got := b.Eval(`document.getElementById('live-text').innerText`); got != `"not followed"` {
+		t.Errorf("beside what is not followed any more stands %s", got)
+	}
+	wantStill(b, `document.querySelector('#fact-updated [data-age-ms]')`)
 	wantMarked(b)
+}
+
+// wantStill fails where the time in this element counts on.
+func wantStill(b *chromiumtest.Tab, element string) {
+	b.T.Helper()
+	before := b.Eval(element + `.textContent`)
+	if after := b.Eval(`new Promise((done) => setTimeout(() => done(` + element + `.textContent), 2500))`); after != before {
+		b.T.Errorf("it was %s, and then %s", before, after)
+	}
+}
+
+// The page was loaded long before: what it shows is newer than that.
+func TestAPageOfOneThatIsNotFollowedAnyMoreSaysWhenItWas(t *testing.T) {
+	s := newSite(t, "--limit", "1")
+	s.analysis("a", map[string]any{"status": "QUEUED"})
+	b := chromiumtest.NewProfile(t).Open(s.url + "/analysis?id=a")
+	live(b)
+	loaded := b.Eval(`document.getElementById('unfollowed').textContent.match(/\d\d:\d\d:\d\d/)[0]`)
+	time.Sleep(2 * time.Second)
+	s.Merge(t, "a", map[string]any{"status": "READY"})
+	b.Is(`document.getElementById('fact-state').innerText === 'READY'`)
+	s.analysis("b", map[string]any{"status": "QUEUED", "updatedAt": iso8601.Format(time.Now().Add(time.Second))})
+	b.Is(`!document.getElementById('unfollowed').hidden`)
+	if got := b.Eval(`document.getElementById('unfollowed').innerText.match(/as of (\d\d:\d\d:\d\d) UTC/)[1]`); got <= loaded {
+		t.Errorf("what is shown is said to be as of %s; it was loaded at %s and updated since", got, loaded)
+	}
+	wantMarked(b)
+}
+
+func TestTheFocusStaysOnAFilterWhoseNumberChanges(t *testing.T) {
+	s := newSite(t)
+	s.analysis("a", map[string]any{"status": "FAILED"})
+	b := chromiumtest.NewProfile(t).Open(s.url)
+	live(b)
+	for i, filter := range []string{`[data-filter="FAILED"]`, `[data-lock-filter="held"]`} {
+		b.Eval(`globalThis.was = document.querySelector('` + filter + `')`)
+		b.Eval(`was.focus()`)
+		s.analysis(fmt.Sprint("ready ", i), map[string]any{"status": "READY"})
+		b.Is(`!was.isConnected`)
+		if got := b.Eval(`document.activeElement === document.querySelector('` + filter + `')`); got != "true" {
+			t.Errorf("the focus was on %s, and is on %s", filter, b.Eval(`document.activeElement.outerHTML.slice(0, 200)`))
+		}
+	}
 }
 
 // Nothing is written when a lock runs out: the page has to know by itself.
@@ -155,14 +203,17 @@ func TestAPauseKeepsThePageAsItIs(t *testing.T) {
 	s := newSite(t)
 	b := chromiumtest.NewProfile(t).Open(s.url)
 	live(b)
+	s.analysis("l", locked(10*time.Minute))
+	b.Is(ids + ` === 'l'`)
 	b.Click("pause")
 	b.Is(`document.getElementById('live').dataset.live === 'paused' && document.getElementById('pause').getAttribute('aria-pressed') === 'true'`)
 	s.analysis("a", map[string]any{"status": "QUEUED"})
-	if got := b.Eval(`new Promise((done) => setTimeout(() => done(` + ids + `), 1000))`); got != `""` {
+	wantStill(b, row("l")+`.querySelector('[data-left-ms]')`) // it may have been renewed
+	if got := b.Eval(ids); got != `"l"` {
 		t.Errorf("listed are %s", got)
 	}
 	b.Click("pause")
-	b.Is(ids + ` === 'a'`)
+	b.Is(ids + ` === 'a l'`)
 	wantMarked(b)
 }
 
@@ -187,6 +238,28 @@ func TestAPageWhoseConsoleIsGoneSaysSoAndComesBack(t *testing.T) {
 	s.analysis("b", map[string]any{"status": "QUEUED"})
 	s.start(s.port())
 	b.Is(`document.getElementById('live').dataset.live === 'live' && ` + ids + ` === 'a b' && ` + row("a") + `.dataset.state === 'READY'`)
+	wantMarked(b)
+}
+
+// Nothing ends the line, as where a tunnel is gone.
+func TestAPageThatIsToldNothingSaysSoAndItsTimesStandStill(t *testing.T) {
+	s := newSite(t)
+	s.analysis("a", locked(10*time.Minute))
+	b := chromiumtest.NewProfile(t).Open(s.url)
+	live(b)
+	if err := s.runs.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer s.runs.Signal(syscall.SIGCONT)                      //nolint:errcheck // else it could not be stopped
+	b.Eval(`new Promise(shown => setTimeout(shown, 22_000))`) // by the page's own clock: 15 s, and what a slow machine takes
+	if got := b.Eval(`document.getElementById('live').dataset.live`); got != `"reconnecting"` {
+		t.Errorf("after 22 s of silence: %s", got)
+	}
+	wantStill(b, row("a")+`.querySelector('[data-left-ms]')`)
+	if err := s.runs.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	b.Is(`document.getElementById('live').dataset.live === 'live'`)
 	wantMarked(b)
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"taskguard/cmd/chromiumtest"
 )
@@ -28,6 +29,11 @@ const cropped = `[...document.querySelectorAll('body *')]
 
 func TestEveryPageIsReadableInBothThemesAndFitsASmallScreen(t *testing.T) {
 	s := withStates(t, "--write")
+	s.analysis("stuck", map[string]any{"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00.000Z"})
+	left := locked(-time.Minute)
+	left["updatedAt"] = "2020-01-02T00:00:00.000Z"
+	s.analysis("stuck and stale", left)
+	s.Put(t, "undated", map[string]any{"status": "QUEUED"})
 	readOnly := newSite(t)
 	pages := []struct {
 		name, url string
@@ -35,10 +41,13 @@ func TestEveryPageIsReadableInBothThemesAndFitsASmallScreen(t *testing.T) {
 	}{
 		{"list", s.url, 0},
 		{"list filtered", s.url + "/?lock=stale", 0},
+		{"list of what is stuck", s.url + "/?lock=stuck", 0},
+		{"list of a state", s.url + "/?state=FAILED", 0},
 		{"list found nothing", s.url + "/?q=nothing-like-it", 0},
 		{"list empty, read only", readOnly.url, 0},
 		{"detail held", s.url + "/analysis?id=held", 0},
 		{"detail stale", s.url + "/analysis?id=stale", 0},
+		{"detail not followed", s.url + "/analysis?id=undated", 0},
 		{"detail failed", s.url + "/analysis?id=failed", 0},
 		{"detail malformed", s.url + "/analysis?id=malformed", 0},
 		{"detail long", s.url + "/analysis?id=" + url.QueryEscape(strings.ReplaceAll(longID, "/", "-")), 0},
@@ -70,6 +79,20 @@ func TestEveryPageIsReadableInBothThemesAndFitsASmallScreen(t *testing.T) {
 					b.Close()
 				}
 			})
+		}
+	}
+}
+
+// The owner is what tells one lock from another.
+func TestWhoHoldsALockHasRoomAtEachWidth(t *testing.T) {
+	s := newSite(t, "--write")
+	s.analysis("held", locked(time.Hour))
+	b := chromiumtest.NewProfile(t).Open(s.url)
+	for _, width := range []int64{360, 1153, 1248, 1249, 1280} {
+		b.Show("light", width)
+		b.Is(fmt.Sprintf(`innerWidth === %d`, width))
+		if got := b.Eval(row("held") + `.querySelector('.owner').clientWidth >= 150`); got != "true" {
+			t.Errorf("at %d pixels the owner has %s", width, b.Eval(row("held")+`.querySelector('.owner').clientWidth`))
 		}
 	}
 }

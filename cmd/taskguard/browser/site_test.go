@@ -33,6 +33,7 @@ type site struct {
 	link  *link // between the console and Firestore
 	url   string
 	stop  func() error // ends the console as Ctrl-C does
+	runs  *os.Process  // the console
 
 	mu        sync.Mutex
 	delivered []string // bodies
@@ -116,6 +117,7 @@ func (s *site) start(port string) {
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
+	s.runs = cmd.Process
 	found := make(chan string, 1)
 	var reading sync.WaitGroup
 	reading.Go(func() {

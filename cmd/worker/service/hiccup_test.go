@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.opentelemetry.io/otel/trace"
 )
@@ -35,7 +36,11 @@ func TestARefusedExportBeforeTheStopLosesNoSpan(t *testing.T) {
 	s := observe(t, allSorts(t, map[string]trace.SpanContext{}), "OTEL_EXPORTER_OTLP_ENDPOINT="+between.URL)
 	s.Put(t, "x", map[string]any{"status": "QUEUED"})
 	s.deliver(t, "x", 200)
-	<-refused
+	select {
+	case <-refused:
+	case <-time.After(hang):
+		t.Fatal("nothing is exported")
+	}
 	for range 20 {
 		s.deliver(t, "x", 200)
 	}

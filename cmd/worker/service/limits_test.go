@@ -56,9 +56,9 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 
 // The limits are the clients'; a run may take longer, and is answered.
 func TestARunLongerThanTheLimitsIsAnswered(t *testing.T) {
-	const limit = 100 * time.Millisecond
+	const limit = 500 * time.Millisecond
 	s := serve(t, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-		time.Sleep(5 * limit)
+		time.Sleep(2 * limit)
 		return "done", nil
 	}, func(c *Config) { c.limits.Header, c.limits.Request, c.limits.Idle = limit, limit, limit })
 	if got := <-s.delivered(); !strings.HasPrefix(got, "200") {

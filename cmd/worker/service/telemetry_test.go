@@ -145,7 +145,7 @@ func allSorts(t *testing.T, spans map[string]trace.SpanContext) func(*emulatorte
 			spans[job.AnalysisID] = trace.SpanContextFromContext(ctx)
 			switch job.AnalysisID {
 			case "long":
-				renewed(ctx, t, b, "long", 2)
+				renewed(ctx, t, b, "long", 3) // so that the reply to the second has come
 			case "lost":
 				b.Merge(t, "lost", map[string]any{"lockOwner": "them", "lockExpiresAt": "2999-01-01T00:00:00Z"})
 				<-ctx.Done()

@@ -31,10 +31,11 @@ function age(ms) {
 }
 
 function count() {
-  if (feed?.word === 'dark') return; // nobody can say who has renewed
+  const told = feed?.word === 'live' && !paused && !broken && !unfollowed(); // else nobody can say who has renewed
   const now = performance.now();
   for (const e of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll('[data-left-ms], [data-age-ms]'))) {
     if (!written.has(e)) written.set(e, now);
+    if (!told) continue;
     const passed = now - written.get(e);
     const { leftMs, ageMs } = e.dataset;
     const text = leftMs === undefined ? age(Number(ageMs) + passed) : span(Number(leftMs) - passed);
@@ -46,8 +47,11 @@ function count() {
 
 let broken = 0; // since when there are none, as a Date's number; 0: there are
 let paused = false;
-/** @type {{ word: string, dark?: string, missing?: string } | null} */
+/** @type {{ word: string, at?: string, dark?: string, missing?: string } | null} */
 let feed = null;
+let asOf = ''; // when the one analysis was as it is shown, where that was told
+
+const unfollowed = () => el('unfollowed')?.hidden === false;
 
 /** Leaves alone what is there already: screen readers speak what is written. */
 function showLive() {
@@ -60,6 +64,7 @@ function showLive() {
   }
   else if (!feed || feed.word === 'waiting') [word, text] = ['connecting', 'connecting…'];
   else if (feed.word === 'dark') [word, text] = ['dark', feed.dark ?? ''];
+  else if (unfollowed()) [word, text] = ['static', 'not followed'];
   el('live').dataset.live = word;
   if (el('live-text').textContent !== text) el('live-text').textContent = text;
 }
@@ -87,9 +92,18 @@ function hear(news) {
   if (el('missing') && el('missing').textContent !== (feed?.missing ?? '')) el('missing').textContent = feed?.missing ?? '';
   if (el('missing')) el('missing').hidden = !feed?.missing;
   if (news.detail && el('facts')) el('facts').innerHTML = news.detail;
-  if (el('unfollowed') && (news.detail || news.gone)) el('unfollowed').hidden = !news.gone;
+  if (el('unfollowed')) hearOfOne(news);
+  el('full')?.remove();
   count();
   showLive();
+}
+
+/** @param {any} news */
+function hearOfOne(news) {
+  const gone = el('unfollowed');
+  if (news.detail || news.gone) gone.hidden = !news.gone;
+  if (news.detail || asOf && !news.gone) asOf = news.feed.at || asOf;
+  if (news.gone && asOf) gone.textContent = `It is not among the analyses that were updated last any more, or is deleted: what is shown is as of ${asOf}. Reload for newer.`;
 }
 
 /** @param {any} news */
@@ -119,7 +133,7 @@ function hearRows(news) {
 // ---- The stream ----
 
 const RETRY_MS = [500, 1000, 2000, 5000, 10000];
-const SILENCE_MS = 30000; // the server speaks each ten seconds
+const SILENCE_MS = 15000; // the server speaks each ten seconds
 /** @type {EventSource | null} */
 let stream = null;
 let failures = 0;
@@ -135,13 +149,13 @@ function listen() {
     expect();
     keepFocus(() => hear(JSON.parse(data)));
   };
-  mine.onerror = fail;
+  mine.onerror = () => fail(false);
 }
 
 /** Gives up on a stream that says nothing. */
 function expect() {
   clearTimeout(later);
-  later = setTimeout(fail, SILENCE_MS);
+  later = setTimeout(() => fail(true), SILENCE_MS);
 }
 
 function close() {
@@ -150,13 +164,14 @@ function close() {
   stream = null;
 }
 
-function fail() {
+/** @param {boolean} silent else the server, or its end of the line, has said that it is over */
+function fail(silent) {
   close();
   broken ||= Date.now();
   later = setTimeout(listen, RETRY_MS[Math.min(failures, RETRY_MS.length - 1)]);
   failures += 1;
   // The server ends a stream from time to time; only what lasts is worth a word.
-  if (failures > 1) showLive();
+  if (silent || failures > 1) showLive();
 }
 
 /** Listens while the page is looked at: a browser grants a site six connections. */

@@ -1,0 +1,13 @@
+package service
+
+import (
+	"os"
+	"testing"
+
+	"taskguard/emulator/emulatortest"
+)
+
+func TestMain(m *testing.M) {
+	emulatortest.Isolate()
+	os.Exit(m.Run())
+}
