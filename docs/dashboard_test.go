@@ -3,10 +3,16 @@ package docs
 import (
 	"bytes"
 	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/api/monitoring/v1"
 )
+
+var interpolated = regexp.MustCompile(`\$\{(\w+)\}`)
 
 // dashboard decodes what the module gives to Google, as strictly as Google does.
 func dashboard(t *testing.T, m *terraform) (d monitoring.Dashboard) {
@@ -47,6 +53,26 @@ func TestTheDashboardsTilesFillItWithoutOverlap(t *testing.T) {
 					t.Fatalf("%s lies on %s", tile.Widget.Title, other)
 				}
 				taken[[2]int64{x, y}] = tile.Widget.Title
+			}
+		}
+	}
+}
+
+// Google puts a label's value in for ${label}. One that the query drops has none, and
+// of one that no legend names the lines look alike.
+func TestALegendNamesTheLabelsThatItsQueryKeeps(t *testing.T) {
+	for _, chart := range charts(t, planned(t, required)) {
+		for _, set := range chart.XyChart.DataSets {
+			var kept, named []string
+			for _, by := range grouping.FindAllStringSubmatch(set.TimeSeriesQuery.PrometheusQuery, -1) {
+				kept = append(kept, strings.Split(by[1], ", ")...)
+			}
+			kept = slices.DeleteFunc(kept, func(label string) bool { return label == "le" })
+			for _, l := range interpolated.FindAllStringSubmatch(set.LegendTemplate, -1) {
+				named = append(named, l[1])
+			}
+			if diff := cmp.Diff(sortedTexts(kept), sortedTexts(named)); diff != "" {
+				t.Errorf("%s, %q: -kept +named:\n%s", chart.Title, set.LegendTemplate, diff)
 			}
 		}
 	}

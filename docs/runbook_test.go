@@ -36,7 +36,16 @@ var (
 	promql     = regexp.MustCompile("(?s)```promql\n(.*?)\n```")
 	causes     = regexp.MustCompile(`(?m)^(\d)\. `)
 	anyCommand = regexp.MustCompile("`(?:taskguard|gcloud|terraform) [a-z]")
+	// What an alert asks that fires where lines are missing.
+	absence        = regexp.MustCompile(`unless sum\(increase\(logging_[^>]*> 0$|vector\(0\)\) < 1`)
+	crossReference = regexp.MustCompile(`\[([^]]*)\]\(#[^)]*\)`)
 )
+
+// tells is what a notification of the alert says.
+func tells(t *testing.T, policy cty.Value) string {
+	t.Helper()
+	return text(t, policy.GetAttr("documentation").Index(cty.Zero).GetAttr("content"))
+}
 
 // Who is woken finds the alert's name, what it asked, why it may be, and what to do.
 func TestEveryAlertHasItsSectionInTheRunbook(t *testing.T) {
@@ -58,18 +67,50 @@ func TestEveryAlertHasItsSectionInTheRunbook(t *testing.T) {
 				t.Errorf("%s: cause %d is numbered %s", name, i+1, c[1])
 			}
 		}
+		if absence.MatchString(asked[name]) && !strings.Contains(s, "`LOG_LEVEL` above info, or `LOG_FORMAT=text`") {
+			t.Errorf("%s is about lines that are missing, and does not say that they may not be written", name)
+		}
 		if !strings.Contains(s, "\n1. ") || !anyCommand.MatchString(s) {
 			t.Errorf("%s has no cause or no command", name)
 		}
 	}
 	for address, v := range policies {
-		told := text(t, v.GetAttr("documentation").Index(cty.Zero).GetAttr("content"))
-		if strings.TrimSpace(told) != strings.TrimSpace(sections[text(t, v.GetAttr("display_name"))]) {
-			t.Errorf("%s tells something else than the runbook:\n%s", address, told)
+		told := tells(t, v)
+		shown := crossReference.ReplaceAllString(sections[text(t, v.GetAttr("display_name"))], "$1 (docs/operations.md)")
+		shown = strings.ReplaceAll(shown, "--location=REGION", "--location=europe-west1 --project=my-project")
+		if strings.TrimSpace(told) != strings.TrimSpace(shown) {
+			t.Errorf("%s tells something else than the runbook:\n%s", address, cmp.Diff(shown, told))
 		}
 		if n := utf8.RuneCountInString(told); n > 8192 || len(told) > 10240 {
 			t.Errorf("%s tells %d characters, and 8192 can be told", address, n)
 		}
+	}
+}
+
+// On a telephone there is no page to look up what a name stands for.
+func TestANotificationHoldsTheDeploymentsOwnNamesAndFigures(t *testing.T) {
+	m := planned(t, with(everything, map[string]cty.Value{
+		"project": cty.StringVal("theirs"), "region": cty.StringVal("us-east1"), "queue": cty.StringVal("work"), "backlog_tasks": cty.NumberIntVal(7),
+	}))
+	commands, asked := 0, alerts(t, m)
+	for address, v := range m.instances(t, "google_monitoring_alert_policy") {
+		told := tells(t, v)
+		if q := asked[text(t, v.GetAttr("display_name"))]; !strings.Contains(told, "```promql\n"+q+"\n```") {
+			t.Errorf("%s asks %s, and tells\n%s", address, q, told)
+		}
+		for _, wrong := range []string{"REGION", "europe-west1", "my-project", "](#", "=analyses", " analyses --", "1000"} {
+			if strings.Contains(told, wrong) {
+				t.Errorf("%s tells of %q:\n%s", address, wrong, told)
+			}
+		}
+		for _, c := range regexp.MustCompile("`gcloud (tasks|scheduler) [^`]*`").FindAllString(told, -1) {
+			if commands++; !strings.Contains(c, " --location=us-east1 --project=theirs") || strings.HasPrefix(c, "`gcloud tasks") && !strings.Contains(c, "work") {
+				t.Errorf("%s: %s acts on something else", address, c)
+			}
+		}
+	}
+	if commands < 8 {
+		t.Errorf("%d commands: does this test still see?", commands)
 	}
 }
 

@@ -27,8 +27,10 @@ func TestTheModuleGrantsTheseRolesAndNoOthers(t *testing.T) {
 		"roles/datastore.user for " + oncall + " on database projects/my-project/databases/(default)",
 		"roles/cloudtasks.enqueuer for " + oncall + " on queue analyses",
 		"roles/cloudtasks.viewer for " + oncall + " on queue analyses",
+		"roles/cloudtasks.taskDeleter for " + oncall + " on queue analyses",
 		"roles/cloudscheduler.viewer for " + oncall + " on the project",
-		"roles/iam.securityReviewer for " + oncall + " on the project",
+		"roles/logging.viewer for " + oncall + " on the project",
+		"roles/monitoring.viewer for " + oncall + " on the project",
 		"roles/serviceusage.serviceUsageConsumer for " + oncall + " on the project",
 		"roles/run.viewer for " + oncall + " on service taskguard-worker",
 		"roles/run.viewer for " + oncall + " on service taskguard-doclock",
@@ -100,6 +102,67 @@ func TestTheApplicationIsGivenItsSecretsToo(t *testing.T) {
 	if want := "roles/secretmanager.secretAccessor for serviceAccount:taskguard-worker@my-project.iam.gserviceaccount.com on secret model"; !slices.Contains(grantsOf(t, m), want) {
 		t.Errorf("no %s", want)
 	}
+}
+
+// What only Google's own endpoint for telemetry needs, by the module and by the README.
+func TestGooglesOwnEndpointForTelemetryTakesTheseRolesAPIsAndTheRegion(t *testing.T) {
+	to := func(url string) map[string]cty.Value {
+		return map[string]cty.Value{"otlp_endpoint": cty.StringVal(url)}
+	}
+	const google = "https://telemetry.googleapis.com"
+	for url, own := range map[string]bool{
+		google: true, google + "/": true, "https://telemetry.europe-west1.rep.googleapis.com": true,
+		"http://telemetry.googleapis.com": false, google + ".example.com": false, "https://example.com/telemetry.googleapis.com": false, "http://collector:4318": false,
+	} {
+		m := planned(t, with(everything, to(url)))
+		if refused := m.refusals(t); len(refused) > 0 {
+			t.Errorf("%s is refused: %q", url, refused)
+		}
+		var roles, apis []string
+		region := ""
+		if own {
+			const account = " for serviceAccount:taskguard-%s@my-project.iam.gserviceaccount.com on the project"
+			roles = []string{
+				"roles/serviceusage.serviceUsageConsumer" + fmt.Sprintf(account, "doclock"), "roles/serviceusage.serviceUsageConsumer" + fmt.Sprintf(account, "worker"),
+				"roles/telemetry.metricsWriter" + fmt.Sprintf(account, "worker"),
+				"roles/telemetry.tracesWriter" + fmt.Sprintf(account, "doclock"), "roles/telemetry.tracesWriter" + fmt.Sprintf(account, "worker"),
+			}
+			apis, region = []string{"cloudtrace.googleapis.com", "telemetry.googleapis.com"}, "cloud.region=europe-west1"
+			_, calls := follow(t, stepsForAll, "Traces and metrics")
+			enable := slices.IndexFunc(calls, func(words []string) bool { return slices.Contains(words, "telemetry.googleapis.com") })
+			if got := granted(t, calls); !slices.Equal(got, roles) || enable < 0 || !slices.Equal(calls[enable][3:], apis) {
+				t.Errorf("README.md grants %q and enables %q", got, calls[max(enable, 0)])
+			}
+		}
+		if diff := cmp.Diff(sortedTexts(append(roles, grants(t, everything)...)), grantsOf(t, m)); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", url, diff)
+		}
+		if diff := cmp.Diff(sortedTexts(append(apis, enabledBy(t, planned(t, everything))...)), enabledBy(t, m)); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", url, diff)
+		}
+		for name, path := range map[string][]any{"worker": nil, "doclock": {0}} {
+			env := environmentOf(t, m.of(t, "google_cloud_run_v2_service."+name, path...))
+			if env["OTEL_RESOURCE_ATTRIBUTES"] != region || env["OTEL_EXPORTER_OTLP_ENDPOINT"] != url {
+				t.Errorf("%s: %s is given %q", url, name, env)
+			}
+		}
+	}
+	theirs := planned(t, with(with(required, to(google)), map[string]cty.Value{"worker_env": cty.MapVal(map[string]cty.Value{"OTEL_RESOURCE_ATTRIBUTES": cty.StringVal("a=b")})}))
+	env := environmentOf(t, theirs.of(t, "google_cloud_run_v2_service.worker"))
+	if refused := theirs.refusals(t); len(refused) > 0 || env["OTEL_RESOURCE_ATTRIBUTES"] != "a=b" {
+		t.Errorf("refused: %q; the worker is given %q", refused, env)
+	}
+	if all := grantsOf(t, theirs); slices.ContainsFunc(all, func(s string) bool { return strings.Contains(s, "doclock") }) {
+		t.Errorf("the smallest: %q", all)
+	}
+}
+
+func enabledBy(t *testing.T, m *terraform) (all []string) {
+	t.Helper()
+	for _, v := range m.instances(t, "google_project_service") {
+		all = append(all, text(t, v.GetAttr("service")))
+	}
+	return sortedTexts(all)
 }
 
 func sortedTexts(all []string) []string { return slices.Sorted(slices.Values(all)) }

@@ -163,6 +163,10 @@ func TestTheModuleMakesADatabaseThatIsHardToDeleteOrNone(t *testing.T) {
 			t.Errorf("%s is %s, want %s", field, got, want)
 		}
 	}
+	// What is left behind stops the next apply, which would make it.
+	if again := "after a `terraform destroy`"; !strings.Contains(string(readDeploy(t, "README.md")), again) {
+		t.Errorf("README.md does not say what to do %s", again)
+	}
 	m := planned(t, oneDatabase)
 	if n := len(m.instances(t, "google_firestore_database")); n != 0 {
 		t.Errorf("%d databases beside their own", n)

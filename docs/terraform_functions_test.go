@@ -29,6 +29,7 @@ func terraformFunctions() map[string]function.Function {
 		"merge":           stdlib.MergeFunc,
 		"min":             stdlib.MinFunc,
 		"regexall":        stdlib.RegexAllFunc,
+		"replace":         function.New(&replaceSpec),
 		"reverse":         stdlib.ReverseListFunc,
 		"setintersection": stdlib.SetIntersectionFunc,
 		"setproduct":      stdlib.SetProductFunc,
@@ -39,6 +40,18 @@ func terraformFunctions() map[string]function.Function {
 		"values":          stdlib.ValuesFunc,
 		"yamldecode":      ofText(yamlDecode),
 	}
+}
+
+// replaceSpec is of replace, which takes what stands between slashes for an expression.
+var replaceSpec = function.Spec{
+	Params: []function.Parameter{{Name: "text", Type: cty.String}, {Name: "old", Type: cty.String}, {Name: "new", Type: cty.String}},
+	Type:   function.StaticReturnType(cty.String),
+	Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
+		if old := args[1].AsString(); len(old) > 1 && strings.HasPrefix(old, "/") && strings.HasSuffix(old, "/") {
+			return stdlib.RegexReplace(args[0], cty.StringVal(old[1:len(old)-1]), args[2])
+		}
+		return stdlib.Replace(args[0], args[1], args[2])
+	},
 }
 
 func readFile(path string) (cty.Value, error) {

@@ -263,8 +263,13 @@ func TestDoctorFindsTheServiceByTheModulesEnvironment(t *testing.T) {
 	}))
 	defer google.Close()
 	env := exported(t, planned(t, with(required, map[string]cty.Value{"region": cty.StringVal("us-east1")})))
-	if env["CLOUDSDK_RUN_REGION"] != "us-east1" {
-		t.Errorf("no region for gcloud: %q", env)
+	// gcloud reads no GOOGLE_CLOUD_PROJECT: of another configuration's project it would
+	// mend what doctor has found in this one.
+	if env["CLOUDSDK_RUN_REGION"] != "us-east1" || env["CLOUDSDK_CORE_PROJECT"] != "my-project" {
+		t.Errorf("no region or project for gcloud: %q", env)
+	}
+	if want := "\nexport GOOGLE_CLOUD_PROJECT=$PROJECT CLOUDSDK_CORE_PROJECT=$PROJECT CLOUDSDK_RUN_REGION=$REGION\n"; !strings.Contains(string(readDeploy(t, "README.md")), want) {
+		t.Errorf("README.md lacks %q", want)
 	}
 	for _, name := range []string{"taskguard-worker", ""} {
 		f, err := doctor.Read(t.Context(), doctor.Options{

@@ -125,11 +125,7 @@ func ofModule(t *testing.T, v cty.Value) string {
 	return is.String()
 }
 
-// String is a field a line. The module makes the role a moment before the service that
-// needs it, and gives that service twice the time to start.
+// String is a field a line.
 func (c container) String() string {
-	if c.name != "app" && c.starts.failures == "48" {
-		c.starts.failures = "24"
-	}
 	return strings.ReplaceAll(fmt.Sprintf("%#v", c), ", ", ",\n")
 }

@@ -25,7 +25,7 @@ func diagnoseWith(ctx context.Context, c *call, google []option.ClientOption) er
 	o := doctor.Options{Lookup: c.lookup, Google: google}
 	c.flags.StringVar(&o.Service, "service", "", "the worker: `FILE` for gcloud run services replace, or a service's name; without, the environment is read as the worker's where TASK_AUTH is set")
 	c.flags.StringVar(&o.Doclock, "doclock", "", "the document lock: `FILE` or a service's name")
-	c.flags.StringVar(&o.Queue, "queue", "", "the queue: `FILE` of gcloud's flags or of what gcloud tasks queues describe prints, or a queue's name; without, TASK_QUEUE")
+	c.flags.StringVar(&o.Queue, "queue", "", "the queue: `FILE` of gcloud's flags, or a queue's name; without, TASK_QUEUE")
 	c.flags.StringVar(&o.Indexes, "indexes", "", "the indexes: `FILE` such as deploy/firestore.indexes.json; without, the database's")
 	c.takesJSON("print what was read, found and left unchecked as one JSON document")
 	if _, err := c.parse(0, 0); err != nil {
@@ -45,7 +45,7 @@ func diagnoseWith(ctx context.Context, c *call, google []option.ClientOption) er
 	if c.json {
 		err = json.NewEncoder(c.out).Encode(d)
 	} else {
-		d.print(c, facts.Placeholders())
+		d.print(c)
 	}
 	if err == nil && d.wrong() {
 		return exitError{code: exitFailed}
@@ -68,7 +68,7 @@ func (d diagnosis) wrong() bool {
 	return false
 }
 
-func (d diagnosis) print(c *call, placeholders []string) {
+func (d diagnosis) print(c *call) {
 	for _, s := range d.Read {
 		printTo(c.out, "read: %s: %s\n", visible(s.From), strings.Join(s.Parts, ", "))
 	}
@@ -98,9 +98,6 @@ func (d diagnosis) print(c *call, placeholders []string) {
 		last = "nothing was read"
 	case problems+advice == 0:
 		last = "nothing contradicts anything in what was read"
-	}
-	if len(placeholders) > 0 {
-		last += "; the shipped placeholders are still there: " + strings.Join(placeholders, ", ")
 	}
 	if unread > 0 && len(d.Read) > 0 {
 		last += "; not all could be read"

@@ -88,3 +88,16 @@ resource "google_secret_manager_secret_iam_member" "worker" {
   role      = "roles/secretmanager.secretAccessor"
   member    = google_service_account.this["worker"].member
 }
+
+# Google's own endpoint for telemetry. The document lock has no metrics to send.
+
+resource "google_project_iam_member" "telemetry" {
+  for_each = { for pair in [
+    ["worker", "telemetry.tracesWriter"], ["worker", "telemetry.metricsWriter"], ["worker", "serviceusage.serviceUsageConsumer"],
+    ["doclock", "telemetry.tracesWriter"], ["doclock", "serviceusage.serviceUsageConsumer"],
+  ] : join(" ", pair) => { account = pair[0], role = pair[1] } if local.otlp_google && (local.doclock || pair[0] != "doclock") }
+
+  project = var.project
+  role    = "roles/${each.value.role}"
+  member  = google_service_account.this[each.value.account].member
+}

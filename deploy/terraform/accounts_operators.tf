@@ -1,11 +1,13 @@
 # Who operates books deliveries and reads the database as who submits does
-# (accounts.tf), and sees what `taskguard doctor` compares. Nothing here changes the
-# queue or a service: that is Terraform's.
+# (accounts.tf), and sees what `taskguard doctor` compares and what docs/operations.md
+# looks at. It deletes a task, which recovery makes good, and changes neither queue
+# nor service: the runbook says who may.
 
 locals {
-  # These have no narrower resource than the project. The second reads who may do
-  # what; the third is for a person's calls to be counted in this project.
-  operator_roles = ["roles/cloudscheduler.viewer", "roles/iam.securityReviewer", "roles/serviceusage.serviceUsageConsumer"]
+  # These have no narrower resource than the project. The last is for a person's calls
+  # to be counted in this project.
+  operator_roles       = ["roles/cloudscheduler.viewer", "roles/logging.viewer", "roles/monitoring.viewer", "roles/serviceusage.serviceUsageConsumer"]
+  operator_queue_roles = ["roles/cloudtasks.viewer", "roles/cloudtasks.taskDeleter"]
 
   services = merge(
     { worker = google_cloud_run_v2_service.worker.name },
@@ -21,14 +23,14 @@ resource "google_project_iam_member" "operator" {
   member  = each.value.member
 }
 
-resource "google_cloud_tasks_queue_iam_member" "viewer" {
-  for_each = toset(var.operators)
+resource "google_cloud_tasks_queue_iam_member" "operator" {
+  for_each = { for pair in setproduct(local.operator_queue_roles, var.operators) : join(" ", pair) => { role = pair[0], member = pair[1] } }
 
   project  = var.project
   location = var.region
   name     = google_cloud_tasks_queue.analyses.name
-  role     = "roles/cloudtasks.viewer"
-  member   = each.key
+  role     = each.value.role
+  member   = each.value.member
 }
 
 resource "google_cloud_run_v2_service_iam_member" "viewer" {

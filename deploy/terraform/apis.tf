@@ -1,5 +1,5 @@
 resource "google_project_service" "api" {
-  for_each = toset([
+  for_each = toset(concat([
     "artifactregistry",
     "cloudbuild",
     "cloudresourcemanager",
@@ -12,7 +12,7 @@ resource "google_project_service" "api" {
     "monitoring",
     "run",
     "secretmanager",
-  ])
+  ], local.otlp_google ? ["cloudtrace", "telemetry"] : []))
 
   project = var.project
   service = "${each.key}.googleapis.com"

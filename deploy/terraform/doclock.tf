@@ -54,7 +54,7 @@ resource "google_cloud_run_v2_service" "doclock" {
       }
 
       dynamic "env" {
-        for_each = merge(local.doclock_env, var.doclock_env)
+        for_each = merge(local.otlp_place, local.doclock_env, var.doclock_env)
         content {
           name  = env.key
           value = env.value

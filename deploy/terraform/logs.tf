@@ -13,7 +13,7 @@ locals {
     deliveries = { of = "Deliveries", filter = local.delivery, labels = ["outcome", "status"], value = null }
     run_ms     = { of = "Run time", filter = "${local.delivery} AND jsonPayload.run_ms>=0", labels = ["outcome"], value = "run_ms" }
     acquire_ms = { of = "Time to acquire the lock", filter = "${local.delivery} AND jsonPayload.acquire_ms>=0", labels = [], value = "acquire_ms" }
-    attempts   = { of = "Number of the attempt that a run was", filter = "${local.delivery} AND jsonPayload.attempt>=1", labels = [], value = "attempt" }
+    attempts   = { of = "Number of the attempt that a run was", filter = "${local.delivery} AND jsonPayload.attempt>=1 AND jsonPayload.run_ms>=0", labels = [], value = "attempt" }
     exhausted  = { of = "Analyses whose attempts are exhausted", filter = "${local.delivery} AND jsonPayload.code=\"attempts_exhausted\"", labels = [], value = null }
     steals     = { of = "Stale locks taken over", filter = "${local.delivery} AND jsonPayload.stolen=true", labels = [], value = null }
     losses     = { of = "Locks lost during a run", filter = "${local.delivery} AND jsonPayload.lost:*", labels = ["lost"], value = null }

@@ -37,7 +37,7 @@ variable "repository" {
 }
 
 variable "create_database" {
-  description = "Whether to make the Firestore database; false where there is one. Indexes and exemptions are made in either case."
+  description = "Whether to make the Firestore database; false where there is one, as after a destroy. Indexes and exemptions are made in either case."
   type        = bool
   default     = true
 }
@@ -89,7 +89,7 @@ variable "submitters" {
 }
 
 variable "operators" {
-  description = "Who works with the taskguard commands, such as group:oncall@example.com: reads and changes analyses, books deliveries, and sees what doctor compares."
+  description = "Who works with the taskguard commands, such as group:oncall@example.com: reads and changes analyses, books deliveries, deletes tasks, and sees logs, dashboard and what doctor compares."
   type        = list(string)
   default     = []
 
@@ -118,7 +118,7 @@ variable "backlog_tasks" {
 }
 
 variable "otlp_endpoint" {
-  description = "Base URL of an OpenTelemetry collector, OTLP over HTTP; null: no traces and metrics are sent."
+  description = "Base URL that takes OTLP over HTTP: https://telemetry.googleapis.com, a vendor's or a collector's; null: no traces and metrics are sent. Known when it is planned: roles and APIs depend on it."
   type        = string
   default     = null
 

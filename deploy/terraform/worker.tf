@@ -26,6 +26,11 @@ locals {
   }, local.otlp_env)
 
   otlp_env = { for name, value in { OTEL_EXPORTER_OTLP_ENDPOINT = var.otlp_endpoint } : name => value if value != null }
+
+  # Google's own endpoint, by which the services send as their accounts. It takes no
+  # metrics without a place. Not in otlp_env: the services' own attributes may replace it.
+  otlp_google = var.otlp_endpoint == null ? false : length(regexall("(?i)^https://telemetry\\.([a-z0-9-]+\\.rep\\.)?googleapis\\.com(:[0-9]+)?(/|$)", var.otlp_endpoint)) == 1
+  otlp_place  = { for name, value in { OTEL_RESOURCE_ATTRIBUTES = "cloud.region=${var.region}" } : name => value if local.otlp_google }
 }
 
 resource "google_cloud_run_v2_service" "worker" {
@@ -70,7 +75,7 @@ resource "google_cloud_run_v2_service" "worker" {
       }
 
       dynamic "env" {
-        for_each = merge(local.worker_env, var.worker_env)
+        for_each = merge(local.otlp_place, local.worker_env, var.worker_env)
         content {
           name  = env.key
           value = env.value

@@ -8,7 +8,8 @@ import (
 // Severity is what a finding weighs.
 type Severity string
 
-// Problem: runs are refused, lost, doubled or left lying, or a secret is open.
+// Problem: runs are refused, lost, doubled or left lying, a secret is open, or
+// nobody hears of it.
 // Advice: it works, but worse than it could.
 const (
 	Problem Severity = "problem"
@@ -46,9 +47,6 @@ const (
 	indexes            part = "the indexes"
 	database           part = "the database"
 	jobs               part = "Cloud Scheduler's jobs"
-	projectAccess      part = "who may do what in the project"
-	queueAccess        part = "who may do what with the queue"
-	callerAccess       part = "who may act as TASK_CALLER"
 )
 
 // status is what of a part's state does not depend on its type.
@@ -66,8 +64,7 @@ func (f Facts) parts() []status {
 	all := []status{
 		statusOf(workerEnvironment, f.Worker.Environment), statusOf(workerSettings, f.Worker.Settings),
 		statusOf(queueSettings, f.Queue), statusOf(indexes, f.Indexes), statusOf(database, f.Database),
-		statusOf(jobs, f.Jobs), statusOf(projectAccess, f.Access.Project),
-		statusOf(queueAccess, f.Access.Queue), statusOf(callerAccess, f.Access.Caller), statusOf(workerCallers, f.Worker.Callers),
+		statusOf(jobs, f.Jobs), statusOf(workerCallers, f.Worker.Callers),
 		statusOf(doclockEnvironment, f.Doclock.Environment), statusOf(doclockSettings, f.Doclock.Settings),
 		statusOf(doclockCallers, f.Doclock.Callers),
 	}

@@ -1,6 +1,6 @@
 // Package doctor compares what a deployment is made of (the services'
 // environments and settings, the queue, the database's indexes, Cloud Scheduler's
-// jobs, who may do what) and says what contradicts what, before it costs a run.
+// jobs, who may call) and says what contradicts what, before it costs a run.
 //
 // [Read] gathers [Facts] from files, from Google's APIs and from a process's
 // environment; [Check] is a pure function of them. What was not read is no

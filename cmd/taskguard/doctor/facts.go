@@ -27,7 +27,6 @@ type Facts struct {
 	Indexes         Part[Indexes]
 	Database        Part[Database]
 	Jobs            Part[Jobs]
-	Access          Access
 }
 
 // Service is one of the two.
@@ -52,6 +51,7 @@ func (e Environment) value(name string) string { return e[name].Value }
 // Settings are those of a Cloud Run service.
 type Settings struct {
 	Name         string
+	Project      string   // empty: unknown
 	Region       string   // empty: unknown
 	URLs         []string // its own
 	Audiences    []string // that tokens may name besides
@@ -84,13 +84,15 @@ type Queue struct {
 
 // Indexes are a database's, as far as they were asked for.
 type Indexes struct {
+	Project   string // empty: unknown
 	Database  string // short, as FIRESTORE_DATABASE has it
 	Group     string // the collection group of the analyses
 	Composite []Index
-	Exempt    []Field
+	Fields    map[Field]bool // that have settings of their own: whether they are indexed
 }
 
-// Field is a field of a collection group that has no index of its own.
+// Field is a field of a collection group. The path * is each field that has no
+// settings of its own, the group __default__ each group likewise.
 type Field struct{ Group, Path string }
 
 // Index is a composite one.
@@ -114,8 +116,8 @@ type Database struct {
 
 // Jobs are those of one region.
 type Jobs struct {
-	Region string
-	List   []*Job
+	Project, Region string
+	List            []*Job
 }
 
 // Job is one of Cloud Scheduler's that calls by HTTP.

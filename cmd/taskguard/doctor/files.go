@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -88,63 +87,6 @@ func oneLine(text string) string {
 	return text
 }
 
-// loose is a service's file as it is written, with values that need not be texts.
-type loose struct {
-	Spec struct {
-		Template struct {
-			Spec struct {
-				Containers []struct {
-					Env []struct {
-						Name  string
-						Value any
-					}
-				}
-			}
-		}
-	}
-}
-
-// checkTexts refuses what gcloud refuses: a variable whose value is no text, or one
-// that is set twice; then anything else that should be a text, but for the
-// namespace, of which gcloud makes one. It shows no value.
-func checkTexts(data []byte) error {
-	var l loose
-	if err := yaml.Unmarshal(data, &l); err != nil {
-		return errors.New(oneLine(err.Error()))
-	}
-	var wrong []string
-	for _, c := range l.Spec.Template.Spec.Containers {
-		seen := map[string]bool{}
-		for _, v := range c.Env {
-			if _, is := v.Value.(string); !is && v.Value != nil {
-				wrong = append(wrong, "the value of "+v.Name+" is not a text: put it in quotes")
-			}
-			if seen[v.Name] {
-				wrong = append(wrong, v.Name+" is set twice")
-			}
-			seen[v.Name] = true
-		}
-	}
-	if len(wrong) > 0 {
-		return errors.New(strings.Join(wrong, "; "))
-	}
-	var tree map[string]any
-	if err := yaml.Unmarshal(data, &tree); err != nil {
-		return err
-	}
-	if m, is := tree["metadata"].(map[string]any); is {
-		delete(m, "namespace")
-	}
-	text, err := json.Marshal(tree)
-	if err == nil {
-		err = json.Unmarshal(text, new(run.Service))
-	}
-	if err != nil {
-		return fmt.Errorf("put it in quotes: %w", err)
-	}
-	return nil
-}
-
 // serviceFile reads a service as `gcloud run services replace` takes it, or as
 // `gcloud run services describe --format=export` prints it.
 func serviceFile(name string) (Service, error) {
@@ -155,9 +97,6 @@ func serviceFile(name string) (Service, error) {
 	var s run.Service
 	if err := decode(data, &s); err != nil {
 		return Service{}, fmt.Errorf("%s is no Cloud Run service: %w", name, err)
-	}
-	if err := checkTexts(data); err != nil {
-		return Service{}, fmt.Errorf("%s is refused by gcloud: %w", name, err)
 	}
 	env, settings, err := parseService(&s)
 	if err != nil {

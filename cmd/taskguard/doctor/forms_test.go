@@ -68,15 +68,11 @@ func TestPasswordsQueriesAndTokensAreCutOut(t *testing.T) {
 	}
 }
 
-func TestAQueueIsReadAsGcloudDescribesIt(t *testing.T) {
+func TestAQueueIsReadFromFlagsOfGcloud(t *testing.T) {
 	for name, tc := range map[string]struct {
 		text, wrong string
 		want        Queue
 	}{
-		"described": {text: "name: projects/p/locations/l/queues/q\nrateLimits:\n  maxBurstSize: 100\n  maxConcurrentDispatches: 1000\n  maxDispatchesPerSecond: 500.0\nretryConfig:\n  maxAttempts: 100\n  maxBackoff: 3600s\n  maxDoublings: 16\n  minBackoff: 0.100s\nstate: RUNNING\n",
-			want: Queue{Name: "projects/p/locations/l/queues/q", State: "RUNNING", Concurrent: 1000, MaxAttempts: 100, MinBackoff: 100 * time.Millisecond, MaxBackoff: time.Hour, Doublings: 16}},
-		"as JSON": {text: `{"name":"n","retryConfig":{"maxAttempts":-1,"maxRetryDuration":"60s","minBackoff":"1s","maxBackoff":"2s","maxDoublings":1}}`,
-			want: Queue{Name: "n", Concurrent: 1000, MaxAttempts: -1, MaxDuration: time.Minute, MinBackoff: time.Second, MaxBackoff: 2 * time.Second, Doublings: 1}},
 		"flags that say nothing": {text: "--location: l\n", want: func() Queue {
 			q := defaultQueue()
 			q.Location = "l"
@@ -87,12 +83,12 @@ func TestAQueueIsReadAsGcloudDescribesIt(t *testing.T) {
 			q.MaxAttempts = -1
 			return q
 		}()},
+		"what describes a queue": {text: "name: projects/p/locations/l/queues/q\nstate: RUNNING\n", wrong: "is no flags file of a queue"},
+		"twice the same":         {text: "--max-attempts: 1\n--max-attempts: 2\n", wrong: "already set"},
 		"a flag that is none":    {text: "--max-attempt: 3\n", wrong: `unknown field "--max-attempt"`},
 		"a number that is none":  {text: "--max-attempts: many\n", wrong: `--max-attempts: "many" is not a number`},
 		"a duration without 's'": {text: "--min-backoff: 30\n", wrong: `--min-backoff: "30" is not a duration`},
 		"a list as a value":      {text: "--min-backoff: [30s]\n", wrong: "neither a text nor a number"},
-		"a bad backoff":          {text: "retryConfig:\n  minBackoff: soon\n", wrong: `minBackoff: "soon"`},
-		"twice the same":         {text: "state: A\nstate: B\n", wrong: "already set"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "queue")
@@ -110,6 +106,20 @@ func TestAQueueIsReadAsGcloudDescribesIt(t *testing.T) {
 	}
 }
 
+func TestAFileMayExemptAllFieldsOfAGroup(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "indexes")
+	if err := os.WriteFile(file, []byte(`{"fieldOverrides": [{"collectionGroup": "analyses", "fieldPath": "*", "indexes": []},
+		{"collectionGroup": "analyses", "fieldPath": "result", "indexes": [{"order": "ASCENDING"}]},
+		{"collectionGroup": "analyses", "fieldPath": "input", "ttl": false}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	all, err := indexesFile(file)
+	all.Group = "analyses"
+	if err != nil || all.indexed("input") || !all.indexed("result") {
+		t.Errorf("got %+v, %v, want result indexed alone", all, err)
+	}
+}
+
 func TestAServiceWithSidecarsIsItsContainerWithAPort(t *testing.T) {
 	const head = "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: w}\n"
 	for name, tc := range map[string]struct{ text, want, wrong string }{
@@ -121,11 +131,7 @@ func TestAServiceWithSidecarsIsItsContainerWithAPort(t *testing.T) {
 		"no name":               {text: "apiVersion: serving.knative.dev/v1\nkind: Service\n", wrong: "no name"},
 		"another kind":          {text: "apiVersion: v1\nkind: Service\n", wrong: "v1 Service is not a Service of serving.knative.dev/v1"},
 		"a bad scale":           {text: head + "spec: {template: {metadata: {annotations: {autoscaling.knative.dev/maxScale: many}}, spec: {containers: [{}]}}}", wrong: `maxScale: "many"`},
-		"a number as a value":   {text: head + "spec: {template: {spec: {containers: [{env: [{name: A, value: 10}, {name: B, value: true}]}]}}}", wrong: "is refused by gcloud: the value of A is not a text: put it in quotes; the value of B is"},
-		"a number elsewhere":    {text: head + "spec: {template: {metadata: {annotations: {autoscaling.knative.dev/maxScale: 10}}, spec: {containers: [{}]}}}", wrong: "put it in quotes: json: cannot unmarshal number"},
 		"a numeric namespace":   {text: strings.Replace(head, "name: w", "name: w, namespace: 123456789012", 1) + "spec: {template: {spec: {containers: [{image: w1}]}}}", want: "w1"},
-		"a variable twice":      {text: head + "spec: {template: {spec: {containers: [{env: [{name: A, value: a}, {name: A, value: b}]}]}}}", wrong: "A is set twice"},
-		"two with the same":     {text: head + "spec: {template: {spec: {containers: [{image: c, ports: [{}], env: [{name: A, value: a}]}, {env: [{name: A, value: a}]}]}}}", want: "c"},
 		"a bad audience":        {text: strings.Replace(head, "name: w", "name: w, annotations: {run.googleapis.com/custom-audiences: x}", 1) + "spec: {template: {spec: {containers: [{}]}}}", wrong: "custom-audiences"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -75,6 +75,7 @@ func (g google) service(ctx context.Context, name string) Service {
 			return b, err
 		}
 		b.env, b.settings, err = parseService(s)
+		b.settings.Project, _, _ = resource(name)
 		return b, err
 	})
 	callers := ask(ctx, "the IAM policy of "+name, func(ctx context.Context) ([]string, error) {
@@ -89,14 +90,10 @@ func (g google) service(ctx context.Context, name string) Service {
 	}
 }
 
-func invokingRoles() []string {
-	return []string{"roles/run.invoker", "roles/run.servicesInvoker", "roles/run.admin"}
-}
-
 // invokers are the members of the roles that may invoke a service.
 func invokers(p *run.Policy) (members []string) {
 	for _, b := range p.Bindings {
-		if slices.Contains(invokingRoles(), b.Role) {
+		if slices.Contains([]string{"roles/run.invoker", "roles/run.servicesInvoker", "roles/run.admin"}, b.Role) {
 			members = append(members, b.Members...)
 		}
 	}
@@ -133,7 +130,8 @@ func (g google) database(ctx context.Context, name string) Part[Database] {
 	})
 }
 
-// indexes reads those of a collection group of a database.
+// indexes reads those of a collection group of a database, and the settings of
+// fields in all groups, among which are those that a group inherits.
 func (g google) indexes(ctx context.Context, database, group string) Part[Indexes] {
 	parent := database + "/collectionGroups/" + group
 	return ask(ctx, "the indexes of "+parent, func(ctx context.Context) (all Indexes, err error) {
@@ -149,8 +147,8 @@ func (g google) indexes(ctx context.Context, database, group string) Part[Indexe
 		if err != nil {
 			return all, err
 		}
-		err = groups.Fields.List(parent).Filter("indexConfig.usesAncestorConfig:false").Pages(ctx, func(p *firestore.GoogleFirestoreAdminV1ListFieldsResponse) error {
-			all.addFields(group, p.Fields)
+		err = groups.Fields.List(database+"/collectionGroups/-").Filter("indexConfig.usesAncestorConfig:false").Pages(ctx, func(p *firestore.GoogleFirestoreAdminV1ListFieldsResponse) error {
+			all.addFields(p.Fields)
 			return nil
 		})
 		return all, err
@@ -160,7 +158,7 @@ func (g google) indexes(ctx context.Context, database, group string) Part[Indexe
 // jobs reads those of projects/P/locations/L that call by HTTP.
 func (g google) jobs(ctx context.Context, parent string) Part[Jobs] {
 	return ask(ctx, "Cloud Scheduler in "+parent, func(ctx context.Context) (all Jobs, err error) {
-		all.Region = path.Base(parent)
+		all.Project, all.Region = strings.Split(parent, "/")[1], path.Base(parent)
 		api, err := scheduler.NewService(ctx, g.options...)
 		if err != nil {
 			return all, err

@@ -23,8 +23,7 @@ import (
 type cloud struct {
 	*httptest.Server
 	answers map[string]string
-	refused int      // the code of every answer, unless 0
-	hidden  []string // ends of paths that are answered 403
+	refused int // the code of every answer, unless 0
 }
 
 func newCloud(t *testing.T) *cloud {
@@ -34,15 +33,13 @@ func newCloud(t *testing.T) *cloud {
 		"/v1/projects/my-project/locations/europe-west1/services/taskguard-worker:getIamPolicy":  `{"version":1,"etag":"BwY=","bindings":[{"role":"roles/run.invoker","members":["serviceAccount:` + caller + `"]},{"role":"roles/run.viewer","members":["allUsers"]}]}`,
 		"/v1/projects/my-project/locations/europe-west1/services/taskguard-doclock":              serviceJSON(t, "doclock.yaml"),
 		"/v1/projects/my-project/locations/europe-west1/services/taskguard-doclock:getIamPolicy": `{"etag":"ACAB"}`,
-		"/v1/projects/my-project:getIamPolicy":                                                   `{"bindings":[{"role":"roles/datastore.user","members":["serviceAccount:` + runtime + `","serviceAccount:taskguard-doclock@my-project.iam.gserviceaccount.com"],"condition":{"expression":"x"}}]}`,
-		"/v2/" + queueName + ":getIamPolicy":                                                     `{"bindings":[{"role":"roles/cloudtasks.enqueuer","members":["serviceAccount:` + runtime + `"]}]}`,
-		"/v1/projects/my-project/serviceAccounts/" + caller + ":getIamPolicy":                    `{"bindings":[{"role":"roles/iam.serviceAccountUser","members":["serviceAccount:` + runtime + `"]}]}`,
 		"/v2/" + queueName: `{"name":"` + queueName + `","rateLimits":{"maxDispatchesPerSecond":10,"maxBurstSize":10,"maxConcurrentDispatches":100},
 			"retryConfig":{"maxAttempts":-1,"minBackoff":"30s","maxBackoff":"600s","maxDoublings":5},"state":"RUNNING"}`,
 		"/v1/projects/my-project/databases/(default)": `{"name":"projects/my-project/databases/(default)","uid":"1","type":"FIRESTORE_NATIVE","locationId":"eur3","concurrencyMode":"PESSIMISTIC"}`,
 		"/v1/projects/my-project/databases/(default)/collectionGroups/analyses/indexes": `{"indexes":[{"name":"projects/my-project/databases/(default)/collectionGroups/analyses/indexes/CICA","queryScope":"COLLECTION",
 			"fields":[{"fieldPath":"status","order":"ASCENDING"},{"fieldPath":"updatedAt","order":"ASCENDING"},{"fieldPath":"__name__","order":"ASCENDING"}],"state":"READY"}]}`,
-		"/v1/projects/my-project/databases/(default)/collectionGroups/analyses/fields": `{"fields":[{"name":"projects/my-project/databases/(default)/collectionGroups/analyses/fields/input","indexConfig":{}},
+		"/v1/projects/my-project/databases/(default)/collectionGroups/-/fields": `{"fields":[{"name":"projects/my-project/databases/(default)/collectionGroups/__default__/fields/*","indexConfig":{"indexes":[{"queryScope":"COLLECTION"}]}},
+			{"name":"projects/my-project/databases/(default)/collectionGroups/analyses/fields/input","indexConfig":{}},
 			{"name":"projects/my-project/databases/(default)/collectionGroups/analyses/fields/result","indexConfig":{}},
 			{"name":"projects/my-project/databases/(default)/collectionGroups/analyses/fields/tag","indexConfig":{"indexes":[{"queryScope":"COLLECTION"}]}}]}`,
 		"/v1/projects/my-project/locations/europe-west1/jobs": `{"jobs":[` + jobJSON("taskguard-recover", workerURL, "/internal/tasks/recover") + `,{"name":"x/y","pubsubTarget":{"topicName":"t"}}],"nextPageToken":"2"}`,
@@ -86,16 +83,12 @@ func serviceJSON(t *testing.T, file string) string {
 func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	answer, known := c.answers[r.URL.Path]
-	refused := c.refused
-	if slices.ContainsFunc(c.hidden, func(end string) bool { return strings.HasSuffix(r.URL.Path, end) }) {
-		refused = http.StatusForbidden
-	}
 	switch {
-	case refused != 0:
-		w.WriteHeader(refused)
-		_, _ = fmt.Fprintf(w, `{"error":{"code":%d,"message":"Permission denied on resource.\nSee https://x","status":"X"}}`, refused)
+	case c.refused != 0:
+		w.WriteHeader(c.refused)
+		_, _ = fmt.Fprintf(w, `{"error":{"code":%d,"message":"Permission denied on resource.\nSee https://x","status":"X"}}`, c.refused)
 		return
-	case (r.Method != http.MethodGet && !strings.HasSuffix(r.URL.Path, ":getIamPolicy")) || !known:
+	case r.Method != http.MethodGet || !known:
 		w.WriteHeader(http.StatusNotFound)
 		_, _ = fmt.Fprintf(w, `{"error":{"code":404,"message":"Requested entity was not found.","status":"NOT_FOUND"}}`)
 		return
@@ -143,21 +136,23 @@ func TestWhatGoogleTellsIsJudged(t *testing.T) {
 		{"/services/taskguard-worker", `"latestReadyRevisionName":"taskguard-worker-00007-abc"`, `"latestReadyRevisionName":""`, "not-ready"},
 		{"/services/taskguard-doclock", `"traffic":[{"percent":100,"revisionName":"taskguard-doclock-00007-abc"},{"revisionName":"taskguard-doclock-00005-abc","tag":"candidate"}],"url"`,
 			`"traffic":[{"percent":100,"revisionName":"taskguard-doclock-00006-abc"},{"revisionName":"taskguard-doclock-00005-abc","tag":"candidate"}],"url"`, "traffic-elsewhere"},
+		{"/services/taskguard-doclock", `"valueFrom":{"secretKeyRef":{"key":"latest","name":"taskguard-session"}}`, `"value":"0123456789012345678901234567890123456789"`, "plain-secret"},
+		{"/services/taskguard-worker", `"name":"LOG_LEVEL","value":"info"`, `"name":"LOG_LEVEL","value":"warn"`, "log-lines"},
 		{"/services/taskguard-worker", `"/health/live"`, `"/health/ready"`, "liveness"},
 		{"/services/taskguard-worker", `"builtin:document"`, `"http://127.0.0.1:9000"`, "analyzer-nowhere"},
 		{"/services/taskguard-worker", `"builtin:document"`, `"http://127.0.0.1:8080"`, "analyzer-nowhere"},
-		{"my-project:getIamPolicy", runtime, "x@example.com", "database-role"},
-		{queueName + ":getIamPolicy", "roles/cloudtasks.enqueuer", "roles/cloudtasks.viewer", "queue-role"},
-		{caller + ":getIamPolicy", runtime, "x@example.com", "act-as"},
 		{"/jobs", `"code":-1`, `"code":7`, "recovery-failed"},
 		{queueName, `"RUNNING"`, `"PAUSED"`, "queue-stopped"},
 		{queueName, `"maxAttempts":-1`, `"maxAttempts":100`, "queue-gives-up"},
+		{queueName, `"maxAttempts":-1`, `"maxAttempts":-1,"maxRetryDuration":"3600s"`, "queue-gives-up"},
 		{queueName, `"minBackoff":"30s"`, `"minBackoff":"0.100s"`, "queue-hot"},
 		{"(default)", "FIRESTORE_NATIVE", "DATASTORE_MODE", "database-mode"},
 		{"/indexes", "READY", "CREATING", "index-not-ready"},
+		{"/indexes", "READY", "NEEDS_REPAIR", "index-not-ready"},
 		{"/indexes", `"queryScope":"COLLECTION"`, `"queryScope":"COLLECTION_GROUP"`, "index-missing"},
 		{"/fields", `fields/input`, `fields/other`, "field-indexed"},
 		{"/fields", `fields/input","indexConfig":{`, `fields/input","indexConfig":{"usesAncestorConfig":true`, "field-indexed"},
+		{"/jobs", workerURL + "/internal", "https://example.com/internal", "recovery-unscheduled"},
 		{"/jobs", `"ENABLED"`, `"PAUSED"`, "recovery-paused"},
 		{"/jobs", "/tasks/recover", "/recover", "recovery-call"},
 		{"/jobs", `"serviceAccountEmail"`, `"x"`, "recovery-token"},
@@ -175,10 +170,55 @@ func TestWhatGoogleTellsIsJudged(t *testing.T) {
 			if len(found) == 1 && strings.Contains(found[0].Fix, "run services update ") && !strings.Contains(found[0].Fix, "; then, as releases pin the traffic to a revision: gcloud run services update-traffic ") {
 				t.Errorf("the traffic is pinned, and nobody says so: %s", found[0].Fix)
 			}
+			for _, one := range found {
+				if strings.Count(one.Fix, "gcloud ") != strings.Count(one.Fix, " --project=my-project") {
+					t.Errorf("the command may go to another project: %s", one.Fix)
+				}
+			}
 			if len(found) != 1 || found[0].Rule != tc.rule || len(unchecked) > 0 {
 				t.Errorf("want one finding of %s, got %+v, unchecked %+v", tc.rule, found, unchecked)
 			}
 		})
+	}
+}
+
+// Between two commands the service would start without its secret, and --set-secrets
+// removes the others.
+func TestASecretIsMovedInOneUpdateThatKeepsTheOthers(t *testing.T) {
+	c := newCloud(t)
+	const doclock = "/v1/projects/my-project/locations/europe-west1/services/taskguard-doclock"
+	c.answers[doclock] = strings.Replace(c.answers[doclock], `"valueFrom":{"secretKeyRef":{"key":"latest","name":"taskguard-session"}}`, `"value":"0123456789012345678901234567890123456789"`, 1)
+	const want = "gcloud run services update taskguard-doclock --region=europe-west1 --project=my-project --remove-env-vars=SESSION_SECRET --update-secrets=SESSION_SECRET=taskguard-session:latest"
+	if got := fix(t, c.ask(t, t.Context())); !strings.Contains(got, want) || strings.Count(got, "services update ") != 1 {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestAFieldIsIndexedByTheNearestSetting(t *testing.T) {
+	const fields, none, some = "/v1/projects/my-project/databases/(default)/collectionGroups/-/fields", `{}`, `{"indexes":[{"queryScope":"COLLECTION"}]}`
+	for name, tc := range map[string]struct {
+		settings map[string]string
+		found    int
+	}{
+		"the database exempts all":          {map[string]string{"__default__/fields/*": none}, 0},
+		"the group exempts all":             {map[string]string{"__default__/fields/*": some, "analyses/fields/*": none}, 0},
+		"another group does":                {map[string]string{"__default__/fields/*": some, "others/fields/*": none}, 2},
+		"the group indexes all":             {map[string]string{"__default__/fields/*": none, "analyses/fields/*": some}, 2},
+		"one field is indexed":              {map[string]string{"__default__/fields/*": none, "analyses/fields/input": some}, 1},
+		"one field inherits, with a TTL":    {map[string]string{"__default__/fields/*": none, "analyses/fields/input": `{"usesAncestorConfig":true,"indexes":[{"queryScope":"COLLECTION"}]}`}, 0},
+		"nothing is said, so all are":       {nil, 2},
+		"another field of the group is not": {map[string]string{"analyses/fields/other": none}, 2},
+	} {
+		c := newCloud(t)
+		var all []string
+		for field, config := range tc.settings {
+			all = append(all, `{"name":"projects/my-project/databases/(default)/collectionGroups/`+field+`","indexConfig":`+config+`}`)
+		}
+		c.answers[fields] = `{"fields":[` + strings.Join(all, ",") + `]}`
+		found, _ := doctor.Check(c.ask(t, t.Context()))
+		if len(found) != tc.found || slices.ContainsFunc(found, func(o doctor.Finding) bool { return o.Rule != "field-indexed" }) {
+			t.Errorf("%s: want %d findings, got %+v", name, tc.found, found)
+		}
 	}
 }
 

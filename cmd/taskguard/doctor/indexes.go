@@ -53,9 +53,10 @@ func indexesFile(name string) (Indexes, error) {
 		}
 		all.Composite = append(all.Composite, index)
 	}
+	all.Fields = map[Field]bool{}
 	for _, o := range f.FieldOverrides {
-		if o.Indexes != nil && len(o.Indexes) == 0 {
-			all.Exempt = append(all.Exempt, Field{o.CollectionGroup, o.FieldPath})
+		if o.Indexes != nil {
+			all.Fields[Field{o.CollectionGroup, o.FieldPath}] = len(o.Indexes) > 0
 		}
 	}
 	return all, nil
@@ -78,10 +79,24 @@ func (all *Indexes) addIndexes(group string, listed []*firestore.GoogleFirestore
 }
 
 // addFields adds the fields that the API lists as having settings of their own.
-func (all *Indexes) addFields(group string, listed []*firestore.GoogleFirestoreAdminV1Field) {
+func (all *Indexes) addFields(listed []*firestore.GoogleFirestoreAdminV1Field) {
+	if all.Fields == nil {
+		all.Fields = map[Field]bool{}
+	}
 	for _, f := range listed {
-		if c := f.IndexConfig; c != nil && !c.UsesAncestorConfig && len(c.Indexes) == 0 {
-			all.Exempt = append(all.Exempt, Field{group, f.Name[strings.LastIndexByte(f.Name, '/')+1:]})
+		parts := strings.Split(f.Name, "/") // projects/P/databases/D/collectionGroups/G/fields/F
+		if c := f.IndexConfig; c != nil && !c.UsesAncestorConfig && len(parts) == 8 {
+			all.Fields[Field{parts[5], parts[7]}] = len(c.Indexes) > 0
 		}
 	}
+}
+
+// indexed reports whether a field of the analyses is, by the nearest setting.
+func (all Indexes) indexed(name string) bool {
+	for _, f := range []Field{{all.Group, name}, {all.Group, "*"}, {"__default__", "*"}} {
+		if is, set := all.Fields[f]; set {
+			return is
+		}
+	}
+	return true
 }

@@ -37,10 +37,11 @@ func (s Service) remove(variable string) string {
 	return "Remove " + variable + " from " + s.Environment.From
 }
 
-// fromSecret is how a variable comes to have its value from Secret Manager.
+// fromSecret is how a variable comes to have its value from Secret Manager, in one
+// revision: between two, a service would start without.
 func (s Service) fromSecret(variable, secret string) string {
 	if s.Environment.Live {
-		return s.remove(variable) + ", then " + s.Settings.Value.gcloud("update", "--set-secrets="+variable+"="+secret+":latest")
+		return s.Settings.Value.gcloud("update", "--remove-env-vars="+variable+" --update-secrets="+variable+"="+secret+":latest")
 	}
 	return "valueFrom: {secretKeyRef: {name: " + secret + ", key: latest}} for " + variable + " in " + s.Environment.From
 }
@@ -54,7 +55,16 @@ func (s Settings) gcloud(verb, flags string) string {
 	if s.Region != "" {
 		region = " --region=" + s.Region
 	}
-	return fmt.Sprintf("gcloud run services %s %s%s %s", verb, name, region, flags)
+	return fmt.Sprintf("gcloud run services %s %s%s%s %s", verb, name, region, inProject(s.Project), flags)
+}
+
+// inProject says to gcloud which project it is, which may be another one than the
+// configured, as GOOGLE_CLOUD_PROJECT may; empty: unknown.
+func inProject(project string) string {
+	if project == "" {
+		return ""
+	}
+	return " --project=" + project
 }
 
 // mendQueue is how to change the queue's settings.

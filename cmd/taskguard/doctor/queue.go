@@ -3,7 +3,6 @@ package doctor
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"strconv"
 	"time"
 
@@ -47,31 +46,17 @@ func (s *scalar) UnmarshalJSON(data []byte) error {
 	return fmt.Errorf("neither a text nor a number")
 }
 
-var flagsForm = regexp.MustCompile(`(?m)^["']?--[a-z]`)
-
-// queueFile reads flags of gcloud, or a queue as `gcloud tasks queues describe`
-// prints it.
+// queueFile reads flags of gcloud.
 func queueFile(name string) (Queue, error) {
 	data, err := readFile(name)
 	if err != nil {
 		return Queue{}, err
 	}
-	if flagsForm.Match(data) {
-		var f queueFlags
-		if err := decode(data, &f); err != nil {
-			return Queue{}, fmt.Errorf("%s is no flags file of a queue: %w", name, err)
-		}
-		q, err := f.queue()
-		if err != nil {
-			return Queue{}, fmt.Errorf("%s: %w", name, err)
-		}
-		return q, nil
+	var f queueFlags
+	if err := decode(data, &f); err != nil {
+		return Queue{}, fmt.Errorf("%s is no flags file of a queue: %w", name, err)
 	}
-	var described cloudtasks.Queue
-	if err := decode(data, &described); err != nil {
-		return Queue{}, fmt.Errorf("%s is neither flags for gcloud nor a queue as `gcloud tasks queues describe` prints it: %w", name, err)
-	}
-	q, err := parseQueue(&described)
+	q, err := f.queue()
 	if err != nil {
 		return Queue{}, fmt.Errorf("%s: %w", name, err)
 	}

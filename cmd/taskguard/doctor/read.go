@@ -18,7 +18,7 @@ import (
 type Options struct {
 	Service string // a service's file; or its name, short or projects/P/locations/L/services/S
 	Doclock string // likewise
-	Queue   string // flags for gcloud, or what it describes; or a queue's name, short or projects/P/locations/L/queues/Q
+	Queue   string // flags for gcloud; or a queue's name, short or projects/P/locations/L/queues/Q
 	Indexes string // a firestore.indexes.json
 	Lookup  func(string) (string, bool)
 	// Google are for the clients of its APIs, such as an endpoint for tests.
@@ -27,8 +27,9 @@ type Options struct {
 
 // Read gathers what the options and the environment name. What it cannot read it
 // leaves out, with the reason; its error is one of usage alone: a name that cannot be
-// one, or none at all. Where a file is named, or an emulator, Google is asked only for
-// what an option names; otherwise for all that the environment names. Calls are made one after the other, each within 15 s.
+// one, or nothing that could be read. Where a file is named, or an emulator, Google is
+// asked only for what an option names; otherwise for all that the environment names.
+// Calls are made one after the other, each within 15 s.
 func Read(ctx context.Context, o Options) (Facts, error) {
 	r := reader{Options: o, google: google{o.Google}}
 	if o.Service == "" && r.process("FIRESTORE_EMULATOR_HOST")+r.process("CLOUD_TASKS_EMULATOR_HOST") != "" {
@@ -53,8 +54,19 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 	f.Queue = r.readQueue(ctx)
 	f.Indexes, f.Database = r.firestore(ctx)
 	f.Jobs = r.jobs(ctx)
-	f.Access = r.access(ctx, f)
+	if len(f.Sources()) == 0 && !slices.ContainsFunc(f.parts(), func(s status) bool { return s.failed }) {
+		return Facts{}, r.nothing()
+	}
 	return f, nil
+}
+
+// nothing is the error where nothing could even be asked: that nothing is found
+// would be taken for a clean bill.
+func (r *reader) nothing() error {
+	if r.offline != "" {
+		return errors.New("nothing was read: " + r.offline + ": give --service a file or the name of a service")
+	}
+	return errors.New("nothing is named: give --service a file or the name of a service, or set GOOGLE_CLOUD_PROJECT and TASK_QUEUE")
 }
 
 func wrongName(flag, name, want string) error {
@@ -77,9 +89,6 @@ var (
 
 // names completes the short names, and refuses what cannot be one.
 func (r *reader) names() error {
-	if r.Service+r.Doclock+r.Queue+r.Indexes == "" && r.process("TASK_AUTH") == "" && r.project() == "" {
-		return errors.New("nothing is named: give --service a file or the name of a service, or set GOOGLE_CLOUD_PROJECT and TASK_QUEUE")
-	}
 	for flag, name := range map[string]*string{"--service": &r.Service, "--doclock": &r.Doclock} {
 		if *name == "" || isFile(*name) || longService.MatchString(*name) {
 			continue
@@ -113,7 +122,7 @@ func (r *reader) names() error {
 // has them.
 func (r *reader) place() (string, bool) {
 	e := r.places()
-	p, l, _ := queueParts(e.value("TASK_QUEUE"))
+	p, l, _ := resource(e.value("TASK_QUEUE"))
 	project, region := cmp.Or(e.value("GOOGLE_CLOUD_PROJECT"), p), cmp.Or(r.process("CLOUDSDK_RUN_REGION"), l)
 	return "projects/" + project + "/locations/" + region, project != "" && region != ""
 }
@@ -191,7 +200,7 @@ func (r *reader) project() string {
 	if e == nil {
 		e = r.places()
 	}
-	project, _, _ := queueParts(e.value("TASK_QUEUE"))
+	project, _, _ := resource(e.value("TASK_QUEUE"))
 	return cmp.Or(e.value("GOOGLE_CLOUD_PROJECT"), project)
 }
 
@@ -219,7 +228,7 @@ func (r *reader) firestore(ctx context.Context) (Part[Indexes], Part[Database]) 
 	case why == "":
 		i = r.google.indexes(ctx, name, group)
 	}
-	i.Value.Database, i.Value.Group = short, group
+	i.Value.Project, i.Value.Database, i.Value.Group = project, short, group
 	return i, d
 }
 

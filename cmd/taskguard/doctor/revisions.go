@@ -55,7 +55,7 @@ func (n names) notReady(_ *view, s Service) []Finding {
 	}
 	return one(why != "", severity,
 		fmt.Sprintf("%s is not ready: %s. What serves is an earlier revision, if any.", s.Settings.Value.Name, strings.TrimRight(why, ".")),
-		fmt.Sprintf("gcloud logging read 'resource.labels.revision_name=%q' --limit=20 --freshness=1d says why it did not start.", cmp.Or(r.Created, "REVISION")))
+		fmt.Sprintf("gcloud logging read 'resource.labels.revision_name=%q'%s --limit=20 --freshness=1d says why it did not start.", cmp.Or(r.Created, "REVISION"), inProject(s.Settings.Value.Project)))
 }
 
 // trafficElsewhere finds settings that are not, or not alone, those that serve.

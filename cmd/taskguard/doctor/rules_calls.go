@@ -93,8 +93,8 @@ func (c call) unscheduled(v *view) []Finding {
 	region := cmp.Or(v.Jobs.Value.Region, "LOCATION")
 	return one(len(right)+len(others) == 0, Advice,
 		fmt.Sprintf("No job of Cloud Scheduler in %s, the only region that was read, calls %s%s: unless one of another region does, %s.", region, c.base(v), c.route, c.without),
-		fmt.Sprintf("gcloud scheduler jobs create http %s --location=%s --schedule='* * * * *' --attempt-deadline=60s --http-method=POST --uri=%s%s --oidc-service-account-email=%s --oidc-token-audience=%s",
-			c.job, region, c.base(v), c.route, c.account(v), c.audience(v)))
+		fmt.Sprintf("gcloud scheduler jobs create http %s --location=%s%s --schedule='* * * * *' --attempt-deadline=60s --http-method=POST --uri=%s%s --oidc-service-account-email=%s --oidc-token-audience=%s",
+			c.job, region, inProject(v.Jobs.Value.Project), c.base(v), c.route, c.account(v), c.audience(v)))
 }
 
 // account is who should sign the call.
@@ -132,7 +132,7 @@ func (c call) paused(v *view) []Finding {
 	}
 	return one(true, Problem,
 		fmt.Sprintf("The job %s is %s: %s.", right[0].short(), strings.ToLower(right[0].State), c.without),
-		fmt.Sprintf("gcloud scheduler jobs resume %s --location=%s", right[0].short(), right[0].location()))
+		right[0].gcloud("resume"))
 }
 
 // failed finds a job whose last call was not answered with success.
@@ -142,7 +142,7 @@ func (c call) failed(v *view) []Finding {
 		if j.Failure != "" && j.runs() {
 			return one(true, Problem,
 				fmt.Sprintf("The last call of the job %s failed (%s): %s.", j.short(), strings.TrimRight(j.Failure, ". "), c.without),
-				fmt.Sprintf("gcloud logging read 'resource.type=cloud_scheduler_job AND resource.labels.job_id=%s' --limit=5 says what it was answered.", j.short()))
+				fmt.Sprintf("gcloud logging read 'resource.type=cloud_scheduler_job AND resource.labels.job_id=%s'%s --limit=5 says what it was answered.", j.short(), inProject(v.Jobs.Value.Project)))
 		}
 	}
 	return nil
@@ -177,12 +177,11 @@ func (c call) foreignCaller(v *view) (found []Finding) {
 	right, _ := c.find(v)
 	s := c.service.of(v.Facts)
 	for _, j := range right {
-		may, sure := v.invoker(s, j.Account)
-		if mode(s) != "iam" || j.Account == "" || may || j.Account == s.Environment.Value.value("TASK_CALLER") {
+		if mode(s) != "iam" || j.Account == "" || mayCall(j.Account, s.Callers.Value) || j.Account == s.Environment.Value.value("TASK_CALLER") {
 			continue // caller-not-invoker speaks of TASK_CALLER
 		}
-		found = append(found, Finding{Severity: weight(sure),
-			Problem: fmt.Sprintf("The job %s signs as %s, which the service's policy does not let invoke it: Cloud Run answers 403, %s.", j.short(), j.Account, unless(sure)),
+		found = append(found, Finding{Severity: Advice,
+			Problem: fmt.Sprintf("The job %s signs as %s, which the service's policy does not let invoke it: Cloud Run answers 403, %s.", j.short(), j.Account, inherited),
 			Fix:     j.update("--oidc-service-account-email=" + c.account(v))})
 	}
 	return found
@@ -211,13 +210,10 @@ func (j *Job) runs() bool { return j.State == "" || j.State == "ENABLED" }
 
 func (j *Job) short() string { return j.Name[strings.LastIndexByte(j.Name, '/')+1:] }
 
-func (j *Job) location() string {
-	if parts := strings.Split(j.Name, "/"); len(parts) == 6 {
-		return parts[3]
-	}
-	return "LOCATION"
-}
+func (j *Job) update(flags string) string { return j.gcloud("update http") + " " + flags }
 
-func (j *Job) update(flags string) string {
-	return fmt.Sprintf("gcloud scheduler jobs update http %s --location=%s %s", j.short(), j.location(), flags)
+// gcloud is a command about the job.
+func (j *Job) gcloud(verb string) string {
+	project, location, name := resource(j.Name)
+	return fmt.Sprintf("gcloud scheduler jobs %s %s --location=%s%s", verb, name, location, inProject(project))
 }

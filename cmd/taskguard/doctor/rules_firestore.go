@@ -25,7 +25,7 @@ func databaseMode(v *view) []Finding {
 	d := v.Database.Value
 	return one(d.Type != "FIRESTORE_NATIVE", Problem,
 		fmt.Sprintf("The database %s is of the type %s: the worker needs Firestore in native mode.", d.Name, d.Type),
-		"FIRESTORE_DATABASE=NAME, of one made with: gcloud firestore databases create --database=NAME --location=LOCATION --type=firestore-native")
+		"FIRESTORE_DATABASE=NAME, of one made with: gcloud firestore databases create"+inProject(v.Indexes.Value.Project)+" --database=NAME --location=LOCATION --type=firestore-native")
 }
 
 // isServedBy reports whether have serves the queries that need i.
@@ -57,11 +57,11 @@ func indexNotReady(v *view) (found []Finding) {
 		case state == "CREATING":
 			found = append(found, Finding{Severity: Problem,
 				Problem: fmt.Sprintf("The index of %s in %s is still being built: recovery fails until it is.", need.fields(), need.Group),
-				Fix:     "Wait; gcloud firestore operations list shows how far it is."})
+				Fix:     "Wait; gcloud firestore operations list" + v.databaseFlags() + " shows how far it is."})
 		default:
 			found = append(found, Finding{Severity: Problem,
 				Problem: fmt.Sprintf("The index of %s in %s is %s: recovery fails.", need.fields(), need.Group, state),
-				Fix:     "Delete it with gcloud firestore indexes composite delete, then: " + need.create(v)})
+				Fix:     "Delete it with gcloud firestore indexes composite delete" + v.databaseFlags() + ", then: " + need.create(v)})
 		}
 	}
 	return found
@@ -76,26 +76,28 @@ func (i Index) fields() string {
 }
 
 func (i Index) create(v *view) string {
-	command := "gcloud firestore indexes composite create" + v.databaseFlag() + " --collection-group=" + i.Group
+	command := "gcloud firestore indexes composite create" + v.databaseFlags() + " --collection-group=" + i.Group
 	for _, f := range i.Fields {
 		command += " --field-config=field-path=" + f.Path + ",order=" + strings.ToLower(f.Order)
 	}
 	return command
 }
 
-func (v *view) databaseFlag() string {
+// databaseFlags say to gcloud which database it is.
+func (v *view) databaseFlags() string {
+	flags := inProject(v.Indexes.Value.Project)
 	if d := v.Indexes.Value.Database; d != "" && d != "(default)" {
-		return " --database=" + d
+		flags += " --database=" + d
 	}
-	return ""
+	return flags
 }
 
 // fieldIndexed finds what may be large and is indexed.
 func fieldIndexed(v *view) (found []Finding) {
 	for _, name := range []string{"input", "result"} {
-		found = append(found, one(!slices.Contains(v.Indexes.Value.Exempt, Field{v.Indexes.Value.Group, name}), Problem,
+		found = append(found, one(v.Indexes.Value.indexed(name), Problem,
 			fmt.Sprintf("The field %s of %s is indexed: a document with more than 40,000 index entries is refused.", name, v.Indexes.Value.Group),
-			fmt.Sprintf("gcloud firestore indexes fields update %s%s --collection-group=%s --disable-indexes", name, v.databaseFlag(), v.Indexes.Value.Group))...)
+			fmt.Sprintf("gcloud firestore indexes fields update %s%s --collection-group=%s --disable-indexes", name, v.databaseFlags(), v.Indexes.Value.Group))...)
 	}
 	return found
 }

@@ -27,7 +27,7 @@ func queueOther(v *view) []Finding {
 
 func queueRegion(v *view) []Finding {
 	set, region := v.Worker.Environment.Value.value("TASK_QUEUE"), v.Queue.Value.Location
-	_, location, _ := queueParts(set)
+	_, location, _ := resource(set)
 	return one(region != "" && location != "" && region != location, Problem,
 		fmt.Sprintf("TASK_QUEUE is %s, and the flags are for a queue in %s: the one that the worker uses is not made, or keeps other settings.", set, region),
 		"--location: "+location+" in "+v.Queue.From+"; or TASK_QUEUE in "+region+".")
@@ -91,11 +91,11 @@ func queueHot(v *view) []Finding {
 
 // gcloud is the command that changes the queue.
 func (q Queue) gcloud(verb, flags string) string {
-	_, location, name := queueParts(q.Name)
+	project, location, name := resource(q.Name)
 	if name == "" {
 		location, name = "LOCATION", "QUEUE"
 	}
-	return strings.TrimSpace(fmt.Sprintf("gcloud tasks queues %s %s --location=%s %s", verb, name, location, flags))
+	return strings.TrimSpace(fmt.Sprintf("gcloud tasks queues %s %s --location=%s%s %s", verb, name, location, inProject(project), flags))
 }
 
 func (q Queue) limited() bool { return q.MaxAttempts > 0 || q.MaxDuration > 0 }

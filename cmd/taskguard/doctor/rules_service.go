@@ -21,7 +21,6 @@ func serviceRules(n names) []rule {
 		all(n.checkDisabled, "invoker-check-disabled", n.environment, n.settings),
 		all(n.open, "invoker-public", n.environment, n.callers),
 		all(n.signatureStripped, "oidc-behind-iam", n.environment, n.settings, n.callers),
-		all(n.accountElsewhere, "account-elsewhere", n.environment),
 		all(n.defaultAccount, "default-account", n.settings),
 		all(n.imageByTag, "image-tag", n.settings),
 		all(n.imagePlaceholder, "image-placeholder", n.settings),
@@ -29,7 +28,6 @@ func serviceRules(n names) []rule {
 		all(n.trafficElsewhere, "traffic-elsewhere", n.settings),
 		all(n.probesNothing, "probe-path", n.settings),
 		all(n.restartsForNothing, "liveness", n.settings),
-		all(n.noDatabaseRole, "database-role", n.settings, projectAccess),
 	}
 }
 
@@ -96,6 +94,18 @@ func (n names) open(_ *view, s Service) (found []Finding) {
 }
 
 func everybody(member string) bool { return member == "allUsers" || member == "allAuthenticatedUsers" }
+
+// mayCall reports whether an account may be one of the members; who is in a group
+// is unknown.
+func mayCall(account string, members []string) bool {
+	return slices.ContainsFunc(members, func(m string) bool {
+		kind, _, _ := strings.Cut(m, ":")
+		return m == "serviceAccount:"+account || everybody(m) || slices.Contains([]string{"group", "domain", "principalSet"}, kind)
+	})
+}
+
+// inherited is who else may let somebody in: policies that are not read.
+const inherited = "unless the project, a folder or the organisation lets it"
 
 func (n names) signatureStripped(_ *view, s Service) []Finding {
 	behind := s.Settings.Value.InvokerCheck && !slices.Contains(s.Callers.Value, "allUsers")

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"slices"
@@ -21,7 +22,9 @@ func workerRules() []rule {
 		{"task-audience", []part{workerEnvironment}, taskAudience},
 		{"analyzer-nowhere", []part{workerEnvironment, workerSettings}, analyzerNowhere},
 		{"queue-far", []part{workerEnvironment, workerSettings}, queueFar},
-	}, append(accessRules(), recovery().rules()...)...)
+		{"log-lines", []part{workerEnvironment, workerSettings}, logLines},
+		{"caller-not-invoker", []part{workerEnvironment, workerCallers}, callerNotInvoker},
+	}, recovery().rules()...)
 }
 
 // deadline is that of a dispatch as the worker books it.
@@ -123,7 +126,10 @@ func queueFar(v *view) (found []Finding) {
 	if q == nil {
 		return nil
 	}
-	project, location, _ := queueParts(q.Queue)
+	project, location, _ := resource(q.Queue)
+	if project == "" {
+		return nil // from a secret, so it is unknown
+	}
 	own := v.Worker.Environment.Value.value("GOOGLE_CLOUD_PROJECT")
 	return append(
 		one(own != "" && project != own, Advice,
@@ -134,8 +140,28 @@ func queueFar(v *view) (found []Finding) {
 			"Make the queue in "+s.Region+", unless that is meant.")...)
 }
 
-// queueParts are those of projects/P/locations/L/queues/Q.
-func queueParts(name string) (project, location, queue string) {
+// logLines finds a worker that does not write what dashboard and alerts are made of.
+func logLines(v *view) []Finding {
+	e := v.Worker.Environment.Value
+	return append(
+		one(v.worker.LogLevel > slog.LevelInfo, Problem,
+			fmt.Sprintf("LOG_LEVEL is %s: the lines of deliveries and recovery are of level info, and dashboard and alerts are made of them. Some alerts would call, and the others never.", e.value("LOG_LEVEL")),
+			v.Worker.set("LOG_LEVEL", "info")),
+		one(v.worker.LogFormat != "json", Problem,
+			fmt.Sprintf("LOG_FORMAT is %s: dashboard and alerts read the fields of lines in JSON. Some alerts would call, and the others never.", v.worker.LogFormat),
+			v.Worker.set("LOG_FORMAT", "json"))...)
+}
+
+// callerNotInvoker finds deliveries that Cloud Run may turn away.
+func callerNotInvoker(v *view) []Finding {
+	caller := v.Worker.Environment.Value.value("TASK_CALLER")
+	return one(mode(v.Worker) == "iam" && caller != "" && !mayCall(caller, v.Worker.Callers.Value), Advice,
+		fmt.Sprintf("TASK_CALLER is %s, which the service's policy does not let invoke it: each delivery is answered 403, %s.", caller, inherited),
+		v.Worker.Settings.Value.gcloud("add-iam-policy-binding", "--member=serviceAccount:"+caller+" --role=roles/run.invoker"))
+}
+
+// resource takes projects/P/locations/L/KIND/ID apart.
+func resource(name string) (project, location, id string) {
 	parts := strings.Split(name, "/")
 	if len(parts) != 6 {
 		return "", "", ""

@@ -12,7 +12,6 @@ const (
 	deploy     = "../../../deploy/"
 	workerURL  = "https://taskguard-worker-123456789012.europe-west1.run.app"
 	doclockURL = "https://taskguard-doclock-123456789012.europe-west1.run.app"
-	runtime    = "taskguard-worker@my-project.iam.gserviceaccount.com"
 	caller     = "taskguard-caller@my-project.iam.gserviceaccount.com"
 	queueName  = "projects/my-project/locations/europe-west1/queues/analyses"
 )
@@ -49,15 +48,6 @@ func shipped(t testing.TB) doctor.Facts {
 		{Name: jobs + "taskguard-sweep", State: "ENABLED", Method: "POST", URI: doclockURL + "/internal/sweep", Account: caller, Audience: doclockURL},
 		{Name: jobs + "another", State: "PAUSED", Method: "GET", URI: "https://example.com/"},
 	}}}
-	access := func(bindings ...doctor.Binding) doctor.Part[doctor.Policy] {
-		return doctor.Part[doctor.Policy]{From: "test", Value: doctor.Policy{Project: "my-project", Bindings: bindings}}
-	}
-	f.Access = doctor.Access{
-		Project: access(doctor.Binding{Role: "roles/datastore.user", Members: []string{"serviceAccount:" + runtime, "serviceAccount:taskguard-doclock@my-project.iam.gserviceaccount.com"}},
-			doctor.Binding{Role: "roles/editor", Members: []string{"group:developers@example.com", "serviceAccount:123456789012-compute@developer.gserviceaccount.com"}}),
-		Queue:  access(doctor.Binding{Role: "roles/cloudtasks.enqueuer", Members: []string{"serviceAccount:" + runtime}}),
-		Caller: access(doctor.Binding{Role: "roles/iam.serviceAccountUser", Members: []string{"serviceAccount:" + runtime}}),
-	}
 	f.Worker.Settings.Value.Revisions = doctor.Revisions{
 		Created: "taskguard-worker-00007", Ready: "taskguard-worker-00007", Pinned: true, Shares: map[string]int64{"taskguard-worker-00007": 100},
 	}

@@ -31,7 +31,7 @@ func (n names) misspelt(_ *view, s Service) (found []Finding) {
 		if near == "" || known[name] || e[near] != (Variable{}) || ofTheSDK {
 			continue
 		}
-		found = append(found, Finding{Severity: Problem,
+		found = append(found, Finding{Severity: Advice,
 			Problem: n.title + " reads no variable " + name + ", and " + near + ", which it reads, is not set.",
 			Fix:     s.set(near, "VALUE") + ", instead of " + name + "."})
 	}
