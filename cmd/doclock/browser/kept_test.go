@@ -55,7 +55,7 @@ func TestAPageThatIsKeptForTheBackButtonLeavesNothingHeldAndComesBackReadOnly(t 
 			before := s.requests("POST")
 			b.Eval(c.begin)
 			b.Do(chromedp.Navigate(s.url + "/health/live"))
-			b.goBack()
+			b.goBack(`globalThis.kept === true`)
 			if got, want := b.Eval(`taking.then((failed) => [failed, readonly, kept])`), `["lease-stale",["lease-stale"],true]`; got != want {
 				t.Errorf("back on the page: %s, want %s", got, want)
 			}
@@ -74,22 +74,22 @@ func TestAPageThatIsKeptForTheBackButtonLeavesNothingHeldAndComesBackReadOnly(t 
 	}
 }
 
-// goBack goes back to the page before, which the browser has kept: so that
-// nothing is loaded, and no event of loading can be waited for.
-func (b *tab) goBack() {
+// goBack goes back to the page before, until condition holds there. A browser that
+// has kept it loads nothing, so no event of loading can be waited for.
+func (b *tab) goBack(condition string) {
 	b.T.Helper()
 	h := chromiumtest.Call(b.Tab, page.GetNavigationHistory, cdp.Empty{})
 	chromiumtest.Call(b.Tab, page.NavigateToHistoryEntry, page.NavigateToHistoryEntryParams{EntryID: h.Entries[h.CurrentIndex-1].ID})
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		ctx, done := context.WithTimeout(b.Ctx, time.Second)
 		// It fails while one page takes the other's place.
-		kept, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`globalThis.kept === true`))
+		holds, err := chromedp.Run(ctx, chromedp.Evaluate[bool](condition))
 		done()
-		if err == nil && kept {
+		if err == nil && holds {
 			return
 		}
 		if time.Now().After(deadline) {
-			b.T.Fatalf("the page does not come back as it was: %v", err)
+			b.T.Fatalf("the page does not come back so that %s: %v", condition, err)
 		}
 	}
 }
