@@ -1,7 +1,8 @@
 # make check runs what CI runs.
 .PHONY: check test race lint types bench fuzz demo explore simulate chaos mutants
 
-GOLANGCI := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
+# Its cache names files by their paths: one for each checkout.
+GOLANGCI := GOLANGCI_LINT_CACHE=$(CURDIR)/bin/lint go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
 FUZZTIME ?= 30000x
 SEEDS ?= 50000
 

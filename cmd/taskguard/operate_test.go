@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -89,6 +90,25 @@ func TestSubmitBooksWhatExistsUnfinished(t *testing.T) {
 	}
 	taskguard(t, env, "submit", "--input", `{"text":"x"}`, "--id", "x", "--wait", "--json").
 		want(t, exitDone, `"created":false,"booked":"now","status":"READY"`)
+}
+
+// Each attempt is told, and why the one before it failed.
+func TestSubmitTellsWhyAnAttemptFailedForNow(t *testing.T) {
+	var said []string
+	s := &submitted{ID: "x", said: "QUEUED"}
+	why := &repo.Error{Code: "analyzer_failed", Message: "exit status 1\nTraceback" + strings.Repeat("x", 100)}
+	for _, a := range []repo.Analysis{
+		{Status: repo.Queued}, {Status: repo.Processing, Attempts: 1}, {Status: repo.Processing, Attempts: 1},
+		{Status: repo.Queued, Attempts: 1, LastError: why}, {Status: repo.Processing, Attempts: 2, LastError: why}, {Status: repo.Ready, Result: int64(3)},
+	} {
+		if err := s.see(a, func(text string) { said = append(said, text) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	failed := "; the last failed for now: analyzer_failed: " + cut(why.Message, 100)
+	if want := []string{"PROCESSING, attempt 1", "QUEUED, attempt 1" + failed, "PROCESSING, attempt 2" + failed, "READY 3"}; !slices.Equal(said, want) {
+		t.Errorf("%q, want %q", said, want)
+	}
 }
 
 func TestStatusShowsWhoHoldsALockAndNoToken(t *testing.T) {

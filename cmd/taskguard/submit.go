@@ -21,6 +21,8 @@ type submitted struct {
 	Status  string          `json:"status"`
 	Error   *repo.Error     `json:"error,omitempty"`  // with --wait
 	Result  json.RawMessage `json:"result,omitempty"` // with --wait
+
+	said string // last, while it was followed
 }
 
 // submit creates an analysis for each file and books its delivery. Ids and
@@ -152,7 +154,8 @@ func (c *call) follow(ctx context.Context, cl *client, all []*submitted) error {
 	show := newDisplay(progress, c.lookup, names)
 	defer show.close()
 	for i, s := range all {
-		show.set(i, time.Time{}, "%s", orNone(s.Status))
+		s.said = orNone(s.Status)
+		show.set(i, time.Time{}, "%s", s.said)
 	}
 	open := len(all)
 	done := make([]bool, len(all))
@@ -209,13 +212,25 @@ func failures(all []*submitted) error {
 	return nil
 }
 
+// state is what an unfinished analysis is about, and why its last attempt failed.
+func state(a repo.Analysis) string {
+	text := orNone(a.Status)
+	if a.Attempts > 0 {
+		text += fmt.Sprintf(", attempt %d", a.Attempts)
+	}
+	if a.LastError != nil {
+		text += "; the last failed for now: " + a.LastError.Code + ": " + cut(a.LastError.Message, 100)
+	}
+	return text
+}
+
 // see takes over what a reading says, and tells what has changed.
 func (s *submitted) see(a repo.Analysis, tell func(string)) (err error) {
-	changed := a.Status != s.Status
 	s.Status, s.Error = a.Status, a.Error
 	if !finished(a.Status) {
-		if changed {
-			tell(fmt.Sprintf("%s, attempt %d", orNone(a.Status), a.Attempts))
+		if text := state(a); text != s.said {
+			s.said = text
+			tell(text)
 		}
 		return nil
 	}

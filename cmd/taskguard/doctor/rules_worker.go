@@ -22,6 +22,7 @@ func workerRules() []rule {
 		{"task-audience", []part{workerEnvironment}, taskAudience},
 		{"analyzer-nowhere", []part{workerEnvironment, workerSettings}, analyzerNowhere},
 		{"queue-far", []part{workerEnvironment, workerSettings}, queueFar},
+		{"caller-far", []part{workerEnvironment}, callerFar},
 		{"log-lines", []part{workerEnvironment, workerSettings}, logLines},
 		{"caller-not-invoker", []part{workerEnvironment, workerCallers}, callerNotInvoker},
 	}, recovery().rules()...)
@@ -118,6 +119,21 @@ func (s Settings) owns(address string) bool {
 	host, older := strings.CutSuffix(address, ".a.run.app")
 	rest, same := strings.CutPrefix(host, "https://"+s.Name+"-")
 	return older && same && strings.Count(rest, "-") == 1
+}
+
+// callerFar finds an account that no task of the queue can be signed as: Cloud Tasks
+// takes only those of the queue's own project.
+func callerFar(v *view) []Finding {
+	if v.worker.Queue == nil {
+		return nil
+	}
+	caller := v.Worker.Environment.Value.value("TASK_CALLER")
+	name, host, _ := strings.Cut(caller, "@")
+	own, account := strings.CutSuffix(host, ".iam.gserviceaccount.com")
+	project, _, _ := resource(v.worker.Queue.Queue)
+	return one(account && project != "" && own != project, Problem,
+		fmt.Sprintf("TASK_CALLER is %s, an account of another project than the queue's, %s: Cloud Tasks refuses to sign as it.", caller, project),
+		v.Worker.set("TASK_CALLER", name+"@"+project+".iam.gserviceaccount.com"))
 }
 
 // queueFar finds a queue of another project or region than the worker's.

@@ -119,6 +119,9 @@ var seededWorker = []misconfiguration{
 	{"an address in plain text", "target-url", problem, both(set("TASK_TARGET_URL", "http://worker.example"), job(0, func(j *doctor.Job) { j.URI = workerURL + "/internal/tasks/recover" }))},
 	{"a domain that is no audience", "target-url", problem, set("TASK_TARGET_URL", "https://worker.example")},
 	{"a caller who may not call", "caller-not-invoker", advice, func(f *doctor.Facts) { f.Worker.Callers.Value = []string{"user:somebody@example.com"} }},
+	{"a caller of another project", "caller-far", problem, both(set("TASK_CALLER", "taskguard-caller@other-project.iam.gserviceaccount.com"), func(f *doctor.Facts) {
+		f.Worker.Callers.Value = append(f.Worker.Callers.Value, "serviceAccount:taskguard-caller@other-project.iam.gserviceaccount.com")
+	})},
 	{"a queue of another project", "queue-far", advice, set("GOOGLE_CLOUD_PROJECT", "other-project")},
 	{"lines that nobody counts", "log-lines", problem, set("LOG_LEVEL", "warn")},
 	{"lines whose fields nobody reads", "log-lines", problem, set("LOG_FORMAT", "text")},
