@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"taskguard/lease"
+	"taskguard/lease/leasetest"
 )
 
 // childEnv makes the test binary run as another program, on the directory that
@@ -164,7 +165,7 @@ func fails(t *testing.T, name string) {
 	t.Helper()
 	parent := t.TempDir()
 	if os.Getuid() == 0 { // the program may be nobody, and gets through to the directory wherever TMPDIR is
-		parent = reachable(t)
+		parent = leasetest.Reachable(t)
 	}
 	f, path := newFileIn(t, parent)
 	before := loadFile(t, f)
@@ -191,19 +192,6 @@ func fails(t *testing.T, name string) {
 	if _, err := os.Lstat(path + ".tmp"); err == nil {
 		t.Error("the temporary file is still there")
 	}
-}
-
-func reachable(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "lease") //nolint:usetesting // TMPDIR may be nobody else's
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // a temporary directory
-		t.Fatal(err)
-	}
-	return dir
 }
 
 // readOnly writes as somebody who may not.

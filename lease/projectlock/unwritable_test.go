@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"taskguard/lease/leasetest"
 	"taskguard/lease/projectlock"
 )
 
@@ -48,25 +49,12 @@ func refused(l *projectlock.Locker, code projectlock.Code) error {
 	return nil
 }
 
-func reachable(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "projectlock") //nolint:usetesting // TMPDIR may be nobody else's
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // a temporary directory
-		t.Fatal(err)
-	}
-	return dir
-}
-
 func TestWhereNothingCanBeWrittenNothingIsLeft(t *testing.T) {
 	for _, name := range []string{"read-only", "full"} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			if os.Getuid() == 0 { // the program will be nobody, and gets through to the directory wherever TMPDIR is
-				dir = reachable(t)
+				dir = leasetest.Reachable(t)
 			}
 			_, out, _ := program(t, name, dir)
 			if got := said(t, out); got != "refused" {
