@@ -81,12 +81,12 @@ func TestADecisionsErrorInsideExcludeComesBackUnchanged(t *testing.T) {
 }
 
 // An Exclude that was refused is followed by a plain read, which tells whether
-// it has landed.
+// it has landed, and by a Swap, which tells whether it is refused indeed.
 func TestARefusedExcludeIsResolved(t *testing.T) {
 	for fault, want := range map[leasetest.Fault]error{leasetest.Refuse: lease.ErrRefused, leasetest.RefuseAfter: nil} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, lease.Policy{})
-			x := w.exclusive(leasetest.Any(leasetest.Every(leasetest.Swap, leasetest.Conflict), leasetest.On(leasetest.Exclude, fault)))
+			x := w.exclusive(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.Conflict, leasetest.Conflict, leasetest.Refuse), leasetest.On(leasetest.Exclude, fault)))
 			_, _, err := w.near(x, lease.Policy{}).Acquire(t.Context(), "a", "w/1", nil)
 			if !errors.Is(err, want) {
 				t.Errorf("%s: err = %v; want %v", fault, err, want)
@@ -106,3 +106,6 @@ func TestOnlyAFaultyExcluderExcludes(t *testing.T) {
 		t.Error("a Faulty is an Excluder")
 	}
 }
+
+// Exclusive implements lease.Excluder.
+func (excluder) Exclusive() bool { return false }

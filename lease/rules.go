@@ -92,6 +92,11 @@ func Held(l Lease, now time.Time) bool {
 // still only grow (D4).
 func Fresh(now time.Time) Lease { return Lease{Token: now.UnixMicro() - 1} }
 
+// Credible reports whether a stored time of a lease may be what a holder wrote, where
+// now is the store's time of the reading. No TTL comes near 24 h; one further ahead
+// would block the record for as long.
+func Credible(stored, now time.Time) bool { return stored.Sub(now) <= 24*time.Hour }
+
 // Presume is the expiry of a lease whose stored expiry cannot be read: one TTL
 // after its heartbeat or, where that cannot be read either, after the record's
 // last update. So it permits no double run and does not stick for ever (G5).

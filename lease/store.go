@@ -47,6 +47,9 @@ type Excluder[D any] interface {
 	// Exclude answers what decide answered as an error, unchanged. decide may
 	// be called more than once; only its last answer counts.
 	Exclude(ctx context.Context, key string, decide func(Cell[D]) (D, error)) (Cell[D], error)
+	// Exclusive reports whether every decision is to be made in Exclude. Else Edit
+	// begins with Load and Swap.
+	Exclusive() bool
 }
 
 // optimistic is how often Edit swaps what it has read before it asks an
@@ -98,6 +101,7 @@ type edit[D any] struct {
 	fresh     bool  // cell may be swapped
 	doubt     bool  // a write was sent whose outcome is unknown
 	refused   error // the store's last refusal, final once the doubt is gone
+	plain     bool  // Exclude was refused, which only a Swap can confirm
 	tries     int
 	conflicts int
 }
@@ -108,9 +112,10 @@ var errLanded = errors.New("lease: landed")
 // step makes one try: at most a Load and a Swap, or one Exclude. It is done
 // when the operation has an outcome; else err says what went wrong.
 func (e *edit[D]) step(ctx context.Context) (done bool, err error) {
-	if x, ok := e.store.(Excluder[D]); ok && e.conflicts >= optimistic {
+	if x, ok := e.store.(Excluder[D]); ok && e.refused == nil && !e.plain && (e.conflicts >= optimistic || x.Exclusive()) {
 		return e.exclude(ctx, x)
 	}
+	e.plain = false
 	if !e.fresh {
 		c, err := e.store.Load(ctx, e.key)
 		if err != nil {
@@ -138,7 +143,7 @@ func (e *edit[D]) exclude(ctx context.Context, x Excluder[D]) (done bool, err er
 	var verdict error
 	c, err := x.Exclude(ctx, e.key, func(c Cell[D]) (next D, err error) {
 		e.cell, verdict = c, nil
-		if e.landed(c) {
+		if e.doubt && e.landed(c) {
 			verdict = errLanded
 			return c.Doc, verdict
 		}
@@ -151,7 +156,11 @@ func (e *edit[D]) exclude(ctx context.Context, x Excluder[D]) (done bool, err er
 	case verdict != nil:
 		return true, verdict
 	}
-	return e.wrote(c, err)
+	done, err = e.wrote(c, err)
+	if e.refused != nil {
+		e.refused, e.plain = nil, true
+	}
+	return done, err
 }
 
 // wrote takes the answer to a write.
@@ -167,8 +176,7 @@ func (e *edit[D]) wrote(c Cell[D], err error) (done bool, _ error) {
 	case errors.Is(err, ErrConflict):
 		e.conflicts++
 	case errors.Is(err, ErrRefused):
-		e.refused = err
-		e.conflicts = 0 // the resolving read is a plain Load
+		e.refused = err // which a plain Load resolves
 	}
 	return false, err
 }

@@ -21,7 +21,10 @@ type Options struct {
 	Database   string // "" is (default)
 	Collection string // "" is analyses
 	Policy     lease.Policy
-	Log        *slog.Logger // nil: silent
+	// Pessimistic makes every decision inside client.RunTransaction. Otherwise that is
+	// done only where others keep writing to the document.
+	Pessimistic bool
+	Log         *slog.Logger // nil: silent
 }
 
 // Analyses are the analyses of one collection: all that others know of
@@ -31,6 +34,7 @@ type Options struct {
 type Analyses struct {
 	*Ledger
 	documents *documents[Analysis]
+	replacing *Ledger // of the same documents; see Unlock
 }
 
 // Open connects to Firestore, or to the emulator that FIRESTORE_EMULATOR_HOST
@@ -45,34 +49,40 @@ func Open(ctx context.Context, project string, o Options, opts ...option.ClientO
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	client, err := dial(ctx, project, o.Database, opts)
+	db, err := dial(ctx, project, o.Database, opts)
 	if err != nil {
 		return nil, fmt.Errorf("repo: open database %s of project %s: %w", o.Database, project, err)
 	}
-	a, err := newAnalyses(client, o)
+	a, err := newAnalyses(db, o)
 	if err != nil {
-		return nil, errors.Join(err, client.Close())
+		return nil, errors.Join(err, db.Close())
 	}
 	return a, nil
 }
 
-func newAnalyses(client *firestore.Client, o Options) (*Analyses, error) {
+func newAnalyses(db *database, o Options) (*Analyses, error) {
 	if err := CheckCollection(o.Collection); err != nil {
 		return nil, fmt.Errorf("repo: %w", err)
 	}
+	codec := analysisCodec{lockCodec: lockCodec{policy: o.Policy, log: o.Log, name: func(id string) slog.Attr { return slog.String("analysis_id", id) }}}
 	docs := &documents[Analysis]{
-		client: client, collection: client.Collection(o.Collection), what: "analysis", log: o.Log,
-		codec: analysisCodec{lockCodec{policy: o.Policy, log: o.Log, name: func(id string) slog.Attr { return slog.String("analysis_id", id) }}},
+		db: db, collection: db.Collection(o.Collection), what: "analysis", log: o.Log, codec: codec, pessimistic: o.Pessimistic,
 	}
 	ledger, err := NewLedger(docs, o.Policy)
 	if err != nil {
 		return nil, err
 	}
-	return &Analyses{Ledger: ledger, documents: docs}, nil
+	a := &Analyses{Ledger: ledger, documents: docs}
+	docs.beside, ledger.input = a.askInput, a.input
+	replacing := *docs
+	codec.replaceToken = true
+	replacing.codec = codec
+	a.replacing, err = NewLedger(&replacing, o.Policy)
+	return a, err
 }
 
 // Close ends the connection.
-func (a *Analyses) Close() error { return a.documents.client.Close() }
+func (a *Analyses) Close() error { return a.documents.db.Close() }
 
 // Create makes a QUEUED analysis with input, a value as orchestrator.Storable
 // returns it: ErrExists if the id is taken, lease.ErrRefused if Firestore
@@ -97,7 +107,7 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 		// Also the answer to a creation whose reply was lost and which the client
 		// sent again; that one is younger than the reading it is dated by.
 		if snap, err := doc.Get(ctx); err == nil && snap.CreateTime.After(read) {
-			if d, err := a.documents.codec.decode(snap); err == nil && d.CreatedAt.Equal(now) && reflect.DeepEqual(d.Input, input) {
+			if d, err := a.documents.codec.decode(snapshot(snap)); err == nil && d.CreatedAt.Equal(now) && reflect.DeepEqual(d.Input, input) {
 				return nil
 			}
 		}
@@ -106,6 +116,33 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 		return outOfReach(storeError("create", "analysis", id, err))
 	}
 	return nil
+}
+
+// Get reads one analysis, with its input and result: lease.ErrNotFound if there is
+// none.
+func (a *Analyses) Get(ctx context.Context, id string) (d Analysis, err error) {
+	if err := CheckID(id); err != nil {
+		return d, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var refused error
+	err = a.documents.db.read(ctx, a.documents.collection.Doc(id), nil, func(r reading) error {
+		if refused = fmt.Errorf("%w: %q", lease.ErrNotFound, id); r.exists {
+			d, refused = a.documents.codec.decode(r)
+		}
+		return nil
+	})
+	if err != nil {
+		return d, outOfReach(storeError("read", "analysis", id, err))
+	}
+	return d, refused
+}
+
+// Unlock is Ledger.Unlock, and replaces a lockToken that is no usable integer by the
+// time of the document's last update in microseconds.
+func (a *Analyses) Unlock(ctx context.Context, id string, seen *Seen) (Analysis, error) {
+	return a.replacing.Unlock(ctx, id, seen)
 }
 
 // List reads up to limit analyses, by id, without inputs and results; Malformed is

@@ -19,8 +19,8 @@ const (
 type Analysis struct {
 	ID        string    `json:"id"`
 	Status    string    `json:"status"`
-	Input     any       `json:"input,omitempty"` // as Firestore's client decodes it; see Plain
-	Result    any       `json:"result,omitempty"`
+	Input     any       `json:"input,omitempty"`  // read by Get alone; see Plain
+	Result    any       `json:"result,omitempty"` // likewise
 	Error     *Error    `json:"error,omitempty"`
 	LastError *Error    `json:"last_error,omitempty"` // of the last attempt that ended for now; gone when finished
 	Attempts  int       `json:"attempts"`             // mirror of Lock.Attempts
@@ -33,6 +33,10 @@ type Analysis struct {
 	Malformed error `json:"-"`
 	// ReadAt is Firestore's time of the reading, by which Lock is judged.
 	ReadAt time.Time `json:"-"`
+
+	updatedAsTimestamp bool     // the document's updatedAt is no string, and stays so
+	tokenAssumed       bool     // its lockToken is unusable: Lock.Token stands for it
+	asked              *request // for its input, by the acquisition; see Analyses.input
 }
 
 // Error is why an analysis, or an attempt at it, failed.

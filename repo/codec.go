@@ -19,7 +19,10 @@ import (
 const unreadableOwner = "(unreadable)"
 
 // analysisCodec is the codec of analyses.
-type analysisCodec struct{ lockCodec }
+type analysisCodec struct {
+	lockCodec
+	replaceToken bool // read a document whose lockToken is unusable, and write one that is not
+}
 
 var _ codec[Analysis] = analysisCodec{}
 
@@ -30,20 +33,38 @@ type lockCodec struct {
 	name   func(id string) slog.Attr // of a record, in the log
 }
 
-func (c analysisCodec) decode(snap *firestore.DocumentSnapshot) (Analysis, error) {
-	data := snap.Data()
-	a := Analysis{ID: snap.Ref.ID, Input: data["input"], Result: data["result"], ReadAt: snap.ReadTime}
-	a.Status, _ = data["status"].(string)
+// decision are the fields that a decision reads: not the input, the result or what
+// others keep in the document.
+var decision = []string{
+	"status", "attempts", "finishedBy", "createdAt", "updatedAt", "error.code", "error.message", "lastError.code", "lastError.message",
+	"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt",
+}
+
+func (analysisCodec) mask() []string { return decision }
+
+func (c analysisCodec) decode(r reading) (Analysis, error) {
+	data := r.fields
+	a := Analysis{ID: r.id, Status: statusOf(data["status"]), Input: data["input"], Result: data["result"], ReadAt: r.at}
 	a.CreatedAt, _ = parseTime(data["createdAt"])
 	a.UpdatedAt, _ = parseTime(data["updatedAt"])
+	_, a.updatedAsTimestamp = data["updatedAt"].(time.Time)
 	a.Error, a.LastError = decodeError(data["error"]), decodeError(data["lastError"])
-	lock, err := c.decodeLock(data, snap)
-	if err != nil {
+	lock, err := c.decodeLock(r)
+	a.Lock, a.Attempts, a.tokenAssumed = lock, lock.Attempts, err != nil
+	a.Lock.Finished = finishedStatus(a.Status)
+	if err != nil && !a.Lock.Finished && !c.replaceToken {
 		return a, fmt.Errorf("repo: analysis %q: %w", a.ID, err)
 	}
-	a.Lock, a.Attempts = lock, lock.Attempts
-	a.Lock.Finished = finishedStatus(a.Status)
 	return a, nil
+}
+
+// statusOf is a document's status. One that is no string is somebody's, who may
+// attach a meaning to it.
+func statusOf(v any) string {
+	if s, ok := v.(string); ok || v == nil {
+		return s
+	}
+	return "(" + kind(v) + ")"
 }
 
 func decodeError(v any) *Error {
@@ -57,48 +78,56 @@ func decodeError(v any) *Error {
 	return &e
 }
 
-// decodeLock reads the lock but for whether it is finished. Of ill-typed fields
-// only lockToken is an error, lease.ErrMalformed, since no value is safe for every
-// record; all else is read beside it.
-func (c lockCodec) decodeLock(data map[string]any, snap *firestore.DocumentSnapshot) (l lease.Lease, err error) {
-	token, ok := parseInt(data["lockToken"])
+// decodeLock reads the lock but for whether it is finished. Of ill-typed fields only
+// lockToken is an error, lease.ErrMalformed; all else is read beside it, and Token is
+// one that is later than any which the record can have had by its last update.
+func (c lockCodec) decodeLock(r reading) (l lease.Lease, err error) {
+	token, ok := parseInt(r.fields["lockToken"])
 	if !ok || token < 0 || token == math.MaxInt64 {
-		token, err = 0, fmt.Errorf("field lockToken is %s, not a usable integer: %w", kind(data["lockToken"]), lease.ErrMalformed)
+		token, err = lease.Fresh(r.updated).Token, fmt.Errorf("field lockToken is %s, not a usable integer: %w", kind(r.fields["lockToken"]), lease.ErrMalformed)
 	}
 	l.Token = token
-	l.FinishedBy, _ = data["finishedBy"].(string)
-	if n, ok := parseInt(data["attempts"]); ok && n > 0 {
+	l.FinishedBy, _ = r.fields["finishedBy"].(string)
+	if n, ok := parseInt(r.fields["attempts"]); ok && n > 0 {
 		l.Attempts = int(min(n, math.MaxInt32))
 	}
-	c.decodeHolder(&l, data, snap)
+	c.decodeHolder(&l, r)
 	return l, err
 }
 
-// decodeHolder reads who holds the lock, and until when (G5).
-func (c lockCodec) decodeHolder(l *lease.Lease, data map[string]any, snap *firestore.DocumentSnapshot) {
-	switch owner := data["lockOwner"].(type) {
+// decodeHolder reads who holds the lock, and until when (G5). A time that is not
+// credible is unreadable.
+func (c lockCodec) decodeHolder(l *lease.Lease, r reading) {
+	switch owner := r.fields["lockOwner"].(type) {
 	case nil:
 		return // whatever else is left of a lock, nobody holds it
 	case string:
 		l.Owner = owner
 	default:
 		l.Owner = unreadableOwner
-		c.warn(snap, "lockOwner", owner)
+		c.warn(r, "lockOwner", owner)
 	}
-	heartbeat, readable := parseTime(data["lockHeartbeatAt"])
-	if !readable {
-		c.warn(snap, "lockHeartbeatAt", data["lockHeartbeatAt"])
+	var readable bool
+	if l.HeartbeatAt, readable = c.credible(r, "lockHeartbeatAt"); !readable {
+		l.HeartbeatAt = time.Time{}
 	}
-	l.HeartbeatAt = heartbeat
-	l.ExpiresAt, readable = parseTime(data["lockExpiresAt"])
-	if !readable {
-		l.ExpiresAt = lease.Presume(heartbeat, snap.UpdateTime, c.policy)
-		c.warn(snap, "lockExpiresAt", data["lockExpiresAt"])
+	if l.ExpiresAt, readable = c.credible(r, "lockExpiresAt"); !readable {
+		l.ExpiresAt = lease.Presume(l.HeartbeatAt, r.updated, c.policy)
 	}
 }
 
-func (c lockCodec) warn(snap *firestore.DocumentSnapshot, field string, v any) {
-	c.log.LogAttrs(context.Background(), slog.LevelWarn, "unreadable lock field", c.name(snap.Ref.ID), slog.String("field", field), slog.String("type", kind(v)))
+// credible reads a time of the lock, and warns of one that it cannot read or that
+// lease.Credible refuses.
+func (c lockCodec) credible(r reading, field string) (t time.Time, ok bool) {
+	t, ok = parseTime(r.fields[field])
+	if ok = ok && lease.Credible(t, r.at); !ok {
+		c.warn(r, field, r.fields[field])
+	}
+	return t, ok
+}
+
+func (c lockCodec) warn(r reading, field string, v any) {
+	c.log.LogAttrs(context.Background(), slog.LevelWarn, "unreadable lock field", c.name(r.id), slog.String("field", field), slog.String("type", kind(v)))
 }
 
 // changes sets updatedAt to now with every other.
@@ -113,18 +142,20 @@ func (c analysisCodec) changes(prev Analysis, next *Analysis, now time.Time) []f
 	// What others left in result and error is not what a READY or FAILED means.
 	turned := finishedStatus(prev.Status) != finishedStatus(next.Status)
 	set("status", prev.Status != next.Status, next.Status)
-	set("result", turned && next.Status == Ready || !reflect.DeepEqual(prev.Result, next.Result), next.Result)
+	set("result", turned && next.Status == Ready, next.Result)
+	set("result", turned && next.Status == Failed, firestore.Delete)
 	set("error", turned || !reflect.DeepEqual(prev.Error, next.Error), errorValue(next.Error))
 	set("lastError", !reflect.DeepEqual(prev.LastError, next.LastError), errorValue(next.LastError))
 	set("attempts", p.Attempts != n.Attempts, n.Attempts)
 	set("finishedBy", p.FinishedBy != n.FinishedBy, orDelete(n.FinishedBy))
-	set("lockToken", p.Token != n.Token, n.Token)
+	set("lockToken", p.Token != n.Token || prev.tokenAssumed && (len(us) > 0 || c.replaceToken), n.Token)
 	set("lockOwner", p.Owner != n.Owner, orDelete(n.Owner))
 	set("lockHeartbeatAt", !p.HeartbeatAt.Equal(n.HeartbeatAt), timeValue(n.HeartbeatAt))
 	set("lockExpiresAt", !p.ExpiresAt.Equal(n.ExpiresAt), timeValue(n.ExpiresAt))
 	if len(us) > 0 {
 		next.UpdatedAt, next.Attempts = now.Truncate(time.Millisecond), n.Attempts
-		set("updatedAt", true, timeValue(next.UpdatedAt))
+		set("updatedAt", !prev.updatedAsTimestamp, timeValue(next.UpdatedAt))
+		set("updatedAt", prev.updatedAsTimestamp, next.UpdatedAt)
 	}
 	return us
 }

@@ -16,7 +16,8 @@ var ErrExists = errors.New("repo: analysis exists")
 // storeError says what a failed call may mean. Hardly any code proves that
 // nothing was written: a commit whose reply was lost and which the client sent
 // again comes back as FailedPrecondition, a creation as AlreadyExists. So a conflict means "read again", and
-// only InvalidArgument outside a transaction is final.
+// only InvalidArgument is final, and that outside a transaction: inside, it is also the
+// answer to a commit whose reply was lost and which the client sent again.
 func storeError(verb, what, id string, err error) error {
 	switch status.Code(err) {
 	case codes.FailedPrecondition, codes.Aborted, codes.NotFound, codes.AlreadyExists:
@@ -36,13 +37,4 @@ func queryError(verb string, err error) error {
 		return fmt.Errorf("%w: %w", lease.ErrRefused, err)
 	}
 	return outOfReach(err)
-}
-
-// transactionError is storeError for a transaction, where InvalidArgument is
-// also what a commit says that was applied, lost its reply and was sent again.
-func transactionError(what, id string, err error) error {
-	if status.Code(err) == codes.InvalidArgument {
-		return fmt.Errorf("repo: write %s %q: %w: %w", what, id, lease.ErrConflict, err)
-	}
-	return storeError("write", what, id, err)
 }

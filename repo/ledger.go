@@ -16,6 +16,8 @@ import (
 type Ledger struct {
 	store  lease.Store[Analysis]
 	lessor *lease.Lessor[Analysis]
+	// input is the input of an acquired analysis, as JSON.
+	input func(ctx context.Context, d Analysis) (json.RawMessage, error)
 }
 
 // NewLedger refuses a policy that lease.Policy.Check refuses.
@@ -24,15 +26,17 @@ func NewLedger(store lease.Store[Analysis], p lease.Policy) (*Ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Ledger{store: store, lessor: lessor}, nil
+	whole := func(_ context.Context, d Analysis) (json.RawMessage, error) { return Plain(d.Input) }
+	return &Ledger{store: store, lessor: lessor, input: whole}, nil
 }
 
 // AcquireAnalysisLock takes the lock of an analysis for owner, new for each
 // delivery, for ttl, zero being the policy's (G1–G7, G9). A finished or locked
 // analysis is a skip; so is one whose attempts are exhausted, which is FAILED
-// in the same commit. Acquisition writes PROCESSING. Two round trips, one to
-// skip, none where this very process holds it. Errors: lease.ErrNotFound,
-// lease.ErrMalformed, lease.ErrUnavailable after at most 20 s.
+// in the same commit. Acquisition writes PROCESSING over no status and QUEUED, and
+// leaves any other word. Two round trips, one to skip, none where this very process
+// holds it. Errors: lease.ErrNotFound, lease.ErrMalformed, lease.ErrUnavailable after
+// at most 20 s.
 func (l *Ledger) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (lease.Acquisition, error) {
 	if err := CheckID(id); err != nil {
 		return lease.Acquisition{}, err
@@ -96,11 +100,14 @@ func taken(d *Analysis) {
 		d.Status, d.Error, d.LastError = Failed, &Error{Code: lease.AttemptsExhausted, Message: bounded(message)}, nil
 		return
 	}
-	d.Status = Processing
+	if d.Status == "" || d.Status == Queued { // another word is its author's
+		d.Status = Processing
+	}
 }
 
 // HoldAnalysisLock runs body with the analysis's input while it refreshes the
-// lock; see lease.Hold.Run. owner must have acquired it here. Each of renewed is
+// lock; see lease.Hold.Run. owner must have acquired it here. lease.ErrUnavailable:
+// the input could not be read, and body did not run. Each of renewed is
 // told of each refresh.
 func (l *Ledger) HoldAnalysisLock(ctx context.Context, id, owner string, body func(ctx context.Context, input json.RawMessage) error, renewed ...lease.Renewed) error {
 	h, err := l.resume(ctx, id, owner)
@@ -108,7 +115,7 @@ func (l *Ledger) HoldAnalysisLock(ctx context.Context, id, owner string, body fu
 		return err
 	}
 	return h.Run(ctx, func(ctx context.Context, d Analysis, _ lease.Grant) error {
-		input, err := Plain(d.Input)
+		input, err := l.input(ctx, d)
 		if err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ import (
 const (
 	read            = "BatchGetDocuments"
 	commit          = "Commit"
-	exclusiveRead   = "BatchGetDocuments in a transaction"
+	exclusiveRead   = "RunQuery in a transaction"
 	exclusiveCommit = "Commit in a transaction"
 )
 
@@ -108,7 +108,7 @@ type stream struct {
 
 func (s *stream) SendMsg(m any) error {
 	s.request = m
-	if r, ok := m.(*firestorepb.BatchGetDocumentsRequest); ok && len(r.GetTransaction()) > 0 {
+	if r, ok := m.(*firestorepb.RunQueryRequest); ok && len(r.GetTransaction()) > 0 {
 		s.kind = exclusiveRead
 	}
 	return nil

@@ -46,11 +46,11 @@ func TestAnOperatorsChanges(t *testing.T) {
 			}
 		},
 		"ListIsByIDAndShowsMalformedOnesToo": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "b", map[string]any{"status": Ready})
-			b.Put(t, "a", map[string]any{"status": Failed, "lockToken": "?"})
+			b.Put(t, "b", map[string]any{"status": Ready, "lockToken": "?"})
+			b.Put(t, "a", map[string]any{"status": Queued, "lockToken": "?"})
 			b.Put(t, "c", map[string]any{})
 			all, err := a.List(t.Context(), 2)
-			if err != nil || len(all) != 2 || all[0].ID != "a" || all[0].Status != Failed || !errors.Is(all[0].Malformed, lease.ErrMalformed) || all[1].Malformed != nil || all[1].ID != "b" {
+			if err != nil || len(all) != 2 || all[0].ID != "a" || all[0].Status != Queued || !errors.Is(all[0].Malformed, lease.ErrMalformed) || all[1].Malformed != nil || all[1].ID != "b" {
 				t.Errorf("list = %+v, %v", all, err)
 			}
 		},

@@ -35,17 +35,17 @@ func (p *page) documents(t testing.TB) *documents[Analysis] {
 			return nil
 		}),
 		grpc.WithChainStreamInterceptor(func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ grpc.Streamer, _ ...grpc.CallOption) (grpc.ClientStream, error) {
-			return &reading{ctx: ctx, page: p}, nil
+			return &pageRead{ctx: ctx, page: p}, nil
 		}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	client, err := firestore.NewClient(context.Background(), "p", option.WithGRPCConn(conn))
+	db, err := dial(context.Background(), "p", firestore.DefaultDatabaseID, []option.ClientOption{option.WithGRPCConn(conn)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := newAnalyses(client, Options{Collection: "analyses", Policy: lease.Policy{MaxAttempts: 10}, Log: slog.New(slog.DiscardHandler)})
+	a, err := newAnalyses(db, Options{Collection: "analyses", Policy: lease.Policy{MaxAttempts: 10}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,33 +66,39 @@ func (p *page) commit(req *firestorepb.CommitRequest, reply *firestorepb.CommitR
 	reply.CommitTime = timestamppb.New(p.at)
 }
 
-// reading is a call that reads the page.
-type reading struct {
+// pageRead is a call that reads the page.
+type pageRead struct {
 	grpc.ClientStream
 	ctx  context.Context //nolint:containedctx // the call's own
 	page *page
 	name string
 }
 
-func (r *reading) Context() context.Context { return r.ctx }
-func (r *reading) CloseSend() error         { return nil }
+func (r *pageRead) Context() context.Context { return r.ctx }
+func (r *pageRead) CloseSend() error         { return nil }
 
-func (r *reading) SendMsg(m any) error {
+func (r *pageRead) SendMsg(m any) error {
 	r.name = m.(*firestorepb.BatchGetDocumentsRequest).GetDocuments()[0]
 	return nil
 }
 
-func (r *reading) RecvMsg(m any) error {
+func (r *pageRead) RecvMsg(m any) error {
 	if r.name == "" {
 		return io.EOF
 	}
 	written := timestamppb.New(r.page.written)
-	proto.Merge(m.(proto.Message), &firestorepb.BatchGetDocumentsResponse{
+	answer := &firestorepb.BatchGetDocumentsResponse{
 		Result: &firestorepb.BatchGetDocumentsResponse_Found{
 			Found: &firestorepb.Document{Name: r.name, Fields: r.page.fields, CreateTime: written, UpdateTime: written},
 		},
 		ReadTime: timestamppb.New(r.page.at),
-	})
+	}
 	r.name = ""
+	if f, ok := m.(*frame); ok {
+		var err error
+		*f, err = proto.Marshal(answer)
+		return err
+	}
+	proto.Merge(m.(proto.Message), answer)
 	return nil
 }

@@ -58,7 +58,7 @@ func (a *Analyses) WatchRecent(ctx context.Context, limit int, each func(Recent)
 
 // glimpse is what can be read of a document, but for its input and result.
 func (a *Analyses) glimpse(snap *firestore.DocumentSnapshot) Analysis {
-	doc, err := a.documents.codec.decode(snap)
+	doc, err := a.documents.codec.decode(snapshot(snap))
 	doc.Malformed = errors.Join(CheckID(snap.Ref.ID), err)
 	doc.Input, doc.Result = nil, nil
 	return doc

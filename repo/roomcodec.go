@@ -5,7 +5,6 @@ import (
 
 	"cloud.google.com/go/firestore"
 
-	"taskguard/lease"
 	"taskguard/lease/documentlock"
 )
 
@@ -15,14 +14,13 @@ type roomCodec struct{ lockCodec }
 
 var _ codec[documentlock.Lock] = roomCodec{}
 
-func (c roomCodec) decode(snap *firestore.DocumentSnapshot) (documentlock.Lock, error) {
-	data := snap.Data()
-	l, err := c.decodeLock(data, snap)
-	if err != nil {
-		// Rooms' tokens are of the time, so there is a safe value, and with it the
-		// room can be unlocked and swept.
-		c.warn(snap, "lockToken", data["lockToken"])
-		l.Token = lease.Fresh(snap.UpdateTime).Token
+func (roomCodec) mask() []string { return nil }
+
+func (c roomCodec) decode(r reading) (documentlock.Lock, error) {
+	data := r.fields
+	l, err := c.decodeLock(r)
+	if err != nil { // with the token that stands for it, the room can be unlocked and swept
+		c.warn(r, "lockToken", data["lockToken"])
 	}
 	l.Finished, _ = data["finished"].(bool)
 	lock := documentlock.Lock{Lease: l}

@@ -48,19 +48,19 @@ func OpenRooms(ctx context.Context, project string, o RoomOptions, opts ...optio
 	if err := CheckCollection(o.Collection); err != nil {
 		return nil, fmt.Errorf("repo: %w", err)
 	}
-	client, err := dial(ctx, project, o.Database, opts)
+	db, err := dial(ctx, project, o.Database, opts)
 	if err != nil {
 		return nil, fmt.Errorf("repo: open database %s of project %s: %w", o.Database, project, err)
 	}
 	policy := lease.Policy{TTL: documentlock.DefaultTTL} // of what others wrote; see lease.Presume
 	return &Rooms{&documents[documentlock.Lock]{
-		client: client, collection: client.Collection(o.Collection), what: "room", log: o.Log,
+		db: db, collection: db.Collection(o.Collection), what: "room", log: o.Log,
 		codec: roomCodec{lockCodec{policy: policy, log: o.Log, name: func(id string) slog.Attr { return slog.String("room_hash", documentlock.Hash(id)) }}},
 	}}, nil
 }
 
 // Close ends the connection, and every Watch.
-func (r *Rooms) Close() error { return r.documents.client.Close() }
+func (r *Rooms) Close() error { return r.documents.db.Close() }
 
 // Ping reports whether Firestore answers, within 5 s.
 func (r *Rooms) Ping(ctx context.Context) error {

@@ -37,8 +37,13 @@ func suite(backend func(testing.TB) *emulatortest.Backend) leasetest.Suite[Analy
 			return int(n)
 		},
 		Of:      func(a *Analysis) *lease.Lease { return &a.Lock },
-		Note:    func(a Analysis) string { s, _ := a.Result.(string); return s },
-		SetNote: func(a *Analysis, note string) { a.Result = note },
+		Note: func(a Analysis) string {
+			if a.LastError == nil {
+				return ""
+			}
+			return a.LastError.Message
+		},
+		SetNote: func(a *Analysis, note string) { a.LastError = &Error{Message: note} },
 		Close:   func(a *Analysis) { a.Status = Ready },
 	}
 }

@@ -24,8 +24,10 @@ const (
 // field updates. It knows the fields of the contract and no others.
 type codec[D any] interface {
 	// decode reads a document that exists: lease.ErrMalformed where no safe value
-	// can be assumed.
-	decode(snap *firestore.DocumentSnapshot) (D, error)
+	// can be assumed. It needs only the fields of the mask.
+	decode(r reading) (D, error)
+	// mask names the fields that decisions are made of; nil: all.
+	mask() []string
 	// changes are the updates that turn prev into next, at Firestore's time now;
 	// none if nothing differs.
 	changes(prev D, next *D, now time.Time) []firestore.Update
@@ -35,27 +37,36 @@ type codec[D any] interface {
 // which every decision is made (G3). lease.Edit runs one decision closure in it,
 // twice optimistically: Load, then a Swap that commits only if the document is
 // still at the update time that was read; then, where others keep writing, inside
-// Exclude. docs/adr/0001-transaction.md says why.
+// Exclude. docs/adr/0001-transaction.md says why. A decision reads the codec's mask
+// and nothing else.
 type documents[D any] struct {
-	client     *firestore.Client
-	collection *firestore.CollectionRef
-	codec      codec[D]
-	what       string // a record is, for people
-	log        *slog.Logger
+	db          *database
+	collection  *firestore.CollectionRef
+	codec       codec[D]
+	what        string // a record is, for people
+	log         *slog.Logger
+	pessimistic bool // every decision is made inside Exclude
+	// beside, if it is not nil, sends what a commit from prev to next is to be
+	// accompanied by; cancel is called where the commit did not hold.
+	beside func(ctx context.Context, prev D, next *D) (cancel func())
 }
 
 var _ lease.Excluder[Analysis] = (*documents[Analysis])(nil)
 
 // Load is one read.
-func (s *documents[D]) Load(ctx context.Context, id string) (lease.Cell[D], error) {
+func (s *documents[D]) Load(ctx context.Context, id string) (c lease.Cell[D], err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	asked := time.Now()
-	snap, err := s.collection.Doc(id).Get(ctx)
-	if err != nil && !absent(snap, err) {
+	var decoded error
+	err = s.db.read(ctx, s.collection.Doc(id), s.codec.mask(), func(r reading) error {
+		c, decoded = s.cell(r, asked)
+		return nil
+	})
+	if err != nil {
 		return lease.Cell[D]{}, storeError("read", s.what, id, err)
 	}
-	return s.cell(snap, asked)
+	return c, decoded
 }
 
 // Swap is one commit of the fields that changed, conditional on the update
@@ -75,9 +86,11 @@ func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], 
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	abandon := s.accompany(ctx, prev.Doc, &next)
 	asked := time.Now()
 	written, err := s.collection.Doc(id).Update(ctx, updates, firestore.LastUpdateTime(read))
 	if err != nil {
+		abandon()
 		return lease.Cell[D]{}, storeError("write", s.what, id, err)
 	}
 	return lease.Cell[D]{Doc: next, Exists: true, Rev: written.UpdateTime, At: written.UpdateTime, Asked: asked}, nil
@@ -96,13 +109,15 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 		decision error
 		response firestore.CommitResponse
 	)
-	err := s.client.RunTransaction(ctx, func(_ context.Context, tx *firestore.Transaction) error {
+	abandon := func() {}
+	err := s.db.RunTransaction(ctx, func(_ context.Context, tx *firestore.Transaction) error {
+		abandon() // what an earlier try has asked for
 		asked := time.Now()
-		snap, err := tx.Get(s.collection.Doc(id))
-		if err != nil && !absent(snap, err) {
+		r, err := s.readIn(tx, id)
+		if err != nil {
 			return err
 		}
-		if out, err = s.cell(snap, asked); err != nil {
+		if out, err = s.cell(r, asked); err != nil {
 			decision = err
 			return err
 		}
@@ -114,14 +129,18 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 		if changed = len(updates) > 0; !changed {
 			return nil
 		}
+		abandon = s.accompany(ctx, out.Doc, &next)
 		out.Doc, out.Asked = next, time.Now()
 		return tx.Update(s.collection.Doc(id), updates)
 	}, firestore.WithCommitResponseTo(&response))
+	if err != nil {
+		abandon()
+	}
 	switch {
 	case decision != nil:
 		return out, decision
 	case err != nil:
-		return lease.Cell[D]{}, transactionError(s.what, id, err)
+		return lease.Cell[D]{}, storeError("write", s.what, id, err)
 	case !changed:
 		return out, nil
 	}
@@ -131,6 +150,36 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 	}
 	out.Rev, out.At = results[0].UpdateTime, results[0].UpdateTime
 	return out, nil
+}
+
+// readIn reads a document in a transaction. The client's Get has no mask, so that it
+// is a query; where that finds nothing, Get tells Firestore's time.
+func (s *documents[D]) readIn(tx *firestore.Transaction, id string) (reading, error) {
+	doc := s.collection.Doc(id)
+	if mask := s.codec.mask(); mask != nil {
+		found, err := tx.Documents(s.collection.Where(firestore.DocumentID, "==", doc).Select(mask...)).GetAll()
+		if err != nil {
+			return reading{}, err
+		}
+		if len(found) > 0 {
+			return snapshot(found[0]), nil
+		}
+	}
+	snap, err := tx.Get(doc)
+	if err != nil && !absent(snap, err) {
+		return reading{}, err
+	}
+	return snapshot(snap), nil
+}
+
+// Exclusive implements lease.Excluder.
+func (s *documents[D]) Exclusive() bool { return s.pessimistic }
+
+func (s *documents[D]) accompany(ctx context.Context, prev D, next *D) (abandon func()) {
+	if s.beside == nil {
+		return func() {}
+	}
+	return s.beside(ctx, prev, next)
 }
 
 // now is Firestore's time, that of the reading of a document that need not
@@ -144,14 +193,14 @@ func (s *documents[D]) now(ctx context.Context) (time.Time, error) {
 }
 
 // cell decodes a reading that was asked for at asked.
-func (s *documents[D]) cell(snap *firestore.DocumentSnapshot, asked time.Time) (lease.Cell[D], error) {
-	c := lease.Cell[D]{Exists: snap.Exists(), At: snap.ReadTime, Asked: asked}
+func (s *documents[D]) cell(r reading, asked time.Time) (lease.Cell[D], error) {
+	c := lease.Cell[D]{Exists: r.exists, At: r.at, Asked: asked}
 	if !c.Exists {
 		return c, nil
 	}
 	var err error
-	c.Rev = snap.UpdateTime
-	c.Doc, err = s.codec.decode(snap)
+	c.Rev = r.updated
+	c.Doc, err = s.codec.decode(r)
 	return c, err
 }
 

@@ -123,7 +123,7 @@ func (r *Rooms) cell(snap *firestore.DocumentSnapshot, asked time.Time) (lease.C
 	if err := documentlock.CheckRoom(snap.Ref.ID); err != nil {
 		return lease.Cell[documentlock.Lock]{}, err
 	}
-	return r.documents.cell(snap, asked)
+	return r.documents.cell(snapshot(snap), asked)
 }
 
 // skips says of a call which documents it had to skip, the first few by name.

@@ -101,11 +101,12 @@ func (g *Guard) run(ctx context.Context, id, owner string, acq lease.Acquisition
 	timed, cancel := context.WithTimeoutCause(ctx, g.RunTimeout, errDeadline)
 	defer cancel()
 	var result any
+	began := false
 	err := g.Locks.HoldAnalysisLock(timed, id, owner, func(ctx context.Context, input json.RawMessage) (err error) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		job.Input = input
+		job.Input, began = input, true
 		result, err = orchestrator.Run(ctx, g.Analyzer, job)
 		return err
 	})
@@ -127,6 +128,9 @@ func (g *Guard) run(ctx context.Context, id, owner string, acq lease.Acquisition
 			o.Case = ShuttingDownBooked
 		}
 		return o
+	case !began: // there was no input to be had
+		g.release(ctx, id, owner, false)
+		return Outcome{Case: Unfinished, Err: err}
 	}
 	code, reason := "analyzer_failed", ""
 	var failure *orchestrator.FailureError

@@ -160,8 +160,8 @@ func TestADeliveryCostsWhatItDid(t *testing.T) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		before := b.Calls.Total()
 		w.deliver(t, "x").check(t, 200, nil)
-		if got := b.Calls.Total() - before; got != 2+3+1 {
-			t.Errorf("%d calls, want 2 to acquire, 3 heartbeats and the finish", got)
+		if got := b.Calls.Total() - before; got != 3+3+1 {
+			t.Errorf("%d calls, want 3 to acquire, 3 heartbeats and the finish", got)
 		}
 	})
 }

@@ -37,3 +37,6 @@ func (x *excluder) Exclude(ctx context.Context, key string, decide func(lease.Ce
 	}
 	return x.Memory.Swap(ctx, key, c, next)
 }
+
+// Exclusive implements lease.Excluder.
+func (*excluder) Exclusive() bool { return false }

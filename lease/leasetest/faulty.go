@@ -257,3 +257,6 @@ func NewFaultyExcluder[D any](x lease.Excluder[D], plan Plan) *FaultyExcluder[D]
 func (f *FaultyExcluder[D]) Exclude(ctx context.Context, key string, decide func(lease.Cell[D]) (D, error)) (lease.Cell[D], error) {
 	return f.call(ctx, Exclude, key, func(ctx context.Context) (lease.Cell[D], error) { return f.excluder.Exclude(ctx, key, decide) })
 }
+
+// Exclusive is the wrapped store's.
+func (f *FaultyExcluder[D]) Exclusive() bool { return f.excluder.Exclusive() }

@@ -1,0 +1,181 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"cloud.google.com/go/firestore"
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
+	"github.com/googleapis/gax-go/v2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec that frames uses
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// A decoded value takes up to a hundred times the bytes that it was sent in, so of
+// large answers only a few are decoded at once; the others wait as bytes.
+const (
+	decoders    = 2
+	largeAnswer = 64 << 10
+)
+
+// reading is a document as a call read it: whole, or the fields of a mask.
+type reading struct {
+	id      string
+	exists  bool
+	fields  map[string]any // as Google's client decodes them, but for references: see goValue
+	created time.Time
+	updated time.Time
+	at      time.Time // Firestore's time of the reading
+}
+
+// snapshot is a reading by Google's client.
+func snapshot(s *firestore.DocumentSnapshot) reading {
+	return reading{id: s.Ref.ID, exists: s.Exists(), fields: s.Data(), created: s.CreateTime, updated: s.UpdateTime, at: s.ReadTime}
+}
+
+// read reads a document, or those fields of it that are named; Google's client has no
+// mask. use must not keep r.fields. A try takes callTimeout; one that was unavailable
+// is repeated until ctx ends.
+func (d *database) read(ctx context.Context, doc *firestore.DocumentRef, fields []string, use func(r reading) error) error {
+	for pause := 100 * time.Millisecond; ; pause *= 2 {
+		err := d.request(ctx, callTimeout, doc, fields).receive(ctx, use)
+		if code := status.Code(err); code != codes.Unavailable && code != codes.DeadlineExceeded {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+	}
+}
+
+// request is a read that has been sent, and whose answer nobody has received yet.
+type request struct {
+	db     *database
+	doc    *firestore.DocumentRef
+	cancel context.CancelFunc
+	stream firestorepb.Firestore_BatchGetDocumentsClient
+	err    error
+}
+
+// request sends a read, whose answer may take timeout to be received. Until then it
+// waits in gRPC's buffers.
+func (d *database) request(ctx context.Context, timeout time.Duration, doc *firestore.DocumentRef, fields []string) *request {
+	r := &request{db: d, doc: doc}
+	ctx, r.cancel = context.WithTimeout(ctx, timeout)
+	get := &firestorepb.BatchGetDocumentsRequest{Database: d.name, Documents: []string{doc.Path}}
+	if fields != nil {
+		get.Mask = &firestorepb.DocumentMask{FieldPaths: fields}
+	}
+	r.stream, r.err = d.api.BatchGetDocuments(ctx, get, gax.WithRetry(nil),
+		gax.WithGRPCOptions(grpc.ForceCodecV2(frames{}), grpc.MaxCallRecvMsgSize(math.MaxInt32)))
+	return r
+}
+
+// receive waits for the answer and lets use have it, decoded; or until ctx ends. It is
+// called once. A document that does not exist is no error.
+func (r *request) receive(ctx context.Context, use func(reading) error) error {
+	defer r.cancel()
+	defer context.AfterFunc(ctx, r.cancel)()
+	if r.err != nil {
+		return r.err
+	}
+	var f, end frame
+	if err := r.stream.RecvMsg(&f); err != nil {
+		return err
+	}
+	if err := r.stream.RecvMsg(&end); !errors.Is(err, io.EOF) {
+		return err
+	}
+	if len(f) > largeAnswer {
+		select {
+		case r.db.decoding <- struct{}{}:
+			defer func() { <-r.db.decoding }()
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	var answer firestorepb.BatchGetDocumentsResponse
+	if err := proto.Unmarshal(f, &answer); err != nil {
+		return fmt.Errorf("repo: decode the answer: %w", err)
+	}
+	got := reading{id: r.doc.ID, at: answer.GetReadTime().AsTime()}
+	if found := answer.GetFound(); found != nil {
+		got.exists, got.fields = true, goFields(found.GetFields())
+		got.created, got.updated = found.GetCreateTime().AsTime(), found.GetUpdateTime().AsTime()
+	}
+	return use(got)
+}
+
+// frame is a message as it was sent.
+type frame []byte
+
+// frames is gRPC's codec for protocol buffers, which leaves answers as they were sent.
+type frames struct{}
+
+// Name implements encoding.CodecV2.
+func (frames) Name() string { return "proto" }
+
+// Marshal implements encoding.CodecV2.
+func (frames) Marshal(v any) (mem.BufferSlice, error) { return encoding.GetCodecV2("proto").Marshal(v) }
+
+// Unmarshal implements encoding.CodecV2.
+func (frames) Unmarshal(data mem.BufferSlice, v any) error {
+	*v.(*frame) = data.Materialize()
+	return nil
+}
+
+func goFields(fields map[string]*firestorepb.Value) map[string]any {
+	m := make(map[string]any, len(fields))
+	for name, v := range fields {
+		m[name] = goValue(v)
+	}
+	return m
+}
+
+// goValue decodes v as Google's client does, but for a reference, which is its path,
+// and a vector, which is an array.
+func goValue(v *firestorepb.Value) any {
+	switch v := v.GetValueType().(type) {
+	case *firestorepb.Value_BooleanValue:
+		return v.BooleanValue
+	case *firestorepb.Value_IntegerValue:
+		return v.IntegerValue
+	case *firestorepb.Value_DoubleValue:
+		return v.DoubleValue
+	case *firestorepb.Value_TimestampValue:
+		return v.TimestampValue.AsTime()
+	case *firestorepb.Value_StringValue:
+		return v.StringValue
+	case *firestorepb.Value_BytesValue:
+		return v.BytesValue
+	case *firestorepb.Value_ReferenceValue:
+		return v.ReferenceValue
+	case *firestorepb.Value_GeoPointValue:
+		return v.GeoPointValue
+	case *firestorepb.Value_ArrayValue:
+		s := make([]any, len(v.ArrayValue.GetValues()))
+		for i, e := range v.ArrayValue.GetValues() {
+			s[i] = goValue(e)
+		}
+		return s
+	case *firestorepb.Value_MapValue:
+		m := goFields(v.MapValue.GetFields())
+		if m["__type__"] == "__vector__" {
+			return m["value"]
+		}
+		return m
+	}
+	return nil
+}
+
