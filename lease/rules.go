@@ -92,10 +92,13 @@ func Held(l Lease, now time.Time) bool {
 // still only grow (D4).
 func Fresh(now time.Time) Lease { return Lease{Token: now.UnixMicro() - 1} }
 
-// Credible reports whether a stored time of a lease may be what a holder wrote, where
-// now is the store's time of the reading. No TTL comes near 24 h; one further ahead
-// would block the record for as long.
-func Credible(stored, now time.Time) bool { return stored.Sub(now) <= 24*time.Hour }
+// MaxAhead is how far ahead of the store's time a stored time of a lease may be.
+const MaxAhead = 24 * time.Hour
+
+// Credible reports whether a holder may have written the stored time of a lease, where
+// now is the store's time of the reading. No TTL comes near MaxAhead, and a lease that
+// expires later would block its record until then.
+func Credible(stored, now time.Time) bool { return stored.Sub(now) <= MaxAhead }
 
 // Presume is the expiry of a lease whose stored expiry cannot be read: one TTL
 // after its heartbeat or, where that cannot be read either, after the record's

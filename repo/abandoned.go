@@ -10,14 +10,17 @@ import (
 	"taskguard/lease"
 )
 
-// Abandoned calls each, oldest update first, for the unfinished analyses that
-// nobody holds although their last update is older than one TTL; at is
-// Firestore's time of the reading. It reads limit documents at most, also those
-// that turn out to be held; one that is malformed, or whose id CheckID refuses,
-// is skipped with a warning.
-// The status is QUEUED or PROCESSING, the update a string or a Timestamp: any
-// other document is not found. One read and one query, within 15 s; each is
-// called after both, in this goroutine, and not at all with an error.
+// Abandoned calls each, oldest update first, for the unfinished analyses that no one
+// holds and that only another delivery can bring to their end; at is Firestore's time
+// of the reading. Two queries find them: status QUEUED or PROCESSING and an update
+// older than one TTL; and, whatever the status, a lock that has expired, or whose
+// expiry is not credible. Each time may be a string, a Timestamp or epoch
+// milliseconds. An analysis with another status that was never acquired is not found.
+//
+// Each query reads limit documents at most, also those that turn out to be held or
+// finished; one that is malformed, or whose id CheckID refuses, is skipped with a
+// warning. One read and two queries, within 15 s; each is called after them, in this
+// goroutine, and not at all with an error.
 //
 // Errors: lease.ErrUnavailable; lease.ErrRefused, as for want of the index
 // in deploy/firestore.indexes.json, with Firestore's words, which say how to
@@ -30,16 +33,26 @@ func (a *Analyses) Abandoned(ctx context.Context, limit int, each func(id string
 		return err
 	}
 	cutoff := now.Add(-a.lessor.Policy().TTL)
-	found, err := a.unfinishedSince(ctx, cutoff, limit)
+	found, err := a.recoverable(ctx, updatedBefore(a.unfinished(limit), cutoff))
 	if err != nil {
 		return err
 	}
+	// The query compares strings as strings. One with an offset that sorts before its
+	// time is dropped here; one that sorts after it is found late, by up to 14 hours,
+	// and one without decimals by under a second.
+	found = slices.DeleteFunc(found, func(d Analysis) bool { return !d.UpdatedAt.Before(cutoff) })
+	expired, err := a.recoverable(ctx, a.expired(now, limit))
+	if err != nil {
+		return err
+	}
+	for _, d := range expired {
+		if d.Status != Queued && d.Status != Processing { // else it is the first query's
+			found = append(found, d)
+		}
+	}
+	oldestFirst(found)
 	for i := range found {
-		d := &found[i]
-		// The query compares strings as strings. One with an offset that sorts
-		// before its time is dropped here; one that sorts after it is found late,
-		// by up to 14 hours, and one without decimals by under a second.
-		if d.UpdatedAt.Before(cutoff) && lease.Abandoned(d.Lock, d.ReadAt) {
+		if d := &found[i]; lease.Abandoned(d.Lock, d.ReadAt) {
 			each(d.ID, d.Lock.Token, d.ReadAt)
 		}
 	}
@@ -52,14 +65,10 @@ const maxWarnings = 10
 // abandonedTimeout bounds Abandoned, whose next call is due in a minute.
 const abandonedTimeout = 15 * time.Second
 
-// unfinishedSince reads, without inputs and results, up to limit unfinished
-// analyses whose last update was before cutoff, oldest first. Firestore sorts
-// every Timestamp before every string: where there are more than limit, those
-// with a Timestamp come first.
-func (a *Analyses) unfinishedSince(ctx context.Context, cutoff time.Time, limit int) ([]Analysis, error) {
-	query := updatedBefore(a.unfinished(limit), cutoff).
-		Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt")
-	found, err := a.glimpses(ctx, "find abandoned analyses", query)
+// recoverable reads what query finds, without inputs and results, and drops what no
+// delivery could bring to its end.
+func (a *Analyses) recoverable(ctx context.Context, query firestore.Query) ([]Analysis, error) {
+	found, err := a.glimpses(ctx, "find abandoned analyses", query.Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt"))
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +85,6 @@ func (a *Analyses) unfinishedSince(ctx context.Context, cutoff time.Time, limit 
 	if stuck > maxWarnings {
 		a.documents.log.WarnContext(ctx, "more analyses are not recovered", "analyses", stuck)
 	}
-	oldestFirst(found)
 	return found, nil
 }
 
@@ -88,13 +96,34 @@ func (a *Analyses) unfinished(limit int) firestore.Query {
 		Limit(limit)
 }
 
-// updatedBefore is q of those whose last update was before cutoff.
-func updatedBefore(q firestore.Query, cutoff time.Time) firestore.Query {
-	return q.WhereEntity(firestore.OrFilter{Filters: []firestore.EntityFilter{
-		firestore.PropertyFilter{Path: "updatedAt", Operator: "<", Value: timeValue(cutoff)},
-		firestore.PropertyFilter{Path: "updatedAt", Operator: "<", Value: cutoff},
-	}})
+// expired is a query of the analyses whose lock has expired by now, or expires so late
+// that it is not credible, the oldest first. The automatic index of lockExpiresAt
+// serves it.
+func (a *Analyses) expired(now time.Time, limit int) firestore.Query {
+	var either []firestore.EntityFilter
+	for _, at := range forms(now) {
+		either = append(either, firestore.PropertyFilter{Path: "lockExpiresAt", Operator: "<=", Value: at})
+	}
+	for _, at := range forms(now.Add(lease.MaxAhead)) {
+		either = append(either, firestore.PropertyFilter{Path: "lockExpiresAt", Operator: ">", Value: at})
+	}
+	return a.documents.collection.WhereEntity(firestore.OrFilter{Filters: either}).OrderBy("lockExpiresAt", firestore.Asc).Limit(limit)
 }
+
+// updatedBefore is q of those whose last update was before cutoff. Firestore sorts
+// numbers before Timestamps before strings: where there are more than the limit, they
+// come in that order.
+func updatedBefore(q firestore.Query, cutoff time.Time) firestore.Query {
+	var either []firestore.EntityFilter
+	for _, at := range forms(cutoff) {
+		either = append(either, firestore.PropertyFilter{Path: "updatedAt", Operator: "<", Value: at})
+	}
+	return q.WhereEntity(firestore.OrFilter{Filters: either})
+}
+
+// forms are the types of value in which documents hold t. A range compares with those
+// of its own type alone.
+func forms(t time.Time) []any { return []any{timeValue(t), t, t.UnixMilli()} }
 
 // oldestFirst sorts by the last update, whatever its type, as Firestore cannot.
 func oldestFirst(all []Analysis) {

@@ -51,10 +51,21 @@ func TestWhatNobodyHoldsAndNobodyUpdatedForATTLIsAbandoned(t *testing.T) {
 		locked := func(expires any) map[string]any {
 			return stale(Processing, map[string]any{"lockOwner": "js/1", "lockToken": 3, "lockExpiresAt": expires})
 		}
+		// A crash leaves such a lock, whatever word its author keeps as the status.
+		crashed := func(status any, expires any) map[string]any {
+			return stale(status, map[string]any{"lockOwner": "js/1", "lockToken": 3, "lockHeartbeatAt": timeValue(old), "lockExpiresAt": expires})
+		}
 		cases := map[string]struct {
 			fields map[string]any
 			want   bool
 		}{
+			"another status, expired":                     {crashed("ANALYZING", timeValue(old)), true},
+			"another status, expired, as a Timestamp":     {crashed("ANALYZING", old), true},
+			"another status, expired, as milliseconds":    {crashed("ANALYZING", old.UnixMilli()), true},
+			"another status, until the year 9999":         {crashed("ANALYZING", "9999-01-01T00:00:00Z"), true},
+			"processing, until the year 9999":             {crashed(Processing, "9999-01-01T00:00:00Z"), true},
+			"a number as the status, expired":             {crashed(1, timeValue(old)), true},
+			"another status, held":                        {crashed("ANALYZING", timeValue(soon)), false},
 			"queued":                                      {stale(Queued, nil), true},
 			"processing, expired":                         {locked(timeValue(old)), true},
 			"processing, expired, as a Timestamp":         {locked(old), true},
@@ -75,7 +86,7 @@ func TestWhatNobodyHoldsAndNobodyUpdatedForATTLIsAbandoned(t *testing.T) {
 			"no status":                            {map[string]any{"updatedAt": timeValue(old)}, false},
 			"no update":                            {map[string]any{"status": Queued}, false},
 			"null as the update":                   {updated(nil), false},
-			"a number as the update":               {updated(old.UnixMilli()), false},
+			"a number as the update":               {updated(old.UnixMilli()), true},
 			"updated just now":                     {updated(timeValue(fresh)), false},
 			"updated at a Timestamp just now":      {updated(fresh), false},
 			"updated just now, 12 hours behind":    {updated(fresh.In(time.FixedZone("", -12*3600)).Format(time.RFC3339)), false},
@@ -191,9 +202,9 @@ func TestAMalformedAnalysisIsNotRecoveredAndTheLogSaysWhich(t *testing.T) {
 	})
 }
 
-// One read for the time and one query, however many are found, and no input
+// One read for the time and two queries, however many are found, and no input
 // crosses the line.
-func TestAbandonedCostsOneReadAndOneQueryWithoutInputs(t *testing.T) {
+func TestAbandonedCostsOneReadAndTwoQueriesWithoutInputs(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		large := strings.Repeat("x", 100_000)
 		for _, id := range []string{"a", "b", "c"} {
@@ -209,8 +220,8 @@ func TestAbandonedCostsOneReadAndOneQueryWithoutInputs(t *testing.T) {
 			t.Errorf("abandoned: %q, want 3", got)
 		}
 		total, reads, queries = b.Calls.Total()-total, b.Calls.Count(read)-reads, b.Calls.Count("RunQuery")-queries
-		if total != 2 || reads != 1 || queries != 1 {
-			t.Errorf("%d calls, %d reads and %d queries; want 2, 1, 1", total, reads, queries)
+		if total != 3 || reads != 1 || queries != 2 {
+			t.Errorf("%d calls, %d reads and %d queries; want 3, 1, 2", total, reads, queries)
 		}
 		if received == 0 || received > 10_000 {
 			t.Errorf("%d bytes received, want a few hundred a document", received)

@@ -178,4 +178,3 @@ func goValue(v *firestorepb.Value) any {
 	}
 	return nil
 }
-

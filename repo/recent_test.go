@@ -172,8 +172,8 @@ func TestWhatIsUnfinishedIsListedByAgeHoweverItsUpdateIsWritten(t *testing.T) {
 		if d := found[1]; lease.Held(d.Lock, d.ReadAt) || d.Lock.Owner != "js/1" || !errors.Is(found[2].Malformed, lease.ErrMalformed) {
 			t.Errorf("%+v, %+v; want one that has expired and a malformed one", d, found[2])
 		}
-		if found, err = a.Overdue(t.Context(), 10); err != nil || ids(found) != "queued stamped malformed" {
-			t.Errorf("overdue: %q, %v; want queued stamped malformed", ids(found), err)
+		if found, err = a.Overdue(t.Context(), 10); err != nil || ids(found) != "queued stamped malformed millis" {
+			t.Errorf("overdue: %q, %v; want queued stamped malformed millis", ids(found), err)
 		}
 		if found, err = a.Unfinished(t.Context(), 2); err != nil || len(found) != 2 {
 			t.Errorf("of two at most: %q, %v", ids(found), err)

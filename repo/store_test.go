@@ -36,7 +36,7 @@ func suite(backend func(testing.TB) *emulatortest.Backend) leasetest.Suite[Analy
 			n, _ := at(s).Fields(t, key)["touched"].(int64)
 			return int(n)
 		},
-		Of:      func(a *Analysis) *lease.Lease { return &a.Lock },
+		Of: func(a *Analysis) *lease.Lease { return &a.Lock },
 		Note: func(a Analysis) string {
 			if a.LastError == nil {
 				return ""

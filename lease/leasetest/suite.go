@@ -48,7 +48,8 @@ type testCase[D any] struct {
 
 // Run runs every case against a store of its own. Where the store is an
 // Excluder, the cases of leases run a second time, every decision then being
-// made inside Exclude. In real time Run takes about two TTLs: the cases that
+// made inside Exclude. A store that is Exclusive is spared the crowds, which wait
+// for each other there for longer than an acquisition may take. In real time Run takes about two TTLs: the cases that
 // wait do so at once.
 func Run[D any](t *testing.T, s Suite[D]) {
 	t.Helper()
@@ -64,18 +65,29 @@ func Run[D any](t *testing.T, s Suite[D]) {
 	}
 	leases := append(acquisitions(s), runs(s)...)
 	group("Store", swaps(s), false)
-	group("Lease", append(leases, crowds[D]()...), false)
-	if s.excludes(t) {
+	excluder, exclusive := s.excludes(t)
+	if excluder {
 		group("Exclude", exclusions[D](), false)
+	}
+	if exclusive {
+		group("Lease", leases, false)
+		return
+	}
+	group("Lease", append(leases, crowds[D]()...), false)
+	if excluder {
 		group("LeaseInsideExclude", leases, true)
 	}
 }
 
-// excludes tells whether the store is an Excluder.
-func (s Suite[D]) excludes(t *testing.T) (yes bool) {
+// excludes reports whether the store is an Excluder, and one that is Exclusive.
+func (s Suite[D]) excludes(t *testing.T) (excluder, exclusive bool) {
 	t.Helper()
-	s.in(t, func(t *testing.T) { _, yes = s.New(t).(lease.Excluder[D]) })
-	return yes
+	s.in(t, func(t *testing.T) {
+		var x lease.Excluder[D]
+		x, excluder = s.New(t).(lease.Excluder[D])
+		exclusive = excluder && x.Exclusive()
+	})
+	return excluder, exclusive
 }
 
 func (s Suite[D]) one(t *testing.T, c testCase[D], inside bool) {
