@@ -2,6 +2,8 @@ module taskguard
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	cloud.google.com/go/auth v0.20.0
 	cloud.google.com/go/cloudtasks v1.20.0

@@ -12,8 +12,9 @@ import (
 	"taskguard/emulator/emulatortest"
 )
 
-// plainLock is the lock as it is usually written: seed 003's transaction, word
-// for word, over client.RunTransaction. It is here to be measured against.
+// plainLock is the lock as it is usually written, over client.RunTransaction:
+// acquire is seed 003's transaction word for word, refresh and release are what
+// the seed asks for. It is here to be measured against.
 type plainLock struct {
 	client *firestore.Client
 	ttl    time.Duration
@@ -43,7 +44,6 @@ func (p plainLock) acquire(ctx context.Context, id, owner string) (acquired bool
 		return tx.Update(p.ref(id), []firestore.Update{
 			{Path: "lockOwner", Value: owner},
 			{Path: "lockExpiresAt", Value: timeValue(now.Add(p.ttl))},
-			{Path: "status", Value: Processing},
 		})
 	})
 	return acquired, err
@@ -59,7 +59,8 @@ func (p plainLock) edit(ctx context.Context, id, owner string, updates ...firest
 	})
 }
 
-// finish is seed 003's status write and release: two transactions.
+// finish writes the status and the result, then releases as seed 003 asks: two
+// transactions.
 func (p plainLock) finish(ctx context.Context, id, owner string, result any) error {
 	if err := p.edit(ctx, id, owner, firestore.Update{Path: "status", Value: Ready}, firestore.Update{Path: "result", Value: result}); err != nil {
 		return err

@@ -1,0 +1,131 @@
+// Package examplestest runs the examples for applications against `taskguard
+// local`.
+package examplestest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// analyzer returns its job as the result, and fails for good where the text is
+// "refuse".
+const analyzer = `#!/bin/sh
+job=$(cat)
+case "$job" in *'"refuse"'*) echo "refused by the analyzer" >&2; exit 65;; esac
+printf '%s' "$job"
+`
+
+// hang is when a test gives up on an example.
+const hang = 3 * time.Minute
+
+// Check runs the example command, with ID and TEXT as its last arguments, in dir.
+func Check(t *testing.T, dir string, command ...string) {
+	t.Helper()
+	env := local(t)
+	submit := func(id, text string) (lines []string, exit int) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), hang)
+		defer cancel()
+		var out, errs bytes.Buffer
+		cmd := exec.CommandContext(ctx, command[0], slices.Concat(command[1:], []string{id, text})...)
+		cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, env, &out, &errs
+		err := cmd.Run()
+		lines = strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(lines) < 2 {
+			t.Fatalf("%s: %v, printed %q, want a status and a result or an error\n%s", command[0], err, lines, &errs)
+		}
+		return lines[len(lines)-2:], cmd.ProcessState.ExitCode()
+	}
+	// The second submission finds the document, which keeps its input and result.
+	for _, text := range []string{"first", "second"} {
+		lines, exit := submit("an-id", text)
+		var result struct{ Input struct{ Text string } }
+		if err := json.Unmarshal([]byte(lines[1]), &result); err != nil || exit != 0 || lines[0] != "READY" || result.Input.Text != "first" {
+			t.Errorf("submitting %s: exit %d, %q, %v; want READY with the result of the first", text, exit, lines, err)
+		}
+	}
+	if lines, exit := submit("another", "refuse"); exit != 1 || lines[0] != "FAILED" || !strings.Contains(lines[1], "refused by the analyzer") {
+		t.Errorf("exit %d, %q; want 1, FAILED and the analyzer's message", exit, lines)
+	}
+}
+
+// local runs `taskguard local` until the test ends and returns the environment
+// that it prints, with little besides.
+func local(t *testing.T) (env []string) {
+	t.Helper()
+	program, script := filepath.Join(t.TempDir(), "taskguard"), filepath.Join(t.TempDir(), "analyzer")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "taskguard/cmd/taskguard").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := os.WriteFile(script, []byte(analyzer), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"PATH", "HOME", "TMPDIR"} {
+		env = append(env, name+"="+os.Getenv(name))
+	}
+	var progress bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), program, "local", "--port", "0", "--json")
+	cmd.Env, cmd.Stderr = slices.Concat(env, []string{"ANALYZER=exec:" + script}), &progress
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = time.Minute
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cmd.Wait(); t.Failed() || cmd.ProcessState.ExitCode() != 0 {
+			t.Errorf("taskguard local: %v\n%s", err, &progress)
+		}
+	})
+	var printed struct{ Environment map[string]string }
+	if err := json.NewDecoder(out).Decode(&printed); err != nil {
+		t.Fatalf("taskguard local prints no environment: %v", err)
+	}
+	for name, value := range printed.Environment {
+		env = append(env, name+"="+value)
+	}
+	return append(env, "METADATA_SERVER_DETECTION=none") // Google's Node clients look for no credentials
+}
+
+// Find returns the paths of programs that a test needs. Where one is missing, or
+// TASKGUARD_NO_tool is set (to anything but "" or "0"), the test is skipped and the
+// package shown as [no tests to run]; with REQUIRE_tool set it fails.
+func Find(t *testing.T, tool string, programs ...string) (paths []string) {
+	t.Helper()
+	for _, name := range programs {
+		path, err := exec.LookPath(name)
+		if err != nil || set("TASKGUARD_NO_"+tool) {
+			Missing(t, tool, fmt.Sprintf("%s is not in the PATH", name))
+		}
+		paths = append(paths, path)
+	}
+	return paths
+}
+
+// Missing ends a test that cannot run here, as Find does.
+func Missing(t *testing.T, tool, why string) {
+	t.Helper()
+	if set("REQUIRE_" + tool) {
+		t.Fatalf("REQUIRE_%s is set, but %s", tool, why)
+	}
+	// The words that make go test print [no tests to run] after the package's ok.
+	fmt.Println("testing: warning: no tests to run")
+	t.Skip(why)
+}
+
+func set(name string) bool {
+	v := os.Getenv(name)
+	return v != "" && v != "0"
+}

@@ -1,0 +1,60 @@
+// Submits one analysis and waits for its result:
+//
+//   node submit.js ID TEXT
+//
+// with the variables that `taskguard local` or `terraform output -raw environment` prints.
+import { FieldValue, Firestore } from '@google-cloud/firestore';
+import { CloudTasksClient } from '@google-cloud/tasks';
+import { grpc } from 'google-gax';
+
+const [id, text] = process.argv.slice(2);
+const { CLOUD_TASKS_EMULATOR_HOST, TASK_CALLER, TASK_QUEUE, TASK_TARGET_URL } = process.env;
+
+const firestore = new Firestore(); // reads GOOGLE_CLOUD_PROJECT and FIRESTORE_EMULATOR_HOST
+
+// The client for Cloud Tasks does not read CLOUD_TASKS_EMULATOR_HOST: an emulator
+// needs three options.
+let options = {};
+if (CLOUD_TASKS_EMULATOR_HOST) {
+  const [host, port] = CLOUD_TASKS_EMULATOR_HOST.split(':');
+  options = { apiEndpoint: host, port: Number(port), sslCreds: grpc.credentials.createInsecure() };
+}
+const tasks = new CloudTasksClient(options);
+
+// 1. Create the document, only if there is none.
+const doc = firestore.collection('analyses').doc(id);
+const now = FieldValue.serverTimestamp();
+try {
+  await doc.create({ status: 'QUEUED', input: { text }, createdAt: now, updatedAt: now });
+} catch (err) {
+  if (err.code !== grpc.status.ALREADY_EXISTS) throw err;
+}
+
+// 2. Create the task that delivers it.
+await tasks.createTask({
+  parent: TASK_QUEUE,
+  task: {
+    dispatchDeadline: { seconds: 26 * 60 }, // the worker's RUN_TIMEOUT (25m) + 1 min
+    httpRequest: {
+      httpMethod: 'POST',
+      url: `${TASK_TARGET_URL}/internal/tasks/analysis`,
+      body: Buffer.from(JSON.stringify({ analysis_id: id })),
+      oidcToken: { serviceAccountEmail: TASK_CALLER, audience: TASK_TARGET_URL },
+    },
+  },
+});
+
+// 3. Watch the document until it is READY or FAILED.
+const analysis = await new Promise((resolve, reject) => {
+  const stop = doc.onSnapshot((snapshot) => {
+    const data = snapshot.data();
+    console.log(data.status);
+    if (data.status === 'READY' || data.status === 'FAILED') {
+      stop();
+      resolve(data);
+    }
+  }, reject);
+});
+console.log(JSON.stringify(analysis.status === 'READY' ? analysis.result : analysis.error));
+await Promise.all([firestore.terminate(), tasks.close()]);
+process.exitCode = analysis.status === 'READY' ? 0 : 1;

@@ -1,0 +1,63 @@
+"""Submits one analysis and waits for its result:
+
+    pip install google-cloud-firestore google-cloud-tasks
+    python3 submit.py ID TEXT
+
+with the variables that `taskguard local` or `terraform output -raw environment` prints.
+"""
+
+import datetime
+import json
+import os
+import sys
+import time
+
+import grpc
+from google.api_core.exceptions import AlreadyExists
+from google.cloud import firestore, tasks_v2
+from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
+
+id, text = sys.argv[1:]
+worker = os.environ["TASK_TARGET_URL"]
+
+db = firestore.Client(project=os.environ["GOOGLE_CLOUD_PROJECT"])  # reads FIRESTORE_EMULATOR_HOST
+
+# The client for Cloud Tasks does not read CLOUD_TASKS_EMULATOR_HOST.
+transport = None
+if emulator := os.environ.get("CLOUD_TASKS_EMULATOR_HOST"):
+    transport = CloudTasksGrpcTransport(channel=grpc.insecure_channel(emulator))
+tasks = tasks_v2.CloudTasksClient(transport=transport)
+
+# 1. Create the document, only if there is none.
+doc = db.collection("analyses").document(id)
+now = firestore.SERVER_TIMESTAMP
+try:
+    doc.create({"status": "QUEUED", "input": {"text": text}, "createdAt": now, "updatedAt": now})
+except AlreadyExists:
+    pass
+
+# 2. Create the task that delivers it.
+tasks.create_task(
+    parent=os.environ["TASK_QUEUE"],
+    task=tasks_v2.Task(
+        dispatch_deadline=datetime.timedelta(minutes=26),  # the worker's RUN_TIMEOUT (25m) + 1 min
+        http_request=tasks_v2.HttpRequest(
+            http_method=tasks_v2.HttpMethod.POST,
+            url=worker + "/internal/tasks/analysis",
+            body=json.dumps({"analysis_id": id}).encode(),
+            oidc_token=tasks_v2.OidcToken(service_account_email=os.environ["TASK_CALLER"], audience=worker),
+        ),
+    ),
+)
+
+# 3. Watch the document until it is READY or FAILED. A failure of on_snapshot's
+# stream ends its own thread alone, so the document is read.
+while True:
+    analysis = doc.get(["status", "result", "error"]).to_dict()
+    print(analysis["status"])
+    if analysis["status"] in ("READY", "FAILED"):
+        break
+    time.sleep(2)
+ready = analysis["status"] == "READY"
+print(json.dumps(analysis["result"] if ready else analysis["error"]))
+sys.exit(0 if ready else 1)

@@ -1,0 +1,16 @@
+package python
+
+import (
+	"os/exec"
+	"testing"
+
+	"taskguard/docs/examples/examplestest"
+)
+
+func TestTheExampleInPythonParses(t *testing.T) {
+	python := examplestest.Find(t, "PYTHON", "python3")[0]
+	const parse = `import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])`
+	if out, err := exec.CommandContext(t.Context(), python, "-c", parse, "submit.py").CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

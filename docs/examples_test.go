@@ -1,0 +1,36 @@
+package docs
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var fenced = regexp.MustCompile("(?ms)^```(go|js|python)\n(.*?)^```$")
+
+// What guide.md shows of an example is in the file that the example's test runs.
+func TestTheGuideShowsTheExamplesAsTheyAre(t *testing.T) {
+	files := map[string]string{"go": "examples/go/main.go", "js": "examples/node/submit.js", "python": "examples/python/submit.py"}
+	shown := fenced.FindAllStringSubmatch(read(t, "guide.md"), -1)
+	for _, block := range shown {
+		if file := files[block[1]]; !strings.Contains(read(t, file), block[2]) {
+			t.Errorf("%s does not have\n%s", file, block[2])
+		}
+	}
+	if len(shown) == 0 {
+		t.Error("guide.md shows no example")
+	}
+}
+
+// npm takes the packages from the registry that its user has configured.
+func TestTheLockFileOfTheNodeExampleHasNoURL(t *testing.T) {
+	lock := read(t, "examples/node/package-lock.json")
+	if n := strings.Count(lock, `"integrity": "sha512-`); n < 50 {
+		t.Errorf("%d packages have a checksum: does this test still see?", n)
+	}
+	for line := range strings.Lines(lock) {
+		if strings.Contains(line, "://") {
+			t.Errorf("package-lock.json has a URL; jq 'del(.packages[].funding, .packages[].resolved)' removes it:\n%s", line)
+		}
+	}
+}
