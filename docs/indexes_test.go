@@ -119,8 +119,8 @@ func queries(t *testing.T) []*firestorepb.StructuredQuery {
 	if _, _, err := a.Newest(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if len(sent) != 5 {
-		t.Fatalf("%d queries were sent, want 5", len(sent))
+	if len(sent) != 6 {
+		t.Fatalf("%d queries were sent, want 6", len(sent))
 	}
 	return sent
 }
