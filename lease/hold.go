@@ -69,10 +69,15 @@ func (h *Hold[D]) Finish(ctx context.Context, set func(*D)) error {
 
 // Release frees the lease with set's changes if it is still ours, and changes
 // nothing otherwise, which is no error (G8). refund takes back the attempt. It
-// tries for at most 2 s, also when ctx has ended.
+// tries for 2 s, or until the deadline of ctx if that is later, also when ctx has
+// been cancelled.
 func (h *Hold[D]) Release(ctx context.Context, set func(*D), refund bool) error {
 	defer h.lessor.forget(h)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	until := time.Now().Add(releaseTimeout)
+	if deadline, ok := ctx.Deadline(); ok && deadline.After(until) {
+		until = deadline
+	}
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
 	defer cancel()
 	_, err := h.write(ctx, func(l Lease, _ time.Time) (Lease, error) {
 		if err := loss(l, h.grant); err != nil {

@@ -12,7 +12,7 @@ import (
 const (
 	acquireTimeout = 15 * time.Second
 	finishTimeout  = 60 * time.Second
-	releaseTimeout = 2 * time.Second // what is stopped and killed after 5 s still releases within 8
+	releaseTimeout = 2 * time.Second // where the caller has no later deadline
 )
 
 // Lessor grants leases on the records of a Store. It is safe for concurrent

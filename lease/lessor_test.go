@@ -123,6 +123,27 @@ func TestFinishTriesForAMinuteAndReleaseForTwoSeconds(t *testing.T) {
 	}
 }
 
+// A stop gives its releases all of the time that it has left, and a caller that has
+// none left still frees the lease.
+func TestAReleaseTriesUntilALaterDeadlineOfItsCaller(t *testing.T) {
+	for given, want := range map[time.Duration]time.Duration{
+		7500 * time.Millisecond: 7500 * time.Millisecond,
+		time.Second:             2 * time.Second,
+		-time.Second:            2 * time.Second,
+	} {
+		inWorld(t, func(w *world) {
+			h := w.acquire()
+			w.line.SetPlan(leasetest.Always(leasetest.Dark))
+			ctx, cancel := context.WithTimeout(w.Context(), given)
+			time.AfterFunc(500*time.Millisecond, cancel)
+			wantErr(w, h.Release(ctx, nil, true), lease.ErrUnavailable)
+			if w.since() != want {
+				w.Errorf("given %v it gave up after %v; want %v", given, w.since(), want)
+			}
+		})
+	}
+}
+
 func TestARefusedFinishKeepsTheHold(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
@@ -174,6 +195,21 @@ func TestResume(t *testing.T) {
 		}
 		_, err = other.Resume(w.Context(), "a", "w/1")
 		wantLost(w, err, lease.Finished)
+	})
+}
+
+// Complete, Fail and Release give it a context without an end.
+func TestResumeGivesUpOnADarkStoreAfter15Seconds(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.acquire()
+		w.line.SetPlan(leasetest.Always(leasetest.Dark))
+		ctx, cancel := context.WithTimeout(w.Context(), time.Hour)
+		defer cancel()
+		_, err := w.near(w.line, lease.Policy{}).Resume(ctx, "a", "w/1")
+		wantErr(w, err, lease.ErrUnavailable)
+		if w.since() != 15*time.Second {
+			w.Errorf("gave up after %v; want 15s", w.since())
+		}
 	})
 }
 

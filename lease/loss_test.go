@@ -38,6 +38,42 @@ func TestALossSaysWhy(t *testing.T) {
 	}
 }
 
+// A body may ignore its cancellation for long. Its lease is not asked for again.
+func TestALossIsReportedOnceAndTheStoreLeftAlone(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		w.rewrite(func(j *job) { j.Lease.Owner = "them" })
+		var all []told
+		err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+			<-ctx.Done()
+			w.line.SetPlan(nil)
+			w.at(1000 * time.Second)
+			return nil
+		}, w.ear(&all))
+		wantLost(w, err, lease.Taken)
+		if len(all) != 1 {
+			w.Errorf("told %+v; want one loss", all)
+		}
+		w.wantCalls(0, 0)
+	})
+}
+
+// Else a body that ignores its cancellation would keep everybody out for as long
+// as it likes, and nobody would know that it runs.
+func TestALeaseLostToTimeIsNotRenewedThoughTheStoreIsBack(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		w.line.SetPlan(leasetest.Every(leasetest.Swap, leasetest.DropBefore))
+		time.AfterFunc(280*time.Second, func() { w.line.SetPlan(nil) })
+		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+			w.at(2000 * time.Second)
+			w.takeOver("w/2")
+			return nil
+		})
+		wantLost(w, err, lease.OutOfTime)
+	})
+}
+
 func TestALossOutweighsWhatTheBodyReturned(t *testing.T) {
 	for _, result := range []error{nil, errors.New("failed")} {
 		inWorld(t, func(w *world) {

@@ -69,6 +69,24 @@ func TestARenewalThatFailsOrFindsTheLeaseLostIsTold(t *testing.T) {
 	}
 }
 
+// A heartbeat is a third of the TTL: after two that failed there would be no third.
+func TestARenewalThatFailsIsTriedAgainAfterATenthOfAHeartbeat(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		w.line.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
+		var all []told
+		if err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+			w.at(150 * time.Second)
+			return nil
+		}, w.ear(&all)); err != nil {
+			w.Errorf("run: %v", err)
+		}
+		if len(all) != 2 || !errors.Is(all[0].err, lease.ErrRefused) || all[1].err != nil || all[1].at-all[0].at != 10*time.Second {
+			w.Errorf("told %+v; want a refusal, and a renewal 10s later", all)
+		}
+	})
+}
+
 // Who is told of a loss and takes long over it holds up no cancellation.
 func TestALossEndsTheRunBeforeItIsTold(t *testing.T) {
 	inWorld(t, func(w *world) {

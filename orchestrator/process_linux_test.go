@@ -3,6 +3,7 @@ package orchestrator_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
@@ -69,6 +70,45 @@ func TestProcessWithoutItsFirstThreadIsAskedToStop(t *testing.T) {
 	if text := alive(t, file, "polite"); !strings.Contains(text, "asked to stop") {
 		t.Error("it was not asked to stop")
 	}
+}
+
+// 200 groups that end at once would read the state of 200 programs each. Reading is
+// what this process counts; no test runs beside this one.
+func TestTheEndOfAGroupReadsTheStateOfNoOther(t *testing.T) {
+	const others = 100
+	for range others {
+		c := exec.Command("sleep", "1000")
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = c.Process.Kill()
+			_ = c.Wait() // killed
+		})
+	}
+	before := reads(t)
+	if _, err := orchestrator.Run(t.Context(), program(t, never, "cat"), orchestrator.Job{}); err != nil {
+		t.Fatal(err)
+	}
+	if n := reads(t) - before; n >= others {
+		t.Errorf("%d reads beside %d other programs", n, others)
+	}
+}
+
+// reads is how many reads this process has asked the kernel for.
+func reads(t *testing.T) (n int) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/io")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if _, err := fmt.Sscanf(line, "syscr: %d", &n); err == nil {
+			return n
+		}
+	}
+	t.Fatalf("no syscr in %q", text)
+	return 0
 }
 
 // waitForTheDead returns when nobody that was alive in file is any more.

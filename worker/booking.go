@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
@@ -19,12 +20,9 @@ const (
 	// followDelay is how long after a lock's expiry its follow-up comes, so that
 	// it does not come too early by the queue's clock.
 	followDelay = 2 * time.Second
-	// followTimeout bounds the booking of a follow-up.
-	followTimeout = 5 * time.Second
-	// replaceTimeout bounds a booking on SIGTERM. A release has then ended within
-	// 7 s, and at 8 s the process goes; what is not booked the queue retries by
-	// itself.
-	replaceTimeout = 700 * time.Millisecond
+	// bookTimeout bounds the booking of a follow-up, and of what replaces a stopped
+	// run where the stop has no deadline.
+	bookTimeout = 2 * time.Second
 )
 
 // follow books the delivery that comes when the lock in the way has expired.
@@ -41,7 +39,7 @@ func (g *Guard) follow(ctx context.Context, d Delivery, acq lease.Acquisition) (
 	if g.Queue == nil {
 		return o
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), followTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)
 	defer cancel()
 	if acq.Own {
 		seen, err := g.Locks.PeekAnalysisLock(ctx, d.AnalysisID)
@@ -60,15 +58,21 @@ func (g *Guard) follow(ctx context.Context, d Delivery, acq lease.Acquisition) (
 	return o
 }
 
-// replace books a delivery for now in the place of one whose run was stopped.
-// An owner is stopped once, so the name is used once.
-func (g *Guard) replace(ctx context.Context, id, owner string) bool {
-	if g.Queue == nil {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), replaceTimeout)
+// stopped releases the lock of a run that the stop of ctx has ended, and books a
+// delivery for now in its place; both share what is left until the deadline of the
+// stop. An owner is stopped once, so the name is used once. What is not booked the
+// queue retries by itself.
+func (g *Guard) stopped(ctx context.Context, id, owner string) Outcome {
+	stop := &StopError{Deadline: time.Now().Add(bookTimeout)}
+	_ = errors.As(context.Cause(ctx), &stop)
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), stop.Deadline)
 	defer cancel()
-	return g.book(ctx, taskqueue.Task{Name: taskqueue.Name("replace", id, owner), AnalysisID: id})
+	o := Outcome{Case: ShuttingDown, Err: ErrStopping}
+	if g.release(ctx, id, owner, true) && g.Queue != nil &&
+		g.book(ctx, taskqueue.Task{Name: taskqueue.Name("replace", id, owner), AnalysisID: id}) {
+		o.Case = ShuttingDownBooked
+	}
+	return o
 }
 
 // book reports whether t is in the queue, or was under the same name.

@@ -46,10 +46,19 @@ type Guard struct {
 // Causes with which a run's context ends, beside lease.ErrLost.
 var (
 	// ErrStopping is the cause with which the caller ends Deliver's context when
-	// the process is to stop.
+	// the process is to stop; a *StopError is one with a deadline.
 	ErrStopping = errors.New("worker: shutting down")
 	errDeadline = errors.New("worker: the run passed its deadline")
 )
+
+// StopError is ErrStopping with the time by which locks are to be released and
+// deliveries booked.
+type StopError struct{ Deadline time.Time }
+
+func (e *StopError) Error() string { return ErrStopping.Error() }
+
+// Unwrap makes errors.Is(err, ErrStopping) hold.
+func (e *StopError) Unwrap() error { return ErrStopping }
 
 // Delivery is one delivery of a task.
 type Delivery struct {
@@ -123,11 +132,7 @@ func (g *Guard) run(ctx context.Context, id, owner string, acq lease.Acquisition
 	case errors.As(err, &permanent):
 		return g.fail(ctx, id, owner, permanent.Code, permanent.Message)
 	case errors.Is(context.Cause(ctx), ErrStopping):
-		o := Outcome{Case: ShuttingDown, Err: ErrStopping}
-		if g.release(ctx, id, owner, true) && g.replace(ctx, id, owner) {
-			o.Case = ShuttingDownBooked
-		}
-		return o
+		return g.stopped(ctx, id, owner)
 	case !began: // there was no input to be had
 		g.release(ctx, id, owner, false)
 		return Outcome{Case: Unfinished, Err: err}

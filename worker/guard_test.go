@@ -176,6 +176,28 @@ func TestDelivery(t *testing.T) {
 			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "malformed", "error": "*"})
 			checkFields(t, b, "x", map[string]any{"status": "PROCESSING", "result": nil})
 		},
+		"NotEvenAnErrorFits": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				b.Merge(t, "x", map[string]any{"theirs": strings.Repeat("x", 1<<20-1500)})
+				return nil, &orchestrator.PermanentError{Code: "c", Message: strings.Repeat("y", 4000)}
+			})
+			if o := w.guard.Deliver(t.Context(), worker.Delivery{AnalysisID: "x"}); o.Case != worker.Retry || o.Code != "unrecordable" || !errors.Is(o.Err, lease.ErrRefused) {
+				t.Errorf("outcome %v, code %q, %v", o.Case, o.Code, o.Err)
+			}
+			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(1), "lockToken": int64(1), "error": nil, "finishedBy": nil})
+		},
+		"AVerdictDuringAStopIsRecorded": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			var w *instance
+			w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+				w.stop(worker.ErrStopping)
+				<-ctx.Done()
+				return nil, &orchestrator.PermanentError{Code: "invalid_input", Message: "no text"}
+			})
+			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "no text"})
+			checkFields(t, b, "x", map[string]any{"status": "FAILED", "lockOwner": nil, "attempts": int64(1)})
+		},
 		"StoppedDuringTheRun": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", queued)
 			running := make(chan struct{})

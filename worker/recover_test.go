@@ -64,6 +64,71 @@ func TestRecoveryBooksAgainInTheNextHour(t *testing.T) {
 	})
 }
 
+// What recovery has booked may crash too, and wait no hour for the next.
+func TestRecoveryBooksAgainAfterASecondCrashWithinTheHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), &full{}
+		w := start(t, b, succeed)
+		w.guard.Queue = q
+		for token := range 2 {
+			b.Put(t, "x", map[string]any{
+				"status": "PROCESSING", "lockToken": token, "lockOwner": "them",
+				"lockExpiresAt": "1999-01-01T00:00:00.000Z", "updatedAt": "1999-01-01T00:00:00.000Z",
+			})
+			w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0})
+		}
+		if len(q.tasks) != 2 || q.tasks[0].Name == q.tasks[1].Name {
+			t.Errorf("booked %+v, want two names", q.tasks)
+		}
+	})
+}
+
+// readAt is a backlog of one analysis, and the store's time of its reading.
+type readAt struct{ time.Time }
+
+func (r readAt) Abandoned(_ context.Context, _ int, each func(id string, token int64, at time.Time)) error {
+	each("x", 1, r.Time)
+	return nil
+}
+
+// Workers whose clocks disagree book one task.
+func TestTheHourInARecoverysNameIsTheStores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &full{}
+		hour := time.Now().Truncate(time.Hour)
+		for _, at := range []time.Time{hour, hour.Add(time.Hour - 1), hour.Add(time.Hour)} {
+			g := &worker.Guard{Backlog: readAt{at}, Queue: q}
+			if _, err := g.Recover(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(90 * time.Minute) // by this worker's clock
+		}
+		if q.tasks[0].Name != q.tasks[1].Name || q.tasks[1].Name == q.tasks[2].Name {
+			t.Errorf("booked %+v, want one name for the first two", q.tasks)
+		}
+	})
+}
+
+// picky is a queue that refuses the first task at once, and takes its time for the
+// others.
+type picky struct{ slow }
+
+func (p *picky) Book(ctx context.Context, t taskqueue.Task) (bool, error) {
+	if t.AnalysisID == "0" {
+		return false, errors.New("no")
+	}
+	return p.slow.Book(ctx, t)
+}
+
+func TestABookingThatFailsCancelsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &worker.Guard{Backlog: overdue(100), Queue: &picky{slow{by: time.Second}}}
+		if r, err := g.Recover(t.Context()); err == nil || r.Found != 100 || r.Booked != 99 {
+			t.Errorf("recovered %+v, %v; want 99 of 100, and an error", r, err)
+		}
+	})
+}
+
 func TestARecoveryThatCannotBookSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)

@@ -11,7 +11,7 @@ import (
 )
 
 // A worker must be done within 9 s of SIGTERM, and a program that ignores it
-// takes 5 s and its lock's release up to 2 s of them.
+// takes 5 s of them.
 func TestTheDefaultLimitsAreTheContracts(t *testing.T) {
 	m := DefaultLimits()
 	if m.Drain != 8*time.Second || m.Drain+m.Answers > 9*time.Second {

@@ -90,7 +90,7 @@ func TestSIGTERMAnswersAndReleases200Runs(t *testing.T) {
 }
 
 // The slowest orderly end: the program is killed 5 s after SIGTERM, then the
-// release is tried for 2 s, in vain; the caller is answered all the same.
+// release is tried for 2.5 s, in vain; the caller is answered all the same.
 func TestSIGTERMAnswersThoughTheProgramAndFirestoreDoNot(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow: 7 s")

@@ -137,8 +137,24 @@ var leaseRooms = []room{
 			pkg:  "repo",
 			test: "TestAnalysisLock/AnotherOwnersReleaseLeavesTheLock/embedded",
 		},
+		{
+			name: "Resume has no time limit",
+			old: `		return h, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)`,
+			new: `		return h, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)`,
+			test: "TestResumeGivesUpOnADarkStoreAfter15Seconds",
+		},
 	}},
 	{"lease/hold.go", []bug{
+		{
+			name: "a release at a stop has 2 s, whatever is left",
+			old:  `; ok && deadline.After(until) {`,
+			new:  `; ok && deadline.Before(time.Time{}) {`,
+			test: "TestAReleaseTriesUntilALaterDeadlineOfItsCaller",
+		},
 		{
 			name: "trust is measured from the end of the call",
 			old:  `c.At, c.Asked, p)`,
@@ -182,6 +198,31 @@ var leaseRooms = []room{
 			old: `	k.done.Go(func() { k.watch(ctx) })
 `,
 			test: "TestTheWatchdogNeedsNoStore/dark",
+		},
+		{
+			name: "a lost lock is asked for again as long as the run lasts",
+			old: `		k.end()
+	}
+`,
+			new: `	}
+`,
+			test: "TestALossIsReportedOnceAndTheStoreLeftAlone",
+		},
+		{
+			name: "a lock that was lost to time is renewed by a run that ignores its cancellation",
+			old: `		k.end()
+	}
+`,
+			new: `	}
+`,
+			and:  []string{`context.WithDeadline(ctx, k.hold.trustedUntil())`, `context.WithCancel(ctx)`},
+			test: "TestALeaseLostToTimeIsNotRenewedThoughTheStoreIsBack",
+		},
+		{
+			name: "a renewal that failed is tried again after a whole heartbeat",
+			old:  `k.hold.lessor.policy.Heartbeat / 10`,
+			new:  `k.hold.lessor.policy.Heartbeat`,
+			test: "TestARenewalThatFailsIsTriedAgainAfterATenthOfAHeartbeat",
 		},
 		{
 			name: "explored: nothing watches for the end of trust",

@@ -6,10 +6,11 @@ type room struct {
 	bugs []bug
 }
 
-// bug is one change of a file, which compiles.
+// bug is one change of a file, or a few at once, which compiles.
 type bug struct {
 	name     string   // what the program then does wrong
 	old, new string   // old is in the file exactly once
+	and      []string // old, new, … of the further changes
 	pkg      string   // of the test; "" is the file's own
 	env      []string // NAME=value, for the test
 	test     string   // as go test -v names it, subtests and all

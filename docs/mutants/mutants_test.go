@@ -31,13 +31,16 @@ func (b bug) home(file string) string {
 
 // make returns the text of a file with b in it.
 func (b bug) make(text string) (string, error) {
-	if n := strings.Count(text, b.old); n != 1 {
-		return "", fmt.Errorf("found %d times, want once: %q", n, b.old)
+	for change := range slices.Chunk(append([]string{b.old, b.new}, b.and...), 2) {
+		if n := strings.Count(text, change[0]); n != 1 {
+			return "", fmt.Errorf("found %d times, want once: %q", n, change[0])
+		}
+		if change[0] == change[1] {
+			return "", errors.New("it changes nothing")
+		}
+		text = strings.Replace(text, change[0], change[1], 1)
 	}
-	if b.old == b.new {
-		return "", errors.New("it changes nothing")
-	}
-	return strings.Replace(text, b.old, b.new, 1), nil
+	return text, nil
 }
 
 func TestTheListIsTrue(t *testing.T) {

@@ -15,17 +15,23 @@ var workerRooms = []room{
 			test: "TestAStopDuringTheAcquisitionLeavesNoLock/embedded",
 		},
 		{
-			name: "a stop books a delivery although the lock could not be released",
-			old:  `		if g.release(ctx, id, owner, true) && g.replace(`,
-			new: `		g.release(ctx, id, owner, true)
-		if g.replace(`,
-			test: "TestAStoppedRunIsBookedAgain/Firestore_is_dark,_so_the_lock_is_kept",
+			name: "a verdict for good is dropped at a stop, and the analysis run again",
+			old:  `	case errors.As(err, &permanent):`,
+			new:  `	case errors.As(err, &permanent) && ctx.Err() == nil:`,
+			test: "TestDelivery/AVerdictDuringAStopIsRecorded/embedded",
 		},
 		{
-			name: "a stop costs an attempt",
-			old:  `g.release(ctx, id, owner, true)`,
-			new:  `g.release(ctx, id, owner, false)`,
-			test: "TestDelivery/StoppedDuringTheRun/embedded",
+			name: "a document that not even an error fits into keeps its lock",
+			old: `		g.release(ctx, id, owner, false)
+		return Outcome{Case: Retry, Err: err, Code: "unrecordable"}`,
+			new:  `		return Outcome{Case: Retry, Err: err, Code: "unrecordable"}`,
+			test: "TestDelivery/NotEvenAnErrorFits/embedded",
+		},
+		{
+			name: "a document that not even an error fits into is said to be out of reach",
+			old:  `	case errors.Is(err, lease.ErrRefused): // not even an error`,
+			new:  `	case false: // not even an error`,
+			test: "TestDelivery/NotEvenAnErrorFits/embedded",
 		},
 		{
 			name: "a finish that the store did not answer is taken for written",
@@ -35,6 +41,49 @@ var workerRooms = []room{
 		},
 	}},
 	{"worker/booking.go", []bug{
+		{
+			name: "a stop books a delivery although the lock could not be released",
+			old:  `	if g.release(ctx, id, owner, true) && g.Queue`,
+			new: `	g.release(ctx, id, owner, true)
+	if g.Queue`,
+			test: "TestAStoppedRunIsBookedAgain/Firestore_is_dark,_so_the_lock_is_kept",
+		},
+		{
+			name: "a stop costs an attempt",
+			old:  `g.release(ctx, id, owner, true)`,
+			new:  `g.release(ctx, id, owner, false)`,
+			test: "TestDelivery/StoppedDuringTheRun/embedded",
+		},
+		{
+			name: "a stop's release and booking do not have all of its time",
+			old:  `	_ = errors.As(context.Cause(ctx), &stop)`,
+			new:  `	_ = errors.As(ErrStopping, &stop)`,
+			test: "TestAStopGivesReleaseAndBookingWhatIsLeftOfItsTime/a_slow_CreateTask",
+		},
+		{
+			name: "a stop cuts the booking of a follow-up short",
+			old:  `context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)`,
+			new:  `context.WithTimeout(ctx, bookTimeout)`,
+			test: "TestAStopDoesNotCutAFollowUpShort",
+		},
+		{
+			name: "a duplicate waits 5 s for a dark queue",
+			old:  `bookTimeout = 2 * time.Second`,
+			new:  `bookTimeout = 5 * time.Second`,
+			test: "TestWithoutABookingADuplicateIsNotAcknowledged",
+		},
+		{
+			name: "a follow-up is timed by the worker's clock",
+			old:  `At: acq.ExpiresAt.Add(followDelay)`,
+			new:  `At: time.Now().Add(acq.Remaining + followDelay)`,
+			test: "TestAWorkersClockDecidesNothingAboutAnothersLock/1h0m0s",
+		},
+		{
+			name: "Retry-After is counted by the worker's clock",
+			old:  `RetryIn: acq.Remaining}`,
+			new:  `RetryIn: time.Until(acq.ExpiresAt)}`,
+			test: "TestAWorkersClockDecidesNothingAboutAnothersLock/1h0m0s",
+		},
 		{
 			name: "a follow-up's name lacks the token",
 			old:  `d.AnalysisID, strconv.FormatInt(acq.Grant.Token, 10), acq`,
@@ -80,13 +129,45 @@ var workerRooms = []room{
 			test: "TestAFollowUpComesAfterTheExpiryAndMayLastAsLongAsARun",
 		},
 	}},
-	{"worker/recover.go", []bug{{
-		name: "a recovery's name lacks the hour",
-		old:  `at.UTC().Format("2006-01-02T15")`,
-		new:  `at.UTC().Format("")`,
-		test: "TestRecoveryBooksAgainInTheNextHour",
+	{"worker/recover.go", []bug{
+		{
+			name: "a recovery's name lacks the hour",
+			old:  `at.UTC().Format("2006-01-02T15")`,
+			new:  `at.UTC().Format("")`,
+			test: "TestRecoveryBooksAgainInTheNextHour",
+		},
+		{
+			name: "a recovery's name lacks the token",
+			old:  `strconv.FormatInt(token, 10)`,
+			new:  `strconv.Itoa(0)`,
+			test: "TestRecoveryBooksAgainAfterASecondCrashWithinTheHour",
+		},
+		{
+			name: "the hour in a recovery's name is the worker's",
+			old:  `at.UTC().Format(`,
+			new:  `time.Now().UTC().Format(`,
+			test: "TestTheHourInARecoverysNameIsTheStores",
+		},
+		{
+			name: "a booking of a recovery that fails cancels the others",
+			old:  `	var booking errgroup.Group`,
+			new:  `	booking, ctx := errgroup.WithContext(ctx)`,
+			test: "TestABookingThatFailsCancelsNoOther",
+		},
+	}},
+	{"cmd/worker/service/service.go", []bug{{
+		name: "a stop does not say by when it ends",
+		old:  `cancel(&worker.StopError{Deadline: time.Now().Add(cfg.limits.Drain - cfg.limits.Answers)})`,
+		new:  `cancel(worker.ErrStopping)`,
+		test: "TestAStopSaysByWhenLocksAreToBeReleased",
 	}}},
 	{"worker/outcome.go", []bug{
+		{
+			name: "Retry-After is rounded down",
+			old:  `math.Ceil(`,
+			new:  `math.Floor(`,
+			test: "TestRetryAfterIsRoundedUp",
+		},
 		{
 			name: "locked without a booking is answered with a 2xx",
 			old:  `Locked:             {code: http.StatusConflict,`,

@@ -184,6 +184,26 @@ func TestServeEndsItsRunsWhenItsListenerFails(t *testing.T) {
 	}
 }
 
+func TestAStopSaysByWhenLocksAreToBeReleased(t *testing.T) {
+	analyzer, running, cause := untilStopped()
+	s := serve(t, analyzer, func(c *Config) { c.limits.Drain, c.limits.Answers = 2*time.Hour, time.Hour })
+	answer := s.delivered()
+	<-running
+	began := time.Now()
+	s.stop()
+	why := <-cause
+	var stop *worker.StopError
+	if !errors.As(why, &stop) || !errors.Is(why, worker.ErrStopping) {
+		t.Errorf("the run was ended with %v", why)
+	} else if left := stop.Deadline.Sub(began); left < time.Hour || left > 2*time.Hour {
+		t.Errorf("%v are left, want the drain without what the answers take", left)
+	}
+	if err := s.wait(t); err != nil {
+		t.Error(err)
+	}
+	<-answer
+}
+
 // Half a request is no run: it neither holds up a stop nor is warned of.
 func TestHalfARequestDoesNotHoldUpAStop(t *testing.T) {
 	analyzer, running, _ := untilStopped()

@@ -56,9 +56,11 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	handler := worker.NewServer(work, w.guard, w.auth())
 	service := cloudrun.Service{
 		Handler: handler, Limits: cfg.limits, Flush: w.exports.Stop, Log: log,
-		Stop: func() { cancel(worker.ErrStopping) },
-		// 8 s: an analyzer that ignores SIGTERM is killed at 5 s, its lock's release
-		// takes at most 2 s and the booking of another delivery 0.7 s.
+		// Of the 8 s an analyzer that ignores SIGTERM takes 5 s; 2.5 s are left for the
+		// release of its lock and the booking of another delivery.
+		Stop: func() {
+			cancel(&worker.StopError{Deadline: time.Now().Add(cfg.limits.Drain - cfg.limits.Answers)})
+		},
 		Drain: func(ctx context.Context) {
 			if left := handler.Drain(ctx); left > 0 {
 				log.WarnContext(ctx, "runs are still going: their locks are kept until they expire", "runs", left)

@@ -1,0 +1,55 @@
+package worker_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/emulator/firestore"
+)
+
+// clocked is a Firestore whose clock is ahead of this process's.
+func clocked(t *testing.T, ahead time.Duration) *emulatortest.Backend {
+	t.Helper()
+	s := firestore.NewServer(firestore.Options{Now: func() time.Time { return time.Now().Add(ahead) }})
+	t.Cleanup(s.Close)
+	return &emulatortest.Backend{Project: emulatortest.Project(t), Server: s, Calls: &emulatortest.Calls{}}
+}
+
+// An expiry is the store's time: the worker's own clock is in no answer to it.
+func TestAWorkersClockDecidesNothingAboutAnothersLock(t *testing.T) {
+	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := clocked(t, ahead)
+				w := start(t, b, succeed)
+				expires := held(t, b, "x", ahead+100*time.Second)
+				a := w.deliver(t, "x")
+				a.check(t, 409, map[string]any{"reason": "locked", "retry_at": expires})
+				if a.RetryAfter != "100" {
+					t.Errorf("Retry-After = %s, want 100", a.RetryAfter)
+				}
+				q := &full{}
+				w.guard.Queue = q
+				w.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked", "retry_at": expires})
+				if at := q.tasks[0].At.Add(-2 * time.Second).UTC().Format("2006-01-02T15:04:05.000Z"); at != expires {
+					t.Errorf("a follow-up for 2 s after %s, want after %s", at, expires)
+				}
+			})
+		})
+	}
+}
+
+// Sooner it would meet the lock again.
+func TestRetryAfterIsRoundedUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		w := start(t, b, succeed)
+		held(t, b, "x", 100*time.Second)
+		time.Sleep(600 * time.Millisecond)
+		if a := w.deliver(t, "x"); a.Code != 409 || a.RetryAfter != "100" {
+			t.Errorf("%d, Retry-After = %s, want 409 and 100", a.Code, a.RetryAfter)
+		}
+	})
+}
