@@ -53,6 +53,9 @@ func (p *program) start(ctx context.Context, job Job, input []byte) (*child, err
 	}
 	c.group = group{leader: c.cmd.Process.Pid, exited: c.exited}
 	c.stdout.take, c.stderr.take = c.takeOutput, c.said.add
+	if job.Stderr != nil {
+		c.stderr.take = func(b []byte) { c.said.add(b); _, _ = job.Stderr.Write(b) }
+	}
 	c.stdout.begin()
 	c.stderr.begin()
 	c.feeding.Go(func() {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 )
 
 // Job is one attempt at one analysis.
@@ -12,6 +13,9 @@ type Job struct {
 	LockToken  int64           `json:"lock_token"` // fencing token: larger for each later attempt, for side effects elsewhere
 	Attempt    int             `json:"attempt"`    // from 1
 	Input      json.RawMessage `json:"input"`      // nil or empty is encoded as null
+
+	// Stderr, unless nil, also gets an exec: program's standard error. It may hold the input.
+	Stderr io.Writer `json:"-"`
 }
 
 // Result is what the analysis's document will hold: anything encoding/json can

@@ -3,6 +3,7 @@
 package orchestrator_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -251,6 +252,18 @@ func TestProgramThatPrintsTooMuchIsEnded(t *testing.T) {
 	}
 	_, err := orchestrator.Run(t.Context(), program(t, never, "flood", "stdout", "2097152", "0"), orchestrator.Job{})
 	wantTooLarge(t, err) // fits through the pipe, but not into the document
+}
+
+// The job's Stderr gets all of it, whether it ends well or not, and the message
+// its end.
+func TestWhatAProgramWritesToStandardErrorGoesToTheJobs(t *testing.T) {
+	for _, status := range []string{"0", "3"} {
+		var all bytes.Buffer
+		_, err := orchestrator.Run(t.Context(), program(t, never, "flood", "stderr", "65536", status), orchestrator.Job{Stderr: &all})
+		if (err == nil) != (status == "0") || all.Len() != 65536 {
+			t.Errorf("exit %s: %v, %d bytes, want 65536", status, err, all.Len())
+		}
+	}
 }
 
 func TestMegabytesOfStandardErrorNeitherBlockNorStay(t *testing.T) {

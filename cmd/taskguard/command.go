@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 )
 
@@ -48,7 +49,7 @@ func commands() []command {
 		{"hold", "--project NAME -- COMMAND [ARG…]", "run a command under the lock of a project, end it when the lock is lost, exit with its status", hold},
 		{"worker", "", "a worker on a loopback port, as demo and local start it", workerProcess},
 		{"analyze", "", "the demo's analyzer: a job on standard input, its result on standard output", analyze},
-		{"version", "", "which build of this program it is", showVersion},
+		{"version", "", "which build of this program it is; also -v and --version", showVersion},
 	}
 }
 
@@ -87,11 +88,12 @@ func run(ctx context.Context, args []string, s streams, lookup func(string) (str
 }
 
 func dispatch(ctx context.Context, args []string, s streams, lookup func(string) (string, bool)) int {
-	if len(args) == 1 && args[0] == "--version" {
+	if len(args) == 1 && (args[0] == "-v" || args[0] == "--version") {
 		args = []string{"version"}
 	}
-	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
-		if len(args) > 1 {
+	help := []string{"help", "-h", "--help"}
+	if len(args) == 0 || slices.Contains(help, args[0]) {
+		if len(args) > 1 && !slices.Contains(help, args[1]) {
 			return dispatch(ctx, []string{args[1], "--help"}, s, lookup)
 		}
 		usage(s.out)
@@ -102,7 +104,24 @@ func dispatch(ctx context.Context, args []string, s streams, lookup func(string)
 			return report(ctx, s.err, c.name, c.run(ctx, newCall(c, args[1:], s, lookup)))
 		}
 	}
-	return report(ctx, s.err, "", usageError(fmt.Sprintf("no command %q", args[0])))
+	return report(ctx, s.err, "", usageError(fmt.Sprintf("no command %q", args[0])+suggestion(args[0])))
+}
+
+// suggestion names the first command that differs from word in at most two letters.
+func suggestion(word string) string {
+	for _, c := range commands() {
+		a, b := c.name, word
+		for a != "" && b != "" && a[0] == b[0] {
+			a, b = a[1:], b[1:]
+		}
+		for a != "" && b != "" && a[len(a)-1] == b[len(b)-1] {
+			a, b = a[:len(a)-1], b[:len(b)-1]
+		}
+		if len(a) <= 2 && len(b) <= 2 {
+			return "; did you mean " + c.name + "?"
+		}
+	}
+	return ""
 }
 
 // report tells what went wrong, and answers the exit code.

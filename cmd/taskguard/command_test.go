@@ -13,6 +13,11 @@ import (
 func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 	for args, want := range map[string]string{
 		"frobnicate":                       `taskguard: no command "frobnicate" (see: taskguard help)`,
+		"sumbit":                           `no command "sumbit"; did you mean submit? (see: taskguard help)`,
+		"statsu":                           "did you mean status?",
+		"recove":                           "did you mean recover?",
+		"requeues":                         "did you mean requeue?",
+		"ist":                              `taskguard: no command "ist" (see`,
 		"status --frob":                    "taskguard status: flag provided but not defined: -frob (see: taskguard help status)",
 		"status a b":                       `taskguard status: unexpected argument "b"`,
 		"status --limit 0":                 "--limit must be at least 1",
@@ -50,7 +55,7 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 }
 
 func TestHelpListsCommandsAndTheirFlags(t *testing.T) {
-	for _, args := range [][]string{nil, {"help"}, {"--help"}} {
+	for _, args := range [][]string{nil, {"help"}, {"--help"}, {"help", "help"}, {"help", "-h"}, {"--help", "--help"}} {
 		o := taskguard(t, vars{}, args...).want(t, exitDone)
 		for _, c := range commands() {
 			if !strings.Contains(o.out, "  "+c.name+" ") {

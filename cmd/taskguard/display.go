@@ -176,7 +176,8 @@ func block(items []item, s screen) []string {
 			state += fmt.Sprintf(" (%.1f s)", left.Seconds())
 		}
 		name := clip(it.name, most)
-		lines = append(lines, cut("  "+name+strings.Repeat(" ", width-cells(name))+"  "+state, s.columns-1))
+		name = "  " + name + strings.Repeat(" ", width-cells(name)) + "  "
+		lines = append(lines, cut(name+squeeze(state, s.columns-1-cells(name)), s.columns-1))
 	}
 	if hidden > 0 {
 		lines = append(lines, cut(fmt.Sprintf("  … and %d more", hidden), s.columns-1))

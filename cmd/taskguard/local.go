@@ -10,6 +10,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -169,6 +170,7 @@ func (l *locality) command() (fleet.Command, error) {
 	if err != nil {
 		return command, err
 	}
+	command.Stderr = l.wrote
 	_, err = service.ParseConfig(func(name string) (string, bool) { return valueIn(command.Env, name) })
 	if err != nil {
 		return command, environmentError{err}
@@ -252,7 +254,18 @@ func (l *locality) runBegins(r fleet.Run) {
 	l.show.note(plain, "%s runs on %v, token %d", r.AnalysisID, r.Worker, r.Token)
 }
 
+// wrote shows what an analyzer has written to standard error.
+func (l *locality) wrote(id, text string) {
+	for line := range strings.Lines(text) {
+		l.show.note(plain, "%s stderr: %s", id, strings.TrimRight(line, "\r\n"))
+	}
+}
+
 func (l *locality) delivered(v fleet.Delivery) {
+	cause := ""
+	if v.Error != "" {
+		cause = ": " + squeeze(v.Error, 500)
+	}
 	switch {
 	case v.AnalysisID == "":
 	case v.Status == 0:
@@ -260,8 +273,8 @@ func (l *locality) delivered(v fleet.Delivery) {
 	case v.Skip():
 		l.show.note(plain, "%s delivered to %v: %s", v.AnalysisID, v.Worker, skipped(v))
 	case v.Result != "":
-		l.show.note(plain, "%s %s, by %v", v.AnalysisID, v.Result, v.Worker)
+		l.show.note(plain, "%s %s, by %v%s", v.AnalysisID, v.Result, v.Worker, cause)
 	default:
-		l.show.note(bad, "%s %v answered %d %s", v.AnalysisID, v.Worker, v.Status, v.Reason)
+		l.show.note(bad, "%s %v answered %d %s%s", v.AnalysisID, v.Worker, v.Status, v.Reason, cause)
 	}
 }

@@ -45,6 +45,20 @@ func TestLocalsWorkersBookFollowUps(t *testing.T) {
 	}
 }
 
+// Whoever develops an analyzer sees what it writes, and why an attempt failed.
+func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
+	for exit, answer := range map[string]string{"0": "x READY, by worker 1\n", "3": " retry: orchestrator: sh ended with exit status 3: first", "65": "x FAILED, by worker 1: first"} {
+		t.Run(exit, func(t *testing.T) {
+			script := write(t, "analyzer.sh", "echo first >&2; echo second >&2; exit "+exit+"\n")
+			env, progress := localCloud(t, vars{"ANALYZER": "exec:sh " + script}, "--workers", "1")
+			taskguard(t, env, "submit", "--input", "{}", "--id", "x").want(t, exitDone)
+			for _, want := range []string{"x stderr: first\n", "x stderr: second\n", answer} {
+				eventually(t, want, func() bool { return strings.Contains(progress.String(), want) })
+			}
+		})
+	}
+}
+
 // What nobody works on and nobody delivers is found by recovery, which local
 // calls with a token.
 func TestLocalCallsRecovery(t *testing.T) {

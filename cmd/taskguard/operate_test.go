@@ -92,6 +92,41 @@ func TestSubmitBooksWhatExistsUnfinished(t *testing.T) {
 		want(t, exitDone, `"created":false,"booked":"now","status":"READY"`)
 }
 
+// A submit that died between creation and booking is repaired by the next one,
+// and no other submit books; what is created anew is booked anew.
+func TestSubmitBooksOneDeliveryForEachCreation(t *testing.T) {
+	env, e := shelf(t)
+	submit := func(want string) {
+		t.Helper()
+		taskguard(t, env, "submit", "--input", `{"text":"x"}`, "--id", "x", "--json").want(t, exitDone, want)
+	}
+	submit(`"created":true,"booked":"now","status":"QUEUED"`)
+	submit(`"created":false,"booked":"already","status":"QUEUED"`)
+	taskguard(t, env, "submit", "--input", `{"text":"x"}`, "--id", "x").
+		want(t, exitDone, "x: exists already and keeps its input, QUEUED; its delivery was booked before")
+	if n := len(e.list(t)); n != 1 {
+		t.Errorf("%d tasks, want 1", n)
+	}
+	put(t, env, "x", map[string]any{"status": "QUEUED", "createdAt": "2020-01-01T00:00:00.000Z"}) // another creation, not booked
+	submit(`"created":false,"booked":"now","status":"QUEUED"`)
+	if n := len(e.list(t)); n != 2 {
+		t.Errorf("%d tasks, want 2", n)
+	}
+}
+
+// The cause of a failure stands at the end of its message.
+func TestSubmitShowsTheEndOfALongMessage(t *testing.T) {
+	var said string
+	s := &submitted{ID: "x"}
+	why := &repo.Error{Code: "analyzer_failed", Message: "python ended with exit status 1: Traceback" + strings.Repeat(" frame", 100) + "\nKeyError: 'text'"}
+	if err := s.see(repo.Analysis{Status: repo.Queued, Attempts: 1, LastError: why}, func(text string) { said = text }); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(said, "analyzer_failed: python ended with exit") || !strings.HasSuffix(said, "KeyError: 'text'") || len(said) > 300 {
+		t.Errorf("%q", said)
+	}
+}
+
 // Each attempt is told, and why the one before it failed.
 func TestSubmitTellsWhyAnAttemptFailedForNow(t *testing.T) {
 	var said []string
@@ -105,7 +140,7 @@ func TestSubmitTellsWhyAnAttemptFailedForNow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	failed := "; the last failed for now: analyzer_failed: " + cut(why.Message, 100)
+	failed := "; the last failed for now: analyzer_failed: " + squeeze(why.Message, 100)
 	if want := []string{"PROCESSING, attempt 1", "QUEUED, attempt 1" + failed, "PROCESSING, attempt 2" + failed, "READY 3"}; !slices.Equal(said, want) {
 		t.Errorf("%q, want %q", said, want)
 	}
@@ -194,7 +229,7 @@ func TestAChangeThatCannotBookItsDeliveryExits1(t *testing.T) {
 	env["TASK_QUEUE"] += "-missing"
 	taskguard(t, env, "unlock", "x").want(t, exitFailed, "the document is changed, but", "repeat the command")
 	taskguard(t, env, "submit", "--input", "{}", "--id", "new").
-		want(t, exitFailed, "new: the document was created, but its delivery is not booked: ", "; repeating the command books it")
+		want(t, exitFailed, "new: the document exists, but its delivery is not booked: ", "; repeating the command books it")
 }
 
 func TestAWrongEnvironmentNamesTheVariableAndExits2(t *testing.T) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"taskguard/repo"
 	"taskguard/worker"
+	"taskguard/worker/taskqueue"
 )
 
 // recovered is what recover prints with --json.
@@ -25,6 +27,7 @@ type recovered struct {
 // recoverNow does by hand what POST /internal/tasks/recover does each minute:
 // it books a delivery for each unfinished analysis that nobody works on.
 func recoverNow(ctx context.Context, c *call) (err error) {
+	again := c.flags.Bool("now", false, "book also what was booked already in this hour, as after the queue was purged")
 	c.takesJSON("print what was found and booked as one JSON document, also beside an error")
 	if _, err := c.parse(0, 0); err != nil {
 		return err
@@ -40,38 +43,55 @@ func recoverNow(ctx context.Context, c *call) (err error) {
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
 	guard := worker.Guard{Backlog: cl.analyses, Queue: cl.queue, RunTimeout: cl.runTimeout, Log: log}
+	if *again {
+		guard.Queue = renaming{cl.queue}
+	}
 	r, err := guard.Recover(ctx)
-	return errors.Join(c.tellRecovered(r, err), cl.explainIndex(err))
+	if err := errors.Join(c.tellRecovered(r, err), cl.explainIndex(err)); err != nil {
+		return err
+	}
+	return c.tellUnknown(ctx, cl)
+}
+
+// renaming is a queue that books each task under a new name.
+type renaming struct{ *taskqueue.Queue }
+
+func (q renaming) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
+	t.Name = taskqueue.Name(t.Name, rand.Text())
+	return q.Queue.Book(ctx, t)
+}
+
+// tellUnknown reports, on standard error, the analyses that recovery cannot find.
+func (c *call) tellUnknown(ctx context.Context, cl *client) error {
+	const most = 1000
+	all, err := cl.analyses.UnknownStatus(ctx, most)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	var some []string
+	for i := range all[:min(len(all), 3)] {
+		some = append(some, fmt.Sprintf("%q (%q)", all[i].ID, all[i].Status))
+	}
+	printTo(c.err, "taskguard recover: %d never run and not found by recovery, as the status is none of QUEUED, PROCESSING, READY, FAILED (of at most %d read): %s; to run one: taskguard requeue ID\n",
+		len(all), most, visible(strings.Join(some, ", ")))
+	return nil
 }
 
 // tellRecovered prints what was done, also where failed is why not all was. To
 // people, nothing found and a failure are not told as two things.
 func (c *call) tellRecovered(r worker.Recovery, failed error) (err error) {
-	booked := r.Found - r.Booked // before
 	switch {
 	case c.json:
 		return json.NewEncoder(c.out).Encode(recovered(r))
 	case failed != nil && r.Found > 0:
 		_, err = fmt.Fprintf(c.out, "found %d, booked %d; then it failed\n", r.Found, r.Booked)
 	case failed != nil:
-	case booked > 0:
-		_, err = fmt.Fprintf(c.out, "found %d, booked %d; %s booked already this hour\n", r.Found, r.Booked, others(booked, r.Booked))
+	case r.Booked < r.Found:
+		_, err = fmt.Fprintf(c.out, "found %d, booked %d; %d booked already this hour, which --now books again\n", r.Found, r.Booked, r.Found-r.Booked)
 	default:
 		_, err = fmt.Fprintf(c.out, "found %d, booked %d\n", r.Found, r.Booked)
 	}
 	return err
-}
-
-// others are n deliveries beside some that were told.
-func others(n, told int) string {
-	other := "the other "
-	if told == 0 {
-		other = ""
-	}
-	if n == 1 {
-		return other + "1 delivery was"
-	}
-	return other + fmt.Sprintf("%d deliveries were", n)
 }
 
 // indexLink is in Firestore's words for a query that wants an index.

@@ -3,6 +3,7 @@ package main
 import (
 	"maps"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -82,15 +83,52 @@ func TestRecoverBooksWhatNobodyWorksOnOnceAnHour(t *testing.T) {
 	if o := taskguard(t, env, "recover", "--json").want(t, exitDone); o.out != `{"found":2,"booked":2}`+"\n" || o.err != "" {
 		t.Errorf("stdout %q, stderr %q", o.out, o.err)
 	}
-	taskguard(t, env, "recover").want(t, exitDone, "found 2, booked 0; 2 deliveries were booked already this hour\n")
+	taskguard(t, env, "recover").want(t, exitDone, "found 2, booked 0; 2 booked already this hour, which --now books again\n")
 	abandoned(t, env, "c", "d")
-	taskguard(t, env, "recover").want(t, exitDone, "found 4, booked 2; the other 2 deliveries were booked already this hour\n")
+	taskguard(t, env, "recover").want(t, exitDone, "found 4, booked 2; 2 booked already this hour, which --now books again\n")
 	if n := len(e.list(t)); n != 4 {
 		t.Errorf("%d tasks, want 4", n)
 	}
 	abandoned(t, env, "malformed")
 	put(t, env, "malformed", map[string]any{"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00.000Z", "lockToken": "7"})
 	taskguard(t, env, "recover", "--json").want(t, exitDone, `{"found":4,"booked":0}`, "analysis not recovered", "analysis_id=malformed")
+}
+
+// The names of what was purged stay taken.
+func TestRecoverNowBooksWhatWasPurged(t *testing.T) {
+	env, e := shelf(t)
+	sameHour()
+	abandoned(t, env, "a")
+	taskguard(t, env, "recover", "--json").want(t, exitDone, `{"found":1,"booked":1}`)
+	client, err := e.tasksClient(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close() //nolint:errcheck // what was asked was answered
+	if _, err := client.PurgeQueue(t.Context(), &cloudtaskspb.PurgeQueueRequest{Name: demoQueue}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the queue is empty", func() bool { return len(e.list(t)) == 0 })
+	taskguard(t, env, "recover", "--json").want(t, exitDone, `{"found":1,"booked":0}`)
+	taskguard(t, env, "recover", "--now", "--json").want(t, exitDone, `{"found":1,"booked":1}`)
+	if n := len(e.list(t)); n != 1 {
+		t.Errorf("%d tasks, want 1", n)
+	}
+}
+
+func TestRecoverReportsWhatHasAnUnknownStatus(t *testing.T) {
+	env, _ := shelf(t)
+	for i, status := range []any{"queued", "PENDING", 7, "archived", "READY", "QUEUED"} {
+		put(t, env, strconv.Itoa(i), map[string]any{"status": status})
+	}
+	put(t, env, "ours", map[string]any{"status": "ANALYZING", "lockToken": 1})
+	o := taskguard(t, env, "recover", "--json").want(t, exitDone)
+	const want = `taskguard recover: 4 never run and not found by recovery, as the status is none of QUEUED, PROCESSING, READY, FAILED (of at most 1000 read): "2" (""), "1" ("PENDING"), "3" ("archived"); to run one: taskguard requeue ID` + "\n"
+	if o.err != want || o.out != `{"found":0,"booked":0}`+"\n" {
+		t.Errorf("stdout %q, stderr %q", o.out, o.err)
+	}
+	taskguard(t, env, "requeue", "0").want(t, exitDone)
+	taskguard(t, env, "recover").want(t, exitDone, "3 never run")
 }
 
 // LOCK_TTL is how old an analysis must be.
@@ -173,7 +211,7 @@ func TestBookingsCarryTheWorkersDeadlineAndAudience(t *testing.T) {
 		if want == "" {
 			want = base["TASK_TARGET_URL"]
 		}
-		for _, args := range []string{"submit --input {}", "unlock locked", "requeue locked", "recover"} {
+		for _, args := range []string{"submit --input {} --id s" + tc.runTimeout, "unlock locked", "requeue locked", "recover"} {
 			before := map[string]bool{}
 			for _, task := range e.list(t) {
 				before[task.GetName()] = true

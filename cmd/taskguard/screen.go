@@ -100,6 +100,15 @@ func clip(text string, n int) string {
 	return "…" + string(runes[from:])
 }
 
+// squeeze shortens text to at most n cells, leaving its beginning and more of its end.
+func squeeze(text string, n int) string {
+	if cells(text) <= n {
+		return text
+	}
+	begin := strings.TrimSuffix(cut(text, n/3+1), "…")
+	return begin + clip(text, n-cells(begin))
+}
+
 // rows is how many rows lines take on a screen of that many columns, to which
 // they may have been drawn when it had more.
 func rows(lines []string, columns int) int {

@@ -32,6 +32,35 @@ func TestLinesAreCutToCellsNotBytes(t *testing.T) {
 	}
 }
 
+func TestALineOfTheBlockKeepsTheEndOfAFailure(t *testing.T) {
+	lines := block([]item{{name: "a.txt", state: "FAILED analyzer_failed: python ended with exit status 1: Traceback: KeyError: 'text'"}}, screen{60, 24})
+	if want := "  a.txt  FAILED analyzer_…us 1: Traceback: KeyError: 'text'"; len(lines) != 1 || lines[0] != want || cells(want) >= 60 {
+		t.Errorf("%q, want %q", lines, want)
+	}
+}
+
+func TestTheDemosTableFitsItsScreen(t *testing.T) {
+	rows := []*row{
+		{Name: "orchestrator/some/directory/storable.go", Status: "READY", Result: map[string]any{"lines": int64(123456)}, tally: tally{Deliveries: 10}, FinishedBy: 2},
+		{Name: "go.mod", Status: "READY", Result: map[string]any{"lines": int64(7)}},
+	}
+	for _, columns := range []int{60, 79, 80, 100, 0} {
+		var out bytes.Buffer
+		d := &demonstration{c: &call{streams: streams{out: &out}, lookup: vars{"COLUMNS": fmt.Sprint(columns)}.lookup}}
+		if err := d.table(rows); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(out.String()) {
+			if n := cells(strings.TrimSuffix(line, "\n")); columns > 0 && n >= columns {
+				t.Errorf("%d cells on %d columns: %q", n, columns, line)
+			}
+		}
+		if wide := columns == 0 || columns >= 80; strings.Contains(out.String(), "123456 lines") != wide || !strings.Contains(out.String(), "storable.go") {
+			t.Errorf("on %d columns:%s", columns, out.String())
+		}
+	}
+}
+
 func TestABlockFitsItsScreen(t *testing.T) {
 	var items []item
 	for i := range 6 {
@@ -73,7 +102,7 @@ func TestAfterAResizeTheBlockIsTakenBackAsItStands(t *testing.T) {
 	if got := strings.Count(out.String(), "\x1b[2A\x1b[J"); got != 1 {
 		t.Errorf("2 rows are taken back %d times, want once: %q", got, out.String())
 	}
-	if !strings.Contains(out.String(), "\x1b[2A\x1b[J  a  "+strings.Repeat("x", 13)+"…\n") {
+	if !strings.Contains(out.String(), "\x1b[2A\x1b[J  a  xxxx…"+strings.Repeat("x", 9)+"\n") {
 		t.Errorf("%q, want the second frame of the narrow screen cut", out.String())
 	}
 	d.close()

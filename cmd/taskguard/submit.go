@@ -9,7 +9,12 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/status"
+
+	"taskguard/lease"
+	"taskguard/lease/iso8601"
 	"taskguard/repo"
+	"taskguard/worker/taskqueue"
 )
 
 // submitted is what submit prints of each analysis with --json.
@@ -17,7 +22,7 @@ type submitted struct {
 	ID      string          `json:"id"`
 	Name    string          `json:"name"`
 	Created bool            `json:"created"` // false: it existed already
-	Booked  string          `json:"booked"`  // now, or not_needed: it is finished
+	Booked  string          `json:"booked"`  // now, already, or not_needed: it is finished
 	Status  string          `json:"status"`
 	Error   *repo.Error     `json:"error,omitempty"`  // with --wait
 	Result  json.RawMessage `json:"result,omitempty"` // with --wait
@@ -25,8 +30,8 @@ type submitted struct {
 	said string // last, while it was followed
 }
 
-// submit creates an analysis for each file and books its delivery. Ids and
-// names of tasks come of the content: to submit again changes nothing.
+// submit creates an analysis for each file and books its delivery. Ids are made
+// of name and content: to submit again changes nothing.
 func submit(ctx context.Context, c *call) (err error) {
 	input := c.flags.String("input", "", "submit this JSON `value` instead of files")
 	id := c.flags.String("id", "", "the analysis's `id`, for one analysis; else made of name and content")
@@ -94,28 +99,27 @@ func (c *call) submission(files []string, input, id string) ([]document, error) 
 
 // submit creates the document unless it exists, and books unless it is finished.
 func (cl *client) submit(ctx context.Context, doc document) (*submitted, error) {
-	s := &submitted{ID: doc.id, Name: doc.name, Created: true, Booked: "now", Status: repo.Queued}
+	s := &submitted{ID: doc.id, Name: doc.name, Booked: "now"}
 	err := cl.analyses.Create(ctx, doc.id, doc.input)
-	if errors.Is(err, repo.ErrExists) {
-		s.Created = false
-		var a repo.Analysis
-		a, err = cl.analyses.Get(ctx, doc.id)
-		if s.Status = a.Status; err == nil && finished(a.Status) {
-			s.Booked = string(notNeeded)
-			return s, nil
+	if s.Created = err == nil; !s.Created && !errors.Is(err, repo.ErrExists) {
+		return nil, err
+	}
+	a, err := cl.analyses.Get(ctx, doc.id)
+	if s.Status = a.Status; err == nil && finished(a.Status) {
+		s.Booked = string(notNeeded)
+		return s, nil
+	}
+	if err == nil {
+		// Submitting again books what a submit that died has not, and nothing where
+		// the name is taken. Where that task is gone, recovery books another.
+		task, already := cl.task(doc.id, "submit"), false
+		task.Name = taskqueue.Name("submit", doc.id, iso8601.Format(a.CreatedAt))
+		if already, err = cl.queue.Book(ctx, task); already {
+			s.Booked = "already"
 		}
 	}
 	if err != nil {
-		return nil, err
-	}
-	// A name of its own each time: that one is taken does not prove that its
-	// task is still to come, and one delivery too many does no harm.
-	if _, err := cl.queue.Book(ctx, cl.task(doc.id, "submit")); err != nil {
-		exists := "was created"
-		if !s.Created {
-			exists = "exists"
-		}
-		return nil, fmt.Errorf("the document %s, but its delivery is not booked: %w; repeating the command books it", exists, err)
+		return nil, fmt.Errorf("the document exists, but its delivery is not booked: %w; repeating the command books it", err)
 	}
 	return s, nil
 }
@@ -130,7 +134,7 @@ func (c *call) tellSubmitted(s *submitted) error {
 	if !s.Created {
 		made = "exists already and keeps its input, " + orNone(s.Status)
 	}
-	what := map[string]string{"now": "delivery booked", string(notNeeded): "finished, no delivery needed"}
+	what := map[string]string{"now": "delivery booked", "already": "its delivery was booked before", string(notNeeded): "finished, no delivery needed"}
 	_, err := fmt.Fprintf(c.out, "%s  %s: %s; %s\n", s.ID, visible(s.Name), visible(made), what[s.Booked])
 	return err
 }
@@ -141,7 +145,7 @@ const (
 	longLook  = 2 * time.Second
 )
 
-// follow polls until every analysis is finished.
+// follow polls until every analysis is finished, also through outages.
 func (c *call) follow(ctx context.Context, cl *client, all []*submitted) error {
 	progress := c.out
 	if c.json {
@@ -158,14 +162,19 @@ func (c *call) follow(ctx context.Context, cl *client, all []*submitted) error {
 		show.set(i, time.Time{}, "%s", s.said)
 	}
 	open := len(all)
-	done := make([]bool, len(all))
+	done, dark := make([]bool, len(all)), false
 	for pause := firstLook; open > 0; pause = min(pause*3/2, longLook) {
 		for i, s := range all {
 			if done[i] {
 				continue
 			}
 			var err error
-			if done[i], err = c.look(ctx, cl, s, func(text string) { show.set(i, time.Time{}, "%s", text) }); err != nil {
+			done[i], err = c.look(ctx, cl, s, func(text string) { show.set(i, time.Time{}, "%s", text) })
+			if outage := ctx.Err() == nil && errors.Is(err, lease.ErrUnavailable) && refusals[status.Code(err)] == ""; outage != dark {
+				dark = outage
+				show.note(bad, "%s", map[bool]string{true: "Firestore does not answer; still waiting", false: "Firestore answers again"}[dark])
+			}
+			if err != nil && !dark {
 				return err
 			}
 			if done[i] {
@@ -219,7 +228,7 @@ func state(a repo.Analysis) string {
 		text += fmt.Sprintf(", attempt %d", a.Attempts)
 	}
 	if a.LastError != nil {
-		text += "; the last failed for now: " + a.LastError.Code + ": " + cut(a.LastError.Message, 100)
+		text += "; the last failed for now: " + a.LastError.Code + ": " + squeeze(a.LastError.Message, 100)
 	}
 	return text
 }

@@ -186,7 +186,7 @@ func (d *demonstration) killedRun() string {
 	if d.killed == nil {
 		return "."
 	}
-	text := ", one of them killed: its delivery is among the unanswered."
+	text := fmt.Sprintf(", one of them killed with worker %d: its delivery is among the unanswered.", d.killed.Worker)
 	if d.rows[d.killed.ID].followedUp {
 		text += " A follow-up, booked by a delivery that met that worker's lock, took its file over."
 	}
@@ -204,7 +204,15 @@ func (d *demonstration) stillToCome() string {
 	return fmt.Sprintf("%d follow-ups were still to come, booked by deliveries that met locks; their files are finished.\n", d.left)
 }
 
+// table fits the terminal: beside names it takes 58 columns, without summaries 46.
 func (d *demonstration) table(rows []*row) error {
+	columns, name := screenOf(d.c.out, d.c.lookup).columns, nameWidth
+	brief := columns > 0 && columns < 80
+	if brief {
+		name = max(columns-47, 8)
+	} else if columns > 0 {
+		name = min(columns-59, name)
+	}
 	printTo(d.c.out, "\n")
 	t := tabwriter.NewWriter(d.c.out, 0, 0, 2, ' ', 0)
 	printTo(t, "FILE\tRESULT\tDELIVERIES\tSKIPS\tRUNS\tFINISHED BY\n")
@@ -212,10 +220,12 @@ func (d *demonstration) table(rows []*row) error {
 		by := "worker " + strconv.Itoa(r.FinishedBy)
 		if r.FinishedBy == 0 {
 			by = "nobody"
-		} else if d.killed != nil && d.killed.ID == r.ID {
-			by += fmt.Sprintf(", after worker %d was killed", d.killed.Worker)
 		}
-		printTo(t, "%s\t%s\t%d\t%d\t%d\t%s\n", clip(visible(r.Name), 32), visible(strings.TrimSpace(r.Status+" "+summary(r.Result))), r.Deliveries, r.Skips, r.Runs, by)
+		result := r.Status
+		if !brief {
+			result = strings.TrimSpace(result + " " + summary(r.Result))
+		}
+		printTo(t, "%s\t%s\t%d\t%d\t%d\t%s\n", clip(visible(r.Name), name), visible(result), r.Deliveries, r.Skips, r.Runs, by)
 	}
 	return t.Flush()
 }

@@ -6,7 +6,7 @@ import (
 )
 
 func TestTheVersionNamesTheBuild(t *testing.T) {
-	for _, word := range []string{"version", "--version"} {
+	for _, word := range []string{"version", "--version", "-v"} {
 		taskguard(t, vars{}, word).want(t, exitDone, "taskguard ", runtime.Version())
 	}
 	o := taskguard(t, vars{}, "version", "--json").want(t, exitDone)

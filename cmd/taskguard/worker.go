@@ -58,10 +58,11 @@ func workerProcess(ctx context.Context, c *call) error {
 	return service.Serve(ctx, cfg, l, log)
 }
 
-// announced logs the beginning of each run, for the parent to read.
+// announced logs the beginning and the standard error of each run, for the parent to read.
 func announced(a orchestrator.Analyzer, log *slog.Logger) orchestrator.AnalyzerFunc {
 	return func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 		fleet.Announce(ctx, log, fleet.Run{AnalysisID: job.AnalysisID, Token: job.LockToken, Attempt: job.Attempt})
+		job.Stderr = fleet.Stderr(log, job.AnalysisID)
 		return a.Analyze(ctx, job)
 	}
 }

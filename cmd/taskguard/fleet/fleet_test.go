@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -27,6 +28,7 @@ func TestMain(m *testing.M) {
 	case "serves":
 		fmt.Println(`{"msg":"serving","address":"127.0.0.1:1"}`)
 		fmt.Println(`{"msg":"run begins","analysis_id":"x","lock_token":7,"attempt":2}`)
+		_, _ = Stderr(slog.New(slog.NewJSONHandler(os.Stdout, nil)), "x").Write([]byte("serving\n"))
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	case "refuses":
 		fmt.Fprintln(os.Stderr, "LOCK_TTL: no good")
@@ -47,8 +49,9 @@ func kind(t *testing.T, name string) Command {
 }
 
 func TestAWorkerTellsItsAddressAndItsRuns(t *testing.T) {
-	runs := make(chan Run, 1)
+	runs, wrote := make(chan Run, 1), make(chan string, 1)
 	f := Fleet{Command: kind(t, "serves"), Observe: func(r Run) { runs <- r }}
+	f.Command.Stderr = func(id, text string) { wrote <- id + " " + text }
 	defer f.Stop(0)
 	w, err := f.Add(t.Context())
 	if err != nil {
@@ -59,6 +62,9 @@ func TestAWorkerTellsItsAddressAndItsRuns(t *testing.T) {
 	}
 	if r := <-runs; r.Worker.PID != w.PID || r.AnalysisID != "x" || r.Token != 7 || r.Attempt != 2 {
 		t.Errorf("run %+v", r)
+	}
+	if got := <-wrote; got != "x serving" { // and is not taken for the worker's own word
+		t.Errorf("an analyzer wrote %q", got)
 	}
 	if err := w.Kill(); err != nil {
 		t.Error(err)

@@ -21,6 +21,7 @@ type Delivery struct {
 	Acquired   bool
 	Reason     string // of a skip or a failure
 	Result     string // READY or FAILED, where the answer says so
+	Error      string // why it failed, where the answer says so
 	Err        error  // why there was no answer
 	Ended      time.Time
 }
@@ -210,9 +211,10 @@ func (r *Router) send(request *http.Request, body []byte, w *Worker, d *Delivery
 		Acquired bool   `json:"acquired"`
 		Status   string `json:"status"`
 		Reason   string `json:"reason"`
+		Error    string `json:"error"`
 	}
 	if json.Unmarshal(answer, &said) == nil {
-		d.Acquired, d.Result, d.Reason = said.Acquired, said.Status, said.Reason
+		d.Acquired, d.Result, d.Reason, d.Error = said.Acquired, said.Status, said.Reason, said.Error
 	}
 	d.Status = response.StatusCode
 	response.Body = io.NopCloser(bytes.NewReader(answer))

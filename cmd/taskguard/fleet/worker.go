@@ -17,9 +17,10 @@ import (
 
 // Command is how a worker is started.
 type Command struct {
-	Path string
-	Args []string
-	Env  []string // all of it; see os/exec
+	Path   string
+	Args   []string
+	Env    []string                      // all of it; see os/exec
+	Stderr func(analysisID, text string) // is called with what analyzers write there, unless nil
 }
 
 // Run is the start of one run of an analysis, as a worker reports it.
@@ -49,6 +50,7 @@ type record struct {
 	AnalysisID string `json:"analysis_id"`
 	Token      int64  `json:"lock_token"`
 	Attempt    int    `json:"attempt"`
+	Stderr     bool   `json:"stderr"` // Message is what an analyzer wrote there
 }
 
 // Messages of a worker's log that its parent acts on.
@@ -61,6 +63,11 @@ const (
 // its standard output.
 func Announce(ctx context.Context, log *slog.Logger, r Run) {
 	log.InfoContext(ctx, running, "analysis_id", r.AnalysisID, "lock_token", r.Token, "attempt", r.Attempt)
+}
+
+// Stderr reports what an analyzer writes to standard error, which may hold the input.
+func Stderr(log *slog.Logger, analysisID string) io.Writer {
+	return slog.NewLogLogger(log.With("stderr", true, "analysis_id", analysisID).Handler(), slog.LevelInfo).Writer()
 }
 
 // startTimeout bounds how long a worker may take until it serves.
@@ -87,7 +94,7 @@ func Start(ctx context.Context, number int, c Command, observe func(Run)) (*Work
 	}
 	w.PID = cmd.Process.Pid
 	address := make(chan string, 1)
-	go w.follow(out, address, observe)
+	go w.follow(out, address, observe, c.Stderr)
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("it does not serve"))
 	defer cancel()
 	select {
@@ -103,20 +110,24 @@ func Start(ctx context.Context, number int, c Command, observe func(Run)) (*Work
 }
 
 // follow reads the process's log to its end, then waits for the process.
-func (w *Worker) follow(out io.Reader, address chan<- string, observe func(Run)) {
+func (w *Worker) follow(out io.Reader, address chan<- string, observe func(Run), stderr func(id, text string)) {
 	defer close(w.done)
 	lines := bufio.NewReader(out)
 	for {
 		line, err := lines.ReadBytes('\n')
 		var r record
-		if json.Unmarshal(line, &r) != nil || r.Message != serving && r.Message != running {
-			_, _ = w.tail.Write(line)
-		}
-		switch r.Message {
-		case serving:
+		_ = json.Unmarshal(line, &r) // what is no record is kept as it is
+		switch {
+		case r.Stderr:
+			if stderr != nil {
+				stderr(r.AnalysisID, r.Message)
+			}
+		case r.Message == serving:
 			address <- r.Address // the one such line; the channel has room for it
-		case running:
+		case r.Message == running:
 			observe(Run{Worker: w, AnalysisID: r.AnalysisID, Token: r.Token, Attempt: r.Attempt})
+		default:
+			_, _ = w.tail.Write(line)
 		}
 		if err != nil {
 			break
