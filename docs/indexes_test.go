@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"taskguard/cmd/taskguard/doctor"
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
 	"taskguard/repo"
 )
 
@@ -116,11 +118,20 @@ func queries(t *testing.T) []*firestorepb.StructuredQuery {
 	if _, err := a.Overdue(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := a.Newest(t.Context()); err != nil {
+	if _, _, err := a.Newest(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
-	if len(sent) != 5 {
-		t.Fatalf("%d queries were sent, want 5", len(sent))
+	if _, err := a.InState(t.Context(), repo.Failed, 10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Summary(t.Context(), "a"); !errors.Is(err, lease.ErrNotFound) {
+		t.Fatal(err)
+	}
+	if _, err := a.Count(t.Context(), repo.Failed); err != nil {
+		t.Fatal(err)
+	}
+	if len(sent) != 13 { // one for each type of updatedAt: three of Unfinished and Newest, two of Overdue
+		t.Fatalf("%d queries were sent, want 13", len(sent))
 	}
 	return sent
 }
@@ -132,8 +143,11 @@ type tapped struct {
 }
 
 func (s tapped) SendMsg(m any) error {
-	if r, ok := m.(*firestorepb.RunQueryRequest); ok {
+	switch r := m.(type) {
+	case *firestorepb.RunQueryRequest:
 		s.tell(r.GetStructuredQuery())
+	case *firestorepb.RunAggregationQueryRequest:
+		s.tell(r.GetStructuredAggregationQuery().GetStructuredQuery())
 	}
 	return s.ClientStream.SendMsg(m)
 }

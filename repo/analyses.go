@@ -109,7 +109,7 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 }
 
 // List reads up to limit analyses, by id, without inputs and results; Malformed is
-// set as by WatchRecent.
+// set as by Newest.
 func (a *Analyses) List(ctx context.Context, limit int) ([]Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, editTimeout)
 	defer cancel()
