@@ -116,11 +116,20 @@ func queries(t *testing.T) []*firestorepb.StructuredQuery {
 	if _, err := a.Overdue(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := a.Newest(t.Context()); err != nil {
+	if _, _, err := a.Newest(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
-	if len(sent) != 6 {
-		t.Fatalf("%d queries were sent, want 6", len(sent))
+	if _, err := a.InState(t.Context(), repo.Failed, 10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.UnknownStatus(t.Context(), 10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Count(t.Context(), repo.Failed); err != nil {
+		t.Fatal(err)
+	}
+	if len(sent) != 15 { // one for each type of updatedAt: three of Unfinished, Overdue and Newest
+		t.Fatalf("%d queries were sent, want 15", len(sent))
 	}
 	return sent
 }
@@ -132,8 +141,11 @@ type tapped struct {
 }
 
 func (s tapped) SendMsg(m any) error {
-	if r, ok := m.(*firestorepb.RunQueryRequest); ok {
+	switch r := m.(type) {
+	case *firestorepb.RunQueryRequest:
 		s.tell(r.GetStructuredQuery())
+	case *firestorepb.RunAggregationQueryRequest:
+		s.tell(r.GetStructuredAggregationQuery().GetStructuredQuery())
 	}
 	return s.ClientStream.SendMsg(m)
 }

@@ -120,14 +120,17 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 
 // Get reads one analysis, with its input and result: lease.ErrNotFound if there is
 // none.
-func (a *Analyses) Get(ctx context.Context, id string) (d Analysis, err error) {
+func (a *Analyses) Get(ctx context.Context, id string) (Analysis, error) { return a.get(ctx, id, nil) }
+
+// get reads those fields of an analysis, or all.
+func (a *Analyses) get(ctx context.Context, id string, fields []string) (d Analysis, err error) {
 	if err := CheckID(id); err != nil {
 		return d, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var refused error
-	err = a.documents.db.read(ctx, a.documents.collection.Doc(id), nil, func(r reading) error {
+	err = a.documents.db.read(ctx, a.documents.collection.Doc(id), fields, func(r reading) error {
 		if refused = fmt.Errorf("%w: %q", lease.ErrNotFound, id); r.exists {
 			d, refused = a.documents.codec.decode(r)
 		}
@@ -146,7 +149,7 @@ func (a *Analyses) Unlock(ctx context.Context, id string, seen *Seen) (Analysis,
 }
 
 // List reads up to limit analyses, by id, without inputs and results; Malformed is
-// set as by WatchRecent.
+// set as by Newest.
 func (a *Analyses) List(ctx context.Context, limit int) ([]Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, editTimeout)
 	defer cancel()

@@ -28,14 +28,6 @@ func TestAWatchOutlivesAConnectionThatHasFallenSilent(t *testing.T) {
 	}
 	t.Parallel()
 	watches := map[string]func(ctx context.Context, project string, each func(), opts ...option.ClientOption) error{
-		"analyses": func(ctx context.Context, project string, each func(), opts ...option.ClientOption) error {
-			a, err := Open(ctx, project, Options{}, opts...)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = a.Close() }()
-			return a.WatchRecent(ctx, 5, func(Recent) { each() })
-		},
 		"documentLocks": func(ctx context.Context, project string, each func(), opts ...option.ClientOption) error {
 			r, err := OpenRooms(ctx, project, RoomOptions{}, opts...)
 			if err != nil {

@@ -3,57 +3,74 @@ package repo
 import (
 	"context"
 	"errors"
+	"math"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/firestore"
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/api/iterator"
+
+	"taskguard/lease"
 )
 
-// Recent is what WatchRecent tells: how the analyses watched have changed since
-// the last one.
-type Recent struct {
-	At    time.Time // Firestore's time of this state
-	Asked time.Time // the local time at which it arrived: At was then, or shortly before
-	All   bool      // Changed is all there is: what was told before does not count
-	// Changed are new or changed, each without its input and result, and with
-	// Malformed set where nothing can be done with its lock or by its id.
-	Changed []Analysis
-	Gone    []string // ids of those deleted, or not among the latest any more
+// Newest reads, without inputs and results, the limit analyses with the latest
+// updatedAt, the latest first, and Firestore's time of the reading. One without an
+// updatedAt is not found; Malformed is set where nothing can be done with the lock
+// or by the id.
+//
+// It takes one query for each type of updatedAt, of up to limit documents each, and
+// 15 s at most. Firestore's automatic index of updatedAt serves it.
+//
+// Errors: lease.ErrUnavailable; lease.ErrRefused.
+func (a *Analyses) Newest(ctx context.Context, limit int) (found []Analysis, at time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, abandonedTimeout)
+	defer cancel()
+	found, err = a.eachType(ctx, "find the newest analyses", a.documents.collection.OrderBy("updatedAt", firestore.Desc).Limit(limit), ">=", lowest...)
+	if err != nil {
+		return nil, at, err
+	}
+	if len(found) == 0 { // the reply without a document has a time, which the client drops
+		at, err = a.documents.now(ctx)
+		return nil, at, err
+	}
+	slices.SortStableFunc(found, func(a, b Analysis) int { return b.UpdatedAt.Compare(a.UpdatedAt) })
+	return first(found, limit), found[0].ReadAt, nil
 }
 
-// WatchRecent tells of the limit analyses with the latest updatedAt: of all of
-// them first, then of each change, until ctx ends or Firestore refuses. One that
-// has no updatedAt is not among them; strings come before Timestamps. It is one
-// stream, which Google's client opens again by itself where it breaks or its
-// connection falls silent (see dial); that is not told, and takes up to a minute.
-// each is called in this goroutine.
-//
-// Firestore's automatic index of updatedAt serves it. Each document is a read when
-// it is first told and when it changes. Documents travel whole, and the client
-// keeps each of them decoded, as Firestore refuses to select fields of a stream
-// ("'select' clauses are not supported for real-time queries"): a document of
-// 1 MiB takes 1.2 MiB of memory where it is text, and ten where it is numbers.
-//
-// Errors: lease.ErrUnavailable, also at the end of ctx; lease.ErrRefused.
-func (a *Analyses) WatchRecent(ctx context.Context, limit int, each func(Recent)) error {
-	ctx, cancel := context.WithCancel(ctx) // ends the stream: its Stop is not safe beside Next
+// InState reads, without inputs and results, up to limit analyses with status, by id;
+// Malformed is set as by Newest. It takes one query, and 5 s at most.
+func (a *Analyses) InState(ctx context.Context, status string, limit int) ([]Analysis, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	stream := a.documents.collection.OrderBy("updatedAt", firestore.Desc).Limit(limit).Snapshots(ctx)
-	for all := true; ; all = false {
-		q, err := stream.Next()
-		if err != nil {
-			return queryError("watch analyses", err)
-		}
-		r := Recent{At: q.ReadTime, Asked: time.Now(), All: all}
-		for _, change := range q.Changes {
-			if change.Kind == firestore.DocumentRemoved {
-				r.Gone = append(r.Gone, change.Doc.Ref.ID)
-				continue
-			}
-			r.Changed = append(r.Changed, a.glimpse(change.Doc))
-		}
-		each(r)
+	return a.glimpses(ctx, "list analyses", briefly(a.documents.collection.Where("status", "==", status).Limit(limit)))
+}
+
+// Count returns how many analyses have status, or, where that is empty, how many
+// there are, within 15 s. Firestore counts: it bills one read for a thousand.
+// Errors: lease.ErrUnavailable; lease.ErrRefused.
+func (a *Analyses) Count(ctx context.Context, status string) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, abandonedTimeout)
+	defer cancel()
+	q := a.documents.collection.Query
+	if status != "" {
+		q = q.Where("status", "==", status)
 	}
+	r, err := q.NewAggregationQuery().WithCount("n").Get(ctx)
+	if err != nil {
+		return 0, queryError("count analyses", err)
+	}
+	return r["n"].(*firestorepb.Value).GetIntegerValue(), nil
+}
+
+// Summary reads one analysis without its input and result, as Newest does:
+// lease.ErrNotFound if there is none.
+func (a *Analyses) Summary(ctx context.Context, id string) (Analysis, error) {
+	d, err := a.get(ctx, id, decision)
+	if errors.Is(err, lease.ErrMalformed) {
+		d.Malformed, err = err, nil
+	}
+	return d, err
 }
 
 // glimpse is what can be read of a document, but for its input and result.
@@ -66,9 +83,8 @@ func (a *Analyses) glimpse(snap *firestore.DocumentSnapshot) Analysis {
 
 // Overdue reads, without inputs and results, up to limit analyses that are QUEUED
 // or PROCESSING although their last update is older than one TTL, oldest first;
-// Malformed is set as by WatchRecent. It takes a read, one for each that is found,
-// and 15 s at most. Where there are more than limit, those with a Timestamp come
-// before those with a string.
+// Malformed is set as by Newest. It takes a read, up to limit for each type of
+// updatedAt, and 15 s at most.
 //
 // Errors: those of Abandoned, whose index it needs.
 func (a *Analyses) Overdue(ctx context.Context, limit int) ([]Analysis, error) {
@@ -78,27 +94,44 @@ func (a *Analyses) Overdue(ctx context.Context, limit int) ([]Analysis, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := a.glimpses(ctx, "find overdue analyses", briefly(updatedBefore(a.unfinished(limit), now.Add(-a.lessor.Policy().TTL))))
+	cutoff := now.Add(-a.lessor.Policy().TTL)
+	found, err := a.eachType(ctx, "find overdue analyses", a.unfinished(limit), "<", forms(cutoff)...)
 	oldestFirst(found)
-	return found, err
+	return first(found, limit), err
 }
 
-// Unfinished reads as Overdue does, but whenever the last update was, as what is
-// worked on has just had one. It spares the reading of the time. An analysis
-// without an updatedAt is not found.
+// Unfinished reads as Overdue does, but whenever the last update was: an analysis
+// that runs has just been updated. It spares the reading of the time. An analysis without an updatedAt is not found.
 func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, abandonedTimeout)
 	defer cancel()
-	found, err := a.glimpses(ctx, "list unfinished analyses", briefly(a.unfinished(limit)))
+	found, err := a.eachType(ctx, "list unfinished analyses", a.unfinished(limit), ">=", lowest...)
 	oldestFirst(found)
-	return found, err
+	return first(found, limit), err
 }
 
-// briefly asks for all that is known of an analysis but its input and result.
-func briefly(q firestore.Query) firestore.Query {
-	return q.Select("status", "attempts", "error", "lastError", "createdAt", "updatedAt", "finishedBy",
-		"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt")
+// lowest are the least values of the types that an updatedAt may have.
+var lowest = []any{"", time.Time{}, math.Inf(-1)}
+
+// eachType runs q once with each of values as a bound of updatedAt. A bound keeps a
+// query to the values of its own type; without one Firestore sorts all numbers
+// before all Timestamps and these before all strings, and a limit could hide one
+// type behind another.
+func (a *Analyses) eachType(ctx context.Context, what string, q firestore.Query, operator string, values ...any) (all []Analysis, err error) {
+	for _, v := range values {
+		found, err := a.glimpses(ctx, what, briefly(q.Where("updatedAt", operator, v)))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
 }
+
+func first(found []Analysis, limit int) []Analysis { return found[:min(limit, len(found))] }
+
+// briefly asks for all that is known of an analysis but its input and result.
+func briefly(q firestore.Query) firestore.Query { return q.Select(decision...) }
 
 // glimpses are what a query finds; what names it in an error.
 func (a *Analyses) glimpses(ctx context.Context, what string, q firestore.Query) (found []Analysis, err error) {

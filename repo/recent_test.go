@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,123 +16,112 @@ import (
 	"taskguard/lease"
 )
 
-// recents are what WatchRecent tells until the test ends.
-func recents(t *testing.T, a *Analyses, limit int) <-chan Recent {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	told, done := make(chan Recent, 1000), make(chan error)
-	go func() { done <- a.WatchRecent(ctx, limit, func(r Recent) { told <- r }) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; !errors.Is(err, lease.ErrUnavailable) {
-			t.Errorf("WatchRecent ended with %v", err)
-		}
-	})
-	return told
-}
-
-// mirror is what somebody knows who has heard all.
-type mirror map[string]Analysis
-
-// hear applies one Recent, which must come.
-func (m mirror) hear(t *testing.T, told <-chan Recent) Recent {
-	t.Helper()
-	select {
-	case r := <-told:
-		if r.All {
-			clear(m)
-		}
-		for _, id := range r.Gone {
-			delete(m, id)
-		}
-		for i := range r.Changed {
-			m[r.Changed[i].ID] = r.Changed[i]
-		}
-		return r
-	case <-time.After(time.Minute):
-		t.Fatal("nothing is told within a minute")
-		return Recent{}
-	}
-}
-
-// until hears on until want is all there is.
-func (m mirror) until(t *testing.T, told <-chan Recent, want string) {
-	t.Helper()
-	for m.String() != want {
-		if r := m.hear(t, told); r.All {
-			t.Fatalf("all again: %v", m)
-		}
-	}
-}
-
-func (m mirror) String() string {
-	words := make([]string, 0, len(m))
-	for id := range m {
-		words = append(words, id+"="+m[id].Status)
-	}
-	slices.Sort(words)
-	return strings.Join(words, " ")
-}
-
-func TestWatchRecentTellsTheLatestAndEveryChange(t *testing.T) {
+func TestTheNewestAreListedHoweverTheirUpdateIsWritten(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
-		for i := range 4 {
-			b.Put(t, fmt.Sprint("a", i), map[string]any{"status": Ready, "input": "in", "result": "out", "updatedAt": fmt.Sprintf("1999-01-0%dT00:00:00.000Z", i+1)})
+		if found, at, err := a.Newest(t.Context(), 3); err != nil || len(found) != 0 || time.Since(at).Abs() > time.Minute {
+			t.Errorf("of nothing: %v, %v, %v; want the time alone", found, at, err)
+		}
+		on := func(day int) time.Time { return time.Date(2026, 1, day, 0, 0, 0, 0, time.UTC) }
+		for day := range 9 {
+			updated := []any{timeValue(on(day + 1)), on(day + 1), on(day + 1).UnixMilli()}[day%3]
+			b.Put(t, fmt.Sprint("a", day), map[string]any{"status": Ready, "input": "in", "result": "out", "updatedAt": updated})
 		}
 		b.Put(t, "undated", map[string]any{"status": Queued})
-		m := mirror{}
-		told := recents(t, a, 3)
-		first := m.hear(t, told)
-		if got, want := m.String(), "a1=READY a2=READY a3=READY"; !first.All || got != want || first.At.IsZero() || first.Asked.IsZero() {
-			t.Fatalf("first %+v: %s, want %s", first, got, want)
+		for limit, want := range map[int]string{3: "a8 a7 a6", 5: "a8 a7 a6 a5 a4", 20: "a8 a7 a6 a5 a4 a3 a2 a1 a0"} {
+			found, at, err := a.Newest(t.Context(), limit)
+			if err != nil || ids(found) != want || at.IsZero() {
+				t.Errorf("%d: %q at %v, %v; want %s", limit, ids(found), at, err, want)
+			}
 		}
-		if d := m["a1"]; d.Input != nil || d.Result != nil || d.ReadAt.IsZero() || d.UpdatedAt.IsZero() {
-			t.Errorf("%+v, want it without input and result", d)
-		}
-		acquire(t, a, "undated", "w/1")
-		m.until(t, told, "a2=READY a3=READY undated=PROCESSING") // it has an updatedAt now, and a1 makes room
-		if l := m["undated"].Lock; l.Owner != "w/1" || l.Token != 1 || !lease.Held(l, m["undated"].ReadAt) {
-			t.Errorf("lock %+v", l)
-		}
-		b.Delete(t, "a3")
-		m.until(t, told, "a1=READY a2=READY undated=PROCESSING") // a1 moves up
-		b.Merge(t, "a1", map[string]any{"status": "odd"})
-		m.until(t, told, "a1=odd a2=READY undated=PROCESSING")
-	})
-}
-
-func TestWatchRecentShowsWhatCannotBeMadeOut(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		a := open(t, b)
-		const at = "2026-01-01T00:00:00.000Z"
-		b.Put(t, "token", map[string]any{"status": Processing, "lockToken": "one", "updatedAt": at})
-		b.Put(t, "bad\x01id", map[string]any{"status": Queued, "updatedAt": at})
-		b.Put(t, "stamped", map[string]any{"updatedAt": time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)})
-		m := mirror{}
-		m.hear(t, recents(t, a, 10))
-		if d := m["token"]; !errors.Is(d.Malformed, lease.ErrMalformed) || d.Status != Processing {
-			t.Errorf("%+v, want it malformed and its status", d)
-		}
-		if d := m["bad\x01id"]; !errors.Is(d.Malformed, lease.ErrInvalidKey) {
-			t.Errorf("%+v, want its id refused", d)
-		}
-		if d, there := m["stamped"]; !there || d.Malformed != nil || d.Status != "" || d.UpdatedAt.IsZero() {
-			t.Errorf("%+v, %v", d, there)
+		if found, _, err := a.Newest(t.Context(), 1); err != nil || found[0].Input != nil || found[0].Result != nil || found[0].ReadAt.IsZero() || !found[0].UpdatedAt.Equal(on(9)) {
+			t.Errorf("%+v, %v; want it without input and result", found, err)
 		}
 	})
 }
 
-func TestWatchRecentOfAnEmptyCollectionTellsThatThereIsNothing(t *testing.T) {
+// Each type alone, beside more of another type than are listed: Firestore sorts all
+// values of one type before those of the other.
+func TestAFullListOfOneTypeOfUpdateHidesNoneOfAnother(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
-		m := mirror{}
-		told := recents(t, a, 3)
-		if r := m.hear(t, told); !r.All || len(m) != 0 || r.At.IsZero() {
-			t.Errorf("%+v", r)
+		ago := func(hours int) time.Time { return time.Now().Add(time.Duration(-hours) * time.Hour) }
+		write := map[string]func(time.Time) any{"string": func(at time.Time) any { return timeValue(at) }, "Timestamp": func(at time.Time) any { return at }}
+		for many, lone := range map[string]string{"string": "Timestamp", "Timestamp": "string"} {
+			for i := range 3 {
+				b.Put(t, fmt.Sprint("many", i), map[string]any{"status": Queued, "updatedAt": write[many](ago(10 + i))})
+			}
+			b.Put(t, "lone", map[string]any{"status": Queued, "updatedAt": write[lone](ago(1))})
+			if found, _, err := a.Newest(t.Context(), 3); err != nil || ids(found) != "lone many0 many1" {
+				t.Errorf("newest, with a %s: %q, %v", lone, ids(found), err)
+			}
+			b.Merge(t, "lone", map[string]any{"updatedAt": write[lone](ago(20))})
+			if found, err := a.Unfinished(t.Context(), 3); err != nil || ids(found) != "lone many2 many1" {
+				t.Errorf("unfinished, with a %s: %q, %v", lone, ids(found), err)
+			}
+			if found, err := a.Overdue(t.Context(), 3); err != nil || ids(found) != "lone many2 many1" {
+				t.Errorf("overdue, with a %s: %q, %v", lone, ids(found), err)
+			}
 		}
-		b.Put(t, "a", map[string]any{"status": Queued, "updatedAt": "2026-01-01T00:00:00.000Z"})
-		m.until(t, told, "a=QUEUED")
+	})
+}
+
+func TestAListShowsWhatCannotBeMadeOut(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		b.Put(t, "bad\x01id", map[string]any{"status": Queued, "updatedAt": timeValue(time.Now())})
+		b.Put(t, "token", map[string]any{"status": Processing, "lockToken": "one", "updatedAt": "yesterday", "input": "in"})
+		found, _, err := a.Newest(t.Context(), 10)
+		if err != nil || ids(found) != "bad\x01id token" || !errors.Is(found[0].Malformed, lease.ErrInvalidKey) {
+			t.Errorf("%+v, %v; want an id that is refused", found, err)
+		}
+		one, err := a.Summary(t.Context(), "token")
+		if err != nil || !errors.Is(one.Malformed, lease.ErrMalformed) || one.Status != Processing || one.Input != nil || one.ReadAt.IsZero() {
+			t.Errorf("%+v, %v; want it malformed and its status", one, err)
+		}
+		if _, err = a.Summary(t.Context(), "none"); !errors.Is(err, lease.ErrNotFound) {
+			t.Errorf("none: %v", err)
+		}
+		if _, err = a.Summary(t.Context(), "a/b"); !errors.Is(err, lease.ErrInvalidKey) {
+			t.Errorf("a/b: %v", err)
+		}
+	})
+}
+
+func TestAllAnalysesAreCountedAndThoseInAState(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		for i, status := range []any{Failed, Failed, Ready, "ARCHIVED", 7, nil} {
+			b.Put(t, fmt.Sprint("a", i), map[string]any{"status": status})
+		}
+		for status, want := range map[string]int64{Failed: 2, Ready: 1, Queued: 0, "": 6} {
+			if n, err := a.Count(t.Context(), status); err != nil || n != want {
+				t.Errorf("%q: %d, %v; want %d", status, n, err, want)
+			}
+		}
+		if found, err := a.InState(t.Context(), Failed, 10); err != nil || ids(found) != "a0 a1" {
+			t.Errorf("failed: %q, %v; want a0 a1", ids(found), err)
+		}
+	})
+}
+
+func TestADarkFirestoreListsAndCountsNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b, grpc.WithChainStreamInterceptor(func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ grpc.Streamer, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}))
+		for name, read := range map[string]func() error{
+			"Newest":  func() error { _, _, err := a.Newest(t.Context(), 1); return err },
+			"Summary": func() error { _, err := a.Summary(t.Context(), "a"); return err },
+			"InState": func() error { _, err := a.InState(t.Context(), Failed, 1); return err },
+			"Count":   func() error { _, err := a.Count(t.Context(), ""); return err },
+		} {
+			began := time.Now()
+			if err := read(); !errors.Is(err, lease.ErrUnavailable) || time.Since(began) > abandonedTimeout {
+				t.Errorf("%s: %v after %v", name, err, time.Since(began))
+			}
+		}
 	})
 }
 
@@ -181,16 +171,25 @@ func TestWhatIsUnfinishedIsListedByAgeHoweverItsUpdateIsWritten(t *testing.T) {
 	})
 }
 
-// One query each, which changes nothing, and no input crosses the line.
-func TestAListIsOneQueryWithoutInputsAndResults(t *testing.T) {
-	lists := map[string]func(context.Context, *Analyses) ([]Analysis, error){
-		"List":       func(ctx context.Context, a *Analyses) ([]Analysis, error) { return a.List(ctx, 10) },
-		"Unfinished": func(ctx context.Context, a *Analyses) ([]Analysis, error) { return a.Unfinished(ctx, 10) },
+// A query for each type of updatedAt, where that is asked for; no input crosses the line.
+func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
+	lists := map[string]struct {
+		queries int
+		read    func(context.Context, *Analyses) ([]Analysis, error)
+	}{
+		"List":       {1, func(ctx context.Context, a *Analyses) ([]Analysis, error) { return a.List(ctx, 10) }},
+		"InState":    {1, func(ctx context.Context, a *Analyses) ([]Analysis, error) { return a.InState(ctx, Processing, 10) }},
+		"Unfinished": {3, func(ctx context.Context, a *Analyses) ([]Analysis, error) { return a.Unfinished(ctx, 10) }},
+		"Newest": {3, func(ctx context.Context, a *Analyses) ([]Analysis, error) {
+			found, _, err := a.Newest(ctx, 10)
+			return found, err
+		}},
 	}
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		large := strings.Repeat("x", 100_000)
+		now := time.Now()
 		for _, id := range []string{"a", "b", "c"} {
-			b.Put(t, id, map[string]any{"status": Processing, "updatedAt": timeValue(time.Now()), "input": large, "result": large, "theirs": large})
+			b.Put(t, id, map[string]any{"status": Processing, "updatedAt": timeValue(now), "input": large, "result": large, "theirs": large})
 		}
 		received := 0
 		a := open(t, b, grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -200,12 +199,13 @@ func TestAListIsOneQueryWithoutInputsAndResults(t *testing.T) {
 		for name, list := range lists {
 			received = 0
 			total, queries := b.Calls.Total(), b.Calls.Count("RunQuery")
-			found, err := list(t.Context(), a)
+			found, err := list.read(t.Context(), a)
+			slices.SortFunc(found, func(a, b Analysis) int { return cmp.Compare(a.ID, b.ID) }) // they are of one time
 			if err != nil || ids(found) != "a b c" {
 				t.Errorf("%s: %q, %v; want a b c", name, ids(found), err)
 			}
-			if total, queries = b.Calls.Total()-total, b.Calls.Count("RunQuery")-queries; total != 1 || queries != 1 {
-				t.Errorf("%s: %d calls, %d queries; want one query alone", name, total, queries)
+			if total, queries = b.Calls.Total()-total, b.Calls.Count("RunQuery")-queries; total != list.queries || queries != list.queries {
+				t.Errorf("%s: %d calls, %d queries; want %d queries alone", name, total, queries, list.queries)
 			}
 			if received == 0 || received > 10_000 {
 				t.Errorf("%s: %d bytes received, want a few hundred a document", name, received)

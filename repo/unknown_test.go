@@ -28,7 +28,7 @@ func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
 				t.Errorf("%s has its input", found[i].ID)
 			}
 		}
-		if want := []string{"number=", "empty=", "pending=PENDING", "lower=queued"}; !slices.Equal(got, want) {
+		if want := []string{"number=(the number 7)", "empty=", "pending=PENDING", "lower=queued"}; !slices.Equal(got, want) {
 			t.Errorf("%q, want %q", got, want)
 		}
 		if found, err = a.UnknownStatus(t.Context(), 2); err != nil || len(found) != 2 {

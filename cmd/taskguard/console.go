@@ -21,8 +21,7 @@ import (
 // consolePort is the console's where nothing names another.
 const consolePort = 8590
 
-// maxListed bounds what the console lists: each analysis of the stream is kept
-// whole by Google's client, which takes up to 10 MiB.
+// maxListed bounds what the console lists, as each analysis is read every few seconds.
 const maxListed = 200
 
 // consoleFlags are those of `taskguard console`.
@@ -41,7 +40,7 @@ func showConsole(ctx context.Context, c *call) (err error) {
 	c.flags.IntVar(&f.port, "port", consolePort, "the `port`; 0: any free one. With --listen and without --port it is PORT's, as on Cloud Run")
 	c.flags.StringVar(&f.listen, "listen", "127.0.0.1", "the IP `address` to listen on. Any but a loopback one needs --iap-audience; without that, every user of this machine sees all of it, inputs and results too")
 	c.flags.BoolVar(&f.write, "write", false, "allow unlock and requeue. Every user of this machine then acts in your name, unless --iap-audience is set")
-	c.flags.IntVar(&f.limit, "limit", console.DefaultLimit, "`how many` analyses are listed, those updated last, besides up to 50 stuck ones. While somebody looks each is kept whole in memory, with input and result: up to 1.2 MiB of text, or 10 MiB of numbers")
+	c.flags.IntVar(&f.limit, "limit", console.DefaultLimit, "`how many` analyses are listed, those updated last, besides up to 50 stuck ones. While a page is open and visible, Firestore bills a read for each of them every 4 seconds")
 	c.flags.StringVar(&f.audience, "iap-audience", "", "let only those in whom Identity-Aware Proxy has signed for this `audience`, such as /projects/NUMBER/locations/REGION/services/NAME")
 	if _, err := c.parse(0, 0); err != nil {
 		return err
@@ -56,7 +55,7 @@ func showConsole(ctx context.Context, c *call) (err error) {
 	if err != nil {
 		return err
 	}
-	cl, err := c.connect(ctx, mayQueue, repo.Options{Policy: policy, Log: log})
+	cl, err := c.connect(ctx, mayQueue, repo.Options{Policy: policy}) // without a log: each poll would report the same unreadable lock
 	if err != nil {
 		return err
 	}

@@ -153,41 +153,12 @@ func TestLocalServesTheConsole(t *testing.T) {
 	}
 }
 
-// streamOf is a page that looks.
-func streamOf(t *testing.T, address string) (ended <-chan error) {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/events", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
+func TestCtrlCEndsTheConsole(t *testing.T) {
+	address, _, stop := consoleOf(t, store(t), "--port", "0")
+	if code, text := browse(t, http.MethodGet, address+"/", ""); code != http.StatusOK {
+		t.Errorf("%d %s", code, text)
 	}
-	transport := &http.Transport{}
-	resp, err := transport.RoundTrip(r) //nolint:bodyclose // by the goroutine that reads it
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(transport.CloseIdleConnections)
-	first := make([]byte, 6)
-	if _, err := io.ReadFull(resp.Body, first); err != nil || string(first) != "data: " {
-		t.Fatalf("%q, %v", first, err)
-	}
-	done := make(chan error, 1)
-	go func() {
-		_, err := io.Copy(io.Discard, resp.Body)
-		done <- errors.Join(err, resp.Body.Close())
-	}()
-	return done
-}
-
-func TestCtrlCEndsTheConsoleAlthoughPagesAreOpen(t *testing.T) {
-	env := store(t)
-	address, _, stop := consoleOf(t, env, "--port", "0")
-	pages := []<-chan error{streamOf(t, address), streamOf(t, address)}
 	stop().want(t, exitDone)
-	for _, ended := range pages {
-		if err := <-ended; err != nil {
-			t.Errorf("a page's stream ended with %v", err)
-		}
-	}
 }
 
 func TestTheConsoleListensToThisMachineAloneUnlessAProxyIsInFront(t *testing.T) {
@@ -245,7 +216,7 @@ func TestBehindTheProxyNobodyIsLetInWithoutItsWord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{"/", "/analysis?id=secret-id", "/unlock?id=secret-id", "/events", "/console.css"} {
+	for _, path := range []string{"/", "/analysis?id=secret-id", "/unlock?id=secret-id", "/console.css"} {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
 			if code, text := browse(t, method, "http://127.0.0.1:"+port+path, ""); code != http.StatusUnauthorized || strings.Contains(text, "secret-id") {
 				t.Errorf("%s %s: %d %s", method, path, code, text)

@@ -58,7 +58,7 @@ func (l *locality) serveConsole(ctx context.Context, address string) (stop func(
 	if err != nil {
 		return nil, err
 	}
-	cl, err := c.connect(ctx, mayQueue, repo.Options{Policy: policy, Log: log})
+	cl, err := c.connect(ctx, mayQueue, repo.Options{Policy: policy})
 	if err != nil {
 		return nil, err
 	}

@@ -123,7 +123,7 @@ func TestRecoverReportsWhatHasAnUnknownStatus(t *testing.T) {
 	}
 	put(t, env, "ours", map[string]any{"status": "ANALYZING", "lockToken": 1})
 	o := taskguard(t, env, "recover", "--json").want(t, exitDone)
-	const want = `taskguard recover: 4 never run and not found by recovery, as the status is none of QUEUED, PROCESSING, READY, FAILED (of at most 1000 read): "2" (""), "1" ("PENDING"), "3" ("archived"); to run one: taskguard requeue ID` + "\n"
+	const want = `taskguard recover: 4 never run and not found by recovery, as the status is none of QUEUED, PROCESSING, READY, FAILED (of at most 1000 read): "2" ("(the number 7)"), "1" ("PENDING"), "3" ("archived"); to run one: taskguard requeue ID` + "\n"
 	if o.err != want || o.out != `{"found":0,"booked":0}`+"\n" {
 		t.Errorf("stdout %q, stderr %q", o.out, o.err)
 	}

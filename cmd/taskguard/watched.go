@@ -17,48 +17,53 @@ type watched struct{ *client }
 
 var _ console.Source = watched{}
 
-// Follow implements console.Source.
-func (w watched) Follow(ctx context.Context, limit int, each func(console.News)) error {
-	return refusal(w.analyses.WatchRecent(ctx, limit, func(r repo.Recent) {
-		n := console.News{At: r.At, Asked: r.Asked, All: r.All, Gone: r.Gone}
-		for i := range r.Changed {
-			n.Changed = append(n.Changed, viewOf(&r.Changed[i]))
+// Newest implements console.Source.
+func (w watched) Newest(ctx context.Context, limit int) (console.Listing, error) {
+	found, at, err := w.analyses.Newest(ctx, limit)
+	return console.Listing{At: at, Asked: time.Now(), All: viewsOf(found)}, refusal(err)
+}
+
+// InState implements console.Source.
+func (w watched) InState(ctx context.Context, status string, limit int) ([]console.Analysis, error) {
+	found, err := w.analyses.InState(ctx, status, limit)
+	return viewsOf(found), refusal(err)
+}
+
+// Count implements console.Source.
+func (w watched) Count(ctx context.Context, statuses []string) (console.Counts, error) {
+	counts := console.Counts{}
+	for _, status := range append([]string{""}, statuses...) {
+		n, err := w.analyses.Count(ctx, status)
+		if err != nil {
+			return nil, refusal(err)
 		}
-		each(n)
-	}))
+		counts[status] = n
+	}
+	return counts, nil
 }
 
 // Overdue implements console.Source.
 func (w watched) Overdue(ctx context.Context, limit int) ([]console.Analysis, error) {
 	found, err := w.analyses.Overdue(ctx, limit)
-	all := make([]console.Analysis, len(found))
-	for i := range found {
-		all[i] = viewOf(&found[i])
-	}
-	return all, refusal(err)
+	return viewsOf(found), refusal(err)
 }
 
 // Get implements console.Source.
 func (w watched) Get(ctx context.Context, id string, contents bool) (console.Whole, error) {
-	a, err := w.analyses.Get(ctx, id)
+	read := w.analyses.Summary
+	if contents {
+		read = w.analyses.Get
+	}
+	a, err := read(ctx, id)
 	if err != nil {
 		return console.Whole{}, refusal(err)
 	}
 	whole := console.Whole{Analysis: viewOf(&a), At: a.ReadAt, Asked: time.Now()}
-	if !contents {
-		return whole, nil
-	}
 	whole.Input, err = plainOf(a.Input)
 	if err == nil {
 		whole.Result, err = plainOf(a.Result)
 	}
 	return whole, err
-}
-
-// Newest implements console.Source.
-func (w watched) Newest(ctx context.Context) (console.Newest, error) {
-	written, at, err := w.analyses.Newest(ctx)
-	return console.Newest{Written: written, At: at, Asked: time.Now()}, refusal(err)
 }
 
 // refusals are what Firestore says to a reader that waiting does not change.
@@ -85,6 +90,14 @@ func plainOf(v any) (json.RawMessage, error) {
 		return nil, nil
 	}
 	return repo.Plain(v)
+}
+
+func viewsOf(found []repo.Analysis) []console.Analysis {
+	all := make([]console.Analysis, len(found))
+	for i := range found {
+		all[i] = viewOf(&found[i])
+	}
+	return all
 }
 
 // viewOf is what the console shows of a.

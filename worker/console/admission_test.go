@@ -31,7 +31,7 @@ func TestBehindAProxyEveryRequestNeedsAProof(t *testing.T) {
 	} {
 		h := &hand{}
 		s := open(t, newShelf(heldBy("secret-id", "w/1", 1, time.Hour)), console.Options{Identity: proxy{err}, AnyHost: true, Operator: h, Pace: quick, Place: "secret-project"})
-		for _, target := range []string{"/", "/analysis?id=secret-id", "/events", "/unlock?id=secret-id", "/console.js", "/none"} {
+		for _, target := range []string{"/", "/analysis?id=secret-id", "/unlock?id=secret-id", "/console.js", "/none"} {
 			for _, method := range []string{http.MethodGet, http.MethodPost} {
 				w := ask(t, s, method, target, "", "Host", "console.example.com", "Sec-Fetch-Site", "same-origin")
 				if w.Code != want {
@@ -133,8 +133,5 @@ func TestHeadIsAnsweredAsGet(t *testing.T) {
 		if head.Code != get.Code || head.Header().Get("Content-Type") != get.Header().Get("Content-Type") {
 			t.Errorf("%s: %d, want %d", target, head.Code, get.Code)
 		}
-	}
-	if w := ask(t, s, http.MethodHead, "/events", ""); w.Code != http.StatusMethodNotAllowed {
-		t.Errorf("/events, which has no end: %d", w.Code)
 	}
 }

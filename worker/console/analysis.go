@@ -24,22 +24,15 @@ type Analysis struct {
 // Failure is why an analysis, or an attempt at it, failed.
 type Failure struct{ Code, Message string }
 
-// News are how the analyses that a Source follows have changed.
-type News struct {
-	At    time.Time // the store's time of this state
+// Listing is the newest analyses as they were read.
+type Listing struct {
+	At    time.Time // the store's time of the reading
 	Asked time.Time // the local time that goes with it
-	All   bool      // Changed is all there is
-	// Changed are new or changed; Gone are ids that are not followed any more.
-	Changed []Analysis
-	Gone    []string
+	All   []Analysis
 }
 
-// Newest is the store's word on what the latest news are, beside them.
-type Newest struct {
-	Written time.Time // when the analysis that was updated last was written; zero: there is none
-	At      time.Time // the store's time of this reading
-	Asked   time.Time // the local time that goes with it
-}
+// Counts are the numbers of all analyses by status; "" is that of all of them.
+type Counts map[string]int64
 
 // Whole is one analysis as it was read.
 type Whole struct {
@@ -61,19 +54,22 @@ func (r *Refusal) Error() string { return r.Err.Error() }
 func (r *Refusal) Unwrap() error { return r.Err }
 
 // Source is where the analyses are. Its methods may be called concurrently; their
-// errors may be or wrap a *Refusal.
+// errors may be or wrap a *Refusal. All but Get with contents read no input and no
+// result.
 type Source interface {
-	// Follow tells of the limit analyses that were updated last: of all, then of
-	// each change, in this goroutine, until ctx ends or it cannot.
-	Follow(ctx context.Context, limit int, each func(News)) error
+	// Newest reads the limit analyses that were updated last.
+	Newest(ctx context.Context, limit int) (Listing, error)
+	// InState reads up to limit analyses with this status, by id.
+	InState(ctx context.Context, status string, limit int) ([]Analysis, error)
+	// Count counts all analyses, and those of each of these statuses.
+	Count(ctx context.Context, statuses []string) (Counts, error)
 	// Overdue reads up to limit unfinished analyses that nobody has updated for
 	// longer than a lock's time to live, the longest first.
 	Overdue(ctx context.Context, limit int) ([]Analysis, error)
-	// Get reads one analysis, with its input and result if contents is set. Errors:
-	// lease.ErrNotFound, ErrInvalidKey, ErrMalformed, ErrUnavailable.
+	// Get reads one analysis, with its input and result if contents is set; else
+	// Malformed may be set. Errors: lease.ErrNotFound, ErrInvalidKey, ErrMalformed,
+	// ErrUnavailable.
 	Get(ctx context.Context, id string, contents bool) (Whole, error)
-	// Newest reads, within seconds, what Follow must have told of.
-	Newest(ctx context.Context) (Newest, error)
 }
 
 // Identity says who sends a request. Its error matches taskauth.ErrUnauthenticated,

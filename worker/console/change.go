@@ -97,7 +97,7 @@ func (s *Server) confirm(v verb) echo.HandlerFunc {
 			return err
 		}
 		id := c.QueryParam("id")
-		w, err := s.read(c, id, false)
+		w, err := s.changeable(c, id)
 		if err != nil {
 			return refused(err, address("/analysis", id))
 		}
@@ -107,9 +107,8 @@ func (s *Server) confirm(v verb) echo.HandlerFunc {
 
 // ask asks for a confirmation; again where the analysis has changed since it was asked.
 func (s *Server) ask(c echo.Context, v verb, w Whole, changed bool) error {
-	st, _ := s.feed.current()
 	p := confirmation{
-		frame: s.frame(c, v.Does+" "+Legible(w.ID), st), Verb: v, Books: s.o.Books,
+		frame: s.frame(c, v.Does+" "+Legible(w.ID)), Verb: v, Books: s.o.Books,
 		Changed: changed, Back: address("/analysis", w.ID),
 	}
 	p.Analysis = judged(w)
@@ -141,7 +140,7 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 		if !sameOrigin(r) {
 			return foreignForm.to(back)
 		}
-		was, err := s.read(c, id, false)
+		was, err := s.changeable(c, id)
 		if err != nil {
 			return refused(err, back)
 		}
@@ -158,7 +157,7 @@ func (s *Server) make(c echo.Context, v verb, was Whole) error {
 	who, _ := c.Get(whoKey).(string)
 	booked, err := v.do(s.o.Operator, c.Request().Context(), id, who, Seen{was.Status, was.Lock.Grant()})
 	if errors.Is(err, lease.ErrConflict) { // since it was read
-		if was, err = s.read(c, id, false); err == nil {
+		if was, err = s.changeable(c, id); err == nil {
 			return s.ask(c, v, was, true)
 		}
 	}
@@ -176,7 +175,7 @@ const changeTimeout = 7 * time.Second
 
 // judged is w as it is shown now, to who may change it.
 func judged(w Whole) shown {
-	return show(&entry{Analysis: w.Analysis}, w.At.Add(time.Since(w.Asked)), true)
+	return show(&entry{Analysis: w.Analysis}, w.now(), true)
 }
 
 // Seen names, in a form, what its confirmation is about: the state, whose lock, and

@@ -3,11 +3,9 @@ package console
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -46,28 +44,14 @@ func address(path, id string, more ...string) string {
 
 // analysis is GET /analysis?id=, with show=all for input and result.
 func (s *Server) analysis(c echo.Context) error {
-	defer s.feed.look()()
 	id, all := c.QueryParam("id"), c.QueryParam("show") == "all"
-	st, _ := s.feed.current()
-	e, followed := st.find(id)
-	w, err := Whole{}, st.cause
-	// Else it would wait in vain; but what has just been changed is read.
-	if all || !followed || c.QueryParam("did") != "" || !errors.Is(err, errSilent) {
-		w, err = s.read(c, id, all)
-		st, _ = s.feed.current()
-		e, followed = st.find(id)
-	}
-	now := w.At.Add(time.Since(w.Asked))
-	switch {
-	case err == nil:
-	case followed && !errors.Is(err, lease.ErrNotFound): // show what is known
-		w, now, all = Whole{Analysis: e.Analysis, At: st.at}, st.now(), false
-	default:
+	w, err := s.read(c, id, all)
+	if err != nil {
 		return refused(err, "")
 	}
-	p := detail{frame: s.frame(c, Legible(id), st), All: all, ReadAt: clock(w.At), Notice: done(c)}
-	p.Analysis = show(&entry{Analysis: w.Analysis}, now, s.o.Operator != nil)
-	p.Events = address("/events", id)
+	p := detail{frame: s.frame(c, Legible(id)), All: all, ReadAt: clock(w.At), Notice: done(c)}
+	p.Analysis = show(&entry{Analysis: w.Analysis}, w.now(), s.o.Operator != nil)
+	p.Poll, p.Live = address("/analysis", id), liveAt(w.now())
 	if all {
 		p.Contents = []contents{printed("Input", w.Input), printed("Result", w.Result)}
 	}
@@ -80,6 +64,15 @@ func (s *Server) read(c echo.Context, id string, contents bool) (Whole, error) {
 		return Whole{}, lease.ErrInvalidKey
 	}
 	return s.source.Get(c.Request().Context(), id, contents)
+}
+
+// changeable reads the analysis id, whose lock must be readable.
+func (s *Server) changeable(c echo.Context, id string) (Whole, error) {
+	w, err := s.read(c, id, false)
+	if err == nil && w.Malformed != "" {
+		err = lease.ErrMalformed
+	}
+	return w, err
 }
 
 // printed is JSON for people, cut where a page would grow too long.

@@ -26,16 +26,16 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // shelf is a Source in memory, whose clock is a day ahead of this machine's, so
 // that nothing can be judged by the wrong one.
 type shelf struct {
-	mu      sync.Mutex
-	all     map[string]console.Whole
-	dark    bool
-	changed chan struct{} // is closed with each change
-	written time.Time     // when it was changed last
-	follows int           // how often Follow was called
-	now     int           // how many follow just now
-	reads   []string      // ids of Get
-	late    []console.Analysis
-	lateErr error
+	mu       sync.Mutex
+	all      map[string]console.Whole
+	dark     bool
+	asked    map[string]int // calls by method
+	reads    []string       // ids of Get
+	late     []console.Analysis
+	lateErr  error
+	hidden   string // the id of one that is not among the newest
+	before   func() // each call of Newest; nil: nothing
+	countErr error
 }
 
 const ahead = 24 * time.Hour
@@ -43,7 +43,7 @@ const ahead = 24 * time.Hour
 func storeNow() time.Time { return time.Now().Add(ahead) }
 
 func newShelf(all ...console.Whole) *shelf {
-	s := &shelf{all: map[string]console.Whole{}, changed: make(chan struct{})}
+	s := &shelf{all: map[string]console.Whole{}, asked: map[string]int{}}
 	for i := range all {
 		s.all[all[i].ID] = all[i]
 	}
@@ -55,54 +55,74 @@ func (s *shelf) change(do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	do()
-	s.written = storeNow()
-	close(s.changed)
-	s.changed = make(chan struct{})
 }
 
 func (s *shelf) put(w console.Whole) { s.change(func() { s.all[w.ID] = w }) }
 
 var errDark = fmt.Errorf("the shelf is dark: %w", lease.ErrUnavailable)
 
-// Follow tells all each time in the first news, then what was changed.
-func (s *shelf) Follow(ctx context.Context, _ int, each func(console.News)) error {
+func (s *shelf) Newest(_ context.Context, _ int) (console.Listing, error) {
+	if s.before != nil {
+		s.before()
+	}
 	s.mu.Lock()
-	s.follows++
-	s.now++
-	s.mu.Unlock()
-	defer func() { s.mu.Lock(); s.now--; s.mu.Unlock() }()
-	told := map[string]console.Analysis{}
-	for all := true; ; all = false {
-		s.mu.Lock()
-		n := console.News{At: storeNow(), Asked: time.Now(), All: all}
-		dark, changed := s.dark, s.changed
-		for id := range s.all {
-			if a := s.all[id].Analysis; all || told[id] != a {
-				told[id] = a
-				n.Changed = append(n.Changed, a)
-			}
-		}
-		for id := range told {
-			if _, there := s.all[id]; !there {
-				n.Gone = append(n.Gone, id)
-				delete(told, id)
-			}
-		}
-		s.mu.Unlock()
-		if !dark {
-			each(n)
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-changed:
+	defer s.mu.Unlock()
+	s.asked["Newest"]++
+	if s.dark {
+		return console.Listing{}, errDark
+	}
+	l := console.Listing{At: storeNow(), Asked: time.Now()}
+	for id := range s.all {
+		if id != s.hidden {
+			l.All = append(l.All, s.all[id].Analysis)
 		}
 	}
+	return l, nil
+}
+
+func (s *shelf) InState(_ context.Context, status string, _ int) (found []console.Analysis, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dark {
+		return nil, errDark
+	}
+	for id := range s.all {
+		if s.all[id].Status == status {
+			found = append(found, s.all[id].Analysis)
+		}
+	}
+	return found, nil
+}
+
+func (s *shelf) Count(_ context.Context, statuses []string) (console.Counts, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked["Count"]++
+	if s.dark {
+		return nil, errDark
+	}
+	if s.countErr != nil {
+		return nil, s.countErr
+	}
+	counts := console.Counts{"": int64(len(s.all))}
+	for _, status := range statuses {
+		counts[status] = 0
+	}
+	for id := range s.all {
+		if status := s.all[id].Status; slices.Contains(statuses, status) {
+			counts[status]++
+		}
+	}
+	return counts, nil
 }
 
 func (s *shelf) Overdue(context.Context, int) ([]console.Analysis, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.asked["Overdue"]++
+	if s.dark {
+		return nil, errDark
+	}
 	return slices.Clone(s.late), s.lateErr
 }
 
@@ -118,7 +138,7 @@ func (s *shelf) Get(_ context.Context, id string, contents bool) (console.Whole,
 		return console.Whole{}, lease.ErrInvalidKey
 	case !there:
 		return console.Whole{}, lease.ErrNotFound
-	case w.Malformed != "":
+	case w.Malformed != "" && contents:
 		return console.Whole{}, lease.ErrMalformed
 	}
 	w.At, w.Asked = storeNow(), time.Now()
@@ -128,19 +148,11 @@ func (s *shelf) Get(_ context.Context, id string, contents bool) (console.Whole,
 	return w, nil
 }
 
-func (s *shelf) Newest(context.Context) (console.Newest, error) {
+// calls returns how often a method was called.
+func (s *shelf) calls(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.dark {
-		return console.Newest{}, errDark
-	}
-	return console.Newest{Written: s.written, At: storeNow(), Asked: time.Now()}, nil
-}
-
-func (s *shelf) followed() (ever, now int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.follows, s.now
+	return s.asked[method]
 }
 
 // hand is an Operator that notes what it was asked.
@@ -180,8 +192,8 @@ func (h *hand) want(t *testing.T, did ...string) {
 	}
 }
 
-// quick is a Pace for tests against real sockets.
-var quick = console.Pace{Linger: 50 * time.Millisecond, Probe: 20 * time.Millisecond, Retry: 5 * time.Millisecond, First: 10 * time.Second, Frame: time.Millisecond, Beat: 50 * time.Millisecond}
+// quick is a Pace for tests that do not wait: each page is of a new reading.
+var quick = console.Pace{Newest: time.Nanosecond, Beside: time.Nanosecond, First: 10 * time.Second}
 
 // open runs a console of source until the test ends.
 func open(t testing.TB, source console.Source, o console.Options) *console.Server {

@@ -1,8 +1,6 @@
 package console_test
 
 import (
-	"context"
-	"net/http"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,8 +12,8 @@ import (
 
 func TestAStateThatIsChosenIsNotSaidToBeAllThereIs(t *testing.T) {
 	s := open(t, newShelf(of("a", "READY")), console.Options{Pace: quick})
-	has(t, page(t, s, "/?state=FAILED"), "Of the latest 50; older ones in this state are not listed: <code>taskguard status</code>.")
-	has(t, page(t, s, "/?state=QUEUED"), "Of the latest 50, and of those stuck; older")
+	has(t, page(t, s, "/?state=FAILED"), "In this state, those among the latest 50 are listed, and up to 50 others.")
+	has(t, page(t, s, "/?state=ODD"), "In this state, those among the latest 50 are listed. <code>")
 	for _, query := range []string{"", "?lock=held", "?q=a"} {
 		hasNot(t, page(t, s, "/"+query), `id="latest"`)
 	}
@@ -51,24 +49,21 @@ func TestWhatIsStuckIsMarkedUntilItIsUpdated(t *testing.T) {
 		waits, held := of("waits", "QUEUED"), heldBy("held", "w/1", 1, time.Hour)
 		source := newShelf(of("new", "QUEUED"), waits, held)
 		server := open(t, source, console.Options{})
-		s := watch(t, server, "/events")
-		s.until("all", rows("held", "new", "waits"))
 		hasNot(t, page(t, server, "/"), "data-overdue", `class="stuck">stuck`)
-		source.mu.Lock()
-		source.late = []console.Analysis{waits.Analysis, held.Analysis}
-		source.mu.Unlock()
-		m := s.until("that they are stuck", rows("waits", "held"))
-		has(t, m.Rows[0].HTML, `data-overdue="true"`, `<span class="stuck">stuck</span>`)
-		has(t, m.Tally, `href="/?lock=stuck"`, "stuck <b>2</b>")
+		source.change(func() { source.late = []console.Analysis{waits.Analysis, held.Analysis} })
+		time.Sleep(time.Minute)
 		text := page(t, server, "/?lock=stuck")
+		has(t, rowOf(t, text, "waits"), `data-overdue="true"`, `<span class="stuck">stuck</span>`)
+		has(t, text, `href="/?lock=stuck"`, "stuck <b>2</b>")
 		if got := strings.Join(ids(text), " "); got != "waits held" {
 			t.Errorf("listed are %s", got)
 		}
 		waits.Updated = storeNow()
 		source.put(waits)
-		m = s.until("that one is not", rows("waits"))
-		hasNot(t, m.Rows[0].HTML, "stuck")
-		has(t, m.Tally, "stuck <b>1</b>")
+		time.Sleep(4 * time.Second) // before those overdue are read again
+		text = page(t, server, "/")
+		hasNot(t, rowOf(t, text, "waits"), "stuck")
+		has(t, text, "stuck <b>1</b>")
 	})
 }
 
@@ -82,67 +77,4 @@ func TestANumberThatNobodyKnowsIsNotZero(t *testing.T) {
 	spoilt.Malformed = "lockToken is a string"
 	row := rowOf(t, page(t, open(t, newShelf(spoilt), console.Options{Pace: quick}), "/"), "spoilt")
 	has(t, row, `class="number attempts"></td>`, `class="number token"></td>`)
-}
-
-func TestAPageThatGetsNoUpdatesSaysThatThereAreTooManyPages(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		server := open(t, newShelf(of("a", "QUEUED")), console.Options{Streams: 1})
-		targets := []string{"/", "/analysis?id=a"}
-		for _, target := range targets {
-			hasNot(t, page(t, server, target), `id="full"`)
-		}
-		first := watch(t, server, "/events")
-		first.until("anything", func(told) bool { return true })
-		for _, target := range targets {
-			has(t, page(t, server, target), "Too many pages are open: ")
-		}
-		first.cancel()
-		<-first.ended
-		hasNot(t, page(t, server, "/"), `id="full"`)
-	})
-}
-
-// slowly is a shelf that takes its time to say that it is dark.
-type slowly struct{ *mute }
-
-func (s slowly) Get(ctx context.Context, id string, contents bool) (console.Whole, error) {
-	w, err := s.mute.Get(ctx, id, contents)
-	if err != nil {
-		time.Sleep(5 * time.Second)
-	}
-	return w, err
-}
-
-func TestWhatIsKnownIsShownAtOnceInTheDark(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		source := slowly{&mute{shelf: newShelf(of("a", "QUEUED"))}}
-		server := open(t, source, console.Options{})
-		s := watch(t, server, "/events")
-		s.until("a", rows("a"))
-		source.change(func() { source.dark = true })
-		s.until("dark", func(m told) bool { return m.Feed.Word == "dark" })
-		began := time.Now()
-		has(t, page(t, server, "/analysis?id=a"), "QUEUED", "Firestore has not answered since ")
-		if took := time.Since(began); took > 0 {
-			t.Errorf("after %v", took)
-		}
-		if w := ask(t, server, http.MethodGet, "/analysis?id=other", ""); w.Code != http.StatusServiceUnavailable {
-			t.Errorf("what is not known: %d", w.Code)
-		}
-	})
-}
-
-func TestWhatTheStreamDoesNotTellIsRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		source := &mute{shelf: newShelf(of("a", "QUEUED"))}
-		server := open(t, source, console.Options{})
-		s := watch(t, server, "/events")
-		s.until("a", rows("a"))
-		source.set(true, 0)
-		time.Sleep(time.Second)
-		source.put(of("a", "READY"))
-		s.until("dark", func(m told) bool { return m.Feed.Word == "dark" })
-		has(t, page(t, server, "/"), ">QUEUED<")
-		has(t, page(t, server, "/analysis?id=a"), ">READY<", "Firestore answers, but has told of no change since ")
-	})
 }

@@ -36,8 +36,6 @@ var (
 	notYou       = refusal{code: http.StatusForbidden, message: "You may not look here."}
 	noKeys       = refusal{code: http.StatusServiceUnavailable, message: "The identity proxy's keys are out of reach, so nobody can be let in now."}
 	noProof      = refusal{code: http.StatusUnauthorized, message: "This console lets in those alone for whom its identity proxy vouches, and finds no such word of it in this request. Its log says what is wrong."}
-	tooMany      = refusal{code: http.StatusServiceUnavailable, message: "Too many pages are open."}
-	stopping     = refusal{code: http.StatusServiceUnavailable, message: "The console is stopping."}
 	readOnly     = refusal{code: http.StatusForbidden, message: "This console only shows. Changes are made where it is started with --write, or by taskguard unlock and requeue."}
 	foreignForm  = refusal{code: http.StatusForbidden, message: "Your browser does not say that this form comes from this console. Nothing is changed. Open the analysis and confirm again."}
 	unbooked     = refusal{code: http.StatusBadGateway, message: ", but no delivery could be booked; the console's log says why. Go on to book one: to unlock what nobody holds does that alone."}

