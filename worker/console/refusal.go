@@ -41,7 +41,7 @@ var (
 	unbooked     = refusal{code: http.StatusBadGateway, message: ", but no delivery could be booked; the console's log says why. Go on to book one: to unlock what nobody holds does that alone."}
 	noAnalysis   = refusal{code: http.StatusNotFound, message: "There is no analysis with this id."}
 	noSuchID     = refusal{code: http.StatusBadRequest, message: "No analysis can have this id."}
-	malformed    = refusal{code: http.StatusUnprocessableEntity, message: "The lock of this analysis cannot be made out, so nothing can be done with it here. Its document must be mended."}
+	malformed    = refusal{code: http.StatusUnprocessableEntity, message: "The lock of this analysis cannot be read, so it cannot be changed here. The command taskguard unlock gives it a new token."}
 	locked       = refusal{code: http.StatusConflict}
 	unavailable  = refusal{code: http.StatusServiceUnavailable, message: "Firestore does not answer. Try again."}
 	storeRefuses = refusal{code: http.StatusBadGateway}
