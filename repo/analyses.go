@@ -21,7 +21,12 @@ type Options struct {
 	Database   string // "" is (default)
 	Collection string // "" is analyses
 	Policy     lease.Policy
-	Log        *slog.Logger // nil: silent
+	// Pessimistic makes each decision inside client.RunTransaction, whose reading
+	// locks the document, from the first try on. Without it a decision is a reading
+	// and a commit that holds only if nothing has changed, and others that keep
+	// writing bring it into such a transaction on the third try.
+	Pessimistic bool
+	Log         *slog.Logger // nil: silent
 }
 
 // Analyses are the analyses of one collection: all that others know of
