@@ -52,6 +52,7 @@ func containerOf(service cty.Value) cty.Value {
 var leftUnset = map[string]string{
 	"PORT":                              "Cloud Run's",
 	"K_REVISION":                        "Cloud Run's",
+	"K_SERVICE":                         "Cloud Run's",
 	"FIRESTORE_EMULATOR_HOST":           "not in production",
 	"CLOUD_TASKS_EMULATOR_HOST":         "not in production",
 	"TASK_JWKS_URL":                     "for tests: Google's keys",

@@ -37,6 +37,7 @@ func (l Lease) HeldBy(g Grant) bool {
 // The durations of a Policy whose fields are zero (G7).
 const (
 	DefaultTTL = 300 * time.Second
+	maxTTL     = 12 * time.Hour
 	// grace is how long what ignores cancellation may live after it.
 	grace = 5 * time.Second
 )
@@ -50,12 +51,15 @@ type Policy struct {
 }
 
 // Check refuses a Policy under which a lease could lapse although each
-// heartbeat is on time: it wants TTL ≥ 2 × heartbeat + margin.
+// heartbeat is on time: it wants TTL ≥ 2 × heartbeat + margin. The TTL is from 1 s
+// to 12 h.
 func (p Policy) Check() error {
 	q := p.filled()
 	switch {
 	case p.TTL < 0 || p.Heartbeat < 0 || p.MaxAttempts < 0:
 		return fmt.Errorf("lease: negative policy: TTL %v, heartbeat %v, attempts %d", p.TTL, p.Heartbeat, p.MaxAttempts)
+	case q.TTL > maxTTL: // twice as far ahead an expiry is not credible
+		return fmt.Errorf("lease: TTL %v is over %v", q.TTL, maxTTL)
 	case q.TTL < time.Second:
 		return fmt.Errorf("lease: TTL %v is under 1s", q.TTL)
 	case q.Heartbeat > (q.TTL-q.Margin())/2: // so written, it cannot overflow

@@ -224,6 +224,8 @@ func TestPolicyCheck(t *testing.T) {
 		"zero":                         {lease.Policy{}, true},
 		"the widest heartbeat":         {lease.Policy{TTL: 100 * time.Second, Heartbeat: 45 * time.Second}, true},
 		"one nanosecond wider":         {lease.Policy{TTL: 100 * time.Second, Heartbeat: 45*time.Second + 1}, false},
+		"twelve hours":                 {lease.Policy{TTL: 12 * time.Hour}, true},
+		"over twelve hours":            {lease.Policy{TTL: 12*time.Hour + 1}, false},
 		"a second":                     {lease.Policy{TTL: time.Second}, true},
 		"under a second":               {lease.Policy{TTL: time.Second - 1}, false},
 		"a heartbeat beyond the TTL":   {lease.Policy{Heartbeat: lease.DefaultTTL}, false},

@@ -31,7 +31,7 @@ type child struct {
 
 // start starts the program. The caller ends its group, and then calls close.
 func (p *program) start(ctx context.Context, job Job, input []byte) (*child, error) {
-	c := &child{exited: make(chan struct{}), full: make(chan struct{})}
+	c := &child{exited: make(chan struct{}), full: make(chan struct{}), out: output{wantJSON: p.wantJSON}}
 	c.cmd = exec.Command(p.path, p.args[1:]...)
 	c.cmd.Args[0] = p.args[0]
 	c.cmd.Env = append(slices.DeleteFunc(os.Environ(), ofTrace),

@@ -47,7 +47,9 @@
 // Output that is one JSON value from end to end is that value, output of nothing
 // but white space is null, and any other is a string, without one newline at its
 // end: so "echo 12" is an integer, "echo twelve" a string. It has to be UTF-8.
-// Over [MaxOutputBytes] the group is ended at once (result_too_large).
+// Over [MaxOutputBytes] the group is ended at once (result_too_large). With
+// [Options].JSON output that is not JSON, no output included, is a failure for now
+// (invalid_output) instead.
 //
 // When ctx ends the group gets SIGTERM, and SIGKILL after [Options].Grace. If
 // something in the chain of context.Cause(ctx) has a method
@@ -64,9 +66,10 @@
 // # Endpoints
 //
 // http://… and https://… get the job by POST as application/json, with
-// Idempotency-Key (the analysis's id) and X-Lock-Token; and, where ctx is of a
-// trace, traceparent and tracestate. A 2xx answer's body is the
-// result, read as a program's output is. A 4xx other than 408, 409, 425 and 429 is
+// Idempotency-Key (the analysis's id, percent-encoded as a segment of a URL's path
+// is) and X-Lock-Token; and, where ctx is of a trace, traceparent and tracestate. A
+// 2xx answer's body is the result, read as a program's output is; one whose
+// Content-Type is application/json has to be JSON, unless it is a 204. A 4xx other than 408, 409, 425 and 429 is
 // permanent (analyzer_rejected) with the body's first 2 KiB as the message.
 // Anything else is for now: other answers, redirects, which are not followed, and
 // what the network does. A user and password in the URL are sent as basic

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"mime"
 	"net"
 	"net/http"
 	"net/url"
@@ -24,12 +25,13 @@ const (
 
 // endpoint is an analyzer behind HTTP.
 type endpoint struct {
-	url    *url.URL
-	name   string // the URL without what may be secret
-	client *http.Client
+	url      *url.URL
+	name     string // the URL without what may be secret
+	client   *http.Client
+	wantJSON bool
 }
 
-func newEndpoint(spec string) (*endpoint, error) {
+func newEndpoint(spec string, o Options) (*endpoint, error) {
 	u, err := url.Parse(spec)
 	if err != nil {
 		// The error quotes what it does not like, and that may be a password.
@@ -39,8 +41,9 @@ func newEndpoint(spec string) (*endpoint, error) {
 		return nil, errors.New("orchestrator: the analyzer's URL has no host")
 	}
 	return &endpoint{
-		url:  u,
-		name: u.Scheme + "://" + u.Host,
+		url:      u,
+		name:     u.Scheme + "://" + u.Host,
+		wantJSON: o.JSON,
 		client: &http.Client{
 			Transport: newTransport(),
 			CheckRedirect: func(*http.Request, []*http.Request) error {
@@ -92,7 +95,7 @@ func (e *endpoint) post(ctx context.Context, job Job, body []byte) (int, output,
 		return 0, output{}, err
 	}
 	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("Idempotency-Key", job.AnalysisID)
+	request.Header.Set("Idempotency-Key", url.PathEscape(job.AnalysisID)) // net/http trims a header, and two ids would be one
 	request.Header.Set("X-Lock-Token", strconv.FormatInt(job.LockToken, 10))
 	for name, value := range traced(ctx) {
 		request.Header.Set(name, value)
@@ -108,7 +111,7 @@ func (e *endpoint) post(ctx context.Context, job Job, body []byte) (int, output,
 		said, _ := io.ReadAll(io.LimitReader(response.Body, messageBytes+utf8.UTFMax))
 		return response.StatusCode, output{text: said}, nil
 	}
-	var out output
+	out := output{wantJSON: e.wantJSON || callsItselfJSON(response)}
 	buffer := make([]byte, readBytes)
 	for {
 		n, err := response.Body.Read(buffer)
@@ -119,6 +122,12 @@ func (e *endpoint) post(ctx context.Context, job Job, body []byte) (int, output,
 			return 0, output{}, err
 		}
 	}
+}
+
+// callsItselfJSON reports whether an answer has a body that its header says is JSON.
+func callsItselfJSON(r *http.Response) bool {
+	mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	return mediaType == "application/json" && r.StatusCode != http.StatusNoContent
 }
 
 // refused is the error of an answer that is no result.

@@ -67,6 +67,104 @@ func TestEndpointIsSentTheJob(t *testing.T) {
 	}
 }
 
+// A header's value is trimmed on its way, and holds ASCII alone.
+func TestEachIDIsAnotherIdempotencyKeyAndAPlainOneIsItself(t *testing.T) {
+	var key []string
+	s := serve(t, func(_ http.ResponseWriter, r *http.Request) { key = r.Header["Idempotency-Key"] })
+	ids := map[string]string{}
+	for _, id := range []string{"idem0", "idem0 ", " idem0", "idem0%20", "a b", "a+b", "ä", "a\u0308", "\u2028", "report.v2_final-1~x", `"q"`, "a,b", "a;b"} {
+		if _, err := post(t.Context(), t, s.URL, orchestrator.Job{AnalysisID: id}); err != nil {
+			t.Fatalf("%q: %v", id, err)
+		}
+		if len(key) != 1 || strings.ContainsFunc(key[0], func(r rune) bool { return r <= ' ' || r > '~' }) {
+			t.Fatalf("%q is sent as %q", id, key)
+		}
+		if other, taken := ids[key[0]]; taken {
+			t.Errorf("%q and %q are both sent as %q", id, other, key[0])
+		}
+		ids[key[0]] = id
+	}
+	for _, plain := range []string{"idem0", "report.v2_final-1~x"} {
+		if ids[plain] != plain {
+			t.Errorf("%q is not sent as it is", plain)
+		}
+	}
+}
+
+func TestAnAnswerThatCallsItselfJSONMustBeJSON(t *testing.T) {
+	for name, c := range map[string]struct {
+		contentType, body string
+		status            int
+		want              any    // if it is a result
+		stopped           string // if it is not
+	}{
+		"JSON":                     {"application/json", `{"n":1}`, 200, map[string]any{"n": int64(1)}, ""},
+		"JSON of a charset":        {"Application/JSON; charset=utf-8", `"x"`, 200, "x", ""},
+		"cut off":                  {"application/json", `{"a": 1,`, 200, nil, "after 8 of 8 bytes"},
+		"cut off, of a charset":    {"application/json; charset=utf-8", `{"a": 1,`, 201, nil, "after 8 of 8 bytes"},
+		"cut off, of bad words":    {"application/json; charset", `{"a": 1,`, 200, nil, "after 8 of 8 bytes"},
+		"two values":               {"application/json", `{"n":1} {"n":2}`, 200, nil, "after 9 of 15 bytes"},
+		"nothing":                  {"application/json", "", 200, nil, "after 0 of 0 bytes"},
+		"no content":               {"application/json", "", 204, nil, ""},
+		"text":                     {"text/plain", `{"a": 1,`, 200, `{"a": 1,`, ""},
+		"unnamed":                  {"", `{"a": 1,`, 200, `{"a": 1,`, ""},
+		"nothing that has no name": {"", "", 200, nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header()["Content-Type"] = []string{c.contentType}
+				w.WriteHeader(c.status)
+				_, _ = io.WriteString(w, c.body)
+			})
+			got, err := post(t.Context(), t, s.URL, orchestrator.Job{})
+			if c.stopped != "" {
+				wantInvalidOutput(t, err, c.stopped)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, got, c.want)
+		})
+	}
+}
+
+func TestWhereJSONIsWantedAnyOtherAnswerIsForNow(t *testing.T) {
+	body := ""
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
+		_, _ = io.WriteString(w, body)
+	})
+	a, err := orchestrator.New(s.URL, orchestrator.Options{JSON: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for said, stopped := range map[string]string{"": "after 0 of 0 bytes", " \n": "after 2 of 2 bytes", "s3cret": "after 1 of 6 bytes", `[1, s3cret]`: "after 5 of 11 bytes"} {
+		body = said
+		_, err := orchestrator.Run(t.Context(), a, orchestrator.Job{})
+		wantInvalidOutput(t, err, stopped)
+	}
+	body = ` {"n": 1} `
+	got, err := orchestrator.Run(t.Context(), a, orchestrator.Job{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got, map[string]any{"n": int64(1)})
+}
+
+// wantInvalidOutput wants a failure for now with the code, which says where parsing
+// stopped and shows nothing of the output.
+func wantInvalidOutput(t *testing.T, err error, stopped string) {
+	t.Helper()
+	var failure *orchestrator.FailureError
+	if !errors.As(err, &failure) || failure.Code != orchestrator.CodeInvalidOutput || !strings.HasSuffix(failure.Reason, stopped) {
+		t.Errorf("got %v, want %s, %s", err, orchestrator.CodeInvalidOutput, stopped)
+	}
+	if err != nil && (strings.Contains(err.Error(), "s3") || strings.ContainsAny(err.Error(), `{["'`)) {
+		t.Errorf("%v shows the output", err)
+	}
+}
+
 func TestEndpointsAnswerIsTheResult(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int

@@ -11,6 +11,10 @@ const (
 	CodeResultTooLarge   = "result_too_large"  // nor one of this size
 )
 
+// CodeInvalidOutput is the code of a [FailureError] whose analyzer ended well, and
+// whose output is not JSON although it must be.
+const CodeInvalidOutput = "invalid_output"
+
 // PermanentError says that retrying cannot help: the analysis is FAILED. Code
 // and Message are what its document will show.
 type PermanentError struct {
@@ -26,6 +30,7 @@ func (e *PermanentError) Unwrap() error { return e.Err }
 
 // FailureError is a failure for now of a program or an endpoint.
 type FailureError struct {
+	Code   string // CodeInvalidOutput or empty
 	Reason string // fit for a log: who, and the exit or HTTP status or what the system said
 	Said   string // the analyzer's own words, which may hold its input; may be empty
 	Err    error  // may be nil

@@ -12,6 +12,9 @@ type Options struct {
 	// gets SIGKILL. Zero: 5 s. The end of ctx may shorten it:
 	// see the package's documentation.
 	Grace time.Duration
+	// JSON makes output of a program or an endpoint that is not JSON, no output
+	// included, a failure for now with [CodeInvalidOutput].
+	JSON bool
 }
 
 const defaultGrace = 5 * time.Second
@@ -49,7 +52,7 @@ func New(spec string, o Options) (Analyzer, error) {
 	case "exec":
 		return newProgram(rest, o)
 	case "http", "https":
-		return newEndpoint(spec)
+		return newEndpoint(spec, o)
 	}
 	return nil, fmt.Errorf("orchestrator: no analyzer scheme %q: want %s", scheme, wanted)
 }

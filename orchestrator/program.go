@@ -19,9 +19,10 @@ const exitRejected = 65
 
 // program is an analyzer that is a program of its own.
 type program struct {
-	path  string   // absolute
-	args  []string // its name, as it was given, is the first
-	grace time.Duration
+	path     string   // absolute
+	args     []string // its name, as it was given, is the first
+	grace    time.Duration
+	wantJSON bool
 }
 
 func newProgram(line string, o Options) (Analyzer, error) {
@@ -36,7 +37,7 @@ func newProgram(line string, o Options) (Analyzer, error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, fmt.Errorf("orchestrator: exec: %w", err)
 	}
-	return &program{path: path, args: args, grace: o.Grace}, nil
+	return &program{path: path, args: args, grace: o.Grace, wantJSON: o.JSON}, nil
 }
 
 // Analyze implements [Analyzer].

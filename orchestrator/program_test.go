@@ -152,6 +152,32 @@ func TestProgramsOutputIsTheResult(t *testing.T) {
 	}
 }
 
+func TestWhereJSONIsWantedAProgramsOtherOutputIsForNow(t *testing.T) {
+	run := func(args ...string) (any, error) {
+		spec := "exec:" + strings.Join(append([]string{testBinary(t), asProgram}, args...), " ")
+		a, err := orchestrator.New(spec, orchestrator.Options{JSON: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return orchestrator.Run(t.Context(), a, orchestrator.Job{})
+	}
+	for stdout, stopped := range map[string]string{
+		``: "after 0 of 0 bytes", `\n`: "after 1 of 1 bytes", `twelve`: "after 2 of 6 bytes", `{\"a\":1,`: "after 7 of 7 bytes", `{\"s3cret\":s3`: "after 11 of 12 bytes",
+	} {
+		_, err := run("end", "0", "out="+stdout, "err=")
+		wantInvalidOutput(t, err, stopped)
+	}
+	got, err := run("end", "0", `out={\"a\":1}\n`, "err=noise")
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got, map[string]any{"a": int64(1)})
+	_, err = run("end", "65", "out=", "err=no")
+	if !errors.As(err, new(*orchestrator.PermanentError)) {
+		t.Errorf("got %v, want what exit 65 says", err)
+	}
+}
+
 func TestProgramsBinaryOutputIsRefused(t *testing.T) {
 	for _, stdout := range []string{`\xff\xfe\x00`, `{\"n\":\"\xff\"}`} {
 		_, err := orchestrator.Run(t.Context(), program(t, never, "end", "0", "out="+stdout, "err="), orchestrator.Job{})

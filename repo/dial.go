@@ -2,12 +2,14 @@ package repo
 
 import (
 	"context"
+	"errors"
 	"math"
 	"os"
 	"time"
 
 	"cloud.google.com/go/firestore"
 	firestoreapi "cloud.google.com/go/firestore/apiv1"
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -17,8 +19,8 @@ import (
 // database is a connection to one Firestore database.
 type database struct {
 	*firestore.Client
-	api  *firestoreapi.Client // of the same connection, for reads with a field mask
-	name string               // projects/P/databases/D
+	api  firestorepb.FirestoreClient // on the same connection, for reads with a field mask
+	name string                      // projects/P/databases/D
 	// decoding has room for the large answers that may be decoded at once.
 	decoding chan struct{}
 }
@@ -48,11 +50,11 @@ func dial(ctx context.Context, project, name string, opts []option.ClientOption)
 	conn := api.Connection() //nolint:staticcheck // the only one: no pool is asked for
 	client, err := firestore.NewClientWithDatabase(ctx, project, name, option.WithGRPCConn(conn))
 	if err != nil {
-		_ = api.Close() // nothing was sent
-		return nil, err
+		return nil, errors.Join(err, api.Close())
 	}
 	return &database{
-		Client: client, api: api, name: "projects/" + project + "/databases/" + name, decoding: make(chan struct{}, decoders),
+		Client: client, api: firestorepb.NewFirestoreClient(conn), name: "projects/" + project + "/databases/" + name,
+		decoding: make(chan struct{}, decoders),
 	}, nil
 }
 

@@ -6,16 +6,17 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/url"
 	"time"
 
 	"cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
-	"github.com/googleapis/gax-go/v2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec that frames uses
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
@@ -77,8 +78,8 @@ func (d *database) request(ctx context.Context, timeout time.Duration, doc *fire
 	if fields != nil {
 		get.Mask = &firestorepb.DocumentMask{FieldPaths: fields}
 	}
-	r.stream, r.err = d.api.BatchGetDocuments(ctx, get, gax.WithRetry(nil),
-		gax.WithGRPCOptions(grpc.ForceCodecV2(frames{}), grpc.MaxCallRecvMsgSize(math.MaxInt32)))
+	ctx = metadata.AppendToOutgoingContext(ctx, "x-goog-request-params", "database="+url.QueryEscape(d.name)) // whither Google routes it
+	r.stream, r.err = d.api.BatchGetDocuments(ctx, get, grpc.ForceCodecV2(frames{}), grpc.MaxCallRecvMsgSize(math.MaxInt32))
 	return r
 }
 

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -142,7 +143,7 @@ func (g *Guard) run(ctx context.Context, id, owner string, acq lease.Acquisition
 	var panicked *orchestrator.PanicError
 	switch cause := context.Cause(timed); {
 	case errors.As(err, &failure):
-		reason = failure.Reason
+		code, reason = cmp.Or(failure.Code, code), failure.Reason
 	case errors.Is(cause, errDeadline):
 		code, err = "run_timeout", cause
 	case errors.As(err, &panicked):

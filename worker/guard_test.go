@@ -120,6 +120,18 @@ func TestDelivery(t *testing.T) {
 			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "retry", "error": "*"})
 			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(1), "error": nil})
 		},
+		"AFailureForNowIsRecordedWithItsCode": func(t *testing.T, b *emulatortest.Backend) {
+			for code, want := range map[string]string{"": "analyzer_failed", orchestrator.CodeInvalidOutput: "invalid_output"} {
+				b.Put(t, "x", queued)
+				w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+					return nil, &orchestrator.FailureError{Code: code, Reason: "why"}
+				})
+				w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "retry"})
+				if e, _ := b.Fields(t, "x")["lastError"].(map[string]any); e["code"] != want || e["message"] != "orchestrator: why" {
+					t.Errorf("lastError = %v, want %s", e, want)
+				}
+			}
+		},
 		"PassedItsDeadline": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", queued)
 			w := start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {

@@ -21,6 +21,7 @@ const (
 	LockedBooked // and one is
 	Retry
 	LockLost
+	Busy               // as many deliveries as Server.MaxRuns are under way
 	ShuttingDown       // stopped during the run, and no delivery could be booked
 	ShuttingDownBooked // and one is
 	NotClaimed         // stopped before it
@@ -96,6 +97,7 @@ var answers = [...]struct {
 	LockedBooked:       {code: http.StatusOK, acquired: no, reason: "locked"},
 	Retry:              {code: http.StatusInternalServerError, acquired: yes, reason: "retry", error: true},
 	LockLost:           {code: http.StatusConflict, acquired: yes, reason: "lock_lost"},
+	Busy:               {code: http.StatusConflict, acquired: no, reason: "busy"},
 	ShuttingDown:       {code: http.StatusInternalServerError, acquired: yes, reason: "shutting_down"},
 	ShuttingDownBooked: {code: http.StatusOK, acquired: yes, reason: "shutting_down"},
 	NotClaimed:         {code: http.StatusInternalServerError, acquired: no, reason: "shutting_down"},

@@ -21,16 +21,22 @@ import (
 // maxBody is how much of a request is read; a task has two fields.
 const maxBody = 1 << 20
 
+// busyRetry is the Retry-After of Busy.
+const busyRetry = 10 * time.Second
+
 // Server is the worker's HTTP face: routes, and nothing that decides.
 type Server struct {
 	// Lifecycle counts the runs: deliveries whose request has been read, until
 	// their answer is written. A request that has not arrived in full is no run.
 	*lifecycle.Lifecycle
-	guard *Guard
-	auth  Authenticator
-	work  context.Context // of all runs; see NewServer
-	echo  *echo.Echo
-	log   *slog.Logger
+	// MaxRuns is how many deliveries are handled at once: one more is answered
+	// Busy. Zero: no limit. It is to be set before the first request.
+	MaxRuns int
+	guard   *Guard
+	auth    Authenticator
+	work    context.Context // of all runs; see NewServer
+	echo    *echo.Echo
+	log     *slog.Logger
 }
 
 // Authenticator lets a request in, or answers an error that matches
@@ -59,7 +65,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.Serv
 
 // internal makes a handler of do: who may call is asked first, before anything
 // is read, and what came of it is one log line.
-func (s *Server) internal(message string, do func(c echo.Context, begin func(id string) bool) Outcome) echo.HandlerFunc {
+func (s *Server) internal(message string, do func(c echo.Context, begin func(id string) error) Outcome) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		begun := false
 		defer func() {
@@ -68,9 +74,10 @@ func (s *Server) internal(message string, do func(c echo.Context, begin func(id 
 			}
 		}()
 		return s.answer(c, s.recorded(c, message, func(o *Outcome) Outcome {
-			return do(c, func(id string) bool {
-				o.ID, begun = id, s.Begin(0) == nil
-				return begun
+			return do(c, func(id string) error {
+				err := s.Begin(s.MaxRuns)
+				o.ID, begun = id, err == nil
+				return err
 			})
 		}))
 	}
@@ -113,7 +120,7 @@ func (s *Server) refused(r *http.Request) (o Outcome, refused bool) {
 }
 
 // analysis is POST /internal/tasks/analysis (G2).
-func (s *Server) analysis(c echo.Context, begin func(id string) bool) Outcome {
+func (s *Server) analysis(c echo.Context, begin func(id string) error) Outcome {
 	r := c.Request()
 	id, err := readTask(c.Response(), r)
 	var large *http.MaxBytesError
@@ -122,15 +129,21 @@ func (s *Server) analysis(c echo.Context, begin func(id string) bool) Outcome {
 		return Outcome{Case: TooLarge}
 	case err != nil:
 		return Outcome{Case: BadRequest, Err: err}
-	case !begin(id):
+	}
+	switch err := begin(id); {
+	case errors.Is(err, lifecycle.ErrFull):
+		return Outcome{Case: Busy, ID: possible(id), RetryIn: busyRetry}
+	case err != nil:
 		return Outcome{Case: NotClaimed, ID: possible(id), Err: ErrStopping}
 	}
 	return s.guard.Deliver(telemetry.Carry(s.work, r.Context()), Delivery{AnalysisID: id, Task: r.Header.Get("X-CloudTasks-TaskName")})
 }
 
-// recovery is POST /internal/tasks/recover. Its body says nothing.
-func (s *Server) recovery(c echo.Context, begin func(id string) bool) Outcome {
-	if !begin("") {
+// recovery is POST /internal/tasks/recover. Its body says nothing. A stop waits for
+// it, and it takes no delivery's place.
+func (s *Server) recovery(c echo.Context, _ func(id string) error) Outcome {
+	defer s.Pass()()
+	if s.work.Err() != nil {
 		return Outcome{Case: NotRecovered, Err: ErrStopping}
 	}
 	r, err := s.guard.Recover(telemetry.Carry(s.work, c.Request().Context()))
@@ -177,7 +190,7 @@ func readTask(w http.ResponseWriter, r *http.Request) (id string, err error) {
 
 func (s *Server) answer(c echo.Context, o Outcome) error {
 	code, a := o.answer()
-	if o.Case == Locked {
+	if o.Case == Locked || o.Case == Busy {
 		c.Response().Header().Set("Retry-After", strconv.Itoa(o.retryAfter()))
 	}
 	if o.Case == Unauthenticated {

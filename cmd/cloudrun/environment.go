@@ -120,6 +120,16 @@ func (e *Environment) Level(name string) (l slog.Level) {
 	return l
 }
 
+// onCloudRun reports whether Cloud Run has started this process.
+func (e *Environment) onCloudRun() bool { return e.Text("K_SERVICE", "") != "" }
+
+// ForTests refuses on Cloud Run a variable that is for emulators and tests.
+func (e *Environment) ForTests(name string) {
+	if e.onCloudRun() {
+		e.Stray("is for emulators and tests, and K_SERVICE says that this is Cloud Run", name)
+	}
+}
+
 // Stray refuses variables that are set and would mean nothing.
 func (e *Environment) Stray(why string, names ...string) {
 	for _, name := range names {

@@ -9,12 +9,14 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"syscall"
 	"time"
 
 	"cloud.google.com/go/compute/metadata"
+	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
 // Limits bound what clients, and a stop, may take.
@@ -69,7 +71,9 @@ func (s Service) Serve(ctx context.Context, l net.Listener, config ...slog.Attr)
 	}
 	served := make(chan error, 1)
 	others.Go(func() { served <- server.Serve(l) })
-	s.Log.LogAttrs(ctx, slog.LevelInfo, "serving", append([]slog.Attr{slog.String("address", l.Addr().String())}, config...)...)
+	s.Log.LogAttrs(ctx, slog.LevelInfo, "serving", append([]slog.Attr{
+		slog.String("address", l.Addr().String()), slog.Int64("memory_limit", debug.SetMemoryLimit(-1)),
+	}, config...)...)
 	select {
 	case err = <-served:
 	case <-ctx.Done():
@@ -113,8 +117,10 @@ func (s Service) flush(ctx context.Context, latest time.Time) {
 
 // Main serves on port, on all interfaces, until SIGTERM or SIGINT, with the
 // project that is given or else the metadata server's, and answers the exit code:
-// 0, 2 for a configuration error, 1 for any other.
+// 0, 2 for a configuration error, 1 for any other. Unless GOMEMLIMIT is set, nine
+// tenths of the container's memory limit become the runtime's.
 func Main(ctx context.Context, port int, project, emulator string, serve func(ctx context.Context, project string, l net.Listener) error) (int, error) {
+	_, _ = memlimit.Set() // by the cgroup; one that cannot be read sets none, as the line "serving" shows
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"os"
 	"strings"
 
 	"taskguard/worker/taskauth"
@@ -24,13 +25,14 @@ type TaskAuth struct {
 // too, TASK_JWKS_URL belongs to them as well.
 func (e *Environment) TaskAuth(emulator, def string, others bool) (a TaskAuth) {
 	a.Mode = e.Text("TASK_AUTH", def)
+	e.ForTests("FIRESTORE_EMULATOR_HOST")
 	switch a.Mode {
 	case "":
 		e.Problem("TASK_AUTH", "must be set: oidc (this service verifies tokens), iam (Cloud Run's check in front), or none together with FIRESTORE_EMULATOR_HOST")
 	case "oidc", "iam":
 	case "none":
-		if emulator == "" {
-			e.Problem("TASK_AUTH", "none is for emulators: it needs FIRESTORE_EMULATOR_HOST")
+		if emulator == "" || e.onCloudRun() {
+			e.Problem("TASK_AUTH", "none is for emulators: it needs FIRESTORE_EMULATOR_HOST, and not to be on Cloud Run, where K_SERVICE is set")
 		}
 	default:
 		e.Problem("TASK_AUTH", "%q is not one of oidc, iam, none", a.Mode)
@@ -66,6 +68,7 @@ func (e *Environment) token() taskauth.Options {
 
 // KeysURL reads TASK_JWKS_URL.
 func (e *Environment) KeysURL() string {
+	e.ForTests(keysURL)
 	v := e.Text(keysURL, "")
 	if u, err := url.Parse(v); v != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil) {
 		e.Problem(keysURL, "is not an http or https URL")
@@ -82,6 +85,9 @@ func (a TaskAuth) Verifier(ctx context.Context, log *slog.Logger) (v *taskauth.V
 		v, err = taskauth.New(ctx, o)
 		return v, true, err
 	case "iam", "none":
+		if a.Mode == "iam" && os.Getenv("K_SERVICE") == "" {
+			log.WarnContext(ctx, "TASK_AUTH=iam leaves the check of who calls to Cloud Run, and K_SERVICE, which Cloud Run sets, is not set: anybody who reaches this process may call")
+		}
 		return nil, false, nil
 	}
 	return nil, false, fmt.Errorf("TASK_AUTH: %q is not one of oidc, iam, none", a.Mode)

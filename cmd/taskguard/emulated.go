@@ -143,9 +143,9 @@ func newCollection() string { return "taskguard-demo-" + strings.ToLower(rand.Te
 // inherits none of them is to count.
 var ours = []string{
 	"PORT", "GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "FIRESTORE_EMULATOR_HOST", "ANALYSES_COLLECTION",
-	"LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "RUN_TIMEOUT", "ANALYZER",
+	"LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT", "ANALYZER", "ANALYZER_OUTPUT", "FIRESTORE_TRANSACTIONS",
 	"TASK_AUTH", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS", "TASK_JWKS_URL", "TASK_QUEUE", "TASK_TARGET_URL", "TASK_CALLER",
-	"CLOUD_TASKS_EMULATOR_HOST", "LOG_FORMAT", "LOG_LEVEL", "K_REVISION",
+	"CLOUD_TASKS_EMULATOR_HOST", "LOG_FORMAT", "LOG_LEVEL", "K_REVISION", "K_SERVICE",
 }
 
 // workerCommand starts this very program as a worker on p, with the deliveries

@@ -35,7 +35,7 @@ func environmentOf(command string) string {
 	case "demo":
 		return "FIRESTORE_EMULATOR_HOST: use that emulator; with --cloud GOOGLE_CLOUD_PROJECT and FIRESTORE_DATABASE; NO_COLOR"
 	case "local":
-		return "ANALYZER (builtin:document); FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; the worker's LOCK_…, MAX_ATTEMPTS and RUN_TIMEOUT; the document lock's DOCUMENT_LOCK_TTL and DOCUMENT_LOCKS_COLLECTION"
+		return "ANALYZER (builtin:document) and ANALYZER_OUTPUT; FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; the worker's LOCK_…, MAX_…, RUN_TIMEOUT and FIRESTORE_TRANSACTIONS; the document lock's DOCUMENT_LOCK_TTL and DOCUMENT_LOCKS_COLLECTION"
 	case "doctor":
 		return documents + ", TASK_QUEUE; for short names also CLOUDSDK_RUN_REGION, or the region of TASK_QUEUE. Where TASK_AUTH is set and no --service is named, all that the worker reads, see docs/reference.md"
 	case "worker":

@@ -163,7 +163,7 @@ func (l *locality) startCloud(ctx context.Context, address func(i int) string) (
 // command starts a worker with those of the caller's variables that concern it.
 func (l *locality) command() (fleet.Command, error) {
 	more := map[string]string{}
-	for _, name := range append(telemetry(), "ANALYZER", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "RUN_TIMEOUT", "LOG_LEVEL") {
+	for _, name := range append(telemetry(), "ANALYZER", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT", "FIRESTORE_TRANSACTIONS", "LOG_LEVEL") {
 		more[name] = l.c.value(name)
 	}
 	command, _, err := workerCommand(l.place, l.route, more)

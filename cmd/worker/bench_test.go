@@ -71,7 +71,7 @@ func BenchmarkRunsInFlight(b *testing.B) {
 			in.Done()
 			<-finish
 		}))
-		p := c.start(b, "ANALYZER="+analyzer.URL, "LOCK_TTL=20s", "LOCK_HEARTBEAT=2s")
+		p := c.start(b, "MAX_RUNS=1000", "ANALYZER="+analyzer.URL, "LOCK_TTL=20s", "LOCK_HEARTBEAT=2s")
 		var out sync.WaitGroup
 		codes := make([]int, n)
 		for i := range n {

@@ -128,6 +128,7 @@ func ready(a repo.Analysis) bool { return a.Status == repo.Ready }
 type process struct {
 	cmd    *exec.Cmd
 	url    string
+	config string // the line that names the address
 	done   sync.WaitGroup
 	log    emulatortest.Log // after the line that names the address
 	stderr emulatortest.Log
@@ -169,7 +170,7 @@ func (c *cloud) start(t testing.TB, env ...string) *process {
 		}
 		if entry.Message == "serving" {
 			_, port, _ := net.SplitHostPort(entry.Address)
-			p.url = "http://127.0.0.1:" + port
+			p.url, p.config = "http://127.0.0.1:"+port, line
 		}
 	}
 	p.done.Go(func() { _, _ = io.Copy(&p.log, lines) })

@@ -139,7 +139,7 @@ func runs200(t *testing.T, c *cloud, env ...string) (p *process, answers []<-cha
 		<-r.Context().Done()
 	}))
 	t.Cleanup(endless.Close)
-	p = c.start(t, append(env, "ANALYZER="+endless.URL)...)
+	p = c.start(t, append(env, "MAX_RUNS=200", "ANALYZER="+endless.URL)...)
 	for i := range 200 {
 		c.create(t, fmt.Sprint(i))
 		answers = append(answers, p.delivered(t, fmt.Sprint(i)))

@@ -70,7 +70,7 @@ func TestSIGTERMAnswersAndReleases200Runs(t *testing.T) {
 	}
 	t.Parallel()
 	c := newCloud(t)
-	p := c.start(t, "ANALYZER=exec:sleep 30")
+	p := c.start(t, "MAX_RUNS=200", "ANALYZER=exec:sleep 30")
 	answers := make([]<-chan string, 200)
 	for i := range answers {
 		c.create(t, fmt.Sprint(i))

@@ -4,6 +4,17 @@ variable "analyzer" {
   default     = null
 }
 
+variable "analyzer_output" {
+  description = "ANALYZER_OUTPUT: with json an output that is no JSON is a failure for now, with any it is a text."
+  type        = string
+  default     = "any"
+
+  validation {
+    condition     = length(regexall("^(any|json)$", var.analyzer_output)) == 1
+    error_message = "The analyzer's output is any or json."
+  }
+}
+
 variable "run_timeout_minutes" {
   description = "RUN_TIMEOUT, the deadline of one run. The request and the task's dispatch get a minute more, and a dispatch ends after 30."
   type        = number
@@ -23,6 +34,10 @@ variable "lock_ttl_seconds" {
   validation {
     condition     = var.lock_ttl_seconds >= 2 * var.lock_heartbeat_seconds + var.lock_ttl_seconds / 10
     error_message = "The TTL is at least two heartbeats and a tenth of itself, or the worker refuses to start."
+  }
+  validation {
+    condition     = var.lock_ttl_seconds <= 43200
+    error_message = "The TTL is at most 12 hours."
   }
 }
 
@@ -45,6 +60,32 @@ variable "max_attempts" {
   validation {
     condition     = var.max_attempts >= 1 && floor(var.max_attempts) == var.max_attempts
     error_message = "The attempts are a whole number, at least 1."
+  }
+}
+
+variable "max_runs" {
+  description = "MAX_RUNS, deliveries that one worker instance handles at once; it answers one more with 409."
+  type        = number
+  default     = 100
+
+  validation {
+    condition     = var.max_runs >= 1 && floor(var.max_runs) == var.max_runs
+    error_message = "The runs are a whole number, at least 1."
+  }
+  validation {
+    condition     = var.max_runs >= var.worker_concurrency
+    error_message = "Cloud Run would send more deliveries than the worker takes: max_runs is at least worker_concurrency."
+  }
+}
+
+variable "firestore_transactions" {
+  description = "FIRESTORE_TRANSACTIONS: pessimistic makes every decision inside a transaction that locks the document."
+  type        = string
+  default     = "optimistic"
+
+  validation {
+    condition     = length(regexall("^(optimistic|pessimistic)$", var.firestore_transactions)) == 1
+    error_message = "The transactions are optimistic or pessimistic."
   }
 }
 

@@ -13,6 +13,12 @@ var taskauthRooms = []room{
 			test: claims + "other_issuer",
 		},
 		{
+			name: "the issuer may be named by plain http",
+			old:  `iss != "https://accounts.google.com" &&`,
+			new:  `iss != "https://accounts.google.com" && iss != "http://accounts.google.com" &&`,
+			test: claims + "issuer_by_http",
+		},
+		{
 			name: "an email that is verified in words is accepted",
 			old:  `c["email_verified"] != true:`,
 			new:  `c["email_verified"] != true && c["email_verified"] != "true":`,
@@ -54,6 +60,12 @@ var taskauthRooms = []room{
 			old:  `header.Algorithm != of.algorithm`,
 			new:  `header.Algorithm == ""`,
 			test: "TestAForgedSignatureIsUnauthenticated/ES256,_proper",
+		},
+		{
+			name: "critical header parameters are ignored",
+			old:  `header.Critical != nil`,
+			new:  `false`,
+			test: "TestATokenWithCriticalParametersIsRefusedThoughItsSignatureHolds",
 		},
 		{
 			name: "a proxy's signature may have any length",

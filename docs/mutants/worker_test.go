@@ -185,6 +185,32 @@ var workerRooms = []room{
 	}},
 	{"worker/server.go", []bug{
 		{
+			name: "a worker takes any number of deliveries",
+			old:  `s.Begin(s.MaxRuns)`,
+			new:  `s.Begin(0)`,
+			test: "TestABusyWorkerAnswersBusyBeforeFirestoreIsRead",
+		},
+		{
+			name: "a recovery takes a delivery's place",
+			old: `_ func(id string) error) Outcome {
+	defer s.Pass()()
+`,
+			new: `begin func(id string) error) Outcome {
+	_ = begin("")
+`,
+			test: "TestNeitherARecoveryNorHalfARequestTakesAPlace",
+		},
+		{
+			name: "half a request takes a place",
+			old: `	id, err := readTask(c.Response(), r)
+`,
+			new: `	full := begin("")
+	begin = func(string) error { return full }
+	id, err := readTask(c.Response(), r)
+`,
+			test: "TestNeitherARecoveryNorHalfARequestTakesAPlace",
+		},
+		{
 			name: "recovery is open to everybody",
 			old:  `refused := s.refused(c.Request()); refused {`,
 			new:  `refused := s.refused(c.Request()); refused && message != "recovery" {`,

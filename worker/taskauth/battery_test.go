@@ -88,6 +88,9 @@ func TestATokenOfAnotherShapeIsUnauthenticated(t *testing.T) {
 		"kid empty":          {"no key id", header(`{"alg":"RS256","kid":""}`)},
 		"kid a number":       {"malformed token", header(`{"alg":"RS256","kid":1}`)},
 		"kid unknown":        {"unknown key", header(`{"alg":"RS256","kid":"k"}`)},
+		"crit":               {"critical header parameters", header(`{"alg":"RS256","kid":"k","crit":["b64"]}`)},
+		"crit empty":         {"critical header parameters", header(`{"alg":"RS256","kid":"k","crit":[]}`)},
+		"crit null":          {"critical header parameters", header(`{"alg":"RS256","kid":"k","crit":null}`)},
 		"deep":               {"malformed token", header(strings.Repeat("[", 4000))},
 	}
 	for name, c := range cases {
@@ -109,6 +112,7 @@ func TestClaimsThatAreNotAsTheyShouldBeAreRefused(t *testing.T) {
 	}{
 		"other issuer":          {"iss", is("https://accounts.example.test"), no, "wrong issuer"},
 		"issuer with a slash":   {"iss", is("https://accounts.google.com/"), no, "wrong issuer"},
+		"issuer by http":        {"iss", is("http://accounts.google.com"), no, "wrong issuer"},
 		"no issuer":             {"iss", is(nil), no, "wrong issuer"},
 		"short issuer":          {"iss", is("accounts.google.com"), nil, ""},
 		"other audience":        {"aud", is(audience + "/"), no, "wrong audience"},

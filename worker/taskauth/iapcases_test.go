@@ -116,6 +116,19 @@ func TestOnlyES256OfTheProxysKeyIsASignature(t *testing.T) {
 	}
 }
 
+// Whoever does not know an extension that a token calls critical must refuse it.
+func TestATokenWithCriticalParametersIsRefusedThoughItsSignatureHolds(t *testing.T) {
+	p := newProxy(t)
+	synctest.Test(t, func(t *testing.T) {
+		i := watching(t, &site{handler: p}, nil)
+		sign := func(more string) string {
+			return assemble(`{"alg":"ES256","kid":"`+keyName(p.signer())+`"`+more+`}`, asserted(nil), es256(p.signer()))
+		}
+		wantPerson(t, i, sign(""))
+		wantNobody(t, i, through(sign(`,"crit":["exp"],"exp":1`)), taskauth.ErrUnauthenticated, "critical header parameters")
+	})
+}
+
 // What Google signs for a service account, and for our own queue, is no word of the
 // proxy's: not on its own page of keys, and not where both pages are one.
 func TestATaskAndAPersonDoNotPassForEachOther(t *testing.T) {

@@ -175,6 +175,7 @@ var words = []string{
 	"taskauth: unauthenticated: malformed token",
 	"taskauth: unauthenticated: not signed with RS256",
 	"taskauth: unauthenticated: no key id",
+	"taskauth: unauthenticated: critical header parameters",
 	"taskauth: unauthenticated: unknown key",
 	"taskauth: unauthenticated: the signature does not hold",
 	"taskauth: unauthenticated: wrong audience",

@@ -33,6 +33,7 @@ var (
 	errNotRS256   = refuse("not signed with RS256")
 	errNotES256   = refuse("not signed with ES256")
 	errNoKeyID    = refuse("no key id")
+	errCritical   = refuse("critical header parameters")
 	errUnknownKey = refuse("unknown key")
 	errSignature  = refuse("the signature does not hold")
 	errAudience   = refuse("wrong audience")
@@ -101,6 +102,9 @@ func parse(raw string, of signer) (token, error) {
 		Algorithm string `json:"alg"`
 		Type      string `json:"typ"`
 		KeyID     string `json:"kid"`
+		// Critical names extensions that whoever does not know them must refuse (RFC
+		// 7515, 4.1.11). The library ignores it.
+		Critical json.RawMessage `json:"crit"`
 	}
 	t := token{}
 	if json.Unmarshal(decoded[0], &header) != nil || json.Unmarshal(decoded[1], &t.claims) != nil {
@@ -111,6 +115,8 @@ func parse(raw string, of signer) (token, error) {
 		return token{}, of.errAlgorithm
 	case header.KeyID == "":
 		return token{}, errNoKeyID
+	case header.Critical != nil:
+		return token{}, errCritical
 	case of.signature > 0 && len(decoded[2]) != of.signature:
 		return token{}, errSignature
 	}

@@ -64,6 +64,9 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"a bare number":              {[]string{"TASK_AUTH=iam", secret, "DOCUMENT_LOCK_TTL=30"}, []string{`DOCUMENT_LOCK_TTL: "30" is not a positive duration`}},
 		"a negative sweep":           {[]string{"TASK_AUTH=iam", secret, "SWEEP_INTERVAL=-1s"}, []string{"SWEEP_INTERVAL: "}},
 		"a document's path":          {[]string{"TASK_AUTH=iam", secret, "DOCUMENT_LOCKS_COLLECTION=a/b"}, []string{"DOCUMENT_LOCKS_COLLECTION: "}},
+		"an emulator deployed":       {[]string{"K_SERVICE=d", "TASK_AUTH=iam", "FIRESTORE_EMULATOR_HOST=h:1", secret}, []string{"FIRESTORE_EMULATOR_HOST: is for emulators and tests, and K_SERVICE"}},
+		"keys deployed":              {append(people, "K_SERVICE=d", "TASK_JWKS_URL=http://h:1/keys"), []string{"TASK_JWKS_URL: is for emulators and tests, and K_SERVICE"}},
+		"a whole oidc deployed":      {append(people, "K_SERVICE=d"), nil},
 		"several at once":            {[]string{"PORT=x", "LOG_LEVEL=loud", secret}, []string{"PORT: ", "LOG_LEVEL: ", "TASK_AUTH: "}},
 		"both, with one URL of keys": {[]string{"TASK_AUTH=oidc", "TASK_AUDIENCE=a", "TASK_SERVICE_ACCOUNTS=a@b.c", "SESSION_AUTH=oidc", "SESSION_AUDIENCE=b", "TASK_JWKS_URL=x"}, []string{"TASK_JWKS_URL: "}},
 	}

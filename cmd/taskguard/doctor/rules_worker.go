@@ -23,6 +23,7 @@ func workerRules() []rule {
 		{"analyzer-nowhere", []part{workerEnvironment, workerSettings}, analyzerNowhere},
 		{"queue-far", []part{workerEnvironment, workerSettings}, queueFar},
 		{"caller-far", []part{workerEnvironment}, callerFar},
+		{"max-runs", []part{workerEnvironment, workerSettings}, maxRuns},
 		{"log-lines", []part{workerEnvironment, workerSettings}, logLines},
 		{"caller-not-invoker", []part{workerEnvironment, workerCallers}, callerNotInvoker},
 	}, recovery().rules()...)
@@ -154,6 +155,14 @@ func queueFar(v *view) (found []Finding) {
 		one(s.Region != "" && location != s.Region, Advice,
 			fmt.Sprintf("TASK_QUEUE is in %s, the service in %s: the one depends on the other's region.", location, s.Region),
 			"Make the queue in "+s.Region+", unless that is meant.")...)
+}
+
+// maxRuns finds a worker that turns away deliveries for which Cloud Run has places.
+func maxRuns(v *view) []Finding {
+	s, n := v.Worker.Settings.Value, v.worker.MaxRuns
+	return one(s.Concurrency > int64(n), Problem,
+		fmt.Sprintf("MAX_RUNS is %d, and Cloud Run sends an instance of %s up to %d deliveries at once: the others are answered 409, and come again later.", n, s.Name, s.Concurrency),
+		v.Worker.mend(fmt.Sprintf("containerConcurrency: %d", n), fmt.Sprintf("--concurrency=%d", n))+fmt.Sprintf("; or MAX_RUNS=%d, if the memory holds as many.", s.Concurrency))
 }
 
 // logLines finds a worker that does not write what dashboard and alerts are made of.

@@ -25,6 +25,8 @@ type Config struct {
 	Collection   string
 	Policy       lease.Policy
 	RunTimeout   time.Duration
+	MaxRuns      int // deliveries handled at once
+	Pessimistic  bool
 	Analyzer     orchestrator.Analyzer
 	AnalyzerSpec string
 	Auth         string            // oidc, iam or none
@@ -48,6 +50,8 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 		Emulator:     e.Address("FIRESTORE_EMULATOR_HOST"),
 		Collection:   e.Text("ANALYSES_COLLECTION", "analyses"),
 		RunTimeout:   e.Duration("RUN_TIMEOUT", worker.DefaultRunTimeout),
+		MaxRuns:      e.Integer("MAX_RUNS", 100, 1, 1_000_000),
+		Pessimistic:  e.OneOf("FIRESTORE_TRANSACTIONS", "optimistic", "pessimistic") == "pessimistic",
 		AnalyzerSpec: e.Text("ANALYZER", "builtin:document"),
 		LogFormat:    e.OneOf("LOG_FORMAT", "json", "text"),
 		LogLevel:     e.Level("LOG_LEVEL"),
@@ -62,7 +66,8 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	if err != nil {
 		e.Problem("ANALYSES_COLLECTION", "%v", err)
 	}
-	if c.Analyzer, err = orchestrator.New(c.AnalyzerSpec, orchestrator.Options{}); err != nil {
+	output := orchestrator.Options{JSON: e.OneOf("ANALYZER_OUTPUT", "any", "json") == "json"}
+	if c.Analyzer, err = orchestrator.New(c.AnalyzerSpec, output); err != nil {
 		e.Problem("ANALYZER", "%v", err)
 	}
 	auth := e.TaskAuth(c.Emulator, "", false)
@@ -94,6 +99,7 @@ func queue(e *cloudrun.Environment, mode string, token taskauth.Options) *taskqu
 		e.Stray("belongs to TASK_QUEUE, which is not set", "TASK_TARGET_URL", "TASK_CALLER", "CLOUD_TASKS_EMULATOR_HOST")
 		return nil
 	}
+	e.ForTests("CLOUD_TASKS_EMULATOR_HOST")
 	if err := c.Check(); err != nil {
 		e.Add(err)
 	}
@@ -119,6 +125,7 @@ func (c Config) attrs() []slog.Attr {
 		slog.String("emulator", c.Emulator), slog.String("analyzer", redact(c.AnalyzerSpec)),
 		slog.String("lock_ttl", c.Policy.TTL.String()), slog.String("lock_heartbeat", c.Policy.Heartbeat.String()),
 		slog.Int("max_attempts", c.Policy.MaxAttempts), slog.String("run_timeout", c.RunTimeout.String()),
+		slog.Int("max_runs", c.MaxRuns), slog.Bool("pessimistic", c.Pessimistic),
 		c.Telemetry.Attr(),
 	}
 }

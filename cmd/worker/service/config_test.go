@@ -27,7 +27,7 @@ func TestTheDefaultsAreTheContracts(t *testing.T) {
 	if c.Policy != want {
 		t.Errorf("policy = %+v, want %+v", c.Policy, want)
 	}
-	if c.Port != 8080 || c.Database != "(default)" || c.Collection != "analyses" || c.RunTimeout != 25*time.Minute || c.AnalyzerSpec != "builtin:document" || c.LogFormat != "json" {
+	if c.Port != 8080 || c.Database != "(default)" || c.Collection != "analyses" || c.RunTimeout != 25*time.Minute || c.AnalyzerSpec != "builtin:document" || c.MaxRuns != 100 || c.Pessimistic || c.LogFormat != "json" {
 		t.Errorf("config = %+v", c)
 	}
 }
@@ -71,6 +71,18 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"a database's path":     {[]string{"TASK_AUTH=iam", "FIRESTORE_DATABASE=x y"}, []string{"FIRESTORE_DATABASE: "}},
 		"an emulator's URL":     {[]string{"TASK_AUTH=none", "FIRESTORE_EMULATOR_HOST=http://127.0.0.1:1"}, []string{"FIRESTORE_EMULATOR_HOST: "}},
 		"an emulator's host":    {[]string{"TASK_AUTH=none", "FIRESTORE_EMULATOR_HOST=garbage"}, []string{"FIRESTORE_EMULATOR_HOST: "}},
+		"a TTL of half a day":   {[]string{"TASK_AUTH=iam", "LOCK_TTL=12h"}, nil},
+		"a TTL beyond it":       {[]string{"TASK_AUTH=iam", "LOCK_TTL=12h0m1s"}, []string{"LOCK_TTL, LOCK_HEARTBEAT: lease: TTL 12h0m1s is over 12h0m0s"}},
+		"no runs":               {[]string{"TASK_AUTH=iam", "MAX_RUNS=0"}, []string{`MAX_RUNS: "0" is not a number from 1`}},
+		"transactions":          {[]string{"TASK_AUTH=iam", "FIRESTORE_TRANSACTIONS=both"}, []string{`FIRESTORE_TRANSACTIONS: "both" is not one of optimistic, pessimistic`}},
+		"output":                {[]string{"TASK_AUTH=iam", "ANALYZER_OUTPUT=text"}, []string{`ANALYZER_OUTPUT: "text" is not one of any, json`}},
+		"an emulator deployed":  {[]string{"K_SERVICE=w", "TASK_AUTH=iam", "FIRESTORE_EMULATOR_HOST=h:1"}, []string{"FIRESTORE_EMULATOR_HOST: is for emulators and tests, and K_SERVICE"}},
+		"another deployed":      {[]string{"K_SERVICE=w", "TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "CLOUD_TASKS_EMULATOR_HOST=h:1"}, []string{"CLOUD_TASKS_EMULATOR_HOST: is for emulators and tests, and K_SERVICE"}},
+		"keys deployed":         {append(oidc, "K_SERVICE=w", "TASK_JWKS_URL=https://k.example"), []string{"TASK_JWKS_URL: is for emulators and tests, and K_SERVICE"}},
+		"none deployed":         {[]string{"K_SERVICE=w", "TASK_AUTH=none"}, []string{"TASK_AUTH: none is for emulators"}},
+		"a demo deployed":       {[]string{"K_SERVICE=w", "TASK_AUTH=none", "FIRESTORE_EMULATOR_HOST=h:1"}, []string{"FIRESTORE_EMULATOR_HOST: ", "TASK_AUTH: none is for emulators"}},
+		"a whole iam deployed":  {[]string{"K_SERVICE=w", "TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c"}, nil},
+		"a whole oidc deployed": {append(oidc, "K_SERVICE=w"), nil},
 		"several at once":       {[]string{"PORT=x", "RUN_TIMEOUT=0s"}, []string{"PORT: ", "RUN_TIMEOUT: ", "TASK_AUTH: "}},
 		"an empty one is unset": {[]string{"TASK_AUTH=iam", "PORT="}, nil},
 	}

@@ -54,6 +54,7 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	}
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	handler := worker.NewServer(work, w.guard, w.auth())
+	handler.MaxRuns = cfg.MaxRuns
 	service := cloudrun.Service{
 		Handler: handler, Limits: cfg.limits, Flush: w.exports.Stop, Log: log,
 		// Of the 8 s an analyzer that ignores SIGTERM takes 5 s; 2.5 s are left for the
@@ -89,7 +90,7 @@ type wired struct {
 // closed, also beside an error.
 func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error) {
 	w.analyses, err = repo.Open(ctx, cfg.Project, repo.Options{
-		Database: cfg.Database, Collection: cfg.Collection, Policy: cfg.Policy, Log: log,
+		Database: cfg.Database, Collection: cfg.Collection, Policy: cfg.Policy, Pessimistic: cfg.Pessimistic, Log: log,
 	})
 	if err != nil {
 		return w, err

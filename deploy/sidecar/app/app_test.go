@@ -172,11 +172,10 @@ func TestAnApplicationThatIsKilledInARunLosesNothing(t *testing.T) {
 func TestTheApplicationRefusesTheLowerTokenOfTwo(t *testing.T) {
 	a := start(t, 0, "APP_SECONDS=3600")
 	ctx, cancel := context.WithCancel(t.Context())
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url("/analyze"), strings.NewReader(`{"input":{"text":"a"}}`))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url("/analyze"), strings.NewReader(job("x", 7, `{"text":"a"}`)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header = http.Header{"Idempotency-Key": {"x"}, "X-Lock-Token": {"7"}}
 	var run sync.WaitGroup
 	run.Go(func() {
 		if resp, err := http.DefaultClient.Do(r); err == nil {
@@ -187,10 +186,13 @@ func TestTheApplicationRefusesTheLowerTokenOfTwo(t *testing.T) {
 	defer run.Wait()
 	defer cancel()
 	a.next("begins")
-	if status, said := a.post("x", 6, `{"input":{"text":"a"}}`); status != http.StatusConflict || said != "superseded" {
+	if status, said := a.post("x", 6, `{"text":"a"}`); status != http.StatusConflict || said != "superseded" {
 		t.Errorf("%d %s, want 409 superseded", status, said)
 	}
-	if status, said := a.post("x", 8, `{"input":{}}`); status != http.StatusUnprocessableEntity {
+	if status, said := a.post("x ", 6, "{}"); status != http.StatusUnprocessableEntity {
+		t.Errorf("another analysis, whose id ends with a space: %d %s, want 422", status, said)
+	}
+	if status, said := a.post("x", 8, "{}"); status != http.StatusUnprocessableEntity {
 		t.Errorf("a higher token: %d %s, want 422", status, said)
 	}
 }

@@ -102,17 +102,19 @@ func (a *application) url(path string) string {
 }
 
 // post is a job as the worker sends it.
-func (a *application) post(analysis string, token int, body string) (status int, said string) {
+func (a *application) post(analysis string, token int, input string) (status int, said string) {
 	a.t.Helper()
 	ctx, done := context.WithTimeout(a.t.Context(), hang)
 	defer done()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url("/analyze"), strings.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url("/analyze"), strings.NewReader(job(analysis, token, input)))
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	r.Header.Set("Idempotency-Key", analysis)
-	r.Header.Set("X-Lock-Token", fmt.Sprint(token))
 	return answer(a.t, r)
+}
+
+func job(analysis string, token int, input string) string {
+	return fmt.Sprintf(`{"analysis_id":%q,"lock_token":%d,"attempt":1,"input":%s}`, analysis, token, input)
 }
 
 func answer(t *testing.T, r *http.Request) (status int, body string) {
