@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-var fenced = regexp.MustCompile("(?ms)^```(go|js|python)\n(.*?)^```$")
+var fenced = regexp.MustCompile("(?ms)^```(go|js|python)\n(.*?)\n```$")
 
 // What guide.md shows of an example is in the file that the example's test runs.
 func TestTheGuideShowsTheExamplesAsTheyAre(t *testing.T) {

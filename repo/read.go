@@ -1,9 +1,9 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"net/url"
@@ -96,7 +96,7 @@ func (r *request) receive(ctx context.Context, use func(reading) error) error {
 		return err
 	}
 	if err := r.stream.RecvMsg(&end); !errors.Is(err, io.EOF) {
-		return err
+		return cmp.Or(err, errAnswer)
 	}
 	if len(f) > largeAnswer {
 		select {
@@ -107,8 +107,8 @@ func (r *request) receive(ctx context.Context, use func(reading) error) error {
 		}
 	}
 	var answer firestorepb.BatchGetDocumentsResponse
-	if err := proto.Unmarshal(f, &answer); err != nil {
-		return fmt.Errorf("repo: decode the answer: %w", err)
+	if err := proto.Unmarshal(f, &answer); err != nil || answer.GetResult() == nil {
+		return cmp.Or(err, errAnswer)
 	}
 	got := reading{id: r.doc.ID, at: answer.GetReadTime().AsTime()}
 	if found := answer.GetFound(); found != nil {
@@ -117,6 +117,9 @@ func (r *request) receive(ctx context.Context, use func(reading) error) error {
 	}
 	return use(got)
 }
+
+// errAnswer is an answer that Firestore does not give.
+var errAnswer = errors.New("repo: not one answer to one read")
 
 // frame is a message as it was sent.
 type frame []byte

@@ -46,7 +46,7 @@ func TestAFullListOfOneTypeOfUpdateHidesNoneOfAnother(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		ago := func(hours int) time.Time { return time.Now().Add(time.Duration(-hours) * time.Hour) }
-		write := map[string]func(time.Time) any{"string": func(at time.Time) any { return timeValue(at) }, "Timestamp": func(at time.Time) any { return at }}
+		write := map[string]func(time.Time) any{"string": timeValue, "Timestamp": func(at time.Time) any { return at }}
 		for many, lone := range map[string]string{"string": "Timestamp", "Timestamp": "string"} {
 			for i := range 3 {
 				b.Put(t, fmt.Sprint("many", i), map[string]any{"status": Queued, "updatedAt": write[many](ago(10 + i))})

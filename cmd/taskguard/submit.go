@@ -112,8 +112,9 @@ func (cl *client) submit(ctx context.Context, doc document) (*submitted, error) 
 	if err == nil {
 		// Submitting again books what a submit that died has not, and nothing where
 		// the name is taken. Where that task is gone, recovery books another.
-		task, already := cl.task(doc.id, "submit"), false
+		task := cl.task(doc.id, "submit")
 		task.Name = taskqueue.Name("submit", doc.id, iso8601.Format(a.CreatedAt))
+		var already bool
 		if already, err = cl.queue.Book(ctx, task); already {
 			s.Booked = "already"
 		}

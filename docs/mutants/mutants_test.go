@@ -133,7 +133,8 @@ func withoutBugs(t *testing.T) {
 	type place struct{ pkg, env string }
 	tests := map[place][]string{}
 	for _, r := range rooms() {
-		for _, b := range r.bugs {
+		for i := range r.bugs {
+			b := &r.bugs[i]
 			at := place{b.home(r.file), strings.Join(b.env, " ")}
 			tests[at] = append(tests[at], b.test)
 		}

@@ -88,11 +88,12 @@ func (s *Server) listing(c context.Context, state string) listing {
 // is overdue no more.
 func merged(newest, overdue []Analysis) []entry {
 	rest := make(map[string]Analysis, len(newest))
-	for _, a := range newest {
-		rest[a.ID] = a
+	for i := range newest {
+		rest[newest[i].ID] = newest[i]
 	}
 	var all []entry
-	for _, a := range overdue {
+	for i := range overdue {
+		a := overdue[i]
 		now, listed := rest[a.ID]
 		if listed && now.Updated.After(a.Updated) {
 			continue
@@ -104,8 +105,8 @@ func merged(newest, overdue []Analysis) []entry {
 		all = append(all, entry{a, true})
 	}
 	first := len(all)
-	for _, a := range rest {
-		all = append(all, entry{a, false})
+	for id := range rest {
+		all = append(all, entry{rest[id], false})
 	}
 	slices.SortFunc(all[first:], func(a, b entry) int {
 		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID))

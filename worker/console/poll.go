@@ -53,7 +53,7 @@ func (p *poll[T]) run(ctx context.Context) {
 		if err == nil {
 			last.value, last.asked = value, asked
 		} else if last.err == nil {
-			p.log.WarnContext(ctx, p.what+" cannot be read", "error", err)
+			p.log.WarnContext(ctx, "console cannot read Firestore", "what", p.what, "error", err)
 		}
 		last.err, last.ended = err, time.Now()
 		p.mu.Lock()
