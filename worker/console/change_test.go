@@ -206,7 +206,7 @@ func TestARefusalIsSaidPlainly(t *testing.T) {
 		{&lease.HeldError{Owner: "w/<9>", Remaining: 90 * time.Second}, http.StatusConflict, "it is locked by w/&lt;9&gt; for 1 min 30 s more"},
 		{lease.ErrNotFound, http.StatusNotFound, "no analysis"},
 		{fmt.Errorf("x: %w", lease.ErrUnavailable), http.StatusServiceUnavailable, "does not answer"},
-		{lease.ErrMalformed, http.StatusUnprocessableEntity, "cannot be made out"},
+		{lease.ErrMalformed, http.StatusUnprocessableEntity, "cannot be read"},
 		{errOdd, http.StatusBadGateway, "odd"},
 	} {
 		s, h := writable(t, newShelf(of("a", "QUEUED")))
