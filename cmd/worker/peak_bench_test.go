@@ -76,7 +76,8 @@ func BenchmarkPeakMemoryOfACrowd(b *testing.B) {
 		p := w.start(b, "ANALYZER="+analyzer.URL)
 		began := time.Now()
 		busy := p.crowd(b, ids)
-		b.ReportMetric(time.Since(began).Seconds(), "s-until-all-are-READY")
+		memory := float64(peakMemory(b, p.cmd.Process.Pid)) / mib
+		b.Logf("%.0f MB, %d runs at once, %d answers busy, %v", memory, peak.Load(), busy, time.Since(began).Round(time.Second))
 		b.ReportMetric(float64(busy), "busy-answers")
 		b.ReportMetric(float64(peak.Load()), "runs-at-once")
 		if peak.Load() > most {
@@ -86,7 +87,7 @@ func BenchmarkPeakMemoryOfACrowd(b *testing.B) {
 			b.Errorf("%d deliveries were answered busy, want %d at least", busy, n-most)
 		}
 		w.checkAllReady(b, ids)
-		within(b, "MB-peak", float64(peakMemory(b, p.cmd.Process.Pid))/mib, 600)
+		within(b, "MB-peak", memory, 600)
 	})
 }
 
