@@ -150,10 +150,13 @@ func newWard(t *testing.T) *ward {
 	return w
 }
 
-// withoutRace skips a test that limits memory where the race detector, which the
-// worker then has too, multiplies it.
-func withoutRace(t *testing.T) {
+// slowWithoutRace skips a test with hostile inputs where there is little time, and
+// where the race detector, which the worker then has too, multiplies its memory.
+func slowWithoutRace(t *testing.T) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("slow: 10 s")
+	}
 	info, _ := debug.ReadBuildInfo()
 	if slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		t.Skip("the race detector multiplies the memory of a worker")

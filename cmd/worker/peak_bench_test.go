@@ -30,7 +30,7 @@ func BenchmarkPeakMemory(b *testing.B) {
 	}{
 		{"10-texts-of-1-MB", 10, text, `"read"`, 120},
 		{"10-inputs-of-1040000-booleans", 10, hostileInput(), `"read"`, 400},
-		{"10-results-of-1040000-booleans", 10, "small", "[" + strings.Repeat("true,", 1_039_999) + "true]", 1000},
+		{"10-results-of-1040000-booleans", 10, "small", "[" + strings.Repeat("true,", 1_039_999) + "true]", 400},
 		{"10-results-of-130000-integers", 10, "small", "[" + strings.Repeat("7,", 129_999) + "7]", 400},
 	} {
 		b.Run(c.name, func(b *testing.B) {
@@ -149,7 +149,8 @@ func (p *process) crowd(b *testing.B, ids []string) (busy int64) {
 					return
 				case err == nil && code == http.StatusConflict && strings.Contains(body, `"reason":"busy"`) && after >= 1:
 					told.Add(1)
-					time.Sleep(time.Duration((0.5 + rand.Float64()) * float64(after) * float64(time.Second)))
+					// Sooner than it asks for: nobody else is served meanwhile.
+					time.Sleep(time.Duration((0.5 + rand.Float64()) * float64(min(after, 2)) * float64(time.Second)))
 				default:
 					b.Errorf("%s: answered %d %s, Retry-After %d, %v", id, code, body, after, err)
 					return
