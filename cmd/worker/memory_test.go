@@ -27,7 +27,7 @@ const (
 	// enough is the memory of a small container. Six hostile documents at once
 	// must fit, as they did not when each was decoded whole, all at once.
 	enough = 512 * mib
-	// tooLittle is more than an idle worker takes, which is 30 MiB to 45 MiB, and
+	// tooLittle is more than an idle worker takes, which is 23 MiB, and
 	// less than it takes to turn one hostile input into JSON. Whoever makes that
 	// cheaper, so that a worker survives, lowers it.
 	tooLittle = 64 * mib
@@ -39,7 +39,7 @@ const (
 )
 
 // hostileInput is as many values as a document of 1 MiB can hold: 4 MiB on the
-// wire, and a hundred or more when it is decoded.
+// wire, and more than 100 MiB when it is decoded.
 func hostileInput() map[string]any {
 	a := make([]any, 1_040_000)
 	for i := range a {
