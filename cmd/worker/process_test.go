@@ -73,8 +73,13 @@ type cloud struct {
 
 func newCloud(t testing.TB) *cloud {
 	t.Helper()
+	return newCloudOn(t, emulatortest.Embedded(t))
+}
+
+func newCloudOn(t testing.TB, b *emulatortest.Backend) *cloud {
+	t.Helper()
 	l := listen(t, "127.0.0.1:0")
-	c := &cloud{Backend: emulatortest.Embedded(t), host: l.Addr().String()}
+	c := &cloud{Backend: b, host: l.Addr().String()}
 	served := make(chan error, 1)
 	go func() { served <- c.Server.Serve(l) }()
 	t.Cleanup(func() {

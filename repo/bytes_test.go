@@ -1,0 +1,186 @@
+package repo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/stats"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+	"taskguard/lease/iso8601"
+)
+
+// meter counts the bytes that calls move, in both directions.
+type meter struct{ bytes atomic.Int64 }
+
+func (*meter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+func (m *meter) HandleRPC(_ context.Context, s stats.RPCStats) {
+	switch s := s.(type) {
+	case *stats.InHeader:
+		m.bytes.Add(int64(s.WireLength))
+	case *stats.InPayload:
+		m.bytes.Add(int64(s.WireLength))
+	case *stats.OutPayload:
+		m.bytes.Add(int64(s.WireLength))
+	}
+}
+
+func (*meter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+func (*meter) HandleConn(context.Context, stats.ConnStats) {}
+
+// takeInput ends the run of id at once, when it has its input.
+func takeInput(t *testing.T, a *Analyses, id, owner string) {
+	t.Helper()
+	ran := false
+	err := a.HoldAnalysisLock(t.Context(), id, owner, func(context.Context, json.RawMessage) error {
+		ran = true
+		return nil
+	})
+	if err != nil || !ran {
+		t.Errorf("hold %s as %s: %v, ran %v", id, owner, err, ran)
+	}
+}
+
+// What no run needs is not moved: of a document with a megabyte of input, of
+// result and of checkpoint each, no decision moves more than 8 KB.
+func TestNoDecisionMovesTheInput(t *testing.T) {
+	const most = 8 << 10
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		large := func(fields map[string]any) map[string]any {
+			fields["input"] = strings.Repeat("x", 320<<10)
+			fields["result"], fields["checkpoint"] = fields["input"], fields["input"]
+			return fields
+		}
+		b.Put(t, "ready", large(map[string]any{"status": Ready}))
+		b.Put(t, "failed", large(map[string]any{"status": Failed, "error": map[string]any{"code": "c", "message": strings.Repeat("m", maxMessage)}}))
+		b.Put(t, "locked", large(map[string]any{"status": Processing, "lockOwner": "them", "lockExpiresAt": iso8601.Format(time.Now().Add(time.Hour))}))
+		b.Put(t, "worn", large(map[string]any{"status": Queued, "attempts": 10}))
+		b.Put(t, "x", large(map[string]any{"status": Queued}))
+		b.Put(t, "y", large(map[string]any{"status": Queued}))
+		m := &meter{}
+		a, other := open(t, b, grpc.WithStatsHandler(m)), open(t, b, grpc.WithStatsHandler(m))
+		moves := func(what string, do func() error) {
+			t.Helper()
+			before := m.bytes.Load()
+			if err := do(); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			if moved := m.bytes.Load() - before; moved >= most {
+				t.Errorf("%s moves %d bytes, want under %d", what, moved, most)
+			}
+		}
+		skip := func(id, reason string) {
+			t.Helper()
+			moves("skip of "+id, func() error {
+				acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/0", 0)
+				if err == nil && acq.Reason != reason {
+					err = fmt.Errorf("%+v, want %s", acq, reason)
+				}
+				return err
+			})
+		}
+		skip("ready", lease.AlreadyFinished)
+		skip("failed", lease.AlreadyFinished)
+		skip("locked", lease.Locked)
+		moves("peek", func() error { _, err := a.PeekAnalysisLock(t.Context(), "locked"); return err })
+		mustAcquire(t, a, "x", "w/1")
+		takeInput(t, a, "x", "w/1")
+		moves("heartbeat", func() error { return a.RefreshAnalysisLock(t.Context(), "x", "w/1", 0) })
+		moves("heartbeat of another process", func() error { return other.RefreshAnalysisLock(t.Context(), "x", "w/1", 0) })
+		moves("release by another process", func() error { return other.ReleaseAnalysisLock(t.Context(), "x", "w/1", true) })
+		mustAcquire(t, other, "x", "w/2") // a may think that it still holds it
+		takeInput(t, other, "x", "w/2")
+		moves("finish", func() error { return other.Complete(t.Context(), "x", "w/2", "done") })
+		mustAcquire(t, a, "y", "w/3")
+		takeInput(t, a, "y", "w/3")
+		moves("retry", func() error { return a.Retry(t.Context(), "y", "w/3", "c", "m") })
+		mustAcquire(t, a, "y", "w/4")
+		takeInput(t, a, "y", "w/4")
+		moves("failure", func() error { return a.Fail(t.Context(), "y", "w/4", "c", "m") })
+	})
+}
+
+// distance is a network on which each answer takes a second.
+const distance = time.Second
+
+var distant = []grpc.DialOption{
+	grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		time.Sleep(distance)
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}),
+	grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		s, err := open(ctx, desc, cc, method, opts...)
+		return &far{ClientStream: s}, err
+	}),
+}
+
+// far is a stream whose answers take a distance from its request on.
+type far struct {
+	grpc.ClientStream
+	sent time.Time
+}
+
+func (s *far) SendMsg(m any) error {
+	s.sent = time.Now()
+	return s.ClientStream.SendMsg(m)
+}
+
+func (s *far) RecvMsg(m any) error {
+	time.Sleep(time.Until(s.sent.Add(distance)))
+	return s.ClientStream.RecvMsg(m)
+}
+
+// Round trips one after another: what a call waits for. The input comes beside
+// the commit.
+func TestRoundTripsOneAfterAnother(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b, distant...)
+		b.Put(t, "x", map[string]any{"status": Queued, "input": "i"})
+		b.Put(t, "done", map[string]any{"status": Ready, "input": "i"})
+		began := time.Now()
+		took := func(what string, want int) {
+			t.Helper()
+			if got := time.Since(began); got != time.Duration(want)*distance {
+				t.Errorf("%s: %v, want %d round trips of %v", what, got, want, distance)
+			}
+			began = time.Now()
+		}
+		acquire(t, a, "done", "w/0")
+		took("skip", 1)
+		mustAcquire(t, a, "x", "w/1")
+		err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(_ context.Context, input json.RawMessage) error {
+			took("acquire, until the run has its input", 2)
+			if string(input) != `"i"` {
+				t.Errorf("input = %s", input)
+			}
+			return nil
+		})
+		took("the end of a run", 0)
+		if err := errors.Join(err, a.RefreshAnalysisLock(t.Context(), "x", "w/1", 0)); err != nil {
+			t.Error(err)
+		}
+		took("heartbeat", 1)
+		if err := a.Complete(t.Context(), "x", "w/1", "done"); err != nil {
+			t.Error(err)
+		}
+		took("finish", 1)
+		b.Put(t, "y", map[string]any{"status": Queued})
+		mustAcquire(t, a, "y", "w/2")
+		takeInput(t, a, "y", "w/2")
+		took("the next", 2)
+		if err := a.ReleaseAnalysisLock(t.Context(), "y", "w/2", true); err != nil {
+			t.Error(err)
+		}
+		took("release", 1)
+	})
+}
