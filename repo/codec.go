@@ -145,7 +145,7 @@ func (c analysisCodec) changes(prev Analysis, next *Analysis, now time.Time) []f
 	set("result", turned && next.Status == Ready, next.Result)
 	set("result", turned && next.Status == Failed, firestore.Delete)
 	set("error", turned || !reflect.DeepEqual(prev.Error, next.Error), errorValue(next.Error))
-	set("lastError", !reflect.DeepEqual(prev.LastError, next.LastError), errorValue(next.LastError))
+	set("lastError", turned || !reflect.DeepEqual(prev.LastError, next.LastError), errorValue(next.LastError))
 	set("attempts", p.Attempts != n.Attempts, n.Attempts)
 	set("finishedBy", p.FinishedBy != n.FinishedBy, orDelete(n.FinishedBy))
 	set("lockToken", p.Token != n.Token || prev.tokenAssumed && (len(us) > 0 || c.replaceToken), n.Token)

