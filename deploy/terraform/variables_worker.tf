@@ -160,7 +160,7 @@ variable "worker_cpu" {
 }
 
 variable "worker_memory" {
-  description = "Memory of one worker instance, the analyzer's included unless it is app."
+  description = "Memory of one worker instance, the analyzer's included unless it is app: 200 MiB and 50 MiB a delivery of worker_concurrency hold the largest documents."
   type        = string
-  default     = "512Mi"
+  default     = "1Gi"
 }

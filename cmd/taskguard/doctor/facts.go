@@ -57,6 +57,7 @@ type Settings struct {
 	Audiences    []string // that tokens may name besides
 	Timeout      time.Duration
 	Concurrency  int64
+	Memory       int64 // bytes, of the container that takes requests; 0: unknown
 	MaxInstances int64
 	Account      string // that it runs as; empty: the project's default
 	Image        string // of the container that takes requests

@@ -24,6 +24,7 @@ func workerRules() []rule {
 		{"queue-far", []part{workerEnvironment, workerSettings}, queueFar},
 		{"caller-far", []part{workerEnvironment}, callerFar},
 		{"max-runs", []part{workerEnvironment, workerSettings}, maxRuns},
+		{"memory", []part{workerEnvironment, workerSettings}, memoryOfRuns},
 		{"log-lines", []part{workerEnvironment, workerSettings}, logLines},
 		{"caller-not-invoker", []part{workerEnvironment, workerCallers}, callerNotInvoker},
 	}, recovery().rules()...)
@@ -163,6 +164,22 @@ func maxRuns(v *view) []Finding {
 	return one(s.Concurrency > int64(n), Problem,
 		fmt.Sprintf("MAX_RUNS is %d, and Cloud Run sends an instance of %s up to %d deliveries at once: the others are answered 409, and come again later.", n, s.Name, s.Concurrency),
 		v.Worker.mend(fmt.Sprintf("containerConcurrency: %d", n), fmt.Sprintf("--concurrency=%d", n))+fmt.Sprintf("; or MAX_RUNS=%d, if the memory holds as many.", s.Concurrency))
+}
+
+// What a worker has been seen to need by BenchmarkPeakMemory, rounded up.
+const (
+	memoryAlone = 200 << 20
+	memoryARun  = 50 << 20 // with the largest result
+)
+
+// memoryOfRuns finds a worker whose memory the largest documents can use up.
+func memoryOfRuns(v *view) []Finding {
+	s := v.Worker.Settings.Value
+	runs := min(s.Concurrency, int64(v.worker.MaxRuns))
+	need := memoryAlone + runs*memoryARun
+	return one(s.Memory > 0 && s.Memory < need, Advice,
+		fmt.Sprintf("%s has %d MiB of memory for %d deliveries at once, which need up to %d MiB where each result is as large as a document can be.", s.Name, s.Memory>>20, runs, need>>20),
+		v.Worker.mend(fmt.Sprintf("memory: %dMi", need>>20), fmt.Sprintf("--memory=%dMi", need>>20))+"; or a smaller containerConcurrency.")
 }
 
 // logLines finds a worker that does not write what dashboard and alerts are made of.

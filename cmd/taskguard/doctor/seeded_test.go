@@ -123,6 +123,7 @@ var seededWorker = []misconfiguration{
 		f.Worker.Callers.Value = append(f.Worker.Callers.Value, "serviceAccount:taskguard-caller@other-project.iam.gserviceaccount.com")
 	})},
 	{"a queue of another project", "queue-far", advice, set("GOOGLE_CLOUD_PROJECT", "other-project")},
+	{"too little memory", "memory", advice, worker(func(s *doctor.Settings) { s.Memory = 512 << 20 })},
 	{"more deliveries than the worker takes", "max-runs", problem, set("MAX_RUNS", "9")},
 	{"lines that nobody counts", "log-lines", problem, set("LOG_LEVEL", "warn")},
 	{"lines whose fields nobody reads", "log-lines", problem, set("LOG_FORMAT", "text")},

@@ -18,6 +18,7 @@ const (
 	defaultTimeout     = 300 * time.Second
 	defaultConcurrency = 80
 	defaultInstances   = 100
+	defaultMemory      = 512 << 20
 )
 
 const apiVersion = "serving.knative.dev/v1"
@@ -59,6 +60,9 @@ func parseService(s *run.Service) (Environment, Settings, error) {
 	}
 	if spec.ContainerConcurrency > 0 {
 		settings.Concurrency = spec.ContainerConcurrency
+	}
+	if settings.Memory, err = memory(container.Resources); err != nil {
+		return nil, Settings{}, err
 	}
 	if settings.MaxInstances, err = instances(revision["autoscaling.knative.dev/maxScale"], s.Metadata.Annotations["run.googleapis.com/maxScale"]); err != nil {
 		return nil, Settings{}, err
@@ -102,6 +106,21 @@ func variables(c *run.Container) Environment {
 		}
 	}
 	return e
+}
+
+var quantity = regexp.MustCompile(`^([0-9]+)([kMG]i?)?$`)
+
+// memory is a container's limit in bytes; where none is set, Cloud Run's default.
+func memory(r *run.ResourceRequirements) (int64, error) {
+	if r == nil || r.Limits["memory"] == "" {
+		return defaultMemory, nil
+	}
+	m := quantity.FindStringSubmatch(r.Limits["memory"])
+	if m == nil {
+		return 0, fmt.Errorf("memory: %q is not a quantity such as 1Gi", r.Limits["memory"])
+	}
+	n, err := strconv.ParseInt(m[1], 10, 32)
+	return n * map[string]int64{"": 1, "k": 1e3, "ki": 1 << 10, "M": 1e6, "Mi": 1 << 20, "G": 1e9, "Gi": 1 << 30}[m[2]], err
 }
 
 // instances is the lower of the revision's and the service's limit.
