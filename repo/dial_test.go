@@ -121,3 +121,37 @@ func forgetful(t *testing.T, b *emulatortest.Backend) *network {
 	}()
 	return n
 }
+
+// An empty map counts nothing towards a document's 1 MiB, and six bytes on the wire.
+func TestADocumentOfMoreThan4MiBOnTheWireIsReadFromAnEmulator(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- b.Server.Serve(l) }()
+	defer func() {
+		b.Server.Close()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Setenv("FIRESTORE_EMULATOR_HOST", l.Addr().String())
+	a, err := Open(t.Context(), b.Project, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = a.Close() }()
+	maps := make([]any, 1_000_000)
+	for i := range maps {
+		maps[i] = map[string]any{}
+	}
+	if err := a.Create(t.Context(), "x", maps); err != nil {
+		t.Fatal(err)
+	}
+	d, err := a.Get(t.Context(), "x")
+	if got, _ := d.Input.([]any); err != nil || len(got) != len(maps) {
+		t.Errorf("%d of %d maps, %v", len(got), len(maps), err)
+	}
+}
