@@ -20,6 +20,7 @@ import (
 type Options struct {
 	Database   string // "" is (default)
 	Collection string // "" is analyses
+	Emulator   string // host:port of one, if FIRESTORE_EMULATOR_HOST names no other
 	Policy     lease.Policy
 	// Pessimistic makes every decision inside client.RunTransaction. Otherwise that is
 	// done only where others keep writing to the document.
@@ -37,8 +38,7 @@ type Analyses struct {
 	replacing *Ledger // of the same documents; see Unlock
 }
 
-// Open connects to Firestore, or to the emulator that FIRESTORE_EMULATOR_HOST
-// names, without a call yet. Close ends it.
+// Open connects to Firestore, or to an emulator, without a call yet. Close ends it.
 func Open(ctx context.Context, project string, o Options, opts ...option.ClientOption) (*Analyses, error) {
 	if o.Database == "" {
 		o.Database = firestore.DefaultDatabaseID
@@ -49,7 +49,7 @@ func Open(ctx context.Context, project string, o Options, opts ...option.ClientO
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	db, err := dial(ctx, project, o.Database, opts)
+	db, err := dial(ctx, project, o.Database, o.Emulator, opts)
 	if err != nil {
 		return nil, fmt.Errorf("repo: open database %s of project %s: %w", o.Database, project, err)
 	}

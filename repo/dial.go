@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -20,7 +21,8 @@ import (
 // database is a connection to one Firestore database.
 type database struct {
 	*firestore.Client
-	api  firestorepb.FirestoreClient // on the same connection, for reads with a field mask
+	conn *grpc.ClientConn
+	api  firestorepb.FirestoreClient // on conn, for reads with a field mask
 	name string                      // projects/P/databases/D
 	large *semaphore.Weighted // of what is held as protocol buffers; see largeAnswer
 }
@@ -31,11 +33,15 @@ type database struct {
 // watch silent and each call on it failing, for as long as something takes what is
 // written to it. A server that is asked too often closes the connection, and gRPC then
 // asks half as often.
-func dial(ctx context.Context, project, name string, opts []option.ClientOption) (*database, error) {
+//
+// emulator is host:port of one, if FIRESTORE_EMULATOR_HOST names no other. Where that is
+// set, Google's client makes a connection of its own to it, whatever it is given.
+func dial(ctx context.Context, project, name, emulator string, opts []option.ClientOption) (*database, error) {
 	alive := grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second})
 	first := option.WithGRPCDialOption(alive)
-	if host := os.Getenv("FIRESTORE_EMULATOR_HOST"); host != "" { // as Google's client connects to it
-		conn, err := grpc.NewClient("passthrough:///"+host, alive,
+	named := os.Getenv("FIRESTORE_EMULATOR_HOST")
+	if host := cmp.Or(named, emulator); host != "" { // as Google's client connects to it
+		conn, err := grpc.NewClient("passthrough:///"+host, alive, grpc.WithNoProxy(),
 			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(emulatorOwner{}),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)))
 		if err != nil {
@@ -48,14 +54,24 @@ func dial(ctx context.Context, project, name string, opts []option.ClientOption)
 		return nil, err
 	}
 	conn := api.Connection() //nolint:staticcheck // the only one: no pool is asked for
-	client, err := firestore.NewClientWithDatabase(ctx, project, name, option.WithGRPCConn(conn))
+	if named == "" {
+		opts = []option.ClientOption{option.WithGRPCConn(conn)}
+	}
+	client, err := firestore.NewClientWithDatabase(ctx, project, name, opts...)
 	if err != nil {
 		return nil, errors.Join(err, api.Close())
 	}
 	return &database{
-		Client: client, api: firestorepb.NewFirestoreClient(conn), name: "projects/" + project + "/databases/" + name,
+		Client: client, conn: conn, api: firestorepb.NewFirestoreClient(conn), name: "projects/" + project + "/databases/" + name,
 		large: semaphore.NewWeighted(1),
 	}, nil
+}
+
+// Close ends the connections.
+func (d *database) Close() error {
+	err := d.Client.Close()
+	_ = d.conn.Close() // closed already, unless Client has one of its own
+	return err
 }
 
 // emulatorOwner lets calls pass an emulator's security rules.

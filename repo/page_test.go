@@ -41,7 +41,7 @@ func (p *page) documents(t testing.TB) *documents[Analysis] {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	db, err := dial(context.Background(), "p", firestore.DefaultDatabaseID, []option.ClientOption{option.WithGRPCConn(conn)})
+	db, err := dial(context.Background(), "p", firestore.DefaultDatabaseID, "", []option.ClientOption{option.WithGRPCConn(conn)})
 	if err != nil {
 		t.Fatal(err)
 	}

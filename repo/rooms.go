@@ -17,6 +17,7 @@ import (
 type RoomOptions struct {
 	Database   string       // "" is (default)
 	Collection string       // "" is documentLocks
+	Emulator   string       // as Options.Emulator
 	Log        *slog.Logger // nil: silent
 }
 
@@ -33,8 +34,7 @@ var (
 	_ documentlock.Watcher           = (*Rooms)(nil)
 )
 
-// OpenRooms connects to Firestore, or to the emulator that
-// FIRESTORE_EMULATOR_HOST names, without a call yet. Close ends it.
+// OpenRooms connects to Firestore, or to an emulator, without a call yet. Close ends it.
 func OpenRooms(ctx context.Context, project string, o RoomOptions, opts ...option.ClientOption) (*Rooms, error) {
 	if o.Database == "" {
 		o.Database = firestore.DefaultDatabaseID
@@ -48,7 +48,7 @@ func OpenRooms(ctx context.Context, project string, o RoomOptions, opts ...optio
 	if err := CheckCollection(o.Collection); err != nil {
 		return nil, fmt.Errorf("repo: %w", err)
 	}
-	db, err := dial(ctx, project, o.Database, opts)
+	db, err := dial(ctx, project, o.Database, o.Emulator, opts)
 	if err != nil {
 		return nil, fmt.Errorf("repo: open database %s of project %s: %w", o.Database, project, err)
 	}

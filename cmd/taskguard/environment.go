@@ -6,10 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/api/option"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
 	"taskguard/lease"
 	"taskguard/repo"
 	"taskguard/worker/taskqueue"
@@ -107,55 +103,21 @@ func (c *call) place() (place, error) {
 
 // open connects to p, which completes the options.
 func (p place) open(ctx context.Context, options repo.Options) (*repo.Analyses, error) {
-	options.Database, options.Collection = p.database, p.collection
-	client, err := p.client()
-	if err != nil {
-		return nil, err
-	}
-	return repo.Open(ctx, p.project, options, client...)
+	options.Database, options.Collection, options.Emulator = p.database, p.collection, p.emulator
+	return repo.Open(ctx, p.project, options)
 }
 
 // rooms connects to the document locks of p, in the collection that the environment
 // names.
 func (c *call) rooms(ctx context.Context, p place) (*repo.Rooms, error) {
-	o := repo.RoomOptions{Database: p.database, Collection: c.value("DOCUMENT_LOCKS_COLLECTION"), Log: c.log()}
+	o := repo.RoomOptions{Database: p.database, Emulator: p.emulator, Collection: c.value("DOCUMENT_LOCKS_COLLECTION"), Log: c.log()}
 	if o.Collection != "" {
 		if err := repo.CheckCollection(o.Collection); err != nil {
 			return nil, environmentError{fmt.Errorf("DOCUMENT_LOCKS_COLLECTION: %w", err)}
 		}
 	}
-	client, err := p.client()
-	if err != nil {
-		return nil, err
-	}
-	return repo.OpenRooms(ctx, p.project, o, client...)
+	return repo.OpenRooms(ctx, p.project, o)
 }
-
-// client are the options with which Google's library talks to the emulator of p,
-// if it has one, whatever the process's own environment names. Closing the client
-// closes its connection.
-func (p place) client() ([]option.ClientOption, error) {
-	if p.emulator == "" {
-		return nil, nil
-	}
-	conn, err := grpc.NewClient(p.emulator,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(emulatorOwner{}), grpc.WithNoProxy())
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", firestoreEmulator, err)
-	}
-	return []option.ClientOption{option.WithGRPCConn(conn)}, nil
-}
-
-// emulatorOwner passes an emulator's security rules, as Google's library does.
-type emulatorOwner struct{}
-
-// GetRequestMetadata implements credentials.PerRPCCredentials.
-func (emulatorOwner) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	return map[string]string{"authorization": "Bearer owner"}, nil
-}
-
-// RequireTransportSecurity implements credentials.PerRPCCredentials.
-func (emulatorOwner) RequireTransportSecurity() bool { return false }
 
 // queueConfig reads where deliveries are booked; named is false where no queue
 // is named at all.

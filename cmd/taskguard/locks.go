@@ -29,10 +29,6 @@ func (l *locality) serveLocks(ctx context.Context, address string) (stop func(),
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Client, err = l.place.client(); err != nil {
-		_ = listener.Close()
-		return nil, err
-	}
 	l.page = "http://" + listener.Addr().String() + "/"
 	l.show.note(plain, "the document lock, to be tried in two tabs: %s", l.page)
 	ctx, cancel := context.WithCancel(ctx)

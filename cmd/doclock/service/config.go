@@ -4,8 +4,6 @@ import (
 	"log/slog"
 	"time"
 
-	"google.golang.org/api/option"
-
 	"taskguard/cmd/cloudrun"
 	"taskguard/lease/documentlock"
 	"taskguard/repo"
@@ -35,10 +33,6 @@ type Config struct {
 	LogFormat  string
 	LogLevel   slog.Level
 	Telemetry  cloudrun.Telemetry
-
-	// Client are options of Firestore's client, for who serves this beside an
-	// emulator that the process's own environment does not name.
-	Client []option.ClientOption
 
 	limits cloudrun.Limits // not of the environment, either
 }

@@ -76,7 +76,7 @@ type wired struct {
 // wire opens what cfg names, without a call yet. What it answers is to be closed,
 // also beside an error.
 func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error) {
-	w.rooms, err = repo.OpenRooms(ctx, cfg.Project, repo.RoomOptions{Database: cfg.Database, Collection: cfg.Collection, Log: log}, cfg.Client...)
+	w.rooms, err = repo.OpenRooms(ctx, cfg.Project, repo.RoomOptions{Database: cfg.Database, Collection: cfg.Collection, Emulator: cfg.Emulator, Log: log})
 	if err != nil {
 		return w, err
 	}

@@ -90,7 +90,7 @@ type wired struct {
 // closed, also beside an error.
 func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error) {
 	w.analyses, err = repo.Open(ctx, cfg.Project, repo.Options{
-		Database: cfg.Database, Collection: cfg.Collection, Policy: cfg.Policy, Pessimistic: cfg.Pessimistic, Log: log,
+		Database: cfg.Database, Collection: cfg.Collection, Emulator: cfg.Emulator, Policy: cfg.Policy, Pessimistic: cfg.Pessimistic, Log: log,
 	})
 	if err != nil {
 		return w, err
