@@ -21,10 +21,10 @@ import (
 // database is a connection to one Firestore database.
 type database struct {
 	*firestore.Client
-	conn *grpc.ClientConn
-	api  firestorepb.FirestoreClient // on conn, for reads with a field mask
-	name string                      // projects/P/databases/D
-	large *semaphore.Weighted // of what is held as protocol buffers; see largeAnswer
+	conn  *grpc.ClientConn
+	api   firestorepb.FirestoreClient // on conn, for reads with a field mask
+	name  string                      // projects/P/databases/D
+	large *semaphore.Weighted         // of what is held as protocol buffers; see largeAnswer
 }
 
 // dial opens a database without a call yet; Close closes it. A connection on which a
