@@ -267,7 +267,7 @@ func TestOnlyFetchesAreLogged(t *testing.T) {
 				s.set(spoil)
 				v := running(t, s, slog.New(slog.NewJSONHandler(&log, nil)))
 				time.Sleep(6 * time.Second)
-				s.set(func(s *site) { s.handler, s.dark, s.slow = google(), false, 0 })
+				s.set(func(s *site) { s.handler, s.dark, s.slow, s.broken = google(), false, 0, false })
 				time.Sleep(time.Minute)
 				wantPass(t, v, mint(t, google()))
 				synctest.Wait()
@@ -280,6 +280,10 @@ func TestOnlyFetchesAreLogged(t *testing.T) {
 					want := "WARN"
 					if n == len(lines)-1 {
 						want = "INFO"
+					}
+					reason, fixed := map[string]string{"slow": "no answer in time", "dark": "no answer", "broke": "no answer"}[name]
+					if want == "WARN" && fixed && entry.Reason != reason {
+						t.Errorf("got %s, want the reason %q", line, reason)
 					}
 					if entry.Level != want || len(line) > 200 || strings.Contains(line, "example") {
 						t.Errorf("got %s, want %s in one short line", line, want)
