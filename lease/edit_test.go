@@ -159,6 +159,32 @@ func TestLoadErrorsAreTriedAgain(t *testing.T) {
 	})
 }
 
+// A conflict is over at once, an outage is not: the pauses after the one are
+// short, and after the other they grow to two seconds.
+func TestThePauseBeforeTheNextTryFitsItsReason(t *testing.T) {
+	for what, c := range map[string]struct {
+		fault       leasetest.Fault
+		least, most int // calls of Load in a minute
+	}{
+		"conflict": {leasetest.Conflict, 240, 2000},
+		"outage":   {leasetest.DropBefore, 30, 200},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, lease.Policy{})
+				w.line.SetPlan(leasetest.Always(c.fault))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				_, err := (&add{}).run(ctx, w.line, nil)
+				wantErr(t, err, lease.ErrUnavailable)
+				if got := w.line.Calls(leasetest.Load); got < c.least || got > c.most {
+					t.Errorf("%d calls; want %d to %d", got, c.least, c.most)
+				}
+			})
+		})
+	}
+}
+
 func TestTheEndOfTheContextIsUnavailableAndSaysWhy(t *testing.T) {
 	why := errors.New("the reason")
 	for name, plan := range map[string]leasetest.Plan{

@@ -251,6 +251,33 @@ func TestARecordThatCouldNotBeReadAgainIsNotWritten(t *testing.T) {
 	}
 }
 
+func TestARecordOf16MiBIsWrittenAndReadAgain(t *testing.T) {
+	f, path := newFile(t)
+	f.Now = func() time.Time { return noon }
+	write := func(length int) error {
+		_, err := f.Swap(t.Context(), "a", loadFile(t, f), job{Note: strings.Repeat("x", length)})
+		return err
+	}
+	size := func() int64 {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	if err := write(1); err != nil {
+		t.Fatal(err)
+	}
+	length := 16<<20 - int(size()) + 1
+	if err := write(length); err != nil || size() != 16<<20 {
+		t.Fatalf("%d bytes, %v; want 16 MiB", size(), err)
+	}
+	if got := loadFile(t, f).Doc.Note; len(got) != length {
+		t.Errorf("read %d characters; want %d", len(got), length)
+	}
+	wantErr(t, write(length+1), lease.ErrRefused)
+}
+
 // Whoever cleans up a directory may remove the guard while programs wait for it:
 // what they then get is nobody's any more.
 func TestWhoHasWaitedForAGuardThatWasReplacedWaitsForTheNewOne(t *testing.T) {
