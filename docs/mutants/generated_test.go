@@ -125,7 +125,7 @@ func TestEachAcceptedSurvivorIsAMutant(t *testing.T) {
 
 func TestGeneratedMutantsAreCaught(t *testing.T) {
 	if os.Getenv("MUTANTS_GENERATED") == "" {
-		t.Skip("takes an hour: make mutants-generated")
+		t.Skip("takes half an hour: make mutants-generated")
 	}
 	accepted := survivors(t)
 	for pkg, of := range generatedOf {
