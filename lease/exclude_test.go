@@ -30,6 +30,15 @@ func (x excluder) Exclude(ctx context.Context, key string, decide func(lease.Cel
 	return x.Swap(ctx, key, c, next)
 }
 
+// wantWrites checks how often the record was written since the world began.
+func (w *world) wantWrites(want int64) {
+	w.Helper()
+	c, err := w.memory.Load(w.Context(), "a")
+	if rev, _ := c.Rev.(int64); err != nil || rev-1 != want {
+		w.Errorf("%d writes, %v; want %d", rev-1, err, want)
+	}
+}
+
 func TestAfterTwoConflictsTheOthersAreKeptOut(t *testing.T) {
 	for name, c := range map[string]struct {
 		exclude leasetest.Fault
@@ -50,6 +59,7 @@ func TestAfterTwoConflictsTheOthersAreKeptOut(t *testing.T) {
 					t.Fatal(err)
 				}
 				w.wantRecord(job{lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}, "set"})
+				w.wantWrites(1)
 				if loads, swaps, excludes := x.Calls(leasetest.Load), x.Calls(leasetest.Swap), x.Calls(leasetest.Exclude); loads != 2 || swaps != 2 || excludes != c.tries {
 					t.Errorf("%d loads, %d swaps, %d excludes; want 2, 2, %d", loads, swaps, excludes, c.tries)
 				}
@@ -66,6 +76,7 @@ func TestADecisionsErrorInsideExcludeComesBackUnchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, lease.Policy{})
 		w.rewrite(note("read"))
+		defer w.wantWrites(1)
 		x := w.exclusive(leasetest.Every(leasetest.Swap, leasetest.Conflict))
 		want := &lease.HeldError{Owner: "w/2"}
 		c, err := lease.Edit(t.Context(), x, "a", nil, func(c lease.Cell[job]) (job, error) {

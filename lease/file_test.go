@@ -5,11 +5,13 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"taskguard/lease"
@@ -251,6 +253,33 @@ func TestARecordThatCouldNotBeReadAgainIsNotWritten(t *testing.T) {
 	}
 }
 
+func TestARecordOf16MiBIsWrittenAndReadAgain(t *testing.T) {
+	f, path := newFile(t)
+	f.Now = func() time.Time { return noon }
+	write := func(length int) error {
+		_, err := f.Swap(t.Context(), "a", loadFile(t, f), job{Note: strings.Repeat("x", length)})
+		return err
+	}
+	size := func() int64 {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	if err := write(1); err != nil {
+		t.Fatal(err)
+	}
+	length := 16<<20 - int(size()) + 1
+	if err := write(length); err != nil || size() != 16<<20 {
+		t.Fatalf("%d bytes, %v; want 16 MiB", size(), err)
+	}
+	if got := loadFile(t, f).Doc.Note; len(got) != length {
+		t.Errorf("read %d characters; want %d", len(got), length)
+	}
+	wantErr(t, write(length+1), lease.ErrRefused)
+}
+
 // Whoever cleans up a directory may remove the guard while programs wait for it:
 // what they then get is nobody's any more.
 func TestWhoHasWaitedForAGuardThatWasReplacedWaitsForTheNewOne(t *testing.T) {
@@ -288,4 +317,50 @@ func TestWhoHasWaitedForAGuardThatWasReplacedWaitsForTheNewOne(t *testing.T) {
 	if c := loadFile(t, f); c.Doc.Note != "first" {
 		t.Error("two programs were let in")
 	}
+}
+
+func TestAFileIsNamedAsItsKeyWhereItCanBe(t *testing.T) {
+	at := strings.Repeat("x", 200)
+	for key, want := range map[string]string{"az09-_": "az09-_.json", "`{/:": "%60%7b%2f%3a.json", at: at + ".json"} {
+		if got, err := lease.FileName(key); err != nil || got != want {
+			t.Errorf("%q: %q, %v; want %q", key, got, err, want)
+		}
+	}
+	if got, err := lease.FileName(at + "x"); err != nil || !strings.HasPrefix(got, at[:100]+"%%") {
+		t.Errorf("%q, %v; want it cut, with its hash", got, err)
+	}
+}
+
+func TestAnotherProgramIsWaitedForTwoSecondsUnlessItIsSaidForHowLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, path := newFile(t)
+		dir, err := os.Open(filepath.Dir(path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close() //nolint:errcheck // frees the lock
+		if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		_, err = f.Swap(t.Context(), "a", loadFile(t, f), job{})
+		if got, want := time.Since(start), 2*time.Second; !errors.Is(err, context.DeadlineExceeded) || got != want {
+			t.Errorf("%v after %v; want %v", err, got, want)
+		}
+	})
+}
+
+func TestADirectoryOrAGuardThatCannotBeOpenedIsAnError(t *testing.T) {
+	f, path := newFile(t)
+	f.Guard = "guard"
+	if err := os.Symlink(path, filepath.Join(filepath.Dir(path), f.Guard)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := f.Swap(t.Context(), "a", loadFile(t, f), job{})
+	wantErr(t, err, lease.ErrRefused)
+	if err := os.RemoveAll(filepath.Dir(path)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Swap(t.Context(), "a", lease.Cell[job]{}, job{})
+	wantErr(t, err, fs.ErrNotExist)
 }

@@ -190,6 +190,30 @@ func TestAConflictIsNoLoss(t *testing.T) {
 }
 
 // The bubble itself fails if a goroutine is left.
+func TestTheBodysContextEndsWithTheRun(t *testing.T) {
+	inWorld(t, func(w *world) {
+		var kept context.Context
+		err := w.acquire().Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+			kept = ctx
+			return ctx.Err()
+		})
+		if err != nil || kept.Err() == nil {
+			w.Errorf("%v; the context: %v; want it ended after the run alone", err, kept.Err())
+		}
+	})
+}
+
+func TestARenewalForATimeThatCannotBeWritesNothing(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		before := w.record()
+		if err := h.Renew(w.Context(), time.Millisecond); err == nil {
+			w.Error("it is renewed for a millisecond")
+		}
+		w.wantSame(before)
+	})
+}
+
 func TestABodyThatPanicsLeavesNoGoroutine(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()

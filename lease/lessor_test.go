@@ -19,7 +19,7 @@ func TestADuplicateIsAnsweredFromMemoryWhileTheLeaseIsTrusted(t *testing.T) {
 			w.Helper()
 			w.at(at)
 			var held *lease.HeldError
-			if _, _, err := w.lessor.Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, &held) || held.Remaining != 300*time.Second-at {
+			if _, _, err := w.lessor.Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, &held) || held.Remaining != 300*time.Second-at || held.Own != (loads == 0) {
 				w.Errorf("at %v: %#v", at, err)
 			}
 			w.wantCalls(loads, 0)

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,6 +39,7 @@ func TestMain(m *testing.M) {
 		"freeze":    freeze,
 		"read-only": readOnly,
 		"full":      full,
+		"frugal":    frugal,
 	}
 	name := os.Getenv(childEnv)
 	if name == "" {
@@ -192,6 +194,34 @@ func fails(t *testing.T, name string) {
 	if _, err := os.Lstat(path + ".tmp"); err == nil {
 		t.Error("the temporary file is still there")
 	}
+}
+
+func TestNoCallLeavesAFileOpen(t *testing.T) {
+	_, path := newFile(t)
+	cmd, out := program(t, "frugal", filepath.Dir(path))
+	said, err := io.ReadAll(out)
+	if err := errors.Join(err, cmd.Wait()); err != nil {
+		t.Errorf("%v: %s", err, said)
+	}
+}
+
+// frugal loads and swaps where only a few files can be open at once, and none is
+// closed by the garbage collector.
+func frugal(f *lease.File[job]) error {
+	debug.SetGCPercent(-1)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 32, Max: 32}); err != nil {
+		return err
+	}
+	for range 100 {
+		c, err := f.Load(context.Background(), "a")
+		if err != nil {
+			return err
+		}
+		if _, err := f.Swap(context.Background(), "a", c, job{Note: "again"}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // readOnly writes as somebody who may not.

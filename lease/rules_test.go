@@ -259,3 +259,10 @@ func TestWhatOutlivesItsCancellationIsGoneBeforeTheLease(t *testing.T) {
 		}
 	}
 }
+
+func TestAFreshLeaseGivesItsTimeInMicrosecondsAsTheFirstToken(t *testing.T) {
+	got, err := lease.Take(lease.Fresh(noon), noon, "me", policy)
+	if want := noon.UnixMicro(); err != nil || got.Token != want || got.Attempts != 1 {
+		t.Errorf("%+v, %v; want the token %d of the first attempt", got, err, want)
+	}
+}

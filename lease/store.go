@@ -101,7 +101,8 @@ type edit[D any] struct {
 	fresh     bool  // cell may be swapped
 	doubt     bool  // a write was sent whose outcome is unknown
 	refused   error // the store's last refusal, final once the doubt is gone
-	plain     bool  // Exclude was refused, which only a Swap can confirm
+	plain     bool  // Exclude was refused, which a Swap is to confirm
+	excluded  bool  // and that was done
 	tries     int
 	conflicts int
 }
@@ -157,8 +158,8 @@ func (e *edit[D]) exclude(ctx context.Context, x Excluder[D]) (done bool, err er
 		return true, verdict
 	}
 	done, err = e.wrote(c, err)
-	if e.refused != nil {
-		e.refused, e.plain = nil, true
+	if e.refused != nil && !e.excluded {
+		e.refused, e.plain, e.excluded = nil, true, true
 	}
 	return done, err
 }

@@ -45,8 +45,11 @@ func (a *Analyses) Abandoned(ctx context.Context, limit int, each func(id string
 	if err != nil {
 		return err
 	}
-	expired = slices.DeleteFunc(expired, func(d Analysis) bool { return d.Status == Queued || d.Status == Processing }) // the first query's
-	found = append(found, expired...)
+	known := map[string]bool{}
+	for i := range found {
+		known[found[i].ID] = true
+	}
+	found = append(found, slices.DeleteFunc(expired, func(d Analysis) bool { return known[d.ID] })...)
 	oldestFirst(found)
 	for i := range found {
 		if d := &found[i]; lease.Abandoned(d.Lock, d.ReadAt) {
@@ -65,7 +68,7 @@ const abandonedTimeout = 15 * time.Second
 // recoverable reads what query finds, without inputs and results, and drops what no
 // delivery could bring to its end.
 func (a *Analyses) recoverable(ctx context.Context, query firestore.Query) ([]Analysis, error) {
-	found, err := a.glimpses(ctx, "find abandoned analyses", query.Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt"))
+	found, err := a.summaries(ctx, "find abandoned analyses", query.Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt"))
 	if err != nil {
 		return nil, err
 	}

@@ -153,7 +153,7 @@ func (a *Analyses) Unlock(ctx context.Context, id string, seen *Seen) (Analysis,
 func (a *Analyses) List(ctx context.Context, limit int) ([]Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, editTimeout)
 	defer cancel()
-	return a.glimpses(ctx, "list analyses", briefly(a.documents.collection.OrderBy(firestore.DocumentID, firestore.Asc).Limit(limit)))
+	return a.summaries(ctx, "list analyses", briefly(a.documents.collection.OrderBy(firestore.DocumentID, firestore.Asc).Limit(limit)))
 }
 
 // Ping reports whether Firestore answers.

@@ -28,8 +28,8 @@ type Analysis struct {
 	UpdatedAt time.Time `json:"updated_at,omitzero"`
 
 	Lock lease.Lease `json:"-"`
-	// Malformed is set by what reads several, where nothing can be done with the lock
-	// or by the id.
+	// Malformed is set by what reads several, and by Unlock, where nothing can be done
+	// with the lock or by the id.
 	Malformed error `json:"-"`
 	// ReadAt is Firestore's time of the reading, by which Lock is judged.
 	ReadAt time.Time `json:"-"`

@@ -52,10 +52,13 @@ func (c analysisCodec) decode(r reading) (Analysis, error) {
 	lock, err := c.decodeLock(r)
 	a.Lock, a.Attempts, a.tokenAssumed = lock, lock.Attempts, err != nil
 	a.Lock.Finished = finishedStatus(a.Status)
-	if err != nil && !a.Lock.Finished && !c.replaceToken {
-		return a, fmt.Errorf("repo: analysis %q: %w", a.ID, err)
+	if err != nil && !a.Lock.Finished {
+		a.Malformed = fmt.Errorf("repo: analysis %q: %w", a.ID, err)
 	}
-	return a, nil
+	if c.replaceToken {
+		return a, nil
+	}
+	return a, a.Malformed
 }
 
 // statusOf is a document's status. One that is no string is somebody's, who may
@@ -150,8 +153,10 @@ func (c analysisCodec) changes(prev Analysis, next *Analysis, now time.Time) []f
 	set("finishedBy", p.FinishedBy != n.FinishedBy, orDelete(n.FinishedBy))
 	set("lockToken", p.Token != n.Token || prev.tokenAssumed && (len(us) > 0 || c.replaceToken), n.Token)
 	set("lockOwner", p.Owner != n.Owner, orDelete(n.Owner))
-	set("lockHeartbeatAt", !p.HeartbeatAt.Equal(n.HeartbeatAt), timeValue(n.HeartbeatAt))
-	set("lockExpiresAt", !p.ExpiresAt.Equal(n.ExpiresAt), timeValue(n.ExpiresAt))
+	// What cannot be read is not seen to differ.
+	freed := turned || p.Owner != "" && n.Owner == ""
+	set("lockHeartbeatAt", freed || !p.HeartbeatAt.Equal(n.HeartbeatAt), timeValue(n.HeartbeatAt))
+	set("lockExpiresAt", freed || !p.ExpiresAt.Equal(n.ExpiresAt), timeValue(n.ExpiresAt))
 	if len(us) > 0 {
 		next.UpdatedAt, next.Attempts = now.Truncate(time.Millisecond), n.Attempts
 		set("updatedAt", !prev.updatedAsTimestamp, timeValue(next.UpdatedAt))

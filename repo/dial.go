@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"net/url"
 	"os"
 	"time"
 
@@ -21,10 +22,14 @@ import (
 // database is a connection to one Firestore database.
 type database struct {
 	*firestore.Client
-	conn  *grpc.ClientConn
-	api   firestorepb.FirestoreClient // on conn, for reads with a field mask
-	name  string                      // projects/P/databases/D
-	large *semaphore.Weighted         // of what is held as protocol buffers; see largeAnswer
+	conn *grpc.ClientConn
+	api  firestorepb.FirestoreClient // on conn, for reads with a field mask
+	name string                      // projects/P/databases/D
+	// routing is the value of the header by which Google routes calls.
+	routing string
+	// Large documents that are held as protocol buffers; see largeAnswer. A commit that
+	// waits for the network holds up no input.
+	decoders, encoders *semaphore.Weighted
 }
 
 // dial opens a database without a call yet; Close closes it. A connection on which a
@@ -63,7 +68,8 @@ func dial(ctx context.Context, project, name, emulator string, opts []option.Cli
 	}
 	return &database{
 		Client: client, conn: conn, api: firestorepb.NewFirestoreClient(conn), name: "projects/" + project + "/databases/" + name,
-		large: semaphore.NewWeighted(1),
+		routing:  url.Values{"project_id": {project}, "database_id": {name}}.Encode(),
+		decoders: semaphore.NewWeighted(1), encoders: semaphore.NewWeighted(1),
 	}, nil
 }
 

@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"google.golang.org/grpc/codes"
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
@@ -241,6 +244,106 @@ func TestARunWithoutItsInputDoesNotBegin(t *testing.T) {
 		})
 		if !errors.Is(err, lease.ErrUnavailable) || time.Since(began) > 30*time.Second {
 			t.Errorf("%v after %v, want ErrUnavailable", err, time.Since(began))
+		}
+	})
+}
+
+// A release deletes what it cannot read.
+func TestUnlockDeletesALockThatCannotBeRead(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": Processing, "lockOwner": true, "lockHeartbeatAt": "yesterday", "lockExpiresAt": []any{1}})
+		if _, err := open(t, b).Unlock(t.Context(), "x", nil); err != nil {
+			t.Fatal(err)
+		}
+		got := b.Fields(t, "x")
+		for _, field := range []string{"lockOwner", "lockHeartbeatAt", "lockExpiresAt"} {
+			if v, there := got[field]; there {
+				t.Errorf("%s = %v", field, v)
+			}
+		}
+	})
+}
+
+// A document that another writer keeps changing and that is refused each time is
+// refused in the end.
+func TestAPessimisticFinishThatIsAlwaysRefusedIsRefused(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		l := &line{}
+		a := open(t, b, l.options()...)
+		a.documents.pessimistic = true
+		b.Put(t, "x", map[string]any{"status": Queued, "theirs": 0})
+		mustAcquire(t, a, "x", "w/1")
+		refused := dropped(codes.InvalidArgument)
+		l.befall(map[string][]fault{
+			exclusiveCommit: {refused, refused},
+			commit:          {overtaken(func() { b.Merge(t, "x", map[string]any{"theirs": 1}) })},
+		})
+		if err := a.Complete(t.Context(), "x", "w/1", "result"); !errors.Is(err, lease.ErrRefused) {
+			t.Errorf("%v, want ErrRefused", err)
+		}
+		l.wantAllMet(t)
+	})
+}
+
+// Results that wait for the network hold up no input.
+func TestACommitThatHangsHoldsUpNoInput(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		l := &line{}
+		a := open(t, b, l.options()...)
+		large := make([]any, largeResult+1)
+		for i := range large {
+			large[i] = "twenty bytes of text"
+		}
+		b.Put(t, "x", map[string]any{"status": Queued})
+		b.Put(t, "y", map[string]any{"status": Queued, "input": large})
+		mustAcquire(t, a, "x", "w/1")
+		mustAcquire(t, a, "y", "w/2")
+		l.befall(map[string][]fault{commit: {dark}})
+		finished := make(chan error)
+		go func() { finished <- a.Complete(t.Context(), "x", "w/1", large) }()
+		synctest.Wait()
+		began := time.Now()
+		err := a.HoldAnalysisLock(t.Context(), "y", "w/2", func(context.Context, json.RawMessage) error { return nil })
+		if took := time.Since(began); err != nil || took > time.Second {
+			t.Errorf("the input came after %v, %v", took, err)
+		}
+		if err := <-finished; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A read that fails for a moment is repeated.
+func TestAReadIsRepeatedWhereItsErrorIsNotFinal(t *testing.T) {
+	for _, code := range []codes.Code{codes.Unavailable, codes.Internal, codes.ResourceExhausted, codes.Aborted, codes.Unknown} {
+		t.Run(code.String(), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				l := &line{}
+				a := open(t, b, l.options()...)
+				b.Put(t, "x", map[string]any{"status": Ready})
+				l.befall(map[string][]fault{read: {dropped(code)}})
+				if d, err := a.Get(t.Context(), "x"); err != nil || d.Status != Ready {
+					t.Errorf("%+v, %v", d, err)
+				}
+			})
+		})
+	}
+}
+
+// SIGTERM while an input is awaited.
+func TestARunThatIsStoppedWhileItsInputIsAwaitedEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		l := &line{}
+		a := open(t, b, l.options()...)
+		b.Put(t, "x", map[string]any{"status": Queued})
+		l.befall(map[string][]fault{read: {nil, dark, dark}})
+		mustAcquire(t, a, "x", "w/1")
+		ctx, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		began := time.Now()
+		err := a.HoldAnalysisLock(ctx, "x", "w/1", func(context.Context, json.RawMessage) error { return nil })
+		if took := time.Since(began); err == nil || took > time.Second {
+			t.Errorf("%v after %v, want an error after 1 s", err, took)
 		}
 	})
 }

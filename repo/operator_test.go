@@ -45,6 +45,17 @@ func TestAnOperatorsChanges(t *testing.T) {
 				t.Errorf("requeue: %v", err)
 			}
 		},
+		"AnIDThatNoneCanHaveIsRefused": func(t *testing.T, _ *emulatortest.Backend, a *Analyses) {
+			if _, err := a.Get(t.Context(), "a/b"); !errors.Is(err, lease.ErrInvalidKey) {
+				t.Errorf("get: %v", err)
+			}
+			if _, err := a.Unlock(t.Context(), "a/b", nil); !errors.Is(err, lease.ErrInvalidKey) {
+				t.Errorf("unlock: %v", err)
+			}
+			if _, err := a.Requeue(t.Context(), "a/b", nil); !errors.Is(err, lease.ErrInvalidKey) {
+				t.Errorf("requeue: %v", err)
+			}
+		},
 		"ListIsByIDAndShowsMalformedOnesToo": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
 			b.Put(t, "b", map[string]any{"status": Ready, "lockToken": "?"})
 			b.Put(t, "a", map[string]any{"status": Queued, "lockToken": "?"})

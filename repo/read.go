@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"math"
-	"net/url"
 	"sync"
 	"time"
 
@@ -46,12 +45,19 @@ func snapshot(s *firestore.DocumentSnapshot) reading {
 }
 
 // read reads a document, or those fields of it that are named; Google's client has no
-// mask. use must not keep r.fields. A try takes callTimeout; one that was unavailable
-// is repeated until ctx ends.
+// mask. use must not keep r.fields; its error is returned as it is. A try takes
+// callTimeout, and is repeated until ctx ends unless its error is final.
 func (d *database) read(ctx context.Context, doc *firestore.DocumentRef, fields []string, use func(r reading) error) error {
 	for pause := 100 * time.Millisecond; ; pause *= 2 {
-		err := d.request(ctx, callTimeout, doc, fields).receive(ctx, use)
-		if code := status.Code(err); code != codes.Unavailable && code != codes.DeadlineExceeded {
+		var used error
+		err := d.request(ctx, callTimeout, doc, fields).receive(ctx, func(r reading) error {
+			used = use(r)
+			return nil
+		})
+		switch status.Code(err) {
+		case codes.OK:
+			return used
+		case codes.Canceled, codes.InvalidArgument, codes.NotFound, codes.PermissionDenied, codes.Unauthenticated, codes.FailedPrecondition:
 			return err
 		}
 		select {
@@ -62,7 +68,7 @@ func (d *database) read(ctx context.Context, doc *firestore.DocumentRef, fields 
 	}
 }
 
-// request is a read that has been sent, and whose answer nobody has received yet.
+// request is a read that has been sent, and whose answer has not been received yet.
 type request struct {
 	db     *database
 	doc    *firestore.DocumentRef
@@ -80,7 +86,7 @@ func (d *database) request(ctx context.Context, timeout time.Duration, doc *fire
 	if fields != nil {
 		get.Mask = &firestorepb.DocumentMask{FieldPaths: fields}
 	}
-	ctx = metadata.AppendToOutgoingContext(ctx, "x-goog-request-params", "database="+url.QueryEscape(d.name)) // whither Google routes it
+	ctx = metadata.AppendToOutgoingContext(ctx, "google-cloud-resource-prefix", d.name, "x-goog-request-params", d.routing)
 	r.stream, r.err = d.api.BatchGetDocuments(ctx, get, grpc.ForceCodecV2(frames{}), grpc.MaxCallRecvMsgSize(math.MaxInt32))
 	return r
 }
@@ -101,10 +107,10 @@ func (r *request) receive(ctx context.Context, use func(reading) error) error {
 		return cmp.Or(err, errAnswer)
 	}
 	if len(f) > largeAnswer {
-		if err := r.db.large.Acquire(ctx, 1); err != nil {
+		if err := r.db.decoders.Acquire(ctx, 1); err != nil {
 			return status.FromContextError(err).Err()
 		}
-		defer r.db.large.Release(1)
+		defer r.db.decoders.Release(1)
 	}
 	var answer firestorepb.BatchGetDocumentsResponse
 	if err := proto.Unmarshal(f, &answer); err != nil || answer.GetResult() == nil {
@@ -121,10 +127,10 @@ func (r *request) receive(ctx context.Context, use func(reading) error) error {
 // errAnswer is an answer that Firestore does not give.
 var errAnswer = errors.New("repo: not one answer to one read")
 
-// frame is a message as it was sent.
+// frame is an encoded message.
 type frame []byte
 
-// frames is gRPC's codec for protocol buffers, which leaves answers as they were sent.
+// frames is gRPC's codec for protocol buffers, but returns messages undecoded.
 type frames struct{}
 
 // Name implements encoding.CodecV2.
@@ -193,10 +199,10 @@ func (d *database) encoding(ctx context.Context, updates []firestore.Update) (do
 	if n <= largeResult {
 		return func() {}, nil
 	}
-	if err := d.large.Acquire(ctx, 1); err != nil {
+	if err := d.encoders.Acquire(ctx, 1); err != nil {
 		return func() {}, err
 	}
-	return sync.OnceFunc(func() { d.large.Release(1) }), nil
+	return sync.OnceFunc(func() { d.encoders.Release(1) }), nil
 }
 
 // size is how many values v is made of.

@@ -43,7 +43,7 @@ func (a *Analyses) Newest(ctx context.Context, limit int) (found []Analysis, at 
 func (a *Analyses) InState(ctx context.Context, status string, limit int) ([]Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return a.glimpses(ctx, "list analyses", briefly(a.documents.collection.Where("status", "==", status).Limit(limit)))
+	return a.summaries(ctx, "list analyses", briefly(a.documents.collection.Where("status", "==", status).Limit(limit)))
 }
 
 // Count returns how many analyses have status, or, where that is empty, how many
@@ -73,8 +73,8 @@ func (a *Analyses) Summary(ctx context.Context, id string) (Analysis, error) {
 	return d, err
 }
 
-// glimpse is what can be read of a document, but for its input and result.
-func (a *Analyses) glimpse(snap *firestore.DocumentSnapshot) Analysis {
+// summary is what can be read of a document, but for its input and result.
+func (a *Analyses) summary(snap *firestore.DocumentSnapshot) Analysis {
 	doc, err := a.documents.codec.decode(snapshot(snap))
 	doc.Malformed = errors.Join(CheckID(snap.Ref.ID), err)
 	doc.Input, doc.Result = nil, nil
@@ -101,7 +101,7 @@ func (a *Analyses) Overdue(ctx context.Context, limit int) ([]Analysis, error) {
 }
 
 // Unfinished reads as Overdue does, but whenever the last update was: an analysis
-// that runs has just been updated. It spares the reading of the time. An analysis without an updatedAt is not found.
+// that runs has just been updated. It does not read Firestore's time. An analysis without an updatedAt is not found.
 func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, abandonedTimeout)
 	defer cancel()
@@ -119,7 +119,7 @@ var lowest = []any{"", time.Time{}, math.Inf(-1)}
 // type behind another.
 func (a *Analyses) eachType(ctx context.Context, what string, q firestore.Query, operator string, values ...any) (all []Analysis, err error) {
 	for _, v := range values {
-		found, err := a.glimpses(ctx, what, briefly(q.Where("updatedAt", operator, v)))
+		found, err := a.summaries(ctx, what, briefly(q.Where("updatedAt", operator, v)))
 		if err != nil {
 			return nil, err
 		}
@@ -133,8 +133,8 @@ func first(found []Analysis, limit int) []Analysis { return found[:min(limit, le
 // briefly asks for all that is known of an analysis but its input and result.
 func briefly(q firestore.Query) firestore.Query { return q.Select(decision...) }
 
-// glimpses are what a query finds; what names it in an error.
-func (a *Analyses) glimpses(ctx context.Context, what string, q firestore.Query) (found []Analysis, err error) {
+// summaries are what a query finds; what names it in an error.
+func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query) (found []Analysis, err error) {
 	docs := q.Documents(ctx)
 	defer docs.Stop()
 	for {
@@ -145,6 +145,6 @@ func (a *Analyses) glimpses(ctx context.Context, what string, q firestore.Query)
 		case err != nil:
 			return nil, queryError(what, err)
 		}
-		found = append(found, a.glimpse(snap))
+		found = append(found, a.summary(snap))
 	}
 }

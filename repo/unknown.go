@@ -11,7 +11,7 @@ import (
 func (a *Analyses) UnknownStatus(ctx context.Context, limit int) ([]Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, abandonedTimeout)
 	defer cancel()
-	found, err := a.glimpses(ctx, "find analyses of unknown status", a.documents.collection.
+	found, err := a.summaries(ctx, "find analyses of unknown status", a.documents.collection.
 		Where("status", "not-in", []string{Queued, Processing, Ready, Failed}).
 		Select("status", "lockToken").Limit(limit))
 	return slices.DeleteFunc(found, func(d Analysis) bool { return d.Malformed != nil || d.Lock.Token != 0 }), err

@@ -134,8 +134,8 @@ func (g *Guard) run(ctx context.Context, id, owner string, acq lease.Acquisition
 		return g.fail(ctx, id, owner, permanent.Code, permanent.Message)
 	case errors.Is(context.Cause(ctx), ErrStopping):
 		return g.stopped(ctx, id, owner)
-	case !began: // there was no input to be had
-		g.release(ctx, id, owner, false)
+	case !began: // the input could not be read
+		g.released(ctx, id, g.Records.Retry(ctx, id, owner, "input_unavailable", "the input could not be read"))
 		return Outcome{Case: Unfinished, Err: err}
 	}
 	code, reason := "analyzer_failed", ""

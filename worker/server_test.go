@@ -29,7 +29,8 @@ func TestBadRequests(t *testing.T) {
 		reason string
 		error  string // part of it
 	}{
-		"no body":               {"", 400, "bad_request", "empty"},
+		"no body":               {"", 400, "bad_request", "the body is empty"},
+		"null":                  {"null", 400, "bad_request", "not the JSON object"},
 		"not JSON":              {"analysis_id=x", 400, "bad_request", "not the JSON object"},
 		"another JSON":          {"[1]", 400, "bad_request", "not the JSON object"},
 		"two values":            {`{"analysis_id":"x"}{}`, 400, "bad_request", "not the JSON object"},

@@ -61,6 +61,8 @@ func submit(ctx context.Context, c *call) (err error) {
 			if err := c.tellSubmitted(s); err != nil {
 				return err
 			}
+		} else if !s.Created && *id != "" {
+			printTo(c.err, "taskguard submit: %s exists already and keeps its input\n", visible(s.ID))
 		}
 	}
 	if *wait {

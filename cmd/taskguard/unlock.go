@@ -103,7 +103,7 @@ func (cl *client) change(ctx context.Context, what change, id string, seen *repo
 		"command", what.name, "analysis_id", id, "project", cl.place.project, "by", who,
 		"status_was", was.Status, "lock_held", done.Lock.Held, "lock_owner", was.Lock.Owner, "lock_token", was.Lock.Token,
 	}
-	if what.name == unlocking.name && was.Lock.Owner == "" && was.Status == done.Status {
+	if what.name == unlocking.name && was.Lock.Owner == "" && was.Status == done.Status && was.Malformed == nil {
 		log.InfoContext(ctx, "nobody held it: nothing is changed", attrs...)
 	} else {
 		log.WarnContext(ctx, "changed by an operator", attrs...)

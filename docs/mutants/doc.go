@@ -17,4 +17,11 @@
 //
 // A bug that does not compile, or makes its test hang, is an error of the list
 // and not caught. All tests run on embedded servers, nearly all in virtual time.
+//
+// With MUTANTS_GENERATED=1 it makes mutants of whole packages, which those
+// packages' own tests must catch, but for the list in survivors.txt. All of a
+// package are compiled into one test binary, and the variable MUTANT makes one
+// of them:
+//
+//	make mutants-generated RUN=/worker_taskauth
 package mutants

@@ -30,22 +30,48 @@ var repoRooms = []room{
 	{"repo/codec.go", []bug{
 		{
 			name: "an unreadable expiry counts as expired",
-			old:  `l.ExpiresAt = lease.Presume(heartbeat, snap.UpdateTime, c.policy)`,
+			old:  `l.ExpiresAt = lease.Presume(l.HeartbeatAt, r.updated, c.policy)`,
 			new:  `l.ExpiresAt = time.Time{}`,
 			test: "TestLockFields/unreadable,_updated_now",
 		},
 		{
 			name: "a heartbeat does not write updatedAt",
-			old:  `set("updatedAt", true, `,
+			old:  `set("updatedAt", !prev.updatedAsTimestamp, `,
 			new:  `set("updatedAt", prev.Status != next.Status, `,
 			test: "TestAHeartbeatIsAnUpdate/embedded",
+		},
+		{
+			name: "an expiry in the year 9999 is believed",
+			old:  `ok && lease.Credible(t, r.at)`,
+			new:  `ok`,
+			test: "TestAnExpiryFarAheadIsUnreadable",
+		},
+		{
+			name: "an updatedAt that is a Timestamp becomes a string",
+			old:  `_, a.updatedAsTimestamp =`,
+			new:  `_, _ =`,
+			test: "TestUpdatedAtKeepsItsType/embedded",
+		},
+		{
+			name: "a decision reads the whole document",
+			old:  `func (analysisCodec) mask() []string { return decision }`,
+			new:  `func (analysisCodec) mask() []string { return nil }`,
+			test: "TestNoDecisionMovesTheInput/embedded",
+		},
+	}},
+	{"repo/ledger.go", []bug{
+		{
+			name: "an author's status becomes PROCESSING",
+			old:  `	if d.Status == "" || d.Status == Queued {`,
+			new:  `	if !d.Lock.Finished {`,
+			test: "TestAStatusOfOthersIsLeftAloneUntilTheFinish/a_word/embedded",
 		},
 	}},
 	{"repo/abandoned.go", []bug{
 		{
 			name: "recovery books what is held",
-			old:  ` && lease.Abandoned(d.Lock, d.ReadAt)`,
-			new:  ` && (!d.Lock.Finished || lease.Abandoned(d.Lock, d.ReadAt))`,
+			old:  `lease.Abandoned(d.Lock, d.ReadAt)`,
+			new:  `!d.Lock.Finished`,
 			test: "TestWhatNobodyHoldsAndNobodyUpdatedForATTLIsAbandoned/embedded",
 		},
 		{

@@ -35,8 +35,10 @@ var workerRooms = []room{
 		},
 		{
 			name: "a finish that the store did not answer is taken for written",
-			old:  `	return Outcome{Case: Unfinished, Err: err}`,
-			new:  `	return o`,
+			old: `	}
+	return Outcome{Case: Unfinished, Err: err}`,
+			new: `	}
+	return o`,
 			test: "TestADarkFirestoreAnswers503",
 		},
 	}},

@@ -42,6 +42,7 @@ func TestWhoCameThroughTheProxyIsNamed(t *testing.T) {
 	wantNobody(t, i, through(valid, valid), taskauth.ErrUnauthenticated, "header")
 	wantNobody(t, i, through("Bearer "+valid), taskauth.ErrUnauthenticated, "malformed token")
 	wantNobody(t, i, through(valid+strings.Repeat("A", 8<<10)), taskauth.ErrUnauthenticated, "token too long")
+	wantNobody(t, i, through(valid+strings.Repeat(".", 8<<10-len(valid))), taskauth.ErrUnauthenticated, "malformed token")
 	unsigned := through()
 	unsigned.Header.Set("X-Goog-Authenticated-User-Email", "accounts.google.com:"+person)
 	unsigned.Header.Set("Authorization", "Bearer "+valid)

@@ -205,6 +205,60 @@ func TestForgedKeyIDsCannotHammerThePage(t *testing.T) {
 	})
 }
 
+// A fetch because of an unknown key joins the refresh that is under way.
+func TestAnUnknownKeyDuringARefreshCausesNoOtherFetch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newIssuer(t)
+		s := &site{handler: i}
+		v := running(t, s, nil)
+		wantFetches(t, s, 1)
+		rotate(t, i)
+		s.set(func(s *site) { s.slow = 2 * time.Second })
+		time.Sleep(54*time.Minute + time.Second)
+		wantFetches(t, s, 2)
+		wantPass(t, v, mint(t, i))
+		time.Sleep(time.Minute)
+		wantFetches(t, s, 2)
+	})
+}
+
+// An unknown key is no lack of keys: the caller is refused, and not told to come again.
+func TestAnUnknownKeyIsRefusedWhereThePageDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{handler: google()}
+		v := running(t, s, nil)
+		wantPass(t, v, mint(t, google()))
+		s.set(func(s *site) { s.slow = time.Hour })
+		start := time.Now()
+		wantError(t, v, withKeyID("k"), taskauth.ErrUnauthenticated)
+		if got, want := time.Since(start), 3*time.Second; got != want {
+			t.Errorf("refused after %v, want %v", got, want)
+		}
+	})
+}
+
+func TestAfterAnOutageTheNextIsTriedAgainAsSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		s := &site{handler: google()}
+		running(t, s, slog.New(slog.NewJSONHandler(&log, nil)))
+		for outage := range 2 {
+			wantFetches(t, s, 1)
+			time.Sleep(54*time.Minute - time.Second)
+			s.set(func(s *site) { s.dark = true })
+			time.Sleep(time.Second + 1200*time.Millisecond) // at 0 and 0.5 s it fails
+			wantFetches(t, s, 3)
+			s.set(func(s *site) { s.dark = false })
+			time.Sleep(300 * time.Millisecond) // at 1.5 s it does not
+			wantFetches(t, s, 4)
+			if got, want := strings.Count(log.String(), `"task keys fetched"`), outage+2; got != want {
+				t.Errorf("got %d lines that there are keys, want %d", got, want)
+			}
+			s.set(func(s *site) { s.fetches = 1 })
+		}
+	})
+}
+
 func TestAnOutageIsSurvivedForADayAndThenNothingPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &site{handler: google()}
@@ -267,19 +321,29 @@ func TestOnlyFetchesAreLogged(t *testing.T) {
 				s.set(spoil)
 				v := running(t, s, slog.New(slog.NewJSONHandler(&log, nil)))
 				time.Sleep(6 * time.Second)
-				s.set(func(s *site) { s.handler, s.dark, s.slow = google(), false, 0 })
+				s.set(func(s *site) { s.handler, s.dark, s.slow, s.broken = google(), false, 0, false })
 				time.Sleep(time.Minute)
 				wantPass(t, v, mint(t, google()))
 				synctest.Wait()
 				lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 				for n, line := range lines {
-					var entry struct{ Level, Msg, Reason string }
+					var entry struct {
+						Level, Msg, Reason string
+						Failures           int
+					}
 					if err := json.Unmarshal([]byte(line), &entry); err != nil {
 						t.Fatal(err)
 					}
 					want := "WARN"
 					if n == len(lines)-1 {
 						want = "INFO"
+					}
+					reason, fixed := map[string]string{"slow": "no answer in time", "dark": "no answer", "broke": "no answer"}[name]
+					if want == "WARN" && entry.Failures != n+1 {
+						t.Errorf("got %s, want %d failures", line, n+1)
+					}
+					if want == "WARN" && fixed && entry.Reason != reason {
+						t.Errorf("got %s, want the reason %q", line, reason)
 					}
 					if entry.Level != want || len(line) > 200 || strings.Contains(line, "example") {
 						t.Errorf("got %s, want %s in one short line", line, want)

@@ -62,12 +62,14 @@ func junk() map[string]string {
 		"no kid":           key("", n, "AQAB"),
 		"N not base64":     key(kid, "!!!", "AQAB"),
 		"N padded":         key(kid, n+"==", "AQAB"),
+		"N with more":      key(kid, modulus(2064)+"!", "AQAB"),
 		"N empty":          key(kid, "", "AQAB"),
 		"N of 1024 bits":   key(kid, modulus(1024), "AQAB"),
 		"N of 16384 bits":  key(kid, modulus(16384), "AQAB"),
 		"N of 2 Mbit":      key(kid, modulus(2<<20), "AQAB"),
 		"N even":           key(kid, base64.RawURLEncoding.EncodeToString(even.Bytes()), "AQAB"),
 		"E not base64":     key(kid, n, "="),
+		"E with more":      key(kid, n, "AQAB!"),
 		"E of 0":           key(kid, n, "AA"),
 		"E empty":          key(kid, n, ""),
 		"E of 1":           key(kid, n, "AQ"),
@@ -86,6 +88,7 @@ func breakages() map[string]func(*site) {
 	all := map[string]func(*site){
 		"dark":  func(s *site) { s.dark = true },
 		"slow":  func(s *site) { s.slow = time.Hour },
+		"broke": func(s *site) { s.broken = true },
 		"other": func(s *site) { s.handler = page("<html>example</html>") },
 		"empty": func(s *site) { s.handler = page("") },
 		"null":  func(s *site) { s.handler = page("null") },
@@ -121,6 +124,30 @@ func breakages() map[string]func(*site) {
 	return all
 }
 
+func TestAPageThatHolds1MiBIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		text := googlePage()
+		v := running(t, &site{handler: page(text + strings.Repeat(" ", 1<<20-len(text)))}, nil)
+		wantPass(t, v, mint(t, google()))
+	})
+}
+
+// A body that stays open keeps its connection.
+func TestEachPageIsClosed(t *testing.T) {
+	for name, handler := range map[string]http.Handler{"a good one": google(), "none": http.NotFoundHandler()} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &site{handler: handler}
+				running(t, s, nil)
+				wantFetches(t, s, 1)
+				if got := s.closed.Load(); got != 1 {
+					t.Errorf("closed %d times, want once", got)
+				}
+			})
+		})
+	}
+}
+
 func TestJunkOnThePageSpoilsNothing(t *testing.T) {
 	for name, entry := range junk() {
 		t.Run(name, func(t *testing.T) {
@@ -139,6 +166,25 @@ func TestAPageOfJunkAloneIsNoKeys(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				v := running(t, &site{handler: page(`{"keys":[` + entry + `]}`)}, nil)
 				wantError(t, v, mint(t, google()), taskauth.ErrNoKeys)
+			})
+		})
+	}
+}
+
+func TestAKeyAtALimitIsUsable(t *testing.T) {
+	kid, public := publicKey()
+	n := base64.RawURLEncoding.EncodeToString(public.N.Bytes())
+	for name, entry := range map[string]string{
+		"N of 8192 bits":       key(kid, modulus(8192), "AQAB"),
+		"N of 8192 characters": key(kid, strings.Repeat("A", 8192-344)+modulus(2064), "AQAB"),
+		"E of 2 bits":          key(kid, n, "Aw"),
+		"E of 31 bits":         key(kid, n, "f____w"),
+		"E of 8 characters":    key(kid, n, "AAAAAQAB"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				v := running(t, &site{handler: page(`{"keys":[` + entry + `]}`)}, nil)
+				wantError(t, v, forge("RS256", "{}", mac(nil)), taskauth.ErrUnauthenticated)
 			})
 		})
 	}

@@ -39,6 +39,15 @@ func TestTheSubjectOfAnyAccountIsAnswered(t *testing.T) {
 	})
 }
 
+func TestASubjectOf255BytesIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		want := strings.Repeat("1", 255)
+		if got, err := anybody(t).Subject(request("Bearer " + sign(t, google(), map[string]any{"sub": want}))); got != want || err != nil {
+			t.Errorf("got %q, %v, want all of it", got, err)
+		}
+	})
+}
+
 func TestTheSubjectIsAnsweredOnlyWhereCheckPasses(t *testing.T) {
 	in := func(d time.Duration) any { return time.Now().Add(d).Unix() }
 	for name, c := range map[string]struct {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -11,7 +12,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -45,12 +48,25 @@ type site struct {
 	handler http.Handler
 	dark    bool
 	slow    time.Duration
+	broken  bool // after the headers
+	closed  atomic.Int32
+}
+
+// body counts when it is closed.
+type body struct {
+	io.ReadCloser
+	closed *atomic.Int32
+}
+
+func (b body) Close() error {
+	b.closed.Add(1)
+	return b.ReadCloser.Close()
 }
 
 func (s *site) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.mu.Lock()
 	s.fetches++
-	handler, dark, slow := s.handler, s.dark, s.slow
+	handler, dark, slow, broken := s.handler, s.dark, s.slow, s.broken
 	s.mu.Unlock()
 	if slow > 0 {
 		select {
@@ -64,7 +80,12 @@ func (s *site) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, r)
-	return w.Result(), nil
+	resp := w.Result()
+	if broken {
+		resp.Body = io.NopCloser(iotest.ErrReader(errors.New("read tcp: connection reset by example")))
+	}
+	resp.Body = body{resp.Body, &s.closed}
+	return resp, nil
 }
 
 func (s *site) set(change func(*site)) {

@@ -61,9 +61,7 @@ func parseService(s *run.Service) (Environment, Settings, error) {
 	if spec.ContainerConcurrency > 0 {
 		settings.Concurrency = spec.ContainerConcurrency
 	}
-	if settings.Memory, err = memory(container.Resources); err != nil {
-		return nil, Settings{}, err
-	}
+	settings.Memory = memory(container.Resources)
 	if settings.MaxInstances, err = instances(revision["autoscaling.knative.dev/maxScale"], s.Metadata.Annotations["run.googleapis.com/maxScale"]); err != nil {
 		return nil, Settings{}, err
 	}
@@ -108,19 +106,20 @@ func variables(c *run.Container) Environment {
 	return e
 }
 
-var quantity = regexp.MustCompile(`^([0-9]+)([kMG]i?)?$`)
+var quantity = regexp.MustCompile(`^([0-9]{1,10})(k|Ki|Mi?|Gi?)?$`)
 
-// memory is a container's limit in bytes; where none is set, Cloud Run's default.
-func memory(r *run.ResourceRequirements) (int64, error) {
+// memory returns a container's limit in bytes: Cloud Run's default where none is set,
+// 0 for a quantity of another form.
+func memory(r *run.ResourceRequirements) int64 {
 	if r == nil || r.Limits["memory"] == "" {
-		return defaultMemory, nil
+		return defaultMemory
 	}
 	m := quantity.FindStringSubmatch(r.Limits["memory"])
 	if m == nil {
-		return 0, fmt.Errorf("memory: %q is not a quantity such as 1Gi", r.Limits["memory"])
+		return 0
 	}
-	n, err := strconv.ParseInt(m[1], 10, 32)
-	return n * map[string]int64{"": 1, "k": 1e3, "ki": 1 << 10, "M": 1e6, "Mi": 1 << 20, "G": 1e9, "Gi": 1 << 30}[m[2]], err
+	n, _ := strconv.ParseInt(m[1], 10, 64) // of digits
+	return n * map[string]int64{"": 1, "k": 1e3, "Ki": 1 << 10, "M": 1e6, "Mi": 1 << 20, "G": 1e9, "Gi": 1 << 30}[m[2]]
 }
 
 // instances is the lower of the revision's and the service's limit.

@@ -1,0 +1,87 @@
+package worker_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/worker"
+)
+
+func TestOnlyWhoShowsNoTokenIsAskedForOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, emulatortest.Embedded(t), succeed)
+		issuer, _ := w.guarded(t, true)
+		for email, want := range map[string]string{"": "Bearer", "other@p.iam.gserviceaccount.com": "", caller: ""} {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(`{"analysis_id":"x"}`))
+			if email != "" {
+				token, err := issuer.Token(email, audience)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Header.Set("Authorization", "Bearer "+token)
+			}
+			rec := httptest.NewRecorder()
+			w.ServeHTTP(rec, r)
+			if got := rec.Header().Get("WWW-Authenticate"); got != want {
+				t.Errorf("%q: %d with WWW-Authenticate %q, want %q", email, rec.Code, got, want)
+			}
+		}
+	})
+}
+
+func TestABodyThatBreaksOffIsABadRequest(t *testing.T) {
+	w := start(t, emulatortest.Embedded(t), succeed)
+	cut := io.MultiReader(strings.NewReader(`{"analysis_id":"x"}`), iotest.ErrReader(errors.New("connection reset")))
+	a := w.send(t, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", cut))
+	a.check(t, 400, map[string]any{"reason": "bad_request", "error": "the body did not arrive in full"})
+}
+
+// gone is a caller that has hung up.
+type gone struct{ http.ResponseWriter }
+
+func (gone) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+func TestAnAnswerThatCouldNotBeSentIsLogged(t *testing.T) {
+	w := start(t, emulatortest.Embedded(t), succeed)
+	var log bytes.Buffer
+	w.guard.Log = slog.New(slog.NewJSONHandler(&log, nil))
+	w.Server = worker.NewServer(t.Context(), w.guard, nil)
+	w.call(t, http.MethodGet, "/nothing", "")
+	if log.Len() > 0 {
+		t.Errorf("one that was sent is logged: %s", &log)
+	}
+	w.ServeHTTP(gone{httptest.NewRecorder()}, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/nothing", http.NoBody))
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, `"level":"WARN","msg":"answer not sent","error":"broken pipe"`) {
+		t.Errorf("log: %s", got)
+	}
+}
+
+// Anybody may have written the header: only what can be a task's name is logged.
+func TestATasksNameIsLoggedWhereItCanBeOne(t *testing.T) {
+	w := start(t, emulatortest.Embedded(t), succeed)
+	var log bytes.Buffer
+	w.guard.Log = slog.New(slog.NewJSONHandler(&log, nil))
+	w.Server = worker.NewServer(t.Context(), w.guard, nil)
+	for name, logged := range map[string]bool{
+		"azAZ09-_": true, strings.Repeat("a", 500): true, strings.Repeat("a", 501): false,
+		"a`": false, "a{": false, "a@": false, "a[": false, "a/": false, "a:": false, "a b": false, "é": false,
+	} {
+		log.Reset()
+		w.asTask(t, name)
+		if got := strings.Contains(log.String(), `"task":"`+name+`"`); got != logged {
+			t.Errorf("%.10q is logged: %t, want %t: %s", name, got, logged, &log)
+		}
+		if !logged && strings.Contains(log.String(), `"task"`) {
+			t.Errorf("%.10q: something of it is logged: %s", name, &log)
+		}
+	}
+}
