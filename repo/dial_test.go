@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"os"
+	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -124,6 +126,9 @@ func forgetful(t *testing.T, b *emulatortest.Backend) *network {
 
 // Such a map counts 3 bytes towards a document's 1 MiB, and takes 13 on the wire.
 func TestADocumentOfMoreThan4MiBOnTheWireIsReadFromAnEmulator(t *testing.T) {
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		t.Skip("under the race detector the emulator takes longer than a call may")
+	}
 	b := emulatortest.Embedded(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
