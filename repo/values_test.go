@@ -187,6 +187,9 @@ func TestWhatAFailedCallMeans(t *testing.T) {
 				}
 			}
 		}
+		if text := queryError("list", cause).Error(); !strings.Contains(text, "repo: list: ") {
+			t.Errorf("%v: %q does not say of what", code, text)
+		}
 		if text := call.Error(); !strings.Contains(text, `write analysis "x"`) {
 			t.Errorf("%v: %q does not say of what", code, text)
 		}
