@@ -1,0 +1,252 @@
+package repo
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/firestore"
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/genproto/googleapis/type/latlng"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+)
+
+func TestATimeIsReadHoweverItIsWritten(t *testing.T) {
+	at := time.UnixMilli(1_700_000_000_123)
+	for name, c := range map[string]struct {
+		v    any
+		want time.Time
+		ok   bool
+	}{
+		"nothing":                {nil, time.Time{}, true},
+		"a Timestamp":            {at, at, true},
+		"milliseconds":           {int64(1_700_000_000_123), at, true},
+		"milliseconds, a double": {1_700_000_000_123.0, at, true},
+		"the epoch":              {int64(0), time.UnixMilli(0), true},
+		"before the epoch":       {int64(-1), time.Time{}, false},
+		"the year 9999":          {int64(maxMillis), time.UnixMilli(maxMillis), true},
+		"the year 10000":         {int64(maxMillis + 1), time.Time{}, false},
+		"NaN":                    {math.NaN(), time.Time{}, false},
+		"infinity":               {math.Inf(1), time.Time{}, false},
+		"ISO 8601":               {"2023-11-14T22:13:20.123Z", at, true},
+		"another string":         {"soon", time.Time{}, false},
+		"a boolean":              {true, time.Time{}, false},
+		"an array":               {[]any{1}, time.Time{}, false},
+	} {
+		if got, ok := parseTime(c.v); ok != c.ok || ok && !got.Equal(c.want) || !ok && !got.IsZero() {
+			t.Errorf("%s: %v, %v; want %v, %v", name, got, ok, c.want, c.ok)
+		}
+	}
+}
+
+func TestAnIntegerIsReadAlsoFromADouble(t *testing.T) {
+	for name, c := range map[string]struct {
+		v    any
+		want int64
+		ok   bool
+	}{
+		"nothing":                    {nil, 0, true},
+		"an integer":                 {int64(-7), -7, true},
+		"the largest":                {int64(math.MaxInt64), math.MaxInt64, true},
+		"a double":                   {7.0, 7, true},
+		"the largest exact double":   {float64(1<<53 - 1), 1<<53 - 1, true},
+		"the least exact double":     {-float64(1<<53 - 1), 1 - 1<<53, true},
+		"a double that is not exact": {float64(1 << 53), 0, false},
+		"such a double, less than 0": {-float64(1 << 53), 0, false},
+		"a fraction":                 {7.5, 0, false},
+		"NaN":                        {math.NaN(), 0, false},
+		"infinity":                   {math.Inf(1), 0, false},
+		"a string":                   {"7", 0, false},
+		"a boolean, true":            {true, 0, false},
+	} {
+		if got, ok := parseInt(c.v); got != c.want || ok != c.ok {
+			t.Errorf("%s: %d, %v; want %d, %v", name, got, ok, c.want, c.ok)
+		}
+	}
+}
+
+func TestATypeIsNamedForPeopleWithoutItsValue(t *testing.T) {
+	for want, v := range map[string]any{
+		"null": nil, "a string": "secret", "a boolean": true, "the number 7": int64(7), "the number 1.5": 1.5,
+		"a map": map[string]any{"secret": 1}, "an array": []any{"secret"}, "a []uint8": []byte("secret"), "a time.Time": time.Now(),
+	} {
+		if got := kind(v); got != want {
+			t.Errorf("%v: %q, want %q", v, got, want)
+		}
+	}
+	for want, v := range map[string]any{"": nil, "QUEUED": "QUEUED", "(a boolean)": true, "(the number 7)": int64(7)} {
+		if got := statusOf(v); got != want {
+			t.Errorf("the status %v: %q, want %q", v, got, want)
+		}
+	}
+}
+
+func TestASizeCountsEachValueOnce(t *testing.T) {
+	for _, c := range []struct {
+		v    any
+		want int
+	}{
+		{nil, 1}, {"text", 1}, {map[string]any{}, 1}, {[]any{}, 1}, {[]any{1, 2}, 3}, {map[string]any{"a": 1, "b": 2}, 3},
+		{map[string]any{"a": []any{1, map[string]any{"b": "c"}, []any{}}}, 6},
+	} {
+		if got := size(c.v); got != c.want {
+			t.Errorf("%v: %d, want %d", c.v, got, c.want)
+		}
+	}
+}
+
+func TestAnalyzersGetOfEachTypeWhatJSONCanHold(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("", 3600))
+	for want, v := range map[string]any{
+		`null`: nil, `true`: true, `"<a & b>"`: "<a & b>", `9007199254740993`: int64(9007199254740993), `1.5`: 1.5,
+		`"NaN"`: math.NaN(), `"Infinity"`: math.Inf(1), `"-Infinity"`: math.Inf(-1),
+		`"2026-01-02T02:04:05.000000006Z"`: at, `"aGk="`: []byte("hi"),
+		`"projects/p/x"`:                  &firestore.DocumentRef{Path: "projects/p/x"},
+		`{"latitude":1.5,"longitude":-2}`: &latlng.LatLng{Latitude: 1.5, Longitude: -2},
+		`{"a":["NaN",{"b":"Infinity"}]}`:  map[string]any{"a": []any{math.NaN(), map[string]any{"b": math.Inf(1)}}},
+		`[1,2]`:                           firestore.Vector64{1, 2}, `{}`: map[string]any{}, `[]`: []any{},
+	} {
+		if got, err := Plain(v); err != nil || string(got) != want {
+			t.Errorf("%v: %s, %v; want %s", v, got, err, want)
+		}
+	}
+	if got, err := Plain(make(chan int)); err == nil || got != nil {
+		t.Errorf("a channel: %s, %v", got, err)
+	}
+}
+
+func TestAFieldOfEachTypeIsDecoded(t *testing.T) {
+	at := time.Unix(1, 2).UTC()
+	mapped := func(fields map[string]*firestorepb.Value) *firestorepb.Value {
+		return &firestorepb.Value{ValueType: &firestorepb.Value_MapValue{MapValue: &firestorepb.MapValue{Fields: fields}}}
+	}
+	array := func(values ...*firestorepb.Value) *firestorepb.Value {
+		return &firestorepb.Value{ValueType: &firestorepb.Value_ArrayValue{ArrayValue: &firestorepb.ArrayValue{Values: values}}}
+	}
+	number := &firestorepb.Value{ValueType: &firestorepb.Value_DoubleValue{DoubleValue: 1.5}}
+	point := &latlng.LatLng{Latitude: 1}
+	for name, c := range map[string]struct {
+		v    *firestorepb.Value
+		want any
+	}{
+		"null":         {&firestorepb.Value{ValueType: &firestorepb.Value_NullValue{}}, nil},
+		"a boolean":    {&firestorepb.Value{ValueType: &firestorepb.Value_BooleanValue{BooleanValue: true}}, true},
+		"an integer":   {integer(7), int64(7)},
+		"a double":     {number, 1.5},
+		"a Timestamp":  {&firestorepb.Value{ValueType: &firestorepb.Value_TimestampValue{TimestampValue: timestamppb.New(at)}}, at},
+		"a string":     {text("s"), "s"},
+		"bytes":        {&firestorepb.Value{ValueType: &firestorepb.Value_BytesValue{BytesValue: []byte("b")}}, []byte("b")},
+		"a reference":  {&firestorepb.Value{ValueType: &firestorepb.Value_ReferenceValue{ReferenceValue: "projects/p"}}, "projects/p"},
+		"an array":     {array(integer(1), array(text("s"))), []any{int64(1), []any{"s"}}},
+		"a map":        {mapped(map[string]*firestorepb.Value{"a": mapOf("b", integer(1))}), map[string]any{"a": map[string]any{"b": int64(1)}}},
+		"a vector":     {mapped(map[string]*firestorepb.Value{"__type__": text("__vector__"), "value": array(number)}), []any{1.5}},
+		"another type": {mapped(map[string]*firestorepb.Value{"__type__": text("x"), "value": number}), map[string]any{"__type__": "x", "value": 1.5}},
+	} {
+		if diff := cmp.Diff(c.want, goValue(c.v)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	if got := goValue(&firestorepb.Value{ValueType: &firestorepb.Value_GeoPointValue{GeoPointValue: point}}); got != any(point) {
+		t.Errorf("a geo point: %v", got)
+	}
+}
+
+func TestWhatAFailedCallMeans(t *testing.T) {
+	all := []error{lease.ErrConflict, lease.ErrRefused, lease.ErrUnavailable}
+	for code, want := range map[codes.Code][3]error{ // of a call, of a query, of a call that is made once
+		codes.FailedPrecondition: {lease.ErrConflict, lease.ErrRefused, lease.ErrUnavailable},
+		codes.Aborted:            {lease.ErrConflict, lease.ErrUnavailable, lease.ErrUnavailable},
+		codes.NotFound:           {lease.ErrConflict, lease.ErrUnavailable, lease.ErrUnavailable},
+		codes.AlreadyExists:      {lease.ErrConflict, lease.ErrUnavailable, lease.ErrUnavailable},
+		codes.InvalidArgument:    {lease.ErrRefused, lease.ErrRefused, lease.ErrRefused},
+		codes.Unavailable:        {nil, lease.ErrUnavailable, lease.ErrUnavailable},
+		codes.PermissionDenied:   {nil, lease.ErrUnavailable, lease.ErrUnavailable},
+	} {
+		cause := status.Error(code, "words of Firestore")
+		call := storeError("write", "analysis", "x", cause)
+		for i, err := range []error{call, queryError("list", cause), outOfReach(call)} {
+			if err == nil || !errors.Is(err, cause) || !strings.Contains(err.Error(), "words of Firestore") {
+				t.Errorf("%v, %d: %v lacks its cause", code, i, err)
+			}
+			for _, kind := range all {
+				if i == 2 && kind == lease.ErrConflict {
+					continue // it says both
+				}
+				if errors.Is(err, kind) != (kind == want[i]) {
+					t.Errorf("%v, %d: %v; want %v", code, i, err, want[i])
+				}
+			}
+		}
+		if text := queryError("list", cause).Error(); !strings.Contains(text, "repo: list: ") {
+			t.Errorf("%v: %q does not say of what", code, text)
+		}
+		if text := call.Error(); !strings.Contains(text, `write analysis "x"`) {
+			t.Errorf("%v: %q does not say of what", code, text)
+		}
+	}
+	if err := outOfReach(lease.ErrMalformed); !errors.Is(err, lease.ErrMalformed) || errors.Is(err, lease.ErrUnavailable) {
+		t.Errorf("a malformed document: %v", err)
+	}
+}
+
+// Each such field is a warning, with its type and without its value.
+func TestWhatCannotBeReadOfALockIsSaidInTheLog(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		var log bytes.Buffer
+		a, err := Open(t.Context(), b.Project, Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, b.Client(t)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now()
+		for want, fields := range map[string]map[string]any{
+			"":                                           {"lockOwner": "js", "lockHeartbeatAt": now, "lockExpiresAt": timeValue(now)},
+			`field=lockOwner type="a boolean"`:           {"lockOwner": true},
+			`field=lockHeartbeatAt type="a string"`:      {"lockOwner": "js", "lockHeartbeatAt": "secret"},
+			`field=lockExpiresAt type="an array"`:        {"lockOwner": "js", "lockExpiresAt": []any{"secret"}},
+			`field=lockExpiresAt type="a time.Time"`:     {"lockOwner": "js", "lockExpiresAt": now.Add(25 * time.Hour)},
+			`field=lockHeartbeatAt type="the number -1"`: {"lockOwner": "js", "lockHeartbeatAt": -1},
+		} {
+			log.Reset()
+			b.Put(t, "x", fields)
+			d, err := a.Get(t.Context(), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := log.String()
+			if want == "" && got != "" || want != "" && (strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN") || !strings.Contains(got, "analysis_id=x "+want)) || strings.Contains(got, "secret") {
+				t.Errorf("%v: log %q, want %q", fields, got, want)
+			}
+			if strings.Contains(want, "lockHeartbeatAt") && !d.Lock.HeartbeatAt.IsZero() {
+				t.Errorf("%v: the heartbeat is %v", fields, d.Lock.HeartbeatAt)
+			}
+			if want != "" && strings.Contains(want, "lockOwner") != (d.Lock.Owner == unreadableOwner) {
+				t.Errorf("%v: the owner is %q", fields, d.Lock.Owner)
+			}
+		}
+	})
+}
+
+func TestAMessageIsCutAndMadeValid(t *testing.T) {
+	for name, c := range map[string]struct{ message, want string }{
+		"short":           {"why", "why"},
+		"none":            {"", ""},
+		"of the limit":    {strings.Repeat("x", maxMessage), strings.Repeat("x", maxMessage)},
+		"over the limit":  {strings.Repeat("x", maxMessage) + "y", strings.Repeat("x", maxMessage)},
+		"cut in a letter": {strings.Repeat("x", maxMessage-1) + "ü", strings.Repeat("x", maxMessage-1)},
+		"no text":         {"a\xffb", "ab"},
+	} {
+		if got := bounded(c.message); got != c.want {
+			t.Errorf("%s: %d bytes, want %d", name, len(got), len(c.want))
+		}
+	}
+}
