@@ -148,24 +148,35 @@ func TestAResultForADocumentThatHasVanishedIsALossByDeletion(t *testing.T) {
 	w.line(t, delivery, "x", map[string]any{"outcome": "lock_lost", "lost": "deleted"})
 }
 
-// ours are Locks that know a lock from this process's own memory, and find it freed.
-type ours struct{ worker.Locks }
+// ours are Locks that know a lock from this process's own memory; read again, it has
+// been freed, or cannot be.
+type ours struct {
+	worker.Locks
+	unread error
+}
 
 func (ours) AcquireAnalysisLock(context.Context, string, string, time.Duration) (lease.Acquisition, error) {
-	return lease.Acquisition{Own: true, Reason: lease.Locked, Grant: lease.Grant{Owner: "us"}}, nil
+	return lease.Acquisition{Own: true, Reason: lease.Locked, Grant: lease.Grant{Owner: "us"}, ExpiresAt: time.Unix(1e9, 0)}, nil
 }
 
-func (ours) PeekAnalysisLock(context.Context, string) (lease.Acquisition, error) {
-	return lease.Acquisition{}, nil
+func (o ours) PeekAnalysisLock(context.Context, string) (lease.Acquisition, error) {
+	return lease.Acquisition{}, o.unread
 }
 
-func TestALockThatHasJustBeenFreedIsFollowedByNoBooking(t *testing.T) {
-	q := &full{}
-	w := startLogged(t, emulatortest.Embedded(t), q, succeed)
-	w.guard.Locks = ours{}
-	w.deliver(t, "x").check(t, 409, map[string]any{"reason": "locked", "retry_at": nil})
-	if len(q.tasks) > 0 {
-		t.Errorf("booked %+v", q.tasks)
+func TestALockOfOursThatIsFreedOrCannotBeReadIsFollowedByNoBooking(t *testing.T) {
+	for name, tc := range map[string]struct {
+		unread  error
+		retryAt any
+	}{"freed": {nil, nil}, "cannot be read": {errors.New("no"), "2001-09-09T01:46:40.000Z"}} {
+		t.Run(name, func(t *testing.T) {
+			q := &full{}
+			w := startLogged(t, emulatortest.Embedded(t), q, succeed)
+			w.guard.Locks = ours{unread: tc.unread}
+			w.deliver(t, "x").check(t, 409, map[string]any{"acquired": false, "reason": "locked", "retry_at": tc.retryAt})
+			if len(q.tasks) > 0 {
+				t.Errorf("booked %+v", q.tasks)
+			}
+		})
 	}
 }
 
