@@ -45,11 +45,8 @@ func (a *Analyses) Abandoned(ctx context.Context, limit int, each func(id string
 	if err != nil {
 		return err
 	}
-	known := map[string]bool{}
-	for i := range found {
-		known[found[i].ID] = true
-	}
-	found = append(found, slices.DeleteFunc(expired, func(d Analysis) bool { return known[d.ID] })...)
+	expired = slices.DeleteFunc(expired, func(d Analysis) bool { return d.Status == Queued || d.Status == Processing }) // the first query's
+	found = append(found, expired...)
 	oldestFirst(found)
 	for i := range found {
 		if d := &found[i]; lease.Abandoned(d.Lock, d.ReadAt) {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 
 	"taskguard/emulator/emulatortest"
@@ -78,8 +79,8 @@ func TestAStatusOfOthersIsLeftAloneUntilTheFinish(t *testing.T) {
 				b.Put(t, "x", map[string]any{"status": status})
 				same := func(when string) {
 					t.Helper()
-					if got := kind(b.Fields(t, "x")["status"]); got != kind(status) {
-						t.Errorf("%s: status is %s, want %s", when, got, kind(status))
+					if diff := cmp.Diff(status, b.Fields(t, "x")["status"]); diff != "" {
+						t.Errorf("%s: status (-want +got):\n%s", when, diff)
 					}
 				}
 				mustAcquire(t, a, "x", "w/1")
