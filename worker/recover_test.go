@@ -30,7 +30,7 @@ func TestRecoveryBooksWhatNobodyWorksOn(t *testing.T) {
 		now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
 		b.Put(t, "forgotten", map[string]any{"status": "QUEUED", "updatedAt": now})
 		b.Put(t, "finished", map[string]any{"status": "READY", "updatedAt": now})
-		held(t, b, "orphan", time.Second)
+		held(t, b, "orphan", 0)
 		w.recover(t).check(t, 200, map[string]any{"found": 0.0, "booked": 0.0}) // too early
 		time.Sleep(lease.DefaultTTL + time.Second)
 		held(t, b, "live", lease.DefaultTTL)

@@ -123,9 +123,9 @@ func TestARecoveryIsASpanAndItsFigures(t *testing.T) {
 		b, q, m := emulatortest.Embedded(t), startQueue(t), measured(t)
 		w := startLogged(t, b, q.Queue, succeed)
 		w.guard.Telemetry = m.Telemetry
-		held(t, b, "x", -time.Second)
+		held(t, b, "x", -time.Hour)
 		w.line(t, "/internal/tasks/recover", "", map[string]any{"found": 1.0, "booked": 1.0})
-		held(t, b, "y", -time.Second)
+		held(t, b, "y", -time.Hour)
 		w.line(t, "/internal/tasks/recover", "", map[string]any{"found": 2.0, "booked": 1.0})
 		w.dark.Store(true)
 		w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "WARN", "outcome": "unavailable"})
