@@ -92,20 +92,54 @@ func TestADecisionsErrorInsideExcludeComesBackUnchanged(t *testing.T) {
 }
 
 // An Exclude that was refused is followed by a plain read, which tells whether
-// it has landed, and by a Swap, which tells whether it is refused indeed.
+// it has landed, and by a Swap, which tells whether it is refused indeed. That is
+// done once: a second refusal is final.
 func TestARefusedExcludeIsResolved(t *testing.T) {
-	for fault, want := range map[leasetest.Fault]error{leasetest.Refuse: lease.ErrRefused, leasetest.RefuseAfter: nil} {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, lease.Policy{})
-			x := w.exclusive(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.Conflict, leasetest.Conflict, leasetest.Refuse), leasetest.On(leasetest.Exclude, fault)))
-			_, _, err := w.near(x, lease.Policy{}).Acquire(t.Context(), "a", "w/1", nil)
-			if !errors.Is(err, want) {
-				t.Errorf("%s: err = %v; want %v", fault, err, want)
-			}
-			if got := w.record().Lease.Token; (got == 1) != (want == nil) || x.Calls(leasetest.Exclude) != 1 {
-				t.Errorf("%s: token %d after %d excludes", fault, got, x.Calls(leasetest.Exclude))
-			}
+	const refuse, conflict = leasetest.Refuse, leasetest.Conflict
+	for name, tc := range map[string]struct {
+		exclude  []leasetest.Fault
+		swap     leasetest.Fault // the third, after two conflicts
+		want     error
+		excludes int
+		swaps    int
+	}{
+		"it had landed":                  {[]leasetest.Fault{leasetest.RefuseAfter}, leasetest.None, nil, 1, 2},
+		"the Swap is refused too":        {[]leasetest.Fault{refuse}, refuse, lease.ErrRefused, 1, 3},
+		"the Swap is not refused":        {[]leasetest.Fault{refuse}, leasetest.None, nil, 1, 3},
+		"the Swap meets a conflict":      {[]leasetest.Fault{refuse}, conflict, nil, 2, 3},
+		"a conflict and another refusal": {[]leasetest.Fault{refuse, refuse}, conflict, lease.ErrRefused, 2, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, lease.Policy{})
+				x := w.exclusive(leasetest.Any(leasetest.On(leasetest.Swap, conflict, conflict, tc.swap), leasetest.On(leasetest.Exclude, tc.exclude...)))
+				_, _, err := w.near(x, lease.Policy{}).Acquire(t.Context(), "a", "w/1", nil)
+				if !errors.Is(err, tc.want) {
+					t.Errorf("err = %v; want %v", err, tc.want)
+				}
+				if got := w.record().Lease.Token; (got == 1) != (tc.want == nil) || x.Calls(leasetest.Exclude) != tc.excludes || x.Calls(leasetest.Swap) != tc.swaps {
+					t.Errorf("token %d after %d excludes and %d swaps; want %d, %d", got, x.Calls(leasetest.Exclude), x.Calls(leasetest.Swap), tc.excludes, tc.swaps)
+				}
+			})
 		})
+	}
+}
+
+// always is an Excluder that makes every decision in Exclude, whose every answer is
+// one error.
+type always struct{ final }
+
+func (always) Exclusive() bool { return true }
+
+func (a always) Exclude(context.Context, string, func(lease.Cell[job]) (job, error)) (lease.Cell[job], error) {
+	return lease.Cell[job]{}, a.err
+}
+
+func TestAnExcludeThatCannotSucceedIsNotTriedAgain(t *testing.T) {
+	for _, want := range []error{lease.ErrMalformed, lease.ErrInvalidKey} {
+		if _, err := (&add{}).run(t.Context(), always{final{want}}, nil); !errors.Is(err, want) || errors.Is(err, lease.ErrUnavailable) {
+			t.Errorf("err = %v; want %v", err, want)
+		}
 	}
 }
 

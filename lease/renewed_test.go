@@ -119,6 +119,23 @@ func TestARenewalThatTheRunsEndCutsShortIsNotTold(t *testing.T) {
 	})
 }
 
+// One that succeeds although the run has ended meanwhile is told as any other.
+func TestARenewalThatSucceedsAsTheRunEndsIsTold(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.line.Delay = 5 * time.Second
+		h := w.acquire()
+		w.line.SetPlan(leasetest.On(leasetest.Swap, leasetest.SlowReply))
+		var all []told
+		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+			w.at(101 * time.Second)
+			return nil
+		}, w.ear(&all))
+		if err != nil || len(all) != 1 || all[0].err != nil || all[0].took != w.line.Delay {
+			w.Errorf("told %+v, %v; want one renewal", all, err)
+		}
+	})
+}
+
 func TestAStolenLeaseIsSaidToBe(t *testing.T) {
 	for name, tc := range map[string]struct {
 		was  lease.Lease

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -45,23 +47,39 @@ func measured(t *testing.T) gauges {
 	return g
 }
 
-// counts are those of a metric, such as "booked=1 failed=2".
+// counts are those of a metric, such as "booked=1 failed=2"; of a histogram the
+// sums, in tenths.
 func (g gauges) counts(t *testing.T, metric string) string {
 	t.Helper()
 	var all metricdata.ResourceMetrics
 	if err := g.reader.Collect(context.Background(), &all); err != nil {
 		t.Fatal(err)
 	}
-	counts := map[string]int64{}
+	counts := map[string]float64{}
+	add := func(attributes attribute.Set, n float64) {
+		by := ""
+		for _, a := range attributes.ToSlice() {
+			by += a.Value.String() + " "
+		}
+		counts[by] += n
+	}
 	for _, scope := range all.ScopeMetrics {
 		for _, m := range scope.Metrics {
-			if sum, ok := m.Data.(metricdata.Sum[int64]); ok && m.Name == metric {
-				for _, p := range sum.DataPoints {
-					by := ""
-					for _, a := range p.Attributes.ToSlice() {
-						by += a.Value.String() + " "
-					}
-					counts[by] += p.Value
+			if m.Name != metric {
+				continue
+			}
+			switch data := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range data.DataPoints {
+					add(p.Attributes, float64(p.Value))
+				}
+			case metricdata.Gauge[int64]:
+				for _, p := range data.DataPoints {
+					add(p.Attributes, float64(p.Value))
+				}
+			case metricdata.Histogram[float64]:
+				for _, p := range data.DataPoints {
+					add(p.Attributes, math.Round(p.Sum*10)/10)
 				}
 			}
 		}

@@ -1,0 +1,141 @@
+package worker_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+	"taskguard/orchestrator"
+	"taskguard/worker"
+)
+
+// trace returns the spans that have ended since the last call, each with the
+// values of its attributes, and "!" where it is an error.
+func (g gauges) trace() string {
+	var spans []string
+	for _, span := range g.spans.Ended() {
+		s := span.Name()
+		attributes := slices.Clone(span.Attributes())
+		slices.SortFunc(attributes, func(a, b attribute.KeyValue) int { return strings.Compare(string(a.Key), string(b.Key)) })
+		for _, a := range attributes {
+			s += " " + a.Value.String()
+		}
+		if span.Status().Code == codes.Error {
+			s += "!"
+		}
+		spans = append(spans, s)
+	}
+	g.spans.Reset()
+	return strings.Join(spans, ", ")
+}
+
+// lateAcquisition are Locks that take their time to acquire one.
+type lateAcquisition struct {
+	worker.Locks
+	by time.Duration
+}
+
+func (l lateAcquisition) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (lease.Acquisition, error) {
+	time.Sleep(l.by)
+	return l.Locks.AcquireAnalysisLock(ctx, id, owner, ttl)
+}
+
+// Each step of a delivery is one span and one figure, with its outcome.
+func TestEachStepOfADeliveryIsASpanAndAFigure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q, m := emulatortest.Embedded(t), startQueue(t), measured(t)
+		var w *logged
+		w = startLogged(t, b, q.Queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			switch job.AnalysisID {
+			case "deleted":
+				b.Delete(t, "deleted")
+			case "taken":
+				b.Merge(t, "taken", map[string]any{"lockOwner": "them"})
+				<-ctx.Done()
+			case "unreachable":
+				w.dark.Store(true)
+				<-ctx.Done()
+			case "flaky":
+				return nil, &orchestrator.FailureError{Reason: "exit status 1"}
+			case "invalid":
+				return nil, &orchestrator.PermanentError{Code: "invalid_input", Message: "no"}
+			default:
+				time.Sleep(350 * time.Second)
+			}
+			return "done", nil
+		})
+		w.guard.Telemetry = m.Telemetry
+		w.guard.Locks = lateAcquisition{w.guard.Locks, 100 * time.Millisecond}
+		for _, id := range []string{"long", "deleted", "taken", "flaky", "invalid", "unreachable"} {
+			b.Put(t, id, map[string]any{"status": "QUEUED"})
+		}
+		b.Put(t, "worn", map[string]any{"status": "QUEUED", "attempts": 3, "lockToken": 7})
+		held(t, b, "stale", -time.Second)
+		held(t, b, "held", 2*time.Hour)
+		for _, tc := range []struct{ id, outcome, spans string }{
+			{"long", "ready", "acquire acquired, heartbeat renewed, heartbeat renewed, heartbeat renewed, run, finish, delivery long 1 1 ready"},
+			{"long", "already_finished", "acquire already_finished, delivery long already_finished"},
+			{"stale", "ready", "acquire acquired, heartbeat renewed, heartbeat renewed, heartbeat renewed, run, finish, delivery stale 2 2 ready"},
+			{"worn", "failed", "acquire attempts_exhausted, delivery worn 3 8 failed"},
+			{"held", "locked", "acquire locked, follow_up booked, delivery held locked"},
+			{"held", "locked", "acquire locked, follow_up already, delivery held locked"},
+			{"deleted", "lock_lost", "acquire acquired, run, finish!, delivery deleted 1 1 lock_lost"},
+			{"taken", "lock_lost", "acquire acquired, heartbeat lost!, run!, delivery taken 1 1 lock_lost"},
+			{"flaky", "retry", "acquire acquired, run!, release, delivery flaky 1 1 retry!"},
+			{"invalid", "failed", "acquire acquired, run!, finish, delivery invalid 1 1 failed"},
+			{"none", "not_found", "acquire error!, delivery none not_found"},
+			{"unreachable", "lock_lost", "acquire acquired, heartbeat failed!, run!, release!, delivery unreachable 1 1 lock_lost"},
+			{"held", "unavailable", "acquire error!, delivery held unavailable!"},
+		} {
+			w.line(t, delivery, tc.id, map[string]any{"outcome": tc.outcome})
+			if got := m.trace(); got != tc.spans {
+				t.Errorf("%s: spans %q, want %q", tc.id, got, tc.spans)
+			}
+		}
+		for metric, want := range map[string]string{
+			"taskguard.deliveries":              "200 already_finished :1 200 failed :2 200 locked :2 200 ready :2 404 not_found :1 409 lock_lost :3 500 retry :1 503 unavailable :1",
+			"taskguard.run.duration":            "failed :0 lock_lost :370 ready :700 retry :0",
+			"taskguard.run.attempt":             ":8",
+			"taskguard.lock.acquire.duration":   "acquired :0.7 already_finished :0.1 attempts_exhausted :0.1 error :15.2 locked :0.2",
+			"taskguard.lock.heartbeat.duration": "failed :170 lost :0 renewed :0",
+			"taskguard.lock.steals":             ":1",
+			"taskguard.lock.losses":             "deleted :1 out_of_time :1 taken :1",
+			"taskguard.followups":               "already :1 booked :1",
+		} {
+			if got := m.counts(t, metric); got != want {
+				t.Errorf("%s: %q, want %q", metric, got, want)
+			}
+		}
+	})
+}
+
+// A recovery is one span, and says what it found and booked.
+func TestARecoveryIsASpanAndItsFigures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q, m := emulatortest.Embedded(t), startQueue(t), measured(t)
+		w := startLogged(t, b, q.Queue, succeed)
+		w.guard.Telemetry = m.Telemetry
+		held(t, b, "x", -time.Hour)
+		w.line(t, "/internal/tasks/recover", "", map[string]any{"found": 1.0, "booked": 1.0})
+		held(t, b, "y", -time.Hour)
+		w.line(t, "/internal/tasks/recover", "", map[string]any{"found": 2.0, "booked": 1.0})
+		w.dark.Store(true)
+		w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "WARN", "outcome": "unavailable"})
+		if got, want := m.trace(), "recovery recovered, recovery recovered, recovery unavailable!"; got != want {
+			t.Errorf("spans %q, want %q", got, want)
+		}
+		for metric, want := range map[string]string{"taskguard.stuck": ":2", "taskguard.recoveries": ":2", "taskguard.deliveries": ""} {
+			if got := m.counts(t, metric); got != want {
+				t.Errorf("%s: %q, want %q", metric, got, want)
+			}
+		}
+	})
+}
