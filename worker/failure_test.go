@@ -111,7 +111,7 @@ func TestAFollowUpAReleaseAndAResultThatFailAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := emulatortest.Embedded(t)
 		var w *logged
-		w = startLogged(t, b, refusing{}, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		w = startLogged(t, b, refusing{}, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			if job.AnalysisID == "full" {
 				return strings.Repeat("y", 600_000), nil
 			}
