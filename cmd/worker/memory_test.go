@@ -28,8 +28,8 @@ const (
 	// must fit, as they did not when each was decoded whole, all at once.
 	enough = 512 * mib
 	// tooLittle is more than an idle worker takes, which is 23 MiB, and
-	// less than it takes to turn one hostile input into JSON. Whoever makes that
-	// cheaper, so that a worker survives, lowers it.
+	// less than it takes to turn one hostile input into JSON. A change that makes that
+	// cheaper, so that a worker survives, has to lower it.
 	tooLittle = 64 * mib
 	// mostAttempts is MAX_ATTEMPTS here.
 	mostAttempts = 2
