@@ -151,12 +151,12 @@ func (c analysisCodec) changes(prev Analysis, next *Analysis, now time.Time) []f
 	set("lastError", turned || !reflect.DeepEqual(prev.LastError, next.LastError), errorValue(next.LastError))
 	set("attempts", p.Attempts != n.Attempts, n.Attempts)
 	set("finishedBy", p.FinishedBy != n.FinishedBy, orDelete(n.FinishedBy))
-	set("lockToken", p.Token != n.Token || prev.tokenAssumed && (len(us) > 0 || c.replaceToken), n.Token)
 	set("lockOwner", p.Owner != n.Owner, orDelete(n.Owner))
 	// What cannot be read is not seen to differ.
 	freed := turned || p.Owner != "" && n.Owner == ""
 	set("lockHeartbeatAt", freed || !p.HeartbeatAt.Equal(n.HeartbeatAt), timeValue(n.HeartbeatAt))
 	set("lockExpiresAt", freed || !p.ExpiresAt.Equal(n.ExpiresAt), timeValue(n.ExpiresAt))
+	set("lockToken", p.Token != n.Token || prev.tokenAssumed && (len(us) > 0 || c.replaceToken), n.Token)
 	if len(us) > 0 {
 		next.UpdatedAt, next.Attempts = now.Truncate(time.Millisecond), n.Attempts
 		set("updatedAt", !prev.updatedAsTimestamp, timeValue(next.UpdatedAt))

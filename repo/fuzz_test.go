@@ -126,7 +126,7 @@ func turns(p lease.Policy) []func(d *Analysis, now time.Time) error {
 }
 
 // Whatever others wrote is decoded without a panic, malformed if and only if its
-// token is, and held by somebody if it names an owner of any type; and each
+// token is and it is not finished, and held if it names an owner of any type; and each
 // change of the lock that is written reads back as it was meant, with the fields
 // of others left alone.
 func FuzzDocument(f *testing.F) {
@@ -145,6 +145,7 @@ func FuzzDocument(f *testing.F) {
 	f.Add(uint64(3), int64(math.MaxInt64-2), int64(0), 0.0, 0.0, "", "")
 	f.Add(uint64(3), int64(math.MaxInt64-1), int64(0), 0.0, 0.0, "", "")
 	f.Add(uint64(3), int64(-1), int64(0), 0.0, 0.0, "", "")
+	f.Add(uint64(0xc0dc6), int64(2), int64(0), 0.0, 0.0, "", "js/1") // finished, with an unusable token and a lock left on it
 	f.Add(uint64(4), int64(0), int64(0), float64(1<<53), math.Copysign(0, -1), "", "")
 	p := &page{}
 	docs := p.documents(f)
@@ -159,7 +160,8 @@ func FuzzDocument(f *testing.F) {
 		}
 		input := p.fields["input"]
 		cell, err := docs.Load(t.Context(), "x")
-		if ok := usable(p.fields["lockToken"]); (err == nil) != ok || err != nil && !errors.Is(err, lease.ErrMalformed) {
+		ok := usable(p.fields["lockToken"]) || finishedStatus(p.fields["status"].GetStringValue())
+		if (err == nil) != ok || err != nil && !errors.Is(err, lease.ErrMalformed) {
 			t.Fatalf("token %v: %v; usable %v", p.fields["lockToken"], err, ok)
 		}
 		if err != nil || cell.Doc.Lock.Token > math.MaxInt64-10 {

@@ -53,9 +53,9 @@ func (p *page) documents(t testing.TB) *documents[Analysis] {
 }
 
 func (p *page) commit(req *firestorepb.CommitRequest, reply *firestorepb.CommitResponse) {
-	p.written = p.at
 	for _, w := range req.GetWrites() {
 		for _, path := range w.GetUpdateMask().GetFieldPaths() {
+			p.written = p.at
 			delete(p.fields, path)
 			if v, ok := w.GetUpdate().GetFields()[path]; ok {
 				p.fields[path] = v
