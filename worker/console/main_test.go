@@ -30,11 +30,10 @@ type shelf struct {
 	all      map[string]console.Whole
 	dark     bool
 	asked    map[string]int // calls by method
-	reads    []string       // ids of Get
 	late     []console.Analysis
 	lateErr  error
-	hidden   string // the id of one that is not among the newest
-	before   func() // each call of Newest; nil: nothing
+	hidden   string        // the id of one that is not among the newest
+	delay    time.Duration // of each call of Newest
 	countErr error
 }
 
@@ -61,9 +60,14 @@ func (s *shelf) put(w console.Whole) { s.change(func() { s.all[w.ID] = w }) }
 
 var errDark = fmt.Errorf("the shelf is dark: %w", lease.ErrUnavailable)
 
-func (s *shelf) Newest(_ context.Context, _ int) (console.Listing, error) {
-	if s.before != nil {
-		s.before()
+func (s *shelf) Newest(ctx context.Context, _ int) (console.Listing, error) {
+	s.mu.Lock()
+	delay := s.delay
+	s.mu.Unlock()
+	select {
+	case <-time.After(delay):
+	case <-ctx.Done():
+		return console.Listing{}, errDark
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +133,7 @@ func (s *shelf) Overdue(context.Context, int) ([]console.Analysis, error) {
 func (s *shelf) Get(_ context.Context, id string, contents bool) (console.Whole, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.reads = append(s.reads, id)
+	s.asked["Get"]++
 	w, there := s.all[id]
 	switch {
 	case s.dark:
@@ -192,25 +196,20 @@ func (h *hand) want(t *testing.T, did ...string) {
 	}
 }
 
-// quick is a Pace for tests that do not wait: each page is of a new reading.
-var quick = console.Pace{Newest: time.Nanosecond, Beside: time.Nanosecond, First: 10 * time.Second}
+// quick makes each page one of a new reading.
+const quick = time.Nanosecond
 
-// open runs a console of source until the test ends.
+// open returns a console of source.
 func open(t testing.TB, source console.Source, o console.Options) *console.Server {
 	t.Helper()
-	work, stop := context.WithCancel(context.Background())
-	s := console.NewServer(work, source, o)
-	var running sync.WaitGroup
-	running.Go(func() { s.Run(work) })
-	t.Cleanup(func() { stop(); running.Wait() })
-	return s
+	return console.NewServer(t.Context(), source, o)
 }
 
 // writable is one that makes changes.
 func writable(t testing.TB, source console.Source) (*console.Server, *hand) {
 	t.Helper()
 	h := &hand{}
-	return open(t, source, console.Options{Operator: h, Identity: console.Everybody("operator-1"), Books: true, Pace: quick}), h
+	return open(t, source, console.Options{Operator: h, Identity: console.Everybody("operator-1"), Books: true, Every: quick}), h
 }
 
 // ask makes a request as a browser on this machine would, with more headers: name,
