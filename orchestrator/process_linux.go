@@ -59,7 +59,7 @@ func (g group) running() bool {
 		p, err := stat(name)
 		switch {
 		case err != nil || p.group != g.leader:
-		case p.state != "Z" && p.state != "X":
+		case p.runs():
 			running = true
 		case p.parent == os.Getpid():
 			_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
@@ -70,29 +70,32 @@ func (g group) running() bool {
 
 // process is an entry of /proc.
 type process struct {
-	state         string
-	parent, group int
+	state                  string
+	parent, group, threads int
 }
 
-var errMalformed = errors.New("malformed /proc/PID/stat")
+// runs reports whether the process runs. After the end of its first thread /proc
+// shows a zombie, while its other threads still hold its files.
+func (p process) runs() bool {
+	return p.threads > 1 || p.state != "Z" && p.state != "X"
+}
 
-// stat reads "PID (NAME) STATE PARENT GROUP …". The name may contain any character.
+// stat reads "PID (NAME) STATE PARENT GROUP …", of which the 20th field is the number
+// of threads. The name may contain any character.
 func stat(pid string) (process, error) {
 	text, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {
-		return process{}, err // gone meanwhile
+		return process{}, err // it has ended
 	}
 	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(fields) < 3 {
-		return process{}, errMalformed
+	if len(fields) < 18 {
+		return process{}, errors.New("malformed /proc/PID/stat")
 	}
-	parent, err := strconv.Atoi(fields[1])
-	if err != nil {
-		return process{}, errMalformed
+	p := process{state: fields[0]}
+	for field, number := range map[int]*int{1: &p.parent, 2: &p.group, 17: &p.threads} {
+		if *number, err = strconv.Atoi(fields[field]); err != nil {
+			return process{}, err
+		}
 	}
-	group, err := strconv.Atoi(fields[2])
-	if err != nil {
-		return process{}, errMalformed
-	}
-	return process{state: fields[0], parent: parent, group: group}, nil
+	return p, nil
 }
