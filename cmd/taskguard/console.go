@@ -107,7 +107,7 @@ func (f *consoleFlags) page(ctx context.Context, cl *client, log *slog.Logger) (
 	if f.audience == "" {
 		return o, nil, nil
 	}
-	proxy, err := taskauth.NewIAP(ctx, taskauth.IAPOptions{Audience: f.audience, KeysURL: f.keys, Log: log})
+	proxy, err := taskauth.NewIAP(taskauth.IAPOptions{Audience: f.audience, KeysURL: f.keys, Log: log})
 	if err != nil {
 		return o, nil, usageError("--iap-audience: " + err.Error())
 	}

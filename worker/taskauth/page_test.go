@@ -14,18 +14,6 @@ import (
 	"taskguard/worker/taskauth"
 )
 
-// lateHeaders lets h set headers after the body.
-func lateHeaders(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		late := httptest.NewRecorder()
-		h.ServeHTTP(late, r)
-		for name, values := range late.Header() {
-			w.Header()[name] = values
-		}
-		_, _ = w.Write(late.Body.Bytes())
-	})
-}
-
 func withKeyID(kid string) string {
 	header := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"alg":"RS256","kid":%q}`, kid))
 	return header + ".e30.AAAA"
@@ -52,30 +40,13 @@ func modulus(bits uint) string {
 func junk() map[string]string {
 	kid, public := publicKey()
 	n := base64.RawURLEncoding.EncodeToString(public.N.Bytes())
-	even := new(big.Int).Add(public.N, big.NewInt(1))
 	return map[string]string{
 		"null":             `null`,
 		"text":             `"key"`,
-		"array":            `[[[]]]`,
-		"empty":            `{}`,
-		"kid a number":     `{"kty":"RSA","kid":7,"n":"AQAB","e":"AQAB"}`,
 		"no kid":           key("", n, "AQAB"),
 		"N not base64":     key(kid, "!!!", "AQAB"),
-		"N padded":         key(kid, n+"==", "AQAB"),
-		"N with more":      key(kid, modulus(2064)+"!", "AQAB"),
-		"N empty":          key(kid, "", "AQAB"),
 		"N of 1024 bits":   key(kid, modulus(1024), "AQAB"),
-		"N of 16384 bits":  key(kid, modulus(16384), "AQAB"),
-		"N of 2 Mbit":      key(kid, modulus(2<<20), "AQAB"),
-		"N even":           key(kid, base64.RawURLEncoding.EncodeToString(even.Bytes()), "AQAB"),
 		"E not base64":     key(kid, n, "="),
-		"E with more":      key(kid, n, "AQAB!"),
-		"E of 0":           key(kid, n, "AA"),
-		"E empty":          key(kid, n, ""),
-		"E of 1":           key(kid, n, "AQ"),
-		"E even":           key(kid, n, "Ag"),
-		"E of 32 bits":     key(kid, n, "gAAAAQ"),
-		"E huge":           key(kid, n, strings.Repeat("A", 10000)+"AQAB"),
 		"another type":     strings.Replace(key(kid, n, "AQAB"), `"RSA"`, `"EC"`, 1),
 		"for encryption":   strings.Replace(key(kid, n, "AQAB"), `"sig"`, `"enc"`, 1),
 		"another alg":      strings.Replace(key(kid, n, "AQAB"), `"RS256"`, `"RS512"`, 1),
@@ -90,30 +61,21 @@ func breakages() map[string]func(*site) {
 		"slow":  func(s *site) { s.slow = time.Hour },
 		"broke": func(s *site) { s.broken = true },
 		"other": func(s *site) { s.handler = page("<html>example</html>") },
-		"empty": func(s *site) { s.handler = page("") },
-		"null":  func(s *site) { s.handler = page("null") },
-		"array": func(s *site) { s.handler = page("[]") },
 		"no keys": func(s *site) {
 			s.handler = page(`{"keys":[]}`)
 		},
-		"keys null": func(s *site) { s.handler = page(`{"keys":null}`) },
 		"keys text": func(s *site) { s.handler = page(`{"keys":"example"}`) },
 		"cut":       func(s *site) { s.handler = page(googlePage()[:300]) },
-		"over 1 MiB": func(s *site) {
-			s.handler = page(googlePage() + strings.Repeat(" ", 1<<20))
-		},
-		"deep": func(s *site) { s.handler = page(`{"keys":` + strings.Repeat("[", 100000)) },
+		"deep":      func(s *site) { s.handler = page(`{"keys":` + strings.Repeat("[", 100000)) },
 		"all junk": func(s *site) {
 			var entries []string
-			for name, entry := range junk() {
-				if name != "N of 2 Mbit" { // alone it is near the limit of a page
-					entries = append(entries, entry)
-				}
+			for _, entry := range junk() {
+				entries = append(entries, entry)
 			}
 			s.handler = page(`{"keys":[` + strings.Join(entries, ",") + `]}`)
 		},
 	}
-	for _, status := range []int{204, 206, 302, 403, 404, 429, 500, 503} {
+	for _, status := range []int{204, 302, 404, 500} {
 		all[fmt.Sprint(status)] = func(s *site) {
 			s.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.WriteHeader(status)
@@ -124,77 +86,15 @@ func breakages() map[string]func(*site) {
 	return all
 }
 
-func TestAPageThatHolds1MiBIsRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		text := googlePage()
-		v := running(t, &site{handler: page(text + strings.Repeat(" ", 1<<20-len(text)))}, nil)
-		wantPass(t, v, mint(t, google()))
-	})
-}
-
-// A body that stays open keeps its connection.
-func TestEachPageIsClosed(t *testing.T) {
-	for name, handler := range map[string]http.Handler{"a good one": google(), "none": http.NotFoundHandler()} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &site{handler: handler}
-				running(t, s, nil)
-				wantFetches(t, s, 1)
-				if got := s.closed.Load(); got != 1 {
-					t.Errorf("closed %d times, want once", got)
-				}
-			})
-		})
-	}
-}
-
-func TestJunkOnThePageSpoilsNothing(t *testing.T) {
+func TestAnUnusableKeyIsSkipped(t *testing.T) {
 	for name, entry := range junk() {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				v := running(t, &site{handler: page(googlePage(entry))}, nil)
-				wantPass(t, v, mint(t, google()))
-				wantError(t, v, forge("RS256", "{}", mac(nil)), taskauth.ErrUnauthenticated)
-			})
+		synctest.Test(t, func(t *testing.T) {
+			t.Log(name)
+			alone := running(t, &site{handler: page(`{"keys":[` + entry + `]}`)}, nil)
+			wantError(t, alone, mint(t, google()), taskauth.ErrNoKeys)
+			both := running(t, &site{handler: page(googlePage(entry))}, nil)
+			wantPass(t, both, mint(t, google()))
+			wantError(t, both, forge("RS256", "{}", mac(nil)), taskauth.ErrUnauthenticated)
 		})
 	}
-}
-
-func TestAPageOfJunkAloneIsNoKeys(t *testing.T) {
-	for name, entry := range junk() {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				v := running(t, &site{handler: page(`{"keys":[` + entry + `]}`)}, nil)
-				wantError(t, v, mint(t, google()), taskauth.ErrNoKeys)
-			})
-		})
-	}
-}
-
-func TestAKeyAtALimitIsUsable(t *testing.T) {
-	kid, public := publicKey()
-	n := base64.RawURLEncoding.EncodeToString(public.N.Bytes())
-	for name, entry := range map[string]string{
-		"N of 8192 bits":       key(kid, modulus(8192), "AQAB"),
-		"N of 8192 characters": key(kid, strings.Repeat("A", 8192-344)+modulus(2064), "AQAB"),
-		"E of 2 bits":          key(kid, n, "Aw"),
-		"E of 31 bits":         key(kid, n, "f____w"),
-		"E of 8 characters":    key(kid, n, "AAAAAQAB"),
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				v := running(t, &site{handler: page(`{"keys":[` + entry + `]}`)}, nil)
-				wantError(t, v, forge("RS256", "{}", mac(nil)), taskauth.ErrUnauthenticated)
-			})
-		})
-	}
-}
-
-// Whoever knows a key's exponent to be 1 signs anything with it.
-func TestTheFirstOfTwoKeysOfOneNameCounts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		kid, _ := publicKey()
-		v := running(t, &site{handler: page(googlePage(key(kid, modulus(2048), "AQAB")))}, nil)
-		wantError(t, v, mint(t, google()), taskauth.ErrUnauthenticated)
-	})
 }
