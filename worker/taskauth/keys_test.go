@@ -2,11 +2,16 @@ package taskauth_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -200,49 +205,125 @@ func TestKeysAreUsedForADayWithoutThePage(t *testing.T) {
 	})
 }
 
-// One line for each failure, of the same size whatever the server says, and one
-// when there are keys.
-func TestOnlyFetchesAreLogged(t *testing.T) {
-	for name, spoil := range breakages() {
+// The log has one line for each failure, of the same size whatever the server
+// answers, and one when there are keys.
+func TestAnInvalidPageIsLoggedAndReplacesNoKeys(t *testing.T) {
+	for name, breakPage := range breakages() {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
 				s := &site{handler: google()}
-				s.set(spoil)
 				v := running(t, s, slog.New(slog.NewJSONHandler(&log, nil)))
-				time.Sleep(6 * time.Second)
+				wantPass(t, v, mint(t, google()))
+				s.set(breakPage)
+				time.Sleep(time.Hour + 30*time.Second)
+				wantPass(t, v, mint(t, google()))
 				s.set(func(s *site) { s.handler, s.dark, s.slow, s.broken = google(), false, 0, false })
 				time.Sleep(time.Minute)
-				wantPass(t, v, mint(t, google()))
 				synctest.Wait()
 				lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 				for n, line := range lines {
 					var entry struct {
-						Level, Msg, Reason string
-						Failures           int
+						Level    string
+						Failures int
 					}
 					if err := json.Unmarshal([]byte(line), &entry); err != nil {
 						t.Fatal(err)
 					}
-					want := "WARN"
-					if n == len(lines)-1 {
-						want = "INFO"
-					}
-					reason, fixed := map[string]string{"slow": "no answer", "dark": "no answer", "broke": "no answer"}[name]
-					if want == "WARN" && entry.Failures != n+1 {
-						t.Errorf("got %s, want %d failures", line, n+1)
-					}
-					if want == "WARN" && fixed && entry.Reason != reason {
-						t.Errorf("got %s, want the reason %q", line, reason)
-					}
-					if entry.Level != want || len(line) > 200 || strings.Contains(line, "example") {
-						t.Errorf("got %s, want %s in one short line", line, want)
+					want := map[int]string{0: "INFO", len(lines) - 1: "INFO"}[n]
+					if entry.Level != cmp.Or(want, "WARN") || want == "" && entry.Failures != n || len(line) > 200 || strings.Contains(line, "example") {
+						t.Errorf("line %d: got %s, want one short line", n, line)
 					}
 				}
-				if len(lines) < 2 {
-					t.Errorf("got %d lines, want the failures and the recovery", len(lines))
+				if len(lines) < 4 {
+					t.Errorf("got %d lines, want the failures and the recovery: %s", len(lines), &log)
 				}
 			})
+		})
+	}
+}
+
+func withKeyID(kid string) string {
+	header := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"alg":"RS256","kid":%q}`, kid))
+	return header + ".e30.AAAA"
+}
+
+// googlePage is the good page with junk before its key.
+func googlePage(junk ...string) string {
+	w := httptest.NewRecorder()
+	google().ServeHTTP(w, nil)
+	return strings.Replace(w.Body.String(), "[", "["+strings.Join(append(junk, ""), ","), 1)
+}
+
+// key is a page's entry for the issuer's key id.
+func key(kid, n, e string) string {
+	return fmt.Sprintf(`{"kty":"RSA","alg":"RS256","use":"sig","kid":%q,"n":%q,"e":%q}`, kid, n, e)
+}
+
+func modulus(bits uint) string {
+	n := new(big.Int).Lsh(big.NewInt(1), bits-1)
+	return base64.RawURLEncoding.EncodeToString(n.SetBit(n, 0, 1).Bytes())
+}
+
+// junk is entries that are no usable key, under the name of one that is.
+func junk() map[string]string {
+	kid, public := publicKey()
+	n := base64.RawURLEncoding.EncodeToString(public.N.Bytes())
+	return map[string]string{
+		"null":             `null`,
+		"text":             `"key"`,
+		"no kid":           key("", n, "AQAB"),
+		"N not base64":     key(kid, "!!!", "AQAB"),
+		"N of 1024 bits":   key(kid, modulus(1024), "AQAB"),
+		"E not base64":     key(kid, n, "="),
+		"another type":     strings.Replace(key(kid, n, "AQAB"), `"RSA"`, `"EC"`, 1),
+		"for encryption":   strings.Replace(key(kid, n, "AQAB"), `"sig"`, `"enc"`, 1),
+		"another alg":      strings.Replace(key(kid, n, "AQAB"), `"RS256"`, `"RS512"`, 1),
+		"elliptic, no RSA": `{"kty":"EC","crv":"P-256","kid":"` + kid + `","x":"","y":""}`,
+	}
+}
+
+// breakages are the ways in which a page can fail to be one.
+func breakages() map[string]func(*site) {
+	all := map[string]func(*site){
+		"dark":  func(s *site) { s.dark = true },
+		"slow":  func(s *site) { s.slow = time.Hour },
+		"broke": func(s *site) { s.broken = true },
+		"other": func(s *site) { s.handler = page("<html>example</html>") },
+		"no keys": func(s *site) {
+			s.handler = page(`{"keys":[]}`)
+		},
+		"keys text": func(s *site) { s.handler = page(`{"keys":"example"}`) },
+		"cut":       func(s *site) { s.handler = page(googlePage()[:300]) },
+		"deep":      func(s *site) { s.handler = page(`{"keys":` + strings.Repeat("[", 100000)) },
+		"all junk": func(s *site) {
+			var entries []string
+			for _, entry := range junk() {
+				entries = append(entries, entry)
+			}
+			s.handler = page(`{"keys":[` + strings.Join(entries, ",") + `]}`)
+		},
+	}
+	for _, status := range []int{204, 302, 404, 500} {
+		all[fmt.Sprint(status)] = func(s *site) {
+			s.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.WriteHeader(status)
+				google().ServeHTTP(w, r)
+			})
+		}
+	}
+	return all
+}
+
+func TestAnUnusableKeyIsSkipped(t *testing.T) {
+	for name, entry := range junk() {
+		synctest.Test(t, func(t *testing.T) {
+			t.Log(name)
+			alone := running(t, &site{handler: page(`{"keys":[` + entry + `]}`)}, nil)
+			wantError(t, alone, mint(t, google()), taskauth.ErrNoKeys)
+			both := running(t, &site{handler: page(googlePage(entry))}, nil)
+			wantPass(t, both, mint(t, google()))
+			wantError(t, both, forge("RS256", "{}", mac(nil)), taskauth.ErrUnauthenticated)
 		})
 	}
 }

@@ -13,11 +13,15 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"math/big"
+	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"taskguard/worker/taskauth"
@@ -125,12 +129,7 @@ func TestInvalidClaimsAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			checkCase(t, func(string) []string {
-				claims := good(map[string]any{c.claim: c.value()})
-				token, err := google().Sign(claims)
-				if err != nil {
-					t.Error(err)
-				}
-				return []string{"Bearer " + token}
+				return []string{"Bearer " + sign(t, google(), map[string]any{c.claim: c.value()})}
 			}, c.want, c.text)
 		})
 	}
@@ -151,13 +150,17 @@ var publicKey = sync.OnceValues(func() (kid string, key *rsa.PublicKey) {
 	return page.Keys[0].Kid, &rsa.PublicKey{N: new(big.Int).SetBytes(n), E: 65537}
 })
 
-// forge puts a payload under a header of this algorithm and the issuer's key id,
-// and signs both.
+// assemble signs a payload under a header.
+func assemble(header, payload string, sign func(signed []byte) []byte) string {
+	b64 := base64.RawURLEncoding.EncodeToString
+	signed := b64([]byte(header)) + "." + b64([]byte(payload))
+	return signed + "." + b64(sign([]byte(signed)))
+}
+
+// forge assembles a token under the issuer's key id.
 func forge(alg, payload string, sign func(signed []byte) []byte) string {
 	kid, _ := publicKey()
-	header := `{"alg":"` + alg + `","kid":"` + kid + `","typ":"JWT"}`
-	signed := base64.RawURLEncoding.EncodeToString([]byte(header)) + "." + base64.RawURLEncoding.EncodeToString([]byte(payload))
-	return signed + "." + base64.RawURLEncoding.EncodeToString(sign([]byte(signed)))
+	return assemble(`{"alg":"`+alg+`","kid":"`+kid+`","typ":"JWT"}`, payload, sign)
 }
 
 func mac(key []byte) func([]byte) []byte {
@@ -183,15 +186,6 @@ func TestAForgedSignatureIsUnauthenticated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	es256 := func(signed []byte) []byte {
-		sum := sha256.Sum256(signed)
-		r, s, err := ecdsa.Sign(rand.Reader, curve, sum[:])
-		if err != nil {
-			t.Error(err)
-			return nil
-		}
-		return append(r.FillBytes(make([]byte, 32)), s.FillBytes(make([]byte, 32))...)
-	}
 	rs256 := func(signed []byte) []byte {
 		sum := sha256.Sum256(signed)
 		signature, err := rsa.SignPKCS1v15(nil, other, crypto.SHA256, sum[:])
@@ -208,18 +202,14 @@ func TestAForgedSignatureIsUnauthenticated(t *testing.T) {
 		"none":               {"none", malformed, bytes(0)},
 		"HS256 with PEM":     {"HS256", malformed, mac(text)},
 		"HMAC called RS256":  {"RS256", signature, mac(text)},
-		"ES256, proper":      {"ES256", malformed, es256},
-		"ES256 called RS256": {"RS256", signature, es256},
+		"ES256, proper":      {"ES256", malformed, es256(curve)},
+		"ES256 called RS256": {"RS256", signature, es256(curve)},
 		"RS256, other key":   {"RS256", signature, rs256},
 		"RS256, zeros":       {"RS256", signature, bytes(256)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			checkCase(t, func(string) []string {
-				payload, err := json.Marshal(good(nil))
-				if err != nil {
-					t.Error(err)
-				}
-				return []string{"Bearer " + forge(c.alg, string(payload), c.sign)}
+				return []string{"Bearer " + forge(c.alg, encode(good(nil)), c.sign)}
 			}, taskauth.ErrUnauthenticated, c.text)
 		})
 	}
@@ -229,11 +219,93 @@ func TestAForgedSignatureIsUnauthenticated(t *testing.T) {
 func TestAnotherPayloadUnderAGoodSignatureIsUnauthenticated(t *testing.T) {
 	checkCase(t, func(valid string) []string {
 		segments := strings.Split(valid, ".")
-		payload, err := json.Marshal(good(map[string]any{"sub": "2"}))
-		if err != nil {
-			t.Error(err)
-		}
-		segments[1] = base64.RawURLEncoding.EncodeToString(payload)
+		segments[1] = base64.RawURLEncoding.EncodeToString([]byte(encode(good(map[string]any{"sub": "2"}))))
 		return []string{"Bearer " + strings.Join(segments, ".")}
 	}, taskauth.ErrUnauthenticated, signature)
+}
+
+// anybody is a verifier that lets every account pass, with keys at hand.
+func anybody(t testing.TB) *taskauth.Verifier {
+	t.Helper()
+	v, err := taskauth.New(taskauth.Options{
+		Audience: audience, AnyAccount: true,
+		KeysURL: "https://keys.example.test/certs", Client: &http.Client{Transport: &site{handler: google()}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, v.Run)
+	return v
+}
+
+func TestSubjectReturnsTheIDOfAnyAccount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := anybody(t)
+		for _, want := range []string{"123", strings.Repeat("1", 255)} {
+			for _, email := range []any{account, "somebody@x.test", nil} {
+				token := sign(t, google(), map[string]any{"sub": want, "email": email, "email_verified": nil})
+				if got, err := v.Subject(request("Bearer " + token)); got != want || err != nil {
+					t.Errorf("email %v: got %q, %v, want %s", email, got, err, want)
+				}
+				wantPass(t, v, token)
+			}
+		}
+	})
+}
+
+func TestSubjectReturnsNothingWhereCheckRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := anybody(t)
+		for _, c := range []struct {
+			claim string
+			value any
+			text  string
+		}{
+			{"sub", nil, "no subject"},
+			{"sub", "", "no subject"},
+			{"sub", 1, signature},
+			{"sub", strings.Repeat("1", 256), "no subject"},
+			{"aud", "https://other.example.test", "wrong audience"},
+			{"iss", "https://accounts.example.test", "wrong issuer"},
+			{"exp", time.Now().Add(-time.Minute).Unix(), "expired"},
+		} {
+			r := request("Bearer " + sign(t, google(), map[string]any{c.claim: c.value}))
+			sub, err := v.Subject(r)
+			if sub != "" || !errors.Is(err, taskauth.ErrUnauthenticated) || !slices.Contains(words, err.Error()) || !strings.HasSuffix(err.Error(), c.text) {
+				t.Errorf("%s %v: got %q, %v, want …%s", c.claim, c.value, sub, err, c.text)
+			}
+			if err := v.Check(r); err == nil {
+				t.Errorf("%s %v: Check lets it pass", c.claim, c.value)
+			}
+		}
+	})
+}
+
+// FuzzCheck puts anything into Authorization: nothing passes without the header and
+// the claims that were signed, and errors have fixed texts.
+func FuzzCheck(f *testing.F) {
+	v := newVerifier(f, &site{handler: google()}, nil)
+	run(f, v.Run)
+	valid := sign(f, google(), map[string]any{"exp": time.Now().Add(100 * 24 * time.Hour).Unix()})
+	if err := v.Check(request("Bearer " + valid)); err != nil {
+		f.Fatal(err)
+	}
+	segments := strings.Split(valid, ".")
+	for _, seed := range []string{
+		"", "Bearer", "Basic x", "Bearer ..", "Bearer " + valid, "bearer  " + valid, "Bearer " + valid + "=",
+		"Bearer " + withKeyID("k"), "Bearer " + forge("none", "{}", mac(nil)), "Bearer " + forge("ES256", `{"aud":"`+audience+`"}`, mac(nil)),
+		"Bearer " + forge("RS256", `{"aud":["`+audience+`"],"exp":1e300}`, mac(nil)),
+		"Bearer " + segments[0] + ".e30." + segments[2], "Bearer " + segments[0] + "." + segments[1] + ".",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		err := v.Check(request(value))
+		if _, token, _ := strings.Cut(value, " "); err == nil && !strings.Contains(token, segments[0]+"."+segments[1]+".") {
+			t.Fatalf("%q passed", value)
+		}
+		if err != nil && (!errors.Is(err, taskauth.ErrUnauthenticated) || !slices.Contains(words, err.Error())) {
+			t.Errorf("got %q, want one of the fixed texts", err)
+		}
+	})
 }
