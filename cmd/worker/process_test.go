@@ -201,6 +201,14 @@ func (p *process) wait(t testing.TB) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
+// exits waits for the end of the process and checks its exit code.
+func (p *process) exits(t testing.TB, want int) {
+	t.Helper()
+	if code := p.wait(t); code != want {
+		t.Errorf("exit %d, want %d; %s", code, want, p.stderr.String())
+	}
+}
+
 // deliver delivers a task and waits for its answer.
 func (p *process) deliver(ctx context.Context, id string) (int, string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url+"/internal/tasks/analysis", strings.NewReader(fmt.Sprintf(`{"analysis_id":%q}`, id)))
