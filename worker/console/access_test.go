@@ -86,14 +86,3 @@ func TestPagesAreNotCachedNotFramedAndRunNothingInline(t *testing.T) {
 		}
 	}
 }
-
-func TestHeadIsAnsweredAsGet(t *testing.T) {
-	source := newShelf(heldBy("a", "w/1", 3, time.Hour))
-	s, _ := writable(t, source)
-	for _, target := range []string{"/", "/analysis?id=a", "/analysis?id=none", "/unlock?id=a", "/requeue?id=a", "/console.css", "/console.js", "/icon.svg"} {
-		get, head := ask(t, s, http.MethodGet, target, ""), ask(t, s, http.MethodHead, target, "")
-		if head.Code != get.Code || head.Header().Get("Content-Type") != get.Header().Get("Content-Type") {
-			t.Errorf("%s: %d, want %d", target, head.Code, get.Code)
-		}
-	}
-}

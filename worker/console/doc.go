@@ -27,8 +27,6 @@
 //     ones that have not been updated for longest; for each of the four states also some
 //     older ones. All others are found only by their exact id.
 //   - The numbers of the locks count only what is listed.
-//   - A requeue of a QUEUED analysis, or an unlock of a free one, leaves what the page
-//     showed: pressed twice, it books twice, and the second delivery is skipped.
-//   - A stale lock that its owner renews at the moment of the unlock is removed, because
-//     its owner and token are still the ones that were shown.
+//   - A requeue of a QUEUED analysis, or an unlock of a free one, that is pressed twice
+//     books two deliveries; the second is skipped.
 package console

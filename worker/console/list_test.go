@@ -1,10 +1,6 @@
 package console_test
 
 import (
-	"bytes"
-	"context"
-	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -114,7 +110,7 @@ func TestALockStaysAsLastReadWhileTheStoreDoesNotAnswer(t *testing.T) {
 			time.Sleep(time.Minute)
 			text = page(t, server, "/?q=old")
 			has(t, rowOf(t, page(t, server, "/"), "a"), `data-lock="held"`)
-			has(t, text, words, "All</a>") // nor are the numbers known
+			has(t, text, words, "All</a>") // the numbers are unknown too
 		}
 		if n := source.calls("Get"); n > 0 {
 			t.Errorf("read %d single analyses from a store that does not answer", n)
@@ -142,27 +138,6 @@ func TestAPageWaitsFiveSecondsForASlowStore(t *testing.T) {
 			t.Errorf("after %v, want 5s", took)
 		}
 	})
-}
-
-func TestARefusalOfTheStoreIsShownAndLoggedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		source := refusing{newShelf()}
-		server := open(t, source, console.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
-		for range 5 {
-			has(t, polled(t, server, 1), "Firestore refuses: no permission. Nothing is known yet.")
-		}
-		if n := strings.Count(log.String(), `what="the newest analyses"`); n != 1 {
-			t.Errorf("logged %d times: %s", n, &log)
-		}
-	})
-}
-
-// refusing is a shelf that may not be listed.
-type refusing struct{ *shelf }
-
-func (refusing) Newest(context.Context, int) (console.Listing, error) {
-	return console.Listing{}, fmt.Errorf("a: %w", &console.Refusal{Words: "no permission", Err: errOdd})
 }
 
 func TestTheNumbersOfTheStatesCountAllAnalyses(t *testing.T) {
@@ -233,8 +208,7 @@ func TestAStuckAnalysisIsMarkedAndFirstUntilItIsUpdated(t *testing.T) {
 func TestTheListIsOrderedByCreation(t *testing.T) {
 	older, newer := of("a", "QUEUED"), of("z", "QUEUED")
 	newer.Created = older.Created.Add(time.Hour)
-	s := open(t, newShelf(older, newer), console.Options{Every: quick})
-	if got := strings.Join(ids(page(t, s, "/")), " "); got != "z a" {
+	if got := strings.Join(ids(page(t, open(t, newShelf(older, newer), console.Options{}), "/")), " "); got != "z a" {
 		t.Errorf("listed are %s, want z a", got)
 	}
 }

@@ -23,8 +23,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// shelf is a Source in memory, whose clock is a day ahead of this machine's, so
-// that nothing can be judged by the wrong one.
+// shelf is a Source in memory. Its clock is a day ahead of this machine's, so that a
+// judgement by the wrong clock shows.
 type shelf struct {
 	mu       sync.Mutex
 	all      map[string]console.Whole
@@ -49,11 +49,17 @@ func newShelf(all ...console.Whole) *shelf {
 	return s
 }
 
-// change does what a writer does, or a failure.
+// change lets do change s.
 func (s *shelf) change(do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	do()
+}
+
+// calls returns how often a method was called.
+func (s *shelf) calls(method string) (n int) {
+	s.change(func() { n = s.asked[method] })
+	return n
 }
 
 func (s *shelf) put(w console.Whole) { s.change(func() { s.all[w.ID] = w }) }
@@ -152,13 +158,6 @@ func (s *shelf) Get(_ context.Context, id string, contents bool) (console.Whole,
 	return w, nil
 }
 
-// calls returns how often a method was called.
-func (s *shelf) calls(method string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.asked[method]
-}
-
 // hand is an Operator that notes what it was asked.
 type hand struct {
 	mu     sync.Mutex
@@ -242,22 +241,23 @@ func page(t testing.TB, h http.Handler, target string) string {
 	return w.Body.String()
 }
 
-// has fails unless text holds all parts.
+// has fails unless text contains all parts.
 func has(t testing.TB, text string, parts ...string) {
 	t.Helper()
-	for _, part := range parts {
-		if !strings.Contains(text, part) {
-			t.Errorf("%q is not in\n%s", part, text)
-		}
-	}
+	contains(t, text, true, parts)
 }
 
-// hasNot fails if text holds any of parts.
+// hasNot fails if text contains any of parts.
 func hasNot(t testing.TB, text string, parts ...string) {
 	t.Helper()
+	contains(t, text, false, parts)
+}
+
+func contains(t testing.TB, text string, want bool, parts []string) {
+	t.Helper()
 	for _, part := range parts {
-		if strings.Contains(text, part) {
-			t.Errorf("%q is in\n%s", part, text)
+		if strings.Contains(text, part) != want {
+			t.Errorf("%q: contained %v, want %v, in\n%s", part, !want, want, text)
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +31,7 @@ func TestALockIsJudgedByTheStoresClock(t *testing.T) {
 	stale := heldBy("stale", "w/2", 8, -time.Minute)
 	done := of("done", "READY")
 	done.Lock = lease.Lease{Owner: "w/3", Finished: true, FinishedBy: "w/3"}
+	done.LastError = &console.Failure{Code: "flaky"}
 	corrupted := of("corrupted", "PROCESSING")
 	corrupted.Malformed = "lockToken is a string"
 	s := open(t, newShelf(heldBy("held", "w/1", 7, 90*time.Second+900*time.Millisecond), stale, of("free", "QUEUED"), done, corrupted), console.Options{Every: quick})
@@ -45,7 +45,7 @@ func TestALockIsJudgedByTheStoresClock(t *testing.T) {
 	has(t, page(t, s, "/analysis?id=held"), "w/1", ">1 min 30 s<", "fact-token", "fact-heartbeat")
 	has(t, page(t, s, "/analysis?id=corrupted"), "lockToken is a string", `data-lock="malformed"`)
 	has(t, page(t, s, "/analysis?id=done"), "Finished by")
-	hasNot(t, text, "/unlock?", "/requeue?")
+	hasNot(t, text, "/unlock?", "/requeue?", "flaky")
 }
 
 func TestThePageFiltersTheList(t *testing.T) {
@@ -173,15 +173,4 @@ func TestATracebackIsShownLineByLine(t *testing.T) {
 	for _, id := range []string{"failed", "waits"} {
 		has(t, page(t, s, "/analysis?id="+id), "<p class=\"message\">Traceback:\n  File &lt;x&gt;\\r\nEOF</p>")
 	}
-	css := page(t, s, "/console.css")
-	if rule := regexp.MustCompile(`\.facts \.message \{[^}]*\}`).FindString(css); !strings.Contains(rule, "white-space: pre-wrap;") {
-		t.Errorf("the line ends are lost: %s", rule)
-	}
-}
-
-func TestTheLastErrorOfAFinishedAnalysisIsNotShown(t *testing.T) {
-	w := of("a", "READY")
-	w.Lock.Finished, w.LastError = true, &console.Failure{Code: "flaky", Message: "it was flaky"}
-	s := open(t, newShelf(w), console.Options{Every: quick})
-	hasNot(t, page(t, s, "/")+page(t, s, "/analysis?id=a"), "flaky")
 }
