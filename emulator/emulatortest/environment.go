@@ -33,7 +33,7 @@ func Isolate() {
 		name, _, _ := strings.Cut(v, "=")
 		isolated := slices.Contains(isolatedNames, name) ||
 			slices.ContainsFunc(isolatedPrefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
-		if isolated && name != "GOOGLE_FIRESTORE_EMULATOR_JAR" { // tells tests where the emulator is
+		if isolated && name != "GOOGLE_FIRESTORE_EMULATOR_JAR" { // names the emulator that tests start
 			_ = os.Unsetenv(name) // fails for an empty name alone
 		}
 	}

@@ -50,9 +50,6 @@ func cutFieldName(s string) (name, rest string, more bool) {
 		switch s[i] {
 		case '`':
 			rest, more = strings.CutPrefix(s[i+1:], ".")
-			if !more && rest != "" {
-				return "", "", false
-			}
 			return b.String(), rest, more
 		case '\\':
 			i++
