@@ -28,7 +28,7 @@ func TestAWorkerRunsADelivery(t *testing.T) {
 		t.Errorf("result = %v", result)
 	}
 	p.signal(t, syscall.SIGTERM)
-	p.exits(t, 0)
+	p.exitsCleanly(t)
 }
 
 // A worker stopped past its TTL and woken, another having finished, writes

@@ -46,7 +46,7 @@ func TestAWorkerOnADarkFirestoreIsLiveAndNotReady(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	p.stop(t)
-	p.exits(t, 0)
+	p.exitsCleanly(t)
 }
 
 // A worker that is stopping still answers health, and that it is not ready.
@@ -84,7 +84,7 @@ func dark(t testing.TB) (host string, asked <-chan struct{}) {
 			if err != nil {
 				return // the test has ended
 			}
-			defer conn.Close() //nolint:errcheck // nothing is written
+			t.Cleanup(func() { _ = conn.Close() })
 			if n == 0 {
 				close(first)
 			}

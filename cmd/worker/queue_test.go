@@ -118,7 +118,7 @@ func TestAStoppedRunIsFinishedByTheNextWorker(t *testing.T) {
 	second := c.start(t, q.env()...)
 	q.reach(second)
 	first.stop(t)
-	first.exits(t, 0)
+	first.exitsCleanly(t)
 	if a := c.until(t, "x", "finished", ready); a.Lock.Token != 2 || a.Lock.Attempts != 1 {
 		t.Errorf("analysis = %+v, want its second acquisition and first attempt", a)
 	}
@@ -157,7 +157,7 @@ func TestSIGTERMReleasesAndBooks200Runs(t *testing.T) {
 		}
 		checkReleased(t, c.get(t, fmt.Sprint(i)))
 	}
-	p.exits(t, 0)
+	p.exitsCleanly(t)
 	booked := 0
 	for _, err := range q.client.ListTasks(t.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName}).All() {
 		if err != nil {
@@ -183,5 +183,5 @@ func TestWithoutKeysTheWorkerStaysUpAndClosed(t *testing.T) {
 	}
 	p.log.Await(t, "task keys not fetched")
 	p.stop(t)
-	p.exits(t, 0)
+	p.exitsCleanly(t)
 }

@@ -55,7 +55,7 @@ func TestSIGTERMCancelsTheRunReleasesAndAnswers(t *testing.T) {
 	c.until(t, "x", "running", running)
 	p.stop(t)
 	checkStopped(t, <-answer)
-	p.exits(t, 0)
+	p.exitsCleanly(t)
 	checkReleased(t, c.get(t, "x"))
 }
 
@@ -76,7 +76,7 @@ func TestSIGTERMAnswersThoughTheProgramAndFirestoreDoNot(t *testing.T) {
 	between.dark.Store(true)
 	p.stop(t)
 	checkStopped(t, <-answer)
-	p.exits(t, 0)
+	p.exitsCleanly(t)
 	if a := c.get(t, "x"); !running(a) {
 		t.Errorf("analysis = %+v, and nothing should have come through", a)
 	}

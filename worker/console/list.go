@@ -122,9 +122,10 @@ func (s *Server) listed(ctx context.Context, p *listPage) ([]row, Counts) {
 			}
 		}
 	}
-	var rows []row
-	for _, a := range merged(all, overdue.value) {
-		rows = append(rows, newRow(a, now, p.Write))
+	analyses := merged(all, overdue.value)
+	rows := make([]row, len(analyses))
+	for i := range analyses {
+		rows[i] = newRow(analyses[i], now, p.Write)
 	}
 	return rows, counts.value
 }

@@ -41,7 +41,7 @@ type row struct {
 }
 
 // newRow judges a at now, the store's time.
-func newRow(a Analysis, now time.Time, write bool) row { //nolint:gocritic // a copy is changed
+func newRow(a Analysis, now time.Time, write bool) row {
 	r := row{
 		Analysis: a, Key: key(a.ID), State: cmp.Or(a.Status, noStatus), Kind: kindOf(a.Status), LockState: lockState(&a, now),
 		Left: a.Lock.ExpiresAt.Sub(now), Age: now.Sub(a.Updated), Write: write,

@@ -147,12 +147,11 @@ func through(assertions ...string) *http.Request {
 	return r
 }
 
-// watching is an IAP whose network is s, with Run in a goroutine until the test ends;
-// log may be nil.
-func watching(t testing.TB, s *site, log *slog.Logger) *taskauth.IAP {
+// watching is an IAP whose network is s, with Run in a goroutine until the test ends.
+func watching(t testing.TB, s *site) *taskauth.IAP {
 	t.Helper()
 	i, err := taskauth.NewIAP(taskauth.IAPOptions{
-		Audience: resource, KeysURL: "https://keys.example.test/iap", Client: &http.Client{Transport: s}, Log: log,
+		Audience: resource, KeysURL: "https://keys.example.test/iap", Client: &http.Client{Transport: s},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -191,7 +190,7 @@ func TestNewIAPRefusesOptionsThatAdmitAnybody(t *testing.T) {
 func TestIAPNamesTheSender(t *testing.T) {
 	p := newProxy(t)
 	synctest.Test(t, func(t *testing.T) {
-		i := watching(t, &site{handler: p}, nil)
+		i := watching(t, &site{handler: p})
 		valid := p.assertion(nil)
 		wantPerson(t, i, valid)
 		wantNobody(t, i, through(), taskauth.ErrUnauthenticated, "no token")
@@ -220,7 +219,7 @@ func TestOnlyAnES256SignatureByTheProxysKeyIsAccepted(t *testing.T) {
 		return s
 	}
 	synctest.Test(t, func(t *testing.T) {
-		i := watching(t, &site{handler: p}, nil)
+		i := watching(t, &site{handler: p})
 		for name, c := range map[string]struct {
 			header, text string
 			sign         func([]byte) []byte
@@ -253,7 +252,7 @@ func TestAnIDTokenIsNoAssertionNorTheReverse(t *testing.T) {
 	p := newProxy(t)
 	both := page(strings.Replace(googlePage(), "]", ","+entry(p.signer(), nil)+"]", 1))
 	synctest.Test(t, func(t *testing.T) {
-		i, v := watching(t, &site{handler: both}, nil), running(t, &site{handler: both}, nil)
+		i, v := watching(t, &site{handler: both}), running(t, &site{handler: both}, nil)
 		idToken := sign(t, google(), map[string]any{"aud": resource, "iss": "https://cloud.google.com/iap"})
 		wantNobody(t, i, through(idToken), taskauth.ErrUnauthenticated, malformed)
 		wantError(t, v, p.assertion(map[string]any{"aud": audience, "iss": "https://accounts.google.com", "email": account, "email_verified": true}), taskauth.ErrUnauthenticated)
@@ -264,7 +263,7 @@ func TestAnIDTokenIsNoAssertionNorTheReverse(t *testing.T) {
 func TestTheClaimsOfAnAssertionAreChecked(t *testing.T) {
 	p := newProxy(t)
 	synctest.Test(t, func(t *testing.T) {
-		i := watching(t, &site{handler: p}, nil)
+		i := watching(t, &site{handler: p})
 		in := func(d time.Duration) any { return time.Now().Add(d).Unix() }
 		for _, c := range []struct {
 			claim string
@@ -312,9 +311,9 @@ func TestAnUnusableKeyOfTheProxyIsSkipped(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			t.Log(name)
-			alone := watching(t, &site{handler: page(`{"keys":[` + unusable + `]}`)}, nil)
+			alone := watching(t, &site{handler: page(`{"keys":[` + unusable + `]}`)})
 			wantNobody(t, alone, through(p.assertion(nil)), taskauth.ErrNoKeys, "no keys")
-			both := watching(t, &site{handler: page(`{"keys":[` + unusable + "," + entry(k, nil) + `]}`)}, nil)
+			both := watching(t, &site{handler: page(`{"keys":[` + unusable + "," + entry(k, nil) + `]}`)})
 			wantPerson(t, both, p.assertion(nil))
 		})
 	}

@@ -247,7 +247,7 @@ func TestTheKeysComeFromAServerButNotByARedirect(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer run(t, v.Run)()
+		run(t, v.Run)
 		wantError(t, v, mint(t, google()), want)
 	}
 }
