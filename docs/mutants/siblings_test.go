@@ -80,12 +80,12 @@ var siblingRooms = []room{
 	{"lease/projectlock/acquire.go", []bug{
 		{
 			name: "the file is taken although the remote lease was seen held",
-			old:  ` && !h.taken`,
+			old:  ` && !h.denied`,
 			test: "TestARemoteThatWasSeenHeldDoesNotFallBackWhenItTurnsDark",
 		},
 		{
 			name: "an aborted acquisition leaves its lease behind",
-			old: `		l.tidy(h)
+			old: `		l.removeRecords(h)
 		l.step(h, Idle)`,
 			new:  `		l.step(h, Idle)`,
 			test: "TestAnAbortDuringAcquireLeavesNothingBehind",
@@ -93,11 +93,11 @@ var siblingRooms = []room{
 		{
 			name: "the remote lease is taken although another on this machine has the file",
 			old:  `err == nil && h.strategy == WebLock`,
-			new:  `err == nil && h.strategy == WebLock && l.files == nil`,
+			new:  `err == nil && h.strategy == WebLock && l.stores == nil`,
 			test: "TestWhoFindsTheFileHeldGivesTheRemoteLeaseBack",
 		},
 	}},
-	{"lease/projectlock/degrade.go", []bug{{
+	{"lease/projectlock/locker.go", []bug{{
 		name: "a lost lease's end removes another's file",
 		old:  `ours := c.Exists && c.Doc.Owner == owner`,
 		new:  `ours := c.Exists`,

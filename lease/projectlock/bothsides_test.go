@@ -1,5 +1,3 @@
-//go:build unix
-
 package projectlock_test
 
 import (
@@ -8,10 +6,8 @@ import (
 	"errors"
 	"os"
 	"testing"
-	"time"
 
 	"taskguard/lease"
-	"taskguard/lease/documentlock"
 	"taskguard/lease/leasetest"
 	"taskguard/lease/projectlock"
 )
@@ -27,7 +23,7 @@ func TestWhoFindsTheFileHeldGivesTheRemoteLeaseBack(t *testing.T) {
 		}
 		_, err = s.Acquire(s.Context(), projectlock.AcquireOptions{})
 		wantCode(s.T, err, projectlock.AcquireDenied, false)
-		if held := (*documentlock.HeldError)(nil); !errors.As(err, &held) || !held.ExpiresAt.Equal(theirs.ExpiresAt) {
+		if held := (*lease.HeldError)(nil); !errors.As(err, &held) || !held.ExpiresAt.Equal(theirs.ExpiresAt) {
 			s.Errorf("%v; want until when the file is held", err)
 		}
 		s.wantTold("attempt web-lock 0", "error acquire-denied true", "waiting 500ms",
@@ -84,47 +80,5 @@ func TestInAnOutageTheFileIsTakenOnlyWhenARemoteHolderCannotTrustItsLeaseAnyMore
 			return nil
 		})
 		wantCode(s.T, err, projectlock.LeaseStale, false)
-	})
-}
-
-func TestTheWaitBeforeTheFileCanBeAborted(t *testing.T) {
-	play(t, true, func(s *stage) {
-		s.remote.SetPlan(leasetest.Always(leasetest.Dark))
-		ctx, cancel := context.WithTimeout(s.Context(), 15*time.Second)
-		defer cancel()
-		if _, err := s.Acquire(ctx, projectlock.AcquireOptions{}); !errors.Is(err, context.DeadlineExceeded) {
-			s.Error(err)
-		}
-		s.wantState(projectlock.Idle)
-		s.wantNoFile()
-	})
-}
-
-// leaping is a store whose clock goes an hour ahead.
-type leaping struct {
-	lease.Store[documentlock.Lock]
-	ahead *time.Duration
-}
-
-func (l leaping) Swap(ctx context.Context, key string, prev lease.Cell[documentlock.Lock], next documentlock.Lock) (lease.Cell[documentlock.Lock], error) {
-	c, err := l.Store.Swap(ctx, key, prev, next)
-	c.At = c.At.Add(*l.ahead)
-	return c, err
-}
-
-func TestARenewalOfALeaseThatHadEndedInTheAnswerIsStale(t *testing.T) {
-	play(t, true, func(s *stage) {
-		var ahead time.Duration
-		l, err := projectlock.New(projectlock.Config{Project: "imgponic", Dir: s.dir, Remote: leaping{s.memory, &ahead}})
-		if err != nil {
-			s.Fatal(err)
-		}
-		ls := s.acquired(l, projectlock.AcquireOptions{})
-		ahead = time.Hour
-		_, err = l.Renew(s.Context(), ls)
-		wantCode(s.T, err, projectlock.LeaseStale, false)
-		if l.State() != projectlock.Readonly {
-			s.Errorf("state %s; want read-only", l.State())
-		}
 	})
 }

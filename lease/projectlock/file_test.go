@@ -1,5 +1,3 @@
-//go:build unix
-
 package projectlock_test
 
 import (
@@ -91,26 +89,6 @@ func TestAFileThatCannotBeMadeOutIsHeldForOneTTLAndMayThenBeTaken(t *testing.T) 
 			})
 		})
 	}
-}
-
-func TestATokenIsLaterThanThatOfAnyFileBefore(t *testing.T) {
-	play(t, false, func(s *stage) {
-		last := int64(0)
-		for _, other := range []string{"", `{"uuid":"x","mtime":"2000-01-01T00:00:00.000Z","ttl":0}`, "?"} {
-			if other != "" {
-				s.put(other)
-				time.Sleep(31 * time.Second)
-			}
-			ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
-			if ls.Token <= last {
-				s.Errorf("token %d after %d", ls.Token, last)
-			}
-			last = ls.Token
-			if err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{}); err != nil {
-				s.Fatal(err)
-			}
-		}
-	})
 }
 
 // P10.

@@ -1,5 +1,3 @@
-//go:build unix
-
 package projectlock_test
 
 import (
@@ -73,30 +71,6 @@ func TestAnOutageThatIsOverIsNoReasonToTakeTheFile(t *testing.T) {
 			s.Error(err)
 		}
 	})
-}
-
-func TestOnReadonlyIsCalledBeforeTheEventIsTold(t *testing.T) {
-	for range 20 {
-		play(t, true, func(s *stage) {
-			order := make(chan string, 2)
-			s.Subscribe(func(e projectlock.Event) {
-				if e.Type == projectlock.ReadonlyEntered {
-					order <- "the event"
-				}
-			})
-			ls := s.acquired(s.Locker, projectlock.AcquireOptions{OnReadonly: func(projectlock.ReadonlyInfo) {
-				time.Sleep(time.Millisecond) // such as to close a file
-				order <- "OnReadonly"
-			}})
-			s.remote.SetPlan(leasetest.Always(leasetest.Dark))
-			time.Sleep(time.Until(ls.TrustedUntil) - time.Second)
-			_, _ = s.Renew(s.Context(), ls)
-			time.Sleep(time.Second)
-			if first := <-order; first != "OnReadonly" {
-				s.Errorf("%s came first", first)
-			}
-		})
-	}
 }
 
 func TestWithAContextThatHasEndedNothingBegins(t *testing.T) {

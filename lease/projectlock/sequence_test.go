@@ -1,11 +1,10 @@
-//go:build unix
-
 package projectlock_test
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,7 +64,7 @@ func TestARenewalThatFailsTwiceSucceedsWithRetryRising(t *testing.T) {
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
 		time.Sleep(10 * time.Second)
 		s.told()
-		s.remote.SetPlan(leasetest.On(leasetest.Load, leasetest.Refuse, leasetest.Refuse))
+		s.remote.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse, leasetest.Refuse))
 		next, err := s.Renew(s.Context(), ls)
 		if err != nil || !next.ExpiresAt.After(ls.ExpiresAt) || next.RenewAttempt != 0 {
 			s.Errorf("%+v, %v; want it extended", next, err)
@@ -120,15 +119,12 @@ func TestALockIsAcquiredRenewedAndReleasedInFull(t *testing.T) {
 
 func TestTheJSONLinesAddUp(t *testing.T) {
 	play(t, true, func(s *stage) {
-		sink := projectlock.NewTelemetry(s.dir, nil)
+		sink := projectlock.NewTelemetry(s.dir, slog.New(slog.DiscardHandler))
 		s.Subscribe(sink.Record)
 		full(s)
 		s.remote.SetPlan(leasetest.On(leasetest.Load, leasetest.Refuse, leasetest.Refuse, leasetest.Refuse))
 		if _, err := s.Acquire(s.Context(), projectlock.AcquireOptions{}); err == nil {
 			s.Fatal("acquired of a store that refuses")
-		}
-		if err := sink.Close(s.Context()); err != nil {
-			s.Fatal(err)
 		}
 		lines := readLines(s.T, s.dir)
 		if len(lines) != len(s.events) {

@@ -1,9 +1,6 @@
-//go:build unix
-
 package projectlock_test
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"maps"
@@ -34,7 +31,7 @@ func TestEachLineHasItsFields(t *testing.T) {
 		"warning":           "lateMs leaseId strategy warning",
 	}
 	play(t, true, func(s *stage) {
-		sink := projectlock.NewTelemetry(s.dir, nil)
+		sink := projectlock.NewTelemetry(s.dir, slog.New(slog.DiscardHandler))
 		s.Subscribe(sink.Record)
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
 		time.Sleep(21 * time.Second)
@@ -45,9 +42,6 @@ func TestEachLineHasItsFields(t *testing.T) {
 		wantCode(s.T, s.Release(s.Context(), ls, projectlock.ReleaseOptions{}), projectlock.ReleaseFailed, true)
 		s.remote.SetPlan(nil)
 		if err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{Force: true}); err != nil {
-			s.Fatal(err)
-		}
-		if err := sink.Close(s.Context()); err != nil {
 			s.Fatal(err)
 		}
 		seen := map[string]bool{}
@@ -74,13 +68,9 @@ func TestEachLineHasItsFields(t *testing.T) {
 // P10.
 func TestOnlyTheLockAndItsLogAreUnderProject(t *testing.T) {
 	play(t, false, func(s *stage) {
-		sink := projectlock.NewTelemetry(s.dir, nil)
+		sink := projectlock.NewTelemetry(s.dir, slog.New(slog.DiscardHandler))
 		s.Subscribe(sink.Record)
 		s.acquired(s.Locker, projectlock.AcquireOptions{})
-		if err := sink.Close(s.Context()); err != nil {
-			s.Fatal(err)
-		}
-		sink.Record(projectlock.Event{}) // in vain
 		var got []string
 		err := filepath.WalkDir(s.dir, func(path string, _ os.DirEntry, err error) error {
 			rel, relErr := filepath.Rel(s.dir, path)
@@ -115,9 +105,6 @@ func TestAFailingSinkFailsNoLockAndSaysSoOnce(t *testing.T) {
 				sink := projectlock.NewTelemetry(s.dir, slog.New(slog.NewTextHandler(s.log, nil)))
 				s.Subscribe(sink.Record)
 				full(s)
-				if err := sink.Close(s.Context()); err != nil {
-					s.Error(err)
-				}
 				if n := strings.Count(s.log.String(), "telemetry is incomplete"); n != 1 {
 					s.Errorf("said %d times; want once\n%s", n, s.log)
 				}
@@ -127,16 +114,4 @@ func TestAFailingSinkFailsNoLockAndSaysSoOnce(t *testing.T) {
 			})
 		})
 	}
-}
-
-// R4: the sink is opt-in.
-func TestNobodyWhoDoesNotAskGetsTelemetry(t *testing.T) {
-	play(t, false, func(s *stage) {
-		if err := s.WithProjectLock(s.Context(), projectlock.AcquireOptions{}, func(context.Context, projectlock.Lease) error { return nil }); err != nil {
-			s.Fatal(err)
-		}
-		if _, err := os.Stat(s.dir + "/project/autosave"); err == nil {
-			s.Error("it was written")
-		}
-	})
 }
