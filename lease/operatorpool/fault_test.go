@@ -1,5 +1,3 @@
-//go:build unix
-
 package operatorpool_test
 
 import (
@@ -8,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -17,16 +14,6 @@ import (
 	"taskguard/lease"
 	"taskguard/lease/operatorpool"
 )
-
-// full writes where no file may be larger, in the way of a full disk.
-func full(p *operatorpool.Pool) error {
-	signal.Ignore(syscall.SIGXFSZ)
-	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 64, Max: 64}); err != nil {
-		return err
-	}
-	_, err := p.Assign(context.Background(), "kana")
-	return said(err, lease.ErrUnavailable, syscall.EFBIG)
-}
 
 // readOnly writes as somebody who may not.
 func readOnly(p *operatorpool.Pool) error {
@@ -48,30 +35,6 @@ func said(err error, want ...error) error {
 	}
 	fmt.Println(err)
 	return nil
-}
-
-func TestAFullDiskIsAClearErrorAndChangesNothing(t *testing.T) { // O8
-	w := newWorld(t)
-	w.assign("bystander", "tsukuyomi")
-	cmd, out := program(t, "full", w.path, "A")
-	text, err := io.ReadAll(out)
-	if err := errors.Join(err, cmd.Wait()); err != nil || !strings.Contains(string(text), "file too large") {
-		t.Errorf("it said %q, %v", text, err)
-	}
-	w.wantWritten("bystander=tsukuyomi")
-	if _, err := os.Stat(w.path + ".tmp"); err == nil {
-		t.Error("the temporary file is still there")
-	}
-}
-
-func TestWhatAKilledWriterHadBegunIsIgnored(t *testing.T) { // O8
-	w := newWorld(t)
-	w.assign("bystander", "tsukuyomi")
-	if err := os.WriteFile(w.path+".tmp", []byte(`{"storage":{"A":{"da`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	w.assign("A", "kana")
-	w.wantWritten("bystander=tsukuyomi", "A=kana")
 }
 
 func TestMissingPermissionIsAClearError(t *testing.T) { // O8

@@ -1,5 +1,3 @@
-//go:build unix
-
 package operatorpool_test
 
 import (
@@ -161,23 +159,6 @@ func (b *between) Swap(ctx ctx, key string, prev cell, next operatorpool.State[s
 		b.happens = nil
 	}
 	return b.Store.Swap(ctx, key, prev, next)
-}
-
-// forgetful is a store that loses the reply to its first write.
-type forgetful struct {
-	lease.Store[operatorpool.State[string]]
-	lost bool
-}
-
-var errReplyLost = errors.New("the reply is lost")
-
-func (f *forgetful) Swap(ctx ctx, key string, prev cell, next operatorpool.State[string]) (cell, error) {
-	c, err := f.Store.Swap(ctx, key, prev, next)
-	if err == nil && !f.lost {
-		f.lost = true
-		return cell{}, errReplyLost
-	}
-	return c, err
 }
 
 type (

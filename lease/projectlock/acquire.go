@@ -84,26 +84,27 @@ func (l *Locker) acquireBy(ctx context.Context, h *holding, s Strategy) error {
 
 // take makes one attempt.
 func (l *Locker) take(ctx context.Context, h *holding) error {
-	store, err := l.stores[h.strategy], error(nil)
-	switch {
-	case store == nil:
-		return errNoRemote
-	case h.strategy == FileLock:
-		err = makeDir(l.dir)
+	if h.strategy == FileLock {
+		if err := makeDir(l.dir); err != nil {
+			return err
+		}
 	}
+	store := l.stores[h.strategy]
+	if store == nil {
+		return errNoRemote
+	}
+	locks, err := documentlock.New(store, h.policy.TTL)
 	if err != nil {
 		return err
 	}
-	if h.locks, err = documentlock.New(store, h.policy.TTL); err != nil {
-		return err
-	}
+	h.locks = locks
 	h.hold, err = h.locks.Hold(ctx, l.room, h.owner)
 	if err != nil && (hopeless(err) || heldByOther(err)) {
 		return err // nothing was written
 	}
 	h.written[h.strategy] = true
 	if err == nil && h.strategy == WebLock {
-		if err = l.checkFile(ctx); err != nil {
+		if err = l.checkFile(ctx, h); err != nil {
 			l.removeRecords(h)
 		}
 	}
@@ -112,18 +113,18 @@ func (l *Locker) take(ctx context.Context, h *holding) error {
 
 // checkFile fails while another program on this machine holds the file, since an
 // outage: that program goes first.
-func (l *Locker) checkFile(ctx context.Context) error {
+func (l *Locker) checkFile(ctx context.Context, h *holding) error {
 	c, err := l.stores[FileLock].Load(ctx, l.room)
 	switch {
 	case errors.Is(err, lease.ErrRefused) && !errors.Is(err, fs.ErrPermission):
 		return nil // a link, or no directory: no program can have the file there
 	case err != nil:
 		return err
-	case lease.Held(c.Doc.Lease, c.At):
-		held := lease.HeldError{Owner: c.Doc.Owner, Token: c.Doc.Token, ExpiresAt: c.Doc.ExpiresAt, Remaining: c.Doc.ExpiresAt.Sub(c.At)}
-		return fmt.Errorf("project/%s: %w", lockFile, &held)
 	}
-	return nil
+	if _, err = lease.Take(c.Doc.Lease, c.At, h.owner, h.policy); err != nil {
+		err = fmt.Errorf("project/%s: %w", lockFile, err)
+	}
+	return err
 }
 
 // acquired makes h the holder, and begins to keep its lease.

@@ -109,18 +109,6 @@ func (l *Locker) State() State {
 	return l.state
 }
 
-// Current returns the lease as last renewed, and false if the caller may not
-// write under it.
-func (l *Locker) Current() (Lease, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch l.state {
-	case ActiveWebLock, ActiveFileLock, HeartbeatQueued, Renewing:
-		return l.held.lease, true
-	}
-	return Lease{}, false
-}
-
 // Reset leads from Readonly to Idle, at the user's wish; Acquire is possible
 // again. It spends at most 3 s on the removal of the lost lease's record, unless
 // WithProjectLock will remove it. In any other state it does nothing and returns false.
