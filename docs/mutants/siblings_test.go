@@ -81,7 +81,7 @@ var siblingRooms = []room{
 		{
 			name: "the file is taken although the remote lease was seen held",
 			old:  ` && !h.denied`,
-			test: "TestARemoteThatWasSeenHeldDoesNotFallBackWhenItTurnsDark",
+			test: "TestNoFallbackAfterTheRemoteLeaseWasSeenHeld",
 		},
 		{
 			name: "an aborted acquisition leaves its lease behind",
@@ -94,7 +94,7 @@ var siblingRooms = []room{
 			name: "the remote lease is taken although another on this machine has the file",
 			old:  `err == nil && h.strategy == WebLock`,
 			new:  `err == nil && h.strategy == WebLock && l.stores == nil`,
-			test: "TestWhoFindsTheFileHeldGivesTheRemoteLeaseBack",
+			test: "TestTheRemoteLeaseIsGivenBackWhereTheFileIsHeld",
 		},
 	}},
 	{"lease/projectlock/locker.go", []bug{{
@@ -104,10 +104,10 @@ var siblingRooms = []room{
 		test: "TestAStaleLeasesFileIsRemovedOnlyIfItIsOurs",
 	}}},
 	{"lease/projectlock/file.go", []bug{{
-		name: "a lock file that cannot be made out is free",
+		name: "an unreadable lock file is free",
 		old:  `lease.Presume(modified, modified, lease.Policy{TTL: FileLockTTL})`,
 		new:  `modified`,
-		test: "TestAFileThatCannotBeMadeOutIsHeldForOneTTLAndMayThenBeTaken",
+		test: "TestAnUnreadableFileIsHeldForOneTTL",
 	}}},
 	{"lease/operatorpool/pool.go", []bug{{
 		name: "an operator is assigned to two",

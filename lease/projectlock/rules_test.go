@@ -7,30 +7,6 @@ import (
 	"taskguard/lease"
 )
 
-var states = []State{Idle, AcquireWebLock, AcquireFileLock, ActiveWebLock, ActiveFileLock, HeartbeatQueued, Renewing, Releasing, Readonly}
-
-// P5: these, and no other.
-func TestTheTransitionsAreTheSeedsAlone(t *testing.T) {
-	want := map[State]map[State]bool{
-		Idle:            {AcquireWebLock: true, AcquireFileLock: true},
-		AcquireWebLock:  {ActiveWebLock: true, AcquireFileLock: true, Idle: true, Readonly: true},
-		AcquireFileLock: {ActiveFileLock: true, Idle: true, Readonly: true},
-		ActiveWebLock:   {HeartbeatQueued: true, Releasing: true, Readonly: true},
-		ActiveFileLock:  {HeartbeatQueued: true, Releasing: true, Readonly: true},
-		HeartbeatQueued: {Renewing: true, Releasing: true, Readonly: true},
-		Renewing:        {ActiveWebLock: true, ActiveFileLock: true, HeartbeatQueued: true, Readonly: true},
-		Releasing:       {Idle: true, Readonly: true},
-		Readonly:        {Idle: true, Releasing: true},
-	}
-	for _, s := range states {
-		for _, to := range states {
-			if s.leads(to) != want[s][to] {
-				t.Errorf("%s leads to %s: %t; want %t", s, to, s.leads(to), want[s][to])
-			}
-		}
-	}
-}
-
 // R3.
 func TestTheNextHeartbeatIsTenSecondsAwayOrFiveBeforeTheExpiry(t *testing.T) {
 	now := time.Unix(1000, 0)

@@ -16,7 +16,7 @@ import (
 )
 
 // P8.
-func TestEachLineHasItsFields(t *testing.T) {
+func TestEachTelemetryLineHasItsFields(t *testing.T) {
 	want := map[string]string{
 		"attempt":           "retry strategy",
 		"acquired":          "expiresAt leaseId strategy",
@@ -30,14 +30,12 @@ func TestEachLineHasItsFields(t *testing.T) {
 		"readonly-entered":  "leaseId reason retry strategy",
 		"warning":           "lateMs leaseId strategy warning",
 	}
-	play(t, true, func(s *stage) {
+	inBubble(t, true, func(s *fixture) {
 		sink := projectlock.NewTelemetry(s.dir, slog.New(slog.DiscardHandler))
 		s.Subscribe(sink.Record)
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
 		time.Sleep(21 * time.Second)
-		if _, err := s.Renew(s.Context(), ls); err != nil {
-			s.Fatal(err)
-		}
+		s.renewed(ls)
 		s.remote.SetPlan(leasetest.Always(leasetest.Refuse))
 		wantCode(s.T, s.Release(s.Context(), ls, projectlock.ReleaseOptions{}), projectlock.ReleaseFailed, true)
 		s.remote.SetPlan(nil)
@@ -67,7 +65,7 @@ func TestEachLineHasItsFields(t *testing.T) {
 
 // P10.
 func TestOnlyTheLockAndItsLogAreUnderProject(t *testing.T) {
-	play(t, false, func(s *stage) {
+	inBubble(t, false, func(s *fixture) {
 		sink := projectlock.NewTelemetry(s.dir, slog.New(slog.DiscardHandler))
 		s.Subscribe(sink.Record)
 		s.acquired(s.Locker, projectlock.AcquireOptions{})
@@ -86,32 +84,4 @@ func TestOnlyTheLockAndItsLogAreUnderProject(t *testing.T) {
 			s.Errorf("mode %v, %v; want 0600", info.Mode(), err)
 		}
 	})
-}
-
-func TestAFailingSinkFailsNoLockAndSaysSoOnce(t *testing.T) {
-	for name, obstruct := range map[string]func(dir string) error{
-		"a file in its place": func(dir string) error {
-			return errors.Join(os.Mkdir(dir+"/project", 0o700), os.WriteFile(dir+"/project/autosave", nil, 0o600))
-		},
-		"a link out of the project": func(dir string) error {
-			return errors.Join(os.Mkdir(dir+"/project", 0o700), os.Mkdir(dir+"/logs", 0o700), os.Symlink("../logs", dir+"/project/autosave"))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, true, func(s *stage) {
-				if err := obstruct(s.dir); err != nil {
-					s.Fatal(err)
-				}
-				sink := projectlock.NewTelemetry(s.dir, slog.New(slog.NewTextHandler(s.log, nil)))
-				s.Subscribe(sink.Record)
-				full(s)
-				if n := strings.Count(s.log.String(), "telemetry is incomplete"); n != 1 {
-					s.Errorf("said %d times; want once\n%s", n, s.log)
-				}
-				if entries, err := os.ReadDir(s.dir + "/logs"); err == nil && len(entries) > 0 {
-					s.Errorf("it wrote to %v", entries)
-				}
-			})
-		})
-	}
 }
