@@ -15,7 +15,7 @@ import (
 	"taskguard/lease/operatorpool"
 )
 
-// readOnly writes as somebody who may not.
+// readOnly writes without permission.
 func readOnly(p *operatorpool.Pool) error {
 	if os.Getuid() == 0 {
 		if err := syscall.Setuid(65534); err != nil {
@@ -23,11 +23,11 @@ func readOnly(p *operatorpool.Pool) error {
 		}
 	}
 	_, err := p.Assign(context.Background(), "kana")
-	return said(err, lease.ErrRefused, syscall.EACCES)
+	return printed(err, lease.ErrRefused, syscall.EACCES)
 }
 
-// said prints err if it is all of these.
-func said(err error, want ...error) error {
+// printed prints err if it wraps all of want.
+func printed(err error, want ...error) error {
 	for _, w := range want {
 		if !errors.Is(err, w) {
 			return fmt.Errorf("%w; want %w", err, w)
@@ -38,10 +38,10 @@ func said(err error, want ...error) error {
 }
 
 func TestMissingPermissionIsAClearError(t *testing.T) { // O8
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("bystander", "tsukuyomi")
 	dir := filepath.Dir(w.path)
-	for path, mode := range map[string]os.FileMode{dir: 0o555, filepath.Dir(dir): 0o755} { // who is nobody gets there
+	for path, mode := range map[string]os.FileMode{dir: 0o555, filepath.Dir(dir): 0o755} { // the user nobody gets there
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +58,7 @@ func TestMissingPermissionIsAClearError(t *testing.T) { // O8
 		cmd, out := program(t, "read-only", w.path, "A")
 		text, err := io.ReadAll(out)
 		if err := errors.Join(err, cmd.Wait()); err != nil || !strings.Contains(string(text), "permission denied") {
-			t.Errorf("mode %v: it said %q, %v", mode, text, err)
+			t.Errorf("mode %v: it printed %q, %v", mode, text, err)
 		}
 	}
 	w.wantWritten("bystander=tsukuyomi")

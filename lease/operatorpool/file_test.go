@@ -17,15 +17,15 @@ import (
 	"taskguard/lease/operatorpool"
 )
 
-// touch sets when the file was last written.
-func (w *world) touch(at time.Time) {
+// touch sets the file's time of modification.
+func (w *fixture) touch(at time.Time) {
 	w.Helper()
 	if err := os.Chtimes(w.path, at, at); err != nil {
 		w.Fatal(err)
 	}
 }
 
-func (w *world) wantContent(want string) {
+func (w *fixture) wantContent(want string) {
 	w.Helper()
 	got, err := os.ReadFile(w.path)
 	if err != nil || string(got) != want {
@@ -40,7 +40,7 @@ func TestTheDefaultPathIsTheHosts(t *testing.T) { // O3, R10
 }
 
 func TestTheStateFileByteForByte(t *testing.T) { // O3
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("w0t1p0:9F<&>", "tsukuyomi")
 	w.now = noon.Add(1234567 * time.Microsecond)
 	w.assign("4711", "angie")
@@ -50,7 +50,7 @@ func TestTheStateFileByteForByte(t *testing.T) { // O3
 }
 
 func TestWhatOtherProgramsPutIntoTheFileSurvives(t *testing.T) { // O3
-	w := newWorld(t)
+	w := newFixture(t)
 	w.put(`{"version": 2, "storage": {
   "A": {"data": "kana", "updated_at": "2025-08-18T11:00:00Z", "pid": 7},
   "B": {"updated_at": "2025-08-18T11:00:00+00:00", "note": {"x": [1, 2.50]}, "data": "dia"}
@@ -63,7 +63,7 @@ func TestWhatOtherProgramsPutIntoTheFileSurvives(t *testing.T) { // O3
 }
 
 func TestAnotherProgramsWriteBetweenReadingAndWritingIsNotLost(t *testing.T) { // O3
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("A", "dia")
 	theirs := func() { w.put(state("theirs", "kana", "2025-08-18T12:00:00Z")) }
 	s := w.over(&between{w.file(), theirs}, "A")
@@ -74,7 +74,7 @@ func TestAnotherProgramsWriteBetweenReadingAndWritingIsNotLost(t *testing.T) { /
 }
 
 func TestAMissingFileIsMadeForTheUserAlone(t *testing.T) { // O8, O9
-	w := newWorld(t)
+	w := newFixture(t)
 	if _, err := w.pool("A").Available(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestACorruptFileIsBegunAnewAndKeptAside(t *testing.T) { // O8
 		"storage is no map": `{"storage":"x"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			var log bytes.Buffer
 			w.o.Log = slog.New(slog.NewTextHandler(&log, nil))
 			w.put(content)
@@ -138,7 +138,7 @@ func TestAFileThatCannotBeTheStateIsLeftAsItIs(t *testing.T) { // O8, R10
 		}, lease.ErrRefused, "symbolic links"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			if err := c.put(w.path); err != nil {
 				t.Fatal(err)
 			}
@@ -171,7 +171,7 @@ func TestAMissingDirectoryIsAClearError(t *testing.T) { // O8
 }
 
 func TestContentionIsAClearErrorAfterOneShortWait(t *testing.T) { // O8
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("A", "kana")
 	held, err := os.Open(w.path + ".guard")
 	if err != nil {

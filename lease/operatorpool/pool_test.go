@@ -11,7 +11,7 @@ import (
 )
 
 func TestAnOperatorIsOneSessionsAlone(t *testing.T) { // O1
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("A", "tsukuyomi")
 	free, err := w.pool("B").Available(t.Context())
 	if got := ids(free); err != nil || got != "angie alma akane dia kana" {
@@ -26,7 +26,7 @@ func TestAnOperatorIsOneSessionsAlone(t *testing.T) { // O1
 }
 
 func TestTheRandomChoiceLeavesOutWhatOthersHave(t *testing.T) { // O1
-	w := newWorld(t)
+	w := newFixture(t)
 	var got []string
 	for _, session := range []string{"A", "B", "C", "D", "E", "F"} { // always the last that is free
 		got = append(got, w.assign(session, "").Operator.ID)
@@ -41,7 +41,7 @@ func TestTheRandomChoiceLeavesOutWhatOthersHave(t *testing.T) { // O1
 }
 
 func TestOnesOwnReservationIsAvailableToOneself(t *testing.T) { // O7
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("A", "alma")
 	free, err := w.pool("A").Available(t.Context())
 	if got := ids(free); err != nil || got != ids(six) {
@@ -54,7 +54,7 @@ func TestOnesOwnReservationIsAvailableToOneself(t *testing.T) { // O7
 }
 
 func TestAssigningWithoutAnIDKeepsTheCurrentOne(t *testing.T) { // C
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("A", "angie")
 	if a := w.assign("A", ""); a.Operator.ID != "angie" || !a.Kept {
 		t.Errorf("%+v; want angie kept", a)
@@ -62,7 +62,7 @@ func TestAssigningWithoutAnIDKeepsTheCurrentOne(t *testing.T) { // C
 }
 
 func TestAssigningTheSameIDIsANoOpThatRefreshes(t *testing.T) { // C
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("A", "angie")
 	w.now = noon.Add(3 * time.Hour)
 	if a := w.assign("A", "angie"); !a.Kept {
@@ -73,7 +73,7 @@ func TestAssigningTheSameIDIsANoOpThatRefreshes(t *testing.T) { // C
 }
 
 func TestReleasingWithoutAnOperatorSucceeds(t *testing.T) { // C
-	w := newWorld(t)
+	w := newFixture(t)
 	if _, ok, err := w.pool("A").Release(t.Context()); ok || err != nil {
 		t.Errorf("%v, %v; want not assigned, and no error", ok, err)
 	}
@@ -86,7 +86,7 @@ func TestReleasingWithoutAnOperatorSucceeds(t *testing.T) { // C
 }
 
 func TestClearFreesEverySessionsOperator(t *testing.T) { // C
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("A", "kana")
 	w.assign("B", "alma")
 	if n, err := w.pool("C").Clear(t.Context()); n != 2 || err != nil {
@@ -103,7 +103,7 @@ func TestEveryUseRefreshes(t *testing.T) { // C
 		"assign":           func(p *operatorpool.Pool, ctx ctx) error { _, err := p.Assign(ctx, ""); return err },
 		"a refused assign": func(p *operatorpool.Pool, ctx ctx) error { _, _ = p.Assign(ctx, "dia"); return nil },
 	} {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.assign("A", "kana")
 		w.now = noon.Add(3 * time.Hour)
 		w.assign("B", "dia")
@@ -118,7 +118,7 @@ func TestEveryUseRefreshes(t *testing.T) { // C
 }
 
 func TestTheCurrentOperatorIsKeptUntilTheTargetIsFree(t *testing.T) { // X
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("A", "kana")
 	w.assign("B", "dia")
 	w.wantBusy("B", "kana")
@@ -135,7 +135,7 @@ func TestTheCurrentOperatorIsKeptUntilTheTargetIsFree(t *testing.T) { // X
 }
 
 func TestALostReplyChangesNoAnswer(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	lossy := func() *operatorpool.Pool {
 		return w.poolOver(w.over(leasetest.NewFaulty(w.file(), leasetest.On(leasetest.Swap, leasetest.DropAfter)), "A"))
 	}
@@ -153,7 +153,7 @@ func TestALostReplyChangesNoAnswer(t *testing.T) {
 }
 
 func TestAPoolNeedsOperatorsOfDifferentIDs(t *testing.T) {
-	s := newWorld(t).storage("A")
+	s := newFixture(t).storage("A")
 	for name, operators := range map[string][]operatorpool.Operator{
 		"none": nil, "no id": {{Name: "x"}}, "twice": {{ID: "x"}, {ID: "x"}}, "not UTF-8": {{ID: "\xff"}},
 	} {

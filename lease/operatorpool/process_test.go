@@ -92,7 +92,7 @@ func release(p *operatorpool.Pool) error {
 	}
 }
 
-// assignAny takes any operator, says which, and lives until it is killed.
+// assignAny takes any operator, prints its ID, and runs until it is killed.
 func assignAny(p *operatorpool.Pool) error {
 	a, err := p.Assign(context.Background(), "")
 	if err != nil {
@@ -102,7 +102,7 @@ func assignAny(p *operatorpool.Pool) error {
 	select {}
 }
 
-// alive asks the system.
+// alive reports whether a process exists.
 func alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
 
 // kill ends a process and waits until it has gone.
@@ -117,7 +117,7 @@ func kill(t *testing.T, cmd *exec.Cmd) {
 }
 
 func TestTwoProcessesOfASessionShareItsOperator(t *testing.T) { // O4
-	w := newWorld(t)
+	w := newFixture(t)
 	var got [2]string
 	for i := range got {
 		cmd, out := program(t, "assign", w.path, "A")
@@ -134,7 +134,7 @@ func TestTwoProcessesOfASessionShareItsOperator(t *testing.T) { // O4
 }
 
 func TestAKilledProcesssReservationIsDropped(t *testing.T) { // O9
-	w := newWorld(t)
+	w := newFixture(t)
 	w.now, w.o.Alive = time.Now(), alive
 	cmd, out := program(t, "assign", w.path, "")
 	line, err := out.ReadString('\n')
@@ -148,7 +148,7 @@ func TestAKilledProcesssReservationIsDropped(t *testing.T) { // O9
 	w.wantWritten("A=" + id)
 }
 
-// churn changes the state without end.
+// churn changes the state in an endless loop.
 func churn(p *operatorpool.Pool) error {
 	for {
 		a, err := p.Assign(context.Background(), "")
@@ -160,7 +160,7 @@ func churn(p *operatorpool.Pool) error {
 }
 
 func TestKilledAtAnyMomentItLeavesTheOldOrTheNewState(t *testing.T) { // O8
-	w := newWorld(t)
+	w := newFixture(t)
 	w.now = time.Now()
 	w.assign("bystander", "tsukuyomi")
 	for range 8 {

@@ -13,7 +13,7 @@ import (
 
 // What another session does between the reading and the writing is decided upon.
 func TestCheckAndAssignmentAreOneStep(t *testing.T) { // X
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("B", "dia")
 	s := w.over(&between{w.file(), func() { w.assign("A", "kana") }}, "B")
 	_, err := w.poolOver(s).Assign(t.Context(), "kana")
@@ -25,7 +25,7 @@ func TestCheckAndAssignmentAreOneStep(t *testing.T) { // X
 
 // The file is never absent, so that no program can take it for the first time's.
 func TestTheFileIsReplacedAndNeverRemoved(t *testing.T) { // X
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("A", "kana")
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -51,7 +51,7 @@ func TestTheFileIsReplacedAndNeverRemoved(t *testing.T) { // X
 
 func TestTwoSessionsAssigningOneOperatorAThousandTimesAlwaysOneGetsIt(t *testing.T) { // X
 	synctest.Test(t, func(t *testing.T) {
-		w, memory := newWorld(t), &lease.Memory[operatorpool.State[string]]{}
+		w, memory := newFixture(t), &lease.Memory[operatorpool.State[string]]{}
 		pools := []*operatorpool.Pool{w.poolOver(w.over(memory, "A")), w.poolOver(w.over(memory, "B"))}
 		for round := range 200 {
 			won := 0

@@ -9,7 +9,7 @@ import (
 )
 
 func TestTheFiveOperationsOfTheStorage(t *testing.T) { // O5
-	w := newWorld(t)
+	w := newFixture(t)
 	a, b := w.storage("A"), w.storage("B")
 	if _, ok, err := a.Restore(t.Context()); ok || err != nil {
 		t.Errorf("restore of none: %v, %v", ok, err)
@@ -50,7 +50,7 @@ func TestEachOperationCleansUpFirstAndWritesTheStateBack(t *testing.T) { // O5, 
 	}
 	for name, operate := range operations {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.put(state("stale", "kana", "2025-08-18T08:00:00.000Z"))
 			if err := operate(w.storage("A"), t.Context()); err != nil {
 				t.Fatal(err)
@@ -63,7 +63,7 @@ func TestEachOperationCleansUpFirstAndWritesTheStateBack(t *testing.T) { // O5, 
 }
 
 func TestAReservationTimesOutAfterFourHoursExactly(t *testing.T) { // O6
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("A", "kana")
 	w.now = noon.Add(4*time.Hour - time.Millisecond)
 	w.wantBusy("B", "kana")
@@ -76,7 +76,7 @@ func TestAReservationTimesOutAfterFourHoursExactly(t *testing.T) { // O6
 }
 
 func TestTheTimeoutIsWhatItIsSetTo(t *testing.T) { // O6
-	w := newWorld(t)
+	w := newFixture(t)
 	w.o.Timeout = time.Minute
 	w.assign("A", "kana")
 	w.now = noon.Add(time.Minute - time.Millisecond)
@@ -94,7 +94,7 @@ func TestADeadProcesssReservationIsDropped(t *testing.T) { // O9
 		"4711": 4711, "2147483647": 2147483647, "0": 0, "-1": 0, "007": 0, "2147483648": 0, "w0t0p0:8A1B": 0,
 	} {
 		for _, alive := range []bool{true, false} {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.o.Alive = func(pid int) bool {
 				if pid != process {
 					t.Errorf("%s: asked for process %d; want %d", session, pid, process)
@@ -116,7 +116,7 @@ func TestADeadProcesssReservationIsDropped(t *testing.T) { // O9
 
 func TestAnImpossibleUpdatedAtNeitherEndsNorKeepsAReservation(t *testing.T) {
 	for _, updated := range []string{`"9999-12-31T23:59:59Z"`, `"yesterday"`, `1755518400000`, `null`} {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.put(`{"storage":{"other":{"data":"kana","updated_at":` + updated + `}}}`)
 		w.touch(noon)
 		w.wantBusy("B", "kana")

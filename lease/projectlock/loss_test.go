@@ -76,6 +76,19 @@ func TestTwoHeartbeatsInARowWithoutSuccessEndInReadOnly(t *testing.T) {
 	})
 }
 
+func TestAHeartbeatThatSucceedsForgivesTheOneBefore(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
+		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
+		for range 3 {
+			s.remote.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse, leasetest.Refuse, leasetest.Refuse))
+			time.Sleep(time.Second)
+			_, err := s.Renew(s.Context(), ls)
+			wantCode(s.T, err, projectlock.RenewFailed, true)
+			s.renewed(ls)
+		}
+	})
+}
+
 func TestTrustEndsAMarginBeforeTheLeaseAlthoughNoCallComesBack(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
 		s.remote.Delay = 31 * time.Second
