@@ -36,7 +36,10 @@ func (l *Locker) acquire(ctx context.Context, o AcquireOptions, automatic bool) 
 		return nil, err
 	}
 	o = o.filled()
-	h := &holding{id: newID(), options: o, began: time.Now(), automatic: automatic, written: map[Strategy]bool{}, done: make(chan struct{})}
+	h := &holding{
+		id: newID(), options: o, parent: ctx, began: time.Now(), automatic: automatic,
+		written: map[Strategy]bool{}, done: make(chan struct{}),
+	}
 	h.owner = ownerOf(o.OwnerID, h.id)
 	l.mu.Lock()
 	if l.state != Idle {
@@ -76,7 +79,7 @@ func (l *Locker) acquireBy(ctx context.Context, h *holding, s Strategy) error {
 	return l.attempts(ctx, h, acquiring[s], h.options.RetryLimit, func(ctx context.Context) error {
 		err := l.take(ctx, h)
 		if err == nil {
-			l.acquired(ctx, h)
+			l.acquired(h)
 		}
 		return err
 	})
@@ -128,11 +131,14 @@ func (l *Locker) checkFile(ctx context.Context, h *holding) error {
 }
 
 // acquired makes h the holder, and begins to keep its lease.
-func (l *Locker) acquired(ctx context.Context, h *holding) {
+func (l *Locker) acquired(h *holding) {
 	l.mu.Lock()
 	h.acquired = time.Now()
 	h.written = map[Strategy]bool{h.strategy: true}
-	h.ctx, h.end = context.WithCancelCause(context.WithoutCancel(ctx))
+	var endKeep, endRunning context.CancelCauseFunc
+	h.ctx, endKeep = context.WithCancelCause(context.WithoutCancel(h.parent))
+	h.running, endRunning = context.WithCancelCause(h.parent)
+	h.end = func(cause error) { endRunning(cause); endKeep(cause) }
 	doc := h.hold.Doc()
 	h.lease = Lease{
 		ID: h.id, Strategy: h.strategy, Resource: l.room, Token: doc.Token, AcquiredAt: doc.HeartbeatAt,

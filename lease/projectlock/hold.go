@@ -24,12 +24,9 @@ func (l *Locker) WithProjectLock(ctx context.Context, o AcquireOptions, fn func(
 	if err != nil {
 		return err
 	}
-	running, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(h.ctx, func() { cancel(context.Cause(h.ctx)) })()
 	ls, _ := l.look(h)
 	defer func() { err = l.finish(ctx, h, ls, err) }() // also if fn panics
-	return fn(running, ls)
+	return fn(h.running, ls)
 }
 
 // finish ends WithProjectLock after fn has returned err.

@@ -64,6 +64,7 @@ type Locker struct {
 type holding struct {
 	id, owner string
 	options   AcquireOptions
+	parent    context.Context // of the acquisition
 	began     time.Time
 	strategy  Strategy
 	policy    lease.Policy
@@ -74,7 +75,8 @@ type holding struct {
 	hold     *lease.Hold[documentlock.Lock]
 	acquired time.Time
 	ctx      context.Context // ends when the lease is lost or released, with the reason as its cause
-	end      context.CancelCauseFunc
+	running  context.Context // the same, or when the acquisition's context ends: that of fn
+	end      func(cause error)
 	done     chan struct{} // closed when keep has returned
 
 	lease     Lease
