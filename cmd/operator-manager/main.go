@@ -36,10 +36,8 @@ const (
 // surroundings is a command's environment.
 type surroundings struct {
 	out, err io.Writer
-	lookup   func(string) (string, bool)
+	getenv   func(string) string
 	hostname func() (string, error)
-	parent   func() int
-	alive    func(pid int) bool
 }
 
 // usageError is a wrong invocation, or a wrong file of operators.
@@ -70,7 +68,7 @@ type call struct {
 
 func main() {
 	os.Exit(run(context.Background(), os.Args[1:], surroundings{
-		out: os.Stdout, err: os.Stderr, lookup: os.LookupEnv, hostname: os.Hostname, parent: parent, alive: alive,
+		out: os.Stdout, err: os.Stderr, getenv: os.Getenv, hostname: os.Hostname,
 	}))
 }
 
@@ -150,8 +148,7 @@ func parse(flags *flag.FlagSet, args []string) (words []string, err error) {
 // open opens the pool that the flags and the environment name.
 func (c *call) open() error {
 	if c.operators == "" {
-		path, _ := c.lookup("OPERATORS_FILE")
-		c.operators = cmp.Or(path, operatorsFile)
+		c.operators = cmp.Or(c.getenv("OPERATORS_FILE"), operatorsFile)
 	}
 	operators, timeout, err := readOperators(c.operators)
 	if err != nil {
@@ -165,14 +162,14 @@ func (c *call) open() error {
 		c.state = operatorpool.Path(host)
 	}
 	if c.session == "" {
-		c.session = operatorpool.SessionID(c.lookup, c.parent)
+		c.session = operatorpool.SessionID(c.getenv, parent)
 	}
 	file, err := operatorpool.Open[string](c.state)
 	if err != nil {
 		return err
 	}
 	storage, err := operatorpool.NewStorage(file, c.state, c.session, operatorpool.Options{
-		Timeout: timeout, Alive: c.alive, Log: slog.New(slog.NewTextHandler(c.err, nil)),
+		Timeout: timeout, Alive: alive, Log: slog.New(slog.NewTextHandler(c.err, nil)),
 	})
 	if err != nil {
 		return err

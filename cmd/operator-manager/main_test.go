@@ -51,8 +51,8 @@ func (t terminal) run(args ...string) outcome {
 	t.Helper()
 	var out, errs bytes.Buffer
 	code := run(t.Context(), append(t.flags, args...), surroundings{
-		out: &out, err: &errs, hostname: os.Hostname, parent: os.Getppid, alive: alive,
-		lookup: func(name string) (string, bool) { v, ok := t.env[name]; return v, ok },
+		out: &out, err: &errs, hostname: os.Hostname,
+		getenv: func(name string) string { return t.env[name] },
 	})
 	return outcome{code, out.String(), errs.String()}
 }
@@ -223,8 +223,8 @@ func TestTheStatesDefaultIsTheHostsInTmp(t *testing.T) { // O3, R10
 	})
 	var out bytes.Buffer
 	code := run(t.Context(), []string{"assign", "kana"}, surroundings{
-		out: &out, err: t.Output(), hostname: func() (string, error) { return host, nil }, parent: os.Getppid, alive: alive,
-		lookup: func(string) (string, bool) { return "", false },
+		out: &out, err: t.Output(), hostname: func() (string, error) { return host, nil },
+		getenv: func(string) string { return "" },
 	})
 	info, err := os.Stat(path)
 	if code != 0 || err != nil || info.Mode() != 0o600 {

@@ -54,7 +54,7 @@ func childPool() (*operatorpool.Pool, error) {
 	}
 	session := os.Getenv(childSession)
 	if session == "" {
-		session = operatorpool.SessionID(func(string) (string, bool) { return "", false }, os.Getpid)
+		session = operatorpool.SessionID(func(string) string { return "" }, os.Getpid)
 	}
 	s, err := operatorpool.NewStorage(f, path, session, operatorpool.Options{})
 	if err != nil {

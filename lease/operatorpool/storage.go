@@ -164,11 +164,9 @@ func (s *Storage[T]) alive(session string) bool {
 // SessionID returns the ID that all processes of a terminal session share: its
 // ITERM_SESSION_ID, else its TERM_SESSION_ID, else the process ID of their parent,
 // the shell (O4). An empty variable counts as unset.
-func SessionID(lookup func(name string) (string, bool), parent func() int) string {
-	for _, name := range []string{"ITERM_SESSION_ID", "TERM_SESSION_ID"} {
-		if id, _ := lookup(name); id != "" {
-			return id
-		}
+func SessionID(getenv func(name string) string, parent func() int) string {
+	if id := cmp.Or(getenv("ITERM_SESSION_ID"), getenv("TERM_SESSION_ID")); id != "" {
+		return id
 	}
 	return strconv.Itoa(parent())
 }

@@ -138,7 +138,7 @@ func TestASessionIsTheTerminalsElseTheParents(t *testing.T) { // O4
 		{map[string]string{"TERM_SESSION_ID": ""}, "4711"},
 		{nil, "4711"},
 	} {
-		got := operatorpool.SessionID(func(name string) (string, bool) { v, ok := c.env[name]; return v, ok }, func() int { return 4711 })
+		got := operatorpool.SessionID(func(name string) string { return c.env[name] }, func() int { return 4711 })
 		if got != c.want {
 			t.Errorf("%v: %q; want %q", c.env, got, c.want)
 		}
