@@ -40,6 +40,6 @@ func TestFilePassesTheSuite(t *testing.T) { leasetest.Run(t, fileSuite()) }
 
 func TestFilePassesTheSuiteInRealTime(t *testing.T) {
 	s := fileSuite()
-	s.TTL, s.Bubble = 3*time.Second, false
+	s.TTL, s.Bubble = 2*time.Second, false
 	leasetest.Run(t, s)
 }
