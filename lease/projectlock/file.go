@@ -34,8 +34,7 @@ type files struct {
 
 func newFiles(parent string) (lease.Store[documentlock.Lock], error) {
 	dir := filepath.Join(parent, projectDir)
-	f := lease.NewFileOf(dir, format{})
-	f.Guard = guardFile
+	f := lease.NewFile(dir, guardFile, format{})
 	return files{f, dir}, nil
 }
 
