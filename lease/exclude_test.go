@@ -72,25 +72,6 @@ func TestAfterTwoConflictsTheOthersAreKeptOut(t *testing.T) {
 	}
 }
 
-func TestADecisionsErrorInsideExcludeComesBackUnchanged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, lease.Policy{})
-		w.rewrite(note("read"))
-		defer w.wantWrites(1)
-		x := w.exclusive(leasetest.Every(leasetest.Swap, leasetest.Conflict))
-		want := &lease.HeldError{Owner: "w/2"}
-		c, err := lease.Edit(t.Context(), x, "a", nil, func(c lease.Cell[job]) (job, error) {
-			if x.Calls(leasetest.Exclude) > 0 {
-				return c.Doc, want
-			}
-			return c.Doc, nil
-		}, func(lease.Cell[job]) bool { return false })
-		if err != error(want) || c.Doc.Note != "read" { //nolint:errorlint // unchanged means not even wrapped
-			t.Errorf("%+v, %v", c, err)
-		}
-	})
-}
-
 // An Exclude that was refused is followed by a plain read, which tells whether
 // it has landed, and by a Swap, which tells whether it is refused indeed. That is
 // done once: a second refusal is final.
@@ -140,15 +121,6 @@ func TestAnExcludeThatCannotSucceedIsNotTriedAgain(t *testing.T) {
 		if _, err := (&add{}).run(t.Context(), always{final{want}}, nil); !errors.Is(err, want) || errors.Is(err, lease.ErrUnavailable) {
 			t.Errorf("err = %v; want %v", err, want)
 		}
-	}
-}
-
-// A Faulty around an Excluder is no Excluder unless it was made as one.
-func TestOnlyAFaultyExcluderExcludes(t *testing.T) {
-	w := newWorld(t, lease.Policy{})
-	var plain lease.Store[job] = leasetest.NewFaulty[job](excluder{w.memory}, nil)
-	if _, ok := plain.(lease.Excluder[job]); ok {
-		t.Error("a Faulty is an Excluder")
 	}
 }
 

@@ -125,22 +125,6 @@ func TestTrustThatEndsSoonerIsNoticed(t *testing.T) {
 	})
 }
 
-func TestALeapOfTheStoresClockIsCaughtUpWith(t *testing.T) {
-	inWorld(t, func(w *world) {
-		leap := w.leaping()
-		h := w.acquire()
-		err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
-			w.at(50 * time.Second)
-			leap.Store(int64(200 * time.Second))
-			w.at(1000 * time.Second)
-			return context.Cause(ctx)
-		})
-		if err != nil {
-			w.Errorf("run: %v", err)
-		}
-	})
-}
-
 // A Hold that has little time left when its run begins is renewed before that
 // time is over.
 func TestARunThatBeginsLateIsRenewedInTime(t *testing.T) {
@@ -186,31 +170,6 @@ func TestAConflictIsNoLoss(t *testing.T) {
 			w.Errorf("finish: %v", err)
 		}
 		w.wantSame(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "5m9.5s"})
-	})
-}
-
-// The bubble itself fails if a goroutine is left.
-func TestTheBodysContextEndsWithTheRun(t *testing.T) {
-	inWorld(t, func(w *world) {
-		var kept context.Context
-		err := w.acquire().Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
-			kept = ctx
-			return ctx.Err()
-		})
-		if err != nil || kept.Err() == nil {
-			w.Errorf("%v; the context: %v; want it ended after the run alone", err, kept.Err())
-		}
-	})
-}
-
-func TestARenewalForATimeThatCannotBeWritesNothing(t *testing.T) {
-	inWorld(t, func(w *world) {
-		h := w.acquire()
-		before := w.record()
-		if err := h.Renew(w.Context(), time.Millisecond); err == nil {
-			w.Error("it is renewed for a millisecond")
-		}
-		w.wantSame(before)
 	})
 }
 

@@ -88,16 +88,6 @@ func TestALossOutweighsWhatTheBodyReturned(t *testing.T) {
 	}
 }
 
-func TestABodysErrorComesBackAsItIs(t *testing.T) {
-	inWorld(t, func(w *world) {
-		want := errors.New("failed")
-		err := w.acquire().Run(w.Context(), func(context.Context, job, lease.Grant) error { return want })
-		if err != want { //nolint:errorlint // as it is means not even wrapped
-			w.Errorf("err = %v; want %v", err, want)
-		}
-	})
-}
-
 func TestAFinishAfterTrustHasEndedIsFenced(t *testing.T) {
 	for name, taken := range map[string]bool{"nobody took over": false, "another took over": true} {
 		t.Run(name, func(t *testing.T) {
