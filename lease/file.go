@@ -209,7 +209,7 @@ func (f *File[D]) path(ctx context.Context, key string) (string, error) {
 	return filepath.Join(f.dir, name), nil
 }
 
-// now never runs backwards, also when the clock is set back.
+// now never runs backwards, even if the clock is set back.
 func (f *File[D]) now() time.Time {
 	now := time.Now()
 	if f.Now != nil {

@@ -22,7 +22,7 @@ type Hold[D any] struct {
 	until time.Time // local monotonic end of trust
 }
 
-// Grant is what this acquisition's writes are conditional on.
+// Grant returns what this acquisition's writes are conditional on.
 func (h *Hold[D]) Grant() Grant { return h.grant }
 
 // Stolen reports whether the lease was another's until it had expired.
@@ -51,11 +51,11 @@ func (h *Hold[D]) Run(ctx context.Context, body func(ctx context.Context, doc D,
 	return err
 }
 
-// Finish makes the record terminal, with set's changes, and frees the lease,
-// all in one commit that holds only if the lease is still ours (G8). It tries
-// until it is refused or 60 s have passed, also when ctx has ended: ErrLost
-// (nothing was written), ErrRefused (the store cannot hold what set has set;
-// the lease is kept and the Hold stays usable), ErrUnavailable.
+// Finish makes the record terminal, with set's changes, and frees the lease, in
+// one commit that holds only if the lease is still held (G8). It tries for 60 s,
+// also after ctx has ended. It returns ErrLost if nothing was written; ErrRefused if
+// the store cannot store set's changes (the lease is kept and the Hold remains
+// usable); or ErrUnavailable.
 func (h *Hold[D]) Finish(ctx context.Context, set func(*D)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
@@ -67,10 +67,9 @@ func (h *Hold[D]) Finish(ctx context.Context, set func(*D)) error {
 	return err
 }
 
-// Release frees the lease with set's changes if it is still ours, and changes
-// nothing otherwise, which is no error (G8). refund takes back the attempt. It
-// tries for 2 s, or until the deadline of ctx if that is later, also when ctx has
-// been cancelled.
+// Release frees the lease with set's changes if it is still held, and else changes
+// nothing, which is no error (G8). refund subtracts the attempt. It tries for 2 s,
+// or until the deadline of ctx if that is later, also if ctx has been cancelled.
 func (h *Hold[D]) Release(ctx context.Context, set func(*D), refund bool) error {
 	defer h.lessor.forget(h)
 	until := time.Now().Add(releaseTimeout)
@@ -91,9 +90,9 @@ func (h *Hold[D]) Release(ctx context.Context, set func(*D), refund bool) error 
 	return err
 }
 
-// Renew is one heartbeat (G6): it moves the expiry to one ttl from now, or one
-// TTL of the Policy if ttl is zero, trying until ctx ends: ErrLost, or
-// ErrUnavailable, or why that ttl cannot be. While Run runs, it does this by itself.
+// Renew sends one heartbeat (G6): it moves the expiry to one ttl from now, or one TTL
+// of the Policy if ttl is zero. It tries until ctx ends, and returns ErrLost,
+// ErrUnavailable, or Check's error about ttl. Run renews by itself.
 func (h *Hold[D]) Renew(ctx context.Context, ttl time.Duration) error {
 	lessor, err := h.lessor.WithTTL(ttl)
 	if err != nil {
@@ -114,7 +113,7 @@ func (h *Hold[D]) Renew(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
-// write edits the record from what is known of it.
+// write edits the record, beginning with the Cell that is known.
 func (h *Hold[D]) write(ctx context.Context, rule func(l Lease, now time.Time) (Lease, error),
 	set func(*D), landed func(Lease) bool,
 ) (Cell[D], error) {
@@ -141,7 +140,7 @@ func (h *Hold[D]) known() Cell[D] {
 	return h.cell
 }
 
-// know takes a Cell that shows the lease as ours.
+// know stores a Cell that shows the lease as held by h.
 func (h *Hold[D]) know(c Cell[D], p Policy) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

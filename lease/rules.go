@@ -98,9 +98,9 @@ const MaxAhead = 24 * time.Hour
 // later would block its record until then.
 func Credible(stored, now time.Time) bool { return stored.Sub(now) <= MaxAhead }
 
-// Presume is the expiry of a lease whose stored expiry cannot be read: one TTL
-// after its heartbeat or, where that cannot be read either, after the record's
-// last update. So it permits no double run and does not stick for ever (G5).
+// Presume returns the expiry of a lease whose stored expiry cannot be read: one TTL
+// after its heartbeat or, if that cannot be read either, after the record's last
+// update. So the record is neither run twice nor blocked for ever (G5).
 func Presume(heartbeat, updated time.Time, p Policy) time.Time {
 	if heartbeat.IsZero() {
 		heartbeat = updated
@@ -108,9 +108,9 @@ func Presume(heartbeat, updated time.Time, p Policy) time.Time {
 	return heartbeat.Add(p.filled().TTL)
 }
 
-// Trusted is until when, by the local monotonic clock, the holder of l may
-// rely on it, where at is the store's time in the reply to an RPC that was
-// started at asked. The stored expiry counts, not the one meant.
+// Trusted returns until when, by the local monotonic clock, the holder of l can
+// trust it. at is the store's time in the reply to an RPC that started at asked. l
+// has the stored expiry.
 func Trusted(l Lease, at, asked time.Time, p Policy) time.Time {
 	return asked.Add(l.ExpiresAt.Sub(at) - p.Margin())
 }
@@ -119,8 +119,8 @@ func heldError(l Lease, now time.Time) *HeldError {
 	return &HeldError{Owner: l.Owner, Token: l.Token, ExpiresAt: l.ExpiresAt, Remaining: l.ExpiresAt.Sub(now)}
 }
 
-// term is a heartbeat at now and its expiry, in whole milliseconds, as
-// documents hold them.
+// term returns a heartbeat at now and its expiry, in whole milliseconds, as
+// documents store them.
 func term(now time.Time, p Policy) (heartbeat, expires time.Time) {
 	now = now.Truncate(time.Millisecond)
 	return now, now.Add(p.TTL)
