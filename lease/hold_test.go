@@ -11,8 +11,8 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// untilCancelled is a body that waits for the end of its context; when is the
-// world's time at which that came, and why is its cause.
+// untilCancelled returns a body that waits for the end of its context, and sets when
+// to the world's time and why to the cause.
 func (w *world) untilCancelled(when *time.Duration, why *error) func(context.Context, job, lease.Grant) error {
 	return func(ctx context.Context, _ job, _ lease.Grant) error {
 		select {
@@ -102,9 +102,8 @@ func TestASlowHeartbeatDoesNotExtendTrust(t *testing.T) {
 	})
 }
 
-// The store's clock leaps 200 s ahead, as it seems to one whose machine was
-// suspended: the expiry that the next heartbeat writes is near, and trust ends
-// sooner than it did before that heartbeat.
+// The store's clock jumps 200 s ahead, as it seems to a machine that was suspended:
+// the next heartbeat writes a near expiry, and trust ends sooner than before.
 func TestTrustThatEndsSoonerIsNoticed(t *testing.T) {
 	inWorld(t, func(w *world) {
 		leap := w.leaping()
@@ -125,8 +124,7 @@ func TestTrustThatEndsSoonerIsNoticed(t *testing.T) {
 	})
 }
 
-// A Hold that has little time left when its run begins is renewed before that
-// time is over.
+// A Hold with little time left when its run begins is renewed before that time ends.
 func TestARunThatBeginsLateIsRenewedInTime(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
