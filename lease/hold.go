@@ -28,12 +28,11 @@ func (h *Hold[D]) Grant() Grant { return h.grant }
 // Stolen reports whether the lease was another's until it had expired.
 func (h *Hold[D]) Stolen() bool { return h.stolen }
 
-// Run runs body while it renews the lease, and returns when both have ended:
-// body's error, or a *LostError if the lease was lost, whatever body returned.
-// On loss body's context ends with that *LostError as its cause; a body that
-// ignores it is what KillAfter is about. The end of ctx reaches body as it is;
-// the lease is renewed until body has returned. Each of renewed is told of each
-// renewal.
+// Run runs body while it renews the lease, and returns when both have ended. It
+// returns body's error, or a *LostError if the lease was lost, whatever body returned.
+// On loss body's context ends with that *LostError as its cause; KillAfter is for a
+// body that ignores it. When ctx ends, body's context ends too, and the lease is
+// renewed until body has returned. Run calls each of renewed after each renewal.
 func (h *Hold[D]) Run(ctx context.Context, body func(ctx context.Context, doc D, g Grant) error, renewed ...Renewed) error {
 	ctx, lose := context.WithCancelCause(ctx)
 	defer lose(nil)

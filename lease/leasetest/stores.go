@@ -20,7 +20,6 @@ func storeCases[D any]() []testCase[D] {
 		{name: "SwapDoesNotRecreateADeletedRecord", run: afterDelete[D]},
 		{name: "SwapAfterADeletionAndRecreationIsAConflict", run: afterRecreation[D]},
 		{name: "SwapAfterAnotherProgramsWriteIsAConflictAndKeepsIt", run: afterTouch[D]},
-		{name: "OfManySwapsAtOnceOneWins", run: manySwaps[D]},
 		{name: "SwapReturnsWhatLoadThenReadsAndTheNextSwapNeedsNoLoad", run: chain[D]},
 		{name: "EveryPartOfALeaseIsKept", run: roundTrip[D]},
 		{name: "AnEndedContextIsAnError", run: ended[D]},
@@ -109,29 +108,6 @@ func afterTouch[D any](b *bench[D]) {
 	b.Touch(b.T, b.store, key)
 	if got := b.Touched(b.T, b.store, key); got != 2 || b.lease().Owner != "w/1" {
 		b.Errorf("%d touches, lease %+v; want 2, and w/1's", got, b.lease())
-	}
-}
-
-func manySwaps[D any](b *bench[D]) {
-	c := b.created().load()
-	var (
-		errs [16]error
-		wg   sync.WaitGroup
-	)
-	for i := range errs {
-		wg.Go(func() { _, errs[i] = b.store.Swap(b.Context(), key, c, b.owned(c, fmt.Sprint("w/", i))) })
-	}
-	wg.Wait()
-	var winners []string
-	for i, err := range errs {
-		if err == nil {
-			winners = append(winners, fmt.Sprint("w/", i))
-			continue
-		}
-		b.wantErr(err, lease.ErrConflict)
-	}
-	if got := b.lease(); len(winners) != 1 || got.Owner != winners[0] || got.Token != 1 {
-		b.Errorf("winners %q, then %+v", winners, got)
 	}
 }
 
