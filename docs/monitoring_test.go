@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/worker"
 )
 
@@ -57,7 +57,7 @@ func TestLogMetricsUseTheFieldsThatTheWorkerWrites(t *testing.T) {
 		for _, c := range payloadTest.FindAllStringSubmatch(m.Filter, -1) {
 			field, value := c[1], strings.Trim(c[3], `"`)
 			wrong := types[field] == "" || strings.Contains(c[2], ">") != (types[field] == "integer") ||
-				field == "message" && value != "delivery" && value != "recovery" || field == "code" && value != lease.AttemptsExhausted
+				field == "message" && value != "delivery" && value != "recovery" || field == "code" && value != analysislock.AttemptsExhausted
 			if wrong {
 				t.Errorf("%s: %s of a field of type %q", name, c[0], types[field])
 			}
