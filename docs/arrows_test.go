@@ -26,7 +26,6 @@ var rooms = map[string][]string{
 // example is an application's code, which uses Google's clients as any would.
 const example = "taskguard/docs/examples/go"
 
-// testOnly packages are in no binary.
 var testOnly = []string{"taskguard/lease/leasetest", "taskguard/emulator/emulatortest", "taskguard/cmd/chromiumtest", "taskguard/docs/examples/examplestest"}
 
 func TestTheArrowsPointOneWay(t *testing.T) {

@@ -22,7 +22,6 @@ func TestTheGuideShowsTheExamplesAsTheyAre(t *testing.T) {
 	}
 }
 
-// npm takes the packages from the registry that its user has configured.
 func TestTheLockFileOfTheNodeExampleHasNoURL(t *testing.T) {
 	lock := read(t, "examples/node/package-lock.json")
 	if n := strings.Count(lock, `"integrity": "sha512-`); n < 50 {

@@ -15,7 +15,6 @@ var (
 	unslug   = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// foreign directories hold the pages of other projects.
 var foreign = map[string]bool{".git": true, "node_modules": true, "vendor": true}
 
 // A link inside the repository leads to a file, and to a heading in it.
