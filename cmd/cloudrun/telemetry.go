@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Telemetry tells where traces and metrics go, by OTLP over HTTP. The zero value sends
+// Telemetry holds where traces and metrics go, by OTLP over HTTP. The zero value sends
 // nothing.
 type Telemetry struct {
 	Service string // service.name, unless OTEL_SERVICE_NAME sets another

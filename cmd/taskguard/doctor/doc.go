@@ -3,7 +3,6 @@
 // lose or delay work, or let others in. [Read] collects [Facts] from files, Google's
 // APIs and the environment; [Check] is a pure function of them.
 //
-// The package changes nothing. Its output contains no secret's value, no token and no
-// password of a URL. No finding means that the settings agree, not that the work
-// succeeds.
+// The package changes nothing, and its output contains no secret, token or password. No
+// finding means that the settings agree, not that the work succeeds.
 package doctor

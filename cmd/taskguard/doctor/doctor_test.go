@@ -138,6 +138,7 @@ func seeded() []misconfiguration {
 		{"dispatch longer than 30 minutes", "dispatch-deadline", problem, func(f *doctor.Facts) { set("RUN_TIMEOUT", "40m")(f); f.Worker.Timeout = 3600e9 }},
 		{"another service's address", "target-url", problem, set("TASK_TARGET_URL", strings.Replace(workerURL, "worker", "doclock", 1))},
 		{"address in plain text", "target-url", problem, set("TASK_TARGET_URL", "http://worker.example")},
+		{"more deliveries than the worker takes", "max-runs", problem, set("MAX_RUNS", "9")},
 		{"too little memory", "memory", advice, func(f *doctor.Facts) { f.Worker.Memory = 512 << 20 }},
 		{"log level above info", "log-lines", problem, set("LOG_LEVEL", "warn")},
 		{"log lines as text", "log-lines", problem, set("LOG_FORMAT", "text")},

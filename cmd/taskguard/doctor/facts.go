@@ -34,7 +34,7 @@ func parts() []Part {
 	return []Part{WorkerSettings, QueueSettings, DatabaseIndexes, SchedulerJobs, WorkerCallers, DoclockSettings, DoclockCallers}
 }
 
-// Status tells where a part was read from, or why it was not.
+// Status holds where a part was read from, or why it was not.
 type Status struct {
 	From   string // the file or resource; empty: not read
 	Why    string // why it was not read

@@ -88,7 +88,7 @@ func (r *reader) online(p Part, named bool, unnamed string) bool {
 	if r.offline == "" && named {
 		return true
 	}
-	r.skip(cmp.Or(r.offline, unnamed), p)
+	r.facts.Status[p] = Status{Why: cmp.Or(r.offline, unnamed)}
 	return false
 }
 
@@ -97,13 +97,6 @@ func (r *reader) done(p Part, from string, err error) {
 	r.facts.Status[p] = Status{From: from}
 	if err != nil {
 		r.facts.Status[p] = Status{Why: scrub(err.Error()), Failed: true}
-	}
-}
-
-// skip records why parts are not read.
-func (r *reader) skip(why string, parts ...Part) {
-	for _, p := range parts {
-		r.facts.Status[p] = Status{Why: why}
 	}
 }
 
@@ -132,10 +125,11 @@ func (r *reader) readService(ctx context.Context, flag, name string, into *Servi
 	project, region = cmp.Or(r.process("GOOGLE_CLOUD_PROJECT"), project), cmp.Or(r.process("CLOUDSDK_RUN_REGION"), region)
 	switch {
 	case name == "":
-		r.skip("no "+flag+" is named", settings, callers)
+		why := Status{Why: "no " + flag + " is named"}
+		r.facts.Status[settings], r.facts.Status[callers] = why, why
 		return nil
 	case isFile(name):
-		r.skip("a service's file does not hold its IAM policy", callers)
+		r.facts.Status[callers] = Status{Why: "a service's file does not hold its IAM policy"}
 		into.Settings, err = serviceFile(name)
 		r.done(settings, name, err)
 		return nil

@@ -16,6 +16,7 @@ func (d deployment) workerRules() []rule {
 		{"run-timeout", []Part{WorkerSettings}, d.runTimeout},
 		{"dispatch-deadline", []Part{WorkerSettings}, d.dispatchDeadline},
 		{"target-url", []Part{WorkerSettings}, d.targetURL},
+		{"max-runs", []Part{WorkerSettings}, d.maxRuns},
 		{"memory", []Part{WorkerSettings}, d.memoryOfRuns},
 		{"log-lines", []Part{WorkerSettings}, d.logLines},
 		{"caller-not-invoker", []Part{WorkerSettings, WorkerCallers}, d.callerNotInvoker},
@@ -58,6 +59,13 @@ func (d deployment) targetURL() []Finding {
 	return findIf(u.Scheme != "https" || other, Problem,
 		fmt.Sprintf("TASK_TARGET_URL is %s, which is no https address of %s: follow-ups and recovered analyses go elsewhere, or their tokens travel in plain text.", u, d.Worker.Name),
 		setVariable("TASK_TARGET_URL", "URL"))
+}
+
+func (d deployment) maxRuns() []Finding {
+	n, concurrency := d.worker.MaxRuns, d.Worker.Concurrency
+	return findIf(concurrency > int64(n), Problem,
+		fmt.Sprintf("MAX_RUNS is %d, and Cloud Run sends an instance up to %d deliveries at once: the others are answered 409 and delivered later.", n, concurrency),
+		fmt.Sprintf("Set containerConcurrency: %d (--concurrency=%[1]d); or MAX_RUNS=%d, if the memory is enough.", n, concurrency))
 }
 
 // A worker's memory as BenchmarkPeakMemory measured it, rounded up.
