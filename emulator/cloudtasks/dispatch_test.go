@@ -1,0 +1,192 @@
+package cloudtasks_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"github.com/google/go-cmp/cmp"
+
+	"taskguard/emulator/cloudtasks"
+)
+
+// gauge counts runs that go on at the same time.
+type gauge struct {
+	mu              sync.Mutex
+	now, most, runs int
+}
+
+func (g *gauge) enter() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.now++
+	g.runs++
+	g.most = max(g.most, g.now)
+}
+
+func (g *gauge) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.now--
+}
+
+func (g *gauge) read() (most, runs int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.most, g.runs
+}
+
+// lasting answers 200 after d, or stops listening when its request ends. The run
+// goes on for d in either case, as a worker's does.
+func lasting(g *gauge, d time.Duration) worker {
+	return func(r *http.Request) (*http.Response, error) {
+		g.enter()
+		done := make(chan struct{})
+		go func() {
+			time.Sleep(d)
+			g.leave()
+			close(done)
+		}()
+		select {
+		case <-done:
+			return answer(200), nil
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+	}
+}
+
+func TestAScheduledTaskWaitsForItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen seen
+		c := openQueue(t, cloudtasks.Options{Transport: always(200), Observe: seen.observe}, nil)
+		start := time.Now()
+		c.create(at("late", start.Add(30*24*time.Hour)))
+		c.create(at("soon", start.Add(5*time.Second)))
+		c.create(at("past", start.Add(-time.Hour)))
+		c.idle()
+		if diff := cmp.Diff([]float64{0, 5, 30 * 86400}, seen.offsets(start)); diff != "" {
+			t.Fatalf("starts (-want +got):\n%s", diff)
+		}
+		if d := seen.deliveries()[0]; d.Task != "past" {
+			t.Fatalf("got %q first, want the task whose time was past", d.Task)
+		}
+	})
+}
+
+func TestTheDispatchDeadlineLetsTwoRunsOverlap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g gauge
+		var seen seen
+		var mu sync.Mutex
+		var previous []string
+		run := lasting(&g, 35*time.Second)
+		w := worker(func(r *http.Request) (*http.Response, error) {
+			mu.Lock()
+			previous = append(previous, r.Header.Get("X-CloudTasks-TaskPreviousResponse"))
+			mu.Unlock()
+			return run(r)
+		})
+		c := openQueue(t, cloudtasks.Options{Transport: w, Observe: seen.observe},
+			&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 2, MinBackoff: seconds(1)}})
+		task := post("")
+		task.DispatchDeadline = seconds(15)
+		start := time.Now()
+		c.create(task)
+		c.idle()
+		if most, runs := g.read(); most != 2 || runs != 2 {
+			t.Fatalf("got %d runs, %d at once, want 2 and 2", runs, most)
+		}
+		if diff := cmp.Diff([]float64{0, 16}, seen.offsets(start)); diff != "" {
+			t.Fatalf("starts (-want +got):\n%s", diff)
+		}
+		if d := seen.deliveries()[0]; d.Status != 0 || !errors.Is(d.Err, context.DeadlineExceeded) {
+			t.Fatalf("got %+v, want no answer by the deadline", d)
+		}
+		if diff := cmp.Diff([]string{"", "504"}, previous); diff != "" {
+			t.Fatalf("previous responses (-want +got):\n%s", diff)
+		}
+		time.Sleep(time.Minute) // the workers' runs end
+	})
+}
+
+func TestTheDispatchDeadlineHoldsForATransportThatIgnoresIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen seen
+		slow := worker(func(*http.Request) (*http.Response, error) {
+			time.Sleep(time.Hour)
+			return answer(200), nil
+		})
+		c := openQueue(t, cloudtasks.Options{Transport: slow, Observe: seen.observe},
+			&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 1}})
+		start := time.Now()
+		c.create(post(""))
+		c.idle()
+		if got, want := time.Since(start), 10*time.Minute; got != want {
+			t.Fatalf("got idle after %v, want the default deadline of %v", got, want)
+		}
+	})
+}
+
+func TestExtraSendsIdenticalDeliveries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen seen
+		var mu sync.Mutex
+		var headers []http.Header
+		w := worker(func(r *http.Request) (*http.Response, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			headers = append(headers, r.Header)
+			return answer([]int{500, 200, 200, 404}[len(headers)-1]), nil
+		})
+		extra := func(*cloudtaskspb.Task) []time.Duration {
+			return []time.Duration{time.Second, time.Minute}
+		}
+		c := openQueue(t, cloudtasks.Options{Transport: w, Observe: seen.observe, Extra: extra},
+			&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: seconds(10)}})
+		start := time.Now()
+		c.create(post("twice"))
+		c.idle()
+		var got []string
+		all := seen.deliveries()
+		for i := range all {
+			d := &all[i]
+			got = append(got, fmt.Sprint(d.Started.Sub(start).Seconds(), d.Attempt, d.Duplicate, d.Status))
+		}
+		// The first duplicate's 200 does not stand in for the attempt's 500, and the
+		// retry has no duplicates of its own.
+		want := []string{"0 0 false 500", "1 0 true 200", "10 1 false 200", "60 0 true 404"}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("deliveries (-want +got):\n%s", diff)
+		}
+		for _, i := range []int{1, 3} {
+			if diff := cmp.Diff(headers[0], headers[i]); diff != "" {
+				t.Fatalf("a duplicate's headers differ (-first +duplicate):\n%s", diff)
+			}
+		}
+	})
+}
+
+func TestIdleWaitsForObserve(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen seen
+		slow := func(d cloudtasks.Delivery) {
+			time.Sleep(time.Second)
+			seen.observe(d)
+		}
+		c := openQueue(t, cloudtasks.Options{Transport: always(200), Observe: slow}, nil)
+		for range 50 {
+			c.create(post(""))
+		}
+		c.idle()
+		if got := len(seen.deliveries()); got != 50 {
+			t.Fatalf("got %d deliveries when idle, want 50", got)
+		}
+	})
+}

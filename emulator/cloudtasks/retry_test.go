@@ -1,0 +1,146 @@
+package cloudtasks_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"github.com/google/go-cmp/cmp"
+
+	"taskguard/emulator/cloudtasks"
+)
+
+func TestAnAnswerOf2xxDeletesTheTask(t *testing.T) {
+	for _, code := range []int{200, 299} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var seen seen
+				c := openQueue(t, cloudtasks.Options{Transport: always(code), Observe: seen.observe}, nil)
+				task := c.create(post(""))
+				c.idle()
+				c.wantGone(task.Name)
+				all := seen.deliveries()
+				if len(all) != 1 || all[0].Status != code || all[0].Attempt != 0 {
+					t.Fatalf("got %+v, want one delivery answered %d", all, code)
+				}
+			})
+		})
+	}
+}
+
+func TestAnyOtherAnswerOrNoneIsRetried(t *testing.T) {
+	refused := errors.New("refused")
+	answers := map[string]worker{"none": func(*http.Request) (*http.Response, error) { return nil, refused }}
+	for _, code := range []int{199, 302, 404, 409, 429, 500, 503} {
+		answers[fmt.Sprint(code)] = always(code)
+	}
+	for name, w := range answers {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var seen seen
+				c := openQueue(t, cloudtasks.Options{Transport: w, Observe: seen.observe},
+					&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 2}})
+				c.create(post(""))
+				c.idle()
+				all := seen.deliveries()
+				if len(all) != 2 || all[1].Attempt != 1 {
+					t.Fatalf("got %+v, want two attempts", all)
+				}
+				if name == "none" && (all[0].Status != 0 || !errors.Is(all[0].Err, refused)) {
+					t.Fatalf("got %+v, want no status and the transport's error", all[0])
+				}
+			})
+		})
+	}
+}
+
+func TestBackoffDoublesThenGrowsLinearlyThenStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen seen
+		c := openQueue(t, cloudtasks.Options{Transport: failing(9, 500), Observe: seen.observe},
+			&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{
+				MinBackoff: seconds(10), MaxBackoff: seconds(300), MaxDoublings: 3,
+			}})
+		start := time.Now()
+		c.create(post(""))
+		c.idle()
+		// The sums of 10, 20, 40, 80, 160, 240, 300, 300, 300.
+		want := []float64{0, 10, 30, 70, 150, 310, 550, 850, 1150, 1450}
+		if diff := cmp.Diff(want, seen.offsets(start)); diff != "" {
+			t.Fatalf("starts (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestRetriesEndOnlyWhenAttemptsAndDurationAreBothSpent(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		attempts int32
+		duration float64
+		want     int
+	}{
+		{"attempts alone", 3, 0, 3},
+		{"the duration outlasts the attempts", 3, 95, 10}, // at 0, 10, … 90
+		{"the attempts outlast the duration", 12, 35, 12},
+		{"the duration alone", -1, 35, 4},
+		{"one attempt", 1, 0, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var seen seen
+				cloud := openQueue(t, cloudtasks.Options{Transport: always(500), Observe: seen.observe},
+					&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{
+						MaxAttempts: c.attempts, MaxRetryDuration: seconds(c.duration),
+						MinBackoff: seconds(10), MaxBackoff: seconds(10),
+					}})
+				task := cloud.create(post("named"))
+				cloud.idle()
+				if got := len(seen.deliveries()); got != c.want {
+					t.Fatalf("got %d attempts, want %d", got, c.want)
+				}
+				cloud.wantGone(task.Name)
+			})
+		})
+	}
+}
+
+func TestRetryAfterPutsOffTheRetry(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		value func(now time.Time) string
+		want  float64
+	}{
+		{"seconds", func(time.Time) string { return "90" }, 90},
+		{"a date", func(now time.Time) string { return now.Add(2 * time.Minute).UTC().Format(http.TimeFormat) }, 120},
+		{"sooner than the backoff", func(time.Time) string { return "3" }, 10},
+		{"a date gone by", func(now time.Time) string { return now.Add(-time.Hour).UTC().Format(http.TimeFormat) }, 10},
+		{"malformed", func(time.Time) string { return "soon" }, 10},
+		{"negative", func(time.Time) string { return "-5" }, 10},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var seen seen
+				first := true
+				w := worker(func(*http.Request) (*http.Response, error) {
+					if !first {
+						return answer(200), nil
+					}
+					first = false
+					return answer(503, "Retry-After", c.value(time.Now())), nil
+				})
+				cloud := openQueue(t, cloudtasks.Options{Transport: w, Observe: seen.observe},
+					&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: seconds(10)}})
+				start := time.Now()
+				cloud.create(post(""))
+				cloud.idle()
+				if diff := cmp.Diff([]float64{0, c.want}, seen.offsets(start)); diff != "" {
+					t.Fatalf("starts (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,146 @@
+package cloudtasks_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"github.com/google/go-cmp/cmp"
+
+	"taskguard/emulator/cloudtasks"
+)
+
+const invoker = "invoker@p.iam.gserviceaccount.com"
+
+// asks edits the task to carry the invoker's ID token for this audience.
+func asks(task *cloudtaskspb.Task, audience string) *cloudtaskspb.Task {
+	task.GetHttpRequest().AuthorizationHeader = &cloudtaskspb.HttpRequest_OidcToken{
+		OidcToken: &cloudtaskspb.OidcToken{ServiceAccountEmail: invoker, Audience: audience},
+	}
+	return task
+}
+
+// mint numbers its tokens and fails the first n times.
+type mint struct {
+	mu   sync.Mutex
+	n    int
+	made int
+}
+
+var errMint = errors.New("no token")
+
+func (m *mint) token(email, audience string) (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.n > 0 {
+		m.n--
+		return "", errMint
+	}
+	m.made++
+	return fmt.Sprintf("%s|%s|%d", email, audience, m.made), nil
+}
+
+// headersOf collects the Authorization of every request before next answers it.
+type headersOf struct {
+	next worker
+	mu   sync.Mutex
+	all  [][]string
+}
+
+func (h *headersOf) RoundTrip(r *http.Request) (*http.Response, error) {
+	h.mu.Lock()
+	h.all = append(h.all, r.Header.Values("Authorization"))
+	h.mu.Unlock()
+	return h.next(r)
+}
+
+func TestEveryDeliveryCarriesAFreshTokenOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &headersOf{next: failing(2, 503)}
+		m := &mint{}
+		c := openQueue(t, cloudtasks.Options{Transport: h, Token: m.token,
+			Extra: func(*cloudtaskspb.Task) []time.Duration { return []time.Duration{time.Hour} }}, nil)
+		task := asks(post("a"), "https://aud.test")
+		task.GetHttpRequest().Headers = map[string]string{"authorization": "Bearer creator's"}
+		c.create(task)
+		c.idle()
+		var want [][]string
+		for n := range 4 { // three attempts and the duplicate
+			want = append(want, []string{fmt.Sprintf("Bearer %s|https://aud.test|%d", invoker, n+1)})
+		}
+		if diff := cmp.Diff(want, h.all); diff != "" {
+			t.Fatalf("Authorization (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestTheAudienceIsTheWholeURLUnlessTheTaskNamesOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &headersOf{next: always(200)}
+		c := openQueue(t, cloudtasks.Options{Transport: h, Token: (&mint{}).token}, nil)
+		task := asks(post(""), "")
+		url("https://worker.test/run?x=1")(task)
+		c.create(task)
+		c.idle()
+		if diff := cmp.Diff([][]string{{"Bearer " + invoker + "|https://worker.test/run?x=1|1"}}, h.all); diff != "" {
+			t.Fatalf("Authorization (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestOtherTasksAreDispatchedWithoutAToken(t *testing.T) {
+	oauth := post("")
+	oauth.GetHttpRequest().AuthorizationHeader = &cloudtaskspb.HttpRequest_OauthToken{
+		OauthToken: &cloudtaskspb.OAuthToken{ServiceAccountEmail: invoker},
+	}
+	creators := func(task *cloudtaskspb.Task) *cloudtaskspb.Task {
+		task.GetHttpRequest().Headers = map[string]string{"Authorization": "creator's"}
+		return task
+	}
+	m := &mint{}
+	for name, c := range map[string]struct {
+		task  *cloudtaskspb.Task
+		token func(email, audience string) (string, error)
+		want  []string
+	}{
+		"none asked for":    {creators(post("")), m.token, []string{"creator's"}},
+		"oauth_token":       {creators(oauth), m.token, nil},
+		"no Options.Token":  {creators(asks(post(""), "x")), nil, nil},
+		"plain, no minting": {post(""), nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := &headersOf{next: always(200)}
+				cloud := openQueue(t, cloudtasks.Options{Transport: h, Token: c.token}, nil)
+				cloud.create(c.task)
+				cloud.idle()
+				if diff := cmp.Diff([][]string{c.want}, h.all); diff != "" {
+					t.Fatalf("Authorization (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+	if m.made != 0 {
+		t.Errorf("got %d tokens, want none", m.made)
+	}
+}
+
+func TestADeliveryWithoutATokenIsNotSentAndIsRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen seen
+		h := &headersOf{next: always(200)}
+		m := &mint{n: 2}
+		c := openQueue(t, cloudtasks.Options{Transport: h, Token: m.token, Observe: seen.observe}, nil)
+		c.create(asks(post("a"), ""))
+		c.idle()
+		all := seen.deliveries()
+		if len(all) != 3 || all[0].Status != 0 || !errors.Is(all[0].Err, errMint) || all[2].Status != 200 || len(h.all) != 1 {
+			t.Fatalf("got %+v and %d requests, want two attempts that sent nothing and one answered", all, len(h.all))
+		}
+	})
+}
