@@ -157,7 +157,7 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 }
 
 var (
-	codeLiteral = regexp.MustCompile(`(?:Code\w+\s+=|code(?:, reason)? :?=|code, err =|AttemptsExhausted =|Retry\(ctx, id, owner,) "(\w+)"`)
+	codeLiteral = regexp.MustCompile(`(?:Code\w+\s+=|code(?:, reason)? :?=|code, err =|AttemptsExhausted =|retry\(ctx,) "(\w+)"`)
 	unmarked    = "unrecordable" // told in the log alone: the document could not hold it
 )
 

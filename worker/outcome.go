@@ -31,7 +31,7 @@ const (
 	Unavailable // before the run
 	Unfinished  // Firestore out of reach for the run's finish
 	Malformed   // before the run
-	Spoilt      // malformed by others during it
+	Corrupted   // malformed by others during it
 	WrongMethod
 	NoSuchRoute
 	Internal
@@ -54,7 +54,26 @@ func (c Case) String() string {
 	return strings.ToLower(row.status)
 }
 
-// Outcome is what a delivery came to, with what its answer tells.
+// Measures are a delivery in figures, for its log line.
+type Measures struct {
+	Asked   bool // for the lock
+	Acquire time.Duration
+	Owner   string // ours, once the lock was acquired or the analysis given up
+	Attempt int
+	Stolen  bool
+
+	Ran        bool
+	Run        time.Duration
+	Heartbeats int    // successful renewals
+	Lost       string // the reason: taken, finished, deleted or out_of_time
+
+	FollowUp string // booked or failed, where that was tried
+
+	Task  string // the task's short name
+	Tries int    // which of the task's tries this delivery is, from 1; zero: unknown
+}
+
+// Outcome is the result of a delivery, with what its answer reports.
 type Outcome struct {
 	Case    Case
 	ID      string
@@ -107,7 +126,7 @@ var answers = [...]struct {
 	Unavailable:        {code: http.StatusServiceUnavailable, acquired: no, reason: "unavailable"},
 	Unfinished:         {code: http.StatusServiceUnavailable, acquired: yes, reason: "unavailable"},
 	Malformed:          {code: http.StatusInternalServerError, acquired: no, reason: "malformed", error: true},
-	Spoilt:             {code: http.StatusInternalServerError, acquired: yes, reason: "malformed", error: true},
+	Corrupted:          {code: http.StatusInternalServerError, acquired: yes, reason: "malformed", error: true},
 	WrongMethod:        {code: http.StatusMethodNotAllowed, reason: "method_not_allowed"},
 	NoSuchRoute:        {code: http.StatusNotFound, reason: "no_such_route"},
 	Internal:           {code: http.StatusInternalServerError, reason: "internal"},
