@@ -25,7 +25,9 @@ import (
 )
 
 // abandoned are the ids that Abandoned calls each for, in its order.
-func abandoned(t testing.TB, a *Analyses, limit int) []string {
+func abandoned(t testing.TB, a interface {
+	Abandoned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error
+}, limit int) []string {
 	t.Helper()
 	var ids []string
 	err := a.Abandoned(t.Context(), limit, func(id string, _ int64, _ time.Time) { ids = append(ids, id) })
@@ -197,7 +199,7 @@ func TestAMalformedAnalysisIsNotRecoveredAndTheLogSaysWhich(t *testing.T) {
 		}
 		text.Reset()
 		abandoned(t, a, 100)
-		if n := strings.Count(text.String(), "\n"); n != maxWarnings+1 || !strings.Contains(text.String(), "analyses=31") {
+		if n := strings.Count(text.String(), "\n"); n != maxWarnings+1 || !strings.Contains(text.String(), "documents=31") {
 			t.Errorf("%d lines of 31 documents that must be skipped each minute, want %d: %s", n, maxWarnings+1, &text)
 		}
 	})

@@ -38,19 +38,6 @@ func (*meter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context
 
 func (*meter) HandleConn(context.Context, stats.ConnStats) {}
 
-// takeInput ends the run of id at once, when it has its input.
-func takeInput(t *testing.T, a *Analyses, id, owner string) {
-	t.Helper()
-	ran := false
-	err := a.HoldAnalysisLock(t.Context(), id, owner, func(context.Context, json.RawMessage) error {
-		ran = true
-		return nil
-	})
-	if err != nil || !ran {
-		t.Errorf("hold %s as %s: %v, ran %v", id, owner, err, ran)
-	}
-}
-
 // What no run needs is not moved: of a document with a megabyte of input, of
 // result and of checkpoint each, no decision moves more than 8 KB.
 func TestNoDecisionMovesTheInput(t *testing.T) {
@@ -92,21 +79,20 @@ func TestNoDecisionMovesTheInput(t *testing.T) {
 		skip("ready", analysislock.AlreadyFinished)
 		skip("failed", analysislock.AlreadyFinished)
 		skip("locked", analysislock.Locked)
-		moves("peek", func() error { _, err := a.PeekAnalysisLock(t.Context(), "locked"); return err })
 		mustAcquire(t, a, "x", "w/1")
-		takeInput(t, a, "x", "w/1")
-		moves("heartbeat", func() error { return a.RefreshAnalysisLock(t.Context(), "x", "w/1", 0) })
+		a.runs(t, "w/1")
+		moves("heartbeat", func() error { return a.holds["w/1"].Refresh(t.Context(), 0) })
 		moves("heartbeat of another process", func() error { return other.RefreshAnalysisLock(t.Context(), "x", "w/1", 0) })
-		moves("release by another process", func() error { return other.ReleaseAnalysisLock(t.Context(), "x", "w/1", true) })
-		mustAcquire(t, other, "x", "w/2") // a may think that it still holds it
-		takeInput(t, other, "x", "w/2")
-		moves("finish", func() error { return other.Complete(t.Context(), "x", "w/2", "done") })
+		moves("release by another process", func() error { return other.ReleaseAnalysisLock(t.Context(), "x", "w/1") })
+		mustAcquire(t, other, "x", "w/2")
+		other.runs(t, "w/2")
+		moves("finish", func() error { return other.holds["w/2"].Complete(t.Context(), "done") })
 		mustAcquire(t, a, "y", "w/3")
-		takeInput(t, a, "y", "w/3")
-		moves("retry", func() error { return a.Retry(t.Context(), "y", "w/3", "c", "m") })
+		a.runs(t, "w/3")
+		moves("retry", func() error { return a.holds["w/3"].Retry(t.Context(), "c", "m") })
 		mustAcquire(t, a, "y", "w/4")
-		takeInput(t, a, "y", "w/4")
-		moves("failure", func() error { return a.Fail(t.Context(), "y", "w/4", "c", "m") })
+		a.runs(t, "w/4")
+		moves("failure", func() error { return a.holds["w/4"].Fail(t.Context(), "c", "m") })
 	})
 }
 
@@ -158,7 +144,7 @@ func TestRoundTripsOneAfterAnother(t *testing.T) {
 		acquire(t, a, "done", "w/0")
 		took("skip", 1)
 		mustAcquire(t, a, "x", "w/1")
-		err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(_ context.Context, input json.RawMessage) error {
+		err := a.run(t.Context(), "w/1", func(_ context.Context, input json.RawMessage) error {
 			took("acquire, until the run has its input", 2)
 			if string(input) != `"i"` {
 				t.Errorf("input = %s", input)
@@ -166,19 +152,19 @@ func TestRoundTripsOneAfterAnother(t *testing.T) {
 			return nil
 		})
 		took("the end of a run", 0)
-		if err := errors.Join(err, a.RefreshAnalysisLock(t.Context(), "x", "w/1", 0)); err != nil {
+		if err := errors.Join(err, a.holds["w/1"].Refresh(t.Context(), 0)); err != nil {
 			t.Error(err)
 		}
 		took("heartbeat", 1)
-		if err := a.Complete(t.Context(), "x", "w/1", "done"); err != nil {
+		if err := a.holds["w/1"].Complete(t.Context(), "done"); err != nil {
 			t.Error(err)
 		}
 		took("finish", 1)
 		b.Put(t, "y", map[string]any{"status": analysislock.Queued})
 		mustAcquire(t, a, "y", "w/2")
-		takeInput(t, a, "y", "w/2")
+		a.runs(t, "w/2")
 		took("the next", 2)
-		if err := a.ReleaseAnalysisLock(t.Context(), "y", "w/2", true); err != nil {
+		if err := a.holds["w/2"].Release(t.Context(), true); err != nil {
 			t.Error(err)
 		}
 		took("release", 1)

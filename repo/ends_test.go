@@ -2,21 +2,16 @@ package repo
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"path"
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease/analysislock"
-	"taskguard/lease/documentlock"
 )
 
 // contexts are those of the calls of a connection.
@@ -61,53 +56,6 @@ func (c *contexts) wantEnded(t *testing.T, what string, open int) {
 	}
 }
 
-func TestNoCallOutlivesWhatItWasFor(t *testing.T) {
-	fresh := func() map[string]any { return map[string]any{"status": analysislock.Queued, "input": "in"} }
-	for name, do := range map[string]func(t *testing.T, b *emulatortest.Backend, a *Analyses, c *contexts) error{
-		"Create": func(t *testing.T, _ *emulatortest.Backend, a *Analyses, _ *contexts) error {
-			return a.Create(t.Context(), "new", 1)
-		},
-		"Get": func(t *testing.T, _ *emulatortest.Backend, a *Analyses, _ *contexts) error {
-			_, err := a.Get(t.Context(), "x")
-			return err
-		},
-		"Count": func(t *testing.T, _ *emulatortest.Backend, a *Analyses, _ *contexts) error {
-			_, err := a.Count(t.Context(), "")
-			return err
-		},
-		"List": func(t *testing.T, _ *emulatortest.Backend, a *Analyses, _ *contexts) error {
-			_, err := a.List(t.Context(), 1)
-			return err
-		},
-		"a run": func(t *testing.T, _ *emulatortest.Backend, a *Analyses, c *contexts) error {
-			mustAcquire(t, a, "x", "w/1")
-			c.wantEnded(t, "before the input is asked for", 1)
-			err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(context.Context, json.RawMessage) error { return nil })
-			c.wantEnded(t, "after its input", 0)
-			return errors.Join(err, a.RefreshAnalysisLock(t.Context(), "x", "w/1", time.Hour), a.Complete(t.Context(), "x", "w/1", "out"))
-		},
-		"an operator's change": func(t *testing.T, _ *emulatortest.Backend, a *Analyses, _ *contexts) error {
-			_, err := a.Requeue(t.Context(), "x", nil)
-			return err
-		},
-	} {
-		for _, pessimistic := range []bool{false, true} {
-			t.Run(fmt.Sprint(name, ", pessimistic ", pessimistic), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-					c := &contexts{}
-					a := open(t, b, c.options()...)
-					a.documents.pessimistic = pessimistic
-					b.Put(t, "x", fresh())
-					if err := do(t, b, a, c); err != nil {
-						t.Error(err)
-					}
-					c.wantEnded(t, name, 0)
-				})
-			})
-		}
-	}
-}
-
 // An input that was asked for beside a commit that did not hold is awaited by nobody.
 func TestTheInputOfACommitThatFailedIsNotAwaited(t *testing.T) {
 	for kind, pessimistic := range map[string]bool{commit: false, exclusiveCommit: true} {
@@ -130,19 +78,4 @@ func TestTheInputOfACommitThatFailedIsNotAwaited(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestNoCallForARoomOutlivesIt(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		c := &contexts{}
-		r := openRooms(t, b, c.options()...)
-		made := mustSwap(t, r, mustLoad(t, r), anOwned(time.Now()))
-		c.wantEnded(t, "create", 0)
-		mustSwap(t, r, made, documentlock.Lock{})
-		c.wantEnded(t, "delete", 0)
-		if _, err := r.Current(t.Context()); err != nil {
-			t.Error(err)
-		}
-		c.wantEnded(t, "query", 0)
-	})
 }

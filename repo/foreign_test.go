@@ -14,28 +14,7 @@ import (
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
-	"taskguard/lease/leasetest"
 )
-
-func TestStoreWithPessimisticTransactions(t *testing.T) {
-	for name, backend := range map[string]func(testing.TB) *emulatortest.Backend{"embedded": emulatortest.Embedded, "google": emulatortest.OnGoogle} {
-		t.Run(name, func(t *testing.T) {
-			s := suite(backend)
-			s.New = func(t testing.TB) lease.Store[analysislock.Analysis] {
-				b := backend(t)
-				docs := open(t, b).documents
-				docs.pessimistic = true
-				return onBackend{documents: docs, b: b}
-			}
-			s.TTL, s.Bubble = lease.DefaultTTL, true
-			if name == "google" {
-				emulatortest.Google(t)
-				s.TTL, s.Bubble = 6*time.Second, false
-			}
-			leasetest.Run(t, s)
-		})
-	}
-}
 
 func TestPessimisticDecisionsAreMadeInsideATransaction(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
@@ -44,10 +23,10 @@ func TestPessimisticDecisionsAreMadeInsideATransaction(t *testing.T) {
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "in"})
 		mustAcquire(t, a, "x", "w/1")
 		time.Sleep(2 * time.Millisecond)
-		if err := a.RefreshAnalysisLock(t.Context(), "x", "w/1", 0); err != nil {
+		if err := a.holds["w/1"].Refresh(t.Context(), 0); err != nil {
 			t.Error(err)
 		}
-		if err := a.Complete(t.Context(), "x", "w/1", "done"); err != nil {
+		if err := a.holds["w/1"].Complete(t.Context(), "done"); err != nil {
 			t.Error(err)
 		}
 		if begun, commits := b.Calls.Count("BeginTransaction"), b.Calls.Count("Commit"); begun != 3 || commits != 3 {
@@ -64,7 +43,7 @@ func TestAPessimisticFinishThatIsRefusedIsRefused(t *testing.T) {
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 		mustAcquire(t, a, "x", "w/1")
 		began := time.Now()
-		err := a.Complete(t.Context(), "x", "w/1", string(make([]byte, 1<<20)))
+		err := a.holds["w/1"].Complete(t.Context(), string(make([]byte, 1<<20)))
 		if !errors.Is(err, lease.ErrRefused) || time.Since(began) > 10*time.Second {
 			t.Errorf("%v after %v, want ErrRefused at once", err, time.Since(began))
 		}
@@ -86,7 +65,7 @@ func TestAStatusOfOthersIsLeftAloneUntilTheFinish(t *testing.T) {
 				}
 				mustAcquire(t, a, "x", "w/1")
 				same("acquired")
-				if err := a.Retry(t.Context(), "x", "w/1", "c", "m"); err != nil {
+				if err := a.holds["w/1"].Retry(t.Context(), "c", "m"); err != nil {
 					t.Error(err)
 				}
 				same("released")
@@ -97,7 +76,7 @@ func TestAStatusOfOthersIsLeftAloneUntilTheFinish(t *testing.T) {
 				same("unlocked")
 				other := open(t, b)
 				mustAcquire(t, other, "x", "w/3")
-				if err := other.Complete(t.Context(), "x", "w/3", "done"); err != nil {
+				if err := other.holds["w/3"].Complete(t.Context(), "done"); err != nil {
 					t.Error(err)
 				}
 				if got := b.Fields(t, "x")["status"]; got != analysislock.Ready {
@@ -119,10 +98,10 @@ func TestUpdatedAtKeepsItsType(t *testing.T) {
 			b.Put(t, id, fields)
 			mustAcquire(t, a, id, "w/1")
 			time.Sleep(2 * time.Millisecond)
-			if err := a.RefreshAnalysisLock(t.Context(), id, "w/1", 0); err != nil {
+			if err := a.holds["w/1"].Refresh(t.Context(), 0); err != nil {
 				t.Error(err)
 			}
-			if err := a.Complete(t.Context(), id, "w/1", "done"); err != nil {
+			if err := a.holds["w/1"].Complete(t.Context(), "done"); err != nil {
 				t.Error(err)
 			}
 			got := b.Fields(t, id)
@@ -203,7 +182,7 @@ func TestAFinishedAnalysisWithoutAUsableTokenIsFinished(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustAcquire(t, a, "x", "w/2")
-		if err := a.Fail(t.Context(), "x", "w/2", "c", "m"); err != nil {
+		if err := a.holds["w/2"].Fail(t.Context(), "c", "m"); err != nil {
 			t.Fatal(err)
 		}
 		if got, there := b.Fields(t, "x")["result"]; there {
@@ -221,7 +200,7 @@ func TestAnInputThatWasNotAskedForIsRead(t *testing.T) {
 		l.befall(map[string][]fault{read: {nil, dark, dark}}) // the decision's, the input's, and one try more
 		mustAcquire(t, a, "x", "w/1")
 		var got string
-		err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(_ context.Context, input json.RawMessage) error {
+		err := a.run(t.Context(), "w/1", func(_ context.Context, input json.RawMessage) error {
 			got = string(input)
 			return nil
 		})
@@ -240,7 +219,7 @@ func TestARunWithoutItsInputDoesNotBegin(t *testing.T) {
 		mustAcquire(t, a, "x", "w/1")
 		l.darken()
 		began := time.Now()
-		err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(context.Context, json.RawMessage) error {
+		err := a.run(t.Context(), "w/1", func(context.Context, json.RawMessage) error {
 			t.Error("the body ran")
 			return nil
 		})
@@ -280,7 +259,7 @@ func TestAPessimisticFinishThatIsAlwaysRefusedIsRefused(t *testing.T) {
 			exclusiveCommit: {refused, refused},
 			commit:          {overtaken(func() { b.Merge(t, "x", map[string]any{"theirs": 1}) })},
 		})
-		if err := a.Complete(t.Context(), "x", "w/1", "result"); !errors.Is(err, lease.ErrRefused) {
+		if err := a.holds["w/1"].Complete(t.Context(), "result"); !errors.Is(err, lease.ErrRefused) {
 			t.Errorf("%v, want ErrRefused", err)
 		}
 		l.wantAllMet(t)
@@ -302,10 +281,10 @@ func TestACommitThatHangsHoldsUpNoInput(t *testing.T) {
 		mustAcquire(t, a, "y", "w/2")
 		l.befall(map[string][]fault{commit: {dark}})
 		finished := make(chan error)
-		go func() { finished <- a.Complete(t.Context(), "x", "w/1", large) }()
+		go func() { finished <- a.holds["w/1"].Complete(t.Context(), large) }()
 		synctest.Wait()
 		began := time.Now()
-		err := a.HoldAnalysisLock(t.Context(), "y", "w/2", func(context.Context, json.RawMessage) error { return nil })
+		err := a.run(t.Context(), "w/2", func(context.Context, json.RawMessage) error { return nil })
 		if took := time.Since(began); err != nil || took > time.Second {
 			t.Errorf("the input came after %v, %v", took, err)
 		}
@@ -343,7 +322,7 @@ func TestARunThatIsStoppedWhileItsInputIsAwaitedEnds(t *testing.T) {
 		ctx, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
 		began := time.Now()
-		err := a.HoldAnalysisLock(ctx, "x", "w/1", func(context.Context, json.RawMessage) error { return nil })
+		err := a.run(ctx, "w/1", func(context.Context, json.RawMessage) error { return nil })
 		if took := time.Since(began); err == nil || took > time.Second {
 			t.Errorf("%v after %v, want an error after 1 s", err, took)
 		}

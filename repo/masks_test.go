@@ -121,37 +121,28 @@ func TestOnlyAnAcquisitionLoadsTheInput(t *testing.T) {
 	}
 	for verb, op := range operations {
 		for way, faults := range ways {
-			for _, elsewhere := range []bool{false, true} {
-				if elsewhere && !op.acquired {
-					continue
-				}
-				t.Run(fmt.Sprintf("%s/%s/elsewhere=%v", verb, way, elsewhere), func(t *testing.T) {
-					inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-						l, r := &line{}, &reads{}
-						a := open(t, b, append(l.options(), r.options()...)...)
-						b.Put(t, "x", map[string]any{"status": analysislock.Queued, "attempts": 3, "lockToken": 7, "theirs": 0, "input": "i", "result": "old"})
-						if op.acquired {
-							holder := a
-							if elsewhere {
-								holder = open(t, b)
-							}
-							mustAcquire(t, holder, "x", "w/1")
-							takeInput(t, holder, "x", "w/1")
-							time.Sleep(time.Minute)
-						}
-						*r = reads{}
-						l.befall(faults(t, b))
-						if err := op.do(t, a); err != nil {
-							t.Error(err)
-						}
-						l.wantAllMet(t)
-						if !op.acquired {
-							takeInput(t, a, "x", "w/1")
-						}
-						r.check(t, !op.acquired)
-					})
+			t.Run(fmt.Sprintf("%s/%s", verb, way), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+					l, r := &line{}, &reads{}
+					a := open(t, b, append(l.options(), r.options()...)...)
+					b.Put(t, "x", map[string]any{"status": analysislock.Queued, "attempts": 3, "lockToken": 7, "theirs": 0, "input": "i", "result": "old"})
+					if op.acquired {
+						mustAcquire(t, a, "x", "w/1")
+						a.runs(t, "w/1")
+						time.Sleep(time.Minute)
+					}
+					*r = reads{}
+					l.befall(faults(t, b))
+					if err := op.do(t, a); err != nil {
+						t.Error(err)
+					}
+					l.wantAllMet(t)
+					if !op.acquired {
+						a.runs(t, "w/1")
+					}
+					r.check(t, !op.acquired)
 				})
-			}
+			})
 		}
 	}
 }
@@ -163,9 +154,9 @@ func TestARenewalThatChangesNothingLoadsNoInput(t *testing.T) {
 		a := open(t, b, r.options()...)
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "i"})
 		mustAcquire(t, a, "x", "w/1")
-		takeInput(t, a, "x", "w/1")
+		a.runs(t, "w/1")
 		*r = reads{}
-		if err := a.RefreshAnalysisLock(t.Context(), "x", "w/1", 0); err != nil {
+		if err := a.holds["w/1"].Refresh(t.Context(), 0); err != nil {
 			t.Error(err)
 		}
 		if r.sent != 0 || len(r.asked) != 1 {

@@ -22,8 +22,7 @@ import (
 )
 
 // A value of one byte takes a hundred bytes as a protocol buffer in memory. So large
-// documents are decoded, and large results encoded, one at a time; the others wait as
-// what they were sent in, or as what they were made from.
+// documents are decoded, and large results encoded, one at a time.
 const (
 	largeAnswer = 64 << 10 // bytes
 	largeResult = 4 << 10  // values

@@ -119,7 +119,7 @@ func TestADarkFirestoreListsAndCountsNothing(t *testing.T) {
 			"Count":   func() error { _, err := a.Count(t.Context(), ""); return err },
 		} {
 			began := time.Now()
-			if err := read(); !errors.Is(err, lease.ErrUnavailable) || time.Since(began) > abandonedTimeout {
+			if err := read(); !errors.Is(err, lease.ErrUnavailable) || time.Since(began) > queryTimeout {
 				t.Errorf("%s: %v after %v", name, err, time.Since(began))
 			}
 		}
@@ -176,14 +176,14 @@ func TestWhatIsUnfinishedIsListedByAgeHoweverItsUpdateIsWritten(t *testing.T) {
 func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 	lists := map[string]struct {
 		queries int
-		read    func(context.Context, *Analyses) ([]analysislock.Analysis, error)
+		read    func(context.Context, *worker) ([]analysislock.Analysis, error)
 	}{
-		"List": {1, func(ctx context.Context, a *Analyses) ([]analysislock.Analysis, error) { return a.List(ctx, 10) }},
-		"InState": {1, func(ctx context.Context, a *Analyses) ([]analysislock.Analysis, error) {
+		"List": {1, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) { return a.List(ctx, 10) }},
+		"InState": {1, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) {
 			return a.InState(ctx, analysislock.Processing, 10)
 		}},
-		"Unfinished": {3, func(ctx context.Context, a *Analyses) ([]analysislock.Analysis, error) { return a.Unfinished(ctx, 10) }},
-		"Newest": {3, func(ctx context.Context, a *Analyses) ([]analysislock.Analysis, error) {
+		"Unfinished": {3, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) { return a.Unfinished(ctx, 10) }},
+		"Newest": {3, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) {
 			found, _, err := a.Newest(ctx, 10)
 			return found, err
 		}},

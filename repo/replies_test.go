@@ -33,51 +33,51 @@ func lostReply(code codes.Code, meanwhile func()) grpc.DialOption {
 // An operator's change whose reply was lost is not made again over what others
 // have done since.
 func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
-	finished := func(t *testing.T, other *Analyses) {
+	finished := func(t *testing.T, other *worker) {
 		mustAcquire(t, other, "x", "w/2")
-		if err := other.Complete(t.Context(), "x", "w/2", "second"); err != nil {
+		if err := other.holds["w/2"].Complete(t.Context(), "second"); err != nil {
 			t.Error(err)
 		}
 	}
 	for name, tc := range map[string]struct {
 		before    map[string]any
-		change    func(ctx context.Context, a *Analyses, id string) (analysislock.Analysis, error)
-		meanwhile func(t *testing.T, other *Analyses)
+		change    func(ctx context.Context, a *worker, id string) (analysislock.Analysis, error)
+		meanwhile func(t *testing.T, other *worker)
 	}{
 		"requeue, then finished by the next": {
 			before: map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 10},
-			change: func(ctx context.Context, a *Analyses, id string) (analysislock.Analysis, error) {
+			change: func(ctx context.Context, a *worker, id string) (analysislock.Analysis, error) {
 				return a.Requeue(ctx, id, nil)
 			},
 			meanwhile: finished,
 		},
 		"requeue, and nothing since": {
 			before: map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 10},
-			change: func(ctx context.Context, a *Analyses, id string) (analysislock.Analysis, error) {
+			change: func(ctx context.Context, a *worker, id string) (analysislock.Analysis, error) {
 				return a.Requeue(ctx, id, nil)
 			},
-			meanwhile: func(*testing.T, *Analyses) {},
+			meanwhile: func(*testing.T, *worker) {},
 		},
 		"requeue of what was seen, then finished by the next": {
 			before: map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 10},
-			change: func(ctx context.Context, a *Analyses, id string) (analysislock.Analysis, error) {
+			change: func(ctx context.Context, a *worker, id string) (analysislock.Analysis, error) {
 				return a.Requeue(ctx, id, &analysislock.Seen{Status: analysislock.Failed, Grant: lease.Grant{Token: 10}})
 			},
 			meanwhile: finished,
 		},
 		"unlock of what was seen, and nothing since": {
 			before: map[string]any{"status": analysislock.Processing, "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": "2999-01-01T00:00:00Z"},
-			change: func(ctx context.Context, a *Analyses, id string) (analysislock.Analysis, error) {
+			change: func(ctx context.Context, a *worker, id string) (analysislock.Analysis, error) {
 				return a.Unlock(ctx, id, &analysislock.Seen{Status: analysislock.Processing, Grant: lease.Grant{Owner: "w/1", Token: 1}})
 			},
-			meanwhile: func(*testing.T, *Analyses) {},
+			meanwhile: func(*testing.T, *worker) {},
 		},
 		"unlock, then taken by the next": {
 			before: map[string]any{"status": analysislock.Processing, "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": "2999-01-01T00:00:00Z"},
-			change: func(ctx context.Context, a *Analyses, id string) (analysislock.Analysis, error) {
+			change: func(ctx context.Context, a *worker, id string) (analysislock.Analysis, error) {
 				return a.Unlock(ctx, id, nil)
 			},
-			meanwhile: func(t *testing.T, other *Analyses) { mustAcquire(t, other, "x", "w/2") },
+			meanwhile: func(t *testing.T, other *worker) { mustAcquire(t, other, "x", "w/2") },
 		},
 	} {
 		for _, code := range []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Internal} {
@@ -145,7 +145,7 @@ func TestReadyHasAResultAndNoError(t *testing.T) {
 		b.Put(t, "x", map[string]any{"error": "a string", "result": "old"})
 		a := open(t, b)
 		mustAcquire(t, a, "x", "w/1")
-		if err := a.Complete(t.Context(), "x", "w/1", nil); err != nil {
+		if err := a.holds["w/1"].Complete(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 		got := b.Fields(t, "x")

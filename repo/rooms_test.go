@@ -85,13 +85,6 @@ func TestRoomsOnEmbedded(t *testing.T) {
 	leasetest.Run(t, s)
 }
 
-func TestRoomsOnGoogle(t *testing.T) {
-	emulatortest.Google(t)
-	s := roomSuite(emulatortest.OnGoogle)
-	s.TTL = 6 * time.Second
-	leasetest.Run(t, s)
-}
-
 // No more is written than has changed, but for the token beside it.
 func TestAChangeOfARoomWritesItsTokenToo(t *testing.T) {
 	lock := anOwned(time.Now())

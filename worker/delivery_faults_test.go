@@ -76,7 +76,7 @@ func TestAStopDuringTheAcquisitionLeavesNoLock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.guard.Locks, w.guard.Records = a, a
+		w.guard.Locks = a
 		w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "shutting_down"})
 		if !stopped.Load() {
 			t.Error("no commit was made")

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"taskguard/emulator/emulatortest"
-	"taskguard/lease"
-	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 	"taskguard/worker"
 	"taskguard/worker/taskqueue"
@@ -35,25 +33,6 @@ func (w *logged) entry(t *testing.T, message string) (found map[string]any) {
 		}
 	}
 	return found
-}
-
-// unreadable are Locks under which no input can be read.
-type unreadable struct{ worker.Locks }
-
-func (unreadable) HoldAnalysisLock(context.Context, string, string, func(context.Context, json.RawMessage) error, ...lease.Renewed) error {
-	return errors.New("the input is out of reach")
-}
-
-func TestAnInputThatCannotBeReadIsTheAttemptsLastError(t *testing.T) {
-	b := emulatortest.Embedded(t)
-	b.Put(t, "x", map[string]any{"status": "QUEUED"})
-	w := startLogged(t, b, nil, succeed)
-	w.guard.Locks = unreadable{w.guard.Locks}
-	w.deliver(t, "x").check(t, 503, map[string]any{"acquired": true, "reason": "unavailable"})
-	checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(1)})
-	if e, _ := b.Fields(t, "x")["lastError"].(map[string]any); e["code"] != "input_unavailable" || e["message"] != "the input could not be read" {
-		t.Errorf("lastError = %v", e)
-	}
 }
 
 // A failure's code is in the answer's line and in the document's lastError.
@@ -134,51 +113,6 @@ func TestAFollowUpAReleaseAndAResultThatFailAreLogged(t *testing.T) {
 			answer{Body: w.entry(t, tc.message)}.check(t, 0, map[string]any{"level": "WARN", "analysis_id": tc.id, "error": tc.error})
 		}
 	})
-}
-
-// vanished are Records that find no document to finish.
-type vanished struct{ worker.Records }
-
-func (vanished) Complete(context.Context, string, string, any) error { return lease.ErrNotFound }
-
-func TestAResultForADocumentThatHasVanishedIsALossByDeletion(t *testing.T) {
-	b := emulatortest.Embedded(t)
-	b.Put(t, "x", map[string]any{"status": "QUEUED"})
-	w := startLogged(t, b, nil, succeed)
-	w.guard.Records = vanished{w.guard.Records}
-	w.line(t, delivery, "x", map[string]any{"outcome": "lock_lost", "lost": "deleted"})
-}
-
-// ours are Locks that know a lock from this process's own memory; read again, it has
-// been freed, or cannot be.
-type ours struct {
-	worker.Locks
-	unread error
-}
-
-func (ours) AcquireAnalysisLock(context.Context, string, string, time.Duration) (analysislock.Acquisition, error) {
-	return analysislock.Acquisition{Own: true, Reason: analysislock.Locked, Grant: lease.Grant{Owner: "us"}, ExpiresAt: time.Unix(1e9, 0)}, nil
-}
-
-func (o ours) PeekAnalysisLock(context.Context, string) (analysislock.Acquisition, error) {
-	return analysislock.Acquisition{}, o.unread
-}
-
-func TestALockOfOursThatIsFreedOrCannotBeReadIsFollowedByNoBooking(t *testing.T) {
-	for name, tc := range map[string]struct {
-		unread  error
-		retryAt any
-	}{"freed": {nil, nil}, "cannot be read": {errors.New("no"), "2001-09-09T01:46:40.000Z"}} {
-		t.Run(name, func(t *testing.T) {
-			q := &full{}
-			w := startLogged(t, emulatortest.Embedded(t), q, succeed)
-			w.guard.Locks = ours{unread: tc.unread}
-			w.deliver(t, "x").check(t, 409, map[string]any{"acquired": false, "reason": "locked", "retry_at": tc.retryAt})
-			if len(q.tasks) > 0 {
-				t.Errorf("booked %+v", q.tasks)
-			}
-		})
-	}
 }
 
 func TestAStopWithADeadlineReadsAsAStop(t *testing.T) {

@@ -1,20 +1,15 @@
 package worker_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"slices"
 	"strings"
-	"testing"
 	"time"
 
 	"google.golang.org/genproto/googleapis/type/latlng"
-
-	"taskguard/emulator/emulatortest"
-	"taskguard/orchestrator"
 )
 
 const (
@@ -240,39 +235,4 @@ func hostileInputs() []hostile {
 		all = append(all, runs("input is "+c.name, map[string]any{"input": c.input}).with(func(h *hostile) { h.input, h.kept = c.want, []string{"input"} }))
 	}
 	return all
-}
-
-// updatedAt and createdAt keep the type that they have.
-func TestTimesKeepTheTypeThatTheyHaveInTheDocument(t *testing.T) {
-	const iso = "2001-09-09T01:46:40.000Z"
-	stamp := time.Unix(1e9, 0).UTC()
-	for name, tc := range map[string]struct{ created, updated any }{
-		"both strings":             {iso, iso},
-		"both Timestamps":          {stamp, stamp},
-		"a string and a Timestamp": {iso, stamp},
-		"a Timestamp and a string": {stamp, iso},
-	} {
-		for outcome, fail := range map[string]error{"READY": nil, "released": errors.New("flaky")} {
-			t.Run(name+", "+outcome, func(t *testing.T) {
-				emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-					b.Put(t, "x", map[string]any{"createdAt": tc.created, "updatedAt": tc.updated})
-					check := func(when string) {
-						t.Helper()
-						doc := b.Fields(t, "x")
-						if doc["createdAt"] != tc.created {
-							t.Errorf("%s: createdAt = %v, want %v", when, doc["createdAt"], tc.created)
-						}
-						if got, want := fmt.Sprintf("%T", doc["updatedAt"]), fmt.Sprintf("%T", tc.updated); got != want || doc["updatedAt"] == tc.updated {
-							t.Errorf("%s: updatedAt = %v, a %s; want another %s", when, doc["updatedAt"], got, want)
-						}
-					}
-					start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-						check("in the run")
-						return "done", fail
-					}).deliver(t, "x")
-					check("after it")
-				})
-			})
-		}
-	}
 }

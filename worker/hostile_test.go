@@ -3,7 +3,6 @@ package worker_test
 import (
 	"context"
 	"maps"
-	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -237,13 +236,4 @@ func thousand() []any {
 		s[i] = []any{int64(i), "x", nil, true, map[string]any{"n": 1.5}}[i%5]
 	}
 	return s
-}
-
-func TestAllTimesOfADocumentAreResolved(t *testing.T) {
-	now := time.UnixMilli(1e12).UTC()
-	got := resolved(map[string]any{"i": isoIn(time.Hour), "s": stampIn(time.Hour), "m": millisIn(time.Hour), "t": inTTLs(2), "v": 1}, now, time.Minute)
-	want := map[string]any{"i": "2001-09-09T02:46:40.000Z", "s": now.Add(time.Hour), "m": int64(1e12 + 3.6e6), "t": "2001-09-09T01:48:40.000Z", "v": 1}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
 }

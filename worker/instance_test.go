@@ -70,7 +70,7 @@ func start(t *testing.T, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 	work, stop := context.WithCancelCause(context.Background())
 	w.stop = stop
 	w.guard = &worker.Guard{
-		Locks: a, Records: a, Backlog: a, Analyzer: body, Instance: "test/1",
+		Locks: a, Backlog: a, Analyzer: body, Instance: "test/1",
 		RunTimeout: 25 * time.Minute, Log: slog.New(slog.DiscardHandler),
 	}
 	w.Server = worker.NewServer(work, w.guard, nil)

@@ -22,7 +22,7 @@ import (
 
 	"taskguard/cmd/cloudrun"
 	"taskguard/emulator/emulatortest"
-	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 	"taskguard/worker"
 	"taskguard/worker/taskauth"
@@ -87,24 +87,20 @@ func (g gauges) counts(t *testing.T, metric string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(counts), "map["), "]")
 }
 
-// panics are Locks whose run panics.
-type panics struct{ idle }
-
-func (panics) HoldAnalysisLock(context.Context, string, string, func(context.Context, json.RawMessage) error, ...lease.Renewed) error {
-	panic("s3cret input of the user")
-}
-
 func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 	var log bytes.Buffer
 	m := measured(t)
 	s := worker.NewServer(t.Context(), &worker.Guard{
-		Locks: panics{}, Records: idle{}, Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute,
+		Locks: new(memory).locks(t, func(context.Context, analysislock.Analysis) (json.RawMessage, error) {
+			panic("s3cret input of the user")
+		}),
+		Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute,
 		Log: slog.New(slog.NewJSONHandler(&log, nil)), Telemetry: m.Telemetry,
 	}, nil)
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, delivery, strings.NewReader(`{"analysis_id":"which"}`))
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, delivery, strings.NewReader(`{"analysis_id":"x"}`))
 	r.Header.Set("X-CloudTasks-TaskName", "a-task")
 	(&instance{Server: s}).send(t, r).check(t, 500, map[string]any{"reason": "internal"})
-	if said := log.String(); strings.Count(said, `"msg":"delivery","outcome":"internal","status":500,`) != 1 || strings.Count(said, `,"analysis_id":"which","task":"a-task"}`) != 1 || strings.Contains(said, "s3cret") {
+	if said := log.String(); strings.Count(said, `"msg":"delivery","outcome":"internal","status":500,`) != 1 || strings.Count(said, `,"analysis_id":"x","task":"a-task"}`) != 1 || strings.Contains(said, "s3cret") {
 		t.Errorf("log: %s", said)
 	}
 	if got := m.counts(t, "taskguard.deliveries"); got != "500 internal :1" {
@@ -173,7 +169,7 @@ func TestACallerDecidesWhatIsTracedIfItMayCall(t *testing.T) {
 		var log bytes.Buffer
 		m := measured(t)
 		h := cloudrun.Traced(worker.NewServer(t.Context(), &worker.Guard{
-			Locks: idle{}, Records: idle{}, Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute, Log: cloudrun.NewLogger(&log, "json", 0), Telemetry: m.Telemetry,
+			Locks: new(memory).locks(t, nil), Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute, Log: cloudrun.NewLogger(&log, "json", 0), Telemetry: m.Telemetry,
 		}, auth{}))
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, delivery, strings.NewReader(`{"analysis_id":"x"}`))
 		for _, header := range tc.headers {

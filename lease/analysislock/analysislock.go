@@ -109,26 +109,19 @@ func acquired(d *Analysis) {
 	}
 }
 
-// RefreshAnalysisLock moves the expiry of owner's lock to ttl from now, zero being the
-// policy's (G6, G7). It revives an expired lock that nobody took, and returns
-// lease.ErrLost for any other owner. Hold.Run refreshes its lock by itself, in fewer
-// round trips.
+// RefreshAnalysisLock is Hold.Refresh of the lock that owner acquired, perhaps in
+// another process. It reads the analysis first.
 func (l *Locks) RefreshAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) error {
 	h, err := l.resume(ctx, id, owner)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
-	defer cancel()
-	return h.lease.Renew(ctx, ttl)
+	return h.Refresh(ctx, ttl)
 }
 
-// refreshTimeout bounds a refresh outside Hold.Run.
-const refreshTimeout = 15 * time.Second
-
-// ReleaseAnalysisLock clears owner's lock and puts PROCESSING back to QUEUED. For
-// another owner, or a missing analysis, it changes nothing and returns nil (G8).
-// Hold.Release does the same in one round trip fewer.
+// ReleaseAnalysisLock is Hold.Release of the lock that owner acquired, perhaps in
+// another process. For another owner, or a missing analysis, it changes nothing and
+// returns nil (G8). It reads the analysis first.
 func (l *Locks) ReleaseAnalysisLock(ctx context.Context, id, owner string) error {
 	h, err := l.resume(context.WithoutCancel(ctx), id, owner)
 	switch {

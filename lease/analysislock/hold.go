@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"time"
 
 	"taskguard/lease"
 )
@@ -27,6 +28,18 @@ func (h *Hold) Run(ctx context.Context, body func(ctx context.Context, input jso
 		return body(ctx, input)
 	}, renewed...)
 }
+
+// Refresh moves the lock's expiry to ttl from now, zero being the policy's (G6, G7). It
+// revives an expired lock that nobody took; else lease.ErrLost. It tries for up to
+// 15 s. Run does this by itself.
+func (h *Hold) Refresh(ctx context.Context, ttl time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
+	defer cancel()
+	return h.lease.Renew(ctx, ttl)
+}
+
+// refreshTimeout bounds a refresh outside Run.
+const refreshTimeout = 15 * time.Second
 
 // Complete makes the analysis READY with result, a value as orchestrator.Run returns
 // it, and frees the lock in the same commit, which holds only while the lock is still
