@@ -303,18 +303,6 @@ func TestAStoppedRunOfADocumentMadeAnewIsBookedToo(t *testing.T) {
 	})
 }
 
-func TestWhatIsStoppedBeforeItBeganAsksForNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		w := start(t, b, succeed)
-		ctx, stop := context.WithCancelCause(t.Context())
-		stop(worker.ErrStopping)
-		if o := w.guard.Deliver(ctx, worker.Delivery{AnalysisID: "x"}); o.Case != worker.NotClaimed || b.Calls.Total() != 0 {
-			t.Errorf("outcome %v after %d calls", o.Case, b.Calls.Total())
-		}
-	})
-}
-
 // full is a queue that takes everything, and keeps it.
 type full struct {
 	mu    sync.Mutex

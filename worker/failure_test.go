@@ -6,15 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/orchestrator"
-	"taskguard/worker"
-	"taskguard/worker/taskqueue"
 )
 
 // entry returns the one line with this message, or nil.
@@ -33,57 +30,6 @@ func (w *logged) entry(t *testing.T, message string) (found map[string]any) {
 		}
 	}
 	return found
-}
-
-// A failure's code is in the answer's line and in the document's lastError.
-func TestAFailedRunSaysWhy(t *testing.T) {
-	for name, tc := range map[string]struct {
-		attempts int
-		analyze  orchestrator.AnalyzerFunc
-		line     map[string]any
-		recorded string // the code in lastError, or in error
-	}{
-		"it took too long": {analyze: func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-			<-ctx.Done()
-			return nil, errors.New("interrupted")
-		}, line: map[string]any{"outcome": "retry", "code": "run_timeout"}, recorded: "run_timeout"},
-		"it panicked": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) { panic("s3cret") },
-			line: map[string]any{"outcome": "retry", "code": "analyzer_panicked"}, recorded: "analyzer_panicked"},
-		"the plug-in gave a code": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			return nil, &orchestrator.FailureError{Code: "out_of_memory", Reason: "killed"}
-		}, line: map[string]any{"outcome": "retry", "code": "out_of_memory", "reason": "killed"}, recorded: "out_of_memory"},
-		"it was the last attempt": {attempts: 2, analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			return nil, &orchestrator.FailureError{Reason: "exit status 1"}
-		}, line: map[string]any{"outcome": "failed", "code": "attempts_exhausted", "reason": "exit status 1"}, recorded: "attempts_exhausted"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := emulatortest.Embedded(t)
-				b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": tc.attempts})
-				w := startLogged(t, b, nil, tc.analyze)
-				w.line(t, delivery, "x", tc.line)
-				document := b.Fields(t, "x")
-				e, _ := document["lastError"].(map[string]any)
-				if tc.attempts > 0 {
-					e, _ = document["error"].(map[string]any)
-				}
-				if e["code"] != tc.recorded {
-					t.Errorf("recorded %v, want the code %s", e, tc.recorded)
-				}
-				if message, _ := e["message"].(string); tc.recorded == "run_timeout" && !strings.Contains(message, "deadline") {
-					t.Errorf("recorded %q, want the deadline", message)
-				}
-				panicked := w.entry(t, "the analyzer panicked")
-				if stack, _ := panicked["stack"].(string); (panicked != nil) != (name == "it panicked") ||
-					panicked != nil && (!strings.Contains(stack, "TestAFailedRunSaysWhy") || len(stack) > 4096 || strings.Contains(w.log.String(), "s3cret")) {
-					t.Errorf("of a panic: %v", panicked)
-				}
-				if w.entry(t, "lock not released") != nil {
-					t.Error("a lock that was released is logged as kept")
-				}
-			})
-		})
-	}
 }
 
 // What a delivery could not do, and its own line does not tell, is a warning.
@@ -111,46 +57,6 @@ func TestAFollowUpAReleaseAndAResultThatFailAreLogged(t *testing.T) {
 		} {
 			w.line(t, delivery, tc.id, nil)
 			answer{Body: w.entry(t, tc.message)}.check(t, 0, map[string]any{"level": "WARN", "analysis_id": tc.id, "error": tc.error})
-		}
-	})
-}
-
-func TestAStopWithADeadlineReadsAsAStop(t *testing.T) {
-	if got, want := (&worker.StopError{}).Error(), worker.ErrStopping.Error(); got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-}
-
-// crowded is a queue that counts how many calls it has at once.
-type crowded struct {
-	mu        sync.Mutex
-	now, most int
-}
-
-func (c *crowded) Book(context.Context, taskqueue.Task) (bool, error) {
-	c.add(1)
-	time.Sleep(time.Second)
-	c.add(-1)
-	return false, nil
-}
-
-func (c *crowded) add(n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now += n
-	c.most = max(c.most, c.now)
-}
-
-func TestARecoveryBooksSixteenAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := &crowded{}
-		g := &worker.Guard{Backlog: overdue(100), Queue: q}
-		began := time.Now()
-		if r, err := g.Recover(t.Context()); err != nil || r.Booked != 100 {
-			t.Errorf("recovered %+v, %v", r, err)
-		}
-		if took := time.Since(began); q.most != 16 || took != 7*time.Second {
-			t.Errorf("%d at once, in %v; want 16, in 7s", q.most, took)
 		}
 	})
 }

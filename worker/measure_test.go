@@ -133,20 +133,6 @@ func TestTheLineOfADeliveryTellsAllThatMatters(t *testing.T) {
 	})
 }
 
-func TestALockLostForWantOfTimeIsSaidSo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		var w *logged
-		w = startLogged(t, b, nil, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-			w.dark.Store(true)
-			<-ctx.Done()
-			return nil, context.Cause(ctx)
-		})
-		w.line(t, delivery, "x", map[string]any{"outcome": "lock_lost", "lost": "out_of_time", "heartbeats": 0.0, "run_ms": "*"})
-	})
-}
-
 // Measuring changes no call to Firestore.
 func TestADeliveryCostsWhatItDid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -183,60 +182,5 @@ func TestACallerDecidesWhatIsTracedIfItMayCall(t *testing.T) {
 		if strings.Contains(strings.Join(tc.headers, ""), id) && !strings.Contains(log.String(), id) {
 			t.Errorf("%v: the line is of no trace: %s", tc.headers, &log)
 		}
-	}
-}
-
-func TestWhatIsUnderWayIsCountedAndWhyLocksAreLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q, m := emulatortest.Embedded(t), startQueue(t), measured(t)
-		w := startLogged(t, b, q.Queue, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-			if got := m.counts(t, "taskguard.runs.active"); got != ":1" {
-				t.Errorf("during a run: active %q", got)
-			}
-			if job.AnalysisID == "deleted" {
-				b.Delete(t, "deleted")
-			} else {
-				b.Merge(t, job.AnalysisID, map[string]any{"lockOwner": "them"})
-			}
-			return "done", nil
-		})
-		w.guard.Telemetry = m.Telemetry
-		for _, id := range []string{"deleted", "taken", "taken2"} {
-			b.Put(t, id, map[string]any{"status": "QUEUED"})
-			w.line(t, delivery, id, map[string]any{"outcome": "lock_lost", "level": "WARN"})
-		}
-		held(t, b, "held", time.Hour)
-		w.line(t, delivery, "held", map[string]any{"outcome": "locked", "level": "INFO"})
-		w.line(t, delivery, "held", map[string]any{"outcome": "locked"})
-		q.setDark(true)
-		held(t, b, "held", 2*time.Hour)
-		w.line(t, delivery, "held", map[string]any{"outcome": "locked", "follow_up": "failed"})
-		for metric, want := range map[string]string{
-			"taskguard.runs.active": ":0", "taskguard.lock.losses": "deleted :1 taken :2", "taskguard.followups": "already :1 booked :1 failed :1",
-		} {
-			if got := m.counts(t, metric); got != want {
-				t.Errorf("%s: %q, want %q", metric, got, want)
-			}
-		}
-	})
-}
-
-// A stop is well where another delivery has been booked in the stopped one's place.
-func TestAStopWarnsOfADeliveryThatNoneReplaces(t *testing.T) {
-	for level, queueDark := range map[string]bool{"INFO": false, "WARN": true} {
-		t.Run(level, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b, q := emulatortest.Embedded(t), startQueue(t)
-				q.setDark(queueDark)
-				b.Put(t, "x", map[string]any{"status": "QUEUED"})
-				var w *logged
-				w = startLogged(t, b, q.Queue, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-					w.stop(worker.ErrStopping)
-					<-ctx.Done()
-					return nil, ctx.Err()
-				})
-				w.line(t, delivery, "x", map[string]any{"outcome": "shutting_down", "level": level})
-			})
-		})
 	}
 }

@@ -63,7 +63,7 @@ var leaseRooms = []room{
 	l.HeartbeatAt`,
 			new:  `	l.HeartbeatAt`,
 			pkg:  "worker",
-			test: "TestDelivery/TheOwnerIsRewrittenMidRun/embedded",
+			test: "TestDelivery/TheOwnerIsRewrittenMidRun",
 		},
 		{
 			name: "a finish is written whoever holds the lease",

@@ -12,26 +12,26 @@ var workerRooms = []room{
 			name: "a stop cuts an acquisition short",
 			old:  `Start(context.WithoutCancel(ctx), telemetry.Acquire)`,
 			new:  `Start(ctx, telemetry.Acquire)`,
-			test: "TestAStopDuringTheAcquisitionLeavesNoLock/embedded",
+			test: "TestAStopDuringTheAcquisitionLeavesNoLock",
 		},
 		{
 			name: "a verdict for good is dropped at a stop, and the analysis run again",
 			old:  `	case errors.As(err, &permanent):`,
 			new:  `	case errors.As(err, &permanent) && ctx.Err() == nil:`,
-			test: "TestDelivery/AVerdictDuringAStopIsRecorded/embedded",
+			test: "TestDelivery/AVerdictDuringAStopIsRecorded",
 		},
 		{
 			name: "a document that not even an error fits into keeps its lock",
 			old: `		a.release(ctx, false)
 		return Outcome{Case: Retry, Err: err, Code: "unrecordable"}`,
 			new:  `		return Outcome{Case: Retry, Err: err, Code: "unrecordable"}`,
-			test: "TestDelivery/NotEvenAnErrorFits/embedded",
+			test: "TestDelivery/NotEvenAnErrorFits",
 		},
 		{
 			name: "a document that not even an error fits into is said to be out of reach",
 			old:  `	case errors.Is(err, lease.ErrRefused): // not even an error`,
 			new:  `	case false: // not even an error`,
-			test: "TestDelivery/NotEvenAnErrorFits/embedded",
+			test: "TestDelivery/NotEvenAnErrorFits",
 		},
 		{
 			name: "a finish that the store did not answer is taken for written",
@@ -54,7 +54,7 @@ var workerRooms = []room{
 			name: "a stop costs an attempt",
 			old:  `a.release(ctx, true)`,
 			new:  `a.release(ctx, false)`,
-			test: "TestDelivery/StoppedDuringTheRun/embedded",
+			test: "TestDelivery/StoppedDuringTheRun",
 		},
 		{
 			name: "a stop's release and booking do not have all of its time",
