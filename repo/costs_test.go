@@ -121,7 +121,7 @@ func TestOf128AcquirersOneWinsAnd127SkipCleanly(t *testing.T) {
 // A writer of a foreign field every 100 ms neither starves a heartbeat nor
 // loses a result nor a write of its own.
 func TestABusyForeignWriterDisturbsNothing(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "n": 0})
 		mustAcquire(t, a, "x", "w/1")

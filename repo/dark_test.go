@@ -57,29 +57,6 @@ func TestADarkFirestoreIsUnavailableInTime(t *testing.T) {
 	}
 }
 
-// From within its transaction on, nothing is answered any more.
-func TestAnAcquisitionThatGoesDarkInItsTransactionIsUnavailableInTime(t *testing.T) {
-	for _, from := range []string{exclusiveRead, exclusiveCommit} {
-		t.Run(from, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &line{}
-				a := open(t, b, l.options()...)
-				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-				l.befall(exclusively(t, b, map[string][]fault{from: {func(ctx context.Context, do func() error) error {
-					l.darken()
-					return dark(ctx, do)
-				}}}))
-				began := time.Now()
-				_, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0)
-				if took := time.Since(began); !errors.Is(err, lease.ErrUnavailable) || took > 20*time.Second {
-					t.Errorf("%v after %v, want ErrUnavailable after at most 20 s", err, took)
-				}
-				l.wantAllMet(t)
-			})
-		})
-	}
-}
-
 // One call that is never answered takes its own time, not the operation's: it is
 // given up, and the operation succeeds. A release has no time for another.
 func TestOneCallThatIsNeverAnsweredIsGivenUpInTime(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc/codes"
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
@@ -31,21 +30,6 @@ func TestPessimisticDecisionsAreMadeInsideATransaction(t *testing.T) {
 		}
 		if begun, commits := b.Calls.Count("BeginTransaction"), b.Calls.Count("Commit"); begun != 3 || commits != 3 {
 			t.Errorf("%d transactions and %d commits of acquire, refresh and finish", begun, commits)
-		}
-	})
-}
-
-// A result that Firestore cannot hold is refused at once inside a transaction too.
-func TestAPessimisticFinishThatIsRefusedIsRefused(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		a := open(t, b)
-		a.documents.pessimistic = true
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-		mustAcquire(t, a, "x", "w/1")
-		began := time.Now()
-		err := a.holds["w/1"].Complete(t.Context(), string(make([]byte, 1<<20)))
-		if !errors.Is(err, lease.ErrRefused) || time.Since(began) > 10*time.Second {
-			t.Errorf("%v after %v, want ErrRefused at once", err, time.Since(began))
 		}
 	})
 }
@@ -170,27 +154,6 @@ func TestATokenThatIsNoIntegerIsReplacedByUnlock(t *testing.T) {
 	})
 }
 
-// A finished analysis is a skip whatever its token looks like, and can be opened again.
-func TestAFinishedAnalysisWithoutAUsableTokenIsFinished(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		a := open(t, b)
-		b.Put(t, "x", map[string]any{"status": analysislock.Failed, "lockToken": "seven", "result": "old"})
-		if acq := acquire(t, a, "x", "w/1"); acq.Reason != analysislock.AlreadyFinished {
-			t.Errorf("%+v, want %s", acq, analysislock.AlreadyFinished)
-		}
-		if _, err := a.Requeue(t.Context(), "x", nil); err != nil {
-			t.Fatal(err)
-		}
-		mustAcquire(t, a, "x", "w/2")
-		if err := a.holds["w/2"].Fail(t.Context(), "c", "m"); err != nil {
-			t.Fatal(err)
-		}
-		if got, there := b.Fields(t, "x")["result"]; there {
-			t.Errorf("FAILED keeps the old result %v", got)
-		}
-	})
-}
-
 // The run of an acquisition whose reply was lost reads the input by itself.
 func TestAnInputThatWasNotAskedForIsRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
@@ -211,24 +174,6 @@ func TestAnInputThatWasNotAskedForIsRead(t *testing.T) {
 	})
 }
 
-func TestARunWithoutItsInputDoesNotBegin(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &line{}
-		a := open(t, b, l.options()...)
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-		mustAcquire(t, a, "x", "w/1")
-		l.darken()
-		began := time.Now()
-		err := a.run(t.Context(), "w/1", func(context.Context, json.RawMessage) error {
-			t.Error("the body ran")
-			return nil
-		})
-		if !errors.Is(err, lease.ErrUnavailable) || time.Since(began) > 30*time.Second {
-			t.Errorf("%v after %v, want ErrUnavailable", err, time.Since(began))
-		}
-	})
-}
-
 // A release deletes what it cannot read.
 func TestUnlockDeletesALockThatCannotBeRead(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
@@ -242,27 +187,6 @@ func TestUnlockDeletesALockThatCannotBeRead(t *testing.T) {
 				t.Errorf("%s = %v", field, v)
 			}
 		}
-	})
-}
-
-// A document that another writer keeps changing and that is refused each time is
-// refused in the end.
-func TestAPessimisticFinishThatIsAlwaysRefusedIsRefused(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &line{}
-		a := open(t, b, l.options()...)
-		a.documents.pessimistic = true
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "theirs": 0})
-		mustAcquire(t, a, "x", "w/1")
-		refused := dropped(codes.InvalidArgument)
-		l.befall(map[string][]fault{
-			exclusiveCommit: {refused, refused},
-			commit:          {overtaken(func() { b.Merge(t, "x", map[string]any{"theirs": 1}) })},
-		})
-		if err := a.holds["w/1"].Complete(t.Context(), "result"); !errors.Is(err, lease.ErrRefused) {
-			t.Errorf("%v, want ErrRefused", err)
-		}
-		l.wantAllMet(t)
 	})
 }
 
@@ -290,41 +214,6 @@ func TestACommitThatHangsHoldsUpNoInput(t *testing.T) {
 		}
 		if err := <-finished; err != nil {
 			t.Error(err)
-		}
-	})
-}
-
-// A read that fails for a moment is repeated.
-func TestAReadIsRepeatedWhereItsErrorIsNotFinal(t *testing.T) {
-	for _, code := range []codes.Code{codes.Unavailable, codes.Internal, codes.ResourceExhausted, codes.Aborted, codes.Unknown} {
-		t.Run(code.String(), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &line{}
-				a := open(t, b, l.options()...)
-				b.Put(t, "x", map[string]any{"status": analysislock.Ready})
-				l.befall(map[string][]fault{read: {dropped(code)}})
-				if d, err := a.Get(t.Context(), "x"); err != nil || d.Status != analysislock.Ready {
-					t.Errorf("%+v, %v", d, err)
-				}
-			})
-		})
-	}
-}
-
-// SIGTERM while an input is awaited.
-func TestARunThatIsStoppedWhileItsInputIsAwaitedEnds(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &line{}
-		a := open(t, b, l.options()...)
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-		l.befall(map[string][]fault{read: {nil, dark, dark}})
-		mustAcquire(t, a, "x", "w/1")
-		ctx, stop := context.WithTimeout(t.Context(), time.Second)
-		defer stop()
-		began := time.Now()
-		err := a.run(ctx, "w/1", func(context.Context, json.RawMessage) error { return nil })
-		if took := time.Since(began); err == nil || took > time.Second {
-			t.Errorf("%v after %v, want an error after 1 s", err, took)
 		}
 	})
 }

@@ -46,17 +46,6 @@ func TestAnOperatorsChanges(t *testing.T) {
 				t.Errorf("requeue: %v", err)
 			}
 		},
-		"AnIDThatNoneCanHaveIsRefused": func(t *testing.T, _ *emulatortest.Backend, a *worker) {
-			if _, err := a.Get(t.Context(), "a/b"); !errors.Is(err, lease.ErrInvalidKey) {
-				t.Errorf("get: %v", err)
-			}
-			if _, err := a.Unlock(t.Context(), "a/b", nil); !errors.Is(err, lease.ErrInvalidKey) {
-				t.Errorf("unlock: %v", err)
-			}
-			if _, err := a.Requeue(t.Context(), "a/b", nil); !errors.Is(err, lease.ErrInvalidKey) {
-				t.Errorf("requeue: %v", err)
-			}
-		},
 		"ListIsByIDAndShowsMalformedOnesToo": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "b", map[string]any{"status": analysislock.Ready, "lockToken": "?"})
 			b.Put(t, "a", map[string]any{"status": analysislock.Queued, "lockToken": "?"})
@@ -136,14 +125,6 @@ func TestAnOperatorsChanges(t *testing.T) {
 				t.Errorf("the document changed (-want +got):\n%s", diff)
 			}
 		},
-		"PingAsksFirestore": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			if err := a.Ping(t.Context()); err != nil {
-				t.Error(err)
-			}
-			if n := b.Calls.Total(); n != 1 {
-				t.Errorf("%d calls, want 1", n)
-			}
-		},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -201,20 +182,5 @@ func TestAChangeThatIsOvertakenIsNotMade(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-func TestAnUnlockOfWhatNobodyHoldsOutlastsOthers(t *testing.T) {
-	b := emulatortest.Embedded(t)
-	b.Put(t, "x", map[string]any{"status": analysislock.Processing, "lockToken": 6})
-	l, err := analysislock.New(&interrupted{open(t, b).documents, func() { b.Merge(t, "x", map[string]any{"theirs": 1}) }}, lease.Policy{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.Unlock(t.Context(), "x", &analysislock.Seen{Status: analysislock.Processing, Grant: lease.Grant{Token: 6}}); err != nil {
-		t.Fatal(err)
-	}
-	if got := b.Fields(t, "x"); got["status"] != analysislock.Queued || got["theirs"] != int64(1) {
-		t.Errorf("the document is %v", got)
 	}
 }
