@@ -9,7 +9,7 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// Case is what a request came to.
+// Case is the result of a request.
 type Case int
 
 // The cases of the contract.
@@ -85,15 +85,15 @@ type Outcome struct {
 	Recovery
 	Measures
 	Err error
-	// Code and Reason tell the cause of Failed and Retry to the log, which must
-	// not show Err: an analyzer's words may hold its input.
+	// Code and Reason are the cause of Failed and Retry in the log, which must
+	// not show Err: an analyzer's message may hold its input.
 	Code, Reason string
 }
 
 type acquired int
 
 const (
-	unsaid acquired = iota
+	unknown acquired = iota
 	yes
 	no
 )
@@ -106,8 +106,8 @@ var answers = [...]struct {
 	acquired acquired
 	reason   string
 	status   string // of the analysis, where the case alone decides it
-	error    bool   // tell Err
-	counts   bool   // tell Recovery
+	error    bool   // answer Err
+	counts   bool   // answer Recovery
 }{
 	Ran:                {code: http.StatusOK, acquired: yes, status: "READY"},
 	Failed:             {code: http.StatusOK, acquired: yes, status: "FAILED", error: true},
@@ -150,8 +150,7 @@ type Answer struct {
 	Booked     *int   `json:"booked,omitempty"`
 }
 
-// maxText bounds what others have said or written, in bytes: an analyzer may say
-// megabytes.
+// maxText bounds what others have written, in bytes: an analyzer may write megabytes.
 const maxText = 4096
 
 func bounded(s string) string { return strings.ToValidUTF8(s[:min(maxText, len(s))], "") }
@@ -160,7 +159,7 @@ func bounded(s string) string { return strings.ToValidUTF8(s[:min(maxText, len(s
 func (o Outcome) answer() (code int, a Answer) {
 	row := answers[o.Case]
 	a = Answer{AnalysisID: o.ID, Status: row.status, Reason: row.reason}
-	if row.acquired != unsaid {
+	if row.acquired != unknown {
 		a.Acquired = new(bool)
 		*a.Acquired = row.acquired == yes
 	}
