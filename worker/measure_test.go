@@ -82,7 +82,7 @@ func TestTheLineOfADeliveryTellsAllThatMatters(t *testing.T) {
 				b.Merge(t, "taken", map[string]any{"lockOwner": "them"})
 				<-ctx.Done()
 			case "flaky":
-				return nil, &orchestrator.FailureError{Reason: "exit status 1", Said: "s3cret"}
+				return nil, &orchestrator.FailureError{Reason: "exit status 1", Message: "s3cret"}
 			default:
 				time.Sleep(350 * time.Second)
 			}

@@ -97,7 +97,7 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 // records that no attempt is left.
 func acquired(d *Analysis) {
 	if d.Lock.Finished {
-		last := "no attempt recorded an error"
+		last := "no attempt reported a cause"
 		if d.LastError != nil {
 			last = "last error: " + d.LastError.Message
 		}

@@ -102,7 +102,7 @@ func TestACrashLoopEndsFailedWithTheLastErrorThatWasTold(t *testing.T) {
 		from int
 		want string
 	}{
-		{1, "no attempt recorded an error"},
+		{1, "no attempt reported a cause"},
 		{3, errForNow.Error()},
 	} {
 		p := perfect()
