@@ -44,17 +44,6 @@ func TestDelivery(t *testing.T) {
 				t.Errorf("error = %v", e)
 			}
 		},
-		"AResultThatTheDocumentCannotHoldFailsForGood": func(t *testing.T, b *emulatortest.Backend) {
-			b.Put(t, "x", queued)
-			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-				return map[string]any{"items": []any{1, []any{2}}}, nil
-			})
-			a := w.deliver(t, "x")
-			a.check(t, 200, map[string]any{"status": "FAILED"})
-			if msg, _ := a.Body["error"].(string); !strings.Contains(msg, "result.items[1]") {
-				t.Errorf("error = %q, want the path", msg)
-			}
-		},
 		"AResultThatOnlyTheTransportRefusesFailsForGood": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": strings.Repeat("x", 600_000)})
 			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
@@ -142,9 +131,6 @@ func TestDelivery(t *testing.T) {
 		"FinishedByOthersMidRun": func(t *testing.T, b *emulatortest.Backend) {
 			lostMidRun(t, b, func() { b.Merge(t, "x", map[string]any{"status": "READY", "result": "theirs"}) })
 			checkFields(t, b, "x", map[string]any{"status": "READY", "result": "theirs", "finishedBy": nil})
-		},
-		"NoSuchAnalysis": func(t *testing.T, b *emulatortest.Backend) {
-			start(t, b, succeed).deliver(t, "x").check(t, 404, map[string]any{"reason": "not_found", "analysis_id": "x"})
 		},
 		"AMalformedTokenIsSaid": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", map[string]any{"lockToken": "five"})
