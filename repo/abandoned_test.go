@@ -130,28 +130,6 @@ func TestTheOldestAreCalledFirstAndNoMoreThanTheLimit(t *testing.T) {
 	})
 }
 
-// each learns what names the delivery: the token, and Firestore's time.
-func TestEachLearnsTheTokenAndTheTimeOfTheReading(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		a := open(t, b)
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "lockToken": 7, "updatedAt": timeValue(time.Now().Add(-time.Hour))})
-		before, err := a.Get(t.Context(), "x")
-		if err != nil {
-			t.Fatal(err)
-		}
-		calls := 0
-		err = a.Abandoned(t.Context(), 10, func(id string, token int64, at time.Time) {
-			calls++
-			if id != "x" || token != 7 || at.Before(before.ReadAt) || at.Sub(before.ReadAt) > time.Minute {
-				t.Errorf("each(%q, %d, %v), want x, 7, soon after %v", id, token, at, before.ReadAt)
-			}
-		})
-		if err != nil || calls != 1 {
-			t.Errorf("%d calls, %v; want 1", calls, err)
-		}
-	})
-}
-
 func TestAMalformedAnalysisIsNotRecoveredAndTheLogSaysWhich(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		old := timeValue(time.Now().Add(-time.Hour))

@@ -41,59 +41,66 @@ func (*meter) HandleConn(context.Context, stats.ConnStats) {}
 // What no run needs is not moved: of a document with a megabyte of input, of
 // result and of checkpoint each, no decision moves more than 8 KB.
 func TestNoDecisionMovesTheInput(t *testing.T) {
-	const most = 8 << 10
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		large := func(fields map[string]any) map[string]any {
-			fields["input"] = strings.Repeat("x", 320<<10)
-			fields["result"], fields["checkpoint"] = fields["input"], fields["input"]
-			return fields
-		}
-		b.Put(t, "ready", large(map[string]any{"status": analysislock.Ready}))
-		b.Put(t, "failed", large(map[string]any{"status": analysislock.Failed, "error": map[string]any{"code": "c", "message": strings.Repeat("m", 4096)}}))
-		b.Put(t, "locked", large(map[string]any{"status": analysislock.Processing, "lockOwner": "them", "lockExpiresAt": iso8601.Format(time.Now().Add(time.Hour))}))
-		b.Put(t, "worn", large(map[string]any{"status": analysislock.Queued, "attempts": 10}))
-		b.Put(t, "x", large(map[string]any{"status": analysislock.Queued}))
-		b.Put(t, "y", large(map[string]any{"status": analysislock.Queued}))
-		m := &meter{}
-		a, other := open(t, b, grpc.WithStatsHandler(m)), open(t, b, grpc.WithStatsHandler(m))
-		moves := func(what string, do func() error) {
-			t.Helper()
-			before := m.bytes.Load()
-			if err := do(); err != nil {
-				t.Errorf("%s: %v", what, err)
-			}
-			if moved := m.bytes.Load() - before; moved >= most {
-				t.Errorf("%s moves %d bytes, want under %d", what, moved, most)
-			}
-		}
-		skip := func(id, reason string) {
-			t.Helper()
-			moves("skip of "+id, func() error {
-				acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/0", 0)
-				if err == nil && acq.Reason != reason {
-					err = fmt.Errorf("%+v, want %s", acq, reason)
-				}
-				return err
-			})
-		}
-		skip("ready", analysislock.AlreadyFinished)
-		skip("failed", analysislock.AlreadyFinished)
-		skip("locked", analysislock.Locked)
-		mustAcquire(t, a, "x", "w/1")
-		a.runs(t, "w/1")
-		moves("heartbeat", func() error { return a.holds["w/1"].Refresh(t.Context(), 0) })
-		moves("heartbeat of another process", func() error { return other.RefreshAnalysisLock(t.Context(), "x", "w/1", 0) })
-		moves("release by another process", func() error { return other.ReleaseAnalysisLock(t.Context(), "x", "w/1") })
-		mustAcquire(t, other, "x", "w/2")
-		other.runs(t, "w/2")
-		moves("finish", func() error { return other.holds["w/2"].Complete(t.Context(), "done") })
-		mustAcquire(t, a, "y", "w/3")
-		a.runs(t, "w/3")
-		moves("retry", func() error { return a.holds["w/3"].Retry(t.Context(), "c", "m") })
-		mustAcquire(t, a, "y", "w/4")
-		a.runs(t, "w/4")
-		moves("failure", func() error { return a.holds["w/4"].Fail(t.Context(), "c", "m") })
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) { noDecisionMovesTheInput(t, b, false) })
+	t.Run("pessimistic", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *emulatortest.Backend) { noDecisionMovesTheInput(t, b, true) })
 	})
+}
+
+func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, pessimistic bool) {
+	t.Helper()
+	const most = 8 << 10
+	large := func(fields map[string]any) map[string]any {
+		fields["input"] = strings.Repeat("x", 320<<10)
+		fields["result"], fields["checkpoint"] = fields["input"], fields["input"]
+		return fields
+	}
+	b.Put(t, "ready", large(map[string]any{"status": analysislock.Ready}))
+	b.Put(t, "failed", large(map[string]any{"status": analysislock.Failed, "error": map[string]any{"code": "c", "message": strings.Repeat("m", 4096)}}))
+	b.Put(t, "locked", large(map[string]any{"status": analysislock.Processing, "lockOwner": "them", "lockExpiresAt": iso8601.Format(time.Now().Add(time.Hour))}))
+	b.Put(t, "worn", large(map[string]any{"status": analysislock.Queued, "attempts": 10}))
+	b.Put(t, "x", large(map[string]any{"status": analysislock.Queued}))
+	b.Put(t, "y", large(map[string]any{"status": analysislock.Queued}))
+	m := &meter{}
+	a, other := open(t, b, grpc.WithStatsHandler(m)), open(t, b, grpc.WithStatsHandler(m))
+	a.documents.pessimistic, other.documents.pessimistic = pessimistic, pessimistic
+	moves := func(what string, do func() error) {
+		t.Helper()
+		before := m.bytes.Load()
+		if err := do(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if moved := m.bytes.Load() - before; moved >= most {
+			t.Errorf("%s moves %d bytes, want under %d", what, moved, most)
+		}
+	}
+	skip := func(id, reason string) {
+		t.Helper()
+		moves("skip of "+id, func() error {
+			acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/0", 0)
+			if err == nil && acq.Reason != reason {
+				err = fmt.Errorf("%+v, want %s", acq, reason)
+			}
+			return err
+		})
+	}
+	skip("ready", analysislock.AlreadyFinished)
+	skip("failed", analysislock.AlreadyFinished)
+	skip("locked", analysislock.Locked)
+	mustAcquire(t, a, "x", "w/1")
+	a.runs(t, "w/1")
+	moves("heartbeat", func() error { return a.holds["w/1"].Refresh(t.Context(), 0) })
+	moves("heartbeat of another process", func() error { return other.RefreshAnalysisLock(t.Context(), "x", "w/1", 0) })
+	moves("release by another process", func() error { return other.ReleaseAnalysisLock(t.Context(), "x", "w/1") })
+	mustAcquire(t, other, "x", "w/2")
+	other.runs(t, "w/2")
+	moves("finish", func() error { return other.holds["w/2"].Complete(t.Context(), "done") })
+	mustAcquire(t, a, "y", "w/3")
+	a.runs(t, "w/3")
+	moves("retry", func() error { return a.holds["w/3"].Retry(t.Context(), "c", "m") })
+	mustAcquire(t, a, "y", "w/4")
+	a.runs(t, "w/4")
+	moves("failure", func() error { return a.holds["w/4"].Fail(t.Context(), "c", "m") })
 }
 
 // distance is a network on which each answer takes a second.

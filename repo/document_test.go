@@ -62,21 +62,6 @@ func TestLockFields(t *testing.T) {
 	}
 }
 
-// What analysislock.CheckID lets pass, both Firestores hold.
-func TestOddIDsAreHeld(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		a := open(t, b)
-		long := ""
-		for len(long) < 1500 {
-			long += "x"
-		}
-		for _, id := range []string{"...", "__x", "___", long, "東京 #?%"} {
-			b.Put(t, id, map[string]any{})
-			mustAcquire(t, a, id, "w/1")
-		}
-	})
-}
-
 // Recovery asks for the oldest updates, and not for all: a run that is alive is
 // not among them.
 func TestAHeartbeatIsAnUpdate(t *testing.T) {

@@ -176,8 +176,7 @@ func (s *slow) Book(ctx context.Context, t taskqueue.Task) (bool, error) {
 // A duplicate is a request of its own: what it books is not given up because the
 // process is to stop.
 func TestAStopDoesNotCutAFollowUpShort(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		w := start(t, b, succeed)
 		w.guard.Queue = &slow{by: time.Second, during: func() { w.stop(worker.ErrStopping) }}
 		held(t, b, "x", 100*time.Second)

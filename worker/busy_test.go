@@ -17,8 +17,7 @@ import (
 // A worker whose places are taken says so without asking Firestore; whoever is
 // not let in learns nothing, and recovery and health need no place.
 func TestABusyWorkerAnswersBusyBeforeFirestoreIsRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		finish := make(chan struct{})
 		w := start(t, b, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			if job.AnalysisID != "x" {
@@ -66,8 +65,7 @@ func TestABusyWorkerAnswersBusyBeforeFirestoreIsRead(t *testing.T) {
 // A recovery takes no delivery's place, and a client that has not sent its whole
 // request has none yet.
 func TestNeitherARecoveryNorHalfARequestTakesAPlace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		w := start(t, b, succeed)
 		w.MaxRuns, w.guard.Queue = 1, startQueue(t).Queue

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskguard/emulator/emulatortest"
@@ -34,8 +33,7 @@ func (w *logged) entry(t *testing.T, message string) (found map[string]any) {
 
 // What a delivery could not do, and its own line does not tell, is a warning.
 func TestAFollowUpAReleaseAndAResultThatFailAreLogged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		var w *logged
 		w = startLogged(t, b, refusing{}, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			if job.AnalysisID == "full" {

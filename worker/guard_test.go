@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskguard/emulator/emulatortest"
@@ -273,8 +272,7 @@ func TestASupersededWorkerWritesNothing(t *testing.T) {
 }
 
 func TestADarkFirestoreAnswers503(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // the deadlines are long: virtual time only
-		b := emulatortest.Embedded(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		w := start(t, b, succeed)
 		w.dark.Store(true)

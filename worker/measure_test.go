@@ -135,8 +135,7 @@ func TestTheLineOfADeliveryTellsAllThatMatters(t *testing.T) {
 
 // Measuring changes no call to Firestore.
 func TestADeliveryCostsWhatItDid(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 			time.Sleep(350 * time.Second)
 			return "done", nil

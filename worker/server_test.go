@@ -100,8 +100,7 @@ func TestReadiness(t *testing.T) {
 
 // Drain counts the runs in flight, waits for them, and no run begins after it.
 func TestDrainWaitsForTheRunsInFlight(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		finish := make(chan struct{})
 		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 			<-finish
