@@ -2,7 +2,6 @@ package lease_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,23 +9,6 @@ import (
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 )
-
-func TestTwoLessorsOnOneStoreExcludeEachOther(t *testing.T) {
-	inWorld(t, func(w *world) {
-		h := w.acquire()
-		other := w.near(w.memory, lease.Policy{})
-		if _, _, err := other.Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, new(*lease.HeldError)) {
-			w.Errorf("acquire: %v; want a HeldError", err)
-		}
-		if err := h.Release(w.Context(), nil, false); err != nil {
-			w.Fatal(err)
-		}
-		got, _, err := other.Acquire(w.Context(), "a", "w/2", nil)
-		if err != nil || got.Grant().Token != 2 {
-			w.Errorf("acquire: %v", err)
-		}
-	})
-}
 
 func TestAcquireGivesUpAfterFifteenSeconds(t *testing.T) {
 	inWorld(t, func(w *world) {

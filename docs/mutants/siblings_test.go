@@ -38,20 +38,20 @@ var siblingRooms = []room{
 		},
 	}},
 	{"lease/documentlock/sweep.go", []bug{{
-		name: "a sweep deletes what somebody holds",
+		name: "a sweep deletes a live lock",
 		old:  `!c.Exists || lease.Held(c.Doc.Lease, c.At)`,
 		new:  `!c.Exists`,
 		test: "TestASweepNeverDeletesALiveLock",
 	}}},
-	{"lease/documentlock/room.go", []bug{
+	{"lease/documentlock/feed.go", []bug{
 		{
-			name: "older news is told after newer",
+			name: "an older event is reported after a newer one",
 			old:  `r.known && !c.At.After(r.cell.At)`,
 			new:  `r.known && c.At.Equal(r.cell.At)`,
 			test: "TestWhateverOrderChangesArriveInEventsAreOrdered",
 		},
 		{
-			name: "an expiry is told by the sweep alone",
+			name: "an expiry is reported by the sweep alone",
 			old:  `r.due = c.Asked.Add(`,
 			new:  `r.due = c.Asked.Add(time.Hour + `,
 			test: "TestFeed/Run/SubscribingWhileTheStreamIsDownGivesTheCurrentStateAndExpiries",
@@ -80,12 +80,12 @@ var siblingRooms = []room{
 	{"lease/projectlock/acquire.go", []bug{
 		{
 			name: "the file is taken although the remote lease was seen held",
-			old:  ` && !h.taken`,
-			test: "TestARemoteThatWasSeenHeldDoesNotFallBackWhenItTurnsDark",
+			old:  ` && !h.denied`,
+			test: "TestNoFallbackAfterTheRemoteLeaseWasSeenHeld",
 		},
 		{
 			name: "an aborted acquisition leaves its lease behind",
-			old: `		l.tidy(h)
+			old: `		l.removeRecords(h)
 		l.step(h, Idle)`,
 			new:  `		l.step(h, Idle)`,
 			test: "TestAnAbortDuringAcquireLeavesNothingBehind",
@@ -93,21 +93,21 @@ var siblingRooms = []room{
 		{
 			name: "the remote lease is taken although another on this machine has the file",
 			old:  `err == nil && h.strategy == WebLock`,
-			new:  `err == nil && h.strategy == WebLock && l.files == nil`,
-			test: "TestWhoFindsTheFileHeldGivesTheRemoteLeaseBack",
+			new:  `err == nil && h.strategy == WebLock && l.stores == nil`,
+			test: "TestTheRemoteLeaseIsGivenBackWhereTheFileIsHeld",
 		},
 	}},
-	{"lease/projectlock/degrade.go", []bug{{
+	{"lease/projectlock/locker.go", []bug{{
 		name: "a lost lease's end removes another's file",
 		old:  `ours := c.Exists && c.Doc.Owner == owner`,
 		new:  `ours := c.Exists`,
 		test: "TestAStaleLeasesFileIsRemovedOnlyIfItIsOurs",
 	}}},
 	{"lease/projectlock/file.go", []bug{{
-		name: "a lock file that cannot be made out is free",
+		name: "an unreadable lock file is free",
 		old:  `lease.Presume(modified, modified, lease.Policy{TTL: FileLockTTL})`,
 		new:  `modified`,
-		test: "TestAFileThatCannotBeMadeOutIsHeldForOneTTLAndMayThenBeTaken",
+		test: "TestAnUnreadableFileIsHeldForOneTTL",
 	}}},
 	{"lease/operatorpool/pool.go", []bug{{
 		name: "an operator is assigned to two",

@@ -1,0 +1,167 @@
+package operatorpool_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/operatorpool"
+)
+
+// six are the seed's operators.
+var six = []operatorpool.Operator{
+	{ID: "tsukuyomi", Name: "つくよみちゃん"}, {ID: "angie", Name: "angie"}, {ID: "alma", Name: "alma"},
+	{ID: "akane", Name: "akane"}, {ID: "dia", Name: "dia"}, {ID: "kana", Name: "kana"},
+}
+
+var noon = time.Date(2025, 8, 18, 12, 0, 0, 0, time.UTC)
+
+// fixture is a state file and the current time.
+type fixture struct {
+	*testing.T
+	path string
+	now  time.Time
+	o    operatorpool.Options
+}
+
+func newFixture(t *testing.T) *fixture {
+	return &fixture{T: t, path: filepath.Join(t.TempDir(), "state.json"), now: noon}
+}
+
+// file opens the state file as another program does.
+func (w *fixture) file() *operatorpool.File[string] {
+	w.Helper()
+	f, err := operatorpool.Open[string](w.path)
+	if err != nil {
+		w.Fatal(err)
+	}
+	f.Now = func() time.Time { return w.now }
+	return f
+}
+
+// storage is a session's Storage.
+func (w *fixture) storage(session string) *operatorpool.Storage[string] {
+	return w.over(w.file(), session)
+}
+
+func (w *fixture) over(store lease.Store[operatorpool.State[string]], session string) *operatorpool.Storage[string] {
+	w.Helper()
+	s, err := operatorpool.NewStorage(store, w.path, session, w.o)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return s
+}
+
+// pool is a session's Pool, which chooses the last free operator.
+func (w *fixture) pool(session string) *operatorpool.Pool { return w.poolOver(w.storage(session)) }
+
+func (w *fixture) poolOver(s *operatorpool.Storage[string]) *operatorpool.Pool {
+	w.Helper()
+	p, err := operatorpool.New(s, six, func(n int) int { return n - 1 })
+	if err != nil {
+		w.Fatal(err)
+	}
+	return p
+}
+
+// assign is Assign that must succeed.
+func (w *fixture) assign(session, id string) operatorpool.Assignment {
+	w.Helper()
+	a, err := w.pool(session).Assign(w.Context(), id)
+	if err != nil {
+		w.Fatalf("assign %q to %s: %v", id, session, err)
+	}
+	return a
+}
+
+// wantBusy fails unless id is refused to session as another's.
+func (w *fixture) wantBusy(session, id string) {
+	w.Helper()
+	a, err := w.pool(session).Assign(w.Context(), id)
+	var busy *operatorpool.BusyError
+	if !errors.As(err, &busy) || busy.Operator.ID != id || a != (operatorpool.Assignment{}) {
+		w.Errorf("assign %q to %s: %+v, %v; want it busy", id, session, a, err)
+	}
+}
+
+// put writes the file as another program does.
+func (w *fixture) put(content string) {
+	w.Helper()
+	if err := os.WriteFile(w.path, []byte(content), 0o600); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// written returns the values in the file, by session.
+func (w *fixture) written() map[string]string {
+	w.Helper()
+	var file struct {
+		Storage map[string]struct {
+			Data string `json:"data"`
+		} `json:"storage"`
+	}
+	data, err := os.ReadFile(w.path)
+	if err = errors.Join(err, json.Unmarshal(data, &file)); err != nil {
+		w.Fatal(err)
+	}
+	values := map[string]string{}
+	for session, e := range file.Storage {
+		values[session] = e.Data
+	}
+	return values
+}
+
+// wantWritten fails unless the file holds exactly these, each "session=value".
+func (w *fixture) wantWritten(want ...string) {
+	w.Helper()
+	got := w.written()
+	for _, pair := range want {
+		session, value, _ := strings.Cut(pair, "=")
+		if v, ok := got[session]; !ok || v != value || len(got) != len(want) {
+			w.Errorf("the file holds %v; want %v", got, want)
+		}
+	}
+	if len(got) != len(want) {
+		w.Errorf("the file holds %v; want %v", got, want)
+	}
+}
+
+// state is a file with one value.
+func state(session, value, updated string) string {
+	return fmt.Sprintf(`{"storage":{%q:{"data":%q,"updated_at":%q}}}`, session, value, updated)
+}
+
+func ids(operators []operatorpool.Operator) string {
+	all := make([]string, len(operators))
+	for i, o := range operators {
+		all[i] = o.ID
+	}
+	return strings.Join(all, " ")
+}
+
+// between is a store that calls happens before its first write.
+type between struct {
+	lease.Store[operatorpool.State[string]]
+	happens func()
+}
+
+func (b *between) Swap(ctx ctx, key string, prev cell, next operatorpool.State[string]) (cell, error) {
+	if b.happens != nil {
+		b.happens()
+		b.happens = nil
+	}
+	return b.Store.Swap(ctx, key, prev, next)
+}
+
+type (
+	ctx  = context.Context
+	cell = lease.Cell[operatorpool.State[string]]
+)

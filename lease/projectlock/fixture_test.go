@@ -1,0 +1,207 @@
+package projectlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/documentlock"
+	"taskguard/lease/leasetest"
+	"taskguard/lease/projectlock"
+)
+
+const room = "imgponic:project"
+
+// fixture is a project, a remote store that may fail, and the reported events.
+type fixture struct {
+	*testing.T
+	dir    string
+	memory *lease.Memory[documentlock.Lock]
+	remote *leasetest.Faulty[documentlock.Lock]
+	log    *strings.Builder
+	*projectlock.Locker
+
+	mu     sync.Mutex
+	events []projectlock.Event
+}
+
+// inBubble runs test in virtual time, with a remote store or without.
+func inBubble(t *testing.T, remote bool, test func(s *fixture)) {
+	t.Helper()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		m := &lease.Memory[documentlock.Lock]{}
+		s := &fixture{T: t, dir: dir, memory: m, remote: leasetest.NewFaulty[documentlock.Lock](m, nil), log: &strings.Builder{}}
+		s.Locker = s.another(remote)
+		s.Subscribe(s.record)
+		defer time.Sleep(2 * time.Hour) // trust ends in every lease that is still held
+		test(s)
+	})
+}
+
+// another is a Locker of another program for the same project.
+func (s *fixture) another(remote bool) *projectlock.Locker {
+	s.Helper()
+	c := projectlock.Config{Project: "imgponic", Dir: s.dir, Log: slog.New(slog.NewTextHandler(s.log, nil))}
+	if remote {
+		c.Remote = s.remote
+	}
+	l, err := projectlock.New(c)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return l
+}
+
+func (s *fixture) record(e projectlock.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, e)
+}
+
+// reported returns the events since the last call, in short.
+func (s *fixture) reported() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []string
+	for i := range s.events {
+		all = append(all, short(&s.events[i]))
+	}
+	s.events = nil
+	return all
+}
+
+func short(e *projectlock.Event) string {
+	words := []string{strings.TrimPrefix(string(e.Type), "lock:")}
+	switch e.Type {
+	case projectlock.Attempt:
+		words = append(words, string(e.Strategy), fmt.Sprint(e.Retry))
+	case projectlock.Acquired, projectlock.FallbackEngaged:
+		words = append(words, string(e.Strategy))
+	case projectlock.Renewed:
+		words = append(words, fmt.Sprint(e.Retry))
+	case projectlock.RenewScheduled, projectlock.Waiting:
+		words = append(words, e.Wait.Round(100*time.Millisecond).String()) // an engine's pause is up to 100 ms
+	case projectlock.Released:
+		words = append(words, e.Duration.String())
+	case projectlock.Failed:
+		words = append(words, string(e.Err.Code), fmt.Sprint(e.Err.Retryable))
+	case projectlock.ReleaseAttempt:
+		words = append(words, fmt.Sprint(e.Retry), fmt.Sprint(e.Force))
+	case projectlock.ReadonlyEntered:
+		words = append(words, string(e.Reason))
+	case projectlock.Warned:
+		words = append(words, string(e.Warning))
+	}
+	return strings.Join(words, " ")
+}
+
+// wantEvents fails unless exactly these events were reported since the last call.
+func (s *fixture) wantEvents(want ...string) {
+	s.Helper()
+	if got := s.reported(); !slices.Equal(got, want) {
+		s.Errorf("events:\n  %s\nwant:\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+func (s *fixture) wantState(want projectlock.State) {
+	s.Helper()
+	if got := s.State(); got != want {
+		s.Errorf("state %s; want %s", got, want)
+	}
+}
+
+// acquired is an acquisition that succeeds.
+func (s *fixture) acquired(l *projectlock.Locker, o projectlock.AcquireOptions) projectlock.Lease {
+	s.Helper()
+	ls, err := l.Acquire(s.Context(), o)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return ls
+}
+
+// released is a release that succeeds.
+func (s *fixture) released(l *projectlock.Locker, ls projectlock.Lease) {
+	s.Helper()
+	if err := l.Release(s.Context(), ls, projectlock.ReleaseOptions{}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// renewed is a renewal that succeeds.
+func (s *fixture) renewed(ls projectlock.Lease) {
+	s.Helper()
+	if _, err := s.Renew(s.Context(), ls); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// reset is a reset that succeeds.
+func (s *fixture) reset() {
+	s.Helper()
+	if !s.Reset() {
+		s.Errorf("no reset in state %s", s.State())
+	}
+}
+
+func (s *fixture) wantHeld(l *projectlock.Locker) {
+	s.Helper()
+	if got := l.State(); got != projectlock.HeartbeatQueued {
+		s.Errorf("state %s; want the lock still held", got)
+	}
+}
+
+// wantOwner checks the owner in the remote store.
+func (s *fixture) wantOwner(want string) {
+	s.Helper()
+	if c, err := s.memory.Load(s.Context(), room); err != nil || c.Doc.Owner != want {
+		s.Errorf("the remote store has %+v, %v; want the owner %q", c.Doc, err, want)
+	}
+}
+
+func (s *fixture) wantReadonlyOnce() {
+	s.Helper()
+	if n := s.count(projectlock.ReadonlyEntered); n != 1 {
+		s.Errorf("%d events readonly-entered; want one", n)
+	}
+}
+
+// holdRemote lets somebody else hold the room for longer than any test waits.
+func (s *fixture) holdRemote() {
+	now := time.Now()
+	s.memory.Put(room, documentlock.Lock{
+		Lease: lease.Lease{Owner: "other", Token: now.UnixMicro() + 7, HeartbeatAt: now, ExpiresAt: now.Add(time.Hour)}, LockedAt: now, Holder: "x",
+	})
+}
+
+// wantCode fails unless err is an *Error of that code.
+func wantCode(t testing.TB, err error, code projectlock.Code, retryable bool) {
+	t.Helper()
+	e := theError(err)
+	if e.Code != code || e.Retryable != retryable {
+		t.Fatalf("%v, retryable %t; want %s, %t", err, e.Retryable, code, retryable)
+	}
+}
+
+// theError is err's *Error; the zero one if it is none.
+func theError(err error) *projectlock.Error {
+	e := &projectlock.Error{}
+	errors.As(err, &e)
+	return e
+}
+
+var errFn = errors.New("fn's own")
+
+// once makes a single attempt.
+func once() projectlock.AcquireOptions { return projectlock.AcquireOptions{RetryLimit: 1} }
+
+func nothing(context.Context, projectlock.Lease) error { return nil }
