@@ -96,27 +96,6 @@ func TestAnalysisLock(t *testing.T) {
 				}
 			}
 		},
-		"AfterTheTTLItIsStolen": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-			mustAcquire(t, a, "x", "w/1")
-			other := open(t, b)
-			if acq := acquire(t, other, "x", "w/2"); acq.Reason != analysislock.Locked || acq.Remaining <= 0 {
-				t.Errorf("before the TTL: %+v", acq)
-			}
-			time.Sleep(ttl(b) + 10*time.Millisecond)
-			if acq := mustAcquire(t, other, "x", "w/2"); acq.Grant.Token != 2 {
-				t.Errorf("token = %d, want 2", acq.Grant.Token)
-			}
-			if err := a.holds["w/1"].Complete(t.Context(), "late"); !errors.Is(err, lease.ErrLost) {
-				t.Errorf("finish of the superseded: %v, want ErrLost", err)
-			}
-			if err := a.holds["w/1"].Refresh(t.Context(), 0); !errors.Is(err, lease.ErrLost) {
-				t.Errorf("refresh by the superseded: %v, want ErrLost", err)
-			}
-			if got := b.Fields(t, "x"); got["lockOwner"] != "w/2" || got["result"] != nil {
-				t.Errorf("document: %v", got)
-			}
-		},
 		"AFinishedOneIsAlwaysRefused": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			for _, status := range []string{analysislock.Ready, analysislock.Failed} {
 				b.Put(t, status, map[string]any{"status": status})

@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/firestore"
 
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
 
@@ -94,7 +95,7 @@ func TestOf128AcquirersOneWinsAnd127SkipCleanly(t *testing.T) {
 		for i := range n {
 			wg.Go(func() {
 				<-start
-				acq, err := instances[i%len(instances)].AcquireAnalysisLock(t.Context(), "x", fmt.Sprint("w/", i), 0)
+				acq, err := instances[i%len(instances)].AcquireAnalysisLock(t.Context(), "x", fmt.Sprint("w/", i), lease.DefaultTTL)
 				key := acq.Reason
 				if err != nil {
 					key = err.Error()

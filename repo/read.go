@@ -33,14 +33,13 @@ type reading struct {
 	id      string
 	exists  bool
 	fields  map[string]any // as Google's client decodes them, but for references: see goValue
-	created time.Time
 	updated time.Time
 	at      time.Time // Firestore's time of the reading
 }
 
 // snapshot is a reading by Google's client.
 func snapshot(s *firestore.DocumentSnapshot) reading {
-	return reading{id: s.Ref.ID, exists: s.Exists(), fields: s.Data(), created: s.CreateTime, updated: s.UpdateTime, at: s.ReadTime}
+	return reading{id: s.Ref.ID, exists: s.Exists(), fields: s.Data(), updated: s.UpdateTime, at: s.ReadTime}
 }
 
 // read reads a document, or those fields of it that are named; Google's client has no
@@ -117,8 +116,7 @@ func (r *request) receive(ctx context.Context, use func(reading) error) error {
 	}
 	got := reading{id: r.doc.ID, at: answer.GetReadTime().AsTime()}
 	if found := answer.GetFound(); found != nil {
-		got.exists, got.fields = true, goFields(found.GetFields())
-		got.created, got.updated = found.GetCreateTime().AsTime(), found.GetUpdateTime().AsTime()
+		got.exists, got.fields, got.updated = true, goFields(found.GetFields()), found.GetUpdateTime().AsTime()
 	}
 	return use(got)
 }
