@@ -85,13 +85,13 @@ func longest(command string) (best string) {
 // Who upgrades finds each command there that one gives oneself, and each flag that the page names exists.
 func TestTheChangelogHasEachCommandAndTheirFlagsExist(t *testing.T) {
 	changes := read(t, "../CHANGELOG.md")
-	for _, c := range commandDeclared.FindAllStringSubmatch(read(t, "../cmd/taskguard/command.go"), -1) {
+	for _, c := range commandDeclared.FindAllStringSubmatch(read(t, "../cmd/taskguard/main.go"), -1) {
 		if name := c[1]; name != "worker" && name != "analyze" && !regexp.MustCompile("`(taskguard )?"+name+"[ `]").MatchString(changes) {
 			t.Errorf("CHANGELOG.md lacks taskguard %s", name)
 		}
 	}
 	for _, f := range regexp.MustCompile("`taskguard ([a-z]+) --([a-z-]+)").FindAllStringSubmatch(read(t, "operations.md"), -1) {
-		if source := read(t, "../cmd/taskguard/"+f[1]+".go"); !strings.Contains(source, `"`+f[2]+`", `) {
+		if source := read(t, "../cmd/taskguard/operate/"+f[1]+".go"); !strings.Contains(source, `"`+f[2]+`", `) {
 			t.Errorf("taskguard %s has no --%s", f[1], f[2])
 		}
 	}

@@ -116,7 +116,7 @@ func TestANotificationHoldsTheDeploymentsOwnNamesAndFigures(t *testing.T) {
 
 var (
 	invoked         = regexp.MustCompile("`taskguard ([a-z]+)")
-	commandDeclared = regexp.MustCompile(`\n\t\t\{"([a-z]+)", `)
+	commandDeclared = regexp.MustCompile(`\n\t\t\{Name: "([a-z]+)", `)
 	variableNamed   = regexp.MustCompile("`(worker_[a-z_]+|max_[a-z_]+|run_timeout_minutes|operators|create_database)")
 	// Without a service it looks at this terminal's environment.
 	bareDoctor = regexp.MustCompile("taskguard doctor`|taskguard doctor\\n")
@@ -128,7 +128,7 @@ func TestOperationsNamesWhatExists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := readFolder("../cmd/taskguard/command.go")
+	source, err := readFolder("../cmd/taskguard/main.go")
 	if err != nil {
 		t.Fatal(err)
 	}

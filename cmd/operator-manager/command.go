@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"taskguard/lease/operatorpool"
+	"taskguard/worker/printable"
 )
 
 // Exit codes.
@@ -80,7 +81,7 @@ func run(ctx context.Context, args []string, s surroundings) int {
 func tell(w io.Writer, err error) {
 	lines := strings.Split(message(err), "\n")
 	for i, line := range lines {
-		lines[i] = visible(line)
+		lines[i] = printable.Line(line)
 	}
 	_, _ = fmt.Fprintf(w, "エラー: %s\n", strings.Join(lines, "\n"))
 }

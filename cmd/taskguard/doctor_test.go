@@ -12,6 +12,9 @@ import (
 	"testing"
 
 	"google.golang.org/api/option"
+
+	"taskguard/cmd/taskguard/cli"
+	"taskguard/cmd/taskguard/operate"
 )
 
 const shippedFiles = "../../deploy/"
@@ -40,34 +43,37 @@ func wrote(t *testing.T, name string, data []byte) string {
 
 func TestDoctorFindsNothingInTheShippedFiles(t *testing.T) {
 	o := taskguard(t, vars{}, "doctor", "--service", shippedFiles+"service.yaml", "--doclock", shippedFiles+"doclock.yaml",
-		"--queue", shippedFiles+"queue.yaml", "--indexes", shippedFiles+"firestore.indexes.json").want(t, exitDone,
+		"--queue", shippedFiles+"queue.yaml", "--indexes", shippedFiles+"firestore.indexes.json").want(t, cli.ExitDone,
 		"read: ../../deploy/service.yaml: the worker's environment, the worker's settings\n",
 		"read: ../../deploy/queue.yaml: the queue\n",
 		"not checked: the database, Cloud Scheduler's jobs: files are named",
 		"not checked: who may call the worker, who may call doclock: a service's file does not hold its IAM policy\n",
 		"not checked: whether it is the queue of TASK_QUEUE: ../../deploy/queue.yaml does not say which queue it is for\n",
-		"\nnothing contradicts anything in what was read\n")
-	if o.err != "" || strings.Contains(o.out, "problem") {
+		"\nno problem in what was read\n")
+	if o.err != "" || strings.Contains(o.out, "problem: ") {
 		t.Errorf("stdout: %s\nstderr: %s", o.out, o.err)
 	}
 }
 
 func TestDoctorTellsAProblemItsRuleAndItsFixAndExits1(t *testing.T) {
 	file := variant(t, "service.yaml", "timeoutSeconds: 1560", "timeoutSeconds: 300")
-	taskguard(t, vars{}, "doctor", "--service", file).want(t, exitFailed,
+	taskguard(t, vars{}, "doctor", "--service", file).want(t, cli.ExitFailed,
 		"\nproblem: RUN_TIMEOUT is 25m0s, and Cloud Run ends the request after 5m0s", " (run-timeout)\n    timeoutSeconds: 1560 in ",
 		"\n1 problem, 0 pieces of advice\n")
 }
 
 func TestDoctorsAdviceAloneExits0(t *testing.T) {
 	file := variant(t, "service.yaml", "taskguard-worker@my-project.iam.gserviceaccount.com", `""`)
-	taskguard(t, vars{}, "doctor", "--service", file).want(t, exitDone, "\nadvice: ", "(default-account)", "\n0 problems, 1 piece of advice\n")
+	taskguard(t, vars{}, "doctor", "--service", file).want(t, cli.ExitDone, "\nadvice: ", "(default-account)", "\n0 problems, 1 piece of advice\n")
 }
 
 func TestDoctorPrintsOneJSONDocument(t *testing.T) {
 	file := variant(t, "service.yaml", "LOCK_TTL", "LOCK_TLL")
-	o := taskguard(t, vars{}, "doctor", "--json", "--service", file).want(t, exitDone)
-	var d diagnosis
+	o := taskguard(t, vars{}, "doctor", "--json", "--service", file).want(t, cli.ExitDone)
+	var d struct {
+		Read, Unchecked []any
+		Findings        []struct{ Rule string }
+	}
 	if err := json.Unmarshal([]byte(o.out), &d); err != nil || strings.Count(o.out, "\n") != 1 {
 		t.Fatalf("%v\n%s", err, o.out)
 	}
@@ -75,7 +81,7 @@ func TestDoctorPrintsOneJSONDocument(t *testing.T) {
 		t.Errorf("%s", o.out)
 	}
 	wantKeys(t, o.out, "read", "findings", "unchecked")
-	taskguard(t, vars{}, "doctor", "--json", "--queue", shippedFiles+"queue.yaml").want(t, exitDone, `"findings":[]`)
+	taskguard(t, vars{}, "doctor", "--json", "--queue", shippedFiles+"queue.yaml").want(t, cli.ExitDone, `"findings":[]`)
 }
 
 func TestDoctorReadsOnlyRegularFilesOfTheRightForm(t *testing.T) {
@@ -97,17 +103,17 @@ func TestDoctorReadsOnlyRegularFilesOfTheRightForm(t *testing.T) {
 		wrote(t, "two", []byte("a: 1\n---\nb: 2\n")): "more than one document",
 	} {
 		for _, flag := range []string{"--service", "--doclock", "--queue", "--indexes"} {
-			o := taskguard(t, vars{}, "doctor", flag, file).want(t, exitFailed, "not readable: ", want, "\nnothing was read\n")
+			o := taskguard(t, vars{}, "doctor", flag, file).want(t, cli.ExitFailed, "not readable: ", want, "\nnothing was read\n")
 			if o.err != "" || strings.ContainsAny(o.out, "\x00\x1b") {
 				t.Errorf("%s %s: %q", flag, file, o.out+o.err)
 			}
 		}
 	}
 	for flag, file := range map[string]string{"--service": "queue.yaml", "--doclock": "queue.yaml", "--queue": "service.yaml", "--indexes": "queue.yaml"} {
-		taskguard(t, vars{}, "doctor", flag, shippedFiles+file).want(t, exitFailed, "not readable: ")
+		taskguard(t, vars{}, "doctor", flag, shippedFiles+file).want(t, cli.ExitFailed, "not readable: ")
 	}
 	taskguard(t, vars{}, "doctor", "--service", variant(t, "service.yaml", "timeoutSeconds", "timeoutSecond")).
-		want(t, exitFailed, `unknown field "timeoutSecond"`)
+		want(t, cli.ExitFailed, `unknown field "timeoutSecond"`)
 }
 
 func TestWhatIsNeitherAFileNorANameForDoctorIsWrongUsage(t *testing.T) {
@@ -120,7 +126,7 @@ func TestWhatIsNeitherAFileNorANameForDoctorIsWrongUsage(t *testing.T) {
 		"somewhere":              "unexpected argument",
 		"":                       "nothing is named: give --service",
 	} {
-		o := taskguard(t, vars{}, append([]string{"doctor"}, strings.Fields(args)...)...).want(t, exitUsage, want)
+		o := taskguard(t, vars{}, append([]string{"doctor"}, strings.Fields(args)...)...).want(t, cli.ExitUsage, want)
 		if o.out != "" || strings.Count(o.err, "\n") != 1 {
 			t.Errorf("stdout: %s\nstderr: %s", o.out, o.err)
 		}
@@ -131,12 +137,12 @@ func TestWhatIsNeitherAFileNorANameForDoctorIsWrongUsage(t *testing.T) {
 func TestADoctorThatCouldReadNothingIsWrongUsage(t *testing.T) {
 	for _, args := range [][]string{{"doctor"}, {"doctor", "--json"}} {
 		o := taskguard(t, vars{"GOOGLE_CLOUD_PROJECT": "p", "FIRESTORE_EMULATOR_HOST": "127.0.0.1:1"}, args...).
-			want(t, exitUsage, "nothing was read: the environment names an emulator", ": give --service a file or the name of a service (see: ")
+			want(t, cli.ExitUsage, "nothing was read: the environment names an emulator", ": give --service a file or the name of a service (see: ")
 		if o.out != "" || strings.Count(o.err, "\n") != 1 {
 			t.Errorf("stdout: %s\nstderr: %s", o.out, o.err)
 		}
 	}
-	taskguard(t, vars{}, "help", "doctor").want(t, exitDone, "docs/reference.md")
+	taskguard(t, vars{}, "help", "doctor").want(t, cli.ExitDone, "docs/reference.md")
 }
 
 func TestDoctorShowsNoSecret(t *testing.T) {
@@ -147,7 +153,7 @@ func TestDoctorShowsNoSecret(t *testing.T) {
 `, "              value: hunter2-hunter2-hunter2-hunter2-hunter2\n")
 	worker := variant(t, "service.yaml", "builtin:document", "https://me:hunter2@analyzer.example/?key=hunter2")
 	for _, format := range []string{"--json", "--json=false"} {
-		o := taskguard(t, vars{}, "doctor", format, "--doclock", file, "--service", worker).want(t, exitFailed, "plain-secret")
+		o := taskguard(t, vars{}, "doctor", format, "--doclock", file, "--service", worker).want(t, cli.ExitFailed, "plain-secret")
 		if strings.Contains(o.out+o.err, "hunter2") {
 			t.Error(o.out)
 		}
@@ -155,7 +161,7 @@ func TestDoctorShowsNoSecret(t *testing.T) {
 	o := taskguard(t, vars{
 		"TASK_AUTH": "oidc", "ANALYZER": "https://me:hunter2@x.example/?k=hunter2", "TASK_TARGET_URL": "https://me:hunter2@x.example",
 		"TASK_QUEUE": "hunter", "TASK_JWKS_URL": "https://me:hunter2@x.example/?k=hunter2",
-	}, "doctor").want(t, exitFailed, "TASK_TARGET_URL")
+	}, "doctor").want(t, cli.ExitFailed, "TASK_TARGET_URL")
 	if strings.Contains(o.out+o.err, "hunter2") {
 		t.Error(o.out)
 	}
@@ -173,7 +179,7 @@ func TestAnEmulatorIsNotAskedNorIsGoogleBesideIt(t *testing.T) {
 	for _, name := range []string{"FIRESTORE_EMULATOR_HOST", "CLOUD_TASKS_EMULATOR_HOST"} {
 		env := worn()
 		env[name] = "127.0.0.1:1"
-		taskguard(t, env, "doctor").want(t, exitDone, "read: the environment: ", "the queue, the indexes, the database", "the environment names an emulator")
+		taskguard(t, env, "doctor").want(t, cli.ExitDone, "read: the environment: ", "the queue, the indexes, the database", "the environment names an emulator")
 	}
 }
 
@@ -186,9 +192,9 @@ func TestWhatGoogleRefusesIsSaidAndExits1(t *testing.T) {
 			_, _ = w.Write([]byte(`{"error":{"message":"no permission"}}`))
 		}))
 		var out, errs bytes.Buffer
-		c := newCall(command{name: "doctor"}, nil, streams{strings.NewReader(""), &out, &errs}, worn().lookup)
-		code := report(t.Context(), &errs, "doctor", diagnoseWith(t.Context(), c, []option.ClientOption{option.WithEndpoint(google.URL), option.WithoutAuthentication()}))
+		c := cli.NewCall(cli.Command{Name: "doctor"}, nil, cli.Streams{In: strings.NewReader(""), Out: &out, Err: &errs}, worn().lookup)
+		code := cli.Report(t.Context(), &errs, "doctor", operate.DoctorWith(t.Context(), c, []option.ClientOption{option.WithEndpoint(google.URL), option.WithoutAuthentication()}))
 		google.Close()
-		outcome{code, out.String(), errs.String()}.want(t, exitFailed, "not readable: the queue", "not readable: the database", "not readable: Cloud Scheduler", want)
+		outcome{code, out.String(), errs.String()}.want(t, cli.ExitFailed, "not readable: the queue", "not readable: the database", "not readable: Cloud Scheduler", want)
 	}
 }

@@ -23,7 +23,7 @@ import (
 // rooms is the store that hold uses.
 func rooms(t *testing.T, env vars) *repo.Rooms {
 	t.Helper()
-	t.Setenv(firestoreEmulator, env[firestoreEmulator])
+	t.Setenv("FIRESTORE_EMULATOR_HOST", env["FIRESTORE_EMULATOR_HOST"])
 	r, err := repo.OpenRooms(t.Context(), env["GOOGLE_CLOUD_PROJECT"], repo.RoomOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"taskguard/lease"
+	"taskguard/worker/printable"
 )
 
 // verb is a change that an operator may make.
@@ -108,7 +109,7 @@ func (s *Server) confirm(v verb) echo.HandlerFunc {
 // ask asks for a confirmation; again where the analysis has changed since it was asked.
 func (s *Server) ask(c echo.Context, v verb, w Whole, changed bool) error {
 	p := confirmation{
-		frame: s.frame(c, v.Does+" "+Legible(w.ID)), Verb: v, Books: s.o.Books,
+		frame: s.frame(c, v.Does+" "+printable.Line(w.ID)), Verb: v, Books: s.o.Books,
 		Changed: changed, Back: address("/analysis", w.ID),
 	}
 	p.Analysis = judged(w)
@@ -185,4 +186,4 @@ func (s shown) Seen() string {
 }
 
 // Lines is the message for people to read, line by line.
-func (f *Failure) Lines() string { return LegibleLines(f.Message) }
+func (f *Failure) Lines() string { return printable.Lines(f.Message) }

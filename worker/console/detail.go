@@ -10,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"taskguard/lease"
+	"taskguard/worker/printable"
 )
 
 // maxContents is how many bytes of an input or a result are shown.
@@ -49,7 +50,7 @@ func (s *Server) analysis(c echo.Context) error {
 	if err != nil {
 		return refused(err, "")
 	}
-	p := detail{frame: s.frame(c, Legible(id)), All: all, ReadAt: clock(w.At), Notice: done(c)}
+	p := detail{frame: s.frame(c, printable.Line(id)), All: all, ReadAt: clock(w.At), Notice: done(c)}
 	p.Analysis = show(&entry{Analysis: w.Analysis}, w.now(), s.o.Operator != nil)
 	p.Poll, p.Live = address("/analysis", id), liveAt(w.now())
 	if all {
@@ -90,6 +91,6 @@ func printed(name string, value json.RawMessage) contents {
 	if p.Cut = len(text) > maxContents; p.Cut {
 		text = text[:maxContents]
 	}
-	p.Text = LegibleLines(strings.ToValidUTF8(string(text), ""))
+	p.Text = printable.Lines(strings.ToValidUTF8(string(text), ""))
 	return p
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"taskguard/lease"
+	"taskguard/worker/printable"
 	"taskguard/worker/taskauth"
 )
 
@@ -73,9 +74,9 @@ func refused(err error, back string) refusal {
 	case errors.Is(err, lease.ErrMalformed):
 		return malformed
 	case errors.As(err, &held):
-		return locked.saying("Refused: it is locked by " + Legible(held.Owner) + " for " + span(held.Remaining) + " more. Wait, or unlock it first. Nothing is changed.").to(back)
+		return locked.saying("Refused: it is locked by " + printable.Line(held.Owner) + " for " + span(held.Remaining) + " more. Wait, or unlock it first. Nothing is changed.").to(back)
 	case errors.Is(err, lease.ErrUnavailable):
 		return unavailable.to(back)
 	}
-	return storeRefuses.saying(Legible(err.Error())).to(back)
+	return storeRefuses.saying(printable.Line(err.Error())).to(back)
 }

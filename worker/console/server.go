@@ -15,6 +15,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"taskguard/worker/lifecycle"
+	"taskguard/worker/printable"
 )
 
 // DefaultLimit is how many analyses a page lists.
@@ -61,7 +62,7 @@ var assets embed.FS
 
 // pages are read once; they are part of the program.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
-	"legible": Legible, "brief": brief, "span": span, "age": age,
+	"legible": printable.Line, "brief": brief, "span": span, "age": age,
 	"ms": time.Time.UnixMilli,
 }).ParseFS(assets, "assets/*.html"))
 

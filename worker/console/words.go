@@ -2,38 +2,8 @@ package console
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 )
-
-// Legible is text of others for people to read on one line. It may hold what moves
-// a terminal's cursor or turns text around, or looks like a space and is none, so
-// each rune that shows nothing by itself is written as Go escapes it.
-func Legible(text string) string {
-	var b strings.Builder
-	for rest := text; rest != ""; {
-		r, n := utf8.DecodeRuneInString(rest)
-		if wrong := r == utf8.RuneError && n == 1; !wrong && strconv.IsPrint(r) {
-			b.WriteString(rest[:n])
-		} else {
-			quoted := strconv.Quote(rest[:n])
-			b.WriteString(quoted[1 : len(quoted)-1])
-		}
-		rest = rest[n:]
-	}
-	return b.String()
-}
-
-// LegibleLines is Legible for text whose line ends are meant.
-func LegibleLines(text string) string {
-	lines := strings.Split(text, "\n")
-	for i, line := range lines {
-		lines[i] = Legible(line)
-	}
-	return strings.Join(lines, "\n")
-}
 
 // maxBrief is how many runes of a text stand in a table.
 const maxBrief = 64

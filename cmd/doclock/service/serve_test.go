@@ -16,6 +16,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"taskguard/cmd/cloudrun"
 	"taskguard/emulator/emulatortest"
 )
 
@@ -226,12 +227,12 @@ func TestTheSweepRunsByItself(t *testing.T) {
 }
 
 func TestAServiceWithoutProofOfSessionsDoesNotServe(t *testing.T) {
-	project := embedded(t)
+	firestore := cloudrun.Firestore{Project: embedded(t)}
 	for name, cfg := range map[string]Config{
-		"no sessions": {Project: project, Secret: strings.TrimPrefix(secret, "SESSION_SECRET=")},
-		"no secret":   {Project: project, Sessions: "cookie"},
-		"no tasks":    {Project: project, Sessions: "cookie", Secret: strings.TrimPrefix(secret, "SESSION_SECRET=")},
-		"no audience": {Project: project, Sessions: "oidc"},
+		"no sessions": {Firestore: firestore, Secret: strings.TrimPrefix(secret, "SESSION_SECRET=")},
+		"no secret":   {Firestore: firestore, Sessions: "cookie"},
+		"no tasks":    {Firestore: firestore, Sessions: "cookie", Secret: strings.TrimPrefix(secret, "SESSION_SECRET=")},
+		"no audience": {Firestore: firestore, Sessions: "oidc"},
 	} {
 		if name != "no tasks" {
 			cfg.Tasks.Mode = "none"
