@@ -26,7 +26,7 @@ import (
 
 	"taskguard/cmd/taskguard/cli"
 	"taskguard/emulator/emulatortest"
-	"taskguard/repo"
+	"taskguard/lease/analysislock"
 )
 
 // consoleOf runs `taskguard console` in this process and returns its address; stop ends
@@ -141,7 +141,7 @@ func TestTheConsoleUnlocksAndRequeuesAsTheCommandsDo(t *testing.T) {
 	if code, text := confirm(t, address, "unlock", "x"); code != http.StatusOK || !strings.Contains(text, "Unlocked. No delivery is booked, as no queue is named") {
 		t.Errorf("unlock: %d %s", code, text)
 	}
-	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || d.Status != repo.Queued || d.Attempts != 1 {
+	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || d.Status != analysislock.Queued || d.Attempts != 1 {
 		t.Errorf("%+v, %v", d, err)
 	}
 	if code, text := confirm(t, address, "requeue", "x"); code != http.StatusOK || !strings.Contains(text, "Requeued.") {
@@ -220,7 +220,7 @@ func TestCtrlCWaitsForAChange(t *testing.T) {
 	close(end)
 	asking.Wait()
 	stopping.Wait()
-	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || d.Status != repo.Queued || strings.Contains(log.String(), "no delivery") {
+	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || d.Status != analysislock.Queued || strings.Contains(log.String(), "no delivery") {
 		t.Errorf("%+v, %v: %s", d, err, log)
 	}
 }

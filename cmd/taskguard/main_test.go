@@ -24,7 +24,7 @@ import (
 	"taskguard/cmd/taskguard/cli"
 	"taskguard/emulator/emulatortest"
 	"taskguard/emulator/firestore"
-	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
 
@@ -177,7 +177,7 @@ func create(t testing.TB, a *repo.Analyses, id string) {
 }
 
 // locked creates the analysis id and takes its lock.
-func locked(t testing.TB, a *repo.Analyses, id string) lease.Acquisition {
+func locked(t testing.TB, a *repo.Analyses, id string) analysislock.Acquisition {
 	t.Helper()
 	create(t, a, id)
 	acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/1", 0)
@@ -188,12 +188,12 @@ func locked(t testing.TB, a *repo.Analyses, id string) lease.Acquisition {
 }
 
 // awaitReady waits until the analysis id is READY.
-func awaitReady(t testing.TB, a *repo.Analyses, id string) (ready repo.Analysis) {
+func awaitReady(t testing.TB, a *repo.Analyses, id string) (ready analysislock.Analysis) {
 	t.Helper()
 	eventually(t, id+" is READY", func() bool {
 		d, err := a.Get(t.Context(), id)
 		ready = d
-		return err == nil && d.Status == repo.Ready
+		return err == nil && d.Status == analysislock.Ready
 	})
 	return ready
 }

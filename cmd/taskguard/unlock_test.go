@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"taskguard/cmd/taskguard/cli"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/documentlock"
 	"taskguard/lease/iso8601"
-	"taskguard/repo"
 )
 
 var changedKeys = []string{"id", "was", "status", "lock_was", "delivery"}
@@ -38,7 +38,7 @@ func TestUnlockWithoutAQueueChangesTheDocumentAndReportsThatNothingIsBooked(t *t
 	if got := wantKeys(t, o.out, changedKeys...); got["delivery"] != "none" {
 		t.Errorf("%s, want delivery none", o.out)
 	}
-	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || d.Status != repo.Queued {
+	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || d.Status != analysislock.Queued {
 		t.Errorf("%+v, %v, want it free and QUEUED", d, err)
 	}
 	o = taskguard(t, env, "unlock", "y").want(t, cli.ExitDone)
@@ -55,7 +55,7 @@ func TestRequeueOpensAFinishedAnalysisAndRefusesALockedOne(t *testing.T) {
 		t.Errorf("%s, want READY, QUEUED, booked", o.out)
 	}
 	a := analyses(t, q.env)
-	if d, err := a.Get(t.Context(), "done"); err != nil || d.Status != repo.Queued || d.Attempts != 0 {
+	if d, err := a.Get(t.Context(), "done"); err != nil || d.Status != analysislock.Queued || d.Attempts != 0 {
 		t.Errorf("%+v, %v, want it QUEUED without attempts", d, err)
 	}
 	acq := locked(t, a, "held")

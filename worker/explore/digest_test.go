@@ -4,7 +4,7 @@ import (
 	"hash/maphash"
 	"time"
 
-	"taskguard/repo"
+	"taskguard/lease/analysislock"
 	"taskguard/worker/taskqueue"
 )
 
@@ -47,7 +47,7 @@ func (w *world) who(owner string) uint64 {
 	return 0
 }
 
-func (w *world) digestDoc(d repo.Analysis) uint64 {
+func (w *world) digestDoc(d analysislock.Analysis) uint64 {
 	l := d.Lock
 	return uint64(digest(0).add(text(d.Status), w.who(l.Owner), w.who(l.FinishedBy), uint64(l.Token), uint64(l.Attempts),
 		uint64(l.ExpiresAt.UnixNano()), truth(l.Finished, d.LastError != nil)))

@@ -1,5 +1,5 @@
 // Package explore searches the interleavings of several deliveries of one
-// analysis, on the real worker.Server, worker.Guard and repo.Ledger. All of it
+// analysis, on the real worker.Server, worker.Guard and analysislock.Locks. All of it
 // is in its tests.
 //
 // # What is explored

@@ -2,10 +2,8 @@ package explore
 
 import (
 	"fmt"
+	"taskguard/lease/analysislock"
 	"time"
-
-	"taskguard/lease"
-	"taskguard/repo"
 )
 
 func (w *world) violated(format string, args ...any) {
@@ -17,7 +15,7 @@ func (w *world) violated(format string, args ...any) {
 // checkSwap looks at a swap at the moment at which it is applied.
 func (w *world) checkSwap(c *call) {
 	was, is, p := w.doc.Lock, c.next.Lock, c.by
-	finished := c.next.Status == repo.Ready || c.next.Status == repo.Failed
+	finished := c.next.Status == analysislock.Ready || c.next.Status == analysislock.Failed
 	switch {
 	case was.Finished && !same(w.doc, c.next):
 		w.violated("%s changed a finished record: %s to %s", p, show(w.doc), show(c.next))
@@ -80,7 +78,7 @@ func (w *world) checkFenced(c *call) {
 		w.violated("%s freed its lock while its run went on", p)
 	case is.Token != was.Token:
 		w.violated("%s changed the token from %d to %d", p, was.Token, is.Token)
-	case c.next.Status == repo.Ready && c.next.Result != any(p.token):
+	case c.next.Status == analysislock.Ready && c.next.Result != any(p.token):
 		w.violated("%s wrote the result of token %v", p, c.next.Result)
 	}
 	w.count(func(s *stats) {
@@ -94,7 +92,7 @@ func (w *world) checkFenced(c *call) {
 }
 
 // holds: the lock that d shows is p's.
-func (p *party) holds(d repo.Analysis) bool {
+func (p *party) holds(d analysislock.Analysis) bool {
 	return p.token != 0 && d.Lock.Owner == p.owner && d.Lock.Token == p.token
 }
 
@@ -142,7 +140,7 @@ func (w *world) answered(p *party) {
 	switch reason := p.answer.Reason; {
 	case p.body.runs():
 		w.violated("%s answered before its run had ended", p)
-	case reason == lease.Locked && l.Owner == p.owner:
+	case reason == analysislock.Locked && l.Owner == p.owner:
 		w.violated("%s was told that it is locked out by itself", p)
 	case reason == "lock_lost" && l.FinishedBy == p.owner:
 		w.violated("%s was told that its lock is lost, and finished the record", p)
@@ -152,7 +150,7 @@ func (w *world) answered(p *party) {
 }
 
 // same: nothing differs but what a finished record may lose.
-func same(a, b repo.Analysis) bool {
+func same(a, b analysislock.Analysis) bool {
 	return a.Status == b.Status && a.Result == b.Result && a.Lock == b.Lock && (a.Error == b.Error || (a.Error != nil && b.Error != nil && *a.Error == *b.Error))
 }
 
@@ -176,7 +174,7 @@ func (p *party) String() string {
 	return fmt.Sprintf("delivery %d at w%d", p.id, p.host.index)
 }
 
-func show(d repo.Analysis) string {
+func show(d analysislock.Analysis) string {
 	l := d.Lock
 	s := fmt.Sprintf("%s token %d", d.Status, l.Token)
 	if l.Owner != "" {

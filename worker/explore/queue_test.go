@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"taskguard/repo"
+	"taskguard/lease/analysislock"
 	"taskguard/worker/taskqueue"
 )
 
@@ -52,7 +52,7 @@ func (w *world) Abandoned(_ context.Context, _ int, each func(id string, token i
 // abandoned is written out: what the product says of it is on trial.
 func (w *world) abandoned() bool {
 	at, d := w.now(), w.doc
-	finished := d.Status == repo.Ready || d.Status == repo.Failed
+	finished := d.Status == analysislock.Ready || d.Status == analysislock.Failed
 	held := d.Lock.Owner != "" && at.Before(d.Lock.ExpiresAt)
 	return !finished && !held && at.Sub(w.updated) >= ttl
 }

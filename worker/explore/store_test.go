@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"taskguard/lease"
-	"taskguard/repo"
+	"taskguard/lease/analysislock"
 	"taskguard/worker/taskqueue"
 )
 
@@ -28,15 +28,15 @@ type call struct {
 	kind  kind
 	by    *party
 	seq   int
-	prev  lease.Cell[repo.Analysis]
-	next  repo.Analysis
+	prev  lease.Cell[analysislock.Analysis]
+	next  analysislock.Analysis
 	task  taskqueue.Task
 	asked time.Time
 	reply chan answer
 }
 
 type answer struct {
-	cell    lease.Cell[repo.Analysis]
+	cell    lease.Cell[analysislock.Analysis]
 	already bool
 	err     error
 }
@@ -50,7 +50,7 @@ var (
 type front struct{ w *world }
 
 // Load implements lease.Store.
-func (f front) Load(ctx context.Context, _ string) (lease.Cell[repo.Analysis], error) {
+func (f front) Load(ctx context.Context, _ string) (lease.Cell[analysislock.Analysis], error) {
 	c := &call{kind: load, by: partyOf(ctx)}
 	if ctx.Value(peekKey{}) != nil {
 		c.kind = peek
@@ -60,7 +60,7 @@ func (f front) Load(ctx context.Context, _ string) (lease.Cell[repo.Analysis], e
 }
 
 // Swap implements lease.Store.
-func (f front) Swap(ctx context.Context, _ string, prev lease.Cell[repo.Analysis], next repo.Analysis) (lease.Cell[repo.Analysis], error) {
+func (f front) Swap(ctx context.Context, _ string, prev lease.Cell[analysislock.Analysis], next analysislock.Analysis) (lease.Cell[analysislock.Analysis], error) {
 	a := f.w.ask(ctx, &call{kind: swap, by: partyOf(ctx), prev: prev, next: next})
 	return a.cell, a.err
 }
@@ -122,8 +122,8 @@ func (w *world) now() time.Time { return time.Now().Add(-skew).Round(0) }
 
 const skew = time.Hour
 
-func (w *world) cell(c *call) lease.Cell[repo.Analysis] {
-	return lease.Cell[repo.Analysis]{Doc: w.doc, Exists: true, Rev: w.rev, At: w.now(), Asked: c.asked}
+func (w *world) cell(c *call) lease.Cell[analysislock.Analysis] {
+	return lease.Cell[analysislock.Analysis]{Doc: w.doc, Exists: true, Rev: w.rev, At: w.now(), Asked: c.asked}
 }
 
 // apply does a swap if the document is still what the caller has read.

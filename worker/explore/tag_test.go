@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"taskguard/lease"
-	"taskguard/repo"
+	"taskguard/lease/analysislock"
 )
 
 type (
@@ -24,7 +24,7 @@ func partyOf(ctx context.Context) *party {
 
 // tagged is the Ledger, told whose calls are whose; it adds nothing else.
 type tagged struct {
-	ledger *repo.Ledger
+	ledger *analysislock.Locks
 	host   *host
 }
 
@@ -37,7 +37,7 @@ func (t tagged) tag(ctx context.Context, owner string) context.Context {
 	panic("explore: an owner that has acquired nothing")
 }
 
-func (t tagged) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (lease.Acquisition, error) {
+func (t tagged) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (analysislock.Acquisition, error) {
 	t.host.arriving.owner = owner
 	return t.ledger.AcquireAnalysisLock(t.tag(ctx, owner), id, owner, ttl)
 }
@@ -50,7 +50,7 @@ func (t tagged) ReleaseAnalysisLock(ctx context.Context, id, owner string, refun
 	return t.ledger.ReleaseAnalysisLock(t.tag(ctx, owner), id, owner, refund)
 }
 
-func (t tagged) PeekAnalysisLock(ctx context.Context, id string) (lease.Acquisition, error) {
+func (t tagged) PeekAnalysisLock(ctx context.Context, id string) (analysislock.Acquisition, error) {
 	ctx = context.WithValue(context.WithValue(ctx, partyKey{}, t.host.arriving), peekKey{}, true)
 	return t.ledger.PeekAnalysisLock(ctx, id)
 }

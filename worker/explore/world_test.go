@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
-	"taskguard/repo"
 	"taskguard/worker"
 )
 
@@ -87,7 +87,7 @@ type world struct {
 	left    budget
 	lax     bool // the store does not compare
 	start   time.Time
-	doc     repo.Analysis
+	doc     analysislock.Analysis
 	rev     int64
 	updated time.Time
 	queue   queue
@@ -115,7 +115,7 @@ type world struct {
 func newWorld(b budget) *world {
 	w := &world{left: b, start: time.Now(), closing: make(chan struct{}), changed: make(chan struct{}, 1), rev: 1,
 		stats: stats{ticks: map[string]int{}, answers: map[int]int{}}}
-	w.doc = repo.Analysis{ID: analysis, Status: repo.Queued}
+	w.doc = analysislock.Analysis{ID: analysis, Status: analysislock.Queued}
 	w.updated = w.now()
 	w.queue.tasks = []*task{{name: "first"}}
 	w.op = &host{index: -1}
@@ -131,7 +131,7 @@ func (w *world) wake() {
 
 func (w *world) newHost() *host {
 	h := &host{index: len(w.hosts)}
-	ledger, err := repo.NewLedger(front{w}, policy)
+	ledger, err := analysislock.New(front{w}, policy, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -180,7 +180,7 @@ func (w *world) dispatch(t *task, h *host) {
 func (w *world) unlock() {
 	p := &party{id: len(w.parties), host: w.op, owner: "operator"}
 	w.parties = append(w.parties, p)
-	ledger, err := repo.NewLedger(front{w}, policy)
+	ledger, err := analysislock.New(front{w}, policy, nil)
 	if err != nil {
 		panic(err)
 	}

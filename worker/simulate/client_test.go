@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/lease"
-	"taskguard/repo"
+	"taskguard/lease/analysislock"
 )
 
 // callTimeout bounds one call, as the real client's does.
@@ -21,15 +21,15 @@ type client struct {
 	from *instance // nil: an operator's
 }
 
-var _ lease.Store[repo.Analysis] = client{}
+var _ lease.Store[analysislock.Analysis] = client{}
 
-type cell = lease.Cell[repo.Analysis]
+type cell = lease.Cell[analysislock.Analysis]
 
 func (c client) Load(ctx context.Context, key string) (cell, error) {
 	return c.call(ctx, "load", key, func() (cell, error) { return c.w.store.load(key) })
 }
 
-func (c client) Swap(ctx context.Context, key string, prev cell, next repo.Analysis) (cell, error) {
+func (c client) Swap(ctx context.Context, key string, prev cell, next analysislock.Analysis) (cell, error) {
 	by := tagOf(ctx)
 	renewal := by.owner != "" && prev.Doc.Lock.Owner == by.owner && next.Lock.Owner == by.owner
 	c.w.mu.Lock()

@@ -3,7 +3,7 @@
 //
 // # What is real
 //
-// Several worker.Servers, each with its Guard, over repo.Ledger: the rules of
+// Several worker.Servers, each with its Guard, over analysislock.Locks: the rules of
 // package lease, its loop, heartbeats, watchdog and cancellation, and the table
 // from outcome to status. Instances of a worker share nothing.
 //

@@ -8,6 +8,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 // Kinds of operations on a lock, and what their callers were told.
@@ -68,18 +69,18 @@ func outcome(err error) string {
 	return unknown
 }
 
-func acquisition(t *tag, acq lease.Acquisition, err error) operation {
+func acquisition(t *tag, acq analysislock.Acquisition, err error) operation {
 	op := operation{kind: acquire, answer: ok, owner: t.owner, token: acq.Grant.Token, expires: acq.ExpiresAt.UnixNano(), at: t.at.UnixNano(), meant: t.meant}
 	switch {
 	case err != nil:
 		op.answer = unknown
 	case acq.Acquired:
-	case acq.Reason == lease.Locked:
+	case acq.Reason == analysislock.Locked:
 		op.answer, op.owner = heldBy, acq.Grant.Owner
 		if t.calls == 0 {
 			op.answer = remembered
 		}
-	case acq.Reason == lease.AttemptsExhausted:
+	case acq.Reason == analysislock.AttemptsExhausted:
 		op.answer = exhausted
 	default:
 		op.answer = finished

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
-	"taskguard/repo"
 	"taskguard/worker"
 )
 
@@ -44,7 +44,7 @@ func (w *world) replace(s *slot) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	i := &instance{w: w, slot: s, name: fmt.Sprintf("w%d.%d", s.n, s.born), dead: make(chan struct{}), acquired: map[string]int{}, stopping: -1}
-	ledger, err := repo.NewLedger(client{w, i}, w.p.policy)
+	ledger, err := analysislock.New(client{w, i}, w.p.policy, nil)
 	if err != nil {
 		panic(err)
 	}

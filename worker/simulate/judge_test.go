@@ -2,18 +2,17 @@ package simulate
 
 import (
 	"fmt"
-
-	"taskguard/repo"
+	"taskguard/lease/analysislock"
 )
 
 // judge looks at each write at the moment when the store applies it, with what
 // it knows itself: who writes, and what was there. The mutex is held.
-func (s *store) judge(key string, r *record, next repo.Analysis, by *tag) {
+func (s *store) judge(key string, r *record, next analysislock.Analysis, by *tag) {
 	was, is, now := r.doc.Lock, next.Lock, s.now()
 	held := was.Owner != "" && now.Before(was.ExpiresAt)
 	mine := by.act == "" && by.token != 0 && was.Owner == by.owner && was.Token == by.token
 	wrong := func(what string) { s.w.fail("%s: %s %s: %+v → %+v", key, by.by, what, was, is) }
-	terminal := next.Status == repo.Ready || next.Status == repo.Failed
+	terminal := next.Status == analysislock.Ready || next.Status == analysislock.Failed
 	if terminal != is.Finished {
 		wrong("left status and lock apart")
 	}
@@ -57,7 +56,7 @@ func (s *store) judge(key string, r *record, next repo.Analysis, by *tag) {
 }
 
 // granted is a write with a new token: an acquisition, or the end of attempts.
-func (s *store) granted(r *record, next repo.Analysis, by *tag, held bool, wrong func(string)) (what string) {
+func (s *store) granted(r *record, next analysislock.Analysis, by *tag, held bool, wrong func(string)) (what string) {
 	was, is := r.doc.Lock, next.Lock
 	if held {
 		wrong("took what is held")
@@ -70,7 +69,7 @@ func (s *store) granted(r *record, next repo.Analysis, by *tag, held bool, wrong
 		s.w.figures["attempts exhausted"]++
 		return "gives up"
 	}
-	if is.Owner != by.owner || is.Attempts != was.Attempts+1 || next.Status != repo.Processing {
+	if is.Owner != by.owner || is.Attempts != was.Attempts+1 || next.Status != analysislock.Processing {
 		wrong("acquired wrongly")
 	}
 	if was.Owner != "" {
@@ -101,7 +100,7 @@ func (s *store) finish(r *record, token int64, by *tag) {
 }
 
 // operated is an operator's write.
-func (s *store) operated(r *record, next repo.Analysis, by *tag, held bool, wrong func(string)) {
+func (s *store) operated(r *record, next analysislock.Analysis, by *tag, held bool, wrong func(string)) {
 	was, is := r.doc.Lock, next.Lock
 	if is.Owner != "" || is.Token != was.Token {
 		wrong("freed nothing, or too much")
@@ -139,9 +138,9 @@ func (s *store) verdict() {
 		switch {
 		case len(r.finishes) != r.openings:
 			s.w.fail("%s: %d finishes in %d openings", id, len(r.finishes), r.openings)
-		case d.Status == repo.Ready && fmt.Sprint(d.Result) != result(id, last):
+		case d.Status == analysislock.Ready && fmt.Sprint(d.Result) != result(id, last):
 			s.w.fail("%s: READY with %v, finished by token %d", id, d.Result, last)
-		case d.Status == repo.Failed && (d.Error == nil || d.Error.Message == ""):
+		case d.Status == analysislock.Failed && (d.Error == nil || d.Error.Message == ""):
 			s.w.fail("%s: FAILED without a reason", id)
 		case d.LastError != nil || d.Lock.Owner != "":
 			s.w.fail("%s: finished with %+v, %+v", id, d.LastError, d.Lock)

@@ -8,17 +8,17 @@ import (
 	"time"
 
 	"taskguard/lease"
-	"taskguard/repo"
+	"taskguard/lease/analysislock"
 )
 
-// locks is a Ledger that tells the store who calls, and the history what they
+// locks is an analysislock.Locks that tells the store who calls, and the history what they
 // were told.
 type locks struct {
-	*repo.Ledger
+	*analysislock.Locks
 	i *instance
 }
 
-func (l locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (lease.Acquisition, error) {
+func (l locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (analysislock.Acquisition, error) {
 	w := l.i.w
 	w.mu.Lock()
 	l.i.acquired[id]++
@@ -26,13 +26,13 @@ func (l locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl ti
 	w.tags[owner], w.owners[owner] = t, t.by
 	w.mu.Unlock()
 	began := w.now()
-	acq, err := l.Ledger.AcquireAnalysisLock(tagged(ctx, t), id, owner, ttl)
+	acq, err := l.Locks.AcquireAnalysisLock(tagged(ctx, t), id, owner, ttl)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if acq.Acquired {
 		t.token = acq.Grant.Token
 	}
-	if acq.Reason == lease.Locked && acq.Grant.Owner == owner {
+	if acq.Reason == analysislock.Locked && acq.Grant.Owner == owner {
 		w.fail("%s: %s was refused because of itself", id, t.by)
 	}
 	op := acquisition(t, acq, err)
@@ -64,7 +64,7 @@ func (l locks) tagged(ctx context.Context, owner string) (context.Context, *tag)
 func (l locks) HoldAnalysisLock(ctx context.Context, id, owner string, body func(context.Context, json.RawMessage) error, renewed ...lease.Renewed) error {
 	w := l.i.w
 	ctx, t := l.tagged(ctx, owner)
-	err := l.Ledger.HoldAnalysisLock(ctx, id, owner, func(ctx context.Context, input json.RawMessage) error {
+	err := l.Locks.HoldAnalysisLock(ctx, id, owner, func(ctx context.Context, input json.RawMessage) error {
 		l.run(t, true)
 		defer l.run(t, false)
 		return body(ctx, input)
@@ -138,30 +138,30 @@ func (l locks) run(t *tag, running bool) {
 
 func (l locks) ReleaseAnalysisLock(ctx context.Context, id, owner string, refund bool) error {
 	ctx, t := l.tagged(ctx, owner)
-	return l.recorded(id, t, release, func() error { return l.Ledger.ReleaseAnalysisLock(ctx, id, owner, refund) })
+	return l.recorded(id, t, release, func() error { return l.Locks.ReleaseAnalysisLock(ctx, id, owner, refund) })
 }
 
-func (l locks) PeekAnalysisLock(ctx context.Context, id string) (lease.Acquisition, error) {
+func (l locks) PeekAnalysisLock(ctx context.Context, id string) (analysislock.Acquisition, error) {
 	l.i.w.mu.Lock()
 	l.i.acquired[id]++
 	t := &tag{by: fmt.Sprintf("%s/%s/%d", l.i.name, id, l.i.acquired[id]), from: l.i}
 	l.i.w.mu.Unlock()
-	return l.Ledger.PeekAnalysisLock(tagged(ctx, t), id)
+	return l.Locks.PeekAnalysisLock(tagged(ctx, t), id)
 }
 
 func (l locks) Retry(ctx context.Context, id, owner, code, message string) error {
 	ctx, t := l.tagged(ctx, owner)
-	return l.recorded(id, t, release, func() error { return l.Ledger.Retry(ctx, id, owner, code, message) })
+	return l.recorded(id, t, release, func() error { return l.Locks.Retry(ctx, id, owner, code, message) })
 }
 
 func (l locks) Complete(ctx context.Context, id, owner string, result any) error {
 	ctx, t := l.tagged(ctx, owner)
-	return l.recorded(id, t, finish, func() error { return l.Ledger.Complete(ctx, id, owner, result) })
+	return l.recorded(id, t, finish, func() error { return l.Locks.Complete(ctx, id, owner, result) })
 }
 
 func (l locks) Fail(ctx context.Context, id, owner, code, message string) error {
 	ctx, t := l.tagged(ctx, owner)
-	return l.recorded(id, t, finish, func() error { return l.Ledger.Fail(ctx, id, owner, code, message) })
+	return l.recorded(id, t, finish, func() error { return l.Locks.Fail(ctx, id, owner, code, message) })
 }
 
 // recorded is one act of a holder in the history.

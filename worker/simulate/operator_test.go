@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"taskguard/lease"
-	"taskguard/repo"
+	"taskguard/lease/analysislock"
 	"taskguard/worker/taskqueue"
 )
 
@@ -30,7 +30,7 @@ func (w *world) operate() {
 }
 
 func (w *world) act(id, act string, n int) {
-	ledger, err := repo.NewLedger(client{w: w}, w.p.policy)
+	ledger, err := analysislock.New(client{w: w}, w.p.policy, nil)
 	if err != nil {
 		panic(err)
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
-	"taskguard/repo"
 )
 
 // out is an analyzer whose downstream is out for a while.
@@ -37,7 +37,7 @@ func outage(t *testing.T, seed uint64, ttl, length time.Duration) (failed int) {
 	w := run(t, seed, p, out(bubble, length))
 	report(t, w)
 	for _, r := range w.store.records {
-		if r.doc.Status == repo.Failed {
+		if r.doc.Status == analysislock.Failed {
 			failed++
 		}
 	}
@@ -112,7 +112,7 @@ func TestACrashLoopEndsFailedWithTheLastErrorThatWasTold(t *testing.T) {
 		w.run(t)
 		report(t, w)
 		d := w.store.records["a0"].doc
-		if d.Status != repo.Failed || d.Error == nil || d.Error.Code != "attempts_exhausted" || !strings.Contains(d.Error.Message, c.want) {
+		if d.Status != analysislock.Failed || d.Error == nil || d.Error.Code != "attempts_exhausted" || !strings.Contains(d.Error.Message, c.want) {
 			t.Errorf("dying from attempt %d: %s %+v, want FAILED attempts_exhausted with %q", c.from, d.Status, d.Error, c.want)
 		}
 		if got, want := d.Lock.Attempts, p.policy.MaxAttempts; got != want {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"taskguard/lease"
-	"taskguard/repo"
+	"taskguard/lease/analysislock"
 )
 
 // store is the one store of a world, with a clock of its own.
@@ -18,7 +18,7 @@ type store struct {
 }
 
 type record struct {
-	doc      repo.Analysis
+	doc      analysislock.Analysis
 	rev      int64
 	created  time.Duration
 	updated  time.Time
@@ -48,7 +48,7 @@ func (s *store) create(id string) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	s.records[id] = &record{
-		doc: repo.Analysis{ID: id, Status: repo.Queued, Input: id}, created: s.w.now(), updated: s.now(), openings: 1, finished: map[string]bool{},
+		doc: analysislock.Analysis{ID: id, Status: analysislock.Queued, Input: id}, created: s.w.now(), updated: s.now(), openings: 1, finished: map[string]bool{},
 	}
 	s.w.tell("%s created", id)
 }
@@ -64,17 +64,17 @@ func (s *store) touch(id string) {
 }
 
 // load and swap are what the store does when a call has reached it.
-func (s *store) load(key string) (lease.Cell[repo.Analysis], error) {
+func (s *store) load(key string) (lease.Cell[analysislock.Analysis], error) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	r := s.records[key]
 	if r == nil {
-		return lease.Cell[repo.Analysis]{At: s.now()}, nil
+		return lease.Cell[analysislock.Analysis]{At: s.now()}, nil
 	}
-	return lease.Cell[repo.Analysis]{Doc: r.doc, Exists: true, Rev: r.rev, At: s.now()}, nil
+	return lease.Cell[analysislock.Analysis]{Doc: r.doc, Exists: true, Rev: r.rev, At: s.now()}, nil
 }
 
-func (s *store) swap(key string, prev lease.Cell[repo.Analysis], next repo.Analysis, by *tag) (lease.Cell[repo.Analysis], error) {
+func (s *store) swap(key string, prev lease.Cell[analysislock.Analysis], next analysislock.Analysis, by *tag) (lease.Cell[analysislock.Analysis], error) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	r := s.records[key]
@@ -82,12 +82,12 @@ func (s *store) swap(key string, prev lease.Cell[repo.Analysis], next repo.Analy
 		if r != nil && by.token != 0 && (r.doc.Lock.Owner != by.owner || r.doc.Lock.Token != by.token) {
 			s.w.figures["superseded writes refused"]++
 		}
-		return lease.Cell[repo.Analysis]{}, fmt.Errorf("swap %s: %w", key, lease.ErrConflict)
+		return lease.Cell[analysislock.Analysis]{}, fmt.Errorf("swap %s: %w", key, lease.ErrConflict)
 	}
 	s.judge(key, r, next, by)
 	r.doc, r.updated = next, s.now()
 	r.rev++
-	return lease.Cell[repo.Analysis]{Doc: next, Exists: true, Rev: r.rev, At: s.now()}, nil
+	return lease.Cell[analysislock.Analysis]{Doc: next, Exists: true, Rev: r.rev, At: s.now()}, nil
 }
 
 // abandoned is the query of recovery, with a judgement of its own.
@@ -101,7 +101,7 @@ func (s *store) abandoned(ttl time.Duration, each func(id string, token int64, a
 	}
 	var rows []row
 	for id, r := range s.records {
-		open := r.doc.Status == repo.Queued || r.doc.Status == repo.Processing
+		open := r.doc.Status == analysislock.Queued || r.doc.Status == analysislock.Processing
 		free := r.doc.Lock.Owner == "" || !r.doc.Lock.ExpiresAt.After(now)
 		if open && free && now.Sub(r.updated) > ttl {
 			rows = append(rows, row{id, r.doc.Lock.Token, r.updated})
@@ -119,7 +119,7 @@ func (s *store) abandoned(ttl time.Duration, each func(id string, token int64, a
 func (s *store) unfinished() string {
 	var names []string
 	for id, r := range s.records {
-		if r.doc.Status != repo.Ready && r.doc.Status != repo.Failed {
+		if r.doc.Status != analysislock.Ready && r.doc.Status != analysislock.Failed {
 			names = append(names, id)
 		}
 	}

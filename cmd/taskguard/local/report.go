@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 
 	"taskguard/cmd/taskguard/cli"
-	"taskguard/repo"
+	"taskguard/lease/analysislock"
 	"taskguard/worker/printable"
 )
 
@@ -118,7 +118,7 @@ func (d *demo) problems() []string {
 			}
 		}
 		switch {
-		case r.Status != repo.Ready:
+		case r.Status != analysislock.Ready:
 			problem("%s is %s", name, r.Status)
 		case r.Finishes != 1:
 			problem("%s was finished by %s, want 1", name, cli.Count(r.Finishes, "delivery"))

@@ -12,6 +12,7 @@ import (
 
 	"taskguard/cmd/taskguard/cli"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/repo"
 	"taskguard/worker"
@@ -127,13 +128,15 @@ func (cl *Client) explain(id string, err error) error {
 
 // checkID refuses an id that no analysis can have.
 func checkID(id string) error {
-	if err := repo.CheckID(id); err != nil {
+	if err := analysislock.CheckID(id); err != nil {
 		return cli.UsageError(strings.TrimPrefix(err.Error(), lease.ErrInvalidKey.Error()+": "))
 	}
 	return nil
 }
 
-func finished(status string) bool { return status == repo.Ready || status == repo.Failed }
+func finished(status string) bool {
+	return status == analysislock.Ready || status == analysislock.Failed
+}
 
 func statusOrNone(status string) string {
 	if status == "" {

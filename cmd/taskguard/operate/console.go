@@ -13,6 +13,7 @@ import (
 
 	"taskguard/cmd/cloudrun"
 	"taskguard/cmd/taskguard/cli"
+	"taskguard/lease/analysislock"
 	"taskguard/repo"
 	"taskguard/worker/console"
 	"taskguard/worker/taskauth"
@@ -149,15 +150,15 @@ type consoleOperator struct {
 
 // Unlock implements console.Operator.
 func (o consoleOperator) Unlock(ctx context.Context, id, who string, seen console.Seen) (console.Delivery, error) {
-	return o.make(ctx, unlock, id, who, repo.Seen(seen))
+	return o.make(ctx, unlock, id, who, analysislock.Seen(seen))
 }
 
 // Requeue implements console.Operator.
 func (o consoleOperator) Requeue(ctx context.Context, id, who string, seen console.Seen) (console.Delivery, error) {
-	return o.make(ctx, requeue, id, who, repo.Seen(seen))
+	return o.make(ctx, requeue, id, who, analysislock.Seen(seen))
 }
 
-func (o consoleOperator) make(ctx context.Context, what change, id, who string, seen repo.Seen) (console.Delivery, error) {
+func (o consoleOperator) make(ctx context.Context, what change, id, who string, seen analysislock.Seen) (console.Delivery, error) {
 	done, err := o.change(ctx, what, id, &seen, who, o.log)
 	if err != nil && done == (changed{}) {
 		return "", err

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"taskguard/repo"
+	"taskguard/lease/analysislock"
 	"taskguard/worker/console"
 )
 
@@ -83,7 +83,7 @@ func refusal(err error) error {
 	return &console.Refusal{Words: words, Err: err}
 }
 
-func viewsOf(found []repo.Analysis) []console.Analysis {
+func viewsOf(found []analysislock.Analysis) []console.Analysis {
 	all := make([]console.Analysis, len(found))
 	for i := range found {
 		all[i] = viewOf(&found[i])
@@ -92,7 +92,7 @@ func viewsOf(found []repo.Analysis) []console.Analysis {
 }
 
 // viewOf is what the console shows of a.
-func viewOf(a *repo.Analysis) console.Analysis {
+func viewOf(a *analysislock.Analysis) console.Analysis {
 	return console.Analysis{
 		ID: a.ID, Status: a.Status, Attempts: a.Attempts, Error: (*console.Failure)(a.Error), LastError: (*console.Failure)(a.LastError),
 		Created: a.CreatedAt, Updated: a.UpdatedAt, Lock: a.Lock, Malformed: malformed(a),

@@ -15,6 +15,7 @@ import (
 
 	"taskguard/cmd/taskguard/cli"
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
 
@@ -41,7 +42,7 @@ func newFollowing(t *testing.T) *following {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = a.Close() })
-	f.Put(t, "x", map[string]any{"status": repo.Queued})
+	f.Put(t, "x", map[string]any{"status": analysislock.Queued})
 	c := cli.NewCall(cli.Command{}, nil, cli.Streams{In: strings.NewReader(""), Out: &f.out, Err: &f.out}, nil)
 	f.follow = func() error {
 		return follow(t.Context(), c, &Client{analyses: a}, c.Progress(), []*submitted{{ID: "x", Name: "x"}})
@@ -59,7 +60,7 @@ func TestWaitingOutlivesAnOutageOfFirestore(t *testing.T) {
 		time.Sleep(time.Hour)
 		f.code.Store(uint32(codes.OK))
 		time.Sleep(time.Minute)
-		f.Put(t, "x", map[string]any{"status": repo.Ready})
+		f.Put(t, "x", map[string]any{"status": analysislock.Ready})
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"taskguard/cmd/taskguard/cli"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/repo"
 	"taskguard/worker/printable"
@@ -21,18 +22,18 @@ import (
 // shownAnalysis is an analysis in status's JSON: its public form, and its lock
 // without the fencing token.
 type shownAnalysis struct {
-	ID         string          `json:"id"`
-	Status     string          `json:"status"`
-	Attempts   int             `json:"attempts"`
-	Error      *repo.Error     `json:"error,omitempty"`
-	LastError  *repo.Error     `json:"last_error,omitempty"` // of the last attempt, while unfinished
-	CreatedAt  time.Time       `json:"created_at,omitzero"`
-	UpdatedAt  time.Time       `json:"updated_at,omitzero"`
-	FinishedBy string          `json:"finished_by,omitempty"`
-	Lock       lockInfo        `json:"lock"`
-	Malformed  string          `json:"malformed,omitempty"` // why Lock is empty
-	Input      json.RawMessage `json:"input,omitempty"`
-	Result     json.RawMessage `json:"result,omitempty"`
+	ID         string              `json:"id"`
+	Status     string              `json:"status"`
+	Attempts   int                 `json:"attempts"`
+	Error      *analysislock.Error `json:"error,omitempty"`
+	LastError  *analysislock.Error `json:"last_error,omitempty"` // of the last attempt, while unfinished
+	CreatedAt  time.Time           `json:"created_at,omitzero"`
+	UpdatedAt  time.Time           `json:"updated_at,omitzero"`
+	FinishedBy string              `json:"finished_by,omitempty"`
+	Lock       lockInfo            `json:"lock"`
+	Malformed  string              `json:"malformed,omitempty"` // why Lock is empty
+	Input      json.RawMessage     `json:"input,omitempty"`
+	Result     json.RawMessage     `json:"result,omitempty"`
 }
 
 // lockInfo says who held a lock when it was read, and after it expired, who did last.
@@ -44,7 +45,7 @@ type lockInfo struct {
 	remaining time.Duration
 }
 
-func lockOf(a *repo.Analysis) lockInfo {
+func lockOf(a *analysislock.Analysis) lockInfo {
 	_, err := lease.Reopen(a.Lock, a.ReadAt) // the rule that decides whether it is held
 	var held *lease.HeldError
 	return lockInfo{
@@ -129,7 +130,7 @@ func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
 }
 
 // errorLines formats an error for a table's column; a message may have several lines.
-func errorLines(e *repo.Error) string {
+func errorLines(e *analysislock.Error) string {
 	message := printable.Lines(strings.TrimRight(e.Message, "\n"))
 	return printable.Line(e.Code) + ": " + strings.ReplaceAll(message, "\n", "\n\t")
 }
@@ -158,7 +159,7 @@ func printFields(c *cli.Call, s shownAnalysis) error {
 
 // showMany prints what read finds. It reads one more than limit, to report whether
 // there are more.
-func showMany(ctx context.Context, c *cli.Call, read func(context.Context, int) ([]repo.Analysis, error), limit int) error {
+func showMany(ctx context.Context, c *cli.Call, read func(context.Context, int) ([]analysislock.Analysis, error), limit int) error {
 	all, err := read(ctx, max(limit, limit+1)) // the greatest int has no next
 	if err != nil {
 		return err
@@ -178,7 +179,7 @@ func showMany(ctx context.Context, c *cli.Call, read func(context.Context, int) 
 	return nil
 }
 
-func printTable(c *cli.Call, all []repo.Analysis) error {
+func printTable(c *cli.Call, all []analysislock.Analysis) error {
 	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
 	cli.Print(t, "ID\tSTATUS\tATTEMPTS\tUPDATED\tLOCK\tERROR\n")
 	for i := range all {
@@ -202,7 +203,7 @@ func printTable(c *cli.Call, all []repo.Analysis) error {
 }
 
 // malformed returns why the lock of a cannot be read; empty: it can.
-func malformed(a *repo.Analysis) string {
+func malformed(a *analysislock.Analysis) string {
 	if a.Malformed == nil {
 		return ""
 	}
@@ -211,7 +212,7 @@ func malformed(a *repo.Analysis) string {
 }
 
 // summaryOf is an analysis without its input and result.
-func summaryOf(a *repo.Analysis) shownAnalysis {
+func summaryOf(a *analysislock.Analysis) shownAnalysis {
 	s := shownAnalysis{
 		ID: a.ID, Status: a.Status, Attempts: a.Attempts, Error: a.Error, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
 		FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a),

@@ -12,6 +12,7 @@ import (
 
 	"taskguard/cmd/taskguard/cli"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/repo"
 	"taskguard/worker/printable"
@@ -20,13 +21,13 @@ import (
 
 // submitted is what submit prints of each analysis with --json.
 type submitted struct {
-	ID      string          `json:"id"`
-	Name    string          `json:"name"`
-	Created bool            `json:"created"` // false: it existed already
-	Booked  string          `json:"booked"`  // now, already, or not_needed: it is finished
-	Status  string          `json:"status"`
-	Error   *repo.Error     `json:"error,omitempty"`  // with --wait
-	Result  json.RawMessage `json:"result,omitempty"` // with --wait
+	ID      string              `json:"id"`
+	Name    string              `json:"name"`
+	Created bool                `json:"created"` // false: it existed already
+	Booked  string              `json:"booked"`  // now, already, or not_needed: it is finished
+	Status  string              `json:"status"`
+	Error   *analysislock.Error `json:"error,omitempty"`  // with --wait
+	Result  json.RawMessage     `json:"result,omitempty"` // with --wait
 
 	printed string // the last state, with --wait
 }
@@ -206,7 +207,7 @@ func (cl *Client) poll(ctx context.Context, c *cli.Call, show *cli.Progress, s *
 func failures(all []*submitted) error {
 	failed := 0
 	for _, s := range all {
-		if s.Status == repo.Failed {
+		if s.Status == analysislock.Failed {
 			failed++
 		}
 	}
@@ -217,7 +218,7 @@ func failures(all []*submitted) error {
 }
 
 // state describes an analysis in one line: its result, or why it has none.
-func state(a repo.Analysis) string {
+func state(a analysislock.Analysis) string {
 	switch {
 	case finished(a.Status) && a.Error != nil:
 		return a.Status + " " + a.Error.Code + ": " + a.Error.Message

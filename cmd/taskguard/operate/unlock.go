@@ -8,6 +8,7 @@ import (
 	"os/user"
 
 	"taskguard/cmd/taskguard/cli"
+	"taskguard/lease/analysislock"
 	"taskguard/repo"
 	"taskguard/worker/printable"
 )
@@ -56,18 +57,18 @@ func Requeue(ctx context.Context, c *cli.Call) error {
 // change is what an operator may do to one analysis.
 type change struct {
 	name  string
-	apply func(a *repo.Analyses, ctx context.Context, id string, seen *repo.Seen) (was repo.Analysis, err error)
+	apply func(a *repo.Analyses, ctx context.Context, id string, seen *analysislock.Seen) (was analysislock.Analysis, err error)
 	then  func(status string) string // the status after it
 }
 
 var (
 	unlock = change{"unlock", (*repo.Analyses).Unlock, func(status string) string {
-		if status == repo.Processing {
-			return repo.Queued
+		if status == analysislock.Processing {
+			return analysislock.Queued
 		}
 		return status
 	}}
-	requeue = change{"requeue", (*repo.Analyses).Requeue, func(string) string { return repo.Queued }}
+	requeue = change{"requeue", (*repo.Analyses).Requeue, func(string) string { return analysislock.Queued }}
 )
 
 // changeOne makes one change to one document, logs it, and books a delivery.
@@ -101,7 +102,7 @@ func changeOne(ctx context.Context, c *cli.Call, id string, what change) (err er
 // change makes one change to one document for who, logs it, and books a delivery. If
 // the change is made, done is not the zero value, and err is the booking's. The change
 // is refused unless the document is as seen; nil: whatever it is.
-func (cl *Client) change(ctx context.Context, what change, id string, seen *repo.Seen, who string, log *slog.Logger) (done changed, err error) {
+func (cl *Client) change(ctx context.Context, what change, id string, seen *analysislock.Seen, who string, log *slog.Logger) (done changed, err error) {
 	was, err := what.apply(cl.analyses, ctx, id, seen)
 	if err != nil {
 		return changed{}, err
