@@ -106,6 +106,7 @@ func formOf(text string) string {
 }
 
 func TestTheConsoleShowsWhatFirestoreHoldsAndChangesNothing(t *testing.T) {
+	t.Parallel()
 	env := store(t)
 	const id = "it's <a>"
 	locked(t, analyses(t, env), id)
@@ -131,6 +132,7 @@ func TestTheConsoleShowsWhatFirestoreHoldsAndChangesNothing(t *testing.T) {
 }
 
 func TestTheConsoleUnlocksAndRequeuesAsTheCommandsDo(t *testing.T) {
+	t.Parallel()
 	env := store(t)
 	a := analyses(t, env)
 	locked(t, a, "x")
@@ -181,6 +183,7 @@ func withBooking(t *testing.T, env vars, book func() error) vars {
 }
 
 func TestABookingThatFailsIsLoggedAndCanBeRepeatedOnThePage(t *testing.T) {
+	t.Parallel()
 	var outcome error
 	env := withBooking(t, store(t), func() error { return outcome })
 	locked(t, analyses(t, env), "x")
@@ -201,6 +204,7 @@ func TestABookingThatFailsIsLoggedAndCanBeRepeatedOnThePage(t *testing.T) {
 }
 
 func TestCtrlCWaitsForAChange(t *testing.T) {
+	t.Parallel()
 	begun, end := make(chan struct{}), make(chan struct{})
 	env := withBooking(t, store(t), func() error { close(begun); <-end; return nil })
 	a := analyses(t, env)
@@ -260,6 +264,7 @@ func signer(t *testing.T) (keysURL string, token func(audience, email string) st
 }
 
 func TestBehindTheProxyEachRequestNeedsItsTokenAndAChangeIsLoggedWithItsUser(t *testing.T) {
+	t.Parallel()
 	const audience, header = "/projects/1/locations/r/services/s", "X-Goog-Iap-Jwt-Assertion"
 	keysURL, token := signer(t)
 	env := store(t).with("TASK_JWKS_URL", keysURL)

@@ -85,15 +85,6 @@ func TestHoldIsDeniedWhileABrowserEdits(t *testing.T) {
 	}
 }
 
-func TestHoldFallsBackWhereFirestoreDoesNotAnswerAndSaysSo(t *testing.T) {
-	t.Parallel()
-	env := vars{"GOOGLE_CLOUD_PROJECT": "demo-test", "FIRESTORE_EMULATOR_HOST": "127.0.0.1:1"}
-	h := startHold(t, env, "--dir", t.TempDir(), "--", "sh", "-c", "echo $PROJECT_LOCK_STRATEGY")
-	if out := h.end(t, 0, "Firestore does not answer"); out != "file-lock\n" {
-		t.Errorf("%q; want the file", out)
-	}
-}
-
 func TestWhatTheCommandLeavesRunningIsEndedBeforeTheRelease(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -20,6 +20,7 @@ var submittedKeys = []string{"id", "name", "created", "booked", "status"}
 
 // One local cloud serves all these, as starting it takes a second.
 func TestOnALocalCloud(t *testing.T) {
+	t.Parallel()
 	env, progress := localCloud(t, vars{"ANALYSES_COLLECTION": "analyses", "RUN_TIMEOUT": "40s", "LOG_LEVEL": "info"})
 	a := analyses(t, env)
 
@@ -116,6 +117,7 @@ func TestOnALocalCloud(t *testing.T) {
 
 // Whoever develops an analyzer sees what it writes, and why an attempt failed.
 func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
+	t.Parallel()
 	script := write(t, "analyzer.sh", `case "$(cat)" in *'"end":0'*) end=0;; *'"end":3'*) end=3;; *) end=65;; esac; echo first >&2; echo second >&2; exit $end`)
 	env, progress := localCloud(t, vars{"ANALYZER": "exec:sh " + script}, "--workers", "1")
 	for end, answer := range map[int]string{0: "x0 READY, by worker 1\n", 3: " retry: orchestrator: sh ended with exit status 3: first", 65: "x65 FAILED, by worker 1: first"} {
@@ -130,6 +132,7 @@ func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 // An analysis that nobody delivers is found by recovery, which local calls with a token.
 // A worker that dies is replaced, and a recovery that fails meanwhile is reported.
 func TestLocalCallsRecoveryAndReplacesAWorkerThatDies(t *testing.T) {
+	t.Parallel()
 	env, progress := localCloud(t, vars{"LOCK_TTL": "1s"}, "--recover-every", "100ms", "--workers", "1")
 	a := analyses(t, env)
 	create(t, a, "x")
@@ -164,6 +167,7 @@ func killWorker(t *testing.T, progress *emulatortest.Log) {
 }
 
 func TestLocalNamesThePortThatIsTaken(t *testing.T) {
+	t.Parallel()
 	l := listen(t)
 	defer l.Close()
 	_, port, err := net.SplitHostPort(l.Addr().String())
@@ -183,6 +187,7 @@ func analyze(t *testing.T, env vars, input string, args ...string) outcome {
 }
 
 func TestAnalyzeIsAnExecAnalyzerThatEndsWithItsWorker(t *testing.T) {
+	t.Parallel()
 	o := analyze(t, vars{}, `{"name":"a.txt","text":"one two"}`).want(t, cli.ExitDone, `"words":2`)
 	if !json.Valid([]byte(o.out)) {
 		t.Errorf("no JSON: %s", o.out)

@@ -27,6 +27,7 @@ func orphaned(t *testing.T, env vars, ids ...string) {
 
 // The names of recovery's bookings are taken for an hour, also after a purge.
 func TestRecoverBooksEachOrphanedAnalysisOnceAnHour(t *testing.T) {
+	t.Parallel()
 	q := newQueue(t)
 	if left := time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)); left < 30*time.Second {
 		time.Sleep(left)
@@ -53,6 +54,7 @@ func TestRecoverBooksEachOrphanedAnalysisOnceAnHour(t *testing.T) {
 }
 
 func TestRecoverReportsUnknownStatuses(t *testing.T) {
+	t.Parallel()
 	q := newQueue(t)
 	for i, status := range []any{"queued", "PENDING", 7, "archived", "READY", "QUEUED"} {
 		put(t, q.env, strconv.Itoa(i), map[string]any{"status": status})
@@ -69,6 +71,7 @@ func TestRecoverReportsUnknownStatuses(t *testing.T) {
 
 // LOCK_TTL is how old an analysis must be.
 func TestRecoverLeavesWhatIsYoungerThanATTL(t *testing.T) {
+	t.Parallel()
 	q := newQueue(t)
 	put(t, q.env, "x", map[string]any{"status": "QUEUED", "updatedAt": iso8601.Format(time.Now().Add(-time.Hour))})
 	taskguard(t, q.env.with("LOCK_TTL", "2h"), "recover", "--json").want(t, cli.ExitDone, `{"found":0,"booked":0}`)
@@ -76,6 +79,7 @@ func TestRecoverLeavesWhatIsYoungerThanATTL(t *testing.T) {
 }
 
 func TestARecoveryThatFailsReportsWhatItHasDone(t *testing.T) {
+	t.Parallel()
 	q := newQueue(t)
 	orphaned(t, q.env, "a")
 	env := q.env.with("TASK_QUEUE", queueName+"-missing")
@@ -101,6 +105,7 @@ func (withoutIndex) RunQuery(*firestorepb.RunQueryRequest, firestorepb.Firestore
 }
 
 func TestAMissingIndexIsExplained(t *testing.T) {
+	t.Parallel()
 	q, l, s := newQueue(t), listen(t), grpc.NewServer()
 	firestorepb.RegisterFirestoreServer(s, withoutIndex{})
 	var serving sync.WaitGroup

@@ -24,6 +24,7 @@ func objects(t *testing.T, env vars, args ...string) []string {
 }
 
 func TestStatusShowsWhoHoldsALockAndNoToken(t *testing.T) {
+	t.Parallel()
 	env := store(t)
 	a := analyses(t, env)
 	acq := locked(t, a, "held")
@@ -48,6 +49,7 @@ func TestStatusShowsWhoHoldsALockAndNoToken(t *testing.T) {
 }
 
 func TestTextOfDocumentsReachesTheTerminalEscaped(t *testing.T) {
+	t.Parallel()
 	env := store(t)
 	id := "i\u202e\u200b"
 	put(t, env, id, map[string]any{
@@ -68,6 +70,7 @@ func TestTextOfDocumentsReachesTheTerminalEscaped(t *testing.T) {
 }
 
 func TestAMalformedDocumentIsListedAsMalformed(t *testing.T) {
+	t.Parallel()
 	env := store(t)
 	put(t, env, "bad", map[string]any{"status": "QUEUED", "lockToken": "7"})
 	put(t, env, "fine", map[string]any{"status": "QUEUED"})
@@ -84,6 +87,7 @@ func TestAMalformedDocumentIsListedAsMalformed(t *testing.T) {
 }
 
 func TestTheLastErrorIsShownOfWhatIsUnfinished(t *testing.T) {
+	t.Parallel()
 	env := store(t)
 	last := map[string]any{"code": "analyzer_failed" + nasty, "message": "no memory" + nasty}
 	put(t, env, "a", map[string]any{"status": "QUEUED", "lastError": last})
@@ -103,6 +107,7 @@ func TestTheLastErrorIsShownOfWhatIsUnfinished(t *testing.T) {
 }
 
 func TestStatusUnfinishedListsByAgeWhatIsNotDone(t *testing.T) {
+	t.Parallel()
 	env := store(t)
 	locked(t, analyses(t, env), "a-held")
 	put(t, env, "b-done", map[string]any{"status": "READY", "updatedAt": "2020-01-01T00:00:00.000Z"})
@@ -128,6 +133,7 @@ func TestStatusUnfinishedListsByAgeWhatIsNotDone(t *testing.T) {
 }
 
 func TestAListReportsThatThereIsMoreOnlyWhereThereIs(t *testing.T) {
+	t.Parallel()
 	env := store(t)
 	for i := range 8 {
 		put(t, env, fmt.Sprintf("a%03d", i), map[string]any{"status": "QUEUED", "updatedAt": time.Unix(int64(i), 0)})

@@ -11,6 +11,7 @@ import (
 // A submit that crashed between creation and booking is completed by the next one, and
 // no other submit books. What is created anew is booked anew.
 func TestSubmitBooksOneDeliveryForEachCreation(t *testing.T) {
+	t.Parallel()
 	q := newQueue(t)
 	submit := func(want string) {
 		t.Helper()
@@ -49,6 +50,7 @@ func TestAnIDIsMadeFromNameAndContent(t *testing.T) {
 
 // Each booking leaves a run its time, and carries the token that the worker expects.
 func TestBookingsCarryTheWorkersDeadlineAndAudience(t *testing.T) {
+	t.Parallel()
 	q := newQueue(t)
 	q.env["TASK_CALLER"] = caller
 	locked(t, analyses(t, q.env), "locked")

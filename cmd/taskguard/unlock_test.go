@@ -14,6 +14,7 @@ import (
 var changedKeys = []string{"id", "was", "status", "lock_was", "delivery"}
 
 func TestUnlockTakesTheLockAndBooksADelivery(t *testing.T) {
+	t.Parallel()
 	q := newQueue(t)
 	a := analyses(t, q.env)
 	locked(t, a, "x")
@@ -30,6 +31,7 @@ func TestUnlockTakesTheLockAndBooksADelivery(t *testing.T) {
 }
 
 func TestUnlockWithoutAQueueChangesTheDocumentAndReportsThatNothingIsBooked(t *testing.T) {
+	t.Parallel()
 	env := store(t)
 	a := analyses(t, env)
 	locked(t, a, "x")
@@ -48,6 +50,7 @@ func TestUnlockWithoutAQueueChangesTheDocumentAndReportsThatNothingIsBooked(t *t
 }
 
 func TestRequeueOpensAFinishedAnalysisAndRefusesALockedOne(t *testing.T) {
+	t.Parallel()
 	q := newQueue(t)
 	put(t, q.env, "done", map[string]any{"status": "READY", "attempts": 3, "result": 1})
 	o := taskguard(t, q.env, "requeue", "done", "--json").want(t, cli.ExitDone, "command=requeue")
@@ -64,6 +67,7 @@ func TestRequeueOpensAFinishedAnalysisAndRefusesALockedOne(t *testing.T) {
 }
 
 func TestAChangeThatCannotBookItsDeliveryExits1(t *testing.T) {
+	t.Parallel()
 	q := newQueue(t)
 	locked(t, analyses(t, q.env), "x")
 	env := q.env.with("TASK_QUEUE", queueName+"-missing")

@@ -127,6 +127,7 @@ func TestADeadEmulatorIsNamedWithItsVariable(t *testing.T) {
 }
 
 func TestAnotherServerThanFirestoreIsReported(t *testing.T) {
+	t.Parallel()
 	l := listen(t)
 	var serving sync.WaitGroup
 	serving.Go(func() {

@@ -76,7 +76,7 @@ func (c *Call) Rooms(ctx context.Context) (*repo.Rooms, cloudrun.Firestore, erro
 // Limits of asking whether an emulator answers.
 const (
 	dialTimeout = 3 * time.Second
-	pingTimeout = 20 * time.Second
+	pingTimeout = 5 * time.Second
 )
 
 // AdviceRestart is what to do where no emulator answers; %s is its variable.

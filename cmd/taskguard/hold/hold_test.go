@@ -3,14 +3,20 @@
 package hold
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"taskguard/cmd/taskguard/cli"
+	"taskguard/lease"
+	"taskguard/lease/documentlock"
 	"taskguard/lease/projectlock"
 )
 
@@ -36,6 +42,38 @@ func TestAnAsyncWriterWithoutAReaderDelaysNothing(t *testing.T) {
 		}
 		_, _ = fmt.Fprintln(w, "afterwards")
 		close(to)
+	})
+}
+
+// failingStore is a Firestore that does not answer.
+type failingStore struct{}
+
+func (failingStore) Load(context.Context, string) (lease.Cell[documentlock.Lock], error) {
+	return lease.Cell[documentlock.Lock]{}, lease.ErrUnavailable
+}
+
+func (failingStore) Swap(context.Context, string, lease.Cell[documentlock.Lock], documentlock.Lock) (lease.Cell[documentlock.Lock], error) {
+	return lease.Cell[documentlock.Lock]{}, lease.ErrUnavailable
+}
+
+func TestHoldReportsThatItFallsBackToTheFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var errs bytes.Buffer
+		c := cli.NewCall(cli.Command{}, nil, cli.Streams{Err: &errs}, nil)
+		l, err := projectlock.New(projectlock.Config{Project: "p", Remote: failingStore{}, Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer subscribe(t.Context(), c, l, options{})()
+		err = l.WithProjectLock(t.Context(), projectlock.AcquireOptions{}, func(_ context.Context, ls projectlock.Lease) error {
+			if ls.Strategy != "file-lock" {
+				t.Errorf("the lock is %s", ls.Strategy)
+			}
+			return nil
+		})
+		if err != nil || !strings.Contains(errs.String(), "Firestore does not answer: the lock is project/.lock") {
+			t.Errorf("%v, %q", err, errs.String())
+		}
 	})
 }
 
