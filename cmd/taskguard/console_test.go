@@ -117,6 +117,9 @@ func TestTheConsoleShowsWhatFirestoreHoldsAndChangesNothing(t *testing.T) {
 			t.Errorf("%d, no %q in %s", code, part, text)
 		}
 	}
+	if strings.Contains(text, "data-action") || strings.Contains(text, `method="post"`) {
+		t.Errorf("the page changes something: %s", text)
+	}
 	if _, text = browse(t, http.MethodGet, address+"/analysis?show=all&id="+url.QueryEscape(id), ""); !strings.Contains(text, "&#34;text&#34;: &#34;x&#34;") {
 		t.Errorf("no input in %s", text)
 	}
