@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"syscall"
 	"time"
 
@@ -96,29 +95,14 @@ func Reach(ctx context.Context, name, address, advice string) error {
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
-		return fmt.Errorf("nothing answers at %s: %s; %s", address, reason(err), fmt.Sprintf(advice, name))
+		return fmt.Errorf("nothing answers at %s: %w; %s", address, err, fmt.Sprintf(advice, name))
 	}
 	_ = conn.Close() // nothing was sent
 	return nil
 }
 
-// reason returns why a connection was not made, without the address.
-func reason(err error) string {
-	var number syscall.Errno
-	var unknown *net.DNSError
-	switch {
-	case errors.As(err, &number):
-		return number.Error()
-	case errors.As(err, &unknown):
-		return unknown.Err
-	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Sprintf("no connection within %v", dialTimeout)
-	}
-	return err.Error()
-}
-
 // Ping checks that the emulator of p, if it has one, is a Firestore.
-func (p Place) Ping(ctx context.Context) (err error) {
+func (p Place) Ping(ctx context.Context) error {
 	if p.Emulator == "" {
 		return nil
 	}
@@ -129,12 +113,10 @@ func (p Place) Ping(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, analyses.Close()) }()
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
-	if err := analyses.Ping(ctx); err != nil {
-		advice := fmt.Sprintf(adviceEmbedded, FirestoreEmulator)
-		return fmt.Errorf("no Firestore answers at %s: %s; %s", p.Emulator, strings.ReplaceAll(err.Error(), "\n", " "), advice)
+	if err := errors.Join(analyses.Ping(ctx), analyses.Close()); err != nil {
+		return fmt.Errorf("no Firestore answers at %s: %w; %s", p.Emulator, err, fmt.Sprintf(adviceEmbedded, FirestoreEmulator))
 	}
 	return nil
 }

@@ -149,7 +149,11 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.analyses.Close()) }()
-	defer func() { stopAll(d.workers, stopGrace) }()
+	defer func() {
+		for _, w := range d.workers {
+			w.stop(stopGrace)
+		}
+	}()
 	if err := d.startWorkers(ctx); err != nil {
 		return err
 	}
@@ -168,7 +172,7 @@ func (d *demo) startWorkers(ctx context.Context) (err error) {
 	}
 	d.command.env = append(d.command.env, fmt.Sprintf("ANALYZER=exec:%s analyze --wait %s", path.Base(d.command.path), demoRun))
 	d.command.runs = d.runBegins
-	if d.workers, err = startAll(ctx, demoWorkers, d.command); err != nil {
+	if d.workers, err = startProcesses(ctx, demoWorkers, d.command); err != nil {
 		return err
 	}
 	for _, w := range d.workers {
@@ -203,22 +207,24 @@ func (d *demo) submit(ctx context.Context) (err error) {
 }
 
 // wait kills a worker, and waits until the demo is over.
-func (d *demo) wait(ctx context.Context) error {
+func (d *demo) wait(ctx context.Context) (err error) {
 	killing, cancel := context.WithCancel(ctx)
-	result := make(chan error, 1)
-	go func() { result <- d.killOne(killing) }()
+	var killer sync.WaitGroup
+	killer.Go(func() {
+		if err := d.killOne(killing); err != nil && killing.Err() == nil {
+			d.show.Print("%v", err) // the report misses what should have followed
+		}
+	})
 	select {
 	case <-d.over:
 	case <-ctx.Done():
+		err = context.Cause(ctx)
 	}
 	cancel()
-	err := <-result
+	killer.Wait()
 	d.mu.Lock()
 	d.ended = true // a delivery that the end interrupts is not counted
 	d.mu.Unlock()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
 	return err
 }
 
@@ -258,7 +264,7 @@ func (d *demo) kill(ctx context.Context, r run) error {
 	d.show.Print("killed %v, process %d, with SIGKILL in the middle of its run of %s", r.worker, r.worker.pid, name)
 	a, err := d.analyses.Get(ctx, r.analysisID)
 	if err != nil {
-		return unlessEnded(ctx, err)
+		return err
 	}
 	d.mu.Lock()
 	d.killed.ExpiresAt = a.Lock.ExpiresAt
@@ -272,7 +278,7 @@ func (d *demo) kill(ctx context.Context, r run) error {
 	}
 	w, err := startProcess(ctx, demoWorkers+1, d.command)
 	if err != nil {
-		return unlessEnded(ctx, err)
+		return err
 	}
 	d.mu.Lock()
 	d.workers = append(d.workers, w)
@@ -280,14 +286,6 @@ func (d *demo) kill(ctx context.Context, r run) error {
 	d.router.replace(r.worker, w)
 	d.show.Print("%v serves on %s, process %d, in the place of %v", w, w.address, w.pid, r.worker)
 	return nil
-}
-
-// unlessEnded returns err, unless it was caused by the end of ctx.
-func unlessEnded(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
 }
 
 // extra returns when a task is delivered again: only those that the demo has booked.
@@ -325,26 +323,13 @@ func (d *demo) runBegins(r run) {
 // delivered is called by the router after each delivery.
 func (d *demo) delivered(v delivery) {
 	d.mu.Lock()
-	row := d.rows[v.analysisID]
-	if d.ended {
-		d.mu.Unlock()
-		return
+	row, ended := d.rows[v.analysisID], d.ended
+	if !ended {
+		row.count(v)
 	}
-	row.count(v)
 	d.mu.Unlock()
-	how := "redelivered to %v"
-	if v.task != row.task {
-		how = "follow-up delivered to %v"
-	}
-	switch {
-	case v.status == 0:
-		d.show.Print("%s no answer from %v: the queue will try again", row.Name, v.worker)
-	case v.skipped():
-		d.show.Print("%s "+how+": %s", row.Name, v.worker, v.skipText())
-	case v.answer.Result != "":
-		d.show.Print("%s %s, by %v", row.Name, v.answer.Result, v.worker)
-	default:
-		d.show.Print("%s %v answered %d %s", row.Name, v.worker, v.status, v.answer.Reason)
+	if !ended {
+		d.show.Print("%s %v", row.Name, v)
 	}
 }
 

@@ -93,7 +93,11 @@ func (l *local) run(ctx context.Context, port, workers int) error {
 		return err
 	}
 	l.target = "http://" + front.Addr().String()
-	l.router = &router{observe: l.delivered}
+	l.router = &router{observe: func(v delivery) {
+		if v.analysisID != "" {
+			l.show.Print("%s %v", v.analysisID, v)
+		}
+	}}
 	l.serveHTTP(front, &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "workers.localhost"}) },
 		Transport: l.router,
@@ -112,18 +116,22 @@ func (l *local) run(ctx context.Context, port, workers int) error {
 	if err != nil {
 		return err
 	}
-	started, err := startAll(ctx, workers, l.command)
-	if err != nil {
-		return err
-	}
-	l.router.add(started...)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	var running sync.WaitGroup
+	started, err := startProcesses(ctx, workers, l.command)
+	l.router.add(started...)
 	for _, w := range started {
 		l.show.Print("%v serves on %s, process %d", w, w.address, w.pid)
 		running.Go(func() { l.supervise(ctx, w) })
 	}
-	running.Go(func() { l.callRecovery(ctx) })
-	err = l.printEnvironment(started, locks, page)
+	if err == nil {
+		running.Go(func() { l.callRecovery(ctx) })
+		err = l.printEnvironment(started, locks, page)
+	}
+	if err != nil {
+		cancel()
+	}
 	running.Wait()
 	return err
 }
@@ -228,25 +236,6 @@ func (l *local) supervise(ctx context.Context, w *process) {
 		case ctx.Err() == nil:
 			l.show.Print("%v ended, and cannot be started again: %v", w, err)
 		}
-	}
-}
-
-// delivered shows each delivery.
-func (l *local) delivered(v delivery) {
-	cause := ""
-	if v.answer.Error != "" {
-		cause = ": " + cli.Shorten(v.answer.Error, 500)
-	}
-	switch {
-	case v.analysisID == "":
-	case v.status == 0:
-		l.show.Print("%s no answer from %v", v.analysisID, v.worker)
-	case v.skipped():
-		l.show.Print("%s delivered to %v: %s", v.analysisID, v.worker, v.skipText())
-	case v.answer.Result != "":
-		l.show.Print("%s %s, by %v%s", v.analysisID, v.answer.Result, v.worker, cause)
-	default:
-		l.show.Print("%s %v answered %d %s%s", v.analysisID, v.worker, v.status, v.answer.Reason, cause)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -37,10 +36,11 @@ type process struct {
 	pid     int
 	address string // host:port on which it serves
 
-	cmd   *exec.Cmd
-	stdin io.Closer
-	done  chan struct{} // closed when the process has ended and its output is read
-	tail  tail
+	cmd    *exec.Cmd
+	stdin  io.Closer
+	done   chan struct{} // closed when the process has ended and its output is read
+	log    tail          // complete when done is closed, as is stderr
+	stderr tail
 }
 
 // String names the worker for people.
@@ -67,7 +67,7 @@ const startTimeout = 20 * time.Second
 // startProcess starts a worker and waits until it serves.
 func startProcess(ctx context.Context, number int, c command) (*process, error) {
 	w := &process{number: number, cmd: exec.Command(c.path, c.args...), done: make(chan struct{})}
-	w.cmd.Env, w.cmd.Stderr = c.env, &w.tail
+	w.cmd.Env, w.cmd.Stderr = c.env, &w.stderr
 	w.cmd.WaitDelay = time.Second // an analyzer that outlives it may keep its standard error open
 	stdin, err := w.cmd.StdinPipe()
 	if err != nil {
@@ -90,7 +90,7 @@ func startProcess(ctx context.Context, number int, c command) (*process, error) 
 	case w.address = <-address:
 		return w, nil
 	case <-w.done:
-		err = fmt.Errorf("%v ended at once: %s", w, w.tail.String())
+		err = fmt.Errorf("%v ended at once: %s", w, strings.TrimSpace(string(w.stderr+w.log)))
 	case <-ctx.Done():
 		err = fmt.Errorf("%v: %w", w, context.Cause(ctx))
 	}
@@ -105,7 +105,7 @@ func (w *process) follow(out io.Reader, address chan<- string, c command) {
 	for {
 		line, err := lines.ReadBytes('\n')
 		var r record
-		_ = json.Unmarshal(line, &r) // another line is kept in the tail
+		_ = json.Unmarshal(line, &r) // another line is kept in the log
 		switch {
 		case r.Stderr:
 			if c.stderr != nil {
@@ -116,7 +116,7 @@ func (w *process) follow(out io.Reader, address chan<- string, c command) {
 		case r.Message == runMessage:
 			c.runs(run{worker: w, analysisID: r.AnalysisID, token: r.Token})
 		default:
-			_, _ = w.tail.Write(line)
+			_, _ = w.log.Write(line)
 		}
 		if err != nil {
 			break
@@ -144,57 +144,30 @@ func (w *process) stop(grace time.Duration) {
 	_ = w.stdin.Close()
 }
 
-// stopAll stops workers at the same time.
-func stopAll(workers []*process, grace time.Duration) {
-	var stopping sync.WaitGroup
-	for _, w := range workers {
-		stopping.Go(func() { w.stop(grace) })
-	}
-	stopping.Wait()
-}
-
-// startAll starts n workers at the same time, all or none.
-func startAll(ctx context.Context, n int, c command) ([]*process, error) {
-	workers, errs := make([]*process, n), make([]error, n)
-	var starting sync.WaitGroup
-	for i := range n {
-		starting.Go(func() { workers[i], errs[i] = startProcess(ctx, i+1, c) })
-	}
-	starting.Wait()
-	err := errors.Join(errs...)
-	if err == nil {
-		return workers, nil
-	}
-	for _, w := range workers {
-		if w != nil {
-			w.stop(0)
+// startProcesses starts n workers, numbered from 1. On an error it returns those that
+// have started, too.
+func startProcesses(ctx context.Context, n int, c command) (workers []*process, err error) {
+	for number := 1; number <= n; number++ {
+		w, err := startProcess(ctx, number, c)
+		if err != nil {
+			return workers, err
 		}
+		workers = append(workers, w)
 	}
-	return nil, err
+	return workers, nil
 }
 
 // tail keeps the last lines that are written to it.
-type tail struct {
-	mu   sync.Mutex
-	text string
-}
+type tail string
 
 const tailBytes = 4 << 10
 
 // Write never fails.
 func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text += string(p)
-	if extra := len(t.text) - tailBytes; extra > 0 {
-		_, t.text, _ = strings.Cut(t.text[extra:], "\n")
+	*t += tail(p)
+	if extra := len(*t) - tailBytes; extra > 0 {
+		_, kept, _ := strings.Cut(string((*t)[extra:]), "\n")
+		*t = tail(kept)
 	}
 	return len(p), nil
-}
-
-// String returns the kept lines.
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.TrimSpace(t.text)
 }

@@ -23,7 +23,6 @@ type row struct {
 	FinishedBy int   `json:"finished_by"`
 
 	task         string // that the demo booked
-	interrupted  int64  // runs that ended without a result
 	finished     bool   // an answer has said so
 	acknowledged bool   // the task
 	duplicates   int    // of the task
@@ -51,9 +50,6 @@ func (r *row) count(v delivery) {
 		r.FinishedBy = v.worker.number
 	default:
 		r.Others++
-		if v.answer.Acquired {
-			r.interrupted++
-		}
 	}
 }
 
@@ -124,7 +120,7 @@ func (d *demo) problems() []string {
 			problem("%s was finished by %s, want 1", name, cli.Count(r.Finishes, "delivery"))
 		}
 		// More runs are right where one got no answer, or lost its lock on a slow machine.
-		if most := 1 + r.interrupted + int64(r.Unanswered); r.Runs < least || r.Runs > most {
+		if most := 1 + int64(r.Unanswered+r.Others); r.Runs < least || r.Runs > most {
 			problem("%s had %s, want %d to %d", name, cli.Count(r.Runs, "run"), least, most)
 		}
 		if r.Deliveries <= len(redeliveries) {

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"sync"
+
+	"taskguard/cmd/taskguard/cli"
 )
 
 // delivery is one request to a worker, and its answer.
@@ -32,15 +34,27 @@ func (d delivery) skipped() bool {
 	return d.status != 0 && !d.answer.Acquired && (d.answer.Reason == "locked" || d.answer.Reason == "already_finished")
 }
 
-// skipText says what a skip means for the analysis's deliveries.
-func (d delivery) skipText() string {
+// String describes the delivery.
+func (d delivery) String() string {
+	locked := d.answer.Reason == "locked"
 	switch {
-	case d.answer.Reason == "locked" && d.status/100 == 2:
-		return "locked, skipped; a follow-up is booked"
-	case d.answer.Reason == "locked":
-		return "locked, skipped; the queue will try again"
+	case d.status == 0:
+		return fmt.Sprintf("no answer from %v: the queue will try again", d.worker)
+	case d.skipped() && locked && d.status/100 == 2:
+		return fmt.Sprintf("delivered to %v: locked, skipped; a follow-up is booked", d.worker)
+	case d.skipped() && locked:
+		return fmt.Sprintf("delivered to %v: locked, skipped; the queue will try again", d.worker)
+	case d.skipped():
+		return fmt.Sprintf("delivered to %v: %s, skipped", d.worker, d.answer.Reason)
 	}
-	return d.answer.Reason + ", skipped"
+	text := fmt.Sprintf("%s, by %v", d.answer.Result, d.worker)
+	if d.answer.Result == "" {
+		text = fmt.Sprintf("%v answered %d %s", d.worker, d.status, d.answer.Reason)
+	}
+	if d.answer.Error != "" {
+		text += ": " + cli.Shorten(d.answer.Error, 500)
+	}
+	return text
 }
 
 // router is an http.RoundTripper that sends each request to the next worker, whatever
