@@ -50,8 +50,9 @@ type demo struct {
 	analyses *repo.Analyses
 	command  command
 	router   *router
-	runs     chan run      // each run that begins
-	over     chan struct{} // closed when all files are finished and all deliveries made
+	tasks    map[string]bool // names of those that the demo books
+	runs     chan run        // each run that begins
+	over     chan struct{}   // closed when all files are finished and all deliveries made
 
 	mu      sync.Mutex
 	workers []*process
@@ -81,13 +82,14 @@ func Demo(ctx context.Context, c *cli.Call) error {
 	if err != nil {
 		return err
 	}
-	d := &demo{c: c, show: c.Progress(), docs: docs, rows: map[string]*row{}, runs: make(chan run, 100), over: make(chan struct{})}
+	d := &demo{c: c, show: c.Progress(), docs: docs, rows: map[string]*row{}, tasks: map[string]bool{}, runs: make(chan run, 100), over: make(chan struct{})}
 	if err := d.usePlace(ctx, c, d.show); err != nil {
 		return err
 	}
 	d.place.Collection = "taskguard-demo-" + strings.ToLower(rand.Text()[:8]) // of its own
 	for _, doc := range docs {
-		d.rows[doc.ID] = &row{Name: doc.Name, ID: doc.ID, task: taskqueue.Name("demo", doc.ID)}
+		d.rows[doc.ID] = &row{Name: doc.Name, ID: doc.ID}
+		d.tasks[taskqueue.Name("demo", doc.ID)] = true
 	}
 	where := "the embedded Firestore, which ended with the demo"
 	if d.place.Emulator != "" {
@@ -140,7 +142,13 @@ func (d *demo) run(ctx context.Context) (err error) {
 	d.target = "http://workers.localhost"
 	d.router = &router{observe: d.delivered}
 	err = d.start(ctx, func(int) string { return loopback }, cloudtasks.Options{
-		Transport: d.router, Observe: d.observed, Extra: d.extra,
+		Transport: d.router,
+		Extra: func(t *cloudtaskspb.Task) []time.Duration {
+			if d.tasks[path.Base(t.GetName())] {
+				return redeliveries
+			}
+			return nil // of a follow-up
+		},
 	})
 	if err != nil {
 		return err
@@ -196,7 +204,7 @@ func (d *demo) submit(ctx context.Context) (err error) {
 			return fmt.Errorf("%s: %w", doc.Name, err)
 		}
 		_, err := q.Book(ctx, taskqueue.Task{
-			Name: d.rows[doc.ID].task, AnalysisID: doc.ID, At: start.Add(time.Duration(i) * pause),
+			Name: taskqueue.Name("demo", doc.ID), AnalysisID: doc.ID, At: start.Add(time.Duration(i) * pause),
 			Deadline: worker.DispatchDeadline(worker.DefaultRunTimeout),
 		})
 		if err != nil {
@@ -288,18 +296,6 @@ func (d *demo) kill(ctx context.Context, r run) error {
 	return nil
 }
 
-// extra returns when a task is delivered again: only those that the demo has booked.
-func (d *demo) extra(t *cloudtaskspb.Task) []time.Duration {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, r := range d.rows {
-		if r.task == path.Base(t.GetName()) {
-			return redeliveries
-		}
-	}
-	return nil
-}
-
 // runBegins is called for each run.
 func (d *demo) runBegins(r run) {
 	d.mu.Lock()
@@ -320,40 +316,25 @@ func (d *demo) runBegins(r run) {
 	}
 }
 
-// delivered is called by the router after each delivery.
+// delivered is called by the router after each delivery. The demo is over when every
+// file is finished and has had all its deliveries. It does not wait for the follow-ups of
+// a finished file, which are due when a lock would have expired.
 func (d *demo) delivered(v delivery) {
 	d.mu.Lock()
-	row, ended := d.rows[v.analysisID], d.ended
-	if !ended {
-		row.count(v)
-	}
-	d.mu.Unlock()
-	if !ended {
-		d.show.Print("%s %v", row.Name, v)
-	}
-}
-
-// observed is called by the queue after each delivery. The demo is over when every file
-// is finished and every task that it booked has had all its deliveries. It does not wait
-// for the follow-ups of a finished file, which are due when a lock would have expired.
-func (d *demo) observed(v cloudtasks.Delivery) {
-	d.mu.Lock()
 	defer d.mu.Unlock()
-	over := true
+	if d.ended {
+		return
+	}
+	row := d.rows[v.analysisID]
+	row.count(v)
+	d.show.Print("%s %v", row.Name, v)
 	for _, r := range d.rows {
-		switch {
-		case r.task != v.Task:
-		case v.Duplicate:
-			r.duplicates++
-		case v.Status/100 == 2:
-			r.acknowledged = true
+		if !r.finished || r.Deliveries <= len(redeliveries) {
+			return
 		}
-		over = over && r.finished && r.acknowledged && r.duplicates >= len(redeliveries)
 	}
-	if over && !d.ended {
-		d.ended = true
-		close(d.over)
-	}
+	d.ended = true
+	close(d.over)
 }
 
 // readResults reads the finished documents.

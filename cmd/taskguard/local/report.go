@@ -22,10 +22,7 @@ type row struct {
 	Runs       int64 `json:"runs"` // acquisitions, also of runs that were killed
 	FinishedBy int   `json:"finished_by"`
 
-	task         string // that the demo booked
-	finished     bool   // an answer has said so
-	acknowledged bool   // the task
-	duplicates   int    // of the task
+	finished bool // an answer has said so
 }
 
 // tally counts deliveries by their outcome. Deliveries is the sum of the others.
@@ -79,21 +76,21 @@ func (d *demo) report(where string) error {
 		}
 	} else {
 		printRows(d.c, rows)
+		killed := "."
+		if d.killed != nil {
+			killed = fmt.Sprintf(", one of them killed with worker %d and repeated by worker %d.", d.killed.Worker, d.killed.TakenOver)
+		}
 		cli.Print(d.c.Out, "\n%s, %s: %d finished a file, %d skipped, %d unanswered by a dead worker, %d others.\n%s%s\nThe documents: %s.\n",
 			cli.Count(len(rows), "file"), cli.Count(total.Deliveries, "delivery"), total.Finishes, total.Skips, total.Unanswered, total.Others,
-			cli.Count(runs, "run"), d.killedText(), printable.Line(where))
+			cli.Count(runs, "run"), killed, printable.Line(where))
+	}
+	if len(problems) == 0 && !d.c.JSON {
+		cli.Print(d.c.Out, "Each file was finished once.\n")
 	}
 	if len(problems) > 0 {
 		return errors.New("not as promised: " + strings.Join(problems, "; "))
 	}
 	return nil
-}
-
-func (d *demo) killedText() string {
-	if d.killed == nil {
-		return "."
-	}
-	return fmt.Sprintf(", one of them killed with worker %d and repeated by worker %d. Each file was finished once.", d.killed.Worker, d.killed.TakenOver)
 }
 
 // problems describes what is not as promised.

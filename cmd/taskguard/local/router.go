@@ -16,8 +16,7 @@ import (
 type delivery struct {
 	worker     *process
 	analysisID string
-	task       string // the task's short name, where a queue has sent it
-	status     int    // 0: no answer
+	status     int // 0: no answer
 	answer     answer
 }
 
@@ -116,7 +115,7 @@ func (r *router) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := delivery{worker: w, analysisID: task.AnalysisID, task: request.Header.Get("X-CloudTasks-TaskName")}
+	d := delivery{worker: w, analysisID: task.AnalysisID}
 	sent := request.Clone(request.Context())
 	sent.URL.Scheme, sent.URL.Host, sent.Host = "http", w.address, w.address
 	sent.Body, sent.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
