@@ -83,7 +83,7 @@ func TestTheDemoFinishesEachFileOnce(t *testing.T) {
 }
 
 func TestTheDemoOnGooglesEmulatorDoesTheSame(t *testing.T) {
-	env := vars{"GOOGLE_CLOUD_PROJECT": emulatortest.Project(t), "FIRESTORE_EMULATOR_HOST": emulatortest.Google(t)}
+	env := vars{"GOOGLE_CLOUD_PROJECT": emulatortest.Project(), "FIRESTORE_EMULATOR_HOST": emulatortest.Google(t)}
 	t.Parallel()
 	a := analyses(t, env)
 	eventually(t, "the emulator is warm", func() bool { return a.Ping(t.Context()) == nil })

@@ -69,7 +69,7 @@ func embedded(t testing.TB) (host string) {
 
 func newStageOn(t testing.TB, host string, analyze func(*run) int) *stage {
 	t.Helper()
-	s := &stage{project: emulatortest.Project(t), proxy: newProxy(t, host), analyzer: newAnalyzer(t, analyze)}
+	s := &stage{project: emulatortest.Project(), proxy: newProxy(t, host), analyzer: newAnalyzer(t, analyze)}
 	conn, err := grpc.NewClient(host, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(owner{}))
 	if err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ func newStore(t *testing.T, full bool) *store {
 		t.Cleanup(p.end)
 		return &store{host: p.address, signal: p.signal}
 	}
-	e, err := google.Start(t.Context(), google.Options{MaxHeap: "512m"})
+	e, err := google.Start(t.Context(), "512m")
 	if errors.Is(err, google.ErrNotFound) && !emulatortest.Required() {
 		t.Skipf("CHAOS needs Google's emulator: %v", err)
 	}
