@@ -102,7 +102,7 @@ func hold(ctx context.Context, c *cli.Call, signals <-chan os.Signal) error {
 	if err != nil {
 		return cli.UsageError(err.Error())
 	}
-	defer subscribe(ctx, c, l, o)()
+	subscribe(c, l, o)
 	r := &runner{Call: c, group: &processGroup{path: path, args: command}}
 	return r.run(ctx, l, projectlock.AcquireOptions{TTL: o.ttl, Wait: o.wait}, signals)
 }
@@ -146,8 +146,8 @@ func openRemote(ctx context.Context, c *cli.Call) (_ lease.Store[documentlock.Lo
 	return rooms, func() { _ = rooms.Close() }, nil // no call is under way
 }
 
-// subscribe reports the lock's events until the returned function is called.
-func subscribe(ctx context.Context, c *cli.Call, l *projectlock.Locker, o options) (end func()) {
+// subscribe reports the lock's events.
+func subscribe(c *cli.Call, l *projectlock.Locker, o options) {
 	out := json.NewEncoder(c.Err)
 	var mu sync.Mutex
 	l.Subscribe(func(e projectlock.Event) {
@@ -160,15 +160,8 @@ func subscribe(ctx context.Context, c *cli.Call, l *projectlock.Locker, o option
 			cli.Print(c.Err, "taskguard hold: Firestore does not answer: the lock is project/.lock, which excludes programs on this machine, but none that still reaches Firestore\n")
 		}
 	})
-	if !o.telemetry {
-		return func() {}
-	}
-	sink := projectlock.NewTelemetry(o.dir, c.Log())
-	l.Subscribe(sink.Record)
-	return func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		defer cancel()
-		_ = sink.Close(ctx) // telemetry may be incomplete
+	if o.telemetry {
+		l.Subscribe(projectlock.NewTelemetry(o.dir, c.Log()).Record)
 	}
 }
 

@@ -64,7 +64,7 @@ func TestHoldReportsThatItFallsBackToTheFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer subscribe(t.Context(), c, l, options{})()
+		subscribe(c, l, options{})
 		err = l.WithProjectLock(t.Context(), projectlock.AcquireOptions{}, func(_ context.Context, ls projectlock.Lease) error {
 			if ls.Strategy != "file-lock" {
 				t.Errorf("the lock is %s", ls.Strategy)
