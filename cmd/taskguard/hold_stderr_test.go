@@ -19,24 +19,6 @@ import (
 	"taskguard/cmd/taskguard/cli"
 )
 
-// holdTo starts hold with a standard error of the test's own.
-func holdTo(t *testing.T, stderr *os.File, args ...string) *held {
-	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := &held{Cmd: exec.Command(exe, append([]string{"hold", "--project", "p"}, args...)...)}
-	h.Env = append(os.Environ(), "GOOGLE_CLOUD_PROJECT=", "FIRESTORE_EMULATOR_HOST=")
-	h.Stderr = stderr
-	h.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := h.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = h.Process.Kill(); _ = h.Wait() }) // if it still lives
-	return h
-}
-
 // appears waits for a file that the command makes, in dir.
 func appears(t *testing.T, dir, pattern string) string {
 	t.Helper()
@@ -80,7 +62,7 @@ func TestHoldWhoseStandardErrorIsBlockedOrClosedEndsItsCommandAllTheSame(t *test
 				}
 				dir := t.TempDir()
 				script := fmt.Sprintf(`exec 2>/dev/null; trap 'echo asked >"%[1]s/asked"; exit 9' TERM; echo $$ >"%[1]s/up"; while :; do sleep 0.05; done`, dir)
-				h := holdTo(t, w, append(append([]string{"--dir", dir, "--ttl", "2s"}, flags...), "--", "sh", "-c", script)...)
+				h := startHoldTo(t, w, vars{}, append(append([]string{"--dir", dir, "--ttl", "2s"}, flags...), "--", "sh", "-c", script)...)
 				pid, err := strconv.Atoi(appears(t, dir, "up"))
 				if err != nil {
 					t.Fatal(err)

@@ -259,7 +259,7 @@ func localCloud(t testing.TB, env vars, flags ...string) (vars, *emulatortest.Lo
 		if !ok {
 			t.Fatalf("local ended: %s", errs.String())
 		}
-		object := wantKeys(t, line, "environment", "workers", "doclock", "console")
+		object := wantKeys(t, line, "environment", "doclock", "console")
 		got := vars{"doclock": object["doclock"].(string), "console": object["console"].(string)}
 		for name, value := range object["environment"].(map[string]any) {
 			got[name] = value.(string)

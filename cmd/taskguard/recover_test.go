@@ -113,5 +113,5 @@ func TestAMissingIndexIsExplained(t *testing.T) {
 	defer serving.Wait()
 	defer s.Stop()
 	taskguard(t, q.env.with("FIRESTORE_EMULATOR_HOST", l.Addr().String()), "recover").want(t, cli.ExitFailed,
-		"an index of deploy/firestore.indexes.json is missing, or is still being built", "https://console.example/indexes?create_composite=Cg").wantOneErrorLine(t)
+		"an index of deploy/firestore.indexes.json is missing, or is still being built", "https://console.example/indexes?create_composite=Cg")
 }

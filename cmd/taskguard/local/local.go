@@ -127,7 +127,7 @@ func (l *local) run(ctx context.Context, port, workers int) error {
 	}
 	if err == nil {
 		running.Go(func() { l.callRecovery(ctx) })
-		err = l.printEnvironment(started, locks, page)
+		err = l.printEnvironment(locks, page)
 	}
 	if err != nil {
 		cancel()
@@ -288,19 +288,10 @@ func (l *local) recoverOnce(ctx context.Context) (r operate.Recovered, err error
 }
 
 // printEnvironment prints what another terminal needs.
-func (l *local) printEnvironment(workers []*process, locks, page string) error {
+func (l *local) printEnvironment(locks, page string) error {
 	vars := l.variables()
 	if l.c.JSON {
-		type worker struct {
-			Worker  int    `json:"worker"`
-			PID     int    `json:"pid"`
-			Address string `json:"address"`
-		}
-		var all []worker
-		for _, w := range workers {
-			all = append(all, worker{w.number, w.pid, w.address})
-		}
-		return l.c.PrintJSON(map[string]any{"environment": vars, "workers": all, "doclock": locks, "console": page})
+		return l.c.PrintJSON(map[string]any{"environment": vars, "doclock": locks, "console": page})
 	}
 	_, err := io.WriteString(l.c.Out, exports(vars, programName(os.Args[0])))
 	return err

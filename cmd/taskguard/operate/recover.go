@@ -76,20 +76,19 @@ func reportUnknown(ctx context.Context, c *cli.Call, cl *Client) error {
 	return nil
 }
 
-// printRecovered prints what was done, also if recovery failed afterwards. A failure
-// that found nothing prints no line of its own.
-func printRecovered(c *cli.Call, r worker.Recovery, failed error) (err error) {
-	switch {
-	case c.JSON:
+// printRecovered prints what was done, also if recovery failed afterwards.
+func printRecovered(c *cli.Call, r worker.Recovery, failed error) error {
+	if c.JSON {
 		return c.PrintJSON(Recovered(r))
-	case failed != nil && r.Found > 0:
-		_, err = fmt.Fprintf(c.Out, "found %d, booked %d; then it failed\n", r.Found, r.Booked)
-	case failed != nil:
-	case r.Booked < r.Found:
-		_, err = fmt.Fprintf(c.Out, "found %d, booked %d; %d booked already this hour, which --now books again\n", r.Found, r.Booked, r.Found-r.Booked)
-	default:
-		_, err = fmt.Fprintf(c.Out, "found %d, booked %d\n", r.Found, r.Booked)
 	}
+	text := fmt.Sprintf("found %d, booked %d", r.Found, r.Booked)
+	switch {
+	case failed != nil:
+		text += "; then it failed"
+	case r.Booked < r.Found:
+		text += fmt.Sprintf("; %d booked already this hour, which --now books again", r.Found-r.Booked)
+	}
+	_, err := fmt.Fprintln(c.Out, text)
 	return err
 }
 

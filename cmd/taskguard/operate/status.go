@@ -131,6 +131,9 @@ func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
 
 // errorLines formats an error for a table's column; a message may have several lines.
 func errorLines(e *analysislock.Error) string {
+	if e == nil {
+		return ""
+	}
 	message := printable.Lines(strings.TrimRight(e.Message, "\n"))
 	return printable.Line(e.Code) + ": " + strings.ReplaceAll(message, "\n", "\n\t")
 }
@@ -139,21 +142,16 @@ func errorLines(e *analysislock.Error) string {
 func printFields(c *cli.Call, s shownAnalysis) error {
 	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
 	cli.Print(t, "id\t%s\nstatus\t%s\nattempts\t%d\nlock\t%s\n", printable.Line(s.ID), printable.Line(statusOrNone(s.Status)), s.Attempts, s.Lock)
-	if s.Error != nil {
-		cli.Print(t, "error\t%s\n", errorLines(s.Error))
+	field := func(name, value string, present bool) {
+		if present {
+			cli.Print(t, "%s\t%s\n", name, value)
+		}
 	}
-	if s.LastError != nil {
-		cli.Print(t, "last error\t%s\n", errorLines(s.LastError))
-	}
-	if !s.CreatedAt.IsZero() {
-		cli.Print(t, "created\t%s\n", iso8601.Format(s.CreatedAt))
-	}
-	if !s.UpdatedAt.IsZero() {
-		cli.Print(t, "updated\t%s\n", iso8601.Format(s.UpdatedAt))
-	}
-	if s.FinishedBy != "" {
-		cli.Print(t, "finished by\t%s\n", printable.Line(s.FinishedBy))
-	}
+	field("error", errorLines(s.Error), s.Error != nil)
+	field("last error", errorLines(s.LastError), s.LastError != nil)
+	field("created", iso8601.Format(s.CreatedAt), !s.CreatedAt.IsZero())
+	field("updated", iso8601.Format(s.UpdatedAt), !s.UpdatedAt.IsZero())
+	field("finished by", printable.Line(s.FinishedBy), s.FinishedBy != "")
 	return t.Flush()
 }
 
