@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// How long an operation may try, all its calls together.
+// How long an operation tries, all its calls together.
 const (
 	acquireTimeout = 15 * time.Second
 	finishTimeout  = 60 * time.Second
@@ -31,8 +31,8 @@ type own[D any] struct {
 	holds map[string]*Hold[D]
 }
 
-// NewLessor refuses a Policy that Check refuses. of names the Lease inside a
-// record.
+// NewLessor returns a Lessor, or Check's error about p. of returns the Lease inside
+// a record.
 func NewLessor[D any](s Store[D], of func(*D) *Lease, p Policy) (*Lessor[D], error) {
 	if err := p.Check(); err != nil {
 		return nil, err
@@ -40,11 +40,11 @@ func NewLessor[D any](s Store[D], of func(*D) *Lease, p Policy) (*Lessor[D], err
 	return &Lessor[D]{store: s, of: of, policy: p.filled(), own: &own[D]{holds: map[string]*Hold[D]{}}}, nil
 }
 
-// Policy is the policy in force, its zero fields filled.
+// Policy returns the policy in force, with its zero fields set.
 func (l *Lessor[D]) Policy() Policy { return l.policy }
 
-// WithTTL is the same Lessor, granting leases of another TTL; zero means its
-// own. They are renewed as often, or every third of a shorter TTL.
+// WithTTL returns a Lessor that grants leases of another TTL; zero means its own.
+// They are renewed as often, or every third of a shorter TTL.
 func (l *Lessor[D]) WithTTL(ttl time.Duration) (*Lessor[D], error) {
 	if ttl == 0 || ttl == l.policy.TTL {
 		return l, nil
@@ -59,8 +59,8 @@ func (l *Lessor[D]) WithTTL(ttl time.Duration) (*Lessor[D], error) {
 
 // Acquire takes the lease of key for owner, which must be new for each call
 // (G1, G3, G6). set, which may be nil, changes the record's own fields in the
-// same commit: those of a taken record, or of one that Take has just finished
-// because its attempts are exhausted. It is pure and may be called again.
+// same commit, also if Take has just finished the record because its attempts are
+// exhausted. It is pure and may be called again.
 //
 // It answers the Hold, or ErrNotFound, ErrFinished, ErrExhausted (recorded), a
 // *HeldError, or ErrUnavailable after at most 15 s; and the record as last

@@ -2,22 +2,21 @@ package console
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
-// maxBrief is how many runes of a text stand in a table.
-const maxBrief = 64
-
-// brief is a legible text without its middle: ids often differ at their end.
+// brief cuts the middle out of a text of more than 64 runes: ids often differ at
+// their end.
 func brief(text string) string {
 	r := []rune(text)
-	if len(r) <= maxBrief {
+	if len(r) <= 64 {
 		return text
 	}
-	return string(r[:maxBrief/2]) + "…" + string(r[len(r)-maxBrief/2+1:])
+	return string(r[:32]) + "…" + string(r[len(r)-31:])
 }
 
-// span is a duration in two units at most; console.js writes it likewise.
+// span formats a duration in at most two units, as console.js does.
 func span(d time.Duration) string {
 	s := max(int64(d/time.Second), 0)
 	switch {
@@ -31,16 +30,7 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%d d %d h", s/86400, s/3600%24)
 }
 
-// age is a duration in one unit; console.js writes it likewise.
+// age formats a duration in the larger unit of span, as console.js does.
 func age(d time.Duration) string {
-	s := max(int64(d/time.Second), 0)
-	switch {
-	case s < 60:
-		return fmt.Sprintf("%d s", s)
-	case s < 3600:
-		return fmt.Sprintf("%d min", s/60)
-	case s < 2*86400:
-		return fmt.Sprintf("%d h", s/3600)
-	}
-	return fmt.Sprintf("%d d", s/86400)
+	return strings.Join(strings.Fields(span(d))[:2], " ")
 }

@@ -115,7 +115,7 @@ func NewConsole(ctx context.Context, c *cli.Call, o ConsoleOptions) (*ConsoleSer
 	if o.Audience == "" {
 		return s, nil
 	}
-	proxy, err := taskauth.NewIAP(ctx, taskauth.IAPOptions{Audience: o.Audience, KeysURL: o.KeysURL, Log: o.Log})
+	proxy, err := taskauth.NewIAP(taskauth.IAPOptions{Audience: o.Audience, KeysURL: o.KeysURL, Log: o.Log})
 	if err != nil {
 		return nil, errors.Join(cli.UsageError("--iap-audience: "+err.Error()), cl.close())
 	}
@@ -130,7 +130,7 @@ func (s *ConsoleServer) Serve(ctx context.Context, l net.Listener) error {
 	defer stop()
 	page := console.NewServer(work, consoleSource{s.client}, s.options)
 	err := cloudrun.Service{
-		Handler: page, Limits: cloudrun.DefaultLimits(), Beside: append(s.background, page.Run), Stop: stop,
+		Handler: page, Limits: cloudrun.DefaultLimits(), Beside: s.background, Stop: stop,
 		Drain: func(ctx context.Context) { page.Drain(ctx) }, Log: s.options.Log,
 	}.Serve(ctx, l)
 	return errors.Join(err, s.client.close())

@@ -69,7 +69,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	return c, e.Err()
 }
 
-// queue reads where follow-ups are booked, whom they call and as whom.
+// queue reads the queue of the follow-ups, their target and their caller.
 func queue(e *cloudrun.Environment, mode string, token taskauth.Options) *taskqueue.Config {
 	c := e.TaskQueue()
 	if c == nil {
@@ -85,7 +85,7 @@ func queue(e *cloudrun.Environment, mode string, token taskauth.Options) *taskqu
 	return c
 }
 
-// attrs is the configuration in force, for the log.
+// attrs returns the configuration, for the log.
 func (c Config) attrs() []slog.Attr {
 	queue := "" // none
 	if c.Queue != nil {
@@ -102,7 +102,7 @@ func (c Config) attrs() []slog.Attr {
 	}
 }
 
-// redact is a URL without what may be secret in it.
+// redact removes what may be secret from a URL or a command.
 func redact(spec string) string {
 	if u, err := url.Parse(spec); err == nil && u.Host != "" {
 		return u.Scheme + "://" + u.Host
