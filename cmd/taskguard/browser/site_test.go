@@ -2,6 +2,7 @@ package browser
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -26,7 +27,14 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-func TestMain(m *testing.M) { os.Exit(chromiumtest.Main(m, "the tests of the operators' console")) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	// The tests mostly wait for a page to ask again, every few seconds.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	os.Exit(chromiumtest.Main(m, "the tests of the operators' console"))
+}
 
 // site is a console, what it shows, and a worker that records what is delivered.
 type site struct {
