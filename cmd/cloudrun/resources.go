@@ -52,7 +52,7 @@ func (e *Environment) TaskQueue() *taskqueue.Config {
 		Audience: e.Text("TASK_AUDIENCE", ""), EmulatorHost: e.Address("CLOUD_TASKS_EMULATOR_HOST"),
 	}
 	if c.Queue == "" {
-		e.Stray("belongs to TASK_QUEUE, which is not set", "TASK_TARGET_URL", "TASK_CALLER", "CLOUD_TASKS_EMULATOR_HOST")
+		e.Unused("belongs to TASK_QUEUE, which is not set", "TASK_TARGET_URL", "TASK_CALLER", "CLOUD_TASKS_EMULATOR_HOST")
 		return nil
 	}
 	e.ForTests("CLOUD_TASKS_EMULATOR_HOST")

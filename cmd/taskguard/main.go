@@ -53,9 +53,8 @@ func commands() []cli.Command {
 			Summary:   "book a delivery for each orphaned analysis: unfinished, and not locked",
 			Variables: database + queue + " and LOCK_TTL (5m)"},
 		{Name: "doctor", Run: operate.Doctor,
-			Summary: "check whether the settings of a deployment fit each other: the service, the queue, the indexes, the jobs",
-			Variables: database + ", TASK_QUEUE; for short names also CLOUDSDK_RUN_REGION, or the region of TASK_QUEUE. " +
-				"Where TASK_AUTH is set and no --service is named, all that the worker reads, see docs/reference.md"},
+			Summary:   "check whether the settings of a deployment fit each other: the service, the queue, the indexes, the jobs",
+			Variables: database + ", TASK_QUEUE; for short names also CLOUDSDK_RUN_REGION, or the region of TASK_QUEUE"},
 		{Name: "hold", Arguments: "--project NAME -- COMMAND [ARG…]", Run: hold.Hold,
 			Summary: "run a command under the lock of a project, end it when the lock is lost, exit with its status",
 			Variables: "GOOGLE_CLOUD_PROJECT, FIRESTORE_DATABASE, FIRESTORE_EMULATOR_HOST, DOCUMENT_LOCKS_COLLECTION (documentLocks); " +

@@ -69,7 +69,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 // sessions reads how sessions are proved.
 func (c *Config) sessions(e *cloudrun.Environment) {
 	if c.Sessions == authOIDC {
-		e.Stray("belongs to SESSION_AUTH=cookie", "SESSION_SECRET")
+		e.Unused("belongs to SESSION_AUTH=cookie", "SESSION_SECRET")
 		c.Token = taskauth.Options{Audience: e.Text("SESSION_AUDIENCE", ""), AnyAccount: true}
 		if c.Token.Audience == "" {
 			e.Problem("SESSION_AUDIENCE", "must be set with SESSION_AUTH=oidc, to the audience of people's tokens")
@@ -79,7 +79,7 @@ func (c *Config) sessions(e *cloudrun.Environment) {
 		}
 		return
 	}
-	e.Stray("belongs to SESSION_AUTH=oidc", "SESSION_AUDIENCE")
+	e.Unused("belongs to SESSION_AUTH=oidc", "SESSION_AUDIENCE")
 	c.Secret = e.Text("SESSION_SECRET", "")
 	switch {
 	case c.Secret == "":

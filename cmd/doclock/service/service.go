@@ -43,16 +43,16 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	server := doclock.NewServer(work, w.locks, w.feed, w.sessions, doclock.Options{
-		Finder: w.rooms, Tasks: w.tasks, Tracer: w.exports.Tracers().Tracer(telemetry.Scope), Log: log,
+		Finder: w.rooms, Tasks: w.tasks, Tracer: w.exports.Tracers.Tracer(telemetry.Scope), Log: log,
 	})
-	w.beside = append(w.beside, w.feed.Run, func(ctx context.Context) {
+	w.background = append(w.background, w.feed.Run, func(ctx context.Context) {
 		server.AwaitReady(ctx, func(ctx context.Context) error { return cloudrun.Located(cfg.Emulator, w.rooms.Ping(ctx)) })
 	})
 	if cfg.Sweep > 0 {
-		w.beside = append(w.beside, func(ctx context.Context) { server.SweepEvery(ctx, cfg.Sweep) })
+		w.background = append(w.background, func(ctx context.Context) { server.SweepEvery(ctx, cfg.Sweep) })
 	}
 	service := cloudrun.Service{
-		Handler: server, Limits: cfg.limits, Beside: w.beside, Stop: stop, Flush: w.exports.Stop, Log: log,
+		Handler: server, Limits: cfg.limits, Background: w.background, Stop: stop, Flush: w.exports.Stop, Log: log,
 		Drain: func(ctx context.Context) {
 			if left := server.Drain(ctx); left > 0 {
 				log.WarnContext(ctx, "sockets and requests are cut off", "open", left)
@@ -64,13 +64,13 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 
 // wired holds the parts of the service.
 type wired struct {
-	exports  *cloudrun.Exports
-	rooms    *repo.Rooms
-	locks    *documentlock.Locks
-	feed     *documentlock.Feed
-	sessions doclock.Sessions
-	tasks    doclock.Authenticator   // nil: a proxy in front checks
-	beside   []func(context.Context) // run while the service serves
+	exports    *cloudrun.Exports
+	rooms      *repo.Rooms
+	locks      *documentlock.Locks
+	feed       *documentlock.Feed
+	sessions   doclock.Sessions
+	tasks      doclock.Authenticator   // nil: a proxy in front checks
+	background []func(context.Context) // run while the service serves
 }
 
 // wire opens the parts that cfg names, without a call to any. Close the result, also
@@ -89,7 +89,7 @@ func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error
 		return w, err
 	}
 	if ours {
-		w.tasks, w.beside = verifier, append(w.beside, verifier.Run)
+		w.tasks, w.background = verifier, append(w.background, verifier.Run)
 	}
 	switch cfg.Sessions {
 	case authCookie:
@@ -98,7 +98,7 @@ func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error
 		cfg.Token.Log = log
 		var people *taskauth.Verifier
 		if people, err = taskauth.New(cfg.Token); err == nil {
-			w.sessions, w.beside = doclock.Accounts{Verifier: people}, append(w.beside, people.Run)
+			w.sessions, w.background = doclock.Accounts{Verifier: people}, append(w.background, people.Run)
 		}
 	default:
 		err = fmt.Errorf("SESSION_AUTH: %q is not one of %s, %s", cfg.Sessions, authCookie, authOIDC)

@@ -130,7 +130,7 @@ func (s *ConsoleServer) Serve(ctx context.Context, l net.Listener) error {
 	defer stop()
 	page := console.NewServer(work, consoleSource{s.client}, s.options)
 	err := cloudrun.Service{
-		Handler: page, Limits: cloudrun.DefaultLimits(), Beside: s.background, Stop: stop,
+		Handler: page, Limits: cloudrun.DefaultLimits(), Background: s.background, Stop: stop,
 		Drain: func(ctx context.Context) { page.Drain(ctx) }, Log: s.options.Log,
 	}.Serve(ctx, l)
 	return errors.Join(err, s.client.close())

@@ -24,9 +24,9 @@ func Doctor(ctx context.Context, c *cli.Call) error { return DoctorWith(ctx, c, 
 // DoctorWith calls Google's APIs with the options.
 func DoctorWith(ctx context.Context, c *cli.Call, google []option.ClientOption) error {
 	o := doctor.Options{Lookup: c.Lookup, Google: google}
-	c.Flags.StringVar(&o.Service, "service", "", "the worker: `FILE` for gcloud run services replace, or a service's name; without it, the environment is read as the worker's where TASK_AUTH is set")
+	c.Flags.StringVar(&o.Service, "service", "", "the worker: `FILE` for gcloud run services replace, or a service's name")
 	c.Flags.StringVar(&o.Doclock, "doclock", "", "the document lock: `FILE` or a service's name")
-	c.Flags.StringVar(&o.Queue, "queue", "", "the queue: `FILE` of gcloud's flags, or a queue's name; without it, TASK_QUEUE")
+	c.Flags.StringVar(&o.Queue, "queue", "", "the queue: `FILE` of gcloud's flags; without it, the queue of TASK_QUEUE")
 	c.Flags.StringVar(&o.Indexes, "indexes", "", "the indexes: `FILE` such as deploy/firestore.indexes.json; without it, the database's")
 	c.TakesJSON("print what was read, found and not checked as one JSON document")
 	if _, err := c.Parse(0, 0); err != nil {
