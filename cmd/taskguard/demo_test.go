@@ -83,8 +83,8 @@ func TestTheDemoFinishesEachFileOnce(t *testing.T) {
 }
 
 func TestTheDemoOnGooglesEmulatorDoesTheSame(t *testing.T) {
-	env := vars{"GOOGLE_CLOUD_PROJECT": emulatortest.Project(), "FIRESTORE_EMULATOR_HOST": emulatortest.Google(t)}
 	t.Parallel()
+	env := vars{"GOOGLE_CLOUD_PROJECT": emulatortest.Project(), "FIRESTORE_EMULATOR_HOST": emulatortest.Google(t)}
 	a := analyses(t, env)
 	eventually(t, "the emulator is warm", func() bool { return a.Ping(t.Context()) == nil })
 	one := write(t, "one.txt", "just one file\n")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"maps"
 	"net"
 	"os"
@@ -41,6 +42,10 @@ func TestMain(m *testing.M) {
 	}
 	if signal.Ignored(syscall.SIGHUP) { // by nohup, and then by all that is started here
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	}
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil { // the tests mostly wait for processes
+		panic(err)
 	}
 	os.Exit(emulatortest.Main(m))
 }
