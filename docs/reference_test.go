@@ -15,6 +15,7 @@ import (
 	worker "taskguard/cmd/worker/service"
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
 
@@ -142,31 +143,29 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 		}
 	}
 	ctx := t.Context()
-	take := func(id, owner string) error {
+	take := func(id, owner string) *analysislock.Hold {
 		got, err := a.AcquireAnalysisLock(ctx, id, owner, 0)
-		if err == nil && !got.Acquired {
-			err = errors.New(got.Reason)
-		}
-		return err
+		step(err)
+		return got.Hold
 	}
 	step(errors.Join(a.Create(ctx, "ready", "input"), a.Create(ctx, "failed", "input")))
-	step(take("ready", "a"))
-	step(a.HoldAnalysisLock(ctx, "ready", "a", func(context.Context, json.RawMessage) error { return nil }))
-	step(a.Retry(ctx, "ready", "a", "code", "message"))
-	step(errors.Join(take("ready", "b"), take("failed", "c")))
-	step(errors.Join(a.Complete(ctx, "ready", "b", "result"), a.Fail(ctx, "failed", "c", "code", "message")))
+	first := take("ready", "a")
+	step(first.Run(ctx, func(context.Context, json.RawMessage) error { return nil }))
+	step(first.Retry(ctx, "code", "message"))
+	ready, failed := take("ready", "b"), take("failed", "c")
+	step(errors.Join(ready.Complete(ctx, "result"), failed.Fail(ctx, "code", "message")))
 	page := slices.DeleteFunc(named(t, "## The document"), func(name string) bool { return strings.Contains(name, "_") }) // codes
 	same(t, "field", page, sorted(fields))
 }
 
 var (
-	codeLiteral = regexp.MustCompile(`(?:Code\w+\s+=|code(?:, reason)? :?=|code, err =|AttemptsExhausted =|Retry\(ctx, id, owner,) "(\w+)"`)
+	codeLiteral = regexp.MustCompile(`(?:Code\w+\s+=|code(?:, reason)? :?=|code, err =|AttemptsExhausted =|retry\(ctx,) "(\w+)"`)
 	unmarked    = "unrecordable" // only in the log: the document cannot hold it
 )
 
 func TestTheReferenceHasTheCodesOfErrors(t *testing.T) {
 	code := map[string]bool{}
-	for _, path := range []string{"../orchestrator/errors.go", "../worker/guard.go", "../lease/analysislock/acquisition.go"} {
+	for _, path := range []string{"../orchestrator/errors.go", "../worker/guard.go", "../lease/analysislock/analysislock.go"} {
 		src, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -8,8 +8,7 @@ import (
 )
 
 // Hold is one acquisition. Its methods are called one after another, by one
-// goroutine: Run, then Finish or Release. Finish and Release end it; until
-// then its Lessor answers duplicates from it.
+// goroutine: Run, then Finish or Release, which end it.
 type Hold[D any] struct {
 	lessor *Lessor[D]
 	key    string
@@ -85,9 +84,6 @@ func (h *Hold[D]) Finish(ctx context.Context, set func(*D)) error {
 	defer cancel()
 	_, err := h.write(ctx, func(l Lease, _ time.Time) (Lease, error) { return Finish(l, h.grant) }, set,
 		func(l Lease) bool { return l.FinishedBy == h.grant.Owner })
-	if !errors.Is(err, ErrRefused) {
-		h.lessor.forget(h)
-	}
 	return err
 }
 
@@ -95,7 +91,6 @@ func (h *Hold[D]) Finish(ctx context.Context, set func(*D)) error {
 // nothing, which is no error (G8). refund subtracts the attempt. It tries for 2 s,
 // or until the deadline of ctx if that is later, also if ctx has been cancelled.
 func (h *Hold[D]) Release(ctx context.Context, set func(*D), refund bool) error {
-	defer h.lessor.forget(h)
 	until := time.Now().Add(releaseTimeout)
 	if deadline, ok := ctx.Deadline(); ok && deadline.After(until) {
 		until = deadline
@@ -128,11 +123,8 @@ func (h *Hold[D]) Renew(ctx context.Context, ttl time.Duration) error {
 		meant = l.ExpiresAt
 		return l, err
 	}, nil, func(l Lease) bool { return l.HeldBy(h.grant) && l.ExpiresAt.Equal(meant) })
-	switch {
-	case err == nil:
+	if err == nil {
 		h.know(c, lessor.policy)
-	case errors.Is(err, ErrLost):
-		h.lessor.forget(h)
 	}
 	return err
 }

@@ -120,7 +120,6 @@ type HeldError struct {
 	Token     int64
 	ExpiresAt time.Time
 	Remaining time.Duration // from the store's time of the reading until ExpiresAt
-	Own       bool          // told from the memory of a Hold, which a renewal under way or an operator may have overtaken
 }
 
 func (e *HeldError) Error() string {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 )
 
@@ -21,14 +20,6 @@ type Lessor[D any] struct {
 	store  Store[D]
 	of     func(*D) *Lease
 	policy Policy
-
-	own *own[D]
-}
-
-// own are the leases that a Lessor holds itself, by key.
-type own[D any] struct {
-	mu    sync.Mutex
-	holds map[string]*Hold[D]
 }
 
 // NewLessor returns a Lessor, or Check's error about p. of returns the Lease inside
@@ -37,7 +28,7 @@ func NewLessor[D any](s Store[D], of func(*D) *Lease, p Policy) (*Lessor[D], err
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
-	return &Lessor[D]{store: s, of: of, policy: p.filled(), own: &own[D]{holds: map[string]*Hold[D]{}}}, nil
+	return &Lessor[D]{store: s, of: of, policy: p.filled()}, nil
 }
 
 // Policy returns the policy in force, with its zero fields set.
@@ -54,7 +45,7 @@ func (l *Lessor[D]) WithTTL(ttl time.Duration) (*Lessor[D], error) {
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
-	return &Lessor[D]{store: l.store, of: l.of, policy: p, own: l.own}, nil
+	return &Lessor[D]{store: l.store, of: l.of, policy: p}, nil
 }
 
 // Acquire takes the lease of key for owner, which must be new for each call
@@ -64,15 +55,11 @@ func (l *Lessor[D]) WithTTL(ttl time.Duration) (*Lessor[D], error) {
 //
 // It answers the Hold, or ErrNotFound, ErrFinished, ErrExhausted (recorded), a
 // *HeldError, or ErrUnavailable after at most 15 s; and the record as last
-// read or written. A lease that this Lessor itself holds and still trusts is
-// answered *HeldError from memory, with the record zero.
+// read or written.
 func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)) (*Hold[D], D, error) {
 	var none D
 	if owner == "" {
 		return nil, none, fmt.Errorf("lease: acquire %q: no owner", key)
-	}
-	if err := l.ours(key); err != nil {
-		return nil, none, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
 	defer cancel()
@@ -103,20 +90,13 @@ func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)
 	}
 	h := l.Hold(key, c)
 	h.stolen = stolen
-	l.own.mu.Lock()
-	l.own.holds[key] = h
-	l.own.mu.Unlock()
 	return h, c.Doc, nil
 }
 
-// Resume is the Hold of an earlier acquisition of key by owner: the very one
-// if it was made here, with no call to the store, else one made from a reading
-// of the record. ErrNotFound or ErrLost if the record does not show it as
-// held.
+// Resume returns a Hold of an earlier acquisition of key by owner, perhaps in another
+// process. It reads the record: ErrNotFound or ErrLost if that does not show the lease
+// as owner's.
 func (l *Lessor[D]) Resume(ctx context.Context, key, owner string) (*Hold[D], error) {
-	if h := l.held(key); h != nil && h.grant.Owner == owner {
-		return h, nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
 	defer cancel()
 	c, err := Edit(ctx, l.store, key, nil, func(c Cell[D]) (D, error) { return c.Doc, errRead }, nil)
@@ -142,34 +122,3 @@ func (l *Lessor[D]) Hold(key string, c Cell[D]) *Hold[D] {
 
 // errRead ends an Edit that only reads.
 var errRead = errors.New("lease: read")
-
-func (l *Lessor[D]) held(key string) *Hold[D] {
-	l.own.mu.Lock()
-	defer l.own.mu.Unlock()
-	return l.own.holds[key]
-}
-
-// ours is a *HeldError while this Lessor holds key and trusts it.
-func (l *Lessor[D]) ours(key string) error {
-	h := l.held(key)
-	if h == nil {
-		return nil
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !time.Now().Before(h.until) {
-		return nil
-	}
-	held := heldError(*l.of(&h.cell.Doc), h.cell.Now())
-	held.Own = true
-	return held
-}
-
-// forget ends the answering of duplicates from memory.
-func (l *Lessor[D]) forget(h *Hold[D]) {
-	l.own.mu.Lock()
-	defer l.own.mu.Unlock()
-	if l.own.holds[h.key] == h {
-		delete(l.own.holds, h.key)
-	}
-}

@@ -77,7 +77,7 @@ func (w *world) callActions(add adder, only *call) {
 			}
 		}
 		switch c.kind {
-		case load, peek:
+		case load:
 			add(fault(func() { w.answer(c, answer{err: errNotDone}) }), "%s: %s fails", p, c.kind)
 		case swap:
 			add(fault(func() { w.loseReply(c) }), "%s: swap, its reply lost", p)
@@ -272,7 +272,7 @@ func (w *world) terminate(h *host) {
 
 func (w *world) recover() {
 	w.acting = nil
-	r, err := (&worker.Guard{Queue: front{w}, Backlog: w}).Recover(context.Background())
+	r, err := (&worker.Guard{Queue: front{w: w}, Backlog: w}).Recover(context.Background())
 	if err != nil {
 		w.violated("recovery: %v", err)
 	}

@@ -22,10 +22,8 @@
 //     has been kept waiting, and is answered late.
 //
 // A reading goes with the step that leads to it: that of a delivery or an unlock
-// with its start, that after a conflict with the conflict. But the peek of a
-// delivery that was answered from memory is a step of its own: others may go
-// between, and it may fail, or be kept waiting until its time has passed. The
-// store's clock is an hour behind the workers'.
+// with its start, that after a conflict with the conflict. The store's clock is an
+// hour behind the workers'.
 //
 // Three kinds of search are made, and each execution of them is then brought to
 // its end without faults:
@@ -72,7 +70,7 @@
 // otherwise: random owners are numbered. States are compared by 64-bit hashes.
 // It is assumed that idle workers are alike, that a booking commutes with what
 // others do, that what a run returns after its lock was lost does not matter,
-// and that a delivery's first reading, if it is no peek, does not fail. No delivery goes to a worker
+// and that a delivery's first reading does not fail. No delivery goes to a worker
 // that is stopping, any 2xx deletes its task, also one to an earlier dispatch of
 // it, and three attempts are allowed. A worker that stands still
 // as a whole, its timers with it, is not explored, nor are two analyses.
@@ -91,8 +89,6 @@
 //   - Hardly anything is tried after what is itself two or three strays and no
 //     start: a lock that was stolen, a run that has failed, a last attempt, a
 //     finish whose reply was lost, the follow-up of a follow-up.
-//   - A peek is that of a duplicate at its run's own worker, a stray already: that
-//     it fails, or comes late, meets one or two others.
 //
 // package simulate may come upon these by chance, and proves nothing of them.
 //

@@ -16,12 +16,11 @@ type kind int
 
 const (
 	load kind = iota
-	peek      // a load too, of a delivery that was answered from memory
 	swap
 	book
 )
 
-func (k kind) String() string { return [...]string{"load", "peek", "swap", "book"}[k] }
+func (k kind) String() string { return [...]string{"load", "swap", "book"}[k] }
 
 // call is one call to the store or the queue, waiting for the explorer.
 type call struct {
@@ -47,21 +46,20 @@ var (
 )
 
 // front is the store and the queue as the goroutines of one host see them.
-type front struct{ w *world }
+type front struct {
+	w  *world
+	by *party // who calls the store; the queue is called by the party that acts
+}
 
 // Load implements lease.Store.
 func (f front) Load(ctx context.Context, _ string) (lease.Cell[analysislock.Analysis], error) {
-	c := &call{kind: load, by: partyOf(ctx)}
-	if ctx.Value(peekKey{}) != nil {
-		c.kind = peek
-	}
-	a := f.w.ask(ctx, c)
+	a := f.w.ask(ctx, &call{kind: load, by: f.by})
 	return a.cell, a.err
 }
 
 // Swap implements lease.Store.
 func (f front) Swap(ctx context.Context, _ string, prev lease.Cell[analysislock.Analysis], next analysislock.Analysis) (lease.Cell[analysislock.Analysis], error) {
-	a := f.w.ask(ctx, &call{kind: swap, by: partyOf(ctx), prev: prev, next: next})
+	a := f.w.ask(ctx, &call{kind: swap, by: f.by, prev: prev, next: next})
 	return a.cell, a.err
 }
 
@@ -162,7 +160,7 @@ func (w *world) answer(c *call, a answer) {
 func (w *world) grant(c *call) {
 	a := answer{}
 	switch c.kind {
-	case load, peek:
+	case load:
 		a.cell = w.cell(c)
 	case swap:
 		if !w.apply(c) {

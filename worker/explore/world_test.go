@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing/synctest"
@@ -36,6 +37,7 @@ type host struct {
 	server   http.Handler
 	guard    *worker.Guard
 	stop     context.CancelCauseFunc
+	world    *world
 	arriving *party
 	parties  []*party
 	crashed  bool
@@ -130,16 +132,12 @@ func (w *world) wake() {
 }
 
 func (w *world) newHost() *host {
-	h := &host{index: len(w.hosts)}
-	ledger, err := analysislock.New(front{w}, policy, nil)
-	if err != nil {
-		panic(err)
-	}
+	h := &host{world: w, index: len(w.hosts)}
 	work, stop := context.WithCancelCause(context.Background())
 	h.stop = stop
 	h.guard = &worker.Guard{
-		Locks: tagged{ledger, h}, Records: tagged{ledger, h}, Queue: front{w}, Backlog: w,
-		Analyzer: orchestrator.AnalyzerFunc(w.analyze), Instance: fmt.Sprint("w", h.index),
+		Locks: tagged{h}, Queue: front{w: w}, Backlog: w,
+		Analyzer: orchestrator.AnalyzerFunc(h.analyze), Instance: fmt.Sprint("w", h.index),
 		RunTimeout: 24 * time.Hour, Log: slog.New(slog.DiscardHandler),
 	}
 	h.server = worker.NewServer(work, h.guard, nil)
@@ -180,13 +178,9 @@ func (w *world) dispatch(t *task, h *host) {
 func (w *world) unlock() {
 	p := &party{id: len(w.parties), host: w.op, owner: "operator"}
 	w.parties = append(w.parties, p)
-	ledger, err := analysislock.New(front{w}, policy, nil)
-	if err != nil {
-		panic(err)
-	}
 	w.acting = p
 	w.running.Go(func() {
-		_, _ = ledger.Unlock(context.WithValue(context.Background(), partyKey{}, p), analysis, nil)
+		_, _ = locks(front{w, p}).Unlock(context.Background(), analysis, nil)
 		w.mu.Lock()
 		p.ended, p.seen, p.between = true, true, false
 		w.mu.Unlock()
@@ -196,8 +190,14 @@ func (w *world) unlock() {
 	w.grant(p.pending)
 }
 
-func (w *world) analyze(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-	p := partyOf(ctx)
+func (h *host) analyze(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+	w := h.world
+	var p *party
+	for _, p = range slices.Backward(h.parties) {
+		if p.token == job.LockToken {
+			break
+		}
+	}
 	b := &body{ctx: ctx, token: job.LockToken, tell: make(chan error)}
 	w.mu.Lock()
 	p.body, p.between = b, false

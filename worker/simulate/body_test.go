@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"taskguard/lease"
 	"taskguard/orchestrator"
 )
 
@@ -67,6 +68,9 @@ func (i *instance) work(ctx context.Context, job orchestrator.Job) (orchestrator
 	case panics && !i.w.calm():
 		panic("a bug")
 	case failing && !i.w.calm():
+		i.w.mu.Lock()
+		i.w.figures["failures for now"]++
+		i.w.mu.Unlock()
 		return nil, errForNow
 	}
 	return result(job.AnalysisID, job.LockToken), nil
@@ -90,17 +94,16 @@ func (i *instance) lost(b *body, cause error) {
 	i.w.mu.Lock()
 	defer i.w.mu.Unlock()
 	b.lost = i.w.now()
+	if errors.Is(cause, lease.ErrLost) {
+		i.w.figures["losses"]++
+	}
 	i.w.tell("%s %s: body %d is cancelled: %v", i.name, b.id, b.token, cause)
 }
 
 func (i *instance) end(b *body) {
 	i.w.mu.Lock()
 	defer i.w.mu.Unlock()
-	for _, t := range i.w.tags {
-		if t.token == b.token && t.running {
-			i.w.tell("%s %s: body %d ends", i.name, b.id, b.token)
-		}
-	}
+	i.w.tell("%s %s: body %d ends", i.name, b.id, b.token)
 	if b.end < 0 {
 		b.end = i.w.now()
 	}

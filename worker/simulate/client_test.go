@@ -19,6 +19,7 @@ const callTimeout = 5 * time.Second
 type client struct {
 	w    *world
 	from *instance // nil: an operator's
+	by   *tag      // whose calls it carries
 }
 
 var _ lease.Store[analysislock.Analysis] = client{}
@@ -30,11 +31,17 @@ func (c client) Load(ctx context.Context, key string) (cell, error) {
 }
 
 func (c client) Swap(ctx context.Context, key string, prev cell, next analysislock.Analysis) (cell, error) {
-	by := tagOf(ctx)
-	renewal := by.owner != "" && prev.Doc.Lock.Owner == by.owner && next.Lock.Owner == by.owner
+	by := c.by
+	holds := by.owner != "" && prev.Doc.Lock.Owner == by.owner
+	renewal := holds && next.Lock.Owner == by.owner
+	kind := renew
 	c.w.mu.Lock()
 	switch {
 	case renewal, by.owner == "":
+	case holds && next.Lock.Finished:
+		kind = finish
+	case holds:
+		kind = release
 	case next.Lock.Owner == by.owner:
 		by.meant = append(by.meant, next.Lock.ExpiresAt.UnixNano())
 	case next.Lock.Token == prev.Doc.Lock.Token+1: // no attempt is left
@@ -43,8 +50,8 @@ func (c client) Swap(ctx context.Context, key string, prev cell, next analysislo
 	c.w.mu.Unlock()
 	began := c.w.now()
 	got, err := c.call(ctx, "swap", key, func() (cell, error) { return c.w.store.swap(key, prev, next, by) })
-	if renewal {
-		c.w.renewed(key, by, began, next.Lock.ExpiresAt, err)
+	if holds {
+		c.w.wrote(key, by, kind, began, next.Lock.ExpiresAt, err)
 	}
 	return got, err
 }
@@ -122,7 +129,7 @@ func (c client) call(ctx context.Context, op, key string, do func() (cell, error
 	asked := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	by := tagOf(ctx)
+	by := c.by
 	c.w.mu.Lock()
 	by.calls++
 	n := by.calls

@@ -32,7 +32,7 @@ var expected = []string{
 	"seeds", "deliveries", "runs", "finishes", "steals", "superseded writes refused", "losses", "follow-ups", "recoveries booked",
 	"replacements booked", "attempts exhausted", "unlocks", "requeues", "failures for now",
 	"crashes", "pauses", "stops", "cuts", "operations checked", "operations of unknown outcome", "operations of kind renew",
-	"largest clock skew", "longest unheld after a single crash", "first acquired after a crash", "answers from memory", "answers from memory of a broken lock", "stopped runs refunded",
+	"largest clock skew", "longest unheld after a single crash", "first acquired after a crash", "stopped runs refunded",
 	"longest until all is finished after the faults",
 	string(dropBefore), string(dropAfter), string(late), string(aborted), string(abortedAfter), string(unavailable), string(exceeded),
 	string(slowRequest), string(slowReply), string(storeDark), string(workerDark), string(foreignWrite), string(bookingDark),

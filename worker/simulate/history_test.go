@@ -20,13 +20,12 @@ const (
 	unlock  = "unlock"
 	requeue = "requeue"
 
-	ok         = "ok"
-	heldBy     = "held"
-	remembered = "held, from memory"
-	finished   = "finished"
-	exhausted  = "exhausted"
-	refused    = "lost"
-	unknown    = "unknown"
+	ok        = "ok"
+	heldBy    = "held"
+	finished  = "finished"
+	exhausted = "exhausted"
+	refused   = "lost"
+	unknown   = "unknown"
 )
 
 // operation is one call as its caller saw it.
@@ -77,9 +76,6 @@ func acquisition(t *tag, acq analysislock.Acquisition, err error) operation {
 	case acq.Acquired:
 	case acq.Reason == analysislock.Locked:
 		op.answer, op.owner = heldBy, acq.Grant.Owner
-		if t.calls == 0 {
-			op.answer = remembered
-		}
 	case acq.Reason == analysislock.AttemptsExhausted:
 		op.answer = exhausted
 	default:
@@ -88,11 +84,11 @@ func acquisition(t *tag, acq analysislock.Acquisition, err error) operation {
 	return op
 }
 
-// renewed adds one write of a heartbeat to the history.
-func (w *world) renewed(id string, by *tag, began time.Duration, expires time.Time, err error) {
+// wrote adds one write of a holder to the history.
+func (w *world) wrote(id string, by *tag, kind string, began time.Duration, expires time.Time, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	op := operation{kind: renew, answer: ok, owner: by.owner, token: by.token, expires: expires.UnixNano()}
+	op := operation{kind: kind, answer: ok, owner: by.owner, token: by.token, expires: expires.UnixNano()}
 	if err != nil {
 		op.answer = unknown
 	}
@@ -189,10 +185,8 @@ func checked(history []operation, ttl time.Duration) porcupine.CheckResult {
 	return porcupine.CheckOperationsTimeout(model.ToModel(), ops, checkTime)
 }
 
-// decisive leaves out what an instance answered from memory, which is checked
-// when it does, by fromMemory; and of what has
-// an unknown outcome, since each doubles what the checker has to try,
-// acquisitions that came to no write, and renewals whose expiry nobody was told:
+// decisive leaves out, of what has an unknown outcome, since each doubles what the
+// checker has to try, acquisitions that came to no write, and renewals whose expiry nobody was told:
 // the model may always take these for not done, as a smaller expiry forbids
 // nothing.
 func decisive(history []operation) (ops []operation) {
@@ -204,7 +198,7 @@ func decisive(history []operation) (ops []operation) {
 	}
 	for _, op := range history {
 		idle := op.kind == acquire && len(op.meant) == 0 || op.kind == renew && !told[op.expires]
-		if op.answer != remembered && (op.answer != unknown || !idle) {
+		if op.answer != unknown || !idle {
 			ops = append(ops, op)
 		}
 	}

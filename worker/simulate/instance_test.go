@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 	"taskguard/worker"
 )
@@ -44,15 +43,10 @@ func (w *world) replace(s *slot) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	i := &instance{w: w, slot: s, name: fmt.Sprintf("w%d.%d", s.n, s.born), dead: make(chan struct{}), acquired: map[string]int{}, stopping: -1}
-	ledger, err := analysislock.New(client{w, i}, w.p.policy, nil)
-	if err != nil {
-		panic(err)
-	}
 	work, stop := context.WithCancelCause(context.Background())
 	i.stop = stop
-	l := locks{ledger, i}
 	i.guard = &worker.Guard{
-		Locks: l, Records: l, Queue: booker{w.queue, i.name, i}, Backlog: backlog{client{w, i}},
+		Locks: locks{i}, Queue: booker{w.queue, i.name, i}, Backlog: backlog{client{w: w, from: i}},
 		Analyzer: orchestrator.AnalyzerFunc(i.analyze), Instance: i.name, RunTimeout: w.p.runTimeout, Log: w.log,
 	}
 	i.server = worker.NewServer(work, i.guard, nil)
@@ -232,8 +226,8 @@ func (i *instance) recover() {
 type backlog struct{ c client }
 
 func (b backlog) Abandoned(ctx context.Context, _ int, each func(id string, token int64, at time.Time)) error {
-	by := &tag{by: fmt.Sprintf("%s backlog %v", b.c.from.name, b.c.w.now())}
-	if _, err := b.c.Load(tagged(ctx, by), "none"); err != nil {
+	b.c.by = &tag{by: fmt.Sprintf("%s backlog %v", b.c.from.name, b.c.w.now())}
+	if _, err := b.c.Load(ctx, "none"); err != nil {
 		return err
 	}
 	b.c.w.store.abandoned(b.c.w.p.policy.TTL, each)

@@ -41,11 +41,11 @@ func (s *store) judge(key string, r *record, next analysislock.Analysis, by *tag
 	case is.Owner == "":
 		what = "releases"
 		s.freed(r, by, wrong)
-		if refunded := is.Attempts == was.Attempts-1; refunded != by.refund {
-			wrong(fmt.Sprintf("refunded an attempt: %v", refunded))
-		}
-		if by.refund {
+		if is.Attempts == was.Attempts-1 {
 			s.w.figures["stopped runs refunded"]++
+			if !by.from.stopped(by) {
+				wrong("refunded an attempt that no stop has ended")
+			}
 		}
 	case is.Owner != was.Owner || is.Attempts != was.Attempts:
 		wrong("gave the lock away")
@@ -85,8 +85,10 @@ func (s *store) granted(r *record, next analysislock.Analysis, by *tag, held boo
 
 // freed is the end of a holder's lock.
 func (s *store) freed(r *record, by *tag, wrong func(string)) {
-	if by.running {
-		wrong("let go while its body runs")
+	for _, b := range s.w.bodies {
+		if b.on == by.from && b.id == by.id && b.token == by.token && b.end < 0 {
+			wrong("released the lock while its body runs")
+		}
 	}
 	r.held[len(r.held)-1].until = s.w.now()
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"taskguard/lease"
-	"taskguard/lease/analysislock"
 	"taskguard/worker/taskqueue"
 )
 
@@ -30,21 +29,18 @@ func (w *world) operate() {
 }
 
 func (w *world) act(id, act string, n int) {
-	ledger, err := analysislock.New(client{w: w}, w.p.policy, nil)
-	if err != nil {
-		panic(err)
-	}
 	t := &tag{by: fmt.Sprintf("operator/%d", n), act: act}
-	ctx := tagged(context.Background(), t)
+	ctx, locks := context.Background(), w.locks(client{w: w, by: t})
 	w.mu.Lock()
 	w.operating[id]++
 	w.acting = true
 	w.mu.Unlock()
 	began := w.now()
+	var err error
 	if act == unlock {
-		_, err = ledger.Unlock(ctx, id, nil)
+		_, err = locks.Unlock(ctx, id, nil)
 	} else {
-		_, err = ledger.Requeue(ctx, id, nil)
+		_, err = locks.Requeue(ctx, id, nil)
 	}
 	op := operation{kind: act, answer: outcome(err), at: t.at.UnixNano()}
 	var held *lease.HeldError

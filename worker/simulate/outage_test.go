@@ -102,7 +102,7 @@ func TestACrashLoopEndsFailedWithTheLastErrorThatWasTold(t *testing.T) {
 		from int
 		want string
 	}{
-		{1, "no attempt lived to tell why"},
+		{1, "no attempt reported a cause"},
 		{3, errForNow.Error()},
 	} {
 		p := perfect()

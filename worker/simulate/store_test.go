@@ -1,7 +1,6 @@
 package simulate
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -129,29 +128,15 @@ func (s *store) unfinished() string {
 
 // tag is who calls the store: one delivery, or one act of an operator.
 type tag struct {
-	by      string // whose calls these are, for the dice
-	from    *instance
-	id      string
-	owner   string
-	act     string // of an operator: unlock, requeue
-	token   int64  // once acquired
-	calls   int
-	at      time.Time // the store's, in its last reply
-	meant   []int64   // expiries that an acquisition has tried to write
-	running bool      // the body
-	refund  bool      // is due with its release
-	ending  bool      // has begun to finish or release
-	ended   bool      // and was told what came of it
-	told    bool      // an operator, what came of the act
-}
-
-type tagKey struct{}
-
-func tagged(ctx context.Context, t *tag) context.Context { return context.WithValue(ctx, tagKey{}, t) }
-
-func tagOf(ctx context.Context) *tag {
-	if t, ok := ctx.Value(tagKey{}).(*tag); ok {
-		return t
-	}
-	panic("a call of nobody")
+	by    string // whose calls these are, for the dice
+	from  *instance
+	id    string
+	owner string
+	act   string // of an operator: unlock, requeue
+	token int64  // once acquired
+	calls int
+	at    time.Time // the store's, in its last reply
+	meant []int64   // expiries that an acquisition has tried to write
+	ended bool      // has begun to finish or release
+	told  bool      // an operator, what came of the act
 }

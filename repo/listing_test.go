@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
@@ -106,26 +107,6 @@ func TestAllAnalysesAreCountedAndThoseInAState(t *testing.T) {
 	})
 }
 
-func TestADarkFirestoreListsAndCountsNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		a := open(t, b, grpc.WithChainStreamInterceptor(func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ grpc.Streamer, _ ...grpc.CallOption) (grpc.ClientStream, error) {
-			<-ctx.Done()
-			return nil, ctx.Err()
-		}))
-		for name, read := range map[string]func() error{
-			"Newest":  func() error { _, _, err := a.Newest(t.Context(), 1); return err },
-			"Summary": func() error { _, err := a.Summary(t.Context(), "a"); return err },
-			"InState": func() error { _, err := a.InState(t.Context(), analysislock.Failed, 1); return err },
-			"Count":   func() error { _, err := a.Count(t.Context(), ""); return err },
-		} {
-			began := time.Now()
-			if err := read(); !errors.Is(err, lease.ErrUnavailable) || time.Since(began) > abandonedTimeout {
-				t.Errorf("%s: %v after %v", name, err, time.Since(began))
-			}
-		}
-	})
-}
-
 // ids are those of what was found, in its order.
 func ids(found []analysislock.Analysis) string {
 	words := make([]string, len(found))
@@ -176,14 +157,14 @@ func TestWhatIsUnfinishedIsListedByAgeHoweverItsUpdateIsWritten(t *testing.T) {
 func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 	lists := map[string]struct {
 		queries int
-		read    func(context.Context, *Analyses) ([]analysislock.Analysis, error)
+		read    func(context.Context, *worker) ([]analysislock.Analysis, error)
 	}{
-		"List": {1, func(ctx context.Context, a *Analyses) ([]analysislock.Analysis, error) { return a.List(ctx, 10) }},
-		"InState": {1, func(ctx context.Context, a *Analyses) ([]analysislock.Analysis, error) {
+		"List": {1, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) { return a.List(ctx, 10) }},
+		"InState": {1, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) {
 			return a.InState(ctx, analysislock.Processing, 10)
 		}},
-		"Unfinished": {3, func(ctx context.Context, a *Analyses) ([]analysislock.Analysis, error) { return a.Unfinished(ctx, 10) }},
-		"Newest": {3, func(ctx context.Context, a *Analyses) ([]analysislock.Analysis, error) {
+		"Unfinished": {3, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) { return a.Unfinished(ctx, 10) }},
+		"Newest": {3, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) {
 			found, _, err := a.Newest(ctx, 10)
 			return found, err
 		}},
@@ -215,4 +196,77 @@ func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 			}
 		}
 	})
+}
+func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		for id, fields := range map[string]map[string]any{
+			"lower": {"status": "queued", "input": "x"}, "pending": {"status": "PENDING"}, "number": {"status": 7}, "empty": {"status": ""},
+			"acquired": {"status": "ANALYZING", "lockToken": 3}, "malformed": {"status": "ANALYZING", "lockToken": "3"},
+			"none": {}, "null": {"status": nil}, analysislock.Queued: {"status": analysislock.Queued}, analysislock.Processing: {"status": analysislock.Processing}, analysislock.Ready: {"status": analysislock.Ready}, analysislock.Failed: {"status": analysislock.Failed},
+		} {
+			b.Put(t, id, fields)
+		}
+		found, err := a.UnknownStatus(t.Context(), 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for i := range found {
+			got = append(got, found[i].ID+"="+found[i].Status)
+			if found[i].Input != nil {
+				t.Errorf("%s has its input", found[i].ID)
+			}
+		}
+		if want := []string{"number=(the number 7)", "empty=", "pending=PENDING", "lower=queued"}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if found, err = a.UnknownStatus(t.Context(), 2); err != nil || len(found) != 2 {
+			t.Errorf("%d, %v; want 2", len(found), err)
+		}
+	})
+}
+
+// A failure must not look like a list without entries.
+func TestAQueryOfAnalysesThatFailsIsNoEmptyAnswer(t *testing.T) {
+	for name, list := range map[string]func(ctx context.Context, a *worker) error{
+		"List":   func(ctx context.Context, a *worker) error { _, err := a.List(ctx, 1); return err },
+		"Newest": func(ctx context.Context, a *worker) error { _, _, err := a.Newest(ctx, 1); return err },
+		"InState": func(ctx context.Context, a *worker) error {
+			_, err := a.InState(ctx, analysislock.Ready, 1)
+			return err
+		},
+		"Overdue":       func(ctx context.Context, a *worker) error { _, err := a.Overdue(ctx, 1); return err },
+		"Unfinished":    func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 1); return err },
+		"UnknownStatus": func(ctx context.Context, a *worker) error { _, err := a.UnknownStatus(ctx, 1); return err },
+		"Abandoned": func(ctx context.Context, a *worker) error {
+			return a.Abandoned(ctx, 1, func(string, int64, time.Time) {})
+		},
+	} {
+		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+			l := &line{}
+			a := open(t, b, l.options()...)
+			l.befall(map[string][]fault{"RunQuery": {dropped(codes.PermissionDenied)}})
+			if err := list(t.Context(), a); !errors.Is(err, lease.ErrUnavailable) {
+				t.Errorf("%s: %v, want ErrUnavailable", name, err)
+			}
+			l.wantAllMet(t)
+		})
+	}
+	for name, ask := range map[string]func(ctx context.Context, a *worker) error{
+		"Overdue": func(ctx context.Context, a *worker) error { _, err := a.Overdue(ctx, 1); return err },
+		"Newest":  func(ctx context.Context, a *worker) error { _, _, err := a.Newest(ctx, 1); return err },
+		"Ping":    func(ctx context.Context, a *worker) error { return a.Ping(ctx) },
+		"Create":  func(ctx context.Context, a *worker) error { return a.Create(ctx, "x", 1) },
+	} {
+		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+			l := &line{}
+			a := open(t, b, l.options()...)
+			l.befall(map[string][]fault{read: {dropped(codes.PermissionDenied)}})
+			if err := ask(t.Context(), a); !errors.Is(err, lease.ErrUnavailable) {
+				t.Errorf("%s without the time: %v, want ErrUnavailable", name, err)
+			}
+			l.wantAllMet(t)
+		})
+	}
 }
