@@ -62,7 +62,7 @@ func TestHoldWhoseStandardErrorIsBlockedOrClosedEndsItsCommandAllTheSame(t *test
 				}
 				dir := t.TempDir()
 				script := fmt.Sprintf(`exec 2>/dev/null; trap 'echo asked >"%[1]s/asked"; exit 9' TERM; echo $$ >"%[1]s/up"; while :; do sleep 0.05; done`, dir)
-				h := startHoldTo(t, w, vars{}, append(append([]string{"--dir", dir, "--ttl", "2s"}, flags...), "--", "sh", "-c", script)...)
+				h := startHoldTo(t, w, vars{}, append(append([]string{"--dir", dir, "--ttl", "6s"}, flags...), "--", "sh", "-c", script)...)
 				pid, err := strconv.Atoi(appears(t, dir, "up"))
 				if err != nil {
 					t.Fatal(err)
