@@ -44,10 +44,10 @@ demo:
 
 # What docs/RELIABILITY.md tells of, with its figures.
 explore:
-	EXPLORE_DEPTH=7 EXPLORE_STRAYS=3 EXPLORE_ONWARD=4 go test -count=1 -v -timeout 15m ./worker/explore
+	EXPLORE_DEPTH=7 EXPLORE_STRAYS=3 EXPLORE_ONWARD=4 go test -count=1 -v -timeout 15m -run 'Interleaving|Search' ./worker/proof
 
 simulate:
-	cd worker/simulate && SIMULATE_SEEDS=$(SEEDS) go test -count=1 -timeout 30m
+	cd worker/proof && SIMULATE_SEEDS=$(SEEDS) go test -count=1 -timeout 30m -run 'Seed|Outage|Crash'
 
 chaos:
 	CHAOS=1 REQUIRE_GOOGLE_EMULATOR=1 go test -count=1 -v -timeout 30m -run '^TestChaos$$' ./cmd/worker/chaos

@@ -27,7 +27,7 @@ var rooms = map[string][]string{
 const example = "taskguard/docs/examples/go"
 
 // testOnly packages are in no binary.
-var testOnly = []string{"taskguard/lease/leasetest", "taskguard/emulator/emulatortest", "taskguard/cmd/chromiumtest", "taskguard/docs/examples/examplestest"}
+var testOnly = []string{"taskguard/lease/leasetest", "taskguard/emulator/emulatortest", "taskguard/cmd/chromiumtest", "taskguard/worker/proof", "taskguard/docs/examples/examplestest"}
 
 func TestTheArrowsPointOneWay(t *testing.T) {
 	for pkg, imports := range list(t, "{{join .Imports \" \"}}", "./...") {

@@ -99,14 +99,6 @@ var workerRooms = []room{
 			test: "TestWhatIsBookedIsMadeOfTheStoresLock",
 		},
 		{
-			name: "explored: a follow-up is made of the holder's memory of its lock",
-			old:  `if acq.Own {`,
-			new:  `if false {`,
-			pkg:  "worker/explore",
-			test: everyInterleaving,
-			says: replayedStep,
-		},
-		{
 			name: "the delivery in the place of a stopped run has one name for ever",
 			old:  `taskqueue.Name("replace", id, owner)`,
 			new:  `taskqueue.Name("replace", id)`,
@@ -180,7 +172,7 @@ var workerRooms = []room{
 			name: "explored: locked without a booking is answered with a 2xx",
 			old:  `Locked:             {code: http.StatusConflict,`,
 			new:  `Locked:             {code: http.StatusOK,`,
-			pkg:  "worker/explore",
+			pkg:  "worker/proof",
 			test: everyInterleaving,
 			says: replayedStep,
 		},
