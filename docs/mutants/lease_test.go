@@ -82,9 +82,7 @@ var leaseRooms = []room{
 	return finished`,
 			new:  `	return finished`,
 			pkg:  "worker/proof",
-			env:  someSeeds,
 			test: manySeeds,
-			says: replayedSeed,
 		},
 	}},
 	{"lease/lessor.go", []bug{
@@ -113,16 +111,13 @@ var leaseRooms = []room{
 			new:  `got.Finished`,
 			pkg:  "worker/proof",
 			test: everyInterleaving,
-			says: replayedStep,
 		},
 		{
 			name: "simulated: expiry is judged by the local clock",
 			old:  `Take(*l.of(&c.Doc), c.At, `,
 			new:  `Take(*l.of(&c.Doc), time.Now(), `,
 			pkg:  "worker/proof",
-			env:  someSeeds,
 			test: manySeeds,
-			says: replayedSeed,
 		},
 		{
 			name: "a record that was given up, opened and taken by another counts as acquired",
@@ -230,7 +225,6 @@ var leaseRooms = []room{
 `,
 			pkg:  "worker/proof",
 			test: everyInterleaving,
-			says: replayedStep,
 		},
 	}},
 	{"lease/store.go", []bug{

@@ -174,7 +174,6 @@ var workerRooms = []room{
 			new:  `Locked:             {code: http.StatusOK,`,
 			pkg:  "worker/proof",
 			test: everyInterleaving,
-			says: replayedStep,
 		},
 	}},
 	{"worker/server.go", []bug{
