@@ -15,6 +15,7 @@ import (
 
 	"taskguard/cmd/taskguard/doctor"
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
 
@@ -119,13 +120,13 @@ func queries(t *testing.T) []*firestorepb.StructuredQuery {
 	if _, _, err := a.Newest(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.InState(t.Context(), repo.Failed, 10); err != nil {
+	if _, err := a.InState(t.Context(), analysislock.Failed, 10); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.UnknownStatus(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Count(t.Context(), repo.Failed); err != nil {
+	if _, err := a.Count(t.Context(), analysislock.Failed); err != nil {
 		t.Fatal(err)
 	}
 	if len(sent) != 15 { // one for each type of updatedAt: three of Unfinished, Overdue and Newest

@@ -10,7 +10,7 @@ import (
 
 	"github.com/zclconf/go-cty/cty"
 
-	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/worker"
 )
 
@@ -88,7 +88,7 @@ func compares(kind, field, op, value string) string {
 		return "it is true or not there"
 	case field == "message" && value != "delivery" && value != "recovery":
 		return "no line says so"
-	case field == "code" && value != lease.AttemptsExhausted:
+	case field == "code" && value != analysislock.AttemptsExhausted:
 		return "no such code"
 	}
 	return ""

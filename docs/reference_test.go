@@ -163,7 +163,7 @@ var (
 
 func TestTheReferenceHasTheCodesOfErrors(t *testing.T) {
 	code := map[string]bool{}
-	for _, path := range []string{"../orchestrator/errors.go", "../worker/guard.go", "../lease/lease.go"} {
+	for _, path := range []string{"../orchestrator/errors.go", "../worker/guard.go", "../lease/analysislock/acquisition.go"} {
 		src, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

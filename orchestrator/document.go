@@ -8,15 +8,19 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
 )
 
-// chunkBytes is how much is worked on between two looks at the context.
+// chunkBytes is how much is processed between two checks of the context.
 const chunkBytes = 64 << 10
 
 // documentAnalyzer is builtin:document.
 type documentAnalyzer struct{}
 
-// documentResult is what it finds. The counts are there for text alone.
+// documentResult is its result. Only text has counts.
 type documentResult struct {
 	Bytes     int    `json:"bytes"`
 	SHA256    string `json:"sha256"` // lower-case hex
@@ -47,7 +51,7 @@ func (documentAnalyzer) Analyze(ctx context.Context, job Job) (Result, error) {
 func sha256Of(ctx context.Context, content []byte) (string, error) {
 	hash := sha256.New()
 	for rest := content; len(rest) > 0; {
-		if err := ended(ctx); err != nil {
+		if err := contextError(ctx); err != nil {
 			return "", err
 		}
 		n := min(len(rest), chunkBytes)
@@ -57,8 +61,8 @@ func sha256Of(ctx context.Context, content []byte) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// documentContent reads the input: {"name", "text"} or {"name", "base64"}. The
-// name may be missing; other fields are ignored.
+// documentContent decodes the input: {"name", "text"} or {"name", "base64"}. The
+// name is optional; other fields are ignored.
 func documentContent(input json.RawMessage) (name string, content []byte, err error) {
 	var in struct {
 		Name   string  `json:"name"`
@@ -91,4 +95,48 @@ func documentContent(input json.RawMessage) (name string, content []byte, err er
 
 func invalidInput(problem string, err error) *PermanentError {
 	return &PermanentError{Code: CodeInvalidInput, Message: problem, Err: err}
+}
+
+// plainText is the media type of text without a known form.
+const plainText = "text/plain; charset=utf-8"
+
+// mediaTypes has the media type of plain text by the extension of its name. Package
+// mime is not used, because its table depends on the machine.
+var mediaTypes = map[string]string{
+	".css":    "text/css; charset=utf-8",
+	".csv":    "text/csv; charset=utf-8",
+	".htm":    "text/html; charset=utf-8",
+	".html":   "text/html; charset=utf-8",
+	".ics":    "text/calendar; charset=utf-8",
+	".js":     "text/javascript; charset=utf-8",
+	".json":   "application/json",
+	".jsonl":  "application/x-ndjson",
+	".md":     "text/markdown; charset=utf-8",
+	".mjs":    "text/javascript; charset=utf-8",
+	".ndjson": "application/x-ndjson",
+	".svg":    "image/svg+xml",
+	".toml":   "application/toml",
+	".tsv":    "text/tab-separated-values; charset=utf-8",
+	".xml":    "text/xml; charset=utf-8",
+	".yaml":   "application/yaml",
+	".yml":    "application/yaml",
+}
+
+// mediaType returns the media type, and whether the content is UTF-8 text, whose
+// words can be counted.
+func mediaType(name string, content []byte) (mediaType string, text bool) {
+	sniffed := http.DetectContentType(content)
+	if !strings.HasPrefix(sniffed, "text/") {
+		return sniffed, false
+	}
+	if !utf8.Valid(content) {
+		// DetectContentType reports UTF-8 for every text without a byte order mark.
+		return strings.TrimSuffix(sniffed, "; charset=utf-8"), false
+	}
+	if sniffed == plainText {
+		if byName, ok := mediaTypes[strings.ToLower(filepath.Ext(name))]; ok {
+			return byName, true
+		}
+	}
+	return sniffed, true
 }

@@ -112,7 +112,7 @@ func TestBuiltinShowsTenWordsOfFourTo64Letters(t *testing.T) {
 	}))
 }
 
-func TestBuiltinRefusesBadInputForGood(t *testing.T) {
+func TestBuiltinRefusesBadInputPermanently(t *testing.T) {
 	for input, want := range map[string]string{
 		``:                          "not an object",
 		`null`:                      "not an object",
@@ -136,7 +136,7 @@ func TestBuiltinRefusesBadInputForGood(t *testing.T) {
 	}
 }
 
-// endsAfter is a context that ends when it has been asked n times.
+// endsAfter is a context that ends after n calls of Err.
 type endsAfter struct {
 	context.Context
 	n int
@@ -149,7 +149,7 @@ func (c *endsAfter) Err() error {
 	return nil
 }
 
-func TestBuiltinHonoursItsContextBetweenChunks(t *testing.T) {
+func TestBuiltinChecksItsContextBetweenChunks(t *testing.T) {
 	input, _ := json.Marshal(map[string]string{"text": strings.Repeat("word ", 100_000)})
 	for n := range 16 { // eight chunks hashed, eight counted
 		ctx := &endsAfter{t.Context(), n}

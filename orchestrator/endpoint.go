@@ -15,18 +15,18 @@ import (
 	"unicode/utf8"
 )
 
-// Limits on the way to an endpoint. Between the request's end and the answer's
-// beginning there is none but the context's: that is where the analysis runs.
+// Limits of a request to an endpoint. Only the context bounds the wait for the
+// answer, because the analysis runs during that time.
 const (
 	dialTimeout    = 10 * time.Second
 	tlsTimeout     = 10 * time.Second
 	maxHeaderBytes = 64 << 10
 )
 
-// endpoint is an analyzer behind HTTP.
+// endpoint is the analyzer of http: and https:.
 type endpoint struct {
 	url      *url.URL
-	name     string // the URL without what may be secret
+	name     string // the URL without parts that may be secret
 	client   *http.Client
 	wantJSON bool
 }
@@ -34,7 +34,7 @@ type endpoint struct {
 func newEndpoint(spec string, o Options) (*endpoint, error) {
 	u, err := url.Parse(spec)
 	if err != nil {
-		// The error quotes what it does not like, and that may be a password.
+		// The error quotes a part of the URL, which may be the password.
 		return nil, errors.New("orchestrator: the analyzer's URL does not parse")
 	}
 	if u.Hostname() == "" {
@@ -47,15 +47,14 @@ func newEndpoint(spec string, o Options) (*endpoint, error) {
 		client: &http.Client{
 			Transport: newTransport(),
 			CheckRedirect: func(*http.Request, []*http.Request) error {
-				return http.ErrUseLastResponse // a job goes where it was told to go
+				return http.ErrUseLastResponse // a job goes only to the configured address
 			},
 		},
 	}, nil
 }
 
-// newTransport makes a connection for each job. One handshake is little beside
-// an analysis, an idle connection has no owner, and only on a connection that
-// was used before does net/http send a request a second time by itself.
+// newTransport returns a transport that makes a connection for each job: on a reused
+// connection net/http may send a request a second time by itself.
 func newTransport() *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -76,10 +75,10 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 		return nil, err
 	}
 	status, output, err := e.post(ctx, job, body)
-	if over := ended(ctx); err != nil && over != nil {
-		return nil, over
-	}
 	if err != nil {
+		if ended := contextError(ctx); ended != nil {
+			return nil, ended
+		}
 		err = withoutURL(err)
 		return nil, &FailureError{Reason: e.name + ": " + err.Error(), Err: err}
 	}
@@ -95,23 +94,23 @@ func (e *endpoint) post(ctx context.Context, job Job, body []byte) (int, output,
 		return 0, output{}, err
 	}
 	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("Idempotency-Key", url.PathEscape(job.AnalysisID)) // net/http trims a header, and two ids would be one
+	request.Header.Set("Idempotency-Key", url.PathEscape(job.AnalysisID)) // net/http trims headers, which would make two ids one
 	request.Header.Set("X-Lock-Token", strconv.FormatInt(job.LockToken, 10))
-	for name, value := range traced(ctx) {
+	for name, value := range traceHeaders(ctx) {
 		request.Header.Set(name, value)
 	}
 	response, err := e.client.Do(request)
 	if err != nil {
 		return 0, output{}, err
 	}
-	defer func() { _ = response.Body.Close() }() // what matters has been read
+	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode < 200 || response.StatusCode > 299 {
-		// Only the beginning is of use, and it is of use also if the rest fails.
-		// With one character more it can be cut between two.
-		said, _ := io.ReadAll(io.LimitReader(response.Body, messageBytes+utf8.UTFMax))
-		return response.StatusCode, output{text: said}, nil
+		// Only the beginning is used, also if the rest cannot be read. One more
+		// character is read, so that the cut is between two.
+		message, _ := io.ReadAll(io.LimitReader(response.Body, messageBytes+utf8.UTFMax))
+		return response.StatusCode, output{text: message}, nil
 	}
-	out := output{wantJSON: e.wantJSON || callsItselfJSON(response)}
+	out := output{wantJSON: e.wantJSON || declaresJSON(response)}
 	buffer := make([]byte, readBytes)
 	for {
 		n, err := response.Body.Read(buffer)
@@ -124,26 +123,26 @@ func (e *endpoint) post(ctx context.Context, job Job, body []byte) (int, output,
 	}
 }
 
-// callsItselfJSON reports whether an answer has a body that its header says is JSON.
-func callsItselfJSON(r *http.Response) bool {
+// declaresJSON reports whether an answer has a body that its header declares as JSON.
+func declaresJSON(r *http.Response) bool {
 	mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	return mediaType == "application/json" && r.StatusCode != http.StatusNoContent
 }
 
-// refused is the error of an answer that is no result.
-func (e *endpoint) refused(status int, said output) error {
+// refused returns the error for an answer whose status is not 2xx.
+func (e *endpoint) refused(status int, body output) error {
 	reason := strings.TrimSpace(strconv.Itoa(status) + " " + http.StatusText(status))
-	message := legible(cutHead(string(said.text), messageBytes))
+	message := legible(cutHead(string(body.text), messageBytes))
 	if permanentStatus(status) {
 		if message == "" {
 			message = "the analyzer answered " + reason
 		}
 		return &PermanentError{Code: CodeAnalyzerRejected, Message: message}
 	}
-	return &FailureError{Reason: e.name + " answered " + reason, Said: message}
+	return &FailureError{Reason: e.name + " answered " + reason, Message: message}
 }
 
-// permanentStatus: the 4xx but those that say "not now".
+// permanentStatus reports whether status is a 4xx that a retry cannot cure.
 func permanentStatus(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -152,8 +151,7 @@ func permanentStatus(status int) bool {
 	return 400 <= status && status <= 499
 }
 
-// withoutURL takes off the URL that net/http puts before its errors, with a
-// query that may hold a key.
+// withoutURL removes the URL from an error of net/http: its query may contain a key.
 func withoutURL(err error) error {
 	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
 		return wrapped.Err

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"taskguard/orchestrator"
 )
 
@@ -30,7 +32,7 @@ func post(ctx context.Context, t *testing.T, url string, job orchestrator.Job) (
 	return orchestrator.Run(ctx, a, job)
 }
 
-func TestEndpointIsSentTheJob(t *testing.T) {
+func TestEndpointReceivesTheJob(t *testing.T) {
 	var got struct {
 		method, uri, contentType, key, token, user, password, body string
 		last                                                       bool // request on its connection
@@ -50,7 +52,7 @@ func TestEndpointIsSentTheJob(t *testing.T) {
 		t.Fatalf("got %v, %v; want null for an empty body", result, err)
 	}
 	if !got.last {
-		t.Error("the connection is kept, and nobody owns it")
+		t.Error("the connection is kept open")
 	}
 	for what, pair := range map[string][2]string{
 		"method":          {got.method, "POST"},
@@ -67,8 +69,8 @@ func TestEndpointIsSentTheJob(t *testing.T) {
 	}
 }
 
-// A header's value is trimmed on its way, and holds ASCII alone.
-func TestEachIDIsAnotherIdempotencyKeyAndAPlainOneIsItself(t *testing.T) {
+// A header's value is trimmed, and must be ASCII.
+func TestDifferentIDsHaveDifferentIdempotencyKeys(t *testing.T) {
 	var key []string
 	s := serve(t, func(_ http.ResponseWriter, r *http.Request) { key = r.Header["Idempotency-Key"] })
 	ids := map[string]string{}
@@ -91,7 +93,7 @@ func TestEachIDIsAnotherIdempotencyKeyAndAPlainOneIsItself(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatCallsItselfJSONMustBeJSON(t *testing.T) {
+func TestAnAnswerDeclaredAsJSONMustBeJSON(t *testing.T) {
 	for name, c := range map[string]struct {
 		contentType, body string
 		status            int
@@ -129,7 +131,7 @@ func TestAnAnswerThatCallsItselfJSONMustBeJSON(t *testing.T) {
 	}
 }
 
-func TestWhereJSONIsWantedAnyOtherAnswerIsForNow(t *testing.T) {
+func TestEndpointsAnswerMustBeJSONIfJSONIsWanted(t *testing.T) {
 	body := ""
 	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
@@ -152,8 +154,8 @@ func TestWhereJSONIsWantedAnyOtherAnswerIsForNow(t *testing.T) {
 	equal(t, got, map[string]any{"n": int64(1)})
 }
 
-// wantInvalidOutput wants a failure for now with the code, which says where parsing
-// stopped and shows nothing of the output.
+// wantInvalidOutput wants a FailureError with the code and the position where parsing
+// stopped, without the output itself.
 func wantInvalidOutput(t *testing.T, err error, stopped string) {
 	t.Helper()
 	var failure *orchestrator.FailureError
@@ -193,7 +195,7 @@ func TestEndpointsAnswerIsTheResult(t *testing.T) {
 	}
 }
 
-func TestEndpointsStatusSaysWhetherToRetry(t *testing.T) {
+func TestEndpointsStatusDecidesWhetherToRetry(t *testing.T) {
 	for status, permanent := range map[int]bool{
 		400: true, 401: true, 403: true, 404: true, 410: true, 413: true, 422: true, 499: true,
 		408: false, 409: false, 425: false, 429: false,
@@ -244,7 +246,7 @@ func TestEndpointsMessageIsCutBetweenCharacters(t *testing.T) {
 	}
 }
 
-func TestEndpointMayNotAnswerTooMuch(t *testing.T) {
+func TestTooLargeAnAnswerIsPermanent(t *testing.T) {
 	over := strings.Repeat(" ", orchestrator.MaxOutputBytes)
 	for name, write := range map[string]func(http.ResponseWriter){
 		"plain": func(w http.ResponseWriter) { _, _ = io.WriteString(w, over+"1") },
@@ -267,27 +269,27 @@ func TestEndpointMayNotAnswerTooMuch(t *testing.T) {
 	}
 }
 
-func TestEndpointOutOfReachIsForNowAndShowsNoSecret(t *testing.T) {
+func TestAnUnreachableEndpointIsRetriedAndItsErrorShowsNoSecret(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	url := strings.Replace(s.URL, "http://", "http://user:s3cret@", 1) + "/p?key=s3cret"
 	s.Close()
 	_, err := post(t.Context(), t, url, orchestrator.Job{})
 	if err == nil || errors.As(err, new(*orchestrator.PermanentError)) {
-		t.Fatalf("got %v, want an error for now", err)
+		t.Fatalf("got %v, want an error to be retried", err)
 	}
 	if strings.Contains(err.Error(), "s3cret") || !strings.HasPrefix(err.Error(), "orchestrator: "+s.URL+": ") {
 		t.Errorf("got %q", err)
 	}
 }
 
-func TestEndpointThatBreaksOffIsForNow(t *testing.T) {
+func TestATruncatedAnswerIsRetried(t *testing.T) {
 	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "10")
 		_, _ = io.WriteString(w, `{"n":1}`)
 	})
 	_, err := post(t.Context(), t, s.URL, orchestrator.Job{})
 	if !errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, new(*orchestrator.PermanentError)) {
-		t.Errorf("got %v, want an error for now", err)
+		t.Errorf("got %v, want an error to be retried", err)
 	}
 }
 
@@ -319,18 +321,6 @@ func TestEndpointsRequestEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestEndpointDoesNotFollowRedirects(t *testing.T) {
-	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/elsewhere" {
-			t.Error("the redirect was followed")
-		}
-		http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
-	})
-	if _, err := post(t.Context(), t, s.URL, orchestrator.Job{}); err == nil || errors.As(err, new(*orchestrator.PermanentError)) {
-		t.Errorf("got %v, want an error for now", err)
-	}
-}
-
 var errLost = errors.New("the lock was lost")
 
 func wantTooLarge(t *testing.T, err error) {
@@ -338,5 +328,38 @@ func wantTooLarge(t *testing.T, err error) {
 	var refused *orchestrator.PermanentError
 	if !errors.As(err, &refused) || refused.Code != orchestrator.CodeResultTooLarge || !strings.HasPrefix(refused.Message, "result has more than ") {
 		t.Errorf("got %v, want %s naming result", err, orchestrator.CodeResultTooLarge)
+	}
+}
+
+const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+// withSpan is in the span that traceparent names, with a tracestate.
+func withSpan(t *testing.T) context.Context {
+	t.Helper()
+	state, err := trace.ParseTraceState("vendor=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID:    trace.TraceID{0x0a, 0xf7, 0x65, 0x19, 0x16, 0xcd, 0x43, 0xdd, 0x84, 0x48, 0xeb, 0x21, 0x1c, 0x80, 0x31, 0x9c},
+		SpanID:     trace.SpanID{0xb7, 0xad, 0x6b, 0x71, 0x69, 0x20, 0x33, 0x31},
+		TraceFlags: trace.FlagsSampled, TraceState: state,
+	}))
+}
+
+func TestEndpointReceivesTheTraceOfTheRun(t *testing.T) {
+	var got http.Header
+	s := serve(t, func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Clone() })
+	for name, ctx := range map[string]context.Context{"in a trace": withSpan(t), "without a trace": t.Context()} {
+		want, state := traceparent, "vendor=1"
+		if name == "without a trace" {
+			want, state = "", ""
+		}
+		if _, err := post(ctx, t, s.URL, orchestrator.Job{}); err != nil {
+			t.Fatal(err)
+		}
+		if got.Get("traceparent") != want || got.Get("tracestate") != state {
+			t.Errorf("%s: traceparent %q, tracestate %q; want %q, %q", name, got.Get("traceparent"), got.Get("tracestate"), want, state)
+		}
 	}
 }

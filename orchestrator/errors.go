@@ -1,22 +1,26 @@
 package orchestrator
 
-import "fmt"
+import (
+	"context"
+	"errors"
+	"fmt"
+)
 
 // The codes of a [PermanentError] made by this package. An analyzer of your own
 // may use others.
 const (
-	CodeAnalyzerRejected = "analyzer_rejected" // the analyzer itself said so
-	CodeInvalidInput     = "invalid_input"     // the analyzer cannot work on this input
-	CodeResultInvalid    = "result_invalid"    // the document cannot hold the result
-	CodeResultTooLarge   = "result_too_large"  // nor one of this size
+	CodeAnalyzerRejected = "analyzer_rejected" // the analyzer rejected the job
+	CodeInvalidInput     = "invalid_input"     // the analyzer cannot use this input
+	CodeResultInvalid    = "result_invalid"    // a document cannot hold the result
+	CodeResultTooLarge   = "result_too_large"  // the result is too large for a document
 )
 
-// CodeInvalidOutput is the code of a [FailureError] whose analyzer ended well, and
-// whose output is not JSON although it must be.
+// CodeInvalidOutput is the code of a [FailureError] for an analyzer that succeeded
+// and whose output is not JSON, although it must be.
 const CodeInvalidOutput = "invalid_output"
 
-// PermanentError says that retrying cannot help: the analysis is FAILED. Code
-// and Message are what its document will show.
+// PermanentError means that a retry cannot help: the analysis becomes FAILED, with
+// Code and Message in its document.
 type PermanentError struct {
 	Code    string
 	Message string
@@ -28,32 +32,44 @@ func (e *PermanentError) Error() string { return "orchestrator: " + e.Code + ": 
 // Unwrap returns Err.
 func (e *PermanentError) Unwrap() error { return e.Err }
 
-// FailureError is a failure for now of a program or an endpoint.
+// FailureError is a failure of a program or an endpoint that a retry may cure.
 type FailureError struct {
-	Code   string // CodeInvalidOutput or empty
-	Reason string // fit for a log: who, and the exit or HTTP status or what the system said
-	Said   string // the analyzer's own words, which may hold its input; may be empty
-	Err    error  // may be nil
+	Code    string // CodeInvalidOutput or empty
+	Reason  string // safe to log: the analyzer, and its exit status, HTTP status or the system's error
+	Message string // the analyzer's own message, which may contain its input; may be empty
+	Err     error  // may be nil
 }
 
 func (e *FailureError) Error() string {
-	if e.Said == "" {
+	if e.Message == "" {
 		return "orchestrator: " + e.Reason
 	}
-	return "orchestrator: " + e.Reason + ": " + e.Said
+	return "orchestrator: " + e.Reason + ": " + e.Message
 }
 
 // Unwrap returns Err.
 func (e *FailureError) Unwrap() error { return e.Err }
 
-// PanicError is an analyzer's panic, which is a failure for now, whatever the
-// value: it wraps nothing.
+// PanicError is a panic of an analyzer. The job is retried, whatever the value is.
 type PanicError struct {
 	Value any
-	Stack []byte // of the goroutine that panicked, as runtime/debug.Stack has it
+	Stack []byte // of the goroutine that panicked, as runtime/debug.Stack returns it
 }
 
-// Error leaves the stack out.
+// Error returns a message without the stack.
 func (e *PanicError) Error() string {
 	return fmt.Sprintf("orchestrator: the analyzer panicked: %v", e.Value)
+}
+
+// contextError returns the error of a run that ended because ctx has, or nil. It
+// wraps both the context's error and its cause.
+func contextError(ctx context.Context) error {
+	err := ctx.Err()
+	if err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); !errors.Is(err, cause) {
+		return fmt.Errorf("orchestrator: %w: %w", err, cause)
+	}
+	return fmt.Errorf("orchestrator: %w", err)
 }

@@ -9,29 +9,27 @@ import (
 	"time"
 )
 
-// pollEvery is how often a group that is being ended is looked at: no system
-// tells when a group has become empty.
+// pollEvery is how often end looks whether the group has ended: no system
+// notifies of an empty group.
 const pollEvery = 5 * time.Millisecond
 
-// group is the process group that a program leads. Its id cannot be used again
-// as long as the leader has not been waited for, ended or not; all signals are
-// sent before that.
+// group is the process group that a program leads. Its id cannot be reused before
+// the leader has been waited for, and all signals are sent before that.
 type group struct {
 	leader int // the leader's process id, which is the group's id
 	exited <-chan struct{}
 }
 
-// end returns when no process of the group runs. It sends SIGTERM and, after
-// grace, SIGKILL: if ctx has ended or ends meanwhile, that may come sooner (see
-// killAfter). It waits as long as it takes for what SIGKILL does not end at
-// once: a process inside the kernel, or one of another user.
+// end sends SIGTERM to the group and, after grace, SIGKILL, or sooner if the cause of
+// ctx's end demands it (see killAfter). It returns when no process of the group runs,
+// however long that takes: SIGKILL does not end a process inside the kernel at once.
 func (g group) end(ctx context.Context, grace time.Duration) {
 	if g.running() {
 		g.signal(syscall.SIGTERM)
 		g.await(ctx, grace)
 	}
-	// Also when nobody seemed to be left: a process that forks and exits can
-	// escape the eye, but not a signal to the group.
+	// Also when no process was found: one that forks and exits at the same time may be
+	// missed by running, but not by a signal to the group.
 	g.signal(syscall.SIGKILL)
 	for g.running() {
 		time.Sleep(pollEvery)
@@ -39,39 +37,38 @@ func (g group) end(ctx context.Context, grace time.Duration) {
 	<-g.exited
 }
 
-// await waits until the group has ended or its time is over.
+// await waits until the group has ended or grace has passed.
 func (g group) await(ctx context.Context, grace time.Duration) {
 	deadline := time.Now().Add(grace)
-	over := time.NewTimer(grace)
-	defer over.Stop()
-	look := time.NewTicker(pollEvery)
-	defer look.Stop()
-	for cancelled := ctx.Done(); g.running(); {
+	expired := time.NewTimer(grace)
+	defer expired.Stop()
+	poll := time.NewTicker(pollEvery)
+	defer poll.Stop()
+	for done := ctx.Done(); g.running(); {
 		select {
-		case <-look.C:
-		case <-over.C:
+		case <-poll.C:
+		case <-expired.C:
 			return
-		case <-cancelled:
-			cancelled = nil
-			if soon, is := killAfter(ctx); is && time.Now().Add(soon).Before(deadline) {
-				over.Reset(soon)
+		case <-done:
+			done = nil
+			if after, ok := killAfter(ctx); ok && time.Now().Add(after).Before(deadline) {
+				expired.Reset(after)
 			}
 		}
 	}
 }
 
-// killAfter is how long what ignores the end of ctx may live on, if the
-// context's cause has an opinion.
-func killAfter(ctx context.Context) (after time.Duration, is bool) {
+// killAfter returns how long the group may run after the end of ctx, if the cause
+// of that limits it.
+func killAfter(ctx context.Context) (after time.Duration, ok bool) {
 	var urgent interface{ KillAfter() time.Duration }
-	if is = errors.As(context.Cause(ctx), &urgent); is {
+	if ok = errors.As(context.Cause(ctx), &urgent); ok {
 		after = urgent.KillAfter()
 	}
-	return after, is
+	return after, ok
 }
 
-// signal reaches whoever is in the group. There is no one to tell of a failure,
-// and nothing else to do: running says what came of it.
+// signal ignores the error: running shows the effect.
 func (g group) signal(s syscall.Signal) { _ = syscall.Kill(-g.leader, s) }
 
 func (g group) leaderExited() bool {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"runtime/debug"
 )
 
 // Job is one attempt at one analysis.
@@ -14,29 +15,46 @@ type Job struct {
 	Attempt    int             `json:"attempt"`    // from 1
 	Input      json.RawMessage `json:"input"`      // nil or empty is encoded as null
 
-	// Stderr, unless nil, also gets an exec: program's standard error. It may hold the input.
+	// Stderr, unless nil, also receives the standard error of an exec: program. That may
+	// contain the input.
 	Stderr io.Writer `json:"-"`
 }
 
-// Result is what the analysis's document will hold: anything encoding/json can
-// encode, within [Storable]'s limits.
+// Result is the result of an analysis: anything that encoding/json can encode,
+// within [Storable]'s limits.
 type Result any
 
-// Analyzer does the work of one analysis. Analyze blocks until it is done and
-// nothing that it started runs on, or soon after ctx has ended; it is called
-// concurrently. A [*PermanentError] anywhere in its error's chain says that
-// retrying cannot help; any other error is for now, and the job comes again.
+// Analyzer does the work of one analysis. Analyze blocks until it and all that it
+// started have ended; it ends soon after ctx. It is called concurrently. A
+// [*PermanentError] in its error's chain means that a retry cannot help. After any
+// other error the job is retried.
 type Analyzer interface {
 	Analyze(ctx context.Context, job Job) (Result, error)
 }
 
-// AnalyzerFunc is an Analyzer made of one function.
+// AnalyzerFunc makes a function an Analyzer.
 type AnalyzerFunc func(ctx context.Context, job Job) (Result, error)
 
 // Analyze calls f.
 func (f AnalyzerFunc) Analyze(ctx context.Context, job Job) (Result, error) { return f(ctx, job) }
 
-// encode is the form in which a job leaves the process: one line of JSON.
+// Run runs one job and returns its result as [Storable] converts it. It blocks until
+// the analyzer returns; stopping when ctx ends is up to the analyzer. A panic, also
+// one while the result is encoded, becomes a [*PanicError].
+func Run(ctx context.Context, a Analyzer, job Job) (result any, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			result, err = nil, &PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	r, err := a.Analyze(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	return Storable(r)
+}
+
+// encode returns the job as one line of JSON.
 func (j Job) encode() ([]byte, error) {
 	if len(j.Input) == 0 {
 		j.Input = nil

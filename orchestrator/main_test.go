@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// word is path, as a word of exec:. Where it has a space, the test is skipped: exec:
-// is split there.
+// word returns path for use in exec:. It skips the test if path has a space, because
+// exec: is split there.
 func word(t *testing.T, path string) string {
 	t.Helper()
 	if strings.Contains(path, " ") {

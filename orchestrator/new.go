@@ -8,12 +8,11 @@ import (
 
 // Options tune what [New] returns. The zero value is the default.
 type Options struct {
-	// Grace is how long an exec: program may live on after SIGTERM before it
-	// gets SIGKILL. Zero: 5 s. The end of ctx may shorten it:
-	// see the package's documentation.
+	// Grace is the time from SIGTERM to SIGKILL for an exec: program. Zero means
+	// 5 s. The cause of ctx's end may shorten it: see the package's documentation.
 	Grace time.Duration
-	// JSON makes output of a program or an endpoint that is not JSON, no output
-	// included, a failure for now with [CodeInvalidOutput].
+	// JSON requires the output of a program or an endpoint to be JSON. Other output,
+	// also none, is a [FailureError] with [CodeInvalidOutput].
 	JSON bool
 }
 
@@ -25,10 +24,9 @@ const defaultGrace = 5 * time.Second
 //   - exec:PROGRAM ARG…, split at white space, with no shell and no quoting
 //   - http://… or https://…
 //
-// It starts nothing and calls nobody; for exec: it looks the program up on PATH
-// now. Its errors say what is wrong with spec and show no password or query of a
-// URL. The package's documentation says what each analyzer does
-// with its job.
+// It starts no program and sends no request; for exec: it looks the program up on
+// PATH now. Its errors show no password or query of a URL. The package's
+// documentation describes each analyzer.
 func New(spec string, o Options) (Analyzer, error) {
 	if o.Grace < 0 {
 		return nil, fmt.Errorf("orchestrator: negative grace: %v", o.Grace)

@@ -9,7 +9,7 @@ import (
 	"taskguard/orchestrator"
 )
 
-func TestNewRefusesWhatNamesNoAnalyzer(t *testing.T) {
+func TestNewRefusesOtherSpecs(t *testing.T) {
 	dir := word(t, t.TempDir())
 	plain := filepath.Join(dir, "plain")
 	if err := os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o600); err != nil {

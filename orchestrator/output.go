@@ -5,26 +5,28 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
+	"unicode/utf8"
 )
 
 const (
-	// MaxOutputBytes is how much an exec: program may print and an HTTP endpoint
-	// may answer. JSON with escapes and indentation takes several times the room
-	// of the result that it says.
+	// MaxOutputBytes is the largest output of an exec: program and the largest answer
+	// of an HTTP endpoint. It is larger than a result, because JSON with escapes and
+	// indentation is several times as long as the value.
 	MaxOutputBytes = 8 << 20
 
-	// readBytes is how much is read at a time.
-	readBytes = 32 << 10
+	readBytes    = 32 << 10 // the size of one read
+	messageBytes = 2 << 10  // the length of an analyzer's message of its failure
 )
 
-// output is what an analyzer outside of this process has answered.
+// output collects the output of a program or an endpoint.
 type output struct {
 	text     []byte
 	tooLarge bool
 	wantJSON bool
 }
 
-// add reports whether more is wanted.
+// add appends b. It reports false if the output has become too large.
 func (o *output) add(b []byte) bool {
 	if len(o.text)+len(b) > MaxOutputBytes {
 		o.text, o.tooLarge = nil, true
@@ -35,9 +37,9 @@ func (o *output) add(b []byte) bool {
 	return !o.tooLarge
 }
 
-// result is the output as JSON if all of it is one JSON value. Other output is a
-// failure for now if JSON is wanted, else nil if there is nothing but white space,
-// and else a string, without one newline at its end.
+// result returns the output as JSON if all of it is one JSON value. Output that is not
+// UTF-8 is a [PermanentError]. Other output is a [FailureError] if JSON is wanted; else nil if it is only white space; else a
+// string, without one newline at its end.
 func (o *output) result() (Result, error) {
 	switch {
 	case o.tooLarge:
@@ -45,6 +47,8 @@ func (o *output) result() (Result, error) {
 			Code:    CodeResultTooLarge,
 			Message: fmt.Sprintf("%v has more than %d bytes of output", path{}, MaxOutputBytes),
 		}
+	case !utf8.Valid(o.text):
+		return nil, refusal(path{}, "is not valid UTF-8", nil)
 	case json.Valid(o.text):
 		return json.RawMessage(o.text), nil
 	case o.wantJSON:
@@ -52,17 +56,45 @@ func (o *output) result() (Result, error) {
 	case len(bytes.TrimSpace(o.text)) == 0:
 		return nil, nil
 	}
-	text, ended := bytes.CutSuffix(o.text, []byte("\n"))
-	if ended {
+	text, terminated := bytes.CutSuffix(o.text, []byte("\n"))
+	if terminated {
 		text = bytes.TrimSuffix(text, []byte("\r"))
 	}
 	return string(text), nil
 }
 
-// notJSON says where the output stops being JSON. It does not show the output, as
-// the decoder's own words do.
+// notJSON returns an error message with the position of the first error. Unlike the
+// decoder's message, it does not show the output.
 func (o *output) notJSON() string {
 	var syntax *json.SyntaxError
 	_ = errors.As(json.Unmarshal(o.text, new(json.RawMessage)), &syntax)
 	return fmt.Sprintf("the output is not JSON: parsing stopped after %d of %d bytes", syntax.Offset, len(o.text))
+}
+
+// cutHead returns the longest beginning of s of at most n bytes that splits no rune.
+func cutHead(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// cutTail returns the longest end of s of at most n bytes that splits no rune.
+func cutTail(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	at := len(s) - n
+	for at < len(s) && !utf8.RuneStart(s[at]) {
+		at++
+	}
+	return s[at:]
+}
+
+// legible returns s as a message: trimmed and valid UTF-8.
+func legible(s string) string {
+	return strings.TrimSpace(strings.ToValidUTF8(s, "\uFFFD"))
 }

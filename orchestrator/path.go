@@ -5,27 +5,28 @@ import (
 	"strings"
 )
 
-// path is where in a result a value is. The zero path is the result itself.
+// path is the place of a value in a result. The zero path is the result itself.
 type path struct{ steps []step }
 
-// step goes to a field of a map or, if field is false, to an array's element.
+// step leads to a field of a map or, if field is false, to an element of an array.
 type step struct {
 	field bool
 	name  string
 	index int
 }
 
-// newPath is the path of the result, with room for what can be below it.
+// newPath returns the path of the result, with room for MaxDepth steps.
 func newPath() path { return path{make([]step, 0, MaxDepth+1)} }
 
-// with is p and one step more. It overwrites what with made of p before: only
-// one path is in use at a time, and to copy each is most of reading a result.
+// with returns p with one step more. It overwrites the path that the last call
+// returned: only one is in use at a time, and copying each would take most of the
+// time of reading a result.
 func (p path) with(s step) path { return path{append(p.steps, s)} }
 
 func (p path) field(name string) path { return p.with(step{field: true, name: name}) }
 func (p path) index(i int) path       { return p.with(step{index: i}) }
 
-// bytes is the length of the path by Firestore's rule.
+// bytes returns the length of the path by Firestore's rule.
 func (p path) bytes() int {
 	n := len(root)
 	for _, s := range p.steps {
@@ -36,8 +37,8 @@ func (p path) bytes() int {
 	return n
 }
 
-// String is the path as a reader would write it in a program: names that are
-// no identifiers in brackets and quotes, very long ones cut.
+// String returns the path as in a program, "result.items[3]". Names that are not
+// identifiers are in brackets and quotes, and long ones are cut.
 func (p path) String() string {
 	var b strings.Builder
 	b.WriteString(root)

@@ -9,11 +9,11 @@ import (
 // attributes puts the program into a group of its own.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// awaitExit blocks until the child has exited, and leaves it to be waited for.
-// waitid would not do: on macOS it also returns for a child that was stopped.
+// awaitExit blocks until the child has exited. It leaves the child a zombie. It does
+// not use waitid, which on macOS also returns for a child that was stopped.
 func awaitExit(pid int) {
 	queue, err := syscall.Kqueue()
-	for err != nil { // out of descriptors: others will be closed
+	for err != nil { // no free descriptor: wait for one
 		time.Sleep(pollEvery)
 		queue, err = syscall.Kqueue()
 	}
@@ -26,15 +26,14 @@ func awaitExit(pid int) {
 	}}
 	events := make([]syscall.Kevent_t, 1)
 	for {
-		// ESRCH, here or in the event: it has exited already.
+		// ESRCH, here or in the event, means that the child has exited already.
 		if _, err := syscall.Kevent(queue, exit, events, nil); !errors.Is(err, syscall.EINTR) {
 			return
 		}
 	}
 }
 
-// running reports whether a process of the group runs: macOS counts no zombies
-// when it looks for whom to signal.
+// running reports whether a process of the group runs. Kill on macOS ignores zombies.
 func (g group) running() bool {
 	return !g.leaderExited() || syscall.Kill(-g.leader, 0) == nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,10 +18,9 @@ import (
 func init() {
 	programs["worker"] = worker
 	programs["adopter"] = adopter
-	programs["headless"] = headless
 }
 
-// worker SPEC… runs an analysis, as the process around the package does.
+// worker SPEC… runs an analysis.
 func worker(args []string) {
 	spec := "exec:" + os.Args[0] + " " + asProgram
 	for _, arg := range args {
@@ -32,8 +30,8 @@ func worker(args []string) {
 	must(orchestrator.Run(context.Background(), a, orchestrator.Job{}))
 }
 
-// adopter SPEC… becomes the parent of its orphaned descendants, as process 1 of
-// a container is, and fails if one is left when the analysis is done.
+// adopter SPEC… becomes the parent of its orphaned descendants, like process 1 of
+// a container, and fails if one has not been reaped when the analysis has ended.
 func adopter(args []string) {
 	const setChildSubreaper = 36 // PR_SET_CHILD_SUBREAPER
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, setChildSubreaper, 1, 0); errno != 0 {
@@ -45,36 +43,9 @@ func adopter(args []string) {
 	}
 }
 
-// headless FILE is polite without its first thread.
-func headless(args []string) {
-	runtime.LockOSThread()
-	if syscall.Gettid() != syscall.Getpid() {
-		panic("not on the first thread")
-	}
-	go func() {
-		polite(args)
-		os.Exit(0)
-	}()
-	_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
-}
-
-// It shows as a zombie, and yet it runs.
-func TestProcessWithoutItsFirstThreadIsAskedToStop(t *testing.T) {
-	file := lifeFile(t)
-	got, err := orchestrator.Run(t.Context(), program(t, never, "leaver", file, "headless", "0"), orchestrator.Job{})
-	nobodyLives(t, file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	equal(t, got, map[string]any{"left": "behind"})
-	if text := alive(t, file, "polite"); !strings.Contains(text, "asked to stop") {
-		t.Error("it was not asked to stop")
-	}
-}
-
-// 200 groups that end at once would read the state of 200 programs each. Reading is
-// what this process counts; no test runs beside this one.
-func TestTheEndOfAGroupReadsTheStateOfNoOther(t *testing.T) {
+// Otherwise 200 groups that end at once read the state of 200 programs each. The test
+// counts the reads of this process, so it is not parallel.
+func TestEndingAGroupReadsNoStateOfOthers(t *testing.T) {
 	const others = 100
 	for range others {
 		c := exec.Command("sleep", "1000")
@@ -95,7 +66,7 @@ func TestTheEndOfAGroupReadsTheStateOfNoOther(t *testing.T) {
 	}
 }
 
-// reads is how many reads this process has asked the kernel for.
+// reads returns the number of read calls of this process.
 func reads(t *testing.T) (n int) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/io")
@@ -111,8 +82,8 @@ func reads(t *testing.T) (n int) {
 	return 0
 }
 
-// waitForTheDead returns when nobody that was alive in file is any more.
-func waitForTheDead(t *testing.T, file string) {
+// waitUntilAllEnded waits until every process that locked file has ended.
+func waitUntilAllEnded(t *testing.T, file string) {
 	t.Helper()
 	f, err := os.Open(file)
 	if err != nil {
@@ -125,26 +96,26 @@ func waitForTheDead(t *testing.T, file string) {
 }
 
 func TestProgramDiesWithAWorkerThatIsKilled(t *testing.T) {
-	file := lifeFile(t)
+	file := newLifeFile(t)
 	c := exec.Command(testBinary(t), asProgram, "worker", "stubborn", file)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	alive(t, file, "stubborn")
+	waitForLine(t, file, "stubborn")
 	if err := c.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = c.Wait() // killed
-	waitForTheDead(t, file)
+	waitUntilAllEnded(t, file)
 }
 
-func TestOrphansThatTheWorkerAdoptsDoNotStayAsZombies(t *testing.T) {
+func TestAdoptedOrphansAreReaped(t *testing.T) {
 	for _, child := range []string{"polite", "stubborn"} {
-		file := lifeFile(t)
+		file := newLifeFile(t)
 		out, err := exec.Command(testBinary(t), asProgram, "adopter", "leaver", file, child, "0").CombinedOutput()
 		if err != nil {
 			t.Errorf("%s: %v\n%s", child, err, out)
 		}
-		nobodyLives(t, file)
+		assertAllEnded(t, file)
 	}
 }

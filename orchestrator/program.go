@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// exitRejected is the exit status of a program that rejects its job for good:
+// exitRejected is the exit status of a program that rejects its job permanently,
 // EX_DATAERR of sysexits.h.
 const exitRejected = 65
 
-// program is an analyzer that is a program of its own.
+// program is the analyzer of exec:.
 type program struct {
 	path     string   // absolute
-	args     []string // its name, as it was given, is the first
+	args     []string // the first is the name as configured
 	grace    time.Duration
 	wantJSON bool
 }
@@ -42,7 +42,7 @@ func newProgram(line string, o Options) (Analyzer, error) {
 
 // Analyze implements [Analyzer].
 func (p *program) Analyze(ctx context.Context, job Job) (Result, error) {
-	if err := ended(ctx); err != nil {
+	if err := contextError(ctx); err != nil {
 		return nil, err
 	}
 	input, err := job.encode()
@@ -61,32 +61,32 @@ func (p *program) Analyze(ctx context.Context, job Job) (Result, error) {
 		return c.out.result()
 	case <-ctx.Done():
 		select {
-		case <-c.exited: // it was first
+		case <-c.exited: // before ctx ended
 		default:
 			c.group.end(ctx, p.grace)
-			return nil, ended(ctx)
+			return nil, contextError(ctx)
 		}
 	}
-	c.settle()
+	c.collect()
 	c.group.end(ctx, p.grace)
 	return p.outcome(c, c.status())
 }
 
 func (p *program) name() string { return filepath.Base(p.args[0]) }
 
-// outcome is what the program's exit means.
+// outcome returns the result or the error of a program that has exited.
 func (p *program) outcome(c *child, status syscall.WaitStatus) (Result, error) {
-	exit, said := describe(status), c.said.String()
+	exit, message := describe(status), c.errors.String()
 	switch {
 	case c.out.tooLarge, status.Exited() && status.ExitStatus() == 0:
 		return c.out.result()
 	case status.Exited() && status.ExitStatus() == exitRejected:
-		if said == "" {
-			said = p.name() + " ended with " + exit
+		if message == "" {
+			message = p.name() + " ended with " + exit
 		}
-		return nil, &PermanentError{Code: CodeAnalyzerRejected, Message: said}
+		return nil, &PermanentError{Code: CodeAnalyzerRejected, Message: message}
 	}
-	return nil, &FailureError{Reason: p.name() + " ended with " + exit, Said: said}
+	return nil, &FailureError{Reason: p.name() + " ended with " + exit, Message: message}
 }
 
 func describe(status syscall.WaitStatus) string {

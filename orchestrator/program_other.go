@@ -8,5 +8,5 @@ import (
 )
 
 func newProgram(string, Options) (Analyzer, error) {
-	return nil, errors.New("orchestrator: exec: needs process groups, which taskguard does not know on " + runtime.GOOS)
+	return nil, errors.New("orchestrator: exec: is not supported on " + runtime.GOOS)
 }

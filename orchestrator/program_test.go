@@ -38,12 +38,11 @@ func testBinary(t *testing.T) string {
 	return word(t, self)
 }
 
-// never is a grace that no test sees the end of: where it is in force, only
-// something else can end the run.
+// never is a grace that is longer than any test.
 const never = time.Hour
 
-// alive returns what programs have written to file, once that has the line.
-func alive(t *testing.T, file, line string) string {
+// waitForLine returns the contents of file once it has the line.
+func waitForLine(t *testing.T, file, line string) string {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		text, err := os.ReadFile(file)
@@ -55,8 +54,8 @@ func alive(t *testing.T, file, line string) string {
 	return ""
 }
 
-// nobodyLives fails the test if a process that was alive in file still is.
-func nobodyLives(t *testing.T, file string) {
+// assertAllEnded fails the test if a process that locked file still runs.
+func assertAllEnded(t *testing.T, file string) {
 	t.Helper()
 	f, err := os.Open(file)
 	if err != nil {
@@ -68,7 +67,7 @@ func nobodyLives(t *testing.T, file string) {
 	}
 }
 
-func lifeFile(t *testing.T) string {
+func newLifeFile(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(word(t, t.TempDir()), "life")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -77,10 +76,10 @@ func lifeFile(t *testing.T) string {
 	return file
 }
 
-func forNow(t *testing.T, err error, want ...string) {
+func wantRetry(t *testing.T, err error, want ...string) {
 	t.Helper()
 	if err == nil || errors.As(err, new(*orchestrator.PermanentError)) {
-		t.Fatalf("got %v, want an error for now", err)
+		t.Fatalf("got %v, want an error to be retried", err)
 	}
 	for _, w := range append(want, "orchestrator: ") {
 		if !strings.Contains(err.Error(), w) {
@@ -107,7 +106,7 @@ func TestProgramGetsTheJobOnStandardInput(t *testing.T) {
 }
 
 func TestProgramGetsTheJobInItsEnvironment(t *testing.T) {
-	t.Setenv("ANALYSIS_ID", "somebody else's")
+	t.Setenv("ANALYSIS_ID", "another's")
 	t.Setenv("ORCHESTRATOR_TEST", "inherited")
 	got, err := orchestrator.Run(t.Context(), program(t, never, "environment"),
 		orchestrator.Job{AnalysisID: "a 1", LockToken: 1 << 40, Attempt: 3})
@@ -152,7 +151,7 @@ func TestProgramsOutputIsTheResult(t *testing.T) {
 	}
 }
 
-func TestWhereJSONIsWantedAProgramsOtherOutputIsForNow(t *testing.T) {
+func TestProgramsOutputMustBeJSONIfJSONIsWanted(t *testing.T) {
 	run := func(args ...string) (any, error) {
 		spec := "exec:" + strings.Join(append([]string{testBinary(t), asProgram}, args...), " ")
 		a, err := orchestrator.New(spec, orchestrator.Options{JSON: true})
@@ -188,7 +187,7 @@ func TestProgramsBinaryOutputIsRefused(t *testing.T) {
 	}
 }
 
-func TestProgramThatExits65RejectsItsJobForGood(t *testing.T) {
+func TestExit65RejectsTheJobPermanently(t *testing.T) {
 	for stderr, want := range map[string]string{
 		`\n\x20no\x20such\x20page\n`: "no such page",
 		``:                           filepath.Base(testBinary(t)) + " ended with exit status 65",
@@ -203,7 +202,7 @@ func TestProgramThatExits65RejectsItsJobForGood(t *testing.T) {
 	}
 }
 
-func TestProgramsMessageIsStandardErrorsEndCutBetweenCharacters(t *testing.T) {
+func TestProgramsMessageIsTheEndOfStandardErrorCutBetweenCharacters(t *testing.T) {
 	_, err := orchestrator.Run(t.Context(), program(t, never, "end", "65", "out=",
 		"err=begin"+strings.Repeat(`é`, 5000)+"!"), orchestrator.Job{})
 	var refused *orchestrator.PermanentError
@@ -213,17 +212,17 @@ func TestProgramsMessageIsStandardErrorsEndCutBetweenCharacters(t *testing.T) {
 	equal(t, refused.Message, strings.Repeat("é", 1023)+"!")
 }
 
-func TestProgramThatFailsOtherwiseFailsForNow(t *testing.T) {
+func TestOtherExitsAreRetried(t *testing.T) {
 	_, err := orchestrator.Run(t.Context(), program(t, never, "end", "1", `out={}`, `err=disk\x20full\n`), orchestrator.Job{})
-	forNow(t, err, "exit status 1: disk full")
+	wantRetry(t, err, "exit status 1: disk full")
 	_, err = orchestrator.Run(t.Context(), program(t, never, "end", "66", `out={}`, "err="), orchestrator.Job{})
-	forNow(t, err, "exit status 66")
+	wantRetry(t, err, "exit status 66")
 	_, err = orchestrator.Run(t.Context(), program(t, never, "die"), orchestrator.Job{})
-	forNow(t, err, "signal 9 (killed)")
+	wantRetry(t, err, "signal 9 (killed)")
 }
 
-// vanished is an analyzer whose program is there no more.
-func vanished(t *testing.T) orchestrator.Analyzer {
+// deletedProgram returns an analyzer whose program has been deleted.
+func deletedProgram(t *testing.T) orchestrator.Analyzer {
 	t.Helper()
 	file := filepath.Join(word(t, t.TempDir()), "tool")
 	if err := os.WriteFile(file, []byte("#!/bin/sh\n"), 0o700); err != nil {
@@ -239,9 +238,9 @@ func vanished(t *testing.T) orchestrator.Analyzer {
 	return a
 }
 
-func TestProgramThatHasVanishedFailsForNow(t *testing.T) {
-	_, err := orchestrator.Run(t.Context(), vanished(t), orchestrator.Job{})
-	forNow(t, err, "tool: ")
+func TestADeletedProgramIsRetried(t *testing.T) {
+	_, err := orchestrator.Run(t.Context(), deletedProgram(t), orchestrator.Job{})
+	wantRetry(t, err, "tool: ")
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v does not wrap os.ErrNotExist", err)
 	}
@@ -280,9 +279,7 @@ func TestProgramThatPrintsTooMuchIsEnded(t *testing.T) {
 	wantTooLarge(t, err) // fits through the pipe, but not into the document
 }
 
-// The job's Stderr gets all of it, whether it ends well or not, and the message
-// its end.
-func TestWhatAProgramWritesToStandardErrorGoesToTheJobs(t *testing.T) {
+func TestStandardErrorIsCopiedToTheJobsStderr(t *testing.T) {
 	for _, status := range []string{"0", "3"} {
 		var all bytes.Buffer
 		_, err := orchestrator.Run(t.Context(), program(t, never, "flood", "stderr", "65536", status), orchestrator.Job{Stderr: &all})
@@ -292,12 +289,12 @@ func TestWhatAProgramWritesToStandardErrorGoesToTheJobs(t *testing.T) {
 	}
 }
 
-func TestMegabytesOfStandardErrorNeitherBlockNorStay(t *testing.T) {
+func TestALongStandardErrorNeitherBlocksNorFillsMemory(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	_, err := orchestrator.Run(t.Context(), program(t, never, "flood", "stderr", "67108864", "3"), orchestrator.Job{})
 	runtime.ReadMemStats(&after)
-	forNow(t, err, "exit status 3: "+strings.Repeat("x", 1000))
+	wantRetry(t, err, "exit status 3: "+strings.Repeat("x", 1000))
 	if len(err.Error()) > 4<<10 {
 		t.Errorf("the error has %d bytes", len(err.Error()))
 	}
@@ -309,19 +306,38 @@ func TestMegabytesOfStandardErrorNeitherBlockNorStay(t *testing.T) {
 func TestProgramIsNotStartedForAContextThatHasEnded(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errLost)
-	// To start this one would be another error.
-	_, err := vanished(t).Analyze(ctx, orchestrator.Job{})
+	// Starting this program would be another error.
+	_, err := deletedProgram(t).Analyze(ctx, orchestrator.Job{})
 	if !errors.Is(err, errLost) {
 		t.Errorf("got %v, want the context's cause", err)
 	}
 }
 
-func TestInputThatIsNoJSONIsRefusedForGood(t *testing.T) {
-	for _, a := range []orchestrator.Analyzer{vanished(t), program(t, never, "cat")} {
+func TestInputThatIsNotJSONIsRefusedPermanently(t *testing.T) {
+	for _, a := range []orchestrator.Analyzer{deletedProgram(t), program(t, never, "cat")} {
 		_, err := orchestrator.Run(t.Context(), a, orchestrator.Job{Input: json.RawMessage(`{`)})
 		var refused *orchestrator.PermanentError
 		if !errors.As(err, &refused) || refused.Code != orchestrator.CodeInvalidInput {
 			t.Errorf("got %v, want %s", err, orchestrator.CodeInvalidInput)
 		}
 	}
+}
+
+func TestProgramReceivesTheTraceOfTheRun(t *testing.T) {
+	t.Setenv("TRACEPARENT", "of this process")
+	got, err := orchestrator.Run(withSpan(t), program(t, never, "trace"), orchestrator.Job{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got, traceparent+" vendor=1")
+}
+
+func TestProgramReceivesNoTraceIfTheRunHasNone(t *testing.T) {
+	t.Setenv("TRACEPARENT", traceparent)
+	t.Setenv("TRACESTATE", "vendor=1")
+	got, err := orchestrator.Run(t.Context(), program(t, never, "trace"), orchestrator.Job{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got, nil) // as of a program that has printed blanks
 }

@@ -16,8 +16,7 @@ import (
 )
 
 // asProgram as the first argument makes the test binary one of these programs,
-// named by the second. Those that get the name of a file are alive in it: see
-// live.
+// named by the second. Those with a FILE call live with it.
 const asProgram = "as-program"
 
 var programs = map[string]func(args []string){
@@ -46,8 +45,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// live writes that it lives to a file and holds a shared lock on it, which the
-// kernel lifts when the process has ended, however that was.
+// live writes a line to a file and keeps a shared lock on it, which the kernel
+// releases when the process ends.
 func live(file, who string) {
 	f := must(os.OpenFile(file, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600))
 	check(syscall.Flock(int(f.Fd()), syscall.LOCK_SH))
@@ -88,7 +87,7 @@ func end(args []string) {
 	os.Exit(must(strconv.Atoi(args[0])))
 }
 
-// polite FILE writes down that it was asked to stop, and does.
+// polite FILE stops at SIGTERM and writes a line about it.
 func polite(args []string) {
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGTERM)
@@ -98,7 +97,7 @@ func polite(args []string) {
 	must(os.Stdout.WriteString(`"too late"`))
 }
 
-// stubborn FILE has to be killed.
+// stubborn FILE ignores SIGTERM.
 func stubborn(args []string) {
 	signal.Ignore(syscall.SIGTERM)
 	live(args[0], "stubborn")
@@ -128,7 +127,7 @@ func parent(args []string) {
 	_ = child.Wait()
 }
 
-// leaver FILE CHILD STATUS leaves a child behind that holds its standard output.
+// leaver FILE CHILD STATUS exits while a child holds its standard output.
 func leaver(args []string) {
 	live(args[0], "leaver")
 	must(os.Stdout.WriteString(`{"left":`))
@@ -138,8 +137,8 @@ func leaver(args []string) {
 	os.Exit(must(strconv.Atoi(args[2])))
 }
 
-// escaper FILE CHILD… leaves a child behind that holds its standard input and
-// output and has left its group; its process id is in the file.
+// escaper FILE CHILD… exits while a child outside its group holds its standard input
+// and output. It writes the process id of the child to the file.
 func escaper(args []string) {
 	must(os.Stdout.WriteString(`"escaped"`))
 	c := exec.Command(os.Args[0], append([]string{asProgram}, args[1:]...)...)

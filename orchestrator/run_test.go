@@ -24,7 +24,7 @@ func TestRunReturnsTheStorableResult(t *testing.T) {
 	equal(t, got, map[string]any{"n": int64(2), "s": "a1"})
 }
 
-func TestRunMakesAPanicAFailureForNow(t *testing.T) {
+func TestAPanicIsRetried(t *testing.T) {
 	a := orchestrator.AnalyzerFunc(func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 		panic(&orchestrator.PermanentError{Code: "mine", Message: "not returned"})
 	})
@@ -39,7 +39,7 @@ func TestRunMakesAPanicAFailureForNow(t *testing.T) {
 	if !strings.Contains(err.Error(), "not returned") {
 		t.Errorf("%v does not say what was thrown", err)
 	}
-	if !strings.Contains(string(panicked.Stack), "TestRunMakesAPanicAFailureForNow") {
+	if !strings.Contains(string(panicked.Stack), "TestAPanicIsRetried") {
 		t.Errorf("the stack does not show where: %s", panicked.Stack)
 	}
 	if strings.Contains(err.Error(), "goroutine") {
@@ -51,7 +51,7 @@ type panickyResult struct{}
 
 func (panickyResult) MarshalText() ([]byte, error) { panic("no text") }
 
-func TestRunCatchesAPanicWhileTheResultIsEncoded(t *testing.T) {
+func TestAPanicWhileTheResultIsEncodedIsRetried(t *testing.T) {
 	a := orchestrator.AnalyzerFunc(func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 		return panickyResult{}, nil
 	})

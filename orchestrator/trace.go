@@ -6,9 +6,9 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 )
 
-// traced is the span of ctx in W3C's form, to be carried on: traceparent and
-// tracestate; empty where there is none.
-func traced(ctx context.Context) propagation.MapCarrier {
+// traceHeaders returns the span of ctx as W3C's traceparent and tracestate. It is
+// empty if ctx has no span.
+func traceHeaders(ctx context.Context) propagation.MapCarrier {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	return carrier

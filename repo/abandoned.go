@@ -8,6 +8,7 @@ import (
 	"cloud.google.com/go/firestore"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 // Abandoned calls each, oldest update first, for the unfinished analyses that no one
@@ -18,7 +19,7 @@ import (
 // milliseconds. An analysis with another status that was never acquired is not found.
 //
 // Each query reads limit documents at most, also those that turn out to be held or
-// finished; one that is malformed, or whose id CheckID refuses, is skipped with a
+// finished; one that is malformed, or whose id analysislock.CheckID refuses, is skipped with a
 // warning. One read and two queries, within 15 s; each is called after them, in this
 // goroutine, and not at all with an error.
 //
@@ -32,7 +33,7 @@ func (a *Analyses) Abandoned(ctx context.Context, limit int, each func(id string
 	if err != nil {
 		return err
 	}
-	cutoff := now.Add(-a.lessor.Policy().TTL)
+	cutoff := now.Add(-a.TTL())
 	found, err := a.recoverable(ctx, updatedBefore(a.unfinished(limit), cutoff))
 	if err != nil {
 		return err
@@ -40,12 +41,14 @@ func (a *Analyses) Abandoned(ctx context.Context, limit int, each func(id string
 	// The query compares strings as strings. One with an offset that sorts before its
 	// time is dropped here; one that sorts after it is found late, by up to 14 hours,
 	// and one without decimals by under a second.
-	found = slices.DeleteFunc(found, func(d Analysis) bool { return !d.UpdatedAt.Before(cutoff) })
+	found = slices.DeleteFunc(found, func(d analysislock.Analysis) bool { return !d.UpdatedAt.Before(cutoff) })
 	expired, err := a.recoverable(ctx, a.expired(now, limit))
 	if err != nil {
 		return err
 	}
-	expired = slices.DeleteFunc(expired, func(d Analysis) bool { return d.Status == Queued || d.Status == Processing }) // the first query's
+	expired = slices.DeleteFunc(expired, func(d analysislock.Analysis) bool {
+		return d.Status == analysislock.Queued || d.Status == analysislock.Processing
+	}) // the first query's
 	found = append(found, expired...)
 	oldestFirst(found)
 	for i := range found {
@@ -64,13 +67,13 @@ const abandonedTimeout = 15 * time.Second
 
 // recoverable reads what query finds, without inputs and results, and drops what no
 // delivery could bring to its end.
-func (a *Analyses) recoverable(ctx context.Context, query firestore.Query) ([]Analysis, error) {
+func (a *Analyses) recoverable(ctx context.Context, query firestore.Query) ([]analysislock.Analysis, error) {
 	found, err := a.summaries(ctx, "find abandoned analyses", query.Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt"))
 	if err != nil {
 		return nil, err
 	}
 	stuck := 0
-	found = slices.DeleteFunc(found, func(d Analysis) bool {
+	found = slices.DeleteFunc(found, func(d analysislock.Analysis) bool {
 		if d.Malformed == nil {
 			return false
 		}
@@ -88,7 +91,7 @@ func (a *Analyses) recoverable(ctx context.Context, query firestore.Query) ([]An
 // unfinished is a query of the unfinished analyses, oldest update first.
 func (a *Analyses) unfinished(limit int) firestore.Query {
 	return a.documents.collection.
-		Where("status", "in", []string{Queued, Processing}).
+		Where("status", "in", []string{analysislock.Queued, analysislock.Processing}).
 		OrderBy("updatedAt", firestore.Asc).
 		Limit(limit)
 }
@@ -123,6 +126,6 @@ func updatedBefore(q firestore.Query, cutoff time.Time) firestore.Query {
 func forms(t time.Time) []any { return []any{timeValue(t), t, t.UnixMilli()} }
 
 // oldestFirst sorts by the last update, whatever its type, as Firestore cannot.
-func oldestFirst(all []Analysis) {
-	slices.SortStableFunc(all, func(a, b Analysis) int { return a.UpdatedAt.Compare(b.UpdatedAt) })
+func oldestFirst(all []analysislock.Analysis) {
+	slices.SortStableFunc(all, func(a, b analysislock.Analysis) int { return a.UpdatedAt.Compare(b.UpdatedAt) })
 }

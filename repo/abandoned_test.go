@@ -21,6 +21,7 @@ import (
 	"taskguard/emulator/emulatortest"
 	"taskguard/emulator/firestore"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 // abandoned are the ids that Abandoned calls each for, in its order.
@@ -47,9 +48,9 @@ func TestWhatNobodyHoldsAndNobodyUpdatedForATTLIsAbandoned(t *testing.T) {
 			}
 			return fields
 		}
-		updated := func(v any) map[string]any { return stale(Queued, map[string]any{"updatedAt": v}) }
+		updated := func(v any) map[string]any { return stale(analysislock.Queued, map[string]any{"updatedAt": v}) }
 		locked := func(expires any) map[string]any {
-			return stale(Processing, map[string]any{"lockOwner": "js/1", "lockToken": 3, "lockExpiresAt": expires})
+			return stale(analysislock.Processing, map[string]any{"lockOwner": "js/1", "lockToken": 3, "lockExpiresAt": expires})
 		}
 		// A crash leaves such a lock, whatever word its author keeps as the status.
 		crashed := func(status any, expires any) map[string]any {
@@ -63,36 +64,36 @@ func TestWhatNobodyHoldsAndNobodyUpdatedForATTLIsAbandoned(t *testing.T) {
 			"another status, expired, as a Timestamp":     {crashed("ANALYZING", old), true},
 			"another status, expired, as milliseconds":    {crashed("ANALYZING", old.UnixMilli()), true},
 			"another status, until the year 9999":         {crashed("ANALYZING", "9999-01-01T00:00:00Z"), true},
-			"processing, until the year 9999":             {crashed(Processing, "9999-01-01T00:00:00Z"), true},
+			"processing, until the year 9999":             {crashed(analysislock.Processing, "9999-01-01T00:00:00Z"), true},
 			"a number as the status, expired":             {crashed(1, timeValue(old)), true},
 			"another status, held":                        {crashed("ANALYZING", timeValue(soon)), false},
-			"queued":                                      {stale(Queued, nil), true},
+			"queued":                                      {stale(analysislock.Queued, nil), true},
 			"processing, expired":                         {locked(timeValue(old)), true},
 			"processing, expired, as a Timestamp":         {locked(old), true},
-			"processing, without a lock":                  {stale(Processing, nil), true},
-			"queued, expired":                             {stale(Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": old}), true},
+			"processing, without a lock":                  {stale(analysislock.Processing, nil), true},
+			"queued, expired":                             {stale(analysislock.Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": old}), true},
 			"updated at a Timestamp":                      {updated(old), true},
 			"updated at a string without decimals":        {updated(old.Add(-time.Second).UTC().Format(time.RFC3339)), true},
 			"updated at a string with nanoseconds":        {updated(old.UTC().Format(time.RFC3339Nano)), true},
 			"processing, held":                            {locked(timeValue(soon)), false},
 			"processing, held, as a Timestamp":            {locked(soon), false},
-			"queued, held":                                {stale(Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": soon}), false},
+			"queued, held":                                {stale(analysislock.Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": soon}), false},
 			"processing, unreadable expiry, just written": {locked(true), false},
-			"ready":                                {stale(Ready, nil), false},
-			"failed":                               {stale(Failed, nil), false},
-			"failed, as a lock was left":           {stale(Failed, map[string]any{"lockOwner": "js/1", "lockExpiresAt": old}), false},
+			"ready":                                {stale(analysislock.Ready, nil), false},
+			"failed":                               {stale(analysislock.Failed, nil), false},
+			"failed, as a lock was left":           {stale(analysislock.Failed, map[string]any{"lockOwner": "js/1", "lockExpiresAt": old}), false},
 			"another status":                       {stale("ARCHIVED", nil), false},
 			"a status that is a number":            {stale(1, nil), false},
 			"no status":                            {map[string]any{"updatedAt": timeValue(old)}, false},
-			"no update":                            {map[string]any{"status": Queued}, false},
+			"no update":                            {map[string]any{"status": analysislock.Queued}, false},
 			"null as the update":                   {updated(nil), false},
 			"a number as the update":               {updated(old.UnixMilli()), true},
 			"updated just now":                     {updated(timeValue(fresh)), false},
 			"updated at a Timestamp just now":      {updated(fresh), false},
 			"updated just now, 12 hours behind":    {updated(fresh.In(time.FixedZone("", -12*3600)).Format(time.RFC3339)), false},
-			"a token that is a string":             {stale(Queued, map[string]any{"lockToken": "secret"}), false},
-			"a token that is no usable number":     {stale(Queued, map[string]any{"lockToken": -1}), false},
-			"a ready one's token that is a string": {stale(Ready, map[string]any{"lockToken": "secret"}), false},
+			"a token that is a string":             {stale(analysislock.Queued, map[string]any{"lockToken": "secret"}), false},
+			"a token that is no usable number":     {stale(analysislock.Queued, map[string]any{"lockToken": -1}), false},
+			"a ready one's token that is a string": {stale(analysislock.Ready, map[string]any{"lockToken": "secret"}), false},
 		}
 		var want []string
 		for id, c := range cases {
@@ -115,12 +116,12 @@ func TestTheOldestAreCalledFirstAndNoMoreThanTheLimit(t *testing.T) {
 		a := open(t, b)
 		now := time.Now()
 		for id, hours := range map[string]int{"b": 3, "c": 2, "a": 4, "d": 1} {
-			b.Put(t, id, map[string]any{"status": Queued, "updatedAt": timeValue(now.Add(time.Duration(-hours) * time.Hour))})
+			b.Put(t, id, map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(now.Add(time.Duration(-hours) * time.Hour))})
 		}
 		if got := strings.Join(abandoned(t, a, 3), " "); got != "a b c" {
 			t.Errorf("of strings, 3 at most: %q, want a b c", got)
 		}
-		b.Put(t, "bb", map[string]any{"status": Processing, "updatedAt": now.Add(-150 * time.Minute)})
+		b.Put(t, "bb", map[string]any{"status": analysislock.Processing, "updatedAt": now.Add(-150 * time.Minute)})
 		if got := strings.Join(abandoned(t, a, 1000), " "); got != "a b bb c d" {
 			t.Errorf("with a Timestamp among them: %q, want a b bb c d", got)
 		}
@@ -131,7 +132,7 @@ func TestTheOldestAreCalledFirstAndNoMoreThanTheLimit(t *testing.T) {
 func TestEachLearnsTheTokenAndTheTimeOfTheReading(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
-		b.Put(t, "x", map[string]any{"status": Queued, "lockToken": 7, "updatedAt": timeValue(time.Now().Add(-time.Hour))})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "lockToken": 7, "updatedAt": timeValue(time.Now().Add(-time.Hour))})
 		before, err := a.Get(t.Context(), "x")
 		if err != nil {
 			t.Fatal(err)
@@ -152,7 +153,7 @@ func TestEachLearnsTheTokenAndTheTimeOfTheReading(t *testing.T) {
 // What a worker abandoned, another finishes.
 func TestTheAnalysisOfADeadWorkerIsAbandonedAfterOneTTL(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Put(t, "x", map[string]any{"status": Queued})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 		a := open(t, b)
 		mustAcquire(t, a, "x", "w/1")
 		if got := abandoned(t, a, 10); got != nil {
@@ -172,8 +173,8 @@ func TestTheAnalysisOfADeadWorkerIsAbandonedAfterOneTTL(t *testing.T) {
 func TestAMalformedAnalysisIsNotRecoveredAndTheLogSaysWhich(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		old := timeValue(time.Now().Add(-time.Hour))
-		b.Put(t, "bad", map[string]any{"status": Queued, "updatedAt": old, "lockToken": "secret", "input": "secret"})
-		b.Put(t, "good", map[string]any{"status": Queued, "updatedAt": old})
+		b.Put(t, "bad", map[string]any{"status": analysislock.Queued, "updatedAt": old, "lockToken": "secret", "input": "secret"})
+		b.Put(t, "good", map[string]any{"status": analysislock.Queued, "updatedAt": old})
 		var text bytes.Buffer
 		a, err := Open(t.Context(), b.Project, Options{Log: slog.New(slog.NewTextHandler(&text, nil))}, b.Client(t)...)
 		if err != nil {
@@ -192,7 +193,7 @@ func TestAMalformedAnalysisIsNotRecoveredAndTheLogSaysWhich(t *testing.T) {
 			t.Errorf("log %q, want one line without the value", line)
 		}
 		for i := range 30 {
-			b.Put(t, fmt.Sprint("bad", i), map[string]any{"status": Queued, "updatedAt": old, "lockToken": "secret"})
+			b.Put(t, fmt.Sprint("bad", i), map[string]any{"status": analysislock.Queued, "updatedAt": old, "lockToken": "secret"})
 		}
 		text.Reset()
 		abandoned(t, a, 100)
@@ -208,7 +209,7 @@ func TestAbandonedCostsOneReadAndTwoQueriesWithoutInputs(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		large := strings.Repeat("x", 100_000)
 		for _, id := range []string{"a", "b", "c"} {
-			b.Put(t, id, map[string]any{"status": Queued, "updatedAt": timeValue(time.Now().Add(-time.Hour)), "input": large, "result": large})
+			b.Put(t, id, map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(time.Now().Add(-time.Hour)), "input": large, "result": large})
 		}
 		received := 0
 		a := open(t, b, grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -253,14 +254,14 @@ func TestAWorkersClockDoesNotDecideWhatIsAbandoned(t *testing.T) {
 				t.Cleanup(server.Close)
 				b := &emulatortest.Backend{Project: emulatortest.Project(t), Server: server, Calls: &emulatortest.Calls{}}
 				for id, age := range map[string]time.Duration{"old": lease.DefaultTTL + time.Second, "fresh": lease.DefaultTTL - time.Second} {
-					b.Put(t, id, map[string]any{"status": Queued, "updatedAt": timeValue(theirs().Add(-age))})
+					b.Put(t, id, map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(theirs().Add(-age))})
 				}
 				b.Put(t, "held", map[string]any{
-					"status": Processing, "updatedAt": timeValue(theirs().Add(-time.Hour)),
+					"status": analysislock.Processing, "updatedAt": timeValue(theirs().Add(-time.Hour)),
 					"lockOwner": "w/1", "lockExpiresAt": timeValue(theirs().Add(time.Second)),
 				})
 				b.Put(t, "expired", map[string]any{
-					"status": Processing, "updatedAt": timeValue(theirs().Add(-time.Minute - lease.DefaultTTL)),
+					"status": analysislock.Processing, "updatedAt": timeValue(theirs().Add(-time.Minute - lease.DefaultTTL)),
 					"lockOwner": "w/1", "lockExpiresAt": timeValue(theirs().Add(-time.Second)),
 				})
 				if got := strings.Join(abandoned(t, open(t, b), 10), " "); got != "expired old" {
@@ -286,7 +287,7 @@ func TestAbandonedOfADarkFirestoreIsUnavailableInTime(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				l := &line{}
 				a := open(t, b, l.options()...)
-				b.Put(t, "x", map[string]any{"status": Queued, "updatedAt": timeValue(time.Now().Add(-time.Hour))})
+				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(time.Now().Add(-time.Hour))})
 				l.befall(c.faults)
 				if c.night {
 					l.darken()
@@ -306,7 +307,7 @@ func TestAbandonedOfADarkFirestoreIsUnavailableInTime(t *testing.T) {
 func TestAMalformedDocumentTellsTheTimeAsWell(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "ready", map[string]any{"lockToken": "seven"})
-		b.Put(t, "x", map[string]any{"status": Queued, "updatedAt": timeValue(time.Now().Add(-time.Hour))})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(time.Now().Add(-time.Hour))})
 		if got := strings.Join(abandoned(t, open(t, b), 10), " "); got != "x" {
 			t.Errorf("abandoned: %q, want x", got)
 		}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 // Options of Open. The zero value is the contract's default.
@@ -33,9 +34,9 @@ type Options struct {
 // (lease.ErrInvalidKey), bounds its own time, and answers lease.ErrUnavailable
 // where Firestore cannot be reached.
 type Analyses struct {
-	*Ledger
-	documents *documents[Analysis]
-	replacing *Ledger // of the same documents; see Unlock
+	*analysislock.Locks
+	documents *documents[analysislock.Analysis]
+	replacing *analysislock.Locks // of the same documents; see Unlock
 }
 
 // Open connects to Firestore, or to an emulator, without a call yet. Close ends it.
@@ -65,19 +66,19 @@ func newAnalyses(db *database, o Options) (*Analyses, error) {
 		return nil, fmt.Errorf("repo: %w", err)
 	}
 	codec := analysisCodec{lockCodec: lockCodec{policy: o.Policy, log: o.Log, name: func(id string) slog.Attr { return slog.String("analysis_id", id) }}}
-	docs := &documents[Analysis]{
+	docs := &documents[analysislock.Analysis]{
 		db: db, collection: db.Collection(o.Collection), what: "analysis", log: o.Log, codec: codec, pessimistic: o.Pessimistic,
 	}
-	ledger, err := NewLedger(docs, o.Policy)
-	if err != nil {
+	a := &Analyses{documents: docs}
+	docs.beside = a.askInput
+	var err error
+	if a.Locks, err = analysislock.New(docs, o.Policy, a.input); err != nil {
 		return nil, err
 	}
-	a := &Analyses{Ledger: ledger, documents: docs}
-	docs.beside, ledger.input = a.askInput, a.input
 	replacing := *docs
 	codec.replaceToken = true
 	replacing.codec = codec
-	a.replacing, err = NewLedger(&replacing, o.Policy)
+	a.replacing, err = analysislock.New(&replacing, o.Policy, a.input)
 	return a, err
 }
 
@@ -88,7 +89,7 @@ func (a *Analyses) Close() error { return a.documents.db.Close() }
 // returns it: ErrExists if the id is taken, lease.ErrRefused if Firestore
 // cannot hold the input. After lease.ErrUnavailable it may exist all the same.
 func (a *Analyses) Create(ctx context.Context, id string, input any) error {
-	if err := CheckID(id); err != nil {
+	if err := analysislock.CheckID(id); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, editTimeout)
@@ -100,7 +101,7 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 	now := read.Truncate(time.Millisecond)
 	doc := a.documents.collection.Doc(id)
 	_, err = doc.Create(ctx, map[string]any{
-		"status": Queued, "input": input, "attempts": 0, "createdAt": timeValue(now), "updatedAt": timeValue(now),
+		"status": analysislock.Queued, "input": input, "attempts": 0, "createdAt": timeValue(now), "updatedAt": timeValue(now),
 	})
 	switch {
 	case status.Code(err) == codes.AlreadyExists:
@@ -120,11 +121,13 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 
 // Get reads one analysis, with its input and result: lease.ErrNotFound if there is
 // none.
-func (a *Analyses) Get(ctx context.Context, id string) (Analysis, error) { return a.get(ctx, id, nil) }
+func (a *Analyses) Get(ctx context.Context, id string) (analysislock.Analysis, error) {
+	return a.get(ctx, id, nil)
+}
 
 // get reads those fields of an analysis, or all.
-func (a *Analyses) get(ctx context.Context, id string, fields []string) (d Analysis, err error) {
-	if err := CheckID(id); err != nil {
+func (a *Analyses) get(ctx context.Context, id string, fields []string) (d analysislock.Analysis, err error) {
+	if err := analysislock.CheckID(id); err != nil {
 		return d, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -144,13 +147,13 @@ func (a *Analyses) get(ctx context.Context, id string, fields []string) (d Analy
 
 // Unlock is Ledger.Unlock, and replaces a lockToken that is no usable integer by the
 // time of the document's last update in microseconds.
-func (a *Analyses) Unlock(ctx context.Context, id string, seen *Seen) (Analysis, error) {
+func (a *Analyses) Unlock(ctx context.Context, id string, seen *analysislock.Seen) (analysislock.Analysis, error) {
 	return a.replacing.Unlock(ctx, id, seen)
 }
 
 // List reads up to limit analyses, by id, without inputs and results; Malformed is
 // set as by Newest.
-func (a *Analyses) List(ctx context.Context, limit int) ([]Analysis, error) {
+func (a *Analyses) List(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, editTimeout)
 	defer cancel()
 	return a.summaries(ctx, "list analyses", briefly(a.documents.collection.OrderBy(firestore.DocumentID, firestore.Asc).Limit(limit)))

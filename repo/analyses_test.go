@@ -15,6 +15,7 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
@@ -37,7 +38,7 @@ func open(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) *Analy
 	return a
 }
 
-func acquire(t testing.TB, a *Analyses, id, owner string) lease.Acquisition {
+func acquire(t testing.TB, a *Analyses, id, owner string) analysislock.Acquisition {
 	t.Helper()
 	acq, err := a.AcquireAnalysisLock(t.Context(), id, owner, 0)
 	if err != nil {
@@ -46,7 +47,7 @@ func acquire(t testing.TB, a *Analyses, id, owner string) lease.Acquisition {
 	return acq
 }
 
-func mustAcquire(t testing.TB, a *Analyses, id, owner string) lease.Acquisition {
+func mustAcquire(t testing.TB, a *Analyses, id, owner string) analysislock.Acquisition {
 	t.Helper()
 	acq := acquire(t, a, id, owner)
 	if !acq.Acquired {
@@ -59,7 +60,7 @@ func mustAcquire(t testing.TB, a *Analyses, id, owner string) lease.Acquisition 
 func TestAnalysisLock(t *testing.T) {
 	cases := map[string]func(t *testing.T, b *emulatortest.Backend, a *Analyses){
 		"TheFirstAcquires": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": Queued, "theirs": []any{int64(1), 2.5, nil}})
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "theirs": []any{int64(1), 2.5, nil}})
 			acq := mustAcquire(t, a, "x", "w/1")
 			if acq.Grant.Token != 1 || acq.Attempt != 1 {
 				t.Errorf("token, attempt = %d, %d; want 1, 1", acq.Grant.Token, acq.Attempt)
@@ -71,7 +72,7 @@ func TestAnalysisLock(t *testing.T) {
 				}
 				delete(got, name)
 			}
-			want := map[string]any{"status": Processing, "theirs": []any{int64(1), 2.5, nil}, "attempts": int64(1), "lockOwner": "w/1", "lockToken": int64(1)}
+			want := map[string]any{"status": analysislock.Processing, "theirs": []any{int64(1), 2.5, nil}, "attempts": int64(1), "lockOwner": "w/1", "lockToken": int64(1)}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("document (-want +got):\n%s", diff)
 			}
@@ -90,7 +91,7 @@ func TestAnalysisLock(t *testing.T) {
 			}
 		},
 		"EachRefreshOfARunIsTold": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": Queued})
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			mustAcquire(t, a, "x", "w/1")
 			told := 0
 			err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(context.Context, json.RawMessage) error {
@@ -106,41 +107,41 @@ func TestAnalysisLock(t *testing.T) {
 			}
 		},
 		"AFailureForNowIsKeptUntilTheEnd": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": Queued, "attempts": 8})
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "attempts": 8})
 			mustAcquire(t, a, "x", "w/1")
 			if err := a.Retry(t.Context(), "x", "w/1", "analyzer_failed", "the model is away\xff"); err != nil {
 				t.Fatal(err)
 			}
 			got := b.Fields(t, "x")
 			want := map[string]any{"code": "analyzer_failed", "message": "the model is away"}
-			if diff := cmp.Diff(want, got["lastError"]); diff != "" || got["status"] != Queued || got["lockOwner"] != nil || got["error"] != nil {
+			if diff := cmp.Diff(want, got["lastError"]); diff != "" || got["status"] != analysislock.Queued || got["lockOwner"] != nil || got["error"] != nil {
 				t.Errorf("document = %v; lastError (-want +got):\n%s", got, diff)
 			}
 			mustAcquire(t, a, "x", "w/2")
 			b.Merge(t, "x", map[string]any{"lockExpiresAt": "2000-01-01T00:00:00.000Z"}) // it has crashed
-			if acq := acquire(t, open(t, b), "x", "w/3"); acq.Reason != lease.AttemptsExhausted {
+			if acq := acquire(t, open(t, b), "x", "w/3"); acq.Reason != analysislock.AttemptsExhausted {
 				t.Fatalf("acquisition = %+v, want attempts exhausted", acq)
 			}
 			got = b.Fields(t, "x")
 			want = map[string]any{"code": "attempts_exhausted", "message": "gave up after 10 attempts; last error: the model is away"}
-			if diff := cmp.Diff(want, got["error"]); diff != "" || got["lastError"] != nil || got["status"] != Failed {
+			if diff := cmp.Diff(want, got["error"]); diff != "" || got["lastError"] != nil || got["status"] != analysislock.Failed {
 				t.Errorf("document = %v; error (-want +got):\n%s", got, diff)
 			}
 		},
 		"AFailureForNowThatDoesNotFitIsReleasedWithout": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": Queued, "input": strings.Repeat("x", 1<<20-2000)})
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": strings.Repeat("x", 1<<20-2000)})
 			mustAcquire(t, a, "x", "w/1")
 			if err := a.Retry(t.Context(), "x", "w/1", "c", strings.Repeat("y", 4000)); err != nil {
 				t.Fatal(err)
 			}
-			if got := b.Fields(t, "x"); got["lockOwner"] != nil || got["status"] != Queued || got["lastError"] != nil {
+			if got := b.Fields(t, "x"); got["lockOwner"] != nil || got["status"] != analysislock.Queued || got["lastError"] != nil {
 				t.Errorf("owner, status, lastError = %v, %v, %v; want it released without", got["lockOwner"], got["status"], got["lastError"])
 			}
 		},
 		"OfTwoAtOnceExactlyOneAcquires": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": Queued})
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			other := open(t, b)
-			var acqs [2]lease.Acquisition
+			var acqs [2]analysislock.Acquisition
 			var wg sync.WaitGroup
 			for i, a := range []*Analyses{a, other} {
 				wg.Go(func() { acqs[i] = acquire(t, a, "x", string(rune('a'+i))) })
@@ -150,16 +151,16 @@ func TestAnalysisLock(t *testing.T) {
 				t.Errorf("acquired: %+v, %+v", acqs[0], acqs[1])
 			}
 			for _, acq := range acqs {
-				if !acq.Acquired && acq.Reason != lease.Locked {
-					t.Errorf("the other: %+v, want %s", acq, lease.Locked)
+				if !acq.Acquired && acq.Reason != analysislock.Locked {
+					t.Errorf("the other: %+v, want %s", acq, analysislock.Locked)
 				}
 			}
 		},
 		"AfterTheTTLItIsStolen": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": Queued})
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			mustAcquire(t, a, "x", "w/1")
 			other := open(t, b)
-			if acq := acquire(t, other, "x", "w/2"); acq.Reason != lease.Locked || acq.Remaining <= 0 {
+			if acq := acquire(t, other, "x", "w/2"); acq.Reason != analysislock.Locked || acq.Remaining <= 0 {
 				t.Errorf("before the TTL: %+v", acq)
 			}
 			time.Sleep(ttl(b) + 10*time.Millisecond)
@@ -177,9 +178,9 @@ func TestAnalysisLock(t *testing.T) {
 			}
 		},
 		"AFinishedOneIsAlwaysRefused": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			for _, status := range []string{Ready, Failed} {
+			for _, status := range []string{analysislock.Ready, analysislock.Failed} {
 				b.Put(t, status, map[string]any{"status": status})
-				want := lease.Acquisition{Reason: lease.AlreadyFinished, Status: status}
+				want := analysislock.Acquisition{Reason: analysislock.AlreadyFinished, Status: status}
 				if got := acquire(t, a, status, "w/1"); got != want {
 					t.Errorf("acquire = %+v, want %+v", got, want)
 				}
@@ -189,7 +190,7 @@ func TestAnalysisLock(t *testing.T) {
 			}
 		},
 		"AnotherOwnersReleaseLeavesTheLock": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": Queued})
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			mustAcquire(t, a, "x", "w/1")
 			before := b.Fields(t, "x")
 			for _, owner := range []string{"w/2", ""} {
@@ -205,14 +206,14 @@ func TestAnalysisLock(t *testing.T) {
 			}
 		},
 		"ItsOwnersReleaseDeletesTheLockAndQueues": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": Queued})
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			mustAcquire(t, a, "x", "w/1")
 			if err := a.ReleaseAnalysisLock(t.Context(), "x", "w/1", false); err != nil {
 				t.Fatal(err)
 			}
 			got := b.Fields(t, "x")
 			delete(got, "updatedAt")
-			want := map[string]any{"status": Queued, "attempts": int64(1), "lockToken": int64(1)}
+			want := map[string]any{"status": analysislock.Queued, "attempts": int64(1), "lockToken": int64(1)}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("document (-want +got):\n%s", diff)
 			}
@@ -229,17 +230,17 @@ func TestAnalysisLock(t *testing.T) {
 			}
 		},
 		"OneAttemptTooManyIsRecorded": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": Queued, "attempts": 10, "lockToken": 12})
-			if acq := acquire(t, a, "x", "w/1"); acq.Reason != lease.AttemptsExhausted || acq.Status != Failed {
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "attempts": 10, "lockToken": 12})
+			if acq := acquire(t, a, "x", "w/1"); acq.Reason != analysislock.AttemptsExhausted || acq.Status != analysislock.Failed {
 				t.Errorf("acquire: %+v", acq)
 			}
 			got := b.Fields(t, "x")
-			if e, _ := got["error"].(map[string]any); got["status"] != Failed || got["lockToken"] != int64(13) || e["code"] != lease.AttemptsExhausted {
+			if e, _ := got["error"].(map[string]any); got["status"] != analysislock.Failed || got["lockToken"] != int64(13) || e["code"] != analysislock.AttemptsExhausted {
 				t.Errorf("document: %v", got)
 			}
 		},
 		"CompleteRecordsTheResultAndFreesTheLock": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": Queued, "error": map[string]any{"code": "old"}})
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "error": map[string]any{"code": "old"}})
 			mustAcquire(t, a, "x", "w/1")
 			result := map[string]any{"n": int64(3), "a.b": []any{1.5, "ü"}, "`": nil}
 			if err := a.Complete(t.Context(), "x", "w/1", result); err != nil {
@@ -247,7 +248,7 @@ func TestAnalysisLock(t *testing.T) {
 			}
 			got := b.Fields(t, "x")
 			delete(got, "updatedAt")
-			want := map[string]any{"status": Ready, "result": result, "attempts": int64(1), "lockToken": int64(1), "finishedBy": "w/1"}
+			want := map[string]any{"status": analysislock.Ready, "result": result, "attempts": int64(1), "lockToken": int64(1), "finishedBy": "w/1"}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("document (-want +got):\n%s", diff)
 			}
@@ -256,7 +257,7 @@ func TestAnalysisLock(t *testing.T) {
 			}
 		},
 		"AResultTooLargeIsRefusedAndTheLockKept": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": Queued})
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			mustAcquire(t, a, "x", "w/1")
 			if err := a.Complete(t.Context(), "x", "w/1", string(make([]byte, 1<<20))); !errors.Is(err, lease.ErrRefused) {
 				t.Fatalf("complete: %v, want ErrRefused", err)
@@ -266,7 +267,7 @@ func TestAnalysisLock(t *testing.T) {
 			}
 		},
 		"TheInputIsHandedOnAndTheLockRefreshed": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": Queued, "input": map[string]any{"n": 7}})
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": map[string]any{"n": 7}})
 			mustAcquire(t, a, "x", "w/1")
 			first := b.Fields(t, "x")["lockExpiresAt"].(string)
 			err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(ctx context.Context, input json.RawMessage) error {
@@ -284,7 +285,7 @@ func TestAnalysisLock(t *testing.T) {
 			}
 		},
 		"RefreshTakesATTL": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": Queued})
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			mustAcquire(t, a, "x", "w/1")
 			if err := open(t, b).RefreshAnalysisLock(t.Context(), "x", "w/1", time.Hour); err != nil {
 				t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 // answers is a read that gets these messages.
@@ -72,7 +73,7 @@ func TestAnAnswerThatFirestoreDoesNotGiveIsAnError(t *testing.T) {
 func TestALargeDocumentThatWaitsForItsTurnInVainIsAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
-		b.Put(t, "x", map[string]any{"status": Queued, "input": strings.Repeat("x", largeAnswer)})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": strings.Repeat("x", largeAnswer)})
 		if !a.documents.db.decoders.TryAcquire(1) {
 			t.Fatal("the turn is taken")
 		}
@@ -81,7 +82,7 @@ func TestALargeDocumentThatWaitsForItsTurnInVainIsAnError(t *testing.T) {
 		}
 		a.documents.db.decoders.Release(1)
 		for range 2 { // it is given back
-			if d, err := a.Get(t.Context(), "x"); err != nil || d.Status != Queued {
+			if d, err := a.Get(t.Context(), "x"); err != nil || d.Status != analysislock.Queued {
 				t.Errorf("%+v, %v", d, err)
 			}
 		}
@@ -92,7 +93,7 @@ func TestAbandonedOfWhichTheSecondQueryFailsIsAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		l := &line{}
 		a := open(t, b, l.options()...)
-		b.Put(t, "x", map[string]any{"status": Queued, "updatedAt": timeValue(time.Now().Add(-time.Hour))})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(time.Now().Add(-time.Hour))})
 		l.befall(map[string][]fault{"RunQuery": {nil, dropped(codes.PermissionDenied)}})
 		if err := a.Abandoned(t.Context(), 10, func(string, int64, time.Time) { t.Error("each was called") }); !errors.Is(err, lease.ErrUnavailable) {
 			t.Errorf("%v, want ErrUnavailable", err)
@@ -105,22 +106,22 @@ func TestAbandonedOfWhichTheSecondQueryFailsIsAnError(t *testing.T) {
 func TestAChangeWritesWhatDiffersAndTheUpdate(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 6_000_000, time.UTC)
 	for name, c := range map[string]struct {
-		prev    Analysis
+		prev    analysislock.Analysis
 		replace bool
-		change  func(d *Analysis)
+		change  func(d *analysislock.Analysis)
 		want    map[string]any
 	}{
-		"nothing":                             {change: func(*Analysis) {}},
-		"nothing, of an unusable token":       {prev: Analysis{tokenAssumed: true, Lock: lease.Lease{Token: 7}}, change: func(*Analysis) {}},
-		"nothing, of a token to be replaced":  {prev: Analysis{tokenAssumed: true, Lock: lease.Lease{Token: 7}}, replace: true, change: func(*Analysis) {}, want: map[string]any{"lockToken": int64(7), "updatedAt": timeValue(now)}},
-		"the status":                          {prev: Analysis{Lock: lease.Lease{Token: 7}}, change: func(d *Analysis) { d.Status = Queued }, want: map[string]any{"status": Queued, "updatedAt": timeValue(now)}},
-		"the status, no token to be replaced": {prev: Analysis{Lock: lease.Lease{Token: 7}}, replace: true, change: func(d *Analysis) { d.Status = Queued }, want: map[string]any{"status": Queued, "updatedAt": timeValue(now)}},
-		"the status, of an unusable token":    {prev: Analysis{tokenAssumed: true, Lock: lease.Lease{Token: 7}}, change: func(d *Analysis) { d.Status = Queued }, want: map[string]any{"status": Queued, "lockToken": int64(7), "updatedAt": timeValue(now)}},
-		"the status, beside a Timestamp":      {prev: Analysis{updatedAsTimestamp: true}, change: func(d *Analysis) { d.Status = Queued }, want: map[string]any{"status": Queued, "updatedAt": now}},
-		"the end of a lock":                   {prev: Analysis{Lock: lease.Lease{Owner: "w/1"}}, change: func(d *Analysis) { d.Lock.Owner = "" }, want: map[string]any{"lockOwner": firestore.Delete, "lockHeartbeatAt": firestore.Delete, "lockExpiresAt": firestore.Delete, "updatedAt": timeValue(now)}},
-		"an error":                            {change: func(d *Analysis) { d.LastError = &Error{"c", "m"} }, want: map[string]any{"lastError": map[string]any{"code": "c", "message": "m"}, "updatedAt": timeValue(now)}},
-		"failed":                              {change: func(d *Analysis) { d.Status = Failed }, want: map[string]any{"status": Failed, "result": firestore.Delete, "error": firestore.Delete, "lastError": firestore.Delete, "lockHeartbeatAt": firestore.Delete, "lockExpiresAt": firestore.Delete, "updatedAt": timeValue(now)}},
-		"ready":                               {change: func(d *Analysis) { d.Status, d.Result = Ready, "r" }, want: map[string]any{"status": Ready, "result": "r", "error": firestore.Delete, "lastError": firestore.Delete, "lockHeartbeatAt": firestore.Delete, "lockExpiresAt": firestore.Delete, "updatedAt": timeValue(now)}},
+		"nothing":                             {change: func(*analysislock.Analysis) {}},
+		"nothing, of an unusable token":       {prev: analysislock.Analysis{Stored: stored{tokenAssumed: true}, Lock: lease.Lease{Token: 7}}, change: func(*analysislock.Analysis) {}},
+		"nothing, of a token to be replaced":  {prev: analysislock.Analysis{Stored: stored{tokenAssumed: true}, Lock: lease.Lease{Token: 7}}, replace: true, change: func(*analysislock.Analysis) {}, want: map[string]any{"lockToken": int64(7), "updatedAt": timeValue(now)}},
+		"the status":                          {prev: analysislock.Analysis{Lock: lease.Lease{Token: 7}}, change: func(d *analysislock.Analysis) { d.Status = analysislock.Queued }, want: map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(now)}},
+		"the status, no token to be replaced": {prev: analysislock.Analysis{Lock: lease.Lease{Token: 7}}, replace: true, change: func(d *analysislock.Analysis) { d.Status = analysislock.Queued }, want: map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(now)}},
+		"the status, of an unusable token":    {prev: analysislock.Analysis{Stored: stored{tokenAssumed: true}, Lock: lease.Lease{Token: 7}}, change: func(d *analysislock.Analysis) { d.Status = analysislock.Queued }, want: map[string]any{"status": analysislock.Queued, "lockToken": int64(7), "updatedAt": timeValue(now)}},
+		"the status, beside a Timestamp":      {prev: analysislock.Analysis{Stored: stored{updatedAsTimestamp: true}}, change: func(d *analysislock.Analysis) { d.Status = analysislock.Queued }, want: map[string]any{"status": analysislock.Queued, "updatedAt": now}},
+		"the end of a lock":                   {prev: analysislock.Analysis{Lock: lease.Lease{Owner: "w/1"}}, change: func(d *analysislock.Analysis) { d.Lock.Owner = "" }, want: map[string]any{"lockOwner": firestore.Delete, "lockHeartbeatAt": firestore.Delete, "lockExpiresAt": firestore.Delete, "updatedAt": timeValue(now)}},
+		"an error":                            {change: func(d *analysislock.Analysis) { d.LastError = &analysislock.Error{Code: "c", Message: "m"} }, want: map[string]any{"lastError": map[string]any{"code": "c", "message": "m"}, "updatedAt": timeValue(now)}},
+		"failed":                              {change: func(d *analysislock.Analysis) { d.Status = analysislock.Failed }, want: map[string]any{"status": analysislock.Failed, "result": firestore.Delete, "error": firestore.Delete, "lastError": firestore.Delete, "lockHeartbeatAt": firestore.Delete, "lockExpiresAt": firestore.Delete, "updatedAt": timeValue(now)}},
+		"ready":                               {change: func(d *analysislock.Analysis) { d.Status, d.Result = analysislock.Ready, "r" }, want: map[string]any{"status": analysislock.Ready, "result": "r", "error": firestore.Delete, "lastError": firestore.Delete, "lockHeartbeatAt": firestore.Delete, "lockExpiresAt": firestore.Delete, "updatedAt": timeValue(now)}},
 	} {
 		next := c.prev
 		c.change(&next)

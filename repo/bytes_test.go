@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/stats"
 
 	"taskguard/emulator/emulatortest"
-	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 )
 
@@ -61,12 +61,12 @@ func TestNoDecisionMovesTheInput(t *testing.T) {
 			fields["result"], fields["checkpoint"] = fields["input"], fields["input"]
 			return fields
 		}
-		b.Put(t, "ready", large(map[string]any{"status": Ready}))
-		b.Put(t, "failed", large(map[string]any{"status": Failed, "error": map[string]any{"code": "c", "message": strings.Repeat("m", maxMessage)}}))
-		b.Put(t, "locked", large(map[string]any{"status": Processing, "lockOwner": "them", "lockExpiresAt": iso8601.Format(time.Now().Add(time.Hour))}))
-		b.Put(t, "worn", large(map[string]any{"status": Queued, "attempts": 10}))
-		b.Put(t, "x", large(map[string]any{"status": Queued}))
-		b.Put(t, "y", large(map[string]any{"status": Queued}))
+		b.Put(t, "ready", large(map[string]any{"status": analysislock.Ready}))
+		b.Put(t, "failed", large(map[string]any{"status": analysislock.Failed, "error": map[string]any{"code": "c", "message": strings.Repeat("m", 4096)}}))
+		b.Put(t, "locked", large(map[string]any{"status": analysislock.Processing, "lockOwner": "them", "lockExpiresAt": iso8601.Format(time.Now().Add(time.Hour))}))
+		b.Put(t, "worn", large(map[string]any{"status": analysislock.Queued, "attempts": 10}))
+		b.Put(t, "x", large(map[string]any{"status": analysislock.Queued}))
+		b.Put(t, "y", large(map[string]any{"status": analysislock.Queued}))
 		m := &meter{}
 		a, other := open(t, b, grpc.WithStatsHandler(m)), open(t, b, grpc.WithStatsHandler(m))
 		moves := func(what string, do func() error) {
@@ -89,9 +89,9 @@ func TestNoDecisionMovesTheInput(t *testing.T) {
 				return err
 			})
 		}
-		skip("ready", lease.AlreadyFinished)
-		skip("failed", lease.AlreadyFinished)
-		skip("locked", lease.Locked)
+		skip("ready", analysislock.AlreadyFinished)
+		skip("failed", analysislock.AlreadyFinished)
+		skip("locked", analysislock.Locked)
 		moves("peek", func() error { _, err := a.PeekAnalysisLock(t.Context(), "locked"); return err })
 		mustAcquire(t, a, "x", "w/1")
 		takeInput(t, a, "x", "w/1")
@@ -145,8 +145,8 @@ func (s *far) RecvMsg(m any) error {
 func TestRoundTripsOneAfterAnother(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b, distant...)
-		b.Put(t, "x", map[string]any{"status": Queued, "input": "i"})
-		b.Put(t, "done", map[string]any{"status": Ready, "input": "i"})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "i"})
+		b.Put(t, "done", map[string]any{"status": analysislock.Ready, "input": "i"})
 		began := time.Now()
 		took := func(what string, want int) {
 			t.Helper()
@@ -174,7 +174,7 @@ func TestRoundTripsOneAfterAnother(t *testing.T) {
 			t.Error(err)
 		}
 		took("finish", 1)
-		b.Put(t, "y", map[string]any{"status": Queued})
+		b.Put(t, "y", map[string]any{"status": analysislock.Queued})
 		mustAcquire(t, a, "y", "w/2")
 		takeInput(t, a, "y", "w/2")
 		took("the next", 2)

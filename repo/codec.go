@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/firestore"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 )
 
@@ -24,13 +25,20 @@ type analysisCodec struct {
 	replaceToken bool // read a document whose lockToken is unusable, and write one that is not
 }
 
-var _ codec[Analysis] = analysisCodec{}
+var _ codec[analysislock.Analysis] = analysisCodec{}
 
 // lockCodec reads the lock fields that all documents have in common.
 type lockCodec struct {
 	policy lease.Policy
 	log    *slog.Logger
 	name   func(id string) slog.Attr // of a record, in the log
+}
+
+// stored is what Analysis.Stored holds.
+type stored struct {
+	updatedAsTimestamp bool     // the document's updatedAt is no string, and stays so
+	tokenAssumed       bool     // its lockToken is unusable: Lock.Token stands for it
+	asked              *request // for its input, by the acquisition; see Analyses.input
 }
 
 // decision are the fields that a decision reads: not the input, the result or what
@@ -42,16 +50,17 @@ var decision = []string{
 
 func (analysisCodec) mask() []string { return decision }
 
-func (c analysisCodec) decode(r reading) (Analysis, error) {
+func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	data := r.fields
-	a := Analysis{ID: r.id, Status: statusOf(data["status"]), Input: data["input"], Result: data["result"], ReadAt: r.at}
+	a := analysislock.Analysis{ID: r.id, Status: statusOf(data["status"]), Input: data["input"], Result: data["result"], ReadAt: r.at}
 	a.CreatedAt, _ = parseTime(data["createdAt"])
 	a.UpdatedAt, _ = parseTime(data["updatedAt"])
-	_, a.updatedAsTimestamp = data["updatedAt"].(time.Time)
 	a.Error, a.LastError = decodeError(data["error"]), decodeError(data["lastError"])
 	lock, err := c.decodeLock(r)
-	a.Lock, a.Attempts, a.tokenAssumed = lock, lock.Attempts, err != nil
-	a.Lock.Finished = finishedStatus(a.Status)
+	a.Lock, a.Attempts = lock, lock.Attempts
+	_, timestamp := data["updatedAt"].(time.Time)
+	a.Stored = stored{updatedAsTimestamp: timestamp, tokenAssumed: err != nil}
+	a.Lock.Finished = analysislock.Finished(a.Status)
 	if err != nil && !a.Lock.Finished {
 		a.Malformed = fmt.Errorf("repo: analysis %q: %w", a.ID, err)
 	}
@@ -70,12 +79,12 @@ func statusOf(v any) string {
 	return "(" + kind(v) + ")"
 }
 
-func decodeError(v any) *Error {
+func decodeError(v any) *analysislock.Error {
 	m, ok := v.(map[string]any)
 	if !ok {
 		return nil
 	}
-	var e Error
+	var e analysislock.Error
 	e.Code, _ = m["code"].(string)
 	e.Message, _ = m["message"].(string)
 	return &e
@@ -134,7 +143,7 @@ func (c lockCodec) warn(r reading, field string, v any) {
 }
 
 // changes sets updatedAt to now with every other.
-func (c analysisCodec) changes(prev Analysis, next *Analysis, now time.Time) []firestore.Update {
+func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.Analysis, now time.Time) []firestore.Update {
 	var us []firestore.Update
 	set := func(path string, changed bool, v any) {
 		if changed {
@@ -142,11 +151,12 @@ func (c analysisCodec) changes(prev Analysis, next *Analysis, now time.Time) []f
 		}
 	}
 	p, n := prev.Lock, next.Lock
+	was, _ := prev.Stored.(stored)
 	// What others left in result and error is not what a READY or FAILED means.
-	turned := finishedStatus(prev.Status) != finishedStatus(next.Status)
+	turned := analysislock.Finished(prev.Status) != analysislock.Finished(next.Status)
 	set("status", prev.Status != next.Status, next.Status)
-	set("result", turned && next.Status == Ready, next.Result)
-	set("result", turned && next.Status == Failed, firestore.Delete)
+	set("result", turned && next.Status == analysislock.Ready, next.Result)
+	set("result", turned && next.Status == analysislock.Failed, firestore.Delete)
 	set("error", turned || !reflect.DeepEqual(prev.Error, next.Error), errorValue(next.Error))
 	set("lastError", turned || !reflect.DeepEqual(prev.LastError, next.LastError), errorValue(next.LastError))
 	set("attempts", p.Attempts != n.Attempts, n.Attempts)
@@ -156,16 +166,16 @@ func (c analysisCodec) changes(prev Analysis, next *Analysis, now time.Time) []f
 	freed := turned || p.Owner != "" && n.Owner == ""
 	set("lockHeartbeatAt", freed || !p.HeartbeatAt.Equal(n.HeartbeatAt), timeValue(n.HeartbeatAt))
 	set("lockExpiresAt", freed || !p.ExpiresAt.Equal(n.ExpiresAt), timeValue(n.ExpiresAt))
-	set("lockToken", p.Token != n.Token || prev.tokenAssumed && (len(us) > 0 || c.replaceToken), n.Token)
+	set("lockToken", p.Token != n.Token || was.tokenAssumed && (len(us) > 0 || c.replaceToken), n.Token)
 	if len(us) > 0 {
 		next.UpdatedAt, next.Attempts = now.Truncate(time.Millisecond), n.Attempts
-		set("updatedAt", !prev.updatedAsTimestamp, timeValue(next.UpdatedAt))
-		set("updatedAt", prev.updatedAsTimestamp, next.UpdatedAt)
+		set("updatedAt", !was.updatedAsTimestamp, timeValue(next.UpdatedAt))
+		set("updatedAt", was.updatedAsTimestamp, next.UpdatedAt)
 	}
 	return us
 }
 
-func errorValue(e *Error) any {
+func errorValue(e *analysislock.Error) any {
 	if e == nil {
 		return firestore.Delete
 	}

@@ -11,15 +11,15 @@ import (
 	"cloud.google.com/go/firestore"
 
 	"taskguard/emulator/emulatortest"
-	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 // Round trips, counted at the connection.
 func TestRoundTrips(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
-		b.Put(t, "x", map[string]any{"status": Queued})
-		b.Put(t, "done", map[string]any{"status": Ready})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
+		b.Put(t, "done", map[string]any{"status": analysislock.Ready})
 		count := func(what string, want int, do func()) {
 			t.Helper()
 			before := b.Calls.Total()
@@ -44,7 +44,7 @@ func TestRoundTrips(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		b.Put(t, "y", map[string]any{"status": Queued})
+		b.Put(t, "y", map[string]any{"status": analysislock.Queued})
 		mustAcquire(t, a, "y", "w/4")
 		count("release", 1, func() {
 			if err := a.ReleaseAnalysisLock(t.Context(), "y", "w/4", true); err != nil {
@@ -58,7 +58,7 @@ func TestRoundTrips(t *testing.T) {
 func TestADeliveryIsBilledTwoReadsTwoWritesAndOneWriteAHeartbeat(t *testing.T) {
 	run := func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
-		b.Put(t, "x", map[string]any{"status": Queued})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 		before := b.Server.Usage()
 		mustAcquire(t, a, "x", "w/1")
 		err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(context.Context, json.RawMessage) error {
@@ -86,7 +86,7 @@ func TestOf128AcquirersOneWinsAnd127SkipCleanly(t *testing.T) {
 		for i := range instances {
 			instances[i] = open(t, b)
 		}
-		b.Put(t, "x", map[string]any{"status": Queued})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 		start := make(chan struct{})
 		var mu sync.Mutex
 		outcomes := map[string]int{}
@@ -107,8 +107,8 @@ func TestOf128AcquirersOneWinsAnd127SkipCleanly(t *testing.T) {
 		before := b.Calls.Total()
 		close(start)
 		wg.Wait()
-		if outcomes[""] != 1 || outcomes[lease.Locked] != n-1 {
-			t.Errorf("outcomes = %v, want one winner and %d %s", outcomes, n-1, lease.Locked)
+		if outcomes[""] != 1 || outcomes[analysislock.Locked] != n-1 {
+			t.Errorf("outcomes = %v, want one winner and %d %s", outcomes, n-1, analysislock.Locked)
 		}
 		// A read, the commit that one of them makes and beside it the input's read, and a
 		// read that tells why.
@@ -123,7 +123,7 @@ func TestOf128AcquirersOneWinsAnd127SkipCleanly(t *testing.T) {
 func TestABusyForeignWriterDisturbsNothing(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
-		b.Put(t, "x", map[string]any{"status": Queued, "n": 0})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "n": 0})
 		mustAcquire(t, a, "x", "w/1")
 		ctx, stop := context.WithCancel(t.Context())
 		wrote := 0
@@ -152,7 +152,7 @@ func TestABusyForeignWriterDisturbsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := b.Fields(t, "x")
-		if got["result"] != "result" || got["status"] != Ready || got["n"] != int64(wrote) {
+		if got["result"] != "result" || got["status"] != analysislock.Ready || got["n"] != int64(wrote) {
 			t.Errorf("document: %v; want the result and n = %d", got, wrote)
 		}
 	})

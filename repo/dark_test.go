@@ -9,6 +9,7 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 // A dark Firestore is said to be out of reach, in the time that each method has.
@@ -42,8 +43,8 @@ func TestADarkFirestoreIsUnavailableInTime(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				l := &line{}
 				a := open(t, b, l.options()...)
-				b.Put(t, "x", map[string]any{"status": Queued})
-				b.Put(t, "held", map[string]any{"status": Queued})
+				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
+				b.Put(t, "held", map[string]any{"status": analysislock.Queued})
 				mustAcquire(t, a, "held", "w/1")
 				l.darken()
 				began := time.Now()
@@ -63,7 +64,7 @@ func TestAnAcquisitionThatGoesDarkInItsTransactionIsUnavailableInTime(t *testing
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				l := &line{}
 				a := open(t, b, l.options()...)
-				b.Put(t, "x", map[string]any{"status": Queued})
+				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 				l.befall(exclusively(t, b, map[string][]fault{from: {func(ctx context.Context, do func() error) error {
 					l.darken()
 					return dark(ctx, do)

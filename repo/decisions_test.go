@@ -15,18 +15,19 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 func TestAMalformedAnalysisIsMalformedInsideATransactionToo(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		a.documents.pessimistic = true
-		b.Put(t, "x", map[string]any{"status": Queued, "lockToken": "?"})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "lockToken": "?"})
 		if acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0); !errors.Is(err, lease.ErrMalformed) {
 			t.Errorf("%+v, %v; want ErrMalformed", acq, err)
 		}
-		c, err := a.documents.Exclude(t.Context(), "x", func(c lease.Cell[Analysis]) (Analysis, error) { return c.Doc, nil })
-		if !errors.Is(err, lease.ErrMalformed) || !c.Exists || c.At.IsZero() || c.Doc.Status != Queued {
+		c, err := a.documents.Exclude(t.Context(), "x", func(c lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return c.Doc, nil })
+		if !errors.Is(err, lease.ErrMalformed) || !c.Exists || c.At.IsZero() || c.Doc.Status != analysislock.Queued {
 			t.Errorf("%+v, %v; want what could be read beside ErrMalformed", c, err)
 		}
 	})
@@ -39,7 +40,7 @@ func TestAReadingThatFailsInsideATransactionIsNoMissingDocument(t *testing.T) {
 			a := open(t, b, l.options()...)
 			a.documents.pessimistic = true
 			l.befall(map[string][]fault{kind: slices.Repeat([]fault{dropped(codes.PermissionDenied)}, 3)})
-			c, err := a.documents.Exclude(t.Context(), "x", func(c lease.Cell[Analysis]) (Analysis, error) {
+			c, err := a.documents.Exclude(t.Context(), "x", func(c lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) {
 				t.Errorf("%s: a decision of %+v", kind, c)
 				return c.Doc, nil
 			})
@@ -53,13 +54,13 @@ func TestAReadingThatFailsInsideATransactionIsNoMissingDocument(t *testing.T) {
 func TestADecisionThatChangesNothingReturnsWhatItRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
-		b.Put(t, "x", map[string]any{"status": Queued})
-		c, err := a.documents.Exclude(t.Context(), "x", func(c lease.Cell[Analysis]) (Analysis, error) { return c.Doc, nil })
-		if err != nil || !c.Exists || c.Doc.Status != Queued || c.At.IsZero() || b.Calls.Count(commit) == 0 {
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
+		c, err := a.documents.Exclude(t.Context(), "x", func(c lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return c.Doc, nil })
+		if err != nil || !c.Exists || c.Doc.Status != analysislock.Queued || c.At.IsZero() || b.Calls.Count(commit) == 0 {
 			t.Errorf("%+v, %v", c, err)
 		}
 		refusal := errors.New("no")
-		if _, err = a.documents.Exclude(t.Context(), "x", func(c lease.Cell[Analysis]) (Analysis, error) { return c.Doc, refusal }); !errors.Is(err, refusal) {
+		if _, err = a.documents.Exclude(t.Context(), "x", func(c lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return c.Doc, refusal }); !errors.Is(err, refusal) {
 			t.Errorf("%v, want the decision's own", err)
 		}
 	})
@@ -68,8 +69,8 @@ func TestADecisionThatChangesNothingReturnsWhatItRead(t *testing.T) {
 func TestASwapOfWhatWasNotReadIsAConflict(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
-		for _, prev := range []lease.Cell[Analysis]{{}, {Exists: true}, {Rev: time.Now()}} {
-			if _, err := a.documents.Swap(t.Context(), "x", prev, Analysis{Status: Ready}); !errors.Is(err, lease.ErrConflict) {
+		for _, prev := range []lease.Cell[analysislock.Analysis]{{}, {Exists: true}, {Rev: time.Now()}} {
+			if _, err := a.documents.Swap(t.Context(), "x", prev, analysislock.Analysis{Status: analysislock.Ready}); !errors.Is(err, lease.ErrConflict) {
 				t.Errorf("%+v: %v, want ErrConflict", prev, err)
 			}
 		}
@@ -90,7 +91,7 @@ func TestALargeResultGivesItsTurnToTheNext(t *testing.T) {
 				a := open(t, b, l.options()...)
 				a.documents.pessimistic = pessimistic
 				for i, id := range []string{"x", "y", "z"} {
-					b.Put(t, id, map[string]any{"status": Queued})
+					b.Put(t, id, map[string]any{"status": analysislock.Queued})
 					mustAcquire(t, a, id, "w/1")
 					l.befall(map[string][]fault{kind: {dropped(codes.Aborted)}}) // its second try needs the turn as well
 					began := time.Now()
@@ -110,22 +111,22 @@ func TestALargeResultGivesItsTurnToTheNext(t *testing.T) {
 func TestAResultThatWaitsForItsTurnInVainIsAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
-		b.Put(t, "x", map[string]any{"status": Queued})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 		c, err := a.documents.Load(t.Context(), "x")
 		if err != nil || !a.documents.db.encoders.TryAcquire(1) {
 			t.Fatal(err)
 		}
 		next := c.Doc
-		next.Status, next.Result = Ready, large()
+		next.Status, next.Result = analysislock.Ready, large()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := a.documents.Swap(ctx, "x", c, next); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("swap: %v, want DeadlineExceeded", err)
 		}
-		if _, err := a.documents.Exclude(t.Context(), "x", func(lease.Cell[Analysis]) (Analysis, error) { return next, nil }); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := a.documents.Exclude(t.Context(), "x", func(lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return next, nil }); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("exclude: %v, want DeadlineExceeded", err)
 		}
-		if got := b.Fields(t, "x")["status"]; got != Queued {
+		if got := b.Fields(t, "x")["status"]; got != analysislock.Queued {
 			t.Errorf("the status is %v", got)
 		}
 	})
@@ -154,10 +155,10 @@ func TestOnlyAReadingWithATimeTellsThatADocumentIsAbsent(t *testing.T) {
 func TestAnErrorAndTheAttemptsAreReadAsFarAsTheyCanBe(t *testing.T) {
 	for name, c := range map[string]struct {
 		v    any
-		want *Error
+		want *analysislock.Error
 	}{
-		"whole":   {map[string]any{"code": "c", "message": "m"}, &Error{Code: "c", Message: "m"}},
-		"partly":  {map[string]any{"code": 7, "message": "m"}, &Error{Message: "m"}},
+		"whole":   {map[string]any{"code": "c", "message": "m"}, &analysislock.Error{Code: "c", Message: "m"}},
+		"partly":  {map[string]any{"code": 7, "message": "m"}, &analysislock.Error{Message: "m"}},
 		"a text":  {"text", nil},
 		"nothing": {nil, nil},
 	} {

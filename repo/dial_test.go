@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/documentlock"
 )
 
@@ -62,7 +63,7 @@ func TestAWatchOutlivesAConnectionThatHasFallenSilent(t *testing.T) {
 				t.Fatal("told nothing at first")
 			}
 			network.forgotten.Store(network.made.Load())
-			if _, err := others.Collection(collection).Doc("x").Set(ctx, map[string]any{"status": Queued, "updatedAt": "2000-01-01T00:00:00.000Z"}); err != nil {
+			if _, err := others.Collection(collection).Doc("x").Set(ctx, map[string]any{"status": analysislock.Queued, "updatedAt": "2000-01-01T00:00:00.000Z"}); err != nil {
 				t.Fatal(err)
 			}
 			select {

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/documentlock"
 )
 
@@ -61,7 +62,7 @@ func (c *contexts) wantEnded(t *testing.T, what string, open int) {
 }
 
 func TestNoCallOutlivesWhatItWasFor(t *testing.T) {
-	fresh := func() map[string]any { return map[string]any{"status": Queued, "input": "in"} }
+	fresh := func() map[string]any { return map[string]any{"status": analysislock.Queued, "input": "in"} }
 	for name, do := range map[string]func(t *testing.T, b *emulatortest.Backend, a *Analyses, c *contexts) error{
 		"Create": func(t *testing.T, _ *emulatortest.Backend, a *Analyses, _ *contexts) error {
 			return a.Create(t.Context(), "new", 1)
@@ -115,13 +116,13 @@ func TestTheInputOfACommitThatFailedIsNotAwaited(t *testing.T) {
 				c, l := &contexts{}, &line{}
 				a := open(t, b, append(c.options(), l.options()...)...)
 				a.documents.pessimistic = pessimistic
-				b.Put(t, "x", map[string]any{"status": Queued})
+				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 				l.befall(map[string][]fault{kind: {dropped(codes.Aborted)}})
 				mustAcquire(t, a, "x", "w/1")
 				c.wantEnded(t, "acquired at the second try", 1)
 				refusals := slices.Repeat([]fault{dropped(codes.InvalidArgument)}, 20)
 				l.befall(map[string][]fault{commit: refusals, exclusiveCommit: refusals})
-				b.Put(t, "y", map[string]any{"status": Queued})
+				b.Put(t, "y", map[string]any{"status": analysislock.Queued})
 				if acq, err := a.AcquireAnalysisLock(t.Context(), "y", "w/2", 0); err == nil {
 					t.Errorf("%+v, want it refused", acq)
 				}

@@ -38,3 +38,12 @@ func queryError(verb string, err error) error {
 	}
 	return outOfReach(err)
 }
+
+// outOfReach marks the error of a single call as lease.ErrUnavailable unless
+// the store has refused it.
+func outOfReach(err error) error {
+	if errors.Is(err, lease.ErrRefused) || errors.Is(err, lease.ErrMalformed) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", lease.ErrUnavailable, err)
+}

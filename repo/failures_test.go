@@ -15,6 +15,7 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/documentlock"
 )
 
@@ -47,9 +48,12 @@ func TestWhatCannotBeOpenedIsRefused(t *testing.T) {
 // A failure must not look like a list without entries.
 func TestAQueryOfAnalysesThatFailsIsNoEmptyAnswer(t *testing.T) {
 	for name, list := range map[string]func(ctx context.Context, a *Analyses) error{
-		"List":          func(ctx context.Context, a *Analyses) error { _, err := a.List(ctx, 1); return err },
-		"Newest":        func(ctx context.Context, a *Analyses) error { _, _, err := a.Newest(ctx, 1); return err },
-		"InState":       func(ctx context.Context, a *Analyses) error { _, err := a.InState(ctx, Ready, 1); return err },
+		"List":   func(ctx context.Context, a *Analyses) error { _, err := a.List(ctx, 1); return err },
+		"Newest": func(ctx context.Context, a *Analyses) error { _, _, err := a.Newest(ctx, 1); return err },
+		"InState": func(ctx context.Context, a *Analyses) error {
+			_, err := a.InState(ctx, analysislock.Ready, 1)
+			return err
+		},
 		"Overdue":       func(ctx context.Context, a *Analyses) error { _, err := a.Overdue(ctx, 1); return err },
 		"Unfinished":    func(ctx context.Context, a *Analyses) error { _, err := a.Unfinished(ctx, 1); return err },
 		"UnknownStatus": func(ctx context.Context, a *Analyses) error { _, err := a.UnknownStatus(ctx, 1); return err },
@@ -68,12 +72,11 @@ func TestAQueryOfAnalysesThatFailsIsNoEmptyAnswer(t *testing.T) {
 		})
 	}
 	for name, ask := range map[string]func(ctx context.Context, a *Analyses) error{
-		"Overdue":    func(ctx context.Context, a *Analyses) error { _, err := a.Overdue(ctx, 1); return err },
-		"Newest":     func(ctx context.Context, a *Analyses) error { _, _, err := a.Newest(ctx, 1); return err },
-		"Ping":       func(ctx context.Context, a *Analyses) error { return a.Ping(ctx) },
-		"Create":     func(ctx context.Context, a *Analyses) error { return a.Create(ctx, "x", 1) },
-		"Peek":       func(ctx context.Context, a *Analyses) error { _, err := a.PeekAnalysisLock(ctx, "x"); return err },
-		"Ledger.Get": func(ctx context.Context, a *Analyses) error { _, err := a.Ledger.Get(ctx, "x"); return err },
+		"Overdue": func(ctx context.Context, a *Analyses) error { _, err := a.Overdue(ctx, 1); return err },
+		"Newest":  func(ctx context.Context, a *Analyses) error { _, _, err := a.Newest(ctx, 1); return err },
+		"Ping":    func(ctx context.Context, a *Analyses) error { return a.Ping(ctx) },
+		"Create":  func(ctx context.Context, a *Analyses) error { return a.Create(ctx, "x", 1) },
+		"Peek":    func(ctx context.Context, a *Analyses) error { _, err := a.PeekAnalysisLock(ctx, "x"); return err },
 	} {
 		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 			l := &line{}
@@ -85,32 +88,6 @@ func TestAQueryOfAnalysesThatFailsIsNoEmptyAnswer(t *testing.T) {
 			l.wantAllMet(t)
 		})
 	}
-}
-
-func TestALedgerReadsAnalysesOfAnyStore(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Put(t, "x", map[string]any{"status": Queued, "attempts": 2})
-		l, err := NewLedger(open(t, b).documents, lease.Policy{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d, err := l.Get(t.Context(), "x"); err != nil || d.Status != Queued || d.Attempts != 2 {
-			t.Errorf("%+v, %v", d, err)
-		}
-		if _, err := l.Get(t.Context(), "missing"); !errors.Is(err, lease.ErrNotFound) {
-			t.Errorf("missing: %v, want ErrNotFound", err)
-		}
-		if _, err := l.Get(t.Context(), "a/b"); !errors.Is(err, lease.ErrInvalidKey) {
-			t.Errorf("a/b: %v, want ErrInvalidKey", err)
-		}
-		l.input = nil
-		if l, err = NewLedger(l.store, lease.Policy{}); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := l.input(t.Context(), Analysis{Input: map[string]any{"n": 1}}); err != nil || string(got) != `{"n":1}` {
-			t.Errorf("input %s, %v", got, err)
-		}
-	})
 }
 
 // Exactly as many as are named need no line that there are more.
@@ -125,7 +102,7 @@ func TestAsManyAsTheWarningsAreAllNamed(t *testing.T) {
 		r := openRooms(t, b)
 		r.documents.log = logger
 		for i := range maxWarnings {
-			b.Put(t, fmt.Sprint("x", i), map[string]any{"status": Queued, "updatedAt": timeValue(time.Now().Add(-time.Hour)), "lockToken": "?"})
+			b.Put(t, fmt.Sprint("x", i), map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(time.Now().Add(-time.Hour)), "lockToken": "?"})
 			r.put(t, fmt.Sprint("bad\x01", i), map[string]any{"lockExpiresAt": "1999-01-01T00:00:00.000Z"})
 		}
 		abandoned(t, a, 100)

@@ -11,6 +11,7 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 // operation is one write of the lock on the analysis x, which began with 3
@@ -29,23 +30,23 @@ var operations = map[string]operation{
 			t.Errorf("acquired = %+v, want %+v at attempt 4", acq, want)
 		}
 		return err
-	}, map[string]any{"status": Processing, "attempts": int64(4), "lockToken": int64(8), "lockOwner": "w/1"}},
+	}, map[string]any{"status": analysislock.Processing, "attempts": int64(4), "lockToken": int64(8), "lockOwner": "w/1"}},
 	"heartbeat": {true, func(t *testing.T, a *Analyses) error {
 		t.Helper()
 		return a.RefreshAnalysisLock(t.Context(), "x", "w/1", 0)
-	}, map[string]any{"status": Processing, "attempts": int64(4), "lockToken": int64(8), "lockOwner": "w/1"}},
+	}, map[string]any{"status": analysislock.Processing, "attempts": int64(4), "lockToken": int64(8), "lockOwner": "w/1"}},
 	"finish": {true, func(t *testing.T, a *Analyses) error {
 		t.Helper()
 		return a.Complete(t.Context(), "x", "w/1", "result")
-	}, map[string]any{"status": Ready, "attempts": int64(4), "lockToken": int64(8), "result": "result", "finishedBy": "w/1"}},
+	}, map[string]any{"status": analysislock.Ready, "attempts": int64(4), "lockToken": int64(8), "result": "result", "finishedBy": "w/1"}},
 	"release": {true, func(t *testing.T, a *Analyses) error {
 		t.Helper()
 		return a.ReleaseAnalysisLock(t.Context(), "x", "w/1", true)
-	}, map[string]any{"status": Queued, "attempts": int64(3), "lockToken": int64(8)}},
+	}, map[string]any{"status": analysislock.Queued, "attempts": int64(3), "lockToken": int64(8)}},
 	"retry": {true, func(t *testing.T, a *Analyses) error {
 		t.Helper()
 		return a.Retry(t.Context(), "x", "w/1", "c", "m")
-	}, map[string]any{"status": Queued, "attempts": int64(4), "lockToken": int64(8), "lastError": map[string]any{"code": "c", "message": "m"}}},
+	}, map[string]any{"status": analysislock.Queued, "attempts": int64(4), "lockToken": int64(8), "lastError": map[string]any{"code": "c", "message": "m"}}},
 }
 
 var doubtful = []codes.Code{
@@ -79,7 +80,7 @@ func (op operation) meets(t *testing.T, b *emulatortest.Backend, f fault, exclus
 	t.Helper()
 	l := &line{}
 	a := open(t, b, l.options()...)
-	b.Put(t, "x", map[string]any{"status": Queued, "attempts": 3, "lockToken": 7, "theirs": 0})
+	b.Put(t, "x", map[string]any{"status": analysislock.Queued, "attempts": 3, "lockToken": 7, "theirs": 0})
 	if op.acquired {
 		mustAcquire(t, a, "x", "w/1")
 		time.Sleep(time.Minute)

@@ -13,6 +13,7 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/leasetest"
 )
 
@@ -20,7 +21,7 @@ func TestStoreWithPessimisticTransactions(t *testing.T) {
 	for name, backend := range map[string]func(testing.TB) *emulatortest.Backend{"embedded": emulatortest.Embedded, "google": emulatortest.OnGoogle} {
 		t.Run(name, func(t *testing.T) {
 			s := suite(backend)
-			s.New = func(t testing.TB) lease.Store[Analysis] {
+			s.New = func(t testing.TB) lease.Store[analysislock.Analysis] {
 				b := backend(t)
 				docs := open(t, b).documents
 				docs.pessimistic = true
@@ -40,7 +41,7 @@ func TestPessimisticDecisionsAreMadeInsideATransaction(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		a.documents.pessimistic = true
-		b.Put(t, "x", map[string]any{"status": Queued, "input": "in"})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "in"})
 		mustAcquire(t, a, "x", "w/1")
 		time.Sleep(2 * time.Millisecond)
 		if err := a.RefreshAnalysisLock(t.Context(), "x", "w/1", 0); err != nil {
@@ -60,7 +61,7 @@ func TestAPessimisticFinishThatIsRefusedIsRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		a.documents.pessimistic = true
-		b.Put(t, "x", map[string]any{"status": Queued})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 		mustAcquire(t, a, "x", "w/1")
 		began := time.Now()
 		err := a.Complete(t.Context(), "x", "w/1", string(make([]byte, 1<<20)))
@@ -99,7 +100,7 @@ func TestAStatusOfOthersIsLeftAloneUntilTheFinish(t *testing.T) {
 				if err := other.Complete(t.Context(), "x", "w/3", "done"); err != nil {
 					t.Error(err)
 				}
-				if got := b.Fields(t, "x")["status"]; got != Ready {
+				if got := b.Fields(t, "x")["status"]; got != analysislock.Ready {
 					t.Errorf("finished: status is %v", got)
 				}
 			})
@@ -111,7 +112,7 @@ func TestUpdatedAtKeepsItsType(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		for id, at := range map[string]any{"timestamp": time.Now(), "string": timeValue(time.Now()), "none": nil} {
-			fields := map[string]any{"status": Queued, "createdAt": at, "updatedAt": at}
+			fields := map[string]any{"status": analysislock.Queued, "createdAt": at, "updatedAt": at}
 			if at == nil {
 				delete(fields, "updatedAt")
 			}
@@ -146,12 +147,12 @@ func TestAnExpiryFarAheadIsUnreadable(t *testing.T) {
 			"a Timestamp in 9999":  {"lockExpiresAt": time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)},
 			"a day and one second": {"lockExpiresAt": timeValue(time.Now().Add(24*time.Hour + time.Second))},
 		} {
-			fields := map[string]any{"status": Processing, "lockOwner": "js/1", "lockExpiresAt": "9999-01-01T00:00:00Z"}
+			fields := map[string]any{"status": analysislock.Processing, "lockOwner": "js/1", "lockExpiresAt": "9999-01-01T00:00:00Z"}
 			for k, v := range more {
 				fields[k] = v
 			}
 			b.Put(t, id, fields)
-			if acq := acquire(t, a, id, "w/1"); acq.Reason != lease.Locked || acq.Remaining > lease.DefaultTTL {
+			if acq := acquire(t, a, id, "w/1"); acq.Reason != analysislock.Locked || acq.Remaining > lease.DefaultTTL {
 				t.Errorf("%s: %+v, want locked for at most one TTL", id, acq)
 			}
 		}
@@ -160,7 +161,7 @@ func TestAnExpiryFarAheadIsUnreadable(t *testing.T) {
 		for _, id := range []string{"heartbeat", "no heartbeat", "a heartbeat in 9999", "a Timestamp in 9999"} {
 			mustAcquire(t, a, id, "w/2")
 		}
-		if acq := acquire(t, a, "credible", "w/2"); acq.Reason != lease.Locked {
+		if acq := acquire(t, a, "credible", "w/2"); acq.Reason != analysislock.Locked {
 			t.Errorf("%+v, want locked", acq)
 		}
 	})
@@ -170,9 +171,9 @@ func TestATokenThatIsNoIntegerIsReplacedByUnlock(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		for id, fields := range map[string]map[string]any{
-			"held":    {"status": Processing, "lockOwner": "js/1", "lockToken": "seven", "lockExpiresAt": timeValue(time.Now().Add(time.Hour))},
-			"free":    {"status": Queued, "lockToken": true},
-			"huge":    {"status": Queued, "lockToken": int64(1<<63 - 1)},
+			"held":    {"status": analysislock.Processing, "lockOwner": "js/1", "lockToken": "seven", "lockExpiresAt": timeValue(time.Now().Add(time.Hour))},
+			"free":    {"status": analysislock.Queued, "lockToken": true},
+			"huge":    {"status": analysislock.Queued, "lockToken": int64(1<<63 - 1)},
 			"foreign": {"status": "ANALYZING", "lockToken": []any{"x"}},
 		} {
 			b.Put(t, id, fields)
@@ -194,9 +195,9 @@ func TestATokenThatIsNoIntegerIsReplacedByUnlock(t *testing.T) {
 func TestAFinishedAnalysisWithoutAUsableTokenIsFinished(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
-		b.Put(t, "x", map[string]any{"status": Failed, "lockToken": "seven", "result": "old"})
-		if acq := acquire(t, a, "x", "w/1"); acq.Reason != lease.AlreadyFinished {
-			t.Errorf("%+v, want %s", acq, lease.AlreadyFinished)
+		b.Put(t, "x", map[string]any{"status": analysislock.Failed, "lockToken": "seven", "result": "old"})
+		if acq := acquire(t, a, "x", "w/1"); acq.Reason != analysislock.AlreadyFinished {
+			t.Errorf("%+v, want %s", acq, analysislock.AlreadyFinished)
 		}
 		if _, err := a.Requeue(t.Context(), "x", nil); err != nil {
 			t.Fatal(err)
@@ -216,7 +217,7 @@ func TestAnInputThatWasNotAskedForIsRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		l := &line{}
 		a := open(t, b, l.options()...)
-		b.Put(t, "x", map[string]any{"status": Queued, "input": map[string]any{"n": 1}})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": map[string]any{"n": 1}})
 		l.befall(map[string][]fault{read: {nil, dark, dark}}) // the decision's, the input's, and one try more
 		mustAcquire(t, a, "x", "w/1")
 		var got string
@@ -235,7 +236,7 @@ func TestARunWithoutItsInputDoesNotBegin(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		l := &line{}
 		a := open(t, b, l.options()...)
-		b.Put(t, "x", map[string]any{"status": Queued})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 		mustAcquire(t, a, "x", "w/1")
 		l.darken()
 		began := time.Now()
@@ -252,7 +253,7 @@ func TestARunWithoutItsInputDoesNotBegin(t *testing.T) {
 // A release deletes what it cannot read.
 func TestUnlockDeletesALockThatCannotBeRead(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Put(t, "x", map[string]any{"status": Processing, "lockOwner": true, "lockHeartbeatAt": "yesterday", "lockExpiresAt": []any{1}})
+		b.Put(t, "x", map[string]any{"status": analysislock.Processing, "lockOwner": true, "lockHeartbeatAt": "yesterday", "lockExpiresAt": []any{1}})
 		if _, err := open(t, b).Unlock(t.Context(), "x", nil); err != nil {
 			t.Fatal(err)
 		}
@@ -272,7 +273,7 @@ func TestAPessimisticFinishThatIsAlwaysRefusedIsRefused(t *testing.T) {
 		l := &line{}
 		a := open(t, b, l.options()...)
 		a.documents.pessimistic = true
-		b.Put(t, "x", map[string]any{"status": Queued, "theirs": 0})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "theirs": 0})
 		mustAcquire(t, a, "x", "w/1")
 		refused := dropped(codes.InvalidArgument)
 		l.befall(map[string][]fault{
@@ -295,8 +296,8 @@ func TestACommitThatHangsHoldsUpNoInput(t *testing.T) {
 		for i := range large {
 			large[i] = "twenty bytes of text"
 		}
-		b.Put(t, "x", map[string]any{"status": Queued})
-		b.Put(t, "y", map[string]any{"status": Queued, "input": large})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
+		b.Put(t, "y", map[string]any{"status": analysislock.Queued, "input": large})
 		mustAcquire(t, a, "x", "w/1")
 		mustAcquire(t, a, "y", "w/2")
 		l.befall(map[string][]fault{commit: {dark}})
@@ -321,9 +322,9 @@ func TestAReadIsRepeatedWhereItsErrorIsNotFinal(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				l := &line{}
 				a := open(t, b, l.options()...)
-				b.Put(t, "x", map[string]any{"status": Ready})
+				b.Put(t, "x", map[string]any{"status": analysislock.Ready})
 				l.befall(map[string][]fault{read: {dropped(code)}})
-				if d, err := a.Get(t.Context(), "x"); err != nil || d.Status != Ready {
+				if d, err := a.Get(t.Context(), "x"); err != nil || d.Status != analysislock.Ready {
 					t.Errorf("%+v, %v", d, err)
 				}
 			})
@@ -336,7 +337,7 @@ func TestARunThatIsStoppedWhileItsInputIsAwaitedEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		l := &line{}
 		a := open(t, b, l.options()...)
-		b.Put(t, "x", map[string]any{"status": Queued})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 		l.befall(map[string][]fault{read: {nil, dark, dark}})
 		mustAcquire(t, a, "x", "w/1")
 		ctx, stop := context.WithTimeout(t.Context(), time.Second)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 )
 
@@ -33,7 +34,7 @@ func known() []string {
 // what it can.
 func arbitrary(kind uint64, n int64, x float64, s string) *value {
 	s = strings.ToValidUTF8(s, "?")
-	words := []string{Queued, Processing, Ready, Failed, "", "ARCHIVED"}
+	words := []string{analysislock.Queued, analysislock.Processing, analysislock.Ready, analysislock.Failed, "", "ARCHIVED"}
 	return []*value{
 		nil,
 		{ValueType: &firestorepb.Value_NullValue{}},
@@ -90,39 +91,41 @@ func usable(token *value) bool {
 
 // turns are the changes that a document goes through, each of them if the rules
 // let it.
-func turns(p lease.Policy) []func(d *Analysis, now time.Time) error {
-	take := func(d *Analysis, now time.Time) (err error) {
+func turns(p lease.Policy) []func(d *analysislock.Analysis, now time.Time) error {
+	take := func(d *analysislock.Analysis, now time.Time) (err error) {
 		if d.Lock, err = lease.Take(d.Lock, now, "w/1", p); err == nil || errors.Is(err, lease.ErrExhausted) {
-			taken(d)
+			if d.Status = analysislock.Processing; d.Lock.Finished {
+				d.Status = analysislock.Failed
+			}
 			return nil
 		}
 		return err
 	}
-	extend := func(d *Analysis, now time.Time) (err error) {
+	extend := func(d *analysislock.Analysis, now time.Time) (err error) {
 		d.Lock, err = lease.Extend(d.Lock, now, d.Lock.Grant(), p)
 		return err
 	}
-	release := func(d *Analysis, _ time.Time) error {
+	release := func(d *analysislock.Analysis, _ time.Time) error {
 		d.Lock = lease.Drop(d.Lock, d.Lock.Grant(), true)
-		requeue(d)
+		d.Status = analysislock.Queued
 		return nil
 	}
-	finish := func(d *Analysis, _ time.Time) (err error) {
+	finish := func(d *analysislock.Analysis, _ time.Time) (err error) {
 		d.Lock, err = lease.Finish(d.Lock, d.Lock.Grant())
-		d.Status, d.Result = Ready, "result"
+		d.Status, d.Result = analysislock.Ready, "result"
 		return err
 	}
-	reopen := func(d *Analysis, now time.Time) (err error) {
+	reopen := func(d *analysislock.Analysis, now time.Time) (err error) {
 		d.Lock, err = lease.Reopen(d.Lock, now)
-		d.Status = Queued
+		d.Status = analysislock.Queued
 		return err
 	}
-	unlock := func(d *Analysis, _ time.Time) error {
+	unlock := func(d *analysislock.Analysis, _ time.Time) error {
 		d.Lock = lease.Break(d.Lock)
-		requeue(d)
+		d.Status = analysislock.Queued
 		return nil
 	}
-	return []func(*Analysis, time.Time) error{take, extend, unlock, take, extend, finish, reopen, take, release, take}
+	return []func(*analysislock.Analysis, time.Time) error{take, extend, unlock, take, extend, finish, reopen, take, release, take}
 }
 
 // Whatever others wrote is decoded without a panic, malformed if and only if its
@@ -160,7 +163,7 @@ func FuzzDocument(f *testing.F) {
 		}
 		input := p.fields["input"]
 		cell, err := docs.Load(t.Context(), "x")
-		ok := usable(p.fields["lockToken"]) || finishedStatus(p.fields["status"].GetStringValue())
+		ok := usable(p.fields["lockToken"]) || analysislock.Finished(p.fields["status"].GetStringValue())
 		if (err == nil) != ok || err != nil && !errors.Is(err, lease.ErrMalformed) {
 			t.Fatalf("token %v: %v; usable %v", p.fields["lockToken"], err, ok)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 // inputTimeout bounds the reading of an input.
@@ -18,17 +19,19 @@ var inputField = []string{"input"}
 // askInput sends the read of the input beside the commit that acquires the lock, so
 // that it costs no round trip of its own. The answer is received and decoded after
 // the commit's: a document that kills the worker then has been counted as an attempt.
-func (a *Analyses) askInput(ctx context.Context, prev Analysis, next *Analysis) (abandon func()) {
+func (a *Analyses) askInput(ctx context.Context, prev analysislock.Analysis, next *analysislock.Analysis) (abandon func()) {
 	if next.Lock.Owner == "" || next.Lock.Token == prev.Lock.Token {
 		return func() {}
 	}
-	next.asked = a.documents.db.request(context.WithoutCancel(ctx), inputTimeout, a.documents.collection.Doc(next.ID), inputField)
-	return next.asked.cancel
+	s, _ := next.Stored.(stored)
+	s.asked = a.documents.db.request(context.WithoutCancel(ctx), inputTimeout, a.documents.collection.Doc(next.ID), inputField)
+	next.Stored = s
+	return s.asked.cancel
 }
 
 // input receives what askInput has asked for, or reads it where that has failed, and
 // keeps its JSON alone.
-func (a *Analyses) input(ctx context.Context, d Analysis) (input json.RawMessage, err error) {
+func (a *Analyses) input(ctx context.Context, d analysislock.Analysis) (input json.RawMessage, err error) {
 	take := func(r reading) (err error) {
 		if !r.exists {
 			return &lease.LostError{Reason: lease.Deleted}
@@ -36,7 +39,7 @@ func (a *Analyses) input(ctx context.Context, d Analysis) (input json.RawMessage
 		input, err = Plain(r.fields["input"])
 		return err
 	}
-	if d.asked == nil || d.asked.receive(ctx, take) != nil {
+	if s, _ := d.Stored.(stored); s.asked == nil || s.asked.receive(ctx, take) != nil {
 		ctx, cancel := context.WithTimeout(ctx, inputTimeout)
 		defer cancel()
 		err = a.documents.db.read(ctx, a.documents.collection.Doc(d.ID), inputField, take)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease/analysislock"
 )
 
 // everything is what a read without a mask asks for.
@@ -128,7 +129,7 @@ func TestOnlyAnAcquisitionLoadsTheInput(t *testing.T) {
 					inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 						l, r := &line{}, &reads{}
 						a := open(t, b, append(l.options(), r.options()...)...)
-						b.Put(t, "x", map[string]any{"status": Queued, "attempts": 3, "lockToken": 7, "theirs": 0, "input": "i", "result": "old"})
+						b.Put(t, "x", map[string]any{"status": analysislock.Queued, "attempts": 3, "lockToken": 7, "theirs": 0, "input": "i", "result": "old"})
 						if op.acquired {
 							holder := a
 							if elsewhere {
@@ -160,7 +161,7 @@ func TestARenewalThatChangesNothingLoadsNoInput(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		r := &reads{}
 		a := open(t, b, r.options()...)
-		b.Put(t, "x", map[string]any{"status": Queued, "input": "i"})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "i"})
 		mustAcquire(t, a, "x", "w/1")
 		takeInput(t, a, "x", "w/1")
 		*r = reads{}

@@ -9,10 +9,11 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
-var operatorsChanges = map[string]func(l *Ledger, ctx context.Context, id string, seen *Seen) (Analysis, error){
-	"unlock": (*Ledger).Unlock, "requeue": (*Ledger).Requeue,
+var operatorsChanges = map[string]func(l *analysislock.Locks, ctx context.Context, id string, seen *analysislock.Seen) (analysislock.Analysis, error){
+	"unlock": (*analysislock.Locks).Unlock, "requeue": (*analysislock.Locks).Requeue,
 }
 
 func TestAnOperatorsChanges(t *testing.T) {
@@ -27,7 +28,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 				}
 			}
 			d, err := a.Get(t.Context(), "x")
-			if err != nil || d.Status != Queued || d.CreatedAt.IsZero() || !d.CreatedAt.Equal(d.UpdatedAt) {
+			if err != nil || d.Status != analysislock.Queued || d.CreatedAt.IsZero() || !d.CreatedAt.Equal(d.UpdatedAt) {
 				t.Errorf("get = %+v, %v", d, err)
 			}
 			if err := a.Create(t.Context(), "a/b", nil); !errors.Is(err, lease.ErrInvalidKey) {
@@ -57,16 +58,16 @@ func TestAnOperatorsChanges(t *testing.T) {
 			}
 		},
 		"ListIsByIDAndShowsMalformedOnesToo": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "b", map[string]any{"status": Ready, "lockToken": "?"})
-			b.Put(t, "a", map[string]any{"status": Queued, "lockToken": "?"})
+			b.Put(t, "b", map[string]any{"status": analysislock.Ready, "lockToken": "?"})
+			b.Put(t, "a", map[string]any{"status": analysislock.Queued, "lockToken": "?"})
 			b.Put(t, "c", map[string]any{})
 			all, err := a.List(t.Context(), 2)
-			if err != nil || len(all) != 2 || all[0].ID != "a" || all[0].Status != Queued || !errors.Is(all[0].Malformed, lease.ErrMalformed) || all[1].Malformed != nil || all[1].ID != "b" {
+			if err != nil || len(all) != 2 || all[0].ID != "a" || all[0].Status != analysislock.Queued || !errors.Is(all[0].Malformed, lease.ErrMalformed) || all[1].Malformed != nil || all[1].ID != "b" {
 				t.Errorf("list = %+v, %v", all, err)
 			}
 		},
 		"UnlockTakesTheLockFromWhoeverHoldsIt": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": Queued})
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			mustAcquire(t, a, "x", "w/1")
 			before, err := a.Unlock(t.Context(), "x", nil)
 			if err != nil || before.Lock.Owner != "w/1" {
@@ -74,7 +75,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 			}
 			got := b.Fields(t, "x")
 			delete(got, "updatedAt")
-			want := map[string]any{"status": Queued, "attempts": int64(1), "lockToken": int64(1)}
+			want := map[string]any{"status": analysislock.Queued, "attempts": int64(1), "lockToken": int64(1)}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("document (-want +got):\n%s", diff)
 			}
@@ -86,36 +87,36 @@ func TestAnOperatorsChanges(t *testing.T) {
 			}
 		},
 		"AChangeIsMadeOfWhatWasSeenAlone": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			was := Seen{Processing, lease.Grant{Owner: "w/1", Token: 6}}
+			was := analysislock.Seen{Status: analysislock.Processing, Grant: lease.Grant{Owner: "w/1", Token: 6}}
 			for name, change := range operatorsChanges {
 				b.Put(t, "x", map[string]any{"status": was.Status, "lockOwner": was.Grant.Owner, "lockToken": was.Grant.Token, "lockExpiresAt": "2000-01-01T00:00:00Z"})
 				before := b.Fields(t, "x")
-				for _, other := range []Seen{
-					{Grant: was.Grant}, {Ready, was.Grant}, {Status: was.Status},
-					{was.Status, lease.Grant{Owner: "w/1"}}, {was.Status, lease.Grant{Owner: "w/1", Token: 7}}, {was.Status, lease.Grant{Owner: "w/2", Token: 6}},
+				for _, other := range []analysislock.Seen{
+					{Grant: was.Grant}, {Status: analysislock.Ready, Grant: was.Grant}, {Status: was.Status},
+					{Status: was.Status, Grant: lease.Grant{Owner: "w/1"}}, {Status: was.Status, Grant: lease.Grant{Owner: "w/1", Token: 7}}, {Status: was.Status, Grant: lease.Grant{Owner: "w/2", Token: 6}},
 				} {
-					if _, err := change(a.Ledger, t.Context(), "x", &other); !errors.Is(err, lease.ErrConflict) {
+					if _, err := change(a.Locks, t.Context(), "x", &other); !errors.Is(err, lease.ErrConflict) {
 						t.Errorf("%s of %+v: %v, want ErrConflict", name, other, err)
 					}
 				}
 				if diff := cmp.Diff(before, b.Fields(t, "x")); diff != "" {
 					t.Errorf("%s: the document changed (-want +got):\n%s", name, diff)
 				}
-				_, err := change(a.Ledger, t.Context(), "x", &was)
-				if got := b.Fields(t, "x"); err != nil || got["lockOwner"] != nil || got["status"] != Queued {
+				_, err := change(a.Locks, t.Context(), "x", &was)
+				if got := b.Fields(t, "x"); err != nil || got["lockOwner"] != nil || got["status"] != analysislock.Queued {
 					t.Errorf("%s: %v, and the document is %v", name, err, got)
 				}
 			}
 		},
 		"RequeueOpensAFinishedOneFromAttemptOne": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": Failed, "attempts": 10, "lockToken": 11, "finishedBy": "w/0", "error": map[string]any{"code": "c", "message": "m"}})
+			b.Put(t, "x", map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 11, "finishedBy": "w/0", "error": map[string]any{"code": "c", "message": "m"}})
 			before, err := a.Requeue(t.Context(), "x", nil)
-			if err != nil || before.Status != Failed {
+			if err != nil || before.Status != analysislock.Failed {
 				t.Fatalf("requeue = %+v, %v", before, err)
 			}
 			got := b.Fields(t, "x")
 			delete(got, "updatedAt")
-			want := map[string]any{"status": Queued, "attempts": int64(0), "lockToken": int64(11), "finishedBy": "w/0"}
+			want := map[string]any{"status": analysislock.Queued, "attempts": int64(0), "lockToken": int64(11), "finishedBy": "w/0"}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("document (-want +got):\n%s", diff)
 			}
@@ -124,7 +125,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 			}
 		},
 		"RequeueIsRefusedWhileLocked": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": Queued})
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			mustAcquire(t, a, "x", "w/1")
 			before := b.Fields(t, "x")
 			var held *lease.HeldError
@@ -154,11 +155,11 @@ func TestAnOperatorsChanges(t *testing.T) {
 // interrupted is a store in which another gets in between the first reading and its
 // write.
 type interrupted struct {
-	lease.Store[Analysis]
+	lease.Store[analysislock.Analysis]
 	others func()
 }
 
-func (s *interrupted) Swap(ctx context.Context, id string, prev lease.Cell[Analysis], next Analysis) (lease.Cell[Analysis], error) {
+func (s *interrupted) Swap(ctx context.Context, id string, prev lease.Cell[analysislock.Analysis], next analysislock.Analysis) (lease.Cell[analysislock.Analysis], error) {
 	if do := s.others; do != nil {
 		s.others = nil
 		do()
@@ -174,7 +175,7 @@ func TestAChangeThatIsOvertakenIsNotMade(t *testing.T) {
 			}
 		},
 		"finished by who leaves the lock as it is": func(t *testing.T, b *emulatortest.Backend, _ *Analyses) {
-			b.Merge(t, "x", map[string]any{"status": Ready, "result": "precious"})
+			b.Merge(t, "x", map[string]any{"status": analysislock.Ready, "result": "precious"})
 		},
 		"passed on": func(t *testing.T, b *emulatortest.Backend, _ *Analyses) {
 			b.Merge(t, "x", map[string]any{"lockOwner": "w/2", "lockToken": 8})
@@ -184,11 +185,11 @@ func TestAChangeThatIsOvertakenIsNotMade(t *testing.T) {
 			t.Run(verb+", "+name, func(t *testing.T) {
 				b := emulatortest.Embedded(t)
 				a := open(t, b)
-				b.Put(t, "x", map[string]any{"status": Queued, "lockToken": 6})
-				seen := Seen{Processing, mustAcquire(t, a, "x", "w/1").Grant}
+				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "lockToken": 6})
+				seen := analysislock.Seen{Status: analysislock.Processing, Grant: mustAcquire(t, a, "x", "w/1").Grant}
 				b.Merge(t, "x", map[string]any{"lockExpiresAt": "2000-01-01T00:00:00Z"}) // or a requeue is refused
 				var since map[string]any
-				l, err := NewLedger(&interrupted{a.documents, func() { others(t, b, a); since = b.Fields(t, "x") }}, lease.Policy{})
+				l, err := analysislock.New(&interrupted{a.documents, func() { others(t, b, a); since = b.Fields(t, "x") }}, lease.Policy{}, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -205,15 +206,15 @@ func TestAChangeThatIsOvertakenIsNotMade(t *testing.T) {
 
 func TestAnUnlockOfWhatNobodyHoldsOutlastsOthers(t *testing.T) {
 	b := emulatortest.Embedded(t)
-	b.Put(t, "x", map[string]any{"status": Processing, "lockToken": 6})
-	l, err := NewLedger(&interrupted{open(t, b).documents, func() { b.Merge(t, "x", map[string]any{"theirs": 1}) }}, lease.Policy{})
+	b.Put(t, "x", map[string]any{"status": analysislock.Processing, "lockToken": 6})
+	l, err := analysislock.New(&interrupted{open(t, b).documents, func() { b.Merge(t, "x", map[string]any{"theirs": 1}) }}, lease.Policy{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Unlock(t.Context(), "x", &Seen{Processing, lease.Grant{Token: 6}}); err != nil {
+	if _, err := l.Unlock(t.Context(), "x", &analysislock.Seen{Status: analysislock.Processing, Grant: lease.Grant{Token: 6}}); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.Fields(t, "x"); got["status"] != Queued || got["theirs"] != int64(1) {
+	if got := b.Fields(t, "x"); got["status"] != analysislock.Queued || got["theirs"] != int64(1) {
 		t.Errorf("the document is %v", got)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 // page is a Firestore of one document and no rules, behind Google's client, so
@@ -27,7 +28,7 @@ type page struct {
 	written time.Time
 }
 
-func (p *page) documents(t testing.TB) *documents[Analysis] {
+func (p *page) documents(t testing.TB) *documents[analysislock.Analysis] {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///page", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithChainUnaryInterceptor(func(_ context.Context, _ string, req, reply any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption) error {

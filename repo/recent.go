@@ -12,6 +12,7 @@ import (
 	"google.golang.org/api/iterator"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 // Newest reads, without inputs and results, the limit analyses with the latest
@@ -23,7 +24,7 @@ import (
 // 15 s at most. Firestore's automatic index of updatedAt serves it.
 //
 // Errors: lease.ErrUnavailable; lease.ErrRefused.
-func (a *Analyses) Newest(ctx context.Context, limit int) (found []Analysis, at time.Time, err error) {
+func (a *Analyses) Newest(ctx context.Context, limit int) (found []analysislock.Analysis, at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, abandonedTimeout)
 	defer cancel()
 	found, err = a.eachType(ctx, "find the newest analyses", a.documents.collection.OrderBy("updatedAt", firestore.Desc).Limit(limit), ">=", lowest...)
@@ -34,13 +35,13 @@ func (a *Analyses) Newest(ctx context.Context, limit int) (found []Analysis, at 
 		at, err = a.documents.now(ctx)
 		return nil, at, err
 	}
-	slices.SortStableFunc(found, func(a, b Analysis) int { return b.UpdatedAt.Compare(a.UpdatedAt) })
+	slices.SortStableFunc(found, func(a, b analysislock.Analysis) int { return b.UpdatedAt.Compare(a.UpdatedAt) })
 	return first(found, limit), found[0].ReadAt, nil
 }
 
 // InState reads, without inputs and results, up to limit analyses with status, by id;
 // Malformed is set as by Newest. It takes one query, and 5 s at most.
-func (a *Analyses) InState(ctx context.Context, status string, limit int) ([]Analysis, error) {
+func (a *Analyses) InState(ctx context.Context, status string, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return a.summaries(ctx, "list analyses", briefly(a.documents.collection.Where("status", "==", status).Limit(limit)))
@@ -65,7 +66,7 @@ func (a *Analyses) Count(ctx context.Context, status string) (int64, error) {
 
 // Summary reads one analysis without its input and result, as Newest does:
 // lease.ErrNotFound if there is none.
-func (a *Analyses) Summary(ctx context.Context, id string) (Analysis, error) {
+func (a *Analyses) Summary(ctx context.Context, id string) (analysislock.Analysis, error) {
 	d, err := a.get(ctx, id, decision)
 	if errors.Is(err, lease.ErrMalformed) {
 		d.Malformed, err = err, nil
@@ -74,9 +75,9 @@ func (a *Analyses) Summary(ctx context.Context, id string) (Analysis, error) {
 }
 
 // summary is what can be read of a document, but for its input and result.
-func (a *Analyses) summary(snap *firestore.DocumentSnapshot) Analysis {
+func (a *Analyses) summary(snap *firestore.DocumentSnapshot) analysislock.Analysis {
 	doc, err := a.documents.codec.decode(snapshot(snap))
-	doc.Malformed = errors.Join(CheckID(snap.Ref.ID), err)
+	doc.Malformed = errors.Join(analysislock.CheckID(snap.Ref.ID), err)
 	doc.Input, doc.Result = nil, nil
 	return doc
 }
@@ -87,14 +88,14 @@ func (a *Analyses) summary(snap *firestore.DocumentSnapshot) Analysis {
 // updatedAt, and 15 s at most.
 //
 // Errors: those of Abandoned, whose index it needs.
-func (a *Analyses) Overdue(ctx context.Context, limit int) ([]Analysis, error) {
+func (a *Analyses) Overdue(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, abandonedTimeout)
 	defer cancel()
 	now, err := a.documents.now(ctx)
 	if err != nil {
 		return nil, err
 	}
-	cutoff := now.Add(-a.lessor.Policy().TTL)
+	cutoff := now.Add(-a.TTL())
 	found, err := a.eachType(ctx, "find overdue analyses", a.unfinished(limit), "<", forms(cutoff)...)
 	oldestFirst(found)
 	return first(found, limit), err
@@ -102,7 +103,7 @@ func (a *Analyses) Overdue(ctx context.Context, limit int) ([]Analysis, error) {
 
 // Unfinished reads as Overdue does, but whenever the last update was: an analysis
 // that runs has just been updated. It does not read Firestore's time. An analysis without an updatedAt is not found.
-func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]Analysis, error) {
+func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, abandonedTimeout)
 	defer cancel()
 	found, err := a.eachType(ctx, "list unfinished analyses", a.unfinished(limit), ">=", lowest...)
@@ -117,7 +118,7 @@ var lowest = []any{"", time.Time{}, math.Inf(-1)}
 // query to the values of its own type; without one Firestore sorts all numbers
 // before all Timestamps and these before all strings, and a limit could hide one
 // type behind another.
-func (a *Analyses) eachType(ctx context.Context, what string, q firestore.Query, operator string, values ...any) (all []Analysis, err error) {
+func (a *Analyses) eachType(ctx context.Context, what string, q firestore.Query, operator string, values ...any) (all []analysislock.Analysis, err error) {
 	for _, v := range values {
 		found, err := a.summaries(ctx, what, briefly(q.Where("updatedAt", operator, v)))
 		if err != nil {
@@ -128,13 +129,15 @@ func (a *Analyses) eachType(ctx context.Context, what string, q firestore.Query,
 	return all, nil
 }
 
-func first(found []Analysis, limit int) []Analysis { return found[:min(limit, len(found))] }
+func first(found []analysislock.Analysis, limit int) []analysislock.Analysis {
+	return found[:min(limit, len(found))]
+}
 
 // briefly asks for all that is known of an analysis but its input and result.
 func briefly(q firestore.Query) firestore.Query { return q.Select(decision...) }
 
 // summaries are what a query finds; what names it in an error.
-func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query) (found []Analysis, err error) {
+func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query) (found []analysislock.Analysis, err error) {
 	docs := q.Documents(ctx)
 	defer docs.Stop()
 	for {

@@ -14,6 +14,7 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 func TestTheNewestAreListedHoweverTheirUpdateIsWritten(t *testing.T) {
@@ -25,9 +26,9 @@ func TestTheNewestAreListedHoweverTheirUpdateIsWritten(t *testing.T) {
 		on := func(day int) time.Time { return time.Date(2026, 1, day, 0, 0, 0, 0, time.UTC) }
 		for day := range 9 {
 			updated := []any{timeValue(on(day + 1)), on(day + 1), on(day + 1).UnixMilli()}[day%3]
-			b.Put(t, fmt.Sprint("a", day), map[string]any{"status": Ready, "input": "in", "result": "out", "updatedAt": updated})
+			b.Put(t, fmt.Sprint("a", day), map[string]any{"status": analysislock.Ready, "input": "in", "result": "out", "updatedAt": updated})
 		}
-		b.Put(t, "undated", map[string]any{"status": Queued})
+		b.Put(t, "undated", map[string]any{"status": analysislock.Queued})
 		for limit, want := range map[int]string{3: "a8 a7 a6", 5: "a8 a7 a6 a5 a4", 20: "a8 a7 a6 a5 a4 a3 a2 a1 a0"} {
 			found, at, err := a.Newest(t.Context(), limit)
 			if err != nil || ids(found) != want || at.IsZero() {
@@ -49,9 +50,9 @@ func TestAFullListOfOneTypeOfUpdateHidesNoneOfAnother(t *testing.T) {
 		write := map[string]func(time.Time) any{"string": timeValue, "Timestamp": func(at time.Time) any { return at }}
 		for many, lone := range map[string]string{"string": "Timestamp", "Timestamp": "string"} {
 			for i := range 3 {
-				b.Put(t, fmt.Sprint("many", i), map[string]any{"status": Queued, "updatedAt": write[many](ago(10 + i))})
+				b.Put(t, fmt.Sprint("many", i), map[string]any{"status": analysislock.Queued, "updatedAt": write[many](ago(10 + i))})
 			}
-			b.Put(t, "lone", map[string]any{"status": Queued, "updatedAt": write[lone](ago(1))})
+			b.Put(t, "lone", map[string]any{"status": analysislock.Queued, "updatedAt": write[lone](ago(1))})
 			if found, _, err := a.Newest(t.Context(), 3); err != nil || ids(found) != "lone many0 many1" {
 				t.Errorf("newest, with a %s: %q, %v", lone, ids(found), err)
 			}
@@ -69,14 +70,14 @@ func TestAFullListOfOneTypeOfUpdateHidesNoneOfAnother(t *testing.T) {
 func TestAListShowsWhatCannotBeMadeOut(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
-		b.Put(t, "bad\x01id", map[string]any{"status": Queued, "updatedAt": timeValue(time.Now())})
-		b.Put(t, "token", map[string]any{"status": Processing, "lockToken": "one", "updatedAt": "yesterday", "input": "in"})
+		b.Put(t, "bad\x01id", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(time.Now())})
+		b.Put(t, "token", map[string]any{"status": analysislock.Processing, "lockToken": "one", "updatedAt": "yesterday", "input": "in"})
 		found, _, err := a.Newest(t.Context(), 10)
 		if err != nil || ids(found) != "bad\x01id token" || !errors.Is(found[0].Malformed, lease.ErrInvalidKey) {
 			t.Errorf("%+v, %v; want an id that is refused", found, err)
 		}
 		one, err := a.Summary(t.Context(), "token")
-		if err != nil || !errors.Is(one.Malformed, lease.ErrMalformed) || one.Status != Processing || one.Input != nil || one.ReadAt.IsZero() {
+		if err != nil || !errors.Is(one.Malformed, lease.ErrMalformed) || one.Status != analysislock.Processing || one.Input != nil || one.ReadAt.IsZero() {
 			t.Errorf("%+v, %v; want it malformed and its status", one, err)
 		}
 		if _, err = a.Summary(t.Context(), "none"); !errors.Is(err, lease.ErrNotFound) {
@@ -91,15 +92,15 @@ func TestAListShowsWhatCannotBeMadeOut(t *testing.T) {
 func TestAllAnalysesAreCountedAndThoseInAState(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
-		for i, status := range []any{Failed, Failed, Ready, "ARCHIVED", 7, nil} {
+		for i, status := range []any{analysislock.Failed, analysislock.Failed, analysislock.Ready, "ARCHIVED", 7, nil} {
 			b.Put(t, fmt.Sprint("a", i), map[string]any{"status": status})
 		}
-		for status, want := range map[string]int64{Failed: 2, Ready: 1, Queued: 0, "": 6} {
+		for status, want := range map[string]int64{analysislock.Failed: 2, analysislock.Ready: 1, analysislock.Queued: 0, "": 6} {
 			if n, err := a.Count(t.Context(), status); err != nil || n != want {
 				t.Errorf("%q: %d, %v; want %d", status, n, err, want)
 			}
 		}
-		if found, err := a.InState(t.Context(), Failed, 10); err != nil || ids(found) != "a0 a1" {
+		if found, err := a.InState(t.Context(), analysislock.Failed, 10); err != nil || ids(found) != "a0 a1" {
 			t.Errorf("failed: %q, %v; want a0 a1", ids(found), err)
 		}
 	})
@@ -114,7 +115,7 @@ func TestADarkFirestoreListsAndCountsNothing(t *testing.T) {
 		for name, read := range map[string]func() error{
 			"Newest":  func() error { _, _, err := a.Newest(t.Context(), 1); return err },
 			"Summary": func() error { _, err := a.Summary(t.Context(), "a"); return err },
-			"InState": func() error { _, err := a.InState(t.Context(), Failed, 1); return err },
+			"InState": func() error { _, err := a.InState(t.Context(), analysislock.Failed, 1); return err },
 			"Count":   func() error { _, err := a.Count(t.Context(), ""); return err },
 		} {
 			began := time.Now()
@@ -126,7 +127,7 @@ func TestADarkFirestoreListsAndCountsNothing(t *testing.T) {
 }
 
 // ids are those of what was found, in its order.
-func ids(found []Analysis) string {
+func ids(found []analysislock.Analysis) string {
 	words := make([]string, len(found))
 	for i := range found {
 		words[i] = found[i].ID
@@ -139,19 +140,19 @@ func TestWhatIsUnfinishedIsListedByAgeHoweverItsUpdateIsWritten(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		ago := func(hours int) time.Time { return time.Now().Add(time.Duration(-hours) * time.Hour) }
-		b.Put(t, "queued", map[string]any{"status": Queued, "updatedAt": timeValue(ago(4))})
-		b.Put(t, "stamped", map[string]any{"status": Processing, "updatedAt": ago(3), "lockOwner": "js/1", "lockExpiresAt": ago(2)})
-		b.Put(t, "malformed", map[string]any{"status": Queued, "updatedAt": timeValue(ago(2)), "lockToken": "7"})
-		b.Put(t, "millis", map[string]any{"status": Queued, "updatedAt": ago(1).UnixMilli()})
+		b.Put(t, "queued", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(ago(4))})
+		b.Put(t, "stamped", map[string]any{"status": analysislock.Processing, "updatedAt": ago(3), "lockOwner": "js/1", "lockExpiresAt": ago(2)})
+		b.Put(t, "malformed", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(ago(2)), "lockToken": "7"})
+		b.Put(t, "millis", map[string]any{"status": analysislock.Queued, "updatedAt": ago(1).UnixMilli()})
 		b.Put(t, "fresh", map[string]any{
-			"status": Queued, "finishedBy": "w/0",
+			"status": analysislock.Queued, "finishedBy": "w/0",
 			"error": map[string]any{"code": "old"}, "lastError": map[string]any{"code": "flaky"},
 		})
 		mustAcquire(t, a, "fresh", "w/1")
-		for _, status := range []string{Ready, Failed, "ARCHIVED"} {
+		for _, status := range []string{analysislock.Ready, analysislock.Failed, "ARCHIVED"} {
 			b.Put(t, status, map[string]any{"status": status, "updatedAt": timeValue(ago(9))})
 		}
-		b.Put(t, "undated", map[string]any{"status": Queued})
+		b.Put(t, "undated", map[string]any{"status": analysislock.Queued})
 		found, err := a.Unfinished(t.Context(), 10)
 		if got, want := ids(found), "queued stamped malformed millis fresh"; err != nil || got != want {
 			t.Fatalf("unfinished: %q, %v; want %q", got, err, want)
@@ -175,12 +176,14 @@ func TestWhatIsUnfinishedIsListedByAgeHoweverItsUpdateIsWritten(t *testing.T) {
 func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 	lists := map[string]struct {
 		queries int
-		read    func(context.Context, *Analyses) ([]Analysis, error)
+		read    func(context.Context, *Analyses) ([]analysislock.Analysis, error)
 	}{
-		"List":       {1, func(ctx context.Context, a *Analyses) ([]Analysis, error) { return a.List(ctx, 10) }},
-		"InState":    {1, func(ctx context.Context, a *Analyses) ([]Analysis, error) { return a.InState(ctx, Processing, 10) }},
-		"Unfinished": {3, func(ctx context.Context, a *Analyses) ([]Analysis, error) { return a.Unfinished(ctx, 10) }},
-		"Newest": {3, func(ctx context.Context, a *Analyses) ([]Analysis, error) {
+		"List": {1, func(ctx context.Context, a *Analyses) ([]analysislock.Analysis, error) { return a.List(ctx, 10) }},
+		"InState": {1, func(ctx context.Context, a *Analyses) ([]analysislock.Analysis, error) {
+			return a.InState(ctx, analysislock.Processing, 10)
+		}},
+		"Unfinished": {3, func(ctx context.Context, a *Analyses) ([]analysislock.Analysis, error) { return a.Unfinished(ctx, 10) }},
+		"Newest": {3, func(ctx context.Context, a *Analyses) ([]analysislock.Analysis, error) {
 			found, _, err := a.Newest(ctx, 10)
 			return found, err
 		}},
@@ -189,7 +192,7 @@ func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 		large := strings.Repeat("x", 100_000)
 		now := time.Now()
 		for _, id := range []string{"a", "b", "c"} {
-			b.Put(t, id, map[string]any{"status": Processing, "updatedAt": timeValue(now), "input": large, "result": large, "theirs": large})
+			b.Put(t, id, map[string]any{"status": analysislock.Processing, "updatedAt": timeValue(now), "input": large, "result": large, "theirs": large})
 		}
 		received := 0
 		a := open(t, b, grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -200,7 +203,7 @@ func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 			received = 0
 			total, queries := b.Calls.Total(), b.Calls.Count("RunQuery")
 			found, err := list.read(t.Context(), a)
-			slices.SortFunc(found, func(a, b Analysis) int { return cmp.Compare(a.ID, b.ID) }) // they are of one time
+			slices.SortFunc(found, func(a, b analysislock.Analysis) int { return cmp.Compare(a.ID, b.ID) }) // they are of one time
 			if err != nil || ids(found) != "a b c" {
 				t.Errorf("%s: %q, %v; want a b c", name, ids(found), err)
 			}

@@ -15,37 +15,51 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 func TestALedgerAnswersWhatItIsRefused(t *testing.T) {
 	body := func(context.Context, json.RawMessage) error { return nil }
-	for name, do := range map[string]func(ctx context.Context, l *Ledger, id string) error{
-		"acquire": func(ctx context.Context, l *Ledger, id string) error {
+	for name, do := range map[string]func(ctx context.Context, l *analysislock.Locks, id string) error{
+		"acquire": func(ctx context.Context, l *analysislock.Locks, id string) error {
 			_, err := l.AcquireAnalysisLock(ctx, id, "w/1", 0)
 			return err
 		},
-		"hold":    func(ctx context.Context, l *Ledger, id string) error { return l.HoldAnalysisLock(ctx, id, "w/1", body) },
-		"refresh": func(ctx context.Context, l *Ledger, id string) error { return l.RefreshAnalysisLock(ctx, id, "w/1", 0) },
-		"release": func(ctx context.Context, l *Ledger, id string) error {
+		"hold": func(ctx context.Context, l *analysislock.Locks, id string) error {
+			return l.HoldAnalysisLock(ctx, id, "w/1", body)
+		},
+		"refresh": func(ctx context.Context, l *analysislock.Locks, id string) error {
+			return l.RefreshAnalysisLock(ctx, id, "w/1", 0)
+		},
+		"release": func(ctx context.Context, l *analysislock.Locks, id string) error {
 			return l.ReleaseAnalysisLock(ctx, id, "w/1", true)
 		},
-		"retry":    func(ctx context.Context, l *Ledger, id string) error { return l.Retry(ctx, id, "w/1", "c", "m") },
-		"complete": func(ctx context.Context, l *Ledger, id string) error { return l.Complete(ctx, id, "w/1", 1) },
-		"fail":     func(ctx context.Context, l *Ledger, id string) error { return l.Fail(ctx, id, "w/1", "c", "m") },
-		"unlock":   func(ctx context.Context, l *Ledger, id string) error { _, err := l.Unlock(ctx, id, nil); return err },
+		"retry": func(ctx context.Context, l *analysislock.Locks, id string) error {
+			return l.Retry(ctx, id, "w/1", "c", "m")
+		},
+		"complete": func(ctx context.Context, l *analysislock.Locks, id string) error {
+			return l.Complete(ctx, id, "w/1", 1)
+		},
+		"fail": func(ctx context.Context, l *analysislock.Locks, id string) error {
+			return l.Fail(ctx, id, "w/1", "c", "m")
+		},
+		"unlock": func(ctx context.Context, l *analysislock.Locks, id string) error {
+			_, err := l.Unlock(ctx, id, nil)
+			return err
+		},
 	} {
 		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 			l := &line{}
 			a := open(t, b, l.options()...)
-			if err := do(t.Context(), a.Ledger, "a/b"); !errors.Is(err, lease.ErrInvalidKey) {
+			if err := do(t.Context(), a.Locks, "a/b"); !errors.Is(err, lease.ErrInvalidKey) {
 				t.Errorf("%s a/b: %v, want ErrInvalidKey", name, err)
 			}
-			b.Put(t, "x", map[string]any{"status": Queued})
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			if name != "acquire" {
 				mustAcquire(t, a, "x", "w/1")
 			}
 			l.darken()
-			if err := do(t.Context(), a.Ledger, "x"); !errors.Is(err, lease.ErrUnavailable) {
+			if err := do(t.Context(), a.Locks, "x"); !errors.Is(err, lease.ErrUnavailable) {
 				t.Errorf("%s in the dark: %v, want ErrUnavailable", name, err)
 			}
 		})
@@ -56,7 +70,7 @@ func TestARunsOwnErrorAndItsLossAreAnswered(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		l := &line{}
 		a := open(t, b, l.options()...)
-		b.Put(t, "x", map[string]any{"status": Queued})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 		if _, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", -time.Second); err == nil {
 			t.Error("a negative TTL was taken")
 		}
@@ -73,7 +87,7 @@ func TestARunsOwnErrorAndItsLossAreAnswered(t *testing.T) {
 			t.Errorf("a retry that is refused with and without its message: %v, want ErrRefused", err)
 		}
 		l.befall(nil)
-		b.Put(t, "y", map[string]any{"status": Queued})
+		b.Put(t, "y", map[string]any{"status": analysislock.Queued})
 		mustAcquire(t, a, "y", "w/1")
 		b.Delete(t, "y")
 		err := a.HoldAnalysisLock(t.Context(), "y", "w/1", func(context.Context, json.RawMessage) error {
@@ -96,17 +110,17 @@ func TestARequeueThatIsOvertakenIsMadeUnlessItWas(t *testing.T) {
 		made   bool
 	}{
 		"another status, and open":      {map[string]any{"status": "ARCHIVED", "attempts": 0, "error": firestore.Delete}, true},
-		"queued, with its attempts":     {map[string]any{"status": Queued, "error": firestore.Delete}, true},
-		"queued, with its error":        {map[string]any{"status": Queued, "attempts": 0}, true},
-		"at work, of the same token":    {map[string]any{"status": Processing, "error": firestore.Delete}, true},
-		"requeued":                      {map[string]any{"status": Queued, "attempts": 0, "error": firestore.Delete, "lastError": map[string]any{"code": "theirs"}}, false},
-		"requeued, and taken by a next": {map[string]any{"status": Processing, "attempts": 1, "lockToken": 7, "lockOwner": "w/9", "lockExpiresAt": soon}, false},
+		"queued, with its attempts":     {map[string]any{"status": analysislock.Queued, "error": firestore.Delete}, true},
+		"queued, with its error":        {map[string]any{"status": analysislock.Queued, "attempts": 0}, true},
+		"at work, of the same token":    {map[string]any{"status": analysislock.Processing, "error": firestore.Delete}, true},
+		"requeued":                      {map[string]any{"status": analysislock.Queued, "attempts": 0, "error": firestore.Delete, "lastError": map[string]any{"code": "theirs"}}, false},
+		"requeued, and taken by a next": {map[string]any{"status": analysislock.Processing, "attempts": 1, "lockToken": 7, "lockOwner": "w/9", "lockExpiresAt": soon}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := emulatortest.Embedded(t)
-			b.Put(t, "x", map[string]any{"status": Failed, "attempts": 1, "lockToken": 6, "error": map[string]any{"code": "c"}})
+			b.Put(t, "x", map[string]any{"status": analysislock.Failed, "attempts": 1, "lockToken": 6, "error": map[string]any{"code": "c"}})
 			var since map[string]any
-			l, err := NewLedger(&interrupted{open(t, b).documents, func() { b.Merge(t, "x", c.others); since = b.Fields(t, "x") }}, lease.Policy{})
+			l, err := analysislock.New(&interrupted{open(t, b).documents, func() { b.Merge(t, "x", c.others); since = b.Fields(t, "x") }}, lease.Policy{}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -114,7 +128,7 @@ func TestARequeueThatIsOvertakenIsMadeUnlessItWas(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := b.Fields(t, "x")
-			if made := got["status"] == Queued && got["attempts"] == int64(0) && got["error"] == nil && got["lastError"] == nil; made != c.made {
+			if made := got["status"] == analysislock.Queued && got["attempts"] == int64(0) && got["error"] == nil && got["lastError"] == nil; made != c.made {
 				t.Errorf("the document is %v", got)
 			}
 			if diff := cmp.Diff(since, got); !c.made && diff != "" {

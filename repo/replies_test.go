@@ -12,6 +12,7 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 // lostReply lets the first commit be applied, runs meanwhile, and loses its
@@ -40,36 +41,42 @@ func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		before    map[string]any
-		change    func(ctx context.Context, a *Analyses, id string) (Analysis, error)
+		change    func(ctx context.Context, a *Analyses, id string) (analysislock.Analysis, error)
 		meanwhile func(t *testing.T, other *Analyses)
 	}{
 		"requeue, then finished by the next": {
-			before:    map[string]any{"status": Failed, "attempts": 10, "lockToken": 10},
-			change:    func(ctx context.Context, a *Analyses, id string) (Analysis, error) { return a.Requeue(ctx, id, nil) },
+			before: map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 10},
+			change: func(ctx context.Context, a *Analyses, id string) (analysislock.Analysis, error) {
+				return a.Requeue(ctx, id, nil)
+			},
 			meanwhile: finished,
 		},
 		"requeue, and nothing since": {
-			before:    map[string]any{"status": Failed, "attempts": 10, "lockToken": 10},
-			change:    func(ctx context.Context, a *Analyses, id string) (Analysis, error) { return a.Requeue(ctx, id, nil) },
+			before: map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 10},
+			change: func(ctx context.Context, a *Analyses, id string) (analysislock.Analysis, error) {
+				return a.Requeue(ctx, id, nil)
+			},
 			meanwhile: func(*testing.T, *Analyses) {},
 		},
 		"requeue of what was seen, then finished by the next": {
-			before: map[string]any{"status": Failed, "attempts": 10, "lockToken": 10},
-			change: func(ctx context.Context, a *Analyses, id string) (Analysis, error) {
-				return a.Requeue(ctx, id, &Seen{Failed, lease.Grant{Token: 10}})
+			before: map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 10},
+			change: func(ctx context.Context, a *Analyses, id string) (analysislock.Analysis, error) {
+				return a.Requeue(ctx, id, &analysislock.Seen{Status: analysislock.Failed, Grant: lease.Grant{Token: 10}})
 			},
 			meanwhile: finished,
 		},
 		"unlock of what was seen, and nothing since": {
-			before: map[string]any{"status": Processing, "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": "2999-01-01T00:00:00Z"},
-			change: func(ctx context.Context, a *Analyses, id string) (Analysis, error) {
-				return a.Unlock(ctx, id, &Seen{Processing, lease.Grant{Owner: "w/1", Token: 1}})
+			before: map[string]any{"status": analysislock.Processing, "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": "2999-01-01T00:00:00Z"},
+			change: func(ctx context.Context, a *Analyses, id string) (analysislock.Analysis, error) {
+				return a.Unlock(ctx, id, &analysislock.Seen{Status: analysislock.Processing, Grant: lease.Grant{Owner: "w/1", Token: 1}})
 			},
 			meanwhile: func(*testing.T, *Analyses) {},
 		},
 		"unlock, then taken by the next": {
-			before:    map[string]any{"status": Processing, "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": "2999-01-01T00:00:00Z"},
-			change:    func(ctx context.Context, a *Analyses, id string) (Analysis, error) { return a.Unlock(ctx, id, nil) },
+			before: map[string]any{"status": analysislock.Processing, "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": "2999-01-01T00:00:00Z"},
+			change: func(ctx context.Context, a *Analyses, id string) (analysislock.Analysis, error) {
+				return a.Unlock(ctx, id, nil)
+			},
 			meanwhile: func(t *testing.T, other *Analyses) { mustAcquire(t, other, "x", "w/2") },
 		},
 	} {
@@ -111,7 +118,7 @@ func TestAnOvertakenRequeueIsMadeAllTheSame(t *testing.T) {
 		if _, err := a.Requeue(t.Context(), "x", nil); err != nil {
 			t.Fatal(err)
 		}
-		if got := b.Fields(t, "x"); got["status"] != Queued || got["error"] != nil || got["theirs"] != int64(1) {
+		if got := b.Fields(t, "x"); got["status"] != analysislock.Queued || got["error"] != nil || got["theirs"] != int64(1) {
 			t.Errorf("document: %v", got)
 		}
 	})

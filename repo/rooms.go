@@ -23,7 +23,7 @@ type RoomOptions struct {
 
 // Rooms are the document locks of one collection, a document a room. It is safe
 // for concurrent use. A document exists while documentlock.Lock.Kept, and the
-// room's id is its id: lease.ErrInvalidKey for one that CheckID would refuse.
+// room's id is its id: lease.ErrInvalidKey for one that analysislock.CheckID would refuse.
 // Each heartbeat moves an indexed time, of which Firestore takes about 500 a
 // second in a collection: those of 5,000 rooms.
 type Rooms struct{ documents *documents[documentlock.Lock] }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease/analysislock"
 )
 
 // plainLock is the lock as it is usually written, over client.RunTransaction:
@@ -32,7 +33,7 @@ func (p plainLock) acquire(ctx context.Context, id, owner string) (acquired bool
 			return err
 		}
 		data := snap.Data()
-		if data["status"] == Ready || data["status"] == Failed {
+		if data["status"] == analysislock.Ready || data["status"] == analysislock.Failed {
 			return nil
 		}
 		now := time.Now()
@@ -62,7 +63,7 @@ func (p plainLock) edit(ctx context.Context, id, owner string, updates ...firest
 // finish writes the status and the result, then releases as seed 003 asks: two
 // transactions.
 func (p plainLock) finish(ctx context.Context, id, owner string, result any) error {
-	if err := p.edit(ctx, id, owner, firestore.Update{Path: "status", Value: Ready}, firestore.Update{Path: "result", Value: result}); err != nil {
+	if err := p.edit(ctx, id, owner, firestore.Update{Path: "status", Value: analysislock.Ready}, firestore.Update{Path: "result", Value: result}); err != nil {
 		return err
 	}
 	return p.edit(ctx, id, owner, firestore.Update{Path: "lockOwner", Value: firestore.Delete}, firestore.Update{Path: "lockExpiresAt", Value: firestore.Delete})

@@ -9,42 +9,43 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/leasetest"
 )
 
 // onBackend is the store under test, and where others reach its documents.
 type onBackend struct {
-	*documents[Analysis]
+	*documents[analysislock.Analysis]
 	b *emulatortest.Backend
 }
 
-func suite(backend func(testing.TB) *emulatortest.Backend) leasetest.Suite[Analysis] {
-	at := func(s lease.Store[Analysis]) *emulatortest.Backend { return s.(onBackend).b }
-	return leasetest.Suite[Analysis]{
-		New: func(t testing.TB) lease.Store[Analysis] {
+func suite(backend func(testing.TB) *emulatortest.Backend) leasetest.Suite[analysislock.Analysis] {
+	at := func(s lease.Store[analysislock.Analysis]) *emulatortest.Backend { return s.(onBackend).b }
+	return leasetest.Suite[analysislock.Analysis]{
+		New: func(t testing.TB) lease.Store[analysislock.Analysis] {
 			b := backend(t)
 			return onBackend{documents: open(t, b).documents, b: b}
 		},
-		Create: func(t testing.TB, s lease.Store[Analysis], key string) {
+		Create: func(t testing.TB, s lease.Store[analysislock.Analysis], key string) {
 			at(s).Put(t, key, map[string]any{"touched": 0})
 		},
-		Delete: func(t testing.TB, s lease.Store[Analysis], key string) { at(s).Delete(t, key) },
-		Touch: func(t testing.TB, s lease.Store[Analysis], key string) {
+		Delete: func(t testing.TB, s lease.Store[analysislock.Analysis], key string) { at(s).Delete(t, key) },
+		Touch: func(t testing.TB, s lease.Store[analysislock.Analysis], key string) {
 			at(s).Merge(t, key, map[string]any{"touched": firestore.Increment(1)})
 		},
-		Touched: func(t testing.TB, s lease.Store[Analysis], key string) int {
+		Touched: func(t testing.TB, s lease.Store[analysislock.Analysis], key string) int {
 			n, _ := at(s).Fields(t, key)["touched"].(int64)
 			return int(n)
 		},
-		Of: func(a *Analysis) *lease.Lease { return &a.Lock },
-		Note: func(a Analysis) string {
+		Of: func(a *analysislock.Analysis) *lease.Lease { return &a.Lock },
+		Note: func(a analysislock.Analysis) string {
 			if a.LastError == nil {
 				return ""
 			}
 			return a.LastError.Message
 		},
-		SetNote: func(a *Analysis, note string) { a.LastError = &Error{Message: note} },
-		Close:   func(a *Analysis) { a.Status = Ready },
+		SetNote: func(a *analysislock.Analysis, note string) { a.LastError = &analysislock.Error{Message: note} },
+		Close:   func(a *analysislock.Analysis) { a.Status = analysislock.Ready },
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 // How long one call to Firestore may take. The client's own retries are within
@@ -18,6 +19,7 @@ import (
 const (
 	callTimeout        = 5 * time.Second
 	transactionTimeout = 10 * time.Second
+	editTimeout        = 15 * time.Second // of several calls, on which no run depends
 )
 
 // codec turns documents into records D, and the difference of two records into
@@ -51,7 +53,7 @@ type documents[D any] struct {
 	beside func(ctx context.Context, prev D, next *D) (cancel func())
 }
 
-var _ lease.Excluder[Analysis] = (*documents[Analysis])(nil)
+var _ lease.Excluder[analysislock.Analysis] = (*documents[analysislock.Analysis])(nil)
 
 // Load is one read.
 func (s *documents[D]) Load(ctx context.Context, id string) (c lease.Cell[D], err error) {

@@ -12,6 +12,7 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 // The last reply that a holder had took 4 s to come, and then Firestore is dark.
@@ -40,7 +41,7 @@ func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				l := &line{}
 				a := open(t, b, l.options()...)
-				b.Put(t, "x", map[string]any{"status": Queued})
+				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 				faults := plan(t, b)
 				if len(faults[read]) > 0 {
 					faults[read] = append([]fault{nil}, faults[read]...) // an acquisition begins with a read
@@ -54,7 +55,7 @@ func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				l := &line{}
 				a := open(t, b, l.options()...)
-				b.Put(t, "x", map[string]any{"status": Queued})
+				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 				mustAcquire(t, a, "x", "w/1")
 				l.befall(plan(t, b))
 				wantTrust(t, b, a, l, 150*time.Second) // one heartbeat, at 100 s
@@ -67,7 +68,7 @@ func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 // longer than the one that took it.
 func TestTrustInALockThatWasReadIsCountedFromTheStartOfTheRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Put(t, "x", map[string]any{"status": Queued})
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 		mustAcquire(t, open(t, b), "x", "w/1")
 		time.Sleep(10 * time.Second)
 		l := &line{}
@@ -111,7 +112,7 @@ func TestExpiryIsJudgedAtTheTimeOfTheReading(t *testing.T) {
 		fault fault
 		want  string
 	}{
-		"expired while the reply travelled":   {slowReply, lease.Locked},
+		"expired while the reply travelled":   {slowReply, analysislock.Locked},
 		"expired while the request travelled": {slowRequest, ""},
 	}
 	for name, tc := range cases {
@@ -153,7 +154,7 @@ func wantVerdict(t *testing.T, a *Analyses, want string) {
 	if acq.Reason != want || acq.Acquired != (want == "") {
 		t.Errorf("acquire = %+v, want %q", acq, want)
 	}
-	if left := acq.Remaining; want == lease.Locked && (left <= delay/2-10*time.Millisecond || left > delay/2) {
+	if left := acq.Remaining; want == analysislock.Locked && (left <= delay/2-10*time.Millisecond || left > delay/2) {
 		t.Errorf("remaining %v, want %v", left, delay/2)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease/analysislock"
 )
 
 func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
@@ -13,7 +14,7 @@ func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
 		for id, fields := range map[string]map[string]any{
 			"lower": {"status": "queued", "input": "x"}, "pending": {"status": "PENDING"}, "number": {"status": 7}, "empty": {"status": ""},
 			"acquired": {"status": "ANALYZING", "lockToken": 3}, "malformed": {"status": "ANALYZING", "lockToken": "3"},
-			"none": {}, "null": {"status": nil}, Queued: {"status": Queued}, Processing: {"status": Processing}, Ready: {"status": Ready}, Failed: {"status": Failed},
+			"none": {}, "null": {"status": nil}, analysislock.Queued: {"status": analysislock.Queued}, analysislock.Processing: {"status": analysislock.Processing}, analysislock.Ready: {"status": analysislock.Ready}, analysislock.Failed: {"status": analysislock.Failed},
 		} {
 			b.Put(t, id, fields)
 		}

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/worker/taskqueue"
 )
 
@@ -34,7 +34,7 @@ const (
 // the matter to one for a later lock, and so on, which must not be the delivery
 // at hand. So its own name does not count; and what is named was read after the
 // delivery came, so that nothing for a later lock can have come before it.
-func (g *Guard) follow(ctx context.Context, d Delivery, acq lease.Acquisition) (o Outcome) {
+func (g *Guard) follow(ctx context.Context, d Delivery, acq analysislock.Acquisition) (o Outcome) {
 	o = Outcome{Case: Locked, ID: d.AnalysisID, HeldBy: acq.Grant.Owner, RetryAt: acq.ExpiresAt, RetryIn: acq.Remaining}
 	if g.Queue == nil {
 		return o
@@ -47,7 +47,7 @@ func (g *Guard) follow(ctx context.Context, d Delivery, acq lease.Acquisition) (
 			return o
 		}
 		o.HeldBy, o.RetryAt, o.RetryIn = seen.Grant.Owner, seen.ExpiresAt, seen.Remaining
-		if acq = seen; acq.Reason != lease.Locked {
+		if acq = seen; acq.Reason != analysislock.Locked {
 			return o // it has just been freed
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 	"taskguard/worker"
 	"taskguard/worker/taskqueue"
@@ -155,12 +156,12 @@ type ours struct {
 	unread error
 }
 
-func (ours) AcquireAnalysisLock(context.Context, string, string, time.Duration) (lease.Acquisition, error) {
-	return lease.Acquisition{Own: true, Reason: lease.Locked, Grant: lease.Grant{Owner: "us"}, ExpiresAt: time.Unix(1e9, 0)}, nil
+func (ours) AcquireAnalysisLock(context.Context, string, string, time.Duration) (analysislock.Acquisition, error) {
+	return analysislock.Acquisition{Own: true, Reason: analysislock.Locked, Grant: lease.Grant{Owner: "us"}, ExpiresAt: time.Unix(1e9, 0)}, nil
 }
 
-func (o ours) PeekAnalysisLock(context.Context, string) (lease.Acquisition, error) {
-	return lease.Acquisition{}, o.unread
+func (o ours) PeekAnalysisLock(context.Context, string) (analysislock.Acquisition, error) {
+	return analysislock.Acquisition{}, o.unread
 }
 
 func TestALockOfOursThatIsFreedOrCannotBeReadIsFollowedByNoBooking(t *testing.T) {

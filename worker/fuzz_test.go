@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
-	"taskguard/repo"
 	"taskguard/worker"
 )
 
@@ -28,9 +28,9 @@ func FuzzRequest(f *testing.F) {
 	}
 	analyzer := orchestrator.AnalyzerFunc(func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return "done", nil })
 	f.Fuzz(func(t *testing.T, body, task string) {
-		store := &lease.Memory[repo.Analysis]{}
-		store.Put("x", repo.Analysis{ID: "x", Status: repo.Queued})
-		ledger, err := repo.NewLedger(store, lease.Policy{})
+		store := &lease.Memory[analysislock.Analysis]{}
+		store.Put("x", analysislock.Analysis{ID: "x", Status: analysislock.Queued})
+		ledger, err := analysislock.New(store, lease.Policy{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func FuzzRequest(f *testing.F) {
 		if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil || !utf8.Valid(rec.Body.Bytes()) {
 			t.Fatalf("%d %q: %v", rec.Code, rec.Body, err)
 		}
-		valid := a.AnalysisID != "" && repo.CheckID(a.AnalysisID) == nil
+		valid := a.AnalysisID != "" && analysislock.CheckID(a.AnalysisID) == nil
 		if body == `{"analysis_id":"x"}` && rec.Code != 200 {
 			t.Errorf("a good request answered %d %s", rec.Code, rec.Body)
 		}

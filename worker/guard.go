@@ -11,16 +11,17 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 	"taskguard/worker/telemetry"
 )
 
 // Locks is the lock on an analysis; repo.Analyses has it.
 type Locks interface {
-	AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (lease.Acquisition, error)
+	AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (analysislock.Acquisition, error)
 	HoldAnalysisLock(ctx context.Context, id, owner string, body func(ctx context.Context, input json.RawMessage) error, renewed ...lease.Renewed) error
 	ReleaseAnalysisLock(ctx context.Context, id, owner string, refund bool) error
-	PeekAnalysisLock(ctx context.Context, id string) (lease.Acquisition, error)
+	PeekAnalysisLock(ctx context.Context, id string) (analysislock.Acquisition, error)
 }
 
 // Records takes what a run came to; repo.Analyses does.
@@ -83,10 +84,10 @@ func (g *Guard) deliver(ctx context.Context, d Delivery) Outcome {
 		o := g.run(ctx, id, owner, acq)
 		o.ID, o.Token = id, acq.Grant.Token
 		return o
-	case acq.Reason == lease.AlreadyFinished:
+	case acq.Reason == analysislock.AlreadyFinished:
 		return Outcome{Case: AlreadyFinished, ID: id, Status: acq.Status}
-	case acq.Reason == lease.AttemptsExhausted:
-		return Outcome{Case: Failed, ID: id, Token: acq.Grant.Token, Err: lease.ErrExhausted, Code: lease.AttemptsExhausted}
+	case acq.Reason == analysislock.AttemptsExhausted:
+		return Outcome{Case: Failed, ID: id, Token: acq.Grant.Token, Err: lease.ErrExhausted, Code: analysislock.AttemptsExhausted}
 	}
 	return g.follow(ctx, d, acq)
 }
@@ -106,7 +107,7 @@ func refusal(id string, err error) Outcome {
 }
 
 // run is what follows an acquisition.
-func (g *Guard) run(ctx context.Context, id, owner string, acq lease.Acquisition) Outcome {
+func (g *Guard) run(ctx context.Context, id, owner string, acq analysislock.Acquisition) Outcome {
 	job := orchestrator.Job{AnalysisID: id, LockToken: acq.Grant.Token, Attempt: acq.Attempt}
 	timed, cancel := context.WithTimeoutCause(ctx, g.RunTimeout, errDeadline)
 	defer cancel()
@@ -151,7 +152,7 @@ func (g *Guard) run(ctx context.Context, id, owner string, acq lease.Acquisition
 		g.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", id, "stack", string(panicked.Stack[:min(4096, len(panicked.Stack))]))
 	}
 	if acq.Last {
-		o := g.fail(ctx, id, owner, lease.AttemptsExhausted, fmt.Sprintf("attempt %d was the last: %v", acq.Attempt, err))
+		o := g.fail(ctx, id, owner, analysislock.AttemptsExhausted, fmt.Sprintf("attempt %d was the last: %v", acq.Attempt, err))
 		o.Reason = reason
 		return o
 	}

@@ -28,7 +28,7 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 			return nil, &orchestrator.PermanentError{Code: "invalid_input", Message: secret}
 		}, want: map[string]any{"level": "WARN", "outcome": "failed", "code": "invalid_input"}},
 		"retry": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			return nil, &orchestrator.FailureError{Reason: "sh ended with exit status 1", Said: secret}
+			return nil, &orchestrator.FailureError{Reason: "sh ended with exit status 1", Message: secret}
 		}, want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "sh ended with exit status 1"}},
 		"a plug-in's error": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 			return nil, errors.New(secret)

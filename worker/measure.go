@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/worker/taskqueue"
 	"taskguard/worker/telemetry"
 )
@@ -57,7 +58,7 @@ type seams struct {
 }
 
 // AcquireAnalysisLock implements Locks.
-func (s *seams) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (lease.Acquisition, error) {
+func (s *seams) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (analysislock.Acquisition, error) {
 	ctx, span := s.guard.Telemetry.Start(ctx, telemetry.Acquire)
 	began := time.Now()
 	acq, err := s.guard.Locks.AcquireAnalysisLock(ctx, id, owner, ttl)
@@ -69,7 +70,7 @@ func (s *seams) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 	case acq.Acquired:
 		outcome = "acquired"
 	}
-	if acq.Acquired || acq.Reason == lease.AttemptsExhausted { // which is written in our name
+	if acq.Acquired || acq.Reason == analysislock.AttemptsExhausted { // which is written in our name
 		s.Owner, s.Attempt, s.Stolen = owner, acq.Attempt, acq.Stolen
 	}
 	s.guard.Telemetry.Acquired(ctx, outcome, s.Acquire)
@@ -119,7 +120,7 @@ func (s *seams) lost(ctx context.Context, err error) {
 }
 
 // PeekAnalysisLock implements Locks.
-func (s *seams) PeekAnalysisLock(ctx context.Context, id string) (lease.Acquisition, error) {
+func (s *seams) PeekAnalysisLock(ctx context.Context, id string) (analysislock.Acquisition, error) {
 	return s.guard.Locks.PeekAnalysisLock(ctx, id)
 }
 

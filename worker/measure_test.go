@@ -17,6 +17,7 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 	"taskguard/worker"
 )
@@ -84,7 +85,7 @@ func TestTheLineOfADeliveryTellsAllThatMatters(t *testing.T) {
 				b.Merge(t, "taken", map[string]any{"lockOwner": "them"})
 				<-ctx.Done()
 			case "flaky":
-				return nil, &orchestrator.FailureError{Reason: "exit status 1", Said: "s3cret"}
+				return nil, &orchestrator.FailureError{Reason: "exit status 1", Message: "s3cret"}
 			default:
 				time.Sleep(350 * time.Second)
 			}
@@ -169,16 +170,16 @@ func TestADeliveryCostsWhatItDid(t *testing.T) {
 // idle are Locks and Records that cost nothing.
 type idle struct{ worker.Records }
 
-func (idle) AcquireAnalysisLock(context.Context, string, string, time.Duration) (lease.Acquisition, error) {
-	return lease.Acquisition{Acquired: true, Attempt: 1}, nil
+func (idle) AcquireAnalysisLock(context.Context, string, string, time.Duration) (analysislock.Acquisition, error) {
+	return analysislock.Acquisition{Acquired: true, Attempt: 1}, nil
 }
 
 func (idle) HoldAnalysisLock(ctx context.Context, _, _ string, body func(context.Context, json.RawMessage) error, _ ...lease.Renewed) error {
 	return body(ctx, nil)
 }
 func (idle) ReleaseAnalysisLock(context.Context, string, string, bool) error { return nil }
-func (idle) PeekAnalysisLock(context.Context, string) (lease.Acquisition, error) {
-	return lease.Acquisition{}, errors.New("not asked")
+func (idle) PeekAnalysisLock(context.Context, string) (analysislock.Acquisition, error) {
+	return analysislock.Acquisition{}, errors.New("not asked")
 }
 func (idle) Complete(context.Context, string, string, any) error { return nil }
 

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"taskguard/emulator/emulatortest"
-	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 	"taskguard/worker"
 )
@@ -146,7 +146,7 @@ func TestDrainWaitsForTheRunsInFlight(t *testing.T) {
 // broken is a lock whose fault is ours.
 type broken struct{ worker.Locks }
 
-func (broken) AcquireAnalysisLock(context.Context, string, string, time.Duration) (lease.Acquisition, error) {
+func (broken) AcquireAnalysisLock(context.Context, string, string, time.Duration) (analysislock.Acquisition, error) {
 	panic("with a user's input")
 }
 

@@ -12,7 +12,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 
 	"taskguard/emulator/emulatortest"
-	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 	"taskguard/worker"
 )
@@ -43,7 +43,7 @@ type lateAcquisition struct {
 	by time.Duration
 }
 
-func (l lateAcquisition) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (lease.Acquisition, error) {
+func (l lateAcquisition) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (analysislock.Acquisition, error) {
 	time.Sleep(l.by)
 	return l.Locks.AcquireAnalysisLock(ctx, id, owner, ttl)
 }

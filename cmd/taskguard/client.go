@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/repo"
 	"taskguard/worker"
@@ -131,7 +132,7 @@ func (cl *client) explain(id string, err error) error {
 
 // checkID refuses, as wrong usage, an id that no analysis can have.
 func checkID(id string) error {
-	if err := repo.CheckID(id); err != nil {
+	if err := analysislock.CheckID(id); err != nil {
 		return usageError(strings.TrimPrefix(err.Error(), lease.ErrInvalidKey.Error()+": "))
 	}
 	return nil

@@ -15,7 +15,7 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
-	"taskguard/repo"
+	"taskguard/lease/analysislock"
 )
 
 // consoleOf runs `taskguard console` in this process and answers its address; the
@@ -117,7 +117,7 @@ func TestTheConsoleUnlocksAndRequeuesAsTheCommandsDo(t *testing.T) {
 	if code, text := confirm(t, address, "unlock", "x"); code != http.StatusOK || !strings.Contains(text, "Unlocked. No delivery is booked, as no queue is named") {
 		t.Errorf("unlock: %d %s", code, text)
 	}
-	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || d.Status != repo.Queued || d.Attempts != 1 {
+	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || d.Status != analysislock.Queued || d.Attempts != 1 {
 		t.Errorf("%+v, %v", d, err)
 	}
 	if code, text := confirm(t, address, "requeue", "x"); code != http.StatusOK || !strings.Contains(text, "Requeued.") {
@@ -146,7 +146,7 @@ func TestLocalServesTheConsole(t *testing.T) {
 	}
 	eventually(t, "the delivery is made", func() bool {
 		d, err := a.Get(t.Context(), "x")
-		return err == nil && d.Status == repo.Ready
+		return err == nil && d.Status == analysislock.Ready
 	})
 	if !strings.Contains(progress.String(), "changed by an operator") {
 		t.Errorf("nothing is logged: %s", progress)

@@ -26,7 +26,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/lease"
-	"taskguard/repo"
+	"taskguard/lease/analysislock"
 	"taskguard/worker/console"
 )
 
@@ -127,7 +127,7 @@ func TestCtrlCWaitsForAChange(t *testing.T) {
 	asking.Wait()
 	stopping.Wait()
 	stop().want(t, exitDone)
-	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Grant() == seen || d.Status != repo.Queued || strings.Contains(log.String(), "no delivery") {
+	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Grant() == seen || d.Status != analysislock.Queued || strings.Contains(log.String(), "no delivery") {
 		t.Errorf("%+v, %v: %s", d, err, log)
 	}
 }
@@ -135,7 +135,7 @@ func TestCtrlCWaitsForAChange(t *testing.T) {
 func TestTheConsoleChangesWhatWasSeenAlone(t *testing.T) {
 	a := analyses(t, store(t))
 	made := changes{&client{analyses: a}, slog.New(slog.DiscardHandler)}
-	seen := console.Seen{Status: repo.Processing, Grant: locked(t, a, "x").Grant}
+	seen := console.Seen{Status: analysislock.Processing, Grant: locked(t, a, "x").Grant}
 	another := seen
 	another.Grant.Token--
 	for verb, change := range map[string]func(ctx context.Context, id, who string, seen console.Seen) (console.Delivery, error){"unlock": made.Unlock, "requeue": made.Requeue} {
@@ -150,7 +150,7 @@ func TestTheConsoleChangesWhatWasSeenAlone(t *testing.T) {
 
 func TestTheConsoleDoesNotReopenWhatHasFinishedSince(t *testing.T) {
 	a := analyses(t, store(t))
-	seen := console.Seen{Status: repo.Processing, Grant: locked(t, a, "x").Grant}
+	seen := console.Seen{Status: analysislock.Processing, Grant: locked(t, a, "x").Grant}
 	if err := a.Complete(t.Context(), "x", seen.Grant.Owner, "precious"); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestTheConsoleDoesNotReopenWhatHasFinishedSince(t *testing.T) {
 		t.Errorf("requeue: %v, want ErrConflict", err)
 	}
 	d, err := a.Get(t.Context(), "x")
-	if err != nil || d.Status != repo.Ready {
+	if err != nil || d.Status != analysislock.Ready {
 		t.Fatalf("%+v, %v", d, err)
 	}
 	if got, err := made.Requeue(t.Context(), "x", "operator-1", console.Seen{Status: d.Status, Grant: d.Lock.Grant()}); err != nil || got != console.None {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"taskguard/cmd/taskguard/fleet"
-	"taskguard/repo"
+	"taskguard/lease/analysislock"
 )
 
 // killing is what was done to a worker.
@@ -68,7 +68,7 @@ func (d *demonstration) kill(ctx context.Context, r fleet.Run) error {
 }
 
 // tellExpiry shows until when a dead worker's lock stands in the way.
-func (d *demonstration) tellExpiry(k *killing, r fleet.Run, a repo.Analysis) {
+func (d *demonstration) tellExpiry(k *killing, r fleet.Run, a analysislock.Analysis) {
 	left := a.Lock.ExpiresAt.Sub(a.ReadAt)
 	d.mu.Lock()
 	k.ExpiresAt = a.Lock.ExpiresAt

@@ -3,10 +3,9 @@ package main
 import (
 	"net/http"
 	"strings"
+	"taskguard/lease/analysislock"
 	"testing"
 	"time"
-
-	"taskguard/repo"
 )
 
 func TestLocalsWorkersRefuseWhoHasNoToken(t *testing.T) {
@@ -69,7 +68,7 @@ func TestLocalCallsRecovery(t *testing.T) {
 	}
 	eventually(t, "READY, by recovery", func() bool {
 		d, err := a.Get(t.Context(), "x")
-		return err == nil && d.Status == repo.Ready
+		return err == nil && d.Status == analysislock.Ready
 	})
 	eventually(t, "it is told", func() bool {
 		return strings.Contains(progress.String(), "recovery found 1 that nobody works on, booked 1")

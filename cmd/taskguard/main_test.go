@@ -16,7 +16,7 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/emulator/firestore"
-	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
 
@@ -118,7 +118,7 @@ func analyses(t testing.TB, env vars) *repo.Analyses {
 }
 
 // locked creates the analysis id and takes its lock.
-func locked(t testing.TB, a *repo.Analyses, id string) lease.Acquisition {
+func locked(t testing.TB, a *repo.Analyses, id string) analysislock.Acquisition {
 	t.Helper()
 	if err := a.Create(t.Context(), id, map[string]any{"text": "x"}); err != nil {
 		t.Fatal(err)

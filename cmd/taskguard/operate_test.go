@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
-	"taskguard/repo"
 )
 
 func write(t *testing.T, name, content string) string {
@@ -118,8 +118,8 @@ func TestSubmitBooksOneDeliveryForEachCreation(t *testing.T) {
 func TestSubmitShowsTheEndOfALongMessage(t *testing.T) {
 	var said string
 	s := &submitted{ID: "x"}
-	why := &repo.Error{Code: "analyzer_failed", Message: "python ended with exit status 1: Traceback" + strings.Repeat(" frame", 100) + "\nKeyError: 'text'"}
-	if err := s.see(repo.Analysis{Status: repo.Queued, Attempts: 1, LastError: why}, func(text string) { said = text }); err != nil {
+	why := &analysislock.Error{Code: "analyzer_failed", Message: "python ended with exit status 1: Traceback" + strings.Repeat(" frame", 100) + "\nKeyError: 'text'"}
+	if err := s.see(analysislock.Analysis{Status: analysislock.Queued, Attempts: 1, LastError: why}, func(text string) { said = text }); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(said, "analyzer_failed: python ended with exit") || !strings.HasSuffix(said, "KeyError: 'text'") || len(said) > 300 {
@@ -131,10 +131,10 @@ func TestSubmitShowsTheEndOfALongMessage(t *testing.T) {
 func TestSubmitTellsWhyAnAttemptFailedForNow(t *testing.T) {
 	var said []string
 	s := &submitted{ID: "x", said: "QUEUED"}
-	why := &repo.Error{Code: "analyzer_failed", Message: "exit status 1\nTraceback" + strings.Repeat("x", 100)}
-	for _, a := range []repo.Analysis{
-		{Status: repo.Queued}, {Status: repo.Processing, Attempts: 1}, {Status: repo.Processing, Attempts: 1},
-		{Status: repo.Queued, Attempts: 1, LastError: why}, {Status: repo.Processing, Attempts: 2, LastError: why}, {Status: repo.Ready, Result: int64(3)},
+	why := &analysislock.Error{Code: "analyzer_failed", Message: "exit status 1\nTraceback" + strings.Repeat("x", 100)}
+	for _, a := range []analysislock.Analysis{
+		{Status: analysislock.Queued}, {Status: analysislock.Processing, Attempts: 1}, {Status: analysislock.Processing, Attempts: 1},
+		{Status: analysislock.Queued, Attempts: 1, LastError: why}, {Status: analysislock.Processing, Attempts: 2, LastError: why}, {Status: analysislock.Ready, Result: int64(3)},
 	} {
 		if err := s.see(a, func(text string) { said = append(said, text) }); err != nil {
 			t.Fatal(err)
@@ -188,7 +188,7 @@ func TestUnlockTakesTheLockAndBooksADelivery(t *testing.T) {
 	}
 	eventually(t, "READY, by the delivery", func() bool {
 		d, err := a.Get(t.Context(), "x")
-		return err == nil && d.Status == repo.Ready && d.Lock.Token == 2
+		return err == nil && d.Status == analysislock.Ready && d.Lock.Token == 2
 	})
 	taskguard(t, env, "unlock", "x").want(t, exitDone, "x is READY; it is finished and needs no delivery", "status_was=READY", "nobody held it")
 	taskguard(t, env, "unlock", "missing").want(t, exitFailed, `no analysis "missing"`)
@@ -202,7 +202,7 @@ func TestUnlockWithoutAQueueChangesTheDocumentAndSaysThatNothingIsBooked(t *test
 	if got := wantKeys(t, o.out, changedKeys...); got["delivery"] != "none" {
 		t.Errorf("%s, want delivery none", o.out)
 	}
-	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || d.Status != repo.Queued {
+	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || d.Status != analysislock.Queued {
 		t.Errorf("%+v, %v, want it free and QUEUED", d, err)
 	}
 }
@@ -217,7 +217,7 @@ func TestRequeueRunsAFinishedAnalysisAgainAndRefusesALockedOne(t *testing.T) {
 	}
 	eventually(t, "READY again", func() bool {
 		d, err := a.Get(t.Context(), "done")
-		return err == nil && d.Status == repo.Ready && d.Lock.Token == 2
+		return err == nil && d.Status == analysislock.Ready && d.Lock.Token == 2
 	})
 	acq := locked(t, a, "held")
 	taskguard(t, env, "requeue", "held").want(t, exitFailed, "is locked by w/1 until "+iso8601.Format(acq.ExpiresAt))

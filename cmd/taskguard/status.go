@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/repo"
 )
@@ -19,18 +20,18 @@ import (
 // shownAnalysis is an analysis in status's JSON: its public form, and its lock
 // as an operator may see it, without the fencing token.
 type shownAnalysis struct {
-	ID         string          `json:"id"`
-	Status     string          `json:"status"`
-	Attempts   int             `json:"attempts"`
-	Error      *repo.Error     `json:"error,omitempty"`
-	LastError  *repo.Error     `json:"last_error,omitempty"` // of the last attempt, while unfinished
-	CreatedAt  time.Time       `json:"created_at,omitzero"`
-	UpdatedAt  time.Time       `json:"updated_at,omitzero"`
-	FinishedBy string          `json:"finished_by,omitempty"`
-	Lock       lockInfo        `json:"lock"`
-	Malformed  string          `json:"malformed,omitempty"` // why Lock says nothing
-	Input      json.RawMessage `json:"input,omitempty"`
-	Result     json.RawMessage `json:"result,omitempty"`
+	ID         string              `json:"id"`
+	Status     string              `json:"status"`
+	Attempts   int                 `json:"attempts"`
+	Error      *analysislock.Error `json:"error,omitempty"`
+	LastError  *analysislock.Error `json:"last_error,omitempty"` // of the last attempt, while unfinished
+	CreatedAt  time.Time           `json:"created_at,omitzero"`
+	UpdatedAt  time.Time           `json:"updated_at,omitzero"`
+	FinishedBy string              `json:"finished_by,omitempty"`
+	Lock       lockInfo            `json:"lock"`
+	Malformed  string              `json:"malformed,omitempty"` // why Lock says nothing
+	Input      json.RawMessage     `json:"input,omitempty"`
+	Result     json.RawMessage     `json:"result,omitempty"`
 }
 
 // lockInfo is who holds a lock, as of a reading. One that has expired still
@@ -43,7 +44,7 @@ type lockInfo struct {
 	left time.Duration
 }
 
-func lockOf(a *repo.Analysis) lockInfo {
+func lockOf(a *analysislock.Analysis) lockInfo {
 	_, err := lease.Reopen(a.Lock, a.ReadAt) // the rule that says who holds it
 	var held *lease.HeldError
 	return lockInfo{
@@ -124,7 +125,7 @@ func (c *call) showOne(ctx context.Context, cl *client, id string) error {
 }
 
 // lines are an error's: those of a traceback each in the column of the first.
-func lines(e *repo.Error) string {
+func lines(e *analysislock.Error) string {
 	message := visibleLines(strings.TrimRight(e.Message, "\n"))
 	return visible(e.Code) + ": " + strings.ReplaceAll(message, "\n", "\n\t")
 }
@@ -154,7 +155,7 @@ func (c *call) fields(s shownAnalysis) error {
 }
 
 // showAll shows what read finds, and asks for one more, to know whether there is.
-func (c *call) showAll(ctx context.Context, read func(context.Context, int) ([]repo.Analysis, error), limit int) error {
+func (c *call) showAll(ctx context.Context, read func(context.Context, int) ([]analysislock.Analysis, error), limit int) error {
 	all, err := read(ctx, max(limit, limit+1)) // the greatest int has no next
 	if err != nil {
 		return err
@@ -176,7 +177,7 @@ func (c *call) showAll(ctx context.Context, read func(context.Context, int) ([]r
 }
 
 // list is many analyses as a table.
-func (c *call) list(all []repo.Analysis) error {
+func (c *call) list(all []analysislock.Analysis) error {
 	t := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
 	printTo(t, "ID\tSTATUS\tATTEMPTS\tUPDATED\tLOCK\tERROR\n")
 	for i := range all {
@@ -200,7 +201,7 @@ func (c *call) list(all []repo.Analysis) error {
 }
 
 // malformed is why a's lock cannot be made out; empty: it can.
-func malformed(a *repo.Analysis) string {
+func malformed(a *analysislock.Analysis) string {
 	if a.Malformed == nil {
 		return ""
 	}
@@ -209,7 +210,7 @@ func malformed(a *repo.Analysis) string {
 }
 
 // shownBriefly is an analysis without its input and result.
-func shownBriefly(a *repo.Analysis) shownAnalysis {
+func shownBriefly(a *analysislock.Analysis) shownAnalysis {
 	s := shownAnalysis{
 		ID: a.ID, Status: a.Status, Attempts: a.Attempts, Error: a.Error, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
 		FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a),
@@ -224,7 +225,7 @@ func shownBriefly(a *repo.Analysis) shownAnalysis {
 }
 
 // shownWhole is an analysis with all of it.
-func shownWhole(a *repo.Analysis) (s shownAnalysis, err error) {
+func shownWhole(a *analysislock.Analysis) (s shownAnalysis, err error) {
 	s = shownBriefly(a)
 	if a.Input != nil {
 		if s.Input, err = repo.Plain(a.Input); err != nil {

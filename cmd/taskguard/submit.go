@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/repo"
 	"taskguard/worker/taskqueue"
@@ -19,13 +20,13 @@ import (
 
 // submitted is what submit prints of each analysis with --json.
 type submitted struct {
-	ID      string          `json:"id"`
-	Name    string          `json:"name"`
-	Created bool            `json:"created"` // false: it existed already
-	Booked  string          `json:"booked"`  // now, already, or not_needed: it is finished
-	Status  string          `json:"status"`
-	Error   *repo.Error     `json:"error,omitempty"`  // with --wait
-	Result  json.RawMessage `json:"result,omitempty"` // with --wait
+	ID      string              `json:"id"`
+	Name    string              `json:"name"`
+	Created bool                `json:"created"` // false: it existed already
+	Booked  string              `json:"booked"`  // now, already, or not_needed: it is finished
+	Status  string              `json:"status"`
+	Error   *analysislock.Error `json:"error,omitempty"`  // with --wait
+	Result  json.RawMessage     `json:"result,omitempty"` // with --wait
 
 	said string // last, while it was followed
 }
@@ -127,7 +128,9 @@ func (cl *client) submit(ctx context.Context, doc document) (*submitted, error) 
 	return s, nil
 }
 
-func finished(status string) bool { return status == repo.Ready || status == repo.Failed }
+func finished(status string) bool {
+	return status == analysislock.Ready || status == analysislock.Failed
+}
 
 func (c *call) tellSubmitted(s *submitted) error {
 	if c.json {
@@ -214,7 +217,7 @@ func (c *call) look(ctx context.Context, cl *client, s *submitted, tell func(str
 func failures(all []*submitted) error {
 	failed := 0
 	for _, s := range all {
-		if s.Status == repo.Failed {
+		if s.Status == analysislock.Failed {
 			failed++
 		}
 	}
@@ -225,7 +228,7 @@ func failures(all []*submitted) error {
 }
 
 // state is what an unfinished analysis is about, and why its last attempt failed.
-func state(a repo.Analysis) string {
+func state(a analysislock.Analysis) string {
 	text := orNone(a.Status)
 	if a.Attempts > 0 {
 		text += fmt.Sprintf(", attempt %d", a.Attempts)
@@ -237,7 +240,7 @@ func state(a repo.Analysis) string {
 }
 
 // see takes over what a reading says, and tells what has changed.
-func (s *submitted) see(a repo.Analysis, tell func(string)) (err error) {
+func (s *submitted) see(a analysislock.Analysis, tell func(string)) (err error) {
 	s.Status, s.Error = a.Status, a.Error
 	if !finished(a.Status) {
 		if text := state(a); text != s.said {

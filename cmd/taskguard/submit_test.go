@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
 
@@ -31,7 +32,7 @@ func failing(t *testing.T) (b *emulatortest.Backend, code *atomic.Uint32, out *e
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = a.Close() })
-	b.Put(t, "x", map[string]any{"status": repo.Queued})
+	b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 	c := newCall(command{}, nil, streams{strings.NewReader(""), out, out}, vars{}.lookup)
 	return b, code, out, func() error {
 		return c.follow(t.Context(), &client{analyses: a}, []*submitted{{ID: "x", Name: "x"}})
@@ -48,7 +49,7 @@ func TestWaitingOutlivesAnOutageOfFirestore(t *testing.T) {
 		time.Sleep(time.Hour)
 		code.Store(uint32(codes.OK))
 		time.Sleep(time.Minute)
-		b.Put(t, "x", map[string]any{"status": repo.Ready})
+		b.Put(t, "x", map[string]any{"status": analysislock.Ready})
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}

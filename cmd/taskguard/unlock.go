@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os/user"
 
+	"taskguard/lease/analysislock"
 	"taskguard/repo"
 	"taskguard/worker/console"
 )
@@ -56,18 +57,18 @@ func requeue(ctx context.Context, c *call) error {
 // change is what an operator may do to one analysis.
 type change struct {
 	name  string
-	apply func(a *repo.Analyses, ctx context.Context, id string, seen *repo.Seen) (was repo.Analysis, err error)
+	apply func(a *repo.Analyses, ctx context.Context, id string, seen *analysislock.Seen) (was analysislock.Analysis, err error)
 	then  func(status string) string // the next status, of the one it was
 }
 
 var (
 	unlocking = change{"unlock", (*repo.Analyses).Unlock, func(status string) string {
-		if status == repo.Processing {
-			return repo.Queued
+		if status == analysislock.Processing {
+			return analysislock.Queued
 		}
 		return status
 	}}
-	requeueing = change{"requeue", (*repo.Analyses).Requeue, func(string) string { return repo.Queued }}
+	requeueing = change{"requeue", (*repo.Analyses).Requeue, func(string) string { return analysislock.Queued }}
 )
 
 // change makes one change to one document, logs it, and books a delivery.
@@ -93,7 +94,7 @@ func (c *call) change(ctx context.Context, id string, what change) (err error) {
 // change makes one change to one document for who, logs it, and books a delivery.
 // Where it has made the change, done is not the zero value: err is the booking's.
 // seen is all that it may be made of; nil: whatever is there.
-func (cl *client) change(ctx context.Context, what change, id string, seen *repo.Seen, who string, log *slog.Logger) (done changed, err error) {
+func (cl *client) change(ctx context.Context, what change, id string, seen *analysislock.Seen, who string, log *slog.Logger) (done changed, err error) {
 	was, err := what.apply(cl.analyses, ctx, id, seen)
 	if err != nil {
 		return changed{}, err
@@ -124,15 +125,15 @@ var _ console.Operator = changes{}
 
 // Unlock implements console.Operator.
 func (c changes) Unlock(ctx context.Context, id, who string, seen console.Seen) (console.Delivery, error) {
-	return c.make(ctx, unlocking, id, who, repo.Seen(seen))
+	return c.make(ctx, unlocking, id, who, analysislock.Seen(seen))
 }
 
 // Requeue implements console.Operator.
 func (c changes) Requeue(ctx context.Context, id, who string, seen console.Seen) (console.Delivery, error) {
-	return c.make(ctx, requeueing, id, who, repo.Seen(seen))
+	return c.make(ctx, requeueing, id, who, analysislock.Seen(seen))
 }
 
-func (c changes) make(ctx context.Context, what change, id, who string, seen repo.Seen) (console.Delivery, error) {
+func (c changes) make(ctx context.Context, what change, id, who string, seen analysislock.Seen) (console.Delivery, error) {
 	done, err := c.change(ctx, what, id, &seen, who, c.log)
 	if err != nil && done == (changed{}) {
 		return "", err

@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 
 	"taskguard/cmd/taskguard/fleet"
+	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
 
@@ -160,7 +161,7 @@ func (d *demonstration) problems() []string {
 			}
 		}
 		switch {
-		case r.Status != repo.Ready:
+		case r.Status != analysislock.Ready:
 			problem("%s is %s", name, r.Status)
 		case r.Finishes != 1:
 			problem("%s was finished by %s, want 1", name, counted(r.Finishes, "delivery"))

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"taskguard/lease/analysislock"
 	"taskguard/repo"
 	"taskguard/worker/console"
 )
@@ -92,7 +93,7 @@ func plainOf(v any) (json.RawMessage, error) {
 	return repo.Plain(v)
 }
 
-func viewsOf(found []repo.Analysis) []console.Analysis {
+func viewsOf(found []analysislock.Analysis) []console.Analysis {
 	all := make([]console.Analysis, len(found))
 	for i := range found {
 		all[i] = viewOf(&found[i])
@@ -101,14 +102,14 @@ func viewsOf(found []repo.Analysis) []console.Analysis {
 }
 
 // viewOf is what the console shows of a.
-func viewOf(a *repo.Analysis) console.Analysis {
+func viewOf(a *analysislock.Analysis) console.Analysis {
 	return console.Analysis{
 		ID: a.ID, Status: a.Status, Attempts: a.Attempts, Error: failureOf(a.Error), LastError: failureOf(a.LastError),
 		Created: a.CreatedAt, Updated: a.UpdatedAt, Lock: a.Lock, Malformed: malformed(a),
 	}
 }
 
-func failureOf(e *repo.Error) *console.Failure {
+func failureOf(e *analysislock.Error) *console.Failure {
 	if e == nil {
 		return nil
 	}

@@ -9,10 +9,9 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"taskguard/lease/analysislock"
 	"testing"
 	"time"
-
-	"taskguard/repo"
 )
 
 func TestAWorkerRunsADelivery(t *testing.T) {
@@ -54,7 +53,7 @@ func TestAWorkerThatWasPausedWritesNothing(t *testing.T) {
 		t.Errorf("answer: %s", got)
 	}
 	after := c.get(t, "x")
-	if before.Status != repo.Ready || after.Lock != before.Lock || !after.UpdatedAt.Equal(before.UpdatedAt) {
+	if before.Status != analysislock.Ready || after.Lock != before.Lock || !after.UpdatedAt.Equal(before.UpdatedAt) {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
 }
@@ -107,7 +106,7 @@ func TestAKilledWorkersAnalysisIsTakenOver(t *testing.T) {
 		defer close(taken)
 		other.deliverUntilRun(t, "x")
 	}()
-	over := c.until(t, "x", "taken over", func(a repo.Analysis) bool { return a.Lock.Token != held.Lock.Token })
+	over := c.until(t, "x", "taken over", func(a analysislock.Analysis) bool { return a.Lock.Token != held.Lock.Token })
 	let()
 	<-taken
 	if over.Lock.Token != held.Lock.Token+1 || over.Lock.Owner == held.Lock.Owner {

@@ -4,11 +4,9 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"taskguard/lease/analysislock"
 	"testing"
 	"time"
-
-	"taskguard/lease"
-	"taskguard/repo"
 )
 
 // populate makes six hostile documents, and three small ones beside them.
@@ -40,7 +38,7 @@ func TestHostileInputsAreRunWhereTheMemorySuffices(t *testing.T) {
 	}
 	all := w.all(t)
 	for _, id := range hostile {
-		if a := all[id]; a.Status != repo.Ready {
+		if a := all[id]; a.Status != analysislock.Ready {
 			t.Errorf("%s: %s after %d attempts, %v; want READY", id, a.Status, a.Attempts, a.Error)
 		}
 	}
@@ -68,9 +66,9 @@ func TestHostileInputsAreGivenUpWhereTheMemoryDoesNotSuffice(t *testing.T) {
 	w.checkNeighbours(t, neighbours)
 }
 
-func checkGivenUp(t *testing.T, id string, a repo.Analysis) {
+func checkGivenUp(t *testing.T, id string, a analysislock.Analysis) {
 	t.Helper()
-	if a.Status != repo.Failed || a.Error == nil || a.Error.Code != lease.AttemptsExhausted || a.Attempts != mostAttempts || a.Lock.Owner != "" {
+	if a.Status != analysislock.Failed || a.Error == nil || a.Error.Code != analysislock.AttemptsExhausted || a.Attempts != mostAttempts || a.Lock.Owner != "" {
 		t.Errorf("%s: %s after %d attempts, error %+v, owner %q; want it given up after %d", id, a.Status, a.Attempts, a.Error, a.Lock.Owner, mostAttempts)
 	}
 }
@@ -104,7 +102,7 @@ func TestEachDeathIsCountedBeforeTheInputIsDecoded(t *testing.T) {
 					t.Fatalf("attempt %d: the worker lives with %d MiB, which is to be too little", attempt, tooLittle/mib)
 				}
 				w.bury(t)
-				if a := w.all(t)["x"]; a.Attempts != attempt || a.Lock.Owner == "" || a.Status != repo.Processing {
+				if a := w.all(t)["x"]; a.Attempts != attempt || a.Lock.Owner == "" || a.Status != analysislock.Processing {
 					t.Fatalf("after death %d: %d attempts, owner %q, %s", attempt, a.Attempts, a.Lock.Owner, a.Status)
 				}
 			}
@@ -148,14 +146,14 @@ func TestAWorkerKilledWhileItReadsTheInputHasCountedTheAttempt(t *testing.T) {
 			}
 			w.worker.Load().signal(t, os.Kill)
 			w.bury(t)
-			if a := w.all(t)["x"]; a.Attempts != 1 || a.Lock.Owner == "" || a.Status != repo.Processing {
+			if a := w.all(t)["x"]; a.Attempts != 1 || a.Lock.Owner == "" || a.Status != analysislock.Processing {
 				t.Fatalf("%d attempts, owner %q, %s; want 1 and an owner", a.Attempts, a.Lock.Owner, a.Status)
 			}
 			w.start(t, enough, "FIRESTORE_TRANSACTIONS="+transactions)
 			if left := w.deliver(t, []string{"x"}); len(left) > 0 {
 				t.Error("the next delivery was not acknowledged")
 			}
-			if a := w.all(t)["x"]; a.Status != repo.Ready || a.Attempts != 2 {
+			if a := w.all(t)["x"]; a.Status != analysislock.Ready || a.Attempts != 2 {
 				t.Errorf("%s after %d attempts, want READY after 2", a.Status, a.Attempts)
 			}
 		})

@@ -19,7 +19,7 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/emulator/firestore"
-	"taskguard/repo"
+	"taskguard/lease/analysislock"
 )
 
 const (
@@ -186,13 +186,13 @@ func (w *ward) bury(t testing.TB) {
 }
 
 // all reads the analyses without their inputs, by id.
-func (w *ward) all(t testing.TB) map[string]repo.Analysis {
+func (w *ward) all(t testing.TB) map[string]analysislock.Analysis {
 	t.Helper()
 	list, err := w.analyses.List(t.Context(), 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := map[string]repo.Analysis{}
+	all := map[string]analysislock.Analysis{}
 	for i := range list {
 		all[list[i].ID] = list[i]
 	}
@@ -282,7 +282,7 @@ func (w *ward) checkNeighbours(t testing.TB, neighbours []string) {
 	t.Helper()
 	all := w.all(t)
 	for _, id := range neighbours {
-		if a := all[id]; a.Status != repo.Ready || a.Attempts < 1 || a.Attempts > 1+w.broken[id] {
+		if a := all[id]; a.Status != analysislock.Ready || a.Attempts < 1 || a.Attempts > 1+w.broken[id] {
 			t.Errorf("neighbour %s: %s after %d attempts, %d deliveries broken off; error %v", id, a.Status, a.Attempts, w.broken[id], a.Error)
 		}
 	}

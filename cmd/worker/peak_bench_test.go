@@ -11,10 +11,9 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"taskguard/lease/analysislock"
 	"testing"
 	"time"
-
-	"taskguard/repo"
 )
 
 // shipped is the limit that the runtime takes from a container of 512 MiB.
@@ -128,7 +127,7 @@ func (c *cloud) checkAllReady(b *testing.B, ids []string) {
 		b.Fatal(err)
 	}
 	for i := range list {
-		if a := &list[i]; a.Status != repo.Ready || a.Attempts != 1 {
+		if a := &list[i]; a.Status != analysislock.Ready || a.Attempts != 1 {
 			b.Errorf("%s: %s after %d attempts, %v", a.ID, a.Status, a.Attempts, a.Error)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
 
@@ -103,7 +104,7 @@ func (c *cloud) create(t testing.TB, id string) {
 	}
 }
 
-func (c *cloud) get(t testing.TB, id string) repo.Analysis {
+func (c *cloud) get(t testing.TB, id string) analysislock.Analysis {
 	t.Helper()
 	a, err := c.analyses.Get(t.Context(), id)
 	if err != nil {
@@ -113,7 +114,7 @@ func (c *cloud) get(t testing.TB, id string) repo.Analysis {
 }
 
 // until polls an analysis until it is as wanted.
-func (c *cloud) until(t testing.TB, id string, what string, ok func(repo.Analysis) bool) repo.Analysis {
+func (c *cloud) until(t testing.TB, id string, what string, ok func(analysislock.Analysis) bool) analysislock.Analysis {
 	t.Helper()
 	for range 3000 {
 		if a := c.get(t, id); ok(a) {
@@ -122,12 +123,12 @@ func (c *cloud) until(t testing.TB, id string, what string, ok func(repo.Analysi
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Fatalf("%s: never %s", id, what)
-	return repo.Analysis{}
+	return analysislock.Analysis{}
 }
 
-func running(a repo.Analysis) bool { return a.Lock.Owner != "" }
+func running(a analysislock.Analysis) bool { return a.Lock.Owner != "" }
 
-func ready(a repo.Analysis) bool { return a.Status == repo.Ready }
+func ready(a analysislock.Analysis) bool { return a.Status == analysislock.Ready }
 
 // process is a worker of its own.
 type process struct {

@@ -8,10 +8,9 @@ import (
 	"os"
 	"strings"
 	"syscall"
+	"taskguard/lease/analysislock"
 	"testing"
 	"time"
-
-	"taskguard/repo"
 )
 
 // stop sends SIGTERM, and SIGKILL to a worker that hangs. Cloud Run does so
@@ -42,9 +41,9 @@ func checkStopped(t testing.TB, answer string) {
 	}
 }
 
-func checkReleased(t testing.TB, a repo.Analysis) {
+func checkReleased(t testing.TB, a analysislock.Analysis) {
 	t.Helper()
-	if running(a) || a.Status != repo.Queued || a.Lock.Attempts != 0 || a.Lock.Token != 1 {
+	if running(a) || a.Status != analysislock.Queued || a.Lock.Attempts != 0 || a.Lock.Token != 1 {
 		t.Errorf("analysis = %+v", a)
 	}
 }
@@ -142,7 +141,7 @@ func TestSIGTERMLeavesARunThatDoesNotEnd(t *testing.T) {
 	if got := <-answer; !strings.HasPrefix(got, "0 ") {
 		t.Errorf("answer: %s", got)
 	}
-	if a := c.get(t, "x"); !running(a) || a.Status != repo.Processing {
+	if a := c.get(t, "x"); !running(a) || a.Status != analysislock.Processing {
 		t.Errorf("analysis = %+v", a)
 	}
 	if !strings.Contains(p.log.String(), "still going") {

@@ -1,5 +1,5 @@
 locals {
-  # Two in a row, in the order in which one looks at three in the morning.
+  # Two in a row, in the order of the runbook.
   charts = [
     { title = "Deliveries by outcome, a minute", unit = "1", queries = {
       "$${outcome} $${status}" = "60 * sum by (outcome, status) (rate(${local.logged.deliveries}{${local.logs}}[5m]))"

@@ -21,10 +21,11 @@ import (
 // generatedOf are the packages that are mutated, each with those whose tests are
 // tried on it.
 var generatedOf = map[string][]string{
-	"lease":           {"lease", "lease/leasetest"},
-	"repo":            {"repo"},
-	"worker":          {"worker"},
-	"worker/taskauth": {"worker/taskauth"},
+	"lease":              {"lease", "lease/leasetest"},
+	"lease/analysislock": {"lease/analysislock", "repo"},
+	"repo":               {"repo"},
+	"worker":             {"worker"},
+	"worker/taskauth":    {"worker/taskauth"},
 }
 
 // survivors returns the mutants that no test has to catch, with the reason of each.

@@ -19,12 +19,13 @@ var repoRooms = []room{
 			test: "TestStoreOnEmbedded/Store/SwapOfAStaleCellIsAConflictAndChangesNothing",
 		},
 	}},
-	{"repo/ledger.go", []bug{{
+	{"lease/analysislock/analysislock.go", []bug{{
 		name: "a release leaves the status PROCESSING",
 		old: `	if d.Status == Processing {
 		d.Status = Queued
 	}
 `,
+		pkg:  "repo",
 		test: "TestAnalysisLock/ItsOwnersReleaseDeletesTheLockAndQueues/embedded",
 	}}},
 	{"repo/codec.go", []bug{
@@ -36,7 +37,7 @@ var repoRooms = []room{
 		},
 		{
 			name: "a heartbeat does not write updatedAt",
-			old:  `set("updatedAt", !prev.updatedAsTimestamp, `,
+			old:  `set("updatedAt", !was.updatedAsTimestamp, `,
 			new:  `set("updatedAt", prev.Status != next.Status, `,
 			test: "TestAHeartbeatIsAnUpdate/embedded",
 		},
@@ -48,8 +49,8 @@ var repoRooms = []room{
 		},
 		{
 			name: "an updatedAt that is a Timestamp becomes a string",
-			old:  `_, a.updatedAsTimestamp =`,
-			new:  `_, _ =`,
+			old:  `updatedAsTimestamp: timestamp, `,
+			new:  `updatedAsTimestamp: timestamp && false, `,
 			test: "TestUpdatedAtKeepsItsType/embedded",
 		},
 		{
@@ -59,11 +60,12 @@ var repoRooms = []room{
 			test: "TestNoDecisionMovesTheInput/embedded",
 		},
 	}},
-	{"repo/ledger.go", []bug{
+	{"lease/analysislock/analysislock.go", []bug{
 		{
 			name: "an author's status becomes PROCESSING",
 			old:  `	if d.Status == "" || d.Status == Queued {`,
 			new:  `	if !d.Lock.Finished {`,
+			pkg:  "repo",
 			test: "TestAStatusOfOthersIsLeftAloneUntilTheFinish/a_word/embedded",
 		},
 	}},

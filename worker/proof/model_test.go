@@ -14,14 +14,14 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
-	"taskguard/repo"
 	"taskguard/worker"
 	"taskguard/worker/taskqueue"
 )
 
 type (
-	analysis = repo.Analysis
+	analysis = analysislock.Analysis
 	cell     = lease.Cell[analysis]
 )
 
@@ -178,7 +178,7 @@ func (m *model) show(d analysis) string {
 }
 
 func (m *model) create(id string) *record {
-	r := &record{doc: analysis{ID: id, Status: repo.Queued, Input: id}, rev: 1, updated: m.now(), created: m.since(), states: make([]state, 1)}
+	r := &record{doc: analysis{ID: id, Status: analysislock.Queued, Input: id}, rev: 1, updated: m.now(), created: m.since(), states: make([]state, 1)}
 	m.records[id] = r
 	m.note("%s: created", id)
 	return r
@@ -279,11 +279,11 @@ func (m *model) judge(r *record, next analysis, p *party) {
 func (m *model) misfit(was, is analysis, k Kind, p *party) string {
 	attempts := is.Lock.Attempts - was.Lock.Attempts
 	switch {
-	case is.Lock.Finished != (is.Status == repo.Ready || is.Status == repo.Failed):
+	case is.Lock.Finished != (is.Status == analysislock.Ready || is.Status == analysislock.Failed):
 		return "wrote a status that does not fit the lock"
-	case is.Status == repo.Ready && k == Finish && is.Result != any(result(p.analysis, p.token)):
+	case is.Status == analysislock.Ready && k == Finish && is.Result != any(result(p.analysis, p.token)):
 		return fmt.Sprintf("wrote the result %v", is.Result)
-	case is.Status == repo.Failed && (is.Error == nil || is.Error.Message == ""):
+	case is.Status == analysislock.Failed && (is.Error == nil || is.Error.Message == ""):
 		return "wrote FAILED without a reason"
 	case is.Lock.Finished && k != Unlock && (is.LastError != nil || is.Lock.Owner != ""):
 		return "left a lock or an error on a finished analysis"
@@ -291,9 +291,9 @@ func (m *model) misfit(was, is analysis, k Kind, p *party) string {
 		return "did more than unlock"
 	case k == GiveUp && was.Lock.Attempts < m.policy.MaxAttempts:
 		return "gave up too early"
-	case k == Acquire && (attempts != 1 || is.Lock.Attempts > m.policy.MaxAttempts || is.Status != repo.Processing):
+	case k == Acquire && (attempts != 1 || is.Lock.Attempts > m.policy.MaxAttempts || is.Status != analysislock.Processing):
 		return "acquired with a wrong count of attempts or a wrong status"
-	case k == Requeue && (is.Lock.Attempts != 0 || is.Status != repo.Queued || is.Lock.Token != was.Lock.Token):
+	case k == Requeue && (is.Lock.Attempts != 0 || is.Status != analysislock.Queued || is.Lock.Token != was.Lock.Token):
 		return "requeued wrongly"
 	case k == Release && attempts == -1 && p.on.stopping && (p.run == nil || p.run.stopped):
 		m.count("stopped runs refunded")
@@ -354,7 +354,7 @@ func (m *model) pending(id string, but *task) (n int) {
 // contract in its own words, because the product's own are under test.
 func (m *model) orphaned(r *record) bool {
 	now, l := m.now(), r.doc.Lock
-	open := r.doc.Status == repo.Queued || r.doc.Status == repo.Processing
+	open := r.doc.Status == analysislock.Queued || r.doc.Status == analysislock.Processing
 	return open && (l.Owner == "" || !now.Before(l.ExpiresAt)) && now.Sub(r.updated) >= m.policy.TTL
 }
 
@@ -407,8 +407,8 @@ func (m *model) start(name string, o outside, analyze orchestrator.AnalyzerFunc,
 	return i
 }
 
-func (m *model) ledger(s lease.Store[analysis]) *repo.Ledger {
-	l, err := repo.NewLedger(s, m.policy)
+func (m *model) ledger(s lease.Store[analysis]) *analysislock.Locks {
+	l, err := analysislock.New(s, m.policy, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -457,15 +457,15 @@ func (m *model) judgeAnswer(p *party, a answer, excused bool) {
 		m.fail("%s answered before its run had ended", p)
 	case a.code/100 == 2 && !l.Finished && m.pending(p.analysis, t) == 0 && !excused:
 		m.fail("%s was acknowledged with %d %s, and nothing is booked for %s", p, a.code, a.Reason, m.show(r.doc))
-	case a.Reason == lease.Locked && l.Owner != "" && l.Owner == p.owner:
+	case a.Reason == "locked" && l.Owner != "" && l.Owner == p.owner:
 		m.fail("%s was locked out by itself", p)
-	case a.Reason == lease.Locked && a.code == http.StatusOK && !saw(func(l lease.Lease) bool { return l.Owner != "" && l.ExpiresAt.Equal(retry) }):
+	case a.Reason == "locked" && a.code == http.StatusOK && !saw(func(l lease.Lease) bool { return l.Owner != "" && l.ExpiresAt.Equal(retry) }):
 		m.fail("%s was answered locked until %s, and no lock was", p, a.RetryAt)
 	case a.Reason == "lock_lost" && l.FinishedBy != "" && l.FinishedBy == p.owner:
 		m.fail("%s was answered that its lock is lost, and had finished", p)
 	case a.Reason == "" && a.code == http.StatusOK && !slices.Contains(r.history.Finishes, p.token):
 		m.fail("%s was answered %s, and token %d has finished nothing", p, a.Status, p.token)
-	case a.Reason == lease.AlreadyFinished && !saw(func(l lease.Lease) bool { return l.Finished }):
+	case a.Reason == "already_finished" && !saw(func(l lease.Lease) bool { return l.Finished }):
 		m.fail("%s was answered already_finished, and it was not", p)
 	}
 }

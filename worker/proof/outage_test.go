@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
-	"taskguard/repo"
 )
 
 // outage runs the queue as it is shipped, 30 s doubled to 600 s without a limit
@@ -32,7 +32,7 @@ func outage(t *testing.T, s seed, ttl, length time.Duration) (failed int) {
 	}).simulate(t)
 	w.reportTo(t)
 	for _, r := range w.records {
-		if r.doc.Status == repo.Failed {
+		if r.doc.Status == analysislock.Failed {
 			failed++
 		}
 	}
@@ -93,7 +93,7 @@ func TestACrashLoopEndsFailedWithTheLastErrorReported(t *testing.T) {
 		})
 		w.simulate(t).reportTo(t)
 		d := w.records["a0"].doc
-		if d.Status != repo.Failed || d.Error == nil || d.Error.Code != "attempts_exhausted" || !strings.Contains(d.Error.Message, c.want) {
+		if d.Status != analysislock.Failed || d.Error == nil || d.Error.Code != "attempts_exhausted" || !strings.Contains(d.Error.Message, c.want) {
 			t.Errorf("dying from attempt %d: %s %+v, want FAILED attempts_exhausted with %q", c.from, d.Status, d.Error, c.want)
 		}
 		if got, want := d.Lock.Attempts, p.policy.MaxAttempts; got != want {

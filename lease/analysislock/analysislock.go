@@ -1,4 +1,4 @@
-package repo
+package analysislock
 
 import (
 	"context"
@@ -11,24 +11,32 @@ import (
 	"taskguard/lease"
 )
 
-// Ledger is the lock on analyses and what is recorded under it, over any
+// Locks is the lock on analyses and what is recorded under it, over any
 // store: Analyses is one over Firestore. It is safe for concurrent use.
-type Ledger struct {
+type Locks struct {
 	store  lease.Store[Analysis]
 	lessor *lease.Lessor[Analysis]
 	// input is the input of an acquired analysis, as JSON.
 	input func(ctx context.Context, d Analysis) (json.RawMessage, error)
 }
 
-// NewLedger refuses a policy that lease.Policy.Check refuses.
-func NewLedger(store lease.Store[Analysis], p lease.Policy) (*Ledger, error) {
+// New refuses a policy that lease.Policy.Check refuses. input reads the input of an
+// acquired analysis, as JSON; nil encodes its Input.
+func New(store lease.Store[Analysis], p lease.Policy,
+	input func(ctx context.Context, d Analysis) (json.RawMessage, error),
+) (*Locks, error) {
 	lessor, err := lease.NewLessor(store, func(a *Analysis) *lease.Lease { return &a.Lock }, p)
 	if err != nil {
 		return nil, err
 	}
-	whole := func(_ context.Context, d Analysis) (json.RawMessage, error) { return Plain(d.Input) }
-	return &Ledger{store: store, lessor: lessor, input: whole}, nil
+	if input == nil {
+		input = func(_ context.Context, d Analysis) (json.RawMessage, error) { return json.Marshal(d.Input) }
+	}
+	return &Locks{store: store, lessor: lessor, input: input}, nil
 }
+
+// TTL is how long a lock lives after its last refresh.
+func (l *Locks) TTL() time.Duration { return l.lessor.Policy().TTL }
 
 // AcquireAnalysisLock takes the lock of an analysis for owner, new for each
 // delivery, for ttl, zero being the policy's (G1–G7, G9). A finished or locked
@@ -37,53 +45,53 @@ func NewLedger(store lease.Store[Analysis], p lease.Policy) (*Ledger, error) {
 // leaves any other word. Two round trips, one to skip, none where this very process
 // holds it. Errors: lease.ErrNotFound, lease.ErrMalformed, lease.ErrUnavailable after
 // at most 20 s.
-func (l *Ledger) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (lease.Acquisition, error) {
+func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (Acquisition, error) {
 	if err := CheckID(id); err != nil {
-		return lease.Acquisition{}, err
+		return Acquisition{}, err
 	}
 	lessor, err := l.lessor.WithTTL(ttl)
 	if err != nil {
-		return lease.Acquisition{}, err
+		return Acquisition{}, err
 	}
 	hold, doc, err := lessor.Acquire(ctx, id, owner, taken)
-	skip := lease.Acquisition{Status: doc.Status, Attempt: doc.Lock.Attempts}
+	skip := Acquisition{Status: doc.Status, Attempt: doc.Lock.Attempts}
 	var held *lease.HeldError
 	switch {
 	case err == nil:
-		return lease.Acquisition{
+		return Acquisition{
 			Acquired: true, Status: doc.Status, Grant: doc.Lock.Grant(), Attempt: doc.Lock.Attempts,
 			Last: lessor.Policy().Last(doc.Lock), Stolen: hold.Stolen(), ExpiresAt: doc.Lock.ExpiresAt,
 		}, nil
 	case errors.Is(err, lease.ErrFinished):
-		skip.Reason = lease.AlreadyFinished
+		skip.Reason = AlreadyFinished
 	case errors.As(err, &held):
-		skip.Reason, skip.ExpiresAt, skip.Remaining = lease.Locked, held.ExpiresAt, held.Remaining
+		skip.Reason, skip.ExpiresAt, skip.Remaining = Locked, held.ExpiresAt, held.Remaining
 		skip.Grant, skip.Own = lease.Grant{Owner: held.Owner, Token: held.Token}, held.Own
 	case errors.Is(err, lease.ErrExhausted):
-		skip.Reason, skip.Grant = lease.AttemptsExhausted, lease.Grant{Owner: owner, Token: doc.Lock.Token}
+		skip.Reason, skip.Grant = AttemptsExhausted, lease.Grant{Owner: owner, Token: doc.Lock.Token}
 	default:
-		return lease.Acquisition{}, err
+		return Acquisition{}, err
 	}
 	return skip, nil
 }
 
 // PeekAnalysisLock reads who holds the lock of an analysis, and until when:
-// Reason is lease.Locked, or empty where nobody does. One round trip.
-func (l *Ledger) PeekAnalysisLock(ctx context.Context, id string) (lease.Acquisition, error) {
+// Reason is Locked, or empty where nobody does. One round trip.
+func (l *Locks) PeekAnalysisLock(ctx context.Context, id string) (Acquisition, error) {
 	if err := CheckID(id); err != nil {
-		return lease.Acquisition{}, err
+		return Acquisition{}, err
 	}
 	c, err := l.store.Load(ctx, id)
 	switch {
 	case err != nil:
-		return lease.Acquisition{}, outOfReach(err)
+		return Acquisition{}, outOfReach(err)
 	case !c.Exists:
-		return lease.Acquisition{}, lease.ErrNotFound
+		return Acquisition{}, lease.ErrNotFound
 	}
 	lock := c.Doc.Lock
-	seen := lease.Acquisition{Status: c.Doc.Status, Attempt: lock.Attempts}
+	seen := Acquisition{Status: c.Doc.Status, Attempt: lock.Attempts}
 	if !lock.Finished && !lease.Abandoned(lock, c.At) {
-		seen.Reason, seen.Grant, seen.ExpiresAt, seen.Remaining = lease.Locked, lock.Grant(), lock.ExpiresAt, lock.ExpiresAt.Sub(c.At)
+		seen.Reason, seen.Grant, seen.ExpiresAt, seen.Remaining = Locked, lock.Grant(), lock.ExpiresAt, lock.ExpiresAt.Sub(c.At)
 	}
 	return seen, nil
 }
@@ -97,7 +105,7 @@ func taken(d *Analysis) {
 			last = "last error: " + d.LastError.Message
 		}
 		message := fmt.Sprintf("gave up after %d attempts; %s", d.Lock.Attempts, last)
-		d.Status, d.Error, d.LastError = Failed, &Error{Code: lease.AttemptsExhausted, Message: bounded(message)}, nil
+		d.Status, d.Error, d.LastError = Failed, &Error{Code: AttemptsExhausted, Message: bounded(message)}, nil
 		return
 	}
 	if d.Status == "" || d.Status == Queued { // another word is its author's
@@ -109,7 +117,7 @@ func taken(d *Analysis) {
 // lock; see lease.Hold.Run. owner must have acquired it here. lease.ErrUnavailable:
 // the input could not be read, and body did not run. Each of renewed is
 // told of each refresh.
-func (l *Ledger) HoldAnalysisLock(ctx context.Context, id, owner string, body func(ctx context.Context, input json.RawMessage) error, renewed ...lease.Renewed) error {
+func (l *Locks) HoldAnalysisLock(ctx context.Context, id, owner string, body func(ctx context.Context, input json.RawMessage) error, renewed ...lease.Renewed) error {
 	h, err := l.resume(ctx, id, owner)
 	if err != nil {
 		return err
@@ -127,7 +135,7 @@ func (l *Ledger) HoldAnalysisLock(ctx context.Context, id, owner string, body fu
 // being the policy's (G6, G7). It revives an expired lock that nobody took,
 // and answers lease.ErrLost for any other owner. HoldAnalysisLock does this by
 // itself.
-func (l *Ledger) RefreshAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) error {
+func (l *Locks) RefreshAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) error {
 	h, err := l.resume(ctx, id, owner)
 	if err != nil {
 		return err
@@ -143,7 +151,7 @@ const refreshTimeout = 15 * time.Second
 // ReleaseAnalysisLock clears owner's lock and puts PROCESSING back to QUEUED;
 // refund takes back the attempt. For another owner, or a missing analysis, it
 // changes nothing and is silent (G8).
-func (l *Ledger) ReleaseAnalysisLock(ctx context.Context, id, owner string, refund bool) error {
+func (l *Locks) ReleaseAnalysisLock(ctx context.Context, id, owner string, refund bool) error {
 	return l.release(ctx, id, owner, requeue, refund)
 }
 
@@ -151,7 +159,7 @@ func (l *Ledger) ReleaseAnalysisLock(ctx context.Context, id, owner string, refu
 // for people, and for the day when no attempt is left. The message is made
 // valid UTF-8 and cut after 4,096 bytes; a document that is too full for it is
 // released without.
-func (l *Ledger) Retry(ctx context.Context, id, owner, code, message string) error {
+func (l *Locks) Retry(ctx context.Context, id, owner, code, message string) error {
 	err := l.release(ctx, id, owner, func(d *Analysis) {
 		requeue(d)
 		d.LastError = &Error{Code: code, Message: bounded(message)}
@@ -163,7 +171,7 @@ func (l *Ledger) Retry(ctx context.Context, id, owner, code, message string) err
 }
 
 // release is silent where there is nothing of owner's to release.
-func (l *Ledger) release(ctx context.Context, id, owner string, set func(*Analysis), refund bool) error {
+func (l *Locks) release(ctx context.Context, id, owner string, set func(*Analysis), refund bool) error {
 	h, err := l.resume(context.WithoutCancel(ctx), id, owner)
 	switch {
 	case errors.Is(err, lease.ErrNotFound), errors.Is(err, lease.ErrLost):
@@ -184,7 +192,7 @@ func requeue(d *Analysis) {
 // returns it, and frees the lock in the same commit, which holds only while
 // owner has it: else lease.ErrLost. lease.ErrRefused: Firestore cannot hold the
 // result; the lock is kept.
-func (l *Ledger) Complete(ctx context.Context, id, owner string, result any) error {
+func (l *Locks) Complete(ctx context.Context, id, owner string, result any) error {
 	return l.finish(ctx, id, owner, func(d *Analysis) {
 		d.Status, d.Result, d.Error, d.LastError = Ready, result, nil, nil
 	})
@@ -195,7 +203,7 @@ const maxMessage = 4096
 
 // Fail makes the analysis FAILED for good, as Complete does READY. The message
 // is made valid UTF-8 and cut after 4,096 bytes.
-func (l *Ledger) Fail(ctx context.Context, id, owner, code, message string) error {
+func (l *Locks) Fail(ctx context.Context, id, owner, code, message string) error {
 	return l.finish(ctx, id, owner, func(d *Analysis) {
 		d.Status, d.Error, d.LastError = Failed, &Error{Code: code, Message: bounded(message)}, nil
 	})
@@ -205,7 +213,7 @@ func bounded(message string) string {
 	return strings.ToValidUTF8(message[:min(maxMessage, len(message))], "")
 }
 
-func (l *Ledger) finish(ctx context.Context, id, owner string, set func(*Analysis)) error {
+func (l *Locks) finish(ctx context.Context, id, owner string, set func(*Analysis)) error {
 	h, err := l.resume(context.WithoutCancel(ctx), id, owner)
 	if err != nil {
 		return err
@@ -213,7 +221,16 @@ func (l *Ledger) finish(ctx context.Context, id, owner string, set func(*Analysi
 	return h.Finish(ctx, set)
 }
 
-func (l *Ledger) resume(ctx context.Context, id, owner string) (*lease.Hold[Analysis], error) {
+// outOfReach marks the error of a single call as lease.ErrUnavailable unless the store
+// has refused it.
+func outOfReach(err error) error {
+	if errors.Is(err, lease.ErrRefused) || errors.Is(err, lease.ErrMalformed) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", lease.ErrUnavailable, err)
+}
+
+func (l *Locks) resume(ctx context.Context, id, owner string) (*lease.Hold[Analysis], error) {
 	if err := CheckID(id); err != nil {
 		return nil, err
 	}

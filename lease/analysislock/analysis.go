@@ -1,4 +1,4 @@
-package repo
+package analysislock
 
 import (
 	"time"
@@ -19,7 +19,7 @@ const (
 type Analysis struct {
 	ID        string    `json:"id"`
 	Status    string    `json:"status"`
-	Input     any       `json:"input,omitempty"`  // read by Get alone; see Plain
+	Input     any       `json:"input,omitempty"`  // as the store decodes it; only where one analysis is read in full
 	Result    any       `json:"result,omitempty"` // likewise
 	Error     *Error    `json:"error,omitempty"`
 	LastError *Error    `json:"last_error,omitempty"` // of the last attempt that ended for now; gone when finished
@@ -34,9 +34,8 @@ type Analysis struct {
 	// ReadAt is Firestore's time of the reading, by which Lock is judged.
 	ReadAt time.Time `json:"-"`
 
-	updatedAsTimestamp bool     // the document's updatedAt is no string, and stays so
-	tokenAssumed       bool     // its lockToken is unusable: Lock.Token stands for it
-	asked              *request // for its input, by the acquisition; see Analyses.input
+	// Stored is what the store keeps of its reading; it is opaque to others.
+	Stored any `json:"-"`
 }
 
 // Error is why an analysis, or an attempt at it, failed.
@@ -45,4 +44,12 @@ type Error struct {
 	Message string `json:"message"`
 }
 
-func finishedStatus(status string) bool { return status == Ready || status == Failed }
+// maxID is Firestore's limit, in bytes.
+const maxID = 1500
+
+// CheckID refuses, with lease.ErrInvalidKey, an id that Firestore cannot hold or that
+// would name another path: `a/b/c` would be a nested document.
+func CheckID(id string) error { return lease.CheckKey("analysis", id, maxID) }
+
+// Finished reports whether an analysis of that status is finished.
+func Finished(status string) bool { return status == Ready || status == Failed }

@@ -13,28 +13,28 @@ import (
 const (
 	topWords        = 10
 	shortestTopWord = 4
-	longestTopWord  = 64 // what is longer is data or a script without spaces, and could fill the document
+	longestTopWord  = 64 // longer ones are data, or a script without spaces
 )
 
-// textCounts is what builtin:document finds in text.
+// textCounts is the part of the result for text.
 type textCounts struct {
-	Lines      int         `json:"lines"`      // a last one without its newline counts too
-	Words      int         `json:"words"`      // what white space separates
+	Lines      int         `json:"lines"`      // including a last one without a newline
+	Words      int         `json:"words"`      // separated by white space
 	Characters int         `json:"characters"` // Unicode code points
 	TopWords   []wordCount `json:"top_words"`  // the most frequent first, equals by alphabet
 }
 
-// wordCount is a word of letters and their marks alone, in lower case.
+// wordCount is a word of only letters and their marks, in lower case.
 type wordCount struct {
 	Word  string `json:"word"`
 	Count int    `json:"count"`
 }
 
-// countText counts in valid UTF-8. It looks at ctx before each chunk.
+// countText counts in valid UTF-8. It checks ctx before each chunk.
 func countText(ctx context.Context, content []byte) (*textCounts, error) {
 	c := wordCounter{seen: map[string]int{}}
 	for at := 0; at < len(content); {
-		if err := ended(ctx); err != nil {
+		if err := contextError(ctx); err != nil {
 			return nil, err
 		}
 		for end := min(at+chunkBytes, len(content)); at < end; {
@@ -54,7 +54,7 @@ func countText(ctx context.Context, content []byte) (*textCounts, error) {
 type wordCounter struct {
 	characters, words int
 	inWord            bool
-	run               []byte // the letters up to here
+	run               []byte // the letters of the current word
 	seen              map[string]int
 }
 

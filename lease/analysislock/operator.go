@@ -1,8 +1,7 @@
-package repo
+package analysislock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -13,7 +12,7 @@ import (
 const editTimeout = 15 * time.Second
 
 // Get reads one analysis: lease.ErrNotFound if there is none.
-func (l *Ledger) Get(ctx context.Context, id string) (Analysis, error) {
+func (l *Locks) Get(ctx context.Context, id string) (Analysis, error) {
 	if err := CheckID(id); err != nil {
 		return Analysis{}, err
 	}
@@ -38,7 +37,7 @@ type Seen struct {
 // Unlock takes the lock from whoever holds it and puts PROCESSING back to
 // QUEUED: an operator's forced release. Who takes it at that very moment keeps
 // it. It returns the analysis as it was.
-func (l *Ledger) Unlock(ctx context.Context, id string, seen *Seen) (Analysis, error) {
+func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen) (Analysis, error) {
 	return l.edit(ctx, id, seen, func(d *Analysis, _ time.Time) error {
 		d.Lock = lease.Break(d.Lock)
 		requeue(d)
@@ -54,7 +53,7 @@ func (l *Ledger) Unlock(ctx context.Context, id string, seen *Seen) (Analysis, e
 // Requeue opens an analysis again, finished or not, from attempt one. It is a
 // *lease.HeldError while locked. A READY one keeps its result until the next.
 // It returns the analysis as it was.
-func (l *Ledger) Requeue(ctx context.Context, id string, seen *Seen) (Analysis, error) {
+func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen) (Analysis, error) {
 	return l.edit(ctx, id, seen, func(d *Analysis, now time.Time) error {
 		lock, err := lease.Reopen(d.Lock, now)
 		if err != nil {
@@ -73,7 +72,7 @@ func (l *Ledger) Requeue(ctx context.Context, id string, seen *Seen) (Analysis, 
 // from what was changed first, and from what it is now, whether there is nothing
 // left to change: a change whose reply was lost, made again, could undo what
 // others did since.
-func (l *Ledger) edit(ctx context.Context, id string, seen *Seen, change func(d *Analysis, now time.Time) error,
+func (l *Locks) edit(ctx context.Context, id string, seen *Seen, change func(d *Analysis, now time.Time) error,
 	landed func(was, is Analysis) bool,
 ) (before Analysis, err error) {
 	if err := CheckID(id); err != nil {
@@ -98,13 +97,4 @@ func (l *Ledger) edit(ctx context.Context, id string, seen *Seen, change func(d 
 		return next, err
 	}, func(c lease.Cell[Analysis]) bool { return c.Exists && landed(*first, c.Doc) })
 	return before, err
-}
-
-// outOfReach marks the error of a single call as lease.ErrUnavailable unless
-// the store has refused it.
-func outOfReach(err error) error {
-	if errors.Is(err, lease.ErrRefused) || errors.Is(err, lease.ErrMalformed) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", lease.ErrUnavailable, err)
 }

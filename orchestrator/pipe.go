@@ -1,0 +1,98 @@
+//go:build linux || darwin
+
+package orchestrator
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"time"
+)
+
+// pipe reads from a program until it is closed, also while another process holds
+// the writing end. Its methods are for one goroutine.
+type pipe struct {
+	file *os.File
+	take func([]byte)
+	done chan struct{}
+}
+
+// read starts a goroutine that reads. interrupt ends it.
+func (p *pipe) read() {
+	p.done = make(chan struct{})
+	go func() {
+		defer close(p.done)
+		buffer := make([]byte, readBytes)
+		for {
+			n, err := p.file.Read(buffer)
+			p.take(buffer[:n])
+			if err != nil {
+				return
+			}
+		}
+	}()
+}
+
+// interrupt ends the goroutine and waits for it.
+func (p *pipe) interrupt() {
+	_ = p.file.SetReadDeadline(time.Unix(1, 0)) // pipes support deadlines
+	<-p.done
+}
+
+// collect passes to take what the pipe contains now, and drops what comes later.
+func (p *pipe) collect() {
+	p.interrupt()
+	_ = p.file.SetReadDeadline(time.Time{})
+	p.drain()
+	p.take = func([]byte) {}
+	p.read()
+}
+
+// maxPipeBytes is the largest size of a pipe that fcntl(F_SETPIPE_SZ) grants without
+// privilege. It bounds what an endless writer can add while drain reads.
+const maxPipeBytes = 1 << 20
+
+// drain reads until the pipe is empty, without waiting. Read on the file itself
+// cannot do that: once the deadline has passed, it returns no data at all.
+func (p *pipe) drain() {
+	raw, err := p.file.SyscallConn()
+	if err != nil {
+		return // closed
+	}
+	buffer := make([]byte, readBytes)
+	_ = raw.Read(func(fd uintptr) bool {
+		for total := 0; total < maxPipeBytes; {
+			n, err := syscall.Read(int(fd), buffer)
+			if errors.Is(err, syscall.EINTR) {
+				continue
+			}
+			if n <= 0 {
+				break
+			}
+			p.take(buffer[:n])
+			total += n
+		}
+		return true // do not wait for more
+	})
+}
+
+// close stops reading and closes the pipe.
+func (p *pipe) close() {
+	p.interrupt()
+	closeAll(p.file)
+}
+
+// tail keeps the end of what was written to it.
+type tail struct{ kept []byte }
+
+func (t *tail) add(b []byte) {
+	const most = 2 * messageBytes // more than one message, because a cut may fall inside a rune
+	b = b[max(0, len(b)-most):]
+	if over := len(t.kept) + len(b) - most; over > 0 {
+		t.kept = t.kept[:copy(t.kept, t.kept[over:])]
+	}
+	t.kept = append(t.kept, b...)
+}
+
+// String returns the end as a message.
+func (t *tail) String() string { return legible(cutTail(string(t.kept), messageBytes)) }
