@@ -59,7 +59,7 @@ func (x *execution) Swap(ctx context.Context, _ string, prev cell, next analysis
 // Book implements worker.Queue.
 func (x *execution) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
 	if partyOf(ctx) == nil { // a recovery
-		return x.book(t) == nil, nil
+		return x.book(t, nil) == nil, nil
 	}
 	a := x.ask(ctx, &call{kind: book, task: t})
 	return a.already, a.err
@@ -155,7 +155,7 @@ func (x *execution) grant(c *call) {
 	case swap:
 		a, _ = x.apply(c)
 	case book:
-		a.already = x.book(c.task) == nil
+		a.already = x.book(c.task, c.by) == nil
 		x.count("deliveries booked")
 	}
 	x.answer(c, a)

@@ -49,7 +49,7 @@ func newExecution(b budget) *execution {
 	m.skew, m.queueSkew, m.begun = -time.Hour, -time.Hour, time.Now()
 	x := &execution{model: m, left: b, closing: make(chan struct{}), changed: make(chan struct{}, 1), operator: &instance{index: -1}}
 	x.rec = x.create("x")
-	x.book(taskqueue.Task{Name: "first", AnalysisID: "x"})
+	x.book(taskqueue.Task{Name: "first", AnalysisID: "x"}, nil)
 	return x
 }
 
@@ -75,7 +75,7 @@ func (x *execution) dispatch(t *task, i *instance) {
 		x.instances = append(x.instances, i)
 	}
 	p := x.join(&party{name: fmt.Sprintf("delivery %d at w%d", len(x.parties), i.index), on: i, task: t})
-	i.receive(uint64(p.n), 100, x.key(t), uint64(x.since()))
+	i.receive(uint64(p.n), 100, text(t.alias), uint64(x.since()))
 	t.flying++
 	x.begin(p, func() { p.reply = i.deliver(p) })
 }

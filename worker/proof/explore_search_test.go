@@ -210,7 +210,7 @@ func searches(t *testing.T) []*search {
 		{budget: all, depth: depth, stray: depth},
 		{budget: all, depth: reach, stray: number(t, "EXPLORE_STRAYS", 2)},
 	}
-	onward := number(t, "EXPLORE_ONWARD", 3)
+	onward := number(t, "EXPLORE_ONWARD", longOrShort(3, 2))
 	calm := budget{deliveries: 3, ticks: 2, unlocks: 1, stops: 1, hasty: 1}
 	rough := calm
 	rough.faults, rough.crashes = 1, 1

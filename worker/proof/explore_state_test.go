@@ -1,10 +1,6 @@
 package proof
 
-import (
-	"hash/maphash"
-
-	"taskguard/worker/taskqueue"
-)
+import "hash/maphash"
 
 // digest is a running hash.
 type digest uint64
@@ -63,20 +59,6 @@ func (x *execution) digestReply(a reply) uint64 {
 	return uint64(digest(e).add(flags(a.already, a.cell.Exists), revision(a.cell), x.digestDoc(a.cell.Doc)))
 }
 
-// key is the digest of a task's name, or of whose run it replaces: such a name
-// is made of the owner's, which is random.
-func (x *execution) key(t *task) uint64 {
-	if t.key == 0 {
-		t.key = text(t.Name)
-		for owner, p := range x.owners {
-			if t.Name == taskqueue.Name("replace", t.AnalysisID, owner) {
-				t.key = uint64(p.n) + 1
-			}
-		}
-	}
-	return t.key
-}
-
 // state is all that decides what may happen from here on.
 func (x *execution) state() digest {
 	b, r := x.left, x.rec
@@ -91,7 +73,7 @@ func (x *execution) state() digest {
 	}
 	var sum uint64
 	for _, t := range x.tasks {
-		sum += uint64(digest(x.key(t)).add(uint64(t.At.UnixNano()), uint64(t.flying), flags(t.done)))
+		sum += uint64(digest(text(t.alias)).add(uint64(t.At.UnixNano()), uint64(t.flying), flags(t.done)))
 	}
 	for _, c := range x.late {
 		sum += uint64(digest(revision(c.prev)).add(x.digestDoc(c.next), uint64(c.by.n)))

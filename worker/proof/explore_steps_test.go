@@ -90,7 +90,7 @@ func (x *execution) callSteps(add adder, c *call) {
 		})
 	case book:
 		fault("is done, its reply lost", func() {
-			x.book(c.task)
+			x.book(c.task, c.by)
 			x.answer(c, reply{err: errReplyLost})
 		})
 		fault("fails", fail)

@@ -67,3 +67,11 @@ func number(t *testing.T, name string, unset int) int {
 	}
 	return n
 }
+
+// longOrShort is the size of a proof. The race detector runs it short.
+func longOrShort(long, short int) int {
+	if testing.Short() {
+		return short
+	}
+	return long
+}

@@ -125,7 +125,6 @@ type task struct {
 	flying int       // dispatches that are not answered
 	sent   int       // dispatches
 	tried  time.Time // of the last dispatch without faults
-	key    uint64
 }
 
 func newModel(policy lease.Policy) *model {
@@ -323,20 +322,26 @@ func (m *model) trust(l lease.Lease) time.Time { return m.local(l.ExpiresAt).Add
 // result is the result of the run with that token.
 func result(id string, token int64) string { return fmt.Sprintf("%s by %d", id, token) }
 
+// alias is the name of a task without randomness: what replaces a stopped run is
+// named after the run's owner, which is random.
+func alias(t taskqueue.Task, by *party) string {
+	if by != nil && t.Name == taskqueue.Name("replace", t.AnalysisID, by.owner) {
+		return "replaces " + by.name
+	}
+	return t.Name
+}
+
 // book adds a task, unless its name is taken.
-func (m *model) book(t taskqueue.Task) (new *task) {
+func (m *model) book(t taskqueue.Task, by *party) (new *task) {
 	now := time.Now().Add(m.queueSkew)
-	alias := ""
 	for _, old := range m.tasks {
-		if old.Name == t.Name {
-			if alias = old.alias; !old.done || now.Before(old.freed) {
-				return nil
-			}
+		if old.Name == t.Name && (!old.done || now.Before(old.freed)) {
+			return nil
 		}
 	}
-	new = &task{Task: t, alias: cmp.Or(alias, fmt.Sprintf("%s#%d", t.AnalysisID, len(m.tasks)))}
+	new = &task{Task: t, alias: alias(t, by)}
 	m.tasks = append(m.tasks, new)
-	m.note("queue: %s booked for %v", new.alias, max(0, t.At.Sub(now)))
+	m.note("queue: %s booked for %s in %v", new.alias, t.AnalysisID, max(0, t.At.Sub(now)))
 	return new
 }
 

@@ -171,10 +171,10 @@ var errUnavailable = errors.New("queue unavailable")
 // Book implements worker.Queue. It tries until ctx ends, as the real client
 // does.
 func (c *client) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
-	alias := ""
-	c.locked(func() { alias = c.alias(t) })
+	p := partyOf(ctx)
+	alias := alias(t, p)
 	for n := 0; ; n++ {
-		r := c.seed.of("booking", partyOf(ctx).name, alias, n, c.since())
+		r := c.seed.of("booking", p.name, alias, n, c.since())
 		if !c.alive(c.from, "books", alias, n) {
 			<-ctx.Done()
 			return false, ctx.Err()
@@ -185,9 +185,9 @@ func (c *client) Book(ctx context.Context, t taskqueue.Task) (already bool, err 
 			c.locked(func() { c.count("bookings unavailable") })
 		case bad:
 			c.locked(func() { c.count("booking replies lost") })
-			c.add(t)
+			c.add(t, p)
 		default:
-			if already = !c.add(t); already {
+			if already = !c.add(t, p); already {
 				c.locked(func() { c.count("names taken") })
 			}
 			time.Sleep(r.between(time.Millisecond, 50*time.Millisecond))

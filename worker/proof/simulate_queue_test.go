@@ -1,31 +1,19 @@
 package proof
 
 import (
-	"fmt"
 	"time"
 
 	"taskguard/worker/taskqueue"
 )
 
-// alias names a task of the simulation by the order of events: its own name may
-// hold an owner's, which is random. The mutex is held.
-func (w *simulation) alias(t taskqueue.Task) string {
-	if w.aliases[t.Name] == "" {
-		w.aliases[t.Name] = fmt.Sprintf("%s#%d", t.AnalysisID, len(w.aliases))
-	}
-	return w.aliases[t.Name]
-}
-
 // add makes a task and reports whether its name was free.
-func (w *simulation) add(t taskqueue.Task) bool {
+func (w *simulation) add(t taskqueue.Task, by *party) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	alias := w.alias(t)
-	made := w.book(t)
+	made := w.book(t, by)
 	if made == nil {
 		return false
 	}
-	made.alias = alias
 	in := max(0, t.At.Sub(time.Now().Add(w.queueSkew)))
 	w.going.Go(func() { w.deliver(made, in) })
 	return true

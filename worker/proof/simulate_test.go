@@ -28,7 +28,6 @@ type simulation struct {
 	going sync.WaitGroup            // all goroutines
 	work  orchestrator.AnalyzerFunc // replaces the drawn runs if it is not nil
 
-	aliases   map[string]string // of the names of tasks
 	runs      []*party
 	underway  int                      // calls that have not reached the store
 	acting    bool                     // an operator is at work
@@ -40,7 +39,7 @@ type simulation struct {
 func newSimulation(s seed, p profile, work orchestrator.AnalyzerFunc) *simulation {
 	w := &simulation{
 		model: newModel(p.policy), seed: s, p: p, work: work,
-		aliases: map[string]string{}, operating: map[string]int{}, landed: map[string]time.Duration{},
+		operating: map[string]int{}, landed: map[string]time.Duration{},
 	}
 	w.skew, w.queueSkew, w.onFirst = p.storeSkew, p.queueSkew, w.report
 	return w
@@ -128,10 +127,10 @@ func (w *simulation) arrive(id string, at time.Duration) {
 		w.locked(func() { w.count("tasks never enqueued") })
 		return
 	}
-	w.add(taskqueue.Task{Name: "new-" + id, AnalysisID: id, Deadline: w.p.deadline})
+	w.add(taskqueue.Task{Name: "new-" + id, AnalysisID: id, Deadline: w.p.deadline}, nil)
 	if w.p.dispatch > 0 && r.chance(0.5) {
 		w.pass(r.between(0, 2*w.p.policy.TTL))
-		w.add(taskqueue.Task{Name: "again-" + id, AnalysisID: id, Deadline: w.p.deadline})
+		w.add(taskqueue.Task{Name: "again-" + id, AnalysisID: id, Deadline: w.p.deadline}, nil)
 	}
 }
 
@@ -345,7 +344,7 @@ func TestManySeedsLoseNothingAndFinishEachOnce(t *testing.T) {
 	var mu sync.Mutex
 	all := figures{}
 	t.Run("seed", func(t *testing.T) {
-		for n := range number(t, "SIMULATE_SEEDS", 600) {
+		for n := range number(t, "SIMULATE_SEEDS", longOrShort(600, 150)) {
 			t.Run(strconv.Itoa(n), func(t *testing.T) {
 				t.Parallel()
 				if failing.Load() >= enough {
