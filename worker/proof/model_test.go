@@ -332,17 +332,17 @@ func alias(t taskqueue.Task, by *party) string {
 }
 
 // book adds a task, unless its name is taken.
-func (m *model) book(t taskqueue.Task, by *party) (new *task) {
+func (m *model) book(t taskqueue.Task, by *party) (made *task) {
 	now := time.Now().Add(m.queueSkew)
 	for _, old := range m.tasks {
 		if old.Name == t.Name && (!old.done || now.Before(old.freed)) {
 			return nil
 		}
 	}
-	new = &task{Task: t, alias: alias(t, by)}
-	m.tasks = append(m.tasks, new)
-	m.note("queue: %s booked for %s in %v", new.alias, t.AnalysisID, max(0, t.At.Sub(now)))
-	return new
+	made = &task{Task: t, alias: alias(t, by)}
+	m.tasks = append(m.tasks, made)
+	m.note("queue: %s booked for %s in %v", made.alias, t.AnalysisID, max(0, t.At.Sub(now)))
+	return made
 }
 
 // pending counts the tasks of an analysis, or of all, other than one.
