@@ -138,7 +138,7 @@ func (x *execution) answer(c *call, a reply) {
 	p.pending = nil
 	p.retrying = a.err != nil && c.kind != book
 	p.repliedAt = time.Now()
-	p.on.receive(uint64(p.n), uint64(c.kind), x.digestReply(a), uint64(x.since()))
+	p.on.receive(p.n, c.kind, x.digestReply(a), x.since())
 	if c.kind == load && a.err == nil && p.broken != nil {
 		p.informed = true
 	}

@@ -75,7 +75,7 @@ func (x *execution) dispatch(t *task, i *instance) {
 		x.instances = append(x.instances, i)
 	}
 	p := x.join(&party{name: fmt.Sprintf("delivery %d at w%d", len(x.parties), i.index), on: i, task: t})
-	i.receive(uint64(p.n), 100, text(t.alias), uint64(x.since()))
+	i.receive(p.n, "dispatch", t.alias, x.since())
 	t.flying++
 	x.begin(p, func() { p.reply = i.deliver(p) })
 }
@@ -119,9 +119,9 @@ func (x *execution) analyze(ctx context.Context, job orchestrator.Job) (orchestr
 }
 
 // endRun ends the run of p.
-func (x *execution) endRun(p *party, code uint64, err error) {
+func (x *execution) endRun(p *party, outcome string, err error) {
 	p.run.ended, p.run.stopped = x.since(), p.on.stopping
-	p.on.receive(uint64(p.n), 200, code, uint64(x.since()))
+	p.on.receive(p.n, outcome, x.since())
 	p.run.result <- err
 	x.settle()
 }
@@ -254,7 +254,7 @@ func (x *execution) drainCalls() bool {
 			return true
 		case p.running():
 			x.note("%s: the run ends", p)
-			x.endRun(p, 0, p.run.ctx.Err())
+			x.endRun(p, "ends", p.run.ctx.Err())
 			return true
 		}
 	}

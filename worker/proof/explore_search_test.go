@@ -32,14 +32,14 @@ type search struct {
 // shard is a part of the states that have been seen.
 type shard struct {
 	mu   sync.Mutex
-	left map[digest][]room // with how much left: none of them more than another
+	left map[uint64][]room // with how much left: none of them more than another
 }
 
 // room is how much of an execution is left.
 type room struct{ steps, strays int }
 
 // enter reports whether a state is to be explored with so much left.
-func (s *search) enter(d digest, left room) bool {
+func (s *search) enter(d uint64, left room) bool {
 	m := &s.memo[d%64]
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,7 +160,7 @@ func (s *search) below(t *testing.T, base []int, depth int, each func(taken []ch
 func (s *search) run(t *testing.T) {
 	s.figures = figures{}
 	for i := range s.memo {
-		s.memo[i].left = map[digest][]room{}
+		s.memo[i].left = map[uint64][]room{}
 	}
 	s.below(t, nil, min(4, s.depth-1), func(taken []choice) { s.todo = append(s.todo, chosen(taken)) })
 	var pair sync.WaitGroup

@@ -1,82 +1,59 @@
 package proof
 
-import "hash/maphash"
-
-// digest is a running hash.
-type digest uint64
-
-func (d digest) add(what ...uint64) digest {
-	z := uint64(d)
-	for _, v := range what {
-		z = (z ^ v) + 0x9e3779b97f4a7c15
-		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-		z = (z ^ z>>27) * 0x94d049bb133111eb
-		z ^= z >> 31
-	}
-	return digest(z)
-}
+import (
+	"fmt"
+	"hash/maphash"
+)
 
 var hashSeed = maphash.MakeSeed()
 
-func text(s string) uint64 { return maphash.String(hashSeed, s) }
-
-func flags(all ...bool) uint64 {
-	var n uint64
-	for _, b := range all {
-		n <<= 1
-		if b {
-			n |= 1
-		}
+// digest hashes comparable values.
+func digest(what ...any) uint64 {
+	var h maphash.Hash
+	h.SetSeed(hashSeed)
+	for _, w := range what {
+		maphash.WriteComparable(&h, w)
 	}
-	return n
+	return h.Sum64()
 }
 
 // receive adds to all that the worker's goroutines have got, in order: what they
 // will do depends on it and on the time alone.
-func (i *instance) receive(what ...uint64) { i.received = i.received.add(what...) }
+func (i *instance) receive(what ...any) { i.received = digest(i.received, digest(what...)) }
 
 // who is the number of an owner, whose name is random.
-func (x *execution) who(owner string) uint64 {
+func (x *execution) who(owner string) int {
 	if p := x.owners[owner]; p != nil && owner != "" {
-		return uint64(p.n) + 1
+		return p.n
 	}
-	return 0
+	return -1
 }
 
 func (x *execution) digestDoc(d analysis) uint64 {
 	l := d.Lock
-	return uint64(digest(0).add(text(d.Status), x.who(l.Owner), x.who(l.FinishedBy), uint64(l.Token), uint64(l.Attempts),
-		uint64(l.ExpiresAt.UnixNano()), flags(l.Finished, d.LastError != nil)))
+	return digest(d.Status, x.who(l.Owner), x.who(l.FinishedBy), l.Token, l.Attempts, l.ExpiresAt.UnixNano(), l.Finished, d.LastError != nil)
 }
 
-func revision(c cell) uint64 { rev, _ := c.Rev.(int64); return uint64(rev) }
-
 func (x *execution) digestReply(a reply) uint64 {
-	e := uint64(0)
-	if a.err != nil {
-		e = text(a.err.Error())
-	}
-	return uint64(digest(e).add(flags(a.already, a.cell.Exists), revision(a.cell), x.digestDoc(a.cell.Doc)))
+	return digest(fmt.Sprint(a.err), a.already, a.cell.Exists, a.cell.Rev, x.digestDoc(a.cell.Doc))
 }
 
 // state is all that decides what may happen from here on.
-func (x *execution) state() digest {
-	b, r := x.left, x.rec
-	d := digest(uint64(x.since())).add(x.digestDoc(r.doc), uint64(r.rev), uint64(r.updated.UnixNano()), uint64(r.history.Token),
-		uint64(b.deliveries), uint64(b.faults), uint64(b.crashes), uint64(b.ticks), uint64(b.unlocks), uint64(b.stops),
-		uint64(b.failures), uint64(b.hasty), uint64(b.recovers), uint64(x.operator.received))
+func (x *execution) state() uint64 {
+	r := x.rec
+	d := digest(x.since(), x.left, x.digestDoc(r.doc), r.rev, r.updated.UnixNano(), r.history.Token, x.operator.received)
 	for _, i := range x.instances {
-		d = d.add(uint64(i.received), flags(i.crashed, i.stopping))
+		d = digest(d, i.received, i.crashed, i.stopping)
 	}
 	for _, p := range x.parties {
-		d = d.add(uint64(p.token), flags(p.broken != nil, p.informed, p.ended, p.pending != nil, p.running()))
+		d = digest(d, p.token, p.broken != nil, p.informed, p.ended, p.pending != nil, p.running())
 	}
-	var sum uint64
+	var sum uint64 // in no order
 	for _, t := range x.tasks {
-		sum += uint64(digest(text(t.alias)).add(uint64(t.At.UnixNano()), uint64(t.flying), flags(t.done)))
+		sum += digest(t.alias, t.At.UnixNano(), t.flying, t.done)
 	}
 	for _, c := range x.late {
-		sum += uint64(digest(revision(c.prev)).add(x.digestDoc(c.next), uint64(c.by.n)))
+		sum += digest(c.prev.Rev, x.digestDoc(c.next), c.by.n)
 	}
-	return d.add(sum)
+	return digest(d, sum)
 }

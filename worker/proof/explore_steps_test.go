@@ -102,14 +102,14 @@ func (x *execution) runSteps(add adder) {
 		if p.on.crashed || !p.running() {
 			continue
 		}
-		add(func() { x.endRun(p, 0, nil) }, "%s: the run succeeds", p)
+		add(func() { x.endRun(p, "succeeds", nil) }, "%s: the run succeeds", p)
 		switch cause := context.Cause(p.run.ctx); {
 		case errors.Is(cause, lease.ErrLost): // whatever it returns
 		case cause != nil:
-			add(func() { x.endRun(p, 1, p.run.ctx.Err()) }, "%s: the run obeys its cancellation", p)
+			add(func() { x.endRun(p, "obeys", p.run.ctx.Err()) }, "%s: the run obeys its cancellation", p)
 		case x.left.failures > 0:
-			add(func() { x.left.failures--; x.endRun(p, 2, errForNow) }, "%s: the run fails for now", p)
-			add(func() { x.left.failures--; x.endRun(p, 3, errForGood) }, "%s: the run fails for good", p)
+			add(func() { x.left.failures--; x.endRun(p, "for now", errForNow) }, "%s: the run fails for now", p)
+			add(func() { x.left.failures--; x.endRun(p, "for good", errForGood) }, "%s: the run fails for good", p)
 		}
 	}
 }
@@ -243,7 +243,7 @@ func (i *instance) busy() bool {
 // arrive.
 func (x *execution) crash(i *instance) {
 	i.crashed = true
-	i.receive(300)
+	i.receive("crash")
 	for _, p := range i.parties {
 		if p.ended {
 			continue
@@ -258,7 +258,7 @@ func (x *execution) crash(i *instance) {
 
 func (x *execution) terminate(i *instance) {
 	i.stopping = true
-	i.receive(301, uint64(x.since()))
+	i.receive("SIGTERM", x.since())
 	i.stop(worker.ErrStopping)
 	x.count("SIGTERMs")
 	x.settle()

@@ -108,7 +108,7 @@ type instance struct {
 	crashed  bool
 	parties  []*party
 
-	received digest // all replies that its goroutines have got; for the search
+	received uint64 // all replies that its goroutines have got; for the search
 
 	slot   *slot // this and what follows is for the simulation
 	dead   chan struct{}

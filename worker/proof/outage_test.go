@@ -39,14 +39,6 @@ func outage(t *testing.T, s seed, ttl, length time.Duration) (failed int) {
 	return failed
 }
 
-func TestAnOutageOfTenMinutesLeavesNothingFailed(t *testing.T) {
-	for s := range seed(10) {
-		if failed := outage(t, s, 300*time.Second, 10*time.Minute); failed > 0 {
-			t.Errorf("seed %d: %d analyses FAILED", s, failed)
-		}
-	}
-}
-
 // For some TTLs this finds the longest outage that leaves nothing FAILED.
 // Recovery takes an analysis that waits longer than one TTL for the queue's next
 // attempt for orphaned, and adds a delivery with a backoff of its own: the

@@ -22,9 +22,9 @@ type run struct {
 	gone     <-chan struct{} // closed when its worker has hung up
 
 	// guarded by the analyzer
-	plan         time.Duration // how long it takes
-	began, ended time.Time     // ended is zero while it is live
-	answered     bool          // and not cut off
+	due          time.Time // when it is to end
+	began, ended time.Time // ended is zero while it is live
+	answered     bool      // and not cut off
 }
 
 // analyzer is the analyzer of all workers.
@@ -37,9 +37,6 @@ type analyzer struct {
 	mu   sync.Mutex
 	runs []*run
 }
-
-// stopped is the status of a run whose worker will be gone by its end.
-const stopped = 0
 
 func newAnalyzer(t testing.TB, analyze func(*run) int) *analyzer {
 	a := &analyzer{analyze: analyze}
@@ -65,10 +62,8 @@ func (a *analyzer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.locked(func() { a.runs = append(a.runs, this) })
 	status := a.analyze(this)
 	a.locked(func() { this.ended, this.answered = time.Now(), r.Context().Err() == nil })
-	if status != stopped {
-		w.WriteHeader(status)
-		_, _ = fmt.Fprintf(w, `{"token":%d}`, token)
-	}
+	w.WriteHeader(status)
+	_, _ = fmt.Fprintf(w, `{"token":%d}`, token)
 }
 
 func (a *analyzer) locked(do func()) {
@@ -95,20 +90,13 @@ func (a *analyzer) of(id string) []run {
 	return a.where(func(r *run) bool { return r.analysis == id })
 }
 
-// running waits for the first run of an analysis to begin.
-func (a *analyzer) running(t testing.TB, id string) run {
-	t.Helper()
-	until(t, "running "+id, func() bool { return len(a.of(id)) > 0 })
-	return a.of(id)[0]
-}
-
 // hold lets a live run go on until its worker is gone, or for that long. It
 // reports false if the run has ended.
 func (a *analyzer) hold(r run, most time.Duration) (live bool) {
 	a.locked(func() {
 		for _, other := range a.runs {
 			if other.is(r) && other.left() > 0 {
-				other.plan, live = time.Since(other.began)+most, true
+				other.due, live = time.Now().Add(most), true
 			}
 		}
 	})
@@ -122,33 +110,26 @@ func (r *run) is(other run) bool {
 
 // over waits until a run has ended, or for that long.
 func (a *analyzer) over(r run, most time.Duration) {
-	end := time.Now().Add(most)
-	poll(func() bool {
-		return time.Now().After(end) || len(a.where(func(l *run) bool { return l.is(r) })) == 0
-	})
-}
-
-// planned works until the run's plan is over, which hold may put off.
-func (a *analyzer) planned(r *run, plan time.Duration) {
-	a.locked(func() { r.plan = plan })
-	for left := plan; left > 0 && r.works(left); {
-		a.locked(func() {
-			if left = r.left(); left <= 0 {
-				r.plan = 0 // from here on it is too late to hold it
-			}
-		})
+	for end := time.Now().Add(most); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if len(a.where(func(l *run) bool { return l.is(r) })) == 0 {
+			return
+		}
 	}
 }
 
-// left is the rest of the plan. The caller holds the analyzer's mu.
-func (r *run) left() time.Duration { return r.plan - time.Since(r.began) }
-
-// works takes that long. It reports false if the run's worker is gone.
-func (r *run) works(d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-r.gone:
-		return false
+// work takes that long, which hold may put off, or until the run's worker is
+// gone.
+func (a *analyzer) work(r *run, takes time.Duration) {
+	a.locked(func() { r.due = time.Now().Add(takes) })
+	for left := takes; left > 0; {
+		select {
+		case <-time.After(min(left, 10*time.Millisecond)):
+			a.locked(func() { left = r.left() })
+		case <-r.gone:
+			return
+		}
 	}
 }
+
+// left is how long the run still takes. The caller holds the analyzer's mu.
+func (r *run) left() time.Duration { return time.Until(r.due) }

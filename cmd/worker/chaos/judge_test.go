@@ -94,12 +94,7 @@ func (c *chaos) verdict(t *testing.T) {
 	if c.counts["commits of unknown outcome"] = n; n > max(1, c.analyses/20) {
 		t.Errorf("of %d commits the outcome is unknown", n)
 	}
-	for k, n := range c.proxy.seen {
-		if k.method == "BeginTransaction" {
-			c.counts["decisions in a transaction"] += n
-		}
-	}
-	maps.Copy(c.counts, c.proxy.injected)
+	maps.Copy(c.counts, c.proxy.counts)
 	for name, n := range c.queue.counts {
 		c.counts["answered "+name] = n
 	}

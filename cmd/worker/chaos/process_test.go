@@ -151,11 +151,6 @@ func (r reply) is(code int, reason string) bool {
 	return strings.HasPrefix(string(r), fmt.Sprint(code)) && strings.Contains(string(r), reason)
 }
 
-// deliver delivers an analysis to a worker, as Cloud Tasks would.
-func (p *process) deliver(ctx context.Context, id string) reply {
-	return post(ctx, p.address, "/internal/tasks/analysis", fmt.Sprintf(`{"analysis_id":%q}`, id))
-}
-
 func post(ctx context.Context, address, route, body string) reply {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+route, strings.NewReader(body))
 	if err != nil {
@@ -173,32 +168,6 @@ func post(ctx context.Context, address, route, body string) reply {
 	return reply(fmt.Sprint(resp.StatusCode, " ", strings.TrimSpace(string(text))))
 }
 
-// delivered delivers in the background and sends the answer. It ends with the
-// process at the latest.
-func (p *process) delivered(t testing.TB, id string) <-chan reply {
-	answer := make(chan reply, 1)
-	ctx := context.WithoutCancel(t.Context())
-	go func() { answer <- p.deliver(ctx, id) }()
-	return answer
-}
-
 // patience is how long a test waits for what should come at once, or when a TTL
 // has passed.
 const patience = time.Minute
-
-// poll waits until ok, and reports false after patience.
-func poll(ok func() bool) bool {
-	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			return false
-		}
-	}
-	return true
-}
-
-func until(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	if !poll(ok) {
-		t.Fatalf("after %v still not %s", patience, what)
-	}
-}

@@ -52,11 +52,10 @@ type proxy struct {
 	served sync.WaitGroup
 
 	mu        sync.Mutex
-	callers   map[string]int    // by the address that they call: who they are
-	judge     func(*call) fault // nil: no faults
-	seen      map[key]int
+	callers   map[string]int     // by the address that they call: who they are
+	judge     func(*call) fault  // nil: no faults
 	postponed map[string][]*call // by document
-	injected  map[string]int     // faults, by name
+	counts    map[string]int     // of faults, by name, and of transactions
 	applied   []write
 	doubtful  []write // commits of unknown outcome; at is when they were sent
 }
@@ -68,15 +67,10 @@ type call struct {
 	md      metadata.MD
 	request []byte
 	commit  *firestorepb.Write // of a Commit
-	key
-	nth   int // of the calls of this key, from 1
-	fault string
-}
-
-// key is what calls are counted by.
-type key struct {
-	method, doc string // the id of the one document that it reads or writes
-	kind        proof.Kind
+	method  string
+	doc     string // the id of the one document that it reads or writes
+	kind    proof.Kind
+	fault   string
 }
 
 // operator is the caller that is no worker: those count from 1.
@@ -159,16 +153,6 @@ func (p *proxy) history(doc string) (applied, doubtful []write) {
 	return about(p.applied), about(p.doubtful)
 }
 
-// tally counts the writes of a document by kind.
-func (p *proxy) tally(doc string) map[proof.Kind]int {
-	n := map[proof.Kind]int{}
-	applied, _ := p.history(doc)
-	for _, w := range applied {
-		n[w.Kind]++
-	}
-	return n
-}
-
 // raw passes messages on as they are.
 type raw struct{}
 
@@ -194,7 +178,7 @@ func newProxy(t testing.TB, firestore string) *proxy {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	p := &proxy{
 		conn: conn, ctx: ctx, callers: map[string]int{},
-		seen: map[key]int{}, postponed: map[string][]*call{}, injected: map[string]int{},
+		postponed: map[string][]*call{}, counts: map[string]int{},
 	}
 	p.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(p.handle), grpc.WaitForHandlers(true),
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
@@ -230,24 +214,18 @@ func (p *proxy) script(judge func(*call) fault) {
 	p.judge = judge
 }
 
-// count is how often the fault of that name was injected.
-func (p *proxy) count(name string) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.injected[name]
-}
-
 // judgement is what happens to c.
 func (p *proxy) judgement(c *call) (f fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.seen[c.key]++
-	c.nth = p.seen[c.key]
+	if c.method == "BeginTransaction" {
+		p.counts["decisions in a transaction"]++
+	}
 	if p.judge != nil {
 		f = p.judge(c)
 	}
 	if f.name != "" && f.apply != later { // which counts when it has been applied
-		p.injected[f.name]++
+		p.counts[f.name]++
 	}
 	c.fault = f.name
 	return f
@@ -308,7 +286,7 @@ func (p *proxy) applyPostponed(doc string) {
 	for _, c := range due {
 		if _, err := p.forward(c); err == nil {
 			p.mu.Lock()
-			p.injected[c.fault]++
+			p.counts[c.fault]++
 			p.mu.Unlock()
 		}
 	}

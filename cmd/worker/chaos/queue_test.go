@@ -97,12 +97,6 @@ func (q *queue) put(place int, address string) {
 	q.workers[place] = address
 }
 
-func (q *queue) count(what string) int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.counts[what]
-}
-
 func (q *queue) pick() (address string, delay time.Duration, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

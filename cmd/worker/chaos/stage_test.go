@@ -31,18 +31,11 @@ type stage struct {
 	docs     *fs.Client // another program's: past the proxy
 	proxy    *proxy
 	analyzer *analyzer
-	queue    *queue       // nil: workers have none
+	queue    *queue
 	workers  atomic.Int64 // started so far
 }
 
-// newStage is on an embedded Firestore.
-func newStage(t testing.TB, analyze func(*run) int) *stage {
-	t.Helper()
-	host, _ := newFirestore(t, false)
-	return newStageOn(t, host, analyze)
-}
-
-func newStageOn(t testing.TB, host string, analyze func(*run) int) *stage {
+func newStage(t testing.TB, host string, analyze func(*run) int) *stage {
 	t.Helper()
 	s := &stage{project: emulatortest.Project(t), proxy: newProxy(t, host), analyzer: newAnalyzer(t, analyze)}
 	var err error
@@ -130,23 +123,11 @@ func (s *stage) startWorker(env ...string) (number int, p *process, err error) {
 	}
 	all := []string{
 		"PORT=0", "TASK_AUTH=none", "GOOGLE_CLOUD_PROJECT=" + s.project, "FIRESTORE_EMULATOR_HOST=" + host,
-		"LOCK_TTL=4s", "LOCK_HEARTBEAT=1s", fmt.Sprintf("ANALYZER=%s/%d", s.analyzer.URL, number),
-	}
-	if s.queue != nil {
-		all = append(all, "TASK_QUEUE="+s.queue.name, "TASK_TARGET_URL=http://worker.test", "CLOUD_TASKS_EMULATOR_HOST="+s.queue.host)
+		"TASK_QUEUE=" + s.queue.name, "TASK_TARGET_URL=http://worker.test", "CLOUD_TASKS_EMULATOR_HOST=" + s.queue.host,
+		fmt.Sprintf("ANALYZER=%s/%d", s.analyzer.URL, number),
 	}
 	p, err = start("worker", append(all, env...)...)
 	return number, p, err
-}
-
-func (s *stage) start(t testing.TB, env ...string) *process {
-	t.Helper()
-	_, p, err := s.startWorker(env...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.end)
-	return p
 }
 
 // create makes an analysis.
