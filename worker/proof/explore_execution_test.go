@@ -22,6 +22,7 @@ type execution struct {
 	late      []*call // swaps given up that may still arrive
 	instances []*instance
 	operator  *instance
+	draining  bool
 	parties   []*party
 
 	turns   int
@@ -77,6 +78,7 @@ func (x *execution) dispatch(t *task, i *instance) {
 	p := x.join(&party{name: fmt.Sprintf("delivery %d at w%d", len(x.parties), i.index), on: i, task: t})
 	i.receive(p.n, "dispatch", t.alias, x.since())
 	t.flying++
+	t.tried = x.now()
 	x.begin(p, func() { p.reply = i.deliver(p) })
 }
 
@@ -230,65 +232,29 @@ func (x *execution) close() {
 }
 
 // drain brings the execution to its end without faults: runs succeed, and each
-// task is delivered to a new worker, and again when it is refused.
+// task is dispatched, and again a minute after it was refused.
 func (x *execution) drain() {
-	x.late, x.left = nil, budget{}
 	x.note("-- no fault from here on --")
 	x.count("executions brought to their end")
+	x.draining, x.left = true, budget{deliveries: 400, ticks: 400}
 	for range 400 {
-		if len(x.wrong) > 0 || !x.drainCalls() && !x.drainTask() {
-			return
+		x.late = nil
+		all := x.steps()
+		if len(x.wrong) > 0 || len(all) == 0 {
+			break
 		}
+		x.note("%s", all[0].name)
+		all[0].do()
 	}
-	x.fail("no end is reached: %s", x.show(x.rec.doc))
+	if len(x.wrong) == 0 && !x.rec.doc.Lock.Finished {
+		x.fail("lost: %s, and %d tasks are left", x.show(x.rec.doc), x.pending("", nil))
+	}
 }
 
-// drainCalls lets the first that waits go on.
-func (x *execution) drainCalls() bool {
-	for _, p := range x.parties {
-		switch {
-		case p.on.crashed:
-		case p.pending != nil:
-			x.note("%s: %s", p, p.pending.kind)
-			x.grant(p.pending)
-			return true
-		case p.running():
-			x.note("%s: the run ends", p)
-			x.endRun(p, "ends", p.run.ctx.Err())
-			return true
-		}
+// due is when t may be dispatched.
+func (x *execution) due(t *task) time.Time {
+	if again := t.tried.Add(time.Minute); x.draining && !t.tried.IsZero() && again.After(t.At) {
+		return again
 	}
-	return false
-}
-
-// drainTask delivers the next task, or lets time pass until one is due. It
-// reports false once no task is left.
-func (x *execution) drainTask() bool {
-	if x.pending("", nil) == 0 {
-		if !x.rec.doc.Lock.Finished {
-			x.fail("lost: %s, and no task is left", x.show(x.rec.doc))
-		}
-		return false
-	}
-	next := time.Time{}
-	for _, t := range x.tasks {
-		due := t.At
-		if again := t.tried.Add(time.Minute); !t.tried.IsZero() && again.After(due) {
-			due = again
-		}
-		switch {
-		case t.done:
-		case !x.now().Before(due):
-			x.note("task %.6s to a new worker", t.Name)
-			t.tried = x.now()
-			x.dispatch(t, nil)
-			return true
-		case next.IsZero() || due.Before(next):
-			next = due
-		}
-	}
-	x.note("time passes: a task is due")
-	x.pass(time.Until(x.local(next)))
-	x.settle()
-	return true
+	return t.At
 }

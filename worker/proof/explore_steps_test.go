@@ -138,7 +138,7 @@ func (x *execution) queueSteps(add adder) {
 		return
 	}
 	for _, t := range x.tasks {
-		early := x.now().Before(t.At)
+		early := x.now().Before(x.due(t))
 		if t.done || early && x.left.hasty == 0 {
 			continue
 		}
@@ -194,8 +194,8 @@ func (x *execution) timeSteps(add adder) {
 		tick("the lock expires", x.local(l.ExpiresAt), nil)
 	}
 	for _, t := range x.tasks {
-		if !t.done && x.now().Before(t.At) && !t.At.Before(l.ExpiresAt) {
-			tick("a task is due", x.local(t.At), nil)
+		if due := x.due(t); !t.done && x.now().Before(due) && !due.Before(l.ExpiresAt) {
+			tick("a task is due", x.local(due), nil)
 			break
 		}
 	}

@@ -124,7 +124,7 @@ type task struct {
 	freed  time.Time // when its name is free again, once it is done
 	flying int       // dispatches that are not answered
 	sent   int       // dispatches
-	tried  time.Time // of the last dispatch without faults
+	tried  time.Time // of the last dispatch, for the search
 }
 
 func newModel(policy lease.Policy) *model {
