@@ -252,7 +252,7 @@ func TestAWorkersClockDoesNotDecideWhatIsAbandoned(t *testing.T) {
 				theirs := func() time.Time { return time.Now().Add(ahead) }
 				server := firestore.NewServer(firestore.Options{Now: theirs})
 				t.Cleanup(server.Close)
-				b := &emulatortest.Backend{Project: emulatortest.Project(t), Server: server, Calls: &emulatortest.Calls{}}
+				b := &emulatortest.Backend{Project: emulatortest.Project(), Server: server, Calls: &emulatortest.Calls{}}
 				for id, age := range map[string]time.Duration{"old": lease.DefaultTTL + time.Second, "fresh": lease.DefaultTTL - time.Second} {
 					b.Put(t, id, map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(theirs().Add(-age))})
 				}

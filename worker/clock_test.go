@@ -14,7 +14,7 @@ func clocked(t *testing.T, ahead time.Duration) *emulatortest.Backend {
 	t.Helper()
 	s := firestore.NewServer(firestore.Options{Now: func() time.Time { return time.Now().Add(ahead) }})
 	t.Cleanup(s.Close)
-	return &emulatortest.Backend{Project: emulatortest.Project(t), Server: s, Calls: &emulatortest.Calls{}}
+	return &emulatortest.Backend{Project: emulatortest.Project(), Server: s, Calls: &emulatortest.Calls{}}
 }
 
 // An expiry is the store's time: the worker's own clock is in no answer to it.

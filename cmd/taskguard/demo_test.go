@@ -84,7 +84,7 @@ func TestTheDemoOnGooglesEmulatorDoesTheSame(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 10 s")
 	}
-	env := vars{"GOOGLE_CLOUD_PROJECT": emulatortest.Project(t), "FIRESTORE_EMULATOR_HOST": emulatortest.Google(t)}
+	env := vars{"GOOGLE_CLOUD_PROJECT": emulatortest.Project(), "FIRESTORE_EMULATOR_HOST": emulatortest.Google(t)}
 	t.Parallel()
 	one := filepath.Join(t.TempDir(), "one.txt")
 	if err := os.WriteFile(one, []byte("just one file\n"), 0o600); err != nil {

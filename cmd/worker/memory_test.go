@@ -139,7 +139,7 @@ func newWard(t *testing.T) *ward {
 	w := &ward{broken: map[string]int{}}
 	s := firestore.NewServer(firestore.Options{Now: func() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) }})
 	t.Cleanup(s.Close)
-	w.cloud = newCloudOn(t, &emulatortest.Backend{Project: emulatortest.Project(t), Server: s, Calls: &emulatortest.Calls{}})
+	w.cloud = newCloudOn(t, &emulatortest.Backend{Project: emulatortest.Project(), Server: s, Calls: &emulatortest.Calls{}})
 	// It reads its input, and needs no memory of the worker's but for sending it.
 	w.analyzer = httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)

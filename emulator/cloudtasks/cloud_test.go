@@ -75,43 +75,11 @@ func (c *cloud) create(task *cloudtaskspb.Task) *cloudtaskspb.Task {
 	return created
 }
 
-func (c *cloud) get(name string) *cloudtaskspb.Task {
-	c.t.Helper()
-	task, err := c.client.GetTask(c.t.Context(), &cloudtaskspb.GetTaskRequest{Name: name})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return task
-}
-
 // wantGone fails unless the task is unknown to the API.
 func (c *cloud) wantGone(name string) {
 	c.t.Helper()
 	_, err := c.client.GetTask(c.t.Context(), &cloudtaskspb.GetTaskRequest{Name: name})
 	wantCode(c.t, err, codes.NotFound)
-}
-
-func (c *cloud) run(name string) *cloudtaskspb.Task {
-	c.t.Helper()
-	task, err := c.client.RunTask(c.t.Context(), &cloudtaskspb.RunTaskRequest{Name: name})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return task
-}
-
-func (c *cloud) pause() {
-	c.t.Helper()
-	if _, err := c.client.PauseQueue(c.t.Context(), &cloudtaskspb.PauseQueueRequest{Name: queue}); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-func (c *cloud) resume() {
-	c.t.Helper()
-	if _, err := c.client.ResumeQueue(c.t.Context(), &cloudtaskspb.ResumeQueueRequest{Name: queue}); err != nil {
-		c.t.Fatal(err)
-	}
 }
 
 func (c *cloud) idle() {

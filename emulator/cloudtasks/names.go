@@ -1,32 +1,25 @@
 package cloudtasks
 
 import (
+	"regexp"
 	"strings"
-
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"time"
 )
 
-const (
-	maxQueueID = 100
-	maxTaskID  = 500
+// nameHeld is how long the name of a finished task is refused. The service says
+// up to 24 h; the longest is the strictest on a caller that reuses names.
+const nameHeld = 24 * time.Hour
+
+var (
+	queueName = regexp.MustCompile(`^projects/[A-Za-z0-9:.-]+/locations/[A-Za-z0-9-]+/queues/[A-Za-z0-9-]{1,100}$`)
+	taskID    = regexp.MustCompile(`^[A-Za-z0-9_-]{1,500}$`)
 )
 
-// checkLocation refuses what is not projects/P/locations/L.
-func checkLocation(name string) error {
-	if !isLocation(strings.Split(name, "/")) {
-		return status.Error(codes.InvalidArgument, "parent: want projects/PROJECT/locations/LOCATION")
-	}
-	return nil
-}
-
-// checkQueueName refuses what is not projects/P/locations/L/queues/Q. field is
-// the request's field that holds name.
+// checkQueueName refuses a name that is not projects/P/locations/L/queues/Q.
+// field is the request's field that holds name.
 func checkQueueName(field, name string) error {
-	part := strings.Split(name, "/")
-	if len(part) != 6 || !isLocation(part[:4]) || part[4] != "queues" || !isID(part[5], maxQueueID, "-") {
-		return status.Errorf(codes.InvalidArgument,
-			"%s: want projects/PROJECT/locations/LOCATION/queues/QUEUE, QUEUE of 1 to %d letters, digits and hyphens", field, maxQueueID)
+	if !queueName.MatchString(name) {
+		return invalid(field, "want projects/PROJECT/locations/LOCATION/queues/QUEUE, QUEUE of 1 to 100 letters, digits and hyphens")
 	}
 	return nil
 }
@@ -34,9 +27,8 @@ func checkQueueName(field, name string) error {
 // splitTaskName returns the queue's full name and the task's id.
 func splitTaskName(name string) (queue, id string, err error) {
 	queue, id, found := strings.Cut(name, "/tasks/")
-	if !found || checkQueueName("name", queue) != nil || !isID(id, maxTaskID, "-_") {
-		return "", "", status.Errorf(codes.InvalidArgument,
-			"name: want QUEUE_NAME/tasks/TASK, TASK of 1 to %d letters, digits, hyphens and underscores", maxTaskID)
+	if !found || !queueName.MatchString(queue) || !taskID.MatchString(id) {
+		return "", "", invalid("name", "want QUEUE_NAME/tasks/TASK, TASK of 1 to 500 letters, digits, hyphens and underscores")
 	}
 	return queue, id, nil
 }
@@ -46,29 +38,37 @@ func shortID(name string) string {
 	return name[strings.LastIndexByte(name, '/')+1:]
 }
 
-// location returns the projects/P/locations/L of a well-formed queue name.
-func location(queue string) string {
-	return queue[:strings.LastIndex(queue, "/queues/")]
+// usedNames are the names of ended tasks that cannot be used again yet.
+type usedNames struct {
+	held  map[string]struct{}
+	order []usedName // oldest first
 }
 
-func isLocation(part []string) bool {
-	return len(part) == 4 &&
-		part[0] == "projects" && isID(part[1], 128, "-:.") &&
-		part[2] == "locations" && isID(part[3], 64, "-")
+type usedName struct {
+	id    string
+	until time.Time
 }
 
-// isID reports whether s has 1 to most bytes, all ASCII letters, digits or in
-// others.
-func isID(s string, most int, others string) bool {
-	if s == "" || len(s) > most {
-		return false
+// add holds id from now on.
+func (u *usedNames) add(id string, now time.Time) {
+	u.expire(now)
+	if u.held == nil {
+		u.held = map[string]struct{}{}
 	}
-	for _, c := range []byte(s) {
-		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
-		digit := '0' <= c && c <= '9'
-		if !letter && !digit && strings.IndexByte(others, c) < 0 {
-			return false
-		}
+	u.held[id] = struct{}{}
+	u.order = append(u.order, usedName{id, now.Add(nameHeld)})
+}
+
+func (u *usedNames) holds(id string, now time.Time) bool {
+	u.expire(now)
+	_, held := u.held[id]
+	return held
+}
+
+func (u *usedNames) expire(now time.Time) {
+	for len(u.order) > 0 && !u.order[0].until.After(now) {
+		delete(u.held, u.order[0].id)
+		u.order[0] = usedName{}
+		u.order = u.order[1:]
 	}
-	return true
 }

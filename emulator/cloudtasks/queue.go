@@ -1,64 +1,76 @@
 package cloudtasks
 
 import (
-	"container/list"
-	"context"
+	"math"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // queue is one queue with its scheduler. All its fields and methods need the
 // server's mu, except run.
 type queue struct {
-	s      *Server
-	name   string              // full; never changes
-	pb     *cloudtaskspb.Queue // normalized; replaced, never changed
-	cancel context.CancelFunc  // ends the scheduler
-	wake   chan struct{}       // tells the scheduler that something changed
+	s    *Server
+	pb   *cloudtaskspb.Queue // with all defaults; never changes
+	wake chan struct{}       // filled when the scheduler must look again
 
 	tasks    map[string]*task
-	ages     list.List // of *task, in order of creation
-	names    tombstones
+	names    usedNames
 	schedule schedule
 	pace     pace
 	inFlight int
 	seq      uint64
-	deleted  bool
-	lapsed   []string // tasks that reached the retention, to be logged unlocked
 }
 
-// newQueue adds a queue to s and starts its scheduler. It needs s.mu.
-func (s *Server) newQueue(pb *cloudtaskspb.Queue) *queue {
-	ctx, cancel := context.WithCancel(s.ctx)
-	q := &queue{s: s, name: pb.Name, cancel: cancel, wake: make(chan struct{}, 1), tasks: map[string]*task{}}
-	q.configure(pb)
-	s.queues[pb.Name] = q
-	s.running.Go(func() { q.run(ctx) })
+// withDefaults returns the queue as the service creates it.
+func withDefaults(in *cloudtaskspb.Queue) *cloudtaskspb.Queue {
+	q := proto.CloneOf(in)
+	q.State = cloudtaskspb.Queue_RUNNING
+	if q.RateLimits == nil {
+		q.RateLimits = &cloudtaskspb.RateLimits{}
+	}
+	if q.RetryConfig == nil {
+		q.RetryConfig = &cloudtaskspb.RetryConfig{}
+	}
+	limits, retry := q.RateLimits, q.RetryConfig
+	if limits.MaxDispatchesPerSecond == 0 {
+		limits.MaxDispatchesPerSecond = 500
+	}
+	if limits.MaxConcurrentDispatches == 0 {
+		limits.MaxConcurrentDispatches = 1000
+	}
+	limits.MaxBurstSize = int32(min(math.Ceil(limits.MaxDispatchesPerSecond), 100)) // as the service shows
+	if retry.MaxAttempts == 0 {
+		retry.MaxAttempts = 100
+	}
+	if retry.MaxDoublings == 0 {
+		retry.MaxDoublings = 16
+	}
+	if retry.MaxBackoff.AsDuration() == 0 {
+		retry.MaxBackoff = durationpb.New(max(time.Hour, retry.MinBackoff.AsDuration()))
+	}
+	if retry.MinBackoff.AsDuration() == 0 {
+		retry.MinBackoff = durationpb.New(min(100*time.Millisecond, retry.MaxBackoff.AsDuration()))
+	}
 	return q
 }
 
-// configure makes pb, which is normalized, the queue's configuration.
-func (q *queue) configure(pb *cloudtaskspb.Queue) {
-	q.pb = pb
-	q.pace.limit(pb.RateLimits.MaxDispatchesPerSecond, int(pb.RateLimits.MaxBurstSize))
-	q.signal()
-}
-
-// change publishes the queue with one modification.
-func (q *queue) change(modify func(*cloudtaskspb.Queue)) {
-	pb := proto.CloneOf(q.pb)
-	modify(pb)
-	q.pb = pb
-	q.signal()
+// newQueue adds a queue to s and starts its scheduler. It needs s.mu.
+func (s *Server) newQueue(pb *cloudtaskspb.Queue) {
+	q := &queue{
+		s: s, pb: pb, wake: make(chan struct{}, 1), tasks: map[string]*task{},
+		pace: newPace(pb.RateLimits.MaxDispatchesPerSecond, int(pb.RateLimits.MaxBurstSize)),
+	}
+	s.queues[pb.Name] = q
+	s.running.Go(q.run)
 }
 
 // add puts a new task on the schedule.
 func (q *queue) add(t *task) {
 	q.seq++
 	t.queue, t.seq = q, q.seq
-	t.age = q.ages.PushBack(t)
 	q.tasks[t.id] = t
 	q.s.hold()
 	q.plan(t, t.due)
@@ -67,26 +79,19 @@ func (q *queue) add(t *task) {
 // plan schedules the task's next attempt.
 func (q *queue) plan(t *task, due time.Time) {
 	t.due = due
-	t.next = &dispatch{task: t, due: due}
-	q.schedule.add(t.next)
+	q.schedule.add(&dispatch{task: t, due: due})
 	q.signal()
 }
 
-// remove ends the task: done, given up, deleted or too old. Attempts in flight go
-// on, and their outcome changes nothing any more.
+// remove ends the task: it is done, given up or purged. An attempt in flight
+// continues, but its outcome has no effect.
 func (q *queue) remove(t *task, now time.Time) {
-	if t.next != nil {
-		q.schedule.remove(t.next)
-		t.next = nil
-	}
-	t.gone = true
+	t.ended = true
 	delete(q.tasks, t.id)
-	q.ages.Remove(t.age)
 	if t.named {
 		q.names.add(t.id, now)
 	}
 	q.s.release()
-	q.signal()
 }
 
 // purge removes every task and every pending duplicate.
@@ -95,29 +100,18 @@ func (q *queue) purge(now time.Time) {
 		q.remove(t, now)
 	}
 	for d := q.schedule.first(); d != nil; d = q.schedule.first() {
-		q.schedule.remove(d)
-		q.s.release()
+		if q.schedule.remove(); d.repeat != nil {
+			q.s.release()
+		}
 	}
-}
-
-// delete ends the queue with its scheduler and all its tasks.
-func (q *queue) delete(now time.Time) {
-	q.purge(now)
-	q.deleted = true
-	q.cancel()
-	delete(q.s.queues, q.name)
 }
 
 // repeat schedules further deliveries of a.
 func (q *queue) repeat(a attempt, now time.Time, delays []time.Duration) {
-	if q.deleted { // nobody would dispatch them
-		return
-	}
 	for _, delay := range delays {
 		again := a
 		again.duplicate = true
-		again.due = now.Add(delay)
-		q.schedule.add(&dispatch{task: a.task, repeat: &again, due: again.due})
+		q.schedule.add(&dispatch{task: a.task, repeat: &again, due: now.Add(delay)})
 		q.s.hold()
 	}
 	q.signal()
@@ -131,25 +125,20 @@ func (q *queue) signal() {
 	}
 }
 
-// run dispatches what falls due until ctx ends.
-func (q *queue) run(ctx context.Context) {
+// run dispatches what falls due until the server is closed.
+func (q *queue) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
-		case <-ctx.Done():
+		case <-q.s.ctx.Done():
 			return
 		case <-q.wake:
 		case <-timer.C:
 		}
 		q.s.mu.Lock()
 		next := q.step(time.Now())
-		lapsed := q.lapsed
-		q.lapsed = nil
 		q.s.mu.Unlock()
-		for _, id := range lapsed {
-			q.s.log.WarnContext(ctx, "task given up: too old", "queue", q.id(), "task", id)
-		}
 		if next.IsZero() {
 			timer.Stop()
 		} else {
@@ -161,102 +150,84 @@ func (q *queue) run(ctx context.Context) {
 // step starts all that is due and permitted at now, and returns when to look
 // again unless signalled before; zero for never.
 func (q *queue) step(now time.Time) time.Time {
-	if q.s.closed {
-		return time.Time{}
-	}
-	next := q.expire(now)
-	for q.pb.State == cloudtaskspb.Queue_RUNNING && q.inFlight < int(q.pb.RateLimits.MaxConcurrentDispatches) {
+	for !q.s.closed && q.inFlight < int(q.pb.RateLimits.MaxConcurrentDispatches) {
 		d := q.schedule.first()
 		if d == nil {
-			break
+			return time.Time{}
 		}
 		at := d.due
 		if token := q.pace.earliest(); token.After(at) {
 			at = token
 		}
 		if at.After(now) {
-			if next.IsZero() || at.Before(next) {
-				next = at
-			}
-			break
+			return at
 		}
 		q.pace.take(now)
-		q.schedule.remove(d)
+		q.schedule.remove()
+		q.inFlight++
+		var a attempt
 		if d.repeat != nil {
-			q.start(*d.repeat)
-			q.s.release() // it was pending; start holds it as in flight
-			continue
+			a = *d.repeat // held since it was scheduled
+		} else {
+			a = d.task.begin(now)
+			q.s.hold()
 		}
-		q.start(d.task.begin(now, false))
-	}
-	return next
-}
-
-// expire removes the tasks that have reached the retention at now, and returns
-// when the next one will; zero if there is none.
-func (q *queue) expire(now time.Time) time.Time {
-	for oldest := q.ages.Front(); oldest != nil; oldest = q.ages.Front() {
-		t := oldest.Value.(*task)
-		if end := t.created.Add(retention); end.After(now) {
-			return end
-		}
-		q.lapsed = append(q.lapsed, t.id)
-		q.remove(t, now)
+		q.s.running.Go(func() { q.s.deliver(a) })
 	}
 	return time.Time{}
 }
 
-// start sends a in a goroutine of its own.
-func (q *queue) start(a attempt) {
-	q.inFlight++
-	q.s.hold()
-	q.s.running.Go(func() { q.s.deliver(a) })
-}
-
-// settle frees what the delivery held and decides what becomes of the task. It
-// reports whether the task was given up because its retries are spent.
-func (q *queue) settle(a attempt, began, ended time.Time, o outcome) (spent bool) {
+// settle frees what the delivery held, and removes the task or plans its next
+// attempt.
+func (q *queue) settle(a attempt, ended time.Time, o outcome) {
 	q.inFlight--
 	q.signal()
 	// The task holds the server busy by itself, so that it is not idle between an
 	// attempt and its retry.
 	defer q.s.release()
 	t := a.task
-	if a.duplicate || q.s.closed {
-		return false
+	if a.duplicate || q.s.closed || t.ended {
+		return
 	}
-	t.end(a, began, ended, o)
-	switch {
-	case t.gone:
-	case o.success():
-		q.remove(t, ended)
-	case t.inFlight > 0: // RunTask made them overlap: the last to end decides
-	default:
-		return !q.retry(a, ended, o)
+	t.previous = o.code()
+	if o.status != 0 && o.status < 500 {
+		t.executed++
 	}
-	return false
-}
-
-// retry plans the attempt after a, or removes the task and returns false if it may
-// have none.
-func (q *queue) retry(a attempt, ended time.Time, o outcome) bool {
-	t := a.task
-	from := ended
-	if a.forced {
-		from = a.due // as documented: counted from the call of RunTask
-	}
-	p := t.policy()
-	due := from.Add(p.backoff(t.dispatched))
+	due := ended.Add(backoff(q.pb.RetryConfig, t.dispatched))
 	if o.retryAfter.After(due) {
 		due = o.retryAfter
 	}
-	if p.exhausted(t.dispatched, t.firstBegan, due) {
+	if o.success() || exhausted(q.pb.RetryConfig, t.dispatched, due.Sub(t.firstBegan)) {
 		q.remove(t, ended)
-		return false
+		return
 	}
 	q.plan(t, due)
-	return true
 }
 
-// id returns the queue's short id; it needs no lock.
-func (q *queue) id() string { return shortID(q.name) }
+// backoff returns the delay before the n-th retry, n from 1: the minimum, doubled
+// maxDoublings times, then growing by the last doubling's value, never above the
+// maximum.
+func backoff(c *cloudtaskspb.RetryConfig, n int) time.Duration {
+	delay, longest := c.MinBackoff.AsDuration(), c.MaxBackoff.AsDuration()
+	doubled := 0
+	for ; doubled < int(c.MaxDoublings) && doubled < n-1 && delay < longest; doubled++ {
+		delay *= 2
+	}
+	steps := n - doubled // 1 while doubling
+	if delay >= longest || steps > int(longest/delay) {
+		return longest
+	}
+	return time.Duration(steps) * delay
+}
+
+// exhausted reports whether a task has no attempt left after so many, with the
+// next one due so long after the first.
+func exhausted(c *cloudtaskspb.RetryConfig, attempts int, since time.Duration) bool {
+	longest := c.MaxRetryDuration.AsDuration()
+	if c.MaxAttempts < 0 && longest == 0 {
+		return false
+	}
+	attemptsSpent := c.MaxAttempts < 0 || attempts >= int(c.MaxAttempts)
+	durationSpent := longest == 0 || since >= longest
+	return attemptsSpent && durationSpent
+}

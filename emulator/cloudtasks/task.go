@@ -1,40 +1,46 @@
 package cloudtasks
 
 import (
-	"container/list"
+	"net/http"
+	"net/url"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// task is one task of a queue. What the creator said never changes after the
-// creation and is read without a lock; the rest is guarded by Server.mu.
+// A task's documented limits and defaults.
+const (
+	maxTaskBytes    = 1 << 20
+	maxAhead        = 30 * 24 * time.Hour
+	minDeadline     = 15 * time.Second
+	maxDeadline     = 30 * time.Minute
+	defaultDeadline = 10 * time.Minute
+	userAgent       = "Google-Cloud-Tasks"
+)
+
+// task is one task of a queue. The fields of its creation never change and are
+// read without a lock; Server.mu guards the rest.
 type task struct {
 	queue    *queue
 	id       string
 	named    bool // by the creator
-	name     string
 	request  *cloudtaskspb.HttpRequest
-	own      *cloudtaskspb.RetryConfig // nil: the queue's
-	deadline time.Duration             // for one dispatch
+	deadline time.Duration // for one dispatch
 	created  time.Time
-	seq      uint64 // in order of creation, within the server
+	seq      uint64 // in order of creation, within the queue
 
 	due        time.Time // of the next attempt, or of the one in flight
-	next       *dispatch // in the queue's schedule; nil while in flight
-	age        *list.Element
-	inFlight   int
-	dispatched int // attempts begun
-	answered   int // attempts that got an answer
-	executed   int // attempts that got an answer other than 5xx
-	previous   int // HTTP status of the last attempt that ended; 0 before
+	dispatched int       // attempts begun
+	executed   int       // attempts that got an answer other than 5xx
+	previous   int       // HTTP status of the last attempt that ended; 0 before
 	firstBegan time.Time
-	first      *cloudtaskspb.Attempt // replaced, never changed
-	last       *cloudtaskspb.Attempt // replaced, never changed
-	gone       bool
+	ended      bool
 }
 
 // attempt is one delivery of a task, with the counts that its headers show. It
@@ -45,55 +51,72 @@ type attempt struct {
 	executed  int       // as of its beginning
 	previous  int       // as of its beginning
 	eta       time.Time // the task's schedule time
-	due       time.Time // when this delivery was to be sent
-	forced    bool      // by RunTask
 	duplicate bool
 }
 
+// newTask checks the creator's task and returns it with all defaults, without id
+// and queue. It shares nothing with in.
+func newTask(in *cloudtaskspb.Task, now time.Time) (*task, error) {
+	request := proto.CloneOf(in.GetHttpRequest())
+	switch {
+	case in.GetAppEngineHttpRequest() != nil:
+		return nil, status.Error(codes.Unimplemented, "task.app_engine_http_request: not emulated")
+	case in.GetRetryConfig() != nil:
+		return nil, status.Error(codes.Unimplemented, "task.retry_config: not emulated")
+	case request == nil:
+		return nil, invalid("task.http_request", "is required")
+	case proto.Size(in) > maxTaskBytes:
+		return nil, invalid("task", "larger than 1 MiB")
+	}
+	if u, err := url.Parse(request.Url); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return nil, invalid("task.http_request.url", "is not an http:// or https:// URL with a host")
+	}
+	if request.HttpMethod == cloudtaskspb.HttpMethod_HTTP_METHOD_UNSPECIFIED {
+		request.HttpMethod = cloudtaskspb.HttpMethod_POST
+	}
+	request.Headers = sentHeaders(request.Headers)
+	due := now
+	if at := in.ScheduleTime; at != nil && at.AsTime().After(now) {
+		due = at.AsTime()
+	}
+	if due.After(now.Add(maxAhead)) {
+		return nil, invalid("task.schedule_time", "is more than 30 days ahead")
+	}
+	deadline := defaultDeadline
+	if in.DispatchDeadline != nil {
+		deadline = in.DispatchDeadline.AsDuration()
+	}
+	if deadline < minDeadline || deadline > maxDeadline {
+		return nil, invalid("task.dispatch_deadline", "is not between 15 s and 30 min")
+	}
+	return &task{request: request, deadline: deadline, created: now, due: due}, nil
+}
+
+// sentHeaders returns the creator's headers under their canonical names, without
+// those that Cloud Tasks sets itself.
+func sentHeaders(in map[string]string) map[string]string {
+	out := map[string]string{}
+	for name, value := range in {
+		if name = http.CanonicalHeaderKey(name); !strings.HasPrefix(name, "X-Cloudtasks-") {
+			out[name] = value
+		}
+	}
+	out["User-Agent"] = userAgent
+	return out
+}
+
 // begin counts a new attempt and returns it.
-func (t *task) begin(now time.Time, forced bool) attempt {
-	a := attempt{
-		task: t, number: t.dispatched, executed: t.executed, previous: t.previous,
-		eta: t.due, due: t.due, forced: forced,
-	}
-	t.next = nil
-	t.inFlight++
-	t.dispatched++
-	if t.first == nil {
+func (t *task) begin(now time.Time) attempt {
+	a := attempt{task: t, number: t.dispatched, executed: t.executed, previous: t.previous, eta: t.due}
+	if t.dispatched == 0 {
 		t.firstBegan = now
-		t.first = &cloudtaskspb.Attempt{DispatchTime: micros(now)}
 	}
-	t.last = &cloudtaskspb.Attempt{ScheduleTime: micros(a.due), DispatchTime: micros(now)}
+	t.dispatched++
 	return a
 }
 
-// end counts an attempt's outcome, whatever becomes of the task.
-func (t *task) end(a attempt, began, ended time.Time, o outcome) {
-	t.inFlight--
-	if o.status != 0 {
-		t.answered++
-		if o.status < 500 {
-			t.executed++
-		}
-	}
-	t.previous = o.code()
-	t.last = &cloudtaskspb.Attempt{
-		ScheduleTime:   micros(a.due),
-		DispatchTime:   micros(began),
-		ResponseTime:   micros(ended),
-		ResponseStatus: o.rpcStatus(),
-	}
-}
-
-func (t *task) policy() retryPolicy {
-	if t.own != nil {
-		return policyOf(t.own)
-	}
-	return policyOf(t.queue.pb.RetryConfig)
-}
-
-// view returns the task as the API shows it. It shares what never changes with
-// the task: the result may be marshalled, not modified.
+// view returns the task as the API shows it. It shares with the task what never
+// changes: the result may be marshalled, not modified.
 func (t *task) view(v cloudtaskspb.Task_View) *cloudtaskspb.Task {
 	request := t.request
 	if v != cloudtaskspb.Task_FULL {
@@ -105,23 +128,13 @@ func (t *task) view(v cloudtaskspb.Task_View) *cloudtaskspb.Task {
 			AuthorizationHeader: request.AuthorizationHeader,
 		}
 	}
-	created := t.created.Truncate(time.Second)
 	return &cloudtaskspb.Task{
-		Name:             t.name,
+		Name:             t.queue.pb.Name + "/tasks/" + t.id,
 		MessageType:      &cloudtaskspb.Task_HttpRequest{HttpRequest: request},
-		ScheduleTime:     micros(t.due),
-		CreateTime:       timestamppb.New(created),
+		ScheduleTime:     timestamppb.New(t.due.Truncate(time.Microsecond)),
+		CreateTime:       timestamppb.New(t.created.Truncate(time.Second)),
 		DispatchDeadline: durationpb.New(t.deadline),
 		DispatchCount:    int32(t.dispatched),
-		ResponseCount:    int32(t.answered),
-		FirstAttempt:     t.first,
-		LastAttempt:      t.last,
 		View:             v,
-		RetryConfig:      t.own,
 	}
-}
-
-// copyOut returns a full view that shares nothing with the task.
-func (t *task) copyOut() *cloudtaskspb.Task {
-	return proto.CloneOf(t.view(cloudtaskspb.Task_FULL))
 }

@@ -16,8 +16,7 @@ import (
 	"taskguard/emulator/firestore"
 )
 
-// Backend is the Firestore that a test runs on: a database of its own, and a
-// count of the calls that reach it.
+// Backend is a test's Firestore: a database of its own, and a count of its calls.
 type Backend struct {
 	Project string
 	Server  *firestore.Server // nil: Google's
@@ -26,14 +25,13 @@ type Backend struct {
 	host   string
 	once   sync.Once
 	client *fs.Client // another program's; see Put
-	err    error
 }
 
 // Google reports whether this is Google's emulator, where time is real.
 func (b *Backend) Google() bool { return b.Server == nil }
 
 // Each runs body on the embedded server, in a synctest bubble, and on Google's
-// emulator, which is the referee, in real time.
+// emulator in real time.
 func Each(t *testing.T, body func(t *testing.T, b *Backend)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
@@ -42,21 +40,21 @@ func Each(t *testing.T, body func(t *testing.T, b *Backend)) {
 	t.Run("google", func(t *testing.T) { body(t, OnGoogle(t)) })
 }
 
-// Embedded is an embedded server, closed at the end of the test.
+// Embedded returns an embedded server, closed at the end of the test.
 func Embedded(t testing.TB) *Backend {
 	s := firestore.NewServer(firestore.Options{})
 	t.Cleanup(s.Close)
-	return &Backend{Project: Project(t), Server: s, Calls: &Calls{}}
+	return &Backend{Project: Project(), Server: s, Calls: &Calls{}}
 }
 
-// OnGoogle is Google's emulator; see Google.
+// OnGoogle returns Google's emulator; see Google.
 func OnGoogle(t testing.TB) *Backend {
-	return &Backend{Project: Project(t), Calls: &Calls{}, host: Google(t)}
+	return &Backend{Project: Project(), Calls: &Calls{}, host: Google(t)}
 }
 
-// Client are the options with which Google's library talks to b, over a
-// connection of its own whose calls are counted as they leave, after the
-// interceptors of opts. It is closed at the end of the test.
+// Client returns the options with which Google's library calls b, over a new
+// connection whose calls are counted after the interceptors of opts. It is closed
+// at the end of the test.
 func (b *Backend) Client(t testing.TB, opts ...grpc.DialOption) []option.ClientOption {
 	t.Helper()
 	opts = append(opts,
@@ -64,13 +62,11 @@ func (b *Backend) Client(t testing.TB, opts ...grpc.DialOption) []option.ClientO
 		grpc.WithChainUnaryInterceptor(b.Calls.unary),
 		grpc.WithChainStreamInterceptor(b.Calls.stream),
 	)
-	var conn *grpc.ClientConn
-	var err error
+	dial := func(opts ...grpc.DialOption) (*grpc.ClientConn, error) { return grpc.NewClient(b.host, opts...) }
 	if b.Server != nil {
-		conn, err = b.Server.Dial(opts...)
-	} else {
-		conn, err = grpc.NewClient(b.host, opts...)
+		dial = b.Server.Dial
 	}
+	conn, err := dial(opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,17 +78,14 @@ func (b *Backend) Client(t testing.TB, opts ...grpc.DialOption) []option.ClientO
 type Calls struct {
 	mu       sync.Mutex
 	byMethod map[string]int
+	total    int
 }
 
 // Total is the number of calls so far.
 func (c *Calls) Total() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := 0
-	for _, m := range c.byMethod {
-		n += m
-	}
-	return n
+	return c.total
 }
 
 // Count is the number of calls of a method so far, such as "Commit".
@@ -109,6 +102,7 @@ func (c *Calls) add(ctx context.Context, method string) context.Context {
 		c.byMethod = map[string]int{}
 	}
 	c.byMethod[path.Base(method)]++
+	c.total++
 	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer owner") // as the library does for emulators
 }
 

@@ -18,7 +18,6 @@ func (b *Backend) Put(t testing.TB, id string, fields map[string]any) {
 }
 
 // Merge writes some fields of the analysis id as another program would.
-// firestore.Increment and firestore.Delete are understood.
 func (b *Backend) Merge(t testing.TB, id string, fields map[string]any) {
 	t.Helper()
 	if _, err := b.doc(t, id).Set(t.Context(), fields, firestore.MergeAll); err != nil {
@@ -47,11 +46,12 @@ func (b *Backend) Fields(t testing.TB, id string) map[string]any {
 func (b *Backend) doc(t testing.TB, id string) *firestore.DocumentRef {
 	t.Helper()
 	b.once.Do(func() {
-		others := &Backend{Project: b.Project, Server: b.Server, Calls: &Calls{}, host: b.host}
-		b.client, b.err = firestore.NewClient(t.Context(), b.Project, others.Client(t)...)
+		uncounted := &Backend{Project: b.Project, Server: b.Server, Calls: &Calls{}, host: b.host}
+		client, err := firestore.NewClient(t.Context(), b.Project, uncounted.Client(t)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.client = client
 	})
-	if b.err != nil {
-		t.Fatal(b.err)
-	}
 	return b.client.Collection("analyses").Doc(id)
 }

@@ -2,17 +2,13 @@ package emulatortest
 
 import (
 	"bytes"
-	"context"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 )
 
-// patience is how long a test waits for what must come.
-const patience = 30 * time.Second
-
-// Log is what a program under test writes. It may be read while it is written.
+// Log collects the output of a program under test. It may be read meanwhile.
 type Log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -32,16 +28,12 @@ func (l *Log) String() string {
 	return l.text.String()
 }
 
-// Await returns once text has been written, and fails t if it never comes.
+// Await returns once text has been written, and fails t after 30 s.
 func (l *Log) Await(t testing.TB, text string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	for !strings.Contains(l.String(), text) {
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
-			t.Fatalf("%q was never written: %s", text, l.String())
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(l.String(), text); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%q was not written: %s", text, l.String())
 		}
 	}
 }

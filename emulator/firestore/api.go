@@ -2,12 +2,9 @@ package firestore
 
 import (
 	"context"
-	"errors"
 	"sync"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -21,35 +18,6 @@ type api struct {
 	receivers sync.WaitGroup // of the requests of listeners
 }
 
-func unimplemented(what string) error {
-	return status.Errorf(codes.Unimplemented, "%s is not implemented", what)
-}
-
-// GetDocument answers NOT_FOUND for a missing document.
-func (a *api) GetDocument(_ context.Context, r *firestorepb.GetDocumentRequest) (*firestorepb.Document, error) {
-	p, err := parseDocument("", r.GetName())
-	if err != nil {
-		return nil, err
-	}
-	mask, err := parseMask(r.GetMask())
-	if err != nil {
-		return nil, err
-	}
-	var doc *document
-	c := consistency{transaction: r.GetTransaction(), at: r.GetReadTime()}
-	err = a.store.read(p.database, c, func(v *view) error {
-		doc = v.get(r.GetName())
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	if doc == nil {
-		return nil, status.Errorf(codes.NotFound, "%q not found", r.GetName())
-	}
-	return masked(doc, mask), nil
-}
-
 // BatchGetDocuments answers in the order of the request, each name once.
 func (a *api) BatchGetDocuments(r *firestorepb.BatchGetDocumentsRequest, stream firestorepb.Firestore_BatchGetDocumentsServer) error {
 	mask, err := parseMask(r.GetMask())
@@ -60,24 +28,25 @@ func (a *api) BatchGetDocuments(r *firestorepb.BatchGetDocumentsRequest, stream 
 		return err
 	}
 	for _, name := range r.GetDocuments() {
-		if _, err := parseDocument(r.GetDatabase(), name); err != nil {
+		if err := checkDocument(r.GetDatabase(), name); err != nil {
 			return err
 		}
 	}
 	var answers []*firestorepb.BatchGetDocumentsResponse
-	c := consistency{begin: r.GetNewTransaction(), at: r.GetReadTime()}
-	if t, ok := r.GetConsistencySelector().(*firestorepb.BatchGetDocumentsRequest_Transaction); ok {
-		c.transaction = append([]byte{}, t.Transaction...)
-	}
-	err = a.store.read(r.GetDatabase(), c, func(v *view) error {
+	err = a.store.readAs(r.GetDatabase(), r, func(v *view) error {
 		answers = batchGet(v, r.GetDocuments(), mask)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
+	return sendAll(stream.Send, answers)
+}
+
+// sendAll streams the answers, without the mutex.
+func sendAll[T any](send func(T) error, answers []T) error {
 	for _, answer := range answers {
-		if err := stream.Send(answer); err != nil {
+		if err := send(answer); err != nil {
 			return err
 		}
 	}
@@ -127,47 +96,101 @@ func (a *api) Rollback(_ context.Context, r *firestorepb.RollbackRequest) (*empt
 	}
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
-	t, err := a.store.use(r.GetDatabase(), r.GetTransaction())
-	if t != nil {
+	if t, err := a.store.use(r.GetDatabase(), r.GetTransaction()); err == nil {
 		a.store.end(t)
-	} else if errors.Is(err, errUnknownTransaction) {
-		return nil, err
 	}
 	return &emptypb.Empty{}, nil
 }
 
 // Commit applies all writes or none.
 func (a *api) Commit(ctx context.Context, r *firestorepb.CommitRequest) (*firestorepb.CommitResponse, error) {
-	writes, err := a.parseCommit(r)
-	if err != nil {
-		return nil, err
-	}
-	done, err := a.store.commit(ctx, r.GetDatabase(), r.GetTransaction(), writes)
-	if err != nil {
-		return nil, err
-	}
-	return &firestorepb.CommitResponse{CommitTime: timestamppb.New(done.at), WriteResults: done.results}, nil
-}
-
-func (a *api) parseCommit(r *firestorepb.CommitRequest) ([]*write, error) {
 	if n := proto.Size(r); n > maxRequestBytes {
 		return nil, invalid("the request has %d bytes, the limit is %d", n, maxRequestBytes)
 	}
 	if err := checkDatabase(r.GetDatabase()); err != nil {
 		return nil, err
 	}
-	return parseWrites(r.GetDatabase(), r.GetWrites())
+	writes, err := parseWrites(r.GetDatabase(), r.GetWrites())
+	if err != nil {
+		return nil, err
+	}
+	at, results, err := a.store.commit(ctx, r.GetDatabase(), r.GetTransaction(), writes)
+	if err != nil {
+		return nil, err
+	}
+	return &firestorepb.CommitResponse{CommitTime: timestamppb.New(at), WriteResults: results}, nil
+}
+
+// RunQuery answers one message for each document, or a single one with the read
+// time where there is none.
+func (a *api) RunQuery(r *firestorepb.RunQueryRequest, stream firestorepb.Firestore_RunQueryServer) error {
+	database, q, err := parseQuery(r.GetParent(), r.GetStructuredQuery())
+	if err != nil {
+		return err
+	}
+	var answers []*firestorepb.RunQueryResponse
+	err = a.store.readAs(database, r, func(v *view) error {
+		answers = runQuery(v, q)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return sendAll(stream.Send, answers)
+}
+
+func runQuery(v *view, q *query) []*firestorepb.RunQueryResponse {
+	var answers []*firestorepb.RunQueryResponse
+	if v.begun != nil {
+		answers = append(answers, &firestorepb.RunQueryResponse{Transaction: v.begun})
+	}
+	docs := v.run(q)
+	for _, d := range docs {
+		answers = append(answers, &firestorepb.RunQueryResponse{ReadTime: v.readTime(), Document: masked(d, q.mask)})
+	}
+	if len(docs) == 0 {
+		answers = append(answers, &firestorepb.RunQueryResponse{ReadTime: v.readTime()})
+	}
+	answers[len(answers)-1].ContinuationSelector = &firestorepb.RunQueryResponse_Done{Done: true}
+	return answers
+}
+
+// RunAggregationQuery counts; other aggregations are not implemented.
+func (a *api) RunAggregationQuery(r *firestorepb.RunAggregationQueryRequest, stream firestorepb.Firestore_RunAggregationQueryServer) error {
+	aq := r.GetStructuredAggregationQuery()
+	database, q, err := parseQuery(r.GetParent(), aq.GetStructuredQuery())
+	if err != nil {
+		return err
+	}
+	for _, agg := range aq.GetAggregations() {
+		if agg.GetCount() == nil || agg.GetCount().GetUpTo() != nil {
+			return unimplemented("an aggregation other than a whole count")
+		}
+	}
+	answer := &firestorepb.RunAggregationQueryResponse{Result: &firestorepb.AggregationResult{AggregateFields: fields{}}}
+	err = a.store.readAs(database, r, func(v *view) error {
+		answer.Transaction, answer.ReadTime = v.begun, v.readTime()
+		n := v.count(q)
+		for _, agg := range aq.GetAggregations() {
+			answer.Result.AggregateFields[agg.GetAlias()] = integerValue(n)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return stream.Send(answer)
 }
 
 // masked is the document with only the fields that the mask names.
-func masked(d *document, mask []fieldPath) *firestorepb.Document {
+func masked(d *document, mask []fieldPath) *document {
 	if mask == nil {
-		return d.pb
+		return d
 	}
-	return &firestorepb.Document{
-		Name:       d.pb.Name,
-		Fields:     project(d.pb.Fields, mask),
-		CreateTime: d.pb.CreateTime,
-		UpdateTime: d.pb.UpdateTime,
+	return &document{
+		Name:       d.Name,
+		Fields:     project(d.Fields, mask),
+		CreateTime: d.CreateTime,
+		UpdateTime: d.UpdateTime,
 	}
 }

@@ -9,54 +9,48 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// outcome is what a commit answers.
-type outcome struct {
-	at      time.Time
-	results []*firestorepb.WriteResult
-	last    *document // what the last write left, nil for nothing
-}
-
 // commit applies all writes at one moment, or none. With a transaction id it
-// ends that transaction either way, but for an attempt to write in a read-only
-// one. It blocks while other transactions hold
+// ends that transaction either way. It blocks while other transactions hold
 // locks on what it changes, at most lockWait, and gives up when ctx ends.
-func (s *store) commit(ctx context.Context, dbName string, txn []byte, writes []*write) (outcome, error) {
+func (s *store) commit(ctx context.Context, dbName string, txn []byte, writes []*write) (time.Time, []*firestorepb.WriteResult, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var t *transaction
 	if len(txn) > 0 {
 		var err error
 		if t, err = s.use(dbName, txn); err != nil {
-			return outcome{}, err
-		}
-		if t.readOnly() && len(writes) > 0 {
-			return outcome{}, invalid("Cannot modify entities in a read-only transaction.")
+			return time.Time{}, nil, err
 		}
 		defer s.end(t)
 	}
 	p, err := s.prepare(ctx, dbName, t, writes)
 	if err != nil {
-		return outcome{}, err
+		return time.Time{}, nil, err
 	}
 	p.db.install(p.at, p.changes())
-	s.bill(writes)
-	done := outcome{at: p.at, results: p.report(writes)}
-	if n := len(writes); n > 0 {
-		done.last = p.current(writes[n-1].path.String())
+	for _, w := range writes {
+		if w.remove {
+			s.billed.Deletes++
+		} else {
+			s.billed.Writes++
+		}
 	}
-	return done, nil
+	return p.at, p.report(writes), nil
 }
 
-// prepare works the writes out, again and again while locks stand in the way,
-// until they can be installed.
+// prepare computes the effect of the writes, again and again while locks forbid
+// them, until they can be installed.
 func (s *store) prepare(ctx context.Context, dbName string, t *transaction, writes []*write) (*plan, error) {
 	deadline := time.Now().Add(lockWait)
 	for {
 		s.expire()
 		p := &plan{db: s.database(dbName), at: s.clock.commit(), next: map[string]*document{}}
 		// Locks come before preconditions, and also before writes that would
-		// change nothing; a query's lock depends on what is written.
-		changes := named(writes)
+		// change nothing; the lock of a query depends on the document written.
+		changes := make([]change, len(writes))
+		for i, w := range writes {
+			changes[i].name = w.name
+		}
 		blockers := s.blockers(dbName, t, changes)
 		if len(blockers) == 0 {
 			if err := p.apply(writes); err != nil {
@@ -68,7 +62,7 @@ func (s *store) prepare(ctx context.Context, dbName string, t *transaction, writ
 			}
 		}
 		if t != nil {
-			t.pending = changes
+			t.waiting = changes
 			if s.deadlocked(t, blockers, map[*transaction]bool{}) {
 				return nil, errDeadlock
 			}
@@ -82,23 +76,12 @@ func (s *store) prepare(ctx context.Context, dbName string, t *transaction, writ
 	}
 }
 
-func (s *store) bill(writes []*write) {
-	for _, w := range writes {
-		if w.remove {
-			s.billed.Deletes++
-		} else {
-			s.billed.Writes++
-		}
-	}
-}
-
-// plan is a commit worked out against the current state, not yet visible.
+// plan is the effect of a commit on the current state, not yet visible.
 type plan struct {
-	db      *database
-	at      time.Time
-	order   []string             // names touched, in order
-	next    map[string]*document // their new versions; nil: deleted
-	results [][]*value           // of each write's transforms
+	db    *database
+	at    time.Time
+	order []string             // names touched, in order
+	next  map[string]*document // their new versions; nil: deleted
 }
 
 func (p *plan) current(name string) *document {
@@ -106,13 +89,6 @@ func (p *plan) current(name string) *document {
 		return d
 	}
 	return p.db.docs[name]
-}
-
-func (p *plan) set(name string, d *document) {
-	if _, touched := p.next[name]; !touched {
-		p.order = append(p.order, name)
-	}
-	p.next[name] = d
 }
 
 // changes lists what differs from the current state; a document created and
@@ -128,51 +104,42 @@ func (p *plan) changes() []change {
 	return list
 }
 
+// apply applies each write to the result of the writes before it.
 func (p *plan) apply(writes []*write) error {
 	for _, w := range writes {
-		results, err := p.applyOne(w)
+		current := p.current(w.name)
+		if err := w.checkPrecondition(current); err != nil {
+			return err
+		}
+		if _, touched := p.next[w.name]; !touched {
+			p.order = append(p.order, w.name)
+		}
+		if w.remove {
+			p.next[w.name] = nil
+			continue
+		}
+		next, err := w.update(current, p.at)
 		if err != nil {
 			return err
 		}
-		p.results = append(p.results, results)
+		// A write that leads back to the stored version changes nothing and does
+		// not move the update time.
+		if stored := p.db.docs[w.name]; sameDocument(next, stored) {
+			next = stored
+		}
+		p.next[w.name] = next
 	}
 	return nil
 }
 
-// applyOne applies a write to what the writes before it have left. Where that
-// leads back to the stored version, that version stays: a write that changes
-// nothing does not move the update time.
-func (p *plan) applyOne(w *write) ([]*value, error) {
-	name := w.path.String()
-	current := p.current(name)
-	if err := w.checkPrecondition(current); err != nil {
-		return nil, err
-	}
-	if w.remove {
-		if current != nil {
-			p.set(name, nil)
-		}
-		return nil, nil
-	}
-	next, results, err := w.update(current, p.at)
-	if err != nil {
-		return nil, err
-	}
-	if stored := p.db.docs[name]; next.sameAs(stored) {
-		next = stored
-	}
-	p.set(name, next)
-	return results, nil
-}
-
-// report is the answer for each write, with the update time its document has
-// after all of them; none after a delete.
+// report is the answer for each write, with the update time of its document
+// after all writes; none after a delete.
 func (p *plan) report(writes []*write) []*firestorepb.WriteResult {
 	list := make([]*firestorepb.WriteResult, len(writes))
 	for i, w := range writes {
-		list[i] = &firestorepb.WriteResult{TransformResults: p.results[i]}
-		if d := p.current(w.path.String()); d != nil {
-			list[i].UpdateTime = d.pb.UpdateTime
+		list[i] = &firestorepb.WriteResult{}
+		if d := p.current(w.name); d != nil {
+			list[i].UpdateTime = d.UpdateTime
 		}
 	}
 	return list
@@ -184,33 +151,20 @@ func (w *write) checkPrecondition(current *document) error {
 	switch c := w.condition.GetConditionType().(type) {
 	case *firestorepb.Precondition_Exists:
 		if c.Exists && current == nil {
-			return status.Errorf(codes.NotFound, "no entity to update: %s", w.path)
+			return status.Errorf(codes.NotFound, "no entity to update: %s", w.name)
 		}
 		if !c.Exists && current != nil {
-			return status.Errorf(codes.AlreadyExists, "entity already exists: %s", w.path)
+			return status.Errorf(codes.AlreadyExists, "entity already exists: %s", w.name)
 		}
 	case *firestorepb.Precondition_UpdateTime:
-		return w.checkVersion(current, c.UpdateTime.AsTime())
+		want := c.UpdateTime.AsTime()
+		if current == nil || want.Before(current.UpdateTime.AsTime()) {
+			return status.Errorf(codes.FailedPrecondition,
+				"the stored version of %s does not match the required base version", w.name)
+		}
+		if want.After(current.UpdateTime.AsTime()) {
+			return invalid("the required base version of %s is greater than the stored version", w.name)
+		}
 	}
 	return nil
-}
-
-func (w *write) checkVersion(current *document, want time.Time) error {
-	switch {
-	case current == nil || want.Before(current.pb.UpdateTime.AsTime()):
-		return status.Errorf(codes.FailedPrecondition,
-			"the stored version of %s does not match the required base version", w.path)
-	case want.After(current.pb.UpdateTime.AsTime()):
-		return invalid("the required base version of %s is greater than the stored version", w.path)
-	}
-	return nil
-}
-
-// named are changes of which only the documents' names are known.
-func named(writes []*write) []change {
-	list := make([]change, len(writes))
-	for i, w := range writes {
-		list[i].name = w.path.String()
-	}
-	return list
 }

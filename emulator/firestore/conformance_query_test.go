@@ -3,7 +3,6 @@ package firestore_test
 import (
 	"fmt"
 	"math"
-	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -16,37 +15,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-func from(id string) []*firestorepb.StructuredQuery_CollectionSelector {
-	return []*firestorepb.StructuredQuery_CollectionSelector{{CollectionId: id}}
-}
-
-// query runs a query as it is and returns the ids found, in order.
-func (r *rig) query(t *testing.T, txn []byte, q *firestorepb.StructuredQuery) []string {
-	t.Helper()
-	request := &firestorepb.RunQueryRequest{
-		Parent: r.database + "/documents", QueryType: &firestorepb.RunQueryRequest_StructuredQuery{StructuredQuery: q},
-	}
-	if txn != nil {
-		request.ConsistencySelector = &firestorepb.RunQueryRequest_Transaction{Transaction: txn}
-	}
-	stream, err := r.raw.RunQuery(r.ctx, request)
+// queryIn runs a query of the collection c in a transaction.
+func (r *rig) queryIn(txn []byte) {
+	r.t.Helper()
+	stream, err := r.raw.RunQuery(r.ctx, &firestorepb.RunQueryRequest{
+		Parent: r.database + "/documents",
+		QueryType: &firestorepb.RunQueryRequest_StructuredQuery{StructuredQuery: &firestorepb.StructuredQuery{
+			From: []*firestorepb.StructuredQuery_CollectionSelector{{CollectionId: "c"}},
+		}},
+		ConsistencySelector: &firestorepb.RunQueryRequest_Transaction{Transaction: txn},
+	})
 	if err != nil {
-		t.Fatalf("query: %v", err)
+		r.t.Fatalf("query: %v", err)
 	}
-	answers, err := drain(stream.Recv)
-	if err != nil {
-		t.Fatalf("query: %v", err)
-	}
-	var ids []string
-	for _, a := range answers {
-		if a.ReadTime == nil {
-			t.Error("an answer without a read time")
-		}
-		if a.Document != nil {
-			ids = append(ids, path.Base(a.Document.Name))
-		}
-	}
-	return ids
+	r.ok(drain(stream.Recv))
 }
 
 // found runs a query and returns the ids, joined.
@@ -59,11 +41,11 @@ func (r *rig) found(q client.Query) (string, error) {
 	return strings.Join(ids, " "), err
 }
 
-func (r *rig) wantFound(t *testing.T, q client.Query, want string) {
-	t.Helper()
+func (r *rig) wantFound(q client.Query, want string) {
+	r.t.Helper()
 	got, err := r.found(q)
 	if err != nil || got != want {
-		t.Errorf("found %q (%v), want %q", got, err, want)
+		r.t.Errorf("found %q (%v), want %q", got, err, want)
 	}
 }
 
@@ -87,85 +69,53 @@ var queryCases = []conformanceCase{
 		var want []string
 		for i, v := range values {
 			want = append(want, fmt.Sprintf("%02d", i))
-			must[*client.WriteResult](t)(r.client.Doc("v/"+want[i]).Create(r.ctx, object{"x": v, "m": object{"x": v}}))
+			r.ok(r.client.Doc("v/"+want[i]).Create(r.ctx, object{"x": v, "m": object{"x": v}}))
 		}
-		must[*client.WriteResult](t)(r.client.Doc("v/without").Create(r.ctx, object{"y": 1}))
+		r.ok(r.client.Doc("v/without").Create(r.ctx, object{"y": 1}))
 		v := r.client.Collection("v")
-		r.wantFound(t, v.OrderBy("x", client.Asc), strings.Join(want, " "))
-		r.wantFound(t, v.OrderBy("m.x", client.Asc), strings.Join(want, " "))
-		r.wantFound(t, v.Where("x", "==", float64(1<<53)), "13")
+		r.wantFound(v.OrderBy("x", client.Asc), strings.Join(want, " "))
+		r.wantFound(v.OrderBy("m.x", client.Asc), strings.Join(want, " "))
+		r.wantFound(v.Where("x", "==", float64(1<<53)), "13")
 		slices.Reverse(want)
-		r.wantFound(t, v.OrderBy("x", client.Desc), strings.Join(want, " "))
+		r.wantFound(v.OrderBy("x", client.Desc), strings.Join(want, " "))
 	}},
 	{"RangesStayWithinAType", func(t *testing.T, r *rig) {
 		for i, v := range []any{nil, true, math.NaN(), 1, 1.5, 2, "a", "b"} {
-			must[*client.WriteResult](t)(r.client.Doc(fmt.Sprintf("v/%d", i)).Create(r.ctx, object{"x": v}))
+			r.ok(r.client.Doc(fmt.Sprintf("v/%d", i)).Create(r.ctx, object{"x": v}))
 		}
 		v := r.client.Collection("v")
-		r.wantFound(t, v.Where("x", "<", 2), "3 4")
-		r.wantFound(t, v.Where("x", ">=", 1.5), "4 5")
-		r.wantFound(t, v.Where("x", "<=", 1.0), "3")
-		r.wantFound(t, v.Where("x", "==", 1.0), "3")
-		r.wantFound(t, v.Where("x", ">", "a"), "7")
-		r.wantFound(t, v.Where("x", "!=", 2), "1 2 3 4 6 7")
-		r.wantFound(t, v.Where("x", "!=", nil), "1 2 3 4 5 6 7")
-		r.wantFound(t, v.Where("x", "!=", math.NaN()), "1 3 4 5 6 7")
-		r.wantFound(t, v.Where("x", "==", nil), "0")
-		r.wantFound(t, v.Where("x", "==", math.NaN()), "2")
-		r.wantFound(t, v.Where("x", "in", []any{2, "b", nil}), "5 7")
-		r.wantFound(t, v.Where("x", "not-in", []any{2, "b"}), "1 2 3 4 6")
-		r.wantFound(t, v.Where("x", "not-in", []any{2, nil}), "")
-		r.wantFound(t, v.Where("none", "==", 1), "")
-		r.wantFound(t, v.Where("none", "!=", 1), "")
+		r.wantFound(v.Where("x", "<", 2), "3 4")
+		r.wantFound(v.Where("x", ">=", 1.5), "4 5")
+		r.wantFound(v.Where("x", "<=", 1.0), "3")
+		r.wantFound(v.Where("x", "==", 1.0), "3")
+		r.wantFound(v.Where("x", ">", "a"), "7")
+		r.wantFound(v.Where("x", "in", []any{2, "b", nil}), "5 7")
+		r.wantFound(v.Where("x", "not-in", []any{2, "b"}), "1 2 3 4 6")
+		r.wantFound(v.Where("x", "not-in", []any{2, nil}), "")
+		r.wantFound(v.Where("none", "==", 1), "")
 	}},
-	{"SweepQueryFindsTheExpiredOldestFirst", func(t *testing.T, r *rig) {
+	{"RecoveryQueryFindsTheOldestUpdatesFirst", func(t *testing.T, r *rig) {
 		for i, d := range []object{
 			{"status": "PROCESSING", "at": "2024-03-01"}, {"status": "QUEUED", "at": "2024-01-01"},
 			{"status": "READY", "at": "2024-01-01"}, {"status": "PROCESSING"}, {"status": "PROCESSING", "at": "2024-02-01"},
 			{"status": "QUEUED", "at": "2030-01-01"}, {"status": "QUEUED", "at": time.Unix(0, 0)},
 		} {
-			must[*client.WriteResult](t)(r.client.Doc(fmt.Sprintf("v/%d", i)).Create(r.ctx, d))
+			r.ok(r.client.Doc(fmt.Sprintf("v/%d", i)).Create(r.ctx, d))
 		}
 		q := r.client.Collection("v").Where("status", "in", []string{"QUEUED", "PROCESSING"}).Where("at", "<", "2025").OrderBy("at", client.Asc)
-		r.wantFound(t, q, "1 4 0")
-		r.wantFound(t, q.Limit(2), "1 4")
-		r.wantFound(t, q.Offset(1).Limit(1), "4")
-		r.wantFound(t, q.StartAfter("2024-01-01"), "4 0")
-		r.wantFound(t, q.LimitToLast(2), "4 0") // last: the client turns the order of q itself around
+		r.wantFound(q, "1 4 0")
+		r.wantFound(q.Limit(2), "1 4")
 	}},
-	{"CursorsStartAndEndWithinTheOrder", func(t *testing.T, r *rig) {
-		for i, a := range []int{2, 1, 1, 3, 2, 1} {
-			must[*client.WriteResult](t)(r.client.Doc(fmt.Sprintf("v/%d", i)).Create(r.ctx, object{"a": a, "b": i % 2}))
-		}
-		up := r.client.Collection("v").OrderBy("a", client.Asc)
-		down := r.client.Collection("v").OrderBy("a", client.Desc).OrderBy("b", client.Asc)
-		r.wantFound(t, up, "1 2 5 0 4 3")
-		r.wantFound(t, up.StartAt(2), "0 4 3")
-		r.wantFound(t, up.StartAfter(1).EndBefore(3), "0 4")
-		r.wantFound(t, up.EndAt(1), "1 2 5")
-		r.wantFound(t, down, "3 0 4 2 1 5")
-		r.wantFound(t, down.StartAt(1, 1), "1 5")
-		r.wantFound(t, down.StartAfter(2, 0), "2 1 5")
-		r.wantFound(t, up.StartAfter(r.get(t, r.client.Doc("v/2"))), "5 0 4 3")
-		r.wantFound(t, r.client.Collection("v").OrderBy(client.DocumentID, client.Asc).StartAt("3"), "3 4 5")
-		_, err := r.found(up.StartAt(1, 2))
-		if err == nil {
-			t.Error("a cursor with too many values is accepted")
-		}
-	}},
-	{"CollectionsAndGroups", func(t *testing.T, r *rig) {
+	{"QueriesSeeOneCollection", func(t *testing.T, r *rig) {
 		for _, name := range []string{"e/1", "e/2", "p/x/e/3", "p/x/e/4/e/5", "p/y/f/6"} {
-			must[*client.WriteResult](t)(r.client.Doc(name).Create(r.ctx, object{"n": 1}))
+			r.ok(r.client.Doc(name).Create(r.ctx, object{"n": 1}))
 		}
-		r.wantFound(t, r.client.Collection("e").Query, "1 2")
-		r.wantFound(t, r.client.Collection("p/x/e").Query, "3")
-		r.wantFound(t, r.client.CollectionGroup("e").Query, "1 2 3 5")
-		r.wantFound(t, r.client.Collection("none").Query, "")
-		group := r.client.CollectionGroup("e").Where("n", "==", 1)
-		r.wantFound(t, group, "1 2 3 5")
+		r.wantFound(r.client.Collection("e").Query, "1 2")
+		r.wantFound(r.client.Collection("p/x/e").Query, "3")
+		r.wantFound(r.client.Collection("none").Query, "")
 	}},
 	{"SelectLimitsTheFields", func(t *testing.T, r *rig) {
-		must[*client.WriteResult](t)(r.client.Doc("v/1").Create(r.ctx, object{"a": 1, "b": object{"c": 2, "d": 3}}))
+		r.ok(r.client.Doc("v/1").Create(r.ctx, object{"a": 1, "b": object{"c": 2, "d": 3}}))
 		for _, c := range []struct {
 			paths []string
 			want  object
@@ -176,7 +126,7 @@ var queryCases = []conformanceCase{
 	}},
 	{"CountCounts", func(t *testing.T, r *rig) {
 		for i := range 5 {
-			r.doc(t, object{"n": i})
+			r.doc(object{"n": i})
 		}
 		q := r.client.Collection("c").Where("n", ">", 1)
 		result := must[client.AggregationResult](t)(q.NewAggregationQuery().WithCount("all").Get(r.ctx))
@@ -184,12 +134,9 @@ var queryCases = []conformanceCase{
 			t.Errorf("count %d, want 3", got)
 		}
 	}},
-}
-
-var filterCases = []conformanceCase{
 	{"FiltersCombine", func(t *testing.T, r *rig) {
-		for i, d := range []object{{"a": 1, "b": "x"}, {"a": 2, "b": "x"}, {"a": 1, "b": "y"}, {"a": 3, "b": "z", "t": []any{1, "q"}}} {
-			must[*client.WriteResult](t)(r.client.Doc(fmt.Sprintf("v/%d", i)).Create(r.ctx, d))
+		for i, d := range []object{{"a": 1, "b": "x"}, {"a": 2, "b": "x"}, {"a": 1, "b": "y"}, {"a": 3, "b": "z"}} {
+			r.ok(r.client.Doc(fmt.Sprintf("v/%d", i)).Create(r.ctx, d))
 		}
 		is := func(p, op string, v any) client.EntityFilter {
 			return client.PropertyFilter{Path: p, Operator: op, Value: v}
@@ -197,48 +144,34 @@ var filterCases = []conformanceCase{
 		or := func(f ...client.EntityFilter) client.EntityFilter { return client.OrFilter{Filters: f} }
 		and := func(f ...client.EntityFilter) client.EntityFilter { return client.AndFilter{Filters: f} }
 		v := r.client.Collection("v")
-		r.wantFound(t, v.Where("a", "==", 1).Where("b", "==", "x"), "0")
-		r.wantFound(t, v.WhereEntity(or(is("a", "==", 2), is("b", "==", "y"))), "1 2")
-		r.wantFound(t, v.WhereEntity(or(and(is("a", "==", 1), is("b", "==", "x")), is("a", "==", 3))), "0 3")
-		r.wantFound(t, v.WhereEntity(and(is("a", ">", 1), or(is("b", "==", "x"), is("b", "==", "z")))), "1 3")
-		r.wantFound(t, v.Where("a", ">", 0).Where("b", ">", "w").OrderBy("b", client.Desc), "3 2 1 0")
-		r.wantFound(t, v.Where("t", "array-contains", "q"), "3")
-		r.wantFound(t, v.Where("t", "array-contains-any", []any{7, 1}), "3")
+		r.wantFound(v.Where("a", "==", 1).Where("b", "==", "x"), "0")
+		r.wantFound(v.WhereEntity(or(is("a", "==", 2), is("b", "==", "y"))), "1 2")
+		r.wantFound(v.WhereEntity(or(and(is("a", "==", 1), is("b", "==", "x")), is("a", "==", 3))), "0 3")
+		r.wantFound(v.WhereEntity(and(is("a", ">", 1), or(is("b", "==", "x"), is("b", "==", "z")))), "1 3")
+		r.wantFound(v.Where("a", ">", 0).Where("b", ">", "w").OrderBy("b", client.Desc), "3 2 1 0")
 	}},
 	{"NameFilters", func(t *testing.T, r *rig) {
 		for i := range 4 {
-			must[*client.WriteResult](t)(r.client.Doc(fmt.Sprintf("v/%d", i)).Create(r.ctx, object{"n": 1}))
+			r.ok(r.client.Doc(fmt.Sprintf("v/%d", i)).Create(r.ctx, object{"n": 1}))
 		}
 		v := r.client.Collection("v")
-		r.wantFound(t, v.Where(client.DocumentID, "==", v.Doc("2")), "2")
-		r.wantFound(t, v.Where(client.DocumentID, ">", v.Doc("1")), "2 3")
-		r.wantFound(t, v.Where(client.DocumentID, "in", []*client.DocumentRef{v.Doc("3"), v.Doc("0")}), "0 3")
-		r.wantFound(t, v.Where(client.DocumentID, "!=", v.Doc("0")), "1 2 3")
-		_, err := r.found(v.Where("n", ">", 0).Where(client.DocumentID, "<", v.Doc("2")))
-		wantCode(t, err, codes.OK)
+		r.wantFound(v.Where(client.DocumentID, "==", v.Doc("2")), "2")
+		r.wantFound(v.Where(client.DocumentID, ">", v.Doc("1")), "2 3")
 	}},
 	{"RefusedQueries", func(t *testing.T, r *rig) {
 		v := r.client.Collection("v")
 		many := slices.Repeat([]int{1}, 31)
 		for name, q := range map[string]client.Query{
-			"31 in":            v.Where("a", "in", many),
-			"31 any":           v.Where("a", "array-contains-any", many),
-			"11 not-in":        v.Where("a", "not-in", many[:11]),
-			"in of none":       v.Where("a", "in", []int{}),
-			"two contains":     v.Where("a", "array-contains", 1).Where("b", "array-contains", 1),
-			"two unequal":      v.Where("a", "!=", 1).Where("b", "!=", 1),
-			"not-in and in":    v.Where("a", "not-in", many[:1]).Where("b", "in", many[:1]),
-			"reserved field":   v.OrderBy("__x__", client.Asc),
-			"order twice":      v.OrderBy("a", client.Asc).OrderBy("a", client.Desc),
-			"order after name": v.OrderBy(client.DocumentID, client.Asc).OrderBy("a", client.Asc),
-			"negative limit":   v.Limit(-1),
-			"negative offset":  v.Offset(-1),
-			"name is no name":  v.WherePath(client.FieldPath{"__name__"}, ">", 5),
-			"reserved group":   r.client.Collection("__x__").Query,
+			"31 in":          v.Where("a", "in", many),
+			"11 not-in":      v.Where("a", "not-in", many[:11]),
+			"in of none":     v.Where("a", "in", []int{}),
+			"reserved field": v.OrderBy("__x__", client.Asc),
+			"negative limit": v.Limit(-1),
+			"reserved group": r.client.Collection("__x__").Query,
 		} {
 			if got, err := r.found(q); err == nil {
 				t.Errorf("%s: found %q, want a refusal", name, got)
-			} else if code := status.Code(err); code != codes.InvalidArgument && code != codes.Unknown {
+			} else if code := status.Code(err); code != codes.InvalidArgument {
 				t.Errorf("%s: %v, want InvalidArgument", name, err)
 			}
 		}

@@ -1,43 +1,41 @@
 // Package firestore is an embedded Firestore: a google.firestore.v1 server in
-// memory that Google's client library talks to, over a TCP port as it talks to
+// memory that Google's client libraries call, over a TCP port as they call
 // Google's emulator, or inside the process, also in a testing/synctest bubble.
 //
-// It answers as Google's emulator does: the package's conformance suite runs on
-// both, and where they differ it is this one that is wrong. Guaranteed are
+// It answers as Google's emulator does. The package's conformance suite runs on
+// both; where they differ, this one is wrong. It guarantees
 //
-//   - atomic commits with preconditions, update masks and transforms;
+//   - atomic commits with preconditions, update masks, server timestamps and
+//     increments;
 //   - a store clock in whole microseconds that never runs backwards: no two
-//     commits share a time, and a reading dated t shows exactly the commits
-//     dated t or before;
+//     commits share a time, and a read dated t shows exactly the commits dated t
+//     or before;
 //   - that a write which changes nothing keeps the document's update time;
-//   - serializable read-write transactions by shared locks on what they read,
-//     documents or queries. A commit waits for other transactions' locks for at
-//     most 2 s and is then ABORTED; of transactions that wait for each other one
-//     is ABORTED at once. A transaction unused for 60 s ends;
-//   - read-only transactions that see the state they began with and lock nothing;
+//   - serializable read-write transactions by shared locks on the documents and
+//     queries that they read. A commit waits at most 2 s for the locks of other
+//     transactions and is then ABORTED; of transactions that wait for each other
+//     one is ABORTED at once. A transaction that is unused for 60 s ends;
 //   - Firestore's limits on names, documents, values and requests, and its order
 //     of values in queries;
-//   - listeners, to queries and documents, that are told of every commit that
-//     changes what they show, in commit order, each in a snapshot dated as the
-//     commit, and of no state that never was. A write that changes nothing is no
-//     event. No commit waits for a listener: one that leaves 10,000 snapshots
-//     unread is ended with UNAVAILABLE, upon which Google's library reconnects
-//     and goes on from a whole snapshot.
+//   - listeners on a query or on documents: one snapshot for each commit that
+//     changes the results, in commit order, dated as the commit, and no other.
+//     No commit waits for a listener: one that leaves 1,000 snapshots unread is
+//     ended with UNAVAILABLE, and Google's library reconnects.
 //
-// It differs from Google's emulator on purpose where that one is laxer or
-// slower than the service: transforms keep to the limits of values (no array
-// directly in an array, nesting 20 deep), a commit cannot name documents of
-// another database, requests of up to 10 MiB are accepted (not 4), a write whose
-// caller has gone is not applied later, a deadlock is not left to the 2 s, a
-// listener is not sent all its documents again for each commit, and a target
-// with once ends when it is current.
+// It differs from Google's emulator where that one is laxer or slower than the
+// service: a commit cannot name documents of another database, requests of up to
+// 10 MiB are accepted (not 4), a write whose caller has gone is not applied
+// later, a deadlock does not last 2 s, and a listener is not sent all its
+// documents again for each commit.
 //
 // A listener's target always begins with RESET and all its documents, also where
-// it resumes from a token or a time: what the token was is not looked at, and
-// existence filters are not needed.
+// it resumes from a token: the token is not read.
 //
-// Not there: streaming writes, aggregations other than count, vector search,
-// pipelines, security rules, indexes (no query fails for want of one), and
-// reading at a time that lies before the database's last commit: beyond the
-// read-only transactions under way, no history is kept.
+// It implements what the services, their tests and the examples call, and
+// answers UNIMPLEMENTED to the rest: cursors, offsets, collection groups, != and
+// filters on arrays; aggregations other than count; transforms other than server
+// timestamps and increments; read-only transactions and reads at a time; limits
+// in listeners and several targets on a stream; lists of documents or
+// collections, batch writes, streaming writes and pipelines. There are no
+// security rules and no indexes: no query fails because an index is missing.
 package firestore

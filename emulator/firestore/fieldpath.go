@@ -29,69 +29,36 @@ func parseFieldPath(s string) (fieldPath, error) {
 	}
 	var fp fieldPath
 	for rest, more := s, true; more; {
-		name, tail, err := cutFieldName(rest)
-		if err != nil {
-			return nil, invalid("field path %q: %v", s, err)
-		}
-		if isReserved(name) && s != documentID {
-			return nil, invalid("field path %q: the name %q is reserved", s, name)
+		var name string
+		name, rest, more = cutFieldName(rest)
+		if name == "" || isReserved(name) && s != documentID {
+			return nil, invalid("field path %q: a name is empty, reserved or malformed", s)
 		}
 		fp = append(fp, name)
-		more = tail != ""
-		if more {
-			if tail[0] != '.' {
-				return nil, invalid("field path %q: a dot is missing", s)
-			}
-			rest = tail[1:]
-		}
 	}
 	return fp, nil
 }
 
-type fieldPathError string
-
-func (e fieldPathError) Error() string { return string(e) }
-
-// cutFieldName takes the first name off s; tail is empty or starts after it.
-func cutFieldName(s string) (name, tail string, err error) {
+// cutFieldName takes the first name off s, and the dot after it if there is more.
+// The name is empty where s is malformed.
+func cutFieldName(s string) (name, rest string, more bool) {
 	if !strings.HasPrefix(s, "`") {
-		end := strings.IndexByte(s, '.')
-		if end < 0 {
-			end = len(s)
-		}
-		if !isPlainName(s[:end]) {
-			return "", "", fieldPathError("a name that is not an identifier needs backquotes")
-		}
-		return s[:end], s[end:], nil
+		return strings.Cut(s, ".")
 	}
 	var b strings.Builder
 	for i := 1; i < len(s); i++ {
 		switch s[i] {
 		case '`':
-			if b.Len() == 0 {
-				return "", "", fieldPathError("a name is empty")
-			}
-			return b.String(), s[i+1:], nil
+			rest, more = strings.CutPrefix(s[i+1:], ".")
+			return b.String(), rest, more
 		case '\\':
-			if i++; i == len(s) {
-				return "", "", fieldPathError("it ends in an escape")
-			}
-			b.WriteByte(s[i])
-		default:
+			i++
+		}
+		if i < len(s) {
 			b.WriteByte(s[i])
 		}
 	}
-	return "", "", fieldPathError("a backquote is not closed")
-}
-
-func isPlainName(s string) bool {
-	for i, r := range s {
-		letter := r == '_' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
-		if !letter && (i == 0 || r < '0' || r > '9') {
-			return false
-		}
-	}
-	return s != ""
+	return "", "", false
 }
 
 func (fp fieldPath) isDocumentID() bool { return len(fp) == 1 && fp[0] == documentID }
@@ -160,12 +127,8 @@ func parseMask(mask *firestorepb.DocumentMask) ([]fieldPath, error) {
 	if mask == nil {
 		return nil, nil
 	}
-	return parseFieldPaths(mask.GetFieldPaths())
-}
-
-func parseFieldPaths(names []string) ([]fieldPath, error) {
-	paths := make([]fieldPath, 0, len(names))
-	for _, s := range names {
+	paths := make([]fieldPath, 0, len(mask.GetFieldPaths()))
+	for _, s := range mask.GetFieldPaths() {
 		fp, err := parseFieldPath(s)
 		if err != nil {
 			return nil, err

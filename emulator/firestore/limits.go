@@ -3,10 +3,8 @@ package firestore
 import (
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 const (
@@ -21,9 +19,6 @@ const (
 // checkFields refuses what a document cannot hold, whatever its size. It cuts
 // timestamps to microseconds, as Firestore stores them.
 func checkFields(f fields) error {
-	if f[typeKey] != nil {
-		return invalid("the field name %q is reserved", typeKey)
-	}
 	return checkMap(f, 1, 0)
 }
 
@@ -51,8 +46,6 @@ func checkFieldName(name string) error {
 		return invalid("a field name is empty")
 	case isReserved(name):
 		return invalid("the field name %q is reserved", name)
-	case !utf8.ValidString(name):
-		return invalid("a field name is not valid UTF-8")
 	}
 	return nil
 }
@@ -60,30 +53,19 @@ func checkFieldName(name string) error {
 // checkValue checks a value that is the depth-th in a nest of maps and arrays.
 func checkValue(v *value, depth, prefix int) error {
 	switch t := v.GetValueType().(type) {
-	case nil:
-		return invalid("a value has no type")
 	case *firestorepb.Value_TimestampValue:
-		return cutTimestamp(t.TimestampValue)
-	case *firestorepb.Value_ReferenceValue:
-		_, err := parseDocument("", t.ReferenceValue)
-		return err
+		// A stored timestamp is cut already, and others may be reading it.
+		if rest := t.TimestampValue.GetNanos() % int32(time.Microsecond); rest != 0 {
+			t.TimestampValue.Nanos -= rest
+		}
 	case *firestorepb.Value_StringValue:
 		return checkLength(len(t.StringValue))
 	case *firestorepb.Value_BytesValue:
 		return checkLength(len(t.BytesValue))
-	case *firestorepb.Value_GeoPointValue:
-		lat, lng := t.GeoPointValue.GetLatitude(), t.GeoPointValue.GetLongitude()
-		if !(lat >= -90 && lat <= 90 && lng >= -180 && lng <= 180) {
-			return invalid("a geo point is off the globe")
-		}
 	case *firestorepb.Value_ArrayValue:
 		return checkArray(t.ArrayValue.GetValues(), depth, prefix)
 	case *firestorepb.Value_MapValue:
 		return checkNested(t.MapValue.GetFields(), depth, prefix)
-	case *firestorepb.Value_NullValue, *firestorepb.Value_BooleanValue, *firestorepb.Value_IntegerValue,
-		*firestorepb.Value_DoubleValue:
-	default:
-		return invalid("a stored value cannot be a %T", t)
 	}
 	return nil
 }
@@ -100,19 +82,10 @@ func checkNested(f fields, depth, prefix int) error {
 	if depth > maxDepth {
 		return invalid("maps and arrays nest deeper than %d", maxDepth)
 	}
-	kind, typed := f[typeKey]
-	if !typed {
-		return checkMap(f, depth+1, prefix)
+	if f[typeKey].GetStringValue() == vectorType {
+		return nil
 	}
-	if kind.GetStringValue() != vectorType || f[vectorKey] == nil || len(f) != 2 {
-		return invalid("a map with %s is not a vector", typeKey)
-	}
-	for _, e := range f[vectorKey].GetArrayValue().GetValues() {
-		if _, ok := e.GetValueType().(*firestorepb.Value_DoubleValue); !ok {
-			return invalid("a vector holds other values than doubles")
-		}
-	}
-	return nil
+	return checkMap(f, depth+1, prefix)
 }
 
 func checkArray(elements []*value, depth, prefix int) error {
@@ -130,21 +103,10 @@ func checkArray(elements []*value, depth, prefix int) error {
 	return nil
 }
 
-func cutTimestamp(t *timestamppb.Timestamp) error {
-	if t.CheckValid() != nil {
-		return invalid("a timestamp is out of range")
-	}
-	// A stored timestamp is cut already, and others may be reading it.
-	if rest := t.Nanos % int32(time.Microsecond); rest != 0 {
-		t.Nanos -= rest
-	}
-	return nil
-}
-
 // checkSize refuses a document over the limit, by Firestore's own rules of size.
 func checkSize(d *document) error {
-	if n := nameBytes(d.pb.Name) + fieldsBytes(d.pb.Fields) + 32; n > maxDocumentBytes {
-		return invalid("document %q has %d bytes, the limit is %d", d.pb.Name, n, maxDocumentBytes)
+	if n := nameBytes(d.Name) + fieldsBytes(d.Fields) + 32; n > maxDocumentBytes {
+		return invalid("document %q has %d bytes, the limit is %d", d.Name, n, maxDocumentBytes)
 	}
 	return nil
 }

@@ -14,24 +14,24 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// maxBehind is how many snapshots a listener may leave unread, beyond what the
-// connection buffers, before its stream ends.
-const maxBehind = 10_000
+// maxUnsent is how many snapshots a listener may leave unread, beyond those that
+// the connection buffers, before its stream ends.
+const maxUnsent = 1_000
 
-// errBehind ends the stream of a listener that reads too slowly. UNAVAILABLE
-// makes Google's client come back after about a second and start from a whole
-// snapshot: ABORTED it would not retry, RESOURCE_EXHAUSTED only after a minute.
-var errBehind = status.Errorf(codes.Unavailable, "the listener is more than %d snapshots behind", maxBehind)
+// errTooSlow ends the stream of a listener that reads too slowly. After
+// UNAVAILABLE Google's client reconnects within about a second and starts from a
+// whole snapshot; ABORTED it would not retry, RESOURCE_EXHAUSTED only after a
+// minute.
+var errTooSlow = status.Errorf(codes.Unavailable, "the listener has left more than %d snapshots unread", maxUnsent)
 
-// Listen tells the client of every commit that concerns its targets, each in a
-// snapshot of its own, until the client closes its side, goes away or falls too
-// far behind.
+// Listen sends the client one snapshot for each commit that concerns its target,
+// until the client closes its side, disconnects or reads too slowly.
 func (a *api) Listen(stream firestorepb.Firestore_ListenServer) error {
 	l := &listener{store: a.store, wake: make(chan struct{}, 1)}
 	defer l.close()
 	received := make(chan error, 1)
-	// Recv ends only after this method has returned, so it is for the server's
-	// Close to wait for it.
+	// Recv ends only after this method has returned, so the server's Close waits
+	// for it.
 	a.receivers.Go(func() { received <- l.receive(stream.Recv) })
 	for {
 		select {
@@ -46,24 +46,31 @@ func (a *api) Listen(stream firestorepb.Firestore_ListenServer) error {
 	}
 }
 
-// snapshot is what leads a listener from one consistent state to the next.
+// snapshot holds the messages that lead a listener from one consistent state to
+// the next.
 type snapshot []*firestorepb.ListenResponse
 
-// listener is one stream. Everything but wake is guarded by the store's mutex,
-// which is never held while a message is sent or awaited.
+// listener is one stream with one target. The store's mutex guards everything
+// but wake; it is never held while a message is sent or awaited.
 type listener struct {
 	store   *store
 	db      *database // nil before the first request
-	name    string    // of db
-	targets []*target // in the order in which they were added
+	target  target
 	unsent  []snapshot
-	behind  bool
+	tooSlow bool
 	closed  bool
 	wake    chan struct{} // filled when there is something to flush
 }
 
-// receive follows the client's requests; nil once it has closed its side. No
-// commit is queued after it, also where the client does not read.
+// target is the query, or the list of documents, that a stream listens to.
+type target struct {
+	id    int32
+	query *query   // nil: the documents named
+	names []string // each once
+}
+
+// receive handles the client's requests, and returns nil once the client has
+// closed its side. After that no commit is queued.
 func (l *listener) receive(recv func() (*firestorepb.ListenRequest, error)) error {
 	defer l.close()
 	for {
@@ -74,118 +81,154 @@ func (l *listener) receive(recv func() (*firestorepb.ListenRequest, error)) erro
 		if err != nil {
 			return err
 		}
-		if err := l.handle(r); err != nil {
+		if err := checkDatabase(r.GetDatabase()); err != nil {
+			return err
+		}
+		if r.GetAddTarget() == nil {
+			return unimplemented("a request that adds no target")
+		}
+		t, refusal := parseTarget(r.GetDatabase(), r.GetAddTarget())
+		err = l.store.read(r.GetDatabase(), func(v *view) error { return l.add(v, t, refusal) })
+		if err != nil {
 			return err
 		}
 	}
 }
 
-func (l *listener) handle(r *firestorepb.ListenRequest) error {
-	if err := checkDatabase(r.GetDatabase()); err != nil {
-		return err
-	}
-	switch change := r.GetTargetChange().(type) {
-	case *firestorepb.ListenRequest_AddTarget:
-		t, refusal := parseTarget(r.GetDatabase(), change.AddTarget)
-		return l.use(r.GetDatabase(), func(v *view) error { return l.add(v, change.AddTarget, t, refusal) })
-	case *firestorepb.ListenRequest_RemoveTarget:
-		return l.use(r.GetDatabase(), func(*view) error { l.remove(change.RemoveTarget); return nil })
-	}
-	return invalid("the request neither adds nor removes a target")
-}
-
-// use runs f on the database as it is now, and sees to it that the listener
-// hears of every later commit. A stream keeps to one database.
-func (l *listener) use(dbName string, f func(*view) error) error {
-	return l.store.read(dbName, consistency{}, func(v *view) error {
+func parseTarget(dbName string, pb *firestorepb.Target) (target, error) {
+	t := target{id: pb.GetTargetId()}
+	if q := pb.GetQuery(); q != nil {
+		in, parsed, err := parseQuery(q.GetParent(), q.GetStructuredQuery())
 		switch {
-		case l.closed:
-			return nil
-		case l.db == nil:
-			l.db, l.name = v.db, dbName
-			l.db.observers[l] = struct{}{}
-		case l.name != dbName:
-			return invalid("a stream listens to one database: %q, not also %q", l.name, dbName)
+		case err != nil:
+			return t, err
+		case in != dbName:
+			return t, invalid("the parent %q is not in database %q", q.GetParent(), dbName)
+		case parsed.limit >= 0:
+			return t, unimplemented("a limit in a listener")
 		}
-		return f(v)
-	})
+		t.query = parsed
+		return t, nil
+	}
+	for _, name := range pb.GetDocuments().GetDocuments() {
+		if err := checkDocument(dbName, name); err != nil {
+			return t, err
+		}
+		if !slices.Contains(t.names, name) {
+			t.names = append(t.names, name)
+		}
+	}
+	return t, nil
 }
 
-// add answers a new target with its first snapshot, or, where it is refused,
-// with the reason: the stream and its other targets live on. No history is
-// kept: a target that resumes begins like any other, and so there are never
-// existence filters.
-func (l *listener) add(v *view, pb *firestorepb.Target, t *target, refusal error) error {
-	id, err := l.assign(pb.GetTargetId())
-	if err != nil {
-		return err
-	}
-	answer := snapshot{targetChange(firestorepb.TargetChange_ADD, id)}
-	if refusal != nil {
-		l.push(append(answer, removal(id, refusal)))
+// add answers the target with its first snapshot, or, where it is refused, with
+// the reason. A target that resumes begins like any other.
+func (l *listener) add(v *view, t target, refusal error) error {
+	answer := snapshot{targetChange(firestorepb.TargetChange_ADD, t.id)}
+	switch {
+	case l.closed:
+		return nil
+	case l.db != nil:
+		return unimplemented("a second target on a stream")
+	case refusal != nil:
+		removed := targetChange(firestorepb.TargetChange_REMOVE, t.id)
+		removed.GetTargetChange().Cause = status.Convert(refusal).Proto()
+		l.push(append(answer, removed))
 		return nil
 	}
-	t.id = id
-	// Also for a target that resumes nothing: a client whose connection broke
-	// between a RESET and the snapshot after it has forgotten its token, but
-	// not its documents.
-	answer = append(answer, dated(firestorepb.TargetChange_RESET, v.at, id))
-	answer = append(answer, t.begin(v)...)
-	answer = append(answer, dated(firestorepb.TargetChange_CURRENT, v.at, id), consistent(v.at))
-	if pb.GetOnce() {
-		answer = append(answer, removal(id, nil))
-	} else {
-		l.targets = append(l.targets, t)
-	}
-	l.push(answer)
+	l.db, l.target = v.db, t
+	l.db.listeners[l] = struct{}{}
+	// RESET comes also where nothing is resumed: a client whose connection broke
+	// between a RESET and the snapshot after it has forgotten its token, but not
+	// its documents.
+	answer = append(answer, dated(firestorepb.TargetChange_RESET, v.at, t.id))
+	answer = append(answer, t.messages(v, t.first(v))...)
+	l.push(append(answer, dated(firestorepb.TargetChange_CURRENT, v.at, t.id), consistent(v.at)))
 	return nil
 }
 
-// assign is the id that a target goes by: the client's, or the lowest free one
-// for 0.
-func (l *listener) assign(id int32) (int32, error) {
-	switch {
-	case id < 0:
-		return 0, invalid("the target id %d is negative", id)
-	case id == 0:
-		for id = 1; l.has(id); {
-			id++
+// first returns the first results as changes. It is billed as the same read
+// without a listener.
+func (t *target) first(v *view) []change {
+	var changes []change
+	if t.query == nil {
+		for _, name := range t.names {
+			changes = append(changes, change{name: name, after: v.get(name)})
 		}
-	case l.has(id):
-		return 0, invalid("the target id %d is taken", id)
+		return changes
 	}
-	return id, nil
-}
-
-func (l *listener) has(id int32) bool {
-	return slices.ContainsFunc(l.targets, func(t *target) bool { return t.id == id })
-}
-
-// remove is silent about a target that is not there.
-func (l *listener) remove(id int32) {
-	if l.has(id) {
-		l.targets = slices.DeleteFunc(l.targets, func(t *target) bool { return t.id == id })
-		l.push(snapshot{removal(id, nil)})
+	for _, d := range v.run(t.query) {
+		changes = append(changes, change{name: d.Name, after: d})
 	}
+	return changes
 }
 
-// committed queues the snapshot that the commit leads to, if it concerns any
-// target.
+// committed queues the snapshot of a commit, if it concerns the target. As
+// Firestore bills, a document costs a read when it is sent and when a change of
+// its own takes it out of the results, and nothing when it is deleted.
 func (l *listener) committed(at time.Time, changes []change) {
-	v := &view{store: l.store, db: l.db, at: at}
-	var news snapshot
-	for _, t := range l.targets {
-		news = append(news, t.news(v, changes)...)
+	var seen []change
+	for _, c := range changes {
+		if !l.target.shows(c.name, c.before) {
+			c.before = nil
+		}
+		if !l.target.shows(c.name, c.after) {
+			c.after = nil
+		}
+		if c.before == c.after {
+			continue
+		}
+		seen = append(seen, c)
+		if l.db.docs[c.name] != nil {
+			l.store.billed.Reads++
+		}
 	}
-	if len(news) > 0 {
-		l.push(append(news, consistent(at)))
+	if len(seen) > 0 {
+		l.push(append(l.target.messages(&view{db: l.db, at: at}, seen), consistent(at)))
 	}
 }
 
-// push queues, and gives the stream up where the queue is full.
+// shows reports whether a version of the named document is among the results.
+func (t *target) shows(name string, d *document) bool {
+	if t.query == nil {
+		return slices.Contains(t.names, name)
+	}
+	return t.query.matches(d)
+}
+
+// messages returns a message for each change: the document as it is now, or that
+// it does not exist, or that it exists but is no longer among the results.
+func (t *target) messages(v *view, changes []change) snapshot {
+	var s snapshot
+	for _, c := range changes {
+		r := &firestorepb.ListenResponse{}
+		switch {
+		case c.after != nil:
+			doc := c.after
+			if t.query != nil {
+				doc = masked(doc, t.query.mask)
+			}
+			r.ResponseType = &firestorepb.ListenResponse_DocumentChange{DocumentChange: &firestorepb.DocumentChange{
+				Document: doc, TargetIds: []int32{t.id},
+			}}
+		case v.db.docs[c.name] == nil:
+			r.ResponseType = &firestorepb.ListenResponse_DocumentDelete{DocumentDelete: &firestorepb.DocumentDelete{
+				Document: c.name, RemovedTargetIds: []int32{t.id}, ReadTime: v.readTime(),
+			}}
+		default:
+			r.ResponseType = &firestorepb.ListenResponse_DocumentRemove{DocumentRemove: &firestorepb.DocumentRemove{
+				Document: c.name, RemovedTargetIds: []int32{t.id}, ReadTime: v.readTime(),
+			}}
+		}
+		s = append(s, r)
+	}
+	return s
+}
+
+// push queues a snapshot, and ends the listener where the queue is full.
 func (l *listener) push(s snapshot) {
-	if len(l.unsent) == maxBehind {
-		l.behind, l.unsent = true, nil
+	if len(l.unsent) == maxUnsent {
+		l.tooSlow, l.unsent = true, nil
 		l.stop()
 	} else {
 		l.unsent = append(l.unsent, s)
@@ -196,17 +239,15 @@ func (l *listener) push(s snapshot) {
 	}
 }
 
-// flush sends until nothing is left. It blocks while the client does not read.
+// flush sends until the queue is empty. It blocks while the client does not read.
 func (l *listener) flush(send func(*firestorepb.ListenResponse) error) error {
 	for {
 		next, err := l.pop()
 		if next == nil || err != nil {
 			return err
 		}
-		for _, message := range next {
-			if err := send(message); err != nil {
-				return err
-			}
+		if err := sendAll(send, next); err != nil {
+			return err
 		}
 	}
 }
@@ -215,8 +256,8 @@ func (l *listener) flush(send func(*firestorepb.ListenResponse) error) error {
 func (l *listener) pop() (snapshot, error) {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
-	if l.behind {
-		return nil, errBehind
+	if l.tooSlow {
+		return nil, errTooSlow
 	}
 	if len(l.unsent) == 0 {
 		return nil, nil
@@ -237,7 +278,7 @@ func (l *listener) close() {
 func (l *listener) stop() {
 	l.closed = true
 	if l.db != nil {
-		delete(l.db.observers, l)
+		delete(l.db.listeners, l)
 	}
 }
 
@@ -247,7 +288,7 @@ func targetChange(kind firestorepb.TargetChange_TargetChangeType, ids ...int32) 
 	}}
 }
 
-// dated is a change with a time and the token to resume from it.
+// dated is a target change with a time and a resume token.
 func dated(kind firestorepb.TargetChange_TargetChangeType, at time.Time, ids ...int32) *firestorepb.ListenResponse {
 	r := targetChange(kind, ids...)
 	r.GetTargetChange().ReadTime = timestamppb.New(at)
@@ -255,16 +296,7 @@ func dated(kind firestorepb.TargetChange_TargetChangeType, at time.Time, ids ...
 	return r
 }
 
-// consistent says that all the stream's targets are as of at.
+// consistent completes a snapshot: the stream shows the state at the given time.
 func consistent(at time.Time) *firestorepb.ListenResponse {
 	return dated(firestorepb.TargetChange_NO_CHANGE, at)
-}
-
-// removal says that a target has ended, and why, unless it was asked for.
-func removal(id int32, cause error) *firestorepb.ListenResponse {
-	r := targetChange(firestorepb.TargetChange_REMOVE, id)
-	if cause != nil {
-		r.GetTargetChange().Cause = status.Convert(cause).Proto()
-	}
-	return r
 }

@@ -73,7 +73,12 @@ func compareValues(a, b *value) int {
 	}
 	switch class {
 	case classBool:
-		return compareBools(a.GetBooleanValue(), b.GetBooleanValue())
+		if a.GetBooleanValue() == b.GetBooleanValue() {
+			return 0
+		} else if b.GetBooleanValue() {
+			return -1
+		}
+		return 1
 	case classNumber:
 		return compareNumbers(a, b)
 	case classTimestamp:
@@ -96,16 +101,6 @@ func compareValues(a, b *value) int {
 		return compareMaps(a.GetMapValue().GetFields(), b.GetMapValue().GetFields())
 	}
 	return 0
-}
-
-func compareBools(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
 }
 
 // compareNames orders resource names by their segments.
@@ -163,3 +158,7 @@ func isNaN(v *value) bool {
 }
 
 func isNull(v *value) bool { return classOf(v) == classNull }
+
+func containsValue(list []*value, v *value) bool {
+	return slices.ContainsFunc(list, func(e *value) bool { return compareValues(e, v) == 0 })
+}

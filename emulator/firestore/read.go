@@ -7,14 +7,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// consistency is how a request says which state it reads: in a transaction, in
-// a new one, at a time, or, by default, now.
-type consistency struct {
-	transaction []byte
-	begin       *firestorepb.TransactionOptions
-	at          *timestamppb.Timestamp
-}
-
 // view is one state of a database, valid while the mutex is held.
 type view struct {
 	store *store
@@ -24,100 +16,79 @@ type view struct {
 	at    time.Time    // the read time
 }
 
-// read runs f on the state that c asks for, under the mutex: f must not block.
-func (s *store) read(dbName string, c consistency, f func(*view) error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	v := &view{store: s, db: s.database(dbName)}
-	var err error
-	switch {
-	case c.begin != nil:
-		if v.txn, err = s.begin(dbName, c.begin); err == nil {
-			v.begun = []byte(v.txn.id)
-		}
-	case c.transaction != nil:
-		v.txn, err = s.use(dbName, c.transaction)
-	case c.at != nil:
-		v.at = c.at.AsTime()
-		err = s.checkReadTime(v.db, v.at)
-	}
-	if err != nil {
-		return err
-	}
-	switch {
-	case v.txn != nil && v.txn.readOnly():
-		v.at = v.txn.past.at
-	case v.at.IsZero():
-		v.at = s.clock.reading()
-	}
-	return f(v)
+// selector is the consistency selector of a request: a transaction, a new one, a
+// time or, without any, now.
+type selector interface {
+	GetTransaction() []byte
+	GetNewTransaction() *firestorepb.TransactionOptions
+	GetReadTime() *timestamppb.Timestamp
 }
 
-// get returns a document, or nil, and locks its name in a read-write
-// transaction. It is billed as one read either way.
+// readAs runs f on the state that the request asks for, under the mutex: f must
+// not block.
+func (s *store) readAs(dbName string, by selector, f func(*view) error) error {
+	return s.read(dbName, func(v *view) (err error) {
+		switch {
+		case by.GetReadTime() != nil:
+			return unimplemented("reading at a time")
+		case by.GetNewTransaction() != nil:
+			if v.txn, err = s.begin(dbName, by.GetNewTransaction()); err == nil {
+				v.begun = []byte(v.txn.id)
+			}
+		case len(by.GetTransaction()) > 0:
+			v.txn, err = s.use(dbName, by.GetTransaction())
+		}
+		if err != nil {
+			return err
+		}
+		return f(v)
+	})
+}
+
+// read runs f on the state as it is now, under the mutex: f must not block.
+func (s *store) read(dbName string, f func(*view) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return f(&view{store: s, db: s.database(dbName), at: s.clock.reading()})
+}
+
+// get returns a document, or nil, and locks its name in a transaction. It is
+// billed as one read either way.
 func (v *view) get(name string) *document {
 	v.store.billed.Reads++
-	if v.txn == nil {
-		return v.db.docs[name]
+	if v.txn != nil {
+		v.txn.docs[name] = struct{}{}
 	}
-	if v.txn.readOnly() {
-		return v.version(name, v.db.docs[name])
-	}
-	v.txn.docs[name] = struct{}{}
 	return v.db.docs[name]
 }
 
-// version is the document as the view sees it.
-func (v *view) version(name string, current *document) *document {
-	if v.txn != nil && v.txn.readOnly() {
-		if before, overwritten := v.txn.past.before[name]; overwritten {
-			return before
-		}
-	}
-	return current
-}
-
-// run returns the documents that match the query, ordered and cut as it says,
-// and locks whatever matches in a read-write transaction.
-func (v *view) run(q *query) (docs []*document, skipped int) {
-	docs, skipped = v.search(q)
-	v.store.billed.Reads += max(1, int64(len(docs)+skipped))
-	return docs, skipped
+// run returns the results of the query. In a transaction it locks whatever
+// matches.
+func (v *view) run(q *query) []*document {
+	docs := v.search(q)
+	v.store.billed.Reads += max(1, int64(len(docs)))
+	return docs
 }
 
 // count is the number of documents that run would return. It is billed as one
 // read for each 1,000 begun.
 func (v *view) count(q *query) int64 {
-	docs, skipped := v.search(q)
-	v.store.billed.Reads += max(1, int64(len(docs)+skipped+999)/1000)
-	return int64(len(docs))
+	n := int64(len(v.search(q)))
+	v.store.billed.Reads += max(1, (n+999)/1000)
+	return n
 }
 
-func (v *view) search(q *query) (docs []*document, skipped int) {
-	if v.txn != nil && !v.txn.readOnly() {
+func (v *view) search(q *query) []*document {
+	if v.txn != nil {
 		v.txn.queries = append(v.txn.queries, q)
 	}
-	for name, d := range v.candidates(q) {
-		if d = v.version(name, d); q.matches(d) {
+	var docs []*document
+	for _, d := range v.db.collections[q.collection] {
+		if q.matches(d) {
 			docs = append(docs, d)
 		}
 	}
-	if v.txn != nil && v.txn.readOnly() {
-		for name, d := range v.txn.past.before { // deleted since
-			if v.db.docs[name] == nil && q.matches(d) {
-				docs = append(docs, d)
-			}
-		}
-	}
-	return q.window(docs)
-}
-
-// candidates are the current documents among which the matches are.
-func (v *view) candidates(q *query) map[string]*document {
-	if q.descendants || q.collection == "" {
-		return v.db.docs
-	}
-	return v.db.collections[q.parent.String()+"/"+q.collection]
+	return q.sortAndCut(docs)
 }
 
 func (v *view) readTime() *timestamppb.Timestamp { return timestamppb.New(v.at) }

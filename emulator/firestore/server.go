@@ -13,13 +13,10 @@ const (
 	// maxRequestBytes is Firestore's limit on one API request.
 	maxRequestBytes = 10 << 20
 	// maxMessageBytes lets a request somewhat over the limit reach the handler,
-	// so that it is refused as Firestore refuses it (INVALID_ARGUMENT) and not
-	// by the transport.
+	// which refuses it as Firestore does (INVALID_ARGUMENT); the transport would
+	// answer otherwise.
 	maxMessageBytes = 4 * maxRequestBytes
 )
-
-// ErrClosed is returned by Dial on a server that has been closed.
-var ErrClosed = wire.ErrClosed
 
 // Options configures a Server. The zero value is ready to use.
 type Options struct {
@@ -31,14 +28,14 @@ type Options struct {
 
 // Usage counts operations as Firestore bills them.
 type Usage struct {
-	// Reads is one per document looked up or returned by a query; looking up a
-	// missing document, or a query without results, is one as well. A listener
-	// reads what it is told of at first, then one per document that has changed,
-	// but none for a deleted one.
+	// Reads is one for each document looked up or returned by a query; a missing
+	// document, or a query without results, costs one as well. A listener costs
+	// its first results, then one for each document that has changed, but none
+	// for a deleted one.
 	Reads int64
-	// Writes is one per committed write that is not a delete.
+	// Writes is one for each committed write that is not a delete.
 	Writes int64
-	// Deletes is one per committed delete.
+	// Deletes is one for each committed delete.
 	Deletes int64
 }
 
@@ -48,9 +45,8 @@ type Server struct {
 	api *api
 }
 
-// NewServer returns an empty server that serves nobody yet. It starts no
-// goroutine; Close is needed once Serve or Dial has been called. The data are
-// gone with the Server.
+// NewServer returns an empty server. It starts no goroutine; Close is needed
+// once Serve or Dial has been called. The data are gone with the Server.
 func NewServer(o Options) *Server {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -62,12 +58,16 @@ func NewServer(o Options) *Server {
 	return s
 }
 
-// Close ends all calls and listeners under way, stops serving, and waits for the
-// handlers and for every goroutine of the server. Closing twice is harmless.
+// Close ends all calls and listeners, stops serving, and waits for the handlers
+// and for every goroutine of the server. Closing twice is harmless.
 func (s *Server) Close() {
 	s.Server.Close()
 	s.api.receivers.Wait()
 }
 
 // Usage returns the billed operations so far.
-func (s *Server) Usage() Usage { return s.api.store.usage() }
+func (s *Server) Usage() Usage {
+	s.api.store.mu.Lock()
+	defer s.api.store.mu.Unlock()
+	return s.api.store.billed
+}

@@ -1,6 +1,7 @@
 package firestore
 
 import (
+	"strings"
 	"sync"
 	"time"
 
@@ -8,8 +9,9 @@ import (
 )
 
 // store holds every database. One mutex guards all of it and everything below
-// it: the critical sections are short, and only a commit that waits for another
-// transaction's locks leaves it half-way, before it has changed anything.
+// it. The critical sections are short; only a commit that waits for the locks of
+// another transaction releases the mutex half-way, before it has changed
+// anything.
 type store struct {
 	mu           sync.Mutex
 	clock        clock
@@ -23,28 +25,21 @@ type store struct {
 type database struct {
 	docs        map[string]*document
 	collections map[string]map[string]*document // by the collection's full name
-	lastCommit  time.Time
-	observers   map[observer]struct{}
+	listeners   map[*listener]struct{}
 }
 
-// document is one version of a document. Neither it nor what it points to ever
-// changes: a write puts a new version in its place.
-type document struct {
-	path path
-	pb   *firestorepb.Document
-}
+// document is one version of a document. It never changes: a write puts a new
+// version in its place.
+type document = firestorepb.Document
 
-// change is what a commit did to one document; before or after is nil where the
-// document did not exist.
+// collectionOf returns the full name of the collection that holds a document.
+func collectionOf(name string) string { return name[:strings.LastIndexByte(name, '/')] }
+
+// change is the effect of a commit on one document; before or after is nil where
+// the document did not exist.
 type change struct {
 	name          string
 	before, after *document
-}
-
-// observer is told of every commit that changed something, under the store's
-// mutex, in commit order.
-type observer interface {
-	committed(at time.Time, changes []change)
 }
 
 func newStore(now func() time.Time) *store {
@@ -55,26 +50,20 @@ func newStore(now func() time.Time) *store {
 	}
 }
 
-func (s *store) usage() Usage {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.billed
-}
-
 func (s *store) database(name string) *database {
 	db := s.databases[name]
 	if db == nil {
 		db = &database{
 			docs:        map[string]*document{},
 			collections: map[string]map[string]*document{},
-			observers:   map[observer]struct{}{},
+			listeners:   map[*listener]struct{}{},
 		}
 		s.databases[name] = db
 	}
 	return db
 }
 
-// install makes the changes visible, all at once to whoever takes the mutex.
+// install makes the changes visible and notifies the listeners.
 func (db *database) install(at time.Time, changes []change) {
 	if len(changes) == 0 {
 		return
@@ -82,30 +71,46 @@ func (db *database) install(at time.Time, changes []change) {
 	for _, c := range changes {
 		if c.after != nil {
 			db.put(c.after)
-		} else if c.before != nil {
-			db.remove(c.before)
+		} else {
+			delete(db.docs, c.name)
+			delete(db.collections[collectionOf(c.name)], c.name)
 		}
 	}
-	db.lastCommit = at
-	for o := range db.observers {
-		o.committed(at, changes)
+	for l := range db.listeners {
+		l.committed(at, changes)
 	}
 }
 
 func (db *database) put(d *document) {
-	parent := d.path.parent()
+	parent := collectionOf(d.Name)
 	if db.collections[parent] == nil {
 		db.collections[parent] = map[string]*document{}
 	}
-	db.collections[parent][d.pb.Name] = d
-	db.docs[d.pb.Name] = d
+	db.collections[parent][d.Name] = d
+	db.docs[d.Name] = d
 }
 
-func (db *database) remove(d *document) {
-	parent := d.path.parent()
-	delete(db.docs, d.pb.Name)
-	delete(db.collections[parent], d.pb.Name)
-	if len(db.collections[parent]) == 0 {
-		delete(db.collections, parent)
+// clock is the store's own time in whole microseconds, Firestore's resolution.
+// It follows now but never runs backwards, and no commit shares its time with
+// an earlier commit or read. The store's mutex guards it.
+type clock struct {
+	now  func() time.Time
+	last time.Time
+}
+
+// reading returns the time of a read: not before the last commit.
+func (c *clock) reading() time.Time {
+	if t := c.now().UTC().Truncate(time.Microsecond); t.After(c.last) {
+		c.last = t
 	}
+	return c.last
+}
+
+// commit returns the time of a commit: after every earlier commit and read.
+func (c *clock) commit() time.Time {
+	before := c.last
+	if !c.reading().After(before) {
+		c.last = before.Add(time.Microsecond)
+	}
+	return c.last
 }

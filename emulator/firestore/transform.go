@@ -2,7 +2,6 @@ package firestore
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
@@ -12,7 +11,7 @@ import (
 // transform computes a field's new value from its present one.
 type transform struct {
 	path fieldPath
-	pb   *firestorepb.DocumentTransform_FieldTransform
+	by   *value // the increment; nil: the server's timestamp
 }
 
 func parseTransforms(list []*firestorepb.DocumentTransform_FieldTransform) ([]transform, error) {
@@ -22,73 +21,30 @@ func parseTransforms(list []*firestorepb.DocumentTransform_FieldTransform) ([]tr
 		if err != nil {
 			return nil, err
 		}
-		if fp.isDocumentID() {
-			return nil, invalid("%s cannot be transformed", documentID)
-		}
-		t := transform{path: fp, pb: pb}
-		if err := t.check(); err != nil {
-			return nil, err
+		t := transform{path: fp}
+		switch op := pb.GetTransformType().(type) {
+		case *firestorepb.DocumentTransform_FieldTransform_SetToServerValue:
+		case *firestorepb.DocumentTransform_FieldTransform_Increment:
+			t.by = op.Increment
+		default:
+			return nil, unimplemented("a transform other than a server timestamp or an increment")
 		}
 		transforms = append(transforms, t)
 	}
 	return transforms, nil
 }
 
-func (t transform) check() error {
-	switch op := t.pb.GetTransformType().(type) {
-	case *firestorepb.DocumentTransform_FieldTransform_SetToServerValue:
-		if op.SetToServerValue != firestorepb.DocumentTransform_FieldTransform_REQUEST_TIME {
-			return invalid("unknown server value %v", op.SetToServerValue)
-		}
-		return nil
-	case *firestorepb.DocumentTransform_FieldTransform_Increment:
-		return checkNumber(op.Increment)
-	case *firestorepb.DocumentTransform_FieldTransform_Maximum:
-		return checkNumber(op.Maximum)
-	case *firestorepb.DocumentTransform_FieldTransform_Minimum:
-		return checkNumber(op.Minimum)
-	case *firestorepb.DocumentTransform_FieldTransform_AppendMissingElements:
-		return checkElements(op.AppendMissingElements)
-	case *firestorepb.DocumentTransform_FieldTransform_RemoveAllFromArray:
-		return checkElements(op.RemoveAllFromArray)
+// apply returns the field's next value in a commit at the given time. old is nil
+// where the field does not exist.
+func (t transform) apply(old *value, at time.Time) *value {
+	if t.by == nil {
+		return &value{ValueType: &firestorepb.Value_TimestampValue{TimestampValue: timestamppb.New(at.Truncate(time.Millisecond))}}
 	}
-	return invalid("a field transform has no operation")
+	return increment(old, t.by)
 }
 
-func checkNumber(v *value) error {
-	if classOf(v) != classNumber {
-		return invalid("the operand of a numeric transform is not a number")
-	}
-	return nil
-}
-
-func checkElements(a *firestorepb.ArrayValue) error {
-	return checkValue(&value{ValueType: &firestorepb.Value_ArrayValue{ArrayValue: a}}, 1, 0)
-}
-
-// apply returns, for a commit at the given time, the field's next value and the result to report to the client.
-// old is nil where the field does not exist.
-func (t transform) apply(old *value, at time.Time) (next, result *value) {
-	null := &value{ValueType: &firestorepb.Value_NullValue{}}
-	switch op := t.pb.GetTransformType().(type) {
-	case *firestorepb.DocumentTransform_FieldTransform_SetToServerValue:
-		next = &value{ValueType: &firestorepb.Value_TimestampValue{TimestampValue: timestamppb.New(at.Truncate(time.Millisecond))}}
-	case *firestorepb.DocumentTransform_FieldTransform_Increment:
-		next = increment(old, op.Increment)
-	case *firestorepb.DocumentTransform_FieldTransform_Maximum:
-		next = extreme(old, op.Maximum, 1)
-	case *firestorepb.DocumentTransform_FieldTransform_Minimum:
-		next = extreme(old, op.Minimum, -1)
-	case *firestorepb.DocumentTransform_FieldTransform_AppendMissingElements:
-		return appendMissing(old, op.AppendMissingElements.GetValues()), null
-	case *firestorepb.DocumentTransform_FieldTransform_RemoveAllFromArray:
-		return removeAll(old, op.RemoveAllFromArray.GetValues()), null
-	}
-	return next, next
-}
-
-// increment adds; integers stop at the ends of int64. A field that holds no
-// number becomes the operand.
+// increment adds; integers stop at the ends of int64. A field without a number
+// becomes the increment.
 func increment(old, by *value) *value {
 	if old == nil || classOf(old) != classNumber {
 		return by
@@ -120,48 +76,4 @@ func asDouble(v *value) float64 {
 		return float64(i.IntegerValue)
 	}
 	return v.GetDoubleValue()
-}
-
-// extreme returns the larger (sign 1) or smaller (sign -1) of two numbers, the
-// old one where they are equal. A field that holds no number becomes the other.
-func extreme(old, other *value, sign int) *value {
-	switch {
-	case old == nil || classOf(old) != classNumber:
-		return other
-	case isNaN(old):
-		return old
-	case isNaN(other):
-		return other
-	case compareNumbers(other, old)*sign > 0:
-		return other
-	}
-	return old
-}
-
-func appendMissing(old *value, add []*value) *value {
-	elements := slices.Clone(old.GetArrayValue().GetValues())
-	for _, v := range add {
-		if !containsValue(elements, v) {
-			elements = append(elements, v)
-		}
-	}
-	return arrayValue(elements)
-}
-
-func removeAll(old *value, drop []*value) *value {
-	var elements []*value
-	for _, v := range old.GetArrayValue().GetValues() {
-		if !containsValue(drop, v) {
-			elements = append(elements, v)
-		}
-	}
-	return arrayValue(elements)
-}
-
-func arrayValue(elements []*value) *value {
-	return &value{ValueType: &firestorepb.Value_ArrayValue{ArrayValue: &firestorepb.ArrayValue{Values: elements}}}
-}
-
-func containsValue(list []*value, v *value) bool {
-	return slices.ContainsFunc(list, func(e *value) bool { return compareValues(e, v) == 0 })
 }

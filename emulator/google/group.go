@@ -9,16 +9,17 @@ import (
 )
 
 // guardScript waits until the pipe on its standard input is closed and then kills
-// its own process group, itself included. It ignores what Stop and a terminal
-// send to the group, so that it is the last to go.
+// its own process group, itself included. It ignores the signals that Stop and a
+// terminal send to the group, so that it ends last.
 const guardScript = `trap '' HUP INT TERM; while read -r line; do :; done; kill -s KILL 0`
 
-// A group is a process group that does not outlive this process. Its leader, the
-// guard, keeps the group's id from being used again until end has returned, so
-// that a signal to the group can reach no one else.
+// group is a process group that ends with this process: the kernel then closes
+// the pipe that the guard, its leader, reads from. This works alike on Linux and
+// macOS, and does not depend on a thread as a parent-death signal would. The guard
+// also keeps the group's id from being used again until end has returned.
 type group struct {
 	guard    *exec.Cmd
-	lifeline *os.File // closed by us or, when we die, by the kernel
+	lifeline *os.File // closed by end or, when this process ends, by the kernel
 }
 
 // newGroup starts a group with only the guard in it. The caller ends it.
@@ -39,7 +40,7 @@ func newGroup() (*group, error) {
 	return &group{guard: guard, lifeline: lifeline}, nil
 }
 
-// join makes the command, not yet started, one of the group.
+// join puts the command, not yet started, into the group.
 func (g *group) join(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: g.guard.Process.Pid}
 }
@@ -48,14 +49,10 @@ func (g *group) signal(s syscall.Signal) error {
 	return syscall.Kill(-g.guard.Process.Pid, s)
 }
 
-// end kills what is left of the group. It does not wait for members other than
-// the guard: who started them does.
+// end kills the group. It waits for the guard, but not for other members.
 func (g *group) end() error {
 	killed := g.signal(syscall.SIGKILL)
 	closed := g.lifeline.Close()
-	err := g.guard.Wait()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		err = nil // killed, as it should be
-	}
-	return errors.Join(killed, closed, err)
+	_ = g.guard.Wait() // killed
+	return errors.Join(killed, closed)
 }

@@ -1,15 +1,14 @@
 package google
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,27 +17,21 @@ import (
 )
 
 const (
-	defaultMaxHeap = "256m"
-	startLimit     = 60 * time.Second // 1 to 4 s are usual
-	startAttempts  = 4
-	pollEvery      = 20 * time.Millisecond
-	stopGrace      = 5 * time.Second // 0.4 s are usual
+	// mainClass is the emulator's entry point: the Cloud SDK's jar has no
+	// Main-Class.
+	mainClass    = "com.google.cloud.datastore.emulator.firestore.CloudFirestore"
+	announcement = "is now running" // printed once the emulator has bound its port
+	tailBytes    = 8 << 10          // of its output, kept for errors
+
+	startLimit    = 60 * time.Second // 1 to 4 s are usual
+	startAttempts = 4
+	stopGrace     = 5 * time.Second // 0.4 s are usual
 )
 
-// errEnded says that the emulator's process ended without being stopped.
+// errEnded reports that the emulator's process ended without being stopped.
 var errEnded = errors.New("google: the Firestore emulator ended by itself")
 
-// Options say how the emulator is run. The zero value is usable.
-type Options struct {
-	// Log receives the emulator's output, from one goroutine, until Stop has
-	// returned. nil: discarded, but for its end, which errors carry.
-	Log io.Writer
-	// MaxHeap is the most memory the Java heap may take, in Java's notation:
-	// digits and one of k, m, g. Default "256m".
-	MaxHeap string
-}
-
-// An Emulator is a running emulator. Its methods are safe for concurrent use.
+// Emulator is a running emulator. Its methods are safe for concurrent use.
 type Emulator struct {
 	host   string
 	group  *group
@@ -50,32 +43,24 @@ type Emulator struct {
 	stopErr error
 }
 
-// Start finds the emulator and starts it on a free port of 127.0.0.1. It blocks
-// until the emulator answers, usually 1 to 4 s, and gives up when ctx ends or
-// after 60 s. ctx bounds the start alone: the emulator then runs until Stop, or
-// until this process ends.
+// Start finds the emulator and starts it on a free port of 127.0.0.1, with a Java
+// heap of at most maxHeap: digits and one of k, m, g. It blocks until the emulator
+// has bound its port, usually 1 to 4 s, and gives up when ctx ends or after 60 s.
+// ctx bounds the start alone: the emulator then runs until Stop, or until this
+// process ends.
 //
 // An emulator that ends while starting, as one does whose port was taken between
-// being chosen and being bound, is started again on another port, at most three
-// times. Errors wrap [ErrNotFound] as [Find]'s do, or carry the end of the
-// emulator's output.
-func Start(ctx context.Context, o Options) (*Emulator, error) {
-	found, err := thisMachine().find(ctx)
+// the choice and the bind, is started again on another port, at most three times.
+// Errors are [Find]'s, or carry the end of the emulator's output.
+func Start(ctx context.Context, maxHeap string) (*Emulator, error) {
+	found, err := Find()
 	if err != nil {
 		return nil, err
 	}
-	return found.start(ctx, o, freePort)
+	return found.start(ctx, maxHeap, freePort)
 }
 
-var heapSize = regexp.MustCompile(`^[1-9][0-9]*[kKmMgG]$`)
-
-func (i Installation) start(ctx context.Context, o Options, choosePort func() (int, error)) (*Emulator, error) {
-	if o.MaxHeap == "" {
-		o.MaxHeap = defaultMaxHeap
-	}
-	if !heapSize.MatchString(o.MaxHeap) {
-		return nil, fmt.Errorf("google: MaxHeap %q is not digits and one of k, m, g", o.MaxHeap)
-	}
+func (i Installation) start(ctx context.Context, maxHeap string, choosePort func() (int, error)) (*Emulator, error) {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	for attempt := 1; ; attempt++ {
@@ -83,23 +68,22 @@ func (i Installation) start(ctx context.Context, o Options, choosePort func() (i
 		if err != nil {
 			return nil, fmt.Errorf("google: %w", err)
 		}
-		e, err := i.launch(o, port)
+		e, err := i.launch(maxHeap, port)
 		if err != nil {
 			return nil, err
 		}
-		if err = e.awaitAnswer(ctx); err == nil {
+		if err = e.await(ctx); err == nil {
 			return e, nil
 		}
-		_ = e.Stop() // says no more than err does
+		_ = e.Stop() // err has the reason
 		if attempt == startAttempts || !errors.Is(err, errEnded) {
 			return nil, err
 		}
 	}
 }
 
-// launch starts the emulator's process and returns without waiting for it to
-// answer.
-func (i Installation) launch(o Options, port int) (*Emulator, error) {
+// launch starts the emulator's process and returns without waiting for its port.
+func (i Installation) launch(maxHeap string, port int) (*Emulator, error) {
 	g, err := newGroup()
 	if err != nil {
 		return nil, err
@@ -107,12 +91,22 @@ func (i Installation) launch(o Options, port int) (*Emulator, error) {
 	e := &Emulator{
 		host:   net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
 		group:  g,
-		output: newOutput(o.Log),
+		output: &output{announced: make(chan struct{})},
 		grace:  stopGrace,
 		ended:  make(chan struct{}),
 	}
-	cmd := exec.Command(i.Java, i.arguments(o.MaxHeap, port)...)
-	cmd.Env = javaEnviron()
+	cmd := exec.Command(i.Java,
+		"-Xmx"+maxHeap,
+		"-XX:+UseSerialGC",
+		"-XX:+ExitOnOutOfMemoryError",
+		"-XX:-UsePerfData",   // or a killed one leaves a file in /tmp
+		"-Duser.language=en", // for the announcement
+		"-cp", i.Jar, mainClass,
+		"--host=127.0.0.1",
+		"--port="+strconv.Itoa(port),
+	)
+	// _JAVA_OPTIONS would override the bound on the heap.
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "_JAVA_OPTIONS=") })
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = e.output, e.output
 	cmd.WaitDelay = time.Second
@@ -122,87 +116,35 @@ func (i Installation) launch(o Options, port int) (*Emulator, error) {
 	}
 	go func() {
 		defer close(e.ended)
-		// How it ended is of no use: by our signal, or early, and then its
-		// output says why.
-		_ = cmd.Wait()
+		_ = cmd.Wait() // after our signal; or early, and then its output has the reason
 	}()
 	return e, nil
 }
 
-func (i Installation) arguments(maxHeap string, port int) []string {
-	return []string{
-		"-Xmx" + maxHeap,
-		"-XX:+UseSerialGC",
-		"-XX:+ExitOnOutOfMemoryError",
-		"-XX:-UsePerfData",   // or a killed one leaves a file in /tmp
-		"-Duser.language=en", // its messages exist in English alone
-		"-cp", i.Jar, mainClass,
-		"--host=127.0.0.1",
-		"--port=" + strconv.Itoa(port),
+// await returns nil once the emulator has announced that it has bound its port.
+// An answer on the port would prove less: it may be another process's.
+func (e *Emulator) await(ctx context.Context) error {
+	select {
+	case <-e.output.announced:
+		return nil
+	case <-e.ended:
+		return e.failed(errEnded)
+	case <-ctx.Done():
+		return e.failed(fmt.Errorf("google: the Firestore emulator did not start: %w", context.Cause(ctx)))
 	}
 }
 
-// javaEnviron is our environment without _JAVA_OPTIONS, which would override the
-// bound on the heap.
-func javaEnviron() []string {
-	var kept []string
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "_JAVA_OPTIONS=") {
-			kept = append(kept, v)
-		}
-	}
-	return kept
-}
-
-// awaitAnswer returns nil once the emulator has bound its port and answers on it.
-// The announcement comes first: an answer alone might be another process's, on a
-// port that ours is about to find taken.
-func (e *Emulator) awaitAnswer(ctx context.Context) error {
-	announced := e.output.announced
-	poll := time.NewTicker(pollEvery)
-	defer poll.Stop()
-	bound := false
-	for {
-		select {
-		case <-announced:
-			bound, announced = true, nil
-		case <-poll.C:
-		case <-e.ended:
-			return fmt.Errorf("%w while starting; its output ended with:\n%s", errEnded, e.output)
-		case <-ctx.Done():
-			return fmt.Errorf("google: the Firestore emulator did not answer: %w; its output ended with:\n%s",
-				context.Cause(ctx), e.output)
-		}
-		if bound && answers(ctx, e.host) {
-			return nil
-		}
-	}
-}
-
-// answers reports whether an HTTP server at host answers as the emulator does.
-func answers(ctx context.Context, host string) bool {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/", http.NoBody)
-	if err != nil {
-		return false
-	}
-	req.Close = true
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
-	resp, err := client.Do(req)
-	if err != nil {
-		return false
-	}
-	_ = resp.Body.Close()
-	return resp.StatusCode == http.StatusOK
+func (e *Emulator) failed(why error) error {
+	return fmt.Errorf("%w; its output ended with:\n%s", why, e.output)
 }
 
 // Host returns the emulator's address as host:port, in the form that
 // FIRESTORE_EMULATOR_HOST takes.
 func (e *Emulator) Host() string { return e.host }
 
-// Stop ends the emulator, with TERM and if it is still there after 5 s with KILL,
-// and returns when its process is gone. Its data is lost. Calling Stop again, or
-// from several goroutines, does nothing more and returns the same. The error says
-// that the emulator had ended by itself before, and how its output ended.
+// Stop ends the emulator, with TERM and if it still runs after 5 s with KILL, and
+// returns when its process has ended. Calling Stop again returns the same. The
+// error reports that the emulator had ended by itself, and the end of its output.
 func (e *Emulator) Stop() error {
 	e.stop.Do(func() { e.stopErr = e.end() })
 	return e.stopErr
@@ -212,19 +154,17 @@ func (e *Emulator) end() error {
 	var early error
 	select {
 	case <-e.ended:
-		early = fmt.Errorf("%w; its output ended with:\n%s", errEnded, e.output)
+		early = e.failed(errEnded)
 	default:
 	}
-	termed := e.group.signal(syscall.SIGTERM)
-	grace := time.NewTimer(e.grace)
-	defer grace.Stop()
+	err := e.group.signal(syscall.SIGTERM)
 	select {
 	case <-e.ended:
-	case <-grace.C:
+	case <-time.After(e.grace):
 	}
-	killed := e.group.end()
+	err = errors.Join(early, err, e.group.end())
 	<-e.ended
-	return errors.Join(early, termed, killed)
+	return err
 }
 
 // freePort returns a port of 127.0.0.1 that was free a moment ago.
@@ -235,4 +175,33 @@ func freePort() (int, error) {
 	}
 	port := l.Addr().(*net.TCPAddr).Port
 	return port, l.Close()
+}
+
+// output keeps the end of what the emulator prints, and detects the announcement.
+// It is safe for concurrent use.
+type output struct {
+	announced chan struct{} // closed at the announcement
+
+	mu   sync.Mutex
+	tail []byte
+	once sync.Once
+}
+
+// Write keeps the end of p. It never fails.
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.tail = append(o.tail, p...)
+	if bytes.Contains(o.tail, []byte(announcement)) {
+		o.once.Do(func() { close(o.announced) })
+	}
+	o.tail = slices.Delete(o.tail, 0, max(0, len(o.tail)-tailBytes))
+	return len(p), nil
+}
+
+// String returns the end of the output.
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return strings.TrimSpace(string(o.tail))
 }

@@ -1,9 +1,9 @@
 // Package oidc is a local issuer of the ID tokens that Cloud Tasks and Cloud
-// Scheduler carry, for tests and local runs: the same claims and algorithm, and
-// the page of public keys that a verifier fetches. Its keys are made at each
-// start, so nothing but a verifier that was told of its page trusts it.
+// Scheduler send, for tests and local runs: it signs the same claims with the same
+// algorithm, and serves the public keys that a verifier fetches. It makes new keys
+// at each start, so only a verifier that fetches them trusts it.
 //
-// It asks nobody who they are: whoever can call Token is anyone.
+// It authenticates nobody: Token signs for any account.
 package oidc
 
 import (
@@ -22,18 +22,11 @@ import (
 	"time"
 )
 
-const (
-	name     = "https://accounts.google.com"
-	keyBits  = 2048
-	lifetime = time.Hour
-	maxAge   = time.Hour // of the page
-)
-
-// Issuer signs tokens and serves the page of its keys. Its methods may be called
+// Issuer signs tokens and serves its public keys. Its methods may be called
 // concurrently.
 type Issuer struct {
 	mu   sync.Mutex
-	keys []key // never empty; the first one signs
+	keys []key // the first one signs
 }
 
 type key struct {
@@ -50,10 +43,10 @@ func NewIssuer() (*Issuer, error) {
 	return i, nil
 }
 
-// Rotate makes a new key, which signs from now on. The one before it stays on the
-// page until the next Rotate, as Google's do.
+// Rotate makes a new key, which signs from now on. The key before it is served
+// until the next Rotate, as Google's are.
 func (i *Issuer) Rotate() error {
-	private, err := rsa.GenerateKey(rand.Reader, keyBits)
+	private, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		return fmt.Errorf("oidc: key: %w", err)
 	}
@@ -64,15 +57,15 @@ func (i *Issuer) Rotate() error {
 	return nil
 }
 
-// Token is what Cloud Tasks puts into a task's Authorization for the service
-// account email: it is good for an hour.
+// Token returns the ID token that Cloud Tasks would send for the service account
+// email. It is valid for an hour.
 func (i *Issuer) Token(email, audience string) (string, error) {
 	now := time.Now()
 	sub := subject(email)
 	return i.Sign(map[string]any{
-		"iss": name, "aud": audience, "sub": sub, "azp": sub,
+		"iss": "https://accounts.google.com", "aud": audience, "sub": sub, "azp": sub,
 		"email": email, "email_verified": true,
-		"iat": now.Unix(), "exp": now.Add(lifetime).Unix(),
+		"iat": now.Unix(), "exp": now.Add(time.Hour).Unix(),
 	})
 }
 
@@ -82,7 +75,7 @@ func subject(email string) string {
 	return fmt.Sprintf("1%020d", binary.BigEndian.Uint64(sum[:]))
 }
 
-// Sign signs any claims, for tests of odd ones.
+// Sign signs any claims.
 func (i *Issuer) Sign(claims map[string]any) (string, error) {
 	i.mu.Lock()
 	signer := i.keys[0]
@@ -112,7 +105,7 @@ func segment(v any) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(data), nil
 }
 
-// ServeHTTP serves the page of public keys (a JWKS), at any path.
+// ServeHTTP serves the public keys (a JWKS), at any path.
 func (i *Issuer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	i.mu.Lock()
 	keys := i.keys
@@ -126,7 +119,6 @@ func (i *Issuer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		})
 	}
 	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
-	w.Header().Set("Cache-Control", fmt.Sprintf("public, max-age=%d, must-revalidate", int(maxAge.Seconds())))
-	// An error here is the caller gone.
-	_ = json.NewEncoder(w).Encode(map[string]any{"keys": page})
+	w.Header().Set("Cache-Control", "public, max-age=3600, must-revalidate")
+	_ = json.NewEncoder(w).Encode(map[string]any{"keys": page}) // fails where the caller has gone
 }

@@ -1,5 +1,4 @@
-// Package wire serves an embedded API over gRPC, on ports and inside the
-// process: what the embedded servers have in common.
+// Package wire serves an embedded API over gRPC, on ports and inside the process.
 package wire
 
 import (
@@ -20,8 +19,7 @@ var ErrClosed = errors.New("emulator: closed")
 // pipeBytes is the buffer of the in-process connection, in each direction.
 const pipeBytes = 1 << 20
 
-// Server is a plaintext gRPC server. All its methods may be called
-// concurrently.
+// Server is a plaintext gRPC server. Its methods may be called concurrently.
 type Server struct {
 	grpc       *grpc.Server
 	maxMessage int
@@ -32,9 +30,8 @@ type Server struct {
 	served sync.WaitGroup    // the goroutine that serves pipe
 }
 
-// NewServer returns a server that serves nobody yet, and takes and sends
-// messages of up to maxMessage bytes. It starts no goroutine; Close is needed
-// once Serve or Dial has been called.
+// NewServer returns a server for messages of up to maxMessage bytes. It starts no
+// goroutine; Close is needed once Serve or Dial has been called.
 func NewServer(maxMessage int, register func(grpc.ServiceRegistrar)) *Server {
 	s := &Server{maxMessage: maxMessage, grpc: grpc.NewServer(
 		grpc.MaxRecvMsgSize(maxMessage),
@@ -49,16 +46,17 @@ func NewServer(maxMessage int, register func(grpc.ServiceRegistrar)) *Server {
 // nil. It blocks, owns l, and may be called for several listeners.
 func (s *Server) Serve(l net.Listener) error {
 	err := s.grpc.Serve(l)
-	if err != nil && !s.isClosed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil && !s.closed {
 		return fmt.Errorf("emulator: serve %s: %w", l.Addr(), err)
 	}
 	return nil
 }
 
-// Dial returns a connection to the server that stays inside the process and
-// uses no socket, so that it also works in a testing/synctest bubble. opts are
-// applied after Dial's own. The caller closes the connection. Dial does not
-// block.
+// Dial returns a connection inside the process, without a socket, so that it also
+// works in a testing/synctest bubble. opts are applied after Dial's own. The
+// caller closes the connection. Dial does not block.
 func (s *Server) Dial(opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	pipe, err := s.openPipe()
 	if err != nil {
@@ -81,7 +79,7 @@ func (s *Server) Dial(opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// Close ends all calls under way, stops serving, and waits for the handlers and
+// Close ends all calls, stops serving, and waits for the handlers and
 // for every goroutine of the server. Closing twice is harmless.
 func (s *Server) Close() {
 	s.mu.Lock()
@@ -105,10 +103,4 @@ func (s *Server) openPipe() (*bufconn.Listener, error) {
 		s.served.Go(func() { _ = s.grpc.Serve(pipe) })
 	}
 	return s.pipe, nil
-}
-
-func (s *Server) isClosed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closed
 }

@@ -3,14 +3,12 @@ package wire_test
 import (
 	"context"
 	"errors"
-	"net"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"taskguard/emulator/wire"
@@ -66,32 +64,4 @@ func TestCloseEndsCallsAndWaitsForTheirHandlers(t *testing.T) {
 		t.Errorf("Dial after Close: %v, want ErrClosed", err)
 	}
 	s.Close()
-}
-
-func TestAPortAndThePipeServeTheSame(t *testing.T) {
-	var calls atomic.Int32
-	s := newServer(func(context.Context) { calls.Add(1) })
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error)
-	go func() { served <- s.Serve(l) }()
-	inside, err := s.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = inside.Close() }()
-	outside, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = outside.Close() }()
-	if err := errors.Join(call(inside), call(outside)); err != nil || calls.Load() != 2 {
-		t.Errorf("%d calls, %v", calls.Load(), err)
-	}
-	s.Close()
-	if err := <-served; err != nil {
-		t.Errorf("Serve after Close: %v, want nil", err)
-	}
 }

@@ -18,7 +18,7 @@ func TestTwoInstances(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) { twoInstances(t, embedded(t)) })
 	t.Run("google", func(t *testing.T) {
 		setenv(t, emulatortest.Google(t))
-		twoInstances(t, emulatortest.Project(t))
+		twoInstances(t, emulatortest.Project())
 	})
 }
 

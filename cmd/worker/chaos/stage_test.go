@@ -37,7 +37,7 @@ type stage struct {
 
 func newStage(t testing.TB, host string, analyze func(*run) int) *stage {
 	t.Helper()
-	s := &stage{project: emulatortest.Project(t), proxy: newProxy(t, host), analyzer: newAnalyzer(t, analyze)}
+	s := &stage{project: emulatortest.Project(), proxy: newProxy(t, host), analyzer: newAnalyzer(t, analyze)}
 	var err error
 	if s.docs, err = fs.NewClient(t.Context(), s.project, connect(t, host)); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func newFirestore(t testing.TB, full bool) (host string, signal func(syscall.Sig
 		t.Cleanup(p.end)
 		return p.address, p.signal
 	}
-	e, err := google.Start(t.Context(), google.Options{MaxHeap: "512m"})
+	e, err := google.Start(t.Context(), "512m")
 	if errors.Is(err, google.ErrNotFound) && !emulatortest.Required() {
 		t.Skipf("CHAOS needs Google's emulator: %v", err)
 	}

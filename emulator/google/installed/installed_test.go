@@ -5,15 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"cloud.google.com/go/firestore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/emulator/google"
@@ -48,59 +51,7 @@ func run(m *testing.M) int {
 	return 0
 }
 
-func TestTheEmulatorKeepsADocument(t *testing.T) {
-	e := start(t)
-	doc := document(e.Host(), emulatortest.Project(t))
-	if got := write(t, doc, "kept"); got != http.StatusOK {
-		t.Fatalf("writing a document: status %d, want 200", got)
-	}
-	if got, want := read(t, doc), "kept"; got != want {
-		t.Errorf("the document holds %q, want %q", got, want)
-	}
-}
-
-func TestTheHeapIsBoundedAndStopLeavesNoProcess(t *testing.T) {
-	e := start(t)
-	id := groupOf(t, e.Host())
-	running := members(t, id)
-	java := ""
-	for _, m := range running {
-		if strings.Contains(m, "CloudFirestore") {
-			java = m
-		}
-	}
-	for _, want := range []string{" -Xmx256m ", " -XX:+UseSerialGC ", " --host=127.0.0.1 "} {
-		if !strings.Contains(java, want) {
-			t.Errorf("the emulator runs as %q, without %q", java, want)
-		}
-	}
-	if got, want := len(running), 2; got != want {
-		t.Errorf("%d processes in the emulator's group, want %d, itself and its guard: %q", got, want, running)
-	}
-	if err := e.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	if left := members(t, id); len(left) > 0 {
-		t.Errorf("processes left after Stop: %q", left)
-	}
-}
-
-func TestAnEmulatorStartedAgainIsEmpty(t *testing.T) {
-	project := emulatortest.Project(t)
-	first := start(t)
-	if got := write(t, document(first.Host(), project), "gone"); got != http.StatusOK {
-		t.Fatalf("writing a document: status %d, want 200", got)
-	}
-	if err := first.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	second := start(t)
-	if got := read(t, document(second.Host(), project)); got != "" {
-		t.Errorf("a new emulator holds %q, want nothing", got)
-	}
-}
-
-func TestTheEmulatorDiesWithItsKilledParent(t *testing.T) {
+func TestTheEmulatorKeepsADocumentInABoundedHeapAndEndsWithItsKilledParent(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), parentVariable+"=1")
 	cmd.Stderr = os.Stderr
@@ -116,68 +67,54 @@ func TestTheEmulatorDiesWithItsKilledParent(t *testing.T) {
 		t.Fatalf("the parent printed no address: %v", err)
 	}
 	host := strings.TrimSpace(line)
+	keepDocument(t, host)
 	id := groupOf(t, host)
-	conn, err := net.Dial("tcp", host)
-	if err != nil {
-		t.Fatal(err)
+	running := members(t, id)
+	for _, want := range []string{" -Xmx256m ", " -XX:+UseSerialGC ", " --host=127.0.0.1 "} {
+		if !strings.Contains(strings.Join(running, "\n"), want) {
+			t.Errorf("the emulator runs as %q, without %q", running, want)
+		}
 	}
-	defer conn.Close()
+	if len(running) != 2 {
+		t.Errorf("processes %q in the emulator's group, want itself and its guard", running)
+	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // killed
-	// The kernel closes the emulator's sockets in no order to rely on: first this
-	// connection ends, then nothing listens.
-	if n, err := io.Copy(io.Discard, conn); n > 0 {
-		t.Errorf("the emulator sent %d bytes, want none (%v)", n, err)
-	}
-	for {
-		conn, err := net.Dial("tcp", host)
-		if err != nil {
-			break
-		}
-		conn.Close()
-	}
 	left := members(t, id)
 	for end := time.Now().Add(5 * time.Second); len(left) > 0 && time.Now().Before(end); left = members(t, id) {
-		time.Sleep(10 * time.Millisecond) // the sockets close before the processes are gone
+		time.Sleep(10 * time.Millisecond)
 	}
 	if len(left) > 0 {
 		t.Errorf("processes left after the parent was killed: %q", left)
 	}
 }
 
-func TestConcurrentTestsShareOneEmulatorAndNoProject(t *testing.T) {
-	var hosts, projects [8]string
-	var wg sync.WaitGroup
-	for i := range hosts {
-		wg.Go(func() {
-			hosts[i], projects[i] = emulatortest.Google(t), emulatortest.Project(t)
-		})
+// keepDocument writes a document and reads it.
+func keepDocument(t *testing.T, host string) {
+	t.Helper()
+	conn, err := grpc.NewClient(host, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
 	}
-	wg.Wait()
-	seen := map[string]bool{}
-	for i, host := range hosts {
-		if host != hosts[0] {
-			t.Errorf("two emulators, %s and %s, want one", hosts[0], host)
-		}
-		if seen[projects[i]] {
-			t.Errorf("project %s was given twice", projects[i])
-		}
-		seen[projects[i]] = true
+	defer conn.Close()
+	client, err := firestore.NewClient(t.Context(), emulatortest.Project(), option.WithGRPCConn(conn))
+	if err != nil {
+		t.Fatal(err)
 	}
-	doc := document(hosts[0], projects[0])
-	if got := write(t, doc, "mine"); got != http.StatusOK {
-		t.Fatalf("writing a document: status %d, want 200", got)
+	doc := client.Doc("notes/one")
+	if _, err := doc.Set(t.Context(), map[string]any{"text": "kept"}); err != nil {
+		t.Fatal(err)
 	}
-	if got := read(t, document(hosts[1], projects[1])); got != "" {
-		t.Errorf("another test's project holds %q, want nothing", got)
+	if snap, err := doc.Get(t.Context()); err != nil || snap.Data()["text"] != "kept" {
+		t.Errorf("the document holds %v (%v), want kept", snap.Data(), err)
 	}
 }
 
 // parent starts the emulator, says where, and never stops it.
 func parent() int {
-	e, err := google.Start(context.Background(), google.Options{})
+	e, err := google.Start(context.Background(), "256m")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -186,16 +123,42 @@ func parent() int {
 	select {}
 }
 
-func start(t *testing.T) *google.Emulator {
+// groupOf returns the id of the process group of the emulator at host.
+func groupOf(t *testing.T, host string) string {
 	t.Helper()
-	e, err := google.Start(t.Context(), google.Options{})
+	_, port, err := net.SplitHostPort(host)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := e.Stop(); err != nil {
-			t.Error(err)
+	for _, p := range processes(t) {
+		if strings.HasSuffix(p, "--port="+port) {
+			return strings.Fields(p)[0]
 		}
-	})
-	return e
+	}
+	t.Fatalf("no process has --port=%s", port)
+	return ""
+}
+
+// members returns the processes of a group.
+func members(t *testing.T, id string) []string {
+	t.Helper()
+	return slices.DeleteFunc(processes(t), func(p string) bool { return strings.Fields(p)[0] != id })
+}
+
+// processes returns the group, state and command line of every process except
+// the zombies.
+func processes(t *testing.T) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "ps", "-A", "-ww", "-o", "pgid=,stat=,args=").Output()
+	if err != nil {
+		t.Fatalf("ps: %v", err)
+	}
+	var alive []string
+	for line := range strings.Lines(string(out)) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(strings.Fields(line)[1], "Z") {
+			alive = append(alive, line)
+		}
+	}
+	return alive
 }

@@ -1,8 +1,6 @@
 package cloudtasks_test
 
 import (
-	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,12 +35,11 @@ func TestTasksDueTogetherGoInOrderOfCreation(t *testing.T) {
 		var seen seen
 		c := openQueue(t, cloudtasks.Options{Transport: always(200), Observe: seen.observe},
 			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 1}})
-		c.pause()
 		want := []string{"e", "a", "d", "b", "c"}
+		due := time.Now().Add(time.Minute)
 		for _, id := range want {
-			c.create(post(id))
+			c.create(at(id, due))
 		}
-		c.resume()
 		c.idle()
 		var got []string
 		all := seen.deliveries()
@@ -60,43 +57,13 @@ func TestDispatchesKeepToTheRateAfterABurst(t *testing.T) {
 		var seen seen
 		c := openQueue(t, cloudtasks.Options{Transport: always(200), Observe: seen.observe},
 			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 2}})
-		c.pause()
+		start := time.Now().Add(time.Minute)
 		for range 5 {
-			c.create(post(""))
+			c.create(at("", start))
 		}
-		start := time.Now()
-		c.resume()
 		c.idle()
 		if diff := cmp.Diff([]float64{0, 0, 0.5, 1, 1.5}, seen.offsets(start)); diff != "" {
 			t.Fatalf("starts (-want +got):\n%s", diff)
 		}
 	})
-}
-
-func TestAPausedQueueAcceptsTasksAndDispatchesThemOnceResumed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var seen seen
-		c := openQueue(t, cloudtasks.Options{Transport: failing(1, 500), Observe: seen.observe}, nil)
-		c.pause()
-		start := time.Now()
-		c.create(post("a"))
-		time.Sleep(time.Hour)
-		if got := len(seen.deliveries()); got != 0 {
-			t.Fatalf("got %d deliveries while paused, want none", got)
-		}
-		if err := timedIdle(c); !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("got %v, want a paused queue with a task not to be idle", err)
-		}
-		c.resume()
-		c.idle()
-		if diff := cmp.Diff([]float64{3601, 3601.1}, seen.offsets(start)); diff != "" {
-			t.Fatalf("starts (-want +got):\n%s", diff)
-		}
-	})
-}
-
-func timedIdle(c *cloud) error {
-	ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
-	defer cancel()
-	return c.Idle(ctx)
 }
