@@ -35,14 +35,39 @@ func (h *Hold[D]) Stolen() bool { return h.stolen }
 // the lease is renewed until body has returned. Each of renewed is told of each
 // renewal.
 func (h *Hold[D]) Run(ctx context.Context, body func(ctx context.Context, doc D, g Grant) error, renewed ...Renewed) error {
+	return h.run(ctx, func(ctx context.Context) error { return body(ctx, h.Doc(), h.grant) },
+		func(ctx context.Context, k *keeper[D]) { k.beat(ctx) }, renewed)
+}
+
+// RunBy is Run with the caller's own heartbeat, which calls Renew. The first is
+// due after first, and each other after the time that the one before returned. An
+// ErrLost of the heartbeat ends the lease as one of Run's does. The watchdog is Run's.
+func (h *Hold[D]) RunBy(ctx context.Context, body func(ctx context.Context) error,
+	first time.Duration, heartbeat func(ctx context.Context) (next time.Duration, err error),
+) error {
+	return h.run(ctx, body, func(ctx context.Context, k *keeper[D]) {
+		for next := first; sleep(ctx, next); {
+			var err error
+			next, err = heartbeat(ctx)
+			var lost *LostError
+			if errors.As(err, &lost) {
+				k.lose(lost)
+			}
+		}
+	}, nil)
+}
+
+func (h *Hold[D]) run(ctx context.Context, body func(ctx context.Context) error,
+	beat func(ctx context.Context, k *keeper[D]), renewed []Renewed,
+) error {
 	ctx, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
-	k := h.keep(context.WithoutCancel(ctx), lose, renewed)
+	k := h.keep(context.WithoutCancel(ctx), lose, beat, renewed)
 	var err error
 	func() {
 		defer k.stop() // also when body panics
 		if k.loss() == nil {
-			err = body(ctx, h.known().Doc, h.grant)
+			err = body(ctx)
 		}
 	}()
 	if lost := k.loss(); lost != nil {
@@ -135,6 +160,9 @@ func (h *Hold[D]) write(ctx context.Context, rule func(l Lease, now time.Time) (
 	}, func(c Cell[D]) bool { return c.Exists && landed(*of(&c.Doc)) })
 }
 
+// Doc is the record as last read or written by the Hold.
+func (h *Hold[D]) Doc() D { return h.known().Doc }
+
 func (h *Hold[D]) known() Cell[D] {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -153,7 +181,8 @@ func (h *Hold[D]) know(c Cell[D], p Policy) {
 	}
 }
 
-func (h *Hold[D]) trustedUntil() time.Time {
+// TrustedUntil is the end of trust in the lease, by the local monotonic clock.
+func (h *Hold[D]) TrustedUntil() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.until

@@ -22,15 +22,17 @@ type keeper[D any] struct {
 }
 
 // keep begins at once. ctx must not end before stop.
-func (h *Hold[D]) keep(ctx context.Context, cancelBody context.CancelCauseFunc, renewed []Renewed) *keeper[D] {
+func (h *Hold[D]) keep(ctx context.Context, cancelBody context.CancelCauseFunc,
+	beat func(ctx context.Context, k *keeper[D]), renewed []Renewed,
+) *keeper[D] {
 	ctx, end := context.WithCancel(ctx)
 	k := &keeper[D]{hold: h, cancelBody: cancelBody, end: end, renewed: renewed}
-	if time.Until(h.trustedUntil()) <= 0 {
+	if time.Until(h.TrustedUntil()) <= 0 {
 		k.lose(&LostError{Reason: OutOfTime})
 		return k
 	}
 	k.done.Go(func() { k.watch(ctx) })
-	k.done.Go(func() { k.beat(ctx) })
+	k.done.Go(func() { beat(ctx, k) })
 	return k
 }
 
@@ -61,7 +63,7 @@ func (k *keeper[D]) lose(e *LostError) {
 // its expiry was chosen by a clock that had fallen behind the store's.
 func (k *keeper[D]) watch(ctx context.Context) {
 	for {
-		left := time.Until(k.hold.trustedUntil())
+		left := time.Until(k.hold.TrustedUntil())
 		if left <= 0 {
 			k.lose(&LostError{Reason: OutOfTime})
 			return
@@ -81,7 +83,7 @@ func (k *keeper[D]) watch(ctx context.Context) {
 // due is how long until the next renewal: one heartbeat, or sooner where the
 // trust left is less than a Policy that has been checked leaves at that time.
 func (k *keeper[D]) due() time.Duration {
-	return min(k.hold.lessor.policy.Heartbeat, time.Until(k.hold.trustedUntil())/2)
+	return min(k.hold.lessor.policy.Heartbeat, time.Until(k.hold.TrustedUntil())/2)
 }
 
 // beat renews until the lease is lost or stop. A renewal that fails for any
@@ -89,7 +91,7 @@ func (k *keeper[D]) due() time.Duration {
 func (k *keeper[D]) beat(ctx context.Context) {
 	for wait := k.due(); sleep(ctx, wait); {
 		began := time.Now()
-		try, cancel := context.WithDeadline(ctx, k.hold.trustedUntil())
+		try, cancel := context.WithDeadline(ctx, k.hold.TrustedUntil())
 		err := k.hold.Renew(try, 0)
 		cancel()
 		took := time.Since(began)

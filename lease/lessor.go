@@ -101,7 +101,7 @@ func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)
 	case l.of(&c.Doc).Finished:
 		return nil, c.Doc, ErrExhausted
 	}
-	h := l.hold(key, c)
+	h := l.Hold(key, c)
 	h.stolen = stolen
 	l.own.mu.Lock()
 	l.own.holds[key] = h
@@ -130,11 +130,11 @@ func (l *Lessor[D]) Resume(ctx context.Context, key, owner string) (*Hold[D], er
 	case owner == "" || !got.HeldBy(Grant{Owner: owner, Token: got.Token}):
 		return nil, loss(*got, Grant{Owner: owner})
 	}
-	return l.hold(key, c), nil
+	return l.Hold(key, c), nil
 }
 
-// hold is the Hold of the acquisition that c shows.
-func (l *Lessor[D]) hold(key string, c Cell[D]) *Hold[D] {
+// Hold returns the Hold of the acquisition that c shows.
+func (l *Lessor[D]) Hold(key string, c Cell[D]) *Hold[D] {
 	h := &Hold[D]{lessor: l, key: key, grant: l.of(&c.Doc).Grant(), moved: make(chan struct{}, 1)}
 	h.know(c, l.policy)
 	return h

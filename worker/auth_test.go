@@ -38,7 +38,7 @@ func (w *instance) guarded(t *testing.T, keys bool) (*oidc.Issuer, *bytes.Buffer
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := taskauth.New(t.Context(), taskauth.Options{
+	v, err := taskauth.New(taskauth.Options{
 		Audience: audience, Accounts: []string{caller}, KeysURL: "https://keys.example", Client: &http.Client{Transport: page{issuer}},
 	})
 	if err != nil {

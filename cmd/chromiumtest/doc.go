@@ -1,7 +1,6 @@
-// Package chromiumtest drives a page in Chromium, for tests alone: it starts the
-// browser, opens tabs, and looks at what is shown: whether every text is legible,
-// whether the page is wider than its window, and a picture of it where BROWSER_SHOTS
-// names a directory for them.
+// Package chromiumtest drives a page in Chromium, for tests only: it starts the browser,
+// opens tabs, and checks that the page fits its window. If BROWSER_SHOTS names a
+// directory, pictures are saved there.
 //
 // A package of tests calls Main from its TestMain, so that a machine without
 // Chromium shows:

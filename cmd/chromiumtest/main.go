@@ -18,8 +18,8 @@ func Main(m *testing.M, what string) int {
 		return 1
 	}
 	fmt.Println("Skipped: " + what + " in Chromium, which is not in the PATH.")
-	// The words that make go test say [no tests to run] behind this package's
-	// ok. Without them it hides the output of packages that pass.
+	// go test then shows [no tests to run] behind this package's ok. Otherwise it
+	// hides the output of packages that pass.
 	fmt.Println("testing: warning: no tests to run")
 	return 0
 }

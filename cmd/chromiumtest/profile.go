@@ -9,7 +9,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Patience bounds what a test waits for one thing, which is a hang, not a figure.
+// Patience bounds how long a test waits for one condition.
 const Patience = 40 * time.Second
 
 // Profile is a Chromium process with a user's data of its own.
@@ -19,9 +19,9 @@ type Profile struct {
 	killed *bool
 }
 
-// NewProfile starts Chromium; it ends with the test. Its own timers are throttled
-// in hidden tabs, as users' are. Where the machine is busy Chromium at times
-// crashes as it starts, which is no failure of ours: it is started again.
+// NewProfile starts Chromium; it ends with the test. It throttles the timers of hidden
+// tabs, as users' browsers do. On a busy machine Chromium sometimes crashes as it
+// starts: it is started again.
 func NewProfile(t *testing.T) *Profile {
 	t.Helper()
 	path, err := find()
@@ -67,7 +67,7 @@ func (p *Profile) start(path string) error {
 	return nil
 }
 
-// In is the profile for a subtest.
+// In returns the profile for a subtest.
 func (p *Profile) In(t *testing.T) *Profile { return &Profile{t, p.ctx, p.killed} }
 
 // Kill ends Chromium as a crash does.
@@ -79,8 +79,8 @@ func (p *Profile) Kill() {
 	}
 }
 
-// userData is a directory for a profile. Chromium's children may write in it for
-// a moment after the process that anyone waits for, so it is removed patiently.
+// userData makes a directory for a profile. Chromium's children may write in it for a
+// moment after its first process has ended, so its removal is repeated.
 func userData(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

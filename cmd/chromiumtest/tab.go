@@ -16,11 +16,10 @@ type Tab struct {
 	T     *testing.T
 	Ctx   context.Context // of the tab: for chromedp
 	Close func()
-	Says  string // a script for what else to say of the page where it is not as it should be; may be empty
-	Texts int    // how many texts Looks wants to have seen; zero: 10
+	Says  string // a script whose value is added to failures; may be empty
 }
 
-// Open is a new tab at url in which scripts run before the page's own.
+// Open opens a tab at url in which scripts run before the page's own.
 func (p *Profile) Open(url string, scripts ...string) *Tab {
 	p.t.Helper()
 	ctx, closed := chromedp.NewContext(p.ctx)
@@ -36,13 +35,13 @@ func (p *Profile) Open(url string, scripts ...string) *Tab {
 	return b
 }
 
-// Go leads b to url and returns when it is loaded.
+// Go opens url in b and returns when it is loaded.
 func (b *Tab) Go(url string) {
 	b.T.Helper()
 	b.Do(chromedp.Navigate(url))
 }
 
-// Do takes these steps, one after the other.
+// Do runs these actions, one after the other.
 func (b *Tab) Do(steps ...chromedp.Action[chromedp.Void]) {
 	b.T.Helper()
 	ctx, done := context.WithTimeout(b.Ctx, Patience)
@@ -64,7 +63,7 @@ func Call[P, R any](b *Tab, command cdp.Command[P, R], params P) R {
 	return result
 }
 
-// Eval is what script comes to, awaited, in JSON; empty for undefined.
+// Eval returns the value of script, awaited, in JSON; empty for undefined.
 func (b *Tab) Eval(script string) string {
 	b.T.Helper()
 	v, err := b.try(script)
@@ -84,38 +83,31 @@ func (b *Tab) try(script string) (string, error) {
 // Is waits until condition holds.
 func (b *Tab) Is(condition string) {
 	b.T.Helper()
-	deadline := time.Now().Add(Patience)
-	for b.Eval(`Boolean(`+condition+`)`) != "true" {
-		if time.Now().After(deadline) {
-			b.T.Fatalf("never came true: %s\nthe page shows %s%s", condition, b.Eval(`document.body.innerText.slice(0, 1000)`), b.more())
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	b.until(condition)
 }
 
-// Comes waits until a page has come of which condition holds, on which it need not
-// make sense before.
+// Comes waits until a page is loaded for which condition holds. On the pages before,
+// condition may fail.
 func (b *Tab) Comes(condition string) {
 	b.T.Helper()
-	deadline := time.Now().Add(Patience)
-	for {
-		v, err := b.try(`Boolean(document.readyState === 'complete' && (` + condition + `))`)
+	b.until(`document.readyState === 'complete' && (` + condition + `)`)
+}
+
+func (b *Tab) until(condition string) {
+	b.T.Helper()
+	for deadline := time.Now().Add(Patience); ; time.Sleep(20 * time.Millisecond) {
+		v, err := b.try(`Boolean(` + condition + `)`)
 		if v == "true" {
 			return
 		}
 		if time.Now().After(deadline) {
-			b.T.Fatalf("never came: %s (%v)\nthe page shows %s%s", condition, err, b.Eval(`document.body.innerText.slice(0, 1000)`), b.more())
+			more := ""
+			if b.Says != "" {
+				more = "\n" + b.Eval(b.Says)
+			}
+			b.T.Fatalf("never true: %s (%v)\nthe page shows %s%s", condition, err, b.Eval(`document.body.innerText.slice(0, 1000)`), more)
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
-}
-
-// more is what Says comes to.
-func (b *Tab) more() string {
-	if b.Says == "" {
-		return ""
-	}
-	return "\n" + b.Eval(b.Says)
 }
 
 // Click clicks the element with this id, once it can be.

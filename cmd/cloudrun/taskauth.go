@@ -82,7 +82,7 @@ func (a TaskAuth) Verifier(ctx context.Context, log *slog.Logger) (v *taskauth.V
 	case "oidc":
 		o := a.Token
 		o.Log = log
-		v, err = taskauth.New(ctx, o)
+		v, err = taskauth.New(o)
 		return v, true, err
 	case "iam", "none":
 		if a.Mode == "iam" && os.Getenv("K_SERVICE") == "" {

@@ -17,7 +17,7 @@ import (
 	"taskguard/lease/operatorpool"
 )
 
-// answer is what a command prints: text for people, or document as JSON.
+// answer is a command's output: text for people, or document as JSON.
 type answer struct {
 	text     string
 	document any
@@ -81,7 +81,7 @@ func status(ctx context.Context, c *call, _ string) (answer, error) {
 	return answer{b.String(), document}, err
 }
 
-// errNone is that there is nothing to refresh.
+// errNone is the error of refresh without an operator.
 var errNone = errors.New("オペレータは割り当てられていません")
 
 func refresh(ctx context.Context, c *call, _ string) (answer, error) {
@@ -97,7 +97,7 @@ func clearAll(ctx context.Context, c *call, _ string) (answer, error) {
 	return answer{fmt.Sprintf("すべての割り当てを解除しました (%d件)", n), map[string]any{"cleared": n}}, err
 }
 
-// message is an error in the words that people know (O2).
+// message returns the text of an error for users (O2).
 func message(err error) string {
 	var busy *operatorpool.BusyError
 	var unknown *operatorpool.UnknownError
@@ -116,8 +116,8 @@ func message(err error) string {
 	return err.Error()
 }
 
-// visible is text from files and arguments, for a terminal: a rune that shows
-// nothing by itself, and may move the cursor instead, is written as Go escapes it.
+// visible returns text from files and arguments for a terminal, with Go's escapes in
+// the place of control characters.
 func visible(text string) string {
 	var b strings.Builder
 	for _, r := range text {

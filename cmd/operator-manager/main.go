@@ -12,12 +12,181 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
 	"os"
+	"strings"
+
+	"taskguard/lease/operatorpool"
 )
+
+// Exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// surroundings is a command's environment.
+type surroundings struct {
+	out, err io.Writer
+	getenv   func(string) string
+	hostname func() (string, error)
+}
+
+// usageError is a wrong invocation, or a wrong file of operators.
+type usageError string
+
+func (e usageError) Error() string { return string(e) }
+
+// commands lists the commands, in the order of the usage text.
+var commands = []struct {
+	name, arguments, summary string
+	do                       func(context.Context, *call, string) (answer, error)
+}{
+	{"available", "", "list the operators that no other session has", available},
+	{"assign", "[ID]", "take an operator: ID, else keep the current one, else any that is available", assign},
+	{"release", "", "give the operator back", release},
+	{"status", "", "show this session's operator, and which operators are in use", status},
+	{"refresh", "", "keep the operator for another 4 hours, or what operatorTimeout says", refresh},
+	{"clear", "", "free all operators, whichever session has them", clearAll},
+}
+
+// call is one invocation.
+type call struct {
+	surroundings
+	operators, state, session string
+	json                      bool
+	pool                      *operatorpool.Pool
+}
 
 func main() {
 	os.Exit(run(context.Background(), os.Args[1:], surroundings{
-		out: os.Stdout, err: os.Stderr, lookup: os.LookupEnv, hostname: os.Hostname, parent: parent, alive: alive,
+		out: os.Stdout, err: os.Stderr, getenv: os.Getenv, hostname: os.Hostname,
 	}))
+}
+
+// run runs the command in args and returns the exit code. Unless that is 0, nothing
+// is printed to standard output.
+func run(ctx context.Context, args []string, s surroundings) int {
+	var out bytes.Buffer
+	c := &call{surroundings: s}
+	err := c.dispatch(ctx, args, &out)
+	if err == nil {
+		_, err = s.out.Write(out.Bytes())
+	}
+	if err == nil {
+		return exitDone
+	}
+	lines := strings.Split(message(err), "\n")
+	for i, line := range lines {
+		lines[i] = visible(line)
+	}
+	_, _ = fmt.Fprintf(s.err, "エラー: %s\n", strings.Join(lines, "\n"))
+	if errors.As(err, new(usageError)) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func (c *call) dispatch(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("operator-manager", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // run prints its errors
+	flags.StringVar(&c.operators, "operators", "", "`FILE` of the operators; else OPERATORS_FILE, else "+operatorsFile+" in the current directory")
+	flags.StringVar(&c.state, "state", "", "`FILE` that the sessions share; else /tmp/coeiroink-operators-HOSTNAME.json")
+	flags.StringVar(&c.session, "session", "", "`ID` of the session; else ITERM_SESSION_ID, else TERM_SESSION_ID, else the process id of the shell")
+	flags.BoolVar(&c.json, "json", false, "print one JSON document")
+	words, err := parse(flags, args)
+	switch {
+	case errors.Is(err, flag.ErrHelp), err == nil && len(words) == 0, err == nil && words[0] == "help":
+		usage(out, flags)
+		return nil
+	case err != nil:
+		return usageError(err.Error())
+	}
+	for _, command := range commands {
+		if command.name != words[0] {
+			continue
+		}
+		words = words[1:]
+		if len(words) > 1 || len(words) == 1 && (command.arguments == "" || words[0] == "") {
+			return usageError(fmt.Sprintf("unexpected argument %q (see: operator-manager help)", words[len(words)-1]))
+		}
+		if err := c.open(); err != nil {
+			return err
+		}
+		a, err := command.do(ctx, c, strings.Join(words, ""))
+		if err != nil {
+			return err
+		}
+		return a.print(out, c.json)
+	}
+	return usageError(fmt.Sprintf("no command %q (see: operator-manager help)", words[0]))
+}
+
+// parse reads flags, which may stand before, between and after the words, and
+// returns the words.
+func parse(flags *flag.FlagSet, args []string) (words []string, err error) {
+	for {
+		if err := flags.Parse(args); err != nil {
+			return nil, err
+		}
+		left := flags.Args()
+		if ended := len(args) - len(left); ended > 0 && args[ended-1] == "--" || len(left) == 0 {
+			return append(words, left...), nil
+		}
+		words, args = append(words, left[0]), left[1:]
+	}
+}
+
+// open opens the pool that the flags and the environment name.
+func (c *call) open() error {
+	if c.operators == "" {
+		c.operators = cmp.Or(c.getenv("OPERATORS_FILE"), operatorsFile)
+	}
+	operators, timeout, err := readOperators(c.operators)
+	if err != nil {
+		return err
+	}
+	if c.state == "" {
+		host, err := c.hostname()
+		if err != nil {
+			return err
+		}
+		c.state = operatorpool.Path(host)
+	}
+	if c.session == "" {
+		c.session = operatorpool.SessionID(c.getenv, parent)
+	}
+	file, err := operatorpool.Open[string](c.state)
+	if err != nil {
+		return err
+	}
+	storage, err := operatorpool.NewStorage(file, c.state, c.session, operatorpool.Options{
+		Timeout: timeout, Alive: alive, Log: slog.New(slog.NewTextHandler(c.err, nil)),
+	})
+	if err != nil {
+		return err
+	}
+	if c.pool, err = operatorpool.New(storage, operators, nil); err != nil {
+		return operatorsError(c.operators, err)
+	}
+	return nil
+}
+
+func usage(w io.Writer, flags *flag.FlagSet) {
+	text := "operator-manager COMMAND [FLAG…]\n\n"
+	for _, c := range commands {
+		text += fmt.Sprintf("  %-14s %s\n", strings.TrimSpace(c.name+" "+c.arguments), c.summary)
+	}
+	text += "\nExit 0: done, 1: refused or failed, 2: wrong usage or file of operators.\n\n"
+	_, _ = io.WriteString(w, text) // a buffer
+	flags.SetOutput(w)
+	flags.PrintDefaults()
 }

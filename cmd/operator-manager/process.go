@@ -11,15 +11,13 @@ import (
 	"syscall"
 )
 
-// alive reports whether there is a process of that id.
-func alive(pid int) bool { return exists(syscall.Kill(pid, 0)) }
+// alive reports whether the process exists.
+func alive(pid int) bool {
+	return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) // EPERM: another user's
+}
 
-// exists takes the answer to a signal. Another user's process may not be signalled,
-// but is one.
-func exists(answer error) bool { return !errors.Is(answer, syscall.ESRCH) }
-
-// parent is the process that started this one or, where that is the go tool, the one
-// that started the go tool.
+// parent returns the process that started this one or, if that is the go tool, the
+// process that started the go tool.
 func parent() int {
 	pid := os.Getppid()
 	if name, above, err := process(pid); err == nil && name == "go" {
@@ -28,7 +26,7 @@ func parent() int {
 	return pid
 }
 
-// process is the name of a process, and its parent.
+// process returns the name and the parent of a process.
 func process(pid int) (name string, above int, err error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil { // not Linux

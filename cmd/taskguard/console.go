@@ -107,7 +107,7 @@ func (f *consoleFlags) page(ctx context.Context, cl *client, log *slog.Logger) (
 	if f.audience == "" {
 		return o, nil, nil
 	}
-	proxy, err := taskauth.NewIAP(ctx, taskauth.IAPOptions{Audience: f.audience, KeysURL: f.keys, Log: log})
+	proxy, err := taskauth.NewIAP(taskauth.IAPOptions{Audience: f.audience, KeysURL: f.keys, Log: log})
 	if err != nil {
 		return o, nil, usageError("--iap-audience: " + err.Error())
 	}
@@ -126,7 +126,7 @@ func serveConsole(ctx context.Context, cl *client, o console.Options, l net.List
 	defer stop()
 	page := console.NewServer(work, watched{cl}, o)
 	return cloudrun.Service{
-		Handler: page, Limits: cloudrun.DefaultLimits(), Beside: append(beside, page.Run), Stop: stop,
+		Handler: page, Limits: cloudrun.DefaultLimits(), Beside: beside, Stop: stop,
 		Drain: func(ctx context.Context) { page.Drain(ctx) }, Log: o.Log,
 	}.Serve(ctx, l)
 }

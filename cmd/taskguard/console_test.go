@@ -114,7 +114,7 @@ func TestTheConsoleUnlocksAndRequeuesAsTheCommandsDo(t *testing.T) {
 	if code, text := confirm(t, address, "requeue", "x"); code != http.StatusConflict || !strings.Contains(text, "locked by w/1") {
 		t.Errorf("requeue of a locked one: %d %s", code, text)
 	}
-	if code, text := confirm(t, address, "unlock", "x"); code != http.StatusOK || !strings.Contains(text, "Unlocked. No delivery is booked, as no queue is named") {
+	if code, text := confirm(t, address, "unlock", "x"); code != http.StatusOK || !strings.Contains(text, "Unlocked. No delivery is booked, because no queue is configured") {
 		t.Errorf("unlock: %d %s", code, text)
 	}
 	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || d.Status != analysislock.Queued || d.Attempts != 1 {

@@ -101,7 +101,7 @@ func (c *call) hold(ctx context.Context, signals <-chan os.Signal) error {
 	if err != nil {
 		return usageError(err.Error())
 	}
-	defer c.listen(ctx, l, o)()
+	c.listen(l, o)
 	h := &holding{call: c, run: &program{path: path, args: command}}
 	return h.under(ctx, l, projectlock.AcquireOptions{TTL: o.ttl, Wait: o.wait}, signals)
 }
@@ -152,8 +152,8 @@ func (c *call) openRooms(ctx context.Context) (_ lease.Store[documentlock.Lock],
 	return rooms, func() { _ = rooms.Close() }, nil // nothing is under way
 }
 
-// listen tells what happens to the lock, until the function that it answers.
-func (c *call) listen(ctx context.Context, l *projectlock.Locker, o holdOptions) (end func()) {
+// listen reports the lock's events.
+func (c *call) listen(l *projectlock.Locker, o holdOptions) {
 	out := json.NewEncoder(c.err)
 	var mu sync.Mutex
 	l.Subscribe(func(e projectlock.Event) {
@@ -166,15 +166,8 @@ func (c *call) listen(ctx context.Context, l *projectlock.Locker, o holdOptions)
 			printTo(c.err, "taskguard hold: Firestore does not answer: the lock is project/.lock, which keeps out programs on this machine, but none that still reaches Firestore\n")
 		}
 	})
-	if !o.telemetry {
-		return func() {}
-	}
-	sink := projectlock.NewTelemetry(o.dir, c.log())
-	l.Subscribe(sink.Record)
-	return func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		defer cancel()
-		_ = sink.Close(ctx) // a line that is not written is no one's loss
+	if o.telemetry {
+		l.Subscribe(projectlock.NewTelemetry(o.dir, c.log()).Record)
 	}
 }
 

@@ -193,7 +193,7 @@ func TestHoldThatFindsTheLockHeldExits1AfterThreeAttempts(t *testing.T) {
 	if out := second.end(t, 1, "fallback-conflict", `"type":"lock:readonly-entered"`); out != "" {
 		t.Errorf("the command ran: %q", out)
 	}
-	if n := strings.Count(second.errs.String(), `{"type":"lock:attempt"`); n != 1+3 {
+	if n := strings.Count(second.errs.String(), `"type":"lock:attempt"`); n != 1+3 {
 		t.Errorf("%d attempts; want one remote and three for the file", n)
 	}
 	third := startHold(t, vars{}, "--dir", dir, "--wait", "1m", "--telemetry", "--", "echo", "mine")

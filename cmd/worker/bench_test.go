@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,21 +22,6 @@ func within(b *testing.B, what string, got, aim float64) {
 	}
 }
 
-// resident is the memory of a process in MB, where the system tells it.
-func resident(b *testing.B, pid int) float64 {
-	b.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		b.Skip("no /proc on this system")
-	}
-	_, rest, _ := strings.Cut(string(status), "VmRSS:")
-	kb, err := strconv.Atoi(strings.Fields(rest)[0])
-	if err != nil {
-		b.Fatal(err)
-	}
-	return float64(kb) / 1024
-}
-
 func BenchmarkColdStart(b *testing.B) {
 	c := newCloud(b)
 	var spent time.Duration
@@ -50,7 +35,7 @@ func BenchmarkColdStart(b *testing.B) {
 		}
 		spent += time.Since(began)
 		if i == 0 {
-			within(b, "idle-MB", resident(b, p.cmd.Process.Pid), 40)
+			within(b, "idle-MB", float64(memory(b, p.cmd.Process.Pid, "VmRSS"))/mib, 40)
 		}
 		_ = p.cmd.Process.Kill()
 	}
@@ -84,7 +69,7 @@ func BenchmarkRunsInFlight(b *testing.B) {
 		for c.Server.Usage().Writes < writes+2*n {
 			time.Sleep(100 * time.Millisecond)
 		}
-		within(b, "MB-at-1000-runs", resident(b, p.cmd.Process.Pid), 150)
+		within(b, "MB-at-1000-runs", float64(memory(b, p.cmd.Process.Pid, "VmRSS"))/mib, 150)
 		close(finish)
 		out.Wait()
 		analyzer.Close()
@@ -96,4 +81,60 @@ func BenchmarkRunsInFlight(b *testing.B) {
 		_ = p.cmd.Process.Kill()
 	}
 	b.ReportMetric(0, "ns/op")
+}
+
+// shipped is the limit that the runtime takes from a container of 512 MiB.
+const shipped = "GOMEMLIMIT=460MiB"
+
+// BenchmarkPeakMemory reports the most memory that a worker has had resident, without
+// a limit on it and with the one that is shipped.
+func BenchmarkPeakMemory(b *testing.B) {
+	text := map[string]any{"name": "a.txt", "text": strings.Repeat("words of text. ", 1_000_000/15)}
+	for _, c := range []struct {
+		name  string
+		n     int
+		input any
+		// output is the analyzer's, once n runs have their input.
+		output string
+		aim    float64 // MB
+		env    string
+	}{
+		{"10-texts-of-1-MB", 10, text, `"read"`, 120, ""},
+		{"10-inputs-of-1040000-booleans", 10, hostileInput(), `"read"`, 400, ""},
+		{"10-inputs-of-1040000-booleans-in-512-MiB", 10, hostileInput(), `"read"`, 400, shipped},
+		{"10-results-of-1040000-booleans", 10, "small", "[" + strings.Repeat("true,", 1_039_999) + "true]", 600, ""},
+		{"10-results-of-1040000-booleans-in-512-MiB", 10, "small", "[" + strings.Repeat("true,", 1_039_999) + "true]", 500, shipped},
+		{"10-results-of-130000-integers", 10, "small", "[" + strings.Repeat("7,", 129_999) + "7]", 400, ""},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			if b.N > 1 {
+				b.Skip("it is measured once")
+			}
+			w := newCloud(b)
+			var in, out sync.WaitGroup
+			in.Add(c.n)
+			analyzer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				in.Done()
+				in.Wait() // all are running, and end at once
+				_, _ = io.WriteString(w, c.output)
+			}))
+			defer analyzer.Close()
+			p := w.start(b, "ANALYZER="+analyzer.URL, c.env)
+			for i := range c.n {
+				id := strconv.Itoa(i)
+				if err := w.analyses.Create(b.Context(), id, c.input); err != nil {
+					b.Fatal(err)
+				}
+				out.Go(func() {
+					if code, body, err := p.deliver(b.Context(), id); code != http.StatusOK {
+						b.Errorf("%s: %d %s %v", id, code, body, err)
+					}
+				})
+			}
+			out.Wait()
+			b.ReportMetric(0, "ns/op")
+			within(b, "MB-peak", float64(memory(b, p.cmd.Process.Pid, peak))/mib, c.aim)
+		})
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
@@ -23,6 +24,7 @@ type between struct {
 	host   string
 	before func(*call) // is called before a call is made; nil: nothing
 	after  func(*call) // is called before its answers are passed on
+	dark   atomic.Bool // no call is passed on any more, and none is answered
 
 	conn *grpc.ClientConn
 	ctx  context.Context //nolint:containedctx // ends with the test
@@ -91,6 +93,10 @@ func (b *between) handle(_ any, down grpc.ServerStream) error {
 	c.method = path.Base(method)
 	if b.before != nil {
 		b.before(c)
+	}
+	if b.dark.Load() {
+		b.wait()
+		return b.ctx.Err()
 	}
 	// It is carried out also when the worker has gone.
 	md, _ := metadata.FromIncomingContext(down.Context())

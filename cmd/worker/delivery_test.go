@@ -9,9 +9,10 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"taskguard/lease/analysislock"
 	"testing"
 	"time"
+
+	"taskguard/lease/analysislock"
 )
 
 func TestAWorkerRunsADelivery(t *testing.T) {
@@ -27,9 +28,7 @@ func TestAWorkerRunsADelivery(t *testing.T) {
 		t.Errorf("result = %v", result)
 	}
 	p.signal(t, syscall.SIGTERM)
-	if code := p.wait(t); code != 0 {
-		t.Errorf("exit %d, want 0", code)
-	}
+	p.exitsCleanly(t)
 }
 
 // A worker stopped past its TTL and woken, another having finished, writes

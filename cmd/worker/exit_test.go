@@ -2,10 +2,14 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
+	"math"
 	"net"
 	"strings"
 	"testing"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
 func TestAConfigurationErrorExits2(t *testing.T) {
@@ -52,5 +56,22 @@ func (c *cloud) refuses(t testing.TB, env string, code int, name string) {
 	}
 	if !strings.HasPrefix(stderr.String(), name+": ") || strings.Count(stderr.String(), "\n") != 1 {
 		t.Errorf("%v: stderr %q, want one line naming %s", env, stderr.String(), name)
+	}
+}
+
+func TestTheContainersMemoryLimitIsTheRuntimesUnlessOneIsSet(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	contained := int64(math.MaxInt64) // none
+	if limit, err := memlimit.FromCgroup(); err == nil {
+		contained = int64(float64(limit) * 0.9)
+	}
+	for env, want := range map[string]int64{"LOG_LEVEL=info": contained, "GOMEMLIMIT=100MiB": 100 << 20} {
+		var line struct {
+			Limit int64 `json:"memory_limit"`
+		}
+		if err := json.Unmarshal([]byte(c.start(t, env).config), &line); err != nil || line.Limit != want {
+			t.Errorf("%s: a limit of %d bytes, want %d (%v)", env, line.Limit, want, err)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/http"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,15 +31,6 @@ func (p *process) untilReady(t testing.TB, want int) {
 	t.Fatalf("/health/ready never answers %d", want)
 }
 
-func TestReadyOnceFirestoreHasAnswered(t *testing.T) {
-	t.Parallel()
-	p := newCloud(t).start(t)
-	p.untilReady(t, http.StatusOK)
-	if code := p.health(t, "live"); code != http.StatusOK {
-		t.Errorf("live answers %d", code)
-	}
-}
-
 func TestAWorkerOnADarkFirestoreIsLiveAndNotReady(t *testing.T) {
 	t.Parallel()
 	host, asked := dark(t)
@@ -54,9 +46,7 @@ func TestAWorkerOnADarkFirestoreIsLiveAndNotReady(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	p.stop(t)
-	if code := p.wait(t); code != 0 {
-		t.Errorf("exit %d, want 0", code)
-	}
+	p.exitsCleanly(t)
 }
 
 // A worker that is stopping still answers health, and that it is not ready.
@@ -79,4 +69,30 @@ func TestAStoppingWorkerIsNotReady(t *testing.T) {
 		t.Errorf("the run had ended already: %s", got)
 	default:
 	}
+}
+
+// dark listens as a Firestore that accepts connections and never answers. asked is
+// closed at the first one.
+func dark(t testing.TB) (host string, asked <-chan struct{}) {
+	t.Helper()
+	l := listen(t, "127.0.0.1:0")
+	first := make(chan struct{})
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for n := 0; ; n++ {
+			conn, err := l.Accept()
+			if err != nil {
+				return // the test has ended
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			if n == 0 {
+				close(first)
+			}
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		accepting.Wait()
+	})
+	return l.Addr().String(), first
 }

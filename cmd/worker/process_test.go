@@ -201,6 +201,14 @@ func (p *process) wait(t testing.TB) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
+// exitsCleanly waits for the end of the process and checks that it exits with 0.
+func (p *process) exitsCleanly(t testing.TB) {
+	t.Helper()
+	if code := p.wait(t); code != 0 {
+		t.Errorf("exit %d, want 0; %s", code, p.stderr.String())
+	}
+}
+
 // deliver delivers a task and waits for its answer.
 func (p *process) deliver(ctx context.Context, id string) (int, string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url+"/internal/tasks/analysis", strings.NewReader(fmt.Sprintf(`{"analysis_id":%q}`, id)))

@@ -158,9 +158,9 @@ var leaseRooms = []room{
 		},
 		{
 			name: "the lease is let go before the run has ended",
-			old:  `			err = body(ctx, h.known().Doc, h.grant)`,
+			old:  `			err = body(ctx)`,
 			new: `			ended := make(chan error, 1)
-			go func() { ended <- body(ctx, h.known().Doc, h.grant) }()
+			go func() { ended <- body(ctx) }()
 			select {
 			case err = <-ended:
 			case <-ctx.Done():
@@ -210,7 +210,7 @@ var leaseRooms = []room{
 `,
 			new: `	}
 `,
-			and:  []string{`context.WithDeadline(ctx, k.hold.trustedUntil())`, `context.WithCancel(ctx)`},
+			and:  []string{`context.WithDeadline(ctx, k.hold.TrustedUntil())`, `context.WithCancel(ctx)`},
 			test: "TestALeaseLostToTimeIsNotRenewedThoughTheStoreIsBack",
 		},
 		{

@@ -80,12 +80,12 @@ var siblingRooms = []room{
 	{"lease/projectlock/acquire.go", []bug{
 		{
 			name: "the file is taken although the remote lease was seen held",
-			old:  ` && !h.taken`,
-			test: "TestARemoteThatWasSeenHeldDoesNotFallBackWhenItTurnsDark",
+			old:  ` && !h.denied`,
+			test: "TestNoFallbackAfterTheRemoteLeaseWasSeenHeld",
 		},
 		{
 			name: "an aborted acquisition leaves its lease behind",
-			old: `		l.tidy(h)
+			old: `		l.removeRecords(h)
 		l.step(h, Idle)`,
 			new:  `		l.step(h, Idle)`,
 			test: "TestAnAbortDuringAcquireLeavesNothingBehind",
@@ -93,21 +93,21 @@ var siblingRooms = []room{
 		{
 			name: "the remote lease is taken although another on this machine has the file",
 			old:  `err == nil && h.strategy == WebLock`,
-			new:  `err == nil && h.strategy == WebLock && l.files == nil`,
-			test: "TestWhoFindsTheFileHeldGivesTheRemoteLeaseBack",
+			new:  `err == nil && h.strategy == WebLock && l.stores == nil`,
+			test: "TestTheRemoteLeaseIsGivenBackWhereTheFileIsHeld",
 		},
 	}},
-	{"lease/projectlock/degrade.go", []bug{{
+	{"lease/projectlock/locker.go", []bug{{
 		name: "a lost lease's end removes another's file",
 		old:  `ours := c.Exists && c.Doc.Owner == owner`,
 		new:  `ours := c.Exists`,
 		test: "TestAStaleLeasesFileIsRemovedOnlyIfItIsOurs",
 	}}},
 	{"lease/projectlock/file.go", []bug{{
-		name: "a lock file that cannot be made out is free",
+		name: "an unreadable lock file is free",
 		old:  `lease.Presume(modified, modified, lease.Policy{TTL: FileLockTTL})`,
 		new:  `modified`,
-		test: "TestAFileThatCannotBeMadeOutIsHeldForOneTTLAndMayThenBeTaken",
+		test: "TestAnUnreadableFileIsHeldForOneTTL",
 	}}},
 	{"lease/operatorpool/pool.go", []bug{{
 		name: "an operator is assigned to two",

@@ -153,7 +153,7 @@ var workerRooms = []room{
 		name: "a stop does not say by when it ends",
 		old:  `cancel(&worker.StopError{Deadline: time.Now().Add(cfg.limits.Drain - cfg.limits.Answers)})`,
 		new:  `cancel(worker.ErrStopping)`,
-		test: "TestAStopSaysByWhenLocksAreToBeReleased",
+		test: "TestAStopNamesTheDeadlineOfTheReleases",
 	}}},
 	{"worker/outcome.go", []bug{
 		{

@@ -72,6 +72,7 @@ func (e *HeldError) Unwrap() error { return &e.HeldError }
 // learn the outcome, lease.ErrInvalidKey for an id that no room can have.
 type Locks struct {
 	store  lease.Store[Lock]
+	lessor *lease.Lessor[Lock]
 	policy lease.Policy
 }
 
@@ -81,10 +82,11 @@ func New(store lease.Store[Lock], ttl time.Duration) (*Locks, error) {
 		ttl = DefaultTTL
 	}
 	p := lease.Policy{TTL: ttl}
-	if err := p.Check(); err != nil {
+	lessor, err := lease.NewLessor(store, func(l *Lock) *lease.Lease { return &l.Lease }, p)
+	if err != nil {
 		return nil, err
 	}
-	return &Locks{store: store, policy: p}, nil
+	return &Locks{store: store, lessor: lessor, policy: p}, nil
 }
 
 // TTL is how long a lock lives after its last heartbeat.
@@ -99,8 +101,23 @@ func (l *Locks) TTL() time.Duration { return l.policy.TTL }
 // record that has expired already, which the next commit takes only if it is
 // still that one: its time, and so the token, is later than any deletion (D4).
 func (l *Locks) Acquire(ctx context.Context, room, owner string) (State, error) {
+	c, err := l.acquire(ctx, room, owner)
+	return l.state(c, owner), err
+}
+
+// Hold is Acquire for a program that keeps the room by the engine's Hold, which
+// renews it in one round trip.
+func (l *Locks) Hold(ctx context.Context, room, owner string) (*lease.Hold[Lock], error) {
+	c, err := l.acquire(ctx, room, owner)
+	if err != nil {
+		return nil, err
+	}
+	return l.lessor.Hold(room, c), nil
+}
+
+func (l *Locks) acquire(ctx context.Context, room, owner string) (lease.Cell[Lock], error) {
 	if owner == "" {
-		return State{}, errors.New("documentlock: no owner")
+		return lease.Cell[Lock]{}, errors.New("documentlock: no owner")
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -132,7 +149,7 @@ func (l *Locks) Acquire(ctx context.Context, room, owner string) (State, error) 
 			return lock.Owner == owner && lock.ExpiresAt.Equal(meant)
 		})
 		if err != nil || lease.Held(c.Doc.Lease, c.At) {
-			return l.state(c, owner), err
+			return c, err
 		}
 		from = &c
 	}

@@ -2,35 +2,28 @@
 // operators, each operator serving one session at a time, through a file that
 // programs in other languages read and write too.
 //
-// It is a face of package lease: the file is one record, [lease.Held] alone judges
-// what has timed out, and [lease.Edit] makes each operation one step: entries that
-// have timed out, or whose process is dead, go first; then comes the change; and
-// all of it is written back in one commit (O5). [Storage] is the timed value of a
-// session, whatever it is; [Pool] makes it an operator.
+// The file is one record of package lease. Each operation is one step: expired
+// entries and those of dead processes are removed, then the change is made, and the
+// state is written back in one commit (O5). [Storage] is a session's value with a
+// timeout; [Pool] makes the value an operator.
 //
 // # Guarantees
 //
-//   - Of any number of sessions that want an operator at once, one gets it. Whether
-//     it is free is judged on the very state that the assignment replaces.
-//   - A session keeps its operator until the one that it asked for is its own: both
+//   - Of all sessions that want an operator at once, one gets it.
+//   - A session keeps its operator until it has the one that it asked for: both
 //     change in one commit.
 //   - A crash or a full disk leaves the state before or the state after.
-//   - Fields and entries that are not known here survive. An updated_at that
-//     cannot be read counts as the file's last write, one in the future as now, and
-//     is put right with the next write: neither lost at once, nor kept for ever.
-//   - A file that is no state counts as empty, and what it held is kept beside it,
-//     in a file that ends in .corrupt, unless there is one already.
+//   - Unknown fields and entries survive. An unreadable updated_at counts as the
+//     file's last write, one in the future as now; the next write corrects it.
+//   - A corrupt file counts as empty; its content is kept in a file that ends in
+//     .corrupt, unless that exists.
 //
-// # What is not guaranteed
+// # Not guaranteed
 //
-//   - That a dead process's reservation is dropped before its time if another
-//     process has its id by now: the two cannot be told apart. And a session named
-//     by digits alone is taken for a process, whoever named it so.
-//   - That processes are seen across containers which share the file but not their
-//     process ids: what lives in one is dead to the others. Name the sessions.
-//   - That hundreds of processes at one moment all get through within the 2 s that
-//     each of them tries.
-//   - Anything against programs that replace the file without taking the flock of
-//     its guard: what they write between our reading and our locking is seen and
-//     kept, what they write in the instant after is not.
+//   - That a dead process's reservation ends early if another process has its ID by
+//     now. A session named by digits alone is taken for a process.
+//   - Process checks across containers that share the file but not their process
+//     IDs: name the sessions there.
+//   - That hundreds of simultaneous processes all succeed within 2 s each.
+//   - Safety against programs that replace the file without flock on its guard.
 package operatorpool

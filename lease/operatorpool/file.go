@@ -1,5 +1,3 @@
-//go:build unix
-
 package operatorpool
 
 import (
@@ -15,19 +13,18 @@ import (
 	"taskguard/lease"
 )
 
-// guard is what the name of the file ends in that our programs flock. It is not
-// .lock: there are programs that keep each other out by making a file of that name,
-// and remove one that they find too old.
+// guard is the suffix of the file for flock. It is not .lock: other programs exclude
+// each other by making a file of that name, and remove one that is too old.
 const guard = ".guard"
 
-// Path is where the sessions of a host keep their state (O3).
+// Path returns the path of a host's state file (O3).
 func Path(hostname string) string { return "/tmp/coeiroink-operators-" + hostname + ".json" }
 
-// File is the state file as a lease.Store whose key is its path. It is the user's
-// alone, mode 0600, and no symbolic link (R10, O9).
+// File is the state file as a lease.Store whose key is its path. It has the mode
+// 0600, and is no symbolic link (R10, O9).
 type File[T any] struct{ *lease.File[State[T]] }
 
-// Open is the state file at path, which need not exist; its directory must.
+// Open opens the state file at path, which need not exist; its directory must.
 func Open[T any](path string) (*File[T], error) {
 	name, err := format[T]{}.Name(path)
 	if err != nil {
@@ -37,16 +34,15 @@ func Open[T any](path string) (*File[T], error) {
 	if info, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("operatorpool: directory of the state file: %w", err)
 	} else if !info.IsDir() {
-		return nil, fmt.Errorf("operatorpool: directory of the state file: %s is none", dir)
+		return nil, fmt.Errorf("operatorpool: directory of the state file: %s is a file", dir)
 	}
 	f := lease.NewFileOf(dir, format[T]{})
 	f.Guard = name + guard
-	f.Wait = time.Hour // the operation's own bound ends it
+	f.Wait = time.Hour // the operation's own timeout ends it
 	return &File[T]{f}, nil
 }
 
-// Swap is the lease.File's; but what held no state is kept aside before it is
-// replaced.
+// Swap is lease.File's Swap, which first keeps the content of a corrupt file.
 func (f *File[T]) Swap(ctx context.Context, path string, prev lease.Cell[State[T]], next State[T]) (lease.Cell[State[T]], error) {
 	if len(prev.Doc.damaged) > 0 {
 		if err := keep(path+".corrupt", prev.Doc.damaged); err != nil {
@@ -56,7 +52,7 @@ func (f *File[T]) Swap(ctx context.Context, path string, prev lease.Cell[State[T
 	return f.File.Swap(ctx, path, prev, next)
 }
 
-// keep makes a file at path, unless there is something already.
+// keep makes a file at path, unless one exists.
 func keep(path string, data []byte) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 	if errors.Is(err, fs.ErrExist) {
@@ -67,7 +63,7 @@ func keep(path string, data []byte) error {
 	}
 	_, err = file.Write(data)
 	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
-		err = errors.Join(err, os.Remove(path)) // half of it would keep the whole from being kept
+		err = errors.Join(err, os.Remove(path)) // half a copy would prevent a whole one
 	}
 	return err
 }

@@ -1,19 +1,17 @@
-//go:build unix
-
 package operatorpool_test
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"taskguard/lease/leasetest"
 	"taskguard/lease/operatorpool"
 )
 
 func TestAnOperatorIsOneSessionsAlone(t *testing.T) { // O1
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("A", "tsukuyomi")
 	free, err := w.pool("B").Available(t.Context())
 	if got := ids(free); err != nil || got != "angie alma akane dia kana" {
@@ -28,7 +26,7 @@ func TestAnOperatorIsOneSessionsAlone(t *testing.T) { // O1
 }
 
 func TestTheRandomChoiceLeavesOutWhatOthersHave(t *testing.T) { // O1
-	w := newWorld(t)
+	w := newFixture(t)
 	var got []string
 	for _, session := range []string{"A", "B", "C", "D", "E", "F"} { // always the last that is free
 		got = append(got, w.assign(session, "").Operator.ID)
@@ -43,7 +41,7 @@ func TestTheRandomChoiceLeavesOutWhatOthersHave(t *testing.T) { // O1
 }
 
 func TestOnesOwnReservationIsAvailableToOneself(t *testing.T) { // O7
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("A", "alma")
 	free, err := w.pool("A").Available(t.Context())
 	if got := ids(free); err != nil || got != ids(six) {
@@ -55,25 +53,16 @@ func TestOnesOwnReservationIsAvailableToOneself(t *testing.T) { // O7
 	}
 }
 
-func TestAllProcessesOfASessionShareItsOperator(t *testing.T) { // O4
-	w := newWorld(t)
-	w.assign("A", "dia")
-	if a := w.assign("A", ""); a.Operator.ID != "dia" || !a.Kept {
-		t.Errorf("another process of it got %+v", a)
-	}
-}
-
 func TestAssigningWithoutAnIDKeepsTheCurrentOne(t *testing.T) { // C
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("A", "angie")
 	if a := w.assign("A", ""); a.Operator.ID != "angie" || !a.Kept {
 		t.Errorf("%+v; want angie kept", a)
 	}
-	w.wantWritten("A=angie")
 }
 
 func TestAssigningTheSameIDIsANoOpThatRefreshes(t *testing.T) { // C
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("A", "angie")
 	w.now = noon.Add(3 * time.Hour)
 	if a := w.assign("A", "angie"); !a.Kept {
@@ -84,7 +73,7 @@ func TestAssigningTheSameIDIsANoOpThatRefreshes(t *testing.T) { // C
 }
 
 func TestReleasingWithoutAnOperatorSucceeds(t *testing.T) { // C
-	w := newWorld(t)
+	w := newFixture(t)
 	if _, ok, err := w.pool("A").Release(t.Context()); ok || err != nil {
 		t.Errorf("%v, %v; want not assigned, and no error", ok, err)
 	}
@@ -97,7 +86,7 @@ func TestReleasingWithoutAnOperatorSucceeds(t *testing.T) { // C
 }
 
 func TestClearFreesEverySessionsOperator(t *testing.T) { // C
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("A", "kana")
 	w.assign("B", "alma")
 	if n, err := w.pool("C").Clear(t.Context()); n != 2 || err != nil {
@@ -107,37 +96,29 @@ func TestClearFreesEverySessionsOperator(t *testing.T) { // C
 }
 
 func TestEveryUseRefreshes(t *testing.T) { // C
-	uses := map[string]func(p *operatorpool.Pool, ctx ctx) error{
-		"available": func(p *operatorpool.Pool, ctx ctx) error { _, err := p.Available(ctx); return err },
-		"status":    func(p *operatorpool.Pool, ctx ctx) error { _, err := p.Status(ctx); return err },
-		"refresh":   func(p *operatorpool.Pool, ctx ctx) error { _, _, err := p.Refresh(ctx); return err },
-		"assign":    func(p *operatorpool.Pool, ctx ctx) error { _, err := p.Assign(ctx, ""); return err },
-		"a refused assign": func(p *operatorpool.Pool, ctx ctx) error {
-			if _, err := p.Assign(ctx, "dia"); !errors.As(err, new(*operatorpool.BusyError)) {
-				return fmt.Errorf("not refused: %w", err)
-			}
-			return nil
-		},
-	}
-	for name, use := range uses {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.assign("A", "kana")
-			w.now = noon.Add(3 * time.Hour)
-			w.assign("B", "dia")
-			if err := use(w.pool("A"), t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			w.now = noon.Add(7*time.Hour - time.Millisecond)
-			w.wantBusy("C", "kana")
-			w.now = noon.Add(7 * time.Hour)
-			w.assign("C", "kana")
-		})
+	for name, use := range map[string]func(p *operatorpool.Pool, ctx ctx) error{
+		"available":        func(p *operatorpool.Pool, ctx ctx) error { _, err := p.Available(ctx); return err },
+		"status":           func(p *operatorpool.Pool, ctx ctx) error { _, err := p.Status(ctx); return err },
+		"refresh":          func(p *operatorpool.Pool, ctx ctx) error { _, _, err := p.Refresh(ctx); return err },
+		"assign":           func(p *operatorpool.Pool, ctx ctx) error { _, err := p.Assign(ctx, ""); return err },
+		"a refused assign": func(p *operatorpool.Pool, ctx ctx) error { _, _ = p.Assign(ctx, "dia"); return nil },
+	} {
+		w := newFixture(t)
+		w.assign("A", "kana")
+		w.now = noon.Add(3 * time.Hour)
+		w.assign("B", "dia")
+		if err := use(w.pool("A"), t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		w.now = noon.Add(7*time.Hour - time.Millisecond)
+		w.wantBusy("C", "kana")
+		w.now = noon.Add(7 * time.Hour)
+		w.assign("C", "kana")
 	}
 }
 
 func TestTheCurrentOperatorIsKeptUntilTheTargetIsFree(t *testing.T) { // X
-	w := newWorld(t)
+	w := newFixture(t)
 	w.assign("A", "kana")
 	w.assign("B", "dia")
 	w.wantBusy("B", "kana")
@@ -153,26 +134,11 @@ func TestTheCurrentOperatorIsKeptUntilTheTargetIsFree(t *testing.T) { // X
 	w.wantWritten("A=kana", "B=alma")
 }
 
-// Others' doing alone can bring it about. Each session that asks gets one of its
-// own, until nobody shares any more.
-func TestAnOperatorThatOthersGaveToTwoSessionsIsSharedNoLongerThanTheyAsk(t *testing.T) {
-	w := newWorld(t)
-	entry := `{"data":"kana","updated_at":"2025-08-18T12:00:00.000Z"}`
-	w.put(`{"storage":{"A":` + entry + `,"B":` + entry + `}}`)
-	w.wantBusy("C", "kana")
-	w.wantBusy("A", "kana")
-	if a := w.assign("A", ""); a.Operator.ID != "dia" || a.Kept {
-		t.Errorf("A got %+v; want dia", a)
-	}
-	if b := w.assign("B", ""); b.Operator.ID != "kana" || !b.Kept {
-		t.Errorf("B got %+v; want to keep kana", b)
-	}
-	w.wantWritten("A=dia", "B=kana")
-}
-
 func TestALostReplyChangesNoAnswer(t *testing.T) {
-	w := newWorld(t)
-	lossy := func() *operatorpool.Pool { return w.poolOver(w.over(&forgetful{Store: w.file()}, "A")) }
+	w := newFixture(t)
+	lossy := func() *operatorpool.Pool {
+		return w.poolOver(w.over(leasetest.NewFaulty(w.file(), leasetest.On(leasetest.Swap, leasetest.DropAfter)), "A"))
+	}
 	a, err := lossy().Assign(t.Context(), "")
 	if err != nil || a.Operator.ID != "kana" || a.Kept {
 		t.Errorf("assign: %+v, %v", a, err)
@@ -186,24 +152,8 @@ func TestALostReplyChangesNoAnswer(t *testing.T) {
 	}
 }
 
-func TestAnOperatorThatIsNoLongerThereKeepsItsID(t *testing.T) {
-	w := newWorld(t)
-	w.put(state("A", "gone", "2025-08-18T12:00:00Z"))
-	s, err := w.pool("A").Status(t.Context())
-	if want := (operatorpool.Operator{ID: "gone", Name: "gone"}); err != nil || s.Operator != want {
-		t.Errorf("%+v, %v; want %+v", s.Operator, err, want)
-	}
-}
-
-func TestAnEmptyOperatorOfOthersIsInNobodysWay(t *testing.T) {
-	w := newWorld(t)
-	w.put(state("other", "", "2025-08-18T12:00:00Z"))
-	w.assign("A", "")
-	w.wantWritten("other=", "A=kana")
-}
-
 func TestAPoolNeedsOperatorsOfDifferentIDs(t *testing.T) {
-	s := newWorld(t).storage("A")
+	s := newFixture(t).storage("A")
 	for name, operators := range map[string][]operatorpool.Operator{
 		"none": nil, "no id": {{Name: "x"}}, "twice": {{ID: "x"}, {ID: "x"}}, "not UTF-8": {{ID: "\xff"}},
 	} {

@@ -12,45 +12,44 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// State is what the state file holds (O3): {"storage": {session: {"data": T,
-// "updated_at": ISO 8601}}}, and whatever other programs have put there. It is
-// never changed: each change makes a new one.
+// State is the content of the state file (O3): {"storage": {session: {"data": T,
+// "updated_at": ISO 8601}}}, and other programs' fields. It is immutable.
 type State[T any] struct {
 	storage map[string]entry[T]
-	rest    map[string]json.RawMessage // fields beside storage
-	damaged []byte                     // what the file held, where not all of it is kept
+	rest    map[string]json.RawMessage // other fields
+	damaged []byte                     // the content of a corrupt file
 }
 
 // entry is one session's value.
 type entry[T any] struct {
-	fields  map[string]json.RawMessage // as they are in the file
+	fields  map[string]json.RawMessage // as in the file
 	data    T
-	known   bool      // data is one
-	updated time.Time // the file's last write, where updated_at cannot be read
-	unsound bool      // updated_at cannot be read
+	known   bool // data could be read
+	updated time.Time
 }
 
-// with is e as of now.
+// with returns e as updated at now.
 func (e entry[T]) with(now time.Time) entry[T] {
-	e.updated, e.unsound = now.UTC().Truncate(time.Millisecond), false
+	e.updated = now.UTC().Truncate(time.Millisecond)
 	return e.set("updated_at", quoted(iso8601.Format(e.updated)))
 }
 
-// holding is e with data, which is raw in JSON.
+// holding returns e with data, and its JSON raw.
 func (e entry[T]) holding(data T, raw []byte) entry[T] {
 	e.data, e.known = data, true
 	return e.set("data", raw)
 }
 
 func (e entry[T]) set(field string, raw []byte) entry[T] {
-	fields := map[string]json.RawMessage{field: nil}
-	maps.Copy(fields, e.fields)
-	fields[field] = raw
-	e.fields = fields
+	e.fields = maps.Clone(e.fields)
+	if e.fields == nil {
+		e.fields = map[string]json.RawMessage{}
+	}
+	e.fields[field] = raw
 	return e
 }
 
-// quoted is text in JSON, which every text has.
+// quoted returns text as JSON.
 func quoted(text string) json.RawMessage {
 	raw, _ := json.Marshal(text)
 	return raw
@@ -63,9 +62,8 @@ func same[T any](a, b State[T], session string) bool {
 	return inA == inB && bytes.Equal(x.fields["data"], y.fields["data"]) && bytes.Equal(x.fields["updated_at"], y.fields["updated_at"])
 }
 
-// shows reports whether something was changed between was and next and s has all of
-// it.
-func (s State[T]) shows(was, next State[T]) (all bool) {
+// shows reports whether there are changes from was to next, and s has them all.
+func (s State[T]) shows(was, next State[T]) (changed bool) {
 	for _, entries := range []map[string]entry[T]{was.storage, next.storage} {
 		for session := range entries {
 			switch {
@@ -73,20 +71,20 @@ func (s State[T]) shows(was, next State[T]) (all bool) {
 			case !same(s, next, session):
 				return false
 			default:
-				all = true
+				changed = true
 			}
 		}
 	}
-	return all
+	return changed
 }
 
-// format is the state file as a lease.Format, its key being its path.
+// format is the state file's lease.Format; the key is the path.
 type format[T any] struct{}
 
 func (format[T]) Name(path string) (string, error) {
 	name := filepath.Base(path)
 	if name == "." || name == ".." || name == string(filepath.Separator) {
-		return "", fmt.Errorf("%w: %q names no file", lease.ErrInvalidKey, path)
+		return "", fmt.Errorf("%w: %q is not a file name", lease.ErrInvalidKey, path)
 	}
 	return name, nil
 }
@@ -108,9 +106,8 @@ func (format[T]) Encode(_ string, s State[T], _ time.Time) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Decode answers no time of the write: the times in the file are any program's, and
-// so is the file's own. The clock alone says what time it is. A file that is no
-// state is an empty one, and what is no entry is none.
+// Decode returns no time of writing: other programs set the times of the file, so
+// the clock alone counts. A corrupt file is an empty one, without corrupt entries.
 func (format[T]) Decode(_ string, data []byte, modified time.Time) (s State[T], _ time.Time, _ error) {
 	var entries map[string]json.RawMessage
 	sound := json.Unmarshal(data, &s.rest) == nil && s.rest != nil
@@ -139,17 +136,12 @@ func entryOf[T any](fields map[string]json.RawMessage, modified time.Time) entry
 	if e.known = json.Unmarshal(fields["data"], &data) == nil; e.known {
 		e.data = data
 	}
-	var ok bool
-	if e.updated, ok = parseTime(fields["updated_at"]); !ok {
-		e.updated, e.unsound = modified, true
-	}
-	return e
-}
-
-func parseTime(raw json.RawMessage) (time.Time, bool) {
 	var text string
-	if json.Unmarshal(raw, &text) != nil {
-		return time.Time{}, false
+	_ = json.Unmarshal(fields["updated_at"], &text) // what is no text is no time
+	updated, ok := iso8601.Parse(text)
+	if !ok {
+		return e.with(modified)
 	}
-	return iso8601.Parse(text)
+	e.updated = updated
+	return e
 }

@@ -1,11 +1,14 @@
 package operatorpool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"strconv"
 	"time"
 	"unicode/utf8"
 
@@ -13,32 +16,32 @@ import (
 )
 
 const (
-	// DefaultTimeout is how long a value lives after its session's last use (O6).
+	// DefaultTimeout is the time from a session's last use to the expiry of its value (O6).
 	DefaultTimeout = 4 * time.Hour
-	// wait bounds an operation, and so how long it waits for other programs (O8).
+	// wait bounds an operation, including the wait for other programs (O8).
 	wait = 2 * time.Second
 )
 
 var errWaited = fmt.Errorf("gave up after %v", wait)
 
-// Options are what may be left to the defaults.
+// Options configure a Storage; the zero value is the default.
 type Options struct {
 	Timeout time.Duration      // zero: DefaultTimeout
-	Alive   func(pid int) bool // whether a process of this host lives (O9); nil: all do
-	Log     *slog.Logger       // nil: silent
+	Alive   func(pid int) bool // whether a process of this host is alive (O9); nil: all are
+	Log     *slog.Logger       // nil: none
 }
 
-// Storage is one session's timed value in a state that sessions share. Each method
-// is one commit of at most 2 s, after which the error is lease.ErrUnavailable and
-// says what was in the way; lease.ErrRefused where asking again is of no use, such
-// as for want of permission. It is safe for concurrent use.
+// Storage is one session's value, with a timeout, in a state that sessions share.
+// Each method is one commit of at most 2 s. Its errors: lease.ErrUnavailable after
+// that time, with the reason; lease.ErrRefused where another attempt cannot help,
+// such as without permission. It is safe for concurrent use.
 type Storage[T any] struct {
 	store         lease.Store[State[T]]
 	path, session string
 	o             Options
 }
 
-// NewStorage is for the session of that name and the state at path: the key of
+// NewStorage returns the Storage of a session in the state at path: the key of
 // store, which is a [File] or behaves as one.
 func NewStorage[T any](store lease.Store[State[T]], path, session string, o Options) (*Storage[T], error) {
 	switch {
@@ -49,16 +52,11 @@ func NewStorage[T any](store lease.Store[State[T]], path, session string, o Opti
 	case o.Timeout == 0:
 		o.Timeout = DefaultTimeout
 	}
-	if o.Alive == nil {
-		o.Alive = func(int) bool { return true }
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Storage[T]{store: store, path: path, session: session, o: o}, nil
 }
 
-// Store makes v the session's value, as of now.
+// Store makes v the session's value.
 func (s *Storage[T]) Store(ctx context.Context, v T) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -69,7 +67,7 @@ func (s *Storage[T]) Store(ctx context.Context, v T) error {
 	})
 }
 
-// Remove removes the session's value, and reports false if it had none.
+// Remove removes the session's value. It returns false if there was none.
 func (s *Storage[T]) Remove(ctx context.Context) (removed bool, err error) {
 	err = s.edit(ctx, func(entries map[string]entry[T], _ time.Time) {
 		_, removed = entries[s.session]
@@ -78,14 +76,14 @@ func (s *Storage[T]) Remove(ctx context.Context) (removed bool, err error) {
 	return removed && err == nil, err
 }
 
-// OtherEntries are the values of the other sessions.
+// OtherEntries returns the values of the other sessions, by session.
 func (s *Storage[T]) OtherEntries(ctx context.Context) (map[string]T, error) {
 	var others map[string]T
 	err := s.edit(ctx, func(entries map[string]entry[T], _ time.Time) { others = s.others(entries) })
 	return others, err
 }
 
-// Restore is the session's value, and false if it has none.
+// Restore returns the session's value, and false if it has none.
 func (s *Storage[T]) Restore(ctx context.Context) (v T, ok bool, err error) {
 	err = s.edit(ctx, func(entries map[string]entry[T], _ time.Time) {
 		v, ok = entries[s.session].data, entries[s.session].known
@@ -93,8 +91,8 @@ func (s *Storage[T]) Restore(ctx context.Context) (v T, ok bool, err error) {
 	return v, ok && err == nil, err
 }
 
-// Refresh lets the session's value live for another timeout from now, and reports
-// false if it has none.
+// Refresh extends the session's value to one timeout from now. It returns false if
+// there is none.
 func (s *Storage[T]) Refresh(ctx context.Context) (refreshed bool, err error) {
 	err = s.edit(ctx, func(entries map[string]entry[T], now time.Time) { refreshed = s.refresh(entries, now) })
 	return refreshed && err == nil, err
@@ -118,8 +116,8 @@ func (s *Storage[T]) others(entries map[string]entry[T]) map[string]T {
 	return others
 }
 
-// edit cleans up, lets change make its change to the entries that are left, and
-// writes the state back.
+// edit removes expired entries, calls change with the others, and writes the state
+// back.
 func (s *Storage[T]) edit(ctx context.Context, change func(entries map[string]entry[T], now time.Time)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, errWaited)
 	defer cancel()
@@ -131,24 +129,22 @@ func (s *Storage[T]) edit(ctx context.Context, change func(entries map[string]en
 	}, func(c lease.Cell[State[T]]) bool { return c.Doc.shows(was, next) })
 	switch {
 	case errors.Is(err, lease.ErrMalformed):
-		return fmt.Errorf("operatorpool: %s is left as it is: %w", s.path, err)
+		return fmt.Errorf("operatorpool: %s is left unchanged: %w", s.path, err)
 	case err != nil:
 		return fmt.Errorf("operatorpool: %w", err)
 	case was.damaged != nil:
-		s.o.Log.WarnContext(ctx, "the state file held no state: it was begun anew", "path", s.path, "bytes", len(was.damaged))
+		s.o.Log.WarnContext(ctx, "the state file was corrupt; a new one was begun", "path", s.path, "bytes", len(was.damaged))
 	}
 	return nil
 }
 
-// live is a copy of what of entries has not timed out by now and whose process, if
-// that is what the session is named after, is not dead.
+// live returns a copy of entries without those that have expired at now, or that
+// belong to a dead process (O9).
 func (s *Storage[T]) live(entries map[string]entry[T], now time.Time) map[string]entry[T] {
 	live := make(map[string]entry[T], len(entries))
 	for session, e := range entries {
 		if e.updated.After(now) {
 			e = e.with(now)
-		} else if e.unsound {
-			e = e.with(e.updated)
 		}
 		l := lease.Lease{Owner: session, HeartbeatAt: e.updated, ExpiresAt: e.updated.Add(s.o.Timeout)}
 		if lease.Held(l, now) && (session == s.session || s.alive(session)) {
@@ -158,7 +154,19 @@ func (s *Storage[T]) live(entries map[string]entry[T], now time.Time) map[string
 	return live
 }
 
+// alive reports whether session is not named after a dead process.
 func (s *Storage[T]) alive(session string) bool {
-	pid, ok := processID(session)
-	return !ok || s.o.Alive(pid)
+	pid, err := strconv.Atoi(session)
+	process := err == nil && pid > 0 && pid <= math.MaxInt32 && strconv.Itoa(pid) == session
+	return !process || s.o.Alive == nil || s.o.Alive(pid)
+}
+
+// SessionID returns the ID that all processes of a terminal session share: its
+// ITERM_SESSION_ID, else its TERM_SESSION_ID, else the process ID of their parent,
+// the shell (O4). An empty variable counts as unset.
+func SessionID(getenv func(name string) string, parent func() int) string {
+	if id := cmp.Or(getenv("ITERM_SESSION_ID"), getenv("TERM_SESSION_ID")); id != "" {
+		return id
+	}
+	return strconv.Itoa(parent())
 }

@@ -12,199 +12,211 @@ import (
 )
 
 // Acquire takes the lock: the remote lease, or project/.lock where that is
-// unavailable, which is not where it is held (R6). Each attempt lasts at most
-// 3 s. Where the remote store does not answer, the file is taken no sooner than
-// 25 s, or the TTL if that is longer, after the beginning: by then whoever held
-// the remote lease in the same outage has lost it.
+// unavailable; where it is held, the acquisition fails (R6). Each attempt lasts at
+// most 3 s. Where the remote store does not answer, the file is taken no sooner
+// than 25 s, or the TTL if that is longer, after the first attempt: by then whoever
+// held the remote lease in the same outage has lost it.
 //
 // Its errors are an *Error, after which the Locker is read-only; the cause of ctx,
-// after which it is idle; and ErrState if it is not idle now. What failed attempts
-// may have left behind is removed, for which it goes on for up to 3 s. The caller
-// heartbeats by Renew, or has WithProjectLock do it; where nobody does, a timer
-// enters read-only when trust ends.
+// after which it is idle; and ErrState if it is not idle now. Records of failed
+// attempts are removed, which may take 3 s more. The caller renews the lease by
+// Renew, or uses WithProjectLock; otherwise the Locker becomes read-only when trust
+// in the lease ends.
 func (l *Locker) Acquire(ctx context.Context, o AcquireOptions) (Lease, error) {
-	h, err := l.acquire(ctx, o, nil)
+	h, err := l.acquire(ctx, o, false)
 	if err != nil {
 		return Lease{}, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return h.lease, nil
+	ls, _ := l.look(h)
+	return ls, nil
 }
 
-// acquire is Acquire; cancel is called if the lease is lost or released.
-func (l *Locker) acquire(ctx context.Context, o AcquireOptions, cancel context.CancelCauseFunc) (*holding, error) {
+func (l *Locker) acquire(ctx context.Context, o AcquireOptions, automatic bool) (*holding, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
 	o = o.filled()
-	h := &holding{id: newID(), options: o, began: time.Now(), cancel: cancel, told: make(chan struct{}), written: map[Strategy]lease.Store[documentlock.Lock]{}}
+	h := &holding{
+		id: newID(), options: o, parent: ctx, began: time.Now(), automatic: automatic,
+		written: map[Strategy]bool{}, done: make(chan struct{}),
+	}
 	h.owner = ownerOf(o.OwnerID, h.id)
-	if err := l.want(h, o.Preferred.acquiring()); err != nil {
-		return nil, err
+	l.mu.Lock()
+	if l.state != Idle {
+		defer l.mu.Unlock()
+		return nil, fmt.Errorf("%w: acquire while %s", ErrState, l.state)
 	}
-	retry, err := l.acquireBy(ctx, h, o.Preferred, o.RetryLimit)
-	if e := told(err); l.fallsBack(h, e) && e.Code == AcquireTimeout {
-		retry, err = l.outwait(ctx, h, e, retry)
-	}
-	if e := told(err); l.fallsBack(h, e) {
-		l.step(h, AcquireWebLock, append(h.failing(e, retry), Event{Type: Waiting, Strategy: FileLock})...)
+	l.state, l.held = acquiring[o.Preferred], h
+	l.mu.Unlock()
+
+	err := l.acquireBy(ctx, h, o.Preferred)
+	e := asError(err)
+	if e != nil && h.fallsBack(e) {
+		l.step(h, AcquireWebLock, Event{Type: Waiting, Strategy: FileLock, Retry: e.retry})
 		l.step(h, AcquireFileLock, Event{Type: FallbackEngaged, Strategy: FileLock, Reason: e.Code})
-		retry, err = l.acquireBy(ctx, h, FileLock, o.RetryLimit)
+		err = l.acquireBy(ctx, h, FileLock)
+		e = asError(err)
 	}
-	switch failed := told(err); {
+	switch {
 	case err == nil:
 		return h, nil
-	case failed != nil:
-		_ = l.lose(h, failed, retry) // it is failed
-		l.tidy(h)
-	default:
-		l.tidy(h)
+	case e == nil:
+		l.removeRecords(h)
 		l.step(h, Idle)
+	default:
+		l.mu.Lock()
+		l.lose(h, e)
+		l.mu.Unlock()
+		l.announce(h)
+		l.removeRecords(h)
 	}
 	return nil, err
 }
 
-// want makes h what is to be held.
-func (l *Locker) want(h *holding, s State) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.state != Idle {
-		return fmt.Errorf("%w: acquire while %s", ErrState, l.state)
-	}
-	l.state, l.held = s, h
-	return nil
-}
-
-// fallsBack: the file may be taken instead (R6).
-func (l *Locker) fallsBack(h *holding, e *Error) bool {
-	return e != nil && h.strategy == WebLock && fallsBack(e) && !h.taken
-}
-
-// outwait waits in an outage until whoever held the remote lease at its beginning
-// has lost it, and asks once more: it may be over.
-func (l *Locker) outwait(ctx context.Context, h *holding, e *Error, retry int) (int, error) {
-	wait := max(0, time.Until(h.began.Add(max(WebLockTTL, h.policy.TTL)-attemptTimeout)))
-	e.Retryable = true
-	l.step(h, AcquireWebLock, append(h.failing(e, retry), Event{Type: Waiting, Retry: retry, Wait: wait})...)
-	if !sleep(ctx, wait) {
-		return retry, fmt.Errorf("projectlock: %s: %w", AcquireWebLock, context.Cause(ctx))
-	}
-	return l.acquireBy(ctx, h, WebLock, 1)
-}
-
-// acquireBy attempts to acquire by one strategy.
-func (l *Locker) acquireBy(ctx context.Context, h *holding, s Strategy, limit int) (retry int, _ error) {
-	h.strategy, h.policy, h.store = s, h.options.policy(s), l.remote
-	if s == FileLock {
-		h.store = l.files
-	}
-	counted := 0
-	return l.attempts(ctx, h, s.acquiring(), func(ctx context.Context) error {
-		got, err := l.take(ctx, h)
+// acquireBy makes the attempts with one strategy.
+func (l *Locker) acquireBy(ctx context.Context, h *holding, s Strategy) error {
+	h.strategy, h.policy = s, h.options.policy(s)
+	return l.attempts(ctx, h, acquiring[s], h.options.RetryLimit, func(ctx context.Context) error {
+		err := l.take(ctx, h)
 		if err == nil {
-			l.grant(h, got)
+			l.acquired(h)
 		}
 		return err
-	}, func(_ int, err error) (*Error, bool) {
-		failed := acquireError(s, err)
-		held := errors.As(err, new(*documentlock.HeldError))
-		h.taken = h.taken || held
-		if !held || time.Since(h.began) >= h.options.Wait {
-			counted++
-		}
-		failed.Retryable = failed.Retryable && counted < limit
-		return failed, failed.Retryable
 	})
 }
 
-// take is one attempt.
-func (l *Locker) take(ctx context.Context, h *holding) (got documentlock.State, err error) {
-	if h.store == nil {
-		return got, errNoRemote
+// take makes one attempt.
+func (l *Locker) take(ctx context.Context, h *holding) error {
+	if h.strategy == FileLock {
+		if err := makeDir(l.dir); err != nil {
+			return err
+		}
 	}
-	if h.locks, err = documentlock.New(h.store, h.policy.TTL); err != nil {
-		return got, err
+	store := l.stores[h.strategy]
+	if store == nil {
+		return errNoRemote
 	}
-	got, err = h.locks.Acquire(ctx, l.room, h.owner)
-	if err == nil && !got.Mine {
-		err = errGone // it took longer than it lasts
+	locks, err := documentlock.New(store, h.policy.TTL)
+	if err != nil {
+		return err
 	}
-	if err != nil && (hopeless(err) || errors.As(err, new(*documentlock.HeldError))) {
-		return got, err // not written
+	h.locks = locks
+	h.hold, err = h.locks.Hold(ctx, l.room, h.owner)
+	if err != nil && (hopeless(err) || heldByOther(err)) {
+		return err // nothing was written
 	}
-	h.written[h.strategy] = h.store
+	h.written[h.strategy] = true
 	if err == nil && h.strategy == WebLock {
-		err = l.checkFile(ctx)
+		if err = l.checkFile(ctx, h); err != nil {
+			l.removeRecords(h)
+		}
 	}
-	if err != nil && got.Mine {
-		l.tidy(h)
-	}
-	return got, err
+	return err
 }
 
-// checkFile is for who has the remote lease: another on this machine may hold the
-// file since an outage, and goes first.
-func (l *Locker) checkFile(ctx context.Context) error {
-	c, err := l.files.Load(ctx, l.room)
+// checkFile fails while another program on this machine holds the file, since an
+// outage: that program goes first.
+func (l *Locker) checkFile(ctx context.Context, h *holding) error {
+	c, err := l.stores[FileLock].Load(ctx, l.room)
 	switch {
 	case errors.Is(err, lease.ErrRefused) && !errors.Is(err, fs.ErrPermission):
-		return nil // a link, or no directory: nobody can have the file there
+		return nil // a link, or no directory: no program can have the file there
 	case err != nil:
 		return err
-	case lease.Held(c.Doc.Lease, c.At):
-		held := lease.HeldError{Owner: c.Doc.Owner, Token: c.Doc.Token, ExpiresAt: c.Doc.ExpiresAt, Remaining: c.Doc.ExpiresAt.Sub(c.At)}
-		return fmt.Errorf("project/%s: %w", lockFile, &documentlock.HeldError{HeldError: held, LockedAt: c.Doc.LockedAt})
 	}
-	return nil
+	if _, err = lease.Take(c.Doc.Lease, c.At, h.owner, h.policy); err != nil {
+		err = fmt.Errorf("project/%s: %w", lockFile, err)
+	}
+	return err
 }
 
-// grant makes h the holder.
-func (l *Locker) grant(h *holding, got documentlock.State) {
+// acquired makes h the holder, and begins to keep its lease.
+func (l *Locker) acquired(h *holding) {
 	l.mu.Lock()
 	h.acquired = time.Now()
-	h.written = map[Strategy]lease.Store[documentlock.Lock]{h.strategy: h.store}
+	h.written = map[Strategy]bool{h.strategy: true}
+	var endKeep, endRunning context.CancelCauseFunc
+	h.ctx, endKeep = context.WithCancelCause(context.WithoutCancel(h.parent))
+	h.running, endRunning = context.WithCancelCause(h.parent)
+	h.end = func(cause error) { endRunning(cause); endKeep(cause) }
+	doc := h.hold.Doc()
 	h.lease = Lease{
-		ID: h.id, Strategy: h.strategy, Resource: l.room, Token: got.Lock.Token, AcquiredAt: got.Lock.LockedAt,
+		ID: h.id, Strategy: h.strategy, Resource: l.room, Token: doc.Token, AcquiredAt: doc.HeartbeatAt,
 		TTL: h.policy.TTL, ViaFallback: h.strategy != h.options.Preferred,
 	}
-	l.extend(h, Acquired, got)
+	l.extended(h, Acquired)
 	l.mu.Unlock()
-	l.events.tell()
+	go l.keep(h)
+	l.deliver()
 }
 
-// extend takes what a store has answered, and tells of it, with mu held.
-func (l *Locker) extend(h *holding, how EventType, got documentlock.State) {
-	l.move(h.strategy.active())
-	before := h.lease.RenewAttempt
-	h.lease.ExpiresAt, h.lease.TrustedUntil, h.lease.RenewAttempt = got.Lock.ExpiresAt, got.Until, 0
-	h.missed = 0
-	h.schedule()
-	l.add(h, Event{Type: how, Lease: h.lease, Retry: before})
-	l.queue(h)
-}
-
-// schedule chooses the time of the next heartbeat (R3).
-func (h *holding) schedule() {
-	expires := h.lease.TrustedUntil.Add(h.policy.Margin()) // by the local clock
-	h.lease.NextHeartbeatAt = nextHeartbeat(h.policy, time.Now(), expires)
-}
-
-// queue tells of the next heartbeat and watches the end of trust, with mu held.
-func (l *Locker) queue(h *holding) {
-	l.move(HeartbeatQueued)
-	l.add(h, Event{Type: RenewScheduled, Lease: h.lease, Wait: max(0, time.Until(h.lease.NextHeartbeatAt))})
-	until := h.lease.TrustedUntil
-	if h.trust != nil {
-		h.trust.Stop()
+// attempts makes up to limit attempts of one operation, in the state s, with the
+// waits between them. try is one attempt, of at most 3 s. It returns nil, the
+// *Error of the last attempt, why h was lost, or the cause of ctx.
+func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, try func(context.Context) error) error {
+	for retry, counted := 0, 0; ; retry++ {
+		if ctx.Err() != nil {
+			return aborted(ctx, s)
+		}
+		if !l.step(h, s, Event{Type: Attempt, Retry: retry}) {
+			if _, lost := l.look(h); lost != nil {
+				return lost
+			}
+			return &Error{Code: LeaseStale, Cause: errOther} // released
+		}
+		once, cancel := context.WithTimeout(ctx, attemptTimeout)
+		err := try(once)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		e := h.failure(s, err, retry)
+		if ctx.Err() != nil && e.Code != LeaseStale {
+			return aborted(ctx, s)
+		}
+		h.denied = h.denied || heldByOther(err)
+		if !heldByOther(err) || time.Since(h.began) >= h.options.Wait {
+			counted++
+		}
+		wait, again := h.again(e, limit-counted)
+		if s == acquiring[h.strategy] {
+			e.Retryable = again
+		}
+		l.step(h, s, h.failed(e)...)
+		if !again {
+			return e
+		}
+		l.step(h, s, Event{Type: Waiting, Retry: retry, Wait: wait})
+		sleep(ctx, wait)
 	}
-	h.trust = time.AfterFunc(time.Until(until), func() { l.outOfTime(h, until) })
 }
 
-// ownerOf is who the store says holds the lease.
-func ownerOf(name, id string) string {
-	if name == "" {
-		return id
+// again decides whether another attempt follows the failure e, where so many are
+// left, and how long to wait for it (R5). In an outage of the remote store there is
+// one more, when trust in any lease from before the outage has ended.
+func (h *holding) again(e *Error, left int) (wait time.Duration, again bool) {
+	switch {
+	case !e.Retryable || left < 0:
+		return 0, false
+	case left > 0:
+		return h.options.wait(e.retry), true
 	}
-	return name + "/" + id
+	outwaited := h.began.Add(max(WebLockTTL, h.policy.TTL) - attemptTimeout)
+	return max(0, time.Until(outwaited)), e.Code == AcquireTimeout && h.fallsBack(e)
+}
+
+// fallsBack reports whether the file may be taken instead: the remote lease is
+// unavailable, rather than held (R6).
+func (h *holding) fallsBack(e *Error) bool {
+	return h.strategy == WebLock && (e.Code == Unsupported || e.Code == AcquireTimeout) && !h.denied
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
 }

@@ -1,25 +1,24 @@
-//go:build unix
-
 package projectlock_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"taskguard/lease"
 	"taskguard/lease/documentlock"
 	"taskguard/lease/leasetest"
 	"taskguard/lease/projectlock"
 )
 
-func (s *stage) lockFile() string { return filepath.Join(s.dir, "project", ".lock") }
+func (s *fixture) lockFile() string { return filepath.Join(s.dir, "project", ".lock") }
 
-func (s *stage) wantNoFile() {
+func (s *fixture) wantNoFile() {
 	s.Helper()
 	if _, err := os.Lstat(s.lockFile()); !errors.Is(err, os.ErrNotExist) {
 		s.Errorf("%s: %v; want none", s.lockFile(), err)
@@ -27,8 +26,8 @@ func (s *stage) wantNoFile() {
 }
 
 // P1, P4.
-func TestALeaseSaysWhatIsHeld(t *testing.T) {
-	play(t, true, func(s *stage) {
+func TestALeaseHasTheFieldsOfTheSeed(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{OwnerID: "tab"})
 		now := time.Now()
 		want := projectlock.Lease{
@@ -50,21 +49,8 @@ func TestALeaseSaysWhatIsHeld(t *testing.T) {
 	})
 }
 
-// R6: a holder of each strategy could coexist otherwise.
-func TestAHeldRemoteLeaseIsDeniedAndTheFileNeverTaken(t *testing.T) {
-	play(t, true, func(s *stage) {
-		s.holdRemote()
-		_, err := s.Acquire(s.Context(), projectlock.AcquireOptions{})
-		wantCode(s.T, err, projectlock.AcquireDenied, false)
-		s.wantTold("attempt web-lock 0", "error acquire-denied true", "waiting 500ms",
-			"attempt web-lock 1", "error acquire-denied true", "waiting 1s",
-			"attempt web-lock 2", "error acquire-denied false", "readonly-entered acquire-denied")
-		s.wantNoFile()
-	})
-}
-
-func TestABrowserWithTheSameRoomIsKeptOutAndKeepsOut(t *testing.T) {
-	play(t, true, func(s *stage) {
+func TestABrowserAndALockerExcludeEachOther(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
 		browser, err := documentlock.New(s.memory, 0)
 		if err != nil {
 			s.Fatal(err)
@@ -73,19 +59,18 @@ func TestABrowserWithTheSameRoomIsKeptOutAndKeepsOut(t *testing.T) {
 		if _, err := browser.Acquire(s.Context(), room, "session/1"); !errors.As(err, new(*documentlock.HeldError)) {
 			s.Errorf("the browser's: %v; want it held", err)
 		}
-		if err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		s.released(s.Locker, ls)
 		if _, err := browser.Acquire(s.Context(), room, "session/1"); err != nil {
 			s.Fatal(err)
 		}
 		_, err = s.Acquire(s.Context(), projectlock.AcquireOptions{})
 		wantCode(s.T, err, projectlock.AcquireDenied, false)
+		s.wantNoFile() // a holder of each could coexist otherwise (R6)
 	})
 }
 
 func TestAnUnreachableRemoteFallsBackAfterItsRetries(t *testing.T) {
-	play(t, true, func(s *stage) {
+	inBubble(t, true, func(s *fixture) {
 		s.remote.SetPlan(leasetest.Always(leasetest.Dark))
 		began := time.Now()
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
@@ -95,16 +80,16 @@ func TestAnUnreachableRemoteFallsBackAfterItsRetries(t *testing.T) {
 		if waited := time.Since(began); waited != 25*time.Second {
 			s.Errorf("it took %v; want three attempts of 3 s, their waits, and the rest of a TTL", waited)
 		}
-		s.wantTold("attempt web-lock 0", "error acquire-timeout true", "waiting 500ms",
+		s.wantEvents("attempt web-lock 0", "error acquire-timeout true", "waiting 500ms",
 			"attempt web-lock 1", "error acquire-timeout true", "waiting 1s",
 			"attempt web-lock 2", "error acquire-timeout true", "waiting 11.5s",
-			"attempt web-lock 0", "error acquire-timeout false", "waiting 0s", "fallback-engaged file-lock",
+			"attempt web-lock 3", "error acquire-timeout false", "waiting 0s", "fallback-engaged file-lock",
 			"attempt file-lock 0", "acquired file-lock", "renew-scheduled 10s")
 	})
 }
 
-func TestARemoteThatWasSeenHeldDoesNotFallBackWhenItTurnsDark(t *testing.T) {
-	play(t, true, func(s *stage) {
+func TestNoFallbackAfterTheRemoteLeaseWasSeenHeld(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
 		s.holdRemote()
 		s.remote.SetPlan(leasetest.On(leasetest.Load, leasetest.None, leasetest.Dark, leasetest.Dark, leasetest.Dark))
 		_, err := s.Acquire(s.Context(), projectlock.AcquireOptions{})
@@ -114,29 +99,9 @@ func TestARemoteThatWasSeenHeldDoesNotFallBackWhenItTurnsDark(t *testing.T) {
 	})
 }
 
-func TestAStoreThatRefusesIsDeniedAtOnce(t *testing.T) {
-	play(t, true, func(s *stage) {
-		s.remote.SetPlan(leasetest.Every(leasetest.Load, leasetest.Refuse))
-		_, err := s.Acquire(s.Context(), projectlock.AcquireOptions{})
-		wantCode(s.T, err, projectlock.AcquireDenied, false)
-		s.wantTold("attempt web-lock 0", "error acquire-denied false", "readonly-entered acquire-denied")
-		s.wantNoFile()
-	})
-}
-
-func TestAPreferredFileNeedsNoRemote(t *testing.T) {
-	play(t, true, func(s *stage) {
-		ls := s.acquired(s.Locker, projectlock.AcquireOptions{Preferred: projectlock.FileLock})
-		s.wantTold("attempt file-lock 0", "acquired file-lock", "renew-scheduled 10s")
-		if ls.ViaFallback || s.remote.Calls(leasetest.Load) != 0 {
-			s.Errorf("%+v, %d calls to the remote store", ls, s.remote.Calls(leasetest.Load))
-		}
-	})
-}
-
 func TestAnAbortDuringAcquireLeavesNothingBehind(t *testing.T) {
 	why := errors.New("the user left")
-	play(t, true, func(s *stage) {
+	inBubble(t, true, func(s *fixture) {
 		// The write arrives, its reply does not: only the clean-up knows.
 		s.remote.SetPlan(leasetest.Any(leasetest.Every(leasetest.Swap, leasetest.DropAfter), func(c leasetest.Call) leasetest.Fault {
 			if c.Op == leasetest.Load && c.N == 2 {
@@ -151,49 +116,18 @@ func TestAnAbortDuringAcquireLeavesNothingBehind(t *testing.T) {
 			s.Errorf("%v; want the reason", err)
 		}
 		s.wantState(projectlock.Idle)
-		if c, err := s.memory.Load(s.Context(), room); err != nil || c.Doc.Owner != "" {
-			s.Errorf("left behind: %+v, %v", c.Doc, err)
-		}
+		s.wantOwner("")
 		s.remote.SetPlan(nil)
 		s.acquired(s.Locker, projectlock.AcquireOptions{})
 	})
 }
 
-func TestAnAbortWhileTheFileIsWaitedForLeavesTheOthersFileAndNoneOfOurs(t *testing.T) {
-	play(t, false, func(s *stage) {
-		other := s.another(false)
-		theirs := s.acquired(other, projectlock.AcquireOptions{})
-		ctx, cancel := context.WithCancel(s.Context())
-		time.AfterFunc(700*time.Millisecond, cancel)
-		_, err := s.Acquire(ctx, projectlock.AcquireOptions{})
-		if !errors.Is(err, context.Canceled) {
-			s.Error(err)
-		}
-		s.wantState(projectlock.Idle)
-		if data, err := os.ReadFile(s.lockFile()); err != nil || !strings.Contains(string(data), theirs.ID) {
-			s.Errorf("%s, %v; want the other's", data, err)
-		}
-		if err := other.Release(s.Context(), theirs, projectlock.ReleaseOptions{}); err != nil {
-			s.Error(err)
-		}
-		s.wantNoFile()
-		cancelled, cancel := context.WithCancel(s.Context())
-		cancel()
-		if _, err := s.Acquire(cancelled, projectlock.AcquireOptions{}); !errors.Is(err, context.Canceled) {
-			s.Error(err)
-		}
-		s.wantNoFile()
-	})
-}
-
 func TestWaitingGoesOnBeyondTheRetryLimit(t *testing.T) {
-	play(t, true, func(s *stage) {
+	inBubble(t, true, func(s *fixture) {
 		other := s.another(true)
 		theirs := s.acquired(other, projectlock.AcquireOptions{})
 		time.AfterFunc(9*time.Second, func() {
-			if err := other.Release(s.Context(), theirs, projectlock.ReleaseOptions{}); err != nil {
-				s.Error(err)
-			}
+			s.released(other, theirs)
 		})
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{Wait: time.Minute})
 		if ls.Token <= theirs.Token {
@@ -204,8 +138,8 @@ func TestWaitingGoesOnBeyondTheRetryLimit(t *testing.T) {
 	})
 }
 
-func TestReAcquiringIsTheUsersAction(t *testing.T) {
-	play(t, true, func(s *stage) {
+func TestNothingReacquiresWithoutTheUser(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
 		s.holdRemote()
 		_, err := s.Acquire(s.Context(), projectlock.AcquireOptions{})
 		wantCode(s.T, err, projectlock.AcquireDenied, false)
@@ -236,11 +170,11 @@ func TestImpossibleOptionsAreRefusedBeforeAnythingHappens(t *testing.T) {
 		"negative limit":     {RetryLimit: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			play(t, true, func(s *stage) {
+			inBubble(t, true, func(s *fixture) {
 				if _, err := s.Acquire(s.Context(), o); err == nil {
 					s.Error("accepted")
 				}
-				s.wantTold()
+				s.wantEvents()
 				s.wantState(projectlock.Idle)
 			})
 		})
@@ -252,23 +186,87 @@ func TestImpossibleOptionsAreRefusedBeforeAnythingHappens(t *testing.T) {
 	}
 }
 
-func TestOfManyProgramsAtOnceOneGetsTheLock(t *testing.T) {
-	for _, remote := range []bool{true, false} {
-		play(t, remote, func(s *stage) {
-			won := make(chan projectlock.Lease, 20)
-			for range 20 {
-				l := s.another(remote)
-				go func() {
-					if ls, err := l.Acquire(s.Context(), projectlock.AcquireOptions{}); err == nil {
-						won <- ls
-					}
-				}()
+// A fell back during an outage; B comes when it is over.
+func TestTheRemoteLeaseIsGivenBackWhereTheFileIsHeld(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
+		other := s.another(false)
+		theirs := s.acquired(other, projectlock.AcquireOptions{})
+		before, err := os.ReadFile(s.lockFile())
+		if err != nil {
+			s.Fatal(err)
+		}
+		_, err = s.Acquire(s.Context(), projectlock.AcquireOptions{})
+		wantCode(s.T, err, projectlock.AcquireDenied, false)
+		if held := (*lease.HeldError)(nil); !errors.As(err, &held) || !held.ExpiresAt.Equal(theirs.ExpiresAt) {
+			s.Errorf("%v; want until when the file is held", err)
+		}
+		s.wantEvents("attempt web-lock 0", "error acquire-denied true", "waiting 500ms",
+			"attempt web-lock 1", "error acquire-denied true", "waiting 1s",
+			"attempt web-lock 2", "error acquire-denied false", "readonly-entered acquire-denied")
+		s.wantOwner("")
+		if after, err := os.ReadFile(s.lockFile()); err != nil || !bytes.Equal(after, before) {
+			s.Errorf("%s, %v; want the file as it was", after, err)
+		}
+		s.Reset()
+		s.released(other, theirs)
+		s.acquired(s.Locker, projectlock.AcquireOptions{})
+	})
+}
+
+func TestTheFallbackWaitsUntilARemoteHolderHasLostItsTrust(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
+		b := s.another(true)
+		err := s.WithProjectLock(s.Context(), projectlock.AcquireOptions{}, func(ctx context.Context, _ projectlock.Lease) error {
+			s.remote.SetPlan(leasetest.Always(leasetest.Dark))
+			ls, err := b.Acquire(s.Context(), projectlock.AcquireOptions{})
+			if err != nil || ls.Strategy != projectlock.FileLock {
+				s.Errorf("%+v, %v; want the file", ls, err)
 			}
-			time.Sleep(20 * time.Second)
-			synctest.Wait()
-			if len(won) != 1 {
-				s.Errorf("remote %t: %d got it; want one", remote, len(won))
+			if ctx.Err() == nil {
+				s.Error("both hold the lock")
 			}
+			return nil
 		})
-	}
+		wantCode(s.T, err, projectlock.LeaseStale, false)
+	})
+}
+
+// The cause of a context may be the loss of another lock, which is not ours.
+func TestTheLossOfAnOuterLockIsNotTheLossOfAnInnerOne(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
+		l, err := projectlock.New(projectlock.Config{Project: "second", Dir: s.TempDir(), Remote: s.remote})
+		if err != nil {
+			s.Fatal(err)
+		}
+		_ = s.WithProjectLock(s.Context(), projectlock.AcquireOptions{}, func(ctx context.Context, _ projectlock.Lease) error {
+			s.remote.SetPlan(leasetest.Always(leasetest.Dark))
+			_, err := l.Acquire(ctx, projectlock.AcquireOptions{TTL: time.Hour, OnReadonly: func(projectlock.ReadonlyInfo) { s.Error("read-only") }})
+			if err == nil || l.State() != projectlock.Idle {
+				s.Errorf("%v, and the inner is %s; want Idle", err, l.State())
+			}
+			return nil
+		})
+	})
+}
+
+func TestNoFallbackOnceTheOutageIsOver(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
+		b := s.another(true)
+		s.remote.SetPlan(leasetest.Always(leasetest.Dark))
+		done := make(chan error)
+		go func() {
+			time.Sleep(12 * time.Second)
+			s.remote.SetPlan(nil)
+			done <- b.WithProjectLock(context.Background(), projectlock.AcquireOptions{}, func(context.Context, projectlock.Lease) error {
+				time.Sleep(40 * time.Second)
+				return nil
+			})
+		}()
+		if ls, err := s.Acquire(s.Context(), projectlock.AcquireOptions{}); err == nil {
+			s.Errorf("acquired as %s, although another holds it and the store answers", ls.Strategy)
+		}
+		if err := <-done; err != nil {
+			s.Error(err)
+		}
+	})
 }

@@ -1,36 +1,37 @@
 package projectlock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"taskguard/lease"
-	"taskguard/lease/documentlock"
 )
 
-// Code says what went wrong (P6).
+// Code names a kind of failure (P6).
 type Code string
 
-// The codes, and whether it is of use to try again.
+// The codes, and whether another attempt may help.
 const (
 	Unsupported      Code = "web-lock-unsupported" // no: the other strategy, at once (R2)
 	AcquireDenied    Code = "acquire-denied"       // yes, while another holds the remote lease; no at the limit, or where the store refuses
 	AcquireTimeout   Code = "acquire-timeout"      // yes; no at the limit
 	FallbackConflict Code = "fallback-conflict"    // yes, while another holds the file; no at the limit
-	LeaseStale       Code = "lease-stale"          // no: it cannot be proved any more that the lease is ours (R1)
+	LeaseStale       Code = "lease-stale"          // no: the lease was lost, or trust in it has ended (R1)
 	RenewFailed      Code = "renew-failed"         // yes; read-only after two heartbeats in a row
 	ReleaseFailed    Code = "release-failed"       // yes, three times; no after force
 )
 
-// Error is what an operation of a Locker came to (P6). It wraps its Cause.
+// Error is the failure of an operation (P6). It wraps its Cause.
 type Error struct {
 	Code      Code
 	Retryable bool
 	Cause     error
-	Context   map[string]any // strategy, retry, and what else is known
+	Context   map[string]any // strategy and retry; force of a release
 
-	kill time.Duration
+	retry int
+	kill  time.Duration
 }
 
 func (e *Error) Error() string {
@@ -40,64 +41,80 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("projectlock: %s: %v", e.Code, e.Cause)
 }
 
-// Unwrap is the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// KillAfter is how long what ignores the loss of its lease may live, so that it
-// has ended before another can have taken over, where time is what was lost.
+// KillAfter is how long a process that ignores the loss of its lease may live: it
+// has then ended before another can take over, where time is what was lost.
 func (e *Error) KillAfter() time.Duration { return e.kill }
 
-// ErrState answers an operation that the Locker's state does not allow, such as
-// Acquire while read-only.
+// ErrState is the error of an operation that the Locker's state does not allow,
+// such as Acquire while read-only.
 var ErrState = errors.New("projectlock: not possible in this state")
 
 var (
 	errNoRemote = errors.New("no remote store is configured")
-	errTrust    = errors.New("the lease could not be renewed in time")
-	errGone     = errors.New("the lease had ended, or was taken, before its release")
+	errGone     = fmt.Errorf("%w before its release", lease.ErrLost)
 	errReleased = errors.New("projectlock: the lock was released")
 	errOther    = errors.New("not the lease that is held")
 )
 
-// acquireError is what err, an attempt's, means.
-func acquireError(s Strategy, err error) *Error {
-	e := &Error{Code: AcquireTimeout, Retryable: true, Cause: err}
-	var held *documentlock.HeldError
+// failure classifies the error of the attempt of h, numbered retry, in the state s.
+func (h *holding) failure(s State, err error, retry int) *Error {
+	e := &Error{
+		Code: AcquireTimeout, Retryable: true, Cause: err,
+		Context: map[string]any{"strategy": h.strategy, "retry": retry}, retry: retry,
+	}
 	switch {
+	case errors.Is(err, lease.ErrLost):
+		e.Code, e.Retryable = LeaseStale, false
+	case s == Renewing:
+		e.Code = RenewFailed
+	case s == Releasing:
+		e.Code, e.Retryable = ReleaseFailed, !h.force
+		e.Context["force"] = h.force
 	case errors.Is(err, errNoRemote):
 		e.Code, e.Retryable = Unsupported, false
-	case errors.As(err, &held):
+	case heldByOther(err) && h.strategy == FileLock:
+		e.Code = FallbackConflict
+	case heldByOther(err):
 		e.Code = AcquireDenied
-		if s == FileLock {
-			e.Code = FallbackConflict
-		}
 	case hopeless(err):
 		e.Code, e.Retryable = AcquireDenied, false
 	}
 	return e
 }
 
-// hopeless: asking again has the same answer.
+// failed returns the events of a failed attempt.
+func (h *holding) failed(e *Error) []Event {
+	failed := Event{Type: Failed, Retry: e.retry, Err: e}
+	switch e.Code {
+	case FallbackConflict:
+		return []Event{{Type: Warned, Warning: FallbackDegraded}, failed}
+	case ReleaseFailed:
+		return []Event{{Type: ReleaseAttempt, Retry: e.retry, Force: h.force, Err: e}, failed}
+	}
+	return []Event{failed}
+}
+
+// heldByOther reports whether another holds the lock.
+func heldByOther(err error) bool {
+	return errors.As(err, new(*lease.HeldError))
+}
+
+// hopeless reports whether every further attempt would fail in the same way.
 func hopeless(err error) bool {
 	return errors.Is(err, lease.ErrRefused) || errors.Is(err, lease.ErrInvalidKey) || errors.Is(err, lease.ErrMalformed)
 }
 
-// fallsBack: the first strategy is unavailable, rather than held (R6).
-func fallsBack(e *Error) bool { return e.Code == Unsupported || e.Code == AcquireTimeout }
-
-// renewError is what err, a renewal's, means.
-func renewError(err error) *Error {
-	if errors.Is(err, documentlock.ErrNotLocked) || errors.Is(err, documentlock.ErrNotYours) {
-		return &Error{Code: LeaseStale, Cause: err}
-	}
-	return &Error{Code: RenewFailed, Retryable: true, Cause: err}
+// aborted is the error of an operation whose context has ended.
+func aborted(ctx context.Context, s State) error {
+	return fmt.Errorf("projectlock: %s: %w", s, context.Cause(ctx))
 }
 
-// with adds what is known about e.
-func (e *Error) with(key string, value any) *Error {
-	if e.Context == nil {
-		e.Context = map[string]any{}
-	}
-	e.Context[key] = value
+// asError returns err if it is this Locker's own *Error, else nil. A wrapped one
+// may be the cause of a context, and so another Locker's loss.
+func asError(err error) *Error {
+	e, _ := err.(*Error) //nolint:errorlint // see above
 	return e
 }

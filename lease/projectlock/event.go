@@ -1,8 +1,9 @@
 package projectlock
 
 import (
+	"cmp"
 	"encoding/json"
-	"strings"
+	"slices"
 	"time"
 
 	"taskguard/lease/iso8601"
@@ -11,19 +12,20 @@ import (
 // EventType names an event (P7).
 type EventType string
 
-// The events.
+// The events, with the fields that each sets besides Time, Strategy and, once
+// there is one, LeaseID and Lease.
 const (
-	Attempt          EventType = "lock:attempt"           // Strategy, Retry from 0; LeaseID in a renewal or release
-	Acquired         EventType = "lock:acquired"          // Lease
-	RenewScheduled   EventType = "lock:renew-scheduled"   // Lease, Wait until the next heartbeat
-	Renewed          EventType = "lock:renewed"           // Lease, Retry: failures before
-	ReleaseRequested EventType = "lock:release-requested" // Lease, Force
-	Released         EventType = "lock:released"          // Lease, Duration
-	ReleaseAttempt   EventType = "lock:release-failed"    // Lease, Retry, Force, Err
-	ReadonlyEntered  EventType = "lock:readonly-entered"  // Reason, Retry, Err; Lease if there was one
-	Waiting          EventType = "lock:waiting"           // Strategy, Retry, Wait: zero where the next strategy follows at once
-	Failed           EventType = "lock:error"             // Strategy, Retry, Err, always with its Retryable
-	FallbackEngaged  EventType = "lock:fallback-engaged"  // Strategy now used, Reason
+	Attempt          EventType = "lock:attempt"           // Retry, from 0
+	Acquired         EventType = "lock:acquired"          // none
+	RenewScheduled   EventType = "lock:renew-scheduled"   // Wait until the next heartbeat
+	Renewed          EventType = "lock:renewed"           // Retry: failures before
+	ReleaseRequested EventType = "lock:release-requested" // Force
+	Released         EventType = "lock:released"          // Duration
+	ReleaseAttempt   EventType = "lock:release-failed"    // Retry, Force, Err
+	ReadonlyEntered  EventType = "lock:readonly-entered"  // Reason, Retry, Err
+	Waiting          EventType = "lock:waiting"           // Retry, Wait: zero where the next strategy follows at once
+	Failed           EventType = "lock:error"             // Retry, Err, always with its Retryable
+	FallbackEngaged  EventType = "lock:fallback-engaged"  // Reason
 	Warned           EventType = "lock:warning"           // Warning; Late for HeartbeatDelayed
 )
 
@@ -36,8 +38,7 @@ const (
 	HeartbeatDelayed Warning = "heartbeat-delayed" // a heartbeat began later than one interval after it was due
 )
 
-// Event is one step in the life of a lock. Which fields are set is said at its
-// type; strategy and lease id are set wherever they are known.
+// Event reports one step of a Locker.
 type Event struct {
 	Type     EventType
 	Time     time.Time
@@ -54,65 +55,90 @@ type Event struct {
 	Err      *Error
 }
 
-// line is an event in JSON; what its type does not have is left out.
-type line struct {
-	Feature           string   `json:"feature,omitempty"`
-	Type              string   `json:"type"`
-	Time              string   `json:"time"`
-	LeaseID           string   `json:"leaseId,omitempty"`
-	Strategy          Strategy `json:"strategy,omitempty"`
-	Retry             *int     `json:"retry,omitempty"`
-	ExpiresAt         string   `json:"expiresAt,omitempty"`
-	NextHeartbeatInMs *int64   `json:"nextHeartbeatInMs,omitempty"`
-	WaitMs            *int64   `json:"waitMs,omitempty"`
-	DurationMs        *int64   `json:"durationMs,omitempty"`
-	LateMs            *int64   `json:"lateMs,omitempty"`
-	Force             *bool    `json:"force,omitempty"`
-	Warning           Warning  `json:"warning,omitempty"`
-	Reason            Code     `json:"reason,omitempty"`
-	Code              Code     `json:"code,omitempty"`
-	Retryable         *bool    `json:"retryable,omitempty"`
-}
+// MarshalJSON returns the event as one object, without the error's text, which may
+// contain the user's data.
+func (e Event) MarshalJSON() ([]byte, error) { return json.Marshal(e.fields()) }
 
-// MarshalJSON is the event as one object. It holds no error's text, which may
-// name what is the user's.
-func (e Event) MarshalJSON() ([]byte, error) { return json.Marshal(e.line()) }
-
-// telemetry is the event's line under its other name (R4).
-func (e *Event) telemetry() line {
-	l := e.line()
-	l.Feature, l.Type = "autosave", "autosave."+strings.Replace(l.Type, ":", ".", 1)
-	return l
-}
-
-func (e *Event) line() line {
-	l := line{Type: string(e.Type), Time: iso8601.Format(e.Time), LeaseID: e.LeaseID, Strategy: e.Strategy, Warning: e.Warning, Reason: e.Reason}
+func (e *Event) fields() map[string]any {
+	f := map[string]any{"type": e.Type, "time": iso8601.Format(e.Time), "strategy": e.Strategy}
+	if e.LeaseID != "" {
+		f["leaseId"] = e.LeaseID
+	}
 	switch e.Type {
 	case Attempt, Renewed, ReadonlyEntered, ReleaseAttempt, Failed, Waiting:
-		l.Retry = &e.Retry
+		f["retry"] = e.Retry
 	}
 	switch e.Type {
 	case Acquired, Renewed:
-		l.ExpiresAt = iso8601.Format(e.Lease.ExpiresAt)
+		f["expiresAt"] = iso8601.Format(e.Lease.ExpiresAt)
 	case RenewScheduled:
-		l.NextHeartbeatInMs = millis(e.Wait)
+		f["nextHeartbeatInMs"] = e.Wait.Milliseconds()
 	case Waiting:
-		l.WaitMs = millis(e.Wait)
+		f["waitMs"] = e.Wait.Milliseconds()
 	case Released:
-		l.DurationMs = millis(e.Duration)
+		f["durationMs"] = e.Duration.Milliseconds()
 	case ReleaseAttempt, ReleaseRequested:
-		l.Force = &e.Force
+		f["force"] = e.Force
+	case ReadonlyEntered, FallbackEngaged:
+		f["reason"] = e.Reason
 	case Failed:
-		l.Code, l.Retryable = e.Err.Code, &e.Err.Retryable
+		f["code"], f["retryable"] = e.Err.Code, e.Err.Retryable
 	case Warned:
+		f["warning"] = e.Warning
 		if e.Warning == HeartbeatDelayed {
-			l.LateMs = millis(e.Late)
+			f["lateMs"] = e.Late.Milliseconds()
 		}
 	}
-	return l
+	return f
 }
 
-func millis(d time.Duration) *int64 {
-	ms := d.Milliseconds()
-	return &ms
+// Subscribe calls listen with each event from now on, in their order and one at a
+// time, on the goroutine that caused one of them: a slow listener delays heartbeats,
+// and one that calls Renew or Release while the lock is held waits for itself.
+// unsubscribe may be called at any time, also by the listener and repeatedly;
+// afterwards no call begins.
+func (l *Locker) Subscribe(listen func(Event)) (unsubscribe func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.listeners = append(slices.Clone(l.listeners), &listen)
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.listeners = slices.DeleteFunc(slices.Clone(l.listeners), func(other *func(Event)) bool { return other == &listen })
+	}
+}
+
+// add queues events of h, with mu held.
+func (l *Locker) add(h *holding, events ...Event) {
+	for _, e := range events {
+		e.Time, e.Lease, e.LeaseID, e.Strategy = time.Now(), h.lease, h.lease.ID, cmp.Or(e.Strategy, h.strategy)
+		l.pending = append(l.pending, e)
+	}
+}
+
+// deliver delivers the queued events, unless another goroutine does.
+func (l *Locker) deliver() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.delivering {
+		return
+	}
+	l.delivering = true
+	defer func() { l.delivering = false }()
+	for len(l.pending) > 0 {
+		e := l.pending[0]
+		l.pending = l.pending[1:]
+		for _, listen := range l.listeners {
+			if slices.Contains(l.listeners, listen) { // still
+				l.call(*listen, e)
+			}
+		}
+	}
+}
+
+// call calls a listener without mu.
+func (l *Locker) call(listen func(Event), e Event) {
+	l.mu.Unlock()
+	defer l.mu.Lock()
+	listen(e)
 }

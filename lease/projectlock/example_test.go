@@ -1,5 +1,3 @@
-//go:build unix
-
 package projectlock_test
 
 import (

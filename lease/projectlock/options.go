@@ -30,50 +30,49 @@ const (
 	missedLimit    = 2 // heartbeats in a row, each with all its attempts
 )
 
-// AcquireOptions are those of an acquisition and of its heartbeats (P3). The
-// abort signal is the context. The zero value is the default.
+// AcquireOptions configure an acquisition and its heartbeats (P3). The abort
+// signal is the context. The zero value is the default.
 type AcquireOptions struct {
-	// OwnerID is recorded in front of the lease's id, for who looks at the store.
+	// OwnerID is recorded in front of the lease's ID, for people who read the store.
 	OwnerID string
-	// Preferred is the first strategy: WebLock if empty. There is no falling back
-	// from FileLock.
+	// Preferred is the first strategy: WebLock if empty. FileLock has no fallback.
 	Preferred Strategy
-	// TTL is how long the lease lives after its last heartbeat: WebLockTTL or
-	// FileLockTTL if zero.
+	// TTL is the time from the last heartbeat to the expiry: WebLockTTL or FileLockTTL
+	// if zero.
 	TTL time.Duration
 	// HeartbeatInterval is Heartbeat if zero, or two fifths of a TTL below 25 s.
 	HeartbeatInterval time.Duration
-	// RetryLimit is the number of attempts with a strategy, within one heartbeat,
-	// and to release: Attempts if zero.
+	// RetryLimit is the number of attempts to acquire with one strategy, of one
+	// heartbeat, and to release: Attempts if zero.
 	RetryLimit int
 	// Backoff is the wait before the second attempt, doubled with each further one
 	// up to 4 s: Backoff if zero.
 	Backoff time.Duration
-	// Wait lets an acquisition that finds the lock held go on for so long, beyond
+	// Wait is how long an acquisition that finds the lock held goes on beyond
 	// RetryLimit.
 	Wait time.Duration
-	// OnReadonly is called once when the lock degrades to read-only, before the
-	// event is told: the caller stops writing (P9). It must not block.
+	// OnReadonly is called once, and at once, when the lock degrades to read-only:
+	// the caller stops writing (P9). It must not block.
 	OnReadonly func(ReadonlyInfo)
-	// KeepOnError lets WithProjectLock leave the release to its caller where fn
-	// has failed: releaseOnError=false (P11).
+	// KeepOnError makes WithProjectLock leave the release to its caller if fn
+	// fails: releaseOnError=false (P11).
 	KeepOnError bool
 }
 
-// ReleaseOptions are those of a release.
+// ReleaseOptions configure a release.
 type ReleaseOptions struct {
 	// Force frees the lease in one attempt, also while read-only, and removes
 	// project/.lock unless another holds it (P12).
 	Force bool
 }
 
-// ReadonlyInfo says why writes must stop.
+// ReadonlyInfo is the reason why writes must stop.
 type ReadonlyInfo struct {
 	Reason    Code
 	LastError *Error
 }
 
-// check refuses what cannot work.
+// check refuses options that cannot work.
 func (o AcquireOptions) check() error {
 	switch {
 	case o.Preferred != "" && o.Preferred != WebLock && o.Preferred != FileLock:
@@ -89,14 +88,14 @@ func (o AcquireOptions) check() error {
 	return nil
 }
 
-// filled is o with its defaults but those that depend on the strategy.
+// filled returns o with the defaults that do not depend on the strategy.
 func (o AcquireOptions) filled() AcquireOptions {
 	o.Preferred = cmp.Or(o.Preferred, WebLock)
 	o.RetryLimit, o.Backoff = cmp.Or(o.RetryLimit, Attempts), cmp.Or(o.Backoff, Backoff)
 	return o
 }
 
-// policy is how long a lease by s lives, and how often it is renewed.
+// policy returns the TTL and the heartbeat of a lease by s.
 func (o AcquireOptions) policy(s Strategy) lease.Policy {
 	ttl := cmp.Or(o.TTL, WebLockTTL)
 	if s == FileLock {
@@ -105,13 +104,13 @@ func (o AcquireOptions) policy(s Strategy) lease.Policy {
 	return lease.Policy{TTL: ttl, Heartbeat: cmp.Or(o.HeartbeatInterval, min(Heartbeat, ttl*2/5))}
 }
 
-// wait is how long to wait after the attempt numbered retry, from 0 (R5).
+// wait returns the wait after the attempt numbered retry, from 0 (R5).
 func (o AcquireOptions) wait(retry int) time.Duration {
 	return min(o.Backoff<<min(retry, 10), max(maxBackoff, o.Backoff))
 }
 
-// nextHeartbeat is when the next heartbeat of p is due, by the local clock, where
-// the lease ends at expires (R3): at once, if that has passed.
+// nextHeartbeat returns when the next heartbeat of p is due, by the local clock, for
+// a lease that ends at expires (R3). It may have passed: the heartbeat is due at once.
 func nextHeartbeat(p lease.Policy, now, expires time.Time) time.Time {
 	due := now.Add(p.Heartbeat)
 	if latest := expires.Add(-min(Margin, p.TTL/5)); latest.Before(due) {

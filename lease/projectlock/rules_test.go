@@ -1,37 +1,11 @@
 package projectlock
 
 import (
-	"errors"
 	"testing"
 	"time"
 
 	"taskguard/lease"
-	"taskguard/lease/documentlock"
 )
-
-var states = []State{Idle, AcquireWebLock, AcquireFileLock, ActiveWebLock, ActiveFileLock, HeartbeatQueued, Renewing, Releasing, Readonly}
-
-// P5: these, and no other.
-func TestTheTransitionsAreTheSeedsAlone(t *testing.T) {
-	want := map[State]map[State]bool{
-		Idle:            {AcquireWebLock: true, AcquireFileLock: true},
-		AcquireWebLock:  {ActiveWebLock: true, AcquireFileLock: true, Idle: true, Readonly: true},
-		AcquireFileLock: {ActiveFileLock: true, Idle: true, Readonly: true},
-		ActiveWebLock:   {HeartbeatQueued: true, Releasing: true, Readonly: true},
-		ActiveFileLock:  {HeartbeatQueued: true, Releasing: true, Readonly: true},
-		HeartbeatQueued: {Renewing: true, Releasing: true, Readonly: true},
-		Renewing:        {ActiveWebLock: true, ActiveFileLock: true, HeartbeatQueued: true, Readonly: true},
-		Releasing:       {Idle: true, Readonly: true},
-		Readonly:        {Idle: true, Releasing: true},
-	}
-	for _, s := range states {
-		for _, to := range states {
-			if s.leads(to) != want[s][to] {
-				t.Errorf("%s leads to %s: %t; want %t", s, to, s.leads(to), want[s][to])
-			}
-		}
-	}
-}
 
 // R3.
 func TestTheNextHeartbeatIsTenSecondsAwayOrFiveBeforeTheExpiry(t *testing.T) {
@@ -68,36 +42,5 @@ func TestAttemptsAndWaitsAreTheSeeds(t *testing.T) {
 	}
 	if got := (AcquireOptions{Backoff: time.Minute}).wait(3); got != time.Minute {
 		t.Errorf("a backoff over the bound: %v; want as it is", got)
-	}
-}
-
-// P6.
-func TestErrorsSayWhetherToTryAgain(t *testing.T) {
-	held := &documentlock.HeldError{}
-	for name, c := range map[string]struct {
-		got       *Error
-		code      Code
-		retryable bool
-		falls     bool
-	}{
-		"no remote store":      {acquireError(WebLock, errNoRemote), Unsupported, false, true},
-		"held, remote":         {acquireError(WebLock, held), AcquireDenied, true, false},
-		"held, file":           {acquireError(FileLock, held), FallbackConflict, true, false},
-		"unreachable":          {acquireError(WebLock, lease.ErrUnavailable), AcquireTimeout, true, true},
-		"refused":              {acquireError(WebLock, lease.ErrRefused), AcquireDenied, false, false},
-		"malformed":            {acquireError(WebLock, lease.ErrMalformed), AcquireDenied, false, false},
-		"a room it cannot be":  {acquireError(WebLock, lease.ErrInvalidKey), AcquireDenied, false, false},
-		"renewing another's":   {renewError(documentlock.ErrNotYours), LeaseStale, false, false},
-		"renewing what ended":  {renewError(documentlock.ErrNotLocked), LeaseStale, false, false},
-		"renewing in vain":     {renewError(lease.ErrUnavailable), RenewFailed, true, false},
-		"renewing, if refused": {renewError(lease.ErrRefused), RenewFailed, true, false},
-	} {
-		e := c.got.with("retry", 1)
-		if e.Code != c.code || e.Retryable != c.retryable || fallsBack(e) != c.falls || e.Context["retry"] != 1 {
-			t.Errorf("%s: %+v, falls back: %t", name, e, fallsBack(e))
-		}
-		if e.Cause == nil || !errors.Is(e, e.Cause) {
-			t.Errorf("%s: %v does not wrap its cause", name, e)
-		}
 	}
 }

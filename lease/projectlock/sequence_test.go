@@ -1,11 +1,10 @@
-//go:build unix
-
 package projectlock_test
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,7 +18,7 @@ import (
 
 // P13, seed 000 §5.
 func TestWithoutARemoteStoreTheFileIsTakenAtOnce(t *testing.T) {
-	play(t, false, func(s *stage) {
+	inBubble(t, false, func(s *fixture) {
 		began := time.Now()
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
 		if waited := time.Since(began); waited != 0 {
@@ -28,14 +27,14 @@ func TestWithoutARemoteStoreTheFileIsTakenAtOnce(t *testing.T) {
 		if ls.Strategy != projectlock.FileLock || !ls.ViaFallback || ls.TTL != 30*time.Second {
 			s.Errorf("%+v; want the file lock of 30 s, as a fallback", ls)
 		}
-		s.wantTold("attempt web-lock 0", "error web-lock-unsupported false", "waiting 0s", "fallback-engaged file-lock",
+		s.wantEvents("attempt web-lock 0", "error web-lock-unsupported false", "waiting 0s", "fallback-engaged file-lock",
 			"attempt file-lock 0", "acquired file-lock", "renew-scheduled 10s")
 		s.wantState(projectlock.HeartbeatQueued)
 	})
 }
 
 func TestAConflictOverTheFileEndsInReadOnly(t *testing.T) {
-	play(t, false, func(s *stage) {
+	inBubble(t, false, func(s *fixture) {
 		other := s.another(false)
 		s.acquired(other, projectlock.AcquireOptions{})
 		var infos []projectlock.ReadonlyInfo
@@ -45,7 +44,7 @@ func TestAConflictOverTheFileEndsInReadOnly(t *testing.T) {
 		if held := (*documentlock.HeldError)(nil); !errors.As(err, &held) || e.Context["retry"] != 2 {
 			s.Errorf("%v, context %v; want who holds it as the cause, and retry 2", err, e.Context)
 		}
-		s.wantTold("attempt web-lock 0", "error web-lock-unsupported false", "waiting 0s", "fallback-engaged file-lock",
+		s.wantEvents("attempt web-lock 0", "error web-lock-unsupported false", "waiting 0s", "fallback-engaged file-lock",
 			"attempt file-lock 0", "warning fallback-degraded", "error fallback-conflict true", "waiting 500ms",
 			"attempt file-lock 1", "warning fallback-degraded", "error fallback-conflict true", "waiting 1s",
 			"attempt file-lock 2", "warning fallback-degraded", "error fallback-conflict false",
@@ -54,44 +53,40 @@ func TestAConflictOverTheFileEndsInReadOnly(t *testing.T) {
 		if len(infos) != 1 || infos[0].Reason != projectlock.FallbackConflict || infos[0].LastError != e {
 			s.Errorf("onReadonly got %+v; want the conflict, once", infos)
 		}
-		if _, held := other.Current(); !held {
-			s.Error("the other's lock was touched")
-		}
+		s.wantHeld(other)
 	})
 }
 
 func TestARenewalThatFailsTwiceSucceedsWithRetryRising(t *testing.T) {
-	play(t, true, func(s *stage) {
+	inBubble(t, true, func(s *fixture) {
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
 		time.Sleep(10 * time.Second)
-		s.told()
-		s.remote.SetPlan(leasetest.On(leasetest.Load, leasetest.Refuse, leasetest.Refuse))
+		s.reported()
+		s.remote.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse, leasetest.Refuse))
 		next, err := s.Renew(s.Context(), ls)
 		if err != nil || !next.ExpiresAt.After(ls.ExpiresAt) || next.RenewAttempt != 0 {
 			s.Errorf("%+v, %v; want it extended", next, err)
 		}
-		s.wantTold("attempt web-lock 0", "error renew-failed true", "waiting 500ms",
+		s.wantEvents("attempt web-lock 0", "error renew-failed true", "waiting 500ms",
 			"attempt web-lock 1", "error renew-failed true", "waiting 1s",
 			"attempt web-lock 2", "renewed 2", "renew-scheduled 10s")
 	})
 }
 
 func TestAReleaseThatFailsIsTriedAgainAndReleases(t *testing.T) {
-	play(t, true, func(s *stage) {
+	inBubble(t, true, func(s *fixture) {
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
-		s.told()
+		s.reported()
 		s.remote.SetPlan(leasetest.On(leasetest.Load, leasetest.Refuse))
-		if err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{}); err != nil {
-			s.Error(err)
-		}
-		s.wantTold("release-requested", "attempt web-lock 0", "release-failed 0 false", "error release-failed true", "waiting 500ms",
+		s.released(s.Locker, ls)
+		s.wantEvents("release-requested", "attempt web-lock 0", "release-failed 0 false", "error release-failed true", "waiting 500ms",
 			"attempt web-lock 1", "released 500ms")
 		s.wantState(projectlock.Idle)
 	})
 }
 
 // full is acquired → renewed → released.
-func full(s *stage) {
+func full(s *fixture) {
 	s.Helper()
 	err := s.WithProjectLock(s.Context(), projectlock.AcquireOptions{}, func(context.Context, projectlock.Lease) error {
 		time.Sleep(15 * time.Second)
@@ -103,15 +98,12 @@ func full(s *stage) {
 }
 
 func TestALockIsAcquiredRenewedAndReleasedInFull(t *testing.T) {
-	play(t, true, func(s *stage) {
+	inBubble(t, true, func(s *fixture) {
 		full(s)
-		s.wantTold("attempt web-lock 0", "acquired web-lock", "renew-scheduled 10s",
+		s.wantEvents("attempt web-lock 0", "acquired web-lock", "renew-scheduled 10s",
 			"attempt web-lock 0", "renewed 0", "renew-scheduled 10s",
 			"release-requested", "attempt web-lock 0", "released 15s")
 		s.wantState(projectlock.Idle)
-		if ls, held := s.Current(); held {
-			s.Errorf("still held: %+v", ls)
-		}
 		if _, err := os.Stat(filepath.Join(s.dir, "project")); err == nil {
 			s.Error("the project's directory was touched, without need")
 		}
@@ -119,16 +111,13 @@ func TestALockIsAcquiredRenewedAndReleasedInFull(t *testing.T) {
 }
 
 func TestTheJSONLinesAddUp(t *testing.T) {
-	play(t, true, func(s *stage) {
-		sink := projectlock.NewTelemetry(s.dir, nil)
+	inBubble(t, true, func(s *fixture) {
+		sink := projectlock.NewTelemetry(s.dir, slog.New(slog.DiscardHandler))
 		s.Subscribe(sink.Record)
 		full(s)
 		s.remote.SetPlan(leasetest.On(leasetest.Load, leasetest.Refuse, leasetest.Refuse, leasetest.Refuse))
 		if _, err := s.Acquire(s.Context(), projectlock.AcquireOptions{}); err == nil {
 			s.Fatal("acquired of a store that refuses")
-		}
-		if err := sink.Close(s.Context()); err != nil {
-			s.Fatal(err)
 		}
 		lines := readLines(s.T, s.dir)
 		if len(lines) != len(s.events) {

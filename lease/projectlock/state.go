@@ -2,7 +2,7 @@ package projectlock
 
 import "slices"
 
-// State is where a Locker is in the life of a lock (P5).
+// State is the state of a Locker (P5).
 type State string
 
 // The states.
@@ -20,10 +20,10 @@ const (
 
 // leads reports whether to can follow s.
 //
-// Beyond the seeds' picture: a release may find a heartbeat queued; the end of
-// trust degrades whatever holds a lease; a failed renewal that may be repeated
-// goes back to HeartbeatQueued, as their text says. From Readonly only a forced
-// release leads to Releasing.
+// Beyond the seeds' diagram: a release may begin in HeartbeatQueued; the end of
+// trust leads from every state with a lease to Readonly; a failed renewal that may
+// be repeated leads back to HeartbeatQueued, as their text says. From Readonly only
+// a forced release leads to Releasing.
 func (s State) leads(to State) bool {
 	return slices.Contains(map[State][]State{
 		Idle:            {AcquireWebLock, AcquireFileLock},
@@ -38,17 +38,8 @@ func (s State) leads(to State) bool {
 	}[s], to)
 }
 
-// acquiring and active are the states of a strategy.
-func (s Strategy) acquiring() State {
-	if s == WebLock {
-		return AcquireWebLock
-	}
-	return AcquireFileLock
-}
-
-func (s Strategy) active() State {
-	if s == WebLock {
-		return ActiveWebLock
-	}
-	return ActiveFileLock
-}
+// acquiring and active are the states of each strategy.
+var (
+	acquiring = map[Strategy]State{WebLock: AcquireWebLock, FileLock: AcquireFileLock}
+	active    = map[Strategy]State{WebLock: ActiveWebLock, FileLock: ActiveFileLock}
+)

@@ -1,9 +1,6 @@
-//go:build unix
-
 package projectlock_test
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"maps"
@@ -19,7 +16,7 @@ import (
 )
 
 // P8.
-func TestEachLineHasItsFields(t *testing.T) {
+func TestEachTelemetryLineHasItsFields(t *testing.T) {
 	want := map[string]string{
 		"attempt":           "retry strategy",
 		"acquired":          "expiresAt leaseId strategy",
@@ -33,21 +30,16 @@ func TestEachLineHasItsFields(t *testing.T) {
 		"readonly-entered":  "leaseId reason retry strategy",
 		"warning":           "lateMs leaseId strategy warning",
 	}
-	play(t, true, func(s *stage) {
-		sink := projectlock.NewTelemetry(s.dir, nil)
+	inBubble(t, true, func(s *fixture) {
+		sink := projectlock.NewTelemetry(s.dir, slog.New(slog.DiscardHandler))
 		s.Subscribe(sink.Record)
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
 		time.Sleep(21 * time.Second)
-		if _, err := s.Renew(s.Context(), ls); err != nil {
-			s.Fatal(err)
-		}
+		s.renewed(ls)
 		s.remote.SetPlan(leasetest.Always(leasetest.Refuse))
 		wantCode(s.T, s.Release(s.Context(), ls, projectlock.ReleaseOptions{}), projectlock.ReleaseFailed, true)
 		s.remote.SetPlan(nil)
 		if err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{Force: true}); err != nil {
-			s.Fatal(err)
-		}
-		if err := sink.Close(s.Context()); err != nil {
 			s.Fatal(err)
 		}
 		seen := map[string]bool{}
@@ -73,14 +65,10 @@ func TestEachLineHasItsFields(t *testing.T) {
 
 // P10.
 func TestOnlyTheLockAndItsLogAreUnderProject(t *testing.T) {
-	play(t, false, func(s *stage) {
-		sink := projectlock.NewTelemetry(s.dir, nil)
+	inBubble(t, false, func(s *fixture) {
+		sink := projectlock.NewTelemetry(s.dir, slog.New(slog.DiscardHandler))
 		s.Subscribe(sink.Record)
 		s.acquired(s.Locker, projectlock.AcquireOptions{})
-		if err := sink.Close(s.Context()); err != nil {
-			s.Fatal(err)
-		}
-		sink.Record(projectlock.Event{}) // in vain
 		var got []string
 		err := filepath.WalkDir(s.dir, func(path string, _ os.DirEntry, err error) error {
 			rel, relErr := filepath.Rel(s.dir, path)
@@ -94,49 +82,6 @@ func TestOnlyTheLockAndItsLogAreUnderProject(t *testing.T) {
 		info, err := os.Stat(s.lockFile())
 		if err != nil || info.Mode() != 0o600 {
 			s.Errorf("mode %v, %v; want 0600", info.Mode(), err)
-		}
-	})
-}
-
-func TestAFailingSinkFailsNoLockAndSaysSoOnce(t *testing.T) {
-	for name, obstruct := range map[string]func(dir string) error{
-		"a file in its place": func(dir string) error {
-			return errors.Join(os.Mkdir(dir+"/project", 0o700), os.WriteFile(dir+"/project/autosave", nil, 0o600))
-		},
-		"a link out of the project": func(dir string) error {
-			return errors.Join(os.Mkdir(dir+"/project", 0o700), os.Mkdir(dir+"/logs", 0o700), os.Symlink("../logs", dir+"/project/autosave"))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, true, func(s *stage) {
-				if err := obstruct(s.dir); err != nil {
-					s.Fatal(err)
-				}
-				sink := projectlock.NewTelemetry(s.dir, slog.New(slog.NewTextHandler(s.log, nil)))
-				s.Subscribe(sink.Record)
-				full(s)
-				if err := sink.Close(s.Context()); err != nil {
-					s.Error(err)
-				}
-				if n := strings.Count(s.log.String(), "telemetry is incomplete"); n != 1 {
-					s.Errorf("said %d times; want once\n%s", n, s.log)
-				}
-				if entries, err := os.ReadDir(s.dir + "/logs"); err == nil && len(entries) > 0 {
-					s.Errorf("it wrote to %v", entries)
-				}
-			})
-		})
-	}
-}
-
-// R4: the sink is opt-in.
-func TestNobodyWhoDoesNotAskGetsTelemetry(t *testing.T) {
-	play(t, false, func(s *stage) {
-		if err := s.WithProjectLock(s.Context(), projectlock.AcquireOptions{}, func(context.Context, projectlock.Lease) error { return nil }); err != nil {
-			s.Fatal(err)
-		}
-		if _, err := os.Stat(s.dir + "/project/autosave"); err == nil {
-			s.Error("it was written")
 		}
 	})
 }

@@ -1,11 +1,11 @@
-//go:build unix
-
 package projectlock_test
 
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +14,7 @@ import (
 )
 
 func TestTheLockIsRenewedWhileFnRunsAlsoAfterItsContextHasEnded(t *testing.T) {
-	play(t, true, func(s *stage) {
+	inBubble(t, true, func(s *fixture) {
 		ctx, cancel := context.WithCancel(s.Context())
 		err := s.WithProjectLock(ctx, projectlock.AcquireOptions{}, func(ctx context.Context, _ projectlock.Lease) error {
 			cancel()
@@ -34,7 +34,7 @@ func TestTheLockIsRenewedWhileFnRunsAlsoAfterItsContextHasEnded(t *testing.T) {
 
 // P11.
 func TestKeepOnErrorLeavesTheReleaseToTheCaller(t *testing.T) {
-	play(t, true, func(s *stage) {
+	inBubble(t, true, func(s *fixture) {
 		var ls projectlock.Lease
 		run := func(answer error) error {
 			return s.WithProjectLock(s.Context(), projectlock.AcquireOptions{KeepOnError: true}, func(_ context.Context, l projectlock.Lease) error {
@@ -45,35 +45,22 @@ func TestKeepOnErrorLeavesTheReleaseToTheCaller(t *testing.T) {
 		if err := run(errFn); !errors.Is(err, errFn) {
 			s.Error(err)
 		}
-		if now, held := s.Current(); !held || now.ID != ls.ID || s.count(projectlock.ReleaseRequested) != 0 {
-			s.Errorf("held %t; want it kept", held)
-		}
-		if err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{}); err != nil {
-			s.Error(err)
-		}
+		s.wantState(projectlock.HeartbeatQueued)
+		s.released(s.Locker, ls)
 		if err := run(nil); err != nil {
 			s.Error(err)
 		}
 		s.wantState(projectlock.Idle)
-	})
-}
-
-func TestAKeptLeaseThatNobodyRenewsTurnsReadOnly(t *testing.T) {
-	play(t, false, func(s *stage) {
-		_ = s.WithProjectLock(s.Context(), projectlock.AcquireOptions{KeepOnError: true}, func(context.Context, projectlock.Lease) error { return errFn })
-		time.Sleep(time.Minute)
+		_ = run(errFn)
+		time.Sleep(time.Minute) // nobody renews it
 		s.wantState(projectlock.Readonly)
-		if n := s.count(projectlock.ReadonlyEntered); n != 1 {
-			s.Errorf("read-only was entered %d times; want once", n)
-		}
-		s.Reset()
-		s.wantNoFile()
+		s.wantReadonlyOnce()
 	})
 }
 
 // P11: what is not retryable is tried once, and reaches the caller as it is.
 func TestWithProjectLockRetriesOnlyRetryableErrors(t *testing.T) {
-	play(t, true, func(s *stage) {
+	inBubble(t, true, func(s *fixture) {
 		ran := false
 		fn := func(context.Context, projectlock.Lease) error { ran = true; return nil }
 		s.remote.SetPlan(leasetest.Every(leasetest.Load, leasetest.Refuse))
@@ -92,7 +79,7 @@ func TestWithProjectLockRetriesOnlyRetryableErrors(t *testing.T) {
 }
 
 func TestAFailedReleaseIsJoinedToFnsError(t *testing.T) {
-	play(t, true, func(s *stage) {
+	inBubble(t, true, func(s *fixture) {
 		err := s.WithProjectLock(s.Context(), projectlock.AcquireOptions{}, func(context.Context, projectlock.Lease) error {
 			s.remote.SetPlan(leasetest.Always(leasetest.Refuse))
 			return errFn
@@ -106,7 +93,7 @@ func TestAFailedReleaseIsJoinedToFnsError(t *testing.T) {
 }
 
 func TestAPanicReleasesTheLock(t *testing.T) {
-	play(t, true, func(s *stage) {
+	inBubble(t, true, func(s *fixture) {
 		func() {
 			defer func() {
 				if recover() == nil {
@@ -122,56 +109,30 @@ func TestAPanicReleasesTheLock(t *testing.T) {
 	})
 }
 
-func TestFnMayReleaseByItself(t *testing.T) {
-	play(t, true, func(s *stage) {
-		err := s.WithProjectLock(s.Context(), projectlock.AcquireOptions{}, func(ctx context.Context, ls projectlock.Lease) error {
-			return s.Release(ctx, ls, projectlock.ReleaseOptions{})
-		})
-		if err != nil || s.count(projectlock.Released) != 1 {
-			s.Errorf("%v, released %d times", err, s.count(projectlock.Released))
-		}
-	})
-}
-
 // P2.
-func TestUnsubscribingTwiceIsUnsubscribing(t *testing.T) {
-	play(t, true, func(s *stage) {
-		heard := 0
-		end := s.Subscribe(func(projectlock.Event) { heard++ })
-		var once func()
-		alone := 0
-		once = s.Subscribe(func(projectlock.Event) { alone++; once() })
+func TestUnsubscribeIsIdempotent(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
+		calls := 0
+		unsubscribe := s.Subscribe(func(projectlock.Event) { calls++ })
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
-		if heard != 3 || alone != 1 {
-			s.Errorf("heard %d and %d; want all 3 events, and 1", heard, alone)
-		}
-		end()
-		end()
-		if err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{}); err != nil || heard != 3 {
-			s.Errorf("%v; heard %d after unsubscribing", err, heard-3)
-		}
-		if len(s.told()) != 6 {
-			s.Error("the other listener was unsubscribed too")
+		unsubscribe()
+		unsubscribe()
+		s.released(s.Locker, ls)
+		if calls != 3 || len(s.reported()) != 6 {
+			s.Errorf("%d calls; want 3 before unsubscribing, and 6 for the other listener", calls)
 		}
 	})
 }
 
-func TestAListenerThatUnsubscribesAnotherKeepsTheEventFromIt(t *testing.T) {
-	play(t, true, func(s *stage) {
-		var end func()
-		s.Subscribe(func(projectlock.Event) { end() })
-		end = s.Subscribe(func(e projectlock.Event) { s.Errorf("heard %s", e.Type) })
-		s.acquired(s.Locker, projectlock.AcquireOptions{})
-	})
-}
-
-func TestWhatAListenerCausesIsToldAfterwards(t *testing.T) {
-	play(t, true, func(s *stage) {
+func TestEventsThatAListenerCausesAreDeliveredAfterwards(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
 		s.holdRemote()
-		s.Subscribe(func(e projectlock.Event) {
+		var end func()
+		end = s.Subscribe(func(e projectlock.Event) {
 			if e.Type != projectlock.ReadonlyEntered {
 				return
 			}
+			end()
 			s.memory.Delete(room)
 			if s.State() != projectlock.Readonly || !s.Reset() {
 				s.Error("no reset")
@@ -179,12 +140,118 @@ func TestWhatAListenerCausesIsToldAfterwards(t *testing.T) {
 			s.acquired(s.Locker, projectlock.AcquireOptions{})
 		})
 		var last []projectlock.EventType
-		s.Subscribe(func(e projectlock.Event) { last = append(last, e.Type) })
+		unsubscribe := s.Subscribe(func(e projectlock.Event) { last = append(last, e.Type) })
 		_, err := s.Acquire(s.Context(), projectlock.AcquireOptions{RetryLimit: 1})
+		unsubscribe() // the end of trust is an event too
 		wantCode(s.T, err, projectlock.AcquireDenied, false)
 		want := []projectlock.EventType{projectlock.Attempt, projectlock.Failed, projectlock.ReadonlyEntered, projectlock.Attempt, projectlock.Acquired, projectlock.RenewScheduled}
 		if !slices.Equal(last, want) {
-			s.Errorf("told %v; want %v", last, want)
+			s.Errorf("events %v; want %v", last, want)
+		}
+	})
+}
+
+func TestAReleaseThatFailsThreeTimesEndsInReadOnlyAndForceLeadsOut(t *testing.T) {
+	inBubble(t, false, func(s *fixture) {
+		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
+		s.reported()
+		obstacle := s.lockFile() + ".guard"
+		if err := errors.Join(os.Remove(obstacle), os.Mkdir(obstacle, 0o700)); err != nil {
+			s.Fatal(err)
+		}
+		err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{})
+		wantCode(s.T, err, projectlock.ReleaseFailed, true)
+		failing := func(n string) []string {
+			return []string{"attempt file-lock " + n, "release-failed " + n + " false", "error release-failed true"}
+		}
+		want := append([]string{"release-requested"}, append(failing("0"), "waiting 500ms")...)
+		want = append(append(want, failing("1")...), "waiting 1s")
+		s.wantEvents(append(append(want, failing("2")...), "readonly-entered release-failed")...)
+		err = s.Release(s.Context(), ls, projectlock.ReleaseOptions{Force: true})
+		wantCode(s.T, err, projectlock.ReleaseFailed, false)
+		s.wantEvents("release-requested", "attempt file-lock 0", "release-failed 0 true", "error release-failed false")
+		s.wantState(projectlock.Readonly)
+		if err := os.Remove(obstacle); err != nil {
+			s.Fatal(err)
+		}
+		if err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{Force: true}); err != nil {
+			s.Error(err)
+		}
+		if got := s.reported(); len(got) != 3 || !strings.HasPrefix(got[2], "released") {
+			s.Errorf("events %q; want release-requested, attempt, released", got)
+		}
+		s.wantState(projectlock.Idle)
+		s.wantNoFile()
+	})
+}
+
+func TestForceRemovesTheFallbackFileUnlessAnotherHoldsIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		content string
+		stays   bool
+	}{
+		"dead":  {`{"uuid":"x","mtime":"1999-12-31T23:00:00.000Z","ttl":30000}`, false},
+		"alive": {`{"uuid":"x","mtime":"2000-01-01T00:00:00.000Z","ttl":30000}`, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, true, func(s *fixture) {
+				ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
+				if err := errors.Join(os.Mkdir(s.dir+"/project", 0o700), os.WriteFile(s.lockFile(), []byte(c.content), 0o600)); err != nil {
+					s.Fatal(err)
+				}
+				if err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{Force: true}); err != nil {
+					s.Error(err)
+				}
+				s.wantState(projectlock.Idle)
+				if _, err := os.Stat(s.lockFile()); (err == nil) != c.stays {
+					s.Errorf("%v; want it to stay: %t", err, c.stays)
+				}
+			})
+		})
+	}
+}
+
+func TestAReleaseOfALostLeaseIsStale(t *testing.T) {
+	for name, take := range map[string]func(s *fixture){
+		"taken":          (*fixture).holdRemote,
+		"taken and gone": func(s *fixture) { s.memory.Delete(room) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, true, func(s *fixture) {
+				ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
+				take(s)
+				s.reported()
+				err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{})
+				wantCode(s.T, err, projectlock.LeaseStale, false)
+				s.wantEvents("release-requested", "attempt web-lock 0", "error lease-stale false", "readonly-entered lease-stale")
+			})
+		})
+	}
+}
+
+func TestAReleaseWhoseReplyWasLostIsARelease(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
+		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
+		s.reported()
+		s.remote.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.DropAfter), leasetest.On(leasetest.Load, leasetest.None, leasetest.Dark)))
+		s.released(s.Locker, ls)
+		s.wantEvents("release-requested", "attempt web-lock 0", "release-failed 0 false", "error release-failed true", "waiting 500ms",
+			"attempt web-lock 1", "released 3.5s")
+	})
+}
+
+func TestAnEarlierLeaseIsStale(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
+		old := s.acquired(s.Locker, projectlock.AcquireOptions{})
+		s.released(s.Locker, old)
+		s.acquired(s.Locker, projectlock.AcquireOptions{})
+		s.reported()
+		_, err := s.Renew(s.Context(), old)
+		wantCode(s.T, err, projectlock.LeaseStale, false)
+		wantCode(s.T, s.Release(s.Context(), old, projectlock.ReleaseOptions{Force: true}), projectlock.LeaseStale, false)
+		s.wantEvents()
+		if s.State() != projectlock.HeartbeatQueued {
+			s.Error("the new lease is gone")
 		}
 	})
 }

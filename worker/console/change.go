@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -25,14 +24,14 @@ var verbs = []verb{
 	{"requeue", "Requeue", "Requeued", Operator.Requeue},
 }
 
-// Seen is what an analysis was when a change of it was confirmed.
+// Seen is the state of an analysis that a confirmation page showed.
 type Seen struct {
 	Status string
 	Grant  lease.Grant
 }
 
-// Operator makes the changes, and leaves behind in a log that who did. Each is made
-// of what was seen alone: of anything else is lease.ErrConflict, in the commit.
+// Operator makes the changes, and logs that who made them. A change is committed
+// only if the analysis still is what was seen, and is lease.ErrConflict otherwise.
 // Other errors are those of Source.Get, and for Requeue *lease.HeldError while
 // locked. Its methods may be called concurrently.
 type Operator interface {
@@ -40,78 +39,69 @@ type Operator interface {
 	Requeue(ctx context.Context, id, who string, seen Seen) (Delivery, error)
 }
 
-// Delivery is what became of the booking that goes with a change.
+// Delivery is the result of the booking that goes with a change.
 type Delivery string
 
-// What a change may answer.
+// The results of a booking.
 const (
 	Booked    Delivery = "booked"
-	NotNeeded Delivery = "not_needed" // it is finished
-	None      Delivery = "none"       // no queue is named
-	Failed    Delivery = "failed"     // the analysis is changed all the same; why is in the Operator's log
+	NotNeeded Delivery = "not_needed" // the analysis is finished
+	None      Delivery = "none"       // no queue is configured
+	Failed    Delivery = "failed"     // the analysis is changed; the Operator's log has the reason
 )
 
-var outcome = map[Delivery]string{
+var results = map[Delivery]string{
 	Booked: "A delivery is booked.", NotNeeded: "It is finished and needs no delivery.",
-	None: "No delivery is booked, as no queue is named: TASK_QUEUE is not set.",
+	None: "No delivery is booked, because no queue is configured: TASK_QUEUE is not set.",
 }
 
-// done says what the change was that has led to this page. The words are ours,
-// whoever has written the address.
-func done(c echo.Context) string {
+// notice describes the change that led to this page, in fixed words: anybody may
+// have written the address.
+func notice(c echo.Context) string {
 	for _, v := range verbs {
-		if said := outcome[Delivery(c.QueryParam("done"))]; said != "" && c.QueryParam("did") == v.Name {
-			return v.Past + ". " + said
+		if result := results[Delivery(c.QueryParam("done"))]; result != "" && c.QueryParam("did") == v.Name {
+			return v.Past + ". " + result
 		}
 	}
 	return ""
 }
 
-// confirmation is the page before a change.
-type confirmation struct {
+// confirmPage is the page before a change.
+type confirmPage struct {
 	frame
 	Verb     verb
-	Analysis shown
+	Analysis row
 	Books    bool
-	Changed  bool // it is not what it was when this page was shown
+	Changed  bool // since this page was shown before
 	Back     string
 }
 
-// Over reports whether there is nothing left to unlock.
-func (p confirmation) Over() bool {
-	return p.Changed && p.Verb.Name == "unlock" && p.Analysis.Lock == lockFree && p.Analysis.Kind != "processing"
-}
-
-// closed refuses changes where there is no Operator.
-func (s *Server) closed() error {
-	if s.o.Operator != nil {
-		return nil
-	}
-	return readOnly
-}
-
-// confirm is GET /unlock and /requeue: what will happen.
+// confirm is GET /unlock and /requeue: it shows what will happen.
 func (s *Server) confirm(v verb) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		if err := s.closed(); err != nil {
-			return err
-		}
-		id := c.QueryParam("id")
-		w, err := s.changeable(c, id)
+		w, err := s.changeable(c)
 		if err != nil {
-			return refused(err, address("/analysis", id))
+			return refused(err, address("/analysis", c.QueryParam("id")))
 		}
-		return s.ask(c, v, w, false)
+		return s.ask(c, v, &w, false)
 	}
 }
 
-// ask asks for a confirmation; again where the analysis has changed since it was asked.
-func (s *Server) ask(c echo.Context, v verb, w Whole, changed bool) error {
-	p := confirmation{
-		frame: s.frame(c, v.Does+" "+Legible(w.ID)), Verb: v, Books: s.o.Books,
+// changeable reads the analysis, whose lock must be readable.
+func (s *Server) changeable(c echo.Context) (Whole, error) {
+	w, err := s.read(c, c.QueryParam("id"), false)
+	if err == nil && w.Malformed != "" {
+		err = lease.ErrMalformed
+	}
+	return w, err
+}
+
+// ask asks for a confirmation; again if the analysis has changed since it was asked.
+func (s *Server) ask(c echo.Context, v verb, w *Whole, changed bool) error {
+	p := confirmPage{
+		frame: s.frame(c, v.Does+" "+Legible(w.ID)), Verb: v, Analysis: s.row(w), Books: s.o.Books,
 		Changed: changed, Back: address("/analysis", w.ID),
 	}
-	p.Analysis = judged(w)
 	code := http.StatusOK
 	if changed {
 		code = http.StatusConflict
@@ -119,70 +109,46 @@ func (s *Server) ask(c echo.Context, v verb, w Whole, changed bool) error {
 	return s.render(c, code, "confirm", p)
 }
 
-// maxForm bounds a form, in bytes.
-const maxForm = 4 << 10
+const (
+	maxForm       = 4 << 10         // bytes
+	changeTimeout = 7 * time.Second // ends before a stop stops waiting
+)
 
 // change is POST /unlock and /requeue.
 func (s *Server) change(v verb) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		if err := s.closed(); err != nil {
-			return err
-		}
 		defer s.Pass()() // a stop waits for it
-		// Whoever leaves the page in the middle of it has confirmed it all the same.
+		// An operator who leaves the page during the change has confirmed it all the same.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), changeTimeout)
 		defer cancel()
 		r := c.Request().WithContext(ctx)
 		c.SetRequest(r)
 		r.Body = http.MaxBytesReader(c.Response(), r.Body, maxForm)
-		id := c.QueryParam("id") // a field would not keep each line end as it is
+		id := c.QueryParam("id") // a form field would not keep line ends as they are
 		back := address("/analysis", id)
-		if !sameOrigin(r) {
-			return foreignForm.to(back)
+		if http.NewCrossOriginProtection().Check(r) != nil {
+			return refusal{foreignForm.code, foreignForm.message, back}
 		}
-		was, err := s.changeable(c, id)
+		seen, err := s.changeable(c)
 		if err != nil {
 			return refused(err, back)
 		}
-		if r.PostFormValue("lock") != judged(was).Seen() {
-			return s.ask(c, v, was, true)
+		if r.PostFormValue("lock") != s.row(&seen).Seen() {
+			return s.ask(c, v, &seen, true)
 		}
-		return s.make(c, v, was)
-	}
-}
-
-// make makes a change that was confirmed of what was.
-func (s *Server) make(c echo.Context, v verb, was Whole) error {
-	id, back := was.ID, address("/analysis", was.ID)
-	who, _ := c.Get(whoKey).(string)
-	booked, err := v.do(s.o.Operator, c.Request().Context(), id, who, Seen{was.Status, was.Lock.Grant()})
-	if errors.Is(err, lease.ErrConflict) { // since it was read
-		if was, err = s.changeable(c, id); err == nil {
-			return s.ask(c, v, was, true)
+		who, _ := c.Get(whoKey).(string)
+		booked, err := v.do(s.o.Operator, ctx, id, who, Seen{seen.Status, seen.Lock.Grant()})
+		if errors.Is(err, lease.ErrConflict) { // it has changed since it was read
+			if seen, err = s.changeable(c); err == nil {
+				return s.ask(c, v, &seen, true)
+			}
 		}
+		switch {
+		case err != nil:
+			return refused(err, back)
+		case booked == Failed:
+			return refusal{unbooked.code, v.Past + unbooked.message, address("/unlock", id)}
+		}
+		return c.Redirect(http.StatusSeeOther, back+"&did="+v.Name+"&done="+string(booked))
 	}
-	switch {
-	case err != nil:
-		return refused(err, back)
-	case booked == Failed:
-		return unbooked.saying(v.Past + unbooked.message).to(address("/unlock", id))
-	}
-	return c.Redirect(http.StatusSeeOther, address("/analysis", id, "did", v.Name, "done", string(booked)))
 }
-
-// changeTimeout bounds a change, and the reading before it: it ends before a stop has no more time for it.
-const changeTimeout = 7 * time.Second
-
-// judged is w as it is shown now, to who may change it.
-func judged(w Whole) shown {
-	return show(&entry{Analysis: w.Analysis}, w.now(), true)
-}
-
-// Seen names, in a form, what its confirmation is about: the state, whose lock, and
-// what that was. A stale one that its owner has renewed is another.
-func (s shown) Seen() string {
-	return strconv.FormatInt(s.Token, 10) + "-" + key(s.Owner) + "-" + s.Lock + "-" + key(s.State)
-}
-
-// Lines is the message for people to read, line by line.
-func (f *Failure) Lines() string { return LegibleLines(f.Message) }

@@ -15,46 +15,52 @@ import (
 	"taskguard/worker/console"
 )
 
-// confirmed sends the form of the confirmation page of a change.
-func confirmed(t testing.TB, s *console.Server, verb, id string) (code int, text, location string) {
+// post sends a form as a page of the console does, and returns the answer.
+func post(t testing.TB, s *console.Server, path string, form url.Values) *httptest.ResponseRecorder {
 	t.Helper()
-	form := hidden(t, page(t, s, "/"+verb+"?id="+url.QueryEscape(id)))
-	w := ask(t, s, http.MethodPost, "/"+verb+"?id="+url.QueryEscape(id), form.Encode(), "Sec-Fetch-Site", "same-origin")
-	return w.Code, w.Body.String(), w.Header().Get("Location")
+	return ask(t, s, http.MethodPost, path, form.Encode(), "Sec-Fetch-Site", "same-origin")
 }
 
-func TestAChangeIsConfirmedAndMadeByWhoAsks(t *testing.T) {
+// confirmed sends the form of the confirmation page of a change.
+func confirmed(t testing.TB, s *console.Server, verb, id string) *httptest.ResponseRecorder {
+	t.Helper()
+	path := "/" + verb + "?id=" + url.QueryEscape(id)
+	return post(t, s, path, hidden(t, page(t, s, path)))
+}
+
+func TestAChangeIsConfirmedAndMadeInTheNameOfTheOperator(t *testing.T) {
 	for _, verb := range []string{"unlock", "requeue"} {
 		s, h := writable(t, newShelf(heldBy("a b", "w/1", 3, -time.Minute)))
 		has(t, page(t, s, "/analysis?id=a+b"), `href="/`+verb+`?id=a%20b"`)
-		has(t, page(t, s, "/"+verb+"?id=a+b"), "a b", "PROCESSING", "w/1", "What will happen", "A delivery is booked", "as done by <bdi>operator-1</bdi>", `method="post" action="/`+verb+`?id=a%20b"`)
-		code, _, location := confirmed(t, s, verb, "a b")
-		if code != http.StatusSeeOther || !strings.HasPrefix(location, "/analysis?did="+verb+"&done=booked&id=a+b") {
-			t.Fatalf("%s: %d, to %s", verb, code, location)
+		has(t, page(t, s, "/"+verb+"?id=a+b"), "a b", "PROCESSING", "w/1", "What will happen", "A delivery is booked", "The log names <bdi>operator-1</bdi>", `method="post" action="/`+verb+`?id=a%20b"`)
+		w := confirmed(t, s, verb, "a b")
+		location := w.Header().Get("Location")
+		if w.Code != http.StatusSeeOther || location != "/analysis?id=a+b&did="+verb+"&done=booked" {
+			t.Fatalf("%s: %d, to %s", verb, w.Code, location)
 		}
 		h.want(t, verb+" a b by operator-1")
 		has(t, page(t, s, location), `id="notice"`, "ed. A delivery is booked.")
 	}
 }
 
-func TestAChangeSaysWhatWillHappen(t *testing.T) {
+func TestAConfirmationPageDescribesTheConsequences(t *testing.T) {
 	done := of("done", "READY")
 	done.Lock.Finished = true
-	s, _ := writable(t, newShelf(heldBy("held", "w/1", 3, time.Hour), of("free", "QUEUED"), done))
+	s, _ := writable(t, newShelf(heldBy("held", "w/1", 3, time.Hour), of("free", "QUEUED"), of("left", "PROCESSING"), done))
 	for target, want := range map[string]string{
 		"/unlock?id=held": "The lock is taken from", "/requeue?id=held": "It will be refused", "/unlock?id=free": "the document stays as it is",
-		"/unlock?id=done": "no delivery is booked", "/requeue?id=done": "Its result stays until there is another",
+		"/unlock?id=left": "PROCESSING goes back to QUEUED", "/unlock?id=done": "no delivery is booked", "/requeue?id=done": "Its result stays",
 	} {
 		has(t, page(t, s, target), want)
 	}
-	queueless := open(t, newShelf(of("a", "QUEUED")), console.Options{Operator: &hand{}, Pace: quick})
+	queueless := open(t, newShelf(of("a", "QUEUED")), console.Options{Operator: &hand{}, Every: quick})
 	has(t, page(t, queueless, "/requeue?id=a"), "TASK_QUEUE is not set")
 	text := page(t, s, "/analysis?id=held")
 	has(t, text, "/unlock?id=held", "Requeue is refused while it is locked")
 	hasNot(t, text, "/requeue?id=held")
 }
 
-func TestNothingIsChangedUnlessTheFormIsOurs(t *testing.T) {
+func TestOnlyAFormOfThisConsoleChangesSomething(t *testing.T) {
 	s, h := writable(t, newShelf(heldBy("a", "w/1", 3, time.Hour)))
 	good := hidden(t, page(t, s, "/unlock?id=a"))
 	for name, tc := range map[string]struct {
@@ -63,40 +69,36 @@ func TestNothingIsChangedUnlessTheFormIsOurs(t *testing.T) {
 		header []string
 		want   int
 	}{
-		"no proof of the site":   {"id=a", good.Encode(), nil, http.StatusForbidden},
 		"cross-site":             {"id=a", good.Encode(), []string{"Sec-Fetch-Site", "cross-site"}, http.StatusForbidden},
 		"same-site":              {"id=a", good.Encode(), []string{"Sec-Fetch-Site", "same-site"}, http.StatusForbidden},
-		"typed":                  {"id=a", good.Encode(), []string{"Sec-Fetch-Site", "none"}, http.StatusForbidden},
 		"cross-site, navigating": {"id=a", good.Encode(), []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, http.StatusForbidden},
 		"another origin":         {"id=a", good.Encode(), []string{"Origin", "https://evil.example"}, http.StatusForbidden},
 		"another port":           {"id=a", good.Encode(), []string{"Origin", "http://localhost:1"}, http.StatusForbidden},
 		"no origin":              {"id=a", good.Encode(), []string{"Origin", "null"}, http.StatusForbidden},
 		"the lock not seen":      {"id=a", "", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
+		"a form in the address":  {"id=a&" + good.Encode(), "", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
 		"no id":                  {"", good.Encode(), []string{"Sec-Fetch-Site", "same-origin"}, http.StatusBadRequest},
 		"a rebound name":         {"id=a", good.Encode(), []string{"Sec-Fetch-Site", "same-origin", "Host", "evil.example"}, http.StatusMisdirectedRequest},
 		"a body without end":     {"id=a", good.Encode() + "&x=" + strings.Repeat("x", 20<<10), []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
 	} {
-		t.Run(name, func(t *testing.T) {
-			if w := ask(t, s, http.MethodPost, "/unlock?"+tc.query, tc.body, tc.header...); w.Code != tc.want {
-				t.Errorf("%d %s, want %d", w.Code, w.Body, tc.want)
-			}
-		})
-	}
-	if w := ask(t, s, http.MethodPost, "/unlock?id=a&"+good.Encode(), "", "Sec-Fetch-Site", "same-origin"); w.Code != http.StatusConflict {
-		t.Errorf("a form in the address: %d", w.Code)
+		if w := ask(t, s, http.MethodPost, "/unlock?"+tc.query, tc.body, tc.header...); w.Code != tc.want {
+			t.Errorf("%s: %d %s, want %d", name, w.Code, w.Body, tc.want)
+		}
 	}
 	if w := ask(t, s, http.MethodGet, "/unlock?id=a&"+good.Encode(), ""); w.Code != http.StatusOK {
 		t.Errorf("GET: %d", w.Code)
 	}
 	h.want(t)
-	if w := ask(t, s, http.MethodPost, "/unlock?id=a", good.Encode(), "Origin", "http://localhost:8590"); w.Code != http.StatusSeeOther {
-		t.Errorf("a browser that sends the origin alone: %d", w.Code)
+	// A page may come from another instance, and a browser may send the origin alone.
+	other, h := writable(t, newShelf(heldBy("a", "w/1", 3, time.Hour)))
+	if w := ask(t, other, http.MethodPost, "/unlock?id=a", good.Encode(), "Origin", "http://localhost:8590"); w.Code != http.StatusSeeOther {
+		t.Errorf("to another instance: %d", w.Code)
 	}
 	h.want(t, "unlock a by operator-1")
 }
 
 func TestNothingIsChangedWithoutAnOperator(t *testing.T) {
-	s := open(t, newShelf(heldBy("a", "w/1", 3, -1)), console.Options{Pace: quick})
+	s := open(t, newShelf(heldBy("a", "w/1", 3, -1)), console.Options{Every: quick})
 	hasNot(t, page(t, s, "/")+page(t, s, "/analysis?id=a"), "/unlock", "/requeue", "<button id=\"confirm")
 	for _, verb := range []string{"unlock", "requeue"} {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
@@ -108,20 +110,10 @@ func TestNothingIsChangedWithoutAnOperator(t *testing.T) {
 	}
 }
 
-// A page may be another process's than the one that takes its form.
-func TestAChangeMayBeConfirmedToAnotherInstance(t *testing.T) {
-	source := newShelf(heldBy("a", "w/1", 3, time.Hour))
-	one, _ := writable(t, source)
-	two, h := writable(t, source)
-	w := ask(t, two, http.MethodPost, "/unlock?id=a", hidden(t, page(t, one, "/unlock?id=a")).Encode(), "Sec-Fetch-Site", "same-origin")
-	h.want(t, "unlock a by operator-1")
-	has(t, page(t, one, w.Header().Get("Location")), "Unlocked. A delivery is booked.")
-}
-
-func TestWhatAChangeHasComeToIsSaidInWordsOfOurs(t *testing.T) {
+func TestTheNoticeOfAChangeHasFixedWords(t *testing.T) {
 	s, _ := writable(t, newShelf(of("a", "QUEUED")))
 	for query, want := range map[string]string{
-		"did=unlock&done=booked": "Unlocked. A delivery is booked.", "did=requeue&done=none": "Requeued. No delivery is booked, as no queue is named",
+		"did=unlock&done=booked": "Unlocked. A delivery is booked.", "did=requeue&done=none": "Requeued. No delivery is booked, because no queue is configured",
 		"did=unlock&done=not_needed": "Unlocked. It is finished",
 	} {
 		has(t, page(t, s, "/analysis?id=a&"+query), `id="notice"`, want)
@@ -135,69 +127,55 @@ func TestABookingThatFailsCanBeRepeated(t *testing.T) {
 	for verb, past := range map[string]string{"unlock": "Unlocked", "requeue": "Requeued"} {
 		s, h := writable(t, newShelf(of("a", "QUEUED")))
 		h.booked = console.Failed
-		code, text, _ := confirmed(t, s, verb, "a")
-		if code != http.StatusBadGateway {
-			t.Errorf("%s: %d", verb, code)
+		w := confirmed(t, s, verb, "a")
+		if w.Code != http.StatusBadGateway {
+			t.Errorf("%s: %d", verb, w.Code)
 		}
-		has(t, text, past+", but no delivery could be booked", `href="/unlock?id=a"`)
+		has(t, w.Body.String(), past+", but no delivery could be booked", `href="/unlock?id=a"`)
 		h.booked = console.Booked
-		if code, text, _ = confirmed(t, s, "unlock", "a"); code != http.StatusSeeOther {
-			t.Errorf("once more: %d %s", code, text)
+		if w = confirmed(t, s, "unlock", "a"); w.Code != http.StatusSeeOther {
+			t.Errorf("repeated: %d %s", w.Code, w.Body)
 		}
 	}
 }
 
-// posted sends the form of an unlock of "a" with ctx as the request's, and answers
-// the status.
-func posted(ctx context.Context, s *console.Server, form url.Values) (code int) {
-	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/unlock?id=a", strings.NewReader(form.Encode()))
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	r.Header.Set("Sec-Fetch-Site", "same-origin")
-	w := httptest.NewRecorder()
-	s.ServeHTTP(w, r)
-	return w.Code
-}
-
-func TestAStopWaitsForAChange(t *testing.T) {
+func TestAChangeOutlivesItsPageAndAStopWaitsForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, h := writable(t, newShelf(heldBy("a", "w/1", 3, time.Hour)))
 		form := hidden(t, page(t, s, "/unlock?id=a"))
-		h.during = func(context.Context) { time.Sleep(5 * time.Second) }
-		go posted(t.Context(), s, form)
+		request, leave := context.WithCancel(t.Context())
+		h.during = func(ctx context.Context) {
+			leave()
+			if ctx.Err() != nil {
+				t.Error("it ends with its page")
+			}
+			<-ctx.Done() // before a stop has no more time for it
+		}
+		h.fail = lease.ErrUnavailable
+		code := 0
+		go func() {
+			r := httptest.NewRequestWithContext(request, http.MethodPost, "http://localhost/unlock?id=a", strings.NewReader(form.Encode()))
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r.Header.Set("Sec-Fetch-Site", "same-origin")
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, r)
+			code = w.Code
+		}()
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 		defer cancel()
 		if left := s.Drain(ctx); left != 0 {
 			t.Errorf("%d left", left)
 		}
+		synctest.Wait()
+		if code != http.StatusServiceUnavailable {
+			t.Errorf("%d", code)
+		}
 		h.want(t, "unlock a by operator-1")
 	})
 }
 
-func TestAChangeOutlivesThePageButNotAStop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, h := writable(t, newShelf(heldBy("a", "w/1", 3, time.Hour)))
-		form := hidden(t, page(t, s, "/unlock?id=a"))
-		request, leave := context.WithCancel(t.Context())
-		began := time.Now()
-		h.during = func(ctx context.Context) {
-			leave()
-			if ctx.Err() != nil {
-				t.Error("it ends with its page")
-			}
-			<-ctx.Done()
-		}
-		h.fail = lease.ErrUnavailable
-		if code := posted(request, s, form); code != http.StatusServiceUnavailable {
-			t.Errorf("%d", code)
-		}
-		if took := time.Since(began); took >= 8*time.Second { // virtual
-			t.Errorf("it ended after %v, and a stop waits for 8 s", took)
-		}
-	})
-}
-
-func TestARefusalIsSaidPlainly(t *testing.T) {
+func TestARefusedChangeNamesTheReason(t *testing.T) {
 	for _, tc := range []struct {
 		fail error
 		code int
@@ -207,14 +185,59 @@ func TestARefusalIsSaidPlainly(t *testing.T) {
 		{lease.ErrNotFound, http.StatusNotFound, "no analysis"},
 		{fmt.Errorf("x: %w", lease.ErrUnavailable), http.StatusServiceUnavailable, "does not answer"},
 		{lease.ErrMalformed, http.StatusUnprocessableEntity, "cannot be read"},
+		{&console.Refusal{Words: "no permission", Err: errOdd}, http.StatusBadGateway, "Firestore refuses: no permission."},
 		{errOdd, http.StatusBadGateway, "odd"},
 	} {
 		s, h := writable(t, newShelf(of("a", "QUEUED")))
 		h.fail = tc.fail
-		code, text, _ := confirmed(t, s, "requeue", "a")
-		if code != tc.code {
-			t.Errorf("%v: %d, want %d", tc.fail, code, tc.code)
+		w := confirmed(t, s, "requeue", "a")
+		if w.Code != tc.code {
+			t.Errorf("%v: %d, want %d", tc.fail, w.Code, tc.code)
 		}
-		has(t, text, tc.want, `role="alert"`)
+		has(t, w.Body.String(), tc.want, `role="alert"`)
 	}
+}
+
+func TestAChangedAnalysisIsConfirmedAgain(t *testing.T) {
+	for name, tc := range map[string]struct{ was, is console.Whole }{
+		"another owner and token":      {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/2", 4, time.Hour)},
+		"another token":                {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/1", 4, time.Hour)},
+		"another owner":                {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/2", 3, time.Hour)},
+		"a stale one that was renewed": {heldBy("a", "w/1", 3, -time.Minute), heldBy("a", "w/1", 3, time.Hour)},
+		"one that has expired":         {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/1", 3, -time.Minute)},
+		"another state":                {of("a", "FAILED"), of("a", "READY")}, // as a worker in another language may leave it
+		"a lock that was deleted":      {heldBy("a", "w/1", 3, time.Hour), of("a", "PROCESSING")},
+	} {
+		for _, verb := range []string{"unlock", "requeue"} {
+			source := newShelf(tc.was)
+			s, h := writable(t, source)
+			path := "/" + verb + "?id=a"
+			form := hidden(t, page(t, s, path))
+			source.put(tc.is)
+			w := post(t, s, path, form)
+			if w.Code != http.StatusConflict {
+				t.Errorf("%s, %s: %d", verb, name, w.Code)
+			}
+			has(t, w.Body.String(), `id="changed"`, "It has changed since you looked", "nothing was changed", tc.is.Status, tc.is.Lock.Owner)
+			h.want(t)
+			if again := post(t, s, path, hidden(t, w.Body.String())); again.Code != http.StatusSeeOther {
+				t.Errorf("%s, %s: confirmed again: %d", verb, name, again.Code)
+			}
+			if want := (console.Seen{Status: tc.is.Status, Grant: tc.is.Lock.Grant()}); h.seen != want {
+				t.Errorf("%s, %s: changed %+v, want %+v, which was shown", verb, name, h.seen, want)
+			}
+		}
+	}
+}
+
+func TestALockThatChangesDuringTheCommitIsConfirmedAgain(t *testing.T) {
+	source := newShelf(heldBy("a", "w/1", 3, time.Hour))
+	s, h := writable(t, source)
+	h.fail = fmt.Errorf("x: %w", lease.ErrConflict)
+	h.during = func(context.Context) { source.put(heldBy("a", "w/2", 4, time.Hour)) }
+	w := confirmed(t, s, "unlock", "a")
+	if w.Code != http.StatusConflict {
+		t.Errorf("%d", w.Code)
+	}
+	has(t, w.Body.String(), "It has changed since you looked", "w/2")
 }

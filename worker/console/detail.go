@@ -12,20 +12,20 @@ import (
 	"taskguard/lease"
 )
 
-// maxContents is how many bytes of an input or a result are shown.
+// maxContents bounds how much is shown of an input or a result, in bytes.
 const maxContents = 64 << 10
 
-// detail is the page of one analysis.
-type detail struct {
+// detailPage is the page of one analysis.
+type detailPage struct {
 	frame
-	Analysis shown
-	Notice   string // what has just been done
+	Analysis row
+	Notice   string // the change that led here
 	ReadAt   string
 	All      bool // input and result are shown
 	Contents []contents
 }
 
-// contents are an input or a result, as text.
+// contents is an input or a result, as text.
 type contents struct {
 	Name  string
 	Text  string // empty: there is none
@@ -33,24 +33,19 @@ type contents struct {
 	Cut   bool
 }
 
-// address is the page of the analysis id.
-func address(path, id string, more ...string) string {
-	v := url.Values{"id": {id}}
-	for i := 0; i+1 < len(more); i += 2 {
-		v.Set(more[i], more[i+1])
-	}
-	return path + "?" + v.Encode()
+// address returns the address of a page about the analysis id.
+func address(path, id string) string {
+	return path + "?" + url.Values{"id": {id}}.Encode()
 }
 
-// analysis is GET /analysis?id=, with show=all for input and result.
-func (s *Server) analysis(c echo.Context) error {
+// detail is GET /analysis?id=, with show=all for input and result.
+func (s *Server) detail(c echo.Context) error {
 	id, all := c.QueryParam("id"), c.QueryParam("show") == "all"
 	w, err := s.read(c, id, all)
 	if err != nil {
 		return refused(err, "")
 	}
-	p := detail{frame: s.frame(c, Legible(id)), All: all, ReadAt: clock(w.At), Notice: done(c)}
-	p.Analysis = show(&entry{Analysis: w.Analysis}, w.now(), s.o.Operator != nil)
+	p := detailPage{frame: s.frame(c, Legible(id)), Analysis: s.row(&w), All: all, ReadAt: clock(w.At), Notice: notice(c)}
 	p.Poll, p.Live = address("/analysis", id), liveAt(w.now())
 	if all {
 		p.Contents = []contents{printed("Input", w.Input), printed("Result", w.Result)}
@@ -66,21 +61,12 @@ func (s *Server) read(c echo.Context, id string, contents bool) (Whole, error) {
 	return s.source.Get(c.Request().Context(), id, contents)
 }
 
-// changeable reads the analysis id, whose lock must be readable.
-func (s *Server) changeable(c echo.Context, id string) (Whole, error) {
-	w, err := s.read(c, id, false)
-	if err == nil && w.Malformed != "" {
-		err = lease.ErrMalformed
-	}
-	return w, err
-}
+// row judges w at the store's time, as estimated.
+func (s *Server) row(w *Whole) row { return newRow(w.Analysis, w.now(), s.o.Operator != nil) }
 
-// printed is JSON for people, cut where a page would grow too long.
+// printed indents JSON, and cuts it where a page would grow too long.
 func printed(name string, value json.RawMessage) contents {
 	p := contents{Name: name, Bytes: len(value)}
-	if value == nil {
-		return p
-	}
 	var b bytes.Buffer
 	if json.Indent(&b, value, "", "  ") != nil {
 		b.Reset()

@@ -1,10 +1,15 @@
 package console
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -12,12 +17,17 @@ import (
 	"taskguard/lease"
 )
 
-// choiceOf reads which analyses a page is to show.
-func choiceOf(c echo.Context) choice {
-	return choice{State: c.QueryParam("state"), Lock: c.QueryParam("lock"), Search: c.QueryParam("q")}
+// maxOverdue is how many overdue analyses are listed.
+const maxOverdue = 50
+
+// choice is the analyses that a page is asked to show.
+type choice struct {
+	State  string // as in row; empty: all
+	Lock   string // a state of the lock, or stuck; empty: all
+	Search string // part of the id, in any case
 }
 
-// query is c as it stands in an address.
+// query returns c as part of an address.
 func (c choice) query() string {
 	v := url.Values{}
 	for name, value := range map[string]string{"state": c.State, "lock": c.Lock, "q": c.Search} {
@@ -25,56 +35,228 @@ func (c choice) query() string {
 			v.Set(name, value)
 		}
 	}
-	if len(v) == 0 {
-		return ""
-	}
 	return "?" + v.Encode()
+}
+
+func (c choice) takes(r *row) bool {
+	return (c.State == "" || c.State == r.State) &&
+		(c.Lock == "" || c.Lock == r.LockState || c.Lock == stuck && r.Overdue) &&
+		(c.Search == "" || strings.Contains(strings.ToLower(r.ID), strings.ToLower(c.Search)))
 }
 
 // listPage is the page of many analyses.
 type listPage struct {
 	frame
 	choice
-	Tally   tally
-	Rows    []shown
-	Limit   int
-	Overdue int    // limit of the overdue ones
-	Missing string // why overdue ones are not listed
-	Found   *shown // by its exact id, and not among those listed
-	Missed  string // why the exact id was not found; empty: it was not asked for
+	Filtered bool // choice leaves something out
+	Known    bool // State is one of kinds
+	Rows     []row
+	Limit    int
+	Overdue  int    // limit of the overdue ones
+	Missing  string // why some are not listed, for people
+	Found    *row   // by its exact id, and not among those listed
+	Missed   string // why the exact id was not found; empty: it was not asked for
+
+	All           filter
+	States, Locks []filter
+}
+
+// filter is one word with the number of analyses that it applies to: of all for
+// States, of those listed for Locks.
+type filter struct {
+	Word, Kind string
+	N          string // empty: unknown
+	Current    bool   // the page shows these
+	Query      string // of the address that shows these
 }
 
 // list is GET /.
 func (s *Server) list(c echo.Context) error {
-	l := s.listing(c.Request().Context(), c.QueryParam("state"))
-	p := listPage{frame: s.frame(c, "Analyses"), choice: choiceOf(c), Limit: s.o.Limit, Overdue: maxOverdue, Missing: l.missing}
-	p.Poll, p.Live = "/"+p.query(), l.live
-	p.Tally = l.tally(p.choice)
-	for i := range l.known {
-		if p.takes(&l.known[i], l.now) {
-			p.Rows = append(p.Rows, show(&l.known[i], l.now, s.o.Operator != nil))
+	ch := choice{State: c.QueryParam("state"), Lock: c.QueryParam("lock"), Search: c.QueryParam("q")}
+	p := listPage{
+		frame: s.frame(c, "Analyses"), choice: ch, Filtered: ch != choice{}, Known: slices.Contains(kinds, ch.State),
+		Limit: s.o.Limit, Overdue: maxOverdue,
+	}
+	p.Poll = "/" + ch.query()
+	rows, counts := s.listed(c.Request().Context(), &p)
+	p.count(rows, counts)
+	for i := range rows {
+		if ch.takes(&rows[i]) {
+			p.Rows = append(p.Rows, rows[i])
 		}
 	}
-	if p.Search != "" && p.Live.Word == "static" && !slices.ContainsFunc(l.known, func(e entry) bool { return e.ID == p.Search }) {
-		p.Found, p.Missed = s.exact(c, p.Search)
+	if ch.Search != "" && p.Live.Word == "static" && !slices.ContainsFunc(rows, func(r row) bool { return r.ID == ch.Search }) {
+		p.Found, p.Missed = s.exact(c, ch.Search)
 	}
 	return s.render(c, http.StatusOK, "list", p)
 }
 
+// listed returns the overdue analyses, then the newest, and up to Limit others in
+// p.State if it is one of kinds; and the counts, nil if they are unknown.
+func (s *Server) listed(ctx context.Context, p *listPage) ([]row, Counts) {
+	newest, overdue, counts := s.refresh(ctx)
+	if !counts.fresh() {
+		counts.value = nil
+	}
+	if newest.asked.IsZero() { // no time is known by which a lock could be judged
+		p.Live = live{Word: "dark", Dark: unanswered(newest.err) + ". Nothing is known yet."}
+		return nil, counts.value
+	}
+	now, all := newest.value.At, slices.Clone(newest.value.All)
+	if !newest.fresh() { // time stands still: a holder may have renewed since
+		p.Live = liveAt(now)
+		p.Live.Word, p.Live.Dark = "dark", unanswered(newest.err)+". What is shown is as of "+p.Live.At+"."
+	} else {
+		// The estimate is late by the time of the answer: a lock may be shown as held
+		// for that much too long, never as stale too soon.
+		now = now.Add(time.Since(newest.value.Asked))
+		p.Live = liveAt(now)
+		if !overdue.fresh() {
+			overdue.value = nil
+			p.Missing = "Which analyses are stuck is not known now: " + unanswered(overdue.err) + "."
+		}
+		if p.Known {
+			more, err := s.source.InState(ctx, p.State, s.o.Limit)
+			if all = append(all, more...); err != nil {
+				p.Missing = "Older analyses in this state are not known now: " + unanswered(err) + "."
+			}
+		}
+	}
+	analyses := merged(all, overdue.value)
+	rows := make([]row, len(analyses))
+	for i := range analyses {
+		rows[i] = newRow(analyses[i], now, p.Write)
+	}
+	return rows, counts.value
+}
+
+// reading is a value that all open pages share, and how the last attempt to read it
+// ended.
+type reading[T any] struct {
+	every time.Duration // at least, between two attempts
+	value T
+	asked time.Time // local time at which value was asked for; zero: there is none yet
+	ended time.Time // local time at which the last attempt ended
+	err   error     // of the last attempt
+}
+
+// refresh makes an attempt where one is due.
+func (r *reading[T]) refresh(s *Server, what string, read func() (T, error)) {
+	if time.Since(r.ended) < r.every {
+		return
+	}
+	asked := time.Now()
+	value, err := read()
+	if err == nil {
+		r.value, r.asked = value, asked
+	} else if r.err == nil {
+		s.o.Log.Warn("console cannot read Firestore", "what", what, "error", err)
+	}
+	r.err, r.ended = err, time.Now()
+}
+
+// fresh reports whether r's value counts as current: one attempt may fail.
+func (r *reading[T]) fresh() bool { return time.Since(r.asked) < 2*r.every+5*time.Second }
+
+// maxRead bounds the shared reads of one page.
+const maxRead = 5 * time.Second
+
+// refresh reads what is due, also for the other pages that wait for it meanwhile.
+func (s *Server) refresh(ctx context.Context) (reading[Listing], reading[[]Analysis], reading[Counts]) {
+	s.reading <- struct{}{}
+	defer func() { <-s.reading }()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxRead)
+	defer cancel()
+	s.newest.refresh(s, "the newest analyses", func() (Listing, error) { return s.source.Newest(ctx, s.o.Limit) })
+	s.overdue.refresh(s, "the overdue analyses", func() ([]Analysis, error) { return s.source.Overdue(ctx, maxOverdue) })
+	s.counts.refresh(s, "the numbers of analyses", func() (Counts, error) { return s.source.Count(ctx, kinds) })
+	return s.newest, s.overdue, s.counts
+}
+
+// merged lists the overdue first, then the others by their creation, an order that
+// heartbeats do not change. An analysis that was updated since it was read as overdue
+// is not overdue.
+func merged(newest, overdue []Analysis) []Analysis {
+	others := make(map[string]Analysis, len(newest))
+	for i := range newest {
+		others[newest[i].ID] = newest[i]
+	}
+	var first []Analysis
+	for i := range overdue {
+		a := overdue[i]
+		if now, found := others[a.ID]; found && now.Updated.After(a.Updated) {
+			continue
+		} else if found {
+			a = now
+		}
+		delete(others, a.ID)
+		a.Overdue = true
+		first = append(first, a)
+	}
+	return append(first, slices.SortedFunc(maps.Values(others), func(a, b Analysis) int {
+		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID))
+	})...)
+}
+
 // exact reads the analysis id, which is not listed.
-func (s *Server) exact(c echo.Context, id string) (found *shown, missed string) {
-	w, err := s.source.Get(c.Request().Context(), id, false)
+func (s *Server) exact(c echo.Context, id string) (found *row, missed string) {
+	w, err := s.read(c, id, false)
 	switch {
 	case err == nil:
-		v := show(&entry{Analysis: w.Analysis}, w.now(), s.o.Operator != nil)
-		return &v, ""
-	case errors.Is(err, lease.ErrNotFound):
+		r := s.row(&w)
+		return &r, ""
+	case errors.Is(err, lease.ErrNotFound), errors.Is(err, lease.ErrInvalidKey):
 		return nil, "No analysis has this very id."
-	case errors.Is(err, lease.ErrInvalidKey):
-		return nil, "No analysis can have this very id."
 	}
 	return nil, "Whether an older analysis has this very id could not be read."
 }
 
-// now is the store's time, as estimated.
-func (w *Whole) now() time.Time { return w.At.Add(time.Since(w.Asked)) }
+// count makes the filters.
+func (p *listPage) count(rows []row, counts Counts) {
+	locks := map[string]int{}
+	for i := range rows {
+		locks[rows[i].LockState]++
+		if rows[i].Overdue {
+			locks[stuck]++
+		}
+	}
+	number := func(status string) string {
+		if n, known := counts[status]; known {
+			return strconv.FormatInt(n, 10)
+		}
+		return ""
+	}
+	p.All = filter{Word: "All", N: number(""), Current: p.State == "" && p.Lock == "", Query: choice{Search: p.Search}.query()}
+	for _, status := range kinds {
+		p.States = append(p.States, filter{status, kindOf(status), number(status), p.State == status, choice{State: status, Search: p.Search}.query()})
+	}
+	for _, word := range []string{lockHeld, lockStale, stuck, lockMalformed} {
+		n := ""
+		if p.Live.At != "" {
+			n = strconv.Itoa(locks[word])
+		}
+		p.Locks = append(p.Locks, filter{word, word, n, p.Lock == word, choice{Lock: word, Search: p.Search}.query()})
+	}
+}
+
+// live says how old a page is.
+type live struct {
+	Word string // static, or dark: the store does not answer
+	At   string // the store's time of what is shown, for people
+	Now  int64  // the same in milliseconds
+	Dark string // what is wrong, for people
+}
+
+// liveAt is for a page as of at, the store's time.
+func liveAt(at time.Time) live {
+	return live{Word: "static", At: clock(at), Now: at.UnixMilli()}
+}
+
+// unanswered says why the store has not answered, as the beginning of a sentence.
+func unanswered(err error) string {
+	var r *Refusal
+	if errors.As(err, &r) {
+		return "Firestore refuses: " + r.Words
+	}
+	return "Firestore does not answer"
+}

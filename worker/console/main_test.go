@@ -23,18 +23,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// shelf is a Source in memory, whose clock is a day ahead of this machine's, so
-// that nothing can be judged by the wrong one.
+// shelf is a Source in memory. Its clock is a day ahead of this machine's, so that a
+// judgement by the wrong clock shows.
 type shelf struct {
 	mu       sync.Mutex
 	all      map[string]console.Whole
 	dark     bool
 	asked    map[string]int // calls by method
-	reads    []string       // ids of Get
 	late     []console.Analysis
 	lateErr  error
-	hidden   string // the id of one that is not among the newest
-	before   func() // each call of Newest; nil: nothing
+	hidden   string        // the id of one that is not among the newest
+	delay    time.Duration // of each call of Newest
 	countErr error
 }
 
@@ -50,20 +49,31 @@ func newShelf(all ...console.Whole) *shelf {
 	return s
 }
 
-// change does what a writer does, or a failure.
+// change lets do change s.
 func (s *shelf) change(do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	do()
 }
 
+// calls returns how often a method was called.
+func (s *shelf) calls(method string) (n int) {
+	s.change(func() { n = s.asked[method] })
+	return n
+}
+
 func (s *shelf) put(w console.Whole) { s.change(func() { s.all[w.ID] = w }) }
 
 var errDark = fmt.Errorf("the shelf is dark: %w", lease.ErrUnavailable)
 
-func (s *shelf) Newest(_ context.Context, _ int) (console.Listing, error) {
-	if s.before != nil {
-		s.before()
+func (s *shelf) Newest(ctx context.Context, _ int) (console.Listing, error) {
+	s.mu.Lock()
+	delay := s.delay
+	s.mu.Unlock()
+	select {
+	case <-time.After(delay):
+	case <-ctx.Done():
+		return console.Listing{}, errDark
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +139,7 @@ func (s *shelf) Overdue(context.Context, int) ([]console.Analysis, error) {
 func (s *shelf) Get(_ context.Context, id string, contents bool) (console.Whole, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.reads = append(s.reads, id)
+	s.asked["Get"]++
 	w, there := s.all[id]
 	switch {
 	case s.dark:
@@ -146,13 +156,6 @@ func (s *shelf) Get(_ context.Context, id string, contents bool) (console.Whole,
 		w.Input, w.Result = nil, nil
 	}
 	return w, nil
-}
-
-// calls returns how often a method was called.
-func (s *shelf) calls(method string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.asked[method]
 }
 
 // hand is an Operator that notes what it was asked.
@@ -192,25 +195,20 @@ func (h *hand) want(t *testing.T, did ...string) {
 	}
 }
 
-// quick is a Pace for tests that do not wait: each page is of a new reading.
-var quick = console.Pace{Newest: time.Nanosecond, Beside: time.Nanosecond, First: 10 * time.Second}
+// quick makes each page one of a new reading.
+const quick = time.Nanosecond
 
-// open runs a console of source until the test ends.
+// open returns a console of source.
 func open(t testing.TB, source console.Source, o console.Options) *console.Server {
 	t.Helper()
-	work, stop := context.WithCancel(context.Background())
-	s := console.NewServer(work, source, o)
-	var running sync.WaitGroup
-	running.Go(func() { s.Run(work) })
-	t.Cleanup(func() { stop(); running.Wait() })
-	return s
+	return console.NewServer(t.Context(), source, o)
 }
 
 // writable is one that makes changes.
 func writable(t testing.TB, source console.Source) (*console.Server, *hand) {
 	t.Helper()
 	h := &hand{}
-	return open(t, source, console.Options{Operator: h, Identity: console.Everybody("operator-1"), Books: true, Pace: quick}), h
+	return open(t, source, console.Options{Operator: h, Identity: console.Everybody("operator-1"), Books: true, Every: quick}), h
 }
 
 // ask makes a request as a browser on this machine would, with more headers: name,
@@ -243,22 +241,23 @@ func page(t testing.TB, h http.Handler, target string) string {
 	return w.Body.String()
 }
 
-// has fails unless text holds all parts.
+// has fails unless text contains all parts.
 func has(t testing.TB, text string, parts ...string) {
 	t.Helper()
-	for _, part := range parts {
-		if !strings.Contains(text, part) {
-			t.Errorf("%q is not in\n%s", part, text)
-		}
-	}
+	contains(t, text, true, parts)
 }
 
-// hasNot fails if text holds any of parts.
+// hasNot fails if text contains any of parts.
 func hasNot(t testing.TB, text string, parts ...string) {
 	t.Helper()
+	contains(t, text, false, parts)
+}
+
+func contains(t testing.TB, text string, want bool, parts []string) {
+	t.Helper()
 	for _, part := range parts {
-		if strings.Contains(text, part) {
-			t.Errorf("%q is in\n%s", part, text)
+		if strings.Contains(text, part) != want {
+			t.Errorf("%q: contained %v, want %v, in\n%s", part, !want, want, text)
 		}
 	}
 }

@@ -9,105 +9,87 @@ import (
 	"html/template"
 	"log/slog"
 	"net/http"
-	"sync"
+	"net/netip"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"taskguard/worker/lifecycle"
+	"taskguard/worker/taskauth"
 )
 
 // DefaultLimit is how many analyses a page lists.
 const DefaultLimit = 50
 
-// Pace is how long things take. The zero value of each field is its default.
-type Pace struct {
-	Newest time.Duration // between two readings of the newest analyses, at least: 3 s
-	Beside time.Duration // between two readings of the numbers, and of half the overdue ones: 15 s
-	First  time.Duration // how long a page waits for a reading, at most: 3 s
-}
-
-func (p Pace) filled() Pace {
-	return Pace{cmp.Or(p.Newest, 3*time.Second), cmp.Or(p.Beside, 15*time.Second), cmp.Or(p.First, 3*time.Second)}
-}
-
-// Options of NewServer. The zero value is one that is safe nowhere but on the
-// loopback interface.
+// Options of NewServer. The zero value is safe only on the loopback interface.
 type Options struct {
-	Place    string   // where the analyses are, for people
-	Limit    int      // zero: DefaultLimit
-	Identity Identity // who asks; nil: everybody who reaches the loopback interface, without a name
-	AnyHost  bool     // requests may name any host, as Identity wants a proof that no other site can have
-	Operator Operator // makes changes; nil: nothing can be changed
-	Books    bool     // the Operator books deliveries
-	Pace     Pace
-	Log      *slog.Logger // nil: silent
+	Place    string        // where the analyses are, for people
+	Limit    int           // zero: DefaultLimit
+	Identity Identity      // nil: everybody, without a name
+	AnyHost  bool          // requests may name any host, because Identity wants a proof that no other site can have
+	Operator Operator      // makes changes; nil: nothing can be changed
+	Books    bool          // the Operator books deliveries
+	Every    time.Duration // at least, between two reads of the newest analyses; zero: 3 s
+	Log      *slog.Logger  // nil: silent
 }
 
-// Server is the page. It is safe for concurrent use.
+// Server serves the pages. It is safe for concurrent use.
 type Server struct {
 	*lifecycle.Lifecycle
-	source   Source
-	newest   *poll[Listing]
-	overdue  *poll[[]Analysis]
-	counts   *poll[Counts]
-	o        Options
-	echo     *echo.Echo
-	refusals refusals
+	source Source
+	o      Options
+	echo   *echo.Echo
+
+	reading chan struct{} // holds one item while a request uses what follows
+	newest  reading[Listing]
+	overdue reading[[]Analysis]
+	counts  reading[Counts]
 }
 
 //go:embed assets
 var assets embed.FS
 
-// pages are read once; they are part of the program.
+// pages are parsed once; they are part of the program.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
-	"legible": Legible, "brief": brief, "span": span, "age": age,
+	"legible": Legible, "brief": brief, "span": span, "age": age, "stamp": stamp,
 	"ms": time.Time.UnixMilli,
 }).ParseFS(assets, "assets/*.html"))
 
-// NewServer serves what source has until work ends. Run must be running.
+// NewServer serves what source has until work ends.
 func NewServer(work context.Context, source Source, o Options) *Server {
-	if o.Limit <= 0 {
-		o.Limit = DefaultLimit
-	}
+	o.Limit, o.Every = cmp.Or(o.Limit, DefaultLimit), cmp.Or(o.Every, 3*time.Second)
 	if o.Identity == nil {
 		o.Identity = Everybody("")
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	o.Pace = o.Pace.filled()
 	s := &Server{
 		Lifecycle: lifecycle.New(work, o.Log), source: source, o: o, echo: echo.New(),
-		newest: newPoll("the newest analyses", o.Pace.Newest, o.Log, func(ctx context.Context) (Listing, error) {
-			return source.Newest(ctx, o.Limit)
-		}),
-		overdue: newPoll("the overdue analyses", 2*o.Pace.Beside, o.Log, func(ctx context.Context) ([]Analysis, error) {
-			return source.Overdue(ctx, maxOverdue)
-		}),
-		counts: newPoll("the numbers of analyses", o.Pace.Beside, o.Log, func(ctx context.Context) (Counts, error) {
-			return source.Count(ctx, kinds)
-		}),
+		reading: make(chan struct{}, 1),
+		newest:  reading[Listing]{every: o.Every},
+		counts:  reading[Counts]{every: 5 * o.Every},
+		overdue: reading[[]Analysis]{every: 10 * o.Every},
 	}
 	s.echo.HTTPErrorHandler = s.fault
-	s.echo.Use(s.Recovered, s.headers, s.admitted)
+	s.echo.Use(s.Recovered, headers, s.admit)
 	page := func(path string, h echo.HandlerFunc) {
 		s.echo.Match([]string{http.MethodGet, http.MethodHead}, path, h)
 	}
 	page("/", s.list)
-	page("/analysis", s.analysis)
+	page("/analysis", s.detail)
 	for _, v := range verbs {
+		if o.Operator == nil {
+			s.echo.Any("/"+v.Name, func(echo.Context) error { return readOnly })
+			continue
+		}
 		page("/"+v.Name, s.confirm(v))
 		s.echo.POST("/"+v.Name, s.change(v))
 	}
-	for name, kind := range map[string]string{
-		"console.css": "text/css; charset=utf-8", "console.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml",
-	} {
-		data, err := assets.ReadFile("assets/" + name)
-		if err != nil {
-			panic(err) // it is embedded
-		}
-		page("/"+name, func(c echo.Context) error { return c.Blob(http.StatusOK, kind, data) })
+	for _, name := range []string{"console.css", "console.js", "icon.svg"} {
+		page("/"+name, echo.StaticFileHandler("assets/"+name, assets))
 	}
 	return s
 }
@@ -115,13 +97,53 @@ func NewServer(work context.Context, source Source, o Options) *Server {
 // ServeHTTP makes Server an http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
 
-// Run reads the source when a page asks for it, until ctx ends. It is called once.
-func (s *Server) Run(ctx context.Context) {
-	var polls sync.WaitGroup
-	polls.Go(func() { s.newest.run(ctx) })
-	polls.Go(func() { s.overdue.run(ctx) })
-	polls.Go(func() { s.counts.run(ctx) })
-	polls.Wait()
+// headers sets on every answer that nothing of another site runs in the page, that
+// the page is in no frame, and that no cache keeps it. With this Referrer-Policy
+// browsers still send the origin of a form.
+func headers(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		h := c.Response().Header()
+		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		return next(c)
+	}
+}
+
+// whoKey is the key under which a request's context has the name of its sender.
+const whoKey = "who"
+
+// admit lets in a request that names this host, where the host is known, and whose
+// sender is identified.
+func (s *Server) admit(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		r := c.Request()
+		if !s.o.AnyHost && !loopback(r.Host) {
+			return wrongHost
+		}
+		who, err := s.o.Identity.Identify(r)
+		if err != nil {
+			s.o.Log.WarnContext(r.Context(), "caller refused", "error", err)
+			if errors.Is(err, taskauth.ErrNoKeys) {
+				return noKeys
+			}
+			return noProof
+		}
+		c.Set(whoKey, who)
+		return next(c)
+	}
+}
+
+// loopback reports whether host, as in a request, names this machine's loopback
+// interface. Another name that resolves to it does not (DNS rebinding).
+func loopback(host string) bool {
+	name := (&url.URL{Host: host}).Hostname()
+	address, err := netip.ParseAddr(name)
+	return strings.EqualFold(name, "localhost") || err == nil && address.IsLoopback()
 }
 
 // frame is what all pages have.
@@ -148,39 +170,30 @@ func (s *Server) render(c echo.Context, code int, name string, data any) error {
 	return c.HTMLBlob(code, b.Bytes())
 }
 
-// problem is a page that says why there is no other.
-type problem struct {
+// problemPage has one sentence and a link.
+type problemPage struct {
 	frame
 	Code    int
 	Message string
 	Back    string // an address
 }
 
-// fault answers what a handler did not.
+// fault answers an error of a handler.
 func (s *Server) fault(err error, c echo.Context) {
 	if c.Response().Committed {
 		return
 	}
-	p := problem{Code: broken.code, Message: broken.message, Back: "/"}
+	r := broken
 	var he *echo.HTTPError
-	var r refusal
-	switch {
-	case errors.As(err, &r):
-		p.Code, p.Message = r.code, r.message
-		if r.back != "" {
-			p.Back = r.back
-		}
-	case errors.As(err, &he):
-		p.Code, p.Message = he.Code, http.StatusText(he.Code)+"."
+	if errors.As(err, &he) {
+		r = refusal{code: he.Code, message: http.StatusText(he.Code) + "."}
+	} else if !errors.As(err, &r) {
+		s.o.Log.Warn("page not made", "error", err)
 	}
-	if p.Code == broken.code {
-		s.o.Log.Warn("no answer", "error", err)
-	}
-	name := "problem"
-	if c.Get(whoKey) == nil { // not admitted: it is told nothing of what is here
-		name, p.Title = "refused", http.StatusText(p.Code)
-	} else {
-		p.frame = s.frame(c, http.StatusText(p.Code))
+	name, title := "problem", http.StatusText(r.code)
+	p := problemPage{frame: s.frame(c, title), Code: r.code, Message: r.message, Back: cmp.Or(r.back, "/")}
+	if c.Get(whoKey) == nil { // not admitted: the page has nothing about the analyses
+		name, p.frame = "refused", frame{Title: title}
 	}
 	if err := s.render(c, p.Code, name, p); err != nil {
 		s.o.Log.Warn("answer not sent", "error", err)

@@ -8,14 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// Legible is text of others for people to read on one line. It may hold what moves
-// a terminal's cursor or turns text around, or looks like a space and is none, so
-// each rune that shows nothing by itself is written as Go escapes it.
+// Legible escapes, as Go does, each rune of text that is not printable: text of
+// others may move a terminal's cursor, reverse the reading direction, or look like a
+// space without being one.
 func Legible(text string) string {
 	var b strings.Builder
 	for rest := text; rest != ""; {
 		r, n := utf8.DecodeRuneInString(rest)
-		if wrong := r == utf8.RuneError && n == 1; !wrong && strconv.IsPrint(r) {
+		if invalid := r == utf8.RuneError && n == 1; !invalid && strconv.IsPrint(r) {
 			b.WriteString(rest[:n])
 		} else {
 			quoted := strconv.Quote(rest[:n])
@@ -26,7 +26,7 @@ func Legible(text string) string {
 	return b.String()
 }
 
-// LegibleLines is Legible for text whose line ends are meant.
+// LegibleLines is Legible for text of several lines.
 func LegibleLines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
@@ -35,19 +35,17 @@ func LegibleLines(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// maxBrief is how many runes of a text stand in a table.
-const maxBrief = 64
-
-// brief is a legible text without its middle: ids often differ at their end.
+// brief cuts the middle out of a text of more than 64 runes: ids often differ at
+// their end.
 func brief(text string) string {
 	r := []rune(text)
-	if len(r) <= maxBrief {
+	if len(r) <= 64 {
 		return text
 	}
-	return string(r[:maxBrief/2]) + "…" + string(r[len(r)-maxBrief/2+1:])
+	return string(r[:32]) + "…" + string(r[len(r)-31:])
 }
 
-// span is a duration in two units at most; console.js writes it likewise.
+// span formats a duration in at most two units, as console.js does.
 func span(d time.Duration) string {
 	s := max(int64(d/time.Second), 0)
 	switch {
@@ -61,16 +59,7 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%d d %d h", s/86400, s/3600%24)
 }
 
-// age is a duration in one unit; console.js writes it likewise.
+// age formats a duration in the larger unit of span, as console.js does.
 func age(d time.Duration) string {
-	s := max(int64(d/time.Second), 0)
-	switch {
-	case s < 60:
-		return fmt.Sprintf("%d s", s)
-	case s < 3600:
-		return fmt.Sprintf("%d min", s/60)
-	case s < 2*86400:
-		return fmt.Sprintf("%d h", s/3600)
-	}
-	return fmt.Sprintf("%d d", s/86400)
+	return strings.Join(strings.Fields(span(d))[:2], " ")
 }

@@ -43,7 +43,7 @@ func verifier(t testing.TB, o taskauth.Options) *taskauth.Verifier {
 	t.Helper()
 	keys := httptest.NewServer(issuer())
 	o.KeysURL = keys.URL
-	v, err := taskauth.New(t.Context(), o)
+	v, err := taskauth.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestNoSubjectLooksLikeAnothersClient(t *testing.T) {
 }
 
 func TestWhileTokensCannotBeCheckedNobodyPasses(t *testing.T) {
-	v, err := taskauth.New(t.Context(), taskauth.Options{Audience: audience, AnyAccount: true, KeysURL: "http://127.0.0.1:1/"})
+	v, err := taskauth.New(taskauth.Options{Audience: audience, AnyAccount: true, KeysURL: "http://127.0.0.1:1/"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,5 @@
-// Package lifecycle is what every HTTP server here has whatever it serves: health
-// routes, answers to panics, and the counting of what is under way, so that a stop
-// can wait for it.
+// Package lifecycle has what every HTTP server here needs: health routes, recovery
+// from panics, and a count of what a stop must wait for.
 package lifecycle
 
 import (
@@ -17,7 +16,7 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// Why nothing more may begin.
+// The errors of Begin.
 var (
 	ErrStopping = errors.New("lifecycle: stopping")
 	ErrFull     = errors.New("lifecycle: too many at once")
@@ -26,7 +25,7 @@ var (
 // maxStack bounds what is logged of a panic's stack, in bytes.
 const maxStack = 4096
 
-// Lifecycle is that of one server. Its methods may be called concurrently.
+// Lifecycle is the lifecycle of one server. Its methods may be called concurrently.
 type Lifecycle struct {
 	work  context.Context // ends when the server is to stop
 	log   *slog.Logger
@@ -38,7 +37,7 @@ type Lifecycle struct {
 	ended   chan struct{} // wakes Drain
 }
 
-// New is the lifecycle of a server that stops when work ends.
+// New returns the lifecycle of a server that stops when work ends.
 func New(work context.Context, log *slog.Logger) *Lifecycle {
 	return &Lifecycle{work: work, log: log, passing: new(int), ended: make(chan struct{}, 1)}
 }
@@ -75,8 +74,8 @@ func (l *Lifecycle) AwaitReady(ctx context.Context, ping func(context.Context) e
 	}
 }
 
-// Begin counts something that a stop waits for: ErrStopping once the server is to
-// stop, ErrFull where limit, if it is not zero, are under way. End ends it.
+// Begin counts an action that a stop waits for: ErrStopping once the server is to
+// stop, ErrFull if limit is not zero and so many have begun. End ends it.
 func (l *Lifecycle) Begin(limit int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,11 +89,11 @@ func (l *Lifecycle) Begin(limit int) error {
 	return nil
 }
 
-// End ends what has begun.
+// End ends what Begin began.
 func (l *Lifecycle) End() { l.end(&l.begun) }
 
-// Pass counts a short request until the function that it returns is called. A stop
-// refuses none, and waits for those that came before it.
+// Pass counts a short request until the returned function is called. It is never
+// refused, and Drain waits for those that began before it.
 func (l *Lifecycle) Pass() (passed func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,30 +112,28 @@ func (l *Lifecycle) end(count *int) {
 	}
 }
 
-// Drain waits until all that has begun by now has ended, or until ctx ends, and says
-// how many have not. It is called once, after the work of New has ended.
+// Drain waits until everything that has begun by now has ended, or until ctx ends,
+// and returns how many have not. It is called once, after the work of New has ended.
 func (l *Lifecycle) Drain(ctx context.Context) (left int) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	before := l.passing
 	l.passing = new(int)
-	l.mu.Unlock()
-	for {
-		l.mu.Lock()
-		left = l.begun + *before
+	for l.begun+*before > 0 {
 		l.mu.Unlock()
-		if left == 0 {
-			return 0
-		}
 		select {
 		case <-ctx.Done():
-			return left
+			l.mu.Lock()
+			return l.begun + *before
 		case <-l.ended:
 		}
+		l.mu.Lock()
 	}
+	return 0
 }
 
-// Recovered is a middleware that turns a handler's panic into the error 500, and a
-// log line with the panic's type and stack: its value may hold a user's input.
+// Recovered is a middleware that answers 500 to a handler's panic, and logs the
+// panic's type and stack: its value may contain a user's input.
 func (l *Lifecycle) Recovered(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) (err error) {
 		defer func() {

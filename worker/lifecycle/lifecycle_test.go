@@ -10,7 +10,7 @@ import (
 	"taskguard/worker/lifecycle"
 )
 
-func TestAStopWaitsForWhatCameBeforeItAndForNothingElse(t *testing.T) {
+func TestDrainWaitsOnlyForWhatBeganBeforeIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := lifecycle.New(t.Context(), slog.New(slog.DiscardHandler))
 		if err := l.Begin(0); err != nil {

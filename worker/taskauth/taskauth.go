@@ -9,25 +9,27 @@ import (
 	"strings"
 )
 
-// What Check comes to, if not to nil.
+// The errors of Check.
 var (
 	ErrUnauthenticated = errors.New("taskauth: unauthenticated") // no token, or one that proves nothing
-	ErrForbidden       = errors.New("taskauth: forbidden")       // a good token of somebody else
+	ErrForbidden       = errors.New("taskauth: forbidden")       // a good token of another account
 	ErrNoKeys          = errors.New("taskauth: no keys")         // nothing can be decided now
 )
+
+// maxSubject is OpenID Connect's limit, in bytes.
+const maxSubject = 255
 
 // Options configures a Verifier. Audience is required, and Accounts or AnyAccount.
 type Options struct {
 	Audience string   // the one that tokens must be made for, exactly
 	Accounts []string // e-mail addresses of the service accounts that may call
-	// AnyAccount lets every account pass that has a subject, with an e-mail address
-	// or without: for people, who are told apart by Subject. Accounts is empty then.
+	// AnyAccount lets in every account that has a subject, with an e-mail address or
+	// without. Accounts is empty then.
 	AnyAccount bool
-	KeysURL    string // http or https; empty: Google's
-	// Client fetches the keys. nil means a private one, which follows no redirect.
-	Client *http.Client
-	// Log gets a WARN for each fetch that came to nothing and an INFO when there
-	// are keys (again); nil means silent.
+	KeysURL    string       // http or https; empty: Google's
+	Client     *http.Client // fetches the keys; nil: a private one, which follows no redirect
+	// Log gets a WARN for each fetch that failed and an INFO for the first one that
+	// succeeded, also after failures; nil means silent.
 	Log *slog.Logger
 }
 
@@ -38,9 +40,8 @@ type Verifier struct {
 	anyone   bool // accounts do not matter
 }
 
-// New returns a Verifier that has no keys until Run gets them. It makes no call.
-// An empty audience is refused because the library would skip the check.
-func New(ctx context.Context, o Options) (*Verifier, error) {
+// New returns a Verifier that has no keys until Run fetches them. It makes no call.
+func New(o Options) (*Verifier, error) {
 	switch {
 	case o.AnyAccount && len(o.Accounts) > 0:
 		return nil, errors.New("taskauth: both any account and some may call")
@@ -52,66 +53,77 @@ func New(ctx context.Context, o Options) (*Verifier, error) {
 			return nil, errors.New("taskauth: an account is empty")
 		}
 	}
-	p, err := newProof(ctx, googleAccounts, o.Audience, source{url: o.KeysURL, client: o.Client, log: o.Log})
+	p, err := newProof(googleAccounts, o.Audience, source{url: o.KeysURL, client: o.Client, log: o.Log})
 	if err != nil {
 		return nil, err
 	}
 	return &Verifier{proof: p, accounts: slices.Clone(o.Accounts), anyone: o.AnyAccount}, nil
 }
 
-// Run gets the keys and keeps them fresh until ctx ends, then returns. It is to
-// be called once, and is the only goroutine that fetches: without it Check never
-// has keys. Calls of Check that wait for a fetch are refused when it returns.
+// Run fetches the keys and keeps them fresh until ctx ends, then returns. It is
+// called once, and is the only goroutine that fetches: without it Check never has
+// keys.
 func (v *Verifier) Run(ctx context.Context) { v.proof.keys.run(ctx) }
 
-// Check says whether r may pass: nil, or an error that is ErrUnauthenticated,
-// ErrForbidden or ErrNoKeys. Where the token names a key that is not known, it
-// waits up to 3 s for the keys, or until r's caller is gone.
+// Check returns nil if r may pass, or an error that is ErrUnauthenticated,
+// ErrForbidden or ErrNoKeys. If the token names an unknown key, Check waits up to
+// 3 s for the keys, or until r's caller is gone.
 func (v *Verifier) Check(r *http.Request) error {
 	_, err := v.claims(r)
 	return err
 }
 
-// Subject is Check, and answers the account's unique id: never empty, at most
-// 255 bytes, and never another account's, which an e-mail address may become.
+// Subject checks r as Check does, and returns the unique id of its account: never
+// empty without an error, at most 255 bytes. Unlike an e-mail address it never
+// becomes another account's.
 func (v *Verifier) Subject(r *http.Request) (string, error) {
 	c, err := v.claims(r)
-	if err != nil {
+	switch {
+	case err != nil:
 		return "", err
+	case c.Subject == "" || len(c.Subject) > maxSubject:
+		return "", errNoSubject
 	}
-	return c.subject()
+	return c.Subject, nil
 }
 
-// claims are those of r's token, if r may pass.
+// claims returns the claims of r's token, if r may pass.
 func (v *Verifier) claims(r *http.Request) (claims, error) {
 	raw, err := bearer(r)
 	if err != nil {
-		return nil, err
+		return claims{}, err
 	}
 	c, err := v.proof.claims(r.Context(), raw)
-	if err != nil {
-		return nil, err
+	switch {
+	case err != nil:
+	case v.anyone && (c.Subject == "" || len(c.Subject) > maxSubject):
+		err = errNoSubject
+	case v.anyone:
+	case c.Email == "":
+		err = errNoEmail
+	case !c.EmailVerified:
+		err = errUnverified
+	case !slices.Contains(v.accounts, c.Email):
+		err = errAccount
 	}
-	return c, v.judge(c)
+	return c, err
 }
 
-// judge decides by the claims of a token that is proved to be for us and for now.
-func (v *Verifier) judge(c claims) error {
-	if iss := c.text("iss"); iss != "https://accounts.google.com" && iss != "accounts.google.com" {
-		return errIssuer
+// bearer returns the one token that r carries.
+func bearer(r *http.Request) (string, error) {
+	values := r.Header["Authorization"]
+	if len(values) > 1 {
+		return "", errManyTokens
 	}
-	if v.anyone {
-		_, err := c.subject()
-		return err
+	if len(values) == 0 || values[0] == "" {
+		return "", errNoToken
 	}
-	email := c.text("email")
-	switch {
-	case email == "":
-		return errNoEmail
-	case c["email_verified"] != true:
-		return errUnverified
-	case !slices.Contains(v.accounts, email):
-		return errAccount
+	scheme, token, _ := strings.Cut(values[0], " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return "", errScheme
 	}
-	return nil
+	if token = strings.TrimLeft(token, " "); token == "" {
+		return "", errNoToken
+	}
+	return token, nil
 }

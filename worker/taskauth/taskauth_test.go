@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -49,18 +48,6 @@ type site struct {
 	dark    bool
 	slow    time.Duration
 	broken  bool // after the headers
-	closed  atomic.Int32
-}
-
-// body counts when it is closed.
-type body struct {
-	io.ReadCloser
-	closed *atomic.Int32
-}
-
-func (b body) Close() error {
-	b.closed.Add(1)
-	return b.ReadCloser.Close()
 }
 
 func (s *site) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -84,7 +71,6 @@ func (s *site) RoundTrip(r *http.Request) (*http.Response, error) {
 	if broken {
 		resp.Body = io.NopCloser(iotest.ErrReader(errors.New("read tcp: connection reset by example")))
 	}
-	resp.Body = body{resp.Body, &s.closed}
 	return resp, nil
 }
 
@@ -108,7 +94,7 @@ func page(text string) http.Handler {
 // newVerifier is a verifier whose network is s; log may be nil.
 func newVerifier(t testing.TB, s *site, log *slog.Logger) *taskauth.Verifier {
 	t.Helper()
-	v, err := taskauth.New(t.Context(), taskauth.Options{
+	v, err := taskauth.New(taskauth.Options{
 		Audience: audience, Accounts: []string{"other@x.test", account},
 		KeysURL: "https://keys.example.test/certs", Client: &http.Client{Transport: s}, Log: log,
 	})
@@ -122,15 +108,15 @@ func newVerifier(t testing.TB, s *site, log *slog.Logger) *taskauth.Verifier {
 func running(t testing.TB, s *site, log *slog.Logger) *taskauth.Verifier {
 	t.Helper()
 	v := newVerifier(t, s, log)
-	run(t, v)
+	run(t, v.Run)
 	return v
 }
 
-// run returns a function that ends Run and waits for it.
-func run(t testing.TB, v *taskauth.Verifier) (stop func()) {
+// run runs Run in a goroutine and returns a function that ends it and waits for it.
+func run(t testing.TB, f func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { v.Run(ctx) })
+	running.Go(func() { f(ctx) })
 	stop = func() { cancel(); running.Wait() }
 	t.Cleanup(stop)
 	return stop
@@ -190,15 +176,12 @@ func wantError(t testing.TB, v *taskauth.Verifier, token string, want error) {
 // words are all that an error of Check may say.
 var words = []string{
 	"taskauth: unauthenticated: no token",
-	"taskauth: unauthenticated: more than one Authorization header",
+	"taskauth: unauthenticated: more than one token",
 	"taskauth: unauthenticated: not a bearer token",
 	"taskauth: unauthenticated: token too long",
-	"taskauth: unauthenticated: malformed token",
-	"taskauth: unauthenticated: not signed with RS256",
-	"taskauth: unauthenticated: no key id",
-	"taskauth: unauthenticated: critical header parameters",
+	"taskauth: unauthenticated: malformed token, or another algorithm",
 	"taskauth: unauthenticated: unknown key",
-	"taskauth: unauthenticated: the signature does not hold",
+	"taskauth: unauthenticated: invalid signature or claims",
 	"taskauth: unauthenticated: wrong audience",
 	"taskauth: unauthenticated: no expiry",
 	"taskauth: unauthenticated: expired",
@@ -211,7 +194,7 @@ var words = []string{
 	"taskauth: no keys",
 }
 
-func TestNewRefusesWhatWouldLetAnybodyInOrNobody(t *testing.T) {
+func TestNewRefusesOptionsThatAdmitAnybodyOrNobody(t *testing.T) {
 	for name, o := range map[string]taskauth.Options{
 		"no audience":      {Accounts: []string{account}},
 		"a blank audience": {Audience: " ", Accounts: []string{account}},
@@ -224,11 +207,9 @@ func TestNewRefusesWhatWouldLetAnybodyInOrNobody(t *testing.T) {
 		"keys of no host":  {Audience: audience, Accounts: []string{account}, KeysURL: "https:///certs"},
 		"keys of no URL":   {Audience: audience, Accounts: []string{account}, KeysURL: "https://h:port\x7f"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			if v, err := taskauth.New(t.Context(), o); err == nil || v != nil {
-				t.Fatalf("got %v, %v, want an error", v, err)
-			}
-		})
+		if v, err := taskauth.New(o); err == nil || v != nil {
+			t.Errorf("%s: got %v, %v, want an error", name, v, err)
+		}
 	}
 }
 
@@ -256,26 +237,17 @@ func checkCase(t *testing.T, edit func(valid string) []string, want error, text 
 	})
 }
 
-func TestTheKeysCanComeFromAServer(t *testing.T) {
+func TestTheKeysComeFromAServerButNotByARedirect(t *testing.T) {
 	server := httptest.NewServer(google())
 	defer server.Close()
-	v, err := taskauth.New(t.Context(), taskauth.Options{Audience: audience, Accounts: []string{account}, KeysURL: server.URL + "/certs"})
-	if err != nil {
-		t.Fatal(err)
+	redirect := httptest.NewServer(http.RedirectHandler(server.URL, http.StatusFound))
+	defer redirect.Close()
+	for url, want := range map[string]error{server.URL + "/certs": nil, redirect.URL: taskauth.ErrNoKeys} {
+		v, err := taskauth.New(taskauth.Options{Audience: audience, Accounts: []string{account}, KeysURL: url})
+		if err != nil {
+			t.Fatal(err)
+		}
+		run(t, v.Run)
+		wantError(t, v, mint(t, google()), want)
 	}
-	defer run(t, v)()
-	wantPass(t, v, mint(t, google()))
-}
-
-func TestARedirectToOtherKeysIsNotFollowed(t *testing.T) {
-	elsewhere := httptest.NewServer(google())
-	defer elsewhere.Close()
-	server := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusFound))
-	defer server.Close()
-	v, err := taskauth.New(t.Context(), taskauth.Options{Audience: audience, Accounts: []string{account}, KeysURL: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer run(t, v)()
-	wantError(t, v, mint(t, google()), taskauth.ErrNoKeys)
 }

@@ -1,7 +1,7 @@
-// Package telemetry are the worker's OpenTelemetry instruments and spans: what is
-// measured, under which name. It knows OpenTelemetry's API alone; who exports is
-// the process's affair, and where nobody does nothing is made.
+// Package telemetry makes the worker's OpenTelemetry metrics and spans. It uses only
+// OpenTelemetry's API; the process chooses the exporters, and without one nothing is
+// recorded.
 //
-// Names and attributes are public: they only grow. No attribute holds a token of
-// authentication, an input, a result or an analyzer's words.
+// Names and attributes are public: they only grow. No attribute contains a token of
+// authentication, an input, a result or a text of an analyzer.
 package telemetry

@@ -1,6 +1,6 @@
 package telemetry
 
-// Kind is what OpenTelemetry calls an instrument's.
+// Kind is a kind of OpenTelemetry's instruments.
 type Kind string
 
 // The kinds in use.
@@ -43,7 +43,7 @@ const (
 	stuck
 )
 
-// Metrics are all instruments, of which New makes each.
+// Metrics returns the table of all instruments.
 func Metrics() []Metric {
 	// A call to Firestore takes milliseconds, and gives up within 20 s.
 	calls := []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 20}

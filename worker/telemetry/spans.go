@@ -32,16 +32,16 @@ const (
 	SpanAttempt  = "taskguard.attempt"
 )
 
-// Span is one that is under way; the zero Span is none. Its error's text is not in
-// it: it may quote what is the user's. For the same reason it is ended by Close and
-// never by a deferred End, which would take a panic's value.
+// Span is a span that has begun; the zero Span is none. It contains no error's text,
+// which may quote the user's data. For the same reason it is ended by Close and never
+// by a deferred End, which would record a panic's value.
 type Span struct{ trace.Span }
 
 // Serve begins the span of a request.
 func (t *Telemetry) Serve(ctx context.Context, name string) (context.Context, Span) {
 	caller := trace.SpanContextFromContext(ctx)
 	if t != nil && caller.HasTraceID() && !caller.HasSpanID() && !caller.IsSampled() {
-		// To the SDK a trace without a span has no caller who has said no.
+		// The SDK ignores a caller without a span id, also its decision not to sample.
 		var parent trace.SpanID
 		_, _ = rand.Read(parent[:])
 		ctx = trace.ContextWithRemoteSpanContext(ctx, caller.WithSpanID(parent))
@@ -49,7 +49,7 @@ func (t *Telemetry) Serve(ctx context.Context, name string) (context.Context, Sp
 	return t.start(ctx, name, trace.SpanKindServer)
 }
 
-// Start begins a span inside that of ctx.
+// Start begins a span inside the span of ctx.
 func (t *Telemetry) Start(ctx context.Context, name string) (context.Context, Span) {
 	return t.start(ctx, name, trace.SpanKindInternal)
 }
@@ -62,7 +62,7 @@ func (t *Telemetry) start(ctx context.Context, name string, kind trace.SpanKind)
 	return ctx, Span{span}
 }
 
-// Past is a span inside that of ctx which has just ended and took so long.
+// Past records a span inside the span of ctx that has just ended and took so long.
 func (t *Telemetry) Past(ctx context.Context, name, outcome string, took time.Duration, failed bool) {
 	if t == nil {
 		return
@@ -89,7 +89,7 @@ func (s Span) Close(outcome string, failed bool) {
 	s.End()
 }
 
-// Describe says what a delivery was about; what is zero is unknown.
+// Describe adds the known attributes of a delivery; zero is unknown.
 func (s Span) Describe(analysis string, token int64, attempt int) {
 	if s.Span == nil {
 		return
@@ -105,12 +105,7 @@ func (s Span) Describe(analysis string, token int64, attempt int) {
 	}
 }
 
-// Carry puts the span of from, recorded here or by the caller, into ctx, which
-// lives longer.
+// Carry returns ctx, which lives longer, with the span of from.
 func Carry(ctx, from context.Context) context.Context {
-	span := trace.SpanFromContext(from)
-	if !span.SpanContext().HasTraceID() {
-		return ctx
-	}
-	return trace.ContextWithSpan(ctx, span)
+	return trace.ContextWithSpan(ctx, trace.SpanFromContext(from))
 }

@@ -97,7 +97,7 @@ func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error
 	case authOIDC:
 		cfg.Token.Log = log
 		var people *taskauth.Verifier
-		if people, err = taskauth.New(ctx, cfg.Token); err == nil {
+		if people, err = taskauth.New(cfg.Token); err == nil {
 			w.sessions, w.beside = doclock.Accounts{Verifier: people}, append(w.beside, people.Run)
 		}
 	default:

@@ -170,8 +170,6 @@ func TestTheListIsFilteredByStateAndByLock(t *testing.T) {
 	b := chromiumtest.NewProfile(t).Open(s.url)
 	for script, want := range map[string]string{
 		`[data-filter="FAILED"]`:         "failed",
-		`[data-filter="no status"]`:      "without",
-		`[data-filter="ARCHIVED"]`:       "foreign",
 		`[data-filter="PROCESSING"]`:     "held malformed stale",
 		`[data-lock-filter="held"]`:      "held",
 		`[data-lock-filter="stale"]`:     "stale",

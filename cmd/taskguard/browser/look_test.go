@@ -65,7 +65,6 @@ func TestEveryPageIsReadableInBothThemesAndFitsASmallScreen(t *testing.T) {
 				for _, page := range pages {
 					b := p.In(t).Open("about:blank")
 					b.Show(theme, width)
-					b.Texts = page.texts
 					b.Go(page.url)
 					b.Is(`document.getElementById('main') && document.fonts.status === 'loaded'`)
 					b.Is(`!document.getElementById('live') || document.getElementById('live').dataset.live !== 'connecting' || !document.body.dataset.poll`)

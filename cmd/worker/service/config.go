@@ -76,7 +76,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	return c, e.Err()
 }
 
-// policy is how long locks live.
+// policy reads the figures of the locks.
 func policy(e *cloudrun.Environment) lease.Policy {
 	p := lease.Policy{
 		TTL:         e.Duration("LOCK_TTL", lease.DefaultTTL),
@@ -89,7 +89,7 @@ func policy(e *cloudrun.Environment) lease.Policy {
 	return p
 }
 
-// queue reads where follow-ups are booked, whom they call and as whom.
+// queue reads the queue of the follow-ups, their target and their caller.
 func queue(e *cloudrun.Environment, mode string, token taskauth.Options) *taskqueue.Config {
 	c := taskqueue.Config{
 		Queue: e.Text("TASK_QUEUE", ""), TargetURL: e.Text("TASK_TARGET_URL", ""), Caller: e.Text("TASK_CALLER", ""),
@@ -113,7 +113,7 @@ func queue(e *cloudrun.Environment, mode string, token taskauth.Options) *taskqu
 	return &c
 }
 
-// attrs is the configuration in force, for the log.
+// attrs returns the configuration, for the log.
 func (c Config) attrs() []slog.Attr {
 	queue := "" // none
 	if c.Queue != nil {
@@ -130,7 +130,7 @@ func (c Config) attrs() []slog.Attr {
 	}
 }
 
-// redact is a URL without what may be secret in it.
+// redact removes what may be secret from a URL or a command.
 func redact(spec string) string {
 	if u, err := url.Parse(spec); err == nil && u.Host != "" {
 		return u.Scheme + "://" + u.Host

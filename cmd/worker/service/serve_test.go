@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/cmd/cloudrun"
 	"taskguard/emulator/emulatortest"
 	"taskguard/orchestrator"
 	"taskguard/worker"
@@ -20,29 +20,6 @@ import (
 
 // hang is when a test gives up on something that should come at once.
 const hang = 30 * time.Second
-
-// failing is a listener that can be made to fail.
-type failing struct {
-	net.Listener
-	failed chan struct{}
-}
-
-var errListener = errors.New("the network is gone")
-
-func (l failing) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	select {
-	case <-l.failed:
-		return nil, errListener
-	default:
-		return conn, err
-	}
-}
-
-func (l failing) fail() {
-	close(l.failed)
-	_ = l.Close()
-}
 
 func listen(t *testing.T) net.Listener {
 	t.Helper()
@@ -59,14 +36,13 @@ type served struct {
 	*emulatortest.Backend
 	url      string
 	stop     context.CancelFunc
-	fail     func() // the listener
 	returned chan error
 	log      *emulatortest.Log
 }
 
-// serve starts a worker on an embedded Firestore, with an analysis x. adapt,
-// which may be nil, changes its configuration.
-func serve(t *testing.T, analyzer orchestrator.AnalyzerFunc, adapt func(*Config)) *served {
+// serve starts a worker on an embedded Firestore, with an analysis x and the
+// environment more. Its log is Cloud Logging's.
+func serve(t *testing.T, analyzer orchestrator.AnalyzerFunc, adapt func(*Config), more ...string) *served {
 	t.Helper()
 	b := emulatortest.Embedded(t)
 	firestore := listen(t)
@@ -77,13 +53,8 @@ func serve(t *testing.T, analyzer orchestrator.AnalyzerFunc, adapt func(*Config)
 		<-ended
 	})
 	b.Put(t, "x", map[string]any{"status": "QUEUED"})
-	return serveOn(t, b, firestore.Addr().String(), analyzer, adapt)
-}
-
-func serveOn(t *testing.T, b *emulatortest.Backend, host string, analyzer orchestrator.AnalyzerFunc, adapt func(*Config)) *served {
-	t.Helper()
-	t.Setenv("FIRESTORE_EMULATOR_HOST", host)
-	cfg, err := parse("TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT="+b.Project)
+	t.Setenv("FIRESTORE_EMULATOR_HOST", firestore.Addr().String())
+	cfg, err := parse(append([]string{"TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT=" + b.Project}, more...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,10 +62,10 @@ func serveOn(t *testing.T, b *emulatortest.Backend, host string, analyzer orches
 	if adapt != nil {
 		adapt(&cfg)
 	}
-	l := failing{listen(t), make(chan struct{})}
+	l := listen(t)
 	ctx, stop := context.WithCancel(t.Context())
-	s := &served{Backend: b, url: "http://" + l.Addr().String(), stop: stop, fail: l.fail, returned: make(chan error, 1), log: &emulatortest.Log{}}
-	go func() { s.returned <- Serve(ctx, cfg, l, slog.New(slog.NewTextHandler(s.log, nil))) }()
+	s := &served{Backend: b, url: "http://" + l.Addr().String(), stop: stop, returned: make(chan error, 1), log: &emulatortest.Log{}}
+	go func() { s.returned <- Serve(ctx, cfg, l, cloudrun.NewLogger(s.log, "json", 0)) }()
 	t.Cleanup(stop)
 	return s
 }
@@ -155,36 +126,7 @@ func untilStopped() (a orchestrator.AnalyzerFunc, running chan struct{}, cause c
 	}, running, cause
 }
 
-func TestServeReturnsWhenItsListenerFailsAndFirestoreIsDark(t *testing.T) {
-	firestore := listen(t) // accepts, and never answers
-	s := serveOn(t, &emulatortest.Backend{Project: "dark"}, firestore.Addr().String(), nil, nil)
-	s.fail()
-	if err := s.wait(t); !errors.Is(err, errListener) {
-		t.Errorf("error = %v, want the listener's", err)
-	}
-}
-
-func TestServeEndsItsRunsWhenItsListenerFails(t *testing.T) {
-	analyzer, running, cause := untilStopped()
-	s := serve(t, analyzer, nil)
-	answer := s.delivered()
-	<-running
-	s.fail()
-	if err := s.wait(t); !errors.Is(err, errListener) {
-		t.Errorf("error = %v, want the listener's", err)
-	}
-	if err := <-cause; !errors.Is(err, worker.ErrStopping) {
-		t.Errorf("the run was ended with %v", err)
-	}
-	if got := <-answer; !strings.HasPrefix(got, "500") || !strings.Contains(got, "shutting_down") {
-		t.Errorf("answer: %s", got)
-	}
-	if f := s.Fields(t, "x"); f["status"] != "QUEUED" || f["lockOwner"] != nil {
-		t.Errorf("document = %v", f)
-	}
-}
-
-func TestAStopSaysByWhenLocksAreToBeReleased(t *testing.T) {
+func TestAStopNamesTheDeadlineOfTheReleases(t *testing.T) {
 	analyzer, running, cause := untilStopped()
 	s := serve(t, analyzer, func(c *Config) { c.limits.Drain, c.limits.Answers = 2*time.Hour, time.Hour })
 	answer := s.delivered()
@@ -249,4 +191,21 @@ func TestARunThatDoesNotEndIsLeftWithItsLock(t *testing.T) {
 		t.Errorf("no warning in the log: %s", s.log)
 	}
 	close(finish)
+}
+
+// The limits are the clients'; a run may take longer, and is answered.
+func TestARunLongerThanTheLimitsIsAnswered(t *testing.T) {
+	const limit = 500 * time.Millisecond
+	s := serve(t, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+		time.Sleep(2 * limit)
+		return "done", nil
+	}, func(c *Config) { c.limits.Header, c.limits.Request, c.limits.Idle = limit, limit, limit })
+	if got := <-s.delivered(); !strings.HasPrefix(got, "200") {
+		t.Errorf("answer: %s", got)
+	}
+}
+
+func TestMain(m *testing.M) {
+	emulatortest.Isolate()
+	os.Exit(m.Run())
 }

@@ -1,5 +1,5 @@
-// Package service is the worker as a process: environment → Config → wire →
-// serve. cmd/worker is it alone; cmd/taskguard's demo and local start it too.
+// Package service runs the worker as a process: environment → Config → wire → serve.
+// cmd/worker consists of it; cmd/taskguard's demo and local start it too.
 package service
 
 import (
@@ -23,9 +23,9 @@ import (
 	"taskguard/worker/telemetry"
 )
 
-// Main runs the worker until SIGTERM or SIGINT and answers the exit code: 0, 2
-// for a configuration error, 1 for any other. A program with an analyzer of its
-// own gives it as own; nil is the environment's.
+// Main runs the worker until SIGTERM or SIGINT and returns the exit code: 0, 2 for a
+// configuration error, 1 for any other error. A program with an analyzer of its own
+// passes it as own; nil means that of the environment.
 func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Writer, own orchestrator.Analyzer) (int, error) {
 	cfg, err := ParseConfig(lookup)
 	if err != nil {
@@ -43,10 +43,10 @@ func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Wri
 	})
 }
 
-// Serve answers on l until ctx ends or l fails; then it stops claiming, cancels
-// the runs, and gives them 8 s to release their locks, book deliveries and
-// answer. Its error is the listener's, or of what it could not open; that ctx
-// has ended is none.
+// Serve answers on l until ctx ends or l fails; then it takes no more deliveries,
+// cancels the runs, and gives them 8 s to release their locks, book deliveries and
+// answer. It returns the error of the listener or of what it could not open, and nil
+// after the end of ctx.
 func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) error {
 	w, err := wire(ctx, cfg, log)
 	if err != nil {
@@ -77,17 +77,17 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	return errors.Join(service.Serve(ctx, l, cfg.attrs()...), w.close())
 }
 
-// wired is what the worker is made of.
+// wired holds the parts of the worker.
 type wired struct {
 	exports  *cloudrun.Exports
 	guard    *worker.Guard
 	analyses *repo.Analyses
 	queue    *taskqueue.Queue   // nil: none
-	verifier *taskauth.Verifier // nil: others check who calls
+	verifier *taskauth.Verifier // nil: callers are not verified here
 }
 
-// wire opens what cfg names, without a call yet. What it answers is to be
-// closed, also beside an error.
+// wire opens what cfg names and makes no call. The caller closes the result, also
+// after an error.
 func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error) {
 	w.analyses, err = repo.Open(ctx, cfg.Project, repo.Options{
 		Database: cfg.Database, Collection: cfg.Collection, Emulator: cfg.Emulator, Policy: cfg.Policy, Pessimistic: cfg.Pessimistic, Log: log,
@@ -112,8 +112,8 @@ func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error
 	return w, err
 }
 
-// measure begins to export, if that is configured: last of all, so that only the
-// service has to stop it.
+// measure starts the exports, if they are configured: last, so that only the service
+// has to stop them.
 func (w *wired) measure(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	if w.exports, err = cfg.Telemetry.Export(ctx, log); err != nil || !w.exports.On() {
 		return err
@@ -124,7 +124,7 @@ func (w *wired) measure(ctx context.Context, cfg Config, log *slog.Logger) (err 
 	return err
 }
 
-// auth is the verifier, or no Authenticator at all.
+// auth returns the verifier, or a nil Authenticator.
 func (w wired) auth() worker.Authenticator {
 	if w.verifier == nil {
 		return nil
@@ -142,8 +142,8 @@ func (w wired) close() (err error) {
 	return err
 }
 
-// instance begins the owner of each delivery. The hostname is the same on
-// every replica of Cloud Run, so it is never part of it.
+// instance returns the beginning of the owner of each delivery. The hostname is the
+// same on every replica of Cloud Run, so it is not part of it.
 func instance(ctx context.Context) string {
 	revision := os.Getenv("K_REVISION")
 	if revision == "" {

@@ -1,6 +1,6 @@
 // @ts-check
-// Asks for the page again every few seconds while it is visible, replaces what
-// differs, and counts times on. All it shows was written by the server: whether a
+// Requests the page again every few seconds while it is visible, replaces what has
+// changed, and counts times. The server wrote everything that is shown: whether a
 // lock is held is never decided here.
 
 /** @param {string} id @returns {any} */
@@ -20,20 +20,14 @@ function span(ms) {
 }
 
 /** @param {number} ms as age() in words.go */
-function age(ms) {
-  const s = Math.max(Math.floor(ms / 1000), 0);
-  if (s < 60) return `${s} s`;
-  if (s < 3600) return `${Math.floor(s / 60)} min`;
-  if (s < 2 * 86400) return `${Math.floor(s / 3600)} h`;
-  return `${Math.floor(s / 86400)} d`;
-}
+const age = (ms) => span(ms).split(' ', 2).join(' ');
 
 let store = 0; // the store's time of what is shown, in milliseconds
 let arrived = 0; // when that was shown, by this browser's steady clock
 
-/** Writes how long is left, and how long ago. @param {Document} page */
+/** Updates the times left and the ages. @param {Document} page */
 function count(page) {
-  const now = store + (word === 'live' ? performance.now() - arrived : 0); // else a holder may have renewed
+  const now = store + (status === 'live' ? performance.now() - arrived : 0); // else a holder may have renewed
   for (const e of /** @type {NodeListOf<HTMLElement>} */ (page.querySelectorAll('[data-until], [data-since]'))) {
     const { until, since } = e.dataset;
     const text = until === undefined ? age(now - Number(since)) : span(Number(until) - now);
@@ -43,23 +37,22 @@ function count(page) {
 
 // ---- What is shown ----
 
-let word = ''; // live, dark, reconnecting, connecting or paused
+let status = ''; // live, dark, reconnecting, connecting or paused
 
-/** Leaves alone what is there already: screen readers speak what is written. @param {string} next @param {string} text */
-function say(next, text) {
-  el('live').dataset.live = word = next;
+/** Writes only what differs: screen readers speak each write. @param {string} next @param {string} text */
+function setStatus(next, text) {
+  el('live').dataset.live = status = next;
   if (el('live-text').textContent !== text) el('live-text').textContent = text;
 }
 
 /** @param {string} message */
-const sayNoAnswer = (message) => say('reconnecting', message + (el('live').dataset.at ? ` What is shown is as of ${el('live').dataset.at}.` : ''));
+const setNoAnswer = (message) => setStatus('reconnecting', message + (el('live').dataset.at ? ` What is shown is as of ${el('live').dataset.at}.` : ''));
 
-/** Takes over how old page is. @param {Document} page */
+/** Shows how old page is. @param {Document} page */
 function setTime(page) {
   const { live, now, at } = /** @type {HTMLElement} */ (page.getElementById('live')).dataset;
-  if (live === 'dark') say('dark', page.getElementById('live-text')?.textContent ?? '');
-  else if (live === 'waiting') say('connecting', 'connecting…');
-  else say('live', 'live');
+  if (live === 'dark') setStatus('dark', page.getElementById('live-text')?.textContent ?? '');
+  else setStatus('live', 'live');
   [store, arrived, el('live').dataset.at] = [Number(now), performance.now(), at];
 }
 
@@ -69,10 +62,10 @@ function show(page) {
   count(page);
   count(document);
   const had = document.activeElement;
-  for (const id of ['tally', 'beside', 'notes', 'facts']) replace(el(id), page.getElementById(id));
+  for (const id of ['tally', 'aside', 'notes', 'facts']) replace(el(id), page.getElementById(id));
   const rows = page.getElementById('rows');
   if (rows) showRows(el('rows'), rows);
-  if (had?.id && had !== document.activeElement) el(had.id)?.focus({ preventScroll: true }); // what had it is another element now
+  if (had?.id && had !== document.activeElement) el(had.id)?.focus({ preventScroll: true }); // its element was replaced
 }
 
 /** @param {Element} old @param {Element | null} next */
@@ -93,17 +86,17 @@ function showRows(rows, next) {
   });
 }
 
-// ---- Asking ----
+// ---- Polling ----
 
 const POLL_MS = 4000;
 const TIMEOUT_MS = 10000;
 let timer = 0;
-let asking = false;
+let polling = false;
 
 async function poll() {
   clearTimeout(timer);
-  if (asking || word === 'paused' || document.hidden) return;
-  asking = true;
+  if (polling || status === 'paused' || document.hidden) return;
+  polling = true;
   let message = 'The console does not answer. Reload to see why, or to sign in again.';
   /** @type {Document | null} */
   let page = null;
@@ -112,32 +105,32 @@ async function poll() {
     const got = new DOMParser().parseFromString(await answer.text(), 'text/html');
     if (answer.ok && got.getElementById('live')) page = got;
     message = got.querySelector('#problem [role=alert]')?.textContent ?? message;
-  } catch { /* message says it */ }
-  asking = false;
+  } catch { /* message has the reason */ }
+  polling = false;
   timer = setTimeout(poll, POLL_MS);
-  if (word === 'paused') return;
+  if (status === 'paused') return;
   if (page) show(page);
-  else sayNoAnswer(message);
+  else setNoAnswer(message);
 }
 
-/** Asks at once when the page is looked at again: what it shows may be old. */
-function look() {
-  if (word !== 'paused') say('connecting', 'connecting…');
+/** Polls at once when the page becomes visible: what it shows may be old. */
+function resume() {
+  if (status !== 'paused') setStatus('connecting', 'connecting…');
   poll();
 }
 
 function pause() {
-  say(word === 'paused' ? 'connecting' : 'paused', word === 'paused' ? 'connecting…' : 'paused');
-  el('pause').setAttribute('aria-pressed', String(word === 'paused'));
+  setStatus(status === 'paused' ? 'connecting' : 'paused', status === 'paused' ? 'connecting…' : 'paused');
+  el('pause').setAttribute('aria-pressed', String(status === 'paused'));
   poll();
 }
 
 if (address && el('live')) {
   el('pause').hidden = false;
   el('pause').onclick = pause;
-  addEventListener('pageshow', ({ persisted }) => { if (persisted) look(); });
-  document.addEventListener('visibilitychange', look);
+  addEventListener('pageshow', ({ persisted }) => { if (persisted) resume(); });
+  document.addEventListener('visibilitychange', resume);
   setTime(document);
-  setInterval(() => { if (word === 'live') count(document); }, 1000);
-  timer = setTimeout(poll, word === 'live' && !document.hidden ? POLL_MS : 0);
+  setInterval(() => { if (status === 'live') count(document); }, 1000);
+  timer = setTimeout(poll, status === 'live' && !document.hidden ? POLL_MS : 0);
 }

@@ -1,10 +1,6 @@
 package console_test
 
 import (
-	"bytes"
-	"context"
-	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -30,7 +26,7 @@ func TestAPageThatAsksAgainShowsWhatHasChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newShelf(of("a", "QUEUED"), of("b", "READY"))
 		server := open(t, source, console.Options{})
-		has(t, page(t, server, "/"), `data-poll="/"`, `data-live="static"`, `data-id="a"`, `data-id="b"`)
+		has(t, page(t, server, "/"), `data-poll="/?"`, `data-live="static"`, `data-id="a"`, `data-id="b"`)
 		source.put(of("a", "FAILED"))
 		source.put(of("c", "QUEUED"))
 		source.change(func() { delete(source.all, "b") })
@@ -47,8 +43,8 @@ func TestAPageThatAsksAgainShowsWhatHasChanged(t *testing.T) {
 	})
 }
 
-// Nothing is written when a lock runs out: time alone makes it stale.
-func TestALockThatRunsOutIsShownAsStale(t *testing.T) {
+// Nothing is written when a lock expires: time alone makes it stale.
+func TestALockThatExpiresIsShownAsStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := open(t, newShelf(heldBy("a", "w/1", 1, 5*time.Second)), console.Options{})
 		for _, want := range []string{"held", "held", "stale"} { // after 0, 4 and 8 s
@@ -60,7 +56,7 @@ func TestALockThatRunsOutIsShownAsStale(t *testing.T) {
 	})
 }
 
-func TestTheSourceIsReadForAllPagesTogetherAndOnlyWhenAPageAsks(t *testing.T) {
+func TestAllPagesShareTheReadsAndNothingIsReadWithoutAPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newShelf(of("a", "QUEUED"))
 		server := open(t, source, console.Options{})
@@ -93,26 +89,31 @@ func TestTheSourceIsReadForAllPagesTogetherAndOnlyWhenAPageAsks(t *testing.T) {
 	})
 }
 
-// Its holder may well have renewed it since.
-func TestInTheDarkALockStaysAsItWasLastKnown(t *testing.T) {
+// Its holder may have renewed it since.
+func TestALockStaysAsLastReadWhileTheStoreDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newShelf(heldBy("a", "w/1", 1, 3*time.Minute), of("b", "QUEUED"))
 		server := open(t, source, console.Options{})
-		page(t, server, "/")
+		source.change(func() { source.dark = true })
+		text := page(t, server, "/")
+		has(t, text, `id="filter-all"`, `id="empty" hidden`, "Firestore does not answer. Nothing is known yet.", `data-live="dark"`)
+		hasNot(t, text, `data-id="a"`, "<b>")
+		source.change(func() { source.dark = false })
+		polled(t, server, 4)
 		known := storeNow().UTC().Format("15:04:05 UTC")
 		source.change(func() { source.dark = true })
 		words := "Firestore does not answer. What is shown is as of " + known + "."
 		hasNot(t, polled(t, server, 1), words) // one attempt may fail
-		text := polled(t, server, 2)
+		text = polled(t, server, 2)
 		has(t, text, words, `data-live="dark"`)
 		for range 5 {
 			time.Sleep(time.Minute)
 			text = page(t, server, "/?q=old")
 			has(t, rowOf(t, page(t, server, "/"), "a"), `data-lock="held"`)
-			has(t, text, words, "All</a>") // nor are the numbers known
+			has(t, text, words, "All</a>") // the numbers are unknown too
 		}
-		if len(source.reads) > 0 {
-			t.Errorf("read %q in the dark", source.reads)
+		if n := source.calls("Get"); n > 0 {
+			t.Errorf("read %d single analyses from a store that does not answer", n)
 		}
 		if w := ask(t, server, http.MethodGet, "/analysis?id=a", ""); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "Firestore does not answer.") {
 			t.Errorf("one analysis: %d %s", w.Code, w.Body)
@@ -124,68 +125,32 @@ func TestInTheDarkALockStaysAsItWasLastKnown(t *testing.T) {
 	})
 }
 
-func TestWhatIsNotKnownIsNotShownAsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		source := newShelf()
-		source.dark = true
-		server := open(t, source, console.Options{})
-		has(t, page(t, server, "/"), `id="empty" hidden`, "Nothing is known yet.")
-		source.change(func() { source.dark = false })
-		hasNot(t, polled(t, server, 1), `id="empty" hidden`)
-	})
-}
-
-// A page that waits shows the little that is known, and not that all is well.
-func TestAPageDoesNotWaitForASlowStore(t *testing.T) {
+func TestAPageWaitsFiveSecondsForASlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newShelf(of("a", "QUEUED"))
-		delay := time.Duration(0)
-		source.before = func() { time.Sleep(delay) }
 		server := open(t, source, console.Options{})
 		page(t, server, "/")
-		delay = time.Minute
+		source.change(func() { source.delay = time.Minute })
 		time.Sleep(time.Hour)
 		began := time.Now()
 		has(t, page(t, server, "/"), `data-live="dark"`, `data-id="a"`)
-		if took := time.Since(began); took != 3*time.Second {
-			t.Errorf("after %v, want 3s", took)
-		}
-		time.Sleep(time.Minute)
-		has(t, page(t, open(t, source, console.Options{}), "/"), `data-live="waiting"`)
-		time.Sleep(time.Minute)
-	})
-}
-
-func TestARefusalIsNotCalledSilence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		source := refusing{newShelf()}
-		server := open(t, source, console.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
-		for range 5 {
-			has(t, polled(t, server, 1), "Firestore refuses: no permission. Nothing is known yet.")
-		}
-		if n := strings.Count(log.String(), `what="the newest analyses"`); n != 1 {
-			t.Errorf("logged %d times: %s", n, &log)
+		if took := time.Since(began); took != 5*time.Second {
+			t.Errorf("after %v, want 5s", took)
 		}
 	})
 }
 
-// refusing is a shelf that may not be listed.
-type refusing struct{ *shelf }
-
-func (refusing) Newest(context.Context, int) (console.Listing, error) {
-	return console.Listing{}, fmt.Errorf("a: %w", &console.Refusal{Words: "no permission", Err: errOdd})
-}
-
-func TestTheNumbersCountAllAnalysesAndNotThoseListed(t *testing.T) {
+func TestTheNumbersOfTheStatesCountAllAnalyses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newShelf(of("a", "QUEUED"), of("old", "FAILED"), of("odd", "ARCHIVED"))
 		source.hidden = "old"
 		server := open(t, source, console.Options{})
 		text := page(t, server, "/")
-		has(t, text, "All <b>3</b>", "<bdi>QUEUED</bdi> <b>1</b>", "<bdi>FAILED</bdi> <b>1</b>", "<bdi>READY</bdi> <b>0</b>", "<bdi>ARCHIVED</bdi></a>")
+		has(t, text, "All <b>3</b>", "<bdi>QUEUED</bdi> <b>1</b>", "<bdi>FAILED</bdi> <b>1</b>", "<bdi>READY</bdi> <b>0</b>")
 		hasNot(t, text, `data-id="old"`)
 		has(t, page(t, server, "/?state=FAILED"), `data-id="old"`) // although it is not among the latest
+		has(t, page(t, server, "/?state=FAILED"), "Of this state, those among the latest 50 are listed, and up to 50 others.")
+		has(t, page(t, server, "/?state=ARCHIVED"), "Of this state, those among the latest 50 are listed. <code>", `data-id="odd"`)
 		source.change(func() { source.countErr = errOdd })
 		time.Sleep(time.Minute)
 		text = page(t, server, "/")
@@ -193,7 +158,7 @@ func TestTheNumbersCountAllAnalysesAndNotThoseListed(t *testing.T) {
 	})
 }
 
-func TestWhatIsStuckIsListedAlthoughItIsNotAmongTheLatest(t *testing.T) {
+func TestAStuckAnalysisIsListedAlthoughItIsNotAmongTheLatest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stuck, newer := heldBy("stuck", "w/1", 1, -time.Hour), of("newer", "QUEUED")
 		stuck.Updated = storeNow().Add(-time.Hour)
@@ -217,21 +182,33 @@ func TestWhatIsStuckIsListedAlthoughItIsNotAmongTheLatest(t *testing.T) {
 	})
 }
 
-func TestWhatIsStuckAndAmongTheLatestStandsFirstUntilItIsUpdated(t *testing.T) {
+func TestAStuckAnalysisIsMarkedAndFirstUntilItIsUpdated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		stuck := heldBy("z", "w/1", 1, -time.Hour)
-		source := newShelf(of("a", "QUEUED"), stuck)
-		source.late = []console.Analysis{stuck.Analysis}
+		waits, held := of("waits", "QUEUED"), heldBy("held", "w/1", 1, time.Hour)
+		source := newShelf(of("new", "QUEUED"), waits, held)
 		server := open(t, source, console.Options{})
-		if got := strings.Join(ids(page(t, server, "/")), " "); got != "z a" {
-			t.Errorf("listed are %s, want z a", got)
+		hasNot(t, page(t, server, "/"), "data-overdue", `class="stuck">stuck`)
+		source.change(func() { source.late = []console.Analysis{waits.Analysis, held.Analysis} })
+		time.Sleep(time.Minute)
+		text := page(t, server, "/?lock=stuck")
+		has(t, rowOf(t, text, "waits"), `data-overdue="true"`, `<span class="stuck">stuck</span>`)
+		has(t, text, `href="/?lock=stuck"`, "stuck <b>2</b>")
+		if got := strings.Join(ids(text), " "); got != "waits held" {
+			t.Errorf("listed are %s", got)
 		}
-		stuck.Updated, stuck.Status = storeNow(), "QUEUED"
-		source.put(stuck)
-		text := polled(t, server, 1)
-		if got := strings.Join(ids(text), " "); got != "a z" {
-			t.Errorf("listed are %s, want a z", got)
-		}
-		has(t, rowOf(t, text, "z"), "QUEUED")
+		waits.Updated = storeNow()
+		source.put(waits)
+		time.Sleep(4 * time.Second) // before those overdue are read again
+		text = page(t, server, "/")
+		hasNot(t, rowOf(t, text, "waits"), "stuck")
+		has(t, text, "stuck <b>1</b>")
 	})
+}
+
+func TestTheListIsOrderedByCreation(t *testing.T) {
+	older, newer := of("a", "QUEUED"), of("z", "QUEUED")
+	newer.Created = older.Created.Add(time.Hour)
+	if got := strings.Join(ids(page(t, open(t, newShelf(older, newer), console.Options{}), "/")), " "); got != "z a" {
+		t.Errorf("listed are %s, want z a", got)
+	}
 }

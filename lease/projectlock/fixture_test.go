@@ -1,5 +1,3 @@
-//go:build unix
-
 package projectlock_test
 
 import (
@@ -22,8 +20,8 @@ import (
 
 const room = "imgponic:project"
 
-// stage is a project, a remote store that may go wrong, and what was told.
-type stage struct {
+// fixture is a project, a remote store that may fail, and the reported events.
+type fixture struct {
 	*testing.T
 	dir    string
 	memory *lease.Memory[documentlock.Lock]
@@ -35,21 +33,22 @@ type stage struct {
 	events []projectlock.Event
 }
 
-// play runs scene in virtual time, with a remote store or without.
-func play(t *testing.T, remote bool, scene func(s *stage)) {
+// inBubble runs test in virtual time, with a remote store or without.
+func inBubble(t *testing.T, remote bool, test func(s *fixture)) {
 	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		m := &lease.Memory[documentlock.Lock]{}
-		s := &stage{T: t, dir: dir, memory: m, remote: leasetest.NewFaulty[documentlock.Lock](m, nil), log: &strings.Builder{}}
+		s := &fixture{T: t, dir: dir, memory: m, remote: leasetest.NewFaulty[documentlock.Lock](m, nil), log: &strings.Builder{}}
 		s.Locker = s.another(remote)
-		s.Subscribe(s.hear)
-		scene(s)
+		s.Subscribe(s.record)
+		defer time.Sleep(2 * time.Hour) // trust ends in every lease that is still held
+		test(s)
 	})
 }
 
 // another is a Locker of another program for the same project.
-func (s *stage) another(remote bool) *projectlock.Locker {
+func (s *fixture) another(remote bool) *projectlock.Locker {
 	s.Helper()
 	c := projectlock.Config{Project: "imgponic", Dir: s.dir, Log: slog.New(slog.NewTextHandler(s.log, nil))}
 	if remote {
@@ -62,14 +61,14 @@ func (s *stage) another(remote bool) *projectlock.Locker {
 	return l
 }
 
-func (s *stage) hear(e projectlock.Event) {
+func (s *fixture) record(e projectlock.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.events = append(s.events, e)
 }
 
-// told is what was told since the last call, in short.
-func (s *stage) told() []string {
+// reported returns the events since the last call, in short.
+func (s *fixture) reported() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []string
@@ -90,7 +89,7 @@ func short(e *projectlock.Event) string {
 	case projectlock.Renewed:
 		words = append(words, fmt.Sprint(e.Retry))
 	case projectlock.RenewScheduled, projectlock.Waiting:
-		words = append(words, e.Wait.String())
+		words = append(words, e.Wait.Round(100*time.Millisecond).String()) // an engine's pause is up to 100 ms
 	case projectlock.Released:
 		words = append(words, e.Duration.String())
 	case projectlock.Failed:
@@ -105,15 +104,15 @@ func short(e *projectlock.Event) string {
 	return strings.Join(words, " ")
 }
 
-// wantTold fails unless exactly these events were told since the last call.
-func (s *stage) wantTold(want ...string) {
+// wantEvents fails unless exactly these events were reported since the last call.
+func (s *fixture) wantEvents(want ...string) {
 	s.Helper()
-	if got := s.told(); !slices.Equal(got, want) {
-		s.Errorf("told:\n  %s\nwant:\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	if got := s.reported(); !slices.Equal(got, want) {
+		s.Errorf("events:\n  %s\nwant:\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
 	}
 }
 
-func (s *stage) wantState(want projectlock.State) {
+func (s *fixture) wantState(want projectlock.State) {
 	s.Helper()
 	if got := s.State(); got != want {
 		s.Errorf("state %s; want %s", got, want)
@@ -121,7 +120,7 @@ func (s *stage) wantState(want projectlock.State) {
 }
 
 // acquired is an acquisition that succeeds.
-func (s *stage) acquired(l *projectlock.Locker, o projectlock.AcquireOptions) projectlock.Lease {
+func (s *fixture) acquired(l *projectlock.Locker, o projectlock.AcquireOptions) projectlock.Lease {
 	s.Helper()
 	ls, err := l.Acquire(s.Context(), o)
 	if err != nil {
@@ -130,8 +129,54 @@ func (s *stage) acquired(l *projectlock.Locker, o projectlock.AcquireOptions) pr
 	return ls
 }
 
+// released is a release that succeeds.
+func (s *fixture) released(l *projectlock.Locker, ls projectlock.Lease) {
+	s.Helper()
+	if err := l.Release(s.Context(), ls, projectlock.ReleaseOptions{}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// renewed is a renewal that succeeds.
+func (s *fixture) renewed(ls projectlock.Lease) {
+	s.Helper()
+	if _, err := s.Renew(s.Context(), ls); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// reset is a reset that succeeds.
+func (s *fixture) reset() {
+	s.Helper()
+	if !s.Reset() {
+		s.Errorf("no reset in state %s", s.State())
+	}
+}
+
+func (s *fixture) wantHeld(l *projectlock.Locker) {
+	s.Helper()
+	if got := l.State(); got != projectlock.HeartbeatQueued {
+		s.Errorf("state %s; want the lock still held", got)
+	}
+}
+
+// wantOwner checks the owner in the remote store.
+func (s *fixture) wantOwner(want string) {
+	s.Helper()
+	if c, err := s.memory.Load(s.Context(), room); err != nil || c.Doc.Owner != want {
+		s.Errorf("the remote store has %+v, %v; want the owner %q", c.Doc, err, want)
+	}
+}
+
+func (s *fixture) wantReadonlyOnce() {
+	s.Helper()
+	if n := s.count(projectlock.ReadonlyEntered); n != 1 {
+		s.Errorf("%d events readonly-entered; want one", n)
+	}
+}
+
 // holdRemote lets somebody else hold the room for longer than any test waits.
-func (s *stage) holdRemote() {
+func (s *fixture) holdRemote() {
 	now := time.Now()
 	s.memory.Put(room, documentlock.Lock{
 		Lease: lease.Lease{Owner: "other", Token: now.UnixMicro() + 7, HeartbeatAt: now, ExpiresAt: now.Add(time.Hour)}, LockedAt: now, Holder: "x",
@@ -155,5 +200,8 @@ func theError(err error) *projectlock.Error {
 }
 
 var errFn = errors.New("fn's own")
+
+// once makes a single attempt.
+func once() projectlock.AcquireOptions { return projectlock.AcquireOptions{RetryLimit: 1} }
 
 func nothing(context.Context, projectlock.Lease) error { return nil }

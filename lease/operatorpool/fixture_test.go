@@ -1,5 +1,3 @@
-//go:build unix
-
 package operatorpool_test
 
 import (
@@ -25,20 +23,20 @@ var six = []operatorpool.Operator{
 
 var noon = time.Date(2025, 8, 18, 12, 0, 0, 0, time.UTC)
 
-// world is a state file and the time it is.
-type world struct {
+// fixture is a state file and the current time.
+type fixture struct {
 	*testing.T
 	path string
 	now  time.Time
 	o    operatorpool.Options
 }
 
-func newWorld(t *testing.T) *world {
-	return &world{T: t, path: filepath.Join(t.TempDir(), "state.json"), now: noon}
+func newFixture(t *testing.T) *fixture {
+	return &fixture{T: t, path: filepath.Join(t.TempDir(), "state.json"), now: noon}
 }
 
-// file is another program's sight of the state file.
-func (w *world) file() *operatorpool.File[string] {
+// file opens the state file as another program does.
+func (w *fixture) file() *operatorpool.File[string] {
 	w.Helper()
 	f, err := operatorpool.Open[string](w.path)
 	if err != nil {
@@ -48,12 +46,12 @@ func (w *world) file() *operatorpool.File[string] {
 	return f
 }
 
-// storage is a process of a session.
-func (w *world) storage(session string) *operatorpool.Storage[string] {
+// storage is a session's Storage.
+func (w *fixture) storage(session string) *operatorpool.Storage[string] {
 	return w.over(w.file(), session)
 }
 
-func (w *world) over(store lease.Store[operatorpool.State[string]], session string) *operatorpool.Storage[string] {
+func (w *fixture) over(store lease.Store[operatorpool.State[string]], session string) *operatorpool.Storage[string] {
 	w.Helper()
 	s, err := operatorpool.NewStorage(store, w.path, session, w.o)
 	if err != nil {
@@ -62,10 +60,10 @@ func (w *world) over(store lease.Store[operatorpool.State[string]], session stri
 	return s
 }
 
-// pool is a process of a session, whose random choice is the last there is.
-func (w *world) pool(session string) *operatorpool.Pool { return w.poolOver(w.storage(session)) }
+// pool is a session's Pool, which chooses the last free operator.
+func (w *fixture) pool(session string) *operatorpool.Pool { return w.poolOver(w.storage(session)) }
 
-func (w *world) poolOver(s *operatorpool.Storage[string]) *operatorpool.Pool {
+func (w *fixture) poolOver(s *operatorpool.Storage[string]) *operatorpool.Pool {
 	w.Helper()
 	p, err := operatorpool.New(s, six, func(n int) int { return n - 1 })
 	if err != nil {
@@ -75,7 +73,7 @@ func (w *world) poolOver(s *operatorpool.Storage[string]) *operatorpool.Pool {
 }
 
 // assign is Assign that must succeed.
-func (w *world) assign(session, id string) operatorpool.Assignment {
+func (w *fixture) assign(session, id string) operatorpool.Assignment {
 	w.Helper()
 	a, err := w.pool(session).Assign(w.Context(), id)
 	if err != nil {
@@ -85,7 +83,7 @@ func (w *world) assign(session, id string) operatorpool.Assignment {
 }
 
 // wantBusy fails unless id is refused to session as another's.
-func (w *world) wantBusy(session, id string) {
+func (w *fixture) wantBusy(session, id string) {
 	w.Helper()
 	a, err := w.pool(session).Assign(w.Context(), id)
 	var busy *operatorpool.BusyError
@@ -94,16 +92,16 @@ func (w *world) wantBusy(session, id string) {
 	}
 }
 
-// put is another program's write.
-func (w *world) put(content string) {
+// put writes the file as another program does.
+func (w *fixture) put(content string) {
 	w.Helper()
 	if err := os.WriteFile(w.path, []byte(content), 0o600); err != nil {
 		w.Fatal(err)
 	}
 }
 
-// written are the values in the file, as any program reads them, by session.
-func (w *world) written() map[string]string {
+// written returns the values in the file, by session.
+func (w *fixture) written() map[string]string {
 	w.Helper()
 	var file struct {
 		Storage map[string]struct {
@@ -122,7 +120,7 @@ func (w *world) written() map[string]string {
 }
 
 // wantWritten fails unless the file holds exactly these, each "session=value".
-func (w *world) wantWritten(want ...string) {
+func (w *fixture) wantWritten(want ...string) {
 	w.Helper()
 	got := w.written()
 	for _, pair := range want {
@@ -149,7 +147,7 @@ func ids(operators []operatorpool.Operator) string {
 	return strings.Join(all, " ")
 }
 
-// between is a store before whose first write something happens.
+// between is a store that calls happens before its first write.
 type between struct {
 	lease.Store[operatorpool.State[string]]
 	happens func()
@@ -161,23 +159,6 @@ func (b *between) Swap(ctx ctx, key string, prev cell, next operatorpool.State[s
 		b.happens = nil
 	}
 	return b.Store.Swap(ctx, key, prev, next)
-}
-
-// forgetful is a store that loses the reply to its first write.
-type forgetful struct {
-	lease.Store[operatorpool.State[string]]
-	lost bool
-}
-
-var errReplyLost = errors.New("the reply is lost")
-
-func (f *forgetful) Swap(ctx ctx, key string, prev cell, next operatorpool.State[string]) (cell, error) {
-	c, err := f.Store.Swap(ctx, key, prev, next)
-	if err == nil && !f.lost {
-		f.lost = true
-		return cell{}, errReplyLost
-	}
-	return c, err
 }
 
 type (

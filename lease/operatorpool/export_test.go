@@ -1,4 +1,0 @@
-package operatorpool
-
-// Format is the state file's format.
-type Format[T any] = format[T]

@@ -1,0 +1,116 @@
+package console
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/iso8601"
+)
+
+// The words for the state of a lock, in pages and their addresses.
+const (
+	lockHeld      = "held"
+	lockStale     = "stale" // expired, not released
+	lockFree      = "free"
+	lockMalformed = "malformed"
+)
+
+// stuck is the word for an overdue analysis, whatever the state of its lock.
+const stuck = "stuck"
+
+// noStatus is the word for an analysis without a status, in pages and their
+// addresses. A status with this very text is listed with them.
+const noStatus = "no status"
+
+// row is one analysis as templates show it, at one moment.
+type row struct {
+	Analysis
+	Key       string // names it on a page
+	State     string // its status, or noStatus
+	Kind      string // queued, processing, ready, failed, none or other: how State looks
+	LockState string
+	Left      time.Duration // held: on the lock
+	Age       time.Duration // since Updated
+	Write     bool          // changes may be made
+}
+
+// newRow judges a at now, the store's time.
+func newRow(a Analysis, now time.Time, write bool) row {
+	r := row{
+		Analysis: a, Key: key(a.ID), State: cmp.Or(a.Status, noStatus), Kind: kindOf(a.Status), LockState: lockState(&a, now),
+		Left: a.Lock.ExpiresAt.Sub(now), Age: now.Sub(a.Updated), Write: write,
+	}
+	if a.Lock.Finished { // other writers may leave it
+		r.LastError = nil
+	}
+	return r
+}
+
+// Unlockable reports whether there is a lock to remove.
+func (r row) Unlockable() bool {
+	return r.Write && (r.LockState == lockHeld || r.LockState == lockStale)
+}
+
+// Requeueable reports whether it may be opened again.
+func (r row) Requeueable() bool {
+	return r.Write && (r.LockState == lockStale || r.LockState == lockFree)
+}
+
+// Seen names, in a form, what the confirmation is about: the state, and the owner,
+// the token and the state of the lock.
+func (r row) Seen() string {
+	return strconv.FormatInt(r.Lock.Token, 10) + "-" + key(r.Lock.Owner) + "-" + r.LockState + "-" + key(r.State)
+}
+
+func lockState(a *Analysis, now time.Time) string {
+	switch {
+	case a.Malformed != "":
+		return lockMalformed
+	case lease.Held(a.Lock, now):
+		return lockHeld
+	case a.Lock.Owner != "" && !a.Lock.Finished:
+		return lockStale
+	}
+	return lockFree
+}
+
+// key returns a name for an id that is safe in markup.
+func key(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return hex.EncodeToString(sum[:8])
+}
+
+// kinds are the states with a look of their own.
+var kinds = []string{"QUEUED", "PROCESSING", "READY", "FAILED"}
+
+func kindOf(status string) string {
+	switch {
+	case slices.Contains(kinds, status):
+		return strings.ToLower(status)
+	case status == "":
+		return "none"
+	}
+	return "other"
+}
+
+// stamp formats a time with its date; the zero time is empty.
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return iso8601.Format(t)
+}
+
+// clock formats a time of day; the zero time is empty.
+func clock(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("15:04:05") + " UTC"
+}

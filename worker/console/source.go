@@ -1,0 +1,91 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"taskguard/lease"
+)
+
+// Analysis has what pages show of an analysis, except its input and result. Its
+// texts may be anything that a document holds.
+type Analysis struct {
+	ID, Status       string
+	Attempts         int
+	Error            *Failure
+	LastError        *Failure // of the last attempt that failed for now
+	Created, Updated time.Time
+	Lock             lease.Lease
+	Malformed        string // why Lock cannot be read, or the id cannot be used
+	Overdue          bool   // set by the console alone
+}
+
+// Failure says why an analysis, or an attempt at it, failed.
+type Failure struct{ Code, Message string }
+
+// Lines returns the message for people to read, line by line.
+func (f *Failure) Lines() string { return LegibleLines(f.Message) }
+
+// Listing holds the newest analyses as they were read.
+type Listing struct {
+	At    time.Time // the store's time of the read
+	Asked time.Time // the local time at which it was asked
+	All   []Analysis
+}
+
+// Counts has the number of analyses by status; "" has the number of all.
+type Counts map[string]int64
+
+// Whole is one analysis as it was read.
+type Whole struct {
+	Analysis
+	At, Asked     time.Time       // as in Listing
+	Input, Result json.RawMessage // nil: absent, or not asked for
+}
+
+// now estimates the store's time.
+func (w *Whole) now() time.Time { return w.At.Add(time.Since(w.Asked)) }
+
+// Refusal is an error of a Source that waiting does not end.
+type Refusal struct {
+	Words string // fixed, for a page
+	Err   error
+}
+
+func (r *Refusal) Error() string { return r.Err.Error() }
+
+// Unwrap returns the Source's own error.
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// Source reads the analyses. Its methods may be called concurrently; their errors
+// may be or wrap a *Refusal. Only Get with contents reads an input or a result.
+type Source interface {
+	// Newest reads the limit analyses that were updated last.
+	Newest(ctx context.Context, limit int) (Listing, error)
+	// InState reads up to limit analyses with this status, by id.
+	InState(ctx context.Context, status string, limit int) ([]Analysis, error)
+	// Count counts all analyses, and those of each of these statuses.
+	Count(ctx context.Context, statuses []string) (Counts, error)
+	// Overdue reads up to limit unfinished analyses that have not been updated for
+	// longer than the TTL of a lock, the oldest update first.
+	Overdue(ctx context.Context, limit int) ([]Analysis, error)
+	// Get reads one analysis, with its input and result if contents is set; else
+	// Malformed may be set. Errors: lease.ErrNotFound, ErrInvalidKey, ErrMalformed,
+	// ErrUnavailable.
+	Get(ctx context.Context, id string, contents bool) (Whole, error)
+}
+
+// Identity names the sender of a request. Its error quotes nothing of the request,
+// and matches taskauth.ErrNoKeys where that cannot be decided now.
+type Identity interface {
+	Identify(r *http.Request) (who string, err error)
+}
+
+// Everybody is an Identity that lets in every caller under one name, for the
+// loopback interface of an operator's own machine.
+type Everybody string
+
+// Identify returns the name.
+func (e Everybody) Identify(*http.Request) (string, error) { return string(e), nil }

@@ -1,0 +1,200 @@
+package taskauth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+)
+
+const (
+	fetchTimeout = 5 * time.Second
+	maxPage      = 1 << 20 // bytes
+	refresh      = time.Hour
+	maxStale     = 24 * time.Hour
+	maxWait      = 3 * time.Second  // of one Check
+	askEvery     = 10 * time.Second // between fetches because of an unknown key
+
+	minBackoff, maxBackoff = 500 * time.Millisecond, time.Minute
+)
+
+// keyring holds the last good keys. Only run fetches.
+type keyring struct {
+	source
+	of   signer
+	wake chan struct{} // asks run for a fetch
+
+	mu       sync.Mutex
+	keys     map[string]any // public keys by key id
+	got      time.Time      // when keys were fetched
+	asked    time.Time      // when an unknown key last caused a fetch
+	fetching bool           // a fetch is running or asked for
+	fetched  chan struct{}  // closed at the end of that fetch, then replaced
+}
+
+// source says where the keys come from and where failures are logged.
+type source struct {
+	url    string
+	client *http.Client // nil: a private one, which follows no redirect
+	log    *slog.Logger // nil: silent
+}
+
+func newKeyring(of signer, from source) *keyring {
+	k := &keyring{
+		source: from, of: of, wake: make(chan struct{}, 1), fetched: make(chan struct{}),
+		fetching: true, // run begins with a fetch
+	}
+	if k.client == nil {
+		k.client = &http.Client{
+			Timeout:       fetchTimeout,
+			Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableKeepAlives: true},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
+	}
+	if k.log == nil {
+		k.log = slog.New(slog.DiscardHandler)
+	}
+	return k
+}
+
+// key returns the key with this id. If it is unknown, key asks for a fetch, or joins
+// the one that is running, and waits for it.
+func (k *keyring) key(ctx context.Context, id string) (any, error) {
+	ctx, cancel := context.WithTimeout(ctx, maxWait)
+	defer cancel()
+	for {
+		key, fetched, err := k.look(id, time.Now())
+		if fetched == nil {
+			return key, err
+		}
+		select {
+		case <-fetched:
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// look returns the key with this id; or an error, with the end of the fetch that may
+// bring the key: nil if it is too early for another one because of an unknown key.
+func (k *keyring) look(id string, now time.Time) (key any, fetched <-chan struct{}, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	err = errUnknownKey
+	if now.Sub(k.got) >= maxStale {
+		k.keys, err = nil, ErrNoKeys
+	}
+	if key, known := k.keys[id]; known {
+		return key, nil, nil
+	}
+	if !k.fetching {
+		if now.Sub(k.asked) < askEvery {
+			return nil, nil, err
+		}
+		k.asked, k.fetching = now, true
+		select {
+		case k.wake <- struct{}{}:
+		default: // run is about to fetch
+		}
+	}
+	return nil, k.fetched, err
+}
+
+// run fetches at once, each hour, when asked, and again with a growing pause after a
+// failure.
+func (k *keyring) run(ctx context.Context) {
+	failures, good := 0, false
+	for wait := time.Duration(0); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.wake:
+		case <-time.After(wait):
+		}
+		k.mu.Lock()
+		k.fetching = true
+		k.mu.Unlock()
+		keys, err := k.fetch(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		switch {
+		case err != nil:
+			wait = min(minBackoff<<min(failures, 10), maxBackoff)
+			failures, good = failures+1, false
+			k.log.WarnContext(ctx, k.of.keys+" not fetched", "reason", err.Error(), "failures", failures) //nolint:sloglint // one of two
+		case !good:
+			failures, good = 0, true
+			k.log.InfoContext(ctx, k.of.keys+" fetched", "keys", len(keys)) //nolint:sloglint // one of two
+			fallthrough
+		default:
+			wait = refresh
+		}
+		k.end(keys)
+	}
+}
+
+// end publishes the fetched keys, if there are any, to those who wait.
+func (k *keyring) end(keys map[string]any) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if keys != nil {
+		k.keys, k.got = keys, time.Now()
+	}
+	k.fetching = false
+	close(k.fetched)
+	k.fetched = make(chan struct{})
+}
+
+// fetch gets the page. Its errors have fixed texts: the transport's own may contain
+// what a server chose.
+func (k *keyring) fetch(ctx context.Context) (map[string]any, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, k.url, http.NoBody)
+	if err != nil {
+		return nil, errors.New("no request")
+	}
+	resp, err := k.client.Do(req)
+	if err != nil {
+		return nil, errors.New("no answer")
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("status %d", resp.StatusCode)
+	}
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxPage))
+	if err != nil {
+		return nil, errors.New("no answer")
+	}
+	return readPage(data, k.of)
+}
+
+// readPage takes the usable keys from a page (RFC 7517). It skips the others.
+func readPage(data []byte, of signer) (map[string]any, error) {
+	var page struct{ Keys []json.RawMessage }
+	if json.Unmarshal(data, &page) != nil {
+		return nil, errors.New("not a page of keys")
+	}
+	keys := map[string]any{}
+	for _, raw := range page.Keys {
+		var k jose.JSONWebKey
+		if k.UnmarshalJSON(raw) != nil || k.KeyID == "" || !of.usable(k) {
+			continue
+		}
+		if (k.Use == "" || k.Use == "sig") && (k.Algorithm == "" || k.Algorithm == string(of.algorithm)) {
+			keys[k.KeyID] = k.Key
+		}
+	}
+	if len(keys) == 0 {
+		return nil, errors.New("no usable key")
+	}
+	return keys, nil
+}
