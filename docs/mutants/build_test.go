@@ -94,13 +94,17 @@ func overlay(t *testing.T, files map[string]string) string {
 // buildTests compiles the tests of a package into a file of dir.
 func buildTests(t *testing.T, dir, pkg, overlay string) (binary string) {
 	t.Helper()
-	binary = filepath.Join(dir, strings.ReplaceAll(pkg, "/", "_")+".test")
+	binary = binaryOf(dir, pkg)
 	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay="+overlay, "-o", binary, "./"+pkg)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", pkg, err, out)
 	}
 	return binary
+}
+
+func binaryOf(dir, pkg string) string {
+	return filepath.Join(dir, strings.ReplaceAll(pkg, "/", "_")+".test")
 }
 
 // execute runs a package's tests. A loop without an end gets no more than 4 GiB.

@@ -126,6 +126,12 @@ var leaseRooms = []room{
 			test: "TestAGivingUpThatWasOvertakenIsNoAcquisition",
 		},
 		{
+			name: "an owner that has given up acquires what was reopened",
+			old:  `case l.of(&c.Doc).FinishedBy == owner:`,
+			new:  `case false:`,
+			test: "TestAnOwnerThatHasGivenUpDoesNotAcquireWhatWasReopened",
+		},
+		{
 			name: "any owner's release clears the lock",
 			old:  `case owner == "" || !got.HeldBy(Grant{Owner: owner, Token: got.Token}):`,
 			new:  `case owner == "":`,

@@ -191,17 +191,19 @@ func TestEachBugIsCaughtByItsTest(t *testing.T) {
 	for _, b := range bugs {
 		tests[b.pkg] = append(tests[b.pkg], b.test)
 	}
-	dir, binaries := t.TempDir(), map[string]string{}
-	var mu sync.Mutex
+	dir, built := t.TempDir(), map[string]*sync.Once{}
+	for pkg := range tests {
+		built[pkg] = new(sync.Once)
+	}
+	compiled := func(t *testing.T, pkg string) (binary string) {
+		built[pkg].Do(func() { buildTests(t, dir, pkg, all) })
+		return binaryOf(dir, pkg)
+	}
 	ok := t.Run("without", func(t *testing.T) {
 		for pkg, names := range tests {
 			t.Run(pkg, func(t *testing.T) {
 				t.Parallel()
-				binary := buildTests(t, dir, pkg, all)
-				mu.Lock()
-				binaries[pkg] = binary
-				mu.Unlock()
-				out, err := runTests(t, pkg, binary, 0, names...)
+				out, err := runTests(t, pkg, compiled(t, pkg), 0, names...)
 				for _, name := range names {
 					if got := judge(name, out, err); got != passed {
 						t.Errorf("%s %s\n%s", name, got, end(out))
@@ -219,10 +221,12 @@ func TestEachBugIsCaughtByItsTest(t *testing.T) {
 			t.Run(b.name, func(t *testing.T) {
 				t.Parallel()
 				total.Add(1)
-				binary := binaries[b.pkg]
+				var binary string
 				if slices.ContainsFunc(apart, func(a seeded) bool { return a.id == b.id }) {
 					changes, _ := b.changes(read(t, b.file))
 					binary = buildTests(t, t.TempDir(), b.pkg, overlay(t, map[string]string{b.file: apply(read(t, b.file), changes)}))
+				} else {
+					binary = compiled(t, b.pkg)
 				}
 				out, err := runTests(t, b.pkg, binary, b.id, b.test)
 				got := judge(b.test, out, err)
