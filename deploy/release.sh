@@ -5,33 +5,33 @@
 #   release.sh smoke       calls the candidates at the tag's own address
 #   release.sh shift       gives them all traffic and calls the services
 #
-# Where one fails, the traffic goes back, and the image that served goes back into the
-# template, where --to-latest would find the failed one. What to do if it is killed, it
-# says beforehand. Of two builds at once, the last to be candidate is the one released,
-# whichever commit is newer; the other stops.
+# If a call fails, it restores the traffic, and the earlier image in the template, where
+# --to-latest would find the failed one. In case it is killed, it prints the commands for
+# that beforehand. Of two builds at the same time, the last candidate is released,
+# whichever commit is newer; the other build stops.
 #
-# A service's image is in $STATE/NAME.image, by digest. Nothing but the image, the
-# tag and the traffic is changed: the rest is Terraform's, or service.yaml's.
+# A service's image is in $STATE/NAME.image, by digest. A release changes only the image,
+# the tag and the traffic: Terraform or service.yaml set the rest.
 set -euo pipefail
 shopt -s inherit_errexit
 
 : "${PROJECT:?}" "${PROJECT_NUMBER:?}" "${REGION:?}" "${STATE:?}"
 : "${WORKER:?}" "${DOCLOCK=}" # the services; DOCLOCK may be empty
-: "${CALLER:?}" "${BUILD:?}"  # whom the smoke test calls as, as Cloud Tasks does, and its name
+: "${CALLER:?}" "${BUILD:?}"  # the account of the smoke test's calls, and the build's id
 : "${TRIES:=20}" "${PAUSE:=6}" "${PATIENCE:=300}" # for an address to be known; seconds
 tag=candidate
 
-say() { printf '%s\n' "$@" >&2; }
-die() { say "$@"; exit 1; }
+log() { printf '%s\n' "$@" >&2; }
+die() { log "$@"; exit 1; }
 
-# by_hand says $1, and what to type for what run does.
-by_hand() { say "$1" "  gcloud run services $2 $3 --project=$PROJECT --region=$REGION ${*:4}"; }
+# log_command prints $1 and the command that does what run does.
+log_command() { log "$1" "  gcloud run services $2 $3 --project=$PROJECT --region=$REGION ${*:4}"; }
 services() { printf '%s\n' "$WORKER" ${DOCLOCK:+"$DOCLOCK"}; }
 
 # run is gcloud run services, on service $2.
 run() { gcloud run services "$1" "$2" --project="$PROJECT" --region="$REGION" --quiet "${@:3}"; }
 
-# address is where a service is called, and the audience of its tokens.
+# address prints the URL of a service, which is the audience of its tokens.
 address() { printf 'https://%s-%s.%s.run.app' "$1" "$PROJECT_NUMBER" "$REGION"; }
 
 # traffic prints revision,percent,tag,url, a line each.
@@ -43,11 +43,11 @@ traffic() {
 # candidate_of prints the revision and the address that the tag leads to.
 candidate_of() { traffic "$1" | awk -F, -v tag="$tag" '$3 == tag { print $1, $4 }'; }
 
-# shares prints who has the traffic, as --to-revisions wants it: a=90,b=10.
+# shares prints the traffic as --to-revisions takes it: a=90,b=10.
 shares() { traffic "$1" | awk -F, '$2 > 0 { printf "%s%s=%s", sep, $1, $2; sep = "," }'; }
 
-# serving prints the image of the revision with most of the traffic: of the container
-# that has the port, which is the one that --image is for.
+# serving prints the image of the revision with most of the traffic: that of the
+# container with the port, which --image changes.
 serving() {
   local revision
   revision=$(traffic "$1" | awk -F, '$2 > most { most = $2; print $1 }' | tail -n 1)
@@ -57,16 +57,16 @@ serving() {
     awk -F, '$1 || !image { image = $2 } END { print image }' | grep .
 }
 
-# still_ours prints the candidate's address, and dies where another build took the tag.
-still_ours() {
+# own_candidate prints the candidate's address, and fails if another build has the tag.
+own_candidate() {
   local revision url
   read -r revision url < <(candidate_of "$1") || die "$1: no revision has the tag $tag"
   [ "$revision" = "$(<"$STATE/$1.revision")" ] || die "$1: the tag $tag is $revision's now, of another build"
   printf '%s' "$url"
 }
 
-# token prints one that Cloud Tasks would bring, for an audience. An ID token is all
-# that the build may have of the caller; gcloud would ask for an access token first.
+# token prints an ID token of the caller for an audience, as Cloud Tasks sends it. The
+# build may get nothing else of the caller; gcloud would need an access token first.
 token() {
   gcloud auth print-access-token | sed 's/^/Authorization: Bearer /' |
     curl --silent --show-error --fail --max-time 30 --header @- --header 'Content-Type: application/json' \
@@ -75,44 +75,44 @@ token() {
     sed -n 's/.*"token": *"\([^"]*\)".*/\1/p' | grep .
 }
 
-# answers calls $3 with the token $1, "" for none, and wants status $2, of several
-# with |, and $4 in the body.
+# answers calls $3 with the token $1 ("" for none), and succeeds if the status is $2 (or
+# one of several, with |) and the body contains $4.
 answers() {
   local bearer=$1 want=$2 url=$3 text=$4 got body
   body=$(mktemp)
   got=$(printf '%s' "${bearer:+Authorization: Bearer $bearer}" |
     curl --silent --show-error --max-time 60 --header @- --output "$body" --write-out '%{http_code}' "${@:5}" "$url") || got=000
   if [[ "|$want|" == *"|$got|"* && $(<"$body") == *"$text"* ]]; then rm -f "$body"; return; fi
-  say "$url answers $got, not $want with '$text': $(head -c 300 "$body")"
+  log "$url answers $got, not $want with '$text': $(head -c 300 "$body")"
   rm -f "$body"
   return 1
 }
 
-# works is whether service $1 does at the address $2.
+# works succeeds if service $1 works at the address $2.
 works() {
   local bearer ask=(--header 'Content-Type: application/json' --data "{\"analysis_id\":\"smoke-test-$BUILD\"}")
-  bearer=$(token "$(address "$1")") || { say "no token as $CALLER"; return 1; }
+  bearer=$(token "$(address "$1")") || { log "no token as $CALLER"; return 1; }
   answers "$bearer" 200 "$2/health/ready" '' || return
   if [ "$1" = "$DOCLOCK" ]; then
     answers '' 401 "$2/internal/sweep" '"unauthenticated"' --data '' &&
       answers "$bearer" 200 "$2/internal/sweep" '' --data ''
     return
   fi
-  # Recovery needs the index and, where it finds something, the roles to book; any
-  # number of calls is as good as one.
+  # Recovery needs the index and, if it finds something, the roles to book. Repeated
+  # calls do no harm.
   answers '' '401|403' "$2/internal/tasks/analysis" '' "${ask[@]}" &&
     answers "$bearer" 404 "$2/internal/tasks/analysis" '"not_found"' "${ask[@]}" &&
     answers "$bearer" 200 "$2/internal/tasks/recover" '' --data ''
 }
 
-# comes_to_work gives a new address, or a new split, time to be known everywhere.
-comes_to_work() {
+# wait_until_it_works repeats works: a new address or split takes time to be known.
+wait_until_it_works() {
   local try=1 end=$((SECONDS + PATIENCE))
   until works "$1" "$2"; do
-    if ((try++ >= TRIES || SECONDS >= end)); then say "$1 does not work at $2"; return 1; fi
+    if ((try++ >= TRIES || SECONDS >= end)); then log "$1 does not work at $2"; return 1; fi
     sleep "$PAUSE"
   done
-  say "$1 works at $2"
+  log "$1 works at $2"
 }
 
 candidate() {
@@ -122,31 +122,31 @@ candidate() {
     [[ $image == *@sha256:* ]] || die "$service: $image is not an image by digest"
     old=$(serving "$service")
     printf '%s' "$old" >"$STATE/$service.old"
-    by_hand "$service: if this build is cut off before it has released, put the image back:" update "$service" --image="$old" --no-traffic
+    log_command "$service: if this build is cut off before it has released, put the image back:" update "$service" --image="$old" --no-traffic
     run update "$service" --image="$image" --no-traffic --tag="$tag"
     read -r revision _ < <(candidate_of "$service") || die "$service: no revision has the tag $tag"
     printf '%s' "$revision" >"$STATE/$service.revision"
-    say "$service: $revision has no traffic yet"
+    log "$service: $revision has no traffic yet"
   done
 }
 
 smoke() {
   local service url
   for service in $(services); do
-    url=$(still_ours "$service")
-    comes_to_work "$service" "$url" || die "nothing has been changed for users; the candidate keeps the tag $tag, to be looked at"
+    url=$(own_candidate "$service")
+    wait_until_it_works "$service" "$url" || die "nothing has been changed for users; the candidate keeps the tag $tag, to be looked at"
   done
 }
 
-declare -A before=() # who had the traffic, of the services whose traffic we touched
+declare -A before=() # the earlier shares, of the services whose traffic it has changed
 
 shift_traffic() {
   local service revision split
-  for service in $(services); do still_ours "$service" >/dev/null; done
+  for service in $(services); do own_candidate "$service" >/dev/null; done
   for service in $(services); do
     split=$(shares "$service")
     [ -n "$split" ] || die "$service: no revision has the traffic, so there is none to go back to"
-    by_hand "$service: if this build is cut off from here on, give the traffic back:" update-traffic "$service" --to-revisions="$split"
+    log_command "$service: if this build is cut off from here on, give the traffic back:" update-traffic "$service" --to-revisions="$split"
     before[$service]=$split
     run update-traffic "$service" --to-revisions="$(<"$STATE/$service.revision")=100"
   done
@@ -154,43 +154,43 @@ shift_traffic() {
     revision=$(<"$STATE/$service.revision")
     split=$(shares "$service")
     [ "$split" = "$revision=100" ] || die "$service: the traffic goes to $split, not to $revision"
-    comes_to_work "$service" "$(address "$service")"
+    wait_until_it_works "$service" "$(address "$service")"
   done
-  say "released: $(services | tr '\n' ' ')"
+  log "released: $(services | tr '\n' ' ')"
 }
 
-undoing() { say "$2: undoing: $1 ${*:3}"; run "$@" || by_hand "$2: NOT DONE. Do:" "$@"; }
+undo_by() { log "$2: undo_by: $1 ${*:3}"; run "$@" || log_command "$2: NOT DONE. Do:" "$@"; }
 
-# give_back undoes our shift, unless somebody else has shifted since.
-give_back() {
+# restore_traffic undoes the shift, unless another build has shifted since.
+restore_traffic() {
   local now
   now=$(shares "$1") || now=''
   case $now in
-  "$(<"$STATE/$1.revision")=100" | "${before[$1]}" | '') undoing update-traffic "$1" --to-revisions="${before[$1]}" ;;
-  *) say "$1: the traffic goes to $now now, which this build has not done: left alone" ;;
+  "$(<"$STATE/$1.revision")=100" | "${before[$1]}" | '') undo_by update-traffic "$1" --to-revisions="${before[$1]}" ;;
+  *) log "$1: the traffic goes to $now now, which this build has not done: left alone" ;;
   esac
 }
 
-# put_back puts what served into the template, where our image is in it.
-put_back() {
+# restore_image puts the earlier image into the template, if our image is there.
+restore_image() {
   local image old held
   image=$(<"$STATE/$1.image") old=$(<"$STATE/$1.old")
   held=$(run describe "$1" --flatten='spec.template.spec.containers[]' --format='value(spec.template.spec.containers.image)') || held=$image
   if [ "$image" = "$old" ] || ! grep -qxF -- "$image" <<<"$held"; then return; fi
-  undoing update "$1" --image="$old" --no-traffic
+  undo_by update "$1" --image="$old" --no-traffic
 }
 
 undo() {
   local status=$? service
   set +e
   trap '' INT TERM
-  for service in $(services); do [ -z "${before[$service]-}" ] || give_back "$service"; done
-  for service in $(services); do [ ! -e "$STATE/$service.old" ] || put_back "$service"; done
+  for service in $(services); do [ -z "${before[$service]-}" ] || restore_traffic "$service"; done
+  for service in $(services); do [ ! -e "$STATE/$service.old" ] || restore_image "$service"; done
   exit $((status ? status : 1))
 }
 
 [[ ${1-} =~ ^(candidate|smoke|shift)$ ]] || die "usage: release.sh candidate|smoke|shift"
 trap undo EXIT
-trap 'exit 1' INT TERM # after the call under way, which would undo what undo does
+trap 'exit 1' INT TERM # after the current call, which would undo what undo does
 "${1/shift/shift_traffic}"
 trap - EXIT

@@ -1,4 +1,4 @@
-// Package docs tests that the documents in this folder tell the truth.
+// Package docs tests that the documents in this folder, and deploy/, match the code.
 package docs
 
 import (
@@ -26,7 +26,6 @@ var rooms = map[string][]string{
 // example is an application's code, which uses Google's clients as any would.
 const example = "taskguard/docs/examples/go"
 
-// testOnly packages are in no binary.
 var testOnly = []string{"taskguard/lease/leasetest", "taskguard/emulator/emulatortest", "taskguard/cmd/chromiumtest", "taskguard/worker/proof", "taskguard/docs/examples/examplestest"}
 
 func TestTheArrowsPointOneWay(t *testing.T) {
@@ -34,7 +33,7 @@ func TestTheArrowsPointOneWay(t *testing.T) {
 		room, _, _ := strings.Cut(strings.TrimPrefix(pkg, "taskguard/"), "/")
 		allowed, known := rooms[room]
 		if !known {
-			t.Errorf("%s is in no room", pkg)
+			t.Errorf("%s is not in the table", pkg)
 		}
 		for _, imp := range imports {
 			to, ours := strings.CutPrefix(imp, "taskguard/")

@@ -8,8 +8,6 @@ import (
 
 var direct = regexp.MustCompile(`(?m)^\t(\S+) v\S+$`) // and not "// indirect"
 
-// A dependency is in the README with its reason: by its path, or as what follows
-// "with" one.
 func TestEveryDependencyIsInTheREADME(t *testing.T) {
 	_, table, _ := strings.Cut(read(t, "../README.md"), "## Dependencies")
 	modules := direct.FindAllStringSubmatch(read(t, "../go.mod"), -1)
@@ -19,11 +17,11 @@ func TestEveryDependencyIsInTheREADME(t *testing.T) {
 		}
 	}
 	if len(modules) < 10 {
-		t.Errorf("%d modules: does this test still see?", len(modules))
+		t.Errorf("%d modules", len(modules))
 	}
 	for _, named := range regexp.MustCompile("`([a-z.]+/[^`]+)`").FindAllStringSubmatch(table, -1) {
 		if !strings.Contains(read(t, "../go.mod"), named[1]+" ") {
-			t.Errorf("README.md tells of %s, which go.mod does not have", named[1])
+			t.Errorf("README.md lists %s, which is not in go.mod", named[1])
 		}
 	}
 }

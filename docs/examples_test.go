@@ -22,11 +22,10 @@ func TestTheGuideShowsTheExamplesAsTheyAre(t *testing.T) {
 	}
 }
 
-// npm takes the packages from the registry that its user has configured.
 func TestTheLockFileOfTheNodeExampleHasNoURL(t *testing.T) {
 	lock := read(t, "examples/node/package-lock.json")
 	if n := strings.Count(lock, `"integrity": "sha512-`); n < 50 {
-		t.Errorf("%d packages have a checksum: does this test still see?", n)
+		t.Errorf("%d packages have a checksum", n)
 	}
 	for line := range strings.Lines(lock) {
 		if strings.Contains(line, "://") {

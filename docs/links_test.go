@@ -15,7 +15,6 @@ var (
 	unslug   = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// foreign directories hold pages of others.
 var foreign = map[string]bool{".git": true, "node_modules": true, "vendor": true}
 
 // A link inside the repository leads to a file, and to a heading in it.
@@ -52,11 +51,11 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	if links < 20 {
-		t.Errorf("%d links: does this test still see?", links)
+		t.Errorf("%d links", links)
 	}
 }
 
-// anchors are how the headings of a page are linked to.
+// anchors returns the link targets of a page's headings.
 func anchors(page string) map[string]bool {
 	all := map[string]bool{}
 	for _, h := range headline.FindAllStringSubmatch(page, -1) {

@@ -15,6 +15,7 @@ import (
 	worker "taskguard/cmd/worker/service"
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
 
@@ -66,12 +67,12 @@ func same(t *testing.T, what string, page, code []string) {
 		}
 	}
 	if len(code) < 3 {
-		t.Errorf("the code has %d of them: does this test still see?", len(code))
+		t.Errorf("the code has only %d of them", len(code))
 	}
 }
 
-// asked are the variables that parse looks up: of several environments, since
-// what one says decides what else is read.
+// asked returns the variables that parse looks up in several environments, since one
+// variable decides which others are read.
 func asked(parse func(lookup func(string) (string, bool)), environments ...map[string]string) []string {
 	names := map[string]bool{}
 	for _, env := range environments {
@@ -81,14 +82,18 @@ func asked(parse func(lookup func(string) (string, bool)), environments ...map[s
 			return v, ok
 		})
 	}
-	return sorted(names)
+	return ours(sorted(names))
+}
+
+// ours removes the variables that OpenTelemetry's SDK reads.
+func ours(names []string) []string {
+	return slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, "OTEL_") })
 }
 
 func TestTheReferenceHasTheVariablesThatTheServicesRead(t *testing.T) {
 	environments := []map[string]string{nil, {"TASK_AUTH": "oidc", "SESSION_AUTH": "oidc"}, {"TASK_AUTH": "iam", "TASK_QUEUE": "projects/p/locations/l/queues/q"}}
-	// What they say of these environments is of no interest.
-	same(t, "variable", named(t, "### `worker`"), asked(func(lookup func(string) (string, bool)) { _, _ = worker.ParseConfig(lookup) }, environments...))
-	same(t, "variable", named(t, "### `doclock`"), asked(func(lookup func(string) (string, bool)) { _, _ = doclock.ParseConfig(lookup) }, environments...))
+	same(t, "variable", ours(named(t, "### `worker`")), asked(func(lookup func(string) (string, bool)) { _, _ = worker.ParseConfig(lookup) }, environments...))
+	same(t, "variable", ours(named(t, "### `doclock`")), asked(func(lookup func(string) (string, bool)) { _, _ = doclock.ParseConfig(lookup) }, environments...))
 }
 
 var (
@@ -119,7 +124,6 @@ func TestTheReferenceHasTheRoutes(t *testing.T) {
 	same(t, "route", sorted(page), sorted(code))
 }
 
-// What the code writes is seen in what it has written.
 func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	a, err := repo.Open(t.Context(), b.Project, repo.Options{Policy: lease.Policy{MaxAttempts: 10}}, b.Client(t)...)
@@ -139,31 +143,29 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 		}
 	}
 	ctx := t.Context()
-	take := func(id, owner string) error {
+	take := func(id, owner string) *analysislock.Hold {
 		got, err := a.AcquireAnalysisLock(ctx, id, owner, 0)
-		if err == nil && !got.Acquired {
-			err = errors.New(got.Reason)
-		}
-		return err
+		step(err)
+		return got.Hold
 	}
 	step(errors.Join(a.Create(ctx, "ready", "input"), a.Create(ctx, "failed", "input")))
-	step(take("ready", "a"))
-	step(a.HoldAnalysisLock(ctx, "ready", "a", func(context.Context, json.RawMessage) error { return nil }))
-	step(a.Retry(ctx, "ready", "a", "code", "message"))
-	step(errors.Join(take("ready", "b"), take("failed", "c")))
-	step(errors.Join(a.Complete(ctx, "ready", "b", "result"), a.Fail(ctx, "failed", "c", "code", "message")))
+	first := take("ready", "a")
+	step(first.Run(ctx, func(context.Context, json.RawMessage) error { return nil }))
+	step(first.Retry(ctx, "code", "message"))
+	ready, failed := take("ready", "b"), take("failed", "c")
+	step(errors.Join(ready.Complete(ctx, "result"), failed.Fail(ctx, "code", "message")))
 	page := slices.DeleteFunc(named(t, "## The document"), func(name string) bool { return strings.Contains(name, "_") }) // codes
 	same(t, "field", page, sorted(fields))
 }
 
 var (
-	codeLiteral = regexp.MustCompile(`(?:Code\w+\s+=|code(?:, reason)? :?=|code, err =|AttemptsExhausted =|Retry\(ctx, id, owner,) "(\w+)"`)
-	unmarked    = "unrecordable" // told in the log alone: the document could not hold it
+	codeLiteral = regexp.MustCompile(`(?:Code\w+\s+=|code(?:, reason)? :?=|code, err =|AttemptsExhausted =|retry\(ctx,) "(\w+)"`)
+	unmarked    = "unrecordable" // only in the log: the document cannot hold it
 )
 
 func TestTheReferenceHasTheCodesOfErrors(t *testing.T) {
 	code := map[string]bool{}
-	for _, path := range []string{"../orchestrator/errors.go", "../worker/guard.go", "../lease/analysislock/acquisition.go"} {
+	for _, path := range []string{"../orchestrator/errors.go", "../worker/guard.go", "../lease/analysislock/analysislock.go"} {
 		src, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -14,10 +14,10 @@ import (
 )
 
 // Two programs in the PATH of release.sh. Their state is the files of $FAKE: a
-// service's .traffic and .tagged, as gcloud prints them, and its .template, an image
-// a line; a revision's .containers, port,image; deaf-HOST, which answers 503 that
-// often; a file for each thing that is to fail, and what is to happen once, in shell,
-// before-… and after-… a call of gcloud, or in-HOST.
+// service's .traffic and .tagged, as gcloud prints them, and its .template, an image a
+// line; a revision's .containers, port,image; unready-HOST, the number of its answers
+// 503; fail-…, a call that fails; and shell commands to run once, before-… and after-…
+// a call of gcloud, or in-HOST.
 const (
 	fakeGcloud = `#!/usr/bin/env bash
 set -eu
@@ -69,9 +69,9 @@ host=${url#https://} host=${host%%/*} service=${host#candidate---}
 service=${service%-hash.a.run.app} service=${service%-1.r.run.app}
 answer() { printf '%s' "$2" >"$output"; printf '%s' "$1"; exit; }
 if [ -e "$FAKE/in-$host" ]; then mv "$FAKE/in-$host" "$FAKE/in-$host.done"; . "$FAKE/in-$host.done"; fi
-deaf=$(cat "$FAKE/deaf-$host" 2>/dev/null || echo 0)
-if [ "$deaf" != 0 ]; then
-  echo $((deaf - 1)) >"$FAKE/deaf-$host"
+unready=$(cat "$FAKE/unready-$host" 2>/dev/null || echo 0)
+if [ "$unready" != 0 ]; then
+  echo $((unready - 1)) >"$FAKE/unready-$host"
   answer 503 '{"status":"not_ready"}'
 fi
 path=${url#https://"$host"}
@@ -92,12 +92,12 @@ exit 2
 `
 )
 
-// shipment is two services on Cloud Run, and a build of theirs.
-type shipment struct {
-	t    *testing.T
-	dir  string
-	env  []string
-	said bytes.Buffer
+// release holds two services on Cloud Run, and a build of them.
+type release struct {
+	t      *testing.T
+	dir    string
+	env    []string
+	output bytes.Buffer
 }
 
 var (
@@ -105,11 +105,11 @@ var (
 	templates = map[string]string{"w": "registry/app@sha256:9\nregistry/w@sha256:0\n", "d": "registry/d@sha256:0\n"}
 )
 
-// ship has the worker on three revisions, with an application beside it, and the
-// document lock on one.
-func ship(t *testing.T, services ...string) *shipment {
+// newRelease has the worker on three revisions, with an application beside it, and the
+// document lock on one revision.
+func newRelease(t *testing.T, services ...string) *release {
 	t.Helper()
-	s := &shipment{t: t, dir: t.TempDir()}
+	s := &release{t: t, dir: t.TempDir()}
 	for name, text := range map[string]string{"gcloud": fakeGcloud, "curl": fakeCurl} {
 		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o700); err != nil { //nolint:gosec // a program
 			t.Fatal(err)
@@ -128,14 +128,14 @@ func ship(t *testing.T, services ...string) *shipment {
 	return s
 }
 
-func (s *shipment) write(name, text string) {
+func (s *release) write(name, text string) {
 	s.t.Helper()
 	if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-func (s *shipment) read(name string) string {
+func (s *release) read(name string) string {
 	s.t.Helper()
 	data, err := os.ReadFile(filepath.Join(s.dir, name))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -145,10 +145,10 @@ func (s *shipment) read(name string) string {
 }
 
 // bash runs a script and reports whether it succeeded.
-func (s *shipment) bash(script string) bool {
+func (s *release) bash(script string) bool {
 	s.t.Helper()
 	cmd := exec.CommandContext(s.t.Context(), "bash", "-c", script)
-	cmd.Env, cmd.Stdout, cmd.Stderr = s.env, &s.said, &s.said
+	cmd.Env, cmd.Stdout, cmd.Stderr = s.env, &s.output, &s.output
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = time.Minute
 	err := cmd.Run()
@@ -158,41 +158,42 @@ func (s *shipment) bash(script string) bool {
 	return err == nil
 }
 
-// do runs release.sh and reports whether it succeeded.
-func (s *shipment) do(verb string) bool {
+// call runs release.sh and reports whether it succeeded.
+func (s *release) call(verb string) bool {
 	s.t.Helper()
 	return s.bash(`echo $$ >"$FAKE/pid"; exec bash ../deploy/release.sh ` + verb)
 }
 
-// reach is do for all that comes before verb, which must succeed.
-func (s *shipment) reach(verb string) {
+// prepare makes the calls before verb, which must succeed.
+func (s *release) prepare(verb string) {
 	s.t.Helper()
 	for _, earlier := range []string{"candidate", "smoke", "shift"} {
 		if earlier == verb {
 			return
 		}
-		if !s.do(earlier) {
-			s.t.Fatalf("%s fails:\n%s", earlier, &s.said)
+		if !s.call(earlier) {
+			s.t.Fatalf("%s fails:\n%s", earlier, &s.output)
 		}
 	}
 }
 
-// obey types what it said under each line that ends in one of those given.
-func (s *shipment) obey(under ...string) {
+// runPrinted runs the commands that it printed, each after a line that ends with one of
+// the ends.
+func (s *release) runPrinted(ends ...string) {
 	s.t.Helper()
-	lines := strings.Split(s.said.String(), "\n")
+	lines := strings.Split(s.output.String(), "\n")
 	for i, line := range lines {
-		if i == 0 || !slices.ContainsFunc(under, func(end string) bool { return strings.HasSuffix(lines[i-1], end) }) {
+		if i == 0 || !slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(lines[i-1], end) }) {
 			continue
 		}
 		if !strings.HasPrefix(line, "  gcloud run services update") || !s.bash(line) {
-			s.t.Errorf("it says to do %q", line)
+			s.t.Errorf("it printed %q", line)
 		}
 	}
 }
 
-// changed are the calls that changed a service.
-func (s *shipment) changed() (calls []string) {
+// changed returns the calls that changed a service.
+func (s *release) changed() (calls []string) {
 	for line := range strings.Lines(s.read("calls")) {
 		if line = strings.TrimSpace(line); strings.HasPrefix(line, "gcloud run services update") {
 			line = strings.TrimPrefix(strings.Replace(line, "--project=p --region=r --quiet ", "", 1), "gcloud run services ")
@@ -202,24 +203,21 @@ func (s *shipment) changed() (calls []string) {
 	return calls
 }
 
-// wantChanges are all the changes that it made.
-func (s *shipment) wantChanges(changes ...string) {
+// wantChanges checks all changes to the services, and that no token is shown.
+func (s *release) wantChanges(changes ...string) {
 	s.t.Helper()
 	if got := s.changed(); !slices.Equal(got, changes) {
 		s.t.Errorf("it did\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(changes, "\n"))
 	}
-	for name, text := range map[string]string{"its output": s.said.String(), "an argument": s.read("calls")} {
+	for name, text := range map[string]string{"its output": s.output.String(), "an argument": s.read("calls")} {
 		if strings.Contains(text, "the-id-token") || strings.Contains(text, "the-access-token") {
 			s.t.Errorf("a token is in %s:\n%s", name, text)
 		}
 	}
-	if s.t.Failed() {
-		s.t.Logf("it said:\n%s", &s.said)
-	}
 }
 
-// wantState has the services as they were, but for the files of other.
-func (s *shipment) wantState(other map[string]string) {
+// wantState checks that the services are as before, except for the files of other.
+func (s *release) wantState(other map[string]string) {
 	s.t.Helper()
 	for _, name := range []string{"w", "d"} {
 		for file, want := range map[string]string{name + ".traffic": traffic[name], name + ".template": templates[name]} {
@@ -232,6 +230,6 @@ func (s *shipment) wantState(other map[string]string) {
 		}
 	}
 	if s.t.Failed() {
-		s.t.Logf("it said:\n%s", &s.said)
+		s.t.Logf("output:\n%s", &s.output)
 	}
 }

@@ -70,6 +70,6 @@ func hasRows(t *testing.T, heading string, rows []string) {
 		t.Errorf("under %q reference.md has\n%s\nand not\n%s", heading, got, want)
 	}
 	if len(rows) < 3 {
-		t.Errorf("%d rows: does this test still see?", len(rows))
+		t.Errorf("only %d rows", len(rows))
 	}
 }

@@ -2,233 +2,378 @@ package docs
 
 import (
 	"bytes"
-	"maps"
-	"os"
+	"encoding/json"
+	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclparse"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/hashicorp/hcl/v2/hclwrite"
-	"github.com/zclconf/go-cty/cty"
+	"google.golang.org/api/run/v1"
 )
 
-func terraformFiles(t *testing.T) []string {
+const moduleFolder = "../deploy/terraform"
+
+// block is a block of the module and its text.
+type block struct {
+	*hclsyntax.Block
+	text string
+}
+
+// name returns what other blocks call it, such as var.project.
+func (b block) name() string {
+	return map[string]string{"variable": "var.", "data": "data."}[b.Type] + strings.Join(b.Labels, ".")
+}
+
+// parseModule returns the blocks of the module, and fails where terraform fmt would
+// change a file.
+func parseModule(t *testing.T) (all []block) {
 	t.Helper()
-	var all []string
-	for _, pattern := range []string{"/*.tf", "/*/*.tf"} {
-		paths, err := filepath.Glob(moduleFolder + pattern)
-		if err != nil || len(paths) == 0 {
-			t.Fatalf("%s: %d files, %v", pattern, len(paths), err)
-		}
-		all = append(all, paths...)
+	paths, err := filepath.Glob(moduleFolder + "/*.tf")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("%d files, %v", len(paths), err)
+	}
+	for _, path := range paths {
+		all = append(all, parseTerraform(t, path)...)
 	}
 	return all
 }
 
-func TestTerraformIsFormatted(t *testing.T) {
-	for _, path := range terraformFiles(t) {
-		parseTerraform(t, path)
-		src, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(hclwrite.Format(src), src) {
-			t.Errorf("%s: terraform fmt would change it", path)
-		}
+func parseTerraform(t *testing.T, path string) (all []block) {
+	t.Helper()
+	src := []byte(read(t, path))
+	f, diags := hclparse.NewParser().ParseHCL(src, path)
+	if diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	if !bytes.Equal(hclwrite.Format(src), src) {
+		t.Errorf("%s: terraform fmt would change it", path)
+	}
+	for _, b := range f.Body.(*hclsyntax.Body).Blocks {
+		all = append(all, block{b, string(src[b.Range().Start.Byte:b.CloseBraceRange.End.Byte])})
+	}
+	return all
+}
+
+// settings is what Terraform makes of the module's settings, by case: see the test in
+// deploy/terraform, which keeps the file true.
+type settings struct {
+	WorkerEnv  map[string]string `json:"worker_env"`
+	DoclockEnv map[string]string `json:"doclock_env"`
+	Request    int64             `json:"request_seconds"`
+	APIs       []string          `json:"apis"`
+}
+
+func evaluated(t *testing.T, name string, into any) {
+	t.Helper()
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(read(t, moduleFolder+"/testdata/settings.json")), &all); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(all[name], into); err != nil {
+		t.Fatal(err)
 	}
 }
 
-// The module is evaluated whole, so that a name that is not there is found.
-func TestEveryTerraformReferenceResolves(t *testing.T) {
-	for name, given := range map[string]map[string]cty.Value{"the smallest": required, "everything": everything, "another's database": oneDatabase, "an application": beside} {
-		m := planned(t, given)
-		for local := range m.locals {
-			m.of(t, "local."+local)
-		}
-		for _, b := range m.blocks["resource"] {
-			m.of(t, strings.Join(b.Labels, "."))
-			if depends := b.Body.Attributes["depends_on"]; depends != nil {
-				for _, ref := range depends.Expr.Variables() {
-					if _, _, err := m.refer(ref); err != nil {
-						t.Error(err)
-					}
-				}
-			}
-		}
-		for _, b := range m.blocks["output"] {
-			if _, err := m.evaluate(b.Body.Attributes["value"].Expr, nil); err != nil {
-				t.Errorf("output %s: %v", b.Labels[0], err)
-			}
-		}
-		if refused := m.refusals(t); len(refused) > 0 {
-			t.Errorf("%s is refused: %q", name, refused)
-		}
-	}
-}
-
-func TestEveryTerraformVariableIsUsedAndEveryNameIsDescribed(t *testing.T) {
-	m := parseModule(t)
-	used := map[string]bool{}
-	for kind, blocks := range m.blocks {
-		for _, b := range blocks {
-			if kind != "variable" { // its own validation is no use
-				references(b.Body, used)
-			}
-		}
-	}
-	for _, b := range slices.Concat(m.blocks["variable"], m.blocks["output"]) {
-		name := b.Labels[0]
-		about := b.Body.Attributes["description"]
-		if about == nil {
-			t.Errorf("%s %s has no description", b.Type, name)
-		} else if s, _ := about.Expr.Value(nil); !strings.HasSuffix(s.AsString(), ".") {
-			t.Errorf("%s %s: its description is no sentence: %q", b.Type, name, s.AsString())
-		}
-		if b.Type == "variable" && !used["var."+name] {
-			t.Errorf("variable %s is not used", name)
-		}
-	}
-	for name := range m.locals {
-		if !used["local."+name] {
-			t.Errorf("local %s is not used", name)
-		}
-	}
-}
-
-// references adds the first two names of every reference in body.
-func references(body *hclsyntax.Body, to map[string]bool) {
+// names adds the first names of every reference in the body to used, as "a.b", and the
+// names that the body declares for itself to own.
+func names(body *hclsyntax.Body, used, own map[string]bool) {
 	for _, a := range body.Attributes {
 		for _, ref := range a.Expr.Variables() {
-			if len(ref) < 2 {
-				continue
+			parts := []string{ref.RootName()}
+			for _, step := range ref[1:min(len(ref), 3)] {
+				if attr, ok := step.(hcl.TraverseAttr); ok {
+					parts = append(parts, attr.Name)
+				}
 			}
-			if second, ok := ref[1].(hcl.TraverseAttr); ok {
-				to[ref.RootName()+"."+second.Name] = true
+			if parts[0] != "data" {
+				parts = parts[:min(len(parts), 2)]
 			}
+			used[strings.Join(parts, ".")] = true
 		}
 	}
 	for _, b := range body.Blocks {
-		references(b.Body, to)
+		if b.Type == "dynamic" {
+			own[b.Labels[0]] = true
+		}
+		names(b.Body, used, own)
 	}
 }
 
-func TestTheExampleGivesTheModuleWhatItNeedsInTenLines(t *testing.T) {
-	path := moduleFolder + "/example/main.tf"
-	src, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
+func TestEachTerraformNameIsDeclaredDescribedAndUsed(t *testing.T) {
+	declared, usedAnywhere := map[string]bool{}, map[string]bool{}
+	module := parseModule(t)
+	for _, b := range module {
+		declared[b.name()] = true
+		if b.Type == "locals" {
+			for name := range b.Body.Attributes {
+				declared["local."+name] = true
+			}
+		}
 	}
-	if n := bytes.Count(src, []byte("\n")); n > 10 {
-		t.Errorf("%d lines", n)
+	for _, b := range module {
+		used, own := map[string]bool{}, map[string]bool{"each": true, "count": true, "path": true, "template": true}
+		names(b.Body, used, own)
+		for name := range used {
+			root, _, qualified := strings.Cut(name, ".") // otherwise a type, or a field to ignore
+			if qualified && !declared[name] && !own[root] {
+				t.Errorf("%s refers to %s, which is not declared", b.name(), name)
+			}
+			usedAnywhere[name] = usedAnywhere[name] || name != b.name()
+		}
+		if b.Type == "variable" || b.Type == "output" {
+			about, _ := b.Body.Attributes["description"].Expr.Value(nil)
+			if !strings.HasSuffix(about.AsString(), ".") {
+				t.Errorf("%s is not described by a sentence", b.name())
+			}
+		}
 	}
-	used(t, path)
+	for name := range declared {
+		if kind, _, _ := strings.Cut(name, "."); (kind == "var" || kind == "local") && !usedAnywhere[name] {
+			t.Errorf("%s is not used", name)
+		}
+	}
 }
 
-// used is the module as a configuration uses it, which tells the environment that
-// docs/operations.md asks for.
-func used(t *testing.T, path string) *terraform {
+// callsModule fails unless a configuration calls the module with variables that it has,
+// all required ones among them, and outputs the environment.
+func callsModule(t *testing.T, path string) (given map[string]string) {
 	t.Helper()
-	given, outputs := map[string]cty.Value{}, []string{}
-	declared := slices.Collect(maps.Keys(planned(t, required).variables))
-	for _, b := range parseTerraform(t, path).Blocks {
-		if b.Type == "output" {
-			outputs = append(outputs, b.Labels[0])
+	var variables, required []string
+	for _, b := range parseModule(t) {
+		if b.Type == "variable" {
+			variables = append(variables, b.Labels[0])
+			if b.Body.Attributes["default"] == nil {
+				required = append(required, b.Labels[0])
+			}
 		}
-		if b.Type != "module" {
-			continue
-		}
+	}
+	given = map[string]string{}
+	output := false
+	for _, b := range parseTerraform(t, path) {
+		output = output || b.Type == "output" && b.Labels[0] == "environment"
 		for name, a := range b.Body.Attributes {
-			if name == "source" {
+			if b.Type != "module" || name == "source" {
 				continue
 			}
-			if given[name], _ = a.Expr.Value(nil); !slices.Contains(declared, name) {
-				t.Errorf("the module has no variable %s", name)
+			given[name] = string(a.Expr.Range().SliceBytes([]byte(read(t, path))))
+			if !slices.Contains(variables, name) {
+				t.Errorf("%s: the module has no variable %s", path, name)
 			}
 		}
 	}
-	if !slices.Contains(outputs, "environment") {
-		t.Errorf("%s has the outputs %q, and no environment", path, outputs)
-	}
-	m := planned(t, given)
-	if refused := m.refusals(t); len(refused) > 0 {
-		t.Errorf("refused: %q", refused)
-	}
-	return m
-}
-
-// The caller of a module says which provider, and Terraform which version.
-func TestTheModulePinsItsProviderAndConfiguresNone(t *testing.T) {
-	m := parseModule(t)
-	if n := len(m.blocks["provider"]); n > 0 {
-		t.Errorf("%d provider blocks", n)
-	}
-	for _, b := range m.blocks["terraform"][0].Body.Blocks {
-		google, _ := b.Body.Attributes["google"].Expr.Value(nil)
-		if got := google.GetAttr("version").AsString(); got != "~> 7.0" {
-			t.Errorf("google's version is %s", got)
+	for _, name := range required {
+		if given[name] == "" {
+			t.Errorf("%s does not set %s", path, name)
 		}
 	}
+	if !output {
+		t.Errorf("%s does not output the environment", path)
+	}
+	return given
 }
 
-// What contradicts itself is refused when it is planned, by a sentence that says why.
-func TestTheModuleRefusesWhatContradictsItself(t *testing.T) {
-	for name, c := range map[string]struct {
-		given map[string]cty.Value
-		says  string
-	}{
-		"an image by tag":              {map[string]cty.Value{"worker_image": cty.StringVal("worker:latest")}, "digest"},
-		"a secret without an image":    {map[string]cty.Value{"session_secret": cty.StringVal("s")}, "needs doclock_image"},
-		"a run longer than a dispatch": {map[string]cty.Value{"run_timeout_minutes": cty.NumberFloatVal(29.5)}, "29 at most"},
-		"a run of no time":             {map[string]cty.Value{"run_timeout_minutes": cty.NumberIntVal(0)}, "29 at most"},
-		"a heartbeat too slow":         {map[string]cty.Value{"lock_heartbeat_seconds": cty.NumberIntVal(140)}, "two heartbeats"},
-		"a heartbeat of no time":       {map[string]cty.Value{"lock_heartbeat_seconds": cty.NumberIntVal(0)}, "positive"},
-		"half an attempt":              {map[string]cty.Value{"max_attempts": cty.NumberFloatVal(1.5)}, "whole number"},
-		"too few instances":            {map[string]cty.Value{"worker_max_instances": cty.NumberIntVal(9)}, "429"},
-		"too many dispatches":          {map[string]cty.Value{"max_concurrent_dispatches": cty.NumberIntVal(101)}, "429"},
-		"more idle than all":           {map[string]cty.Value{"worker_min_instances": cty.NumberIntVal(11)}, "idle"},
-		"a variable set twice":         {map[string]cty.Value{"worker_env": cty.MapVal(map[string]cty.Value{"LOCK_TTL": cty.StringVal("1s")})}, "sets this variable itself"},
-		"an emulator":                  {map[string]cty.Value{"worker_env": cty.MapVal(map[string]cty.Value{"FIRESTORE_EMULATOR_HOST": cty.StringVal("h:1")})}, "Not in production"},
-		"lines that nobody sees":       {map[string]cty.Value{"worker_env": cty.MapVal(map[string]cty.Value{"LOG_LEVEL": cty.StringVal("Warn")})}, "info or debug"},
-		"errors alone":                 {map[string]cty.Value{"worker_env": cty.MapVal(map[string]cty.Value{"LOG_LEVEL": cty.StringVal("error")})}, "info or debug"},
-		"an application by tag":        {application(map[string]cty.Value{"image": cty.StringVal("app:latest")}), "digest"},
-		"an application on our port":   {application(map[string]cty.Value{"port": cty.NumberIntVal(8080)}), "not the worker's"},
-		"an application's set twice":   {application(map[string]cty.Value{"secrets": secretOf("APP_PORT", "s", "1")}), "plain value and a secret"},
-		"doclock's set twice":          {map[string]cty.Value{"doclock_env": cty.MapVal(map[string]cty.Value{"TASK_AUTH": cty.StringVal("none")})}, "sets this variable itself"},
-		"a member without a kind":      {map[string]cty.Value{"submitters": cty.ListVal([]cty.Value{cty.StringVal("a@b.c")})}, "member"},
-		"an operator without a kind":   {map[string]cty.Value{"operators": texts("a@b.c")}, "member"},
-		"a value and a secret":         {map[string]cty.Value{"worker_secrets": cty.MapVal(map[string]cty.Value{"ANALYZER": cty.ObjectVal(map[string]cty.Value{"secret": cty.StringVal("s"), "version": cty.StringVal("1")})})}, "plain value"},
-		"calls from nowhere":           {map[string]cty.Value{"worker_ingress": cty.StringVal("none")}, "INGRESS_TRAFFIC_ALL"},
-		"a queue's full name":          {map[string]cty.Value{"queue": cty.StringVal("projects/p/locations/l/queues/q")}, "queue's name"},
-		"a collector without scheme":   {map[string]cty.Value{"otlp_endpoint": cty.StringVal("localhost:4318")}, "http or https"},
+// One more role is an unneeded permission, and one less is a call that is
+// refused, in production only.
+func TestTheModuleGrantsTheseRolesAndNoOthers(t *testing.T) {
+	want := map[string]string{
+		"google_artifact_registry_repository_iam_member.build": "artifactregistry.writer",
+		"google_cloud_run_v2_service_iam_member.build":         "run.developer",
+		"google_cloud_run_v2_service_iam_member.caller":        "run.invoker",
+		"google_cloud_run_v2_service_iam_member.viewer":        "run.viewer",
+		"google_cloud_tasks_queue_iam_member.enqueuer":         "cloudtasks.enqueuer",
+		"google_cloud_tasks_queue_iam_member.operator":         "cloudtasks.taskDeleter cloudtasks.viewer",
+		"google_project_iam_member.build_logs":                 "logging.logWriter",
+		"google_project_iam_member.database":                   "datastore.user",
+		"google_project_iam_member.operator":                   "cloudscheduler.viewer logging.viewer monitoring.viewer serviceusage.serviceUsageConsumer",
+		"google_project_iam_member.telemetry":                  "serviceusage.serviceUsageConsumer telemetry.metricsWriter telemetry.tracesWriter",
+		"google_secret_manager_secret_iam_member.session":      "secretmanager.secretAccessor",
+		"google_secret_manager_secret_iam_member.worker":       "secretmanager.secretAccessor",
+		"google_service_account_iam_member.build_calls_as":     "iam.serviceAccountOpenIdTokenCreator",
+		"google_service_account_iam_member.build_deploys_as":   "iam.serviceAccountUser",
+		"google_service_account_iam_member.signs_as_caller":    "iam.serviceAccountUser",
+		"google_storage_bucket_iam_member.build":               "storage.objectViewer",
+	}
+	roles := regexp.MustCompile(`"(?:roles/)?([a-z]+\.[a-z][A-Za-z]+)"`)
+	lists := map[string]string{} // the locals that a resource refers to for its roles
+	module := parseModule(t)
+	for _, b := range module {
+		for name, a := range b.Body.Attributes {
+			if b.Type == "locals" {
+				lists["local."+name] = string(a.Expr.Range().SliceBytes([]byte(read(t, a.Range().Filename))))
+			}
+		}
+	}
+	got := map[string]string{}
+	for _, b := range module {
+		if !strings.Contains(b.name(), "_iam_") {
+			continue
+		}
+		text := b.text
+		for _, list := range []string{"local.operator_roles", "local.operator_queue_roles"} {
+			if strings.Contains(text, list+",") {
+				text += lists[list]
+			}
+		}
+		found := map[string]bool{}
+		for _, role := range roles.FindAllStringSubmatch(text, -1) {
+			found[role[1]] = true
+		}
+		got[b.name()] = strings.Join(sorted(found), " ")
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// resource returns a resource of the module.
+func resource(t *testing.T, name string) block {
+	t.Helper()
+	for _, b := range parseModule(t) {
+		if b.Type == "resource" && b.name() == name {
+			return b
+		}
+	}
+	t.Fatalf("there is no %s", name)
+	return block{}
+}
+
+// These lines prevent an accident each, and Terraform accepts the module without them.
+func TestTheModuleKeepsWhatPreventsAccidents(t *testing.T) {
+	for name, words := range map[string][]string{
+		"google_firestore_database.this": {`"FIRESTORE_NATIVE"`, `"DELETE_PROTECTION_ENABLED"`, `"ABANDON"`, `"POINT_IN_TIME_RECOVERY_ENABLED"`},
+		// An apply must not undo what a build has deployed.
+		"google_cloud_run_v2_service.worker": {
+			"template[0].containers[0].image,", "traffic,", "client,", "client_version,",
+			"google_firestore_index.analyses,", "google_project_iam_member.database,", "google_secret_manager_secret_iam_member.worker,",
+		},
+		"google_cloud_run_v2_service.doclock": {
+			"template[0].containers[0].image,", "traffic,", "client,", "client_version,",
+			"google_project_iam_member.database,", "google_secret_manager_secret_iam_member.session,",
+		},
+		// A call or an alert before its time fails, or causes a false alarm.
+		"google_cloud_scheduler_job.recover":       {"google_cloud_run_v2_service_iam_member.caller", `"* * * * *"`, `"${local.worker_url}/internal/tasks/recover"`},
+		"google_cloud_scheduler_job.sweep":         {"google_cloud_run_v2_service.doclock", `"* * * * *"`, `"${local.doclock_url}/internal/sweep"`},
+		"google_monitoring_alert_policy.taskguard": {"google_cloud_scheduler_job.recover", "disable_metric_validation = true"},
 	} {
-		refused := planned(t, with(required, c.given)).refusals(t)
-		if len(refused) != 1 || !strings.Contains(refused[0], c.says) {
-			t.Errorf("%s: %q, want one that says %q", name, refused, c.says)
+		text := resource(t, name).text
+		for _, w := range words {
+			if !strings.Contains(text, w) {
+				t.Errorf("%s lacks %s", name, w)
+			}
+		}
+	}
+	if text := resource(t, "google_cloud_run_v2_service.worker").text; strings.Contains(text, "template[0].revision") {
+		t.Error("a release names its revision, and Cloud Run refuses a second of that name: after a release no apply could change the worker")
+	}
+	text := resource(t, "google_cloud_tasks_queue.analyses").text
+	for line := range strings.Lines(read(t, "../deploy/queue.yaml")) {
+		flag, _, ok := strings.Cut(line, ":")
+		field := strings.ReplaceAll(strings.TrimPrefix(flag, "--"), "-", "_")
+		if ok && strings.HasPrefix(flag, "--") && flag != "--location" && !regexp.MustCompile(field+` += local\.(queue_flags\["`+flag+`"\]|`+field+`\n)`).MatchString(text) {
+			t.Errorf("the module's queue does not take %s from queue.yaml", flag)
 		}
 	}
 }
 
-// application is that of beside, changed.
-func application(more map[string]cty.Value) map[string]cty.Value {
-	return map[string]cty.Value{"app": cty.ObjectVal(with(beside["app"].AsValueMap(), more))}
-}
-
-func secretOf(variable, name, version string) cty.Value {
-	return cty.MapVal(map[string]cty.Value{variable: cty.ObjectVal(map[string]cty.Value{"secret": cty.StringVal(name), "version": cty.StringVal(version)})})
-}
-
-func TestAnAnalyzerThatIsNamedGoesBeforeTheApplicationAndDebugIsALevel(t *testing.T) {
-	m := planned(t, with(beside, map[string]cty.Value{
-		"analyzer":   cty.StringVal("http://localhost:9000/other"),
-		"worker_env": cty.MapVal(map[string]cty.Value{"LOG_LEVEL": cty.StringVal("DEBUG")}),
-	}))
-	if refused := m.refusals(t); len(refused) > 0 {
-		t.Errorf("refused: %q", refused)
+// Without its API Google refuses a resource in an empty project.
+func TestTheModuleEnablesTheAPIOfEachResource(t *testing.T) {
+	apis := map[string]string{
+		"artifact": "artifactregistry", "cloud_run": "run", "cloud_scheduler": "cloudscheduler", "cloud_tasks": "cloudtasks", "firestore": "firestore",
+		"logging": "logging", "monitoring": "monitoring", "project": "cloudresourcemanager", "secret_manager": "secretmanager", "service_account": "iam",
+		"storage": "", // always enabled
 	}
-	if got := text(t, m.of(t, "local.analyzer")); got != "http://localhost:9000/other" {
-		t.Errorf("the analyzer is %s", got)
+	need := map[string]bool{"cloudbuild": true, "iamcredentials": true} // of the build and its smoke test
+	for _, b := range parseModule(t) {
+		if b.Type != "resource" {
+			continue
+		}
+		known := false
+		for prefix, api := range apis {
+			if strings.HasPrefix(b.Labels[0], "google_"+prefix) {
+				known, need[api] = true, true
+			}
+		}
+		if !known {
+			t.Errorf("which API does %s need?", b.Labels[0])
+		}
+	}
+	delete(need, "")
+	var s settings
+	evaluated(t, "everything", &s)
+	if diff := cmp.Diff(sorted(need), slices.Sorted(slices.Values(s.APIs))); diff != "" {
+		t.Errorf("-needed +enabled:\n%s", diff)
+	}
+}
+
+// A deployment by gcloud and one by Terraform are the same.
+func TestTheModuleAndTheServiceFilesAgree(t *testing.T) {
+	var everything, app settings
+	evaluated(t, "everything", &everything)
+	evaluated(t, "application", &app)
+	for file, env := range map[string]map[string]string{"service.yaml": everything.WorkerEnv, "doclock.yaml": everything.DoclockEnv, "sidecar/service.yaml": app.WorkerEnv} {
+		s, c := service(t, file)
+		name := strings.TrimPrefix(s.Metadata.Name, "taskguard-")
+		set := environmentOf(c)
+		for variable, value := range env {
+			if got, ok := set[variable]; got != value && !strings.HasPrefix(variable, "OTEL_") {
+				t.Errorf("the module sets %s=%q for %s, %s %q (%v)", variable, value, name, file, got, ok)
+			}
+		}
+		module := resource(t, "google_cloud_run_v2_service."+name)
+		timeout, places := module.text, fmt.Sprint(s.Spec.Template.Spec.ContainerConcurrency)
+		if name == "worker" {
+			timeout, places = fmt.Sprintf("timeout = \"%ds\"", everything.Request), "var.worker_concurrency"
+		}
+		for want, in := range map[string]string{
+			fmt.Sprintf(`timeout += "%ds"`, s.Spec.Template.Spec.TimeoutSeconds): timeout,
+			"max_instance_request_concurrency = " + places:                       module.text,
+		} {
+			if !regexp.MustCompile(want).MatchString(in) {
+				t.Errorf("%s: the module's %s has no %s", file, name, want)
+			}
+		}
+		agreeOnProbes(t, file, c, module)
+	}
+	w, c := service(t, "service.yaml")
+	for name, want := range map[string]any{
+		"worker_concurrency": w.Spec.Template.Spec.ContainerConcurrency, "worker_cpu": c.Resources.Limits["cpu"], "worker_memory": c.Resources.Limits["memory"],
+		"worker_max_instances": w.Spec.Template.Metadata.Annotations["autoscaling.knative.dev/maxScale"],
+	} {
+		if text := read(t, moduleFolder+"/variables_worker.tf"); !regexp.MustCompile(`variable "` + name + `" \{\n.*\n.*\n  default     = "?` + fmt.Sprint(want) + `"?\n`).MatchString(text) {
+			t.Errorf("the default of %s is not service.yaml's %v", name, want)
+		}
+	}
+}
+
+// agreeOnProbes compares the first container's probes.
+func agreeOnProbes(t *testing.T, file string, c *run.Container, module block) {
+	t.Helper()
+	for name, p := range map[string]*run.Probe{"startup_probe": c.StartupProbe, "liveness_probe": c.LivenessProbe} {
+		want := fmt.Sprintf(`%s \{\s+period_seconds    = %d\s+timeout_seconds   = %d\s+failure_threshold = %d\s+http_get \{\s+path = %q`,
+			name, p.PeriodSeconds, p.TimeoutSeconds, p.FailureThreshold, p.HttpGet.Path)
+		if !regexp.MustCompile(want).MatchString(module.text) {
+			t.Errorf("%s: the module's %s differs", file, name)
+		}
+	}
+}
+
+func TestTheServicesAcceptTheModulesEnvironments(t *testing.T) {
+	mayBeSet := map[string]string{
+		"LOG_LEVEL":                 "worker_env, doclock_env",
+		"doclock DOCUMENT_LOCK_TTL": "doclock_env", "doclock DOCUMENT_LOCKS_COLLECTION": "doclock_env",
+	}
+	for _, name := range []string{"everything", "smallest", "application", "theirs"} {
+		var s settings
+		evaluated(t, name, &s)
+		acceptEnvironment(t, "the module", "worker", s.WorkerEnv, mayBeSet)
+		s.DoclockEnv["SESSION_SECRET"] = strings.Repeat("secret", 8)
+		acceptEnvironment(t, "the module", "doclock", s.DoclockEnv, mayBeSet)
 	}
 }

@@ -12,8 +12,7 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// A write of each kind, under each fault of its first call, comes to the one
-// outcome that is true.
+// A write of each kind has one outcome under each fault of its first call.
 func TestAnUnknownOutcomeIsResolved(t *testing.T) {
 	const (
 		load = leasetest.Load
@@ -89,12 +88,12 @@ func TestAnUnknownOutcomeIsResolved(t *testing.T) {
 	}
 }
 
-// wantFaults checks that the plan did what it was made for.
+// wantFaults checks that the plan made these faults.
 func (w *world) wantFaults(faults ...leasetest.Fault) {
 	w.Helper()
 	for _, f := range faults {
 		if f != leasetest.None && w.line.Faults()[f] == 0 {
-			w.Errorf("nothing went wrong by %q", f)
+			w.Errorf("the fault %q did not happen", f)
 		}
 	}
 }
@@ -159,8 +158,7 @@ func TestLoadErrorsAreTriedAgain(t *testing.T) {
 	})
 }
 
-// A conflict is over at once, an outage is not: the pauses after the one are
-// short, and after the other they grow to two seconds.
+// The pauses after conflicts are short; after failures they grow to two seconds.
 func TestThePauseBeforeTheNextTryFitsItsReason(t *testing.T) {
 	for what, c := range map[string]struct {
 		fault       leasetest.Fault
@@ -211,7 +209,7 @@ func TestTheEndOfTheContextIsUnavailableAndSaysWhy(t *testing.T) {
 	}
 }
 
-// final is a store whose every answer is one error.
+// final is a store whose every call returns one error.
 type final struct{ err error }
 
 func (f final) Load(context.Context, string) (lease.Cell[job], error) {
@@ -230,7 +228,7 @@ func TestAnAnswerThatWillNotChangeIsNotAskedForAgain(t *testing.T) {
 				start := time.Now()
 				_, err := (&add{}).run(ctx, final{fmt.Errorf("store: %w", want)}, from)
 				wantErr(t, err, want)
-				// A refused write may have landed, which a read has to tell.
+				// A refused write may have landed: a read resolves that.
 				if resolved := call == "swap" && errors.Is(want, lease.ErrRefused); errors.Is(err, lease.ErrUnavailable) || time.Since(start) > 0 && !resolved {
 					t.Errorf("%s: %v after %v", call, err, time.Since(start))
 				}

@@ -31,13 +31,13 @@ func Example() {
 	}
 	var text string
 	err = hold.Run(ctx, func(ctx context.Context, _ report, g lease.Grant) error {
-		// Work here until ctx ends; hand g.Token to whatever else is written to.
+		// Work here until ctx ends; pass g.Token to other systems that are written to.
 		text = fmt.Sprintf("written under token %d", g.Token)
 		return context.Cause(ctx)
 	})
 	switch {
 	case errors.Is(err, lease.ErrLost):
-		fmt.Println("another has it now")
+		fmt.Println("another holds it now")
 	case err != nil:
 		err = hold.Release(ctx, nil, false) // for another attempt
 	default:
@@ -50,22 +50,4 @@ func Example() {
 	// Output:
 	// <nil>
 	// written under token 1 - lease: already finished
-}
-
-func ExampleLessor_Acquire_held() {
-	store := &lease.Memory[report]{}
-	store.Put("q3", report{})
-	for _, owner := range []string{"worker-1", "worker-2"} {
-		lessor, err := lease.NewLessor(store, func(r *report) *lease.Lease { return &r.Lease }, lease.Policy{})
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		_, _, err = lessor.Acquire(context.Background(), "q3", owner, nil)
-		var held *lease.HeldError
-		fmt.Println(owner, errors.As(err, &held))
-	}
-	// Output:
-	// worker-1 false
-	// worker-2 true
 }

@@ -10,12 +10,12 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// exclusive is a line to a store that can keep the others out.
+// exclusive returns a faulty Excluder.
 func (w *world) exclusive(plan leasetest.Plan) *leasetest.FaultyExcluder[job] {
 	return leasetest.NewFaultyExcluder(excluder{w.memory}, plan)
 }
 
-// excluder loads, decides and swaps a Memory that nobody else writes to.
+// excluder is a Memory with Exclude; no other program writes to it.
 type excluder struct{ *lease.Memory[job] }
 
 func (x excluder) Exclude(ctx context.Context, key string, decide func(lease.Cell[job]) (job, error)) (lease.Cell[job], error) {
@@ -30,7 +30,7 @@ func (x excluder) Exclude(ctx context.Context, key string, decide func(lease.Cel
 	return x.Swap(ctx, key, c, next)
 }
 
-// wantWrites checks how often the record was written since the world began.
+// wantWrites checks how often the record was written.
 func (w *world) wantWrites(want int64) {
 	w.Helper()
 	c, err := w.memory.Load(w.Context(), "a")
@@ -39,7 +39,7 @@ func (w *world) wantWrites(want int64) {
 	}
 }
 
-func TestAfterTwoConflictsTheOthersAreKeptOut(t *testing.T) {
+func TestAfterTwoConflictsEditUsesExclude(t *testing.T) {
 	for name, c := range map[string]struct {
 		exclude leasetest.Fault
 		tries   int
@@ -72,28 +72,8 @@ func TestAfterTwoConflictsTheOthersAreKeptOut(t *testing.T) {
 	}
 }
 
-func TestADecisionsErrorInsideExcludeComesBackUnchanged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, lease.Policy{})
-		w.rewrite(note("read"))
-		defer w.wantWrites(1)
-		x := w.exclusive(leasetest.Every(leasetest.Swap, leasetest.Conflict))
-		want := &lease.HeldError{Owner: "w/2"}
-		c, err := lease.Edit(t.Context(), x, "a", nil, func(c lease.Cell[job]) (job, error) {
-			if x.Calls(leasetest.Exclude) > 0 {
-				return c.Doc, want
-			}
-			return c.Doc, nil
-		}, func(lease.Cell[job]) bool { return false })
-		if err != error(want) || c.Doc.Note != "read" { //nolint:errorlint // unchanged means not even wrapped
-			t.Errorf("%+v, %v", c, err)
-		}
-	})
-}
-
-// An Exclude that was refused is followed by a plain read, which tells whether
-// it has landed, and by a Swap, which tells whether it is refused indeed. That is
-// done once: a second refusal is final.
+// After a refused Exclude, a read shows whether it has landed, and one Swap whether the
+// write is refused too. A second refusal is final.
 func TestARefusedExcludeIsResolved(t *testing.T) {
 	const refuse, conflict = leasetest.Refuse, leasetest.Conflict
 	for name, tc := range map[string]struct {
@@ -125,8 +105,7 @@ func TestARefusedExcludeIsResolved(t *testing.T) {
 	}
 }
 
-// always is an Excluder that makes every decision in Exclude, whose every answer is
-// one error.
+// always is an Excluder that makes every decision in Exclude, which returns one error.
 type always struct{ final }
 
 func (always) Exclusive() bool { return true }
@@ -140,15 +119,6 @@ func TestAnExcludeThatCannotSucceedIsNotTriedAgain(t *testing.T) {
 		if _, err := (&add{}).run(t.Context(), always{final{want}}, nil); !errors.Is(err, want) || errors.Is(err, lease.ErrUnavailable) {
 			t.Errorf("err = %v; want %v", err, want)
 		}
-	}
-}
-
-// A Faulty around an Excluder is no Excluder unless it was made as one.
-func TestOnlyAFaultyExcluderExcludes(t *testing.T) {
-	w := newWorld(t, lease.Policy{})
-	var plain lease.Store[job] = leasetest.NewFaulty[job](excluder{w.memory}, nil)
-	if _, ok := plain.(lease.Excluder[job]); ok {
-		t.Error("a Faulty is an Excluder")
 	}
 }
 

@@ -16,29 +16,37 @@ import (
 	"time"
 )
 
-// File is a Store in a directory of one machine, for programs that share it: a
+// Format defines the name and the content of a File's files. Its methods are pure
+// and safe for concurrent use.
+type Format[D any] interface {
+	// Name returns the file of a key within the directory, or ErrInvalidKey.
+	Name(key string) (string, error)
+	// Encode returns the file's content from at on, or nil if such a record is
+	// not kept and its file is removed.
+	Encode(key string, doc D, at time.Time) ([]byte, error)
+	// Decode decodes a file, whichever program wrote it, and the store's time of
+	// that write; modified is the file system's time.
+	Decode(key string, data []byte, modified time.Time) (doc D, at time.Time, err error)
+}
+
+// File is a Store in a directory of one machine, for programs that share it: one
 // file for each record. A write goes to a temporary file that is synced and
 // renamed, under a flock, so that neither a crash nor a full disk leaves half a
-// record. Make it with NewFile or NewFileOf. It must not be used over a network
-// file system.
+// record. Make it with NewFile. It must not be used over a network file system.
 //
-// Its clock is the machine's. Where that is set back, time stands still for a
-// record until it has passed the record's last write.
+// Its clock is the machine's. If that is set back, a record's time stands still
+// until the clock has passed the record's last write.
 type File[D any] struct {
 	// Wait bounds how long a call waits for other programs' calls; 2 s if zero.
 	Wait time.Duration
 	// Now is the clock; the machine's if nil.
 	Now func() time.Time
-	// Guard names the file in the directory that is flocked, and made for it; the
-	// directory itself if empty, which must then be nobody else's.
-	Guard string
 
-	dir    string
-	format Format[D]
-	rename func(from, to string) error
+	dir, guard string
+	format     Format[D]
 
 	mu   sync.Mutex
-	last time.Time // the latest time answered
+	last time.Time // the latest time returned
 }
 
 const (
@@ -47,25 +55,18 @@ const (
 	flockWait    = 2 * time.Second
 )
 
-// NewFile keeps records as JSON in a format of its own, and makes the directory
-// if it is missing.
-func NewFile[D any](dir string) (*File[D], error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("lease: directory: %w", err)
-	}
-	return NewFileOf(dir, envelopes[D]{}), nil
+// NewFile returns the records in dir as f encodes them. guard is the name of the
+// file in dir that programs flock; a call creates it if it is missing. NewFile does not
+// access the directory.
+func NewFile[D any](dir, guard string, f Format[D]) *File[D] {
+	return &File[D]{dir: dir, guard: guard, format: f}
 }
 
-// NewFileOf keeps records as f writes them. It does not touch the directory.
-func NewFileOf[D any](dir string, f Format[D]) *File[D] {
-	return &File[D]{dir: dir, format: f, rename: os.Rename}
-}
-
-// Load reads one file, with no waiting for writers. A file that its Format cannot
-// make out is ErrMalformed; a symbolic link, another thing that is no regular
-// file, and one that may not be read are ErrRefused.
+// Load reads one file, and does not wait for writers. A file that the Format
+// cannot decode is ErrMalformed. A symbolic link, another file that is not regular,
+// and one without permission are ErrRefused.
 func (f *File[D]) Load(ctx context.Context, key string) (Cell[D], error) {
-	asked, at := time.Now(), f.now() // before the reading: what is read is at least as new
+	asked, at := time.Now(), f.now() // before the reading, which is then at least as new
 	path, err := f.path(ctx, key)
 	if err != nil {
 		return Cell[D]{}, err
@@ -79,10 +80,9 @@ func (f *File[D]) Load(ctx context.Context, key string) (Cell[D], error) {
 }
 
 // Swap replaces one file. Swapping a Cell that did not exist creates the record;
-// one that its Format does not keep is removed.
-// Another program that keeps the directory for longer than Wait, and a full
-// disk, are errors that may pass; a directory that may not be written is
-// ErrRefused.
+// a record that the Format does not keep is removed. A full disk, and another
+// program that keeps the guard for longer than Wait, are errors that may pass; a
+// directory without write permission is ErrRefused.
 func (f *File[D]) Swap(ctx context.Context, key string, prev Cell[D], next D) (Cell[D], error) {
 	asked := time.Now()
 	path, err := f.path(ctx, key)
@@ -105,11 +105,11 @@ func (f *File[D]) Swap(ctx context.Context, key string, prev Cell[D], next D) (C
 			return fmt.Errorf("%w: %w", ErrRefused, err)
 		case data == nil:
 			c = Cell[D]{Doc: next, At: at}
-			return f.remove(dir, path)
-		case len(data) > maxFileBytes: // nobody could read it again
+			return remove(dir, path)
+		case len(data) > maxFileBytes: // read would refuse it
 			return fmt.Errorf("%w: over %d bytes", ErrRefused, maxFileBytes)
 		}
-		written, err := f.replace(dir, path, data)
+		written, err := replace(dir, path, data)
 		if err != nil {
 			return err
 		}
@@ -123,26 +123,16 @@ func (f *File[D]) Swap(ctx context.Context, key string, prev Cell[D], next D) (C
 	return c, nil
 }
 
-// Delete removes a record. A missing one is no error.
-func (f *File[D]) Delete(ctx context.Context, key string) error {
-	path, err := f.path(ctx, key)
-	if err != nil {
-		return err
-	}
-	err = f.locked(ctx, func(dir *os.File) error { return f.remove(dir, path) })
-	return fileError("delete", key, err)
-}
-
-func (f *File[D]) remove(dir *os.File, path string) error {
+func remove(dir *os.File, path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return dir.Sync()
 }
 
-// read is the record at path, At being the time of its last write.
+// read returns the record at path; At is the time of its last write.
 func (f *File[D]) read(path, key string) (Cell[D], error) {
-	// NONBLOCK: a pipe in its place must not hold us up.
+	// NONBLOCK: a pipe in its place must not block.
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -165,8 +155,8 @@ func (f *File[D]) read(path, key string) (Cell[D], error) {
 	return f.cell(data, info.ModTime(), key)
 }
 
-// cell makes out the content of a file. Its revision is content and time of
-// writing, since others may renew a lease by the latter alone.
+// cell decodes a file. Its revision is the content and the time of writing, since
+// other programs may renew a lease by changing that time alone.
 func (f *File[D]) cell(data []byte, modified time.Time, key string) (Cell[D], error) {
 	c := Cell[D]{Exists: true, Rev: fileRev{sha256.Sum256(data), modified.UnixNano()}}
 	err := fmt.Errorf("over %d bytes", maxFileBytes)
@@ -184,10 +174,10 @@ type fileRev struct {
 	modified int64
 }
 
-// replace puts data at path; dir, the directory, is locked. Until the rename
-// nothing has changed. It answers the file's time of writing.
-func (f *File[D]) replace(dir *os.File, path string, data []byte) (written time.Time, _ error) {
-	temp := path + ".tmp" // nobody else's: of a writer that was killed
+// replace writes data to path in dir, which is locked, and returns the file's time
+// of writing. Nothing changes before the rename.
+func replace(dir *os.File, path string, data []byte) (written time.Time, _ error) {
+	temp := path + ".tmp" // if it exists, a writer was killed
 	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return written, err
 	}
@@ -199,7 +189,7 @@ func (f *File[D]) replace(dir *os.File, path string, data []byte) (written time.
 	info, statErr := file.Stat()
 	err = errors.Join(err, statErr, file.Sync(), file.Close())
 	if err == nil {
-		err = f.rename(temp, path)
+		err = os.Rename(temp, path)
 	}
 	if err != nil {
 		return written, errors.Join(err, os.Remove(temp))
@@ -207,7 +197,7 @@ func (f *File[D]) replace(dir *os.File, path string, data []byte) (written time.
 	return info.ModTime(), dir.Sync()
 }
 
-// path is the file of a key.
+// path returns the file of a key.
 func (f *File[D]) path(ctx context.Context, key string) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
@@ -219,7 +209,7 @@ func (f *File[D]) path(ctx context.Context, key string) (string, error) {
 	return filepath.Join(f.dir, name), nil
 }
 
-// now never runs backwards, also when the clock is set back.
+// now never runs backwards, even if the clock is set back.
 func (f *File[D]) now() time.Time {
 	now := time.Now()
 	if f.Now != nil {
@@ -231,14 +221,13 @@ func (f *File[D]) now() time.Time {
 	return f.last
 }
 
-// fileError says what a failed call means: hardly any failure of a file passes
-// by itself but those of space and of waiting.
+// fileError adds ErrRefused to the errors that do not pass by themselves.
 func fileError(verb, key string, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ELOOP),
-		errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EMLINK): // EMLINK: FreeBSD's word for a link not followed
+		errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EMLINK): // EMLINK: FreeBSD's error for a link that is not followed
 		err = fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	return fmt.Errorf("lease: %s %q: %w", verb, key, err)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// locked runs do while every other File keeps out of the directory.
+// locked runs do while no other File can write to the directory.
 func (f *File[D]) locked(ctx context.Context, do func(dir *os.File) error) error {
 	wait := f.Wait
 	if wait == 0 {
@@ -26,32 +26,24 @@ func (f *File[D]) locked(ctx context.Context, do func(dir *os.File) error) error
 	}
 	defer dir.Close() //nolint:errcheck // synced before
 	for {
-		guard, err := f.guard()
+		guard, err := os.OpenFile(filepath.Join(f.dir, f.guard), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, fileMode)
 		if err != nil {
 			return err
 		}
-		err = f.flocked(ctx, guard, func() error { return do(dir) })
-		_ = guard.Close() // nothing written; frees the lock
+		err = flocked(ctx, guard, func() error { return do(dir) })
+		_ = guard.Close() // frees the lock
 		if !errors.Is(err, errReplaced) || ctx.Err() != nil {
 			return err
 		}
 	}
 }
 
-// errReplaced: what was flocked is not what others would flock any more.
+// errReplaced reports that other programs flock another file by now.
 var errReplaced = errors.New("lease: the guard was replaced")
 
-// guard opens what is flocked.
-func (f *File[D]) guard() (*os.File, error) {
-	if f.Guard == "" {
-		return os.Open(f.dir)
-	}
-	return os.OpenFile(filepath.Join(f.dir, f.Guard), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, fileMode)
-}
-
-// flocked runs do once guard is flocked and is still the one at its path: whoever
-// cleans up a directory may have removed it.
-func (f *File[D]) flocked(ctx context.Context, guard *os.File, do func() error) error {
+// flocked runs do once guard is flocked and is still the file at its path: a
+// program that cleans up the directory may have removed it.
+func flocked(ctx context.Context, guard *os.File, do func() error) error {
 	for {
 		err := syscall.Flock(int(guard.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		switch {

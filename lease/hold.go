@@ -8,8 +8,7 @@ import (
 )
 
 // Hold is one acquisition. Its methods are called one after another, by one
-// goroutine: Run, then Finish or Release. Finish and Release end it; until
-// then its Lessor answers duplicates from it.
+// goroutine: Run, then Finish or Release, which end it.
 type Hold[D any] struct {
 	lessor *Lessor[D]
 	key    string
@@ -22,26 +21,25 @@ type Hold[D any] struct {
 	until time.Time // local monotonic end of trust
 }
 
-// Grant is what this acquisition's writes are conditional on.
+// Grant returns what this acquisition's writes are conditional on.
 func (h *Hold[D]) Grant() Grant { return h.grant }
 
 // Stolen reports whether the lease was another's until it had expired.
 func (h *Hold[D]) Stolen() bool { return h.stolen }
 
-// Run runs body while it renews the lease, and returns when both have ended:
-// body's error, or a *LostError if the lease was lost, whatever body returned.
-// On loss body's context ends with that *LostError as its cause; a body that
-// ignores it is what KillAfter is about. The end of ctx reaches body as it is;
-// the lease is renewed until body has returned. Each of renewed is told of each
-// renewal.
+// Run runs body while it renews the lease, and returns when both have ended. It
+// returns body's error, or a *LostError if the lease was lost, whatever body returned.
+// On loss body's context ends with that *LostError as its cause; KillAfter is for a
+// body that ignores it. When ctx ends, body's context ends too, and the lease is
+// renewed until body has returned. Run calls each of renewed after each renewal.
 func (h *Hold[D]) Run(ctx context.Context, body func(ctx context.Context, doc D, g Grant) error, renewed ...Renewed) error {
 	return h.run(ctx, func(ctx context.Context) error { return body(ctx, h.Doc(), h.grant) },
 		func(ctx context.Context, k *keeper[D]) { k.beat(ctx) }, renewed)
 }
 
-// RunBy is Run with the caller's own heartbeat, which calls Renew. The first is
-// due after first, and each other after the time that the one before returned. An
-// ErrLost of the heartbeat ends the lease as one of Run's does. The watchdog is Run's.
+// RunBy is like Run, but the caller's own heartbeat calls Renew: first after the
+// duration first, and then each time after the duration that it has returned. An
+// ErrLost of the heartbeat ends the run as in Run. The watchdog is the same.
 func (h *Hold[D]) RunBy(ctx context.Context, body func(ctx context.Context) error,
 	first time.Duration, heartbeat func(ctx context.Context) (next time.Duration, err error),
 ) error {
@@ -76,28 +74,23 @@ func (h *Hold[D]) run(ctx context.Context, body func(ctx context.Context) error,
 	return err
 }
 
-// Finish makes the record terminal, with set's changes, and frees the lease,
-// all in one commit that holds only if the lease is still ours (G8). It tries
-// until it is refused or 60 s have passed, also when ctx has ended: ErrLost
-// (nothing was written), ErrRefused (the store cannot hold what set has set;
-// the lease is kept and the Hold stays usable), ErrUnavailable.
+// Finish makes the record terminal, with set's changes, and frees the lease, in
+// one commit that holds only if the lease is still held (G8). It tries for 60 s,
+// also after ctx has ended. It returns ErrLost if nothing was written; ErrRefused if
+// the store cannot store set's changes (the lease is kept and the Hold remains
+// usable); or ErrUnavailable.
 func (h *Hold[D]) Finish(ctx context.Context, set func(*D)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	_, err := h.write(ctx, func(l Lease, _ time.Time) (Lease, error) { return Finish(l, h.grant) }, set,
 		func(l Lease) bool { return l.FinishedBy == h.grant.Owner })
-	if !errors.Is(err, ErrRefused) {
-		h.lessor.forget(h)
-	}
 	return err
 }
 
-// Release frees the lease with set's changes if it is still ours, and changes
-// nothing otherwise, which is no error (G8). refund takes back the attempt. It
-// tries for 2 s, or until the deadline of ctx if that is later, also when ctx has
-// been cancelled.
+// Release frees the lease with set's changes if it is still held, and else changes
+// nothing, which is no error (G8). refund subtracts the attempt. It tries for 2 s,
+// or until the deadline of ctx if that is later, also if ctx has been cancelled.
 func (h *Hold[D]) Release(ctx context.Context, set func(*D), refund bool) error {
-	defer h.lessor.forget(h)
 	until := time.Now().Add(releaseTimeout)
 	if deadline, ok := ctx.Deadline(); ok && deadline.After(until) {
 		until = deadline
@@ -116,9 +109,9 @@ func (h *Hold[D]) Release(ctx context.Context, set func(*D), refund bool) error 
 	return err
 }
 
-// Renew is one heartbeat (G6): it moves the expiry to one ttl from now, or one
-// TTL of the Policy if ttl is zero, trying until ctx ends: ErrLost, or
-// ErrUnavailable, or why that ttl cannot be. While Run runs, it does this by itself.
+// Renew sends one heartbeat (G6): it moves the expiry to one ttl from now, or one TTL
+// of the Policy if ttl is zero. It tries until ctx ends, and returns ErrLost,
+// ErrUnavailable, or Check's error about ttl. Run renews by itself.
 func (h *Hold[D]) Renew(ctx context.Context, ttl time.Duration) error {
 	lessor, err := h.lessor.WithTTL(ttl)
 	if err != nil {
@@ -130,16 +123,13 @@ func (h *Hold[D]) Renew(ctx context.Context, ttl time.Duration) error {
 		meant = l.ExpiresAt
 		return l, err
 	}, nil, func(l Lease) bool { return l.HeldBy(h.grant) && l.ExpiresAt.Equal(meant) })
-	switch {
-	case err == nil:
+	if err == nil {
 		h.know(c, lessor.policy)
-	case errors.Is(err, ErrLost):
-		h.lessor.forget(h)
 	}
 	return err
 }
 
-// write edits the record from what is known of it.
+// write edits the record, beginning with the Cell that is known.
 func (h *Hold[D]) write(ctx context.Context, rule func(l Lease, now time.Time) (Lease, error),
 	set func(*D), landed func(Lease) bool,
 ) (Cell[D], error) {
@@ -160,7 +150,7 @@ func (h *Hold[D]) write(ctx context.Context, rule func(l Lease, now time.Time) (
 	}, func(c Cell[D]) bool { return c.Exists && landed(*of(&c.Doc)) })
 }
 
-// Doc is the record as last read or written by the Hold.
+// Doc returns the record as the Hold last read or wrote it.
 func (h *Hold[D]) Doc() D { return h.known().Doc }
 
 func (h *Hold[D]) known() Cell[D] {
@@ -169,7 +159,7 @@ func (h *Hold[D]) known() Cell[D] {
 	return h.cell
 }
 
-// know takes a Cell that shows the lease as ours.
+// know stores a Cell that shows the lease as held by h.
 func (h *Hold[D]) know(c Cell[D], p Policy) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -181,7 +171,7 @@ func (h *Hold[D]) know(c Cell[D], p Policy) {
 	}
 }
 
-// TrustedUntil is the end of trust in the lease, by the local monotonic clock.
+// TrustedUntil returns the end of trust in the lease, by the local monotonic clock.
 func (h *Hold[D]) TrustedUntil() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// untilCancelled is a body that waits for the end of its context; when is the
-// world's time at which that came, and why is its cause.
+// untilCancelled returns a body that waits for the end of its context, and sets when
+// to the world's time and why to the cause.
 func (w *world) untilCancelled(when *time.Duration, why *error) func(context.Context, job, lease.Grant) error {
 	return func(ctx context.Context, _ job, _ lease.Grant) error {
 		select {
@@ -102,9 +102,8 @@ func TestASlowHeartbeatDoesNotExtendTrust(t *testing.T) {
 	})
 }
 
-// The store's clock leaps 200 s ahead, as it seems to one whose machine was
-// suspended: the expiry that the next heartbeat writes is near, and trust ends
-// sooner than it did before that heartbeat.
+// The store's clock jumps 200 s ahead, as it seems to a machine that was suspended:
+// the next heartbeat writes a near expiry, and trust ends sooner than before.
 func TestTrustThatEndsSoonerIsNoticed(t *testing.T) {
 	inWorld(t, func(w *world) {
 		leap := w.leaping()
@@ -125,24 +124,7 @@ func TestTrustThatEndsSoonerIsNoticed(t *testing.T) {
 	})
 }
 
-func TestALeapOfTheStoresClockIsCaughtUpWith(t *testing.T) {
-	inWorld(t, func(w *world) {
-		leap := w.leaping()
-		h := w.acquire()
-		err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
-			w.at(50 * time.Second)
-			leap.Store(int64(200 * time.Second))
-			w.at(1000 * time.Second)
-			return context.Cause(ctx)
-		})
-		if err != nil {
-			w.Errorf("run: %v", err)
-		}
-	})
-}
-
-// A Hold that has little time left when its run begins is renewed before that
-// time is over.
+// A Hold with little time left when its run begins is renewed before that time ends.
 func TestARunThatBeginsLateIsRenewedInTime(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
@@ -186,31 +168,6 @@ func TestAConflictIsNoLoss(t *testing.T) {
 			w.Errorf("finish: %v", err)
 		}
 		w.wantSame(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "5m9.5s"})
-	})
-}
-
-// The bubble itself fails if a goroutine is left.
-func TestTheBodysContextEndsWithTheRun(t *testing.T) {
-	inWorld(t, func(w *world) {
-		var kept context.Context
-		err := w.acquire().Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
-			kept = ctx
-			return ctx.Err()
-		})
-		if err != nil || kept.Err() == nil {
-			w.Errorf("%v; the context: %v; want it ended after the run alone", err, kept.Err())
-		}
-	})
-}
-
-func TestARenewalForATimeThatCannotBeWritesNothing(t *testing.T) {
-	inWorld(t, func(w *world) {
-		h := w.acquire()
-		before := w.record()
-		if err := h.Renew(w.Context(), time.Millisecond); err == nil {
-			w.Error("it is renewed for a millisecond")
-		}
-		w.wantSame(before)
 	})
 }
 

@@ -22,12 +22,12 @@ func of(j *job) *lease.Lease { return &j.Lease }
 
 func note(s string) func(*job) { return func(j *job) { j.Note = s } }
 
-// world is a store with the record "a", as it is and behind a bad line.
+// world is a store with the record "a", directly and behind a faulty connection.
 type world struct {
 	*testing.T
 	memory *lease.Memory[job]
 	line   *leasetest.Faulty[job]
-	lessor *lease.Lessor[job] // at the far end of the line
+	lessor *lease.Lessor[job] // uses line
 	start  time.Time
 }
 
@@ -40,7 +40,7 @@ func newWorld(t *testing.T, p lease.Policy) *world {
 	return w
 }
 
-// near is a Lessor at s.
+// near returns a Lessor that uses s.
 func (w *world) near(s lease.Store[job], p lease.Policy) *lease.Lessor[job] {
 	w.Helper()
 	l, err := lease.NewLessor(s, of, p)
@@ -50,7 +50,7 @@ func (w *world) near(s lease.Store[job], p lease.Policy) *lease.Lessor[job] {
 	return l
 }
 
-// acquire is w/1's Hold.
+// acquire returns w/1's Hold.
 func (w *world) acquire() *lease.Hold[job] {
 	w.Helper()
 	h, _, err := w.lessor.Acquire(w.Context(), "a", "w/1", nil)
@@ -60,7 +60,7 @@ func (w *world) acquire() *lease.Hold[job] {
 	return h
 }
 
-// takeOver acquires for another process, which has a good line.
+// takeOver acquires for another process, whose connection does not fail.
 func (w *world) takeOver(owner string) lease.Lease {
 	w.Helper()
 	if _, _, err := w.near(w.memory, lease.Policy{}).Acquire(w.Context(), "a", owner, nil); err != nil {
@@ -69,15 +69,14 @@ func (w *world) takeOver(owner string) lease.Lease {
 	return w.record().Lease
 }
 
-// leaping is by how many nanoseconds the store's clock is to be ahead from now
-// on.
+// leaping returns the nanoseconds by which the store's clock is ahead, to be changed.
 func (w *world) leaping() *atomic.Int64 {
 	var ahead atomic.Int64
 	w.memory.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	return &ahead
 }
 
-// record is what the store holds.
+// record loads the record.
 func (w *world) record() job {
 	w.Helper()
 	c, err := w.memory.Load(w.Context(), "a")
@@ -100,7 +99,7 @@ func (w *world) at(d time.Duration) { time.Sleep(d - w.since()) }
 
 func (w *world) since() time.Duration { return time.Since(w.start) }
 
-// wantCalls checks how many calls went over the line under this plan.
+// wantCalls checks the number of calls to line under this plan.
 func (w *world) wantCalls(loads, swaps int) {
 	w.Helper()
 	if l, s := w.line.Calls(leasetest.Load), w.line.Calls(leasetest.Swap); l != loads || s != swaps {
@@ -108,7 +107,7 @@ func (w *world) wantCalls(loads, swaps int) {
 	}
 }
 
-// wantRecord compares the record, but for its times.
+// wantRecord compares the record without its times.
 func (w *world) wantRecord(want job) {
 	w.Helper()
 	got := w.record()

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// keeper keeps a Hold alive while its body runs. Heartbeat and watchdog are
-// goroutines of their own, so a call to the store that does not come back
-// holds up no cancellation.
+// keeper renews a Hold while its body runs. Heartbeat and watchdog are separate
+// goroutines, so that a call to the store that does not return delays no
+// cancellation.
 type keeper[D any] struct {
 	hold       *Hold[D]
 	cancelBody context.CancelCauseFunc
@@ -21,7 +21,7 @@ type keeper[D any] struct {
 	lost *LostError
 }
 
-// keep begins at once. ctx must not end before stop.
+// keep starts both goroutines. ctx must not end before stop.
 func (h *Hold[D]) keep(ctx context.Context, cancelBody context.CancelCauseFunc,
 	beat func(ctx context.Context, k *keeper[D]), renewed []Renewed,
 ) *keeper[D] {
@@ -42,7 +42,7 @@ func (k *keeper[D]) stop() {
 	k.done.Wait()
 }
 
-// loss is why the lease was lost, or nil.
+// loss returns why the lease was lost, or nil.
 func (k *keeper[D]) loss() *LostError {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -59,8 +59,8 @@ func (k *keeper[D]) lose(e *LostError) {
 	}
 }
 
-// watch waits for the end of trust, which each heartbeat moves: to sooner, if
-// its expiry was chosen by a clock that had fallen behind the store's.
+// watch waits for the end of trust, which each heartbeat moves, also to an earlier
+// time if its expiry was chosen by a clock behind the store's.
 func (k *keeper[D]) watch(ctx context.Context) {
 	for {
 		left := time.Until(k.hold.TrustedUntil())
@@ -80,14 +80,14 @@ func (k *keeper[D]) watch(ctx context.Context) {
 	}
 }
 
-// due is how long until the next renewal: one heartbeat, or sooner where the
-// trust left is less than a Policy that has been checked leaves at that time.
+// due returns the time until the next renewal: one heartbeat, or less if the trust
+// ends so soon that a heartbeat would be too late.
 func (k *keeper[D]) due() time.Duration {
 	return min(k.hold.lessor.policy.Heartbeat, time.Until(k.hold.TrustedUntil())/2)
 }
 
-// beat renews until the lease is lost or stop. A renewal that fails for any
-// other reason is tried again, sooner than the next would be due.
+// beat renews until the lease is lost or stop is called. A renewal that fails for
+// another reason is tried again sooner than the next would be due.
 func (k *keeper[D]) beat(ctx context.Context) {
 	for wait := k.due(); sleep(ctx, wait); {
 		began := time.Now()
@@ -96,18 +96,18 @@ func (k *keeper[D]) beat(ctx context.Context) {
 		cancel()
 		took := time.Since(began)
 		var lost *LostError
-		if errors.As(err, &lost) { // who is told may take long
+		if errors.As(err, &lost) { // first: the callbacks may block
 			k.lose(lost)
 		}
-		k.tell(ctx, took, err)
+		k.notify(ctx, took, err)
 		if wait = k.due(); err != nil {
 			wait = k.hold.lessor.policy.Heartbeat / 10
 		}
 	}
 }
 
-// tell tells of a renewal, but for one that the end of the body has cut short.
-func (k *keeper[D]) tell(ctx context.Context, took time.Duration, err error) {
+// notify calls the callbacks, except for a renewal that the end of the body cancelled.
+func (k *keeper[D]) notify(ctx context.Context, took time.Duration, err error) {
 	if err != nil && !errors.Is(err, ErrLost) && ctx.Err() != nil && k.loss() == nil {
 		return
 	}

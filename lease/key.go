@@ -7,11 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// CheckKey refuses, with ErrInvalidKey, a key of more than limit bytes, and one
-// that some store could not hold or would take for the path of another record:
-// what is not one plain path segment of UTF-8 without control characters, or is
-// reserved as __…__. what names the key's kind in the error, which does not repeat
-// the key.
+// CheckKey returns ErrInvalidKey for a key of more than limit bytes, and for one that
+// is not a plain path segment: UTF-8 without slashes and control characters, and not
+// reserved as __…__. Some store could not hold it, or would read it as the path of
+// another record. what is the key's kind in the error, which does not contain the key.
 func CheckKey(what, key string, limit int) error {
 	var problem string
 	switch {

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Lease is the value inside a document that says who holds it, and until
-// when. It is plain data: the rules in rules.go turn one Lease into the next.
-// The zero Lease was never held.
+// Lease is the value inside a document that records its holder and expiry. It is
+// plain data: the rules in rules.go turn one Lease into the next. The zero Lease
+// was never held.
 type Lease struct {
-	Owner       string // who holds it; empty: nobody
+	Owner       string // the holder; empty: free
 	FinishedBy  string // the owner that finished the record; stays
 	Token       int64  // fencing token: +1 with each acquisition, survives release, never reset
 	Attempts    int    // acquisitions since the record was opened
@@ -26,7 +26,7 @@ type Grant struct {
 	Token int64
 }
 
-// Grant is the acquisition that l records.
+// Grant returns the acquisition that l records.
 func (l Lease) Grant() Grant { return Grant{Owner: l.Owner, Token: l.Token} }
 
 // HeldBy reports whether l still records the acquisition g, expired or not.
@@ -38,11 +38,11 @@ func (l Lease) HeldBy(g Grant) bool {
 const (
 	DefaultTTL = 300 * time.Second
 	maxTTL     = 12 * time.Hour
-	// grace is how long what ignores cancellation may live after it.
+	// grace is how long a run that ignores cancellation may continue after it.
 	grace = 5 * time.Second
 )
 
-// Policy is how long a lease lives and how often it is renewed. The zero
+// Policy configures how long a lease lives and how often it is renewed. The zero
 // Policy is 300 s, renewed every 100 s, without a limit of attempts.
 type Policy struct {
 	TTL         time.Duration // zero: DefaultTTL
@@ -50,30 +50,30 @@ type Policy struct {
 	MaxAttempts int           // zero: no limit
 }
 
-// Check refuses a Policy under which a lease could lapse although each
-// heartbeat is on time: it wants TTL ≥ 2 × heartbeat + margin. The TTL is from 1 s
-// to 12 h.
+// Check returns an error for a Policy under which a lease could expire although
+// each heartbeat is on time: it requires TTL ≥ 2 × heartbeat + margin, and a TTL
+// from 1 s to 12 h.
 func (p Policy) Check() error {
 	q := p.filled()
 	switch {
 	case p.TTL < 0 || p.Heartbeat < 0 || p.MaxAttempts < 0:
 		return fmt.Errorf("lease: negative policy: TTL %v, heartbeat %v, attempts %d", p.TTL, p.Heartbeat, p.MaxAttempts)
-	case q.TTL > maxTTL: // twice as far ahead an expiry is not credible
+	case q.TTL > maxTTL: // see MaxAhead
 		return fmt.Errorf("lease: TTL %v is over %v", q.TTL, maxTTL)
 	case q.TTL < time.Second:
 		return fmt.Errorf("lease: TTL %v is under 1s", q.TTL)
-	case q.Heartbeat > (q.TTL-q.Margin())/2: // so written, it cannot overflow
+	case q.Heartbeat > (q.TTL-q.Margin())/2: // in this form it cannot overflow
 		return fmt.Errorf("lease: TTL %v is under 2 × heartbeat %v + margin %v", q.TTL, q.Heartbeat, q.Margin())
 	}
 	return nil
 }
 
-// Margin is the part of the TTL, a tenth, in which a holder no longer trusts
-// its own lease although the store still shows it as held.
+// Margin returns the last part of the TTL, a tenth, in which a holder no longer
+// trusts its lease although the store still shows it as held.
 func (p Policy) Margin() time.Duration { return p.filled().TTL / 10 }
 
-// KillAfter is how long after a loss what ignores its cancellation may live,
-// so that it has ended before another can have taken over.
+// KillAfter returns how long after a loss a run that ignores its cancellation may
+// continue, so that it ends before another can take over.
 func (p Policy) KillAfter() time.Duration { return min(grace, p.Margin()/2) }
 
 // Last reports whether l's attempt is the last that p grants.
@@ -89,7 +89,7 @@ func (p Policy) filled() Policy {
 	return p
 }
 
-// Decisions. Each is the answer to a question, not a malfunction.
+// Decisions. They are results, not malfunctions.
 var (
 	ErrNotFound  = errors.New("lease: no such record")
 	ErrFinished  = errors.New("lease: already finished")
@@ -99,28 +99,27 @@ var (
 
 // Malfunctions, of a caller, a record or a store.
 var (
-	// ErrInvalidKey is a key that no record of the Store can have.
+	// ErrInvalidKey reports a key that no record of the Store can have.
 	ErrInvalidKey = errors.New("lease: invalid key")
-	// ErrMalformed is a record whose lease cannot be made out.
+	// ErrMalformed reports a record whose lease cannot be decoded.
 	ErrMalformed = errors.New("lease: malformed record")
-	// ErrConflict is a Store's word that the record was, or may have been,
-	// changed by another since it was read.
+	// ErrConflict reports that another has, or may have, changed the record since
+	// it was read.
 	ErrConflict = errors.New("lease: conflict")
-	// ErrRefused is a Store's word that asking again is of no use.
+	// ErrRefused reports that no later try can succeed.
 	ErrRefused = errors.New("lease: refused by the store")
-	// ErrUnavailable ends an operation whose outcome could not be learnt in
+	// ErrUnavailable ends an operation whose outcome could not be determined in
 	// time.
 	ErrUnavailable = errors.New("lease: store unavailable")
 )
 
-// HeldError says that another holds the lease, and until when by the store's
+// HeldError reports that another holds the lease, and until when by the store's
 // clock.
 type HeldError struct {
 	Owner     string
 	Token     int64
 	ExpiresAt time.Time
 	Remaining time.Duration // from the store's time of the reading until ExpiresAt
-	Own       bool          // told from the memory of a Hold, which a renewal under way or an operator may have overtaken
 }
 
 func (e *HeldError) Error() string {
@@ -132,17 +131,17 @@ const (
 	Taken     = "taken"       // another owner or token, or an operator's unlock
 	Finished  = "finished"    // by others
 	Deleted   = "deleted"     // the record is gone
-	OutOfTime = "out of time" // the store could not be told in time that we live
+	OutOfTime = "out of time" // it was not renewed in time
 )
 
-// Renewed is told of a renewal that Hold.Run has made: how long it took, all
-// its tries together, and its error, as Renew answers it. ctx is Run's, without
-// its end. It is called by the goroutine that renews, one call after another and
-// none once Run has returned; while it blocks, nothing is renewed.
+// Renewed is called after each renewal of Hold.Run, with the time that all its tries
+// took together and the error of Renew. ctx is Run's without its cancellation. The
+// goroutine that renews calls it, never after Run has returned; while it blocks, the
+// lease is not renewed.
 type Renewed func(ctx context.Context, took time.Duration, err error)
 
-// LostError is the cause with which a run's context ends when its lease can
-// no longer be proved. It matches ErrLost.
+// LostError is the cause of a run's context when its holder can no longer prove
+// that it holds the lease. It matches ErrLost.
 type LostError struct {
 	Reason string        // Taken, Finished, Deleted or OutOfTime
 	Kill   time.Duration // see KillAfter; zero outside a run
@@ -150,8 +149,8 @@ type LostError struct {
 
 func (e *LostError) Error() string { return "lease: lost: " + e.Reason }
 
-// Is makes errors.Is(err, ErrLost) hold.
+// Is makes errors.Is(err, ErrLost) true.
 func (e *LostError) Is(target error) bool { return target == ErrLost }
 
-// KillAfter is how long a run that ignores its cancellation may live on.
+// KillAfter returns how long a run that ignores its cancellation may continue.
 func (e *LostError) KillAfter() time.Duration { return e.Kill }

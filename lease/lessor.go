@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 )
 
-// How long an operation may try, all its calls together.
+// How long an operation tries, all its calls together.
 const (
 	acquireTimeout = 15 * time.Second
 	finishTimeout  = 60 * time.Second
@@ -21,30 +20,22 @@ type Lessor[D any] struct {
 	store  Store[D]
 	of     func(*D) *Lease
 	policy Policy
-
-	own *own[D]
 }
 
-// own are the leases that a Lessor holds itself, by key.
-type own[D any] struct {
-	mu    sync.Mutex
-	holds map[string]*Hold[D]
-}
-
-// NewLessor refuses a Policy that Check refuses. of names the Lease inside a
-// record.
+// NewLessor returns a Lessor, or Check's error about p. of returns the Lease inside
+// a record.
 func NewLessor[D any](s Store[D], of func(*D) *Lease, p Policy) (*Lessor[D], error) {
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
-	return &Lessor[D]{store: s, of: of, policy: p.filled(), own: &own[D]{holds: map[string]*Hold[D]{}}}, nil
+	return &Lessor[D]{store: s, of: of, policy: p.filled()}, nil
 }
 
-// Policy is the policy in force, its zero fields filled.
+// Policy returns the policy in force, with its zero fields set.
 func (l *Lessor[D]) Policy() Policy { return l.policy }
 
-// WithTTL is the same Lessor, granting leases of another TTL; zero means its
-// own. They are renewed as often, or every third of a shorter TTL.
+// WithTTL returns a Lessor that grants leases of another TTL; zero means its own.
+// They are renewed as often, or every third of a shorter TTL.
 func (l *Lessor[D]) WithTTL(ttl time.Duration) (*Lessor[D], error) {
 	if ttl == 0 || ttl == l.policy.TTL {
 		return l, nil
@@ -54,25 +45,21 @@ func (l *Lessor[D]) WithTTL(ttl time.Duration) (*Lessor[D], error) {
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
-	return &Lessor[D]{store: l.store, of: l.of, policy: p, own: l.own}, nil
+	return &Lessor[D]{store: l.store, of: l.of, policy: p}, nil
 }
 
 // Acquire takes the lease of key for owner, which must be new for each call
 // (G1, G3, G6). set, which may be nil, changes the record's own fields in the
-// same commit: those of a taken record, or of one that Take has just finished
-// because its attempts are exhausted. It is pure and may be called again.
+// same commit, also if Take has just finished the record because its attempts are
+// exhausted. It is pure and may be called again.
 //
 // It answers the Hold, or ErrNotFound, ErrFinished, ErrExhausted (recorded), a
 // *HeldError, or ErrUnavailable after at most 15 s; and the record as last
-// read or written. A lease that this Lessor itself holds and still trusts is
-// answered *HeldError from memory, with the record zero.
+// read or written.
 func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)) (*Hold[D], D, error) {
 	var none D
 	if owner == "" {
 		return nil, none, fmt.Errorf("lease: acquire %q: no owner", key)
-	}
-	if err := l.ours(key); err != nil {
-		return nil, none, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
 	defer cancel()
@@ -106,20 +93,13 @@ func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)
 	}
 	h := l.Hold(key, c)
 	h.stolen = stolen
-	l.own.mu.Lock()
-	l.own.holds[key] = h
-	l.own.mu.Unlock()
 	return h, c.Doc, nil
 }
 
-// Resume is the Hold of an earlier acquisition of key by owner: the very one
-// if it was made here, with no call to the store, else one made from a reading
-// of the record. ErrNotFound or ErrLost if the record does not show it as
-// held.
+// Resume returns a Hold of an earlier acquisition of key by owner, perhaps in another
+// process. It reads the record: ErrNotFound or ErrLost if that does not show the lease
+// as owner's.
 func (l *Lessor[D]) Resume(ctx context.Context, key, owner string) (*Hold[D], error) {
-	if h := l.held(key); h != nil && h.grant.Owner == owner {
-		return h, nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
 	defer cancel()
 	c, err := Edit(ctx, l.store, key, nil, func(c Cell[D]) (D, error) { return c.Doc, errRead }, nil)
@@ -145,34 +125,3 @@ func (l *Lessor[D]) Hold(key string, c Cell[D]) *Hold[D] {
 
 // errRead ends an Edit that only reads.
 var errRead = errors.New("lease: read")
-
-func (l *Lessor[D]) held(key string) *Hold[D] {
-	l.own.mu.Lock()
-	defer l.own.mu.Unlock()
-	return l.own.holds[key]
-}
-
-// ours is a *HeldError while this Lessor holds key and trusts it.
-func (l *Lessor[D]) ours(key string) error {
-	h := l.held(key)
-	if h == nil {
-		return nil
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !time.Now().Before(h.until) {
-		return nil
-	}
-	held := heldError(*l.of(&h.cell.Doc), h.cell.Now())
-	held.Own = true
-	return held
-}
-
-// forget ends the answering of duplicates from memory.
-func (l *Lessor[D]) forget(h *Hold[D]) {
-	l.own.mu.Lock()
-	defer l.own.mu.Unlock()
-	if l.own.holds[h.key] == h {
-		delete(l.own.holds, h.key)
-	}
-}

@@ -2,7 +2,6 @@ package lease_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,90 +9,6 @@ import (
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 )
-
-func TestADuplicateIsAnsweredFromMemoryWhileTheLeaseIsTrusted(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.acquire()
-		w.line.SetPlan(nil)
-		duplicate := func(at time.Duration, loads int) {
-			w.Helper()
-			w.at(at)
-			var held *lease.HeldError
-			if _, _, err := w.lessor.Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, &held) || held.Remaining != 300*time.Second-at || held.Own != (loads == 0) {
-				w.Errorf("at %v: %#v", at, err)
-			}
-			w.wantCalls(loads, 0)
-		}
-		duplicate(time.Second, 0)
-		duplicate(270*time.Second-1, 0)
-		duplicate(270*time.Second, 1)
-	})
-}
-
-func TestAfterItsEndAHoldAnswersNoDuplicate(t *testing.T) {
-	for name, end := range map[string]func(w *world, h *lease.Hold[job]){
-		"Finish":  func(w *world, h *lease.Hold[job]) { wantErr(w, h.Finish(w.Context(), nil), nil) },
-		"Release": func(w *world, h *lease.Hold[job]) { wantErr(w, h.Release(w.Context(), nil, false), nil) },
-		"a Renew that finds it taken": func(w *world, h *lease.Hold[job]) {
-			w.rewrite(func(j *job) { j.Lease = lease.Lease{Token: 2} })
-			wantLost(w, h.Renew(w.Context(), 0), lease.Taken)
-		},
-		"a Run that lost it": func(w *world, h *lease.Hold[job]) {
-			w.rewrite(func(j *job) { j.Lease = lease.Lease{Token: 2} })
-			var when time.Duration
-			var why error
-			wantLost(w, h.Run(w.Context(), w.untilCancelled(&when, &why)), lease.Taken)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
-				h := w.acquire()
-				end(w, h)
-				w.line.SetPlan(nil)
-				_, _, err := w.lessor.Acquire(w.Context(), "a", "w/2", nil)
-				if errors.As(err, new(*lease.HeldError)) {
-					w.Errorf("acquire: %v", err)
-				}
-				if w.line.Calls(leasetest.Load) == 0 {
-					w.Error("the store was not asked")
-				}
-			})
-		})
-	}
-}
-
-func TestTheEndOfAnOldHoldLeavesTheNewOnesAnswers(t *testing.T) {
-	inWorld(t, func(w *world) {
-		old := w.acquire()
-		w.at(300 * time.Second)
-		if _, _, err := w.lessor.Acquire(w.Context(), "a", "w/2", nil); err != nil {
-			w.Fatal(err)
-		}
-		wantLost(w, old.Finish(w.Context(), nil), lease.Taken)
-		w.line.SetPlan(nil)
-		if _, _, err := w.lessor.Acquire(w.Context(), "a", "w/3", nil); !errors.As(err, new(*lease.HeldError)) {
-			w.Errorf("a duplicate: %v; want a HeldError", err)
-		}
-		w.wantCalls(0, 0)
-	})
-}
-
-func TestTwoLessorsOnOneStoreExcludeEachOther(t *testing.T) {
-	inWorld(t, func(w *world) {
-		h := w.acquire()
-		other := w.near(w.memory, lease.Policy{})
-		if _, _, err := other.Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, new(*lease.HeldError)) {
-			w.Errorf("acquire: %v; want a HeldError", err)
-		}
-		if err := h.Release(w.Context(), nil, false); err != nil {
-			w.Fatal(err)
-		}
-		got, _, err := other.Acquire(w.Context(), "a", "w/2", nil)
-		if err != nil || got.Grant().Token != 2 {
-			w.Errorf("acquire: %v", err)
-		}
-	})
-}
 
 func TestAcquireGivesUpAfterFifteenSeconds(t *testing.T) {
 	inWorld(t, func(w *world) {
@@ -151,10 +66,6 @@ func TestARefusedFinishKeepsTheHold(t *testing.T) {
 		wantErr(w, h.Finish(w.Context(), note("too large")), lease.ErrRefused)
 		w.wantRecord(job{Lease: lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}})
 		w.line.SetPlan(nil)
-		if _, _, err := w.lessor.Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, new(*lease.HeldError)) {
-			w.Errorf("a duplicate: %v; want a HeldError", err)
-		}
-		w.wantCalls(0, 0)
 		if err := h.Finish(w.Context(), note("failed")); err != nil {
 			w.Errorf("finish: %v", err)
 		}
@@ -165,11 +76,6 @@ func TestARefusedFinishKeepsTheHold(t *testing.T) {
 func TestResume(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
-		w.line.SetPlan(nil)
-		if got, err := w.lessor.Resume(w.Context(), "a", "w/1"); err != nil || got != h {
-			w.Errorf("here: %p, %v; want %p", got, err, h)
-		}
-		w.wantCalls(0, 0)
 		other := w.near(w.memory, lease.Policy{})
 		got, err := other.Resume(w.Context(), "a", "w/1")
 		if err != nil || got.Grant() != h.Grant() {
@@ -291,11 +197,6 @@ func TestWithTTL(t *testing.T) {
 		if _, _, err = l.Acquire(w.Context(), "a", "w/1", nil); err != nil {
 			w.Fatal(err)
 		}
-		w.line.SetPlan(nil)
-		if _, _, err := w.lessor.Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, new(*lease.HeldError)) {
-			w.Errorf("a duplicate of any TTL: %v; want a HeldError", err)
-		}
-		w.wantCalls(0, 0)
 	})
 }
 

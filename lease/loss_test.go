@@ -38,28 +38,27 @@ func TestALossSaysWhy(t *testing.T) {
 	}
 }
 
-// A body may ignore its cancellation for long. Its lease is not asked for again.
+// A body may ignore its cancellation. The store is not called again for its lease.
 func TestALossIsReportedOnceAndTheStoreLeftAlone(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
 		w.rewrite(func(j *job) { j.Lease.Owner = "them" })
-		var all []told
+		var all []renewal
 		err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
 			<-ctx.Done()
 			w.line.SetPlan(nil)
 			w.at(1000 * time.Second)
 			return nil
-		}, w.ear(&all))
+		}, w.recorder(&all))
 		wantLost(w, err, lease.Taken)
 		if len(all) != 1 {
-			w.Errorf("told %+v; want one loss", all)
+			w.Errorf("renewals %+v; want one loss", all)
 		}
 		w.wantCalls(0, 0)
 	})
 }
 
-// Else a body that ignores its cancellation would keep everybody out for as long
-// as it likes, and nobody would know that it runs.
+// Else a body that ignores its cancellation would hold the lease for ever.
 func TestALeaseLostToTimeIsNotRenewedThoughTheStoreIsBack(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
@@ -88,18 +87,8 @@ func TestALossOutweighsWhatTheBodyReturned(t *testing.T) {
 	}
 }
 
-func TestABodysErrorComesBackAsItIs(t *testing.T) {
-	inWorld(t, func(w *world) {
-		want := errors.New("failed")
-		err := w.acquire().Run(w.Context(), func(context.Context, job, lease.Grant) error { return want })
-		if err != want { //nolint:errorlint // as it is means not even wrapped
-			w.Errorf("err = %v; want %v", err, want)
-		}
-	})
-}
-
 func TestAFinishAfterTrustHasEndedIsFenced(t *testing.T) {
-	for name, taken := range map[string]bool{"nobody took over": false, "another took over": true} {
+	for name, taken := range map[string]bool{"not taken over": false, "another took over": true} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
 				h := w.acquire()
@@ -119,9 +108,9 @@ func TestAFinishAfterTrustHasEndedIsFenced(t *testing.T) {
 	}
 }
 
-// A holder whose line goes dark while its heartbeat is on the way: another
-// takes over, everything comes back, and nothing of it is written.
-func TestAHolderThatComesBackWritesNothing(t *testing.T) {
+// A holder loses its connection while its heartbeat is in transit, and another takes
+// over. When the connection is back, nothing of the old holder is written.
+func TestASupersededHolderThatReconnectsWritesNothing(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
 		w.line.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.Late), leasetest.Always(leasetest.Dark)))
@@ -146,9 +135,8 @@ func TestAHolderThatComesBackWritesNothing(t *testing.T) {
 	})
 }
 
-// A heartbeat that is on the way when the run ends cannot bring the lease back
-// after its release.
-func TestAHeartbeatInFlightLeavesNoGhostLock(t *testing.T) {
+// A heartbeat in transit when the run ends does not restore the lease after its release.
+func TestAHeartbeatInFlightDoesNotRestoreAReleasedLease(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
 		w.line.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.Late), leasetest.Every(leasetest.Load, leasetest.Dark)))

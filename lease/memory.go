@@ -15,7 +15,7 @@ type Memory[D any] struct {
 	mu      sync.Mutex
 	records map[string]memoryRecord[D]
 	rev     int64
-	last    time.Time // the latest time answered
+	last    time.Time // the latest time returned
 }
 
 type memoryRecord[D any] struct {
@@ -23,7 +23,7 @@ type memoryRecord[D any] struct {
 	rev int64
 }
 
-// Load answers at once.
+// Load does not block.
 func (m *Memory[D]) Load(ctx context.Context, key string) (Cell[D], error) {
 	asked := time.Now()
 	if err := ctx.Err(); err != nil {
@@ -35,7 +35,7 @@ func (m *Memory[D]) Load(ctx context.Context, key string) (Cell[D], error) {
 	return Cell[D]{Doc: r.doc, Exists: ok, Rev: r.rev, At: m.now(), Asked: asked}, nil
 }
 
-// Swap answers at once. Swapping a Cell that did not exist creates the record.
+// Swap does not block. Swapping a Cell that did not exist creates the record.
 func (m *Memory[D]) Swap(ctx context.Context, key string, prev Cell[D], next D) (Cell[D], error) {
 	asked := time.Now()
 	if err := ctx.Err(); err != nil {
@@ -73,7 +73,7 @@ func (m *Memory[D]) put(key string, doc D, asked time.Time) Cell[D] {
 	return Cell[D]{Doc: doc, Exists: true, Rev: m.rev, At: m.now(), Asked: asked}
 }
 
-// now never runs backwards, also when the clock is set back.
+// now never runs backwards, even if the clock is set back.
 func (m *Memory[D]) now() time.Time {
 	now := time.Now()
 	if m.Now != nil {

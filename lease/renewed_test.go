@@ -11,32 +11,32 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// told is what a Renewed was told.
-type told struct {
+// renewal is one call of a Renewed.
+type renewal struct {
 	at, took time.Duration
 	err      error
 }
 
-// ear is a Renewed that writes down what it is told.
-func (w *world) ear(to *[]told) lease.Renewed {
+// recorder returns a Renewed that appends its calls to a list.
+func (w *world) recorder(to *[]renewal) lease.Renewed {
 	return func(ctx context.Context, took time.Duration, err error) {
 		if ctx.Err() != nil {
 			w.Errorf("its context has ended: %v", ctx.Err())
 		}
-		*to = append(*to, told{w.since(), took, err})
+		*to = append(*to, renewal{w.since(), took, err})
 	}
 }
 
-func TestEachRenewalIsTold(t *testing.T) {
+func TestEachRenewalIsReported(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
-		var all []told
+		var all []renewal
 		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
 			w.at(350 * time.Second)
 			return nil
-		}, w.ear(&all))
+		}, w.recorder(&all))
 		if err != nil || len(all) != 3 {
-			w.Fatalf("told of %d renewals, %v; want 3", len(all), err)
+			w.Fatalf("%d renewals, %v; want 3", len(all), err)
 		}
 		for i, got := range all {
 			if got.err != nil || got.took != 0 || got.at != time.Duration(i+1)*100*time.Second {
@@ -46,7 +46,7 @@ func TestEachRenewalIsTold(t *testing.T) {
 	})
 }
 
-func TestARenewalThatFailsOrFindsTheLeaseLostIsTold(t *testing.T) {
+func TestARenewalThatFailsOrFindsTheLeaseLostIsReported(t *testing.T) {
 	for name, tc := range map[string]struct {
 		owner string
 		fault leasetest.Fault
@@ -57,38 +57,38 @@ func TestARenewalThatFailsOrFindsTheLeaseLostIsTold(t *testing.T) {
 				h := w.acquire()
 				w.rewrite(func(j *job) { j.Lease.Owner = tc.owner })
 				w.line.SetPlan(leasetest.Every(leasetest.Swap, tc.fault))
-				var all []told
+				var all []renewal
 				var when time.Duration
 				var why error
-				wantErr(w, h.Run(w.Context(), w.untilCancelled(&when, &why), w.ear(&all)), lease.ErrLost)
+				wantErr(w, h.Run(w.Context(), w.untilCancelled(&when, &why), w.recorder(&all)), lease.ErrLost)
 				if len(all) != 1 || !errors.Is(all[0].err, tc.want) {
-					w.Errorf("told %+v; want one %v", all, tc.want)
+					w.Errorf("renewals %+v; want one %v", all, tc.want)
 				}
 			})
 		})
 	}
 }
 
-// A heartbeat is a third of the TTL: after two that failed there would be no third.
+// A heartbeat is a third of the TTL: after two failures there would be no third try.
 func TestARenewalThatFailsIsTriedAgainAfterATenthOfAHeartbeat(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
 		w.line.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
-		var all []told
+		var all []renewal
 		if err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
 			w.at(150 * time.Second)
 			return nil
-		}, w.ear(&all)); err != nil {
+		}, w.recorder(&all)); err != nil {
 			w.Errorf("run: %v", err)
 		}
 		if len(all) != 2 || !errors.Is(all[0].err, lease.ErrRefused) || all[1].err != nil || all[1].at-all[0].at != 10*time.Second {
-			w.Errorf("told %+v; want a refusal, and a renewal 10s later", all)
+			w.Errorf("renewals %+v; want a refusal, and a renewal 10s later", all)
 		}
 	})
 }
 
-// Who is told of a loss and takes long over it holds up no cancellation.
-func TestALossEndsTheRunBeforeItIsTold(t *testing.T) {
+// A callback that blocks delays no cancellation.
+func TestALossEndsTheRunBeforeItIsReported(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
 		w.rewrite(func(j *job) { j.Lease.Owner = "them" })
@@ -102,41 +102,41 @@ func TestALossEndsTheRunBeforeItIsTold(t *testing.T) {
 	})
 }
 
-// A renewal that is under way when the run ends has not failed.
-func TestARenewalThatTheRunsEndCutsShortIsNotTold(t *testing.T) {
+// A renewal that is in progress when the run ends has not failed.
+func TestARenewalThatTheRunsEndCancelsIsNotReported(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
 		w.line.SetPlan(leasetest.Every(leasetest.Swap, leasetest.Dark))
-		var all []told
+		var all []renewal
 		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
 			w.at(101 * time.Second)
 			synctest.Wait()
 			return nil
-		}, w.ear(&all))
+		}, w.recorder(&all))
 		if err != nil || len(all) != 0 {
-			w.Errorf("told %+v, %v; want nothing", all, err)
+			w.Errorf("renewals %+v, %v; want none", all, err)
 		}
 	})
 }
 
-// One that succeeds although the run has ended meanwhile is told as any other.
-func TestARenewalThatSucceedsAsTheRunEndsIsTold(t *testing.T) {
+// A renewal that succeeds after the run has ended is reported like any other.
+func TestARenewalThatSucceedsAsTheRunEndsIsReported(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.line.Delay = 5 * time.Second
 		h := w.acquire()
 		w.line.SetPlan(leasetest.On(leasetest.Swap, leasetest.SlowReply))
-		var all []told
+		var all []renewal
 		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
 			w.at(101 * time.Second)
 			return nil
-		}, w.ear(&all))
+		}, w.recorder(&all))
 		if err != nil || len(all) != 1 || all[0].err != nil || all[0].took != w.line.Delay {
-			w.Errorf("told %+v, %v; want one renewal", all, err)
+			w.Errorf("renewals %+v, %v; want one", all, err)
 		}
 	})
 }
 
-func TestAStolenLeaseIsSaidToBe(t *testing.T) {
+func TestAStolenLeaseIsReportedAsStolen(t *testing.T) {
 	for name, tc := range map[string]struct {
 		was  lease.Lease
 		want bool

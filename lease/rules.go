@@ -2,15 +2,14 @@ package lease
 
 import "time"
 
-// The rules. Each is a pure function from one Lease to the next; now is always
-// the store's time. No expiry is judged anywhere else.
+// The rules are pure functions from one Lease to the next. now is always the
+// store's time. No other code judges expiry.
 
-// Take gives l to owner (G5). It answers, in this order: ErrFinished; a
-// *HeldError while another's lease has not expired; ErrExhausted, together
-// with the finished Lease to record, when no attempt is left; else the taken
-// Lease with a token that nobody has had before. An expired lease is stolen;
-// one without an expiry counts as expired. now is the time of the very reading
-// that will be swapped.
+// Take gives l to owner (G5). It returns, in this order: ErrFinished; a
+// *HeldError while another's lease has not expired; ErrExhausted, together with
+// the finished Lease to record, if no attempt is left; else the taken Lease with a
+// new token. An expired lease is stolen; a lease without an expiry counts as
+// expired. now is the time of the reading that will be swapped.
 func Take(l Lease, now time.Time, owner string, p Policy) (Lease, error) {
 	p = p.filled()
 	switch {
@@ -29,9 +28,9 @@ func Take(l Lease, now time.Time, owner string, p Policy) (Lease, error) {
 	return l, nil
 }
 
-// Extend renews the lease of g by one TTL from now, which may be an estimate:
-// it chooses the expiry and decides nothing. An expired lease that nobody took
-// is revived (R8). Anything else is ErrLost.
+// Extend renews the lease of g by one TTL from now, or returns ErrLost. now may be
+// an estimate: it only chooses the new expiry. An expired lease that was not taken
+// by another is revived (R8).
 func Extend(l Lease, now time.Time, g Grant, p Policy) (Lease, error) {
 	if err := loss(l, g); err != nil {
 		return l, err
@@ -40,8 +39,8 @@ func Extend(l Lease, now time.Time, g Grant, p Policy) (Lease, error) {
 	return l, nil
 }
 
-// Finish makes the record terminal and frees it, for g alone: a superseded
-// holder gets ErrLost.
+// Finish makes the record terminal and frees it, if the lease is g's. Else it
+// returns ErrLost.
 func Finish(l Lease, g Grant) (Lease, error) {
 	if err := loss(l, g); err != nil {
 		return l, err
@@ -49,8 +48,8 @@ func Finish(l Lease, g Grant) (Lease, error) {
 	return finished(l, g.Owner), nil
 }
 
-// Drop frees the lease if it is g's, and leaves it unchanged otherwise (G8).
-// refund takes back the attempt that the acquisition counted.
+// Drop frees the lease if it is g's, and else returns it unchanged (G8). refund
+// subtracts the attempt that the acquisition counted.
 func Drop(l Lease, g Grant, refund bool) Lease {
 	if !l.HeldBy(g) {
 		return l
@@ -61,13 +60,12 @@ func Drop(l Lease, g Grant, refund bool) Lease {
 	return freed(l)
 }
 
-// Break frees the lease whoever holds it: an operator's forced unlock. The
-// holder, if it lives, finds its lease lost; the token stays and so still
-// grows.
+// Break frees the lease whoever holds it: an operator's forced unlock. The token
+// stays, so that the next one is larger.
 func Break(l Lease) Lease { return freed(l) }
 
-// Reopen lets a record run again from attempt one, finished or not. It is
-// refused with a *HeldError while somebody holds it.
+// Reopen lets a record run again from attempt one, finished or not. It returns a
+// *HeldError while the record is held.
 func Reopen(l Lease, now time.Time) (Lease, error) {
 	if Held(l, now) {
 		return l, heldError(l, now)
@@ -77,32 +75,32 @@ func Reopen(l Lease, now time.Time) (Lease, error) {
 	return l, nil
 }
 
-// Abandoned reports whether the record is unfinished and nobody holds it at now,
-// so that only another delivery can bring it to its end.
+// Abandoned reports whether the record is unfinished and not held at now, so that
+// only another delivery can finish it.
 func Abandoned(l Lease, now time.Time) bool { return !l.Finished && !Held(l, now) }
 
-// Held reports whether somebody holds l at now: expired means now ≥ expiry (R7).
+// Held reports whether l is held at now: expired means now ≥ expiry (R7).
 func Held(l Lease, now time.Time) bool {
 	return !l.Finished && l.Owner != "" && now.Before(l.ExpiresAt)
 }
 
-// Fresh is the lease of a record that does not exist, in a store that keeps none
-// that nobody holds: free, its first token being now in microseconds. That is
-// later than any token which a record deleted by now can have had, so tokens
-// still only grow (D4).
+// Fresh returns the free lease of a missing record, for stores that delete free
+// records. Its first token is now in microseconds, which is larger than any token of
+// a record deleted before now, so that tokens only grow (D4).
 func Fresh(now time.Time) Lease { return Lease{Token: now.UnixMicro() - 1} }
 
-// MaxAhead is how far ahead of the store's time a stored time of a lease may be.
+// MaxAhead is the furthest that a stored time of a lease may be ahead of the
+// store's time.
 const MaxAhead = 24 * time.Hour
 
-// Credible reports whether a holder may have written the stored time of a lease, where
-// now is the store's time of the reading. No TTL comes near MaxAhead, and a lease that
-// expires later would block its record until then.
+// Credible reports whether a stored time of a lease is not more than MaxAhead after
+// now, the store's time of the reading. No TTL is that long, and a lease that expires
+// later would block its record until then.
 func Credible(stored, now time.Time) bool { return stored.Sub(now) <= MaxAhead }
 
-// Presume is the expiry of a lease whose stored expiry cannot be read: one TTL
-// after its heartbeat or, where that cannot be read either, after the record's
-// last update. So it permits no double run and does not stick for ever (G5).
+// Presume returns the expiry of a lease whose stored expiry cannot be read: one TTL
+// after its heartbeat or, if that cannot be read either, after the record's last
+// update. So the record is neither run twice nor blocked for ever (G5).
 func Presume(heartbeat, updated time.Time, p Policy) time.Time {
 	if heartbeat.IsZero() {
 		heartbeat = updated
@@ -110,9 +108,9 @@ func Presume(heartbeat, updated time.Time, p Policy) time.Time {
 	return heartbeat.Add(p.filled().TTL)
 }
 
-// Trusted is until when, by the local monotonic clock, the holder of l may
-// rely on it, where at is the store's time in the reply to an RPC that was
-// started at asked. The stored expiry counts, not the one meant.
+// Trusted returns until when, by the local monotonic clock, the holder of l can
+// trust it. at is the store's time in the reply to an RPC that started at asked. l
+// has the stored expiry.
 func Trusted(l Lease, at, asked time.Time, p Policy) time.Time {
 	return asked.Add(l.ExpiresAt.Sub(at) - p.Margin())
 }
@@ -121,8 +119,8 @@ func heldError(l Lease, now time.Time) *HeldError {
 	return &HeldError{Owner: l.Owner, Token: l.Token, ExpiresAt: l.ExpiresAt, Remaining: l.ExpiresAt.Sub(now)}
 }
 
-// term is a heartbeat at now and its expiry, in whole milliseconds, as
-// documents hold them.
+// term returns a heartbeat at now and its expiry, in whole milliseconds, as
+// documents store them.
 func term(now time.Time, p Policy) (heartbeat, expires time.Time) {
 	now = now.Truncate(time.Millisecond)
 	return now, now.Add(p.TTL)

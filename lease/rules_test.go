@@ -17,7 +17,7 @@ var (
 	mine   = lease.Grant{Owner: "me", Token: 7}
 )
 
-// leased is me, holding until noon.
+// leased returns a lease that "me" holds until noon.
 func leased(change ...func(*lease.Lease)) lease.Lease {
 	l := lease.Lease{Owner: "me", Token: 7, Attempts: 2, HeartbeatAt: noon.Add(-300 * time.Second), ExpiresAt: noon}
 	for _, f := range change {
@@ -88,12 +88,12 @@ func TestExtendAndFinishAreForTheHolderAlone(t *testing.T) {
 		grant  lease.Grant
 		reason string // of the loss; none
 	}{
-		"held":                 {leased(), mine, ""},
-		"another's token":      {leased(), lease.Grant{Owner: "me", Token: 6}, lease.Taken},
-		"another owner":        {leased(), lease.Grant{Owner: "you", Token: 7}, lease.Taken},
-		"released":             {leased(freed), mine, lease.Taken},
-		"released, and nobody": {leased(freed), lease.Grant{Token: 7}, lease.Taken},
-		"finished":             {leased(finished), mine, lease.Finished},
+		"held":               {leased(), mine, ""},
+		"another's token":    {leased(), lease.Grant{Owner: "me", Token: 6}, lease.Taken},
+		"another owner":      {leased(), lease.Grant{Owner: "you", Token: 7}, lease.Taken},
+		"released":           {leased(freed), mine, lease.Taken},
+		"released, no owner": {leased(freed), lease.Grant{Token: 7}, lease.Taken},
+		"finished":           {leased(finished), mine, lease.Finished},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestExtendAndFinishAreForTheHolderAlone(t *testing.T) {
 					t.Errorf("%s: %v", verb, err)
 				}
 			}
-			// An hour after the expiry: what nobody took is revived.
+			// An hour after the expiry, a lease that was not taken is revived.
 			got, err := lease.Extend(c.lease, noon.Add(time.Hour+time.Microsecond), c.grant, policy)
 			check("extend", got, wantExtended, err)
 			got, err = lease.Finish(c.lease, c.grant)
@@ -166,28 +166,20 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-func TestAbandonedIsWhatIsUnfinishedAndHeldByNobody(t *testing.T) {
-	cases := map[string]struct {
+func TestARecordIsAbandonedIfItIsUnfinishedAndFree(t *testing.T) {
+	for name, c := range map[string]struct {
 		lease lease.Lease
 		now   time.Time
 		want  bool
 	}{
-		"one never leased":                         {lease.Lease{}, noon, true},
-		"a freed one":                              {leased(freed), noon, true},
-		"held":                                     {leased(), noon.Add(-1), false},
-		"one that expires now is expired":          {leased(), noon, true},
-		"one without an expiry is stale":           {leased(func(l *lease.Lease) { l.ExpiresAt = time.Time{} }), noon, true},
-		"an expiry without an owner holds nothing": {leased(func(l *lease.Lease) { l.Owner = "" }), noon.Add(-1), true},
-		"finished":                                 {leased(freed, finished), noon, false},
-		"finished, with a stale lock left":         {leased(finished), noon, false},
-		"finished, with a lock left":               {leased(finished), noon.Add(-1), false},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			if got := lease.Abandoned(c.lease, c.now); got != c.want {
-				t.Errorf("abandoned = %v; want %v", got, c.want)
-			}
-		})
+		"a freed one":                     {leased(freed), noon, true},
+		"held":                            {leased(), noon.Add(-1), false},
+		"one that expires now is expired": {leased(), noon, true},
+		"finished, with a stale lock":     {leased(finished), noon, false},
+	} {
+		if got := lease.Abandoned(c.lease, c.now); got != c.want {
+			t.Errorf("%s: abandoned = %v; want %v", name, got, c.want)
+		}
 	}
 }
 
@@ -201,8 +193,8 @@ func TestPresumeCountsFromTheHeartbeatElseFromTheUpdate(t *testing.T) {
 	}
 }
 
-// The store's clock is an hour ahead; its distance to the expiry is what
-// counts, from the start of the call.
+// The store's clock is an hour ahead: trust lasts for the distance between that and
+// the expiry, from the start of the call.
 func TestTrustCountsFromTheStartOfTheCall(t *testing.T) {
 	asked := noon
 	at := noon.Add(time.Hour)
@@ -247,7 +239,7 @@ func TestPolicyCheck(t *testing.T) {
 	}
 }
 
-func TestWhatOutlivesItsCancellationIsGoneBeforeTheLease(t *testing.T) {
+func TestKillAfterEndsBeforeTheLease(t *testing.T) {
 	for ttl, want := range map[time.Duration]time.Duration{
 		0:                 5 * time.Second, // of 300 s: half the margin would be 15 s
 		100 * time.Second: 5 * time.Second,

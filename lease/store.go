@@ -8,61 +8,58 @@ import (
 	"time"
 )
 
-// Cell is one reading of a record: what it held, and when by both clocks.
+// Cell is one reading of a record, with its time by both clocks.
 type Cell[D any] struct {
 	Doc    D
 	Exists bool
-	Rev    any       // the store's mark of this version, opaque to others
+	Rev    any       // the store's identifier of this version
 	At     time.Time // the store's time of the reading or of the write
 	Asked  time.Time // the local start of that call, with its monotonic reading
 }
 
-// Now estimates the store's time at this moment: At, carried on by the local
-// monotonic clock. It runs ahead by at most the round trip of the reading. It
-// may choose an expiry to write; it decides nothing.
+// Now estimates the store's present time: At, continued by the local monotonic
+// clock. It is ahead by at most the round trip of the reading. It may choose an
+// expiry to write; it decides nothing.
 func (c Cell[D]) Now() time.Time { return c.At.Add(time.Since(c.Asked)) }
 
-// Store holds records and compares-and-swaps them, one at a time, by its own
-// clock. Implementations are dumb: they know no rule. They are safe for
-// concurrent use, bound each call by a deadline of their own, and pass the
-// whole of leasetest.
+// Store holds records, compares-and-swaps them one at a time, and has its own
+// clock. Implementations contain no rules. They are safe for concurrent use, bound
+// each call by a deadline of their own, and pass leasetest.
 type Store[D any] interface {
-	// Load reads the record. A missing one is a Cell with Exists false, not an
-	// error; one whose lease cannot be made out is ErrMalformed. At is never
+	// Load reads the record. A missing record is a Cell with Exists false, not an
+	// error; a record whose lease cannot be decoded is ErrMalformed. At is never
 	// before the At of an earlier reply about that record.
 	Load(ctx context.Context, key string) (Cell[D], error)
-	// Swap writes next where the record is still prev, and answers the Cell as
-	// written, Rev, At and Asked being this write's. Only what differs between
-	// prev.Doc and next is written. ErrConflict: nothing was written, or it was
-	// and the store could not tell; ErrRefused: it never will be; any other
-	// error leaves the outcome unknown.
+	// Swap writes next if the record is still prev, and returns the Cell as
+	// written, with the Rev, At and Asked of this write. It writes only what
+	// differs between prev.Doc and next. ErrConflict: the record has changed, or
+	// was written by this call and the store cannot distinguish that. ErrRefused:
+	// no later try can succeed. Any other error leaves the outcome unknown.
 	Swap(ctx context.Context, key string, prev Cell[D], next D) (Cell[D], error)
 }
 
-// Excluder is a Store that can also keep other writers waiting while it loads,
-// decides and swaps once, for records whose other fields are written more
+// Excluder is a Store that can also make other writers wait while it loads,
+// decides and swaps once. It is for records whose other fields are written more
 // often than Edit can read and swap them.
 type Excluder[D any] interface {
 	Store[D]
-	// Exclude answers what decide answered as an error, unchanged. decide may
-	// be called more than once; only its last answer counts.
+	// Exclude returns an error of decide unchanged. decide may be called more
+	// than once; only its last result counts.
 	Exclude(ctx context.Context, key string, decide func(Cell[D]) (D, error)) (Cell[D], error)
-	// Exclusive reports whether every decision is to be made in Exclude. Else Edit
+	// Exclusive reports whether Edit makes every decision in Exclude. Else it
 	// begins with Load and Swap.
 	Exclusive() bool
 }
 
-// optimistic is how often Edit swaps what it has read before it asks an
-// Excluder to keep the others out.
+// optimistic is the number of conflicts after which Edit uses Exclude.
 const optimistic = 2
 
-// Edit is the only loop over a Store: decide, swap; on a conflict or a doubt
-// load, ask whether the write has landed after all, decide again. from is a
-// Cell already known, or nil to begin with a Load. decide is pure and may be
-// called many times; its error ends the loop and is returned as it is,
-// together with the Cell that it was given. landed tells whether the record
-// shows an earlier write of this very call. Edit tries until ctx ends, and then
-// answers ErrUnavailable, or until the store refuses.
+// Edit is the only loop over a Store: decide, then swap. After a conflict or an
+// unknown outcome it loads the record, asks landed whether the record shows the
+// write of this call, and decides again. from is a known Cell, or nil to begin with
+// a Load. decide is pure and may be called many times; its error ends the loop and
+// is returned unchanged, together with the Cell that decide was given. Edit tries
+// until the store refuses, or until ctx ends; then it returns ErrUnavailable.
 func Edit[D any](ctx context.Context, s Store[D], key string, from *Cell[D],
 	decide func(Cell[D]) (D, error), landed func(Cell[D]) bool,
 ) (Cell[D], error) {
@@ -82,8 +79,8 @@ func Edit[D any](ctx context.Context, s Store[D], key string, from *Cell[D],
 	}
 }
 
-// unavailable says what the last try came to and, if that does not say so, why
-// there was no other.
+// unavailable wraps the last error, and the cause of the end unless that error
+// contains it.
 func unavailable(last, cause error) error {
 	if strings.Contains(last.Error(), cause.Error()) {
 		return fmt.Errorf("%w: %w", ErrUnavailable, last)
@@ -99,19 +96,19 @@ type edit[D any] struct {
 
 	cell      Cell[D]
 	fresh     bool  // cell may be swapped
-	doubt     bool  // a write was sent whose outcome is unknown
-	refused   error // the store's last refusal, final once the doubt is gone
-	plain     bool  // Exclude was refused, which a Swap is to confirm
-	excluded  bool  // and that was done
+	doubt     bool  // the outcome of a write is unknown
+	refused   error // the store's last refusal, final unless the write has landed
+	plain     bool  // Exclude was refused: the next try is a Swap, which confirms that
+	excluded  bool  // that was done
 	tries     int
 	conflicts int
 }
 
-// errLanded ends an exclusive decision whose write is found in place.
+// errLanded ends an exclusive decision whose write has landed before.
 var errLanded = errors.New("lease: landed")
 
-// step makes one try: at most a Load and a Swap, or one Exclude. It is done
-// when the operation has an outcome; else err says what went wrong.
+// step makes one try: at most a Load and a Swap, or one Exclude. done means that
+// the operation has its outcome; else err is the failure of this try.
 func (e *edit[D]) step(ctx context.Context) (done bool, err error) {
 	if x, ok := e.store.(Excluder[D]); ok && e.refused == nil && !e.plain && (e.conflicts >= optimistic || x.Exclusive()) {
 		return e.exclude(ctx, x)
@@ -139,7 +136,7 @@ func (e *edit[D]) step(ctx context.Context) (done bool, err error) {
 	return e.wrote(c, err)
 }
 
-// exclude makes the decision while the store keeps the others out.
+// exclude makes the decision in the store's Exclude.
 func (e *edit[D]) exclude(ctx context.Context, x Excluder[D]) (done bool, err error) {
 	var verdict error
 	c, err := x.Exclude(ctx, e.key, func(c Cell[D]) (next D, err error) {
@@ -164,7 +161,7 @@ func (e *edit[D]) exclude(ctx context.Context, x Excluder[D]) (done bool, err er
 	return done, err
 }
 
-// wrote takes the answer to a write.
+// wrote handles the result of a write.
 func (e *edit[D]) wrote(c Cell[D], err error) (done bool, _ error) {
 	if err == nil {
 		e.cell = c
@@ -177,13 +174,13 @@ func (e *edit[D]) wrote(c Cell[D], err error) (done bool, _ error) {
 	case errors.Is(err, ErrConflict):
 		e.conflicts++
 	case errors.Is(err, ErrRefused):
-		e.refused = err // which a plain Load resolves
+		e.refused = err // the next Load resolves it
 	}
 	return false, err
 }
 
-// hopeless: no later call with this key can have another answer until somebody
-// mends the key or the record.
+// hopeless reports whether no later call can succeed until the key or the record is
+// fixed.
 func hopeless(err error) bool {
 	return errors.Is(err, ErrMalformed) || errors.Is(err, ErrInvalidKey)
 }
@@ -198,9 +195,9 @@ func pause(ctx context.Context, tries int, conflict bool) bool {
 	return sleep(ctx, jitter(time.Now(), limit))
 }
 
-// jitter is a part of limit that now's nanoseconds decide: as good as chance
-// between machines, and in virtual time the same for the same course of events,
-// so that a simulation replays. It is the last step of SplitMix64.
+// jitter returns a part of limit chosen by now's nanoseconds: random enough between
+// machines, and in virtual time the same for the same events, so that a simulation
+// can be repeated. It is the last step of SplitMix64.
 func jitter(now time.Time, limit time.Duration) time.Duration {
 	z := uint64(now.UnixNano())
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9

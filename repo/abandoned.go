@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -11,30 +12,30 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// Abandoned calls each, oldest update first, for the unfinished analyses that no one
-// holds and that only another delivery can bring to their end; at is Firestore's time
-// of the reading. Two queries find them: status QUEUED or PROCESSING and an update
+// Abandoned calls each, oldest update first, for the unfinished analyses that nobody
+// holds, so that only another delivery can finish them; at is Firestore's time of the
+// reading. Two queries find them: status QUEUED or PROCESSING and an update
 // older than one TTL; and, whatever the status, a lock that has expired, or whose
 // expiry is not credible. Each time may be a string, a Timestamp or epoch
 // milliseconds. An analysis with another status that was never acquired is not found.
 //
 // Each query reads limit documents at most, also those that turn out to be held or
-// finished; one that is malformed, or whose id analysislock.CheckID refuses, is skipped with a
-// warning. One read and two queries, within 15 s; each is called after them, in this
-// goroutine, and not at all with an error.
+// finished; one that is malformed, or whose id analysislock.CheckID refuses, is skipped
+// with a warning. One read and two queries, within 15 s; each is called after them, in
+// this goroutine, and not at all with an error.
 //
-// Errors: lease.ErrUnavailable; lease.ErrRefused, as for want of the index
-// in deploy/firestore.indexes.json, with Firestore's words, which say how to
-// make it.
+// Errors: lease.ErrUnavailable; lease.ErrRefused, as where the index
+// in deploy/firestore.indexes.json is missing, with Firestore's message, which says how
+// to make it.
 func (a *Analyses) Abandoned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error {
-	ctx, cancel := context.WithTimeout(ctx, abandonedTimeout)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	now, err := a.documents.now(ctx)
 	if err != nil {
 		return err
 	}
 	cutoff := now.Add(-a.TTL())
-	found, err := a.recoverable(ctx, updatedBefore(a.unfinished(limit), cutoff))
+	found, err := a.recoverable(ctx, anyOf(a.unfinished(limit), timeIs("updatedAt", "<", cutoff)))
 	if err != nil {
 		return err
 	}
@@ -46,9 +47,9 @@ func (a *Analyses) Abandoned(ctx context.Context, limit int, each func(id string
 	if err != nil {
 		return err
 	}
-	expired = slices.DeleteFunc(expired, func(d analysislock.Analysis) bool {
+	expired = slices.DeleteFunc(expired, func(d analysislock.Analysis) bool { // found by the first query
 		return d.Status == analysislock.Queued || d.Status == analysislock.Processing
-	}) // the first query's
+	})
 	found = append(found, expired...)
 	oldestFirst(found)
 	for i := range found {
@@ -59,32 +60,21 @@ func (a *Analyses) Abandoned(ctx context.Context, limit int, each func(id string
 	return nil
 }
 
-// maxWarnings bounds what a call says of documents that it must skip each time.
-const maxWarnings = 10
-
-// abandonedTimeout bounds Abandoned, whose next call is due in a minute.
-const abandonedTimeout = 15 * time.Second
-
 // recoverable reads what query finds, without inputs and results, and drops what no
-// delivery could bring to its end.
+// delivery can finish.
 func (a *Analyses) recoverable(ctx context.Context, query firestore.Query) ([]analysislock.Analysis, error) {
 	found, err := a.summaries(ctx, "find abandoned analyses", query.Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt"))
 	if err != nil {
 		return nil, err
 	}
-	stuck := 0
+	skips := skipped{log: a.documents.log, message: "analysis not recovered: no delivery can finish it"}
 	found = slices.DeleteFunc(found, func(d analysislock.Analysis) bool {
-		if d.Malformed == nil {
-			return false
+		if d.Malformed != nil {
+			skips.add(ctx, slog.String("analysis_id", d.ID), d.Malformed)
 		}
-		if stuck++; stuck <= maxWarnings {
-			a.documents.log.WarnContext(ctx, "analysis not recovered: no delivery could bring it to its end", "analysis_id", d.ID, "error", d.Malformed)
-		}
-		return true
+		return d.Malformed != nil
 	})
-	if stuck > maxWarnings {
-		a.documents.log.WarnContext(ctx, "more analyses are not recovered", "analyses", stuck)
-	}
+	skips.end(ctx)
 	return found, nil
 }
 
@@ -100,30 +90,27 @@ func (a *Analyses) unfinished(limit int) firestore.Query {
 // that it is not credible, the oldest first. The automatic index of lockExpiresAt
 // serves it.
 func (a *Analyses) expired(now time.Time, limit int) firestore.Query {
-	var either []firestore.EntityFilter
-	for _, at := range forms(now) {
-		either = append(either, firestore.PropertyFilter{Path: "lockExpiresAt", Operator: "<=", Value: at})
-	}
-	for _, at := range forms(now.Add(lease.MaxAhead)) {
-		either = append(either, firestore.PropertyFilter{Path: "lockExpiresAt", Operator: ">", Value: at})
-	}
-	return a.documents.collection.WhereEntity(firestore.OrFilter{Filters: either}).OrderBy("lockExpiresAt", firestore.Asc).Limit(limit)
+	filters := append(timeIs("lockExpiresAt", "<=", now), timeIs("lockExpiresAt", ">", now.Add(lease.MaxAhead))...)
+	return anyOf(a.documents.collection.Query, filters).OrderBy("lockExpiresAt", firestore.Asc).Limit(limit)
 }
 
-// updatedBefore is q of those whose last update was before cutoff. Firestore sorts
-// numbers before Timestamps before strings: where there are more than the limit, they
-// come in that order.
-func updatedBefore(q firestore.Query, cutoff time.Time) firestore.Query {
-	var either []firestore.EntityFilter
-	for _, at := range forms(cutoff) {
-		either = append(either, firestore.PropertyFilter{Path: "updatedAt", Operator: "<", Value: at})
+// timeIs are filters that compare a field with t, one for each type of value that the
+// field may have. Firestore sorts numbers before Timestamps before strings: where there
+// are more than a query's limit, they are found in that order.
+func timeIs(field, operator string, t time.Time) (all []firestore.EntityFilter) {
+	for _, v := range storedForms(t) {
+		all = append(all, firestore.PropertyFilter{Path: field, Operator: operator, Value: v})
 	}
-	return q.WhereEntity(firestore.OrFilter{Filters: either})
+	return all
 }
 
-// forms are the types of value in which documents hold t. A range compares with those
-// of its own type alone.
-func forms(t time.Time) []any { return []any{timeValue(t), t, t.UnixMilli()} }
+func anyOf(q firestore.Query, filters []firestore.EntityFilter) firestore.Query {
+	return q.WhereEntity(firestore.OrFilter{Filters: filters})
+}
+
+// storedForms are the types of value in which documents hold t. A range compares only
+// values of its own type.
+func storedForms(t time.Time) []any { return []any{timeValue(t), t, t.UnixMilli()} }
 
 // oldestFirst sorts by the last update, whatever its type, as Firestore cannot.
 func oldestFirst(all []analysislock.Analysis) {

@@ -25,7 +25,9 @@ import (
 )
 
 // abandoned are the ids that Abandoned calls each for, in its order.
-func abandoned(t testing.TB, a *Analyses, limit int) []string {
+func abandoned(t testing.TB, a interface {
+	Abandoned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error
+}, limit int) []string {
 	t.Helper()
 	var ids []string
 	err := a.Abandoned(t.Context(), limit, func(id string, _ int64, _ time.Time) { ids = append(ids, id) })
@@ -128,48 +130,6 @@ func TestTheOldestAreCalledFirstAndNoMoreThanTheLimit(t *testing.T) {
 	})
 }
 
-// each learns what names the delivery: the token, and Firestore's time.
-func TestEachLearnsTheTokenAndTheTimeOfTheReading(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		a := open(t, b)
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "lockToken": 7, "updatedAt": timeValue(time.Now().Add(-time.Hour))})
-		before, err := a.Get(t.Context(), "x")
-		if err != nil {
-			t.Fatal(err)
-		}
-		calls := 0
-		err = a.Abandoned(t.Context(), 10, func(id string, token int64, at time.Time) {
-			calls++
-			if id != "x" || token != 7 || at.Before(before.ReadAt) || at.Sub(before.ReadAt) > time.Minute {
-				t.Errorf("each(%q, %d, %v), want x, 7, soon after %v", id, token, at, before.ReadAt)
-			}
-		})
-		if err != nil || calls != 1 {
-			t.Errorf("%d calls, %v; want 1", calls, err)
-		}
-	})
-}
-
-// What a worker abandoned, another finishes.
-func TestTheAnalysisOfADeadWorkerIsAbandonedAfterOneTTL(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-		a := open(t, b)
-		mustAcquire(t, a, "x", "w/1")
-		if got := abandoned(t, a, 10); got != nil {
-			t.Errorf("while it is held: %q", got)
-		}
-		time.Sleep(ttl(b) + 50*time.Millisecond)
-		if got := abandoned(t, a, 10); len(got) != 1 {
-			t.Errorf("after one TTL: %q, want x", got)
-		}
-		mustAcquire(t, open(t, b), "x", "w/2")
-		if got := abandoned(t, a, 10); got != nil {
-			t.Errorf("after another took it: %q", got)
-		}
-	})
-}
-
 func TestAMalformedAnalysisIsNotRecoveredAndTheLogSaysWhich(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		old := timeValue(time.Now().Add(-time.Hour))
@@ -197,7 +157,7 @@ func TestAMalformedAnalysisIsNotRecoveredAndTheLogSaysWhich(t *testing.T) {
 		}
 		text.Reset()
 		abandoned(t, a, 100)
-		if n := strings.Count(text.String(), "\n"); n != maxWarnings+1 || !strings.Contains(text.String(), "analyses=31") {
+		if n := strings.Count(text.String(), "\n"); n != maxWarnings+1 || !strings.Contains(text.String(), "documents=31") {
 			t.Errorf("%d lines of 31 documents that must be skipped each minute, want %d: %s", n, maxWarnings+1, &text)
 		}
 	})
@@ -270,48 +230,6 @@ func TestAWorkersClockDoesNotDecideWhatIsAbandoned(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestAbandonedOfADarkFirestoreIsUnavailableInTime(t *testing.T) {
-	cases := map[string]struct {
-		faults map[string][]fault
-		night  bool // nothing else is answered either
-	}{
-		"from the start":         {nil, true},
-		"for the time alone":     {map[string][]fault{read: {dark}}, false},
-		"after a slow reading":   {map[string][]fault{read: {slowReply}}, true},
-		"in the midst of a call": {map[string][]fault{"RunQuery": {lost(codes.Unavailable)}}, false},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &line{}
-				a := open(t, b, l.options()...)
-				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(time.Now().Add(-time.Hour))})
-				l.befall(c.faults)
-				if c.night {
-					l.darken()
-				}
-				began := time.Now()
-				err := a.Abandoned(t.Context(), 10, func(string, int64, time.Time) { t.Error("each was called") })
-				if took := time.Since(began); !errors.Is(err, lease.ErrUnavailable) || took > 15*time.Second {
-					t.Errorf("%v after %v, want ErrUnavailable after at most 15 s", err, took)
-				}
-				l.wantAllMet(t)
-			})
-		})
-	}
-}
-
-// The document whose reading tells the time may be anything, or nothing.
-func TestAMalformedDocumentTellsTheTimeAsWell(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Put(t, "ready", map[string]any{"lockToken": "seven"})
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(time.Now().Add(-time.Hour))})
-		if got := strings.Join(abandoned(t, open(t, b), 10), " "); got != "x" {
-			t.Errorf("abandoned: %q, want x", got)
-		}
-	})
 }
 
 // Firestore's answer where the composite index is missing holds the link that

@@ -2,13 +2,13 @@ package repo
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"reflect"
 	"time"
 
-	"cloud.google.com/go/firestore"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -29,10 +29,9 @@ type Options struct {
 	Log         *slog.Logger // nil: silent
 }
 
-// Analyses are the analyses of one collection: all that others know of
-// Firestore. It is safe for concurrent use. Every method checks the id first
-// (lease.ErrInvalidKey), bounds its own time, and answers lease.ErrUnavailable
-// where Firestore cannot be reached.
+// Analyses are the analyses of one collection, with their locks. It is safe for
+// concurrent use. Every method checks the id first (lease.ErrInvalidKey), bounds its
+// own time, and returns lease.ErrUnavailable where Firestore cannot be reached.
 type Analyses struct {
 	*analysislock.Locks
 	documents *documents[analysislock.Analysis]
@@ -41,45 +40,32 @@ type Analyses struct {
 
 // Open connects to Firestore, or to an emulator, without a call yet. Close ends it.
 func Open(ctx context.Context, project string, o Options, opts ...option.ClientOption) (*Analyses, error) {
-	if o.Database == "" {
-		o.Database = firestore.DefaultDatabaseID
-	}
 	if o.Collection == "" {
 		o.Collection = "analyses"
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	db, err := dial(ctx, project, o.Database, o.Emulator, opts)
+	db, err := dial(ctx, project, o.Database, o.Collection, o.Emulator, opts)
 	if err != nil {
-		return nil, fmt.Errorf("repo: open database %s of project %s: %w", o.Database, project, err)
-	}
-	a, err := newAnalyses(db, o)
-	if err != nil {
-		return nil, errors.Join(err, db.Close())
-	}
-	return a, nil
-}
-
-func newAnalyses(db *database, o Options) (*Analyses, error) {
-	if err := CheckCollection(o.Collection); err != nil {
-		return nil, fmt.Errorf("repo: %w", err)
+		return nil, err
 	}
 	codec := analysisCodec{lockCodec: lockCodec{policy: o.Policy, log: o.Log, name: func(id string) slog.Attr { return slog.String("analysis_id", id) }}}
 	docs := &documents[analysislock.Analysis]{
 		db: db, collection: db.Collection(o.Collection), what: "analysis", log: o.Log, codec: codec, pessimistic: o.Pessimistic,
 	}
 	a := &Analyses{documents: docs}
-	docs.beside = a.askInput
-	var err error
-	if a.Locks, err = analysislock.New(docs, o.Policy, a.input); err != nil {
-		return nil, err
-	}
+	docs.beforeCommit = a.requestInput
 	replacing := *docs
 	codec.replaceToken = true
 	replacing.codec = codec
-	a.replacing, err = analysislock.New(&replacing, o.Policy, a.input)
-	return a, err
+	var unlockErr error
+	a.Locks, err = analysislock.New(docs, o.Policy, a.input)
+	a.replacing, unlockErr = analysislock.New(&replacing, o.Policy, a.input)
+	if err := errors.Join(err, unlockErr); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return a, nil
 }
 
 // Close ends the connection.
@@ -92,7 +78,7 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 	if err := analysislock.CheckID(id); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, editTimeout)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	read, err := a.documents.now(ctx)
 	if err != nil {
@@ -106,7 +92,7 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 	switch {
 	case status.Code(err) == codes.AlreadyExists:
 		// Also the answer to a creation whose reply was lost and which the client
-		// sent again; that one is younger than the reading it is dated by.
+		// sent again; that document is younger than the reading that dates it.
 		if snap, err := doc.Get(ctx); err == nil && snap.CreateTime.After(read) {
 			if d, err := a.documents.codec.decode(snapshot(snap)); err == nil && d.CreatedAt.Equal(now) && reflect.DeepEqual(d.Input, input) {
 				return nil
@@ -114,7 +100,7 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 		}
 		return fmt.Errorf("%w: %q", ErrExists, id)
 	case err != nil:
-		return outOfReach(storeError("create", "analysis", id, err))
+		return unavailable(storeError("create", "analysis", id, err))
 	}
 	return nil
 }
@@ -123,6 +109,16 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 // none.
 func (a *Analyses) Get(ctx context.Context, id string) (analysislock.Analysis, error) {
 	return a.get(ctx, id, nil)
+}
+
+// Summary reads one analysis without its input and result, as Newest does:
+// lease.ErrNotFound if there is none.
+func (a *Analyses) Summary(ctx context.Context, id string) (analysislock.Analysis, error) {
+	d, err := a.get(ctx, id, decision)
+	if errors.Is(err, lease.ErrMalformed) {
+		d.Malformed, err = err, nil
+	}
+	return d, err
 }
 
 // get reads those fields of an analysis, or all.
@@ -140,27 +136,59 @@ func (a *Analyses) get(ctx context.Context, id string, fields []string) (d analy
 		return nil
 	})
 	if err != nil {
-		return d, outOfReach(storeError("read", "analysis", id, err))
+		return d, unavailable(storeError("read", "analysis", id, err))
 	}
 	return d, refused
 }
 
-// Unlock is Ledger.Unlock, and replaces a lockToken that is no usable integer by the
-// time of the document's last update in microseconds.
+// Unlock is analysislock.Locks.Unlock. It also replaces a lockToken that is no usable
+// integer by the time of the document's last update in microseconds.
 func (a *Analyses) Unlock(ctx context.Context, id string, seen *analysislock.Seen) (analysislock.Analysis, error) {
 	return a.replacing.Unlock(ctx, id, seen)
-}
-
-// List reads up to limit analyses, by id, without inputs and results; Malformed is
-// set as by Newest.
-func (a *Analyses) List(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-	ctx, cancel := context.WithTimeout(ctx, editTimeout)
-	defer cancel()
-	return a.summaries(ctx, "list analyses", briefly(a.documents.collection.OrderBy(firestore.DocumentID, firestore.Asc).Limit(limit)))
 }
 
 // Ping reports whether Firestore answers.
 func (a *Analyses) Ping(ctx context.Context) error {
 	_, err := a.documents.now(ctx)
 	return err
+}
+
+// inputTimeout bounds the reading of an input.
+const inputTimeout = 15 * time.Second
+
+var inputField = []string{"input"}
+
+// requestInput sends the read of the input together with the commit that acquires the
+// lock, so that it costs no round trip of its own. The answer is received and decoded
+// after the commit's: a document that kills the worker then has been counted as an
+// attempt.
+func (a *Analyses) requestInput(ctx context.Context, prev analysislock.Analysis, next *analysislock.Analysis) (cancel func()) {
+	if next.Lock.Owner == "" || next.Lock.Token == prev.Lock.Token {
+		return func() {}
+	}
+	s, _ := next.Stored.(stored)
+	s.input = a.documents.db.request(context.WithoutCancel(ctx), inputTimeout, a.documents.collection.Doc(next.ID), inputField)
+	next.Stored = s
+	return s.input.cancel
+}
+
+// input receives what requestInput has requested, or reads it where that has failed,
+// and keeps only its JSON.
+func (a *Analyses) input(ctx context.Context, d analysislock.Analysis) (input json.RawMessage, err error) {
+	use := func(r reading) (err error) {
+		if !r.exists {
+			return &lease.LostError{Reason: lease.Deleted}
+		}
+		input, err = Plain(r.fields["input"])
+		return err
+	}
+	if s, _ := d.Stored.(stored); s.input == nil || s.input.receive(ctx, use) != nil {
+		ctx, cancel := context.WithTimeout(ctx, inputTimeout)
+		defer cancel()
+		err = a.documents.db.read(ctx, a.documents.collection.Doc(d.ID), inputField, use)
+	}
+	if err != nil && !errors.Is(err, lease.ErrLost) {
+		return nil, fmt.Errorf("%w: read the input of %q: %w", lease.ErrUnavailable, d.ID, err)
+	}
+	return input, err
 }

@@ -1,8 +1,6 @@
 package repo
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"strings"
@@ -11,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc"
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
@@ -28,38 +25,10 @@ func ttl(b *emulatortest.Backend) time.Duration {
 	return lease.DefaultTTL
 }
 
-// open is Analyses on b over a connection of its own.
-func open(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) *Analyses {
-	t.Helper()
-	a, err := Open(t.Context(), b.Project, Options{Policy: lease.Policy{TTL: ttl(b), MaxAttempts: 10}}, b.Client(t, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a
-}
-
-func acquire(t testing.TB, a *Analyses, id, owner string) analysislock.Acquisition {
-	t.Helper()
-	acq, err := a.AcquireAnalysisLock(t.Context(), id, owner, 0)
-	if err != nil {
-		t.Fatalf("acquire %s as %s: %v", id, owner, err)
-	}
-	return acq
-}
-
-func mustAcquire(t testing.TB, a *Analyses, id, owner string) analysislock.Acquisition {
-	t.Helper()
-	acq := acquire(t, a, id, owner)
-	if !acq.Acquired {
-		t.Fatalf("acquire %s as %s: %+v", id, owner, acq)
-	}
-	return acq
-}
-
 // The cases of G10 and of the fields of G4–G8.
 func TestAnalysisLock(t *testing.T) {
-	cases := map[string]func(t *testing.T, b *emulatortest.Backend, a *Analyses){
-		"TheFirstAcquires": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+	cases := map[string]func(t *testing.T, b *emulatortest.Backend, a *worker){
+		"TheFirstAcquires": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "theirs": []any{int64(1), 2.5, nil}})
 			acq := mustAcquire(t, a, "x", "w/1")
 			if acq.Grant.Token != 1 || acq.Attempt != 1 {
@@ -77,39 +46,10 @@ func TestAnalysisLock(t *testing.T) {
 				t.Errorf("document (-want +got):\n%s", diff)
 			}
 		},
-		"AnExpiredLockOfAnothersIsStolenAndAReleasedOneIsNot": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "expired", map[string]any{"lockOwner": "them", "lockExpiresAt": "1999-01-01T00:00:00Z"})
-			b.Put(t, "released", map[string]any{"lockToken": 3, "attempts": 1})
-			if acq := mustAcquire(t, a, "expired", "w/1"); !acq.Stolen {
-				t.Errorf("%+v, want it stolen", acq)
-			}
-			if acq := mustAcquire(t, a, "released", "w/2"); acq.Stolen {
-				t.Errorf("%+v, want it not stolen", acq)
-			}
-			if acq := acquire(t, a, "expired", "w/3"); acq.Acquired || acq.Stolen {
-				t.Errorf("%+v, want a skip", acq)
-			}
-		},
-		"EachRefreshOfARunIsTold": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-			mustAcquire(t, a, "x", "w/1")
-			told := 0
-			err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(context.Context, json.RawMessage) error {
-				time.Sleep(ttl(b) * 5 / 6) // refreshed each third
-				return nil
-			}, func(_ context.Context, _ time.Duration, err error) {
-				if told++; err != nil {
-					t.Errorf("refresh %d: %v", told, err)
-				}
-			})
-			if err != nil || told != 2 {
-				t.Errorf("told of %d refreshes, %v; want 2", told, err)
-			}
-		},
-		"AFailureForNowIsKeptUntilTheEnd": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+		"ATemporaryFailureIsKeptUntilTheEnd": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "attempts": 8})
 			mustAcquire(t, a, "x", "w/1")
-			if err := a.Retry(t.Context(), "x", "w/1", "analyzer_failed", "the model is away\xff"); err != nil {
+			if err := a.holds["w/1"].Retry(t.Context(), "analyzer_failed", "the model is away\xff"); err != nil {
 				t.Fatal(err)
 			}
 			got := b.Fields(t, "x")
@@ -128,22 +68,22 @@ func TestAnalysisLock(t *testing.T) {
 				t.Errorf("document = %v; error (-want +got):\n%s", got, diff)
 			}
 		},
-		"AFailureForNowThatDoesNotFitIsReleasedWithout": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+		"ATemporaryFailureThatDoesNotFitIsReleasedWithout": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": strings.Repeat("x", 1<<20-2000)})
 			mustAcquire(t, a, "x", "w/1")
-			if err := a.Retry(t.Context(), "x", "w/1", "c", strings.Repeat("y", 4000)); err != nil {
+			if err := a.holds["w/1"].Retry(t.Context(), "c", strings.Repeat("y", 4000)); err != nil {
 				t.Fatal(err)
 			}
 			if got := b.Fields(t, "x"); got["lockOwner"] != nil || got["status"] != analysislock.Queued || got["lastError"] != nil {
 				t.Errorf("owner, status, lastError = %v, %v, %v; want it released without", got["lockOwner"], got["status"], got["lastError"])
 			}
 		},
-		"OfTwoAtOnceExactlyOneAcquires": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+		"OfTwoAtOnceExactlyOneAcquires": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			other := open(t, b)
 			var acqs [2]analysislock.Acquisition
 			var wg sync.WaitGroup
-			for i, a := range []*Analyses{a, other} {
+			for i, a := range []*worker{a, other} {
 				wg.Go(func() { acqs[i] = acquire(t, a, "x", string(rune('a'+i))) })
 			}
 			wg.Wait()
@@ -156,32 +96,11 @@ func TestAnalysisLock(t *testing.T) {
 				}
 			}
 		},
-		"AfterTheTTLItIsStolen": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-			mustAcquire(t, a, "x", "w/1")
-			other := open(t, b)
-			if acq := acquire(t, other, "x", "w/2"); acq.Reason != analysislock.Locked || acq.Remaining <= 0 {
-				t.Errorf("before the TTL: %+v", acq)
-			}
-			time.Sleep(ttl(b) + 10*time.Millisecond)
-			if acq := mustAcquire(t, other, "x", "w/2"); acq.Grant.Token != 2 {
-				t.Errorf("token = %d, want 2", acq.Grant.Token)
-			}
-			if err := a.Complete(t.Context(), "x", "w/1", "late"); !errors.Is(err, lease.ErrLost) {
-				t.Errorf("finish of the superseded: %v, want ErrLost", err)
-			}
-			if err := a.RefreshAnalysisLock(t.Context(), "x", "w/1", 0); !errors.Is(err, lease.ErrLost) {
-				t.Errorf("refresh by the superseded: %v, want ErrLost", err)
-			}
-			if got := b.Fields(t, "x"); got["lockOwner"] != "w/2" || got["result"] != nil {
-				t.Errorf("document: %v", got)
-			}
-		},
-		"AFinishedOneIsAlwaysRefused": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+		"AFinishedOneIsAlwaysRefused": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			for _, status := range []string{analysislock.Ready, analysislock.Failed} {
 				b.Put(t, status, map[string]any{"status": status})
 				want := analysislock.Acquisition{Reason: analysislock.AlreadyFinished, Status: status}
-				if got := acquire(t, a, status, "w/1"); got != want {
+				if got := acquire(t, a, status, "w/1"); got != want { // and no Hold
 					t.Errorf("acquire = %+v, want %+v", got, want)
 				}
 				if diff := cmp.Diff(map[string]any{"status": status}, b.Fields(t, status)); diff != "" {
@@ -189,26 +108,26 @@ func TestAnalysisLock(t *testing.T) {
 				}
 			}
 		},
-		"AnotherOwnersReleaseLeavesTheLock": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+		"AnotherOwnersReleaseLeavesTheLock": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			mustAcquire(t, a, "x", "w/1")
 			before := b.Fields(t, "x")
 			for _, owner := range []string{"w/2", ""} {
-				if err := a.ReleaseAnalysisLock(t.Context(), "x", owner, false); err != nil {
+				if err := a.ReleaseAnalysisLock(t.Context(), "x", owner); err != nil {
 					t.Errorf("release by %q: %v, want silence", owner, err)
 				}
 			}
-			if err := a.ReleaseAnalysisLock(t.Context(), "missing", "w/1", false); err != nil {
+			if err := a.ReleaseAnalysisLock(t.Context(), "missing", "w/1"); err != nil {
 				t.Errorf("release of a missing analysis: %v, want silence", err)
 			}
 			if diff := cmp.Diff(before, b.Fields(t, "x")); diff != "" {
 				t.Errorf("the document changed (-want +got):\n%s", diff)
 			}
 		},
-		"ItsOwnersReleaseDeletesTheLockAndQueues": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+		"ItsOwnersReleaseDeletesTheLockAndQueues": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			mustAcquire(t, a, "x", "w/1")
-			if err := a.ReleaseAnalysisLock(t.Context(), "x", "w/1", false); err != nil {
+			if err := a.holds["w/1"].Release(t.Context(), false); err != nil {
 				t.Fatal(err)
 			}
 			got := b.Fields(t, "x")
@@ -221,7 +140,7 @@ func TestAnalysisLock(t *testing.T) {
 				t.Errorf("next: %+v, want token 2, attempt 2", acq)
 			}
 		},
-		"AMissingAnalysisIsAnError": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+		"AMissingAnalysisIsAnError": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			if _, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0); !errors.Is(err, lease.ErrNotFound) {
 				t.Errorf("acquire: %v, want ErrNotFound", err)
 			}
@@ -229,21 +148,11 @@ func TestAnalysisLock(t *testing.T) {
 				t.Errorf("the document was made: %v", got)
 			}
 		},
-		"OneAttemptTooManyIsRecorded": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "attempts": 10, "lockToken": 12})
-			if acq := acquire(t, a, "x", "w/1"); acq.Reason != analysislock.AttemptsExhausted || acq.Status != analysislock.Failed {
-				t.Errorf("acquire: %+v", acq)
-			}
-			got := b.Fields(t, "x")
-			if e, _ := got["error"].(map[string]any); got["status"] != analysislock.Failed || got["lockToken"] != int64(13) || e["code"] != analysislock.AttemptsExhausted {
-				t.Errorf("document: %v", got)
-			}
-		},
-		"CompleteRecordsTheResultAndFreesTheLock": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+		"CompleteRecordsTheResultAndFreesTheLock": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "error": map[string]any{"code": "old"}})
 			mustAcquire(t, a, "x", "w/1")
 			result := map[string]any{"n": int64(3), "a.b": []any{1.5, "ü"}, "`": nil}
-			if err := a.Complete(t.Context(), "x", "w/1", result); err != nil {
+			if err := a.holds["w/1"].Complete(t.Context(), result); err != nil {
 				t.Fatal(err)
 			}
 			got := b.Fields(t, "x")
@@ -252,45 +161,14 @@ func TestAnalysisLock(t *testing.T) {
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("document (-want +got):\n%s", diff)
 			}
-			if err := a.Fail(t.Context(), "x", "w/1", "late", "late"); !errors.Is(err, lease.ErrLost) {
-				t.Errorf("a second finish: %v, want ErrLost", err)
-			}
 		},
-		"AResultTooLargeIsRefusedAndTheLockKept": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-			mustAcquire(t, a, "x", "w/1")
-			if err := a.Complete(t.Context(), "x", "w/1", string(make([]byte, 1<<20))); !errors.Is(err, lease.ErrRefused) {
-				t.Fatalf("complete: %v, want ErrRefused", err)
-			}
-			if err := a.Fail(t.Context(), "x", "w/1", "result_invalid", "too large"); err != nil {
-				t.Errorf("fail: %v", err)
-			}
-		},
-		"TheInputIsHandedOnAndTheLockRefreshed": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": map[string]any{"n": 7}})
-			mustAcquire(t, a, "x", "w/1")
-			first := b.Fields(t, "x")["lockExpiresAt"].(string)
-			err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(ctx context.Context, input json.RawMessage) error {
-				if string(input) != `{"n":7}` {
-					t.Errorf("input = %s", input)
-				}
-				time.Sleep(2 * ttl(b))
-				return ctx.Err()
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if last := b.Fields(t, "x")["lockExpiresAt"].(string); last <= first {
-				t.Errorf("lockExpiresAt: %s, then %s", first, last)
-			}
-		},
-		"RefreshTakesATTL": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+		"RefreshTakesATTL": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			mustAcquire(t, a, "x", "w/1")
 			if err := open(t, b).RefreshAnalysisLock(t.Context(), "x", "w/1", time.Hour); err != nil {
 				t.Fatal(err)
 			}
-			if err := a.RefreshAnalysisLock(t.Context(), "x", "w/1", -time.Hour); err == nil {
+			if err := a.holds["w/1"].Refresh(t.Context(), -time.Hour); err == nil {
 				t.Error("a negative TTL was taken")
 			}
 			d, err := a.Get(t.Context(), "x")

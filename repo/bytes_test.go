@@ -38,76 +38,69 @@ func (*meter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context
 
 func (*meter) HandleConn(context.Context, stats.ConnStats) {}
 
-// takeInput ends the run of id at once, when it has its input.
-func takeInput(t *testing.T, a *Analyses, id, owner string) {
-	t.Helper()
-	ran := false
-	err := a.HoldAnalysisLock(t.Context(), id, owner, func(context.Context, json.RawMessage) error {
-		ran = true
-		return nil
-	})
-	if err != nil || !ran {
-		t.Errorf("hold %s as %s: %v, ran %v", id, owner, err, ran)
-	}
-}
-
 // What no run needs is not moved: of a document with a megabyte of input, of
 // result and of checkpoint each, no decision moves more than 8 KB.
 func TestNoDecisionMovesTheInput(t *testing.T) {
-	const most = 8 << 10
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		large := func(fields map[string]any) map[string]any {
-			fields["input"] = strings.Repeat("x", 320<<10)
-			fields["result"], fields["checkpoint"] = fields["input"], fields["input"]
-			return fields
-		}
-		b.Put(t, "ready", large(map[string]any{"status": analysislock.Ready}))
-		b.Put(t, "failed", large(map[string]any{"status": analysislock.Failed, "error": map[string]any{"code": "c", "message": strings.Repeat("m", 4096)}}))
-		b.Put(t, "locked", large(map[string]any{"status": analysislock.Processing, "lockOwner": "them", "lockExpiresAt": iso8601.Format(time.Now().Add(time.Hour))}))
-		b.Put(t, "worn", large(map[string]any{"status": analysislock.Queued, "attempts": 10}))
-		b.Put(t, "x", large(map[string]any{"status": analysislock.Queued}))
-		b.Put(t, "y", large(map[string]any{"status": analysislock.Queued}))
-		m := &meter{}
-		a, other := open(t, b, grpc.WithStatsHandler(m)), open(t, b, grpc.WithStatsHandler(m))
-		moves := func(what string, do func() error) {
-			t.Helper()
-			before := m.bytes.Load()
-			if err := do(); err != nil {
-				t.Errorf("%s: %v", what, err)
-			}
-			if moved := m.bytes.Load() - before; moved >= most {
-				t.Errorf("%s moves %d bytes, want under %d", what, moved, most)
-			}
-		}
-		skip := func(id, reason string) {
-			t.Helper()
-			moves("skip of "+id, func() error {
-				acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/0", 0)
-				if err == nil && acq.Reason != reason {
-					err = fmt.Errorf("%+v, want %s", acq, reason)
-				}
-				return err
-			})
-		}
-		skip("ready", analysislock.AlreadyFinished)
-		skip("failed", analysislock.AlreadyFinished)
-		skip("locked", analysislock.Locked)
-		moves("peek", func() error { _, err := a.PeekAnalysisLock(t.Context(), "locked"); return err })
-		mustAcquire(t, a, "x", "w/1")
-		takeInput(t, a, "x", "w/1")
-		moves("heartbeat", func() error { return a.RefreshAnalysisLock(t.Context(), "x", "w/1", 0) })
-		moves("heartbeat of another process", func() error { return other.RefreshAnalysisLock(t.Context(), "x", "w/1", 0) })
-		moves("release by another process", func() error { return other.ReleaseAnalysisLock(t.Context(), "x", "w/1", true) })
-		mustAcquire(t, other, "x", "w/2") // a may think that it still holds it
-		takeInput(t, other, "x", "w/2")
-		moves("finish", func() error { return other.Complete(t.Context(), "x", "w/2", "done") })
-		mustAcquire(t, a, "y", "w/3")
-		takeInput(t, a, "y", "w/3")
-		moves("retry", func() error { return a.Retry(t.Context(), "y", "w/3", "c", "m") })
-		mustAcquire(t, a, "y", "w/4")
-		takeInput(t, a, "y", "w/4")
-		moves("failure", func() error { return a.Fail(t.Context(), "y", "w/4", "c", "m") })
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) { noDecisionMovesTheInput(t, b, false) })
+	t.Run("pessimistic", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *emulatortest.Backend) { noDecisionMovesTheInput(t, b, true) })
 	})
+}
+
+func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, pessimistic bool) {
+	t.Helper()
+	const most = 8 << 10
+	large := func(fields map[string]any) map[string]any {
+		fields["input"] = strings.Repeat("x", 320<<10)
+		fields["result"], fields["checkpoint"] = fields["input"], fields["input"]
+		return fields
+	}
+	b.Put(t, "ready", large(map[string]any{"status": analysislock.Ready}))
+	b.Put(t, "failed", large(map[string]any{"status": analysislock.Failed, "error": map[string]any{"code": "c", "message": strings.Repeat("m", 4096)}}))
+	b.Put(t, "locked", large(map[string]any{"status": analysislock.Processing, "lockOwner": "them", "lockExpiresAt": iso8601.Format(time.Now().Add(time.Hour))}))
+	b.Put(t, "worn", large(map[string]any{"status": analysislock.Queued, "attempts": 10}))
+	b.Put(t, "x", large(map[string]any{"status": analysislock.Queued}))
+	b.Put(t, "y", large(map[string]any{"status": analysislock.Queued}))
+	m := &meter{}
+	a, other := open(t, b, grpc.WithStatsHandler(m)), open(t, b, grpc.WithStatsHandler(m))
+	a.documents.pessimistic, other.documents.pessimistic = pessimistic, pessimistic
+	moves := func(what string, do func() error) {
+		t.Helper()
+		before := m.bytes.Load()
+		if err := do(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if moved := m.bytes.Load() - before; moved >= most {
+			t.Errorf("%s moves %d bytes, want under %d", what, moved, most)
+		}
+	}
+	skip := func(id, reason string) {
+		t.Helper()
+		moves("skip of "+id, func() error {
+			acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/0", 0)
+			if err == nil && acq.Reason != reason {
+				err = fmt.Errorf("%+v, want %s", acq, reason)
+			}
+			return err
+		})
+	}
+	skip("ready", analysislock.AlreadyFinished)
+	skip("failed", analysislock.AlreadyFinished)
+	skip("locked", analysislock.Locked)
+	mustAcquire(t, a, "x", "w/1")
+	a.runs(t, "w/1")
+	moves("heartbeat", func() error { return a.holds["w/1"].Refresh(t.Context(), 0) })
+	moves("heartbeat of another process", func() error { return other.RefreshAnalysisLock(t.Context(), "x", "w/1", 0) })
+	moves("release by another process", func() error { return other.ReleaseAnalysisLock(t.Context(), "x", "w/1") })
+	mustAcquire(t, other, "x", "w/2")
+	other.runs(t, "w/2")
+	moves("finish", func() error { return other.holds["w/2"].Complete(t.Context(), "done") })
+	mustAcquire(t, a, "y", "w/3")
+	a.runs(t, "w/3")
+	moves("retry", func() error { return a.holds["w/3"].Retry(t.Context(), "c", "m") })
+	mustAcquire(t, a, "y", "w/4")
+	a.runs(t, "w/4")
+	moves("failure", func() error { return a.holds["w/4"].Fail(t.Context(), "c", "m") })
 }
 
 // distance is a network on which each answer takes a second.
@@ -158,7 +151,7 @@ func TestRoundTripsOneAfterAnother(t *testing.T) {
 		acquire(t, a, "done", "w/0")
 		took("skip", 1)
 		mustAcquire(t, a, "x", "w/1")
-		err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(_ context.Context, input json.RawMessage) error {
+		err := a.run(t.Context(), "w/1", func(_ context.Context, input json.RawMessage) error {
 			took("acquire, until the run has its input", 2)
 			if string(input) != `"i"` {
 				t.Errorf("input = %s", input)
@@ -166,19 +159,19 @@ func TestRoundTripsOneAfterAnother(t *testing.T) {
 			return nil
 		})
 		took("the end of a run", 0)
-		if err := errors.Join(err, a.RefreshAnalysisLock(t.Context(), "x", "w/1", 0)); err != nil {
+		if err := errors.Join(err, a.holds["w/1"].Refresh(t.Context(), 0)); err != nil {
 			t.Error(err)
 		}
 		took("heartbeat", 1)
-		if err := a.Complete(t.Context(), "x", "w/1", "done"); err != nil {
+		if err := a.holds["w/1"].Complete(t.Context(), "done"); err != nil {
 			t.Error(err)
 		}
 		took("finish", 1)
 		b.Put(t, "y", map[string]any{"status": analysislock.Queued})
 		mustAcquire(t, a, "y", "w/2")
-		takeInput(t, a, "y", "w/2")
+		a.runs(t, "w/2")
 		took("the next", 2)
-		if err := a.ReleaseAnalysisLock(t.Context(), "y", "w/2", true); err != nil {
+		if err := a.holds["w/2"].Release(t.Context(), true); err != nil {
 			t.Error(err)
 		}
 		took("release", 1)

@@ -15,8 +15,7 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// unreadableOwner stands for a lockOwner that is not a string: somebody's, and
-// certainly not ours.
+// unreadableOwner stands for a lockOwner that is not a string: another owner's.
 const unreadableOwner = "(unreadable)"
 
 // analysisCodec is the codec of analyses.
@@ -38,11 +37,11 @@ type lockCodec struct {
 type stored struct {
 	updatedAsTimestamp bool     // the document's updatedAt is no string, and stays so
 	tokenAssumed       bool     // its lockToken is unusable: Lock.Token stands for it
-	asked              *request // for its input, by the acquisition; see Analyses.input
+	input              *request // by the acquisition; see Analyses.input
 }
 
-// decision are the fields that a decision reads: not the input, the result or what
-// others keep in the document.
+// decision are the fields that a decision reads: neither the input and the result nor
+// the fields of others.
 var decision = []string{
 	"status", "attempts", "finishedBy", "createdAt", "updatedAt", "error.code", "error.message", "lastError.code", "lastError.message",
 	"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt",
@@ -70,8 +69,8 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	return a, a.Malformed
 }
 
-// statusOf is a document's status. One that is no string is somebody's, who may
-// attach a meaning to it.
+// statusOf is a document's status. One that is no string may mean something to its
+// author.
 func statusOf(v any) string {
 	if s, ok := v.(string); ok || v == nil {
 		return s
@@ -112,7 +111,7 @@ func (c lockCodec) decodeLock(r reading) (l lease.Lease, err error) {
 func (c lockCodec) decodeHolder(l *lease.Lease, r reading) {
 	switch owner := r.fields["lockOwner"].(type) {
 	case nil:
-		return // whatever else is left of a lock, nobody holds it
+		return // nobody holds it, whatever the other fields are
 	case string:
 		l.Owner = owner
 	default:
@@ -152,7 +151,7 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	}
 	p, n := prev.Lock, next.Lock
 	was, _ := prev.Stored.(stored)
-	// What others left in result and error is not what a READY or FAILED means.
+	// Others may have written result and error before.
 	turned := analysislock.Finished(prev.Status) != analysislock.Finished(next.Status)
 	set("status", prev.Status != next.Status, next.Status)
 	set("result", turned && next.Status == analysislock.Ready, next.Result)
@@ -162,7 +161,7 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	set("attempts", p.Attempts != n.Attempts, n.Attempts)
 	set("finishedBy", p.FinishedBy != n.FinishedBy, orDelete(n.FinishedBy))
 	set("lockOwner", p.Owner != n.Owner, orDelete(n.Owner))
-	// What cannot be read is not seen to differ.
+	// A value that cannot be read does not compare as different.
 	freed := turned || p.Owner != "" && n.Owner == ""
 	set("lockHeartbeatAt", freed || !p.HeartbeatAt.Equal(n.HeartbeatAt), timeValue(n.HeartbeatAt))
 	set("lockExpiresAt", freed || !p.ExpiresAt.Equal(n.ExpiresAt), timeValue(n.ExpiresAt))
@@ -242,7 +241,7 @@ func parseInt(v any) (n int64, ok bool) {
 	return 0, false
 }
 
-// kind names the type of a document's value for people.
+// kind names the type of a document's value.
 func kind(v any) string {
 	switch v := v.(type) {
 	case nil:

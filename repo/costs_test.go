@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/firestore"
 
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
 
@@ -30,24 +31,24 @@ func TestRoundTrips(t *testing.T) {
 		}
 		count("skip of a finished analysis", 1, func() { acquire(t, a, "done", "w/0") })
 		count("acquire: a read, then the commit and beside it the input's read", 3, func() { mustAcquire(t, a, "x", "w/1") })
-		count("duplicate on the holder's own instance", 0, func() { acquire(t, a, "x", "w/2") })
+		count("duplicate on the holder's own instance", 1, func() { acquire(t, a, "x", "w/2") })
 		other := open(t, b)
 		count("duplicate elsewhere", 1, func() { acquire(t, other, "x", "w/3") })
 		time.Sleep(2 * time.Millisecond) // a renewal within the millisecond would change nothing
 		count("heartbeat", 1, func() {
-			if err := a.RefreshAnalysisLock(t.Context(), "x", "w/1", 0); err != nil {
+			if err := a.holds["w/1"].Refresh(t.Context(), 0); err != nil {
 				t.Error(err)
 			}
 		})
 		count("finish", 1, func() {
-			if err := a.Complete(t.Context(), "x", "w/1", "done"); err != nil {
+			if err := a.holds["w/1"].Complete(t.Context(), "done"); err != nil {
 				t.Error(err)
 			}
 		})
 		b.Put(t, "y", map[string]any{"status": analysislock.Queued})
 		mustAcquire(t, a, "y", "w/4")
 		count("release", 1, func() {
-			if err := a.ReleaseAnalysisLock(t.Context(), "y", "w/4", true); err != nil {
+			if err := a.holds["w/4"].Release(t.Context(), true); err != nil {
 				t.Error(err)
 			}
 		})
@@ -61,14 +62,14 @@ func TestADeliveryIsBilledTwoReadsTwoWritesAndOneWriteAHeartbeat(t *testing.T) {
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 		before := b.Server.Usage()
 		mustAcquire(t, a, "x", "w/1")
-		err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(context.Context, json.RawMessage) error {
+		err := a.run(t.Context(), "w/1", func(context.Context, json.RawMessage) error {
 			time.Sleep(350 * time.Second)
 			return nil
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := a.Complete(t.Context(), "x", "w/1", "done"); err != nil {
+		if err := a.holds["w/1"].Complete(t.Context(), "done"); err != nil {
 			t.Fatal(err)
 		}
 		after := b.Server.Usage()
@@ -82,7 +83,7 @@ func TestADeliveryIsBilledTwoReadsTwoWritesAndOneWriteAHeartbeat(t *testing.T) {
 func TestOf128AcquirersOneWinsAnd127SkipCleanly(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		const n = 128
-		instances := make([]*Analyses, 8)
+		instances := make([]*worker, 8)
 		for i := range instances {
 			instances[i] = open(t, b)
 		}
@@ -94,7 +95,7 @@ func TestOf128AcquirersOneWinsAnd127SkipCleanly(t *testing.T) {
 		for i := range n {
 			wg.Go(func() {
 				<-start
-				acq, err := instances[i%len(instances)].AcquireAnalysisLock(t.Context(), "x", fmt.Sprint("w/", i), 0)
+				acq, err := instances[i%len(instances)].AcquireAnalysisLock(t.Context(), "x", fmt.Sprint("w/", i), lease.DefaultTTL)
 				key := acq.Reason
 				if err != nil {
 					key = err.Error()
@@ -121,7 +122,7 @@ func TestOf128AcquirersOneWinsAnd127SkipCleanly(t *testing.T) {
 // A writer of a foreign field every 100 ms neither starves a heartbeat nor
 // loses a result nor a write of its own.
 func TestABusyForeignWriterDisturbsNothing(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "n": 0})
 		mustAcquire(t, a, "x", "w/1")
@@ -135,7 +136,7 @@ func TestABusyForeignWriterDisturbsNothing(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 			}
 		})
-		err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(ctx context.Context, _ json.RawMessage) error {
+		err := a.run(t.Context(), "w/1", func(ctx context.Context, _ json.RawMessage) error {
 			select {
 			case <-ctx.Done():
 				return context.Cause(ctx)
@@ -144,7 +145,7 @@ func TestABusyForeignWriterDisturbsNothing(t *testing.T) {
 			}
 		})
 		if err == nil {
-			err = a.Complete(t.Context(), "x", "w/1", "result")
+			err = a.holds["w/1"].Complete(t.Context(), "result")
 		}
 		stop()
 		wg.Wait()

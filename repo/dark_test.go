@@ -16,26 +16,26 @@ import (
 func TestADarkFirestoreIsUnavailableInTime(t *testing.T) {
 	cases := map[string]struct {
 		within time.Duration
-		do     func(ctx context.Context, a *Analyses) error
+		do     func(ctx context.Context, a *worker) error
 	}{
-		"Get":        {5 * time.Second, func(ctx context.Context, a *Analyses) error { _, err := a.Get(ctx, "x"); return err }},
-		"Ping":       {5 * time.Second, func(ctx context.Context, a *Analyses) error { return a.Ping(ctx) }},
-		"List":       {15 * time.Second, func(ctx context.Context, a *Analyses) error { _, err := a.List(ctx, 10); return err }},
-		"Unfinished": {15 * time.Second, func(ctx context.Context, a *Analyses) error { _, err := a.Unfinished(ctx, 10); return err }},
-		"Create":     {15 * time.Second, func(ctx context.Context, a *Analyses) error { return a.Create(ctx, "y", nil) }},
-		"Unlock":     {15 * time.Second, func(ctx context.Context, a *Analyses) error { _, err := a.Unlock(ctx, "x", nil); return err }},
-		"AcquireAnalysisLock": {20 * time.Second, func(ctx context.Context, a *Analyses) error {
+		"Get":        {5 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Get(ctx, "x"); return err }},
+		"Ping":       {5 * time.Second, func(ctx context.Context, a *worker) error { return a.Ping(ctx) }},
+		"List":       {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.List(ctx, 10); return err }},
+		"Unfinished": {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 10); return err }},
+		"Create":     {15 * time.Second, func(ctx context.Context, a *worker) error { return a.Create(ctx, "y", nil) }},
+		"Unlock":     {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unlock(ctx, "x", nil); return err }},
+		"AcquireAnalysisLock": {20 * time.Second, func(ctx context.Context, a *worker) error {
 			_, err := a.AcquireAnalysisLock(ctx, "x", "w/2", 0)
 			return err
 		}},
-		"RefreshAnalysisLock": {15 * time.Second, func(ctx context.Context, a *Analyses) error {
-			return a.RefreshAnalysisLock(ctx, "held", "w/1", 0)
+		"RefreshAnalysisLock": {15 * time.Second, func(ctx context.Context, a *worker) error {
+			return a.holds["w/1"].Refresh(ctx, 0)
 		}},
-		"ReleaseAnalysisLock": {2 * time.Second, func(ctx context.Context, a *Analyses) error {
-			return a.ReleaseAnalysisLock(ctx, "held", "w/1", false)
+		"ReleaseAnalysisLock": {2 * time.Second, func(ctx context.Context, a *worker) error {
+			return a.holds["w/1"].Release(ctx, false)
 		}},
-		"Complete": {60 * time.Second, func(ctx context.Context, a *Analyses) error {
-			return a.Complete(ctx, "held", "w/1", "result")
+		"Complete": {60 * time.Second, func(ctx context.Context, a *worker) error {
+			return a.holds["w/1"].Complete(ctx, "result")
 		}},
 	}
 	for name, tc := range cases {
@@ -52,29 +52,6 @@ func TestADarkFirestoreIsUnavailableInTime(t *testing.T) {
 				if took := time.Since(began); !errors.Is(err, lease.ErrUnavailable) || took > tc.within {
 					t.Errorf("%v after %v, want ErrUnavailable after at most %v", err, took, tc.within)
 				}
-			})
-		})
-	}
-}
-
-// From within its transaction on, nothing is answered any more.
-func TestAnAcquisitionThatGoesDarkInItsTransactionIsUnavailableInTime(t *testing.T) {
-	for _, from := range []string{exclusiveRead, exclusiveCommit} {
-		t.Run(from, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &line{}
-				a := open(t, b, l.options()...)
-				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-				l.befall(exclusively(t, b, map[string][]fault{from: {func(ctx context.Context, do func() error) error {
-					l.darken()
-					return dark(ctx, do)
-				}}}))
-				began := time.Now()
-				_, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0)
-				if took := time.Since(began); !errors.Is(err, lease.ErrUnavailable) || took > 20*time.Second {
-					t.Errorf("%v after %v, want ErrUnavailable after at most 20 s", err, took)
-				}
-				l.wantAllMet(t)
 			})
 		})
 	}

@@ -4,9 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"net/url"
 	"os"
+	"slices"
+	"strings"
+	"taskguard/lease/analysislock"
 	"time"
 
 	"cloud.google.com/go/firestore"
@@ -32,16 +36,30 @@ type database struct {
 	decoders, encoders *semaphore.Weighted
 }
 
-// dial opens a database without a call yet; Close closes it. A connection on which a
-// call waits and nothing has come for 30 s is asked for a sign of life, and replaced
-// where none comes in 10 s: else one that a network has forgotten would be kept, its
-// watch silent and each call on it failing, for as long as something takes what is
-// written to it. A server that is asked too often closes the connection, and gRPC then
-// asks half as often.
+// dial opens a database for the documents of collection, without a call yet; Close
+// closes it. name "" is (default). emulator is host:port of one, if
+// FIRESTORE_EMULATOR_HOST names no other.
+func dial(ctx context.Context, project, name, collection, emulator string, opts []option.ClientOption) (*database, error) {
+	if err := CheckCollection(collection); err != nil {
+		return nil, fmt.Errorf("repo: %w", err)
+	}
+	name = cmp.Or(name, firestore.DefaultDatabaseID)
+	db, err := connect(ctx, project, name, emulator, opts)
+	if err != nil {
+		return nil, fmt.Errorf("repo: open database %s of project %s: %w", name, project, err)
+	}
+	return db, nil
+}
+
+// connect opens the connection. A connection on which a call waits and nothing has come
+// for 30 s is pinged, and replaced where no answer comes in 10 s: else one that a
+// network has forgotten would be kept, its watch silent and each call on it failing. A
+// server that is pinged too often closes the connection, and gRPC then pings half as
+// often.
 //
-// emulator is host:port of one, if FIRESTORE_EMULATOR_HOST names no other. Where that is
-// set, Google's client makes a connection of its own to it, whatever it is given.
-func dial(ctx context.Context, project, name, emulator string, opts []option.ClientOption) (*database, error) {
+// Where FIRESTORE_EMULATOR_HOST is set, Google's client makes a connection of its own to
+// it, whatever it is given.
+func connect(ctx context.Context, project, name, emulator string, opts []option.ClientOption) (*database, error) {
 	alive := grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second})
 	first := option.WithGRPCDialOption(alive)
 	named := os.Getenv("FIRESTORE_EMULATOR_HOST")
@@ -90,3 +108,13 @@ func (emulatorOwner) GetRequestMetadata(context.Context, ...string) (map[string]
 
 // RequireTransportSecurity implements credentials.PerRPCCredentials.
 func (emulatorOwner) RequireTransportSecurity() bool { return false }
+
+// CheckCollection refuses a path that is not a collection's, such as
+// analyses or tenants/a/analyses.
+func CheckCollection(path string) error {
+	segments := strings.Split(path, "/")
+	if len(segments)%2 == 0 || slices.ContainsFunc(segments, func(s string) bool { return analysislock.CheckID(s) != nil }) {
+		return fmt.Errorf("%q is not the path of a collection", path)
+	}
+	return nil
+}

@@ -10,14 +10,14 @@ import (
 	"taskguard/lease"
 )
 
-// ErrExists is Create's answer for an id that is taken.
+// ErrExists is Create's error for an id that is taken.
 var ErrExists = errors.New("repo: analysis exists")
 
-// storeError says what a failed call may mean. Hardly any code proves that
-// nothing was written: a commit whose reply was lost and which the client sent
-// again comes back as FailedPrecondition, a creation as AlreadyExists. So a conflict means "read again", and
-// only InvalidArgument is final, and that outside a transaction: inside, it is also the
-// answer to a commit whose reply was lost and which the client sent again.
+// storeError classifies the error of a call. Hardly any code proves that nothing was
+// written: a commit whose reply was lost and which the client sent again returns
+// FailedPrecondition, a creation AlreadyExists. So a conflict means "read again". Only
+// InvalidArgument is final, and only outside a transaction: inside, it is also the
+// answer to a commit that the client sent again.
 func storeError(verb, what, id string, err error) error {
 	switch status.Code(err) {
 	case codes.FailedPrecondition, codes.Aborted, codes.NotFound, codes.AlreadyExists:
@@ -28,20 +28,20 @@ func storeError(verb, what, id string, err error) error {
 	return fmt.Errorf("repo: %s %s %q: %w", verb, what, id, err)
 }
 
-// queryError says what a failed query may mean: a refusal for want of an index,
-// in Firestore's words, or out of reach.
+// queryError classifies the error of a query: a refusal, as where an index is missing,
+// or lease.ErrUnavailable.
 func queryError(verb string, err error) error {
 	code := status.Code(err)
 	err = fmt.Errorf("repo: %s: %w", verb, err)
 	if code == codes.FailedPrecondition || code == codes.InvalidArgument {
 		return fmt.Errorf("%w: %w", lease.ErrRefused, err)
 	}
-	return outOfReach(err)
+	return unavailable(err)
 }
 
-// outOfReach marks the error of a single call as lease.ErrUnavailable unless
+// unavailable marks the error of a single call as lease.ErrUnavailable unless
 // the store has refused it.
-func outOfReach(err error) error {
+func unavailable(err error) error {
 	if errors.Is(err, lease.ErrRefused) || errors.Is(err, lease.ErrMalformed) {
 		return err
 	}

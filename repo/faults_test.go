@@ -18,12 +18,12 @@ import (
 // attempts and the token 7.
 type operation struct {
 	acquired bool // before it
-	do       func(t *testing.T, a *Analyses) error
+	do       func(t *testing.T, a *worker) error
 	want     map[string]any // of the document, but for the times
 }
 
 var operations = map[string]operation{
-	"acquire": {false, func(t *testing.T, a *Analyses) error {
+	"acquire": {false, func(t *testing.T, a *worker) error {
 		t.Helper()
 		acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0)
 		if want := (lease.Grant{Owner: "w/1", Token: 8}); err == nil && (!acq.Acquired || acq.Grant != want || acq.Attempt != 4) {
@@ -31,21 +31,21 @@ var operations = map[string]operation{
 		}
 		return err
 	}, map[string]any{"status": analysislock.Processing, "attempts": int64(4), "lockToken": int64(8), "lockOwner": "w/1"}},
-	"heartbeat": {true, func(t *testing.T, a *Analyses) error {
+	"heartbeat": {true, func(t *testing.T, a *worker) error {
 		t.Helper()
-		return a.RefreshAnalysisLock(t.Context(), "x", "w/1", 0)
+		return a.holds["w/1"].Refresh(t.Context(), 0)
 	}, map[string]any{"status": analysislock.Processing, "attempts": int64(4), "lockToken": int64(8), "lockOwner": "w/1"}},
-	"finish": {true, func(t *testing.T, a *Analyses) error {
+	"finish": {true, func(t *testing.T, a *worker) error {
 		t.Helper()
-		return a.Complete(t.Context(), "x", "w/1", "result")
+		return a.holds["w/1"].Complete(t.Context(), "result")
 	}, map[string]any{"status": analysislock.Ready, "attempts": int64(4), "lockToken": int64(8), "result": "result", "finishedBy": "w/1"}},
-	"release": {true, func(t *testing.T, a *Analyses) error {
+	"release": {true, func(t *testing.T, a *worker) error {
 		t.Helper()
-		return a.ReleaseAnalysisLock(t.Context(), "x", "w/1", true)
+		return a.holds["w/1"].Release(t.Context(), true)
 	}, map[string]any{"status": analysislock.Queued, "attempts": int64(3), "lockToken": int64(8)}},
-	"retry": {true, func(t *testing.T, a *Analyses) error {
+	"retry": {true, func(t *testing.T, a *worker) error {
 		t.Helper()
-		return a.Retry(t.Context(), "x", "w/1", "c", "m")
+		return a.holds["w/1"].Retry(t.Context(), "c", "m")
 	}, map[string]any{"status": analysislock.Queued, "attempts": int64(4), "lockToken": int64(8), "lastError": map[string]any{"code": "c", "message": "m"}}},
 }
 

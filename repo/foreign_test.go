@@ -9,33 +9,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc/codes"
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
-	"taskguard/lease/leasetest"
 )
-
-func TestStoreWithPessimisticTransactions(t *testing.T) {
-	for name, backend := range map[string]func(testing.TB) *emulatortest.Backend{"embedded": emulatortest.Embedded, "google": emulatortest.OnGoogle} {
-		t.Run(name, func(t *testing.T) {
-			s := suite(backend)
-			s.New = func(t testing.TB) lease.Store[analysislock.Analysis] {
-				b := backend(t)
-				docs := open(t, b).documents
-				docs.pessimistic = true
-				return onBackend{documents: docs, b: b}
-			}
-			s.TTL, s.Bubble = lease.DefaultTTL, true
-			if name == "google" {
-				emulatortest.Google(t)
-				s.TTL, s.Bubble = 6*time.Second, false
-			}
-			leasetest.Run(t, s)
-		})
-	}
-}
 
 func TestPessimisticDecisionsAreMadeInsideATransaction(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
@@ -44,29 +22,14 @@ func TestPessimisticDecisionsAreMadeInsideATransaction(t *testing.T) {
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "in"})
 		mustAcquire(t, a, "x", "w/1")
 		time.Sleep(2 * time.Millisecond)
-		if err := a.RefreshAnalysisLock(t.Context(), "x", "w/1", 0); err != nil {
+		if err := a.holds["w/1"].Refresh(t.Context(), 0); err != nil {
 			t.Error(err)
 		}
-		if err := a.Complete(t.Context(), "x", "w/1", "done"); err != nil {
+		if err := a.holds["w/1"].Complete(t.Context(), "done"); err != nil {
 			t.Error(err)
 		}
 		if begun, commits := b.Calls.Count("BeginTransaction"), b.Calls.Count("Commit"); begun != 3 || commits != 3 {
 			t.Errorf("%d transactions and %d commits of acquire, refresh and finish", begun, commits)
-		}
-	})
-}
-
-// A result that Firestore cannot hold is refused at once inside a transaction too.
-func TestAPessimisticFinishThatIsRefusedIsRefused(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		a := open(t, b)
-		a.documents.pessimistic = true
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-		mustAcquire(t, a, "x", "w/1")
-		began := time.Now()
-		err := a.Complete(t.Context(), "x", "w/1", string(make([]byte, 1<<20)))
-		if !errors.Is(err, lease.ErrRefused) || time.Since(began) > 10*time.Second {
-			t.Errorf("%v after %v, want ErrRefused at once", err, time.Since(began))
 		}
 	})
 }
@@ -86,7 +49,7 @@ func TestAStatusOfOthersIsLeftAloneUntilTheFinish(t *testing.T) {
 				}
 				mustAcquire(t, a, "x", "w/1")
 				same("acquired")
-				if err := a.Retry(t.Context(), "x", "w/1", "c", "m"); err != nil {
+				if err := a.holds["w/1"].Retry(t.Context(), "c", "m"); err != nil {
 					t.Error(err)
 				}
 				same("released")
@@ -97,7 +60,7 @@ func TestAStatusOfOthersIsLeftAloneUntilTheFinish(t *testing.T) {
 				same("unlocked")
 				other := open(t, b)
 				mustAcquire(t, other, "x", "w/3")
-				if err := other.Complete(t.Context(), "x", "w/3", "done"); err != nil {
+				if err := other.holds["w/3"].Complete(t.Context(), "done"); err != nil {
 					t.Error(err)
 				}
 				if got := b.Fields(t, "x")["status"]; got != analysislock.Ready {
@@ -119,10 +82,10 @@ func TestUpdatedAtKeepsItsType(t *testing.T) {
 			b.Put(t, id, fields)
 			mustAcquire(t, a, id, "w/1")
 			time.Sleep(2 * time.Millisecond)
-			if err := a.RefreshAnalysisLock(t.Context(), id, "w/1", 0); err != nil {
+			if err := a.holds["w/1"].Refresh(t.Context(), 0); err != nil {
 				t.Error(err)
 			}
-			if err := a.Complete(t.Context(), id, "w/1", "done"); err != nil {
+			if err := a.holds["w/1"].Complete(t.Context(), "done"); err != nil {
 				t.Error(err)
 			}
 			got := b.Fields(t, id)
@@ -191,27 +154,6 @@ func TestATokenThatIsNoIntegerIsReplacedByUnlock(t *testing.T) {
 	})
 }
 
-// A finished analysis is a skip whatever its token looks like, and can be opened again.
-func TestAFinishedAnalysisWithoutAUsableTokenIsFinished(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		a := open(t, b)
-		b.Put(t, "x", map[string]any{"status": analysislock.Failed, "lockToken": "seven", "result": "old"})
-		if acq := acquire(t, a, "x", "w/1"); acq.Reason != analysislock.AlreadyFinished {
-			t.Errorf("%+v, want %s", acq, analysislock.AlreadyFinished)
-		}
-		if _, err := a.Requeue(t.Context(), "x", nil); err != nil {
-			t.Fatal(err)
-		}
-		mustAcquire(t, a, "x", "w/2")
-		if err := a.Fail(t.Context(), "x", "w/2", "c", "m"); err != nil {
-			t.Fatal(err)
-		}
-		if got, there := b.Fields(t, "x")["result"]; there {
-			t.Errorf("FAILED keeps the old result %v", got)
-		}
-	})
-}
-
 // The run of an acquisition whose reply was lost reads the input by itself.
 func TestAnInputThatWasNotAskedForIsRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
@@ -221,7 +163,7 @@ func TestAnInputThatWasNotAskedForIsRead(t *testing.T) {
 		l.befall(map[string][]fault{read: {nil, dark, dark}}) // the decision's, the input's, and one try more
 		mustAcquire(t, a, "x", "w/1")
 		var got string
-		err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(_ context.Context, input json.RawMessage) error {
+		err := a.run(t.Context(), "w/1", func(_ context.Context, input json.RawMessage) error {
 			got = string(input)
 			return nil
 		})
@@ -229,24 +171,6 @@ func TestAnInputThatWasNotAskedForIsRead(t *testing.T) {
 			t.Errorf("input %s, %v", got, err)
 		}
 		l.wantAllMet(t)
-	})
-}
-
-func TestARunWithoutItsInputDoesNotBegin(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &line{}
-		a := open(t, b, l.options()...)
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-		mustAcquire(t, a, "x", "w/1")
-		l.darken()
-		began := time.Now()
-		err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(context.Context, json.RawMessage) error {
-			t.Error("the body ran")
-			return nil
-		})
-		if !errors.Is(err, lease.ErrUnavailable) || time.Since(began) > 30*time.Second {
-			t.Errorf("%v after %v, want ErrUnavailable", err, time.Since(began))
-		}
 	})
 }
 
@@ -266,27 +190,6 @@ func TestUnlockDeletesALockThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// A document that another writer keeps changing and that is refused each time is
-// refused in the end.
-func TestAPessimisticFinishThatIsAlwaysRefusedIsRefused(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &line{}
-		a := open(t, b, l.options()...)
-		a.documents.pessimistic = true
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "theirs": 0})
-		mustAcquire(t, a, "x", "w/1")
-		refused := dropped(codes.InvalidArgument)
-		l.befall(map[string][]fault{
-			exclusiveCommit: {refused, refused},
-			commit:          {overtaken(func() { b.Merge(t, "x", map[string]any{"theirs": 1}) })},
-		})
-		if err := a.Complete(t.Context(), "x", "w/1", "result"); !errors.Is(err, lease.ErrRefused) {
-			t.Errorf("%v, want ErrRefused", err)
-		}
-		l.wantAllMet(t)
-	})
-}
-
 // Results that wait for the network hold up no input.
 func TestACommitThatHangsHoldsUpNoInput(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
@@ -302,50 +205,15 @@ func TestACommitThatHangsHoldsUpNoInput(t *testing.T) {
 		mustAcquire(t, a, "y", "w/2")
 		l.befall(map[string][]fault{commit: {dark}})
 		finished := make(chan error)
-		go func() { finished <- a.Complete(t.Context(), "x", "w/1", large) }()
+		go func() { finished <- a.holds["w/1"].Complete(t.Context(), large) }()
 		synctest.Wait()
 		began := time.Now()
-		err := a.HoldAnalysisLock(t.Context(), "y", "w/2", func(context.Context, json.RawMessage) error { return nil })
+		err := a.run(t.Context(), "w/2", func(context.Context, json.RawMessage) error { return nil })
 		if took := time.Since(began); err != nil || took > time.Second {
 			t.Errorf("the input came after %v, %v", took, err)
 		}
 		if err := <-finished; err != nil {
 			t.Error(err)
-		}
-	})
-}
-
-// A read that fails for a moment is repeated.
-func TestAReadIsRepeatedWhereItsErrorIsNotFinal(t *testing.T) {
-	for _, code := range []codes.Code{codes.Unavailable, codes.Internal, codes.ResourceExhausted, codes.Aborted, codes.Unknown} {
-		t.Run(code.String(), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &line{}
-				a := open(t, b, l.options()...)
-				b.Put(t, "x", map[string]any{"status": analysislock.Ready})
-				l.befall(map[string][]fault{read: {dropped(code)}})
-				if d, err := a.Get(t.Context(), "x"); err != nil || d.Status != analysislock.Ready {
-					t.Errorf("%+v, %v", d, err)
-				}
-			})
-		})
-	}
-}
-
-// SIGTERM while an input is awaited.
-func TestARunThatIsStoppedWhileItsInputIsAwaitedEnds(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &line{}
-		a := open(t, b, l.options()...)
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-		l.befall(map[string][]fault{read: {nil, dark, dark}})
-		mustAcquire(t, a, "x", "w/1")
-		ctx, stop := context.WithTimeout(t.Context(), time.Second)
-		defer stop()
-		began := time.Now()
-		err := a.HoldAnalysisLock(ctx, "x", "w/1", func(context.Context, json.RawMessage) error { return nil })
-		if took := time.Since(began); err == nil || took > time.Second {
-			t.Errorf("%v after %v, want an error after 1 s", err, took)
 		}
 	})
 }

@@ -94,8 +94,11 @@ func usable(token *value) bool {
 func turns(p lease.Policy) []func(d *analysislock.Analysis, now time.Time) error {
 	take := func(d *analysislock.Analysis, now time.Time) (err error) {
 		if d.Lock, err = lease.Take(d.Lock, now, "w/1", p); err == nil || errors.Is(err, lease.ErrExhausted) {
-			if d.Status = analysislock.Processing; d.Lock.Finished {
+			switch {
+			case d.Lock.Finished:
 				d.Status = analysislock.Failed
+			case d.Status == "" || d.Status == analysislock.Queued:
+				d.Status = analysislock.Processing
 			}
 			return nil
 		}
@@ -107,7 +110,7 @@ func turns(p lease.Policy) []func(d *analysislock.Analysis, now time.Time) error
 	}
 	release := func(d *analysislock.Analysis, _ time.Time) error {
 		d.Lock = lease.Drop(d.Lock, d.Lock.Grant(), true)
-		d.Status = analysislock.Queued
+		queue(d)
 		return nil
 	}
 	finish := func(d *analysislock.Analysis, _ time.Time) (err error) {
@@ -122,10 +125,16 @@ func turns(p lease.Policy) []func(d *analysislock.Analysis, now time.Time) error
 	}
 	unlock := func(d *analysislock.Analysis, _ time.Time) error {
 		d.Lock = lease.Break(d.Lock)
-		d.Status = analysislock.Queued
+		queue(d)
 		return nil
 	}
 	return []func(*analysislock.Analysis, time.Time) error{take, extend, unlock, take, extend, finish, reopen, take, release, take}
+}
+
+func queue(d *analysislock.Analysis) {
+	if d.Status == analysislock.Processing {
+		d.Status = analysislock.Queued
+	}
 }
 
 // Whatever others wrote is decoded without a panic, malformed if and only if its

@@ -17,8 +17,8 @@ var operatorsChanges = map[string]func(l *analysislock.Locks, ctx context.Contex
 }
 
 func TestAnOperatorsChanges(t *testing.T) {
-	cases := map[string]func(t *testing.T, b *emulatortest.Backend, a *Analyses){
-		"CreateMakesAQueuedAnalysisOnce": func(t *testing.T, _ *emulatortest.Backend, a *Analyses) {
+	cases := map[string]func(t *testing.T, b *emulatortest.Backend, a *worker){
+		"CreateMakesAQueuedAnalysisOnce": func(t *testing.T, _ *emulatortest.Backend, a *worker) {
 			if err := a.Create(t.Context(), "x", map[string]any{"n": int64(1)}); err != nil {
 				t.Fatal(err)
 			}
@@ -35,7 +35,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 				t.Errorf("another path: %v", err)
 			}
 		},
-		"GetOfAMissingOneIsNotFound": func(t *testing.T, _ *emulatortest.Backend, a *Analyses) {
+		"GetOfAMissingOneIsNotFound": func(t *testing.T, _ *emulatortest.Backend, a *worker) {
 			if _, err := a.Get(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
 				t.Errorf("get: %v", err)
 			}
@@ -46,18 +46,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 				t.Errorf("requeue: %v", err)
 			}
 		},
-		"AnIDThatNoneCanHaveIsRefused": func(t *testing.T, _ *emulatortest.Backend, a *Analyses) {
-			if _, err := a.Get(t.Context(), "a/b"); !errors.Is(err, lease.ErrInvalidKey) {
-				t.Errorf("get: %v", err)
-			}
-			if _, err := a.Unlock(t.Context(), "a/b", nil); !errors.Is(err, lease.ErrInvalidKey) {
-				t.Errorf("unlock: %v", err)
-			}
-			if _, err := a.Requeue(t.Context(), "a/b", nil); !errors.Is(err, lease.ErrInvalidKey) {
-				t.Errorf("requeue: %v", err)
-			}
-		},
-		"ListIsByIDAndShowsMalformedOnesToo": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+		"ListIsByIDAndShowsMalformedOnesToo": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "b", map[string]any{"status": analysislock.Ready, "lockToken": "?"})
 			b.Put(t, "a", map[string]any{"status": analysislock.Queued, "lockToken": "?"})
 			b.Put(t, "c", map[string]any{})
@@ -66,7 +55,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 				t.Errorf("list = %+v, %v", all, err)
 			}
 		},
-		"UnlockTakesTheLockFromWhoeverHoldsIt": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+		"UnlockTakesTheLockFromWhoeverHoldsIt": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			mustAcquire(t, a, "x", "w/1")
 			before, err := a.Unlock(t.Context(), "x", nil)
@@ -79,14 +68,14 @@ func TestAnOperatorsChanges(t *testing.T) {
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("document (-want +got):\n%s", diff)
 			}
-			if err := a.Complete(t.Context(), "x", "w/1", "late"); !errors.Is(err, lease.ErrLost) {
+			if err := a.holds["w/1"].Complete(t.Context(), "late"); !errors.Is(err, lease.ErrLost) {
 				t.Errorf("the holder's finish: %v, want ErrLost", err)
 			}
 			if acq := mustAcquire(t, open(t, b), "x", "w/2"); acq.Grant.Token != 2 {
 				t.Errorf("the next token is %d, want 2", acq.Grant.Token)
 			}
 		},
-		"AChangeIsMadeOfWhatWasSeenAlone": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+		"AChangeIsMadeOfWhatWasSeenAlone": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			was := analysislock.Seen{Status: analysislock.Processing, Grant: lease.Grant{Owner: "w/1", Token: 6}}
 			for name, change := range operatorsChanges {
 				b.Put(t, "x", map[string]any{"status": was.Status, "lockOwner": was.Grant.Owner, "lockToken": was.Grant.Token, "lockExpiresAt": "2000-01-01T00:00:00Z"})
@@ -108,7 +97,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 				}
 			}
 		},
-		"RequeueOpensAFinishedOneFromAttemptOne": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+		"RequeueOpensAFinishedOneFromAttemptOne": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 11, "finishedBy": "w/0", "error": map[string]any{"code": "c", "message": "m"}})
 			before, err := a.Requeue(t.Context(), "x", nil)
 			if err != nil || before.Status != analysislock.Failed {
@@ -124,7 +113,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 				t.Errorf("acquire = %+v, want attempt 1, token 12", acq)
 			}
 		},
-		"RequeueIsRefusedWhileLocked": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
+		"RequeueIsRefusedWhileLocked": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			mustAcquire(t, a, "x", "w/1")
 			before := b.Fields(t, "x")
@@ -134,14 +123,6 @@ func TestAnOperatorsChanges(t *testing.T) {
 			}
 			if diff := cmp.Diff(before, b.Fields(t, "x")); diff != "" {
 				t.Errorf("the document changed (-want +got):\n%s", diff)
-			}
-		},
-		"PingAsksFirestore": func(t *testing.T, b *emulatortest.Backend, a *Analyses) {
-			if err := a.Ping(t.Context()); err != nil {
-				t.Error(err)
-			}
-			if n := b.Calls.Total(); n != 1 {
-				t.Errorf("%d calls, want 1", n)
 			}
 		},
 	}
@@ -168,16 +149,16 @@ func (s *interrupted) Swap(ctx context.Context, id string, prev lease.Cell[analy
 }
 
 func TestAChangeThatIsOvertakenIsNotMade(t *testing.T) {
-	for name, others := range map[string]func(t *testing.T, b *emulatortest.Backend, a *Analyses){
-		"finished": func(t *testing.T, _ *emulatortest.Backend, a *Analyses) {
-			if err := a.Complete(t.Context(), "x", "w/1", "result"); err != nil {
+	for name, others := range map[string]func(t *testing.T, b *emulatortest.Backend, a *worker){
+		"finished": func(t *testing.T, _ *emulatortest.Backend, a *worker) {
+			if err := a.holds["w/1"].Complete(t.Context(), "result"); err != nil {
 				t.Error(err)
 			}
 		},
-		"finished by who leaves the lock as it is": func(t *testing.T, b *emulatortest.Backend, _ *Analyses) {
+		"finished by who leaves the lock as it is": func(t *testing.T, b *emulatortest.Backend, _ *worker) {
 			b.Merge(t, "x", map[string]any{"status": analysislock.Ready, "result": "precious"})
 		},
-		"passed on": func(t *testing.T, b *emulatortest.Backend, _ *Analyses) {
+		"passed on": func(t *testing.T, b *emulatortest.Backend, _ *worker) {
 			b.Merge(t, "x", map[string]any{"lockOwner": "w/2", "lockToken": 8})
 		},
 	} {
@@ -201,20 +182,5 @@ func TestAChangeThatIsOvertakenIsNotMade(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-func TestAnUnlockOfWhatNobodyHoldsOutlastsOthers(t *testing.T) {
-	b := emulatortest.Embedded(t)
-	b.Put(t, "x", map[string]any{"status": analysislock.Processing, "lockToken": 6})
-	l, err := analysislock.New(&interrupted{open(t, b).documents, func() { b.Merge(t, "x", map[string]any{"theirs": 1}) }}, lease.Policy{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.Unlock(t.Context(), "x", &analysislock.Seen{Status: analysislock.Processing, Grant: lease.Grant{Token: 6}}); err != nil {
-		t.Fatal(err)
-	}
-	if got := b.Fields(t, "x"); got["status"] != analysislock.Queued || got["theirs"] != int64(1) {
-		t.Errorf("the document is %v", got)
 	}
 }

@@ -3,11 +3,9 @@ package repo
 import (
 	"context"
 	"io"
-	"log/slog"
 	"testing"
 	"time"
 
-	"cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
@@ -42,11 +40,7 @@ func (p *page) documents(t testing.TB) *documents[analysislock.Analysis] {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	db, err := dial(context.Background(), "p", firestore.DefaultDatabaseID, "", []option.ClientOption{option.WithGRPCConn(conn)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := newAnalyses(db, Options{Collection: "analyses", Policy: lease.Policy{MaxAttempts: 10}, Log: slog.New(slog.DiscardHandler)})
+	a, err := Open(context.Background(), "p", Options{Policy: lease.Policy{MaxAttempts: 10}}, option.WithGRPCConn(conn))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,12 +8,11 @@ import (
 	"math"
 	"time"
 
-	"cloud.google.com/go/firestore"
 	"google.golang.org/genproto/googleapis/type/latlng"
 )
 
-// Plain is the JSON form of a document's value, as analyzers get it. What JSON
-// lacks becomes: a timestamp RFC 3339, bytes base64, NaN and the infinities
+// Plain is the JSON form of a document's value, as analyzers get it. Types that JSON
+// lacks become: a timestamp RFC 3339, bytes base64, NaN and the infinities
 // the strings "NaN", "Infinity" and "-Infinity", a reference its full path, a
 // geo point {"latitude", "longitude"}, a vector an array of numbers.
 func Plain(v any) (json.RawMessage, error) {
@@ -54,10 +53,8 @@ func plain(v any) any {
 			return "-Infinity"
 		}
 		return v
-	case *firestore.DocumentRef:
-		return v.Path
 	case *latlng.LatLng:
 		return map[string]any{"latitude": v.GetLatitude(), "longitude": v.GetLongitude()}
 	}
-	return v // null, booleans, integers, strings and vectors
+	return v // null, booleans, integers and strings
 }

@@ -22,8 +22,7 @@ import (
 )
 
 // A value of one byte takes a hundred bytes as a protocol buffer in memory. So large
-// documents are decoded, and large results encoded, one at a time; the others wait as
-// what they were sent in, or as what they were made from.
+// documents are decoded, and large results encoded, one at a time.
 const (
 	largeAnswer = 64 << 10 // bytes
 	largeResult = 4 << 10  // values
@@ -34,14 +33,13 @@ type reading struct {
 	id      string
 	exists  bool
 	fields  map[string]any // as Google's client decodes them, but for references: see goValue
-	created time.Time
 	updated time.Time
 	at      time.Time // Firestore's time of the reading
 }
 
 // snapshot is a reading by Google's client.
 func snapshot(s *firestore.DocumentSnapshot) reading {
-	return reading{id: s.Ref.ID, exists: s.Exists(), fields: s.Data(), created: s.CreateTime, updated: s.UpdateTime, at: s.ReadTime}
+	return reading{id: s.Ref.ID, exists: s.Exists(), fields: s.Data(), updated: s.UpdateTime, at: s.ReadTime}
 }
 
 // read reads a document, or those fields of it that are named; Google's client has no
@@ -118,8 +116,7 @@ func (r *request) receive(ctx context.Context, use func(reading) error) error {
 	}
 	got := reading{id: r.doc.ID, at: answer.GetReadTime().AsTime()}
 	if found := answer.GetFound(); found != nil {
-		got.exists, got.fields = true, goFields(found.GetFields())
-		got.created, got.updated = found.GetCreateTime().AsTime(), found.GetUpdateTime().AsTime()
+		got.exists, got.fields, got.updated = true, goFields(found.GetFields()), found.GetUpdateTime().AsTime()
 	}
 	return use(got)
 }

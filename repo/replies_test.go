@@ -2,12 +2,17 @@ package repo
 
 import (
 	"context"
+	"errors"
 	"path"
+	"slices"
 	"testing"
+	"time"
 
+	"cloud.google.com/go/firestore"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"taskguard/emulator/emulatortest"
@@ -33,54 +38,54 @@ func lostReply(code codes.Code, meanwhile func()) grpc.DialOption {
 // An operator's change whose reply was lost is not made again over what others
 // have done since.
 func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
-	finished := func(t *testing.T, other *Analyses) {
+	finished := func(t *testing.T, other *worker) {
 		mustAcquire(t, other, "x", "w/2")
-		if err := other.Complete(t.Context(), "x", "w/2", "second"); err != nil {
+		if err := other.holds["w/2"].Complete(t.Context(), "second"); err != nil {
 			t.Error(err)
 		}
 	}
 	for name, tc := range map[string]struct {
 		before    map[string]any
-		change    func(ctx context.Context, a *Analyses, id string) (analysislock.Analysis, error)
-		meanwhile func(t *testing.T, other *Analyses)
+		change    func(ctx context.Context, a *worker, id string) (analysislock.Analysis, error)
+		meanwhile func(t *testing.T, other *worker)
 	}{
 		"requeue, then finished by the next": {
 			before: map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 10},
-			change: func(ctx context.Context, a *Analyses, id string) (analysislock.Analysis, error) {
+			change: func(ctx context.Context, a *worker, id string) (analysislock.Analysis, error) {
 				return a.Requeue(ctx, id, nil)
 			},
 			meanwhile: finished,
 		},
 		"requeue, and nothing since": {
 			before: map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 10},
-			change: func(ctx context.Context, a *Analyses, id string) (analysislock.Analysis, error) {
+			change: func(ctx context.Context, a *worker, id string) (analysislock.Analysis, error) {
 				return a.Requeue(ctx, id, nil)
 			},
-			meanwhile: func(*testing.T, *Analyses) {},
+			meanwhile: func(*testing.T, *worker) {},
 		},
 		"requeue of what was seen, then finished by the next": {
 			before: map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 10},
-			change: func(ctx context.Context, a *Analyses, id string) (analysislock.Analysis, error) {
+			change: func(ctx context.Context, a *worker, id string) (analysislock.Analysis, error) {
 				return a.Requeue(ctx, id, &analysislock.Seen{Status: analysislock.Failed, Grant: lease.Grant{Token: 10}})
 			},
 			meanwhile: finished,
 		},
 		"unlock of what was seen, and nothing since": {
 			before: map[string]any{"status": analysislock.Processing, "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": "2999-01-01T00:00:00Z"},
-			change: func(ctx context.Context, a *Analyses, id string) (analysislock.Analysis, error) {
+			change: func(ctx context.Context, a *worker, id string) (analysislock.Analysis, error) {
 				return a.Unlock(ctx, id, &analysislock.Seen{Status: analysislock.Processing, Grant: lease.Grant{Owner: "w/1", Token: 1}})
 			},
-			meanwhile: func(*testing.T, *Analyses) {},
+			meanwhile: func(*testing.T, *worker) {},
 		},
 		"unlock, then taken by the next": {
 			before: map[string]any{"status": analysislock.Processing, "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": "2999-01-01T00:00:00Z"},
-			change: func(ctx context.Context, a *Analyses, id string) (analysislock.Analysis, error) {
+			change: func(ctx context.Context, a *worker, id string) (analysislock.Analysis, error) {
 				return a.Unlock(ctx, id, nil)
 			},
-			meanwhile: func(t *testing.T, other *Analyses) { mustAcquire(t, other, "x", "w/2") },
+			meanwhile: func(t *testing.T, other *worker) { mustAcquire(t, other, "x", "w/2") },
 		},
 	} {
-		for _, code := range []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Internal} {
+		for _, code := range []codes.Code{codes.Unavailable, codes.Internal} {
 			t.Run(name+", "+code.String(), func(t *testing.T) {
 				inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 					b.Put(t, "x", tc.before)
@@ -101,27 +106,6 @@ func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
 			})
 		}
 	}
-}
-
-// Another's write just before an operator's commit is no commit of his.
-func TestAnOvertakenRequeueIsMadeAllTheSame(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Put(t, "x", map[string]any{"status": "ARCHIVED", "error": map[string]any{"code": "c"}})
-		overtaken := false
-		a := open(t, b, grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			if path.Base(method) == "Commit" && !overtaken {
-				overtaken = true
-				b.Merge(t, "x", map[string]any{"theirs": 1})
-			}
-			return invoke(ctx, method, req, reply, cc, opts...)
-		}))
-		if _, err := a.Requeue(t.Context(), "x", nil); err != nil {
-			t.Fatal(err)
-		}
-		if got := b.Fields(t, "x"); got["status"] != analysislock.Queued || got["error"] != nil || got["theirs"] != int64(1) {
-			t.Errorf("document: %v", got)
-		}
-	})
 }
 
 // A creation whose reply was lost, which the client sends again by itself, is
@@ -145,7 +129,7 @@ func TestReadyHasAResultAndNoError(t *testing.T) {
 		b.Put(t, "x", map[string]any{"error": "a string", "result": "old"})
 		a := open(t, b)
 		mustAcquire(t, a, "x", "w/1")
-		if err := a.Complete(t.Context(), "x", "w/1", nil); err != nil {
+		if err := a.holds["w/1"].Complete(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 		got := b.Fields(t, "x")
@@ -154,6 +138,80 @@ func TestReadyHasAResultAndNoError(t *testing.T) {
 		}
 		if result, ok := got["result"]; !ok || result != nil {
 			t.Errorf("result = %v, %v; want null", result, ok)
+		}
+	})
+}
+
+// large is a result of more values than are encoded beside others.
+func large() []any { return make([]any, largeResult+1) }
+
+func TestALargeResultGivesItsTurnToTheNext(t *testing.T) {
+	for kind, pessimistic := range map[string]bool{commit: false, exclusiveCommit: true} {
+		t.Run(kind, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				l := &line{}
+				a := open(t, b, l.options()...)
+				a.documents.pessimistic = pessimistic
+				for i, id := range []string{"x", "y", "z"} {
+					b.Put(t, id, map[string]any{"status": analysislock.Queued})
+					mustAcquire(t, a, id, "w/1")
+					l.befall(map[string][]fault{kind: {dropped(codes.Aborted)}}) // its second try needs the turn as well
+					began := time.Now()
+					if err := a.holds["w/1"].Complete(t.Context(), large()); err != nil || time.Since(began) > 4*time.Second {
+						t.Fatalf("result %d: %v after %v", i, err, time.Since(began))
+					}
+					l.wantAllMet(t)
+				}
+				if !a.documents.db.encoders.TryAcquire(1) {
+					t.Error("the turn was not given back")
+				}
+			})
+		})
+	}
+}
+
+func TestOnlyAReadingWithATimeTellsThatADocumentIsAbsent(t *testing.T) {
+	missing := status.Error(codes.NotFound, "")
+	dated := &firestore.DocumentSnapshot{ReadTime: time.Now()}
+	for name, c := range map[string]struct {
+		snap *firestore.DocumentSnapshot
+		err  error
+		want bool
+	}{
+		"a missing document": {dated, missing, true},
+		"a missing database": {nil, missing, false},
+		"without a time":     {&firestore.DocumentSnapshot{}, missing, false},
+		"a failure":          {dated, status.Error(codes.Unavailable, ""), false},
+		"a failure, unknown": {nil, status.Error(codes.Unavailable, ""), false},
+	} {
+		if got := absent(c.snap, c.err); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// Firestore routes by headers, and a read that fails is not repeated at once.
+func TestAReadNamesItsDatabaseAndPausesBetweenTries(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		tries := 0
+		a := open(t, b, grpc.WithChainStreamInterceptor(func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ grpc.Streamer, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+			tries++
+			sent, _ := metadata.FromOutgoingContext(ctx)
+			name := "projects/" + b.Project + "/databases/(default)"
+			routing := "database_id=%28default%29&project_id=" + b.Project
+			if got := sent["google-cloud-resource-prefix"]; !slices.Equal(got, []string{name}) {
+				t.Errorf("resource %q, want %s", got, name)
+			}
+			if got := sent["x-goog-request-params"]; !slices.Equal(got, []string{routing}) {
+				t.Errorf("parameters %q, want %s", got, routing)
+			}
+			return nil, status.Error(codes.Unavailable, "")
+		}))
+		if _, err := a.Get(t.Context(), "x"); !errors.Is(err, lease.ErrUnavailable) {
+			t.Errorf("%v, want ErrUnavailable", err)
+		}
+		if tries != 6 { // at 0, 0.1, 0.3, 0.7, 1.5 and 3.1 s
+			t.Errorf("%d tries in %v, want 6", tries, callTimeout)
 		}
 	})
 }

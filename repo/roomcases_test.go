@@ -3,7 +3,6 @@ package repo
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -161,21 +160,6 @@ func TestRooms(t *testing.T) {
 				if err != nil || fmt.Sprint(rooms) != want || found[0].Cell.At.Before(before.At) || found[0].Cell.Doc.Token != 3 {
 					t.Errorf("%d: %+v, %v; want %s", limit, found, err, want)
 				}
-			}
-		},
-		"AnIDThatNoRoomCanHaveIsRefused": func(t *testing.T, r onRooms) {
-			for _, room := range []string{"", ".", "a/b", "a/b/c", "__x__", "a\nb", "\xff", strings.Repeat("x", 1501)} {
-				_, err := r.Load(t.Context(), room)
-				_, swapErr := r.Swap(t.Context(), room, lease.Cell[documentlock.Lock]{}, documentlock.Lock{Unlocked: true})
-				if !errors.Is(err, lease.ErrInvalidKey) || !errors.Is(swapErr, lease.ErrInvalidKey) || !strings.Contains(err.Error(), "the room id") {
-					t.Errorf("%.9q: %v and %v, want ErrInvalidKey", room, err, swapErr)
-				}
-			}
-		},
-		"AnUnreadableExpiryIsOneTTLAfterTheLastUpdate": func(t *testing.T, r onRooms) {
-			r.put(t, "a", map[string]any{"lockOwner": "js", "lockExpiresAt": "soon"})
-			if got, err := locksFor(t, r, 0).Get(t.Context(), "a", ""); err != nil || !got.Locked || got.Lock.ExpiresAt.Sub(got.At) > 30*time.Second {
-				t.Errorf("%+v, %v; want it locked for 30 s at most", got, err)
 			}
 		},
 	}

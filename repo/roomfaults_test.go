@@ -4,17 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"taskguard/emulator/emulatortest"
-	"taskguard/lease"
 	"taskguard/lease/documentlock"
 )
 
@@ -116,64 +113,5 @@ func TestACommitOfUnknownOutcomeChangesNoRoomsOutcome(t *testing.T) {
 				})
 			}
 		}
-	}
-}
-
-func TestADarkFirestoreIsUnavailableToRoomsInTime(t *testing.T) {
-	for name, do := range map[string]func(ctx context.Context, r onRooms) error{
-		"Ping":    func(ctx context.Context, r onRooms) error { return r.Ping(ctx) },
-		"Lapsed":  func(ctx context.Context, r onRooms) error { _, err := r.Lapsed(ctx, 10); return err },
-		"Current": func(ctx context.Context, r onRooms) error { _, err := r.Current(ctx); return err },
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &line{}
-				r := openRooms(t, b, l.options()...)
-				l.darken()
-				began := time.Now()
-				if err := do(t.Context(), r); !errors.Is(err, lease.ErrUnavailable) || time.Since(began) > queryTimeout {
-					t.Errorf("%v after %v, want ErrUnavailable after at most %v", err, time.Since(began), queryTimeout)
-				}
-			})
-		})
-	}
-}
-
-// A sweep or a dashboard that took a failure for an empty collection would show
-// every room as free.
-func TestAQueryOfTheRoomsThatFailsIsNoEmptyAnswer(t *testing.T) {
-	for name, do := range map[string]func(ctx context.Context, r onRooms) error{
-		"Lapsed":  func(ctx context.Context, r onRooms) error { _, err := r.Lapsed(ctx, 10); return err },
-		"Current": func(ctx context.Context, r onRooms) error { _, err := r.Current(ctx); return err },
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := openRooms(t, emulatortest.Embedded(t), grpc.WithChainStreamInterceptor(
-				func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-					if strings.HasSuffix(m, "/RunQuery") {
-						return nil, status.Error(codes.PermissionDenied, "no index, or no right")
-					}
-					return open(ctx, d, cc, m, opts...)
-				}))
-			if err := do(t.Context(), r); err == nil || !strings.Contains(err.Error(), "no index, or no right") {
-				t.Errorf("%v; want the error of the query", err)
-			}
-		})
-	}
-}
-
-func TestADeletionOfWhatWasNotReadIsAConflict(t *testing.T) {
-	r := openRooms(t, emulatortest.Embedded(t))
-	r.put(t, "a", map[string]any{"lockOwner": "s/1"})
-	if _, err := r.Swap(t.Context(), "a", lease.Cell[documentlock.Lock]{Exists: true}, documentlock.Lock{}); !errors.Is(err, lease.ErrConflict) {
-		t.Errorf("%v; want ErrConflict", err)
-	}
-	if got := r.fields(t, "a")["lockOwner"]; got != "s/1" {
-		t.Errorf("the lock's owner is %v", got)
-	}
-}
-
-func TestOpenRoomsRefusesWhatIsNoCollection(t *testing.T) {
-	if _, err := OpenRooms(t.Context(), "p", RoomOptions{Collection: "a/b"}); err == nil || !strings.Contains(err.Error(), "a/b") {
-		t.Errorf("err = %v", err)
 	}
 }

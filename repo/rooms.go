@@ -2,7 +2,6 @@ package repo
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -36,21 +35,15 @@ var (
 
 // OpenRooms connects to Firestore, or to an emulator, without a call yet. Close ends it.
 func OpenRooms(ctx context.Context, project string, o RoomOptions, opts ...option.ClientOption) (*Rooms, error) {
-	if o.Database == "" {
-		o.Database = firestore.DefaultDatabaseID
-	}
 	if o.Collection == "" {
 		o.Collection = "documentLocks"
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if err := CheckCollection(o.Collection); err != nil {
-		return nil, fmt.Errorf("repo: %w", err)
-	}
-	db, err := dial(ctx, project, o.Database, o.Emulator, opts)
+	db, err := dial(ctx, project, o.Database, o.Collection, o.Emulator, opts)
 	if err != nil {
-		return nil, fmt.Errorf("repo: open database %s of project %s: %w", o.Database, project, err)
+		return nil, err
 	}
 	policy := lease.Policy{TTL: documentlock.DefaultTTL} // of what others wrote; see lease.Presume
 	return &Rooms{&documents[documentlock.Lock]{

@@ -2,10 +2,8 @@ package repo
 
 import (
 	"testing"
-	"time"
 
 	"cloud.google.com/go/firestore"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 
 	"taskguard/emulator/emulatortest"
@@ -83,25 +81,4 @@ func TestRoomsOnEmbedded(t *testing.T) {
 	s := roomSuite(emulatortest.Embedded)
 	s.TTL, s.Bubble = documentlock.DefaultTTL, true
 	leasetest.Run(t, s)
-}
-
-func TestRoomsOnGoogle(t *testing.T) {
-	emulatortest.Google(t)
-	s := roomSuite(emulatortest.OnGoogle)
-	s.TTL = 6 * time.Second
-	leasetest.Run(t, s)
-}
-
-// No more is written than has changed, but for the token beside it.
-func TestAChangeOfARoomWritesItsTokenToo(t *testing.T) {
-	lock := anOwned(time.Now())
-	if us := (roomCodec{}).changes(lock, &lock, time.Time{}); len(us) != 0 {
-		t.Errorf("of nothing: %v", us)
-	}
-	next := lock
-	next.Holder = "ANOTHER"
-	want := []firestore.Update{{Path: "holder", Value: "ANOTHER"}, {Path: "lockToken", Value: lock.Token}}
-	if diff := cmp.Diff(want, (roomCodec{}).changes(lock, &next, time.Time{})); diff != "" {
-		t.Errorf("of the holder (-want +got):\n%s", diff)
-	}
 }

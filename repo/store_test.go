@@ -67,3 +67,15 @@ func inBubble(t *testing.T, run func(t *testing.T, b *emulatortest.Backend)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { run(t, emulatortest.Embedded(t)) })
 }
+
+func TestStoreWithPessimisticTransactions(t *testing.T) {
+	s := suite(emulatortest.Embedded)
+	s.New = func(t testing.TB) lease.Store[analysislock.Analysis] {
+		b := emulatortest.Embedded(t)
+		docs := open(t, b).documents
+		docs.pessimistic = true
+		return onBackend{documents: docs, b: b}
+	}
+	s.TTL, s.Bubble = lease.DefaultTTL, true
+	leasetest.Run(t, s)
+}

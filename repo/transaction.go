@@ -14,12 +14,11 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// How long one call to Firestore may take. The client's own retries are within
-// it. A transaction that is given up still rolls back for up to 5 s.
+// How long one call to Firestore may take, with the client's own retries. A
+// transaction that is given up still rolls back for up to 5 s.
 const (
 	callTimeout        = 5 * time.Second
 	transactionTimeout = 10 * time.Second
-	editTimeout        = 15 * time.Second // of several calls, on which no run depends
 )
 
 // codec turns documents into records D, and the difference of two records into
@@ -28,7 +27,7 @@ type codec[D any] interface {
 	// decode reads a document that exists: lease.ErrMalformed where no safe value
 	// can be assumed. It needs only the fields of the mask.
 	decode(r reading) (D, error)
-	// mask names the fields that decisions are made of; nil: all.
+	// mask names the fields that a decision needs; nil: all.
 	mask() []string
 	// changes are the updates that turn prev into next, at Firestore's time now;
 	// none if nothing differs.
@@ -37,20 +36,20 @@ type codec[D any] interface {
 
 // documents is the lease.Store of a collection's records: the transaction in
 // which every decision is made (G3). lease.Edit runs one decision closure in it,
-// twice optimistically: Load, then a Swap that commits only if the document is
-// still at the update time that was read; then, where others keep writing, inside
-// Exclude. docs/adr/0001-transaction.md says why. A decision reads the codec's mask
-// and nothing else.
+// twice optimistically: Load, then a Swap that commits only if the document still has
+// the update time that was read; then, where others keep writing, inside
+// Exclude. docs/adr/0001-transaction.md says why. A decision reads only the codec's
+// mask.
 type documents[D any] struct {
 	db          *database
 	collection  *firestore.CollectionRef
 	codec       codec[D]
-	what        string // a record is, for people
+	what        string // a record is, in errors
 	log         *slog.Logger
 	pessimistic bool // every decision is made inside Exclude
-	// beside, if it is not nil, sends what a commit from prev to next is to be
-	// accompanied by; cancel is called where the commit did not hold.
-	beside func(ctx context.Context, prev D, next *D) (cancel func())
+	// beforeCommit, if it is not nil, is called before each commit from prev to next.
+	// cancel is called if the commit fails.
+	beforeCommit func(ctx context.Context, prev D, next *D) (cancel func())
 }
 
 var _ lease.Excluder[analysislock.Analysis] = (*documents[analysislock.Analysis])(nil)
@@ -76,7 +75,7 @@ func (s *documents[D]) Load(ctx context.Context, id string) (c lease.Cell[D], er
 func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], next D) (lease.Cell[D], error) {
 	read, ok := prev.Rev.(time.Time)
 	if !prev.Exists || !ok {
-		return lease.Cell[D]{}, lease.ErrConflict // who makes records does it by another call
+		return lease.Cell[D]{}, lease.ErrConflict // records are created by another method
 	}
 	updates := s.codec.changes(prev.Doc, &next, prev.Now())
 	if len(updates) == 0 { // such as a renewal within the millisecond of the last
@@ -93,18 +92,18 @@ func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], 
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	abandon := s.accompany(ctx, prev.Doc, &next)
+	cancelInput := s.prepare(ctx, prev.Doc, &next)
 	asked := time.Now()
 	written, err := s.collection.Doc(id).Update(ctx, updates, firestore.LastUpdateTime(read))
 	if err != nil {
-		abandon()
+		cancelInput()
 		return lease.Cell[D]{}, storeError("write", s.what, id, err)
 	}
 	return lease.Cell[D]{Doc: next, Exists: true, Rev: written.UpdateTime, At: written.UpdateTime, Asked: asked}, nil
 }
 
-// Exclude decides inside client.RunTransaction, whose read keeps other writers
-// waiting until its commit.
+// Exclude decides inside client.RunTransaction, whose read makes other writers
+// wait until its commit.
 func (s *documents[D]) Exclude(ctx context.Context, id string,
 	decide func(lease.Cell[D]) (D, error),
 ) (lease.Cell[D], error) {
@@ -116,10 +115,10 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 		decision error
 		response firestore.CommitResponse
 	)
-	abandon, encoded := func() {}, func() {}
+	cancelInput, encoded := func() {}, func() {}
 	defer func() { encoded() }()
 	err := s.db.RunTransaction(ctx, func(_ context.Context, tx *firestore.Transaction) error {
-		abandon() // what an earlier try has asked for
+		cancelInput() // of an earlier try
 		encoded()
 		asked := time.Now()
 		r, err := s.readIn(tx, id)
@@ -141,12 +140,12 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 		if encoded, err = s.db.encoding(ctx, updates); err != nil {
 			return err
 		}
-		abandon = s.accompany(ctx, out.Doc, &next)
+		cancelInput = s.prepare(ctx, out.Doc, &next)
 		out.Doc, out.Asked = next, time.Now()
 		return tx.Update(s.collection.Doc(id), updates)
 	}, firestore.WithCommitResponseTo(&response))
 	if err != nil {
-		abandon()
+		cancelInput()
 	}
 	switch {
 	case decision != nil:
@@ -164,8 +163,8 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 	return out, nil
 }
 
-// readIn reads a document in a transaction. The client's Get has no mask, so that it
-// is a query; where that finds nothing, Get tells Firestore's time.
+// readIn reads a document in a transaction. The client's Get has no mask, so this
+// is a query; where that finds nothing, Get returns Firestore's time.
 func (s *documents[D]) readIn(tx *firestore.Transaction, id string) (reading, error) {
 	doc := s.collection.Doc(id)
 	if mask := s.codec.mask(); mask != nil {
@@ -187,11 +186,12 @@ func (s *documents[D]) readIn(tx *firestore.Transaction, id string) (reading, er
 // Exclusive implements lease.Excluder.
 func (s *documents[D]) Exclusive() bool { return s.pessimistic }
 
-func (s *documents[D]) accompany(ctx context.Context, prev D, next *D) (abandon func()) {
-	if s.beside == nil {
+// prepare calls beforeCommit.
+func (s *documents[D]) prepare(ctx context.Context, prev D, next *D) (cancel func()) {
+	if s.beforeCommit == nil {
 		return func() {}
 	}
-	return s.beside(ctx, prev, next)
+	return s.beforeCommit(ctx, prev, next)
 }
 
 // now is Firestore's time, that of the reading of a document that need not
@@ -199,12 +199,12 @@ func (s *documents[D]) accompany(ctx context.Context, prev D, next *D) (abandon 
 func (s *documents[D]) now(ctx context.Context) (time.Time, error) {
 	c, err := s.Load(ctx, "ready")
 	if err != nil && !errors.Is(err, lease.ErrMalformed) {
-		return time.Time{}, outOfReach(err)
+		return time.Time{}, unavailable(err)
 	}
 	return c.At, nil
 }
 
-// cell decodes a reading that was asked for at asked.
+// cell decodes a reading that was requested at asked.
 func (s *documents[D]) cell(r reading, asked time.Time) (lease.Cell[D], error) {
 	c := lease.Cell[D]{Exists: r.exists, At: r.at, Asked: asked}
 	if !c.Exists {
@@ -216,8 +216,8 @@ func (s *documents[D]) cell(r reading, asked time.Time) (lease.Cell[D], error) {
 	return c, err
 }
 
-// absent tells the reading of a missing document, which the library reports as
-// an error beside a snapshot that has a read time, from a missing database.
+// absent distinguishes a missing document, for which the library returns an error and
+// a snapshot with a read time, from a missing database.
 func absent(snap *firestore.DocumentSnapshot, err error) bool {
 	return status.Code(err) == codes.NotFound && snap != nil && !snap.ReadTime.IsZero()
 }

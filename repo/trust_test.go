@@ -64,27 +64,13 @@ func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 	}
 }
 
-// A process that finds its owner's lock in a slow reading trusts it for no
-// longer than the one that took it.
-func TestTrustInALockThatWasReadIsCountedFromTheStartOfTheRead(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-		mustAcquire(t, open(t, b), "x", "w/1")
-		time.Sleep(10 * time.Second)
-		l := &line{}
-		a := open(t, b, l.options()...)
-		l.befall(map[string][]fault{read: {slowReply}})
-		wantTrust(t, b, a, l, 0)
-	})
-}
-
 // wantTrust holds x for w/1, with an l that goes dark after some time, and
 // wants the run to be ended one margin before the expiry, to within the
 // milliseconds in which times are written.
-func wantTrust(t *testing.T, b *emulatortest.Backend, a *Analyses, l *line, after time.Duration) {
+func wantTrust(t *testing.T, b *emulatortest.Backend, a *worker, l *line, after time.Duration) {
 	t.Helper()
 	var ended time.Time
-	err := a.HoldAnalysisLock(t.Context(), "x", "w/1", func(ctx context.Context, _ json.RawMessage) error {
+	err := a.run(t.Context(), "w/1", func(ctx context.Context, _ json.RawMessage) error {
 		time.Sleep(after)
 		l.wantAllMet(t)
 		l.darken()
@@ -148,7 +134,7 @@ func TestExpiryIsJudgedAtTheTimeOfTheReading(t *testing.T) {
 	}
 }
 
-func wantVerdict(t *testing.T, a *Analyses, want string) {
+func wantVerdict(t *testing.T, a *worker, want string) {
 	t.Helper()
 	acq := acquire(t, a, "x", "w/1")
 	if acq.Reason != want || acq.Acquired != (want == "") {

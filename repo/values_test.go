@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/genproto/googleapis/type/latlng"
@@ -21,100 +20,15 @@ import (
 	"taskguard/lease"
 )
 
-func TestATimeIsReadHoweverItIsWritten(t *testing.T) {
-	at := time.UnixMilli(1_700_000_000_123)
-	for name, c := range map[string]struct {
-		v    any
-		want time.Time
-		ok   bool
-	}{
-		"nothing":                {nil, time.Time{}, true},
-		"a Timestamp":            {at, at, true},
-		"milliseconds":           {int64(1_700_000_000_123), at, true},
-		"milliseconds, a double": {1_700_000_000_123.0, at, true},
-		"the epoch":              {int64(0), time.UnixMilli(0), true},
-		"before the epoch":       {int64(-1), time.Time{}, false},
-		"the year 9999":          {int64(maxMillis), time.UnixMilli(maxMillis), true},
-		"the year 10000":         {int64(maxMillis + 1), time.Time{}, false},
-		"NaN":                    {math.NaN(), time.Time{}, false},
-		"infinity":               {math.Inf(1), time.Time{}, false},
-		"ISO 8601":               {"2023-11-14T22:13:20.123Z", at, true},
-		"another string":         {"soon", time.Time{}, false},
-		"a boolean":              {true, time.Time{}, false},
-		"an array":               {[]any{1}, time.Time{}, false},
-	} {
-		if got, ok := parseTime(c.v); ok != c.ok || ok && !got.Equal(c.want) || !ok && !got.IsZero() {
-			t.Errorf("%s: %v, %v; want %v, %v", name, got, ok, c.want, c.ok)
-		}
-	}
-}
-
-func TestAnIntegerIsReadAlsoFromADouble(t *testing.T) {
-	for name, c := range map[string]struct {
-		v    any
-		want int64
-		ok   bool
-	}{
-		"nothing":                    {nil, 0, true},
-		"an integer":                 {int64(-7), -7, true},
-		"the largest":                {int64(math.MaxInt64), math.MaxInt64, true},
-		"a double":                   {7.0, 7, true},
-		"the largest exact double":   {float64(1<<53 - 1), 1<<53 - 1, true},
-		"the least exact double":     {-float64(1<<53 - 1), 1 - 1<<53, true},
-		"a double that is not exact": {float64(1 << 53), 0, false},
-		"such a double, less than 0": {-float64(1 << 53), 0, false},
-		"a fraction":                 {7.5, 0, false},
-		"NaN":                        {math.NaN(), 0, false},
-		"infinity":                   {math.Inf(1), 0, false},
-		"a string":                   {"7", 0, false},
-		"a boolean, true":            {true, 0, false},
-	} {
-		if got, ok := parseInt(c.v); got != c.want || ok != c.ok {
-			t.Errorf("%s: %d, %v; want %d, %v", name, got, ok, c.want, c.ok)
-		}
-	}
-}
-
-func TestATypeIsNamedForPeopleWithoutItsValue(t *testing.T) {
-	for want, v := range map[string]any{
-		"null": nil, "a string": "secret", "a boolean": true, "the number 7": int64(7), "the number 1.5": 1.5,
-		"a map": map[string]any{"secret": 1}, "an array": []any{"secret"}, "a []uint8": []byte("secret"), "a time.Time": time.Now(),
-	} {
-		if got := kind(v); got != want {
-			t.Errorf("%v: %q, want %q", v, got, want)
-		}
-	}
-	for want, v := range map[string]any{"": nil, "QUEUED": "QUEUED", "(a boolean)": true, "(the number 7)": int64(7)} {
-		if got := statusOf(v); got != want {
-			t.Errorf("the status %v: %q, want %q", v, got, want)
-		}
-	}
-}
-
-func TestASizeCountsEachValueOnce(t *testing.T) {
-	for _, c := range []struct {
-		v    any
-		want int
-	}{
-		{nil, 1}, {"text", 1}, {map[string]any{}, 1}, {[]any{}, 1}, {[]any{1, 2}, 3}, {map[string]any{"a": 1, "b": 2}, 3},
-		{map[string]any{"a": []any{1, map[string]any{"b": "c"}, []any{}}}, 6},
-	} {
-		if got := size(c.v); got != c.want {
-			t.Errorf("%v: %d, want %d", c.v, got, c.want)
-		}
-	}
-}
-
 func TestAnalyzersGetOfEachTypeWhatJSONCanHold(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("", 3600))
 	for want, v := range map[string]any{
 		`null`: nil, `true`: true, `"<a & b>"`: "<a & b>", `9007199254740993`: int64(9007199254740993), `1.5`: 1.5,
 		`"NaN"`: math.NaN(), `"Infinity"`: math.Inf(1), `"-Infinity"`: math.Inf(-1),
 		`"2026-01-02T02:04:05.000000006Z"`: at, `"aGk="`: []byte("hi"),
-		`"projects/p/x"`:                  &firestore.DocumentRef{Path: "projects/p/x"},
 		`{"latitude":1.5,"longitude":-2}`: &latlng.LatLng{Latitude: 1.5, Longitude: -2},
 		`{"a":["NaN",{"b":"Infinity"}]}`:  map[string]any{"a": []any{math.NaN(), map[string]any{"b": math.Inf(1)}}},
-		`[1,2]`:                           firestore.Vector64{1, 2}, `{}`: map[string]any{}, `[]`: []any{},
+		`{}`:                              map[string]any{}, `[]`: []any{},
 	} {
 		if got, err := Plain(v); err != nil || string(got) != want {
 			t.Errorf("%v: %s, %v; want %s", v, got, err, want)
@@ -174,7 +88,7 @@ func TestWhatAFailedCallMeans(t *testing.T) {
 	} {
 		cause := status.Error(code, "words of Firestore")
 		call := storeError("write", "analysis", "x", cause)
-		for i, err := range []error{call, queryError("list", cause), outOfReach(call)} {
+		for i, err := range []error{call, queryError("list", cause), unavailable(call)} {
 			if err == nil || !errors.Is(err, cause) || !strings.Contains(err.Error(), "words of Firestore") {
 				t.Errorf("%v, %d: %v lacks its cause", code, i, err)
 			}
@@ -194,7 +108,7 @@ func TestWhatAFailedCallMeans(t *testing.T) {
 			t.Errorf("%v: %q does not say of what", code, text)
 		}
 	}
-	if err := outOfReach(lease.ErrMalformed); !errors.Is(err, lease.ErrMalformed) || errors.Is(err, lease.ErrUnavailable) {
+	if err := unavailable(lease.ErrMalformed); !errors.Is(err, lease.ErrMalformed) || errors.Is(err, lease.ErrUnavailable) {
 		t.Errorf("a malformed document: %v", err)
 	}
 }

@@ -133,7 +133,7 @@ func TestWhatCannotBeMadeOutIsSkippedWithABoundedWarning(t *testing.T) {
 				t.Errorf("%+v; want it as if it were not, now", c)
 			}
 		}
-		if n := strings.Count(log.String(), "by=watch"); n != maxWarnings+1 {
+		if n := strings.Count(log.String(), "level=WARN"); n != maxWarnings+1 {
 			t.Errorf("%d lines of the watch, want %d:\n%s", n, maxWarnings+1, log.String())
 		}
 	})

@@ -66,8 +66,7 @@ func (w *instance) as(t *testing.T, path, authorization string) answer {
 // Nobody without a right gets in, on any route that does something, and none of
 // them reaches Firestore. worker/taskauth has the whole battery of tokens.
 func TestAForgedCallIsRefusedBeforeAnythingIsRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		w := start(t, b, succeed)
 		issuer, log := w.guarded(t, true)
@@ -106,8 +105,7 @@ func TestAForgedCallIsRefusedBeforeAnythingIsRead(t *testing.T) {
 
 // Without keys nothing can be decided: nobody gets in, and the queue tries again.
 func TestWithoutKeysNobodyGetsIn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		w := start(t, b, succeed)
 		issuer, _ := w.guarded(t, false)
 		token, err := issuer.Token(caller, audience)

@@ -99,61 +99,6 @@ func (w *instance) asTask(t *testing.T, task string) answer {
 	return w.send(t, r)
 }
 
-// What a worker remembers of its own lock may be older than the delivery at
-// hand. Acknowledged for the sake of a follow-up that has come and gone, the
-// delivery would have been the last.
-func TestWhatIsBookedIsMadeOfTheStoresLock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), &full{}
-		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		running, end := make(chan struct{}), make(chan struct{})
-		holder := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			close(running)
-			<-end
-			return "done", nil
-		})
-		other := start(t, b, succeed)
-		holder.guard.Queue, other.guard.Queue = q, q
-		done := make(chan answer)
-		go func() { done <- holder.deliver(t, "x") }()
-		<-running
-		later := time.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04:05.000Z")
-		b.Merge(t, "x", map[string]any{"lockExpiresAt": later}) // a renewal whose reply is on its way
-		other.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked"})
-		holder.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked", "retry_at": later})
-		holder.asTask(t, q.tasks[0].Name).check(t, 409, map[string]any{"reason": "locked", "retry_at": later})
-		if len(q.tasks) != 2 || q.tasks[0].Name != q.tasks[1].Name {
-			t.Errorf("booked %+v, want one name", q.tasks)
-		}
-		b.Merge(t, "x", map[string]any{"lockOwner": "them"}) // it has passed on
-		if o := holder.guard.Deliver(t.Context(), worker.Delivery{AnalysisID: "x"}); o.Case.String() != "locked" || o.HeldBy != "them" {
-			t.Errorf("%v, held by %q", o.Case, o.HeldBy)
-		}
-		b.Merge(t, "x", map[string]any{"lockOwner": "", "status": "QUEUED"}) // an operator's unlock
-		holder.deliver(t, "x").check(t, 409, map[string]any{"reason": "locked", "retry_at": nil})
-		close(end)
-		(<-done).check(t, 409, map[string]any{"reason": "lock_lost"})
-	})
-}
-
-// Without a queue nothing is booked, and a duplicate costs the holder nothing.
-func TestADuplicateAtItsHolderIsAnsweredFromMemory(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		var w *instance
-		w = start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			before := b.Calls.Total()
-			w.deliver(t, "x").check(t, 409, map[string]any{"reason": "locked"})
-			if n := b.Calls.Total() - before; n != 0 {
-				t.Errorf("%d calls, want none", n)
-			}
-			return "done", nil
-		})
-		w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
-	})
-}
-
 // A follow-up whose lock was extended meanwhile books the next, until the run
 // has ended: nothing runs twice.
 func TestFollowUpsOfALongRunEndWithIt(t *testing.T) {
@@ -231,8 +176,7 @@ func (s *slow) Book(ctx context.Context, t taskqueue.Task) (bool, error) {
 // A duplicate is a request of its own: what it books is not given up because the
 // process is to stop.
 func TestAStopDoesNotCutAFollowUpShort(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		w := start(t, b, succeed)
 		w.guard.Queue = &slow{by: time.Second, during: func() { w.stop(worker.ErrStopping) }}
 		held(t, b, "x", 100*time.Second)
@@ -294,21 +238,6 @@ func TestAStoppedRunIsBookedAgain(t *testing.T) {
 	}
 }
 
-// lateLocks are slow to release.
-type lateLocks struct {
-	worker.Locks
-	by time.Duration
-}
-
-func (l lateLocks) ReleaseAnalysisLock(ctx context.Context, id, owner string, refund bool) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(l.by):
-		return l.Locks.ReleaseAnalysisLock(ctx, id, owner, refund)
-	}
-}
-
 // Of the 8 s of a stop, the release of a lock and the booking of another delivery
 // have all that the analyzer leaves.
 func TestAStopGivesReleaseAndBookingWhatIsLeftOfItsTime(t *testing.T) {
@@ -326,17 +255,15 @@ func TestAStopGivesReleaseAndBookingWhatIsLeftOfItsTime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := emulatortest.Embedded(t)
-				b.Put(t, "x", map[string]any{"status": "QUEUED"})
 				var stopped time.Time
 				var w *instance
-				w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+				w = start(t, emulatortest.Embedded(t), func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 					stopped = time.Now()
 					w.stop(&worker.StopError{Deadline: stopped.Add(7500 * time.Millisecond)})
 					time.Sleep(tc.analyzer)
 					return nil, ctx.Err()
 				})
-				w.guard.Queue, w.guard.Locks = &slow{by: tc.booking}, lateLocks{w.guard.Locks, tc.release}
+				w.guard.Queue, w.guard.Locks = &slow{by: tc.booking}, (&memory{release: tc.release}).locks(t, nil)
 				w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "shutting_down"})
 				if took := time.Since(stopped); took != tc.took {
 					t.Errorf("answered after %v, want %v", took, tc.took)
@@ -371,18 +298,6 @@ func TestAStoppedRunOfADocumentMadeAnewIsBookedToo(t *testing.T) {
 				t.Errorf("%d deliveries after %d stops", n, round+1)
 			}
 			b.Delete(t, "x")
-		}
-	})
-}
-
-func TestWhatIsStoppedBeforeItBeganAsksForNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		w := start(t, b, succeed)
-		ctx, stop := context.WithCancelCause(t.Context())
-		stop(worker.ErrStopping)
-		if o := w.guard.Deliver(ctx, worker.Delivery{AnalysisID: "x"}); o.Case != worker.NotClaimed || b.Calls.Total() != 0 {
-			t.Errorf("outcome %v after %d calls", o.Case, b.Calls.Total())
 		}
 	})
 }

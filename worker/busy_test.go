@@ -12,14 +12,12 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/orchestrator"
-	"taskguard/worker"
 )
 
 // A worker whose places are taken says so without asking Firestore; whoever is
 // not let in learns nothing, and recovery and health need no place.
 func TestABusyWorkerAnswersBusyBeforeFirestoreIsRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		finish := make(chan struct{})
 		w := start(t, b, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			if job.AnalysisID != "x" {
@@ -67,8 +65,7 @@ func TestABusyWorkerAnswersBusyBeforeFirestoreIsRead(t *testing.T) {
 // A recovery takes no delivery's place, and a client that has not sent its whole
 // request has none yet.
 func TestNeitherARecoveryNorHalfARequestTakesAPlace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		w := start(t, b, succeed)
 		w.MaxRuns, w.guard.Queue = 1, startQueue(t).Queue
@@ -87,25 +84,5 @@ func TestNeitherARecoveryNorHalfARequestTakesAPlace(t *testing.T) {
 		w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
 		_ = client.CloseWithError(io.ErrUnexpectedEOF)
 		others.Wait()
-	})
-}
-
-// What a stop waits for is not what takes a place.
-func TestAStopWaitsForARecovery(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := start(t, emulatortest.Embedded(t), succeed)
-		w.guard.Queue = startQueue(t).Queue
-		w.dark.Store(true)
-		var recovery sync.WaitGroup
-		recovery.Go(func() { w.call(t, http.MethodPost, "/internal/tasks/recover", "").check(t, 503, nil) })
-		synctest.Wait()
-		soon, cancel := context.WithCancel(t.Context())
-		cancel()
-		if left := w.Drain(soon); left != 1 {
-			t.Errorf("%d under way, want 1", left)
-		}
-		w.stop(worker.ErrStopping)
-		recovery.Wait()
-		w.call(t, http.MethodPost, "/internal/tasks/recover", "").check(t, 503, map[string]any{"reason": "unavailable", "found": 0.0})
 	})
 }

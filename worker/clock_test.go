@@ -43,8 +43,7 @@ func TestAWorkersClockDecidesNothingAboutAnothersLock(t *testing.T) {
 
 // Sooner it would meet the lock again.
 func TestRetryAfterIsRoundedUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		w := start(t, b, succeed)
 		held(t, b, "x", 100*time.Second)
 		time.Sleep(600 * time.Millisecond)

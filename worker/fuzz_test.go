@@ -30,12 +30,12 @@ func FuzzRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body, task string) {
 		store := &lease.Memory[analysislock.Analysis]{}
 		store.Put("x", analysislock.Analysis{ID: "x", Status: analysislock.Queued})
-		ledger, err := analysislock.New(store, lease.Policy{}, nil)
+		locks, err := analysislock.New(store, lease.Policy{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		s := worker.NewServer(t.Context(), &worker.Guard{
-			Locks: ledger, Records: ledger, Analyzer: analyzer, Instance: "f", RunTimeout: 1e9, Log: slog.New(slog.DiscardHandler),
+			Locks: locks, Analyzer: analyzer, Instance: "f", RunTimeout: 1e9, Log: slog.New(slog.DiscardHandler),
 		}, nil)
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(body))
 		r.Header["X-Cloudtasks-Taskname"] = []string{task}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"taskguard/lease"
@@ -16,36 +17,25 @@ import (
 	"taskguard/worker/telemetry"
 )
 
-// Locks is the lock on an analysis; repo.Analyses has it.
+// Locks acquires the lock on an analysis; analysislock.Locks does.
 type Locks interface {
 	AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (analysislock.Acquisition, error)
-	HoldAnalysisLock(ctx context.Context, id, owner string, body func(ctx context.Context, input json.RawMessage) error, renewed ...lease.Renewed) error
-	ReleaseAnalysisLock(ctx context.Context, id, owner string, refund bool) error
-	PeekAnalysisLock(ctx context.Context, id string) (analysislock.Acquisition, error)
-}
-
-// Records takes what a run came to; repo.Analyses does.
-type Records interface {
-	Complete(ctx context.Context, id, owner string, result any) error
-	Fail(ctx context.Context, id, owner, code, message string) error
-	Retry(ctx context.Context, id, owner, code, message string) error
 }
 
 // Guard runs each analysis once at a time and finishes it once (G1). It is
 // safe for concurrent use.
 type Guard struct {
 	Locks      Locks
-	Records    Records
 	Queue      Queue   // nil: nothing is booked, and nothing recovered
 	Backlog    Backlog // for Recover
 	Analyzer   orchestrator.Analyzer
 	Instance   string        // begins the owner of each delivery: revision/instance
-	RunTimeout time.Duration // of one run; passing it is a failure for now
+	RunTimeout time.Duration // of one run; passing it is a temporary failure
 	Log        *slog.Logger
 	Telemetry  *telemetry.Telemetry // nil: none
 }
 
-// Causes with which a run's context ends, beside lease.ErrLost.
+// Causes with which a run's context ends, besides lease.ErrLost.
 var (
 	// ErrStopping is the cause with which the caller ends Deliver's context when
 	// the process is to stop; a *StopError is one with a deadline.
@@ -68,28 +58,68 @@ type Delivery struct {
 	Task       string // the task's short name, from X-CloudTasks-TaskName
 }
 
-// deliver is Deliver, of a Guard whose seams are measured.
-func (g *Guard) deliver(ctx context.Context, d Delivery) Outcome {
-	id := d.AnalysisID
-	if ctx.Err() != nil {
-		return Outcome{Case: NotClaimed, ID: possible(id), Err: ErrStopping}
+// Deliver handles one delivery: acquire, run under heartbeats, and finish in one
+// fenced commit or release. It returns when nothing of it is still running. ctx ends
+// only with the process, not with the caller.
+func (g *Guard) Deliver(ctx context.Context, d Delivery) Outcome {
+	// With one owner for each process, 22 of 200 runs overlapped.
+	a := &attempt{Guard: g, id: d.AnalysisID, task: d.Task, owner: g.Instance + "/" + rand.Text()}
+	o := a.deliver(ctx)
+	o.Measures = a.measured
+	if o.Ran {
+		g.Telemetry.Ran(ctx, o.Case.String(), o.Run)
 	}
-	owner := g.Instance + "/" + rand.Text() // new for each delivery: 22 overlaps in 200 runs came of one per process
-	// Not cut short by a stop: a lock might be taken that nobody knows of.
-	acq, err := g.Locks.AcquireAnalysisLock(context.WithoutCancel(ctx), id, owner, 0)
+	return o
+}
+
+// attempt is one delivery while it is handled.
+type attempt struct {
+	*Guard
+	id, task, owner string
+	hold            *analysislock.Hold // once acquired
+	measured        Measures
+}
+
+func (a *attempt) deliver(ctx context.Context) Outcome {
+	if ctx.Err() != nil {
+		return Outcome{Case: NotClaimed, ID: possible(a.id), Err: ErrStopping}
+	}
+	acq, err := a.acquire(ctx)
 	switch {
 	case err != nil:
-		return refusal(id, err)
+		return refusal(a.id, err)
 	case acq.Acquired:
-		o := g.run(ctx, id, owner, acq)
-		o.ID, o.Token = id, acq.Grant.Token
+		o := a.run(ctx, acq)
+		o.ID, o.Token = a.id, acq.Grant.Token
 		return o
 	case acq.Reason == analysislock.AlreadyFinished:
-		return Outcome{Case: AlreadyFinished, ID: id, Status: acq.Status}
+		return Outcome{Case: AlreadyFinished, ID: a.id, Status: acq.Status}
 	case acq.Reason == analysislock.AttemptsExhausted:
-		return Outcome{Case: Failed, ID: id, Token: acq.Grant.Token, Err: lease.ErrExhausted, Code: analysislock.AttemptsExhausted}
+		return Outcome{Case: Failed, ID: a.id, Token: acq.Grant.Token, Err: lease.ErrExhausted, Code: analysislock.AttemptsExhausted}
 	}
-	return g.follow(ctx, d, acq)
+	return a.follow(ctx, acq)
+}
+
+// acquire is not cut short by a stop: a lock might be taken that nobody knows of.
+func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error) {
+	ctx, span := a.Telemetry.Start(context.WithoutCancel(ctx), telemetry.Acquire)
+	began, m := time.Now(), &a.measured
+	acq, err := a.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0)
+	m.Asked, m.Acquire = true, time.Since(began)
+	a.hold = acq.Hold
+	outcome := acq.Reason
+	switch {
+	case err != nil:
+		outcome = "error"
+	case acq.Acquired:
+		outcome = "acquired"
+	}
+	if acq.Acquired || acq.Reason == analysislock.AttemptsExhausted { // which is recorded under our name
+		m.Owner, m.Attempt, m.Stolen = a.owner, acq.Attempt, acq.Stolen
+	}
+	a.Telemetry.Acquired(ctx, outcome, m.Acquire)
+	span.Close(outcome, err != nil)
+	return acq, err
 }
 
 // refusal is the outcome of an acquisition that could not be decided.
@@ -106,37 +136,27 @@ func refusal(id string, err error) Outcome {
 	return o
 }
 
-// run is what follows an acquisition.
-func (g *Guard) run(ctx context.Context, id, owner string, acq analysislock.Acquisition) Outcome {
-	job := orchestrator.Job{AnalysisID: id, LockToken: acq.Grant.Token, Attempt: acq.Attempt}
-	timed, cancel := context.WithTimeoutCause(ctx, g.RunTimeout, errDeadline)
+// run runs the analyzer under the lock, and records the result or releases the lock.
+func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome {
+	timed, cancel := context.WithTimeoutCause(ctx, a.RunTimeout, errDeadline)
 	defer cancel()
-	var result any
-	began := false
-	err := g.Locks.HoldAnalysisLock(timed, id, owner, func(ctx context.Context, input json.RawMessage) (err error) {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		job.Input, began = input, true
-		result, err = orchestrator.Run(ctx, g.Analyzer, job)
-		return err
-	})
+	result, began, err := a.analyze(timed, orchestrator.Job{AnalysisID: a.id, LockToken: acq.Grant.Token, Attempt: acq.Attempt})
 	var lost *lease.LostError
 	var permanent *orchestrator.PermanentError
 	switch {
 	case err == nil:
-		return g.complete(ctx, id, owner, result)
+		return a.complete(ctx, result)
 	case errors.As(err, &lost):
 		if lost.Reason == lease.OutOfTime { // the lock may still be ours
-			g.release(ctx, id, owner, false)
+			a.release(ctx, false)
 		}
 		return Outcome{Case: LockLost, Err: err}
 	case errors.As(err, &permanent):
-		return g.fail(ctx, id, owner, permanent.Code, permanent.Message)
+		return a.fail(ctx, permanent.Code, permanent.Message)
 	case errors.Is(context.Cause(ctx), ErrStopping):
-		return g.stopped(ctx, id, owner)
+		return a.stopped(ctx)
 	case !began: // the input could not be read
-		g.released(ctx, id, g.Records.Retry(ctx, id, owner, "input_unavailable", "the input could not be read"))
+		a.retry(ctx, "input_unavailable", "the input could not be read")
 		return Outcome{Case: Unfinished, Err: err}
 	}
 	code, reason := "analyzer_failed", ""
@@ -149,57 +169,120 @@ func (g *Guard) run(ctx context.Context, id, owner string, acq analysislock.Acqu
 		code, err = "run_timeout", cause
 	case errors.As(err, &panicked):
 		code = "analyzer_panicked"
-		g.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", id, "stack", string(panicked.Stack[:min(4096, len(panicked.Stack))]))
+		a.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", a.id, "stack", string(panicked.Stack[:min(4096, len(panicked.Stack))]))
 	}
 	if acq.Last {
-		o := g.fail(ctx, id, owner, analysislock.AttemptsExhausted, fmt.Sprintf("attempt %d was the last: %v", acq.Attempt, err))
+		o := a.fail(ctx, analysislock.AttemptsExhausted, fmt.Sprintf("attempt %d was the last: %v", acq.Attempt, err))
 		o.Reason = reason
 		return o
 	}
-	g.released(ctx, id, g.Records.Retry(ctx, id, owner, code, err.Error()))
+	a.retry(ctx, code, err.Error())
 	return Outcome{Case: Retry, Err: err, Code: code, Reason: reason}
 }
 
-func (g *Guard) complete(ctx context.Context, id, owner string, result any) Outcome {
-	err := g.Records.Complete(ctx, id, owner, result)
-	if errors.Is(err, lease.ErrRefused) { // the document has other fields too, which nobody else could count
-		g.Log.WarnContext(ctx, "Firestore refused the result", "analysis_id", id) // its words may quote the result
-		return g.fail(ctx, id, owner, orchestrator.CodeResultTooLarge, "result: the document cannot hold it beside its other fields")
+// analyze runs the analyzer while the lock is refreshed. began: its input was read.
+func (a *attempt) analyze(ctx context.Context, job orchestrator.Job) (result any, began bool, err error) {
+	ctx, span := a.Telemetry.Start(ctx, telemetry.Run)
+	a.Telemetry.Began(ctx, job.Attempt, a.measured.Stolen)
+	failed := true // also where it panics
+	defer func() {
+		a.Telemetry.Ended(ctx)
+		span.Close("", failed)
+	}()
+	started := time.Now()
+	err = a.hold.Run(ctx, func(ctx context.Context, input json.RawMessage) (err error) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		job.Input, began = input, true
+		result, err = orchestrator.Run(ctx, a.Analyzer, job)
+		return err
+	}, a.renewed)
+	a.measured.Ran, a.measured.Run = true, time.Since(started)
+	a.lost(ctx, err)
+	failed = err != nil
+	return result, began, err
+}
+
+// renewed measures a heartbeat; see lease.Renewed.
+func (a *attempt) renewed(ctx context.Context, took time.Duration, err error) {
+	outcome := "renewed"
+	switch {
+	case err == nil:
+		a.measured.Heartbeats++
+	case errors.Is(err, lease.ErrLost):
+		outcome = "lost"
+	default:
+		outcome = "failed"
 	}
-	return g.finished(ctx, id, owner, Outcome{Case: Ran}, err)
+	a.Telemetry.Renewed(ctx, outcome, took)
+	a.Telemetry.Past(ctx, telemetry.Heartbeat, outcome, took, err != nil)
 }
 
-func (g *Guard) fail(ctx context.Context, id, owner, code, message string) Outcome {
-	err := g.Records.Fail(ctx, id, owner, code, message)
-	return g.finished(ctx, id, owner, Outcome{Case: Failed, Err: errors.New(message), Code: code}, err)
+// lost measures the loss of the lock, if err, of a run or of a finish, is one.
+func (a *attempt) lost(ctx context.Context, err error) {
+	var lost *lease.LostError
+	if errors.As(err, &lost) {
+		a.measured.Lost = strings.ReplaceAll(lost.Reason, " ", "_")
+		a.Telemetry.Lost(ctx, a.measured.Lost)
+	}
 }
 
-// finished is o if the finish was written, and why not otherwise.
-func (g *Guard) finished(ctx context.Context, id, owner string, o Outcome, err error) Outcome {
+func (a *attempt) complete(ctx context.Context, result any) Outcome {
+	err := a.traced(ctx, telemetry.Finish, func(ctx context.Context) error { return a.hold.Complete(ctx, result) })
+	if errors.Is(err, lease.ErrRefused) { // the document has other fields too, whose size is unknown here
+		a.Log.WarnContext(ctx, "Firestore refused the result", "analysis_id", a.id) // its words may quote the result
+		return a.fail(ctx, orchestrator.CodeResultTooLarge, "result: the document cannot hold it beside its other fields")
+	}
+	return a.finished(ctx, Outcome{Case: Ran}, err)
+}
+
+func (a *attempt) fail(ctx context.Context, code, message string) Outcome {
+	err := a.traced(ctx, telemetry.Finish, func(ctx context.Context) error { return a.hold.Fail(ctx, code, message) })
+	return a.finished(ctx, Outcome{Case: Failed, Err: errors.New(message), Code: code}, err)
+}
+
+// finished is o if the finish was recorded, else the outcome of its error.
+func (a *attempt) finished(ctx context.Context, o Outcome, err error) Outcome {
+	a.lost(ctx, err)
 	switch {
 	case err == nil:
 		return o
-	case errors.Is(err, lease.ErrLost), errors.Is(err, lease.ErrNotFound):
+	case errors.Is(err, lease.ErrLost):
 		return Outcome{Case: LockLost, Err: err}
 	case errors.Is(err, lease.ErrMalformed):
-		return Outcome{Case: Spoilt, Err: err}
+		return Outcome{Case: Corrupted, Err: err}
 	case errors.Is(err, lease.ErrRefused): // not even an error fits into the document
-		g.release(ctx, id, owner, false)
+		a.release(ctx, false)
 		return Outcome{Case: Retry, Err: err, Code: "unrecordable"}
 	}
 	return Outcome{Case: Unfinished, Err: err}
 }
 
-// release frees the lock.
-func (g *Guard) release(ctx context.Context, id, owner string, refund bool) bool {
-	return g.released(ctx, id, g.Locks.ReleaseAnalysisLock(ctx, id, owner, refund))
+// retry releases the lock and records a temporary failure.
+func (a *attempt) retry(ctx context.Context, code, message string) {
+	a.released(ctx, func(ctx context.Context) error { return a.hold.Retry(ctx, code, message) })
 }
 
-// released takes the answer to a release. A failed one is a warning, since the
-// lock expires by itself (G8).
-func (g *Guard) released(ctx context.Context, id string, err error) bool {
+// release releases the lock; refund takes back the attempt.
+func (a *attempt) release(ctx context.Context, refund bool) bool {
+	return a.released(ctx, func(ctx context.Context) error { return a.hold.Release(ctx, refund) })
+}
+
+// released reports whether release succeeded. A failure is a warning, since the lock
+// expires by itself (G8).
+func (a *attempt) released(ctx context.Context, release func(ctx context.Context) error) bool {
+	err := a.traced(ctx, telemetry.Release, release)
 	if err != nil {
-		g.Log.WarnContext(ctx, "lock not released", "analysis_id", id, "error", err)
+		a.Log.WarnContext(ctx, "lock not released", "analysis_id", a.id, "error", err)
 	}
 	return err == nil
+}
+
+// traced calls do inside a span of that name.
+func (a *attempt) traced(ctx context.Context, name string, do func(ctx context.Context) error) error {
+	ctx, span := a.Telemetry.Start(ctx, name)
+	err := do(ctx)
+	span.Close("", err != nil)
+	return err
 }

@@ -2,15 +2,16 @@ package worker_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
-	"reflect"
-	"strings"
+	"math"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/genproto/googleapis/type/latlng"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"taskguard/emulator/emulatortest"
@@ -18,207 +19,27 @@ import (
 	"taskguard/orchestrator"
 )
 
-// hostile is a document that no worker has written, and what a delivery of it
-// must come to.
-type hostile struct {
-	name string
-	doc  map[string]any // an isoIn, stampIn, millisIn or inTTLs is a time relative to the test's
-	fail error          // of the run; nil: it succeeds
+// hostile is a document that no worker has written.
+type hostile map[string]any
 
-	code    int
-	answer  map[string]any // as answer.check compares it
-	after   map[string]any // fields of the document, likewise
-	kept    []string       // fields that nobody changes
-	during  any            // the status while it runs; nil: not compared
-	input   string         // the JSON that the analyzer gets; "": not compared
-	expires bool           // locked, and READY one TTL later: in virtual time only
-	virtual bool           // not on Google's emulator, where another case stands for it
-}
-
-// Times in a document, from now on.
-type (
-	isoIn    time.Duration // a string
-	stampIn  time.Duration // a Timestamp
-	millisIn time.Duration // an integer
-
-	// inTTLs is a string, so many TTLs from now on.
-	inTTLs int
+// The outcomes of a delivery of a hostile document.
+const (
+	runs      = "it runs to the end"
+	locked    = "another holds it"
+	malformed = "its token is malformed"
+	finished  = "it is finished already"
+	exhausted = "no attempt is left"
 )
 
-func resolve(v any, now time.Time, ttl time.Duration) any {
-	switch v := v.(type) {
-	case inTTLs:
-		return iso8601.Format(now.Add(time.Duration(v) * ttl))
-	case isoIn:
-		return iso8601.Format(now.Add(time.Duration(v)))
-	case stampIn:
-		return now.Add(time.Duration(v))
-	case millisIn:
-		return now.Add(time.Duration(v)).UnixMilli()
-	}
-	return v
-}
-
-func resolved(m map[string]any, now time.Time, ttl time.Duration) map[string]any {
-	out := maps.Clone(m)
-	for k, v := range out {
-		out[k] = resolve(v, now, ttl)
-	}
-	return out
-}
-
-// runs is a document that is run to its end.
-func runs(name string, doc map[string]any) hostile {
-	return hostile{
-		name: name, doc: doc, code: 200,
-		answer: map[string]any{"acquired": true, "status": "READY", "lock_token": "*"},
-		after:  map[string]any{"attempts": int64(1), "lockToken": int64(1)},
-	}
-}
-
-// lockedBy is a document that somebody else has locked until retryAt.
-func lockedBy(name string, doc map[string]any, retryAt any) hostile {
-	return hostile{name: name, doc: doc, code: 409, answer: map[string]any{"acquired": false, "reason": "locked", "retry_at": retryAt}}
-}
-
-// malformed is a document of which nobody can tell who holds it.
-func malformed(name string, token any) hostile {
-	return hostile{
-		name: "lockToken is " + name, doc: map[string]any{"status": "QUEUED", "lockToken": token}, code: 500,
-		answer: map[string]any{"acquired": false, "reason": "malformed", "error": "*"},
-	}
-}
-
-func finished(name, status string, token any) hostile {
-	return hostile{
-		name: status + ", and lockToken is " + name, doc: map[string]any{"status": status, "lockToken": token}, code: 200,
-		answer: map[string]any{"acquired": false, "reason": "already_finished", "status": status},
-	}
-}
-
-func exhausted(name string, attempts any) hostile {
-	return hostile{
-		name: "attempts is " + name, doc: map[string]any{"attempts": attempts, "lockToken": 7}, code: 200,
-		answer: map[string]any{"acquired": true, "status": "FAILED", "error": "*"},
-		after:  map[string]any{"status": "FAILED", "lockToken": int64(8), "finishedBy": "*"}, kept: []string{"attempts"},
-	}
-}
-
-// with changes what is expected.
-func (h hostile) with(change func(*hostile)) hostile {
-	h.after = maps.Clone(h.after)
-	change(&h)
-	return h
-}
-
-// equal compares what Firestore's values can be, NaN with itself too.
-var equal = cmp.Options{protocmp.Transform(), cmpopts.EquateNaNs()}
-
-// deliver delivers the document on b once, or until its lock has expired.
-func (h hostile) deliver(t *testing.T, b *emulatortest.Backend) {
-	t.Helper()
-	now := time.Now().UTC().Truncate(time.Millisecond)
-	b.Put(t, "x", resolved(h.doc, now, ttl(b)))
-	before := b.Fields(t, "x")
-	ran := 0
-	w := start(t, b, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-		ran++
-		h.checkRun(t, b.Fields(t, "x"), job)
-		return "done", h.fail
-	})
-	a := w.deliver(t, "x")
-	a.check(t, h.code, resolved(h.answer, now, ttl(b)))
-	h.checkAfter(t, b, before, a, ran, now)
-	if h.expires && !b.Google() {
-		time.Sleep(ttl(b) + time.Second)
-		w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
-		checkReady(t, b.Fields(t, "x"))
-	}
-}
-
-// checkRun checks the document while it runs.
-func (h hostile) checkRun(t *testing.T, doc map[string]any, job orchestrator.Job) {
-	t.Helper()
-	if h.during != nil && doc["status"] != h.during {
-		t.Errorf("status in the run = %s, want %s", shortened(doc["status"]), shortened(h.during))
-	}
-	if h.input != "" && string(job.Input) != h.input {
-		t.Errorf("input = %s, want %s", shortened(string(job.Input)), shortened(h.input))
-	}
-	owner, _ := doc["lockOwner"].(string)
-	heartbeat, beats := doc["lockHeartbeatAt"].(string)
-	expires, ends := doc["lockExpiresAt"].(string)
-	if !strings.HasPrefix(owner, "test/1/") || !beats || !ends || heartbeat >= expires || doc["lockToken"] != job.LockToken || doc["attempts"] != int64(job.Attempt) {
-		t.Errorf("lock in the run = %v", doc)
-	}
-}
-
-func (h hostile) checkAfter(t *testing.T, b *emulatortest.Backend, before map[string]any, a answer, ran int, now time.Time) {
-	t.Helper()
-	doc := b.Fields(t, "x")
-	answer{Body: doc}.check(t, 0, resolved(h.after, now, ttl(b)))
-	for _, name := range h.kept {
-		if diff := cmp.Diff(before[name], doc[name], equal); diff != "" {
-			t.Errorf("%s was changed (-before +after):\n%s", name, diff)
-		}
-	}
-	acquired := a.Body["acquired"] == true
-	switch {
-	case !acquired: // it is not touched
-		if diff := cmp.Diff(before, doc, equal); diff != "" || b.Calls.Count("Commit") != 0 {
-			t.Errorf("%d commits; the document was changed (-before +after):\n%s", b.Calls.Count("Commit"), diff)
-		}
-	case a.Body["status"] == "READY":
-		checkReady(t, doc)
-	}
-	wantRuns := 0
-	if acquired && h.answer["status"] != "FAILED" {
-		wantRuns = 1
-	}
-	if ran != wantRuns {
-		t.Errorf("it ran %d times, want %d", ran, wantRuns)
-	}
-}
-
-func checkReady(t *testing.T, doc map[string]any) {
-	t.Helper()
-	answer{Body: doc}.check(t, 0, map[string]any{
-		"status": "READY", "result": "done", "finishedBy": "*", "error": nil,
-		"lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil,
-	})
-	if doc["lastError"] != nil {
-		t.Errorf("lastError = %s, want none", shortened(doc["lastError"]))
-	}
-	if _, ok := doc["finishedBy"].(string); !ok {
-		t.Errorf("finishedBy = %v, want a string", doc["finishedBy"])
-	}
-	for _, name := range []string{"attempts", "lockToken"} {
-		if n, ok := doc[name].(int64); !ok || n < 1 {
-			t.Errorf("%s = %v, want a positive integer", name, doc[name])
-		}
-	}
-}
-
-// A document can hold anything in any field: each delivery has one answer of the
-// contract, and leaves behind what the contract says.
-func TestAHostileDocumentHasItsAnswer(t *testing.T) {
-	seen := map[string]bool{}
-	for _, h := range hostiles() {
-		if seen[h.name] {
-			t.Errorf("two cases are named %q", h.name)
-		}
-		seen[h.name] = true
-		t.Run(h.name, func(t *testing.T) {
-			if h.virtual {
-				synctest.Test(t, func(t *testing.T) { h.deliver(t, emulatortest.Embedded(t)) })
-				return
-			}
-			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) { h.deliver(t, b) })
-		})
-	}
-	if len(seen) < 42 {
-		t.Errorf("%d hostile documents, want 42 at least", len(seen))
-	}
+var answers = map[string]struct {
+	code   int
+	answer map[string]any
+}{
+	runs:      {200, map[string]any{"acquired": true, "status": "READY", "lock_token": "*"}},
+	locked:    {409, map[string]any{"acquired": false, "reason": "locked", "retry_at": "*"}},
+	malformed: {500, map[string]any{"acquired": false, "reason": "malformed", "error": "*"}},
+	finished:  {200, map[string]any{"acquired": false, "reason": "already_finished", "status": "*"}},
+	exhausted: {200, map[string]any{"acquired": true, "status": "FAILED", "error": "*"}},
 }
 
 // nest is a map 20 levels deep, the most that a document holds.
@@ -230,20 +51,178 @@ func nest() any {
 	return v
 }
 
-// thousand is an array of 1,000 elements of several types.
-func thousand() []any {
-	s := make([]any, 1000)
-	for i := range s {
-		s[i] = []any{int64(i), "x", nil, true, map[string]any{"n": 1.5}}[i%5]
+// odd are values of types that the lock's fields do not have.
+func odd() map[string]any {
+	return map[string]any{
+		"NaN": math.NaN(), "Infinity": math.Inf(1), "true": true, "a word": "soon", "bytes": []byte{1}, "a map": map[string]any{"n": 1},
+		"20 levels": nest(), "an array": []any{int64(1), "x", nil}, "a geo point": &latlng.LatLng{Latitude: 1},
 	}
-	return s
 }
 
-func TestAllTimesOfADocumentAreResolved(t *testing.T) {
-	now := time.UnixMilli(1e12).UTC()
-	got := resolved(map[string]any{"i": isoIn(time.Hour), "s": stampIn(time.Hour), "m": millisIn(time.Hour), "t": inTTLs(2), "v": 1}, now, time.Minute)
-	want := map[string]any{"i": "2001-09-09T02:46:40.000Z", "s": now.Add(time.Hour), "m": int64(1e12 + 3.6e6), "t": "2001-09-09T01:48:40.000Z", "v": 1}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%v, want %v", got, want)
+// hostiles are documents by outcome and name.
+func hostiles(now time.Time) map[string]map[string]hostile {
+	iso := func(d time.Duration) string { return iso8601.Format(now.Add(d)) }
+	held := func(expires, heartbeat any) hostile {
+		return hostile{"lockOwner": "js", "lockExpiresAt": expires, "lockHeartbeatAt": heartbeat}
+	}
+	all := map[string]map[string]hostile{
+		runs: {
+			"no fields": {}, "all null": {"status": nil, "input": nil, "attempts": nil, "lockOwner": nil, "lockExpiresAt": nil, "lockToken": nil, "lastError": nil},
+			"odd names":       {"lockOwner.x": "them", "`lockToken`": "five", "lockExpiresAt ": true, "ключ": 1, "LOCKOWNER": "them"},
+			"token -0.0":      {"lockToken": math.Copysign(0, -1)},
+			"token 3.0":       {"lockToken": 3.0},
+			"token 2^63-2":    {"lockToken": int64(math.MaxInt64 - 1)},
+			"owner empty":     {"lockOwner": "", "lockExpiresAt": iso(time.Hour)},
+			"no expiry":       held(nil, iso(0)),
+			"expiry past":     held(iso(-time.Hour), iso(0)),
+			"expiry 0":        held(0, iso(0)),
+			"expiry year 0":   held("0000-01-01T00:00:00.000Z", iso(0)),
+			"expiry negative": held(-1, iso(-time.Hour)),
+			"attempts 2.0":    {"attempts": 2.0}, "attempts negative": {"attempts": -1},
+			"in 20 levels": {"input": nest(), "result": nest(), "error": nest(), "lastError": nest(), "finishedBy": nest(), "updatedAt": nest(), "theirs": nest()},
+		},
+		locked: {
+			"expiry in 23 h": held(iso(23*time.Hour), iso(-time.Hour)), "a Timestamp": held(now.Add(time.Hour), nil), "milliseconds": held(now.Add(time.Hour).UnixMilli(), nil),
+			"all in 20 levels": {"lockOwner": nest(), "lockExpiresAt": nest(), "lockHeartbeatAt": nest(), "attempts": nest(), "status": nest()},
+		},
+		malformed: {"token 2^63-1": {"lockToken": int64(math.MaxInt64)}, "token -1": {"lockToken": -1}, "token 1.5": {"lockToken": 1.5}},
+		finished:  {},
+		exhausted: {
+			"3": {"attempts": 3}, "2^63-1": {"attempts": int64(math.MaxInt64)}, "3.0": {"attempts": 3.0},
+			"3, and a lastError of another type": {"attempts": 3, "lastError": []any{"c"}},
+		},
+	}
+	for name, v := range odd() {
+		all[malformed]["token "+name] = hostile{"status": "QUEUED", "lockToken": v}
+		all[finished]["READY, token "+name] = hostile{"status": "READY", "lockToken": v}
+		all[locked]["expiry "+name+", heartbeat now"] = held(v, iso(0))
+		all[runs]["expiry "+name+", heartbeat long ago"] = held(v, iso(-time.Hour))
+		all[runs]["attempts "+name] = hostile{"attempts": v}
+		all[runs]["status "+name] = hostile{"status": v}
+		all[runs]["times "+name] = hostile{"createdAt": v, "updatedAt": v}
+		all[runs]["errors "+name] = hostile{"error": v, "lastError": v, "result": v}
+		if name != "a word" {
+			all[locked]["owner "+name] = hostile{"lockOwner": v, "lockExpiresAt": iso(time.Hour)}
+			all[runs]["owner "+name+", expired"] = hostile{"lockOwner": v, "lockExpiresAt": iso(-time.Hour)}
+		}
+	}
+	for _, far := range []any{iso(25 * time.Hour), now.Add(25 * time.Hour), "9999-12-31T23:59:59.999Z", int64(math.MaxInt64), 1e300} {
+		all[locked][fmt.Sprintf("expiry %v, not credible, heartbeat now", far)] = held(far, iso(0))
+		all[runs][fmt.Sprintf("expiry %v, not credible, heartbeat long ago", far)] = held(far, iso(-time.Hour))
+	}
+	return all
+}
+
+// A document can hold anything in any field: each delivery has one answer of the
+// contract, and leaves behind what the contract says.
+func TestAHostileDocumentHasItsAnswer(t *testing.T) {
+	equal := cmp.Options{protocmp.Transform(), cmpopts.EquateNaNs()}
+	for outcome, documents := range hostiles(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)) { // when a bubble begins
+		for name, doc := range documents {
+			t.Run(outcome+"/"+name, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+					b.Put(t, "x", doc)
+					before, ran := b.Fields(t, "x"), 0
+					w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+						ran++
+						return "done", nil
+					})
+					w.deliver(t, "x").check(t, answers[outcome].code, answers[outcome].answer)
+					after := b.Fields(t, "x")
+					if (ran == 1) != (outcome == runs) {
+						t.Errorf("it ran %d times", ran)
+					}
+					switch outcome {
+					case runs:
+						checkReady(t, after)
+					case exhausted:
+						answer{Body: after}.check(t, 0, map[string]any{"status": "FAILED", "finishedBy": "*", "lastError": nil})
+					default:
+						if diff := cmp.Diff(before, after, equal); diff != "" || b.Calls.Count("Commit") != 0 {
+							t.Errorf("the document was changed (-before +after):\n%s", diff)
+						}
+					}
+					for _, theirs := range []string{"theirs", "input", "createdAt"} {
+						if diff := cmp.Diff(before[theirs], after[theirs], equal); diff != "" {
+							t.Errorf("%s was changed (-before +after):\n%s", theirs, diff)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+func checkReady(t *testing.T, doc map[string]any) {
+	t.Helper()
+	answer{Body: doc}.check(t, 0, map[string]any{
+		"status": "READY", "result": "done", "finishedBy": "*", "error": nil, "lastError": nil,
+		"lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil,
+	})
+	for _, name := range []string{"attempts", "lockToken"} {
+		if n, ok := doc[name].(int64); !ok || n < 1 {
+			t.Errorf("%s = %v, want a positive integer", name, doc[name])
+		}
+	}
+}
+
+// An expiry that cannot be read, or is too far ahead, blocks its analysis for one TTL
+// at most.
+func TestAnExpiryThatIsNotReadableEndsAfterOneTTL(t *testing.T) {
+	for _, doc := range []hostile{
+		{"lockOwner": "js", "lockExpiresAt": "soon"}, {"lockOwner": "js", "lockExpiresAt": "9999-12-31T23:59:59.999Z", "lockHeartbeatAt": "9999-12-31T23:59:59.999Z"},
+		{"lockOwner": nest(), "lockExpiresAt": nest(), "lockHeartbeatAt": nest(), "attempts": nest(), "status": nest()},
+	} {
+		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", maps.Clone(doc))
+			w := start(t, b, succeed)
+			w.deliver(t, "x").check(t, 409, map[string]any{"reason": "locked"})
+			time.Sleep(ttl(b) + time.Second)
+			w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
+			checkReady(t, b.Fields(t, "x"))
+		})
+	}
+}
+
+// PROCESSING is written over no status, QUEUED and PROCESSING alone; another status is
+// kept also where the run fails.
+func TestAnothersStatusIsKeptUntilTheFinish(t *testing.T) {
+	for status, during := range map[any]any{nil: "PROCESSING", "": "PROCESSING", "QUEUED": "PROCESSING", "queued": "queued", "ANALYZING": "ANALYZING", 1: int64(1)} {
+		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": status})
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				if got := b.Fields(t, "x")["status"]; got != during {
+					t.Errorf("%v: during the run the status is %v, want %v", status, got, during)
+				}
+				return nil, errors.New("flaky")
+			})
+			w.deliver(t, "x").check(t, 500, map[string]any{"reason": "retry"})
+			after := during
+			if during == "PROCESSING" {
+				after = "QUEUED"
+			}
+			checkFields(t, b, "x", map[string]any{"status": after, "lockOwner": nil})
+		})
+	}
+}
+
+// Types that JSON lacks have a documented form.
+func TestTheInputIsHandedOverAsJSON(t *testing.T) {
+	for want, input := range map[string]any{
+		`null`: nil, `["NaN","Infinity","-Infinity",9223372036854775807]`: []any{math.NaN(), math.Inf(1), math.Inf(-1), int64(math.MaxInt64)},
+		`["AP8=","2001-09-09T01:46:40Z",{"latitude":-90,"longitude":180}]`: []any{[]byte{0, 255}, time.Unix(1e9, 0), &latlng.LatLng{Latitude: -90, Longitude: 180}},
+		"{\" \":1,\"<&>\":5,\"`\":3,\"a.b\":2,\"ключ\":4}":                 map[string]any{" ": 1, "a.b": 2, "`": 3, "ключ": 4, "<&>": 5},
+		`{"lockOwner":"them","lockToken":"five","status":"READY"}`:         map[string]any{"lockOwner": "them", "lockToken": "five", "status": "READY"},
+	} {
+		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"input": input})
+			w := start(t, b, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+				if string(job.Input) != want {
+					t.Errorf("input = %s, want %s", job.Input, want)
+				}
+				return "done", nil
+			})
+			w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
+		})
 	}
 }

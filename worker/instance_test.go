@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -70,7 +71,7 @@ func start(t *testing.T, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 	work, stop := context.WithCancelCause(context.Background())
 	w.stop = stop
 	w.guard = &worker.Guard{
-		Locks: a, Records: a, Backlog: a, Analyzer: body, Instance: "test/1",
+		Locks: a, Backlog: a, Analyzer: body, Instance: "test/1",
 		RunTimeout: 25 * time.Minute, Log: slog.New(slog.DiscardHandler),
 	}
 	w.Server = worker.NewServer(work, w.guard, nil)
@@ -135,3 +136,9 @@ func checkFields(t testing.TB, b *emulatortest.Backend, id string, want map[stri
 }
 
 func succeed(context.Context, orchestrator.Job) (orchestrator.Result, error) { return "done", nil }
+
+// inBubble runs a test on the embedded server in virtual time.
+func inBubble(t *testing.T, run func(t *testing.T, b *emulatortest.Backend)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { run(t, emulatortest.Embedded(t)) })
+}

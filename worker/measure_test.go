@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -16,8 +15,6 @@ import (
 	"time"
 
 	"taskguard/emulator/emulatortest"
-	"taskguard/lease"
-	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 	"taskguard/worker"
 )
@@ -136,24 +133,9 @@ func TestTheLineOfADeliveryTellsAllThatMatters(t *testing.T) {
 	})
 }
 
-func TestALockLostForWantOfTimeIsSaidSo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		var w *logged
-		w = startLogged(t, b, nil, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-			w.dark.Store(true)
-			<-ctx.Done()
-			return nil, context.Cause(ctx)
-		})
-		w.line(t, delivery, "x", map[string]any{"outcome": "lock_lost", "lost": "out_of_time", "heartbeats": 0.0, "run_ms": "*"})
-	})
-}
-
 // Measuring changes no call to Firestore.
 func TestADeliveryCostsWhatItDid(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 			time.Sleep(350 * time.Second)
 			return "done", nil
@@ -165,33 +147,4 @@ func TestADeliveryCostsWhatItDid(t *testing.T) {
 			t.Errorf("%d calls, want 3 to acquire, 3 heartbeats and the finish", got)
 		}
 	})
-}
-
-// idle are Locks and Records that cost nothing.
-type idle struct{ worker.Records }
-
-func (idle) AcquireAnalysisLock(context.Context, string, string, time.Duration) (analysislock.Acquisition, error) {
-	return analysislock.Acquisition{Acquired: true, Attempt: 1}, nil
-}
-
-func (idle) HoldAnalysisLock(ctx context.Context, _, _ string, body func(context.Context, json.RawMessage) error, _ ...lease.Renewed) error {
-	return body(ctx, nil)
-}
-func (idle) ReleaseAnalysisLock(context.Context, string, string, bool) error { return nil }
-func (idle) PeekAnalysisLock(context.Context, string) (analysislock.Acquisition, error) {
-	return analysislock.Acquisition{}, errors.New("not asked")
-}
-func (idle) Complete(context.Context, string, string, any) error { return nil }
-
-// Without a collector, measuring a delivery allocates a few values and no more.
-func TestADeliveryIsMeasuredCheaply(t *testing.T) {
-	g := &worker.Guard{Locks: idle{}, Records: idle{}, Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute, Log: slog.New(slog.DiscardHandler)}
-	allocations := testing.AllocsPerRun(100, func() {
-		if o := g.Deliver(t.Context(), worker.Delivery{AnalysisID: "x"}); o.Case != worker.Ran {
-			t.Fatal(o.Err)
-		}
-	})
-	if allocations > 40 {
-		t.Errorf("%v allocations a delivery, want 40 at most", allocations)
-	}
 }

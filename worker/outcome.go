@@ -9,7 +9,7 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// Case is what a request came to.
+// Case is the result of a request.
 type Case int
 
 // The cases of the contract.
@@ -31,7 +31,7 @@ const (
 	Unavailable // before the run
 	Unfinished  // Firestore out of reach for the run's finish
 	Malformed   // before the run
-	Spoilt      // malformed by others during it
+	Corrupted   // malformed by others during it
 	WrongMethod
 	NoSuchRoute
 	Internal
@@ -54,7 +54,26 @@ func (c Case) String() string {
 	return strings.ToLower(row.status)
 }
 
-// Outcome is what a delivery came to, with what its answer tells.
+// Measures are a delivery in figures, for its log line.
+type Measures struct {
+	Asked   bool // for the lock
+	Acquire time.Duration
+	Owner   string // ours, once the lock was acquired or the analysis given up
+	Attempt int
+	Stolen  bool
+
+	Ran        bool
+	Run        time.Duration
+	Heartbeats int    // successful renewals
+	Lost       string // the reason: taken, finished, deleted or out_of_time
+
+	FollowUp string // booked or failed, where that was tried
+
+	Task  string // the task's short name
+	Tries int    // which of the task's tries this delivery is, from 1; zero: unknown
+}
+
+// Outcome is the result of a delivery, with what its answer reports.
 type Outcome struct {
 	Case    Case
 	ID      string
@@ -66,15 +85,15 @@ type Outcome struct {
 	Recovery
 	Measures
 	Err error
-	// Code and Reason tell the cause of Failed and Retry to the log, which must
-	// not show Err: an analyzer's words may hold its input.
+	// Code and Reason are the cause of Failed and Retry in the log, which must
+	// not show Err: an analyzer's message may hold its input.
 	Code, Reason string
 }
 
 type acquired int
 
 const (
-	unsaid acquired = iota
+	unknown acquired = iota
 	yes
 	no
 )
@@ -87,8 +106,8 @@ var answers = [...]struct {
 	acquired acquired
 	reason   string
 	status   string // of the analysis, where the case alone decides it
-	error    bool   // tell Err
-	counts   bool   // tell Recovery
+	error    bool   // answer Err
+	counts   bool   // answer Recovery
 }{
 	Ran:                {code: http.StatusOK, acquired: yes, status: "READY"},
 	Failed:             {code: http.StatusOK, acquired: yes, status: "FAILED", error: true},
@@ -107,7 +126,7 @@ var answers = [...]struct {
 	Unavailable:        {code: http.StatusServiceUnavailable, acquired: no, reason: "unavailable"},
 	Unfinished:         {code: http.StatusServiceUnavailable, acquired: yes, reason: "unavailable"},
 	Malformed:          {code: http.StatusInternalServerError, acquired: no, reason: "malformed", error: true},
-	Spoilt:             {code: http.StatusInternalServerError, acquired: yes, reason: "malformed", error: true},
+	Corrupted:          {code: http.StatusInternalServerError, acquired: yes, reason: "malformed", error: true},
 	WrongMethod:        {code: http.StatusMethodNotAllowed, reason: "method_not_allowed"},
 	NoSuchRoute:        {code: http.StatusNotFound, reason: "no_such_route"},
 	Internal:           {code: http.StatusInternalServerError, reason: "internal"},
@@ -131,8 +150,7 @@ type Answer struct {
 	Booked     *int   `json:"booked,omitempty"`
 }
 
-// maxText bounds what others have said or written, in bytes: an analyzer may say
-// megabytes.
+// maxText bounds what others have written, in bytes: an analyzer may write megabytes.
 const maxText = 4096
 
 func bounded(s string) string { return strings.ToValidUTF8(s[:min(maxText, len(s))], "") }
@@ -141,7 +159,7 @@ func bounded(s string) string { return strings.ToValidUTF8(s[:min(maxText, len(s
 func (o Outcome) answer() (code int, a Answer) {
 	row := answers[o.Case]
 	a = Answer{AnalysisID: o.ID, Status: row.status, Reason: row.reason}
-	if row.acquired != unsaid {
+	if row.acquired != unknown {
 		a.Acquired = new(bool)
 		*a.Acquired = row.acquired == yes
 	}

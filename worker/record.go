@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/worker/telemetry"
 )
@@ -38,7 +38,7 @@ type line struct {
 	took   time.Duration
 }
 
-// fields are the one table from a line to what it says; a zero value is left out.
+// fields are the one table from a line to its fields; a zero value is left out.
 var fields = [...]struct {
 	Field
 	of func(line) slog.Value
@@ -67,7 +67,7 @@ var fields = [...]struct {
 	{Field{"run_ms", "integer", "under the lock, until the analyzer ended"}, func(l line) slog.Value { return milliseconds(l.Ran, l.Run) }},
 	{Field{"heartbeats", "integer", "renewals of the lock during the run"}, func(l line) slog.Value { return number(l.Ran, int64(l.Heartbeats)) }},
 	{Field{"lost", "string", "why the lock was: taken, finished, deleted or out_of_time"}, func(l line) slog.Value { return text(l.Lost) }},
-	{Field{"follow_up", "string", "another delivery, where its booking was tried: booked or failed. Absent without a queue, where the lock in the way cannot be read again or has just been freed, and by the very delivery that was booked for it"}, func(l line) slog.Value { return text(l.FollowUp) }},
+	{Field{"follow_up", "string", "another delivery, where its booking was tried: booked or failed. Absent without a queue, and by the very delivery that was booked for it"}, func(l line) slog.Value { return text(l.FollowUp) }},
 	{Field{"retry_at", "string", "when the lock in the way expires"}, func(l line) slog.Value {
 		if l.RetryAt.IsZero() {
 			return slog.Value{}
@@ -84,8 +84,8 @@ var fields = [...]struct {
 	{Field{"booked", "integer", "by a recovery: deliveries"}, func(l line) slog.Value { return number(answers[l.Case].counts, int64(l.Booked)) }},
 }
 
-// dispatched is what Cloud Tasks says of its task: the short name, and which try
-// this is, from 1; zero where it does not. Anybody may have written it.
+// dispatched reads Cloud Tasks' headers: the task's short name, and which try this is,
+// from 1; zero where they are missing. Anybody may have written them.
 func dispatched(h http.Header) (task string, tries int) {
 	task = h.Get("X-CloudTasks-TaskName")
 	foreign := func(r rune) bool {
@@ -116,13 +116,10 @@ func number(known bool, n int64) slog.Value {
 
 func milliseconds(known bool, d time.Duration) slog.Value { return number(known, d.Milliseconds()) }
 
-// maxID bounds an id that is told, in bytes: Firestore holds no longer one.
-const maxID = 1500
-
-// possible is id, unless it is none that could be: a lock checks it only when it is
-// asked for.
+// possible is id, or empty where no analysis can have that id: a lock checks it only
+// when it is acquired.
 func possible(id string) string {
-	if lease.CheckKey("analysis", id, maxID) != nil {
+	if analysislock.CheckID(id) != nil {
 		return ""
 	}
 	return id

@@ -12,7 +12,7 @@ import (
 	"taskguard/worker/taskqueue"
 )
 
-// Backlog tells what nobody works on; repo.Analyses does.
+// Backlog finds orphaned analyses; repo.Analyses does.
 type Backlog interface {
 	// Abandoned calls each, oldest first, for up to limit unfinished analyses that
 	// nobody holds and whose last update is older than one TTL; at is the store's
@@ -30,21 +30,20 @@ const (
 	bookers        = 16
 )
 
-// Recovery is what a call of Recover came to.
+// Recovery is the result of a call of Recover.
 type Recovery struct {
-	Found  int // analyses that nobody works on
+	Found  int // orphaned analyses
 	Booked int // deliveries booked by this call; the others' were booked already
 }
 
 // ErrNoQueue is Recover's answer without a Queue.
 var ErrNoQueue = errors.New("worker: no queue is configured: TASK_QUEUE is not set")
 
-// Recover books a delivery for each analysis that nobody works on: whose worker
-// has died after its delivery was acknowledged, or whose delivery was never
-// made. A name lasts an hour, so a backlog is not booked again by each call,
-// and a delivery that came to nothing is. A booking that fails holds up no
-// other; the first error is returned with what was done. It tries for at most
-// 50 s, and is safe to call at any time, from anywhere, also at once.
+// Recover books a delivery for each orphaned analysis: whose worker has died after its
+// delivery was acknowledged, or whose delivery was never made. A name lasts an hour, so
+// a backlog is not booked again by each call, and a delivery without a result is. A
+// booking that fails delays no other; the first error is returned with the result. It
+// tries for at most 50 s, and is safe for concurrent use.
 func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	if g.Queue == nil {
 		return Recovery{}, ErrNoQueue

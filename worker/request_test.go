@@ -10,33 +10,10 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
-	"testing/synctest"
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/worker"
 )
-
-func TestOnlyWhoShowsNoTokenIsAskedForOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := start(t, emulatortest.Embedded(t), succeed)
-		issuer, _ := w.guarded(t, true)
-		for email, want := range map[string]string{"": "Bearer", "other@p.iam.gserviceaccount.com": "", caller: ""} {
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(`{"analysis_id":"x"}`))
-			if email != "" {
-				token, err := issuer.Token(email, audience)
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.Header.Set("Authorization", "Bearer "+token)
-			}
-			rec := httptest.NewRecorder()
-			w.ServeHTTP(rec, r)
-			if got := rec.Header().Get("WWW-Authenticate"); got != want {
-				t.Errorf("%q: %d with WWW-Authenticate %q, want %q", email, rec.Code, got, want)
-			}
-		}
-	})
-}
 
 func TestABodyThatBreaksOffIsABadRequest(t *testing.T) {
 	w := start(t, emulatortest.Embedded(t), succeed)

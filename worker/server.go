@@ -24,7 +24,7 @@ const maxBody = 1 << 20
 // busyRetry is the Retry-After of Busy.
 const busyRetry = 10 * time.Second
 
-// Server is the worker's HTTP face: routes, and nothing that decides.
+// Server is the worker's HTTP server: it routes, and decides nothing.
 type Server struct {
 	// Lifecycle counts the runs: deliveries whose request has been read, until
 	// their answer is written. A request that has not arrived in full is no run.
@@ -63,8 +63,8 @@ func NewServer(work context.Context, g *Guard, auth Authenticator) *Server {
 // ServeHTTP makes Server an http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
 
-// internal makes a handler of do: who may call is asked first, before anything
-// is read, and what came of it is one log line.
+// internal makes a handler of do: it checks the caller before anything is read, and
+// logs one line.
 func (s *Server) internal(message string, do func(c echo.Context, begin func(id string) error) Outcome) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		begun := false
@@ -83,13 +83,13 @@ func (s *Server) internal(message string, do func(c echo.Context, begin func(id 
 	}
 }
 
-// recorded is what do came to, and its line and span, also when do panics. Who may
-// not call has no span: else anybody would decide what is traced. do is given what a
-// panic's line will tell.
+// recorded calls do and records its line and span, also when do panics. A caller that
+// is refused has no span: else anybody would decide what is traced. do may set what the
+// line of a panic shows.
 func (s *Server) recorded(c echo.Context, message string, do func(*Outcome) Outcome) (o Outcome) {
 	started, ctx, span := time.Now(), c.Request().Context(), telemetry.Span{}
 	o.Case = Internal
-	// A span whose End is deferred itself would tell what a panic's value is.
+	// A span whose End is deferred itself would record the panic's value.
 	defer func() { s.record(ctx, span, message, o, time.Since(started)) }()
 	if refusal, refused := s.refused(c.Request()); refused {
 		return refusal
@@ -139,7 +139,7 @@ func (s *Server) analysis(c echo.Context, begin func(id string) error) Outcome {
 	return s.guard.Deliver(telemetry.Carry(s.work, r.Context()), Delivery{AnalysisID: id, Task: r.Header.Get("X-CloudTasks-TaskName")})
 }
 
-// recovery is POST /internal/tasks/recover. Its body says nothing. A stop waits for
+// recovery is POST /internal/tasks/recover. Its body is ignored. A stop waits for
 // it, and it takes no delivery's place.
 func (s *Server) recovery(c echo.Context, _ func(id string) error) Outcome {
 	defer s.Pass()()

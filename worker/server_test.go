@@ -98,20 +98,9 @@ func TestReadiness(t *testing.T) {
 	})
 }
 
-func TestAwaitReadyGivesUpWithItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := start(t, emulatortest.Embedded(t), succeed)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		w.AwaitReady(ctx, func(context.Context) error { return errors.New("dark") })
-		w.call(t, http.MethodGet, "/health/ready", "").check(t, 503, nil)
-	})
-}
-
 // Drain counts the runs in flight, waits for them, and no run begins after it.
 func TestDrainWaitsForTheRunsInFlight(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		finish := make(chan struct{})
 		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 			<-finish

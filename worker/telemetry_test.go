@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -22,7 +21,7 @@ import (
 
 	"taskguard/cmd/cloudrun"
 	"taskguard/emulator/emulatortest"
-	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 	"taskguard/worker"
 	"taskguard/worker/taskauth"
@@ -87,24 +86,20 @@ func (g gauges) counts(t *testing.T, metric string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(counts), "map["), "]")
 }
 
-// panics are Locks whose run panics.
-type panics struct{ idle }
-
-func (panics) HoldAnalysisLock(context.Context, string, string, func(context.Context, json.RawMessage) error, ...lease.Renewed) error {
-	panic("s3cret input of the user")
-}
-
 func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 	var log bytes.Buffer
 	m := measured(t)
 	s := worker.NewServer(t.Context(), &worker.Guard{
-		Locks: panics{}, Records: idle{}, Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute,
+		Locks: new(memory).locks(t, func(context.Context, analysislock.Analysis) (json.RawMessage, error) {
+			panic("s3cret input of the user")
+		}),
+		Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute,
 		Log: slog.New(slog.NewJSONHandler(&log, nil)), Telemetry: m.Telemetry,
 	}, nil)
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, delivery, strings.NewReader(`{"analysis_id":"which"}`))
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, delivery, strings.NewReader(`{"analysis_id":"x"}`))
 	r.Header.Set("X-CloudTasks-TaskName", "a-task")
 	(&instance{Server: s}).send(t, r).check(t, 500, map[string]any{"reason": "internal"})
-	if said := log.String(); strings.Count(said, `"msg":"delivery","outcome":"internal","status":500,`) != 1 || strings.Count(said, `,"analysis_id":"which","task":"a-task"}`) != 1 || strings.Contains(said, "s3cret") {
+	if said := log.String(); strings.Count(said, `"msg":"delivery","outcome":"internal","status":500,`) != 1 || strings.Count(said, `,"analysis_id":"x","task":"a-task"}`) != 1 || strings.Contains(said, "s3cret") {
 		t.Errorf("log: %s", said)
 	}
 	if got := m.counts(t, "taskguard.deliveries"); got != "500 internal :1" {
@@ -173,7 +168,7 @@ func TestACallerDecidesWhatIsTracedIfItMayCall(t *testing.T) {
 		var log bytes.Buffer
 		m := measured(t)
 		h := cloudrun.Traced(worker.NewServer(t.Context(), &worker.Guard{
-			Locks: idle{}, Records: idle{}, Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute, Log: cloudrun.NewLogger(&log, "json", 0), Telemetry: m.Telemetry,
+			Locks: new(memory).locks(t, nil), Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute, Log: cloudrun.NewLogger(&log, "json", 0), Telemetry: m.Telemetry,
 		}, auth{}))
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, delivery, strings.NewReader(`{"analysis_id":"x"}`))
 		for _, header := range tc.headers {
@@ -187,60 +182,5 @@ func TestACallerDecidesWhatIsTracedIfItMayCall(t *testing.T) {
 		if strings.Contains(strings.Join(tc.headers, ""), id) && !strings.Contains(log.String(), id) {
 			t.Errorf("%v: the line is of no trace: %s", tc.headers, &log)
 		}
-	}
-}
-
-func TestWhatIsUnderWayIsCountedAndWhyLocksAreLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q, m := emulatortest.Embedded(t), startQueue(t), measured(t)
-		w := startLogged(t, b, q.Queue, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-			if got := m.counts(t, "taskguard.runs.active"); got != ":1" {
-				t.Errorf("during a run: active %q", got)
-			}
-			if job.AnalysisID == "deleted" {
-				b.Delete(t, "deleted")
-			} else {
-				b.Merge(t, job.AnalysisID, map[string]any{"lockOwner": "them"})
-			}
-			return "done", nil
-		})
-		w.guard.Telemetry = m.Telemetry
-		for _, id := range []string{"deleted", "taken", "taken2"} {
-			b.Put(t, id, map[string]any{"status": "QUEUED"})
-			w.line(t, delivery, id, map[string]any{"outcome": "lock_lost", "level": "WARN"})
-		}
-		held(t, b, "held", time.Hour)
-		w.line(t, delivery, "held", map[string]any{"outcome": "locked", "level": "INFO"})
-		w.line(t, delivery, "held", map[string]any{"outcome": "locked"})
-		q.setDark(true)
-		held(t, b, "held", 2*time.Hour)
-		w.line(t, delivery, "held", map[string]any{"outcome": "locked", "follow_up": "failed"})
-		for metric, want := range map[string]string{
-			"taskguard.runs.active": ":0", "taskguard.lock.losses": "deleted :1 taken :2", "taskguard.followups": "already :1 booked :1 failed :1",
-		} {
-			if got := m.counts(t, metric); got != want {
-				t.Errorf("%s: %q, want %q", metric, got, want)
-			}
-		}
-	})
-}
-
-// A stop is well where another delivery has been booked in the stopped one's place.
-func TestAStopWarnsOfADeliveryThatNoneReplaces(t *testing.T) {
-	for level, queueDark := range map[string]bool{"INFO": false, "WARN": true} {
-		t.Run(level, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b, q := emulatortest.Embedded(t), startQueue(t)
-				q.setDark(queueDark)
-				b.Put(t, "x", map[string]any{"status": "QUEUED"})
-				var w *logged
-				w = startLogged(t, b, q.Queue, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-					w.stop(worker.ErrStopping)
-					<-ctx.Done()
-					return nil, ctx.Err()
-				})
-				w.line(t, delivery, "x", map[string]any{"outcome": "shutting_down", "level": level})
-			})
-		})
 	}
 }

@@ -1,4 +1,4 @@
-// Package cloudrun is what the services of this product have in common as
-// processes on Cloud Run: an environment read strictly, Cloud Logging's lines, an
-// HTTP server with limits, and a stop within the 10 s that Cloud Run leaves.
+// Package cloudrun holds what the services share as processes on Cloud Run: a strict
+// environment, Cloud Logging's lines, an HTTP server with limits, telemetry, and a stop
+// within the 10 s that Cloud Run allows.
 package cloudrun

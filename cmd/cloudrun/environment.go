@@ -5,35 +5,36 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// Environment reads variables and gathers what is wrong with them, a line a
-// problem, each naming its variable. An empty variable counts as unset.
+// Environment reads variables and collects their problems, a line each, which begins
+// with the variable's name. An empty variable counts as unset.
 type Environment struct {
 	lookup   func(string) (string, bool)
 	problems []error
 }
 
-// NewEnvironment reads through lookup, such as os.LookupEnv.
+// NewEnvironment reads with lookup, such as os.LookupEnv.
 func NewEnvironment(lookup func(string) (string, bool)) *Environment {
 	return &Environment{lookup: lookup}
 }
 
-// Err holds all problems so far; nil: none.
+// Err returns all problems so far.
 func (e *Environment) Err() error { return errors.Join(e.problems...) }
 
-// Problem adds what is wrong with the variable name.
+// Problem adds a problem of a variable.
 func (e *Environment) Problem(name, format string, args ...any) {
 	e.Add(fmt.Errorf("%s: "+format, append([]any{name}, args...)...))
 }
 
-// Add adds problems that name their variables themselves.
+// Add adds problems that begin with their variables' names.
 func (e *Environment) Add(problems error) { e.problems = append(e.problems, problems) }
 
-// Text is any text.
+// Text reads any text.
 func (e *Environment) Text(name, def string) string {
 	if v, ok := e.lookup(name); ok && v != "" {
 		return v
@@ -41,7 +42,7 @@ func (e *Environment) Text(name, def string) string {
 	return def
 }
 
-// Name is a text that will be part of a resource's path.
+// Name reads a part of a resource's path.
 func (e *Environment) Name(name, def string) string {
 	v := e.Text(name, def)
 	if strings.ContainsFunc(v, func(r rune) bool { return r == '/' || r <= ' ' || r > '~' }) {
@@ -50,7 +51,7 @@ func (e *Environment) Name(name, def string) string {
 	return v
 }
 
-// Address is host:port, or empty.
+// Address reads host:port.
 func (e *Environment) Address(name string) string {
 	v := e.Text(name, "")
 	if _, port, err := net.SplitHostPort(v); v != "" && (err != nil || port == "" || strings.Contains(v, "/")) {
@@ -59,7 +60,7 @@ func (e *Environment) Address(name string) string {
 	return v
 }
 
-// Integer is a number from lo to hi.
+// Integer reads a number from lo to hi.
 func (e *Environment) Integer(name string, def, lo, hi int) int {
 	v := e.Text(name, "")
 	if v == "" {
@@ -73,7 +74,7 @@ func (e *Environment) Integer(name string, def, lo, hi int) int {
 	return n
 }
 
-// Duration is a positive Go duration.
+// Duration reads a positive Go duration.
 func (e *Environment) Duration(name string, def time.Duration) time.Duration {
 	v := e.Text(name, "")
 	if v == "" {
@@ -87,22 +88,17 @@ func (e *Environment) Duration(name string, def time.Duration) time.Duration {
 	return d
 }
 
-// OneOf is def or one of others.
+// OneOf reads def or one of others.
 func (e *Environment) OneOf(name, def string, others ...string) string {
 	v := e.Text(name, def)
-	if v == def {
+	if v == def || slices.Contains(others, v) {
 		return v
-	}
-	for _, o := range others {
-		if v == o {
-			return v
-		}
 	}
 	e.Problem(name, "%q is not one of %s", v, strings.Join(append([]string{def}, others...), ", "))
 	return def
 }
 
-// List is what is separated by commas.
+// List reads values separated by commas.
 func (e *Environment) List(name string) (all []string) {
 	for part := range strings.SplitSeq(e.Text(name, ""), ",") {
 		if part = strings.TrimSpace(part); part != "" {
@@ -112,7 +108,7 @@ func (e *Environment) List(name string) (all []string) {
 	return all
 }
 
-// Level is a log's; info by default.
+// Level reads a log level; info by default.
 func (e *Environment) Level(name string) (l slog.Level) {
 	if v := e.Text(name, "info"); l.UnmarshalText([]byte(v)) != nil {
 		e.Problem(name, "%q is not one of debug, info, warn, error", v)
@@ -123,15 +119,15 @@ func (e *Environment) Level(name string) (l slog.Level) {
 // onCloudRun reports whether Cloud Run has started this process.
 func (e *Environment) onCloudRun() bool { return e.Text("K_SERVICE", "") != "" }
 
-// ForTests refuses on Cloud Run a variable that is for emulators and tests.
+// ForTests refuses a variable for emulators and tests on Cloud Run.
 func (e *Environment) ForTests(name string) {
 	if e.onCloudRun() {
-		e.Stray("is for emulators and tests, and K_SERVICE says that this is Cloud Run", name)
+		e.Unused("is for emulators and tests, and K_SERVICE says that this is Cloud Run", name)
 	}
 }
 
-// Stray refuses variables that are set and would mean nothing.
-func (e *Environment) Stray(why string, names ...string) {
+// Unused refuses variables that have no effect here.
+func (e *Environment) Unused(why string, names ...string) {
 	for _, name := range names {
 		if e.Text(name, "") != "" {
 			e.Problem(name, "%s", why)

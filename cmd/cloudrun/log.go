@@ -8,9 +8,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// NewLogger writes Cloud Logging's JSON or, with the format text, lines for people.
-// A line of JSON whose context has a trace names it in Cloud Logging's fields, by
-// which the line stands under its request.
+// NewLogger returns a logger of Cloud Logging's JSON or, with the format text, of plain
+// lines. A JSON line has its context's trace, by which Cloud Logging groups the lines of
+// a request.
 func NewLogger(w io.Writer, format string, level slog.Level) *slog.Logger {
 	if format == "text" {
 		return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
@@ -36,8 +36,8 @@ func cloudLogging(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// correlated adds a context's trace to its lines. Cloud Logging reads it at the top:
-// a logger with a group would hide it.
+// correlated adds a context's trace to its lines. Cloud Logging reads it only outside a
+// group.
 type correlated struct{ slog.Handler }
 
 // Handle implements slog.Handler.
@@ -57,8 +57,8 @@ func (h correlated) WithGroup(name string) slog.Handler {
 	return correlated{h.Handler.WithGroup(name)}
 }
 
-// traceFields are Cloud Logging's of a trace; none where there is none. A span of
-// ours that is not sampled is sent nowhere, so it is not named.
+// traceFields returns Cloud Logging's fields of a trace. It omits our spans that are not
+// sampled, because they are not sent.
 func traceFields(sc trace.SpanContext) []slog.Attr {
 	if !sc.HasTraceID() {
 		return nil

@@ -19,15 +19,15 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// Limits bound what clients, and a stop, may take.
+// Limits bound the time and bytes of clients and of a stop.
 type Limits struct {
 	Header      time.Duration // for a request's header to arrive
 	Request     time.Duration // for all of it
 	Idle        time.Duration // between two requests of a connection
 	HeaderBytes int
-	Drain       time.Duration // after a stop: for Service.Drain
-	Answers     time.Duration // after that: for answers to leave
-	Flush       time.Duration // at most, beside them: for Service.Flush
+	Drain       time.Duration // after a stop, for Service.Drain
+	Answers     time.Duration // after that, to send answers
+	Flush       time.Duration // at the same time, at most, for Service.Flush
 }
 
 // DefaultLimits stop within 9 s; Cloud Run kills at 10 s.
@@ -38,7 +38,7 @@ func DefaultLimits() Limits {
 	}
 }
 
-// Server has no WriteTimeout: it would cut off the answers of long runs.
+// Server returns a server. It has no WriteTimeout: long runs answer late.
 func (m Limits) Server(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: m.Header, ReadTimeout: m.Request, IdleTimeout: m.Idle,
@@ -46,27 +46,27 @@ func (m Limits) Server(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// Service is one to be served.
+// Service is an HTTP service and what belongs to its life.
 type Service struct {
-	Handler http.Handler
-	Limits  Limits
-	Beside  []func(context.Context) // what runs beside it; each returns when its context ends
-	Stop    func()                  // is called once when the service stops: no work begins from then on
-	Drain   func(context.Context)   // waits for what is under way, or until its context ends
-	Flush   func(context.Context)   // nil: none. Is called once after Drain, and returns soon after its context has ended
-	Log     *slog.Logger
+	Handler    http.Handler
+	Limits     Limits
+	Background []func(context.Context) // run in the background until their context ends
+	Stop       func()                  // is called once at the stop: no work begins afterwards
+	Drain      func(context.Context)   // waits for the work under way, until its context ends
+	Flush      func(context.Context)   // is called once after Drain, and returns soon after its context ends; nil: none
+	Log        *slog.Logger
 }
 
-// Serve answers on l, each request in the trace that it says it is of, until ctx
-// ends or l fails; then it stops, drains and gives answers the time to leave. Until it has drained, health is still answered. It
-// returns when everything has returned; its error is the listener's, and that ctx
-// has ended is none. config is logged.
+// Serve answers requests on l, each in its trace, until ctx ends or l fails. Then it
+// stops, drains, and sends the last answers; until it has drained, it answers health
+// requests. It returns the listener's error when everything has returned; the end of ctx
+// is none. It logs config.
 func (s Service) Serve(ctx context.Context, l net.Listener, config ...slog.Attr) (err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	server := s.Limits.Server(Traced(s.Handler), s.Log)
 	var others sync.WaitGroup
-	for _, run := range s.Beside {
+	for _, run := range s.Background {
 		others.Go(func() { run(ctx) })
 	}
 	served := make(chan error, 1)
@@ -86,8 +86,7 @@ func (s Service) Serve(ctx context.Context, l net.Listener, config ...slog.Attr)
 	return err
 }
 
-// shut returns when the work has ended, or its time is over, and every connection
-// is closed.
+// shut ends the work, or its time, and closes every connection.
 func (s Service) shut(ctx context.Context, server *http.Server) {
 	latest := time.Now().Add(s.Limits.Drain + s.Limits.Answers)
 	draining, done := context.WithTimeout(ctx, s.Limits.Drain)
@@ -105,7 +104,7 @@ func (s Service) shut(ctx context.Context, server *http.Server) {
 	}
 }
 
-// flush has all its time only where the drain has left it.
+// flush calls Flush within its time and before latest.
 func (s Service) flush(ctx context.Context, latest time.Time) {
 	if soon := time.Now().Add(s.Limits.Flush); soon.Before(latest) {
 		latest = soon
@@ -115,12 +114,12 @@ func (s Service) flush(ctx context.Context, latest time.Time) {
 	s.Flush(ctx)
 }
 
-// Main serves on port, on all interfaces, until SIGTERM or SIGINT, with the
-// project that is given or else the metadata server's, and answers the exit code:
-// 0, 2 for a configuration error, 1 for any other. Unless GOMEMLIMIT is set, nine
-// tenths of the container's memory limit become the runtime's.
+// Main serves on port, on all interfaces, until SIGTERM or SIGINT, with the project given
+// or else the metadata server's. It returns the exit code: 0, 2 for a configuration
+// error, 1 for another. Unless GOMEMLIMIT is set, it sets the runtime's memory limit to
+// nine tenths of the container's.
 func Main(ctx context.Context, port int, project, emulator string, serve func(ctx context.Context, project string, l net.Listener) error) (int, error) {
-	_, _ = memlimit.Set() // by the cgroup; one that cannot be read sets none, as the line "serving" shows
+	_, _ = memlimit.Set() // without a readable cgroup it sets none, as the line "serving" shows
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process
@@ -142,7 +141,7 @@ func Main(ctx context.Context, port int, project, emulator string, serve func(ct
 
 // projectHere asks the metadata server, which only Google's machines have.
 func projectHere(ctx context.Context, emulator string) (string, error) {
-	const problem = "GOOGLE_CLOUD_PROJECT: not set, and no metadata server tells it"
+	const problem = "GOOGLE_CLOUD_PROJECT: not set, and there is no metadata server"
 	if emulator != "" {
 		return "", errors.New("GOOGLE_CLOUD_PROJECT: must be set with FIRESTORE_EMULATOR_HOST, to any name")
 	}
@@ -158,7 +157,7 @@ func projectHere(ctx context.Context, emulator string) (string, error) {
 	return id, nil
 }
 
-// Located is an error of Firestore's with the emulator where it was looked for.
+// Located adds the emulator's address to an error of Firestore.
 func Located(emulator string, err error) error {
 	if err == nil || emulator == "" {
 		return err

@@ -11,18 +11,18 @@ import (
 	"taskguard/worker/taskauth"
 )
 
-// keysURL is where tokens' public keys are found; Google's, if it is not set.
+// keysURL names where to find the tokens' public keys; unset: Google's.
 const keysURL = "TASK_JWKS_URL"
 
-// TaskAuth is who checks the calls of Cloud Tasks and Cloud Scheduler.
+// TaskAuth says how the calls of Cloud Tasks and Cloud Scheduler are authenticated.
 type TaskAuth struct {
-	Mode  string           // oidc: this service does; iam: Cloud Run does, in front; none: nobody
+	Mode  string           // oidc: by this service; iam: by Cloud Run; none: not at all
 	Token taskauth.Options // of a valid token, with oidc
 }
 
-// TaskAuth reads TASK_AUTH and its variables. It wants the mode said, unless there
-// is a default, and refuses what contradicts it. Where others want tokens checked,
-// too, TASK_JWKS_URL belongs to them as well.
+// TaskAuth reads TASK_AUTH and its variables, and refuses those of another mode. The mode
+// is required unless there is a default. With others, TASK_JWKS_URL is also read for
+// other tokens.
 func (e *Environment) TaskAuth(emulator, def string, others bool) (a TaskAuth) {
 	a.Mode = e.Text("TASK_AUTH", def)
 	e.ForTests("FIRESTORE_EMULATOR_HOST")
@@ -38,9 +38,9 @@ func (e *Environment) TaskAuth(emulator, def string, others bool) (a TaskAuth) {
 		e.Problem("TASK_AUTH", "%q is not one of oidc, iam, none", a.Mode)
 	}
 	if a.Mode != "oidc" {
-		e.Stray("belongs to TASK_AUTH=oidc", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS")
+		e.Unused("belongs to TASK_AUTH=oidc", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS")
 		if !others {
-			e.Stray("belongs to TASK_AUTH=oidc", keysURL)
+			e.Unused("belongs to TASK_AUTH=oidc", keysURL)
 		}
 		return a
 	}
@@ -48,7 +48,7 @@ func (e *Environment) TaskAuth(emulator, def string, others bool) (a TaskAuth) {
 	return a
 }
 
-// token reads what a valid token says.
+// token reads the claims of a valid token.
 func (e *Environment) token() taskauth.Options {
 	o := taskauth.Options{Audience: e.Text("TASK_AUDIENCE", ""), Accounts: e.List("TASK_SERVICE_ACCOUNTS")}
 	if o.Audience == "" {
@@ -76,7 +76,7 @@ func (e *Environment) KeysURL() string {
 	return v
 }
 
-// Verifier is what checks tokens; ours is false where others check who calls.
+// Verifier returns what verifies tokens; ours is false if this service does not.
 func (a TaskAuth) Verifier(ctx context.Context, log *slog.Logger) (v *taskauth.Verifier, ours bool, err error) {
 	switch a.Mode {
 	case "oidc":
@@ -86,7 +86,7 @@ func (a TaskAuth) Verifier(ctx context.Context, log *slog.Logger) (v *taskauth.V
 		return v, true, err
 	case "iam", "none":
 		if a.Mode == "iam" && os.Getenv("K_SERVICE") == "" {
-			log.WarnContext(ctx, "TASK_AUTH=iam leaves the check of who calls to Cloud Run, and K_SERVICE, which Cloud Run sets, is not set: anybody who reaches this process may call")
+			log.WarnContext(ctx, "TASK_AUTH=iam leaves the check of the callers to Cloud Run, and K_SERVICE, which Cloud Run sets, is not set: anybody who reaches this process may call")
 		}
 		return nil, false, nil
 	}

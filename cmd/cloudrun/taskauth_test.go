@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestToLeaveTheCheckToCloudRunElsewhereIsAWarning(t *testing.T) {
+func TestIAMModeOutsideCloudRunIsAWarning(t *testing.T) {
 	for service, warnings := range map[string]int{"": 1, "taskguard-worker": 0} {
 		t.Setenv("K_SERVICE", service)
 		var log bytes.Buffer

@@ -126,7 +126,7 @@ func serveConsole(ctx context.Context, cl *client, o console.Options, l net.List
 	defer stop()
 	page := console.NewServer(work, watched{cl}, o)
 	return cloudrun.Service{
-		Handler: page, Limits: cloudrun.DefaultLimits(), Beside: beside, Stop: stop,
+		Handler: page, Limits: cloudrun.DefaultLimits(), Background: beside, Stop: stop,
 		Drain: func(ctx context.Context) { page.Drain(ctx) }, Log: o.Log,
 	}.Serve(ctx, l)
 }

@@ -150,8 +150,9 @@ func TestTheConsoleChangesWhatWasSeenAlone(t *testing.T) {
 
 func TestTheConsoleDoesNotReopenWhatHasFinishedSince(t *testing.T) {
 	a := analyses(t, store(t))
-	seen := console.Seen{Status: analysislock.Processing, Grant: locked(t, a, "x").Grant}
-	if err := a.Complete(t.Context(), "x", seen.Grant.Owner, "precious"); err != nil {
+	acq := locked(t, a, "x")
+	seen := console.Seen{Status: analysislock.Processing, Grant: acq.Grant}
+	if err := acq.Hold.Complete(t.Context(), "precious"); err != nil {
 		t.Fatal(err)
 	}
 	made := changes{&client{analyses: a}, slog.New(slog.DiscardHandler)}

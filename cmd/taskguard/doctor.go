@@ -17,15 +17,15 @@ type diagnosis struct {
 	Unchecked []doctor.Unchecked `json:"unchecked"`
 }
 
-// diagnose says what of a deployment contradicts what.
+// diagnose reports inconsistent settings of a deployment.
 func diagnose(ctx context.Context, c *call) error { return diagnoseWith(ctx, c, nil) }
 
 // diagnoseWith asks Google's APIs with the options.
 func diagnoseWith(ctx context.Context, c *call, google []option.ClientOption) error {
 	o := doctor.Options{Lookup: c.lookup, Google: google}
-	c.flags.StringVar(&o.Service, "service", "", "the worker: `FILE` for gcloud run services replace, or a service's name; without, the environment is read as the worker's where TASK_AUTH is set")
+	c.flags.StringVar(&o.Service, "service", "", "the worker: `FILE` for gcloud run services replace, or a service's name")
 	c.flags.StringVar(&o.Doclock, "doclock", "", "the document lock: `FILE` or a service's name")
-	c.flags.StringVar(&o.Queue, "queue", "", "the queue: `FILE` of gcloud's flags, or a queue's name; without, TASK_QUEUE")
+	c.flags.StringVar(&o.Queue, "queue", "", "the queue: `FILE` of gcloud's flags; without, the queue of TASK_QUEUE")
 	c.flags.StringVar(&o.Indexes, "indexes", "", "the indexes: `FILE` such as deploy/firestore.indexes.json; without, the database's")
 	c.takesJSON("print what was read, found and left unchecked as one JSON document")
 	if _, err := c.parse(0, 0); err != nil {

@@ -6,10 +6,10 @@ locals {
     doclock = "Runs taskguard-doclock"
   }
 
-  # datastore.user is a project's role; the condition keeps it to one database.
+  # datastore.user applies to the project; the condition limits it to one database.
   database_condition = "resource.name == \"projects/${var.project}/databases/${var.database}\""
 
-  # Who books deliveries, beside the worker itself.
+  # They book deliveries, as the worker does.
   bookers = { for m in setunion(var.submitters, var.operators) : m => m }
 }
 
@@ -24,8 +24,8 @@ resource "google_service_account" "this" {
   depends_on = [google_project_service.api]
 }
 
-# The database: for the runtime accounts, who submits (documents come before their
-# tasks), and who operates.
+# The database: for the services' accounts, for submitters (who create documents before
+# their tasks), and for operators.
 
 resource "google_project_iam_member" "database" {
   for_each = merge(
@@ -43,7 +43,7 @@ resource "google_project_iam_member" "database" {
   }
 }
 
-# Who creates tasks also says as whom they are signed, which takes acting as it.
+# Who creates tasks names the account that signs them, and needs to act as it.
 
 resource "google_cloud_tasks_queue_iam_member" "enqueuer" {
   for_each = merge({ worker = google_service_account.this["worker"].member }, local.bookers)
@@ -89,7 +89,7 @@ resource "google_secret_manager_secret_iam_member" "worker" {
   member    = google_service_account.this["worker"].member
 }
 
-# Google's own endpoint for telemetry. The document lock has no metrics to send.
+# Google's own endpoint for telemetry. The document lock sends no metrics.
 
 resource "google_project_iam_member" "telemetry" {
   for_each = { for pair in [

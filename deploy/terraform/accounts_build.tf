@@ -1,5 +1,5 @@
-# The build deploys the services, by an image it has pushed, as the accounts they
-# run as, and calls the new revision before it gets traffic.
+# The build pushes images and deploys them to the services, acting as their accounts,
+# and calls the new revision before it gets traffic.
 
 resource "google_artifact_registry_repository_iam_member" "build" {
   project    = var.project
@@ -9,7 +9,7 @@ resource "google_artifact_registry_repository_iam_member" "build" {
   member     = google_service_account.this["build"].member
 }
 
-# The source that `gcloud builds submit` has sent.
+# The source that `gcloud builds submit` uploads.
 resource "google_storage_bucket_iam_member" "build" {
   count = var.build_source_bucket == null ? 0 : 1
 

@@ -1,11 +1,11 @@
-# Who operates books deliveries and reads the database as who submits does
-# (accounts.tf), and sees what `taskguard doctor` compares and what docs/operations.md
-# looks at. It deletes a task, which recovery makes good, and changes neither queue
-# nor service: the runbook says who may.
+# Operators book deliveries and use the database as submitters do (accounts.tf), and see
+# what `taskguard doctor` compares and docs/operations.md examines. They may delete a
+# task, which recovery replaces, and change neither queue nor service: the runbook says
+# who may.
 
 locals {
-  # These have no narrower resource than the project. The last is for a person's calls
-  # to be counted in this project.
+  # These have no narrower resource than the project. With the last one, a person's calls
+  # count in this project.
   operator_roles       = ["roles/cloudscheduler.viewer", "roles/logging.viewer", "roles/monitoring.viewer", "roles/serviceusage.serviceUsageConsumer"]
   operator_queue_roles = ["roles/cloudtasks.viewer", "roles/cloudtasks.taskDeleter"]
 

@@ -1,26 +1,18 @@
 resource "google_project_service" "api" {
-  for_each = toset(concat([
-    "artifactregistry",
-    "cloudbuild",
-    "cloudresourcemanager",
-    "cloudscheduler",
-    "cloudtasks",
-    "firestore",
-    "iam",
-    "iamcredentials",
-    "logging",
-    "monitoring",
-    "run",
-    "secretmanager",
-  ], local.otlp_google ? ["cloudtrace", "telemetry"] : []))
+  for_each = toset(local.apis)
 
   project = var.project
   service = "${each.key}.googleapis.com"
-  # Others in the project may use it.
+  # Other users of the project may need it.
   disable_on_destroy = false
 }
 
-# Its number is in the services' URLs.
+# What only Google knows; the test of settings.tf sets these two itself.
+locals {
+  project_number = data.google_project.this.number
+  caller         = google_service_account.this["caller"].email
+}
+
 data "google_project" "this" {
   project_id = var.project
 }

@@ -1,11 +1,5 @@
 locals {
-  # What queries of the code need and what must not be indexed: one file for
-  # Terraform, Firebase's tool and the tests.
-  firestore = jsondecode(file("${path.module}/../firestore.indexes.json"))
-
-  # An index is for every collection whose path ends like this.
-  collection_group = reverse(split("/", var.collection))[0]
-  database         = var.create_database ? google_firestore_database.this[0].name : var.database
+  database = var.create_database ? google_firestore_database.this[0].name : var.database
 }
 
 resource "google_firestore_database" "this" {
@@ -16,7 +10,7 @@ resource "google_firestore_database" "this" {
   location_id = coalesce(var.database_location, var.region)
   type        = "FIRESTORE_NATIVE"
 
-  # Restoring needs a moment to restore to: any of the last seven days.
+  # The database can be restored to any moment of the last seven days.
   point_in_time_recovery_enablement = "POINT_IN_TIME_RECOVERY_ENABLED"
 
   # Neither the console nor `terraform destroy` deletes the analyses.
@@ -53,7 +47,7 @@ resource "google_firestore_field" "exempt" {
   collection = local.collection_group
   field      = each.key
 
-  # Empty: no index of any kind.
+  # Empty: not indexed.
   index_config {}
 
   depends_on = [google_project_service.api]

@@ -1,25 +1,9 @@
-locals {
-  doclock     = var.session_secret != null
-  doclock_url = "https://taskguard-doclock-${data.google_project.this.number}.${var.region}.run.app"
-
-  doclock_env = merge({
-    GOOGLE_CLOUD_PROJECT  = var.project
-    FIRESTORE_DATABASE    = var.database
-    SWEEP_INTERVAL        = "0" # Cloud Scheduler's: without requests there is no CPU for a ticker
-    SESSION_AUTH          = "cookie"
-    TASK_AUTH             = "oidc"
-    TASK_AUDIENCE         = local.doclock_url
-    TASK_SERVICE_ACCOUNTS = google_service_account.this["caller"].email
-    LOG_FORMAT            = "json"
-  }, local.otlp_env)
-}
-
 resource "google_cloud_run_v2_service" "doclock" {
   count = local.doclock ? 1 : 0
 
   project             = var.project
   location            = var.region
-  name                = "taskguard-doclock"
+  name                = local.doclock_name
   deletion_protection = false
   # Browsers call it. The service checks sessions, and tokens of the sweep, itself.
   ingress              = "INGRESS_TRAFFIC_ALL"
@@ -27,7 +11,7 @@ resource "google_cloud_run_v2_service" "doclock" {
 
   template {
     service_account = google_service_account.this["doclock"].email
-    # A WebSocket is one request for as long as it is open; the page connects again.
+    # An open WebSocket is one request; the page connects again after its end.
     timeout                          = "3600s"
     max_instance_request_concurrency = 1000
 
@@ -54,7 +38,7 @@ resource "google_cloud_run_v2_service" "doclock" {
       }
 
       dynamic "env" {
-        for_each = merge(local.otlp_place, local.doclock_env, var.doclock_env)
+        for_each = merge(local.otlp_region, local.doclock_env, var.doclock_env)
         content {
           name  = env.key
           value = env.value
@@ -93,7 +77,7 @@ resource "google_cloud_run_v2_service" "doclock" {
   }
 
   lifecycle {
-    # The build's, as the worker's.
+    # The build sets them, as the worker's.
     ignore_changes = [
       client,
       client_version,

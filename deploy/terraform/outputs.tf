@@ -25,10 +25,7 @@ output "build_account" {
 
 output "environment" {
   description = "What `taskguard submit`, `requeue`, `recover` and the other commands read, and the project of gcloud's, as lines for a shell; `taskguard doctor --service taskguard-worker` finds the service by it."
-  value = join("\n", concat(
-    ["export CLOUDSDK_CORE_PROJECT='${var.project}'", "export CLOUDSDK_RUN_REGION='${var.region}'"],
-    [for name in ["GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "TASK_QUEUE", "TASK_TARGET_URL", "TASK_CALLER"] : "export ${name}='${local.worker_env[name]}'"],
-  ))
+  value       = local.shell_env
 }
 
 output "dashboard" {

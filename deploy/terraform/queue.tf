@@ -1,10 +1,3 @@
-locals {
-  # gcloud's flags: one file for Terraform, gcloud and the tests.
-  queue_flags = yamldecode(file("${path.module}/../queue.yaml"))
-
-  max_concurrent_dispatches = coalesce(var.max_concurrent_dispatches, local.queue_flags["--max-concurrent-dispatches"])
-}
-
 resource "google_cloud_tasks_queue" "analyses" {
   project  = var.project
   location = var.region
@@ -21,13 +14,6 @@ resource "google_cloud_tasks_queue" "analyses" {
     min_backoff        = local.queue_flags["--min-backoff"]
     max_backoff        = local.queue_flags["--max-backoff"]
     max_doublings      = local.queue_flags["--max-doublings"]
-  }
-
-  lifecycle {
-    precondition {
-      condition     = local.max_concurrent_dispatches <= var.worker_max_instances * var.worker_concurrency
-      error_message = "More dispatches at once than worker_max_instances × worker_concurrency have places: Cloud Run would answer 429, and that slows the whole queue."
-    }
   }
 
   depends_on = [google_project_service.api]

@@ -1,10 +1,10 @@
-# Each minute; a call that fails is not repeated, since the next is due.
+# Each minute. A failed call is not repeated: the next one follows.
 
 resource "google_cloud_scheduler_job" "recover" {
   project          = var.project
   region           = var.region
   name             = "taskguard-recover"
-  description      = "Books a delivery for each analysis that nobody works on"
+  description      = "Books a delivery for each orphaned analysis"
   schedule         = "* * * * *"
   time_zone        = "Etc/UTC"
   attempt_deadline = "60s"

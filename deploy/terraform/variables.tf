@@ -72,9 +72,14 @@ variable "queue" {
 }
 
 variable "max_concurrent_dispatches" {
-  description = "Deliveries under way at once; null: as deploy/queue.yaml says."
+  description = "Deliveries under way at once; null: the figure of deploy/queue.yaml."
   type        = number
   default     = null
+
+  validation {
+    condition     = coalesce(var.max_concurrent_dispatches, local.queue_flags["--max-concurrent-dispatches"]) <= var.worker_max_instances * var.worker_concurrency
+    error_message = "More dispatches at once than worker_max_instances × worker_concurrency have places: Cloud Run would answer 429, and that slows the whole queue."
+  }
 }
 
 variable "submitters" {

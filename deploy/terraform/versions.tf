@@ -1,5 +1,5 @@
 terraform {
-  # 1.9 is the first in which a variable's validation may name another variable.
+  # 1.9 is the first version in which a variable's validation may refer to another variable.
   required_version = ">= 1.9"
 
   required_providers {

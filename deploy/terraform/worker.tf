@@ -1,48 +1,10 @@
-locals {
-  # Known before the service is, which its own environment needs.
-  worker_url = "https://taskguard-worker-${data.google_project.this.number}.${var.region}.run.app"
-
-  run_seconds = var.run_timeout_minutes * 60
-  # As the worker gives the tasks it creates, and `taskguard submit` does.
-  dispatch_seconds = min(1800, local.run_seconds + 60)
-  request_seconds  = local.dispatch_seconds
-
-  analyzer = coalesce(var.analyzer, var.app == null ? "builtin:document" : "http://localhost:${var.app.port}/analyze")
-
-  worker_env = merge({
-    GOOGLE_CLOUD_PROJECT   = var.project
-    FIRESTORE_DATABASE     = var.database
-    FIRESTORE_TRANSACTIONS = var.firestore_transactions
-    ANALYSES_COLLECTION    = var.collection
-    LOCK_TTL               = "${var.lock_ttl_seconds}s"
-    LOCK_HEARTBEAT         = "${var.lock_heartbeat_seconds}s"
-    MAX_ATTEMPTS           = tostring(var.max_attempts)
-    MAX_RUNS               = tostring(var.max_runs)
-    RUN_TIMEOUT            = "${var.run_timeout_minutes}m"
-    ANALYZER               = local.analyzer
-    ANALYZER_OUTPUT        = var.analyzer_output
-    TASK_AUTH              = "iam"
-    TASK_QUEUE             = "projects/${var.project}/locations/${var.region}/queues/${var.queue}"
-    TASK_TARGET_URL        = local.worker_url
-    TASK_CALLER            = google_service_account.this["caller"].email
-    LOG_FORMAT             = "json" # the log metrics read its fields
-  }, local.otlp_env)
-
-  otlp_env = { for name, value in { OTEL_EXPORTER_OTLP_ENDPOINT = var.otlp_endpoint } : name => value if value != null }
-
-  # Google's own endpoint, by which the services send as their accounts. It takes no
-  # metrics without a place. Not in otlp_env: the services' own attributes may replace it.
-  otlp_google = var.otlp_endpoint == null ? false : length(regexall("(?i)^https://telemetry\\.([a-z0-9-]+\\.rep\\.)?googleapis\\.com(:[0-9]+)?(/|$)", var.otlp_endpoint)) == 1
-  otlp_place  = { for name, value in { OTEL_RESOURCE_ATTRIBUTES = "cloud.region=${var.region}" } : name => value if local.otlp_google }
-}
-
 resource "google_cloud_run_v2_service" "worker" {
   project  = var.project
   location = var.region
-  name     = "taskguard-worker"
-  # It holds no data: what a deletion takes away, an apply brings back.
+  name     = local.worker_name
+  # It holds no data: after a deletion an apply creates it again.
   deletion_protection = false
-  # Nobody may call without run.invoker, from wherever it is.
+  # A caller needs run.invoker, wherever the call comes from.
   ingress = var.worker_ingress
 
   template {
@@ -61,7 +23,7 @@ resource "google_cloud_run_v2_service" "worker" {
       # It starts, and takes deliveries, once the application's probe has passed.
       depends_on = var.app == null ? null : ["app"]
 
-      # The container with one gets the requests.
+      # The container with a port gets the requests.
       ports {
         name           = "http1"
         container_port = 8080
@@ -72,13 +34,13 @@ resource "google_cloud_run_v2_service" "worker" {
           cpu    = var.worker_cpu
           memory = var.worker_memory
         }
-        # CPU only during requests is enough: a run and its heartbeats are in one.
+        # CPU only during requests is enough: a run and its heartbeats are part of one.
         cpu_idle          = true
         startup_cpu_boost = true
       }
 
       dynamic "env" {
-        for_each = merge(local.otlp_place, local.worker_env, var.worker_env)
+        for_each = merge(local.otlp_region, local.worker_env, var.worker_env)
         content {
           name  = env.key
           value = env.value
@@ -109,7 +71,7 @@ resource "google_cloud_run_v2_service" "worker" {
         }
       }
 
-      # Knows nothing of Firestore, whose outage must not restart every instance.
+      # Does not depend on Firestore, whose outage must not restart every instance.
       liveness_probe {
         period_seconds    = 30
         timeout_seconds   = 5
@@ -120,7 +82,7 @@ resource "google_cloud_run_v2_service" "worker" {
       }
     }
 
-    # After the worker, whose place is that of the image that is ignored below.
+    # After the worker, because ignore_changes below names the first container's image.
     dynamic "containers" {
       for_each = var.app[*]
       content {
@@ -181,10 +143,10 @@ resource "google_cloud_run_v2_service" "worker" {
   }
 
   lifecycle {
-    # The build's: which image runs and which revision has the traffic. An apply
-    # that put back the first image would be a roll-back that nobody asked for. The
-    # revision's name is not here: a release names its own, and no two have one name.
-    # Nor is the application's image: no build of ours makes it, and `app` says it.
+    # The build sets which image runs and which revision has the traffic. An apply must
+    # not roll back to the first image. The revision's name is not listed: a release
+    # names its own revision, and no two have one name. Nor is the application's image:
+    # no build of ours makes it, and the variable app sets it.
     ignore_changes = [
       client,
       client_version,
@@ -193,11 +155,6 @@ resource "google_cloud_run_v2_service" "worker" {
       template[0].labels,
       traffic,
     ]
-
-    precondition {
-      condition     = local.run_seconds < local.request_seconds && local.request_seconds <= local.dispatch_seconds && local.dispatch_seconds <= 1800
-      error_message = "A run must end before its request, and a request before Cloud Tasks stops listening, 30 minutes at most."
-    }
   }
 
   depends_on = [

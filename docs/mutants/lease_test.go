@@ -63,7 +63,7 @@ var leaseRooms = []room{
 	l.HeartbeatAt`,
 			new:  `	l.HeartbeatAt`,
 			pkg:  "worker",
-			test: "TestDelivery/TheOwnerIsRewrittenMidRun/embedded",
+			test: "TestDelivery/TheOwnerIsRewrittenMidRun",
 		},
 		{
 			name: "a finish is written whoever holds the lease",
@@ -140,11 +140,9 @@ var leaseRooms = []room{
 		},
 		{
 			name: "Resume has no time limit",
-			old: `		return h, nil
-	}
+			old: `(*Hold[D], error) {
 	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)`,
-			new: `		return h, nil
-	}
+			new: `(*Hold[D], error) {
 	ctx, cancel := context.WithCancel(ctx)`,
 			test: "TestResumeGivesUpOnADarkStoreAfter15Seconds",
 		},

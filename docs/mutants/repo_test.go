@@ -19,7 +19,7 @@ var repoRooms = []room{
 			test: "TestStoreOnEmbedded/Store/SwapOfAStaleCellIsAConflictAndChangesNothing",
 		},
 	}},
-	{"lease/analysislock/analysislock.go", []bug{{
+	{"lease/analysislock/analysis.go", []bug{{
 		name: "a release leaves the status PROCESSING",
 		old: `	if d.Status == Processing {
 		d.Status = Queued

@@ -38,20 +38,20 @@ var siblingRooms = []room{
 		},
 	}},
 	{"lease/documentlock/sweep.go", []bug{{
-		name: "a sweep deletes what somebody holds",
+		name: "a sweep deletes a live lock",
 		old:  `!c.Exists || lease.Held(c.Doc.Lease, c.At)`,
 		new:  `!c.Exists`,
 		test: "TestASweepNeverDeletesALiveLock",
 	}}},
-	{"lease/documentlock/room.go", []bug{
+	{"lease/documentlock/feed.go", []bug{
 		{
-			name: "older news is told after newer",
+			name: "an older event is reported after a newer one",
 			old:  `r.known && !c.At.After(r.cell.At)`,
 			new:  `r.known && c.At.Equal(r.cell.At)`,
 			test: "TestWhateverOrderChangesArriveInEventsAreOrdered",
 		},
 		{
-			name: "an expiry is told by the sweep alone",
+			name: "an expiry is reported by the sweep alone",
 			old:  `r.due = c.Asked.Add(`,
 			new:  `r.due = c.Asked.Add(time.Hour + `,
 			test: "TestFeed/Run/SubscribingWhileTheStreamIsDownGivesTheCurrentStateAndExpiries",

@@ -4,34 +4,34 @@ var workerRooms = []room{
 	{"worker/guard.go", []bug{
 		{
 			name: "all deliveries of a process are one owner",
-			old:  `rand.Text() //`,
-			new:  `rand.Text()[:0] //`,
+			old:  `rand.Text()}`,
+			new:  `rand.Text()[:0]}`,
 			test: "TestEachDeliveryIsAnOwnerOfItsOwn/embedded",
 		},
 		{
 			name: "a stop cuts an acquisition short",
-			old:  `AcquireAnalysisLock(context.WithoutCancel(ctx), `,
-			new:  `AcquireAnalysisLock(ctx, `,
-			test: "TestAStopDuringTheAcquisitionLeavesNoLock/embedded",
+			old:  `Start(context.WithoutCancel(ctx), telemetry.Acquire)`,
+			new:  `Start(ctx, telemetry.Acquire)`,
+			test: "TestAStopDuringTheAcquisitionLeavesNoLock",
 		},
 		{
 			name: "a verdict for good is dropped at a stop, and the analysis run again",
 			old:  `	case errors.As(err, &permanent):`,
 			new:  `	case errors.As(err, &permanent) && ctx.Err() == nil:`,
-			test: "TestDelivery/AVerdictDuringAStopIsRecorded/embedded",
+			test: "TestDelivery/AVerdictDuringAStopIsRecorded",
 		},
 		{
 			name: "a document that not even an error fits into keeps its lock",
-			old: `		g.release(ctx, id, owner, false)
+			old: `		a.release(ctx, false)
 		return Outcome{Case: Retry, Err: err, Code: "unrecordable"}`,
 			new:  `		return Outcome{Case: Retry, Err: err, Code: "unrecordable"}`,
-			test: "TestDelivery/NotEvenAnErrorFits/embedded",
+			test: "TestDelivery/NotEvenAnErrorFits",
 		},
 		{
 			name: "a document that not even an error fits into is said to be out of reach",
 			old:  `	case errors.Is(err, lease.ErrRefused): // not even an error`,
 			new:  `	case false: // not even an error`,
-			test: "TestDelivery/NotEvenAnErrorFits/embedded",
+			test: "TestDelivery/NotEvenAnErrorFits",
 		},
 		{
 			name: "a finish that the store did not answer is taken for written",
@@ -45,16 +45,16 @@ var workerRooms = []room{
 	{"worker/booking.go", []bug{
 		{
 			name: "a stop books a delivery although the lock could not be released",
-			old:  `	if g.release(ctx, id, owner, true) && g.Queue`,
-			new: `	g.release(ctx, id, owner, true)
-	if g.Queue`,
+			old:  `	if a.release(ctx, true) && a.Queue`,
+			new: `	a.release(ctx, true)
+	if a.Queue`,
 			test: "TestAStoppedRunIsBookedAgain/Firestore_is_dark,_so_the_lock_is_kept",
 		},
 		{
 			name: "a stop costs an attempt",
-			old:  `g.release(ctx, id, owner, true)`,
-			new:  `g.release(ctx, id, owner, false)`,
-			test: "TestDelivery/StoppedDuringTheRun/embedded",
+			old:  `a.release(ctx, true)`,
+			new:  `a.release(ctx, false)`,
+			test: "TestDelivery/StoppedDuringTheRun",
 		},
 		{
 			name: "a stop's release and booking do not have all of its time",
@@ -88,20 +88,14 @@ var workerRooms = []room{
 		},
 		{
 			name: "a follow-up's name lacks the token",
-			old:  `d.AnalysisID, strconv.FormatInt(acq.Grant.Token, 10), acq`,
-			new:  `d.AnalysisID, strconv.Itoa(0), acq`,
+			old:  `a.id, strconv.FormatInt(acq.Grant.Token, 10), acq`,
+			new:  `a.id, strconv.Itoa(0), acq`,
 			test: "TestEachLockHasAFollowUpOfItsOwn",
 		},
 		{
-			name: "a follow-up is made of the holder's memory of its lock",
-			old:  `if acq.Own {`,
-			new:  `if false {`,
-			test: "TestWhatIsBookedIsMadeOfTheStoresLock",
-		},
-		{
 			name: "the delivery in the place of a stopped run has one name for ever",
-			old:  `taskqueue.Name("replace", id, owner)`,
-			new:  `taskqueue.Name("replace", id)`,
+			old:  `taskqueue.Name("replace", a.id, a.owner)`,
+			new:  `taskqueue.Name("replace", a.id)`,
 			test: "TestAStoppedRunOfADocumentMadeAnewIsBookedToo",
 		},
 		{
@@ -112,8 +106,8 @@ var workerRooms = []room{
 		},
 		{
 			name: "the follow-up itself is acknowledged because its name is taken",
-			old:  `name != d.Task && g.book(`,
-			new:  `g.book(`,
+			old:  `name != a.task && a.book(`,
+			new:  `a.book(`,
 			test: "TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged",
 		},
 		{

@@ -1,21 +1,168 @@
-package analysislock
+package analysislock_test
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
-func TestAMessageIsCutAndMadeValid(t *testing.T) {
-	for name, c := range map[string]struct{ message, want string }{
-		"short":           {"why", "why"},
-		"none":            {"", ""},
-		"of the limit":    {strings.Repeat("x", maxMessage), strings.Repeat("x", maxMessage)},
-		"over the limit":  {strings.Repeat("x", maxMessage) + "y", strings.Repeat("x", maxMessage)},
-		"cut in a letter": {strings.Repeat("x", maxMessage-1) + "ü", strings.Repeat("x", maxMessage-1)},
-		"no text":         {"a\xffb", "ab"},
-	} {
-		if got := bounded(c.message); got != c.want {
-			t.Errorf("%s: %d bytes, want %d", name, len(got), len(c.want))
+// world is a store in memory with one analysis, x, in virtual time.
+type world struct {
+	*testing.T
+	lease.Memory[analysislock.Analysis]
+	locks *analysislock.Locks
+}
+
+func inWorld(t *testing.T, x analysislock.Analysis, run func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{T: t}
+		w.Put("x", x)
+		var err error
+		if w.locks, err = analysislock.New(&w.Memory, lease.Policy{MaxAttempts: 3}, nil); err != nil {
+			t.Fatal(err)
+		}
+		run(w)
+	})
+}
+
+func (w *world) acquire(owner string) analysislock.Acquisition {
+	w.Helper()
+	acq, err := w.locks.AcquireAnalysisLock(w.Context(), "x", owner, 0)
+	if err != nil || acq.Acquired != (acq.Hold != nil) || acq.Acquired != (acq.Reason == "") {
+		w.Fatalf("acquire as %s: %+v, %v", owner, acq, err)
+	}
+	return acq
+}
+
+func (w *world) doc() analysislock.Analysis {
+	w.Helper()
+	c, err := w.Load(w.Context(), "x")
+	if err != nil {
+		w.Fatal(err)
+	}
+	return c.Doc
+}
+
+func queued() analysislock.Analysis {
+	return analysislock.Analysis{ID: "x", Status: analysislock.Queued, Input: 7}
+}
+
+func TestARunKeepsItsLockAndCompletes(t *testing.T) {
+	inWorld(t, queued(), func(w *world) {
+		acq, refreshes := w.acquire("w/1"), 0
+		if d := w.doc(); d.Status != analysislock.Processing || acq.Attempt != 1 || acq.Grant != d.Lock.Grant() || acq.Stolen || acq.Last {
+			w.Errorf("%+v of %+v", acq, d)
+		}
+		err := acq.Hold.Run(w.Context(), func(_ context.Context, input json.RawMessage) error {
+			time.Sleep(lease.DefaultTTL * 5 / 6)
+			if got := w.acquire("w/2"); got.Reason != analysislock.Locked || got.Grant != acq.Grant || got.Remaining <= 0 || string(input) != "7" {
+				w.Errorf("%+v, with input %s", got, input)
+			}
+			return nil
+		}, func(context.Context, time.Duration, error) { refreshes++ })
+		if err != nil || refreshes != 2 {
+			w.Errorf("%v after %d refreshes, want 2", err, refreshes)
+		}
+		if err := acq.Hold.Complete(w.Context(), "done"); err != nil {
+			w.Error(err)
+		}
+		if d := w.doc(); d.Status != analysislock.Ready || d.Result != "done" || d.Lock.Owner != "" || d.Lock.FinishedBy != "w/1" {
+			w.Errorf("%+v", d)
+		}
+		if got := w.acquire("w/3"); got.Reason != analysislock.AlreadyFinished || got.Status != analysislock.Ready {
+			w.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestASupersededHoldChangesNothing(t *testing.T) {
+	inWorld(t, queued(), func(w *world) {
+		old := w.acquire("w/1").Hold
+		time.Sleep(lease.DefaultTTL)
+		if acq := w.acquire("w/2"); !acq.Stolen || acq.Grant.Token != 2 {
+			w.Errorf("%+v, want it stolen", acq)
+		}
+		before := w.doc()
+		for name, err := range map[string]error{
+			"run":      old.Run(w.Context(), func(context.Context, json.RawMessage) error { return nil }),
+			"refresh":  old.Refresh(w.Context(), 0),
+			"complete": old.Complete(w.Context(), "late"),
+			"fail":     old.Fail(w.Context(), "c", "late"),
+			"by name":  w.locks.RefreshAnalysisLock(w.Context(), "x", "w/1", 0),
+		} {
+			if !errors.Is(err, lease.ErrLost) {
+				w.Errorf("%s: %v, want ErrLost", name, err)
+			}
+		}
+		silent := errors.Join(old.Release(w.Context(), true), old.Retry(w.Context(), "c", "m"),
+			w.locks.ReleaseAnalysisLock(w.Context(), "x", "w/1"), w.locks.ReleaseAnalysisLock(w.Context(), "missing", "w/1"))
+		if after := w.doc(); silent != nil || after.Lock != before.Lock || after.Status != before.Status || after.LastError != nil {
+			w.Errorf("%v; %+v, was %+v", silent, after, before)
+		}
+	})
+}
+
+func TestAnotherProcessRefreshesAndReleasesByOwner(t *testing.T) {
+	inWorld(t, queued(), func(w *world) {
+		w.acquire("w/1")
+		if err := w.locks.RefreshAnalysisLock(w.Context(), "x", "w/1", time.Hour); err != nil || time.Until(w.doc().Lock.ExpiresAt) != time.Hour {
+			w.Errorf("%v; %+v", err, w.doc().Lock)
+		}
+		if err := w.locks.ReleaseAnalysisLock(w.Context(), "x", "w/1"); err != nil || w.doc().Lock.Owner != "" || w.doc().Status != analysislock.Queued {
+			w.Errorf("%v; %+v", err, w.doc())
+		}
+	})
+}
+
+func TestTheLastErrorIsRecordedWhereNoAttemptIsLeft(t *testing.T) {
+	inWorld(t, queued(), func(w *world) {
+		for _, owner := range []string{"w/1", "w/2"} {
+			if err := w.acquire(owner).Hold.Retry(w.Context(), "c", "ü\xff"+strings.Repeat("x", 5000)); err != nil {
+				w.Error(err)
+			}
+		}
+		if e := w.doc().LastError; e.Code != "c" || e.Message != "ü"+strings.Repeat("x", 4093) {
+			w.Errorf("%s, a message of %d bytes", e.Code, len(e.Message))
+		}
+		if acq := w.acquire("w/3"); !acq.Last {
+			w.Errorf("%+v, want the last attempt", acq)
+		}
+		time.Sleep(lease.DefaultTTL) // it has crashed
+		acq, d := w.acquire("w/4"), w.doc()
+		if acq.Reason != analysislock.AttemptsExhausted || acq.Grant.Token != 4 || d.Status != analysislock.Failed || d.LastError != nil ||
+			d.Error.Code != analysislock.AttemptsExhausted || !strings.HasPrefix(d.Error.Message, "gave up after 3 attempts; last error: üx") {
+			w.Errorf("%+v; %+v", acq, d)
+		}
+	})
+}
+
+func TestAnIDThatFirestoreCannotHoldIsRefused(t *testing.T) {
+	long := strings.Repeat("x", 1501)
+	for _, id := range []string{"", ".", "..", "../x", "a/b/c", "/", "__x__", "__x____", long, "\xff", "a\nb", "\x7f"} {
+		if err := analysislock.CheckID(id); !errors.Is(err, lease.ErrInvalidKey) {
+			t.Errorf("CheckID(%.20q) = %v, want ErrInvalidKey", id, err)
 		}
 	}
+	for _, id := range []string{"a", "...", "__x", "x__", "___", long[:1500], "東京 #?%", "__"} {
+		if err := analysislock.CheckID(id); err != nil {
+			t.Errorf("CheckID(%.20q) = %v", id, err)
+		}
+	}
+	inWorld(t, queued(), func(w *world) {
+		_, acquire := w.locks.AcquireAnalysisLock(w.Context(), "a/b", "w/1", 0)
+		_, unlock := w.locks.Unlock(w.Context(), "a/b", nil)
+		for _, err := range []error{acquire, unlock, w.locks.RefreshAnalysisLock(w.Context(), "a/b", "w/1", 0), w.locks.ReleaseAnalysisLock(w.Context(), "a/b", "w/1")} {
+			if !errors.Is(err, lease.ErrInvalidKey) {
+				t.Errorf("%v, want ErrInvalidKey", err)
+			}
+		}
+	})
 }

@@ -16,10 +16,10 @@ const (
 	DefaultTTL = 30 * time.Second
 	// MaxRoom is the length of a room's id, in bytes.
 	MaxRoom = 512
-	// unlockedFor is how long a record says that an operator took the lock away: a
-	// feed's stream may be away for a minute.
+	// unlockedFor is how long a record shows that an operator unlocked the room: a
+	// feed's stream may be down for a minute.
 	unlockedFor = 2 * time.Minute
-	// timeout bounds one operation: a heartbeat is due each 10 s.
+	// timeout bounds one operation: a heartbeat is due every 10 s.
 	timeout = 8 * time.Second
 )
 
@@ -27,39 +27,39 @@ const (
 type Lock struct {
 	lease.Lease
 	LockedAt time.Time // the store's time of the acquisition
-	Holder   string    // who holds it, for everybody's eyes: random, new with each acquisition
-	Unlocked bool      // an operator took it away; until it is swept or taken
+	Holder   string    // the holder's public name: random, new with each acquisition
+	Unlocked bool      // by an operator; until it is swept or taken
 }
 
-// Kept reports whether a store keeps the record, rather than delete it.
+// Kept reports whether a store keeps the record instead of deleting it.
 func (l Lock) Kept() bool { return l.Owner != "" || l.Unlocked }
 
 // State is a room as the store showed it at one moment.
 type State struct {
-	Locked bool      // somebody holds it
-	Mine   bool      // the owner who asked
+	Locked bool
+	Mine   bool      // the owner who asked holds it
 	Lock   Lock      // zero unless Locked
-	At     time.Time // the store's time of this
-	Until  time.Time // if Mine: how long that can be relied on, by this machine's monotonic clock
+	At     time.Time // the store's time of the reading
+	Until  time.Time // if Mine: how long the lock can be trusted, by this machine's monotonic clock
 }
 
-// CheckRoom refuses, with lease.ErrInvalidKey, an id that no room can have.
+// CheckRoom returns lease.ErrInvalidKey for an id that no room can have.
 func CheckRoom(room string) error { return lease.CheckKey("room", room, MaxRoom) }
 
-// Hash is how logs name a room: its id is a user's input.
+// Hash returns the name of a room in logs: its id is a user's input.
 func Hash(room string) string {
 	sum := sha256.Sum256([]byte(room))
 	return hex.EncodeToString(sum[:6])
 }
 
-// Decisions. A room that another holds is a *HeldError for who wants it, and
-// ErrNotYours for who believes to have it.
+// Decisions. Acquire returns a *HeldError for a room that another holds, the other
+// methods ErrNotYours.
 var (
-	ErrNotLocked = errors.New("documentlock: nobody holds the room")
+	ErrNotLocked = errors.New("documentlock: the room is not locked")
 	ErrNotYours  = errors.New("documentlock: another holds the room")
 )
 
-// HeldError says that another holds the room, and since when.
+// HeldError reports that another holds the room, and since when.
 type HeldError struct {
 	lease.HeldError
 	LockedAt time.Time
@@ -67,16 +67,17 @@ type HeldError struct {
 
 func (e *HeldError) Unwrap() error { return &e.HeldError }
 
-// Locks are the locks of a store's rooms. They are safe for concurrent use, and
-// every method tries for at most 8 s: lease.ErrUnavailable where it could not
-// learn the outcome, lease.ErrInvalidKey for an id that no room can have.
+// Locks are the locks of a store's rooms. They are safe for concurrent use. Every
+// method tries for at most 8 s; then it returns lease.ErrUnavailable. For an id that
+// no room can have it returns lease.ErrInvalidKey.
 type Locks struct {
 	store  lease.Store[Lock]
 	lessor *lease.Lessor[Lock]
 	policy lease.Policy
 }
 
-// New refuses a TTL under a second; zero is 30 s (D6).
+// New returns the locks of store. A TTL of zero is 30 s; one under a second is an
+// error (D6).
 func New(store lease.Store[Lock], ttl time.Duration) (*Locks, error) {
 	if ttl == 0 {
 		ttl = DefaultTTL
@@ -89,17 +90,17 @@ func New(store lease.Store[Lock], ttl time.Duration) (*Locks, error) {
 	return &Locks{store: store, lessor: lessor, policy: p}, nil
 }
 
-// TTL is how long a lock lives after its last heartbeat.
+// TTL returns how long a lock lives after its last heartbeat.
 func (l *Locks) TTL() time.Duration { return l.policy.TTL }
 
-// Acquire takes the room for owner if it is free or expired, and extends it if
-// owner holds it already: else a *HeldError (D1). Two round trips, one to be
-// refused, three where there is no record.
+// Acquire takes the room for owner if it is free or expired, and extends the lock
+// if owner holds it already. If another holds it, Acquire returns a *HeldError
+// (D1). It takes two round trips, one if it is refused, three if there is no record.
 //
-// Between the reading that shows no record and a commit that makes one, another
-// may have made and deleted one, with a later token. So what is made first is a
-// record that has expired already, which the next commit takes only if it is
-// still that one: its time, and so the token, is later than any deletion (D4).
+// Between the reading that shows no record and the commit that creates one, another
+// may have created and deleted one with a later token. So Acquire first creates a
+// record that has already expired, and the next commit takes it only if it is
+// unchanged: its time, and so the token, is later than any deletion (D4).
 func (l *Locks) Acquire(ctx context.Context, room, owner string) (State, error) {
 	c, err := l.acquire(ctx, room, owner)
 	return l.state(c, owner), err
@@ -119,7 +120,7 @@ func (l *Locks) acquire(ctx context.Context, room, owner string) (lease.Cell[Loc
 	if owner == "" {
 		return lease.Cell[Lock]{}, errors.New("documentlock: no owner")
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout) // of both commits
 	defer cancel()
 	holder, meant := rand.Text(), time.Time{}
 	decide := func(c lease.Cell[Lock]) (next Lock, err error) {
@@ -137,7 +138,7 @@ func (l *Locks) acquire(ctx context.Context, room, owner string) (lease.Cell[Loc
 		}
 		next.Token = max(next.Token, lease.Fresh(c.At).Token)
 		next.Lease, err = lease.Take(next.Lease, c.At, owner, l.policy)
-		next.Attempts, meant = 0, next.ExpiresAt // nobody counts them
+		next.Attempts, meant = 0, next.ExpiresAt // not counted
 		if held := (*lease.HeldError)(nil); errors.As(err, &held) {
 			return next, &HeldError{HeldError: *held, LockedAt: c.Doc.LockedAt}
 		}
@@ -155,9 +156,9 @@ func (l *Locks) acquire(ctx context.Context, room, owner string) (lease.Cell[Loc
 	}
 }
 
-// Extend is the client's heartbeat: the lock ends one TTL from now (D2).
-// ErrNotLocked also for one that has expired (R8), ErrNotYours for another's.
-// Two round trips.
+// Extend is the client's heartbeat: the lock expires one TTL from now (D2). It
+// returns ErrNotLocked, also for an expired lock (R8), or ErrNotYours. It takes two
+// round trips.
 func (l *Locks) Extend(ctx context.Context, room, owner string) (State, error) {
 	var meant time.Time
 	c, err := l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (next Lock, err error) {
@@ -172,8 +173,8 @@ func (l *Locks) Extend(ctx context.Context, room, owner string) (State, error) {
 	return l.state(c, owner), err
 }
 
-// Release frees the room if owner has it (D3), and reports false if nobody did:
-// ErrNotYours if another does. Two round trips.
+// Release frees the room if owner holds it (D3), and reports false if nobody does.
+// If another holds it, Release returns ErrNotYours. It takes two round trips.
 func (l *Locks) Release(ctx context.Context, room, owner string) (released bool, err error) {
 	var ours lease.Grant
 	_, err = l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (Lock, error) {
@@ -189,8 +190,8 @@ func (l *Locks) Release(ctx context.Context, room, owner string) (released bool,
 	return err == nil, err
 }
 
-// Break frees the room whoever has it: an operator's forced unlock. Its holder
-// finds its lock gone. It reports false if nobody held it.
+// Break frees the room whoever holds it: an operator's forced unlock. It reports
+// false if nobody held it.
 func (l *Locks) Break(ctx context.Context, room string) (broken bool, err error) {
 	var theirs lease.Grant
 	_, err = l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (Lock, error) {
@@ -199,7 +200,7 @@ func (l *Locks) Break(ctx context.Context, room string) (broken bool, err error)
 		}
 		theirs = c.Doc.Grant()
 		next := lease.Break(c.Doc.Lease)
-		next.ExpiresAt = c.At.Add(unlockedFor) // where a sweep will find it, but not the next
+		next.ExpiresAt = c.At.Add(unlockedFor) // so that a later sweep finds it
 		return Lock{Lease: next, Unlocked: true}, nil
 	}, func(lock Lock) bool { return !lock.HeldBy(theirs) })
 	if errors.Is(err, ErrNotLocked) {
@@ -208,13 +209,14 @@ func (l *Locks) Break(ctx context.Context, room string) (broken bool, err error)
 	return err == nil, err
 }
 
-// Get reads the room, as owner sees it. One round trip.
+// Get reads the room, as owner sees it. It takes one round trip.
 func (l *Locks) Get(ctx context.Context, room, owner string) (State, error) {
 	c, err := l.read(ctx, room)
 	return l.state(c, owner), err
 }
 
 func (l *Locks) read(ctx context.Context, room string) (lease.Cell[Lock], error) {
+	errRead := errors.New("documentlock: read") // ends the edit
 	c, err := l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (Lock, error) { return c.Doc, errRead }, nil)
 	if errors.Is(err, errRead) {
 		err = nil
@@ -222,9 +224,9 @@ func (l *Locks) read(ctx context.Context, room string) (lease.Cell[Lock], error)
 	return c, err
 }
 
-// Confirm is for the moment of saving: nil if owner holds the room under token,
-// and State.Until says how long that can be relied on. ErrNotLocked, ErrNotYours
-// (also for another token). One round trip.
+// Confirm checks, right before a save, that owner holds the room under token;
+// State.Until is how long that can be trusted. It returns ErrNotLocked, or
+// ErrNotYours, also for another token. It takes one round trip.
 func (l *Locks) Confirm(ctx context.Context, room, owner string, token int64) (State, error) {
 	c, err := l.read(ctx, room)
 	s := l.state(c, owner)
@@ -237,10 +239,7 @@ func (l *Locks) Confirm(ctx context.Context, room, owner string, token int64) (S
 	return s, mine(c, owner)
 }
 
-// errRead ends an edit that only reads.
-var errRead = errors.New("documentlock: read")
-
-// mine is nil if owner held the room when c was read.
+// mine returns nil if owner held the room when c was read.
 func mine(c lease.Cell[Lock], owner string) error {
 	switch {
 	case !lease.Held(c.Doc.Lease, c.At):
@@ -251,8 +250,8 @@ func mine(c lease.Cell[Lock], owner string) error {
 	return nil
 }
 
-// edit decides on the record of room, or first on from, and answers it as last
-// read or written.
+// edit changes the record of room, beginning with from if it is not nil, and
+// returns it as last read or written.
 func (l *Locks) edit(ctx context.Context, room string, from *lease.Cell[Lock],
 	decide func(lease.Cell[Lock]) (Lock, error), landed func(Lock) bool,
 ) (lease.Cell[Lock], error) {
@@ -264,7 +263,7 @@ func (l *Locks) edit(ctx context.Context, room string, from *lease.Cell[Lock],
 	return lease.Edit(ctx, l.store, room, from, decide, func(c lease.Cell[Lock]) bool { return landed(c.Doc) })
 }
 
-// state is what c shows to owner.
+// state returns the room as owner sees it in c.
 func (l *Locks) state(c lease.Cell[Lock], owner string) State {
 	s := State{At: c.At, Locked: lease.Held(c.Doc.Lease, c.At)}
 	if s.Locked {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/lease/leasetest"
 )
 
 // cases are behaviours of a room "r", each on a store of its own and in virtual
@@ -25,7 +26,7 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("record %+v, want %+v", r.lock, got.Lock)
 		}
 	},
-	"AnotherIsRefusedAndToldSinceWhen": func(t *testing.T, s *store, l *Locks) { // C: 409
+	"AnotherIsRefusedAndLearnsSinceWhenItIsHeld": func(t *testing.T, s *store, l *Locks) { // C: 409
 		first := acquire(t, l, "r", "s/1")
 		time.Sleep(29 * time.Second)
 		before := s.records["r"]
@@ -49,45 +50,32 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("%+v after %+v; want a larger token and another holder", second.Lock, first.Lock)
 		}
 	},
-	"TheOwnerWhoPostsAgainIsExtended": func(t *testing.T, _ *store, l *Locks) { // C
-		first := acquire(t, l, "r", "s/1")
-		time.Sleep(20 * time.Second)
-		again := acquire(t, l, "r", "s/1")
-		want := first.Lock
-		want.HeartbeatAt, want.ExpiresAt = again.Lock.HeartbeatAt, first.Lock.ExpiresAt.Add(20*time.Second)
-		if again.Lock != want {
-			t.Errorf("%+v, want %+v", again.Lock, want)
-		}
-	},
-	"AHeartbeatReplacesTheExpiryAndDoesNotAddToIt": func(t *testing.T, _ *store, l *Locks) { // D2
-		first := acquire(t, l, "r", "s/1")
+	"AHeartbeatReplacesTheExpiryAndDoesNotAddToIt": func(t *testing.T, _ *store, l *Locks) { // D2; C: the owner's POST is one
+		want := acquire(t, l, "r", "s/1").Lock
 		for range 3 {
 			time.Sleep(time.Second)
 			if _, err := l.Extend(t.Context(), "r", "s/1"); err != nil {
 				t.Fatal(err)
 			}
 		}
-		got, err := l.Get(t.Context(), "r", "s/1")
-		if want := first.Lock.ExpiresAt.Add(3 * time.Second); err != nil || !got.Lock.ExpiresAt.Equal(want) || got.Lock.Holder != first.Lock.Holder {
-			t.Errorf("%+v, %v; want until %v", got.Lock, err, want)
+		time.Sleep(time.Second)
+		got := acquire(t, l, "r", "s/1").Lock
+		want.HeartbeatAt, want.ExpiresAt = want.HeartbeatAt.Add(4*time.Second), want.ExpiresAt.Add(4*time.Second)
+		if got != want {
+			t.Errorf("%+v, want %+v", got, want)
 		}
 	},
-	"AHeartbeatOfAFreeRoomFindsNoLock": func(t *testing.T, s *store, l *Locks) { // D2: 404
+	"AHeartbeatOfAnExpiredLockFindsNone": func(t *testing.T, s *store, l *Locks) { // D2: 404; R7, R8
 		if _, err := l.Extend(t.Context(), "r", "s/1"); !errors.Is(err, ErrNotLocked) || len(s.records) != 0 {
-			t.Errorf("%v, want ErrNotLocked; records %v", err, s.records)
+			t.Errorf("free: %v, want ErrNotLocked; records %v", err, s.records)
 		}
-	},
-	"AHeartbeatOfAnothersLockIsRefused": func(t *testing.T, _ *store, l *Locks) { // D2: 403
-		acquire(t, l, "r", "s/1")
-		if _, err := l.Extend(t.Context(), "r", "s/2"); !errors.Is(err, ErrNotYours) {
-			t.Errorf("%v, want ErrNotYours", err)
-		}
-	},
-	"AHeartbeatOfAnExpiredLockFindsNone": func(t *testing.T, _ *store, l *Locks) { // R7, R8
 		acquire(t, l, "r", "s/1")
 		time.Sleep(30 * time.Second)
 		if _, err := l.Extend(t.Context(), "r", "s/1"); !errors.Is(err, ErrNotLocked) {
-			t.Errorf("%v, want ErrNotLocked", err)
+			t.Errorf("expired: %v, want ErrNotLocked", err)
+		}
+		if freed, err := l.Release(t.Context(), "r", "s/1"); err != nil || freed {
+			t.Errorf("release: %v, %v; want false and no error", freed, err)
 		}
 	},
 	"AReleaseDeletesTheRecord": func(t *testing.T, s *store, l *Locks) { // D3
@@ -105,15 +93,11 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 		if freed, err := l.Release(t.Context(), "r", "s/2"); !errors.Is(err, ErrNotYours) || freed || s.records["r"] != before {
 			t.Errorf("%v, %v; record %+v", freed, err, s.records["r"])
 		}
-	},
-	"AReleaseOfAnExpiredLockIsOfNone": func(t *testing.T, _ *store, l *Locks) {
-		acquire(t, l, "r", "s/1")
-		time.Sleep(30 * time.Second)
-		if freed, err := l.Release(t.Context(), "r", "s/1"); err != nil || freed {
-			t.Errorf("%v, %v", freed, err)
+		if _, err := l.Extend(t.Context(), "r", "s/2"); !errors.Is(err, ErrNotYours) {
+			t.Errorf("extend: %v, want ErrNotYours", err)
 		}
 	},
-	"WhoAsksSeesWhetherTheRoomIsLockedAndWhetherByHim": func(t *testing.T, _ *store, l *Locks) { // C: GET
+	"GetShowsWhetherTheRoomIsLockedAndByTheOwner": func(t *testing.T, _ *store, l *Locks) { // C: GET
 		acquire(t, l, "r", "s/1")
 		for owner, mine := range map[string]bool{"s/1": true, "s/2": false, "": false} {
 			got, err := l.Get(t.Context(), "r", owner)
@@ -167,7 +151,7 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 		if _, err := l.Break(t.Context(), "r"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(unlockedFor) // in which feeds learn whose doing it was
+		time.Sleep(unlockedFor) // in which feeds learn the reason
 		if n, err := l.Sweep(t.Context(), s); err != nil || n != 0 || len(s.records) != 1 {
 			t.Errorf("swept %d, %v; records %v", n, err, s.records)
 		}
@@ -199,15 +183,13 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("swept %d, %v; left %v", n, err, s.records)
 		}
 	},
-	"NobodyElsesOwnerIsTheEmptyOne": func(t *testing.T, _ *store, l *Locks) {
-		if _, err := l.Acquire(t.Context(), "r", ""); err == nil {
-			t.Error("nobody has the room")
-		}
-	},
-	"ARoomsIDHasAtMost512Bytes": func(t *testing.T, _ *store, l *Locks) {
+	"ARoomsIDHasAtMost512BytesAndAnOwnerOne": func(t *testing.T, _ *store, l *Locks) {
 		acquire(t, l, strings.Repeat("x", MaxRoom), "s/1")
 		if _, err := l.Acquire(t.Context(), strings.Repeat("x", MaxRoom+1), "s/1"); !errors.Is(err, lease.ErrInvalidKey) {
 			t.Errorf("err = %v, want ErrInvalidKey", err)
+		}
+		if _, err := l.Acquire(t.Context(), "r", ""); err == nil {
+			t.Error("acquired without an owner")
 		}
 	},
 }
@@ -221,6 +203,31 @@ func TestLocks(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An acquirer reads that there is no record, and another takes and frees the room
+// before its commit arrives: its token must still be larger.
+func TestATokenIsLargerThanThatOfARecordMadeAndDeletedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, quick := open(t)
+		late := leasetest.NewFaulty(s, leasetest.On(leasetest.Swap, leasetest.SlowRequest))
+		var slow State
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			slow = acquire(t, on(t, late), "r", "slow")
+		}()
+		synctest.Wait() // it has read
+		time.Sleep(time.Millisecond)
+		between := acquire(t, quick, "r", "quick")
+		if freed, err := quick.Release(t.Context(), "r", "quick"); err != nil || !freed {
+			t.Fatal(freed, err)
+		}
+		<-done
+		if slow.Lock.Token <= between.Lock.Token {
+			t.Errorf("token %d after %d", slow.Lock.Token, between.Lock.Token)
+		}
+	})
 }
 
 func TestTheTTLIsConfiguration(t *testing.T) { // D6

@@ -3,6 +3,7 @@ package documentlock
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,12 +12,12 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// operation is one call, and what it comes to whatever goes wrong on the way.
+// operation is one call, and its outcome whatever fails.
 type operation struct {
-	before func(t *testing.T, l *Locks) // on a good connection
-	do     func(t *testing.T, l *Locks, s *store) error
-	want   func(t *testing.T, before, after map[string]record)
-	more   int // commits than one
+	before  func(t *testing.T, l *Locks) // without faults
+	do      func(t *testing.T, l *Locks, s *store) error
+	want    func(t *testing.T, before, after map[string]record)
+	commits int
 }
 
 func held(t *testing.T, l *Locks) {
@@ -52,30 +53,25 @@ func gone(t *testing.T, _, after map[string]record) {
 	}
 }
 
+// acquires is an operation that must end with s/1 holding r.
+func acquires(t *testing.T, l *Locks, _ *store) error {
+	t.Helper()
+	s, err := l.Acquire(t.Context(), "r", "s/1")
+	if err == nil && !s.Mine {
+		t.Errorf("acquired %+v", s)
+	}
+	return err
+}
+
 var operations = map[string]operation{
-	"acquire": {func(*testing.T, *Locks) {}, func(t *testing.T, l *Locks, _ *store) error {
-		t.Helper()
-		s, err := l.Acquire(t.Context(), "r", "s/1")
-		if err == nil && !s.Mine {
-			t.Errorf("acquired %+v", s)
-		}
-		return err
-	}, mineNow(false), 1},
-	"acquire what has expired": {lapsed, func(t *testing.T, l *Locks, _ *store) error {
-		t.Helper()
-		_, err := l.Acquire(t.Context(), "r", "s/1")
-		return err
-	}, mineNow(false), 0},
-	"acquire again": {held, func(t *testing.T, l *Locks, _ *store) error {
-		t.Helper()
-		_, err := l.Acquire(t.Context(), "r", "s/1")
-		return err
-	}, mineNow(true), 0},
+	"acquire":                  {func(*testing.T, *Locks) {}, acquires, mineNow(false), 2},
+	"acquire what has expired": {lapsed, acquires, mineNow(false), 1},
+	"acquire again":            {held, acquires, mineNow(true), 1},
 	"extend": {held, func(t *testing.T, l *Locks, _ *store) error {
 		t.Helper()
 		_, err := l.Extend(t.Context(), "r", "s/1")
 		return err
-	}, mineNow(true), 0},
+	}, mineNow(true), 1},
 	"release": {held, func(t *testing.T, l *Locks, _ *store) error {
 		t.Helper()
 		freed, err := l.Release(t.Context(), "r", "s/1")
@@ -83,7 +79,7 @@ var operations = map[string]operation{
 			t.Error("not released by this call")
 		}
 		return err
-	}, gone, 0},
+	}, gone, 1},
 	"break": {held, func(t *testing.T, l *Locks, _ *store) error {
 		t.Helper()
 		broken, err := l.Break(t.Context(), "r")
@@ -96,7 +92,7 @@ var operations = map[string]operation{
 		if was, is := before["r"].lock, after["r"].lock; is.Owner != "" || !is.Unlocked || is.Token != was.Token {
 			t.Errorf("%+v became %+v", was, is)
 		}
-	}, 0},
+	}, 1},
 	"sweep": {lapsed, func(t *testing.T, l *Locks, s *store) error {
 		t.Helper()
 		n, err := l.Sweep(t.Context(), s)
@@ -104,57 +100,51 @@ var operations = map[string]operation{
 			t.Errorf("swept %d", n)
 		}
 		return err
-	}, gone, 0},
+	}, gone, 1},
 }
 
-// Whatever goes wrong with a call to the store, carried out or not, the
-// operation comes to its one outcome, and is committed once.
+// Whichever call to the store fails, applied or not, the operation has one outcome
+// and is committed once.
 func TestACallOfUnknownOutcomeChangesNoOutcome(t *testing.T) {
-	met := 0
+	faults := 0
 	for name, op := range operations {
 		for _, on := range []leasetest.Op{leasetest.Load, leasetest.Swap} {
 			for nth := range 2 {
 				for _, f := range []leasetest.Fault{leasetest.DropBefore, leasetest.DropAfter, leasetest.Deaf, leasetest.SlowRequest, leasetest.SlowReply, leasetest.Duplicate, leasetest.Conflict} {
 					t.Run(fmt.Sprintf("%s/%s %d/%s", name, on, nth+1, f), func(t *testing.T) {
-						synctest.Test(t, func(t *testing.T) { met += op.meets(t, on, nth, f) })
+						synctest.Test(t, func(t *testing.T) { faults += op.run(t, on, nth, f) })
 					})
 				}
 			}
 		}
 	}
-	if met < 90 {
-		t.Errorf("%d faults, want many", met)
+	if faults < 90 {
+		t.Errorf("%d faults, want many", faults)
 	}
 }
 
-// meets lets the nth call of the operation go wrong, and counts the faults.
-func (op operation) meets(t *testing.T, on leasetest.Op, nth int, f leasetest.Fault) int {
+// run makes the nth call of the operation fail, and counts the faults.
+func (op operation) run(t *testing.T, kind leasetest.Op, nth int, f leasetest.Fault) int {
 	t.Helper()
 	s := &store{}
 	faulty := leasetest.NewFaulty(s, nil)
-	l, err := New(faulty, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := on(t, faulty)
 	op.before(t, l)
-	before := s.copied()
+	before := maps.Clone(s.records)
 	commits := 0
 	s.seen = func(string, lease.Cell[Lock]) { commits++ }
-	faults := make([]leasetest.Fault, nth, nth+1)
-	faulty.SetPlan(leasetest.On(on, append(faults, f)...))
+	faulty.SetPlan(leasetest.On(kind, append(make([]leasetest.Fault, nth), f)...))
 	if err := op.do(t, l, s); err != nil {
 		t.Error(err)
 	}
-	op.want(t, before, s.copied())
-	if want := 1 + op.more; commits != want {
-		t.Errorf("%d commits, want %d", commits, want)
+	op.want(t, before, s.records)
+	if commits != op.commits {
+		t.Errorf("%d commits, want %d", commits, op.commits)
 	}
 	return faulty.Faults()[f]
 }
 
-// What a store will not tell within 8 s is unavailable, and not a second more is
-// spent on it.
-func TestADarkStoreIsUnavailableAfter8s(t *testing.T) {
+func TestAStoreThatDoesNotAnswerIsUnavailableAfter8s(t *testing.T) {
 	for name, op := range operations {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -171,4 +161,23 @@ func TestADarkStoreIsUnavailableAfter8s(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A sweep of many rooms gives up at the first, with a short error.
+func TestASweepOfADarkStoreGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := open(t)
+		for i := range 2*sweepBatch + 1 {
+			s.put(fmt.Sprint("r", i), Lock{Lease: lease.Lease{Owner: "s/1", Token: 1, ExpiresAt: time.Now()}})
+		}
+		time.Sleep(time.Minute)
+		began := time.Now()
+		swept, err := on(t, leasetest.NewFaulty(s, leasetest.Always(leasetest.Dark))).Sweep(t.Context(), s)
+		if took := time.Since(began); swept != 0 || !errors.Is(err, lease.ErrUnavailable) || took > sweepTimeout || len(err.Error()) > 500 {
+			t.Errorf("swept %d in %v: %v", swept, took, err)
+		}
+		if swept, err := l.Sweep(t.Context(), s); err != nil || swept != 2*sweepBatch+1 || len(s.records) != 0 {
+			t.Errorf("swept %d, %v; %d left", swept, err, len(s.records))
+		}
+	})
 }

@@ -11,18 +11,16 @@ import (
 
 // Watcher is a store's change stream.
 type Watcher interface {
-	// Watch calls each with the records there are, Snapshot.All, and then with
-	// every change, in the order of the store's clock and after its commit, until
-	// ctx ends or the stream fails, and answers why it ended. each is called in the
-	// caller's goroutine and does not block.
+	// Watch calls each with all records (Snapshot.All), and then with every
+	// change after its commit, in the order of the store's clock, until ctx ends or
+	// the stream fails. It returns why it ended. each is called in the caller's
+	// goroutine and does not block.
 	Watch(ctx context.Context, each func(Snapshot)) error
-	// Current reads the records there are, in a time that it bounds.
-	Current(ctx context.Context) (Snapshot, error)
 }
 
-// Snapshot is what has changed by At.
+// Snapshot holds the changes by At.
 type Snapshot struct {
-	At      time.Time // the store's
+	At      time.Time // the store's time
 	Asked   time.Time // the local start of that reading, or when it arrived from a stream
 	All     bool      // a room that Changes does not name has no record
 	Changes []Change
@@ -44,10 +42,10 @@ type Event struct {
 	Version   int64     // the store's time of that state, in µs; grows
 }
 
-// Why a room is as an Event says.
+// The reasons of an Event.
 const (
-	Current  = "current"  // the first of a subscription
-	Acquired = "acquired" // also by another directly after the last
+	Current  = "current"  // the first event of a subscription
+	Acquired = "acquired" // also by another holder directly after the last
 	Released = "released"
 	Expired  = "expired"
 	Unlocked = "unlocked" // by an operator
@@ -55,47 +53,190 @@ const (
 
 // FeedOptions of NewFeed.
 type FeedOptions struct {
-	Poll time.Duration // how often all is read where the stream is silent; zero: 30 s
-	Log  *slog.Logger  // nil: silent
+	Log *slog.Logger // nil: silent
 }
 
-// defaultPoll is as long as a lock lives.
-const defaultPoll = 30 * time.Second
+const (
+	// streamLife is how long one stream is used. The next begins with all records
+	// again, in case this one has stalled or missed a change.
+	streamLife = 30 * time.Second
+	// The pause after a failed stream doubles until one has delivered something.
+	leastBackoff = time.Second
+	mostBackoff  = 30 * time.Second
+	// retryRead is the pause before a failed reading of a room is repeated.
+	retryRead = 5 * time.Second
+	// leastDue is the shortest pause before a room's next reading: the store's
+	// clock may be behind the estimate by a part of a round trip.
+	leastDue = 20 * time.Millisecond
+	// parallelReads bounds the readings of rooms that expire together.
+	parallelReads = 16
+)
 
-// Feed tells subscribers who holds their rooms, from a store's change stream and
-// from timers at the expiries. Whatever is learnt of a room, by whatever way, is
-// ordered by the store's time of it, and what is not newer is dropped. It
-// remembers the rooms that are subscribed to and no others, and where there are
-// none it asks the store for nothing. It is safe for concurrent use.
+// Feed reports to subscribers who holds their rooms, from a store's change stream
+// and from timers at the expiries. All information about a room is ordered by the
+// store's time, whichever way it arrives; what is not newer is dropped. A Feed
+// keeps only the rooms that have subscribers, and without any it does not call the
+// store. It is safe for concurrent use.
 //
-// A reason is what this feed can tell: of a record that is gone it says expired
-// where the last expiry that it knew has passed, also if a holder whose heartbeats
-// it had missed has released it.
+// A reason is what this feed can know: for a record that is gone it is Expired if
+// the last known expiry has passed, although a holder whose heartbeats the feed
+// has missed may have released it.
 type Feed struct {
 	locks   *Locks
 	watcher Watcher
-	poll    time.Duration
 	log     *slog.Logger
 	wake    chan struct{} // capacity 1: a room is due before armed
-	readers chan struct{} // capacity 1: there is a room again
+	readers chan struct{} // capacity 1: the first room has been added
 
 	mu    sync.Mutex
 	rooms map[string]*room
-	armed time.Time // when Run looks at the rooms next; zero: not by time
+	armed time.Time // when Run reads the next room; zero: no timer is set
 }
 
-// NewFeed is a Feed of the rooms of l, whose store w watches. Run makes it work.
+// room is what a Feed knows about a room. Feed.mu guards it.
+type room struct {
+	id   string
+	subs map[*Subscription]struct{}
+	uses int // subscriptions, including those that are being made
+
+	known  bool
+	cell   lease.Cell[Lock] // the newest by the store's time
+	latest Event            // the state that cell shows
+	due    time.Time        // local time of the next reading; zero: none
+}
+
+// NewFeed returns a Feed of the rooms of l, whose store w watches. It works while
+// Run runs.
 func NewFeed(l *Locks, w Watcher, o FeedOptions) *Feed {
-	if o.Poll <= 0 {
-		o.Poll = defaultPoll
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Feed{locks: l, watcher: w, poll: o.Poll, log: o.Log, wake: make(chan struct{}, 1), readers: make(chan struct{}, 1), rooms: map[string]*room{}}
+	return &Feed{
+		locks: l, watcher: w, log: o.Log, rooms: map[string]*room{},
+		wake: make(chan struct{}, 1), readers: make(chan struct{}, 1),
+	}
 }
 
-// apply takes what a snapshot says of the rooms that are subscribed to.
+// Run makes the feed work until ctx ends, and waits for its goroutines. Call it
+// once. It opens a failed stream again, and logs the failure once when it begins
+// and once when it is over.
+func (f *Feed) Run(ctx context.Context) {
+	var streaming sync.WaitGroup
+	defer streaming.Wait()
+	streaming.Go(func() { f.stream(ctx) })
+	f.expiries(ctx)
+}
+
+// stream applies the store's change stream while there are subscribers: it costs a
+// read for each change of any room.
+func (f *Feed) stream(ctx context.Context) {
+	failed, backoff := false, leastBackoff
+	for f.awaitReaders(ctx) {
+		delivered := false
+		watching, end := context.WithTimeout(ctx, streamLife)
+		err := f.watcher.Watch(watching, func(s Snapshot) {
+			if failed {
+				f.log.InfoContext(ctx, "document lock feed is back")
+			}
+			delivered, failed, backoff = true, false, leastBackoff
+			f.apply(s)
+		})
+		expired := watching.Err() != nil
+		end()
+		if ctx.Err() != nil || delivered && expired {
+			continue
+		}
+		if !failed {
+			f.log.WarnContext(ctx, "document lock feed failed", "error", err)
+		}
+		failed = true
+		if !wait(ctx, backoff) {
+			return
+		}
+		backoff = min(2*backoff, mostBackoff)
+	}
+}
+
+// awaitReaders waits for subscribers. It reports false when ctx has ended.
+func (f *Feed) awaitReaders(ctx context.Context) bool {
+	for {
+		f.mu.Lock()
+		idle := len(f.rooms) == 0
+		f.mu.Unlock()
+		if !idle {
+			return ctx.Err() == nil
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-f.readers:
+		}
+	}
+}
+
+// expiries reads each room again when it is due.
+func (f *Feed) expiries(ctx context.Context) {
+	var reads sync.WaitGroup
+	defer reads.Wait()
+	slots := make(chan struct{}, parallelReads)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.wake:
+		case <-timer.C:
+		}
+		due, next := f.due(time.Now())
+		for _, r := range due {
+			reads.Go(func() {
+				slots <- struct{}{}
+				defer func() { <-slots }()
+				f.reread(ctx, r)
+			})
+		}
+		timer.Stop()
+		if !next.IsZero() {
+			timer.Reset(time.Until(next))
+		}
+	}
+}
+
+// due returns the rooms to be read now, and when the next one is due.
+func (f *Feed) due(now time.Time) (due []*room, next time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.rooms {
+		switch {
+		case r.due.IsZero():
+		case !r.due.After(now):
+			r.due = time.Time{}
+			due = append(due, r)
+		case next.IsZero() || r.due.Before(next):
+			next = r.due
+		}
+	}
+	f.armed = next
+	return due, next
+}
+
+// reread reads the room from the store: only the store's time decides that a lock
+// has expired.
+func (f *Feed) reread(ctx context.Context, r *room) {
+	c, err := f.locks.read(ctx, r.id)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err == nil {
+		f.learn(r, c)
+	}
+	if r.latest.Locked && r.due.IsZero() {
+		r.due = time.Now().Add(retryRead)
+		f.wakeFor(r)
+	}
+}
+
+// apply applies a snapshot to the rooms that have subscribers.
 func (f *Feed) apply(s Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,15 +259,67 @@ func (f *Feed) apply(s Snapshot) {
 	}
 }
 
-// learn takes a reading or a change of r. The caller has mu.
+// learn applies a reading or a change of r if it is newer than what is known, and
+// notifies the subscribers if the state differs. The caller holds mu.
 func (f *Feed) learn(r *room, c lease.Cell[Lock]) {
-	r.apply(c)
-	f.rouse(r)
+	if r.known && !c.At.After(r.cell.At) {
+		return
+	}
+	was, last, first := r.latest, r.cell, !r.known
+	now := Event{Room: r.id, Version: max(c.At.UnixMicro(), was.Version+1)} // the clock may be finer than µs
+	r.known, r.cell, r.due = true, c, time.Time{}
+	if now.Locked = lease.Held(c.Doc.Lease, c.At); now.Locked {
+		now.Holder, now.ExpiresAt = c.Doc.Holder, c.Doc.ExpiresAt
+		// Expiries are whole milliseconds: rounded up, the reading is not too early.
+		r.due = c.Asked.Add(c.Doc.ExpiresAt.Sub(c.At.Truncate(time.Millisecond)))
+		if soonest := time.Now().Add(leastDue); r.due.Before(soonest) {
+			r.due = soonest
+		}
+	}
+	now.Reason = reason(now.Locked, last, c)
+	r.latest = now
+	if !first && (now.Locked != was.Locked || now.Holder != was.Holder) {
+		for s := range r.subs {
+			s.notify(now)
+		}
+	}
+	f.wakeFor(r)
 }
 
-// rouse sees to it that Run does not miss when r is due. The caller has mu.
-func (f *Feed) rouse(r *room) {
+// wakeFor wakes Run if r is due before the timer. The caller holds mu.
+func (f *Feed) wakeFor(r *room) {
 	if !r.due.IsZero() && (f.armed.IsZero() || r.due.Before(f.armed)) {
-		nudge(f.wake)
+		signal(f.wake)
+	}
+}
+
+// reason explains the change of a room from last to c.
+func reason(locked bool, last, c lease.Cell[Lock]) string {
+	switch {
+	case locked:
+		return Acquired
+	case c.Doc.Unlocked:
+		return Unlocked
+	case lease.Held(last.Doc.Lease, c.At):
+		return Released
+	}
+	return Expired
+}
+
+// wait reports false when ctx has ended before d has passed.
+func wait(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// signal sends on c, of capacity 1, unless a signal is pending.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }

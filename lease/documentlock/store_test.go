@@ -10,23 +10,25 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"taskguard/lease"
 )
 
-// store is a store of rooms in memory that deletes what is not Kept, and whose
-// clock is as Firestore's: no commit has the time of another commit or reading
-// before it. Its stream can be cut and silenced. The zero store is empty.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// store is a store of rooms in memory that deletes what is not Kept. Its clock is
+// as Firestore's: no commit has the time of an earlier commit or reading. The zero
+// store is empty.
 type store struct {
-	mu       sync.Mutex
-	records  map[string]record
-	last     time.Time
-	streams  map[chan Snapshot]bool
-	cut      chan struct{}                         // closed: streams end, and none begins
-	silent   bool                                  // streams say nothing
-	down     bool                                  // no poll succeeds
-	seen     func(room string, c lease.Cell[Lock]) // of each commit; nil: nobody looks
-	currents int
-	watches  int
+	mu      sync.Mutex
+	records map[string]record
+	last    time.Time
+	streams map[chan Snapshot]bool
+	cut     chan struct{}                         // closed: streams end, and new ones fail
+	silent  bool                                  // streams deliver no changes
+	seen    func(room string, c lease.Cell[Lock]) // called with each commit if not nil
+	watches int                                   // counts Watch
 }
 
 type record struct {
@@ -118,7 +120,7 @@ func (s *store) Lapsed(_ context.Context, limit int) ([]Change, error) {
 	return found[:min(limit, len(found))], nil
 }
 
-// change is the record as it is, dated by its snapshot alone.
+// change returns the record without a time: that of its snapshot counts.
 func (s *store) change(room string) Change {
 	r, ok := s.records[room]
 	return Change{room, lease.Cell[Lock]{Doc: r.lock, Exists: ok, Rev: r.rev}}
@@ -132,16 +134,6 @@ func (s *store) all() Snapshot {
 	return snap
 }
 
-func (s *store) Current(context.Context) (Snapshot, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.currents++
-	if s.down {
-		return Snapshot{}, errCut
-	}
-	return s.all(), nil
-}
-
 var errCut = errors.New("stream cut")
 
 func (s *store) Watch(ctx context.Context, each func(Snapshot)) error {
@@ -150,7 +142,7 @@ func (s *store) Watch(ctx context.Context, each func(Snapshot)) error {
 	if s.streams == nil {
 		s.streams, s.cut = map[chan Snapshot]bool{}, make(chan struct{})
 	}
-	stream, cut := make(chan Snapshot, 1<<16), s.cut
+	stream, cut := make(chan Snapshot, 1<<12), s.cut
 	stream <- s.all()
 	s.streams[stream] = true
 	s.mu.Unlock()
@@ -179,7 +171,7 @@ func (s *store) Watch(ctx context.Context, each func(Snapshot)) error {
 	}
 }
 
-// open is a store and the locks on it, TTL 30 s.
+// open returns a store and the locks on it, TTL 30 s.
 func open(t testing.TB) (*store, *Locks) {
 	t.Helper()
 	s := &store{}
@@ -202,11 +194,4 @@ func acquire(t testing.TB, l *Locks, room, owner string) State {
 		t.Fatalf("acquire %s as %s: %+v, %v", room, owner, s, err)
 	}
 	return s
-}
-
-// copied are the records there are.
-func (s *store) copied() map[string]record {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.records)
 }

@@ -5,24 +5,24 @@ import (
 	"errors"
 )
 
-// ErrClosed is Next's answer after Close.
+// ErrClosed is returned by Next after Close.
 var ErrClosed = errors.New("documentlock: subscription closed")
 
-// Subscription is one subscriber's view of one room. Nothing waits for who does
-// not read: later, it is told the latest state. Close it.
+// Subscription receives the events of one room. A slow reader delays nobody: it
+// receives the latest state. Close it.
 type Subscription struct {
-	feed *Feed
-	room *room
-	news chan struct{} // capacity 1: look again
+	feed  *Feed
+	room  *room
+	ready chan struct{} // capacity 1: event or closed has changed
 
 	// feed.mu guards these.
-	event  *Event // not yet told
-	begun  bool   // one was told
+	event  *Event // not yet received
+	begun  bool   // an event was received
 	closed bool
 }
 
-// Subscribe reads the room once and watches it from then on; errors as
-// Locks.Get. It may be called before Run has begun and while the stream is down.
+// Subscribe reads the room once and watches it from then on. Its errors are those
+// of Locks.Get. It may be called before Run has begun and while the stream is down.
 func (f *Feed) Subscribe(ctx context.Context, id string) (*Subscription, error) {
 	r := f.enter(id) // before the reading, so that no change after it is missed
 	c, err := f.locks.read(ctx, id)
@@ -33,13 +33,13 @@ func (f *Feed) Subscribe(ctx context.Context, id string) (*Subscription, error) 
 		return nil, err
 	}
 	f.learn(r, c)
-	s := &Subscription{feed: f, room: r, news: make(chan struct{}, 1)}
-	s.tell(r.latest)
+	s := &Subscription{feed: f, room: r, ready: make(chan struct{}, 1)}
+	s.notify(r.latest)
 	r.subs[s] = struct{}{}
 	return s, nil
 }
 
-// enter is the room of id, which has one use more.
+// enter returns the room of id, with one use more.
 func (f *Feed) enter(id string) *room {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -47,42 +47,32 @@ func (f *Feed) enter(id string) *room {
 	if r == nil {
 		r = &room{id: id, subs: map[*Subscription]struct{}{}}
 		f.rooms[id] = r
-		nudge(f.readers)
+		signal(f.readers)
 	}
 	r.uses++
 	return r
 }
 
-// leave forgets r after its last use. The caller has mu.
+// leave removes r after its last use. The caller holds mu.
 func (f *Feed) leave(r *room) {
 	if r.uses--; r.uses == 0 {
 		delete(f.rooms, r.id)
 	}
 }
 
-// tell is never blocked: an event that was not read is replaced. The caller has
-// feed.mu.
-func (s *Subscription) tell(e Event) {
+// notify never blocks: it replaces an event that was not received yet. The caller
+// holds feed.mu.
+func (s *Subscription) notify(e Event) {
 	if !s.begun {
 		e.Reason = Current
 	}
 	s.event = &e
-	s.rouse()
+	signal(s.ready)
 }
 
-func (s *Subscription) rouse() { nudge(s.news) }
-
-// nudge lets whoever waits for c, of capacity 1, look again.
-func nudge(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-// Next waits for the next state: at first the current one, then each that is
-// newer, the latest where several came meanwhile. Its errors are ctx's cause and
-// ErrClosed. One goroutine at a time may call it.
+// Next waits for the next event: first the current state, then each newer one, or
+// the latest if there are several. It returns ctx's cause when ctx ends, and
+// ErrClosed after Close. One goroutine at a time may call it.
 func (s *Subscription) Next(ctx context.Context) (Event, error) {
 	for {
 		e, closed := s.take()
@@ -93,14 +83,14 @@ func (s *Subscription) Next(ctx context.Context) (Event, error) {
 			return *e, nil
 		}
 		select {
-		case <-s.news:
+		case <-s.ready:
 		case <-ctx.Done():
 			return Event{}, context.Cause(ctx)
 		}
 	}
 }
 
-// take is the event that waits to be told.
+// take returns the pending event, or nil.
 func (s *Subscription) take() (e *Event, closed bool) {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
@@ -109,7 +99,7 @@ func (s *Subscription) take() (e *Event, closed bool) {
 	return e, s.closed
 }
 
-// Close ends the subscription, also a Next that waits. It may be called again.
+// Close ends the subscription and a Next that waits. It may be called again.
 func (s *Subscription) Close() {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
@@ -119,5 +109,5 @@ func (s *Subscription) Close() {
 	s.closed = true
 	delete(s.room.subs, s)
 	s.feed.leave(s.room)
-	s.rouse()
+	signal(s.ready)
 }

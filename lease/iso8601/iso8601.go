@@ -1,5 +1,5 @@
-// Package iso8601 writes times as documents hold them, and reads them as others
-// write them.
+// Package iso8601 formats times as documents store them, and parses the forms that
+// other programs write.
 package iso8601
 
 import (
@@ -10,14 +10,14 @@ import (
 // layout is UTC, exactly three decimals, Z.
 const layout = "2006-01-02T15:04:05.000Z"
 
-// Format is t in UTC, with exactly three decimals and Z.
+// Format formats t in UTC, with exactly three decimals and Z.
 func Format(t time.Time) string { return t.UTC().Format(layout) }
 
-// layouts are of ISO 8601, each with any number of decimals of a second.
+// layouts are forms of ISO 8601, each with any number of decimals of a second.
 var layouts = []string{time.RFC3339, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04Z07:00", "20060102T150405Z07:00", "2006-01-02T15:04:05", "2006-01-02"}
 
-// Parse reads ISO 8601 of any precision, in upper or lower case. What has no zone
-// is taken as UTC. It reports false for what it cannot read.
+// Parse parses ISO 8601 of any precision, in upper or lower case. A time without a
+// zone is UTC. It reports false for other text.
 func Parse(s string) (time.Time, bool) {
 	for _, layout := range layouts {
 		if t, err := time.Parse(layout, strings.ToUpper(s)); err == nil {

@@ -9,18 +9,18 @@ import (
 	"taskguard/lease"
 )
 
-// bench is what a case works at.
+// bench holds the store of one test case, and helpers.
 type bench[D any] struct {
 	*testing.T
 	Suite[D]
-	store  lease.Store[D] // as other programs see it
-	leased lease.Store[D] // as Lessors see it
+	store  lease.Store[D] // as other programs use it
+	leased lease.Store[D] // as Lessors use it
 }
 
-// key is the record of a case.
+// key names the record of a test case.
 const key = "record-1"
 
-// created is b with its record made.
+// created creates the record and returns b.
 func (b *bench[D]) created() *bench[D] {
 	b.Helper()
 	b.Create(b.T, b.store, key)
@@ -36,7 +36,7 @@ func (b *bench[D]) load() lease.Cell[D] {
 	return c
 }
 
-// lease is the record's, which must exist.
+// lease loads the record's lease. The record must exist.
 func (b *bench[D]) lease() lease.Lease {
 	b.Helper()
 	c := b.load()
@@ -46,19 +46,14 @@ func (b *bench[D]) lease() lease.Lease {
 	return *b.Of(&c.Doc)
 }
 
-// with is c's record, changed.
-func (b *bench[D]) with(c lease.Cell[D], change func(*D)) D {
-	change(&c.Doc)
+// owned returns c's record leased to owner.
+func (b *bench[D]) owned(c lease.Cell[D], owner string) D {
+	b.take(&c.Doc, c.At, owner)
 	return c.Doc
 }
 
-// owned is c's record, leased to owner.
-func (b *bench[D]) owned(c lease.Cell[D], owner string) D {
-	return b.with(c, func(d *D) { b.take(d, c.At, owner) })
-}
-
-// take leases d to owner whoever has it, as a program that follows the same
-// rules would if the lease had expired.
+// take leases d to owner whoever holds it, as another program does once a
+// lease has expired.
 func (b *bench[D]) take(d *D, now time.Time, owner string) {
 	l := b.Of(d)
 	l.Owner = owner
@@ -68,8 +63,7 @@ func (b *bench[D]) take(d *D, now time.Time, owner string) {
 	l.ExpiresAt = l.HeartbeatAt.Add(b.TTL)
 }
 
-// rewrite changes the record as another program would, and is what it then
-// holds.
+// rewrite changes the record as another program would, and returns it.
 func (b *bench[D]) rewrite(change func(d *D, now time.Time)) D {
 	b.Helper()
 	for {
@@ -77,24 +71,26 @@ func (b *bench[D]) rewrite(change func(d *D, now time.Time)) D {
 		if !c.Exists {
 			b.Fatal("the record is missing")
 		}
-		c, err := b.store.Swap(b.Context(), key, c, b.with(c, func(d *D) { change(d, c.At) }))
-		switch {
-		case err == nil:
+		next := c.Doc
+		change(&next, c.At)
+		c, err := b.store.Swap(b.Context(), key, c, next)
+		if err == nil {
 			return c.Doc
-		case !errors.Is(err, lease.ErrConflict):
+		}
+		if !errors.Is(err, lease.ErrConflict) {
 			b.Fatalf("rewrite: %v", err)
 		}
 	}
 }
 
-// usurp gives the lease to another, and is that lease.
-func (b *bench[D]) usurp(owner string) lease.Lease {
+// takeOver gives the lease to another owner, and returns it.
+func (b *bench[D]) takeOver(owner string) lease.Lease {
 	b.Helper()
 	d := b.rewrite(func(d *D, now time.Time) { b.take(d, now, owner) })
 	return *b.Of(&d)
 }
 
-// lessor is one more process.
+// lessor returns a new Lessor, which stands for one more process.
 func (b *bench[D]) lessor(p lease.Policy) *lease.Lessor[D] {
 	b.Helper()
 	if p.TTL == 0 {
@@ -107,7 +103,7 @@ func (b *bench[D]) lessor(p lease.Policy) *lease.Lessor[D] {
 	return l
 }
 
-// acquire takes the lease for owner in a process of its own.
+// acquire takes the lease for owner with a new Lessor.
 func (b *bench[D]) acquire(owner string) *lease.Hold[D] {
 	b.Helper()
 	h, _, err := b.lessor(lease.Policy{}).Acquire(b.Context(), key, owner, nil)
@@ -117,7 +113,7 @@ func (b *bench[D]) acquire(owner string) *lease.Hold[D] {
 	return h
 }
 
-// refused is the error with which owner, in a process of its own, is refused.
+// refused tries to take the lease for owner with a new Lessor, and returns the error.
 func (b *bench[D]) refused(owner string) error {
 	b.Helper()
 	_, _, err := b.lessor(lease.Policy{}).Acquire(b.Context(), key, owner, nil)
@@ -140,9 +136,8 @@ func (b *bench[D]) expire() {
 	}
 }
 
-// end waits until ctx has ended, as a body does that is to be cancelled, and
-// is why it ended.
-func (b *bench[D]) end(ctx context.Context) error {
+// cancelled waits until ctx ends, and returns its cause.
+func (b *bench[D]) cancelled(ctx context.Context) error {
 	b.Helper()
 	select {
 	case <-ctx.Done():
@@ -168,7 +163,7 @@ func same(a, b time.Time) bool {
 	return a.Truncate(time.Millisecond).Equal(b.Truncate(time.Millisecond))
 }
 
-// wantLost checks that err says the lease was lost, and why.
+// wantLost checks that err reports the loss of the lease for this reason.
 func (b *bench[D]) wantLost(err error, reason string) {
 	b.Helper()
 	var lost *lease.LostError
@@ -177,7 +172,6 @@ func (b *bench[D]) wantLost(err error, reason string) {
 	}
 }
 
-// wantErr checks what err is.
 func (b *bench[D]) wantErr(err, want error) {
 	b.Helper()
 	if !errors.Is(err, want) {

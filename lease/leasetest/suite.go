@@ -1,10 +1,11 @@
-// Package leasetest is the one place where the behaviour of a lease.Store is
-// tested: Run puts a store through everything that package lease asks of it,
-// and Faulty makes a good store fail in the ways that networks do. For tests
-// only.
+// Package leasetest tests implementations of lease.Store: Run runs every test
+// case that package lease requires of a store, and Faulty makes a working store
+// fail as networks do. For tests only.
 package leasetest
 
 import (
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,99 +14,130 @@ import (
 )
 
 // Suite describes a store of records D to Run. Every function gets the
-// testing.TB of the case it works for and fails that.
+// testing.TB of its test case and fails that test case.
 type Suite[D any] struct {
-	// New is an empty store. What it opens it closes with t.Cleanup.
+	// New opens an empty store, and closes it with t.Cleanup.
 	New func(t testing.TB) lease.Store[D]
 	// Create makes an unfinished record that was never leased, as another
 	// program would.
 	Create func(t testing.TB, s lease.Store[D], key string)
 	// Delete removes a record, as another program would.
 	Delete func(t testing.TB, s lease.Store[D], key string)
-	// Touch changes a field that is none of ours, as another program would, so
-	// that the record's revision moves; nil if records have no such field.
+	// Touch changes a field that the store does not decode, as another program
+	// would, so that the record's revision changes.
 	Touch func(t testing.TB, s lease.Store[D], key string)
-	// Touched is how many Touches the record shows; nil with Touch.
+	// Touched counts the Touches that the record shows.
 	Touched func(t testing.TB, s lease.Store[D], key string) int
 
 	Of      func(*D) *lease.Lease   // the lease inside a record
 	Note    func(D) string          // a field of the record's own, empty in a new record
-	SetNote func(d *D, note string) // and how it is set, by assignment, not through a pointer inside d
-	// Close sets what the domain needs so that Lease.Finished is stored, such
-	// as a status; nil if nothing does.
+	SetNote func(d *D, note string) // sets that field by assignment, not through a pointer inside d
+	// Close sets what the record needs so that Lease.Finished is stored, such
+	// as a status; nil if nothing is needed.
 	Close func(*D)
 
-	TTL    time.Duration // of the leases: minutes in a bubble, a few seconds where time is real
-	Bubble bool          // run each case in a testing/synctest bubble
+	TTL    time.Duration // of the leases: minutes in a bubble, a few seconds in real time
+	Bubble bool          // run each test case in a testing/synctest bubble
 }
 
-// testCase is one behaviour.
+// testCase tests one behaviour.
 type testCase[D any] struct {
 	name  string
 	run   func(b *bench[D])
-	waits bool // time must pass: in real time run beside the others
+	waits bool // time must pass
 }
 
-// Run runs every case against a store of its own. Where the store is an
-// Excluder, the cases of leases run a second time, every decision then being
-// made inside Exclude. A store that is Exclusive is spared the crowds, which wait
-// for each other there for longer than an acquisition may take. In real time Run takes about two TTLs: the cases that
-// wait do so at once.
+// group is a list of test cases under one name.
+type group[D any] struct {
+	name      string
+	cases     []testCase[D]
+	exclusive bool // every decision is made in Exclude
+}
+
+// Run runs every test case with a store of its own. If the store is an Excluder,
+// the cases of leases run a second time with every decision made in Exclude. A
+// store that is Exclusive skips the case of 128 acquirers: they would wait for each
+// other for longer than an acquisition may take.
+//
+// In real time the cases that wait run all at once, after the others, in groups
+// of the same name followed by InRealTime. That takes about one and a half TTLs.
 func Run[D any](t *testing.T, s Suite[D]) {
 	t.Helper()
 	if s.Close == nil {
 		s.Close = func(*D) {}
 	}
-	group := func(name string, cases []testCase[D], inside bool) {
-		t.Run(name, func(t *testing.T) {
-			for _, c := range cases {
-				t.Run(c.name, func(t *testing.T) { s.one(t, c, inside) })
+	groups := s.groups(t)
+	for _, g := range groups {
+		t.Run(g.name, func(t *testing.T) {
+			for _, c := range g.cases {
+				if !c.waits || s.Bubble {
+					t.Run(c.name, func(t *testing.T) { s.one(t, c, g.exclusive) })
+				}
 			}
 		})
 	}
-	leases := append(acquisitions(s), runs(s)...)
-	group("Store", swaps(s), false)
-	excluder, exclusive := s.excludes(t)
-	if excluder {
-		group("Exclude", exclusions[D](), false)
-	}
-	if exclusive {
-		group("Lease", leases, false)
+	if s.Bubble {
 		return
 	}
-	group("Lease", append(leases, crowds[D]()...), false)
-	if excluder {
-		group("LeaseInsideExclude", leases, true)
+	// Goroutines and not t.Parallel, which runs only as many as there are processors.
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	for _, g := range groups {
+		if !slices.ContainsFunc(g.cases, func(c testCase[D]) bool { return c.waits }) {
+			continue
+		}
+		waiting.Go(func() {
+			t.Run(g.name+"InRealTime", func(t *testing.T) {
+				var cases sync.WaitGroup
+				defer cases.Wait()
+				for _, c := range g.cases {
+					if c.waits {
+						cases.Go(func() { t.Run(c.name, func(t *testing.T) { s.one(t, c, g.exclusive) }) })
+					}
+				}
+			})
+		})
 	}
 }
 
-// excludes reports whether the store is an Excluder, and one that is Exclusive.
-func (s Suite[D]) excludes(t *testing.T) (excluder, exclusive bool) {
+// groups returns the groups of test cases that apply to the store.
+func (s Suite[D]) groups(t *testing.T) []group[D] {
 	t.Helper()
+	var excluder, exclusive bool
 	s.in(t, func(t *testing.T) {
+		store := s.New(t)
+		_, _ = store.Load(t.Context(), key) // a server's first request may be slow, and fail for that
 		var x lease.Excluder[D]
-		x, excluder = s.New(t).(lease.Excluder[D])
+		x, excluder = store.(lease.Excluder[D])
 		exclusive = excluder && x.Exclusive()
 	})
-	return excluder, exclusive
+	groups := []group[D]{{name: "Store", cases: storeCases[D]()}, {name: "Lease", cases: leaseCases[D]()}}
+	if excluder {
+		groups = append(groups, group[D]{name: "Exclude", cases: excludeCases[D]()})
+	}
+	if !exclusive {
+		groups[1].cases = append(groups[1].cases, testCase[D]{
+			name: "Of128AtOnceOneAcquiresAndTheOthersFindItHeld", run: func(b *bench[D]) { acquireAtOnce(b, 128) }})
+	}
+	if excluder && !exclusive {
+		groups = append(groups, group[D]{"LeaseInsideExclude", leaseCases[D](), true})
+	}
+	return groups
 }
 
-func (s Suite[D]) one(t *testing.T, c testCase[D], inside bool) {
+func (s Suite[D]) one(t *testing.T, c testCase[D], exclusive bool) {
 	t.Helper()
-	if c.waits && !s.Bubble {
-		t.Parallel()
-	}
 	s.in(t, func(t *testing.T) {
 		b := &bench[D]{T: t, Suite: s, store: s.New(t)}
 		b.leased = b.store
-		if inside {
-			b.leased = exclusive(b.store)
+		if exclusive {
+			b.leased = alwaysExclude(b.store)
 		}
 		c.run(b)
 	})
 }
 
-// in runs f in a bubble, if there is to be one.
+// in runs f in a bubble if the suite asks for one.
 func (s Suite[D]) in(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	if s.Bubble {

@@ -36,8 +36,7 @@ func Open[T any](path string) (*File[T], error) {
 	} else if !info.IsDir() {
 		return nil, fmt.Errorf("operatorpool: directory of the state file: %s is a file", dir)
 	}
-	f := lease.NewFileOf(dir, format[T]{})
-	f.Guard = name + guard
+	f := lease.NewFile(dir, name+guard, format[T]{})
 	f.Wait = time.Hour // the operation's own timeout ends it
 	return &File[T]{f}, nil
 }

@@ -29,9 +29,7 @@ const (
 
 // newFile returns project/.lock as a store. It does not make the directory.
 func newFile(project string) *lease.File[documentlock.Lock] {
-	f := lease.NewFileOf(project, format{})
-	f.Guard = guardFile
-	return f
+	return lease.NewFile(project, guardFile, format{})
 }
 
 // makeDir makes dir in an existing directory. It refuses a file, or a link.

@@ -9,33 +9,33 @@ import (
 )
 
 const (
-	// Protocol is the WebSocket subprotocol that a Server speaks. Who sends a
-	// token as another has to offer this too: a browser wants one of its own
-	// accepted, and the token is never sent back.
+	// Protocol is the WebSocket subprotocol of a Server. A client that sends a
+	// token as a subprotocol has to offer this one too: a browser requires that one
+	// is accepted, and the token is never sent back.
 	Protocol = "doclock"
-	// bearerProtocol and a token are how a browser sends it with a WebSocket,
-	// where it can set no header.
+	// bearerProtocol is the prefix with which a browser sends a token as a
+	// subprotocol of a WebSocket, where it cannot set headers.
 	bearerProtocol = "bearer."
 )
 
-// Verifier answers the subject of a request's bearer token, or an error of
+// Verifier returns the subject of a request's bearer token, or an error of
 // taskauth's; taskauth.Verifier is one.
 type Verifier interface {
 	Subject(r *http.Request) (string, error)
 }
 
-// Accounts are sessions that a bearer token proves: in Authorization or, for a
-// WebSocket, as the subprotocol bearer.TOKEN beside Protocol.
+// Accounts are sessions proved by a bearer token: in Authorization or, for a
+// WebSocket, as the subprotocol bearer.TOKEN together with Protocol.
 type Accounts struct {
 	Verifier Verifier
 }
 
-// Owner is "oidc/" and the token's subject, percent-encoded so that no subject
-// looks like another's with a client's name.
+// Owner returns "oidc/" and the token's subject, percent-encoded so that no subject
+// looks like another subject with a client's name.
 func (a Accounts) Owner(_ http.ResponseWriter, r *http.Request, _ bool) (string, error) {
 	if len(r.Header["Authorization"]) == 0 {
 		if tokens := offered(r); len(tokens) == 1 {
-			r = r.WithContext(r.Context()) // a copy, whose header is to be another
+			r = r.WithContext(r.Context()) // a copy, whose header is replaced
 			r.Header = http.Header{"Authorization": {"Bearer " + tokens[0]}}
 		}
 	}
@@ -49,10 +49,10 @@ func (a Accounts) Owner(_ http.ResponseWriter, r *http.Request, _ bool) (string,
 	return "oidc/" + url.PathEscape(sub), nil
 }
 
-// Begin does nothing: the page gets its token elsewhere.
+// Begin does nothing: the page's token comes from elsewhere.
 func (Accounts) Begin(http.ResponseWriter, *http.Request) {}
 
-// offered are the tokens among the subprotocols that r offers.
+// offered returns the tokens among the subprotocols that r offers.
 func offered(r *http.Request) (tokens []string) {
 	for _, line := range r.Header["Sec-Websocket-Protocol"] {
 		for name := range strings.SplitSeq(line, ",") {

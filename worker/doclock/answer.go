@@ -2,6 +2,7 @@ package doclock
 
 import (
 	"errors"
+	"log/slog"
 	"net/http"
 	"regexp"
 	"strings"
@@ -18,23 +19,23 @@ import (
 
 // Why a request is refused before a lock is asked for.
 var (
-	// ErrSession is a session cookie that proves nothing: forged, altered, expired.
+	// ErrSession is a session cookie that is forged, altered or expired.
 	ErrSession = errors.New("doclock: invalid session")
 
 	errTwoSessions = errors.New("doclock: two sessions at once")
-	errCrossSite   = errors.New("doclock: a request for another site")
+	errCrossSite   = errors.New("doclock: cross-site request")
 	errTooLarge    = errors.New("doclock: the body is too large")
 	errNoSweep     = errors.New("doclock: swept in part")
 	errRoute       = errors.New("doclock: no such route")
 	errMethod      = errors.New("doclock: method not allowed")
 )
 
-// requestError is what is wrong with a request, in words that repeat none of it.
+// requestError describes what is wrong with a request, without repeating its input.
 type requestError string
 
 func (e requestError) Error() string { return string(e) }
 
-// refusals is the one table from errors to answers: the first that matches counts.
+// refusals maps errors to answers: the first that matches counts.
 var refusals = []struct {
 	err     error
 	status  int
@@ -58,16 +59,13 @@ var refusals = []struct {
 	{lease.ErrUnavailable, http.StatusServiceUnavailable, "unavailable", "the store is out of reach; try again"},
 }
 
-// alreadyLocked is what whoever is too late is told.
-const alreadyLocked = "already_locked"
-
-// refusal looks err up. What is in no table is ours: 500.
+// refusal returns the answer for err; 500 for an error that is not in the table.
 func refusal(err error) (status int, code, message string) {
 	var held *documentlock.HeldError
 	var wrong requestError
 	switch {
 	case errors.As(err, &held):
-		return http.StatusConflict, alreadyLocked, "他のユーザーが編集中です"
+		return http.StatusConflict, "already_locked", "他のユーザーが編集中です"
 	case errors.As(err, &wrong):
 		return http.StatusBadRequest, "bad_request", wrong.Error()
 	case errors.Is(err, lease.ErrInvalidKey):
@@ -83,13 +81,24 @@ func refusal(err error) (status int, code, message string) {
 
 // refused is the body of every refusal.
 type refused struct {
-	Success  bool       `json:"success"`
-	Error    string     `json:"error"`
-	Message  string     `json:"message"`
-	LockedAt *timestamp `json:"locked_at,omitempty"`
+	Success  bool    `json:"success"`
+	Error    string  `json:"error"`
+	Message  string  `json:"message"`
+	LockedAt *string `json:"locked_at,omitempty"`
 }
 
-// refuse answers err.
+// answer writes the one log line of a request, and answers it with body, or
+// refuses err.
+func (s *Server) answer(c echo.Context, operation, room string, began time.Time, body any, err error) error {
+	if err != nil {
+		status, _, _ := refusal(err)
+		s.record(c, operation, room, err, status, began)
+		return s.refuse(c, err)
+	}
+	s.record(c, operation, room, nil, http.StatusOK, began)
+	return c.JSON(http.StatusOK, body)
+}
+
 func (s *Server) refuse(c echo.Context, err error) error {
 	status, code, message := refusal(err)
 	body := refused{Error: code, Message: message}
@@ -103,30 +112,65 @@ func (s *Server) refuse(c echo.Context, err error) error {
 	return c.JSON(status, body)
 }
 
-// timestamp is ISO 8601 UTC with exactly three decimals.
-type timestamp time.Time
-
-func (t timestamp) MarshalText() ([]byte, error) {
-	return []byte(iso8601.Format(time.Time(t))), nil
+// record logs a request. Successful heartbeats and readings are DEBUG: there are
+// ten thousands in an hour.
+func (s *Server) record(c echo.Context, operation, room string, err error, status int, began time.Time) {
+	outcome, level := "ok", slog.LevelInfo
+	if err != nil {
+		_, outcome, _ = refusal(err)
+	} else if operation == "extend" || operation == "show" || operation == "confirm" {
+		level = slog.LevelDebug
+	}
+	attrs := []slog.Attr{
+		slog.String("operation", operation), slog.String("outcome", outcome), slog.Int("status", status),
+		slog.Int64("duration_ms", time.Since(began).Milliseconds()),
+	}
+	if room != "" {
+		attrs = append(attrs, slog.String("room_hash", documentlock.Hash(room)))
+	}
+	if status >= http.StatusInternalServerError {
+		level = slog.LevelWarn
+		attrs = append(attrs, slog.String("error", withoutInput(err)))
+	}
+	s.log.LogAttrs(c.Request().Context(), level, "document lock", attrs...)
 }
 
-// stamp is nil for the zero time, which JSON shows as null.
-func stamp(t time.Time) *timestamp {
+// fault answers requests without a handler: unknown routes and methods.
+func (s *Server) fault(err error, c echo.Context) {
+	if c.Response().Committed {
+		return
+	}
+	var he *echo.HTTPError
+	if errors.As(err, &he) {
+		switch he.Code {
+		case http.StatusNotFound:
+			err = errRoute
+		case http.StatusMethodNotAllowed:
+			err = errMethod
+		}
+	}
+	if err := s.refuse(c, err); err != nil {
+		s.log.WarnContext(c.Request().Context(), "answer not sent", "error", err)
+	}
+}
+
+// stamp returns t as ISO 8601 in UTC with three decimals, or nil, which is null in
+// JSON, for the zero time.
+func stamp(t time.Time) *string {
 	if t.IsZero() {
 		return nil
 	}
-	s := timestamp(t)
+	s := iso8601.Format(t)
 	return &s
 }
 
 var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 
-// withoutInput is err's text without what may be a room's id: what it quotes, and
+// withoutInput returns err's text without what may be a room's id: quoted text, and
 // all that follows a document's path.
 func withoutInput(err error) string {
 	text := quoted.ReplaceAllString(err.Error(), `"…"`)
-	before, _, path := strings.Cut(text, "/documents/")
-	if path {
+	if before, _, found := strings.Cut(text, "/documents/"); found {
 		return before + "/documents/…"
 	}
 	return text

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
+	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -13,78 +16,68 @@ import (
 	"taskguard/lease/documentlock"
 )
 
-// maxBody is how much of a request is read. Its body says nothing.
+// maxBody bounds how much of a request is read. Its content is ignored.
 const maxBody = 64 << 10
 
-// question is a request that may be answered.
+// question is who asks about which room.
 type question struct {
 	room, owner string
 }
 
-// Bodies of the answers that are 200.
+// Bodies of the successful answers.
 type (
 	acquired struct {
-		Success   bool       `json:"success"`
-		ExpiresAt *timestamp `json:"expires_at"`
-		LockedAt  *timestamp `json:"locked_at"`
-		TTL       int64      `json:"ttl_ms"`
-		Token     int64      `json:"token"`
-		Holder    string     `json:"holder"`
+		Success   bool    `json:"success"`
+		ExpiresAt *string `json:"expires_at"`
+		LockedAt  *string `json:"locked_at"`
+		TTL       int64   `json:"ttl_ms"`
+		Token     int64   `json:"token"`
+		Holder    string  `json:"holder"`
 	}
 	extended struct {
-		Success   bool       `json:"success"`
-		ExpiresAt *timestamp `json:"expires_at"`
-		TTL       int64      `json:"ttl_ms"`
-		Token     int64      `json:"token"`
+		Success   bool    `json:"success"`
+		ExpiresAt *string `json:"expires_at"`
+		TTL       int64   `json:"ttl_ms"`
+		Token     int64   `json:"token"`
 	}
 	released struct {
 		Success  bool   `json:"success"`
-		Released bool   `json:"released"` // false: nobody held it
+		Released bool   `json:"released"` // false: it was free
 		Message  string `json:"message"`
 	}
 	shown struct {
-		IsLocked  bool       `json:"is_locked"`
-		IsMyLock  bool       `json:"is_my_lock"`
-		LockedAt  *timestamp `json:"locked_at"`
-		ExpiresAt *timestamp `json:"expires_at"`
+		IsLocked  bool    `json:"is_locked"`
+		IsMyLock  bool    `json:"is_my_lock"`
+		LockedAt  *string `json:"locked_at"`
+		ExpiresAt *string `json:"expires_at"`
 	}
 	confirmed struct {
-		Success   bool       `json:"success"`
-		Token     int64      `json:"token"`
-		ExpiresAt *timestamp `json:"expires_at"`
-		ValidFor  int64      `json:"valid_for_ms"`
+		Success   bool    `json:"success"`
+		Token     int64   `json:"token"`
+		ExpiresAt *string `json:"expires_at"`
+		ValidFor  int64   `json:"valid_for_ms"`
 	}
 )
 
-// lock makes a handler of do: who asks, and whether they may, is decided first,
-// and what came of it is one log line.
+// lock makes a handler of do, which checks first who asks.
 func (s *Server) lock(operation string, do func(ctx context.Context, q question, c echo.Context) (any, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		began, r := time.Now(), c.Request()
 		q, err := s.ask(c)
 		if err == nil {
-			err = drained(c.Response(), r)
+			err = drain(c.Response(), r)
 		}
 		var body any
 		if err == nil {
-			defer s.Pass()() // until the answer is written; half a request holds up no stop
+			defer s.Pass()() // until the answer is written; a request that is half read delays no stop
 			body, err = do(r.Context(), q, c)
 		}
-		status := http.StatusOK
-		if err != nil {
-			status, _, _ = refusal(err)
-		}
-		s.record(r.Context(), operation, q.room, err, status, began)
-		if err != nil {
-			return s.refuse(c, err)
-		}
-		return c.JSON(status, body)
+		return s.answer(c, operation, q.room, began, body, err)
 	}
 }
 
-// ask says who asks for which room, or why they may not. Who proves nothing is
-// nobody, with an empty owner, except for POST, which begins a session: so of a
-// page's first requests only one does.
+// ask returns who asks about which room. Without a session the owner is empty,
+// except for POST, which begins one: so of a page's first requests only one does.
 func (s *Server) ask(c echo.Context) (q question, err error) {
 	r := c.Request()
 	if s.sites.Check(r) != nil {
@@ -108,8 +101,38 @@ func (s *Server) ask(c echo.Context) (q question, err error) {
 	return question{room: room, owner: owner}, nil
 }
 
-// drained reads the body and forgets it, so that the connection can go on.
-func drained(w http.ResponseWriter, r *http.Request) error {
+// roomOf returns the room id in r's path, percent-decoded exactly once. Echo's own
+// parameter is decoded or not, depending on how the path is written.
+func roomOf(r *http.Request) (string, error) {
+	rest := strings.TrimPrefix(r.URL.EscapedPath(), "/api/documents/")
+	segment, _, _ := strings.Cut(rest, "/")
+	room, err := url.PathUnescape(segment)
+	if err != nil {
+		return "", requestError("the room id is not percent-encoded")
+	}
+	return room, documentlock.CheckRoom(room)
+}
+
+// ClientHeader distinguishes the clients of one session, such as a browser's tabs.
+const ClientHeader = "X-Lock-Client"
+
+var clientName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// clientOf returns what the client adds to its session's owner: nothing, or a slash
+// and its name.
+func clientOf(r *http.Request) (string, error) {
+	names := r.Header.Values(ClientHeader)
+	switch {
+	case len(names) == 0:
+		return "", nil
+	case len(names) > 1 || !clientName.MatchString(names[0]):
+		return "", requestError(ClientHeader + " is not 1 to 64 of A-Z, a-z, 0-9, _ and -")
+	}
+	return "/" + names[0], nil
+}
+
+// drain reads the body, so that the connection can be used again.
+func drain(w http.ResponseWriter, r *http.Request) error {
 	_, err := io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, maxBody))
 	var large *http.MaxBytesError
 	switch {
@@ -121,26 +144,26 @@ func drained(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// acquire is POST (D1). To the owner it is a heartbeat.
+// acquire handles POST (D1). To the owner it is a heartbeat.
 func (s *Server) acquire(ctx context.Context, q question, _ echo.Context) (any, error) {
 	state, err := s.locks.Acquire(ctx, q.room, q.owner)
 	l := state.Lock
 	return acquired{true, stamp(l.ExpiresAt), stamp(l.LockedAt), ttl(l), l.Token, l.Holder}, err
 }
 
-// extend is PUT, the client's heartbeat (D2).
+// extend handles PUT, the client's heartbeat (D2).
 func (s *Server) extend(ctx context.Context, q question, _ echo.Context) (any, error) {
 	state, err := s.locks.Extend(ctx, q.room, q.owner)
 	return extended{true, stamp(state.Lock.ExpiresAt), ttl(state.Lock), state.Lock.Token}, err
 }
 
-// ttl is how long a lock lives after its heartbeat, in milliseconds, so that a
+// ttl returns how long a lock lives after its heartbeat, in milliseconds, so that a
 // client need not compare the store's clock with its own: it counts from when it
 // sent the request.
 func ttl(l documentlock.Lock) int64 { return l.ExpiresAt.Sub(l.HeartbeatAt).Milliseconds() }
 
-// release is DELETE (D3). Who closes a tab does not wait for the answer, so the
-// release goes on without them.
+// release handles DELETE (D3). A tab that is closed does not wait for the answer, so
+// the release does not depend on its request's context.
 func (s *Server) release(ctx context.Context, q question, _ echo.Context) (any, error) {
 	was, err := s.locks.Release(context.WithoutCancel(ctx), q.room, q.owner)
 	if !was {
@@ -149,13 +172,13 @@ func (s *Server) release(ctx context.Context, q question, _ echo.Context) (any, 
 	return released{true, true, "ロックを解放しました"}, err
 }
 
-// show is GET.
+// show handles GET.
 func (s *Server) show(ctx context.Context, q question, _ echo.Context) (any, error) {
 	state, err := s.locks.Get(ctx, q.room, q.owner)
 	return shown{state.Locked, state.Mine, stamp(state.Lock.LockedAt), stamp(state.Lock.ExpiresAt)}, err
 }
 
-// confirm is GET …/confirm, for the moment of saving.
+// confirm handles GET …/confirm, which a client calls right before it saves.
 func (s *Server) confirm(ctx context.Context, q question, c echo.Context) (any, error) {
 	token, err := strconv.ParseInt(c.QueryParam("token"), 10, 64)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// headers go with every answer: nothing of another site runs in the page, nor the
-// page in another site's frame.
+// headers adds security headers to every answer: the page runs no script of another
+// site, and no other site can frame it.
 func headers(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		h := c.Response().Header()
@@ -25,8 +25,8 @@ func headers(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// pages serves files, which are embedded and so can be read: index.html as / too,
-// where a session begins.
+// pages serves files, which are embedded, so that reading them cannot fail.
+// index.html is / too, where a session begins.
 func (s *Server) pages(files fs.FS) {
 	_ = fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -48,13 +48,13 @@ func (s *Server) pages(files fs.FS) {
 	})
 }
 
-// types are by the name's ending; the machine's own list may differ.
+// types are the content types by file extension; the machine's own list may differ.
 var types = map[string]string{
 	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
 }
 
-// file is a handler that asks to be asked each time: its data belong to this
-// server's version. Unchanged, they are not sent again.
+// file serves data that clients revalidate each time: they belong to this server's
+// version. Unchanged data are not sent again.
 func file(name string, data []byte) echo.HandlerFunc {
 	sum := sha256.Sum256(data)
 	tag := `"` + hex.EncodeToString(sum[:16]) + `"`
@@ -64,7 +64,7 @@ func file(name string, data []byte) echo.HandlerFunc {
 			h.Set("Content-Type", kind)
 		}
 		h.Set("ETag", tag)
-		h.Set("Cache-Control", "private, no-cache") // with the page comes a session
+		h.Set("Cache-Control", "private, no-cache") // the page sets the session cookie
 		http.ServeContent(c.Response(), c.Request(), name, time.Time{}, bytes.NewReader(data))
 		return nil
 	}

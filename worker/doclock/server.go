@@ -1,8 +1,8 @@
 package doclock
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"net/http"
 	"time"
@@ -26,43 +26,38 @@ type Locks interface {
 	Sweep(ctx context.Context, f documentlock.Finder) (swept int, err error)
 }
 
-// Feed tells of the rooms' changes; documentlock.Feed is one.
+// Feed reports the changes of rooms; documentlock.Feed is one.
 type Feed interface {
 	Subscribe(ctx context.Context, room string) (*documentlock.Subscription, error)
 }
 
-// Sessions tell who asks; Cookies and Accounts are two.
+// Sessions identify the caller; Cookies and Accounts are two.
 type Sessions interface {
-	// Owner answers whom r proves to be: empty where that is nobody and it is not
-	// to begin a session. It may set headers of w. Its error matches ErrSession or
-	// one of taskauth's, and holds nothing of r.
+	// Owner returns the owner that r proves. Without a session it begins one if
+	// begin is set, else the owner is empty. It may set headers of w. Its error
+	// matches ErrSession or one of taskauth's, and contains nothing of r.
 	Owner(w http.ResponseWriter, r *http.Request, begin bool) (string, error)
-	// Begin sees to it that who loads the page can go on from there.
+	// Begin begins a session, if that is how sessions begin, for a caller of the page.
 	Begin(w http.ResponseWriter, r *http.Request)
 }
 
-// Authenticator lets a request to an internal route in, or answers an error that
-// matches one of taskauth's and holds nothing of the request.
+// Authenticator admits a request to an internal route, or returns an error that
+// matches one of taskauth's and contains nothing of the request.
 type Authenticator interface {
 	Check(r *http.Request) error
 }
 
-// Options are what a Server can do without.
+// Options of NewServer.
 type Options struct {
-	Finder     documentlock.Finder // finds what to sweep; nil: nothing is swept
-	Tasks      Authenticator       // of POST /internal/sweep; nil: something in front has checked
+	Finder     documentlock.Finder // of rooms to sweep; nil: no sweeps
+	Tasks      Authenticator       // of POST /internal/sweep; nil: a proxy in front checks
 	MaxSockets int                 // open at once; zero: 10,000
-	Ping       time.Duration       // between two pings of a socket, and at most for the answer; zero: 20 s
-	Tracer     trace.Tracer        // of the span "request"; nil: none is made
+	Ping       time.Duration       // the interval of a socket's pings, and the time limit of the answer; zero: 20 s
+	Tracer     trace.Tracer        // of the span "request"; nil: no spans
 	Log        *slog.Logger        // nil: silent
 }
 
-const (
-	defaultSockets = 10_000
-	defaultPing    = 20 * time.Second
-)
-
-// Server is the document lock's HTTP face. Its methods may be called concurrently.
+// Server serves the document lock over HTTP. Its methods may be called concurrently.
 type Server struct {
 	*lifecycle.Lifecycle // counts the open sockets
 	locks                Locks
@@ -75,16 +70,11 @@ type Server struct {
 	log                  *slog.Logger
 }
 
-// NewServer serves the locks of rooms to those whom sessions know, and the events
-// of feed. Sockets live as long as work, and are closed with 1001 (going away)
-// when it ends; see Drain.
+// NewServer serves the locks of rooms, and the events of feed, to callers that
+// sessions identifies. When work ends, sockets are closed with 1001 (going away); see
+// Drain.
 func NewServer(work context.Context, locks Locks, feed Feed, sessions Sessions, o Options) *Server {
-	if o.MaxSockets == 0 {
-		o.MaxSockets = defaultSockets
-	}
-	if o.Ping == 0 {
-		o.Ping = defaultPing
-	}
+	o.MaxSockets, o.Ping = cmp.Or(o.MaxSockets, 10_000), cmp.Or(o.Ping, 20*time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -109,45 +99,3 @@ func NewServer(work context.Context, locks Locks, feed Feed, sessions Sessions, 
 
 // ServeHTTP makes Server an http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
-
-// record is the one log line of a request. Heartbeats and readings that went well
-// are DEBUG: they are ten thousands an hour.
-func (s *Server) record(ctx context.Context, operation, room string, err error, status int, began time.Time) {
-	outcome, level := "ok", slog.LevelInfo
-	if err != nil {
-		_, outcome, _ = refusal(err)
-	} else if operation == "extend" || operation == "show" || operation == "confirm" {
-		level = slog.LevelDebug
-	}
-	attrs := []slog.Attr{
-		slog.String("operation", operation), slog.String("outcome", outcome), slog.Int("status", status),
-		slog.Int64("duration_ms", time.Since(began).Milliseconds()),
-	}
-	if room != "" {
-		attrs = append(attrs, slog.String("room_hash", documentlock.Hash(room)))
-	}
-	if status >= http.StatusInternalServerError {
-		level = slog.LevelWarn
-		attrs = append(attrs, slog.String("error", withoutInput(err)))
-	}
-	s.log.LogAttrs(ctx, level, "document lock", attrs...)
-}
-
-// fault answers what no handler has: unknown routes and methods.
-func (s *Server) fault(err error, c echo.Context) {
-	if c.Response().Committed {
-		return
-	}
-	var he *echo.HTTPError
-	if errors.As(err, &he) {
-		switch he.Code {
-		case http.StatusNotFound:
-			err = errRoute
-		case http.StatusMethodNotAllowed:
-			err = errMethod
-		}
-	}
-	if err := s.refuse(c, err); err != nil {
-		s.log.WarnContext(c.Request().Context(), "answer not sent", "error", err)
-	}
-}

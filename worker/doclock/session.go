@@ -15,31 +15,31 @@ import (
 const (
 	// CookieName is the session's cookie.
 	CookieName = "doclock_session"
-	// MinSecret is the least length of the secret that signs it, in bytes.
+	// MinSecret is the minimum length of the secret that signs it, in bytes.
 	MinSecret = 32
-	// sessionLife is how long a session lives after it was last renewed, which
-	// happens when half of that has passed.
+	// sessionLife is how long a session lives after its last renewal, which is due
+	// when half of that has passed.
 	sessionLife = 30 * 24 * time.Hour
 	// sessionVersion is of the cookie's format and goes into its signature.
 	sessionVersion = "v1"
 )
 
-// Cookies are sessions that a signed cookie proves: version.id.issued.mac, where
-// mac is HMAC-SHA256 of what stands before it. Instances that share the secret
-// know each other's sessions; nothing is stored.
+// Cookies are sessions proved by a signed cookie: version.id.issued.mac, where mac is
+// the HMAC-SHA256 of what precedes it. Instances that share the secret accept each
+// other's sessions; nothing is stored.
 //
-// Who has no cookie is nobody, until a POST or the page begins a session. A cookie
-// that is forged, altered or expired is ErrSession, once, and taken away: so nobody
-// who believes to hold a lock silently becomes somebody else. Two valid sessions at
-// once are refused, and neither is taken away, since the other would be left: one of
-// them was set by somebody else, such as a neighbouring subdomain, which a cookie of
-// this name cannot keep out. Serve the document lock on a domain whose subdomains
+// A caller without a cookie has no session until a POST or the page begins one. A
+// cookie that is forged, altered or expired is ErrSession, and is deleted: so a caller
+// who believes to hold a lock does not silently become another owner. Two valid
+// sessions at once are refused, and neither is deleted, since the other would remain:
+// one of them was set by another site, such as a neighbouring subdomain, which a cookie
+// of this name cannot prevent. Serve the document lock on a domain whose subdomains
 // are all your own.
 type Cookies struct {
 	secret []byte
 }
 
-// NewCookies refuses a secret under 32 bytes.
+// NewCookies returns an error for a secret of less than MinSecret bytes.
 func NewCookies(secret []byte) (*Cookies, error) {
 	if len(secret) < MinSecret {
 		return nil, fmt.Errorf("doclock: the secret has %d bytes, at least %d are needed", len(secret), MinSecret)
@@ -47,7 +47,7 @@ func NewCookies(secret []byte) (*Cookies, error) {
 	return &Cookies{secret: secret}, nil
 }
 
-// Owner is "session/" and the session's id.
+// Owner returns "session/" and the session's id.
 func (k *Cookies) Owner(w http.ResponseWriter, r *http.Request, begin bool) (string, error) {
 	id, there, err := k.find(w, r)
 	switch {
@@ -66,17 +66,16 @@ func (k *Cookies) Owner(w http.ResponseWriter, r *http.Request, begin bool) (str
 	return "session/" + id, nil
 }
 
-// Begin gives who has no valid session a new one.
+// Begin begins a session unless r carries a valid one.
 func (k *Cookies) Begin(w http.ResponseWriter, r *http.Request) {
 	if id, _, err := k.find(w, r); id == "" && err == nil {
 		k.set(w, r, rand.Text())
 	}
 }
 
-// find is the id of the one valid session that r carries, renewed if half of its
-// life has passed; there says that r carries a session's cookie at all. It reads
-// the header itself: net/http drops a cookie with a character that it does not
-// like, which would then be none.
+// find returns the id of the valid session that r carries, and renews it if half of
+// its life has passed; there reports whether r carries a session's cookie at all. It
+// reads the header itself: net/http drops a cookie with an invalid character.
 func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (id string, there bool, _ error) {
 	var age time.Duration
 	for _, line := range r.Header["Cookie"] {
@@ -101,14 +100,14 @@ func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (id string, there
 	return id, there, nil
 }
 
-// read is the id that a cookie's value proves, and since when; empty: it proves
-// none.
+// read returns the id that a cookie's value proves, and its age. An invalid cookie has
+// an empty id.
 func (k *Cookies) read(value string) (id string, age time.Duration) {
 	end := strings.LastIndexByte(value, '.')
 	if end < 0 || !hmac.Equal([]byte(value[end+1:]), []byte(k.mac(value[:end]))) {
 		return "", 0
 	}
-	parts := strings.Split(value[:end], ".") // ours, as the mac says
+	parts := strings.Split(value[:end], ".") // ours: the mac is valid
 	if len(parts) != 3 || parts[0] != sessionVersion {
 		return "", 0
 	}
@@ -119,10 +118,10 @@ func (k *Cookies) read(value string) (id string, age time.Duration) {
 	return parts[1], age
 }
 
-// mac is compared as text: of the base64 of one mac there are several.
+// mac returns text, which is compared as such: one mac has several base64 texts.
 func (k *Cookies) mac(signed string) string {
 	h := hmac.New(sha256.New, k.secret)
-	h.Write([]byte(CookieName + "\n" + signed)) // never fails; the name keeps other uses of the secret apart
+	h.Write([]byte(CookieName + "\n" + signed)) // never fails; the name separates other uses of the secret
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
@@ -135,7 +134,7 @@ func (k *Cookies) set(w http.ResponseWriter, r *http.Request, id string) {
 	})
 }
 
-// forwardedTLS says that the client came to the outermost proxy by https.
+// forwardedTLS reports whether the client used https to the outermost proxy.
 func forwardedTLS(r *http.Request) bool {
 	proto, _, _ := strings.Cut(r.Header.Get("X-Forwarded-Proto"), ",")
 	return strings.EqualFold(strings.TrimSpace(proto), "https")

@@ -2,6 +2,8 @@ package doclock_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -12,12 +14,19 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/documentlock"
 	"taskguard/repo"
 	"taskguard/worker/doclock"
 )
+
+func TestMain(m *testing.M) {
+	emulatortest.Isolate()
+	goleak.VerifyTestMain(m)
+}
 
 // hang is when a test gives up on something that should come at once.
 const hang = 30 * time.Second
@@ -177,3 +186,27 @@ func (b *browser) want(status int, body, method, path string, header ...string) 
 }
 
 const lockPath = "/api/documents/room/lock"
+
+// refusing is a store that cannot be read.
+type refusing struct {
+	lease.Store[documentlock.Lock]
+	err error
+}
+
+func (r refusing) Load(context.Context, string) (lease.Cell[documentlock.Lock], error) {
+	return lease.Cell[documentlock.Lock]{}, r.err
+}
+
+// dark are locks whose store is out of reach.
+type dark struct{ doclock.Locks }
+
+func (dark) Get(context.Context, string, string) (documentlock.State, error) {
+	return documentlock.State{}, fmt.Errorf("%w: no connection", lease.ErrUnavailable)
+}
+
+// noStream is a change stream that never works.
+type noStream struct{}
+
+func (noStream) Watch(context.Context, func(documentlock.Snapshot)) error {
+	return errors.New("no stream")
+}

@@ -22,18 +22,18 @@ const writeTimeout = 5 * time.Second
 
 // Why a socket ends, besides lifecycle.ErrStopping.
 var (
-	errGone  = errors.New("doclock: the client is gone")
-	errSpoke = errors.New("doclock: the client said something")
+	errGone     = errors.New("doclock: the client is gone")
+	errReceived = errors.New("doclock: the client sent a message")
 )
 
-// message is what a socket is told: all of it may be seen by everybody.
+// message is an event for clients. It contains nothing secret.
 type message struct {
-	Type      string     `json:"type"`
-	Room      string     `json:"room_id"`
-	Holder    *string    `json:"holder"`
-	ExpiresAt *timestamp `json:"expires_at"`
-	Reason    string     `json:"reason"`
-	Version   int64      `json:"version"`
+	Type      string  `json:"type"`
+	Room      string  `json:"room_id"`
+	Holder    *string `json:"holder"`
+	ExpiresAt *string `json:"expires_at"`
+	Reason    string  `json:"reason"`
+	Version   int64   `json:"version"`
 }
 
 func messageOf(e documentlock.Event) message {
@@ -44,14 +44,12 @@ func messageOf(e documentlock.Event) message {
 	return m
 }
 
-// subscribe is GET …/ws. It returns when the socket is closed.
+// subscribe handles GET …/ws. It returns when the socket is closed.
 func (s *Server) subscribe(c echo.Context) error {
-	began, ctx := time.Now(), c.Request().Context()
+	began := time.Now()
 	q, sub, err := s.attend(c)
 	if err != nil {
-		status, _, _ := refusal(err)
-		s.record(ctx, "subscribe", q.room, err, status, began)
-		return s.refuse(c, err)
+		return s.answer(c, "subscribe", q.room, began, nil, err)
 	}
 	defer s.End()
 	defer sub.Close()
@@ -59,12 +57,12 @@ func (s *Server) subscribe(c echo.Context) error {
 	if err == nil {
 		s.serve(conn, sub)
 	}
-	s.record(ctx, "subscribe", q.room, nil, c.Response().Status, began) // what Accept refused it has answered
+	s.record(c, "subscribe", q.room, nil, c.Response().Status, began) // Accept has answered what it refused
 	return nil
 }
 
-// attend counts a socket and opens its subscription, before the upgrade: so who
-// cannot be served learns why by HTTP.
+// attend counts a socket and opens its subscription before the upgrade, so that a
+// refusal is an HTTP answer.
 func (s *Server) attend(c echo.Context) (q question, sub *documentlock.Subscription, err error) {
 	r := c.Request()
 	switch {
@@ -85,8 +83,8 @@ func (s *Server) attend(c echo.Context) (q question, sub *documentlock.Subscript
 	return q, sub, err
 }
 
-// sameHost says whether a WebSocket is asked for by a page of ours, or by no page:
-// a browser sends the cookie whoever's page asks.
+// sameHost reports whether a WebSocket is asked for by a page of ours, or by no
+// page: a browser sends the cookie for pages of any site.
 func sameHost(r *http.Request) bool {
 	origins := r.Header["Origin"]
 	if len(origins) == 0 {
@@ -96,22 +94,22 @@ func sameHost(r *http.Request) bool {
 	return err == nil && len(origins) == 1 && u.Host != "" && strings.EqualFold(u.Host, r.Host)
 }
 
-// serve tells conn what sub has until either ends, the client is gone or the
-// process stops. conn is closed then.
+// serve sends the events of sub until it ends, the client is gone or the process
+// stops. Then conn is closed.
 func (s *Server) serve(conn *websocket.Conn, sub *documentlock.Subscription) {
 	ctx, end := context.WithCancelCause(context.Background())
 	unhook := context.AfterFunc(s.work, func() { end(lifecycle.ErrStopping) })
 	defer unhook()
 	var reading, pinging sync.WaitGroup
-	reading.Go(func() { end(heard(conn)) })
+	reading.Go(func() { end(received(conn)) })
 	pinging.Go(func() { end(s.ping(ctx, conn)) })
-	end(s.tell(ctx, conn, sub))
+	end(send(ctx, conn, sub))
 	pinging.Wait()
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errGone):
-		_ = conn.CloseNow() // it is closed already, or nobody is there
-	case errors.Is(cause, errSpoke):
-		_ = conn.Close(websocket.StatusPolicyViolation, "nothing is to be said here") // its error is the client's
+		_ = conn.CloseNow() // closed already, or the peer is dead
+	case errors.Is(cause, errReceived):
+		_ = conn.Close(websocket.StatusPolicyViolation, "messages are not accepted")
 	case errors.Is(cause, lifecycle.ErrStopping):
 		_ = conn.Close(websocket.StatusGoingAway, "stopping")
 	default:
@@ -120,17 +118,18 @@ func (s *Server) serve(conn *websocket.Conn, sub *documentlock.Subscription) {
 	reading.Wait()
 }
 
-// heard waits for the client to go or to say something. It is not the library's
-// CloseRead, which then waits for itself for 15 s.
-func heard(conn *websocket.Conn) error {
-	if _, _, err := conn.Reader(context.Background()); err != nil { // it ends with conn
+// received waits until the client closes the socket or sends a message. The
+// library's CloseRead would wait for itself for 15 s.
+func received(conn *websocket.Conn) error {
+	if _, _, err := conn.Reader(context.Background()); err != nil { // ends when conn is closed
 		return errGone
 	}
-	return errSpoke
+	return errReceived
 }
 
-// tell writes the events, the current state first.
-func (s *Server) tell(ctx context.Context, conn *websocket.Conn, sub *documentlock.Subscription) error {
+// send sends the events, the current state first. A message that has begun keeps
+// its time limit while the process stops: cancelling it would cut the socket off.
+func send(ctx context.Context, conn *websocket.Conn, sub *documentlock.Subscription) error {
 	for {
 		e, err := sub.Next(ctx)
 		if err != nil {
@@ -140,22 +139,16 @@ func (s *Server) tell(ctx context.Context, conn *websocket.Conn, sub *documentlo
 		if err != nil {
 			return err
 		}
-		if !sent(conn, data) {
+		writing, done := context.WithTimeout(context.Background(), writeTimeout)
+		err = conn.Write(writing, websocket.MessageText, data)
+		done()
+		if err != nil {
 			return errGone
 		}
 	}
 }
 
-// sent gives the client its time for a message, also while the process stops: to
-// give up in between would cut the socket off.
-func sent(conn *websocket.Conn, data []byte) bool {
-	ctx, done := context.WithTimeout(context.Background(), writeTimeout)
-	defer done()
-	return conn.Write(ctx, websocket.MessageText, data) == nil
-}
-
-// ping asks from time to time whether the client is there, until ctx ends or it is
-// not.
+// ping pings the client until ctx ends or there is no answer.
 func (s *Server) ping(ctx context.Context, conn *websocket.Conn) error {
 	ticker := time.NewTicker(s.o.Ping)
 	defer ticker.Stop()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,8 +23,8 @@ func upgrade(more ...string) []string {
 	}, more...)
 }
 
-// told is what a socket says.
-type told struct {
+// received is a message of a socket.
+type received struct {
 	Type    string
 	Room    string     `json:"room_id"`
 	Holder  *string    //
@@ -55,7 +56,7 @@ func (b *browser) listen(path string, o websocket.DialOptions) *socket {
 }
 
 // next is the next message.
-func (s *socket) next() (m told) {
+func (s *socket) next() (m received) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hang)
 	defer cancel()
@@ -71,14 +72,14 @@ func (s *socket) next() (m told) {
 }
 
 // want reads the next message and compares.
-func (s *socket) want(kind, reason string) told {
+func (s *socket) want(kind, reason string) received {
 	s.t.Helper()
 	m := s.next()
 	if m.Type != kind || m.Reason != reason || m.Room != "room" {
-		s.t.Errorf("told %s, want %s, %s", m.raw, kind, reason)
+		s.t.Errorf("got %s, want %s, %s", m.raw, kind, reason)
 	}
 	if locked := kind == "DocumentLocked"; locked != (m.Holder != nil) || locked != (m.Expires != nil) {
-		s.t.Errorf("told %s, with a holder and an expiry only if locked", m.raw)
+		s.t.Errorf("got %s, want a holder and an expiry only if locked", m.raw)
 	}
 	return m
 }
@@ -88,17 +89,17 @@ const (
 	unlocked = "DocumentUnlocked"
 )
 
-func TestASocketIsToldTheCurrentStateFirst(t *testing.T) {
+func TestTheCurrentStateIsTheFirstMessage(t *testing.T) {
 	b := newSite(t, nil).browser(t)
 	m := b.listen(lockPath+"/ws", websocket.DialOptions{}).want(unlocked, documentlock.Current)
 	if want := fmt.Sprintf(`{"type":"DocumentUnlocked","room_id":"room","holder":null,"expires_at":null,"reason":"current","version":%d}`, m.Version); m.raw != want {
-		t.Errorf("told %s, want %s", m.raw, want)
+		t.Errorf("got %s, want %s", m.raw, want)
 	}
 	got, _ := b.take()
 	m = b.listen(lockPath+"/ws", websocket.DialOptions{}).want(locked, documentlock.Current)
 	want := fmt.Sprintf(`{"type":"DocumentLocked","room_id":"room","holder":%q,"expires_at":T,"reason":"current","version":%d}`, got.Holder, m.Version)
 	if iso.ReplaceAllString(m.raw, "T") != want || !m.Expires.Equal(got.ExpiresAt) {
-		t.Errorf("told %s, want %s, %v", m.raw, want, got.ExpiresAt)
+		t.Errorf("got %s, want %s, %v", m.raw, want, got.ExpiresAt)
 	}
 }
 
@@ -117,7 +118,7 @@ func TestALockIsAnnouncedToEverybodyTheSenderIncluded(t *testing.T) {
 	for _, l := range all {
 		m := l.want(locked, documentlock.Acquired)
 		if *m.Holder != got.Holder || !m.Expires.Equal(got.ExpiresAt) {
-			t.Errorf("told %s, want holder %s, %v", m.raw, got.Holder, got.ExpiresAt)
+			t.Errorf("got %s, want holder %s, %v", m.raw, got.Holder, got.ExpiresAt)
 		}
 		version = m.Version
 	}
@@ -151,32 +152,12 @@ func TestAnExpiryIsAnnouncedAtItsTime(t *testing.T) {
 	got, _ := b.take()
 	l.want(locked, documentlock.Acquired)
 	if m := l.want(unlocked, documentlock.Expired); time.UnixMicro(m.Version).Before(got.ExpiresAt) {
-		t.Errorf("told at %v by the store's time, before the end at %v", time.UnixMicro(m.Version), got.ExpiresAt)
-	}
-}
-
-func TestAnOperatorsUnlockIsAnnounced(t *testing.T) {
-	s := newSite(t, nil)
-	b := s.browser(t)
-	one, two := b.listen(lockPath+"/ws", websocket.DialOptions{}), s.browser(t).listen(lockPath+"/ws", websocket.DialOptions{})
-	one.want(unlocked, documentlock.Current)
-	two.want(unlocked, documentlock.Current)
-	b.take()
-	one.want(locked, documentlock.Acquired)
-	two.want(locked, documentlock.Acquired)
-	if broken, err := s.locks.Break(t.Context(), "room"); !broken || err != nil {
-		t.Fatal(broken, err)
-	}
-	one.want(unlocked, documentlock.Unlocked)
-	two.want(unlocked, documentlock.Unlocked)
-	b.want(http.StatusNotFound, notFound, http.MethodPut, lockPath)
-	if strings.Contains(s.log.String(), "room=") || !strings.Contains(s.log.String(), "room_hash=") {
-		t.Errorf("the log names the room by its id, or not at all: %s", s.log)
+		t.Errorf("reported at %v by the store's time, before the end at %v", time.UnixMicro(m.Version), got.ExpiresAt)
 	}
 }
 
 func TestAFailingFeedNeverFailsARequest(t *testing.T) {
-	s := newSite(t, func(s *setup) { s.watcher = deaf{} })
+	s := newSite(t, func(s *setup) { s.watcher = noStream{} })
 	b := s.browser(t)
 	b.take()
 	if status, body := b.ask(http.MethodPut, lockPath); status != http.StatusOK {
@@ -186,26 +167,24 @@ func TestAFailingFeedNeverFailsARequest(t *testing.T) {
 	b.want(http.StatusOK, freed, http.MethodDelete, lockPath)
 }
 
-func TestWhoCannotBeServedLearnsItBeforeTheUpgrade(t *testing.T) {
+func TestARefusalComesBeforeTheUpgrade(t *testing.T) {
 	b := newSite(t, nil).browser(t)
 	b.want(http.StatusBadRequest, `{"success":false,"error":"bad_request","message":"want a WebSocket"}`, http.MethodGet, lockPath+"/ws")
 	b.want(http.StatusUnauthorized, badSession, http.MethodGet, lockPath+"/ws", upgrade("Cookie", doclock.CookieName+"=x")...)
 }
 
-// What proves who one is, is told to nobody: neither in an event nor in a body,
-// nor to the log.
+// A credential is in no event, no body and no log line, nor is the room's id in the log.
 func TestTheCredentialIsInNoEventBodyOrLog(t *testing.T) {
-	s := newSite(t, func(s *setup) { s.ttl = 3 * time.Second })
-	var said []string
+	s := newSite(t, func(s *setup) { s.ttl = time.Second })
+	var texts []string
 	b, other := s.browser(t), s.browser(t)
 	ask := func(b *browser, method, path string) {
 		_, body := b.ask(method, path, doclock.ClientHeader, "tab-of-mine")
-		said = append(said, body)
+		texts = append(texts, body)
 	}
 	ask(b, http.MethodGet, lockPath)
-	ask(other, http.MethodGet, lockPath)
 	l := other.listen(lockPath+"/ws", websocket.DialOptions{})
-	event := func(kind, reason string) { said = append(said, l.want(kind, reason).raw) }
+	event := func(kind, reason string) { texts = append(texts, l.want(kind, reason).raw) }
 	event(unlocked, documentlock.Current)
 	for _, by := range []*browser{b, other} {
 		ask(by, http.MethodPost, lockPath)
@@ -221,14 +200,14 @@ func TestTheCredentialIsInNoEventBodyOrLog(t *testing.T) {
 	ask(b, http.MethodPost, lockPath)
 	event(locked, documentlock.Acquired)
 	event(unlocked, documentlock.Expired)
-	said = append(said, s.log.String())
-	if len(said) < 20 {
-		t.Fatalf("only %d texts", len(said))
+	log := s.log.String()
+	if strings.Contains(log, "room=") || !strings.Contains(log, "room_hash=") {
+		t.Errorf("the log shows the room's id, or no hash of it: %s", log)
 	}
 	for _, by := range []*browser{b, other} {
 		cookie := by.cookie()
 		for _, secret := range []string{strings.Split(cookie, ".")[1], strings.Split(cookie, ".")[3], "tab-of-mine", "session/"} {
-			for _, text := range said {
+			for _, text := range append(texts, log) {
 				if strings.Contains(text, secret) {
 					t.Errorf("%q is in %s", secret, text)
 				}
@@ -251,4 +230,107 @@ func (b *browser) cookie() string {
 	}
 	b.t.Fatal("no session")
 	return ""
+}
+
+func TestAMessageOfTheClientClosesTheSocket(t *testing.T) {
+	b := newSite(t, nil).browser(t)
+	l := b.listen(lockPath+"/ws", websocket.DialOptions{})
+	l.want(unlocked, documentlock.Current)
+	if err := l.conn.Write(t.Context(), websocket.MessageText, []byte(strings.Repeat("x", 100_000))); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.closed(); got != websocket.StatusPolicyViolation {
+		t.Errorf("closed with %v, want a policy violation", got)
+	}
+}
+
+// closed is the code with which the server closes.
+func (s *socket) closed() websocket.StatusCode {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), hang)
+	defer cancel()
+	for {
+		if _, _, err := s.conn.Read(ctx); err != nil {
+			if ctx.Err() != nil {
+				s.t.Fatal("the socket is left open")
+			}
+			return websocket.CloseStatus(err)
+		}
+	}
+}
+
+func TestAStopClosesTheSocketsWithGoingAway(t *testing.T) {
+	s := newSite(t, nil)
+	b := s.browser(t)
+	var all []*socket
+	for range 3 {
+		l := b.listen(lockPath+"/ws", websocket.DialOptions{})
+		l.want(unlocked, documentlock.Current)
+		all = append(all, l)
+	}
+	s.stop()
+	for _, l := range all {
+		if got := l.closed(); got != websocket.StatusGoingAway {
+			t.Errorf("closed with %v, want going away", got)
+		}
+	}
+	b.want(http.StatusServiceUnavailable, `{"success":false,"error":"unavailable","message":"this instance is stopping; try again"}`,
+		http.MethodGet, lockPath+"/ws", upgrade()...)
+	b.take() // what is under way, and what comes until the listener is closed, is answered
+}
+
+func TestSocketsAreBounded(t *testing.T) {
+	s := newSite(t, func(s *setup) { s.options.MaxSockets = 2 })
+	b := s.browser(t)
+	first := b.listen(lockPath+"/ws", websocket.DialOptions{})
+	first.next()
+	b.listen("/api/documents/other/lock/ws", websocket.DialOptions{}).next()
+	b.want(http.StatusServiceUnavailable, `{"success":false,"error":"unavailable","message":"too many connections here; try again"}`,
+		http.MethodGet, lockPath+"/ws", upgrade()...)
+	if err := first.conn.Close(websocket.StatusNormalClosure, ""); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if status, _ := b.ask(http.MethodGet, lockPath+"/ws", upgrade()...); status == http.StatusSwitchingProtocols {
+			return
+		}
+	}
+}
+
+func TestADeadPeerIsClosed(t *testing.T) {
+	s := newSite(t, func(s *setup) { s.options.Ping = 20 * time.Millisecond })
+	b := s.browser(t)
+	b.listen(lockPath+"/ws", websocket.DialOptions{}).next() // and from then on reads nothing, so answers no ping
+	draining, done := context.WithTimeout(t.Context(), hang)
+	defer done()
+	if left := s.Drain(draining); left != 0 {
+		t.Errorf("%d sockets are left open", left)
+	}
+}
+
+func TestALivePeerStaysConnected(t *testing.T) {
+	s := newSite(t, func(s *setup) { s.options.Ping = 200 * time.Millisecond }) // also the time for its answer
+	b := s.browser(t)
+	pings := make(chan struct{}, 1000)
+	l := b.listen(lockPath+"/ws", websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool {
+		pings <- struct{}{}
+		return true
+	}})
+	l.want(unlocked, documentlock.Current)
+	var message []byte
+	var err error
+	var reading sync.WaitGroup
+	reading.Go(func() { _, message, err = l.conn.Read(t.Context()) }) // it answers pings, too
+	for range 3 {
+		select {
+		case <-pings:
+		case <-time.After(hang):
+			t.Fatal("no pings")
+		}
+	}
+	b.take()
+	reading.Wait()
+	if err != nil || !strings.Contains(string(message), `"reason":"acquired"`) {
+		t.Errorf("got %q, %v", message, err)
+	}
 }

@@ -10,10 +10,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// spanned is a middleware that makes the span of a request, by its route: the room
-// is not in it. Anybody may call, and is not to decide what is traced: the span
-// begins a trace, with a link to the caller's, of which the log's lines stay.
-// Probes have none, and sockets, which live for hours, have none.
+// spanned is a middleware that makes the span of a request, named by its route: the
+// room is not in it. Since anybody may call, the caller does not decide what is
+// sampled: the span begins a new trace, linked to the caller's, while the log lines
+// belong to the caller's. Probes have no span, nor have sockets, which live for hours.
 func (s *Server) spanned(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		route := c.Path()
@@ -23,10 +23,10 @@ func (s *Server) spanned(next echo.HandlerFunc) echo.HandlerFunc {
 		r := c.Request()
 		_, span := s.o.Tracer.Start(r.Context(), "request", trace.WithSpanKind(trace.SpanKindServer),
 			trace.WithNewRoot(), trace.WithLinks(trace.LinkFromContext(r.Context())))
-		defer func() { span.End() }() // deferred itself, it would tell a panic's value
+		defer func() { span.End() }() // span.End deferred directly would record a panic's value
 		err := next(c)
 		if err != nil {
-			c.Error(err) // is answered here, so that the status is known; it is not answered twice
+			c.Error(err) // answers now, so that the status is known
 		}
 		status := c.Response().Status
 		span.SetAttributes(attribute.String("http.request.method", method(r.Method)))
@@ -41,7 +41,7 @@ func (s *Server) spanned(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// method is a request's, or _OTHER: anybody may send any word.
+// method returns a request's method, or _OTHER: anybody may send any word.
 func method(m string) string {
 	switch m {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:

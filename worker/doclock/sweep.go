@@ -2,6 +2,7 @@ package doclock
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
@@ -9,7 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// sweep is POST /internal/sweep, for Cloud Scheduler (D4). Its body says nothing.
+// sweep handles POST /internal/sweep, for Cloud Scheduler (D4). The body is ignored.
 func (s *Server) sweep(c echo.Context) error {
 	began, r := time.Now(), c.Request()
 	err := s.admit(r)
@@ -18,18 +19,10 @@ func (s *Server) sweep(c echo.Context) error {
 		defer s.Pass()()
 		swept, err = s.sweepOnce(r.Context())
 	}
-	status := http.StatusOK
-	if err != nil {
-		status, _, _ = refusal(err)
-	}
-	s.record(r.Context(), "sweep", "", err, status, began)
-	if err != nil {
-		return s.refuse(c, err)
-	}
-	return c.JSON(status, map[string]int{"swept": swept})
+	return s.answer(c, "sweep", "", began, map[string]int{"swept": swept}, err)
 }
 
-// admit says whether r may call an internal route.
+// admit checks that r may call an internal route.
 func (s *Server) admit(r *http.Request) error {
 	if s.sites.Check(r) != nil {
 		return errCrossSite
@@ -40,7 +33,8 @@ func (s *Server) admit(r *http.Request) error {
 	return s.o.Tasks.Check(r)
 }
 
-// sweepOnce logs what was swept: also where some failed, the others are gone.
+// sweepOnce sweeps and logs the number, also if some rooms failed. The error is
+// errNoSweep with the reason in its text alone: the answer does not depend on it.
 func (s *Server) sweepOnce(ctx context.Context) (swept int, err error) {
 	if s.o.Finder == nil {
 		return 0, nil
@@ -50,22 +44,13 @@ func (s *Server) sweepOnce(ctx context.Context) (swept int, err error) {
 		s.log.LogAttrs(ctx, slog.LevelInfo, "expired locks swept", slog.Int("swept", swept))
 	}
 	if err != nil {
-		err = sweepError{err}
+		err = fmt.Errorf("%w: %v", errNoSweep, err) //nolint:errorlint // see above
 	}
 	return swept, err
 }
 
-// sweepError says that some rooms were not swept. What became of each is for the
-// log: the answer is one.
-type sweepError struct{ rooms error }
-
-func (e sweepError) Error() string { return e.rooms.Error() }
-
-// Is makes it errNoSweep, and nothing that a room's error is.
-func (sweepError) Is(target error) bool { return target == errNoSweep }
-
-// SweepEvery sweeps each time that every has passed, until ctx ends (D4). It is
-// for where no Cloud Scheduler calls, and harmless where several instances do.
+// SweepEvery sweeps at this interval until ctx ends (D4), where no Cloud Scheduler
+// does. Several instances may do so at once.
 func (s *Server) SweepEvery(ctx context.Context, every time.Duration) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()

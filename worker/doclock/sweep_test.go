@@ -4,68 +4,75 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"taskguard/emulator/emulatortest"
 	"taskguard/lease/documentlock"
+	"taskguard/worker/doclock"
 	"taskguard/worker/taskauth"
 )
 
-// kept says whether the room's record exists.
-func (s *site) kept(t testing.TB, room string) bool {
-	t.Helper()
-	c, err := s.rooms.Load(t.Context(), room)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c.Exists
-}
-
+// TestASweepDeletesWhatHasExpiredAndNothingElse also lets the ticker sweep.
 func TestASweepDeletesWhatHasExpiredAndNothingElse(t *testing.T) {
-	s := newSite(t, func(s *setup) { s.ttl = time.Second })
-	b := s.browser(t)
-	for i := range 3 {
-		if status, body := b.ask(http.MethodPost, fmt.Sprintf("/api/documents/%d/lock", i)); status != http.StatusOK {
-			t.Fatal(status, body)
+	synctest.Test(t, func(t *testing.T) {
+		rooms, log := newRooms(t), &emulatortest.Log{}
+		locks, err := documentlock.New(rooms, 0)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	time.Sleep(1100 * time.Millisecond)
-	b.take()
-	b.want(http.StatusOK, `{"swept":3}`, http.MethodPost, "/internal/sweep")
-	b.want(http.StatusOK, `{"swept":0}`, http.MethodPost, "/internal/sweep")
-	if s.kept(t, "0") || !s.kept(t, "room") {
-		t.Errorf("an expired one is kept: %v, the live one: %v", s.kept(t, "0"), s.kept(t, "room"))
-	}
-	if !strings.Contains(s.log.String(), "swept=3") {
-		t.Errorf("not in the log: %s", s.log)
-	}
+		kept := func(room string) bool {
+			c, err := rooms.Load(t.Context(), room)
+			if err != nil {
+				t.Error(err)
+			}
+			return c.Exists
+		}
+		take := func(room string) {
+			if _, err := locks.Acquire(t.Context(), room, "session/1"); err != nil {
+				t.Error(err)
+			}
+		}
+		h := doclock.NewServer(t.Context(), locks, nil, cookies(t), doclock.Options{Finder: rooms, Log: slog.New(slog.NewTextHandler(log, nil))})
+		for i := range 3 {
+			take(fmt.Sprint(i))
+		}
+		time.Sleep(31 * time.Second)
+		take("live")
+		for _, want := range []string{`{"swept":3}`, `{"swept":0}`} {
+			if status, body, _ := visit(t, h, http.MethodPost, "/internal/sweep", ""); status != http.StatusOK || body != want {
+				t.Errorf("%d %s, want %s", status, body, want)
+			}
+		}
+		if kept("0") || !kept("live") {
+			t.Errorf("the expired one is kept: %v, the live one: %v", kept("0"), kept("live"))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var sweeping sync.WaitGroup
+		sweeping.Go(func() { h.SweepEvery(ctx, time.Minute) })
+		time.Sleep(61 * time.Second)
+		if kept("live") || strings.Count(log.String(), "expired locks swept") != 2 || !strings.Contains(log.String(), "swept=3") {
+			t.Errorf("it is kept: %v; log: %s", kept("live"), log)
+		}
+		cancel()
+		sweeping.Wait()
+	})
 }
 
-func TestTheTickerSweeps(t *testing.T) {
-	s := newSite(t, func(s *setup) { s.ttl = time.Second })
-	s.browser(t).take()
-	ctx, cancel := context.WithCancel(t.Context())
-	var sweeping sync.WaitGroup
-	sweeping.Go(func() { s.SweepEvery(ctx, 10*time.Millisecond) })
-	for s.kept(t, "room") {
-		time.Sleep(10 * time.Millisecond)
-	}
-	cancel()
-	sweeping.Wait()
-}
+// failing is a Finder that fails.
+type failing struct{}
 
-// torn finds a room that cannot be swept.
-type torn struct{}
-
-func (torn) Lapsed(context.Context, int) ([]documentlock.Change, error) {
+func (failing) Lapsed(context.Context, int) ([]documentlock.Change, error) {
 	return nil, errors.New(`repo: query "secret room": no index; projects/p/databases/d/documents/documentLocks/secret room`)
 }
 
 func TestASweepThatFailsInPartIsUnavailable(t *testing.T) {
-	s := newSite(t, func(s *setup) { s.finder = torn{} })
+	s := newSite(t, func(s *setup) { s.finder = failing{} })
 	s.browser(t).want(http.StatusServiceUnavailable,
 		`{"success":false,"error":"unavailable","message":"not all expired locks were swept; try again"}`, http.MethodPost, "/internal/sweep")
 	if log := s.log.String(); !strings.Contains(log, "no index") || strings.Contains(log, "secret room") {

@@ -406,7 +406,7 @@ func (m *model) start(name string, o outside, analyze orchestrator.AnalyzerFunc,
 	i.work, i.stop = context.WithCancelCause(context.Background())
 	ledger := m.ledger(o)
 	i.guard = &worker.Guard{
-		Locks: ledger, Records: ledger, Queue: o, Backlog: o, Analyzer: analyze,
+		Locks: ledger, Queue: o, Backlog: o, Analyzer: analyze,
 		Instance: name, RunTimeout: runTimeout, Log: slog.New(slog.DiscardHandler),
 	}
 	return i
@@ -464,7 +464,7 @@ func (m *model) judgeAnswer(p *party, a answer, excused bool) {
 		m.fail("%s was acknowledged with %d %s, and nothing is booked for %s", p, a.code, a.Reason, m.show(r.doc))
 	case a.Reason == "locked" && l.Owner != "" && l.Owner == p.owner:
 		m.fail("%s was locked out by itself", p)
-	case a.Reason == "locked" && a.code == http.StatusOK && !saw(func(l lease.Lease) bool { return l.Owner != "" && l.ExpiresAt.Equal(retry) }):
+	case a.Reason == "locked" && !saw(func(l lease.Lease) bool { return l.Owner != "" && l.ExpiresAt.Equal(retry) }):
 		m.fail("%s was answered locked until %s, and no lock was", p, a.RetryAt)
 	case a.Reason == "lock_lost" && l.FinishedBy != "" && l.FinishedBy == p.owner:
 		m.fail("%s was answered that its lock is lost, and had finished", p)

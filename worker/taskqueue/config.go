@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/url"
 	"regexp"
-	"strings"
 )
 
 // Config says where tasks are booked and whom they call. The environment
@@ -73,13 +72,3 @@ func badTarget(target string) string {
 	}
 	return ""
 }
-
-func (c Config) audience() string {
-	if c.Audience != "" {
-		return c.Audience
-	}
-	return c.TargetURL // the default would be the whole URL, which no worker expects
-}
-
-// address is the URL that a task calls.
-func (c Config) address() string { return strings.TrimRight(c.TargetURL, "/") + route }

@@ -31,19 +31,15 @@ func TestABadConfigNamesItsVariables(t *testing.T) {
 		change func(*taskqueue.Config)
 		want   string
 	}{
-		"no queue":         {func(c *taskqueue.Config) { c.Queue = "" }, "TASK_QUEUE: must be set"},
-		"a short queue":    {func(c *taskqueue.Config) { c.Queue = "q" }, "TASK_QUEUE: "},
-		"a task's name":    {func(c *taskqueue.Config) { c.Queue += "/tasks/t" }, "TASK_QUEUE: "},
-		"no target":        {func(c *taskqueue.Config) { c.TargetURL = "" }, "TASK_TARGET_URL: must be set"},
-		"a bare host":      {func(c *taskqueue.Config) { c.TargetURL = "w.example" }, "TASK_TARGET_URL: "},
-		"another scheme":   {func(c *taskqueue.Config) { c.TargetURL = "ftp://w.example" }, "TASK_TARGET_URL: "},
-		"a query":          {func(c *taskqueue.Config) { c.TargetURL += "?x=y" }, "TASK_TARGET_URL: "},
-		"a password":       {func(c *taskqueue.Config) { c.TargetURL = "https://u:secret@w.example" }, "TASK_TARGET_URL: must not"},
-		"an endless URL":   {func(c *taskqueue.Config) { c.TargetURL += "/" + strings.Repeat("x", 2083) }, "TASK_TARGET_URL: is longer"},
-		"no address":       {func(c *taskqueue.Config) { c.Caller = "someone" }, "TASK_CALLER: "},
-		"a port too few":   {func(c *taskqueue.Config) { c.EmulatorHost = "localhost" }, "CLOUD_TASKS_EMULATOR_HOST: "},
-		"nothing amiss":    {func(*taskqueue.Config) {}, ""},
-		"nobody as caller": {func(c *taskqueue.Config) { c.Caller = "" }, ""},
+		"no queue":       {func(c *taskqueue.Config) { c.Queue = "" }, "TASK_QUEUE: must be set"},
+		"a task's name":  {func(c *taskqueue.Config) { c.Queue += "/tasks/t" }, "TASK_QUEUE: "},
+		"no target":      {func(c *taskqueue.Config) { c.TargetURL = "" }, "TASK_TARGET_URL: must be set"},
+		"a query":        {func(c *taskqueue.Config) { c.TargetURL += "?x=y" }, "TASK_TARGET_URL: "},
+		"a password":     {func(c *taskqueue.Config) { c.TargetURL = "https://u:secret@w.example" }, "TASK_TARGET_URL: must not"},
+		"an endless URL": {func(c *taskqueue.Config) { c.TargetURL += "/" + strings.Repeat("x", 2083) }, "TASK_TARGET_URL: is longer"},
+		"no address":     {func(c *taskqueue.Config) { c.Caller = "someone" }, "TASK_CALLER: "},
+		"a port too few": {func(c *taskqueue.Config) { c.EmulatorHost = "localhost" }, "CLOUD_TASKS_EMULATOR_HOST: "},
+		"nothing amiss":  {func(*taskqueue.Config) {}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := good
@@ -54,12 +50,6 @@ func TestABadConfigNamesItsVariables(t *testing.T) {
 			}
 			if err != nil && (strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "\n")) {
 				t.Errorf("%q has a password or more than one line", err)
-			}
-			if err == nil {
-				return
-			}
-			if _, openErr := taskqueue.Open(t.Context(), cfg); openErr == nil || openErr.Error() != err.Error() {
-				t.Errorf("Open: %v, want %v", openErr, err)
 			}
 		})
 	}

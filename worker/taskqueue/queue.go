@@ -1,6 +1,10 @@
+// Package taskqueue books deliveries of analyses in Cloud Tasks. A booking has a
+// deterministic name, so booking twice is booking once. Cloud Tasks remembers a name for
+// up to 24 h after its task has ended, so a name must change with its purpose.
 package taskqueue
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -8,6 +12,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
@@ -52,9 +57,9 @@ type Task struct {
 	Deadline   time.Duration // of one dispatch, brought into 15 s – 30 min; zero: Cloud Tasks' 10 min
 }
 
-// Name is a task's name, made of what the task is for: the same parts give the
-// same name. It is a hash, since Cloud Tasks slows down for names that share a
-// beginning, and ids of analyses may hold what names may not.
+// Name is a task's name: the same parts give the same name. It is a hash, since Cloud
+// Tasks slows down for names that share a prefix, and ids of analyses may have
+// characters that names may not.
 func Name(parts ...string) string {
 	h := sha256.New()
 	for _, part := range parts {
@@ -91,10 +96,9 @@ func Open(ctx context.Context, cfg Config, opts ...option.ClientOption) (*Queue,
 func (q *Queue) Close() error { return q.client.Close() }
 
 // Book makes sure that t is in the queue, or was under the same name: already
-// reports that its name was taken, be it by an attempt of this very call whose
-// answer was lost. Names stay taken for up to 24 h after their task is done or
-// given up, so already is no proof that a delivery is still to come. It tries
-// until ctx ends, for at most 15 s.
+// reports that its name was taken, perhaps by a try of this very call whose answer was
+// lost. So already does not prove that a delivery is still to come. It tries until ctx
+// ends, for at most 15 s.
 func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
 	request, err := q.request(t)
 	if err != nil {
@@ -103,7 +107,9 @@ func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, bookTimeout)
 	defer cancel()
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
-		err := q.create(ctx, request)
+		try, cancelTry := context.WithTimeout(ctx, callTimeout)
+		_, err := q.client.CreateTask(try, request)
+		cancelTry()
 		switch code := status.Code(err); {
 		case err == nil:
 			return false, nil
@@ -120,27 +126,21 @@ func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
 	}
 }
 
-func (q *Queue) create(ctx context.Context, request *cloudtaskspb.CreateTaskRequest) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	_, err := q.client.CreateTask(ctx, request)
-	return err
-}
-
 func (q *Queue) request(t Task) (*cloudtaskspb.CreateTaskRequest, error) {
 	body, err := json.Marshal(map[string]string{"analysis_id": t.AnalysisID})
 	if err != nil {
 		return nil, fmt.Errorf("taskqueue: encode task: %w", err)
 	}
 	call := &cloudtaskspb.HttpRequest{
-		Url:        q.cfg.address(),
+		Url:        strings.TrimRight(q.cfg.TargetURL, "/") + route,
 		HttpMethod: cloudtaskspb.HttpMethod_POST,
 		Headers:    map[string]string{"Content-Type": "application/json"},
 		Body:       body,
 	}
 	if q.cfg.Caller != "" {
 		call.AuthorizationHeader = &cloudtaskspb.HttpRequest_OidcToken{OidcToken: &cloudtaskspb.OidcToken{
-			ServiceAccountEmail: q.cfg.Caller, Audience: q.cfg.audience(),
+			ServiceAccountEmail: q.cfg.Caller, // Cloud Tasks' default would be the whole URL, which no worker expects.
+			Audience:            cmp.Or(q.cfg.Audience, q.cfg.TargetURL),
 		}}
 	}
 	task := &cloudtaskspb.Task{

@@ -34,14 +34,14 @@ type Config struct {
 	LogLevel   slog.Level
 	Telemetry  cloudrun.Telemetry
 
-	limits cloudrun.Limits // not of the environment, either
+	limits cloudrun.Limits // not from the environment
 }
 
-// ParseConfig reads the environment through lookup. Its error holds one line a
-// problem, each naming its variable.
+// ParseConfig reads the environment through lookup. Its error has one line for each
+// problem, which names the variable.
 //
-// POST /internal/sweep is there whatever SWEEP_INTERVAL says, so TASK_AUTH must be
-// set; only on an emulator, where a sweep does nobody harm, is it none by itself.
+// TASK_AUTH is required whatever SWEEP_INTERVAL is, because POST /internal/sweep is
+// always served. Only with an emulator its default is none.
 func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	e := cloudrun.NewEnvironment(lookup)
 	c := Config{
@@ -64,19 +64,19 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	if _, err := documentlock.New(nil, c.TTL); err != nil {
 		e.Problem("DOCUMENT_LOCK_TTL", "%v", err)
 	}
-	unsaid := ""
+	fallback := ""
 	if c.Emulator != "" {
-		unsaid = "none"
+		fallback = "none"
 	}
-	c.Tasks = e.TaskAuth(c.Emulator, unsaid, c.Sessions == authOIDC)
+	c.Tasks = e.TaskAuth(c.Emulator, fallback, c.Sessions == authOIDC)
 	c.sessions(e)
 	return c, e.Err()
 }
 
-// sessions reads what proves one.
+// sessions reads how sessions are proved.
 func (c *Config) sessions(e *cloudrun.Environment) {
 	if c.Sessions == authOIDC {
-		e.Stray("belongs to SESSION_AUTH=cookie", "SESSION_SECRET")
+		e.Unused("belongs to SESSION_AUTH=cookie", "SESSION_SECRET")
 		c.Token = taskauth.Options{Audience: e.Text("SESSION_AUDIENCE", ""), AnyAccount: true}
 		if c.Token.Audience == "" {
 			e.Problem("SESSION_AUDIENCE", "must be set with SESSION_AUTH=oidc, to the audience of people's tokens")
@@ -86,7 +86,7 @@ func (c *Config) sessions(e *cloudrun.Environment) {
 		}
 		return
 	}
-	e.Stray("belongs to SESSION_AUTH=oidc", "SESSION_AUDIENCE")
+	e.Unused("belongs to SESSION_AUTH=oidc", "SESSION_AUDIENCE")
 	c.Secret = e.Text("SESSION_SECRET", "")
 	switch {
 	case c.Secret == "":
@@ -96,7 +96,7 @@ func (c *Config) sessions(e *cloudrun.Environment) {
 	}
 }
 
-// sweepInterval is a duration, or 0.
+// sweepInterval reads a duration, or 0.
 func sweepInterval(e *cloudrun.Environment) time.Duration {
 	const name = "SWEEP_INTERVAL"
 	if d, err := time.ParseDuration(e.Text(name, "60s")); err == nil && d == 0 {
@@ -105,7 +105,7 @@ func sweepInterval(e *cloudrun.Environment) time.Duration {
 	return e.Duration(name, time.Minute)
 }
 
-// attrs is the configuration in force, for the log.
+// attrs returns the configuration for the log.
 func (c Config) attrs() []slog.Attr {
 	return []slog.Attr{
 		slog.String("session_auth", c.Sessions), slog.String("task_auth", c.Tasks.Mode),

@@ -4,22 +4,34 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/cookiejar"
+	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
+	"go.uber.org/goleak"
 
 	"taskguard/emulator/emulatortest"
 )
 
-// hang is when a test gives up on something that should come at once.
+func TestMain(m *testing.M) {
+	code := emulatortest.Main(m)
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// hang is how long a test waits for something that should happen at once.
 const hang = 30 * time.Second
 
 func listen(t testing.TB) net.Listener {
@@ -32,13 +44,8 @@ func listen(t testing.TB) net.Listener {
 	return l
 }
 
-// embedded lets the services of a test use an embedded Firestore.
+// embedded starts an embedded Firestore for the services of a test.
 func embedded(t testing.TB) (project string) {
-	t.Helper()
-	return backend(t).Project
-}
-
-func backend(t testing.TB) *emulatortest.Backend {
 	t.Helper()
 	b := emulatortest.Embedded(t)
 	l := listen(t)
@@ -49,7 +56,7 @@ func backend(t testing.TB) *emulatortest.Backend {
 		<-ended
 	})
 	setenv(t, l.Addr().String())
-	return b
+	return b.Project
 }
 
 func setenv(t testing.TB, host string) {
@@ -86,7 +93,7 @@ func start(t testing.TB, project string, more ...string) *instance {
 	return i
 }
 
-// wait is what Serve answered.
+// wait waits for Serve to return.
 func (i *instance) wait(t testing.TB) error {
 	t.Helper()
 	select {
@@ -128,32 +135,29 @@ func (i *instance) ask(t testing.TB, c *http.Client, method, path string) (statu
 	return resp.StatusCode, body
 }
 
-// told is what a socket says.
-type told struct {
-	Type    string
-	Holder  string
+// received is a message of a socket.
+type received struct {
 	Expires time.Time `json:"expires_at"`
 	Reason  string
 	Version int64
 
 	raw string
-	at  time.Time // when, here
 }
 
-// socket reads all that it is told.
-func (i *instance) socket(t testing.TB, c *http.Client, path string) <-chan told {
+// socket receives all messages of a socket.
+func (i *instance) socket(t testing.TB, c *http.Client, path string) <-chan received {
 	t.Helper()
 	conn, _, err := websocket.Dial(t.Context(), i.url+path, &websocket.DialOptions{HTTPClient: &http.Client{Jar: c.Jar, Transport: c.Transport}}) //nolint:bodyclose // the library closes it
 	if err != nil {
 		t.Fatal(err)
 	}
-	to := make(chan told, 1000)
+	to := make(chan received, 1000)
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		defer close(to)
 		for {
 			_, data, err := conn.Read(context.Background())
-			m := told{raw: string(data), at: time.Now()}
+			m := received{raw: string(data)}
 			if err != nil || json.Unmarshal(data, &m) != nil {
 				return
 			}
@@ -165,17 +169,17 @@ func (i *instance) socket(t testing.TB, c *http.Client, path string) <-chan told
 }
 
 // next is the next message, of the reason wanted.
-func next(t testing.TB, events <-chan told, reason string) told {
+func next(t testing.TB, events <-chan received, reason string) received {
 	t.Helper()
 	select {
 	case m := <-events:
 		if m.Reason != reason {
-			t.Fatalf("told %q, want %s", m.raw, reason)
+			t.Fatalf("got %q, want %s", m.raw, reason)
 		}
 		return m
 	case <-time.After(hang):
-		t.Fatalf("nothing is told, want %s", reason)
-		return told{}
+		t.Fatalf("no message, want %s", reason)
+		return received{}
 	}
 }
 
@@ -221,23 +225,6 @@ func TestTheSweepRunsByItself(t *testing.T) {
 	for deadline := time.Now().Add(hang); !strings.Contains(i.log.String(), "swept=1"); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("nothing is swept: %s", i.log)
-		}
-	}
-}
-
-func TestAServiceWithoutProofOfSessionsDoesNotServe(t *testing.T) {
-	project := embedded(t)
-	for name, cfg := range map[string]Config{
-		"no sessions": {Project: project, Secret: strings.TrimPrefix(secret, "SESSION_SECRET=")},
-		"no secret":   {Project: project, Sessions: "cookie"},
-		"no tasks":    {Project: project, Sessions: "cookie", Secret: strings.TrimPrefix(secret, "SESSION_SECRET=")},
-		"no audience": {Project: project, Sessions: "oidc"},
-	} {
-		if name != "no tasks" {
-			cfg.Tasks.Mode = "none"
-		}
-		if err := Serve(t.Context(), cfg, listen(t), slog.New(slog.DiscardHandler)); err == nil {
-			t.Errorf("%s: it served", name)
 		}
 	}
 }

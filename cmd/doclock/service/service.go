@@ -1,5 +1,5 @@
-// Package service is the document lock as a process: environment → Config → wire
-// → serve. cmd/doclock is it alone; cmd/taskguard's local serves it, too.
+// Package service runs the document lock as a process: environment → Config → wire
+// → serve. It is all of cmd/doclock, and part of taskguard local.
 package service
 
 import (
@@ -18,7 +18,7 @@ import (
 	"taskguard/worker/telemetry"
 )
 
-// Main serves until SIGTERM or SIGINT and answers the exit code: 0, 2 for a
+// Main serves until SIGTERM or SIGINT and returns the exit code: 0, 2 for a
 // configuration error, 1 for any other.
 func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Writer) (int, error) {
 	cfg, err := ParseConfig(lookup)
@@ -31,10 +31,10 @@ func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Wri
 	})
 }
 
-// Serve answers on l until ctx ends or l fails; then it closes the sockets, so that
-// their clients connect elsewhere, and gives them and the answers under way 8 s.
-// Its error is the listener's, or of what it could not open; that ctx has ended is
-// none.
+// Serve serves on l until ctx ends or l fails. Then it closes the sockets, so that
+// their clients connect elsewhere, and waits up to 8 s for them and for requests in
+// progress. It returns the listener's error, or that of opening its parts; the end of
+// ctx is no error.
 func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) error {
 	w, err := wire(ctx, cfg, log)
 	if err != nil {
@@ -43,16 +43,16 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	server := doclock.NewServer(work, w.locks, w.feed, w.sessions, doclock.Options{
-		Finder: w.rooms, Tasks: w.tasks, Tracer: w.exports.Tracers().Tracer(telemetry.Scope), Log: log,
+		Finder: w.rooms, Tasks: w.tasks, Tracer: w.exports.Tracers.Tracer(telemetry.Scope), Log: log,
 	})
-	w.beside = append(w.beside, w.feed.Run, func(ctx context.Context) {
+	w.background = append(w.background, w.feed.Run, func(ctx context.Context) {
 		server.AwaitReady(ctx, func(ctx context.Context) error { return cloudrun.Located(cfg.Emulator, w.rooms.Ping(ctx)) })
 	})
 	if cfg.Sweep > 0 {
-		w.beside = append(w.beside, func(ctx context.Context) { server.SweepEvery(ctx, cfg.Sweep) })
+		w.background = append(w.background, func(ctx context.Context) { server.SweepEvery(ctx, cfg.Sweep) })
 	}
 	service := cloudrun.Service{
-		Handler: server, Limits: cfg.limits, Beside: w.beside, Stop: stop, Flush: w.exports.Stop, Log: log,
+		Handler: server, Limits: cfg.limits, Background: w.background, Stop: stop, Flush: w.exports.Stop, Log: log,
 		Drain: func(ctx context.Context) {
 			if left := server.Drain(ctx); left > 0 {
 				log.WarnContext(ctx, "sockets and requests are cut off", "open", left)
@@ -62,19 +62,19 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	return errors.Join(service.Serve(ctx, l, cfg.attrs()...), w.close())
 }
 
-// wired is what the service is made of.
+// wired holds the parts of the service.
 type wired struct {
-	exports  *cloudrun.Exports
-	rooms    *repo.Rooms
-	locks    *documentlock.Locks
-	feed     *documentlock.Feed
-	sessions doclock.Sessions
-	tasks    doclock.Authenticator   // nil: others check who calls
-	beside   []func(context.Context) // the verifiers' fetching of keys
+	exports    *cloudrun.Exports
+	rooms      *repo.Rooms
+	locks      *documentlock.Locks
+	feed       *documentlock.Feed
+	sessions   doclock.Sessions
+	tasks      doclock.Authenticator   // nil: a proxy in front checks
+	background []func(context.Context) // run while the service serves
 }
 
-// wire opens what cfg names, without a call yet. What it answers is to be closed,
-// also beside an error.
+// wire opens the parts that cfg names, without a call to any. Close the result, also
+// after an error.
 func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error) {
 	w.rooms, err = repo.OpenRooms(ctx, cfg.Project, repo.RoomOptions{Database: cfg.Database, Collection: cfg.Collection, Emulator: cfg.Emulator, Log: log})
 	if err != nil {
@@ -89,7 +89,7 @@ func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error
 		return w, err
 	}
 	if ours {
-		w.tasks, w.beside = verifier, append(w.beside, verifier.Run)
+		w.tasks, w.background = verifier, append(w.background, verifier.Run)
 	}
 	switch cfg.Sessions {
 	case authCookie:
@@ -98,7 +98,7 @@ func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error
 		cfg.Token.Log = log
 		var people *taskauth.Verifier
 		if people, err = taskauth.New(cfg.Token); err == nil {
-			w.sessions, w.beside = doclock.Accounts{Verifier: people}, append(w.beside, people.Run)
+			w.sessions, w.background = doclock.Accounts{Verifier: people}, append(w.background, people.Run)
 		}
 	default:
 		err = fmt.Errorf("SESSION_AUTH: %q is not one of %s, %s", cfg.Sessions, authCookie, authOIDC)

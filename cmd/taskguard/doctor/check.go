@@ -5,26 +5,25 @@ import (
 	"strings"
 )
 
-// Severity is what a finding weighs.
+// Severity is a finding's weight.
 type Severity string
 
-// Problem: runs are refused, lost, doubled or left lying, a secret is open, or
-// nobody hears of it.
-// Advice: it works, but worse than it could.
+// A Problem loses, doubles or delays work, lets others in, or silences the alerts.
+// With Advice the deployment works, but can be improved.
 const (
 	Problem Severity = "problem"
 	Advice  Severity = "advice"
 )
 
-// Finding is what one rule has found.
+// Finding is the result of one rule.
 type Finding struct {
-	Rule     string   `json:"rule"` // stable
+	Rule     string   `json:"rule"` // a stable name
 	Severity Severity `json:"severity"`
 	Problem  string   `json:"problem"`
 	Fix      string   `json:"fix"`
 }
 
-// Unchecked are rules that could not be asked, since parts were not read.
+// Unchecked lists rules that were skipped because parts were not read.
 type Unchecked struct {
 	Parts  []string `json:"parts"`
 	Why    string   `json:"why"`
@@ -32,129 +31,38 @@ type Unchecked struct {
 	Rules  []string `json:"rules"`
 }
 
-// part names one of Facts' parts, for people.
-type part string
-
-const (
-	workerEnvironment  part = "the worker's environment"
-	workerSettings     part = "the worker's settings"
-	workerCallers      part = "who may call the worker"
-	doclockEnvironment part = "doclock's environment"
-	doclockSettings    part = "doclock's settings"
-	doclockCallers     part = "who may call doclock"
-	queueSettings      part = "the queue"
-	queueNamed         part = "whether it is the queue of TASK_QUEUE"
-	indexes            part = "the indexes"
-	database           part = "the database"
-	jobs               part = "Cloud Scheduler's jobs"
-)
-
-// status is what of a part's state does not depend on its type.
-type status struct {
-	part   part
-	from   string
-	why    string
-	failed bool
-}
-
-func statusOf[T any](name part, p Part[T]) status { return status{name, p.From, p.Why, p.Failed} }
-
-// parts are in the order in which they are told.
-func (f Facts) parts() []status {
-	all := []status{
-		statusOf(workerEnvironment, f.Worker.Environment), statusOf(workerSettings, f.Worker.Settings),
-		statusOf(queueSettings, f.Queue), statusOf(indexes, f.Indexes), statusOf(database, f.Database),
-		statusOf(jobs, f.Jobs), statusOf(workerCallers, f.Worker.Callers),
-		statusOf(doclockEnvironment, f.Doclock.Environment), statusOf(doclockSettings, f.Doclock.Settings),
-		statusOf(doclockCallers, f.Doclock.Callers),
-	}
-	if f.Queue.Known() && f.Queue.Value.Name == "" && f.Worker.Environment.Value.value("TASK_QUEUE") != "" {
-		all = append(all, status{part: queueNamed, why: f.Queue.From + " does not say which queue it is for"})
-	}
-	return all
-}
-
-// Source is where parts were read from.
-type Source struct {
-	Parts []string `json:"parts"`
-	From  string   `json:"from"`
-}
-
-// Sources are what was read, in the words of people.
-func (f Facts) Sources() (all []Source) {
-	for _, s := range f.parts() {
-		if s.from == "" {
-			continue
-		}
-		i := slices.IndexFunc(all, func(o Source) bool { return o.From == s.from })
-		if i < 0 {
-			i, all = len(all), append(all, Source{From: s.from})
-		}
-		all[i].Parts = append(all[i].Parts, string(s.part))
-	}
-	return all
-}
-
-// rule finds one contradiction in the parts that it needs, all of which are known
-// when it is asked.
-type rule struct {
-	name  string
-	needs []part
-	check func(*view) []Finding
-}
-
-// Check asks each rule whose parts are known.
+// Check applies each rule whose parts are known.
 func Check(f Facts) (found []Finding, unchecked []Unchecked) {
-	v := newView(f)
-	missing := map[part]*Unchecked{}
-	var order []*Unchecked
-	for _, s := range f.parts() {
-		if s.from != "" {
+	missing := map[Part]int{} // the index in unchecked
+	for _, p := range parts() {
+		s := f.Status[p]
+		if s.From != "" {
 			continue
 		}
-		i := slices.IndexFunc(order, func(u *Unchecked) bool { return u.Why == s.why && u.Failed == s.failed })
+		i := slices.IndexFunc(unchecked, func(u Unchecked) bool { return u.Why == s.Why && u.Failed == s.Failed })
 		if i < 0 {
-			i, order = len(order), append(order, &Unchecked{Why: s.why, Failed: s.failed})
+			i, unchecked = len(unchecked), append(unchecked, Unchecked{Why: s.Why, Failed: s.Failed})
 		}
-		order[i].Parts = append(order[i].Parts, string(s.part))
-		missing[s.part] = order[i]
+		unchecked[i].Parts = append(unchecked[i].Parts, string(p))
+		missing[p] = i
 	}
-	for _, r := range rules() {
-		asked := true
+	for _, r := range rules(f) {
+		known := true
 		for _, need := range r.needs {
-			if u := missing[need]; u != nil {
-				asked = false
-				if !slices.Contains(u.Rules, r.name) {
-					u.Rules = append(u.Rules, r.name)
-				}
+			i, absent := missing[need]
+			known = known && !absent
+			if absent && !slices.Contains(unchecked[i].Rules, r.name) {
+				unchecked[i].Rules = append(unchecked[i].Rules, r.name)
 			}
 		}
-		if asked {
-			for _, one := range r.check(v) {
-				one.Rule, one.Problem, one.Fix = r.name, scrub(one.Problem), f.thenTraffic(scrub(one.Fix))
-				found = append(found, one)
-			}
+		if !known {
+			continue
 		}
-	}
-	for _, u := range order {
-		unchecked = append(unchecked, *u)
+		for _, one := range r.check() {
+			one.Rule, one.Problem, one.Fix = r.name, scrub(one.Problem), scrub(one.Fix)
+			found = append(found, one)
+		}
 	}
 	slices.SortStableFunc(found, func(a, b Finding) int { return strings.Compare(string(b.Severity), string(a.Severity)) })
 	return found, unchecked
-}
-
-// rules are all of them, in the order in which their findings are told.
-func rules() []rule {
-	return slices.Concat(
-		serviceRules(workerNames()), workerRules(), queueRules(), firestoreRules(),
-		serviceRules(doclockNames()), doclockRules(),
-	)
-}
-
-// one is a finding alone; found false: none.
-func one(found bool, s Severity, problem, fix string) []Finding {
-	if !found {
-		return nil
-	}
-	return []Finding{{Severity: s, Problem: problem, Fix: fix}}
 }

@@ -1,12 +1,8 @@
-// Package doctor compares what a deployment is made of (the services'
-// environments and settings, the queue, the database's indexes, Cloud Scheduler's
-// jobs, who may call) and says what contradicts what, before it costs a run.
+// Package doctor compares the parts of a deployment (the services' settings, the queue,
+// the indexes, Cloud Scheduler's jobs, the callers) and reports settings that together
+// lose or delay work, or let others in. [Read] collects [Facts] from files, Google's
+// APIs and the environment; [Check] is a pure function of them.
 //
-// [Read] gathers [Facts] from files, from Google's APIs and from a process's
-// environment; [Check] is a pure function of them. What was not read is no
-// finding: [Check] says which of its rules it left out for it, and why.
-//
-// It changes nothing, and shows no value of a secret, no token and no password of
-// a URL. That nothing is found says that the settings agree, not that the work
-// succeeds.
+// The package changes nothing, and its output contains no secret, token or password. No
+// finding means that the settings agree, not that the work succeeds.
 package doctor

@@ -2,9 +2,9 @@ package doctor
 
 import "slices"
 
-// Rules are the names of all rules, each once.
+// Rules returns the names of all rules.
 func Rules() (names []string) {
-	for _, r := range rules() {
+	for _, r := range rules(Facts{}) {
 		if !slices.Contains(names, r.name) {
 			names = append(names, r.name)
 		}

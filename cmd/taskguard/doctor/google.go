@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,180 +15,130 @@ import (
 	cloudtasks "google.golang.org/api/cloudtasks/v2"
 	firestore "google.golang.org/api/firestore/v1"
 	"google.golang.org/api/googleapi"
-	"google.golang.org/api/option"
 	run "google.golang.org/api/run/v1"
 	"google.golang.org/grpc/codes"
 )
 
-// callTimeout is for one part; a call that is slow is not going to be fast.
+// callTimeout bounds the calls for one part.
 const callTimeout = 15 * time.Second
 
-// google reads through Google's APIs.
-type google struct{ options []option.ClientOption }
-
-// ask makes a part of what call answers within callTimeout. what names it.
-func ask[T any](ctx context.Context, what string, call func(context.Context) (T, error)) Part[T] {
+// ask reads a part by a call of Google's APIs.
+func (r *reader) ask(ctx context.Context, p Part, from string, call func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	v, err := call(ctx)
-	if err != nil {
-		return failed[T](explain(what, err))
-	}
-	return Part[T]{Value: v, From: what, Live: true}
-}
-
-// explain puts an API's refusal into words.
-func explain(what string, err error) error {
+	err := call(ctx)
 	var api *googleapi.Error
 	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%s: no answer within %v", what, callTimeout)
+	case err == nil:
 	case !errors.As(err, &api):
-		text := oneLine(err.Error())
-		if strings.Contains(text, "could not find default credentials") {
-			return errors.New("no credentials: gcloud auth application-default login")
-		}
-		return fmt.Errorf("%s: %s", what, text)
-	case api.Code == 404:
-		return fmt.Errorf("%s does not exist, or in another project or region", what)
+		err = fmt.Errorf("%s: %s", from, oneLine(err.Error()))
+	case api.Code == http.StatusNotFound:
+		err = fmt.Errorf("%s does not exist, or is in another project or region", from)
+	default:
+		err = fmt.Errorf("%s: Google answers %d: %s", from, api.Code, oneLine(api.Message))
 	}
-	message := api.Message
-	if message == "" {
-		message = "no message"
-	}
-	return fmt.Errorf("%s: Google answers %d: %s", what, api.Code, oneLine(message))
+	r.done(p, from, err)
 }
 
-// service reads projects/P/locations/L/services/S and who may call it.
-func (g google) service(ctx context.Context, name string) Service {
-	type both struct {
-		env      Environment
-		settings Settings
-	}
-	api, err := run.NewService(ctx, g.options...)
+// askService reads projects/P/locations/L/services/S and its IAM policy.
+func (r *reader) askService(ctx context.Context, name string, into *Service, settings, callers Part) {
+	api, err := run.NewService(ctx, r.Google...)
 	if err != nil {
-		err = explain(name, err)
-		return Service{failed[Environment](err), failed[Settings](err), failed[[]string](err)}
+		r.done(settings, name, err)
+		r.done(callers, name, err)
+		return
 	}
-	p := ask(ctx, name, func(ctx context.Context) (b both, err error) {
-		s, err := api.Projects.Locations.Services.Get(name).Context(ctx).Do()
+	r.ask(ctx, settings, name, func(ctx context.Context) error {
+		got, err := api.Projects.Locations.Services.Get(name).Context(ctx).Do()
 		if err != nil {
-			return b, err
+			return err
 		}
-		b.env, b.settings, err = parseService(s)
-		b.settings.Project, _, _ = resource(name)
-		return b, err
+		into.Settings, err = parseService(got)
+		return err
 	})
-	callers := ask(ctx, "the IAM policy of "+name, func(ctx context.Context) ([]string, error) {
+	r.ask(ctx, callers, "the IAM policy of "+name, func(ctx context.Context) error {
 		policy, err := api.Projects.Locations.Services.GetIamPolicy(name).Context(ctx).OptionsRequestedPolicyVersion(3).Do()
 		if err != nil {
-			return nil, err
+			return err
 		}
-		return invokers(policy), nil
+		for _, b := range policy.Bindings {
+			if slices.Contains([]string{"roles/run.invoker", "roles/run.servicesInvoker", "roles/run.admin"}, b.Role) {
+				into.Callers = append(into.Callers, b.Members...)
+			}
+		}
+		return nil
 	})
-	return Service{
-		Part[Environment]{p.Value.env, p.From, p.Live, p.Why, p.Failed}, Part[Settings]{p.Value.settings, p.From, p.Live, p.Why, p.Failed}, callers,
-	}
 }
 
-// invokers are the members of the roles that may invoke a service.
-func invokers(p *run.Policy) (members []string) {
-	for _, b := range p.Bindings {
-		if slices.Contains([]string{"roles/run.invoker", "roles/run.servicesInvoker", "roles/run.admin"}, b.Role) {
-			members = append(members, b.Members...)
-		}
-	}
-	return members
-}
-
-// queue reads projects/P/locations/L/queues/Q.
-func (g google) queue(ctx context.Context, name string) Part[Queue] {
-	return ask(ctx, name, func(ctx context.Context) (q Queue, err error) {
-		api, err := cloudtasks.NewService(ctx, g.options...)
+// askQueue reads projects/P/locations/L/queues/Q.
+func (r *reader) askQueue(ctx context.Context, name string) {
+	r.ask(ctx, QueueSettings, name, func(ctx context.Context) error {
+		api, err := cloudtasks.NewService(ctx, r.Google...)
 		if err != nil {
-			return q, err
+			return err
 		}
 		got, err := api.Projects.Locations.Queues.Get(name).Context(ctx).Do()
 		if err != nil {
-			return q, err
+			return err
 		}
-		return parseQueue(got)
+		r.facts.Queue, err = parseQueue(got)
+		return err
 	})
 }
 
-// database reads projects/P/databases/D.
-func (g google) database(ctx context.Context, name string) Part[Database] {
-	return ask(ctx, name, func(ctx context.Context) (d Database, err error) {
-		api, err := firestore.NewService(ctx, g.options...)
+// askIndexes reads the indexes of a collection group, and the fields of all groups that
+// have settings of their own, which include those that a group inherits.
+func (r *reader) askIndexes(ctx context.Context, database, group string) {
+	r.ask(ctx, DatabaseIndexes, "the indexes of "+database, func(ctx context.Context) error {
+		all := &Indexes{Composite: map[string]string{}, Fields: map[string]bool{}}
+		api, err := firestore.NewService(ctx, r.Google...)
 		if err != nil {
-			return d, err
-		}
-		got, err := api.Projects.Databases.Get(name).Context(ctx).Do()
-		if err != nil {
-			return d, err
-		}
-		return Database{Name: name, Type: got.Type}, nil
-	})
-}
-
-// indexes reads those of a collection group of a database, and the settings of
-// fields in all groups, among which are those that a group inherits.
-func (g google) indexes(ctx context.Context, database, group string) Part[Indexes] {
-	parent := database + "/collectionGroups/" + group
-	return ask(ctx, "the indexes of "+parent, func(ctx context.Context) (all Indexes, err error) {
-		api, err := firestore.NewService(ctx, g.options...)
-		if err != nil {
-			return all, err
+			return err
 		}
 		groups := api.Projects.Databases.CollectionGroups
-		err = groups.Indexes.List(parent).Pages(ctx, func(p *firestore.GoogleFirestoreAdminV1ListIndexesResponse) error {
-			all.addIndexes(group, p.Indexes)
+		err = groups.Indexes.List(database+"/collectionGroups/"+group).Pages(ctx, func(p *firestore.GoogleFirestoreAdminV1ListIndexesResponse) error {
+			for _, i := range p.Indexes {
+				all.add(group, i)
+			}
 			return nil
 		})
 		if err != nil {
-			return all, err
+			return err
 		}
-		err = groups.Fields.List(database+"/collectionGroups/-").Filter("indexConfig.usesAncestorConfig:false").Pages(ctx, func(p *firestore.GoogleFirestoreAdminV1ListFieldsResponse) error {
-			all.addFields(p.Fields)
-			return nil
-		})
-		return all, err
-	})
-}
-
-// jobs reads those of projects/P/locations/L that call by HTTP.
-func (g google) jobs(ctx context.Context, parent string) Part[Jobs] {
-	return ask(ctx, "Cloud Scheduler in "+parent, func(ctx context.Context) (all Jobs, err error) {
-		all.Project, all.Region = strings.Split(parent, "/")[1], path.Base(parent)
-		api, err := scheduler.NewService(ctx, g.options...)
-		if err != nil {
-			return all, err
-		}
-		err = api.Projects.Locations.Jobs.List(parent).Pages(ctx, func(p *scheduler.ListJobsResponse) error {
-			for _, j := range p.Jobs {
-				if j.HttpTarget != nil {
-					all.List = append(all.List, parseJob(j))
+		fields := groups.Fields.List(database + "/collectionGroups/-").Filter("indexConfig.usesAncestorConfig:false")
+		err = fields.Pages(ctx, func(p *firestore.GoogleFirestoreAdminV1ListFieldsResponse) error {
+			for _, f := range p.Fields {
+				parts := strings.Split(f.Name, "/") // projects/P/databases/D/collectionGroups/G/fields/F
+				if c := f.IndexConfig; c != nil && !c.UsesAncestorConfig && len(parts) == 8 {
+					all.Fields[parts[5]+"/"+parts[7]] = len(c.Indexes) > 0
 				}
 			}
 			return nil
 		})
-		return all, err
+		r.facts.Indexes = *all
+		return err
 	})
 }
 
-func parseJob(j *scheduler.Job) *Job {
-	job := &Job{Name: j.Name, State: j.State, Method: j.HttpTarget.HttpMethod, URI: j.HttpTarget.Uri}
-	if job.Method == "" || job.Method == "HTTP_METHOD_UNSPECIFIED" {
-		job.Method = http.MethodPost
-	}
-	if t := j.HttpTarget.OidcToken; t != nil {
-		job.Account, job.Audience = t.ServiceAccountEmail, t.Audience
-		if job.Audience == "" {
-			job.Audience = job.URI
+// askJobs reads the jobs of projects/P/locations/L that call by HTTP.
+func (r *reader) askJobs(ctx context.Context, parent string) {
+	r.ask(ctx, SchedulerJobs, "Cloud Scheduler in "+parent, func(ctx context.Context) error {
+		api, err := scheduler.NewService(ctx, r.Google...)
+		if err != nil {
+			return err
 		}
-	}
-	if s := j.Status; s != nil && s.Code > 0 { // -1: it has never run
-		job.Failure = oneLine(fmt.Sprintf("%s %s", codes.Code(uint32(s.Code)), s.Message)) //nolint:gosec // it is above 0, and an unknown one is printed as a number
-	}
-	return job
+		return api.Projects.Locations.Jobs.List(parent).Pages(ctx, func(p *scheduler.ListJobsResponse) error {
+			for _, j := range p.Jobs {
+				if j.HttpTarget == nil {
+					continue
+				}
+				job := Job{Name: path.Base(j.Name), State: j.State, Method: cmp.Or(j.HttpTarget.HttpMethod, http.MethodPost), URI: j.HttpTarget.Uri}
+				if s := j.Status; s != nil && s.Code > 0 { // -1: it has never run
+					job.Failure = oneLine(fmt.Sprintf("%s %s", codes.Code(uint32(s.Code)), s.Message)) //nolint:gosec // above 0
+				}
+				r.facts.Jobs = append(r.facts.Jobs, job)
+			}
+			return nil
+		})
+	})
 }

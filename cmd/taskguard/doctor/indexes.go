@@ -1,99 +1,67 @@
 package doctor
 
 import (
-	"fmt"
 	"strings"
 
 	firestore "google.golang.org/api/firestore/v1"
 )
 
-// indexesJSON is Firebase's firestore.indexes.json.
-type indexesJSON struct {
-	Indexes []struct {
-		CollectionGroup string       `json:"collectionGroup"`
-		QueryScope      string       `json:"queryScope"`
-		APIScope        string       `json:"apiScope"`
-		Density         string       `json:"density"`
-		Multikey        bool         `json:"multikey"`
-		Unique          bool         `json:"unique"`
-		Fields          []indexField `json:"fields"`
-	} `json:"indexes"`
-	FieldOverrides []struct {
-		CollectionGroup string `json:"collectionGroup"`
-		FieldPath       string `json:"fieldPath"`
-		TTL             bool   `json:"ttl"`
-		Indexes         []any  `json:"indexes"`
-	} `json:"fieldOverrides"`
+// Indexes are a database's, as far as the worker needs them.
+type Indexes struct {
+	Group     string            // the collection group of the analyses
+	Composite map[string]string // the states by "group: field order, …"; an empty state is unknown
+	Fields    map[string]bool   // whether a field is indexed, by group/field, if it has settings of its own
 }
 
-type indexField struct {
-	FieldPath    string `json:"fieldPath"`
-	Order        string `json:"order"`
-	ArrayConfig  string `json:"arrayConfig"`
-	VectorConfig any    `json:"vectorConfig"`
+// NeededIndexes returns the composite indexes that the worker's queries need.
+func NeededIndexes(group string) []string {
+	return []string{group + ": status ASCENDING, updatedAt ASCENDING"}
 }
 
+// indexesFile reads Firebase's firestore.indexes.json.
 func indexesFile(name string) (Indexes, error) {
-	data, err := readFile(name)
-	if err != nil {
-		return Indexes{}, err
+	var f struct {
+		Indexes []struct {
+			CollectionGroup string `json:"collectionGroup"`
+			firestore.GoogleFirestoreAdminV1Index
+		} `json:"indexes"`
+		FieldOverrides []struct {
+			CollectionGroup string `json:"collectionGroup"`
+			FieldPath       string `json:"fieldPath"`
+			TTL             any    `json:"ttl"`
+			Indexes         []any  `json:"indexes"`
+		} `json:"fieldOverrides"`
 	}
-	var f indexesJSON
-	if err := decode(data, &f); err != nil {
-		return Indexes{}, fmt.Errorf("%s is no firestore.indexes.json: %w", name, err)
-	}
-	var all Indexes
+	all := Indexes{Composite: map[string]string{}, Fields: map[string]bool{}}
+	err := decodeFile(name, "a firestore.indexes.json", &f)
 	for _, i := range f.Indexes {
-		if i.QueryScope != "" && i.QueryScope != collectionScope {
-			continue // serves no query of one collection
-		}
-		index := Index{Group: i.CollectionGroup}
-		for _, field := range i.Fields {
-			index.Fields = append(index.Fields, IndexField{field.FieldPath, field.Order})
-		}
-		all.Composite = append(all.Composite, index)
+		all.add(i.CollectionGroup, &i.GoogleFirestoreAdminV1Index)
 	}
-	all.Fields = map[Field]bool{}
 	for _, o := range f.FieldOverrides {
 		if o.Indexes != nil {
-			all.Fields[Field{o.CollectionGroup, o.FieldPath}] = len(o.Indexes) > 0
+			all.Fields[o.CollectionGroup+"/"+o.FieldPath] = len(o.Indexes) > 0
 		}
 	}
-	return all, nil
+	return all, err
 }
 
-const collectionScope = "COLLECTION"
-
-// addIndexes adds what the API lists of a collection group.
-func (all *Indexes) addIndexes(group string, listed []*firestore.GoogleFirestoreAdminV1Index) {
-	for _, i := range listed {
-		if i.QueryScope != collectionScope {
-			continue
+// add adds a composite index, unless its scope serves no query of one collection.
+func (all *Indexes) add(group string, i *firestore.GoogleFirestoreAdminV1Index) {
+	var fields []string
+	for _, f := range i.Fields {
+		if f.FieldPath != "__name__" { // which Google adds to each index
+			fields = append(fields, f.FieldPath+" "+f.Order)
 		}
-		index := Index{Group: group, State: i.State}
-		for _, field := range i.Fields {
-			index.Fields = append(index.Fields, IndexField{field.FieldPath, field.Order})
-		}
-		all.Composite = append(all.Composite, index)
+	}
+	if i.QueryScope == "" || i.QueryScope == "COLLECTION" {
+		all.Composite[group+": "+strings.Join(fields, ", ")] = i.State
 	}
 }
 
-// addFields adds the fields that the API lists as having settings of their own.
-func (all *Indexes) addFields(listed []*firestore.GoogleFirestoreAdminV1Field) {
-	if all.Fields == nil {
-		all.Fields = map[Field]bool{}
-	}
-	for _, f := range listed {
-		parts := strings.Split(f.Name, "/") // projects/P/databases/D/collectionGroups/G/fields/F
-		if c := f.IndexConfig; c != nil && !c.UsesAncestorConfig && len(parts) == 8 {
-			all.Fields[Field{parts[5], parts[7]}] = len(c.Indexes) > 0
-		}
-	}
-}
-
-// indexed reports whether a field of the analyses is, by the nearest setting.
+// indexed reports whether a field of the analyses is indexed, by the nearest setting:
+// the path * stands for each field, and the group __default__ for each group.
 func (all Indexes) indexed(name string) bool {
-	for _, f := range []Field{{all.Group, name}, {all.Group, "*"}, {"__default__", "*"}} {
+	for _, f := range []string{all.Group + "/" + name, all.Group + "/*", "__default__/*"} {
 		if is, set := all.Fields[f]; set {
 			return is
 		}

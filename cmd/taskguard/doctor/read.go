@@ -5,242 +5,142 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
-	"strings"
 
 	"google.golang.org/api/option"
 )
 
-// Options say what to read. Each of the first four is a file where one of that
-// name exists, else a name of Google's.
+// Options name what to read.
 type Options struct {
 	Service string // a service's file; or its name, short or projects/P/locations/L/services/S
 	Doclock string // likewise
-	Queue   string // flags for gcloud; or a queue's name, short or projects/P/locations/L/queues/Q
-	Indexes string // a firestore.indexes.json
+	Queue   string // a file of gcloud's flags; empty: the queue of TASK_QUEUE
+	Indexes string // a firestore.indexes.json; empty: the database's
 	Lookup  func(string) (string, bool)
-	// Google are for the clients of its APIs, such as an endpoint for tests.
-	Google []option.ClientOption
+	Google  []option.ClientOption // for the clients of its APIs, such as an endpoint for tests
 }
 
-// Read gathers what the options and the environment name. What it cannot read it
-// leaves out, with the reason; its error is one of usage alone: a name that cannot be
-// one, or nothing that could be read. Where a file is named, or an emulator, Google is
-// asked only for what an option names; otherwise for all that the environment names.
-// Calls are made one after the other, each within 15 s.
+// Read collects what the options and the environment name. A part that it cannot read
+// it leaves out, with the reason. It returns an error only for wrong usage: a name that
+// is not valid, or nothing to read. If a file is named, Read asks Google only for
+// services that an option names, otherwise for all that the worker's environment names,
+// or else this process's. Calls are sequential, each of at most 15 s.
 func Read(ctx context.Context, o Options) (Facts, error) {
-	r := reader{Options: o, google: google{o.Google}}
-	if o.Service == "" && r.process("FIRESTORE_EMULATOR_HOST")+r.process("CLOUD_TASKS_EMULATOR_HOST") != "" {
-		r.offline = "the environment names an emulator, so Google is asked only for what a flag names"
+	r := reader{Options: o, facts: Facts{Status: map[Part]Status{}}}
+	if slices.ContainsFunc([]string{o.Service, o.Doclock, o.Queue, o.Indexes}, isFile) {
+		r.offline = "files are named, so Google is asked only for what a flag names"
 	}
-	for _, name := range []string{o.Service, o.Doclock, o.Queue, o.Indexes} {
-		if isFile(name) {
-			r.offline = "files are named, so Google is asked only for what a flag names"
+	for flag, name := range map[string]string{"--queue": o.Queue, "--indexes": o.Indexes} {
+		if name != "" && !isFile(name) {
+			return Facts{}, fmt.Errorf("%s: %q is not a file", flag, name)
 		}
 	}
-	if err := r.names(); err != nil {
+	f := &r.facts
+	err := errors.Join(
+		r.readService(ctx, "--service", o.Service, &f.Worker, WorkerSettings, WorkerCallers),
+		r.readService(ctx, "--doclock", o.Doclock, &f.Doclock, DoclockSettings, DoclockCallers))
+	if err != nil {
 		return Facts{}, err
 	}
-	var f Facts
-	f.Worker = r.worker(ctx)
-	f.Doclock = r.service(ctx, o.Doclock, "no --doclock is named")
-	// From here on what the worker's environment names is asked for, or else this
-	// process's.
-	if r.env = f.Worker.Environment.Value; !f.Worker.Environment.Known() {
-		r.env = r.places()
+	if r.env = f.Worker.value; f.Status[WorkerSettings].From == "" {
+		r.env = r.process
 	}
-	f.Queue = r.readQueue(ctx)
-	f.Indexes, f.Database = r.firestore(ctx)
-	f.Jobs = r.jobs(ctx)
-	if len(f.Sources()) == 0 && !slices.ContainsFunc(f.parts(), func(s status) bool { return s.failed }) {
-		return Facts{}, r.nothing()
+	queue := r.env("TASK_QUEUE")
+	project, region := place(queue)
+	if o.Queue != "" {
+		f.Queue, err = queueFile(o.Queue)
+		r.done(QueueSettings, o.Queue, err)
+	} else if r.online(QueueSettings, project != "", "no --queue is named, and TASK_QUEUE names none") {
+		r.askQueue(ctx, queue)
 	}
-	return f, nil
-}
-
-// nothing is the error where nothing could even be asked: that nothing is found
-// would be taken for a clean bill.
-func (r *reader) nothing() error {
-	if r.offline != "" {
-		return errors.New("nothing was read: " + r.offline + ": give --service a file or the name of a service")
+	if r.online(SchedulerJobs, project != "", "TASK_QUEUE names no region") {
+		r.askJobs(ctx, "projects/"+project+"/locations/"+region)
 	}
-	return errors.New("nothing is named: give --service a file or the name of a service, or set GOOGLE_CLOUD_PROJECT and TASK_QUEUE")
-}
-
-func wrongName(flag, name, want string) error {
-	return fmt.Errorf("%s: %q is neither a file nor %s", flag, name, want)
+	project, group := cmp.Or(r.env("GOOGLE_CLOUD_PROJECT"), project), path.Base(cmp.Or(r.env("ANALYSES_COLLECTION"), "analyses"))
+	if o.Indexes != "" {
+		f.Indexes, err = indexesFile(o.Indexes)
+		r.done(DatabaseIndexes, o.Indexes, err)
+	} else if r.online(DatabaseIndexes, project != "", "neither GOOGLE_CLOUD_PROJECT nor TASK_QUEUE names a project") {
+		r.askIndexes(ctx, "projects/"+project+"/databases/"+cmp.Or(r.env("FIRESTORE_DATABASE"), "(default)"), group)
+	}
+	f.Indexes.Group = group
+	for s := range maps.Values(f.Status) {
+		if s.From != "" || s.Failed {
+			return *f, nil
+		}
+	}
+	return Facts{}, errors.New("nothing is named: give --service a file or the name of a service, or set GOOGLE_CLOUD_PROJECT and TASK_QUEUE")
 }
 
 type reader struct {
 	Options
-	google  google
-	offline string // why Google is asked only for what a flag names; empty: for all
-	env     Environment
+	facts   Facts
+	offline string              // why Google is asked only for what a flag names; empty: for everything
+	env     func(string) string // names the queue and the database
 }
 
-var (
-	shortService = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	longService  = regexp.MustCompile(`^projects/[^/\s]+/locations/[a-z0-9-]+/services/[a-z][a-z0-9-]*$`)
-	shortQueue   = regexp.MustCompile(`^[A-Za-z0-9-]{1,100}$`)
-	longQueue    = regexp.MustCompile(`^projects/[^/\s]+/locations/[a-z0-9-]+/queues/[A-Za-z0-9-]{1,100}$`)
-)
-
-// names completes the short names, and refuses what cannot be one.
-func (r *reader) names() error {
-	for flag, name := range map[string]*string{"--service": &r.Service, "--doclock": &r.Doclock} {
-		if *name == "" || isFile(*name) || longService.MatchString(*name) {
-			continue
-		}
-		if !shortService.MatchString(*name) {
-			return wrongName(flag, *name, "the name of a service")
-		}
-		place, ok := r.place()
-		if !ok {
-			return wrongName(flag, *name, "projects/P/locations/L/services/S; the short name needs GOOGLE_CLOUD_PROJECT, and TASK_QUEUE or CLOUDSDK_RUN_REGION for the region")
-		}
-		*name = place + "/services/" + *name
+// online reports whether to ask Google for a part that the environment names, or
+// records why not.
+func (r *reader) online(p Part, named bool, unnamed string) bool {
+	if r.offline == "" && named {
+		return true
 	}
-	if r.Queue != "" && !isFile(r.Queue) && !longQueue.MatchString(r.Queue) {
-		if !shortQueue.MatchString(r.Queue) {
-			return wrongName("--queue", r.Queue, "the name of a queue")
-		}
-		place, ok := r.place()
-		if !ok {
-			return wrongName("--queue", r.Queue, "projects/P/locations/L/queues/Q; the short name needs GOOGLE_CLOUD_PROJECT, and TASK_QUEUE or CLOUDSDK_RUN_REGION for the region")
-		}
-		r.Queue = place + "/queues/" + r.Queue
-	}
-	if r.Indexes != "" && !isFile(r.Indexes) {
-		return wrongName("--indexes", r.Indexes, "anything else that could be read")
-	}
-	return nil
+	r.facts.Status[p] = Status{Why: cmp.Or(r.offline, unnamed)}
+	return false
 }
 
-// place is the project and region of short names, as the process's environment
-// has them.
-func (r *reader) place() (string, bool) {
-	e := r.places()
-	p, l, _ := resource(e.value("TASK_QUEUE"))
-	project, region := cmp.Or(e.value("GOOGLE_CLOUD_PROJECT"), p), cmp.Or(r.process("CLOUDSDK_RUN_REGION"), l)
-	return "projects/" + project + "/locations/" + region, project != "" && region != ""
+// done records that a part was read, or why not.
+func (r *reader) done(p Part, from string, err error) {
+	r.facts.Status[p] = Status{From: from}
+	if err != nil {
+		r.facts.Status[p] = Status{Why: scrub(err.Error()), Failed: true}
+	}
 }
 
-// process is a variable of this process.
+// process returns a variable of this process.
 func (r *reader) process(name string) string {
 	v, _ := r.Lookup(name)
 	return v
 }
 
-// places are the variables of this process that say where things are, whosever
-// they are.
-func (r *reader) places() Environment {
-	e := Environment{}
-	for _, name := range []string{"GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "ANALYSES_COLLECTION", "TASK_QUEUE"} {
-		e[name] = Variable{Value: r.process(name)}
+var (
+	shortName = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	fullName  = regexp.MustCompile(`^projects/([^/\s]+)/locations/([a-z0-9-]+)/(?:services|queues)/[A-Za-z0-9-]+$`)
+)
+
+// place returns the project and the region of a full name.
+func place(name string) (project, region string) {
+	if m := fullName.FindStringSubmatch(name); m != nil {
+		return m[1], m[2]
 	}
-	return e
+	return "", ""
 }
 
-// worker reads the service that is named, or this process's environment as the
-// worker's: which it is where TASK_AUTH is set, without which no worker starts.
-func (r *reader) worker(ctx context.Context) Service {
-	const unnamed = "no --service is named"
-	if r.Service != "" || r.process("TASK_AUTH") == "" {
-		return r.service(ctx, r.Service, unnamed)
-	}
-	env := Environment{}
-	for name := range workerNames().known() {
-		if v := r.process(name); v != "" {
-			env[name] = Variable{Value: v}
-		}
-	}
-	return Service{read(env, "the environment"), unread[Settings](unnamed), unread[[]string](unnamed)}
-}
-
-// service reads a file or asks Google; unnamed is why there is neither.
-func (r *reader) service(ctx context.Context, name, unnamed string) Service {
-	if name == "" {
-		return Service{unread[Environment](unnamed), unread[Settings](unnamed), unread[[]string](unnamed)}
-	}
-	if !isFile(name) {
-		return r.google.service(ctx, name)
-	}
-	s, err := serviceFile(name)
-	if err != nil {
-		return Service{failed[Environment](err), failed[Settings](err), failed[[]string](err)}
-	}
-	return s
-}
-
-func (r *reader) readQueue(ctx context.Context) Part[Queue] {
-	name := r.Queue
-	if isFile(name) {
-		q, err := queueFile(name)
-		if err != nil {
-			return failed[Queue](err)
-		}
-		return read(q, name)
-	}
-	if name == "" {
-		if name = r.env.value("TASK_QUEUE"); !longQueue.MatchString(name) {
-			return unread[Queue]("no --queue is named, and TASK_QUEUE names none")
-		}
-		if r.offline != "" {
-			return unread[Queue](r.offline)
-		}
-	}
-	return r.google.queue(ctx, name)
-}
-
-// project is the one that the environment names.
-func (r *reader) project() string {
-	e := r.env
-	if e == nil {
-		e = r.places()
-	}
-	project, _, _ := resource(e.value("TASK_QUEUE"))
-	return cmp.Or(e.value("GOOGLE_CLOUD_PROJECT"), project)
-}
-
-// firestore reads what the database holds.
-func (r *reader) firestore(ctx context.Context) (Part[Indexes], Part[Database]) {
-	project, short := r.project(), cmp.Or(r.env.value("FIRESTORE_DATABASE"), "(default)")
-	name := "projects/" + project + "/databases/" + short
-	why := r.offline
-	if why == "" && (project == "" || strings.ContainsAny(project+short, "/ ")) {
-		why = "GOOGLE_CLOUD_PROJECT and FIRESTORE_DATABASE name no database"
-	}
-	i, d := unread[Indexes](why), unread[Database](why)
-	group := path.Base(cmp.Or(r.env.value("ANALYSES_COLLECTION"), "analyses"))
-	if why == "" {
-		d = r.google.database(ctx, name)
-	}
+// readService reads a file, or asks Google for a name, which it completes if it is short.
+func (r *reader) readService(ctx context.Context, flag, name string, into *Service, settings, callers Part) (err error) {
+	project, region := place(r.process("TASK_QUEUE"))
+	project, region = cmp.Or(r.process("GOOGLE_CLOUD_PROJECT"), project), cmp.Or(r.process("CLOUDSDK_RUN_REGION"), region)
 	switch {
-	case r.Indexes != "":
-		all, err := indexesFile(r.Indexes)
-		if err != nil {
-			i = failed[Indexes](err)
-			break
-		}
-		i = read(all, r.Indexes)
-	case why == "":
-		i = r.google.indexes(ctx, name, group)
+	case name == "":
+		why := Status{Why: "no " + flag + " is named"}
+		r.facts.Status[settings], r.facts.Status[callers] = why, why
+		return nil
+	case isFile(name):
+		r.facts.Status[callers] = Status{Why: "a service's file does not hold its IAM policy"}
+		into.Settings, err = serviceFile(name)
+		r.done(settings, name, err)
+		return nil
+	case fullName.MatchString(name):
+	case !shortName.MatchString(name):
+		return fmt.Errorf("%s: %q is neither a file nor the name of a service", flag, name)
+	case project == "" || region == "":
+		return fmt.Errorf("%s: %q is neither a file nor projects/P/locations/L/services/S; the short name needs GOOGLE_CLOUD_PROJECT, and TASK_QUEUE or CLOUDSDK_RUN_REGION for the region", flag, name)
+	default:
+		name = "projects/" + project + "/locations/" + region + "/services/" + name
 	}
-	i.Value.Project, i.Value.Database, i.Value.Group = project, short, group
-	return i, d
-}
-
-// jobs reads Cloud Scheduler's, in the queue's region.
-func (r *reader) jobs(ctx context.Context) Part[Jobs] {
-	if r.offline != "" {
-		return unread[Jobs](r.offline)
-	}
-	for _, name := range []string{r.env.value("TASK_QUEUE"), r.Service, r.Doclock, r.Queue} {
-		if parts := strings.Split(name, "/"); len(parts) == 6 && slices.Contains([]string{"queues", "services"}, parts[4]) {
-			return r.google.jobs(ctx, strings.Join(parts[:4], "/"))
-		}
-	}
-	return unread[Jobs]("TASK_QUEUE names no region")
+	r.askService(ctx, name, into, settings, callers)
+	return nil
 }

@@ -96,7 +96,7 @@ func queue(e *cloudrun.Environment, mode string, token taskauth.Options) *taskqu
 		Audience: token.Audience, EmulatorHost: e.Text("CLOUD_TASKS_EMULATOR_HOST", ""),
 	}
 	if c.Queue == "" {
-		e.Stray("belongs to TASK_QUEUE, which is not set", "TASK_TARGET_URL", "TASK_CALLER", "CLOUD_TASKS_EMULATOR_HOST")
+		e.Unused("belongs to TASK_QUEUE, which is not set", "TASK_TARGET_URL", "TASK_CALLER", "CLOUD_TASKS_EMULATOR_HOST")
 		return nil
 	}
 	e.ForTests("CLOUD_TASKS_EMULATOR_HOST")

@@ -67,12 +67,12 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 				log.WarnContext(ctx, "runs are still going: their locks are kept until they expire", "runs", left)
 			}
 		},
-		Beside: []func(context.Context){func(ctx context.Context) {
+		Background: []func(context.Context){func(ctx context.Context) {
 			handler.AwaitReady(ctx, func(ctx context.Context) error { return cloudrun.Located(cfg.Emulator, w.analyses.Ping(ctx)) })
 		}},
 	}
 	if w.verifier != nil {
-		service.Beside = append(service.Beside, w.verifier.Run)
+		service.Background = append(service.Background, w.verifier.Run)
 	}
 	return errors.Join(service.Serve(ctx, l, cfg.attrs()...), w.close())
 }
@@ -96,7 +96,7 @@ func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error
 		return w, err
 	}
 	w.guard = &worker.Guard{
-		Locks: w.analyses, Records: w.analyses, Backlog: w.analyses, Analyzer: cfg.Analyzer, Instance: instance(ctx),
+		Locks: w.analyses, Backlog: w.analyses, Analyzer: cfg.Analyzer, Instance: instance(ctx),
 		RunTimeout: cfg.RunTimeout, Log: log,
 	}
 	if cfg.Queue != nil {
@@ -115,10 +115,10 @@ func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error
 // measure starts the exports, if they are configured: last, so that only the service
 // has to stop them.
 func (w *wired) measure(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
-	if w.exports, err = cfg.Telemetry.Export(ctx, log); err != nil || !w.exports.On() {
+	if w.exports, err = cfg.Telemetry.Export(ctx, log); err != nil || !w.exports.On {
 		return err
 	}
-	if w.guard.Telemetry, err = telemetry.New(w.exports.Meters(), w.exports.Tracers()); err != nil {
+	if w.guard.Telemetry, err = telemetry.New(w.exports.Meters, w.exports.Tracers); err != nil {
 		w.exports.Stop(ctx)
 	}
 	return err

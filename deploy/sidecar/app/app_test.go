@@ -1,30 +1,105 @@
 package app
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"taskguard/cmd/worker/service"
+	"taskguard/docs/examples/examplestest"
 	"taskguard/emulator/emulatortest"
 )
 
-// worker is cmd/worker in the test's process, on an embedded Firestore, with an
-// application as its analyzer.
+// logLine is one line of the application's log.
+type logLine struct {
+	Message    string
+	Port       int
+	AnalysisID string `json:"analysis_id"`
+	LockToken  int64  `json:"lock_token"`
+}
+
+// application is a process of app.py.
+type application struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	lines *bufio.Scanner
+	port  int
+}
+
+// start runs app.py on port, or on any free port if it is 0, until the test ends.
+func start(t *testing.T, port int, env ...string) *application {
+	t.Helper()
+	python := examplestest.Find(t, "PYTHON", "python3")[0]
+	cmd := exec.Command(python, "app.py")
+	cmd.Env = append(append(os.Environ(), "APP_HOST=127.0.0.1", fmt.Sprintf("APP_PORT=%d", port)), env...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	a := &application{t: t, cmd: cmd, lines: bufio.NewScanner(out)}
+	t.Cleanup(a.kill)
+	a.port = a.next("serving").Port
+	return a
+}
+
+// next waits for the next log line, which must have this message.
+func (a *application) next(message string) (l logLine) {
+	a.t.Helper()
+	if !a.lines.Scan() {
+		a.t.Fatalf("the application ended before %q: %v", message, a.lines.Err())
+	}
+	if err := json.Unmarshal(a.lines.Bytes(), &l); err != nil || l.Message != message {
+		a.t.Fatalf("the application logged %q, want %q", a.lines.Text(), message)
+	}
+	return l
+}
+
+// kill sends SIGKILL and waits for the end of the process.
+func (a *application) kill() {
+	_ = a.cmd.Process.Kill() // it may have ended
+	_ = a.cmd.Wait()         // killed
+}
+
+func (a *application) url() string { return fmt.Sprintf("http://localhost:%d/analyze", a.port) }
+
+// post sends a job and returns the status and the body of the answer.
+func post(t *testing.T, url, body string) (int, string) {
+	t.Helper()
+	resp, err := http.Post(url, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Error(err)
+		return 0, ""
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return resp.StatusCode, string(data)
+}
+
+// worker is cmd/worker in this process, on the embedded Firestore.
 type worker struct {
 	*emulatortest.Backend
 	t   *testing.T
 	url string
 }
 
-func serve(t *testing.T, analyzer string) *worker {
+func newWorker(t *testing.T, analyzer string) *worker {
 	t.Helper()
 	b := emulatortest.Embedded(t)
 	store, front := listen(t), listen(t)
@@ -60,160 +135,81 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// put makes the analysis id with this text as its input.
-func (w *worker) put(id string, input any) {
+// deliver sends a task for the analysis, as Cloud Tasks does, and wants an answer that
+// contains want.
+func (w *worker) deliver(id string, want string) (token int64) {
 	w.t.Helper()
-	w.Put(w.t, id, map[string]any{"status": "QUEUED", "input": input})
-}
-
-// deliver is a delivery by Cloud Tasks, and what came of it.
-func (w *worker) deliver(id string) (status int, said outcome) {
-	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.url+"/internal/tasks/analysis", strings.NewReader(`{"analysis_id":"`+id+`"}`))
-	if err != nil {
-		w.t.Error(err)
-		return 0, said
+	_, body := post(w.t, w.url+"/internal/tasks/analysis", `{"analysis_id":"`+id+`"}`)
+	var answer struct {
+		LockToken int64 `json:"lock_token"`
 	}
-	status, body := answer(w.t, r)
-	if err := json.Unmarshal([]byte(body), &said); err != nil {
-		w.t.Errorf("%q: %v", body, err)
+	if err := json.Unmarshal([]byte(body), &answer); err != nil || !strings.Contains(body, want) {
+		w.t.Errorf("%s: %s, %v; want %s", id, body, err, want)
 	}
-	return status, said
+	return answer.LockToken
 }
 
-type outcome struct {
-	Status    string
-	Reason    string
-	Error     string
-	LockToken int64 `json:"lock_token"`
-}
-
-func TestAnAnalysisOfTheApplicationIsReady(t *testing.T) {
+func TestTheApplicationAnalyzesAndRejects(t *testing.T) {
 	a := start(t, 0)
-	w := serve(t, a.url("/analyze"))
-	w.put("x", map[string]any{"text": "the lamp and the moon"})
-	status, said := w.deliver("x")
-	if status != http.StatusOK || said.Status != "READY" {
-		t.Fatalf("%d %+v, want READY", status, said)
+	w := newWorker(t, a.url())
+	w.Put(t, "good", map[string]any{"status": "QUEUED", "input": map[string]any{"text": "the lamp and the moon"}})
+	w.Put(t, "bad", map[string]any{"status": "QUEUED", "input": map[string]any{"image": "x"}})
+	token := w.deliver("good", `"READY"`)
+	if l := a.next("begins"); l.AnalysisID != "good" || l.LockToken != token {
+		t.Errorf("the application got %+v, want the analysis good with token %d", l, token)
 	}
-	if l := a.next("begins"); l.AnalysisID != "x" || l.LockToken != said.LockToken {
-		t.Errorf("the application was told %+v, want analysis x under the token %d", l, said.LockToken)
+	if result, _ := w.Fields(t, "good")["result"].(map[string]any); result["words"] != int64(5) {
+		t.Errorf("the document has %v, want 5 words", result)
 	}
-	result, _ := w.Fields(t, "x")["result"].(map[string]any)
-	if result["words"] != int64(5) {
-		t.Errorf("the document holds %v, want 5 words", result)
-	}
-}
-
-func TestWhatTheApplicationRefusesForGoodIsFailed(t *testing.T) {
-	w := serve(t, start(t, 0).url("/analyze"))
-	for id, input := range map[string]any{"no-text": map[string]any{"image": "x"}, "null": nil, "list": []any{"text"}} {
-		w.put(id, input)
-		if status, said := w.deliver(id); status != http.StatusOK || said.Status != "FAILED" || !strings.Contains(said.Error, "the input has no text") {
-			t.Errorf("%s: %d %+v, want FAILED with the application's words", id, status, said)
-		}
+	w.deliver("bad", "the input has no text")
+	if status := w.Fields(t, "bad")["status"]; status != "FAILED" {
+		t.Errorf("a rejected analysis is %v, want FAILED", status)
 	}
 }
 
-// Its one slot is taken by a job that waits for the test to end it.
-func TestWhatTheApplicationHasNoPlaceForComesAgain(t *testing.T) {
-	full := start(t, 0, "APP_SLOTS=1", "APP_SECONDS=3600")
-	w := serve(t, full.url("/analyze"))
-	w.put("first", map[string]any{"text": "a"})
-	w.put("second", map[string]any{"text": "b"})
-	var first sync.WaitGroup
-	first.Go(func() { _, _ = w.deliver("first") })
-	defer first.Wait()
-	full.next("begins")
-	status, said := w.deliver("second")
-	if status != http.StatusInternalServerError || said.Reason != "retry" || !strings.Contains(said.Error, "503") {
-		t.Errorf("%d %+v, want a retry because of 503", status, said)
-	}
-	full.kill()
-	start(t, full.port)
-	if status, said := w.deliver("second"); status != http.StatusOK || said.Status != "READY" {
-		t.Errorf("then %d %+v, want READY", status, said)
-	}
-}
-
-func TestAnApplicationThatIsKilledInARunLosesNothing(t *testing.T) {
-	for name, end := range map[string]syscall.Signal{"SIGKILL": syscall.SIGKILL, "SIGTERM": syscall.SIGTERM} {
-		t.Run(name, func(t *testing.T) {
-			a := start(t, 0, "APP_SECONDS=3600")
-			w := serve(t, a.url("/analyze"))
-			w.put("x", map[string]any{"text": "the lamp"})
-			var status int
-			var said outcome
-			var run sync.WaitGroup
-			run.Go(func() { status, said = w.deliver("x") })
-			before := a.next("begins").LockToken
-			if err := a.process.Signal(end); err != nil {
-				t.Fatal(err)
-			}
-			run.Wait()
-			if status != http.StatusInternalServerError || said.Reason != "retry" {
-				t.Errorf("%d %+v, want a retry", status, said)
-			}
-			if err := a.wait(); (end == syscall.SIGTERM) != (err == nil) {
-				t.Errorf("the application ended with %v", err)
-			}
-			if status, said := w.deliver("x"); status != http.StatusInternalServerError || said.Reason != "retry" {
-				t.Errorf("while it is gone: %d %+v, want a retry", status, said)
-			}
-			start(t, a.port)
-			if status, said := w.deliver("x"); status != http.StatusOK || said.Status != "READY" || said.LockToken <= before {
-				t.Errorf("then %d %+v, want READY under a token after %d", status, said, before)
-			}
-		})
-	}
-}
-
-// A worker that was paused for longer than its lock lives may call after the one
-// that took over.
-func TestTheApplicationRefusesTheLowerTokenOfTwo(t *testing.T) {
+func TestAnAnalysisWhoseApplicationIsKilledIsRetried(t *testing.T) {
 	a := start(t, 0, "APP_SECONDS=3600")
-	ctx, cancel := context.WithCancel(t.Context())
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url("/analyze"), strings.NewReader(job("x", 7, `{"text":"a"}`)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := newWorker(t, a.url())
+	w.Put(t, "x", map[string]any{"status": "QUEUED", "input": map[string]any{"text": "the lamp"}})
 	var run sync.WaitGroup
-	run.Go(func() {
-		if resp, err := http.DefaultClient.Do(r); err == nil {
-			_ = resp.Body.Close()
-			t.Error("a job of an hour has ended")
-		}
-	})
-	defer run.Wait()
-	defer cancel()
-	a.next("begins")
-	if status, said := a.post("x", 6, `{"text":"a"}`); status != http.StatusConflict || said != "superseded" {
-		t.Errorf("%d %s, want 409 superseded", status, said)
-	}
-	if status, said := a.post("x ", 6, "{}"); status != http.StatusUnprocessableEntity {
-		t.Errorf("another analysis, whose id ends with a space: %d %s, want 422", status, said)
-	}
-	if status, said := a.post("x", 8, "{}"); status != http.StatusUnprocessableEntity {
-		t.Errorf("a higher token: %d %s, want 422", status, said)
+	run.Go(func() { w.deliver("x", `"retry"`) })
+	before := a.next("begins").LockToken
+	a.kill()
+	run.Wait()
+	start(t, a.port)
+	if token := w.deliver("x", `"READY"`); token <= before {
+		t.Errorf("token %d, want one above %d", token, before)
 	}
 }
 
-func TestTheApplicationIsHealthy(t *testing.T) {
-	a := start(t, 0)
-	for path, want := range map[string]int{"/health": http.StatusOK, "/": http.StatusNotFound} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, a.url(path), http.NoBody)
+func TestTheApplicationRefusesALowerTokenAndAJobTooMany(t *testing.T) {
+	a := start(t, 0, "APP_SECONDS=3600", "APP_SLOTS=2")
+	job := func(id string, token int) string {
+		return fmt.Sprintf(`{"analysis_id":%q,"lock_token":%d,"attempt":1,"input":{"text":"a"}}`, id, token)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var runs sync.WaitGroup
+	defer runs.Wait()
+	defer cancel()
+	begin := func(id string, token int) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url(), strings.NewReader(job(id, token)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if status, _ := answer(t, r); status != want {
-			t.Errorf("%s: %d, want %d", path, status, want)
-		}
+		runs.Go(func() {
+			if resp, err := http.DefaultClient.Do(r); err == nil {
+				_ = resp.Body.Close()
+				t.Error("a job of an hour has ended")
+			}
+		})
+		a.next("begins")
 	}
-	resp, err := http.Post(a.url("/other"), "", strings.NewReader("{}"))
-	if err != nil {
-		t.Fatal(err)
+	begin("x", 7)
+	if status, body := post(t, a.url(), job("x", 6)); status != http.StatusConflict || body != "superseded" {
+		t.Errorf("a lower token: %d %s, want 409 superseded", status, body)
 	}
-	defer resp.Body.Close()
-	if _, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusNotFound {
-		t.Errorf("POST /other: %d, %v, want 404", resp.StatusCode, err)
+	begin("y", 1)
+	if status, body := post(t, a.url(), job("z", 1)); status != http.StatusServiceUnavailable {
+		t.Errorf("a third job: %d %s, want 503", status, body)
 	}
 }

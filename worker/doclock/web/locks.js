@@ -10,24 +10,24 @@
  * A lease is two locks at once. `navigator.locks` keeps out this browser's other
  * tabs; the lease at the server, which ends by itself, keeps out every other
  * browser and frees what a crashed one held. Where Web Locks are missing the
- * server's lease stands alone (strategy `file-lock`, after the file that it
- * replaces). Either one refused is a refusal: the other is no way around it.
+ * server's lease stands alone (strategy `file-lock`, named after the file that it
+ * replaces). If either one is refused, the acquisition is refused.
  *
  * Guaranteed:
- * - A lease is trusted for its TTL, or nine tenths of the server's where that is
+ * - A lease is trusted for its TTL, or nine tenths of the server's TTL if that is
  *   shorter, from the START of the request that last renewed it, on the monotonic
- *   clock; then it is read-only, whatever the network does. Read-only is entered
- *   once, calls `onReadonly`, frees both locks and stays: taking the lock again is
- *   the user's choice.
- * - Each acquisition is somebody else to the server: what comes late from an
- *   earlier one neither renews nor frees it.
+ *   clock. Then it is read-only, whatever the network does. A lease enters
+ *   read-only once, calls `onReadonly`, frees both locks and stays read-only: the
+ *   user decides whether to take the lock again.
+ * - Each acquisition is another owner to the server: a late request of an earlier
+ *   one neither renews nor frees it.
  * - Heartbeats run in a Worker, so that a hidden tab keeps its lease.
- * - A page that goes away frees its lease at once. One that the browser keeps
- *   for the Back button runs no heartbeat there, so it too frees its lease, and
- *   comes back read-only.
+ * - A page that is closed frees its lease at once. A page that the browser keeps
+ *   for the Back button sends no heartbeats, so it frees its lease too, and is
+ *   read-only when it is shown again.
  *
- * Not guaranteed: that nobody else writes. A machine that slept may not have
- * counted that time, and a write may be under way when the lease ends. So
+ * Not guaranteed: that no other client writes. A machine that slept may not have
+ * counted that time, and a write may be in progress when the lease ends. So
  * confirm right before each write, and let the store compare the lease's token.
  *
  * @typedef {'web-lock' | 'file-lock'} ProjectLockStrategy
@@ -43,12 +43,12 @@
  *   readonly context?: Readonly<Record<string, unknown>>,
  * }} ProjectLockError
  *
- * @typedef {object} ProjectLockLease A frozen reading; renewing returns a new one. Its times are for people to read.
+ * @typedef {object} ProjectLockLease A frozen copy; renewing returns a new one. Its times are for display.
  * @property {string} leaseId
  * @property {ProjectLockStrategy} strategy
  * @property {string} resource
  * @property {string} acquiredAt ISO 8601
- * @property {string} expiresAt ISO 8601: until when it is trusted here
+ * @property {string} expiresAt ISO 8601: the end of trust in this browser
  * @property {number} ttlMs
  * @property {string} nextHeartbeatAt ISO 8601
  * @property {number} renewAttempt failed attempts before the last renewal
@@ -102,12 +102,12 @@ const SAFETY_MARGIN_MS = 5_000;
 const TRUSTED_PART = 0.9; // of the server's TTL: clocks run at different speeds
 const MAX_MISSED_HEARTBEATS = 2;
 
-// ---- The five functions, and confirm ---------------------------------------
+// ---- The exported functions ---------------------------------------
 
 /**
- * Takes the lock, or enters read-only and throws a ProjectLockError. An abort
- * throws the signal's reason once whatever was taken by then has been given back,
- * which takes no longer than one request's timeout.
+ * Takes the lock, or enters read-only and throws a ProjectLockError. After an abort
+ * it releases what it has taken, which takes at most one request's timeout, and
+ * throws the signal's reason.
  * @param {AcquireLockOptions} [options] @returns {Promise<ProjectLockLease>}
  */
 export async function acquireProjectLock(options = {}) {
@@ -115,9 +115,9 @@ export async function acquireProjectLock(options = {}) {
 }
 
 /**
- * Renews at once, or joins the renewal under way; heartbeats do so by
- * themselves. Throws `renew-failed`, with the lease still held unless it was the
- * second heartbeat in a row to fail, or `lease-stale`.
+ * Renews at once, or joins the renewal in progress; heartbeats renew by themselves.
+ * Throws `lease-stale`, or `renew-failed`: then the lease is still held, unless
+ * this was the second heartbeat in a row that failed.
  * @param {ProjectLockLease} lease @returns {Promise<ProjectLockLease>}
  */
 export async function renewProjectLock(lease) {
@@ -125,9 +125,9 @@ export async function renewProjectLock(lease) {
 }
 
 /**
- * Gives both locks back. Throws `lease-stale`, and is read-only, where another
- * had taken the lease by then. A lease that has ended already is left alone, unless
- * `force`, which asks the server once more, also for one that is read-only.
+ * Releases both locks. If another has taken the lease, it enters read-only and
+ * throws `lease-stale`. For a lease that has already ended it does nothing, but with
+ * `force` it asks the server once more, also if the lease is read-only.
  * @param {ProjectLockLease} lease @param {ReleaseLockOptions} [options] @returns {Promise<void>}
  */
 export async function releaseProjectLock(lease, { force = false } = {}) {
@@ -139,10 +139,10 @@ export async function releaseProjectLock(lease, { force = false } = {}) {
 }
 
 /**
- * Runs fn under the lock. Its signal aborts when the lock is lost, and then
- * withProjectLock throws too, whatever fn returns; and before a release beside
- * fn, when what fn comes to counts. With `releaseOnError: false` an error of fn
- * leaves the lock held, for the caller to release.
+ * Runs fn under the lock. If the lock is lost, fn's signal aborts and
+ * withProjectLock throws, whatever fn returns. If the lock is released while fn runs,
+ * the signal aborts first and fn's result counts. With `releaseOnError: false` an
+ * error of fn leaves the lock held; the caller releases it.
  * @template T
  * @param {(lease: ProjectLockLease, lost: AbortSignal) => Promise<T> | T} fn
  * @param {WithLockOptions} [options] @returns {Promise<T>}
@@ -155,7 +155,7 @@ export async function withProjectLock(fn, { releaseOnError = true, ...options } 
     result = await fn(lease, hold.lost.signal);
     if (hold.loss) throw hold.loss;
   } catch (error) {
-    // fn's error is the one to see; a failed release has been announced.
+    // fn's error is thrown; an event has reported a failed release.
     if (releaseOnError) await end(hold).catch(() => {});
     throw error;
   }
@@ -164,8 +164,8 @@ export async function withProjectLock(fn, { releaseOnError = true, ...options } 
 }
 
 /**
- * Calls listener with each event from now on, in order. The function returned
- * ends that, and may be called again.
+ * Calls listener with each event from now on, in order. Returns a function that
+ * ends this and may be called again.
  * @param {(event: ProjectLockEvent) => void} listener @returns {() => void}
  */
 export function subscribeLockEvents(listener) {
@@ -175,11 +175,11 @@ export function subscribeLockEvents(listener) {
 }
 
 /**
- * Asks the server, right before a write, whether the lease holds. Throws
- * `lease-stale` after entering read-only where it does not, and `renew-failed`
- * where the server could not say: then do not write, and try again.
+ * Asks the server, right before a write, whether the lease is held. If it is not,
+ * enters read-only and throws `lease-stale`. If the server cannot be asked, throws
+ * `renew-failed`: then do not write, and try again.
  * @param {ProjectLockLease} lease
- * @returns {Promise<{ token: number, validForMs: number }>} how long from now that can be relied on
+ * @returns {Promise<{ token: number, validForMs: number }>} how long from now the lease can be trusted
  */
 export async function confirmProjectLock(lease) {
   const hold = held(lease);
@@ -195,7 +195,7 @@ export async function confirmProjectLock(lease) {
 
 /** @typedef {keyof typeof MOVES} State */
 
-/** Every move there is. What is not here does not happen: so read-only is entered once. */
+/** All transitions. Others are ignored: so read-only is entered once. */
 const MOVES = {
   Idle: ['AcquireWebLock', 'AcquireFileLock'],
   AcquireWebLock: ['ActiveWebLock', 'AcquireFileLock', 'Readonly', 'Idle'],
@@ -218,16 +218,16 @@ function move(hold, to) {
 /** @param {Hold} hold @param {'Acquire' | 'Active'} phase @returns {State} */
 const at = (hold, phase) => (hold.strategy === 'web-lock' ? `${phase}WebLock` : `${phase}FileLock`);
 
-/** @typedef {ReturnType<typeof newHold>} Hold All that one acquisition knows. */
+/** @typedef {ReturnType<typeof newHold>} Hold The state of one acquisition. */
 
 /** @type {Map<string, Hold>} by lease id: from the acquisition's start to Idle */
 const holds = new Map();
-/** @type {Map<string, Promise<unknown>>} give-backs under way: the room is about to be free */
+/** @type {Map<string, Promise<unknown>>} releases in progress after a loss or an abort */
 const givingBack = new Map();
 /** @type {Set<{ listener: (event: ProjectLockEvent) => void }>} */
 const subscriptions = new Set();
-/** @type {ProjectLockEvent[]} not yet told to all; the first one is being told */
-const news = [];
+/** @type {ProjectLockEvent[]} events to deliver; the first one is being delivered */
+const queue = [];
 
 /** @param {AcquireLockOptions} options */
 function newHold(options) {
@@ -248,9 +248,9 @@ function newHold(options) {
     acquired: NaN, deadline: NaN, due: NaN, // on performance.now()'s clock, in ms
     retry: 0, // failures before the attempt under way
     missed: 0, // heartbeats in a row that failed with all their attempts
-    doubtful: false, // a POST was sent and its outcome is not known
+    doubtful: false, // the outcome of a POST is unknown
     announced: /** @type {ProjectLockError | null} */ (null), // the last lock:error
-    loss: /** @type {ProjectLockError | null} */ (null), // what ended the trust in it
+    loss: /** @type {ProjectLockError | null} */ (null), // ended the trust
     lost: new AbortController(), // of withProjectLock's fn
     renewing: /** @type {Promise<ProjectLockLease> | null} */ (null),
     releasing: /** @type {Promise<void> | null} */ (null),
@@ -270,7 +270,7 @@ function reading(hold) {
   });
 }
 
-/** The hold of a lease that can still be trusted. @param {ProjectLockLease} lease */
+/** Returns the hold of a lease that can still be trusted. @param {ProjectLockLease} lease */
 function held(lease) {
   const hold = holds.get(lease.leaseId);
   if (!hold || hold.state === 'Releasing') throw lockError('lease-stale', { context: { leaseId: lease.leaseId } });
@@ -279,7 +279,7 @@ function held(lease) {
   return hold;
 }
 
-/** Ends a hold here; the server is not asked. @param {Hold} hold */
+/** Ends a hold in this browser, without a request. @param {Hold} hold */
 function close(hold) {
   hold.disarm();
   hold.letGo();
@@ -290,7 +290,7 @@ function close(hold) {
   clock = null;
 }
 
-/** Ends the trust in a hold, and answers what ended it first. @param {Hold} hold @param {ProjectLockError} error */
+/** Ends the trust in a hold, and returns the error that ended it first. @param {Hold} hold @param {ProjectLockError} error */
 function enterReadonly(hold, error) {
   if (!move(hold, 'Readonly')) return hold.loss ?? error;
   const had = !Number.isNaN(hold.acquired);
@@ -312,7 +312,7 @@ function announce(hold, error) {
   hold.announced = error;
 }
 
-/** Throws what has ended the hold, unless it is still in that state. @param {Hold} hold @param {State} state */
+/** Throws the error that ended the hold, unless it is still in that state. @param {Hold} hold @param {State} state */
 function stay(hold, state) {
   if (hold.state !== state) throw hold.loss ?? lockError('lease-stale');
 }
@@ -329,7 +329,7 @@ async function acquire(options) {
   const hold = newHold(options);
   const { signal } = options;
   signal?.throwIfAborted();
-  do await givingBack.get(hold.url); while (givingBack.has(hold.url)); // onReadonly comes before its give-back
+  do await givingBack.get(hold.url); while (givingBack.has(hold.url)); // onReadonly is called before the release
   for (const old of holds.values()) if (old.url === hold.url && old.state === 'Readonly') reset(old);
   holds.set(hold.leaseId, hold);
   move(hold, at(hold, 'Acquire'));
@@ -342,12 +342,12 @@ async function acquire(options) {
     });
   } catch (error) {
     if (!signal?.aborted && isLockError(error) && hold.state !== 'Readonly') throw enterReadonly(hold, error);
-    move(hold, 'Idle'); // aborted, or it was over before its request was: what that took came too late
+    move(hold, 'Idle'); // aborted, or lost before the answer arrived
     if (hold.doubtful) await giveBack(hold);
     close(hold);
     throw error;
   }
-  stay(hold, at(hold, 'Acquire')); // not stolen at this moment
+  stay(hold, at(hold, 'Acquire')); // not stolen meanwhile
   hold.acquired = performance.now();
   hold.acquiredAt = new Date().toISOString();
   move(hold, at(hold, 'Active'));
@@ -377,7 +377,7 @@ async function take(hold) {
   }
 }
 
-/** Takes this browser's lock, if it is free, and holds it until letGo. @param {Hold} hold @returns {Promise<void>} */
+/** Takes this browser's lock if it is free, and holds it until letGo. @param {Hold} hold @returns {Promise<void>} */
 function takeWebLock(hold) {
   return new Promise((taken, refused) => {
     let [waiting, had] = [true, false];
@@ -431,7 +431,7 @@ async function renewNow(hold) {
   return schedule(hold, (lease) => [{ type: 'lock:renewed', lease, retry: hold.retry }]);
 }
 
-/** Releases what is not over yet, or joins the release under way. @param {Hold} hold @param {boolean} [force] */
+/** Releases a hold that has not ended, or joins the release in progress. @param {Hold} hold @param {boolean} [force] */
 async function end(hold, force = false) {
   if (hold.state === 'Idle' || (hold.state === 'Readonly' && !force)) return;
   await (hold.releasing ??= release(hold, force).finally(() => { hold.releasing = null; }));
@@ -442,17 +442,17 @@ async function release(hold, force) {
   const before = hold.state;
   hold.disarm();
   move(hold, 'Releasing');
-  await null; // until `releasing` is set: who hears of the release may ask for it too
+  await null; // until `releasing` is set: a listener may call release too
   stay(hold, 'Releasing');
   emit({ type: 'lock:release-requested', lease: reading(hold), force });
   try {
     await attempts(hold, () => must(hold, 'release').catch((error) => {
-      // Gone already: by an attempt whose answer was lost, or that is all that force asks for.
+      // Released by an attempt whose answer was lost; with force, that is success.
       if (error.code !== 'lease-stale' || !(hold.retry || force)) throw error;
     }), force);
   } catch (/** @type {any} */ error) {
     if (before !== 'Readonly') throw enterReadonly(hold, error);
-    move(hold, before); // which was announced when it was entered
+    move(hold, before); // its event has been emitted
     throw error;
   }
   const durationMs = Math.round(performance.now() - hold.acquired);
@@ -466,7 +466,7 @@ function reset(hold) {
   close(hold);
 }
 
-/** Frees the server's lease once, if it is still this page's, whatever comes of it. @param {Hold} hold */
+/** Releases the server's lease once, ignoring errors. @param {Hold} hold */
 function giveBack(hold) {
   const asked = ask(hold, 'DELETE', { keepalive: true }).catch(() => {});
   const done = Promise.all([asked, givingBack.get(hold.url)]).then(() => {
@@ -477,8 +477,8 @@ function giveBack(hold) {
 }
 
 /**
- * Makes up to retryLimit attempts with waits between them, and announces each
- * one and each failure. Ends without a word once the hold has moved on.
+ * Makes up to retryLimit attempts with waits between them, and emits an event for
+ * each attempt and each failure, until the hold changes its state.
  * @template T @param {Hold} hold @param {() => Promise<T>} attempt @param {boolean} [force] @returns {Promise<T>}
  */
 async function attempts(hold, attempt, force = false) {
@@ -496,7 +496,7 @@ async function attempts(hold, attempt, force = false) {
       failure = error;
     }
     stay(hold, state);
-    signal?.throwIfAborted(); // also with a lock error, as another lock's loss
+    signal?.throwIfAborted(); // the reason may be another lock's error
     if (!isLockError(failure)) throw failure;
     const last = retry + 1 >= hold.retryLimit;
     const error = force || (last && ENDS_AT_THE_LIMIT.has(failure.code)) ? final(failure) : failure;
@@ -517,7 +517,7 @@ async function attempts(hold, attempt, force = false) {
 const wantedTtlMs = ({ options, strategy }) =>
   options.ttlMs ?? (strategy === 'web-lock' ? WEB_LOCK_TTL_MS : FALLBACK_LOCK_TTL_MS);
 
-/** How long things may take, from the TTL: two heartbeats fit. @param {Hold} hold */
+/** Computes the time limits from the TTL: two heartbeats fit. @param {Hold} hold */
 function timings(hold) {
   const ttlMs = hold.ttlMs || wantedTtlMs(hold);
   const heartbeatMs = Math.min(hold.options.heartbeatIntervalMs ?? LOCK_HEARTBEAT_INTERVAL_MS, ttlMs * 0.4);
@@ -525,18 +525,18 @@ function timings(hold) {
   return { heartbeatMs, marginMs, requestMs: heartbeatMs / 2, renewMs: heartbeatMs / 4 };
 }
 
-/** Trusts an answer, counted from before its request was sent. @param {Hold} hold @param {Answer} answer */
+/** Trusts an answer from the time before its request was sent. @param {Hold} hold @param {Answer} answer */
 function trust(hold, { asked, body: { ttl_ms: theirs = FALLBACK_LOCK_TTL_MS } }) {
   hold.ttlMs = Math.min(wantedTtlMs(hold), theirs);
   hold.deadline = asked + Math.min(hold.ttlMs, theirs * TRUSTED_PART);
 }
 
 /**
- * The next heartbeat: ten seconds from now, or a margin before the end. Tells
- * first what led to it, but after all is in place, so that a listener may renew.
- * @param {Hold} hold @param {(lease: ProjectLockLease) => ProjectLockEvent[]} [told]
+ * Schedules the next heartbeat: ten seconds from now, or a margin before the end.
+ * Emits the events of `before` first, when all is in place, so that a listener may renew.
+ * @param {Hold} hold @param {(lease: ProjectLockLease) => ProjectLockEvent[]} [before]
  */
-function schedule(hold, told = () => []) {
+function schedule(hold, before = () => []) {
   move(hold, 'HeartbeatQueued');
   const now = performance.now();
   const { heartbeatMs, marginMs } = timings(hold);
@@ -546,7 +546,7 @@ function schedule(hold, told = () => []) {
   const watchdog = alarm(hold.deadline - now, () => expire(hold));
   hold.disarm = () => { heartbeat(); watchdog(); };
   const lease = reading(hold);
-  emit(...told(lease), { type: 'lock:renew-scheduled', lease, nextHeartbeatInMs: Math.round(hold.due - now) });
+  emit(...before(lease), { type: 'lock:renew-scheduled', lease, nextHeartbeatInMs: Math.round(hold.due - now) });
   return lease;
 }
 
@@ -558,7 +558,7 @@ function beat(hold) {
   if (lateMs > timings(hold).heartbeatMs) {
     emit({ type: 'lock:warning', warning: 'heartbeat-delayed', leaseId: hold.leaseId, lateMs });
   }
-  renew(hold).catch(() => {}); // announced
+  renew(hold).catch(() => {}); // an event reports it
 }
 
 /** @param {number} ms @param {AbortSignal} [signal] @returns {Promise<void>} */
@@ -579,10 +579,9 @@ let alarms = 0;
 const ringing = new Map();
 
 /**
- * Calls fn once, after ms, unless cancelled by the function returned. Two clocks
- * run, and the first to ring counts: browsers slow down a hidden page's own
- * timers, up to a minute each, but not a Worker's; and where the Worker cannot
- * start, the page's timer is there.
+ * Calls fn once, after ms, unless the returned function cancels it. The first of two
+ * timers counts: browsers delay a hidden page's own timers by up to a minute, but
+ * not a Worker's; if the Worker cannot start, the page's timer remains.
  * @param {number} ms @param {() => void} fn @returns {() => void}
  */
 function alarm(ms, fn) {
@@ -611,7 +610,7 @@ function startClock() {
   }
 }
 
-/** What this same file does as that Worker. */
+/** Runs this file as that Worker. */
 function runClock() {
   /** @type {Map<number, ReturnType<typeof setTimeout>>} */
   const timers = new Map();
@@ -640,7 +639,7 @@ async function ask(hold, method, { path = '', keepalive = false, timeoutMs = tim
   return { status: response.status, body, asked };
 }
 
-/** Each operation's method, and its error where the server could not say. */
+/** Each operation's method, and its error if the server cannot be asked. */
 const OPERATIONS = /** @type {const} */ ({
   acquire: { method: 'POST', failed: 'acquire-timeout' },
   renew: { method: 'PUT', failed: 'renew-failed' },
@@ -650,19 +649,19 @@ const OPERATIONS = /** @type {const} */ ({
 
 /** @typedef {keyof typeof OPERATIONS} Operation */
 
-/** Asks, and throws what is wrong. @param {Hold} hold @param {Operation} operation @param {Asking} [asking] */
+/** Sends the request of an operation, and throws its error. @param {Hold} hold @param {Operation} operation @param {Asking} [asking] */
 async function must(hold, operation, asking) {
   const { method, failed } = OPERATIONS[operation];
   const once = () => ask(hold, method, asking).catch((cause) => { throw lockError(failed, { cause }); });
   let answer = await once();
-  // The server has taken away the cookie that it does not believe: a POST without one begins a session.
+  // The server has deleted the invalid cookie: a POST without one begins a session.
   if (operation === 'acquire' && answer.body.error === 'invalid_session') answer = await once();
   const error = meaning(operation, hold.strategy, answer);
   if (error) throw error;
   return answer;
 }
 
-/** Which error an answer is, if any. @param {Operation} operation @param {ProjectLockStrategy} strategy @param {Answer} answer */
+/** Returns the error of an answer, or null. @param {Operation} operation @param {ProjectLockStrategy} strategy @param {Answer} answer */
 function meaning(operation, strategy, { status, body }) {
   if (status >= 200 && status < 300) {
     return body.released === false ? lockError('lease-stale', { context: { status } }) : null;
@@ -698,19 +697,19 @@ const final = (error) => lockError(error.code, { ...error, cause: error.cause, r
 /** @param {any} error @returns {error is ProjectLockError} */
 const isLockError = (error) => error?.name === 'ProjectLockError';
 
-/** Tells all listeners; what they themselves bring about is told after that. @param {ProjectLockEvent[]} events */
+/** Delivers events to all listeners. Events that a listener causes come after them. @param {ProjectLockEvent[]} events */
 function emit(...events) {
-  const telling = news.length > 0;
-  news.push(...events);
-  for (; !telling && news.length > 0; news.shift()) {
-    const event = Object.freeze(news[0]);
+  const delivering = queue.length > 0;
+  queue.push(...events);
+  for (; !delivering && queue.length > 0; queue.shift()) {
+    const event = Object.freeze(queue[0]);
     for (const subscription of [...subscriptions]) {
       if (subscriptions.has(subscription)) guarded(() => subscription.listener(event));
     }
   }
 }
 
-/** Another's error is the page's to see, and none of the lock's business. @param {() => void} call */
+/** Reports an error of the page's own function to the page. @param {() => void} call */
 function guarded(call) {
   try { call(); } catch (error) { reportError(error); }
 }
@@ -725,7 +724,7 @@ function leave(event) {
   for (const hold of [...holds.values()]) {
     if (hold.state === 'Readonly') continue;
     if (event.persisted) { expire(hold); continue; }
-    giveBack(hold); // before the browser's lock: who waits for that one asks the server next
+    giveBack(hold); // before the browser's lock: its next holder asks the server next
     reset(hold);
   }
 }

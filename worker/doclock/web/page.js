@@ -14,7 +14,7 @@ const textKey = `text of ${room}`;
 
 /** @type {Lease | null} */
 let lease = null;
-/** @type {Notice | null} the newest the server has told */
+/** @type {Notice | null} the newest event of the server */
 let notice = null;
 let connected = false;
 let acquiring = false;
@@ -38,7 +38,7 @@ function show() {
     acquiring: '',
     connecting: 'Waiting for the server.',
     other: notice?.expires_at && `Until ${until(notice.expires_at)}, unless it is renewed.`,
-    free: 'Nobody edits this document.',
+    free: 'The document is free to edit.',
   }[state]);
   el('text').readOnly = !lease;
   el('edit').disabled = acquiring || lease !== null;
@@ -46,7 +46,7 @@ function show() {
 }
 
 /**
- * Leaves alone what is there already: screen readers speak what is written.
+ * Writes only changes, because screen readers read out each one.
  * @param {string} id @param {string | null | undefined} text
  */
 function write(id, text) {
@@ -96,7 +96,7 @@ async function edit() {
     lease = await acquireProjectLock({ resource: room, onReadonly });
     el('text').focus();
   } catch {
-    // onReadonly has said why.
+    // onReadonly has shown the reason.
   }
   acquiring = false;
   show();
@@ -122,7 +122,7 @@ async function release() {
   const mine = lease;
   lease = null;
   show();
-  await releaseProjectLock(mine).catch(() => {}); // onReadonly has said why
+  await releaseProjectLock(mine).catch(() => {}); // onReadonly has shown the reason
   el('edit').focus();
 }
 
@@ -135,7 +135,7 @@ function onEvent(event) {
   show();
 }
 
-// ---- What the server tells ----
+// ---- Events of the server ----
 
 const RECONNECT_MS = [500, 1000, 2000, 5000, 10000];
 
@@ -146,7 +146,7 @@ function listen(failures = 0) {
   socket.onmessage = ({ data }) => {
     connected = true;
     failures = 0;
-    hear(JSON.parse(data));
+    receive(JSON.parse(data));
   };
   socket.onclose = () => {
     connected = false;
@@ -155,19 +155,19 @@ function listen(failures = 0) {
   };
 }
 
-/** @param {Notice} news */
-function hear(news) {
-  if (!notice || news.version > notice.version) log(`server: ${news.type} reason=${news.reason}`);
-  if (!notice || news.version >= notice.version) notice = news;
-  // Told that it is not ours any more, such as by an operator: a renewal finds out.
-  if (lease && notice === news && news.holder !== lease.holder) renewProjectLock(lease).catch(() => {});
+/** @param {Notice} event */
+function receive(event) {
+  if (!notice || event.version > notice.version) log(`server: ${event.type} reason=${event.reason}`);
+  if (!notice || event.version >= notice.version) notice = event;
+  // The lock is no longer ours, perhaps by an operator's unlock: a renewal finds out.
+  if (lease && notice === event && event.holder !== lease.holder) renewProjectLock(lease).catch(() => {});
   show();
   refreshAtExpiry();
 }
 
 let refresh = 0;
 
-/** Renewals are not announced: at the time told, asks whether there is a later one. */
+/** A renewal is no event: when the known expiry passes, asks for the present one. */
 function refreshAtExpiry() {
   clearTimeout(refresh);
   if (notice?.type !== 'DocumentLocked' || !notice.expires_at) return;
@@ -176,7 +176,7 @@ function refreshAtExpiry() {
     const asked = notice;
     const state = await fetch(lockPath, { cache: 'no-store', signal: AbortSignal.timeout(5000) })
       .then((answer) => answer.json()).catch(() => null);
-    if (asked !== notice || !notice) return; // newer news came by itself
+    if (asked !== notice || !notice) return; // a newer event has arrived
     if (state?.is_locked) notice = { ...notice, expires_at: state.expires_at };
     show();
     refreshAtExpiry();

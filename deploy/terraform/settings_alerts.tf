@@ -1,0 +1,136 @@
+# Each alert is for something that an operator can fix. docs/operations.md says how,
+# under the alert's name, and the notification has the same text.
+
+locals {
+  run_requests  = "run_googleapis_com:request_count{monitored_resource=\"cloud_run_revision\",service_name=\"taskguard-%s\",%s}"
+  queue_matcher = "monitored_resource=\"cloud_tasks_queue\",queue_id=\"${var.queue}\""
+  queue_depth   = "cloudtasks_googleapis_com:queue_depth{${local.queue_matcher}}"
+  attempts      = "sum(increase(cloudtasks_googleapis_com:queue_task_attempt_count{${local.queue_matcher}}[30m]))"
+  queue_delays  = "cloudtasks_googleapis_com:queue_task_attempt_delays_bucket{${local.queue_matcher}}"
+
+  # A log metric may belong to several kinds of resource; PromQL needs one of them.
+  logs = "monitored_resource=\"cloud_run_revision\""
+
+  alerts = { for name, alert in local.all_alerts : name => alert if local.doclock || name != "Taskguard: the document lock fails" }
+
+  all_alerts = {
+    "Taskguard: tasks wait" = {
+      severity = "WARNING"
+      means    = "half of the deliveries are over 10 minutes late"
+      lasting  = "600s"
+      query    = "histogram_quantile(0.5, sum by (le) (rate(${local.queue_delays}[10m]))) > 600000"
+    }
+
+    "Taskguard: the backlog grows" = {
+      severity = "WARNING"
+      means    = "the backlog is large and grows"
+      lasting  = "1800s"
+      query    = "sum(${local.queue_depth}) > ${var.backlog_tasks} and sum(${local.queue_depth}) > sum(${local.queue_depth} offset 30m)"
+    }
+
+    "Taskguard: tasks are not sent" = {
+      severity = "CRITICAL"
+      means    = "there are tasks, and none is sent"
+      lasting  = "900s"
+      query    = "sum(min_over_time(${local.queue_depth}[30m])) > 0 unless ${local.attempts} > 0"
+    }
+
+    "Taskguard: tasks do not arrive" = {
+      severity = "CRITICAL"
+      means    = "tasks are sent, and no delivery is logged"
+      lasting  = "900s"
+      query    = "${local.attempts} > 0 unless sum(increase(${local.logged.deliveries}{${local.logs}}[30m])) > 0"
+    }
+
+    "Taskguard: Firestore is out of reach" = {
+      severity = "CRITICAL"
+      means    = "deliveries are answered 503 unavailable"
+      lasting  = "300s"
+      query    = "sum(increase(${local.logged.deliveries}{${local.logs},outcome=\"unavailable\"}[10m])) > 5"
+    }
+
+    "Taskguard: analyses fail" = {
+      severity = "ERROR"
+      means    = "over a tenth ends FAILED"
+      lasting  = "600s"
+      query    = "sum(increase(${local.logged.deliveries}{${local.logs},outcome=\"failed\"}[30m])) > 5 and sum(increase(${local.logged.deliveries}{${local.logs},outcome=\"failed\"}[30m])) > 0.1 * sum(increase(${local.logged.deliveries}{${local.logs},outcome=~\"ready|failed\"}[30m]))"
+    }
+
+    "Taskguard: attempts are exhausted" = {
+      severity = "ERROR"
+      means    = "an analysis was given up after its last attempt"
+      lasting  = "0s"
+      query    = "sum(increase(${local.logged.exhausted}{${local.logs}}[15m])) > 0"
+    }
+
+    "Taskguard: locks are lost" = {
+      severity = "WARNING"
+      means    = "runs lose their lock"
+      lasting  = "0s"
+      query    = "sum(increase(${local.logged.losses}{${local.logs}}[30m])) > 3"
+    }
+
+    # Recovery finds waiting tasks as well, which is another alert's: if the queue
+    # delivers later than a TTL, this alert does not fire.
+    "Taskguard: analyses are stuck" = {
+      severity = "ERROR"
+      means    = "for half an hour recovery has found orphaned analyses"
+      lasting  = "1800s"
+      query    = "sum(increase(${local.logged.stuck}_count{${local.logs}}[3m])) > 0 unless histogram_quantile(0.5, sum by (le) (rate(${local.queue_delays}[10m]))) > ${var.lock_ttl_seconds * 1000}"
+    }
+
+    # Also if there has never been a call: no data counts as none. 15 minutes are
+    # enough for the job's first calls to be counted.
+    "Taskguard: recovery has stopped" = {
+      severity = "ERROR"
+      means    = "no recovery call has succeeded for ten minutes"
+      lasting  = "900s"
+      query    = "(sum(increase(${local.logged.recoveries}{${local.logs},outcome=\"recovered\"}[10m])) or vector(0)) < 1"
+    }
+
+    "Taskguard: no instance is free" = {
+      severity = "WARNING"
+      means    = "Cloud Run answers 429"
+      lasting  = "300s"
+      query    = "sum(increase(${format(local.run_requests, "worker", "response_code=\"429\"")}[10m])) > 5"
+    }
+
+    # A task is redelivered at least every 10 minutes: a refusal that is fixed before
+    # the next delivery ends sooner than this lasts.
+    "Taskguard: tasks can never succeed" = {
+      severity = "WARNING"
+      means    = "deliveries are refused for what they ask"
+      lasting  = "1800s"
+      query    = "sum by (outcome) (increase(${local.logged.deliveries}{${local.logs},outcome=~\"bad_request|too_large|not_found|malformed\"}[15m])) > 0"
+    }
+
+    # An answer of the worker itself has a log line: the others are crashes, instances
+    # that never started, and requests past their timeout. Five minutes late, when both
+    # kinds of metric have arrived; a tenth of the answers may differ.
+    "Taskguard: the worker dies or is cut off" = {
+      severity = "CRITICAL"
+      means    = "5xx answers without a log line"
+      lasting  = "300s"
+      query    = "(sum(increase(${format(local.run_requests, "worker", "response_code_class=\"5xx\"")}[15m] offset 5m)) - (sum(increase(${local.logged.deliveries}{${local.logs},status=~\"5.*\"}[15m] offset 5m)) or vector(0)) - (sum(increase(${local.logged.recoveries}{${local.logs},status=~\"5.*\"}[15m] offset 5m)) or vector(0)) > 5) > 0.1 * sum(increase(${format(local.run_requests, "worker", "response_code_class=\"5xx\"")}[15m] offset 5m))"
+    }
+
+    "Taskguard: the document lock fails" = {
+      severity = "ERROR"
+      means    = "the document lock answers 5xx"
+      lasting  = "600s"
+      query    = "sum(increase(${format(local.run_requests, "doclock", "response_code_class=\"5xx\"")}[15m])) > 5"
+    }
+  }
+
+  # The runbook by heading, for a notification on a telephone: with this deployment's
+  # names in the commands, and without links, which do not work there.
+  runbook = { for s in split("\n### ", file("${path.module}/../../docs/operations.md")) : split("\n", s)[0] =>
+    replace(replace(replace(split("\n## ", s)[0],
+      "analyses --location=REGION", "${var.queue} --location=REGION"),
+      "--location=REGION", "--location=${var.region} --project=${var.project}"),
+    "/\\[([^]]*)\\]\\(#[^)]*\\)/", "$1 (docs/operations.md)")
+  }
+
+  # The page has the queries for the variables' defaults.
+  notifications = { for name, alert in local.alerts : name => replace(local.runbook[name], "/(?s)```promql\n.*?\n```/", "```promql\n${alert.query}\n```") }
+}

@@ -1,0 +1,52 @@
+locals {
+  # Two in a row, in the order of the runbook.
+  charts = [
+    { title = "Deliveries by outcome, a minute", unit = "1", queries = {
+      "$${outcome} $${status}" = "60 * sum by (outcome, status) (rate(${local.logged.deliveries}{${local.logs}}[5m]))"
+    } },
+    { title = "Tasks in the queue", unit = "1", queries = {
+      "tasks" = "sum(${local.queue_depth})"
+    } },
+    { title = "How late tasks are delivered", unit = "ms", queries = {
+      "half" = "histogram_quantile(0.5, sum by (le) (rate(${local.queue_delays}[5m])))"
+      "p95"  = "histogram_quantile(0.95, sum by (le) (rate(${local.queue_delays}[5m])))"
+    } },
+    { title = "Answers to the queue, a minute", unit = "1", queries = {
+      "$${response_code}" = "60 * sum by (response_code) (rate(cloudtasks_googleapis_com:queue_task_attempt_count{${local.queue_matcher}}[5m]))"
+    } },
+    { title = "Orphaned analyses, at each recovery", unit = "1", queries = {
+      "found" = "sum(increase(${local.logged.stuck}_sum{${local.logs}}[5m])) / sum(increase(${local.logged.stuck}_count{${local.logs}}[5m]))"
+    } },
+    { title = "Recovery calls, in ten minutes", unit = "1", queries = {
+      "$${outcome}" = "sum by (outcome) (increase(${local.logged.recoveries}{${local.logs}}[10m]))"
+    } },
+    { title = "Run time", unit = "ms", queries = {
+      "half" = "histogram_quantile(0.5, sum by (le) (rate(${local.logged.run_ms}_bucket{${local.logs}}[10m])))"
+      "p95"  = "histogram_quantile(0.95, sum by (le) (rate(${local.logged.run_ms}_bucket{${local.logs}}[10m])))"
+    } },
+    { title = "Time to acquire a lock", unit = "ms", queries = {
+      "half" = "histogram_quantile(0.5, sum by (le) (rate(${local.logged.acquire_ms}_bucket{${local.logs}}[10m])))"
+      "p95"  = "histogram_quantile(0.95, sum by (le) (rate(${local.logged.acquire_ms}_bucket{${local.logs}}[10m])))"
+    } },
+    { title = "Locks lost and taken over, in ten minutes", unit = "1", queries = {
+      "lost: $${lost}" = "sum by (lost) (increase(${local.logged.losses}{${local.logs}}[10m]))"
+      "taken over"     = "sum(increase(${local.logged.steals}{${local.logs}}[10m]))"
+    } },
+    { title = "Attempts: mean, and analyses given up in ten minutes", unit = "1", queries = {
+      "mean attempt" = "sum(increase(${local.logged.attempts}_sum{${local.logs}}[10m])) / sum(increase(${local.logged.attempts}_count{${local.logs}}[10m]))"
+      "given up"     = "sum(increase(${local.logged.exhausted}{${local.logs}}[10m]))"
+    } },
+    { title = "Follow-ups, in ten minutes", unit = "1", queries = {
+      "$${follow_up}" = "sum by (follow_up) (increase(${local.logged.follow_ups}{${local.logs}}[10m]))"
+    } },
+    { title = "Instances", unit = "1", queries = {
+      "$${service_name} $${state}" = "sum by (service_name, state) (run_googleapis_com:container_instance_count{monitored_resource=\"cloud_run_revision\",service_name=~\"taskguard-.*\"})"
+    } },
+    { title = "Requests by code, a minute", unit = "1", queries = {
+      "$${service_name} $${response_code}" = "60 * sum by (service_name, response_code) (rate(run_googleapis_com:request_count{monitored_resource=\"cloud_run_revision\",service_name=~\"taskguard-.*\"}[5m]))"
+    } },
+    { title = "Memory in use, of its limit", unit = "10^2.%", queries = {
+      "$${service_name} p95" = "histogram_quantile(0.95, sum by (le, service_name) (rate(run_googleapis_com:container_memory_utilizations_bucket{monitored_resource=\"cloud_run_revision\",service_name=~\"taskguard-.*\"}[5m])))"
+    } },
+  ]
+}

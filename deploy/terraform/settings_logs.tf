@@ -1,0 +1,27 @@
+# The worker writes one line for each delivery and each recovery call; docs/operations.md
+# describes their fields. These metrics count and measure the lines.
+
+locals {
+  worker_lines = "resource.type=\"cloud_run_revision\" AND resource.labels.service_name=\"${local.worker_name}\""
+  # Without the smoke test of a release, which requests an analysis that does not exist.
+  delivery = "${local.worker_lines} AND jsonPayload.message=\"delivery\" AND NOT (jsonPayload.analysis_id=~\"^smoke-test-\" AND jsonPayload.outcome=\"not_found\")"
+  recovery = "${local.worker_lines} AND jsonPayload.message=\"recovery\""
+
+  # With a value, the metric is a distribution of it; without, a count. There are few
+  # labels with few values: each combination is a time series, which costs.
+  log_metrics = {
+    deliveries = { of = "Deliveries", filter = local.delivery, labels = ["outcome", "status"], value = null }
+    run_ms     = { of = "Run time", filter = "${local.delivery} AND jsonPayload.run_ms>=0", labels = ["outcome"], value = "run_ms" }
+    acquire_ms = { of = "Time to acquire the lock", filter = "${local.delivery} AND jsonPayload.acquire_ms>=0", labels = [], value = "acquire_ms" }
+    attempts   = { of = "Number of the attempt that a run was", filter = "${local.delivery} AND jsonPayload.attempt>=1 AND jsonPayload.run_ms>=0", labels = [], value = "attempt" }
+    exhausted  = { of = "Analyses whose attempts are exhausted", filter = "${local.delivery} AND jsonPayload.code=\"attempts_exhausted\"", labels = [], value = null }
+    steals     = { of = "Stale locks taken over", filter = "${local.delivery} AND jsonPayload.stolen=true", labels = [], value = null }
+    losses     = { of = "Locks lost during a run", filter = "${local.delivery} AND jsonPayload.lost:*", labels = ["lost"], value = null }
+    follow_ups = { of = "Follow-up deliveries wanted", filter = "${local.delivery} AND jsonPayload.follow_up:*", labels = ["follow_up"], value = null }
+    recoveries = { of = "Recovery calls", filter = local.recovery, labels = ["outcome", "status"], value = null }
+    stuck      = { of = "Orphaned analyses that recovery found", filter = "${local.recovery} AND jsonPayload.found>0", labels = [], value = "found" }
+  }
+
+  # As PromQL names them.
+  logged = { for name, m in local.log_metrics : name => "logging_googleapis_com:user_taskguard_${name}" }
+}

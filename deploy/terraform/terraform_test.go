@@ -1,0 +1,281 @@
+package terraform
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const golden = "testdata/settings.json"
+
+var update = flag.Bool("update", false, "write "+golden)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	if _, err := exec.LookPath("terraform"); err == nil && !set("TASKGUARD_NO_TERRAFORM") {
+		return m.Run()
+	}
+	if set("REQUIRE_TERRAFORM") {
+		fmt.Fprintln(os.Stderr, "REQUIRE_TERRAFORM is set, but no terraform is in the PATH")
+		return 1
+	}
+	fmt.Println("Skipped: the evaluation of the module's settings by Terraform, which is not in the PATH.")
+	// The words that make go test print [no tests to run] after this package's ok.
+	// Without them it hides the output of packages that pass.
+	fmt.Println("testing: warning: no tests to run")
+	return 0
+}
+
+func set(name string) bool {
+	v := os.Getenv(name)
+	return v != "" && v != "0"
+}
+
+// stub has the values that only Google knows, and outputs the settings.
+const stub = `
+locals {
+  project_number = "123456789012"
+  caller         = "taskguard-caller@${var.project}.iam.gserviceaccount.com"
+}
+
+output "settings" {
+  value = {
+    worker_url                = local.worker_url
+    doclock_url               = local.doclock_url
+    request_seconds           = local.request_seconds
+    max_concurrent_dispatches = local.max_concurrent_dispatches
+    queue_flags               = local.queue_flags
+    collection_group          = local.collection_group
+    worker_env                = merge(local.otlp_region, local.worker_env, var.worker_env)
+    doclock_env               = merge(local.otlp_region, local.doclock_env, var.doclock_env)
+    apis                      = local.apis
+    shell_env                 = local.shell_env
+  }
+}
+
+output "monitoring" {
+  value = { log_metrics = local.log_metrics, alerts = local.alerts, charts = local.charts }
+}
+
+output "notifications" { value = local.notifications }
+`
+
+// calls writes a configuration that calls the module once a case with the variables
+// given, and initializes it. The module consists of the files that need no provider.
+func calls(t *testing.T, cases map[string]map[string]any) (folder string) {
+	t.Helper()
+	folder = t.TempDir()
+	files := map[string]string{"deploy/terraform/stub.tf": stub}
+	for _, pattern := range []string{"settings*.tf", "variables*.tf", "../*.yaml", "../*.json", "../../docs/operations.md"} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("%s: %q, %v", pattern, paths, err)
+		}
+		for _, path := range paths {
+			files[filepath.Join("deploy/terraform", path)] = text(t, path)
+		}
+	}
+	modules, outputs := map[string]any{}, map[string]any{}
+	for name, given := range cases {
+		call := map[string]any{"source": "./deploy/terraform", "project": "my-project", "worker_image": "worker" + digest}
+		maps.Copy(call, given)
+		modules[name], outputs[name] = call, map[string]any{"value": "${module." + name + "}"}
+	}
+	main, err := json.Marshal(map[string]any{"module": modules, "output": outputs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files["main.tf.json"] = string(main)
+	for name, content := range files {
+		path := filepath.Join(folder, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := terraform(t, folder, "init", "-backend=false", "-no-color"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return folder
+}
+
+func text(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// terraform runs a command in the folder and returns its output without colours.
+func terraform(t *testing.T, folder string, args ...string) (string, error) {
+	t.Helper()
+	args = append([]string{"-chdir=" + folder}, args...)
+	cmd := exec.CommandContext(t.Context(), "terraform", args...)
+	cmd.Env = append(os.Environ(), "CHECKPOINT_DISABLE=1", "TF_CLI_CONFIG_FILE="+os.DevNull)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	return out.String() + errs.String(), err
+}
+
+const digest = "@sha256:0000000000000000000000000000000000000000000000000000000000000000"
+
+// application is a value of the variable app with one field changed.
+func application(field string, value any) map[string]any {
+	app := map[string]any{"image": "app" + digest, "env": map[string]string{"APP_PORT": "9000"}}
+	app[field] = value
+	return map[string]any{"app": app}
+}
+
+// evaluated holds the module's outputs by case.
+type evaluated map[string]struct {
+	Value struct {
+		Settings, Monitoring json.RawMessage
+		Notifications        map[string]string
+	}
+}
+
+func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
+	folder := calls(t, map[string]map[string]any{
+		"smallest":    {},
+		"application": application("port", 9000),
+		"everything":  {"doclock_image": "doclock" + digest, "session_secret": "taskguard-session", "otlp_endpoint": "http://collector:4318"},
+		"theirs": {
+			"project": "theirs", "region": "us-east1", "queue": "work", "backlog_tasks": 7, "run_timeout_minutes": 29,
+			"otlp_endpoint": "https://telemetry.googleapis.com/", "worker_env": map[string]string{"LOG_LEVEL": "DEBUG"},
+		},
+	})
+	if out, err := terraform(t, folder, "apply", "-auto-approve", "-no-color"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	out, err := terraform(t, folder, "output", "-json")
+	var all evaluated
+	if err != nil || json.Unmarshal([]byte(out), &all) != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	got := map[string]json.RawMessage{"monitoring": all["everything"].Value.Monitoring}
+	for name, one := range all {
+		got[name] = one.Value.Settings
+	}
+	data, err := json.MarshalIndent(got, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(golden, append(data, '\n'), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(strings.Split(text(t, golden), "\n"), strings.Split(string(data)+"\n", "\n")); diff != "" {
+		t.Errorf("go test ./deploy/terraform -update writes %s: -golden +Terraform:\n%s", golden, diff)
+	}
+	notificationsHaveTheirNames(t, all["theirs"].Value.Notifications)
+}
+
+// notificationsHaveTheirNames checks what an operator reads on a telephone, where no
+// page says what a name stands for.
+func notificationsHaveTheirNames(t *testing.T, all map[string]string) {
+	t.Helper()
+	commands := 0
+	for name, text := range all {
+		for _, wrong := range []string{"REGION", "europe-west1", "my-project", "](#", "=analyses", " analyses --", "1000"} {
+			if strings.Contains(text, wrong) {
+				t.Errorf("%s contains %q:\n%s", name, wrong, text)
+			}
+		}
+		for _, c := range regexp.MustCompile("`gcloud (tasks|scheduler) [^`]*`").FindAllString(text, -1) {
+			if commands++; !strings.Contains(c, " --location=us-east1 --project=theirs") || strings.HasPrefix(c, "`gcloud tasks") && !strings.Contains(c, "work") {
+				t.Errorf("%s: %s is about another deployment", name, c)
+			}
+		}
+		if n := utf8.RuneCountInString(text); n > 8192 || len(text) > 10240 || !strings.Contains(text, "```promql\n") {
+			t.Errorf("%s has %d characters, and Google takes 8192:\n%s", name, n, text)
+		}
+	}
+	if commands < 5 {
+		t.Errorf("%d commands in %d notifications", commands, len(all))
+	}
+}
+
+// refusal is a value of a variable and what Terraform says to it.
+type refusal struct {
+	given map[string]any
+	want  string
+}
+
+func TestModuleRefusesSettingsThatAreWrong(t *testing.T) {
+	env := func(name, value string) map[string]any {
+		return map[string]any{"worker_env": map[string]string{name: value}}
+	}
+	refused(t, map[string]refusal{
+		"image_by_tag":               {map[string]any{"worker_image": "worker:latest"}, "digest"},
+		"run_longer_than_a_dispatch": {map[string]any{"run_timeout_minutes": 29.5}, "29 at most"},
+		"half_an_attempt":            {map[string]any{"max_attempts": 1.5}, "whole number"},
+		"emulator":                   {env("FIRESTORE_EMULATOR_HOST", "h:1"), "Not in production"},
+		"log_level_above_info":       {env("LOG_LEVEL", "Warn"), "info or debug"},
+		"application_on_our_port":    {application("port", 8080), "not the worker's"},
+		"member_without_a_kind":      {map[string]any{"operators": []string{"a@b.c"}}, "member"},
+		"full_name_of_a_queue":       {map[string]any{"queue": "projects/p/locations/l/queues/q"}, "queue's name"},
+	})
+}
+
+func TestModuleRefusesSettingsThatDoNotFitTogether(t *testing.T) {
+	refused(t, map[string]refusal{
+		"secret_without_an_image":      {map[string]any{"doclock_image": nil, "session_secret": "s"}, "needs doclock_image"},
+		"heartbeat_too_slow":           {map[string]any{"lock_ttl_seconds": 300, "lock_heartbeat_seconds": 140}, "two heartbeats"},
+		"too_few_instances":            {map[string]any{"max_concurrent_dispatches": 100, "worker_max_instances": 9}, "429"},
+		"too_many_dispatches":          {map[string]any{"max_concurrent_dispatches": 101}, "429"},
+		"more_idle_instances_than_all": {map[string]any{"worker_min_instances": 11}, "idle"},
+		"variable_set_twice":           {map[string]any{"worker_env": map[string]string{"LOCK_TTL": "1s"}}, "sets this variable itself"},
+		"doclocks_variable_set_twice":  {map[string]any{"doclock_env": map[string]string{"TASK_AUTH": "none"}}, "sets this variable itself"},
+		"value_and_secret":             {map[string]any{"worker_secrets": map[string]any{"ANALYZER": map[string]string{"secret": "s", "version": "1"}}}, "plain value"},
+	})
+}
+
+// refused plans all cases at once. Terraform checks a variable alone before it compares
+// it with others, so one call holds cases of one of the two kinds.
+func refused(t *testing.T, cases map[string]refusal) {
+	t.Helper()
+	given := map[string]map[string]any{}
+	for name, c := range cases {
+		given[name] = c.given
+	}
+	out, _ := terraform(t, calls(t, given), "plan", "-json") // it fails; each case is checked below
+	details := map[string]string{}
+	for line := range strings.Lines(out) {
+		var message struct {
+			Diagnostic struct {
+				Detail  string
+				Snippet struct{ Context string }
+			}
+		}
+		if err := json.Unmarshal([]byte(line), &message); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		details[strings.TrimPrefix(message.Diagnostic.Snippet.Context, "module.")] += message.Diagnostic.Detail
+	}
+	for name, c := range cases {
+		if !strings.Contains(details[name], c.want) {
+			t.Errorf("%s: got %q, want %q", name, details[name], c.want)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package analysislock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"taskguard/lease"
+)
+
+// Hold is one acquisition of an analysis's lock. Its methods are called one after
+// another, by one goroutine: Run, then Complete, Fail, Retry or Release, which end it.
+type Hold struct {
+	lease *lease.Hold[Analysis]
+	input func(ctx context.Context, d Analysis) (json.RawMessage, error)
+}
+
+// Run runs body with the analysis's input while it refreshes the lock; see
+// lease.Hold.Run. lease.ErrUnavailable: the input could not be read, and body did not
+// run. Each of renewed is called after each refresh.
+func (h *Hold) Run(ctx context.Context, body func(ctx context.Context, input json.RawMessage) error, renewed ...lease.Renewed) error {
+	return h.lease.Run(ctx, func(ctx context.Context, d Analysis, _ lease.Grant) error {
+		input, err := h.input(ctx, d)
+		if err != nil {
+			return err
+		}
+		return body(ctx, input)
+	}, renewed...)
+}
+
+// Refresh moves the lock's expiry to ttl from now, zero being the policy's (G6, G7). It
+// revives an expired lock that nobody took; else lease.ErrLost. It tries for up to
+// 15 s. Run does this by itself.
+func (h *Hold) Refresh(ctx context.Context, ttl time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
+	defer cancel()
+	return h.lease.Renew(ctx, ttl)
+}
+
+// refreshTimeout bounds a refresh outside Run.
+const refreshTimeout = 15 * time.Second
+
+// Complete makes the analysis READY with result, a value as orchestrator.Run returns
+// it, and frees the lock in the same commit, which holds only while the lock is still
+// held: else lease.ErrLost. lease.ErrRefused: the store cannot hold the result; the
+// lock is kept. It tries for up to 60 s, also when ctx has ended.
+func (h *Hold) Complete(ctx context.Context, result any) error {
+	return h.lease.Finish(ctx, func(d *Analysis) {
+		d.Status, d.Result, d.Error, d.LastError = Ready, result, nil, nil
+	})
+}
+
+// Fail makes the analysis FAILED for good, as Complete makes it READY. The message is
+// made valid UTF-8 and cut after 4,096 bytes.
+func (h *Hold) Fail(ctx context.Context, code, message string) error {
+	return h.lease.Finish(ctx, func(d *Analysis) { d.fail(code, message) })
+}
+
+// Retry releases the lock after a temporary failure, which it records as LastError.
+// The message is made valid UTF-8 and cut after 4,096 bytes; a document that is too
+// full for it is released without.
+func (h *Hold) Retry(ctx context.Context, code, message string) error {
+	err := h.lease.Release(ctx, func(d *Analysis) {
+		d.queue()
+		d.LastError = &Error{Code: code, Message: bounded(message)}
+	}, false)
+	if errors.Is(err, lease.ErrRefused) {
+		return h.Release(ctx, false)
+	}
+	return err
+}
+
+// Release clears the lock if it is still held, and puts PROCESSING back to QUEUED;
+// refund takes back the attempt. Otherwise it changes nothing and returns nil (G8). It
+// tries for 2 s, or until the deadline of ctx if that is later, also when ctx has been
+// cancelled.
+func (h *Hold) Release(ctx context.Context, refund bool) error {
+	return h.lease.Release(ctx, (*Analysis).queue, refund)
+}

@@ -1,0 +1,312 @@
+package leasetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"taskguard/lease"
+)
+
+// leaseCases test leases on the store.
+func leaseCases[D any]() []testCase[D] {
+	return []testCase[D]{
+		{name: "AMissingRecordIsNotFound", run: notFound[D]},
+		{name: "ItIsHeldThenExpiresThenIsStolenWithAHigherToken", run: steal[D], waits: true},
+		{name: "OfTwoAtOnceExactlyOneAcquires", run: func(b *bench[D]) { acquireAtOnce(b, 2) }},
+		{name: "AFinishedRecordIsRefused", run: finishedIsRefused[D]},
+		{name: "TheRecordsOwnFieldsChangeWithTheLease", run: ownFields[D]},
+		{name: "ReleaseByAnotherLeavesTheLock", run: foreignRelease[D]},
+		{name: "ReleaseKeepsTokenAndAttemptsAndARefundTakesOneBack", run: release[D]},
+		{name: "AHeartbeatRevivesAnExpiredLeaseThatNobodyTook", run: revive[D], waits: true},
+		{name: "FinishOfASupersededHolderChangesNothing", run: superseded[D]},
+		{name: "ExhaustedAttemptsAreRecordedAsFinished", run: exhausted[D]},
+		{name: "ARunLongerThanTheTTLKeepsItsLease", run: longRun[D], waits: true},
+		{name: "ALockRewrittenMidRunCancelsTheRunAndStaysIntact", run: takenMidRun[D], waits: true},
+		{name: "ARecordDeletedMidRunIsNotRecreated", run: deletedMidRun[D], waits: true},
+		{name: "ARecordFinishedByAnotherMidRunKeepsTheirResult", run: finishedMidRun[D], waits: true},
+		{name: "AnUnlockMidRunCancelsTheRun", run: unlockedMidRun[D], waits: true},
+		{name: "ABusyWriterStarvesNoHeartbeatAndNobodyLosesAWrite", run: busyWriter[D], waits: true},
+	}
+}
+
+func notFound[D any](b *bench[D]) {
+	b.wantErr(b.refused("w/1"), lease.ErrNotFound)
+	if b.load().Exists {
+		b.Error("the record was created")
+	}
+}
+
+func steal[D any](b *bench[D]) {
+	b.created()
+	first := b.acquire("w/1")
+	l := b.lease()
+	if want := (lease.Grant{Owner: "w/1", Token: 1}); first.Grant() != want || l.Grant() != want || l.Attempts != 1 {
+		b.Errorf("grant %+v, lease %+v; want %+v, attempt 1", first.Grant(), l, want)
+	}
+	if got := l.ExpiresAt.Sub(l.HeartbeatAt); got != b.TTL {
+		b.Errorf("expires %v after its heartbeat; want %v", got, b.TTL)
+	}
+	var held *lease.HeldError
+	if err := b.refused("w/2"); !errors.As(err, &held) || held.Owner != "w/1" || held.Token != 1 || !same(held.ExpiresAt, l.ExpiresAt) ||
+		held.Remaining <= 0 || held.Remaining > b.TTL {
+		b.Errorf("refused: %#v; want until %v", err, l.ExpiresAt)
+	}
+	b.wantLease(b.lease(), l)
+
+	b.expire()
+	second := b.acquire("w/2")
+	if got := b.lease(); second.Grant().Token != 2 || got.Owner != "w/2" || got.Attempts != 2 {
+		b.Errorf("grant %+v, lease %+v; want token 2, attempt 2", second.Grant(), got)
+	}
+}
+
+func acquireAtOnce[D any](b *bench[D], n int) {
+	b.created()
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range errs {
+		l := b.lessor(lease.Policy{})
+		wg.Go(func() { _, _, errs[i] = l.Acquire(b.Context(), key, fmt.Sprint("w/", i), nil) })
+	}
+	wg.Wait()
+	var winners []string
+	for i, err := range errs {
+		switch {
+		case err == nil:
+			winners = append(winners, fmt.Sprint("w/", i))
+		case !errors.As(err, new(*lease.HeldError)):
+			b.Errorf("w/%d: %v; want a HeldError", i, err)
+		}
+	}
+	if got := b.lease(); len(winners) != 1 || got.Owner != winners[0] || got.Token != 1 || got.Attempts != 1 {
+		b.Errorf("%v acquired, then %+v; want one, with token 1", winners, got)
+	}
+}
+
+func finishedIsRefused[D any](b *bench[D]) {
+	b.created()
+	if err := b.acquire("w/1").Finish(b.Context(), b.Close); err != nil {
+		b.Fatalf("finish: %v", err)
+	}
+	want := lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}
+	b.wantLease(b.lease(), want)
+	b.wantErr(b.refused("w/2"), lease.ErrFinished)
+	b.wantLease(b.lease(), want)
+}
+
+func ownFields[D any](b *bench[D]) {
+	b.created()
+	note := func(s string) func(*D) { return func(d *D) { b.SetNote(d, s) } }
+	h, d, err := b.lessor(lease.Policy{}).Acquire(b.Context(), key, "w/1", note("taken"))
+	if err != nil || b.Note(d) != "taken" {
+		b.Fatalf("acquire: note %q, %v", b.Note(d), err)
+	}
+	b.wantNote("taken")
+	if err := h.Release(b.Context(), note("freed"), false); err != nil {
+		b.Fatalf("release: %v", err)
+	}
+	b.wantNote("freed")
+	err = b.acquire("w/2").Finish(b.Context(), func(d *D) { b.SetNote(d, "result"); b.Close(d) })
+	if err != nil {
+		b.Fatalf("finish: %v", err)
+	}
+	b.wantNote("result")
+}
+
+func foreignRelease[D any](b *bench[D]) {
+	h := b.created().acquire("w/1")
+	theirs := b.takeOver("w/2")
+	if err := h.Release(b.Context(), func(d *D) { b.SetNote(d, "released") }, true); err != nil {
+		b.Errorf("release: %v; want none", err)
+	}
+	b.wantLease(b.lease(), theirs)
+	b.wantNote("")
+	_, err := b.lessor(lease.Policy{}).Resume(b.Context(), key, "w/1")
+	b.wantLost(err, lease.Taken)
+}
+
+func release[D any](b *bench[D]) {
+	b.created()
+	if err := b.acquire("w/1").Release(b.Context(), nil, false); err != nil {
+		b.Fatalf("release: %v", err)
+	}
+	b.wantLease(b.lease(), lease.Lease{Token: 1, Attempts: 1})
+	if err := b.acquire("w/2").Release(b.Context(), nil, true); err != nil {
+		b.Fatalf("release with a refund: %v", err)
+	}
+	b.wantLease(b.lease(), lease.Lease{Token: 2, Attempts: 1})
+}
+
+func revive[D any](b *bench[D]) {
+	h := b.created().acquire("w/1")
+	b.expire()
+	if err := h.Renew(b.Context(), 0); err != nil {
+		b.Fatalf("renew: %v", err)
+	}
+	c := b.load()
+	if l := b.Of(&c.Doc); !l.HeldBy(h.Grant()) || !c.At.Before(l.ExpiresAt) || l.Attempts != 1 {
+		b.Errorf("at %v: %+v; want held again", c.At, l)
+	}
+}
+
+func superseded[D any](b *bench[D]) {
+	h := b.created().acquire("w/1")
+	theirs := b.takeOver("w/2")
+	b.wantLost(h.Finish(b.Context(), func(d *D) { b.SetNote(d, "mine"); b.Close(d) }), lease.Taken)
+	b.wantLease(b.lease(), theirs)
+	b.wantNote("")
+	b.wantLost(h.Renew(b.Context(), 0), lease.Taken)
+	b.wantLease(b.lease(), theirs)
+}
+
+func exhausted[D any](b *bench[D]) {
+	b.created()
+	l := b.lessor(lease.Policy{MaxAttempts: 2})
+	for i := range 2 {
+		h, _, err := l.Acquire(b.Context(), key, fmt.Sprint("w/", i), nil)
+		if err != nil {
+			b.Fatalf("attempt %d: %v", i+1, err)
+		}
+		if err := h.Release(b.Context(), nil, false); err != nil {
+			b.Fatalf("release: %v", err)
+		}
+	}
+	_, _, err := l.Acquire(b.Context(), key, "w/3", func(d *D) {
+		b.SetNote(d, "gave up")
+		if b.Of(d).Finished {
+			b.Close(d)
+		}
+	})
+	b.wantErr(err, lease.ErrExhausted)
+	b.wantLease(b.lease(), lease.Lease{Token: 3, Attempts: 2, Finished: true, FinishedBy: "w/3"})
+	b.wantNote("gave up")
+	b.wantErr(b.refused("w/4"), lease.ErrFinished)
+}
+
+func longRun[D any](b *bench[D]) {
+	h := b.created().acquire("w/1")
+	err := h.Run(b.Context(), func(ctx context.Context, _ D, g lease.Grant) error {
+		if g != h.Grant() {
+			b.Errorf("grant = %+v; want %+v", g, h.Grant())
+		}
+		for range 5 {
+			time.Sleep(b.TTL / 4)
+			if cause := context.Cause(ctx); cause != nil {
+				return cause
+			}
+			if l := b.lease(); !l.HeldBy(g) {
+				b.Errorf("lease = %+v; want it held", l)
+			}
+			if err := b.refused("w/2"); !errors.As(err, new(*lease.HeldError)) {
+				b.Errorf("w/2: %v; want a HeldError", err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		b.Errorf("run: %v", err)
+	}
+	if err := h.Finish(b.Context(), b.Close); err != nil {
+		b.Errorf("finish: %v", err)
+	}
+	b.wantLease(b.lease(), lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"})
+}
+
+// lost runs a body that changes the record and then waits for its cancellation.
+// It checks that the body, Run and all later calls report a loss for this reason.
+func (b *bench[D]) lost(reason string, change func()) {
+	b.Helper()
+	h := b.created().acquire("w/1")
+	var cause error
+	err := h.Run(b.Context(), func(ctx context.Context, _ D, _ lease.Grant) error {
+		change()
+		cause = b.cancelled(ctx)
+		return nil
+	})
+	b.wantLost(cause, reason)
+	b.wantLost(err, reason)
+	b.wantLost(h.Finish(b.Context(), func(d *D) { b.SetNote(d, "mine"); b.Close(d) }), reason)
+	if err := h.Release(b.Context(), func(d *D) { b.SetNote(d, "mine") }, true); err != nil {
+		b.Errorf("release: %v; want none", err)
+	}
+}
+
+func takenMidRun[D any](b *bench[D]) {
+	var theirs lease.Lease
+	b.lost(lease.Taken, func() { theirs = b.takeOver("w/2") })
+	b.wantLease(b.lease(), theirs)
+	b.wantNote("")
+}
+
+func deletedMidRun[D any](b *bench[D]) {
+	b.lost(lease.Deleted, func() { b.Delete(b.T, b.store, key) })
+	if b.load().Exists {
+		b.Error("the record is back")
+	}
+}
+
+// finishedMidRun: another program sets the status and leaves the lease as it is.
+func finishedMidRun[D any](b *bench[D]) {
+	var theirs D
+	b.lost(lease.Finished, func() {
+		theirs = b.rewrite(func(d *D, _ time.Time) {
+			b.Of(d).Finished = true
+			b.SetNote(d, "theirs")
+			b.Close(d)
+		})
+	})
+	b.wantLease(b.lease(), *b.Of(&theirs))
+	b.wantNote("theirs")
+}
+
+func unlockedMidRun[D any](b *bench[D]) {
+	b.lost(lease.Taken, func() {
+		b.rewrite(func(d *D, _ time.Time) { *b.Of(d) = lease.Break(*b.Of(d)) })
+	})
+	b.wantLease(b.lease(), lease.Lease{Token: 1, Attempts: 1})
+	if g := b.acquire("w/2").Grant(); g.Token != 2 {
+		b.Errorf("next token = %d; want 2", g.Token)
+	}
+}
+
+// busyWriter: another program touches the record until the run has finished it,
+// but for three TTLs at most.
+func busyWriter[D any](b *bench[D]) {
+	const every = 100 * time.Millisecond
+	b.TTL = min(b.TTL, 6*time.Second)
+	h := b.created().acquire("w/1")
+	var (
+		touches int
+		wg      sync.WaitGroup
+	)
+	ctx, cancel := context.WithCancel(b.Context())
+	wg.Go(func() {
+		for ; ctx.Err() == nil && touches < int(3*b.TTL/every); touches++ {
+			b.Touch(b.T, b.store, key)
+			time.Sleep(every)
+		}
+	})
+	err := h.Run(b.Context(), func(ctx context.Context, _ D, _ lease.Grant) error {
+		select {
+		case <-ctx.Done():
+		case <-time.After(b.TTL * 5 / 4):
+		}
+		return context.Cause(ctx)
+	})
+	if err != nil {
+		b.Errorf("run: %v", err)
+	}
+	if err := h.Finish(b.Context(), func(d *D) { b.SetNote(d, "result"); b.Close(d) }); err != nil {
+		b.Errorf("finish: %v", err)
+	}
+	cancel()
+	wg.Wait()
+	if got := b.Touched(b.T, b.store, key); got != touches || touches == 0 {
+		b.Errorf("the record shows %d touches of %d", got, touches)
+	}
+	b.wantLease(b.lease(), lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"})
+	b.wantNote("result")
+}

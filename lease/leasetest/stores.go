@@ -1,0 +1,238 @@
+package leasetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"taskguard/lease"
+)
+
+// storeCases test Load and Swap.
+func storeCases[D any]() []testCase[D] {
+	return []testCase[D]{
+		{name: "AMissingRecordIsNoError", run: missing[D]},
+		{name: "TheStoresTimeNeverRunsBackwardsAndKeepsPaceWithAsked", run: pace[D], waits: true},
+		{name: "SwapOfAStaleCellIsAConflictAndChangesNothing", run: afterSwap[D]},
+		{name: "SwapDoesNotRecreateADeletedRecord", run: afterDelete[D]},
+		{name: "SwapAfterADeletionAndRecreationIsAConflict", run: afterRecreation[D]},
+		{name: "SwapAfterAnotherProgramsWriteIsAConflictAndKeepsIt", run: afterTouch[D]},
+		{name: "SwapReturnsWhatLoadThenReadsAndTheNextSwapNeedsNoLoad", run: chain[D]},
+		{name: "EveryPartOfALeaseIsKept", run: roundTrip[D]},
+		{name: "AnEndedContextIsAnError", run: ended[D]},
+	}
+}
+
+func missing[D any](b *bench[D]) {
+	before := time.Now()
+	c := b.load()
+	if c.Exists || c.At.IsZero() || c.Asked.Before(before) || c.Asked.After(time.Now()) {
+		b.Errorf("cell = %+v; want one that does not exist, with both times", c)
+	}
+}
+
+// pace: the store's time of a reply lies between the start of its call and its
+// end, by a clock that runs as fast as the local one but may be set differently.
+func pace[D any](b *bench[D]) {
+	const slack = 250 * time.Millisecond
+	b.created()
+	first := b.load()
+	replied := time.Now()
+	last := first
+	check := func(what string, c lease.Cell[D], err error) {
+		b.Helper()
+		if err != nil {
+			b.Fatalf("%s: %v", what, err)
+		}
+		if c.At.Before(last.At) {
+			b.Errorf("%s: the store's time went from %v back to %v", what, last.At, c.At)
+		}
+		if c.Asked.Before(last.Asked) || c.Asked.After(time.Now()) {
+			b.Errorf("%s: asked at %v; want it after %v and before %v", what, c.Asked, last.Asked, time.Now())
+		}
+		passed := c.At.Sub(first.At)
+		if least := c.Asked.Sub(replied) - slack; passed < least {
+			b.Errorf("%s: %v passed in the store, at least %v here", what, passed, least)
+		}
+		if most := time.Since(first.Asked) + slack; passed > most {
+			b.Errorf("%s: %v passed in the store, at most %v here", what, passed, most)
+		}
+		last = c
+	}
+	for i := range 4 {
+		c, err := b.store.Load(b.Context(), key)
+		check("load", c, err)
+		c, err = b.store.Swap(b.Context(), key, c, b.owned(c, fmt.Sprint("w/", i)))
+		check("swap", c, err)
+		time.Sleep(400 * time.Millisecond)
+	}
+}
+
+// conflict changes the record between a load and a swap. The swap is a conflict,
+// and what the change wrote is kept.
+func conflict[D any](b *bench[D], change func()) {
+	old := b.created().load()
+	change()
+	want := b.load()
+	taken := b.owned(old, "w/2")
+	b.SetNote(&taken, "stale")
+	for _, next := range []D{taken, old.Doc} { // also one that changes nothing
+		_, err := b.store.Swap(b.Context(), key, old, next)
+		b.wantErr(err, lease.ErrConflict)
+		got := b.load()
+		if got.Exists != want.Exists || b.Note(got.Doc) != b.Note(want.Doc) {
+			b.Errorf("the record = %+v; want %+v", got, want)
+		}
+		b.wantLease(*b.Of(&got.Doc), *b.Of(&want.Doc))
+	}
+}
+
+func afterSwap[D any](b *bench[D]) {
+	conflict(b, func() { b.takeOver("w/1") })
+}
+
+func afterDelete[D any](b *bench[D]) {
+	conflict(b, func() { b.Delete(b.T, b.store, key) })
+}
+
+func afterRecreation[D any](b *bench[D]) {
+	conflict(b, func() { b.Delete(b.T, b.store, key); b.Create(b.T, b.store, key) })
+}
+
+func afterTouch[D any](b *bench[D]) {
+	conflict(b, func() { b.Touch(b.T, b.store, key) })
+	b.takeOver("w/1")
+	b.Touch(b.T, b.store, key)
+	if got := b.Touched(b.T, b.store, key); got != 2 || b.lease().Owner != "w/1" {
+		b.Errorf("%d touches, lease %+v; want 2, and w/1's", got, b.lease())
+	}
+}
+
+func chain[D any](b *bench[D]) {
+	c := b.created().load()
+	for i := range 3 {
+		before := c
+		next := b.owned(c, fmt.Sprint("w/", i))
+		b.SetNote(&next, fmt.Sprint(i))
+		var err error
+		if c, err = b.store.Swap(b.Context(), key, c, next); err != nil {
+			b.Fatalf("swap %d: %v", i, err)
+		}
+		if !c.Exists || c.At.Before(before.At) || c.Asked.Before(before.Asked) || b.Note(c.Doc) != fmt.Sprint(i) {
+			b.Errorf("swap %d: cell = %+v", i, c)
+		}
+		b.wantLease(*b.Of(&c.Doc), b.lease())
+		b.wantNote(fmt.Sprint(i))
+	}
+}
+
+func roundTrip[D any](b *bench[D]) {
+	now := b.created().load().At.Truncate(time.Millisecond)
+	for name, l := range map[string]lease.Lease{
+		"of a long owner": {Owner: strings.Repeat("worker-00042-abc/é漢/", 20), Token: 1, Attempts: 1, HeartbeatAt: now, ExpiresAt: now.Add(b.TTL)},
+		"of a big token":  {Owner: "w/1", Token: 1 << 53, Attempts: 1<<31 - 1, HeartbeatAt: now, ExpiresAt: now.Add(12*time.Hour + time.Millisecond)},
+		"without times":   {Owner: "w/1", Token: 7, Attempts: 2},
+		"freed":           {Token: 8, Attempts: 3},
+		"finished":        {Token: 9, Attempts: 3, Finished: true, FinishedBy: "w/9"},
+		"finished early":  {Owner: "w/1", Token: 9, Finished: true, HeartbeatAt: now, ExpiresAt: now.Add(b.TTL)},
+	} {
+		b.Delete(b.T, b.store, key)
+		b.Create(b.T, b.store, key)
+		b.wantLease(b.lease(), lease.Lease{})
+		d := b.rewrite(func(d *D, _ time.Time) {
+			*b.Of(d) = l
+			if l.Finished {
+				b.Close(d)
+			}
+		})
+		b.Log("a lease", name)
+		b.wantLease(*b.Of(&d), l)
+		b.wantLease(b.lease(), l)
+	}
+}
+
+func ended[D any](b *bench[D]) {
+	c := b.created().load()
+	ctx, cancel := context.WithCancel(b.Context())
+	cancel()
+	if _, err := b.store.Load(ctx, key); err == nil || errors.Is(err, lease.ErrRefused) {
+		b.Errorf("load: %v; want an error that is no refusal", err)
+	}
+	if _, err := b.store.Swap(ctx, key, c, b.owned(c, "w/1")); err == nil || errors.Is(err, lease.ErrRefused) {
+		b.Errorf("swap: %v; want an error that is no refusal", err)
+	}
+}
+
+// excludeCases test Exclude.
+func excludeCases[D any]() []testCase[D] {
+	return []testCase[D]{
+		{name: "ExcludeWritesWhatWasDecided", run: excludeWrites[D]},
+		{name: "ExcludeReturnsADecisionsErrorUnchangedAndWritesNothing", run: excludeRefuses[D]},
+		{name: "ExcludeLosesNoneOfManyWrites", run: excludeMany[D]},
+	}
+}
+
+func (b *bench[D]) exclude(decide func(lease.Cell[D]) (D, error)) (lease.Cell[D], error) {
+	return b.store.(lease.Excluder[D]).Exclude(b.Context(), key, decide)
+}
+
+func excludeWrites[D any](b *bench[D]) {
+	before := b.created().load()
+	c, err := b.exclude(func(c lease.Cell[D]) (D, error) { return b.owned(c, "w/1"), nil })
+	if err != nil || !c.Exists || c.At.Before(before.At) || c.Asked.Before(before.Asked) {
+		b.Fatalf("exclude: %+v, %v", c, err)
+	}
+	b.wantLease(*b.Of(&c.Doc), b.lease())
+	if c, err = b.store.Swap(b.Context(), key, c, b.owned(c, "w/2")); err != nil || b.Of(&c.Doc).Token != 2 {
+		b.Errorf("swap of the cell it returned: %+v, %v", c, err)
+	}
+}
+
+func excludeRefuses[D any](b *bench[D]) {
+	want := &lease.HeldError{Owner: "w/1", ExpiresAt: time.UnixMilli(1)}
+	for _, exists := range []bool{false, true} {
+		if exists {
+			b.created()
+		}
+		_, err := b.exclude(func(c lease.Cell[D]) (D, error) {
+			if c.Exists != exists || c.At.IsZero() {
+				b.Errorf("cell = %+v; want that it exists: %v, and its time", c, exists)
+			}
+			return b.owned(c, "w/2"), want
+		})
+		if got, ok := err.(*lease.HeldError); !ok || got != want { //nolint:errorlint // unchanged means not even wrapped
+			b.Errorf("err = %#v; want the very %#v", err, want)
+		}
+		if got := b.load(); got.Exists != exists || *b.Of(&got.Doc) != (lease.Lease{}) {
+			b.Errorf("the record = %+v; want it unchanged", got)
+		}
+	}
+}
+
+func excludeMany[D any](b *bench[D]) {
+	b.created()
+	const n = 3
+	var wg sync.WaitGroup
+	for range n {
+		wg.Go(func() {
+			_, err := lease.Edit(b.Context(), alwaysExclude(b.store), key, nil,
+				func(c lease.Cell[D]) (D, error) { return b.owned(c, "w/1"), nil },
+				func(lease.Cell[D]) bool { return false })
+			if err != nil {
+				b.Errorf("edit: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := b.lease().Token; got != n {
+		b.Errorf("token = %d; want %d", got, n)
+	}
+}
+
+// alwaysExclude wraps s, an Excluder, so that every decision is made in Exclude.
+func alwaysExclude[D any](s lease.Store[D]) lease.Store[D] {
+	return NewFaultyExcluder(s.(lease.Excluder[D]), Every(Swap, Conflict))
+}

@@ -1,0 +1,76 @@
+package repo
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+)
+
+// worker is Analyses over a connection of its own, with the holds of its acquisitions.
+type worker struct {
+	*Analyses
+	mu    sync.Mutex
+	holds map[string]*analysislock.Hold // by owner
+}
+
+// open connects a worker to b.
+func open(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) *worker {
+	t.Helper()
+	a, err := Open(t.Context(), b.Project, Options{Policy: lease.Policy{TTL: ttl(b), MaxAttempts: 10}}, b.Client(t, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &worker{Analyses: a, holds: map[string]*analysislock.Hold{}}
+}
+
+func (w *worker) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (analysislock.Acquisition, error) {
+	acq, err := w.Analyses.AcquireAnalysisLock(ctx, id, owner, ttl)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.holds[owner] = acq.Hold
+	return acq, err
+}
+
+// run holds owner's lock while body runs.
+func (w *worker) run(ctx context.Context, owner string, body func(ctx context.Context, input json.RawMessage) error) error {
+	return w.holds[owner].Run(ctx, body)
+}
+
+// runs runs a body that ends at once, when it has its input.
+func (w *worker) runs(t *testing.T, owner string) {
+	t.Helper()
+	ran := false
+	err := w.run(t.Context(), owner, func(context.Context, json.RawMessage) error {
+		ran = true
+		return nil
+	})
+	if err != nil || !ran {
+		t.Errorf("run as %s: %v, ran %v", owner, err, ran)
+	}
+}
+
+func acquire(t testing.TB, w *worker, id, owner string) analysislock.Acquisition {
+	t.Helper()
+	acq, err := w.AcquireAnalysisLock(t.Context(), id, owner, 0)
+	if err != nil {
+		t.Fatalf("acquire %s as %s: %v", id, owner, err)
+	}
+	return acq
+}
+
+func mustAcquire(t testing.TB, w *worker, id, owner string) analysislock.Acquisition {
+	t.Helper()
+	acq := acquire(t, w, id, owner)
+	if !acq.Acquired {
+		t.Fatalf("acquire %s as %s: %+v", id, owner, acq)
+	}
+	return acq
+}

@@ -1,0 +1,189 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"slices"
+	"time"
+
+	"cloud.google.com/go/firestore"
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/api/iterator"
+
+	"taskguard/lease/analysislock"
+)
+
+// queryTimeout bounds a method that makes several calls or a query.
+const queryTimeout = 15 * time.Second
+
+// Newest reads, without inputs and results, the limit analyses with the latest
+// updatedAt, the latest first, and Firestore's time of the reading. An analysis without
+// an updatedAt is not found; Malformed is set where nothing can be done with the lock
+// or by the id.
+//
+// It makes one query for each type of updatedAt, of up to limit documents each, within
+// 15 s. Firestore's automatic index of updatedAt serves it.
+//
+// Errors: lease.ErrUnavailable; lease.ErrRefused.
+func (a *Analyses) Newest(ctx context.Context, limit int) (found []analysislock.Analysis, at time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	found, err = a.eachType(ctx, "find the newest analyses", a.documents.collection.OrderBy("updatedAt", firestore.Desc).Limit(limit), ">=", lowest)
+	if err != nil {
+		return nil, at, err
+	}
+	if len(found) == 0 { // the client drops the time of a reply without a document
+		at, err = a.documents.now(ctx)
+		return nil, at, err
+	}
+	slices.SortStableFunc(found, func(a, b analysislock.Analysis) int { return b.UpdatedAt.Compare(a.UpdatedAt) })
+	return found[:min(limit, len(found))], found[0].ReadAt, nil
+}
+
+// List reads up to limit analyses, by id, without inputs and results; Malformed is
+// set as by Newest. It makes one query, within 15 s.
+func (a *Analyses) List(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	byID := a.documents.collection.OrderBy(firestore.DocumentID, firestore.Asc).Limit(limit)
+	return a.summaries(ctx, "list analyses", byID.Select(decision...))
+}
+
+// InState reads, without inputs and results, up to limit analyses with status, by id;
+// Malformed is set as by Newest. It makes one query, within 5 s.
+func (a *Analyses) InState(ctx context.Context, status string, limit int) ([]analysislock.Analysis, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return a.summaries(ctx, "list analyses", a.documents.collection.Where("status", "==", status).Limit(limit).Select(decision...))
+}
+
+// Count returns how many analyses have status, or, where that is empty, how many
+// there are, within 15 s. Firestore counts: it bills one read for a thousand.
+// Errors: lease.ErrUnavailable; lease.ErrRefused.
+func (a *Analyses) Count(ctx context.Context, status string) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	q := a.documents.collection.Query
+	if status != "" {
+		q = q.Where("status", "==", status)
+	}
+	r, err := q.NewAggregationQuery().WithCount("n").Get(ctx)
+	if err != nil {
+		return 0, queryError("count analyses", err)
+	}
+	return r["n"].(*firestorepb.Value).GetIntegerValue(), nil
+}
+
+// Overdue reads, without inputs and results, up to limit analyses that are QUEUED
+// or PROCESSING although their last update is older than one TTL, oldest first;
+// Malformed is set as by Newest. It makes one read and a query for each type of
+// updatedAt, within 15 s.
+//
+// Errors: those of Abandoned, whose index it needs.
+func (a *Analyses) Overdue(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	now, err := a.documents.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found, err := a.eachType(ctx, "find overdue analyses", a.unfinished(limit), "<", storedForms(now.Add(-a.TTL())))
+	oldestFirst(found)
+	return found[:min(limit, len(found))], err
+}
+
+// Unfinished reads as Overdue does, but whenever the last update was, and without
+// Firestore's time. An analysis without an updatedAt is not found.
+func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	found, err := a.eachType(ctx, "list unfinished analyses", a.unfinished(limit), ">=", lowest)
+	oldestFirst(found)
+	return found[:min(limit, len(found))], err
+}
+
+// UnknownStatus reads up to limit analyses whose status is none of the four, in one
+// query that needs no index of its own, and returns the ID and Status of those that
+// were never acquired, which recovery does not find. Errors: those of Newest.
+func (a *Analyses) UnknownStatus(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	found, err := a.summaries(ctx, "find analyses of unknown status", a.documents.collection.
+		Where("status", "not-in", []string{analysislock.Queued, analysislock.Processing, analysislock.Ready, analysislock.Failed}).
+		Select("status", "lockToken").Limit(limit))
+	return slices.DeleteFunc(found, func(d analysislock.Analysis) bool { return d.Malformed != nil || d.Lock.Token != 0 }), err
+}
+
+// lowest are the least values of the types that an updatedAt may have.
+var lowest = []any{"", time.Time{}, math.Inf(-1)}
+
+// eachType runs q once with each of values as a bound of updatedAt. A bound restricts a
+// query to the values of its own type; without one Firestore sorts all numbers
+// before all Timestamps and these before all strings, and a limit could hide one
+// type behind another.
+func (a *Analyses) eachType(ctx context.Context, what string, q firestore.Query, operator string, values []any) (all []analysislock.Analysis, err error) {
+	for _, v := range values {
+		found, err := a.summaries(ctx, what, q.Where("updatedAt", operator, v).Select(decision...))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// summaries returns what a query finds, without inputs and results; what names the
+// query in an error.
+func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query) (found []analysislock.Analysis, err error) {
+	_, err = eachDocument(ctx, what, q, func(snap *firestore.DocumentSnapshot) {
+		doc, err := a.documents.codec.decode(snapshot(snap))
+		doc.Malformed = errors.Join(analysislock.CheckID(snap.Ref.ID), err)
+		found = append(found, doc)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+// eachDocument calls each for the documents of q. at is Firestore's time of the
+// reading, zero where there are none.
+func eachDocument(ctx context.Context, what string, q firestore.Query, each func(*firestore.DocumentSnapshot)) (at time.Time, err error) {
+	docs := q.Documents(ctx)
+	defer docs.Stop()
+	for {
+		snap, err := docs.Next()
+		switch {
+		case errors.Is(err, iterator.Done):
+			return at, nil
+		case err != nil:
+			return at, queryError(what, err)
+		}
+		at = snap.ReadTime
+		each(snap)
+	}
+}
+
+// maxWarnings bounds the warnings of one call about documents that it skips each time.
+const maxWarnings = 10
+
+// skipped logs the documents that a call skips, the first few by name.
+type skipped struct {
+	log     *slog.Logger
+	message string
+	n       int
+}
+
+func (s *skipped) add(ctx context.Context, name slog.Attr, err error) {
+	if s.n++; s.n <= maxWarnings {
+		s.log.LogAttrs(ctx, slog.LevelWarn, s.message, name, slog.Any("error", err)) //nolint:sloglint // one of two
+	}
+}
+
+func (s *skipped) end(ctx context.Context) {
+	if s.n > maxWarnings {
+		s.log.WarnContext(ctx, s.message+", and more", "documents", s.n) //nolint:sloglint // likewise
+	}
+}

@@ -1,0 +1,272 @@
+package repo
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+)
+
+func TestTheNewestAreListedHoweverTheirUpdateIsWritten(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		if found, at, err := a.Newest(t.Context(), 3); err != nil || len(found) != 0 || time.Since(at).Abs() > time.Minute {
+			t.Errorf("of nothing: %v, %v, %v; want the time alone", found, at, err)
+		}
+		on := func(day int) time.Time { return time.Date(2026, 1, day, 0, 0, 0, 0, time.UTC) }
+		for day := range 9 {
+			updated := []any{timeValue(on(day + 1)), on(day + 1), on(day + 1).UnixMilli()}[day%3]
+			b.Put(t, fmt.Sprint("a", day), map[string]any{"status": analysislock.Ready, "input": "in", "result": "out", "updatedAt": updated})
+		}
+		b.Put(t, "undated", map[string]any{"status": analysislock.Queued})
+		for limit, want := range map[int]string{3: "a8 a7 a6", 5: "a8 a7 a6 a5 a4", 20: "a8 a7 a6 a5 a4 a3 a2 a1 a0"} {
+			found, at, err := a.Newest(t.Context(), limit)
+			if err != nil || ids(found) != want || at.IsZero() {
+				t.Errorf("%d: %q at %v, %v; want %s", limit, ids(found), at, err, want)
+			}
+		}
+		if found, _, err := a.Newest(t.Context(), 1); err != nil || found[0].Input != nil || found[0].Result != nil || found[0].ReadAt.IsZero() || !found[0].UpdatedAt.Equal(on(9)) {
+			t.Errorf("%+v, %v; want it without input and result", found, err)
+		}
+	})
+}
+
+// Each type alone, beside more of another type than are listed: Firestore sorts all
+// values of one type before those of the other.
+func TestAFullListOfOneTypeOfUpdateHidesNoneOfAnother(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		ago := func(hours int) time.Time { return time.Now().Add(time.Duration(-hours) * time.Hour) }
+		write := map[string]func(time.Time) any{"string": timeValue, "Timestamp": func(at time.Time) any { return at }}
+		for many, lone := range map[string]string{"string": "Timestamp", "Timestamp": "string"} {
+			for i := range 3 {
+				b.Put(t, fmt.Sprint("many", i), map[string]any{"status": analysislock.Queued, "updatedAt": write[many](ago(10 + i))})
+			}
+			b.Put(t, "lone", map[string]any{"status": analysislock.Queued, "updatedAt": write[lone](ago(1))})
+			if found, _, err := a.Newest(t.Context(), 3); err != nil || ids(found) != "lone many0 many1" {
+				t.Errorf("newest, with a %s: %q, %v", lone, ids(found), err)
+			}
+			b.Merge(t, "lone", map[string]any{"updatedAt": write[lone](ago(20))})
+			if found, err := a.Unfinished(t.Context(), 3); err != nil || ids(found) != "lone many2 many1" {
+				t.Errorf("unfinished, with a %s: %q, %v", lone, ids(found), err)
+			}
+			if found, err := a.Overdue(t.Context(), 3); err != nil || ids(found) != "lone many2 many1" {
+				t.Errorf("overdue, with a %s: %q, %v", lone, ids(found), err)
+			}
+		}
+	})
+}
+
+func TestAListShowsWhatCannotBeMadeOut(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		b.Put(t, "bad\x01id", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(time.Now())})
+		b.Put(t, "token", map[string]any{"status": analysislock.Processing, "lockToken": "one", "updatedAt": "yesterday", "input": "in"})
+		found, _, err := a.Newest(t.Context(), 10)
+		if err != nil || ids(found) != "bad\x01id token" || !errors.Is(found[0].Malformed, lease.ErrInvalidKey) {
+			t.Errorf("%+v, %v; want an id that is refused", found, err)
+		}
+		one, err := a.Summary(t.Context(), "token")
+		if err != nil || !errors.Is(one.Malformed, lease.ErrMalformed) || one.Status != analysislock.Processing || one.Input != nil || one.ReadAt.IsZero() {
+			t.Errorf("%+v, %v; want it malformed and its status", one, err)
+		}
+		if _, err = a.Summary(t.Context(), "none"); !errors.Is(err, lease.ErrNotFound) {
+			t.Errorf("none: %v", err)
+		}
+		if _, err = a.Summary(t.Context(), "a/b"); !errors.Is(err, lease.ErrInvalidKey) {
+			t.Errorf("a/b: %v", err)
+		}
+	})
+}
+
+func TestAllAnalysesAreCountedAndThoseInAState(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		for i, status := range []any{analysislock.Failed, analysislock.Failed, analysislock.Ready, "ARCHIVED", 7, nil} {
+			b.Put(t, fmt.Sprint("a", i), map[string]any{"status": status})
+		}
+		for status, want := range map[string]int64{analysislock.Failed: 2, analysislock.Ready: 1, analysislock.Queued: 0, "": 6} {
+			if n, err := a.Count(t.Context(), status); err != nil || n != want {
+				t.Errorf("%q: %d, %v; want %d", status, n, err, want)
+			}
+		}
+		if found, err := a.InState(t.Context(), analysislock.Failed, 10); err != nil || ids(found) != "a0 a1" {
+			t.Errorf("failed: %q, %v; want a0 a1", ids(found), err)
+		}
+	})
+}
+
+// ids are those of what was found, in its order.
+func ids(found []analysislock.Analysis) string {
+	words := make([]string, len(found))
+	for i := range found {
+		words[i] = found[i].ID
+	}
+	return strings.Join(words, " ")
+}
+
+// The ages are told apart by hours: a slow machine may take long to come here.
+func TestWhatIsUnfinishedIsListedByAgeHoweverItsUpdateIsWritten(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		ago := func(hours int) time.Time { return time.Now().Add(time.Duration(-hours) * time.Hour) }
+		b.Put(t, "queued", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(ago(4))})
+		b.Put(t, "stamped", map[string]any{"status": analysislock.Processing, "updatedAt": ago(3), "lockOwner": "js/1", "lockExpiresAt": ago(2)})
+		b.Put(t, "malformed", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(ago(2)), "lockToken": "7"})
+		b.Put(t, "millis", map[string]any{"status": analysislock.Queued, "updatedAt": ago(1).UnixMilli()})
+		b.Put(t, "fresh", map[string]any{
+			"status": analysislock.Queued, "finishedBy": "w/0",
+			"error": map[string]any{"code": "old"}, "lastError": map[string]any{"code": "flaky"},
+		})
+		mustAcquire(t, a, "fresh", "w/1")
+		for _, status := range []string{analysislock.Ready, analysislock.Failed, "ARCHIVED"} {
+			b.Put(t, status, map[string]any{"status": status, "updatedAt": timeValue(ago(9))})
+		}
+		b.Put(t, "undated", map[string]any{"status": analysislock.Queued})
+		found, err := a.Unfinished(t.Context(), 10)
+		if got, want := ids(found), "queued stamped malformed millis fresh"; err != nil || got != want {
+			t.Fatalf("unfinished: %q, %v; want %q", got, err, want)
+		}
+		if d := found[4]; !lease.Held(d.Lock, d.ReadAt) || d.Lock.Owner != "w/1" || d.Lock.FinishedBy != "w/0" || d.Attempts != 1 || d.Error == nil || d.LastError == nil {
+			t.Errorf("%+v, want all that a list shows", d)
+		}
+		if d := found[1]; lease.Held(d.Lock, d.ReadAt) || d.Lock.Owner != "js/1" || !errors.Is(found[2].Malformed, lease.ErrMalformed) {
+			t.Errorf("%+v, %+v; want one that has expired and a malformed one", d, found[2])
+		}
+		if found, err = a.Overdue(t.Context(), 10); err != nil || ids(found) != "queued stamped malformed millis" {
+			t.Errorf("overdue: %q, %v; want queued stamped malformed millis", ids(found), err)
+		}
+		if found, err = a.Unfinished(t.Context(), 2); err != nil || len(found) != 2 {
+			t.Errorf("of two at most: %q, %v", ids(found), err)
+		}
+	})
+}
+
+// A query for each type of updatedAt, where that is asked for; no input crosses the line.
+func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
+	lists := map[string]struct {
+		queries int
+		read    func(context.Context, *worker) ([]analysislock.Analysis, error)
+	}{
+		"List": {1, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) { return a.List(ctx, 10) }},
+		"InState": {1, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) {
+			return a.InState(ctx, analysislock.Processing, 10)
+		}},
+		"Unfinished": {3, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) { return a.Unfinished(ctx, 10) }},
+		"Newest": {3, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) {
+			found, _, err := a.Newest(ctx, 10)
+			return found, err
+		}},
+	}
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		large := strings.Repeat("x", 100_000)
+		now := time.Now()
+		for _, id := range []string{"a", "b", "c"} {
+			b.Put(t, id, map[string]any{"status": analysislock.Processing, "updatedAt": timeValue(now), "input": large, "result": large, "theirs": large})
+		}
+		received := 0
+		a := open(t, b, grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			s, err := open(ctx, desc, cc, method, opts...)
+			return &weighed{ClientStream: s, bytes: &received}, err
+		}))
+		for name, list := range lists {
+			received = 0
+			total, queries := b.Calls.Total(), b.Calls.Count("RunQuery")
+			found, err := list.read(t.Context(), a)
+			slices.SortFunc(found, func(a, b analysislock.Analysis) int { return cmp.Compare(a.ID, b.ID) }) // they are of one time
+			if err != nil || ids(found) != "a b c" {
+				t.Errorf("%s: %q, %v; want a b c", name, ids(found), err)
+			}
+			if total, queries = b.Calls.Total()-total, b.Calls.Count("RunQuery")-queries; total != list.queries || queries != list.queries {
+				t.Errorf("%s: %d calls, %d queries; want %d queries alone", name, total, queries, list.queries)
+			}
+			if received == 0 || received > 10_000 {
+				t.Errorf("%s: %d bytes received, want a few hundred a document", name, received)
+			}
+		}
+	})
+}
+func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		for id, fields := range map[string]map[string]any{
+			"lower": {"status": "queued", "input": "x"}, "pending": {"status": "PENDING"}, "number": {"status": 7}, "empty": {"status": ""},
+			"acquired": {"status": "ANALYZING", "lockToken": 3}, "malformed": {"status": "ANALYZING", "lockToken": "3"},
+			"none": {}, "null": {"status": nil}, analysislock.Queued: {"status": analysislock.Queued}, analysislock.Processing: {"status": analysislock.Processing}, analysislock.Ready: {"status": analysislock.Ready}, analysislock.Failed: {"status": analysislock.Failed},
+		} {
+			b.Put(t, id, fields)
+		}
+		found, err := a.UnknownStatus(t.Context(), 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for i := range found {
+			got = append(got, found[i].ID+"="+found[i].Status)
+			if found[i].Input != nil {
+				t.Errorf("%s has its input", found[i].ID)
+			}
+		}
+		if want := []string{"number=(the number 7)", "empty=", "pending=PENDING", "lower=queued"}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if found, err = a.UnknownStatus(t.Context(), 2); err != nil || len(found) != 2 {
+			t.Errorf("%d, %v; want 2", len(found), err)
+		}
+	})
+}
+
+// A failure must not look like a list without entries.
+func TestAQueryOfAnalysesThatFailsIsNoEmptyAnswer(t *testing.T) {
+	for name, list := range map[string]func(ctx context.Context, a *worker) error{
+		"List":   func(ctx context.Context, a *worker) error { _, err := a.List(ctx, 1); return err },
+		"Newest": func(ctx context.Context, a *worker) error { _, _, err := a.Newest(ctx, 1); return err },
+		"InState": func(ctx context.Context, a *worker) error {
+			_, err := a.InState(ctx, analysislock.Ready, 1)
+			return err
+		},
+		"Overdue":       func(ctx context.Context, a *worker) error { _, err := a.Overdue(ctx, 1); return err },
+		"Unfinished":    func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 1); return err },
+		"UnknownStatus": func(ctx context.Context, a *worker) error { _, err := a.UnknownStatus(ctx, 1); return err },
+		"Abandoned": func(ctx context.Context, a *worker) error {
+			return a.Abandoned(ctx, 1, func(string, int64, time.Time) {})
+		},
+	} {
+		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+			l := &line{}
+			a := open(t, b, l.options()...)
+			l.befall(map[string][]fault{"RunQuery": {dropped(codes.PermissionDenied)}})
+			if err := list(t.Context(), a); !errors.Is(err, lease.ErrUnavailable) {
+				t.Errorf("%s: %v, want ErrUnavailable", name, err)
+			}
+			l.wantAllMet(t)
+		})
+	}
+	for name, ask := range map[string]func(ctx context.Context, a *worker) error{
+		"Overdue": func(ctx context.Context, a *worker) error { _, err := a.Overdue(ctx, 1); return err },
+		"Newest":  func(ctx context.Context, a *worker) error { _, _, err := a.Newest(ctx, 1); return err },
+		"Ping":    func(ctx context.Context, a *worker) error { return a.Ping(ctx) },
+		"Create":  func(ctx context.Context, a *worker) error { return a.Create(ctx, "x", 1) },
+	} {
+		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+			l := &line{}
+			a := open(t, b, l.options()...)
+			l.befall(map[string][]fault{read: {dropped(codes.PermissionDenied)}})
+			if err := ask(t.Context(), a); !errors.Is(err, lease.ErrUnavailable) {
+				t.Errorf("%s without the time: %v, want ErrUnavailable", name, err)
+			}
+			l.wantAllMet(t)
+		})
+	}
+}
