@@ -78,15 +78,6 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("release: %v, %v; want false and no error", freed, err)
 		}
 	},
-	"AReleaseDeletesTheRecord": func(t *testing.T, s *store, l *Locks) { // D3
-		acquire(t, l, "r", "s/1")
-		if freed, err := l.Release(t.Context(), "r", "s/1"); err != nil || !freed || len(s.records) != 0 {
-			t.Errorf("%v, %v; records %v", freed, err, s.records)
-		}
-		if freed, err := l.Release(t.Context(), "r", "s/1"); err != nil || freed {
-			t.Errorf("again: %v, %v; want false and no error", freed, err)
-		}
-	},
 	"AReleaseByAnotherLeavesTheLock": func(t *testing.T, s *store, l *Locks) { // C: 403
 		acquire(t, l, "r", "s/1")
 		before := s.records["r"]

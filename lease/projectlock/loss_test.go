@@ -89,25 +89,6 @@ func TestAHeartbeatThatSucceedsForgivesTheOneBefore(t *testing.T) {
 	})
 }
 
-func TestTrustEndsAMarginBeforeTheLeaseAlthoughNoCallComesBack(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
-		s.remote.Delay = 31 * time.Second
-		time.AfterFunc(time.Second, func() { s.remote.SetPlan(leasetest.Always(leasetest.Deaf)) })
-		began := time.Now()
-		var after time.Duration
-		err := s.WithProjectLock(s.Context(), projectlock.AcquireOptions{}, func(ctx context.Context, _ projectlock.Lease) error {
-			<-ctx.Done()
-			after = time.Since(began)
-			return nil
-		})
-		wantCode(s.T, err, projectlock.LeaseStale, false)
-		if after != 22500*time.Millisecond {
-			s.Errorf("fn ended after %v; want when trust did", after)
-		}
-		s.wantReadonlyOnce()
-	})
-}
-
 // R1: only if it is ours.
 func TestAStaleLeasesFileIsRemovedOnlyIfItIsOurs(t *testing.T) {
 	inBubble(t, false, func(s *fixture) {
@@ -181,19 +162,6 @@ func TestAReleaseWhileFnRunsEndsItsContextBeforeAnotherCanHaveTheLock(t *testing
 			s.wantHeld(other)
 		})
 	}
-}
-
-func TestFnMayReleaseUnderItsOwnContext(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
-		err := s.WithProjectLock(s.Context(), projectlock.AcquireOptions{}, func(ctx context.Context, ls projectlock.Lease) error {
-			s.remote.SetPlan(leasetest.On(leasetest.Load, leasetest.Refuse)) // so that there is a second attempt
-			return s.Release(ctx, ls, projectlock.ReleaseOptions{})
-		})
-		if err != nil || s.count(projectlock.Released) != 1 {
-			s.Errorf("%v, released %d times", err, s.count(projectlock.Released))
-		}
-		s.wantState(projectlock.Idle)
-	})
 }
 
 func TestOnReadonlyMayReleaseByForce(t *testing.T) {

@@ -229,15 +229,3 @@ func TestAChangedAnalysisIsConfirmedAgain(t *testing.T) {
 		}
 	}
 }
-
-func TestALockThatChangesDuringTheCommitIsConfirmedAgain(t *testing.T) {
-	source := newShelf(heldBy("a", "w/1", 3, time.Hour))
-	s, h := writable(t, source)
-	h.fail = fmt.Errorf("x: %w", lease.ErrConflict)
-	h.during = func(context.Context) { source.put(heldBy("a", "w/2", 4, time.Hour)) }
-	w := confirmed(t, s, "unlock", "a")
-	if w.Code != http.StatusConflict {
-		t.Errorf("%d", w.Code)
-	}
-	has(t, w.Body.String(), "It has changed since you looked", "w/2")
-}

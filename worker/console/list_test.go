@@ -125,21 +125,6 @@ func TestALockStaysAsLastReadWhileTheStoreDoesNotAnswer(t *testing.T) {
 	})
 }
 
-func TestAPageWaitsFiveSecondsForASlowStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		source := newShelf(of("a", "QUEUED"))
-		server := open(t, source, console.Options{})
-		page(t, server, "/")
-		source.change(func() { source.delay = time.Minute })
-		time.Sleep(time.Hour)
-		began := time.Now()
-		has(t, page(t, server, "/"), `data-live="dark"`, `data-id="a"`)
-		if took := time.Since(began); took != 5*time.Second {
-			t.Errorf("after %v, want 5s", took)
-		}
-	})
-}
-
 func TestTheNumbersOfTheStatesCountAllAnalyses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newShelf(of("a", "QUEUED"), of("old", "FAILED"), of("odd", "ARCHIVED"))
@@ -203,12 +188,4 @@ func TestAStuckAnalysisIsMarkedAndFirstUntilItIsUpdated(t *testing.T) {
 		hasNot(t, rowOf(t, text, "waits"), "stuck")
 		has(t, text, "stuck <b>1</b>")
 	})
-}
-
-func TestTheListIsOrderedByCreation(t *testing.T) {
-	older, newer := of("a", "QUEUED"), of("z", "QUEUED")
-	newer.Created = older.Created.Add(time.Hour)
-	if got := strings.Join(ids(page(t, open(t, newShelf(older, newer), console.Options{}), "/")), " "); got != "z a" {
-		t.Errorf("listed are %s, want z a", got)
-	}
 }

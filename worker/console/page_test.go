@@ -138,23 +138,6 @@ func TestInputAndResultAreShownOnlyOnRequest(t *testing.T) {
 	has(t, page(t, s, "/analysis?id=b&show=all"), "None.")
 }
 
-func TestAMissingPageIsAProblemPage(t *testing.T) {
-	s, _ := writable(t, newShelf())
-	for _, path := range []string{"/analysis", "/unlock", "/requeue"} {
-		for id, want := range map[string]int{"none": http.StatusNotFound, "a%2Fb": http.StatusBadRequest, "": http.StatusBadRequest} {
-			if w := ask(t, s, http.MethodGet, path+"?id="+id, ""); w.Code != want || !strings.Contains(w.Body.String(), `role="alert"`) {
-				t.Errorf("%s %q: %d %s, want %d", path, id, w.Code, w.Body, want)
-			}
-		}
-	}
-	if w := ask(t, s, http.MethodGet, "/nothing", ""); w.Code != http.StatusNotFound {
-		t.Errorf("another path: %d", w.Code)
-	}
-	if w := ask(t, s, http.MethodDelete, "/", ""); w.Code != http.StatusMethodNotAllowed {
-		t.Errorf("another method: %d", w.Code)
-	}
-}
-
 func TestSimilarIDsAreDistinguishable(t *testing.T) {
 	long := strings.Repeat("0123456789", 10)
 	s := open(t, newShelf(of("a b", "QUEUED"), of("a\u00a0b", "QUEUED"), of("a\u3000b", "QUEUED"), of("a  b", "QUEUED"), of(long+"-1", "QUEUED"), of(long+"-2", "QUEUED")), console.Options{Every: quick})
@@ -162,15 +145,5 @@ func TestSimilarIDsAreDistinguishable(t *testing.T) {
 	has(t, text, "<bdi>a b</bdi>", `<bdi>a\u00a0b</bdi>`, `<bdi>a\u3000b</bdi>`, "<bdi>a  b</bdi>")
 	for _, id := range []string{long + "-1", long + "-2"} {
 		has(t, rowOf(t, text, id), `title="`+id+`"`, "<bdi>"+long[:32]+"…"+id[len(id)-31:]+"</bdi>")
-	}
-}
-
-func TestATracebackIsShownLineByLine(t *testing.T) {
-	failed, waits := of("failed", "FAILED"), of("waits", "QUEUED")
-	trace := &console.Failure{Code: "c", Message: "Traceback:\n  File <x>\r\nEOF"}
-	failed.Error, waits.LastError = trace, trace
-	s := open(t, newShelf(failed, waits), console.Options{Every: quick})
-	for _, id := range []string{"failed", "waits"} {
-		has(t, page(t, s, "/analysis?id="+id), "<p class=\"message\">Traceback:\n  File &lt;x&gt;\\r\nEOF</p>")
 	}
 }

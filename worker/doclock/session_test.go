@@ -144,22 +144,6 @@ func deleted(c *http.Cookie) bool {
 	return c != nil && c.MaxAge < 0 && c.Value == "" && c.Path == "/"
 }
 
-// Each of the eight bits at every position of a valid cookie.
-func TestACookieWithAnyBitFlippedProvesNothing(t *testing.T) {
-	h := memory(t, cookies(t))
-	cookie := begun(t, h)
-	name := len(doclock.CookieName + "=")
-	for i := name; i < len(cookie); i++ {
-		for bit := range 8 {
-			forged := cookie[:i] + string([]byte{cookie[i] ^ 1<<bit}) + cookie[i+1:]
-			status, body, set := visit(t, h, http.MethodPost, lockPath, forged)
-			if status != http.StatusUnauthorized || body != badSession || !deleted(set) {
-				t.Fatalf("bit %d of byte %d: %d %s, cookie %v", bit, i-name, status, body, set)
-			}
-		}
-	}
-}
-
 func TestAForgedCookieProvesNothing(t *testing.T) {
 	h := memory(t, cookies(t))
 	other, err := doclock.NewCookies([]byte(strings.Repeat("x", doclock.MinSecret)))
@@ -227,10 +211,4 @@ func TestASessionEndsThirtyDaysAfterItWasRenewed(t *testing.T) {
 			t.Errorf("the renewed one: %d", status)
 		}
 	})
-}
-
-func TestAShortSecretIsRefused(t *testing.T) {
-	if k, err := doclock.NewCookies([]byte(strings.Repeat("x", 31))); err == nil || k != nil {
-		t.Errorf("got %v, %v, want an error", k, err)
-	}
 }
