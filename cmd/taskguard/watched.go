@@ -82,7 +82,7 @@ func refusal(err error) error {
 	if err == nil || !is {
 		return err
 	}
-	return &console.Refusal{Words: words, Err: err}
+	return &console.Refusal{Text: words, Err: err}
 }
 
 // plainOf is the JSON of an input or a result; nil: there is none.

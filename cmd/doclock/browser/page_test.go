@@ -110,7 +110,7 @@ func TestThePageIsReadableInBothThemesAndFitsASmallScreen(t *testing.T) {
 		for _, theme := range []string{"light", "dark"} {
 			for name, width := range map[string]int64{" narrow ": 360, " wide ": 1024} {
 				b.Show(theme, width)
-				b.Looks(theme + name + state)
+				b.CheckLayout(theme + name + state)
 			}
 		}
 	}

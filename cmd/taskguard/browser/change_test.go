@@ -45,9 +45,9 @@ func TestAnAnalysisIsUnlockedByTheKeyboardAlone(t *testing.T) {
 	s.Merge(t, "held", locked(8*time.Minute))
 	b.Is(row("held") + `.innerText.includes('7 min')`)
 	b.Is(fmt.Sprintf(`document.activeElement.id === %q`, unlock))
-	b.Looks("console keyboard, unlock in focus")
+	b.CheckLayout("console keyboard, unlock in focus")
 	b.Press(kb.Enter)
-	b.Comes(`document.getElementById('confirm')?.dataset.action === 'unlock'`)
+	b.IsAfterLoad(`document.getElementById('confirm')?.dataset.action === 'unlock'`)
 	if got := b.Eval(`document.getElementById('confirm-id').innerText`); got != `"held"` {
 		t.Errorf("to be confirmed is %s", got)
 	}
@@ -56,8 +56,8 @@ func TestAnAnalysisIsUnlockedByTheKeyboardAlone(t *testing.T) {
 	}
 	tabTo(b, "confirm-submit")
 	b.Press(kb.Enter)
-	b.Comes(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
-	b.Looks("console unlocked")
+	b.IsAfterLoad(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
+	b.CheckLayout("console unlocked")
 	b.Is(`document.getElementById('fact-state').innerText === 'QUEUED' && document.querySelector('#fact-lock .word').innerText === 'free'`)
 	if fields := s.Fields(t, "held"); fields["lockOwner"] != nil || fields["status"] != "QUEUED" || fields["lockToken"] != int64(7) {
 		t.Errorf("the document holds %v", fields)
@@ -70,14 +70,14 @@ func TestAFailedAnalysisIsRequeued(t *testing.T) {
 	b := chromiumtest.NewProfile(t).Open(s.url + "/?state=FAILED")
 	live(b)
 	b.Click(strings.Trim(b.Eval(row("failed")+`.querySelector('[data-action="requeue"]').id`), `"`))
-	b.Comes(`document.getElementById('confirm')?.dataset.action === 'requeue'`)
+	b.IsAfterLoad(`document.getElementById('confirm')?.dataset.action === 'requeue'`)
 	b.Click("cancel")
-	b.Comes(`location.pathname === '/analysis' && document.getElementById('fact-state').innerText === 'FAILED'`)
+	b.IsAfterLoad(`location.pathname === '/analysis' && document.getElementById('fact-state').innerText === 'FAILED'`)
 	live(b)
 	b.Click(strings.Trim(b.Eval(`document.querySelector('[data-action="requeue"]').id`), `"`))
-	b.Comes(`document.getElementById('confirm')?.dataset.action === 'requeue'`)
+	b.IsAfterLoad(`document.getElementById('confirm')?.dataset.action === 'requeue'`)
 	b.Click("confirm-submit")
-	b.Comes(`document.getElementById('notice')?.innerText === 'Requeued. A delivery is booked.'`)
+	b.IsAfterLoad(`document.getElementById('notice')?.innerText === 'Requeued. A delivery is booked.'`)
 	if fields := s.Fields(t, "failed"); fields["status"] != "QUEUED" || fields["attempts"] != int64(0) || fields["error"] != nil {
 		t.Errorf("the document holds %v", fields)
 	}
@@ -87,9 +87,9 @@ func TestAFailedAnalysisIsRequeued(t *testing.T) {
 func TestARequeueIsRefusedWhileSomebodyHoldsTheLock(t *testing.T) {
 	s := withStates(t, "--write")
 	b := chromiumtest.NewProfile(t).Open(s.url + "/requeue?id=held")
-	b.Comes(`document.getElementById('consequences').innerText.includes('It will be refused')`)
+	b.IsAfterLoad(`document.getElementById('consequences').innerText.includes('It will be refused')`)
 	b.Click("confirm-submit")
-	b.Comes(`document.getElementById('problem')?.dataset.code === '409' && document.body.innerText.includes('Refused: it is locked by taskguard-worker-00042-kib')`)
+	b.IsAfterLoad(`document.getElementById('problem')?.dataset.code === '409' && document.body.innerText.includes('Refused: it is locked by taskguard-worker-00042-kib')`)
 	if fields := s.Fields(t, "held"); fields["status"] != "PROCESSING" || fields["lockOwner"] == nil || len(s.deliveries()) > 0 {
 		t.Errorf("the document holds %v; delivered are %v", fields, s.deliveries())
 	}
@@ -102,7 +102,7 @@ func TestALockThatHasPassedOnIsAskedAboutAgain(t *testing.T) {
 	next["lockToken"], next["lockOwner"] = 8, "another"
 	s.Merge(t, "stale", next)
 	b.Click("confirm-submit")
-	b.Comes(`document.getElementById('changed') && document.getElementById('confirm-lock').innerText.includes('another')`)
+	b.IsAfterLoad(`document.getElementById('changed') && document.getElementById('confirm-lock').innerText.includes('another')`)
 	if fields := s.Fields(t, "stale"); fields["lockOwner"] != "another" || len(s.deliveries()) > 0 {
 		t.Errorf("the document holds %v; delivered are %v", fields, s.deliveries())
 	}
@@ -111,28 +111,28 @@ func TestALockThatHasPassedOnIsAskedAboutAgain(t *testing.T) {
 func TestAStaleLockThatItsOwnerHasRenewedIsAskedAboutAgain(t *testing.T) {
 	s := withStates(t, "--write")
 	b := chromiumtest.NewProfile(t).Open(s.url + "/unlock?id=stale")
-	b.Comes(`document.getElementById('consequences').innerText.includes('The stale lock is removed')`)
+	b.IsAfterLoad(`document.getElementById('consequences').innerText.includes('The stale lock is removed')`)
 	s.Merge(t, "stale", map[string]any{"lockExpiresAt": iso8601.Format(time.Now().Add(time.Hour))})
 	b.Click("confirm-submit")
-	b.Comes(`document.getElementById('changed') && document.querySelector('#confirm-lock .word').innerText === 'held'`)
+	b.IsAfterLoad(`document.getElementById('changed') && document.querySelector('#confirm-lock .word').innerText === 'held'`)
 	if fields := s.Fields(t, "stale"); fields["lockOwner"] == nil || len(s.deliveries()) > 0 {
 		t.Errorf("the document holds %v; delivered are %v", fields, s.deliveries())
 	}
 	b.Click("confirm-submit")
-	b.Comes(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
+	b.IsAfterLoad(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
 	s.wantDelivery("stale")
 }
 
 func TestAPageFromBeforeTheConsoleWasStartedAnewCanStillConfirm(t *testing.T) {
 	s := withStates(t, "--write")
 	b := chromiumtest.NewProfile(t).Open(s.url + "/unlock?id=held")
-	b.Comes(`document.getElementById('confirm-submit')`)
+	b.IsAfterLoad(`document.getElementById('confirm-submit')`)
 	if err := s.stop(); err != nil {
 		t.Errorf("the console ends with %v", err)
 	}
 	s.start(s.port())
 	b.Click("confirm-submit")
-	b.Comes(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
+	b.IsAfterLoad(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
 	s.wantDelivery("held")
 }
 
@@ -170,10 +170,10 @@ func TestInputAndResultAreInNoPageUnlessTheyAreAskedFor(t *testing.T) {
 	b.Go(s.url + "/analysis?id=ready")
 	live(b)
 	b.Click("show")
-	b.Comes(`document.getElementById('content-Result')?.innerText.includes('the-secret-result')`)
+	b.IsAfterLoad(`document.getElementById('content-Result')?.innerText.includes('the-secret-result')`)
 	live(b)
 	b.Click("hide")
-	b.Comes(`!document.getElementById('content-Result') && !document.documentElement.outerHTML.includes('the-secret-result')`)
+	b.IsAfterLoad(`!document.getElementById('content-Result') && !document.documentElement.outerHTML.includes('the-secret-result')`)
 }
 
 func TestAConsoleThatOnlyShowsHasNothingToChangeWith(t *testing.T) {

@@ -69,7 +69,7 @@ func TestEveryPageIsReadableInBothThemesAndFitsASmallScreen(t *testing.T) {
 					b.Is(`document.getElementById('main') && document.fonts.status === 'loaded'`)
 					b.Is(`!document.getElementById('live') || document.getElementById('live').dataset.live !== 'connecting' || !document.body.dataset.poll`)
 					name := fmt.Sprintf("console %s %s %d", page.name, theme, width)
-					b.Looks(name)
+					b.CheckLayout(name)
 					for what, script := range map[string]string{"outside the window": beyond, "cropped": cropped} {
 						if got := b.Eval(script); got != "[]" {
 							t.Errorf("%s: %s: %s", name, what, got)

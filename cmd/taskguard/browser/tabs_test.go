@@ -88,7 +88,7 @@ func TestThePageDoesNotCountALockDownInTheDark(t *testing.T) {
 	b := chromiumtest.NewProfile(t).Open(s.url)
 	live(b)
 	s.link.cut()
-	b.Is(`document.getElementById('live').dataset.live === 'dark'`)
+	b.Is(`document.getElementById('live').dataset.live === 'unavailable'`)
 	left := b.Eval(row("a") + `.querySelector('[data-until]').textContent`)
 	again := b.Eval(`new Promise((done) => setTimeout(() => done(` + row("a") + `.querySelector('[data-until]').textContent), 2500))`)
 	if left != again || !strings.Contains(b.Eval(row("a")+`.dataset.lock`), "held") {
