@@ -124,7 +124,7 @@ func TestDeleteReleasesOnce(t *testing.T) {
 	b.want(http.StatusOK, free, http.MethodGet, lockPath)
 }
 
-func TestGetShowsTheRoomAsTheAskerSeesIt(t *testing.T) {
+func TestGetShowsWhetherTheLockIsTheCallers(t *testing.T) {
 	s := newSite(t, nil)
 	mine, other := s.browser(t), s.browser(t)
 	mine.want(http.StatusOK, free, http.MethodGet, lockPath)
@@ -137,7 +137,7 @@ func TestGetShowsTheRoomAsTheAskerSeesIt(t *testing.T) {
 	}
 }
 
-func TestConfirmSaysForHowLongALockCanBeReliedOn(t *testing.T) {
+func TestConfirmReturnsHowLongALockCanBeReliedOn(t *testing.T) {
 	b := newSite(t, nil).browser(t)
 	b.want(http.StatusNotFound, notFound, http.MethodGet, lockPath+"/confirm?token=1")
 	got, _ := b.take()
@@ -152,7 +152,7 @@ func TestConfirmSaysForHowLongALockCanBeReliedOn(t *testing.T) {
 		t.Errorf("got %s, want %s", body, want)
 	}
 	if margin := int64(3000); sure.Valid <= 0 || sure.Valid > 30000-margin {
-		t.Errorf("it can be relied on for %d ms, want what is left less a margin of %d", sure.Valid, margin)
+		t.Errorf("it can be relied on for %d ms, want the remaining time less a margin of %d", sure.Valid, margin)
 	}
 	b.want(http.StatusForbidden, notYours, http.MethodGet, fmt.Sprintf("%s/confirm?token=%d", lockPath, got.Token-1))
 	for _, token := range []string{"", "x", "1.5", "9223372036854775808", "%31%00"} {
@@ -212,13 +212,13 @@ func TestAStoreOutOfReachIsUnavailable(t *testing.T) {
 	}).browser(t)
 	status, body := b.ask(http.MethodPost, lockPath)
 	if status != http.StatusInternalServerError || body != `{"success":false,"error":"internal","message":"internal error"}` {
-		t.Errorf("refused for good: %d %s", status, body)
+		t.Errorf("refused: %d %s", status, body)
 	}
 	log := b.site.log.String()
 	if !strings.Contains(log, "level=WARN") || strings.Contains(log, `room \"room\"`) {
 		t.Errorf("the log holds no warning, or the room: %s", log)
 	}
-	newSite(t, func(s *setup) { s.locks = dark{} }).browser(t).
+	newSite(t, func(s *setup) { s.locks = unreachable{} }).browser(t).
 		want(http.StatusServiceUnavailable, `{"success":false,"error":"unavailable","message":"the store is out of reach; try again"}`, http.MethodGet, lockPath)
 }
 

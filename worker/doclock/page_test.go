@@ -64,7 +64,7 @@ func TestItIsReadyOnceTheStoreHasAnsweredAndUntilItStops(t *testing.T) {
 	failures := 1
 	s.AwaitReady(t.Context(), func(context.Context) error {
 		if failures--; failures == 0 {
-			return errors.New("dark")
+			return errors.New("unavailable")
 		}
 		return nil
 	})

@@ -94,8 +94,8 @@ func TestOnlyThePageAndAPostBeginASession(t *testing.T) {
 		{http.MethodPut, lockPath, http.StatusForbidden, ""},
 		{http.MethodDelete, lockPath, http.StatusForbidden, ""},
 	} {
-		cookie, nobody := "", at.method != http.MethodPost
-		if !nobody {
+		cookie, anonymous := "", at.method != http.MethodPost
+		if !anonymous {
 			cookie = holder
 		}
 		status, body, set := visit(t, h, at.method, at.path, cookie, doclock.ClientHeader, "tab")
@@ -114,7 +114,7 @@ func TestTwoSessionsAtOnceAreNone(t *testing.T) {
 		if at[1] != "/" && (status != http.StatusUnauthorized || !strings.Contains(body, `"two_sessions"`)) {
 			t.Errorf("%v: %d %s", at, status, body)
 		}
-		if set != nil { // the browser would be left with the attacker's alone
+		if set != nil { // the browser would be left with only the attacker's
 			t.Errorf("%v: cookie %v", at, set)
 		}
 	}
@@ -155,11 +155,11 @@ func TestAForgedCookieProvesNothing(t *testing.T) {
 	for name, cookie := range map[string]string{
 		"empty":            doclock.CookieName + "=",
 		"without a sign":   doclock.CookieName,
-		"words":            doclock.CookieName + "=let me in",
+		"text":             doclock.CookieName + "=let me in",
 		"another's secret": begun(t, memory(t, other)),
 		"no mac":           strings.Join(parts[:3], "."),
 		"an empty mac":     strings.Join(parts[:3], ".") + ".",
-		"mac alone":        doclock.CookieName + "=." + parts[3],
+		"only a mac":       doclock.CookieName + "=." + parts[3],
 		"another's id":     strings.Join([]string{parts[0], strings.Repeat("A", 26), parts[2], parts[3]}, "."),
 		"more":             valid + "=",
 		"more parts":       valid + ".x",
@@ -174,7 +174,7 @@ func TestAForgedCookieProvesNothing(t *testing.T) {
 		}
 	}
 	if status, _, _ := visit(t, h, http.MethodGet, lockPath, doclock.CookieName+"=x; "+valid); status != http.StatusOK {
-		t.Errorf("a valid one beside another's: %d, want 200", status)
+		t.Errorf("a valid one next to an invalid one: %d, want 200", status)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -102,7 +103,7 @@ func TestTheCurrentStateIsTheFirstMessage(t *testing.T) {
 	}
 }
 
-func TestALockIsAnnouncedToEverybodyTheSenderIncluded(t *testing.T) {
+func TestALockIsAnnouncedToAllIncludingTheSender(t *testing.T) {
 	s := newSite(t, nil)
 	sender := s.browser(t)
 	all := []*socket{sender.listen(lockPath+"/ws", websocket.DialOptions{})}
@@ -275,7 +276,7 @@ func TestAStopClosesTheSocketsWithGoingAway(t *testing.T) {
 	}
 	b.want(http.StatusServiceUnavailable, `{"success":false,"error":"unavailable","message":"this instance is stopping; try again"}`,
 		http.MethodGet, lockPath+"/ws", upgrade()...)
-	b.take() // what is under way, and what comes until the listener is closed, is answered
+	b.take() // requests are answered until the listener is closed
 }
 
 func TestSocketsAreBounded(t *testing.T) {
@@ -308,10 +309,15 @@ func TestADeadPeerIsClosed(t *testing.T) {
 }
 
 func TestALivePeerStaysConnected(t *testing.T) {
-	const ping = 200 * time.Millisecond // also the time for its answer
+	const ping = 500 * time.Millisecond // also the time for its answer
 	b := newSite(t, func(s *setup) { s.options.Ping = ping }).browser(t)
 	l := b.listen(lockPath+"/ws", websocket.DialOptions{})
 	l.want(unlocked, documentlock.Current)
-	time.AfterFunc(5*ping, func() { b.ask(http.MethodPost, lockPath) })
+	var posting sync.WaitGroup
+	posting.Go(func() {
+		time.Sleep(3 * ping)
+		b.ask(http.MethodPost, lockPath)
+	})
 	l.want(locked, documentlock.Acquired) // reading answers the pings
+	posting.Wait()
 }
