@@ -145,7 +145,7 @@ func (op operation) run(t *testing.T, kind leasetest.Op, nth int, f leasetest.Fa
 }
 
 // A sweep of many rooms gives up at the first, with a short error.
-func TestASweepOfADarkStoreGivesUp(t *testing.T) {
+func TestASweepOfAnUnavailableStoreGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, l := open(t)
 		for i := range 2*sweepBatch + 1 {

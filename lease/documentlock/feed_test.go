@@ -146,7 +146,7 @@ var eventCases = map[string]func(t *testing.T, n *feedTest){
 		time.Sleep(30*time.Second - time.Millisecond)
 		want(t, sub, "")
 		if got := n.faulty.Calls(leasetest.Load); got != 1 {
-			t.Errorf("%d readings, want the subscription's alone", got)
+			t.Errorf("%d readings, want only the subscription's", got)
 		}
 		time.Sleep(time.Millisecond)
 		want(t, sub, "expired false")
@@ -218,7 +218,7 @@ var runCases = map[string]func(t *testing.T, n *feedTest){
 		sub := n.subscribe(t, "r")
 		want(t, sub, "current false")
 		n.mu.Lock()
-		n.silent = true
+		n.stalled = true
 		n.mu.Unlock()
 		time.Sleep(20 * time.Second)
 		acquire(t, n.locks, "r", "s/1")

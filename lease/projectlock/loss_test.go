@@ -22,7 +22,7 @@ func (s *fixture) untilLost(o projectlock.AcquireOptions) (cause, err error) {
 		return errFn
 	})
 	if errors.Is(err, errFn) {
-		s.Errorf("%v; want the loss alone", err)
+		s.Errorf("%v; want only the loss", err)
 	}
 	return cause, err
 }
@@ -76,7 +76,7 @@ func TestTwoHeartbeatsInARowWithoutSuccessEndInReadOnly(t *testing.T) {
 	})
 }
 
-func TestAHeartbeatThatSucceedsForgivesTheOneBefore(t *testing.T) {
+func TestASuccessfulHeartbeatResetsTheCountOfFailedOnes(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
 		for range 3 {
@@ -184,7 +184,7 @@ func TestOnReadonlyMayReleaseByForce(t *testing.T) {
 	})
 }
 
-// KillAfter's promise: what ignores the loss has so long.
+// KillAfter's promise: a function that ignores the loss has so long.
 func TestALeaseWithoutTrustStaysHeldUntilItExpires(t *testing.T) {
 	for _, remote := range []bool{true, false} {
 		inBubble(t, remote, func(s *fixture) {
