@@ -195,7 +195,7 @@ func TestASessionIsNamedByFlagOrTerminal(t *testing.T) { // O4
 	one.refuses("エラー: かなは他のセッションで使用中です", "assign", "kana")
 }
 
-func TestWhatFilesHoldDoesNotMoveTheTerminal(t *testing.T) {
+func TestTextOfFilesIsEscapedForTheTerminal(t *testing.T) {
 	x := open(t, newState(t), "1")
 	x.flags[1] = filepath.Join(t.TempDir(), "o.json")
 	if err := os.WriteFile(x.flags[1], []byte(`{"operators":[{"id":"a\u001b[2J","name":"n\u202e\n"}]}`), 0o600); err != nil {
@@ -213,7 +213,7 @@ func TestWhatFilesHoldDoesNotMoveTheTerminal(t *testing.T) {
 	}
 }
 
-func TestTheStatesDefaultIsTheHostsInTmp(t *testing.T) { // O3, R10
+func TestTheDefaultStateFileIsInTmp(t *testing.T) { // O3, R10
 	host := fmt.Sprintf("operator-manager-test-%d", os.Getpid())
 	path := "/tmp/coeiroink-operators-" + host + ".json"
 	t.Cleanup(func() {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestAFileOfOperatorsThatIsNoneShowsWhatOneLooksLike(t *testing.T) {
+func TestAnInvalidFileOfOperatorsShowsAnExample(t *testing.T) {
 	for name, content := range map[string]string{
 		"not JSON": "kana", "empty": "", "no operators": `{"operators":[]}`, "of another kind": `{"operators":["kana"]}`,
 		"twice": `{"operators":[{"id":"kana"},{"id":"kana"}]}`, "no id": `{"operators":[{"name":"kana"}]}`,

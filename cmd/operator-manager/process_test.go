@@ -79,7 +79,7 @@ func TestEightProcessesGetSixOperators(t *testing.T) { // O1
 	}
 }
 
-func TestALiveProcessIsSeenAlsoIfItIsAnothersUser(t *testing.T) { // O9
+func TestALiveProcessOfAnotherUserIsDetected(t *testing.T) { // O9
 	if !alive(os.Getpid()) || !alive(1) {
 		t.Error("what lives is dead")
 	}

@@ -26,7 +26,7 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("record %+v, want %+v", r.lock, got.Lock)
 		}
 	},
-	"AnotherIsRefusedAndLearnsSinceWhenItIsHeld": func(t *testing.T, s *store, l *Locks) { // C: 409
+	"ARefusalShowsSinceWhenTheRoomIsHeld": func(t *testing.T, s *store, l *Locks) { // C: 409
 		first := acquire(t, l, "r", "s/1")
 		time.Sleep(29 * time.Second)
 		before := s.records["r"]
@@ -101,7 +101,7 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("expired: %+v, %v", got, err)
 		}
 	},
-	"ASaveIsConfirmedForTheHolderUnderItsTokenAlone": func(t *testing.T, _ *store, l *Locks) { // X: saving unchecked
+	"ASaveIsConfirmedOnlyForTheHolderUnderItsToken": func(t *testing.T, _ *store, l *Locks) { // X: saving unchecked
 		if _, err := l.Confirm(t.Context(), "r", "s/1", 1); !errors.Is(err, ErrNotLocked) {
 			t.Errorf("free: %v, want ErrNotLocked", err)
 		}
@@ -121,7 +121,7 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("expired: %v, want ErrNotLocked", err)
 		}
 	},
-	"AnOperatorUnlocksWhoeverHolds": func(t *testing.T, s *store, l *Locks) {
+	"AnOperatorUnlocksAnyHolder": func(t *testing.T, s *store, l *Locks) {
 		if broken, err := l.Break(t.Context(), "r"); err != nil || broken {
 			t.Errorf("free: %v, %v", broken, err)
 		}
@@ -137,7 +137,7 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("the next is %+v; want a token over %d", next.Lock, token)
 		}
 	},
-	"WhatAnOperatorUnlockedIsSwept": func(t *testing.T, s *store, l *Locks) {
+	"TheRecordOfAnUnlockIsSweptLater": func(t *testing.T, s *store, l *Locks) {
 		acquire(t, l, "r", "s/1")
 		if _, err := l.Break(t.Context(), "r"); err != nil {
 			t.Fatal(err)

@@ -75,7 +75,7 @@ func times(t *testing.T, n int, f func(t *testing.T, s *shaky, l *Locks)) {
 }
 
 // D-X: check, then create.
-func TestOfTwoWhoAcquireAtOnceOneGetsTheRoom(t *testing.T) {
+func TestOfTwoConcurrentAcquirersOneGetsTheRoom(t *testing.T) {
 	won := map[string]int{}
 	times(t, 300, func(t *testing.T, s *shaky, l *Locks) {
 		if s.oneIn(2) { // also where a record has expired
@@ -168,7 +168,7 @@ func TestASweepNeverDeletesALiveLock(t *testing.T) {
 
 // Sessions take, extend and free the room for an hour, with a sweep now and then:
 // no two hold it at one time, and tokens grow.
-func TestTokensGrowWhateverHappens(t *testing.T) {
+func TestTokensAlwaysGrow(t *testing.T) {
 	deleted := 0
 	times(t, 10, func(t *testing.T, s *shaky, l *Locks) {
 		var (
@@ -221,7 +221,7 @@ func TestTokensGrowWhateverHappens(t *testing.T) {
 // A Feed receives the history of two rooms late, twice and in any order. Every
 // event is a state that the room had at that very time, versions grow, and the last
 // event is the store's state in the end.
-func TestWhateverOrderChangesArriveInEventsAreOrdered(t *testing.T) {
+func TestEventsAreOrderedIfChangesAreNot(t *testing.T) {
 	var events, dropped int
 	for seed := range 150 {
 		synctest.Test(t, func(t *testing.T) {

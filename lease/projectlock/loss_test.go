@@ -106,7 +106,7 @@ func TestAStaleLeasesFileIsRemovedOnlyIfItIsOurs(t *testing.T) {
 	})
 }
 
-func TestALateHeartbeatIsWarnedOfAndRenews(t *testing.T) {
+func TestALateHeartbeatIsAWarningAndRenews(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{HeartbeatInterval: 5 * time.Second})
 		time.Sleep(10 * time.Second)

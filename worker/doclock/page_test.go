@@ -37,7 +37,7 @@ func TestThePageAndItsFilesAreServedAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestEveryAnswerKeepsOtherSitesOut(t *testing.T) {
+func TestEveryAnswerHasTheSecurityHeaders(t *testing.T) {
 	b := newSite(t, nil).browser(t)
 	for _, path := range []string{"/", "/locks.js", lockPath, "/nope", "/health/live", lockPath + "/ws"} {
 		h := b.do(http.MethodGet, path, http.NoBody).header

@@ -106,7 +106,7 @@ func TestOnlyThePageAndAPostBeginASession(t *testing.T) {
 }
 
 // A neighbouring subdomain can set a cookie here, a genuine one of its own.
-func TestTwoSessionsAtOnceAreNone(t *testing.T) {
+func TestTwoSessionsAtOnceAreRefused(t *testing.T) {
 	h := memory(t, cookies(t))
 	victim, attacker := begun(t, h), begun(t, h)
 	for _, at := range [][2]string{{http.MethodPost, lockPath}, {http.MethodGet, lockPath}, {http.MethodGet, "/"}} {
@@ -144,7 +144,7 @@ func deleted(c *http.Cookie) bool {
 	return c != nil && c.MaxAge < 0 && c.Value == "" && c.Path == "/"
 }
 
-func TestAForgedCookieProvesNothing(t *testing.T) {
+func TestAForgedCookieIsRefused(t *testing.T) {
 	h := memory(t, cookies(t))
 	other, err := doclock.NewCookies([]byte(strings.Repeat("x", doclock.MinSecret)))
 	if err != nil {
