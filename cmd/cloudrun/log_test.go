@@ -80,14 +80,6 @@ func TestALineOmitsASpanThatIsNotSent(t *testing.T) {
 	}
 }
 
-func TestTextLinesHaveNoTrace(t *testing.T) {
-	var log bytes.Buffer
-	NewLogger(&log, "text", 0).InfoContext(traced(t, "X-Cloud-Trace-Context"+": "+someTrace+"/26"), "m")
-	if strings.Contains(log.String(), someTrace) {
-		t.Errorf("log: %s", &log)
-	}
-}
-
 func TestTheHandlerPassesSlogtest(t *testing.T) {
 	var log *bytes.Buffer
 	slogtest.Run(t, func(*testing.T) slog.Handler {

@@ -272,24 +272,6 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 			want: `["lease-stale",false,["lease-stale"]]`,
 		},
 		{
-			name: "onReadonly may take the lock again, after the lost lease is released",
-			script: `(async () => {
-				const ask = fetch;
-				globalThis.fetch = async (url, init) => {
-					if (init.method === 'DELETE') await new Promise((resolve) => setTimeout(resolve, 300));
-					return ask(url, init);
-				};
-				const again = new Promise((resolve) => {
-					const onReadonly = () => resolve(failure(locks.withProjectLock(() => {}, { ...quick, retryLimit: 1 })));
-					locks.acquireProjectLock({ ...quick, onReadonly });
-				});
-				await next('lock:acquired');
-				await navigator.locks.request('room', { steal: true }, () => {});
-				return again;
-			})()`,
-			want: `"none"`,
-		},
-		{
 			name: "a release during the work aborts its signal first, and the work's result counts",
 			script: `(async () => {
 				const ask = fetch;
