@@ -1,6 +1,7 @@
 package documentlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -331,26 +332,21 @@ func randomHistory(t *testing.T, s *store, l *Locks, chance *rand.Rand) history 
 
 // shuffled returns the snapshots, some of them twice, in an order that mixes those
 // that are near, or all.
-func shuffled(snapshots []Snapshot, chance *rand.Rand) []Snapshot {
+func shuffled(snapshots []Snapshot, chance *rand.Rand) (out []Snapshot) {
 	reach := []float64{1, 5, 1000}[chance.IntN(3)]
-	at := map[*Snapshot]float64{}
-	var all []*Snapshot
-	for i := range snapshots {
+	type placed struct {
+		Snapshot
+		at float64
+	}
+	var all []placed
+	for i, s := range snapshots {
 		for range 1 + chance.IntN(2) {
-			again := snapshots[i]
-			at[&again] = float64(i) + reach*chance.Float64()
-			all = append(all, &again)
+			all = append(all, placed{s, float64(i) + reach*chance.Float64()})
 		}
 	}
-	slices.SortFunc(all, func(a, b *Snapshot) int {
-		if at[a] < at[b] {
-			return -1
-		}
-		return 1
-	})
-	out := make([]Snapshot, len(all))
-	for i, s := range all {
-		out[i] = *s
+	slices.SortFunc(all, func(a, b placed) int { return cmp.Compare(a.at, b.at) })
+	for _, p := range all {
+		out = append(out, p.Snapshot)
 	}
 	return out
 }
