@@ -67,7 +67,7 @@ func TestEachSequenceOfEventsIsExactAndFreesWhatItTook(t *testing.T) {
 			events: []string{taken, "attempt web-lock retry=0; renewed retry=0; renew-scheduled", released},
 		},
 		{
-			name:   "without Web Locks: the server's lease alone, at once",
+			name:   "without Web Locks: only the server's lease, at once",
 			before: withoutWebLocks,
 			script: `locks.withProjectLock((lease) => lease.strategy + ' ' + lease.viaFallback, quick)`,
 			want:   `"file-lock true"`,
@@ -230,7 +230,7 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 			want: `["AbortError",[]]`,
 		},
 		{
-			name: "unsubscribing ends the events of that listener alone, and may be done again",
+			name: "unsubscribing ends the events of only that listener, and may be repeated",
 			script: `(async () => {
 				const received = [0, 0];
 				const listen = () => received[0]++;
@@ -298,11 +298,11 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 					late.push(() => ask(url, { method: 'DELETE', headers: init.headers }));
 					return Promise.reject(new TypeError('injected'));
 				};
-				const first = await locks.acquireProjectLock({ ...quick, ownerId: 'somebody' });
+				const first = await locks.acquireProjectLock({ ...quick, ownerId: 'owner' });
 				await failure(locks.releaseProjectLock(first));
 				globalThis.fetch = ask;
 				await late.shift()(); // frees the room
-				const second = await locks.acquireProjectLock({ ...quick, ownerId: 'somebody' });
+				const second = await locks.acquireProjectLock({ ...quick, ownerId: 'owner' });
 				const statuses = await Promise.all(late.map((send) => send().then(({ status }) => status)));
 				const confirmed = await failure(locks.confirmProjectLock(second));
 				await locks.releaseProjectLock(second);

@@ -17,7 +17,7 @@ import (
 )
 
 // A request's line is of the caller's trace, but its span, which a collector gets,
-// has only a link to that, whatever the caller says of sampling. There are no
+// has only a link to that, whatever sampling the caller requests. There are no
 // metrics.
 func TestARequestsLineIsOfTheCallersTraceAndItsSpanOfItsOwn(t *testing.T) {
 	const trace, caller = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
