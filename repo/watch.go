@@ -40,27 +40,6 @@ func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]documentlock.Change, e
 	return found, err
 }
 
-// Current is one read and one query, within 15 s. A document whose id no
-// room can have counts as none.
-func (r *Rooms) Current(ctx context.Context) (documentlock.Snapshot, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	s := documentlock.Snapshot{All: true, Asked: time.Now()}
-	now, err := r.documents.now(ctx)
-	if err != nil {
-		return s, err
-	}
-	s.At, err = eachDocument(ctx, "query rooms", r.documents.collection.Query, func(snap *firestore.DocumentSnapshot) {
-		if c, err := r.cell(snap, s.Asked); err == nil {
-			s.Changes = append(s.Changes, documentlock.Change{Room: snap.Ref.ID, Cell: c})
-		}
-	})
-	if s.At.IsZero() {
-		s.At = now // the reply without a document has no time either
-	}
-	return s, err
-}
-
 // Watch is one stream for the whole collection, which Google's client opens
 // again by itself where it breaks or its connection falls silent (see connect); that is
 // not reported, and takes up to a minute. A document whose id no room can have is
