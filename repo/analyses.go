@@ -17,14 +17,14 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// Options of Open. The zero value is the contract's default.
+// Options configures Open and OpenRooms. The zero value is the contract's default.
 type Options struct {
 	Database   string // "" is (default)
-	Collection string // "" is analyses
-	Emulator   string // host:port of one, if FIRESTORE_EMULATOR_HOST names no other
+	Collection string // "" is analyses, of OpenRooms documentLocks
+	Emulator   string // host:port of an emulator; FIRESTORE_EMULATOR_HOST takes precedence
 	Policy     lease.Policy
-	// Pessimistic makes every decision inside client.RunTransaction. Otherwise that is
-	// done only where others keep writing to the document.
+	// Pessimistic makes every decision inside client.RunTransaction. Otherwise only
+	// a decision that met two conflicts is made there.
 	Pessimistic bool
 	Log         *slog.Logger // nil: silent
 }
@@ -38,15 +38,10 @@ type Analyses struct {
 	replacing *analysislock.Locks // of the same documents; see Unlock
 }
 
-// Open connects to Firestore, or to an emulator, without a call yet. Close ends it.
+// Open prepares a connection to Firestore or to an emulator, without a call. Close
+// closes it.
 func Open(ctx context.Context, project string, o Options, opts ...option.ClientOption) (*Analyses, error) {
-	if o.Collection == "" {
-		o.Collection = "analyses"
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	db, err := dial(ctx, project, o.Database, o.Collection, o.Emulator, opts)
+	db, err := dial(ctx, project, &o, "analyses", opts)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +63,7 @@ func Open(ctx context.Context, project string, o Options, opts ...option.ClientO
 	return a, nil
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (a *Analyses) Close() error { return a.documents.db.Close() }
 
 // Create makes a QUEUED analysis with input, a value as orchestrator.Storable

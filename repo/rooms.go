@@ -12,14 +12,6 @@ import (
 	"taskguard/lease/documentlock"
 )
 
-// RoomOptions of OpenRooms.
-type RoomOptions struct {
-	Database   string       // "" is (default)
-	Collection string       // "" is documentLocks
-	Emulator   string       // as Options.Emulator
-	Log        *slog.Logger // nil: silent
-}
-
 // Rooms are the document locks of one collection, a document a room. It is safe
 // for concurrent use. A document exists while documentlock.Lock.Kept, and the
 // room's id is its id: lease.ErrInvalidKey for one that analysislock.CheckID would refuse.
@@ -33,15 +25,10 @@ var (
 	_ documentlock.Watcher           = (*Rooms)(nil)
 )
 
-// OpenRooms connects to Firestore, or to an emulator, without a call yet. Close ends it.
-func OpenRooms(ctx context.Context, project string, o RoomOptions, opts ...option.ClientOption) (*Rooms, error) {
-	if o.Collection == "" {
-		o.Collection = "documentLocks"
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	db, err := dial(ctx, project, o.Database, o.Collection, o.Emulator, opts)
+// OpenRooms prepares a connection to Firestore or to an emulator, without a call. Close
+// closes it. It uses neither Policy nor Pessimistic of o.
+func OpenRooms(ctx context.Context, project string, o Options, opts ...option.ClientOption) (*Rooms, error) {
+	db, err := dial(ctx, project, &o, "documentLocks", opts)
 	if err != nil {
 		return nil, err
 	}

@@ -110,7 +110,7 @@ func (p place) open(ctx context.Context, options repo.Options) (*repo.Analyses, 
 // rooms connects to the document locks of p, in the collection that the environment
 // names.
 func (c *call) rooms(ctx context.Context, p place) (*repo.Rooms, error) {
-	o := repo.RoomOptions{Database: p.database, Emulator: p.emulator, Collection: c.value("DOCUMENT_LOCKS_COLLECTION"), Log: c.log()}
+	o := repo.Options{Database: p.database, Emulator: p.emulator, Collection: c.value("DOCUMENT_LOCKS_COLLECTION"), Log: c.log()}
 	if o.Collection != "" {
 		if err := repo.CheckCollection(o.Collection); err != nil {
 			return nil, environmentError{fmt.Errorf("DOCUMENT_LOCKS_COLLECTION: %w", err)}
