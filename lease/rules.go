@@ -75,9 +75,9 @@ func Reopen(l Lease, now time.Time) (Lease, error) {
 	return l, nil
 }
 
-// Abandoned reports whether the record is unfinished and not held at now, so that
+// Orphaned reports whether the record is unfinished and not held at now, so that
 // only another delivery can finish it.
-func Abandoned(l Lease, now time.Time) bool { return !l.Finished && !Held(l, now) }
+func Orphaned(l Lease, now time.Time) bool { return !l.Finished && !Held(l, now) }
 
 // Held reports whether l is held at now: expired means now ≥ expiry (R7).
 func Held(l Lease, now time.Time) bool {

@@ -81,7 +81,7 @@ func (a *Analyses) Count(ctx context.Context, status string) (int64, error) {
 // Malformed is set as by Newest. It makes one read and a query for each type of
 // updatedAt, within 15 s.
 //
-// Errors: those of Abandoned, whose index it needs.
+// Errors: those of Orphaned, whose index it needs.
 func (a *Analyses) Overdue(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()

@@ -239,8 +239,8 @@ func TestAQueryOfAnalysesThatFailsIsNoEmptyAnswer(t *testing.T) {
 		"Overdue":       func(ctx context.Context, a *worker) error { _, err := a.Overdue(ctx, 1); return err },
 		"Unfinished":    func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 1); return err },
 		"UnknownStatus": func(ctx context.Context, a *worker) error { _, err := a.UnknownStatus(ctx, 1); return err },
-		"Abandoned": func(ctx context.Context, a *worker) error {
-			return a.Abandoned(ctx, 1, func(string, int64, time.Time) {})
+		"Orphaned": func(ctx context.Context, a *worker) error {
+			return a.Orphaned(ctx, 1, func(string, int64, time.Time) {})
 		},
 	} {
 		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {

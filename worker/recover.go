@@ -14,10 +14,10 @@ import (
 
 // Backlog finds orphaned analyses; repo.Analyses does.
 type Backlog interface {
-	// Abandoned calls each, oldest first, for up to limit unfinished analyses that
+	// Orphaned calls each, oldest first, for up to limit unfinished analyses that
 	// nobody holds and whose last update is older than one TTL; at is the store's
 	// time of the reading.
-	Abandoned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error
+	Orphaned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error
 }
 
 const (
@@ -52,7 +52,7 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	defer cancel()
 	var r Recovery
 	var tasks []taskqueue.Task
-	err := g.Backlog.Abandoned(ctx, recoverLimit, func(id string, token int64, at time.Time) {
+	err := g.Backlog.Orphaned(ctx, recoverLimit, func(id string, token int64, at time.Time) {
 		r.Found++
 		hour := at.UTC().Format("2006-01-02T15")
 		tasks = append(tasks, taskqueue.Task{

@@ -86,7 +86,7 @@ func TestRecoveryBooksAgainAfterASecondCrashWithinTheHour(t *testing.T) {
 // readAt is a backlog of one analysis, and the store's time of its reading.
 type readAt struct{ time.Time }
 
-func (r readAt) Abandoned(_ context.Context, _ int, each func(id string, token int64, at time.Time)) error {
+func (r readAt) Orphaned(_ context.Context, _ int, each func(id string, token int64, at time.Time)) error {
 	each("x", 1, r.Time)
 	return nil
 }
@@ -180,7 +180,7 @@ func (refusing) Book(context.Context, taskqueue.Task) (bool, error) { return fal
 // overdue is a backlog of n analyses.
 type overdue int
 
-func (n overdue) Abandoned(_ context.Context, limit int, each func(id string, token int64, at time.Time)) error {
+func (n overdue) Orphaned(_ context.Context, limit int, each func(id string, token int64, at time.Time)) error {
 	for i := range min(int(n), limit) {
 		each(fmt.Sprint(i), 1, time.Unix(0, 0))
 	}

@@ -58,8 +58,8 @@ func (e *emulated) list(t *testing.T) (all []*cloudtaskspb.Task) {
 	return all
 }
 
-// abandoned is an analysis that nobody has touched for long.
-func abandoned(t *testing.T, env vars, ids ...string) {
+// orphaned writes analyses whose last update was long ago.
+func orphaned(t *testing.T, env vars, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
 		put(t, env, id, map[string]any{"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00.000Z", "input": map[string]any{"text": "x"}})
@@ -78,18 +78,18 @@ func TestRecoverBooksWhatNobodyWorksOnOnceAnHour(t *testing.T) {
 	env, e := shelf(t)
 	sameHour()
 	taskguard(t, env, "recover").want(t, exitDone, "found 0, booked 0\n")
-	abandoned(t, env, "a", "b")
+	orphaned(t, env, "a", "b")
 	locked(t, analyses(t, env), "held")
 	if o := taskguard(t, env, "recover", "--json").want(t, exitDone); o.out != `{"found":2,"booked":2}`+"\n" || o.err != "" {
 		t.Errorf("stdout %q, stderr %q", o.out, o.err)
 	}
 	taskguard(t, env, "recover").want(t, exitDone, "found 2, booked 0; 2 booked already this hour, which --now books again\n")
-	abandoned(t, env, "c", "d")
+	orphaned(t, env, "c", "d")
 	taskguard(t, env, "recover").want(t, exitDone, "found 4, booked 2; 2 booked already this hour, which --now books again\n")
 	if n := len(e.list(t)); n != 4 {
 		t.Errorf("%d tasks, want 4", n)
 	}
-	abandoned(t, env, "malformed")
+	orphaned(t, env, "malformed")
 	put(t, env, "malformed", map[string]any{"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00.000Z", "lockToken": "7"})
 	taskguard(t, env, "recover", "--json").want(t, exitDone, `{"found":4,"booked":0}`, "analysis not recovered", "analysis_id=malformed")
 }
@@ -98,7 +98,7 @@ func TestRecoverBooksWhatNobodyWorksOnOnceAnHour(t *testing.T) {
 func TestRecoverNowBooksWhatWasPurged(t *testing.T) {
 	env, e := shelf(t)
 	sameHour()
-	abandoned(t, env, "a")
+	orphaned(t, env, "a")
 	taskguard(t, env, "recover", "--json").want(t, exitDone, `{"found":1,"booked":1}`)
 	client, err := e.tasksClient(t.Context())
 	if err != nil {
@@ -143,7 +143,7 @@ func TestRecoverLeavesWhatIsYoungerThanATTL(t *testing.T) {
 
 func TestARecoveryThatFailsTellsWhatItHasDone(t *testing.T) {
 	env, _ := shelf(t)
-	abandoned(t, env, "a")
+	orphaned(t, env, "a")
 	env["TASK_QUEUE"] += "-missing"
 	taskguard(t, env, "recover").want(t, exitFailed, "found 1, booked 0; then it failed\n", "taskguard recover: worker: recover: ", "NotFound")
 	if o := taskguard(t, env, "recover", "--json").want(t, exitFailed, "NotFound"); o.out != `{"found":1,"booked":0}`+"\n" {
@@ -200,7 +200,7 @@ func TestBookingsCarryTheWorkersDeadlineAndAudience(t *testing.T) {
 	base["TASK_CALLER"] = demoCaller
 	a := analyses(t, base)
 	locked(t, a, "locked")
-	abandoned(t, base, "old")
+	orphaned(t, base, "old")
 	for _, tc := range []struct {
 		runTimeout, audience string
 		deadline             time.Duration

@@ -237,7 +237,7 @@ func (w *world) otherActions(add adder) {
 	if w.left.unlocks > 0 && w.doc.Lock.Owner != "" {
 		add(func() { w.left.unlocks--; w.unlock() }, "the operator unlocks")
 	}
-	if w.left.recovers > 0 && w.abandoned() {
+	if w.left.recovers > 0 && w.orphaned() {
 		add(func() { w.left.recovers--; w.recover() }, "recovery")
 	}
 }

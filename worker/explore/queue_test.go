@@ -41,16 +41,16 @@ func (q *queue) left() bool {
 	return false
 }
 
-// Abandoned implements worker.Backlog.
-func (w *world) Abandoned(_ context.Context, _ int, each func(id string, token int64, at time.Time)) error {
-	if at := w.now(); w.abandoned() {
+// Orphaned implements worker.Backlog.
+func (w *world) Orphaned(_ context.Context, _ int, each func(id string, token int64, at time.Time)) error {
+	if at := w.now(); w.orphaned() {
 		each(analysis, w.doc.Lock.Token, at)
 	}
 	return nil
 }
 
-// abandoned is written out: what the product says of it is on trial.
-func (w *world) abandoned() bool {
+// orphaned is written out: what the product says of it is on trial.
+func (w *world) orphaned() bool {
 	at, d := w.now(), w.doc
 	finished := d.Status == analysislock.Ready || d.Status == analysislock.Failed
 	held := d.Lock.Owner != "" && at.Before(d.Lock.ExpiresAt)

@@ -225,11 +225,11 @@ func (i *instance) recover() {
 // backlog is the query of recovery, over a network of its own.
 type backlog struct{ c client }
 
-func (b backlog) Abandoned(ctx context.Context, _ int, each func(id string, token int64, at time.Time)) error {
+func (b backlog) Orphaned(ctx context.Context, _ int, each func(id string, token int64, at time.Time)) error {
 	b.c.by = &tag{by: fmt.Sprintf("%s backlog %v", b.c.from.name, b.c.w.now())}
 	if _, err := b.c.Load(ctx, "none"); err != nil {
 		return err
 	}
-	b.c.w.store.abandoned(b.c.w.p.policy.TTL, each)
+	b.c.w.store.orphaned(b.c.w.p.policy.TTL, each)
 	return nil
 }

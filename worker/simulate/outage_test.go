@@ -54,7 +54,7 @@ func TestAnOutageOfTenMinutesLeavesNothingFailed(t *testing.T) {
 
 // TestAnOutageIsOutlastedOrEndsInFailed finds, for some TTLs, the longest outage
 // that leaves nothing FAILED. Recovery takes an analysis that waits longer than
-// one TTL for the queue's next attempt for abandoned, and adds a delivery with a
+// one TTL for the queue's next attempt for orphaned, and adds a delivery with a
 // backoff of its own: the shorter the TTL, the sooner the attempts are spent.
 func TestAnOutageIsOutlastedOrEndsInFailed(t *testing.T) {
 	for _, ttl := range []time.Duration{300 * time.Second, 120 * time.Second, 60 * time.Second, 30 * time.Second, 10 * time.Second} {

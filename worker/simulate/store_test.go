@@ -89,8 +89,8 @@ func (s *store) swap(key string, prev lease.Cell[analysislock.Analysis], next an
 	return lease.Cell[analysislock.Analysis]{Doc: next, Exists: true, Rev: r.rev, At: s.now()}, nil
 }
 
-// abandoned is the query of recovery, with a judgement of its own.
-func (s *store) abandoned(ttl time.Duration, each func(id string, token int64, at time.Time)) {
+// orphaned is the query of recovery, with a judgement of its own.
+func (s *store) orphaned(ttl time.Duration, each func(id string, token int64, at time.Time)) {
 	s.w.mu.Lock()
 	now := s.now()
 	type row struct {

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/api/iterator"
 )
 
-// recover asks a worker every half TTL to book deliveries of what is abandoned,
+// recover asks a worker every half TTL to book deliveries of what is orphaned,
 // as Cloud Scheduler would each minute.
 func (c *chaos) recover(ctx context.Context) {
 	r := c.random("recovery")

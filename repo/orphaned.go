@@ -12,7 +12,7 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// Abandoned calls each, oldest update first, for the unfinished analyses that nobody
+// Orphaned calls each, oldest update first, for the unfinished analyses that nobody
 // holds, so that only another delivery can finish them; at is Firestore's time of the
 // reading. Two queries find them: status QUEUED or PROCESSING and an update
 // older than one TTL; and, whatever the status, a lock that has expired, or whose
@@ -27,7 +27,7 @@ import (
 // Errors: lease.ErrUnavailable; lease.ErrRefused, as where the index
 // in deploy/firestore.indexes.json is missing, with Firestore's message, which says how
 // to make it.
-func (a *Analyses) Abandoned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error {
+func (a *Analyses) Orphaned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	now, err := a.documents.now(ctx)
@@ -53,7 +53,7 @@ func (a *Analyses) Abandoned(ctx context.Context, limit int, each func(id string
 	found = append(found, expired...)
 	oldestFirst(found)
 	for i := range found {
-		if d := &found[i]; lease.Abandoned(d.Lock, d.ReadAt) {
+		if d := &found[i]; lease.Orphaned(d.Lock, d.ReadAt) {
 			each(d.ID, d.Lock.Token, d.ReadAt)
 		}
 	}
@@ -63,7 +63,7 @@ func (a *Analyses) Abandoned(ctx context.Context, limit int, each func(id string
 // recoverable reads what query finds, without inputs and results, and drops what no
 // delivery can finish.
 func (a *Analyses) recoverable(ctx context.Context, query firestore.Query) ([]analysislock.Analysis, error) {
-	found, err := a.summaries(ctx, "find abandoned analyses", query.Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt"))
+	found, err := a.summaries(ctx, "find orphaned analyses", query.Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt"))
 	if err != nil {
 		return nil, err
 	}
