@@ -13,16 +13,16 @@ import (
 	"taskguard/worker/telemetry"
 )
 
-// Field is one of the log line "delivery" or "recovery", which every request to an
-// internal route makes. Names are public.
+// Field is a field of the log line "delivery" or "recovery". Every request to an internal
+// route writes one such line. The names are public.
 type Field struct {
 	Name    string
-	Type    string // of its JSON
+	Type    string // in JSON
 	Meaning string
 }
 
-// LogFields are all that such a line can hold, beside severity, message, time and
-// the trace's.
+// LogFields returns all fields of such a line except severity, message, time and those of
+// the trace.
 func LogFields() []Field {
 	all := make([]Field, len(fields))
 	for i := range fields {
@@ -31,14 +31,14 @@ func LogFields() []Field {
 	return all
 }
 
-// line is what a line is made of.
+// line holds the data of one log line.
 type line struct {
 	Outcome
 	status int
 	took   time.Duration
 }
 
-// fields are the one table from a line to its fields; a zero value is left out.
+// fields is the one table of the log line's fields. A zero value is left out.
 var fields = [...]struct {
 	Field
 	of func(line) slog.Value
@@ -51,7 +51,7 @@ var fields = [...]struct {
 	{Field{"code", "string", "the error's code, if the outcome is failed or retry"}, func(l line) slog.Value { return text(l.Code) }},
 	{Field{"reason", "string", "in addition to code: how the analyzer ended"}, func(l line) slog.Value { return text(l.Reason) }},
 	{Field{"error", "string", "the error, if there is no code"}, func(l line) slog.Value {
-		if l.Err == nil || l.Code != "" { // an analyzer's words may hold its input
+		if l.Err == nil || l.Code != "" { // an analyzer's message may contain its input
 			return slog.Value{}
 		}
 		return slog.AnyValue(l.Err)
@@ -84,14 +84,15 @@ var fields = [...]struct {
 	{Field{"booked", "integer", "number of deliveries that a recovery booked"}, func(l line) slog.Value { return number(answers[l.Case].counts, int64(l.Booked)) }},
 }
 
-// dispatched reads Cloud Tasks' headers: the task's short name, and which try this is,
-// from 1; zero where they are missing. Anybody may have written them.
+// dispatched reads Cloud Tasks' headers: the task's short name, and the number of this
+// try, from 1. Results are zero if a header is missing or invalid, since any client can
+// set them.
 func dispatched(h http.Header) (task string, tries int) {
 	task = h.Get("X-CloudTasks-TaskName")
-	foreign := func(r rune) bool {
+	invalid := func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
 	}
-	if len(task) > 500 || strings.ContainsFunc(task, foreign) {
+	if len(task) > 500 || strings.ContainsFunc(task, invalid) {
 		task = ""
 	}
 	if retries, err := strconv.ParseUint(h.Get("X-CloudTasks-TaskRetryCount"), 10, 31); err == nil {
@@ -116,8 +117,8 @@ func number(known bool, n int64) slog.Value {
 
 func milliseconds(known bool, d time.Duration) slog.Value { return number(known, d.Milliseconds()) }
 
-// possible is id, or empty where no analysis can have that id: a lock checks it only
-// when it is acquired.
+// possible returns id, or "" if no analysis can have that id. It is for ids that no
+// acquisition has checked.
 func possible(id string) string {
 	if analysislock.CheckID(id) != nil {
 		return ""
@@ -125,7 +126,7 @@ func possible(id string) string {
 	return id
 }
 
-// level is INFO where all is well.
+// level returns INFO for an expected outcome, and WARN otherwise.
 func (o Outcome) level() slog.Level {
 	switch o.Case {
 	case Ran, AlreadyFinished, Locked, LockedBooked, ShuttingDownBooked, Recovered:
@@ -134,7 +135,7 @@ func (o Outcome) level() slog.Level {
 	return slog.LevelWarn
 }
 
-// record is the one log line of a request, and the end of its span.
+// record writes the one log line of a request, and ends its span.
 func (s *Server) record(ctx context.Context, span telemetry.Span, message string, o Outcome, took time.Duration) {
 	l := line{Outcome: o}
 	l.status, _ = o.answer()
