@@ -130,7 +130,7 @@ func TestTheOldestAreCalledFirstAndNoMoreThanTheLimit(t *testing.T) {
 	})
 }
 
-func TestAMalformedAnalysisIsNotRecoveredAndTheLogSaysWhich(t *testing.T) {
+func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		old := timeValue(time.Now().Add(-time.Hour))
 		b.Put(t, "bad", map[string]any{"status": analysislock.Queued, "updatedAt": old, "lockToken": "secret", "input": "secret"})
@@ -239,7 +239,7 @@ func TestTheLinkThatMakesAMissingIndexReachesTheCaller(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		l := &line{}
 		a := open(t, b, l.options()...)
-		l.befall(map[string][]fault{"RunQuery": {func(context.Context, func() error) error {
+		l.inject(map[string][]fault{"RunQuery": {func(context.Context, func() error) error {
 			return status.Error(codes.FailedPrecondition, words)
 		}}})
 		err := a.Orphaned(t.Context(), 10, func(string, int64, time.Time) {})

@@ -54,7 +54,7 @@ func shown(s documentlock.Snapshot) string {
 	return fmt.Sprint(s.All, words)
 }
 
-func TestWatchTellsWhatThereIsAndThenEveryChange(t *testing.T) {
+func TestWatchReportsAllRoomsAndThenEveryChange(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		r := openRooms(t, b)
 		locks := locksFor(t, r, 0)
@@ -87,7 +87,7 @@ func TestWatchTellsWhatThereIsAndThenEveryChange(t *testing.T) {
 
 // What others wrote into the collection hides nothing, and the log tells of the
 // first few.
-func TestWhatCannotBeMadeOutIsSkippedWithABoundedWarning(t *testing.T) {
+func TestMalformedRoomsAreSkippedWithALimitedNumberOfWarnings(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		var log bytes.Buffer
 		r := openRooms(t, b)

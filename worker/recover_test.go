@@ -22,7 +22,7 @@ func (w *instance) recover(t *testing.T) answer {
 
 // What nobody works on is delivered again: that of a worker that died after its
 // delivery was acknowledged, and that for which no delivery was ever made.
-func TestRecoveryBooksWhatNobodyWorksOn(t *testing.T) {
+func TestRecoveryBooksOrphanedAnalyses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
 		w := start(t, b, succeed)
@@ -129,7 +129,7 @@ func TestABookingThatFailsCancelsNoOther(t *testing.T) {
 	})
 }
 
-func TestARecoveryThatCannotBookSaysSo(t *testing.T) {
+func TestARecoveryThatCannotBookReportsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
 		w := start(t, b, succeed)
@@ -156,7 +156,7 @@ func TestARecoveryThatCannotBookSaysSo(t *testing.T) {
 }
 
 // What cannot be delivered, and what waits for its delivery, hides nothing.
-func TestRecoveryFindsWhatIsBehindWhatCannotMove(t *testing.T) {
+func TestRecoveryFindsAnalysesBehindThoseThatCannotBeDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
 		w := start(t, b, succeed)

@@ -128,7 +128,7 @@ var leaseRooms = []room{
 			name: "a record that was given up, opened and taken by another counts as acquired",
 			old:  `got.Finished && got.FinishedBy == owner`,
 			new:  `got.FinishedBy == owner`,
-			test: "TestAGivingUpThatWasOvertakenIsNoAcquisition",
+			test: "TestAnExhaustionThatWasOvertakenIsNoAcquisition",
 		},
 		{
 			name: "any owner's release clears the lock",
@@ -189,7 +189,7 @@ var leaseRooms = []room{
 			name: "a run is not cancelled when its lock is lost",
 			old: `		k.cancelBody(k.lost)
 `,
-			test: "TestALossSaysWhy/taken",
+			test: "TestALossHasAReason/taken",
 		},
 		{
 			name: "nothing watches for the end of trust",
