@@ -123,7 +123,7 @@ var leaseRooms = []room{
 			name: "a record that was given up, opened and taken by another counts as acquired",
 			old:  `got.Finished && got.FinishedBy == owner`,
 			new:  `got.FinishedBy == owner`,
-			test: "TestAGivingUpThatWasOvertakenIsNoAcquisition",
+			test: "TestAnExhaustionThatWasOvertakenIsNoAcquisition",
 		},
 		{
 			name: "an owner that has given up acquires what was reopened",
@@ -190,7 +190,7 @@ var leaseRooms = []room{
 			name: "a run is not cancelled when its lock is lost",
 			old: `		k.cancelBody(k.lost)
 `,
-			test: "TestALossSaysWhy/taken",
+			test: "TestALossHasAReason/taken",
 		},
 		{
 			name: "nothing watches for the end of trust",

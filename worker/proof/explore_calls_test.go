@@ -65,8 +65,8 @@ func (x *execution) Book(ctx context.Context, t taskqueue.Task) (already bool, e
 	return a.already, a.err
 }
 
-// Abandoned implements worker.Backlog.
-func (x *execution) Abandoned(_ context.Context, _ int, each func(id string, token int64, at time.Time)) error {
+// Orphaned implements worker.Backlog.
+func (x *execution) Orphaned(_ context.Context, _ int, each func(id string, token int64, at time.Time)) error {
 	x.orphans(each)
 	return nil
 }

@@ -203,8 +203,8 @@ func (c *client) Book(ctx context.Context, t taskqueue.Task) (already bool, err 
 	}
 }
 
-// Abandoned implements worker.Backlog.
-func (c *client) Abandoned(ctx context.Context, _ int, each func(id string, token int64, at time.Time)) error {
+// Orphaned implements worker.Backlog.
+func (c *client) Orphaned(ctx context.Context, _ int, each func(id string, token int64, at time.Time)) error {
 	if _, err := c.Load(ctx, "none"); err != nil {
 		return err
 	}
