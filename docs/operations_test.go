@@ -55,7 +55,7 @@ func TestEveryAlertHasItsSectionInTheRunbook(t *testing.T) {
 
 var (
 	invoked         = regexp.MustCompile("`taskguard ([a-z]+)")
-	commandDeclared = regexp.MustCompile(`\n\t\t\{"([a-z]+)", `)
+	commandDeclared = regexp.MustCompile(`\n\t\t\{Name: "([a-z]+)", `)
 	variableNamed   = regexp.MustCompile("`(worker_[a-z_]+|max_[a-z_]+|run_timeout_minutes|operators|create_database)")
 	payloadField    = regexp.MustCompile(`jsonPayload\.(\w+)`)
 )
@@ -64,7 +64,7 @@ var (
 func commands(t *testing.T) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}
-	for _, c := range commandDeclared.FindAllStringSubmatch(read(t, "../cmd/taskguard/command.go"), -1) {
+	for _, c := range commandDeclared.FindAllStringSubmatch(read(t, "../cmd/taskguard/main.go"), -1) {
 		all[c[1]] = true
 	}
 	if len(all) < 5 {

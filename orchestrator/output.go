@@ -47,12 +47,12 @@ func (o *output) result() (Result, error) {
 			Code:    CodeResultTooLarge,
 			Message: fmt.Sprintf("%v has more than %d bytes of output", path{}, MaxOutputBytes),
 		}
+	case o.wantJSON && !json.Valid(o.text):
+		return nil, &FailureError{Code: CodeInvalidOutput, Reason: o.notJSON()}
 	case !utf8.Valid(o.text):
 		return nil, refusal(path{}, "is not valid UTF-8", nil)
 	case json.Valid(o.text):
 		return json.RawMessage(o.text), nil
-	case o.wantJSON:
-		return nil, &FailureError{Code: CodeInvalidOutput, Reason: o.notJSON()}
 	case len(bytes.TrimSpace(o.text)) == 0:
 		return nil, nil
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Limits of a result.
@@ -151,6 +152,9 @@ func (d *decoder) object(p path, level int) (any, error) {
 		}
 		if err := checkName(at, name); err != nil {
 			return nil, err
+		}
+		if _, repeated := fields[name]; repeated && strings.ContainsRune(name, utf8.RuneError) {
+			return nil, refusal(at, "is not valid UTF-8", nil) // two names that U+FFFD made equal
 		}
 		if fields[name], err = d.value(at, level+1, false); err != nil {
 			return nil, err

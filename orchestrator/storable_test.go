@@ -115,6 +115,7 @@ func TestStorableRefusesNamingThePath(t *testing.T) {
 		"21 maps":                   {raw(nest(21, "1")), invalid, "result" + strings.Repeat(".a", 20) + " is deeper than 20 levels"},
 		"an empty array at 21":      {raw(nest(20, "[]")), invalid, "result" + strings.Repeat(".a", 20) + " is deeper than 20 levels"},
 		"very many maps":            {raw(nest(200_000, "1")), invalid, "result" + strings.Repeat(".a", 20) + " is deeper than 20 levels"},
+		"names that become equal":   {raw(`{"\ud800":1,"\ud801":2}`), invalid, "result[\"\uFFFD\"] is not valid UTF-8"},
 		"an integer that changes":   {raw(`{"n":[9223372036854775809]}`), invalid, "result.n[0] is an integer beyond int64 that float64 would change"},
 		"a large uint64":            {map[string]any{"n": uint64(math.MaxUint64)}, invalid, "result.n is an integer beyond int64 that float64 would change"},
 		"a number beyond float64":   {raw(`{"a b":1e309}`), invalid, `result["a b"] is a number beyond float64`},

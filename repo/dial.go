@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"taskguard/lease/analysislock"
 	"time"
 
 	"cloud.google.com/go/firestore"
@@ -21,6 +20,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+
+	"taskguard/lease/analysislock"
 )
 
 // database is a connection to one Firestore database.

@@ -68,7 +68,7 @@ func hostiles(now time.Time) map[string]map[string]hostile {
 	all := map[string]map[string]hostile{
 		runs: {
 			"no fields": {}, "all null": {"status": nil, "input": nil, "attempts": nil, "lockOwner": nil, "lockExpiresAt": nil, "lockToken": nil, "lastError": nil},
-			"odd names":       {"lockOwner.x": "them", "`lockToken`": "five", "lockExpiresAt ": true, "ключ": 1, "LOCKOWNER": "them"},
+			"odd names":       {"lockOwner.x": "them", "`lockToken`": "five", "lockExpiresAt\t": true, "ключ": 1, "LOCKOWNER": "them"},
 			"token -0.0":      {"lockToken": math.Copysign(0, -1)},
 			"token 3.0":       {"lockToken": 3.0},
 			"token 2^63-2":    {"lockToken": int64(math.MaxInt64 - 1)},

@@ -54,7 +54,15 @@ func (e *Environment) Name(name, def string) string {
 // Address reads host:port.
 func (e *Environment) Address(name string) string {
 	v := e.Text(name, "")
-	if _, port, err := net.SplitHostPort(v); v != "" && (err != nil || port == "" || strings.Contains(v, "/")) {
+	if v == "" {
+		return v
+	}
+	if _, address, found := strings.Cut(v, "://"); found {
+		e.Problem(name, "%q is not host:port; remove the scheme: %s", v, strings.TrimRight(address, "/"))
+		return v
+	}
+	host, port, err := net.SplitHostPort(v)
+	if number, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || host == "" || number == 0 {
 		e.Problem(name, "%q is not host:port", v)
 	}
 	return v

@@ -50,7 +50,7 @@ func (s *sink) export(parent context.Context, do func(context.Context) error) {
 	}
 	// The SDK appends the collector's answer, which may repeat our headers.
 	text, _, _ := strings.Cut(err.Error(), " (body:")
-	s.log.Warn("telemetry not exported", "signal", s.signal, "failures", s.failures, "error", text)
+	s.log.WarnContext(parent, "telemetry not exported", "signal", s.signal, "failures", s.failures, "error", text)
 	s.warned, s.failures = time.Now(), 0
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"taskguard/lease"
 	"taskguard/lease/iso8601"
 	"taskguard/lease/operatorpool"
+	"taskguard/worker/printable"
 )
 
 // answer is a command's output: text for people, or document as JSON.
@@ -37,7 +37,7 @@ func available(ctx context.Context, c *call, _ string) (answer, error) {
 	free, err := c.pool.Available(ctx)
 	ids := make([]string, len(free))
 	for i, o := range free {
-		ids[i] = visible(o.ID)
+		ids[i] = printable.Line(o.ID)
 	}
 	text := "利用可能なオペレータ: " + strings.Join(ids, ", ")
 	if len(ids) == 0 {
@@ -48,7 +48,7 @@ func available(ctx context.Context, c *call, _ string) (answer, error) {
 
 func assign(ctx context.Context, c *call, id string) (answer, error) {
 	a, err := c.pool.Assign(ctx, id)
-	return answer{visible(a.Operator.Name) + "を割り当てました", a}, err
+	return answer{printable.Line(a.Operator.Name) + "を割り当てました", a}, err
 }
 
 func release(ctx context.Context, c *call, _ string) (answer, error) {
@@ -56,7 +56,7 @@ func release(ctx context.Context, c *call, _ string) (answer, error) {
 	if !ok {
 		return answer{"割り当てられたオペレータはありません", map[string]any{"wasAssigned": false}}, err
 	}
-	return answer{visible(was.Name) + "を解放しました", map[string]any{"wasAssigned": true, "operator": was}}, err
+	return answer{printable.Line(was.Name) + "を解放しました", map[string]any{"wasAssigned": true, "operator": was}}, err
 }
 
 func status(ctx context.Context, c *call, _ string) (answer, error) {
@@ -70,12 +70,12 @@ func status(ctx context.Context, c *call, _ string) (answer, error) {
 		b.WriteString("オペレータは割り当てられていません\n")
 	} else {
 		document["operator"], document["expiresAt"] = s.Operator, iso8601.Format(s.ExpiresAt)
-		fmt.Fprintf(&b, "現在のオペレータ: %s (%s、%s まで)\n", visible(s.Operator.Name), visible(s.Operator.ID), s.ExpiresAt.Local().Format(time.DateTime))
+		fmt.Fprintf(&b, "現在のオペレータ: %s (%s、%s まで)\n", printable.Line(s.Operator.Name), printable.Line(s.Operator.ID), s.ExpiresAt.Local().Format(time.DateTime))
 	}
 	labels := map[string]string{operatorpool.Available: "利用可能", operatorpool.Own: "使用中", operatorpool.Busy: "他セッションで使用中"}
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, o := range s.Operators {
-		_, _ = fmt.Fprintf(t, "\n%s\t%s\t%s", visible(o.ID), labels[o.State], visible(o.Name)) // to a Builder
+		_, _ = fmt.Fprintf(t, "\n%s\t%s\t%s", printable.Line(o.ID), labels[o.State], printable.Line(o.Name)) // to a Builder
 	}
 	err = t.Flush()
 	return answer{b.String(), document}, err
@@ -89,7 +89,7 @@ func refresh(ctx context.Context, c *call, _ string) (answer, error) {
 	if err == nil && !ok {
 		err = errNone
 	}
-	return answer{visible(own.Name) + "の期限を更新しました", map[string]any{"refreshed": true, "operator": own}}, err
+	return answer{printable.Line(own.Name) + "の期限を更新しました", map[string]any{"refreshed": true, "operator": own}}, err
 }
 
 func clearAll(ctx context.Context, c *call, _ string) (answer, error) {
@@ -103,9 +103,9 @@ func message(err error) string {
 	var unknown *operatorpool.UnknownError
 	switch {
 	case errors.As(err, &busy):
-		return visible(busy.Operator.Name) + "は他のセッションで使用中です"
+		return printable.Line(busy.Operator.Name) + "は他のセッションで使用中です"
 	case errors.As(err, &unknown):
-		return visible(unknown.ID) + "というオペレータはいません"
+		return printable.Line(unknown.ID) + "というオペレータはいません"
 	case errors.Is(err, operatorpool.ErrNoneFree):
 		return "利用可能なオペレータがありません"
 	case errors.Is(err, fs.ErrPermission):
@@ -114,18 +114,4 @@ func message(err error) string {
 		return "状態ファイルを更新できませんでした: " + err.Error()
 	}
 	return err.Error()
-}
-
-// visible returns text from files and arguments for a terminal, with Go's escapes in
-// the place of control characters.
-func visible(text string) string {
-	var b strings.Builder
-	for _, r := range text {
-		if strconv.IsGraphic(r) {
-			b.WriteRune(r)
-		} else {
-			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
-		}
-	}
-	return b.String()
 }

@@ -24,6 +24,7 @@ import (
 	"strings"
 
 	"taskguard/lease/operatorpool"
+	"taskguard/worker/printable"
 )
 
 // Exit codes.
@@ -86,7 +87,7 @@ func run(ctx context.Context, args []string, s surroundings) int {
 	}
 	lines := strings.Split(message(err), "\n")
 	for i, line := range lines {
-		lines[i] = visible(line)
+		lines[i] = printable.Line(line)
 	}
 	_, _ = fmt.Fprintf(s.err, "エラー: %s\n", strings.Join(lines, "\n"))
 	if errors.As(err, new(usageError)) {

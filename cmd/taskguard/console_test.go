@@ -2,111 +2,140 @@ package main
 
 import (
 	"context"
-	"errors"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
 	"io"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
-	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"taskguard/cmd/taskguard/cli"
 	"taskguard/emulator/emulatortest"
-	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
 
-// consoleOf runs `taskguard console` in this process and answers its address; the
-// function that it returns ends it.
-func consoleOf(t *testing.T, env vars, flags ...string) (address string, log *emulatortest.Log, stop func() outcome) {
+// consoleOf runs `taskguard console` in this process and returns its address; stop ends
+// it.
+func consoleOf(t *testing.T, env vars, flags ...string) (address string, log *emulatortest.Log, stop func() int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	log = &emulatortest.Log{}
-	ended := make(chan outcome, 1)
+	ended := make(chan int, 1)
 	go func() {
-		var out emulatortest.Log
-		code := run(ctx, append([]string{"console"}, flags...), streams{strings.NewReader(""), &out, log}, env.lookup)
-		ended <- outcome{code, out.String(), log.String()}
+		args := append([]string{"console"}, flags...)
+		ended <- cli.Run(ctx, commands(), args, cli.Streams{In: strings.NewReader(""), Out: io.Discard, Err: log}, env.lookup)
 	}()
-	stop = func() outcome { cancel(); o := <-ended; ended <- o; return o }
+	stop = func() int { cancel(); code := <-ended; ended <- code; return code }
 	t.Cleanup(func() { stop() })
-	said := regexp.MustCompile(`the console: (http://\S+)/ `)
-	eventually(t, "it serves", func() bool { return said.MatchString(log.String()) || len(ended) > 0 })
-	found := said.FindStringSubmatch(log.String())
+	served := regexp.MustCompile(`the console: (http://\S+)/ `)
+	eventually(t, "it serves", func() bool { return served.MatchString(log.String()) || len(ended) > 0 })
+	found := served.FindStringSubmatch(log.String())
 	if found == nil {
 		t.Fatalf("no console: %s", log)
 	}
-	return found[1], log, stop
+	return strings.Replace(found[1], "[::]", "127.0.0.1", 1), log, stop
 }
 
-// browse makes a request of a page of that address.
-func browse(t *testing.T, method, target, body string) (code int, text string) {
+// browse requests a page as a page of that address does. The text of a redirection is
+// its target.
+func browse(t *testing.T, method, target, body string, header ...string) (code int, text string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Header.Set("Sec-Fetch-Site", "same-origin")
-	if body != "" {
-		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
 	}
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
-	resp, err := (&http.Client{Transport: transport}).Do(r)
+	resp, err := transport.RoundTrip(r)
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
+		return 0, ""
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(resp.Body)
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
+	}
+	if resp.StatusCode == http.StatusSeeOther {
+		return resp.StatusCode, resp.Header.Get("Location")
 	}
 	return resp.StatusCode, string(data)
 }
 
+var hiddenField = regexp.MustCompile(`type="hidden" name="(\w+)" value="([^"]*)"`)
+
 // confirm sends the form of a page of confirmation.
-func confirm(t *testing.T, address, verb, id string) (code int, text string) {
+func confirm(t *testing.T, address, verb, id string, header ...string) (code int, text string) {
 	t.Helper()
 	target := address + "/" + verb + "?id=" + url.QueryEscape(id)
-	_, text = browse(t, http.MethodGet, target, "")
-	return browse(t, http.MethodPost, target, formOf(text).Encode())
+	_, text = browse(t, http.MethodGet, target, "", header...)
+	code, text = browse(t, http.MethodPost, target, formOf(text), header...)
+	if code == http.StatusSeeOther {
+		return browse(t, http.MethodGet, address+text, "", header...)
+	}
+	return code, text
 }
 
-// formOf are the hidden fields of a page.
-func formOf(text string) url.Values {
+// formOf is the form of a page, filled in.
+func formOf(text string) string {
 	form := url.Values{}
-	for _, f := range regexp.MustCompile(`type="hidden" name="(\w+)" value="([^"]*)"`).FindAllStringSubmatch(text, -1) {
+	for _, f := range hiddenField.FindAllStringSubmatch(text, -1) {
 		form.Set(f[1], f[2])
 	}
-	return form
+	return form.Encode()
 }
 
 func TestTheConsoleShowsWhatFirestoreHoldsAndChangesNothing(t *testing.T) {
+	t.Parallel()
 	env := store(t)
-	a := analyses(t, env)
-	locked(t, a, "it's <a>")
-	address, log, stop := consoleOf(t, env, "--port", "0")
+	const id = "it's <a>"
+	locked(t, analyses(t, env), id)
+	address, log, stop := consoleOf(t, env.with("PORT", "1"), "--listen", "localhost", "--port", "0")
 	code, text := browse(t, http.MethodGet, address+"/", "")
 	for _, part := range []string{"it&#39;s &lt;a&gt;", "PROCESSING", "w/1", "read only", "demo-test / (default) / analyses"} {
 		if code != http.StatusOK || !strings.Contains(text, part) {
 			t.Errorf("%d, no %q in %s", code, part, text)
 		}
 	}
-	if _, text = browse(t, http.MethodGet, address+"/analysis?show=all&id="+url.QueryEscape("it's <a>"), ""); !strings.Contains(text, "&#34;text&#34;: &#34;x&#34;") {
+	if strings.Contains(text, "data-action") || strings.Contains(text, `method="post"`) {
+		t.Errorf("the page changes something: %s", text)
+	}
+	if _, text = browse(t, http.MethodGet, address+"/analysis?show=all&id="+url.QueryEscape(id), ""); !strings.Contains(text, "&#34;text&#34;: &#34;x&#34;") {
 		t.Errorf("no input in %s", text)
 	}
-	if code, _ = confirm(t, address, "unlock", "it's <a>"); code != http.StatusForbidden {
+	if code, _ = confirm(t, address, "unlock", id); code != http.StatusForbidden {
 		t.Errorf("unlock without --write: %d", code)
 	}
-	stop().want(t, exitDone)
-	if strings.Contains(log.String(), "level=WARN") {
-		t.Errorf("it has complained: %s", log)
+	port := address[strings.LastIndex(address, ":")+1:]
+	taskguard(t, env, "console", "--port", port).want(t, cli.ExitFailed, "is taken; choose others with --port")
+	taskguard(t, env.with("PORT", port), "console", "--listen", "127.0.0.1").want(t, cli.ExitFailed, port+" is taken") // as on Cloud Run
+	if code := stop(); code != cli.ExitDone || strings.Contains(log.String(), "level=WARN") {
+		t.Errorf("exit %d after Ctrl-C: %s", code, log)
 	}
 }
 
 func TestTheConsoleUnlocksAndRequeuesAsTheCommandsDo(t *testing.T) {
+	t.Parallel()
 	env := store(t)
 	a := analyses(t, env)
 	locked(t, a, "x")
@@ -126,135 +155,150 @@ func TestTheConsoleUnlocksAndRequeuesAsTheCommandsDo(t *testing.T) {
 	if d, err := a.Get(t.Context(), "x"); err != nil || d.Attempts != 0 {
 		t.Errorf("%+v, %v", d, err)
 	}
-	for _, part := range []string{"command=unlock", "command=requeue", "analysis_id=x", "by=" + operator(), "lock_owner=w/1", "level=WARN"} {
+	for _, part := range []string{"command=unlock", "command=requeue", "analysis_id=x", "by=", "lock_owner=w/1", "level=WARN"} {
 		if !strings.Contains(log.String(), part) {
 			t.Errorf("no %q in %s", part, log)
 		}
 	}
 }
 
-func TestLocalServesTheConsole(t *testing.T) {
-	env, progress := localCloud(t, vars{})
-	found := regexp.MustCompile(`the console, with all analyses: (http://\S+)/`).FindStringSubmatch(progress.String())
-	if found == nil {
-		t.Fatalf("no console in %s", progress)
+// tasks is a Cloud Tasks whose bookings have the outcome of book.
+type tasks struct {
+	cloudtaskspb.UnimplementedCloudTasksServer
+	book func() error
+}
+
+// CreateTask implements cloudtaskspb.CloudTasksServer.
+func (s tasks) CreateTask(_ context.Context, r *cloudtaskspb.CreateTaskRequest) (*cloudtaskspb.Task, error) {
+	return r.GetTask(), s.book()
+}
+
+// withBooking is env with such a queue.
+func withBooking(t *testing.T, env vars, book func() error) vars {
+	t.Helper()
+	l, server := listen(t), grpc.NewServer()
+	cloudtaskspb.RegisterCloudTasksServer(server, tasks{book: book})
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(l) })
+	t.Cleanup(func() { server.Stop(); serving.Wait() })
+	env["TASK_QUEUE"], env["TASK_TARGET_URL"], env["CLOUD_TASKS_EMULATOR_HOST"] = queueName, "http://127.0.0.1:1", l.Addr().String()
+	return env
+}
+
+func TestABookingThatFailsIsLoggedAndCanBeRepeatedOnThePage(t *testing.T) {
+	t.Parallel()
+	var outcome error
+	env := withBooking(t, store(t), func() error { return outcome })
+	locked(t, analyses(t, env), "x")
+	address, log, _ := consoleOf(t, env, "--port", "0", "--write")
+	outcome = status.Error(codes.PermissionDenied, "not yours")
+	if code, text := confirm(t, address, "unlock", "x"); code != http.StatusBadGateway || !strings.Contains(text, `href="/unlock?id=x"`) {
+		t.Errorf("%d %s", code, text)
 	}
+	for _, part := range []string{"changed by an operator", "no delivery is booked", "not yours", "analysis_id=x", "by="} {
+		if !strings.Contains(log.String(), part) {
+			t.Errorf("no %q in %s", part, log)
+		}
+	}
+	outcome = nil
+	if code, text := confirm(t, address, "unlock", "x"); code != http.StatusOK || !strings.Contains(text, "A delivery is booked.") {
+		t.Errorf("once more: %d %s", code, text)
+	}
+}
+
+func TestCtrlCWaitsForAChange(t *testing.T) {
+	t.Parallel()
+	begun, end := make(chan struct{}), make(chan struct{})
+	env := withBooking(t, store(t), func() error { close(begun); <-end; return nil })
 	a := analyses(t, env)
 	locked(t, a, "x")
-	if code, text := confirm(t, found[1], "unlock", "x"); code != http.StatusOK || !strings.Contains(text, "Unlocked. A delivery is booked.") {
-		t.Errorf("%d %s", code, text)
-	}
-	eventually(t, "the delivery is made", func() bool {
-		d, err := a.Get(t.Context(), "x")
-		return err == nil && d.Status == analysislock.Ready
+	address, log, stop := consoleOf(t, env, "--port", "0", "--write")
+	_, page := browse(t, http.MethodGet, address+"/unlock?id=x", "")
+	var asking, stopping sync.WaitGroup
+	asking.Go(func() {
+		if code, target := browse(t, http.MethodPost, address+"/unlock?id=x", formOf(page)); !strings.Contains(target, "done=booked") {
+			t.Errorf("%d %s", code, target)
+		}
 	})
-	if !strings.Contains(progress.String(), "changed by an operator") {
-		t.Errorf("nothing is logged: %s", progress)
+	<-begun
+	stopping.Go(func() { stop() })
+	eventually(t, "it stops", func() bool { return strings.Contains(log.String(), "stopping") })
+	time.Sleep(time.Second)
+	close(end)
+	asking.Wait()
+	stopping.Wait()
+	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || d.Status != analysislock.Queued || strings.Contains(log.String(), "no delivery") {
+		t.Errorf("%+v, %v: %s", d, err, log)
 	}
 }
 
-func TestCtrlCEndsTheConsole(t *testing.T) {
-	address, _, stop := consoleOf(t, store(t), "--port", "0")
-	if code, text := browse(t, http.MethodGet, address+"/", ""); code != http.StatusOK {
-		t.Errorf("%d %s", code, text)
-	}
-	stop().want(t, exitDone)
-}
-
-func TestTheConsoleListensToThisMachineAloneUnlessAProxyIsInFront(t *testing.T) {
-	env := store(t)
-	for args, want := range map[string]string{
-		"--listen 0.0.0.0":                   "it needs --iap-audience",
-		"--listen ::":                        "it needs --iap-audience",
-		"--listen 192.168.0.1 --write":       "it needs --iap-audience",
-		"--listen example.com":               "want an IP address",
-		"--listen 127.0.0.1:80":              "want an IP address",
-		"--port -1":                          "--port -1: want 0 to 65535",
-		"--port 65536":                       "--port 65536: want 0 to 65535",
-		"--limit 0":                          "--limit 0: want 1 to 200",
-		"--limit 201":                        "--limit 201: want 1 to 200",
-		"--iap-audience= --listen 127.0.0.1": "--iap-audience is empty",
-		"--iap-audience= --listen 0.0.0.0":   "--iap-audience is empty",
-		"x":                                  "unexpected argument",
-	} {
-		taskguard(t, env, append([]string{"console"}, strings.Fields(args)...)...).want(t, exitUsage, "taskguard console: ", want)
-	}
-	env["PORT"] = "http"
-	taskguard(t, env, "console", "--listen", "127.0.0.1").want(t, exitUsage, `PORT: "http" is not a port`)
-	taskguard(t, vars{}, "console").want(t, exitUsage, "GOOGLE_CLOUD_PROJECT: must be set")
-	taskguard(t, vars{"GOOGLE_CLOUD_PROJECT": "p", firestoreEmulator: closedPort(t)}, "console", "--port", "0").want(t, exitFailed, "nothing answers at ")
-}
-
-func TestTheConsoleTakesThePortOfCloudRun(t *testing.T) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+// signer is an identity proxy: a page with its key, and tokens signed with it.
+func signer(t *testing.T) (keysURL string, token func(audience, email string) string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := free.Addr().(*net.TCPAddr).Port
-	_ = free.Close()
-	env := store(t)
-	env["PORT"] = strconv.Itoa(port)
-	address, _, stop := consoleOf(t, env, "--listen", "127.0.0.1")
-	if !strings.HasSuffix(address, ":"+env["PORT"]) {
-		t.Errorf("%s, want the port %s", address, env["PORT"])
-	}
-	stop()
-	address, _, stop = consoleOf(t, env, "--port", "0")
-	if strings.HasSuffix(address, ":"+env["PORT"]) {
-		t.Errorf("%s, although --port names another", address)
-	}
-	o := taskguard(t, env, "console", "--listen", "localhost", "--port", address[strings.LastIndex(address, ":")+1:])
-	o.want(t, exitFailed, "is taken; choose others with --port")
-	stop()
-}
-
-func TestBehindTheProxyNobodyIsLetInWithoutItsWord(t *testing.T) {
-	env := store(t)
-	locked(t, analyses(t, env), "secret-id")
-	address, _, _ := consoleOf(t, env, "--listen", "0.0.0.0", "--port", "0", "--write", "--iap-audience", "/projects/1/locations/r/services/s")
-	_, port, err := net.SplitHostPort(strings.TrimPrefix(address, "http://"))
+	point, err := key.PublicKey.Bytes()
 	if err != nil {
 		t.Fatal(err)
 	}
+	b64 := base64.RawURLEncoding.EncodeToString
+	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, `{"keys":[{"alg":"ES256","crv":"P-256","kid":"k","kty":"EC","use":"sig","x":%q,"y":%q}]}`, b64(point[1:33]), b64(point[33:]))
+	}))
+	t.Cleanup(page.Close)
+	return page.URL, func(audience, email string) string {
+		claims, err := json.Marshal(map[string]any{
+			"iss": "https://cloud.google.com/iap", "aud": audience, "sub": "accounts.google.com:1", "email": email,
+			"iat": time.Now().Unix(), "exp": time.Now().Add(10 * time.Minute).Unix(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		signed := b64([]byte(`{"alg":"ES256","kid":"k","typ":"JWT"}`)) + "." + b64(claims)
+		sum := sha256.Sum256([]byte(signed))
+		r, s, err := ecdsa.Sign(rand.Reader, key, sum[:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return signed + "." + b64(append(r.FillBytes(make([]byte, 32)), s.FillBytes(make([]byte, 32))...))
+	}
+}
+
+func TestBehindTheProxyEachRequestNeedsItsTokenAndAChangeIsLoggedWithItsUser(t *testing.T) {
+	t.Parallel()
+	const audience, header = "/projects/1/locations/r/services/s", "X-Goog-Iap-Jwt-Assertion"
+	keysURL, token := signer(t)
+	env := store(t).with("TASK_JWKS_URL", keysURL)
+	a := analyses(t, env)
+	locked(t, a, "secret-id")
+	address, log, _ := consoleOf(t, env, "--listen", "0.0.0.0", "--port", "0", "--write", "--iap-audience", audience)
 	for _, path := range []string{"/", "/analysis?id=secret-id", "/unlock?id=secret-id", "/console.css"} {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
-			if code, text := browse(t, method, "http://127.0.0.1:"+port+path, ""); code != http.StatusUnauthorized || strings.Contains(text, "secret-id") {
+			if code, text := browse(t, method, address+path, ""); code != http.StatusUnauthorized || strings.Contains(text, "secret-id") {
 				t.Errorf("%s %s: %d %s", method, path, code, text)
 			}
 		}
 	}
-}
-
-func TestLocalHandsTelemetryOnToItsWorkers(t *testing.T) {
-	env := vars{
-		"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318", "OTEL_EXPORTER_OTLP_HEADERS": "a=b", "OTEL_SERVICE_NAME": "s",
-		"OTEL_RESOURCE_ATTRIBUTES": "c=d", "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.5",
-	}
-	l := &locality{c: newCall(command{}, nil, streams{}, env.lookup), place: place{project: "p", emulator: "127.0.0.1:1"}, route: route{target: "http://127.0.0.1:3", tasks: "127.0.0.1:2"}}
-	command, err := l.command()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range env {
-		if got, _ := valueIn(command.Env, name); got != want {
-			t.Errorf("%s=%q, want %q", name, got, want)
+	good := token(audience, "operator@example.test")
+	for _, bad := range []string{token("/projects/2", "stranger@example.test"), good + "A"} {
+		if code, _ := browse(t, http.MethodPost, address+"/unlock?id=secret-id", "", header, bad); code != http.StatusUnauthorized {
+			t.Errorf("%d, want 401", code)
 		}
 	}
-}
-
-func TestTheConsoleTellsOfAnAnalysisByTheRulesOfItsLock(t *testing.T) {
-	env := store(t)
-	a := analyses(t, env)
-	locked(t, a, "x")
-	cl := &client{analyses: a}
-	w, err := watched{cl}.Get(t.Context(), "x", true)
-	if err != nil || !lease.Held(w.Lock, w.At) || w.Attempts != 1 || string(w.Input) != `{"text":"x"}` || w.Result != nil || time.Since(w.Asked) > time.Minute {
-		t.Errorf("%+v, %v", w, err)
+	if code, text := confirm(t, address, "unlock", "secret-id", header, good); code != http.StatusOK {
+		t.Errorf("%d %s", code, text)
 	}
-	if w, err = (watched{cl}).Get(t.Context(), "x", false); err != nil || w.Input != nil {
-		t.Errorf("%+v, %v; want it without its input", w, err)
+	if d, err := a.Get(t.Context(), "secret-id"); err != nil || d.Lock.Owner != "" {
+		t.Errorf("%+v, %v", d, err)
 	}
-	if _, err = (watched{cl}).Get(t.Context(), "none", true); !errors.Is(err, lease.ErrNotFound) {
-		t.Errorf("none: %v", err)
+	for _, part := range []string{"by=operator@example.test", "wrong audience", "invalid signature"} {
+		if !strings.Contains(log.String(), part) {
+			t.Errorf("no %q in %s", part, log)
+		}
+	}
+	if strings.Contains(log.String(), "stranger@") || strings.Contains(log.String(), good) {
+		t.Errorf("the log holds the content of a request: %s", log)
 	}
 }

@@ -11,6 +11,9 @@ import (
 	"testing"
 
 	"google.golang.org/api/option"
+
+	"taskguard/cmd/taskguard/cli"
+	"taskguard/cmd/taskguard/operate"
 )
 
 const shippedFiles = "../../deploy/"
@@ -39,33 +42,36 @@ func wrote(t *testing.T, name string, data []byte) string {
 
 func TestDoctorFindsNothingInTheShippedFiles(t *testing.T) {
 	o := taskguard(t, vars{}, "doctor", "--service", shippedFiles+"service.yaml", "--doclock", shippedFiles+"doclock.yaml",
-		"--queue", shippedFiles+"queue.yaml", "--indexes", shippedFiles+"firestore.indexes.json").want(t, exitDone,
+		"--queue", shippedFiles+"queue.yaml", "--indexes", shippedFiles+"firestore.indexes.json").want(t, cli.ExitDone,
 		"read: ../../deploy/service.yaml: the worker's settings\n",
 		"read: ../../deploy/queue.yaml: the queue\n",
 		"not checked: Cloud Scheduler's jobs: files are named",
 		"not checked: who may call the worker, who may call doclock: a service's file does not hold its IAM policy\n",
-		"\nnothing contradicts anything in what was read\n")
-	if o.err != "" || strings.Contains(o.out, "problem") {
+		"\nno problem in what was read\n")
+	if o.err != "" || strings.Contains(o.out, "problem: ") {
 		t.Errorf("stdout: %s\nstderr: %s", o.out, o.err)
 	}
 }
 
 func TestDoctorPrintsAProblemItsRuleAndItsFixAndExits1(t *testing.T) {
 	file := variant(t, "service.yaml", "timeoutSeconds: 1560", "timeoutSeconds: 300")
-	taskguard(t, vars{}, "doctor", "--service", file).want(t, exitFailed,
+	taskguard(t, vars{}, "doctor", "--service", file).want(t, cli.ExitFailed,
 		"\nproblem: RUN_TIMEOUT is 25m0s, and Cloud Run ends the request after 5m0s", " (run-timeout)\n    Set timeoutSeconds: 1560 ",
 		"\n1 problem, 0 pieces of advice\n")
 }
 
 func TestDoctorsAdviceAloneExits0(t *testing.T) {
 	file := variant(t, "service.yaml", "memory: 1Gi", "memory: 512Mi")
-	taskguard(t, vars{}, "doctor", "--service", file).want(t, exitDone, "\nadvice: ", "(memory)", "\n0 problems, 1 piece of advice\n")
+	taskguard(t, vars{}, "doctor", "--service", file).want(t, cli.ExitDone, "\nadvice: ", "(memory)", "\n0 problems, 1 piece of advice\n")
 }
 
 func TestDoctorPrintsOneJSONDocument(t *testing.T) {
 	file := variant(t, "service.yaml", "LOCK_TTL", "LOCK_TLL")
-	o := taskguard(t, vars{}, "doctor", "--json", "--service", file).want(t, exitDone)
-	var d diagnosis
+	o := taskguard(t, vars{}, "doctor", "--json", "--service", file).want(t, cli.ExitDone)
+	var d struct {
+		Read, Unchecked []any
+		Findings        []struct{ Rule string }
+	}
 	if err := json.Unmarshal([]byte(o.out), &d); err != nil || strings.Count(o.out, "\n") != 1 {
 		t.Fatalf("%v\n%s", err, o.out)
 	}
@@ -73,14 +79,14 @@ func TestDoctorPrintsOneJSONDocument(t *testing.T) {
 		t.Errorf("%s", o.out)
 	}
 	wantKeys(t, o.out, "read", "findings", "unchecked")
-	taskguard(t, vars{}, "doctor", "--json", "--queue", shippedFiles+"queue.yaml").want(t, exitDone, `"findings":[]`)
+	taskguard(t, vars{}, "doctor", "--json", "--queue", shippedFiles+"queue.yaml").want(t, cli.ExitDone, `"findings":[]`)
 }
 
 func TestDoctorReportsAFileThatItCannotRead(t *testing.T) {
 	junk := wrote(t, "junk", []byte{0, 1, 2, 0xff, 0xfe, '\n', 0x1b, '[', '2', 'J'})
 	for file, want := range map[string]string{t.TempDir(): "is a directory", junk: "", wrote(t, "list", []byte("- a\n- b\n")): ""} {
 		for _, flag := range []string{"--service", "--doclock", "--queue", "--indexes"} {
-			o := taskguard(t, vars{}, "doctor", flag, file).want(t, exitFailed, "not readable: ", want, "\nnothing was read\n")
+			o := taskguard(t, vars{}, "doctor", flag, file).want(t, cli.ExitFailed, "not readable: ", want, "\nnothing was read\n")
 			if o.err != "" || strings.ContainsAny(o.out, "\x00\x1b") {
 				t.Errorf("%s %s: %q", flag, file, o.out+o.err)
 			}
@@ -96,7 +102,7 @@ func TestDoctorWithoutAPartToReadIsWrongUsage(t *testing.T) {
 		"somewhere":              "unexpected argument",
 		"":                       "nothing is named: give --service",
 	} {
-		o := taskguard(t, vars{}, append([]string{"doctor"}, strings.Fields(args)...)...).want(t, exitUsage, want)
+		o := taskguard(t, vars{}, append([]string{"doctor"}, strings.Fields(args)...)...).want(t, cli.ExitUsage, want)
 		if o.out != "" || strings.Count(o.err, "\n") != 1 {
 			t.Errorf("stdout: %s\nstderr: %s", o.out, o.err)
 		}
@@ -111,7 +117,7 @@ func TestDoctorShowsNoSecret(t *testing.T) {
 `, "              value: hunter2-hunter2-hunter2-hunter2-hunter2\n")
 	worker := variant(t, "service.yaml", "builtin:document", "https://me:hunter2@analyzer.example/?key=hunter2")
 	for _, format := range []string{"--json", "--json=false"} {
-		o := taskguard(t, vars{}, "doctor", format, "--doclock", file, "--service", worker).want(t, exitFailed, "plain-secret")
+		o := taskguard(t, vars{}, "doctor", format, "--doclock", file, "--service", worker).want(t, cli.ExitFailed, "plain-secret")
 		if strings.Contains(o.out+o.err, "hunter2") {
 			t.Error(o.out)
 		}
@@ -127,9 +133,9 @@ func TestDoctorReportsRefusalsOfGoogleAndExits1(t *testing.T) {
 			_, _ = w.Write([]byte(`{"error":{"message":"no permission"}}`))
 		}))
 		var out, errs bytes.Buffer
-		c := newCall(command{name: "doctor"}, nil, streams{strings.NewReader(""), &out, &errs}, vars{"GOOGLE_CLOUD_PROJECT": "p", "TASK_QUEUE": "projects/p/locations/l/queues/q"}.lookup)
-		code := report(t.Context(), &errs, "doctor", diagnoseWith(t.Context(), c, []option.ClientOption{option.WithEndpoint(google.URL), option.WithoutAuthentication()}))
+		c := cli.NewCall(cli.Command{Name: "doctor"}, nil, cli.Streams{In: strings.NewReader(""), Out: &out, Err: &errs}, vars{"GOOGLE_CLOUD_PROJECT": "p", "TASK_QUEUE": "projects/p/locations/l/queues/q"}.lookup)
+		code := cli.Report(t.Context(), &errs, "doctor", operate.DoctorWith(t.Context(), c, []option.ClientOption{option.WithEndpoint(google.URL), option.WithoutAuthentication()}))
 		google.Close()
-		outcome{code, out.String(), errs.String()}.want(t, exitFailed, "not readable: the queue", "not readable: the indexes", "not readable: Cloud Scheduler", want)
+		outcome{code, out.String(), errs.String()}.want(t, cli.ExitFailed, "not readable: the queue", "not readable: the indexes", "not readable: Cloud Scheduler", want)
 	}
 }

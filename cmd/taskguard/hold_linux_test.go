@@ -90,12 +90,6 @@ func TestHoldGivesItsCommandTheTerminalAlsoWhereStandardInputIsAPipe(t *testing.
 	act(t, ours, lines, []step{{"ask", "secret\n"}, {"got secret", ""}, {"and data", ""}, {"code 0", "again\n"}, {"back again", ""}})
 }
 
-func TestHoldThatComesToTheForegroundGivesItsCommandTheTerminal(t *testing.T) {
-	t.Parallel()
-	ours, lines := onTerminal(t, `set -m; "$TASKGUARD" hold --project p --dir "`+t.TempDir()+`" -- sh -c 'echo ask; read x </dev/tty; echo "got $x"; exit 3' & sleep 0.5; fg; echo "code $?"; read y; echo "back $y"`)
-	act(t, ours, lines, []step{{"ask", "secret\n"}, {"got secret", ""}, {"code 3", "again\n"}, {"back again", ""}})
-}
-
 func TestHoldGivesItsCommandTheTerminalAndTakesItBack(t *testing.T) {
 	t.Parallel()
 	// A shell without job control: hold and it are one group, as in a script. Its

@@ -14,29 +14,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"taskguard/lease/projectlock"
+	"taskguard/cmd/taskguard/cli"
 )
-
-// holdTo starts hold with a standard error of the test's own.
-func holdTo(t *testing.T, stderr *os.File, args ...string) *held {
-	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := &held{Cmd: exec.Command(exe, append([]string{"hold", "--project", "p"}, args...)...)}
-	h.Env = append(os.Environ(), "GOOGLE_CLOUD_PROJECT=", "FIRESTORE_EMULATOR_HOST=")
-	h.Stderr = stderr
-	h.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := h.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = h.Process.Kill(); _ = h.Wait() }) // if it still lives
-	return h
-}
 
 // appears waits for a file that the command makes, in dir.
 func appears(t *testing.T, dir, pattern string) string {
@@ -81,7 +62,7 @@ func TestHoldWhoseStandardErrorIsBlockedOrClosedEndsItsCommandAllTheSame(t *test
 				}
 				dir := t.TempDir()
 				script := fmt.Sprintf(`exec 2>/dev/null; trap 'echo asked >"%[1]s/asked"; exit 9' TERM; echo $$ >"%[1]s/up"; while :; do sleep 0.05; done`, dir)
-				h := holdTo(t, w, append(append([]string{"--dir", dir, "--ttl", "2s"}, flags...), "--", "sh", "-c", script)...)
+				h := startHoldTo(t, w, vars{}, append(append([]string{"--dir", dir, "--ttl", "6s"}, flags...), "--", "sh", "-c", script)...)
 				pid, err := strconv.Atoi(appears(t, dir, "up"))
 				if err != nil {
 					t.Fatal(err)
@@ -111,31 +92,6 @@ func TestHoldWhoseStandardErrorIsBlockedOrClosedEndsItsCommandAllTheSame(t *test
 			})
 		}
 	}
-}
-
-// stuck is a Writer that returns when it is told to.
-type stuck chan struct{}
-
-func (s stuck) Write(p []byte) (int, error) { <-s; return len(p), nil }
-
-func TestAVoiceThatNobodyHearsHoldsUpNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		to := make(stuck)
-		v := newVoice(to)
-		began := time.Now()
-		for range 3 * voicePending {
-			printTo(v, "line\n")
-		}
-		if waited := time.Since(began); waited != 0 {
-			t.Errorf("writing took %v", waited)
-		}
-		v.close()
-		if waited := time.Since(began); waited != voiceGrace {
-			t.Errorf("closing took %v; want %v", waited, voiceGrace)
-		}
-		printTo(v, "afterwards\n")
-		close(to)
-	})
 }
 
 func TestHoldLeavesIgnoredSignalsToWhoIgnoresThem(t *testing.T) {
@@ -168,25 +124,8 @@ func TestASignalBeforeTheCommandHasStartedKeepsItFromStarting(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // as main does, where the signal comes before hold listens
 	mark := filepath.Join(dir, "ran")
-	code := run(ctx, []string{"hold", "--project", "p", "--dir", dir, "--", "touch", mark}, streams{os.Stdin, os.Stdout, t.Output()}, vars{}.lookup)
-	if _, err := os.Stat(mark); err == nil || code != exitInterrupted {
+	code := taskguardWith(ctx, vars{}, "", "hold", "--project", "p", "--dir", dir, "--", "touch", mark).code
+	if _, err := os.Stat(mark); err == nil || code != cli.ExitInterrupted {
 		t.Errorf("exit %d, %v; want 130, and no command", code, err)
-	}
-	h := &holding{run: &program{path: "/bin/true", args: []string{"true"}}}
-	if h.run.signal(syscall.SIGTERM) {
-		t.Error("a program that has not started got a signal")
-	}
-	err := h.outcome(t.Context(), h.body(t.Context(), projectlock.Lease{}))
-	if coded := (exitError{}); !errors.As(err, &coded) || coded.code != 128+15 {
-		t.Errorf("%v; want 143", err)
-	}
-}
-
-func TestAGroupThatMayNotBeSignalledIsNotEmpty(t *testing.T) {
-	t.Parallel()
-	for err, left := range map[error]bool{nil: true, syscall.EPERM: true, syscall.ESRCH: false} {
-		if got := populated(err); got != left {
-			t.Errorf("%v: left %t; want %t", err, got, left)
-		}
 	}
 }

@@ -28,6 +28,12 @@ type held struct {
 // startHold starts hold --project p FLAGS with the environment env added.
 func startHold(t *testing.T, env vars, args ...string) *held {
 	t.Helper()
+	return startHoldTo(t, nil, env, args...)
+}
+
+// startHoldTo is startHold with a standard error; nil: h.errs.
+func startHoldTo(t *testing.T, stderr *os.File, env vars, args ...string) *held {
+	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -38,6 +44,9 @@ func startHold(t *testing.T, env vars, args ...string) *held {
 		h.Env = append(h.Env, name+"="+env[name])
 	}
 	h.Stderr = &h.errs
+	if stderr != nil {
+		h.Stderr = stderr
+	}
 	h.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that signals to it are to it alone
 	out, err := h.StdoutPipe()
 	if err != nil {

@@ -1,92 +1,200 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
+	"net"
 	"net/http"
+	"os"
+	"strconv"
 	"strings"
-	"taskguard/lease/analysislock"
 	"testing"
 	"time"
+
+	"taskguard/cmd/taskguard/cli"
+	"taskguard/cmd/worker/service"
+	"taskguard/emulator/emulatortest"
 )
 
-func TestLocalsWorkersRefuseWhoHasNoToken(t *testing.T) {
-	env := cloud(t, vars{})
-	for _, route := range []string{"analysis", "recover"} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, env["TASK_TARGET_URL"]+"/internal/tasks/"+route, strings.NewReader(`{"analysis_id":"x"}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = response.Body.Close()
-		if response.StatusCode != http.StatusUnauthorized {
-			t.Errorf("%s without a token: %d, want 401", route, response.StatusCode)
-		}
-	}
-	taskguard(t, env, "submit", "--input", `{"text":"x"}`, "--wait").want(t, exitDone, "READY")
-}
+var submittedKeys = []string{"id", "name", "created", "booked", "status"}
 
-// A delivery that meets a lock is acknowledged; the one that the worker books
-// in its place comes when the lock has expired.
-func TestLocalsWorkersBookFollowUps(t *testing.T) {
-	env, progress := localCloud(t, vars{})
+// One local cloud serves all these, as starting it takes a second.
+func TestOnALocalCloud(t *testing.T) {
+	t.Parallel()
+	env, progress := localCloud(t, vars{"ANALYSES_COLLECTION": "analyses", "RUN_TIMEOUT": "40s", "LOG_LEVEL": "info"})
 	a := analyses(t, env)
-	if err := a.Create(t.Context(), "x", map[string]any{"text": "x"}); err != nil {
-		t.Fatal(err)
-	}
-	if acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 5*time.Second); err != nil || !acq.Acquired {
-		t.Fatalf("acquire: %+v, %v", acq, err)
-	}
-	taskguard(t, env, "submit", "--input", `{"text":"x"}`, "--id", "x", "--wait").want(t, exitDone, "READY")
-	if !strings.Contains(progress.String(), "locked, skipped; a follow-up is booked") {
-		t.Errorf("no follow-up in\n%s", progress)
-	}
+
+	t.Run("submit follows analyses to their end and is idempotent", func(t *testing.T) {
+		text, binary := write(t, "some text.md", "one two\ntwo\n"), write(t, "data.bin", "\xff\x00")
+		o := taskguard(t, env, "submit", text, "--json", "--wait", binary).want(t, cli.ExitDone, `"words":3`, `"bytes":2`, "some-text-md-")
+		lines := strings.Split(strings.TrimSpace(o.out), "\n")
+		if len(lines) != 2 {
+			t.Fatalf("%d lines, want 2: %s", len(lines), o.out)
+		}
+		for _, line := range lines {
+			if got := wantKeys(t, line, append(submittedKeys, "result")...); got["created"] != true || got["booked"] != "now" || got["status"] != "READY" {
+				t.Errorf("%s, want created, booked now, READY", line)
+			}
+		}
+		again := taskguard(t, env, "submit", text, "--json").want(t, cli.ExitDone)
+		got := wantKeys(t, again.out, submittedKeys...)
+		if got["created"] != false || got["booked"] != "not_needed" || got["status"] != "READY" {
+			t.Errorf("submitted again: %s", again.out)
+		}
+		id := got["id"].(string)
+		taskguard(t, env, "submit", text).want(t, cli.ExitDone, id+"  ", "exists already and keeps its input, READY; finished, no delivery needed")
+		taskguard(t, env, "submit", "--wait", text).want(t, cli.ExitDone, id+"  ", "READY 2 lines")
+	})
+
+	t.Run("submit of an analysis that fails exits 1", func(t *testing.T) {
+		o := taskguard(t, env, "submit", "--input", `{"neither":1}`, "--id", "fails", "--wait", "--json").want(t, cli.ExitFailed, "1 of 1 FAILED")
+		got := wantKeys(t, o.out, append(submittedKeys, "error")...)
+		if failure, _ := got["error"].(map[string]any); got["status"] != "FAILED" || failure["code"] != "invalid_input" {
+			t.Errorf("%s, want FAILED with invalid_input", o.out)
+		}
+		taskguard(t, env, "submit", "--input", `{"neither":1}`, "--id", "fails", "--wait").want(t, cli.ExitFailed, "FAILED invalid_input: ", "1 of 1 FAILED")
+	})
+
+	t.Run("a delivery that meets a lock is followed up", func(t *testing.T) {
+		create(t, a, "met")
+		if acq, err := a.AcquireAnalysisLock(t.Context(), "met", "w/1", 3*time.Second); err != nil || !acq.Acquired {
+			t.Fatalf("acquire: %+v, %v", acq, err)
+		}
+		taskguard(t, env, "submit", "--input", `{"text":"x"}`, "--id", "met", "--wait").want(t, cli.ExitDone, "READY")
+		if !strings.Contains(progress.String(), "met delivered to worker ") || !strings.Contains(progress.String(), "locked, skipped; a follow-up is booked") {
+			t.Errorf("no follow-up in\n%s", progress)
+		}
+	})
+
+	t.Run("unlock and requeue book deliveries", func(t *testing.T) {
+		locked(t, a, "operated")
+		taskguard(t, env, "unlock", "operated").want(t, cli.ExitDone, "a delivery is booked")
+		awaitReady(t, a, "operated")
+		taskguard(t, env, "requeue", "operated").want(t, cli.ExitDone, "a delivery is booked")
+		eventually(t, "READY again", func() bool { return awaitReady(t, a, "operated").Lock.Token == 3 })
+	})
+
+	t.Run("the workers refuse calls without a token", func(t *testing.T) {
+		for _, route := range []string{"analysis", "recover"} {
+			response, err := http.Post(env["TASK_TARGET_URL"]+"/internal/tasks/"+route, "application/json", strings.NewReader(`{"analysis_id":"x"}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+			if response.StatusCode != http.StatusUnauthorized {
+				t.Errorf("%s without a token: %d, want 401", route, response.StatusCode)
+			}
+		}
+	})
+
+	t.Run("its console changes analyses", func(t *testing.T) {
+		locked(t, a, "shown")
+		if code, text := confirm(t, strings.TrimSuffix(env["console"], "/"), "unlock", "shown"); code != http.StatusOK || !strings.Contains(text, "Unlocked. A delivery is booked.") {
+			t.Errorf("%d %s", code, text)
+		}
+		awaitReady(t, a, "shown")
+		if !strings.Contains(progress.String(), "changed by an operator") {
+			t.Errorf("nothing is logged: %s", progress)
+		}
+	})
+
+	t.Run("it serves the document lock's page", func(t *testing.T) {
+		if code, text := browse(t, http.MethodGet, env["doclock"], ""); code != http.StatusOK || !strings.Contains(text, "<html") {
+			t.Errorf("%d %s", code, text)
+		}
+	})
+
+	t.Run("a worker takes what it exports", func(t *testing.T) {
+		cfg, err := service.ParseConfig(env.with("TASK_AUTH", "none").lookup)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cfg.Queue == nil || cfg.Queue.Caller != caller || cfg.RunTimeout != 40*time.Second || cfg.Collection != "analyses" || env["LOG_LEVEL"] != "" {
+			t.Errorf("%+v of %v", cfg, env)
+		}
+	})
 }
 
 // Whoever develops an analyzer sees what it writes, and why an attempt failed.
 func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
-	for exit, answer := range map[string]string{"0": "x READY, by worker 1\n", "3": " retry: orchestrator: sh ended with exit status 3: first", "65": "x FAILED, by worker 1: first"} {
-		t.Run(exit, func(t *testing.T) {
-			script := write(t, "analyzer.sh", "echo first >&2; echo second >&2; exit "+exit+"\n")
-			env, progress := localCloud(t, vars{"ANALYZER": "exec:sh " + script}, "--workers", "1")
-			taskguard(t, env, "submit", "--input", "{}", "--id", "x").want(t, exitDone)
-			for _, want := range []string{"x stderr: first\n", "x stderr: second\n", answer} {
-				eventually(t, want, func() bool { return strings.Contains(progress.String(), want) })
-			}
-		})
+	t.Parallel()
+	script := write(t, "analyzer.sh", `case "$(cat)" in *'"end":0'*) end=0;; *'"end":3'*) end=3;; *) end=65;; esac; echo first >&2; echo second >&2; exit $end`)
+	env, progress := localCloud(t, vars{"ANALYZER": "exec:sh " + script}, "--workers", "1")
+	for end, answer := range map[int]string{0: "x0 READY, by worker 1\n", 3: " retry: orchestrator: sh ended with exit status 3: first", 65: "x65 FAILED, by worker 1: first"} {
+		id := fmt.Sprint("x", end)
+		taskguard(t, env, "submit", "--input", fmt.Sprintf(`{"end":%d}`, end), "--id", id).want(t, cli.ExitDone)
+		for _, want := range []string{id + " stderr: first\n", id + " stderr: second\n", answer} {
+			eventually(t, want, func() bool { return strings.Contains(progress.String(), want) })
+		}
 	}
 }
 
-// What nobody works on and nobody delivers is found by recovery, which local
-// calls with a token.
-func TestLocalCallsRecovery(t *testing.T) {
-	env, progress := localCloud(t, vars{"LOCK_TTL": "2s"}, "--recover-every", "200ms")
+// An analysis that nobody delivers is found by recovery, which local calls with a token.
+// A worker that dies is replaced, and a recovery that fails meanwhile is reported.
+func TestLocalCallsRecoveryAndReplacesAWorkerThatDies(t *testing.T) {
+	t.Parallel()
+	env, progress := localCloud(t, vars{"LOCK_TTL": "1s"}, "--recover-every", "100ms", "--workers", "1")
 	a := analyses(t, env)
-	if err := a.Create(t.Context(), "x", map[string]any{"text": "x"}); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "READY, by recovery", func() bool {
-		d, err := a.Get(t.Context(), "x")
-		return err == nil && d.Status == analysislock.Ready
-	})
-	eventually(t, "it is told", func() bool {
-		return strings.Contains(progress.String(), "recovery found 1 that nobody works on, booked 1")
-	})
-	if env["LOCK_TTL"] != "2s" {
+	create(t, a, "x")
+	awaitReady(t, a, "x")
+	eventually(t, "it is reported", func() bool { return strings.Contains(progress.String(), "recovery found 1 orphaned, booked 1") })
+	if env["LOCK_TTL"] != "1s" {
 		t.Errorf("%v, want the LOCK_TTL of its workers", env)
 	}
+	killWorker(t, progress)
+	eventually(t, "a failed recovery is reported", func() bool { return strings.Contains(progress.String(), "recovery: ") })
+	eventually(t, "it is replaced", func() bool { return strings.Contains(progress.String(), "worker 1 ended; it serves again") })
+	create(t, a, "y")
+	awaitReady(t, a, "y")
 }
 
-func TestARecoveryThatIsRefusedIsTold(t *testing.T) {
-	env, progress := localCloud(t, vars{}, "--recover-every", "100ms")
-	if strings.Contains(progress.String(), "recovery: ") {
-		t.Errorf("refused:\n%s", progress)
+// killWorker kills the process of worker 1.
+func killWorker(t *testing.T, progress *emulatortest.Log) {
+	t.Helper()
+	_, after, _ := strings.Cut(progress.String(), "worker 1 serves")
+	_, after, _ = strings.Cut(after, "process ")
+	pid, err := strconv.Atoi(strings.Fields(after)[0])
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, dead := range []string{"worker 1 serves", "worker 2 serves"} {
-		killNamed(t, progress, dead)
+	worker, err := os.FindProcess(pid)
+	if err != nil {
+		t.Fatal(err)
 	}
-	eventually(t, "a failed recovery is told", func() bool { return strings.Contains(progress.String(), "recovery: answered 502") })
-	eventually(t, "both are replaced", func() bool { return strings.Count(progress.String(), "in its place") >= 2 })
-	taskguard(t, env, "submit", "--input", `{"text":"x"}`, "--wait").want(t, exitDone, "READY")
+	if err := worker.Kill(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLocalNamesThePortThatIsTaken(t *testing.T) {
+	t.Parallel()
+	l := listen(t)
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := strconv.Atoi(port); err != nil || n > 65530 {
+		t.Skip("no room above the port")
+	}
+	taskguard(t, vars{}, "local", "--port", port).want(t, cli.ExitFailed, "the embedded Firestore: 127.0.0.1:"+port+" is taken; choose others with --port")
+}
+
+// analyze runs the demo's analyzer as a worker would.
+func analyze(t *testing.T, env vars, input string, args ...string) outcome {
+	t.Helper()
+	return taskguardWith(t.Context(), env, `{"analysis_id":"x","lock_token":1,"attempt":1,"input":`+input+`}`, append([]string{"analyze"}, args...)...)
+}
+
+func TestAnalyzeIsAnExecAnalyzerThatEndsWithItsWorker(t *testing.T) {
+	t.Parallel()
+	o := analyze(t, vars{}, `{"name":"a.txt","text":"one two"}`).want(t, cli.ExitDone, `"words":2`)
+	if !json.Valid([]byte(o.out)) {
+		t.Errorf("no JSON: %s", o.out)
+	}
+	if o := analyze(t, vars{}, `{}`).want(t, 65); o.err != "the input has neither text nor base64\n" || o.out != "" {
+		t.Errorf("stdout %q, stderr %q", o.out, o.err)
+	}
+	analyze(t, vars{}, `}`).want(t, cli.ExitFailed, "read the job")
+	analyze(t, vars{"TASKGUARD_WORKER_PID": "1"}, `{"text":"x"}`, "--wait", "1h").want(t, cli.ExitFailed, "the worker has died")
 }

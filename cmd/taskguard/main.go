@@ -1,6 +1,6 @@
-// Command taskguard is the operator's tool: it shows the whole thing on this
-// machine (demo, local), hands in analyses (submit), and looks after them
-// (status, unlock, requeue, recover). `taskguard help` lists its commands.
+// Command taskguard is the operator's tool: it shows the product on this machine (demo,
+// local), submits analyses (submit), and looks after them (status, unlock, requeue,
+// recover, console). `taskguard help` lists its commands.
 //
 // Flags may stand before and after a command's arguments; what follows -- is an
 // argument. It exits 0 when done, 1 when refused or failed, 2 on wrong usage or
@@ -12,10 +12,64 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"taskguard/cmd/taskguard/cli"
+	"taskguard/cmd/taskguard/hold"
+	"taskguard/cmd/taskguard/local"
+	"taskguard/cmd/taskguard/operate"
 )
+
+// Variables that commands read.
+const (
+	database = "GOOGLE_CLOUD_PROJECT, FIRESTORE_DATABASE, FIRESTORE_EMULATOR_HOST, ANALYSES_COLLECTION"
+	queue    = "; TASK_QUEUE, TASK_TARGET_URL, TASK_CALLER, TASK_AUDIENCE, CLOUD_TASKS_EMULATOR_HOST, and the worker's RUN_TIMEOUT (25m)"
+	noQueue  = ". Without TASK_QUEUE the document is changed and no delivery is booked."
+)
+
+// commands are in the order of the usage text. demo and local start worker and analyze.
+func commands() []cli.Command {
+	return []cli.Command{
+		{Name: "demo", Arguments: "[FILE…]", Run: local.Demo,
+			Summary:   "analyse files on worker processes, kill one of them, and show that each file is finished once",
+			Variables: "FIRESTORE_EMULATOR_HOST: use that emulator"},
+		{Name: "local", Run: local.Local,
+			Summary: "keep an emulated cloud and workers running until Ctrl-C, data in memory",
+			Variables: "ANALYZER (builtin:document) and ANALYZER_OUTPUT; FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; " +
+				"the worker's LOCK_…, MAX_…, RUN_TIMEOUT and FIRESTORE_TRANSACTIONS; the document lock's DOCUMENT_LOCK_TTL and DOCUMENT_LOCKS_COLLECTION"},
+		{Name: "submit", Arguments: "FILE… | --input JSON", Run: operate.Submit,
+			Summary: "create analyses and book their deliveries", Variables: database + queue},
+		{Name: "status", Arguments: "[ID | --unfinished]", Run: operate.Status,
+			Summary: "show analyses, or one of them", Variables: database},
+		{Name: "console", Run: operate.Console,
+			Summary: "show the analyses live on a page for operators; read only unless --write",
+			Variables: database + queue + " and LOCK_TTL (5m); PORT with --listen; LOG_FORMAT (text); TASK_JWKS_URL, for tests: " +
+				"the address of the proxy's public keys. On Cloud Run its probe is of TCP, as every request needs the proxy."},
+		{Name: "unlock", Arguments: "ID | --room ROOM", Run: operate.Unlock,
+			Summary:   "take the lock from whoever holds it, and book a delivery",
+			Variables: database + queue + noQueue + " With --room: DOCUMENT_LOCKS_COLLECTION (documentLocks), and no queue."},
+		{Name: "requeue", Arguments: "ID", Run: operate.Requeue,
+			Summary: "open an analysis again, finished or not, and book a delivery", Variables: database + queue + noQueue},
+		{Name: "recover", Run: operate.Recover,
+			Summary:   "book a delivery for each orphaned analysis: unfinished, and not locked",
+			Variables: database + queue + " and LOCK_TTL (5m)"},
+		{Name: "doctor", Run: operate.Doctor,
+			Summary:   "check whether the settings of a deployment fit each other: the service, the queue, the indexes, the jobs",
+			Variables: database + ", TASK_QUEUE; for short names also CLOUDSDK_RUN_REGION, or the region of TASK_QUEUE"},
+		{Name: "hold", Arguments: "--project NAME -- COMMAND [ARG…]", Run: hold.Hold,
+			Summary: "run a command under the lock of a project, end it when the lock is lost, exit with its status",
+			Variables: "GOOGLE_CLOUD_PROJECT, FIRESTORE_DATABASE, FIRESTORE_EMULATOR_HOST, DOCUMENT_LOCKS_COLLECTION (documentLocks); " +
+				"without a project, project/.lock alone\n\nWhen the lock is lost, the command's process group is ended. " +
+				"A process that leaves the group, by setsid or a shell's job control, is not."},
+		{Name: "worker", Run: local.Worker,
+			Summary: "a worker on a loopback port, as demo and local start it", Variables: "the worker's, see docs/reference.md"},
+		{Name: "analyze", Run: local.Analyze,
+			Summary: "the demo's analyzer: a job on standard input, its result on standard output"},
+		{Name: "version", Run: operate.Version, Summary: "which build of this program it is; also -v and --version"},
+	}
+}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
-	os.Exit(run(ctx, os.Args[1:], streams{os.Stdin, os.Stdout, os.Stderr}, os.LookupEnv))
+	os.Exit(cli.Run(ctx, commands(), os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.LookupEnv))
 }

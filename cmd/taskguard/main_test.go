@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
+	"maps"
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,14 +17,20 @@ import (
 	"testing"
 	"time"
 
+	gcp "cloud.google.com/go/firestore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"taskguard/cmd/taskguard/cli"
 	"taskguard/emulator/emulatortest"
 	"taskguard/emulator/firestore"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
 
-// asProgram makes the test binary behave as taskguard itself. Workers and
-// analyzers inherit it.
+// asProgram makes the test binary behave as taskguard itself. Workers and analyzers
+// inherit it.
 const asProgram = "TASKGUARD_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -31,11 +40,21 @@ func TestMain(m *testing.M) {
 	if err := os.Setenv(asProgram, "1"); err != nil {
 		panic(err)
 	}
-	if signal.Ignored(syscall.SIGHUP) { // by nohup; and then by all that is started here
+	if signal.Ignored(syscall.SIGHUP) { // by nohup, and then by all that is started here
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	}
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil { // the tests mostly wait for processes
+		panic(err)
 	}
 	os.Exit(emulatortest.Main(m))
 }
+
+const (
+	queueName = "projects/demo-taskguard/locations/local/queues/analyses"
+	caller    = "tasks@demo-taskguard.iam.gserviceaccount.com"
+	loopback  = "127.0.0.1:0"
+)
 
 // vars is an environment.
 type vars map[string]string
@@ -45,7 +64,21 @@ func (v vars) lookup(name string) (string, bool) {
 	return value, ok
 }
 
-// outcome is what one command came to.
+func (v vars) with(name, value string) vars {
+	v = maps.Clone(v)
+	v[name] = value
+	return v
+}
+
+func (v vars) without(names ...string) vars {
+	v = maps.Clone(v)
+	for _, name := range names {
+		delete(v, name)
+	}
+	return v
+}
+
+// outcome is the result of one command.
 type outcome struct {
 	code     int
 	out, err string
@@ -54,8 +87,13 @@ type outcome struct {
 // taskguard runs a command in this process.
 func taskguard(t testing.TB, env vars, args ...string) outcome {
 	t.Helper()
+	return taskguardWith(t.Context(), env, "", args...)
+}
+
+// taskguardWith runs a command with a standard input, until ctx ends.
+func taskguardWith(ctx context.Context, env vars, in string, args ...string) outcome {
 	var out, errs bytes.Buffer
-	code := run(t.Context(), args, streams{strings.NewReader(""), &out, &errs}, env.lookup)
+	code := cli.Run(ctx, commands(), args, cli.Streams{In: strings.NewReader(in), Out: &out, Err: &errs}, env.lookup)
 	return outcome{code, out.String(), errs.String()}
 }
 
@@ -73,6 +111,14 @@ func (o outcome) want(t testing.TB, code int, parts ...string) outcome {
 	return o
 }
 
+// wantOneErrorLine fails unless the output is one line on standard error.
+func (o outcome) wantOneErrorLine(t testing.TB) {
+	t.Helper()
+	if o.out != "" || strings.Count(o.err, "\n") != 1 {
+		t.Errorf("want one line on standard error alone\nstdout: %s\nstderr: %s", o.out, o.err)
+	}
+}
+
 // wantKeys fails unless line is a JSON object of just these keys.
 func wantKeys(t testing.TB, line string, keys ...string) map[string]any {
 	t.Helper()
@@ -80,11 +126,7 @@ func wantKeys(t testing.TB, line string, keys ...string) map[string]any {
 	if err := json.Unmarshal([]byte(line), &object); err != nil {
 		t.Fatalf("%q: %v", line, err)
 	}
-	var got []string
-	for key := range object {
-		got = append(got, key)
-	}
-	slices.Sort(got)
+	got := slices.Sorted(maps.Keys(object))
 	slices.Sort(keys)
 	if !slices.Equal(got, keys) {
 		t.Errorf("keys %q, want %q", got, keys)
@@ -95,10 +137,7 @@ func wantKeys(t testing.TB, line string, keys ...string) map[string]any {
 // store is an embedded Firestore on a port.
 func store(t testing.TB) vars {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t)
 	s := firestore.NewServer(firestore.Options{})
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = s.Serve(l) })
@@ -106,10 +145,27 @@ func store(t testing.TB) vars {
 	return vars{"GOOGLE_CLOUD_PROJECT": "demo-test", "FIRESTORE_EMULATOR_HOST": l.Addr().String()}
 }
 
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", loopback)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// closedPort is an address at which nothing listens.
+func closedPort(t testing.TB) string {
+	t.Helper()
+	l := listen(t)
+	defer l.Close()
+	return l.Addr().String()
+}
+
 // analyses opens what env names, as a worker would.
 func analyses(t testing.TB, env vars) *repo.Analyses {
 	t.Helper()
-	a, err := place{project: env["GOOGLE_CLOUD_PROJECT"], emulator: env["FIRESTORE_EMULATOR_HOST"], collection: env["ANALYSES_COLLECTION"]}.open(t.Context(), repo.Options{})
+	a, err := repo.Open(t.Context(), env["GOOGLE_CLOUD_PROJECT"], repo.Options{Emulator: env["FIRESTORE_EMULATOR_HOST"]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,12 +173,18 @@ func analyses(t testing.TB, env vars) *repo.Analyses {
 	return a
 }
 
-// locked creates the analysis id and takes its lock.
-func locked(t testing.TB, a *repo.Analyses, id string) analysislock.Acquisition {
+// create creates the analysis id.
+func create(t testing.TB, a *repo.Analyses, id string) {
 	t.Helper()
 	if err := a.Create(t.Context(), id, map[string]any{"text": "x"}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// locked creates the analysis id and takes its lock.
+func locked(t testing.TB, a *repo.Analyses, id string) analysislock.Acquisition {
+	t.Helper()
+	create(t, a, id)
 	acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/1", 0)
 	if err != nil || !acq.Acquired {
 		t.Fatalf("acquire: %+v, %v", acq, err)
@@ -130,15 +192,56 @@ func locked(t testing.TB, a *repo.Analyses, id string) analysislock.Acquisition 
 	return acq
 }
 
-// cloud runs `taskguard local` in this process and answers its environment.
-func cloud(t testing.TB, env vars) vars {
+// awaitReady waits until the analysis id is READY.
+func awaitReady(t testing.TB, a *repo.Analyses, id string) (ready analysislock.Analysis) {
 	t.Helper()
-	env, _ = localCloud(t, env)
-	return env
+	eventually(t, id+" is READY", func() bool {
+		d, err := a.Get(t.Context(), id)
+		ready = d
+		return err == nil && d.Status == analysislock.Ready
+	})
+	return ready
 }
 
-// localCloud is cloud with flags; what local tells of its progress is in the
-// buffer.
+// put writes a document as another program may.
+func put(t *testing.T, env vars, id string, fields map[string]any) {
+	t.Helper()
+	conn, err := grpc.NewClient(env["FIRESTORE_EMULATOR_HOST"], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := gcp.NewClient(t.Context(), env["GOOGLE_CLOUD_PROJECT"], option.WithGRPCConn(conn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close() //nolint:errcheck // the write was answered
+	if _, err := client.Collection("analyses").Doc(id).Set(t.Context(), fields); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// write writes a file.
+func write(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// eventually polls for at most 30 s.
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within 30 s: %s", what)
+		}
+	}
+}
+
+// localCloud runs `taskguard local` in this process and returns its environment and its
+// progress.
 func localCloud(t testing.TB, env vars, flags ...string) (vars, *emulatortest.Log) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -146,12 +249,13 @@ func localCloud(t testing.TB, env vars, flags ...string) (vars, *emulatortest.Lo
 	errs := &emulatortest.Log{}
 	ended := make(chan int, 1)
 	go func() {
-		ended <- run(ctx, append([]string{"local", "--port", "0", "--json"}, flags...), streams{strings.NewReader(""), lines, errs}, env.lookup)
+		args := append([]string{"local", "--port", "0", "--json"}, flags...)
+		ended <- cli.Run(ctx, commands(), args, cli.Streams{In: strings.NewReader(""), Out: lines, Err: errs}, env.lookup)
 		close(lines)
 	}()
 	t.Cleanup(func() {
 		cancel()
-		if code := <-ended; code != exitDone {
+		if code := <-ended; code != cli.ExitDone {
 			t.Errorf("local: exit %d\n%s", code, errs.String())
 		}
 	})
@@ -160,19 +264,19 @@ func localCloud(t testing.TB, env vars, flags ...string) (vars, *emulatortest.Lo
 		if !ok {
 			t.Fatalf("local ended: %s", errs.String())
 		}
-		object := wantKeys(t, line, "environment", "workers", "doclock", "console")
-		got := vars{}
+		object := wantKeys(t, line, "environment", "doclock", "console")
+		got := vars{"doclock": object["doclock"].(string), "console": object["console"].(string)}
 		for name, value := range object["environment"].(map[string]any) {
 			got[name] = value.(string)
 		}
 		return got, errs
 	case <-time.After(30 * time.Second):
-		t.Fatal("local does not come up")
+		t.Fatal("local does not start")
 	}
 	return nil, nil
 }
 
-// firstLine is a Writer that hands over what is written first.
+// firstLine is a Writer that sends what is written first.
 type firstLine chan string
 
 func (f firstLine) Write(p []byte) (int, error) {

@@ -1,72 +1,85 @@
 package main
 
 import (
-	"context"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
-	"taskguard/emulator/emulatortest"
-	"taskguard/lease/analysislock"
-	"taskguard/repo"
+	"taskguard/cmd/taskguard/cli"
 )
 
-// failing is an analysis x in a Firestore that refuses to be read with the code,
-// unless that is OK, and a call to follow it with.
-func failing(t *testing.T) (b *emulatortest.Backend, code *atomic.Uint32, out *emulatortest.Log, follow func() error) {
-	b, code, out = emulatortest.Embedded(t), &atomic.Uint32{}, &emulatortest.Log{}
-	a, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t, grpc.WithChainStreamInterceptor(
-		func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			if c := codes.Code(code.Load()); c != codes.OK {
-				return nil, status.Error(c, "as the test wants")
-			}
-			return open(ctx, d, cc, method, opts...)
-		}))...)
-	if err != nil {
-		t.Fatal(err)
+// A submit that crashed between creation and booking is completed by the next one, and
+// no other submit books. What is created anew is booked anew.
+func TestSubmitBooksOneDeliveryForEachCreation(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	submit := func(want string) {
+		t.Helper()
+		taskguard(t, q.env, "submit", "--input", `{"text":"x"}`, "--id", "x", "--json").want(t, cli.ExitDone, want)
 	}
-	t.Cleanup(func() { _ = a.Close() })
-	b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-	c := newCall(command{}, nil, streams{strings.NewReader(""), out, out}, vars{}.lookup)
-	return b, code, out, func() error {
-		return c.follow(t.Context(), &client{analyses: a}, []*submitted{{ID: "x", Name: "x"}})
+	submit(`"created":true,"booked":"now","status":"QUEUED"`)
+	submit(`"created":false,"booked":"already","status":"QUEUED"`)
+	taskguard(t, q.env, "submit", "--input", `{"text":"x"}`, "--id", "x").
+		want(t, cli.ExitDone, "x: exists already and keeps its input, QUEUED; its delivery was booked before")
+	q.wantTasks(t, 1)
+	put(t, q.env, "x", map[string]any{"status": "QUEUED", "createdAt": "2020-01-01T00:00:00.000Z"}) // created again, not booked
+	submit(`"created":false,"booked":"now","status":"QUEUED"`)
+	q.wantTasks(t, 2)
+}
+
+func TestAnIDIsMadeFromNameAndContent(t *testing.T) {
+	q := newQueue(t)
+	t.Chdir(t.TempDir())
+	id := func(file, content string) string {
+		t.Helper()
+		path := write(t, file, content)
+		t.Chdir(path[:len(path)-len(file)])
+		id, _, _ := strings.Cut(taskguard(t, q.env, "submit", "./"+file).want(t, cli.ExitDone).out, " ")
+		return id
+	}
+	first := id("Some File.txt", "a")
+	if !strings.HasPrefix(first, "some-file-txt-") || id("Some File.txt", "a") != first {
+		t.Errorf("id %q", first)
+	}
+	for _, other := range []string{id("Some File.txt", "b"), id("Other File.txt", "a"), id("ß", "a")} {
+		if other == first {
+			t.Errorf("two documents have the id %q", first)
+		}
 	}
 }
 
-func TestWaitingOutlivesAnOutageOfFirestore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, code, out, follow := failing(t)
-		ended := make(chan error, 1)
-		go func() { ended <- follow() }()
-		time.Sleep(time.Minute)
-		code.Store(uint32(codes.Unavailable))
-		time.Sleep(time.Hour)
-		code.Store(uint32(codes.OK))
-		time.Sleep(time.Minute)
-		b.Put(t, "x", map[string]any{"status": analysislock.Ready})
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		for _, want := range []string{"Firestore does not answer; still waiting\n", "Firestore answers again\n", "x READY\n"} {
-			if n := strings.Count(out.String(), want); n != 1 {
-				t.Errorf("%q %d times, want once, in\n%s", want, n, out)
+// Each booking leaves a run its time, and carries the token that the worker expects.
+func TestBookingsCarryTheWorkersDeadlineAndAudience(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	q.env["TASK_CALLER"] = caller
+	locked(t, analyses(t, q.env), "locked")
+	for _, tc := range []struct {
+		runTimeout, audience string
+		deadline             time.Duration
+	}{{"", q.env["TASK_TARGET_URL"], 26 * time.Minute}, {"40s", "https://audience.example", 100 * time.Second}, {"10h", q.env["TASK_TARGET_URL"], 30 * time.Minute}} {
+		env := q.env.with("RUN_TIMEOUT", tc.runTimeout).with("TASK_AUDIENCE", tc.audience)
+		for _, args := range []string{"submit --input {} --id s" + tc.runTimeout, "unlock locked", "requeue locked", "recover"} {
+			before := map[string]bool{}
+			for _, task := range q.tasks(t) {
+				before[task.GetName()] = true
+			}
+			orphaned(t, env, "old"+tc.runTimeout)
+			taskguard(t, env, strings.Fields(args)...).want(t, cli.ExitDone)
+			booked := 0
+			for _, task := range q.tasks(t) {
+				if before[task.GetName()] {
+					continue
+				}
+				booked++
+				token := task.GetHttpRequest().GetOidcToken()
+				if got := task.GetDispatchDeadline().AsDuration(); got != tc.deadline || token.GetAudience() != tc.audience || token.GetServiceAccountEmail() != caller {
+					t.Errorf("%s with RUN_TIMEOUT=%s: deadline %v, token %v, want %v, %s", args, tc.runTimeout, got, token, tc.deadline, tc.audience)
+				}
+			}
+			if booked == 0 {
+				t.Errorf("%s booked nothing", args)
 			}
 		}
-	})
-}
-
-func TestWaitingEndsWhereFirestoreRefuses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, code, out, follow := failing(t)
-		code.Store(uint32(codes.PermissionDenied))
-		if err := follow(); status.Code(err) != codes.PermissionDenied || strings.Contains(out.String(), "waiting") {
-			t.Errorf("%v\n%s", err, out)
-		}
-	})
+	}
 }

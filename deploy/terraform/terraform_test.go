@@ -87,7 +87,7 @@ func calls(t *testing.T, cases map[string]map[string]any) (folder string) {
 			t.Fatalf("%s: %q, %v", pattern, paths, err)
 		}
 		for _, path := range paths {
-			files[filepath.Join("deploy/terraform", path)] = text(t, path)
+			files["deploy/terraform/"+path] = text(t, path)
 		}
 	}
 	modules, outputs := map[string]any{}, map[string]any{}

@@ -94,14 +94,14 @@ func (r *rig) set(values map[string]any) {
 }
 
 var listenCases = []conformanceCase{
-	{"FirstSnapshotHoldsWhatMatches", func(t *testing.T, r *rig) {
+	{"FirstSnapshotHoldsWhatMatches", func(_ *testing.T, r *rig) {
 		r.set(object{"a": 1, "b": 2, "c": 3})
 		v := r.client.Collection("v")
 		r.watch(v.Query).wantNext("a=1 b=2 c=3: +a@0 +b@1 +c@2")
 		r.watch(v.Where("n", "<", 3).OrderBy("n", client.Desc)).wantNext("b=2 a=1: +b@0 +a@1")
 		r.watch(r.client.Collection("none").Query).wantNext(":")
 	}},
-	{"SnapshotsFollowTheCommits", func(t *testing.T, r *rig) {
+	{"SnapshotsFollowTheCommits", func(_ *testing.T, r *rig) {
 		w := r.watch(r.client.Collection("v").OrderBy("n", client.Asc))
 		w.wantNext(":")
 		r.set(object{"a": 1})
@@ -115,7 +115,7 @@ var listenCases = []conformanceCase{
 		r.set(object{"a": 1})
 		w.wantNext("a=1 b=2: +a@0")
 	}},
-	{"DocumentLeavesAndEntersAFilter", func(t *testing.T, r *rig) {
+	{"DocumentLeavesAndEntersAFilter", func(_ *testing.T, r *rig) {
 		r.set(object{"a": 1, "b": 6})
 		w := r.watch(r.client.Collection("v").Where("n", ">", 5).OrderBy("n", client.Asc))
 		w.wantNext("b=6: +b@0")
@@ -134,14 +134,14 @@ var listenCases = []conformanceCase{
 		docs := must[[]*client.DocumentSnapshot](t)(snap.Documents.GetAll())
 		wantData(t, docs[0], object{"n": int64(1)})
 	}},
-	{"TransactionArrivesInOneSnapshot", func(t *testing.T, r *rig) {
+	{"TransactionArrivesInOneSnapshot", func(_ *testing.T, r *rig) {
 		r.set(object{"a": 1, "b": 2})
 		w := r.watch(r.client.Collection("v").OrderBy("n", client.Asc))
 		w.wantNext("a=1 b=2: +a@0 +b@1")
 		r.set(object{"a": nil, "b": 5, "c": 4})
 		w.wantNext("c=4 b=5: -a@0 +c@1 ~b@0-1")
 	}},
-	{"WriteThatChangesNothingIsNoEvent", func(t *testing.T, r *rig) {
+	{"WriteThatChangesNothingIsNoEvent", func(_ *testing.T, r *rig) {
 		r.set(object{"a": 1})
 		w := r.watch(r.client.Collection("v").Query)
 		w.wantNext("a=1: +a@0")

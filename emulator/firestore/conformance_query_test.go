@@ -64,7 +64,7 @@ func ordered(r *rig) []any {
 }
 
 var queryCases = []conformanceCase{
-	{"ValuesOfAllTypesHaveOneOrder", func(t *testing.T, r *rig) {
+	{"ValuesOfAllTypesHaveOneOrder", func(_ *testing.T, r *rig) {
 		values := ordered(r)
 		var want []string
 		for i, v := range values {
@@ -79,7 +79,7 @@ var queryCases = []conformanceCase{
 		slices.Reverse(want)
 		r.wantFound(v.OrderBy("x", client.Desc), strings.Join(want, " "))
 	}},
-	{"RangesStayWithinAType", func(t *testing.T, r *rig) {
+	{"RangesStayWithinAType", func(_ *testing.T, r *rig) {
 		for i, v := range []any{nil, true, math.NaN(), 1, 1.5, 2, "a", "b"} {
 			r.ok(r.client.Doc(fmt.Sprintf("v/%d", i)).Create(r.ctx, object{"x": v}))
 		}
@@ -94,7 +94,7 @@ var queryCases = []conformanceCase{
 		r.wantFound(v.Where("x", "not-in", []any{2, nil}), "")
 		r.wantFound(v.Where("none", "==", 1), "")
 	}},
-	{"RecoveryQueryFindsTheOldestUpdatesFirst", func(t *testing.T, r *rig) {
+	{"RecoveryQueryFindsTheOldestUpdatesFirst", func(_ *testing.T, r *rig) {
 		for i, d := range []object{
 			{"status": "PROCESSING", "at": "2024-03-01"}, {"status": "QUEUED", "at": "2024-01-01"},
 			{"status": "READY", "at": "2024-01-01"}, {"status": "PROCESSING"}, {"status": "PROCESSING", "at": "2024-02-01"},
@@ -106,7 +106,7 @@ var queryCases = []conformanceCase{
 		r.wantFound(q, "1 4 0")
 		r.wantFound(q.Limit(2), "1 4")
 	}},
-	{"QueriesSeeOneCollection", func(t *testing.T, r *rig) {
+	{"QueriesSeeOneCollection", func(_ *testing.T, r *rig) {
 		for _, name := range []string{"e/1", "e/2", "p/x/e/3", "p/x/e/4/e/5", "p/y/f/6"} {
 			r.ok(r.client.Doc(name).Create(r.ctx, object{"n": 1}))
 		}
@@ -134,7 +134,7 @@ var queryCases = []conformanceCase{
 			t.Errorf("count %d, want 3", got)
 		}
 	}},
-	{"FiltersCombine", func(t *testing.T, r *rig) {
+	{"FiltersCombine", func(_ *testing.T, r *rig) {
 		for i, d := range []object{{"a": 1, "b": "x"}, {"a": 2, "b": "x"}, {"a": 1, "b": "y"}, {"a": 3, "b": "z"}} {
 			r.ok(r.client.Doc(fmt.Sprintf("v/%d", i)).Create(r.ctx, d))
 		}
@@ -150,7 +150,7 @@ var queryCases = []conformanceCase{
 		r.wantFound(v.WhereEntity(and(is("a", ">", 1), or(is("b", "==", "x"), is("b", "==", "z")))), "1 3")
 		r.wantFound(v.Where("a", ">", 0).Where("b", ">", "w").OrderBy("b", client.Desc), "3 2 1 0")
 	}},
-	{"NameFilters", func(t *testing.T, r *rig) {
+	{"NameFilters", func(_ *testing.T, r *rig) {
 		for i := range 4 {
 			r.ok(r.client.Doc(fmt.Sprintf("v/%d", i)).Create(r.ctx, object{"n": 1}))
 		}

@@ -152,7 +152,7 @@ func (s *stream) end() error {
 }
 
 var streamCases = []conformanceCase{
-	{"StreamShowsTheDocumentsNamed", func(t *testing.T, r *rig) {
+	{"StreamShowsTheDocumentsNamed", func(_ *testing.T, r *rig) {
 		r.set(object{"a": 1, "b": 2})
 		s := r.stream()
 		s.add(s.onDocuments("a", "z", "a"))
@@ -162,7 +162,7 @@ var streamCases = []conformanceCase{
 		r.set(object{"a": nil})
 		s.until("z=4")
 	}},
-	{"RefusedTargetIsRemovedWithTheReason", func(t *testing.T, r *rig) {
+	{"RefusedTargetIsRemovedWithTheReason", func(_ *testing.T, r *rig) {
 		s := r.stream()
 		s.add(s.onDocuments("a/b"))
 		s.wantRefusal(codes.InvalidArgument)
@@ -171,7 +171,7 @@ var streamCases = []conformanceCase{
 		s.add(reserved)
 		s.wantRefusal(codes.InvalidArgument)
 	}},
-	{"ResumedTargetSeesTheChangesMeanwhile", func(t *testing.T, r *rig) {
+	{"ResumedTargetSeesTheChangesMeanwhile", func(_ *testing.T, r *rig) {
 		r.set(object{"a": 1, "b": 2, "c": 3})
 		before := r.stream()
 		before.add(before.onQuery())

@@ -50,16 +50,6 @@ func TestListenerThatLeavesTooMuchUnreadStartsAgain(t *testing.T) {
 	})
 }
 
-// fill writes 10 MB, more than a connection holds, in 20 commits.
-func (r *rig) fill() {
-	r.t.Helper()
-	for n := range 20 {
-		_, err := r.client.Doc("v/large").Set(r.ctx, object{"n": n % 9, "text": strings.Repeat("x", 500_000)})
-		r.ok(nil, err)
-	}
-	synctest.Wait()
-}
-
 func TestListenerThatHasEndedReadsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig, server *firestore.Server) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -103,7 +93,7 @@ func TestListenerIsBilledForChangesAndNotForDeletes(t *testing.T) {
 }
 
 func TestListenerReceivesOnlyTheChanges(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig, _ *firestore.Server) {
+	inBubble(t, func(_ *testing.T, r *rig, _ *firestore.Server) {
 		r.set(object{"a": 1, "b": 2})
 		s, named := r.stream(), r.stream()
 		s.add(s.onQuery())

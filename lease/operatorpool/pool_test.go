@@ -97,11 +97,16 @@ func TestClearFreesEverySessionsOperator(t *testing.T) { // C
 
 func TestEveryUseRefreshes(t *testing.T) { // C
 	for name, use := range map[string]func(p *operatorpool.Pool, ctx ctx) error{
-		"available":        func(p *operatorpool.Pool, ctx ctx) error { _, err := p.Available(ctx); return err },
-		"status":           func(p *operatorpool.Pool, ctx ctx) error { _, err := p.Status(ctx); return err },
-		"refresh":          func(p *operatorpool.Pool, ctx ctx) error { _, _, err := p.Refresh(ctx); return err },
-		"assign":           func(p *operatorpool.Pool, ctx ctx) error { _, err := p.Assign(ctx, ""); return err },
-		"a refused assign": func(p *operatorpool.Pool, ctx ctx) error { _, _ = p.Assign(ctx, "dia"); return nil },
+		"available": func(p *operatorpool.Pool, ctx ctx) error { _, err := p.Available(ctx); return err },
+		"status":    func(p *operatorpool.Pool, ctx ctx) error { _, err := p.Status(ctx); return err },
+		"refresh":   func(p *operatorpool.Pool, ctx ctx) error { _, _, err := p.Refresh(ctx); return err },
+		"assign":    func(p *operatorpool.Pool, ctx ctx) error { _, err := p.Assign(ctx, ""); return err },
+		"a refused assign": func(p *operatorpool.Pool, ctx ctx) error {
+			if _, err := p.Assign(ctx, "dia"); err == nil {
+				return errors.New("assigned")
+			}
+			return nil
+		},
 	} {
 		w := newFixture(t)
 		w.assign("A", "kana")

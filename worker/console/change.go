@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"taskguard/lease"
+	"taskguard/worker/printable"
 )
 
 // verb is a change that an operator may make.
@@ -99,7 +100,7 @@ func (s *Server) changeable(c echo.Context) (Whole, error) {
 // ask asks for a confirmation; again if the analysis has changed since it was asked.
 func (s *Server) ask(c echo.Context, v verb, w *Whole, changed bool) error {
 	p := confirmPage{
-		frame: s.frame(c, v.Does+" "+Legible(w.ID)), Verb: v, Analysis: s.row(w), Books: s.o.Books,
+		frame: s.frame(c, v.Does+" "+printable.Line(w.ID)), Verb: v, Analysis: s.row(w), Books: s.o.Books,
 		Changed: changed, Back: address("/analysis", w.ID),
 	}
 	code := http.StatusOK

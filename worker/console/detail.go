@@ -10,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"taskguard/lease"
+	"taskguard/worker/printable"
 )
 
 // maxContents bounds how much is shown of an input or a result, in bytes.
@@ -45,7 +46,7 @@ func (s *Server) detail(c echo.Context) error {
 	if err != nil {
 		return refused(err, "")
 	}
-	p := detailPage{frame: s.frame(c, Legible(id)), Analysis: s.row(&w), All: all, ReadAt: clock(w.At), Notice: notice(c)}
+	p := detailPage{frame: s.frame(c, printable.Line(id)), Analysis: s.row(&w), All: all, ReadAt: clock(w.At), Notice: notice(c)}
 	p.Poll, p.Live = address("/analysis", id), liveAt(w.now())
 	if all {
 		p.Contents = []contents{printed("Input", w.Input), printed("Result", w.Result)}
@@ -76,6 +77,6 @@ func printed(name string, value json.RawMessage) contents {
 	if p.Cut = len(text) > maxContents; p.Cut {
 		text = text[:maxContents]
 	}
-	p.Text = LegibleLines(strings.ToValidUTF8(string(text), ""))
+	p.Text = printable.Lines(strings.ToValidUTF8(string(text), ""))
 	return p
 }

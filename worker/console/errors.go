@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"taskguard/lease"
+	"taskguard/worker/printable"
 )
 
 // refusal is an answer that is a page with a sentence.
@@ -49,12 +50,12 @@ func refused(err error, back string) (r refusal) {
 		r = malformed
 	case errors.As(err, &held):
 		r = locked
-		r.message = "Refused: it is locked by " + Legible(held.Owner) + " for " + span(held.Remaining) + " more. Wait, or unlock it first. Nothing is changed."
+		r.message = "Refused: it is locked by " + printable.Line(held.Owner) + " for " + span(held.Remaining) + " more. Wait, or unlock it first. Nothing is changed."
 	case errors.Is(err, lease.ErrUnavailable):
 		r = unavailable
 	default:
 		r = storeRefuses
-		r.message = Legible(err.Error())
+		r.message = printable.Line(err.Error())
 	}
 	r.back = back
 	return r

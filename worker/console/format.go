@@ -2,38 +2,9 @@ package console
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 )
-
-// Legible escapes, as Go does, each rune of text that is not printable: text of
-// others may move a terminal's cursor, reverse the reading direction, or look like a
-// space without being one.
-func Legible(text string) string {
-	var b strings.Builder
-	for rest := text; rest != ""; {
-		r, n := utf8.DecodeRuneInString(rest)
-		if invalid := r == utf8.RuneError && n == 1; !invalid && strconv.IsPrint(r) {
-			b.WriteString(rest[:n])
-		} else {
-			quoted := strconv.Quote(rest[:n])
-			b.WriteString(quoted[1 : len(quoted)-1])
-		}
-		rest = rest[n:]
-	}
-	return b.String()
-}
-
-// LegibleLines is Legible for text of several lines.
-func LegibleLines(text string) string {
-	lines := strings.Split(text, "\n")
-	for i, line := range lines {
-		lines[i] = Legible(line)
-	}
-	return strings.Join(lines, "\n")
-}
 
 // brief cuts the middle out of a text of more than 64 runes: ids often differ at
 // their end.

@@ -142,7 +142,7 @@ func TestSimilarIDsAreDistinguishable(t *testing.T) {
 	long := strings.Repeat("0123456789", 10)
 	s := open(t, newSource(analysis("a b", "QUEUED"), analysis("a\u00a0b", "QUEUED"), analysis("a\u3000b", "QUEUED"), analysis("a  b", "QUEUED"), analysis(long+"-1", "QUEUED"), analysis(long+"-2", "QUEUED")), console.Options{Every: quick})
 	text := page(t, s, "/")
-	has(t, text, "<bdi>a b</bdi>", `<bdi>a\u00a0b</bdi>`, `<bdi>a\u3000b</bdi>`, "<bdi>a  b</bdi>")
+	has(t, text, "<bdi>a b</bdi>", `<bdi>a\u00a0b</bdi>`, "<bdi>a\u3000b</bdi>", "<bdi>a  b</bdi>")
 	for _, id := range []string{long + "-1", long + "-2"} {
 		has(t, rowOf(t, text, id), `title="`+id+`"`, "<bdi>"+long[:32]+"…"+id[len(id)-31:]+"</bdi>")
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"taskguard/worker/lifecycle"
+	"taskguard/worker/printable"
 	"taskguard/worker/taskauth"
 )
 
@@ -53,7 +54,7 @@ var assets embed.FS
 
 // pages are parsed once; they are part of the program.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
-	"legible": Legible, "brief": brief, "span": span, "age": age, "stamp": stamp,
+	"legible": printable.Line, "brief": brief, "span": span, "age": age, "stamp": stamp,
 	"ms": time.Time.UnixMilli,
 }).ParseFS(assets, "assets/*.html"))
 

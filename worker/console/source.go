@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/worker/printable"
 )
 
 // Analysis has what pages show of an analysis, except its input and result. Its
@@ -26,7 +27,7 @@ type Analysis struct {
 type Failure struct{ Code, Message string }
 
 // Lines returns the message for people to read, line by line.
-func (f *Failure) Lines() string { return LegibleLines(f.Message) }
+func (f *Failure) Lines() string { return printable.Lines(f.Message) }
 
 // Listing holds the newest analyses as they were read.
 type Listing struct {

@@ -2,8 +2,9 @@ package explore
 
 import (
 	"fmt"
-	"taskguard/lease/analysislock"
 	"time"
+
+	"taskguard/lease/analysislock"
 )
 
 func (w *world) violated(format string, args ...any) {

@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"fmt"
+
 	"taskguard/lease/analysislock"
 )
 

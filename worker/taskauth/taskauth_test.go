@@ -112,14 +112,12 @@ func running(t testing.TB, s *site, log *slog.Logger) *taskauth.Verifier {
 	return v
 }
 
-// run runs Run in a goroutine and returns a function that ends it and waits for it.
-func run(t testing.TB, f func(context.Context)) (stop func()) {
+// run runs f in a goroutine until the end of the test.
+func run(t testing.TB, f func(context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { f(ctx) })
-	stop = func() { cancel(); running.Wait() }
-	t.Cleanup(stop)
-	return stop
+	t.Cleanup(func() { cancel(); running.Wait() })
 }
 
 func request(authorization ...string) *http.Request {

@@ -3,7 +3,6 @@ package taskqueue
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"regexp"
 )
@@ -46,11 +45,6 @@ func (c Config) Check() error {
 	}
 	if c.Caller != "" && !account.MatchString(c.Caller) {
 		problem("TASK_CALLER", "%q is not the e-mail address of a service account", c.Caller)
-	}
-	if c.EmulatorHost != "" {
-		if _, port, err := net.SplitHostPort(c.EmulatorHost); err != nil || port == "" {
-			problem("CLOUD_TASKS_EMULATOR_HOST", "%q is not host:port", c.EmulatorHost)
-		}
 	}
 	return errors.Join(problems...)
 }

@@ -38,7 +38,6 @@ func TestABadConfigNamesItsVariables(t *testing.T) {
 		"a password":     {func(c *taskqueue.Config) { c.TargetURL = "https://u:secret@w.example" }, "TASK_TARGET_URL: must not"},
 		"an endless URL": {func(c *taskqueue.Config) { c.TargetURL += "/" + strings.Repeat("x", 2083) }, "TASK_TARGET_URL: is longer"},
 		"no address":     {func(c *taskqueue.Config) { c.Caller = "someone" }, "TASK_CALLER: "},
-		"a port too few": {func(c *taskqueue.Config) { c.EmulatorHost = "localhost" }, "CLOUD_TASKS_EMULATOR_HOST: "},
 		"nothing amiss":  {func(*taskqueue.Config) {}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 
 	"taskguard/cmd/cloudrun"
 	"taskguard/lease/documentlock"
-	"taskguard/repo"
 	"taskguard/worker/doclock"
 	"taskguard/worker/taskauth"
 )
@@ -19,10 +18,9 @@ const (
 
 // Config is the document lock's environment, read and checked.
 type Config struct {
+	cloudrun.Firestore
+
 	Port       int
-	Project    string // empty: from the metadata server
-	Database   string
-	Emulator   string // FIRESTORE_EMULATOR_HOST, which Google's library reads itself
 	Collection string
 	TTL        time.Duration
 	Sweep      time.Duration     // 0: Cloud Scheduler's
@@ -46,10 +44,8 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	e := cloudrun.NewEnvironment(lookup)
 	c := Config{
 		Port:       e.Integer("PORT", 8080, 0, 65535),
-		Project:    e.Name("GOOGLE_CLOUD_PROJECT", ""),
-		Database:   e.Name("FIRESTORE_DATABASE", "(default)"),
-		Emulator:   e.Address("FIRESTORE_EMULATOR_HOST"),
-		Collection: e.Text("DOCUMENT_LOCKS_COLLECTION", "documentLocks"),
+		Firestore:  e.Firestore(),
+		Collection: e.Collection("DOCUMENT_LOCKS_COLLECTION", "documentLocks"),
 		TTL:        e.Duration("DOCUMENT_LOCK_TTL", documentlock.DefaultTTL),
 		Sweep:      sweepInterval(e),
 		Sessions:   e.OneOf("SESSION_AUTH", authCookie, authOIDC),
@@ -57,9 +53,6 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 		LogLevel:   e.Level("LOG_LEVEL"),
 		Telemetry:  e.Telemetry("taskguard-doclock", false),
 		limits:     cloudrun.DefaultLimits(),
-	}
-	if err := repo.CheckCollection(c.Collection); err != nil {
-		e.Problem("DOCUMENT_LOCKS_COLLECTION", "%v", err)
 	}
 	if _, err := documentlock.New(nil, c.TTL); err != nil {
 		e.Problem("DOCUMENT_LOCK_TTL", "%v", err)

@@ -2,9 +2,6 @@ package browser
 
 import (
 	"fmt"
-	"net/http"
-	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,9 +31,9 @@ func tabTo(b *chromiumtest.Tab, id string) {
 	b.T.Fatalf("Tab does not lead to %s: %v", id, passed)
 }
 
-func TestAnAnalysisIsUnlockedByTheKeyboardAlone(t *testing.T) {
+func anAnalysisIsUnlockedByTheKeyboardAlone(t *testing.T, p *chromiumtest.Profile) {
 	s := withStates(t, "--write")
-	b := chromiumtest.NewProfile(t).Open(s.url)
+	b := p.Open(s.url)
 	b.Show("dark", 1280)
 	live(b)
 	unlock := strings.Trim(b.Eval(row("held")+`.querySelector('[data-action="unlock"]').id`), `"`)
@@ -65,52 +62,9 @@ func TestAnAnalysisIsUnlockedByTheKeyboardAlone(t *testing.T) {
 	s.wantDelivery("held")
 }
 
-func TestAFailedAnalysisIsRequeued(t *testing.T) {
+func aStaleLockThatItsOwnerHasRenewedIsAskedAboutAgain(t *testing.T, p *chromiumtest.Profile) {
 	s := withStates(t, "--write")
-	b := chromiumtest.NewProfile(t).Open(s.url + "/?state=FAILED")
-	live(b)
-	b.Click(strings.Trim(b.Eval(row("failed")+`.querySelector('[data-action="requeue"]').id`), `"`))
-	b.IsAfterLoad(`document.getElementById('confirm')?.dataset.action === 'requeue'`)
-	b.Click("cancel")
-	b.IsAfterLoad(`location.pathname === '/analysis' && document.getElementById('fact-state').innerText === 'FAILED'`)
-	live(b)
-	b.Click(strings.Trim(b.Eval(`document.querySelector('[data-action="requeue"]').id`), `"`))
-	b.IsAfterLoad(`document.getElementById('confirm')?.dataset.action === 'requeue'`)
-	b.Click("confirm-submit")
-	b.IsAfterLoad(`document.getElementById('notice')?.innerText === 'Requeued. A delivery is booked.'`)
-	if fields := s.Fields(t, "failed"); fields["status"] != "QUEUED" || fields["attempts"] != int64(0) || fields["error"] != nil {
-		t.Errorf("the document holds %v", fields)
-	}
-	s.wantDelivery("failed")
-}
-
-func TestARequeueIsRefusedWhileSomebodyHoldsTheLock(t *testing.T) {
-	s := withStates(t, "--write")
-	b := chromiumtest.NewProfile(t).Open(s.url + "/requeue?id=held")
-	b.IsAfterLoad(`document.getElementById('consequences').innerText.includes('It will be refused')`)
-	b.Click("confirm-submit")
-	b.IsAfterLoad(`document.getElementById('problem')?.dataset.code === '409' && document.body.innerText.includes('Refused: it is locked by taskguard-worker-00042-kib')`)
-	if fields := s.Fields(t, "held"); fields["status"] != "PROCESSING" || fields["lockOwner"] == nil || len(s.deliveries()) > 0 {
-		t.Errorf("the document holds %v; delivered are %v", fields, s.deliveries())
-	}
-}
-
-func TestALockThatHasPassedOnIsAskedAboutAgain(t *testing.T) {
-	s := withStates(t, "--write")
-	b := chromiumtest.NewProfile(t).Open(s.url + "/unlock?id=stale")
-	next := locked(time.Hour)
-	next["lockToken"], next["lockOwner"] = 8, "another"
-	s.Merge(t, "stale", next)
-	b.Click("confirm-submit")
-	b.IsAfterLoad(`document.getElementById('changed') && document.getElementById('confirm-lock').innerText.includes('another')`)
-	if fields := s.Fields(t, "stale"); fields["lockOwner"] != "another" || len(s.deliveries()) > 0 {
-		t.Errorf("the document holds %v; delivered are %v", fields, s.deliveries())
-	}
-}
-
-func TestAStaleLockThatItsOwnerHasRenewedIsAskedAboutAgain(t *testing.T) {
-	s := withStates(t, "--write")
-	b := chromiumtest.NewProfile(t).Open(s.url + "/unlock?id=stale")
+	b := p.Open(s.url + "/unlock?id=stale")
 	b.IsAfterLoad(`document.getElementById('consequences').innerText.includes('The stale lock is removed')`)
 	s.Merge(t, "stale", map[string]any{"lockExpiresAt": iso8601.Format(time.Now().Add(time.Hour))})
 	b.Click("confirm-submit")
@@ -123,13 +77,11 @@ func TestAStaleLockThatItsOwnerHasRenewedIsAskedAboutAgain(t *testing.T) {
 	s.wantDelivery("stale")
 }
 
-func TestAPageFromBeforeTheConsoleWasStartedAnewCanStillConfirm(t *testing.T) {
+func aPageFromBeforeTheConsoleWasStartedAnewCanStillConfirm(t *testing.T, p *chromiumtest.Profile) {
 	s := withStates(t, "--write")
-	b := chromiumtest.NewProfile(t).Open(s.url + "/unlock?id=held")
+	b := p.Open(s.url + "/unlock?id=held")
 	b.IsAfterLoad(`document.getElementById('confirm-submit')`)
-	if err := s.stop(); err != nil {
-		t.Errorf("the console ends with %v", err)
-	}
+	s.stop()
 	s.start(s.port())
 	b.Click("confirm-submit")
 	b.IsAfterLoad(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
@@ -139,31 +91,23 @@ func TestAPageFromBeforeTheConsoleWasStartedAnewCanStillConfirm(t *testing.T) {
 // secrets are what no page holds unless it is asked for.
 var secrets = []string{"the-secret-input", "the-secret-result"}
 
-func TestInputAndResultAreInNoPageUnlessTheyAreAskedFor(t *testing.T) {
+func inputAndResultAreInNoPageUnlessTheyAreAskedFor(t *testing.T, p *chromiumtest.Profile) {
 	s := withStates(t, "--write")
-	b := chromiumtest.NewProfile(t).Open("about:blank", `globalThis.heard = '';
+	b := p.Open("about:blank", `globalThis.heard = '';
 		const ask = fetch;
 		globalThis.fetch = async (...of) => { const answer = await ask(...of); heard += await answer.clone().text(); return answer; };`)
-	for _, id := range []string{"queued", "ready"} {
-		for _, path := range []string{"/", "/?q=" + id, "/analysis?id=" + id, "/unlock?id=" + id, "/requeue?id=" + id} {
-			status, body := s.get(path)
-			if status != http.StatusOK || slices.ContainsFunc(secrets, func(x string) bool { return strings.Contains(body, x) }) {
-				t.Errorf("%s: %d, with what was not asked for", path, status)
-			}
-		}
-		for path, attempts := range map[string]string{
-			"/": row(id) + `.querySelector('.attempts')`, "/analysis?id=" + id: `document.getElementById('fact-attempts')`,
-		} {
-			s.Merge(t, id, map[string]any{"attempts": 4})
-			b.Go(s.url + path)
-			live(b)
-			b.Is(attempts + `.innerText === '4'`)
-			s.Merge(t, id, map[string]any{"attempts": 5})
-			b.Is(attempts + `.innerText === '5' && heard.includes(` + fmt.Sprintf("%q", id) + `)`)
-			for _, secret := range secrets {
-				if got := b.Eval(fmt.Sprintf(`heard.includes(%q) || document.documentElement.outerHTML.includes(%q)`, secret, secret)); got != "false" {
-					t.Errorf("%s: %s was not asked for", path, secret)
-				}
+	for path, attempts := range map[string]string{
+		"/": row("ready") + `.querySelector('.attempts')`, "/analysis?id=ready": `document.getElementById('fact-attempts')`,
+	} {
+		s.Merge(t, "ready", map[string]any{"attempts": 4})
+		b.Go(s.url + path)
+		live(b)
+		b.Is(attempts + `.innerText === '4'`)
+		s.Merge(t, "ready", map[string]any{"attempts": 5})
+		b.Is(attempts + `.innerText === '5' && heard.includes('ready')`)
+		for _, secret := range secrets {
+			if got := b.Eval(fmt.Sprintf(`heard.includes(%q) || document.documentElement.outerHTML.includes(%q)`, secret, secret)); got != "false" {
+				t.Errorf("%s: %s was not asked for", path, secret)
 			}
 		}
 	}
@@ -174,30 +118,4 @@ func TestInputAndResultAreInNoPageUnlessTheyAreAskedFor(t *testing.T) {
 	live(b)
 	b.Click("hide")
 	b.IsAfterLoad(`!document.getElementById('content-Result') && !document.documentElement.outerHTML.includes('the-secret-result')`)
-}
-
-func TestAConsoleThatOnlyShowsHasNothingToChangeWith(t *testing.T) {
-	s := withStates(t)
-	b := chromiumtest.NewProfile(t).Open(s.url)
-	for _, path := range []string{"/", "/analysis?id=held", "/analysis?id=stale", "/analysis?id=failed"} {
-		b.Go(s.url + path)
-		live(b)
-		if got := b.Eval(`[...document.querySelectorAll('[data-action], a[href^="/unlock"], a[href^="/requeue"], form[method="post"]')].map((e) => e.outerHTML)`); got != "[]" {
-			t.Errorf("%s has %s", path, got)
-		}
-		if got := b.Eval(`document.getElementById('mode').innerText.startsWith('read only')`); got != "true" {
-			t.Errorf("%s does not say that it only shows", path)
-		}
-	}
-	for _, path := range []string{"/unlock?id=held", "/requeue?id=failed"} {
-		if status, _ := s.get(path); status != http.StatusForbidden {
-			t.Errorf("GET %s: %d, want 403", path, status)
-		}
-		if got := b.Eval(fmt.Sprintf(`fetch(%q, { method: 'POST', body: new URLSearchParams(%q) }).then((r) => r.status)`, path, url.Values{"lock": {"7-"}}.Encode())); got != "403" {
-			t.Errorf("POST %s: %s, want 403", path, got)
-		}
-	}
-	if fields := s.Fields(t, "held"); fields["lockOwner"] == nil || len(s.deliveries()) > 0 {
-		t.Errorf("the document holds %v; delivered are %v", fields, s.deliveries())
-	}
 }

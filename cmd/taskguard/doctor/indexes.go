@@ -34,8 +34,8 @@ func indexesFile(name string) (Indexes, error) {
 	}
 	all := Indexes{Composite: map[string]string{}, Fields: map[string]bool{}}
 	err := decodeFile(name, "a firestore.indexes.json", &f)
-	for _, i := range f.Indexes {
-		all.add(i.CollectionGroup, &i.GoogleFirestoreAdminV1Index)
+	for i := range f.Indexes {
+		all.add(f.Indexes[i].CollectionGroup, &f.Indexes[i].GoogleFirestoreAdminV1Index)
 	}
 	for _, o := range f.FieldOverrides {
 		if o.Indexes != nil {

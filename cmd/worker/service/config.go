@@ -10,7 +10,6 @@ import (
 	"taskguard/cmd/cloudrun"
 	"taskguard/lease"
 	"taskguard/orchestrator"
-	"taskguard/repo"
 	"taskguard/worker"
 	"taskguard/worker/taskauth"
 	"taskguard/worker/taskqueue"
@@ -18,10 +17,9 @@ import (
 
 // Config is the worker's environment, read and checked.
 type Config struct {
+	cloudrun.Firestore
+
 	Port         int
-	Project      string // empty: from the metadata server
-	Database     string
-	Emulator     string // FIRESTORE_EMULATOR_HOST, which Google's library reads itself
 	Collection   string
 	Policy       lease.Policy
 	RunTimeout   time.Duration
@@ -45,10 +43,9 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	e := cloudrun.NewEnvironment(lookup)
 	c := Config{
 		Port:         e.Integer("PORT", 8080, 0, 65535),
-		Project:      e.Name("GOOGLE_CLOUD_PROJECT", ""),
-		Database:     e.Name("FIRESTORE_DATABASE", "(default)"),
-		Emulator:     e.Address("FIRESTORE_EMULATOR_HOST"),
-		Collection:   e.Text("ANALYSES_COLLECTION", "analyses"),
+		Firestore:    e.Firestore(),
+		Collection:   e.Collection("ANALYSES_COLLECTION", "analyses"),
+		Policy:       e.LockPolicy(),
 		RunTimeout:   e.Duration("RUN_TIMEOUT", worker.DefaultRunTimeout),
 		MaxRuns:      e.Integer("MAX_RUNS", 100, 1, 1_000_000),
 		Pessimistic:  e.OneOf("FIRESTORE_TRANSACTIONS", "optimistic", "pessimistic") == "pessimistic",
@@ -61,11 +58,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	if c.RunTimeout > 24*time.Hour {
 		e.Problem("RUN_TIMEOUT", "%v is over 24h, and Cloud Run ends a request after one", c.RunTimeout)
 	}
-	c.Policy = policy(e)
-	err := repo.CheckCollection(c.Collection)
-	if err != nil {
-		e.Problem("ANALYSES_COLLECTION", "%v", err)
-	}
+	var err error
 	output := orchestrator.Options{JSON: e.OneOf("ANALYZER_OUTPUT", "any", "json") == "json"}
 	if c.Analyzer, err = orchestrator.New(c.AnalyzerSpec, output); err != nil {
 		e.Problem("ANALYZER", "%v", err)
@@ -76,32 +69,11 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	return c, e.Err()
 }
 
-// policy reads the figures of the locks.
-func policy(e *cloudrun.Environment) lease.Policy {
-	p := lease.Policy{
-		TTL:         e.Duration("LOCK_TTL", lease.DefaultTTL),
-		MaxAttempts: e.Integer("MAX_ATTEMPTS", 10, 1, 1_000_000),
-	}
-	p.Heartbeat = e.Duration("LOCK_HEARTBEAT", p.TTL/3)
-	if err := p.Check(); err != nil {
-		e.Problem("LOCK_TTL, LOCK_HEARTBEAT", "%v", err)
-	}
-	return p
-}
-
 // queue reads the queue of the follow-ups, their target and their caller.
 func queue(e *cloudrun.Environment, mode string, token taskauth.Options) *taskqueue.Config {
-	c := taskqueue.Config{
-		Queue: e.Text("TASK_QUEUE", ""), TargetURL: e.Text("TASK_TARGET_URL", ""), Caller: e.Text("TASK_CALLER", ""),
-		Audience: token.Audience, EmulatorHost: e.Text("CLOUD_TASKS_EMULATOR_HOST", ""),
-	}
-	if c.Queue == "" {
-		e.Unused("belongs to TASK_QUEUE, which is not set", "TASK_TARGET_URL", "TASK_CALLER", "CLOUD_TASKS_EMULATOR_HOST")
+	c := e.TaskQueue()
+	if c == nil {
 		return nil
-	}
-	e.ForTests("CLOUD_TASKS_EMULATOR_HOST")
-	if err := c.Check(); err != nil {
-		e.Add(err)
 	}
 	switch {
 	case mode == "none":
@@ -110,7 +82,7 @@ func queue(e *cloudrun.Environment, mode string, token taskauth.Options) *taskqu
 	case mode == "oidc" && len(token.Accounts) > 0 && !slices.Contains(token.Accounts, c.Caller):
 		e.Problem("TASK_CALLER", "%q is not in TASK_SERVICE_ACCOUNTS: this worker would refuse its own follow-ups", c.Caller)
 	}
-	return &c
+	return c
 }
 
 // attrs returns the configuration, for the log.

@@ -98,7 +98,7 @@ func keepDocument(t *testing.T, host string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	client, err := firestore.NewClient(t.Context(), emulatortest.Project(), option.WithGRPCConn(conn))
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,62 @@
+//go:build unix
+
+package hold
+
+import (
+	"bytes"
+	"io"
+	"sync"
+	"time"
+)
+
+const (
+	maxPending = 256         // writes that wait for a slow reader; more are dropped
+	closeGrace = time.Second // for the last of them
+)
+
+// asyncWriter writes in a goroutine of its own, so that a reader that is slow, stopped
+// or gone delays neither the lock nor the end of the command.
+type asyncWriter struct {
+	pending chan []byte
+	done    chan struct{}
+
+	mu     sync.Mutex
+	closed bool
+}
+
+func newAsyncWriter(to io.Writer) *asyncWriter {
+	w := &asyncWriter{pending: make(chan []byte, maxPending), done: make(chan struct{})}
+	go func() {
+		defer close(w.done)
+		for p := range w.pending {
+			_, _ = to.Write(p) // an error of standard error can be reported nowhere
+		}
+	}()
+	return w
+}
+
+// Write never blocks. What there is no room for is dropped, also after close.
+func (w *asyncWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return len(p), nil
+	}
+	select {
+	case w.pending <- bytes.Clone(p):
+	default:
+	}
+	return len(p), nil
+}
+
+// close waits at most closeGrace for the pending writes.
+func (w *asyncWriter) close() {
+	w.mu.Lock()
+	w.closed = true
+	close(w.pending)
+	w.mu.Unlock()
+	select {
+	case <-w.done:
+	case <-time.After(closeGrace):
+	}
+}

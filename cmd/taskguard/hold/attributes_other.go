@@ -1,0 +1,7 @@
+//go:build unix && !linux
+
+package hold
+
+import "syscall"
+
+func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }

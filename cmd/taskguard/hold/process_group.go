@@ -1,0 +1,222 @@
+//go:build unix
+
+package hold
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// pollInterval is how often a group that is being ended is checked: no system
+	// reports when a group becomes empty.
+	pollInterval = 5 * time.Millisecond
+	// childGrace is how long children that outlive the command may take to end.
+	childGrace = 5 * time.Second
+	// reapGrace limits the wait for killed orphans that nobody reaps.
+	reapGrace = time.Second
+)
+
+// processGroup is the command, the leader of a process group, and its children.
+type processGroup struct {
+	path string
+	args []string
+
+	terminal int  // file descriptor of the controlling terminal; -1: none
+	lent     bool // the group has the terminal
+	exited   chan syscall.WaitStatus
+	stopped  chan syscall.Signal
+
+	mu       sync.Mutex
+	id       int            // zero: not started
+	canceled syscall.Signal // came before the start; zero: none
+	over     bool           // no process of the group runs; its id may soon be another's
+}
+
+// start starts the command, on a thread that lives as long as the command: the kernel
+// kills a child with Pdeathsig when its parent thread ends.
+func (g *processGroup) start(env []string) error {
+	cmd := exec.Command(g.path)
+	cmd.Args, cmd.Env = g.args, env
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr // without copying
+	cmd.SysProcAttr = attributes()
+	cmd.SysProcAttr.Setpgid = true
+	// Standard input may be a pipe where the command reads /dev/tty.
+	g.terminal, _ = unix.Open("/dev/tty", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOCTTY, 0) // -1 if there is none
+	if owner, err := unix.IoctlGetInt(g.terminal, unix.TIOCGPGRP); err == nil && owner == unix.Getpgrp() {
+		g.lent, cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, true, g.terminal
+	}
+	g.exited, g.stopped = make(chan syscall.WaitStatus, 1), make(chan syscall.Signal, 1)
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		g.mu.Lock()
+		err := error(signalError(g.canceled))
+		if g.canceled == 0 {
+			err = cmd.Start()
+		}
+		if err == nil {
+			g.id = cmd.Process.Pid
+		}
+		g.mu.Unlock()
+		started <- err
+		if err == nil {
+			g.reap(cmd.Process)
+		}
+	}()
+	return <-started
+}
+
+// reap waits for the leader, and reports its stops.
+func (g *processGroup) reap(leader *os.Process) {
+	defer func() { _ = leader.Release() }()
+	for {
+		var status unix.WaitStatus
+		_, err := unix.Wait4(g.id, &status, unix.WUNTRACED, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err == nil && status.Stopped():
+			select {
+			case g.stopped <- status.StopSignal():
+			default:
+			}
+			continue
+		}
+		g.exited <- syscall.WaitStatus(status)
+		return
+	}
+}
+
+// signal signals the whole group. Before the start it prevents the start and returns
+// false.
+func (g *processGroup) signal(s syscall.Signal) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.id == 0:
+		g.canceled = s
+	case !g.over:
+		_ = syscall.Kill(-g.id, s) // fails where no process is left
+	}
+	return g.id != 0
+}
+
+// running reports whether the group has processes. Those of another user may not be
+// signalled, which is another error than ESRCH.
+func (g *processGroup) running() bool { return !errors.Is(syscall.Kill(-g.id, 0), syscall.ESRCH) }
+
+// wait waits until no process of the group runs, and returns how the leader ended. The
+// end of ctx ends the group.
+func (g *processGroup) wait(ctx context.Context, report func(string)) syscall.WaitStatus {
+	defer g.finish()
+	for {
+		select {
+		case status := <-g.exited:
+			g.endChildren(ctx, report)
+			return status
+		case s := <-g.stopped:
+			// A command that is suspended together with this process would lose the lock
+			// meanwhile. Alone, it would keep the terminal, and nothing would continue it.
+			if s == syscall.SIGTSTP {
+				g.signal(syscall.SIGCONT)
+				report("a command that holds a lock cannot be suspended: continued")
+			}
+		case <-ctx.Done():
+			status := g.stop(killAfter(ctx))
+			report("the lock is lost: the command was ended")
+			return status
+		}
+	}
+}
+
+// stop ends the group: SIGTERM, and SIGKILL after grace.
+func (g *processGroup) stop(grace time.Duration) (status syscall.WaitStatus) {
+	g.signal(syscall.SIGTERM)
+	g.signal(syscall.SIGCONT) // a stopped process handles SIGTERM only then
+	over := time.NewTimer(grace)
+	defer over.Stop()
+	select {
+	case status = <-g.exited:
+		g.await(nil, over.C)
+	case <-over.C:
+		g.signal(syscall.SIGKILL)
+		status = <-g.exited
+	}
+	g.kill()
+	return status
+}
+
+// killAfter is how long after the end of ctx a process may run that ignores SIGTERM.
+func killAfter(ctx context.Context) time.Duration {
+	var urgent interface{ KillAfter() time.Duration }
+	if errors.As(context.Cause(ctx), &urgent) {
+		return urgent.KillAfter()
+	}
+	return childGrace
+}
+
+// endChildren ends what the leader has left running. The end of ctx shortens the grace.
+func (g *processGroup) endChildren(ctx context.Context, report func(string)) {
+	if !g.running() {
+		return
+	}
+	g.signal(syscall.SIGTERM)
+	g.signal(syscall.SIGCONT)
+	report("ending what the command has left running")
+	over := time.After(childGrace)
+	if !g.await(ctx.Done(), over) {
+		g.await(nil, time.After(min(childGrace, killAfter(ctx))))
+	}
+	g.kill()
+}
+
+// kill ends at once what still runs.
+func (g *processGroup) kill() {
+	if g.running() {
+		g.signal(syscall.SIGKILL)
+		g.await(nil, time.After(reapGrace))
+	}
+}
+
+// await waits until the group is empty or its time is over; false: interrupted.
+func (g *processGroup) await(interrupt <-chan struct{}, over <-chan time.Time) bool {
+	poll := time.NewTicker(pollInterval)
+	defer poll.Stop()
+	for g.running() {
+		select {
+		case <-poll.C:
+		case <-over:
+			return true
+		case <-interrupt:
+			return false
+		}
+	}
+	return true
+}
+
+// finish stops forwarding signals, and takes the terminal back from the group.
+func (g *processGroup) finish() {
+	g.mu.Lock()
+	g.over = true
+	g.mu.Unlock()
+	if g.terminal < 0 {
+		return
+	}
+	if owner, err := unix.IoctlGetInt(g.terminal, unix.TIOCGPGRP); g.lent && err == nil && owner == g.id {
+		signal.Ignore(syscall.SIGTTOU) // would stop a background process that does this
+		_ = unix.IoctlSetPointerInt(g.terminal, unix.TIOCSPGRP, unix.Getpgrp())
+		signal.Reset(syscall.SIGTTOU)
+	}
+	_ = unix.Close(g.terminal)
+}

@@ -1,0 +1,353 @@
+package local
+
+import (
+	"context"
+	"crypto/rand"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+
+	"taskguard/cmd/taskguard/cli"
+	"taskguard/cmd/taskguard/operate"
+	"taskguard/emulator/cloudtasks"
+	"taskguard/repo"
+	"taskguard/worker"
+	"taskguard/worker/taskqueue"
+)
+
+// The demo's figures. A run is long enough to be killed in its middle, and the lock
+// short enough to see it expire.
+const (
+	demoWorkers   = 3
+	demoRun       = 2400 * time.Millisecond
+	demoTTL       = "5s"
+	demoHeartbeat = "1500ms"
+	demoTimeout   = 2 * time.Minute // plus the runs of the files
+	demoFiles     = 8               // of this repository, at most
+	demoPause     = 900 * time.Millisecond
+	replaceAfter  = 1500 * time.Millisecond
+	stopGrace     = 3 * time.Second
+)
+
+// redeliveries are when the same task is delivered again: during the run, and after it.
+var redeliveries = []time.Duration{600 * time.Millisecond, 3200 * time.Millisecond}
+
+// demo is one demo. mu guards the rows and what follows it.
+type demo struct {
+	cloud
+
+	c        *cli.Call
+	show     *cli.Progress
+	docs     []operate.Document
+	analyses *repo.Analyses
+	command  command
+	router   *router
+	tasks    map[string]bool // names of those that the demo books
+	runs     chan run        // each run that begins
+	over     chan struct{}   // closed when all files are finished and all deliveries made
+
+	mu      sync.Mutex
+	workers []*process
+	rows    map[string]*row // by the analysis's id
+	killed  *killed
+	ended   bool
+}
+
+// killed is the worker that was killed.
+type killed struct {
+	Worker    int       `json:"worker"`
+	PID       int       `json:"pid"`
+	ID        string    `json:"analysis_id"`
+	ExpiresAt time.Time `json:"lock_expired_at"`
+	TakenOver int       `json:"taken_over_by"` // worker
+}
+
+// Demo analyses files on worker processes, delivers each task several times, kills one
+// worker in the middle of a run, and shows that each file is finished once.
+func Demo(ctx context.Context, c *cli.Call) error {
+	c.TakesJSON("print one JSON document at the end; progress goes to standard error")
+	files, err := c.Parse(0, -1)
+	if err != nil {
+		return err
+	}
+	docs, source, err := demoDocuments(files)
+	if err != nil {
+		return err
+	}
+	d := &demo{c: c, show: c.Progress(), docs: docs, rows: map[string]*row{}, tasks: map[string]bool{}, runs: make(chan run, 100), over: make(chan struct{})}
+	if err := d.usePlace(ctx, c, d.show); err != nil {
+		return err
+	}
+	d.place.Collection = "taskguard-demo-" + strings.ToLower(rand.Text()[:8]) // of its own
+	for _, doc := range docs {
+		d.rows[doc.ID] = &row{Name: doc.Name, ID: doc.ID}
+		d.tasks[taskqueue.Name("demo", doc.ID)] = true
+	}
+	where := "the embedded Firestore, which ended with the demo"
+	if d.place.Emulator != "" {
+		where = fmt.Sprintf("collection %s of project %s, at the emulator %s, where they stay", d.place.Collection, d.place.Project, d.place.Emulator)
+	}
+	d.show.Print("%s: %s", cli.Count(len(docs), "document"), source)
+	ctx, cancel := context.WithTimeoutCause(ctx, demoTimeout+time.Duration(len(docs))*demoRun, errors.New("the demo did not end in time"))
+	defer cancel()
+	if err := d.run(ctx); err != nil {
+		return err
+	}
+	return d.report(where)
+}
+
+// demoSources are files of this repository that the demo analyses.
+var demoSources = []string{
+	"README.md", "go.mod", "lease/rules.go", "lease/hold.go", "lease/store.go", "repo/analyses.go",
+	"repo/transaction.go", "worker/guard.go", "worker/outcome.go", "orchestrator/storable.go",
+}
+
+//go:embed samples
+var samples embed.FS
+
+// demoDocuments returns the files, or files of this repository where the working
+// directory is its root, or texts of this program.
+func demoDocuments(files []string) (docs []operate.Document, source string, err error) {
+	if len(files) > 0 {
+		docs, err = operate.ReadDocuments(files, operate.ReadFile)
+		return docs, "the named files", err
+	}
+	for _, file := range demoSources {
+		if _, err := os.Stat(file); err == nil && len(files) < demoFiles {
+			files = append(files, file)
+		}
+	}
+	if len(files) == demoFiles {
+		docs, err = operate.ReadDocuments(files, operate.ReadFile)
+		return docs, "files of this repository", err
+	}
+	if files, err = fs.Glob(samples, "samples/*"); err != nil {
+		return nil, "", err
+	}
+	docs, err = operate.ReadDocuments(files, samples.ReadFile)
+	return docs, "texts of this program", err
+}
+
+// run runs the demo and leaves nothing running.
+func (d *demo) run(ctx context.Context) (err error) {
+	defer d.close()
+	d.target = "http://workers.localhost"
+	d.router = &router{observe: d.delivered}
+	err = d.start(ctx, func(int) string { return loopback }, cloudtasks.Options{
+		Transport: d.router,
+		Extra: func(t *cloudtaskspb.Task) []time.Duration {
+			if d.tasks[path.Base(t.GetName())] {
+				return redeliveries
+			}
+			return nil // of a follow-up
+		},
+	})
+	if err != nil {
+		return err
+	}
+	if d.analyses, err = d.place.Open(ctx, repo.Options{}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.analyses.Close()) }()
+	defer func() {
+		for _, w := range d.workers {
+			w.stop(stopGrace)
+		}
+	}()
+	if err := d.startWorkers(ctx); err != nil {
+		return err
+	}
+	if err := d.submit(ctx); err != nil {
+		return err
+	}
+	if err := d.wait(ctx); err != nil {
+		return err
+	}
+	return d.readResults(ctx)
+}
+
+func (d *demo) startWorkers(ctx context.Context) (err error) {
+	if d.command, err = d.workerCommand(map[string]string{"LOCK_TTL": demoTTL, "LOCK_HEARTBEAT": demoHeartbeat}); err != nil {
+		return err
+	}
+	d.command.env = append(d.command.env, fmt.Sprintf("ANALYZER=exec:%s analyze --wait %s", path.Base(d.command.path), demoRun))
+	d.command.runs = d.runBegins
+	if d.workers, err = startProcesses(ctx, demoWorkers, d.command); err != nil {
+		return err
+	}
+	for _, w := range d.workers {
+		d.show.Print("%v serves on %s, process %d", w, w.address, w.pid)
+	}
+	d.router.add(d.workers...)
+	return nil
+}
+
+// submit creates the documents and books their tasks, one after another.
+func (d *demo) submit(ctx context.Context) (err error) {
+	q, err := taskqueue.Open(ctx, taskqueue.Config{Queue: queue, TargetURL: d.target, Caller: caller, EmulatorHost: d.queueAt})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, q.Close()) }()
+	pause := min(demoPause, demoFiles*demoPause/time.Duration(len(d.docs)))
+	start := time.Now()
+	for i, doc := range d.docs {
+		if err := d.analyses.Create(ctx, doc.ID, doc.Input); err != nil {
+			return fmt.Errorf("%s: %w", doc.Name, err)
+		}
+		_, err := q.Book(ctx, taskqueue.Task{
+			Name: taskqueue.Name("demo", doc.ID), AnalysisID: doc.ID, At: start.Add(time.Duration(i) * pause),
+			Deadline: worker.DispatchDeadline(worker.DefaultRunTimeout),
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wait kills a worker, and waits until the demo is over.
+func (d *demo) wait(ctx context.Context) (err error) {
+	killing, cancel := context.WithCancel(ctx)
+	var killer sync.WaitGroup
+	killer.Go(func() {
+		if err := d.killOne(killing); err != nil && killing.Err() == nil {
+			d.show.Print("%v", err) // the report misses what should have followed
+		}
+	})
+	select {
+	case <-d.over:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	cancel()
+	killer.Wait()
+	d.mu.Lock()
+	d.ended = true // a delivery that the end interrupts is not counted
+	d.mu.Unlock()
+	return err
+}
+
+// killOne waits for the middle of a run and kills its worker. A run that this machine
+// has delayed is left alone, and the next one is taken.
+func (d *demo) killOne(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil // the report misses a killed worker
+		case r := <-d.runs:
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(demoRun / 2):
+			}
+			d.mu.Lock()
+			finished := d.rows[r.analysisID].finished
+			d.mu.Unlock()
+			if !finished {
+				return d.kill(ctx, r)
+			}
+		}
+	}
+}
+
+// kill kills the worker of a run, shows how long its lock remains, and starts another
+// worker in its place.
+func (d *demo) kill(ctx context.Context, r run) error {
+	d.mu.Lock()
+	d.killed = &killed{Worker: r.worker.number, PID: r.worker.pid, ID: r.analysisID}
+	name := d.rows[r.analysisID].Name
+	d.mu.Unlock()
+	if err := r.worker.kill(); err != nil {
+		return fmt.Errorf("kill %v: %w", r.worker, err)
+	}
+	d.show.Print("killed %v, process %d, with SIGKILL in the middle of its run of %s", r.worker, r.worker.pid, name)
+	a, err := d.analyses.Get(ctx, r.analysisID)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.killed.ExpiresAt = a.Lock.ExpiresAt
+	d.mu.Unlock()
+	d.show.Print("the dead worker's lock on %s expires in %.1f s, at %s", name,
+		a.Lock.ExpiresAt.Sub(a.ReadAt).Seconds(), a.Lock.ExpiresAt.UTC().Format("15:04:05.000Z"))
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(replaceAfter):
+	}
+	w, err := startProcess(ctx, demoWorkers+1, d.command)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.workers = append(d.workers, w)
+	d.mu.Unlock()
+	d.router.replace(r.worker, w)
+	d.show.Print("%v serves on %s, process %d, in the place of %v", w, w.address, w.pid, r.worker)
+	return nil
+}
+
+// runBegins is called for each run.
+func (d *demo) runBegins(r run) {
+	d.mu.Lock()
+	name := d.rows[r.analysisID].Name
+	takeOver := d.killed != nil && d.killed.ID == r.analysisID
+	if takeOver {
+		d.killed.TakenOver = r.worker.number
+	}
+	d.mu.Unlock()
+	if takeOver {
+		d.show.Print("%v takes %s over, token %d", r.worker, name, r.token)
+	} else {
+		d.show.Print("%s runs on %v, token %d", name, r.worker, r.token)
+	}
+	select {
+	case d.runs <- r:
+	default: // one is enough
+	}
+}
+
+// delivered is called by the router after each delivery. The demo is over when every
+// file is finished and has had all its deliveries. It does not wait for the follow-ups of
+// a finished file, which are due when a lock would have expired.
+func (d *demo) delivered(v delivery) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return
+	}
+	row := d.rows[v.analysisID]
+	row.count(v)
+	d.show.Print("%s %v", row.Name, v)
+	for _, r := range d.rows {
+		if !r.finished || r.Deliveries <= len(redeliveries) {
+			return
+		}
+	}
+	d.ended = true
+	close(d.over)
+}
+
+// readResults reads the finished documents.
+func (d *demo) readResults(ctx context.Context) error {
+	for _, doc := range d.docs {
+		a, err := d.analyses.Get(ctx, doc.ID)
+		if err != nil {
+			return err
+		}
+		d.mu.Lock()
+		r := d.rows[doc.ID]
+		r.Status, r.Result, r.Runs = a.Status, a.Result, a.Lock.Token
+		d.mu.Unlock()
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strconv"
+	"time"
+
+	"taskguard/cmd/taskguard/cli"
+	"taskguard/cmd/worker/service"
+	"taskguard/orchestrator"
+)
+
+// workerPID tells an analyzer which process started it.
+const workerPID = "TASKGUARD_WORKER_PID"
+
+// orphanGrace is how long a worker whose parent has died may take to end its runs; the
+// embedded Firestore has died with the parent.
+const orphanGrace = time.Second
+
+// Worker runs cmd/worker on the loopback interface, and reports each run that begins.
+func Worker(ctx context.Context, c *cli.Call) error {
+	until := c.Flags.Bool("until-stdin-closes", false, "end when standard input closes, as when the parent dies")
+	if _, err := c.Parse(0, 0); err != nil {
+		return err
+	}
+	cfg, err := service.ParseConfig(c.Lookup)
+	if err != nil {
+		return cli.EnvironmentError{Err: err}
+	}
+	if cfg.Project == "" {
+		return cli.Missing("GOOGLE_CLOUD_PROJECT")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if *until {
+		go func() { // ends with the process: nothing interrupts a read of standard input
+			_, _ = io.Copy(io.Discard, c.In)
+			cancel()
+			time.Sleep(orphanGrace)
+			os.Exit(cli.ExitFailed)
+		}()
+	}
+	if err := os.Setenv(workerPID, strconv.Itoa(os.Getpid())); err != nil {
+		return err
+	}
+	log := slog.New(slog.NewJSONHandler(c.Out, &slog.HandlerOptions{Level: cfg.LogLevel}))
+	analyzer := cfg.Analyzer
+	cfg.Analyzer = orchestrator.AnalyzerFunc(func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		log.InfoContext(ctx, runMessage, "analysis_id", job.AnalysisID, "lock_token", job.LockToken)
+		stderr := log.With("stderr", true, "analysis_id", job.AnalysisID)
+		job.Stderr = slog.NewLogLogger(stderr.Handler(), slog.LevelInfo).Writer()
+		return analyzer.Analyze(ctx, job)
+	})
+	l, err := cli.Listen("PORT", "127.0.0.1:"+strconv.Itoa(cfg.Port))
+	if err != nil {
+		return err
+	}
+	return service.Serve(ctx, cfg, l, log)
+}
+
+// exitPermanent is the exit code of an analyzer for a permanent failure.
+const exitPermanent = 65
+
+// Analyze is an exec: analyzer: builtin:document, slow enough to be watched. It ends by
+// itself when the worker that started it has died, since a killed worker cannot end it.
+func Analyze(ctx context.Context, c *cli.Call) error {
+	wait := c.Flags.Duration("wait", 0, "how long a run takes before its result is computed")
+	if _, err := c.Parse(0, 0); err != nil {
+		return err
+	}
+	parent, err := strconv.Atoi(c.Value(workerPID))
+	if err != nil {
+		parent = os.Getppid()
+	}
+	var job orchestrator.Job
+	if err := json.NewDecoder(c.In).Decode(&job); err != nil {
+		return fmt.Errorf("read the job: %w", err)
+	}
+	for end := time.Now().Add(*wait); time.Now().Before(end); {
+		if os.Getppid() != parent {
+			return errors.New("the worker has died")
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(min(time.Until(end), 100*time.Millisecond)):
+		}
+	}
+	document, err := orchestrator.New("builtin:document", orchestrator.Options{})
+	if err != nil {
+		return err
+	}
+	result, err := document.Analyze(ctx, job)
+	var permanent *orchestrator.PermanentError
+	switch {
+	case errors.As(err, &permanent):
+		return cli.ExitError{Code: exitPermanent, Err: errors.New(permanent.Message)}
+	case err != nil:
+		return err
+	}
+	return c.PrintJSON(result)
+}

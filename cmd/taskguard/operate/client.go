@@ -1,0 +1,146 @@
+// Package operate has the commands with which an operator submits analyses and looks
+// after them: submit, status, unlock, requeue, recover, console, doctor, version.
+package operate
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"taskguard/cmd/taskguard/cli"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
+	"taskguard/repo"
+	"taskguard/worker"
+	"taskguard/worker/printable"
+	"taskguard/worker/taskqueue"
+)
+
+// Client is the database and the queue that the environment names.
+type Client struct {
+	place      cli.Place
+	analyses   *repo.Analyses
+	queue      *taskqueue.Queue // nil: none is named
+	runTimeout time.Duration    // the worker's
+}
+
+// queueUse says whether a command needs the queue.
+type queueUse int
+
+const (
+	noQueue queueUse = iota
+	optionalQueue
+	requiredQueue
+)
+
+// connect reads the environment and opens what it names.
+func connect(ctx context.Context, c *cli.Call, use queueUse, o repo.Options) (*Client, error) {
+	e := c.Environment()
+	cl := &Client{place: c.Place(e)}
+	var cfg *taskqueue.Config
+	if use != noQueue {
+		cfg = e.TaskQueue()
+		cl.runTimeout = e.Duration("RUN_TIMEOUT", worker.DefaultRunTimeout)
+		switch {
+		case cfg == nil && use == requiredQueue:
+			e.Problem("TASK_QUEUE", "must be set")
+		case cfg != nil && cfg.Caller == "" && cfg.EmulatorHost == "":
+			e.Problem("TASK_CALLER", "must be set, to the service account that the worker accepts")
+		}
+	}
+	if err := cli.Check(e); err != nil {
+		return nil, err
+	}
+	err := cli.Reach(ctx, cli.FirestoreEmulator, cl.place.Emulator, cli.AdviceRestart)
+	if err == nil && cfg != nil {
+		err = cli.Reach(ctx, cli.TasksEmulator, cfg.EmulatorHost, cli.AdviceRestart)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if cl.analyses, err = cl.place.Open(ctx, o); err != nil || cfg == nil {
+		return cl, err
+	}
+	if cl.queue, err = taskqueue.Open(ctx, *cfg); err != nil {
+		return nil, errors.Join(err, cl.analyses.Close())
+	}
+	return cl, nil
+}
+
+func (cl *Client) close() error {
+	if cl.queue == nil {
+		return cl.analyses.Close()
+	}
+	return errors.Join(cl.queue.Close(), cl.analyses.Close())
+}
+
+// lockPolicy reads the workers' policy, whose TTL decides what is orphaned.
+func lockPolicy(c *cli.Call) (lease.Policy, error) {
+	e := c.Environment()
+	p := e.LockPolicy()
+	return p, cli.Check(e)
+}
+
+// delivery says whether a delivery was booked for an operator's change.
+type delivery string
+
+const (
+	booked    delivery = "booked"
+	notNeeded delivery = "not_needed" // the analysis is finished
+	noneMade  delivery = "none"       // no queue is named
+)
+
+// deliver books a delivery of id for now. Each call books a new one: one too many
+// does no harm.
+func (cl *Client) deliver(ctx context.Context, verb, id string) (delivery, error) {
+	if cl.queue == nil {
+		return noneMade, nil
+	}
+	if _, err := cl.queue.Book(ctx, cl.task(taskqueue.Name(verb, id, rand.Text()), id)); err != nil {
+		return noneMade, fmt.Errorf("the document is changed, but %w; repeat the command", err)
+	}
+	return booked, nil
+}
+
+// task is a delivery of id for now.
+func (cl *Client) task(name, id string) taskqueue.Task {
+	return taskqueue.Task{Name: name, AnalysisID: id, Deadline: worker.DispatchDeadline(cl.runTimeout)}
+}
+
+// explain adds what the operator needs to know to the errors of a change.
+func (cl *Client) explain(id string, err error) error {
+	var held *lease.HeldError
+	switch {
+	case errors.Is(err, lease.ErrNotFound):
+		return fmt.Errorf("no analysis %q in collection %s of project %s", id, cl.place.Collection, cl.place.Project)
+	case errors.As(err, &held):
+		return fmt.Errorf("%q is locked by %s until %s%s; wait, or unlock it first",
+			id, printable.Line(held.Owner), iso8601.Format(held.ExpiresAt), cli.Duration(held.Remaining, ", for %s more"))
+	case errors.Is(err, lease.ErrMalformed):
+		return fmt.Errorf("%w; taskguard unlock gives it a usable one", err)
+	}
+	return err
+}
+
+// checkID refuses an id that no analysis can have.
+func checkID(id string) error {
+	if err := analysislock.CheckID(id); err != nil {
+		return cli.UsageError(strings.TrimPrefix(err.Error(), lease.ErrInvalidKey.Error()+": "))
+	}
+	return nil
+}
+
+func finished(status string) bool {
+	return status == analysislock.Ready || status == analysislock.Failed
+}
+
+func statusOrNone(status string) string {
+	if status == "" {
+		return "without status"
+	}
+	return status
+}

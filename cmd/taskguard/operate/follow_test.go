@@ -1,0 +1,124 @@
+package operate
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"taskguard/cmd/taskguard/cli"
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease/analysislock"
+	"taskguard/repo"
+)
+
+// following is an analysis x in a Firestore that refuses to be read with the code,
+// unless that is OK.
+type following struct {
+	*emulatortest.Backend
+
+	code   atomic.Uint32
+	out    emulatortest.Log
+	follow func() error
+}
+
+func newFollowing(t *testing.T) *following {
+	f := &following{Backend: emulatortest.Embedded(t)}
+	a, err := repo.Open(t.Context(), f.Project, repo.Options{}, f.Client(t, grpc.WithChainStreamInterceptor(
+		func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			if c := codes.Code(f.code.Load()); c != codes.OK {
+				return nil, status.Error(c, "as the test wants")
+			}
+			return open(ctx, d, cc, method, opts...)
+		}))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
+	f.Put(t, "x", map[string]any{"status": analysislock.Queued})
+	c := cli.NewCall(cli.Command{}, nil, cli.Streams{In: strings.NewReader(""), Out: &f.out, Err: &f.out}, nil)
+	f.follow = func() error {
+		return follow(t.Context(), c, &Client{analyses: a}, c.Progress(), []*submitted{{ID: "x", Name: "x"}})
+	}
+	return f
+}
+
+func TestWaitingOutlivesAnOutageOfFirestore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollowing(t)
+		ended := make(chan error, 1)
+		go func() { ended <- f.follow() }()
+		time.Sleep(time.Minute)
+		f.code.Store(uint32(codes.Unavailable))
+		time.Sleep(time.Hour)
+		f.code.Store(uint32(codes.OK))
+		time.Sleep(time.Minute)
+		f.Put(t, "x", map[string]any{"status": analysislock.Ready})
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		for _, want := range []string{"Firestore does not answer; still waiting\n", "Firestore answers again\n", "x READY\n"} {
+			if n := strings.Count(f.out.String(), want); n != 1 {
+				t.Errorf("%q %d times, want once, in\n%s", want, n, &f.out)
+			}
+		}
+	})
+}
+
+func TestWaitingEndsWhereFirestoreRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollowing(t)
+		f.code.Store(uint32(codes.PermissionDenied))
+		if err := f.follow(); status.Code(err) != codes.PermissionDenied || strings.Contains(f.out.String(), "waiting") {
+			t.Errorf("%v\n%s", err, &f.out)
+		}
+	})
+}
+
+// The cause of a failure stands at the end of its message.
+func TestEachAttemptAndTheCauseOfTheLastFailureAreShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollowing(t)
+		ended := make(chan error, 1)
+		go func() { ended <- f.follow() }()
+		why := map[string]any{"code": "analyzer_failed", "message": "python ended with exit status 1: Traceback" + strings.Repeat(" frame", 100) + " KeyError: 'text'"}
+		for _, fields := range []map[string]any{
+			{"status": "PROCESSING", "attempts": 1}, {"status": "QUEUED", "attempts": 1, "lastError": why},
+			{"status": "PROCESSING", "attempts": 2, "lastError": why}, {"status": "READY", "result": 3},
+		} {
+			time.Sleep(10 * time.Second)
+			f.Put(t, "x", fields)
+		}
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		var states []string
+		for line := range strings.Lines(f.out.String()) {
+			_, state, _ := strings.Cut(strings.TrimSpace(line), "  x ")
+			states = append(states, state)
+		}
+		failed := "; the last failed for now: analyzer_failed: " + cli.Shorten(why["message"].(string), 100)
+		want := []string{"QUEUED", "PROCESSING, attempt 1", "QUEUED, attempt 1" + failed, "PROCESSING, attempt 2" + failed, "READY 3"}
+		if !slices.Equal(states, want) || !strings.HasSuffix(failed, "KeyError: 'text'") {
+			t.Errorf("%q, want %q", states, want)
+		}
+	})
+}
+
+func TestASummaryIsACountOrTheBeginningOfAResult(t *testing.T) {
+	for want, result := range map[string]any{
+		"": nil, "2 lines": map[string]any{"lines": int64(2), "bytes": int64(9)}, "1 byte": map[string]any{"bytes": int64(1)},
+		"3471": int64(3471), `{"lines":"many"}`: map[string]any{"lines": "many"},
+	} {
+		if got := Summary(result); got != want {
+			t.Errorf("%v: %q, want %q", result, got, want)
+		}
+	}
+}

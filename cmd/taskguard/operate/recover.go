@@ -1,0 +1,102 @@
+package operate
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"taskguard/cmd/taskguard/cli"
+	"taskguard/repo"
+	"taskguard/worker"
+	"taskguard/worker/printable"
+	"taskguard/worker/taskqueue"
+)
+
+// Recovered is what recover prints with --json, and what the worker's route answers.
+type Recovered struct {
+	Found  int `json:"found"`  // orphaned analyses
+	Booked int `json:"booked"` // deliveries booked by this call
+}
+
+// Recover does what POST /internal/tasks/recover does each minute: it books a delivery
+// for each orphaned analysis.
+func Recover(ctx context.Context, c *cli.Call) (err error) {
+	again := c.Flags.Bool("now", false, "book also what was booked already in this hour, for example after the queue was purged")
+	c.TakesJSON("print what was found and booked as one JSON document, also after an error")
+	if _, err := c.Parse(0, 0); err != nil {
+		return err
+	}
+	policy, err := lockPolicy(c)
+	if err != nil {
+		return err
+	}
+	log := c.Log()
+	cl, err := connect(ctx, c, requiredQueue, repo.Options{Policy: policy, Log: log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cl.close()) }()
+	guard := worker.Guard{Backlog: cl.analyses, Queue: cl.queue, RunTimeout: cl.runTimeout, Log: log}
+	if *again {
+		guard.Queue = renamingQueue{cl.queue}
+	}
+	r, err := guard.Recover(ctx)
+	if err := errors.Join(printRecovered(c, r, err), explainIndex(err)); err != nil {
+		return err
+	}
+	return reportUnknown(ctx, c, cl)
+}
+
+// renamingQueue books each task under a new name.
+type renamingQueue struct{ *taskqueue.Queue }
+
+func (q renamingQueue) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
+	t.Name = taskqueue.Name(t.Name, rand.Text())
+	return q.Queue.Book(ctx, t)
+}
+
+// reportUnknown reports, on standard error, the analyses that recovery cannot find.
+func reportUnknown(ctx context.Context, c *cli.Call, cl *Client) error {
+	const most = 1000
+	all, err := cl.analyses.UnknownStatus(ctx, most)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	var some []string
+	for i := range all[:min(len(all), 3)] {
+		some = append(some, fmt.Sprintf("%q (%q)", all[i].ID, all[i].Status))
+	}
+	cli.Print(c.Err, "taskguard recover: %d never run and not found by recovery, as the status is none of QUEUED, PROCESSING, READY, FAILED (of at most %d read): %s; to run one: taskguard requeue ID\n",
+		len(all), most, printable.Line(strings.Join(some, ", ")))
+	return nil
+}
+
+// printRecovered prints what was done, also if recovery failed afterwards.
+func printRecovered(c *cli.Call, r worker.Recovery, failed error) error {
+	if c.JSON {
+		return c.PrintJSON(Recovered(r))
+	}
+	text := fmt.Sprintf("found %d, booked %d", r.Found, r.Booked)
+	switch {
+	case failed != nil:
+		text += "; then it failed"
+	case r.Booked < r.Found:
+		text += fmt.Sprintf("; %d booked already this hour, which --now books again", r.Found-r.Booked)
+	}
+	_, err := fmt.Fprintln(c.Out, text)
+	return err
+}
+
+// explainIndex says which index the query of recovery lacks. Firestore refuses other
+// queries with the same code; only the text tells them apart.
+func explainIndex(err error) error {
+	if status.Code(err) == codes.FailedPrecondition && strings.Contains(err.Error(), "index") {
+		return fmt.Errorf("an index of deploy/firestore.indexes.json is missing, or is still being built: %w", err)
+	}
+	return err
+}

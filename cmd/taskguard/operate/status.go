@@ -1,0 +1,233 @@
+package operate
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"taskguard/cmd/taskguard/cli"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
+	"taskguard/repo"
+	"taskguard/worker/printable"
+)
+
+// shownAnalysis is an analysis in status's JSON: its public form, and its lock
+// without the fencing token.
+type shownAnalysis struct {
+	ID         string              `json:"id"`
+	Status     string              `json:"status"`
+	Attempts   int                 `json:"attempts"`
+	Error      *analysislock.Error `json:"error,omitempty"`
+	LastError  *analysislock.Error `json:"last_error,omitempty"` // of the last attempt, while unfinished
+	CreatedAt  time.Time           `json:"created_at,omitzero"`
+	UpdatedAt  time.Time           `json:"updated_at,omitzero"`
+	FinishedBy string              `json:"finished_by,omitempty"`
+	Lock       lockInfo            `json:"lock"`
+	Malformed  string              `json:"malformed,omitempty"` // why Lock is empty
+	Input      json.RawMessage     `json:"input,omitempty"`
+	Result     json.RawMessage     `json:"result,omitempty"`
+}
+
+// lockInfo says who held a lock when it was read, and after it expired, who did last.
+type lockInfo struct {
+	Held      bool      `json:"held"`
+	Owner     string    `json:"owner,omitempty"`
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+
+	remaining time.Duration
+}
+
+func lockOf(a *analysislock.Analysis) lockInfo {
+	_, err := lease.Reopen(a.Lock, a.ReadAt) // the rule that decides whether it is held
+	var held *lease.HeldError
+	return lockInfo{
+		Held: errors.As(err, &held), Owner: a.Lock.Owner, ExpiresAt: a.Lock.ExpiresAt,
+		remaining: a.Lock.ExpiresAt.Sub(a.ReadAt),
+	}
+}
+
+// String describes l for people.
+func (l lockInfo) String() string {
+	owner, expiry := printable.Line(l.Owner), iso8601.Format(l.ExpiresAt)
+	switch {
+	case l.Held:
+		return "held by " + owner + cmp.Or(cli.Duration(l.remaining, ", %s left"), " until "+expiry)
+	case l.Owner == "":
+		return "free"
+	case l.ExpiresAt.IsZero():
+		return "left by " + owner + ", without an expiry"
+	}
+	return "left by " + owner + ", expired " + cmp.Or(cli.Duration(-l.remaining, "%s ago"), "at "+expiry)
+}
+
+// Status shows one analysis with input and result, or many without.
+func Status(ctx context.Context, c *cli.Call) (err error) {
+	c.TakesJSON("print one analysis as a JSON document, many as one JSON line each")
+	unfinished := c.Flags.Bool("unfinished", false, "list only QUEUED and PROCESSING, oldest update first")
+	limit := c.Flags.Int("limit", 100, "how many are listed, by id unless --unfinished")
+	args, err := c.Parse(0, 1)
+	if err != nil {
+		return err
+	}
+	if *limit < 1 {
+		return cli.UsageError("--limit must be at least 1")
+	}
+	if len(args) == 1 {
+		if *unfinished {
+			return cli.UsageError("an ID and --unfinished exclude each other")
+		}
+		if err := checkID(args[0]); err != nil {
+			return err
+		}
+	}
+	cl, err := connect(ctx, c, noQueue, repo.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cl.close()) }()
+	cli.Print(c.Err, "taskguard status: reading %s\n", cl.place)
+	switch {
+	case len(args) == 1:
+		return cl.showOne(ctx, c, args[0])
+	case *unfinished:
+		return showMany(ctx, c, cl.analyses.Unfinished, *limit)
+	}
+	return showMany(ctx, c, cl.analyses.List, *limit)
+}
+
+func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
+	a, err := cl.analyses.Get(ctx, id)
+	if err != nil {
+		return cl.explain(id, err)
+	}
+	s := summaryOf(&a)
+	if s.Input, err = plainJSON(a.Input); err != nil {
+		return err
+	}
+	if s.Result, err = plainJSON(a.Result); err != nil {
+		return err
+	}
+	if c.JSON {
+		return c.PrintJSON(s)
+	}
+	if err := printFields(c, s); err != nil || s.Result == nil {
+		return err
+	}
+	var result bytes.Buffer
+	if err := json.Indent(&result, s.Result, "", "  "); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.Out, "result\n%s\n", printable.Lines(result.String()))
+	return err
+}
+
+// errorLines formats an error for a table's column; a message may have several lines.
+func errorLines(e *analysislock.Error) string {
+	if e == nil {
+		return ""
+	}
+	message := printable.Lines(strings.TrimRight(e.Message, "\n"))
+	return printable.Line(e.Code) + ": " + strings.ReplaceAll(message, "\n", "\n\t")
+}
+
+// printFields prints an analysis without its result.
+func printFields(c *cli.Call, s shownAnalysis) error {
+	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
+	cli.Print(t, "id\t%s\nstatus\t%s\nattempts\t%d\nlock\t%s\n", printable.Line(s.ID), printable.Line(statusOrNone(s.Status)), s.Attempts, s.Lock)
+	field := func(name, value string, present bool) {
+		if present {
+			cli.Print(t, "%s\t%s\n", name, value)
+		}
+	}
+	field("error", errorLines(s.Error), s.Error != nil)
+	field("last error", errorLines(s.LastError), s.LastError != nil)
+	field("created", iso8601.Format(s.CreatedAt), !s.CreatedAt.IsZero())
+	field("updated", iso8601.Format(s.UpdatedAt), !s.UpdatedAt.IsZero())
+	field("finished by", printable.Line(s.FinishedBy), s.FinishedBy != "")
+	return t.Flush()
+}
+
+// showMany prints what read finds. It reads one more than limit, to report whether
+// there are more.
+func showMany(ctx context.Context, c *cli.Call, read func(context.Context, int) ([]analysislock.Analysis, error), limit int) error {
+	all, err := read(ctx, max(limit, limit+1)) // the greatest int has no next
+	if err != nil {
+		return err
+	}
+	if len(all) > limit {
+		all = all[:limit]
+		cli.Print(c.Err, "taskguard status: the first %d; --limit shows more\n", limit)
+	}
+	if !c.JSON {
+		return printTable(c, all)
+	}
+	for i := range all {
+		if err := c.PrintJSON(summaryOf(&all[i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func printTable(c *cli.Call, all []analysislock.Analysis) error {
+	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
+	cli.Print(t, "ID\tSTATUS\tATTEMPTS\tUPDATED\tLOCK\tERROR\n")
+	for i := range all {
+		s := summaryOf(&all[i])
+		updated, failed, lock := "", "", s.Lock.String()
+		if !s.UpdatedAt.IsZero() {
+			updated = iso8601.Format(s.UpdatedAt)
+		}
+		switch {
+		case s.Error != nil:
+			failed = s.Error.Code
+		case s.LastError != nil:
+			failed = "last: " + s.LastError.Code
+		}
+		if s.Malformed != "" {
+			lock = "malformed: " + printable.Line(s.Malformed)
+		}
+		cli.Print(t, "%s\t%s\t%d\t%s\t%s\t%s\n", printable.Line(s.ID), printable.Line(statusOrNone(s.Status)), s.Attempts, updated, lock, printable.Line(failed))
+	}
+	return t.Flush()
+}
+
+// malformed returns why the lock of a cannot be read; empty: it can.
+func malformed(a *analysislock.Analysis) string {
+	if a.Malformed == nil {
+		return ""
+	}
+	problem := strings.TrimPrefix(a.Malformed.Error(), fmt.Sprintf("repo: analysis %q: field ", a.ID))
+	return strings.TrimSuffix(problem, ": "+lease.ErrMalformed.Error())
+}
+
+// summaryOf is an analysis without its input and result.
+func summaryOf(a *analysislock.Analysis) shownAnalysis {
+	s := shownAnalysis{
+		ID: a.ID, Status: a.Status, Attempts: a.Attempts, Error: a.Error, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
+		FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a),
+	}
+	if errors.Is(a.Malformed, lease.ErrMalformed) { // else the id is wrong, and the lock can be read
+		s.Malformed = malformed(a)
+	}
+	if !finished(a.Status) { // other programs may keep it when they finish one
+		s.LastError = a.LastError
+	}
+	return s
+}
+
+// plainJSON is the JSON of an input or a result; nil: there is none.
+func plainJSON(v any) (json.RawMessage, error) {
+	if v == nil {
+		return nil, nil
+	}
+	return repo.Plain(v)
+}

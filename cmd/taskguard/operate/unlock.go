@@ -1,0 +1,133 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/user"
+
+	"taskguard/cmd/taskguard/cli"
+	"taskguard/lease/analysislock"
+	"taskguard/repo"
+	"taskguard/worker/printable"
+)
+
+// changed is what unlock and requeue print with --json.
+type changed struct {
+	ID       string   `json:"id"`
+	Was      string   `json:"was"` // status
+	Status   string   `json:"status"`
+	Lock     lockInfo `json:"lock_was"`
+	Delivery delivery `json:"delivery"`
+}
+
+const changedAsJSON = "print what was changed as one JSON document"
+
+// Unlock releases a lock by force, whoever holds it. A worker that still runs finds
+// its lock lost and writes nothing. A finished analysis needs no delivery, and none is
+// booked. With --room it releases the lock of a document's room instead.
+func Unlock(ctx context.Context, c *cli.Call) error {
+	room := c.Flags.String("room", "", "take the lock of this document `room` instead of an analysis's")
+	c.TakesJSON(changedAsJSON)
+	args, err := c.Parse(0, 1)
+	switch {
+	case err != nil:
+		return err
+	case *room != "" && len(args) > 0:
+		return cli.UsageError("an ID and --room exclude each other")
+	case *room != "":
+		return unlockRoom(ctx, c, *room)
+	case len(args) == 0:
+		return c.MissingArgument()
+	}
+	return changeOne(ctx, c, args[0], unlock)
+}
+
+// Requeue opens an analysis again from attempt one. It is refused while locked.
+func Requeue(ctx context.Context, c *cli.Call) error {
+	c.TakesJSON(changedAsJSON)
+	args, err := c.Parse(1, 1)
+	if err != nil {
+		return err
+	}
+	return changeOne(ctx, c, args[0], requeue)
+}
+
+// change is what an operator may do to one analysis.
+type change struct {
+	name  string
+	apply func(a *repo.Analyses, ctx context.Context, id string, seen *analysislock.Seen) (was analysislock.Analysis, err error)
+	then  func(status string) string // the status after it
+}
+
+var (
+	unlock = change{"unlock", (*repo.Analyses).Unlock, func(status string) string {
+		if status == analysislock.Processing {
+			return analysislock.Queued
+		}
+		return status
+	}}
+	requeue = change{"requeue", (*repo.Analyses).Requeue, func(string) string { return analysislock.Queued }}
+)
+
+// changeOne makes one change to one document, logs it, and books a delivery.
+func changeOne(ctx context.Context, c *cli.Call, id string, what change) (err error) {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	cl, err := connect(ctx, c, optionalQueue, repo.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cl.close()) }()
+	done, err := cl.change(ctx, what, id, nil, operator(), c.Log())
+	if err != nil {
+		return cl.explain(id, err)
+	}
+	if c.JSON {
+		if done.Delivery == noneMade {
+			cli.Print(c.Err, "taskguard %s: TASK_QUEUE is not set: the document is changed, but no delivery was booked\n", c.Name)
+		}
+		return c.PrintJSON(done)
+	}
+	booking := map[delivery]string{
+		booked: "a delivery is booked", notNeeded: "it is finished and needs no delivery",
+		noneMade: "no delivery is booked, as TASK_QUEUE is not set",
+	}
+	_, err = fmt.Fprintf(c.Out, "%s is %s; %s\n", printable.Line(done.ID), printable.Line(statusOrNone(done.Status)), booking[done.Delivery])
+	return err
+}
+
+// change makes one change to one document for who, logs it, and books a delivery. If
+// the change is made, done is not the zero value, and err is the booking's. The change
+// is refused unless the document is as seen; nil: whatever it is.
+func (cl *Client) change(ctx context.Context, what change, id string, seen *analysislock.Seen, who string, log *slog.Logger) (done changed, err error) {
+	was, err := what.apply(cl.analyses, ctx, id, seen)
+	if err != nil {
+		return changed{}, err
+	}
+	done = changed{ID: id, Was: was.Status, Status: what.then(was.Status), Lock: lockOf(&was), Delivery: notNeeded}
+	attrs := []any{
+		"command", what.name, "analysis_id", id, "project", cl.place.Project, "by", who,
+		"status_was", was.Status, "lock_held", done.Lock.Held, "lock_owner", was.Lock.Owner, "lock_token", was.Lock.Token,
+	}
+	if what.name == unlock.name && was.Lock.Owner == "" && was.Status == done.Status && was.Malformed == nil {
+		log.InfoContext(ctx, "nobody held it: nothing is changed", attrs...)
+	} else {
+		log.WarnContext(ctx, "changed by an operator", attrs...)
+	}
+	if !finished(done.Status) {
+		done.Delivery, err = cl.deliver(ctx, what.name, id)
+	}
+	return done, err
+}
+
+// operator returns the user who runs this program.
+func operator() string {
+	u, err := user.Current()
+	if err != nil {
+		return "unknown"
+	}
+	return u.Username
+}

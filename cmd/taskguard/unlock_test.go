@@ -1,0 +1,112 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"taskguard/cmd/taskguard/cli"
+	"taskguard/lease/analysislock"
+	"taskguard/lease/documentlock"
+	"taskguard/lease/iso8601"
+)
+
+var changedKeys = []string{"id", "was", "status", "lock_was", "delivery"}
+
+func TestUnlockTakesTheLockAndBooksADelivery(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	a := analyses(t, q.env)
+	locked(t, a, "x")
+	o := taskguard(t, q.env, "unlock", "x", "--json").want(t, cli.ExitDone, "changed by an operator", "command=unlock", "analysis_id=x", "lock_owner=w/1", "by=")
+	got := wantKeys(t, o.out, changedKeys...)
+	if got["was"] != "PROCESSING" || got["status"] != "QUEUED" || got["delivery"] != "booked" {
+		t.Errorf("%s, want PROCESSING, QUEUED, booked", o.out)
+	}
+	q.wantTasks(t, 1)
+	put(t, q.env, "done", map[string]any{"status": "READY"})
+	taskguard(t, q.env, "unlock", "done").want(t, cli.ExitDone, "done is READY; it is finished and needs no delivery", "status_was=READY", "nobody held it")
+	taskguard(t, q.env, "unlock", "missing").want(t, cli.ExitFailed, `no analysis "missing"`)
+	q.wantTasks(t, 1)
+}
+
+func TestUnlockWithoutAQueueChangesTheDocumentAndReportsThatNothingIsBooked(t *testing.T) {
+	t.Parallel()
+	env := store(t)
+	a := analyses(t, env)
+	locked(t, a, "x")
+	locked(t, a, "y")
+	o := taskguard(t, env, "unlock", "x", "--json").want(t, cli.ExitDone, "TASK_QUEUE is not set", "no delivery was booked")
+	if got := wantKeys(t, o.out, changedKeys...); got["delivery"] != "none" {
+		t.Errorf("%s, want delivery none", o.out)
+	}
+	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || d.Status != analysislock.Queued {
+		t.Errorf("%+v, %v, want it free and QUEUED", d, err)
+	}
+	o = taskguard(t, env, "unlock", "y").want(t, cli.ExitDone)
+	if o.out != "y is QUEUED; no delivery is booked, as TASK_QUEUE is not set\n" || strings.Count(o.err, "\n") != 1 {
+		t.Errorf("stdout %q, stderr %q", o.out, o.err)
+	}
+}
+
+func TestRequeueOpensAFinishedAnalysisAndRefusesALockedOne(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	put(t, q.env, "done", map[string]any{"status": "READY", "attempts": 3, "result": 1})
+	o := taskguard(t, q.env, "requeue", "done", "--json").want(t, cli.ExitDone, "command=requeue")
+	if got := wantKeys(t, o.out, changedKeys...); got["was"] != "READY" || got["status"] != "QUEUED" || got["delivery"] != "booked" {
+		t.Errorf("%s, want READY, QUEUED, booked", o.out)
+	}
+	a := analyses(t, q.env)
+	if d, err := a.Get(t.Context(), "done"); err != nil || d.Status != analysislock.Queued || d.Attempts != 0 {
+		t.Errorf("%+v, %v, want it QUEUED without attempts", d, err)
+	}
+	acq := locked(t, a, "held")
+	taskguard(t, q.env, "requeue", "held").want(t, cli.ExitFailed, "is locked by w/1 until "+iso8601.Format(acq.ExpiresAt))
+	q.wantTasks(t, 1)
+}
+
+func TestAChangeThatCannotBookItsDeliveryExits1(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	locked(t, analyses(t, q.env), "x")
+	env := q.env.with("TASK_QUEUE", queueName+"-missing")
+	taskguard(t, env, "unlock", "x").want(t, cli.ExitFailed, "the document is changed, but", "repeat the command")
+	taskguard(t, env, "submit", "--input", "{}", "--id", "new").
+		want(t, cli.ExitFailed, "new: the document exists, but its delivery is not booked: ", "; repeating the command books it")
+}
+
+func TestUnlockOfARoomTakesItsLock(t *testing.T) {
+	env := store(t)
+	locks, err := documentlock.New(rooms(t, env), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := locks.Acquire(t.Context(), "a room", "browser")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock := state.Lock
+	o := taskguard(t, env, "unlock", "--room", "a room", "--json").
+		want(t, cli.ExitDone, "command=unlock", "room_hash=", "by=", "lock_holder="+lock.Holder, "level=WARN")
+	got := wantKeys(t, o.out, "room", "unlocked", "lock_was")
+	was, err := json.Marshal(got["lock_was"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := wantKeys(t, string(was), "holder", "token", "locked_at", "expires_at")
+	if got["room"] != "a room" || got["unlocked"] != true || held["holder"] != lock.Holder || held["token"] != float64(lock.Token) {
+		t.Errorf("%s, want the lock of %+v", o.out, lock)
+	}
+	if strings.Contains(o.err, "a room") {
+		t.Errorf("the log names the room: %s", o.err)
+	}
+	taskguard(t, env, "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is free: nobody held it", "nothing is changed")
+	if _, err := locks.Acquire(t.Context(), "a room", "browser"); err != nil {
+		t.Fatal(err)
+	}
+	taskguard(t, env, "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is unlocked")
+	for _, room := range []string{"a/b", "..", "__x__", strings.Repeat("x", 513)} {
+		taskguard(t, env, "unlock", "--room", room).want(t, cli.ExitUsage, "taskguard unlock: --room: the room id ")
+	}
+}

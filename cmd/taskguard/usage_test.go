@@ -1,0 +1,185 @@
+package main
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"taskguard/cmd/taskguard/cli"
+	"taskguard/emulator/emulatortest"
+)
+
+func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
+	for args, want := range map[string]string{
+		"frobnicate":                       `taskguard: no command "frobnicate" (see: taskguard help)`,
+		"sumbit":                           `taskguard: no command "sumbit"; did you mean submit? (see: taskguard help)`,
+		"status --frob":                    "taskguard status: flag provided but not defined: -frob (see: taskguard help status)",
+		"status a b":                       `taskguard status: unexpected argument "b"`,
+		"status --limit 0":                 "--limit must be at least 1",
+		"status x --unfinished":            "an ID and --unfinished exclude each other",
+		"submit":                           "taskguard submit: missing argument: want FILE… | --input JSON",
+		"submit main.go --input {}":        "--input and files exclude each other",
+		"submit a b --id x":                "--id is for one analysis",
+		"submit a --id a/b":                "taskguard submit: --id: the analysis id has a slash",
+		"submit --input {":                 "--input is not JSON",
+		"submit --input [[1]]":             "--input: input[0]",
+		"submit --input= x":                "--input and files exclude each other",
+		`submit --input {"a":{"b":1e400}}`: "--input: input.a.b is a number",
+		"status a/b":                       "taskguard status: the analysis id has a slash (see",
+		"requeue __x__":                    "taskguard requeue: the analysis id is reserved",
+		"unlock":                           "taskguard unlock: missing argument: want ID",
+		"unlock a --room b":                "an ID and --room exclude each other",
+		"unlock --room=":                   "missing argument: want ID",
+		"local --port 65534":               "--port 65534",
+		"local --workers 0":                "--workers",
+		"local --recover-every 0s":         "--recover-every",
+		"analyze --wait x":                 "invalid value",
+		"status -- --json":                 "GOOGLE_CLOUD_PROJECT",
+		"status --json=false -- a -b":      `unexpected argument "-b"`,
+		"console --listen 0.0.0.0":         "it needs --iap-audience",
+		"console --listen :: --write":      "it needs --iap-audience",
+		"console --listen example.com":     "want an IP address",
+		"console --port 65536":             "--port 65536: want 0 to 65535",
+		"console --limit 201":              "--limit 201: want 1 to 200",
+		"console --iap-audience=":          "--iap-audience is empty",
+	} {
+		t.Run(args, func(t *testing.T) {
+			taskguard(t, vars{}, strings.Fields(args)...).want(t, cli.ExitUsage, want).wantOneErrorLine(t)
+		})
+	}
+}
+
+func TestHelpListsCommandsTheirFlagsAndVariables(t *testing.T) {
+	for _, args := range [][]string{nil, {"help"}, {"--help"}, {"help", "help"}} {
+		o := taskguard(t, vars{}, args...).want(t, cli.ExitDone)
+		for _, c := range commands() {
+			if !strings.Contains(o.out, "  "+c.Name+" ") {
+				t.Errorf("%q does not list %s", args, c.Name)
+			}
+		}
+	}
+	taskguard(t, vars{}, "help", "submit").want(t, cli.ExitDone, "-wait", "TASK_QUEUE")
+	taskguard(t, vars{}, "status", "-h").want(t, cli.ExitDone, "-limit", "FIRESTORE_EMULATOR_HOST")
+	taskguard(t, vars{}, "-v").want(t, cli.ExitDone, "taskguard ", ", go1.")
+	wantKeys(t, taskguard(t, vars{}, "version", "--json").want(t, cli.ExitDone).out, "version", "go")
+}
+
+func TestAWrongEnvironmentNamesTheVariableAndExits2(t *testing.T) {
+	env := vars{
+		"GOOGLE_CLOUD_PROJECT": "p", "FIRESTORE_EMULATOR_HOST": "127.0.0.1:1", "TASK_QUEUE": queueName,
+		"TASK_TARGET_URL": "http://127.0.0.1:1", "CLOUD_TASKS_EMULATOR_HOST": "127.0.0.1:1",
+	}
+	noQueue := env.without("TASK_QUEUE", "TASK_TARGET_URL", "CLOUD_TASKS_EMULATOR_HOST")
+	for name, tc := range map[string]struct {
+		env  vars
+		args string
+		want string
+	}{
+		"no project":              {env.without("GOOGLE_CLOUD_PROJECT"), "status", "GOOGLE_CLOUD_PROJECT: must be set"},
+		"no project for rooms":    {vars{}, "unlock --room a", "GOOGLE_CLOUD_PROJECT: must be set"},
+		"a document's path":       {env.with("ANALYSES_COLLECTION", "a/b"), "status", "ANALYSES_COLLECTION: "},
+		"a rooms' path":           {env.with("DOCUMENT_LOCKS_COLLECTION", "a/b").without("FIRESTORE_EMULATOR_HOST"), "unlock --room a", "DOCUMENT_LOCKS_COLLECTION: "},
+		"no queue to submit to":   {noQueue, "submit main.go", "TASK_QUEUE: must be set"},
+		"nothing to book with":    {noQueue, "recover", "TASK_QUEUE: must be set"},
+		"a target alone":          {noQueue.with("TASK_TARGET_URL", "http://x"), "unlock x", "TASK_TARGET_URL: belongs to TASK_QUEUE, which is not set"},
+		"no target":               {env.without("TASK_TARGET_URL"), "requeue x", "TASK_TARGET_URL: must be set"},
+		"no caller":               {env.without("CLOUD_TASKS_EMULATOR_HOST"), "unlock x", "TASK_CALLER: must be set"},
+		"a bad queue":             {env.with("TASK_QUEUE", "q"), "unlock x", "TASK_QUEUE: "},
+		"a bad run timeout":       {env.with("RUN_TIMEOUT", "-1s"), "submit main.go", "RUN_TIMEOUT: \"-1s\" is not a positive duration"},
+		"a bad TTL to recover":    {env.with("LOCK_TTL", "5"), "recover", "LOCK_TTL: \"5\" is not a positive duration"},
+		"a bad TTL for a page":    {env.with("LOCK_TTL", "300"), "console", "LOCK_TTL: \"300\" is not a positive duration"},
+		"a bad port":              {env.with("PORT", "http"), "console --listen 127.0.0.1", "PORT: \"http\" is not a number"},
+		"an emulator's URL":       {env.with("FIRESTORE_EMULATOR_HOST", "http://127.0.0.1:1"), "status", "FIRESTORE_EMULATOR_HOST: \"http://127.0.0.1:1\" is not host:port; remove the scheme: 127.0.0.1:1"},
+		"an emulator's URL, demo": {env.with("FIRESTORE_EMULATOR_HOST", "http://127.0.0.1:1"), "demo", "FIRESTORE_EMULATOR_HOST: "},
+		"a queue without port":    {env.with("CLOUD_TASKS_EMULATOR_HOST", "127.0.0.1"), "recover", "CLOUD_TASKS_EMULATOR_HOST: \"127.0.0.1\" is not host:port"},
+		"a path for local":        {vars{"ANALYSES_COLLECTION": "a/b"}, "local --port 0", "ANALYSES_COLLECTION: "},
+		"a bad analyzer":          {vars{"ANALYZER": "magic:x"}, "local --port 0", "ANALYZER: "},
+		"a bad document TTL":      {vars{"DOCUMENT_LOCK_TTL": "soon"}, "local --port 0", "DOCUMENT_LOCK_TTL: "},
+		"a worker without auth":   {vars{"GOOGLE_CLOUD_PROJECT": "p"}, "worker", "TASK_AUTH: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := strings.Fields(tc.args)
+			taskguard(t, tc.env, args...).want(t, cli.ExitUsage, "taskguard "+args[0]+": "+tc.want).wantOneErrorLine(t)
+		})
+	}
+}
+
+func TestADeadEmulatorIsNamedWithItsVariable(t *testing.T) {
+	dead := closedPort(t)
+	env := vars{"GOOGLE_CLOUD_PROJECT": "p", "TASK_QUEUE": queueName, "TASK_TARGET_URL": "http://127.0.0.1:1", "FIRESTORE_EMULATOR_HOST": dead, "CLOUD_TASKS_EMULATOR_HOST": dead}
+	for _, args := range []string{"demo", "local --port 0"} {
+		o := taskguard(t, env, strings.Fields(args)...).want(t, cli.ExitFailed, "nothing answers at "+dead, "unset FIRESTORE_EMULATOR_HOST to use the embedded Firestore")
+		if first, _, _ := strings.Cut(o.out, "\n"); !strings.HasSuffix(first, "using the emulator at "+dead+", from FIRESTORE_EMULATOR_HOST") {
+			t.Errorf("%s begins with %q", args, first)
+		}
+	}
+	for _, args := range []string{"status", "submit main.go", "unlock x", "unlock --room x", "recover", "console --port 0"} {
+		taskguard(t, env, strings.Fields(args)...).want(t, cli.ExitFailed, "nothing answers at "+dead, "FIRESTORE_EMULATOR_HOST names it").wantOneErrorLine(t)
+	}
+	env = maps.Clone(env)
+	env["FIRESTORE_EMULATOR_HOST"] = store(t)["FIRESTORE_EMULATOR_HOST"]
+	taskguard(t, env, "requeue", "x").want(t, cli.ExitFailed, "nothing answers at "+dead, "CLOUD_TASKS_EMULATOR_HOST names it")
+}
+
+func TestAnotherServerThanFirestoreIsReported(t *testing.T) {
+	t.Parallel()
+	l := listen(t)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.Close()
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); serving.Wait() })
+	o := taskguard(t, vars{"FIRESTORE_EMULATOR_HOST": l.Addr().String()}, "local", "--port", "0").
+		want(t, cli.ExitFailed, "no Firestore answers at "+l.Addr().String(), "unset FIRESTORE_EMULATOR_HOST")
+	if strings.Count(o.err, "\n") != 1 {
+		t.Errorf("want one line on standard error: %s", o.err)
+	}
+}
+
+// closedWriter is a Writer that fails.
+type closedWriter struct{}
+
+func (closedWriter) Write([]byte) (int, error) { return 0, errors.New("closed") }
+
+func TestLostOutputExits1(t *testing.T) {
+	env := store(t)
+	for _, args := range [][]string{{"help"}, {"status"}, {"status", "-h"}} {
+		var errs emulatortest.Log
+		code := cli.Run(t.Context(), commands(), args, cli.Streams{In: strings.NewReader(""), Out: closedWriter{}, Err: &errs}, env.lookup)
+		if code != cli.ExitFailed || !strings.Contains(errs.String(), "taskguard") || !strings.Contains(errs.String(), "closed") {
+			t.Errorf("%q: exit %d, want %d; %s", args, code, cli.ExitFailed, errs.String())
+		}
+	}
+}
+
+func TestOnlyRegularFilesThatADocumentCanHoldAreRead(t *testing.T) {
+	dir := t.TempDir()
+	pipe, escaped := filepath.Join(dir, "pipe"), "a\x1b[2J\nb"
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	big := strings.Repeat("x", 1<<20)
+	for file, want := range map[string]string{
+		pipe: pipe + ": not a regular file", dir: dir + ": not a regular file", "/dev/zero": "/dev/zero: not a regular file",
+		write(t, "large", big):                   "a document takes at most",
+		write(t, "binary", "\xff"+big[:800_000]): "bytes as base64: a document takes at most",
+		filepath.Join("no", "such"):              filepath.Join("no", "such") + ": no such file",
+		escaped:                                  `a\x1b[2J\nb: no such file`,
+		filepath.Join(string(os.PathSeparator), "proc", "self", ""): "not a regular file",
+	} {
+		for _, command := range []string{"submit", "demo"} {
+			taskguard(t, vars{}, command, file).want(t, cli.ExitFailed, "taskguard "+command+": ", want).wantOneErrorLine(t)
+		}
+	}
+}
