@@ -105,7 +105,7 @@ func queries(t *testing.T) []*firestorepb.StructuredQuery {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Abandoned(t.Context(), 10, func(string, int64, time.Time) {}); err != nil {
+	if err := a.Orphaned(t.Context(), 10, func(string, int64, time.Time) {}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.List(t.Context(), 10); err != nil {

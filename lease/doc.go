@@ -5,7 +5,7 @@
 //
 //   - A record is a document with a [Lease] in it, and fields of its own that
 //     change in the same commit as the lease.
-//   - A [Store] holds records, compares-and-swaps them, and has its own clock. An
+//   - A [Store] keeps records, changes them by compare-and-swap, and has its own clock. An
 //     [Excluder] can also make other writers wait.
 //   - An owner is the name of one acquisition, new each time. Owner and fencing
 //     token together are a [Grant].
@@ -21,16 +21,16 @@
 //
 // # States
 //
-// Expiry is judged at the store's time of the reading that is swapped; mine means
-// that owner and token are equal.
+// The rules judge expiry at the store's time of the reading that is swapped. In the
+// table, "mine" means that owner and token match.
 //
 //	            | Take              | Extend    | Finish     | Drop      | Break | Reopen
 //	free        | held, token+1     | ErrLost   | ErrLost    | free      | free  | free, attempts 0
 //	held, mine  | *HeldError        | held      | finished   | free      | free  | *HeldError
-//	held, other | *HeldError        | ErrLost   | ErrLost    | as it was | free  | *HeldError
+//	held, other | *HeldError        | ErrLost   | ErrLost    | unchanged | free  | *HeldError
 //	expired     | held, token+1     | held if   | finished   | free if   | free  | free, attempts 0
 //	            |                   | mine      | if mine    | mine      |       |
-//	finished    | ErrFinished       | ErrLost   | ErrLost    | as it was | see   | free, attempts 0
+//	finished    | ErrFinished       | ErrLost   | ErrLost    | unchanged | see   | free, attempts 0
 //	            |                   |           |            |           | below |
 //
 // If Take would grant the lease but no attempt is left, it returns ErrExhausted,
@@ -39,8 +39,8 @@
 //
 // # Guarantees
 //
-//   - Of any number of acquirers at once one gets the lease, however many replies
-//     are lost: the outcome of a write is read from the record.
+//   - If several callers acquire at once, exactly one gets the lease, however many
+//     replies are lost: a lost outcome is read from the record.
 //   - A holder's writes through its [Hold] are conditional on the lease in the
 //     same commit. A superseded holder changes nothing, whenever its writes
 //     arrive.
@@ -62,15 +62,15 @@
 //   - Trust through a suspension: the monotonic clock of Linux and macOS stops
 //     while a machine or VM sleeps, and the watchdog with it. Writes are still
 //     fenced; side effects are not.
-//   - Trust across clocks of different speeds. The margin covers a tenth. A store
+//   - Trust across clocks of different speeds. The margin covers a difference of a tenth. A store
 //     whose clock jumps ahead shortens a lease; its holder learns of that with
 //     the next heartbeat.
-//   - Recovery from a wrong store clock. If it is set far ahead and then back, it
-//     must not run backwards: a lease written meanwhile stays held for as long,
-//     unless it is broken.
+//   - Recovery from a wrong store clock. The clock must not run backwards. If it was
+//     far ahead for a while, a lease that was written then stays held until its wrong
+//     expiry, or until an operator breaks it.
 //   - That an acquisition that ended in ErrUnavailable has no effect: its last
 //     write may arrive later, and then holds the record for one TTL and counts
 //     one attempt.
 //   - Fairness, order among waiting acquirers, or notice of a release.
-//   - Anything against programs that write to the record without comparing.
+//   - Protection from programs that write to the record without compare-and-swap.
 package lease

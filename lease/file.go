@@ -21,8 +21,8 @@ import (
 type Format[D any] interface {
 	// Name returns the file of a key within the directory, or ErrInvalidKey.
 	Name(key string) (string, error)
-	// Encode returns the file's content from at on, or nil if such a record is
-	// not kept and its file is removed.
+	// Encode returns the content of a file that is written at the store's time at,
+	// or nil if the Format does not keep such a record: then its file is removed.
 	Encode(key string, doc D, at time.Time) ([]byte, error)
 	// Decode decodes a file, whichever program wrote it, and the store's time of
 	// that write; modified is the file system's time.
@@ -34,8 +34,8 @@ type Format[D any] interface {
 // renamed, under a flock, so that neither a crash nor a full disk leaves half a
 // record. Make it with NewFile. It must not be used over a network file system.
 //
-// Its clock is the machine's. If that is set back, a record's time stands still
-// until the clock has passed the record's last write.
+// Its clock is the machine's. If that is set back, the store's time of a record
+// stays at the record's last write until the clock has passed it.
 type File[D any] struct {
 	// Wait bounds how long a call waits for other programs' calls; 2 s if zero.
 	Wait time.Duration
@@ -146,7 +146,7 @@ func (f *File[D]) read(path, key string) (Cell[D], error) {
 		return Cell[D]{}, err
 	}
 	if !info.Mode().IsRegular() {
-		return Cell[D]{}, fmt.Errorf("%w: %s is no regular file", ErrRefused, path)
+		return Cell[D]{}, fmt.Errorf("%w: %s is not a regular file", ErrRefused, path)
 	}
 	data, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
 	if err != nil {

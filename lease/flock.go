@@ -38,7 +38,7 @@ func (f *File[D]) locked(ctx context.Context, do func(dir *os.File) error) error
 	}
 }
 
-// errReplaced reports that other programs flock another file by now.
+// errReplaced reports that the guard is another file now, which other programs lock.
 var errReplaced = errors.New("lease: the guard was replaced")
 
 // flocked runs do once guard is flocked and is still the file at its path: a
@@ -59,6 +59,7 @@ func flocked(ctx context.Context, guard *os.File, do func() error) error {
 	}
 }
 
+// inPlace reports whether guard is still the file at its path.
 func inPlace(guard *os.File) bool {
 	opened, err := guard.Stat()
 	if err != nil {

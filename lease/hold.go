@@ -14,7 +14,7 @@ type Hold[D any] struct {
 	key    string
 	grant  Grant
 	stolen bool
-	moved  chan struct{} // wakes the watchdog: until has changed, perhaps to sooner
+	moved  chan struct{} // notifies the watchdog that until has changed
 
 	mu    sync.Mutex
 	cell  Cell[D]   // the record as last known
@@ -24,22 +24,22 @@ type Hold[D any] struct {
 // Grant returns what this acquisition's writes are conditional on.
 func (h *Hold[D]) Grant() Grant { return h.grant }
 
-// Stolen reports whether the lease was another's until it had expired.
+// Stolen reports whether the acquisition took over an expired lease of another owner.
 func (h *Hold[D]) Stolen() bool { return h.stolen }
 
 // Run runs body while it renews the lease, and returns when both have ended. It
 // returns body's error, or a *LostError if the lease was lost, whatever body returned.
 // On loss body's context ends with that *LostError as its cause; KillAfter is for a
 // body that ignores it. When ctx ends, body's context ends too, and the lease is
-// renewed until body has returned. Run calls each of renewed after each renewal.
+// renewed until body has returned. Run calls every function of renewed after each renewal.
 func (h *Hold[D]) Run(ctx context.Context, body func(ctx context.Context, doc D, g Grant) error, renewed ...Renewed) error {
 	return h.run(ctx, func(ctx context.Context) error { return body(ctx, h.Doc(), h.grant) },
 		func(ctx context.Context, k *keeper[D]) { k.beat(ctx) }, renewed)
 }
 
-// RunBy is like Run, but the caller's own heartbeat calls Renew: first after the
-// duration first, and then each time after the duration that it has returned. An
-// ErrLost of the heartbeat ends the run as in Run. The watchdog is the same.
+// RunBy is like Run, but the caller's heartbeat function calls Renew. RunBy calls it
+// after the duration first, and then again after each duration that it returns. If it
+// returns ErrLost, the run ends as in Run. The watchdog is the same.
 func (h *Hold[D]) RunBy(ctx context.Context, body func(ctx context.Context) error,
 	first time.Duration, heartbeat func(ctx context.Context) (next time.Duration, err error),
 ) error {
@@ -75,7 +75,7 @@ func (h *Hold[D]) run(ctx context.Context, body func(ctx context.Context) error,
 }
 
 // Finish makes the record terminal, with set's changes, and frees the lease, in
-// one commit that holds only if the lease is still held (G8). It tries for 60 s,
+// one commit that succeeds only if the lease is still held (G8). It tries for 60 s,
 // also after ctx has ended. It returns ErrLost if nothing was written; ErrRefused if
 // the store cannot store set's changes (the lease is kept and the Hold remains
 // usable); or ErrUnavailable.
@@ -87,8 +87,8 @@ func (h *Hold[D]) Finish(ctx context.Context, set func(*D)) error {
 	return err
 }
 
-// Release frees the lease with set's changes if it is still held, and else changes
-// nothing, which is no error (G8). refund subtracts the attempt. It tries for 2 s,
+// Release frees the lease with set's changes if it is still held. Otherwise it changes
+// nothing and returns nil (G8). refund subtracts the attempt. It tries for 2 s,
 // or until the deadline of ctx if that is later, also if ctx has been cancelled.
 func (h *Hold[D]) Release(ctx context.Context, set func(*D), refund bool) error {
 	until := time.Now().Add(releaseTimeout)
@@ -117,19 +117,19 @@ func (h *Hold[D]) Renew(ctx context.Context, ttl time.Duration) error {
 	if err != nil {
 		return err
 	}
-	var meant time.Time
+	var expiry time.Time
 	c, err := h.write(ctx, func(l Lease, now time.Time) (Lease, error) {
 		l, err := Extend(l, now, h.grant, lessor.policy)
-		meant = l.ExpiresAt
+		expiry = l.ExpiresAt
 		return l, err
-	}, nil, func(l Lease) bool { return l.HeldBy(h.grant) && l.ExpiresAt.Equal(meant) })
+	}, nil, func(l Lease) bool { return l.HeldBy(h.grant) && l.ExpiresAt.Equal(expiry) })
 	if err == nil {
 		h.know(c, lessor.policy)
 	}
 	return err
 }
 
-// write edits the record, beginning with the Cell that is known.
+// write edits the record, beginning with the last known Cell.
 func (h *Hold[D]) write(ctx context.Context, rule func(l Lease, now time.Time) (Lease, error),
 	set func(*D), landed func(Lease) bool,
 ) (Cell[D], error) {

@@ -59,8 +59,9 @@ func (k *keeper[D]) lose(e *LostError) {
 	}
 }
 
-// watch waits for the end of trust, which each heartbeat moves, also to an earlier
-// time if its expiry was chosen by a clock behind the store's.
+// watch waits for the end of trust. Each heartbeat moves it, and may move it to an
+// earlier time: if the new expiry was computed from an estimate behind the store's
+// clock.
 func (k *keeper[D]) watch(ctx context.Context) {
 	for {
 		left := time.Until(k.hold.TrustedUntil())
@@ -86,8 +87,8 @@ func (k *keeper[D]) due() time.Duration {
 	return min(k.hold.lessor.policy.Heartbeat, time.Until(k.hold.TrustedUntil())/2)
 }
 
-// beat renews until the lease is lost or stop is called. A renewal that fails for
-// another reason is tried again sooner than the next would be due.
+// beat renews until the lease is lost or stop is called. After a renewal that failed
+// for another reason, it tries again after a tenth of a heartbeat.
 func (k *keeper[D]) beat(ctx context.Context) {
 	for wait := k.due(); sleep(ctx, wait); {
 		began := time.Now()

@@ -9,8 +9,8 @@ import (
 
 // CheckKey returns ErrInvalidKey for a key of more than limit bytes, and for one that
 // is not a plain path segment: UTF-8 without slashes and control characters, and not
-// reserved as __…__. Some store could not hold it, or would read it as the path of
-// another record. what is the key's kind in the error, which does not contain the key.
+// reserved as __…__. Some stores cannot hold such a key, or read it as the path
+// of another record. what is the key's kind in the error, which does not contain the key.
 func CheckKey(what, key string, limit int) error {
 	var problem string
 	switch {

@@ -12,12 +12,12 @@ import (
 // was never held.
 type Lease struct {
 	Owner       string // the holder; empty: free
-	FinishedBy  string // the owner that finished the record; stays
+	FinishedBy  string // the owner that finished the record; never cleared
 	Token       int64  // fencing token: +1 with each acquisition, survives release, never reset
 	Attempts    int    // acquisitions since the record was opened
 	Finished    bool   // terminal; decoded by the store
 	HeartbeatAt time.Time
-	ExpiresAt   time.Time // by the store's clock; zero: stale
+	ExpiresAt   time.Time // by the store's clock; zero: expired
 }
 
 // Grant names one acquisition. Every write of a holder is conditional on it.
@@ -76,7 +76,7 @@ func (p Policy) Margin() time.Duration { return p.filled().TTL / 10 }
 // continue, so that it ends before another can take over.
 func (p Policy) KillAfter() time.Duration { return min(grace, p.Margin()/2) }
 
-// Last reports whether l's attempt is the last that p grants.
+// Last reports whether l's attempt is the last that p allows.
 func (p Policy) Last(l Lease) bool { return p.MaxAttempts > 0 && l.Attempts >= p.MaxAttempts }
 
 func (p Policy) filled() Policy {
@@ -89,7 +89,7 @@ func (p Policy) filled() Policy {
 	return p
 }
 
-// Decisions. They are results, not malfunctions.
+// The results of decisions. They are not failures.
 var (
 	ErrNotFound  = errors.New("lease: no such record")
 	ErrFinished  = errors.New("lease: already finished")
@@ -97,24 +97,24 @@ var (
 	ErrLost      = errors.New("lease: lost")
 )
 
-// Malfunctions, of a caller, a record or a store.
+// Failures of a caller, a record or a store.
 var (
 	// ErrInvalidKey reports a key that no record of the Store can have.
 	ErrInvalidKey = errors.New("lease: invalid key")
 	// ErrMalformed reports a record whose lease cannot be decoded.
 	ErrMalformed = errors.New("lease: malformed record")
-	// ErrConflict reports that another has, or may have, changed the record since
-	// it was read.
+	// ErrConflict reports that another writer has changed, or may have changed, the
+	// record since it was read.
 	ErrConflict = errors.New("lease: conflict")
 	// ErrRefused reports that no later try can succeed.
 	ErrRefused = errors.New("lease: refused by the store")
-	// ErrUnavailable ends an operation whose outcome could not be determined in
-	// time.
+	// ErrUnavailable reports that the outcome of an operation could not be determined
+	// in time.
 	ErrUnavailable = errors.New("lease: store unavailable")
 )
 
-// HeldError reports that another holds the lease, and until when by the store's
-// clock.
+// HeldError reports that another owner holds the lease. ExpiresAt is a time of the
+// store's clock.
 type HeldError struct {
 	Owner     string
 	Token     int64
@@ -126,10 +126,10 @@ func (e *HeldError) Error() string {
 	return "lease: held by another until " + e.ExpiresAt.UTC().Format(time.RFC3339Nano)
 }
 
-// Why a lease was lost.
+// The reasons of a LostError.
 const (
 	Taken     = "taken"       // another owner or token, or an operator's unlock
-	Finished  = "finished"    // by others
+	Finished  = "finished"    // another owner or program finished the record
 	Deleted   = "deleted"     // the record is gone
 	OutOfTime = "out of time" // it was not renewed in time
 )

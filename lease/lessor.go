@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// How long an operation tries, all its calls together.
+// The time limits of an operation, including all its calls.
 const (
 	acquireTimeout = 15 * time.Second
 	finishTimeout  = 60 * time.Second
-	releaseTimeout = 2 * time.Second // where the caller has no later deadline
+	releaseTimeout = 2 * time.Second // if the caller has no later deadline
 )
 
 // Lessor grants leases on the records of a Store. It is safe for concurrent
@@ -35,7 +35,7 @@ func NewLessor[D any](s Store[D], of func(*D) *Lease, p Policy) (*Lessor[D], err
 func (l *Lessor[D]) Policy() Policy { return l.policy }
 
 // WithTTL returns a Lessor that grants leases of another TTL; zero means its own.
-// They are renewed as often, or every third of a shorter TTL.
+// They are renewed as often as before, but at least three times in a TTL.
 func (l *Lessor[D]) WithTTL(ttl time.Duration) (*Lessor[D], error) {
 	if ttl == 0 || ttl == l.policy.TTL {
 		return l, nil
@@ -53,9 +53,9 @@ func (l *Lessor[D]) WithTTL(ttl time.Duration) (*Lessor[D], error) {
 // same commit, also if Take has just finished the record because its attempts are
 // exhausted. It is pure and may be called again.
 //
-// It answers the Hold, or ErrNotFound, ErrFinished, ErrExhausted (recorded), a
-// *HeldError, or ErrUnavailable after at most 15 s; and the record as last
-// read or written.
+// It returns the Hold; or ErrNotFound, ErrFinished, ErrExhausted (which it has
+// recorded), a *HeldError, or ErrUnavailable after at most 15 s. With each of these it
+// returns the record as last read or written.
 func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)) (*Hold[D], D, error) {
 	var none D
 	if owner == "" {
@@ -63,15 +63,18 @@ func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)
 	}
 	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
 	defer cancel()
-	stolen := false // by the last decision, which is the one that landed
+	stolen := false // set by the last decision, which is the one that was written
 	c, err := Edit(ctx, l.store, key, nil, func(c Cell[D]) (D, error) {
 		if !c.Exists {
 			return c.Doc, ErrNotFound
 		}
 		stolen = l.of(&c.Doc).Owner != ""
 		next, err := Take(*l.of(&c.Doc), c.At, owner, l.policy)
-		if err != nil && !errors.Is(err, ErrExhausted) {
+		switch {
+		case err != nil && !errors.Is(err, ErrExhausted):
 			return c.Doc, err
+		case l.of(&c.Doc).FinishedBy == owner: // its reply was lost, and the record was reopened: FinishedBy proves one finish
+			return c.Doc, ErrExhausted
 		}
 		*l.of(&c.Doc) = next
 		if set != nil {

@@ -10,7 +10,7 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-func TestALossSaysWhy(t *testing.T) {
+func TestALossHasAReason(t *testing.T) {
 	other := lease.Lease{Owner: "w/2", Token: 2, Attempts: 2, HeartbeatAt: noon, ExpiresAt: noon}
 	for reason, change := range map[string]func(w *world){
 		lease.Taken:    func(w *world) { w.rewrite(func(j *job) { j.Lease = other }) },

@@ -28,7 +28,7 @@ func (o *overtaken) Swap(ctx context.Context, key string, prev lease.Cell[job], 
 
 // An acquirer that exhausted a record, and lost the reply, must not mistake a later
 // acquisition by another, after an operator reopened the record, for its own.
-func TestAGivingUpThatWasOvertakenIsNoAcquisition(t *testing.T) {
+func TestAnExhaustionThatWasOvertakenIsNoAcquisition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &overtaken{Memory: &lease.Memory[job]{}}
 		store.Put("a", job{Lease: lease.Lease{Token: 4, Attempts: 2}})

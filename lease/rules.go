@@ -60,8 +60,8 @@ func Drop(l Lease, g Grant, refund bool) Lease {
 	return freed(l)
 }
 
-// Break frees the lease whoever holds it: an operator's forced unlock. The token
-// stays, so that the next one is larger.
+// Break frees the lease, whoever holds it, when an operator forces an unlock. It keeps
+// the token, so that the next one is larger.
 func Break(l Lease) Lease { return freed(l) }
 
 // Reopen lets a record run again from attempt one, finished or not. It returns a
@@ -75,9 +75,9 @@ func Reopen(l Lease, now time.Time) (Lease, error) {
 	return l, nil
 }
 
-// Abandoned reports whether the record is unfinished and not held at now, so that
+// Orphaned reports whether the record is unfinished and not held at now, so that
 // only another delivery can finish it.
-func Abandoned(l Lease, now time.Time) bool { return !l.Finished && !Held(l, now) }
+func Orphaned(l Lease, now time.Time) bool { return !l.Finished && !Held(l, now) }
 
 // Held reports whether l is held at now: expired means now ≥ expiry (R7).
 func Held(l Lease, now time.Time) bool {
@@ -108,9 +108,9 @@ func Presume(heartbeat, updated time.Time, p Policy) time.Time {
 	return heartbeat.Add(p.filled().TTL)
 }
 
-// Trusted returns until when, by the local monotonic clock, the holder of l can
-// trust it. at is the store's time in the reply to an RPC that started at asked. l
-// has the stored expiry.
+// Trusted returns the time of the local monotonic clock until which the holder of l can
+// trust it. at is the store's time in the reply to an RPC that started at asked; l has
+// the expiry that is stored.
 func Trusted(l Lease, at, asked time.Time, p Policy) time.Time {
 	return asked.Add(l.ExpiresAt.Sub(at) - p.Margin())
 }

@@ -166,7 +166,7 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-func TestARecordIsAbandonedIfItIsUnfinishedAndFree(t *testing.T) {
+func TestARecordIsOrphanedIfItIsUnfinishedAndFree(t *testing.T) {
 	for name, c := range map[string]struct {
 		lease lease.Lease
 		now   time.Time
@@ -177,8 +177,8 @@ func TestARecordIsAbandonedIfItIsUnfinishedAndFree(t *testing.T) {
 		"one that expires now is expired": {leased(), noon, true},
 		"finished, with a stale lock":     {leased(finished), noon, false},
 	} {
-		if got := lease.Abandoned(c.lease, c.now); got != c.want {
-			t.Errorf("%s: abandoned = %v; want %v", name, got, c.want)
+		if got := lease.Orphaned(c.lease, c.now); got != c.want {
+			t.Errorf("%s: orphaned = %v; want %v", name, got, c.want)
 		}
 	}
 }

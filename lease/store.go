@@ -18,11 +18,11 @@ type Cell[D any] struct {
 }
 
 // Now estimates the store's present time: At, continued by the local monotonic
-// clock. It is ahead by at most the round trip of the reading. It may choose an
-// expiry to write; it decides nothing.
+// clock. It is ahead by at most the round trip of the reading. It serves to choose a
+// new expiry, never to judge one.
 func (c Cell[D]) Now() time.Time { return c.At.Add(time.Since(c.Asked)) }
 
-// Store holds records, compares-and-swaps them one at a time, and has its own
+// Store keeps records, changes them one at a time by compare-and-swap, and has its own
 // clock. Implementations contain no rules. They are safe for concurrent use, bound
 // each call by a deadline of their own, and pass leasetest.
 type Store[D any] interface {
@@ -32,8 +32,8 @@ type Store[D any] interface {
 	Load(ctx context.Context, key string) (Cell[D], error)
 	// Swap writes next if the record is still prev, and returns the Cell as
 	// written, with the Rev, At and Asked of this write. It writes only what
-	// differs between prev.Doc and next. ErrConflict: the record has changed, or
-	// was written by this call and the store cannot distinguish that. ErrRefused:
+	// differs between prev.Doc and next. ErrConflict: the record has changed,
+	// perhaps by this very call, which the store cannot distinguish. ErrRefused:
 	// no later try can succeed. Any other error leaves the outcome unknown.
 	Swap(ctx context.Context, key string, prev Cell[D], next D) (Cell[D], error)
 }
@@ -98,13 +98,13 @@ type edit[D any] struct {
 	fresh     bool  // cell may be swapped
 	doubt     bool  // the outcome of a write is unknown
 	refused   error // the store's last refusal, final unless the write has landed
-	plain     bool  // Exclude was refused: the next try is a Swap, which confirms that
-	excluded  bool  // that was done
+	plain     bool  // Exclude was refused: the next try is a Swap, to confirm that
+	excluded  bool  // a refusal of Exclude was followed by a Swap
 	tries     int
 	conflicts int
 }
 
-// errLanded ends an exclusive decision whose write has landed before.
+// errLanded ends a decision inside Exclude if an earlier try has written it.
 var errLanded = errors.New("lease: landed")
 
 // step makes one try: at most a Load and a Swap, or one Exclude. done means that
@@ -195,9 +195,9 @@ func pause(ctx context.Context, tries int, conflict bool) bool {
 	return sleep(ctx, jitter(time.Now(), limit))
 }
 
-// jitter returns a part of limit chosen by now's nanoseconds: random enough between
-// machines, and in virtual time the same for the same events, so that a simulation
-// can be repeated. It is the last step of SplitMix64.
+// jitter returns a part of limit that is computed from now's nanoseconds. It differs
+// between machines. In virtual time the same events give the same result, so that a
+// simulation can be repeated. The computation is the last step of SplitMix64.
 func jitter(now time.Time, limit time.Duration) time.Duration {
 	z := uint64(now.UnixNano())
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9

@@ -17,36 +17,31 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// Options of Open. The zero value is the contract's default.
+// Options configures Open and OpenRooms. The zero value is the contract's default.
 type Options struct {
 	Database   string // "" is (default)
-	Collection string // "" is analyses
-	Emulator   string // host:port of one, if FIRESTORE_EMULATOR_HOST names no other
+	Collection string // "" is analyses, of OpenRooms documentLocks
+	Emulator   string // host:port of an emulator; FIRESTORE_EMULATOR_HOST takes precedence
 	Policy     lease.Policy
-	// Pessimistic makes every decision inside client.RunTransaction. Otherwise that is
-	// done only where others keep writing to the document.
+	// Pessimistic makes every decision inside client.RunTransaction. Otherwise only
+	// a decision that met two conflicts is made there.
 	Pessimistic bool
 	Log         *slog.Logger // nil: silent
 }
 
-// Analyses are the analyses of one collection, with their locks. It is safe for
-// concurrent use. Every method checks the id first (lease.ErrInvalidKey), bounds its
-// own time, and returns lease.ErrUnavailable where Firestore cannot be reached.
+// Analyses gives access to the analyses of one collection and their locks. It is safe
+// for concurrent use. Every method checks the id first (lease.ErrInvalidKey), has its
+// own time limit, and returns lease.ErrUnavailable if Firestore cannot be reached.
 type Analyses struct {
 	*analysislock.Locks
 	documents *documents[analysislock.Analysis]
 	replacing *analysislock.Locks // of the same documents; see Unlock
 }
 
-// Open connects to Firestore, or to an emulator, without a call yet. Close ends it.
+// Open prepares a connection to Firestore or to an emulator, without a call. Close
+// closes it.
 func Open(ctx context.Context, project string, o Options, opts ...option.ClientOption) (*Analyses, error) {
-	if o.Collection == "" {
-		o.Collection = "analyses"
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	db, err := dial(ctx, project, o.Database, o.Collection, o.Emulator, opts)
+	db, err := dial(ctx, project, &o, "analyses", opts)
 	if err != nil {
 		return nil, err
 	}
@@ -68,12 +63,12 @@ func Open(ctx context.Context, project string, o Options, opts ...option.ClientO
 	return a, nil
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (a *Analyses) Close() error { return a.documents.db.Close() }
 
-// Create makes a QUEUED analysis with input, a value as orchestrator.Storable
-// returns it: ErrExists if the id is taken, lease.ErrRefused if Firestore
-// cannot hold the input. After lease.ErrUnavailable it may exist all the same.
+// Create creates a QUEUED analysis with input, a value as orchestrator.Storable returns
+// it. Errors: ErrExists if the id is taken; lease.ErrRefused if Firestore cannot hold the
+// input; lease.ErrUnavailable, after which the analysis may exist or not.
 func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 	if err := analysislock.CheckID(id); err != nil {
 		return err
@@ -91,8 +86,8 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 	})
 	switch {
 	case status.Code(err) == codes.AlreadyExists:
-		// Also the answer to a creation whose reply was lost and which the client
-		// sent again; that document is younger than the reading that dates it.
+		// If the reply to a creation was lost, the client has sent it again and gets
+		// this error too. Then the document was created after the reading above.
 		if snap, err := doc.Get(ctx); err == nil && snap.CreateTime.After(read) {
 			if d, err := a.documents.codec.decode(snapshot(snap)); err == nil && d.CreatedAt.Equal(now) && reflect.DeepEqual(d.Input, input) {
 				return nil
@@ -141,8 +136,8 @@ func (a *Analyses) get(ctx context.Context, id string, fields []string) (d analy
 	return d, refused
 }
 
-// Unlock is analysislock.Locks.Unlock. It also replaces a lockToken that is no usable
-// integer by the time of the document's last update in microseconds.
+// Unlock calls analysislock.Locks.Unlock. It also replaces a lockToken that is not a
+// usable integer by the time of the document's last update in microseconds.
 func (a *Analyses) Unlock(ctx context.Context, id string, seen *analysislock.Seen) (analysislock.Analysis, error) {
 	return a.replacing.Unlock(ctx, id, seen)
 }
@@ -159,9 +154,8 @@ const inputTimeout = 15 * time.Second
 var inputField = []string{"input"}
 
 // requestInput sends the read of the input together with the commit that acquires the
-// lock, so that it costs no round trip of its own. The answer is received and decoded
-// after the commit's: a document that kills the worker then has been counted as an
-// attempt.
+// lock, so that it costs no extra round trip. Analyses.input decodes the answer after the
+// commit: if decoding a document makes the worker crash, the attempt has been counted.
 func (a *Analyses) requestInput(ctx context.Context, prev analysislock.Analysis, next *analysislock.Analysis) (cancel func()) {
 	if next.Lock.Owner == "" || next.Lock.Token == prev.Lock.Token {
 		return func() {}
@@ -172,8 +166,8 @@ func (a *Analyses) requestInput(ctx context.Context, prev analysislock.Analysis,
 	return s.input.cancel
 }
 
-// input receives what requestInput has requested, or reads it where that has failed,
-// and keeps only its JSON.
+// input returns the JSON of the input that requestInput has requested. If that request
+// has failed, it reads the input again.
 func (a *Analyses) input(ctx context.Context, d analysislock.Analysis) (input json.RawMessage, err error) {
 	use := func(r reading) (err error) {
 		if !r.exists {

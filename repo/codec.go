@@ -15,33 +15,33 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// unreadableOwner stands for a lockOwner that is not a string: another owner's.
+// unreadableOwner replaces a lockOwner that is not a string. No worker has this name.
 const unreadableOwner = "(unreadable)"
 
 // analysisCodec is the codec of analyses.
 type analysisCodec struct {
 	lockCodec
-	replaceToken bool // read a document whose lockToken is unusable, and write one that is not
+	replaceToken bool // accept a document whose lockToken is unusable, and write a usable one
 }
 
 var _ codec[analysislock.Analysis] = analysisCodec{}
 
-// lockCodec reads the lock fields that all documents have in common.
+// lockCodec reads the lock fields, which all documents have in common.
 type lockCodec struct {
 	policy lease.Policy
 	log    *slog.Logger
-	name   func(id string) slog.Attr // of a record, in the log
+	name   func(id string) slog.Attr // names a record in the log
 }
 
 // stored is what Analysis.Stored holds.
 type stored struct {
-	updatedAsTimestamp bool     // the document's updatedAt is no string, and stays so
-	tokenAssumed       bool     // its lockToken is unusable: Lock.Token stands for it
-	input              *request // by the acquisition; see Analyses.input
+	updatedAsTimestamp bool     // the document's updatedAt is a Timestamp, and remains one
+	tokenAssumed       bool     // the document's lockToken is unusable; Lock.Token replaces it
+	input              *request // sent with the acquisition; see Analyses.input
 }
 
-// decision are the fields that a decision reads: neither the input and the result nor
-// the fields of others.
+// decision lists the fields that a decision reads. It leaves out the input, the result
+// and the fields of other programs.
 var decision = []string{
 	"status", "attempts", "finishedBy", "createdAt", "updatedAt", "error.code", "error.message", "lastError.code", "lastError.message",
 	"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt",
@@ -69,8 +69,8 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	return a, a.Malformed
 }
 
-// statusOf is a document's status. One that is no string may mean something to its
-// author.
+// statusOf returns a document's status. A status that is not a string is shown by its
+// type, and kept in the document.
 func statusOf(v any) string {
 	if s, ok := v.(string); ok || v == nil {
 		return s
@@ -89,9 +89,9 @@ func decodeError(v any) *analysislock.Error {
 	return &e
 }
 
-// decodeLock reads the lock but for whether it is finished. Of ill-typed fields only
-// lockToken is an error, lease.ErrMalformed; all else is read beside it, and Token is
-// one that is later than any which the record can have had by its last update.
+// decodeLock reads the lock, except Finished. Of the fields with a wrong type only
+// lockToken is an error, lease.ErrMalformed. With that error, the other fields are
+// valid, and Token is larger than any that the record had by its last update.
 func (c lockCodec) decodeLock(r reading) (l lease.Lease, err error) {
 	token, ok := parseInt(r.fields["lockToken"])
 	if !ok || token < 0 || token == math.MaxInt64 {
@@ -106,12 +106,12 @@ func (c lockCodec) decodeLock(r reading) (l lease.Lease, err error) {
 	return l, err
 }
 
-// decodeHolder reads who holds the lock, and until when (G5). A time that is not
-// credible is unreadable.
+// decodeHolder reads the owner and the times of the lock (G5). It treats a time that is
+// not credible as unreadable.
 func (c lockCodec) decodeHolder(l *lease.Lease, r reading) {
 	switch owner := r.fields["lockOwner"].(type) {
 	case nil:
-		return // nobody holds it, whatever the other fields are
+		return // the lock is free, whatever the other fields are
 	case string:
 		l.Owner = owner
 	default:
@@ -141,7 +141,7 @@ func (c lockCodec) warn(r reading, field string, v any) {
 	c.log.LogAttrs(context.Background(), slog.LevelWarn, "unreadable lock field", c.name(r.id), slog.String("field", field), slog.String("type", kind(v)))
 }
 
-// changes sets updatedAt to now with every other.
+// changes also sets updatedAt to now, if any other field changes.
 func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.Analysis, now time.Time) []firestore.Update {
 	var us []firestore.Update
 	set := func(path string, changed bool, v any) {
@@ -151,7 +151,7 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	}
 	p, n := prev.Lock, next.Lock
 	was, _ := prev.Stored.(stored)
-	// Others may have written result and error before.
+	// Other programs may have written result and error before.
 	turned := analysislock.Finished(prev.Status) != analysislock.Finished(next.Status)
 	set("status", prev.Status != next.Status, next.Status)
 	set("result", turned && next.Status == analysislock.Ready, next.Result)
@@ -181,7 +181,7 @@ func errorValue(e *analysislock.Error) any {
 	return map[string]any{"code": e.Code, "message": e.Message}
 }
 
-// orDelete is v, or the removal of its field where v is zero.
+// orDelete returns v, or the value that deletes its field if v is zero.
 func orDelete[T comparable](v T) any {
 	if v == *new(T) {
 		return firestore.Delete
@@ -197,8 +197,8 @@ func timeValue(t time.Time) any {
 }
 
 // parseTime reads ISO 8601 of any precision, a Timestamp or epoch milliseconds.
-// Nothing at all is the zero time and readable; ok is false for what is not.
-// ISO 8601 without a zone is taken as UTC.
+// A missing value is the zero time. ok is false for a value that is not a time. ISO 8601
+// without a zone is read as UTC.
 func parseTime(v any) (t time.Time, ok bool) {
 	switch v := v.(type) {
 	case nil:
@@ -225,8 +225,8 @@ func fromMillis(ms float64) (time.Time, bool) {
 	return time.UnixMilli(int64(ms)), true
 }
 
-// parseInt reads an integer, also one that another client wrote as a double.
-// Nothing at all is 0.
+// parseInt reads an integer, also one that another client wrote as a double. A missing
+// value is 0.
 func parseInt(v any) (n int64, ok bool) {
 	switch v := v.(type) {
 	case nil:

@@ -46,7 +46,7 @@ func TestADarkFirestoreIsUnavailableInTime(t *testing.T) {
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 				b.Put(t, "held", map[string]any{"status": analysislock.Queued})
 				mustAcquire(t, a, "held", "w/1")
-				l.darken()
+				l.stopAnswering()
 				began := time.Now()
 				err := tc.do(t.Context(), a)
 				if took := time.Since(began); !errors.Is(err, lease.ErrUnavailable) || took > tc.within {
@@ -64,7 +64,7 @@ func TestOneCallThatIsNeverAnsweredIsGivenUpInTime(t *testing.T) {
 		op := operations[verb]
 		for _, exclusive := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/exclusive=%v", verb, exclusive), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, b *emulatortest.Backend) { op.meets(t, b, dark, exclusive, false) })
+				inBubble(t, func(t *testing.T, b *emulatortest.Backend) { op.runWith(t, b, dark, exclusive, false) })
 			})
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"net/url"
 	"os"
@@ -32,39 +33,42 @@ type database struct {
 	name string                      // projects/P/databases/D
 	// routing is the value of the header by which Google routes calls.
 	routing string
-	// Large documents that are held as protocol buffers; see largeAnswer. A commit that
-	// waits for the network holds up no input.
+	// decoders and encoders limit how many large documents are in memory as protocol
+	// buffers; see largeAnswer. There are two, so that a commit that waits for the
+	// network does not delay the reading of an input.
 	decoders, encoders *semaphore.Weighted
 }
 
-// dial opens a database for the documents of collection, without a call yet; Close
-// closes it. name "" is (default). emulator is host:port of one, if
-// FIRESTORE_EMULATOR_HOST names no other.
-func dial(ctx context.Context, project, name, collection, emulator string, opts []option.ClientOption) (*database, error) {
-	if err := CheckCollection(collection); err != nil {
+// dial sets the defaults of o, and opens its database without a call. Close closes it.
+func dial(ctx context.Context, project string, o *Options, collection string, opts []option.ClientOption) (*database, error) {
+	o.Database = cmp.Or(o.Database, firestore.DefaultDatabaseID)
+	o.Collection = cmp.Or(o.Collection, collection)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := CheckCollection(o.Collection); err != nil {
 		return nil, fmt.Errorf("repo: %w", err)
 	}
-	name = cmp.Or(name, firestore.DefaultDatabaseID)
-	db, err := connect(ctx, project, name, emulator, opts)
+	db, err := connect(ctx, project, o.Database, o.Emulator, opts)
 	if err != nil {
-		return nil, fmt.Errorf("repo: open database %s of project %s: %w", name, project, err)
+		return nil, fmt.Errorf("repo: open database %s of project %s: %w", o.Database, project, err)
 	}
 	return db, nil
 }
 
-// connect opens the connection. A connection on which a call waits and nothing has come
-// for 30 s is pinged, and replaced where no answer comes in 10 s: else one that a
-// network has forgotten would be kept, its watch silent and each call on it failing. A
-// server that is pinged too often closes the connection, and gRPC then pings half as
-// often.
+// connect opens the connection. If a call waits and the connection has received nothing
+// for 30 s, gRPC sends a ping, and replaces the connection if no answer comes within
+// 10 s. Otherwise a connection that the network has dropped would be kept: its watch
+// would receive nothing, and each call on it would fail. A server that gets too many
+// pings closes the connection, and gRPC then sends half as many.
 //
-// Where FIRESTORE_EMULATOR_HOST is set, Google's client makes a connection of its own to
-// it, whatever it is given.
+// If FIRESTORE_EMULATOR_HOST is set, Google's client ignores the connection it is given
+// and opens its own to that host.
 func connect(ctx context.Context, project, name, emulator string, opts []option.ClientOption) (*database, error) {
 	alive := grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second})
 	first := option.WithGRPCDialOption(alive)
-	named := os.Getenv("FIRESTORE_EMULATOR_HOST")
-	if host := cmp.Or(named, emulator); host != "" { // as Google's client connects to it
+	fromEnv := os.Getenv("FIRESTORE_EMULATOR_HOST")
+	if host := cmp.Or(fromEnv, emulator); host != "" { // as Google's client connects to it
 		conn, err := grpc.NewClient("passthrough:///"+host, alive, grpc.WithNoProxy(),
 			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(emulatorOwner{}),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)))
@@ -78,7 +82,7 @@ func connect(ctx context.Context, project, name, emulator string, opts []option.
 		return nil, err
 	}
 	conn := api.Connection() //nolint:staticcheck // the only one: no pool is asked for
-	if named == "" {
+	if fromEnv == "" {
 		opts = []option.ClientOption{option.WithGRPCConn(conn)}
 	}
 	client, err := firestore.NewClientWithDatabase(ctx, project, name, opts...)
@@ -110,8 +114,8 @@ func (emulatorOwner) GetRequestMetadata(context.Context, ...string) (map[string]
 // RequireTransportSecurity implements credentials.PerRPCCredentials.
 func (emulatorOwner) RequireTransportSecurity() bool { return false }
 
-// CheckCollection refuses a path that is not a collection's, such as
-// analyses or tenants/a/analyses.
+// CheckCollection returns an error unless path is a collection's, as analyses and
+// tenants/a/analyses are.
 func CheckCollection(path string) error {
 	segments := strings.Split(path, "/")
 	if len(segments)%2 == 0 || slices.ContainsFunc(segments, func(s string) bool { return analysislock.CheckID(s) != nil }) {

@@ -59,7 +59,7 @@ func TestAWatchOutlivesAConnectionThatHasFallenSilent(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		n := &network{Listener: bufconn.Listen(1 << 20)}
 		go func() { _ = b.Server.Serve(n) }()
-		r, err := OpenRooms(t.Context(), b.Project, RoomOptions{}, option.WithEndpoint("passthrough:///firestore"), option.WithoutAuthentication(),
+		r, err := OpenRooms(t.Context(), b.Project, Options{}, option.WithEndpoint("passthrough:///firestore"), option.WithoutAuthentication(),
 			option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())), option.WithGRPCDialOption(grpc.WithContextDialer(n.dial)))
 		if err != nil {
 			t.Fatal(err)

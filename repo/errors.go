@@ -14,10 +14,10 @@ import (
 var ErrExists = errors.New("repo: analysis exists")
 
 // storeError classifies the error of a call. Hardly any code proves that nothing was
-// written: a commit whose reply was lost and which the client sent again returns
-// FailedPrecondition, a creation AlreadyExists. So a conflict means "read again". Only
-// InvalidArgument is final, and only outside a transaction: inside, it is also the
-// answer to a commit that the client sent again.
+// written. If the reply to a commit was lost, the client sends it again and gets
+// FailedPrecondition, or AlreadyExists for a creation. So a conflict means that the
+// document must be read again. Only InvalidArgument is final, and only outside a
+// transaction: inside, it is also the answer to a commit that was sent again.
 func storeError(verb, what, id string, err error) error {
 	switch status.Code(err) {
 	case codes.FailedPrecondition, codes.Aborted, codes.NotFound, codes.AlreadyExists:
@@ -28,8 +28,8 @@ func storeError(verb, what, id string, err error) error {
 	return fmt.Errorf("repo: %s %s %q: %w", verb, what, id, err)
 }
 
-// queryError classifies the error of a query: a refusal, as where an index is missing,
-// or lease.ErrUnavailable.
+// queryError classifies the error of a query: lease.ErrRefused, for example if an
+// index is missing, or lease.ErrUnavailable.
 func queryError(verb string, err error) error {
 	code := status.Code(err)
 	err = fmt.Errorf("repo: %s: %w", verb, err)
@@ -39,8 +39,8 @@ func queryError(verb string, err error) error {
 	return unavailable(err)
 }
 
-// unavailable marks the error of a single call as lease.ErrUnavailable unless
-// the store has refused it.
+// unavailable marks the error of a single call as lease.ErrUnavailable, unless the
+// store has refused the call or the record is malformed.
 func unavailable(err error) error {
 	if errors.Is(err, lease.ErrRefused) || errors.Is(err, lease.ErrMalformed) {
 		return err

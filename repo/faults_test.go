@@ -67,7 +67,7 @@ func TestACommitOfUnknownOutcomeIsAppliedOnce(t *testing.T) {
 						continue // releases without the message; see TestAnalysisLock
 					}
 					t.Run(fmt.Sprintf("%s/%v/%s/exclusive=%v", verb, code, how, exclusive), func(t *testing.T) {
-						inBubble(t, func(t *testing.T, b *emulatortest.Backend) { op.meets(t, b, f, exclusive, refused) })
+						inBubble(t, func(t *testing.T, b *emulatortest.Backend) { op.runWith(t, b, f, exclusive, refused) })
 					})
 				}
 			}
@@ -75,8 +75,8 @@ func TestACommitOfUnknownOutcomeIsAppliedOnce(t *testing.T) {
 	}
 }
 
-// meets lets the operation's commit meet f, and checks what came of it.
-func (op operation) meets(t *testing.T, b *emulatortest.Backend, f fault, exclusive, refused bool) {
+// runWith lets the operation's commit meet f, and checks what came of it.
+func (op operation) runWith(t *testing.T, b *emulatortest.Backend, f fault, exclusive, refused bool) {
 	t.Helper()
 	l := &line{}
 	a := open(t, b, l.options()...)
@@ -90,9 +90,9 @@ func (op operation) meets(t *testing.T, b *emulatortest.Backend, f fault, exclus
 	if exclusive {
 		faults, writes, theirs = exclusively(t, b, map[string][]fault{exclusiveCommit: {f}}), 3, 2
 	}
-	l.befall(faults)
+	l.inject(faults)
 	err := op.do(t, a)
-	l.wantAllMet(t)
+	l.wantAllInjected(t)
 	billed = b.Server.Usage().Writes - billed
 	got := b.Fields(t, "x")
 	if refused {

@@ -155,12 +155,12 @@ func TestATokenThatIsNoIntegerIsReplacedByUnlock(t *testing.T) {
 }
 
 // The run of an acquisition whose reply was lost reads the input by itself.
-func TestAnInputThatWasNotAskedForIsRead(t *testing.T) {
+func TestAnInputWithoutARequestIsRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		l := &line{}
 		a := open(t, b, l.options()...)
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": map[string]any{"n": 1}})
-		l.befall(map[string][]fault{read: {nil, dark, dark}}) // the decision's, the input's, and one try more
+		l.inject(map[string][]fault{read: {nil, dark, dark}}) // the decision's, the input's, and one try more
 		mustAcquire(t, a, "x", "w/1")
 		var got string
 		err := a.run(t.Context(), "w/1", func(_ context.Context, input json.RawMessage) error {
@@ -170,7 +170,7 @@ func TestAnInputThatWasNotAskedForIsRead(t *testing.T) {
 		if err != nil || got != `{"n":1}` {
 			t.Errorf("input %s, %v", got, err)
 		}
-		l.wantAllMet(t)
+		l.wantAllInjected(t)
 	})
 }
 
@@ -203,7 +203,7 @@ func TestACommitThatHangsHoldsUpNoInput(t *testing.T) {
 		b.Put(t, "y", map[string]any{"status": analysislock.Queued, "input": large})
 		mustAcquire(t, a, "x", "w/1")
 		mustAcquire(t, a, "y", "w/2")
-		l.befall(map[string][]fault{commit: {dark}})
+		l.inject(map[string][]fault{commit: {dark}})
 		finished := make(chan error)
 		go func() { finished <- a.holds["w/1"].Complete(t.Context(), large) }()
 		synctest.Wait()

@@ -34,8 +34,8 @@ type line struct {
 // fault makes a call, or does not; nil makes it.
 type fault func(ctx context.Context, do func() error) error
 
-// befall sets what goes wrong with the next calls.
-func (l *line) befall(next map[string][]fault) {
+// inject sets what goes wrong with the next calls.
+func (l *line) inject(next map[string][]fault) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.next = map[string][]fault{}
@@ -44,15 +44,15 @@ func (l *line) befall(next map[string][]fault) {
 	}
 }
 
-// darken leaves every call unanswered that befall did not name.
-func (l *line) darken() {
+// stopAnswering makes every call hang for which inject named no fault.
+func (l *line) stopAnswering() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.night = true
 }
 
-// wantAllMet fails the test where a fault was planned for a call that was not made.
-func (l *line) wantAllMet(t *testing.T) {
+// wantAllInjected fails the test where a fault was planned for a call that was not made.
+func (l *line) wantAllInjected(t *testing.T) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -19,12 +19,11 @@ import (
 const queryTimeout = 15 * time.Second
 
 // Newest reads, without inputs and results, the limit analyses with the latest
-// updatedAt, the latest first, and Firestore's time of the reading. An analysis without
-// an updatedAt is not found; Malformed is set where nothing can be done with the lock
-// or by the id.
+// updatedAt, the latest first, and Firestore's time of the reading. It does not find an
+// analysis without updatedAt. It sets Malformed if the lock or the id cannot be used.
 //
 // It makes one query for each type of updatedAt, of up to limit documents each, within
-// 15 s. Firestore's automatic index of updatedAt serves it.
+// 15 s. It needs only Firestore's automatic index of updatedAt.
 //
 // Errors: lease.ErrUnavailable; lease.ErrRefused.
 func (a *Analyses) Newest(ctx context.Context, limit int) (found []analysislock.Analysis, at time.Time, err error) {
@@ -59,8 +58,8 @@ func (a *Analyses) InState(ctx context.Context, status string, limit int) ([]ana
 	return a.summaries(ctx, "list analyses", a.documents.collection.Where("status", "==", status).Limit(limit).Select(decision...))
 }
 
-// Count returns how many analyses have status, or, where that is empty, how many
-// there are, within 15 s. Firestore counts: it bills one read for a thousand.
+// Count returns the number of analyses with status, or of all if status is empty, within
+// 15 s. Firestore counts them, and bills one read for a thousand.
 // Errors: lease.ErrUnavailable; lease.ErrRefused.
 func (a *Analyses) Count(ctx context.Context, status string) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
@@ -81,7 +80,7 @@ func (a *Analyses) Count(ctx context.Context, status string) (int64, error) {
 // Malformed is set as by Newest. It makes one read and a query for each type of
 // updatedAt, within 15 s.
 //
-// Errors: those of Abandoned, whose index it needs.
+// Errors: those of Orphaned, whose index it needs.
 func (a *Analyses) Overdue(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -94,8 +93,8 @@ func (a *Analyses) Overdue(ctx context.Context, limit int) ([]analysislock.Analy
 	return found[:min(limit, len(found))], err
 }
 
-// Unfinished reads as Overdue does, but whenever the last update was, and without
-// Firestore's time. An analysis without an updatedAt is not found.
+// Unfinished is like Overdue, but reads analyses of any last update, and does not read
+// Firestore's time. It does not find an analysis without updatedAt.
 func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -116,13 +115,13 @@ func (a *Analyses) UnknownStatus(ctx context.Context, limit int) ([]analysislock
 	return slices.DeleteFunc(found, func(d analysislock.Analysis) bool { return d.Malformed != nil || d.Lock.Token != 0 }), err
 }
 
-// lowest are the least values of the types that an updatedAt may have.
+// lowest lists the least value of each type that updatedAt may have.
 var lowest = []any{"", time.Time{}, math.Inf(-1)}
 
 // eachType runs q once with each of values as a bound of updatedAt. A bound restricts a
-// query to the values of its own type; without one Firestore sorts all numbers
-// before all Timestamps and these before all strings, and a limit could hide one
-// type behind another.
+// query to values of the bound's type. Without one, Firestore sorts all numbers before
+// all Timestamps, and these before all strings, so that within a limit one type could
+// leave no room for another.
 func (a *Analyses) eachType(ctx context.Context, what string, q firestore.Query, operator string, values []any) (all []analysislock.Analysis, err error) {
 	for _, v := range values {
 		found, err := a.summaries(ctx, what, q.Where("updatedAt", operator, v).Select(decision...))
@@ -134,8 +133,8 @@ func (a *Analyses) eachType(ctx context.Context, what string, q firestore.Query,
 	return all, nil
 }
 
-// summaries returns what a query finds, without inputs and results; what names the
-// query in an error.
+// summaries returns the analyses that a query finds, without inputs and results; what
+// names the query in an error.
 func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query) (found []analysislock.Analysis, err error) {
 	_, err = eachDocument(ctx, what, q, func(snap *firestore.DocumentSnapshot) {
 		doc, err := a.documents.codec.decode(snapshot(snap))
@@ -149,7 +148,7 @@ func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query
 }
 
 // eachDocument calls each for the documents of q. at is Firestore's time of the
-// reading, zero where there are none.
+// reading, or zero if there are no documents.
 func eachDocument(ctx context.Context, what string, q firestore.Query, each func(*firestore.DocumentSnapshot)) (at time.Time, err error) {
 	docs := q.Documents(ctx)
 	defer docs.Stop()
@@ -166,7 +165,7 @@ func eachDocument(ctx context.Context, what string, q firestore.Query, each func
 	}
 }
 
-// maxWarnings bounds the warnings of one call about documents that it skips each time.
+// maxWarnings limits the warnings of one call about the documents that it skips.
 const maxWarnings = 10
 
 // skipped logs the documents that a call skips, the first few by name.

@@ -18,7 +18,7 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-func TestTheNewestAreListedHoweverTheirUpdateIsWritten(t *testing.T) {
+func TestTheNewestAreListedForEachTypeOfUpdatedAt(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		if found, at, err := a.Newest(t.Context(), 3); err != nil || len(found) != 0 || time.Since(at).Abs() > time.Minute {
@@ -68,7 +68,7 @@ func TestAFullListOfOneTypeOfUpdateHidesNoneOfAnother(t *testing.T) {
 	})
 }
 
-func TestAListShowsWhatCannotBeMadeOut(t *testing.T) {
+func TestAListShowsMalformedAnalyses(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		b.Put(t, "bad\x01id", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(time.Now())})
@@ -117,7 +117,7 @@ func ids(found []analysislock.Analysis) string {
 }
 
 // The ages are told apart by hours: a slow machine may take long to come here.
-func TestWhatIsUnfinishedIsListedByAgeHoweverItsUpdateIsWritten(t *testing.T) {
+func TestUnfinishedAnalysesAreListedByAgeForEachTypeOfUpdatedAt(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		ago := func(hours int) time.Time { return time.Now().Add(time.Duration(-hours) * time.Hour) }
@@ -239,18 +239,18 @@ func TestAQueryOfAnalysesThatFailsIsNoEmptyAnswer(t *testing.T) {
 		"Overdue":       func(ctx context.Context, a *worker) error { _, err := a.Overdue(ctx, 1); return err },
 		"Unfinished":    func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 1); return err },
 		"UnknownStatus": func(ctx context.Context, a *worker) error { _, err := a.UnknownStatus(ctx, 1); return err },
-		"Abandoned": func(ctx context.Context, a *worker) error {
-			return a.Abandoned(ctx, 1, func(string, int64, time.Time) {})
+		"Orphaned": func(ctx context.Context, a *worker) error {
+			return a.Orphaned(ctx, 1, func(string, int64, time.Time) {})
 		},
 	} {
 		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 			l := &line{}
 			a := open(t, b, l.options()...)
-			l.befall(map[string][]fault{"RunQuery": {dropped(codes.PermissionDenied)}})
+			l.inject(map[string][]fault{"RunQuery": {dropped(codes.PermissionDenied)}})
 			if err := list(t.Context(), a); !errors.Is(err, lease.ErrUnavailable) {
 				t.Errorf("%s: %v, want ErrUnavailable", name, err)
 			}
-			l.wantAllMet(t)
+			l.wantAllInjected(t)
 		})
 	}
 	for name, ask := range map[string]func(ctx context.Context, a *worker) error{
@@ -262,11 +262,11 @@ func TestAQueryOfAnalysesThatFailsIsNoEmptyAnswer(t *testing.T) {
 		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 			l := &line{}
 			a := open(t, b, l.options()...)
-			l.befall(map[string][]fault{read: {dropped(codes.PermissionDenied)}})
+			l.inject(map[string][]fault{read: {dropped(codes.PermissionDenied)}})
 			if err := ask(t.Context(), a); !errors.Is(err, lease.ErrUnavailable) {
 				t.Errorf("%s without the time: %v, want ErrUnavailable", name, err)
 			}
-			l.wantAllMet(t)
+			l.wantAllInjected(t)
 		})
 	}
 }

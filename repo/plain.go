@@ -11,10 +11,10 @@ import (
 	"google.golang.org/genproto/googleapis/type/latlng"
 )
 
-// Plain is the JSON form of a document's value, as analyzers get it. Types that JSON
-// lacks become: a timestamp RFC 3339, bytes base64, NaN and the infinities
-// the strings "NaN", "Infinity" and "-Infinity", a reference its full path, a
-// geo point {"latitude", "longitude"}, a vector an array of numbers.
+// Plain returns the JSON form of a document's value, as analyzers get it. It encodes the
+// types that JSON lacks as follows: a timestamp as RFC 3339, bytes as base64, NaN and the
+// infinities as the strings "NaN", "Infinity" and "-Infinity", a reference as its full
+// path, a geo point as {"latitude", "longitude"}, and a vector as an array of numbers.
 func Plain(v any) (json.RawMessage, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

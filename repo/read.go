@@ -21,8 +21,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A value of one byte takes a hundred bytes as a protocol buffer in memory. So large
-// documents are decoded, and large results encoded, one at a time.
+// A value of one byte takes a hundred bytes of memory as a protocol buffer. So the
+// database decodes large documents, and encodes large results, one at a time.
 const (
 	largeAnswer = 64 << 10 // bytes
 	largeResult = 4 << 10  // values
@@ -32,19 +32,19 @@ const (
 type reading struct {
 	id      string
 	exists  bool
-	fields  map[string]any // as Google's client decodes them, but for references: see goValue
+	fields  map[string]any // as Google's client decodes them, except references; see goValue
 	updated time.Time
 	at      time.Time // Firestore's time of the reading
 }
 
-// snapshot is a reading by Google's client.
+// snapshot converts a reading by Google's client.
 func snapshot(s *firestore.DocumentSnapshot) reading {
 	return reading{id: s.Ref.ID, exists: s.Exists(), fields: s.Data(), updated: s.UpdateTime, at: s.ReadTime}
 }
 
-// read reads a document, or those fields of it that are named; Google's client has no
-// mask. use must not keep r.fields; its error is returned as it is. A try takes
-// callTimeout, and is repeated until ctx ends unless its error is final.
+// read reads a document, or only the given fields of it, which Google's client cannot.
+// It returns the error of use unchanged; use must not keep r.fields. A try takes up to
+// callTimeout. read tries again until ctx ends, unless the error is final.
 func (d *database) read(ctx context.Context, doc *firestore.DocumentRef, fields []string, use func(r reading) error) error {
 	for pause := 100 * time.Millisecond; ; pause *= 2 {
 		var used error
@@ -66,7 +66,7 @@ func (d *database) read(ctx context.Context, doc *firestore.DocumentRef, fields 
 	}
 }
 
-// request is a read that has been sent, and whose answer has not been received yet.
+// request is a read that has been sent. receive receives its answer.
 type request struct {
 	db     *database
 	doc    *firestore.DocumentRef
@@ -75,8 +75,8 @@ type request struct {
 	err    error
 }
 
-// request sends a read, whose answer may take timeout to be received. Until then it
-// waits in gRPC's buffers.
+// request sends a read. The answer must be received within timeout; until then it stays
+// in gRPC's buffers.
 func (d *database) request(ctx context.Context, timeout time.Duration, doc *firestore.DocumentRef, fields []string) *request {
 	r := &request{db: d, doc: doc}
 	ctx, r.cancel = context.WithTimeout(ctx, timeout)
@@ -89,8 +89,8 @@ func (d *database) request(ctx context.Context, timeout time.Duration, doc *fire
 	return r
 }
 
-// receive waits for the answer and lets use have it, decoded; or until ctx ends. It is
-// called once. A document that does not exist is no error.
+// receive waits for the answer, or until ctx ends, and calls use with the decoded
+// document. It is called once. A document that does not exist is not an error.
 func (r *request) receive(ctx context.Context, use func(reading) error) error {
 	defer r.cancel()
 	defer context.AfterFunc(ctx, r.cancel)()
@@ -121,13 +121,13 @@ func (r *request) receive(ctx context.Context, use func(reading) error) error {
 	return use(got)
 }
 
-// errAnswer is an answer that Firestore does not give.
+// errAnswer reports an answer other than Firestore's protocol promises.
 var errAnswer = errors.New("repo: not one answer to one read")
 
 // frame is an encoded message.
 type frame []byte
 
-// frames is gRPC's codec for protocol buffers, but returns messages undecoded.
+// frames is a gRPC codec that sends protocol buffers and receives undecoded messages.
 type frames struct{}
 
 // Name implements encoding.CodecV2.
@@ -150,8 +150,8 @@ func goFields(fields map[string]*firestorepb.Value) map[string]any {
 	return m
 }
 
-// goValue decodes v as Google's client does, but for a reference, which is its path,
-// and a vector, which is an array.
+// goValue decodes v as Google's client does, except that a reference becomes its path,
+// and a vector an array.
 func goValue(v *firestorepb.Value) any {
 	switch v := v.GetValueType().(type) {
 	case *firestorepb.Value_BooleanValue:
@@ -186,8 +186,8 @@ func goValue(v *firestorepb.Value) any {
 	return nil
 }
 
-// encoding waits until updates may be encoded. done, which is never nil, ends that, and
-// may be called again.
+// encoding waits until updates may be encoded. The caller then calls done, which is never
+// nil and may be called more than once.
 func (d *database) encoding(ctx context.Context, updates []firestore.Update) (done func(), err error) {
 	n := 0
 	for i := range updates {
@@ -202,7 +202,7 @@ func (d *database) encoding(ctx context.Context, updates []firestore.Update) (do
 	return sync.OnceFunc(func() { d.encoders.Release(1) }), nil
 }
 
-// size is how many values v is made of.
+// size returns the number of values in v, including v.
 func size(v any) (n int) {
 	switch v := v.(type) {
 	case map[string]any:

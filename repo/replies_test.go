@@ -155,12 +155,12 @@ func TestALargeResultGivesItsTurnToTheNext(t *testing.T) {
 				for i, id := range []string{"x", "y", "z"} {
 					b.Put(t, id, map[string]any{"status": analysislock.Queued})
 					mustAcquire(t, a, id, "w/1")
-					l.befall(map[string][]fault{kind: {dropped(codes.Aborted)}}) // its second try needs the turn as well
+					l.inject(map[string][]fault{kind: {dropped(codes.Aborted)}}) // its second try needs the turn as well
 					began := time.Now()
 					if err := a.holds["w/1"].Complete(t.Context(), large()); err != nil || time.Since(began) > 4*time.Second {
 						t.Fatalf("result %d: %v after %v", i, err, time.Since(began))
 					}
-					l.wantAllMet(t)
+					l.wantAllInjected(t)
 				}
 				if !a.documents.db.encoders.TryAcquire(1) {
 					t.Error("the turn was not given back")
@@ -170,7 +170,7 @@ func TestALargeResultGivesItsTurnToTheNext(t *testing.T) {
 	}
 }
 
-func TestOnlyAReadingWithATimeTellsThatADocumentIsAbsent(t *testing.T) {
+func TestADocumentIsAbsentOnlyIfTheReplyHasAReadTime(t *testing.T) {
 	missing := status.Error(codes.NotFound, "")
 	dated := &firestore.DocumentSnapshot{ReadTime: time.Now()}
 	for name, c := range map[string]struct {

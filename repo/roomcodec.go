@@ -8,8 +8,8 @@ import (
 	"taskguard/lease/documentlock"
 )
 
-// roomCodec is the codec of rooms. documentlock.Locks leaves attempts, finished
-// and finishedBy zero, so that their documents have no such fields.
+// roomCodec is the codec of rooms. documentlock.Locks leaves attempts, finished and
+// finishedBy zero, so the documents of rooms have no such fields.
 type roomCodec struct{ lockCodec }
 
 var _ codec[documentlock.Lock] = roomCodec{}
@@ -19,7 +19,7 @@ func (roomCodec) mask() []string { return nil }
 func (c roomCodec) decode(r reading) (documentlock.Lock, error) {
 	data := r.fields
 	l, err := c.decodeLock(r)
-	if err != nil { // with the token that stands for it, the room can be unlocked and swept
+	if err != nil { // the token that replaces it lets the room be unlocked and swept
 		c.warn(r, "lockToken", data["lockToken"])
 	}
 	l.Finished, _ = data["finished"].(bool)
@@ -38,14 +38,14 @@ func (roomCodec) changes(prev documentlock.Lock, next *documentlock.Lock, _ time
 			us = append(us, firestore.Update{Path: path, Value: v})
 		}
 	}
-	if len(us) > 0 && prev.Token == next.Token { // what was read may stand for one that cannot be
+	if len(us) > 0 && prev.Token == next.Token { // the token that was read may replace an unreadable one
 		us = append(us, firestore.Update{Path: "lockToken", Value: next.Token})
 	}
 	return us
 }
 
-// roomFields are the fields of l, firestore.Delete for one that is not stored.
-// Their values are comparable.
+// roomFields returns the fields of l, with firestore.Delete for a field that is not
+// stored. Their values are comparable.
 func roomFields(l documentlock.Lock) map[string]any {
 	return map[string]any{
 		"lockToken":       l.Token,
@@ -61,7 +61,7 @@ func roomFields(l documentlock.Lock) map[string]any {
 	}
 }
 
-// newRoom is the document of l.
+// newRoom returns the document of l.
 func newRoom(l documentlock.Lock) map[string]any {
 	fields := roomFields(l)
 	for path, v := range fields {

@@ -102,9 +102,9 @@ func TestACommitOfUnknownOutcomeChangesNoRoomsOutcome(t *testing.T) {
 							locked(t, l, "a", "s/1")
 							time.Sleep(10 * time.Second)
 						}
-						bad.befall(map[string][]fault{commit: {f}})
+						bad.inject(map[string][]fault{commit: {f}})
 						done, err := op.do(t.Context(), l)
-						bad.wantAllMet(t)
+						bad.wantAllInjected(t)
 						c := mustLoad(t, r)
 						if err != nil || !done || (c.Doc.Owner == "s/1") != op.want || op.want && c.Doc.Holder == "" {
 							t.Errorf("%v, %v; then %+v", done, err, c.Doc)

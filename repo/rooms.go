@@ -12,19 +12,11 @@ import (
 	"taskguard/lease/documentlock"
 )
 
-// RoomOptions of OpenRooms.
-type RoomOptions struct {
-	Database   string       // "" is (default)
-	Collection string       // "" is documentLocks
-	Emulator   string       // as Options.Emulator
-	Log        *slog.Logger // nil: silent
-}
-
-// Rooms are the document locks of one collection, a document a room. It is safe
-// for concurrent use. A document exists while documentlock.Lock.Kept, and the
-// room's id is its id: lease.ErrInvalidKey for one that analysislock.CheckID would refuse.
-// Each heartbeat moves an indexed time, of which Firestore takes about 500 a
-// second in a collection: those of 5,000 rooms.
+// Rooms gives access to the document locks of one collection, with one document for each
+// room. It is safe for concurrent use. A document exists while documentlock.Lock.Kept
+// reports true. Its id is the room's: every method returns lease.ErrInvalidKey for a room
+// that documentlock.CheckRoom refuses. Each heartbeat writes an indexed time, and
+// Firestore accepts about 500 such writes a second in a collection: those of 5,000 rooms.
 type Rooms struct{ documents *documents[documentlock.Lock] }
 
 var (
@@ -33,15 +25,10 @@ var (
 	_ documentlock.Watcher           = (*Rooms)(nil)
 )
 
-// OpenRooms connects to Firestore, or to an emulator, without a call yet. Close ends it.
-func OpenRooms(ctx context.Context, project string, o RoomOptions, opts ...option.ClientOption) (*Rooms, error) {
-	if o.Collection == "" {
-		o.Collection = "documentLocks"
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	db, err := dial(ctx, project, o.Database, o.Collection, o.Emulator, opts)
+// OpenRooms prepares a connection to Firestore or to an emulator, without a call. Close
+// closes it. It uses neither Policy nor Pessimistic of o.
+func OpenRooms(ctx context.Context, project string, o Options, opts ...option.ClientOption) (*Rooms, error) {
+	db, err := dial(ctx, project, &o, "documentLocks", opts)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +39,7 @@ func OpenRooms(ctx context.Context, project string, o RoomOptions, opts ...optio
 	}}, nil
 }
 
-// Close ends the connection, and every Watch.
+// Close closes the connection, and ends every Watch.
 func (r *Rooms) Close() error { return r.documents.db.Close() }
 
 // Ping reports whether Firestore answers, within 5 s.
@@ -61,7 +48,7 @@ func (r *Rooms) Ping(ctx context.Context) error {
 	return err
 }
 
-// Load is one read, within 5 s.
+// Load makes one read, within 5 s.
 func (r *Rooms) Load(ctx context.Context, room string) (lease.Cell[documentlock.Lock], error) {
 	if err := documentlock.CheckRoom(room); err != nil {
 		return lease.Cell[documentlock.Lock]{}, err
@@ -69,9 +56,9 @@ func (r *Rooms) Load(ctx context.Context, room string) (lease.Cell[documentlock.
 	return r.documents.Load(ctx, room)
 }
 
-// Swap is one commit, within 5 s: it creates the document where prev does not
-// exist, deletes it where next is not Kept, and else updates the fields that
-// changed. Each holds only if the document is as prev was read.
+// Swap makes one commit, within 5 s. It creates the document if prev does not exist,
+// deletes it if next is not Kept, and otherwise updates the fields that changed. The
+// commit fails if the document has changed since prev was read.
 func (r *Rooms) Swap(ctx context.Context, room string, prev lease.Cell[documentlock.Lock], next documentlock.Lock) (lease.Cell[documentlock.Lock], error) {
 	err := documentlock.CheckRoom(room)
 	switch {
@@ -84,15 +71,15 @@ func (r *Rooms) Swap(ctx context.Context, room string, prev lease.Cell[documentl
 	case next.Kept():
 		return r.create(ctx, room, next)
 	}
-	c, err := r.documents.Load(ctx, room) // nothing is to become of nothing
+	c, err := r.documents.Load(ctx, room) // no document, and none to create
 	if err == nil && c.Exists {
 		err = lease.ErrConflict
 	}
 	return c, err
 }
 
-// create makes the document. The client sends a creation again whose reply was
-// lost: then it conflicts with itself.
+// create creates the document. If the reply is lost, the client sends the creation
+// again, and gets a conflict with its own first try.
 func (r *Rooms) create(ctx context.Context, room string, next documentlock.Lock) (lease.Cell[documentlock.Lock], error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -104,10 +91,10 @@ func (r *Rooms) create(ctx context.Context, room string, next documentlock.Lock)
 	return lease.Cell[documentlock.Lock]{Doc: next, Exists: true, Rev: written.UpdateTime, At: written.UpdateTime, Asked: asked}, nil
 }
 
-// remove deletes the document if it is still prev. Firestore gives such a commit
-// no update time, and the client not its commit time: At is what prev's time had
-// become, which is off by a round trip at most. Nobody holds a room that has no
-// document at whatever time, and who creates it must read it first.
+// remove deletes the document if it is still prev. Firestore returns no update time for
+// such a commit, and the client does not return the commit time. So At is an estimate,
+// wrong by a round trip at most. That is harmless: a room without a document is free at
+// any time, and an owner reads it before creating it.
 func (r *Rooms) remove(ctx context.Context, room string, prev lease.Cell[documentlock.Lock]) (lease.Cell[documentlock.Lock], error) {
 	read, ok := prev.Rev.(time.Time)
 	if !ok {

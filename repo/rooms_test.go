@@ -21,7 +21,7 @@ type onRooms struct {
 // openRooms are the Rooms on b over a connection of their own.
 func openRooms(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) onRooms {
 	t.Helper()
-	r, err := OpenRooms(t.Context(), b.Project, RoomOptions{}, b.Client(t, opts...)...)
+	r, err := OpenRooms(t.Context(), b.Project, Options{}, b.Client(t, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,8 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// How long one call to Firestore may take, with the client's own retries. A
-// transaction that is given up still rolls back for up to 5 s.
+// The time limits of one call to Firestore, including the client's own retries. The
+// rollback of a transaction that has reached its limit takes up to 5 s more.
 const (
 	callTimeout        = 5 * time.Second
 	transactionTimeout = 10 * time.Second
@@ -34,17 +34,17 @@ type codec[D any] interface {
 	changes(prev D, next *D, now time.Time) []firestore.Update
 }
 
-// documents is the lease.Store of a collection's records: the transaction in
-// which every decision is made (G3). lease.Edit runs one decision closure in it,
-// twice optimistically: Load, then a Swap that commits only if the document still has
-// the update time that was read; then, where others keep writing, inside
-// Exclude. docs/adr/0001-transaction.md says why. A decision reads only the codec's
-// mask.
+// documents is the lease.Store of a collection's records. It makes every decision in a
+// transaction (G3). lease.Edit first tries a decision twice optimistically: Load, and
+// then a Swap that commits only if the document still has the update time that was
+// read. After two conflicts with other writers, it decides inside Exclude.
+// docs/adr/0001-transaction.md gives the reasons. A decision reads only the fields of
+// the codec's mask.
 type documents[D any] struct {
 	db          *database
 	collection  *firestore.CollectionRef
 	codec       codec[D]
-	what        string // a record is, in errors
+	what        string // the kind of record, in errors
 	log         *slog.Logger
 	pessimistic bool // every decision is made inside Exclude
 	// beforeCommit, if it is not nil, is called before each commit from prev to next.
@@ -75,10 +75,10 @@ func (s *documents[D]) Load(ctx context.Context, id string) (c lease.Cell[D], er
 func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], next D) (lease.Cell[D], error) {
 	read, ok := prev.Rev.(time.Time)
 	if !prev.Exists || !ok {
-		return lease.Cell[D]{}, lease.ErrConflict // records are created by another method
+		return lease.Cell[D]{}, lease.ErrConflict // Swap creates no record
 	}
 	updates := s.codec.changes(prev.Doc, &next, prev.Now())
-	if len(updates) == 0 { // such as a renewal within the millisecond of the last
+	if len(updates) == 0 { // for example, a renewal within the same millisecond as the last
 		c, err := s.Load(ctx, id)
 		if err == nil && (!c.Exists || !read.Equal(c.Rev.(time.Time))) {
 			return c, lease.ErrConflict
@@ -157,14 +157,14 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 	}
 	results, err := response.WriteResults()
 	if err != nil || len(results) != 1 {
-		return lease.Cell[D]{}, lease.ErrConflict // written, but when is unknown: read
+		return lease.Cell[D]{}, lease.ErrConflict // written, but at an unknown time: Edit must read it
 	}
 	out.Rev, out.At = results[0].UpdateTime, results[0].UpdateTime
 	return out, nil
 }
 
-// readIn reads a document in a transaction. The client's Get has no mask, so this
-// is a query; where that finds nothing, Get returns Firestore's time.
+// readIn reads a document in a transaction. The client's Get has no mask, so readIn makes
+// a query. If that finds nothing, Get returns Firestore's time.
 func (s *documents[D]) readIn(tx *firestore.Transaction, id string) (reading, error) {
 	doc := s.collection.Doc(id)
 	if mask := s.codec.mask(); mask != nil {
@@ -194,8 +194,8 @@ func (s *documents[D]) prepare(ctx context.Context, prev D, next *D) (cancel fun
 	return s.beforeCommit(ctx, prev, next)
 }
 
-// now is Firestore's time, that of the reading of a document that need not
-// exist. One read; lease.ErrUnavailable.
+// now returns Firestore's time, from one read of a document that need not exist. Its
+// error is lease.ErrUnavailable.
 func (s *documents[D]) now(ctx context.Context) (time.Time, error) {
 	c, err := s.Load(ctx, "ready")
 	if err != nil && !errors.Is(err, lease.ErrMalformed) {

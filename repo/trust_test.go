@@ -46,7 +46,7 @@ func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 				if len(faults[read]) > 0 {
 					faults[read] = append([]fault{nil}, faults[read]...) // an acquisition begins with a read
 				}
-				l.befall(faults)
+				l.inject(faults)
 				mustAcquire(t, a, "x", "w/1")
 				wantTrust(t, b, a, l, 0)
 			})
@@ -57,7 +57,7 @@ func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 				a := open(t, b, l.options()...)
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 				mustAcquire(t, a, "x", "w/1")
-				l.befall(plan(t, b))
+				l.inject(plan(t, b))
 				wantTrust(t, b, a, l, 150*time.Second) // one heartbeat, at 100 s
 			})
 		})
@@ -72,8 +72,8 @@ func wantTrust(t *testing.T, b *emulatortest.Backend, a *worker, l *line, after 
 	var ended time.Time
 	err := a.run(t.Context(), "w/1", func(ctx context.Context, _ json.RawMessage) error {
 		time.Sleep(after)
-		l.wantAllMet(t)
-		l.darken()
+		l.wantAllInjected(t)
+		l.stopAnswering()
 		select {
 		case <-ctx.Done():
 			ended = time.Now()
@@ -110,9 +110,9 @@ func TestExpiryIsJudgedAtTheTimeOfTheReading(t *testing.T) {
 				l := &line{}
 				a := open(t, b, l.options()...)
 				b.Put(t, "x", theirs())
-				l.befall(map[string][]fault{read: {tc.fault}})
+				l.inject(map[string][]fault{read: {tc.fault}})
 				wantVerdict(t, a, tc.want)
-				l.wantAllMet(t)
+				l.wantAllInjected(t)
 			})
 		})
 		t.Run(name+", in a transaction", func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestExpiryIsJudgedAtTheTimeOfTheReading(t *testing.T) {
 				l := &line{}
 				a := open(t, b, l.options()...)
 				b.Put(t, "x", map[string]any{"n": 0})
-				l.befall(map[string][]fault{
+				l.inject(map[string][]fault{
 					commit: {
 						overtaken(func() { b.Merge(t, "x", map[string]any{"n": 1}) }),
 						overtaken(func() { b.Merge(t, "x", theirs()) }),
@@ -128,7 +128,7 @@ func TestExpiryIsJudgedAtTheTimeOfTheReading(t *testing.T) {
 					exclusiveRead: {tc.fault},
 				})
 				wantVerdict(t, a, tc.want)
-				l.wantAllMet(t)
+				l.wantAllInjected(t)
 			})
 		})
 	}

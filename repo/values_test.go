@@ -75,7 +75,7 @@ func TestAFieldOfEachTypeIsDecoded(t *testing.T) {
 	}
 }
 
-func TestWhatAFailedCallMeans(t *testing.T) {
+func TestEachErrorOfFirestoreIsClassified(t *testing.T) {
 	all := []error{lease.ErrConflict, lease.ErrRefused, lease.ErrUnavailable}
 	for code, want := range map[codes.Code][3]error{ // of a call, of a query, of a call that is made once
 		codes.FailedPrecondition: {lease.ErrConflict, lease.ErrRefused, lease.ErrUnavailable},
@@ -114,7 +114,7 @@ func TestWhatAFailedCallMeans(t *testing.T) {
 }
 
 // Each such field is a warning, with its type and without its value.
-func TestWhatCannotBeReadOfALockIsSaidInTheLog(t *testing.T) {
+func TestAnUnreadableLockFieldIsLogged(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		var log bytes.Buffer
 		a, err := Open(t.Context(), b.Project, Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, b.Client(t)...)

@@ -12,9 +12,9 @@ import (
 )
 
 // Lapsed reads up to limit documents whose lockExpiresAt, a string, lies before
-// Firestore's time, the oldest first. One read and one query, within 15 s;
-// Firestore's automatic index of the field serves it. One whose id no room can
-// have is skipped with a warning.
+// Firestore's time, the oldest first. It makes one read and one query, within 15 s, and
+// needs only Firestore's automatic index of the field. It skips, with a warning, a
+// document whose id no room can have.
 func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]documentlock.Change, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -40,33 +40,12 @@ func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]documentlock.Change, e
 	return found, err
 }
 
-// Current is one read and one query, within 15 s. A document whose id no
-// room can have counts as none.
-func (r *Rooms) Current(ctx context.Context) (documentlock.Snapshot, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	s := documentlock.Snapshot{All: true, Asked: time.Now()}
-	now, err := r.documents.now(ctx)
-	if err != nil {
-		return s, err
-	}
-	s.At, err = eachDocument(ctx, "query rooms", r.documents.collection.Query, func(snap *firestore.DocumentSnapshot) {
-		if c, err := r.cell(snap, s.Asked); err == nil {
-			s.Changes = append(s.Changes, documentlock.Change{Room: snap.Ref.ID, Cell: c})
-		}
-	})
-	if s.At.IsZero() {
-		s.At = now // the reply without a document has no time either
-	}
-	return s, err
-}
-
-// Watch is one stream for the whole collection, which Google's client opens
-// again by itself where it breaks or its connection falls silent (see connect); that is
-// not reported, and takes up to a minute. A document whose id no room can have is
-// skipped with a warning. each is called in this goroutine.
+// Watch reads one stream for the whole collection. If the stream breaks, or its
+// connection receives nothing any more (see connect), Google's client opens it again by
+// itself. That takes up to a minute and is not reported. Watch skips, with a warning, a
+// document whose id no room can have. It calls each in this goroutine.
 func (r *Rooms) Watch(ctx context.Context, each func(documentlock.Snapshot)) error {
-	ctx, cancel := context.WithCancel(ctx) // ends the stream: its Stop is not safe beside Next
+	ctx, cancel := context.WithCancel(ctx) // ends the stream: Stop must not be called during Next
 	defer cancel()
 	stream := r.documents.collection.Snapshots(ctx)
 	for all := true; ; all = false {

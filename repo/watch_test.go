@@ -54,7 +54,7 @@ func shown(s documentlock.Snapshot) string {
 	return fmt.Sprint(s.All, words)
 }
 
-func TestWatchTellsWhatThereIsAndThenEveryChange(t *testing.T) {
+func TestWatchReportsAllRoomsAndThenEveryChange(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		r := openRooms(t, b)
 		locks := locksFor(t, r, 0)
@@ -85,28 +85,9 @@ func TestWatchTellsWhatThereIsAndThenEveryChange(t *testing.T) {
 	})
 }
 
-func TestCurrentReadsAllThereIs(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		r := openRooms(t, b)
-		empty, err := r.Current(t.Context())
-		if err != nil || shown(empty) != "true []" || empty.At.IsZero() {
-			t.Errorf("empty: %+v, %v", empty, err)
-		}
-		lock := locked(t, locksFor(t, r, 0), "a", "s/1")
-		r.put(t, "b", map[string]any{"lockToken": "one", "lockOwner": "s/2"})
-		full, err := r.Current(t.Context())
-		if err != nil || shown(full) != "true [a true s/1 b true s/2]" || full.At.Before(lock.At) {
-			t.Errorf("%s at %v, %v; want both", shown(full), full.At, err)
-		}
-		if lock.At.Before(empty.At) {
-			t.Errorf("the empty one is dated %v after what came later", empty.At.Sub(lock.At))
-		}
-	})
-}
-
 // What others wrote into the collection hides nothing, and the log tells of the
 // first few.
-func TestWhatCannotBeMadeOutIsSkippedWithABoundedWarning(t *testing.T) {
+func TestMalformedRoomsAreSkippedWithALimitedNumberOfWarnings(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		var log bytes.Buffer
 		r := openRooms(t, b)

@@ -104,7 +104,7 @@ func TestAForgedCallIsRefusedBeforeAnythingIsRead(t *testing.T) {
 }
 
 // Without keys nothing can be decided: nobody gets in, and the queue tries again.
-func TestWithoutKeysNobodyGetsIn(t *testing.T) {
+func TestWithoutKeysEveryCallIsRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		w := start(t, b, succeed)
 		issuer, _ := w.guarded(t, false)

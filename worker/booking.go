@@ -18,22 +18,22 @@ type Queue interface {
 }
 
 const (
-	// followDelay is how long after a lock's expiry its follow-up comes, so that
-	// it does not come too early by the queue's clock.
+	// followDelay is the time from a lock's expiry to its follow-up, so that the
+	// follow-up is not too early if the queue's clock is ahead.
 	followDelay = 2 * time.Second
-	// bookTimeout bounds the booking of a follow-up, and of the replacement of a
-	// stopped run where the stop has no deadline.
+	// bookTimeout limits the booking of a follow-up. It also limits the booking of the
+	// replacement of a stopped run, if the stop has no deadline.
 	bookTimeout = 2 * time.Second
 )
 
-// follow books the delivery that comes when the other's lock has expired. Its name is
-// made of that lock, so many duplicates book one, and a lock that its holder has
-// extended meanwhile books the next.
+// follow books a follow-up: a delivery for the time after the other owner's lock has
+// expired. The task's name contains the lock's token and expiry. So many duplicates book
+// one task, and after a renewal the next duplicate books another.
 //
-// A name that is taken counts as booked: that task is yet to come, or it has come and
-// booked the task of a later lock. Only the delivery at hand cannot count: so its own
-// name does not. The lock was read after the delivery came, so no task of a later lock
-// can have come before it.
+// If the name is taken, the delivery counts as booked: that task has still to be
+// delivered, or it was delivered and has booked the task of a later lock. The exception
+// is a delivery that has this name itself: it is being handled now, so it books nothing
+// and must not be acknowledged.
 func (a *attempt) follow(ctx context.Context, acq analysislock.Acquisition) Outcome {
 	o := Outcome{Case: Locked, ID: a.id, HeldBy: acq.Grant.Owner, RetryAt: acq.ExpiresAt, RetryIn: acq.Remaining}
 	if a.Queue == nil {
@@ -48,10 +48,9 @@ func (a *attempt) follow(ctx context.Context, acq analysislock.Acquisition) Outc
 	return o
 }
 
-// stopped releases the lock of a run that the stop of ctx has ended, and books a
-// delivery for now in its place, both before the deadline of the stop. An owner is
-// stopped once, so the name is used once. Where nothing is booked, the queue retries by
-// itself.
+// stopped releases the lock of a run that was ended by a stop, and books an immediate
+// delivery to replace it, both before the deadline of the stop. An owner is stopped
+// once, so the name is used once. If nothing is booked, the queue retries by itself.
 func (a *attempt) stopped(ctx context.Context) Outcome {
 	stop := &StopError{Deadline: time.Now().Add(bookTimeout)}
 	_ = errors.As(context.Cause(ctx), &stop)
@@ -86,7 +85,7 @@ func (a *attempt) book(ctx context.Context, t taskqueue.Task) bool {
 // DefaultRunTimeout is the default of RUN_TIMEOUT.
 const DefaultRunTimeout = 25 * time.Minute
 
-// DispatchDeadline is that of a delivery whose run may take timeout, with a minute for
-// the answer. Under Cloud Tasks' default, 10 min, a longer run would be delivered again
-// before its end.
+// DispatchDeadline returns the deadline of a delivery whose run may take timeout: it adds
+// a minute for the answer. With Cloud Tasks' default of 10 min, a longer run would be
+// delivered again before its end.
 func DispatchDeadline(timeout time.Duration) time.Duration { return timeout + time.Minute }

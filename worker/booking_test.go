@@ -240,7 +240,7 @@ func TestAStoppedRunIsBookedAgain(t *testing.T) {
 
 // Of the 8 s of a stop, the release of a lock and the booking of another delivery
 // have all that the analyzer leaves.
-func TestAStopGivesReleaseAndBookingWhatIsLeftOfItsTime(t *testing.T) {
+func TestReleaseAndBookingUseTheRemainingTimeOfAStop(t *testing.T) {
 	for name, tc := range map[string]struct {
 		analyzer, release, booking time.Duration
 		code                       int
@@ -275,7 +275,7 @@ func TestAStopGivesReleaseAndBookingWhatIsLeftOfItsTime(t *testing.T) {
 
 // A name stays taken for a day, and a document that was made anew begins at
 // token 1 again.
-func TestAStoppedRunOfADocumentMadeAnewIsBookedToo(t *testing.T) {
+func TestAStoppedRunOfARecreatedDocumentIsBookedToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
 		next := start(t, b, succeed)

@@ -37,14 +37,14 @@ type Guard struct {
 
 // Causes with which a run's context ends, besides lease.ErrLost.
 var (
-	// ErrStopping is the cause with which the caller ends Deliver's context when
-	// the process is to stop; a *StopError is one with a deadline.
+	// ErrStopping is the cause with which the caller cancels Deliver's context when
+	// the process must stop; a *StopError also has a deadline.
 	ErrStopping = errors.New("worker: shutting down")
 	errDeadline = errors.New("worker: the run passed its deadline")
 )
 
-// StopError is ErrStopping with the time by which locks are to be released and
-// deliveries booked.
+// StopError is ErrStopping with a deadline for the release of locks and the booking of
+// deliveries.
 type StopError struct{ Deadline time.Time }
 
 func (e *StopError) Error() string { return ErrStopping.Error() }
@@ -59,10 +59,10 @@ type Delivery struct {
 }
 
 // Deliver handles one delivery: acquire, run under heartbeats, and finish in one
-// fenced commit or release. It returns when nothing of it is still running. ctx ends
-// only with the process, not with the caller.
+// fenced commit or release. When it returns, nothing that it started is running. ctx
+// ends only with the process, not when the caller hangs up.
 func (g *Guard) Deliver(ctx context.Context, d Delivery) Outcome {
-	// With one owner for each process, 22 of 200 runs overlapped.
+	// A new owner for each delivery: with one owner for each process, 22 of 200 runs overlapped.
 	a := &attempt{Guard: g, id: d.AnalysisID, task: d.Task, owner: g.Instance + "/" + rand.Text()}
 	o := a.deliver(ctx)
 	o.Measures = a.measured
@@ -100,7 +100,8 @@ func (a *attempt) deliver(ctx context.Context) Outcome {
 	return a.follow(ctx, acq)
 }
 
-// acquire is not cut short by a stop: a lock might be taken that nobody knows of.
+// acquire acquires the lock. A stop does not cancel it: a lock could be acquired without
+// the worker knowing it, and would not be released.
 func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error) {
 	ctx, span := a.Telemetry.Start(context.WithoutCancel(ctx), telemetry.Acquire)
 	began, m := time.Now(), &a.measured
@@ -114,7 +115,7 @@ func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error)
 	case acq.Acquired:
 		outcome = "acquired"
 	}
-	if acq.Acquired || acq.Reason == analysislock.AttemptsExhausted { // which is recorded under our name
+	if acq.Acquired || acq.Reason == analysislock.AttemptsExhausted { // this owner has recorded that
 		m.Owner, m.Attempt, m.Stolen = a.owner, acq.Attempt, acq.Stolen
 	}
 	a.Telemetry.Acquired(ctx, outcome, m.Acquire)
@@ -122,7 +123,7 @@ func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error)
 	return acq, err
 }
 
-// refusal is the outcome of an acquisition that could not be decided.
+// refusal returns the outcome of an acquisition that failed with err.
 func refusal(id string, err error) Outcome {
 	o := Outcome{Case: Unavailable, ID: id, Err: err}
 	switch {
@@ -180,11 +181,12 @@ func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome
 	return Outcome{Case: Retry, Err: err, Code: code, Reason: reason}
 }
 
-// analyze runs the analyzer while the lock is refreshed. began: its input was read.
+// analyze runs the analyzer while the lock is refreshed. began is true if its input was
+// read.
 func (a *attempt) analyze(ctx context.Context, job orchestrator.Job) (result any, began bool, err error) {
 	ctx, span := a.Telemetry.Start(ctx, telemetry.Run)
 	a.Telemetry.Began(ctx, job.Attempt, a.measured.Stolen)
-	failed := true // also where it panics
+	failed := true // also if it panics
 	defer func() {
 		a.Telemetry.Ended(ctx)
 		span.Close("", failed)
@@ -219,7 +221,7 @@ func (a *attempt) renewed(ctx context.Context, took time.Duration, err error) {
 	a.Telemetry.Past(ctx, telemetry.Heartbeat, outcome, took, err != nil)
 }
 
-// lost measures the loss of the lock, if err, of a run or of a finish, is one.
+// lost measures the loss of the lock, if err, from a run or a finish, reports one.
 func (a *attempt) lost(ctx context.Context, err error) {
 	var lost *lease.LostError
 	if errors.As(err, &lost) {
@@ -231,7 +233,7 @@ func (a *attempt) lost(ctx context.Context, err error) {
 func (a *attempt) complete(ctx context.Context, result any) Outcome {
 	err := a.traced(ctx, telemetry.Finish, func(ctx context.Context) error { return a.hold.Complete(ctx, result) })
 	if errors.Is(err, lease.ErrRefused) { // the document has other fields too, whose size is unknown here
-		a.Log.WarnContext(ctx, "Firestore refused the result", "analysis_id", a.id) // its words may quote the result
+		a.Log.WarnContext(ctx, "Firestore refused the result", "analysis_id", a.id) // the error is not logged: it may quote the result
 		return a.fail(ctx, orchestrator.CodeResultTooLarge, "result: the document cannot hold it beside its other fields")
 	}
 	return a.finished(ctx, Outcome{Case: Ran}, err)
@@ -242,7 +244,7 @@ func (a *attempt) fail(ctx context.Context, code, message string) Outcome {
 	return a.finished(ctx, Outcome{Case: Failed, Err: errors.New(message), Code: code}, err)
 }
 
-// finished is o if the finish was recorded, else the outcome of its error.
+// finished returns o if the finish was recorded, else the outcome for its error.
 func (a *attempt) finished(ctx context.Context, o Outcome, err error) Outcome {
 	a.lost(ctx, err)
 	switch {

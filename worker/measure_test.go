@@ -71,7 +71,7 @@ func (w *logged) line(t *testing.T, path, id string, want map[string]any, header
 const delivery = "/internal/tasks/analysis"
 
 // Every figure of the line, and no field that LogFields does not name.
-func TestTheLineOfADeliveryTellsAllThatMatters(t *testing.T) {
+func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
 		w := startLogged(t, b, q.Queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {

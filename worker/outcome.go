@@ -17,28 +17,28 @@ const (
 	Ran Case = iota
 	Failed
 	AlreadyFinished
-	Locked       // and no follow-up could be booked
-	LockedBooked // and one is
+	Locked       // and no follow-up was booked
+	LockedBooked // and a follow-up is booked
 	Retry
 	LockLost
-	Busy               // as many deliveries as Server.MaxRuns are under way
-	ShuttingDown       // stopped during the run, and no delivery could be booked
-	ShuttingDownBooked // and one is
-	NotClaimed         // stopped before it
+	Busy               // Server.MaxRuns deliveries are in progress
+	ShuttingDown       // stopped during the run, and no delivery was booked
+	ShuttingDownBooked // stopped during the run, and a delivery is booked
+	NotClaimed         // stopped before the acquisition
 	NotFound
 	BadRequest
 	TooLarge
 	Unavailable // before the run
-	Unfinished  // Firestore out of reach for the run's finish
+	Unfinished  // Firestore was unavailable at the finish of the run
 	Malformed   // before the run
-	Corrupted   // malformed by others during it
+	Corrupted   // malformed by another program during the run
 	WrongMethod
 	NoSuchRoute
 	Internal
 	Unauthenticated
 	Forbidden
 	Recovered
-	NotRecovered // or not all
+	NotRecovered // or only in part
 	NoQueue
 )
 
@@ -54,11 +54,11 @@ func (c Case) String() string {
 	return strings.ToLower(row.status)
 }
 
-// Measures are a delivery in figures, for its log line.
+// Measures are the measured values of a delivery, for its log line.
 type Measures struct {
-	Asked   bool // for the lock
+	Asked   bool // an acquisition was tried
 	Acquire time.Duration
-	Owner   string // ours, once the lock was acquired or the analysis given up
+	Owner   string // of this delivery, if it acquired the lock or recorded attempts_exhausted
 	Attempt int
 	Stolen  bool
 
@@ -67,7 +67,7 @@ type Measures struct {
 	Heartbeats int    // successful renewals
 	Lost       string // the reason: taken, finished, deleted or out_of_time
 
-	FollowUp string // booked or failed, where that was tried
+	FollowUp string // booked or failed, if a booking was tried
 
 	Task  string // the task's short name
 	Tries int    // which of the task's tries this delivery is, from 1; zero: unknown
@@ -79,14 +79,14 @@ type Outcome struct {
 	ID      string
 	Status  string // of the document, AlreadyFinished
 	Token   int64  // Ran, and Failed
-	HeldBy  string // owner of the lock in the way
+	HeldBy  string // owner of the other worker's lock
 	RetryAt time.Time
 	RetryIn time.Duration
 	Recovery
 	Measures
 	Err error
-	// Code and Reason are the cause of Failed and Retry in the log, which must
-	// not show Err: an analyzer's message may hold its input.
+	// Code and Reason are the cause of Failed and Retry in the log. The log does not
+	// show Err then, since an analyzer's message may contain its input.
 	Code, Reason string
 }
 
@@ -98,14 +98,14 @@ const (
 	no
 )
 
-// answers is the one table from outcome to answer. A 2xx deletes the task: it
-// stands only where no later delivery is needed or one is booked. Contention is
-// 409, not 429 or 503, which would slow the whole queue.
+// answers is the one table from outcome to answer. A 2xx status deletes the task, so it
+// is used only if no later delivery is needed or one is booked. For a locked analysis
+// the status is 409, since 429 or 503 would slow the whole queue.
 var answers = [...]struct {
 	code     int
 	acquired acquired
 	reason   string
-	status   string // of the analysis, where the case alone decides it
+	status   string // of the analysis, if the case determines it
 	error    bool   // answer Err
 	counts   bool   // answer Recovery
 }{
@@ -150,7 +150,7 @@ type Answer struct {
 	Booked     *int   `json:"booked,omitempty"`
 }
 
-// maxText bounds what others have written, in bytes: an analyzer may write megabytes.
+// maxText limits text from other programs, in bytes: an analyzer may return megabytes.
 const maxText = 4096
 
 func bounded(s string) string { return strings.ToValidUTF8(s[:min(maxText, len(s))], "") }
@@ -181,11 +181,11 @@ func (o Outcome) answer() (code int, a Answer) {
 	return row.code, a
 }
 
-// maxRetryAfter bounds Retry-After: a lock may expire in a year by a wrong clock,
-// and be freed in a minute, and this task may be the only one.
+// maxRetryAfter limits Retry-After. A wrong clock may set an expiry a year ahead, but the
+// lock may be freed in a minute, and this task may be the only one.
 const maxRetryAfter = 10 * time.Minute
 
-// retryAfter is RetryIn in whole seconds, from 1 to 600.
+// retryAfter returns RetryIn in whole seconds, from 1 to 600.
 func (o Outcome) retryAfter() int {
 	return max(1, int(math.Ceil(min(o.RetryIn, maxRetryAfter).Seconds())))
 }

@@ -13,16 +13,16 @@ import (
 	"taskguard/worker/telemetry"
 )
 
-// Field is one of the log line "delivery" or "recovery", which every request to an
-// internal route makes. Names are public.
+// Field is a field of the log line "delivery" or "recovery". Every request to an internal
+// route writes one such line. The names are public.
 type Field struct {
 	Name    string
-	Type    string // of its JSON
+	Type    string // in JSON
 	Meaning string
 }
 
-// LogFields are all that such a line can hold, beside severity, message, time and
-// the trace's.
+// LogFields returns all fields of such a line except severity, message, time and those of
+// the trace.
 func LogFields() []Field {
 	all := make([]Field, len(fields))
 	for i := range fields {
@@ -31,67 +31,68 @@ func LogFields() []Field {
 	return all
 }
 
-// line is what a line is made of.
+// line holds the data of one log line.
 type line struct {
 	Outcome
 	status int
 	took   time.Duration
 }
 
-// fields are the one table from a line to its fields; a zero value is left out.
+// fields is the one table of the log line's fields. A zero value is left out.
 var fields = [...]struct {
 	Field
 	of func(line) slog.Value
 }{
-	{Field{"outcome", "string", "what the request came to"}, func(l line) slog.Value { return slog.StringValue(l.Case.String()) }},
+	{Field{"outcome", "string", "the outcome of the request"}, func(l line) slog.Value { return slog.StringValue(l.Case.String()) }},
 	{Field{"status", "integer", "HTTP status of the answer"}, func(l line) slog.Value { return slog.IntValue(l.status) }},
-	{Field{"duration_ms", "integer", "until the answer"}, func(l line) slog.Value { return milliseconds(true, l.took) }},
-	{Field{"analysis_id", "string", "unless it is none that could be"}, func(l line) slog.Value { return text(possible(l.ID)) }},
-	{Field{"lock_token", "integer", "fencing token of the lock acquired, or under which the analysis was given up"}, func(l line) slog.Value { return number(l.Token != 0, l.Token) }},
-	{Field{"code", "string", "the error's code, of failed and retry"}, func(l line) slog.Value { return text(l.Code) }},
-	{Field{"reason", "string", "beside code: how the analyzer ended"}, func(l line) slog.Value { return text(l.Reason) }},
-	{Field{"error", "string", "where there is no code"}, func(l line) slog.Value {
-		if l.Err == nil || l.Code != "" { // an analyzer's words may hold its input
+	{Field{"duration_ms", "integer", "time until the answer"}, func(l line) slog.Value { return milliseconds(true, l.took) }},
+	{Field{"analysis_id", "string", "absent if the request has no valid id"}, func(l line) slog.Value { return text(possible(l.ID)) }},
+	{Field{"lock_token", "integer", "fencing token of the acquired lock, or of the write that recorded attempts_exhausted"}, func(l line) slog.Value { return number(l.Token != 0, l.Token) }},
+	{Field{"code", "string", "the error's code, if the outcome is failed or retry"}, func(l line) slog.Value { return text(l.Code) }},
+	{Field{"reason", "string", "in addition to code: how the analyzer ended"}, func(l line) slog.Value { return text(l.Reason) }},
+	{Field{"error", "string", "the error, if there is no code"}, func(l line) slog.Value {
+		if l.Err == nil || l.Code != "" { // an analyzer's message may contain its input
 			return slog.Value{}
 		}
 		return slog.AnyValue(l.Err)
 	}},
-	{Field{"attempt", "integer", "number of the acquisition; of what was given up, of the last"}, func(l line) slog.Value { return number(l.Attempt != 0, int64(l.Attempt)) }},
-	{Field{"stolen", "boolean", "true where the lock was another's until it had expired"}, func(l line) slog.Value {
+	{Field{"attempt", "integer", "number of the attempt; with attempts_exhausted, of the last attempt"}, func(l line) slog.Value { return number(l.Attempt != 0, int64(l.Attempt)) }},
+	{Field{"stolen", "boolean", "true if the lock was stolen: it was another owner's, and had expired"}, func(l line) slog.Value {
 		if !l.Stolen {
 			return slog.Value{}
 		}
 		return slog.BoolValue(true)
 	}},
-	{Field{"acquire_ms", "integer", "until the lock was acquired, or known not to be"}, func(l line) slog.Value { return milliseconds(l.Asked, l.Acquire) }},
-	{Field{"run_ms", "integer", "under the lock, until the analyzer ended"}, func(l line) slog.Value { return milliseconds(l.Ran, l.Run) }},
+	{Field{"acquire_ms", "integer", "time until the lock was acquired or refused"}, func(l line) slog.Value { return milliseconds(l.Asked, l.Acquire) }},
+	{Field{"run_ms", "integer", "time from the acquisition of the lock to the end of the analyzer"}, func(l line) slog.Value { return milliseconds(l.Ran, l.Run) }},
 	{Field{"heartbeats", "integer", "renewals of the lock during the run"}, func(l line) slog.Value { return number(l.Ran, int64(l.Heartbeats)) }},
-	{Field{"lost", "string", "why the lock was: taken, finished, deleted or out_of_time"}, func(l line) slog.Value { return text(l.Lost) }},
-	{Field{"follow_up", "string", "another delivery, where its booking was tried: booked or failed. Absent without a queue, and by the very delivery that was booked for it"}, func(l line) slog.Value { return text(l.FollowUp) }},
-	{Field{"retry_at", "string", "when the lock in the way expires"}, func(l line) slog.Value {
+	{Field{"lost", "string", "why the lock was lost: taken, finished, deleted or out_of_time"}, func(l line) slog.Value { return text(l.Lost) }},
+	{Field{"follow_up", "string", "whether another delivery was booked: booked or failed. Absent without a queue, and if this delivery is itself that follow-up"}, func(l line) slog.Value { return text(l.FollowUp) }},
+	{Field{"retry_at", "string", "expiry of the other worker's lock"}, func(l line) slog.Value {
 		if l.RetryAt.IsZero() {
 			return slog.Value{}
 		}
 		return slog.StringValue(iso8601.Format(l.RetryAt))
 	}},
-	{Field{"held_by", "string", "owner of the lock in the way"}, func(l line) slog.Value { return text(bounded(l.HeldBy)) }},
-	{Field{"lock_owner", "string", "ours, of the lock acquired, or under which the analysis was given up"}, func(l line) slog.Value { return text(l.Owner) }},
+	{Field{"held_by", "string", "owner of the other worker's lock"}, func(l line) slog.Value { return text(bounded(l.HeldBy)) }},
+	{Field{"lock_owner", "string", "owner of the acquired lock, or of the write that recorded attempts_exhausted"}, func(l line) slog.Value { return text(l.Owner) }},
 	{Field{"task", "string", "short name of the task"}, func(l line) slog.Value { return text(l.Task) }},
-	{Field{"task_retry", "integer", "how often the queue has tried it before"}, func(l line) slog.Value { return number(l.Tries > 0, int64(l.Tries)-1) }},
-	{Field{"found", "integer", "by a recovery: analyses that nobody works on"}, func(l line) slog.Value {
+	{Field{"task_retry", "integer", "number of earlier tries of the task"}, func(l line) slog.Value { return number(l.Tries > 0, int64(l.Tries)-1) }},
+	{Field{"found", "integer", "number of orphaned analyses that a recovery found"}, func(l line) slog.Value {
 		return number(answers[l.Case].counts, int64(l.Found))
 	}},
-	{Field{"booked", "integer", "by a recovery: deliveries"}, func(l line) slog.Value { return number(answers[l.Case].counts, int64(l.Booked)) }},
+	{Field{"booked", "integer", "number of deliveries that a recovery booked"}, func(l line) slog.Value { return number(answers[l.Case].counts, int64(l.Booked)) }},
 }
 
-// dispatched reads Cloud Tasks' headers: the task's short name, and which try this is,
-// from 1; zero where they are missing. Anybody may have written them.
+// dispatched reads Cloud Tasks' headers: the task's short name, and the number of this
+// try, from 1. Results are zero if a header is missing or invalid, since any client can
+// set them.
 func dispatched(h http.Header) (task string, tries int) {
 	task = h.Get("X-CloudTasks-TaskName")
-	foreign := func(r rune) bool {
+	invalid := func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
 	}
-	if len(task) > 500 || strings.ContainsFunc(task, foreign) {
+	if len(task) > 500 || strings.ContainsFunc(task, invalid) {
 		task = ""
 	}
 	if retries, err := strconv.ParseUint(h.Get("X-CloudTasks-TaskRetryCount"), 10, 31); err == nil {
@@ -116,8 +117,8 @@ func number(known bool, n int64) slog.Value {
 
 func milliseconds(known bool, d time.Duration) slog.Value { return number(known, d.Milliseconds()) }
 
-// possible is id, or empty where no analysis can have that id: a lock checks it only
-// when it is acquired.
+// possible returns id, or "" if no analysis can have that id. It is for ids that no
+// acquisition has checked.
 func possible(id string) string {
 	if analysislock.CheckID(id) != nil {
 		return ""
@@ -125,7 +126,7 @@ func possible(id string) string {
 	return id
 }
 
-// level is INFO where all is well.
+// level returns INFO for an expected outcome, and WARN otherwise.
 func (o Outcome) level() slog.Level {
 	switch o.Case {
 	case Ran, AlreadyFinished, Locked, LockedBooked, ShuttingDownBooked, Recovered:
@@ -134,7 +135,7 @@ func (o Outcome) level() slog.Level {
 	return slog.LevelWarn
 }
 
-// record is the one log line of a request, and the end of its span.
+// record writes the one log line of a request, and ends its span.
 func (s *Server) record(ctx context.Context, span telemetry.Span, message string, o Outcome, took time.Duration) {
 	l := line{Outcome: o}
 	l.status, _ = o.answer()

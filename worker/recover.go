@@ -14,18 +14,18 @@ import (
 
 // Backlog finds orphaned analyses; repo.Analyses does.
 type Backlog interface {
-	// Abandoned calls each, oldest first, for up to limit unfinished analyses that
-	// nobody holds and whose last update is older than one TTL; at is the store's
+	// Orphaned calls each, oldest first, for up to limit unfinished analyses whose
+	// lock is not held and whose last update is older than one TTL; at is the store's
 	// time of the reading.
-	Abandoned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error
+	Orphaned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error
 }
 
 const (
-	// recoverLimit is how many analyses one call reads. Those booked already in
-	// this hour count too, and those that can never be delivered, so it is far
-	// above any of these.
+	// recoverLimit is the number of analyses that one call reads. It is large, since
+	// it includes analyses that were booked earlier in this hour, and analyses that
+	// can never be delivered.
 	recoverLimit = 10_000
-	// recoverTimeout bounds a call; the next is due in a minute.
+	// recoverTimeout limits a call; the next call is due in a minute.
 	recoverTimeout = 50 * time.Second
 	bookers        = 16
 )
@@ -33,17 +33,17 @@ const (
 // Recovery is the result of a call of Recover.
 type Recovery struct {
 	Found  int // orphaned analyses
-	Booked int // deliveries booked by this call; the others' were booked already
+	Booked int // deliveries that this call booked; the others were booked before
 }
 
-// ErrNoQueue is Recover's answer without a Queue.
+// ErrNoQueue is Recover's error without a Queue.
 var ErrNoQueue = errors.New("worker: no queue is configured: TASK_QUEUE is not set")
 
-// Recover books a delivery for each orphaned analysis: whose worker has died after its
-// delivery was acknowledged, or whose delivery was never made. A name lasts an hour, so
-// a backlog is not booked again by each call, and a delivery without a result is. A
-// booking that fails delays no other; the first error is returned with the result. It
-// tries for at most 50 s, and is safe for concurrent use.
+// Recover books a delivery for each orphaned analysis: one whose worker died after its
+// delivery was acknowledged, or one that was never delivered. A task's name contains the
+// hour, so an analysis is booked once an hour, and again in the next hour if it is still
+// orphaned. A booking that fails does not delay the others; Recover returns the first
+// error with the result. It tries for at most 50 s, and is safe for concurrent use.
 func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	if g.Queue == nil {
 		return Recovery{}, ErrNoQueue
@@ -52,7 +52,7 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	defer cancel()
 	var r Recovery
 	var tasks []taskqueue.Task
-	err := g.Backlog.Abandoned(ctx, recoverLimit, func(id string, token int64, at time.Time) {
+	err := g.Backlog.Orphaned(ctx, recoverLimit, func(id string, token int64, at time.Time) {
 		r.Found++
 		hour := at.UTC().Format("2006-01-02T15")
 		tasks = append(tasks, taskqueue.Task{

@@ -22,7 +22,7 @@ func (w *instance) recover(t *testing.T) answer {
 
 // What nobody works on is delivered again: that of a worker that died after its
 // delivery was acknowledged, and that for which no delivery was ever made.
-func TestRecoveryBooksWhatNobodyWorksOn(t *testing.T) {
+func TestRecoveryBooksOrphanedAnalyses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
 		w := start(t, b, succeed)
@@ -86,7 +86,7 @@ func TestRecoveryBooksAgainAfterASecondCrashWithinTheHour(t *testing.T) {
 // readAt is a backlog of one analysis, and the store's time of its reading.
 type readAt struct{ time.Time }
 
-func (r readAt) Abandoned(_ context.Context, _ int, each func(id string, token int64, at time.Time)) error {
+func (r readAt) Orphaned(_ context.Context, _ int, each func(id string, token int64, at time.Time)) error {
 	each("x", 1, r.Time)
 	return nil
 }
@@ -129,7 +129,7 @@ func TestABookingThatFailsCancelsNoOther(t *testing.T) {
 	})
 }
 
-func TestARecoveryThatCannotBookSaysSo(t *testing.T) {
+func TestARecoveryThatCannotBookReportsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
 		w := start(t, b, succeed)
@@ -156,7 +156,7 @@ func TestARecoveryThatCannotBookSaysSo(t *testing.T) {
 }
 
 // What cannot be delivered, and what waits for its delivery, hides nothing.
-func TestRecoveryFindsWhatIsBehindWhatCannotMove(t *testing.T) {
+func TestRecoveryFindsAnalysesBehindThoseThatCannotBeDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
 		w := start(t, b, succeed)
@@ -180,7 +180,7 @@ func (refusing) Book(context.Context, taskqueue.Task) (bool, error) { return fal
 // overdue is a backlog of n analyses.
 type overdue int
 
-func (n overdue) Abandoned(_ context.Context, limit int, each func(id string, token int64, at time.Time)) error {
+func (n overdue) Orphaned(_ context.Context, limit int, each func(id string, token int64, at time.Time)) error {
 	for i := range min(int(n), limit) {
 		each(fmt.Sprint(i), 1, time.Unix(0, 0))
 	}

@@ -18,7 +18,7 @@ import (
 	"taskguard/worker/telemetry"
 )
 
-// maxBody is how much of a request is read; a task has two fields.
+// maxBody limits the body of a request, in bytes.
 const maxBody = 1 << 20
 
 // busyRetry is the Retry-After of Busy.
@@ -26,11 +26,11 @@ const busyRetry = 10 * time.Second
 
 // Server is the worker's HTTP server: it routes, and decides nothing.
 type Server struct {
-	// Lifecycle counts the runs: deliveries whose request has been read, until
-	// their answer is written. A request that has not arrived in full is no run.
+	// Lifecycle counts the runs. A run lasts from the end of reading its request until
+	// its answer is written.
 	*lifecycle.Lifecycle
-	// MaxRuns is how many deliveries are handled at once: one more is answered
-	// Busy. Zero: no limit. It is to be set before the first request.
+	// MaxRuns is the number of deliveries that are handled at once. The answer to one
+	// more is Busy. Zero means no limit. Set it before the first request.
 	MaxRuns int
 	guard   *Guard
 	auth    Authenticator
@@ -39,17 +39,17 @@ type Server struct {
 	log     *slog.Logger
 }
 
-// Authenticator lets a request in, or answers an error that matches
-// taskauth.ErrUnauthenticated, ErrForbidden or ErrNoKeys and holds nothing of
-// the request; taskauth.Verifier is one.
+// Authenticator checks the caller of a request. It returns nil, or an error that matches
+// taskauth.ErrUnauthenticated, ErrForbidden or ErrNoKeys and contains no text of the
+// request. taskauth.Verifier implements it.
 type Authenticator interface {
 	Check(r *http.Request) error
 }
 
-// NewServer serves deliveries to g, after auth has let them in; nil is for
-// where something in front has checked them. Runs live as long as work, which
-// is to end with the cause ErrStopping when the process is to stop; the
-// caller's hanging up does not end them.
+// NewServer returns a Server that passes deliveries to g after auth has checked the
+// caller. A nil auth means that a proxy has checked it. The context of all runs is work,
+// which the caller cancels with the cause ErrStopping to stop the process. A client that
+// hangs up does not end its run.
 func NewServer(work context.Context, g *Guard, auth Authenticator) *Server {
 	s := &Server{Lifecycle: lifecycle.New(work, g.Log), guard: g, auth: auth, work: work, echo: echo.New(), log: g.Log}
 	s.echo.HTTPErrorHandler = s.fault
@@ -63,8 +63,8 @@ func NewServer(work context.Context, g *Guard, auth Authenticator) *Server {
 // ServeHTTP makes Server an http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
 
-// internal makes a handler of do: it checks the caller before anything is read, and
-// logs one line.
+// internal returns the handler that calls do. It checks the caller before it reads
+// anything, and logs one line.
 func (s *Server) internal(message string, do func(c echo.Context, begin func(id string) error) Outcome) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		begun := false
@@ -83,9 +83,9 @@ func (s *Server) internal(message string, do func(c echo.Context, begin func(id 
 	}
 }
 
-// recorded calls do and records its line and span, also when do panics. A caller that
-// is refused has no span: else anybody would decide what is traced. do may set what the
-// line of a panic shows.
+// recorded calls do, and records its log line and span, also if do panics. A caller that
+// is refused gets no span: otherwise any client could choose what is traced. do may set
+// fields that the log line of a panic shows.
 func (s *Server) recorded(c echo.Context, message string, do func(*Outcome) Outcome) (o Outcome) {
 	started, ctx, span := time.Now(), c.Request().Context(), telemetry.Span{}
 	o.Case = Internal
@@ -102,7 +102,7 @@ func (s *Server) recorded(c echo.Context, message string, do func(*Outcome) Outc
 	return done
 }
 
-// refused asks the Authenticator.
+// refused returns the outcome for a caller that the Authenticator refuses.
 func (s *Server) refused(r *http.Request) (o Outcome, refused bool) {
 	if s.auth == nil {
 		return Outcome{}, false
@@ -119,7 +119,7 @@ func (s *Server) refused(r *http.Request) (o Outcome, refused bool) {
 	return Outcome{Case: Unauthenticated, Err: err}, true
 }
 
-// analysis is POST /internal/tasks/analysis (G2).
+// analysis handles POST /internal/tasks/analysis (G2).
 func (s *Server) analysis(c echo.Context, begin func(id string) error) Outcome {
 	r := c.Request()
 	id, err := readTask(c.Response(), r)
@@ -139,8 +139,8 @@ func (s *Server) analysis(c echo.Context, begin func(id string) error) Outcome {
 	return s.guard.Deliver(telemetry.Carry(s.work, r.Context()), Delivery{AnalysisID: id, Task: r.Header.Get("X-CloudTasks-TaskName")})
 }
 
-// recovery is POST /internal/tasks/recover. Its body is ignored. A stop waits for
-// it, and it takes no delivery's place.
+// recovery handles POST /internal/tasks/recover, and ignores its body. A stop waits for
+// it. It does not count towards MaxRuns.
 func (s *Server) recovery(c echo.Context, _ func(id string) error) Outcome {
 	defer s.Pass()()
 	if s.work.Err() != nil {
@@ -157,8 +157,8 @@ func (s *Server) recovery(c echo.Context, _ func(id string) error) Outcome {
 	return o
 }
 
-// readTask reads {"analysis_id": "…"} whatever its Content-Type: Cloud Tasks
-// sets none. Unknown fields are ignored.
+// readTask reads {"analysis_id": "…"} of any Content-Type, since Cloud Tasks sets none.
+// It ignores unknown fields.
 func readTask(w http.ResponseWriter, r *http.Request) (id string, err error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var large *http.MaxBytesError
@@ -171,7 +171,7 @@ func readTask(w http.ResponseWriter, r *http.Request) (id string, err error) {
 	switch {
 	case len(body) == 0:
 		return "", errors.New(`the body is empty; want {"analysis_id": "…"}`)
-	case !utf8.Valid(body): // encoding/json would replace what is not
+	case !utf8.Valid(body): // encoding/json would replace invalid bytes
 		return "", errors.New("the body is not UTF-8")
 	}
 	var task map[string]json.RawMessage // a struct would also take ANALYSIS_ID for the field
@@ -199,7 +199,7 @@ func (s *Server) answer(c echo.Context, o Outcome) error {
 	return c.JSON(code, a)
 }
 
-// fault answers what no handler has: unknown routes and methods.
+// fault answers requests of unknown routes and methods, and errors of handlers.
 func (s *Server) fault(err error, c echo.Context) {
 	if c.Response().Committed {
 		return

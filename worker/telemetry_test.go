@@ -121,7 +121,7 @@ func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 }
 
 // No lock has checked the id of a delivery that comes at the stop.
-func TestAStopTellsTheIDOfADeliveryThatCannotBeginIfItCouldBeOne(t *testing.T) {
+func TestADeliveryDuringAStopIsLoggedWithItsIDIfThatIsValid(t *testing.T) {
 	for id, told := range map[string]any{"order-17": "order-17", "a/": nil, strings.Repeat("a/", 400_000): nil} {
 		w := startLogged(t, emulatortest.Embedded(t), nil, succeed)
 		stopped, stop := context.WithCancel(t.Context())

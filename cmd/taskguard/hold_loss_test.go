@@ -24,7 +24,7 @@ import (
 func rooms(t *testing.T, env vars) *repo.Rooms {
 	t.Helper()
 	t.Setenv("FIRESTORE_EMULATOR_HOST", env["FIRESTORE_EMULATOR_HOST"])
-	r, err := repo.OpenRooms(t.Context(), env["GOOGLE_CLOUD_PROJECT"], repo.RoomOptions{})
+	r, err := repo.OpenRooms(t.Context(), env["GOOGLE_CLOUD_PROJECT"], repo.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

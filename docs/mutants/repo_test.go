@@ -69,24 +69,24 @@ var repoRooms = []room{
 			test: "TestAStatusOfOthersIsLeftAloneUntilTheFinish/a_word/embedded",
 		},
 	}},
-	{"repo/abandoned.go", []bug{
+	{"repo/orphaned.go", []bug{
 		{
 			name: "recovery books what is held",
-			old:  `lease.Abandoned(d.Lock, d.ReadAt)`,
+			old:  `lease.Orphaned(d.Lock, d.ReadAt)`,
 			new:  `!d.Lock.Finished`,
-			test: "TestWhatNobodyHoldsAndNobodyUpdatedForATTLIsAbandoned/embedded",
+			test: "TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL/embedded",
 		},
 		{
 			name: "recovery asks for what is old by the local clock",
 			old:  `cutoff := now.Add(`,
 			new:  `_, cutoff := now, time.Now().Add(`,
-			test: "TestAWorkersClockDoesNotDecideWhatIsAbandoned/slow",
+			test: "TestAWorkersClockDoesNotDecideWhatIsOrphaned/slow",
 		},
 		{
 			name: "recovery judges a lock by the local clock",
-			old:  `lease.Abandoned(d.Lock, d.ReadAt)`,
-			new:  `lease.Abandoned(d.Lock, time.Now())`,
-			test: "TestAWorkersClockDoesNotDecideWhatIsAbandoned/fast",
+			old:  `lease.Orphaned(d.Lock, d.ReadAt)`,
+			new:  `lease.Orphaned(d.Lock, time.Now())`,
+			test: "TestAWorkersClockDoesNotDecideWhatIsOrphaned/fast",
 		},
 	}},
 }

@@ -60,7 +60,7 @@ var workerRooms = []room{
 			name: "a stop's release and booking do not have all of its time",
 			old:  `	_ = errors.As(context.Cause(ctx), &stop)`,
 			new:  `	_ = errors.As(ErrStopping, &stop)`,
-			test: "TestAStopGivesReleaseAndBookingWhatIsLeftOfItsTime/a_slow_CreateTask",
+			test: "TestReleaseAndBookingUseTheRemainingTimeOfAStop/a_slow_CreateTask",
 		},
 		{
 			name: "a stop cuts the booking of a follow-up short",
@@ -96,7 +96,7 @@ var workerRooms = []room{
 			name: "the delivery in the place of a stopped run has one name for ever",
 			old:  `taskqueue.Name("replace", a.id, a.owner)`,
 			new:  `taskqueue.Name("replace", a.id)`,
-			test: "TestAStoppedRunOfADocumentMadeAnewIsBookedToo",
+			test: "TestAStoppedRunOfARecreatedDocumentIsBookedToo",
 		},
 		{
 			name: "a follow-up's name lacks the expiry",
@@ -166,9 +166,8 @@ var workerRooms = []room{
 			name: "explored: locked without a booking is answered with a 2xx",
 			old:  `Locked:             {code: http.StatusConflict,`,
 			new:  `Locked:             {code: http.StatusOK,`,
-			pkg:  "worker/explore",
+			pkg:  "worker/proof",
 			test: everyInterleaving,
-			says: replayedStep,
 		},
 	}},
 	{"worker/server.go", []bug{

@@ -24,7 +24,7 @@ type Analysis struct {
 	ID        string    `json:"id"`
 	Status    string    `json:"status"`
 	Input     any       `json:"input,omitempty"`  // only where the whole document is read
-	Result    any       `json:"result,omitempty"` // likewise
+	Result    any       `json:"result,omitempty"` // as Input
 	Error     *Error    `json:"error,omitempty"`
 	LastError *Error    `json:"last_error,omitempty"` // of the last attempt that failed temporarily
 	Attempts  int       `json:"attempts"`             // mirror of Lock.Attempts
@@ -32,16 +32,16 @@ type Analysis struct {
 	UpdatedAt time.Time `json:"updated_at,omitzero"`
 
 	Lock lease.Lease `json:"-"`
-	// Malformed is why nothing can be done with the lock or by the id. It is set where
-	// several analyses are read, and by Unlock.
+	// Malformed is the error of a lock or an id that cannot be used. It is set by
+	// methods that read several analyses, and by Unlock.
 	Malformed error `json:"-"`
 	// ReadAt is the store's time of the reading, by which Lock is judged.
 	ReadAt time.Time `json:"-"`
-	// Stored is what the store keeps of its reading; it is opaque to others.
+	// Stored holds the store's own data about its reading. Only the store uses it.
 	Stored any `json:"-"`
 }
 
-// Error is why an analysis, or an attempt at it, failed.
+// Error is the cause of the failure of an analysis, or of one of its attempts.
 type Error struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
@@ -52,14 +52,15 @@ func (d *Analysis) fail(code, message string) {
 	d.Status, d.Error, d.LastError = Failed, &Error{Code: code, Message: bounded(message)}, nil
 }
 
-// queue puts PROCESSING back to QUEUED; another status belongs to its author.
+// queue changes PROCESSING back to QUEUED. It keeps any other status, which another
+// program may have set.
 func (d *Analysis) queue() {
 	if d.Status == Processing {
 		d.Status = Queued
 	}
 }
 
-// maxMessage bounds an error's message, in bytes: it must fit beside the input.
+// maxMessage bounds an error's message, in bytes: the document must have room for it.
 const maxMessage = 4096
 
 func bounded(message string) string {
@@ -69,6 +70,6 @@ func bounded(message string) string {
 // maxID is Firestore's limit, in bytes.
 const maxID = 1500
 
-// CheckID refuses, with lease.ErrInvalidKey, an id that Firestore cannot hold or that
-// would name another path: `a/b/c` would be a nested document.
+// CheckID returns lease.ErrInvalidKey for an id that Firestore cannot hold, or that
+// would be the path of another document, as `a/b/c` is.
 func CheckID(id string) error { return lease.CheckKey("analysis", id, maxID) }

@@ -11,14 +11,14 @@ import (
 )
 
 // Locks are the locks on a store's analyses. They are safe for concurrent use. Every
-// method refuses an id that no analysis can have, with lease.ErrInvalidKey.
+// method returns lease.ErrInvalidKey for an id that no analysis can have.
 type Locks struct {
 	store  lease.Store[Analysis]
 	lessor *lease.Lessor[Analysis]
 	input  func(ctx context.Context, d Analysis) (json.RawMessage, error)
 }
 
-// New refuses a policy that lease.Policy.Check refuses. input reads the input of an
+// New returns the error of lease.Policy.Check, if any. input reads the input of an
 // acquired analysis, as JSON; nil encodes its Input.
 func New(store lease.Store[Analysis], p lease.Policy,
 	input func(ctx context.Context, d Analysis) (json.RawMessage, error),
@@ -36,8 +36,8 @@ func New(store lease.Store[Analysis], p lease.Policy,
 // TTL is how long a lock lives after its last refresh.
 func (l *Locks) TTL() time.Duration { return l.lessor.Policy().TTL }
 
-// Acquisition is the result of an attempt to acquire a lock. Not to acquire it is a
-// skip, not an error (G6, G9).
+// Acquisition is the result of an attempt to acquire a lock. If it was not
+// acquired, that is a skip, not an error (G6, G9).
 type Acquisition struct {
 	Acquired  bool
 	Hold      *Hold  // if acquired
@@ -46,7 +46,7 @@ type Acquisition struct {
 	Grant     lease.Grant
 	Attempt   int           // number of this acquisition
 	Last      bool          // no further attempt is left
-	Stolen    bool          // another held the lock until it had expired
+	Stolen    bool          // the lock was another owner's, and had expired
 	ExpiresAt time.Time     // by the store's clock: of this lock, or of the other's
 	Remaining time.Duration // from the store's time of the reading until ExpiresAt
 }
@@ -55,14 +55,14 @@ type Acquisition struct {
 const (
 	AlreadyFinished   = "already_finished"
 	Locked            = "locked"
-	AttemptsExhausted = "attempts_exhausted" // and now recorded as such
+	AttemptsExhausted = "attempts_exhausted" // the call has recorded this: the analysis is FAILED
 )
 
 // AcquireAnalysisLock takes the lock of an analysis for owner, new for each
 // delivery, for ttl, zero being the policy's (G1–G7, G9). A finished or locked
 // analysis is a skip; so is one whose attempts are exhausted, which becomes FAILED
-// in the same commit. Acquisition writes PROCESSING over no status and QUEUED, and
-// keeps any other. It takes two round trips, a skip one. Errors: lease.ErrNotFound,
+// in the same commit. An acquisition changes QUEUED, or a missing status, to
+// PROCESSING and keeps any other. It takes two round trips, and a skip takes one. Errors: lease.ErrNotFound,
 // lease.ErrMalformed, lease.ErrUnavailable after at most 20 s.
 func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (Acquisition, error) {
 	if err := CheckID(id); err != nil {
@@ -104,13 +104,13 @@ func acquired(d *Analysis) {
 		d.fail(AttemptsExhausted, fmt.Sprintf("gave up after %d attempts; %s", d.Lock.Attempts, last))
 		return
 	}
-	if d.Status == "" || d.Status == Queued { // another status belongs to its author
+	if d.Status == "" || d.Status == Queued { // any other may have been set by another program
 		d.Status = Processing
 	}
 }
 
-// RefreshAnalysisLock is Hold.Refresh of the lock that owner acquired, perhaps in
-// another process. It reads the analysis first.
+// RefreshAnalysisLock reads the analysis, and calls Hold.Refresh for the lock that owner
+// acquired, perhaps in another process.
 func (l *Locks) RefreshAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) error {
 	h, err := l.resume(ctx, id, owner)
 	if err != nil {
@@ -119,9 +119,9 @@ func (l *Locks) RefreshAnalysisLock(ctx context.Context, id, owner string, ttl t
 	return h.Refresh(ctx, ttl)
 }
 
-// ReleaseAnalysisLock is Hold.Release of the lock that owner acquired, perhaps in
-// another process. For another owner, or a missing analysis, it changes nothing and
-// returns nil (G8). It reads the analysis first.
+// ReleaseAnalysisLock reads the analysis, and calls Hold.Release for the lock that owner
+// acquired, perhaps in another process. For another owner, or a missing analysis, it
+// changes nothing and returns nil (G8).
 func (l *Locks) ReleaseAnalysisLock(ctx context.Context, id, owner string) error {
 	h, err := l.resume(context.WithoutCancel(ctx), id, owner)
 	switch {

@@ -30,8 +30,8 @@ func (h *Hold) Run(ctx context.Context, body func(ctx context.Context, input jso
 }
 
 // Refresh moves the lock's expiry to ttl from now, zero being the policy's (G6, G7). It
-// revives an expired lock that nobody took; else lease.ErrLost. It tries for up to
-// 15 s. Run does this by itself.
+// revives an expired lock that nobody took. If the lock is lost, it returns
+// lease.ErrLost. It tries for up to 15 s. Run refreshes the lock by itself.
 func (h *Hold) Refresh(ctx context.Context, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
@@ -42,8 +42,8 @@ func (h *Hold) Refresh(ctx context.Context, ttl time.Duration) error {
 const refreshTimeout = 15 * time.Second
 
 // Complete makes the analysis READY with result, a value as orchestrator.Run returns
-// it, and frees the lock in the same commit, which holds only while the lock is still
-// held: else lease.ErrLost. lease.ErrRefused: the store cannot hold the result; the
+// it, and frees the lock in the same commit. If the lock is no longer held, it changes
+// nothing and returns lease.ErrLost. lease.ErrRefused: the store cannot hold the result; the
 // lock is kept. It tries for up to 60 s, also when ctx has ended.
 func (h *Hold) Complete(ctx context.Context, result any) error {
 	return h.lease.Finish(ctx, func(d *Analysis) {
@@ -51,15 +51,15 @@ func (h *Hold) Complete(ctx context.Context, result any) error {
 	})
 }
 
-// Fail makes the analysis FAILED for good, as Complete makes it READY. The message is
+// Fail makes the analysis FAILED, in the same way as Complete makes it READY. The message is
 // made valid UTF-8 and cut after 4,096 bytes.
 func (h *Hold) Fail(ctx context.Context, code, message string) error {
 	return h.lease.Finish(ctx, func(d *Analysis) { d.fail(code, message) })
 }
 
 // Retry releases the lock after a temporary failure, which it records as LastError.
-// The message is made valid UTF-8 and cut after 4,096 bytes; a document that is too
-// full for it is released without.
+// The message is made valid UTF-8 and cut after 4,096 bytes; if the document
+// has no room for it, Retry releases the lock without it.
 func (h *Hold) Retry(ctx context.Context, code, message string) error {
 	err := h.lease.Release(ctx, func(d *Analysis) {
 		d.queue()
@@ -71,8 +71,8 @@ func (h *Hold) Retry(ctx context.Context, code, message string) error {
 	return err
 }
 
-// Release clears the lock if it is still held, and puts PROCESSING back to QUEUED;
-// refund takes back the attempt. Otherwise it changes nothing and returns nil (G8). It
+// Release clears the lock if it is still held, and changes PROCESSING back to QUEUED;
+// refund subtracts the attempt. Otherwise it changes nothing and returns nil (G8). It
 // tries for 2 s, or until the deadline of ctx if that is later, also when ctx has been
 // cancelled.
 func (h *Hold) Release(ctx context.Context, refund bool) error {

@@ -11,23 +11,24 @@ import (
 // editTimeout bounds an operator's change; no run depends on it.
 const editTimeout = 15 * time.Second
 
-// Seen is the state of an analysis on which an operator decided to change it. Where
-// its status or its acquisition has changed since, the change is refused with
+// Seen is the state of an analysis that an operator saw before deciding to change it.
+// If its status or its acquisition has changed since, the change is refused with
 // lease.ErrConflict. A nil *Seen permits the change in any state.
 type Seen struct {
 	Status string
 	Grant  lease.Grant
 }
 
-// Unlock takes the lock from its holder and puts PROCESSING back to QUEUED. Whoever
-// acquires it at that very moment keeps it. It returns the analysis as it was.
+// Unlock takes the lock from its holder and changes PROCESSING back to QUEUED. It does
+// not undo an acquisition that happens at the same time. It returns the analysis as it
+// was before.
 func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen) (Analysis, error) {
 	return l.edit(ctx, id, seen, func(d *Analysis, _ time.Time) error {
 		d.Lock = lease.Break(d.Lock)
 		d.queue()
 		return nil
 	}, func(was, is Analysis) bool {
-		if seen != nil { // a change that others have made since is not this one
+		if seen != nil { // a later change by others is not this one
 			return !is.Lock.Finished && is.Status != Processing && is.Lock.Grant() == lease.Break(was.Lock).Grant()
 		}
 		return is.Lock.Grant() != was.Lock.Grant()
@@ -36,7 +37,7 @@ func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen) (Analysis, er
 
 // Requeue opens an analysis again, finished or not, from attempt one. While the lock
 // is held it returns a *lease.HeldError. A READY analysis keeps its result until the
-// next. It returns the analysis as it was.
+// next run finishes. It returns the analysis as it was before.
 func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen) (Analysis, error) {
 	return l.edit(ctx, id, seen, func(d *Analysis, now time.Time) error {
 		lock, err := lease.Reopen(d.Lock, now)
@@ -47,14 +48,15 @@ func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen) (Analysis, e
 		return nil
 	}, func(was, is Analysis) bool {
 		open := is.Status == Queued && is.Error == nil && is.Lock.Owner == "" && is.Lock.Attempts == 0
-		acquired := is.Lock.Token > was.Lock.Token && (was.Lock.Finished || is.Lock.Attempts < was.Lock.Attempts) // since, by the next
+		acquired := is.Lock.Token > was.Lock.Token && (was.Lock.Finished || is.Lock.Attempts < was.Lock.Attempts) // a worker has acquired it since
 		return open || acquired
 	})
 }
 
 // edit changes an analysis if it is in the state that was seen. landed compares the
 // first reading with the present one, and reports whether this change has been made
-// already: a change whose reply was lost, made again, could undo what others did since.
+// already. If its reply was lost and it were made again, it could undo later changes by
+// others.
 func (l *Locks) edit(ctx context.Context, id string, seen *Seen, change func(d *Analysis, now time.Time) error,
 	landed func(was, is Analysis) bool,
 ) (before Analysis, err error) {

@@ -132,7 +132,7 @@ func TestAFileOfAnotherKindIsLeftUnchanged(t *testing.T) { // O8, R10
 		"a link": {func(path string) error {
 			return errors.Join(os.WriteFile(path+".real", []byte(`{"storage":{}}`), 0o600), os.Symlink(path+".real", path))
 		}, lease.ErrRefused, "symbolic links"},
-		"a pipe": {func(path string) error { return syscall.Mkfifo(path, 0o600) }, lease.ErrRefused, "no regular file"},
+		"a pipe": {func(path string) error { return syscall.Mkfifo(path, 0o600) }, lease.ErrRefused, "not a regular file"},
 		"a link in the guard's place": {func(path string) error {
 			return os.Symlink(path+".none", path+".guard")
 		}, lease.ErrRefused, "symbolic links"},

@@ -68,7 +68,7 @@ func cookies(t testing.TB) *doclock.Cookies {
 func newRooms(t testing.TB) *repo.Rooms {
 	t.Helper()
 	b := emulatortest.Embedded(t)
-	rooms, err := repo.OpenRooms(t.Context(), b.Project, repo.RoomOptions{}, b.Client(t)...)
+	rooms, err := repo.OpenRooms(t.Context(), b.Project, repo.Options{}, b.Client(t)...)
 	if err != nil {
 		t.Fatal(err)
 	}

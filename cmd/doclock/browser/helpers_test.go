@@ -132,7 +132,7 @@ func newRooms(t *testing.T) *repo.Rooms {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rooms, err := repo.OpenRooms(context.Background(), "browser", repo.RoomOptions{}, option.WithGRPCConn(conn))
+	rooms, err := repo.OpenRooms(context.Background(), "browser", repo.Options{}, option.WithGRPCConn(conn))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func twoInstances(t *testing.T, project string) {
 	if late < 0 || late > ttl {                                   // a new stream would come up to 30 s later
 		t.Errorf("the expiry was reported %v after it", late)
 	}
-	rooms, err := repo.OpenRooms(t.Context(), project, repo.RoomOptions{})
+	rooms, err := repo.OpenRooms(t.Context(), project, repo.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

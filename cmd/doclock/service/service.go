@@ -76,7 +76,7 @@ type wired struct {
 // wire opens the parts that cfg names, without a call to any. Close the result, also
 // after an error.
 func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error) {
-	w.rooms, err = repo.OpenRooms(ctx, cfg.Project, repo.RoomOptions{Database: cfg.Database, Collection: cfg.Collection, Emulator: cfg.Emulator, Log: log})
+	w.rooms, err = repo.OpenRooms(ctx, cfg.Project, repo.Options{Database: cfg.Database, Collection: cfg.Collection, Emulator: cfg.Emulator, Log: log})
 	if err != nil {
 		return w, err
 	}

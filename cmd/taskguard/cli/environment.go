@@ -66,7 +66,7 @@ func (c *Call) Rooms(ctx context.Context) (*repo.Rooms, cloudrun.Firestore, erro
 	if err := Check(e); err != nil {
 		return nil, f, err
 	}
-	rooms, err := repo.OpenRooms(ctx, f.Project, repo.RoomOptions{
+	rooms, err := repo.OpenRooms(ctx, f.Project, repo.Options{
 		Database: f.Database, Emulator: f.Emulator, Collection: collection, Log: c.Log(),
 	})
 	return rooms, f, err

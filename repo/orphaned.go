@@ -12,22 +12,23 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// Abandoned calls each, oldest update first, for the unfinished analyses that nobody
-// holds, so that only another delivery can finish them; at is Firestore's time of the
-// reading. Two queries find them: status QUEUED or PROCESSING and an update
-// older than one TTL; and, whatever the status, a lock that has expired, or whose
-// expiry is not credible. Each time may be a string, a Timestamp or epoch
-// milliseconds. An analysis with another status that was never acquired is not found.
+// Orphaned finds the unfinished analyses whose lock is not held, so that only another
+// delivery can finish them. It calls each for them, oldest update first; at is
+// Firestore's time of the reading. Two queries find them: by status QUEUED or
+// PROCESSING and an update older than one TTL; and, whatever the status, by a lock that
+// has expired, or whose expiry is not credible. Each time may be a string, a Timestamp
+// or epoch milliseconds. An analysis with another status that was never acquired is not
+// found.
 //
-// Each query reads limit documents at most, also those that turn out to be held or
-// finished; one that is malformed, or whose id analysislock.CheckID refuses, is skipped
-// with a warning. One read and two queries, within 15 s; each is called after them, in
-// this goroutine, and not at all with an error.
+// Each query reads up to limit documents, including those that are held or finished. A
+// malformed analysis, or one whose id analysislock.CheckID refuses, is skipped with a
+// warning. Orphaned makes one read and two queries, within 15 s. It calls each after
+// them, in this goroutine, and never if it returns an error.
 //
-// Errors: lease.ErrUnavailable; lease.ErrRefused, as where the index
-// in deploy/firestore.indexes.json is missing, with Firestore's message, which says how
-// to make it.
-func (a *Analyses) Abandoned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error {
+// Errors: lease.ErrUnavailable; lease.ErrRefused, for example if the index in
+// deploy/firestore.indexes.json is missing: Firestore's message contains a link that
+// creates it.
+func (a *Analyses) Orphaned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	now, err := a.documents.now(ctx)
@@ -39,9 +40,9 @@ func (a *Analyses) Abandoned(ctx context.Context, limit int, each func(id string
 	if err != nil {
 		return err
 	}
-	// The query compares strings as strings. One with an offset that sorts before its
-	// time is dropped here; one that sorts after it is found late, by up to 14 hours,
-	// and one without decimals by under a second.
+	// The query compares strings as strings. A time with a zone offset may sort too
+	// early, and is dropped here; or too late, and is found up to 14 hours late. A time
+	// without decimals is found less than a second late.
 	found = slices.DeleteFunc(found, func(d analysislock.Analysis) bool { return !d.UpdatedAt.Before(cutoff) })
 	expired, err := a.recoverable(ctx, a.expired(now, limit))
 	if err != nil {
@@ -53,17 +54,17 @@ func (a *Analyses) Abandoned(ctx context.Context, limit int, each func(id string
 	found = append(found, expired...)
 	oldestFirst(found)
 	for i := range found {
-		if d := &found[i]; lease.Abandoned(d.Lock, d.ReadAt) {
+		if d := &found[i]; lease.Orphaned(d.Lock, d.ReadAt) {
 			each(d.ID, d.Lock.Token, d.ReadAt)
 		}
 	}
 	return nil
 }
 
-// recoverable reads what query finds, without inputs and results, and drops what no
+// recoverable runs query without inputs and results, and drops the analyses that no
 // delivery can finish.
 func (a *Analyses) recoverable(ctx context.Context, query firestore.Query) ([]analysislock.Analysis, error) {
-	found, err := a.summaries(ctx, "find abandoned analyses", query.Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt"))
+	found, err := a.summaries(ctx, "find orphaned analyses", query.Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt"))
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +79,7 @@ func (a *Analyses) recoverable(ctx context.Context, query firestore.Query) ([]an
 	return found, nil
 }
 
-// unfinished is a query of the unfinished analyses, oldest update first.
+// unfinished returns a query of the unfinished analyses, oldest update first.
 func (a *Analyses) unfinished(limit int) firestore.Query {
 	return a.documents.collection.
 		Where("status", "in", []string{analysislock.Queued, analysislock.Processing}).
@@ -86,17 +87,17 @@ func (a *Analyses) unfinished(limit int) firestore.Query {
 		Limit(limit)
 }
 
-// expired is a query of the analyses whose lock has expired by now, or expires so late
-// that it is not credible, the oldest first. The automatic index of lockExpiresAt
-// serves it.
+// expired returns a query of the analyses whose lock has expired by now, or expires so
+// late that it is not credible, the oldest first. It needs only Firestore's automatic
+// index of lockExpiresAt.
 func (a *Analyses) expired(now time.Time, limit int) firestore.Query {
 	filters := append(timeIs("lockExpiresAt", "<=", now), timeIs("lockExpiresAt", ">", now.Add(lease.MaxAhead))...)
 	return anyOf(a.documents.collection.Query, filters).OrderBy("lockExpiresAt", firestore.Asc).Limit(limit)
 }
 
-// timeIs are filters that compare a field with t, one for each type of value that the
-// field may have. Firestore sorts numbers before Timestamps before strings: where there
-// are more than a query's limit, they are found in that order.
+// timeIs returns filters that compare a field with t, one for each type of value that
+// the field may have. Firestore sorts numbers first, then Timestamps, then strings: if
+// there are more documents than a query's limit, it finds them in that order.
 func timeIs(field, operator string, t time.Time) (all []firestore.EntityFilter) {
 	for _, v := range storedForms(t) {
 		all = append(all, firestore.PropertyFilter{Path: field, Operator: operator, Value: v})
@@ -108,11 +109,12 @@ func anyOf(q firestore.Query, filters []firestore.EntityFilter) firestore.Query 
 	return q.WhereEntity(firestore.OrFilter{Filters: filters})
 }
 
-// storedForms are the types of value in which documents hold t. A range compares only
-// values of its own type.
+// storedForms returns t as each type of value that documents may hold. A range compares
+// only values of its own type.
 func storedForms(t time.Time) []any { return []any{timeValue(t), t, t.UnixMilli()} }
 
-// oldestFirst sorts by the last update, whatever its type, as Firestore cannot.
+// oldestFirst sorts by the last update. Firestore cannot, since the values are of
+// different types.
 func oldestFirst(all []analysislock.Analysis) {
 	slices.SortStableFunc(all, func(a, b analysislock.Analysis) int { return a.UpdatedAt.Compare(b.UpdatedAt) })
 }

@@ -24,13 +24,13 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// abandoned are the ids that Abandoned calls each for, in its order.
-func abandoned(t testing.TB, a interface {
-	Abandoned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error
+// orphaned returns the ids that Orphaned calls each for, in its order.
+func orphaned(t testing.TB, a interface {
+	Orphaned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error
 }, limit int) []string {
 	t.Helper()
 	var ids []string
-	err := a.Abandoned(t.Context(), limit, func(id string, _ int64, _ time.Time) { ids = append(ids, id) })
+	err := a.Orphaned(t.Context(), limit, func(id string, _ int64, _ time.Time) { ids = append(ids, id) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func abandoned(t testing.TB, a interface {
 }
 
 // Documents as workers leave them, and as others may have written them.
-func TestWhatNobodyHoldsAndNobodyUpdatedForATTLIsAbandoned(t *testing.T) {
+func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		now := time.Now()
 		old, soon := now.Add(-ttl(b)-2*time.Second), now.Add(time.Hour)
@@ -104,11 +104,11 @@ func TestWhatNobodyHoldsAndNobodyUpdatedForATTLIsAbandoned(t *testing.T) {
 				want = append(want, id)
 			}
 		}
-		got := abandoned(t, open(t, b), 1000)
+		got := orphaned(t, open(t, b), 1000)
 		slices.Sort(want)
 		slices.Sort(got)
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("abandoned (-want +got):\n%s", diff)
+			t.Errorf("orphaned (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -120,17 +120,17 @@ func TestTheOldestAreCalledFirstAndNoMoreThanTheLimit(t *testing.T) {
 		for id, hours := range map[string]int{"b": 3, "c": 2, "a": 4, "d": 1} {
 			b.Put(t, id, map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(now.Add(time.Duration(-hours) * time.Hour))})
 		}
-		if got := strings.Join(abandoned(t, a, 3), " "); got != "a b c" {
+		if got := strings.Join(orphaned(t, a, 3), " "); got != "a b c" {
 			t.Errorf("of strings, 3 at most: %q, want a b c", got)
 		}
 		b.Put(t, "bb", map[string]any{"status": analysislock.Processing, "updatedAt": now.Add(-150 * time.Minute)})
-		if got := strings.Join(abandoned(t, a, 1000), " "); got != "a b bb c d" {
+		if got := strings.Join(orphaned(t, a, 1000), " "); got != "a b bb c d" {
 			t.Errorf("with a Timestamp among them: %q, want a b bb c d", got)
 		}
 	})
 }
 
-func TestAMalformedAnalysisIsNotRecoveredAndTheLogSaysWhich(t *testing.T) {
+func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		old := timeValue(time.Now().Add(-time.Hour))
 		b.Put(t, "bad", map[string]any{"status": analysislock.Queued, "updatedAt": old, "lockToken": "secret", "input": "secret"})
@@ -140,8 +140,8 @@ func TestAMalformedAnalysisIsNotRecoveredAndTheLogSaysWhich(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(abandoned(t, a, 10), " "); got != "good" {
-			t.Errorf("abandoned: %q, want good", got)
+		if got := strings.Join(orphaned(t, a, 10), " "); got != "good" {
+			t.Errorf("orphaned: %q, want good", got)
 		}
 		line := text.String()
 		for _, want := range []string{"level=WARN", "analysis_id=bad", "field lockToken is a string"} {
@@ -156,7 +156,7 @@ func TestAMalformedAnalysisIsNotRecoveredAndTheLogSaysWhich(t *testing.T) {
 			b.Put(t, fmt.Sprint("bad", i), map[string]any{"status": analysislock.Queued, "updatedAt": old, "lockToken": "secret"})
 		}
 		text.Reset()
-		abandoned(t, a, 100)
+		orphaned(t, a, 100)
 		if n := strings.Count(text.String(), "\n"); n != maxWarnings+1 || !strings.Contains(text.String(), "documents=31") {
 			t.Errorf("%d lines of 31 documents that must be skipped each minute, want %d: %s", n, maxWarnings+1, &text)
 		}
@@ -165,7 +165,7 @@ func TestAMalformedAnalysisIsNotRecoveredAndTheLogSaysWhich(t *testing.T) {
 
 // One read for the time and two queries, however many are found, and no input
 // crosses the line.
-func TestAbandonedCostsOneReadAndTwoQueriesWithoutInputs(t *testing.T) {
+func TestOrphanedCostsOneReadAndTwoQueriesWithoutInputs(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		large := strings.Repeat("x", 100_000)
 		for _, id := range []string{"a", "b", "c"} {
@@ -177,8 +177,8 @@ func TestAbandonedCostsOneReadAndTwoQueriesWithoutInputs(t *testing.T) {
 			return &weighed{ClientStream: s, bytes: &received}, err
 		}))
 		total, reads, queries := b.Calls.Total(), b.Calls.Count(read), b.Calls.Count("RunQuery")
-		if got := abandoned(t, a, 10); len(got) != 3 {
-			t.Errorf("abandoned: %q, want 3", got)
+		if got := orphaned(t, a, 10); len(got) != 3 {
+			t.Errorf("orphaned: %q, want 3", got)
 		}
 		total, reads, queries = b.Calls.Total()-total, b.Calls.Count(read)-reads, b.Calls.Count("RunQuery")-queries
 		if total != 3 || reads != 1 || queries != 2 {
@@ -205,7 +205,7 @@ func (s *weighed) RecvMsg(m any) error {
 }
 
 // Firestore's clock counts, wherever the worker's stands.
-func TestAWorkersClockDoesNotDecideWhatIsAbandoned(t *testing.T) {
+func TestAWorkersClockDoesNotDecideWhatIsOrphaned(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{"slow": time.Hour, "fast": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -224,8 +224,8 @@ func TestAWorkersClockDoesNotDecideWhatIsAbandoned(t *testing.T) {
 					"status": analysislock.Processing, "updatedAt": timeValue(theirs().Add(-time.Minute - lease.DefaultTTL)),
 					"lockOwner": "w/1", "lockExpiresAt": timeValue(theirs().Add(-time.Second)),
 				})
-				if got := strings.Join(abandoned(t, open(t, b), 10), " "); got != "expired old" {
-					t.Errorf("abandoned: %q, want expired and old", got)
+				if got := strings.Join(orphaned(t, open(t, b), 10), " "); got != "expired old" {
+					t.Errorf("orphaned: %q, want expired and old", got)
 				}
 			})
 		})
@@ -239,10 +239,10 @@ func TestTheLinkThatMakesAMissingIndexReachesTheCaller(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		l := &line{}
 		a := open(t, b, l.options()...)
-		l.befall(map[string][]fault{"RunQuery": {func(context.Context, func() error) error {
+		l.inject(map[string][]fault{"RunQuery": {func(context.Context, func() error) error {
 			return status.Error(codes.FailedPrecondition, words)
 		}}})
-		err := a.Abandoned(t.Context(), 10, func(string, int64, time.Time) {})
+		err := a.Orphaned(t.Context(), 10, func(string, int64, time.Time) {})
 		if !errors.Is(err, lease.ErrRefused) || errors.Is(err, lease.ErrUnavailable) || !strings.Contains(err.Error(), words) {
 			t.Errorf("%v, want ErrRefused with Firestore's words", err)
 		}
