@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 )
 
@@ -27,7 +28,12 @@ func (e *Environment) Telemetry(service string, metrics bool) Telemetry {
 	base := e.collector("OTEL_EXPORTER_OTLP_ENDPOINT")
 	e.OneOf("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
 	off := strings.EqualFold(e.Text("OTEL_SDK_DISABLED", ""), "true")
+	// The SDK panics on an impossible size, and logs the text of malformed headers.
+	e.Integer("OTEL_BSP_MAX_QUEUE_SIZE", 2048, 1, 1_000_000)
+	e.Integer("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512, 1, 1_000_000)
+	e.headers("OTEL_EXPORTER_OTLP_HEADERS")
 	signal := func(name, path string) string {
+		e.headers("OTEL_EXPORTER_OTLP_" + name + "_HEADERS")
 		e.OneOf("OTEL_EXPORTER_OTLP_"+name+"_PROTOCOL", "http/protobuf")
 		none := e.OneOf("OTEL_"+name+"_EXPORTER", "otlp", "none") == "none"
 		own := e.collector("OTEL_EXPORTER_OTLP_" + name + "_ENDPOINT")
@@ -60,6 +66,21 @@ func (e *Environment) collector(name string) *url.URL {
 	}
 	return u
 }
+
+// headers refuses headers that the SDK cannot parse.
+func (e *Environment) headers(name string) {
+	for pair := range strings.SplitSeq(e.Text(name, ""), ",") {
+		header, value, found := strings.Cut(pair, "=")
+		_, err := url.PathUnescape(value)
+		if pair != "" && (!found || err != nil || !validName.MatchString(strings.TrimSpace(header))) {
+			e.Problem(name, "is not of the form name=value,…")
+			return
+		}
+	}
+}
+
+// validName matches the name of an HTTP header.
+var validName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
 
 // Attr returns where the telemetry goes, for the log.
 func (t Telemetry) Attr() slog.Attr {

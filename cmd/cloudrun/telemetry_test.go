@@ -56,6 +56,7 @@ func TestAWrongTelemetryVariableIsNamedAndNotQuoted(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://u:" + secret + "@c", "OTEL_EXPORTER_OTLP_ENDPOINT=http://c/?key=" + secret,
 		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=c", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/json",
 		"OTEL_TRACES_EXPORTER=console", "OTEL_METRICS_EXPORTER=prometheus",
+		"OTEL_EXPORTER_OTLP_HEADERS=" + secret, "OTEL_EXPORTER_OTLP_TRACES_HEADERS=key=%" + secret, "OTEL_BSP_MAX_QUEUE_SIZE=-1", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=0",
 	} {
 		e := environment(env)
 		e.Telemetry("s", true)

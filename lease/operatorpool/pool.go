@@ -94,7 +94,7 @@ func (p *Pool) Assign(ctx context.Context, id string) (a Assignment, err error) 
 		switch {
 		case v.busy[id]:
 			refused = &BusyError{Operator: p.named(id)}
-		case id == "" && v.own != "":
+		case id == "" && v.own != "" && !v.busy[v.own]:
 			target = v.own
 		case id == "" && len(v.free) == 0:
 			refused = ErrNoneFree

@@ -167,3 +167,15 @@ func TestAPoolNeedsOperatorsOfDifferentIDs(t *testing.T) {
 		}
 	}
 }
+
+func TestAnOperatorOfTwoSessionsIsSharedOnlyUntilTheyAssign(t *testing.T) {
+	w := newFixture(t)
+	entry := `{"data":"kana","updated_at":"2025-08-18T12:00:00.000Z"}`
+	w.put(`{"storage":{"A":` + entry + `,"B":` + entry + `}}`)
+	if a := w.assign("A", ""); a.Operator.ID != "dia" || a.Kept {
+		t.Errorf("A got %+v; want dia", a)
+	}
+	if b := w.assign("B", ""); b.Operator.ID != "kana" || !b.Kept {
+		t.Errorf("B got %+v; want to keep kana", b)
+	}
+}

@@ -117,6 +117,9 @@ func (l *Locker) take(ctx context.Context, h *holding) error {
 // checkFile fails while another program on this machine holds the file, since an
 // outage: that program goes first.
 func (l *Locker) checkFile(ctx context.Context, h *holding) error {
+	if errors.Is(checkDir(l.dir), lease.ErrRefused) {
+		return nil
+	}
 	c, err := l.stores[FileLock].Load(ctx, l.room)
 	switch {
 	case errors.Is(err, lease.ErrRefused) && !errors.Is(err, fs.ErrPermission):

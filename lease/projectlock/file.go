@@ -41,9 +41,17 @@ func makeDir(dir string) error {
 	case err != nil && !errors.Is(err, fs.ErrExist):
 		return err
 	}
+	return checkDir(dir)
+}
+
+// checkDir refuses dir if it is a file or a link.
+func checkDir(dir string) error {
 	info, err := os.Lstat(dir)
-	if err == nil && !info.IsDir() {
-		err = fmt.Errorf("%w: %s is not a directory", lease.ErrRefused, filepath.Base(dir))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err == nil && !info.IsDir():
+		return fmt.Errorf("%w: %s is not a directory", lease.ErrRefused, filepath.Base(dir))
 	}
 	return err
 }

@@ -115,3 +115,20 @@ func TestNoLinkIsFollowed(t *testing.T) {
 		})
 	}
 }
+
+// With a remote lock, neither the check for a file nor a forced release follows the link.
+func TestALinkedDirectoryIsLeftAlone(t *testing.T) {
+	inBubble(t, true, func(s *fixture) {
+		if err := errors.Join(os.Mkdir(s.dir+"/other", 0o700), os.WriteFile(s.dir+"/other/.lock", []byte("theirs"), 0o600), os.Symlink("other", s.dir+"/project")); err != nil {
+			s.Fatal(err)
+		}
+		ls, err := s.Acquire(s.Context(), projectlock.AcquireOptions{})
+		if err != nil {
+			s.Fatal(err)
+		}
+		_ = s.Release(s.Context(), ls, projectlock.ReleaseOptions{Force: true}) // may refuse the link
+		if entries, err := os.ReadDir(s.dir + "/other"); err != nil || len(entries) != 1 {
+			s.Errorf("the link was followed: %v, %v", entries, err)
+		}
+	})
+}

@@ -231,6 +231,11 @@ func (l *Locker) removeRecords(h *holding) {
 // remove frees the record of owner in a store, expired or not. With force it also
 // removes any expired record.
 func (l *Locker) remove(ctx context.Context, s Strategy, owner string, force bool) error {
+	if s == FileLock {
+		if err := checkDir(l.dir); err != nil {
+			return err
+		}
+	}
 	_, err := lease.Edit(ctx, l.stores[s], l.room, nil, func(c lease.Cell[documentlock.Lock]) (documentlock.Lock, error) {
 		ours := c.Exists && c.Doc.Owner == owner
 		expired := c.Exists && !lease.Held(c.Doc.Lease, c.At)

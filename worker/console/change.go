@@ -127,7 +127,8 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 		r.Body = http.MaxBytesReader(c.Response(), r.Body, maxForm)
 		id := c.QueryParam("id") // a form field would not keep line ends as they are
 		back := address("/analysis", id)
-		if http.NewCrossOriginProtection().Check(r) != nil {
+		unproven := r.Header.Get("Sec-Fetch-Site") == "" && r.Header.Get("Origin") == ""
+		if unproven || http.NewCrossOriginProtection().Check(r) != nil {
 			return refusal{foreignForm.code, foreignForm.message, back}
 		}
 		seen, err := s.changeable(c)

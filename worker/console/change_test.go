@@ -74,6 +74,7 @@ func TestOnlyAFormOfThisConsoleChangesSomething(t *testing.T) {
 		"cross-site, navigating": {"id=a", good.Encode(), []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, http.StatusForbidden},
 		"another origin":         {"id=a", good.Encode(), []string{"Origin", "https://evil.example"}, http.StatusForbidden},
 		"another port":           {"id=a", good.Encode(), []string{"Origin", "http://localhost:1"}, http.StatusForbidden},
+		"no proof":               {"id=a", good.Encode(), []string{"Accept", "text/html"}, http.StatusForbidden},
 		"no origin":              {"id=a", good.Encode(), []string{"Origin", "null"}, http.StatusForbidden},
 		"the lock not seen":      {"id=a", "", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
 		"a form in the address":  {"id=a&" + good.Encode(), "", []string{"Sec-Fetch-Site", "same-origin"}, http.StatusConflict},
