@@ -5,6 +5,8 @@
 GOLANGCI := GOLANGCI_LINT_CACHE=$(CURDIR)/bin/lint go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
 FUZZTIME ?= 30000x
 SEEDS ?= 50000
+DEPTH ?= 7
+ONWARD ?= 4
 
 check:
 	bash .ci/run
@@ -13,7 +15,7 @@ test:
 	go test ./...
 
 race:
-	go test -race -shuffle=on -count=1 ./...
+	go test -race -shuffle=on -count=1 $(SHORT) ./...
 
 lint:
 	@unformatted=$$(gofmt -l .) && echo "$$unformatted" && test -z "$$unformatted"
@@ -32,22 +34,20 @@ bench:
 # fuzz gives each fuzz target FUZZTIME executions: with a time, go test at times
 # reports its own deadline as a failure of the target.
 fuzz:
-	@set -e; pkgs=$$(go list ./...); for pkg in $$pkgs; do \
-	  tests=$$(go test -list '^Fuzz' $$pkg); \
-	  for target in $$(echo "$$tests" | grep '^Fuzz' || true); do \
-	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -parallel 4 $$pkg; \
-	  done; \
+	@grep -r --include='*_test.go' -o '^func Fuzz[A-Za-z0-9]*' . | sed 's|/[^/]*:func | |' | sort | \
+	while read -r pkg target; do \
+	  go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -parallel 4 $$pkg </dev/null || exit 1; \
 	done
 
 demo:
 	go run ./cmd/taskguard demo
 
-# What docs/RELIABILITY.md tells of, with its figures.
+# What docs/RELIABILITY.md describes, with its figures.
 explore:
-	EXPLORE_DEPTH=7 EXPLORE_STRAYS=3 EXPLORE_ONWARD=4 go test -count=1 -v -timeout 15m ./worker/explore
+	EXPLORE_DEPTH=$(DEPTH) EXPLORE_STRAYS=3 EXPLORE_ONWARD=$(ONWARD) go test -count=1 -v -timeout 15m -run 'Interleaving|Search' ./worker/proof
 
 simulate:
-	cd worker/simulate && SIMULATE_SEEDS=$(SEEDS) go test -count=1 -timeout 30m
+	cd worker/proof && SIMULATE_SEEDS=$(SEEDS) go test -count=1 -timeout 30m -run 'Seed|Outage|Crash'
 
 chaos:
 	CHAOS=1 REQUIRE_GOOGLE_EMULATOR=1 go test -count=1 -v -timeout 30m -run '^TestChaos$$' ./cmd/worker/chaos

@@ -70,8 +70,11 @@ func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)
 		}
 		stolen = l.of(&c.Doc).Owner != ""
 		next, err := Take(*l.of(&c.Doc), c.At, owner, l.policy)
-		if err != nil && !errors.Is(err, ErrExhausted) {
+		switch {
+		case err != nil && !errors.Is(err, ErrExhausted):
 			return c.Doc, err
+		case l.of(&c.Doc).FinishedBy == owner: // its reply was lost, and the record was reopened: FinishedBy proves one finish
+			return c.Doc, ErrExhausted
 		}
 		*l.of(&c.Doc) = next
 		if set != nil {

@@ -149,6 +149,25 @@ func TestAnExhaustedRecordWhoseReplyWasLostIsExhausted(t *testing.T) {
 	})
 }
 
+// An owner finishes once: after its own end of attempts, which an operator has
+// reopened before it knew, it must not acquire. A later finish of its own would
+// be taken for written, because the record names it already.
+func TestAnOwnerThatHasGivenUpDoesNotAcquireWhatWasReopened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, lease.Policy{MaxAttempts: 2})
+		w.rewrite(func(j *job) { j.Lease = lease.Lease{Token: 4, Attempts: 2} })
+		w.line.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.DropAfter), func(c leasetest.Call) leasetest.Fault {
+			if c.Op == leasetest.Load && c.N == 2 {
+				w.rewrite(func(j *job) { j.Lease.Finished, j.Lease.Attempts = false, 0 })
+			}
+			return leasetest.None
+		}))
+		_, _, err := w.lessor.Acquire(t.Context(), "a", "w/1", nil)
+		wantErr(t, err, lease.ErrExhausted)
+		w.wantSame(job{lease.Lease{Token: 5, FinishedBy: "w/1"}, ""})
+	})
+}
+
 func TestAnAcquisitionWithoutAnOwnerIsRefused(t *testing.T) {
 	inWorld(t, func(w *world) {
 		if _, _, err := w.lessor.Acquire(w.Context(), "a", "", nil); err == nil {

@@ -1,3 +1,14 @@
+// Package chromiumtest drives a page in Chromium, for tests only: it starts the browser,
+// opens tabs, and checks that the page fits its window. If BROWSER_SHOTS names a
+// directory, pictures are saved there.
+//
+// A package of tests calls Main from its TestMain, so that a machine without
+// Chromium shows:
+//
+//	ok  	taskguard/cmd/doclock/browser	0.01s [no tests to run]
+//
+// With REQUIRE_CHROMIUM set (to anything but "" or "0") its absence is a failure
+// instead; TASKGUARD_NO_CHROMIUM hides it.
 package chromiumtest
 
 import (
@@ -7,8 +18,8 @@ import (
 	"testing"
 )
 
-// Main runs the tests where there is a Chromium, and answers the exit code. what
-// names, in a sentence, the tests that are not run where there is none.
+// Main runs the tests if there is a Chromium, and returns the exit code. The text
+// what names the tests for the message that they are skipped.
 func Main(m *testing.M, what string) int {
 	if _, err := find(); err == nil {
 		return m.Run()
@@ -29,7 +40,7 @@ func set(name string) bool {
 	return v != "" && v != "0"
 }
 
-// find is the path of the browser.
+// find returns the path of the browser.
 func find() (path string, err error) {
 	if set("TASKGUARD_NO_CHROMIUM") {
 		return "", exec.ErrNotFound

@@ -2,7 +2,6 @@ package chromiumtest
 
 import (
 	"context"
-	"os"
 	"testing"
 	"time"
 
@@ -41,7 +40,7 @@ func NewProfile(t *testing.T) *Profile {
 
 func (p *Profile) start(path string) error {
 	alloc, stop := chromedp.NewExecAllocator(context.Background(),
-		chromedp.ExecPath(path), chromedp.UserDataDir(userData(p.t)), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
+		chromedp.ExecPath(path), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
 		chromedp.Headless, chromedp.NoSandbox, chromedp.Flag("disable-background-networking", true),
 		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
 		chromedp.Flag("disable-extensions", true), chromedp.Flag("disable-breakpad", true),
@@ -77,22 +76,4 @@ func (p *Profile) Kill() {
 	if err := chromedp.FromContext(p.ctx).Browser.Process().Kill(); err != nil {
 		p.t.Fatal(err)
 	}
-}
-
-// userData makes a directory for a profile. Chromium's children may write in it for a
-// moment after its first process has ended, so its removal is repeated.
-func userData(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	t.Cleanup(func() {
-		var err error
-		for range 200 {
-			if err = os.RemoveAll(dir); err == nil {
-				return
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
-		t.Errorf("a profile's directory stays in use: %v", err)
-	})
-	return dir
 }

@@ -3,20 +3,23 @@ package chromiumtest
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 )
 
 // Tab is a page of a profile.
 type Tab struct {
-	T     *testing.T
-	Ctx   context.Context // of the tab: for chromedp
-	Close func()
-	Says  string // a script whose value is added to failures; may be empty
+	T       *testing.T
+	Ctx     context.Context // of the tab: for chromedp
+	Close   func()
+	Details string // a script whose value is added to failures; may be empty
 }
 
 // Open opens a tab at url in which scripts run before the page's own.
@@ -80,20 +83,15 @@ func (b *Tab) try(script string) (string, error) {
 		`(async () => JSON.stringify(await (`+script+`)) ?? '')()`, chromedp.EvalAwaitPromise))
 }
 
+// IsAfterLoad waits until a page is loaded for which condition holds. On the pages
+// before it, condition may fail.
+func (b *Tab) IsAfterLoad(condition string) {
+	b.T.Helper()
+	b.Is(`document.readyState === 'complete' && (` + condition + `)`)
+}
+
 // Is waits until condition holds.
 func (b *Tab) Is(condition string) {
-	b.T.Helper()
-	b.until(condition)
-}
-
-// Comes waits until a page is loaded for which condition holds. On the pages before,
-// condition may fail.
-func (b *Tab) Comes(condition string) {
-	b.T.Helper()
-	b.until(`document.readyState === 'complete' && (` + condition + `)`)
-}
-
-func (b *Tab) until(condition string) {
 	b.T.Helper()
 	for deadline := time.Now().Add(Patience); ; time.Sleep(20 * time.Millisecond) {
 		v, err := b.try(`Boolean(` + condition + `)`)
@@ -102,8 +100,8 @@ func (b *Tab) until(condition string) {
 		}
 		if time.Now().After(deadline) {
 			more := ""
-			if b.Says != "" {
-				more = "\n" + b.Eval(b.Says)
+			if b.Details != "" {
+				more = "\n" + b.Eval(b.Details)
 			}
 			b.T.Fatalf("never true: %s (%v)\nthe page shows %s%s", condition, err, b.Eval(`document.body.innerText.slice(0, 1000)`), more)
 		}
@@ -122,5 +120,35 @@ func (b *Tab) Press(keys ...string) {
 	b.T.Helper()
 	for _, k := range keys {
 		b.Do(chromedp.KeyEvent(k))
+	}
+}
+
+// Show shows the page in a theme, light or dark, and a window of this width in
+// pixels.
+func (b *Tab) Show(theme string, width int64) {
+	b.T.Helper()
+	Call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}})
+	Call(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
+		Width: width, Height: 800, DeviceScaleFactor: 1})
+}
+
+// CheckLayout checks that the page fits its window, and saves a picture of it as name.png
+// if BROWSER_SHOTS names a directory.
+func (b *Tab) CheckLayout(name string) {
+	b.T.Helper()
+	if got := b.Eval(`document.documentElement.scrollWidth - innerWidth`); got != "0" {
+		b.T.Errorf("%s: the page is %s pixels wider than its window", name, got)
+	}
+	dir := os.Getenv("BROWSER_SHOTS")
+	if dir == "" {
+		return
+	}
+	beyond := true
+	size := Call(b, page.GetLayoutMetrics, cdp.Empty{}).CSSContentSize
+	picture := Call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{
+		CaptureBeyondViewport: &beyond, Clip: &page.Viewport{Width: size.Width, Height: size.Height, Scale: 1}})
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), picture.Data, 0o600); err != nil {
+		b.T.Fatal(err)
 	}
 }

@@ -130,7 +130,7 @@ func (e *Environment) onCloudRun() bool { return e.Text("K_SERVICE", "") != "" }
 // ForTests refuses a variable for emulators and tests on Cloud Run.
 func (e *Environment) ForTests(name string) {
 	if e.onCloudRun() {
-		e.Unused("is for emulators and tests, and K_SERVICE says that this is Cloud Run", name)
+		e.Unused("is for emulators and tests, and K_SERVICE shows that this is Cloud Run", name)
 	}
 }
 

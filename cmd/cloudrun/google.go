@@ -41,7 +41,7 @@ func (t Telemetry) client(until context.Context, to string) *http.Client {
 	return &http.Client{
 		Transport: &account{find: sync.OnceValues(func() (http.RoundTripper, error) { return withToken(transport) })},
 		Timeout:   10 * time.Second, // the SDK's default, which it does not give to another client
-		// The token is for Google alone, so a redirect is a failure.
+		// The token is only for Google, so a redirect is a failure.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

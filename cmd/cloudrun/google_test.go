@@ -62,8 +62,8 @@ func (a *arrivals) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	a.all = append(a.all, one)
 }
 
-// atHome returns a Telemetry whose connections to Google's endpoint lead to h.
-func atHome(t *testing.T, h http.Handler, env ...string) Telemetry {
+// redirected returns a Telemetry whose connections to Google's endpoint lead to h.
+func redirected(t *testing.T, h http.Handler, env ...string) Telemetry {
 	t.Helper()
 	s := httptest.NewTLSServer(h)
 	t.Cleanup(s.Close)
@@ -136,7 +136,7 @@ func metadataServer(t *testing.T) {
 func TestOnlyGooglesEndpointGetsTheAccountsToken(t *testing.T) {
 	metadataServer(t)
 	theirs, plain := &arrivals{t: t}, &arrivals{t: t}
-	if log, _, _ := sent(t, atHome(t, theirs, "GOOGLE_CLOUD_PROJECT=my-project")); log != "" || len(theirs.all) != 2 {
+	if log, _, _ := sent(t, redirected(t, theirs, "GOOGLE_CLOUD_PROJECT=my-project")); log != "" || len(theirs.all) != 2 {
 		t.Errorf("%d arrived; log: %s", len(theirs.all), log)
 	}
 	for _, a := range theirs.all {
@@ -177,7 +177,7 @@ func TestARedirectIsAFailureAndGetsNoToken(t *testing.T) {
 	elsewhere := &arrivals{t: t}
 	s := httptest.NewServer(elsewhere)
 	defer s.Close()
-	log, _, _ := sent(t, atHome(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	log, _, _ := sent(t, redirected(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, s.URL+r.URL.Path, http.StatusTemporaryRedirect)
 	})))
 	if len(elsewhere.all) > 0 || strings.Count(log, "307 Temporary Redirect") != 2 {
@@ -185,22 +185,22 @@ func TestARedirectIsAFailureAndGetsNoToken(t *testing.T) {
 	}
 }
 
-func TestMissingCredentialsAndASilentMetadataServerDelayNeitherStartNorStop(t *testing.T) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
+func TestMissingCredentialsAndAnUnresponsiveMetadataServerDelayNeitherStartNorStop(t *testing.T) {
+	unresponsive, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer silent.Close()
+	defer unresponsive.Close()
 	for name, set := range map[string][2]string{
-		"no credentials":           {"GOOGLE_APPLICATION_CREDENTIALS", filepath.Join(t.TempDir(), "missing.json")},
-		"a silent metadata server": {"GCE_METADATA_HOST", silent.Addr().String()},
+		"no credentials":                  {"GOOGLE_APPLICATION_CREDENTIALS", filepath.Join(t.TempDir(), "missing.json")},
+		"an unresponsive metadata server": {"GCE_METADATA_HOST", unresponsive.Addr().String()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", "")
 			t.Setenv("HOME", t.TempDir())
 			t.Setenv(set[0], set[1])
 			theirs := &arrivals{t: t}
-			log, start, stop := sent(t, atHome(t, theirs))
+			log, start, stop := sent(t, redirected(t, theirs))
 			if start > 200*time.Millisecond || stop > time.Second {
 				t.Errorf("start after %v, stop after %v", start, stop)
 			}

@@ -44,11 +44,11 @@ func TestTheTraceOfARequest(t *testing.T) {
 		"traceparent":             {[]string{w3c}, map[string]any{"trace": someTrace, "spanId": someSpan, "trace_sampled": true}},
 		"not sampled":             {[]string{strings.TrimSuffix(w3c, "1") + "0"}, map[string]any{"trace": someTrace, "spanId": someSpan, "trace_sampled": false}},
 		"both":                    {[]string{w3c, "X-Cloud-Trace-Context: " + other + "/1;o=0"}, map[string]any{"trace": someTrace, "spanId": someSpan, "trace_sampled": true}},
-		"Google's alone":          {[]string{"X-Cloud-Trace-Context: " + someTrace + "/26;o=1"}, map[string]any{"trace": someTrace, "spanId": "000000000000001a", "trace_sampled": true}},
+		"only Google's":           {[]string{"X-Cloud-Trace-Context: " + someTrace + "/26;o=1"}, map[string]any{"trace": someTrace, "spanId": "000000000000001a", "trace_sampled": true}},
 		"without a span":          {[]string{"X-Cloud-Trace-Context: " + someTrace}, map[string]any{"trace": someTrace, "trace_sampled": false}},
 		"malformed, and Google's": {[]string{"traceparent: 00-x-y-01", "X-Cloud-Trace-Context: " + someTrace + "/26"}, map[string]any{"trace": someTrace, "spanId": "000000000000001a", "trace_sampled": false}},
 		"a span that is none":     {[]string{"X-Cloud-Trace-Context: " + someTrace + "/x;o=1"}, map[string]any{}},
-		"a user's words":          {[]string{"X-Cloud-Trace-Context: <script>", "traceparent: <script>"}, map[string]any{}},
+		"text of a client":        {[]string{"X-Cloud-Trace-Context: <script>", "traceparent: <script>"}, map[string]any{}},
 	} {
 		var log bytes.Buffer
 		NewLogger(&log, "json", 0).InfoContext(traced(t, tc.headers...), "m", "a", 1)
@@ -77,14 +77,6 @@ func TestALineOmitsASpanThatIsNotSent(t *testing.T) {
 		if got := strings.Contains(log.String(), span.SpanContext().SpanID().String()); got != want || !strings.Contains(log.String(), someTrace) {
 			t.Errorf("sampled %v: %s", want, &log)
 		}
-	}
-}
-
-func TestTextLinesHaveNoTrace(t *testing.T) {
-	var log bytes.Buffer
-	NewLogger(&log, "text", 0).InfoContext(traced(t, "X-Cloud-Trace-Context"+": "+someTrace+"/26"), "m")
-	if strings.Contains(log.String(), someTrace) {
-		t.Errorf("log: %s", &log)
 	}
 }
 

@@ -1,3 +1,6 @@
+// Package cloudrun holds what the services share as processes on Cloud Run: a strict
+// environment, Cloud Logging's lines, an HTTP server with limits, telemetry, and a stop
+// within the 10 s that Cloud Run allows.
 package cloudrun
 
 import (
@@ -88,30 +91,25 @@ func (s Service) Serve(ctx context.Context, l net.Listener, config ...slog.Attr)
 
 // shut ends the work, or its time, and closes every connection.
 func (s Service) shut(ctx context.Context, server *http.Server) {
-	latest := time.Now().Add(s.Limits.Drain + s.Limits.Answers)
+	ctx, end := context.WithTimeout(ctx, s.Limits.Drain+s.Limits.Answers)
+	defer end()
 	draining, done := context.WithTimeout(ctx, s.Limits.Drain)
 	defer done()
 	s.Drain(draining)
 	var flushing sync.WaitGroup
 	defer flushing.Wait()
 	if s.Flush != nil {
-		flushing.Go(func() { s.flush(ctx, latest) })
+		flushing.Go(func() {
+			ctx, done := context.WithTimeout(ctx, s.Limits.Flush)
+			defer done()
+			s.Flush(ctx)
+		})
 	}
 	answering, done := context.WithTimeout(ctx, s.Limits.Answers)
 	defer done()
 	if server.Shutdown(answering) != nil { // a client has not sent its request
 		_ = server.Close()
 	}
-}
-
-// flush calls Flush within its time and before latest.
-func (s Service) flush(ctx context.Context, latest time.Time) {
-	if soon := time.Now().Add(s.Limits.Flush); soon.Before(latest) {
-		latest = soon
-	}
-	ctx, done := context.WithDeadline(ctx, latest)
-	defer done()
-	s.Flush(ctx)
 }
 
 // Main serves on port, on all interfaces, until SIGTERM or SIGINT, with the project given

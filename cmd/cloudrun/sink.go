@@ -17,7 +17,7 @@ import (
 // fails.
 const warnEvery = 5 * time.Minute
 
-var errNoTime = errors.New("the stop has left no more time")
+var errNoTime = errors.New("the process stopped before the export had ended")
 
 // sink ends the exports of one signal with the process, and logs their failures.
 type sink struct {

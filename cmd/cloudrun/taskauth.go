@@ -14,7 +14,7 @@ import (
 // keysURL names where to find the tokens' public keys; unset: Google's.
 const keysURL = "TASK_JWKS_URL"
 
-// TaskAuth says how the calls of Cloud Tasks and Cloud Scheduler are authenticated.
+// TaskAuth configures how the calls of Cloud Tasks and Cloud Scheduler are authenticated.
 type TaskAuth struct {
 	Mode  string           // oidc: by this service; iam: by Cloud Run; none: not at all
 	Token taskauth.Options // of a valid token, with oidc

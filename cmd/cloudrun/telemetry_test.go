@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// environment returns the environment of words such as PORT=1.
+// environment returns the environment of settings such as PORT=1.
 func environment(words ...string) *Environment {
 	env := map[string]string{}
 	for _, w := range words {
@@ -34,7 +34,7 @@ func TestTelemetryIsSentToTheEndpointOfTheVariables(t *testing.T) {
 		"a base":                {[]string{base}, "http://c:4318/v1/traces", "http://c:4318/v1/metrics"},
 		"a base with a path":    {[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=https://c/otlp/"}, "https://c/otlp/v1/traces", "https://c/otlp/v1/metrics"},
 		"one of a signal's own": {[]string{base, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=https://t/in"}, "https://t/in", "http://c:4318/v1/metrics"},
-		"traces alone":          {[]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=https://t/in"}, "https://t/in", ""},
+		"only traces":           {[]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=https://t/in"}, "https://t/in", ""},
 		"switched off":          {[]string{base, "OTEL_SDK_DISABLED=TRUE"}, "", ""},
 		"no traces":             {[]string{base, "OTEL_TRACES_EXPORTER=none"}, "", "http://c:4318/v1/metrics"},
 		"nor metrics":           {[]string{base, "OTEL_TRACES_EXPORTER=none", "OTEL_METRICS_EXPORTER=none"}, "", ""},
@@ -138,25 +138,6 @@ func TestAMissingCollectorIsAWarningEveryFiveMinutes(t *testing.T) {
 		}
 		if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, `"failures":1,`) || !strings.Contains(text, `"failures":30,`) {
 			t.Errorf("log: %s", text)
-		}
-	})
-}
-
-func TestTheFlushHasTwoSecondsWithinTheStop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for drained, want := range map[time.Duration]time.Duration{0: 2 * time.Second, 7 * time.Second: 1500 * time.Millisecond, 8 * time.Second: 500 * time.Millisecond} {
-			m := DefaultLimits()
-			latest := time.Now().Add(m.Drain + m.Answers)
-			time.Sleep(drained)
-			var got time.Duration
-			s := Service{Limits: m, Flush: func(ctx context.Context) {
-				until, _ := ctx.Deadline()
-				got = time.Until(until)
-			}}
-			s.flush(t.Context(), latest)
-			if got != want {
-				t.Errorf("after a drain of %v: %v, want %v", drained, got, want)
-			}
 		}
 	})
 }

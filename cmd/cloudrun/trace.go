@@ -11,7 +11,7 @@ import (
 )
 
 // Traced puts a request's trace into its context: that of traceparent, or else of
-// X-Cloud-Trace-Context, which some of Google's clients set alone. It ignores a
+// X-Cloud-Trace-Context, which some of Google's clients set instead. It ignores a
 // malformed header.
 func Traced(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -1,5 +1,5 @@
 // Command doclock is the document lock as a Cloud Run service. It is configured by
-// environment alone; see docs/reference.md.
+// environment only; see docs/reference.md.
 package main
 
 import (

@@ -72,10 +72,10 @@ func status(ctx context.Context, c *call, _ string) (answer, error) {
 		document["operator"], document["expiresAt"] = s.Operator, iso8601.Format(s.ExpiresAt)
 		fmt.Fprintf(&b, "現在のオペレータ: %s (%s、%s まで)\n", printable.Line(s.Operator.Name), printable.Line(s.Operator.ID), s.ExpiresAt.Local().Format(time.DateTime))
 	}
-	says := map[string]string{operatorpool.Available: "利用可能", operatorpool.Own: "使用中", operatorpool.Busy: "他セッションで使用中"}
+	labels := map[string]string{operatorpool.Available: "利用可能", operatorpool.Own: "使用中", operatorpool.Busy: "他セッションで使用中"}
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, o := range s.Operators {
-		_, _ = fmt.Fprintf(t, "\n%s\t%s\t%s", printable.Line(o.ID), says[o.State], printable.Line(o.Name)) // to a Builder
+		_, _ = fmt.Fprintf(t, "\n%s\t%s\t%s", printable.Line(o.ID), labels[o.State], printable.Line(o.Name)) // to a Builder
 	}
 	err = t.Flush()
 	return answer{b.String(), document}, err

@@ -55,7 +55,7 @@ var commands = []struct {
 	{"assign", "[ID]", "take an operator: ID, else keep the current one, else any that is available", assign},
 	{"release", "", "give the operator back", release},
 	{"status", "", "show this session's operator, and which operators are in use", status},
-	{"refresh", "", "keep the operator for another 4 hours, or what operatorTimeout says", refresh},
+	{"refresh", "", "keep the operator for another 4 hours, or the configured operatorTimeout", refresh},
 	{"clear", "", "free all operators, whichever session has them", clearAll},
 }
 
@@ -103,46 +103,46 @@ func (c *call) dispatch(ctx context.Context, args []string, out io.Writer) error
 	flags.StringVar(&c.state, "state", "", "`FILE` that the sessions share; else /tmp/coeiroink-operators-HOSTNAME.json")
 	flags.StringVar(&c.session, "session", "", "`ID` of the session; else ITERM_SESSION_ID, else TERM_SESSION_ID, else the process id of the shell")
 	flags.BoolVar(&c.json, "json", false, "print one JSON document")
-	words, err := parse(flags, args)
+	positional, err := parse(flags, args)
 	switch {
-	case errors.Is(err, flag.ErrHelp), err == nil && len(words) == 0, err == nil && words[0] == "help":
+	case errors.Is(err, flag.ErrHelp), err == nil && len(positional) == 0, err == nil && positional[0] == "help":
 		usage(out, flags)
 		return nil
 	case err != nil:
 		return usageError(err.Error())
 	}
 	for _, command := range commands {
-		if command.name != words[0] {
+		if command.name != positional[0] {
 			continue
 		}
-		words = words[1:]
-		if len(words) > 1 || len(words) == 1 && (command.arguments == "" || words[0] == "") {
-			return usageError(fmt.Sprintf("unexpected argument %q (see: operator-manager help)", words[len(words)-1]))
+		positional = positional[1:]
+		if len(positional) > 1 || len(positional) == 1 && (command.arguments == "" || positional[0] == "") {
+			return usageError(fmt.Sprintf("unexpected argument %q (see: operator-manager help)", positional[len(positional)-1]))
 		}
 		if err := c.open(); err != nil {
 			return err
 		}
-		a, err := command.do(ctx, c, strings.Join(words, ""))
+		a, err := command.do(ctx, c, strings.Join(positional, ""))
 		if err != nil {
 			return err
 		}
 		return a.print(out, c.json)
 	}
-	return usageError(fmt.Sprintf("no command %q (see: operator-manager help)", words[0]))
+	return usageError(fmt.Sprintf("no command %q (see: operator-manager help)", positional[0]))
 }
 
-// parse reads flags, which may stand before, between and after the words, and
-// returns the words.
-func parse(flags *flag.FlagSet, args []string) (words []string, err error) {
+// parse reads flags, which may stand before, between and after the positional
+// arguments, and returns those.
+func parse(flags *flag.FlagSet, args []string) (positional []string, err error) {
 	for {
 		if err := flags.Parse(args); err != nil {
 			return nil, err
 		}
 		left := flags.Args()
 		if ended := len(args) - len(left); ended > 0 && args[ended-1] == "--" || len(left) == 0 {
-			return append(words, left...), nil
+			return append(positional, left...), nil
 		}
-		words, args = append(words, left[0]), left[1:]
+		positional, args = append(positional, left[0]), left[1:]
 	}
 }
 

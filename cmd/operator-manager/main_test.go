@@ -33,7 +33,7 @@ type terminal struct {
 	flags []string
 }
 
-// outcome is what one command came to.
+// outcome is the result of one command.
 type outcome struct {
 	code     int
 	out, err string
@@ -57,15 +57,15 @@ func (t terminal) run(args ...string) outcome {
 	return outcome{code, out.String(), errs.String()}
 }
 
-// says fails unless the command is done and prints exactly that.
-func (t terminal) says(want string, args ...string) {
+// prints fails unless the command is done and prints exactly that.
+func (t terminal) prints(want string, args ...string) {
 	t.Helper()
 	if got := t.run(args...); got != (outcome{0, want + "\n", ""}) {
 		t.Errorf("%v: %+v; want %q", args, got, want)
 	}
 }
 
-// refuses fails unless the command exits with 1, and says exactly that on standard
+// refuses fails unless the command exits with 1, and prints exactly that on standard
 // error.
 func (t terminal) refuses(want string, args ...string) {
 	t.Helper()
@@ -101,11 +101,11 @@ func (t terminal) in(cmd *exec.Cmd) *exec.Cmd {
 func TestTwoTerminalsAsInTheSeed(t *testing.T) { // O1, O2
 	state := newState(t)
 	one, two := open(t, state, "1st"), open(t, state, "2nd")
-	one.says("つくよみちゃんを割り当てました", "assign", "tsukuyomi")
-	two.says("利用可能なオペレータ: angie, alma, akane, dia, kana", "available")
+	one.prints("つくよみちゃんを割り当てました", "assign", "tsukuyomi")
+	two.prints("利用可能なオペレータ: angie, alma, akane, dia, kana", "available")
 	two.refuses("エラー: つくよみちゃんは他のセッションで使用中です", "assign", "tsukuyomi")
-	one.says("利用可能なオペレータ: tsukuyomi, angie, alma, akane, dia, kana", "available")
-	one.says("つくよみちゃんを割り当てました", "assign")
+	one.prints("利用可能なオペレータ: tsukuyomi, angie, alma, akane, dia, kana", "available")
+	one.prints("つくよみちゃんを割り当てました", "assign")
 	if got := two.run("status"); got.code != 0 || !strings.Contains(got.out, "オペレータは割り当てられていません\n") ||
 		!strings.Contains(got.out, "tsukuyomi  他セッションで使用中  つくよみちゃん\n") || !strings.Contains(got.out, "angie      利用可能") {
 		t.Errorf("%+v", got)
@@ -113,30 +113,30 @@ func TestTwoTerminalsAsInTheSeed(t *testing.T) { // O1, O2
 	if got := one.run("status"); !strings.Contains(got.out, "現在のオペレータ: つくよみちゃん (tsukuyomi、") || strings.Contains(got.out, "他セッション") {
 		t.Errorf("%+v", got)
 	}
-	one.says("つくよみちゃんの期限を更新しました", "refresh")
+	one.prints("つくよみちゃんの期限を更新しました", "refresh")
 	two.refuses("エラー: オペレータは割り当てられていません", "refresh")
-	one.says("つくよみちゃんを解放しました", "release")
-	one.says("割り当てられたオペレータはありません", "release")
-	two.says("つくよみちゃんを割り当てました", "assign", "tsukuyomi")
-	one.says("すべての割り当てを解除しました (1件)", "clear")
+	one.prints("つくよみちゃんを解放しました", "release")
+	one.prints("割り当てられたオペレータはありません", "release")
+	two.prints("つくよみちゃんを割り当てました", "assign", "tsukuyomi")
+	one.prints("すべての割り当てを解除しました (1件)", "clear")
 	two.refuses("エラー: nobodyというオペレータはいません", "assign", "nobody")
 }
 
 func TestEachCommandAsJSON(t *testing.T) { // C
 	x := open(t, newState(t), "<1>")
-	x.says(`{"wasAssigned":false}`, "release", "--json")
-	x.says(`{"operator":{"id":"kana","name":"かな"},"kept":false}`, "assign", "kana", "--json")
-	x.says(`{"operator":{"id":"kana","name":"かな"},"kept":true}`, "--json", "assign")
-	x.says(`{"operator":{"id":"kana","name":"かな"},"refreshed":true}`, "refresh", "--json")
+	x.prints(`{"wasAssigned":false}`, "release", "--json")
+	x.prints(`{"operator":{"id":"kana","name":"かな"},"kept":false}`, "assign", "kana", "--json")
+	x.prints(`{"operator":{"id":"kana","name":"かな"},"kept":true}`, "--json", "assign")
+	x.prints(`{"operator":{"id":"kana","name":"かな"},"refreshed":true}`, "refresh", "--json")
 	if got := x.run("status", "--json"); got.code != 0 || !strings.Contains(got.out, `"operator":{"id":"kana","name":"かな"},"operators":[{"id":"tsukuyomi","name":"つくよみちゃん","state":"available"},`) ||
 		!strings.Contains(got.out, `{"id":"kana","name":"かな","state":"own"}],"session":"<1>"}`) || !strings.Contains(got.out, `{"expiresAt":"20`) {
 		t.Errorf("%+v", got)
 	}
-	x.says(`{"operator":{"id":"kana","name":"かな"},"wasAssigned":true}`, "release", "--json")
-	x.says(`{"cleared":0}`, "clear", "--json")
+	x.prints(`{"operator":{"id":"kana","name":"かな"},"wasAssigned":true}`, "release", "--json")
+	x.prints(`{"cleared":0}`, "clear", "--json")
 }
 
-func TestWrongUsageIsToldOnce(t *testing.T) {
+func TestWrongUsageIsReportedOnce(t *testing.T) {
 	x := open(t, newState(t), "1")
 	for name, args := range map[string][]string{
 		"unknown command": {"assing"}, "unknown flag": {"assign", "--force"}, "too many": {"assign", "kana", "dia"},
@@ -150,7 +150,7 @@ func TestWrongUsageIsToldOnce(t *testing.T) {
 
 func TestAStateThatCannotBeWrittenIsAClearError(t *testing.T) { // O8
 	x := open(t, newState(t), "1")
-	x.says("かなを割り当てました", "assign", "kana")
+	x.prints("かなを割り当てました", "assign", "kana")
 	guard, err := os.Open(x.flags[3] + ".guard")
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +165,7 @@ func TestAStateThatCannotBeWrittenIsAClearError(t *testing.T) { // O8
 	if err := guard.Close(); err != nil {
 		t.Fatal(err)
 	}
-	x.says("かなを割り当てました", "assign")
+	x.prints("かなを割り当てました", "assign")
 	denied := message(fmt.Errorf("x: %w", syscall.EACCES))
 	if want := "状態ファイルを読み書きする権限がありません: x: permission denied"; denied != want {
 		t.Errorf("%q; want %q", denied, want)
@@ -188,21 +188,21 @@ func TestHelpListsTheCommands(t *testing.T) {
 func TestASessionIsNamedByFlagOrTerminal(t *testing.T) { // O4
 	state := newState(t)
 	one := open(t, state, "1st")
-	one.says("かなを割り当てました", "assign", "kana")
+	one.prints("かなを割り当てました", "assign", "kana")
 	one.refuses("エラー: かなは他のセッションで使用中です", "assign", "kana", "--session", "2nd")
-	open(t, state, "2nd").says("かなを割り当てました", "assign", "--session", "1st")
+	open(t, state, "2nd").prints("かなを割り当てました", "assign", "--session", "1st")
 	one.env["ITERM_SESSION_ID"] = "w0t0p0"
 	one.refuses("エラー: かなは他のセッションで使用中です", "assign", "kana")
 }
 
-func TestWhatFilesHoldDoesNotMoveTheTerminal(t *testing.T) {
+func TestTextOfFilesIsEscapedForTheTerminal(t *testing.T) {
 	x := open(t, newState(t), "1")
 	x.flags[1] = filepath.Join(t.TempDir(), "o.json")
 	if err := os.WriteFile(x.flags[1], []byte(`{"operators":[{"id":"a\u001b[2J","name":"n\u202e\n"}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	x.says(`利用可能なオペレータ: a\x1b[2J`, "available")
-	x.says(`n\u202e\nを割り当てました`, "assign")
+	x.prints(`利用可能なオペレータ: a\x1b[2J`, "available")
+	x.prints(`n\u202e\nを割り当てました`, "assign")
 	y := open(t, x.flags[3], "2")
 	y.flags[1] = x.flags[1]
 	y.refuses(`エラー: n\u202e\nは他のセッションで使用中です`, "assign", "a\x1b[2J")
@@ -213,7 +213,7 @@ func TestWhatFilesHoldDoesNotMoveTheTerminal(t *testing.T) {
 	}
 }
 
-func TestTheStatesDefaultIsTheHostsInTmp(t *testing.T) { // O3, R10
+func TestTheDefaultStateFileIsInTmp(t *testing.T) { // O3, R10
 	host := fmt.Sprintf("operator-manager-test-%d", os.Getpid())
 	path := "/tmp/coeiroink-operators-" + host + ".json"
 	t.Cleanup(func() {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestAFileOfOperatorsThatIsNoneShowsWhatOneLooksLike(t *testing.T) {
+func TestAnInvalidFileOfOperatorsShowsAnExample(t *testing.T) {
 	for name, content := range map[string]string{
 		"not JSON": "kana", "empty": "", "no operators": `{"operators":[]}`, "of another kind": `{"operators":["kana"]}`,
 		"twice": `{"operators":[{"id":"kana"},{"id":"kana"}]}`, "no id": `{"operators":[{"name":"kana"}]}`,
@@ -31,13 +31,13 @@ func TestAFileOfOperatorsThatIsNoneShowsWhatOneLooksLike(t *testing.T) {
 func TestTheFileOfOperatorsIsFoundByFlagEnvironmentOrFolder(t *testing.T) {
 	x := open(t, newState(t), "1")
 	x.flags = x.flags[2:]
-	x.says("かなを割り当てました", "assign", "kana") // operators.json is in this folder
+	x.prints("かなを割り当てました", "assign", "kana") // operators.json is in this folder
 	x.env["OPERATORS_FILE"] = filepath.Join(t.TempDir(), "o.json")
 	if err := os.WriteFile(x.env["OPERATORS_FILE"], []byte(operatorsExample), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	x.says("利用可能なオペレータ: tsukuyomi", "available")
-	x.says("利用可能なオペレータ: tsukuyomi, angie, alma, akane, dia, kana", "available", "--operators", "operators.json")
+	x.prints("利用可能なオペレータ: tsukuyomi", "available")
+	x.prints("利用可能なオペレータ: tsukuyomi, angie, alma, akane, dia, kana", "available", "--operators", "operators.json")
 }
 
 func TestTheTimeoutOfTheFileCounts(t *testing.T) { // O6
@@ -52,7 +52,7 @@ func TestTheTimeoutOfTheFileCounts(t *testing.T) { // O6
 	state := newState(t)
 	one, two := open(t, state, "1st"), open(t, state, "2nd")
 	one.flags[1], two.flags[1] = path, path
-	one.says("kanaを割り当てました", "assign")
+	one.prints("kanaを割り当てました", "assign")
 	if err := two.program("assign").Run(); err != nil { // to start it takes a millisecond
 		t.Error(err)
 	}

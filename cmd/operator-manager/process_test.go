@@ -39,7 +39,7 @@ func TestWithoutATerminalsNameTheShellIsTheSession(t *testing.T) { // O4, O9
 	if err := shell.Wait(); err == nil {
 		t.Error("the shell ended by itself")
 	}
-	other.says("かなを割り当てました", "assign", "kana")
+	other.prints("かなを割り当てました", "assign", "kana")
 }
 
 func TestUnderGoRunTheShellIsTheSession(t *testing.T) { // O4
@@ -79,7 +79,7 @@ func TestEightProcessesGetSixOperators(t *testing.T) { // O1
 	}
 }
 
-func TestALiveProcessIsSeenAlsoIfItIsAnothersUser(t *testing.T) { // O9
+func TestALiveProcessOfAnotherUserIsDetected(t *testing.T) { // O9
 	if !alive(os.Getpid()) || !alive(1) {
 		t.Error("what lives is dead")
 	}

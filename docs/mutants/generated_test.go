@@ -3,7 +3,6 @@ package mutants
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"go/build"
 	"os"
@@ -28,47 +27,6 @@ var generatedOf = map[string][]string{
 	"worker":             {"worker"},
 	"worker/taskauth":    {"worker/taskauth"},
 }
-
-// switchboard is compiled into a mutated package.
-const switchboard = `package %s
-
-import (
-	"os"
-	"strconv"
-	"sync/atomic"
-)
-
-var (
-	mutatedID, _   = strconv.Atoi(os.Getenv("MUTANT"))
-	mutatedLog     = os.Getenv("MUTANTS_REACHED")
-	mutatedReached [%d]atomic.Bool
-)
-
-func mutated(id int) bool {
-	if mutatedLog != "" && !mutatedReached[id].Swap(true) {
-		// A process of another user cannot open it.
-		if f, err := os.OpenFile(mutatedLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err == nil {
-			_, _ = f.WriteString(strconv.Itoa(id) + " ")
-			_ = f.Close()
-		}
-	}
-	return id == mutatedID
-}
-
-func mutatedZero[T any](id int, v T) (zero T) {
-	if mutated(id) {
-		return zero
-	}
-	return v
-}
-
-func mutatedNumber[T any](id int, mutant, v T) T {
-	if mutated(id) {
-		return mutant
-	}
-	return v
-}
-`
 
 // survivors returns the mutants that no test has to catch, with the reason of each.
 func survivors(t *testing.T) map[string]string {
@@ -161,36 +119,17 @@ func TestGeneratedMutantsAreCaught(t *testing.T) {
 // that do not compile.
 func compile(t *testing.T, pkg string) (string, []mutant) {
 	t.Helper()
-	dir, files := t.TempDir(), mutantsOf(t, pkg)
+	files := mutantsOf(t, pkg)
 	for {
-		replace, begins := map[string]string{}, map[string][]int{}
-		write := func(file, text string) {
-			original, err := filepath.Abs(filepath.Join(root, file))
-			if err != nil {
-				t.Fatal(err)
-			}
-			replace[original] = filepath.Join(dir, path.Base(file))
-			if err := os.WriteFile(replace[original], []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
+		texts, begins := map[string]string{}, map[string][]int{}
 		var all []mutant
 		for file, mutants := range files {
-			var text string
-			text, begins[file] = insert(read(t, file), mutants)
-			write(file, text)
+			texts[file], begins[file] = insert(read(t, file), mutants)
 			all = append(all, mutants...)
 		}
 		slices.SortFunc(all, func(a, b mutant) int { return cmp.Compare(a.id, b.id) })
-		write(path.Join(pkg, "mutated.go"), fmt.Sprintf(switchboard, path.Base(pkg), all[len(all)-1].id+1))
-		overlay, err := json.Marshal(map[string]any{"Replace": replace})
-		if err != nil {
-			t.Fatal(err)
-		}
-		file := filepath.Join(dir, "overlay.json")
-		if err := os.WriteFile(file, overlay, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		texts[path.Join(pkg, "mutated.go")] = fmt.Sprintf(switchboard, path.Base(pkg), all[len(all)-1].id+1)
+		file := overlay(t, texts)
 		cmd := exec.CommandContext(t.Context(), "go", "build", "-gcflags=-e", "-overlay="+file, "./"+pkg)
 		cmd.Dir = root
 		out, err := cmd.CombinedOutput()
@@ -236,12 +175,7 @@ func cover(t *testing.T, pkgs []string, overlay string) map[int][]timed {
 	t.Helper()
 	covering := map[int][]timed{}
 	for _, pkg := range pkgs {
-		test := timed{pkg: pkg, binary: filepath.Join(t.TempDir(), "test")}
-		cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-overlay="+overlay, "-o", test.binary, "./"+pkg)
-		cmd.Dir = root
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+		test := timed{pkg: pkg, binary: buildTests(t, t.TempDir(), pkg, overlay)}
 		list, err := test.run(t, "", "-test.list=^(Test|Fuzz|Example)")
 		if err != nil {
 			t.Fatalf("%v\n%s", err, list)
@@ -284,13 +218,7 @@ func catches(t *testing.T, m mutant, tests []timed) bool {
 	return false
 }
 
-// run runs the test's binary. A loop without an end gets no more than 4 GiB.
 func (test timed) run(t *testing.T, env string, args ...string) (string, error) {
 	t.Helper()
-	args = append([]string{"-c", `ulimit -d 4194304; exec "$0" "$@"`, test.binary, "-test.short", "-test.failfast"}, args...)
-	cmd := exec.CommandContext(t.Context(), "sh", args...)
-	cmd.Dir, cmd.WaitDelay = filepath.Join(root, test.pkg), time.Second
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), ours), "TASKGUARD_NO_GOOGLE_EMULATOR=1", env)
-	out, err := cmd.CombinedOutput()
-	return string(out), err
+	return execute(t, test.pkg, test.binary, []string{"TASKGUARD_NO_GOOGLE_EMULATOR=1", env}, append([]string{"-test.short", "-test.failfast"}, args...)...)
 }

@@ -81,10 +81,8 @@ var leaseRooms = []room{
 	}
 	return finished`,
 			new:  `	return finished`,
-			pkg:  "worker/simulate",
-			env:  someSeeds,
+			pkg:  "worker/proof",
 			test: manySeeds,
-			says: replayedSeed,
 		},
 	}},
 	{"lease/lessor.go", []bug{
@@ -111,24 +109,27 @@ var leaseRooms = []room{
 			name: "explored: an acquisition whose reply was lost does not know its own token",
 			old:  `got.HeldBy(Grant{Owner: owner, Token: got.Token}) || got.Finished`,
 			new:  `got.Finished`,
-			pkg:  "worker/explore",
+			pkg:  "worker/proof",
 			test: everyInterleaving,
-			says: replayedStep,
 		},
 		{
 			name: "simulated: expiry is judged by the local clock",
 			old:  `Take(*l.of(&c.Doc), c.At, `,
 			new:  `Take(*l.of(&c.Doc), time.Now(), `,
-			pkg:  "worker/simulate",
-			env:  someSeeds,
+			pkg:  "worker/proof",
 			test: manySeeds,
-			says: replayedSeed,
 		},
 		{
 			name: "a record that was given up, opened and taken by another counts as acquired",
 			old:  `got.Finished && got.FinishedBy == owner`,
 			new:  `got.FinishedBy == owner`,
 			test: "TestAnExhaustionThatWasOvertakenIsNoAcquisition",
+		},
+		{
+			name: "an owner that has given up acquires what was reopened",
+			old:  `case l.of(&c.Doc).FinishedBy == owner:`,
+			new:  `case false:`,
+			test: "TestAnOwnerThatHasGivenUpDoesNotAcquireWhatWasReopened",
 		},
 		{
 			name: "any owner's release clears the lock",
@@ -226,9 +227,8 @@ var leaseRooms = []room{
 			name: "explored: nothing watches for the end of trust",
 			old: `	k.done.Go(func() { k.watch(ctx) })
 `,
-			pkg:  "worker/explore",
+			pkg:  "worker/proof",
 			test: everyInterleaving,
-			says: replayedStep,
 		},
 	}},
 	{"lease/store.go", []bug{

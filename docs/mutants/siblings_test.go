@@ -34,7 +34,7 @@ var siblingRooms = []room{
 			name: "a save is confirmed under any token",
 			old:  `s.Mine && c.Doc.Token != token`,
 			new:  `s.Mine && token == 0`,
-			test: "TestLocks/ASaveIsConfirmedForTheHolderUnderItsTokenAlone",
+			test: "TestLocks/ASaveIsConfirmedOnlyForTheHolderUnderItsToken",
 		},
 	}},
 	{"lease/documentlock/sweep.go", []bug{{
@@ -48,7 +48,7 @@ var siblingRooms = []room{
 			name: "an older event is reported after a newer one",
 			old:  `r.known && !c.At.After(r.cell.At)`,
 			new:  `r.known && c.At.Equal(r.cell.At)`,
-			test: "TestWhateverOrderChangesArriveInEventsAreOrdered",
+			test: "TestEventsAreOrderedIfChangesAreNot",
 		},
 		{
 			name: "an expiry is reported by the sweep alone",
@@ -67,7 +67,7 @@ var siblingRooms = []room{
 		name: "a cookie is believed without its signature",
 		old:  `end < 0 || !hmac.Equal([]byte(value[end+1:]), []byte(k.mac(value[:end])))`,
 		new:  `end < 0`,
-		test: "TestAForgedCookieProvesNothing",
+		test: "TestAForgedCookieIsRefused",
 	}}},
 	{"worker/doclock/lock.go", []bug{{
 		name: "another site's page takes a lock",
@@ -118,6 +118,6 @@ var siblingRooms = []room{
 	{"lease/operatorpool/storage.go", []bug{{
 		name: "a dead process keeps its operator",
 		old:  ` && (session == s.session || s.alive(session))`,
-		test: "TestADeadProcesssReservationIsDropped",
+		test: "TestTheReservationOfADeadProcessIsDropped",
 	}}},
 }

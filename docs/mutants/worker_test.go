@@ -166,9 +166,8 @@ var workerRooms = []room{
 			name: "explored: locked without a booking is answered with a 2xx",
 			old:  `Locked:             {code: http.StatusConflict,`,
 			new:  `Locked:             {code: http.StatusOK,`,
-			pkg:  "worker/explore",
+			pkg:  "worker/proof",
 			test: everyInterleaving,
-			says: replayedStep,
 		},
 	}},
 	{"worker/server.go", []bug{

@@ -34,10 +34,10 @@ type Lock struct {
 // Kept reports whether a store keeps the record instead of deleting it.
 func (l Lock) Kept() bool { return l.Owner != "" || l.Unlocked }
 
-// State is a room as the store showed it at one moment.
+// State is the state of a room at one moment.
 type State struct {
 	Locked bool
-	Mine   bool      // the owner who asked holds it
+	Mine   bool      // the owner that called holds it
 	Lock   Lock      // zero unless Locked
 	At     time.Time // the store's time of the reading
 	Until  time.Time // if Mine: how long the lock can be trusted, by this machine's monotonic clock
@@ -173,7 +173,7 @@ func (l *Locks) Extend(ctx context.Context, room, owner string) (State, error) {
 	return l.state(c, owner), err
 }
 
-// Release frees the room if owner holds it (D3), and reports false if nobody does.
+// Release frees the room if owner holds it (D3), and reports false if the room is free.
 // If another holds it, Release returns ErrNotYours. It takes two round trips.
 func (l *Locks) Release(ctx context.Context, room, owner string) (released bool, err error) {
 	var ours lease.Grant
@@ -190,8 +190,8 @@ func (l *Locks) Release(ctx context.Context, room, owner string) (released bool,
 	return err == nil, err
 }
 
-// Break frees the room whoever holds it: an operator's forced unlock. It reports
-// false if nobody held it.
+// Break frees the room of any holder: an operator's forced unlock. It reports
+// false if the room was free.
 func (l *Locks) Break(ctx context.Context, room string) (broken bool, err error) {
 	var theirs lease.Grant
 	_, err = l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (Lock, error) {

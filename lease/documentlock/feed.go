@@ -32,7 +32,7 @@ type Change struct {
 	Cell lease.Cell[Lock]
 }
 
-// Event is a change of who holds a room.
+// Event is a change of a room's holder.
 type Event struct {
 	Room      string
 	Locked    bool
@@ -53,7 +53,7 @@ const (
 
 // FeedOptions of NewFeed.
 type FeedOptions struct {
-	Log *slog.Logger // nil: silent
+	Log *slog.Logger // nil: no log
 }
 
 const (
@@ -72,15 +72,15 @@ const (
 	parallelReads = 16
 )
 
-// Feed reports to subscribers who holds their rooms, from a store's change stream
+// Feed reports to subscribers the holders of their rooms, from a store's change stream
 // and from timers at the expiries. All information about a room is ordered by the
-// store's time, whichever way it arrives; what is not newer is dropped. A Feed
+// store's time, whichever way it arrives; older information is dropped. A Feed
 // keeps only the rooms that have subscribers, and without any it does not call the
 // store. It is safe for concurrent use.
 //
-// A reason is what this feed can know: for a record that is gone it is Expired if
-// the last known expiry has passed, although a holder whose heartbeats the feed
-// has missed may have released it.
+// A reason is derived from what this feed has received: for a deleted record it is
+// Expired if the last known expiry has passed, although a holder whose heartbeats
+// the feed has missed may have released it.
 type Feed struct {
 	locks   *Locks
 	watcher Watcher

@@ -1,6 +1,7 @@
 package documentlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,7 +76,7 @@ func times(t *testing.T, n int, f func(t *testing.T, s *shaky, l *Locks)) {
 }
 
 // D-X: check, then create.
-func TestOfTwoWhoAcquireAtOnceOneGetsTheRoom(t *testing.T) {
+func TestOfTwoConcurrentAcquirersOneGetsTheRoom(t *testing.T) {
 	won := map[string]int{}
 	times(t, 300, func(t *testing.T, s *shaky, l *Locks) {
 		if s.oneIn(2) { // also where a record has expired
@@ -168,7 +169,7 @@ func TestASweepNeverDeletesALiveLock(t *testing.T) {
 
 // Sessions take, extend and free the room for an hour, with a sweep now and then:
 // no two hold it at one time, and tokens grow.
-func TestTokensGrowWhateverHappens(t *testing.T) {
+func TestTokensAlwaysGrow(t *testing.T) {
 	deleted := 0
 	times(t, 10, func(t *testing.T, s *shaky, l *Locks) {
 		var (
@@ -221,7 +222,7 @@ func TestTokensGrowWhateverHappens(t *testing.T) {
 // A Feed receives the history of two rooms late, twice and in any order. Every
 // event is a state that the room had at that very time, versions grow, and the last
 // event is the store's state in the end.
-func TestWhateverOrderChangesArriveInEventsAreOrdered(t *testing.T) {
+func TestEventsAreOrderedIfChangesAreNot(t *testing.T) {
 	var events, dropped int
 	for seed := range 150 {
 		synctest.Test(t, func(t *testing.T) {
@@ -331,26 +332,21 @@ func randomHistory(t *testing.T, s *store, l *Locks, chance *rand.Rand) history 
 
 // shuffled returns the snapshots, some of them twice, in an order that mixes those
 // that are near, or all.
-func shuffled(snapshots []Snapshot, chance *rand.Rand) []Snapshot {
+func shuffled(snapshots []Snapshot, chance *rand.Rand) (out []Snapshot) {
 	reach := []float64{1, 5, 1000}[chance.IntN(3)]
-	at := map[*Snapshot]float64{}
-	var all []*Snapshot
-	for i := range snapshots {
+	type placed struct {
+		Snapshot
+		at float64
+	}
+	var all []placed
+	for i, s := range snapshots {
 		for range 1 + chance.IntN(2) {
-			again := snapshots[i]
-			at[&again] = float64(i) + reach*chance.Float64()
-			all = append(all, &again)
+			all = append(all, placed{s, float64(i) + reach*chance.Float64()})
 		}
 	}
-	slices.SortFunc(all, func(a, b *Snapshot) int {
-		if at[a] < at[b] {
-			return -1
-		}
-		return 1
-	})
-	out := make([]Snapshot, len(all))
-	for i, s := range all {
-		out[i] = *s
+	slices.SortFunc(all, func(a, b placed) int { return cmp.Compare(a.at, b.at) })
+	for _, p := range all {
+		out = append(out, p.Snapshot)
 	}
 	return out
 }

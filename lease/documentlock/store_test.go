@@ -26,7 +26,7 @@ type store struct {
 	last    time.Time
 	streams map[chan Snapshot]bool
 	cut     chan struct{}                         // closed: streams end, and new ones fail
-	silent  bool                                  // streams deliver no changes
+	stalled bool                                  // streams deliver no changes
 	seen    func(room string, c lease.Cell[Lock]) // called with each commit if not nil
 	watches int                                   // counts Watch
 }
@@ -90,7 +90,7 @@ func (s *store) commit(room string, next Lock) lease.Cell[Lock] {
 	if s.seen != nil {
 		s.seen(room, c)
 	}
-	if !s.silent {
+	if !s.stalled {
 		for stream := range s.streams {
 			stream <- Snapshot{At: c.At, Changes: []Change{s.change(room)}}
 		}

@@ -8,7 +8,7 @@ import (
 // ErrClosed is returned by Next after Close.
 var ErrClosed = errors.New("documentlock: subscription closed")
 
-// Subscription receives the events of one room. A slow reader delays nobody: it
+// Subscription receives the events of one room. A slow reader delays no other: it
 // receives the latest state. Close it.
 type Subscription struct {
 	feed  *Feed

@@ -23,7 +23,7 @@ const (
 	sweepTimeout    = 50 * time.Second // the next sweep is due a minute after the last
 )
 
-// errAlive ends the sweeping of a room that is held after all.
+// errAlive ends the sweep of a room that is still held.
 var errAlive = errors.New("documentlock: alive")
 
 // Sweep deletes the records of rooms that are no longer held, for at most 50 s, and

@@ -21,7 +21,7 @@
 // # Not guaranteed
 //
 //   - That a dead process's reservation ends early if another process has its ID by
-//     now. A session named by digits alone is taken for a process.
+//     now. A session whose name has only digits is treated as a process ID.
 //   - Process checks across containers that share the file but not their process
 //     IDs: name the sessions there.
 //   - That hundreds of simultaneous processes all succeed within 2 s each.

@@ -41,7 +41,7 @@ func TestMissingPermissionIsAClearError(t *testing.T) { // O8
 	w := newFixture(t)
 	w.assign("bystander", "tsukuyomi")
 	dir := filepath.Dir(w.path)
-	for path, mode := range map[string]os.FileMode{dir: 0o555, filepath.Dir(dir): 0o755} { // the user nobody gets there
+	for path, mode := range map[string]os.FileMode{dir: 0o555, filepath.Dir(dir): 0o755} { // the user "nobody" can reach it
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
 		}

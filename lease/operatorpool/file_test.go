@@ -33,7 +33,7 @@ func (w *fixture) wantContent(want string) {
 	}
 }
 
-func TestTheDefaultPathIsTheHosts(t *testing.T) { // O3, R10
+func TestTheDefaultPathContainsTheHostname(t *testing.T) { // O3, R10
 	if got := operatorpool.Path("studio.local"); got != "/tmp/coeiroink-operators-studio.local.json" {
 		t.Errorf("path %s", got)
 	}
@@ -49,7 +49,7 @@ func TestTheStateFileByteForByte(t *testing.T) { // O3
 		`"w0t1p0:9F<&>":{"data":"tsukuyomi","updated_at":"2025-08-18T12:00:00.000Z"}}}` + "\n")
 }
 
-func TestWhatOtherProgramsPutIntoTheFileSurvives(t *testing.T) { // O3
+func TestFieldsOfOtherProgramsSurvive(t *testing.T) { // O3
 	w := newFixture(t)
 	w.put(`{"version": 2, "storage": {
   "A": {"data": "kana", "updated_at": "2025-08-18T11:00:00Z", "pid": 7},
@@ -73,7 +73,7 @@ func TestAnotherProgramsWriteBetweenReadingAndWritingIsNotLost(t *testing.T) { /
 	w.wantWritten("theirs=kana", "A=dia")
 }
 
-func TestAMissingFileIsMadeForTheUserAlone(t *testing.T) { // O8, O9
+func TestAMissingFileIsCreatedForTheUserOnly(t *testing.T) { // O8, O9
 	w := newFixture(t)
 	if _, err := w.pool("A").Available(t.Context()); err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestAMissingFileIsMadeForTheUserAlone(t *testing.T) { // O8, O9
 	}
 }
 
-func TestACorruptFileIsBegunAnewAndKeptAside(t *testing.T) { // O8
+func TestACorruptFileIsReplacedAndItsContentKept(t *testing.T) { // O8
 	for name, content := range map[string]string{
 		"empty":             "",
 		"torn":              `{"storage":{"A":{"data":"ka`,
@@ -120,7 +120,7 @@ func TestACorruptFileIsBegunAnewAndKeptAside(t *testing.T) { // O8
 	}
 }
 
-func TestAFileThatCannotBeTheStateIsLeftAsItIs(t *testing.T) { // O8, R10
+func TestAFileOfAnotherKindIsLeftUnchanged(t *testing.T) { // O8, R10
 	for name, c := range map[string]struct {
 		put  func(path string) error
 		want error

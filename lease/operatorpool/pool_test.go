@@ -10,7 +10,7 @@ import (
 	"taskguard/lease/operatorpool"
 )
 
-func TestAnOperatorIsOneSessionsAlone(t *testing.T) { // O1
+func TestAnOperatorBelongsToOneSession(t *testing.T) { // O1
 	w := newFixture(t)
 	w.assign("A", "tsukuyomi")
 	free, err := w.pool("B").Available(t.Context())
@@ -25,7 +25,7 @@ func TestAnOperatorIsOneSessionsAlone(t *testing.T) { // O1
 	w.wantWritten("A=tsukuyomi")
 }
 
-func TestTheRandomChoiceLeavesOutWhatOthersHave(t *testing.T) { // O1
+func TestTheRandomChoiceExcludesOperatorsInUse(t *testing.T) { // O1
 	w := newFixture(t)
 	var got []string
 	for _, session := range []string{"A", "B", "C", "D", "E", "F"} { // always the last that is free
@@ -40,7 +40,7 @@ func TestTheRandomChoiceLeavesOutWhatOthersHave(t *testing.T) { // O1
 	}
 }
 
-func TestOnesOwnReservationIsAvailableToOneself(t *testing.T) { // O7
+func TestASessionsOwnOperatorIsAvailableToIt(t *testing.T) { // O7
 	w := newFixture(t)
 	w.assign("A", "alma")
 	free, err := w.pool("A").Available(t.Context())

@@ -133,7 +133,7 @@ func TestTwoProcessesOfASessionShareItsOperator(t *testing.T) { // O4
 	}
 }
 
-func TestAKilledProcesssReservationIsDropped(t *testing.T) { // O9
+func TestTheReservationOfAKilledProcessIsDropped(t *testing.T) { // O9
 	w := newFixture(t)
 	w.now, w.o.Alive = time.Now(), alive
 	cmd, out := program(t, "assign", w.path, "")
@@ -159,7 +159,7 @@ func churn(p *operatorpool.Pool) error {
 	}
 }
 
-func TestKilledAtAnyMomentItLeavesTheOldOrTheNewState(t *testing.T) { // O8
+func TestAKillAtAnyTimeLeavesTheOldOrTheNewState(t *testing.T) { // O8
 	w := newFixture(t)
 	w.now = time.Now()
 	w.assign("bystander", "tsukuyomi")

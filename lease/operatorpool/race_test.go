@@ -49,7 +49,7 @@ func TestTheFileIsReplacedAndNeverRemoved(t *testing.T) { // X
 	wg.Wait()
 }
 
-func TestTwoSessionsAssigningOneOperatorAThousandTimesAlwaysOneGetsIt(t *testing.T) { // X
+func TestOfTwoSessionsThatAssignOneOperatorOneGetsIt(t *testing.T) { // X
 	synctest.Test(t, func(t *testing.T) {
 		w, memory := newFixture(t), &lease.Memory[operatorpool.State[string]]{}
 		pools := []*operatorpool.Pool{w.poolOver(w.over(memory, "A")), w.poolOver(w.over(memory, "B"))}

@@ -107,7 +107,7 @@ func (format[T]) Encode(_ string, s State[T], _ time.Time) ([]byte, error) {
 }
 
 // Decode returns no time of writing: other programs set the times of the file, so
-// the clock alone counts. A corrupt file is an empty one, without corrupt entries.
+// only the clock counts. A corrupt file is an empty one, without corrupt entries.
 func (format[T]) Decode(_ string, data []byte, modified time.Time) (s State[T], _ time.Time, _ error) {
 	var entries map[string]json.RawMessage
 	sound := json.Unmarshal(data, &s.rest) == nil && s.rest != nil
@@ -137,7 +137,7 @@ func entryOf[T any](fields map[string]json.RawMessage, modified time.Time) entry
 		e.data = data
 	}
 	var text string
-	_ = json.Unmarshal(fields["updated_at"], &text) // what is no text is no time
+	_ = json.Unmarshal(fields["updated_at"], &text) // other JSON is no time
 	updated, ok := iso8601.Parse(text)
 	if !ok {
 		return e.with(modified)

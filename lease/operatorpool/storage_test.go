@@ -75,7 +75,7 @@ func TestAReservationTimesOutAfterFourHoursExactly(t *testing.T) { // O6
 	w.wantWritten("B=kana")
 }
 
-func TestTheTimeoutIsWhatItIsSetTo(t *testing.T) { // O6
+func TestTheTimeoutIsConfigurable(t *testing.T) { // O6
 	w := newFixture(t)
 	w.o.Timeout = time.Minute
 	w.assign("A", "kana")
@@ -89,7 +89,7 @@ func TestTheTimeoutIsWhatItIsSetTo(t *testing.T) { // O6
 	}
 }
 
-func TestADeadProcesssReservationIsDropped(t *testing.T) { // O9
+func TestTheReservationOfADeadProcessIsDropped(t *testing.T) { // O9
 	for session, process := range map[string]int{
 		"4711": 4711, "2147483647": 2147483647, "0": 0, "-1": 0, "007": 0, "2147483648": 0, "w0t0p0:8A1B": 0,
 	} {
@@ -127,7 +127,7 @@ func TestAnImpossibleUpdatedAtNeitherEndsNorKeepsAReservation(t *testing.T) {
 	}
 }
 
-func TestASessionIsTheTerminalsElseTheParents(t *testing.T) { // O4
+func TestTheSessionIsTheTerminalOrElseTheParentProcess(t *testing.T) { // O4
 	both := map[string]string{"ITERM_SESSION_ID": "w0t0p0:1", "TERM_SESSION_ID": "T2"}
 	for _, c := range []struct {
 		env  map[string]string

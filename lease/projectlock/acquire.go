@@ -14,8 +14,8 @@ import (
 // Acquire takes the lock: the remote lease, or project/.lock where that is
 // unavailable; where it is held, the acquisition fails (R6). Each attempt lasts at
 // most 3 s. Where the remote store does not answer, the file is taken no sooner
-// than 25 s, or the TTL if that is longer, after the first attempt: by then whoever
-// held the remote lease in the same outage has lost it.
+// than 25 s, or the TTL if that is longer, after the first attempt: by then any
+// holder of the remote lease in the same outage has lost it.
 //
 // Its errors are an *Error, after which the Locker is read-only; the cause of ctx,
 // after which it is idle; and ErrState if it is not idle now. Records of failed
@@ -102,7 +102,7 @@ func (l *Locker) take(ctx context.Context, h *holding) error {
 	}
 	h.locks = locks
 	h.hold, err = h.locks.Hold(ctx, l.room, h.owner)
-	if err != nil && (hopeless(err) || heldByOther(err)) {
+	if err != nil && (permanent(err) || heldByOther(err)) {
 		return err // nothing was written
 	}
 	h.written[h.strategy] = true

@@ -213,42 +213,6 @@ func TestTheRemoteLeaseIsGivenBackWhereTheFileIsHeld(t *testing.T) {
 	})
 }
 
-func TestTheFallbackWaitsUntilARemoteHolderHasLostItsTrust(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
-		b := s.another(true)
-		err := s.WithProjectLock(s.Context(), projectlock.AcquireOptions{}, func(ctx context.Context, _ projectlock.Lease) error {
-			s.remote.SetPlan(leasetest.Always(leasetest.Dark))
-			ls, err := b.Acquire(s.Context(), projectlock.AcquireOptions{})
-			if err != nil || ls.Strategy != projectlock.FileLock {
-				s.Errorf("%+v, %v; want the file", ls, err)
-			}
-			if ctx.Err() == nil {
-				s.Error("both hold the lock")
-			}
-			return nil
-		})
-		wantCode(s.T, err, projectlock.LeaseStale, false)
-	})
-}
-
-// The cause of a context may be the loss of another lock, which is not ours.
-func TestTheLossOfAnOuterLockIsNotTheLossOfAnInnerOne(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
-		l, err := projectlock.New(projectlock.Config{Project: "second", Dir: s.TempDir(), Remote: s.remote})
-		if err != nil {
-			s.Fatal(err)
-		}
-		_ = s.WithProjectLock(s.Context(), projectlock.AcquireOptions{}, func(ctx context.Context, _ projectlock.Lease) error {
-			s.remote.SetPlan(leasetest.Always(leasetest.Dark))
-			_, err := l.Acquire(ctx, projectlock.AcquireOptions{TTL: time.Hour, OnReadonly: func(projectlock.ReadonlyInfo) { s.Error("read-only") }})
-			if err == nil || l.State() != projectlock.Idle {
-				s.Errorf("%v, and the inner is %s; want Idle", err, l.State())
-			}
-			return nil
-		})
-	})
-}
-
 func TestNoFallbackOnceTheOutageIsOver(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
 		b := s.another(true)

@@ -8,24 +8,24 @@
 //
 // # Guarantees
 //
-//   - One holder among all who use the same strategy, browsers included. Each
+//   - One holder among all users of the same strategy, browsers included. Each
 //     acquisition has a new UUID and a higher fencing token.
 //   - The file is taken only where the remote store is not configured, or gave no
 //     answer in three attempts and again after 25 s: by then, any remote holder in
 //     the same outage has lost its trust. Where the lock is held, or the store
 //     refuses, the acquisition fails (R6).
 //   - A program that gets the remote lease and finds the file held gives the lease
-//     back: whoever fell back in an outage goes first on its machine.
+//     back: a program that fell back in an outage goes first on its machine.
 //   - Read-only begins at least a tenth of the TTL before the expiry, also when no
 //     call to a store returns, and ends the context of WithProjectLock's function. It
-//     begins once, and ends by Reset or a forced release alone (P9).
+//     begins once, and ends only by Reset or a forced release (P9).
 //   - Events arrive in the order of the states, one at a time (P7).
 //   - project/.lock is written as a whole or not at all. An unreadable one counts as
 //     held until 30 s after its modification. Nothing else is written but
 //     project/.lock.guard, for flock, and with [Telemetry]
 //     project/autosave/lock-DATE.jsonl (P10). No symbolic link is followed.
 //   - The record of a lost lease is removed only if it is still the loser's (R1), and
-//     not while WithProjectLock's function runs: what ignores the loss has
+//     not while WithProjectLock's function runs: a function that ignores the loss has
 //     [Error.KillAfter] to end. A forced release removes nothing that another holds.
 //
 // # Not guaranteed

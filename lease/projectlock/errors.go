@@ -45,7 +45,7 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Cause }
 
 // KillAfter is how long a process that ignores the loss of its lease may live: it
-// has then ended before another can take over, where time is what was lost.
+// has then ended before another can take over, if the loss was that of time.
 func (e *Error) KillAfter() time.Duration { return e.kill }
 
 // ErrState is the error of an operation that the Locker's state does not allow,
@@ -79,7 +79,7 @@ func (h *holding) failure(s State, err error, retry int) *Error {
 		e.Code = FallbackConflict
 	case heldByOther(err):
 		e.Code = AcquireDenied
-	case hopeless(err):
+	case permanent(err):
 		e.Code, e.Retryable = AcquireDenied, false
 	}
 	return e
@@ -102,8 +102,8 @@ func heldByOther(err error) bool {
 	return errors.As(err, new(*lease.HeldError))
 }
 
-// hopeless reports whether every further attempt would fail in the same way.
-func hopeless(err error) bool {
+// permanent reports whether every further attempt would fail in the same way.
+func permanent(err error) bool {
 	return errors.Is(err, lease.ErrRefused) || errors.Is(err, lease.ErrInvalidKey) || errors.Is(err, lease.ErrMalformed)
 }
 

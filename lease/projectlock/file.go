@@ -19,7 +19,7 @@ import (
 const (
 	projectDir = "project"
 	lockFile   = ".lock"       // in projectDir (P10)
-	guardFile  = ".lock.guard" // flocked; never removed, which would let two programs in
+	guardFile  = ".lock.guard" // flocked; never removed: otherwise two programs could hold the lock
 	// unknown is the owner of an unreadable file.
 	unknown = "?"
 	// credible bounds a TTL, and how far the times in the file may be ahead of its
@@ -51,7 +51,7 @@ func makeDir(dir string) error {
 // format is the format of project/.lock.
 type format struct{}
 
-// record is the file's content. Other programs need uuid, mtime and ttl alone.
+// record is the file's content. Other programs need only uuid, mtime and ttl.
 type record struct {
 	UUID  string    `json:"uuid"`
 	MTime string    `json:"mtime"` // of the last heartbeat, ISO 8601

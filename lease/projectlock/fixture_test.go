@@ -175,7 +175,7 @@ func (s *fixture) wantReadonlyOnce() {
 	}
 }
 
-// holdRemote lets somebody else hold the room for longer than any test waits.
+// holdRemote lets another owner hold the room for longer than any test waits.
 func (s *fixture) holdRemote() {
 	now := time.Now()
 	s.memory.Put(room, documentlock.Lock{

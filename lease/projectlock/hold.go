@@ -15,7 +15,7 @@ import (
 // with the release's. When the lock is lost, fn's context ends with that *Error as
 // its cause, and the lease's record is removed once fn has returned; when another
 // goroutine releases the lock, fn's context ends with another cause. The end of ctx
-// ends fn's context alone: the lock is renewed until fn has returned.
+// ends fn's context, but not the lease: the lock is renewed until fn has returned.
 //
 // Where fn fails and KeepOnError is set, the lock stays, no longer renewed, for
 // the caller to release.

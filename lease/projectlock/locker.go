@@ -167,7 +167,7 @@ func (l *Locker) move(to State) bool {
 }
 
 // step enters or stays in a state and reports events of h. It returns false, and
-// does nothing, if h is not what is held or the transition is impossible.
+// does nothing, if h is not held or the transition is impossible.
 func (l *Locker) step(h *holding, to State, events ...Event) bool {
 	defer l.deliver()
 	l.mu.Lock()
@@ -186,8 +186,8 @@ func (l *Locker) look(h *holding) (Lease, *Error) {
 	return h.lease, h.lost
 }
 
-// lose enters Readonly because of e, with mu held. The first loss ends what runs
-// under the lease; another is that of a forced release.
+// lose enters Readonly because of e, with mu held. The first loss ends the
+// context of fn; a second one is that of a forced release.
 func (l *Locker) lose(h *holding, e *Error, events ...Event) {
 	if l.held != h || !l.move(Readonly) {
 		return

@@ -1,6 +1,8 @@
 package projectlock
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,5 +44,34 @@ func TestAttemptsAndWaitsAreTheSeeds(t *testing.T) {
 	}
 	if got := (AcquireOptions{Backoff: time.Minute}).wait(3); got != time.Minute {
 		t.Errorf("a backoff over the bound: %v; want as it is", got)
+	}
+}
+
+// P5: the allowed transitions succeed, and all others are refused.
+func TestTheStateMachineAllowsExactlyTheTransitionsOfP5(t *testing.T) {
+	allowed := map[State]string{
+		Idle:            "AcquireWebLock AcquireFileLock",
+		AcquireWebLock:  "ActiveWebLock AcquireFileLock Idle Readonly",
+		AcquireFileLock: "ActiveFileLock Idle Readonly",
+		ActiveWebLock:   "HeartbeatQueued Releasing Readonly",
+		ActiveFileLock:  "HeartbeatQueued Releasing Readonly",
+		HeartbeatQueued: "Renewing Releasing Readonly",
+		Renewing:        "ActiveWebLock ActiveFileLock HeartbeatQueued Readonly",
+		Releasing:       "Idle Readonly",
+		Readonly:        "Idle Releasing",
+	}
+	for from, targets := range allowed {
+		for to := range allowed {
+			l, want := &Locker{state: from, held: &holding{}}, slices.Contains(strings.Fields(targets), string(to))
+			if got := l.move(to); got != want {
+				t.Errorf("%s → %s: %t; want %t", from, to, got, want)
+			}
+			switch {
+			case want && (l.state != to || (l.held == nil) != (to == Idle)):
+				t.Errorf("%s → %s: now %s, lease %v", from, to, l.state, l.held)
+			case !want && (l.state != from || l.held == nil):
+				t.Errorf("%s → %s was refused: now %s, lease %v", from, to, l.state, l.held)
+			}
+		}
 	}
 }

@@ -133,7 +133,7 @@ func TestTheJSONLinesAddUp(t *testing.T) {
 		}
 		ended := count["autosave.lock.acquired"] + count["autosave.lock.renewed"] + count["autosave.lock.released"] + count["autosave.lock.error"]
 		if got := count["autosave.lock.attempt"]; got != ended || got != 4 {
-			s.Errorf("%d attempts came to %d ends; want 4", got, ended)
+			s.Errorf("%d attempts had %d outcomes; want 4", got, ended)
 		}
 	})
 }

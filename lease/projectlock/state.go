@@ -22,7 +22,7 @@ const (
 //
 // Beyond the seeds' diagram: a release may begin in HeartbeatQueued; the end of
 // trust leads from every state with a lease to Readonly; a failed renewal that may
-// be repeated leads back to HeartbeatQueued, as their text says. From Readonly only
+// be repeated leads back to HeartbeatQueued, as in the seeds' text. From Readonly only
 // a forced release leads to Releasing.
 func (s State) leads(to State) bool {
 	return slices.Contains(map[State][]State{

@@ -23,7 +23,7 @@ func TestTheLockIsRenewedWhileFnRunsAlsoAfterItsContextHasEnded(t *testing.T) {
 			return errFn
 		})
 		if !errors.Is(err, errFn) || errors.As(err, new(*projectlock.Error)) {
-			s.Errorf("%v; want fn's own error alone", err)
+			s.Errorf("%v; want only fn's own error", err)
 		}
 		if n := s.count(projectlock.Renewed); n != 11 && n != 12 {
 			s.Errorf("%d heartbeats in 2 min; want one each 10 s", n)
@@ -52,7 +52,7 @@ func TestKeepOnErrorLeavesTheReleaseToTheCaller(t *testing.T) {
 		}
 		s.wantState(projectlock.Idle)
 		_ = run(errFn)
-		time.Sleep(time.Minute) // nobody renews it
+		time.Sleep(time.Minute) // without a renewal
 		s.wantState(projectlock.Readonly)
 		s.wantReadonlyOnce()
 	})

@@ -27,8 +27,8 @@ func (p proxy) Identify(r *http.Request) (string, error) {
 func TestBehindAProxyEveryRequestNeedsAProof(t *testing.T) {
 	for err, want := range map[error]int{taskauth.ErrUnauthenticated: http.StatusUnauthorized, taskauth.ErrNoKeys: http.StatusServiceUnavailable} {
 		var log bytes.Buffer
-		h := &hand{}
-		s := open(t, newShelf(heldBy("secret-id", "w/1", 1, time.Hour)), console.Options{
+		h := &recorder{}
+		s := open(t, newSource(heldBy("secret-id", "w/1", 1, time.Hour)), console.Options{
 			Identity: proxy{fmt.Errorf("%w: wrong audience", err)}, AnyHost: true, Operator: h, Every: quick, Place: "secret-project", Log: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		for _, target := range []string{"/", "/analysis?id=secret-id", "/unlock?id=secret-id", "/console.js", "/none"} {
@@ -53,7 +53,7 @@ func TestBehindAProxyEveryRequestNeedsAProof(t *testing.T) {
 }
 
 func TestTheLoopbackConsoleAnswersOnlyToLoopbackNames(t *testing.T) {
-	s := open(t, newShelf(), console.Options{Every: quick, Place: "secret-project", Identity: console.Everybody("secret-operator-1")})
+	s := open(t, newSource(), console.Options{Every: quick, Place: "secret-project", Identity: console.Everybody("secret-operator-1")})
 	for host, want := range map[string]int{
 		"localhost:8590": 200, "LOCALHOST": 200, "127.0.0.1:1": 200, "127.0.0.9": 200, "[::1]:8590": 200, "[::1]": 200,
 		"evil.example": 421, "localhost.evil.example:8590": 421, "127.0.0.1.evil.example": 421, "10.0.0.1:8590": 421, "": 421, "0.0.0.0:8590": 421,
@@ -66,7 +66,7 @@ func TestTheLoopbackConsoleAnswersOnlyToLoopbackNames(t *testing.T) {
 }
 
 func TestPagesAreNotCachedNotFramedAndRunNothingInline(t *testing.T) {
-	s, _ := writable(t, newShelf(of("a", "FAILED"), heldBy("b", "w", 1, time.Hour)))
+	s, _ := writable(t, newSource(analysis("a", "FAILED"), heldBy("b", "w", 1, time.Hour)))
 	for _, target := range []string{"/", "/analysis?id=a", "/unlock?id=b", "/analysis?id=none", "/none", "/console.css", "/console.js", "/icon.svg"} {
 		w := ask(t, s, http.MethodGet, target, "")
 		for name, want := range map[string]string{

@@ -56,7 +56,7 @@ var results = map[Delivery]string{
 	None: "No delivery is booked, because no queue is configured: TASK_QUEUE is not set.",
 }
 
-// notice describes the change that led to this page, in fixed words: anybody may
+// notice describes the change that led to this page, in fixed text: anybody may
 // have written the address.
 func notice(c echo.Context) string {
 	for _, v := range verbs {

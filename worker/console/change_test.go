@@ -30,7 +30,7 @@ func confirmed(t testing.TB, s *console.Server, verb, id string) *httptest.Respo
 
 func TestAChangeIsConfirmedAndMadeInTheNameOfTheOperator(t *testing.T) {
 	for _, verb := range []string{"unlock", "requeue"} {
-		s, h := writable(t, newShelf(heldBy("a b", "w/1", 3, -time.Minute)))
+		s, h := writable(t, newSource(heldBy("a b", "w/1", 3, -time.Minute)))
 		has(t, page(t, s, "/analysis?id=a+b"), `href="/`+verb+`?id=a%20b"`)
 		has(t, page(t, s, "/"+verb+"?id=a+b"), "a b", "PROCESSING", "w/1", "What will happen", "A delivery is booked", "The log names <bdi>operator-1</bdi>", `method="post" action="/`+verb+`?id=a%20b"`)
 		w := confirmed(t, s, verb, "a b")
@@ -44,16 +44,16 @@ func TestAChangeIsConfirmedAndMadeInTheNameOfTheOperator(t *testing.T) {
 }
 
 func TestAConfirmationPageDescribesTheConsequences(t *testing.T) {
-	done := of("done", "READY")
+	done := analysis("done", "READY")
 	done.Lock.Finished = true
-	s, _ := writable(t, newShelf(heldBy("held", "w/1", 3, time.Hour), of("free", "QUEUED"), of("left", "PROCESSING"), done))
+	s, _ := writable(t, newSource(heldBy("held", "w/1", 3, time.Hour), analysis("free", "QUEUED"), analysis("left", "PROCESSING"), done))
 	for target, want := range map[string]string{
 		"/unlock?id=held": "The lock is taken from", "/requeue?id=held": "It will be refused", "/unlock?id=free": "the document stays as it is",
 		"/unlock?id=left": "PROCESSING goes back to QUEUED", "/unlock?id=done": "no delivery is booked", "/requeue?id=done": "Its result stays",
 	} {
 		has(t, page(t, s, target), want)
 	}
-	queueless := open(t, newShelf(of("a", "QUEUED")), console.Options{Operator: &hand{}, Every: quick})
+	queueless := open(t, newSource(analysis("a", "QUEUED")), console.Options{Operator: &recorder{}, Every: quick})
 	has(t, page(t, queueless, "/requeue?id=a"), "TASK_QUEUE is not set")
 	text := page(t, s, "/analysis?id=held")
 	has(t, text, "/unlock?id=held", "Requeue is refused while it is locked")
@@ -61,7 +61,7 @@ func TestAConfirmationPageDescribesTheConsequences(t *testing.T) {
 }
 
 func TestOnlyAFormOfThisConsoleChangesSomething(t *testing.T) {
-	s, h := writable(t, newShelf(heldBy("a", "w/1", 3, time.Hour)))
+	s, h := writable(t, newSource(heldBy("a", "w/1", 3, time.Hour)))
 	good := hidden(t, page(t, s, "/unlock?id=a"))
 	for name, tc := range map[string]struct {
 		query  string
@@ -89,8 +89,8 @@ func TestOnlyAFormOfThisConsoleChangesSomething(t *testing.T) {
 		t.Errorf("GET: %d", w.Code)
 	}
 	h.want(t)
-	// A page may come from another instance, and a browser may send the origin alone.
-	other, h := writable(t, newShelf(heldBy("a", "w/1", 3, time.Hour)))
+	// A page may come from another instance, and a browser may send only the origin.
+	other, h := writable(t, newSource(heldBy("a", "w/1", 3, time.Hour)))
 	if w := ask(t, other, http.MethodPost, "/unlock?id=a", good.Encode(), "Origin", "http://localhost:8590"); w.Code != http.StatusSeeOther {
 		t.Errorf("to another instance: %d", w.Code)
 	}
@@ -98,7 +98,7 @@ func TestOnlyAFormOfThisConsoleChangesSomething(t *testing.T) {
 }
 
 func TestNothingIsChangedWithoutAnOperator(t *testing.T) {
-	s := open(t, newShelf(heldBy("a", "w/1", 3, -1)), console.Options{Every: quick})
+	s := open(t, newSource(heldBy("a", "w/1", 3, -1)), console.Options{Every: quick})
 	hasNot(t, page(t, s, "/")+page(t, s, "/analysis?id=a"), "/unlock", "/requeue", "<button id=\"confirm")
 	for _, verb := range []string{"unlock", "requeue"} {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
@@ -110,8 +110,8 @@ func TestNothingIsChangedWithoutAnOperator(t *testing.T) {
 	}
 }
 
-func TestTheNoticeOfAChangeHasFixedWords(t *testing.T) {
-	s, _ := writable(t, newShelf(of("a", "QUEUED")))
+func TestTheNoticeOfAChangeIsOneOfFixedTexts(t *testing.T) {
+	s, _ := writable(t, newSource(analysis("a", "QUEUED")))
 	for query, want := range map[string]string{
 		"did=unlock&done=booked": "Unlocked. A delivery is booked.", "did=requeue&done=none": "Requeued. No delivery is booked, because no queue is configured",
 		"did=unlock&done=not_needed": "Unlocked. It is finished",
@@ -125,7 +125,7 @@ func TestTheNoticeOfAChangeHasFixedWords(t *testing.T) {
 
 func TestABookingThatFailsCanBeRepeated(t *testing.T) {
 	for verb, past := range map[string]string{"unlock": "Unlocked", "requeue": "Requeued"} {
-		s, h := writable(t, newShelf(of("a", "QUEUED")))
+		s, h := writable(t, newSource(analysis("a", "QUEUED")))
 		h.booked = console.Failed
 		w := confirmed(t, s, verb, "a")
 		if w.Code != http.StatusBadGateway {
@@ -141,7 +141,7 @@ func TestABookingThatFailsCanBeRepeated(t *testing.T) {
 
 func TestAChangeOutlivesItsPageAndAStopWaitsForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, h := writable(t, newShelf(heldBy("a", "w/1", 3, time.Hour)))
+		s, h := writable(t, newSource(heldBy("a", "w/1", 3, time.Hour)))
 		form := hidden(t, page(t, s, "/unlock?id=a"))
 		request, leave := context.WithCancel(t.Context())
 		h.during = func(ctx context.Context) {
@@ -185,10 +185,10 @@ func TestARefusedChangeNamesTheReason(t *testing.T) {
 		{lease.ErrNotFound, http.StatusNotFound, "no analysis"},
 		{fmt.Errorf("x: %w", lease.ErrUnavailable), http.StatusServiceUnavailable, "does not answer"},
 		{lease.ErrMalformed, http.StatusUnprocessableEntity, "cannot be read"},
-		{&console.Refusal{Words: "no permission", Err: errOdd}, http.StatusBadGateway, "Firestore refuses: no permission."},
+		{&console.Refusal{Text: "no permission", Err: errOdd}, http.StatusBadGateway, "Firestore refuses: no permission."},
 		{errOdd, http.StatusBadGateway, "odd"},
 	} {
-		s, h := writable(t, newShelf(of("a", "QUEUED")))
+		s, h := writable(t, newSource(analysis("a", "QUEUED")))
 		h.fail = tc.fail
 		w := confirmed(t, s, "requeue", "a")
 		if w.Code != tc.code {
@@ -205,11 +205,11 @@ func TestAChangedAnalysisIsConfirmedAgain(t *testing.T) {
 		"another owner":                {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/2", 3, time.Hour)},
 		"a stale one that was renewed": {heldBy("a", "w/1", 3, -time.Minute), heldBy("a", "w/1", 3, time.Hour)},
 		"one that has expired":         {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/1", 3, -time.Minute)},
-		"another state":                {of("a", "FAILED"), of("a", "READY")}, // as a worker in another language may leave it
-		"a lock that was deleted":      {heldBy("a", "w/1", 3, time.Hour), of("a", "PROCESSING")},
+		"another state":                {analysis("a", "FAILED"), analysis("a", "READY")}, // as a worker in another language may leave it
+		"a lock that was deleted":      {heldBy("a", "w/1", 3, time.Hour), analysis("a", "PROCESSING")},
 	} {
 		for _, verb := range []string{"unlock", "requeue"} {
-			source := newShelf(tc.was)
+			source := newSource(tc.was)
 			s, h := writable(t, source)
 			path := "/" + verb + "?id=a"
 			form := hidden(t, page(t, s, path))
@@ -228,16 +228,4 @@ func TestAChangedAnalysisIsConfirmedAgain(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestALockThatChangesDuringTheCommitIsConfirmedAgain(t *testing.T) {
-	source := newShelf(heldBy("a", "w/1", 3, time.Hour))
-	s, h := writable(t, source)
-	h.fail = fmt.Errorf("x: %w", lease.ErrConflict)
-	h.during = func(context.Context) { source.put(heldBy("a", "w/2", 4, time.Hour)) }
-	w := confirmed(t, s, "unlock", "a")
-	if w.Code != http.StatusConflict {
-		t.Errorf("%d", w.Code)
-	}
-	has(t, w.Body.String(), "It has changed since you looked", "w/2")
 }

@@ -5,15 +5,15 @@
 //
 //   - The lease rule decides whether a lock is held or stale, at the store's time of
 //     the last read plus the time that has passed since. Without a read for about ten
-//     seconds that time stands still, and the page says that the store does not
-//     answer and how old the page is. Browsers only count down.
+//     seconds the page shows the last state, that the store does not answer, and how
+//     old the page is. Browsers only count down.
 //   - A page asks every four seconds, and only while it is visible. All pages share
 //     one read of the list in three seconds, one count in fifteen and one read of the
 //     overdue analyses in thirty. Nothing is read when no page asks.
 //   - The numbers of the states count all analyses.
 //   - Inputs and results are read only on request, and are sent as text, cut at 64 KiB.
 //   - Without an Operator nothing can be changed. With one, a change takes a POST from
-//     a page of this console, after a page that says what will happen. It applies only
+//     a page of this console, after a page that describes what will happen. It applies only
 //     to what that page showed: if the state has changed since, or the lock has another
 //     holder, has expired or was renewed after it had expired, the operator is asked
 //     again.

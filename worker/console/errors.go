@@ -20,7 +20,7 @@ func (r refusal) Error() string { return r.message }
 // The one table of the answers that are not the requested page.
 var (
 	wrongHost    = refusal{code: http.StatusMisdirectedRequest, message: "This console answers only on the loopback interface, under the name localhost or 127.0.0.1."}
-	noKeys       = refusal{code: http.StatusServiceUnavailable, message: "The keys of the identity proxy are unreachable, so nobody can be let in now."}
+	noKeys       = refusal{code: http.StatusServiceUnavailable, message: "The keys of the identity proxy are unreachable, so no request can be authenticated now."}
 	noProof      = refusal{code: http.StatusUnauthorized, message: "This console needs a signed assertion of its identity proxy, and this request has no valid one. The console's log has the reason."}
 	readOnly     = refusal{code: http.StatusForbidden, message: "This console is read only. To change an analysis, start it with --write, or use taskguard unlock or requeue."}
 	foreignForm  = refusal{code: http.StatusForbidden, message: "Your browser does not confirm that this form comes from this console. Nothing is changed. Open the analysis and confirm again."}
@@ -41,7 +41,7 @@ func refused(err error, back string) (r refusal) {
 	switch {
 	case errors.As(err, &no):
 		r = storeRefuses
-		r.message = unanswered(err) + "."
+		r.message = problem(err) + "."
 	case errors.Is(err, lease.ErrNotFound):
 		return noAnalysis
 	case errors.Is(err, lease.ErrInvalidKey):

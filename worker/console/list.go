@@ -20,7 +20,7 @@ import (
 // maxOverdue is how many overdue analyses are listed.
 const maxOverdue = 50
 
-// choice is the analyses that a page is asked to show.
+// choice selects the analyses that a page shows.
 type choice struct {
 	State  string // as in row; empty: all
 	Lock   string // a state of the lock, or stuck; empty: all
@@ -38,7 +38,7 @@ func (c choice) query() string {
 	return "?" + v.Encode()
 }
 
-func (c choice) takes(r *row) bool {
+func (c choice) matches(r *row) bool {
 	return (c.State == "" || c.State == r.State) &&
 		(c.Lock == "" || c.Lock == r.LockState || c.Lock == stuck && r.Overdue) &&
 		(c.Search == "" || strings.Contains(strings.ToLower(r.ID), strings.ToLower(c.Search)))
@@ -48,12 +48,12 @@ func (c choice) takes(r *row) bool {
 type listPage struct {
 	frame
 	choice
-	Filtered bool // choice leaves something out
+	Filtered bool // choice selects not all
 	Known    bool // State is one of kinds
 	Rows     []row
 	Limit    int
 	Overdue  int    // limit of the overdue ones
-	Missing  string // why some are not listed, for people
+	Missing  string // why the list is incomplete, for people
 	Found    *row   // by its exact id, and not among those listed
 	Missed   string // why the exact id was not found; empty: it was not asked for
 
@@ -61,10 +61,10 @@ type listPage struct {
 	States, Locks []filter
 }
 
-// filter is one word with the number of analyses that it applies to: of all for
+// filter is one state with the number of analyses in it: of all for
 // States, of those listed for Locks.
 type filter struct {
-	Word, Kind string
+	Name, Kind string
 	N          string // empty: unknown
 	Current    bool   // the page shows these
 	Query      string // of the address that shows these
@@ -81,11 +81,11 @@ func (s *Server) list(c echo.Context) error {
 	rows, counts := s.listed(c.Request().Context(), &p)
 	p.count(rows, counts)
 	for i := range rows {
-		if ch.takes(&rows[i]) {
+		if ch.matches(&rows[i]) {
 			p.Rows = append(p.Rows, rows[i])
 		}
 	}
-	if ch.Search != "" && p.Live.Word == "static" && !slices.ContainsFunc(rows, func(r row) bool { return r.ID == ch.Search }) {
+	if ch.Search != "" && p.Live.Status == "static" && !slices.ContainsFunc(rows, func(r row) bool { return r.ID == ch.Search }) {
 		p.Found, p.Missed = s.exact(c, ch.Search)
 	}
 	return s.render(c, http.StatusOK, "list", p)
@@ -99,13 +99,13 @@ func (s *Server) listed(ctx context.Context, p *listPage) ([]row, Counts) {
 		counts.value = nil
 	}
 	if newest.asked.IsZero() { // no time is known by which a lock could be judged
-		p.Live = live{Word: "dark", Dark: unanswered(newest.err) + ". Nothing is known yet."}
+		p.Live = live{Status: "unavailable", Problem: problem(newest.err) + ". Nothing is known yet."}
 		return nil, counts.value
 	}
 	now, all := newest.value.At, slices.Clone(newest.value.All)
-	if !newest.fresh() { // time stands still: a holder may have renewed since
+	if !newest.fresh() { // judged as of the last read: a holder may have renewed its lock since
 		p.Live = liveAt(now)
-		p.Live.Word, p.Live.Dark = "dark", unanswered(newest.err)+". What is shown is as of "+p.Live.At+"."
+		p.Live.Status, p.Live.Problem = "unavailable", problem(newest.err)+". What is shown is as of "+p.Live.At+"."
 	} else {
 		// The estimate is late by the time of the answer: a lock may be shown as held
 		// for that much too long, never as stale too soon.
@@ -113,12 +113,12 @@ func (s *Server) listed(ctx context.Context, p *listPage) ([]row, Counts) {
 		p.Live = liveAt(now)
 		if !overdue.fresh() {
 			overdue.value = nil
-			p.Missing = "Which analyses are stuck is not known now: " + unanswered(overdue.err) + "."
+			p.Missing = "Which analyses are stuck is not known now: " + problem(overdue.err) + "."
 		}
 		if p.Known {
 			more, err := s.source.InState(ctx, p.State, s.o.Limit)
 			if all = append(all, more...); err != nil {
-				p.Missing = "Older analyses in this state are not known now: " + unanswered(err) + "."
+				p.Missing = "Older analyses in this state are not known now: " + problem(err) + "."
 			}
 		}
 	}
@@ -206,9 +206,9 @@ func (s *Server) exact(c echo.Context, id string) (found *row, missed string) {
 		r := s.row(&w)
 		return &r, ""
 	case errors.Is(err, lease.ErrNotFound), errors.Is(err, lease.ErrInvalidKey):
-		return nil, "No analysis has this very id."
+		return nil, "No analysis has this exact id."
 	}
-	return nil, "Whether an older analysis has this very id could not be read."
+	return nil, "Whether an older analysis has this exact id could not be read."
 }
 
 // count makes the filters.
@@ -226,37 +226,37 @@ func (p *listPage) count(rows []row, counts Counts) {
 		}
 		return ""
 	}
-	p.All = filter{Word: "All", N: number(""), Current: p.State == "" && p.Lock == "", Query: choice{Search: p.Search}.query()}
+	p.All = filter{Name: "All", N: number(""), Current: p.State == "" && p.Lock == "", Query: choice{Search: p.Search}.query()}
 	for _, status := range kinds {
 		p.States = append(p.States, filter{status, kindOf(status), number(status), p.State == status, choice{State: status, Search: p.Search}.query()})
 	}
-	for _, word := range []string{lockHeld, lockStale, stuck, lockMalformed} {
+	for _, name := range []string{lockHeld, lockStale, stuck, lockMalformed} {
 		n := ""
 		if p.Live.At != "" {
-			n = strconv.Itoa(locks[word])
+			n = strconv.Itoa(locks[name])
 		}
-		p.Locks = append(p.Locks, filter{word, word, n, p.Lock == word, choice{Lock: word, Search: p.Search}.query()})
+		p.Locks = append(p.Locks, filter{name, name, n, p.Lock == name, choice{Lock: name, Search: p.Search}.query()})
 	}
 }
 
-// live says how old a page is.
+// live describes how old a page is.
 type live struct {
-	Word string // static, or dark: the store does not answer
-	At   string // the store's time of what is shown, for people
-	Now  int64  // the same in milliseconds
-	Dark string // what is wrong, for people
+	Status  string // static, or unavailable: the store does not answer
+	At      string // the store's time of what is shown, for people
+	Now     int64  // the same in milliseconds
+	Problem string // of the store, for people
 }
 
 // liveAt is for a page as of at, the store's time.
 func liveAt(at time.Time) live {
-	return live{Word: "static", At: clock(at), Now: at.UnixMilli()}
+	return live{Status: "static", At: clock(at), Now: at.UnixMilli()}
 }
 
-// unanswered says why the store has not answered, as the beginning of a sentence.
-func unanswered(err error) string {
+// problem describes why the store has not answered, as the beginning of a sentence.
+func problem(err error) string {
 	var r *Refusal
 	if errors.As(err, &r) {
-		return "Firestore refuses: " + r.Words
+		return "Firestore refuses: " + r.Text
 	}
 	return "Firestore does not answer"
 }

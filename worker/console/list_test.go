@@ -22,13 +22,13 @@ func polled(t *testing.T, h http.Handler, times int) (text string) {
 	return text
 }
 
-func TestAPageThatAsksAgainShowsWhatHasChanged(t *testing.T) {
+func TestALaterPageShowsTheChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := newShelf(of("a", "QUEUED"), of("b", "READY"))
+		source := newSource(analysis("a", "QUEUED"), analysis("b", "READY"))
 		server := open(t, source, console.Options{})
 		has(t, page(t, server, "/"), `data-poll="/?"`, `data-live="static"`, `data-id="a"`, `data-id="b"`)
-		source.put(of("a", "FAILED"))
-		source.put(of("c", "QUEUED"))
+		source.put(analysis("a", "FAILED"))
+		source.put(analysis("c", "QUEUED"))
 		source.change(func() { delete(source.all, "b") })
 		text := polled(t, server, 1)
 		has(t, rowOf(t, text, "a"), ">FAILED<")
@@ -43,10 +43,10 @@ func TestAPageThatAsksAgainShowsWhatHasChanged(t *testing.T) {
 	})
 }
 
-// Nothing is written when a lock expires: time alone makes it stale.
+// Nothing is written when a lock expires: it becomes stale by time.
 func TestALockThatExpiresIsShownAsStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server := open(t, newShelf(heldBy("a", "w/1", 1, 5*time.Second)), console.Options{})
+		server := open(t, newSource(heldBy("a", "w/1", 1, 5*time.Second)), console.Options{})
 		for _, want := range []string{"held", "held", "stale"} { // after 0, 4 and 8 s
 			for _, target := range []string{"/", "/analysis?id=a"} {
 				has(t, page(t, server, target), `data-lock="`+want+`"`)
@@ -58,7 +58,7 @@ func TestALockThatExpiresIsShownAsStale(t *testing.T) {
 
 func TestAllPagesShareTheReadsAndNothingIsReadWithoutAPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := newShelf(of("a", "QUEUED"))
+		source := newSource(analysis("a", "QUEUED"))
 		server := open(t, source, console.Options{})
 		want := func(what string, newest, counts, overdue int) {
 			t.Helper()
@@ -85,27 +85,27 @@ func TestAllPagesShareTheReadsAndNothingIsReadWithoutAPage(t *testing.T) {
 		pages.Wait()
 		want("after a minute of twenty pages", 15, 4, 2)
 		time.Sleep(time.Hour)
-		want("when nobody has looked for an hour", 15, 4, 2)
+		want("after an hour without a page", 15, 4, 2)
 	})
 }
 
 // Its holder may have renewed it since.
 func TestALockStaysAsLastReadWhileTheStoreDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := newShelf(heldBy("a", "w/1", 1, 3*time.Minute), of("b", "QUEUED"))
+		source := newSource(heldBy("a", "w/1", 1, 3*time.Minute), analysis("b", "QUEUED"))
 		server := open(t, source, console.Options{})
-		source.change(func() { source.dark = true })
+		source.change(func() { source.unavailable = true })
 		text := page(t, server, "/")
-		has(t, text, `id="filter-all"`, `id="empty" hidden`, "Firestore does not answer. Nothing is known yet.", `data-live="dark"`)
+		has(t, text, `id="filter-all"`, `id="empty" hidden`, "Firestore does not answer. Nothing is known yet.", `data-live="unavailable"`)
 		hasNot(t, text, `data-id="a"`, "<b>")
-		source.change(func() { source.dark = false })
+		source.change(func() { source.unavailable = false })
 		polled(t, server, 4)
 		known := storeNow().UTC().Format("15:04:05 UTC")
-		source.change(func() { source.dark = true })
+		source.change(func() { source.unavailable = true })
 		words := "Firestore does not answer. What is shown is as of " + known + "."
 		hasNot(t, polled(t, server, 1), words) // one attempt may fail
 		text = polled(t, server, 2)
-		has(t, text, words, `data-live="dark"`)
+		has(t, text, words, `data-live="unavailable"`)
 		for range 5 {
 			time.Sleep(time.Minute)
 			text = page(t, server, "/?q=old")
@@ -118,31 +118,16 @@ func TestALockStaysAsLastReadWhileTheStoreDoesNotAnswer(t *testing.T) {
 		if w := ask(t, server, http.MethodGet, "/analysis?id=a", ""); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "Firestore does not answer.") {
 			t.Errorf("one analysis: %d %s", w.Code, w.Body)
 		}
-		source.change(func() { source.dark = false; source.all["b"] = of("b", "READY") })
+		source.change(func() { source.unavailable = false; source.all["b"] = analysis("b", "READY") })
 		text = polled(t, server, 1)
 		has(t, text, `data-live="static"`, "READY")
 		has(t, rowOf(t, text, "a"), `data-lock="stale"`)
 	})
 }
 
-func TestAPageWaitsFiveSecondsForASlowStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		source := newShelf(of("a", "QUEUED"))
-		server := open(t, source, console.Options{})
-		page(t, server, "/")
-		source.change(func() { source.delay = time.Minute })
-		time.Sleep(time.Hour)
-		began := time.Now()
-		has(t, page(t, server, "/"), `data-live="dark"`, `data-id="a"`)
-		if took := time.Since(began); took != 5*time.Second {
-			t.Errorf("after %v, want 5s", took)
-		}
-	})
-}
-
 func TestTheNumbersOfTheStatesCountAllAnalyses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := newShelf(of("a", "QUEUED"), of("old", "FAILED"), of("odd", "ARCHIVED"))
+		source := newSource(analysis("a", "QUEUED"), analysis("old", "FAILED"), analysis("odd", "ARCHIVED"))
 		source.hidden = "old"
 		server := open(t, source, console.Options{})
 		text := page(t, server, "/")
@@ -160,9 +145,9 @@ func TestTheNumbersOfTheStatesCountAllAnalyses(t *testing.T) {
 
 func TestAStuckAnalysisIsListedAlthoughItIsNotAmongTheLatest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		stuck, newer := heldBy("stuck", "w/1", 1, -time.Hour), of("newer", "QUEUED")
+		stuck, newer := heldBy("stuck", "w/1", 1, -time.Hour), analysis("newer", "QUEUED")
 		stuck.Updated = storeNow().Add(-time.Hour)
-		source := newShelf(stuck, newer)
+		source := newSource(stuck, newer)
 		source.late, source.hidden = []console.Analysis{stuck.Analysis}, "stuck"
 		server := open(t, source, console.Options{})
 		for query, want := range map[string]string{"": "stuck newer", "?lock=stale": "stuck", "?state=PROCESSING": "stuck", "?q=STUCK": "stuck"} {
@@ -173,7 +158,7 @@ func TestAStuckAnalysisIsListedAlthoughItIsNotAmongTheLatest(t *testing.T) {
 			has(t, text, `stale <b>1</b>`)
 			hasNot(t, text, `id="missing"`)
 		}
-		source.change(func() { source.lateErr = &console.Refusal{Words: "an index is missing", Err: errOdd} })
+		source.change(func() { source.lateErr = &console.Refusal{Text: "an index is missing", Err: errOdd} })
 		text := polled(t, server, 20)
 		has(t, text, "Which analyses are stuck is not known now: Firestore refuses: an index is missing.")
 		hasNot(t, text, `data-id="stuck"`)
@@ -184,8 +169,8 @@ func TestAStuckAnalysisIsListedAlthoughItIsNotAmongTheLatest(t *testing.T) {
 
 func TestAStuckAnalysisIsMarkedAndFirstUntilItIsUpdated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		waits, held := of("waits", "QUEUED"), heldBy("held", "w/1", 1, time.Hour)
-		source := newShelf(of("new", "QUEUED"), waits, held)
+		waits, held := analysis("waits", "QUEUED"), heldBy("held", "w/1", 1, time.Hour)
+		source := newSource(analysis("new", "QUEUED"), waits, held)
 		server := open(t, source, console.Options{})
 		hasNot(t, page(t, server, "/"), "data-overdue", `class="stuck">stuck`)
 		source.change(func() { source.late = []console.Analysis{waits.Analysis, held.Analysis} })
@@ -203,12 +188,4 @@ func TestAStuckAnalysisIsMarkedAndFirstUntilItIsUpdated(t *testing.T) {
 		hasNot(t, rowOf(t, text, "waits"), "stuck")
 		has(t, text, "stuck <b>1</b>")
 	})
-}
-
-func TestTheListIsOrderedByCreation(t *testing.T) {
-	older, newer := of("a", "QUEUED"), of("z", "QUEUED")
-	newer.Created = older.Created.Add(time.Hour)
-	if got := strings.Join(ids(page(t, open(t, newShelf(older, newer), console.Options{}), "/")), " "); got != "z a" {
-		t.Errorf("listed are %s, want z a", got)
-	}
 }

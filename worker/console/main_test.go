@@ -23,26 +23,26 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// shelf is a Source in memory. Its clock is a day ahead of this machine's, so that a
+// memorySource is a Source in memory. Its clock is a day ahead of this machine's, so that a
 // judgement by the wrong clock shows.
-type shelf struct {
-	mu       sync.Mutex
-	all      map[string]console.Whole
-	dark     bool
-	asked    map[string]int // calls by method
-	late     []console.Analysis
-	lateErr  error
-	hidden   string        // the id of one that is not among the newest
-	delay    time.Duration // of each call of Newest
-	countErr error
+type memorySource struct {
+	mu          sync.Mutex
+	all         map[string]console.Whole
+	unavailable bool
+	asked       map[string]int // calls by method
+	late        []console.Analysis
+	lateErr     error
+	hidden      string        // the id of one that is not among the newest
+	delay       time.Duration // of each call of Newest
+	countErr    error
 }
 
 const ahead = 24 * time.Hour
 
 func storeNow() time.Time { return time.Now().Add(ahead) }
 
-func newShelf(all ...console.Whole) *shelf {
-	s := &shelf{all: map[string]console.Whole{}, asked: map[string]int{}}
+func newSource(all ...console.Whole) *memorySource {
+	s := &memorySource{all: map[string]console.Whole{}, asked: map[string]int{}}
 	for i := range all {
 		s.all[all[i].ID] = all[i]
 	}
@@ -50,36 +50,36 @@ func newShelf(all ...console.Whole) *shelf {
 }
 
 // change lets do change s.
-func (s *shelf) change(do func()) {
+func (s *memorySource) change(do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	do()
 }
 
 // calls returns how often a method was called.
-func (s *shelf) calls(method string) (n int) {
+func (s *memorySource) calls(method string) (n int) {
 	s.change(func() { n = s.asked[method] })
 	return n
 }
 
-func (s *shelf) put(w console.Whole) { s.change(func() { s.all[w.ID] = w }) }
+func (s *memorySource) put(w console.Whole) { s.change(func() { s.all[w.ID] = w }) }
 
-var errDark = fmt.Errorf("the shelf is dark: %w", lease.ErrUnavailable)
+var errUnavailable = fmt.Errorf("no connection: %w", lease.ErrUnavailable)
 
-func (s *shelf) Newest(ctx context.Context, _ int) (console.Listing, error) {
+func (s *memorySource) Newest(ctx context.Context, _ int) (console.Listing, error) {
 	s.mu.Lock()
 	delay := s.delay
 	s.mu.Unlock()
 	select {
 	case <-time.After(delay):
 	case <-ctx.Done():
-		return console.Listing{}, errDark
+		return console.Listing{}, errUnavailable
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked["Newest"]++
-	if s.dark {
-		return console.Listing{}, errDark
+	if s.unavailable {
+		return console.Listing{}, errUnavailable
 	}
 	l := console.Listing{At: storeNow(), Asked: time.Now()}
 	for id := range s.all {
@@ -90,11 +90,11 @@ func (s *shelf) Newest(ctx context.Context, _ int) (console.Listing, error) {
 	return l, nil
 }
 
-func (s *shelf) InState(_ context.Context, status string, _ int) (found []console.Analysis, err error) {
+func (s *memorySource) InState(_ context.Context, status string, _ int) (found []console.Analysis, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.dark {
-		return nil, errDark
+	if s.unavailable {
+		return nil, errUnavailable
 	}
 	for id := range s.all {
 		if s.all[id].Status == status {
@@ -104,12 +104,12 @@ func (s *shelf) InState(_ context.Context, status string, _ int) (found []consol
 	return found, nil
 }
 
-func (s *shelf) Count(_ context.Context, statuses []string) (console.Counts, error) {
+func (s *memorySource) Count(_ context.Context, statuses []string) (console.Counts, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked["Count"]++
-	if s.dark {
-		return nil, errDark
+	if s.unavailable {
+		return nil, errUnavailable
 	}
 	if s.countErr != nil {
 		return nil, s.countErr
@@ -126,24 +126,24 @@ func (s *shelf) Count(_ context.Context, statuses []string) (console.Counts, err
 	return counts, nil
 }
 
-func (s *shelf) Overdue(context.Context, int) ([]console.Analysis, error) {
+func (s *memorySource) Overdue(context.Context, int) ([]console.Analysis, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked["Overdue"]++
-	if s.dark {
-		return nil, errDark
+	if s.unavailable {
+		return nil, errUnavailable
 	}
 	return slices.Clone(s.late), s.lateErr
 }
 
-func (s *shelf) Get(_ context.Context, id string, contents bool) (console.Whole, error) {
+func (s *memorySource) Get(_ context.Context, id string, contents bool) (console.Whole, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked["Get"]++
 	w, there := s.all[id]
 	switch {
-	case s.dark:
-		return console.Whole{}, errDark
+	case s.unavailable:
+		return console.Whole{}, errUnavailable
 	case id == "a/b" || id == "":
 		return console.Whole{}, lease.ErrInvalidKey
 	case !there:
@@ -158,8 +158,8 @@ func (s *shelf) Get(_ context.Context, id string, contents bool) (console.Whole,
 	return w, nil
 }
 
-// hand is an Operator that notes what it was asked.
-type hand struct {
+// recorder is an Operator that notes what it was asked.
+type recorder struct {
 	mu     sync.Mutex
 	did    []string
 	seen   console.Seen              // of the last change
@@ -168,7 +168,7 @@ type hand struct {
 	fail   error
 }
 
-func (h *hand) note(ctx context.Context, verb, id, who string, seen console.Seen) (console.Delivery, error) {
+func (h *recorder) note(ctx context.Context, verb, id, who string, seen console.Seen) (console.Delivery, error) {
 	if h.during != nil {
 		h.during(ctx)
 	}
@@ -178,15 +178,15 @@ func (h *hand) note(ctx context.Context, verb, id, who string, seen console.Seen
 	return cmp.Or(h.booked, console.Booked), h.fail
 }
 
-func (h *hand) Unlock(ctx context.Context, id, who string, seen console.Seen) (console.Delivery, error) {
+func (h *recorder) Unlock(ctx context.Context, id, who string, seen console.Seen) (console.Delivery, error) {
 	return h.note(ctx, "unlock", id, who, seen)
 }
 
-func (h *hand) Requeue(ctx context.Context, id, who string, seen console.Seen) (console.Delivery, error) {
+func (h *recorder) Requeue(ctx context.Context, id, who string, seen console.Seen) (console.Delivery, error) {
 	return h.note(ctx, "requeue", id, who, seen)
 }
 
-func (h *hand) want(t *testing.T, did ...string) {
+func (h *recorder) want(t *testing.T, did ...string) {
 	t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -205,9 +205,9 @@ func open(t testing.TB, source console.Source, o console.Options) *console.Serve
 }
 
 // writable is one that makes changes.
-func writable(t testing.TB, source console.Source) (*console.Server, *hand) {
+func writable(t testing.TB, source console.Source) (*console.Server, *recorder) {
 	t.Helper()
-	h := &hand{}
+	h := &recorder{}
 	return open(t, source, console.Options{Operator: h, Identity: console.Everybody("operator-1"), Books: true, Every: quick}), h
 }
 
@@ -281,13 +281,13 @@ func ids(text string) (all []string) {
 }
 
 // of is an analysis in a state.
-func of(id, status string) console.Whole {
+func analysis(id, status string) console.Whole {
 	return console.Whole{Analysis: console.Analysis{ID: id, Status: status, Created: time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC), Updated: storeNow().Add(-5 * time.Minute)}}
 }
 
 // heldBy is one whose lock has left to go, or less.
 func heldBy(id, owner string, token int64, left time.Duration) console.Whole {
-	w := of(id, "PROCESSING")
+	w := analysis(id, "PROCESSING")
 	w.Lock = lease.Lease{Owner: owner, Token: token, Attempts: 1, HeartbeatAt: storeNow(), ExpiresAt: storeNow().Add(left)}
 	w.Attempts = 1
 	return w

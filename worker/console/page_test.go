@@ -13,9 +13,9 @@ import (
 )
 
 func TestEachStateIsShownByItsName(t *testing.T) {
-	failed := of("d", "FAILED")
+	failed := analysis("d", "FAILED")
 	failed.Error = &console.Failure{Code: "too_large", Message: "the result is too large"}
-	s := open(t, newShelf(of("a", "QUEUED"), heldBy("b", "w/1", 7, time.Hour), of("c", "READY"), failed, of("e", "PAUSED"), of("f", "")), console.Options{Every: quick})
+	s := open(t, newSource(analysis("a", "QUEUED"), heldBy("b", "w/1", 7, time.Hour), analysis("c", "READY"), failed, analysis("e", "PAUSED"), analysis("f", "")), console.Options{Every: quick})
 	text := page(t, s, "/")
 	for id, state := range map[string]string{"a": "QUEUED", "b": "PROCESSING", "c": "READY", "d": "FAILED", "e": "PAUSED", "f": "no status"} {
 		has(t, rowOf(t, text, id), ">"+state+"</bdi>", `data-state="`+state+`"`)
@@ -29,12 +29,12 @@ func TestEachStateIsShownByItsName(t *testing.T) {
 
 func TestALockIsJudgedByTheStoresClock(t *testing.T) {
 	stale := heldBy("stale", "w/2", 8, -time.Minute)
-	done := of("done", "READY")
+	done := analysis("done", "READY")
 	done.Lock = lease.Lease{Owner: "w/3", Finished: true, FinishedBy: "w/3"}
 	done.LastError = &console.Failure{Code: "flaky"}
-	corrupted := of("corrupted", "PROCESSING")
+	corrupted := analysis("corrupted", "PROCESSING")
 	corrupted.Malformed = "lockToken is a string"
-	s := open(t, newShelf(heldBy("held", "w/1", 7, 90*time.Second+900*time.Millisecond), stale, of("free", "QUEUED"), done, corrupted), console.Options{Every: quick})
+	s := open(t, newSource(heldBy("held", "w/1", 7, 90*time.Second+900*time.Millisecond), stale, analysis("free", "QUEUED"), done, corrupted), console.Options{Every: quick})
 	text := page(t, s, "/")
 	has(t, rowOf(t, text, "held"), `data-lock="held"`, ">held<", "w/1", ">7<", ">1 min 30 s<", `data-until="`, ">5 min</span> ago")
 	has(t, rowOf(t, text, "stale"), `data-lock="stale"`, ">stale<", "Last held by", "w/2", ">8<")
@@ -49,7 +49,7 @@ func TestALockIsJudgedByTheStoresClock(t *testing.T) {
 }
 
 func TestThePageFiltersTheList(t *testing.T) {
-	s := open(t, newShelf(of("alpha", "QUEUED"), of("beta", "READY"), of("alphabet", ""), heldBy("held", "w", 1, time.Hour), heldBy("stale", "w", 1, -1)), console.Options{Every: quick})
+	s := open(t, newSource(analysis("alpha", "QUEUED"), analysis("beta", "READY"), analysis("alphabet", ""), heldBy("held", "w", 1, time.Hour), heldBy("stale", "w", 1, -1)), console.Options{Every: quick})
 	for query, want := range map[string]string{
 		"":                                "alpha alphabet beta held stale",
 		"?state=QUEUED":                   "alpha",
@@ -71,25 +71,25 @@ func TestThePageFiltersTheList(t *testing.T) {
 }
 
 func TestAnOlderAnalysisIsFoundByItsExactID(t *testing.T) {
-	source := newShelf(of("new", "QUEUED"), of("old", "READY"))
+	source := newSource(analysis("new", "QUEUED"), analysis("old", "READY"))
 	source.hidden = "old"
 	s := open(t, source, console.Options{Every: quick})
 	has(t, page(t, s, "/?q=old"), `id="found"`, `data-id="old"`)
 	text := page(t, s, "/?q=ol")
-	has(t, text, "No analysis has this very id.")
+	has(t, text, "No analysis has this exact id.")
 	hasNot(t, text, `id="found"`, `data-id="old"`)
 	hasNot(t, page(t, s, "/?q=new"), `id="found"`, `id="missed"`)
 }
 
-// wild are texts that no page may take for anything but text.
-var wild = []string{
+// hostileTexts are texts that no page may take for anything but text.
+var hostileTexts = []string{
 	`"><script>alert(1)</script>`, `'onmouseover='alert(1)`, "javascript:alert(1)", "\u202egpj.exe", "a\x00b\nc\x1b[2J", "🦊 <b>&amp;", "`${1}`{{.}}",
 	strings.Repeat("é", 750), "a b+c%2F?d=e#f",
 }
 
 func TestNoTextOfADocumentBecomesMarkup(t *testing.T) {
-	source := newShelf()
-	for i, text := range wild {
+	source := newSource()
+	for i, text := range hostileTexts {
 		w := heldBy(text, "owner "+text, int64(i+1), time.Hour)
 		w.Status = "state " + text
 		w.Error, w.LastError = &console.Failure{Code: "code " + text, Message: "message " + text}, &console.Failure{Code: "last " + text, Message: text}
@@ -97,8 +97,8 @@ func TestNoTextOfADocumentBecomesMarkup(t *testing.T) {
 		source.all[text] = w
 	}
 	s, _ := writable(t, source)
-	pages := []string{page(t, s, "/"), page(t, s, "/?q="+url.QueryEscape(wild[0])+"&state="+url.QueryEscape(wild[1])+"&lock="+url.QueryEscape(wild[2]))}
-	for _, text := range wild {
+	pages := []string{page(t, s, "/"), page(t, s, "/?q="+url.QueryEscape(hostileTexts[0])+"&state="+url.QueryEscape(hostileTexts[1])+"&lock="+url.QueryEscape(hostileTexts[2]))}
+	for _, text := range hostileTexts {
 		q := url.QueryEscape(text)
 		one := page(t, s, "/analysis?show=all&id="+q)
 		has(t, one, `href="/analysis?id=`) // its own link
@@ -107,7 +107,7 @@ func TestNoTextOfADocumentBecomesMarkup(t *testing.T) {
 	for _, text := range pages {
 		hasNot(t, strings.Replace(text, `<script type="module" src="/console.js"></script>`, "", 1), "<script", "<b>&", "\u202e", "\x00", "\x1b", `"'onmouse`, `href="javascript`, `action="javascript`)
 	}
-	if rows := ids(pages[0]); len(rows) != len(wild) {
+	if rows := ids(pages[0]); len(rows) != len(hostileTexts) {
 		t.Errorf("%d rows: %q", len(rows), rows)
 	}
 	has(t, pages[0], `\u202egpj.exe`, `a\x00b\nc\x1b[2J`, "🦊")
@@ -123,9 +123,9 @@ func encoded(t testing.TB, v any) json.RawMessage {
 }
 
 func TestInputAndResultAreShownOnlyOnRequest(t *testing.T) {
-	w := of("a", "READY")
+	w := analysis("a", "READY")
 	w.Input, w.Result = encoded(t, map[string]string{"name": "secret.txt"}), encoded(t, strings.Repeat("pad\u00e9", 40<<10)+"end")
-	s := open(t, newShelf(w, of("b", "QUEUED")), console.Options{Every: quick})
+	s := open(t, newSource(w, analysis("b", "QUEUED")), console.Options{Every: quick})
 	text := page(t, s, "/analysis?id=a")
 	hasNot(t, text+page(t, s, "/"), "secret", "padé")
 	has(t, text, `href="/analysis?id=a&amp;show=all"`, "Not shown")
@@ -138,39 +138,12 @@ func TestInputAndResultAreShownOnlyOnRequest(t *testing.T) {
 	has(t, page(t, s, "/analysis?id=b&show=all"), "None.")
 }
 
-func TestAMissingPageIsAProblemPage(t *testing.T) {
-	s, _ := writable(t, newShelf())
-	for _, path := range []string{"/analysis", "/unlock", "/requeue"} {
-		for id, want := range map[string]int{"none": http.StatusNotFound, "a%2Fb": http.StatusBadRequest, "": http.StatusBadRequest} {
-			if w := ask(t, s, http.MethodGet, path+"?id="+id, ""); w.Code != want || !strings.Contains(w.Body.String(), `role="alert"`) {
-				t.Errorf("%s %q: %d %s, want %d", path, id, w.Code, w.Body, want)
-			}
-		}
-	}
-	if w := ask(t, s, http.MethodGet, "/nothing", ""); w.Code != http.StatusNotFound {
-		t.Errorf("another path: %d", w.Code)
-	}
-	if w := ask(t, s, http.MethodDelete, "/", ""); w.Code != http.StatusMethodNotAllowed {
-		t.Errorf("another method: %d", w.Code)
-	}
-}
-
 func TestSimilarIDsAreDistinguishable(t *testing.T) {
 	long := strings.Repeat("0123456789", 10)
-	s := open(t, newShelf(of("a b", "QUEUED"), of("a\u00a0b", "QUEUED"), of("a\u3000b", "QUEUED"), of("a  b", "QUEUED"), of(long+"-1", "QUEUED"), of(long+"-2", "QUEUED")), console.Options{Every: quick})
+	s := open(t, newSource(analysis("a b", "QUEUED"), analysis("a\u00a0b", "QUEUED"), analysis("a\u3000b", "QUEUED"), analysis("a  b", "QUEUED"), analysis(long+"-1", "QUEUED"), analysis(long+"-2", "QUEUED")), console.Options{Every: quick})
 	text := page(t, s, "/")
 	has(t, text, "<bdi>a b</bdi>", `<bdi>a\u00a0b</bdi>`, "<bdi>a\u3000b</bdi>", "<bdi>a  b</bdi>")
 	for _, id := range []string{long + "-1", long + "-2"} {
 		has(t, rowOf(t, text, id), `title="`+id+`"`, "<bdi>"+long[:32]+"…"+id[len(id)-31:]+"</bdi>")
-	}
-}
-
-func TestATracebackIsShownLineByLine(t *testing.T) {
-	failed, waits := of("failed", "FAILED"), of("waits", "QUEUED")
-	trace := &console.Failure{Code: "c", Message: "Traceback:\n  File <x>\r\nEOF"}
-	failed.Error, waits.LastError = trace, trace
-	s := open(t, newShelf(failed, waits), console.Options{Every: quick})
-	for _, id := range []string{"failed", "waits"} {
-		has(t, page(t, s, "/analysis?id="+id), "<p class=\"message\">Traceback:\n  File &lt;x&gt;\\r\nEOF</p>")
 	}
 }

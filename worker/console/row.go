@@ -13,7 +13,7 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// The words for the state of a lock, in pages and their addresses.
+// The states of a lock, in pages and their addresses.
 const (
 	lockHeld      = "held"
 	lockStale     = "stale" // expired, not released
@@ -21,10 +21,10 @@ const (
 	lockMalformed = "malformed"
 )
 
-// stuck is the word for an overdue analysis, whatever the state of its lock.
+// stuck marks an overdue analysis, whatever the state of its lock.
 const stuck = "stuck"
 
-// noStatus is the word for an analysis without a status, in pages and their
+// noStatus stands for an analysis without a status, in pages and their
 // addresses. A status with this very text is listed with them.
 const noStatus = "no status"
 
@@ -35,7 +35,7 @@ type row struct {
 	State     string // its status, or noStatus
 	Kind      string // queued, processing, ready, failed, none or other: how State looks
 	LockState string
-	Left      time.Duration // held: on the lock
+	Left      time.Duration // until the expiry of a held lock
 	Age       time.Duration // since Updated
 	Write     bool          // changes may be made
 }
@@ -46,7 +46,7 @@ func newRow(a Analysis, now time.Time, write bool) row {
 		Analysis: a, Key: key(a.ID), State: cmp.Or(a.Status, noStatus), Kind: kindOf(a.Status), LockState: lockState(&a, now),
 		Left: a.Lock.ExpiresAt.Sub(now), Age: now.Sub(a.Updated), Write: write,
 	}
-	if a.Lock.Finished { // other writers may leave it
+	if a.Lock.Finished { // a worker in another language may not delete it
 		r.LastError = nil
 	}
 	return r

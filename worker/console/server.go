@@ -26,14 +26,14 @@ const DefaultLimit = 50
 
 // Options of NewServer. The zero value is safe only on the loopback interface.
 type Options struct {
-	Place    string        // where the analyses are, for people
+	Place    string        // project, database and collection, for people
 	Limit    int           // zero: DefaultLimit
 	Identity Identity      // nil: everybody, without a name
 	AnyHost  bool          // requests may name any host, because Identity wants a proof that no other site can have
 	Operator Operator      // makes changes; nil: nothing can be changed
 	Books    bool          // the Operator books deliveries
 	Every    time.Duration // at least, between two reads of the newest analyses; zero: 3 s
-	Log      *slog.Logger  // nil: silent
+	Log      *slog.Logger  // nil: no log
 }
 
 // Server serves the pages. It is safe for concurrent use.

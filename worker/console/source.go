@@ -16,14 +16,14 @@ type Analysis struct {
 	ID, Status       string
 	Attempts         int
 	Error            *Failure
-	LastError        *Failure // of the last attempt that failed for now
+	LastError        *Failure // of the last failed attempt, which will be repeated
 	Created, Updated time.Time
 	Lock             lease.Lease
 	Malformed        string // why Lock cannot be read, or the id cannot be used
-	Overdue          bool   // set by the console alone
+	Overdue          bool   // set only by the console
 }
 
-// Failure says why an analysis, or an attempt at it, failed.
+// Failure describes why an analysis, or an attempt at it, failed.
 type Failure struct{ Code, Message string }
 
 // Lines returns the message for people to read, line by line.
@@ -49,10 +49,10 @@ type Whole struct {
 // now estimates the store's time.
 func (w *Whole) now() time.Time { return w.At.Add(time.Since(w.Asked)) }
 
-// Refusal is an error of a Source that waiting does not end.
+// Refusal is a permanent error of a Source: to wait does not help.
 type Refusal struct {
-	Words string // fixed, for a page
-	Err   error
+	Text string // fixed, for a page
+	Err  error
 }
 
 func (r *Refusal) Error() string { return r.Err.Error() }

@@ -78,7 +78,7 @@ func TestTheSubjectOfATokenIsTheOwner(t *testing.T) {
 	}
 }
 
-func TestWithoutAValidTokenNobodyIsAnswered(t *testing.T) {
+func TestARequestWithoutAValidTokenIsRefused(t *testing.T) {
 	s := newSite(t, withAccounts(t))
 	b := s.browser(t)
 	valid := mint(t, "a@x.test", audience)
@@ -131,12 +131,12 @@ type fixed string
 
 func (f fixed) Subject(*http.Request) (string, error) {
 	if f == "" {
-		return "", errors.New("no words of taskauth's")
+		return "", errors.New("not an error of taskauth")
 	}
 	return string(f), nil
 }
 
-func TestNoSubjectLooksLikeAnothersClient(t *testing.T) {
+func TestASubjectIsEscapedInItsOwner(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
 	owner, err := doclock.Accounts{Verifier: fixed("a/tab")}.Owner(nil, r, false)
 	if err != nil || owner != "oidc/a%2Ftab" {
@@ -144,14 +144,14 @@ func TestNoSubjectLooksLikeAnothersClient(t *testing.T) {
 	}
 }
 
-func TestWhileTokensCannotBeCheckedNobodyPasses(t *testing.T) {
+func TestWithoutKeysEveryTokenIsRefused(t *testing.T) {
 	v, err := taskauth.New(taskauth.Options{Audience: audience, AnyAccount: true, KeysURL: "http://127.0.0.1:1/"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	v.Run(ended) // so that nobody waits for keys
+	v.Run(ended) // no request waits for keys
 	newSite(t, func(s *setup) { s.sessions = doclock.Accounts{Verifier: v} }).browser(t).want(http.StatusServiceUnavailable,
 		`{"success":false,"error":"unavailable","message":"tokens cannot be checked now; try again"}`,
 		http.MethodPost, lockPath, "Authorization", "Bearer "+mint(t, "a@x.test", audience))

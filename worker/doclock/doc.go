@@ -14,7 +14,7 @@
 //   - The credential of an owner is in no event, no body and no log line.
 //   - A request that a browser makes for another site changes nothing: it is refused
 //     before anything else is checked.
-//   - Events come from the store's change stream alone, so a failing stream never
+//   - Events come from the store's change stream only, so a failing stream never
 //     fails the request that caused an event.
 //
 // # Not guaranteed

@@ -19,8 +19,8 @@ import (
 // maxBody bounds how much of a request is read. Its content is ignored.
 const maxBody = 64 << 10
 
-// question is who asks about which room.
-type question struct {
+// target is the room of a request, and the owner that sent it.
+type target struct {
 	room, owner string
 }
 
@@ -59,11 +59,11 @@ type (
 	}
 )
 
-// lock makes a handler of do, which checks first who asks.
-func (s *Server) lock(operation string, do func(ctx context.Context, q question, c echo.Context) (any, error)) echo.HandlerFunc {
+// lock makes a handler of do, which first identifies the caller.
+func (s *Server) lock(operation string, do func(ctx context.Context, q target, c echo.Context) (any, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		began, r := time.Now(), c.Request()
-		q, err := s.ask(c)
+		q, err := s.identify(c)
 		if err == nil {
 			err = drain(c.Response(), r)
 		}
@@ -76,9 +76,9 @@ func (s *Server) lock(operation string, do func(ctx context.Context, q question,
 	}
 }
 
-// ask returns who asks about which room. Without a session the owner is empty,
-// except for POST, which begins one: so of a page's first requests only one does.
-func (s *Server) ask(c echo.Context) (q question, err error) {
+// identify returns the room and the owner of a request. Without a session the owner is empty,
+// except for POST, which begins one: of a page's first requests only one is a POST.
+func (s *Server) identify(c echo.Context) (q target, err error) {
 	r := c.Request()
 	if s.sites.Check(r) != nil {
 		return q, errCrossSite
@@ -98,7 +98,7 @@ func (s *Server) ask(c echo.Context) (q question, err error) {
 	if owner != "" {
 		owner += client
 	}
-	return question{room: room, owner: owner}, nil
+	return target{room: room, owner: owner}, nil
 }
 
 // roomOf returns the room id in r's path, percent-decoded exactly once. Echo's own
@@ -145,14 +145,14 @@ func drain(w http.ResponseWriter, r *http.Request) error {
 }
 
 // acquire handles POST (D1). To the owner it is a heartbeat.
-func (s *Server) acquire(ctx context.Context, q question, _ echo.Context) (any, error) {
+func (s *Server) acquire(ctx context.Context, q target, _ echo.Context) (any, error) {
 	state, err := s.locks.Acquire(ctx, q.room, q.owner)
 	l := state.Lock
 	return acquired{true, stamp(l.ExpiresAt), stamp(l.LockedAt), ttl(l), l.Token, l.Holder}, err
 }
 
 // extend handles PUT, the client's heartbeat (D2).
-func (s *Server) extend(ctx context.Context, q question, _ echo.Context) (any, error) {
+func (s *Server) extend(ctx context.Context, q target, _ echo.Context) (any, error) {
 	state, err := s.locks.Extend(ctx, q.room, q.owner)
 	return extended{true, stamp(state.Lock.ExpiresAt), ttl(state.Lock), state.Lock.Token}, err
 }
@@ -164,22 +164,22 @@ func ttl(l documentlock.Lock) int64 { return l.ExpiresAt.Sub(l.HeartbeatAt).Mill
 
 // release handles DELETE (D3). A tab that is closed does not wait for the answer, so
 // the release does not depend on its request's context.
-func (s *Server) release(ctx context.Context, q question, _ echo.Context) (any, error) {
-	was, err := s.locks.Release(context.WithoutCancel(ctx), q.room, q.owner)
-	if !was {
+func (s *Server) release(ctx context.Context, q target, _ echo.Context) (any, error) {
+	freed, err := s.locks.Release(context.WithoutCancel(ctx), q.room, q.owner)
+	if !freed {
 		return released{true, false, "ロックは既に解放されています。"}, err
 	}
 	return released{true, true, "ロックを解放しました"}, err
 }
 
 // show handles GET.
-func (s *Server) show(ctx context.Context, q question, _ echo.Context) (any, error) {
+func (s *Server) show(ctx context.Context, q target, _ echo.Context) (any, error) {
 	state, err := s.locks.Get(ctx, q.room, q.owner)
 	return shown{state.Locked, state.Mine, stamp(state.Lock.LockedAt), stamp(state.Lock.ExpiresAt)}, err
 }
 
 // confirm handles GET …/confirm, which a client calls right before it saves.
-func (s *Server) confirm(ctx context.Context, q question, c echo.Context) (any, error) {
+func (s *Server) confirm(ctx context.Context, q target, c echo.Context) (any, error) {
 	token, err := strconv.ParseInt(c.QueryParam("token"), 10, 64)
 	if err != nil {
 		return nil, requestError("token is not an integer")

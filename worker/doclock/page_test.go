@@ -37,7 +37,7 @@ func TestThePageAndItsFilesAreServedAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestEveryAnswerKeepsOtherSitesOut(t *testing.T) {
+func TestEveryAnswerHasTheSecurityHeaders(t *testing.T) {
 	b := newSite(t, nil).browser(t)
 	for _, path := range []string{"/", "/locks.js", lockPath, "/nope", "/health/live", lockPath + "/ws"} {
 		h := b.do(http.MethodGet, path, http.NoBody).header
@@ -64,7 +64,7 @@ func TestItIsReadyOnceTheStoreHasAnsweredAndUntilItStops(t *testing.T) {
 	failures := 1
 	s.AwaitReady(t.Context(), func(context.Context) error {
 		if failures--; failures == 0 {
-			return errors.New("dark")
+			return errors.New("unavailable")
 		}
 		return nil
 	})

@@ -54,7 +54,7 @@ type Options struct {
 	MaxSockets int                 // open at once; zero: 10,000
 	Ping       time.Duration       // the interval of a socket's pings, and the time limit of the answer; zero: 20 s
 	Tracer     trace.Tracer        // of the span "request"; nil: no spans
-	Log        *slog.Logger        // nil: silent
+	Log        *slog.Logger        // nil: no log
 }
 
 // Server serves the document lock over HTTP. Its methods may be called concurrently.

@@ -30,7 +30,7 @@ const (
 //
 // A caller without a cookie has no session until a POST or the page begins one. A
 // cookie that is forged, altered or expired is ErrSession, and is deleted: so a caller
-// who believes to hold a lock does not silently become another owner. Two valid
+// that assumes it holds a lock does not become another owner unnoticed. Two valid
 // sessions at once are refused, and neither is deleted, since the other would remain:
 // one of them was set by another site, such as a neighbouring subdomain, which a cookie
 // of this name cannot prevent. Serve the document lock on a domain whose subdomains
@@ -74,7 +74,7 @@ func (k *Cookies) Begin(w http.ResponseWriter, r *http.Request) {
 }
 
 // find returns the id of the valid session that r carries, and renews it if half of
-// its life has passed; there reports whether r carries a session's cookie at all. It
+// its life has passed; there reports whether r has a session's cookie. It
 // reads the header itself: net/http drops a cookie with an invalid character.
 func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (id string, there bool, _ error) {
 	var age time.Duration

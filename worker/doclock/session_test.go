@@ -94,8 +94,8 @@ func TestOnlyThePageAndAPostBeginASession(t *testing.T) {
 		{http.MethodPut, lockPath, http.StatusForbidden, ""},
 		{http.MethodDelete, lockPath, http.StatusForbidden, ""},
 	} {
-		cookie, nobody := "", at.method != http.MethodPost
-		if !nobody {
+		cookie, anonymous := "", at.method != http.MethodPost
+		if !anonymous {
 			cookie = holder
 		}
 		status, body, set := visit(t, h, at.method, at.path, cookie, doclock.ClientHeader, "tab")
@@ -106,7 +106,7 @@ func TestOnlyThePageAndAPostBeginASession(t *testing.T) {
 }
 
 // A neighbouring subdomain can set a cookie here, a genuine one of its own.
-func TestTwoSessionsAtOnceAreNone(t *testing.T) {
+func TestTwoSessionsAtOnceAreRefused(t *testing.T) {
 	h := memory(t, cookies(t))
 	victim, attacker := begun(t, h), begun(t, h)
 	for _, at := range [][2]string{{http.MethodPost, lockPath}, {http.MethodGet, lockPath}, {http.MethodGet, "/"}} {
@@ -114,7 +114,7 @@ func TestTwoSessionsAtOnceAreNone(t *testing.T) {
 		if at[1] != "/" && (status != http.StatusUnauthorized || !strings.Contains(body, `"two_sessions"`)) {
 			t.Errorf("%v: %d %s", at, status, body)
 		}
-		if set != nil { // the browser would be left with the attacker's alone
+		if set != nil { // the browser would be left with only the attacker's
 			t.Errorf("%v: cookie %v", at, set)
 		}
 	}
@@ -144,23 +144,7 @@ func deleted(c *http.Cookie) bool {
 	return c != nil && c.MaxAge < 0 && c.Value == "" && c.Path == "/"
 }
 
-// Each of the eight bits at every position of a valid cookie.
-func TestACookieWithAnyBitFlippedProvesNothing(t *testing.T) {
-	h := memory(t, cookies(t))
-	cookie := begun(t, h)
-	name := len(doclock.CookieName + "=")
-	for i := name; i < len(cookie); i++ {
-		for bit := range 8 {
-			forged := cookie[:i] + string([]byte{cookie[i] ^ 1<<bit}) + cookie[i+1:]
-			status, body, set := visit(t, h, http.MethodPost, lockPath, forged)
-			if status != http.StatusUnauthorized || body != badSession || !deleted(set) {
-				t.Fatalf("bit %d of byte %d: %d %s, cookie %v", bit, i-name, status, body, set)
-			}
-		}
-	}
-}
-
-func TestAForgedCookieProvesNothing(t *testing.T) {
+func TestAForgedCookieIsRefused(t *testing.T) {
 	h := memory(t, cookies(t))
 	other, err := doclock.NewCookies([]byte(strings.Repeat("x", doclock.MinSecret)))
 	if err != nil {
@@ -171,11 +155,11 @@ func TestAForgedCookieProvesNothing(t *testing.T) {
 	for name, cookie := range map[string]string{
 		"empty":            doclock.CookieName + "=",
 		"without a sign":   doclock.CookieName,
-		"words":            doclock.CookieName + "=let me in",
+		"text":             doclock.CookieName + "=let me in",
 		"another's secret": begun(t, memory(t, other)),
 		"no mac":           strings.Join(parts[:3], "."),
 		"an empty mac":     strings.Join(parts[:3], ".") + ".",
-		"mac alone":        doclock.CookieName + "=." + parts[3],
+		"only a mac":       doclock.CookieName + "=." + parts[3],
 		"another's id":     strings.Join([]string{parts[0], strings.Repeat("A", 26), parts[2], parts[3]}, "."),
 		"more":             valid + "=",
 		"more parts":       valid + ".x",
@@ -190,7 +174,7 @@ func TestAForgedCookieProvesNothing(t *testing.T) {
 		}
 	}
 	if status, _, _ := visit(t, h, http.MethodGet, lockPath, doclock.CookieName+"=x; "+valid); status != http.StatusOK {
-		t.Errorf("a valid one beside another's: %d, want 200", status)
+		t.Errorf("a valid one next to an invalid one: %d, want 200", status)
 	}
 }
 
@@ -227,10 +211,4 @@ func TestASessionEndsThirtyDaysAfterItWasRenewed(t *testing.T) {
 			t.Errorf("the renewed one: %d", status)
 		}
 	})
-}
-
-func TestAShortSecretIsRefused(t *testing.T) {
-	if k, err := doclock.NewCookies([]byte(strings.Repeat("x", 31))); err == nil || k != nil {
-		t.Errorf("got %v, %v, want an error", k, err)
-	}
 }

@@ -197,10 +197,10 @@ func (r refusing) Load(context.Context, string) (lease.Cell[documentlock.Lock], 
 	return lease.Cell[documentlock.Lock]{}, r.err
 }
 
-// dark are locks whose store is out of reach.
-type dark struct{ doclock.Locks }
+// unreachable are locks whose store does not answer.
+type unreachable struct{ doclock.Locks }
 
-func (dark) Get(context.Context, string, string) (documentlock.State, error) {
+func (unreachable) Get(context.Context, string, string) (documentlock.State, error) {
 	return documentlock.State{}, fmt.Errorf("%w: no connection", lease.ErrUnavailable)
 }
 

@@ -47,7 +47,7 @@ func messageOf(e documentlock.Event) message {
 // subscribe handles GET …/ws. It returns when the socket is closed.
 func (s *Server) subscribe(c echo.Context) error {
 	began := time.Now()
-	q, sub, err := s.attend(c)
+	q, sub, err := s.openSubscription(c)
 	if err != nil {
 		return s.answer(c, "subscribe", q.room, began, nil, err)
 	}
@@ -61,9 +61,9 @@ func (s *Server) subscribe(c echo.Context) error {
 	return nil
 }
 
-// attend counts a socket and opens its subscription before the upgrade, so that a
+// openSubscription counts a socket and opens its subscription before the upgrade, so that a
 // refusal is an HTTP answer.
-func (s *Server) attend(c echo.Context) (q question, sub *documentlock.Subscription, err error) {
+func (s *Server) openSubscription(c echo.Context) (q target, sub *documentlock.Subscription, err error) {
 	r := c.Request()
 	switch {
 	case !sameHost(r):
@@ -71,7 +71,7 @@ func (s *Server) attend(c echo.Context) (q question, sub *documentlock.Subscript
 	case !strings.EqualFold(r.Header.Get("Upgrade"), "websocket"):
 		return q, nil, requestError("want a WebSocket")
 	}
-	if q, err = s.ask(c); err != nil {
+	if q, err = s.identify(c); err != nil {
 		return q, nil, err
 	}
 	if err := s.Begin(s.o.MaxSockets); err != nil {

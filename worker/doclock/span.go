@@ -41,7 +41,7 @@ func (s *Server) spanned(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// method returns a request's method, or _OTHER: anybody may send any word.
+// method returns a request's method, or _OTHER: a client may send any text.
 func method(m string) string {
 	switch m {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:

@@ -34,7 +34,7 @@ func (s *Server) admit(r *http.Request) error {
 }
 
 // sweepOnce sweeps and logs the number, also if some rooms failed. The error is
-// errNoSweep with the reason in its text alone: the answer does not depend on it.
+// errNoSweep with the reason only in its text: the answer does not depend on it.
 func (s *Server) sweepOnce(ctx context.Context) (swept int, err error) {
 	if s.o.Finder == nil {
 		return 0, nil

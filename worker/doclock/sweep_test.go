@@ -18,8 +18,8 @@ import (
 	"taskguard/worker/taskauth"
 )
 
-// TestASweepDeletesWhatHasExpiredAndNothingElse also lets the ticker sweep.
-func TestASweepDeletesWhatHasExpiredAndNothingElse(t *testing.T) {
+// TestASweepDeletesOnlyExpiredLocks also lets the ticker sweep.
+func TestASweepDeletesOnlyExpiredLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rooms, log := newRooms(t), &emulatortest.Log{}
 		locks, err := documentlock.New(rooms, 0)

@@ -20,7 +20,7 @@
 //
 // # What is not guaranteed
 //
-//   - A token can be used again until it expires: whoever reads one delivery can
+//   - A token can be used again until it expires: a reader of one delivery can
 //     repeat it. A repeated delivery does no more than a duplicate.
 //   - A key that Google withdraws is trusted for up to an hour longer, or up to
 //     24 h while the page is unreachable.

@@ -167,19 +167,19 @@ func wantPerson(t testing.TB, i *taskauth.IAP, token string) {
 	}
 }
 
-// wantNobody also holds the error to the fixed texts; text ends it.
-func wantNobody(t testing.TB, i *taskauth.IAP, r *http.Request, want error, text string) {
+// wantRefused also holds the error to the fixed texts; text ends it.
+func wantRefused(t testing.TB, i *taskauth.IAP, r *http.Request, want error, text string) {
 	t.Helper()
 	email, err := i.Check(r)
 	if email != "" || !errors.Is(err, want) {
 		t.Fatalf("got %q, %v, want %v", email, err, want)
 	}
-	if !slices.Contains(words, err.Error()) || !strings.HasSuffix(err.Error(), text) {
+	if !slices.Contains(knownTexts, err.Error()) || !strings.HasSuffix(err.Error(), text) {
 		t.Errorf("got the text %q, want a known one that ends with %q", err, text)
 	}
 }
 
-func TestNewIAPRefusesOptionsThatAdmitAnybody(t *testing.T) {
+func TestNewIAPRefusesOptionsThatAdmitAll(t *testing.T) {
 	for _, o := range []taskauth.IAPOptions{{}, {Audience: " "}, {Audience: resource, KeysURL: "file:///etc/keys"}} {
 		if i, err := taskauth.NewIAP(o); err == nil || i != nil {
 			t.Errorf("%+v: got %v, %v, want an error", o, i, err)
@@ -193,17 +193,17 @@ func TestIAPNamesTheSender(t *testing.T) {
 		i := watching(t, &site{handler: p})
 		valid := p.assertion(nil)
 		wantPerson(t, i, valid)
-		wantNobody(t, i, through(), taskauth.ErrUnauthenticated, "no token")
-		wantNobody(t, i, through(valid, valid), taskauth.ErrUnauthenticated, "more than one token")
-		wantNobody(t, i, through("Bearer "+valid), taskauth.ErrUnauthenticated, malformed)
-		wantNobody(t, i, through(valid+strings.Repeat("A", 8<<10)), taskauth.ErrUnauthenticated, "token too long")
+		wantRefused(t, i, through(), taskauth.ErrUnauthenticated, "no token")
+		wantRefused(t, i, through(valid, valid), taskauth.ErrUnauthenticated, "more than one token")
+		wantRefused(t, i, through("Bearer "+valid), taskauth.ErrUnauthenticated, malformed)
+		wantRefused(t, i, through(valid+strings.Repeat("A", 8<<10)), taskauth.ErrUnauthenticated, "token too long")
 		unsigned := through()
 		unsigned.Header.Set("X-Goog-Authenticated-User-Email", "accounts.google.com:"+person)
 		unsigned.Header.Set("Authorization", "Bearer "+valid)
-		wantNobody(t, i, unsigned, taskauth.ErrUnauthenticated, "no token")
+		wantRefused(t, i, unsigned, taskauth.ErrUnauthenticated, "no token")
 		mine, theirs := strings.Split(valid, "."), strings.Split(p.assertion(map[string]any{"email": "admin@example.test"}), ".")
 		mine[1] = theirs[1]
-		wantNobody(t, i, through(strings.Join(mine, ".")), taskauth.ErrUnauthenticated, signature)
+		wantRefused(t, i, through(strings.Join(mine, ".")), taskauth.ErrUnauthenticated, signature)
 	})
 }
 
@@ -241,7 +241,7 @@ func TestOnlyAnES256SignatureByTheProxysKeyIsAccepted(t *testing.T) {
 			"a critical extension":   {`{"alg":"ES256",` + kid + `,"crit":["exp"],"exp":1}`, signature, es},
 		} {
 			t.Log(name)
-			wantNobody(t, i, through(assemble(c.header, encode(asserted(nil)), c.sign)), taskauth.ErrUnauthenticated, c.text)
+			wantRefused(t, i, through(assemble(c.header, encode(asserted(nil)), c.sign)), taskauth.ErrUnauthenticated, c.text)
 		}
 	})
 }
@@ -254,7 +254,7 @@ func TestAnIDTokenIsNoAssertionNorTheReverse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i, v := watching(t, &site{handler: both}), running(t, &site{handler: both}, nil)
 		idToken := sign(t, google(), map[string]any{"aud": resource, "iss": "https://cloud.google.com/iap"})
-		wantNobody(t, i, through(idToken), taskauth.ErrUnauthenticated, malformed)
+		wantRefused(t, i, through(idToken), taskauth.ErrUnauthenticated, malformed)
 		wantError(t, v, p.assertion(map[string]any{"aud": audience, "iss": "https://accounts.google.com", "email": account, "email_verified": true}), taskauth.ErrUnauthenticated)
 		wantPerson(t, i, p.assertion(nil))
 	})
@@ -285,38 +285,9 @@ func TestTheClaimsOfAnAssertionAreChecked(t *testing.T) {
 				wantPerson(t, i, token)
 				continue
 			}
-			wantNobody(t, i, through(token), taskauth.ErrUnauthenticated, c.text)
+			wantRefused(t, i, through(token), taskauth.ErrUnauthenticated, c.text)
 		}
 	})
-}
-
-func TestAnUnusableKeyOfTheProxyIsSkipped(t *testing.T) {
-	p := newProxy(t)
-	k := p.signer()
-	b64 := base64.RawURLEncoding.EncodeToString
-	off := bytes.Clone(point(k)[33:])
-	off[31] ^= 1
-	for name, unusable := range map[string]string{
-		"no point":       entry(k, map[string]string{"x": "", "y": ""}),
-		"off the curve":  entry(k, map[string]string{"y": b64(off)}),
-		"x not base64":   entry(k, map[string]string{"x": "!!!"}),
-		"x short":        entry(k, map[string]string{"x": b64(point(k)[2:33])}),
-		"another curve":  entry(k, map[string]string{"crv": "P-384"}),
-		"another type":   entry(k, map[string]string{"kty": "OKP"}),
-		"for encryption": entry(k, map[string]string{"use": "enc"}),
-		"another alg":    entry(k, map[string]string{"alg": "ES384"}),
-		"no name":        entry(k, map[string]string{"kid": ""}),
-		"RSA":            key(keyName(k), modulus(2048), "AQAB"),
-		"null":           "null",
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			t.Log(name)
-			alone := watching(t, &site{handler: page(`{"keys":[` + unusable + `]}`)})
-			wantNobody(t, alone, through(p.assertion(nil)), taskauth.ErrNoKeys, "no keys")
-			both := watching(t, &site{handler: page(`{"keys":[` + unusable + "," + entry(k, nil) + `]}`)})
-			wantPerson(t, both, p.assertion(nil))
-		})
-	}
 }
 
 func TestIAPLogsItsKeysAndDefaultsToGooglesPage(t *testing.T) {

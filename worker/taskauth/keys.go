@@ -39,11 +39,11 @@ type keyring struct {
 	fetched  chan struct{}  // closed at the end of that fetch, then replaced
 }
 
-// source says where the keys come from and where failures are logged.
+// source describes where the keys come from and where failures are logged.
 type source struct {
 	url    string
 	client *http.Client // nil: a private one, which follows no redirect
-	log    *slog.Logger // nil: silent
+	log    *slog.Logger // nil: no log
 }
 
 func newKeyring(of signer, from source) *keyring {

@@ -104,7 +104,7 @@ func TestWithoutKeysCheckWaitsThreeSeconds(t *testing.T) {
 
 func TestAFailedFetchIsRepeatedWithAGrowingPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &site{handler: google(), dark: true}
+		s := &site{handler: google(), unreachable: true}
 		v := running(t, s, nil)
 		for _, at := range []struct {
 			after   time.Duration
@@ -113,7 +113,7 @@ func TestAFailedFetchIsRepeatedWithAGrowingPause(t *testing.T) {
 			time.Sleep(at.after)
 			wantFetches(t, s, at.fetches)
 		}
-		s.set(func(s *site) { s.dark = false })
+		s.set(func(s *site) { s.unreachable = false })
 		time.Sleep(time.Minute)
 		wantPass(t, v, mint(t, google()))
 	})
@@ -193,13 +193,13 @@ func TestKeysAreUsedForADayWithoutThePage(t *testing.T) {
 		s := &site{handler: google()}
 		v := running(t, s, nil)
 		wantFetches(t, s, 1)
-		s.set(func(s *site) { s.dark = true })
+		s.set(func(s *site) { s.unreachable = true })
 		time.Sleep(24*time.Hour - time.Nanosecond)
 		wantPass(t, v, mint(t, google()))
 		wantError(t, v, withKeyID("k"), taskauth.ErrUnauthenticated)
 		time.Sleep(20 * time.Second)
 		wantError(t, v, mint(t, google()), taskauth.ErrNoKeys)
-		s.set(func(s *site) { s.dark = false })
+		s.set(func(s *site) { s.unreachable = false })
 		time.Sleep(time.Minute)
 		wantPass(t, v, mint(t, google()))
 	})
@@ -218,7 +218,7 @@ func TestAnInvalidPageIsLoggedAndReplacesNoKeys(t *testing.T) {
 				s.set(breakPage)
 				time.Sleep(time.Hour + 30*time.Second)
 				wantPass(t, v, mint(t, google()))
-				s.set(func(s *site) { s.handler, s.dark, s.slow, s.broken = google(), false, 0, false })
+				s.set(func(s *site) { s.handler, s.unreachable, s.slow, s.broken = google(), false, 0, false })
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				lines := strings.Split(strings.TrimSpace(log.String()), "\n")
@@ -286,10 +286,10 @@ func junk() map[string]string {
 // breakages are the ways in which a page can fail to be one.
 func breakages() map[string]func(*site) {
 	all := map[string]func(*site){
-		"dark":  func(s *site) { s.dark = true },
-		"slow":  func(s *site) { s.slow = time.Hour },
-		"broke": func(s *site) { s.broken = true },
-		"other": func(s *site) { s.handler = page("<html>example</html>") },
+		"unreachable": func(s *site) { s.unreachable = true },
+		"slow":        func(s *site) { s.slow = time.Hour },
+		"broke":       func(s *site) { s.broken = true },
+		"other":       func(s *site) { s.handler = page("<html>example</html>") },
 		"no keys": func(s *site) {
 			s.handler = page(`{"keys":[]}`)
 		},
@@ -319,8 +319,8 @@ func TestAnUnusableKeyIsSkipped(t *testing.T) {
 	for name, entry := range junk() {
 		synctest.Test(t, func(t *testing.T) {
 			t.Log(name)
-			alone := running(t, &site{handler: page(`{"keys":[` + entry + `]}`)}, nil)
-			wantError(t, alone, mint(t, google()), taskauth.ErrNoKeys)
+			only := running(t, &site{handler: page(`{"keys":[` + entry + `]}`)}, nil)
+			wantError(t, only, mint(t, google()), taskauth.ErrNoKeys)
 			both := running(t, &site{handler: page(googlePage(entry))}, nil)
 			wantPass(t, both, mint(t, google()))
 			wantError(t, both, forge("RS256", "{}", mac(nil)), taskauth.ErrUnauthenticated)

@@ -126,7 +126,7 @@ func (p *proof) claims(ctx context.Context, raw string) (c claims, err error) {
 	return c, p.accept(c, time.Now())
 }
 
-// accept decides whether the token is of our signer, for us and for now.
+// accept checks the token's issuer, audience and times.
 func (p *proof) accept(c claims, now time.Time) error {
 	latest := now.Add(skew).Unix()
 	switch {

@@ -29,7 +29,7 @@ type Options struct {
 	KeysURL    string       // http or https; empty: Google's
 	Client     *http.Client // fetches the keys; nil: a private one, which follows no redirect
 	// Log gets a WARN for each fetch that failed and an INFO for the first one that
-	// succeeded, also after failures; nil means silent.
+	// succeeded, also after failures; nil means no log.
 	Log *slog.Logger
 }
 

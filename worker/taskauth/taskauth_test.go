@@ -42,18 +42,18 @@ var google = sync.OnceValue(func() *oidc.Issuer {
 
 // site is the network: it answers every fetch of the keys and counts them.
 type site struct {
-	mu      sync.Mutex
-	fetches int
-	handler http.Handler
-	dark    bool
-	slow    time.Duration
-	broken  bool // after the headers
+	mu          sync.Mutex
+	fetches     int
+	handler     http.Handler
+	unreachable bool
+	slow        time.Duration
+	broken      bool // after the headers
 }
 
 func (s *site) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.mu.Lock()
 	s.fetches++
-	handler, dark, slow, broken := s.handler, s.dark, s.slow, s.broken
+	handler, unreachable, slow, broken := s.handler, s.unreachable, s.slow, s.broken
 	s.mu.Unlock()
 	if slow > 0 {
 		select {
@@ -62,7 +62,7 @@ func (s *site) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, r.Context().Err()
 		}
 	}
-	if dark {
+	if unreachable {
 		return nil, errors.New("dial tcp: lookup keys.example.test: no such host")
 	}
 	w := httptest.NewRecorder()
@@ -171,8 +171,8 @@ func wantError(t testing.TB, v *taskauth.Verifier, token string, want error) {
 	}
 }
 
-// words are all that an error of Check may say.
-var words = []string{
+// knownTexts are all texts that an error of Check may have.
+var knownTexts = []string{
 	"taskauth: unauthenticated: no token",
 	"taskauth: unauthenticated: more than one token",
 	"taskauth: unauthenticated: not a bearer token",
@@ -192,7 +192,7 @@ var words = []string{
 	"taskauth: no keys",
 }
 
-func TestNewRefusesOptionsThatAdmitAnybodyOrNobody(t *testing.T) {
+func TestNewRefusesOptionsThatAdmitAllOrNone(t *testing.T) {
 	for name, o := range map[string]taskauth.Options{
 		"no audience":      {Accounts: []string{account}},
 		"a blank audience": {Audience: " ", Accounts: []string{account}},
@@ -226,7 +226,7 @@ func checkCase(t *testing.T, edit func(valid string) []string, want error, text 
 		if !errors.Is(err, want) || err == nil != (want == nil) {
 			t.Fatalf("got %v, want %v", err, want)
 		}
-		if err != nil && (!slices.Contains(words, err.Error()) || !strings.HasSuffix(err.Error(), text)) {
+		if err != nil && (!slices.Contains(knownTexts, err.Error()) || !strings.HasSuffix(err.Error(), text)) {
 			t.Errorf("got the text %q, want a known one that ends with %q", err, text)
 		}
 		if log.Len() > 0 {

@@ -27,23 +27,17 @@ import (
 	"taskguard/worker/taskauth"
 )
 
-func TestTheSchemeIsCaseInsensitive(t *testing.T) {
-	for _, scheme := range []string{"bearer ", "BEARER   "} {
-		checkCase(t, func(valid string) []string { return []string{scheme + valid} }, nil, "")
-	}
-}
-
 func TestARequestWithoutOneBearerTokenIsUnauthenticated(t *testing.T) {
 	for name, c := range map[string]struct {
 		text string
 		edit func(valid string) []string
 	}{
-		"none":         {"no token", func(string) []string { return nil }},
-		"scheme alone": {"no token", func(string) []string { return []string{"Bearer"} }},
-		"garbage":      {"not a bearer token", func(string) []string { return []string{"\x00\xff garbage"} }},
-		"token alone":  {"not a bearer token", func(v string) []string { return []string{v} }},
-		"Basic":        {"not a bearer token", func(v string) []string { return []string{"Basic " + v} }},
-		"twice":        {"more than one token", func(v string) []string { return []string{"Bearer " + v, "Bearer " + v} }},
+		"none":            {"no token", func(string) []string { return nil }},
+		"only the scheme": {"no token", func(string) []string { return []string{"Bearer"} }},
+		"garbage":         {"not a bearer token", func(string) []string { return []string{"\x00\xff garbage"} }},
+		"only the token":  {"not a bearer token", func(v string) []string { return []string{v} }},
+		"Basic":           {"not a bearer token", func(v string) []string { return []string{"Basic " + v} }},
+		"twice":           {"more than one token", func(v string) []string { return []string{"Bearer " + v, "Bearer " + v} }},
 	} {
 		t.Run(name, func(t *testing.T) { checkCase(t, c.edit, taskauth.ErrUnauthenticated, c.text) })
 	}
@@ -65,7 +59,7 @@ func TestAMalformedTokenIsUnauthenticated(t *testing.T) {
 		text string
 		edit func(valid string) string
 	}{
-		"words":            {"", func(string) string { return "let me in" }},
+		"text":             {"", func(string) string { return "let me in" }},
 		"dots":             {"", func(string) string { return ".." }},
 		"two segments":     {"", func(v string) string { return v[:strings.LastIndex(v, ".")] }},
 		"four segments":    {"", func(v string) string { return v + ".e30" }},
@@ -123,7 +117,7 @@ func TestInvalidClaimsAreRefused(t *testing.T) {
 		"email verified absent": {"email_verified", is(nil), no, "email not verified"},
 		"no email":              {"email", is(nil), no, "no email"},
 		"email array":           {"email", is([]string{account}), no, signature},
-		"another account":       {"email", is("somebody@x.test"), taskauth.ErrForbidden, "account not allowed"},
+		"another account":       {"email", is("another@x.test"), taskauth.ErrForbidden, "account not allowed"},
 		"account in capitals":   {"email", is(strings.ToUpper(account)), taskauth.ErrForbidden, "account not allowed"},
 		"odd others":            {"x", is(json.RawMessage(`[[{"":null}],1e5]`)), nil, ""},
 	} {
@@ -242,7 +236,7 @@ func TestSubjectReturnsTheIDOfAnyAccount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := anybody(t)
 		for _, want := range []string{"123", strings.Repeat("1", 255)} {
-			for _, email := range []any{account, "somebody@x.test", nil} {
+			for _, email := range []any{account, "another@x.test", nil} {
 				token := sign(t, google(), map[string]any{"sub": want, "email": email, "email_verified": nil})
 				if got, err := v.Subject(request("Bearer " + token)); got != want || err != nil {
 					t.Errorf("email %v: got %q, %v, want %s", email, got, err, want)
@@ -271,41 +265,12 @@ func TestSubjectReturnsNothingWhereCheckRefuses(t *testing.T) {
 		} {
 			r := request("Bearer " + sign(t, google(), map[string]any{c.claim: c.value}))
 			sub, err := v.Subject(r)
-			if sub != "" || !errors.Is(err, taskauth.ErrUnauthenticated) || !slices.Contains(words, err.Error()) || !strings.HasSuffix(err.Error(), c.text) {
+			if sub != "" || !errors.Is(err, taskauth.ErrUnauthenticated) || !slices.Contains(knownTexts, err.Error()) || !strings.HasSuffix(err.Error(), c.text) {
 				t.Errorf("%s %v: got %q, %v, want …%s", c.claim, c.value, sub, err, c.text)
 			}
 			if err := v.Check(r); err == nil {
 				t.Errorf("%s %v: Check lets it pass", c.claim, c.value)
 			}
-		}
-	})
-}
-
-// FuzzCheck puts anything into Authorization: nothing passes without the header and
-// the claims that were signed, and errors have fixed texts.
-func FuzzCheck(f *testing.F) {
-	v := newVerifier(f, &site{handler: google()}, nil)
-	run(f, v.Run)
-	valid := sign(f, google(), map[string]any{"exp": time.Now().Add(100 * 24 * time.Hour).Unix()})
-	if err := v.Check(request("Bearer " + valid)); err != nil {
-		f.Fatal(err)
-	}
-	segments := strings.Split(valid, ".")
-	for _, seed := range []string{
-		"", "Bearer", "Basic x", "Bearer ..", "Bearer " + valid, "bearer  " + valid, "Bearer " + valid + "=",
-		"Bearer " + withKeyID("k"), "Bearer " + forge("none", "{}", mac(nil)), "Bearer " + forge("ES256", `{"aud":"`+audience+`"}`, mac(nil)),
-		"Bearer " + forge("RS256", `{"aud":["`+audience+`"],"exp":1e300}`, mac(nil)),
-		"Bearer " + segments[0] + ".e30." + segments[2], "Bearer " + segments[0] + "." + segments[1] + ".",
-	} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, value string) {
-		err := v.Check(request(value))
-		if _, token, _ := strings.Cut(value, " "); err == nil && !strings.Contains(token, segments[0]+"."+segments[1]+".") {
-			t.Fatalf("%q passed", value)
-		}
-		if err != nil && (!errors.Is(err, taskauth.ErrUnauthenticated) || !slices.Contains(words, err.Error())) {
-			t.Errorf("got %q, want one of the fixed texts", err)
 		}
 	})
 }

@@ -7,7 +7,7 @@ import (
 	"regexp"
 )
 
-// Config says where tasks are booked and whom they call. The environment
+// Config describes where tasks are booked and which service they call. The environment
 // variables that hold its fields are the same for every program here, so its
 // errors name those.
 type Config struct {
@@ -49,7 +49,7 @@ func (c Config) Check() error {
 	return errors.Join(problems...)
 }
 
-// badTarget says what is wrong with a base URL, without repeating a password.
+// badTarget describes the problem of a base URL, without repeating a password.
 func badTarget(target string) string {
 	u, err := url.Parse(target)
 	switch {

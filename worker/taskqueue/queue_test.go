@@ -119,7 +119,7 @@ func TestABookingReachesTheWorkersRouteAsJSON(t *testing.T) {
 		c := open(t)
 		q := c.queue(t, taskqueue.Config{TargetURL: "https://worker.example/base/"})
 		if book(t, q, taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: `a "quoted" id`}) {
-			t.Error("a new name is said to be booked already")
+			t.Error("Book reports a new name as already booked")
 		}
 		r := <-c.delivered
 		body, err := io.ReadAll(r.Body)
@@ -146,7 +146,7 @@ func TestBookingTwiceIsBookingOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !book(t, q, task) {
-			t.Error("the name of a task that has ended is said to be new")
+			t.Error("Book reports the name of a task that has ended as new")
 		}
 		if n := len(c.delivered); n != 1 {
 			t.Errorf("%d deliveries, want 1", n)

@@ -56,7 +56,6 @@ func TestNoTelemetryDoesNothing(t *testing.T) {
 	}
 }
 
-// Past ends now, took as long as it says, and has failed if it has.
 func TestPastRecordsTheTimesAndTheStatus(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	tel, err := telemetry.New(noop.NewMeterProvider(), sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)))

@@ -201,7 +201,7 @@ type tab struct{ *chromiumtest.Tab }
 // open opens a new tab at url in which scripts run before the page's own.
 func (p *profile) open(url string, scripts ...string) *tab {
 	b := &tab{p.Open(url, scripts...)}
-	b.Says = `'last events: ' + JSON.stringify(globalThis.events?.slice(-5))`
+	b.Details = `'last events: ' + JSON.stringify(globalThis.events?.slice(-5))`
 	return b
 }
 

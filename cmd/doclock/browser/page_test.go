@@ -102,7 +102,6 @@ func TestASaveThatTheServerDoesNotConfirmIsNotMade(t *testing.T) {
 	b.want(`[document.getElementById('banner').hidden, document.getElementById('text').readOnly]`, `[false,true]`)
 }
 
-// An operator's unlock ends editing at once, without a save.
 func TestThePageIsReadableInBothThemesAndFitsASmallScreen(t *testing.T) {
 	s, p := newSite(t, long), newProfile(t)
 	b, other := p.open(s.page("notes")), p.open(s.page("notes"))
@@ -110,7 +109,7 @@ func TestThePageIsReadableInBothThemesAndFitsASmallScreen(t *testing.T) {
 		for _, theme := range []string{"light", "dark"} {
 			for name, width := range map[string]int64{" narrow ": 360, " wide ": 1024} {
 				b.Show(theme, width)
-				b.Looks(theme + name + state)
+				b.CheckLayout(theme + name + state)
 			}
 		}
 	}
@@ -131,7 +130,7 @@ func TestThePageIsReadableInBothThemesAndFitsASmallScreen(t *testing.T) {
 	looks(b, "lost")
 }
 
-func TestThePageIsUsedWithTheKeyboardAlone(t *testing.T) {
+func TestThePageIsUsableWithOnlyTheKeyboard(t *testing.T) {
 	s := newSite(t, 0)
 	b := newProfile(t).open(s.page("notes"))
 	b.shows("free")
@@ -165,11 +164,6 @@ var keptPages = []struct {
 	{"holding the lock", 1, `locks.acquireProjectLock(quick).then(({ leaseId }) => {
 		globalThis.taking = back.then(() => failure(locks.renewProjectLock({ leaseId })));
 	})`},
-	{"asking for the Web Lock", 0, `(() => {
-		const request = navigator.locks.request.bind(navigator.locks);
-		navigator.locks.request = (...of) => back.then(() => request(...of));
-		globalThis.taking = failure(locks.acquireProjectLock(quick)).finally(() => { delete navigator.locks.request; });
-	})()`},
 	{"asking the server", 1, `new Promise((asked) => {
 		const ask = fetch;
 		globalThis.fetch = (url, init) => {
@@ -182,7 +176,7 @@ var keptPages = []struct {
 	})`},
 }
 
-func TestAPageKeptForTheBackButtonHoldsNothingAndComesBackReadOnly(t *testing.T) {
+func TestAPageRestoredByTheBackButtonIsReadOnly(t *testing.T) {
 	s, p := newSite(t, long), newProfile(t)
 	for _, c := range keptPages {
 		t.Run(c.name, func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 
 const secret = "SESSION_SECRET=0123456789abcdef0123456789abcdef"
 
-// parse reads an environment of words such as PORT=1.
+// parse reads an environment of settings such as PORT=1.
 func parse(words ...string) (Config, error) {
 	env := map[string]string{}
 	for _, w := range words {
@@ -48,7 +48,7 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"nothing set":                {nil, []string{"TASK_AUTH: must be set", "SESSION_SECRET: must be set"}},
 		"an emulator":                {[]string{"FIRESTORE_EMULATOR_HOST=h:1", secret}, nil},
 		"none without an emulator":   {[]string{"TASK_AUTH=none", secret}, []string{"TASK_AUTH: none is for emulators"}},
-		"a sweep that nobody calls":  {[]string{secret, "SWEEP_INTERVAL=10s"}, []string{"TASK_AUTH: must be set"}},
+		"a sweep without a caller":   {[]string{secret, "SWEEP_INTERVAL=10s"}, []string{"TASK_AUTH: must be set"}},
 		"a secret too short":         {[]string{"TASK_AUTH=iam", "SESSION_SECRET=0123456789abcdef0123456789abcde"}, []string{"SESSION_SECRET: has 31 bytes"}},
 		"a misspelt auth":            {[]string{"TASK_AUTH=iam", secret, "SESSION_AUTH=OIDC"}, []string{`SESSION_AUTH: "OIDC" is not one of cookie, oidc`}},
 		"a whole oidc":               {people, nil},

@@ -10,7 +10,7 @@ import (
 	"taskguard/emulator/emulatortest"
 )
 
-// environ is a whole environment of words such as PORT=1.
+// environ is a whole environment of settings such as PORT=1.
 func environ(words ...string) func(string) (string, bool) {
 	return func(name string) (string, bool) {
 		for _, w := range words {

@@ -207,9 +207,9 @@ func TestServeAnswersUntilItIsStoppedAndClosesItsSockets(t *testing.T) {
 	}
 }
 
-func TestServeReturnsWhenItsListenerFailsAndFirestoreIsDark(t *testing.T) {
+func TestServeReturnsWhenItsListenerFailsAndFirestoreIsUnavailable(t *testing.T) {
 	setenv(t, listen(t).Addr().String()) // accepts, and never answers
-	i := start(t, "dark")
+	i := start(t, "unavailable")
 	_ = i.l.Close()
 	if err := i.wait(t); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("error = %v, want the listener's", err)

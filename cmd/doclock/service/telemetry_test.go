@@ -17,7 +17,7 @@ import (
 )
 
 // A request's line is of the caller's trace, but its span, which a collector gets,
-// has a link to that alone, whatever the caller says of sampling. There are no
+// has only a link to that, whatever sampling the caller requests. There are no
 // metrics.
 func TestARequestsLineIsOfTheCallersTraceAndItsSpanOfItsOwn(t *testing.T) {
 	const trace, caller = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -67,7 +67,7 @@ func TestARequestsLineIsOfTheCallersTraceAndItsSpanOfItsOwn(t *testing.T) {
 		t.Errorf("resource = %s", who)
 	}
 	want := `"logging.googleapis.com/trace":"` + trace + `","logging.googleapis.com/spanId":"` + caller + `"`
-	if said := log.String(); strings.Count(said, want) != 1 {
-		t.Errorf("log: %s\nwant one line with %s", said, want)
+	if text := log.String(); strings.Count(text, want) != 1 {
+		t.Errorf("log: %s\nwant one line with %s", text, want)
 	}
 }

@@ -42,9 +42,9 @@ func anAnalysisIsUnlockedByTheKeyboardAlone(t *testing.T, p *chromiumtest.Profil
 	s.Merge(t, "held", locked(8*time.Minute))
 	b.Is(row("held") + `.innerText.includes('7 min')`)
 	b.Is(fmt.Sprintf(`document.activeElement.id === %q`, unlock))
-	b.Looks("console keyboard, unlock in focus")
+	b.CheckLayout("console keyboard, unlock in focus")
 	b.Press(kb.Enter)
-	b.Comes(`document.getElementById('confirm')?.dataset.action === 'unlock'`)
+	b.IsAfterLoad(`document.getElementById('confirm')?.dataset.action === 'unlock'`)
 	if got := b.Eval(`document.getElementById('confirm-id').innerText`); got != `"held"` {
 		t.Errorf("to be confirmed is %s", got)
 	}
@@ -53,8 +53,8 @@ func anAnalysisIsUnlockedByTheKeyboardAlone(t *testing.T, p *chromiumtest.Profil
 	}
 	tabTo(b, "confirm-submit")
 	b.Press(kb.Enter)
-	b.Comes(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
-	b.Looks("console unlocked")
+	b.IsAfterLoad(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
+	b.CheckLayout("console unlocked")
 	b.Is(`document.getElementById('fact-state').innerText === 'QUEUED' && document.querySelector('#fact-lock .word').innerText === 'free'`)
 	if fields := s.Fields(t, "held"); fields["lockOwner"] != nil || fields["status"] != "QUEUED" || fields["lockToken"] != int64(7) {
 		t.Errorf("the document holds %v", fields)
@@ -65,26 +65,26 @@ func anAnalysisIsUnlockedByTheKeyboardAlone(t *testing.T, p *chromiumtest.Profil
 func aStaleLockThatItsOwnerHasRenewedIsAskedAboutAgain(t *testing.T, p *chromiumtest.Profile) {
 	s := withStates(t, "--write")
 	b := p.Open(s.url + "/unlock?id=stale")
-	b.Comes(`document.getElementById('consequences').innerText.includes('The stale lock is removed')`)
+	b.IsAfterLoad(`document.getElementById('consequences').innerText.includes('The stale lock is removed')`)
 	s.Merge(t, "stale", map[string]any{"lockExpiresAt": iso8601.Format(time.Now().Add(time.Hour))})
 	b.Click("confirm-submit")
-	b.Comes(`document.getElementById('changed') && document.querySelector('#confirm-lock .word').innerText === 'held'`)
+	b.IsAfterLoad(`document.getElementById('changed') && document.querySelector('#confirm-lock .word').innerText === 'held'`)
 	if fields := s.Fields(t, "stale"); fields["lockOwner"] == nil || len(s.deliveries()) > 0 {
 		t.Errorf("the document holds %v; delivered are %v", fields, s.deliveries())
 	}
 	b.Click("confirm-submit")
-	b.Comes(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
+	b.IsAfterLoad(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
 	s.wantDelivery("stale")
 }
 
 func aPageFromBeforeTheConsoleWasStartedAnewCanStillConfirm(t *testing.T, p *chromiumtest.Profile) {
 	s := withStates(t, "--write")
 	b := p.Open(s.url + "/unlock?id=held")
-	b.Comes(`document.getElementById('confirm-submit')`)
+	b.IsAfterLoad(`document.getElementById('confirm-submit')`)
 	s.stop()
 	s.start(s.port())
 	b.Click("confirm-submit")
-	b.Comes(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
+	b.IsAfterLoad(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
 	s.wantDelivery("held")
 }
 
@@ -114,8 +114,8 @@ func inputAndResultAreInNoPageUnlessTheyAreAskedFor(t *testing.T, p *chromiumtes
 	b.Go(s.url + "/analysis?id=ready")
 	live(b)
 	b.Click("show")
-	b.Comes(`document.getElementById('content-Result')?.innerText.includes('the-secret-result')`)
+	b.IsAfterLoad(`document.getElementById('content-Result')?.innerText.includes('the-secret-result')`)
 	live(b)
 	b.Click("hide")
-	b.Comes(`!document.getElementById('content-Result') && !document.documentElement.outerHTML.includes('the-secret-result')`)
+	b.IsAfterLoad(`!document.getElementById('content-Result') && !document.documentElement.outerHTML.includes('the-secret-result')`)
 }

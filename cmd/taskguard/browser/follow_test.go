@@ -89,7 +89,7 @@ func theNumbersAreThoseOfAllAnalyses(t *testing.T, p *chromiumtest.Profile) {
 	b.Is(`['FAILED', 'READY', 'QUEUED'].map((s) => document.querySelector('[data-filter="' + s + '"] b').innerText).join(' ') === '5 5 0'`)
 	b.Is(`document.querySelector('#filter-all b').innerText === '10' && document.querySelectorAll('#rows > tr').length === 3`)
 	b.Do(chromedp.Click(chromedp.CSS(`[data-filter="FAILED"]`)))
-	b.Comes(`location.search !== ''`)
+	b.IsAfterLoad(`location.search !== ''`)
 	b.Is(ids + ` === 'failed-0 failed-1 failed-2'`)
 	s.Merge(t, "failed-4", map[string]any{"status": "QUEUED"})
 	b.Is(`document.querySelector('[data-filter="FAILED"] b').innerText === '4'`)
@@ -150,7 +150,7 @@ func theListIsFilteredByStateAndByLock(t *testing.T, p *chromiumtest.Profile) {
 		b.Go(s.url)
 		live(b)
 		b.Do(chromedp.Click(chromedp.CSS(script)))
-		b.Comes(`location.search !== ''`)
+		b.IsAfterLoad(`location.search !== ''`)
 		b.Is(fmt.Sprintf(`%s === %q`, ids, want))
 		if got := b.Eval(`document.querySelector('` + script + `').getAttribute('aria-current')`); got != `"page"` {
 			t.Errorf("%s is not said to be chosen: %s", script, got)
@@ -164,7 +164,7 @@ func theListIsFilteredByStateAndByLock(t *testing.T, p *chromiumtest.Profile) {
 	b.Is(ids + ` === 'ready'`)
 	wantMarked(b)
 	b.Click("filter-all")
-	b.Comes(`location.search === ''`)
+	b.IsAfterLoad(`location.search === ''`)
 	b.Is(fmt.Sprintf(`document.querySelectorAll('#rows > tr').length === %d`, len(states)+1))
 }
 
@@ -180,7 +180,7 @@ func anAnalysisIsFoundByAPartOfItsIdAndAnOlderOneByAllOfIt(t *testing.T, p *chro
 	find := func(text string) {
 		b.Eval(`document.getElementById('q').value = ''`)
 		b.Do(chromedp.SendKeys(chromedp.ID("q"), text+"\r"))
-		b.Comes(fmt.Sprintf(`new URLSearchParams(location.search).get('q') === %q`, text))
+		b.IsAfterLoad(fmt.Sprintf(`new URLSearchParams(location.search).get('q') === %q`, text))
 	}
 	find("tter-4")
 	b.Is(ids + ` === 'Letter-4'`)
@@ -189,9 +189,9 @@ func anAnalysisIsFoundByAPartOfItsIdAndAnOlderOneByAllOfIt(t *testing.T, p *chro
 	find("Letter-1")
 	b.Is(ids + ` === '' && document.querySelector('#found tr[data-id]').dataset.id === 'Letter-1'`)
 	find("nobody")
-	b.Is(`!document.getElementById('found') && document.getElementById('missed').innerText.startsWith('No analysis has this very id.')`)
+	b.Is(`!document.getElementById('found') && document.getElementById('missed').innerText.startsWith('No analysis has this exact id.')`)
 	b.Click("clear")
-	b.Comes(ids + ` === 'Letter-3 Letter-4 Letter-5'`)
+	b.IsAfterLoad(ids + ` === 'Letter-3 Letter-4 Letter-5'`)
 }
 
 func aPauseKeepsThePageAsItIs(t *testing.T, p *chromiumtest.Profile) {
@@ -223,7 +223,7 @@ func aPageWhoseConsoleIsGoneSaysSoAndComesBack(t *testing.T, p *chromiumtest.Pro
 	s.stop()
 	b.Is(`document.getElementById('live').dataset.live === 'reconnecting'`)
 	b.Is(`document.getElementById('live-text').innerText.startsWith('The console does not answer. Reload to see why, or to sign in again. What is shown is as of ')`)
-	b.Looks("console without updates")
+	b.CheckLayout("console without updates")
 	if got := b.Eval(ids); got != `"a"` {
 		t.Errorf("what was known is gone: %s", got)
 	}
@@ -258,10 +258,10 @@ func aPageSaysWhenTheDatabaseDoesNotAnswerAndGoesOnWhenItDoes(t *testing.T, p *c
 	b := p.Open(s.url)
 	live(b)
 	s.store.cut()
-	b.Is(`document.getElementById('live').dataset.live === 'dark' && document.getElementById('live-text').innerText.startsWith('Firestore does not answer. What is shown is as of ')`)
-	b.Looks("console, Firestore dark")
+	b.Is(`document.getElementById('live').dataset.live === 'unavailable' && document.getElementById('live-text').innerText.startsWith('Firestore does not answer. What is shown is as of ')`)
+	b.CheckLayout("console, Firestore dark")
 	late := p.Open(s.url)
-	late.Is(`document.getElementById('live').dataset.live === 'dark'`)
+	late.Is(`document.getElementById('live').dataset.live === 'unavailable'`)
 	s.Merge(t, "a", map[string]any{"status": "READY"})
 	s.store.restore()
 	for _, tab := range []*chromiumtest.Tab{b, late} {

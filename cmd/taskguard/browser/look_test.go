@@ -67,7 +67,7 @@ func everyPageIsReadableInBothThemesAndFitsASmallScreen(t *testing.T, p *chromiu
 				b.Show(theme, width)
 				b.Is(fmt.Sprintf(`innerWidth === %d && matchMedia('(prefers-color-scheme: %s)').matches && document.getAnimations().length === 0`, width, theme))
 				name := fmt.Sprintf("console %s %s %d", page.name, theme, width)
-				b.Looks(name)
+				b.CheckLayout(name)
 				for what, script := range map[string]string{"outside the window": beyond, "cropped": cropped} {
 					if got := b.Eval(script); got != "[]" {
 						t.Errorf("%s: %s: %s", name, what, got)

@@ -80,7 +80,7 @@ func refusal(err error) error {
 	if err == nil || !is {
 		return err
 	}
-	return &console.Refusal{Words: words, Err: err}
+	return &console.Refusal{Text: words, Err: err}
 }
 
 func viewsOf(found []analysislock.Analysis) []console.Analysis {

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
@@ -10,12 +11,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 
 	"taskguard/repo"
+	"taskguard/worker/proof"
 )
 
 // size is how much chaos there is.
@@ -35,26 +38,15 @@ func sizeOf(t *testing.T) size {
 	if v := os.Getenv("CHAOS"); v != "" && v != "0" {
 		s.full, s.duration, s.analyses, s.deliveries, s.workers, s.ttl, s.every = true, 5*time.Minute, 200, 5, 4, 3*time.Second, 8
 	}
-	read := func(name string, parse func(string) error) {
-		if v := os.Getenv(name); v != "" {
-			if err := parse(v); err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-		}
+	var badDuration, badSeed error
+	if v := os.Getenv("CHAOS_DURATION"); v != "" {
+		s.duration, badDuration = time.ParseDuration(v)
 	}
-	number := func(to *int) func(string) error {
-		return func(v string) (err error) {
-			*to, err = strconv.Atoi(v)
-			return err
-		}
+	if v := os.Getenv("CHAOS_SEED"); v != "" {
+		s.seed, badSeed = strconv.ParseUint(v, 10, 64)
 	}
-	read("CHAOS_DURATION", func(v string) (err error) { s.duration, err = time.ParseDuration(v); return err })
-	read("CHAOS_ANALYSES", number(&s.analyses))
-	read("CHAOS_DELIVERIES", number(&s.deliveries))
-	read("CHAOS_WORKERS", number(&s.workers))
-	read("CHAOS_SEED", func(v string) (err error) { s.seed, err = strconv.ParseUint(v, 10, 64); return err })
-	if s.workers < 2 || s.analyses < 1 || s.deliveries < 1 {
-		t.Fatal("CHAOS_WORKERS: one must be left while another is paused; CHAOS_ANALYSES, CHAOS_DELIVERIES: at least 1")
+	if err := errors.Join(badDuration, badSeed); err != nil {
+		t.Fatal("CHAOS_DURATION, CHAOS_SEED: ", err)
 	}
 	return s
 }
@@ -63,17 +55,17 @@ func sizeOf(t *testing.T) size {
 type chaos struct {
 	*stage
 	size
-	store    *store
-	operator *repo.Analyses
-	places   []*place
+	signalStore func(syscall.Signal) error
+	operator    *repo.Analyses
+	places      []*place
+	began       time.Time
 
 	mu     sync.Mutex
 	counts map[string]int
-	losses map[string]int            // of locks, by analysis
-	pauses map[int][]interval        // of workers, by number
-	breaks map[acquisition]time.Time // when the operator unlocked it
-	stalls []interval                // of this machine, as the test has felt them
-	errs   []error                   // of what was done to it, which should have worked
+	pauses map[int][]proof.Span       // of workers, by number
+	breaks map[acquisition]proof.Span // from when the operator unlocked it, until its trust has ended
+	stalls []proof.Span               // of this machine, as the test has felt them
+	errs   []error                    // of what was done to the workers, which should have worked
 }
 
 // acquisition is one of an analysis's.
@@ -82,35 +74,33 @@ type acquisition struct {
 	token    int64
 }
 
-type interval struct{ from, to time.Time }
-
 // watchMachine notes when this machine stands still, until ctx ends: then a
 // worker may be late too.
 func (c *chaos) watchMachine(ctx context.Context) {
 	const tick = 5 * time.Millisecond
-	for before := time.Now(); ctx.Err() == nil; {
+	for before := c.since(); ctx.Err() == nil; {
 		time.Sleep(tick)
-		now := time.Now()
-		if now.Sub(before) > 2*tick {
-			c.mu.Lock()
-			c.stalls = append(c.stalls, interval{before.Add(tick), now})
-			c.mu.Unlock()
+		now := c.since()
+		if now-before > 2*tick {
+			c.locked(func() { c.stalls = append(c.stalls, proof.Span{From: before + tick, Until: now}) })
 		}
 		before = now
 	}
 }
 
-func (c *chaos) add(what string) {
+func (c *chaos) since() time.Duration { return time.Since(c.began) }
+
+func (c *chaos) locked(do func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.counts[what]++
+	do()
 }
+
+func (c *chaos) add(what string) { c.locked(func() { c.counts[what]++ }) }
 
 func (c *chaos) check(err error) {
 	if err != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.errs = append(c.errs, err)
+		c.locked(func() { c.errs = append(c.errs, err) })
 	}
 }
 
@@ -121,24 +111,38 @@ func (s size) random(name string) *rand.Rand {
 	return rand.New(rand.NewPCG(s.seed, h.Sum64()))
 }
 
+// some is a duration between two.
+func some(r *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(r.Int64N(int64(most-least)+1))
+}
+
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	size := sizeOf(t)
 	t.Logf("CHAOS_SEED=%d: %+v", size.seed, size)
-	c := &chaos{size: size, store: newStore(t, size.full), counts: map[string]int{}, losses: map[string]int{}, pauses: map[int][]interval{}, breaks: map[acquisition]time.Time{}}
-	c.stage = newStageOn(t, c.store.host, nil)
-	c.analyzer.analyze = c.analyze
-	c.operator = newOperator(t, c.stage)
+	c := &chaos{size: size, began: time.Now(), counts: map[string]int{}, pauses: map[int][]proof.Span{}, breaks: map[acquisition]proof.Span{}}
+	host, signal := newFirestore(t, size.full)
+	c.stage, c.signalStore = newStage(t, host, c.analyze), signal
+	host, err := c.proxy.listen(operator) // the operator's unlocks belong to the history
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.operator, err = repo.Open(t.Context(), c.project, repo.Options{}, connect(t, host)); err != nil {
+		t.Fatal(err)
+	}
 	c.queue = newQueue(t, c.duplicates())
-	c.queue.front.delay = c.delays()
-	t.Cleanup(c.end)
-	for range size.workers {
-		p := &place{}
+	c.queue.delay = c.delays()
+	for n := range size.workers {
+		p := &place{n: n}
 		c.places = append(c.places, p)
+		t.Cleanup(func() {
+			if p.process != nil {
+				p.process.end()
+			}
+		})
 		if err := c.fill(p); err != nil {
 			t.Fatal(err)
 		}
-		c.queue.front.join(p.number, p.process.address)
 	}
 	c.populate(t)
 	c.proxy.script(c.faults())
@@ -150,7 +154,6 @@ func TestChaos(t *testing.T) {
 	defer done()
 	var watchers sync.WaitGroup
 	watchers.Go(func() { c.recover(throughout) })
-	watchers.Go(func() { c.sample(throughout) })
 	watchers.Go(func() { c.watchMachine(throughout) })
 	c.rage(during)
 	c.proxy.script(nil)
@@ -160,27 +163,9 @@ func TestChaos(t *testing.T) {
 	watchers.Wait()
 	t.Logf("%v of faults, %v until all was quiet", raged.Round(time.Second), (time.Since(began) - raged).Round(time.Second))
 	for _, p := range c.places {
-		if code := p.process.terminated(); code != 0 {
-			t.Errorf("worker %d: exit %d at the end: %s", p.number, code, p.process.stderr.String())
-		}
-		c.harvest(p.process)
+		c.check(p.process.terminate())
 	}
 	c.verdict(t)
-}
-
-// rage returns when all who do harm have ended, and nothing is paused.
-func (c *chaos) rage(ctx context.Context) {
-	var all sync.WaitGroup
-	for i := 0; i+1 < len(c.places); i += 2 {
-		end := i + 2
-		if end == len(c.places)-1 {
-			end++
-		}
-		places := c.places[i:end]
-		all.Go(func() { c.harmWorkers(ctx, places, c.random(fmt.Sprint("workers ", i))) })
-	}
-	all.Go(func() { c.harmStore(ctx, c.random("store")) })
-	all.Wait()
 }
 
 // populate makes the analyses and their deliveries, spread over three quarters
@@ -189,7 +174,7 @@ func (c *chaos) populate(t *testing.T) {
 	t.Helper()
 	r := c.random("deliveries")
 	for i := range c.analyses {
-		c.create(t, id(i), nil)
+		c.create(t, id(i))
 		at := time.Duration(i) * c.duration * 3 / 4 / time.Duration(c.analyses)
 		for range c.deliveries {
 			if err := c.queue.deliver(t.Context(), id(i), at+some(r, 0, c.ttl)); err != nil {
@@ -214,13 +199,12 @@ func (c *chaos) analyze(this *run) int {
 	if this.token == 1 && strings.HasSuffix(this.analysis, "0") {
 		plan = some(r, c.ttl*5, c.ttl*8)
 	}
-	c.mu.Lock()
-	_, follows := c.breaks[acquisition{this.analysis, this.token - 1}]
-	c.mu.Unlock()
-	if follows {
-		plan = c.ttl
-	}
-	c.analyzer.planned(this, plan)
+	c.locked(func() {
+		if _, follows := c.breaks[acquisition{this.analysis, this.token - 1}]; follows {
+			plan = c.ttl
+		}
+	})
+	c.analyzer.work(this, plan)
 	if r.IntN(20) == 0 {
 		return http.StatusServiceUnavailable
 	}
@@ -243,7 +227,7 @@ func (c *chaos) duplicates() func(*cloudtaskspb.Task) []time.Duration {
 	}
 }
 
-// delays is the front's: one delivery in ten comes late.
+// delays is the queue's: one delivery in ten comes late.
 func (c *chaos) delays() func() time.Duration {
 	r := c.random("delays")
 	n := 0
@@ -253,4 +237,39 @@ func (c *chaos) delays() func() time.Duration {
 		}
 		return some(r, c.ttl/20, c.ttl)
 	}
+}
+
+// recover asks a worker every half TTL to book deliveries of what is orphaned,
+// as Cloud Scheduler would each minute.
+func (c *chaos) recover(ctx context.Context) {
+	r := c.random("recovery")
+	for ; ctx.Err() == nil; pause(ctx, c.ttl/2) {
+		try, cancel := context.WithTimeout(ctx, 2*c.ttl) // the worker may be paused
+		if post(try, c.places[r.IntN(len(c.places))].address(), "/internal/tasks/recover", "").is(http.StatusOK, `"found"`) {
+			c.add("recoveries")
+		}
+		cancel()
+	}
+}
+
+// settleTime is what the last analyses get when nothing is harmed any more:
+// several TTLs, and a slow machine's time.
+const settleTime = 3 * time.Minute
+
+// settle returns when every analysis is READY and the queue is empty, or fails.
+func (c *chaos) settle(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), settleTime)
+	defer cancel()
+	for i := range c.analyses {
+		for c.get(t, id(i)).Data()["status"] != "READY" {
+			if pause(ctx, 100*time.Millisecond); ctx.Err() != nil {
+				t.Fatalf("%s is not READY after %v", id(i), settleTime)
+			}
+		}
+	}
+	if err := c.queue.server.Idle(ctx); err != nil {
+		t.Errorf("the queue is not empty: %v", err)
+	}
+	c.queue.close()
 }

@@ -1,9 +1,7 @@
 package chaos
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -11,12 +9,15 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+
+	"taskguard/worker/proof"
 )
 
 // place is where one worker is, and after its end the next.
 type place struct {
+	n       int
 	mu      sync.Mutex
-	number  int
+	number  int // of the worker
 	process *process
 }
 
@@ -28,61 +29,35 @@ func (p *place) address() string {
 
 // fill starts a worker.
 func (c *chaos) fill(p *place) error {
-	number, env, err := c.environment(
-		"LOCK_TTL="+c.ttl.String(), "LOCK_HEARTBEAT="+(c.ttl*3/10).String(), "MAX_ATTEMPTS=100000")
+	number, next, err := c.startWorker("LOCK_TTL="+c.ttl.String(), "LOCK_HEARTBEAT="+(c.ttl*3/10).String(), "MAX_ATTEMPTS=100000")
 	if err != nil {
 		return err
-	}
-	next, err := start("worker", env...)
-	if err != nil {
-		return err
-	}
-	if p.process != nil {
-		c.harvest(p.process)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	old := p.number
 	p.number, p.process = number, next
-	c.queue.front.replace(old, number, next.address)
+	c.queue.put(p.n, next.address)
 	return nil
 }
 
-// harvest counts what a worker that has ended has said of the locks it lost:
-// why, and of which analyses.
-func (c *chaos) harvest(p *process) {
-	for line := range bytes.Lines(p.output.Bytes()) {
-		var entry struct {
-			Outcome, Error string
-			AnalysisID     string `json:"analysis_id"`
-		}
-		if json.Unmarshal(line, &entry) == nil && entry.Outcome == "lock_lost" {
-			c.add("logged " + entry.Error)
-			c.mu.Lock()
-			c.losses[entry.AnalysisID]++
-			c.counts["losses of the analysis that lost most"] = max(c.counts["losses of the analysis that lost most"], c.losses[entry.AnalysisID])
-			c.mu.Unlock()
-		}
+// rage returns when all who do harm have ended, and nothing is paused.
+func (c *chaos) rage(ctx context.Context) {
+	var all sync.WaitGroup
+	for i := 0; i+1 < len(c.places); i += 2 {
+		places := c.places[i : i+2]
+		all.Go(func() { c.harmWorkers(ctx, places, c.random(fmt.Sprint("workers ", i))) })
 	}
-}
-
-// end kills what is left.
-func (c *chaos) end() {
-	for _, p := range c.places {
-		if p.process != nil {
-			p.process.end()
-		}
-	}
+	all.Go(func() { c.harmStore(ctx, c.random("store")) })
+	all.Wait()
 }
 
 // harmWorkers unlocks what they run, pauses, kills and stops workers, at least
-// once each. It alone
-// changes what is in its places.
+// once each. It alone changes what is in its places.
 func (c *chaos) harmWorkers(ctx context.Context, places []*place, r *rand.Rand) {
 	harms := []func(context.Context, *place, run){c.unlock, c.pause, c.kill, c.stop}
 	for round := 0; round == 0 || ctx.Err() == nil; round++ {
 		for _, harm := range harms {
-			wait(ctx, time.After(some(r, c.ttl/10, c.ttl)))
+			pause(ctx, some(r, c.ttl/10, c.ttl))
 			p, victim := c.target(ctx, places, r)
 			harm(context.WithoutCancel(ctx), p, victim)
 		}
@@ -92,10 +67,10 @@ func (c *chaos) harmWorkers(ctx context.Context, places []*place, r *rand.Rand) 
 
 // target waits a while for a run in one of the places.
 func (c *chaos) target(ctx context.Context, places []*place, r *rand.Rand) (*place, run) {
-	for end := time.Now().Add(2 * c.ttl); time.Now().Before(end); wait(ctx, time.After(20*time.Millisecond)) {
+	for end := time.Now().Add(2 * c.ttl); time.Now().Before(end); pause(ctx, 20*time.Millisecond) {
 		for _, i := range r.Perm(len(places)) {
-			runs := c.analyzer.live(func(l run) bool {
-				return l.worker == places[i].number && l.left() > c.ttl/10
+			runs := c.analyzer.where(func(l *run) bool {
+				return l.worker == places[i].number && l.ended.IsZero() && l.left() > c.ttl/10
 			})
 			if len(runs) > 0 {
 				return places[i], runs[r.IntN(len(runs))]
@@ -115,22 +90,77 @@ func (c *chaos) kill(_ context.Context, p *place, _ run) {
 }
 
 func (c *chaos) stop(_ context.Context, p *place, _ run) {
-	code := p.process.terminated()
-	_ = p.process.stdin.Close()
-	if code != 0 {
-		c.check(fmt.Errorf("worker %d: exit %d after SIGTERM: %s", p.number, code, p.process.stderr.String()))
-	}
+	c.check(p.process.terminate())
 	c.add("SIGTERM")
 	c.check(c.fill(p))
+}
+
+// held lets the run that is harmed go on for longer than that may be excused,
+// unless its worker hangs up.
+func (c *chaos) held(victim run) bool {
+	return victim.analysis != "" && c.analyzer.hold(victim, 8*c.ttl)
+}
+
+// pause stops a worker for longer than the TTL and, if it has a run, until that
+// has been taken over by one of the duplicates that come meanwhile. Then the
+// worker is left alone until it has hung up.
+func (c *chaos) pause(ctx context.Context, p *place, victim run) {
+	held, from := c.held(victim), c.since()
+	c.check(p.process.signal(syscall.SIGSTOP))
+	superseded := func() bool {
+		runs := c.analyzer.of(victim.analysis)
+		return !held || runs[len(runs)-1].token > victim.token
+	}
+	for !superseded() || c.since()-from < c.ttl*5/4 {
+		if held {
+			c.check(c.queue.deliver(ctx, victim.analysis, 0))
+			c.add("duplicates")
+		}
+		pause(ctx, c.ttl/4)
+		if !superseded() && c.since()-from > patience {
+			c.check(fmt.Errorf("%s: the run of token %d was not taken over, with its worker paused for %v", victim.analysis, victim.token, patience))
+			break
+		}
+	}
+	c.check(p.process.signal(syscall.SIGCONT))
+	c.add("SIGSTOP")
+	wake := c.ttl/10 + time.Second // what the worker may take to hang up
+	c.locked(func() {
+		c.pauses[p.number] = append(c.pauses[p.number], proof.Span{From: from, Until: c.since() + wake})
+	})
+	if held {
+		c.add("SIGSTOP, and taken over")
+		c.analyzer.over(victim, wake+c.ttl)
+	}
+}
+
+// unlock is an operator's, under a live run. The run has to end although its
+// trust has not, and to leave alone who comes next.
+func (c *chaos) unlock(ctx context.Context, _ *place, victim run) {
+	if !c.held(victim) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	was, err := c.operator.Unlock(ctx, victim.analysis, nil)
+	c.check(err)
+	c.locked(func() {
+		c.breaks[acquisition{victim.analysis, was.Lock.Token}] = proof.Span{Until: c.since() + c.ttl}
+	})
+	for range c.places {
+		c.check(c.queue.deliver(ctx, victim.analysis, 0))
+	}
+	c.add("unlocked")
+	c.analyzer.over(victim, 2*c.ttl)
 }
 
 // harmStore pauses Firestore, at least once, at times beyond the TTL.
 func (c *chaos) harmStore(ctx context.Context, r *rand.Rand) {
 	for round := 0; round == 0 || ctx.Err() == nil; round++ {
-		wait(ctx, time.After(some(r, c.ttl, c.ttl*time.Duration(min(2+4*round, 6)))))
-		c.check(c.store.signal(syscall.SIGSTOP))
+		pause(ctx, some(r, c.ttl, c.ttl*time.Duration(min(2+4*round, 6))))
+		c.check(c.signalStore(syscall.SIGSTOP))
 		time.Sleep(some(r, c.ttl/5, c.ttl*time.Duration(min(1+round, 3))/2))
-		c.check(c.store.signal(syscall.SIGCONT))
+		c.check(c.signalStore(syscall.SIGCONT))
 		c.add("Firestore paused")
 	}
 }

@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -37,41 +39,33 @@ func TestMain(m *testing.M) {
 		os.Exit(code)
 	case "firestore":
 		go endWithParent()
-		fmt.Fprintln(os.Stderr, serveFirestore())
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err == nil {
+			fmt.Printf(`{"message":"serving","address":%q}`+"\n", l.Addr())
+			err = firestore.NewServer(firestore.Options{}).Serve(l)
+		}
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-// endWithParent ends the process when the test's has: nobody else holds the
+// endWithParent ends the process when the test has ended: nobody else has the
 // other end of its standard input.
 func endWithParent() {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	os.Exit(3)
 }
 
-func serveFirestore() error {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	fmt.Printf(`{"message":"serving","address":%q}`+"\n", l.Addr())
-	return firestore.NewServer(firestore.Options{}).Serve(l)
-}
-
 // process is the test binary in one of its roles. It leads a process group of
-// its own: one that is orphaned, as when the shell that began the tests ends,
-// is woken by the kernel if it is stopped.
+// its own: the kernel wakes a stopped process whose group is orphaned, as when
+// the shell that began the tests ends.
 type process struct {
 	cmd     *exec.Cmd
 	stdin   io.Closer
-	address string        // as it has said itself that it serves
-	done    chan struct{} // closed when it has ended and its output is read
-	output  bytes.Buffer  // to read after done
-	stderr  bytes.Buffer
+	address string        // as it has logged
+	done    chan struct{} // closed when it has ended
+	stderr  bytes.Buffer  // to read after done
 }
-
-// startTimeout is for slow machines.
-const startTimeout = time.Minute
 
 // start starts a process and waits until it serves.
 func start(as string, env ...string) (*process, error) {
@@ -92,14 +86,12 @@ func start(as string, env ...string) (*process, error) {
 	}
 	address := make(chan string, 1)
 	go p.follow(out, address)
-	slow := time.NewTimer(startTimeout)
-	defer slow.Stop()
 	select {
 	case p.address = <-address:
 		return p, nil
 	case <-p.done:
 		err = fmt.Errorf("a %s ended at once: %s", as, p.stderr.String())
-	case <-slow.C:
+	case <-time.After(patience):
 		err = fmt.Errorf("a %s does not serve", as)
 	}
 	p.end()
@@ -109,20 +101,18 @@ func start(as string, env ...string) (*process, error) {
 // follow reads the process's output to its end, then waits for the process.
 func (p *process) follow(out io.Reader, address chan<- string) {
 	defer close(p.done)
-	lines := bufio.NewReader(out)
-	for {
+	for lines := bufio.NewReader(out); ; {
 		line, err := lines.ReadBytes('\n')
 		var entry struct{ Message, Address string }
 		if json.Unmarshal(line, &entry) == nil && entry.Message == "serving" {
 			_, port, _ := net.SplitHostPort(entry.Address)
 			address <- net.JoinHostPort("127.0.0.1", port)
 		}
-		p.output.Write(line)
 		if err != nil {
 			break
 		}
 	}
-	_ = p.cmd.Wait() // the state says how it ended
+	_ = p.cmd.Wait() // the state shows how it ended
 }
 
 func (p *process) signal(s syscall.Signal) error {
@@ -139,19 +129,45 @@ func (p *process) end() {
 	_ = p.stdin.Close()
 }
 
-// terminated sends SIGTERM and answers what exited does.
-func (p *process) terminated() int {
-	if p.signal(syscall.SIGTERM) != nil {
-		return -1
+// terminate sends SIGTERM and wants exit code 0.
+func (p *process) terminate() error {
+	if err := p.signal(syscall.SIGTERM); err != nil {
+		return err
 	}
-	return p.exited()
-}
-
-// exited waits and answers the exit code, or -1 for a process that had to be
-// killed because it does not end.
-func (p *process) exited() int {
 	hung := time.AfterFunc(30*time.Second, func() { _ = p.signal(syscall.SIGKILL) })
 	defer hung.Stop()
 	<-p.done
-	return p.cmd.ProcessState.ExitCode()
+	_ = p.stdin.Close()
+	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
+		return fmt.Errorf("exit %d after SIGTERM: %s", code, p.stderr.String())
+	}
+	return nil
 }
+
+// reply is a worker's answer: "200 {…}", or why there was none.
+type reply string
+
+func (r reply) is(code int, reason string) bool {
+	return strings.HasPrefix(string(r), fmt.Sprint(code)) && strings.Contains(string(r), reason)
+}
+
+func post(ctx context.Context, address, route, body string) reply {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+route, strings.NewReader(body))
+	if err != nil {
+		return reply(err.Error())
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return reply(err.Error())
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return reply(err.Error())
+	}
+	return reply(fmt.Sprint(resp.StatusCode, " ", strings.TrimSpace(string(text))))
+}
+
+// patience is how long a test waits for what should come at once, or when a TTL
+// has passed.
+const patience = time.Minute

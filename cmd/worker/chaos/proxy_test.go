@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"path"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -18,16 +21,16 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"taskguard/worker/proof"
 )
 
 // fault is what happens to one call. The zero fault is none.
 type fault struct {
-	name   string // under which it is counted
-	apply  application
-	code   codes.Code      // the answer; OK: the true one
-	before <-chan struct{} // the call waits for it before it is applied
-	reply  <-chan struct{} // and its answer for this
-	delay  time.Duration   // before it is applied
+	name  string // under which it is counted
+	apply application
+	code  codes.Code    // the answer; OK: the true one
+	delay time.Duration // before it is applied
 }
 
 // application says how often and when a call reaches Firestore.
@@ -49,14 +52,105 @@ type proxy struct {
 	served sync.WaitGroup
 
 	mu        sync.Mutex
-	callers   map[string]int    // by the address that they call: who they are
-	judge     func(*call) fault // nil: no faults
-	seen      map[key]int
-	underWay  map[string]int     // calls, by document
+	callers   map[string]int     // by the address that they call: who they are
+	judge     func(*call) fault  // nil: no faults
 	postponed map[string][]*call // by document
-	injected  map[string]int
-	history   []write
-	doubtful  []write // commits of which it is not known whether they were applied; at is when they were sent
+	counts    map[string]int     // of faults, by name, and of transactions
+	applied   []write
+	doubtful  []write // commits of unknown outcome; at is when they were sent
+}
+
+// call is one call of a worker's, or of the operator's.
+type call struct {
+	caller  int
+	path    string
+	md      metadata.MD
+	request []byte
+	commit  *firestorepb.Write // of a Commit
+	method  string
+	doc     string // the id of the one document that it reads or writes
+	kind    proof.Kind
+	fault   string
+}
+
+// operator is the caller that is no worker: those count from 1.
+const operator = 0
+
+func newCall(method string, md metadata.MD, request []byte, caller int) *call {
+	c := &call{path: method, md: md, request: request, caller: caller}
+	switch c.method = path.Base(method); c.method {
+	case "Commit":
+		var commit firestorepb.CommitRequest
+		if proto.Unmarshal(request, &commit) == nil && len(commit.Writes) == 1 {
+			c.commit, c.kind = commit.Writes[0], kindOf(commit.Writes[0], caller)
+			c.doc = path.Base(c.commit.GetUpdate().GetName())
+		}
+	case "BatchGetDocuments":
+		var get firestorepb.BatchGetDocumentsRequest
+		if proto.Unmarshal(request, &get) == nil && len(get.Documents) == 1 {
+			c.doc = path.Base(get.Documents[0])
+		}
+	}
+	return c
+}
+
+func kindOf(w *firestorepb.Write, caller int) proof.Kind {
+	fields := w.GetUpdate().GetFields()
+	named := func(field string) bool { return slices.Contains(w.GetUpdateMask().GetFieldPaths(), field) }
+	released := named("lockOwner") && fields["lockOwner"] == nil
+	switch status := fields["status"].GetStringValue(); {
+	case status == "READY" || status == "FAILED":
+		return proof.Finish
+	case fields["lockToken"] != nil:
+		return proof.Acquire
+	case released && caller == operator:
+		return proof.Unlock
+	case released:
+		return proof.Release
+	case named("lockExpiresAt"):
+		return proof.Heartbeat
+	}
+	return proof.Other
+}
+
+// write is a commit that was applied at a time of Firestore's. Its token is that
+// of an acquisition, or of the result of a finish.
+type write struct {
+	proof.Write
+	doc string
+	at  time.Time
+}
+
+func (c *call) write(at time.Time) write {
+	fields := c.commit.GetUpdate().GetFields()
+	w := write{doc: c.doc, at: at, Write: proof.Write{Kind: c.kind, By: fmt.Sprint("worker ", c.caller)}}
+	switch c.kind {
+	case proof.Finish:
+		w.Owner = fields["finishedBy"].GetStringValue()
+		w.Token = fields["result"].GetMapValue().GetFields()["token"].GetIntegerValue()
+	case proof.Acquire:
+		w.Owner, w.Token = fields["lockOwner"].GetStringValue(), fields["lockToken"].GetIntegerValue()
+	}
+	w.At, _ = time.Parse(time.RFC3339, fields["lockHeartbeatAt"].GetStringValue())
+	w.Expires, _ = time.Parse(time.RFC3339, fields["lockExpiresAt"].GetStringValue())
+	return w
+}
+
+// history are the writes to a document that were applied, in Firestore's order,
+// and those that may have been.
+func (p *proxy) history(doc string) (applied, doubtful []write) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	about := func(writes []write) (all []write) {
+		for _, w := range writes {
+			if w.doc == doc {
+				all = append(all, w)
+			}
+		}
+		slices.SortStableFunc(all, func(a, b write) int { return a.at.Compare(b.at) })
+		return all
+	}
+	return about(p.applied), about(p.doubtful)
 }
 
 // raw passes messages on as they are.
@@ -84,7 +178,7 @@ func newProxy(t testing.TB, firestore string) *proxy {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	p := &proxy{
 		conn: conn, ctx: ctx, callers: map[string]int{},
-		seen: map[key]int{}, underWay: map[string]int{}, postponed: map[string][]*call{}, injected: map[string]int{},
+		postponed: map[string][]*call{}, counts: map[string]int{},
 	}
 	p.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(p.handle), grpc.WaitForHandlers(true),
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
@@ -112,16 +206,6 @@ func (p *proxy) listen(caller int) (host string, err error) {
 	return host, nil
 }
 
-func (p *proxy) caller(ctx context.Context) int {
-	from, ok := peer.FromContext(ctx)
-	if !ok {
-		return unknown
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.callers[from.LocalAddr.String()]
-}
-
 // script makes judge the judge of every call from now on; it is called by one
 // goroutine at a time.
 func (p *proxy) script(judge func(*call) fault) {
@@ -130,38 +214,21 @@ func (p *proxy) script(judge func(*call) fault) {
 	p.judge = judge
 }
 
-// count is how often the fault of that name was injected.
-func (p *proxy) count(name string) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.injected[name]
-}
-
-func (p *proxy) add(name string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.injected[name]++
-}
-
+// judgement is what happens to c.
 func (p *proxy) judgement(c *call) (f fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.underWay[c.doc]++
-	p.seen[c.key()]++
-	c.nth = p.seen[c.key()]
+	if c.method == "BeginTransaction" {
+		p.counts["decisions in a transaction"]++
+	}
 	if p.judge != nil {
 		f = p.judge(c)
 	}
 	if f.name != "" && f.apply != later { // which counts when it has been applied
-		p.injected[f.name]++
+		p.counts[f.name]++
 	}
+	c.fault = f.name
 	return f
-}
-
-func (p *proxy) ended(c *call) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.underWay[c.doc]--
 }
 
 func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
@@ -171,16 +238,18 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	}
 	method, _ := grpc.MethodFromServerStream(stream)
 	md, _ := metadata.FromIncomingContext(stream.Context())
-	c := newCall(method, md, request)
-	c.caller = p.caller(stream.Context())
+	caller := operator
+	if from, ok := peer.FromContext(stream.Context()); ok {
+		p.mu.Lock()
+		caller = p.callers[from.LocalAddr.String()]
+		p.mu.Unlock()
+	}
+	c := newCall(method, md, request, caller)
 	f := p.judgement(c)
-	c.fault = f.name
-	defer p.ended(c)
 	replies, err := p.answer(c, f)
 	if c.method == "BatchGetDocuments" {
 		p.applyPostponed(c.doc)
 	}
-	wait(p.ctx, f.reply)
 	if f.code != codes.OK {
 		return status.Error(f.code, "injected: "+f.name)
 	}
@@ -194,10 +263,7 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 
 // answer is Firestore's.
 func (p *proxy) answer(c *call, f fault) ([][]byte, error) {
-	if f.delay > 0 {
-		wait(p.ctx, time.After(f.delay))
-	}
-	wait(p.ctx, f.before)
+	pause(p.ctx, f.delay)
 	switch f.apply {
 	case never:
 		return nil, nil
@@ -212,17 +278,6 @@ func (p *proxy) answer(c *call, f fault) ([][]byte, error) {
 	return p.forward(c)
 }
 
-// wait ends with ctx, at the latest; nil is nothing to wait for.
-func wait[T any](ctx context.Context, c <-chan T) {
-	if c == nil {
-		return
-	}
-	select {
-	case <-c:
-	case <-ctx.Done():
-	}
-}
-
 func (p *proxy) applyPostponed(doc string) {
 	p.mu.Lock()
 	due := p.postponed[doc]
@@ -230,7 +285,9 @@ func (p *proxy) applyPostponed(doc string) {
 	p.mu.Unlock()
 	for _, c := range due {
 		if _, err := p.forward(c); err == nil {
-			p.add(c.fault)
+			p.mu.Lock()
+			p.counts[c.fault]++
+			p.mu.Unlock()
 		}
 	}
 }
@@ -255,7 +312,7 @@ func (p *proxy) forward(c *call) ([][]byte, error) {
 		if err := proto.Unmarshal(replies[0], &done); err != nil {
 			return nil, err
 		}
-		p.history = append(p.history, c.write(done.GetCommitTime().AsTime()))
+		p.applied = append(p.applied, c.write(done.GetCommitTime().AsTime()))
 	case codes.FailedPrecondition, codes.Aborted, codes.NotFound, codes.InvalidArgument: // refused
 	default:
 		if p.ctx.Err() == nil {

@@ -8,7 +8,7 @@ import (
 	"taskguard/lease"
 )
 
-// parse reads an environment of words such as PORT=1.
+// parse reads an environment of settings such as PORT=1.
 func parse(words ...string) (Config, error) {
 	env := map[string]string{}
 	for _, w := range words {
@@ -42,10 +42,10 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 	}{
 		"nothing set":           {nil, []string{"TASK_AUTH: must be set"}},
 		"no emulator":           {[]string{"TASK_AUTH=none"}, []string{"TASK_AUTH: none is for emulators"}},
-		"oidc alone":            {[]string{"TASK_AUTH=oidc"}, []string{"TASK_AUDIENCE: must be set", "TASK_SERVICE_ACCOUNTS: must be set"}},
+		"only oidc":             {[]string{"TASK_AUTH=oidc"}, []string{"TASK_AUDIENCE: must be set", "TASK_SERVICE_ACCOUNTS: must be set"}},
 		"a file of keys":        {append(oidc, "TASK_JWKS_URL=/keys.json"), []string{"TASK_JWKS_URL: "}},
 		"oidc's variables":      {[]string{"TASK_AUTH=iam", "TASK_AUDIENCE=x"}, []string{"TASK_AUDIENCE: belongs to"}},
-		"a queue alone":         {[]string{"TASK_AUTH=iam", queue}, []string{"TASK_TARGET_URL: must be set", "TASK_CALLER: must be set"}},
+		"only a queue":          {[]string{"TASK_AUTH=iam", queue}, []string{"TASK_TARGET_URL: must be set", "TASK_CALLER: must be set"}},
 		"a queue's short name":  {[]string{"TASK_AUTH=iam", "TASK_QUEUE=q", target, "TASK_CALLER=a@b.c"}, []string{`TASK_QUEUE: "q"`}},
 		"no queue":              {[]string{"TASK_AUTH=iam", target, "TASK_CALLER=a@b.c", "CLOUD_TASKS_EMULATOR_HOST=h:1"}, []string{"TASK_TARGET_URL: belongs to", "TASK_CALLER: belongs to", "CLOUD_TASKS_EMULATOR_HOST: belongs to"}},
 		"a caller not let in":   {append(oidc, queue, target, "TASK_CALLER=b@b.c"), []string{`TASK_CALLER: "b@b.c" is not in TASK_SERVICE_ACCOUNTS`}},

@@ -33,7 +33,7 @@ const (
 	traceparent = "00-" + traceID + "-" + callersSpan + "-01"
 )
 
-// nowhere is a network on which the queue's tasks reach nobody.
+// nowhere is a network without any host.
 type nowhere struct{}
 
 func (nowhere) RoundTrip(*http.Request) (*http.Response, error) { return nil, errors.New("nowhere") }
@@ -142,7 +142,7 @@ func renewed(ctx context.Context, t *testing.T, b *emulatortest.Backend, id stri
 	}
 }
 
-// observe starts a worker whose analyzer does what the analysis's name says.
+// observe starts a worker whose analyzer acts by the name of the analysis.
 func observe(t *testing.T, spans map[string]trace.SpanContext, more ...string) (s *served) {
 	t.Helper()
 	s = serve(t, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {

@@ -9,7 +9,7 @@ const address = document.body.dataset.poll ?? '';
 
 // ---- Times ----
 
-/** @param {number} ms as span() in words.go */
+/** @param {number} ms as span() in format.go */
 function span(ms) {
   const s = Math.max(Math.floor(ms / 1000), 0);
   const two = (/** @type {number} */ n) => String(n).padStart(2, '0');
@@ -19,7 +19,7 @@ function span(ms) {
   return `${Math.floor(s / 86400)} d ${Math.floor(s / 3600) % 24} h`;
 }
 
-/** @param {number} ms as age() in words.go */
+/** @param {number} ms as age() in format.go */
 const age = (ms) => span(ms).split(' ', 2).join(' ');
 
 let store = 0; // the store's time of what is shown, in milliseconds
@@ -37,7 +37,7 @@ function count(page) {
 
 // ---- What is shown ----
 
-let status = ''; // live, dark, reconnecting, connecting or paused
+let status = ''; // live, unavailable, reconnecting, connecting or paused
 
 /** Writes only what differs: screen readers speak each write. @param {string} next @param {string} text */
 function setStatus(next, text) {
@@ -51,7 +51,7 @@ const setNoAnswer = (message) => setStatus('reconnecting', message + (el('live')
 /** Shows how old page is. @param {Document} page */
 function setTime(page) {
   const { live, now, at } = /** @type {HTMLElement} */ (page.getElementById('live')).dataset;
-  if (live === 'dark') setStatus('dark', page.getElementById('live-text')?.textContent ?? '');
+  if (live === 'unavailable') setStatus('unavailable', page.getElementById('live-text')?.textContent ?? '');
   else setStatus('live', 'live');
   [store, arrived, el('live').dataset.at] = [Number(now), performance.now(), at];
 }

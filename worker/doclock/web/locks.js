@@ -9,8 +9,8 @@
  *
  * A lease is two locks at once. `navigator.locks` keeps out this browser's other
  * tabs; the lease at the server, which ends by itself, keeps out every other
- * browser and frees what a crashed one held. Where Web Locks are missing the
- * server's lease stands alone (strategy `file-lock`, named after the file that it
+ * browser and frees what a crashed one held. Where Web Locks are missing, there
+ * is only the server's lease (strategy `file-lock`, named after the file that it
  * replaces). If either one is refused, the acquisition is refused.
  *
  * Guaranteed:
@@ -83,7 +83,7 @@
  * @property {string} [ownerId] of A-Z a-z 0-9 _ -: its first 31 begin the name that the server knows the holder by
  * @property {number} [retryLimit] attempts in each operation, default 3
  * @property {readonly number[]} [backoffMs] waits between them, the last one repeated; default 500, 1000, 2000
- * @property {number} [ttlMs] default 25 s, or 30 s alone at the server; the server's where that is shorter
+ * @property {number} [ttlMs] default 25 s, or 30 s with only the server's lease; the server's TTL if that is shorter
  * @property {number} [heartbeatIntervalMs] default 10 s, at most 2/5 of the TTL
  * @property {ProjectLockStrategy} [preferredStrategy] default `web-lock`
  * @property {(info: ProjectLockReadonlyInfo) => void} [onReadonly]

@@ -3,46 +3,17 @@ package web_test
 import (
 	"io/fs"
 	"regexp"
-	"strings"
 	"testing"
 
 	"taskguard/worker/doclock/web"
 )
 
-func read(t *testing.T, name string) string {
-	t.Helper()
-	data, err := fs.ReadFile(web.Files(), name)
+func TestTheModuleExportsTheSeedsFunctionsAndDependsOnNothing(t *testing.T) {
+	data, err := fs.ReadFile(web.Files(), "locks.js")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(data)
-}
-
-var (
-	reference = regexp.MustCompile(`(?:src|href)="([^"]*)"|from '\.(/[^']*)'`)
-	inline    = regexp.MustCompile(`(?i)<style|\sstyle=|\son\w+=|<script(?:\s+type="\w+")?>`)
-)
-
-func TestThePageNamesOnlyFilesThatAreThereAndHasNothingInline(t *testing.T) {
-	page := read(t, "index.html")
-	if found := inline.FindString(page); found != "" {
-		t.Errorf("the page has %q, which its Content-Security-Policy forbids", found)
-	}
-	references := reference.FindAllStringSubmatch(page+read(t, "page.js"), -1)
-	if got, want := len(references), 3; got != want {
-		t.Errorf("%d references, want %d: %q", got, want, references)
-	}
-	for _, r := range references {
-		name, local := strings.CutPrefix(r[1]+r[2], "/")
-		if !local {
-			t.Errorf("%q is not a path of this server", r[0])
-		}
-		read(t, name)
-	}
-}
-
-func TestTheModuleExportsTheSeedsFunctionsAndDependsOnNothing(t *testing.T) {
-	module := read(t, "locks.js")
+	module := string(data)
 	for _, name := range []string{
 		"acquireProjectLock", "renewProjectLock", "releaseProjectLock", "withProjectLock", "subscribeLockEvents",
 	} {

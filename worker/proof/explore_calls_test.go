@@ -1,0 +1,167 @@
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/worker/taskqueue"
+)
+
+// callKind is what a call asks for.
+type callKind int
+
+const (
+	load callKind = iota
+	swap
+	book
+)
+
+func (k callKind) String() string { return [...]string{"load", "swap", "book"}[k] }
+
+// call is one call to the store or the queue, waiting for the search.
+type call struct {
+	kind  callKind
+	by    *party
+	seq   int
+	prev  cell
+	next  analysis
+	task  taskqueue.Task
+	asked time.Time
+	reply chan reply
+}
+
+type reply struct {
+	cell    cell
+	already bool
+	err     error
+}
+
+var (
+	errReplyLost = errors.New("explore: the reply was lost")
+	errNotDone   = errors.New("explore: the call did not arrive")
+)
+
+// Load implements lease.Store.
+func (x *execution) Load(ctx context.Context, _ string) (cell, error) {
+	a := x.ask(ctx, &call{kind: load})
+	return a.cell, a.err
+}
+
+// Swap implements lease.Store.
+func (x *execution) Swap(ctx context.Context, _ string, prev cell, next analysis) (cell, error) {
+	a := x.ask(ctx, &call{kind: swap, prev: prev, next: next})
+	return a.cell, a.err
+}
+
+// Book implements worker.Queue.
+func (x *execution) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
+	if partyOf(ctx) == nil { // a recovery
+		return x.book(t, nil) == nil, nil
+	}
+	a := x.ask(ctx, &call{kind: book, task: t})
+	return a.already, a.err
+}
+
+// Orphaned implements worker.Backlog.
+func (x *execution) Orphaned(_ context.Context, _ int, each func(id string, token int64, at time.Time)) error {
+	x.orphans(each)
+	return nil
+}
+
+// ask blocks until the search replies, ctx ends or the execution is over. A swap
+// that is given up may still arrive.
+func (x *execution) ask(ctx context.Context, c *call) reply {
+	c.by, c.asked, c.reply = partyOf(ctx), time.Now(), make(chan reply, 1)
+	if err := ctx.Err(); err != nil {
+		return reply{err: err}
+	}
+	x.mu.Lock()
+	if x.over {
+		x.mu.Unlock()
+		return reply{err: lease.ErrRefused}
+	}
+	p := c.by
+	if c.kind == swap {
+		x.asks(p, c.next)
+	}
+	p.calls++
+	c.seq, p.pending = p.calls, c
+	p.retrying = false
+	x.mu.Unlock()
+	x.wake()
+	select {
+	case a := <-c.reply:
+		return a
+	case <-ctx.Done():
+		x.giveUp(c)
+		return reply{err: ctx.Err()}
+	case <-x.closing:
+		return reply{err: fmt.Errorf("%w: over", lease.ErrRefused)}
+	}
+}
+
+func (x *execution) giveUp(c *call) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p := c.by
+	if p.pending != c || p.on.crashed {
+		return
+	}
+	p.pending, p.retrying = nil, true
+	if c.kind == swap {
+		x.late = append(x.late, c)
+	}
+}
+
+// apply does a swap and reports whether it was applied.
+func (x *execution) apply(c *call) (reply, bool) {
+	got, err := x.swap(c.by, x.rec.doc.ID, c.prev, c.next)
+	if err != nil {
+		err = lease.ErrConflict // alike for all, whatever it says
+	}
+	got.Asked = c.asked
+	return reply{cell: got, err: err}, err == nil
+}
+
+func (x *execution) read(c *call) reply {
+	got := x.load(x.rec.doc.ID)
+	got.Asked = c.asked
+	return reply{cell: got}
+}
+
+// answer lets a pending call go on.
+func (x *execution) answer(c *call, a reply) {
+	p := c.by
+	p.pending = nil
+	p.retrying = a.err != nil && c.kind != book
+	p.repliedAt = time.Now()
+	p.on.receive(p.n, c.kind, x.digestReply(a), x.since())
+	if c.kind == load && a.err == nil && p.broken != nil {
+		p.informed = true
+	}
+	c.reply <- a
+}
+
+// grant does what c asks and replies. A conflict commutes with what others do
+// until the reading that follows it, so both are one step.
+func (x *execution) grant(c *call) {
+	var a reply
+	switch c.kind {
+	case load:
+		a = x.read(c)
+	case swap:
+		a, _ = x.apply(c)
+	case book:
+		a.already = x.book(c.task, c.by) == nil
+		x.count("deliveries booked")
+	}
+	x.answer(c, a)
+	x.settle()
+	if next := c.by.pending; a.err != nil && next != nil && next.kind == load {
+		x.answer(next, x.read(next))
+		x.settle()
+	}
+}

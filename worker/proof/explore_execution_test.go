@@ -1,0 +1,260 @@
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/orchestrator"
+	"taskguard/worker"
+	"taskguard/worker/taskqueue"
+)
+
+// execution is one sequence of steps of the search.
+type execution struct {
+	*model
+	left      budget
+	rec       *record // of the one analysis
+	late      []*call // swaps given up that may still arrive
+	instances []*instance
+	operator  *instance
+	draining  bool
+	parties   []*party
+
+	turns   int
+	over    bool
+	closing chan struct{}
+	changed chan struct{}
+	going   sync.WaitGroup
+}
+
+// explored is what the search knows of a party.
+type explored struct {
+	pending   *call
+	retrying  bool // a call has failed and the next has not come yet
+	repliedAt time.Time
+	informed  bool // it has read the record since its lock was broken
+	ended     bool
+	reply     answer
+}
+
+// live reports whether the party has a run that is not cancelled.
+func (p *party) live() bool { return !p.on.crashed && p.running() && p.run.ctx.Err() == nil }
+
+func newExecution(b budget) *execution {
+	m := newModel(lease.Policy{TTL: 300 * time.Second, Heartbeat: 100 * time.Second, MaxAttempts: 3})
+	m.skew, m.queueSkew, m.begun = -time.Hour, -time.Hour, time.Now()
+	x := &execution{model: m, left: b, closing: make(chan struct{}), changed: make(chan struct{}, 1), operator: &instance{index: -1}}
+	x.rec = x.create("x")
+	x.book(taskqueue.Task{Name: "first", AnalysisID: "x"}, nil)
+	return x
+}
+
+func (x *execution) wake() {
+	select {
+	case x.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (x *execution) join(p *party) *party {
+	p.n, p.analysis, p.since = len(x.parties), x.rec.doc.ID, len(x.rec.states)
+	x.parties, p.on.parties = append(x.parties, p), append(p.on.parties, p)
+	return p
+}
+
+// dispatch delivers t to a worker, a new one if it is nil, up to its first
+// reading: the start of a delivery commutes with what others do before that.
+func (x *execution) dispatch(t *task, i *instance) {
+	if i == nil {
+		i = x.start(fmt.Sprint("w", len(x.instances)), x, x.analyze, 24*time.Hour)
+		i.index = len(x.instances)
+		x.instances = append(x.instances, i)
+	}
+	p := x.join(&party{name: fmt.Sprintf("delivery %d at w%d", len(x.parties), i.index), on: i, task: t})
+	i.receive(p.n, "dispatch", t.alias, x.since())
+	t.flying++
+	t.tried = x.now()
+	x.begin(p, func() { p.reply = i.deliver(p) })
+}
+
+// unlock begins an operator's unlock, up to its first reading.
+func (x *execution) unlock() {
+	p := x.join(&party{name: "the operator", on: x.operator, operates: Unlock, answered: true})
+	x.begin(p, func() {
+		_, _ = x.ledger(x).Unlock(p.context(context.Background()), p.analysis, nil)
+	})
+}
+
+func (x *execution) begin(p *party, do func()) {
+	x.going.Go(func() {
+		do()
+		x.mu.Lock()
+		p.ended, p.retrying = true, false
+		x.mu.Unlock()
+		x.wake()
+	})
+	x.settle()
+	if c := p.pending; c != nil && c.kind == load {
+		x.grant(c)
+	}
+}
+
+func (x *execution) analyze(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+	p := partyOf(ctx)
+	r := &run{ctx: ctx, begun: x.since(), ended: -1, result: make(chan error)}
+	x.mu.Lock()
+	p.run, p.retrying = r, false
+	x.mu.Unlock()
+	x.wake()
+	var err error
+	select {
+	case err = <-r.result:
+	case <-x.closing:
+		err = errors.New("over")
+	}
+	return result(job.AnalysisID, job.LockToken), err
+}
+
+// endRun ends the run of p.
+func (x *execution) endRun(p *party, outcome string, err error) {
+	p.run.ended, p.run.stopped = x.since(), p.on.stopping
+	p.on.receive(p.n, outcome, x.since())
+	p.run.result <- err
+	x.settle()
+}
+
+// settle waits until nothing moves by itself. It waits for whoever pauses before
+// a next try, at most a little longer than the longest pause.
+func (x *execution) settle() {
+	x.pass(0)
+	for x.pausing() {
+		x.yield()
+		pause := time.NewTimer(2100 * time.Millisecond)
+		select {
+		case <-x.changed:
+		case <-pause.C:
+			for _, p := range x.parties {
+				p.retrying = false
+			}
+		}
+		pause.Stop()
+		synctest.Wait()
+	}
+	for _, p := range x.parties {
+		if p.ended && !p.answered {
+			p.answered = true
+			if !p.on.crashed {
+				p.task.flying--
+				x.judgeAnswer(p, p.reply, false)
+			}
+		}
+	}
+	x.judgeHolders()
+}
+
+// pass lets d of time pass. Timers fire meanwhile, and nobody gets a reply.
+func (x *execution) pass(d time.Duration) {
+	x.yield()
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// yield orders what the search has read and written before what the workers'
+// goroutines write next, which a timer alone does not.
+func (x *execution) yield() {
+	x.mu.Lock()
+	x.turns++
+	x.mu.Unlock()
+}
+
+func (x *execution) pausing() bool {
+	for _, p := range x.parties {
+		if p.retrying && !p.on.crashed {
+			return true
+		}
+	}
+	return false
+}
+
+// judgeHolders wants that whoever believes to hold the lock does, and is alone.
+// Only a party whose lock an operator broke may not know it, until it has read
+// the record or its trust has ended.
+func (x *execution) judgeHolders() {
+	believing := 0
+	for _, p := range x.parties {
+		if p.run == nil || !p.live() {
+			continue
+		}
+		switch {
+		case p.broken != nil && p.informed:
+			x.fail("%s runs on although it has read that its lock was broken", p)
+		case p.broken != nil && x.since() > p.broken.Until:
+			x.fail("%s, whose lock was broken, trusts it past its end", p)
+		case p.broken != nil:
+			continue
+		case x.rec.holder != p:
+			x.fail("%s runs without the lock: %s", p, x.show(x.rec.doc))
+		case !x.now().Before(x.rec.doc.Lock.ExpiresAt):
+			x.fail("%s runs with an expired lock", p)
+		}
+		believing++
+	}
+	if believing > 1 {
+		x.fail("%d runs believe to hold the lock", believing)
+	}
+}
+
+// judgeBeats wants that whoever is due has sent a heartbeat. It is called at the
+// instant at which one is due, when no earlier call waits for its reply.
+func (x *execution) judgeBeats(due []*party) {
+	for _, p := range due {
+		if p.pending == nil && p.live() {
+			x.fail("%s sends no heartbeat", p)
+		}
+	}
+}
+
+// close ends everything.
+func (x *execution) close() {
+	x.mu.Lock()
+	x.over = true
+	x.mu.Unlock()
+	close(x.closing)
+	for _, i := range x.instances {
+		i.stop(worker.ErrStopping)
+	}
+	x.going.Wait()
+}
+
+// drain brings the execution to its end without faults: runs succeed, and each
+// task is dispatched, and again a minute after it was refused.
+func (x *execution) drain() {
+	x.note("-- no fault from here on --")
+	x.count("executions brought to their end")
+	x.draining, x.left = true, budget{deliveries: 400, ticks: 400}
+	for range 400 {
+		x.late = nil
+		all := x.steps()
+		if len(x.wrong) > 0 || len(all) == 0 {
+			break
+		}
+		x.note("%s", all[0].name)
+		all[0].do()
+	}
+	if len(x.wrong) == 0 && !x.rec.doc.Lock.Finished {
+		x.fail("lost: %s, and %d tasks are left", x.show(x.rec.doc), x.pending("", nil))
+	}
+}
+
+// due is when t may be dispatched.
+func (x *execution) due(t *task) time.Time {
+	if again := t.tried.Add(time.Minute); x.draining && !t.tried.IsZero() && again.After(t.At) {
+		return again
+	}
+	return t.At
+}

@@ -1,0 +1,59 @@
+package proof
+
+import (
+	"fmt"
+	"hash/maphash"
+)
+
+var hashSeed = maphash.MakeSeed()
+
+// digest hashes comparable values.
+func digest(what ...any) uint64 {
+	var h maphash.Hash
+	h.SetSeed(hashSeed)
+	for _, w := range what {
+		maphash.WriteComparable(&h, w)
+	}
+	return h.Sum64()
+}
+
+// receive adds to all that the worker's goroutines have got, in order: what they
+// will do depends on it and on the time alone.
+func (i *instance) receive(what ...any) { i.received = digest(i.received, digest(what...)) }
+
+// who is the number of an owner, whose name is random.
+func (x *execution) who(owner string) int {
+	if p := x.owners[owner]; p != nil && owner != "" {
+		return p.n
+	}
+	return -1
+}
+
+func (x *execution) digestDoc(d analysis) uint64 {
+	l := d.Lock
+	return digest(d.Status, x.who(l.Owner), x.who(l.FinishedBy), l.Token, l.Attempts, l.ExpiresAt.UnixNano(), l.Finished, d.LastError != nil)
+}
+
+func (x *execution) digestReply(a reply) uint64 {
+	return digest(fmt.Sprint(a.err), a.already, a.cell.Exists, a.cell.Rev, x.digestDoc(a.cell.Doc))
+}
+
+// state is all that decides what may happen from here on.
+func (x *execution) state() uint64 {
+	r := x.rec
+	d := digest(x.since(), x.left, x.digestDoc(r.doc), r.rev, r.updated.UnixNano(), r.history.Token, x.operator.received)
+	for _, i := range x.instances {
+		d = digest(d, i.received, i.crashed, i.stopping)
+	}
+	for _, p := range x.parties {
+		d = digest(d, p.token, p.broken != nil, p.informed, p.ended, p.pending != nil, p.running())
+	}
+	var sum uint64 // in no order
+	for _, t := range x.tasks {
+		sum += digest(t.alias, t.At.UnixNano(), t.flying, t.done)
+	}
+	for _, c := range x.late {
+		sum += digest(c.prev.Rev, x.digestDoc(c.next), c.by.n)
+	}
+	return digest(d, sum)
+}

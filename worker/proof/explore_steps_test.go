@@ -1,0 +1,326 @@
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/orchestrator"
+	"taskguard/worker"
+)
+
+// budget is what the search may still do in one execution.
+type budget struct {
+	deliveries, faults, crashes, ticks, unlocks, stops, failures, hasty, recovers int
+}
+
+// step is one step that is possible now.
+type step struct {
+	name string
+	do   func()
+}
+
+type adder func(do func(), format string, args ...any)
+
+var (
+	errForNow  = errors.New("a failure for now")
+	errForGood = &orchestrator.PermanentError{Code: "explored", Message: "a failure for good"}
+)
+
+// steps are the possible steps, in an order that is the same in each execution:
+// first what goes well.
+func (x *execution) steps() []step {
+	var all []step
+	add := func(do func(), format string, args ...any) {
+		s := step{do: do}
+		if x.traced {
+			s.name = fmt.Sprintf(format, args...)
+		}
+		all = append(all, s)
+	}
+	for _, p := range x.parties { // a booking is made or fails at once: it commutes with the rest
+		if c := p.pending; c != nil && c.kind == book && !p.on.crashed {
+			x.callSteps(add, c)
+			return all
+		}
+	}
+	for _, p := range x.parties {
+		if p.pending != nil && !p.on.crashed {
+			x.callSteps(add, p.pending)
+		}
+	}
+	x.runSteps(add)
+	x.lateSteps(add)
+	x.queueSteps(add)
+	x.timeSteps(add)
+	x.otherSteps(add)
+	return all
+}
+
+func (x *execution) callSteps(add adder, c *call) {
+	add(func() { x.grant(c) }, "%s: %s", c.by, c.kind)
+	if x.left.faults == 0 {
+		return
+	}
+	fault := func(what string, do func()) {
+		add(func() {
+			x.left.faults--
+			do()
+			x.settle()
+		}, "%s: %s %s", c.by, c.kind, what)
+	}
+	fail := func() { x.answer(c, reply{err: errNotDone}) }
+	switch c.kind {
+	case load:
+		fault("fails", fail)
+	case swap:
+		fault("is applied, its reply lost", func() {
+			if _, applied := x.apply(c); applied {
+				x.count("replies lost")
+			}
+			x.answer(c, reply{err: errReplyLost})
+		})
+		fault("fails, and may arrive later", func() {
+			x.late = append(x.late, c)
+			fail()
+		})
+	case book:
+		fault("is done, its reply lost", func() {
+			x.book(c.task, c.by)
+			x.answer(c, reply{err: errReplyLost})
+		})
+		fault("fails", fail)
+	}
+}
+
+func (x *execution) runSteps(add adder) {
+	for _, p := range x.parties {
+		if p.on.crashed || !p.running() {
+			continue
+		}
+		add(func() { x.endRun(p, "succeeds", nil) }, "%s: the run succeeds", p)
+		switch cause := context.Cause(p.run.ctx); {
+		case errors.Is(cause, lease.ErrLost): // whatever it returns
+		case cause != nil:
+			add(func() { x.endRun(p, "obeys", p.run.ctx.Err()) }, "%s: the run obeys its cancellation", p)
+		case x.left.failures > 0:
+			add(func() { x.left.failures--; x.endRun(p, "for now", errForNow) }, "%s: the run fails for now", p)
+			add(func() { x.left.failures--; x.endRun(p, "for good", errForGood) }, "%s: the run fails for good", p)
+		}
+	}
+}
+
+// lateSteps let a swap arrive that its caller has given up. A swap of a record
+// that has changed is no step: it would be refused, and nobody would know.
+func (x *execution) lateSteps(add adder) {
+	x.late = slices.DeleteFunc(x.late, func(c *call) bool { return c.prev.Rev != any(x.rec.rev) })
+	slices.SortFunc(x.late, func(a, b *call) int { return (a.by.n-b.by.n)*1000 + a.seq - b.seq })
+	for i, c := range x.late {
+		add(func() {
+			x.late = slices.Delete(x.late, i, i+1)
+			if _, applied := x.apply(c); applied {
+				x.count("writes delayed")
+			}
+			x.settle()
+		}, "%s: the swap %d given up arrives", c.by, c.seq)
+	}
+}
+
+// queueSteps dispatch a task, also one that is in flight or not yet due, to each
+// busy worker and to one that is idle: idle workers are alike, and one that has
+// worked before is preferred, because it may remember something.
+func (x *execution) queueSteps(add adder) {
+	if x.left.deliveries == 0 {
+		return
+	}
+	for _, t := range x.tasks {
+		early := x.now().Before(x.due(t))
+		if t.done || early && x.left.hasty == 0 {
+			continue
+		}
+		dispatch := func(i *instance) {
+			x.left.deliveries--
+			if early {
+				x.left.hasty--
+			}
+			x.dispatch(t, i)
+		}
+		var idle *instance
+		var busy []*instance
+		for _, i := range x.instances {
+			switch {
+			case i.crashed || i.stopping:
+			case i.busy():
+				busy = append(busy, i)
+			default:
+				idle = i
+			}
+		}
+		add(func() { dispatch(idle) }, "task %.6s to an idle worker", t.Name)
+		for _, i := range busy {
+			add(func() { dispatch(i) }, "task %.6s to w%d", t.Name, i.index)
+		}
+	}
+}
+
+// timeSteps let time pass to an instant at which something changes.
+func (x *execution) timeSteps(add adder) {
+	if x.left.ticks == 0 {
+		return
+	}
+	tick := func(what string, to time.Time, due []*party) {
+		if d := time.Until(to); d > 0 {
+			add(func() {
+				x.left.ticks--
+				x.pass(d)
+				x.settle()
+				x.judgeBeats(due)
+				x.count(what)
+			}, "time passes: %s", what)
+		}
+	}
+	if beat, due := x.nextBeat(); len(due) > 0 {
+		tick("a heartbeat is due", beat, due)
+	}
+	l := x.rec.doc.Lock
+	if l.Owner != "" {
+		if slices.ContainsFunc(x.parties, (*party).live) {
+			tick("trust ends", x.trust(l).Add(time.Millisecond), nil)
+		}
+		tick("the lock expires", x.local(l.ExpiresAt), nil)
+	}
+	for _, t := range x.tasks {
+		if due := x.due(t); !t.done && x.now().Before(due) && !due.Before(l.ExpiresAt) {
+			tick("a task is due", x.local(due), nil)
+			break
+		}
+	}
+}
+
+// nextBeat is when the next heartbeat is due, and whose.
+func (x *execution) nextBeat() (at time.Time, whose []*party) {
+	for _, p := range x.parties {
+		if !p.live() || p.pending != nil {
+			continue
+		}
+		due := p.repliedAt.Add(x.policy.Heartbeat)
+		if whose == nil || due.Before(at) {
+			at, whose = due, []*party{p}
+		}
+	}
+	return at, whose
+}
+
+func (x *execution) otherSteps(add adder) {
+	for _, i := range x.instances {
+		if i.crashed || !i.busy() {
+			continue
+		}
+		if x.left.crashes > 0 {
+			add(func() { x.left.crashes--; x.crash(i); x.settle() }, "w%d crashes", i.index)
+		}
+		if x.left.stops > 0 && !i.stopping {
+			add(func() { x.left.stops--; x.terminate(i) }, "w%d gets SIGTERM", i.index)
+		}
+	}
+	if x.left.unlocks > 0 && x.rec.doc.Lock.Owner != "" {
+		add(func() { x.left.unlocks--; x.unlock() }, "the operator unlocks")
+	}
+	if x.left.recovers > 0 && x.orphaned(x.rec) {
+		add(func() { x.left.recovers--; x.recover() }, "recovery")
+	}
+}
+
+func (i *instance) busy() bool {
+	return slices.ContainsFunc(i.parties, func(p *party) bool { return !p.ended })
+}
+
+// crash never replies to the worker's goroutines again. What they have sent may
+// arrive.
+func (x *execution) crash(i *instance) {
+	i.crashed = true
+	i.receive("crash")
+	for _, p := range i.parties {
+		if p.ended {
+			continue
+		}
+		p.task.flying--
+		if c := p.pending; c != nil && c.kind == swap {
+			x.late = append(x.late, c)
+		}
+	}
+	x.count("crashes")
+}
+
+func (x *execution) terminate(i *instance) {
+	i.stopping = true
+	i.receive("SIGTERM", x.since())
+	i.stop(worker.ErrStopping)
+	x.count("SIGTERMs")
+	x.settle()
+}
+
+func (x *execution) recover() {
+	r, err := (&worker.Guard{Queue: x, Backlog: x}).Recover(context.Background())
+	if err != nil {
+		x.fail("recovery: %v", err)
+	}
+	for range r.Booked {
+		x.count("recoveries")
+	}
+	x.settle()
+}
+
+// start is a sequence of steps that costs nothing of the depth, the strays and
+// the budgets: what only many steps lead to is searched from there.
+type start struct {
+	name  string
+	fewer int      // strays that its search has less, because much can be done from here
+	steps []string // each the first possible step that path.Match finds
+}
+
+var (
+	booked = []string{
+		"task first to an idle worker", "delivery 0 at w0: swap",
+		"task first to an idle worker", "delivery 1 at w1: book",
+	}
+	broken  = append(booked[:4:4], "the operator unlocks", "the operator: swap")
+	stopped = append(booked[:4:4], "w0 gets SIGTERM", "delivery 0 at w0: the run obeys its cancellation",
+		"delivery 0 at w0: swap", "delivery 0 at w0: book")
+	overtaken = append(broken[:6:6], "task * to an idle worker", "delivery 3 at w1: swap",
+		"w1 gets SIGTERM", "delivery 3 at w1: the run obeys its cancellation",
+		"delivery 3 at w1: swap", "delivery 3 at w1: book")
+	starts = []start{{"booked", 0, booked}, {"broken", 0, broken}, {"stopped", 1, stopped}, {"overtaken", 1, overtaken}}
+)
+
+func (s start) String() string {
+	if s.name == "" {
+		return "from the beginning"
+	}
+	return "from " + s.name
+}
+
+// make takes the steps.
+func (s start) make(x *execution) {
+	left, traced := x.left, x.traced
+	x.left = budget{deliveries: 4, unlocks: 1, stops: 1, hasty: 1}
+	x.traced = true // so that steps have names
+	for _, pattern := range s.steps {
+		all := x.steps()
+		n := slices.IndexFunc(all, func(s step) bool { ok, err := path.Match(pattern, s.name); return ok && err == nil })
+		if n < 0 {
+			x.fail("%s: no step %q", s, pattern)
+			break
+		}
+		x.note("(%s)", all[n].name)
+		all[n].do()
+	}
+	x.left, x.traced = left, traced
+	if !traced {
+		x.trace = nil
+	}
+}

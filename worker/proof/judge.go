@@ -1,0 +1,128 @@
+package proof
+
+import (
+	"fmt"
+	"time"
+)
+
+// Kind is what a write does to the lock of an analysis.
+type Kind string
+
+// The kinds of writes. A worker makes no other.
+const (
+	Acquire   Kind = "acquire"
+	Heartbeat Kind = "heartbeat"
+	Release   Kind = "release"
+	Finish    Kind = "finish"
+	GiveUp    Kind = "give up" // FAILED, because no attempt is left
+	Unlock    Kind = "unlock"  // an operator's, as is Requeue
+	Requeue   Kind = "requeue"
+	Other     Kind = "other"
+)
+
+// Write is a write that the store has applied.
+type Write struct {
+	Kind    Kind
+	By      string    // the delivery or the worker that made it
+	Owner   string    // of an acquisition or a finish
+	Token   int64     // zero: the write does not name one
+	At      time.Time // the store's time of the reading that it was decided on
+	Expires time.Time // of an acquisition or a heartbeat
+	Running bool      // the run under this lock has not ended
+}
+
+// History judges the writes to one analysis. They are added in the order in
+// which the store applied them.
+type History struct {
+	Token    int64     // given last
+	Owner    string    // to this owner
+	Holder   string    // Write.By of the acquisition; empty: nobody holds the lock
+	Expires  time.Time // of the holder's lock
+	Finished bool
+	Finishes []int64 // the tokens that finished the analysis, one between two requeues
+	Steals   int     // acquisitions of an expired lock
+	Wrong    []string
+}
+
+// Add judges the next write: a token is given once, and each is one more than
+// the last; a lock is taken only when it is free or has expired; only its holder
+// extends it, releases it or finishes the analysis, and not while its run goes
+// on; a finished analysis does not change until an operator requeues it.
+func (h *History) Add(w Write) {
+	held := h.Holder != "" && w.At.Before(h.Expires)
+	operator := w.Kind == Unlock || w.Kind == Requeue
+	switch {
+	case w.Kind == Other:
+		h.wrong("%s wrote what no worker writes", w.By)
+	case h.Finished && !operator:
+		h.wrong("%s wrote %s after the finish", w.By, w.Kind)
+	case held && (w.Kind == Acquire || w.Kind == GiveUp):
+		h.wrong("%s took token %d at %v, and %s held the lock until %v", w.By, w.Token, w.At, h.Holder, h.Expires)
+	case held && w.Kind == Requeue:
+		h.wrong("%s requeued what %s held", w.By, h.Holder)
+	}
+	switch w.Kind {
+	case Acquire, GiveUp:
+		if w.Token != h.Token+1 {
+			h.wrong("%s took token %d after token %d", w.By, w.Token, h.Token)
+		}
+		if h.Holder != "" {
+			h.Steals++
+		}
+		h.Token, h.Owner, h.Holder, h.Expires = w.Token, w.Owner, w.By, w.Expires
+	case Heartbeat, Release, Finish:
+		switch {
+		case w.By != h.Holder:
+			h.wrong("%s wrote %s to the lock of %q", w.By, w.Kind, h.Holder)
+		case w.Token != 0 && w.Token != h.Token, w.Kind == Finish && w.Owner != h.Owner:
+			h.wrong("%s wrote %s as %s with token %d to the lock of %s with token %d", w.By, w.Kind, w.Owner, w.Token, h.Owner, h.Token)
+		case w.Running && w.Kind != Heartbeat:
+			h.wrong("%s wrote %s while its run went on", w.By, w.Kind)
+		}
+	}
+	switch w.Kind {
+	case Heartbeat:
+		h.Expires = w.Expires
+	case Finish, GiveUp:
+		h.Finished, h.Finishes, h.Holder = true, append(h.Finishes, h.Token), ""
+	case Requeue:
+		h.Finished, h.Holder = false, ""
+	case Release, Unlock:
+		h.Holder = ""
+	}
+}
+
+func (h *History) wrong(format string, args ...any) {
+	h.Wrong = append(h.Wrong, fmt.Sprintf(format, args...))
+}
+
+// Span is a time in which something was so, since the beginning.
+type Span struct{ From, Until time.Duration }
+
+// Without returns the parts of s that no other span covers: of a run, when it
+// was in effect.
+func (s Span) Without(others ...Span) []Span {
+	rest := []Span{s}
+	for _, o := range others {
+		var next []Span
+		for _, r := range rest {
+			for _, part := range []Span{{r.From, min(r.Until, o.From)}, {max(r.From, o.Until), r.Until}} {
+				if part.From < part.Until {
+					next = append(next, part)
+				}
+			}
+		}
+		rest = next
+	}
+	return rest
+}
+
+// Overlap returns for how long a span of a and a span of b last at once.
+func Overlap(a, b []Span) (sum time.Duration) {
+	for _, s := range a {
+		for _, t := range b {
+			sum += max(0, min(s.Until, t.Until)-max(s.From, t.From))
+		}
+	}
+	return sum
+}

@@ -1,0 +1,71 @@
+package proof
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+func TestAHistoryIsJudged(t *testing.T) {
+	at := func(second int) time.Time { return time.Unix(int64(second), 0) }
+	write := func(k Kind, token int64, second int) Write {
+		return Write{
+			Kind: k, By: fmt.Sprint("delivery ", token), Owner: fmt.Sprint("owner ", token), Token: token,
+			At: at(second), Expires: at(second + 10),
+		}
+	}
+	acquire := func(token int64, second int) Write { return write(Acquire, token, second) }
+	beat := func(second int) Write { return write(Heartbeat, 1, second) }
+	release := func(second int) Write { return write(Release, 1, second) }
+	finish := func(token int64) Write { return write(Finish, token, 20) }
+	unlock, requeue := Write{Kind: Unlock, At: at(5)}, Write{Kind: Requeue, At: at(5)}
+	running, mixed := release(5), finish(2)
+	running.Running = true
+	mixed.Token = 1
+	for name, c := range map[string]struct {
+		writes        []Write
+		wrong, steals int
+	}{
+		"nothing":                       {nil, 0, 0},
+		"two attempts":                  {[]Write{acquire(1, 0), beat(5), release(6), acquire(2, 6), finish(2)}, 0, 0},
+		"a steal":                       {[]Write{acquire(1, 0), beat(5), acquire(2, 15), finish(2)}, 0, 1},
+		"an unlock, and the next":       {[]Write{acquire(1, 0), unlock, acquire(2, 5), finish(2)}, 0, 0},
+		"a requeue, and the next":       {[]Write{acquire(1, 0), finish(1), requeue, acquire(2, 5), finish(2)}, 0, 0},
+		"the last attempt":              {[]Write{acquire(1, 0), write(GiveUp, 2, 11)}, 0, 1},
+		"a steal before the expiry":     {[]Write{acquire(1, 0), beat(5), acquire(2, 14)}, 1, 1},
+		"a token again":                 {[]Write{acquire(1, 0), release(1), acquire(1, 1)}, 1, 0},
+		"a token left out":              {[]Write{acquire(1, 0), release(1), acquire(3, 1)}, 1, 0},
+		"a finish of the superseded":    {[]Write{acquire(1, 0), acquire(2, 15), finish(1)}, 1, 1},
+		"the result of the superseded":  {[]Write{acquire(1, 0), acquire(2, 15), mixed}, 1, 1},
+		"a heartbeat of the superseded": {[]Write{acquire(1, 0), acquire(2, 15), beat(16)}, 1, 1},
+		"a release of the superseded":   {[]Write{acquire(1, 0), acquire(2, 15), release(16)}, 1, 1},
+		"a second finish":               {[]Write{acquire(1, 0), finish(1), finish(1)}, 2, 0},
+		"a heartbeat after the finish":  {[]Write{acquire(1, 0), finish(1), beat(5)}, 2, 0},
+		"a heartbeat after a release":   {[]Write{acquire(1, 0), release(1), beat(5)}, 1, 0},
+		"a heartbeat after an unlock":   {[]Write{acquire(1, 0), unlock, beat(5)}, 1, 0},
+		"a release of nothing":          {[]Write{acquire(1, 0), release(1), release(1)}, 1, 0},
+		"a release under a run":         {[]Write{acquire(1, 0), running}, 1, 0},
+		"a requeue under a run":         {[]Write{acquire(1, 0), requeue}, 1, 0},
+		"an unknown write":              {[]Write{acquire(1, 0), {Kind: Other}}, 1, 0},
+	} {
+		var h History
+		for _, w := range c.writes {
+			h.Add(w)
+		}
+		if len(h.Wrong) != c.wrong || h.Steals != c.steals {
+			t.Errorf("%s: %d steals, and %q; want %d and %d of these", name, h.Steals, h.Wrong, c.steals, c.wrong)
+		}
+	}
+}
+
+func TestAnExcusedPartOfARunDoesNotOverlap(t *testing.T) {
+	older, newer := Span{0, 10}, []Span{{6, 20}}
+	for _, c := range []struct {
+		excuses []Span
+		want    time.Duration
+	}{{nil, 4}, {[]Span{{5, 8}}, 2}, {[]Span{{8, 9}}, 3}, {[]Span{{2, 7}, {7, 30}}, 0}, {[]Span{{11, 12}}, 4}} {
+		if got := Overlap(older.Without(c.excuses...), newer); got != c.want {
+			t.Errorf("without %v: %v, want %v", c.excuses, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,476 @@
+package proof
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/orchestrator"
+	"taskguard/worker"
+	"taskguard/worker/taskqueue"
+)
+
+type (
+	analysis = analysislock.Analysis
+	cell     = lease.Cell[analysis]
+)
+
+// model is everything outside of the workers, a store and a queue, and the judge
+// of what the workers do to it. Its mutex guards all of it, and is never held
+// while time passes.
+type model struct {
+	policy    lease.Policy
+	skew      time.Duration // of the store's clock, against the workers'
+	queueSkew time.Duration // of the queue's clock
+	lax       bool          // the store does not compare revisions
+	traced    bool
+	begun     time.Time
+
+	mu      sync.Mutex
+	records map[string]*record
+	tasks   []*task
+	owners  map[string]*party
+	trace   []line
+	figures figures
+	repeats bool         // the present step was counted in an earlier execution
+	wrong   []string     // the violations
+	onFirst func(string) // called with the first violation; may be nil
+}
+
+// record is one analysis in the store.
+type record struct {
+	doc     analysis
+	rev     int64
+	updated time.Time // by the store's clock
+	created time.Duration
+	history History
+	holder  *party
+	states  []state // of the lock, from the first
+}
+
+// state is the lock after a write.
+type state struct {
+	lock lease.Lease
+	at   time.Duration
+	by   *party
+}
+
+// party is one caller of the store: a delivery, a recovery or an operator.
+type party struct {
+	n        int // in the order of their beginnings
+	name     string
+	on       *instance
+	operates Kind // of an operator: Unlock or Requeue
+	analysis string
+	task     *task
+	owner    string // known from its first acquisition
+	token    int64  // of its acquisition; of an operator, of the lock that it broke
+	run      *run
+	since    int   // the number of the record's states when it began
+	broken   *Span // from when an operator broke its lock until its trust ends
+	answered bool
+
+	calls    int
+	explored // by the search
+}
+
+// run is one run of the analyzer.
+type run struct {
+	ctx                     context.Context
+	begun, ended, cancelled time.Duration // negative: not yet
+	stopped                 bool          // it ended after its process was told to stop
+	pauses                  []Span
+	result                  chan error
+}
+
+func (p *party) String() string { return p.name }
+
+func (p *party) running() bool { return p.run != nil && p.run.ended < 0 }
+
+// instance is one worker process.
+type instance struct {
+	index    int
+	name     string
+	guard    *worker.Guard
+	work     context.Context
+	stop     context.CancelCauseFunc
+	stopping bool
+	crashed  bool
+	parties  []*party
+
+	received uint64 // all replies that its goroutines have got; for the search
+
+	slot   *slot // this and what follows is for the simulation
+	dead   chan struct{}
+	paused time.Duration // until then
+	died   time.Duration
+}
+
+// task is one task of the queue.
+type task struct {
+	taskqueue.Task
+	alias  string // its name without randomness
+	done   bool
+	freed  time.Time // when its name is free again, once it is done
+	flying int       // dispatches that are not answered
+	sent   int       // dispatches
+	tried  time.Time // of the last dispatch, for the search
+}
+
+func newModel(policy lease.Policy) *model {
+	return &model{policy: policy, records: map[string]*record{}, owners: map[string]*party{}, figures: figures{}}
+}
+
+// now is the store's time, since the time of the beginning.
+func (m *model) now() time.Time              { return time.Now().Add(m.skew).Round(0) }
+func (m *model) since() time.Duration        { return time.Since(m.begun) }
+func (m *model) local(t time.Time) time.Time { return t.Add(-m.skew) }
+
+func (m *model) count(name string) {
+	if !m.repeats {
+		m.figures[name]++
+	}
+}
+
+type line struct {
+	at   time.Duration
+	text string
+}
+
+// note adds a line to the trace.
+func (m *model) note(format string, args ...any) {
+	if m.traced {
+		m.trace = append(m.trace, line{m.since(), fmt.Sprintf(format, args...)})
+	}
+}
+
+// fail records a violation.
+func (m *model) fail(format string, args ...any) {
+	m.note("WRONG: "+format, args...)
+	what := fmt.Sprintf("%v: %s", m.since(), fmt.Sprintf(format, args...))
+	if len(m.wrong) == 0 && m.onFirst != nil {
+		m.onFirst(what)
+	}
+	m.wrong = append(m.wrong, what)
+}
+
+func (m *model) show(d analysis) string {
+	l := d.Lock
+	s := fmt.Sprintf("%s token %d attempts %d", d.Status, l.Token, l.Attempts)
+	if l.Owner != "" {
+		s += fmt.Sprintf(" owner %v until %s", m.owners[l.Owner], l.ExpiresAt.Format("15:04:05.000"))
+	}
+	if l.FinishedBy != "" {
+		s += fmt.Sprintf(" by %v", m.owners[l.FinishedBy])
+	}
+	return s
+}
+
+func (m *model) create(id string) *record {
+	r := &record{doc: analysis{ID: id, Status: analysislock.Queued, Input: id}, rev: 1, updated: m.now(), created: m.since(), states: make([]state, 1)}
+	m.records[id] = r
+	m.note("%s: created", id)
+	return r
+}
+
+// load is what the store does when a reading arrives.
+func (m *model) load(id string) cell {
+	r := m.records[id]
+	if r == nil {
+		return cell{At: m.now()}
+	}
+	return cell{Doc: r.doc, Exists: true, Rev: r.rev, At: m.now()}
+}
+
+// asks learns the owner of a delivery from the first write that it sends.
+func (m *model) asks(p *party, next analysis) {
+	if p.operates == "" && p.owner == "" {
+		p.owner = cmp.Or(next.Lock.Owner, next.Lock.FinishedBy)
+		m.owners[p.owner] = p
+	}
+}
+
+// swap is what the store does when a write arrives.
+func (m *model) swap(p *party, id string, prev cell, next analysis) (cell, error) {
+	r := m.records[id]
+	if r == nil || any(r.rev) != prev.Rev && !m.lax {
+		m.count("conflicts")
+		if r != nil && p.operates == "" && p.token != 0 && r.holder != p {
+			m.count("superseded writes refused")
+		}
+		return cell{}, fmt.Errorf("swap %s: %w", id, lease.ErrConflict)
+	}
+	m.judge(r, next, p)
+	r.doc, r.updated = next, m.now()
+	r.rev++
+	r.states = append(r.states, state{next.Lock, m.since(), p})
+	return m.load(id), nil
+}
+
+func kindOf(was, is lease.Lease, p *party) Kind {
+	switch {
+	case p.operates != "":
+		return p.operates
+	case is.Finished && is.Token != was.Token:
+		return GiveUp
+	case is.Finished:
+		return Finish
+	case is.Token != was.Token:
+		return Acquire
+	case is.Owner == "":
+		return Release
+	case is.Owner == was.Owner:
+		return Heartbeat
+	}
+	return Other
+}
+
+// judge judges a write at the moment at which the store applies it.
+func (m *model) judge(r *record, next analysis, p *party) {
+	was, is, h := r.doc.Lock, next.Lock, &r.history
+	w := Write{
+		Kind: kindOf(was, is, p), By: p.name, Owner: is.Owner, Token: is.Token,
+		At: m.now(), Expires: is.ExpiresAt, Running: p.running(),
+	}
+	if is.Finished {
+		w.Owner = is.FinishedBy
+	}
+	before, steals := len(h.Wrong), h.Steals
+	h.Add(w)
+	if what := m.misfit(r.doc, next, w.Kind, p); what != "" {
+		h.wrong("%s %s", p, what)
+	}
+	for _, what := range h.Wrong[before:] {
+		m.fail("%s: %s: %s to %s", r.doc.ID, what, m.show(r.doc), m.show(next))
+	}
+	m.note("%s: %s token %d", p, w.Kind, is.Token)
+	if h.Steals > steals {
+		m.count("steals")
+	}
+	m.count(string(w.Kind))
+	switch w.Kind {
+	case Heartbeat:
+		if !time.Now().Before(m.trust(was)) {
+			m.count("late wake-ups")
+		}
+		return
+	case Acquire, GiveUp:
+		p.token, p.broken = is.Token, nil
+	case Unlock:
+		m.breaks(r, p)
+	}
+	if r.holder = nil; w.Kind == Acquire {
+		r.holder = p
+	}
+}
+
+// misfit is what is wrong with the other fields of a write.
+func (m *model) misfit(was, is analysis, k Kind, p *party) string {
+	attempts := is.Lock.Attempts - was.Lock.Attempts
+	switch {
+	case is.Lock.Finished != (is.Status == analysislock.Ready || is.Status == analysislock.Failed):
+		return "wrote a status that does not fit the lock"
+	case is.Status == analysislock.Ready && k == Finish && is.Result != any(result(p.analysis, p.token)):
+		return fmt.Sprintf("wrote the result %v", is.Result)
+	case is.Status == analysislock.Failed && (is.Error == nil || is.Error.Message == ""):
+		return "wrote FAILED without a reason"
+	case is.Lock.Finished && k != Unlock && (is.LastError != nil || is.Lock.Owner != ""):
+		return "left a lock or an error on a finished analysis"
+	case k == Unlock && (is.Lock.Finished != was.Lock.Finished || is.Lock.Owner != "" || is.Lock.Token != was.Lock.Token):
+		return "did more than unlock"
+	case k == GiveUp && was.Lock.Attempts < m.policy.MaxAttempts:
+		return "gave up too early"
+	case k == Acquire && (attempts != 1 || is.Lock.Attempts > m.policy.MaxAttempts || is.Status != analysislock.Processing):
+		return "acquired with a wrong count of attempts or a wrong status"
+	case k == Requeue && (is.Lock.Attempts != 0 || is.Status != analysislock.Queued || is.Lock.Token != was.Lock.Token):
+		return "requeued wrongly"
+	case k == Release && attempts == -1 && p.on.stopping && (p.run == nil || p.run.stopped):
+		m.count("stopped runs refunded")
+	case k != Acquire && k != Requeue && attempts != 0:
+		return fmt.Sprintf("changed the attempts by %d", attempts)
+	}
+	return ""
+}
+
+// breaks lets an operator break the lock of a live run, once.
+func (m *model) breaks(r *record, operator *party) {
+	h := r.holder
+	if h == nil {
+		return
+	}
+	if operator.token != 0 {
+		m.fail("one unlock broke token %d and token %d", operator.token, h.token)
+	}
+	operator.token = h.token
+	h.broken = &Span{m.since(), max(m.since(), m.trust(r.doc.Lock).Sub(m.begun))}
+}
+
+// trust is until when the holder of l may rely on it, at most, by the workers'
+// clocks.
+func (m *model) trust(l lease.Lease) time.Time { return m.local(l.ExpiresAt).Add(-m.policy.Margin()) }
+
+// result is the result of the run with that token.
+func result(id string, token int64) string { return fmt.Sprintf("%s by %d", id, token) }
+
+// alias is the name of a task without randomness: what replaces a stopped run is
+// named after the run's owner, which is random.
+func alias(t taskqueue.Task, by *party) string {
+	if by != nil && t.Name == taskqueue.Name("replace", t.AnalysisID, by.owner) {
+		return "replaces " + by.name
+	}
+	return t.Name
+}
+
+// book adds a task, unless its name is taken.
+func (m *model) book(t taskqueue.Task, by *party) (made *task) {
+	now := time.Now().Add(m.queueSkew)
+	for _, old := range m.tasks {
+		if old.Name == t.Name && (!old.done || now.Before(old.freed)) {
+			return nil
+		}
+	}
+	made = &task{Task: t, alias: alias(t, by)}
+	m.tasks = append(m.tasks, made)
+	m.note("queue: %s booked for %s in %v", made.alias, t.AnalysisID, max(0, t.At.Sub(now)))
+	return made
+}
+
+// pending counts the tasks of an analysis, or of all, other than one.
+func (m *model) pending(id string, but *task) (n int) {
+	for _, t := range m.tasks {
+		if !t.done && t != but && (id == "" || t.AnalysisID == id) {
+			n++
+		}
+	}
+	return n
+}
+
+// orphaned reports whether recovery is to find the analysis. It repeats the
+// contract in its own words, because the product's own are under test.
+func (m *model) orphaned(r *record) bool {
+	now, l := m.now(), r.doc.Lock
+	open := r.doc.Status == analysislock.Queued || r.doc.Status == analysislock.Processing
+	return open && (l.Owner == "" || !now.Before(l.ExpiresAt)) && now.Sub(r.updated) >= m.policy.TTL
+}
+
+// orphans calls each for what recovery is to find, oldest first.
+func (m *model) orphans(each func(id string, token int64, at time.Time)) {
+	m.mu.Lock()
+	var found []*record
+	for _, r := range m.records {
+		if m.orphaned(r) {
+			found = append(found, r)
+		}
+	}
+	now := m.now()
+	m.mu.Unlock()
+	slices.SortFunc(found, func(a, b *record) int { return a.updated.Compare(b.updated) })
+	for _, r := range found {
+		each(r.doc.ID, r.doc.Lock.Token, now)
+	}
+}
+
+type partyKey struct{}
+
+// partyOf is the caller of the store or the queue. Nil: the call is a recovery
+// without faults.
+func partyOf(ctx context.Context) *party {
+	p, _ := ctx.Value(partyKey{}).(*party)
+	return p
+}
+
+func (p *party) context(ctx context.Context) context.Context {
+	return context.WithValue(ctx, partyKey{}, p)
+}
+
+// outside is a worker's way to the store and the queue.
+type outside interface {
+	lease.Store[analysis]
+	worker.Queue
+	worker.Backlog
+}
+
+// start starts a worker process.
+func (m *model) start(name string, o outside, analyze orchestrator.AnalyzerFunc, runTimeout time.Duration) *instance {
+	i := &instance{name: name, dead: make(chan struct{})}
+	i.work, i.stop = context.WithCancelCause(context.Background())
+	ledger := m.ledger(o)
+	i.guard = &worker.Guard{
+		Locks: ledger, Queue: o, Backlog: o, Analyzer: analyze,
+		Instance: name, RunTimeout: runTimeout, Log: slog.New(slog.DiscardHandler),
+	}
+	return i
+}
+
+func (m *model) ledger(s lease.Store[analysis]) *analysislock.Locks {
+	l, err := analysislock.New(s, m.policy, nil)
+	if err != nil {
+		panic(err)
+	}
+	return l
+}
+
+// answer is a worker's answer to a request.
+type answer struct {
+	worker.Answer
+	code int
+	err  error
+}
+
+// post serves one request. All that the worker does for it has p in its context.
+func (i *instance) post(p *party, path, task, body string) (a answer) {
+	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
+	r.Header.Set("X-CloudTasks-TaskName", task)
+	rec := httptest.NewRecorder()
+	worker.NewServer(p.context(i.work), i.guard, nil).ServeHTTP(rec, r)
+	a.code, a.err = rec.Code, json.Unmarshal(rec.Body.Bytes(), &a.Answer)
+	return a
+}
+
+func (i *instance) deliver(p *party) answer {
+	return i.post(p, "/internal/tasks/analysis", p.task.Name, fmt.Sprintf(`{"analysis_id":%q}`, p.analysis))
+}
+
+// judgeAnswer judges the answer to a delivery. excused: an operator has opened
+// the analysis and has not booked a delivery yet.
+func (m *model) judgeAnswer(p *party, a answer, excused bool) {
+	r := m.records[p.analysis]
+	l, t := r.doc.Lock, p.task
+	m.count(fmt.Sprintf("answered %d %s", a.code, cmp.Or(a.Reason, a.Status)))
+	m.note("%s: answered %d %s %s", p, a.code, a.Status, a.Reason)
+	if a.code/100 == 2 && !t.done {
+		t.done, t.freed = true, time.Now().Add(m.queueSkew+24*time.Hour)
+	}
+	saw := func(fits func(lease.Lease) bool) bool {
+		return slices.ContainsFunc(r.states[p.since-1:], func(s state) bool { return fits(s.lock) })
+	}
+	retry, _ := time.Parse(time.RFC3339, a.RetryAt)
+	switch {
+	case a.err != nil:
+		m.fail("%s: an answer that is not JSON: %v", p, a.err)
+	case p.running():
+		m.fail("%s answered before its run had ended", p)
+	case a.code/100 == 2 && !l.Finished && m.pending(p.analysis, t) == 0 && !excused:
+		m.fail("%s was acknowledged with %d %s, and nothing is booked for %s", p, a.code, a.Reason, m.show(r.doc))
+	case a.Reason == "locked" && l.Owner != "" && l.Owner == p.owner:
+		m.fail("%s was locked out by itself", p)
+	case a.Reason == "locked" && !saw(func(l lease.Lease) bool { return l.Owner != "" && l.ExpiresAt.Equal(retry) }):
+		m.fail("%s was answered locked until %s, and no lock was", p, a.RetryAt)
+	case a.Reason == "lock_lost" && l.FinishedBy != "" && l.FinishedBy == p.owner:
+		m.fail("%s was answered that its lock is lost, and had finished", p)
+	case a.Reason == "" && a.code == http.StatusOK && !slices.Contains(r.history.Finishes, p.token):
+		m.fail("%s was answered %s, and token %d has finished nothing", p, a.Status, p.token)
+	case a.Reason == "already_finished" && !saw(func(l lease.Lease) bool { return l.Finished }):
+		m.fail("%s was answered already_finished, and it was not", p)
+	}
+}

@@ -1,0 +1,213 @@
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"taskguard/lease"
+	"taskguard/worker/taskqueue"
+)
+
+// callTimeout bounds one call, as the real client's does.
+const callTimeout = 5 * time.Second
+
+// client is the way of a worker, or of an operator, to the store and the queue:
+// the only place where calls go wrong.
+type client struct {
+	*simulation
+	slot *slot
+	from *instance // nil: an operator's
+}
+
+// Load implements lease.Store.
+func (c *client) Load(ctx context.Context, id string) (cell, error) {
+	return c.call(ctx, "load", id, func(*party) (cell, error) { return c.load(id), nil })
+}
+
+// Swap implements lease.Store.
+func (c *client) Swap(ctx context.Context, id string, prev cell, next analysis) (cell, error) {
+	c.locked(func() { c.asks(partyOf(ctx), next) })
+	return c.call(ctx, "swap", id, func(p *party) (cell, error) {
+		got, err := c.swap(p, id, prev, next)
+		if err == nil && p.operates != "" && p.answered {
+			c.landed[id] = c.since()
+		}
+		return got, err
+	})
+}
+
+// course is what becomes of one call.
+type course struct {
+	fault     fault
+	out, back time.Duration
+	applied   bool
+	err       error // instead of the store's reply
+	cut       bool  // the worker's later calls do not get through for a while
+}
+
+func (c *client) course(p *party, op, id string, n int) course {
+	if f := c.unreachable(); f != none {
+		return course{fault: f, out: callTimeout, back: callTimeout}
+	}
+	r := c.seed.of("call", p.name, op, id, n)
+	most := 60 * time.Millisecond
+	if r.chance(0.1) {
+		most = 400 * time.Millisecond
+	}
+	k := course{out: r.between(time.Millisecond, most), back: r.between(time.Millisecond, most), applied: true}
+	if c.quiet() {
+		return k
+	}
+	left := r.Float64()
+	for _, f := range rpcFaults {
+		if left -= c.p.rpc[f]; left < 0 {
+			k.fault = f
+			break
+		}
+	}
+	switch k.fault {
+	case dropBefore:
+		k.applied, k.err = false, status.Error(codes.Unavailable, "dropped")
+	case dropAfter:
+		k.err = status.Error(codes.Unavailable, "dropped")
+	case tooLate:
+		k.out = r.between(callTimeout, 3*c.p.policy.TTL+callTimeout)
+	case aborted:
+		k.applied, k.err = false, fmt.Errorf("%w: %w", lease.ErrConflict, status.Error(codes.Aborted, "contention"))
+	case abortedAfter:
+		k.err = fmt.Errorf("%w: %w", lease.ErrConflict, status.Error(codes.FailedPrecondition, "sent twice"))
+	case unavailable:
+		k.applied, k.err = false, status.Error(codes.Unavailable, "unavailable")
+	case exceeded:
+		k.applied, k.err, k.back = r.chance(0.5), status.Error(codes.DeadlineExceeded, "too slow"), callTimeout
+	case slowRequest:
+		k.out += r.between(time.Second, callTimeout)
+	case slowReply:
+		k.back += r.between(time.Second, callTimeout)
+		k.cut = r.chance(0.5)
+	}
+	return k
+}
+
+// unreachable is why no call gets through now.
+func (c *client) unreachable() fault {
+	for _, s := range c.p.down {
+		if s.has(c.since()) {
+			return storeDown
+		}
+	}
+	if c.from != nil && c.slot.cut.has(c.since()) {
+		return workerCut
+	}
+	return none
+}
+
+// call carries one call to the store and its reply back. The caller stops
+// waiting at its deadline; the call goes its way.
+func (c *client) call(ctx context.Context, op, id string, do func(*party) (cell, error)) (cell, error) {
+	asked, p := time.Now(), partyOf(ctx)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	n := 0
+	c.locked(func() {
+		p.calls++
+		n = p.calls
+	})
+	if !c.alive(c.from, "calls", p.name, n) {
+		<-ctx.Done()
+		return cell{}, ctx.Err()
+	}
+	var k course
+	c.locked(func() {
+		c.countCall(c.slot)
+		if k = c.course(p, op, id, n); k.fault != none {
+			c.count(string(k.fault))
+		}
+		if k.cut && c.slot != nil {
+			c.cutOff(c.slot, k.out, 2*c.p.policy.TTL)
+		}
+		c.underway++
+	})
+	replies := make(chan reply, 1)
+	c.going.Go(func() {
+		time.Sleep(k.out)
+		var got reply
+		c.locked(func() {
+			if k.applied {
+				got.cell, got.err = do(p)
+			}
+			c.underway--
+			if c.traced {
+				c.note("%s: %s #%d [%s] applied %v: %s %v", p, op, n, k.fault, k.applied, c.show(got.cell.Doc), got.err)
+			}
+		})
+		if k.err != nil {
+			got = reply{err: k.err}
+		}
+		time.Sleep(k.back)
+		replies <- got
+	})
+	var got reply
+	select {
+	case got = <-replies:
+	case <-ctx.Done():
+		got.err = ctx.Err()
+	}
+	if !c.alive(c.from, "gets", p.name, n) {
+		<-ctx.Done()
+		return cell{}, ctx.Err()
+	}
+	got.cell.Asked = asked
+	return got.cell, got.err
+}
+
+var errUnavailable = errors.New("queue unavailable")
+
+// Book implements worker.Queue. It tries until ctx ends, as the real client
+// does.
+func (c *client) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
+	p := partyOf(ctx)
+	alias := alias(t, p)
+	for n := 0; ; n++ {
+		r := c.seed.of("booking", p.name, alias, n, c.since())
+		if !c.alive(c.from, "books", alias, n) {
+			<-ctx.Done()
+			return false, ctx.Err()
+		}
+		time.Sleep(r.between(time.Millisecond, 50*time.Millisecond))
+		switch bad := !c.quiet() && r.chance(2*c.p.booking); {
+		case bad && r.chance(0.5):
+			c.locked(func() { c.count("bookings unavailable") })
+		case bad:
+			c.locked(func() { c.count("booking replies lost") })
+			c.add(t, p)
+		default:
+			if already = !c.add(t, p); already {
+				c.locked(func() { c.count("names taken") })
+			}
+			time.Sleep(r.between(time.Millisecond, 50*time.Millisecond))
+			if c.alive(c.from, "booked", alias, n) {
+				return already, nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return false, fmt.Errorf("%w: %w", errUnavailable, ctx.Err())
+		case <-time.After(r.between(50*time.Millisecond, 2*time.Second)):
+		}
+	}
+}
+
+// Orphaned implements worker.Backlog.
+func (c *client) Orphaned(ctx context.Context, _ int, each func(id string, token int64, at time.Time)) error {
+	if _, err := c.Load(ctx, "none"); err != nil {
+		return err
+	}
+	c.orphans(each)
+	return nil
+}

@@ -1,0 +1,114 @@
+package proof
+
+import (
+	"time"
+
+	"taskguard/worker/taskqueue"
+)
+
+// add makes a task and reports whether its name was free.
+func (w *simulation) add(t taskqueue.Task, by *party) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	made := w.book(t, by)
+	if made == nil {
+		return false
+	}
+	in := max(0, t.At.Sub(time.Now().Add(w.queueSkew)))
+	w.going.Go(func() { w.deliver(made, in) })
+	return true
+}
+
+// deliver dispatches a task until it is acknowledged.
+func (w *simulation) deliver(t *task, in time.Duration) {
+	r := w.seed.of("task", t.alias)
+	if r.chance(w.p.dispatch) && !w.quiet() {
+		w.locked(func() { w.count("dispatched late") })
+		in += r.between(0, 2*w.p.policy.TTL)
+	}
+	if r.chance(w.p.dispatch) && !w.quiet() {
+		w.locked(func() { w.count("dispatched twice") })
+		again := in + r.between(0, w.p.policy.TTL)
+		w.going.Go(func() {
+			if w.pass(again) {
+				w.dispatch(t)
+			}
+		})
+	}
+	backoff := w.p.minBackoff
+	for w.pass(in + r.between(time.Millisecond, time.Second)) {
+		if w.dispatch(t) {
+			return
+		}
+		in, backoff = backoff, min(2*backoff, w.p.maxBackoff)
+	}
+}
+
+// dispatch makes one delivery of a task and reports whether the task is done.
+func (w *simulation) dispatch(t *task) (done bool) {
+	var i *instance
+	var p *party
+	var r *draws
+	w.locked(func() {
+		if done = t.done; done {
+			return
+		}
+		t.sent++
+		w.count("deliveries")
+		r = w.seed.of("dispatch", t.alias, t.sent)
+		if i = w.slots[r.IntN(len(w.slots))].current; i != nil {
+			p = w.join(i, t)
+		}
+	})
+	if done || i == nil {
+		return done
+	}
+	began := w.since()
+	lost := r.chance(w.p.dispatch) && !w.quiet()
+	noticed := r.chance(0.5) // that the worker has died; else the deadline passes
+	back := r.between(0, 50*time.Millisecond)
+	answers := make(chan answer, 1)
+	w.going.Go(func() {
+		if a, ok := w.posted(i, p, func() answer { return i.deliver(p) }); ok && !lost {
+			time.Sleep(back)
+			answers <- a
+		}
+	})
+	dead := i.dead
+	if !noticed {
+		dead = nil
+	}
+	over := time.NewTimer(t.Deadline + r.between(0, time.Millisecond))
+	defer over.Stop()
+	select {
+	case a := <-answers:
+		w.locked(func() {
+			w.judgeAnswer(p, a, w.excused(t.AnalysisID, began))
+			done = t.done
+		})
+		return done
+	case <-dead:
+	case <-over.C:
+		w.locked(func() { w.count("dispatch deadlines passed") })
+	}
+	w.locked(func() {
+		if lost {
+			w.count("answers lost")
+		}
+		if w.p.purge && i.crashed && !t.done {
+			t.done = true
+			w.count("tasks lost with a crash")
+		}
+		done = t.done && i.crashed
+	})
+	return done
+}
+
+// excused reports whether no delivery need be in the queue when one that began
+// then is acknowledged: an operator has yet to book one, or has opened the
+// analysis by a write that landed when the operator had given up. The mutex is
+// held.
+func (w *simulation) excused(id string, began time.Duration) bool {
+	landed, late := w.landed[id]
+	return w.operating[id] > 0 || late && began <= landed
+}

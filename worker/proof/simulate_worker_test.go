@@ -1,0 +1,239 @@
+package proof
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"taskguard/orchestrator"
+	"taskguard/worker"
+)
+
+// slot is a place for a worker: one instance after another.
+type slot struct {
+	n       int
+	born    int
+	calls   int
+	current *instance // nil after a crash
+	cut     Span
+}
+
+// replace starts the slot's next instance.
+func (w *simulation) replace(s *slot) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := &client{simulation: w, slot: s}
+	i := w.start(fmt.Sprintf("w%d.%d", s.n, s.born), c, w.analyze, w.p.runTimeout)
+	c.from, i.slot = i, s
+	s.born++
+	s.current = i
+}
+
+// join begins a request to i. The mutex is held.
+func (w *simulation) join(i *instance, t *task) *party {
+	p := &party{n: len(i.parties), name: fmt.Sprintf("%s/%d", i.name, len(i.parties)), on: i, task: t}
+	if t != nil {
+		p.name, p.analysis, p.since = p.name+"/"+t.AnalysisID, t.AnalysisID, len(w.records[t.AnalysisID].states)
+	}
+	i.parties = append(i.parties, p)
+	return p
+}
+
+// alive waits while the process stands still and reports whether it lives. Who
+// waits goes on at a nanosecond of its own. An operator (nil) always lives.
+func (w *simulation) alive(i *instance, who ...any) bool {
+	for i != nil {
+		w.mu.Lock()
+		crashed, left := i.crashed, i.paused-w.since()
+		w.mu.Unlock()
+		if crashed || left <= 0 {
+			return !crashed
+		}
+		time.Sleep(left + w.seed.of("awake", i.name, who, left).between(1, time.Millisecond))
+	}
+	return true
+}
+
+// countCall counts the slot's calls, with some of which comes an incident. The
+// mutex is held.
+func (w *simulation) countCall(s *slot) {
+	if s == nil {
+		return
+	}
+	s.calls++
+	for n, m := range w.p.incidents {
+		if m.call == s.calls && m.slot == s.n {
+			w.going.Go(func() {
+				time.Sleep(m.at)
+				w.happens(m, n)
+			})
+		}
+	}
+}
+
+// happens makes an incident happen to the instance in its slot.
+func (w *simulation) happens(m incident, n int) {
+	s := w.slots[m.slot]
+	var i *instance
+	w.locked(func() { i = s.current })
+	if i == nil || w.quiet() && !w.p.single {
+		return
+	}
+	pause := w.seed.of("incident", n).between(time.Second, 20*time.Second)
+	switch m.kind {
+	case "crash":
+		w.crash(i, "crashes")
+		time.Sleep(pause)
+		w.replace(s)
+	case "stop":
+		w.locked(func() {
+			w.count("stops")
+			w.note("%s is told to stop", i.name)
+			i.stopping = true
+		})
+		i.stop(worker.ErrStopping)
+		time.Sleep(pause / 10)
+		w.replace(s)
+		time.Sleep(10*time.Second - pause/10)
+		w.crash(i, "")
+	case "pause":
+		w.locked(func() {
+			w.count("pauses")
+			w.note("%s stands still for %v", i.name, m.last)
+			i.paused = max(i.paused, w.since()+m.last)
+			for _, p := range i.parties {
+				if p.running() {
+					p.run.pauses = append(p.run.pauses, Span{w.since(), i.paused})
+				}
+			}
+		})
+	case "cut":
+		w.locked(func() { w.cutOff(s, 0, m.last) })
+	}
+}
+
+// cutOff lets no new call of the slot get through, from in until last later. The
+// mutex is held.
+func (w *simulation) cutOff(s *slot, in, last time.Duration) {
+	w.count("cuts")
+	w.note("slot %d is cut off in %v for %v", s.n, in, last)
+	s.cut = Span{w.since() + in, w.since() + in + last}
+}
+
+// crash ends the process: from now on nothing of it reaches anybody.
+func (w *simulation) crash(i *instance, figure string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if i.slot.current == i {
+		i.slot.current = nil
+	}
+	if i.crashed {
+		return
+	}
+	if figure != "" {
+		w.count(figure)
+		w.crashedAt = w.since()
+	}
+	w.note("%s dies", i.name)
+	i.crashed = true
+	i.died = w.since()
+	close(i.dead)
+	for _, p := range i.parties {
+		if p.running() {
+			p.run.ended = w.since()
+		}
+	}
+}
+
+// posted sends a request to a worker. It reports false if no answer comes.
+func (w *simulation) posted(i *instance, p *party, send func() answer) (a answer, ok bool) {
+	if !w.alive(i, "asked", p.name) {
+		return a, false
+	}
+	a = send()
+	return a, w.alive(i, "answers", p.name)
+}
+
+// recover is the scheduler's call.
+func (w *simulation) recover(i *instance) {
+	var p *party
+	w.locked(func() { p = w.join(i, nil) })
+	a, ok := w.posted(i, p, func() answer { return i.post(p, "/internal/tasks/recover", "", "") })
+	if !ok {
+		return
+	}
+	w.locked(func() {
+		if a.Booked != nil {
+			w.figures["recoveries booked"] += int64(*a.Booked)
+		}
+		w.note("%s: recovery: %d", p, a.code)
+	})
+}
+
+// analyze is the analyzer of all workers.
+func (w *simulation) analyze(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+	p := partyOf(ctx)
+	r := &run{ctx: ctx, begun: w.since(), ended: -1, cancelled: -1}
+	w.locked(func() {
+		if p.on.paused > w.since() {
+			r.pauses = append(r.pauses, Span{w.since(), p.on.paused})
+		}
+		p.run = r
+		w.runs = append(w.runs, p)
+		w.count("runs")
+		w.note("%s: run %d begins", p, job.LockToken)
+	})
+	unwatch := context.AfterFunc(ctx, func() {
+		w.locked(func() {
+			r.cancelled = w.since()
+			w.note("%s: run %d is cancelled: %v", p, job.LockToken, context.Cause(ctx))
+		})
+	})
+	defer w.locked(func() {
+		if r.ended < 0 {
+			r.ended, r.stopped = w.since(), p.on.stopping
+			w.note("%s: run %d ends", p, job.LockToken)
+		}
+	})
+	defer unwatch()
+	if w.work != nil {
+		return w.work(ctx, job)
+	}
+	return w.works(ctx, p.on, job)
+}
+
+// works takes its time, obeys its cancellation, at once or as late as it may,
+// and succeeds or fails, all as drawn.
+func (w *simulation) works(ctx context.Context, i *instance, job orchestrator.Job) (orchestrator.Result, error) {
+	r := w.seed.of("body", job.AnalysisID, job.LockToken)
+	length := r.between(50*time.Millisecond, 4*time.Second)
+	if !w.quiet() && r.chance(w.p.long) {
+		length = r.between(w.p.policy.TTL/3, 3*w.p.policy.TTL)
+	}
+	reaction := r.between(0, 10*time.Millisecond)
+	if r.chance(0.3) {
+		reaction = r.between(0, w.p.policy.KillAfter())
+	}
+	failing, permanent, panics, deaf := r.chance(w.p.failures), r.chance(w.p.failures/10), r.chance(w.p.failures/10), r.chance(0.2)
+	over := time.NewTimer(length)
+	defer over.Stop()
+	select {
+	case <-over.C:
+	case <-i.dead:
+		return nil, errForNow
+	case <-ctx.Done():
+		time.Sleep(reaction)
+		if !deaf { // else it ignores that it was cancelled
+			return nil, ctx.Err()
+		}
+	}
+	switch {
+	case !w.alive(i, "works", job.AnalysisID, job.LockToken), failing && !w.quiet():
+		return nil, errForNow
+	case permanent:
+		return nil, &orchestrator.PermanentError{Code: "no_use", Message: "cannot be done"}
+	case panics && !w.quiet():
+		panic("a bug")
+	}
+	return result(job.AnalysisID, job.LockToken), nil
+}
