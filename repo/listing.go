@@ -136,7 +136,7 @@ func (a *Analyses) eachType(ctx context.Context, what string, q firestore.Query,
 // summaries returns the analyses that a query finds, without inputs and results; what
 // names the query in an error.
 func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query) (found []analysislock.Analysis, err error) {
-	_, err = eachDocument(ctx, what, q, func(snap *firestore.DocumentSnapshot) {
+	err = eachDocument(ctx, what, q, func(snap *firestore.DocumentSnapshot) {
 		doc, err := a.documents.codec.decode(snapshot(snap))
 		doc.Malformed = errors.Join(analysislock.CheckID(snap.Ref.ID), err)
 		found = append(found, doc)
@@ -147,20 +147,18 @@ func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query
 	return found, nil
 }
 
-// eachDocument calls each for the documents of q. at is Firestore's time of the
-// reading, or zero if there are no documents.
-func eachDocument(ctx context.Context, what string, q firestore.Query, each func(*firestore.DocumentSnapshot)) (at time.Time, err error) {
+// eachDocument calls each for the documents of q.
+func eachDocument(ctx context.Context, what string, q firestore.Query, each func(*firestore.DocumentSnapshot)) error {
 	docs := q.Documents(ctx)
 	defer docs.Stop()
 	for {
 		snap, err := docs.Next()
 		switch {
 		case errors.Is(err, iterator.Done):
-			return at, nil
+			return nil
 		case err != nil:
-			return at, queryError(what, err)
+			return queryError(what, err)
 		}
-		at = snap.ReadTime
 		each(snap)
 	}
 }

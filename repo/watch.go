@@ -29,7 +29,7 @@ func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]documentlock.Change, e
 		Limit(limit)
 	var found []documentlock.Change
 	skips := skipped{log: r.documents.log, message: "document lock skipped"}
-	_, err = eachDocument(ctx, "query rooms", query, func(snap *firestore.DocumentSnapshot) {
+	err = eachDocument(ctx, "query rooms", query, func(snap *firestore.DocumentSnapshot) {
 		if c, err := r.cell(snap, asked); err != nil {
 			skips.add(ctx, slog.String("room_hash", documentlock.Hash(snap.Ref.ID)), err)
 		} else {

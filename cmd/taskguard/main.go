@@ -59,7 +59,8 @@ func commands() []cli.Command {
 			Summary: "run a command under the lock of a project, end it when the lock is lost, exit with its status",
 			Variables: "GOOGLE_CLOUD_PROJECT, FIRESTORE_DATABASE, FIRESTORE_EMULATOR_HOST, DOCUMENT_LOCKS_COLLECTION (documentLocks); " +
 				"without a project, project/.lock alone\n\nWhen the lock is lost, the command's process group is ended. " +
-				"A process that leaves the group, by setsid or a shell's job control, is not."},
+				"A process that leaves the group, by setsid or a shell's job control, is not. " +
+				"If hold itself is killed by SIGKILL, Linux kills the command, but not the command's children."},
 		{Name: "worker", Run: local.Worker,
 			Summary: "a worker on a loopback port, as demo and local start it", Variables: "the worker's, see docs/reference.md"},
 		{Name: "analyze", Run: local.Analyze,

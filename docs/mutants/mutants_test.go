@@ -123,8 +123,8 @@ func switched(t *testing.T, bugs []seeded) (files map[string]string, apart []see
 	t.Helper()
 	files = map[string]string{}
 	byFile := map[string][]seeded{}
-	for _, b := range bugs {
-		byFile[b.file] = append(byFile[b.file], b)
+	for i := range bugs {
+		byFile[bugs[i].file] = append(byFile[bugs[i].file], bugs[i])
 	}
 	for file, bugs := range byFile {
 		text := read(t, file)
@@ -133,7 +133,8 @@ func switched(t *testing.T, bugs []seeded) (files map[string]string, apart []see
 			t.Fatal(err)
 		}
 		copies := map[*ast.FuncDecl]string{}
-		for _, b := range bugs {
+		for i := range bugs {
+			b := &bugs[i]
 			changes, err := b.changes(text)
 			if err != nil {
 				t.Fatal(err)
@@ -144,7 +145,7 @@ func switched(t *testing.T, bugs []seeded) (files map[string]string, apart []see
 				in[f] = append(in[f], c)
 			}
 			if in[nil] != nil {
-				apart = append(apart, b)
+				apart = append(apart, *b)
 				continue
 			}
 			for f, changes := range in {

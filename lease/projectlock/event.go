@@ -110,9 +110,10 @@ func (l *Locker) Subscribe(listen func(Event)) (unsubscribe func()) {
 
 // add queues events of h, with mu held.
 func (l *Locker) add(h *holding, events ...Event) {
-	for _, e := range events {
+	for i := range events {
+		e := &events[i]
 		e.Time, e.Lease, e.LeaseID, e.Strategy = time.Now(), h.lease, h.lease.ID, cmp.Or(e.Strategy, h.strategy)
-		l.pending = append(l.pending, e)
+		l.pending = append(l.pending, *e)
 	}
 }
 

@@ -100,7 +100,7 @@ func (format) Decode(_ string, data []byte, modified time.Time) (doc documentloc
 		heartbeat.Sub(modified) > credible, r.At.Sub(modified) > credible:
 		doc.Owner, doc.HeartbeatAt = unknown, modified
 		doc.ExpiresAt = lease.Presume(modified, modified, lease.Policy{TTL: FileLockTTL})
-		return doc, modified, nil
+		return doc, modified, nil //nolint:nilerr // an unreadable file is held
 	}
 	if at = r.At; at.IsZero() { // another program's
 		at = heartbeat

@@ -277,6 +277,7 @@ func (l *local) recoverOnce(ctx context.Context) (r operate.Recovered, err error
 	if err != nil {
 		return r, err
 	}
+	defer func() { _ = response.Body.Close() }()
 	answer, err := io.ReadAll(response.Body) // the router has bounded it
 	switch {
 	case err != nil:
@@ -284,7 +285,8 @@ func (l *local) recoverOnce(ctx context.Context) (r operate.Recovered, err error
 	case response.StatusCode != http.StatusOK:
 		return r, fmt.Errorf("answered %d %s", response.StatusCode, answer)
 	}
-	return r, json.Unmarshal(answer, &r)
+	err = json.Unmarshal(answer, &r)
+	return r, err
 }
 
 // printEnvironment prints what another terminal needs.

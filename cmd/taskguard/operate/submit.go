@@ -159,7 +159,10 @@ func follow(ctx context.Context, c *cli.Call, cl *Client, show *cli.Progress, al
 			}
 			var err error
 			done[i], err = cl.poll(ctx, c, show, s)
-			if outage := ctx.Err() == nil && errors.Is(err, lease.ErrUnavailable) && refusals[status.Code(err)] == ""; outage != unavailable {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if outage := errors.Is(err, lease.ErrUnavailable) && refusals[status.Code(err)] == ""; outage != unavailable {
 				unavailable = outage
 				show.Print("%s", map[bool]string{true: "Firestore does not answer; still waiting", false: "Firestore answers again"}[unavailable])
 			}

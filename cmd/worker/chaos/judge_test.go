@@ -16,8 +16,8 @@ func sound(h proof.History) bool { return len(h.Wrong) == 0 }
 // history is wrong without them, with some of them put in where it is not. Each
 // may have been applied at any time after it was sent, or never.
 func judged(applied, doubtful []write) (h proof.History) {
-	for _, w := range applied {
-		h.Add(w.Write)
+	for i := range applied {
+		h.Add(applied[i].Write)
 	}
 	if sound(h) {
 		return h

@@ -142,9 +142,9 @@ func (p *proxy) history(doc string) (applied, doubtful []write) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	about := func(writes []write) (all []write) {
-		for _, w := range writes {
-			if w.doc == doc {
-				all = append(all, w)
+		for i := range writes {
+			if writes[i].doc == doc {
+				all = append(all, writes[i])
 			}
 		}
 		slices.SortStableFunc(all, func(a, b write) int { return a.at.Compare(b.at) })

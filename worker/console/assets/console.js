@@ -27,7 +27,7 @@ let arrived = 0; // when that was shown, by this browser's steady clock
 
 /** Updates the times left and the ages. @param {Document} page */
 function count(page) {
-  const now = store + (status === 'live' ? performance.now() - arrived : 0); // else a holder may have renewed
+  const now = store + (liveState === 'live' ? performance.now() - arrived : 0); // else a holder may have renewed
   for (const e of /** @type {NodeListOf<HTMLElement>} */ (page.querySelectorAll('[data-until], [data-since]'))) {
     const { until, since } = e.dataset;
     const text = until === undefined ? age(now - Number(since)) : span(Number(until) - now);
@@ -37,11 +37,11 @@ function count(page) {
 
 // ---- What is shown ----
 
-let status = ''; // live, unavailable, reconnecting, connecting or paused
+let liveState = ''; // live, unavailable, reconnecting, connecting or paused
 
 /** Writes only what differs: screen readers speak each write. @param {string} next @param {string} text */
 function setStatus(next, text) {
-  el('live').dataset.live = status = next;
+  el('live').dataset.live = liveState = next;
   if (el('live-text').textContent !== text) el('live-text').textContent = text;
 }
 
@@ -95,7 +95,7 @@ let polling = false;
 
 async function poll() {
   clearTimeout(timer);
-  if (polling || status === 'paused' || document.hidden) return;
+  if (polling || liveState === 'paused' || document.hidden) return;
   polling = true;
   let message = 'The console does not answer. Reload to see why, or to sign in again.';
   /** @type {Document | null} */
@@ -108,20 +108,20 @@ async function poll() {
   } catch { /* message has the reason */ }
   polling = false;
   timer = setTimeout(poll, POLL_MS);
-  if (status === 'paused') return;
+  if (liveState === 'paused') return;
   if (page) show(page);
   else setNoAnswer(message);
 }
 
 /** Polls at once when the page becomes visible: what it shows may be old. */
 function resume() {
-  if (status !== 'paused') setStatus('connecting', 'connecting…');
+  if (liveState !== 'paused') setStatus('connecting', 'connecting…');
   poll();
 }
 
 function pause() {
-  setStatus(status === 'paused' ? 'connecting' : 'paused', status === 'paused' ? 'connecting…' : 'paused');
-  el('pause').setAttribute('aria-pressed', String(status === 'paused'));
+  setStatus(liveState === 'paused' ? 'connecting' : 'paused', liveState === 'paused' ? 'connecting…' : 'paused');
+  el('pause').setAttribute('aria-pressed', String(liveState === 'paused'));
   poll();
 }
 
@@ -131,6 +131,6 @@ if (address && el('live')) {
   addEventListener('pageshow', ({ persisted }) => { if (persisted) resume(); });
   document.addEventListener('visibilitychange', resume);
   setTime(document);
-  setInterval(() => { if (status === 'live') count(document); }, 1000);
-  timer = setTimeout(poll, status === 'live' && !document.hidden ? POLL_MS : 0);
+  setInterval(() => { if (liveState === 'live') count(document); }, 1000);
+  timer = setTimeout(poll, liveState === 'live' && !document.hidden ? POLL_MS : 0);
 }
