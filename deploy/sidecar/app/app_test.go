@@ -182,34 +182,41 @@ func TestAnAnalysisWhoseApplicationIsKilledIsRetried(t *testing.T) {
 	}
 }
 
-func TestTheApplicationRefusesALowerTokenAndAJobTooMany(t *testing.T) {
-	a := start(t, 0, "APP_SECONDS=3600", "APP_SLOTS=2")
-	job := func(id string, token int) string {
-		return fmt.Sprintf(`{"analysis_id":%q,"lock_token":%d,"attempt":1,"input":{"text":"a"}}`, id, token)
+func job(id string, token int) string {
+	return fmt.Sprintf(`{"analysis_id":%q,"lock_token":%d,"attempt":1,"input":{"text":"a"}}`, id, token)
+}
+
+// begin sends a job that ends with the test, and waits until it has begun.
+func (a *application) begin(id string, token int) {
+	a.t.Helper()
+	ctx, cancel := context.WithCancel(a.t.Context())
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url(), strings.NewReader(job(id, token)))
+	if err != nil {
+		a.t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var runs sync.WaitGroup
-	defer runs.Wait()
-	defer cancel()
-	begin := func(id string, token int) {
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url(), strings.NewReader(job(id, token)))
-		if err != nil {
-			t.Fatal(err)
+	var run sync.WaitGroup
+	run.Go(func() {
+		if resp, err := http.DefaultClient.Do(r); err == nil {
+			_ = resp.Body.Close()
+			a.t.Error("a job of an hour has ended")
 		}
-		runs.Go(func() {
-			if resp, err := http.DefaultClient.Do(r); err == nil {
-				_ = resp.Body.Close()
-				t.Error("a job of an hour has ended")
-			}
-		})
-		a.next("begins")
-	}
-	begin("x", 7)
+	})
+	a.t.Cleanup(func() { cancel(); run.Wait() })
+	a.next("begins")
+}
+
+func TestTheApplicationRefusesALowerToken(t *testing.T) {
+	a := start(t, 0, "APP_SECONDS=3600", "APP_SLOTS=10")
+	a.begin("x", 7)
 	if status, body := post(t, a.url(), job("x", 6)); status != http.StatusConflict || body != "superseded" {
-		t.Errorf("a lower token: %d %s, want 409 superseded", status, body)
+		t.Errorf("%d %s, want 409 superseded", status, body)
 	}
-	begin("y", 1)
-	if status, body := post(t, a.url(), job("z", 1)); status != http.StatusServiceUnavailable {
-		t.Errorf("a third job: %d %s, want 503", status, body)
+}
+
+func TestTheApplicationRefusesAJobTooMany(t *testing.T) {
+	a := start(t, 0, "APP_SECONDS=3600", "APP_SLOTS=1")
+	a.begin("x", 7)
+	if status, body := post(t, a.url(), job("y", 1)); status != http.StatusServiceUnavailable {
+		t.Errorf("%d %s, want 503", status, body)
 	}
 }
