@@ -60,7 +60,7 @@ func Drop(l Lease, g Grant, refund bool) Lease {
 	return freed(l)
 }
 
-// Break frees the lease, whoever holds it, when an operator forces an unlock. It keeps
+// Break frees the lease, whatever its owner is, when an operator forces an unlock. It keeps
 // the token, so that the next one is larger.
 func Break(l Lease) Lease { return freed(l) }
 

@@ -115,7 +115,7 @@ func TestOnALocalCloud(t *testing.T) {
 	})
 }
 
-// Whoever develops an analyzer sees what it writes, and why an attempt failed.
+// local prints what an analyzer writes to standard error, and why an attempt failed.
 func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 	t.Parallel()
 	script := write(t, "analyzer.sh", `case "$(cat)" in *'"end":0'*) end=0;; *'"end":3'*) end=3;; *) end=65;; esac; echo first >&2; echo second >&2; exit $end`)
@@ -129,7 +129,7 @@ func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 	}
 }
 
-// An analysis that nobody delivers is found by recovery, which local calls with a token.
+// Recovery, which local calls with a token, finds an analysis without a task.
 // A worker that dies is replaced, and a recovery that fails meanwhile is reported.
 func TestLocalCallsRecoveryAndReplacesAWorkerThatDies(t *testing.T) {
 	t.Parallel()

@@ -25,7 +25,7 @@ func TestUnlockTakesTheLockAndBooksADelivery(t *testing.T) {
 	}
 	q.wantTasks(t, 1)
 	put(t, q.env, "done", map[string]any{"status": "READY"})
-	taskguard(t, q.env, "unlock", "done").want(t, cli.ExitDone, "done is READY; it is finished and needs no delivery", "status_was=READY", "nobody held it")
+	taskguard(t, q.env, "unlock", "done").want(t, cli.ExitDone, "done is READY; it is finished and needs no delivery", "status_was=READY", "it was not locked")
 	taskguard(t, q.env, "unlock", "missing").want(t, cli.ExitFailed, `no analysis "missing"`)
 	q.wantTasks(t, 1)
 }
@@ -101,7 +101,7 @@ func TestUnlockOfARoomTakesItsLock(t *testing.T) {
 	if strings.Contains(o.err, "a room") {
 		t.Errorf("the log names the room: %s", o.err)
 	}
-	taskguard(t, env, "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is free: nobody held it", "nothing is changed")
+	taskguard(t, env, "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is free: it was not locked", "nothing is changed")
 	if _, err := locks.Acquire(t.Context(), "a room", "browser"); err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,7 @@
 // algorithm, and serves the public keys that a verifier fetches. It makes new keys
 // at each start, so only a verifier that fetches them trusts it.
 //
-// It authenticates nobody: Token signs for any account.
+// It does not authenticate its callers: Token signs for any account.
 package oidc
 
 import (

@@ -30,7 +30,7 @@ func (h *Hold) Run(ctx context.Context, body func(ctx context.Context, input jso
 }
 
 // Refresh moves the lock's expiry to ttl from now, zero being the policy's (G6, G7). It
-// revives an expired lock that nobody took. If the lock is lost, it returns
+// revives an expired lock that no other owner has taken. If the lock is lost, it returns
 // lease.ErrLost. It tries for up to 15 s. Run refreshes the lock by itself.
 func (h *Hold) Refresh(ctx context.Context, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)

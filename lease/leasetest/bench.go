@@ -52,7 +52,7 @@ func (b *bench[D]) owned(c lease.Cell[D], owner string) D {
 	return c.Doc
 }
 
-// take leases d to owner whoever holds it, as another program does once a
+// take leases d to owner, whatever its present owner is, as another program does once a
 // lease has expired.
 func (b *bench[D]) take(d *D, now time.Time, owner string) {
 	l := b.Of(d)

@@ -36,7 +36,7 @@ type Write struct {
 type History struct {
 	Token    int64     // given last
 	Owner    string    // to this owner
-	Holder   string    // Write.By of the acquisition; empty: nobody holds the lock
+	Holder   string    // Write.By of the acquisition; empty: the lock is free
 	Expires  time.Time // of the holder's lock
 	Finished bool
 	Finishes []int64 // the tokens that finished the analysis, one between two requeues

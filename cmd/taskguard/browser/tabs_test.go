@@ -48,7 +48,7 @@ func aPageThatIsHiddenAsksForNothing(t *testing.T, p *chromiumtest.Profile) {
 	s.Merge(t, "a", map[string]any{"status": "READY"})
 	tabs[2].Is(row("a") + `.dataset.state === 'READY'`)
 	if got := tabs[0].Eval(row("a") + `.dataset.state`); got != `"QUEUED"` {
-		t.Errorf("a page that nobody looks at shows %s", got)
+		t.Errorf("a hidden page shows %s", got)
 	}
 	front(tabs[0])
 	tabs[0].Is(row("a") + `.dataset.state === 'READY' && document.getElementById('live').dataset.live === 'live'`)

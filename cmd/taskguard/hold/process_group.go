@@ -22,7 +22,7 @@ const (
 	pollInterval = 5 * time.Millisecond
 	// childGrace is how long children that outlive the command may take to end.
 	childGrace = 5 * time.Second
-	// reapGrace limits the wait for killed orphans that nobody reaps.
+	// reapGrace limits the wait for killed orphans that no process reaps.
 	reapGrace = time.Second
 )
 

@@ -16,7 +16,7 @@ import (
 	"taskguard/orchestrator"
 )
 
-// workerPID tells an analyzer which process started it.
+// workerPID names the variable with the process id of the worker that started an analyzer.
 const workerPID = "TASKGUARD_WORKER_PID"
 
 // orphanGrace is how long a worker whose parent has died may take to end its runs; the

@@ -93,7 +93,7 @@ func printRecovered(c *cli.Call, r worker.Recovery, failed error) error {
 }
 
 // explainIndex says which index the query of recovery lacks. Firestore refuses other
-// queries with the same code; only the text tells them apart.
+// queries with the same code; only the text distinguishes them.
 func explainIndex(err error) error {
 	if status.Code(err) == codes.FailedPrecondition && strings.Contains(err.Error(), "index") {
 		return fmt.Errorf("an index of deploy/firestore.indexes.json is missing, or is still being built: %w", err)

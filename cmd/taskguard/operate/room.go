@@ -16,7 +16,7 @@ import (
 // unlockedRoom is what unlock --room prints with --json.
 type unlockedRoom struct {
 	Room     string    `json:"room"`
-	Unlocked bool      `json:"unlocked"` // false: nobody held it
+	Unlocked bool      `json:"unlocked"` // false: it was not locked
 	Was      *heldRoom `json:"lock_was"` // as read just before
 }
 
@@ -64,8 +64,8 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 	if done.Unlocked {
 		log.WarnContext(ctx, "changed by an operator")
 	} else {
-		log.InfoContext(ctx, "nobody held it: nothing is changed")
-		text = "is free: nobody held it"
+		log.InfoContext(ctx, "it was not locked: nothing is changed")
+		text = "is free: it was not locked"
 	}
 	if c.JSON {
 		return c.PrintJSON(done)

@@ -24,7 +24,7 @@ type changed struct {
 
 const changedAsJSON = "print what was changed as one JSON document"
 
-// Unlock releases a lock by force, whoever holds it. A worker that still runs finds
+// Unlock releases a lock by force, whatever its owner is. A worker that still runs finds
 // its lock lost and writes nothing. A finished analysis needs no delivery, and none is
 // booked. With --room it releases the lock of a document's room instead.
 func Unlock(ctx context.Context, c *cli.Call) error {
@@ -113,7 +113,7 @@ func (cl *Client) change(ctx context.Context, what change, id string, seen *anal
 		"status_was", was.Status, "lock_held", done.Lock.Held, "lock_owner", was.Lock.Owner, "lock_token", was.Lock.Token,
 	}
 	if what.name == unlock.name && was.Lock.Owner == "" && was.Status == done.Status && was.Malformed == nil {
-		log.InfoContext(ctx, "nobody held it: nothing is changed", attrs...)
+		log.InfoContext(ctx, "it was not locked: nothing is changed", attrs...)
 	} else {
 		log.WarnContext(ctx, "changed by an operator", attrs...)
 	}

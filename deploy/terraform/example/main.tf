@@ -1,6 +1,6 @@
 provider "google" { project = "my-project" }
 
-module "taskguard" { # without notification_channels alerts reach nobody
+module "taskguard" { # without notification_channels no alert is sent
   source       = "../"
   project      = "my-project"
   worker_image = "europe-west1-docker.pkg.dev/my-project/taskguard/worker@sha256:0000000000000000000000000000000000000000000000000000000000000000"
