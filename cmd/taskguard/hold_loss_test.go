@@ -44,7 +44,7 @@ func TestHoldEndsItsCommandWhenAnotherTakesTheRoomByForce(t *testing.T) {
 		"one that is stopped ends as well": {`trap 'echo asked; exit 9' TERM; echo $PROJECT_LOCK_STRATEGY; kill -STOP $$; exit 3`, "exit status 9"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := startHold(t, env, "--dir", dir, "--ttl", "2s", "--wait", "5s", "--", "sh", "-c", c.script)
+			h := startHold(t, env, "--dir", dir, "--ttl", "4s", "--wait", "5s", "--", "sh", "-c", c.script)
 			if got := h.line(t); got != "web-lock" {
 				t.Fatal(got)
 			}
@@ -80,7 +80,7 @@ func TestHoldIsDeniedWhileABrowserEdits(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := startHold(t, env, "--dir", dir, "--", "echo", "never")
-	if out := h.end(t, 1, "acquire-denied"); out != "" {
+	if out := h.end(t, 1, "project p is locked by another (in Firestore, room p:project) until 2", "--wait 10m (acquire-denied)"); out != "" {
 		t.Errorf("the command ran: %q", out)
 	}
 }

@@ -104,29 +104,13 @@ func dispatch(ctx context.Context, commands []Command, args []string, s Streams,
 			return Report(ctx, s.Err, c.Name, c.Run(ctx, NewCall(c, args[1:], s, lookup)))
 		}
 	}
-	return Report(ctx, s.Err, "", UsageError(fmt.Sprintf("no command %q", args[0])+suggestion(commands, args[0])))
+	return Report(ctx, s.Err, "", UsageError(fmt.Sprintf("no command %q", args[0])))
 }
 
-// suggestion names the first command that differs from word in at most two
-// consecutive letters.
-func suggestion(commands []Command, word string) string {
-	for _, c := range commands {
-		a, b := c.Name, word
-		for a != "" && b != "" && a[0] == b[0] {
-			a, b = a[1:], b[1:]
-		}
-		for a != "" && b != "" && a[len(a)-1] == b[len(b)-1] {
-			a, b = a[:len(a)-1], b[:len(b)-1]
-		}
-		if len(a) <= 2 && len(b) <= 2 {
-			return "; did you mean " + c.Name + "?"
-		}
-	}
-	return ""
-}
+var packagePrefix = regexp.MustCompile(`(^|[ (])(?:(?:repo|lease|worker|taskqueue|analysislock|documentlock|projectlock|orchestrator): )+`)
 
-// packagePrefix matches the names of our packages with which errors begin.
-var packagePrefix = regexp.MustCompile(`^((repo|lease|worker|taskqueue|analysislock|documentlock|projectlock): )+`)
+// Plain returns the text of an error without the names of our packages.
+func Plain(text string) string { return packagePrefix.ReplaceAllString(text, "$1") }
 
 // Report prints err for the command name and returns the exit code.
 func Report(ctx context.Context, w io.Writer, name string, err error) int {
@@ -154,7 +138,7 @@ func Report(ctx context.Context, w io.Writer, name string, err error) int {
 		Print(w, "%s: interrupted\n", prefix)
 		return ExitInterrupted
 	}
-	Print(w, "%s: %s\n", prefix, printable.Lines(packagePrefix.ReplaceAllString(err.Error(), "")))
+	Print(w, "%s: %s\n", prefix, printable.Lines(Plain(err.Error())))
 	return ExitFailed
 }
 

@@ -51,7 +51,7 @@ func (d delivery) String() string {
 		text = fmt.Sprintf("%v answered %d %s", d.worker, d.status, d.answer.Reason)
 	}
 	if d.answer.Error != "" {
-		text += ": " + cli.Shorten(d.answer.Error, 500)
+		text += ": " + cli.Shorten(cli.Plain(d.answer.Error), 500)
 	}
 	return text
 }

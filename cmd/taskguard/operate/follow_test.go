@@ -104,7 +104,7 @@ func TestEachAttemptAndTheCauseOfTheLastFailureAreShown(t *testing.T) {
 			_, state, _ := strings.Cut(strings.TrimSpace(line), "  x ")
 			states = append(states, state)
 		}
-		failed := "; the last failed for now: analyzer_failed: " + cli.Shorten(why["message"].(string), 100)
+		failed := "; the last attempt failed temporarily: analyzer_failed: " + cli.Shorten(why["message"].(string), 100)
 		want := []string{"QUEUED", "PROCESSING, attempt 1", "QUEUED, attempt 1" + failed, "PROCESSING, attempt 2" + failed, "READY 3"}
 		if !slices.Equal(states, want) || !strings.HasSuffix(failed, "KeyError: 'text'") {
 			t.Errorf("%q, want %q", states, want)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -23,8 +24,9 @@ import (
 type submitted struct {
 	ID      string              `json:"id"`
 	Name    string              `json:"name"`
-	Created bool                `json:"created"` // false: it existed already
-	Booked  string              `json:"booked"`  // now, already, or not_needed: it is finished
+	Created bool                `json:"created"`               // false: it existed already
+	Other   bool                `json:"other_input,omitempty"` // it exists with another input, and keeps that
+	Booked  string              `json:"booked"`                // now, already, or not_needed: it is finished
 	Status  string              `json:"status"`
 	Error   *analysislock.Error `json:"error,omitempty"`  // with --wait
 	Result  json.RawMessage     `json:"result,omitempty"` // with --wait
@@ -112,6 +114,7 @@ func (cl *Client) submit(ctx context.Context, doc Document) (*submitted, error) 
 		return nil, err
 	}
 	a, err := cl.analyses.Get(ctx, doc.ID)
+	s.Other = err == nil && !reflect.DeepEqual(a.Input, doc.Input)
 	if s.Status = a.Status; err == nil && finished(a.Status) {
 		s.Booked = string(notNeeded)
 		return s, nil
@@ -133,14 +136,20 @@ func (cl *Client) submit(ctx context.Context, doc Document) (*submitted, error) 
 
 // String describes what submit did.
 func (s *submitted) String() string {
-	created := "created"
-	if !s.Created {
-		created = "exists already and keeps its input, " + statusOrNone(s.Status)
+	name, created := s.ID, "created"
+	if s.Name != s.ID {
+		name += "  " + s.Name
+	}
+	switch {
+	case s.Other:
+		created = "exists already with another input, which is left as it is; " + statusOrNone(s.Status)
+	case !s.Created:
+		created = "exists already, " + statusOrNone(s.Status)
 	}
 	booking := map[string]string{
 		"now": "delivery booked", "already": "its delivery was booked before", string(notNeeded): "finished, no delivery needed",
 	}
-	return fmt.Sprintf("%s  %s: %s; %s", s.ID, s.Name, created, booking[s.Booked])
+	return fmt.Sprintf("%s: %s; %s", name, created, booking[s.Booked])
 }
 
 // Pauses between two readings of the documents.
@@ -233,7 +242,7 @@ func state(a analysislock.Analysis) string {
 		text += fmt.Sprintf(", attempt %d", a.Attempts)
 	}
 	if a.LastError != nil {
-		text += "; the last failed for now: " + a.LastError.Code + ": " + cli.Shorten(a.LastError.Message, 100)
+		text += "; the last attempt failed temporarily: " + a.LastError.Code + ": " + cli.Shorten(a.LastError.Message, 100)
 	}
 	return text
 }

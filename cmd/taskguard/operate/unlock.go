@@ -115,7 +115,7 @@ func (cl *Client) change(ctx context.Context, what change, id string, seen *anal
 	if what.name == unlock.name && was.Lock.Owner == "" && was.Status == done.Status && was.Malformed == nil {
 		log.InfoContext(ctx, "it was not locked: nothing is changed", attrs...)
 	} else {
-		log.WarnContext(ctx, "changed by an operator", attrs...)
+		log.InfoContext(ctx, "changed by an operator", attrs...)
 	}
 	if !finished(done.Status) {
 		done.Delivery, err = cl.deliver(ctx, what.name, id)
