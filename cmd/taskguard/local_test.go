@@ -43,7 +43,7 @@ func TestOnALocalCloud(t *testing.T) {
 		}
 		id := got["id"].(string)
 		taskguard(t, env, "submit", text).want(t, cli.ExitDone, id+"  ", "exists already, READY; finished, no delivery needed")
-		taskguard(t, env, "submit", "--wait", text).want(t, cli.ExitDone, id+"  ", "READY 2 lines")
+		taskguard(t, env, "submit", "--wait", text).want(t, cli.ExitDone, id+"  ", `READY {"bytes":12,`)
 	})
 
 	t.Run("submit of an analysis that fails exits 1", func(t *testing.T) {

@@ -111,14 +111,3 @@ func TestEachAttemptAndTheCauseOfTheLastFailureAreShown(t *testing.T) {
 		}
 	})
 }
-
-func TestASummaryIsACountOrTheBeginningOfAResult(t *testing.T) {
-	for want, result := range map[string]any{
-		"": nil, "2 lines": map[string]any{"lines": int64(2), "bytes": int64(9)}, "1 byte": map[string]any{"bytes": int64(1)},
-		"3471": int64(3471), `{"lines":"many"}`: map[string]any{"lines": "many"},
-	} {
-		if got := Summary(result); got != want {
-			t.Errorf("%v: %q, want %q", result, got, want)
-		}
-	}
-}

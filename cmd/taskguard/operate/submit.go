@@ -235,7 +235,7 @@ func state(a analysislock.Analysis) string {
 	case finished(a.Status) && a.Error != nil:
 		return a.Status + " " + a.Error.Code + ": " + a.Error.Message
 	case finished(a.Status):
-		return strings.TrimSpace(a.Status + " " + Summary(a.Result))
+		return strings.TrimSpace(a.Status + " " + summary(a.Result))
 	}
 	text := statusOrNone(a.Status)
 	if a.Attempts > 0 {
@@ -247,20 +247,10 @@ func state(a analysislock.Analysis) string {
 	return text
 }
 
-// Summary is a result in a few words: the built-in analyzer's count, or the beginning
-// of another's.
-func Summary(result any) string {
-	if result == nil {
-		return ""
-	}
-	m, _ := result.(map[string]any)
-	for _, unit := range []string{"line", "byte"} {
-		if n, ok := m[unit+"s"].(int64); ok {
-			return cli.Count(n, unit)
-		}
-	}
+// summary returns the beginning of a result.
+func summary(result any) string {
 	text, err := repo.Plain(result)
-	if err != nil {
+	if result == nil || err != nil {
 		return ""
 	}
 	return cli.Shorten(string(text), 60)
