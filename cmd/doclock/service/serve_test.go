@@ -94,7 +94,7 @@ func (i *instance) wait(t testing.TB) error {
 	}
 }
 
-// client keeps its session, at whatever instance.
+// client returns a client that keeps its session, also with another instance.
 func client(t testing.TB) *http.Client {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
