@@ -1,5 +1,5 @@
 // Command taskguard is the operator's tool: it shows the product on this machine (demo,
-// local), submits analyses (submit), and looks after them (status, unlock, requeue,
+// local), submits analyses (submit), and operates on them (status, unlock, requeue,
 // recover, console). `taskguard help` lists its commands.
 //
 // Flags may stand before and after a command's arguments; what follows -- is an

@@ -1,4 +1,4 @@
-// Package cli is what the commands of taskguard share: arguments, exit codes, the
+// Package cli holds what the commands of taskguard share: arguments, exit codes, the
 // environment, and output.
 package cli
 

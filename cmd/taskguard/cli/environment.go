@@ -78,10 +78,10 @@ const (
 	pingTimeout = 5 * time.Second
 )
 
-// AdviceRestart is what to do where no emulator answers; %s is its variable.
+// AdviceRestart advises an operator when no emulator answers; %s is its variable.
 const AdviceRestart = "%s names it: start the emulator, or correct or unset the variable"
 
-// adviceEmbedded is the same for demo and local, which bring their own.
+// adviceEmbedded does the same for demo and local, which have an embedded Firestore.
 const adviceEmbedded = "unset %s to use the embedded Firestore"
 
 // Reach fails within seconds where nothing listens at address; Google's client

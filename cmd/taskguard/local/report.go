@@ -12,7 +12,7 @@ import (
 	"taskguard/worker/printable"
 )
 
-// row is what the demo reports of one file.
+// row is the demo's report of one file.
 type row struct {
 	Name   string `json:"file"`
 	ID     string `json:"analysis_id"`
@@ -22,7 +22,7 @@ type row struct {
 	Runs       int64 `json:"runs"` // acquisitions, also of runs that were killed
 	FinishedBy int   `json:"finished_by"`
 
-	finished bool // an answer has said so
+	finished bool // a worker has answered so
 }
 
 // tally counts deliveries by their outcome. Deliveries is the sum of the others.

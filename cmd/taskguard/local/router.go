@@ -56,9 +56,9 @@ func (d delivery) String() string {
 	return text
 }
 
-// router is an http.RoundTripper that sends each request to the next worker, whatever
-// host the request names. A dead worker gets its share too, as behind Cloud Run: it
-// refuses the connection, and the queue tries again. It is safe for concurrent use.
+// router is an http.RoundTripper that sends each request to the next worker and ignores
+// the request's host. It also sends requests to a dead worker, as Cloud Run may: the
+// connection is refused, and the queue tries again. It is safe for concurrent use.
 type router struct {
 	observe func(delivery) // called after each delivery
 

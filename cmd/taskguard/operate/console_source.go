@@ -91,7 +91,7 @@ func viewsOf(found []analysislock.Analysis) []console.Analysis {
 	return all
 }
 
-// viewOf is what the console shows of a.
+// viewOf returns what the console shows of a.
 func viewOf(a *analysislock.Analysis) console.Analysis {
 	return console.Analysis{
 		ID: a.ID, Status: a.Status, Attempts: a.Attempts, Error: (*console.Failure)(a.Error), LastError: (*console.Failure)(a.LastError),

@@ -9,7 +9,7 @@ import (
 	"taskguard/worker/printable"
 )
 
-// diagnosis is what doctor prints with --json.
+// diagnosis is the output of doctor --json.
 type diagnosis struct {
 	Read      []doctor.Source    `json:"read"`
 	Findings  []doctor.Finding   `json:"findings"`

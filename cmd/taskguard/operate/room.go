@@ -13,7 +13,7 @@ import (
 	"taskguard/worker/printable"
 )
 
-// unlockedRoom is what unlock --room prints with --json.
+// unlockedRoom is the output of unlock --room --json.
 type unlockedRoom struct {
 	Room     string    `json:"room"`
 	Unlocked bool      `json:"unlocked"` // false: it was not locked

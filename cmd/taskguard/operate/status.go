@@ -36,7 +36,7 @@ type shownAnalysis struct {
 	Result     json.RawMessage     `json:"result,omitempty"`
 }
 
-// lockInfo says who held a lock when it was read, and after it expired, who did last.
+// lockInfo holds the owner of a lock when it was read; of an expired lock, the last owner.
 type lockInfo struct {
 	Held      bool      `json:"held"`
 	Owner     string    `json:"owner,omitempty"`

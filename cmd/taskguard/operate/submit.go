@@ -20,7 +20,7 @@ import (
 	"taskguard/worker/taskqueue"
 )
 
-// submitted is what submit prints of each analysis with --json.
+// submitted is the output of submit --json for one analysis.
 type submitted struct {
 	ID      string              `json:"id"`
 	Name    string              `json:"name"`
@@ -120,8 +120,9 @@ func (cl *Client) submit(ctx context.Context, doc Document) (*submitted, error) 
 		return s, nil
 	}
 	if err == nil {
-		// Submitting again books what a submit that crashed has not, and nothing where
-		// the name is taken. Where that task is gone, recovery books another.
+		// An earlier submit may have crashed before it booked. If it did book, the task's
+		// name is taken, and nothing is booked here. If that task is gone, recovery books
+		// another.
 		var already bool
 		already, err = cl.queue.Book(ctx, cl.task(taskqueue.Name("submit", doc.ID, iso8601.Format(a.CreatedAt)), doc.ID))
 		if already {
