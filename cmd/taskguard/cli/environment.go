@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,10 +39,10 @@ type Place struct {
 	Collection string
 }
 
-// Place reads where the analyses are. The project is required.
-func (c *Call) Place(e *cloudrun.Environment) Place {
+// NewPlace reads where the analyses are. Without a default the project is required.
+func NewPlace(e *cloudrun.Environment, project string) Place {
 	p := Place{e.Firestore(), e.Collection("ANALYSES_COLLECTION", "analyses")}
-	if p.Project == "" {
+	if p.Project = cmp.Or(p.Project, project); p.Project == "" {
 		e.Problem("GOOGLE_CLOUD_PROJECT", "must be set")
 	}
 	return p

@@ -40,7 +40,7 @@ const (
 // connect reads the environment and opens what it names.
 func connect(ctx context.Context, c *cli.Call, use queueUse, o repo.Options) (*Client, error) {
 	e := c.Environment()
-	cl := &Client{place: c.Place(e)}
+	cl := &Client{place: cli.NewPlace(e, "")}
 	var cfg *taskqueue.Config
 	if use != noQueue {
 		cfg = e.TaskQueue()
