@@ -80,8 +80,8 @@ func newDocument(file string, content []byte) (Document, error) {
 	if !utf8.Valid(content) {
 		form, value = "base64", base64.StdEncoding.EncodeToString(content)
 	}
-	if size := len(name) + len(value); size > maxInput {
-		return Document{}, fmt.Errorf("%s: %d bytes or more as %s: a document takes at most %d", printable.Line(file), size, form, maxInput)
+	if len(name)+len(value) > maxInput {
+		return Document{}, fmt.Errorf("%s: over %d bytes as %s, the most that a document takes", printable.Line(file), maxInput, form)
 	}
 	if !utf8.ValidString(name) {
 		return Document{}, fmt.Errorf("%q: its name is not UTF-8", file)
