@@ -34,7 +34,7 @@ func TestAnUnknownOutcomeIsResolved(t *testing.T) {
 		"it was refused, and the read was lost":     {leasetest.Refuse, leasetest.DropBefore, true, 1},
 		"it was refused although it had landed":     {leasetest.RefuseAfter, leasetest.None, false, 1},
 		"it was slow and then applied":              {leasetest.SlowRequest, leasetest.None, false, 1},
-		"it was dropped by a peer that never reads": {leasetest.Deaf, leasetest.None, false, 2},
+		"it was dropped by a peer that never reads": {leasetest.SlowFailure, leasetest.None, false, 2},
 	}
 	held := lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}
 	writes := map[string]struct {
@@ -186,10 +186,10 @@ func TestThePauseBeforeTheNextTryFitsItsReason(t *testing.T) {
 func TestTheEndOfTheContextIsUnavailableAndSaysWhy(t *testing.T) {
 	why := errors.New("the reason")
 	for name, plan := range map[string]leasetest.Plan{
-		"dark":     leasetest.Always(leasetest.Dark),
-		"dropping": leasetest.Always(leasetest.DropBefore),
-		"deaf":     leasetest.Always(leasetest.Deaf),
-		"conflict": leasetest.Always(leasetest.Conflict),
+		"unavailable": leasetest.Always(leasetest.Unavailable),
+		"dropping":    leasetest.Always(leasetest.DropBefore),
+		"slow":        leasetest.Always(leasetest.SlowFailure),
+		"conflict":    leasetest.Always(leasetest.Conflict),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

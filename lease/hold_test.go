@@ -55,11 +55,11 @@ func TestALongRunCostsOneSwapAHeartbeat(t *testing.T) {
 // the calls to the store do.
 func TestTheWatchdogNeedsNoStore(t *testing.T) {
 	for name, fault := range map[string]leasetest.Fault{
-		"dark":     leasetest.Dark,
-		"deaf":     leasetest.Deaf,
-		"dropping": leasetest.DropBefore,
-		"conflict": leasetest.Conflict,
-		"refusing": leasetest.Refuse,
+		"unavailable": leasetest.Unavailable,
+		"slow":        leasetest.SlowFailure,
+		"dropping":    leasetest.DropBefore,
+		"conflict":    leasetest.Conflict,
+		"refusing":    leasetest.Refuse,
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
@@ -90,7 +90,7 @@ func TestASlowHeartbeatDoesNotExtendTrust(t *testing.T) {
 			if c.Op == leasetest.Swap && c.N == 1 {
 				return leasetest.SlowReply
 			}
-			return leasetest.Dark
+			return leasetest.Unavailable
 		})
 		var when time.Duration
 		var why error
@@ -98,7 +98,7 @@ func TestASlowHeartbeatDoesNotExtendTrust(t *testing.T) {
 		if when != 370*time.Second {
 			w.Errorf("cancelled after %v; want 370s", when)
 		}
-		w.wantFaults(leasetest.SlowReply, leasetest.Dark)
+		w.wantFaults(leasetest.SlowReply, leasetest.Unavailable)
 	})
 }
 
@@ -113,7 +113,7 @@ func TestTrustThatEndsSoonerIsNoticed(t *testing.T) {
 				leap.Store(int64(200 * time.Second))
 				return leasetest.None
 			}
-			return leasetest.Dark
+			return leasetest.Unavailable
 		})
 		var when time.Duration
 		var why error
@@ -224,7 +224,7 @@ func TestTheStoresClockMayBeSetToAnything(t *testing.T) {
 			var why error
 			err := h.Run(w.Context(), func(ctx context.Context, j job, g lease.Grant) error {
 				w.at(950 * time.Second)
-				w.line.SetPlan(leasetest.Always(leasetest.Dark))
+				w.line.SetPlan(leasetest.Always(leasetest.Unavailable))
 				return w.untilCancelled(&when, &why)(ctx, j, g)
 			})
 			wantLost(w, err, lease.OutOfTime)

@@ -12,7 +12,7 @@ import (
 
 func TestAcquireGivesUpAfterFifteenSeconds(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.line.SetPlan(leasetest.Always(leasetest.Dark))
+		w.line.SetPlan(leasetest.Always(leasetest.Unavailable))
 		_, _, err := w.lessor.Acquire(w.Context(), "a", "w/1", nil)
 		wantErr(w, err, lease.ErrUnavailable)
 		if w.since() != 15*time.Second {
@@ -48,7 +48,7 @@ func TestAReleaseTriesUntilALaterDeadlineOfItsCaller(t *testing.T) {
 	} {
 		inWorld(t, func(w *world) {
 			h := w.acquire()
-			w.line.SetPlan(leasetest.Always(leasetest.Dark))
+			w.line.SetPlan(leasetest.Always(leasetest.Unavailable))
 			ctx, cancel := context.WithTimeout(w.Context(), given)
 			time.AfterFunc(500*time.Millisecond, cancel)
 			wantErr(w, h.Release(ctx, nil, true), lease.ErrUnavailable)
@@ -105,10 +105,10 @@ func TestResume(t *testing.T) {
 }
 
 // Complete, Fail and Release give it a context without an end.
-func TestResumeGivesUpOnADarkStoreAfter15Seconds(t *testing.T) {
+func TestResumeGivesUpOnAnUnavailableStoreAfter15Seconds(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.acquire()
-		w.line.SetPlan(leasetest.Always(leasetest.Dark))
+		w.line.SetPlan(leasetest.Always(leasetest.Unavailable))
 		ctx, cancel := context.WithTimeout(w.Context(), time.Hour)
 		defer cancel()
 		_, err := w.near(w.line, lease.Policy{}).Resume(ctx, "a", "w/1")

@@ -77,7 +77,7 @@ func TestALossOutweighsWhatTheBodyReturned(t *testing.T) {
 	for _, result := range []error{nil, errors.New("failed")} {
 		inWorld(t, func(w *world) {
 			h := w.acquire()
-			w.line.SetPlan(leasetest.Always(leasetest.Dark))
+			w.line.SetPlan(leasetest.Always(leasetest.Unavailable))
 			err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
 				w.at(400 * time.Second) // ignores its cancellation
 				return result
@@ -113,13 +113,13 @@ func TestAFinishAfterTrustHasEndedIsFenced(t *testing.T) {
 func TestASupersededHolderThatReconnectsWritesNothing(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
-		w.line.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.Late), leasetest.Always(leasetest.Dark)))
+		w.line.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.Late), leasetest.Always(leasetest.Unavailable)))
 		var theirs job
 		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
 			w.at(300 * time.Second)
 			theirs = job{Lease: w.takeOver("w/2")}
 			w.at(310 * time.Second)
-			w.wantFaults(leasetest.Late, leasetest.Dark)
+			w.wantFaults(leasetest.Late, leasetest.Unavailable)
 			w.line.SetPlan(nil)
 			w.line.Deliver()
 			return nil
@@ -139,7 +139,7 @@ func TestASupersededHolderThatReconnectsWritesNothing(t *testing.T) {
 func TestAHeartbeatInFlightDoesNotRestoreAReleasedLease(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
-		w.line.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.Late), leasetest.Every(leasetest.Load, leasetest.Dark)))
+		w.line.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.Late), leasetest.Every(leasetest.Load, leasetest.Unavailable)))
 		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
 			w.at(105 * time.Second)
 			return nil

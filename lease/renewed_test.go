@@ -51,7 +51,7 @@ func TestARenewalThatFailsOrFindsTheLeaseLostIsReported(t *testing.T) {
 		owner string
 		fault leasetest.Fault
 		want  error
-	}{"lost": {"them", leasetest.None, lease.ErrLost}, "failed": {"w/1", leasetest.Dark, lease.ErrUnavailable}} {
+	}{"lost": {"them", leasetest.None, lease.ErrLost}, "failed": {"w/1", leasetest.Unavailable, lease.ErrUnavailable}} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
 				h := w.acquire()
@@ -106,7 +106,7 @@ func TestALossEndsTheRunBeforeItIsReported(t *testing.T) {
 func TestARenewalThatTheRunsEndCancelsIsNotReported(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
-		w.line.SetPlan(leasetest.Every(leasetest.Swap, leasetest.Dark))
+		w.line.SetPlan(leasetest.Every(leasetest.Swap, leasetest.Unavailable))
 		var all []renewal
 		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
 			w.at(101 * time.Second)

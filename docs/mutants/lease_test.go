@@ -144,7 +144,7 @@ var leaseRooms = []room{
 	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)`,
 			new: `(*Hold[D], error) {
 	ctx, cancel := context.WithCancel(ctx)`,
-			test: "TestResumeGivesUpOnADarkStoreAfter15Seconds",
+			test: "TestResumeGivesUpOnAnUnavailableStoreAfter15Seconds",
 		},
 	}},
 	{"lease/hold.go", []bug{
@@ -182,7 +182,7 @@ var leaseRooms = []room{
 			new: `		return freed(l), nil
 	}, set, func(Lease) bool { return false })`,
 			pkg:  "lease/leasetest",
-			test: suiteOnMemory + "ReleaseByAnotherLeavesTheLock",
+			test: suiteOnMemory + "ALockRewrittenMidRunCancelsTheRunAndStaysIntact",
 		},
 	}},
 	{"lease/keep.go", []bug{
@@ -196,7 +196,7 @@ var leaseRooms = []room{
 			name: "nothing watches for the end of trust",
 			old: `	k.done.Go(func() { k.watch(ctx) })
 `,
-			test: "TestTheWatchdogNeedsNoStore/dark",
+			test: "TestTheWatchdogNeedsNoStore/unavailable",
 		},
 		{
 			name: "a lost lock is asked for again as long as the run lasts",

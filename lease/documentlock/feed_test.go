@@ -341,7 +341,7 @@ var subscriptionCases = map[string]func(t *testing.T, n *feedTest){
 		a.Close()
 		rooms(1)
 		b.Close()
-		n.faulty.SetPlan(leasetest.Always(leasetest.Dark))
+		n.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
 		if _, err := n.feed.Subscribe(t.Context(), "r-2"); !errors.Is(err, lease.ErrUnavailable) {
 			t.Errorf("err = %v, want ErrUnavailable", err)
 		}

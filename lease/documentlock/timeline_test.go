@@ -90,7 +90,7 @@ func TestTimelines(t *testing.T) {
 							t.Fatalf("at %v: %+v, %v", time.Now(), s, err)
 						}
 					}
-					line.SetPlan(leasetest.Always(leasetest.Dark))
+					line.SetPlan(leasetest.Always(leasetest.Unavailable))
 					for range tc.fail {
 						time.Sleep(2 * time.Second)
 						if _, err := client.Extend(t.Context(), "r", "s/1"); err == nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"taskguard/lease"
@@ -14,7 +13,6 @@ import (
 // storeCases test Load and Swap.
 func storeCases[D any]() []testCase[D] {
 	return []testCase[D]{
-		{name: "AMissingRecordIsNoError", run: missing[D]},
 		{name: "TheStoresTimeNeverRunsBackwardsAndKeepsPaceWithAsked", run: pace[D], waits: true},
 		{name: "SwapOfAStaleCellIsAConflictAndChangesNothing", run: afterSwap[D]},
 		{name: "SwapDoesNotRecreateADeletedRecord", run: afterDelete[D]},
@@ -23,14 +21,6 @@ func storeCases[D any]() []testCase[D] {
 		{name: "SwapReturnsWhatLoadThenReadsAndTheNextSwapNeedsNoLoad", run: chain[D]},
 		{name: "EveryPartOfALeaseIsKept", run: roundTrip[D]},
 		{name: "AnEndedContextIsAnError", run: ended[D]},
-	}
-}
-
-func missing[D any](b *bench[D]) {
-	before := time.Now()
-	c := b.load()
-	if c.Exists || c.At.IsZero() || c.Asked.Before(before) || c.Asked.After(time.Now()) {
-		b.Errorf("cell = %+v; want one that does not exist, with both times", c)
 	}
 }
 
@@ -171,7 +161,6 @@ func excludeCases[D any]() []testCase[D] {
 	return []testCase[D]{
 		{name: "ExcludeWritesWhatWasDecided", run: excludeWrites[D]},
 		{name: "ExcludeReturnsADecisionsErrorUnchangedAndWritesNothing", run: excludeRefuses[D]},
-		{name: "ExcludeLosesNoneOfManyWrites", run: excludeMany[D]},
 	}
 }
 
@@ -209,26 +198,6 @@ func excludeRefuses[D any](b *bench[D]) {
 		if got := b.load(); got.Exists != exists || *b.Of(&got.Doc) != (lease.Lease{}) {
 			b.Errorf("the record = %+v; want it unchanged", got)
 		}
-	}
-}
-
-func excludeMany[D any](b *bench[D]) {
-	b.created()
-	const n = 3
-	var wg sync.WaitGroup
-	for range n {
-		wg.Go(func() {
-			_, err := lease.Edit(b.Context(), alwaysExclude(b.store), key, nil,
-				func(c lease.Cell[D]) (D, error) { return b.owned(c, "w/1"), nil },
-				func(lease.Cell[D]) bool { return false })
-			if err != nil {
-				b.Errorf("edit: %v", err)
-			}
-		})
-	}
-	wg.Wait()
-	if got := b.lease().Token; got != n {
-		b.Errorf("token = %d; want %d", got, n)
 	}
 }
 
