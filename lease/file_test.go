@@ -198,10 +198,9 @@ func TestWaitingForAnotherProgramIsBounded(t *testing.T) {
 		if wantErr(t, err, context.DeadlineExceeded); errors.Is(err, lease.ErrRefused) || time.Since(start) != 2*time.Second {
 			t.Errorf("err = %v after %v; want one that may pass after 2s", err, time.Since(start))
 		}
-		f.Wait = time.Hour
 		why := errors.New("the reason")
 		ctx, cancel := context.WithCancelCause(t.Context())
-		time.AfterFunc(time.Minute, func() { cancel(why) })
+		time.AfterFunc(time.Second, func() { cancel(why) })
 		_, err = f.Swap(ctx, "a", before, job{})
 		wantErr(t, err, why)
 		if err := other.Close(); err != nil {
@@ -217,12 +216,13 @@ func TestWaitingForAnotherProgramIsBounded(t *testing.T) {
 // it: flocking the removed file locks nothing.
 func TestAGuardThatWasReplacedMeanwhileIsNoLock(t *testing.T) {
 	f, path := newFile(t)
-	f.Wait = 200 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
 	old := flocked(t, path)
 	c := loadFile(t, f)
 	swapped := make(chan error, 1)
 	go func() {
-		_, err := f.Swap(t.Context(), "a", c, job{Note: "second"})
+		_, err := f.Swap(ctx, "a", c, job{Note: "second"})
 		swapped <- err
 	}()
 	time.Sleep(50 * time.Millisecond) // for Swap to open the old one; sooner proves nothing, and passes
@@ -233,8 +233,8 @@ func TestAGuardThatWasReplacedMeanwhileIsNoLock(t *testing.T) {
 	if err := old.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-swapped; err == nil || !strings.Contains(err.Error(), "another program keeps") {
-		t.Errorf("err = %v; want that another program keeps the guard", err)
+	if err := <-swapped; err == nil || !strings.Contains(err.Error(), "another program holds") {
+		t.Errorf("err = %v; want that another program holds the guard", err)
 	}
 }
 

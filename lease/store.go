@@ -88,6 +88,18 @@ func unavailable(last, cause error) error {
 	return fmt.Errorf("%w: %w (%w)", ErrUnavailable, last, cause)
 }
 
+// errRead ends an Edit that only reads.
+var errRead = errors.New("lease: read")
+
+// Read loads the record, and tries again as Edit does.
+func Read[D any](ctx context.Context, s Store[D], key string) (Cell[D], error) {
+	c, err := Edit(ctx, s, key, nil, func(c Cell[D]) (D, error) { return c.Doc, errRead }, nil)
+	if errors.Is(err, errRead) {
+		err = nil
+	}
+	return c, err
+}
+
 type edit[D any] struct {
 	store  Store[D]
 	key    string
@@ -117,7 +129,7 @@ func (e *edit[D]) step(ctx context.Context) (done bool, err error) {
 	if !e.fresh {
 		c, err := e.store.Load(ctx, e.key)
 		if err != nil {
-			return errors.Is(err, ErrRefused) || hopeless(err), err
+			return errors.Is(err, ErrRefused) || permanent(err), err
 		}
 		e.cell, e.fresh = c, true
 		if e.doubt && e.landed(c) {
@@ -169,7 +181,7 @@ func (e *edit[D]) wrote(c Cell[D], err error) (done bool, _ error) {
 	}
 	e.fresh, e.doubt = false, true
 	switch {
-	case hopeless(err):
+	case permanent(err):
 		return true, err
 	case errors.Is(err, ErrConflict):
 		e.conflicts++
@@ -179,9 +191,9 @@ func (e *edit[D]) wrote(c Cell[D], err error) (done bool, _ error) {
 	return false, err
 }
 
-// hopeless reports whether no later call can succeed until the key or the record is
+// permanent reports whether no later call can succeed until the key or the record is
 // fixed.
-func hopeless(err error) bool {
+func permanent(err error) bool {
 	return errors.Is(err, ErrMalformed) || errors.Is(err, ErrInvalidKey)
 }
 
@@ -203,11 +215,4 @@ func jitter(now time.Time, limit time.Duration) time.Duration {
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	return time.Duration((z ^ z>>31) % uint64(limit))
-}
-
-func latest(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-	"time"
 
 	"taskguard/lease"
 )
@@ -36,9 +35,7 @@ func Open[T any](path string) (*File[T], error) {
 	} else if !info.IsDir() {
 		return nil, fmt.Errorf("operatorpool: directory of the state file: %s is a file", dir)
 	}
-	f := lease.NewFile(dir, name+guard, format[T]{})
-	f.Wait = time.Hour // the operation's own timeout ends it
-	return &File[T]{f}, nil
+	return &File[T]{lease.NewFile(dir, name+guard, format[T]{})}, nil
 }
 
 // Swap is lease.File's Swap, which first keeps the content of a corrupt file.

@@ -183,7 +183,7 @@ func TestContentionIsAClearErrorAfterOneShortWait(t *testing.T) { // O8
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		_, err := w.pool("A").Assign(context.Background(), "dia")
-		if !errors.Is(err, lease.ErrUnavailable) || !strings.Contains(err.Error(), "another program keeps "+w.path+".guard") {
+		if !errors.Is(err, lease.ErrUnavailable) || !strings.Contains(err.Error(), "another program holds "+w.path+".guard") {
 			t.Errorf("err = %v; want one that names what is kept", err)
 		}
 		if waited := time.Since(start); waited != 2*time.Second {
