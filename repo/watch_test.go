@@ -166,7 +166,7 @@ func TestALockTakenOnOneInstanceIsAnnouncedOnAnother(t *testing.T) {
 // subscribed is a subscription to a Feed of r that runs until the test ends.
 func subscribed(t *testing.T, r onRooms, ttl time.Duration, room string) *documentlock.Subscription {
 	t.Helper()
-	feed := documentlock.NewFeed(locksFor(t, r, ttl), r, documentlock.FeedOptions{})
+	feed := documentlock.NewFeed(locksFor(t, r, ttl), r, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); feed.Run(ctx) }()

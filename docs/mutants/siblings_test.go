@@ -46,8 +46,8 @@ var siblingRooms = []room{
 	{"lease/documentlock/feed.go", []bug{
 		{
 			name: "an older event is reported after a newer one",
-			old:  `r.known && !c.At.After(r.cell.At)`,
-			new:  `r.known && c.At.Equal(r.cell.At)`,
+			old:  `r.loaded && !c.At.After(r.cell.At)`,
+			new:  `r.loaded && c.At.Equal(r.cell.At)`,
 			test: "TestEventsAreOrderedIfChangesAreNot",
 		},
 		{

@@ -176,33 +176,29 @@ func (l *Locks) Extend(ctx context.Context, room, owner string) (State, error) {
 // Release frees the room if owner holds it (D3), and reports false if the room is free.
 // If another holds it, Release returns ErrNotYours. It takes two round trips.
 func (l *Locks) Release(ctx context.Context, room, owner string) (released bool, err error) {
-	var ours lease.Grant
-	_, err = l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (Lock, error) {
-		if err := mine(c, owner); err != nil {
-			return c.Doc, err
-		}
-		ours = c.Doc.Grant()
-		return Lock{Lease: lease.Drop(c.Doc.Lease, ours, false)}, nil
-	}, func(lock Lock) bool { return !lock.HeldBy(ours) })
-	if errors.Is(err, ErrNotLocked) {
-		return false, nil
-	}
-	return err == nil, err
+	return l.free(ctx, room, func(c lease.Cell[Lock]) (Lock, error) {
+		return Lock{Lease: lease.Drop(c.Doc.Lease, c.Doc.Grant(), false)}, mine(c, owner)
+	})
 }
 
 // Break frees the room of any holder: an operator's forced unlock. It reports
 // false if the room was free.
 func (l *Locks) Break(ctx context.Context, room string) (broken bool, err error) {
-	var theirs lease.Grant
-	_, err = l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (Lock, error) {
-		if !lease.Held(c.Doc.Lease, c.At) {
-			return c.Doc, ErrNotLocked
-		}
-		theirs = c.Doc.Grant()
+	return l.free(ctx, room, func(c lease.Cell[Lock]) (Lock, error) {
 		next := lease.Break(c.Doc.Lease)
 		next.ExpiresAt = c.At.Add(unlockedFor) // so that a later sweep finds it
-		return Lock{Lease: next, Unlocked: true}, nil
-	}, func(lock Lock) bool { return !lock.HeldBy(theirs) })
+		return Lock{Lease: next, Unlocked: true}, mine(c, c.Doc.Owner)
+	})
+}
+
+// free ends the acquisition that the record shows. It reports false if decide returned
+// ErrNotLocked.
+func (l *Locks) free(ctx context.Context, room string, decide func(lease.Cell[Lock]) (Lock, error)) (freed bool, err error) {
+	var was lease.Grant
+	_, err = l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (Lock, error) {
+		was = c.Doc.Grant()
+		return decide(c)
+	}, func(lock Lock) bool { return !lock.HeldBy(was) })
 	if errors.Is(err, ErrNotLocked) {
 		return false, nil
 	}
@@ -216,12 +212,12 @@ func (l *Locks) Get(ctx context.Context, room, owner string) (State, error) {
 }
 
 func (l *Locks) read(ctx context.Context, room string) (lease.Cell[Lock], error) {
-	errRead := errors.New("documentlock: read") // ends the edit
-	c, err := l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (Lock, error) { return c.Doc, errRead }, nil)
-	if errors.Is(err, errRead) {
-		err = nil
+	if err := CheckRoom(room); err != nil {
+		return lease.Cell[Lock]{}, err
 	}
-	return c, err
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return lease.Read(ctx, l.store, room)
 }
 
 // Confirm checks, right before a save, that owner holds the room under token;

@@ -33,7 +33,7 @@ func TestFeed(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s, l := open(t)
 					n := &feedTest{store: s, faulty: leasetest.NewFaulty(s, nil), locks: l}
-					n.feed = NewFeed(on(t, n.faulty), s, FeedOptions{Log: slog.New(slog.NewTextHandler(&n.log, nil))})
+					n.feed = NewFeed(on(t, n.faulty), s, slog.New(slog.NewTextHandler(&n.log, nil)))
 					run(t, n)
 				})
 			})

@@ -229,7 +229,7 @@ func TestEventsAreOrderedIfChangesAreNot(t *testing.T) {
 			chance := rand.New(rand.NewPCG(uint64(seed), 5)) //nolint:gosec // to be repeatable
 			s, l := open(t)
 			h := randomHistory(t, s, l, chance)
-			feed := NewFeed(l, s, FeedOptions{})
+			feed := NewFeed(l, s, nil)
 			subs := map[string]*Subscription{}
 			versions := map[string]int64{}
 			for _, room := range []string{"a", "b"} {

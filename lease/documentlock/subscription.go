@@ -32,7 +32,7 @@ func (f *Feed) Subscribe(ctx context.Context, id string) (*Subscription, error) 
 		f.leave(r)
 		return nil, err
 	}
-	f.learn(r, c)
+	f.update(r, c)
 	s := &Subscription{feed: f, room: r, ready: make(chan struct{}, 1)}
 	s.notify(r.latest)
 	r.subs[s] = struct{}{}
@@ -47,7 +47,7 @@ func (f *Feed) enter(id string) *room {
 	if r == nil {
 		r = &room{id: id, subs: map[*Subscription]struct{}{}}
 		f.rooms[id] = r
-		signal(f.readers)
+		signal(f.subscribed)
 	}
 	r.uses++
 	return r

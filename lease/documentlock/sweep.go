@@ -1,6 +1,7 @@
 package documentlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,39 +48,39 @@ func (l *Locks) Sweep(ctx context.Context, f Finder) (swept int, err error) {
 	}
 }
 
+// sweepAll sweeps the rooms of found, several at once.
 func (l *Locks) sweepAll(ctx context.Context, found []Change) (swept int, err error) {
 	ctx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	var (
 		work   sync.WaitGroup
 		slots  = make(chan struct{}, parallelDeletes)
-		errs   = make([]error, len(found))
+		mu     sync.Mutex // guards swept, failed and err
 		failed int
 	)
 	for i := range found {
 		slots <- struct{}{}
-		if errs[i] = errAlive; ctx.Err() != nil {
-			<-slots
-			continue
+		if ctx.Err() != nil {
+			break
 		}
 		work.Go(func() {
 			defer func() { <-slots }()
-			if errs[i] = l.sweep(ctx, found[i]); errors.Is(errs[i], lease.ErrUnavailable) {
+			e := l.sweep(ctx, found[i])
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case e == nil:
+				swept++
+			case !errors.Is(e, errAlive):
+				failed++
+				err = cmp.Or(err, e)
+			}
+			if errors.Is(e, lease.ErrUnavailable) {
 				giveUp()
 			}
 		})
 	}
 	work.Wait()
-	for _, e := range errs {
-		switch {
-		case e == nil:
-			swept++
-		case !errors.Is(e, errAlive):
-			if failed++; failed == 1 {
-				err = e
-			}
-		}
-	}
 	if failed > 1 {
 		err = fmt.Errorf("documentlock: %d rooms could not be swept, the first: %w", failed, err)
 	}

@@ -26,7 +26,7 @@ func runTimeline(t *testing.T, s *store, locks *Locks, body func()) (lines []str
 		lines = append(lines, time.Now().UTC().Format("15:04:05.000 ")+what)
 	}
 	var parts sync.WaitGroup
-	feed := NewFeed(locks, s, FeedOptions{})
+	feed := NewFeed(locks, s, nil)
 	parts.Go(func() { feed.Run(ctx) })
 	sub, err := feed.Subscribe(ctx, "r")
 	if err != nil {
