@@ -159,49 +159,29 @@ func TestLoadErrorsAreTriedAgain(t *testing.T) {
 }
 
 // The pauses after conflicts are short; after failures they grow to two seconds.
-func TestThePauseBeforeTheNextTryFitsItsReason(t *testing.T) {
-	for what, c := range map[string]struct {
-		fault       leasetest.Fault
-		least, most int // calls of Load in a minute
-	}{
-		"conflict": {leasetest.Conflict, 240, 2000},
-		"outage":   {leasetest.DropBefore, 30, 200},
-	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, lease.Policy{})
-				w.line.SetPlan(leasetest.Always(c.fault))
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				_, err := (&add{}).run(ctx, w.line, nil)
-				wantErr(t, err, lease.ErrUnavailable)
-				if got := w.line.Calls(leasetest.Load); got < c.least || got > c.most {
-					t.Errorf("%d calls; want %d to %d", got, c.least, c.most)
-				}
-			})
-		})
-	}
-}
-
-func TestTheEndOfTheContextIsUnavailableAndSaysWhy(t *testing.T) {
+func TestEditTriesUntilItsContextEndsAndReturnsTheCause(t *testing.T) {
 	why := errors.New("the reason")
-	for name, plan := range map[string]leasetest.Plan{
-		"unavailable": leasetest.Always(leasetest.Unavailable),
-		"dropping":    leasetest.Always(leasetest.DropBefore),
-		"slow":        leasetest.Always(leasetest.SlowFailure),
-		"conflict":    leasetest.Always(leasetest.Conflict),
+	for name, tc := range map[string]struct {
+		fault       leasetest.Fault
+		least, most int   // calls of Load in a minute
+		last        error // of the last call
+	}{
+		"conflict":     {leasetest.Conflict, 240, 2000, lease.ErrConflict},
+		"dropped":      {leasetest.DropBefore, 30, 200, leasetest.ErrDropped},
+		"slow failure": {leasetest.SlowFailure, 15, 60, leasetest.ErrDropped},
+		"unavailable":  {leasetest.Unavailable, 1, 1, context.DeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, lease.Policy{})
-				w.line.SetPlan(plan)
-				ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, why)
+			inWorld(t, func(w *world) {
+				w.line.SetPlan(leasetest.Always(tc.fault))
+				ctx, cancel := context.WithTimeoutCause(w.Context(), time.Minute, why)
 				defer cancel()
 				_, err := (&add{}).run(ctx, w.line, nil)
-				wantErr(t, err, lease.ErrUnavailable)
-				wantErr(t, err, why)
-				if name == "dropping" {
-					wantErr(t, err, leasetest.ErrDropped)
+				for _, want := range []error{lease.ErrUnavailable, why, tc.last} {
+					wantErr(w, err, want)
+				}
+				if got := w.line.Calls(leasetest.Load); got < tc.least || got > tc.most {
+					w.Errorf("%d calls; want %d to %d", got, tc.least, tc.most)
 				}
 				w.wantSame(job{})
 			})
@@ -209,7 +189,7 @@ func TestTheEndOfTheContextIsUnavailableAndSaysWhy(t *testing.T) {
 	}
 }
 
-// final is a store whose every call returns one error.
+// final is a store whose calls all return one error.
 type final struct{ err error }
 
 func (f final) Load(context.Context, string) (lease.Cell[job], error) {
@@ -219,7 +199,7 @@ func (f final) Swap(context.Context, string, lease.Cell[job], job) (lease.Cell[j
 	return lease.Cell[job]{}, f.err
 }
 
-func TestAnAnswerThatWillNotChangeIsNotAskedForAgain(t *testing.T) {
+func TestAPermanentErrorIsNotTriedAgain(t *testing.T) {
 	for _, want := range []error{lease.ErrRefused, lease.ErrMalformed, lease.ErrInvalidKey} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -39,7 +39,7 @@ func TestALossHasAReason(t *testing.T) {
 }
 
 // A body may ignore its cancellation. The store is not called again for its lease.
-func TestALossIsReportedOnceAndTheStoreLeftAlone(t *testing.T) {
+func TestALossIsReportedOnceAndTheStoreIsNotCalledAgain(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
 		w.rewrite(func(j *job) { j.Lease.Owner = "them" })
@@ -73,18 +73,16 @@ func TestALeaseLostToTimeIsNotRenewedThoughTheStoreIsBack(t *testing.T) {
 	})
 }
 
-func TestALossOutweighsWhatTheBodyReturned(t *testing.T) {
-	for _, result := range []error{nil, errors.New("failed")} {
-		inWorld(t, func(w *world) {
-			h := w.acquire()
-			w.line.SetPlan(leasetest.Always(leasetest.Unavailable))
-			err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
-				w.at(400 * time.Second) // ignores its cancellation
-				return result
-			})
-			wantLost(w, err, lease.OutOfTime)
+func TestRunReturnsTheLossInsteadOfTheBodysError(t *testing.T) {
+	inWorld(t, func(w *world) {
+		h := w.acquire()
+		w.line.SetPlan(leasetest.Always(leasetest.Unavailable))
+		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+			w.at(400 * time.Second) // ignores its cancellation
+			return errors.New("failed")
 		})
-	}
+		wantLost(w, err, lease.OutOfTime)
+	})
 }
 
 func TestAFinishAfterTrustHasEndedIsFenced(t *testing.T) {

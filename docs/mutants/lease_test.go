@@ -123,13 +123,13 @@ var leaseRooms = []room{
 			name: "a record that was given up, opened and taken by another counts as acquired",
 			old:  `got.Finished && got.FinishedBy == owner`,
 			new:  `got.FinishedBy == owner`,
-			test: "TestAnExhaustionThatWasOvertakenIsNoAcquisition",
+			test: "TestALostReplyToAnAcquisitionIsResolvedFromTheRecord/exhausted,_reopened_and_acquired_by_another",
 		},
 		{
 			name: "an owner that has given up acquires what was reopened",
 			old:  `case l.of(&c.Doc).FinishedBy == owner:`,
 			new:  `case false:`,
-			test: "TestAnOwnerThatHasGivenUpDoesNotAcquireWhatWasReopened",
+			test: "TestALostReplyToAnAcquisitionIsResolvedFromTheRecord/exhausted_and_reopened",
 		},
 		{
 			name: "any owner's release clears the lock",
@@ -144,7 +144,7 @@ var leaseRooms = []room{
 	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)`,
 			new: `(*Hold[D], error) {
 	ctx, cancel := context.WithCancel(ctx)`,
-			test: "TestResumeGivesUpOnAnUnavailableStoreAfter15Seconds",
+			test: "TestAnOperationOnAnUnavailableStoreGivesUpInItsTime/resume",
 		},
 	}},
 	{"lease/hold.go", []bug{
@@ -152,7 +152,7 @@ var leaseRooms = []room{
 			name: "a release at a stop has 2 s, whatever is left",
 			old:  `; ok && deadline.After(until) {`,
 			new:  `; ok && deadline.Before(time.Time{}) {`,
-			test: "TestAReleaseTriesUntilALaterDeadlineOfItsCaller",
+			test: "TestAnOperationOnAnUnavailableStoreGivesUpInItsTime/release_with_a_later_deadline",
 		},
 		{
 			name: "trust is measured from the end of the call",
@@ -205,7 +205,7 @@ var leaseRooms = []room{
 `,
 			new: `	}
 `,
-			test: "TestALossIsReportedOnceAndTheStoreLeftAlone",
+			test: "TestALossIsReportedOnceAndTheStoreIsNotCalledAgain",
 		},
 		{
 			name: "a lock that was lost to time is renewed by a run that ignores its cancellation",
