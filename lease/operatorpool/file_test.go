@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -60,17 +61,6 @@ func TestFieldsOfOtherProgramsSurvive(t *testing.T) { // O3
 	w.wantContent(`{"storage":{` +
 		`"A":{"data":"alma","pid":7,"updated_at":"2025-08-18T12:00:00.000Z"},` +
 		`"B":{"data":"dia","note":{"x":[1,2.50]},"updated_at":"2025-08-18T11:00:00+00:00"}},"version":2,"zz":null}` + "\n")
-}
-
-func TestAnotherProgramsWriteBetweenReadingAndWritingIsNotLost(t *testing.T) { // O3
-	w := newFixture(t)
-	w.assign("A", "dia")
-	theirs := func() { w.put(state("theirs", "kana", "2025-08-18T12:00:00Z")) }
-	s := w.over(&between{w.file(), theirs}, "A")
-	if a, err := w.poolOver(s).Assign(t.Context(), ""); err != nil || a.Operator.ID != "dia" {
-		t.Errorf("%+v, %v; want dia, as theirs is kana", a, err)
-	}
-	w.wantWritten("theirs=kana", "A=dia")
 }
 
 func TestAMissingFileIsCreatedForTheUserOnly(t *testing.T) { // O8, O9
@@ -164,7 +154,7 @@ func TestAMissingDirectoryIsAClearError(t *testing.T) { // O8
 		t.Fatal(err)
 	}
 	for _, path := range []string{filepath.Join(t.TempDir(), "none", "state.json"), filepath.Join(file, "state.json"), "/", "..", ""} {
-		if _, err := operatorpool.Open[string](path); err == nil {
+		if _, err := operatorpool.Open(path); err == nil {
 			t.Errorf("%q: no error", path)
 		}
 	}
@@ -195,4 +185,30 @@ func TestContentionIsAClearErrorAfterOneShortWait(t *testing.T) { // O8
 		t.Fatal(err)
 	}
 	w.assign("A", "dia")
+}
+
+// The file is never absent, so that no program can believe that it is the first.
+func TestTheFileIsReplacedAndNeverRemoved(t *testing.T) { // X
+	w := newFixture(t)
+	w.assign("A", "kana")
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				if _, err := os.Stat(w.path); err != nil {
+					t.Errorf("absent: %v", err)
+					return
+				}
+			}
+		}
+	})
+	for range 20 {
+		w.assign("A", "")
+	}
+	close(stop)
+	wg.Wait()
 }
