@@ -74,9 +74,7 @@ func want(t *testing.T, sub *Subscription, what string) {
 	t.Helper()
 	synctest.Wait()
 	got := ""
-	if e, closed := sub.take(); closed {
-		got = "closed"
-	} else if e != nil {
+	if e := sub.take(); e != nil {
 		got = fmt.Sprint(e.Reason, " ", e.Locked)
 		if e.Locked == (e.Holder == "") || e.Locked == e.ExpiresAt.IsZero() || e.Room != sub.room.id {
 			t.Errorf("event %+v", e)
@@ -365,7 +363,7 @@ var subscriptionCases = map[string]func(t *testing.T, n *feedTest){
 		acquire(t, n.locks, "r", "s/1")
 		want(t, b, "acquired true")
 	},
-	"NextEndsWithItsContextOrItsSubscription": func(t *testing.T, n *feedTest) {
+	"NextEndsWithItsContext": func(t *testing.T, n *feedTest) {
 		sub := n.subscribe(t, "r")
 		want(t, sub, "current false")
 		why := errors.New("enough")
@@ -373,12 +371,6 @@ var subscriptionCases = map[string]func(t *testing.T, n *feedTest){
 		time.AfterFunc(time.Second, func() { cancel(why) })
 		if _, err := sub.Next(ctx); !errors.Is(err, why) {
 			t.Errorf("err = %v, want the cause", err)
-		}
-		time.AfterFunc(time.Second, sub.Close)
-		for range 2 {
-			if _, err := sub.Next(t.Context()); !errors.Is(err, ErrClosed) {
-				t.Errorf("err = %v, want ErrClosed", err)
-			}
 		}
 	},
 	"AChangeDuringTheFirstReadingIsNotMissed": func(t *testing.T, n *feedTest) {

@@ -203,7 +203,7 @@ func TestEventsAreOrderedIfChangesAreNot(t *testing.T) {
 				feed.apply(snap)
 				before := events
 				for room, sub := range subs {
-					e, _ := sub.take()
+					e := sub.take()
 					if e == nil {
 						continue
 					}
