@@ -52,8 +52,8 @@ var siblingRooms = []room{
 		},
 		{
 			name: "an expiry is reported by the sweep alone",
-			old:  `r.due = c.Asked.Add(`,
-			new:  `r.due = c.Asked.Add(time.Hour + `,
+			old:  `due := c.Asked.Add(`,
+			new:  `due := c.Asked.Add(time.Hour + `,
 			test: "TestFeed/Run/SubscribingWhileTheStreamIsDownGivesTheCurrentStateAndExpiries",
 		},
 	}},

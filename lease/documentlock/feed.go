@@ -81,12 +81,12 @@ type Feed struct {
 	locks      *Locks
 	watcher    Watcher
 	log        *slog.Logger
-	wake       chan struct{} // capacity 1: a room is due before armed
-	subscribed chan struct{} // capacity 1: the first room has been added
+	subscribed chan struct{} // capacity 1: a room has been added
+	expired    chan struct{} // capacity 1: due is not empty
 
 	mu    sync.Mutex
 	rooms map[string]*room
-	armed time.Time // when Run reads the next room; zero: no timer is set
+	due   []*room // to be read again
 }
 
 // room is the state of a room with subscribers. Feed.mu guards it.
@@ -98,7 +98,7 @@ type room struct {
 	loaded bool             // cell is set
 	cell   lease.Cell[Lock] // the newest by the store's time
 	latest Event            // the state that cell shows
-	due    time.Time        // local time of the next reading; zero: none
+	timer  *time.Timer      // of the next reading; nil: none
 }
 
 // NewFeed returns a Feed of the rooms of l, whose store w watches. It works while
@@ -106,7 +106,7 @@ type room struct {
 func NewFeed(l *Locks, w Watcher, log *slog.Logger) *Feed {
 	return &Feed{
 		locks: l, watcher: w, log: cmp.Or(log, slog.New(slog.DiscardHandler)), rooms: map[string]*room{},
-		wake: make(chan struct{}, 1), subscribed: make(chan struct{}, 1),
+		subscribed: make(chan struct{}, 1), expired: make(chan struct{}, 1),
 	}
 }
 
@@ -172,16 +172,16 @@ func (f *Feed) expiries(ctx context.Context) {
 	var reads sync.WaitGroup
 	defer reads.Wait()
 	slots := make(chan struct{}, parallelReads)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-f.wake:
-		case <-timer.C:
+		case <-f.expired:
 		}
-		due, next := f.due(time.Now())
+		f.mu.Lock()
+		due := f.due
+		f.due = nil
+		f.mu.Unlock()
 		for _, r := range due {
 			reads.Go(func() {
 				slots <- struct{}{}
@@ -189,29 +189,22 @@ func (f *Feed) expiries(ctx context.Context) {
 				f.reread(ctx, r)
 			})
 		}
-		timer.Stop()
-		if !next.IsZero() {
-			timer.Reset(time.Until(next))
-		}
 	}
 }
 
-// due returns the rooms to be read now, and when the next one is due.
-func (f *Feed) due(now time.Time) (due []*room, next time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, r := range f.rooms {
-		switch {
-		case r.due.IsZero():
-		case !r.due.After(now):
-			r.due = time.Time{}
-			due = append(due, r)
-		case next.IsZero() || r.due.Before(next):
-			next = r.due
+// schedule makes r due after d. The caller holds mu.
+func (f *Feed) schedule(r *room, d time.Duration) {
+	var timer *time.Timer
+	timer = time.AfterFunc(d, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if r.timer == timer && f.rooms[r.id] == r {
+			r.timer = nil
+			f.due = append(f.due, r)
+			signal(f.expired)
 		}
-	}
-	f.armed = next
-	return due, next
+	})
+	r.timer = timer
 }
 
 // reread reads the room from the store: only the store's time decides that a lock
@@ -223,9 +216,8 @@ func (f *Feed) reread(ctx context.Context, r *room) {
 	if err == nil {
 		f.update(r, c)
 	}
-	if r.latest.Locked && r.due.IsZero() {
-		r.due = time.Now().Add(retryRead)
-		f.wakeFor(r)
+	if r.latest.Locked && r.timer == nil {
+		f.schedule(r, retryRead)
 	}
 }
 
@@ -260,14 +252,16 @@ func (f *Feed) update(r *room, c lease.Cell[Lock]) {
 	}
 	was, last, first := r.latest, r.cell, !r.loaded
 	now := Event{Room: r.id, Version: max(c.At.UnixMicro(), was.Version+1)} // the clock may be finer than µs
-	r.loaded, r.cell, r.due = true, c, time.Time{}
+	r.loaded, r.cell = true, c
+	if r.timer != nil {
+		r.timer.Stop()
+		r.timer = nil
+	}
 	if now.Locked = lease.Held(c.Doc.Lease, c.At); now.Locked {
 		now.Holder, now.ExpiresAt = c.Doc.Holder, c.Doc.ExpiresAt
 		// Expiries are whole milliseconds: rounded up, the reading is not too early.
-		r.due = c.Asked.Add(c.Doc.ExpiresAt.Sub(c.At.Truncate(time.Millisecond)))
-		if soonest := time.Now().Add(leastDue); r.due.Before(soonest) {
-			r.due = soonest
-		}
+		due := c.Asked.Add(c.Doc.ExpiresAt.Sub(c.At.Truncate(time.Millisecond)))
+		f.schedule(r, max(time.Until(due), leastDue))
 	}
 	now.Reason = reason(now.Locked, last, c)
 	r.latest = now
@@ -275,14 +269,6 @@ func (f *Feed) update(r *room, c lease.Cell[Lock]) {
 		for s := range r.subs {
 			s.notify(now)
 		}
-	}
-	f.wakeFor(r)
-}
-
-// wakeFor wakes Run if r is due before the timer. The caller holds mu.
-func (f *Feed) wakeFor(r *room) {
-	if !r.due.IsZero() && (f.armed.IsZero() || r.due.Before(f.armed)) {
-		signal(f.wake)
 	}
 }
 

@@ -279,18 +279,6 @@ var runCases = map[string]func(t *testing.T, n *feedTest){
 			t.Errorf("opened %d times within the first second of the next outage, want once", got-before)
 		}
 	},
-	"AnEarlierExpiryBringsTheTimerForward": func(t *testing.T, n *feedTest) {
-		n.startWith(t)
-		brief, err := New(n.store, 3*time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
-		acquire(t, brief, "q", "s/1")
-		sub := n.subscribe(t, "q")
-		want(t, sub, "current true")
-		time.Sleep(3 * time.Second)
-		want(t, sub, "expired false")
-	},
 }
 
 // subscriptionCases are about subscribers.
