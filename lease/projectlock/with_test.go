@@ -229,17 +229,6 @@ func TestAReleaseOfALostLeaseIsStale(t *testing.T) {
 	}
 }
 
-func TestAReleaseWhoseReplyWasLostIsARelease(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
-		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
-		s.reported()
-		s.remote.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.DropAfter), leasetest.On(leasetest.Load, leasetest.None, leasetest.Unavailable)))
-		s.released(s.Locker, ls)
-		s.wantEvents("release-requested", "attempt web-lock 0", "release-failed 0 false", "error release-failed true", "waiting 500ms",
-			"attempt web-lock 1", "released 3.5s")
-	})
-}
-
 func TestAnEarlierLeaseIsStale(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
 		old := s.acquired(s.Locker, projectlock.AcquireOptions{})
