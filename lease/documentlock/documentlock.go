@@ -1,6 +1,7 @@
 package documentlock
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -79,10 +80,7 @@ type Locks struct {
 // New returns the locks of store. A TTL of zero is 30 s; one under a second is an
 // error (D6).
 func New(store lease.Store[Lock], ttl time.Duration) (*Locks, error) {
-	if ttl == 0 {
-		ttl = DefaultTTL
-	}
-	p := lease.Policy{TTL: ttl}
+	p := lease.Policy{TTL: cmp.Or(ttl, DefaultTTL)}
 	lessor, err := lease.NewLessor(store, func(l *Lock) *lease.Lease { return &l.Lease }, p)
 	if err != nil {
 		return nil, err

@@ -143,8 +143,10 @@ func (f *Feed) stream(ctx context.Context) {
 			f.log.WarnContext(ctx, "document lock feed failed", "error", err)
 		}
 		failed = true
-		if !wait(ctx, backoff) {
+		select {
+		case <-ctx.Done():
 			return
+		case <-time.After(backoff):
 		}
 		backoff = min(2*backoff, mostBackoff)
 	}
@@ -283,16 +285,6 @@ func reason(locked bool, last, c lease.Cell[Lock]) string {
 		return Released
 	}
 	return Expired
-}
-
-// wait reports false when ctx has ended before d has passed.
-func wait(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }
 
 // signal sends on c, of capacity 1, unless a signal is pending.

@@ -14,9 +14,11 @@ import (
 func storeCases[D any]() []testCase[D] {
 	return []testCase[D]{
 		{name: "EachReplyHasItsTimeAndSwapReturnsTheCellForTheNextSwap", run: replies[D], waits: true},
-		{name: "SwapOfAStaleCellIsAConflictAndChangesNothing", run: afterSwap[D]},
-		{name: "SwapDoesNotRecreateADeletedRecord", run: afterDelete[D]},
-		{name: "SwapAfterADeletionAndRecreationIsAConflict", run: afterRecreation[D]},
+		{name: "SwapOfAStaleCellIsAConflictAndChangesNothing", run: func(b *bench[D]) { conflict(b, func() { b.takeOver("w/1") }) }},
+		{name: "SwapDoesNotRecreateADeletedRecord", run: func(b *bench[D]) { conflict(b, func() { b.Delete(b.T, b.store, key) }) }},
+		{name: "SwapAfterADeletionAndRecreationIsAConflict", run: func(b *bench[D]) {
+			conflict(b, func() { b.Delete(b.T, b.store, key); b.Create(b.T, b.store, key) })
+		}},
 		{name: "SwapAfterAnotherProgramsWriteIsAConflictAndKeepsIt", run: afterTouch[D]},
 		{name: "EveryPartOfALeaseIsKept", run: roundTrip[D]},
 		{name: "AnEndedContextIsAnError", run: ended[D]},
@@ -87,18 +89,6 @@ func conflict[D any](b *bench[D], change func()) {
 		}
 		b.wantLease(*b.Of(&got.Doc), *b.Of(&want.Doc))
 	}
-}
-
-func afterSwap[D any](b *bench[D]) {
-	conflict(b, func() { b.takeOver("w/1") })
-}
-
-func afterDelete[D any](b *bench[D]) {
-	conflict(b, func() { b.Delete(b.T, b.store, key) })
-}
-
-func afterRecreation[D any](b *bench[D]) {
-	conflict(b, func() { b.Delete(b.T, b.store, key); b.Create(b.T, b.store, key) })
 }
 
 func afterTouch[D any](b *bench[D]) {

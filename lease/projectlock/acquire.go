@@ -190,7 +190,10 @@ func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, t
 			return e
 		}
 		l.step(h, s, Event{Type: Waiting, Retry: retry, Wait: wait})
-		sleep(ctx, wait)
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
 	}
 }
 
@@ -212,14 +215,4 @@ func (h *holding) again(e *Error, left int) (wait time.Duration, again bool) {
 // unavailable, rather than held (R6).
 func (h *holding) fallsBack(e *Error) bool {
 	return h.strategy == WebLock && (e.Code == Unsupported || e.Code == AcquireTimeout) && !h.denied
-}
-
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }

@@ -95,7 +95,7 @@ func New(c Config) (*Locker, error) {
 	}
 	dir := filepath.Join(c.Dir, projectDir)
 	l := &Locker{
-		room: room, dir: dir, stores: map[Strategy]lease.Store[documentlock.Lock]{FileLock: newFile(dir)},
+		room: room, dir: dir, stores: map[Strategy]lease.Store[documentlock.Lock]{FileLock: lease.NewFile(dir, guardFile, format{})},
 		log: cmp.Or(c.Log, slog.New(slog.DiscardHandler)), turn: make(chan struct{}, 1), state: Idle,
 	}
 	if c.Remote != nil {
