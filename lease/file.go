@@ -206,11 +206,8 @@ func (f *File[D]) path(ctx context.Context, key string) (string, error) {
 
 // fileError adds ErrRefused to the errors that do not pass by themselves.
 func fileError(verb, key string, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ELOOP),
-		errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EMLINK): // EMLINK: FreeBSD's error for a link that is not followed
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ELOOP) ||
+		errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EMLINK) { // EMLINK: FreeBSD's error for a link that is not followed
 		err = fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	return fmt.Errorf("lease: %s %q: %w", verb, key, err)

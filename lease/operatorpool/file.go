@@ -30,10 +30,8 @@ func Open(path string) (*File, error) {
 		return nil, err
 	}
 	dir := filepath.Dir(path)
-	if info, err := os.Stat(dir); err != nil {
+	if _, err := os.Stat(dir + string(filepath.Separator)); err != nil { // a file fails too
 		return nil, fmt.Errorf("operatorpool: directory of the state file: %w", err)
-	} else if !info.IsDir() {
-		return nil, fmt.Errorf("operatorpool: directory of the state file: %s is a file", dir)
 	}
 	return &File{lease.NewFile(dir, name+guard, format{})}, nil
 }

@@ -37,7 +37,7 @@ func (l *Locker) acquire(ctx context.Context, o AcquireOptions, automatic bool) 
 	}
 	o = o.filled()
 	h := &holding{
-		id: newID(), options: o, parent: ctx, began: time.Now(), automatic: automatic,
+		id: newID(), options: o, began: time.Now(), automatic: automatic,
 		written: map[Strategy]bool{}, done: make(chan struct{}),
 	}
 	h.owner = ownerOf(o.OwnerID, h.id)
@@ -76,10 +76,10 @@ func (l *Locker) acquire(ctx context.Context, o AcquireOptions, automatic bool) 
 // acquireBy makes the attempts with one strategy.
 func (l *Locker) acquireBy(ctx context.Context, h *holding, s Strategy) error {
 	h.strategy, h.policy = s, h.options.policy(s)
-	return l.attempts(ctx, h, acquiring[s], h.options.RetryLimit, func(ctx context.Context) error {
-		err := l.take(ctx, h)
+	return l.attempts(ctx, h, acquiring[s], h.options.RetryLimit, func(once context.Context) error {
+		err := l.take(once, h)
 		if err == nil {
-			l.acquired(h)
+			l.acquired(ctx, h)
 		}
 		return err
 	})
@@ -133,14 +133,14 @@ func (l *Locker) checkFile(ctx context.Context, h *holding) error {
 	return err
 }
 
-// acquired makes h the holder, and begins to keep its lease.
-func (l *Locker) acquired(h *holding) {
+// acquired makes h the holder, and begins to keep its lease. ctx is the acquisition's.
+func (l *Locker) acquired(ctx context.Context, h *holding) {
 	l.mu.Lock()
 	h.acquired = time.Now()
 	h.written = map[Strategy]bool{h.strategy: true}
 	var endKeep, endRunning context.CancelCauseFunc
-	h.ctx, endKeep = context.WithCancelCause(context.WithoutCancel(h.parent))
-	h.running, endRunning = context.WithCancelCause(h.parent)
+	h.ctx, endKeep = context.WithCancelCause(context.WithoutCancel(ctx))
+	h.running, endRunning = context.WithCancelCause(ctx)
 	h.end = func(cause error) { endRunning(cause); endKeep(cause) }
 	doc := h.hold.Doc()
 	h.lease = Lease{

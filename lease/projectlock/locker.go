@@ -64,7 +64,6 @@ type Locker struct {
 type holding struct {
 	id, owner string
 	options   AcquireOptions
-	parent    context.Context // of the acquisition
 	began     time.Time
 	strategy  Strategy
 	policy    lease.Policy
