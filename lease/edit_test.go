@@ -23,18 +23,18 @@ func TestAnUnknownOutcomeIsResolved(t *testing.T) {
 		refused     bool
 		swaps       int // of a write that resolves; one more where the first was not ours
 	}{
-		"the reply was lost after the commit":       {leasetest.DropAfter, leasetest.None, false, 1},
-		"and the resolving read was lost too":       {leasetest.DropAfter, leasetest.DropAfter, false, 1},
-		"it was lost before the commit":             {leasetest.DropBefore, leasetest.None, false, 2},
-		"it was applied only after the next read":   {leasetest.Late, leasetest.Deliver, false, 2},
-		"it was applied just before the next read":  {leasetest.Late, leasetest.DeliverFirst, false, 1},
-		"it was sent twice":                         {leasetest.Duplicate, leasetest.None, false, 1},
-		"it met a conflict without cause":           {leasetest.Conflict, leasetest.None, false, 2},
-		"it was refused":                            {leasetest.Refuse, leasetest.None, true, 1},
-		"it was refused, and the read was lost":     {leasetest.Refuse, leasetest.DropBefore, true, 1},
-		"it was refused although it had landed":     {leasetest.RefuseAfter, leasetest.None, false, 1},
-		"it was slow and then applied":              {leasetest.SlowRequest, leasetest.None, false, 1},
-		"it was dropped by a peer that never reads": {leasetest.SlowFailure, leasetest.None, false, 2},
+		"the reply was lost after the commit":         {leasetest.DropAfter, leasetest.None, false, 1},
+		"and the resolving read was lost too":         {leasetest.DropAfter, leasetest.DropAfter, false, 1},
+		"it was lost before the commit":               {leasetest.DropBefore, leasetest.None, false, 2},
+		"it was applied only after the next read":     {leasetest.Late, leasetest.Deliver, false, 2},
+		"it was applied just before the next read":    {leasetest.Late, leasetest.DeliverFirst, false, 1},
+		"it was sent twice":                           {leasetest.Duplicate, leasetest.None, false, 1},
+		"it got ErrConflict although nothing changed": {leasetest.Conflict, leasetest.None, false, 2},
+		"it was refused":                              {leasetest.Refuse, leasetest.None, true, 1},
+		"it was refused, and the read was lost":       {leasetest.Refuse, leasetest.DropBefore, true, 1},
+		"it was refused although it had landed":       {leasetest.RefuseAfter, leasetest.None, false, 1},
+		"it was slow and then applied":                {leasetest.SlowRequest, leasetest.None, false, 1},
+		"it was dropped by a peer that never reads":   {leasetest.SlowFailure, leasetest.None, false, 2},
 	}
 	held := lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}
 	writes := map[string]struct {

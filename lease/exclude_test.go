@@ -53,7 +53,7 @@ func TestAfterTwoConflictsEditUsesExclude(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, lease.Policy{})
 				x := w.exclusive(leasetest.Any(leasetest.Every(leasetest.Swap, leasetest.Conflict), leasetest.On(leasetest.Exclude, c.exclude)))
-				l := w.near(x, lease.Policy{})
+				l := w.lessorOn(x, lease.Policy{})
 				h, _, err := l.Acquire(t.Context(), "a", "w/1", note("set"))
 				if err != nil {
 					t.Fatal(err)
@@ -93,7 +93,7 @@ func TestARefusedExcludeIsResolved(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, lease.Policy{})
 				x := w.exclusive(leasetest.Any(leasetest.On(leasetest.Swap, conflict, conflict, tc.swap), leasetest.On(leasetest.Exclude, tc.exclude...)))
-				_, _, err := w.near(x, lease.Policy{}).Acquire(t.Context(), "a", "w/1", nil)
+				_, _, err := w.lessorOn(x, lease.Policy{}).Acquire(t.Context(), "a", "w/1", nil)
 				if !errors.Is(err, tc.want) {
 					t.Errorf("err = %v; want %v", err, tc.want)
 				}

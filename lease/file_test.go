@@ -61,7 +61,7 @@ func loadFile(t *testing.T, f *lease.File[job]) lease.Cell[job] {
 	return c
 }
 
-func TestAFileThatIsNoRecordIsNoFreeLease(t *testing.T) {
+func TestAnUnreadableFileIsAnErrorAndNotAFreeLease(t *testing.T) {
 	write := func(content string) func(string) error {
 		return func(path string) error { return os.WriteFile(path, []byte(content), 0o600) }
 	}
@@ -70,7 +70,7 @@ func TestAFileThatIsNoRecordIsNoFreeLease(t *testing.T) {
 		want error
 	}{
 		"empty":       {write(""), lease.ErrMalformed},
-		"torn":        {write(`{"2026-03-04T12:00:00Z":{"Note":"fir`), lease.ErrMalformed},
+		"truncated":   {write(`{"2026-03-04T12:00:00Z":{"Note":"fir`), lease.ErrMalformed},
 		"huge":        {func(path string) error { return os.Truncate(path, 16<<20+1) }, lease.ErrMalformed},
 		"a link":      {func(path string) error { return errors.Join(os.Rename(path, path+"2"), os.Symlink(path+"2", path)) }, lease.ErrRefused},
 		"a pipe":      {func(path string) error { return errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o600)) }, lease.ErrRefused},
@@ -123,16 +123,16 @@ func TestAFailedWriteChangesNothing(t *testing.T) {
 }
 
 // A writer that was killed leaves its temporary file, which may be a link.
-func TestATemporaryFileThatIsLeftIsReplaced(t *testing.T) {
+func TestALeftoverTemporaryFileIsReplaced(t *testing.T) {
 	f, path := newFile(t)
-	precious := filepath.Join(t.TempDir(), "precious")
-	if err := errors.Join(os.WriteFile(precious, nil, 0o600), os.Symlink(precious, path+".tmp")); err != nil {
+	target := filepath.Join(t.TempDir(), "target")
+	if err := errors.Join(os.WriteFile(target, nil, 0o600), os.Symlink(target, path+".tmp")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := f.Swap(t.Context(), "a", loadFile(t, f), job{Note: "second"}); err != nil {
 		t.Error(err)
 	}
-	if info, err := os.Stat(precious); err != nil || info.Size() != 0 {
+	if info, err := os.Stat(target); err != nil || info.Size() != 0 {
 		t.Errorf("the link was followed: %v, %v", info, err)
 	}
 	info, err := os.Lstat(path)
@@ -214,7 +214,7 @@ func TestWaitingForAnotherProgramIsBounded(t *testing.T) {
 
 // A program that cleans up the directory may remove the guard while others wait for
 // it: flocking the removed file locks nothing.
-func TestAGuardThatWasReplacedMeanwhileIsNoLock(t *testing.T) {
+func TestAFlockOnAReplacedGuardIsNotUsed(t *testing.T) {
 	f, path := newFile(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()

@@ -106,11 +106,11 @@ func TestASlowHeartbeatDoesNotExtendTrust(t *testing.T) {
 // the next heartbeat writes a near expiry, and trust ends sooner than before.
 func TestTrustThatEndsSoonerIsNoticed(t *testing.T) {
 	inWorld(t, func(w *world) {
-		leap := w.leaping()
+		ahead := w.clockAhead()
 		h := w.acquire()
 		w.line.SetPlan(func(c leasetest.Call) leasetest.Fault {
 			if c.N == 1 {
-				leap.Store(int64(200 * time.Second))
+				ahead.Store(int64(200 * time.Second))
 				return leasetest.None
 			}
 			return leasetest.Unavailable
@@ -151,7 +151,7 @@ func TestARunAfterTrustHasEndedNeverBegins(t *testing.T) {
 	})
 }
 
-func TestAConflictIsNoLoss(t *testing.T) {
+func TestAConflictDoesNotLoseTheLease(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
 		err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
@@ -188,7 +188,7 @@ func TestABodyThatPanicsLeavesNoGoroutine(t *testing.T) {
 	})
 }
 
-func TestTheCallersEndReachesTheBodyAndStopsNoHeartbeat(t *testing.T) {
+func TestTheEndOfTheCallersContextEndsTheBodysAndNoHeartbeat(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
 		why := errors.New("stopping")
@@ -232,7 +232,7 @@ func TestTheStoresClockMayBeSetToAnything(t *testing.T) {
 				w.Errorf("offset %v: cancelled after %v; want 1170s", offset, when)
 			}
 			w.at(1200*time.Second - 1)
-			if _, _, err := w.near(w.memory, lease.Policy{}).Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, new(*lease.HeldError)) {
+			if _, _, err := w.lessorOn(w.memory, lease.Policy{}).Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, new(*lease.HeldError)) {
 				w.Errorf("offset %v: acquire just before the expiry: %v", offset, err)
 			}
 			w.at(1200 * time.Second)

@@ -36,12 +36,12 @@ func newWorld(t *testing.T, p lease.Policy) *world {
 	w := &world{T: t, memory: &lease.Memory[job]{}, start: time.Now()}
 	w.line = leasetest.NewFaulty(w.memory, nil)
 	w.memory.Put("a", job{})
-	w.lessor = w.near(w.line, p)
+	w.lessor = w.lessorOn(w.line, p)
 	return w
 }
 
-// near returns a Lessor that uses s.
-func (w *world) near(s lease.Store[job], p lease.Policy) *lease.Lessor[job] {
+// lessorOn returns a Lessor that uses s.
+func (w *world) lessorOn(s lease.Store[job], p lease.Policy) *lease.Lessor[job] {
 	w.Helper()
 	l, err := lease.NewLessor(s, of, p)
 	if err != nil {
@@ -63,14 +63,14 @@ func (w *world) acquire() *lease.Hold[job] {
 // takeOver acquires for another process, whose connection does not fail.
 func (w *world) takeOver(owner string) lease.Lease {
 	w.Helper()
-	if _, _, err := w.near(w.memory, lease.Policy{}).Acquire(w.Context(), "a", owner, nil); err != nil {
+	if _, _, err := w.lessorOn(w.memory, lease.Policy{}).Acquire(w.Context(), "a", owner, nil); err != nil {
 		w.Fatalf("take over: %v", err)
 	}
 	return w.record().Lease
 }
 
-// leaping returns the nanoseconds by which the store's clock is ahead, to be changed.
-func (w *world) leaping() *atomic.Int64 {
+// clockAhead returns the nanoseconds by which the store's clock is ahead, to be changed.
+func (w *world) clockAhead() *atomic.Int64 {
 	var ahead atomic.Int64
 	w.memory.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	return &ahead

@@ -69,7 +69,7 @@ func TestARefusedFinishKeepsTheHold(t *testing.T) {
 func TestResume(t *testing.T) {
 	inWorld(t, func(w *world) {
 		h := w.acquire()
-		other := w.near(w.memory, lease.Policy{})
+		other := w.lessorOn(w.memory, lease.Policy{})
 		got, err := other.Resume(w.Context(), "a", "w/1")
 		if err != nil || got.Grant() != h.Grant() {
 			w.Fatalf("elsewhere: %v", err)

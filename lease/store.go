@@ -56,8 +56,8 @@ const optimistic = 2
 
 // Edit is the only loop over a Store: decide, then swap. After a conflict or an
 // unknown outcome it loads the record, asks landed whether the record shows the
-// write of this call, and decides again. from is a known Cell, or nil to begin with
-// a Load. decide is pure and may be called many times; its error ends the loop and
+// write of this call, and decides again. from is the Cell to begin with, or nil to begin
+// with a Load. decide is pure and may be called many times; its error ends the loop and
 // is returned unchanged, together with the Cell that decide was given. Edit tries
 // until the store refuses, or until ctx ends; then it returns ErrUnavailable.
 func Edit[D any](ctx context.Context, s Store[D], key string, from *Cell[D],

@@ -170,7 +170,7 @@ var leaseRooms = []room{
 			case <-ctx.Done():
 				err = context.Cause(ctx)
 			}`,
-			test: "TestTheCallersEndReachesTheBodyAndStopsNoHeartbeat",
+			test: "TestTheEndOfTheCallersContextEndsTheBodysAndNoHeartbeat",
 		},
 		{
 			name: "a release frees whatever it finds",
@@ -215,7 +215,7 @@ var leaseRooms = []room{
 			new: `	}
 `,
 			and:  []string{`context.WithDeadline(ctx, k.hold.TrustedUntil())`, `context.WithCancel(ctx)`},
-			test: "TestALeaseLostToTimeIsNotRenewedThoughTheStoreIsBack",
+			test: "TestALeaseThatWasNotRenewedInTimeStaysLost",
 		},
 		{
 			name: "a renewal that failed is tried again after a whole heartbeat",
@@ -236,7 +236,7 @@ var leaseRooms = []room{
 			name: "a conflict is taken for a loss",
 			old:  `		e.conflicts++`,
 			new:  `		return true, &LostError{Reason: Taken}`,
-			test: "TestAConflictIsNoLoss",
+			test: "TestAConflictDoesNotLoseTheLease",
 		},
 		{
 			name: "a finish that the store has refused is tried again",

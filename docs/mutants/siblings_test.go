@@ -94,7 +94,7 @@ var siblingRooms = []room{
 			name: "the remote lease is taken although another on this machine has the file",
 			old:  `err == nil && h.strategy == WebLock`,
 			new:  `err == nil && h.strategy == WebLock && l.stores == nil`,
-			test: "TestTheRemoteLeaseIsGivenBackWhereTheFileIsHeld",
+			test: "TestTheRemoteLeaseIsReleasedIfAnotherHoldsTheFile",
 		},
 	}},
 	{"lease/projectlock/locker.go", []bug{{

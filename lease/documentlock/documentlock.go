@@ -120,23 +120,23 @@ func (l *Locks) acquire(ctx context.Context, room, owner string) (lease.Cell[Loc
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout) // of both commits
 	defer cancel()
-	holder, meant := rand.Text(), time.Time{}
+	holder, expiry := rand.Text(), time.Time{}
 	decide := func(c lease.Cell[Lock]) (next Lock, err error) {
 		next = c.Doc
 		switch {
 		case !c.Exists:
-			meant = c.At.Truncate(time.Millisecond)
+			expiry = c.At.Truncate(time.Millisecond)
 			next.Lease = lease.Fresh(c.At)
-			next.Owner, next.ExpiresAt = owner, meant
+			next.Owner, next.ExpiresAt = owner, expiry
 			return next, nil
 		case mine(c, owner) == nil:
 			next.Lease, err = lease.Extend(next.Lease, c.Now(), next.Grant(), l.policy)
-			meant = next.ExpiresAt
+			expiry = next.ExpiresAt
 			return next, err
 		}
 		next.Token = max(next.Token, lease.Fresh(c.At).Token)
 		next.Lease, err = lease.Take(next.Lease, c.At, owner, l.policy)
-		next.Attempts, meant = 0, next.ExpiresAt // not counted
+		next.Attempts, expiry = 0, next.ExpiresAt // not counted
 		if held := (*lease.HeldError)(nil); errors.As(err, &held) {
 			return next, &HeldError{HeldError: *held, LockedAt: c.Doc.LockedAt}
 		}
@@ -145,7 +145,7 @@ func (l *Locks) acquire(ctx context.Context, room, owner string) (lease.Cell[Loc
 	var from *lease.Cell[Lock]
 	for {
 		c, err := l.edit(ctx, room, from, decide, func(lock Lock) bool {
-			return lock.Owner == owner && lock.ExpiresAt.Equal(meant)
+			return lock.Owner == owner && lock.ExpiresAt.Equal(expiry)
 		})
 		if err != nil || lease.Held(c.Doc.Lease, c.At) {
 			return c, err
@@ -158,16 +158,16 @@ func (l *Locks) acquire(ctx context.Context, room, owner string) (lease.Cell[Loc
 // returns ErrNotLocked, also for an expired lock (R8), or ErrNotYours. It takes two
 // round trips.
 func (l *Locks) Extend(ctx context.Context, room, owner string) (State, error) {
-	var meant time.Time
+	var expiry time.Time
 	c, err := l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (next Lock, err error) {
 		next = c.Doc
 		if err := mine(c, owner); err != nil {
 			return next, err
 		}
 		next.Lease, err = lease.Extend(next.Lease, c.Now(), next.Grant(), l.policy)
-		meant = next.ExpiresAt
+		expiry = next.ExpiresAt
 		return next, err
-	}, func(lock Lock) bool { return lock.Owner == owner && lock.ExpiresAt.Equal(meant) })
+	}, func(lock Lock) bool { return lock.Owner == owner && lock.ExpiresAt.Equal(expiry) })
 	return l.state(c, owner), err
 }
 

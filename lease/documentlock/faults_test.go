@@ -12,7 +12,7 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// operation is one call, and its outcome whatever fails.
+// operation is one call, and the outcome that it has under each fault.
 type operation struct {
 	before  func(t *testing.T, l *Locks) // without faults
 	do      func(t *testing.T, l *Locks, s *store) error
@@ -105,7 +105,7 @@ var operations = map[string]operation{
 
 // Whichever call to the store fails, applied or not, the operation has one outcome
 // and is committed once.
-func TestACallOfUnknownOutcomeChangesNoOutcome(t *testing.T) {
+func TestAFailedCallDoesNotChangeTheOutcome(t *testing.T) {
 	faults := 0
 	for name, op := range operations {
 		for _, on := range []leasetest.Op{leasetest.Load, leasetest.Swap} {

@@ -16,26 +16,26 @@ import (
 	"taskguard/lease"
 )
 
-// shaky is a store every call to which takes up to 20 ms each way.
-type shaky struct {
+// slowStore is a store whose calls take up to 20 ms each way.
+type slowStore struct {
 	*store
 	mu     sync.Mutex
 	chance *rand.Rand
 }
 
 // upTo returns a time below limit, in whole microseconds.
-func (s *shaky) upTo(limit time.Duration) time.Duration {
+func (s *slowStore) upTo(limit time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Duration(s.chance.Int64N(limit.Microseconds())) * time.Microsecond
 }
 
 // oneIn reports true once in n times.
-func (s *shaky) oneIn(n int) bool { return s.upTo(time.Duration(n)*time.Microsecond) == 0 }
+func (s *slowStore) oneIn(n int) bool { return s.upTo(time.Duration(n)*time.Microsecond) == 0 }
 
-func (s *shaky) trip() { time.Sleep(s.upTo(20 * time.Millisecond)) }
+func (s *slowStore) trip() { time.Sleep(s.upTo(20 * time.Millisecond)) }
 
-func (s *shaky) Load(ctx context.Context, room string) (lease.Cell[Lock], error) {
+func (s *slowStore) Load(ctx context.Context, room string) (lease.Cell[Lock], error) {
 	asked := time.Now()
 	s.trip()
 	defer s.trip()
@@ -44,7 +44,7 @@ func (s *shaky) Load(ctx context.Context, room string) (lease.Cell[Lock], error)
 	return c, err
 }
 
-func (s *shaky) Swap(ctx context.Context, room string, prev lease.Cell[Lock], next Lock) (lease.Cell[Lock], error) {
+func (s *slowStore) Swap(ctx context.Context, room string, prev lease.Cell[Lock], next Lock) (lease.Cell[Lock], error) {
 	asked := time.Now()
 	s.trip()
 	defer s.trip()
@@ -53,18 +53,18 @@ func (s *shaky) Swap(ctx context.Context, room string, prev lease.Cell[Lock], ne
 	return c, err
 }
 
-func (s *shaky) Lapsed(ctx context.Context, limit int) ([]Change, error) {
+func (s *slowStore) Lapsed(ctx context.Context, limit int) ([]Change, error) {
 	s.trip()
 	defer s.trip()
 	return s.store.Lapsed(ctx, limit)
 }
 
 // times runs f in n bubbles, each with a store of another seed.
-func times(t *testing.T, n int, f func(t *testing.T, s *shaky, l *Locks)) {
+func times(t *testing.T, n int, f func(t *testing.T, s *slowStore, l *Locks)) {
 	t.Helper()
 	for seed := range n {
 		synctest.Test(t, func(t *testing.T) {
-			s := &shaky{store: &store{}, chance: rand.New(rand.NewPCG(uint64(seed), 4))} //nolint:gosec // to be repeatable
+			s := &slowStore{store: &store{}, chance: rand.New(rand.NewPCG(uint64(seed), 4))} //nolint:gosec // to be repeatable
 			f(t, s, on(t, s))
 			if t.Failed() {
 				t.Fatalf("seed %d", seed)
@@ -80,7 +80,7 @@ func times(t *testing.T, n int, f func(t *testing.T, s *shaky, l *Locks)) {
 // meet at the expiry: a lock that was extended, or taken by another, is never deleted.
 func TestASweepNeverDeletesALiveLock(t *testing.T) {
 	was := map[string]int{}
-	times(t, 500, func(t *testing.T, s *shaky, l *Locks) {
+	times(t, 500, func(t *testing.T, s *slowStore, l *Locks) {
 		about := acquire(t, l, "r", "s/1").Lock.ExpiresAt.Add(-60 * time.Millisecond)
 		var (
 			alive    State
@@ -137,7 +137,7 @@ func TestASweepNeverDeletesALiveLock(t *testing.T) {
 func TestAHeldRoomIsNotTakenAndTokensGrow(t *testing.T) {
 	var deleted int
 	var refused atomic.Int64
-	times(t, 10, func(t *testing.T, s *shaky, l *Locks) {
+	times(t, 10, func(t *testing.T, s *slowStore, l *Locks) {
 		var last lease.Cell[Lock] // the last commit that left the room held; the store's mutex guards it
 		s.seen = func(_ string, c lease.Cell[Lock]) {
 			was, is := last.Doc, c.Doc

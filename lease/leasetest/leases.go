@@ -17,7 +17,7 @@ func leaseCases[D any]() []testCase[D] {
 		{name: "ItIsHeldThenExpiresThenIsStolenWithAHigherToken", run: steal[D], waits: true},
 		{name: "OfTwoAtOnceExactlyOneAcquires", run: func(b *bench[D]) { acquireAtOnce(b, 2) }},
 		{name: "TheRecordsOwnFieldsChangeWithTheLease", run: ownFields[D]},
-		{name: "ReleaseKeepsTokenAndAttemptsAndARefundTakesOneBack", run: release[D]},
+		{name: "ReleaseKeepsTokenAndAttemptsAndARefundSubtractsOne", run: release[D]},
 		{name: "AHeartbeatRevivesAnExpiredLeaseThatWasNotTaken", run: revive[D], waits: true},
 		{name: "ExhaustedAttemptsAreRecordedAsFinished", run: exhausted[D]},
 		{name: "ARunLongerThanTheTTLKeepsItsLease", run: longRun[D], waits: true},

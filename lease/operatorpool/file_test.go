@@ -86,7 +86,7 @@ func TestAMissingFileIsCreatedForTheUserOnly(t *testing.T) { // O8, O9
 func TestACorruptFileIsReplacedAndItsContentKept(t *testing.T) { // O8
 	for name, content := range map[string]string{
 		"empty":             "",
-		"torn":              `{"storage":{"A":{"data":"ka`,
+		"truncated":         `{"storage":{"A":{"data":"ka`,
 		"no object":         `[1,2]`,
 		"null":              `null`,
 		"storage is no map": `{"storage":"x"}`,
@@ -174,7 +174,7 @@ func TestContentionIsAClearErrorAfterOneShortWait(t *testing.T) { // O8
 		start := time.Now()
 		_, err := w.pool("A").Assign(context.Background(), "dia")
 		if !errors.Is(err, lease.ErrUnavailable) || !strings.Contains(err.Error(), "another program holds "+w.path+".guard") {
-			t.Errorf("err = %v; want one that names what is kept", err)
+			t.Errorf("err = %v; want one that names the guard", err)
 		}
 		if waited := time.Since(start); waited != 2*time.Second {
 			t.Errorf("waited %v; want 2 s", waited)

@@ -46,7 +46,7 @@ func (w *fixture) file() *operatorpool.File {
 	return f
 }
 
-// storage is a session's Storage.
+// storage returns a session's Storage.
 func (w *fixture) storage(session string) *operatorpool.Storage {
 	return w.over(w.file(), session)
 }
@@ -60,7 +60,7 @@ func (w *fixture) over(store lease.Store[operatorpool.State], session string) *o
 	return s
 }
 
-// pool is a session's Pool, which chooses the last free operator.
+// pool returns a session's Pool, which chooses the last free operator.
 func (w *fixture) pool(session string) *operatorpool.Pool { return w.poolOver(w.storage(session)) }
 
 func (w *fixture) poolOver(s *operatorpool.Storage) *operatorpool.Pool {
@@ -72,7 +72,7 @@ func (w *fixture) poolOver(s *operatorpool.Storage) *operatorpool.Pool {
 	return p
 }
 
-// assign is Assign that must succeed.
+// assign assigns an operator, or fails the test.
 func (w *fixture) assign(session, id string) operatorpool.Assignment {
 	w.Helper()
 	a, err := w.pool(session).Assign(w.Context(), id)
@@ -134,7 +134,7 @@ func (w *fixture) wantWritten(want ...string) {
 	}
 }
 
-// state is a file with one value.
+// state returns the content of a file with one value.
 func state(session, value, updated string) string {
 	return fmt.Sprintf(`{"storage":{%q:{"data":%q,"updated_at":%q}}}`, session, value, updated)
 }

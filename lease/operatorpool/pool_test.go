@@ -137,18 +137,18 @@ func TestTheCurrentOperatorIsKeptUntilTheTargetIsFree(t *testing.T) { // X
 
 func TestALostReplyChangesNoResult(t *testing.T) {
 	w := newFixture(t)
-	lossy := func() *operatorpool.Pool {
+	losingReply := func() *operatorpool.Pool {
 		return w.poolOver(w.over(leasetest.NewFaulty(w.file(), leasetest.On(leasetest.Swap, leasetest.DropAfter)), "A"))
 	}
-	a, err := lossy().Assign(t.Context(), "")
+	a, err := losingReply().Assign(t.Context(), "")
 	if err != nil || a.Operator.ID != "kana" || a.Kept {
 		t.Errorf("assign: %+v, %v", a, err)
 	}
-	if _, ok, err := lossy().Release(t.Context()); !ok || err != nil {
+	if _, ok, err := losingReply().Release(t.Context()); !ok || err != nil {
 		t.Errorf("release: %v, %v", ok, err)
 	}
 	w.assign("B", "")
-	if n, err := lossy().Clear(t.Context()); n != 1 || err != nil {
+	if n, err := losingReply().Clear(t.Context()); n != 1 || err != nil {
 		t.Errorf("clear: %v, %v", n, err)
 	}
 }

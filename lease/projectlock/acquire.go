@@ -27,7 +27,7 @@ func (l *Locker) Acquire(ctx context.Context, o AcquireOptions) (Lease, error) {
 	if err != nil {
 		return Lease{}, err
 	}
-	ls, _ := l.look(h)
+	ls, _ := l.current(h)
 	return ls, nil
 }
 
@@ -115,7 +115,7 @@ func (l *Locker) take(ctx context.Context, h *holding) error {
 }
 
 // checkFile fails while another program on this machine holds the file, since an
-// outage: that program goes first.
+// outage: that program has priority.
 func (l *Locker) checkFile(ctx context.Context, h *holding) error {
 	if errors.Is(checkDir(l.dir), lease.ErrRefused) {
 		return nil
@@ -162,7 +162,7 @@ func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, t
 			return aborted(ctx, s)
 		}
 		if !l.step(h, s, Event{Type: Attempt, Retry: retry}) {
-			if _, lost := l.look(h); lost != nil {
+			if _, lost := l.current(h); lost != nil {
 				return lost
 			}
 			return &Error{Code: LeaseStale, Cause: errOther} // released
@@ -207,8 +207,8 @@ func (h *holding) again(e *Error, left int) (wait time.Duration, again bool) {
 	case left > 0:
 		return h.options.wait(e.retry), true
 	}
-	outwaited := h.began.Add(max(WebLockTTL, h.policy.TTL) - attemptTimeout)
-	return max(0, time.Until(outwaited)), e.Code == AcquireTimeout && h.fallsBack(e)
+	lastAttempt := h.began.Add(max(WebLockTTL, h.policy.TTL) - attemptTimeout)
+	return max(0, time.Until(lastAttempt)), e.Code == AcquireTimeout && h.fallsBack(e)
 }
 
 // fallsBack reports whether the file may be taken instead: the remote lease is

@@ -102,7 +102,7 @@ func TestNoFallbackAfterTheRemoteLeaseWasSeenHeld(t *testing.T) {
 func TestAnAbortDuringAcquireLeavesNothingBehind(t *testing.T) {
 	why := errors.New("the user left")
 	inBubble(t, true, func(s *fixture) {
-		// The write arrives, its reply does not: only the clean-up knows.
+		// The write is applied and its reply is lost: only the clean-up finds the record.
 		s.remote.SetPlan(leasetest.Any(leasetest.Every(leasetest.Swap, leasetest.DropAfter), func(c leasetest.Call) leasetest.Fault {
 			if c.Op == leasetest.Load && c.N == 2 {
 				return leasetest.Unavailable
@@ -122,7 +122,7 @@ func TestAnAbortDuringAcquireLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-func TestWaitingGoesOnBeyondTheRetryLimit(t *testing.T) {
+func TestWaitContinuesBeyondTheRetryLimit(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
 		other := s.another(true)
 		theirs := s.acquired(other, projectlock.AcquireOptions{})
@@ -138,7 +138,7 @@ func TestWaitingGoesOnBeyondTheRetryLimit(t *testing.T) {
 	})
 }
 
-func TestNothingReacquiresWithoutTheUser(t *testing.T) {
+func TestReadOnlyEndsOnlyByReset(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
 		s.holdRemote()
 		_, err := s.Acquire(s.Context(), projectlock.AcquireOptions{})
@@ -186,8 +186,8 @@ func TestImpossibleOptionsAreRefusedBeforeAnythingHappens(t *testing.T) {
 	}
 }
 
-// A fell back during an outage; B comes when it is over.
-func TestTheRemoteLeaseIsGivenBackWhereTheFileIsHeld(t *testing.T) {
+// One program took the file in an outage; another acquires when the outage is over.
+func TestTheRemoteLeaseIsReleasedIfAnotherHoldsTheFile(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
 		other := s.another(false)
 		theirs := s.acquired(other, projectlock.AcquireOptions{})

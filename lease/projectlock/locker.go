@@ -126,7 +126,7 @@ func (l *Locker) Reset() bool {
 }
 
 // begin waits for the turn and enters the state to, if ls is the lease that is
-// held. The caller gives the turn back.
+// held. The caller ends the turn.
 func (l *Locker) begin(ctx context.Context, ls Lease, to State, force bool) (*holding, error) {
 	if ctx.Err() != nil {
 		return nil, aborted(ctx, to)
@@ -178,8 +178,8 @@ func (l *Locker) step(h *holding, to State, events ...Event) bool {
 	return true
 }
 
-// look returns h's lease, and why it was lost.
-func (l *Locker) look(h *holding) (Lease, *Error) {
+// current returns h's lease, and why it was lost.
+func (l *Locker) current(h *holding) (Lease, *Error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return h.lease, h.lost

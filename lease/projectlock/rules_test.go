@@ -32,7 +32,7 @@ func TestTheNextHeartbeatIsTenSecondsAwayOrFiveBeforeTheExpiry(t *testing.T) {
 }
 
 // R5, P3.
-func TestAttemptsAndWaitsAreTheSeeds(t *testing.T) {
+func TestTheDefaultAttemptsAndWaits(t *testing.T) {
 	o := AcquireOptions{}.filled()
 	if o.RetryLimit != 3 {
 		t.Errorf("%d attempts; want 3", o.RetryLimit)
