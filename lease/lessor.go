@@ -73,7 +73,7 @@ func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)
 		switch {
 		case err != nil && !errors.Is(err, ErrExhausted):
 			return c.Doc, err
-		case l.of(&c.Doc).FinishedBy == owner: // its reply was lost, and the record was reopened: FinishedBy proves one finish
+		case l.of(&c.Doc).FinishedBy == owner: // this call has finished it and lost the reply; it was reopened since
 			return c.Doc, ErrExhausted
 		}
 		*l.of(&c.Doc) = next

@@ -13,8 +13,8 @@ import (
 // A release tries until its caller's deadline if that is later than 2 s. A caller whose
 // context has ended still frees the lease.
 func TestAnOperationOnAnUnavailableStoreGivesUpInItsTime(t *testing.T) {
-	release := func(given time.Duration) func(w *world, h *lease.Hold[job]) error {
-		return func(w *world, h *lease.Hold[job]) error {
+	release := func(given time.Duration) func(w *fixture, h *lease.Hold[job]) error {
+		return func(w *fixture, h *lease.Hold[job]) error {
 			ctx, cancel := context.WithTimeout(w.Context(), given)
 			time.AfterFunc(500*time.Millisecond, cancel)
 			return h.Release(ctx, nil, true)
@@ -22,26 +22,26 @@ func TestAnOperationOnAnUnavailableStoreGivesUpInItsTime(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		want time.Duration
-		do   func(w *world, h *lease.Hold[job]) error
+		do   func(w *fixture, h *lease.Hold[job]) error
 	}{
-		"acquire": {15 * time.Second, func(w *world, _ *lease.Hold[job]) error {
+		"acquire": {15 * time.Second, func(w *fixture, _ *lease.Hold[job]) error {
 			_, _, err := w.lessor.Acquire(w.Context(), "a", "w/2", nil)
 			return err
 		}},
-		"resume": {15 * time.Second, func(w *world, _ *lease.Hold[job]) error {
+		"resume": {15 * time.Second, func(w *fixture, _ *lease.Hold[job]) error {
 			_, err := w.lessor.Resume(w.Context(), "a", "w/1")
 			return err
 		}},
-		"finish":                        {time.Minute, func(w *world, h *lease.Hold[job]) error { return h.Finish(w.Context(), nil) }},
+		"finish":                        {time.Minute, func(w *fixture, h *lease.Hold[job]) error { return h.Finish(w.Context(), nil) }},
 		"release":                       {2 * time.Second, release(time.Second)},
 		"release after the deadline":    {2 * time.Second, release(-time.Second)},
 		"release with a later deadline": {7500 * time.Millisecond, release(7500 * time.Millisecond)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			inBubble(t, func(w *fixture) {
 				h := w.acquire()
 				before := w.record()
-				w.line.SetPlan(leasetest.Always(leasetest.Unavailable))
+				w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
 				wantErr(w, tc.do(w, h), lease.ErrUnavailable)
 				if w.since() != tc.want {
 					w.Errorf("gave up after %v; want %v", w.since(), tc.want)
@@ -53,12 +53,12 @@ func TestAnOperationOnAnUnavailableStoreGivesUpInItsTime(t *testing.T) {
 }
 
 func TestARefusedFinishKeepsTheHold(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
-		w.line.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
+		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
 		wantErr(w, h.Finish(w.Context(), note("too large")), lease.ErrRefused)
 		w.wantRecord(job{Lease: lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}})
-		w.line.SetPlan(nil)
+		w.faulty.SetPlan(nil)
 		if err := h.Finish(w.Context(), note("failed")); err != nil {
 			w.Errorf("finish: %v", err)
 		}
@@ -67,7 +67,7 @@ func TestARefusedFinishKeepsTheHold(t *testing.T) {
 }
 
 func TestResume(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		other := w.lessorOn(w.memory, lease.Policy{})
 		got, err := other.Resume(w.Context(), "a", "w/1")
@@ -120,9 +120,9 @@ func TestALostReplyToAnAcquisitionIsResolvedFromTheRecord(t *testing.T) {
 			job{Lease: lease.Lease{Owner: "w/2", Token: 6, Attempts: 1, FinishedBy: "w/1"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, lease.Policy{MaxAttempts: 2})
+			w := newFixture(t, lease.Policy{MaxAttempts: 2})
 			w.rewrite(func(j *job) { j.Lease = tc.before })
-			w.line.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.DropAfter), func(c leasetest.Call) leasetest.Fault {
+			w.faulty.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.DropAfter), func(c leasetest.Call) leasetest.Fault {
 				if c.Op == leasetest.Load && c.N == 2 {
 					w.rewrite(tc.others)
 				}
@@ -143,7 +143,7 @@ func TestALostReplyToAnAcquisitionIsResolvedFromTheRecord(t *testing.T) {
 }
 
 func TestAnAcquisitionWithoutAnOwnerIsRefused(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		if _, _, err := w.lessor.Acquire(w.Context(), "a", "", nil); err == nil {
 			w.Error("acquired without an owner")
 		}
@@ -152,7 +152,7 @@ func TestAnAcquisitionWithoutAnOwnerIsRefused(t *testing.T) {
 }
 
 func TestWithTTL(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		if l, err := w.lessor.WithTTL(0); err != nil || l != w.lessor {
 			w.Errorf("zero: %p, %v; want the same", l, err)
 		}

@@ -108,7 +108,7 @@ type edit[D any] struct {
 
 	cell      Cell[D]
 	fresh     bool  // cell may be swapped
-	doubt     bool  // the outcome of a write is unknown
+	uncertain bool  // the outcome of a write is unknown
 	refused   error // the store's last refusal, final unless the write has landed
 	plain     bool  // Exclude was refused: the next try is a Swap, to confirm that
 	excluded  bool  // a refusal of Exclude was followed by a Swap
@@ -132,10 +132,10 @@ func (e *edit[D]) step(ctx context.Context) (done bool, err error) {
 			return errors.Is(err, ErrRefused) || permanent(err), err
 		}
 		e.cell, e.fresh = c, true
-		if e.doubt && e.landed(c) {
+		if e.uncertain && e.landed(c) {
 			return true, nil
 		}
-		e.doubt = false
+		e.uncertain = false
 		if e.refused != nil {
 			return true, e.refused
 		}
@@ -153,7 +153,7 @@ func (e *edit[D]) exclude(ctx context.Context, x Excluder[D]) (done bool, err er
 	var verdict error
 	c, err := x.Exclude(ctx, e.key, func(c Cell[D]) (next D, err error) {
 		e.cell, verdict = c, nil
-		if e.doubt && e.landed(c) {
+		if e.uncertain && e.landed(c) {
 			verdict = errLanded
 			return c.Doc, verdict
 		}
@@ -179,7 +179,7 @@ func (e *edit[D]) wrote(c Cell[D], err error) (done bool, _ error) {
 		e.cell = c
 		return true, nil
 	}
-	e.fresh, e.doubt = false, true
+	e.fresh, e.uncertain = false, true
 	switch {
 	case permanent(err):
 		return true, err

@@ -15,7 +15,7 @@ func leaseCases[D any]() []testCase[D] {
 	return []testCase[D]{
 		{name: "AMissingRecordIsNotFoundAndNotCreated", run: missing[D]},
 		{name: "ItIsHeldThenExpiresThenIsStolenWithAHigherToken", run: steal[D], waits: true},
-		{name: "OfTwoAtOnceExactlyOneAcquires", run: func(b *bench[D]) { acquireAtOnce(b, 2) }},
+		{name: "OfTwoAtOnceExactlyOneAcquires", run: func(b *fixture[D]) { acquireAtOnce(b, 2) }},
 		{name: "TheRecordsOwnFieldsChangeWithTheLease", run: ownFields[D]},
 		{name: "ReleaseKeepsTokenAndAttemptsAndARefundSubtractsOne", run: release[D]},
 		{name: "AHeartbeatRevivesAnExpiredLeaseThatWasNotTaken", run: revive[D], waits: true},
@@ -28,7 +28,7 @@ func leaseCases[D any]() []testCase[D] {
 	}
 }
 
-func missing[D any](b *bench[D]) {
+func missing[D any](b *fixture[D]) {
 	b.wantErr(b.refused("w/1"), lease.ErrNotFound)
 	before := time.Now()
 	c := b.load()
@@ -37,7 +37,7 @@ func missing[D any](b *bench[D]) {
 	}
 }
 
-func steal[D any](b *bench[D]) {
+func steal[D any](b *fixture[D]) {
 	b.created()
 	first := b.acquire("w/1")
 	l := b.lease()
@@ -61,7 +61,7 @@ func steal[D any](b *bench[D]) {
 	}
 }
 
-func acquireAtOnce[D any](b *bench[D], n int) {
+func acquireAtOnce[D any](b *fixture[D], n int) {
 	b.created()
 	errs := make([]error, n)
 	var wg sync.WaitGroup
@@ -84,7 +84,7 @@ func acquireAtOnce[D any](b *bench[D], n int) {
 	}
 }
 
-func ownFields[D any](b *bench[D]) {
+func ownFields[D any](b *fixture[D]) {
 	b.created()
 	note := func(s string) func(*D) { return func(d *D) { b.SetNote(d, s) } }
 	h, d, err := b.lessor(lease.Policy{}).Acquire(b.Context(), key, "w/1", note("taken"))
@@ -107,7 +107,7 @@ func ownFields[D any](b *bench[D]) {
 	b.wantLease(b.lease(), want)
 }
 
-func release[D any](b *bench[D]) {
+func release[D any](b *fixture[D]) {
 	b.created()
 	if err := b.acquire("w/1").Release(b.Context(), nil, false); err != nil {
 		b.Fatalf("release: %v", err)
@@ -119,7 +119,7 @@ func release[D any](b *bench[D]) {
 	b.wantLease(b.lease(), lease.Lease{Token: 2, Attempts: 1})
 }
 
-func revive[D any](b *bench[D]) {
+func revive[D any](b *fixture[D]) {
 	h := b.created().acquire("w/1")
 	b.expire()
 	if err := h.Renew(b.Context(), 0); err != nil {
@@ -131,7 +131,7 @@ func revive[D any](b *bench[D]) {
 	}
 }
 
-func exhausted[D any](b *bench[D]) {
+func exhausted[D any](b *fixture[D]) {
 	b.created()
 	l := b.lessor(lease.Policy{MaxAttempts: 2})
 	for i := range 2 {
@@ -155,7 +155,7 @@ func exhausted[D any](b *bench[D]) {
 	b.wantErr(b.refused("w/4"), lease.ErrFinished)
 }
 
-func longRun[D any](b *bench[D]) {
+func longRun[D any](b *fixture[D]) {
 	h := b.created().acquire("w/1")
 	err := h.Run(b.Context(), func(ctx context.Context, _ D, g lease.Grant) error {
 		if g != h.Grant() {
@@ -187,7 +187,7 @@ func longRun[D any](b *bench[D]) {
 // lost runs a body that changes the record and then waits for its cancellation.
 // It checks that the body, Run and all later calls report a loss for this reason,
 // except Release, which has nothing to do.
-func (b *bench[D]) lost(reason string, change func()) {
+func (b *fixture[D]) lost(reason string, change func()) {
 	b.Helper()
 	h := b.created().acquire("w/1")
 	var cause error
@@ -205,14 +205,14 @@ func (b *bench[D]) lost(reason string, change func()) {
 	}
 }
 
-func takenMidRun[D any](b *bench[D]) {
+func takenMidRun[D any](b *fixture[D]) {
 	var theirs lease.Lease
 	b.lost(lease.Taken, func() { theirs = b.takeOver("w/2") })
 	b.wantLease(b.lease(), theirs)
 	b.wantNote("")
 }
 
-func deletedMidRun[D any](b *bench[D]) {
+func deletedMidRun[D any](b *fixture[D]) {
 	b.lost(lease.Deleted, func() { b.Delete(b.T, b.store, key) })
 	if b.load().Exists {
 		b.Error("the record is back")
@@ -220,7 +220,7 @@ func deletedMidRun[D any](b *bench[D]) {
 }
 
 // finishedMidRun: another program sets the status and leaves the lease as it is.
-func finishedMidRun[D any](b *bench[D]) {
+func finishedMidRun[D any](b *fixture[D]) {
 	var theirs D
 	b.lost(lease.Finished, func() {
 		theirs = b.rewrite(func(d *D, _ time.Time) {
@@ -235,7 +235,7 @@ func finishedMidRun[D any](b *bench[D]) {
 
 // busyWriter: another program touches the record until the run has finished it,
 // but for three TTLs at most.
-func busyWriter[D any](b *bench[D]) {
+func busyWriter[D any](b *fixture[D]) {
 	const every = 100 * time.Millisecond
 	b.TTL = min(b.TTL, 6*time.Second)
 	h := b.created().acquire("w/1")

@@ -14,9 +14,9 @@ import (
 func storeCases[D any]() []testCase[D] {
 	return []testCase[D]{
 		{name: "EachReplyHasItsTimeAndSwapReturnsTheCellForTheNextSwap", run: replies[D], waits: true},
-		{name: "SwapOfAStaleCellIsAConflictAndChangesNothing", run: func(b *bench[D]) { conflict(b, func() { b.takeOver("w/1") }) }},
-		{name: "SwapDoesNotRecreateADeletedRecord", run: func(b *bench[D]) { conflict(b, func() { b.Delete(b.T, b.store, key) }) }},
-		{name: "SwapAfterADeletionAndRecreationIsAConflict", run: func(b *bench[D]) {
+		{name: "SwapOfAStaleCellIsAConflictAndChangesNothing", run: func(b *fixture[D]) { conflict(b, func() { b.takeOver("w/1") }) }},
+		{name: "SwapDoesNotRecreateADeletedRecord", run: func(b *fixture[D]) { conflict(b, func() { b.Delete(b.T, b.store, key) }) }},
+		{name: "SwapAfterADeletionAndRecreationIsAConflict", run: func(b *fixture[D]) {
 			conflict(b, func() { b.Delete(b.T, b.store, key); b.Create(b.T, b.store, key) })
 		}},
 		{name: "SwapAfterAnotherProgramsWriteIsAConflictAndKeepsIt", run: afterTouch[D]},
@@ -27,7 +27,7 @@ func storeCases[D any]() []testCase[D] {
 
 // replies checks that the store's time of a reply lies between the start of its call
 // and its end, by a clock that runs as fast as the local one but may be set differently.
-func replies[D any](b *bench[D]) {
+func replies[D any](b *fixture[D]) {
 	const slack = 250 * time.Millisecond
 	b.created()
 	first := b.load()
@@ -74,7 +74,7 @@ func replies[D any](b *bench[D]) {
 
 // conflict changes the record between a load and a swap. The swap is a conflict,
 // and what the change wrote is kept.
-func conflict[D any](b *bench[D], change func()) {
+func conflict[D any](b *fixture[D], change func()) {
 	old := b.created().load()
 	change()
 	want := b.load()
@@ -91,7 +91,7 @@ func conflict[D any](b *bench[D], change func()) {
 	}
 }
 
-func afterTouch[D any](b *bench[D]) {
+func afterTouch[D any](b *fixture[D]) {
 	conflict(b, func() { b.Touch(b.T, b.store, key) })
 	b.takeOver("w/1")
 	b.Touch(b.T, b.store, key)
@@ -100,7 +100,7 @@ func afterTouch[D any](b *bench[D]) {
 	}
 }
 
-func roundTrip[D any](b *bench[D]) {
+func roundTrip[D any](b *fixture[D]) {
 	now := b.created().load().At.Truncate(time.Millisecond)
 	for name, l := range map[string]lease.Lease{
 		"of a long owner": {Owner: strings.Repeat("worker-00042-abc/é漢/", 20), Token: 1, Attempts: 1, HeartbeatAt: now, ExpiresAt: now.Add(b.TTL)},
@@ -125,7 +125,7 @@ func roundTrip[D any](b *bench[D]) {
 	}
 }
 
-func ended[D any](b *bench[D]) {
+func ended[D any](b *fixture[D]) {
 	c := b.created().load()
 	ctx, cancel := context.WithCancel(b.Context())
 	cancel()
@@ -145,11 +145,11 @@ func excludeCases[D any]() []testCase[D] {
 	}
 }
 
-func (b *bench[D]) exclude(decide func(lease.Cell[D]) (D, error)) (lease.Cell[D], error) {
+func (b *fixture[D]) exclude(decide func(lease.Cell[D]) (D, error)) (lease.Cell[D], error) {
 	return b.store.(lease.Excluder[D]).Exclude(b.Context(), key, decide)
 }
 
-func excludeWrites[D any](b *bench[D]) {
+func excludeWrites[D any](b *fixture[D]) {
 	before := b.created().load()
 	c, err := b.exclude(func(c lease.Cell[D]) (D, error) { return b.owned(c, "w/1"), nil })
 	if err != nil || !c.Exists || c.At.Before(before.At) || c.Asked.Before(before.Asked) {
@@ -161,7 +161,7 @@ func excludeWrites[D any](b *bench[D]) {
 	}
 }
 
-func excludeRefuses[D any](b *bench[D]) {
+func excludeRefuses[D any](b *fixture[D]) {
 	want := &lease.HeldError{Owner: "w/1", ExpiresAt: time.UnixMilli(1)}
 	for _, exists := range []bool{false, true} {
 		if exists {

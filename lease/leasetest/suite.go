@@ -43,7 +43,7 @@ type Suite[D any] struct {
 // testCase tests one behaviour.
 type testCase[D any] struct {
 	name  string
-	run   func(b *bench[D])
+	run   func(b *fixture[D])
 	waits bool // time must pass
 }
 
@@ -117,7 +117,7 @@ func (s Suite[D]) groups(t *testing.T) []group[D] {
 	}
 	if !exclusive {
 		groups[1].cases = append(groups[1].cases, testCase[D]{
-			name: "Of128AtOnceOneAcquiresAndTheOthersFindItHeld", run: func(b *bench[D]) { acquireAtOnce(b, 128) }})
+			name: "Of128AtOnceOneAcquiresAndTheOthersFindItHeld", run: func(b *fixture[D]) { acquireAtOnce(b, 128) }})
 	}
 	if excluder && !exclusive {
 		groups = append(groups, group[D]{"LeaseInsideExclude", leaseCases[D](), true})
@@ -128,7 +128,7 @@ func (s Suite[D]) groups(t *testing.T) []group[D] {
 func (s Suite[D]) one(t *testing.T, c testCase[D], exclusive bool) {
 	t.Helper()
 	s.in(t, func(t *testing.T) {
-		b := &bench[D]{T: t, Suite: s, store: s.New(t)}
+		b := &fixture[D]{T: t, Suite: s, store: s.New(t)}
 		b.leased = b.store
 		if exclusive {
 			b.leased = alwaysExclude(b.store)
