@@ -4,7 +4,6 @@
 package leasetest
 
 import (
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -83,20 +82,13 @@ func Run[D any](t *testing.T, s Suite[D]) {
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
 	for _, g := range groups {
-		if !slices.ContainsFunc(g.cases, func(c testCase[D]) bool { return c.waits }) {
-			continue
+		for _, c := range g.cases {
+			if c.waits {
+				waiting.Go(func() {
+					t.Run(g.name+"InRealTime/"+c.name, func(t *testing.T) { s.one(t, c, g.exclusive) })
+				})
+			}
 		}
-		waiting.Go(func() {
-			t.Run(g.name+"InRealTime", func(t *testing.T) {
-				var cases sync.WaitGroup
-				defer cases.Wait()
-				for _, c := range g.cases {
-					if c.waits {
-						cases.Go(func() { t.Run(c.name, func(t *testing.T) { s.one(t, c, g.exclusive) }) })
-					}
-				}
-			})
-		})
 	}
 }
 

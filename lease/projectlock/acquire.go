@@ -96,11 +96,10 @@ func (l *Locker) take(ctx context.Context, h *holding) error {
 	if store == nil {
 		return errNoRemote
 	}
-	locks, err := documentlock.New(store, h.policy.TTL)
-	if err != nil {
+	var err error
+	if h.locks, err = documentlock.New(store, h.policy.TTL); err != nil {
 		return err
 	}
-	h.locks = locks
 	h.hold, err = h.locks.Hold(ctx, l.room, h.owner)
 	if err != nil && (permanent(err) || heldByOther(err)) {
 		return err // nothing was written
@@ -138,9 +137,9 @@ func (l *Locker) acquired(ctx context.Context, h *holding) {
 	l.mu.Lock()
 	h.acquired = time.Now()
 	h.written = map[Strategy]bool{h.strategy: true}
-	var endKeep, endRunning context.CancelCauseFunc
-	h.ctx, endKeep = context.WithCancelCause(context.WithoutCancel(ctx))
+	var endRunning context.CancelCauseFunc
 	h.running, endRunning = context.WithCancelCause(ctx)
+	kept, endKeep := context.WithCancelCause(context.WithoutCancel(ctx))
 	h.end = func(cause error) { endRunning(cause); endKeep(cause) }
 	doc := h.hold.Doc()
 	h.lease = Lease{
@@ -149,7 +148,7 @@ func (l *Locker) acquired(ctx context.Context, h *holding) {
 	}
 	l.extended(h, Acquired)
 	l.mu.Unlock()
-	go l.keep(h)
+	go l.keep(kept, h)
 	l.deliver()
 }
 

@@ -50,9 +50,9 @@ func (l *Locker) finish(ctx context.Context, h *holding, ls Lease, err error) er
 	return err
 }
 
-// keep lets the engine's Hold keep h's lease until it is lost or released, and
-// reports the loss at once.
-func (l *Locker) keep(h *holding) {
+// keep lets the engine's Hold keep h's lease until it is lost or ctx ends, and
+// reports a loss at once.
+func (l *Locker) keep(ctx context.Context, h *holding) {
 	defer close(h.done)
 	ended := func(cause error) {
 		l.mu.Lock()
@@ -63,7 +63,7 @@ func (l *Locker) keep(h *holding) {
 		l.mu.Unlock()
 		l.announce(h)
 	}
-	ended(h.hold.RunBy(h.ctx, func(ctx context.Context) error {
+	ended(h.hold.RunBy(ctx, func(ctx context.Context) error {
 		<-ctx.Done()
 		ended(context.Cause(ctx)) // a heartbeat may still wait for its reply
 		return nil

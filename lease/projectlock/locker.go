@@ -73,8 +73,7 @@ type holding struct {
 	locks    *documentlock.Locks
 	hold     *lease.Hold[documentlock.Lock]
 	acquired time.Time
-	ctx      context.Context // ends when the lease is lost or released, with the reason as its cause
-	running  context.Context // the same, or when the acquisition's context ends: that of fn
+	running  context.Context // of fn; ends when the lease is lost or released, or the acquisition's context ends
 	end      func(cause error)
 	done     chan struct{} // closed when keep has returned
 
