@@ -64,7 +64,7 @@ func TestWatchReportsAllRoomsAndThenEveryChange(t *testing.T) {
 		if got, want := shown(first), "true [a true s/1]"; got != want {
 			t.Errorf("first %s, want %s", got, want)
 		}
-		if first.At.Before(lock.At) || first.Asked.IsZero() || first.Changes[0].Cell.Doc != lock.Lock {
+		if first.At.Before(lock.Lock.LockedAt) || first.Asked.IsZero() || first.Changes[0].Cell.Doc != lock.Lock {
 			t.Errorf("first = %+v, want %+v", first, lock)
 		}
 		if freed, err := locks.Release(t.Context(), "a", "s/1"); err != nil || !freed {
@@ -226,7 +226,7 @@ func TestARoomWhoseTokenIsNoIntegerIsHeldAndCanBeUnlocked(t *testing.T) {
 		if broken, err := locks.Break(t.Context(), "a"); !broken || err != nil {
 			t.Fatal(broken, err)
 		}
-		if lock := locked(t, locks, "a", "s/2"); lock.Lock.Token < lock.At.Add(-time.Minute).UnixMicro() {
+		if lock := locked(t, locks, "a", "s/2"); lock.Lock.Token < lock.Lock.LockedAt.Add(-time.Minute).UnixMicro() {
 			t.Errorf("token %d; want one of the time", lock.Lock.Token)
 		}
 	})

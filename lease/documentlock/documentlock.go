@@ -40,7 +40,6 @@ type State struct {
 	Locked bool
 	Mine   bool      // the owner that called holds it
 	Lock   Lock      // zero unless Locked
-	At     time.Time // the store's time of the reading
 	Until  time.Time // if Mine: how long the lock can be trusted, by this machine's monotonic clock
 }
 
@@ -259,7 +258,7 @@ func (l *Locks) edit(ctx context.Context, room string, from *lease.Cell[Lock],
 
 // state returns the room as owner sees it in c.
 func (l *Locks) state(c lease.Cell[Lock], owner string) State {
-	s := State{At: c.At, Locked: lease.Held(c.Doc.Lease, c.At)}
+	s := State{Locked: lease.Held(c.Doc.Lease, c.At)}
 	if s.Locked {
 		s.Lock, s.Mine = c.Doc, owner != "" && c.Doc.Owner == owner
 	}

@@ -288,7 +288,7 @@ var subscriptionCases = map[string]func(t *testing.T, n *feedTest){
 		got := acquire(t, n.locks, "r", "s/1")
 		e, err := n.subscribe(t, "r").Next(t.Context())
 		want := Event{Room: "r", Locked: true, Holder: got.Lock.Holder, ExpiresAt: got.Lock.ExpiresAt, Reason: Current, Version: e.Version}
-		if err != nil || e != want || e.Version < got.At.UnixMicro() {
+		if err != nil || e != want || e.Version < got.Lock.LockedAt.UnixMicro() {
 			t.Errorf("%+v, %v; want %+v", e, err, want)
 		}
 	},
