@@ -56,6 +56,7 @@ func TestStoreOnEmbedded(t *testing.T) {
 }
 
 func TestStoreOnGoogle(t *testing.T) {
+	t.Parallel()
 	emulatortest.Google(t)
 	s := suite(emulatortest.OnGoogle)
 	s.TTL = 6 * time.Second

@@ -23,7 +23,7 @@ import (
 // Two deliveries of one analysis to one process are two owners: one name for
 // both would let the first write on under the second's lock.
 func TestEachDeliveryIsAnOwnerOfItsOwn(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		var owners []string
 		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {

@@ -59,31 +59,19 @@ type group[D any] struct {
 // store that is Exclusive skips the case of 128 acquirers: they would wait for each
 // other for longer than an acquisition may take.
 //
-// In real time the cases that wait run all at once, after the others, in groups
-// of the same name followed by InRealTime. That takes about one and a half TTLs.
+// In real time the cases that wait run all at once, in parallel with the others, in
+// groups of the same name followed by InRealTime. They take about one and a half TTLs.
 func Run[D any](t *testing.T, s Suite[D]) {
 	t.Helper()
 	if s.Close == nil {
 		s.Close = func(*D) {}
 	}
 	groups := s.groups(t)
-	for _, g := range groups {
-		t.Run(g.name, func(t *testing.T) {
-			for _, c := range g.cases {
-				if !c.waits || s.Bubble {
-					t.Run(c.name, func(t *testing.T) { s.one(t, c, g.exclusive) })
-				}
-			}
-		})
-	}
-	if s.Bubble {
-		return
-	}
 	// Goroutines and not t.Parallel, which runs only as many as there are processors.
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
 	for _, g := range groups {
-		if !slices.ContainsFunc(g.cases, func(c testCase[D]) bool { return c.waits }) {
+		if s.Bubble || !slices.ContainsFunc(g.cases, func(c testCase[D]) bool { return c.waits }) {
 			continue
 		}
 		waiting.Go(func() {
@@ -96,6 +84,15 @@ func Run[D any](t *testing.T, s Suite[D]) {
 					}
 				}
 			})
+		})
+	}
+	for _, g := range groups {
+		t.Run(g.name, func(t *testing.T) {
+			for _, c := range g.cases {
+				if !c.waits || s.Bubble {
+					t.Run(c.name, func(t *testing.T) { s.one(t, c, g.exclusive) })
+				}
+			}
 		})
 	}
 }
