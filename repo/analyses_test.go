@@ -149,17 +149,18 @@ func TestAnalysisLock(t *testing.T) {
 			}
 		},
 		"CompleteRecordsTheResultAndFreesTheLock": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "error": map[string]any{"code": "old"}})
-			mustAcquire(t, a, "x", "w/1")
-			result := map[string]any{"n": int64(3), "a.b": []any{1.5, "ü"}, "`": nil}
-			if err := a.holds["w/1"].Complete(t.Context(), result); err != nil {
-				t.Fatal(err)
-			}
-			got := b.Fields(t, "x")
-			delete(got, "updatedAt")
-			want := map[string]any{"status": analysislock.Ready, "result": result, "attempts": int64(1), "lockToken": int64(1), "finishedBy": "w/1"}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("document (-want +got):\n%s", diff)
+			for _, result := range []any{nil, map[string]any{"n": int64(3), "a.b": []any{1.5, "ü"}, "`": nil}} {
+				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "error": "of another program", "result": "old"})
+				mustAcquire(t, a, "x", "w/1")
+				if err := a.holds["w/1"].Complete(t.Context(), result); err != nil {
+					t.Fatal(err)
+				}
+				got := b.Fields(t, "x")
+				delete(got, "updatedAt")
+				want := map[string]any{"status": analysislock.Ready, "result": result, "attempts": int64(1), "lockToken": int64(1), "finishedBy": "w/1"}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("document (-want +got):\n%s", diff)
+				}
 			}
 		},
 		"RefreshTakesATTL": func(t *testing.T, b *emulatortest.Backend, a *worker) {

@@ -123,25 +123,6 @@ func TestACreationsLostReplyIsNoConflict(t *testing.T) {
 	})
 }
 
-// READY has a result, and no error, whatever others left there.
-func TestReadyHasAResultAndNoError(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Put(t, "x", map[string]any{"error": "a string", "result": "old"})
-		a := open(t, b)
-		mustAcquire(t, a, "x", "w/1")
-		if err := a.holds["w/1"].Complete(t.Context(), nil); err != nil {
-			t.Fatal(err)
-		}
-		got := b.Fields(t, "x")
-		if _, failed := got["error"]; failed {
-			t.Errorf("error = %v", got["error"])
-		}
-		if result, ok := got["result"]; !ok || result != nil {
-			t.Errorf("result = %v, %v; want null", result, ok)
-		}
-	})
-}
-
 // large is a result of more values than are encoded beside others.
 func large() []any { return make([]any, largeResult+1) }
 

@@ -91,19 +91,6 @@ func TestRooms(t *testing.T) {
 				t.Errorf("deleted as it was before: %v, want ErrConflict", err)
 			}
 		},
-		"ADeleteIsRefusedAfterAHeartbeat": func(t *testing.T, r onRooms) {
-			missing := mustLoad(t, r)
-			c := mustSwap(t, r, missing, anOwned(missing.At))
-			next := c.Doc
-			next.ExpiresAt = next.ExpiresAt.Add(time.Second)
-			mustSwap(t, r, c, next)
-			if _, err := r.Swap(t.Context(), "a", c, documentlock.Lock{}); !errors.Is(err, lease.ErrConflict) {
-				t.Errorf("err = %v, want ErrConflict", err)
-			}
-			if got := mustLoad(t, r); got.Doc != next {
-				t.Errorf("%+v, want %+v", got.Doc, next)
-			}
-		},
 		"NothingBecomesOfNothing": func(t *testing.T, r onRooms) {
 			missing := mustLoad(t, r)
 			if c := mustSwap(t, r, missing, documentlock.Lock{}); c.Exists {

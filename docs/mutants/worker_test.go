@@ -6,7 +6,7 @@ var workerRooms = []room{
 			name: "all deliveries of a process are one owner",
 			old:  `rand.Text()}`,
 			new:  `rand.Text()[:0]}`,
-			test: "TestEachDeliveryIsAnOwnerOfItsOwn/embedded",
+			test: "TestEachDeliveryIsAnOwnerOfItsOwn",
 		},
 		{
 			name: "a stop cuts an acquisition short",
