@@ -54,10 +54,10 @@ func Open(ctx context.Context, project string, o Options, opts ...option.ClientO
 	replacing := *docs
 	codec.replaceToken = true
 	replacing.codec = codec
-	var unlockErr error
-	a.Locks, err = analysislock.New(docs, o.Policy, a.input)
-	a.replacing, unlockErr = analysislock.New(&replacing, o.Policy, a.input)
-	if err := errors.Join(err, unlockErr); err != nil {
+	if a.Locks, err = analysislock.New(docs, o.Policy, a.input); err == nil {
+		a.replacing, err = analysislock.New(&replacing, o.Policy, a.input)
+	}
+	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return a, nil

@@ -110,7 +110,7 @@ func TestADocumentOfMoreThan4MiBOnTheWireIsReadFromAnEmulator(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = a.Close() }()
-	if found, err := a.InState(t.Context(), analysislock.Ready, 1); err != nil || len(found) != 1 {
+	if found, err := a.List(t.Context(), analysislock.Ready, 1); err != nil || len(found) != 1 {
 		t.Errorf("%d documents, %v", len(found), err)
 	}
 }

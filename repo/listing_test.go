@@ -101,7 +101,7 @@ func TestAllAnalysesAreCountedAndThoseInAState(t *testing.T) {
 				t.Errorf("%q: %d, %v; want %d", status, n, err, want)
 			}
 		}
-		if found, err := a.InState(t.Context(), analysislock.Failed, 10); err != nil || ids(found) != "a0 a1" {
+		if found, err := a.List(t.Context(), analysislock.Failed, 10); err != nil || ids(found) != "a0 a1" {
 			t.Errorf("failed: %q, %v; want a0 a1", ids(found), err)
 		}
 	})
@@ -159,9 +159,9 @@ func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 		queries int
 		read    func(context.Context, *worker) ([]analysislock.Analysis, error)
 	}{
-		"List": {1, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) { return a.List(ctx, 10) }},
-		"InState": {1, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) {
-			return a.InState(ctx, analysislock.Processing, 10)
+		"List": {1, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) { return a.List(ctx, "", 10) }},
+		"List by status": {1, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) {
+			return a.List(ctx, analysislock.Processing, 10)
 		}},
 		"Unfinished": {3, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) { return a.Unfinished(ctx, 10) }},
 		"Newest": {3, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) {
@@ -230,12 +230,8 @@ func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
 // A failure must not look like a list without entries.
 func TestAQueryOfAnalysesThatFailsIsNoEmptyAnswer(t *testing.T) {
 	for name, list := range map[string]func(ctx context.Context, a *worker) error{
-		"List":   func(ctx context.Context, a *worker) error { _, err := a.List(ctx, 1); return err },
-		"Newest": func(ctx context.Context, a *worker) error { _, _, err := a.Newest(ctx, 1); return err },
-		"InState": func(ctx context.Context, a *worker) error {
-			_, err := a.InState(ctx, analysislock.Ready, 1)
-			return err
-		},
+		"List":          func(ctx context.Context, a *worker) error { _, err := a.List(ctx, "", 1); return err },
+		"Newest":        func(ctx context.Context, a *worker) error { _, _, err := a.Newest(ctx, 1); return err },
 		"Overdue":       func(ctx context.Context, a *worker) error { _, err := a.Overdue(ctx, 1); return err },
 		"Unfinished":    func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 1); return err },
 		"UnknownStatus": func(ctx context.Context, a *worker) error { _, err := a.UnknownStatus(ctx, 1); return err },

@@ -50,7 +50,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 			b.Put(t, "b", map[string]any{"status": analysislock.Ready, "lockToken": "?"})
 			b.Put(t, "a", map[string]any{"status": analysislock.Queued, "lockToken": "?"})
 			b.Put(t, "c", map[string]any{})
-			all, err := a.List(t.Context(), 2)
+			all, err := a.List(t.Context(), "", 2)
 			if err != nil || len(all) != 2 || all[0].ID != "a" || all[0].Status != analysislock.Queued || !errors.Is(all[0].Malformed, lease.ErrMalformed) || all[1].Malformed != nil || all[1].ID != "b" {
 				t.Errorf("list = %+v, %v", all, err)
 			}

@@ -60,7 +60,7 @@ func TestAStopDuringTheAcquisitionLeavesNoLock(t *testing.T) {
 			return nil, nil
 		})
 		var stopped atomic.Bool
-		a, err := repo.Open(t.Context(), b.Project, repo.Options{Policy: lease.Policy{TTL: ttl(b)}}, b.Client(t,
+		a, err := repo.Open(t.Context(), b.Project, repo.Options{Policy: lease.Policy{TTL: lease.DefaultTTL}}, b.Client(t,
 			grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 				err := invoke(ctx, m, req, reply, cc, opts...)
 				if path.Base(m) != "Commit" || stopped.Swap(true) {
@@ -104,7 +104,7 @@ func TestALockLostToTimeAloneIsFreed(t *testing.T) {
 					if !errors.As(context.Cause(ctx), &lost) || lost.Reason != lease.OutOfTime {
 						t.Errorf("cause = %v, want out of time", context.Cause(ctx))
 					}
-					time.Sleep(away(ttl(b)))
+					time.Sleep(away(lease.DefaultTTL))
 					w.dark.Store(false)
 					return "must not be written", nil
 				})

@@ -110,7 +110,7 @@ func TestDelivery(t *testing.T) {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			})
-			w.guard.RunTimeout = ttl(b) / 2
+			w.guard.RunTimeout = lease.DefaultTTL / 2
 			a := w.deliver(t, "x")
 			a.check(t, 500, map[string]any{"acquired": true, "reason": "retry"})
 			if msg, _ := a.Body["error"].(string); !strings.Contains(msg, "deadline") {
@@ -207,7 +207,7 @@ func lostMidRun(t *testing.T, b *emulatortest.Backend, others func()) {
 			if !errors.Is(context.Cause(ctx), lease.ErrLost) {
 				t.Errorf("cause = %v, want ErrLost", context.Cause(ctx))
 			}
-		case <-time.After(ttl(b)):
+		case <-time.After(lease.DefaultTTL):
 			t.Error("the run was not cancelled within a TTL")
 		}
 		return "must not be written", nil
@@ -225,14 +225,14 @@ func TestALongRunKeepsItsLock(t *testing.T) {
 			select {
 			case <-ctx.Done():
 				return nil, ctx.Err()
-			case <-time.After(3 * ttl(b)):
+			case <-time.After(3 * lease.DefaultTTL):
 				return "done", nil
 			}
 		}
 		w, other := start(t, b, body), start(t, b, body)
 		var wg sync.WaitGroup
 		wg.Go(func() { w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"}) })
-		time.Sleep(ttl(b) / 10)
+		time.Sleep(lease.DefaultTTL / 10)
 		refused := 0
 		for b.Fields(t, "x")["status"] == "PROCESSING" {
 			for _, w := range []*instance{w, other} {
@@ -246,7 +246,7 @@ func TestALongRunKeepsItsLock(t *testing.T) {
 		if runs.Load() != 1 || refused == 0 {
 			t.Errorf("%d runs and %d refused duplicates, want one run", runs.Load(), refused)
 		}
-		time.Sleep(ttl(b) / 2)
+		time.Sleep(lease.DefaultTTL / 2)
 		checkFields(t, b, "x", map[string]any{"status": "READY", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil})
 	})
 }
@@ -260,7 +260,7 @@ func TestASupersededWorkerWritesNothing(t *testing.T) {
 		first = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 			first.dark.Store(true)
 			<-ctx.Done() // the watchdog, though no call comes back
-			time.Sleep(ttl(b))
+			time.Sleep(lease.DefaultTTL)
 			second.deliver(t, "x").check(t, 200, map[string]any{"status": "READY", "lock_token": 2.0})
 			first.dark.Store(false)
 			return "from the past", nil

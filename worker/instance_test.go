@@ -24,14 +24,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
 
-// ttl is the contract's in a bubble, and short where time is real.
-func ttl(b *emulatortest.Backend) time.Duration {
-	if b.Google() {
-		return 5 * time.Second
-	}
-	return lease.DefaultTTL
-}
-
 // instance is one worker, as Cloud Run would run it.
 type instance struct {
 	*worker.Server
@@ -51,7 +43,7 @@ func start(t *testing.T, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 		}
 		return nil
 	}
-	policy := lease.Policy{TTL: ttl(b), MaxAttempts: 3}
+	policy := lease.Policy{MaxAttempts: 3}
 	a, err := repo.Open(t.Context(), b.Project, repo.Options{Policy: policy}, b.Client(t,
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			if err := wall(ctx); err != nil {

@@ -116,6 +116,8 @@ func (s *Server) listed(ctx context.Context, p *listPage) ([]row, Counts) {
 			p.Missing = "Which analyses are stuck is not known now: " + problem(overdue.err) + "."
 		}
 		if p.Known {
+			ctx, cancel := context.WithTimeout(ctx, maxRead)
+			defer cancel()
 			more, err := s.source.InState(ctx, p.State, s.o.Limit)
 			if all = append(all, more...); err != nil {
 				p.Missing = "Older analyses in this state are not known now: " + problem(err) + "."
@@ -158,7 +160,7 @@ func (r *reading[T]) refresh(s *Server, what string, read func() (T, error)) {
 // fresh reports whether r's value counts as current: one attempt may fail.
 func (r *reading[T]) fresh() bool { return time.Since(r.asked) < 2*r.every+5*time.Second }
 
-// maxRead bounds the shared reads of one page.
+// maxRead is the time limit of the shared reads of one page, and of the read of InState.
 const maxRead = 5 * time.Second
 
 // refresh reads what is due, also for the other pages that wait for it meanwhile.

@@ -12,7 +12,6 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"taskguard/lease/documentlock"
-	"taskguard/worker/doclock/web"
 	"taskguard/worker/lifecycle"
 )
 
@@ -93,7 +92,7 @@ func NewServer(work context.Context, locks Locks, feed Feed, sessions Sessions, 
 	s.echo.GET(lock+"/confirm", s.lock("confirm", s.confirm))
 	s.echo.GET(lock+"/ws", s.subscribe)
 	s.echo.POST("/internal/sweep", s.sweep)
-	s.pages(web.Files())
+	s.pages()
 	return s
 }
 

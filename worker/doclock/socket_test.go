@@ -130,32 +130,6 @@ func TestALockIsAnnouncedToAllIncludingTheSender(t *testing.T) {
 	}
 }
 
-func TestAHeartbeatIsNotBroadcast(t *testing.T) {
-	b := newSite(t, nil).browser(t)
-	l := b.listen(lockPath+"/ws", websocket.DialOptions{})
-	l.want(unlocked, documentlock.Current)
-	b.take()
-	l.want(locked, documentlock.Acquired)
-	for range 5 {
-		if status, body := b.ask(http.MethodPut, lockPath); status != http.StatusOK {
-			t.Fatal(status, body)
-		}
-	}
-	b.want(http.StatusOK, freed, http.MethodDelete, lockPath)
-	l.want(unlocked, documentlock.Released) // and nothing in between
-}
-
-func TestAnExpiryIsAnnouncedAtItsTime(t *testing.T) {
-	b := newSite(t, func(s *setup) { s.ttl = time.Second }).browser(t)
-	l := b.listen(lockPath+"/ws", websocket.DialOptions{})
-	l.want(unlocked, documentlock.Current)
-	got, _ := b.take()
-	l.want(locked, documentlock.Acquired)
-	if m := l.want(unlocked, documentlock.Expired); time.UnixMicro(m.Version).Before(got.ExpiresAt) {
-		t.Errorf("reported at %v by the store's time, before the end at %v", time.UnixMicro(m.Version), got.ExpiresAt)
-	}
-}
-
 func TestAFailingFeedNeverFailsARequest(t *testing.T) {
 	s := newSite(t, func(s *setup) { s.watcher = noStream{} })
 	b := s.browser(t)

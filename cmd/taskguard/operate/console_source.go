@@ -24,7 +24,7 @@ func (s consoleSource) Newest(ctx context.Context, limit int) (console.Listing, 
 
 // InState implements console.Source.
 func (s consoleSource) InState(ctx context.Context, status string, limit int) ([]console.Analysis, error) {
-	found, err := s.analyses.InState(ctx, status, limit)
+	found, err := s.analyses.List(ctx, status, limit)
 	return viewsOf(found), refusal(err)
 }
 
