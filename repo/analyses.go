@@ -35,7 +35,7 @@ type Options struct {
 type Analyses struct {
 	*analysislock.Locks
 	documents *documents[analysislock.Analysis]
-	replacing *analysislock.Locks // of the same documents; see Unlock
+	replacing *analysislock.Locks // of the same documents, also those with an unusable lockToken; see Unlock
 }
 
 // Open prepares a connection to Firestore or to an emulator, without a call. Close

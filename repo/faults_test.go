@@ -78,7 +78,7 @@ func TestACommitOfUnknownOutcomeIsAppliedOnce(t *testing.T) {
 // runWith lets the operation's commit meet f, and checks what came of it.
 func (op operation) runWith(t *testing.T, b *emulatortest.Backend, f fault, exclusive, refused bool) {
 	t.Helper()
-	l := &line{}
+	l := &faultyConn{}
 	a := open(t, b, l.options()...)
 	b.Put(t, "x", map[string]any{"status": analysislock.Queued, "attempts": 3, "lockToken": 7, "theirs": 0})
 	if op.acquired {

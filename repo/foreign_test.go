@@ -138,10 +138,10 @@ func TestUnlockReplacesATokenThatIsNoIntegerAndDeletesAnUnreadableLock(t *testin
 // The run of an acquisition whose reply was lost reads the input by itself.
 func TestAnInputWithoutARequestIsRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &line{}
+		l := &faultyConn{}
 		a := open(t, b, l.options()...)
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": map[string]any{"n": 1}})
-		l.inject(map[string][]fault{read: {nil, dark, dark}}) // the decision's, the input's, and one try more
+		l.inject(map[string][]fault{read: {nil, unanswered, unanswered}}) // the decision's, the input's, and one try more
 		mustAcquire(t, a, "x", "w/1")
 		var got string
 		err := a.run(t.Context(), "w/1", func(_ context.Context, input json.RawMessage) error {
@@ -158,7 +158,7 @@ func TestAnInputWithoutARequestIsRead(t *testing.T) {
 // Results that wait for the network hold up no input.
 func TestACommitThatHangsHoldsUpNoInput(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &line{}
+		l := &faultyConn{}
 		a := open(t, b, l.options()...)
 		large := make([]any, largeResult+1)
 		for i := range large {
@@ -168,7 +168,7 @@ func TestACommitThatHangsHoldsUpNoInput(t *testing.T) {
 		b.Put(t, "y", map[string]any{"status": analysislock.Queued, "input": large})
 		mustAcquire(t, a, "x", "w/1")
 		mustAcquire(t, a, "y", "w/2")
-		l.inject(map[string][]fault{commit: {dark}})
+		l.inject(map[string][]fault{commit: {unanswered}})
 		finished := make(chan error)
 		go func() { finished <- a.holds["w/1"].Complete(t.Context(), large) }()
 		synctest.Wait()

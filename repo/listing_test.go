@@ -240,7 +240,7 @@ func TestAQueryOfAnalysesThatFailsIsNoEmptyAnswer(t *testing.T) {
 		},
 	} {
 		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-			l := &line{}
+			l := &faultyConn{}
 			a := open(t, b, l.options()...)
 			l.inject(map[string][]fault{"RunQuery": {dropped(codes.PermissionDenied)}})
 			if err := list(t.Context(), a); !errors.Is(err, lease.ErrUnavailable) {
@@ -256,7 +256,7 @@ func TestAQueryOfAnalysesThatFailsIsNoEmptyAnswer(t *testing.T) {
 		"Create":  func(ctx context.Context, a *worker) error { return a.Create(ctx, "x", 1) },
 	} {
 		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-			l := &line{}
+			l := &faultyConn{}
 			a := open(t, b, l.options()...)
 			l.inject(map[string][]fault{read: {dropped(codes.PermissionDenied)}})
 			if err := ask(t.Context(), a); !errors.Is(err, lease.ErrUnavailable) {

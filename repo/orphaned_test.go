@@ -237,7 +237,7 @@ func TestAWorkersClockDoesNotDecideWhatIsOrphaned(t *testing.T) {
 func TestTheLinkThatMakesAMissingIndexReachesTheCaller(t *testing.T) {
 	const words = "The query requires an index. You can create it here: https://console.firebase.google.com/v1/r/project/p/firestore/indexes?create_composite=Ck"
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &line{}
+		l := &faultyConn{}
 		a := open(t, b, l.options()...)
 		l.inject(map[string][]fault{"RunQuery": {func(context.Context, func() error) error {
 			return status.Error(codes.FailedPrecondition, words)

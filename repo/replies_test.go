@@ -130,7 +130,7 @@ func TestALargeResultGivesItsTurnToTheNext(t *testing.T) {
 	for kind, pessimistic := range map[string]bool{commit: false, exclusiveCommit: true} {
 		t.Run(kind, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &line{}
+				l := &faultyConn{}
 				a := open(t, b, l.options()...)
 				a.documents.pessimistic = pessimistic
 				for i, id := range []string{"x", "y", "z"} {

@@ -23,7 +23,7 @@ func TestASweepNeverDeletesALockThatWasJustExtended(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		r := openRooms(t, b, delayed())
 		l, sweeper := locksFor(t, r, time.Second), locksFor(t, r, time.Second)
-		for i := range 1000 {
+		for i := range 400 {
 			first := locked(t, l, room, "s/1")
 			var (
 				extended error
@@ -53,7 +53,7 @@ func TestASweepNeverDeletesALockThatWasJustExtended(t *testing.T) {
 			time.Sleep(2 * time.Second) // it lapses, if it lives
 		}
 	})
-	if was["extended true, swept 0"] < 100 || was["extended false, swept 1"] < 100 {
+	if was["extended true, swept 0"] < 40 || was["extended false, swept 1"] < 40 {
 		t.Errorf("was %v; want both orders often", was)
 	}
 }
@@ -95,7 +95,7 @@ func TestACommitOfUnknownOutcomeChangesNoRoomsOutcome(t *testing.T) {
 				}
 				t.Run(fmt.Sprintf("%s/%v/%s", verb, code, how), func(t *testing.T) {
 					inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-						bad := &line{}
+						bad := &faultyConn{}
 						r := openRooms(t, b, bad.options()...)
 						l := locksFor(t, r, 0)
 						if op.held {

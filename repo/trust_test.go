@@ -15,7 +15,7 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// The last reply that a holder had took 4 s to come, and then Firestore is dark.
+// The last reply that a holder had took 4 s to come, and then Firestore stops answering.
 // By Firestore's clock, which here is the holder's, trust ends one margin before
 // the expiry that is stored: not later by the delay, nor sooner.
 func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
@@ -39,7 +39,7 @@ func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 		}
 		t.Run("acquire/"+name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &line{}
+				l := &faultyConn{}
 				a := open(t, b, l.options()...)
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 				faults := plan(t, b)
@@ -53,7 +53,7 @@ func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 		})
 		t.Run("heartbeat/"+name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &line{}
+				l := &faultyConn{}
 				a := open(t, b, l.options()...)
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 				mustAcquire(t, a, "x", "w/1")
@@ -64,10 +64,10 @@ func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 	}
 }
 
-// wantTrust holds x for w/1, with an l that goes dark after some time, and
+// wantTrust holds x for w/1, with an l that stops answering after some time, and
 // wants the run to be ended one margin before the expiry, to within the
 // milliseconds in which times are written.
-func wantTrust(t *testing.T, b *emulatortest.Backend, a *worker, l *line, after time.Duration) {
+func wantTrust(t *testing.T, b *emulatortest.Backend, a *worker, l *faultyConn, after time.Duration) {
 	t.Helper()
 	var ended time.Time
 	err := a.run(t.Context(), "w/1", func(ctx context.Context, _ json.RawMessage) error {
@@ -107,7 +107,7 @@ func TestExpiryIsJudgedAtTheTimeOfTheReading(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &line{}
+				l := &faultyConn{}
 				a := open(t, b, l.options()...)
 				b.Put(t, "x", theirs())
 				l.inject(map[string][]fault{read: {tc.fault}})
@@ -117,7 +117,7 @@ func TestExpiryIsJudgedAtTheTimeOfTheReading(t *testing.T) {
 		})
 		t.Run(name+", in a transaction", func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &line{}
+				l := &faultyConn{}
 				a := open(t, b, l.options()...)
 				b.Put(t, "x", map[string]any{"n": 0})
 				l.inject(map[string][]fault{

@@ -73,7 +73,7 @@ type Measures struct {
 	Tries int    // which of the task's tries this delivery is, from 1; zero: unknown
 }
 
-// Outcome is the result of a delivery, with what its answer reports.
+// Outcome is the result of a request, with the values of its answer and its log line.
 type Outcome struct {
 	Case    Case
 	ID      string
@@ -106,8 +106,8 @@ var answers = [...]struct {
 	acquired acquired
 	reason   string
 	status   string // of the analysis, if the case determines it
-	error    bool   // answer Err
-	counts   bool   // answer Recovery
+	error    bool   // the body has Err
+	counts   bool   // the body has the numbers of Recovery
 }{
 	Ran:                {code: http.StatusOK, acquired: yes, status: "READY"},
 	Failed:             {code: http.StatusOK, acquired: yes, status: "FAILED", error: true},

@@ -180,7 +180,7 @@ var workerRooms = []room{
 		{
 			name: "a recovery takes a delivery's place",
 			old: `_ func(id string) error) Outcome {
-	defer s.Pass()()
+	defer s.Track()()
 `,
 			new: `begin func(id string) error) Outcome {
 	_ = begin("")

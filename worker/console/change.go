@@ -14,10 +14,10 @@ import (
 
 // verb is a change that an operator may make.
 type verb struct {
-	Name string // also its path
-	Does string // the button
-	Past string
-	do   func(o Operator, ctx context.Context, id, who string, seen Seen) (Delivery, error)
+	Name   string // also its path
+	Button string
+	Past   string // of the notice after the change
+	do     func(o Operator, ctx context.Context, id, who string, seen Seen) (Delivery, error)
 }
 
 var verbs = []verb{
@@ -31,9 +31,9 @@ type Seen struct {
 	Grant  lease.Grant
 }
 
-// Operator makes the changes, and logs that who made them. A change is committed
-// only if the analysis still is what was seen, and is lease.ErrConflict otherwise.
-// Other errors are those of Source.Get, and for Requeue *lease.HeldError while
+// Operator makes the changes, and logs them with the name who. It commits a change only if
+// the analysis is still in the state seen, and returns lease.ErrConflict otherwise. Other
+// errors are those of Source.Get, and for Requeue *lease.HeldError while
 // locked. Its methods may be called concurrently.
 type Operator interface {
 	Unlock(ctx context.Context, id, who string, seen Seen) (Delivery, error)
@@ -56,8 +56,8 @@ var results = map[Delivery]string{
 	None: "No delivery is booked, because no queue is configured: TASK_QUEUE is not set.",
 }
 
-// notice describes the change that led to this page, in fixed text: anybody may
-// have written the address.
+// notice describes the change that led to this page. Its texts are fixed, since the
+// address may come from anywhere.
 func notice(c echo.Context) string {
 	for _, v := range verbs {
 		if result := results[Delivery(c.QueryParam("done"))]; result != "" && c.QueryParam("did") == v.Name {
@@ -89,7 +89,7 @@ func (s *Server) confirm(v verb) echo.HandlerFunc {
 }
 
 // changeable reads the analysis, whose lock must be readable.
-func (s *Server) changeable(c echo.Context) (Whole, error) {
+func (s *Server) changeable(c echo.Context) (Detail, error) {
 	w, err := s.read(c, c.QueryParam("id"), false)
 	if err == nil && w.Malformed != "" {
 		err = lease.ErrMalformed
@@ -98,9 +98,9 @@ func (s *Server) changeable(c echo.Context) (Whole, error) {
 }
 
 // ask asks for a confirmation; again if the analysis has changed since it was asked.
-func (s *Server) ask(c echo.Context, v verb, w *Whole, changed bool) error {
+func (s *Server) ask(c echo.Context, v verb, w *Detail, changed bool) error {
 	p := confirmPage{
-		frame: s.frame(c, v.Does+" "+printable.Line(w.ID)), Verb: v, Analysis: s.row(w), Books: s.o.Books,
+		frame: s.frame(c, v.Button+" "+printable.Line(w.ID)), Verb: v, Analysis: s.row(w), Books: s.o.Books,
 		Changed: changed, Back: address("/analysis", w.ID),
 	}
 	code := http.StatusOK
@@ -118,7 +118,7 @@ const (
 // change is POST /unlock and /requeue.
 func (s *Server) change(v verb) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		defer s.Pass()() // a stop waits for it
+		defer s.Track()() // a stop waits for it
 		// An operator who leaves the page during the change has confirmed it all the same.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), changeTimeout)
 		defer cancel()

@@ -55,15 +55,15 @@ func (s *Server) detail(c echo.Context) error {
 }
 
 // read reads the analysis id.
-func (s *Server) read(c echo.Context, id string, contents bool) (Whole, error) {
+func (s *Server) read(c echo.Context, id string, contents bool) (Detail, error) {
 	if id == "" {
-		return Whole{}, lease.ErrInvalidKey
+		return Detail{}, lease.ErrInvalidKey
 	}
 	return s.source.Get(c.Request().Context(), id, contents)
 }
 
 // row judges w at the store's time, as estimated.
-func (s *Server) row(w *Whole) row { return newRow(w.Analysis, w.now(), s.o.Operator != nil) }
+func (s *Server) row(w *Detail) row { return newRow(w.Analysis, w.now(), s.o.Operator != nil) }
 
 // printed indents JSON, and cuts it where a page would grow too long.
 func printed(name string, value json.RawMessage) contents {

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // judgement by the wrong clock shows.
 type memorySource struct {
 	mu          sync.Mutex
-	all         map[string]console.Whole
+	all         map[string]console.Detail
 	unavailable bool
 	asked       map[string]int // calls by method
 	late        []console.Analysis
@@ -41,8 +41,8 @@ const ahead = 24 * time.Hour
 
 func storeNow() time.Time { return time.Now().Add(ahead) }
 
-func newSource(all ...console.Whole) *memorySource {
-	s := &memorySource{all: map[string]console.Whole{}, asked: map[string]int{}}
+func newSource(all ...console.Detail) *memorySource {
+	s := &memorySource{all: map[string]console.Detail{}, asked: map[string]int{}}
 	for i := range all {
 		s.all[all[i].ID] = all[i]
 	}
@@ -62,7 +62,7 @@ func (s *memorySource) calls(method string) (n int) {
 	return n
 }
 
-func (s *memorySource) put(w console.Whole) { s.change(func() { s.all[w.ID] = w }) }
+func (s *memorySource) put(w console.Detail) { s.change(func() { s.all[w.ID] = w }) }
 
 var errUnavailable = fmt.Errorf("no connection: %w", lease.ErrUnavailable)
 
@@ -136,20 +136,20 @@ func (s *memorySource) Overdue(context.Context, int) ([]console.Analysis, error)
 	return slices.Clone(s.late), s.lateErr
 }
 
-func (s *memorySource) Get(_ context.Context, id string, contents bool) (console.Whole, error) {
+func (s *memorySource) Get(_ context.Context, id string, contents bool) (console.Detail, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked["Get"]++
 	w, there := s.all[id]
 	switch {
 	case s.unavailable:
-		return console.Whole{}, errUnavailable
+		return console.Detail{}, errUnavailable
 	case id == "a/b" || id == "":
-		return console.Whole{}, lease.ErrInvalidKey
+		return console.Detail{}, lease.ErrInvalidKey
 	case !there:
-		return console.Whole{}, lease.ErrNotFound
+		return console.Detail{}, lease.ErrNotFound
 	case w.Malformed != "" && contents:
-		return console.Whole{}, lease.ErrMalformed
+		return console.Detail{}, lease.ErrMalformed
 	}
 	w.At, w.Asked = storeNow(), time.Now()
 	if !contents {
@@ -281,12 +281,12 @@ func ids(text string) (all []string) {
 }
 
 // of is an analysis in a state.
-func analysis(id, status string) console.Whole {
-	return console.Whole{Analysis: console.Analysis{ID: id, Status: status, Created: time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC), Updated: storeNow().Add(-5 * time.Minute)}}
+func analysis(id, status string) console.Detail {
+	return console.Detail{Analysis: console.Analysis{ID: id, Status: status, Created: time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC), Updated: storeNow().Add(-5 * time.Minute)}}
 }
 
 // heldBy is one whose lock has left to go, or less.
-func heldBy(id, owner string, token int64, left time.Duration) console.Whole {
+func heldBy(id, owner string, token int64, left time.Duration) console.Detail {
 	w := analysis(id, "PROCESSING")
 	w.Lock = lease.Lease{Owner: owner, Token: token, Attempts: 1, HeartbeatAt: storeNow(), ExpiresAt: storeNow().Add(left)}
 	w.Attempts = 1

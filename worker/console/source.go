@@ -39,15 +39,15 @@ type Listing struct {
 // Counts has the number of analyses by status; "" has the number of all.
 type Counts map[string]int64
 
-// Whole is one analysis as it was read.
-type Whole struct {
+// Detail is one analysis as it was read.
+type Detail struct {
 	Analysis
 	At, Asked     time.Time       // as in Listing
 	Input, Result json.RawMessage // nil: absent, or not asked for
 }
 
 // now estimates the store's time.
-func (w *Whole) now() time.Time { return w.At.Add(time.Since(w.Asked)) }
+func (w *Detail) now() time.Time { return w.At.Add(time.Since(w.Asked)) }
 
 // Refusal is a permanent error of a Source: to wait does not help.
 type Refusal struct {
@@ -75,7 +75,7 @@ type Source interface {
 	// Get reads one analysis, with its input and result if contents is set; else
 	// Malformed may be set. Errors: lease.ErrNotFound, ErrInvalidKey, ErrMalformed,
 	// ErrUnavailable.
-	Get(ctx context.Context, id string, contents bool) (Whole, error)
+	Get(ctx context.Context, id string, contents bool) (Detail, error)
 }
 
 // Identity names the sender of a request. Its error quotes nothing of the request,

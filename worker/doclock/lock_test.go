@@ -239,17 +239,12 @@ func TestAReleaseGoesOnWithoutItsCaller(t *testing.T) {
 	}
 }
 
-// The rules of ids are documentlock.CheckRoom's.
 func TestARoomThatNoStoreCanHoldIsRefused(t *testing.T) {
 	b := newSite(t, nil).browser(t)
 	for id, problem := range map[string]string{
 		"":                       "is empty",
-		strings.Repeat("x", 513): "has 513 bytes, at most 512 are possible",
-		"%C0%AF":                 "is not UTF-8",
-		"a%00b":                  "has a control character",
 		"a%2Fb":                  "has a slash",
-		"%2E%2e":                 "is a path",
-		"%5F_x__":                "is reserved: __…__",
+		strings.Repeat("x", 513): "has 513 bytes, at most 512 are possible",
 	} {
 		want := `{"success":false,"error":"bad_request","message":"the room id ` + problem + `"}`
 		path := "/api/documents/" + id + "/lock"

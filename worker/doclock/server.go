@@ -36,7 +36,8 @@ type Sessions interface {
 	// begin is set, else the owner is empty. It may set headers of w. Its error
 	// matches ErrSession or one of taskauth's, and contains nothing of r.
 	Owner(w http.ResponseWriter, r *http.Request, begin bool) (string, error)
-	// Begin begins a session, if that is how sessions begin, for a caller of the page.
+	// Begin begins a session for a browser that loads the page, unless the
+	// application gives the page a token.
 	Begin(w http.ResponseWriter, r *http.Request)
 }
 
@@ -81,8 +82,8 @@ func NewServer(work context.Context, locks Locks, feed Feed, sessions Sessions, 
 		o.Tracer = noop.Tracer{}
 	}
 	s := &Server{Lifecycle: lifecycle.New(work, o.Log), locks: locks, feed: feed, sessions: sessions, o: o, work: work, echo: echo.New(), log: o.Log}
-	s.echo.HTTPErrorHandler = s.fault
-	s.echo.Use(s.spanned, headers, s.Recovered)
+	s.echo.HTTPErrorHandler = s.handleError
+	s.echo.Use(s.spanned, headers, s.RecoverPanics)
 	s.Attach(s.echo)
 	const lock = "/api/documents/:roomId/lock"
 	s.echo.POST(lock, s.lock("acquire", s.acquire))

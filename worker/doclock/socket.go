@@ -22,8 +22,8 @@ const writeTimeout = 5 * time.Second
 
 // Why a socket ends, besides lifecycle.ErrStopping.
 var (
-	errGone     = errors.New("doclock: the client is gone")
-	errReceived = errors.New("doclock: the client sent a message")
+	errDisconnected = errors.New("doclock: the client has disconnected")
+	errReceived     = errors.New("doclock: the client sent a message")
 )
 
 // message is an event for clients. It contains nothing secret.
@@ -83,8 +83,8 @@ func (s *Server) openSubscription(c echo.Context) (q target, sub *documentlock.S
 	return q, sub, err
 }
 
-// sameHost reports whether a WebSocket is asked for by a page of ours, or by no
-// page: a browser sends the cookie for pages of any site.
+// sameHost reports whether a page of this server, or a client other than a browser, opens
+// the WebSocket. A browser sends the cookie for pages of any site.
 func sameHost(r *http.Request) bool {
 	origins := r.Header["Origin"]
 	if len(origins) == 0 {
@@ -98,15 +98,15 @@ func sameHost(r *http.Request) bool {
 // stops. Then conn is closed.
 func (s *Server) serve(conn *websocket.Conn, sub *documentlock.Subscription) {
 	ctx, end := context.WithCancelCause(context.Background())
-	unhook := context.AfterFunc(s.work, func() { end(lifecycle.ErrStopping) })
-	defer unhook()
+	stopWaiting := context.AfterFunc(s.work, func() { end(lifecycle.ErrStopping) })
+	defer stopWaiting()
 	var reading, pinging sync.WaitGroup
 	reading.Go(func() { end(received(conn)) })
 	pinging.Go(func() { end(s.ping(ctx, conn)) })
 	end(send(ctx, conn, sub))
 	pinging.Wait()
 	switch cause := context.Cause(ctx); {
-	case errors.Is(cause, errGone):
+	case errors.Is(cause, errDisconnected):
 		_ = conn.CloseNow() // closed already, or the peer is dead
 	case errors.Is(cause, errReceived):
 		_ = conn.Close(websocket.StatusPolicyViolation, "messages are not accepted")
@@ -122,7 +122,7 @@ func (s *Server) serve(conn *websocket.Conn, sub *documentlock.Subscription) {
 // library's CloseRead would wait for itself for 15 s.
 func received(conn *websocket.Conn) error {
 	if _, _, err := conn.Reader(context.Background()); err != nil { // ends when conn is closed
-		return errGone
+		return errDisconnected
 	}
 	return errReceived
 }
@@ -143,7 +143,7 @@ func send(ctx context.Context, conn *websocket.Conn, sub *documentlock.Subscript
 		err = conn.Write(writing, websocket.MessageText, data)
 		done()
 		if err != nil {
-			return errGone
+			return errDisconnected
 		}
 	}
 }
@@ -162,7 +162,7 @@ func (s *Server) ping(ctx context.Context, conn *websocket.Conn) error {
 		err := conn.Ping(answering)
 		done()
 		if err != nil && ctx.Err() == nil {
-			return errGone
+			return errDisconnected
 		}
 	}
 }

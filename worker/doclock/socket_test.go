@@ -274,7 +274,7 @@ func TestSocketsAreBounded(t *testing.T) {
 func TestADeadPeerIsClosed(t *testing.T) {
 	s := newSite(t, func(s *setup) { s.options.Ping = 20 * time.Millisecond })
 	b := s.browser(t)
-	b.listen(lockPath+"/ws", websocket.DialOptions{}).next() // and from then on reads nothing, so answers no ping
+	b.listen(lockPath+"/ws", websocket.DialOptions{}).next() // it reads nothing more, and so answers no ping
 	draining, done := context.WithTimeout(t.Context(), hang)
 	defer done()
 	if left := s.Drain(draining); left != 0 {
@@ -283,7 +283,7 @@ func TestADeadPeerIsClosed(t *testing.T) {
 }
 
 func TestALivePeerStaysConnected(t *testing.T) {
-	const ping = 500 * time.Millisecond // also the time for its answer
+	const ping = 200 * time.Millisecond // also the time for its answer
 	b := newSite(t, func(s *setup) { s.options.Ping = ping }).browser(t)
 	l := b.listen(lockPath+"/ws", websocket.DialOptions{})
 	l.want(unlocked, documentlock.Current)

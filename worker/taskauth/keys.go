@@ -82,8 +82,9 @@ func (k *keyring) key(ctx context.Context, id string) (any, error) {
 	}
 }
 
-// look returns the key with this id; or an error, with the end of the fetch that may
-// bring the key: nil if it is too early for another one because of an unknown key.
+// look returns the key with this id, or an error. With an error, fetched is closed at the
+// end of the fetch that may get the key; it is nil if the last fetch for an unknown key
+// was less than askEvery ago.
 func (k *keyring) look(id string, now time.Time) (key any, fetched <-chan struct{}, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -107,8 +108,8 @@ func (k *keyring) look(id string, now time.Time) (key any, fetched <-chan struct
 	return nil, k.fetched, err
 }
 
-// run fetches at once, each hour, when asked, and again with a growing pause after a
-// failure.
+// run fetches the keys at once, each hour, and when key asks for it. After a failure it
+// fetches again, with a growing pause.
 func (k *keyring) run(ctx context.Context) {
 	failures, good := 0, false
 	for wait := time.Duration(0); ; {
@@ -137,12 +138,13 @@ func (k *keyring) run(ctx context.Context) {
 		default:
 			wait = refresh
 		}
-		k.end(keys)
+		k.publish(keys)
 	}
 }
 
-// end publishes the fetched keys, if there are any, to those who wait.
-func (k *keyring) end(keys map[string]any) {
+// publish makes the fetched keys known to the callers of key that wait. keys is nil if the
+// fetch failed.
+func (k *keyring) publish(keys map[string]any) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if keys != nil {
@@ -153,8 +155,8 @@ func (k *keyring) end(keys map[string]any) {
 	k.fetched = make(chan struct{})
 }
 
-// fetch gets the page. Its errors have fixed texts: the transport's own may contain
-// what a server chose.
+// fetch gets the page. Its errors have fixed texts: those of the transport may contain
+// text of a server.
 func (k *keyring) fetch(ctx context.Context) (map[string]any, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()

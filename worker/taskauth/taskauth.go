@@ -11,9 +11,9 @@ import (
 
 // The errors of Check.
 var (
-	ErrUnauthenticated = errors.New("taskauth: unauthenticated") // no token, or one that proves nothing
-	ErrForbidden       = errors.New("taskauth: forbidden")       // a good token of another account
-	ErrNoKeys          = errors.New("taskauth: no keys")         // nothing can be decided now
+	ErrUnauthenticated = errors.New("taskauth: unauthenticated") // no token, or an invalid one
+	ErrForbidden       = errors.New("taskauth: forbidden")       // a valid token of another account
+	ErrNoKeys          = errors.New("taskauth: no keys")         // no token can be checked now
 )
 
 // maxSubject is OpenID Connect's limit, in bytes.
@@ -37,7 +37,7 @@ type Options struct {
 type Verifier struct {
 	proof    *proof
 	accounts []string
-	anyone   bool // accounts do not matter
+	anyone   bool // every account may call
 }
 
 // New returns a Verifier that has no keys until Run fetches them. It makes no call.

@@ -26,7 +26,7 @@ var (
 // maxURL is Cloud Tasks' limit, in bytes, of a task's whole URL.
 const maxURL = 2083
 
-// Check answers one error a problem, each naming its variable, joined.
+// Check returns an error for each problem, joined. Each names its variable.
 func (c Config) Check() error {
 	var problems []error
 	problem := func(name, format string, args ...any) {

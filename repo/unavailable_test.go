@@ -12,8 +12,7 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// A dark Firestore is said to be out of reach, in the time that each method has.
-func TestADarkFirestoreIsUnavailableInTime(t *testing.T) {
+func TestAFirestoreThatDoesNotAnswerIsUnavailableInTime(t *testing.T) {
 	cases := map[string]struct {
 		within time.Duration
 		do     func(ctx context.Context, a *worker) error
@@ -41,7 +40,7 @@ func TestADarkFirestoreIsUnavailableInTime(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &line{}
+				l := &faultyConn{}
 				a := open(t, b, l.options()...)
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 				b.Put(t, "held", map[string]any{"status": analysislock.Queued})
@@ -64,7 +63,7 @@ func TestOneCallThatIsNeverAnsweredIsGivenUpInTime(t *testing.T) {
 		op := operations[verb]
 		for _, exclusive := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/exclusive=%v", verb, exclusive), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, b *emulatortest.Backend) { op.runWith(t, b, dark, exclusive, false) })
+				inBubble(t, func(t *testing.T, b *emulatortest.Backend) { op.runWith(t, b, unanswered, exclusive, false) })
 			})
 		}
 	}

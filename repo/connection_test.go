@@ -24,18 +24,19 @@ const (
 	exclusiveCommit = "Commit in a transaction"
 )
 
-// line is a connection on which calls go wrong. The zero line is a good one.
-type line struct {
-	mu    sync.Mutex
-	next  map[string][]fault // of the next calls, by kind, in order
-	night bool               // no other call is answered
+// faultyConn is a connection whose calls fail as a test plans. The zero faultyConn makes
+// every call.
+type faultyConn struct {
+	mu      sync.Mutex
+	next    map[string][]fault // of the next calls, by kind, in order
+	stopped bool               // no other call is answered
 }
 
 // fault makes a call, or does not; nil makes it.
 type fault func(ctx context.Context, do func() error) error
 
 // inject sets what goes wrong with the next calls.
-func (l *line) inject(next map[string][]fault) {
+func (l *faultyConn) inject(next map[string][]fault) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.next = map[string][]fault{}
@@ -45,14 +46,14 @@ func (l *line) inject(next map[string][]fault) {
 }
 
 // stopAnswering makes every call hang for which inject named no fault.
-func (l *line) stopAnswering() {
+func (l *faultyConn) stopAnswering() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.night = true
+	l.stopped = true
 }
 
 // wantAllInjected fails the test where a fault was planned for a call that was not made.
-func (l *line) wantAllInjected(t *testing.T) {
+func (l *faultyConn) wantAllInjected(t *testing.T) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,11 +64,11 @@ func (l *line) wantAllInjected(t *testing.T) {
 	}
 }
 
-func (l *line) call(ctx context.Context, kind string, do func() error) error {
+func (l *faultyConn) call(ctx context.Context, kind string, do func() error) error {
 	l.mu.Lock()
 	var f fault
-	if l.night {
-		f = dark
+	if l.stopped {
+		f = unanswered
 	}
 	if faults := l.next[kind]; len(faults) > 0 {
 		f, l.next[kind] = faults[0], faults[1:]
@@ -80,7 +81,7 @@ func (l *line) call(ctx context.Context, kind string, do func() error) error {
 }
 
 // options put l into a connection.
-func (l *line) options() []grpc.DialOption {
+func (l *faultyConn) options() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			kind := path.Base(method)
@@ -100,7 +101,7 @@ func (l *line) options() []grpc.DialOption {
 // waited for.
 type stream struct {
 	grpc.ClientStream
-	line    *line
+	line    *faultyConn
 	ctx     context.Context //nolint:containedctx // the call's own
 	kind    string
 	request any
@@ -176,8 +177,8 @@ func wait(ctx context.Context) error {
 	}
 }
 
-// dark is neither carried out nor answered.
-func dark(ctx context.Context, _ func() error) error {
+// unanswered does not make the call, and never answers.
+func unanswered(ctx context.Context, _ func() error) error {
 	<-ctx.Done()
 	return status.FromContextError(ctx.Err()).Err()
 }
