@@ -132,8 +132,8 @@ func (s *slowStream) RecvMsg(m any) error {
 	return s.ClientStream.RecvMsg(m)
 }
 
-// The round trips that an operation waits for, and its calls: the input is read at the
-// same time as the commit.
+// The number of round trips that an operation waits for, and the number of its calls. The
+// input is read at the same time as the commit.
 func TestRoundTrips(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a, other := open(t, b, slowNetwork...), open(t, b, slowNetwork...)

@@ -12,7 +12,7 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// A document that others wrote, with a lock in every shape (G5).
+// The lock of a document that another program wrote (G5).
 func TestLockFields(t *testing.T) {
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	future, past := now.Add(time.Hour), now.Add(-time.Hour)
@@ -72,8 +72,7 @@ func TestLockFields(t *testing.T) {
 	}
 }
 
-// Recovery asks for the oldest updates, and not for all: a run that is alive is
-// not among them.
+// So recovery does not find an analysis while it runs.
 func TestAHeartbeatIsAnUpdate(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued})

@@ -36,7 +36,7 @@ func TestPessimisticDecisionsAreMadeInsideATransaction(t *testing.T) {
 
 // A status of another program is kept until the finish. No status, QUEUED and
 // PROCESSING become PROCESSING, and QUEUED with the release.
-func TestAStatusOfOthersIsLeftAloneUntilTheFinish(t *testing.T) {
+func TestAStatusOfAnotherProgramIsKeptUntilTheFinish(t *testing.T) {
 	for name, tc := range map[string]struct{ status, held, free any }{
 		"null":       {nil, analysislock.Processing, analysislock.Queued},
 		"empty":      {"", analysislock.Processing, analysislock.Queued},
@@ -135,7 +135,7 @@ func TestUnlockReplacesATokenThatIsNoIntegerAndDeletesAnUnreadableLock(t *testin
 	})
 }
 
-// The run of an acquisition whose reply was lost reads the input by itself.
+// If the reply of the acquisition was lost, the run reads the input with a call of its own.
 func TestAnInputWithoutARequestIsRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		l := &faultyConn{}
@@ -155,8 +155,8 @@ func TestAnInputWithoutARequestIsRead(t *testing.T) {
 	})
 }
 
-// Results that wait for the network hold up no input.
-func TestACommitThatHangsHoldsUpNoInput(t *testing.T) {
+// A large result that waits for the network does not delay the decoding of an input.
+func TestACommitThatHangsDelaysNoInput(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		l := &faultyConn{}
 		a := open(t, b, l.options()...)

@@ -42,8 +42,7 @@ func TestTheNewestAreListedForEachTypeOfUpdatedAt(t *testing.T) {
 	})
 }
 
-// Each type alone, beside more of another type than are listed: Firestore sorts all
-// values of one type before those of the other.
+// Firestore sorts all values of one type before those of the other.
 func TestAFullListOfOneTypeOfUpdateHidesNoneOfAnother(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
@@ -107,7 +106,7 @@ func TestAllAnalysesAreCountedAndThoseInAState(t *testing.T) {
 	})
 }
 
-// ids are those of what was found, in its order.
+// ids returns the ids of found, in its order.
 func ids(found []analysislock.Analysis) string {
 	words := make([]string, len(found))
 	for i := range found {
@@ -116,7 +115,7 @@ func ids(found []analysislock.Analysis) string {
 	return strings.Join(words, " ")
 }
 
-// The ages are told apart by hours: a slow machine may take long to come here.
+// The ages differ by hours, since a slow machine may need long for the test.
 func TestUnfinishedAnalysesAreListedByAgeForEachTypeOfUpdatedAt(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
@@ -153,7 +152,6 @@ func TestUnfinishedAnalysesAreListedByAgeForEachTypeOfUpdatedAt(t *testing.T) {
 	})
 }
 
-// A query for each type of updatedAt, where that is asked for; no input crosses the line.
 func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 	lists := map[string]struct {
 		queries int
@@ -184,7 +182,7 @@ func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 			received = 0
 			total, queries := b.Calls.Total(), b.Calls.Count("RunQuery")
 			found, err := list.read(t.Context(), a)
-			slices.SortFunc(found, func(a, b analysislock.Analysis) int { return cmp.Compare(a.ID, b.ID) }) // they are of one time
+			slices.SortFunc(found, func(a, b analysislock.Analysis) int { return cmp.Compare(a.ID, b.ID) }) // all have the same time
 			if err != nil || ids(found) != "a b c" {
 				t.Errorf("%s: %q, %v; want a b c", name, ids(found), err)
 			}
@@ -227,8 +225,7 @@ func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
 	})
 }
 
-// A failure must not look like a list without entries.
-func TestAQueryOfAnalysesThatFailsIsNoEmptyAnswer(t *testing.T) {
+func TestAQueryThatFailsReturnsAnError(t *testing.T) {
 	for name, list := range map[string]func(ctx context.Context, a *worker) error{
 		"List":          func(ctx context.Context, a *worker) error { _, err := a.List(ctx, "", 1); return err },
 		"Newest":        func(ctx context.Context, a *worker) error { _, _, err := a.Newest(ctx, 1); return err },

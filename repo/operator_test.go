@@ -133,8 +133,8 @@ func TestAnOperatorsChanges(t *testing.T) {
 	}
 }
 
-// interrupted is a store in which another gets in between the first reading and its
-// write.
+// interrupted is a store in which another program writes between the first reading and the
+// first write.
 type interrupted struct {
 	lease.Store[analysislock.Analysis]
 	others func()
@@ -148,7 +148,7 @@ func (s *interrupted) Swap(ctx context.Context, id string, prev lease.Cell[analy
 	return s.Store.Swap(ctx, id, prev, next)
 }
 
-func TestAChangeThatIsOvertakenIsNotMade(t *testing.T) {
+func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
 	for name, others := range map[string]func(t *testing.T, b *emulatortest.Backend, a *worker){
 		"finished": func(t *testing.T, _ *emulatortest.Backend, a *worker) {
 			if err := a.holds["w/1"].Complete(t.Context(), "result"); err != nil {

@@ -14,7 +14,7 @@ import (
 	"taskguard/lease/documentlock"
 )
 
-// anOwned is a record of s/1's, as read at.
+// anOwned returns a record owned by s/1, at the time of a reading.
 func anOwned(at time.Time) documentlock.Lock {
 	at = at.Truncate(time.Millisecond)
 	return documentlock.Lock{

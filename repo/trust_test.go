@@ -15,9 +15,8 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// The last reply that a holder had took 4 s to come, and then Firestore stops answering.
-// By Firestore's clock, which here is the holder's, trust ends one margin before
-// the expiry that is stored: not later by the delay, nor sooner.
+// The last reply to a holder took 4 s, and then Firestore stops answering. The run ends one
+// margin before the stored expiry by Firestore's clock, which is also the holder's here.
 func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 	cases := map[string]struct {
 		exclusive bool
@@ -64,9 +63,8 @@ func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 	}
 }
 
-// wantTrust holds x for w/1, with an l that stops answering after some time, and
-// wants the run to be ended one margin before the expiry, to within the
-// milliseconds in which times are written.
+// wantTrust runs with the lock of w/1 on x, and l stops answering after some time. It wants the
+// run to end one margin before the expiry, up to the milliseconds in which times are stored.
 func wantTrust(t *testing.T, b *emulatortest.Backend, a *worker, l *faultyConn, after time.Duration) {
 	t.Helper()
 	var ended time.Time
@@ -91,8 +89,7 @@ func wantTrust(t *testing.T, b *emulatortest.Backend, a *worker, l *faultyConn, 
 	}
 }
 
-// Expiry is judged at the time of Firestore's reading, neither at that of the
-// call nor at that of its reply.
+// Not at the time of the call or of its reply.
 func TestExpiryIsJudgedAtTheTimeOfTheReading(t *testing.T) {
 	cases := map[string]struct {
 		fault fault
