@@ -24,11 +24,11 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
 
-// instance is one worker, as Cloud Run would run it.
+// instance is one worker, as on Cloud Run.
 type instance struct {
 	*worker.Server
 	stop  context.CancelCauseFunc
-	dark  atomic.Bool // Firestore is out of this worker's reach
+	dark  atomic.Bool // no call of this worker reaches Firestore
 	guard *worker.Guard
 }
 
@@ -70,7 +70,7 @@ func start(t *testing.T, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 	return w
 }
 
-// answer is what a worker said, decoded.
+// answer is a decoded answer.
 type answer struct {
 	Code       int
 	RetryAfter string
@@ -107,8 +107,8 @@ func (w *instance) send(t testing.TB, r *http.Request) answer {
 	return a
 }
 
-// check compares the code and the named fields of an answer; a nil value wants
-// the field absent, "*" any value.
+// check compares the status and the named fields of an answer. A nil value wants the field
+// absent, and "*" any value.
 func (a answer) check(t testing.TB, code int, want map[string]any) {
 	t.Helper()
 	if a.Code != code {

@@ -39,7 +39,7 @@ var workerRooms = []room{
 	return Outcome{Case: Unfinished, Err: err}`,
 			new: `	}
 	return o`,
-			test: "TestADarkFirestoreAnswers503",
+			test: "TestWithoutFirestoreTheAnswerIs503",
 		},
 	}},
 	{"worker/booking.go", []bug{
@@ -185,7 +185,7 @@ var workerRooms = []room{
 			new: `begin func(id string) error) Outcome {
 	_ = begin("")
 `,
-			test: "TestNeitherARecoveryNorHalfARequestTakesAPlace",
+			test: "TestNeitherARecoveryNorAnIncompleteRequestIsCounted",
 		},
 		{
 			name: "half a request takes a place",
@@ -195,7 +195,7 @@ var workerRooms = []room{
 	begin = func(string) error { return full }
 	id, err := readTask(c.Response(), r)
 `,
-			test: "TestNeitherARecoveryNorHalfARequestTakesAPlace",
+			test: "TestNeitherARecoveryNorAnIncompleteRequestIsCounted",
 		},
 		{
 			name: "recovery is open to everybody",

@@ -19,7 +19,7 @@ import (
 
 const audience = "https://doclock.example.test"
 
-// issuer is one for all tests: a key takes a while to make.
+// issuer returns one issuer for all tests, since a key takes long to make.
 var issuer = sync.OnceValue(func() *oidc.Issuer {
 	i, err := oidc.NewIssuer()
 	if err != nil {
@@ -37,7 +37,7 @@ func mint(t testing.TB, email, audience string) string {
 	return token
 }
 
-// verifier checks tokens of the issuer until the end of the test.
+// verifier returns a verifier of the issuer's tokens, which runs until the test ends.
 func verifier(t testing.TB, o taskauth.Options) *taskauth.Verifier {
 	t.Helper()
 	keys := httptest.NewServer(issuer())
@@ -111,8 +111,8 @@ func TestARequestWithoutAValidTokenIsRefused(t *testing.T) {
 	}
 }
 
-// A browser can set no header with a WebSocket, and insists on a subprotocol of
-// those that it offers; the token is not sent back.
+// A browser cannot set headers of a WebSocket, and needs one of its subprotocols to be accepted.
+// The token is not sent back.
 func TestASocketTakesTheTokenAsASubprotocol(t *testing.T) {
 	b := newSite(t, withAccounts(t)).browser(t)
 	token := mint(t, "a@x.test", audience)

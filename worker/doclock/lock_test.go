@@ -15,7 +15,7 @@ import (
 	"taskguard/lease"
 )
 
-// Bodies that the front ends of these routes compare with.
+// Bodies that the browsers' code compares.
 const (
 	notFound = `{"success":false,"error":"lock_not_found","message":"ロックが見つかりません"}`
 	notYours = `{"success":false,"error":"not_locked_by_user","message":"ロックを保持していません"}`
@@ -26,7 +26,7 @@ const (
 
 var iso = regexp.MustCompile(`"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)"`)
 
-// taken is POST's answer.
+// taken is the answer to POST.
 type taken struct {
 	Success   bool
 	ExpiresAt time.Time `json:"expires_at"`
@@ -35,7 +35,7 @@ type taken struct {
 	Holder    string
 }
 
-// take locks the room, and returns the answer, also as text without its values.
+// take locks the room. It returns the answer, and its JSON with letters instead of values.
 func (b *browser) take(header ...string) (got taken, shape string) {
 	b.t.Helper()
 	status, body := b.ask(http.MethodPost, lockPath, header...)
@@ -60,7 +60,7 @@ func TestAFreeRoomIsLockedForThirtySeconds(t *testing.T) {
 	}
 }
 
-func TestARefusalShowsSinceWhenTheRoomIsHeld(t *testing.T) {
+func TestARefusalContainsTheTimeOfTheLock(t *testing.T) {
 	s := newSite(t, nil)
 	got, _ := s.browser(t).take()
 	since := got.LockedAt.UTC().Format("2006-01-02T15:04:05.000Z")
@@ -222,8 +222,7 @@ func TestAStoreOutOfReachIsUnavailable(t *testing.T) {
 		want(http.StatusServiceUnavailable, `{"success":false,"error":"unavailable","message":"the store is out of reach; try again"}`, http.MethodGet, lockPath)
 }
 
-// A tab that is closed sends the release and does not wait.
-func TestAReleaseGoesOnWithoutItsCaller(t *testing.T) {
+func TestAReleaseContinuesAfterItsCallerHasDisconnected(t *testing.T) {
 	h := memory(t, cookies(t))
 	cookie := begun(t, h)
 	if status, body, _ := visit(t, h, http.MethodPost, lockPath, cookie); status != http.StatusOK {
@@ -253,8 +252,7 @@ func TestARoomThatNoStoreCanHoldIsRefused(t *testing.T) {
 	}
 }
 
-// An id is one room, however a client encodes it; %25 is a percent sign, not the
-// beginning of another character.
+// An id is the same room in each encoding. %25 is a percent sign, and is not decoded again.
 func TestTheRoomIsDecodedExactlyOnce(t *testing.T) {
 	s := newSite(t, nil)
 	b := s.browser(t)

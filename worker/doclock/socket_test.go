@@ -16,14 +16,14 @@ import (
 	"taskguard/worker/doclock"
 )
 
-// upgrade are the headers of a WebSocket's opening, and more.
+// upgrade returns the headers that open a WebSocket, and more.
 func upgrade(more ...string) []string {
 	return append([]string{
 		"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA==",
 	}, more...)
 }
 
-// received is a message of a socket.
+// received is a message from a socket.
 type received struct {
 	Type    string
 	Room    string     `json:"room_id"`
@@ -55,7 +55,7 @@ func (b *browser) listen(path string, o websocket.DialOptions) *socket {
 	return &socket{b.t, conn}
 }
 
-// next is the next message.
+// next returns the next message.
 func (s *socket) next() (m received) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hang)
@@ -190,7 +190,7 @@ func TestTheCredentialIsInNoEventBodyOrLog(t *testing.T) {
 	}
 }
 
-// cookie is the session's, as it was set.
+// cookie returns the value of the session's cookie.
 func (b *browser) cookie() string {
 	b.t.Helper()
 	r, err := http.NewRequestWithContext(b.t.Context(), http.MethodGet, b.site.url, http.NoBody)
@@ -218,7 +218,7 @@ func TestAMessageOfTheClientClosesTheSocket(t *testing.T) {
 	}
 }
 
-// closed is the code with which the server closes.
+// closed returns the code with which the server closes the socket.
 func (s *socket) closed() websocket.StatusCode {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hang)
