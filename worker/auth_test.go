@@ -39,7 +39,7 @@ func (w *instance) guarded(t *testing.T, keys bool) (*oidc.Issuer, *bytes.Buffer
 		t.Fatal(err)
 	}
 	v, err := taskauth.New(taskauth.Options{
-		Audience: audience, Accounts: []string{caller}, KeysURL: "https://keys.example", Client: &http.Client{Transport: page{issuer}},
+		Audience: audience, Accounts: []string{caller}, KeySource: taskauth.KeySource{KeysURL: "https://keys.example", Client: &http.Client{Transport: page{issuer}}},
 	})
 	if err != nil {
 		t.Fatal(err)

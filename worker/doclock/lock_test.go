@@ -3,6 +3,7 @@ package doclock_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -218,8 +219,13 @@ func TestAStoreOutOfReachIsUnavailable(t *testing.T) {
 	if !strings.Contains(log, "level=WARN") || strings.Contains(log, `room \"room\"`) {
 		t.Errorf("the log holds no warning, or the room: %s", log)
 	}
-	newSite(t, func(s *setup) { s.locks = unreachable{} }).browser(t).
-		want(http.StatusServiceUnavailable, `{"success":false,"error":"unavailable","message":"the store is out of reach; try again"}`, http.MethodGet, lockPath)
+	synctest.Test(t, func(t *testing.T) { // it tries again for some seconds
+		h := serverOf(t, refusing{nil, errors.New("no connection")}, cookies(t))
+		status, body, _ := visit(t, h, http.MethodGet, lockPath, "")
+		if want := `{"success":false,"error":"unavailable","message":"the store is out of reach; try again"}`; status != http.StatusServiceUnavailable || body != want {
+			t.Errorf("got %d %s, want 503 %s", status, body, want)
+		}
+	})
 }
 
 func TestAReleaseContinuesAfterItsCallerHasDisconnected(t *testing.T) {

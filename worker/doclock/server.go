@@ -15,21 +15,6 @@ import (
 	"taskguard/worker/lifecycle"
 )
 
-// Locks are the rooms' locks; documentlock.Locks is one.
-type Locks interface {
-	Acquire(ctx context.Context, room, owner string) (documentlock.State, error)
-	Extend(ctx context.Context, room, owner string) (documentlock.State, error)
-	Release(ctx context.Context, room, owner string) (released bool, err error)
-	Get(ctx context.Context, room, owner string) (documentlock.State, error)
-	Confirm(ctx context.Context, room, owner string, token int64) (documentlock.State, error)
-	Sweep(ctx context.Context, f documentlock.Finder) (swept int, err error)
-}
-
-// Feed reports the changes of rooms; documentlock.Feed is one.
-type Feed interface {
-	Subscribe(ctx context.Context, room string) (*documentlock.Subscription, error)
-}
-
 // Sessions identify the caller; Cookies and Accounts are two.
 type Sessions interface {
 	// Owner returns the owner that r proves. Without a session it begins one if
@@ -60,8 +45,8 @@ type Options struct {
 // Server serves the document lock over HTTP. Its methods may be called concurrently.
 type Server struct {
 	*lifecycle.Lifecycle // counts the open sockets
-	locks                Locks
-	feed                 Feed
+	locks                *documentlock.Locks
+	feed                 *documentlock.Feed
 	sessions             Sessions
 	o                    Options
 	work                 context.Context // of all sockets; see NewServer
@@ -73,7 +58,7 @@ type Server struct {
 // NewServer serves the locks of rooms, and the events of feed, to callers that
 // sessions identifies. When work ends, sockets are closed with 1001 (going away); see
 // Drain.
-func NewServer(work context.Context, locks Locks, feed Feed, sessions Sessions, o Options) *Server {
+func NewServer(work context.Context, locks *documentlock.Locks, feed *documentlock.Feed, sessions Sessions, o Options) *Server {
 	o.MaxSockets, o.Ping = cmp.Or(o.MaxSockets, 10_000), cmp.Or(o.Ping, 20*time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

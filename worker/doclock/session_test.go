@@ -18,7 +18,13 @@ const badSession = `{"success":false,"error":"invalid_session","message":"the se
 // memory returns a server without sockets, for tests in virtual time.
 func memory(t testing.TB, sessions doclock.Sessions) *doclock.Server {
 	t.Helper()
-	locks, err := documentlock.New(&lease.Memory[documentlock.Lock]{}, 0)
+	return serverOf(t, &lease.Memory[documentlock.Lock]{}, sessions)
+}
+
+// serverOf returns a server of the locks in store, without sockets.
+func serverOf(t testing.TB, store lease.Store[documentlock.Lock], sessions doclock.Sessions) *doclock.Server {
+	t.Helper()
+	locks, err := documentlock.New(store, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package doclock_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -41,7 +40,6 @@ type setup struct {
 	finder   documentlock.Finder
 	sessions doclock.Sessions
 	options  doclock.Options
-	locks    doclock.Locks // nil: of the store
 }
 
 // site is a server over loopback, with an embedded Firestore.
@@ -96,10 +94,7 @@ func newSite(t testing.TB, adapt func(*setup)) *site {
 	running.Go(func() { feed.Run(feeding) })
 	work, stop := context.WithCancel(context.Background())
 	s.stop = stop
-	if with.locks == nil {
-		with.locks = s.locks
-	}
-	s.Server = doclock.NewServer(work, with.locks, feed, with.sessions, with.options)
+	s.Server = doclock.NewServer(work, s.locks, feed, with.sessions, with.options)
 	server := httptest.NewServer(s)
 	s.url = server.URL
 	t.Cleanup(func() {
@@ -194,13 +189,6 @@ type refusing struct {
 
 func (r refusing) Load(context.Context, string) (lease.Cell[documentlock.Lock], error) {
 	return lease.Cell[documentlock.Lock]{}, r.err
-}
-
-// unreachable is Locks whose store does not answer.
-type unreachable struct{ doclock.Locks }
-
-func (unreachable) Get(context.Context, string, string) (documentlock.State, error) {
-	return documentlock.State{}, fmt.Errorf("%w: no connection", lease.ErrUnavailable)
 }
 
 // noStream is a change stream that always fails.

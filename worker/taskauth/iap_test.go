@@ -151,9 +151,7 @@ func through(assertions ...string) *http.Request {
 // watching returns an IAP with the network s, and calls Run until the test ends.
 func watching(t testing.TB, s *site) *taskauth.IAP {
 	t.Helper()
-	i, err := taskauth.NewIAP(taskauth.IAPOptions{
-		Audience: resource, KeysURL: "https://keys.example.test/iap", Client: &http.Client{Transport: s},
-	})
+	i, err := taskauth.NewIAP(resource, taskauth.KeySource{KeysURL: "https://keys.example.test/iap", Client: &http.Client{Transport: s}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,10 +178,10 @@ func wantRefused(t testing.TB, i *taskauth.IAP, r *http.Request, want error, tex
 	}
 }
 
-func TestNewIAPRefusesOptionsThatAdmitAll(t *testing.T) {
-	for _, o := range []taskauth.IAPOptions{{}, {Audience: " "}, {Audience: resource, KeysURL: "file:///etc/keys"}} {
-		if i, err := taskauth.NewIAP(o); err == nil || i != nil {
-			t.Errorf("%+v: got %v, %v, want an error", o, i, err)
+func TestNewIAPRefusesArgumentsThatAdmitAll(t *testing.T) {
+	for audience, url := range map[string]string{"": "", " ": "", resource: "file:///etc/keys"} {
+		if i, err := taskauth.NewIAP(audience, taskauth.KeySource{KeysURL: url}); err == nil || i != nil {
+			t.Errorf("%q, %q: got %v, %v, want an error", audience, url, i, err)
 		}
 	}
 }
@@ -295,8 +293,8 @@ func TestIAPLogsItsKeysAndDefaultsToGooglesPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		asked := ""
-		i, err := taskauth.NewIAP(taskauth.IAPOptions{
-			Audience: resource, Log: slog.New(slog.NewJSONHandler(&log, nil)),
+		i, err := taskauth.NewIAP(resource, taskauth.KeySource{
+			Log: slog.New(slog.NewJSONHandler(&log, nil)),
 			Client: &http.Client{Transport: &site{handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				asked = r.URL.String()
 				p.ServeHTTP(w, r)

@@ -27,7 +27,7 @@ const (
 
 // keyring holds the last good keys. Only run fetches.
 type keyring struct {
-	source
+	KeySource
 	of   signer
 	wake chan struct{} // asks run for a fetch
 
@@ -39,27 +39,20 @@ type keyring struct {
 	fetched  chan struct{}  // closed at the end of that fetch, then replaced
 }
 
-// source describes where the keys come from and where failures are logged.
-type source struct {
-	url    string
-	client *http.Client // nil: a private one, which follows no redirect
-	log    *slog.Logger // nil: no log
-}
-
-func newKeyring(of signer, from source) *keyring {
+func newKeyring(of signer, from KeySource) *keyring {
 	k := &keyring{
-		source: from, of: of, wake: make(chan struct{}, 1), fetched: make(chan struct{}),
+		KeySource: from, of: of, wake: make(chan struct{}, 1), fetched: make(chan struct{}),
 		fetching: true, // run begins with a fetch
 	}
-	if k.client == nil {
-		k.client = &http.Client{
+	if k.Client == nil {
+		k.Client = &http.Client{
 			Timeout:       fetchTimeout,
 			Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableKeepAlives: true},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
-	if k.log == nil {
-		k.log = slog.New(slog.DiscardHandler)
+	if k.Log == nil {
+		k.Log = slog.New(slog.DiscardHandler)
 	}
 	return k
 }
@@ -130,10 +123,10 @@ func (k *keyring) run(ctx context.Context) {
 		case err != nil:
 			wait = min(minBackoff<<min(failures, 10), maxBackoff)
 			failures, good = failures+1, false
-			k.log.WarnContext(ctx, k.of.keys+" not fetched", "reason", err.Error(), "failures", failures) //nolint:sloglint // one of two
+			k.Log.WarnContext(ctx, k.of.keys+" not fetched", "reason", err.Error(), "failures", failures) //nolint:sloglint // one of two
 		case !good:
 			failures, good = 0, true
-			k.log.InfoContext(ctx, k.of.keys+" fetched", "keys", len(keys)) //nolint:sloglint // one of two
+			k.Log.InfoContext(ctx, k.of.keys+" fetched", "keys", len(keys)) //nolint:sloglint // one of two
 			fallthrough
 		default:
 			wait = refresh
@@ -160,11 +153,11 @@ func (k *keyring) publish(keys map[string]any) {
 func (k *keyring) fetch(ctx context.Context) (map[string]any, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, k.url, http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, k.KeysURL, http.NoBody)
 	if err != nil {
 		return nil, errors.New("no request")
 	}
-	resp, err := k.client.Do(req)
+	resp, err := k.Client.Do(req)
 	if err != nil {
 		return nil, errors.New("no answer")
 	}

@@ -26,8 +26,13 @@ type Options struct {
 	// AnyAccount lets in every account that has a subject, with an e-mail address or
 	// without. Accounts is empty then.
 	AnyAccount bool
-	KeysURL    string       // http or https; empty: Google's
-	Client     *http.Client // fetches the keys; nil: a private one, which follows no redirect
+	KeySource
+}
+
+// KeySource configures the fetches of the signer's keys.
+type KeySource struct {
+	KeysURL string       // http or https; empty: Google's
+	Client  *http.Client // nil: a private one, which follows no redirect
 	// Log gets a WARN for each fetch that failed and an INFO for the first one that
 	// succeeded, also after failures; nil means no log.
 	Log *slog.Logger
@@ -53,7 +58,7 @@ func New(o Options) (*Verifier, error) {
 			return nil, errors.New("taskauth: an account is empty")
 		}
 	}
-	p, err := newProof(googleAccounts, o.Audience, source{url: o.KeysURL, client: o.Client, log: o.Log})
+	p, err := newProof(googleAccounts, o.Audience, o.KeySource)
 	if err != nil {
 		return nil, err
 	}

@@ -96,7 +96,7 @@ func newVerifier(t testing.TB, s *site, log *slog.Logger) *taskauth.Verifier {
 	t.Helper()
 	v, err := taskauth.New(taskauth.Options{
 		Audience: audience, Accounts: []string{"other@x.test", account},
-		KeysURL: "https://keys.example.test/certs", Client: &http.Client{Transport: s}, Log: log,
+		KeySource: taskauth.KeySource{KeysURL: "https://keys.example.test/certs", Client: &http.Client{Transport: s}, Log: log},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -200,10 +200,10 @@ func TestNewRefusesOptionsThatAdmitAllOrNone(t *testing.T) {
 		"an empty account": {Audience: audience, Accounts: []string{account, ""}},
 		"some and any":     {Audience: audience, Accounts: []string{account}, AnyAccount: true},
 		"any, no audience": {AnyAccount: true},
-		"a file of keys":   {Audience: audience, Accounts: []string{account}, KeysURL: "file:///etc/keys"},
-		"keys of ftp":      {Audience: audience, Accounts: []string{account}, KeysURL: "ftp://keys.test/"},
-		"keys of no host":  {Audience: audience, Accounts: []string{account}, KeysURL: "https:///certs"},
-		"keys of no URL":   {Audience: audience, Accounts: []string{account}, KeysURL: "https://h:port\x7f"},
+		"a file of keys":   {Audience: audience, Accounts: []string{account}, KeySource: taskauth.KeySource{KeysURL: "file:///etc/keys"}},
+		"keys of ftp":      {Audience: audience, Accounts: []string{account}, KeySource: taskauth.KeySource{KeysURL: "ftp://keys.test/"}},
+		"keys of no host":  {Audience: audience, Accounts: []string{account}, KeySource: taskauth.KeySource{KeysURL: "https:///certs"}},
+		"keys of no URL":   {Audience: audience, Accounts: []string{account}, KeySource: taskauth.KeySource{KeysURL: "https://h:port\x7f"}},
 	} {
 		if v, err := taskauth.New(o); err == nil || v != nil {
 			t.Errorf("%s: got %v, %v, want an error", name, v, err)
@@ -241,7 +241,7 @@ func TestTheKeysComeFromAServerButNotByARedirect(t *testing.T) {
 	redirect := httptest.NewServer(http.RedirectHandler(server.URL, http.StatusFound))
 	defer redirect.Close()
 	for url, want := range map[string]error{server.URL + "/certs": nil, redirect.URL: taskauth.ErrNoKeys} {
-		v, err := taskauth.New(taskauth.Options{Audience: audience, Accounts: []string{account}, KeysURL: url})
+		v, err := taskauth.New(taskauth.Options{Audience: audience, Accounts: []string{account}, KeySource: taskauth.KeySource{KeysURL: url}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -222,7 +222,7 @@ func anybody(t testing.TB) *taskauth.Verifier {
 	t.Helper()
 	v, err := taskauth.New(taskauth.Options{
 		Audience: audience, AnyAccount: true,
-		KeysURL: "https://keys.example.test/certs", Client: &http.Client{Transport: &site{handler: google()}},
+		KeySource: taskauth.KeySource{KeysURL: "https://keys.example.test/certs", Client: &http.Client{Transport: &site{handler: google()}}},
 	})
 	if err != nil {
 		t.Fatal(err)
