@@ -73,11 +73,11 @@ type confirmPage struct {
 	Verb     verb
 	Analysis row
 	Books    bool
-	Changed  bool // since this page was shown before
+	Changed  bool // since an earlier confirmation page
 	Back     string
 }
 
-// confirm is GET /unlock and /requeue: it shows what will happen.
+// confirm handles GET /unlock and /requeue: it shows what will happen.
 func (s *Server) confirm(v verb) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		w, err := s.changeable(c)
@@ -88,7 +88,7 @@ func (s *Server) confirm(v verb) echo.HandlerFunc {
 	}
 }
 
-// changeable reads the analysis, whose lock must be readable.
+// changeable reads the analysis. It returns lease.ErrMalformed if the lock is unreadable.
 func (s *Server) changeable(c echo.Context) (Detail, error) {
 	w, err := s.read(c, c.QueryParam("id"), false)
 	if err == nil && w.Malformed != "" {
@@ -97,7 +97,8 @@ func (s *Server) changeable(c echo.Context) (Detail, error) {
 	return w, err
 }
 
-// ask asks for a confirmation; again if the analysis has changed since it was asked.
+// ask shows the confirmation page. changed reports that the analysis has changed since an
+// earlier one.
 func (s *Server) ask(c echo.Context, v verb, w *Detail, changed bool) error {
 	p := confirmPage{
 		frame: s.frame(c, v.Button+" "+printable.Line(w.ID)), Verb: v, Analysis: s.row(w), Books: s.o.Books,
@@ -112,20 +113,20 @@ func (s *Server) ask(c echo.Context, v verb, w *Detail, changed bool) error {
 
 const (
 	maxForm       = 4 << 10         // bytes
-	changeTimeout = 7 * time.Second // ends before a stop stops waiting
+	changeTimeout = 7 * time.Second // shorter than a stop waits for it
 )
 
-// change is POST /unlock and /requeue.
+// change handles POST /unlock and /requeue.
 func (s *Server) change(v verb) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		defer s.Track()() // a stop waits for it
-		// An operator who leaves the page during the change has confirmed it all the same.
+		// The change is made even if the operator leaves the page during it.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), changeTimeout)
 		defer cancel()
 		r := c.Request().WithContext(ctx)
 		c.SetRequest(r)
 		r.Body = http.MaxBytesReader(c.Response(), r.Body, maxForm)
-		id := c.QueryParam("id") // a form field would not keep line ends as they are
+		id := c.QueryParam("id") // browsers change the line ends of a form field
 		back := address("/analysis", id)
 		unproven := r.Header.Get("Sec-Fetch-Site") == "" && r.Header.Get("Origin") == ""
 		if unproven || http.NewCrossOriginProtection().Check(r) != nil {

@@ -26,13 +26,13 @@ const DefaultLimit = 50
 
 // Options of NewServer. The zero value is safe only on the loopback interface.
 type Options struct {
-	Place    string        // project, database and collection, for people
+	Place    string        // shown in the page's header: project, database and collection
 	Limit    int           // zero: DefaultLimit
 	Identity Identity      // nil: everybody, without a name
-	AnyHost  bool          // requests may name any host, because Identity wants a proof that no other site can have
+	AnyHost  bool          // accept any Host header; safe only if Identity verifies a proof that other sites cannot have
 	Operator Operator      // makes changes; nil: nothing can be changed
 	Books    bool          // the Operator books deliveries
-	Every    time.Duration // at least, between two reads of the newest analyses; zero: 3 s
+	Every    time.Duration // the shortest time between two reads of the newest analyses; zero: 3 s
 	Log      *slog.Logger  // nil: no log
 }
 
@@ -43,7 +43,7 @@ type Server struct {
 	o      Options
 	echo   *echo.Echo
 
-	reading chan struct{} // holds one item while a request uses what follows
+	reading chan struct{} // full while a request uses the fields below
 	newest  reading[Listing]
 	overdue reading[[]Analysis]
 	counts  reading[Counts]
@@ -179,7 +179,7 @@ type problemPage struct {
 	Back    string // an address
 }
 
-// handleError answers an error of a handler.
+// handleError writes the page for an error of a handler.
 func (s *Server) handleError(err error, c echo.Context) {
 	if c.Response().Committed {
 		return

@@ -10,8 +10,8 @@ import (
 	"taskguard/worker/printable"
 )
 
-// Analysis has what pages show of an analysis, except its input and result. Its
-// texts may be anything that a document holds.
+// Analysis is an analysis without its input and result. Its texts may be any text that a
+// document contains.
 type Analysis struct {
 	ID, Status       string
 	Attempts         int
@@ -32,7 +32,7 @@ func (f *Failure) Lines() string { return printable.Lines(f.Message) }
 // Listing holds the newest analyses as they were read.
 type Listing struct {
 	At    time.Time // the store's time of the read
-	Asked time.Time // the local time at which it was asked
+	Asked time.Time // the local time of the request
 	All   []Analysis
 }
 
@@ -49,9 +49,9 @@ type Detail struct {
 // now estimates the store's time.
 func (w *Detail) now() time.Time { return w.At.Add(time.Since(w.Asked)) }
 
-// Refusal is a permanent error of a Source: to wait does not help.
+// Refusal is a permanent error of a Source.
 type Refusal struct {
-	Text string // fixed, for a page
+	Text string // a fixed text for the page
 	Err  error
 }
 
@@ -78,8 +78,8 @@ type Source interface {
 	Get(ctx context.Context, id string, contents bool) (Detail, error)
 }
 
-// Identity names the sender of a request. Its error quotes nothing of the request,
-// and matches taskauth.ErrNoKeys where that cannot be decided now.
+// Identity identifies the sender of a request. Its error contains no text of the request. It
+// matches taskauth.ErrNoKeys if the sender cannot be identified now.
 type Identity interface {
 	Identify(r *http.Request) (who string, err error)
 }

@@ -17,7 +17,7 @@ import (
 	"taskguard/worker/taskauth"
 )
 
-// Why a request is refused before a lock is asked for.
+// The errors of requests that are refused before a lock is read.
 var (
 	// ErrSession is a session cookie that is forged, altered or expired.
 	ErrSession = errors.New("doclock: invalid session")
@@ -35,7 +35,7 @@ type requestError string
 
 func (e requestError) Error() string { return string(e) }
 
-// refusals maps errors to answers: the first that matches counts.
+// refusals maps errors to answers. The first match is used.
 var refusals = []struct {
 	err     error
 	status  int

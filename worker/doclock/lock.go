@@ -16,7 +16,7 @@ import (
 	"taskguard/lease/documentlock"
 )
 
-// maxBody bounds how much of a request is read. Its content is ignored.
+// maxBody is the largest body of a request, in bytes. Its content is ignored.
 const maxBody = 64 << 10
 
 // target is the room of a request, and the owner that sent it.
@@ -69,15 +69,15 @@ func (s *Server) lock(operation string, do func(ctx context.Context, q target, c
 		}
 		var body any
 		if err == nil {
-			defer s.Track()() // until the answer is written; a request that is half read delays no stop
+			defer s.Track()() // until the answer is written; an incomplete request delays no stop
 			body, err = do(r.Context(), q, c)
 		}
 		return s.answer(c, operation, q.room, began, body, err)
 	}
 }
 
-// identify returns the room and the owner of a request. Without a session the owner is empty,
-// except for POST, which begins one: of a page's first requests only one is a POST.
+// identify returns the room and the owner of a request. Without a session the owner is
+// empty. A POST begins one, since a page's first requests include only one POST.
 func (s *Server) identify(c echo.Context) (q target, err error) {
 	r := c.Request()
 	if s.sites.Check(r) != nil {

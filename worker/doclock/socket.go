@@ -17,10 +17,10 @@ import (
 	"taskguard/worker/lifecycle"
 )
 
-// writeTimeout is how long a client may take for one message.
+// writeTimeout is the time limit of sending one message.
 const writeTimeout = 5 * time.Second
 
-// Why a socket ends, besides lifecycle.ErrStopping.
+// The causes of a socket's end, besides lifecycle.ErrStopping.
 var (
 	errDisconnected = errors.New("doclock: the client has disconnected")
 	errReceived     = errors.New("doclock: the client sent a message")
@@ -57,7 +57,7 @@ func (s *Server) subscribe(c echo.Context) error {
 	if err == nil {
 		s.serve(conn, sub)
 	}
-	s.record(c, "subscribe", q.room, nil, c.Response().Status, began) // Accept has answered what it refused
+	s.record(c, "subscribe", q.room, nil, c.Response().Status, began) // Accept has answered a request that it refuses
 	return nil
 }
 
@@ -94,8 +94,8 @@ func sameHost(r *http.Request) bool {
 	return err == nil && len(origins) == 1 && u.Host != "" && strings.EqualFold(u.Host, r.Host)
 }
 
-// serve sends the events of sub until it ends, the client is gone or the process
-// stops. Then conn is closed.
+// serve sends the events of sub until sub ends, the client disconnects or the process
+// stops. Then it closes conn.
 func (s *Server) serve(conn *websocket.Conn, sub *documentlock.Subscription) {
 	ctx, end := context.WithCancelCause(context.Background())
 	stopWaiting := context.AfterFunc(s.work, func() { end(lifecycle.ErrStopping) })

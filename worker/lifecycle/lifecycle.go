@@ -22,7 +22,7 @@ var (
 	ErrFull     = errors.New("lifecycle: too many at once")
 )
 
-// maxStack bounds what is logged of a panic's stack, in bytes.
+// maxStack is the number of bytes that are logged of a panic's stack.
 const maxStack = 4096
 
 // Lifecycle is the lifecycle of one server. Its methods may be called concurrently.

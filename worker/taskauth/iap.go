@@ -6,7 +6,7 @@ import (
 )
 
 // iapHeader has the signed assertion of Identity-Aware Proxy. A request that did not
-// come through the proxy can carry anything there, and the other headers that the
+// come through the proxy may have any value there, and the other headers that the
 // proxy sets (X-Goog-Authenticated-User-Email) prove nothing.
 const iapHeader = "X-Goog-Iap-Jwt-Assertion"
 

@@ -21,7 +21,7 @@ const maxSubject = 255
 
 // Options configures a Verifier. Audience is required, and Accounts or AnyAccount.
 type Options struct {
-	Audience string   // the one that tokens must be made for, exactly
+	Audience string   // the audience that tokens must have, exactly
 	Accounts []string // e-mail addresses of the service accounts that may call
 	// AnyAccount lets in every account that has a subject, with an e-mail address or
 	// without. Accounts is empty then.
