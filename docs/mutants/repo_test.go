@@ -66,7 +66,7 @@ var repoRooms = []room{
 			old:  `	if d.Status == "" || d.Status == Queued {`,
 			new:  `	if !d.Lock.Finished {`,
 			pkg:  "repo",
-			test: "TestAStatusOfAnotherProgramIsKeptUntilTheFinish/a_word/embedded",
+			test: "TestAStatusOfAnotherProgramIsKeptUntilTheFinish/a_word",
 		},
 	}},
 	{"repo/orphaned.go", []bug{
