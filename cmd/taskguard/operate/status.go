@@ -100,7 +100,9 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	case *unfinished:
 		return showMany(ctx, c, cl.analyses.Unfinished, *limit)
 	}
-	return showMany(ctx, c, cl.analyses.List, *limit)
+	return showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
+		return cl.analyses.List(ctx, "", limit)
+	}, *limit)
 }
 
 func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
