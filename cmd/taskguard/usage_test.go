@@ -17,6 +17,7 @@ import (
 func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 	for args, want := range map[string]string{
 		"frobnicate":                       `taskguard: no command "frobnicate" (see: taskguard help)`,
+		"sumbit":                           `taskguard: no command "sumbit"; did you mean submit? (see: taskguard help)`,
 		"status --frob":                    "taskguard status: flag provided but not defined: -frob (see: taskguard help status)",
 		"status a b":                       `taskguard status: unexpected argument "b"`,
 		"status --limit 0":                 "--limit must be at least 1",
