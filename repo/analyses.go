@@ -111,7 +111,7 @@ func (a *Analyses) Get(ctx context.Context, id string) (analysislock.Analysis, e
 func (a *Analyses) Summary(ctx context.Context, id string) (analysislock.Analysis, error) {
 	d, err := a.get(ctx, id, decision)
 	if errors.Is(err, lease.ErrMalformed) {
-		d.Malformed, err = err, nil
+		err = nil
 	}
 	return d, err
 }

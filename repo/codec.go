@@ -61,12 +61,12 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	a.Stored = stored{updatedAsTimestamp: timestamp, tokenAssumed: err != nil}
 	a.Lock.Finished = analysislock.Finished(a.Status)
 	if err != nil && !a.Lock.Finished {
-		a.Malformed = fmt.Errorf("repo: analysis %q: %w", a.ID, err)
+		a.Malformed = err
 	}
-	if c.replaceToken {
+	if a.Malformed == nil || c.replaceToken {
 		return a, nil
 	}
-	return a, a.Malformed
+	return a, fmt.Errorf("repo: analysis %q: %w", a.ID, a.Malformed)
 }
 
 // statusOf returns a document's status. A status that is not a string is shown by its
@@ -95,7 +95,7 @@ func decodeError(v any) *analysislock.Error {
 func (c lockCodec) decodeLock(r reading) (l lease.Lease, err error) {
 	token, ok := parseInt(r.fields["lockToken"])
 	if !ok || token < 0 || token == math.MaxInt64 {
-		token, err = lease.Fresh(r.updated).Token, fmt.Errorf("field lockToken is %s, not a usable integer: %w", kind(r.fields["lockToken"]), lease.ErrMalformed)
+		token, err = lease.Fresh(r.updated).Token, fmt.Errorf("lockToken is %s, not a usable integer: %w", kind(r.fields["lockToken"]), lease.ErrMalformed)
 	}
 	l.Token = token
 	l.FinishedBy, _ = r.fields["finishedBy"].(string)

@@ -134,8 +134,8 @@ func (a *Analyses) eachType(ctx context.Context, what string, q firestore.Query,
 // names the query in an error.
 func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query) (found []analysislock.Analysis, err error) {
 	err = eachDocument(ctx, what, q, func(snap *firestore.DocumentSnapshot) {
-		doc, err := a.documents.codec.decode(snapshot(snap))
-		doc.Malformed = errors.Join(analysislock.CheckID(snap.Ref.ID), err)
+		doc, _ := a.documents.codec.decode(snapshot(snap)) // the error is doc.Malformed
+		doc.Malformed = errors.Join(analysislock.CheckID(snap.Ref.ID), doc.Malformed)
 		found = append(found, doc)
 	})
 	if err != nil {

@@ -144,7 +144,7 @@ func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {
 			t.Errorf("orphaned: %q, want good", got)
 		}
 		line := text.String()
-		for _, want := range []string{"level=WARN", "analysis_id=bad", "field lockToken is a string"} {
+		for _, want := range []string{"level=WARN", "analysis_id=bad", "lockToken is a string"} {
 			if !strings.Contains(line, want) {
 				t.Errorf("log %q lacks %s", line, want)
 			}

@@ -41,6 +41,14 @@ type Analysis struct {
 	Stored any `json:"-"`
 }
 
+// Problem returns Malformed as a message, or "".
+func (d *Analysis) Problem() string {
+	if d.Malformed == nil {
+		return ""
+	}
+	return strings.TrimSuffix(d.Malformed.Error(), ": "+lease.ErrMalformed.Error())
+}
+
 // Error is the cause of the failure of an analysis, or of one of its attempts.
 type Error struct {
 	Code    string `json:"code"`

@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/worker/printable"
 )
 
@@ -17,7 +18,7 @@ type verb struct {
 	Name   string // also its path
 	Button string
 	Past   string // of the notice after the change
-	do     func(o Operator, ctx context.Context, id, who string, seen Seen) (Delivery, error)
+	do     func(o Operator, ctx context.Context, id, who string, seen analysislock.Seen) (Delivery, error)
 }
 
 var verbs = []verb{
@@ -25,19 +26,13 @@ var verbs = []verb{
 	{"requeue", "Requeue", "Requeued", Operator.Requeue},
 }
 
-// Seen is the state of an analysis that a confirmation page showed.
-type Seen struct {
-	Status string
-	Grant  lease.Grant
-}
-
 // Operator makes the changes, and logs them with the name who. It commits a change only if
 // the analysis is still in the state seen, and returns lease.ErrConflict otherwise. Other
 // errors are those of Source.Get, and for Requeue *lease.HeldError while
 // locked. Its methods may be called concurrently.
 type Operator interface {
-	Unlock(ctx context.Context, id, who string, seen Seen) (Delivery, error)
-	Requeue(ctx context.Context, id, who string, seen Seen) (Delivery, error)
+	Unlock(ctx context.Context, id, who string, seen analysislock.Seen) (Delivery, error)
+	Requeue(ctx context.Context, id, who string, seen analysislock.Seen) (Delivery, error)
 }
 
 // Delivery is the result of the booking that goes with a change.
@@ -91,7 +86,7 @@ func (s *Server) confirm(v verb) echo.HandlerFunc {
 // changeable reads the analysis. It returns lease.ErrMalformed if the lock is unreadable.
 func (s *Server) changeable(c echo.Context) (Detail, error) {
 	w, err := s.read(c, c.QueryParam("id"), false)
-	if err == nil && w.Malformed != "" {
+	if err == nil && w.Malformed != nil {
 		err = lease.ErrMalformed
 	}
 	return w, err
@@ -140,7 +135,7 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 			return s.ask(c, v, &seen, true)
 		}
 		who, _ := c.Get(whoKey).(string)
-		booked, err := v.do(s.o.Operator, ctx, id, who, Seen{seen.Status, seen.Lock.Grant()})
+		booked, err := v.do(s.o.Operator, ctx, id, who, analysislock.Seen{Status: seen.Status, Grant: seen.Lock.Grant()})
 		if errors.Is(err, lease.ErrConflict) { // it has changed since it was read
 			if seen, err = s.changeable(c); err == nil {
 				return s.ask(c, v, &seen, true)

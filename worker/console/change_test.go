@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/worker/console"
 )
 
@@ -224,7 +225,7 @@ func TestAChangedAnalysisIsConfirmedAgain(t *testing.T) {
 			if again := post(t, s, path, hidden(t, w.Body.String())); again.Code != http.StatusSeeOther {
 				t.Errorf("%s, %s: confirmed again: %d", verb, name, again.Code)
 			}
-			if want := (console.Seen{Status: tc.is.Status, Grant: tc.is.Lock.Grant()}); h.seen != want {
+			if want := (analysislock.Seen{Status: tc.is.Status, Grant: tc.is.Lock.Grant()}); h.seen != want {
 				t.Errorf("%s, %s: changed %+v, want %+v, which was shown", verb, name, h.seen, want)
 			}
 		}

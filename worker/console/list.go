@@ -15,6 +15,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 )
 
 // maxOverdue is how many overdue analyses are listed.
@@ -125,10 +126,11 @@ func (s *Server) listed(ctx context.Context, p *listPage) ([]row, Counts) {
 			}
 		}
 	}
-	analyses := merged(all, overdue.value)
+	analyses, late := merged(all, overdue.value)
 	rows := make([]row, len(analyses))
 	for i := range analyses {
 		rows[i] = newRow(analyses[i], now, p.Write)
+		rows[i].Overdue = i < late
 	}
 	return rows, counts.value
 }
@@ -165,40 +167,38 @@ func (r *reading[T]) fresh() bool { return time.Since(r.asked) < 2*r.every+5*tim
 const maxRead = 5 * time.Second
 
 // refresh reads the values that are due. Other pages wait for it and share the values.
-func (s *Server) refresh(ctx context.Context) (reading[Listing], reading[[]Analysis], reading[Counts]) {
+func (s *Server) refresh(ctx context.Context) (reading[Listing], reading[[]analysislock.Analysis], reading[Counts]) {
 	s.reading <- struct{}{}
 	defer func() { <-s.reading }()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxRead)
 	defer cancel()
 	s.newest.refresh(s, "the newest analyses", func() (Listing, error) { return s.source.Newest(ctx, s.o.Limit) })
-	s.overdue.refresh(s, "the overdue analyses", func() ([]Analysis, error) { return s.source.Overdue(ctx, maxOverdue) })
+	s.overdue.refresh(s, "the overdue analyses", func() ([]analysislock.Analysis, error) { return s.source.Overdue(ctx, maxOverdue) })
 	s.counts.refresh(s, "the numbers of analyses", func() (Counts, error) { return s.source.Count(ctx, kinds) })
 	return s.newest, s.overdue, s.counts
 }
 
 // merged lists the overdue first, then the others by their creation, an order that
 // heartbeats do not change. An analysis that was updated since it was read as overdue
-// is not overdue.
-func merged(newest, overdue []Analysis) []Analysis {
-	others := make(map[string]Analysis, len(newest))
+// is not overdue. late is the number of the overdue.
+func merged(newest, overdue []analysislock.Analysis) (all []analysislock.Analysis, late int) {
+	others := make(map[string]analysislock.Analysis, len(newest))
 	for i := range newest {
 		others[newest[i].ID] = newest[i]
 	}
-	var first []Analysis
 	for i := range overdue {
 		a := overdue[i]
-		if now, found := others[a.ID]; found && now.Updated.After(a.Updated) {
+		if now, found := others[a.ID]; found && now.UpdatedAt.After(a.UpdatedAt) {
 			continue
 		} else if found {
 			a = now
 		}
 		delete(others, a.ID)
-		a.Overdue = true
-		first = append(first, a)
+		all = append(all, a)
 	}
-	return append(first, slices.SortedFunc(maps.Values(others), func(a, b Analysis) int {
-		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID))
-	})...)
+	return append(all, slices.SortedFunc(maps.Values(others), func(a, b analysislock.Analysis) int {
+		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})...), len(all)
 }
 
 // exact reads the analysis id, which is not listed.

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/lease/analysislock"
 	"taskguard/worker/console"
 )
 
@@ -146,9 +147,9 @@ func TestTheNumbersOfTheStatesCountAllAnalyses(t *testing.T) {
 func TestAStuckAnalysisIsListedAlthoughItIsNotAmongTheLatest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stuck, newer := heldBy("stuck", "w/1", 1, -time.Hour), analysis("newer", "QUEUED")
-		stuck.Updated = storeNow().Add(-time.Hour)
+		stuck.UpdatedAt = storeNow().Add(-time.Hour)
 		source := newSource(stuck, newer)
-		source.late, source.hidden = []console.Analysis{stuck.Analysis}, "stuck"
+		source.late, source.hidden = []analysislock.Analysis{stuck.Analysis}, "stuck"
 		server := open(t, source, console.Options{})
 		for query, want := range map[string]string{"": "stuck newer", "?lock=stale": "stuck", "?state=PROCESSING": "stuck", "?q=STUCK": "stuck"} {
 			text := page(t, server, "/"+query)
@@ -173,7 +174,7 @@ func TestAStuckAnalysisIsMarkedAndFirstUntilItIsUpdated(t *testing.T) {
 		source := newSource(analysis("new", "QUEUED"), waits, held)
 		server := open(t, source, console.Options{})
 		hasNot(t, page(t, server, "/"), "data-overdue", `class="stuck">stuck`)
-		source.change(func() { source.late = []console.Analysis{waits.Analysis, held.Analysis} })
+		source.change(func() { source.late = []analysislock.Analysis{waits.Analysis, held.Analysis} })
 		time.Sleep(time.Minute)
 		text := page(t, server, "/?lock=stuck")
 		has(t, rowOf(t, text, "waits"), `data-overdue="true"`, `<span class="stuck">stuck</span>`)
@@ -181,7 +182,7 @@ func TestAStuckAnalysisIsMarkedAndFirstUntilItIsUpdated(t *testing.T) {
 		if got := strings.Join(ids(text), " "); got != "waits held" {
 			t.Errorf("listed are %s", got)
 		}
-		waits.Updated = storeNow()
+		waits.UpdatedAt = storeNow()
 		source.put(waits)
 		time.Sleep(4 * time.Second) // before those overdue are read again
 		text = page(t, server, "/")

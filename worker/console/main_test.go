@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/worker/console"
 )
 
@@ -30,7 +31,7 @@ type memorySource struct {
 	all         map[string]console.Detail
 	unavailable bool
 	asked       map[string]int // calls by method
-	late        []console.Analysis
+	late        []analysislock.Analysis
 	lateErr     error
 	hidden      string        // the id of one that is not among the newest
 	delay       time.Duration // of each call of Newest
@@ -90,7 +91,7 @@ func (s *memorySource) Newest(ctx context.Context, _ int) (console.Listing, erro
 	return l, nil
 }
 
-func (s *memorySource) InState(_ context.Context, status string, _ int) (found []console.Analysis, err error) {
+func (s *memorySource) InState(_ context.Context, status string, _ int) (found []analysislock.Analysis, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.unavailable {
@@ -126,7 +127,7 @@ func (s *memorySource) Count(_ context.Context, statuses []string) (console.Coun
 	return counts, nil
 }
 
-func (s *memorySource) Overdue(context.Context, int) ([]console.Analysis, error) {
+func (s *memorySource) Overdue(context.Context, int) ([]analysislock.Analysis, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked["Overdue"]++
@@ -148,7 +149,7 @@ func (s *memorySource) Get(_ context.Context, id string, contents bool) (console
 		return console.Detail{}, lease.ErrInvalidKey
 	case !there:
 		return console.Detail{}, lease.ErrNotFound
-	case w.Malformed != "" && contents:
+	case w.Malformed != nil && contents:
 		return console.Detail{}, lease.ErrMalformed
 	}
 	w.At, w.Asked = storeNow(), time.Now()
@@ -162,13 +163,13 @@ func (s *memorySource) Get(_ context.Context, id string, contents bool) (console
 type recorder struct {
 	mu     sync.Mutex
 	did    []string
-	seen   console.Seen              // of the last change
+	seen   analysislock.Seen         // of the last change
 	during func(ctx context.Context) // nil: a change takes no time
 	booked console.Delivery          // empty: Booked
 	fail   error
 }
 
-func (h *recorder) note(ctx context.Context, verb, id, who string, seen console.Seen) (console.Delivery, error) {
+func (h *recorder) note(ctx context.Context, verb, id, who string, seen analysislock.Seen) (console.Delivery, error) {
 	if h.during != nil {
 		h.during(ctx)
 	}
@@ -178,11 +179,11 @@ func (h *recorder) note(ctx context.Context, verb, id, who string, seen console.
 	return cmp.Or(h.booked, console.Booked), h.fail
 }
 
-func (h *recorder) Unlock(ctx context.Context, id, who string, seen console.Seen) (console.Delivery, error) {
+func (h *recorder) Unlock(ctx context.Context, id, who string, seen analysislock.Seen) (console.Delivery, error) {
 	return h.note(ctx, "unlock", id, who, seen)
 }
 
-func (h *recorder) Requeue(ctx context.Context, id, who string, seen console.Seen) (console.Delivery, error) {
+func (h *recorder) Requeue(ctx context.Context, id, who string, seen analysislock.Seen) (console.Delivery, error) {
 	return h.note(ctx, "requeue", id, who, seen)
 }
 
@@ -281,7 +282,7 @@ func ids(text string) (all []string) {
 
 // analysis returns an analysis with that status.
 func analysis(id, status string) console.Detail {
-	return console.Detail{Analysis: console.Analysis{ID: id, Status: status, Created: time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC), Updated: storeNow().Add(-5 * time.Minute)}}
+	return console.Detail{Analysis: analysislock.Analysis{ID: id, Status: status, CreatedAt: time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC), UpdatedAt: storeNow().Add(-5 * time.Minute)}}
 }
 
 // heldBy returns an analysis whose lock expires in left.

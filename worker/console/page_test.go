@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -9,12 +10,13 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/worker/console"
 )
 
 func TestEachStateIsShownByItsName(t *testing.T) {
 	failed := analysis("d", "FAILED")
-	failed.Error = &console.Failure{Code: "too_large", Message: "the result is too large"}
+	failed.Error = &analysislock.Error{Code: "too_large", Message: "the result is too large"}
 	s := open(t, newSource(analysis("a", "QUEUED"), heldBy("b", "w/1", 7, time.Hour), analysis("c", "READY"), failed, analysis("e", "PAUSED"), analysis("f", "")), console.Options{Every: quick})
 	text := page(t, s, "/")
 	for id, state := range map[string]string{"a": "QUEUED", "b": "PROCESSING", "c": "READY", "d": "FAILED", "e": "PAUSED", "f": "no status"} {
@@ -31,9 +33,9 @@ func TestALockIsJudgedByTheStoresClock(t *testing.T) {
 	stale := heldBy("stale", "w/2", 8, -time.Minute)
 	done := analysis("done", "READY")
 	done.Lock = lease.Lease{Owner: "w/3", Finished: true, FinishedBy: "w/3"}
-	done.LastError = &console.Failure{Code: "flaky"}
+	done.LastError = &analysislock.Error{Code: "flaky"}
 	corrupted := analysis("corrupted", "PROCESSING")
-	corrupted.Malformed = "lockToken is a string"
+	corrupted.Malformed = errors.New("lockToken is a string")
 	s := open(t, newSource(heldBy("held", "w/1", 7, 90*time.Second+900*time.Millisecond), stale, analysis("free", "QUEUED"), done, corrupted), console.Options{Every: quick})
 	text := page(t, s, "/")
 	has(t, rowOf(t, text, "held"), `data-lock="held"`, ">held<", "w/1", ">7<", ">1 min 30 s<", `data-until="`, ">5 min</span> ago")
@@ -92,7 +94,7 @@ func TestNoTextOfADocumentBecomesMarkup(t *testing.T) {
 	for i, text := range hostileTexts {
 		w := heldBy(text, "owner "+text, int64(i+1), time.Hour)
 		w.Status = "state " + text
-		w.Error, w.LastError = &console.Failure{Code: "code " + text, Message: "message " + text}, &console.Failure{Code: "last " + text, Message: text}
+		w.Error, w.LastError = &analysislock.Error{Code: "code " + text, Message: "message " + text}, &analysislock.Error{Code: "last " + text, Message: text}
 		w.Input, w.Result = encoded(t, text), encoded(t, map[string]string{text: text})
 		source.all[text] = w
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 )
 
@@ -30,21 +31,23 @@ const noStatus = "no status"
 
 // row is one analysis as templates show it, at one moment.
 type row struct {
-	Analysis
+	analysislock.Analysis
+	Overdue   bool
+	Problem   string // why the lock cannot be read, or the id cannot be used; empty: none
 	Key       string // identifies the row on a page
 	State     string // its status, or noStatus
 	Kind      string // queued, processing, ready, failed, none or other: how State looks
 	LockState string
 	Left      time.Duration // until the expiry of a held lock
-	Age       time.Duration // since Updated
+	Age       time.Duration // since UpdatedAt
 	Write     bool          // changes may be made
 }
 
 // newRow returns the row of a at now, the store's time.
-func newRow(a Analysis, now time.Time, write bool) row {
+func newRow(a analysislock.Analysis, now time.Time, write bool) row {
 	r := row{
 		Analysis: a, Key: key(a.ID), State: cmp.Or(a.Status, noStatus), Kind: kindOf(a.Status), LockState: lockState(&a, now),
-		Left: a.Lock.ExpiresAt.Sub(now), Age: now.Sub(a.Updated), Write: write,
+		Left: a.Lock.ExpiresAt.Sub(now), Age: now.Sub(a.UpdatedAt), Write: write, Problem: a.Problem(),
 	}
 	if a.Lock.Finished { // a worker in another language may not delete it
 		r.LastError = nil
@@ -68,9 +71,9 @@ func (r row) Seen() string {
 	return strconv.FormatInt(r.Lock.Token, 10) + "-" + key(r.Lock.Owner) + "-" + r.LockState + "-" + key(r.State)
 }
 
-func lockState(a *Analysis, now time.Time) string {
+func lockState(a *analysislock.Analysis, now time.Time) string {
 	switch {
-	case a.Malformed != "":
+	case a.Malformed != nil:
 		return lockMalformed
 	case lease.Held(a.Lock, now):
 		return lockHeld

@@ -16,6 +16,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"taskguard/lease/analysislock"
 	"taskguard/worker/lifecycle"
 	"taskguard/worker/printable"
 	"taskguard/worker/taskauth"
@@ -45,7 +46,7 @@ type Server struct {
 
 	reading chan struct{} // full while a request uses the fields below
 	newest  reading[Listing]
-	overdue reading[[]Analysis]
+	overdue reading[[]analysislock.Analysis]
 	counts  reading[Counts]
 }
 
@@ -55,7 +56,7 @@ var assets embed.FS
 // pages are parsed once; they are part of the program.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
 	"legible": printable.Line, "shorten": shorten, "span": span, "age": age, "stamp": stamp,
-	"ms": time.Time.UnixMilli,
+	"ms": time.Time.UnixMilli, "lines": printable.Lines,
 }).ParseFS(assets, "assets/*.html"))
 
 // NewServer returns a Server of the analyses of source. It is ready until work ends.
@@ -72,7 +73,7 @@ func NewServer(work context.Context, source Source, o Options) *Server {
 		reading: make(chan struct{}, 1),
 		newest:  reading[Listing]{every: o.Every},
 		counts:  reading[Counts]{every: 5 * o.Every},
-		overdue: reading[[]Analysis]{every: 10 * o.Every},
+		overdue: reading[[]analysislock.Analysis]{every: 10 * o.Every},
 	}
 	s.echo.HTTPErrorHandler = s.handleError
 	s.echo.Use(s.RecoverPanics, headers, s.admit)

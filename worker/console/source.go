@@ -6,34 +6,14 @@ import (
 	"net/http"
 	"time"
 
-	"taskguard/lease"
-	"taskguard/worker/printable"
+	"taskguard/lease/analysislock"
 )
-
-// Analysis is an analysis without its input and result. Its texts may be any text that a
-// document contains.
-type Analysis struct {
-	ID, Status       string
-	Attempts         int
-	Error            *Failure
-	LastError        *Failure // of the last failed attempt, which will be repeated
-	Created, Updated time.Time
-	Lock             lease.Lease
-	Malformed        string // why Lock cannot be read, or the id cannot be used
-	Overdue          bool   // set only by the console
-}
-
-// Failure describes why an analysis, or an attempt at it, failed.
-type Failure struct{ Code, Message string }
-
-// Lines returns the message for people to read, line by line.
-func (f *Failure) Lines() string { return printable.Lines(f.Message) }
 
 // Listing holds the newest analyses as they were read.
 type Listing struct {
 	At    time.Time // the store's time of the read
 	Asked time.Time // the local time of the request
-	All   []Analysis
+	All   []analysislock.Analysis
 }
 
 // Counts has the number of analyses by status; "" has the number of all.
@@ -41,9 +21,9 @@ type Counts map[string]int64
 
 // Detail is one analysis as it was read.
 type Detail struct {
-	Analysis
+	analysislock.Analysis
 	At, Asked     time.Time       // as in Listing
-	Input, Result json.RawMessage // nil: absent, or not asked for
+	Input, Result json.RawMessage // instead of Analysis's; nil: absent, or not asked for
 }
 
 // now estimates the store's time.
@@ -60,18 +40,18 @@ func (r *Refusal) Error() string { return r.Err.Error() }
 // Unwrap returns the Source's own error.
 func (r *Refusal) Unwrap() error { return r.Err }
 
-// Source reads the analyses. Its methods may be called concurrently; their errors
+// Source reads the analyses, whose texts may be any text that a document contains. Its methods may be called concurrently; their errors
 // may be or wrap a *Refusal. Only Get with contents reads an input or a result.
 type Source interface {
 	// Newest reads the limit analyses that were updated last.
 	Newest(ctx context.Context, limit int) (Listing, error)
 	// InState reads up to limit analyses with this status, by id.
-	InState(ctx context.Context, status string, limit int) ([]Analysis, error)
+	InState(ctx context.Context, status string, limit int) ([]analysislock.Analysis, error)
 	// Count counts all analyses, and those of each of these statuses.
 	Count(ctx context.Context, statuses []string) (Counts, error)
 	// Overdue reads up to limit unfinished analyses that have not been updated for
 	// longer than the TTL of a lock, the oldest update first.
-	Overdue(ctx context.Context, limit int) ([]Analysis, error)
+	Overdue(ctx context.Context, limit int) ([]analysislock.Analysis, error)
 	// Get reads one analysis, with its input and result if contents is set; else
 	// Malformed may be set. Errors: lease.ErrNotFound, ErrInvalidKey, ErrMalformed,
 	// ErrUnavailable.

@@ -149,13 +149,13 @@ type consoleOperator struct {
 }
 
 // Unlock implements console.Operator.
-func (o consoleOperator) Unlock(ctx context.Context, id, who string, seen console.Seen) (console.Delivery, error) {
-	return o.make(ctx, unlock, id, who, analysislock.Seen(seen))
+func (o consoleOperator) Unlock(ctx context.Context, id, who string, seen analysislock.Seen) (console.Delivery, error) {
+	return o.make(ctx, unlock, id, who, seen)
 }
 
 // Requeue implements console.Operator.
-func (o consoleOperator) Requeue(ctx context.Context, id, who string, seen console.Seen) (console.Delivery, error) {
-	return o.make(ctx, requeue, id, who, analysislock.Seen(seen))
+func (o consoleOperator) Requeue(ctx context.Context, id, who string, seen analysislock.Seen) (console.Delivery, error) {
+	return o.make(ctx, requeue, id, who, seen)
 }
 
 func (o consoleOperator) make(ctx context.Context, what change, id, who string, seen analysislock.Seen) (console.Delivery, error) {

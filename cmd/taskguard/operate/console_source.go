@@ -19,13 +19,13 @@ var _ console.Source = consoleSource{}
 // Newest implements console.Source.
 func (s consoleSource) Newest(ctx context.Context, limit int) (console.Listing, error) {
 	found, at, err := s.analyses.Newest(ctx, limit)
-	return console.Listing{At: at, Asked: time.Now(), All: viewsOf(found)}, refusal(err)
+	return console.Listing{At: at, Asked: time.Now(), All: found}, refusal(err)
 }
 
 // InState implements console.Source.
-func (s consoleSource) InState(ctx context.Context, status string, limit int) ([]console.Analysis, error) {
+func (s consoleSource) InState(ctx context.Context, status string, limit int) ([]analysislock.Analysis, error) {
 	found, err := s.analyses.List(ctx, status, limit)
-	return viewsOf(found), refusal(err)
+	return found, refusal(err)
 }
 
 // Count implements console.Source.
@@ -42,9 +42,9 @@ func (s consoleSource) Count(ctx context.Context, statuses []string) (console.Co
 }
 
 // Overdue implements console.Source.
-func (s consoleSource) Overdue(ctx context.Context, limit int) ([]console.Analysis, error) {
+func (s consoleSource) Overdue(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	found, err := s.analyses.Overdue(ctx, limit)
-	return viewsOf(found), refusal(err)
+	return found, refusal(err)
 }
 
 // Get implements console.Source.
@@ -57,7 +57,7 @@ func (s consoleSource) Get(ctx context.Context, id string, contents bool) (conso
 	if err != nil {
 		return console.Detail{}, refusal(err)
 	}
-	whole := console.Detail{Analysis: viewOf(&a), At: a.ReadAt, Asked: time.Now()}
+	whole := console.Detail{Analysis: a, At: a.ReadAt, Asked: time.Now()}
 	whole.Input, err = plainJSON(a.Input)
 	if err == nil {
 		whole.Result, err = plainJSON(a.Result)
@@ -81,20 +81,4 @@ func refusal(err error) error {
 		return err
 	}
 	return &console.Refusal{Text: words, Err: err}
-}
-
-func viewsOf(found []analysislock.Analysis) []console.Analysis {
-	all := make([]console.Analysis, len(found))
-	for i := range found {
-		all[i] = viewOf(&found[i])
-	}
-	return all
-}
-
-// viewOf returns what the console shows of a.
-func viewOf(a *analysislock.Analysis) console.Analysis {
-	return console.Analysis{
-		ID: a.ID, Status: a.Status, Attempts: a.Attempts, Error: (*console.Failure)(a.Error), LastError: (*console.Failure)(a.LastError),
-		Created: a.CreatedAt, Updated: a.UpdatedAt, Lock: a.Lock, Malformed: malformed(a),
-	}
 }

@@ -202,15 +202,6 @@ func printTable(c *cli.Call, all []analysislock.Analysis) error {
 	return t.Flush()
 }
 
-// malformed returns why the lock of a cannot be read; empty: it can.
-func malformed(a *analysislock.Analysis) string {
-	if a.Malformed == nil {
-		return ""
-	}
-	problem := strings.TrimPrefix(a.Malformed.Error(), fmt.Sprintf("repo: analysis %q: field ", a.ID))
-	return strings.TrimSuffix(problem, ": "+lease.ErrMalformed.Error())
-}
-
 // summaryOf is an analysis without its input and result.
 func summaryOf(a *analysislock.Analysis) shownAnalysis {
 	s := shownAnalysis{
@@ -218,7 +209,7 @@ func summaryOf(a *analysislock.Analysis) shownAnalysis {
 		FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a),
 	}
 	if errors.Is(a.Malformed, lease.ErrMalformed) { // else the id is wrong, and the lock can be read
-		s.Malformed = malformed(a)
+		s.Malformed = a.Problem()
 	}
 	if !finished(a.Status) { // other programs may keep it when they finish one
 		s.LastError = a.LastError
