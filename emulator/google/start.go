@@ -99,8 +99,9 @@ func (i Installation) launch(maxHeap string, port int) (*Emulator, error) {
 		"-Xmx"+maxHeap,
 		"-XX:+UseSerialGC",
 		"-XX:+ExitOnOutOfMemoryError",
-		"-XX:-UsePerfData",   // or a killed one leaves a file in /tmp
-		"-Duser.language=en", // for the announcement
+		"-XX:TieredStopAtLevel=1", // a test is over before better code pays
+		"-XX:-UsePerfData",        // or a killed one leaves a file in /tmp
+		"-Duser.language=en",      // for the announcement
 		"-cp", i.Jar, mainClass,
 		"--host=127.0.0.1",
 		"--port="+strconv.Itoa(port),
