@@ -3,10 +3,8 @@ package orchestrator_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -41,45 +39,6 @@ func adopter(args []string) {
 	if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); !errors.Is(err, syscall.ECHILD) {
 		panic(pid)
 	}
-}
-
-// Otherwise 200 groups that end at once read the state of 200 programs each. The test
-// counts the reads of this process, so it is not parallel.
-func TestEndingAGroupReadsNoStateOfOthers(t *testing.T) {
-	const others = 100
-	for range others {
-		c := exec.Command("sleep", "1000")
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = c.Process.Kill()
-			_ = c.Wait() // killed
-		})
-	}
-	before := reads(t)
-	if _, err := orchestrator.Run(t.Context(), program(t, never, "cat"), orchestrator.Job{}); err != nil {
-		t.Fatal(err)
-	}
-	if n := reads(t) - before; n >= others {
-		t.Errorf("%d reads beside %d other programs", n, others)
-	}
-}
-
-// reads returns the number of read calls of this process.
-func reads(t *testing.T) (n int) {
-	t.Helper()
-	text, err := os.ReadFile("/proc/self/io")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		if _, err := fmt.Sscanf(line, "syscr: %d", &n); err == nil {
-			return n
-		}
-	}
-	t.Fatalf("no syscr in %q", text)
-	return 0
 }
 
 // waitUntilAllEnded waits until every process that locked file has ended.
