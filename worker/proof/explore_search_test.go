@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 )
 
 // search is one exploration: depth first, each execution from the start.
@@ -196,12 +196,15 @@ func TestNoInterleavingRunsTwiceOrLosesTheAnalysis(t *testing.T) {
 		all[number(t, "EXPLORE_SEARCH", 0)].replay(t, choices)
 		return
 	}
+	var running sync.WaitGroup
+	for _, s := range all {
+		running.Go(func() { s.run(t) })
+	}
+	running.Wait()
 	sum := figures{}
 	for i, s := range all {
-		began := time.Now()
-		s.run(t)
-		t.Logf("%s, %d steps, at most %d deviations, %+v: %d executions of %d steps in %v", s.from, s.depth, s.deviations, s.budget,
-			s.executions, s.steps, time.Since(began).Round(time.Millisecond))
+		t.Logf("%s, %d steps, at most %d deviations, %+v: %d executions of %d steps",
+			s.from, s.depth, s.deviations, s.budget, s.executions, s.steps)
 		if s.wrong != "" {
 			s.replay(t, s.failed)
 			t.Fatalf("EXPLORE_SEARCH=%d EXPLORE_REPLAY=%s repeats it, with the same EXPLORE_DELIVERIES and EXPLORE_FAULTS",
