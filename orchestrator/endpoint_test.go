@@ -193,12 +193,12 @@ func TestEndpointsMessageIsCutBetweenCharacters(t *testing.T) {
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = io.WriteString(w, body)
 	})
-	for said, want := range map[string]string{
+	for output, want := range map[string]string{
 		"":                              "the analyzer answered 400 Bad Request",
 		"x" + strings.Repeat("é", 5000): "x" + strings.Repeat("é", 1023),
 		"\xff" + "bad":                  "\uFFFDbad",
 	} {
-		body = said
+		body = output
 		_, err := post(t.Context(), t, s.URL, orchestrator.Job{})
 		var refused *orchestrator.PermanentError
 		if !errors.As(err, &refused) {

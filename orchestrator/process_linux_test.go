@@ -55,12 +55,12 @@ func waitUntilAllEnded(t *testing.T, file string) {
 }
 
 func TestProgramDiesWithAWorkerThatIsKilled(t *testing.T) {
-	file := newLifeFile(t)
-	c := exec.Command(testBinary(t), asProgram, "worker", "stubborn", file)
+	file := newAliveFile(t)
+	c := exec.Command(testBinary(t), asProgram, "worker", "ignorer", file)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	waitForLine(t, file, "stubborn")
+	waitForLine(t, file, "ignorer")
 	if err := c.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -69,9 +69,9 @@ func TestProgramDiesWithAWorkerThatIsKilled(t *testing.T) {
 }
 
 func TestAdoptedOrphansAreReaped(t *testing.T) {
-	for _, child := range []string{"polite", "stubborn"} {
-		file := newLifeFile(t)
-		out, err := exec.Command(testBinary(t), asProgram, "adopter", "leaver", file, child, "0").CombinedOutput()
+	for _, child := range []string{"obedient", "ignorer"} {
+		file := newAliveFile(t)
+		out, err := exec.Command(testBinary(t), asProgram, "adopter", "exiter", file, child, "0").CombinedOutput()
 		if err != nil {
 			t.Errorf("%s: %v\n%s", child, err, out)
 		}

@@ -63,13 +63,13 @@ func assertAllEnded(t *testing.T, file string) {
 	}
 	defer func() { _ = f.Close() }()
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		t.Errorf("a process lives on: %v", err)
+		t.Errorf("a process still runs: %v", err)
 	}
 }
 
-func newLifeFile(t *testing.T) string {
+func newAliveFile(t *testing.T) string {
 	t.Helper()
-	file := filepath.Join(word(t, t.TempDir()), "life")
+	file := filepath.Join(word(t, t.TempDir()), "alive")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

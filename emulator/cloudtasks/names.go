@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// nameHeld is how long the name of a finished task is refused. The service says
-// up to 24 h; the longest is the strictest on a caller that reuses names.
+// nameHeld is how long the name of a finished task is refused. The service documents
+// up to 24 h; the longest time is the strictest for a caller that reuses names.
 const nameHeld = 24 * time.Hour
 
 var (
