@@ -91,7 +91,7 @@ func (p *plan) current(name string) *document {
 	return p.db.docs[name]
 }
 
-// changes lists what differs from the current state; a document created and
+// changes lists the differences from the current state; a document created and
 // deleted by the same commit does not.
 func (p *plan) changes() []change {
 	var list []change

@@ -16,7 +16,7 @@ const (
 	maxStringBytes = 1<<20 - 89
 )
 
-// checkFields refuses what a document cannot hold, whatever its size. It cuts
+// checkFields refuses fields that a document of any size cannot hold. It cuts
 // timestamps to microseconds, as Firestore stores them.
 func checkFields(f fields) error {
 	return checkMap(f, 1, 0)

@@ -87,7 +87,7 @@ type caller struct {
 type run struct {
 	ctx                     context.Context
 	begun, ended, cancelled time.Duration // negative: not yet
-	stopped                 bool          // it ended after its process was told to stop
+	stopped                 bool          // it ended after its process had got SIGTERM
 	pauses                  []Span
 	result                  chan error
 }
