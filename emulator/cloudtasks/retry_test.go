@@ -36,7 +36,7 @@ func TestAnAnswerOf2xxDeletesTheTask(t *testing.T) {
 
 func TestAnyOtherAnswerOrNoneIsRetried(t *testing.T) {
 	refused := errors.New("refused")
-	broken := &http.Response{StatusCode: 200, Body: io.NopCloser(iotest.ErrReader(refused))}
+	broken := &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(iotest.ErrReader(refused))}
 	answers := map[string]worker{
 		"none":   func(*http.Request) (*http.Response, error) { return nil, refused },
 		"broken": func(*http.Request) (*http.Response, error) { return broken, nil },
