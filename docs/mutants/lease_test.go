@@ -1,256 +1,143 @@
 package mutants
 
-const suiteOnMemory = "TestMemoryPassesTheSuite/Lease/"
+const suiteOnMemory = "lease/leasetest.TestMemoryPassesTheSuite/Lease/"
 
 var leaseRooms = []room{
 	{"lease/lease.go", []bug{
-		{
-			name: "the owner is not compared",
-			old:  `l.Owner != "" && l.Grant() == g`,
-			new:  `l.Owner != "" && l.Token == g.Token`,
-			test: "TestExtendAndFinishAreForTheHolderAlone/another_owner",
-		},
-		{
-			name: "the token is not compared",
-			old:  `l.Owner != "" && l.Grant() == g`,
-			new:  `l.Owner != "" && l.Owner == g.Owner`,
-			test: "TestExtendAndFinishAreForTheHolderAlone/another's_token",
-		},
+		seed("the owner is not compared", "TestExtendAndFinishAreForTheHolderAlone/another_owner",
+			`l.Owner != "" && l.Grant() == g`, `l.Owner != "" && l.Token == g.Token`),
+		seed("the token is not compared", "TestExtendAndFinishAreForTheHolderAlone/another's_token",
+			`l.Owner != "" && l.Grant() == g`, `l.Owner != "" && l.Owner == g.Owner`),
 	}},
 	{"lease/rules.go", []bug{
-		{
-			name: "a release resets the token",
-			old: `		l.Attempts--
+		seed("a release resets the token", "TestDrop/ours",
+			`		l.Attempts--
 	}
 	return freed(l)`,
-			new: `		l.Attempts--
+			`		l.Attempts--
 	}
 	l.Token = 0
-	return freed(l)`,
-			test: "TestDrop/ours",
-		},
-		{
-			name: "a finished record is taken again",
-			old: `	case l.Finished:
+	return freed(l)`),
+		seed("a finished record is taken again", "TestTake/finished_comes_before_held",
+			`	case l.Finished:
 		return l, ErrFinished
 `,
-			test: "TestTake/finished_comes_before_held",
-		},
-		{
-			name: "a lease is still held at the instant of its expiry",
-			old:  `now.Before(l.ExpiresAt)`,
-			new:  `!now.After(l.ExpiresAt)`,
-			test: "TestTake/one_that_expires_now_is_expired",
-		},
-		{
-			name: "attempts are not counted",
-			old: `	l.Attempts++
+			``),
+		seed("a lease is still held at the instant of its expiry", "TestTake/one_that_expires_now_is_expired",
+			`now.Before(l.ExpiresAt)`, `!now.After(l.ExpiresAt)`),
+		seed("attempts are not counted", "TestTake/a_freed_one",
+			`	l.Attempts++
 `,
-			test: "TestTake/a_freed_one",
-		},
-		{
-			name: "the refusal of one attempt too many keeps the token",
-			old: `		l.Token++
+			``),
+		seed("the refusal of one attempt too many keeps the token", "TestTake/exhausted_comes_before_taking",
+			`		l.Token++
 		return finished`,
-			new:  `		return finished`,
-			test: "TestTake/exhausted_comes_before_taking",
-		},
-		{
-			name: "a heartbeat renews whoever's lease it finds",
-			old: `	if err := loss(l, g); err != nil {
+			`		return finished`),
+		seed("a heartbeat renews whoever's lease it finds", "worker.TestDelivery/TheOwnerIsRewrittenMidRun",
+			`	if err := loss(l, g); err != nil {
 		return l, err
 	}
 	l.HeartbeatAt`,
-			new:  `	l.HeartbeatAt`,
-			pkg:  "worker",
-			test: "TestDelivery/TheOwnerIsRewrittenMidRun",
-		},
-		{
-			name: "a finish is written whoever holds the lease",
-			old: `	if err := loss(l, g); err != nil {
+			`	l.HeartbeatAt`),
+		seed("a finish is written whoever holds the lease", "TestAFinishAfterTrustHasEndedIsFenced/another_took_over",
+			`	if err := loss(l, g); err != nil {
 		return l, err
 	}
 	return finished`,
-			new:  `	return finished`,
-			test: "TestAFinishAfterTrustHasEndedIsFenced/another_took_over",
-		},
-		{
-			name: "simulated: a finish is written whoever holds the lease",
-			old: `	if err := loss(l, g); err != nil {
+			`	return finished`),
+		seed("simulated: a finish is written whoever holds the lease", manySeeds,
+			`	if err := loss(l, g); err != nil {
 		return l, err
 	}
 	return finished`,
-			new:  `	return finished`,
-			pkg:  "worker/proof",
-			test: manySeeds,
-		},
+			`	return finished`),
 	}},
 	{"lease/lessor.go", []bug{
-		{
-			name: "expiry is judged by the local clock",
-			old:  `Take(*l.of(&c.Doc), c.At, `,
-			new:  `Take(*l.of(&c.Doc), time.Now(), `,
-			test: "TestTheStoresClockMayBeSetToAnything",
-		},
-		{
-			name: "expiry is judged when the reading has arrived",
-			old:  `Take(*l.of(&c.Doc), c.At, `,
-			new:  `Take(*l.of(&c.Doc), c.Now(), `,
-			pkg:  "repo",
-			test: "TestExpiryIsJudgedAtTheTimeOfTheReading/expired_while_the_reply_travelled",
-		},
-		{
-			name: "an acquisition whose reply was lost does not know its own token",
-			old:  `got.HeldBy(Grant{Owner: owner, Token: got.Token}) || got.Finished`,
-			new:  `got.Finished`,
-			test: "TestAnUnknownOutcomeIsResolved/acquire:_the_reply_was_lost_after_the_commit",
-		},
-		{
-			name: "explored: an acquisition whose reply was lost does not know its own token",
-			old:  `got.HeldBy(Grant{Owner: owner, Token: got.Token}) || got.Finished`,
-			new:  `got.Finished`,
-			pkg:  "worker/proof",
-			test: everyInterleaving,
-		},
-		{
-			name: "simulated: expiry is judged by the local clock",
-			old:  `Take(*l.of(&c.Doc), c.At, `,
-			new:  `Take(*l.of(&c.Doc), time.Now(), `,
-			pkg:  "worker/proof",
-			test: manySeeds,
-		},
-		{
-			name: "a record that was given up, opened and taken by another counts as acquired",
-			old:  `got.Finished && got.FinishedBy == owner`,
-			new:  `got.FinishedBy == owner`,
-			test: "TestAnExhaustionThatWasOvertakenIsNoAcquisition",
-		},
-		{
-			name: "an owner that has given up acquires what was reopened",
-			old:  `case l.of(&c.Doc).FinishedBy == owner:`,
-			new:  `case false:`,
-			test: "TestAnOwnerThatHasGivenUpDoesNotAcquireWhatWasReopened",
-		},
-		{
-			name: "any owner's release clears the lock",
-			old:  `case owner == "" || !got.HeldBy(Grant{Owner: owner, Token: got.Token}):`,
-			new:  `case owner == "":`,
-			pkg:  "repo",
-			test: "TestAnalysisLock/AnotherOwnersReleaseLeavesTheLock/embedded",
-		},
-		{
-			name: "Resume has no time limit",
-			old: `(*Hold[D], error) {
+		seed("expiry is judged by the local clock", "TestTheStoresClockMayBeSetToAnything",
+			`Take(*l.of(&c.Doc), c.At, `, `Take(*l.of(&c.Doc), time.Now(), `),
+		seed("expiry is judged when the reading has arrived", "repo.TestExpiryIsJudgedAtTheTimeOfTheReading/expired_while_the_reply_travelled",
+			`Take(*l.of(&c.Doc), c.At, `, `Take(*l.of(&c.Doc), c.Now(), `),
+		seed("an acquisition whose reply was lost does not know its own token", "TestAnUnknownOutcomeIsResolved/acquire:_the_reply_was_lost_after_the_commit",
+			`got.HeldBy(Grant{Owner: owner, Token: got.Token}) || got.Finished`, `got.Finished`),
+		seed("explored: an acquisition whose reply was lost does not know its own token", everyInterleaving,
+			`got.HeldBy(Grant{Owner: owner, Token: got.Token}) || got.Finished`, `got.Finished`),
+		seed("simulated: expiry is judged by the local clock", manySeeds,
+			`Take(*l.of(&c.Doc), c.At, `, `Take(*l.of(&c.Doc), time.Now(), `),
+		seed("a record that was given up, opened and taken by another counts as acquired", "TestALostReplyToAnAcquisitionIsResolvedFromTheRecord/exhausted,_reopened_and_acquired_by_another",
+			`got.Finished && got.FinishedBy == owner`, `got.FinishedBy == owner`),
+		seed("an owner that has given up acquires what was reopened", "TestALostReplyToAnAcquisitionIsResolvedFromTheRecord/exhausted_and_reopened",
+			`case l.of(&c.Doc).FinishedBy == owner:`, `case false:`),
+		seed("any owner's release clears the lock", "repo.TestAnalysisLock/AnotherOwnersReleaseLeavesTheLock/embedded",
+			`case owner == "" || !got.HeldBy(Grant{Owner: owner, Token: got.Token}):`, `case owner == "":`),
+		seed("Resume has no time limit", "TestAnOperationOnAnUnavailableStoreGivesUpInItsTime/resume",
+			`(*Hold[D], error) {
 	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)`,
-			new: `(*Hold[D], error) {
-	ctx, cancel := context.WithCancel(ctx)`,
-			test: "TestResumeGivesUpOnADarkStoreAfter15Seconds",
-		},
+			`(*Hold[D], error) {
+	ctx, cancel := context.WithCancel(ctx)`),
 	}},
 	{"lease/hold.go", []bug{
-		{
-			name: "a release at a stop has 2 s, whatever is left",
-			old:  `; ok && deadline.After(until) {`,
-			new:  `; ok && deadline.Before(time.Time{}) {`,
-			test: "TestAReleaseTriesUntilALaterDeadlineOfItsCaller",
-		},
-		{
-			name: "trust is measured from the end of the call",
-			old:  `c.At, c.Asked, p)`,
-			new:  `c.At, time.Now(), p)`,
-			test: "TestASlowHeartbeatDoesNotExtendTrust",
-		},
-		{
-			name: "the lease is let go before the run has ended",
-			old:  `			err = body(ctx)`,
-			new: `			ended := make(chan error, 1)
+		seed("a release at a stop has 2 s, whatever is left", "TestAnOperationOnAnUnavailableStoreGivesUpInItsTime/release_with_a_later_deadline",
+			`; ok && deadline.After(until) {`, `; ok && deadline.Before(time.Time{}) {`),
+		seed("trust is measured from the end of the call", "TestASlowHeartbeatDoesNotExtendTrust",
+			`c.At, c.Asked, p)`, `c.At, time.Now(), p)`),
+		seed("the lease is let go before the run has ended", "TestTheEndOfTheCallersContextEndsTheBodysAndNoHeartbeat",
+			`			err = body(ctx)`,
+			`			ended := make(chan error, 1)
 			go func() { ended <- body(ctx) }()
 			select {
 			case err = <-ended:
 			case <-ctx.Done():
 				err = context.Cause(ctx)
-			}`,
-			test: "TestTheCallersEndReachesTheBodyAndStopsNoHeartbeat",
-		},
-		{
-			name: "a release frees whatever it finds",
-			old: `		if err := loss(l, h.grant); err != nil {
+			}`),
+		seed("a release frees whatever it finds", suiteOnMemory+"ALockRewrittenMidRunCancelsTheRunAndStaysIntact",
+			`		if err := loss(l, h.grant); err != nil {
 			return l, err
 		}
 		return Drop(l, h.grant, refund), nil
 	}, set, func(l Lease) bool { return l.Owner != h.grant.Owner })`,
-			new: `		return freed(l), nil
-	}, set, func(Lease) bool { return false })`,
-			pkg:  "lease/leasetest",
-			test: suiteOnMemory + "ReleaseByAnotherLeavesTheLock",
-		},
+			`		return freed(l), nil
+	}, set, func(Lease) bool { return false })`),
 	}},
 	{"lease/keep.go", []bug{
-		{
-			name: "a run is not cancelled when its lock is lost",
-			old: `		k.cancelBody(k.lost)
+		seed("a run is not cancelled when its lock is lost", "TestALossHasAReason/taken",
+			`		k.cancelBody(k.lost)
 `,
-			test: "TestALossHasAReason/taken",
-		},
-		{
-			name: "nothing watches for the end of trust",
-			old: `	k.done.Go(func() { k.watch(ctx) })
+			``),
+		seed("nothing watches for the end of trust", "TestTheWatchdogNeedsNoStore/unavailable",
+			`	k.done.Go(func() { k.watch(ctx) })
 `,
-			test: "TestTheWatchdogNeedsNoStore/dark",
-		},
-		{
-			name: "a lost lock is asked for again as long as the run lasts",
-			old: `		k.end()
+			``),
+		seed("a lost lock is asked for again as long as the run lasts", "TestALossIsReportedOnceAndTheStoreIsNotCalledAgain",
+			`		k.end()
 	}
 `,
-			new: `	}
-`,
-			test: "TestALossIsReportedOnceAndTheStoreLeftAlone",
-		},
-		{
-			name: "a lock that was lost to time is renewed by a run that ignores its cancellation",
-			old: `		k.end()
+			`	}
+`),
+		seed("a lock that was lost to time is renewed by a run that ignores its cancellation", "TestALeaseThatWasNotRenewedInTimeStaysLost",
+			`		k.end()
 	}
 `,
-			new: `	}
+			`	}
 `,
-			and:  []string{`context.WithDeadline(ctx, k.hold.TrustedUntil())`, `context.WithCancel(ctx)`},
-			test: "TestALeaseLostToTimeIsNotRenewedThoughTheStoreIsBack",
-		},
-		{
-			name: "a renewal that failed is tried again after a whole heartbeat",
-			old:  `k.hold.lessor.policy.Heartbeat / 10`,
-			new:  `k.hold.lessor.policy.Heartbeat`,
-			test: "TestARenewalThatFailsIsTriedAgainAfterATenthOfAHeartbeat",
-		},
-		{
-			name: "explored: nothing watches for the end of trust",
-			old: `	k.done.Go(func() { k.watch(ctx) })
+			`context.WithDeadline(ctx, k.hold.TrustedUntil())`,
+			`context.WithCancel(ctx)`),
+		seed("a renewal that failed is tried again after a whole heartbeat", "TestARenewalThatFailsIsTriedAgainAfterATenthOfAHeartbeat",
+			`k.hold.lessor.policy.Heartbeat / 10`, `k.hold.lessor.policy.Heartbeat`),
+		seed("explored: nothing watches for the end of trust", everyInterleaving,
+			`	k.done.Go(func() { k.watch(ctx) })
 `,
-			pkg:  "worker/proof",
-			test: everyInterleaving,
-		},
+			``),
 	}},
 	{"lease/store.go", []bug{
-		{
-			name: "a conflict is taken for a loss",
-			old:  `		e.conflicts++`,
-			new:  `		return true, &LostError{Reason: Taken}`,
-			test: "TestAConflictIsNoLoss",
-		},
-		{
-			name: "a finish that the store has refused is tried again",
-			old: `		if e.refused != nil {
+		seed("a conflict is taken for a loss", "TestAConflictDoesNotLoseTheLease",
+			`		e.conflicts++`, `		return true, &LostError{Reason: Taken}`),
+		seed("a finish that the store has refused is tried again", "TestAnUnknownOutcomeIsResolved/finish:_it_was_refused",
+			`		if e.refused != nil {
 			return true, e.refused
 		}
 `,
-			test: "TestAnUnknownOutcomeIsResolved/finish:_it_was_refused",
-		},
-		{
-			name: "a failed write is taken for a success",
-			old:  `	if err == nil {`,
-			new:  `	if err == nil || !errors.Is(err, ErrConflict) && !errors.Is(err, ErrRefused) {`,
-			test: "TestAnUnknownOutcomeIsResolved/finish:_it_was_lost_before_the_commit",
-		},
+			``),
+		seed("a failed write is taken for a success", "TestAnUnknownOutcomeIsResolved/finish:_it_was_lost_before_the_commit",
+			`	if err == nil {`, `	if err == nil || !errors.Is(err, ErrConflict) && !errors.Is(err, ErrRefused) {`),
 	}},
 }

@@ -26,17 +26,26 @@ type room struct {
 
 // bug is one change of a file, or several at once, which compiles.
 type bug struct {
-	name     string   // what the program then does wrong
-	old, new string   // old is in the file exactly once
-	and      []string // old, new, … of the further changes
-	pkg      string   // of the test; "" is the file's own
-	test     string   // as go test -v names it, subtests and all
+	name   string   // what the program then does wrong
+	pkg    string   // of the test
+	test   string   // as go test -v names it, subtests and all
+	oldNew []string // old, new, …: each old is in the file exactly once
+}
+
+// seed returns the bug that replaces each old by its new. A test of another package
+// than the file's is written as "worker/proof.TestName".
+func seed(name, test string, oldNew ...string) bug {
+	b := bug{name: name, test: test, oldNew: oldNew}
+	if i := strings.Index(test, ".Test"); i > 0 {
+		b.pkg, b.test = test[:i], test[i+1:]
+	}
+	return b
 }
 
 // The proofs of worker/proof that must find a bug by themselves.
 const (
-	everyInterleaving = "TestNoInterleavingRunsTwiceOrLosesTheAnalysis"
-	manySeeds         = "TestManySeedsLoseNothingAndFinishEachOnce"
+	everyInterleaving = "worker/proof.TestNoInterleavingRunsTwiceOrLosesTheAnalysis"
+	manySeeds         = "worker/proof.TestManySeedsLoseNothingAndFinishEachOnce"
 )
 
 // settings are what the tests run with.
@@ -64,7 +73,7 @@ func list() (all []seeded) {
 // changes returns where in text the bug's changes begin, and each with its old and
 // its new words, the last first.
 func (b bug) changes(text string) (all []change, err error) {
-	for c := range slices.Chunk(append([]string{b.old, b.new}, b.and...), 2) {
+	for c := range slices.Chunk(b.oldNew, 2) {
 		if n := strings.Count(text, c[0]); n != 1 || c[0] == c[1] {
 			return nil, fmt.Errorf("found %d times, want once, and a change: %q", n, c[0])
 		}

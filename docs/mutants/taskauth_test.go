@@ -4,65 +4,31 @@ const claims = "TestInvalidClaimsAreRefused/"
 
 var taskauthRooms = []room{
 	{"worker/taskauth/taskauth.go", []bug{
-		{
-			name: "an unverified email is accepted",
-			old:  `!c.EmailVerified`,
-			new:  `false`,
-			test: claims + "email_unverified",
-		},
-		{
-			name: "any account may call",
-			old:  `!slices.Contains(v.accounts, c.Email)`,
-			new:  `len(v.accounts) == 0`,
-			test: claims + "another_account",
-		},
+		seed("an unverified email is accepted", claims+"email_unverified",
+			`!c.EmailVerified`, `false`),
+		seed("any account may call", claims+"another_account",
+			`!slices.Contains(v.accounts, c.Email)`, `len(v.accounts) == 0`),
 	}},
 	{"worker/taskauth/proof.go", []bug{
-		{
-			name: "the issuer is not checked",
-			old:  `!slices.Contains(p.of.issuers, c.Issuer)`,
-			new:  `len(p.of.issuers) == 0`,
-			test: claims + "other_issuer",
-		},
-		{
-			name: "the audience is not checked",
-			old:  `!slices.Equal(c.Audience, jwt.Audience{p.audience})`,
-			new:  `len(c.Audience) == 0`,
-			test: claims + "other_audience",
-		},
-		{
-			name: "a token needs no expiry",
-			old: `	case c.Expiry == nil:
+		seed("the issuer is not checked", claims+"other_issuer",
+			`!slices.Contains(p.of.issuers, c.Issuer)`, `len(p.of.issuers) == 0`),
+		seed("the audience is not checked", claims+"other_audience",
+			`!slices.Equal(c.Audience, jwt.Audience{p.audience})`, `len(c.Audience) == 0`),
+		seed("a token needs no expiry", claims+"no_expiry",
+			`	case c.Expiry == nil:
 		return errNoExpiry
 `,
-			new: `	case c.Expiry == nil:
+			`	case c.Expiry == nil:
 		return nil
-`,
-			test: claims + "no_expiry",
-		},
-		{
-			name: "a token is accepted before its time",
-			old:  `case c.NotBefore != nil && int64(*c.NotBefore) > latest, `,
-			new:  `case `,
-			test: claims + "not_before_later",
-		},
-		{
-			name: "any algorithm is accepted",
-			old:  `[]jose.SignatureAlgorithm{p.of.algorithm}`,
-			new:  `[]jose.SignatureAlgorithm{jose.HS256, jose.RS256, jose.ES256}`,
-			test: "TestAForgedSignatureIsUnauthenticated/ES256,_proper",
-		},
-		{
-			name: "the signature is not verified",
-			old:  `token.Claims(key, &c) != nil`,
-			new:  `key == nil || token.UnsafeClaimsWithoutVerification(&c) != nil`,
-			test: "TestAnotherPayloadUnderAGoodSignatureIsUnauthenticated",
-		},
+`),
+		seed("a token is accepted before its time", claims+"not_before_later",
+			`case c.NotBefore != nil && int64(*c.NotBefore) > latest, `, `case `),
+		seed("any algorithm is accepted", "TestAForgedSignatureIsUnauthenticated/ES256,_proper",
+			`[]jose.SignatureAlgorithm{p.of.algorithm}`,
+			`[]jose.SignatureAlgorithm{jose.HS256, jose.RS256, jose.ES256}`),
+		seed("the signature is not verified", "TestAnotherPayloadUnderAGoodSignatureIsUnauthenticated",
+			`token.Claims(key, &c) != nil`, `key == nil || token.UnsafeClaimsWithoutVerification(&c) != nil`),
 	}},
-	{"worker/taskauth/keys.go", []bug{{
-		name: "stale keys are trusted for ever",
-		old:  `now.Sub(k.got) >= maxStale`,
-		new:  `k.keys == nil`,
-		test: "TestKeysAreUsedForADayWithoutThePage",
-	}}},
+	{"worker/taskauth/keys.go", []bug{seed("stale keys are trusted for ever", "TestKeysAreUsedForADayWithoutThePage",
+		`now.Sub(k.got) >= maxStale`, `k.keys == nil`)}},
 }

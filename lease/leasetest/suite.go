@@ -4,7 +4,6 @@
 package leasetest
 
 import (
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -43,7 +42,7 @@ type Suite[D any] struct {
 // testCase tests one behaviour.
 type testCase[D any] struct {
 	name  string
-	run   func(b *bench[D])
+	run   func(b *fixture[D])
 	waits bool // time must pass
 }
 
@@ -59,14 +58,26 @@ type group[D any] struct {
 // store that is Exclusive skips the case of 128 acquirers: they would wait for each
 // other for longer than an acquisition may take.
 //
-// In real time the cases that wait run all at once, after the others, in groups
-// of the same name followed by InRealTime. That takes about one and a half TTLs.
+// In real time the cases that wait run all at once, in parallel with the others, in
+// groups of the same name followed by InRealTime. They take about one and a half TTLs.
 func Run[D any](t *testing.T, s Suite[D]) {
 	t.Helper()
 	if s.Close == nil {
 		s.Close = func(*D) {}
 	}
 	groups := s.groups(t)
+	// Goroutines and not t.Parallel, which runs only as many as there are processors.
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	for _, g := range groups {
+		for _, c := range g.cases {
+			if c.waits && !s.Bubble {
+				waiting.Go(func() {
+					t.Run(g.name+"InRealTime/"+c.name, func(t *testing.T) { s.one(t, c, g.exclusive) })
+				})
+			}
+		}
+	}
 	for _, g := range groups {
 		t.Run(g.name, func(t *testing.T) {
 			for _, c := range g.cases {
@@ -74,28 +85,6 @@ func Run[D any](t *testing.T, s Suite[D]) {
 					t.Run(c.name, func(t *testing.T) { s.one(t, c, g.exclusive) })
 				}
 			}
-		})
-	}
-	if s.Bubble {
-		return
-	}
-	// Goroutines and not t.Parallel, which runs only as many as there are processors.
-	var waiting sync.WaitGroup
-	defer waiting.Wait()
-	for _, g := range groups {
-		if !slices.ContainsFunc(g.cases, func(c testCase[D]) bool { return c.waits }) {
-			continue
-		}
-		waiting.Go(func() {
-			t.Run(g.name+"InRealTime", func(t *testing.T) {
-				var cases sync.WaitGroup
-				defer cases.Wait()
-				for _, c := range g.cases {
-					if c.waits {
-						cases.Go(func() { t.Run(c.name, func(t *testing.T) { s.one(t, c, g.exclusive) }) })
-					}
-				}
-			})
 		})
 	}
 }
@@ -117,7 +106,7 @@ func (s Suite[D]) groups(t *testing.T) []group[D] {
 	}
 	if !exclusive {
 		groups[1].cases = append(groups[1].cases, testCase[D]{
-			name: "Of128AtOnceOneAcquiresAndTheOthersFindItHeld", run: func(b *bench[D]) { acquireAtOnce(b, 128) }})
+			name: "Of128AtOnceOneAcquiresAndTheOthersFindItHeld", run: func(b *fixture[D]) { acquireAtOnce(b, 128) }})
 	}
 	if excluder && !exclusive {
 		groups = append(groups, group[D]{"LeaseInsideExclude", leaseCases[D](), true})
@@ -128,7 +117,7 @@ func (s Suite[D]) groups(t *testing.T) []group[D] {
 func (s Suite[D]) one(t *testing.T, c testCase[D], exclusive bool) {
 	t.Helper()
 	s.in(t, func(t *testing.T) {
-		b := &bench[D]{T: t, Suite: s, store: s.New(t)}
+		b := &fixture[D]{T: t, Suite: s, store: s.New(t)}
 		b.leased = b.store
 		if exclusive {
 			b.leased = alwaysExclude(b.store)
