@@ -74,7 +74,7 @@ func isTraceVariable(variable string) bool {
 
 // connect makes the pipes and returns the child's ends. It does not use those of
 // package exec: Wait would wait for every process that has inherited them, or drop
-// what they still contain.
+// their contents.
 func (c *child) connect() (childEnds []*os.File, err error) {
 	var in, out, errs *os.File
 	if in, c.stdin, err = os.Pipe(); err != nil {
@@ -113,7 +113,7 @@ func (c *child) takeOutput(b []byte) {
 	}
 }
 
-// collect completes the output with what the program had written when it exited.
+// collect completes the output with all that the program wrote before it exited.
 // Later output of its children is read and dropped, so that they do not block.
 func (c *child) collect() {
 	c.stdout.collect()

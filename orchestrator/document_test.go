@@ -52,7 +52,7 @@ func TestBuiltinDescribesBytes(t *testing.T) {
 	})
 }
 
-func TestBuiltinNamesMediaTypesTheSameEverywhere(t *testing.T) {
+func TestBuiltinNamesMediaTypesTheSameOnAllMachines(t *testing.T) {
 	for _, c := range []struct{ name, content, want string }{
 		{"a.txt", "hello", "text/plain; charset=utf-8"},
 		{"", "", "text/plain; charset=utf-8"},

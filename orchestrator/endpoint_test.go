@@ -93,24 +93,33 @@ func TestDifferentIDsHaveDifferentIdempotencyKeys(t *testing.T) {
 	}
 }
 
-func TestAnAnswerDeclaredAsJSONMustBeJSON(t *testing.T) {
+func TestEndpointsAnswerIsTheResult(t *testing.T) {
 	for name, c := range map[string]struct {
 		contentType, body string
 		status            int
+		json              bool   // Options.JSON
 		want              any    // if it is a result
 		stopped           string // if it is not
 	}{
-		"JSON":                     {"application/json", `{"n":1}`, 200, map[string]any{"n": int64(1)}, ""},
-		"JSON of a charset":        {"Application/JSON; charset=utf-8", `"x"`, 200, "x", ""},
-		"cut off":                  {"application/json", `{"a": 1,`, 200, nil, "after 8 of 8 bytes"},
-		"cut off, of a charset":    {"application/json; charset=utf-8", `{"a": 1,`, 201, nil, "after 8 of 8 bytes"},
-		"cut off, of bad words":    {"application/json; charset", `{"a": 1,`, 200, nil, "after 8 of 8 bytes"},
-		"two values":               {"application/json", `{"n":1} {"n":2}`, 200, nil, "after 9 of 15 bytes"},
-		"nothing":                  {"application/json", "", 200, nil, "after 0 of 0 bytes"},
-		"no content":               {"application/json", "", 204, nil, ""},
-		"text":                     {"text/plain", `{"a": 1,`, 200, `{"a": 1,`, ""},
-		"unnamed":                  {"", `{"a": 1,`, 200, `{"a": 1,`, ""},
-		"nothing that has no name": {"", "", 200, nil, ""},
+		"JSON":                  {"application/json", `{"n":1}`, 200, false, map[string]any{"n": int64(1)}, ""},
+		"JSON of a charset":     {"Application/JSON; charset=utf-8", `"x"`, 202, false, "x", ""},
+		"cut off":               {"application/json", `{"a": 1,`, 200, false, nil, "after 8 of 8 bytes"},
+		"cut off, of a charset": {"application/json; charset=utf-8", `{"a": 1,`, 201, false, nil, "after 8 of 8 bytes"},
+		"cut off, bad header":   {"application/json; charset", `{"a": 1,`, 200, false, nil, "after 8 of 8 bytes"},
+		"two values":            {"application/json", `{"n":1} {"n":2}`, 200, false, nil, "after 9 of 15 bytes"},
+		"nothing":               {"application/json", "", 200, false, nil, "after 0 of 0 bytes"},
+		"no content":            {"application/json", "", 204, false, nil, ""},
+		"text":                  {"text/plain", `{"a": 1,`, 200, false, `{"a": 1,`, ""},
+		"untyped text":          {"", "done\n", 200, false, "done", ""},
+		"untyped JSON":          {"", `{"n":1}`, 200, false, map[string]any{"n": int64(1)}, ""},
+		"untyped, two values":   {"", `{"n":1} {"n":2}`, 200, false, `{"n":1} {"n":2}`, ""},
+		"untyped newlines":      {"", "a\n\n", 200, false, "a\n", ""},
+		"untyped blanks":        {"", " \n", 200, false, nil, ""},
+		"JSON wanted":           {"text/plain", ` {"n": 1} `, 200, true, map[string]any{"n": int64(1)}, ""},
+		"wanted, nothing":       {"text/plain", "", 200, true, nil, "after 0 of 0 bytes"},
+		"wanted, blanks":        {"text/plain", " \n", 200, true, nil, "after 2 of 2 bytes"},
+		"wanted, text":          {"text/plain", "s3cret", 200, true, nil, "after 1 of 6 bytes"},
+		"wanted, text inside":   {"text/plain", "[1, s3cret]", 200, true, nil, "after 5 of 11 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -118,7 +127,11 @@ func TestAnAnswerDeclaredAsJSONMustBeJSON(t *testing.T) {
 				w.WriteHeader(c.status)
 				_, _ = io.WriteString(w, c.body)
 			})
-			got, err := post(t.Context(), t, s.URL, orchestrator.Job{})
+			a, err := orchestrator.New(s.URL, orchestrator.Options{JSON: c.json})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := orchestrator.Run(t.Context(), a, orchestrator.Job{})
 			if c.stopped != "" {
 				wantInvalidOutput(t, err, c.stopped)
 				return
@@ -131,29 +144,6 @@ func TestAnAnswerDeclaredAsJSONMustBeJSON(t *testing.T) {
 	}
 }
 
-func TestEndpointsAnswerMustBeJSONIfJSONIsWanted(t *testing.T) {
-	body := ""
-	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain")
-		_, _ = io.WriteString(w, body)
-	})
-	a, err := orchestrator.New(s.URL, orchestrator.Options{JSON: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for said, stopped := range map[string]string{"": "after 0 of 0 bytes", " \n": "after 2 of 2 bytes", "s3cret": "after 1 of 6 bytes", `[1, s3cret]`: "after 5 of 11 bytes"} {
-		body = said
-		_, err := orchestrator.Run(t.Context(), a, orchestrator.Job{})
-		wantInvalidOutput(t, err, stopped)
-	}
-	body = ` {"n": 1} `
-	got, err := orchestrator.Run(t.Context(), a, orchestrator.Job{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	equal(t, got, map[string]any{"n": int64(1)})
-}
-
 // wantInvalidOutput wants a FailureError with the code and the position where parsing
 // stopped, without the output itself.
 func wantInvalidOutput(t *testing.T, err error, stopped string) {
@@ -164,34 +154,6 @@ func wantInvalidOutput(t *testing.T, err error, stopped string) {
 	}
 	if err != nil && (strings.Contains(err.Error(), "s3") || strings.ContainsAny(err.Error(), `{["'`)) {
 		t.Errorf("%v shows the output", err)
-	}
-}
-
-func TestEndpointsAnswerIsTheResult(t *testing.T) {
-	for name, c := range map[string]struct {
-		status int
-		body   string
-		want   any
-	}{
-		"JSON":          {200, `{"n":1}`, map[string]any{"n": int64(1)}},
-		"text":          {200, "done\n", "done"},
-		"accepted":      {202, `"later"`, "later"},
-		"no content":    {204, "", nil},
-		"nothing":       {200, " \n", nil},
-		"almost JSON":   {200, `{"n":1} {"n":2}`, `{"n":1} {"n":2}`},
-		"only newlines": {200, "a\n\n", "a\n"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-				w.WriteHeader(c.status)
-				_, _ = io.WriteString(w, c.body)
-			})
-			got, err := post(t.Context(), t, s.URL, orchestrator.Job{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			equal(t, got, c.want)
-		})
 	}
 }
 
@@ -231,12 +193,12 @@ func TestEndpointsMessageIsCutBetweenCharacters(t *testing.T) {
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = io.WriteString(w, body)
 	})
-	for said, want := range map[string]string{
+	for output, want := range map[string]string{
 		"":                              "the analyzer answered 400 Bad Request",
 		"x" + strings.Repeat("é", 5000): "x" + strings.Repeat("é", 1023),
 		"\xff" + "bad":                  "\uFFFDbad",
 	} {
-		body = said
+		body = output
 		_, err := post(t.Context(), t, s.URL, orchestrator.Job{})
 		var refused *orchestrator.PermanentError
 		if !errors.As(err, &refused) {

@@ -24,18 +24,18 @@ func (urgentError) Error() string              { return "out of time" }
 func (e urgentError) KillAfter() time.Duration { return e.after }
 
 func TestEndOfTheContextSendsSIGTERM(t *testing.T) {
-	file := newLifeFile(t)
+	file := newAliveFile(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	go func() {
-		waitForLine(t, file, "polite")
+		waitForLine(t, file, "obedient")
 		cancel(errLost)
 	}()
-	got, err := program(t, never, "polite", file).Analyze(ctx, orchestrator.Job{})
+	got, err := program(t, never, "obedient", file).Analyze(ctx, orchestrator.Job{})
 	assertAllEnded(t, file)
 	if got != nil || !errors.Is(err, errLost) || !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, %v; want the context's cause", got, err)
 	}
-	waitForLine(t, file, "asked to stop")
+	waitForLine(t, file, "got SIGTERM")
 }
 
 func TestAGroupThatIgnoresSIGTERMIsKilled(t *testing.T) {
@@ -50,7 +50,7 @@ func TestAGroupThatIgnoresSIGTERMIsKilled(t *testing.T) {
 		"also where the cause is wrapped": {never, errors.Join(errLost, urgentError{time.Millisecond})},
 	} {
 		t.Run(name, func(t *testing.T) {
-			file := newLifeFile(t)
+			file := newAliveFile(t)
 			ctx, cancel := context.WithCancelCause(t.Context())
 			go func() {
 				waitForLine(t, file, "ready")
@@ -66,10 +66,10 @@ func TestAGroupThatIgnoresSIGTERMIsKilled(t *testing.T) {
 }
 
 func TestDeadlineEndsTheProgram(t *testing.T) {
-	file := newLifeFile(t)
+	file := newAliveFile(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, err := program(t, time.Millisecond, "stubborn", file).Analyze(ctx, orchestrator.Job{})
+	_, err := program(t, time.Millisecond, "ignorer", file).Analyze(ctx, orchestrator.Job{})
 	assertAllEnded(t, file)
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want context.DeadlineExceeded", err)
@@ -81,45 +81,45 @@ func TestRunReturnsAfterTheProgramExitsThoughAChildHoldsItsOutput(t *testing.T) 
 		child string
 		grace time.Duration
 	}{
-		"a child that stops when asked": {"polite", never},
-		"a child that has to be killed": {"stubborn", 50 * time.Millisecond},
+		"a child that stops when asked": {"obedient", never},
+		"a child that has to be killed": {"ignorer", 50 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			file := newLifeFile(t)
-			got, err := orchestrator.Run(t.Context(), program(t, c.grace, "leaver", file, c.child, "0"), orchestrator.Job{})
+			file := newAliveFile(t)
+			got, err := orchestrator.Run(t.Context(), program(t, c.grace, "exiter", file, c.child, "0"), orchestrator.Job{})
 			assertAllEnded(t, file)
 			if err != nil {
 				t.Fatal(err)
 			}
 			equal(t, got, map[string]any{"left": "behind"})
-			if text := waitForLine(t, file, c.child); c.child == "polite" && !strings.Contains(text, "asked to stop") {
-				t.Error("the child was not asked to stop")
+			if text := waitForLine(t, file, c.child); c.child == "obedient" && !strings.Contains(text, "got SIGTERM") {
+				t.Error("the child did not get SIGTERM")
 			}
 		})
 	}
-	file := newLifeFile(t)
-	_, err := orchestrator.Run(t.Context(), program(t, time.Millisecond, "leaver", file, "stubborn", "4"), orchestrator.Job{})
+	file := newAliveFile(t)
+	_, err := orchestrator.Run(t.Context(), program(t, time.Millisecond, "exiter", file, "ignorer", "4"), orchestrator.Job{})
 	assertAllEnded(t, file)
 	wantRetry(t, err, "exit status 4: left behind")
 }
 
 func TestALossWhileAChildEndsShortensItsGrace(t *testing.T) {
-	file := newLifeFile(t)
+	file := newAliveFile(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	go func() {
-		waitForLine(t, file, "stubborn")
-		time.Sleep(100 * time.Millisecond) // likely after the leaver's exit; before it, the run ends as well
+		waitForLine(t, file, "ignorer")
+		time.Sleep(100 * time.Millisecond) // likely after the exiter's exit; before it, the run ends as well
 		cancel(urgentError{time.Millisecond})
 	}()
-	_, _ = program(t, never, "leaver", file, "stubborn", "0").Analyze(ctx, orchestrator.Job{})
+	_, _ = program(t, never, "exiter", file, "ignorer", "0").Analyze(ctx, orchestrator.Job{})
 	assertAllEnded(t, file)
 }
 
 // The job has closed the program's pipes.
 func TestABackgroundJobOfAShellIsEndedToo(t *testing.T) {
-	file := newLifeFile(t)
+	file := newAliveFile(t)
 	script := filepath.Join(t.TempDir(), "script")
-	if err := os.WriteFile(script, []byte(`"$1" as-program stubborn "$2" </dev/null >/dev/null 2>&1 &
+	if err := os.WriteFile(script, []byte(`"$1" as-program ignorer "$2" </dev/null >/dev/null 2>&1 &
 while ! [ -s "$2" ]; do sleep 0.01; done
 echo '{"ok":true}'`), 0o600); err != nil {
 		t.Fatal(err)
@@ -138,8 +138,8 @@ echo '{"ok":true}'`), 0o600); err != nil {
 
 // Its input is too large for the pipe, and its output never ends.
 func TestRunDoesNotWaitForAProcessOutsideTheGroup(t *testing.T) {
-	file, input := newLifeFile(t), json.RawMessage(`"`+strings.Repeat("x", 1<<20)+`"`)
-	got, err := orchestrator.Run(t.Context(), program(t, never, "escaper", file, "stubborn", file+".child"),
+	file, input := newAliveFile(t), json.RawMessage(`"`+strings.Repeat("x", 1<<20)+`"`)
+	got, err := orchestrator.Run(t.Context(), program(t, never, "escaper", file, "ignorer", file+".child"),
 		orchestrator.Job{Input: input})
 	text, _ := os.ReadFile(file)
 	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
@@ -158,6 +158,6 @@ func TestRunDoesNotWaitForAProcessOutsideTheGroup(t *testing.T) {
 func TestRunDoesNotWaitForAnEndlessWriterOutsideTheGroup(t *testing.T) {
 	for _, to := range []string{"stdout", "stderr"} {
 		// It dies of its broken pipe. How much of its output is in the result is undefined.
-		_, _ = orchestrator.Run(t.Context(), program(t, never, "escaper", newLifeFile(t), "flood", to, "1000000000000000", "0"), orchestrator.Job{})
+		_, _ = orchestrator.Run(t.Context(), program(t, never, "escaper", newAliveFile(t), "flood", to, "1000000000000000", "0"), orchestrator.Job{})
 	}
 }

@@ -39,7 +39,7 @@ func (p *pipe) interrupt() {
 	<-p.done
 }
 
-// collect passes to take what the pipe contains now, and drops what comes later.
+// collect passes the present contents of the pipe to take, and drops later input.
 func (p *pipe) collect() {
 	p.interrupt()
 	_ = p.file.SetReadDeadline(time.Time{})
@@ -82,7 +82,7 @@ func (p *pipe) close() {
 	closeAll(p.file)
 }
 
-// tail keeps the end of what was written to it.
+// tail keeps the end of the bytes that are added to it.
 type tail struct{ kept []byte }
 
 func (t *tail) add(b []byte) {

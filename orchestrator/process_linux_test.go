@@ -3,10 +3,8 @@ package orchestrator_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -43,45 +41,6 @@ func adopter(args []string) {
 	}
 }
 
-// Otherwise 200 groups that end at once read the state of 200 programs each. The test
-// counts the reads of this process, so it is not parallel.
-func TestEndingAGroupReadsNoStateOfOthers(t *testing.T) {
-	const others = 100
-	for range others {
-		c := exec.Command("sleep", "1000")
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = c.Process.Kill()
-			_ = c.Wait() // killed
-		})
-	}
-	before := reads(t)
-	if _, err := orchestrator.Run(t.Context(), program(t, never, "cat"), orchestrator.Job{}); err != nil {
-		t.Fatal(err)
-	}
-	if n := reads(t) - before; n >= others {
-		t.Errorf("%d reads beside %d other programs", n, others)
-	}
-}
-
-// reads returns the number of read calls of this process.
-func reads(t *testing.T) (n int) {
-	t.Helper()
-	text, err := os.ReadFile("/proc/self/io")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		if _, err := fmt.Sscanf(line, "syscr: %d", &n); err == nil {
-			return n
-		}
-	}
-	t.Fatalf("no syscr in %q", text)
-	return 0
-}
-
 // waitUntilAllEnded waits until every process that locked file has ended.
 func waitUntilAllEnded(t *testing.T, file string) {
 	t.Helper()
@@ -96,12 +55,12 @@ func waitUntilAllEnded(t *testing.T, file string) {
 }
 
 func TestProgramDiesWithAWorkerThatIsKilled(t *testing.T) {
-	file := newLifeFile(t)
-	c := exec.Command(testBinary(t), asProgram, "worker", "stubborn", file)
+	file := newAliveFile(t)
+	c := exec.Command(testBinary(t), asProgram, "worker", "ignorer", file)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	waitForLine(t, file, "stubborn")
+	waitForLine(t, file, "ignorer")
 	if err := c.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -110,9 +69,9 @@ func TestProgramDiesWithAWorkerThatIsKilled(t *testing.T) {
 }
 
 func TestAdoptedOrphansAreReaped(t *testing.T) {
-	for _, child := range []string{"polite", "stubborn"} {
-		file := newLifeFile(t)
-		out, err := exec.Command(testBinary(t), asProgram, "adopter", "leaver", file, child, "0").CombinedOutput()
+	for _, child := range []string{"obedient", "ignorer"} {
+		file := newAliveFile(t)
+		out, err := exec.Command(testBinary(t), asProgram, "adopter", "exiter", file, child, "0").CombinedOutput()
 		if err != nil {
 			t.Errorf("%s: %v\n%s", child, err, out)
 		}

@@ -63,13 +63,13 @@ func assertAllEnded(t *testing.T, file string) {
 	}
 	defer func() { _ = f.Close() }()
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		t.Errorf("a process lives on: %v", err)
+		t.Errorf("a process still runs: %v", err)
 	}
 }
 
-func newLifeFile(t *testing.T) string {
+func newAliveFile(t *testing.T) string {
 	t.Helper()
-	file := filepath.Join(word(t, t.TempDir()), "life")
+	file := filepath.Join(word(t, t.TempDir()), "alive")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -246,24 +246,18 @@ func TestADeletedProgramIsRetried(t *testing.T) {
 	}
 }
 
-func TestProgramNeedNotReadItsInput(t *testing.T) {
-	input, _ := json.Marshal(strings.Repeat("x", 1<<20))
+func TestProgramMayReadALargeInputOrNot(t *testing.T) {
+	text := strings.Repeat("x", 900<<10)
+	input, _ := json.Marshal(text)
 	got, err := orchestrator.Run(t.Context(), program(t, never, "end", "0", "out=fine", "err="), orchestrator.Job{Input: input})
 	if err != nil {
 		t.Fatal(err)
 	}
 	equal(t, got, "fine")
-}
-
-func TestProgramGetsAMegabyteOfInput(t *testing.T) {
-	input, _ := json.Marshal(strings.Repeat("x", 900<<10))
-	got, err := orchestrator.Run(t.Context(), program(t, never, "cat"), orchestrator.Job{Input: input})
-	if err != nil {
+	if got, err = orchestrator.Run(t.Context(), program(t, never, "cat"), orchestrator.Job{Input: input}); err != nil {
 		t.Fatal(err)
 	}
-	if got := len(got.(map[string]any)["input"].(string)); got != 900<<10 {
-		t.Errorf("%d bytes came back", got)
-	}
+	equal(t, got.(map[string]any)["input"], any(text))
 }
 
 func TestProgramThatPrintsTooMuchIsEnded(t *testing.T) {
@@ -323,21 +317,14 @@ func TestInputThatIsNotJSONIsRefusedPermanently(t *testing.T) {
 	}
 }
 
-func TestProgramReceivesTheTraceOfTheRun(t *testing.T) {
+func TestProgramReceivesTheTraceOfTheRunAndNoOther(t *testing.T) {
 	t.Setenv("TRACEPARENT", "of this process")
-	got, err := orchestrator.Run(withSpan(t), program(t, never, "trace"), orchestrator.Job{})
-	if err != nil {
-		t.Fatal(err)
+	t.Setenv("TRACESTATE", "of=this")
+	for ctx, want := range map[context.Context]any{withSpan(t): traceparent + " vendor=1", t.Context(): nil} { // nil: only blanks
+		got, err := orchestrator.Run(ctx, program(t, never, "trace"), orchestrator.Job{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, got, want)
 	}
-	equal(t, got, traceparent+" vendor=1")
-}
-
-func TestProgramReceivesNoTraceIfTheRunHasNone(t *testing.T) {
-	t.Setenv("TRACEPARENT", traceparent)
-	t.Setenv("TRACESTATE", "vendor=1")
-	got, err := orchestrator.Run(t.Context(), program(t, never, "trace"), orchestrator.Job{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	equal(t, got, nil) // as of a program that has printed blanks
 }

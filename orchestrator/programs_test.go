@@ -16,7 +16,7 @@ import (
 )
 
 // asProgram as the first argument makes the test binary one of these programs,
-// named by the second. Those with a FILE call live with it.
+// named by the second. Those with a FILE call markAlive with it.
 const asProgram = "as-program"
 
 var programs = map[string]func(args []string){
@@ -27,10 +27,10 @@ var programs = map[string]func(args []string){
 	"flood":       flood,
 	"end":         end,
 	"die":         func([]string) { check(syscall.Kill(os.Getpid(), syscall.SIGKILL)) },
-	"polite":      polite,
-	"stubborn":    stubborn,
+	"obedient":    obedient,
+	"ignorer":     ignorer,
 	"parent":      parent,
-	"leaver":      leaver,
+	"exiter":      exiter,
 	"escaper":     escaper,
 }
 
@@ -45,9 +45,9 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// live writes a line to a file and keeps a shared lock on it, which the kernel
+// markAlive writes a line to a file and keeps a shared lock on it, which the kernel
 // releases when the process ends.
-func live(file, who string) {
+func markAlive(file, who string) {
 	f := must(os.OpenFile(file, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600))
 	check(syscall.Flock(int(f.Fd()), syscall.LOCK_SH))
 	must(fmt.Fprintln(f, who))
@@ -87,27 +87,27 @@ func end(args []string) {
 	os.Exit(must(strconv.Atoi(args[0])))
 }
 
-// polite FILE stops at SIGTERM and writes a line about it.
-func polite(args []string) {
+// obedient FILE stops at SIGTERM and writes a line about it.
+func obedient(args []string) {
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGTERM)
-	live(args[0], "polite")
+	markAlive(args[0], "obedient")
 	<-asked
-	live(args[0], "asked to stop")
+	markAlive(args[0], "got SIGTERM")
 	must(os.Stdout.WriteString(`"too late"`))
 }
 
-// stubborn FILE ignores SIGTERM.
-func stubborn(args []string) {
+// ignorer FILE ignores SIGTERM.
+func ignorer(args []string) {
 	signal.Ignore(syscall.SIGTERM)
-	live(args[0], "stubborn")
+	markAlive(args[0], "ignorer")
 	for {
 		time.Sleep(time.Hour)
 	}
 }
 
 // spawn starts another of the programs with this one's standard output, and
-// waits until it lives.
+// waits until it has written its line.
 func spawn(file, name string) *exec.Cmd {
 	before := len(must(os.ReadFile(file)))
 	c := exec.Command(os.Args[0], asProgram, name, file)
@@ -119,17 +119,17 @@ func spawn(file, name string) *exec.Cmd {
 	return c
 }
 
-// parent FILE has a stubborn child and waits for it.
+// parent FILE has a ignorer child and waits for it.
 func parent(args []string) {
-	live(args[0], "parent")
-	child := spawn(args[0], "stubborn")
-	live(args[0], "ready")
+	markAlive(args[0], "parent")
+	child := spawn(args[0], "ignorer")
+	markAlive(args[0], "ready")
 	_ = child.Wait()
 }
 
-// leaver FILE CHILD STATUS exits while a child holds its standard output.
-func leaver(args []string) {
-	live(args[0], "leaver")
+// exiter FILE CHILD STATUS exits while a child holds its standard output.
+func exiter(args []string) {
+	markAlive(args[0], "exiter")
 	must(os.Stdout.WriteString(`{"left":`))
 	spawn(args[0], args[1])
 	must(os.Stdout.WriteString(`"behind"}`))

@@ -37,7 +37,7 @@ func TestAPanicIsRetried(t *testing.T) {
 		t.Error("a panic is permanent")
 	}
 	if !strings.Contains(err.Error(), "not returned") {
-		t.Errorf("%v does not say what was thrown", err)
+		t.Errorf("%v does not contain the value of the panic", err)
 	}
 	if !strings.Contains(string(panicked.Stack), "TestAPanicIsRetried") {
 		t.Errorf("the stack does not show where: %s", panicked.Stack)

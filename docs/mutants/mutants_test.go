@@ -49,7 +49,7 @@ const (
 )
 
 // settings are what the tests run with.
-var settings = []string{"TASKGUARD_NO_GOOGLE_EMULATOR=1", "SIMULATE_SEEDS=300"}
+var settings = []string{"TASKGUARD_NO_GOOGLE_EMULATOR=1"}
 
 // seeded is a bug of the list with its file.
 type seeded struct {

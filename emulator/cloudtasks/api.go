@@ -14,9 +14,6 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// maxTaskPage is the most tasks in one page of a list.
-const maxTaskPage = 1000
-
 // api answers the calls of Cloud Tasks. What it does not implement answers
 // UNIMPLEMENTED.
 type api struct {
@@ -51,6 +48,10 @@ func (a *api) CreateQueue(_ context.Context, req *cloudtaskspb.CreateQueueReques
 	}
 	if name[:len(name)-len("/queues/")-len(shortID(name))] != req.Parent {
 		return nil, invalid("queue.name", "is not in parent")
+	}
+	limits, retry := req.Queue.RateLimits, req.Queue.RetryConfig
+	if limits.GetMaxDispatchesPerSecond() != 0 || retry.GetMaxRetryDuration() != nil {
+		return nil, status.Error(codes.Unimplemented, "max_dispatches_per_second and max_retry_duration are not emulated")
 	}
 	if req.Queue.HttpTarget != nil || req.Queue.AppEngineRoutingOverride != nil {
 		return nil, status.Error(codes.Unimplemented, "a target of the queue is not emulated")
@@ -99,7 +100,7 @@ func (a *api) CreateTask(_ context.Context, req *cloudtaskspb.CreateTaskRequest)
 			return status.Error(codes.AlreadyExists, "a task of this name exists or existed recently")
 		}
 		q.add(t)
-		pb = t.view(req.ResponseView)
+		pb = t.view()
 		return nil
 	})
 	return pb, err
@@ -116,38 +117,20 @@ func (a *api) GetTask(_ context.Context, req *cloudtaskspb.GetTaskRequest) (pb *
 		if t == nil {
 			return status.Error(codes.NotFound, "task does not exist")
 		}
-		pb = t.view(req.ResponseView)
+		pb = t.view()
 		return nil
 	})
 	return pb, err
 }
 
-// ListTasks lists in order of creation. A page token is the sequence number of
-// the page's last task.
+// ListTasks returns all tasks on one page, in order of creation.
 func (a *api) ListTasks(_ context.Context, req *cloudtaskspb.ListTasksRequest) (*cloudtaskspb.ListTasksResponse, error) {
-	after, err := strconv.ParseUint(cmp.Or(req.PageToken, "0"), 10, 64)
-	if err != nil || req.PageSize < 0 {
-		return nil, invalid("page_token, page_size", "are not a page of this server's")
-	}
-	size := maxTaskPage
-	if req.PageSize > 0 {
-		size = min(size, int(req.PageSize))
-	}
 	resp := &cloudtaskspb.ListTasksResponse{}
-	err = a.withQueue("parent", req.Parent, func(q *queue) error {
-		tasks := slices.SortedFunc(maps.Values(q.tasks), func(a, b *task) int { return cmp.Compare(a.seq, b.seq) })
-		tasks = slices.DeleteFunc(tasks, func(t *task) bool { return t.seq <= after })
-		if len(tasks) > size {
-			tasks = tasks[:size]
-			resp.NextPageToken = strconv.FormatUint(tasks[size-1].seq, 10)
-		}
-		for _, t := range tasks {
-			resp.Tasks = append(resp.Tasks, t.view(req.ResponseView))
+	err := a.withQueue("parent", req.Parent, func(q *queue) error {
+		for _, t := range slices.SortedFunc(maps.Values(q.tasks), func(a, b *task) int { return cmp.Compare(a.seq, b.seq) }) {
+			resp.Tasks = append(resp.Tasks, t.view())
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return resp, nil
+	return resp, err
 }

@@ -62,7 +62,7 @@ func (s *Server) deliver(a attempt) {
 // callback runs unlocked: it may call the API.
 func (s *Server) repeat(a attempt, now time.Time) {
 	s.mu.Lock()
-	t := proto.CloneOf(a.task.view(cloudtaskspb.Task_FULL))
+	t := proto.CloneOf(a.task.view())
 	s.mu.Unlock()
 	delays := s.options.Extra(t)
 	s.mu.Lock()

@@ -16,7 +16,7 @@ import (
 	"taskguard/emulator/cloudtasks"
 )
 
-// gauge counts runs that go on at the same time.
+// gauge counts runs, and how many of them there are at the same time.
 type gauge struct {
 	mu              sync.Mutex
 	now, most, runs int
@@ -42,8 +42,8 @@ func (g *gauge) read() (most, runs int) {
 	return g.most, g.runs
 }
 
-// lasting answers 200 after d, or stops listening when its request ends. The run
-// goes on for d in either case, as a worker's does.
+// lasting answers 200 after d, or returns when its request ends. The run takes d in
+// either case, as a worker's does.
 func lasting(g *gauge, d time.Duration) worker {
 	return func(r *http.Request) (*http.Response, error) {
 		g.enter()
@@ -116,7 +116,7 @@ func TestTheDispatchDeadlineLetsTwoRunsOverlap(t *testing.T) {
 	})
 }
 
-func TestTheDispatchDeadlineHoldsForATransportThatIgnoresIt(t *testing.T) {
+func TestTheDispatchDeadlineEndsAnAttemptWhoseTransportIgnoresIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen seen
 		slow := worker(func(*http.Request) (*http.Response, error) {
@@ -189,4 +189,82 @@ func TestIdleWaitsForObserve(t *testing.T) {
 			t.Fatalf("got %d deliveries when idle, want 50", got)
 		}
 	})
+}
+
+func TestNoMoreThanTheConcurrencyLimitIsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g gauge
+		c := openQueue(t, cloudtasks.Options{Transport: lasting(&g, time.Second)},
+			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 3}})
+		start := time.Now()
+		for range 10 {
+			c.create(post(""))
+		}
+		c.idle()
+		if most, runs := g.read(); most != 3 || runs != 10 {
+			t.Fatalf("got %d runs, %d at once, want 10 and 3", runs, most)
+		}
+		if got, want := time.Since(start), 4*time.Second; got != want {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+	})
+}
+
+func TestTasksDueTogetherGoInOrderOfCreation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen seen
+		c := openQueue(t, cloudtasks.Options{Transport: always(200), Observe: seen.observe},
+			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 1}})
+		want := []string{"e", "a", "d", "b", "c"}
+		due := time.Now().Add(time.Minute)
+		for _, id := range want {
+			c.create(at(id, due))
+		}
+		c.idle()
+		var got []string
+		all := seen.deliveries()
+		for i := range all {
+			got = append(got, all[i].Task)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("order (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestCloseEndsTheDeliveriesInFlight(t *testing.T) {
+	var seen seen
+	begun := make(chan struct{}, 3)
+	blocked := worker(func(r *http.Request) (*http.Response, error) {
+		begun <- struct{}{}
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	})
+	c := openQueue(t, cloudtasks.Options{Transport: blocked, Observe: seen.observe}, nil)
+	for range 3 {
+		c.create(post(""))
+	}
+	c.create(at("", time.Now().Add(time.Hour)))
+	for range 3 {
+		<-begun
+	}
+	waiting := make(chan error, 1)
+	go func() { waiting <- c.Idle(context.Background()) }()
+	c.Close()
+	c.Close()
+	if err := <-waiting; !errors.Is(err, cloudtasks.ErrClosed) {
+		t.Fatalf("got %v from Idle, want ErrClosed", err)
+	}
+	if _, err := c.Dial(); !errors.Is(err, cloudtasks.ErrClosed) {
+		t.Fatalf("got %v from Dial, want ErrClosed", err)
+	}
+	all := seen.deliveries()
+	if len(all) != 3 {
+		t.Fatalf("got %d deliveries, want the 3 in flight, reported before Close returned", len(all))
+	}
+	for i := range all {
+		if all[i].Status != 0 || !errors.Is(all[i].Err, context.Canceled) {
+			t.Fatalf("got %+v, want no answer, canceled", all[i])
+		}
+	}
 }

@@ -12,9 +12,8 @@
 //     and nothing stops the worker, so two runs overlap.
 //   - The X-CloudTasks headers, and no Content-Type but the creator's.
 //   - Names: ALREADY_EXISTS while the task exists and for 24 h after it ended.
-//   - Retries end when maxAttempts and maxRetryDuration are both spent. A limit
-//     that is unlimited (-1, 0) is ignored; if both are, retries never end.
-//   - maxConcurrentDispatches, maxDispatchesPerSecond and Retry-After.
+//   - Retries end after maxAttempts; with -1 they never end.
+//   - maxConcurrentDispatches and Retry-After.
 //
 // # What is not
 //
@@ -26,8 +25,10 @@
 //   - The service slows a whole queue after 429, 503 or many errors, and ramps up
 //     an idle one; here only the queue's own limits slow it.
 //   - The service deletes a task at the age of 31 days.
+//   - GetTask and ListTasks always return the full view, and ListTasks one page.
 //   - UNIMPLEMENTED: changes of a queue other than PurgeQueue, DeleteTask, RunTask,
-//     App Engine targets, a queue's http_target, a task's own retry_config.
+//     App Engine targets, a queue's http_target, maxDispatchesPerSecond and
+//     maxRetryDuration, a task's own retry_config.
 //   - The service documents no X-CloudTasks-TaskPreviousResponse for an attempt
 //     without an answer; here it is 504 after the dispatch deadline, else 503.
 package cloudtasks

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// nameHeld is how long the name of a finished task is refused. The service says
-// up to 24 h; the longest is the strictest on a caller that reuses names.
+// nameHeld is how long the name of a finished task is refused. The service documents
+// up to 24 h; the longest time is the strictest for a caller that reuses names.
 const nameHeld = 24 * time.Hour
 
 var (
@@ -38,37 +38,9 @@ func shortID(name string) string {
 	return name[strings.LastIndexByte(name, '/')+1:]
 }
 
-// usedNames are the names of ended tasks that cannot be used again yet.
-type usedNames struct {
-	held  map[string]struct{}
-	order []usedName // oldest first
-}
+// usedNames holds when the names of ended tasks may be used again.
+type usedNames map[string]time.Time
 
-type usedName struct {
-	id    string
-	until time.Time
-}
+func (u usedNames) add(id string, now time.Time) { u[id] = now.Add(nameHeld) }
 
-// add holds id from now on.
-func (u *usedNames) add(id string, now time.Time) {
-	u.expire(now)
-	if u.held == nil {
-		u.held = map[string]struct{}{}
-	}
-	u.held[id] = struct{}{}
-	u.order = append(u.order, usedName{id, now.Add(nameHeld)})
-}
-
-func (u *usedNames) holds(id string, now time.Time) bool {
-	u.expire(now)
-	_, held := u.held[id]
-	return held
-}
-
-func (u *usedNames) expire(now time.Time) {
-	for len(u.order) > 0 && !u.order[0].until.After(now) {
-		delete(u.held, u.order[0].id)
-		u.order[0] = usedName{}
-		u.order = u.order[1:]
-	}
-}
+func (u usedNames) holds(id string, now time.Time) bool { return now.Before(u[id]) }

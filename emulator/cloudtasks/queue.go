@@ -1,7 +1,6 @@
 package cloudtasks
 
 import (
-	"math"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -19,7 +18,6 @@ type queue struct {
 	tasks    map[string]*task
 	names    usedNames
 	schedule schedule
-	pace     pace
 	inFlight int
 	seq      uint64
 }
@@ -35,13 +33,9 @@ func withDefaults(in *cloudtaskspb.Queue) *cloudtaskspb.Queue {
 		q.RetryConfig = &cloudtaskspb.RetryConfig{}
 	}
 	limits, retry := q.RateLimits, q.RetryConfig
-	if limits.MaxDispatchesPerSecond == 0 {
-		limits.MaxDispatchesPerSecond = 500
-	}
 	if limits.MaxConcurrentDispatches == 0 {
 		limits.MaxConcurrentDispatches = 1000
 	}
-	limits.MaxBurstSize = int32(min(math.Ceil(limits.MaxDispatchesPerSecond), 100)) // as the service shows
 	if retry.MaxAttempts == 0 {
 		retry.MaxAttempts = 100
 	}
@@ -60,8 +54,7 @@ func withDefaults(in *cloudtaskspb.Queue) *cloudtaskspb.Queue {
 // newQueue adds a queue to s and starts its scheduler. It needs s.mu.
 func (s *Server) newQueue(pb *cloudtaskspb.Queue) {
 	q := &queue{
-		s: s, pb: pb, wake: make(chan struct{}, 1), tasks: map[string]*task{},
-		pace: newPace(pb.RateLimits.MaxDispatchesPerSecond, int(pb.RateLimits.MaxBurstSize)),
+		s: s, pb: pb, wake: make(chan struct{}, 1), tasks: map[string]*task{}, names: usedNames{},
 	}
 	s.queues[pb.Name] = q
 	s.running.Go(q.run)
@@ -99,11 +92,12 @@ func (q *queue) purge(now time.Time) {
 	for _, t := range q.tasks {
 		q.remove(t, now)
 	}
-	for d := q.schedule.first(); d != nil; d = q.schedule.first() {
-		if q.schedule.remove(); d.repeat != nil {
+	for _, d := range q.schedule {
+		if d.repeat != nil {
 			q.s.release()
 		}
 	}
+	q.schedule = nil
 }
 
 // repeat schedules further deliveries of a.
@@ -151,25 +145,20 @@ func (q *queue) run() {
 // again unless signalled before; zero for never.
 func (q *queue) step(now time.Time) time.Time {
 	for !q.s.closed && q.inFlight < int(q.pb.RateLimits.MaxConcurrentDispatches) {
-		d := q.schedule.first()
-		if d == nil {
+		if len(q.schedule) == 0 {
 			return time.Time{}
 		}
-		at := d.due
-		if token := q.pace.earliest(); token.After(at) {
-			at = token
+		d := q.schedule[0]
+		if d.due.After(now) {
+			return d.due
 		}
-		if at.After(now) {
-			return at
-		}
-		q.pace.take(now)
 		q.schedule.remove()
 		q.inFlight++
 		var a attempt
 		if d.repeat != nil {
 			a = *d.repeat // held since it was scheduled
 		} else {
-			a = d.task.begin(now)
+			a = d.task.begin()
 			q.s.hold()
 		}
 		q.s.running.Go(func() { q.s.deliver(a) })
@@ -197,7 +186,7 @@ func (q *queue) settle(a attempt, ended time.Time, o outcome) {
 	if o.retryAfter.After(due) {
 		due = o.retryAfter
 	}
-	if o.success() || exhausted(q.pb.RetryConfig, t.dispatched, due.Sub(t.firstBegan)) {
+	if most := q.pb.RetryConfig.MaxAttempts; o.success() || most > 0 && t.dispatched >= int(most) {
 		q.remove(t, ended)
 		return
 	}
@@ -218,16 +207,4 @@ func backoff(c *cloudtaskspb.RetryConfig, n int) time.Duration {
 		return longest
 	}
 	return time.Duration(steps) * delay
-}
-
-// exhausted reports whether a task has no attempt left after so many, with the
-// next one due so long after the first.
-func exhausted(c *cloudtaskspb.RetryConfig, attempts int, since time.Duration) bool {
-	longest := c.MaxRetryDuration.AsDuration()
-	if c.MaxAttempts < 0 && longest == 0 {
-		return false
-	}
-	attemptsSpent := c.MaxAttempts < 0 || attempts >= int(c.MaxAttempts)
-	durationSpent := longest == 0 || since >= longest
-	return attemptsSpent && durationSpent
 }

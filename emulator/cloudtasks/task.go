@@ -39,7 +39,6 @@ type task struct {
 	dispatched int       // attempts begun
 	executed   int       // attempts that got an answer other than 5xx
 	previous   int       // HTTP status of the last attempt that ended; 0 before
-	firstBegan time.Time
 	ended      bool
 }
 
@@ -106,35 +105,22 @@ func sentHeaders(in map[string]string) map[string]string {
 }
 
 // begin counts a new attempt and returns it.
-func (t *task) begin(now time.Time) attempt {
+func (t *task) begin() attempt {
 	a := attempt{task: t, number: t.dispatched, executed: t.executed, previous: t.previous, eta: t.due}
-	if t.dispatched == 0 {
-		t.firstBegan = now
-	}
 	t.dispatched++
 	return a
 }
 
-// view returns the task as the API shows it. It shares with the task what never
-// changes: the result may be marshalled, not modified.
-func (t *task) view(v cloudtaskspb.Task_View) *cloudtaskspb.Task {
-	request := t.request
-	if v != cloudtaskspb.Task_FULL {
-		v = cloudtaskspb.Task_BASIC
-		request = &cloudtaskspb.HttpRequest{
-			Url:                 request.Url,
-			HttpMethod:          request.HttpMethod,
-			Headers:             request.Headers,
-			AuthorizationHeader: request.AuthorizationHeader,
-		}
-	}
+// view returns the task as the API shows it. It shares the request with the task:
+// the result may be marshalled, but not modified.
+func (t *task) view() *cloudtaskspb.Task {
 	return &cloudtaskspb.Task{
 		Name:             t.queue.pb.Name + "/tasks/" + t.id,
-		MessageType:      &cloudtaskspb.Task_HttpRequest{HttpRequest: request},
+		MessageType:      &cloudtaskspb.Task_HttpRequest{HttpRequest: t.request},
 		ScheduleTime:     timestamppb.New(t.due.Truncate(time.Microsecond)),
 		CreateTime:       timestamppb.New(t.created.Truncate(time.Second)),
 		DispatchDeadline: durationpb.New(t.deadline),
 		DispatchCount:    int32(t.dispatched),
-		View:             v,
+		View:             cloudtaskspb.Task_FULL,
 	}
 }

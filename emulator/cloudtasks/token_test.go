@@ -17,8 +17,8 @@ import (
 
 const invoker = "invoker@p.iam.gserviceaccount.com"
 
-// asks edits the task to carry the invoker's ID token for this audience.
-func asks(task *cloudtaskspb.Task, audience string) *cloudtaskspb.Task {
+// withToken makes the task carry the invoker's ID token for this audience.
+func withToken(task *cloudtaskspb.Task, audience string) *cloudtaskspb.Task {
 	task.GetHttpRequest().AuthorizationHeader = &cloudtaskspb.HttpRequest_OidcToken{
 		OidcToken: &cloudtaskspb.OidcToken{ServiceAccountEmail: invoker, Audience: audience},
 	}
@@ -65,7 +65,7 @@ func TestEveryDeliveryCarriesAFreshTokenOfItsOwn(t *testing.T) {
 		m := &mint{}
 		c := openQueue(t, cloudtasks.Options{Transport: h, Token: m.token,
 			Extra: func(*cloudtaskspb.Task) []time.Duration { return []time.Duration{time.Hour} }}, nil)
-		task := asks(post("a"), "https://aud.test")
+		task := withToken(post("a"), "https://aud.test")
 		task.GetHttpRequest().Headers = map[string]string{"authorization": "Bearer creator's"}
 		c.create(task)
 		c.idle()
@@ -79,21 +79,7 @@ func TestEveryDeliveryCarriesAFreshTokenOfItsOwn(t *testing.T) {
 	})
 }
 
-func TestTheAudienceIsTheWholeURLUnlessTheTaskNamesOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := &headersOf{next: always(200)}
-		c := openQueue(t, cloudtasks.Options{Transport: h, Token: (&mint{}).token}, nil)
-		task := asks(post(""), "")
-		url("https://worker.test/run?x=1")(task)
-		c.create(task)
-		c.idle()
-		if diff := cmp.Diff([][]string{{"Bearer " + invoker + "|https://worker.test/run?x=1|1"}}, h.all); diff != "" {
-			t.Fatalf("Authorization (-want +got):\n%s", diff)
-		}
-	})
-}
-
-func TestOtherTasksAreDispatchedWithoutAToken(t *testing.T) {
+func TestOnlyATaskWithAnOIDCTokenIsDispatchedWithOne(t *testing.T) {
 	oauth := post("")
 	oauth.GetHttpRequest().AuthorizationHeader = &cloudtaskspb.HttpRequest_OauthToken{
 		OauthToken: &cloudtaskspb.OAuthToken{ServiceAccountEmail: invoker},
@@ -108,10 +94,10 @@ func TestOtherTasksAreDispatchedWithoutAToken(t *testing.T) {
 		token func(email, audience string) (string, error)
 		want  []string
 	}{
-		"none asked for":    {creators(post("")), m.token, []string{"creator's"}},
-		"oauth_token":       {creators(oauth), m.token, nil},
-		"no Options.Token":  {creators(asks(post(""), "x")), nil, nil},
-		"plain, no minting": {post(""), nil, nil},
+		"no token":         {creators(post("")), m.token, []string{"creator's"}},
+		"oauth_token":      {creators(oauth), m.token, nil},
+		"no Options.Token": {creators(withToken(post(""), "x")), nil, nil},
+		"no audience":      {withToken(post(""), ""), m.token, []string{"Bearer " + invoker + "|" + target + "|1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -125,8 +111,8 @@ func TestOtherTasksAreDispatchedWithoutAToken(t *testing.T) {
 			})
 		})
 	}
-	if m.made != 0 {
-		t.Errorf("got %d tokens, want none", m.made)
+	if m.made != 1 {
+		t.Errorf("got %d tokens, want 1", m.made)
 	}
 }
 
@@ -136,7 +122,7 @@ func TestADeliveryWithoutATokenIsNotSentAndIsRetried(t *testing.T) {
 		h := &headersOf{next: always(200)}
 		m := &mint{n: 2}
 		c := openQueue(t, cloudtasks.Options{Transport: h, Token: m.token, Observe: seen.observe}, nil)
-		c.create(asks(post("a"), ""))
+		c.create(withToken(post("a"), ""))
 		c.idle()
 		all := seen.deliveries()
 		if len(all) != 3 || all[0].Status != 0 || !errors.Is(all[0].Err, errMint) || all[2].Status != 200 || len(h.all) != 1 {

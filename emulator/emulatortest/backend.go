@@ -19,7 +19,7 @@ import (
 // Backend is a test's Firestore: a database of its own, and a count of its calls.
 type Backend struct {
 	Project string
-	Server  *firestore.Server // nil: Google's
+	Server  *firestore.Server // nil: at a host
 	Calls   *Calls
 
 	host   string
@@ -51,8 +51,11 @@ func Embedded(t testing.TB) *Backend {
 }
 
 // OnGoogle returns Google's emulator; see Google.
-func OnGoogle(t testing.TB) *Backend {
-	return &Backend{Project: Project(), Calls: &Calls{}, host: Google(t)}
+func OnGoogle(t testing.TB) *Backend { return At(Google(t)) }
+
+// At returns the Firestore that listens on host.
+func At(host string) *Backend {
+	return &Backend{Project: Project(), Calls: &Calls{}, host: host}
 }
 
 // Client returns the options with which Google's library calls b, over a new

@@ -91,7 +91,7 @@ func (p *plan) current(name string) *document {
 	return p.db.docs[name]
 }
 
-// changes lists what differs from the current state; a document created and
+// changes lists the differences from the current state; a document created and
 // deleted by the same commit does not.
 func (p *plan) changes() []change {
 	var list []change
@@ -122,8 +122,8 @@ func (p *plan) apply(writes []*write) error {
 		if err != nil {
 			return err
 		}
-		// A write that leads back to the stored version changes nothing and does
-		// not move the update time.
+		// A write that results in the stored version changes nothing, and the update
+		// time stays.
 		if stored := p.db.docs[w.name]; sameDocument(next, stored) {
 			next = stored
 		}

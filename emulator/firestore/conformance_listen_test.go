@@ -8,7 +8,6 @@ import (
 	"time"
 
 	client "cloud.google.com/go/firestore"
-	"google.golang.org/grpc/codes"
 )
 
 // watch is a query's listener.
@@ -170,9 +169,5 @@ var listenCases = []conformanceCase{
 		next(object{"n": int64(2)})
 		r.ok(ref.Set(r.ctx, object{"n": 3}))
 		next(object{"n": int64(3)})
-	}},
-	{"InvalidQueryIsRefused", func(t *testing.T, r *rig) {
-		_, err := r.client.Collection("__x__").Snapshots(r.ctx).Next()
-		wantCode(t, err, codes.InvalidArgument)
 	}},
 }

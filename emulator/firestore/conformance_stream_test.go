@@ -186,7 +186,7 @@ var streamCases = []conformanceCase{
 		r.set(object{"b": nil, "c": 9})
 		after.until("d=5")
 	}},
-	{"ClientThatClosesItsSideGetsTheAnswersToItsRequests", func(t *testing.T, r *rig) {
+	{"ClientThatClosesItsSideReceivesTheAnswersToItsRequests", func(t *testing.T, r *rig) {
 		r.set(object{"a": 1})
 		s := r.stream()
 		s.add(s.onQuery())

@@ -29,8 +29,8 @@ type (
 	fields = map[string]*firestorepb.Value
 )
 
-// rig is a server under test, seen through Google's client and, for what the
-// client cannot express, through the calls themselves. Its project is its own.
+// rig is a server under test with Google's client and, for requests that the client
+// does not make, the generated one. Each rig has its own project.
 type rig struct {
 	t        testing.TB
 	ctx      context.Context
@@ -64,8 +64,7 @@ func TestEmbeddedServerConforms(t *testing.T) {
 	}
 }
 
-// Google's emulator is the referee: a case that fails here expects the wrong
-// thing.
+// A case that fails on Google's emulator expects the wrong thing.
 func TestGooglesEmulatorConforms(t *testing.T) {
 	host := emulatortest.Google(t)
 	for _, c := range conformance() {
@@ -142,7 +141,7 @@ func (r *rig) ok(_ any, err error) {
 	}
 }
 
-// doc is a document that the case has to itself, with these fields.
+// doc creates a document with these fields; nil creates none.
 func (r *rig) doc(data map[string]any) *client.DocumentRef {
 	r.t.Helper()
 	ref := r.client.Collection("c").NewDoc()

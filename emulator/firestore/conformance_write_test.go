@@ -191,7 +191,7 @@ var noOpCases = []conformanceCase{
 			t.Errorf("update time %v, reported %v, want %v", after, result.UpdateTime, before)
 		}
 	}},
-	{"CommitThatLeadsBackKeepsTheUpdateTime", func(t *testing.T, r *rig) {
+	{"CommitThatRestoresTheDocumentKeepsTheUpdateTime", func(t *testing.T, r *rig) {
 		ref := r.doc(object{"n": 1})
 		before := r.get(ref).UpdateTime
 		answer := must[*firestorepb.CommitResponse](t)(r.commit(nil, put(ref, 2), put(ref, 1)))

@@ -16,7 +16,7 @@
 //     transactions and is then ABORTED; of transactions that wait for each other
 //     one is ABORTED at once. A transaction that is unused for 60 s ends;
 //   - Firestore's limits on names, documents, values and requests, and its order
-//     of values in queries;
+//     of values in queries, except that vectors are ordered like maps;
 //   - listeners on a query or on documents: one snapshot for each commit that
 //     changes the results, in commit order, dated as the commit, and no other.
 //     No commit waits for a listener: one that leaves 1,000 snapshots unread is

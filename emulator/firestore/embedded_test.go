@@ -94,7 +94,7 @@ func TestACommitNamesDocumentsOfItsDatabaseAlone(t *testing.T) {
 	})
 }
 
-func TestCallsThatNobodyMakesAreUnimplemented(t *testing.T) {
+func TestOtherCallsAreUnimplemented(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig, _ *firestore.Server) {
 		v := r.client.Collection("v")
 		for name, q := range map[string]client.Query{
@@ -138,7 +138,7 @@ func TestClockNeverRunsBackwards(t *testing.T) {
 	}
 }
 
-func TestUsageCountsWhatIsBilled(t *testing.T) {
+func TestUsageCountsTheBilledOperations(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig, server *firestore.Server) {
 		a, c := r.client.Doc("c/a"), r.client.Collection("c")
 		create := func() error { _, err := a.Create(r.ctx, object{}); return err }

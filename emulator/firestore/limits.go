@@ -16,7 +16,7 @@ const (
 	maxStringBytes = 1<<20 - 89
 )
 
-// checkFields refuses what a document cannot hold, whatever its size. It cuts
+// checkFields refuses fields that a document of any size cannot hold. It cuts
 // timestamps to microseconds, as Firestore stores them.
 func checkFields(f fields) error {
 	return checkMap(f, 1, 0)
@@ -77,12 +77,12 @@ func checkLength(n int) error {
 	return nil
 }
 
-// checkNested checks a map that is a value. One with a __type__ is a vector.
+// checkNested checks a map that is a value. A vector is a map with a __type__.
 func checkNested(f fields, depth, prefix int) error {
 	if depth > maxDepth {
 		return invalid("maps and arrays nest deeper than %d", maxDepth)
 	}
-	if f[typeKey].GetStringValue() == vectorType {
+	if f["__type__"].GetStringValue() == "__vector__" {
 		return nil
 	}
 	return checkMap(f, depth+1, prefix)

@@ -138,7 +138,7 @@ func (l *listener) add(v *view, t target, refusal error) error {
 	}
 	l.db, l.target = v.db, t
 	l.db.listeners[l] = struct{}{}
-	// RESET comes also where nothing is resumed: a client whose connection broke
+	// RESET is sent also if nothing is resumed: a client whose connection broke
 	// between a RESET and the snapshot after it has forgotten its token, but not
 	// its documents.
 	answer = append(answer, dated(firestorepb.TargetChange_RESET, v.at, t.id))

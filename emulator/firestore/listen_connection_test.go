@@ -3,7 +3,6 @@ package firestore_test
 import (
 	"context"
 	"net"
-	"path"
 	"runtime"
 	"strings"
 	"sync"
@@ -11,19 +10,16 @@ import (
 	"testing/synctest"
 
 	client "cloud.google.com/go/firestore"
-	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/emulator/firestore"
 )
 
-// line is where a client's connections run, and can be cut.
+// line makes a client's connections, and can cut them.
 type line struct {
 	mu   sync.Mutex
 	dial func(context.Context) (net.Conn, error)
@@ -51,11 +47,10 @@ func (l *line) cut(dial func(context.Context) (net.Conn, error)) {
 	l.open = nil
 }
 
-func dialLine(t testing.TB, l *line, opts ...grpc.DialOption) *grpc.ClientConn {
+func dialLine(t testing.TB, l *line) *grpc.ClientConn {
 	t.Helper()
-	opts = append(opts, grpc.WithContextDialer(l.connect),
+	conn, err := grpc.NewClient("passthrough:///line", grpc.WithContextDialer(l.connect),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	conn, err := grpc.NewClient("passthrough:///line", opts...)
 	if err != nil {
 		t.Fatalf("dial: %v", err)
 	}
@@ -142,48 +137,4 @@ func TestCloseEndsListenersAndCallsAndLeavesNothingRunning(t *testing.T) {
 		t.Errorf("serve ended with %v, want nil", err)
 	}
 	goleak.VerifyNone(t, before)
-}
-
-// breakage breaks a listener's stream, once, right after a RESET that follows a
-// snapshot.
-type breakage struct {
-	grpc.ClientStream
-	resets *int
-}
-
-func (b breakage) RecvMsg(m any) error {
-	if err := b.ClientStream.RecvMsg(m); err != nil {
-		return err
-	}
-	if m.(*firestorepb.ListenResponse).GetTargetChange().GetTargetChangeType() == firestorepb.TargetChange_RESET {
-		if *b.resets++; *b.resets == 2 {
-			return status.Error(codes.Unavailable, "broken after RESET")
-		}
-	}
-	return nil
-}
-
-func TestListenerBrokenRightAfterAResetForgetsDeletedDocuments(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		server := firestore.NewServer(firestore.Options{})
-		wire := &line{dial: servePipe(t, server)}
-		resets := 0
-		listener := newRig(t, dialLine(t, wire, grpc.WithStreamInterceptor(
-			func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
-				s, err := open(ctx, d, cc, method, o...)
-				if err != nil || path.Base(method) != "Listen" {
-					return s, err
-				}
-				return breakage{s, &resets}, nil
-			})))
-		listener.set(object{"a": 1, "b": 2})
-		w := listener.watch(listener.client.Collection("v").OrderBy("n", client.Asc))
-		w.wantNext("a=1 b=2: +a@0 +b@1")
-		wire.cut(wire.dial)
-		listener.set(object{"a": nil})
-		w.wantNext("b=2: -a@0")
-		if resets != 3 {
-			t.Errorf("%d resets, want 3: one for each time the stream was opened", resets)
-		}
-	})
 }

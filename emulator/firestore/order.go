@@ -23,14 +23,7 @@ const (
 	classReference
 	classGeoPoint
 	classArray
-	classVector
 	classMap
-)
-
-const (
-	typeKey    = "__type__"
-	vectorType = "__vector__"
-	vectorKey  = "value"
 )
 
 func classOf(v *value) int {
@@ -52,16 +45,9 @@ func classOf(v *value) int {
 	case *firestorepb.Value_ArrayValue:
 		return classArray
 	case *firestorepb.Value_MapValue:
-		if isVector(v) {
-			return classVector
-		}
 		return classMap
 	}
 	return classNull
-}
-
-func isVector(v *value) bool {
-	return v.GetMapValue().GetFields()[typeKey].GetStringValue() == vectorType
 }
 
 // compareValues is Firestore's total order. Integers and doubles compare by
@@ -95,8 +81,6 @@ func compareValues(a, b *value) int {
 		return cmp.Or(cmp.Compare(x.GetLatitude(), y.GetLatitude()), cmp.Compare(x.GetLongitude(), y.GetLongitude()))
 	case classArray:
 		return slices.CompareFunc(a.GetArrayValue().GetValues(), b.GetArrayValue().GetValues(), compareValues)
-	case classVector:
-		return compareVectors(a, b)
 	case classMap:
 		return compareMaps(a.GetMapValue().GetFields(), b.GetMapValue().GetFields())
 	}
@@ -106,12 +90,6 @@ func compareValues(a, b *value) int {
 // compareNames orders resource names by their segments.
 func compareNames(a, b string) int {
 	return slices.Compare(strings.Split(a, "/"), strings.Split(b, "/"))
-}
-
-func compareVectors(a, b *value) int {
-	x := a.GetMapValue().GetFields()[vectorKey].GetArrayValue().GetValues()
-	y := b.GetMapValue().GetFields()[vectorKey].GetArrayValue().GetValues()
-	return cmp.Or(cmp.Compare(len(x), len(y)), slices.CompareFunc(x, y, compareValues))
 }
 
 // compareMaps compares entry by entry in the order of the keys: first the keys,

@@ -75,8 +75,8 @@ func parseStructured(parent string, pb *firestorepb.StructuredQuery) (*query, er
 	return q, nil
 }
 
-// parseOrder adds what Firestore adds to the order of the request: the fields of
-// range filters, then the name, both in the direction of the last term.
+// parseOrder adds the terms that Firestore adds to the order of the request: the
+// fields of range filters, then the name, both in the direction of the last term.
 func (q *query) parseOrder(list []*firestorepb.StructuredQuery_Order, ranges []fieldPath) error {
 	sign := 1
 	for _, pb := range list {

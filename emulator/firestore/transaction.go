@@ -66,7 +66,7 @@ func (s *store) use(dbName string, id []byte) (*transaction, error) {
 	return t, nil
 }
 
-// end frees what the transaction holds. The caller holds the mutex.
+// end frees the transaction's locks. The caller holds the mutex.
 func (s *store) end(t *transaction) {
 	if s.transactions[t.id] == t {
 		delete(s.transactions, t.id)

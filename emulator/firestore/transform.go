@@ -1,7 +1,6 @@
 package firestore
 
 import (
-	"math"
 	"time"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
@@ -43,8 +42,8 @@ func (t transform) apply(old *value, at time.Time) *value {
 	return increment(old, t.by)
 }
 
-// increment adds; integers stop at the ends of int64. A field without a number
-// becomes the increment.
+// increment adds; an overflow wraps around, unlike in Firestore. A field without a
+// number becomes the increment.
 func increment(old, by *value) *value {
 	if old == nil || classOf(old) != classNumber {
 		return by
@@ -52,19 +51,9 @@ func increment(old, by *value) *value {
 	i, oldInt := old.GetValueType().(*firestorepb.Value_IntegerValue)
 	j, byInt := by.GetValueType().(*firestorepb.Value_IntegerValue)
 	if oldInt && byInt {
-		return integerValue(addSaturating(i.IntegerValue, j.IntegerValue))
+		return integerValue(i.IntegerValue + j.IntegerValue)
 	}
 	return &value{ValueType: &firestorepb.Value_DoubleValue{DoubleValue: asDouble(old) + asDouble(by)}}
-}
-
-func addSaturating(a, b int64) int64 {
-	switch {
-	case b > 0 && a > math.MaxInt64-b:
-		return math.MaxInt64
-	case b < 0 && a < math.MinInt64-b:
-		return math.MinInt64
-	}
-	return a + b
 }
 
 func integerValue(i int64) *value {

@@ -14,7 +14,7 @@ import (
 const guardScript = `trap '' HUP INT TERM; while read -r line; do :; done; kill -s KILL 0`
 
 // group is a process group that ends with this process: the kernel then closes
-// the pipe that the guard, its leader, reads from. This works alike on Linux and
+// the pipe that the guard, its leader, reads from. This works on both Linux and
 // macOS, and does not depend on a thread as a parent-death signal would. The guard
 // also keeps the group's id from being used again until end has returned.
 type group struct {

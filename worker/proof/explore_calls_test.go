@@ -10,7 +10,7 @@ import (
 	"taskguard/worker/taskqueue"
 )
 
-// callKind is what a call asks for.
+// callKind is the kind of a call.
 type callKind int
 
 const (
@@ -21,10 +21,10 @@ const (
 
 func (k callKind) String() string { return [...]string{"load", "swap", "book"}[k] }
 
-// call is one call to the store or the queue, waiting for the search.
+// call is one call to the store or the queue that waits until the search replies.
 type call struct {
 	kind  callKind
-	by    *party
+	by    *caller
 	seq   int
 	prev  cell
 	next  analysis
@@ -58,7 +58,7 @@ func (x *execution) Swap(ctx context.Context, _ string, prev cell, next analysis
 
 // Book implements worker.Queue.
 func (x *execution) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
-	if partyOf(ctx) == nil { // a recovery
+	if callerOf(ctx) == nil { // a recovery
 		return x.book(t, nil) == nil, nil
 	}
 	a := x.ask(ctx, &call{kind: book, task: t})
@@ -72,9 +72,9 @@ func (x *execution) Orphaned(_ context.Context, _ int, each func(id string, toke
 }
 
 // ask blocks until the search replies, ctx ends or the execution is over. A swap
-// that is given up may still arrive.
+// whose caller gave up may still arrive.
 func (x *execution) ask(ctx context.Context, c *call) reply {
-	c.by, c.asked, c.reply = partyOf(ctx), time.Now(), make(chan reply, 1)
+	c.by, c.asked, c.reply = callerOf(ctx), time.Now(), make(chan reply, 1)
 	if err := ctx.Err(); err != nil {
 		return reply{err: err}
 	}
@@ -85,7 +85,7 @@ func (x *execution) ask(ctx context.Context, c *call) reply {
 	}
 	p := c.by
 	if c.kind == swap {
-		x.asks(p, c.next)
+		x.learnOwner(p, c.next)
 	}
 	p.calls++
 	c.seq, p.pending = p.calls, c
@@ -120,7 +120,7 @@ func (x *execution) giveUp(c *call) {
 func (x *execution) apply(c *call) (reply, bool) {
 	got, err := x.swap(c.by, x.rec.doc.ID, c.prev, c.next)
 	if err != nil {
-		err = lease.ErrConflict // alike for all, whatever it says
+		err = lease.ErrConflict // without its text, which is part of the state
 	}
 	got.Asked = c.asked
 	return reply{cell: got, err: err}, err == nil
@@ -132,7 +132,7 @@ func (x *execution) read(c *call) reply {
 	return reply{cell: got}
 }
 
-// answer lets a pending call go on.
+// answer replies to a pending call.
 func (x *execution) answer(c *call, a reply) {
 	p := c.by
 	p.pending = nil
@@ -140,13 +140,13 @@ func (x *execution) answer(c *call, a reply) {
 	p.repliedAt = time.Now()
 	p.on.receive(p.n, c.kind, x.digestReply(a), x.since())
 	if c.kind == load && a.err == nil && p.broken != nil {
-		p.informed = true
+		p.readBreak = true
 	}
 	c.reply <- a
 }
 
-// grant does what c asks and replies. A conflict commutes with what others do
-// until the reading that follows it, so both are one step.
+// grant executes c and replies. A conflict and the read after it are one step,
+// because the steps of others between them make no difference.
 func (x *execution) grant(c *call) {
 	var a reply
 	switch c.kind {

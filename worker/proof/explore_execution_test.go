@@ -19,11 +19,11 @@ type execution struct {
 	*model
 	left      budget
 	rec       *record // of the one analysis
-	late      []*call // swaps given up that may still arrive
+	late      []*call // swaps whose callers gave up, and that may still arrive
 	instances []*instance
 	operator  *instance
 	draining  bool
-	parties   []*party
+	callers   []*caller
 
 	turns   int
 	over    bool
@@ -32,18 +32,18 @@ type execution struct {
 	going   sync.WaitGroup
 }
 
-// explored is what the search knows of a party.
+// explored is the state of a caller in the search.
 type explored struct {
 	pending   *call
-	retrying  bool // a call has failed and the next has not come yet
+	retrying  bool // a call has failed and the next has not been made
 	repliedAt time.Time
-	informed  bool // it has read the record since its lock was broken
+	readBreak bool // it has read the record since its lock was broken
 	ended     bool
 	reply     answer
 }
 
-// live reports whether the party has a run that is not cancelled.
-func (p *party) live() bool { return !p.on.crashed && p.running() && p.run.ctx.Err() == nil }
+// live reports whether the caller has a run that is not cancelled.
+func (p *caller) live() bool { return !p.on.crashed && p.running() && p.run.ctx.Err() == nil }
 
 func newExecution(b budget) *execution {
 	m := newModel(lease.Policy{TTL: 300 * time.Second, Heartbeat: 100 * time.Second, MaxAttempts: 3})
@@ -61,36 +61,36 @@ func (x *execution) wake() {
 	}
 }
 
-func (x *execution) join(p *party) *party {
-	p.n, p.analysis, p.since = len(x.parties), x.rec.doc.ID, len(x.rec.states)
-	x.parties, p.on.parties = append(x.parties, p), append(p.on.parties, p)
+func (x *execution) join(p *caller) *caller {
+	p.n, p.analysis, p.since = len(x.callers), x.rec.doc.ID, len(x.rec.states)
+	x.callers, p.on.callers = append(x.callers, p), append(p.on.callers, p)
 	return p
 }
 
-// dispatch delivers t to a worker, a new one if it is nil, up to its first
-// reading: the start of a delivery commutes with what others do before that.
+// dispatch delivers t to a worker, a new one if i is nil, up to its first read:
+// before that, the order of its steps and those of others makes no difference.
 func (x *execution) dispatch(t *task, i *instance) {
 	if i == nil {
 		i = x.start(fmt.Sprint("w", len(x.instances)), x, x.analyze, 24*time.Hour)
 		i.index = len(x.instances)
 		x.instances = append(x.instances, i)
 	}
-	p := x.join(&party{name: fmt.Sprintf("delivery %d at w%d", len(x.parties), i.index), on: i, task: t})
+	p := x.join(&caller{name: fmt.Sprintf("delivery %d at w%d", len(x.callers), i.index), on: i, task: t})
 	i.receive(p.n, "dispatch", t.alias, x.since())
-	t.flying++
+	t.inFlight++
 	t.tried = x.now()
 	x.begin(p, func() { p.reply = i.deliver(p) })
 }
 
-// unlock begins an operator's unlock, up to its first reading.
+// unlock starts an operator's unlock, up to its first read.
 func (x *execution) unlock() {
-	p := x.join(&party{name: "the operator", on: x.operator, operates: Unlock, answered: true})
+	p := x.join(&caller{name: "the operator", on: x.operator, operates: Unlock, answered: true})
 	x.begin(p, func() {
 		_, _ = x.ledger(x).Unlock(p.context(context.Background()), p.analysis, nil)
 	})
 }
 
-func (x *execution) begin(p *party, do func()) {
+func (x *execution) begin(p *caller, do func()) {
 	x.going.Go(func() {
 		do()
 		x.mu.Lock()
@@ -105,7 +105,7 @@ func (x *execution) begin(p *party, do func()) {
 }
 
 func (x *execution) analyze(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-	p := partyOf(ctx)
+	p := callerOf(ctx)
 	r := &run{ctx: ctx, begun: x.since(), ended: -1, result: make(chan error)}
 	x.mu.Lock()
 	p.run, p.retrying = r, false
@@ -121,15 +121,15 @@ func (x *execution) analyze(ctx context.Context, job orchestrator.Job) (orchestr
 }
 
 // endRun ends the run of p.
-func (x *execution) endRun(p *party, outcome string, err error) {
+func (x *execution) endRun(p *caller, outcome string, err error) {
 	p.run.ended, p.run.stopped = x.since(), p.on.stopping
 	p.on.receive(p.n, outcome, x.since())
 	p.run.result <- err
 	x.settle()
 }
 
-// settle waits until nothing moves by itself. It waits for whoever pauses before
-// a next try, at most a little longer than the longest pause.
+// settle waits until every goroutine waits for the search. It also waits for callers
+// that pause before they retry, a little longer than the longest pause at most.
 func (x *execution) settle() {
 	x.pass(0)
 	for x.pausing() {
@@ -138,18 +138,18 @@ func (x *execution) settle() {
 		select {
 		case <-x.changed:
 		case <-pause.C:
-			for _, p := range x.parties {
+			for _, p := range x.callers {
 				p.retrying = false
 			}
 		}
 		pause.Stop()
 		synctest.Wait()
 	}
-	for _, p := range x.parties {
+	for _, p := range x.callers {
 		if p.ended && !p.answered {
 			p.answered = true
 			if !p.on.crashed {
-				p.task.flying--
+				p.task.inFlight--
 				x.judgeAnswer(p, p.reply, false)
 			}
 		}
@@ -157,15 +157,15 @@ func (x *execution) settle() {
 	x.judgeHolders()
 }
 
-// pass lets d of time pass. Timers fire meanwhile, and nobody gets a reply.
+// pass lets d of time pass. Timers fire during it, and no call gets a reply.
 func (x *execution) pass(d time.Duration) {
 	x.yield()
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// yield orders what the search has read and written before what the workers'
-// goroutines write next, which a timer alone does not.
+// yield orders the search's reads and writes before the next writes of the workers'
+// goroutines, for the race detector. A timer alone does not.
 func (x *execution) yield() {
 	x.mu.Lock()
 	x.turns++
@@ -173,7 +173,7 @@ func (x *execution) yield() {
 }
 
 func (x *execution) pausing() bool {
-	for _, p := range x.parties {
+	for _, p := range x.callers {
 		if p.retrying && !p.on.crashed {
 			return true
 		}
@@ -181,20 +181,20 @@ func (x *execution) pausing() bool {
 	return false
 }
 
-// judgeHolders wants that whoever believes to hold the lock does, and is alone.
-// Only a party whose lock an operator broke may not know it, until it has read
-// the record or its trust has ended.
+// judgeHolders checks that a run which is not cancelled holds the lock, and that there
+// is one such run at most. A run whose lock an operator broke may continue until its
+// worker has read the record or its trust has ended.
 func (x *execution) judgeHolders() {
-	believing := 0
-	for _, p := range x.parties {
+	holders := 0
+	for _, p := range x.callers {
 		if p.run == nil || !p.live() {
 			continue
 		}
 		switch {
-		case p.broken != nil && p.informed:
-			x.fail("%s runs on although it has read that its lock was broken", p)
+		case p.broken != nil && p.readBreak:
+			x.fail("%s continues although it has read that its lock was broken", p)
 		case p.broken != nil && x.since() > p.broken.Until:
-			x.fail("%s, whose lock was broken, trusts it past its end", p)
+			x.fail("%s, whose lock was broken, continues after the end of its trust", p)
 		case p.broken != nil:
 			continue
 		case x.rec.holder != p:
@@ -202,16 +202,16 @@ func (x *execution) judgeHolders() {
 		case !x.now().Before(x.rec.doc.Lock.ExpiresAt):
 			x.fail("%s runs with an expired lock", p)
 		}
-		believing++
+		holders++
 	}
-	if believing > 1 {
-		x.fail("%d runs believe to hold the lock", believing)
+	if holders > 1 {
+		x.fail("%d runs hold the lock", holders)
 	}
 }
 
-// judgeBeats wants that whoever is due has sent a heartbeat. It is called at the
-// instant at which one is due, when no earlier call waits for its reply.
-func (x *execution) judgeBeats(due []*party) {
+// judgeBeats checks that the callers in due have sent a heartbeat. It is called at the
+// time at which one is due, when no earlier call waits for its reply.
+func (x *execution) judgeBeats(due []*caller) {
 	for _, p := range due {
 		if p.pending == nil && p.live() {
 			x.fail("%s sends no heartbeat", p)
@@ -231,10 +231,10 @@ func (x *execution) close() {
 	x.going.Wait()
 }
 
-// drain brings the execution to its end without faults: runs succeed, and each
-// task is dispatched, and again a minute after it was refused.
+// drain continues the execution to its end without faults: runs succeed, and each
+// task is dispatched, and again one minute after it was refused.
 func (x *execution) drain() {
-	x.note("-- no fault from here on --")
+	x.note("-- no more faults --")
 	x.count("executions brought to their end")
 	x.draining, x.left = true, budget{deliveries: 400, ticks: 400}
 	for range 400 {
@@ -247,11 +247,11 @@ func (x *execution) drain() {
 		all[0].do()
 	}
 	if len(x.wrong) == 0 && !x.rec.doc.Lock.Finished {
-		x.fail("lost: %s, and %d tasks are left", x.show(x.rec.doc), x.pending("", nil))
+		x.fail("lost: %s, with %d tasks in the queue", x.show(x.rec.doc), x.pending("", nil))
 	}
 }
 
-// due is when t may be dispatched.
+// due returns when t may be dispatched.
 func (x *execution) due(t *task) time.Time {
 	if again := t.tried.Add(time.Minute); x.draining && !t.tried.IsZero() && again.After(t.At) {
 		return again

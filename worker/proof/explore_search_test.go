@@ -3,60 +3,46 @@ package proof
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 )
 
 // search is one exploration: depth first, each execution from the start.
 type search struct {
-	budget budget
-	from   start // what each execution begins with
-	lax    bool  // over a store that does not compare
-	depth  int   // of steps beyond the start
-	stray  int   // of which so many may be another than the first possible one: what goes well
+	budget        budget
+	from          start // the steps with which each execution begins
+	skipRevisions bool  // the store does not compare revisions
+	depth         int   // the number of steps after the start
+	deviations    int   // how many of them may be another than the first possible step
 
-	memo [64]shard
-
-	mu                sync.Mutex
-	todo              [][]int // prefixes, each for all executions that begin with it
+	seen              map[uint64][]remaining // by state, with what remained; no entry covers another
 	executions, steps int
 	figures           figures
 	failed            []int // the choices of the first execution with a violation
 	wrong             string
 }
 
-// shard is a part of the states that have been seen.
-type shard struct {
-	mu   sync.Mutex
-	left map[uint64][]room // with how much left: none of them more than another
+// remaining is how much of an execution remains.
+type remaining struct{ steps, deviations int }
+
+func (r remaining) covers(other remaining) bool {
+	return r.steps >= other.steps && r.deviations >= other.deviations
 }
 
-// room is how much of an execution is left.
-type room struct{ steps, strays int }
-
-// enter reports whether a state is to be explored with so much left.
-func (s *search) enter(d uint64, left room) bool {
-	m := &s.memo[d%64]
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var others []room
-	for _, r := range m.left[d] {
-		if r.steps >= left.steps && r.strays >= left.strays {
-			return false
-		}
-		if r.steps > left.steps || r.strays > left.strays {
-			others = append(others, r)
-		}
+// enter reports whether a state must be explored with that much remaining.
+func (s *search) enter(state uint64, now remaining) bool {
+	if slices.ContainsFunc(s.seen[state], func(r remaining) bool { return r.covers(now) }) {
+		return false
 	}
-	m.left[d] = append(others, left)
+	s.seen[state] = append(slices.DeleteFunc(s.seen[state], now.covers), now)
 	return true
 }
 
-// choice is the number of a step that was taken, of so many.
+// choice is the number of the step that was taken, and of how many possible steps.
 type choice struct{ chosen, of int }
 
 func chosen(taken []choice) (numbers []int) {
@@ -66,30 +52,27 @@ func chosen(taken []choice) (numbers []int) {
 	return numbers
 }
 
-// execute runs one execution: prefix, then the first of the possible steps each
-// time, until the depth is reached, a state has been seen, or no step is
-// possible.
-func (s *search) execute(t *testing.T, prefix []int, depth int, traced bool) (taken []choice, x *execution) {
+// execute runs one execution: prefix, then always the first possible step, until
+// the depth is reached, a state was seen before, or no step is possible.
+func (s *search) execute(t *testing.T, prefix []int, traced bool) (taken []choice, x *execution) {
 	synctest.Test(t, func(*testing.T) {
 		x = newExecution(s.budget)
-		x.traced, x.lax = traced, s.lax
+		x.traced, x.skipRevisions = traced, s.skipRevisions
 		s.from.make(x)
-		taken = s.follow(x, prefix, depth)
+		taken = s.follow(x, prefix)
 		x.close()
 	})
 	return taken, x
 }
 
-func (s *search) follow(x *execution, prefix []int, depth int) (taken []choice) {
-	strays := s.stray
+func (s *search) follow(x *execution, prefix []int) (taken []choice) {
+	deviations := s.deviations
 	for len(x.wrong) == 0 {
 		all := x.steps()
 		at := len(taken)
 		x.repeats = at < len(prefix)-1
-		if at >= depth || len(all) == 0 {
-			if depth == s.depth || x.traced {
-				x.drain()
-			}
+		if at >= s.depth || len(all) == 0 {
+			x.drain()
 			return taken
 		}
 		c := choice{of: len(all)}
@@ -100,17 +83,17 @@ func (s *search) follow(x *execution, prefix []int, depth int) (taken []choice) 
 			x.fail("choice %d of %d: the sequence is another search's, or executions do not repeat", c.chosen, c.of)
 			return taken
 		}
-		if strays == 0 {
+		if deviations == 0 {
 			c.of = 1
 		}
 		if c.chosen > 0 {
-			strays--
+			deviations--
 		}
 		taken = append(taken, c)
 		x.note("%d/%d %s", c.chosen, len(all), all[c.chosen].name)
 		all[c.chosen].do()
-		last := !x.traced && depth == s.depth && len(taken) >= len(prefix)
-		if len(x.wrong) == 0 && last && !s.enter(x.state(), room{depth - len(taken), strays}) {
+		last := !x.traced && len(taken) >= len(prefix)
+		if len(x.wrong) == 0 && last && !s.enter(x.state(), remaining{s.depth - len(taken), deviations}) {
 			x.count("executions that ended in a known state")
 			return taken
 		}
@@ -118,12 +101,13 @@ func (s *search) follow(x *execution, prefix []int, depth int) (taken []choice) 
 	return taken
 }
 
-// next is the execution after taken that begins with its first base choices.
-func next(taken []choice, base int) (prefix []int, ok bool) {
+// next returns the choices of the execution after taken.
+func next(taken []choice) (prefix []int, ok bool) {
 	last := len(taken) - 1
-	for ; last >= base && taken[last].chosen+1 >= taken[last].of; last-- {
+	for last >= 0 && taken[last].chosen+1 >= taken[last].of {
+		last--
 	}
-	if last < base {
+	if last < 0 {
 		return nil, false
 	}
 	prefix = chosen(taken[:last+1])
@@ -131,65 +115,29 @@ func next(taken []choice, base int) (prefix []int, ok bool) {
 	return prefix, true
 }
 
-// below explores all that begins with base.
-func (s *search) below(t *testing.T, base []int, depth int, each func(taken []choice)) {
-	prefix := base
+// run explores everything, until the first violation.
+func (s *search) run(t *testing.T) {
+	s.figures, s.seen = figures{}, map[uint64][]remaining{}
+	var prefix []int
 	for ok := true; ok; {
-		taken, x := s.execute(t, prefix, depth, false)
-		s.mu.Lock()
+		taken, x := s.execute(t, prefix, false)
 		s.figures.add(x.figures)
 		s.executions++
 		s.steps += len(taken)
-		if len(x.wrong) > 0 && s.wrong == "" {
+		if len(x.wrong) > 0 {
 			s.wrong, s.failed = x.wrong[0], chosen(taken)
-		}
-		stop := s.wrong != ""
-		s.mu.Unlock()
-		if stop {
 			return
 		}
-		if each != nil {
-			each(taken)
-		}
-		prefix, ok = next(taken, len(base))
+		prefix, ok = next(taken)
 	}
-}
-
-// run explores everything, on two goroutines: first the beginnings, which are
-// then shared out.
-func (s *search) run(t *testing.T) {
-	s.figures = figures{}
-	for i := range s.memo {
-		s.memo[i].left = map[uint64][]room{}
-	}
-	s.below(t, nil, min(4, s.depth-1), func(taken []choice) { s.todo = append(s.todo, chosen(taken)) })
-	var pair sync.WaitGroup
-	for range 2 {
-		pair.Go(func() {
-			for {
-				s.mu.Lock()
-				if len(s.todo) == 0 || s.wrong != "" {
-					s.mu.Unlock()
-					return
-				}
-				base := s.todo[0]
-				s.todo = s.todo[1:]
-				s.mu.Unlock()
-				s.below(t, base, s.depth, nil)
-			}
-		})
-	}
-	pair.Wait()
-	for i := range s.memo {
-		s.figures["states"] += int64(len(s.memo[i].left))
-	}
+	s.figures["states"] = int64(len(s.seen))
 }
 
 // replay makes one execution and prints it.
 func (s *search) replay(t *testing.T, choices []int) {
 	t.Helper()
-	s.depth, s.stray = len(choices), len(choices)
-	_, x := s.execute(t, choices, s.depth, true)
+	s.depth, s.deviations = len(choices), len(choices)
+	_, x := s.execute(t, choices, true)
 	for _, l := range x.trace {
 		t.Logf("%9.3fs  %s", l.at.Seconds(), l.text)
 	}
@@ -198,41 +146,42 @@ func (s *search) replay(t *testing.T, choices []int) {
 	}
 }
 
-// searches are all searches, in order. EXPLORE_SEARCH is a number among them.
+// searches returns all searches. EXPLORE_SEARCH is an index of them.
 func searches(t *testing.T) []*search {
 	t.Helper()
 	all := budget{
 		deliveries: number(t, "EXPLORE_DELIVERIES", 4), faults: number(t, "EXPLORE_FAULTS", 2),
-		crashes: 1, ticks: 3, unlocks: 1, stops: 1, failures: 1, hasty: 1, recovers: 1,
+		crashes: 1, ticks: 3, unlocks: 1, stops: 1, failures: 1, early: 1, recovers: 1,
 	}
 	depth, reach := number(t, "EXPLORE_DEPTH", 4), number(t, "EXPLORE_REACH", 30)
 	of := []*search{
-		{budget: all, depth: depth, stray: depth},
-		{budget: all, depth: reach, stray: number(t, "EXPLORE_STRAYS", 2)},
+		{budget: all, depth: depth, deviations: depth},
+		{budget: all, depth: reach, deviations: number(t, "EXPLORE_DEVIATIONS", 2)},
 	}
-	onward := number(t, "EXPLORE_ONWARD", longOrShort(3, 2))
-	calm := budget{deliveries: 3, ticks: 2, unlocks: 1, stops: 1, hasty: 1}
+	onward := number(t, "EXPLORE_ONWARD", 2)
+	calm := budget{deliveries: 3, ticks: 2, unlocks: 1, stops: 1, early: 1}
 	rough := calm
 	rough.faults, rough.crashes = 1, 1
 	for _, from := range starts {
-		strays := max(2, onward-from.fewer)
+		deviations := max(2, onward-from.fewer)
 		of = append(of,
-			&search{budget: calm, from: from, depth: reach, stray: strays},
-			&search{budget: rough, from: from, depth: reach, stray: strays - 1})
+			&search{budget: calm, from: from, depth: reach, deviations: deviations},
+			&search{budget: rough, from: from, depth: reach, deviations: deviations - 1})
 	}
 	return of
 }
 
-// expectedSteps are the figures without which the searches have proved nothing.
+// expectedSteps are the figures that must not be zero: without them the searches
+// prove nothing.
 var expectedSteps = []string{
 	"steals", "conflicts", "superseded writes refused", "replies lost", "writes delayed", "crashes", "a heartbeat is due",
 	"trust ends", "the lock expires", "late wake-ups", "heartbeat", "unlock", "SIGTERMs", "stopped runs refunded",
 	"deliveries booked", "recoveries", "answered 200 READY", "answered 200 locked", "answered 409 locked", "answered 500 retry",
 }
 
-// Every sequence of a few steps; every sequence of many steps of which all but a
-// few are what goes well; and such from each of the starts, with smaller
-// budgets, so that more of them may be strays.
+// The searches: every sequence of a few steps; every sequence of many steps with a
+// few deviations from the first possible step; and the same from each of the starts,
+// with smaller budgets and more deviations.
 func TestNoInterleavingRunsTwiceOrLosesTheAnalysis(t *testing.T) {
 	all := searches(t)
 	if replay := os.Getenv("EXPLORE_REPLAY"); replay != "" {
@@ -247,28 +196,31 @@ func TestNoInterleavingRunsTwiceOrLosesTheAnalysis(t *testing.T) {
 		all[number(t, "EXPLORE_SEARCH", 0)].replay(t, choices)
 		return
 	}
+	var running sync.WaitGroup
+	for _, s := range all {
+		running.Go(func() { s.run(t) })
+	}
+	running.Wait()
 	sum := figures{}
 	for i, s := range all {
-		began := time.Now()
-		s.run(t)
-		t.Logf("%s: %d steps, %d of them stray, %+v: %d executions of %d steps in %v", s.from, s.depth, s.stray, s.budget,
-			s.executions, s.steps, time.Since(began).Round(time.Millisecond))
+		t.Logf("%s, %d steps, at most %d deviations, %+v: %d executions of %d steps",
+			s.from, s.depth, s.deviations, s.budget, s.executions, s.steps)
 		if s.wrong != "" {
 			s.replay(t, s.failed)
-			t.Fatalf("EXPLORE_SEARCH=%d EXPLORE_REPLAY=%s repeats it, EXPLORE_DELIVERIES and EXPLORE_FAULTS being the same",
+			t.Fatalf("EXPLORE_SEARCH=%d EXPLORE_REPLAY=%s repeats it, with the same EXPLORE_DELIVERIES and EXPLORE_FAULTS",
 				i, strings.Trim(strings.ReplaceAll(fmt.Sprint(s.failed), " ", "."), "[]"))
 		}
 		sum.add(s.figures)
 	}
 	t.Logf("\n%s", sum)
 	if names := sum.missing(expectedSteps); names != nil {
-		t.Errorf("never happened, so nothing is proved: %q", names)
+		t.Errorf("never happened, so the searches prove nothing: %q", names)
 	}
 }
 
-func TestASearchOverAStoreThatDoesNotCompareFails(t *testing.T) {
+func TestASearchFindsAStoreThatIgnoresRevisions(t *testing.T) {
 	s := searches(t)[0]
-	s.depth, s.stray, s.lax = 4, 4, true
+	s.depth, s.deviations, s.skipRevisions = 4, 4, true
 	s.run(t)
 	if s.wrong == "" {
 		t.Errorf("%d executions, and no violation", s.executions)

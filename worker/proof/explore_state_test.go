@@ -17,11 +17,11 @@ func digest(what ...any) uint64 {
 	return h.Sum64()
 }
 
-// receive adds to all that the worker's goroutines have got, in order: what they
-// will do depends on it and on the time alone.
+// receive adds to the hash of all that the worker's goroutines have received, in
+// order: their next steps depend only on it and on the time.
 func (i *instance) receive(what ...any) { i.received = digest(i.received, digest(what...)) }
 
-// who is the number of an owner, whose name is random.
+// who returns the number of an owner, whose name is random.
 func (x *execution) who(owner string) int {
 	if p := x.owners[owner]; p != nil && owner != "" {
 		return p.n
@@ -38,19 +38,19 @@ func (x *execution) digestReply(a reply) uint64 {
 	return digest(fmt.Sprint(a.err), a.already, a.cell.Exists, a.cell.Rev, x.digestDoc(a.cell.Doc))
 }
 
-// state is all that decides what may happen from here on.
+// state returns a hash of everything on which the next steps depend.
 func (x *execution) state() uint64 {
 	r := x.rec
 	d := digest(x.since(), x.left, x.digestDoc(r.doc), r.rev, r.updated.UnixNano(), r.history.Token, x.operator.received)
 	for _, i := range x.instances {
 		d = digest(d, i.received, i.crashed, i.stopping)
 	}
-	for _, p := range x.parties {
-		d = digest(d, p.token, p.broken != nil, p.informed, p.ended, p.pending != nil, p.running())
+	for _, p := range x.callers {
+		d = digest(d, p.token, p.broken != nil, p.readBreak, p.ended, p.pending != nil, p.running())
 	}
-	var sum uint64 // in no order
+	var sum uint64 // does not depend on the order
 	for _, t := range x.tasks {
-		sum += digest(t.alias, t.At.UnixNano(), t.flying, t.done)
+		sum += digest(t.alias, t.At.UnixNano(), t.inFlight, t.done)
 	}
 	for _, c := range x.late {
 		sum += digest(c.prev.Rev, x.digestDoc(c.next), c.by.n)

@@ -13,9 +13,9 @@ import (
 	"taskguard/worker"
 )
 
-// budget is what the search may still do in one execution.
+// budget is how many steps of each kind the search may still take in one execution.
 type budget struct {
-	deliveries, faults, crashes, ticks, unlocks, stops, failures, hasty, recovers int
+	deliveries, faults, crashes, ticks, unlocks, stops, failures, early, recovers int
 }
 
 // step is one step that is possible now.
@@ -31,8 +31,8 @@ var (
 	errForGood = &orchestrator.PermanentError{Code: "explored", Message: "a failure for good"}
 )
 
-// steps are the possible steps, in an order that is the same in each execution:
-// first what goes well.
+// steps returns the possible steps, in an order that is the same in each execution.
+// The first is the one without a fault.
 func (x *execution) steps() []step {
 	var all []step
 	add := func(do func(), format string, args ...any) {
@@ -42,13 +42,13 @@ func (x *execution) steps() []step {
 		}
 		all = append(all, s)
 	}
-	for _, p := range x.parties { // a booking is made or fails at once: it commutes with the rest
+	for _, p := range x.callers { // a booking is the only step: its order with other steps makes no difference
 		if c := p.pending; c != nil && c.kind == book && !p.on.crashed {
 			x.callSteps(add, c)
 			return all
 		}
 	}
-	for _, p := range x.parties {
+	for _, p := range x.callers {
 		if p.pending != nil && !p.on.crashed {
 			x.callSteps(add, p.pending)
 		}
@@ -98,13 +98,13 @@ func (x *execution) callSteps(add adder, c *call) {
 }
 
 func (x *execution) runSteps(add adder) {
-	for _, p := range x.parties {
+	for _, p := range x.callers {
 		if p.on.crashed || !p.running() {
 			continue
 		}
 		add(func() { x.endRun(p, "succeeds", nil) }, "%s: the run succeeds", p)
 		switch cause := context.Cause(p.run.ctx); {
-		case errors.Is(cause, lease.ErrLost): // whatever it returns
+		case errors.Is(cause, lease.ErrLost): // its result has no effect
 		case cause != nil:
 			add(func() { x.endRun(p, "obeys", p.run.ctx.Err()) }, "%s: the run obeys its cancellation", p)
 		case x.left.failures > 0:
@@ -114,8 +114,8 @@ func (x *execution) runSteps(add adder) {
 	}
 }
 
-// lateSteps let a swap arrive that its caller has given up. A swap of a record
-// that has changed is no step: it would be refused, and nobody would know.
+// lateSteps adds the arrival of swaps whose callers gave up. A swap of a record that
+// has changed is no step: it would be refused without effect.
 func (x *execution) lateSteps(add adder) {
 	x.late = slices.DeleteFunc(x.late, func(c *call) bool { return c.prev.Rev != any(x.rec.rev) })
 	slices.SortFunc(x.late, func(a, b *call) int { return (a.by.n-b.by.n)*1000 + a.seq - b.seq })
@@ -126,26 +126,26 @@ func (x *execution) lateSteps(add adder) {
 				x.count("writes delayed")
 			}
 			x.settle()
-		}, "%s: the swap %d given up arrives", c.by, c.seq)
+		}, "%s: the late swap %d arrives", c.by, c.seq)
 	}
 }
 
-// queueSteps dispatch a task, also one that is in flight or not yet due, to each
-// busy worker and to one that is idle: idle workers are alike, and one that has
-// worked before is preferred, because it may remember something.
+// queueSteps adds the dispatch of each task, also of one in flight or not yet due, to
+// each busy worker and to one idle worker. One idle worker is enough; one that has
+// worked before is preferred, because it may have kept state.
 func (x *execution) queueSteps(add adder) {
 	if x.left.deliveries == 0 {
 		return
 	}
 	for _, t := range x.tasks {
 		early := x.now().Before(x.due(t))
-		if t.done || early && x.left.hasty == 0 {
+		if t.done || early && x.left.early == 0 {
 			continue
 		}
 		dispatch := func(i *instance) {
 			x.left.deliveries--
 			if early {
-				x.left.hasty--
+				x.left.early--
 			}
 			x.dispatch(t, i)
 		}
@@ -167,12 +167,12 @@ func (x *execution) queueSteps(add adder) {
 	}
 }
 
-// timeSteps let time pass to an instant at which something changes.
+// timeSteps adds the passing of time until something changes.
 func (x *execution) timeSteps(add adder) {
 	if x.left.ticks == 0 {
 		return
 	}
-	tick := func(what string, to time.Time, due []*party) {
+	tick := func(what string, to time.Time, due []*caller) {
 		if d := time.Until(to); d > 0 {
 			add(func() {
 				x.left.ticks--
@@ -188,7 +188,7 @@ func (x *execution) timeSteps(add adder) {
 	}
 	l := x.rec.doc.Lock
 	if l.Owner != "" {
-		if slices.ContainsFunc(x.parties, (*party).live) {
+		if slices.ContainsFunc(x.callers, (*caller).live) {
 			tick("trust ends", x.trust(l).Add(time.Millisecond), nil)
 		}
 		tick("the lock expires", x.local(l.ExpiresAt), nil)
@@ -201,15 +201,15 @@ func (x *execution) timeSteps(add adder) {
 	}
 }
 
-// nextBeat is when the next heartbeat is due, and whose.
-func (x *execution) nextBeat() (at time.Time, whose []*party) {
-	for _, p := range x.parties {
+// nextBeat returns when the next heartbeat is due, and from which callers.
+func (x *execution) nextBeat() (at time.Time, whose []*caller) {
+	for _, p := range x.callers {
 		if !p.live() || p.pending != nil {
 			continue
 		}
 		due := p.repliedAt.Add(x.policy.Heartbeat)
 		if whose == nil || due.Before(at) {
-			at, whose = due, []*party{p}
+			at, whose = due, []*caller{p}
 		}
 	}
 	return at, whose
@@ -236,19 +236,19 @@ func (x *execution) otherSteps(add adder) {
 }
 
 func (i *instance) busy() bool {
-	return slices.ContainsFunc(i.parties, func(p *party) bool { return !p.ended })
+	return slices.ContainsFunc(i.callers, func(p *caller) bool { return !p.ended })
 }
 
-// crash never replies to the worker's goroutines again. What they have sent may
-// arrive.
+// crash makes a worker crash: its goroutines get no more replies. Their last swaps
+// may still arrive.
 func (x *execution) crash(i *instance) {
 	i.crashed = true
 	i.receive("crash")
-	for _, p := range i.parties {
+	for _, p := range i.callers {
 		if p.ended {
 			continue
 		}
-		p.task.flying--
+		p.task.inFlight--
 		if c := p.pending; c != nil && c.kind == swap {
 			x.late = append(x.late, c)
 		}
@@ -275,12 +275,12 @@ func (x *execution) recover() {
 	x.settle()
 }
 
-// start is a sequence of steps that costs nothing of the depth, the strays and
-// the budgets: what only many steps lead to is searched from there.
+// start is a sequence of steps before a search that does not count for its depth,
+// deviations and budget: it leads to a situation that needs many steps.
 type start struct {
 	name  string
-	fewer int      // strays that its search has less, because much can be done from here
-	steps []string // each the first possible step that path.Match finds
+	fewer int      // so many deviations fewer, because many steps are possible from here
+	steps []string // each a pattern of path.Match; the first possible step that matches is taken
 }
 
 var (
@@ -307,7 +307,7 @@ func (s start) String() string {
 // make takes the steps.
 func (s start) make(x *execution) {
 	left, traced := x.left, x.traced
-	x.left = budget{deliveries: 4, unlocks: 1, stops: 1, hasty: 1}
+	x.left = budget{deliveries: 4, unlocks: 1, stops: 1, early: 1}
 	x.traced = true // so that steps have names
 	for _, pattern := range s.steps {
 		all := x.steps()

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// figures count what has happened. Those named longest or largest are times, in
-// nanoseconds, of which the largest is kept.
+// figures count events. Those named longest or largest are durations in nanoseconds;
+// the largest is kept.
 type figures map[string]int64
 
 func (f figures) most(name string, d time.Duration) { f[name] = max(f[name], int64(d)) }
@@ -31,8 +31,7 @@ func (f figures) add(g figures) {
 	}
 }
 
-// missing are the expected figures that are zero: a proof without them proves
-// nothing.
+// missing returns the expected figures that are zero.
 func (f figures) missing(expected []string) (names []string) {
 	for _, name := range expected {
 		if f[name] == 0 {
@@ -54,7 +53,7 @@ func (f figures) String() string {
 	return s.String()
 }
 
-// number is the value of an environment variable, or its default.
+// number returns the value of an environment variable, or its default.
 func number(t *testing.T, name string, unset int) int {
 	t.Helper()
 	s := os.Getenv(name)
@@ -66,12 +65,4 @@ func number(t *testing.T, name string, unset int) int {
 		t.Fatalf("%s=%q is not a number", name, s)
 	}
 	return n
-}
-
-// longOrShort is the size of a proof. The race detector runs it short.
-func longOrShort(long, short int) int {
-	if testing.Short() {
-		return short
-	}
-	return long
 }

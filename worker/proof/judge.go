@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Kind is what a write does to the lock of an analysis.
+// Kind is the effect of a write on the lock of an analysis.
 type Kind string
 
 // The kinds of writes. A worker makes no other.
@@ -14,8 +14,8 @@ const (
 	Heartbeat Kind = "heartbeat"
 	Release   Kind = "release"
 	Finish    Kind = "finish"
-	GiveUp    Kind = "give up" // FAILED, because no attempt is left
-	Unlock    Kind = "unlock"  // an operator's, as is Requeue
+	GiveUp    Kind = "give up" // FAILED, because all attempts are used
+	Unlock    Kind = "unlock"  // by an operator, like Requeue
 	Requeue   Kind = "requeue"
 	Other     Kind = "other"
 )
@@ -26,7 +26,7 @@ type Write struct {
 	By      string    // the delivery or the worker that made it
 	Owner   string    // of an acquisition or a finish
 	Token   int64     // zero: the write does not name one
-	At      time.Time // the store's time of the reading that it was decided on
+	At      time.Time // the store's time of the read on which it is based
 	Expires time.Time // of an acquisition or a heartbeat
 	Running bool      // the run under this lock has not ended
 }
@@ -34,8 +34,8 @@ type Write struct {
 // History judges the writes to one analysis. They are added in the order in
 // which the store applied them.
 type History struct {
-	Token    int64     // given last
-	Owner    string    // to this owner
+	Token    int64     // the last one issued
+	Owner    string    // of that token
 	Holder   string    // Write.By of the acquisition; empty: the lock is free
 	Expires  time.Time // of the holder's lock
 	Finished bool
@@ -44,22 +44,22 @@ type History struct {
 	Wrong    []string
 }
 
-// Add judges the next write: a token is given once, and each is one more than
-// the last; a lock is taken only when it is free or has expired; only its holder
-// extends it, releases it or finishes the analysis, and not while its run goes
-// on; a finished analysis does not change until an operator requeues it.
+// Add judges the next write. Each token is one more than the last. A lock is taken
+// only if it is free or has expired. Only its holder extends it, releases it or
+// finishes the analysis, and the last two only after its run has ended. A finished
+// analysis does not change until an operator requeues it.
 func (h *History) Add(w Write) {
 	held := h.Holder != "" && w.At.Before(h.Expires)
 	operator := w.Kind == Unlock || w.Kind == Requeue
 	switch {
 	case w.Kind == Other:
-		h.wrong("%s wrote what no worker writes", w.By)
+		h.wrong("%s made a write of unknown kind", w.By)
 	case h.Finished && !operator:
 		h.wrong("%s wrote %s after the finish", w.By, w.Kind)
 	case held && (w.Kind == Acquire || w.Kind == GiveUp):
-		h.wrong("%s took token %d at %v, and %s held the lock until %v", w.By, w.Token, w.At, h.Holder, h.Expires)
+		h.wrong("%s took token %d at %v, but %s held the lock until %v", w.By, w.Token, w.At, h.Holder, h.Expires)
 	case held && w.Kind == Requeue:
-		h.wrong("%s requeued what %s held", w.By, h.Holder)
+		h.wrong("%s requeued the analysis while %s held its lock", w.By, h.Holder)
 	}
 	switch w.Kind {
 	case Acquire, GiveUp:
@@ -77,7 +77,7 @@ func (h *History) Add(w Write) {
 		case w.Token != 0 && w.Token != h.Token, w.Kind == Finish && w.Owner != h.Owner:
 			h.wrong("%s wrote %s as %s with token %d to the lock of %s with token %d", w.By, w.Kind, w.Owner, w.Token, h.Owner, h.Token)
 		case w.Running && w.Kind != Heartbeat:
-			h.wrong("%s wrote %s while its run went on", w.By, w.Kind)
+			h.wrong("%s wrote %s before its run had ended", w.By, w.Kind)
 		}
 	}
 	switch w.Kind {
@@ -96,11 +96,10 @@ func (h *History) wrong(format string, args ...any) {
 	h.Wrong = append(h.Wrong, fmt.Sprintf(format, args...))
 }
 
-// Span is a time in which something was so, since the beginning.
+// Span is a period, in time since the start of the test.
 type Span struct{ From, Until time.Duration }
 
-// Without returns the parts of s that no other span covers: of a run, when it
-// was in effect.
+// Without returns the parts of s that no other span covers.
 func (s Span) Without(others ...Span) []Span {
 	rest := []Span{s}
 	for _, o := range others {
@@ -117,7 +116,7 @@ func (s Span) Without(others ...Span) []Span {
 	return rest
 }
 
-// Overlap returns for how long a span of a and a span of b last at once.
+// Overlap returns the total time that is in a span of a and in a span of b.
 func Overlap(a, b []Span) (sum time.Duration) {
 	for _, s := range a {
 		for _, t := range b {

@@ -34,7 +34,7 @@ func TestAHistoryIsJudged(t *testing.T) {
 		"the last attempt":              {[]Write{acquire(1, 0), write(GiveUp, 2, 11)}, 0, 1},
 		"a steal before the expiry":     {[]Write{acquire(1, 0), beat(5), acquire(2, 14)}, 1, 1},
 		"a token again":                 {[]Write{acquire(1, 0), release(1), acquire(1, 1)}, 1, 0},
-		"a token left out":              {[]Write{acquire(1, 0), release(1), acquire(3, 1)}, 1, 0},
+		"a skipped token":               {[]Write{acquire(1, 0), release(1), acquire(3, 1)}, 1, 0},
 		"a finish of the superseded":    {[]Write{acquire(1, 0), acquire(2, 15), finish(1)}, 1, 1},
 		"the result of the superseded":  {[]Write{acquire(1, 0), acquire(2, 15), mixed}, 1, 1},
 		"a heartbeat of the superseded": {[]Write{acquire(1, 0), acquire(2, 15), beat(16)}, 1, 1},
@@ -44,8 +44,8 @@ func TestAHistoryIsJudged(t *testing.T) {
 		"a heartbeat after a release":   {[]Write{acquire(1, 0), release(1), beat(5)}, 1, 0},
 		"a heartbeat after an unlock":   {[]Write{acquire(1, 0), unlock, beat(5)}, 1, 0},
 		"a release of nothing":          {[]Write{acquire(1, 0), release(1), release(1)}, 1, 0},
-		"a release under a run":         {[]Write{acquire(1, 0), running}, 1, 0},
-		"a requeue under a run":         {[]Write{acquire(1, 0), requeue}, 1, 0},
+		"a release during a run":        {[]Write{acquire(1, 0), running}, 1, 0},
+		"a requeue during a run":        {[]Write{acquire(1, 0), requeue}, 1, 0},
 		"an unknown write":              {[]Write{acquire(1, 0), {Kind: Other}}, 1, 0},
 	} {
 		var h History

@@ -25,26 +25,25 @@ type (
 	cell     = lease.Cell[analysis]
 )
 
-// model is everything outside of the workers, a store and a queue, and the judge
-// of what the workers do to it. Its mutex guards all of it, and is never held
-// while time passes.
+// model is a store and a queue, and checks what the workers do to them. Its mutex
+// guards all of it, and is never held while time passes.
 type model struct {
-	policy    lease.Policy
-	skew      time.Duration // of the store's clock, against the workers'
-	queueSkew time.Duration // of the queue's clock
-	lax       bool          // the store does not compare revisions
-	traced    bool
-	begun     time.Time
+	policy        lease.Policy
+	skew          time.Duration // of the store's clock, against the workers'
+	queueSkew     time.Duration // of the queue's clock
+	skipRevisions bool          // the store does not compare revisions
+	traced        bool
+	begun         time.Time
 
-	mu      sync.Mutex
-	records map[string]*record
-	tasks   []*task
-	owners  map[string]*party
-	trace   []line
-	figures figures
-	repeats bool         // the present step was counted in an earlier execution
-	wrong   []string     // the violations
-	onFirst func(string) // called with the first violation; may be nil
+	mu        sync.Mutex
+	records   map[string]*record
+	tasks     []*task
+	owners    map[string]*caller
+	trace     []line
+	figures   figures
+	repeats   bool         // an earlier execution has counted the current step
+	wrong     []string     // the violations
+	onFailure func(string) // called with the first violation; may be nil
 }
 
 // record is one analysis in the store.
@@ -54,48 +53,48 @@ type record struct {
 	updated time.Time // by the store's clock
 	created time.Duration
 	history History
-	holder  *party
-	states  []state // of the lock, from the first
+	holder  *caller
+	states  []state // all states of the lock, the oldest first
 }
 
 // state is the lock after a write.
 type state struct {
 	lock lease.Lease
 	at   time.Duration
-	by   *party
+	by   *caller
 }
 
-// party is one caller of the store: a delivery, a recovery or an operator.
-type party struct {
-	n        int // in the order of their beginnings
+// caller is a client of the store: a delivery, a recovery or an operator.
+type caller struct {
+	n        int // in the order of their start
 	name     string
 	on       *instance
 	operates Kind // of an operator: Unlock or Requeue
 	analysis string
 	task     *task
-	owner    string // known from its first acquisition
-	token    int64  // of its acquisition; of an operator, of the lock that it broke
+	owner    string // set by its first acquisition
+	token    int64  // of its acquisition; for an operator, of the lock that it broke
 	run      *run
-	since    int   // the number of the record's states when it began
+	since    int   // the number of the record's states when it started
 	broken   *Span // from when an operator broke its lock until its trust ends
 	answered bool
 
-	calls    int
-	explored // by the search
+	calls int
+	explored
 }
 
 // run is one run of the analyzer.
 type run struct {
 	ctx                     context.Context
 	begun, ended, cancelled time.Duration // negative: not yet
-	stopped                 bool          // it ended after its process was told to stop
+	stopped                 bool          // it ended after its process had got SIGTERM
 	pauses                  []Span
 	result                  chan error
 }
 
-func (p *party) String() string { return p.name }
+func (p *caller) String() string { return p.name }
 
-func (p *party) running() bool { return p.run != nil && p.run.ended < 0 }
+func (p *caller) running() bool { return p.run != nil && p.run.ended < 0 }
 
 // instance is one worker process.
 type instance struct {
@@ -106,11 +105,11 @@ type instance struct {
 	stop     context.CancelCauseFunc
 	stopping bool
 	crashed  bool
-	parties  []*party
+	callers  []*caller
 
-	received uint64 // all replies that its goroutines have got; for the search
+	received uint64 // hash of all replies to its goroutines; for the search
 
-	slot   *slot // this and what follows is for the simulation
+	slot   *slot // this and the next three fields are for the simulation
 	dead   chan struct{}
 	paused time.Duration // until then
 	died   time.Duration
@@ -119,19 +118,19 @@ type instance struct {
 // task is one task of the queue.
 type task struct {
 	taskqueue.Task
-	alias  string // its name without randomness
-	done   bool
-	freed  time.Time // when its name is free again, once it is done
-	flying int       // dispatches that are not answered
-	sent   int       // dispatches
-	tried  time.Time // of the last dispatch, for the search
+	alias    string // its name without random parts
+	done     bool
+	freed    time.Time // when its name may be used again, if it is done
+	inFlight int       // dispatches without an answer
+	sent     int       // dispatches
+	tried    time.Time // of the last dispatch, for the search
 }
 
 func newModel(policy lease.Policy) *model {
-	return &model{policy: policy, records: map[string]*record{}, owners: map[string]*party{}, figures: figures{}}
+	return &model{policy: policy, records: map[string]*record{}, owners: map[string]*caller{}, figures: figures{}}
 }
 
-// now is the store's time, since the time of the beginning.
+// now returns the store's time.
 func (m *model) now() time.Time              { return time.Now().Add(m.skew).Round(0) }
 func (m *model) since() time.Duration        { return time.Since(m.begun) }
 func (m *model) local(t time.Time) time.Time { return t.Add(-m.skew) }
@@ -158,8 +157,8 @@ func (m *model) note(format string, args ...any) {
 func (m *model) fail(format string, args ...any) {
 	m.note("WRONG: "+format, args...)
 	what := fmt.Sprintf("%v: %s", m.since(), fmt.Sprintf(format, args...))
-	if len(m.wrong) == 0 && m.onFirst != nil {
-		m.onFirst(what)
+	if len(m.wrong) == 0 && m.onFailure != nil {
+		m.onFailure(what)
 	}
 	m.wrong = append(m.wrong, what)
 }
@@ -183,7 +182,7 @@ func (m *model) create(id string) *record {
 	return r
 }
 
-// load is what the store does when a reading arrives.
+// load serves a read.
 func (m *model) load(id string) cell {
 	r := m.records[id]
 	if r == nil {
@@ -192,18 +191,18 @@ func (m *model) load(id string) cell {
 	return cell{Doc: r.doc, Exists: true, Rev: r.rev, At: m.now()}
 }
 
-// asks learns the owner of a delivery from the first write that it sends.
-func (m *model) asks(p *party, next analysis) {
+// learnOwner takes the owner of a delivery from its first write.
+func (m *model) learnOwner(p *caller, next analysis) {
 	if p.operates == "" && p.owner == "" {
 		p.owner = cmp.Or(next.Lock.Owner, next.Lock.FinishedBy)
 		m.owners[p.owner] = p
 	}
 }
 
-// swap is what the store does when a write arrives.
-func (m *model) swap(p *party, id string, prev cell, next analysis) (cell, error) {
+// swap serves a write.
+func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, error) {
 	r := m.records[id]
-	if r == nil || any(r.rev) != prev.Rev && !m.lax {
+	if r == nil || any(r.rev) != prev.Rev && !m.skipRevisions {
 		m.count("conflicts")
 		if r != nil && p.operates == "" && p.token != 0 && r.holder != p {
 			m.count("superseded writes refused")
@@ -217,7 +216,7 @@ func (m *model) swap(p *party, id string, prev cell, next analysis) (cell, error
 	return m.load(id), nil
 }
 
-func kindOf(was, is lease.Lease, p *party) Kind {
+func kindOf(was, is lease.Lease, p *caller) Kind {
 	switch {
 	case p.operates != "":
 		return p.operates
@@ -235,8 +234,8 @@ func kindOf(was, is lease.Lease, p *party) Kind {
 	return Other
 }
 
-// judge judges a write at the moment at which the store applies it.
-func (m *model) judge(r *record, next analysis, p *party) {
+// judge checks a write when the store applies it.
+func (m *model) judge(r *record, next analysis, p *caller) {
 	was, is, h := r.doc.Lock, next.Lock, &r.history
 	w := Write{
 		Kind: kindOf(was, is, p), By: p.name, Owner: is.Owner, Token: is.Token,
@@ -247,7 +246,7 @@ func (m *model) judge(r *record, next analysis, p *party) {
 	}
 	before, steals := len(h.Wrong), h.Steals
 	h.Add(w)
-	if what := m.misfit(r.doc, next, w.Kind, p); what != "" {
+	if what := m.inconsistency(r.doc, next, w.Kind, p); what != "" {
 		h.wrong("%s %s", p, what)
 	}
 	for _, what := range h.Wrong[before:] {
@@ -267,15 +266,15 @@ func (m *model) judge(r *record, next analysis, p *party) {
 	case Acquire, GiveUp:
 		p.token, p.broken = is.Token, nil
 	case Unlock:
-		m.breaks(r, p)
+		m.breakLock(r, p)
 	}
 	if r.holder = nil; w.Kind == Acquire {
 		r.holder = p
 	}
 }
 
-// misfit is what is wrong with the other fields of a write.
-func (m *model) misfit(was, is analysis, k Kind, p *party) string {
+// inconsistency returns what is wrong with the other fields of a write.
+func (m *model) inconsistency(was, is analysis, k Kind, p *caller) string {
 	attempts := is.Lock.Attempts - was.Lock.Attempts
 	switch {
 	case is.Lock.Finished != (is.Status == analysislock.Ready || is.Status == analysislock.Failed):
@@ -302,8 +301,8 @@ func (m *model) misfit(was, is analysis, k Kind, p *party) string {
 	return ""
 }
 
-// breaks lets an operator break the lock of a live run, once.
-func (m *model) breaks(r *record, operator *party) {
+// breakLock records that an operator broke the lock of a live run, at most one.
+func (m *model) breakLock(r *record, operator *caller) {
 	h := r.holder
 	if h == nil {
 		return
@@ -315,16 +314,16 @@ func (m *model) breaks(r *record, operator *party) {
 	h.broken = &Span{m.since(), max(m.since(), m.trust(r.doc.Lock).Sub(m.begun))}
 }
 
-// trust is until when the holder of l may rely on it, at most, by the workers'
-// clocks.
+// trust returns the latest time, by the workers' clocks, until which the holder of
+// l may rely on it.
 func (m *model) trust(l lease.Lease) time.Time { return m.local(l.ExpiresAt).Add(-m.policy.Margin()) }
 
-// result is the result of the run with that token.
+// result returns the result of the run with that token.
 func result(id string, token int64) string { return fmt.Sprintf("%s by %d", id, token) }
 
-// alias is the name of a task without randomness: what replaces a stopped run is
-// named after the run's owner, which is random.
-func alias(t taskqueue.Task, by *party) string {
+// alias returns the name of a task without random parts: the task that replaces a
+// stopped run contains the run's owner, which is random.
+func alias(t taskqueue.Task, by *caller) string {
 	if by != nil && t.Name == taskqueue.Name("replace", t.AnalysisID, by.owner) {
 		return "replaces " + by.name
 	}
@@ -332,7 +331,7 @@ func alias(t taskqueue.Task, by *party) string {
 }
 
 // book adds a task, unless its name is taken.
-func (m *model) book(t taskqueue.Task, by *party) (made *task) {
+func (m *model) book(t taskqueue.Task, by *caller) (made *task) {
 	now := time.Now().Add(m.queueSkew)
 	for _, old := range m.tasks {
 		if old.Name == t.Name && (!old.done || now.Before(old.freed)) {
@@ -355,15 +354,15 @@ func (m *model) pending(id string, but *task) (n int) {
 	return n
 }
 
-// orphaned reports whether recovery is to find the analysis. It repeats the
-// contract in its own words, because the product's own are under test.
+// orphaned reports whether recovery must find the analysis. It does not use the
+// product's function, which is under test.
 func (m *model) orphaned(r *record) bool {
 	now, l := m.now(), r.doc.Lock
 	open := r.doc.Status == analysislock.Queued || r.doc.Status == analysislock.Processing
 	return open && (l.Owner == "" || !now.Before(l.ExpiresAt)) && now.Sub(r.updated) >= m.policy.TTL
 }
 
-// orphans calls each for what recovery is to find, oldest first.
+// orphans calls each for every analysis that recovery must find, oldest first.
 func (m *model) orphans(each func(id string, token int64, at time.Time)) {
 	m.mu.Lock()
 	var found []*record
@@ -380,28 +379,28 @@ func (m *model) orphans(each func(id string, token int64, at time.Time)) {
 	}
 }
 
-type partyKey struct{}
+type callerKey struct{}
 
-// partyOf is the caller of the store or the queue. Nil: the call is a recovery
-// without faults.
-func partyOf(ctx context.Context) *party {
-	p, _ := ctx.Value(partyKey{}).(*party)
+// callerOf returns the caller of the store or the queue: nil for a recovery without
+// faults.
+func callerOf(ctx context.Context) *caller {
+	p, _ := ctx.Value(callerKey{}).(*caller)
 	return p
 }
 
-func (p *party) context(ctx context.Context) context.Context {
-	return context.WithValue(ctx, partyKey{}, p)
+func (p *caller) context(ctx context.Context) context.Context {
+	return context.WithValue(ctx, callerKey{}, p)
 }
 
-// outside is a worker's way to the store and the queue.
-type outside interface {
+// services is a worker's store and queue.
+type services interface {
 	lease.Store[analysis]
 	worker.Queue
 	worker.Backlog
 }
 
 // start starts a worker process.
-func (m *model) start(name string, o outside, analyze orchestrator.AnalyzerFunc, runTimeout time.Duration) *instance {
+func (m *model) start(name string, o services, analyze orchestrator.AnalyzerFunc, runTimeout time.Duration) *instance {
 	i := &instance{name: name, dead: make(chan struct{})}
 	i.work, i.stop = context.WithCancelCause(context.Background())
 	ledger := m.ledger(o)
@@ -427,8 +426,8 @@ type answer struct {
 	err  error
 }
 
-// post serves one request. All that the worker does for it has p in its context.
-func (i *instance) post(p *party, path, task, body string) (a answer) {
+// post serves one request. The context of all the worker's calls for it contains p.
+func (i *instance) post(p *caller, path, task, body string) (a answer) {
 	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
 	r.Header.Set("X-CloudTasks-TaskName", task)
 	rec := httptest.NewRecorder()
@@ -437,13 +436,13 @@ func (i *instance) post(p *party, path, task, body string) (a answer) {
 	return a
 }
 
-func (i *instance) deliver(p *party) answer {
+func (i *instance) deliver(p *caller) answer {
 	return i.post(p, "/internal/tasks/analysis", p.task.Name, fmt.Sprintf(`{"analysis_id":%q}`, p.analysis))
 }
 
-// judgeAnswer judges the answer to a delivery. excused: an operator has opened
-// the analysis and has not booked a delivery yet.
-func (m *model) judgeAnswer(p *party, a answer, excused bool) {
+// judgeAnswer checks the answer to a delivery. If excused, no delivery has to be
+// booked: an operator has opened the analysis and has not booked one yet.
+func (m *model) judgeAnswer(p *caller, a answer, excused bool) {
 	r := m.records[p.analysis]
 	l, t := r.doc.Lock, p.task
 	m.count(fmt.Sprintf("answered %d %s", a.code, cmp.Or(a.Reason, a.Status)))
@@ -451,26 +450,26 @@ func (m *model) judgeAnswer(p *party, a answer, excused bool) {
 	if a.code/100 == 2 && !t.done {
 		t.done, t.freed = true, time.Now().Add(m.queueSkew+24*time.Hour)
 	}
-	saw := func(fits func(lease.Lease) bool) bool {
-		return slices.ContainsFunc(r.states[p.since-1:], func(s state) bool { return fits(s.lock) })
+	wasSo := func(matches func(lease.Lease) bool) bool {
+		return slices.ContainsFunc(r.states[p.since-1:], func(s state) bool { return matches(s.lock) })
 	}
 	retry, _ := time.Parse(time.RFC3339, a.RetryAt)
 	switch {
 	case a.err != nil:
-		m.fail("%s: an answer that is not JSON: %v", p, a.err)
+		m.fail("%s: the answer is not JSON: %v", p, a.err)
 	case p.running():
 		m.fail("%s answered before its run had ended", p)
 	case a.code/100 == 2 && !l.Finished && m.pending(p.analysis, t) == 0 && !excused:
-		m.fail("%s was acknowledged with %d %s, and nothing is booked for %s", p, a.code, a.Reason, m.show(r.doc))
+		m.fail("%s was acknowledged with %d %s, but no delivery is booked for %s", p, a.code, a.Reason, m.show(r.doc))
 	case a.Reason == "locked" && l.Owner != "" && l.Owner == p.owner:
-		m.fail("%s was locked out by itself", p)
-	case a.Reason == "locked" && !saw(func(l lease.Lease) bool { return l.Owner != "" && l.ExpiresAt.Equal(retry) }):
-		m.fail("%s was answered locked until %s, and no lock was", p, a.RetryAt)
+		m.fail("%s was answered locked because of its own lock", p)
+	case a.Reason == "locked" && !wasSo(func(l lease.Lease) bool { return l.Owner != "" && l.ExpiresAt.Equal(retry) }):
+		m.fail("%s was answered locked until %s, but no lock had that expiry", p, a.RetryAt)
 	case a.Reason == "lock_lost" && l.FinishedBy != "" && l.FinishedBy == p.owner:
-		m.fail("%s was answered that its lock is lost, and had finished", p)
+		m.fail("%s was answered lock_lost, but it had finished the analysis", p)
 	case a.Reason == "" && a.code == http.StatusOK && !slices.Contains(r.history.Finishes, p.token):
-		m.fail("%s was answered %s, and token %d has finished nothing", p, a.Status, p.token)
-	case a.Reason == "already_finished" && !saw(func(l lease.Lease) bool { return l.Finished }):
-		m.fail("%s was answered already_finished, and it was not", p)
+		m.fail("%s was answered %s, but token %d has not finished the analysis", p, a.Status, p.token)
+	case a.Reason == "already_finished" && !wasSo(func(l lease.Lease) bool { return l.Finished }):
+		m.fail("%s was answered already_finished, but the analysis was not finished", p)
 	}
 }

@@ -18,11 +18,11 @@ func outage(t *testing.T, s seed, ttl, length time.Duration) (failed int) {
 	p := perfect()
 	p.policy.TTL = ttl
 	p.arrivals = nil
-	for n := range 20 { // before the outage begins, and all along
+	for n := range 20 { // at the start of the outage and during it
 		p.arrivals = append(p.arrivals, time.Duration(n)*length/20)
 	}
 	p.end = length + time.Second
-	bubble := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // when each begins
+	bubble := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // when each bubble starts
 	w := newSimulation(s, p, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 		time.Sleep(time.Second)
 		if time.Since(bubble) < length {
@@ -39,11 +39,11 @@ func outage(t *testing.T, s seed, ttl, length time.Duration) (failed int) {
 	return failed
 }
 
-// For some TTLs this finds the longest outage that leaves nothing FAILED.
-// Recovery takes an analysis that waits longer than one TTL for the queue's next
-// attempt for orphaned, and adds a delivery with a backoff of its own: the
-// shorter the TTL, the sooner the attempts are spent.
-func TestAnOutageIsOutlastedOrEndsInFailed(t *testing.T) {
+// For some TTLs this finds the longest outage after which no analysis is FAILED.
+// Recovery treats an analysis that has waited longer than one TTL for the queue's next
+// attempt as orphaned, and books a delivery, which has its own backoff: the shorter
+// the TTL, the sooner all attempts are used.
+func TestAShortOutageLeavesNoAnalysisFailed(t *testing.T) {
 	for _, ttl := range []time.Duration{300 * time.Second, 60 * time.Second, 10 * time.Second} {
 		longest := 0
 		for failed := 0; failed == 0 && longest < 120; longest++ {
@@ -52,7 +52,7 @@ func TestAnOutageIsOutlastedOrEndsInFailed(t *testing.T) {
 			}
 		}
 		longest--
-		t.Logf("TTL %v: the longest outage that leaves nothing FAILED is %d min", ttl, longest)
+		t.Logf("TTL %v: the longest outage after which nothing is FAILED is %d min", ttl, longest)
 		if longest < 1 || longest > 60 || ttl == 300*time.Second && longest < 10 {
 			t.Errorf("TTL %v: longest outage %d min, want at least 10 with the default TTL, and an end to it", ttl, longest)
 		}
@@ -73,7 +73,7 @@ func TestACrashLoopEndsFailedWithTheLastErrorReported(t *testing.T) {
 		w = newSimulation(7, p, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			time.Sleep(time.Second)
 			if job.Attempt >= c.from {
-				i := partyOf(ctx).on
+				i := callerOf(ctx).on
 				w.going.Go(func() {
 					w.crash(i, "crashes")
 					time.Sleep(10 * time.Second)

@@ -16,8 +16,8 @@ import (
 // callTimeout bounds one call, as the real client's does.
 const callTimeout = 5 * time.Second
 
-// client is the way of a worker, or of an operator, to the store and the queue:
-// the only place where calls go wrong.
+// client is the store and the queue of a worker or an operator. All faults of calls
+// happen here.
 type client struct {
 	*simulation
 	slot *slot
@@ -26,13 +26,13 @@ type client struct {
 
 // Load implements lease.Store.
 func (c *client) Load(ctx context.Context, id string) (cell, error) {
-	return c.call(ctx, "load", id, func(*party) (cell, error) { return c.load(id), nil })
+	return c.call(ctx, "load", id, func(*caller) (cell, error) { return c.load(id), nil })
 }
 
 // Swap implements lease.Store.
 func (c *client) Swap(ctx context.Context, id string, prev cell, next analysis) (cell, error) {
-	c.locked(func() { c.asks(partyOf(ctx), next) })
-	return c.call(ctx, "swap", id, func(p *party) (cell, error) {
+	c.locked(func() { c.learnOwner(callerOf(ctx), next) })
+	return c.call(ctx, "swap", id, func(p *caller) (cell, error) {
 		got, err := c.swap(p, id, prev, next)
 		if err == nil && p.operates != "" && p.answered {
 			c.landed[id] = c.since()
@@ -41,25 +41,25 @@ func (c *client) Swap(ctx context.Context, id string, prev cell, next analysis) 
 	})
 }
 
-// course is what becomes of one call.
-type course struct {
+// plan is what happens to one call.
+type plan struct {
 	fault     fault
 	out, back time.Duration
 	applied   bool
-	err       error // instead of the store's reply
-	cut       bool  // the worker's later calls do not get through for a while
+	err       error // instead of the store's reply, unless nil
+	cut       bool  // the worker's later calls fail for a time
 }
 
-func (c *client) course(p *party, op, id string, n int) course {
+func (c *client) plan(p *caller, op, id string, n int) plan {
 	if f := c.unreachable(); f != none {
-		return course{fault: f, out: callTimeout, back: callTimeout}
+		return plan{fault: f, out: callTimeout, back: callTimeout}
 	}
 	r := c.seed.of("call", p.name, op, id, n)
 	most := 60 * time.Millisecond
 	if r.chance(0.1) {
 		most = 400 * time.Millisecond
 	}
-	k := course{out: r.between(time.Millisecond, most), back: r.between(time.Millisecond, most), applied: true}
+	k := plan{out: r.between(time.Millisecond, most), back: r.between(time.Millisecond, most), applied: true}
 	if c.quiet() {
 		return k
 	}
@@ -94,7 +94,7 @@ func (c *client) course(p *party, op, id string, n int) course {
 	return k
 }
 
-// unreachable is why no call gets through now.
+// unreachable returns the fault of every call at this time, or none.
 func (c *client) unreachable() fault {
 	for _, s := range c.p.down {
 		if s.has(c.since()) {
@@ -107,10 +107,10 @@ func (c *client) unreachable() fault {
 	return none
 }
 
-// call carries one call to the store and its reply back. The caller stops
-// waiting at its deadline; the call goes its way.
-func (c *client) call(ctx context.Context, op, id string, do func(*party) (cell, error)) (cell, error) {
-	asked, p := time.Now(), partyOf(ctx)
+// call sends one call to the store and returns its reply. The caller stops waiting
+// at its deadline; the call continues.
+func (c *client) call(ctx context.Context, op, id string, do func(*caller) (cell, error)) (cell, error) {
+	asked, p := time.Now(), callerOf(ctx)
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	n := 0
@@ -122,10 +122,10 @@ func (c *client) call(ctx context.Context, op, id string, do func(*party) (cell,
 		<-ctx.Done()
 		return cell{}, ctx.Err()
 	}
-	var k course
+	var k plan
 	c.locked(func() {
 		c.countCall(c.slot)
-		if k = c.course(p, op, id, n); k.fault != none {
+		if k = c.plan(p, op, id, n); k.fault != none {
 			c.count(string(k.fault))
 		}
 		if k.cut && c.slot != nil {
@@ -171,7 +171,7 @@ var errUnavailable = errors.New("queue unavailable")
 // Book implements worker.Queue. It tries until ctx ends, as the real client
 // does.
 func (c *client) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
-	p := partyOf(ctx)
+	p := callerOf(ctx)
 	alias := alias(t, p)
 	for n := 0; ; n++ {
 		r := c.seed.of("booking", p.name, alias, n, c.since())

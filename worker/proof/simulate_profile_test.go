@@ -10,14 +10,14 @@ import (
 	"taskguard/lease"
 )
 
-// seed decides a simulation. What is drawn depends on the seed and on the
-// identity of what it is drawn for, and on nothing else.
+// seed determines a simulation: each random choice depends only on the seed and on
+// the identity of the event that it is for.
 type seed uint64
 
-// of returns the draws for one identity.
+// of returns the random choices for one identity.
 func (s seed) of(identity ...any) *draws {
 	h := fnv.New64a()
-	_, _ = fmt.Fprintln(h, uint64(s), identity) // a hash takes everything
+	_, _ = fmt.Fprintln(h, uint64(s), identity) // a hash does not fail
 	return &draws{rand.New(rand.NewPCG(h.Sum64(), uint64(s)))}
 }
 
@@ -25,14 +25,14 @@ type draws struct{ *rand.Rand }
 
 func (d *draws) chance(p float64) bool { return d.Float64() < p }
 
-// between is a time in [least, most), to the nanosecond.
+// between returns a duration in [least, most), with nanoseconds.
 func (d *draws) between(least, most time.Duration) time.Duration {
 	return least + time.Duration(d.Int64N(int64(most-least)))
 }
 
 func pick[T any](d *draws, of ...T) T { return of[d.IntN(len(of))] }
 
-// fault is what goes wrong with one call.
+// fault is the fault of one call.
 type fault string
 
 const (
@@ -52,7 +52,8 @@ const (
 
 var rpcFaults = []fault{dropBefore, dropAfter, tooLate, aborted, abortedAfter, unavailable, exceeded, slowRequest, slowReply}
 
-// expectedFigures are the figures without which the seeds have proved nothing.
+// expectedFigures are the figures that must not be zero: without them the seeds
+// prove nothing.
 var expectedFigures = []string{
 	"seeds", "deliveries", "runs", "acquire", "heartbeat", "release", "finish", "give up", "unlock", "requeue",
 	"steals", "late wake-ups", "superseded writes refused", "stopped runs refunded", "recoveries booked",
@@ -65,22 +66,21 @@ var expectedFigures = []string{
 	string(exceeded), string(slowRequest), string(slowReply), string(storeDown), string(workerCut),
 }
 
-// incident is what happens to a worker, at a time or with one of its calls to
-// the store.
+// incident happens to a worker, at a time or at one of its calls to the store.
 type incident struct {
 	kind string // crash, pause, stop, cut
 	slot int
 	at   time.Duration
-	call int // if not 0: at that call of the slot, and at later
+	call int // if not 0: from that call of the slot
 	last time.Duration
 }
 
 func (s Span) has(at time.Duration) bool { return s.From <= at && at < s.Until }
 
-// profile is what one simulation is like.
+// profile contains the parameters of one simulation.
 type profile struct {
-	single     bool // one crash is all that goes wrong
-	purge      bool // and the crashed worker's task is lost with it
+	single     bool // one crash is the only fault
+	purge      bool // the crashed worker's task is lost too
 	policy     lease.Policy
 	runTimeout time.Duration
 	workers    int
@@ -103,7 +103,7 @@ type profile struct {
 	end       time.Duration // of all faults
 }
 
-// perfect is a profile in which nothing goes wrong.
+// perfect returns a profile without faults.
 func perfect() profile {
 	return profile{
 		policy: lease.Policy{TTL: 300 * time.Second, MaxAttempts: 10}, runTimeout: 25 * time.Minute, workers: 2,

@@ -6,8 +6,8 @@ import (
 	"taskguard/worker/taskqueue"
 )
 
-// add makes a task and reports whether its name was free.
-func (w *simulation) add(t taskqueue.Task, by *party) bool {
+// add adds a task and reports whether its name was free.
+func (w *simulation) add(t taskqueue.Task, by *caller) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	made := w.book(t, by)
@@ -47,7 +47,7 @@ func (w *simulation) deliver(t *task, in time.Duration) {
 // dispatch makes one delivery of a task and reports whether the task is done.
 func (w *simulation) dispatch(t *task) (done bool) {
 	var i *instance
-	var p *party
+	var p *caller
 	var r *draws
 	w.locked(func() {
 		if done = t.done; done {
@@ -65,11 +65,11 @@ func (w *simulation) dispatch(t *task) (done bool) {
 	}
 	began := w.since()
 	lost := r.chance(w.p.dispatch) && !w.quiet()
-	noticed := r.chance(0.5) // that the worker has died; else the deadline passes
+	noticed := r.chance(0.5) // the queue notices that the worker has died; else the deadline passes
 	back := r.between(0, 50*time.Millisecond)
 	answers := make(chan answer, 1)
 	w.going.Go(func() {
-		if a, ok := w.posted(i, p, func() answer { return i.deliver(p) }); ok && !lost {
+		if a, ok := w.send(i, p, func() answer { return i.deliver(p) }); ok && !lost {
 			time.Sleep(back)
 			answers <- a
 		}
@@ -104,10 +104,10 @@ func (w *simulation) dispatch(t *task) (done bool) {
 	return done
 }
 
-// excused reports whether no delivery need be in the queue when one that began
-// then is acknowledged: an operator has yet to book one, or has opened the
-// analysis by a write that landed when the operator had given up. The mutex is
-// held.
+// excused reports whether the queue may be empty when a delivery that started then is
+// acknowledged: an operator has not booked its delivery yet, or has opened the
+// analysis by a write that the store applied after the operator had given up. The
+// caller holds the mutex.
 func (w *simulation) excused(id string, began time.Duration) bool {
 	landed, late := w.landed[id]
 	return w.operating[id] > 0 || late && began <= landed

@@ -9,7 +9,7 @@ import (
 	"taskguard/worker"
 )
 
-// slot is a place for a worker: one instance after another.
+// slot holds one worker instance after another.
 type slot struct {
 	n       int
 	born    int
@@ -29,18 +29,18 @@ func (w *simulation) replace(s *slot) {
 	s.current = i
 }
 
-// join begins a request to i. The mutex is held.
-func (w *simulation) join(i *instance, t *task) *party {
-	p := &party{n: len(i.parties), name: fmt.Sprintf("%s/%d", i.name, len(i.parties)), on: i, task: t}
+// join starts a request to i. The caller holds the mutex.
+func (w *simulation) join(i *instance, t *task) *caller {
+	p := &caller{n: len(i.callers), name: fmt.Sprintf("%s/%d", i.name, len(i.callers)), on: i, task: t}
 	if t != nil {
 		p.name, p.analysis, p.since = p.name+"/"+t.AnalysisID, t.AnalysisID, len(w.records[t.AnalysisID].states)
 	}
-	i.parties = append(i.parties, p)
+	i.callers = append(i.callers, p)
 	return p
 }
 
-// alive waits while the process stands still and reports whether it lives. Who
-// waits goes on at a nanosecond of its own. An operator (nil) always lives.
+// alive waits while the process is paused and reports whether it is alive. Each waiter
+// continues at a different nanosecond. An operator (nil) is always alive.
 func (w *simulation) alive(i *instance, who ...any) bool {
 	for i != nil {
 		w.mu.Lock()
@@ -54,8 +54,8 @@ func (w *simulation) alive(i *instance, who ...any) bool {
 	return true
 }
 
-// countCall counts the slot's calls, with some of which comes an incident. The
-// mutex is held.
+// countCall counts the slot's calls and applies the incidents of this one. The caller
+// holds the mutex.
 func (w *simulation) countCall(s *slot) {
 	if s == nil {
 		return
@@ -65,14 +65,14 @@ func (w *simulation) countCall(s *slot) {
 		if m.call == s.calls && m.slot == s.n {
 			w.going.Go(func() {
 				time.Sleep(m.at)
-				w.happens(m, n)
+				w.apply(m, n)
 			})
 		}
 	}
 }
 
-// happens makes an incident happen to the instance in its slot.
-func (w *simulation) happens(m incident, n int) {
+// apply applies an incident to the instance in its slot.
+func (w *simulation) apply(m incident, n int) {
 	s := w.slots[m.slot]
 	var i *instance
 	w.locked(func() { i = s.current })
@@ -88,7 +88,7 @@ func (w *simulation) happens(m incident, n int) {
 	case "stop":
 		w.locked(func() {
 			w.count("stops")
-			w.note("%s is told to stop", i.name)
+			w.note("%s gets SIGTERM", i.name)
 			i.stopping = true
 		})
 		i.stop(worker.ErrStopping)
@@ -99,9 +99,9 @@ func (w *simulation) happens(m incident, n int) {
 	case "pause":
 		w.locked(func() {
 			w.count("pauses")
-			w.note("%s stands still for %v", i.name, m.last)
+			w.note("%s is paused for %v", i.name, m.last)
 			i.paused = max(i.paused, w.since()+m.last)
-			for _, p := range i.parties {
+			for _, p := range i.callers {
 				if p.running() {
 					p.run.pauses = append(p.run.pauses, Span{w.since(), i.paused})
 				}
@@ -112,15 +112,15 @@ func (w *simulation) happens(m incident, n int) {
 	}
 }
 
-// cutOff lets no new call of the slot get through, from in until last later. The
-// mutex is held.
+// cutOff makes new calls of the slot fail, after in and for last. The caller holds
+// the mutex.
 func (w *simulation) cutOff(s *slot, in, last time.Duration) {
 	w.count("cuts")
 	w.note("slot %d is cut off in %v for %v", s.n, in, last)
 	s.cut = Span{w.since() + in, w.since() + in + last}
 }
 
-// crash ends the process: from now on nothing of it reaches anybody.
+// crash ends the process: from now on it sends nothing.
 func (w *simulation) crash(i *instance, figure string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,15 +138,16 @@ func (w *simulation) crash(i *instance, figure string) {
 	i.crashed = true
 	i.died = w.since()
 	close(i.dead)
-	for _, p := range i.parties {
+	for _, p := range i.callers {
 		if p.running() {
 			p.run.ended = w.since()
 		}
 	}
 }
 
-// posted sends a request to a worker. It reports false if no answer comes.
-func (w *simulation) posted(i *instance, p *party, send func() answer) (a answer, ok bool) {
+// send sends a request to a worker. It reports false if the worker dies before it
+// answers.
+func (w *simulation) send(i *instance, p *caller, send func() answer) (a answer, ok bool) {
 	if !w.alive(i, "asked", p.name) {
 		return a, false
 	}
@@ -154,11 +155,11 @@ func (w *simulation) posted(i *instance, p *party, send func() answer) (a answer
 	return a, w.alive(i, "answers", p.name)
 }
 
-// recover is the scheduler's call.
+// recover calls recovery, as Cloud Scheduler does.
 func (w *simulation) recover(i *instance) {
-	var p *party
+	var p *caller
 	w.locked(func() { p = w.join(i, nil) })
-	a, ok := w.posted(i, p, func() answer { return i.post(p, "/internal/tasks/recover", "", "") })
+	a, ok := w.send(i, p, func() answer { return i.post(p, "/internal/tasks/recover", "", "") })
 	if !ok {
 		return
 	}
@@ -172,7 +173,7 @@ func (w *simulation) recover(i *instance) {
 
 // analyze is the analyzer of all workers.
 func (w *simulation) analyze(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-	p := partyOf(ctx)
+	p := callerOf(ctx)
 	r := &run{ctx: ctx, begun: w.since(), ended: -1, cancelled: -1}
 	w.locked(func() {
 		if p.on.paused > w.since() {
@@ -199,12 +200,12 @@ func (w *simulation) analyze(ctx context.Context, job orchestrator.Job) (orchest
 	if w.work != nil {
 		return w.work(ctx, job)
 	}
-	return w.works(ctx, p.on, job)
+	return w.drawnRun(ctx, p.on, job)
 }
 
-// works takes its time, obeys its cancellation, at once or as late as it may,
-// and succeeds or fails, all as drawn.
-func (w *simulation) works(ctx context.Context, i *instance, job orchestrator.Job) (orchestrator.Result, error) {
+// drawnRun takes a random time, obeys its cancellation at once or as late as it may,
+// and succeeds or fails.
+func (w *simulation) drawnRun(ctx context.Context, i *instance, job orchestrator.Job) (orchestrator.Result, error) {
 	r := w.seed.of("body", job.AnalysisID, job.LockToken)
 	length := r.between(50*time.Millisecond, 4*time.Second)
 	if !w.quiet() && r.chance(w.p.long) {
@@ -214,7 +215,7 @@ func (w *simulation) works(ctx context.Context, i *instance, job orchestrator.Jo
 	if r.chance(0.3) {
 		reaction = r.between(0, w.p.policy.KillAfter())
 	}
-	failing, permanent, panics, deaf := r.chance(w.p.failures), r.chance(w.p.failures/10), r.chance(w.p.failures/10), r.chance(0.2)
+	failing, permanent, panics, ignores := r.chance(w.p.failures), r.chance(w.p.failures/10), r.chance(w.p.failures/10), r.chance(0.2)
 	over := time.NewTimer(length)
 	defer over.Stop()
 	select {
@@ -223,7 +224,7 @@ func (w *simulation) works(ctx context.Context, i *instance, job orchestrator.Jo
 		return nil, errForNow
 	case <-ctx.Done():
 		time.Sleep(reaction)
-		if !deaf { // else it ignores that it was cancelled
+		if !ignores {
 			return nil, ctx.Err()
 		}
 	}

@@ -24,7 +24,7 @@ type run struct {
 	// guarded by the analyzer
 	due          time.Time // when it is to end
 	began, ended time.Time // ended is zero while it is live
-	answered     bool      // and not cut off
+	answered     bool      // and its worker had not hung up
 }
 
 // analyzer is the analyzer of all workers.
@@ -51,7 +51,7 @@ func (a *analyzer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var job struct {
 		AnalysisID string `json:"analysis_id"`
 	}
-	body, err := io.ReadAll(r.Body) // in full: only then does the end of its connection show
+	body, err := io.ReadAll(r.Body) // read in full, or the end of its connection would not be noticed
 	token, noToken := strconv.ParseInt(r.Header.Get("X-Lock-Token"), 10, 64)
 	number, noNumber := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/"))
 	if err != nil || noToken != nil || noNumber != nil || json.Unmarshal(body, &job) != nil {
@@ -72,12 +72,12 @@ func (a *analyzer) locked(do func()) {
 	do()
 }
 
-// where are copies of the runs that fit, by token.
-func (a *analyzer) where(fits func(*run) bool) (all []run) {
+// matching returns copies of the runs that match, by token.
+func (a *analyzer) matching(matches func(*run) bool) (all []run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, r := range a.runs {
-		if fits(r) {
+		if matches(r) {
 			all = append(all, *r)
 		}
 	}
@@ -85,14 +85,14 @@ func (a *analyzer) where(fits func(*run) bool) (all []run) {
 	return all
 }
 
-// of are the runs of an analysis so far.
+// of returns the runs of an analysis so far.
 func (a *analyzer) of(id string) []run {
-	return a.where(func(r *run) bool { return r.analysis == id })
+	return a.matching(func(r *run) bool { return r.analysis == id })
 }
 
-// hold lets a live run go on until its worker is gone, or for that long. It
-// reports false if the run has ended.
-func (a *analyzer) hold(r run, most time.Duration) (live bool) {
+// prolong makes a live run continue until its worker has hung up, at most for that
+// long. It reports false if the run has ended.
+func (a *analyzer) prolong(r run, most time.Duration) (live bool) {
 	a.locked(func() {
 		for _, other := range a.runs {
 			if other.is(r) && other.left() > 0 {
@@ -108,17 +108,17 @@ func (r *run) is(other run) bool {
 	return r.analysis == other.analysis && r.token == other.token && r.ended.IsZero()
 }
 
-// over waits until a run has ended, or for that long.
-func (a *analyzer) over(r run, most time.Duration) {
+// awaitEnd waits until a run has ended, at most for that long.
+func (a *analyzer) awaitEnd(r run, most time.Duration) {
 	for end := time.Now().Add(most); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if len(a.where(func(l *run) bool { return l.is(r) })) == 0 {
+		if len(a.matching(func(l *run) bool { return l.is(r) })) == 0 {
 			return
 		}
 	}
 }
 
-// work takes that long, which hold may put off, or until the run's worker is
-// gone.
+// work takes that long, or as long as prolong says, or until the run's worker has hung
+// up.
 func (a *analyzer) work(r *run, takes time.Duration) {
 	a.locked(func() { r.due = time.Now().Add(takes) })
 	for left := takes; left > 0; {
@@ -131,5 +131,5 @@ func (a *analyzer) work(r *run, takes time.Duration) {
 	}
 }
 
-// left is how long the run still takes. The caller holds the analyzer's mu.
+// left returns how long the run still takes. The caller holds the analyzer's mu.
 func (r *run) left() time.Duration { return time.Until(r.due) }

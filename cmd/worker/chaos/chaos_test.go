@@ -17,17 +17,18 @@ import (
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 
+	"taskguard/emulator/emulatortest"
 	"taskguard/repo"
 	"taskguard/worker/proof"
 )
 
-// size is how much chaos there is.
+// size contains the sizes of a TestChaos.
 type size struct {
 	full                          bool
-	duration                      time.Duration // of the faults; then all have to be finished
+	duration                      time.Duration // of the faults; then all must be finished
 	analyses, deliveries, workers int           // deliveries of each analysis
 	ttl                           time.Duration
-	every                         int // so many commits come to one fault
+	every                         int // one commit of so many has a fault
 	seed                          uint64
 }
 
@@ -53,29 +54,29 @@ func sizeOf(t *testing.T) size {
 
 // chaos is one TestChaos.
 type chaos struct {
-	*stage
+	*system
 	size
 	signalStore func(syscall.Signal) error
 	operator    *repo.Analyses
-	places      []*place
+	slots       []*slot
 	began       time.Time
 
 	mu     sync.Mutex
 	counts map[string]int
 	pauses map[int][]proof.Span       // of workers, by number
 	breaks map[acquisition]proof.Span // from when the operator unlocked it, until its trust has ended
-	stalls []proof.Span               // of this machine, as the test has felt them
-	errs   []error                    // of what was done to the workers, which should have worked
+	stalls []proof.Span               // when this machine stood still
+	errs   []error                    // of signals, starts and commands that should have worked
 }
 
-// acquisition is one of an analysis's.
+// acquisition names one acquisition of an analysis.
 type acquisition struct {
 	analysis string
 	token    int64
 }
 
-// watchMachine notes when this machine stands still, until ctx ends: then a
-// worker may be late too.
+// watchMachine records when this machine stands still, until ctx ends: at such times
+// a worker may be late too.
 func (c *chaos) watchMachine(ctx context.Context) {
 	const tick = 5 * time.Millisecond
 	for before := c.since(); ctx.Err() == nil; {
@@ -104,15 +105,15 @@ func (c *chaos) check(err error) {
 	}
 }
 
-// random is a stream of choices of its own for each name.
+// random returns the random choices for one purpose.
 func (s size) random(name string) *rand.Rand {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(name))
 	return rand.New(rand.NewPCG(s.seed, h.Sum64()))
 }
 
-// some is a duration between two.
-func some(r *rand.Rand, least, most time.Duration) time.Duration {
+// between returns a duration from least to most.
+func between(r *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(r.Int64N(int64(most-least)+1))
 }
 
@@ -122,29 +123,29 @@ func TestChaos(t *testing.T) {
 	t.Logf("CHAOS_SEED=%d: %+v", size.seed, size)
 	c := &chaos{size: size, began: time.Now(), counts: map[string]int{}, pauses: map[int][]proof.Span{}, breaks: map[acquisition]proof.Span{}}
 	host, signal := newFirestore(t, size.full)
-	c.stage, c.signalStore = newStage(t, host, c.analyze), signal
+	c.system, c.signalStore = newSystem(t, host, c.analyze), signal
 	host, err := c.proxy.listen(operator) // the operator's unlocks belong to the history
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.operator, err = repo.Open(t.Context(), c.project, repo.Options{}, connect(t, host)); err != nil {
+	if c.operator, err = repo.Open(t.Context(), c.docs.Project, repo.Options{}, emulatortest.At(host).Client(t)...); err != nil {
 		t.Fatal(err)
 	}
 	c.queue = newQueue(t, c.duplicates())
 	c.queue.delay = c.delays()
 	for n := range size.workers {
-		p := &place{n: n}
-		c.places = append(c.places, p)
+		p := &slot{n: n}
+		c.slots = append(c.slots, p)
 		t.Cleanup(func() {
 			if p.process != nil {
 				p.process.end()
 			}
 		})
-		if err := c.fill(p); err != nil {
+		if err := c.startIn(p); err != nil {
 			t.Fatal(err)
 		}
 	}
-	c.populate(t)
+	c.createAnalyses(t)
 	c.proxy.script(c.faults())
 
 	began := time.Now()
@@ -155,29 +156,29 @@ func TestChaos(t *testing.T) {
 	var watchers sync.WaitGroup
 	watchers.Go(func() { c.recover(throughout) })
 	watchers.Go(func() { c.watchMachine(throughout) })
-	c.rage(during)
+	c.injectFaults(during)
 	c.proxy.script(nil)
-	raged := time.Since(began)
+	faulty := time.Since(began)
 	c.settle(t)
 	done()
 	watchers.Wait()
-	t.Logf("%v of faults, %v until all was quiet", raged.Round(time.Second), (time.Since(began) - raged).Round(time.Second))
-	for _, p := range c.places {
+	t.Logf("%v of faults, %v until all was quiet", faulty.Round(time.Second), (time.Since(began) - faulty).Round(time.Second))
+	for _, p := range c.slots {
 		c.check(p.process.terminate())
 	}
-	c.verdict(t)
+	c.judgeAll(t)
 }
 
-// populate makes the analyses and their deliveries, spread over three quarters
-// of the time.
-func (c *chaos) populate(t *testing.T) {
+// createAnalyses creates the analyses and their deliveries, spread over three quarters
+// of the duration.
+func (c *chaos) createAnalyses(t *testing.T) {
 	t.Helper()
 	r := c.random("deliveries")
 	for i := range c.analyses {
 		c.create(t, id(i))
 		at := time.Duration(i) * c.duration * 3 / 4 / time.Duration(c.analyses)
 		for range c.deliveries {
-			if err := c.queue.deliver(t.Context(), id(i), at+some(r, 0, c.ttl)); err != nil {
+			if err := c.queue.deliver(t.Context(), id(i), at+between(r, 0, c.ttl)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -186,18 +187,18 @@ func (c *chaos) populate(t *testing.T) {
 
 func id(i int) string { return fmt.Sprintf("analysis-%03d", i) }
 
-// analyze takes longer than a TTL in the first run of every third analysis and
-// in a third of the others, several TTLs in the first of one of ten, and fails
-// for now in one of twenty. After an unlock it takes a TTL, in which the run
-// before it has heartbeats to do harm with.
+// analyze takes longer than a TTL in the first run of every third analysis and in a
+// third of the others, in full several TTLs in the first run of one of ten, and fails
+// in one of twenty. After an unlock it takes one TTL, in which the heartbeats of the
+// run before it are due.
 func (c *chaos) analyze(this *run) int {
 	r := c.random(fmt.Sprint(this.analysis, this.token))
-	plan := some(r, 50*time.Millisecond, c.ttl/3)
+	plan := between(r, 50*time.Millisecond, c.ttl/3)
 	if r.IntN(3) == 0 || this.token == 1 && strings.ContainsAny(this.analysis[len(this.analysis)-1:], "0369") {
-		plan = some(r, c.ttl*5/4, c.ttl*5/2)
+		plan = between(r, c.ttl*5/4, c.ttl*5/2)
 	}
-	if this.token == 1 && strings.HasSuffix(this.analysis, "0") {
-		plan = some(r, c.ttl*5, c.ttl*8)
+	if c.full && this.token == 1 && strings.HasSuffix(this.analysis, "0") {
+		plan = between(r, c.ttl*5, c.ttl*8)
 	}
 	c.locked(func() {
 		if _, follows := c.breaks[acquisition{this.analysis, this.token - 1}]; follows {
@@ -211,7 +212,7 @@ func (c *chaos) analyze(this *run) int {
 	return http.StatusOK
 }
 
-// duplicates is the queue's: one delivery in ten comes twice.
+// duplicates makes the queue dispatch one delivery in ten twice.
 func (c *chaos) duplicates() func(*cloudtaskspb.Task) []time.Duration {
 	var mu sync.Mutex
 	r := c.random("duplicates")
@@ -223,11 +224,11 @@ func (c *chaos) duplicates() func(*cloudtaskspb.Task) []time.Duration {
 			return nil
 		}
 		c.add("duplicates")
-		return []time.Duration{some(r, 0, c.ttl)}
+		return []time.Duration{between(r, 0, c.ttl)}
 	}
 }
 
-// delays is the queue's: one delivery in ten comes late.
+// delays makes the queue dispatch one delivery in ten late.
 func (c *chaos) delays() func() time.Duration {
 	r := c.random("delays")
 	n := 0
@@ -235,25 +236,25 @@ func (c *chaos) delays() func() time.Duration {
 		if n++; n%10 != 0 {
 			return 0
 		}
-		return some(r, c.ttl/20, c.ttl)
+		return between(r, c.ttl/20, c.ttl)
 	}
 }
 
-// recover asks a worker every half TTL to book deliveries of what is orphaned,
-// as Cloud Scheduler would each minute.
+// recover calls recovery every half TTL at one of the workers, as Cloud Scheduler does
+// each minute.
 func (c *chaos) recover(ctx context.Context) {
 	r := c.random("recovery")
 	for ; ctx.Err() == nil; pause(ctx, c.ttl/2) {
 		try, cancel := context.WithTimeout(ctx, 2*c.ttl) // the worker may be paused
-		if post(try, c.places[r.IntN(len(c.places))].address(), "/internal/tasks/recover", "").is(http.StatusOK, `"found"`) {
+		if post(try, c.slots[r.IntN(len(c.slots))].address(), "/internal/tasks/recover", "").is(http.StatusOK, `"found"`) {
 			c.add("recoveries")
 		}
 		cancel()
 	}
 }
 
-// settleTime is what the last analyses get when nothing is harmed any more:
-// several TTLs, and a slow machine's time.
+// settleTime is how long the last analyses may take after the faults: several TTLs on
+// a slow machine.
 const settleTime = 3 * time.Minute
 
 // settle returns when every analysis is READY and the queue is empty, or fails.
@@ -262,7 +263,7 @@ func (c *chaos) settle(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), settleTime)
 	defer cancel()
 	for i := range c.analyses {
-		for c.get(t, id(i)).Data()["status"] != "READY" {
+		for c.docs.Fields(t, id(i))["status"] != "READY" {
 			if pause(ctx, 100*time.Millisecond); ctx.Err() != nil {
 				t.Fatalf("%s is not READY after %v", id(i), settleTime)
 			}

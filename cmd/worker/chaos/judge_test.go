@@ -10,25 +10,25 @@ import (
 	"taskguard/worker/proof"
 )
 
-func sound(h proof.History) bool { return len(h.Wrong) == 0 }
+func valid(h proof.History) bool { return len(h.Wrong) == 0 }
 
-// judged judges the writes to a document, some of which are doubtful: where the
-// history is wrong without them, with some of them put in where it is not. Each
-// may have been applied at any time after it was sent, or never.
-func judged(applied, doubtful []write) (h proof.History) {
+// judged judges the writes to a document. If the history without the uncertain ones
+// is wrong, it looks for some of them with which it is right. An uncertain write may
+// have been applied at any time after it was sent, or never.
+func judged(applied, uncertain []write) (h proof.History) {
 	for i := range applied {
 		h.Add(applied[i].Write)
 	}
-	if sound(h) {
+	if valid(h) {
 		return h
 	}
-	for i := range doubtful {
-		rest := slices.Delete(slices.Clone(doubtful), i, i+1)
+	for i := range uncertain {
+		rest := slices.Delete(slices.Clone(uncertain), i, i+1)
 		for at := len(applied); at >= 0; at-- {
-			if with := judged(slices.Insert(slices.Clone(applied), at, doubtful[i]), rest); sound(with) {
+			if with := judged(slices.Insert(slices.Clone(applied), at, uncertain[i]), rest); valid(with) {
 				return with
 			}
-			if at > 0 && applied[at-1].at.Before(doubtful[i].at) {
+			if at > 0 && applied[at-1].at.Before(uncertain[i].at) {
 				break
 			}
 		}
@@ -39,10 +39,10 @@ func judged(applied, doubtful []write) (h proof.History) {
 // finished reports whether the document is READY by the finish of its history.
 func finished(doc map[string]any, h proof.History) bool {
 	result, _ := doc["result"].(map[string]any)
-	return sound(h) && h.Finished && doc["status"] == "READY" && doc["finishedBy"] == h.Owner && doc["lockToken"] == h.Token && result["token"] == h.Token
+	return valid(h) && h.Finished && doc["status"] == "READY" && doc["finishedBy"] == h.Owner && doc["lockToken"] == h.Token && result["token"] == h.Token
 }
 
-func TestADoubtExcusesOnlyTheGapItLeaves(t *testing.T) {
+func TestAnUncertainWriteExplainsOnlyItsGap(t *testing.T) {
 	t.Parallel()
 	at := func(k proof.Kind, token int64, second int) write {
 		now := time.Unix(int64(second), 0)
@@ -53,8 +53,8 @@ func TestADoubtExcusesOnlyTheGapItLeaves(t *testing.T) {
 	take := func(token int64, second int) write { return at(proof.Acquire, token, second) }
 	free := func(token int64, second int) write { return at(proof.Release, token, second) }
 	for name, c := range map[string]struct {
-		applied, doubtful []write
-		sound             bool
+		applied, uncertain []write
+		valid              bool
 	}{
 		"not needed":             {[]write{take(1, 0), free(1, 2)}, []write{take(2, 3)}, true},
 		"a release":              {[]write{take(1, 0), take(2, 5)}, []write{free(1, 3)}, true},
@@ -65,22 +65,23 @@ func TestADoubtExcusesOnlyTheGapItLeaves(t *testing.T) {
 		"a heartbeat besides":    {[]write{take(1, 0), at(proof.Heartbeat, 2, 2)}, []write{free(1, 3)}, false},
 		"a finish that is final": {[]write{take(1, 0), at(proof.Finish, 1, 2), take(2, 3)}, []write{free(1, 1)}, false},
 	} {
-		if h := judged(c.applied, c.doubtful); sound(h) != c.sound {
+		if h := judged(c.applied, c.uncertain); valid(h) != c.valid {
 			t.Errorf("%s: %q", name, h.Wrong)
 		}
 	}
 }
 
-// expected are the figures without which the chaos has proved nothing.
+// expected are the figures that must not be zero: without them the test proves
+// nothing. In the short run a late commit may meet no read.
 var expected = []string{
 	"kill -9", "SIGTERM", "SIGSTOP, and taken over", "unlocked", "Firestore paused", "reply lost", "commit dropped",
-	"commit applied late", "commit sent twice", "commit slow", "duplicates", "answered delayed", "recoveries", "steals",
+	"commit sent twice", "commit slow", "duplicates", "answered delayed", "recoveries", "steals",
 	"answered 200 already_finishedREADY", "answered 200 locked", "answered 409 lock_lost",
 }
 
-// verdict judges all analyses, prints the figures, and fails where there was too
-// little of anything.
-func (c *chaos) verdict(t *testing.T) {
+// judgeAll judges all analyses, prints the figures, and fails if one that is expected
+// is zero.
+func (c *chaos) judgeAll(t *testing.T) {
 	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,7 +91,7 @@ func (c *chaos) verdict(t *testing.T) {
 	for i := range c.analyses {
 		c.judge(t, id(i))
 	}
-	n := len(c.proxy.doubtful) // Google's emulator has been seen to answer Internal after a pause
+	n := len(c.proxy.uncertain) // Google's emulator has been seen to answer Internal after a pause
 	if c.counts["commits of unknown outcome"] = n; n > max(1, c.analyses/20) {
 		t.Errorf("of %d commits the outcome is unknown", n)
 	}
@@ -98,7 +99,11 @@ func (c *chaos) verdict(t *testing.T) {
 	for name, n := range c.queue.counts {
 		c.counts["answered "+name] = n
 	}
-	for _, name := range expected {
+	wanted := expected
+	if c.full {
+		wanted = append(wanted, "commit applied late")
+	}
+	for _, name := range wanted {
 		if c.counts[name] == 0 {
 			t.Errorf("%s: 0; a run without it proves nothing", name)
 		}
@@ -112,7 +117,7 @@ func (c *chaos) verdict(t *testing.T) {
 // runs.
 func (c *chaos) judge(t *testing.T, id string) {
 	t.Helper()
-	doc, runs := c.get(t, id).Data(), c.analyzer.of(id)
+	doc, runs := c.docs.Fields(t, id), c.analyzer.of(id)
 	h := judged(c.proxy.history(id))
 	if !finished(doc, h) {
 		t.Errorf("%s: document %v, history %+v", id, doc, h)
@@ -138,13 +143,13 @@ func (c *chaos) judge(t *testing.T, id string) {
 	}
 }
 
-// notice is what the analyzer may take to notice that a worker has hung up.
-const notice = 50 * time.Millisecond
+// noticeTime is how long the analyzer may take to notice that a worker has hung up.
+const noticeTime = 50 * time.Millisecond
 
-// overlap judges two runs of an analysis, of which older was live when newer
-// began. A worker hangs up before its lock can be another's. It is excused if it
-// was paused, or its lock was broken by the operator; and if this machine was
-// late, by as much as the test was late.
+// overlap judges two runs of an analysis, of which older was live when newer began. A
+// worker hangs up before its lock can be acquired by another. It is excused while it
+// was paused or the operator had broken its lock, and for as long as this machine
+// stood still.
 func (c *chaos) overlap(t *testing.T, older, newer run) {
 	t.Helper()
 	both := proof.Span{From: newer.began.Sub(c.began), Until: older.ended.Sub(c.began)}
@@ -162,8 +167,8 @@ func (c *chaos) overlap(t *testing.T, older, newer run) {
 		late += s.Until - s.From
 	}
 	stood := proof.Overlap([]proof.Span{{From: both.From - c.ttl, Until: both.Until}}, c.stalls)
-	if late > notice+stood {
-		t.Errorf("%s: the run of token %d was live for %v more, beside that of token %d; the machine stood still for %v",
+	if late > noticeTime+stood {
+		t.Errorf("%s: the run of token %d was live for %v together with that of token %d; the machine stood still for %v",
 			older.analysis, older.token, late, newer.token, stood)
 	}
 }

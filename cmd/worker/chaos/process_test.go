@@ -49,8 +49,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// endWithParent ends the process when the test has ended: nobody else has the
-// other end of its standard input.
+// endWithParent ends the process when the test has ended: then its standard input is
+// closed.
 func endWithParent() {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	os.Exit(3)
@@ -91,7 +91,7 @@ func start(as string, env ...string) (*process, error) {
 		return p, nil
 	case <-p.done:
 		err = fmt.Errorf("a %s ended at once: %s", as, p.stderr.String())
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		err = fmt.Errorf("a %s does not serve", as)
 	}
 	p.end()
@@ -129,7 +129,7 @@ func (p *process) end() {
 	_ = p.stdin.Close()
 }
 
-// terminate sends SIGTERM and wants exit code 0.
+// terminate sends SIGTERM, and returns an error unless the exit code is 0.
 func (p *process) terminate() error {
 	if err := p.signal(syscall.SIGTERM); err != nil {
 		return err
@@ -168,6 +168,5 @@ func post(ctx context.Context, address, route, body string) reply {
 	return reply(fmt.Sprint(resp.StatusCode, " ", strings.TrimSpace(string(text))))
 }
 
-// patience is how long a test waits for what should come at once, or when a TTL
-// has passed.
-const patience = time.Minute
+// waitLimit is how long a test waits for an event that is due at once or after one TTL.
+const waitLimit = time.Minute

@@ -27,9 +27,9 @@ import (
 
 // fault is what happens to one call. The zero fault is none.
 type fault struct {
-	name  string // under which it is counted
+	name  string // in the figures
 	apply application
-	code  codes.Code    // the answer; OK: the true one
+	code  codes.Code    // of the answer; OK: Firestore's own
 	delay time.Duration // before it is applied
 }
 
@@ -43,8 +43,8 @@ const (
 	later // after the next reading of its document, before that reading's answer
 )
 
-// proxy forwards the calls that a worker makes: of one request each. Commits
-// reach Firestore also when their caller gives up, as they may on a network.
+// proxy forwards the calls of workers and of the operator. Commits reach Firestore also
+// after their caller has given up, as they may on a network.
 type proxy struct {
 	server *grpc.Server
 	conn   *grpc.ClientConn
@@ -52,15 +52,15 @@ type proxy struct {
 	served sync.WaitGroup
 
 	mu        sync.Mutex
-	callers   map[string]int     // by the address that they call: who they are
-	judge     func(*call) fault  // nil: no faults
+	callers   map[string]int     // by the address that they call
+	choose    func(*call) fault  // nil: no faults
 	postponed map[string][]*call // by document
-	counts    map[string]int     // of faults, by name, and of transactions
+	counts    map[string]int     // of faults, by name
 	applied   []write
-	doubtful  []write // commits of unknown outcome; at is when they were sent
+	uncertain []write // commits of unknown outcome; at is when they were sent
 }
 
-// call is one call of a worker's, or of the operator's.
+// call is one call of a worker or of the operator.
 type call struct {
 	caller  int
 	path    string
@@ -73,7 +73,7 @@ type call struct {
 	fault   string
 }
 
-// operator is the caller that is no worker: those count from 1.
+// operator is the number of the operator as a caller. Workers count from 1.
 const operator = 0
 
 func newCall(method string, md metadata.MD, request []byte, caller int) *call {
@@ -113,8 +113,8 @@ func kindOf(w *firestorepb.Write, caller int) proof.Kind {
 	return proof.Other
 }
 
-// write is a commit that was applied at a time of Firestore's. Its token is that
-// of an acquisition, or of the result of a finish.
+// write is a commit, with Firestore's time. Its token is that of an acquisition, or of
+// the result of a finish.
 type write struct {
 	proof.Write
 	doc string
@@ -136,9 +136,9 @@ func (c *call) write(at time.Time) write {
 	return w
 }
 
-// history are the writes to a document that were applied, in Firestore's order,
+// history returns the writes to a document that were applied, in Firestore's order,
 // and those that may have been.
-func (p *proxy) history(doc string) (applied, doubtful []write) {
+func (p *proxy) history(doc string) (applied, uncertain []write) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	about := func(writes []write) (all []write) {
@@ -150,10 +150,10 @@ func (p *proxy) history(doc string) (applied, doubtful []write) {
 		slices.SortStableFunc(all, func(a, b write) int { return a.at.Compare(b.at) })
 		return all
 	}
-	return about(p.applied), about(p.doubtful)
+	return about(p.applied), about(p.uncertain)
 }
 
-// raw passes messages on as they are.
+// raw is a codec that does not decode messages.
 type raw struct{}
 
 func (raw) Marshal(v any) ([]byte, error) { return *v.(*[]byte), nil }
@@ -165,7 +165,7 @@ func (raw) Unmarshal(data []byte, v any) error {
 
 func (raw) Name() string { return "proto" }
 
-// maxMessage is more than any call of Firestore's holds.
+// maxMessage is larger than any message of Firestore.
 const maxMessage = 32 << 20
 
 func newProxy(t testing.TB, firestore string) *proxy {
@@ -191,8 +191,7 @@ func newProxy(t testing.TB, firestore string) *proxy {
 	return p
 }
 
-// listen opens an address that is for one caller alone: a worker, by number, or
-// the operator.
+// listen opens an address for one caller: a worker, by number, or the operator.
 func (p *proxy) listen(caller int) (host string, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -206,25 +205,22 @@ func (p *proxy) listen(caller int) (host string, err error) {
 	return host, nil
 }
 
-// script makes judge the judge of every call from now on; it is called by one
-// goroutine at a time.
-func (p *proxy) script(judge func(*call) fault) {
+// script makes choose choose the fault of every call from now on, in one goroutine at
+// a time.
+func (p *proxy) script(choose func(*call) fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.judge = judge
+	p.choose = choose
 }
 
-// judgement is what happens to c.
-func (p *proxy) judgement(c *call) (f fault) {
+// faultOf returns the fault of c.
+func (p *proxy) faultOf(c *call) (f fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if c.method == "BeginTransaction" {
-		p.counts["decisions in a transaction"]++
+	if p.choose != nil {
+		f = p.choose(c)
 	}
-	if p.judge != nil {
-		f = p.judge(c)
-	}
-	if f.name != "" && f.apply != later { // which counts when it has been applied
+	if f.name != "" && f.apply != later { // this one is counted when it is applied
 		p.counts[f.name]++
 	}
 	c.fault = f.name
@@ -245,7 +241,7 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 		p.mu.Unlock()
 	}
 	c := newCall(method, md, request, caller)
-	f := p.judgement(c)
+	f := p.faultOf(c)
 	replies, err := p.answer(c, f)
 	if c.method == "BatchGetDocuments" {
 		p.applyPostponed(c.doc)
@@ -261,7 +257,7 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	return err
 }
 
-// answer is Firestore's.
+// answer applies a call as often and as late as f says.
 func (p *proxy) answer(c *call, f fault) ([][]byte, error) {
 	pause(p.ctx, f.delay)
 	switch f.apply {
@@ -273,7 +269,7 @@ func (p *proxy) answer(c *call, f fault) ([][]byte, error) {
 		p.postponed[c.doc] = append(p.postponed[c.doc], c)
 		return nil, nil
 	case twice:
-		defer func() { _, _ = p.forward(c) }() // the network's copy: nobody waits for its answer
+		defer func() { _, _ = p.forward(c) }() // its answer is dropped
 	}
 	return p.forward(c)
 }
@@ -295,7 +291,7 @@ func (p *proxy) applyPostponed(doc string) {
 // forwardLimit is longer than Firestore is ever paused.
 const forwardLimit = time.Minute
 
-// forward makes the call, and notes what a commit came to.
+// forward makes the call, and records the outcome of a commit.
 func (p *proxy) forward(c *call) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(p.ctx, c.md), forwardLimit)
 	defer cancel()
@@ -316,7 +312,7 @@ func (p *proxy) forward(c *call) ([][]byte, error) {
 	case codes.FailedPrecondition, codes.Aborted, codes.NotFound, codes.InvalidArgument: // refused
 	default:
 		if p.ctx.Err() == nil {
-			p.doubtful = append(p.doubtful, c.write(sent))
+			p.uncertain = append(p.uncertain, c.write(sent))
 		}
 	}
 	return replies, err

@@ -22,9 +22,8 @@ import (
 	"taskguard/emulator/cloudtasks"
 )
 
-// queue is an embedded Cloud Tasks on a port. It delivers by a transport that
-// spreads deliveries over the workers, the dead ones too, which refuse the
-// connection.
+// queue is an embedded Cloud Tasks on a port. Its transport spreads deliveries over
+// the workers, including dead ones, which refuse the connection.
 type queue struct {
 	name, host string
 	client     *apiv2.Client
@@ -41,8 +40,8 @@ type queue struct {
 
 const location = "projects/p/locations/l"
 
-// newQueue makes a queue that retries within a second, for ever. extra, which
-// may be nil, makes duplicates.
+// newQueue makes a queue that retries within a second without end. extra, which may be
+// nil, makes duplicates.
 func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *queue {
 	t.Helper()
 	q := &queue{name: location + "/queues/q", inner: &http.Transport{DisableKeepAlives: true}, counts: map[string]int{}}
@@ -76,7 +75,7 @@ func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *que
 	return q
 }
 
-// deliver makes a task that is due in that time.
+// deliver creates a task that is due after that time.
 func (q *queue) deliver(ctx context.Context, id string, in time.Duration) error {
 	_, err := q.client.CreateTask(ctx, &cloudtaskspb.CreateTaskRequest{Parent: q.name, Task: &cloudtaskspb.Task{
 		ScheduleTime: timestamppb.New(time.Now().Add(in)),
@@ -87,14 +86,14 @@ func (q *queue) deliver(ctx context.Context, id string, in time.Duration) error 
 	return err
 }
 
-// put puts a worker in a place, instead of the one that was there.
-func (q *queue) put(place int, address string) {
+// put replaces the worker in a slot.
+func (q *queue) put(slot int, address string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if place == len(q.workers) {
+	if slot == len(q.workers) {
 		q.workers = append(q.workers, "")
 	}
-	q.workers[place] = address
+	q.workers[slot] = address
 }
 
 func (q *queue) pick() (address string, delay time.Duration, err error) {
@@ -130,7 +129,7 @@ func (q *queue) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	var answer struct{ Status, Reason string }
-	_ = json.Unmarshal(body, &answer) // what is no answer is counted under its status
+	_ = json.Unmarshal(body, &answer) // an answer that is not a worker's is counted by its status alone
 	q.mu.Lock()
 	q.counts[fmt.Sprint(response.StatusCode, " ", answer.Reason, answer.Status)]++
 	q.mu.Unlock()
@@ -138,7 +137,7 @@ func (q *queue) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// pause waits, or until ctx ends.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):

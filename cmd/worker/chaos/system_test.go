@@ -14,35 +14,22 @@ import (
 	"testing"
 	"time"
 
-	fs "cloud.google.com/go/firestore"
-	"google.golang.org/api/option"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
-
 	"taskguard/emulator/emulatortest"
 	"taskguard/emulator/google"
 )
 
-// stage is a Firestore behind a proxy, and an analyzer.
-type stage struct {
-	project  string
-	docs     *fs.Client // another program's: past the proxy
+// system is a Firestore behind a proxy, and an analyzer.
+type system struct {
+	docs     *emulatortest.Backend // without the proxy, as another program
 	proxy    *proxy
 	analyzer *analyzer
 	queue    *queue
 	workers  atomic.Int64 // started so far
 }
 
-func newStage(t testing.TB, host string, analyze func(*run) int) *stage {
+func newSystem(t testing.TB, host string, analyze func(*run) int) *system {
 	t.Helper()
-	s := &stage{project: emulatortest.Project(), proxy: newProxy(t, host), analyzer: newAnalyzer(t, analyze)}
-	var err error
-	if s.docs, err = fs.NewClient(t.Context(), s.project, connect(t, host)); err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return &system{docs: emulatortest.At(host), proxy: newProxy(t, host), analyzer: newAnalyzer(t, analyze)}
 }
 
 // newFirestore starts a Firestore in a process of its own, Google's emulator
@@ -76,7 +63,7 @@ func newFirestore(t testing.TB, full bool) (host string, signal func(syscall.Sig
 	return e.Host(), func(s syscall.Signal) error { return syscall.Kill(child, s) }
 }
 
-// listener is the child of this process that was told to listen there.
+// listener returns the child process that listens on host.
 func listener(ctx context.Context, host string) (pid int, err error) {
 	_, port, err := net.SplitHostPort(host)
 	if err != nil {
@@ -95,34 +82,15 @@ func listener(ctx context.Context, host string) (pid int, err error) {
 	return 0, fmt.Errorf("no child of this process listens at %s", host)
 }
 
-func connect(t testing.TB, host string) option.ClientOption {
-	t.Helper()
-	conn, err := grpc.NewClient(host, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(owner{}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return option.WithGRPCConn(conn)
-}
-
-// owner is how Google's library authenticates to emulators.
-type owner struct{}
-
-func (owner) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	return map[string]string{"authorization": "Bearer owner"}, nil
-}
-
-func (owner) RequireTransportSecurity() bool { return false }
-
 // startWorker starts the next worker, with an address of its own at the proxy.
-func (s *stage) startWorker(env ...string) (number int, p *process, err error) {
+func (s *system) startWorker(env ...string) (number int, p *process, err error) {
 	number = int(s.workers.Add(1))
 	host, err := s.proxy.listen(number)
 	if err != nil {
 		return 0, nil, err
 	}
 	all := []string{
-		"PORT=0", "TASK_AUTH=none", "GOOGLE_CLOUD_PROJECT=" + s.project, "FIRESTORE_EMULATOR_HOST=" + host,
+		"PORT=0", "TASK_AUTH=none", "GOOGLE_CLOUD_PROJECT=" + s.docs.Project, "FIRESTORE_EMULATOR_HOST=" + host,
 		"TASK_QUEUE=" + s.queue.name, "TASK_TARGET_URL=http://worker.test", "CLOUD_TASKS_EMULATOR_HOST=" + s.queue.host,
 		fmt.Sprintf("ANALYZER=%s/%d", s.analyzer.URL, number),
 	}
@@ -130,23 +98,9 @@ func (s *stage) startWorker(env ...string) (number int, p *process, err error) {
 	return number, p, err
 }
 
-// create makes an analysis.
-func (s *stage) create(t testing.TB, id string) {
+// create creates an analysis.
+func (s *system) create(t testing.TB, id string) {
 	t.Helper()
 	now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
-	if _, err := s.doc(id).Create(t.Context(), map[string]any{"status": "QUEUED", "attempts": 0, "createdAt": now, "updatedAt": now}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (s *stage) doc(id string) *fs.DocumentRef { return s.docs.Collection("analyses").Doc(id) }
-
-// get reads an analysis, which may be missing.
-func (s *stage) get(t testing.TB, id string) *fs.DocumentSnapshot {
-	t.Helper()
-	snap, err := s.doc(id).Get(t.Context())
-	if err != nil && status.Code(err) != codes.NotFound {
-		t.Error(err)
-	}
-	return snap
+	s.docs.Put(t, id, map[string]any{"status": "QUEUED", "attempts": 0, "createdAt": now, "updatedAt": now})
 }
