@@ -12,6 +12,7 @@
 package chromiumtest
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,7 +23,17 @@ import (
 // what names the tests for the message that they are skipped.
 func Main(m *testing.M, what string) int {
 	if _, err := find(); err == nil {
-		return m.Run()
+		flag.Parse()
+		// The tests mostly wait: for a page to poll, or for a lock to end.
+		if err := flag.Set("test.parallel", "8"); err != nil {
+			panic(err)
+		}
+		code := m.Run()
+		if err := shared.process.end(); err != nil {
+			fmt.Fprintln(os.Stderr, "ending Chromium:", err)
+			return 1
+		}
+		return code
 	}
 	if set("REQUIRE_CHROMIUM") {
 		fmt.Fprintln(os.Stderr, "REQUIRE_CHROMIUM is set, but no Chromium is in the PATH")

@@ -7,7 +7,6 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
-	"github.com/chromedp/chromedp"
 
 	"taskguard/cmd/chromiumtest"
 )
@@ -27,6 +26,7 @@ const writing = `(async () => {
 const acquiring = `locks.acquireProjectLock(quick).then((lease) => { globalThis.lease = lease; })`
 
 func TestALostLockIsReadOnlyOnceAndWritesNothing(t *testing.T) {
+	t.Parallel()
 	p := newProfile(t)
 	for name, c := range map[string]struct {
 		ttl time.Duration
@@ -127,6 +127,7 @@ func unknownSession(s *site, b *tab) {
 
 // The page's own timers do not run: a browser may slow them down to one a minute.
 func TestAHiddenTabKeepsItsLockForTheServersTTL(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, short)
 	b := newProfile(t).load(s, withoutTimers)
 	b.Eval(acquiring)
@@ -137,6 +138,7 @@ func TestAHiddenTabKeepsItsLockForTheServersTTL(t *testing.T) {
 }
 
 func TestALeaseIsTrustedForNineTenthsOfTheServersTTLAtMost(t *testing.T) {
+	t.Parallel()
 	p := newProfile(t)
 	for options, c := range map[string]struct{ server, trusted time.Duration }{
 		`preferredStrategy: 'file-lock'`: {30 * time.Second, 27 * time.Second},
@@ -152,6 +154,7 @@ func TestALeaseIsTrustedForNineTenthsOfTheServersTTLAtMost(t *testing.T) {
 }
 
 func TestTwoTabsWithTheSameOwnerIDAreTwoHolders(t *testing.T) {
+	t.Parallel()
 	s, p := newSite(t, long), newProfile(t)
 	const take = `failure(locks.acquireProjectLock({ ...quick, ownerId: 'a'.repeat(64), retryLimit: 1 }).then((lease) => { globalThis.lease = lease; }))`
 	first, second := p.load(s, withoutWebLocks), p.load(s, withoutWebLocks)
@@ -181,11 +184,7 @@ func (b *tab) offline(is bool) {
 // hide shows another tab in front.
 func (b *tab) hide() {
 	b.T.Helper()
-	ctx, closed := chromedp.NewContext(b.Ctx, chromedp.WithNewWindow(false))
-	b.T.Cleanup(closed)
-	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil {
-		b.T.Fatal(err)
-	}
+	b.OpenBeside("about:blank")
 	b.Is(`document.visibilityState === 'hidden'`)
 }
 

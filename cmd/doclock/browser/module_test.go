@@ -24,6 +24,7 @@ type moduleCase struct {
 
 func testModule(t *testing.T, cases []moduleCase) {
 	t.Helper()
+	t.Parallel()
 	s, p := newSite(t, long), newProfile(t)
 	tabs := map[string]*tab{} // one for each script before the page's own
 	for _, c := range cases {

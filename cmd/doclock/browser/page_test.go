@@ -15,6 +15,7 @@ import (
 )
 
 func TestClosingTheTabThatEditsLetsTheOtherTabEdit(t *testing.T) {
+	t.Parallel()
 	s, p := newSite(t, long), newProfile(t)
 	first, second := p.open(s.page("notes")), p.open(s.page("notes"))
 	first.shows("free")
@@ -32,9 +33,10 @@ func TestClosingTheTabThatEditsLetsTheOtherTabEdit(t *testing.T) {
 
 // D5. The sweep is not running here: the lock's own end frees it.
 func TestABrowserThatIsKilledLosesItsLockAtTheEndOfItsTTL(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, 4*time.Second)
-	first, second := newProfile(t), newProfile(t)
-	editor, reader := first.open(s.page("notes")), second.open(s.page("notes"))
+	first := &profile{chromiumtest.StartProfile(t)}
+	editor, reader := first.open(s.page("notes")), newProfile(t).open(s.page("notes"))
 	editor.Click("edit")
 	editor.shows("mine")
 	reader.shows("other")
@@ -52,6 +54,7 @@ func TestABrowserThatIsKilledLosesItsLockAtTheEndOfItsTTL(t *testing.T) {
 }
 
 func TestLeavingThePageFreesTheLock(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, long)
 	b := newProfile(t).open(s.page("notes"), withoutWebLocks)
 	b.Click("edit")
@@ -65,6 +68,7 @@ func TestLeavingThePageFreesTheLock(t *testing.T) {
 }
 
 func TestThePageIgnoresOlderEventsAndConnectsAgain(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, 0)
 	b := newProfile(t).open(s.page("notes"), `
 		globalThis.sockets = [];
@@ -82,6 +86,7 @@ func TestThePageIgnoresOlderEventsAndConnectsAgain(t *testing.T) {
 }
 
 func TestASaveThatTheServerDoesNotConfirmIsNotMade(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, 0)
 	b := newProfile(t).open(s.page("room"))
 	b.Click("edit")
@@ -103,6 +108,7 @@ func TestASaveThatTheServerDoesNotConfirmIsNotMade(t *testing.T) {
 }
 
 func TestThePageIsReadableInBothThemesAndFitsASmallScreen(t *testing.T) {
+	t.Parallel()
 	s, p := newSite(t, long), newProfile(t)
 	b, other := p.open(s.page("notes")), p.open(s.page("notes"))
 	looks := func(b *tab, state string) {
@@ -131,8 +137,10 @@ func TestThePageIsReadableInBothThemesAndFitsASmallScreen(t *testing.T) {
 }
 
 func TestThePageIsUsableWithOnlyTheKeyboard(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, 0)
 	b := newProfile(t).open(s.page("notes"))
+	b.Focus()
 	b.shows("free")
 	var order []string
 	for range 4 {
@@ -177,6 +185,7 @@ var keptPages = []struct {
 }
 
 func TestAPageRestoredByTheBackButtonIsReadOnly(t *testing.T) {
+	t.Parallel()
 	s, p := newSite(t, long), newProfile(t)
 	for _, c := range keptPages {
 		t.Run(c.name, func(t *testing.T) {

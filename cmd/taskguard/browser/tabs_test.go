@@ -6,39 +6,26 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/page"
-	"github.com/chromedp/chromedp"
 
 	"taskguard/cmd/chromiumtest"
 	"taskguard/lease/iso8601"
 )
 
-// beside is another tab of b's window, at url, in front.
-func beside(b *chromiumtest.Tab, url string) *chromiumtest.Tab {
-	b.T.Helper()
-	ctx, closed := chromedp.NewContext(b.Ctx, chromedp.WithNewWindow(false))
-	b.T.Cleanup(closed)
-	if err := chromedp.Do(ctx); err != nil { // the tab lives as long as the context of this call
-		b.T.Fatal(err)
-	}
-	other := &chromiumtest.Tab{T: b.T, Ctx: ctx, Close: closed}
-	other.Go(url)
-	return other
-}
-
-// front puts b in front of the others of its window.
+// front shows b in front of the other tabs of its window.
 func front(b *chromiumtest.Tab) {
 	b.T.Helper()
 	chromiumtest.Call(b, page.BringToFront, cdp.Empty{})
 	b.Is(`!document.hidden`)
 }
 
-func aPageThatIsHiddenAsksForNothing(t *testing.T, p *chromiumtest.Profile) {
+func TestAHiddenPageSendsNoRequests(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.analysis("a", map[string]any{"status": "QUEUED"})
-	tabs := []*chromiumtest.Tab{p.Open(s.url)}
+	tabs := []*chromiumtest.Tab{s.open("/")}
 	live(tabs[0])
 	for range 2 {
-		b := beside(tabs[0], s.url)
+		b := tabs[0].OpenBeside(s.url)
 		live(b)
 		tabs = append(tabs, b)
 	}
@@ -48,7 +35,7 @@ func aPageThatIsHiddenAsksForNothing(t *testing.T, p *chromiumtest.Profile) {
 	s.Merge(t, "a", map[string]any{"status": "READY"})
 	tabs[2].Is(row("a") + `.dataset.state === 'READY'`)
 	if got := tabs[0].Eval(row("a") + `.dataset.state`); got != `"QUEUED"` {
-		t.Errorf("a hidden page shows %s", got)
+		t.Errorf("the hidden page shows %s", got)
 	}
 	front(tabs[0])
 	tabs[0].Is(row("a") + `.dataset.state === 'READY' && document.getElementById('live').dataset.live === 'live'`)
@@ -60,7 +47,8 @@ func aPageThatIsHiddenAsksForNothing(t *testing.T, p *chromiumtest.Profile) {
 	tabs[0].Is(`document.getElementById('live').dataset.live === 'paused'`)
 }
 
-func aStuckAnalysisStandsFirstHoweverManyWereUpdatedSince(t *testing.T, p *chromiumtest.Profile) {
+func TestAStuckAnalysisIsListedFirst(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, "--limit", "2")
 	for _, id := range []string{"b", "c", "d"} {
 		s.analysis(id, map[string]any{"status": "READY"})
@@ -68,13 +56,13 @@ func aStuckAnalysisStandsFirstHoweverManyWereUpdatedSince(t *testing.T, p *chrom
 	stuck := locked(-time.Hour)
 	stuck["updatedAt"], stuck["createdAt"] = iso8601.Format(time.Now().Add(-2*time.Hour)), iso8601.Format(time.Now().Add(-3*time.Hour))
 	s.analysis("a", stuck)
-	b := p.Open(s.url + "/?lock=stale")
+	b := s.open("/?lock=stale")
 	live(b)
 	b.Is(ids + ` === 'a'`)
 	b.Go(s.url)
 	live(b)
 	if got := b.Eval(`[document.querySelectorAll('#rows > tr').length, document.querySelector('#rows > tr').dataset.id]`); got != `[3,"a"]` {
-		t.Errorf("listed are %s, want three, and a first", got)
+		t.Errorf("the list has %s, want three rows and a first", got)
 	}
 	s.Merge(t, "a", map[string]any{"status": "READY", "updatedAt": iso8601.Format(time.Now()), "lockOwner": nil})
 	b.Is(row("a") + `.dataset.state === 'READY' && document.querySelectorAll('#rows > tr').length === 2`)
