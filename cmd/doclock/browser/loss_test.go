@@ -54,7 +54,7 @@ func offlineBeyondTheTTL(s *site, b *tab) {
 	b.Is(`readonly.length`)
 	sent := s.count("PUT")
 	b.offline(false)
-	time.Sleep(short / 2) // longer than a heartbeat
+	time.Sleep(short / 2) // longer than a heartbeat's interval
 	b.want(`[readonly.length, written === writtenAtLoss, events.filter(({ type }) => type === 'lock:readonly-entered').length]`, `[1,true,1]`)
 	if got := s.count("PUT"); got != sent {
 		b.T.Errorf("%d heartbeats after the end, want none", got-sent)

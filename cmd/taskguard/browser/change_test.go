@@ -9,7 +9,6 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"taskguard/cmd/chromiumtest"
-	"taskguard/lease/iso8601"
 )
 
 // tabTo presses Tab until the focus is on the element with this id, and checks that
@@ -64,22 +63,6 @@ func TestAnAnalysisIsUnlockedWithOnlyTheKeyboard(t *testing.T) {
 	s.wantDelivery("held")
 }
 
-func TestALockThatWasRenewedSinceIsConfirmedAgain(t *testing.T) {
-	t.Parallel()
-	s := withStates(t, "--write")
-	b := s.open("/unlock?id=stale")
-	b.IsAfterLoad(`document.getElementById('consequences').innerText.includes('The stale lock is removed')`)
-	s.Merge(t, "stale", map[string]any{"lockExpiresAt": iso8601.Format(time.Now().Add(time.Hour))})
-	b.Click("confirm-submit")
-	b.IsAfterLoad(`document.getElementById('changed') && document.querySelector('#confirm-lock .word').innerText === 'held'`)
-	if fields := s.Fields(t, "stale"); fields["lockOwner"] == nil || len(s.deliveries()) > 0 {
-		t.Errorf("the document has %v; deliveries: %v", fields, s.deliveries())
-	}
-	b.Click("confirm-submit")
-	b.IsAfterLoad(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
-	s.wantDelivery("stale")
-}
-
 func TestAPageFromBeforeARestartOfTheConsoleCanStillConfirm(t *testing.T) {
 	t.Parallel()
 	s := withStates(t, "--write")
@@ -90,37 +73,4 @@ func TestAPageFromBeforeARestartOfTheConsoleCanStillConfirm(t *testing.T) {
 	b.Click("confirm-submit")
 	b.IsAfterLoad(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
 	s.wantDelivery("held")
-}
-
-// secrets are the parts of documents that a page has only on request.
-var secrets = []string{"the-secret-input", "the-secret-result"}
-
-func TestInputAndResultAreSentOnlyOnRequest(t *testing.T) {
-	t.Parallel()
-	s := withStates(t, "--write")
-	b := s.open("/", `globalThis.received = '';
-		const ask = fetch;
-		globalThis.fetch = async (...of) => { const answer = await ask(...of); received += await answer.clone().text(); return answer; };`)
-	for path, attempts := range map[string]string{
-		"/": row("ready") + `.querySelector('.attempts')`, "/analysis?id=ready": `document.getElementById('fact-attempts')`,
-	} {
-		s.Merge(t, "ready", map[string]any{"attempts": 4})
-		b.Go(s.url + path)
-		live(b)
-		b.Is(attempts + `.innerText === '4'`)
-		s.Merge(t, "ready", map[string]any{"attempts": 5})
-		b.Is(attempts + `.innerText === '5' && received.includes('ready')`)
-		for _, secret := range secrets {
-			if got := b.Eval(fmt.Sprintf(`received.includes(%q) || document.documentElement.outerHTML.includes(%q)`, secret, secret)); got != "false" {
-				t.Errorf("%s: %s was sent without a request", path, secret)
-			}
-		}
-	}
-	b.Go(s.url + "/analysis?id=ready")
-	live(b)
-	b.Click("show")
-	b.IsAfterLoad(`document.getElementById('content-Result')?.innerText.includes('the-secret-result')`)
-	live(b)
-	b.Click("hide")
-	b.IsAfterLoad(`!document.getElementById('content-Result') && !document.documentElement.outerHTML.includes('the-secret-result')`)
 }

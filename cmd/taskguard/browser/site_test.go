@@ -197,18 +197,18 @@ var states = []struct {
 	fields          func() map[string]any
 }{
 	{"queued", "QUEUED", "free", func() map[string]any {
-		return map[string]any{"status": "QUEUED", "input": map[string]any{"text": "the-secret-input"}, "lastError": map[string]any{"code": "failed", "message": words}, "attempts": 1}
+		return map[string]any{"status": "QUEUED", "input": map[string]any{"text": "the input"}, "lastError": map[string]any{"code": "failed", "message": words}, "attempts": 1}
 	}},
 	{"held", "PROCESSING", "held", func() map[string]any { return locked(5 * time.Minute) }},
 	{"stale", "PROCESSING", "stale", func() map[string]any { return locked(-time.Minute) }},
 	{"ready", "READY", "free", func() map[string]any {
-		return map[string]any{"status": "READY", "attempts": 1, "result": map[string]any{"words": 5, "top": "the-secret-result"}, "lockToken": 3, "finishedBy": "a/b/c"}
+		return map[string]any{"status": "READY", "attempts": 1, "result": map[string]any{"words": 5, "top": "the result"}, "lockToken": 3, "finishedBy": "a/b/c"}
 	}},
 	{"failed", "FAILED", "free", func() map[string]any {
 		return map[string]any{"status": "FAILED", "attempts": 10, "lockToken": 10, "error": map[string]any{"code": "attempts_exhausted", "message": words}}
 	}},
 	{"foreign", "ARCHIVED", "free", func() map[string]any { return map[string]any{"status": "ARCHIVED"} }},
-	{"without", "no status", "free", func() map[string]any { return map[string]any{"input": "the-secret-input"} }},
+	{"without", "no status", "free", func() map[string]any { return map[string]any{"input": "the input"} }},
 	{"malformed", "PROCESSING", "malformed", func() map[string]any {
 		return map[string]any{"status": "PROCESSING", "lockOwner": "unknown", "lockToken": "seven", "lockExpiresAt": "tomorrow"}
 	}},
