@@ -8,7 +8,7 @@
 //	ok  	taskguard/cmd/doclock/browser	0.01s [no tests to run]
 //
 // With REQUIRE_CHROMIUM set (to anything but "" or "0") its absence is a failure
-// instead; TASKGUARD_NO_CHROMIUM hides it.
+// instead; TASKGUARD_NO_CHROMIUM hides Chromium.
 package chromiumtest
 
 import (

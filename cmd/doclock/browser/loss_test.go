@@ -36,7 +36,7 @@ func TestALostLockIsReadOnlyOnceAndWritesNothing(t *testing.T) {
 		"frozen for longer than the TTL":               {short, frozenBeyondTheTTL},
 		"unlocked by an operator":                      {long, unlockedByAnOperator},
 		"released after another has taken the room":    {long, releasedAfterATakeOver},
-		"with a session that the server does not know": {long, unknownSession},
+		"with an unknown session": {long, unknownSession},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, c.ttl)
@@ -81,7 +81,7 @@ func frozenBeyondTheTTL(s *site, b *tab) {
 	b.want(`resumed.then((answer) => [answer, globalThis.asked ?? false, readonly])`, `["lease-stale",false,["lease-stale"]]`)
 }
 
-// R1: the next heartbeat finds that the server no longer knows the lock.
+// R1: the next heartbeat fails, as the server has removed the lock.
 func unlockedByAnOperator(s *site, b *tab) {
 	b.Eval(`locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 2000 })`)
 	s.unlock(b.T, "room")
@@ -99,11 +99,11 @@ func releasedAfterATakeOver(s *site, b *tab) {
 		"release-requested; attempt web-lock retry=0; error web-lock lease-stale retry=0; readonly-entered lease-stale",
 		"release-requested force; attempt web-lock retry=0; released web-lock")
 	if state, err := s.locks.Get(b.T.Context(), "room", "another"); err != nil || !state.Mine {
-		b.T.Errorf("the other's lock is gone: %+v, %v", state, err)
+		b.T.Errorf("the other's lock was released: %+v, %v", state, err)
 	}
 }
 
-// unknownSession: a server that starts with another secret knows no earlier cookie.
+// unknownSession: a server that starts with another secret rejects earlier cookies.
 func unknownSession(s *site, b *tab) {
 	for _, c := range []struct{ before, script, want string }{
 		// An acquisition begins a new session.
@@ -125,7 +125,7 @@ func unknownSession(s *site, b *tab) {
 	}
 }
 
-// The page's own timers do not run: a browser may slow them down to one a minute.
+// The page's own timers do not run, as a browser may slow them down to one a minute.
 func TestAHiddenTabKeepsItsLockForTheServersTTL(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, short)

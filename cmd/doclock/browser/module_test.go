@@ -313,18 +313,6 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 			want: `[[403,403],"none"]`,
 		},
 		{
-			name:   "a second acquisition by the same page is refused, also without Web Locks",
-			before: withoutWebLocks,
-			script: `(async () => {
-				const lease = await locks.acquireProjectLock(quick);
-				const failed = await failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 }));
-				await locks.confirmProjectLock(lease);
-				await locks.releaseProjectLock(lease);
-				return failed;
-			})()`,
-			want: `"fallback-conflict"`,
-		},
-		{
 			name: "the next heartbeat is 10 s from now or a margin before the end", // R3
 			script: `(async () => {
 				const due = async (options) => {
