@@ -32,11 +32,11 @@ func TestALostLockIsReadOnlyOnceAndWritesNothing(t *testing.T) {
 		ttl time.Duration
 		run func(s *site, b *tab)
 	}{
-		"offline for longer than the TTL":              {short, offlineBeyondTheTTL},
-		"frozen for longer than the TTL":               {short, frozenBeyondTheTTL},
-		"unlocked by an operator":                      {long, unlockedByAnOperator},
-		"released after another has taken the room":    {long, releasedAfterATakeOver},
-		"with an unknown session": {long, unknownSession},
+		"offline for longer than the TTL":           {short, offlineBeyondTheTTL},
+		"frozen for longer than the TTL":            {short, frozenBeyondTheTTL},
+		"unlocked by an operator":                   {long, unlockedByAnOperator},
+		"released after another has taken the room": {long, releasedAfterATakeOver},
+		"with an unknown session":                   {long, unknownSession},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, c.ttl)

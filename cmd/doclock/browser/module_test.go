@@ -31,9 +31,10 @@ type moduleCase struct {
 	events   []string // nil: not compared
 }
 
+// testModule runs the cases. It is not parallel to other tests: with quick heartbeats the
+// module waits half a second for an answer.
 func testModule(t *testing.T, cases []moduleCase) {
 	t.Helper()
-	t.Parallel()
 	s, p := newSite(t, long), newProfile(t)
 	tabs := map[string]*tab{} // one for each script before the page's own
 	for _, c := range cases {
