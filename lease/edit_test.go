@@ -23,50 +23,50 @@ func TestAnUnknownOutcomeIsResolved(t *testing.T) {
 		refused     bool
 		swaps       int // of a write that resolves; one more where the first was not ours
 	}{
-		"the reply was lost after the commit":       {leasetest.DropAfter, leasetest.None, false, 1},
-		"and the resolving read was lost too":       {leasetest.DropAfter, leasetest.DropAfter, false, 1},
-		"it was lost before the commit":             {leasetest.DropBefore, leasetest.None, false, 2},
-		"it was applied only after the next read":   {leasetest.Late, leasetest.Deliver, false, 2},
-		"it was applied just before the next read":  {leasetest.Late, leasetest.DeliverFirst, false, 1},
-		"it was sent twice":                         {leasetest.Duplicate, leasetest.None, false, 1},
-		"it met a conflict without cause":           {leasetest.Conflict, leasetest.None, false, 2},
-		"it was refused":                            {leasetest.Refuse, leasetest.None, true, 1},
-		"it was refused, and the read was lost":     {leasetest.Refuse, leasetest.DropBefore, true, 1},
-		"it was refused although it had landed":     {leasetest.RefuseAfter, leasetest.None, false, 1},
-		"it was slow and then applied":              {leasetest.SlowRequest, leasetest.None, false, 1},
-		"it was dropped by a peer that never reads": {leasetest.Deaf, leasetest.None, false, 2},
+		"the reply was lost after the commit":         {leasetest.DropAfter, leasetest.None, false, 1},
+		"and the resolving read was lost too":         {leasetest.DropAfter, leasetest.DropAfter, false, 1},
+		"it was lost before the commit":               {leasetest.DropBefore, leasetest.None, false, 2},
+		"it was applied only after the next read":     {leasetest.Late, leasetest.Deliver, false, 2},
+		"it was applied just before the next read":    {leasetest.Late, leasetest.DeliverFirst, false, 1},
+		"it was sent twice":                           {leasetest.Duplicate, leasetest.None, false, 1},
+		"it got ErrConflict although nothing changed": {leasetest.Conflict, leasetest.None, false, 2},
+		"it was refused":                              {leasetest.Refuse, leasetest.None, true, 1},
+		"it was refused, and the read was lost":       {leasetest.Refuse, leasetest.DropBefore, true, 1},
+		"it was refused although it had landed":       {leasetest.RefuseAfter, leasetest.None, false, 1},
+		"it was slow and then applied":                {leasetest.SlowRequest, leasetest.None, false, 1},
+		"it was dropped by a peer that never reads":   {leasetest.SlowFailure, leasetest.None, false, 2},
 	}
 	held := lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}
 	writes := map[string]struct {
 		loads  int // before the first Swap
 		before job
-		write  func(w *world, h *lease.Hold[job]) error
+		write  func(w *fixture, h *lease.Hold[job]) error
 		after  job
 	}{
-		"acquire": {1, job{}, func(w *world, _ *lease.Hold[job]) error {
+		"acquire": {1, job{}, func(w *fixture, _ *lease.Hold[job]) error {
 			h, j, err := w.lessor.Acquire(w.Context(), "a", "w/1", note("set"))
 			if err == nil && (h.Grant() != held.Grant() || j.Note != "set") {
 				w.Errorf("grant %+v, record %+v", h.Grant(), j)
 			}
 			return err
 		}, job{held, "set"}},
-		"renew":   {0, job{Lease: held}, func(w *world, h *lease.Hold[job]) error { return h.Renew(w.Context(), 0) }, job{Lease: held}},
-		"finish":  {0, job{Lease: held}, func(w *world, h *lease.Hold[job]) error { return h.Finish(w.Context(), note("set")) }, job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "set"}},
-		"release": {0, job{Lease: held}, func(w *world, h *lease.Hold[job]) error { return h.Release(w.Context(), note("set"), false) }, job{lease.Lease{Token: 1, Attempts: 1}, "set"}},
-		"refund":  {0, job{Lease: held}, func(w *world, h *lease.Hold[job]) error { return h.Release(w.Context(), note("set"), true) }, job{lease.Lease{Token: 1}, "set"}},
+		"renew":   {0, job{Lease: held}, func(w *fixture, h *lease.Hold[job]) error { return h.Renew(w.Context(), 0) }, job{Lease: held}},
+		"finish":  {0, job{Lease: held}, func(w *fixture, h *lease.Hold[job]) error { return h.Finish(w.Context(), note("set")) }, job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "set"}},
+		"release": {0, job{Lease: held}, func(w *fixture, h *lease.Hold[job]) error { return h.Release(w.Context(), note("set"), false) }, job{lease.Lease{Token: 1, Attempts: 1}, "set"}},
+		"refund":  {0, job{Lease: held}, func(w *fixture, h *lease.Hold[job]) error { return h.Release(w.Context(), note("set"), true) }, job{lease.Lease{Token: 1}, "set"}},
 	}
 	for verb, write := range writes {
 		for what, f := range faults {
 			t.Run(verb+": "+what, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t, lease.Policy{})
+					w := newFixture(t, lease.Policy{})
 					var h *lease.Hold[job]
 					if write.loads == 0 {
 						h = w.acquire()
 						time.Sleep(time.Minute)
 					}
 					loads := append(make([]leasetest.Fault, write.loads), f.load)
-					w.line.SetPlan(leasetest.Any(leasetest.On(swap, f.first), leasetest.On(load, loads...)))
+					w.faulty.SetPlan(leasetest.Any(leasetest.On(swap, f.first), leasetest.On(load, loads...)))
 					err := write.write(w, h)
 					if f.refused {
 						wantErr(t, err, lease.ErrRefused)
@@ -79,7 +79,7 @@ func TestAnUnknownOutcomeIsResolved(t *testing.T) {
 					}
 					w.wantFaults(f.first, f.load)
 					// A late heartbeat may have to be followed by a fresher one.
-					if got := w.line.Calls(swap); got != f.swaps && (verb != "renew" || f.load != leasetest.Deliver || got != f.swaps+1) {
+					if got := w.faulty.Calls(swap); got != f.swaps && (verb != "renew" || f.load != leasetest.Deliver || got != f.swaps+1) {
 						t.Errorf("%d swaps; want %d", got, f.swaps)
 					}
 				})
@@ -89,10 +89,10 @@ func TestAnUnknownOutcomeIsResolved(t *testing.T) {
 }
 
 // wantFaults checks that the plan made these faults.
-func (w *world) wantFaults(faults ...leasetest.Fault) {
+func (w *fixture) wantFaults(faults ...leasetest.Fault) {
 	w.Helper()
 	for _, f := range faults {
-		if f != leasetest.None && w.line.Faults()[f] == 0 {
+		if f != leasetest.None && w.faulty.Faults()[f] == 0 {
 			w.Errorf("the fault %q did not happen", f)
 		}
 	}
@@ -118,15 +118,15 @@ func (a *add) run(ctx context.Context, s lease.Store[job], from *lease.Cell[job]
 
 func TestADecisionIsMadeAgainFromWhatOthersWrote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, lease.Policy{})
-		stale, err := w.line.Load(t.Context(), "a")
+		w := newFixture(t, lease.Policy{})
+		stale, err := w.faulty.Load(t.Context(), "a")
 		if err != nil {
 			t.Fatal(err)
 		}
 		w.rewrite(note("theirs"))
-		w.line.SetPlan(nil)
+		w.faulty.SetPlan(nil)
 		a := &add{}
-		c, err := a.run(t.Context(), w.line, &stale)
+		c, err := a.run(t.Context(), w.faulty, &stale)
 		if err != nil || c.Doc.Note != "theirs+" || a.decisions != 2 {
 			t.Errorf("%+v after %d decisions, %v", c, a.decisions, err)
 		}
@@ -136,10 +136,10 @@ func TestADecisionIsMadeAgainFromWhatOthersWrote(t *testing.T) {
 }
 
 func TestADecisionsErrorEndsTheEditUnchangedWithItsCell(t *testing.T) {
-	w := newWorld(t, lease.Policy{})
+	w := newFixture(t, lease.Policy{})
 	w.rewrite(note("read"))
 	want := &lease.HeldError{Owner: "w/2"}
-	c, err := (&add{err: want}).run(t.Context(), w.line, nil)
+	c, err := (&add{err: want}).run(t.Context(), w.faulty, nil)
 	if err != error(want) || c.Doc.Note != "read" { //nolint:errorlint // unchanged means not even wrapped
 		t.Errorf("%+v, %v", c, err)
 	}
@@ -148,9 +148,9 @@ func TestADecisionsErrorEndsTheEditUnchangedWithItsCell(t *testing.T) {
 
 func TestLoadErrorsAreTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, lease.Policy{})
-		w.line.SetPlan(leasetest.On(leasetest.Load, leasetest.DropBefore, leasetest.DropAfter, leasetest.Conflict))
-		if _, err := (&add{}).run(t.Context(), w.line, nil); err != nil {
+		w := newFixture(t, lease.Policy{})
+		w.faulty.SetPlan(leasetest.On(leasetest.Load, leasetest.DropBefore, leasetest.DropAfter, leasetest.Conflict))
+		if _, err := (&add{}).run(t.Context(), w.faulty, nil); err != nil {
 			t.Error(err)
 		}
 		w.wantSame(job{Note: "+"})
@@ -159,49 +159,29 @@ func TestLoadErrorsAreTriedAgain(t *testing.T) {
 }
 
 // The pauses after conflicts are short; after failures they grow to two seconds.
-func TestThePauseBeforeTheNextTryFitsItsReason(t *testing.T) {
-	for what, c := range map[string]struct {
-		fault       leasetest.Fault
-		least, most int // calls of Load in a minute
-	}{
-		"conflict": {leasetest.Conflict, 240, 2000},
-		"outage":   {leasetest.DropBefore, 30, 200},
-	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, lease.Policy{})
-				w.line.SetPlan(leasetest.Always(c.fault))
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				_, err := (&add{}).run(ctx, w.line, nil)
-				wantErr(t, err, lease.ErrUnavailable)
-				if got := w.line.Calls(leasetest.Load); got < c.least || got > c.most {
-					t.Errorf("%d calls; want %d to %d", got, c.least, c.most)
-				}
-			})
-		})
-	}
-}
-
-func TestTheEndOfTheContextIsUnavailableAndSaysWhy(t *testing.T) {
+func TestEditTriesUntilItsContextEndsAndReturnsTheCause(t *testing.T) {
 	why := errors.New("the reason")
-	for name, plan := range map[string]leasetest.Plan{
-		"dark":     leasetest.Always(leasetest.Dark),
-		"dropping": leasetest.Always(leasetest.DropBefore),
-		"deaf":     leasetest.Always(leasetest.Deaf),
-		"conflict": leasetest.Always(leasetest.Conflict),
+	for name, tc := range map[string]struct {
+		fault       leasetest.Fault
+		least, most int   // calls of Load in a minute
+		last        error // of the last call
+	}{
+		"conflict":     {leasetest.Conflict, 240, 2000, lease.ErrConflict},
+		"dropped":      {leasetest.DropBefore, 30, 200, leasetest.ErrDropped},
+		"slow failure": {leasetest.SlowFailure, 15, 60, leasetest.ErrDropped},
+		"unavailable":  {leasetest.Unavailable, 1, 1, context.DeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, lease.Policy{})
-				w.line.SetPlan(plan)
-				ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, why)
+			inBubble(t, func(w *fixture) {
+				w.faulty.SetPlan(leasetest.Always(tc.fault))
+				ctx, cancel := context.WithTimeoutCause(w.Context(), time.Minute, why)
 				defer cancel()
-				_, err := (&add{}).run(ctx, w.line, nil)
-				wantErr(t, err, lease.ErrUnavailable)
-				wantErr(t, err, why)
-				if name == "dropping" {
-					wantErr(t, err, leasetest.ErrDropped)
+				_, err := (&add{}).run(ctx, w.faulty, nil)
+				for _, want := range []error{lease.ErrUnavailable, why, tc.last} {
+					wantErr(w, err, want)
+				}
+				if got := w.faulty.Calls(leasetest.Load); got < tc.least || got > tc.most {
+					w.Errorf("%d calls; want %d to %d", got, tc.least, tc.most)
 				}
 				w.wantSame(job{})
 			})
@@ -209,7 +189,7 @@ func TestTheEndOfTheContextIsUnavailableAndSaysWhy(t *testing.T) {
 	}
 }
 
-// final is a store whose every call returns one error.
+// final is a store whose calls all return one error.
 type final struct{ err error }
 
 func (f final) Load(context.Context, string) (lease.Cell[job], error) {
@@ -219,7 +199,7 @@ func (f final) Swap(context.Context, string, lease.Cell[job], job) (lease.Cell[j
 	return lease.Cell[job]{}, f.err
 }
 
-func TestAnAnswerThatWillNotChangeIsNotAskedForAgain(t *testing.T) {
+func TestAPermanentErrorIsNotTriedAgain(t *testing.T) {
 	for _, want := range []error{lease.ErrRefused, lease.ErrMalformed, lease.ErrInvalidKey} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

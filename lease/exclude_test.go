@@ -11,7 +11,7 @@ import (
 )
 
 // exclusive returns a faulty Excluder.
-func (w *world) exclusive(plan leasetest.Plan) *leasetest.FaultyExcluder[job] {
+func (w *fixture) exclusive(plan leasetest.Plan) *leasetest.FaultyExcluder[job] {
 	return leasetest.NewFaultyExcluder(excluder{w.memory}, plan)
 }
 
@@ -31,7 +31,7 @@ func (x excluder) Exclude(ctx context.Context, key string, decide func(lease.Cel
 }
 
 // wantWrites checks how often the record was written.
-func (w *world) wantWrites(want int64) {
+func (w *fixture) wantWrites(want int64) {
 	w.Helper()
 	c, err := w.memory.Load(w.Context(), "a")
 	if rev, _ := c.Rev.(int64); err != nil || rev-1 != want {
@@ -51,9 +51,9 @@ func TestAfterTwoConflictsEditUsesExclude(t *testing.T) {
 	} {
 		t.Run("Exclude"+name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, lease.Policy{})
+				w := newFixture(t, lease.Policy{})
 				x := w.exclusive(leasetest.Any(leasetest.Every(leasetest.Swap, leasetest.Conflict), leasetest.On(leasetest.Exclude, c.exclude)))
-				l := w.near(x, lease.Policy{})
+				l := w.lessorOn(x, lease.Policy{})
 				h, _, err := l.Acquire(t.Context(), "a", "w/1", note("set"))
 				if err != nil {
 					t.Fatal(err)
@@ -91,9 +91,9 @@ func TestARefusedExcludeIsResolved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, lease.Policy{})
+				w := newFixture(t, lease.Policy{})
 				x := w.exclusive(leasetest.Any(leasetest.On(leasetest.Swap, conflict, conflict, tc.swap), leasetest.On(leasetest.Exclude, tc.exclude...)))
-				_, _, err := w.near(x, lease.Policy{}).Acquire(t.Context(), "a", "w/1", nil)
+				_, _, err := w.lessorOn(x, lease.Policy{}).Acquire(t.Context(), "a", "w/1", nil)
 				if !errors.Is(err, tc.want) {
 					t.Errorf("err = %v; want %v", err, tc.want)
 				}

@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -37,22 +36,18 @@ type Format[D any] interface {
 // Its clock is the machine's. If that is set back, the store's time of a record
 // stays at the record's last write until the clock has passed it.
 type File[D any] struct {
-	// Wait bounds how long a call waits for other programs' calls; 2 s if zero.
-	Wait time.Duration
 	// Now is the clock; the machine's if nil.
 	Now func() time.Time
 
 	dir, guard string
 	format     Format[D]
-
-	mu   sync.Mutex
-	last time.Time // the latest time returned
+	clock      clock
 }
 
 const (
 	fileMode     = 0o600
 	maxFileBytes = 16 << 20
-	flockWait    = 2 * time.Second
+	flockWait    = 2 * time.Second // for other programs' calls
 )
 
 // NewFile returns the records in dir as f encodes them. guard is the name of the
@@ -66,7 +61,7 @@ func NewFile[D any](dir, guard string, f Format[D]) *File[D] {
 // cannot decode is ErrMalformed. A symbolic link, another file that is not regular,
 // and one without permission are ErrRefused.
 func (f *File[D]) Load(ctx context.Context, key string) (Cell[D], error) {
-	asked, at := time.Now(), f.now() // before the reading, which is then at least as new
+	asked, at := time.Now(), f.clock.read(f.Now) // before the reading, which is then at least as new
 	path, err := f.path(ctx, key)
 	if err != nil {
 		return Cell[D]{}, err
@@ -81,7 +76,7 @@ func (f *File[D]) Load(ctx context.Context, key string) (Cell[D], error) {
 
 // Swap replaces one file. Swapping a Cell that did not exist creates the record;
 // a record that the Format does not keep is removed. A full disk, and another
-// program that keeps the guard for longer than Wait, are errors that may pass; a
+// program that holds the guard for longer than 2 s, are errors that may pass; a
 // directory without write permission is ErrRefused.
 func (f *File[D]) Swap(ctx context.Context, key string, prev Cell[D], next D) (Cell[D], error) {
 	asked := time.Now()
@@ -98,7 +93,7 @@ func (f *File[D]) Swap(ctx context.Context, key string, prev Cell[D], next D) (C
 		if now.Exists != prev.Exists || (now.Exists && now.Rev != prev.Rev) {
 			return ErrConflict
 		}
-		at := latest(now.At, f.now())
+		at := latest(now.At, f.clock.read(f.Now))
 		data, err := f.format.Encode(key, next, at)
 		switch {
 		case err != nil:
@@ -209,25 +204,10 @@ func (f *File[D]) path(ctx context.Context, key string) (string, error) {
 	return filepath.Join(f.dir, name), nil
 }
 
-// now never runs backwards, even if the clock is set back.
-func (f *File[D]) now() time.Time {
-	now := time.Now()
-	if f.Now != nil {
-		now = f.Now()
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.last = latest(f.last, now.Round(0)) // without the monotonic reading: times to be stored
-	return f.last
-}
-
 // fileError adds ErrRefused to the errors that do not pass by themselves.
 func fileError(verb, key string, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ELOOP),
-		errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EMLINK): // EMLINK: FreeBSD's error for a link that is not followed
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ELOOP) ||
+		errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EMLINK) { // EMLINK: FreeBSD's error for a link that is not followed
 		err = fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	return fmt.Errorf("lease: %s %q: %w", verb, key, err)

@@ -61,7 +61,7 @@ func loadFile(t *testing.T, f *lease.File[job]) lease.Cell[job] {
 	return c
 }
 
-func TestAFileThatIsNoRecordIsNoFreeLease(t *testing.T) {
+func TestAnUnreadableFileIsAnErrorAndNotAFreeLease(t *testing.T) {
 	write := func(content string) func(string) error {
 		return func(path string) error { return os.WriteFile(path, []byte(content), 0o600) }
 	}
@@ -70,7 +70,7 @@ func TestAFileThatIsNoRecordIsNoFreeLease(t *testing.T) {
 		want error
 	}{
 		"empty":       {write(""), lease.ErrMalformed},
-		"torn":        {write(`{"2026-03-04T12:00:00Z":{"Note":"fir`), lease.ErrMalformed},
+		"truncated":   {write(`{"2026-03-04T12:00:00Z":{"Note":"fir`), lease.ErrMalformed},
 		"huge":        {func(path string) error { return os.Truncate(path, 16<<20+1) }, lease.ErrMalformed},
 		"a link":      {func(path string) error { return errors.Join(os.Rename(path, path+"2"), os.Symlink(path+"2", path)) }, lease.ErrRefused},
 		"a pipe":      {func(path string) error { return errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o600)) }, lease.ErrRefused},
@@ -123,16 +123,16 @@ func TestAFailedWriteChangesNothing(t *testing.T) {
 }
 
 // A writer that was killed leaves its temporary file, which may be a link.
-func TestATemporaryFileThatIsLeftIsReplaced(t *testing.T) {
+func TestALeftoverTemporaryFileIsReplaced(t *testing.T) {
 	f, path := newFile(t)
-	precious := filepath.Join(t.TempDir(), "precious")
-	if err := errors.Join(os.WriteFile(precious, nil, 0o600), os.Symlink(precious, path+".tmp")); err != nil {
+	target := filepath.Join(t.TempDir(), "target")
+	if err := errors.Join(os.WriteFile(target, nil, 0o600), os.Symlink(target, path+".tmp")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := f.Swap(t.Context(), "a", loadFile(t, f), job{Note: "second"}); err != nil {
 		t.Error(err)
 	}
-	if info, err := os.Stat(precious); err != nil || info.Size() != 0 {
+	if info, err := os.Stat(target); err != nil || info.Size() != 0 {
 		t.Errorf("the link was followed: %v, %v", info, err)
 	}
 	info, err := os.Lstat(path)
@@ -198,10 +198,9 @@ func TestWaitingForAnotherProgramIsBounded(t *testing.T) {
 		if wantErr(t, err, context.DeadlineExceeded); errors.Is(err, lease.ErrRefused) || time.Since(start) != 2*time.Second {
 			t.Errorf("err = %v after %v; want one that may pass after 2s", err, time.Since(start))
 		}
-		f.Wait = time.Hour
 		why := errors.New("the reason")
 		ctx, cancel := context.WithCancelCause(t.Context())
-		time.AfterFunc(time.Minute, func() { cancel(why) })
+		time.AfterFunc(time.Second, func() { cancel(why) })
 		_, err = f.Swap(ctx, "a", before, job{})
 		wantErr(t, err, why)
 		if err := other.Close(); err != nil {
@@ -215,14 +214,15 @@ func TestWaitingForAnotherProgramIsBounded(t *testing.T) {
 
 // A program that cleans up the directory may remove the guard while others wait for
 // it: flocking the removed file locks nothing.
-func TestAGuardThatWasReplacedMeanwhileIsNoLock(t *testing.T) {
+func TestAFlockOnAReplacedGuardIsNotUsed(t *testing.T) {
 	f, path := newFile(t)
-	f.Wait = 200 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
 	old := flocked(t, path)
 	c := loadFile(t, f)
 	swapped := make(chan error, 1)
 	go func() {
-		_, err := f.Swap(t.Context(), "a", c, job{Note: "second"})
+		_, err := f.Swap(ctx, "a", c, job{Note: "second"})
 		swapped <- err
 	}()
 	time.Sleep(50 * time.Millisecond) // for Swap to open the old one; sooner proves nothing, and passes
@@ -233,8 +233,8 @@ func TestAGuardThatWasReplacedMeanwhileIsNoLock(t *testing.T) {
 	if err := old.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-swapped; err == nil || !strings.Contains(err.Error(), "another program keeps") {
-		t.Errorf("err = %v; want that another program keeps the guard", err)
+	if err := <-swapped; err == nil || !strings.Contains(err.Error(), "another program holds") {
+		t.Errorf("err = %v; want that another program holds the guard", err)
 	}
 }
 

@@ -14,11 +14,7 @@ import (
 
 // locked runs do while no other File can write to the directory.
 func (f *File[D]) locked(ctx context.Context, do func(dir *os.File) error) error {
-	wait := f.Wait
-	if wait == 0 {
-		wait = flockWait
-	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
+	ctx, cancel := context.WithTimeout(ctx, flockWait)
 	defer cancel()
 	dir, err := os.Open(f.dir)
 	if err != nil {
@@ -47,24 +43,21 @@ func flocked(ctx context.Context, guard *os.File, do func() error) error {
 	for {
 		err := syscall.Flock(int(guard.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		switch {
-		case err == nil && !inPlace(guard):
+		case err == nil && !atItsPath(guard):
 			return errReplaced
 		case err == nil:
 			return do()
 		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
 			return err
 		case !sleep(ctx, 2*time.Millisecond):
-			return fmt.Errorf("another program keeps %s: %w", guard.Name(), context.Cause(ctx))
+			return fmt.Errorf("another program holds %s: %w", guard.Name(), context.Cause(ctx))
 		}
 	}
 }
 
-// inPlace reports whether guard is still the file at its path.
-func inPlace(guard *os.File) bool {
-	opened, err := guard.Stat()
-	if err != nil {
-		return false
-	}
-	there, err := os.Stat(guard.Name())
-	return err == nil && os.SameFile(opened, there)
+// atItsPath reports whether guard is still the file at its path.
+func atItsPath(guard *os.File) bool {
+	opened, _ := guard.Stat()
+	found, _ := os.Stat(guard.Name())
+	return os.SameFile(opened, found) // false after an error
 }

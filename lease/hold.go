@@ -17,7 +17,7 @@ type Hold[D any] struct {
 	moved  chan struct{} // notifies the watchdog that until has changed
 
 	mu    sync.Mutex
-	cell  Cell[D]   // the record as last known
+	cell  Cell[D]   // the record as last read or written
 	until time.Time // local monotonic end of trust
 }
 
@@ -124,16 +124,16 @@ func (h *Hold[D]) Renew(ctx context.Context, ttl time.Duration) error {
 		return l, err
 	}, nil, func(l Lease) bool { return l.HeldBy(h.grant) && l.ExpiresAt.Equal(expiry) })
 	if err == nil {
-		h.know(c, lessor.policy)
+		h.update(c, lessor.policy)
 	}
 	return err
 }
 
-// write edits the record, beginning with the last known Cell.
+// write edits the record, beginning with the current Cell.
 func (h *Hold[D]) write(ctx context.Context, rule func(l Lease, now time.Time) (Lease, error),
 	set func(*D), landed func(Lease) bool,
 ) (Cell[D], error) {
-	of, from := h.lessor.of, h.known()
+	of, from := h.lessor.of, h.current()
 	return Edit(ctx, h.lessor.store, h.key, &from, func(c Cell[D]) (D, error) {
 		if !c.Exists {
 			return c.Doc, &LostError{Reason: Deleted}
@@ -151,16 +151,16 @@ func (h *Hold[D]) write(ctx context.Context, rule func(l Lease, now time.Time) (
 }
 
 // Doc returns the record as the Hold last read or wrote it.
-func (h *Hold[D]) Doc() D { return h.known().Doc }
+func (h *Hold[D]) Doc() D { return h.current().Doc }
 
-func (h *Hold[D]) known() Cell[D] {
+func (h *Hold[D]) current() Cell[D] {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.cell
 }
 
-// know stores a Cell that shows the lease as held by h.
-func (h *Hold[D]) know(c Cell[D], p Policy) {
+// update stores a Cell that shows the lease as held by h.
+func (h *Hold[D]) update(c Cell[D], p Policy) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.cell = c

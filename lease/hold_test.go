@@ -12,8 +12,8 @@ import (
 )
 
 // untilCancelled returns a body that waits for the end of its context, and sets when
-// to the world's time and why to the cause.
-func (w *world) untilCancelled(when *time.Duration, why *error) func(context.Context, job, lease.Grant) error {
+// to the time since the start and why to the cause.
+func (w *fixture) untilCancelled(when *time.Duration, why *error) func(context.Context, job, lease.Grant) error {
 	return func(ctx context.Context, _ job, _ lease.Grant) error {
 		select {
 		case <-ctx.Done():
@@ -24,17 +24,17 @@ func (w *world) untilCancelled(when *time.Duration, why *error) func(context.Con
 	}
 }
 
-// inWorld runs f in a bubble.
-func inWorld(t *testing.T, f func(w *world)) {
+// inBubble runs f in virtual time.
+func inBubble(t *testing.T, f func(w *fixture)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { f(newWorld(t, lease.Policy{})) })
+	synctest.Test(t, func(t *testing.T) { f(newFixture(t, lease.Policy{})) })
 }
 
 func TestALongRunCostsOneSwapAHeartbeat(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		w.wantCalls(1, 1)
-		w.line.SetPlan(nil)
+		w.faulty.SetPlan(nil)
 		err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
 			w.at(1050 * time.Second)
 			return ctx.Err()
@@ -55,17 +55,17 @@ func TestALongRunCostsOneSwapAHeartbeat(t *testing.T) {
 // the calls to the store do.
 func TestTheWatchdogNeedsNoStore(t *testing.T) {
 	for name, fault := range map[string]leasetest.Fault{
-		"dark":     leasetest.Dark,
-		"deaf":     leasetest.Deaf,
-		"dropping": leasetest.DropBefore,
-		"conflict": leasetest.Conflict,
-		"refusing": leasetest.Refuse,
+		"unavailable": leasetest.Unavailable,
+		"slow":        leasetest.SlowFailure,
+		"dropping":    leasetest.DropBefore,
+		"conflict":    leasetest.Conflict,
+		"refusing":    leasetest.Refuse,
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
-				w.line.Delay = time.Hour // a call comes back long after its context ended
+			inBubble(t, func(w *fixture) {
+				w.faulty.Delay = time.Hour // a call comes back long after its context ended
 				h := w.acquire()
-				w.line.SetPlan(leasetest.Every(leasetest.Swap, fault))
+				w.faulty.SetPlan(leasetest.Every(leasetest.Swap, fault))
 				var when time.Duration
 				var why error
 				err := h.Run(w.Context(), w.untilCancelled(&when, &why))
@@ -83,14 +83,14 @@ func TestTheWatchdogNeedsNoStore(t *testing.T) {
 // A heartbeat sent at 100 s and answered at 250 s proves the lease until 370 s,
 // not until 520 s.
 func TestASlowHeartbeatDoesNotExtendTrust(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.line.Delay = 150 * time.Second
+	inBubble(t, func(w *fixture) {
+		w.faulty.Delay = 150 * time.Second
 		h := w.acquire()
-		w.line.SetPlan(func(c leasetest.Call) leasetest.Fault {
+		w.faulty.SetPlan(func(c leasetest.Call) leasetest.Fault {
 			if c.Op == leasetest.Swap && c.N == 1 {
 				return leasetest.SlowReply
 			}
-			return leasetest.Dark
+			return leasetest.Unavailable
 		})
 		var when time.Duration
 		var why error
@@ -98,22 +98,22 @@ func TestASlowHeartbeatDoesNotExtendTrust(t *testing.T) {
 		if when != 370*time.Second {
 			w.Errorf("cancelled after %v; want 370s", when)
 		}
-		w.wantFaults(leasetest.SlowReply, leasetest.Dark)
+		w.wantFaults(leasetest.SlowReply, leasetest.Unavailable)
 	})
 }
 
 // The store's clock jumps 200 s ahead, as it seems to a machine that was suspended:
 // the next heartbeat writes a near expiry, and trust ends sooner than before.
 func TestTrustThatEndsSoonerIsNoticed(t *testing.T) {
-	inWorld(t, func(w *world) {
-		leap := w.leaping()
+	inBubble(t, func(w *fixture) {
+		ahead := w.clockAhead()
 		h := w.acquire()
-		w.line.SetPlan(func(c leasetest.Call) leasetest.Fault {
+		w.faulty.SetPlan(func(c leasetest.Call) leasetest.Fault {
 			if c.N == 1 {
-				leap.Store(int64(200 * time.Second))
+				ahead.Store(int64(200 * time.Second))
 				return leasetest.None
 			}
-			return leasetest.Dark
+			return leasetest.Unavailable
 		})
 		var when time.Duration
 		var why error
@@ -126,7 +126,7 @@ func TestTrustThatEndsSoonerIsNoticed(t *testing.T) {
 
 // A Hold with little time left when its run begins is renewed before that time ends.
 func TestARunThatBeginsLateIsRenewedInTime(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		w.at(250 * time.Second)
 		err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
@@ -140,7 +140,7 @@ func TestARunThatBeginsLateIsRenewedInTime(t *testing.T) {
 }
 
 func TestARunAfterTrustHasEndedNeverBegins(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		w.at(270 * time.Second)
 		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
@@ -151,8 +151,8 @@ func TestARunAfterTrustHasEndedNeverBegins(t *testing.T) {
 	})
 }
 
-func TestAConflictIsNoLoss(t *testing.T) {
-	inWorld(t, func(w *world) {
+func TestAConflictDoesNotLoseTheLease(t *testing.T) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
 			for at := 99500 * time.Millisecond; at < 310*time.Second; at += time.Second {
@@ -172,7 +172,7 @@ func TestAConflictIsNoLoss(t *testing.T) {
 }
 
 func TestABodyThatPanicsLeavesNoGoroutine(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		func() {
 			defer func() {
@@ -182,14 +182,14 @@ func TestABodyThatPanicsLeavesNoGoroutine(t *testing.T) {
 			}()
 			_ = h.Run(w.Context(), func(context.Context, job, lease.Grant) error { panic("body") })
 		}()
-		w.line.SetPlan(nil)
+		w.faulty.SetPlan(nil)
 		time.Sleep(time.Hour)
 		w.wantCalls(0, 0)
 	})
 }
 
-func TestTheCallersEndReachesTheBodyAndStopsNoHeartbeat(t *testing.T) {
-	inWorld(t, func(w *world) {
+func TestTheEndOfTheCallersContextEndsTheBodysAndNoHeartbeat(t *testing.T) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		why := errors.New("stopping")
 		ctx, cancel := context.WithCancelCause(w.Context())
@@ -217,14 +217,14 @@ func TestTheCallersEndReachesTheBodyAndStopsNoHeartbeat(t *testing.T) {
 
 func TestTheStoresClockMayBeSetToAnything(t *testing.T) {
 	for _, offset := range []time.Duration{7 * time.Minute, -7 * time.Minute, 24 * 365 * time.Hour} {
-		inWorld(t, func(w *world) {
+		inBubble(t, func(w *fixture) {
 			w.memory.Now = func() time.Time { return time.Now().Add(offset) }
 			h := w.acquire()
 			var when time.Duration
 			var why error
 			err := h.Run(w.Context(), func(ctx context.Context, j job, g lease.Grant) error {
 				w.at(950 * time.Second)
-				w.line.SetPlan(leasetest.Always(leasetest.Dark))
+				w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
 				return w.untilCancelled(&when, &why)(ctx, j, g)
 			})
 			wantLost(w, err, lease.OutOfTime)
@@ -232,7 +232,7 @@ func TestTheStoresClockMayBeSetToAnything(t *testing.T) {
 				w.Errorf("offset %v: cancelled after %v; want 1170s", offset, when)
 			}
 			w.at(1200*time.Second - 1)
-			if _, _, err := w.near(w.memory, lease.Policy{}).Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, new(*lease.HeldError)) {
+			if _, _, err := w.lessorOn(w.memory, lease.Policy{}).Acquire(w.Context(), "a", "w/2", nil); !errors.As(err, new(*lease.HeldError)) {
 				w.Errorf("offset %v: acquire just before the expiry: %v", offset, err)
 			}
 			w.at(1200 * time.Second)
@@ -243,7 +243,7 @@ func TestTheStoresClockMayBeSetToAnything(t *testing.T) {
 
 // A renewal by a TTL shorter than the Policy's margin is trusted by its own.
 func TestARenewalIsTrustedByItsOwnMargin(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		if err := h.Renew(w.Context(), 25*time.Second); err != nil {
 			w.Fatal(err)

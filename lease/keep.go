@@ -69,14 +69,11 @@ func (k *keeper[D]) watch(ctx context.Context) {
 			k.lose(&LostError{Reason: OutOfTime})
 			return
 		}
-		end := time.NewTimer(left)
 		select {
 		case <-ctx.Done():
-			end.Stop()
 			return
 		case <-k.hold.moved:
-			end.Stop()
-		case <-end.C:
+		case <-time.After(left):
 		}
 	}
 }
@@ -119,12 +116,10 @@ func (k *keeper[D]) notify(ctx context.Context, took time.Duration, err error) {
 
 // sleep reports whether d passed before ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-t.C:
+	case <-time.After(d):
 		return ctx.Err() == nil
 	}
 }

@@ -35,7 +35,7 @@ func TestAKeyIsOnePlainPathSegmentWithinItsLimit(t *testing.T) {
 	}
 }
 
-func TestAnErrorSaysWhyOrUntilWhen(t *testing.T) {
+func TestErrorMessages(t *testing.T) {
 	held := &lease.HeldError{Owner: "w/1", ExpiresAt: noon.In(time.FixedZone("", 3600))}
 	if got, want := held.Error(), "lease: held by another until 2026-03-04T12:00:00Z"; got != want {
 		t.Errorf("%q; want %q", got, want)

@@ -73,7 +73,7 @@ func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)
 		switch {
 		case err != nil && !errors.Is(err, ErrExhausted):
 			return c.Doc, err
-		case l.of(&c.Doc).FinishedBy == owner: // its reply was lost, and the record was reopened: FinishedBy proves one finish
+		case l.of(&c.Doc).FinishedBy == owner: // this call has finished it and lost the reply; it was reopened since
 			return c.Doc, ErrExhausted
 		}
 		*l.of(&c.Doc) = next
@@ -102,8 +102,8 @@ func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)
 func (l *Lessor[D]) Resume(ctx context.Context, key, owner string) (*Hold[D], error) {
 	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
 	defer cancel()
-	c, err := Edit(ctx, l.store, key, nil, func(c Cell[D]) (D, error) { return c.Doc, errRead }, nil)
-	if !errors.Is(err, errRead) {
+	c, err := Read(ctx, l.store, key)
+	if err != nil {
 		return nil, err
 	}
 	got := l.of(&c.Doc)
@@ -119,9 +119,6 @@ func (l *Lessor[D]) Resume(ctx context.Context, key, owner string) (*Hold[D], er
 // Hold returns the Hold of the acquisition that c shows.
 func (l *Lessor[D]) Hold(key string, c Cell[D]) *Hold[D] {
 	h := &Hold[D]{lessor: l, key: key, grant: l.of(&c.Doc).Grant(), moved: make(chan struct{}, 1)}
-	h.know(c, l.policy)
+	h.update(c, l.policy)
 	return h
 }
-
-// errRead ends an Edit that only reads.
-var errRead = errors.New("lease: read")

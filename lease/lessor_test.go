@@ -2,70 +2,63 @@ package lease_test
 
 import (
 	"context"
+	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 )
 
-func TestAcquireGivesUpAfterFifteenSeconds(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.line.SetPlan(leasetest.Always(leasetest.Dark))
-		_, _, err := w.lessor.Acquire(w.Context(), "a", "w/1", nil)
-		wantErr(w, err, lease.ErrUnavailable)
-		if w.since() != 15*time.Second {
-			w.Errorf("gave up after %v; want 15s", w.since())
-		}
-		w.wantSame(job{})
-	})
-}
-
-func TestFinishTriesForAMinuteAndReleaseForTwoSeconds(t *testing.T) {
-	for want, end := range map[time.Duration]func(w *world, h *lease.Hold[job]) error{
-		time.Minute:     func(w *world, h *lease.Hold[job]) error { return h.Finish(w.Context(), nil) },
-		2 * time.Second: func(w *world, h *lease.Hold[job]) error { return h.Release(w.Context(), nil, false) },
-	} {
-		inWorld(t, func(w *world) {
-			h := w.acquire()
-			w.line.SetPlan(leasetest.Always(leasetest.DropBefore))
-			wantErr(w, end(w, h), lease.ErrUnavailable)
-			if w.since() != want {
-				w.Errorf("gave up after %v; want %v", w.since(), want)
-			}
-		})
-	}
-}
-
-// A stop gives its releases all of the time that it has left, and a caller that has
-// none left still frees the lease.
-func TestAReleaseTriesUntilALaterDeadlineOfItsCaller(t *testing.T) {
-	for given, want := range map[time.Duration]time.Duration{
-		7500 * time.Millisecond: 7500 * time.Millisecond,
-		time.Second:             2 * time.Second,
-		-time.Second:            2 * time.Second,
-	} {
-		inWorld(t, func(w *world) {
-			h := w.acquire()
-			w.line.SetPlan(leasetest.Always(leasetest.Dark))
+// A release tries until its caller's deadline if that is later than 2 s. A caller whose
+// context has ended still frees the lease.
+func TestAnOperationOnAnUnavailableStoreGivesUpInItsTime(t *testing.T) {
+	release := func(given time.Duration) func(w *fixture, h *lease.Hold[job]) error {
+		return func(w *fixture, h *lease.Hold[job]) error {
 			ctx, cancel := context.WithTimeout(w.Context(), given)
 			time.AfterFunc(500*time.Millisecond, cancel)
-			wantErr(w, h.Release(ctx, nil, true), lease.ErrUnavailable)
-			if w.since() != want {
-				w.Errorf("given %v it gave up after %v; want %v", given, w.since(), want)
-			}
+			return h.Release(ctx, nil, true)
+		}
+	}
+	for name, tc := range map[string]struct {
+		want time.Duration
+		do   func(w *fixture, h *lease.Hold[job]) error
+	}{
+		"acquire": {15 * time.Second, func(w *fixture, _ *lease.Hold[job]) error {
+			_, _, err := w.lessor.Acquire(w.Context(), "a", "w/2", nil)
+			return err
+		}},
+		"resume": {15 * time.Second, func(w *fixture, _ *lease.Hold[job]) error {
+			_, err := w.lessor.Resume(w.Context(), "a", "w/1")
+			return err
+		}},
+		"finish":                        {time.Minute, func(w *fixture, h *lease.Hold[job]) error { return h.Finish(w.Context(), nil) }},
+		"release":                       {2 * time.Second, release(time.Second)},
+		"release after the deadline":    {2 * time.Second, release(-time.Second)},
+		"release with a later deadline": {7500 * time.Millisecond, release(7500 * time.Millisecond)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *fixture) {
+				h := w.acquire()
+				before := w.record()
+				w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
+				wantErr(w, tc.do(w, h), lease.ErrUnavailable)
+				if w.since() != tc.want {
+					w.Errorf("gave up after %v; want %v", w.since(), tc.want)
+				}
+				w.wantSame(before)
+			})
 		})
 	}
 }
 
 func TestARefusedFinishKeepsTheHold(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
-		w.line.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
+		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
 		wantErr(w, h.Finish(w.Context(), note("too large")), lease.ErrRefused)
 		w.wantRecord(job{Lease: lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}})
-		w.line.SetPlan(nil)
+		w.faulty.SetPlan(nil)
 		if err := h.Finish(w.Context(), note("failed")); err != nil {
 			w.Errorf("finish: %v", err)
 		}
@@ -74,9 +67,9 @@ func TestARefusedFinishKeepsTheHold(t *testing.T) {
 }
 
 func TestResume(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
-		other := w.near(w.memory, lease.Policy{})
+		other := w.lessorOn(w.memory, lease.Policy{})
 		got, err := other.Resume(w.Context(), "a", "w/1")
 		if err != nil || got.Grant() != h.Grant() {
 			w.Fatalf("elsewhere: %v", err)
@@ -104,81 +97,62 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// Complete, Fail and Release give it a context without an end.
-func TestResumeGivesUpOnADarkStoreAfter15Seconds(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.acquire()
-		w.line.SetPlan(leasetest.Always(leasetest.Dark))
-		ctx, cancel := context.WithTimeout(w.Context(), time.Hour)
-		defer cancel()
-		_, err := w.near(w.line, lease.Policy{}).Resume(ctx, "a", "w/1")
-		wantErr(w, err, lease.ErrUnavailable)
-		if w.since() != 15*time.Second {
-			w.Errorf("gave up after %v; want 15s", w.since())
-		}
-	})
-}
-
-// What another program finished in the meantime is finished, not exhausted.
-func TestAnAcquisitionWhoseReplyWasLostAndThatWasFinishedByAnotherIsFinished(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.line.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.DropAfter), func(c leasetest.Call) leasetest.Fault {
-			if c.Op == leasetest.Load && c.N == 2 {
-				w.rewrite(func(j *job) { j.Lease.Finished = true }) // the status alone, as programs do that know no lease
+// The reply to the acquisition is lost, and others change the record before it is read
+// again. An owner that has recorded exhausted attempts must not acquire the record after
+// it was reopened: a later finish of its own would seem to be written already, since
+// FinishedBy names it.
+func TestALostReplyToAnAcquisitionIsResolvedFromTheRecord(t *testing.T) {
+	exhausted := lease.Lease{Token: 4, Attempts: 2}
+	theirs := lease.Lease{Owner: "w/2", Token: 6, Attempts: 1, FinishedBy: "w/1", ExpiresAt: time.Now().Add(time.Hour)}
+	for name, tc := range map[string]struct {
+		before lease.Lease
+		others func(*job)
+		want   error // nil: a *HeldError of w/2
+		after  job
+	}{
+		"finished by another": {lease.Lease{}, func(j *job) { j.Lease.Finished = true }, lease.ErrFinished,
+			job{lease.Lease{Owner: "w/1", Token: 1, Attempts: 1, Finished: true}, "set"}},
+		"exhausted": {exhausted, func(*job) {}, lease.ErrExhausted,
+			job{lease.Lease{Token: 5, Attempts: 2, Finished: true, FinishedBy: "w/1"}, "set"}},
+		"exhausted and reopened": {exhausted, func(j *job) { j.Lease.Finished, j.Lease.Attempts = false, 0 }, lease.ErrExhausted,
+			job{lease.Lease{Token: 5, FinishedBy: "w/1"}, "set"}},
+		"exhausted, reopened and acquired by another": {exhausted, func(j *job) { *j = job{Lease: theirs} }, nil,
+			job{Lease: lease.Lease{Owner: "w/2", Token: 6, Attempts: 1, FinishedBy: "w/1"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newFixture(t, lease.Policy{MaxAttempts: 2})
+			w.rewrite(func(j *job) { j.Lease = tc.before })
+			w.faulty.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.DropAfter), func(c leasetest.Call) leasetest.Fault {
+				if c.Op == leasetest.Load && c.N == 2 {
+					w.rewrite(tc.others)
+				}
+				return leasetest.None
+			}))
+			_, got, err := w.lessor.Acquire(t.Context(), "a", "w/1", note("set"))
+			var held *lease.HeldError
+			if tc.want != nil {
+				wantErr(t, err, tc.want)
+			} else if !errors.As(err, &held) || held.Owner != "w/2" || held.Token != 6 {
+				t.Errorf("err = %v; want it held by w/2", err)
 			}
-			return leasetest.None
-		}))
-		_, _, err := w.lessor.Acquire(w.Context(), "a", "w/1", nil)
-		wantErr(w, err, lease.ErrFinished)
-	})
-}
-
-func TestAnExhaustedRecordWhoseReplyWasLostIsExhausted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, lease.Policy{MaxAttempts: 2})
-		w.rewrite(func(j *job) { j.Lease = lease.Lease{Token: 4, Attempts: 2} })
-		w.line.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
-		_, j, err := w.lessor.Acquire(t.Context(), "a", "w/1", note("gave up"))
-		wantErr(t, err, lease.ErrExhausted)
-		want := job{lease.Lease{Token: 5, Attempts: 2, Finished: true, FinishedBy: "w/1"}, "gave up"}
-		w.wantSame(want)
-		if j != want {
-			t.Errorf("record = %+v; want %+v", j, want)
-		}
-		w.wantFaults(leasetest.DropAfter)
-	})
-}
-
-// An owner finishes once: after its own end of attempts, which an operator has
-// reopened before it knew, it must not acquire. A later finish of its own would
-// be taken for written, because the record names it already.
-func TestAnOwnerThatHasGivenUpDoesNotAcquireWhatWasReopened(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, lease.Policy{MaxAttempts: 2})
-		w.rewrite(func(j *job) { j.Lease = lease.Lease{Token: 4, Attempts: 2} })
-		w.line.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.DropAfter), func(c leasetest.Call) leasetest.Fault {
-			if c.Op == leasetest.Load && c.N == 2 {
-				w.rewrite(func(j *job) { j.Lease.Finished, j.Lease.Attempts = false, 0 })
-			}
-			return leasetest.None
-		}))
-		_, _, err := w.lessor.Acquire(t.Context(), "a", "w/1", nil)
-		wantErr(t, err, lease.ErrExhausted)
-		w.wantSame(job{lease.Lease{Token: 5, FinishedBy: "w/1"}, ""})
-	})
+			w.wantRecord(tc.after)
+			w.wantSame(got)
+			w.wantFaults(leasetest.DropAfter)
+		})
+	}
 }
 
 func TestAnAcquisitionWithoutAnOwnerIsRefused(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		if _, _, err := w.lessor.Acquire(w.Context(), "a", "", nil); err == nil {
-			w.Error("acquired for nobody")
+			w.Error("acquired without an owner")
 		}
 		w.wantSame(job{})
 	})
 }
 
 func TestWithTTL(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		if l, err := w.lessor.WithTTL(0); err != nil || l != w.lessor {
 			w.Errorf("zero: %p, %v; want the same", l, err)
 		}

@@ -12,13 +12,13 @@ import (
 
 func TestALossHasAReason(t *testing.T) {
 	other := lease.Lease{Owner: "w/2", Token: 2, Attempts: 2, HeartbeatAt: noon, ExpiresAt: noon}
-	for reason, change := range map[string]func(w *world){
-		lease.Taken:    func(w *world) { w.rewrite(func(j *job) { j.Lease = other }) },
-		lease.Finished: func(w *world) { w.rewrite(func(j *job) { j.Lease.Finished = true }) },
-		lease.Deleted:  func(w *world) { w.memory.Delete("a") },
+	for reason, change := range map[string]func(w *fixture){
+		lease.Taken:    func(w *fixture) { w.rewrite(func(j *job) { j.Lease = other }) },
+		lease.Finished: func(w *fixture) { w.rewrite(func(j *job) { j.Lease.Finished = true }) },
+		lease.Deleted:  func(w *fixture) { w.memory.Delete("a") },
 	} {
 		t.Run(reason, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			inBubble(t, func(w *fixture) {
 				h := w.acquire()
 				time.AfterFunc(30*time.Second, func() { change(w) })
 				var when time.Duration
@@ -28,7 +28,7 @@ func TestALossHasAReason(t *testing.T) {
 				wantLost(w, why, reason)
 				var kill interface{ KillAfter() time.Duration }
 				if !errors.As(why, &kill) || kill.KillAfter() != 5*time.Second {
-					w.Errorf("cause %#v; want one that says: kill after 5s", why)
+					w.Errorf("cause %#v; want one with KillAfter 5s", why)
 				}
 				if when < 100*time.Second || when > 101*time.Second { // the heartbeat and its conflict's pause
 					w.Errorf("cancelled after %v; want by the heartbeat at 100s", when)
@@ -39,14 +39,14 @@ func TestALossHasAReason(t *testing.T) {
 }
 
 // A body may ignore its cancellation. The store is not called again for its lease.
-func TestALossIsReportedOnceAndTheStoreLeftAlone(t *testing.T) {
-	inWorld(t, func(w *world) {
+func TestALossIsReportedOnceAndTheStoreIsNotCalledAgain(t *testing.T) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		w.rewrite(func(j *job) { j.Lease.Owner = "them" })
 		var all []renewal
 		err := h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
 			<-ctx.Done()
-			w.line.SetPlan(nil)
+			w.faulty.SetPlan(nil)
 			w.at(1000 * time.Second)
 			return nil
 		}, w.recorder(&all))
@@ -59,11 +59,11 @@ func TestALossIsReportedOnceAndTheStoreLeftAlone(t *testing.T) {
 }
 
 // Else a body that ignores its cancellation would hold the lease for ever.
-func TestALeaseLostToTimeIsNotRenewedThoughTheStoreIsBack(t *testing.T) {
-	inWorld(t, func(w *world) {
+func TestALeaseThatWasNotRenewedInTimeStaysLost(t *testing.T) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
-		w.line.SetPlan(leasetest.Every(leasetest.Swap, leasetest.DropBefore))
-		time.AfterFunc(280*time.Second, func() { w.line.SetPlan(nil) })
+		w.faulty.SetPlan(leasetest.Every(leasetest.Swap, leasetest.DropBefore))
+		time.AfterFunc(280*time.Second, func() { w.faulty.SetPlan(nil) })
 		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
 			w.at(2000 * time.Second)
 			w.takeOver("w/2")
@@ -73,24 +73,22 @@ func TestALeaseLostToTimeIsNotRenewedThoughTheStoreIsBack(t *testing.T) {
 	})
 }
 
-func TestALossOutweighsWhatTheBodyReturned(t *testing.T) {
-	for _, result := range []error{nil, errors.New("failed")} {
-		inWorld(t, func(w *world) {
-			h := w.acquire()
-			w.line.SetPlan(leasetest.Always(leasetest.Dark))
-			err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
-				w.at(400 * time.Second) // ignores its cancellation
-				return result
-			})
-			wantLost(w, err, lease.OutOfTime)
+func TestRunReturnsTheLossInsteadOfTheBodysError(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
+		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+			w.at(400 * time.Second) // ignores its cancellation
+			return errors.New("failed")
 		})
-	}
+		wantLost(w, err, lease.OutOfTime)
+	})
 }
 
 func TestAFinishAfterTrustHasEndedIsFenced(t *testing.T) {
 	for name, taken := range map[string]bool{"not taken over": false, "another took over": true} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			inBubble(t, func(w *fixture) {
 				h := w.acquire()
 				w.at(time.Hour)
 				want := job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "result"}
@@ -111,17 +109,17 @@ func TestAFinishAfterTrustHasEndedIsFenced(t *testing.T) {
 // A holder loses its connection while its heartbeat is in transit, and another takes
 // over. When the connection is back, nothing of the old holder is written.
 func TestASupersededHolderThatReconnectsWritesNothing(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
-		w.line.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.Late), leasetest.Always(leasetest.Dark)))
+		w.faulty.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.Late), leasetest.Always(leasetest.Unavailable)))
 		var theirs job
 		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
 			w.at(300 * time.Second)
 			theirs = job{Lease: w.takeOver("w/2")}
 			w.at(310 * time.Second)
-			w.wantFaults(leasetest.Late, leasetest.Dark)
-			w.line.SetPlan(nil)
-			w.line.Deliver()
+			w.wantFaults(leasetest.Late, leasetest.Unavailable)
+			w.faulty.SetPlan(nil)
+			w.faulty.Deliver()
 			return nil
 		})
 		wantLost(w, err, lease.OutOfTime)
@@ -137,9 +135,9 @@ func TestASupersededHolderThatReconnectsWritesNothing(t *testing.T) {
 
 // A heartbeat in transit when the run ends does not restore the lease after its release.
 func TestAHeartbeatInFlightDoesNotRestoreAReleasedLease(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
-		w.line.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.Late), leasetest.Every(leasetest.Load, leasetest.Dark)))
+		w.faulty.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, leasetest.Late), leasetest.Every(leasetest.Load, leasetest.Unavailable)))
 		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
 			w.at(105 * time.Second)
 			return nil
@@ -148,11 +146,11 @@ func TestAHeartbeatInFlightDoesNotRestoreAReleasedLease(t *testing.T) {
 			w.Errorf("run: %v", err)
 		}
 		w.wantFaults(leasetest.Late)
-		w.line.SetPlan(nil)
+		w.faulty.SetPlan(nil)
 		if err := h.Release(w.Context(), nil, false); err != nil {
 			w.Errorf("release: %v", err)
 		}
-		w.line.Deliver()
+		w.faulty.Deliver()
 		w.wantSame(job{Lease: lease.Lease{Token: 1, Attempts: 1}})
 	})
 }

@@ -15,7 +15,7 @@ type Memory[D any] struct {
 	mu      sync.Mutex
 	records map[string]memoryRecord[D]
 	rev     int64
-	last    time.Time // the latest time returned
+	clock   clock
 }
 
 type memoryRecord[D any] struct {
@@ -32,7 +32,7 @@ func (m *Memory[D]) Load(ctx context.Context, key string) (Cell[D], error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r, ok := m.records[key]
-	return Cell[D]{Doc: r.doc, Exists: ok, Rev: r.rev, At: m.now(), Asked: asked}, nil
+	return Cell[D]{Doc: r.doc, Exists: ok, Rev: r.rev, At: m.clock.read(m.Now), Asked: asked}, nil
 }
 
 // Swap does not block. Swapping a Cell that did not exist creates the record.
@@ -70,15 +70,30 @@ func (m *Memory[D]) put(key string, doc D, asked time.Time) Cell[D] {
 	}
 	m.rev++
 	m.records[key] = memoryRecord[D]{doc: doc, rev: m.rev}
-	return Cell[D]{Doc: doc, Exists: true, Rev: m.rev, At: m.now(), Asked: asked}
+	return Cell[D]{Doc: doc, Exists: true, Rev: m.rev, At: m.clock.read(m.Now), Asked: asked}
 }
 
-// now never runs backwards, even if the clock is set back.
-func (m *Memory[D]) now() time.Time {
-	now := time.Now()
-	if m.Now != nil {
-		now = m.Now()
+// clock is a store's clock. The zero clock is ready.
+type clock struct {
+	mu   sync.Mutex
+	last time.Time // the latest time returned
+}
+
+// read returns the time of now, or of the machine if now is nil. It never runs
+// backwards, even if that clock is set back.
+func (c *clock) read(now func() time.Time) time.Time {
+	if now == nil {
+		now = time.Now
 	}
-	m.last = latest(m.last, now.Round(0)) // without the monotonic reading: times to be stored
-	return m.last
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = latest(c.last, now().Round(0)) // without the monotonic reading: times to be stored
+	return c.last
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }

@@ -18,7 +18,7 @@ type renewal struct {
 }
 
 // recorder returns a Renewed that appends its calls to a list.
-func (w *world) recorder(to *[]renewal) lease.Renewed {
+func (w *fixture) recorder(to *[]renewal) lease.Renewed {
 	return func(ctx context.Context, took time.Duration, err error) {
 		if ctx.Err() != nil {
 			w.Errorf("its context has ended: %v", ctx.Err())
@@ -28,7 +28,7 @@ func (w *world) recorder(to *[]renewal) lease.Renewed {
 }
 
 func TestEachRenewalIsReported(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		var all []renewal
 		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
@@ -51,12 +51,12 @@ func TestARenewalThatFailsOrFindsTheLeaseLostIsReported(t *testing.T) {
 		owner string
 		fault leasetest.Fault
 		want  error
-	}{"lost": {"them", leasetest.None, lease.ErrLost}, "failed": {"w/1", leasetest.Dark, lease.ErrUnavailable}} {
+	}{"lost": {"them", leasetest.None, lease.ErrLost}, "failed": {"w/1", leasetest.Unavailable, lease.ErrUnavailable}} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			inBubble(t, func(w *fixture) {
 				h := w.acquire()
 				w.rewrite(func(j *job) { j.Lease.Owner = tc.owner })
-				w.line.SetPlan(leasetest.Every(leasetest.Swap, tc.fault))
+				w.faulty.SetPlan(leasetest.Every(leasetest.Swap, tc.fault))
 				var all []renewal
 				var when time.Duration
 				var why error
@@ -71,9 +71,9 @@ func TestARenewalThatFailsOrFindsTheLeaseLostIsReported(t *testing.T) {
 
 // A heartbeat is a third of the TTL: after two failures there would be no third try.
 func TestARenewalThatFailsIsTriedAgainAfterATenthOfAHeartbeat(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
-		w.line.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
+		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
 		var all []renewal
 		if err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
 			w.at(150 * time.Second)
@@ -89,7 +89,7 @@ func TestARenewalThatFailsIsTriedAgainAfterATenthOfAHeartbeat(t *testing.T) {
 
 // A callback that blocks delays no cancellation.
 func TestALossEndsTheRunBeforeItIsReported(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
 		w.rewrite(func(j *job) { j.Lease.Owner = "them" })
 		var when time.Duration
@@ -104,9 +104,9 @@ func TestALossEndsTheRunBeforeItIsReported(t *testing.T) {
 
 // A renewal that is in progress when the run ends has not failed.
 func TestARenewalThatTheRunsEndCancelsIsNotReported(t *testing.T) {
-	inWorld(t, func(w *world) {
+	inBubble(t, func(w *fixture) {
 		h := w.acquire()
-		w.line.SetPlan(leasetest.Every(leasetest.Swap, leasetest.Dark))
+		w.faulty.SetPlan(leasetest.Every(leasetest.Swap, leasetest.Unavailable))
 		var all []renewal
 		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
 			w.at(101 * time.Second)
@@ -121,16 +121,16 @@ func TestARenewalThatTheRunsEndCancelsIsNotReported(t *testing.T) {
 
 // A renewal that succeeds after the run has ended is reported like any other.
 func TestARenewalThatSucceedsAsTheRunEndsIsReported(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.line.Delay = 5 * time.Second
+	inBubble(t, func(w *fixture) {
+		w.faulty.Delay = 5 * time.Second
 		h := w.acquire()
-		w.line.SetPlan(leasetest.On(leasetest.Swap, leasetest.SlowReply))
+		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.SlowReply))
 		var all []renewal
 		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
 			w.at(101 * time.Second)
 			return nil
 		}, w.recorder(&all))
-		if err != nil || len(all) != 1 || all[0].err != nil || all[0].took != w.line.Delay {
+		if err != nil || len(all) != 1 || all[0].err != nil || all[0].took != w.faulty.Delay {
 			w.Errorf("renewals %+v, %v; want one", all, err)
 		}
 	})
@@ -146,9 +146,9 @@ func TestAStolenLeaseIsReportedAsStolen(t *testing.T) {
 		"expired":    {lease.Lease{Owner: "them", Token: 3, ExpiresAt: time.Unix(1, 0)}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			inBubble(t, func(w *fixture) {
 				w.memory.Put("a", job{Lease: tc.was})
-				w.line.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter)) // written, and its reply lost
+				w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter)) // written, and its reply lost
 				if got := w.acquire().Stolen(); got != tc.want {
 					w.Errorf("stolen %v; want %v", got, tc.want)
 				}

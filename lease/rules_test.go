@@ -147,7 +147,7 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-func TestBreakFreesWhoeverHoldsIt(t *testing.T) {
+func TestBreakFreesTheLeaseOfAnyOwner(t *testing.T) {
 	want := lease.Lease{Token: 7, Attempts: 2}
 	if diff := cmp.Diff(want, lease.Break(leased())); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -56,8 +56,8 @@ const optimistic = 2
 
 // Edit is the only loop over a Store: decide, then swap. After a conflict or an
 // unknown outcome it loads the record, asks landed whether the record shows the
-// write of this call, and decides again. from is a known Cell, or nil to begin with
-// a Load. decide is pure and may be called many times; its error ends the loop and
+// write of this call, and decides again. from is the Cell to begin with, or nil to begin
+// with a Load. decide is pure and may be called many times; its error ends the loop and
 // is returned unchanged, together with the Cell that decide was given. Edit tries
 // until the store refuses, or until ctx ends; then it returns ErrUnavailable.
 func Edit[D any](ctx context.Context, s Store[D], key string, from *Cell[D],
@@ -88,6 +88,18 @@ func unavailable(last, cause error) error {
 	return fmt.Errorf("%w: %w (%w)", ErrUnavailable, last, cause)
 }
 
+// errRead ends an Edit that only reads.
+var errRead = errors.New("lease: read")
+
+// Read loads the record, and tries again as Edit does.
+func Read[D any](ctx context.Context, s Store[D], key string) (Cell[D], error) {
+	c, err := Edit(ctx, s, key, nil, func(c Cell[D]) (D, error) { return c.Doc, errRead }, nil)
+	if errors.Is(err, errRead) {
+		err = nil
+	}
+	return c, err
+}
+
 type edit[D any] struct {
 	store  Store[D]
 	key    string
@@ -96,7 +108,7 @@ type edit[D any] struct {
 
 	cell      Cell[D]
 	fresh     bool  // cell may be swapped
-	doubt     bool  // the outcome of a write is unknown
+	uncertain bool  // the outcome of a write is unknown
 	refused   error // the store's last refusal, final unless the write has landed
 	plain     bool  // Exclude was refused: the next try is a Swap, to confirm that
 	excluded  bool  // a refusal of Exclude was followed by a Swap
@@ -117,13 +129,13 @@ func (e *edit[D]) step(ctx context.Context) (done bool, err error) {
 	if !e.fresh {
 		c, err := e.store.Load(ctx, e.key)
 		if err != nil {
-			return errors.Is(err, ErrRefused) || hopeless(err), err
+			return errors.Is(err, ErrRefused) || permanent(err), err
 		}
 		e.cell, e.fresh = c, true
-		if e.doubt && e.landed(c) {
+		if e.uncertain && e.landed(c) {
 			return true, nil
 		}
-		e.doubt = false
+		e.uncertain = false
 		if e.refused != nil {
 			return true, e.refused
 		}
@@ -141,7 +153,7 @@ func (e *edit[D]) exclude(ctx context.Context, x Excluder[D]) (done bool, err er
 	var verdict error
 	c, err := x.Exclude(ctx, e.key, func(c Cell[D]) (next D, err error) {
 		e.cell, verdict = c, nil
-		if e.doubt && e.landed(c) {
+		if e.uncertain && e.landed(c) {
 			verdict = errLanded
 			return c.Doc, verdict
 		}
@@ -167,9 +179,9 @@ func (e *edit[D]) wrote(c Cell[D], err error) (done bool, _ error) {
 		e.cell = c
 		return true, nil
 	}
-	e.fresh, e.doubt = false, true
+	e.fresh, e.uncertain = false, true
 	switch {
-	case hopeless(err):
+	case permanent(err):
 		return true, err
 	case errors.Is(err, ErrConflict):
 		e.conflicts++
@@ -179,9 +191,9 @@ func (e *edit[D]) wrote(c Cell[D], err error) (done bool, _ error) {
 	return false, err
 }
 
-// hopeless reports whether no later call can succeed until the key or the record is
+// permanent reports whether no later call can succeed until the key or the record is
 // fixed.
-func hopeless(err error) bool {
+func permanent(err error) bool {
 	return errors.Is(err, ErrMalformed) || errors.Is(err, ErrInvalidKey)
 }
 
@@ -203,11 +215,4 @@ func jitter(now time.Time, limit time.Duration) time.Duration {
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	return time.Duration((z ^ z>>31) % uint64(limit))
-}
-
-func latest(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
 }

@@ -157,7 +157,7 @@ func TestRooms(t *testing.T) {
 				for _, f := range found {
 					rooms = append(rooms, f.Room)
 				}
-				if err != nil || fmt.Sprint(rooms) != want || found[0].Cell.At.Before(before.At) || found[0].Cell.Doc.Token != 3 {
+				if err != nil || fmt.Sprint(rooms) != want || found[0].Cell.At.Before(before.Lock.LockedAt) || found[0].Cell.Doc.Token != 3 {
 					t.Errorf("%d: %+v, %v; want %s", limit, found, err, want)
 				}
 			}

@@ -64,7 +64,7 @@ func TestWatchReportsAllRoomsAndThenEveryChange(t *testing.T) {
 		if got, want := shown(first), "true [a true s/1]"; got != want {
 			t.Errorf("first %s, want %s", got, want)
 		}
-		if first.At.Before(lock.At) || first.Asked.IsZero() || first.Changes[0].Cell.Doc != lock.Lock {
+		if first.At.Before(lock.Lock.LockedAt) || first.Asked.IsZero() || first.Changes[0].Cell.Doc != lock.Lock {
 			t.Errorf("first = %+v, want %+v", first, lock)
 		}
 		if freed, err := locks.Release(t.Context(), "a", "s/1"); err != nil || !freed {
@@ -166,7 +166,7 @@ func TestALockTakenOnOneInstanceIsAnnouncedOnAnother(t *testing.T) {
 // subscribed is a subscription to a Feed of r that runs until the test ends.
 func subscribed(t *testing.T, r onRooms, ttl time.Duration, room string) *documentlock.Subscription {
 	t.Helper()
-	feed := documentlock.NewFeed(locksFor(t, r, ttl), r, documentlock.FeedOptions{})
+	feed := documentlock.NewFeed(locksFor(t, r, ttl), r, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); feed.Run(ctx) }()
@@ -226,7 +226,7 @@ func TestARoomWhoseTokenIsNoIntegerIsHeldAndCanBeUnlocked(t *testing.T) {
 		if broken, err := locks.Break(t.Context(), "a"); !broken || err != nil {
 			t.Fatal(broken, err)
 		}
-		if lock := locked(t, locks, "a", "s/2"); lock.Lock.Token < lock.At.Add(-time.Minute).UnixMicro() {
+		if lock := locked(t, locks, "a", "s/2"); lock.Lock.Token < lock.Lock.LockedAt.Add(-time.Minute).UnixMicro() {
 			t.Errorf("token %d; want one of the time", lock.Lock.Token)
 		}
 	})

@@ -165,7 +165,7 @@ func (c *call) open() error {
 	if c.session == "" {
 		c.session = operatorpool.SessionID(c.getenv, parent)
 	}
-	file, err := operatorpool.Open[string](c.state)
+	file, err := operatorpool.Open(c.state)
 	if err != nil {
 		return err
 	}

@@ -159,7 +159,7 @@ func TestAStateThatCannotBeWrittenIsAClearError(t *testing.T) { // O8
 		t.Fatal(err)
 	}
 	if got := x.run("release"); got.code != 1 || got.out != "" ||
-		!strings.HasPrefix(got.err, "エラー: 状態ファイルを更新できませんでした: ") || !strings.Contains(got.err, "another program keeps "+guard.Name()) {
+		!strings.HasPrefix(got.err, "エラー: 状態ファイルを更新できませんでした: ") || !strings.Contains(got.err, "another program holds "+guard.Name()) {
 		t.Errorf("%+v", got)
 	}
 	if err := guard.Close(); err != nil {

@@ -123,13 +123,13 @@ var leaseRooms = []room{
 			name: "a record that was given up, opened and taken by another counts as acquired",
 			old:  `got.Finished && got.FinishedBy == owner`,
 			new:  `got.FinishedBy == owner`,
-			test: "TestAnExhaustionThatWasOvertakenIsNoAcquisition",
+			test: "TestALostReplyToAnAcquisitionIsResolvedFromTheRecord/exhausted,_reopened_and_acquired_by_another",
 		},
 		{
 			name: "an owner that has given up acquires what was reopened",
 			old:  `case l.of(&c.Doc).FinishedBy == owner:`,
 			new:  `case false:`,
-			test: "TestAnOwnerThatHasGivenUpDoesNotAcquireWhatWasReopened",
+			test: "TestALostReplyToAnAcquisitionIsResolvedFromTheRecord/exhausted_and_reopened",
 		},
 		{
 			name: "any owner's release clears the lock",
@@ -144,7 +144,7 @@ var leaseRooms = []room{
 	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)`,
 			new: `(*Hold[D], error) {
 	ctx, cancel := context.WithCancel(ctx)`,
-			test: "TestResumeGivesUpOnADarkStoreAfter15Seconds",
+			test: "TestAnOperationOnAnUnavailableStoreGivesUpInItsTime/resume",
 		},
 	}},
 	{"lease/hold.go", []bug{
@@ -152,7 +152,7 @@ var leaseRooms = []room{
 			name: "a release at a stop has 2 s, whatever is left",
 			old:  `; ok && deadline.After(until) {`,
 			new:  `; ok && deadline.Before(time.Time{}) {`,
-			test: "TestAReleaseTriesUntilALaterDeadlineOfItsCaller",
+			test: "TestAnOperationOnAnUnavailableStoreGivesUpInItsTime/release_with_a_later_deadline",
 		},
 		{
 			name: "trust is measured from the end of the call",
@@ -170,7 +170,7 @@ var leaseRooms = []room{
 			case <-ctx.Done():
 				err = context.Cause(ctx)
 			}`,
-			test: "TestTheCallersEndReachesTheBodyAndStopsNoHeartbeat",
+			test: "TestTheEndOfTheCallersContextEndsTheBodysAndNoHeartbeat",
 		},
 		{
 			name: "a release frees whatever it finds",
@@ -182,7 +182,7 @@ var leaseRooms = []room{
 			new: `		return freed(l), nil
 	}, set, func(Lease) bool { return false })`,
 			pkg:  "lease/leasetest",
-			test: suiteOnMemory + "ReleaseByAnotherLeavesTheLock",
+			test: suiteOnMemory + "ALockRewrittenMidRunCancelsTheRunAndStaysIntact",
 		},
 	}},
 	{"lease/keep.go", []bug{
@@ -196,7 +196,7 @@ var leaseRooms = []room{
 			name: "nothing watches for the end of trust",
 			old: `	k.done.Go(func() { k.watch(ctx) })
 `,
-			test: "TestTheWatchdogNeedsNoStore/dark",
+			test: "TestTheWatchdogNeedsNoStore/unavailable",
 		},
 		{
 			name: "a lost lock is asked for again as long as the run lasts",
@@ -205,7 +205,7 @@ var leaseRooms = []room{
 `,
 			new: `	}
 `,
-			test: "TestALossIsReportedOnceAndTheStoreLeftAlone",
+			test: "TestALossIsReportedOnceAndTheStoreIsNotCalledAgain",
 		},
 		{
 			name: "a lock that was lost to time is renewed by a run that ignores its cancellation",
@@ -215,7 +215,7 @@ var leaseRooms = []room{
 			new: `	}
 `,
 			and:  []string{`context.WithDeadline(ctx, k.hold.TrustedUntil())`, `context.WithCancel(ctx)`},
-			test: "TestALeaseLostToTimeIsNotRenewedThoughTheStoreIsBack",
+			test: "TestALeaseThatWasNotRenewedInTimeStaysLost",
 		},
 		{
 			name: "a renewal that failed is tried again after a whole heartbeat",
@@ -236,7 +236,7 @@ var leaseRooms = []room{
 			name: "a conflict is taken for a loss",
 			old:  `		e.conflicts++`,
 			new:  `		return true, &LostError{Reason: Taken}`,
-			test: "TestAConflictIsNoLoss",
+			test: "TestAConflictDoesNotLoseTheLease",
 		},
 		{
 			name: "a finish that the store has refused is tried again",

@@ -46,14 +46,14 @@ var siblingRooms = []room{
 	{"lease/documentlock/feed.go", []bug{
 		{
 			name: "an older event is reported after a newer one",
-			old:  `r.known && !c.At.After(r.cell.At)`,
-			new:  `r.known && c.At.Equal(r.cell.At)`,
+			old:  `r.loaded && !c.At.After(r.cell.At)`,
+			new:  `r.loaded && c.At.Equal(r.cell.At)`,
 			test: "TestEventsAreOrderedIfChangesAreNot",
 		},
 		{
 			name: "an expiry is reported by the sweep alone",
-			old:  `r.due = c.Asked.Add(`,
-			new:  `r.due = c.Asked.Add(time.Hour + `,
+			old:  `due := c.Asked.Add(`,
+			new:  `due := c.Asked.Add(time.Hour + `,
 			test: "TestFeed/Run/SubscribingWhileTheStreamIsDownGivesTheCurrentStateAndExpiries",
 		},
 	}},
@@ -94,7 +94,7 @@ var siblingRooms = []room{
 			name: "the remote lease is taken although another on this machine has the file",
 			old:  `err == nil && h.strategy == WebLock`,
 			new:  `err == nil && h.strategy == WebLock && l.stores == nil`,
-			test: "TestTheRemoteLeaseIsGivenBackWhereTheFileIsHeld",
+			test: "TestTheRemoteLeaseIsReleasedIfAnotherHoldsTheFile",
 		},
 	}},
 	{"lease/projectlock/locker.go", []bug{{

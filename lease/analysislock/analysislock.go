@@ -33,7 +33,7 @@ func New(store lease.Store[Analysis], p lease.Policy,
 	return &Locks{store: store, lessor: lessor, input: input}, nil
 }
 
-// TTL is how long a lock lives after its last refresh.
+// TTL returns how long a lock lives after its last refresh.
 func (l *Locks) TTL() time.Duration { return l.lessor.Policy().TTL }
 
 // Acquisition is the result of an attempt to acquire a lock. If it was not

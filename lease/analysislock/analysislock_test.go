@@ -13,17 +13,17 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// world is a store in memory with one analysis, x, in virtual time.
-type world struct {
+// fixture is a store in memory with one analysis, x, in virtual time.
+type fixture struct {
 	*testing.T
 	lease.Memory[analysislock.Analysis]
 	locks *analysislock.Locks
 }
 
-func inWorld(t *testing.T, x analysislock.Analysis, run func(w *world)) {
+func inBubble(t *testing.T, x analysislock.Analysis, run func(w *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{T: t}
+		w := &fixture{T: t}
 		w.Put("x", x)
 		var err error
 		if w.locks, err = analysislock.New(&w.Memory, lease.Policy{MaxAttempts: 3}, nil); err != nil {
@@ -33,7 +33,7 @@ func inWorld(t *testing.T, x analysislock.Analysis, run func(w *world)) {
 	})
 }
 
-func (w *world) acquire(owner string) analysislock.Acquisition {
+func (w *fixture) acquire(owner string) analysislock.Acquisition {
 	w.Helper()
 	acq, err := w.locks.AcquireAnalysisLock(w.Context(), "x", owner, 0)
 	if err != nil || acq.Acquired != (acq.Hold != nil) || acq.Acquired != (acq.Reason == "") {
@@ -42,7 +42,7 @@ func (w *world) acquire(owner string) analysislock.Acquisition {
 	return acq
 }
 
-func (w *world) doc() analysislock.Analysis {
+func (w *fixture) doc() analysislock.Analysis {
 	w.Helper()
 	c, err := w.Load(w.Context(), "x")
 	if err != nil {
@@ -56,7 +56,7 @@ func queued() analysislock.Analysis {
 }
 
 func TestARunKeepsItsLockAndCompletes(t *testing.T) {
-	inWorld(t, queued(), func(w *world) {
+	inBubble(t, queued(), func(w *fixture) {
 		acq, refreshes := w.acquire("w/1"), 0
 		if d := w.doc(); d.Status != analysislock.Processing || acq.Attempt != 1 || acq.Grant != d.Lock.Grant() || acq.Stolen || acq.Last {
 			w.Errorf("%+v of %+v", acq, d)
@@ -84,7 +84,7 @@ func TestARunKeepsItsLockAndCompletes(t *testing.T) {
 }
 
 func TestASupersededHoldChangesNothing(t *testing.T) {
-	inWorld(t, queued(), func(w *world) {
+	inBubble(t, queued(), func(w *fixture) {
 		old := w.acquire("w/1").Hold
 		time.Sleep(lease.DefaultTTL)
 		if acq := w.acquire("w/2"); !acq.Stolen || acq.Grant.Token != 2 {
@@ -111,7 +111,7 @@ func TestASupersededHoldChangesNothing(t *testing.T) {
 }
 
 func TestAnotherProcessRefreshesAndReleasesByOwner(t *testing.T) {
-	inWorld(t, queued(), func(w *world) {
+	inBubble(t, queued(), func(w *fixture) {
 		w.acquire("w/1")
 		if err := w.locks.RefreshAnalysisLock(w.Context(), "x", "w/1", time.Hour); err != nil || time.Until(w.doc().Lock.ExpiresAt) != time.Hour {
 			w.Errorf("%v; %+v", err, w.doc().Lock)
@@ -123,7 +123,7 @@ func TestAnotherProcessRefreshesAndReleasesByOwner(t *testing.T) {
 }
 
 func TestTheLastErrorIsRecordedWhereNoAttemptIsLeft(t *testing.T) {
-	inWorld(t, queued(), func(w *world) {
+	inBubble(t, queued(), func(w *fixture) {
 		for _, owner := range []string{"w/1", "w/2"} {
 			if err := w.acquire(owner).Hold.Retry(w.Context(), "c", "ü\xff"+strings.Repeat("x", 5000)); err != nil {
 				w.Error(err)
@@ -156,7 +156,7 @@ func TestAnIDThatFirestoreCannotHoldIsRefused(t *testing.T) {
 			t.Errorf("CheckID(%.20q) = %v", id, err)
 		}
 	}
-	inWorld(t, queued(), func(w *world) {
+	inBubble(t, queued(), func(w *fixture) {
 		_, acquire := w.locks.AcquireAnalysisLock(w.Context(), "a/b", "w/1", 0)
 		_, unlock := w.locks.Unlock(w.Context(), "a/b", nil)
 		for _, err := range []error{acquire, unlock, w.locks.RefreshAnalysisLock(w.Context(), "a/b", "w/1", 0), w.locks.ReleaseAnalysisLock(w.Context(), "a/b", "w/1")} {

@@ -33,13 +33,10 @@ func (h *Hold) Run(ctx context.Context, body func(ctx context.Context, input jso
 // revives an expired lock that no other owner has taken. If the lock is lost, it returns
 // lease.ErrLost. It tries for up to 15 s. Run refreshes the lock by itself.
 func (h *Hold) Refresh(ctx context.Context, ttl time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return h.lease.Renew(ctx, ttl)
 }
-
-// refreshTimeout bounds a refresh outside Run.
-const refreshTimeout = 15 * time.Second
 
 // Complete makes the analysis READY with result, a value as orchestrator.Run returns
 // it, and frees the lock in the same commit. If the lock is no longer held, it changes

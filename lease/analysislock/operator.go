@@ -8,8 +8,8 @@ import (
 	"taskguard/lease"
 )
 
-// editTimeout bounds an operator's change; no run depends on it.
-const editTimeout = 15 * time.Second
+// timeout bounds an operator's change, and a refresh outside Run.
+const timeout = 15 * time.Second
 
 // Seen is the state of an analysis that an operator saw before deciding to change it.
 // If its status or its acquisition has changed since, the change is refused with
@@ -63,7 +63,7 @@ func (l *Locks) edit(ctx context.Context, id string, seen *Seen, change func(d *
 	if err := CheckID(id); err != nil {
 		return Analysis{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, editTimeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var first *Analysis
 	_, err = lease.Edit(ctx, l.store, id, nil, func(c lease.Cell[Analysis]) (Analysis, error) {

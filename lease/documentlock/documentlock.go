@@ -1,6 +1,7 @@
 package documentlock
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -39,7 +40,6 @@ type State struct {
 	Locked bool
 	Mine   bool      // the owner that called holds it
 	Lock   Lock      // zero unless Locked
-	At     time.Time // the store's time of the reading
 	Until  time.Time // if Mine: how long the lock can be trusted, by this machine's monotonic clock
 }
 
@@ -79,10 +79,7 @@ type Locks struct {
 // New returns the locks of store. A TTL of zero is 30 s; one under a second is an
 // error (D6).
 func New(store lease.Store[Lock], ttl time.Duration) (*Locks, error) {
-	if ttl == 0 {
-		ttl = DefaultTTL
-	}
-	p := lease.Policy{TTL: ttl}
+	p := lease.Policy{TTL: cmp.Or(ttl, DefaultTTL)}
 	lessor, err := lease.NewLessor(store, func(l *Lock) *lease.Lease { return &l.Lease }, p)
 	if err != nil {
 		return nil, err
@@ -122,23 +119,23 @@ func (l *Locks) acquire(ctx context.Context, room, owner string) (lease.Cell[Loc
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout) // of both commits
 	defer cancel()
-	holder, meant := rand.Text(), time.Time{}
+	holder, expiry := rand.Text(), time.Time{}
 	decide := func(c lease.Cell[Lock]) (next Lock, err error) {
 		next = c.Doc
 		switch {
 		case !c.Exists:
-			meant = c.At.Truncate(time.Millisecond)
+			expiry = c.At.Truncate(time.Millisecond)
 			next.Lease = lease.Fresh(c.At)
-			next.Owner, next.ExpiresAt = owner, meant
+			next.Owner, next.ExpiresAt = owner, expiry
 			return next, nil
 		case mine(c, owner) == nil:
 			next.Lease, err = lease.Extend(next.Lease, c.Now(), next.Grant(), l.policy)
-			meant = next.ExpiresAt
+			expiry = next.ExpiresAt
 			return next, err
 		}
 		next.Token = max(next.Token, lease.Fresh(c.At).Token)
 		next.Lease, err = lease.Take(next.Lease, c.At, owner, l.policy)
-		next.Attempts, meant = 0, next.ExpiresAt // not counted
+		next.Attempts, expiry = 0, next.ExpiresAt // not counted
 		if held := (*lease.HeldError)(nil); errors.As(err, &held) {
 			return next, &HeldError{HeldError: *held, LockedAt: c.Doc.LockedAt}
 		}
@@ -147,7 +144,7 @@ func (l *Locks) acquire(ctx context.Context, room, owner string) (lease.Cell[Loc
 	var from *lease.Cell[Lock]
 	for {
 		c, err := l.edit(ctx, room, from, decide, func(lock Lock) bool {
-			return lock.Owner == owner && lock.ExpiresAt.Equal(meant)
+			return lock.Owner == owner && lock.ExpiresAt.Equal(expiry)
 		})
 		if err != nil || lease.Held(c.Doc.Lease, c.At) {
 			return c, err
@@ -160,49 +157,45 @@ func (l *Locks) acquire(ctx context.Context, room, owner string) (lease.Cell[Loc
 // returns ErrNotLocked, also for an expired lock (R8), or ErrNotYours. It takes two
 // round trips.
 func (l *Locks) Extend(ctx context.Context, room, owner string) (State, error) {
-	var meant time.Time
+	var expiry time.Time
 	c, err := l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (next Lock, err error) {
 		next = c.Doc
 		if err := mine(c, owner); err != nil {
 			return next, err
 		}
 		next.Lease, err = lease.Extend(next.Lease, c.Now(), next.Grant(), l.policy)
-		meant = next.ExpiresAt
+		expiry = next.ExpiresAt
 		return next, err
-	}, func(lock Lock) bool { return lock.Owner == owner && lock.ExpiresAt.Equal(meant) })
+	}, func(lock Lock) bool { return lock.Owner == owner && lock.ExpiresAt.Equal(expiry) })
 	return l.state(c, owner), err
 }
 
 // Release frees the room if owner holds it (D3), and reports false if the room is free.
 // If another holds it, Release returns ErrNotYours. It takes two round trips.
 func (l *Locks) Release(ctx context.Context, room, owner string) (released bool, err error) {
-	var ours lease.Grant
-	_, err = l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (Lock, error) {
-		if err := mine(c, owner); err != nil {
-			return c.Doc, err
-		}
-		ours = c.Doc.Grant()
-		return Lock{Lease: lease.Drop(c.Doc.Lease, ours, false)}, nil
-	}, func(lock Lock) bool { return !lock.HeldBy(ours) })
-	if errors.Is(err, ErrNotLocked) {
-		return false, nil
-	}
-	return err == nil, err
+	return l.free(ctx, room, func(c lease.Cell[Lock]) (Lock, error) {
+		return Lock{Lease: lease.Drop(c.Doc.Lease, c.Doc.Grant(), false)}, mine(c, owner)
+	})
 }
 
 // Break frees the room of any holder: an operator's forced unlock. It reports
 // false if the room was free.
 func (l *Locks) Break(ctx context.Context, room string) (broken bool, err error) {
-	var theirs lease.Grant
-	_, err = l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (Lock, error) {
-		if !lease.Held(c.Doc.Lease, c.At) {
-			return c.Doc, ErrNotLocked
-		}
-		theirs = c.Doc.Grant()
+	return l.free(ctx, room, func(c lease.Cell[Lock]) (Lock, error) {
 		next := lease.Break(c.Doc.Lease)
 		next.ExpiresAt = c.At.Add(unlockedFor) // so that a later sweep finds it
-		return Lock{Lease: next, Unlocked: true}, nil
-	}, func(lock Lock) bool { return !lock.HeldBy(theirs) })
+		return Lock{Lease: next, Unlocked: true}, mine(c, c.Doc.Owner)
+	})
+}
+
+// free ends the acquisition that the record shows. It reports false if decide returned
+// ErrNotLocked.
+func (l *Locks) free(ctx context.Context, room string, decide func(lease.Cell[Lock]) (Lock, error)) (freed bool, err error) {
+	var was lease.Grant
+	_, err = l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (Lock, error) {
+		was = c.Doc.Grant()
+		return decide(c)
+	}, func(lock Lock) bool { return !lock.HeldBy(was) })
 	if errors.Is(err, ErrNotLocked) {
 		return false, nil
 	}
@@ -216,12 +209,12 @@ func (l *Locks) Get(ctx context.Context, room, owner string) (State, error) {
 }
 
 func (l *Locks) read(ctx context.Context, room string) (lease.Cell[Lock], error) {
-	errRead := errors.New("documentlock: read") // ends the edit
-	c, err := l.edit(ctx, room, nil, func(c lease.Cell[Lock]) (Lock, error) { return c.Doc, errRead }, nil)
-	if errors.Is(err, errRead) {
-		err = nil
+	if err := CheckRoom(room); err != nil {
+		return lease.Cell[Lock]{}, err
 	}
-	return c, err
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return lease.Read(ctx, l.store, room)
 }
 
 // Confirm checks, right before a save, that owner holds the room under token;
@@ -265,7 +258,7 @@ func (l *Locks) edit(ctx context.Context, room string, from *lease.Cell[Lock],
 
 // state returns the room as owner sees it in c.
 func (l *Locks) state(c lease.Cell[Lock], owner string) State {
-	s := State{At: c.At, Locked: lease.Held(c.Doc.Lease, c.At)}
+	s := State{Locked: lease.Held(c.Doc.Lease, c.At)}
 	if s.Locked {
 		s.Lock, s.Mine = c.Doc, owner != "" && c.Doc.Owner == owner
 	}

@@ -12,7 +12,7 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// operation is one call, and its outcome whatever fails.
+// operation is one call, and the outcome that it has under each fault.
 type operation struct {
 	before  func(t *testing.T, l *Locks) // without faults
 	do      func(t *testing.T, l *Locks, s *store) error
@@ -105,12 +105,12 @@ var operations = map[string]operation{
 
 // Whichever call to the store fails, applied or not, the operation has one outcome
 // and is committed once.
-func TestACallOfUnknownOutcomeChangesNoOutcome(t *testing.T) {
+func TestAFailedCallDoesNotChangeTheOutcome(t *testing.T) {
 	faults := 0
 	for name, op := range operations {
 		for _, on := range []leasetest.Op{leasetest.Load, leasetest.Swap} {
 			for nth := range 2 {
-				for _, f := range []leasetest.Fault{leasetest.DropBefore, leasetest.DropAfter, leasetest.Deaf, leasetest.SlowRequest, leasetest.SlowReply, leasetest.Duplicate, leasetest.Conflict} {
+				for _, f := range []leasetest.Fault{leasetest.DropBefore, leasetest.DropAfter, leasetest.SlowFailure, leasetest.SlowRequest, leasetest.SlowReply, leasetest.Duplicate, leasetest.Conflict} {
 					t.Run(fmt.Sprintf("%s/%s %d/%s", name, on, nth+1, f), func(t *testing.T) {
 						synctest.Test(t, func(t *testing.T) { faults += op.run(t, on, nth, f) })
 					})
@@ -153,7 +153,7 @@ func TestASweepOfAnUnavailableStoreGivesUp(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		began := time.Now()
-		swept, err := on(t, leasetest.NewFaulty(s, leasetest.Always(leasetest.Dark))).Sweep(t.Context(), s)
+		swept, err := on(t, leasetest.NewFaulty(s, leasetest.Always(leasetest.Unavailable))).Sweep(t.Context(), s)
 		if took := time.Since(began); swept != 0 || !errors.Is(err, lease.ErrUnavailable) || took > sweepTimeout || len(err.Error()) > 500 {
 			t.Errorf("swept %d in %v: %v", swept, took, err)
 		}

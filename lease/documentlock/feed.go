@@ -1,6 +1,7 @@
 package documentlock
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -51,11 +52,6 @@ const (
 	Unlocked = "unlocked" // by an operator
 )
 
-// FeedOptions of NewFeed.
-type FeedOptions struct {
-	Log *slog.Logger // nil: no log
-}
-
 const (
 	// streamLife is how long one stream is used. The next begins with all records
 	// again, in case this one has stalled or missed a change.
@@ -79,41 +75,38 @@ const (
 // store. It is safe for concurrent use.
 //
 // A reason is derived from what this feed has received: for a deleted record it is
-// Expired if the last known expiry has passed, although a holder whose heartbeats
-// the feed has missed may have released it.
+// Expired if the last expiry that the feed has received has passed, although the holder
+// may have extended the lock since then and released it.
 type Feed struct {
-	locks   *Locks
-	watcher Watcher
-	log     *slog.Logger
-	wake    chan struct{} // capacity 1: a room is due before armed
-	readers chan struct{} // capacity 1: the first room has been added
+	locks      *Locks
+	watcher    Watcher
+	log        *slog.Logger
+	subscribed chan struct{} // capacity 1: a room has been added
+	expired    chan struct{} // capacity 1: due is not empty
 
 	mu    sync.Mutex
 	rooms map[string]*room
-	armed time.Time // when Run reads the next room; zero: no timer is set
+	due   []*room // to be read again
 }
 
-// room is what a Feed knows about a room. Feed.mu guards it.
+// room is the state of a room with subscribers. Feed.mu guards it.
 type room struct {
 	id   string
 	subs map[*Subscription]struct{}
 	uses int // subscriptions, including those that are being made
 
-	known  bool
+	loaded bool             // cell is set
 	cell   lease.Cell[Lock] // the newest by the store's time
 	latest Event            // the state that cell shows
-	due    time.Time        // local time of the next reading; zero: none
+	timer  *time.Timer      // of the next reading; nil: none
 }
 
 // NewFeed returns a Feed of the rooms of l, whose store w watches. It works while
-// Run runs.
-func NewFeed(l *Locks, w Watcher, o FeedOptions) *Feed {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+// Run runs. It logs to log, unless that is nil.
+func NewFeed(l *Locks, w Watcher, log *slog.Logger) *Feed {
 	return &Feed{
-		locks: l, watcher: w, log: o.Log, rooms: map[string]*room{},
-		wake: make(chan struct{}, 1), readers: make(chan struct{}, 1),
+		locks: l, watcher: w, log: cmp.Or(log, slog.New(slog.DiscardHandler)), rooms: map[string]*room{},
+		subscribed: make(chan struct{}, 1), expired: make(chan struct{}, 1),
 	}
 }
 
@@ -131,7 +124,7 @@ func (f *Feed) Run(ctx context.Context) {
 // read for each change of any room.
 func (f *Feed) stream(ctx context.Context) {
 	failed, backoff := false, leastBackoff
-	for f.awaitReaders(ctx) {
+	for f.awaitSubscribers(ctx) {
 		delivered := false
 		watching, end := context.WithTimeout(ctx, streamLife)
 		err := f.watcher.Watch(watching, func(s Snapshot) {
@@ -150,15 +143,17 @@ func (f *Feed) stream(ctx context.Context) {
 			f.log.WarnContext(ctx, "document lock feed failed", "error", err)
 		}
 		failed = true
-		if !wait(ctx, backoff) {
+		select {
+		case <-ctx.Done():
 			return
+		case <-time.After(backoff):
 		}
 		backoff = min(2*backoff, mostBackoff)
 	}
 }
 
-// awaitReaders waits for subscribers. It reports false when ctx has ended.
-func (f *Feed) awaitReaders(ctx context.Context) bool {
+// awaitSubscribers waits for subscribers. It reports false when ctx has ended.
+func (f *Feed) awaitSubscribers(ctx context.Context) bool {
 	for {
 		f.mu.Lock()
 		idle := len(f.rooms) == 0
@@ -169,7 +164,7 @@ func (f *Feed) awaitReaders(ctx context.Context) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-f.readers:
+		case <-f.subscribed:
 		}
 	}
 }
@@ -179,16 +174,16 @@ func (f *Feed) expiries(ctx context.Context) {
 	var reads sync.WaitGroup
 	defer reads.Wait()
 	slots := make(chan struct{}, parallelReads)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-f.wake:
-		case <-timer.C:
+		case <-f.expired:
 		}
-		due, next := f.due(time.Now())
+		f.mu.Lock()
+		due := f.due
+		f.due = nil
+		f.mu.Unlock()
 		for _, r := range due {
 			reads.Go(func() {
 				slots <- struct{}{}
@@ -196,29 +191,22 @@ func (f *Feed) expiries(ctx context.Context) {
 				f.reread(ctx, r)
 			})
 		}
-		timer.Stop()
-		if !next.IsZero() {
-			timer.Reset(time.Until(next))
-		}
 	}
 }
 
-// due returns the rooms to be read now, and when the next one is due.
-func (f *Feed) due(now time.Time) (due []*room, next time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, r := range f.rooms {
-		switch {
-		case r.due.IsZero():
-		case !r.due.After(now):
-			r.due = time.Time{}
-			due = append(due, r)
-		case next.IsZero() || r.due.Before(next):
-			next = r.due
+// schedule makes r due after d. The caller holds mu.
+func (f *Feed) schedule(r *room, d time.Duration) {
+	var timer *time.Timer
+	timer = time.AfterFunc(d, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if r.timer == timer && f.rooms[r.id] == r {
+			r.timer = nil
+			f.due = append(f.due, r)
+			signal(f.expired)
 		}
-	}
-	f.armed = next
-	return due, next
+	})
+	r.timer = timer
 }
 
 // reread reads the room from the store: only the store's time decides that a lock
@@ -228,11 +216,10 @@ func (f *Feed) reread(ctx context.Context, r *room) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err == nil {
-		f.learn(r, c)
+		f.update(r, c)
 	}
-	if r.latest.Locked && r.due.IsZero() {
-		r.due = time.Now().Add(retryRead)
-		f.wakeFor(r)
+	if r.latest.Locked && r.timer == nil {
+		f.schedule(r, retryRead)
 	}
 }
 
@@ -246,7 +233,7 @@ func (f *Feed) apply(s Snapshot) {
 			c := s.Changes[i].Cell
 			c.At, c.Asked = s.At, s.Asked
 			named[r] = true
-			f.learn(r, c)
+			f.update(r, c)
 		}
 	}
 	if !s.All {
@@ -254,27 +241,29 @@ func (f *Feed) apply(s Snapshot) {
 	}
 	for _, r := range f.rooms {
 		if !named[r] {
-			f.learn(r, lease.Cell[Lock]{At: s.At, Asked: s.Asked})
+			f.update(r, lease.Cell[Lock]{At: s.At, Asked: s.Asked})
 		}
 	}
 }
 
-// learn applies a reading or a change of r if it is newer than what is known, and
+// update applies a reading or a change of r if it is newer than r.cell, and
 // notifies the subscribers if the state differs. The caller holds mu.
-func (f *Feed) learn(r *room, c lease.Cell[Lock]) {
-	if r.known && !c.At.After(r.cell.At) {
+func (f *Feed) update(r *room, c lease.Cell[Lock]) {
+	if r.loaded && !c.At.After(r.cell.At) {
 		return
 	}
-	was, last, first := r.latest, r.cell, !r.known
+	was, last, first := r.latest, r.cell, !r.loaded
 	now := Event{Room: r.id, Version: max(c.At.UnixMicro(), was.Version+1)} // the clock may be finer than µs
-	r.known, r.cell, r.due = true, c, time.Time{}
+	r.loaded, r.cell = true, c
+	if r.timer != nil {
+		r.timer.Stop()
+		r.timer = nil
+	}
 	if now.Locked = lease.Held(c.Doc.Lease, c.At); now.Locked {
 		now.Holder, now.ExpiresAt = c.Doc.Holder, c.Doc.ExpiresAt
 		// Expiries are whole milliseconds: rounded up, the reading is not too early.
-		r.due = c.Asked.Add(c.Doc.ExpiresAt.Sub(c.At.Truncate(time.Millisecond)))
-		if soonest := time.Now().Add(leastDue); r.due.Before(soonest) {
-			r.due = soonest
-		}
+		due := c.Asked.Add(c.Doc.ExpiresAt.Sub(c.At.Truncate(time.Millisecond)))
+		f.schedule(r, max(time.Until(due), leastDue))
 	}
 	now.Reason = reason(now.Locked, last, c)
 	r.latest = now
@@ -282,14 +271,6 @@ func (f *Feed) learn(r *room, c lease.Cell[Lock]) {
 		for s := range r.subs {
 			s.notify(now)
 		}
-	}
-	f.wakeFor(r)
-}
-
-// wakeFor wakes Run if r is due before the timer. The caller holds mu.
-func (f *Feed) wakeFor(r *room) {
-	if !r.due.IsZero() && (f.armed.IsZero() || r.due.Before(f.armed)) {
-		signal(f.wake)
 	}
 }
 
@@ -304,16 +285,6 @@ func reason(locked bool, last, c lease.Cell[Lock]) string {
 		return Released
 	}
 	return Expired
-}
-
-// wait reports false when ctx has ended before d has passed.
-func wait(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }
 
 // signal sends on c, of capacity 1, unless a signal is pending.

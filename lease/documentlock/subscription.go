@@ -1,24 +1,17 @@
 package documentlock
 
-import (
-	"context"
-	"errors"
-)
-
-// ErrClosed is returned by Next after Close.
-var ErrClosed = errors.New("documentlock: subscription closed")
+import "context"
 
 // Subscription receives the events of one room. A slow reader delays no other: it
 // receives the latest state. Close it.
 type Subscription struct {
 	feed  *Feed
 	room  *room
-	ready chan struct{} // capacity 1: event or closed has changed
+	ready chan struct{} // capacity 1: there is an event
 
 	// feed.mu guards these.
-	event  *Event // not yet received
-	begun  bool   // an event was received
-	closed bool
+	event *Event // not yet received
+	begun bool   // an event was received
 }
 
 // Subscribe reads the room once and watches it from then on. Its errors are those
@@ -32,7 +25,7 @@ func (f *Feed) Subscribe(ctx context.Context, id string) (*Subscription, error) 
 		f.leave(r)
 		return nil, err
 	}
-	f.learn(r, c)
+	f.update(r, c)
 	s := &Subscription{feed: f, room: r, ready: make(chan struct{}, 1)}
 	s.notify(r.latest)
 	r.subs[s] = struct{}{}
@@ -47,7 +40,7 @@ func (f *Feed) enter(id string) *room {
 	if r == nil {
 		r = &room{id: id, subs: map[*Subscription]struct{}{}}
 		f.rooms[id] = r
-		signal(f.readers)
+		signal(f.subscribed)
 	}
 	r.uses++
 	return r
@@ -71,15 +64,11 @@ func (s *Subscription) notify(e Event) {
 }
 
 // Next waits for the next event: first the current state, then each newer one, or
-// the latest if there are several. It returns ctx's cause when ctx ends, and
-// ErrClosed after Close. One goroutine at a time may call it.
+// the latest if there are several. It returns ctx's cause when ctx ends. One goroutine
+// at a time may call it.
 func (s *Subscription) Next(ctx context.Context) (Event, error) {
 	for {
-		e, closed := s.take()
-		switch {
-		case closed:
-			return Event{}, ErrClosed
-		case e != nil:
+		if e := s.take(); e != nil {
 			return *e, nil
 		}
 		select {
@@ -91,23 +80,21 @@ func (s *Subscription) Next(ctx context.Context) (Event, error) {
 }
 
 // take returns the pending event, or nil.
-func (s *Subscription) take() (e *Event, closed bool) {
+func (s *Subscription) take() *Event {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
-	e, s.event = s.event, nil
+	e := s.event
+	s.event = nil
 	s.begun = s.begun || e != nil
-	return e, s.closed
+	return e
 }
 
-// Close ends the subscription and a Next that waits. It may be called again.
+// Close ends the subscription; no Next waits by then. It may be called again.
 func (s *Subscription) Close() {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
-	if s.closed {
-		return
+	if _, open := s.room.subs[s]; open {
+		delete(s.room.subs, s)
+		s.feed.leave(s.room)
 	}
-	s.closed = true
-	delete(s.room.subs, s)
-	s.feed.leave(s.room)
-	signal(s.ready)
 }

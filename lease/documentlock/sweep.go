@@ -1,9 +1,9 @@
 package documentlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -23,14 +23,14 @@ const (
 	sweepTimeout    = 50 * time.Second // the next sweep is due a minute after the last
 )
 
-// errAlive ends the sweep of a room that is still held.
-var errAlive = errors.New("documentlock: alive")
+// errHeld ends the sweep of a room that is held, or that has no record any more.
+var errHeld = errors.New("documentlock: held")
 
 // Sweep deletes the records of rooms that are no longer held, for at most 50 s, and
 // returns how many (D4). Each delete holds only if the record is as it was read:
 // a lock that has just been extended or taken survives. Sweeps may run at once. A
 // room that cannot be swept does not stop the others, but lease.ErrUnavailable ends
-// the sweep. The error is that of the first room that failed, with their number.
+// the sweep. The error is that of the first room that failed.
 func (l *Locks) Sweep(ctx context.Context, f Finder) (swept int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
@@ -47,49 +47,44 @@ func (l *Locks) Sweep(ctx context.Context, f Finder) (swept int, err error) {
 	}
 }
 
+// sweepAll sweeps the rooms of found, several at once.
 func (l *Locks) sweepAll(ctx context.Context, found []Change) (swept int, err error) {
 	ctx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	var (
-		work   sync.WaitGroup
-		slots  = make(chan struct{}, parallelDeletes)
-		errs   = make([]error, len(found))
-		failed int
+		work  sync.WaitGroup
+		slots = make(chan struct{}, parallelDeletes)
+		mu    sync.Mutex // guards swept and err
 	)
 	for i := range found {
 		slots <- struct{}{}
-		if errs[i] = errAlive; ctx.Err() != nil {
-			<-slots
-			continue
+		if ctx.Err() != nil {
+			break
 		}
 		work.Go(func() {
 			defer func() { <-slots }()
-			if errs[i] = l.sweep(ctx, found[i]); errors.Is(errs[i], lease.ErrUnavailable) {
+			e := l.sweep(ctx, found[i])
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case e == nil:
+				swept++
+			case !errors.Is(e, errHeld):
+				err = cmp.Or(err, e)
+			}
+			if errors.Is(e, lease.ErrUnavailable) {
 				giveUp()
 			}
 		})
 	}
 	work.Wait()
-	for _, e := range errs {
-		switch {
-		case e == nil:
-			swept++
-		case !errors.Is(e, errAlive):
-			if failed++; failed == 1 {
-				err = e
-			}
-		}
-	}
-	if failed > 1 {
-		err = fmt.Errorf("documentlock: %d rooms could not be swept, the first: %w", failed, err)
-	}
 	return swept, err
 }
 
 func (l *Locks) sweep(ctx context.Context, r Change) error {
 	_, err := l.edit(ctx, r.Room, &r.Cell, func(c lease.Cell[Lock]) (Lock, error) {
 		if !c.Exists || lease.Held(c.Doc.Lease, c.At) {
-			return c.Doc, errAlive
+			return c.Doc, errHeld
 		}
 		return Lock{}, nil
 	}, func(lock Lock) bool { return !lock.Kept() })

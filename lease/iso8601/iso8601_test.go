@@ -7,14 +7,14 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-func TestWhatIsWrittenIsUTCWithThreeDecimals(t *testing.T) {
+func TestFormatWritesUTCWithThreeDecimals(t *testing.T) {
 	at := time.Date(2026, 1, 31, 12, 0, 0, 500_999_999, time.FixedZone("", 9*60*60))
 	if got, want := iso8601.Format(at), "2026-01-31T03:00:00.500Z"; got != want {
 		t.Errorf("got %s; want %s", got, want)
 	}
 }
 
-func TestAnyPrecisionAndZoneIsRead(t *testing.T) {
+func TestParseReadsAnyPrecisionAndZone(t *testing.T) {
 	noon := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
 	for text, want := range map[string]time.Time{
 		"2026-01-31T12:00:00.000Z":       noon,

@@ -24,9 +24,8 @@ const (
 
 // Call is one call, as a Plan sees it.
 type Call struct {
-	Op  Op
-	N   int // counts the calls of this Op under this plan, from 1
-	Key string
+	Op Op
+	N  int // counts the calls of this Op under this plan, from 1
 }
 
 // Fault is a way in which a call fails.
@@ -40,10 +39,10 @@ const (
 	Late         Fault = "late"          // applied only by the next Deliver; ErrDropped
 	Deliver      Fault = "deliver"       // applies late calls after this call, before its reply
 	DeliverFirst Fault = "deliver first" // applies late calls before this call
-	Dark         Fault = "dark"          // not applied; returns the context's error when the context ends
-	Deaf         Fault = "deaf"          // not applied; ErrDropped after Delay, whatever the context
-	SlowRequest  Fault = "slow request"  // applied after Delay, whatever the context
-	SlowReply    Fault = "slow reply"    // applied at once, returns after Delay, whatever the context
+	Unavailable  Fault = "unavailable"   // not applied; returns the context's error when the context ends
+	SlowFailure  Fault = "slow failure"  // not applied; ErrDropped after Delay, even if the context has ended
+	SlowRequest  Fault = "slow request"  // applied after Delay, even if the context has ended
+	SlowReply    Fault = "slow reply"    // applied at once, returns after Delay, even if the context has ended
 	Duplicate    Fault = "duplicate"     // sent twice; returns the second reply
 	Refuse       Fault = "refuse"        // not applied; ErrRefused
 	RefuseAfter  Fault = "refuse after"  // applied; ErrRefused
@@ -151,38 +150,39 @@ func (f *Faulty[D]) Deliver() {
 
 // Load fails by the plan.
 func (f *Faulty[D]) Load(ctx context.Context, key string) (lease.Cell[D], error) {
-	return f.call(ctx, Load, key, func(ctx context.Context) (lease.Cell[D], error) { return f.store.Load(ctx, key) })
+	return f.call(ctx, Load, func(ctx context.Context) (lease.Cell[D], error) { return f.store.Load(ctx, key) })
 }
 
 // Swap fails by the plan.
 func (f *Faulty[D]) Swap(ctx context.Context, key string, prev lease.Cell[D], next D) (lease.Cell[D], error) {
-	return f.call(ctx, Swap, key, func(ctx context.Context) (lease.Cell[D], error) { return f.store.Swap(ctx, key, prev, next) })
+	return f.call(ctx, Swap, func(ctx context.Context) (lease.Cell[D], error) { return f.store.Swap(ctx, key, prev, next) })
 }
 
-func (f *Faulty[D]) next(op Op, key string) Fault {
+// next counts a call of op, and returns its fault.
+func (f *Faulty[D]) next(op Op) Fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls[op]++
 	if f.plan == nil {
 		return None
 	}
-	fault := f.plan(Call{Op: op, N: f.calls[op], Key: key})
+	fault := f.plan(Call{Op: op, N: f.calls[op]})
 	if fault != None {
 		f.faults[fault]++
 	}
 	return fault
 }
 
-func (f *Faulty[D]) call(ctx context.Context, op Op, key string, do func(context.Context) (lease.Cell[D], error)) (lease.Cell[D], error) {
+func (f *Faulty[D]) call(ctx context.Context, op Op, do func(context.Context) (lease.Cell[D], error)) (lease.Cell[D], error) {
 	asked, delay := time.Now(), cmp.Or(f.Delay, time.Second)
-	fault := f.next(op, key)
+	fault := f.next(op)
 	switch fault {
 	case DropBefore, Refuse, Conflict:
 		return lease.Cell[D]{}, failure(op, fault)
-	case Dark:
+	case Unavailable:
 		<-ctx.Done()
 		return lease.Cell[D]{}, ctx.Err()
-	case Deaf:
+	case SlowFailure:
 		time.Sleep(delay)
 		return lease.Cell[D]{}, failure(op, fault)
 	case Late:
@@ -238,7 +238,7 @@ func NewFaultyExcluder[D any](x lease.Excluder[D], plan Plan) *FaultyExcluder[D]
 
 // Exclude fails by the plan. A duplicated one decides twice.
 func (f *FaultyExcluder[D]) Exclude(ctx context.Context, key string, decide func(lease.Cell[D]) (D, error)) (lease.Cell[D], error) {
-	return f.call(ctx, Exclude, key, func(ctx context.Context) (lease.Cell[D], error) { return f.excluder.Exclude(ctx, key, decide) })
+	return f.call(ctx, Exclude, func(ctx context.Context) (lease.Cell[D], error) { return f.excluder.Exclude(ctx, key, decide) })
 }
 
 // Exclusive is the wrapped store's.

@@ -7,7 +7,7 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// job is a record with a field of its own and one of somebody else's.
+// job is a record with a field of its own and one of other programs.
 type job struct {
 	Lease   lease.Lease
 	Note    string

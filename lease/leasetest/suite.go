@@ -4,7 +4,6 @@
 package leasetest
 
 import (
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -43,7 +42,7 @@ type Suite[D any] struct {
 // testCase tests one behaviour.
 type testCase[D any] struct {
 	name  string
-	run   func(b *bench[D])
+	run   func(b *fixture[D])
 	waits bool // time must pass
 }
 
@@ -83,20 +82,13 @@ func Run[D any](t *testing.T, s Suite[D]) {
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
 	for _, g := range groups {
-		if !slices.ContainsFunc(g.cases, func(c testCase[D]) bool { return c.waits }) {
-			continue
+		for _, c := range g.cases {
+			if c.waits {
+				waiting.Go(func() {
+					t.Run(g.name+"InRealTime/"+c.name, func(t *testing.T) { s.one(t, c, g.exclusive) })
+				})
+			}
 		}
-		waiting.Go(func() {
-			t.Run(g.name+"InRealTime", func(t *testing.T) {
-				var cases sync.WaitGroup
-				defer cases.Wait()
-				for _, c := range g.cases {
-					if c.waits {
-						cases.Go(func() { t.Run(c.name, func(t *testing.T) { s.one(t, c, g.exclusive) }) })
-					}
-				}
-			})
-		})
 	}
 }
 
@@ -117,7 +109,7 @@ func (s Suite[D]) groups(t *testing.T) []group[D] {
 	}
 	if !exclusive {
 		groups[1].cases = append(groups[1].cases, testCase[D]{
-			name: "Of128AtOnceOneAcquiresAndTheOthersFindItHeld", run: func(b *bench[D]) { acquireAtOnce(b, 128) }})
+			name: "Of128AtOnceOneAcquiresAndTheOthersFindItHeld", run: func(b *fixture[D]) { acquireAtOnce(b, 128) }})
 	}
 	if excluder && !exclusive {
 		groups = append(groups, group[D]{"LeaseInsideExclude", leaseCases[D](), true})
@@ -128,7 +120,7 @@ func (s Suite[D]) groups(t *testing.T) []group[D] {
 func (s Suite[D]) one(t *testing.T, c testCase[D], exclusive bool) {
 	t.Helper()
 	s.in(t, func(t *testing.T) {
-		b := &bench[D]{T: t, Suite: s, store: s.New(t)}
+		b := &fixture[D]{T: t, Suite: s, store: s.New(t)}
 		b.leased = b.store
 		if exclusive {
 			b.leased = alwaysExclude(b.store)

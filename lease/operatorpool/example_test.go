@@ -19,7 +19,7 @@ func ExamplePool() {
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	path := filepath.Join(dir, "state.json")
 	for _, session := range []string{"this terminal", "that terminal"} {
-		file, err := operatorpool.Open[string](path)
+		file, err := operatorpool.Open(path)
 		if err != nil {
 			fmt.Println(err)
 			return

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-	"time"
 
 	"taskguard/lease"
 )
@@ -22,30 +21,26 @@ func Path(hostname string) string { return "/tmp/coeiroink-operators-" + hostnam
 
 // File is the state file as a lease.Store whose key is its path. It has the mode
 // 0600, and is no symbolic link (R10, O9).
-type File[T any] struct{ *lease.File[State[T]] }
+type File struct{ *lease.File[State] }
 
 // Open opens the state file at path, which need not exist; its directory must.
-func Open[T any](path string) (*File[T], error) {
-	name, err := format[T]{}.Name(path)
+func Open(path string) (*File, error) {
+	name, err := format{}.Name(path)
 	if err != nil {
 		return nil, err
 	}
 	dir := filepath.Dir(path)
-	if info, err := os.Stat(dir); err != nil {
+	if _, err := os.Stat(dir + string(filepath.Separator)); err != nil { // a file fails too
 		return nil, fmt.Errorf("operatorpool: directory of the state file: %w", err)
-	} else if !info.IsDir() {
-		return nil, fmt.Errorf("operatorpool: directory of the state file: %s is a file", dir)
 	}
-	f := lease.NewFile(dir, name+guard, format[T]{})
-	f.Wait = time.Hour // the operation's own timeout ends it
-	return &File[T]{f}, nil
+	return &File{lease.NewFile(dir, name+guard, format{})}, nil
 }
 
 // Swap is lease.File's Swap, which first keeps the content of a corrupt file.
-func (f *File[T]) Swap(ctx context.Context, path string, prev lease.Cell[State[T]], next State[T]) (lease.Cell[State[T]], error) {
+func (f *File) Swap(ctx context.Context, path string, prev lease.Cell[State], next State) (lease.Cell[State], error) {
 	if len(prev.Doc.damaged) > 0 {
 		if err := keep(path+".corrupt", prev.Doc.damaged); err != nil {
-			return lease.Cell[State[T]]{}, fmt.Errorf("operatorpool: keeping the damaged state: %w", err)
+			return lease.Cell[State]{}, fmt.Errorf("operatorpool: keeping the damaged state: %w", err)
 		}
 	}
 	return f.File.Swap(ctx, path, prev, next)

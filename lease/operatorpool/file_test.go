@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -62,17 +63,6 @@ func TestFieldsOfOtherProgramsSurvive(t *testing.T) { // O3
 		`"B":{"data":"dia","note":{"x":[1,2.50]},"updated_at":"2025-08-18T11:00:00+00:00"}},"version":2,"zz":null}` + "\n")
 }
 
-func TestAnotherProgramsWriteBetweenReadingAndWritingIsNotLost(t *testing.T) { // O3
-	w := newFixture(t)
-	w.assign("A", "dia")
-	theirs := func() { w.put(state("theirs", "kana", "2025-08-18T12:00:00Z")) }
-	s := w.over(&between{w.file(), theirs}, "A")
-	if a, err := w.poolOver(s).Assign(t.Context(), ""); err != nil || a.Operator.ID != "dia" {
-		t.Errorf("%+v, %v; want dia, as theirs is kana", a, err)
-	}
-	w.wantWritten("theirs=kana", "A=dia")
-}
-
 func TestAMissingFileIsCreatedForTheUserOnly(t *testing.T) { // O8, O9
 	w := newFixture(t)
 	if _, err := w.pool("A").Available(t.Context()); err != nil {
@@ -96,7 +86,7 @@ func TestAMissingFileIsCreatedForTheUserOnly(t *testing.T) { // O8, O9
 func TestACorruptFileIsReplacedAndItsContentKept(t *testing.T) { // O8
 	for name, content := range map[string]string{
 		"empty":             "",
-		"torn":              `{"storage":{"A":{"data":"ka`,
+		"truncated":         `{"storage":{"A":{"data":"ka`,
 		"no object":         `[1,2]`,
 		"null":              `null`,
 		"storage is no map": `{"storage":"x"}`,
@@ -164,7 +154,7 @@ func TestAMissingDirectoryIsAClearError(t *testing.T) { // O8
 		t.Fatal(err)
 	}
 	for _, path := range []string{filepath.Join(t.TempDir(), "none", "state.json"), filepath.Join(file, "state.json"), "/", "..", ""} {
-		if _, err := operatorpool.Open[string](path); err == nil {
+		if _, err := operatorpool.Open(path); err == nil {
 			t.Errorf("%q: no error", path)
 		}
 	}
@@ -183,8 +173,8 @@ func TestContentionIsAClearErrorAfterOneShortWait(t *testing.T) { // O8
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		_, err := w.pool("A").Assign(context.Background(), "dia")
-		if !errors.Is(err, lease.ErrUnavailable) || !strings.Contains(err.Error(), "another program keeps "+w.path+".guard") {
-			t.Errorf("err = %v; want one that names what is kept", err)
+		if !errors.Is(err, lease.ErrUnavailable) || !strings.Contains(err.Error(), "another program holds "+w.path+".guard") {
+			t.Errorf("err = %v; want one that names the guard", err)
 		}
 		if waited := time.Since(start); waited != 2*time.Second {
 			t.Errorf("waited %v; want 2 s", waited)
@@ -195,4 +185,30 @@ func TestContentionIsAClearErrorAfterOneShortWait(t *testing.T) { // O8
 		t.Fatal(err)
 	}
 	w.assign("A", "dia")
+}
+
+// The file is never absent, so that no program can believe that it is the first.
+func TestTheFileIsReplacedAndNeverRemoved(t *testing.T) { // X
+	w := newFixture(t)
+	w.assign("A", "kana")
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				if _, err := os.Stat(w.path); err != nil {
+					t.Errorf("absent: %v", err)
+					return
+				}
+			}
+		}
+	})
+	for range 20 {
+		w.assign("A", "")
+	}
+	close(stop)
+	wg.Wait()
 }

@@ -36,9 +36,9 @@ func newFixture(t *testing.T) *fixture {
 }
 
 // file opens the state file as another program does.
-func (w *fixture) file() *operatorpool.File[string] {
+func (w *fixture) file() *operatorpool.File {
 	w.Helper()
-	f, err := operatorpool.Open[string](w.path)
+	f, err := operatorpool.Open(w.path)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -46,12 +46,12 @@ func (w *fixture) file() *operatorpool.File[string] {
 	return f
 }
 
-// storage is a session's Storage.
-func (w *fixture) storage(session string) *operatorpool.Storage[string] {
+// storage returns a session's Storage.
+func (w *fixture) storage(session string) *operatorpool.Storage {
 	return w.over(w.file(), session)
 }
 
-func (w *fixture) over(store lease.Store[operatorpool.State[string]], session string) *operatorpool.Storage[string] {
+func (w *fixture) over(store lease.Store[operatorpool.State], session string) *operatorpool.Storage {
 	w.Helper()
 	s, err := operatorpool.NewStorage(store, w.path, session, w.o)
 	if err != nil {
@@ -60,10 +60,10 @@ func (w *fixture) over(store lease.Store[operatorpool.State[string]], session st
 	return s
 }
 
-// pool is a session's Pool, which chooses the last free operator.
+// pool returns a session's Pool, which chooses the last free operator.
 func (w *fixture) pool(session string) *operatorpool.Pool { return w.poolOver(w.storage(session)) }
 
-func (w *fixture) poolOver(s *operatorpool.Storage[string]) *operatorpool.Pool {
+func (w *fixture) poolOver(s *operatorpool.Storage) *operatorpool.Pool {
 	w.Helper()
 	p, err := operatorpool.New(s, six, func(n int) int { return n - 1 })
 	if err != nil {
@@ -72,7 +72,7 @@ func (w *fixture) poolOver(s *operatorpool.Storage[string]) *operatorpool.Pool {
 	return p
 }
 
-// assign is Assign that must succeed.
+// assign assigns an operator, or fails the test.
 func (w *fixture) assign(session, id string) operatorpool.Assignment {
 	w.Helper()
 	a, err := w.pool(session).Assign(w.Context(), id)
@@ -134,7 +134,7 @@ func (w *fixture) wantWritten(want ...string) {
 	}
 }
 
-// state is a file with one value.
+// state returns the content of a file with one value.
 func state(session, value, updated string) string {
 	return fmt.Sprintf(`{"storage":{%q:{"data":%q,"updated_at":%q}}}`, session, value, updated)
 }
@@ -149,11 +149,11 @@ func ids(operators []operatorpool.Operator) string {
 
 // between is a store that calls happens before its first write.
 type between struct {
-	lease.Store[operatorpool.State[string]]
+	lease.Store[operatorpool.State]
 	happens func()
 }
 
-func (b *between) Swap(ctx ctx, key string, prev cell, next operatorpool.State[string]) (cell, error) {
+func (b *between) Swap(ctx ctx, key string, prev cell, next operatorpool.State) (cell, error) {
 	if b.happens != nil {
 		b.happens()
 		b.happens = nil
@@ -163,5 +163,5 @@ func (b *between) Swap(ctx ctx, key string, prev cell, next operatorpool.State[s
 
 type (
 	ctx  = context.Context
-	cell = lease.Cell[operatorpool.State[string]]
+	cell = lease.Cell[operatorpool.State]
 )

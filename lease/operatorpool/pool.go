@@ -43,14 +43,14 @@ const (
 // Storage's errors, and refreshes the session's own reservation. It is safe for
 // concurrent use.
 type Pool struct {
-	storage   *Storage[string]
+	storage   *Storage
 	operators []Operator
 	random    func(n int) int
 }
 
 // New refuses operators without an ID, two with the same ID, and an empty list.
 // random returns a number in [0,n); nil: math/rand/v2's.
-func New(storage *Storage[string], operators []Operator, random func(n int) int) (*Pool, error) {
+func New(storage *Storage, operators []Operator, random func(n int) int) (*Pool, error) {
 	ids := map[string]bool{}
 	for _, o := range operators {
 		if o.ID == "" || ids[o.ID] || !utf8.ValidString(o.ID) {
@@ -105,7 +105,7 @@ func (p *Pool) Assign(ctx context.Context, id string) (a Assignment, err error) 
 		if refused == nil {
 			a = Assignment{Operator: p.named(target), Kept: target == v.own}
 			mine := v.entries[p.storage.session]
-			v.entries[p.storage.session] = mine.holding(target, quoted(target)).with(v.now)
+			v.entries[p.storage.session] = mine.holding(target).with(v.now)
 		}
 	})
 	return a, cmp.Or(err, refused)
@@ -171,7 +171,7 @@ func (p *Pool) Status(ctx context.Context) (s Status, err error) {
 
 // view is the state of the pool in one edit.
 type view struct {
-	entries   map[string]entry[string]
+	entries   map[string]entry
 	busy      map[string]bool // other sessions' operators
 	free      []Operator
 	own       string    // the session's operator
@@ -182,7 +182,7 @@ type view struct {
 // edit refreshes the session's reservation, and lets change see and change the pool.
 func (p *Pool) edit(ctx context.Context, change func(*view)) error {
 	s := p.storage
-	return s.edit(ctx, func(entries map[string]entry[string], now time.Time) {
+	return s.edit(ctx, func(entries map[string]entry, now time.Time) {
 		s.refresh(entries, now)
 		mine := entries[s.session]
 		v := &view{entries: entries, busy: map[string]bool{}, free: []Operator{}, own: mine.data, now: now}

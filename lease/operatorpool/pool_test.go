@@ -2,6 +2,7 @@ package operatorpool_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -61,17 +62,6 @@ func TestAssigningWithoutAnIDKeepsTheCurrentOne(t *testing.T) { // C
 	}
 }
 
-func TestAssigningTheSameIDIsANoOpThatRefreshes(t *testing.T) { // C
-	w := newFixture(t)
-	w.assign("A", "angie")
-	w.now = noon.Add(3 * time.Hour)
-	if a := w.assign("A", "angie"); !a.Kept {
-		t.Errorf("%+v; want it kept", a)
-	}
-	w.now = noon.Add(5 * time.Hour)
-	w.wantBusy("B", "angie")
-}
-
 func TestReleasingWithoutAnOperatorSucceeds(t *testing.T) { // C
 	w := newFixture(t)
 	if _, ok, err := w.pool("A").Release(t.Context()); ok || err != nil {
@@ -101,6 +91,13 @@ func TestEveryUseRefreshes(t *testing.T) { // C
 		"status":    func(p *operatorpool.Pool, ctx ctx) error { _, err := p.Status(ctx); return err },
 		"refresh":   func(p *operatorpool.Pool, ctx ctx) error { _, _, err := p.Refresh(ctx); return err },
 		"assign":    func(p *operatorpool.Pool, ctx ctx) error { _, err := p.Assign(ctx, ""); return err },
+		"assign its own": func(p *operatorpool.Pool, ctx ctx) error {
+			a, err := p.Assign(ctx, "kana")
+			if err == nil && !a.Kept {
+				return fmt.Errorf("%+v; want it kept", a)
+			}
+			return err
+		},
 		"a refused assign": func(p *operatorpool.Pool, ctx ctx) error {
 			if _, err := p.Assign(ctx, "dia"); err == nil {
 				return errors.New("assigned")
@@ -133,26 +130,26 @@ func TestTheCurrentOperatorIsKeptUntilTheTargetIsFree(t *testing.T) { // X
 	}
 	w.wantWritten("A=kana", "B=alma")
 	var unknown *operatorpool.UnknownError
-	if _, err := w.pool("B").Assign(t.Context(), "nobody"); !errors.As(err, &unknown) {
+	if _, err := w.pool("B").Assign(t.Context(), "unknown"); !errors.As(err, &unknown) {
 		t.Errorf("err = %v; want unknown", err)
 	}
 	w.wantWritten("A=kana", "B=alma")
 }
 
-func TestALostReplyChangesNoAnswer(t *testing.T) {
+func TestALostReplyChangesNoResult(t *testing.T) {
 	w := newFixture(t)
-	lossy := func() *operatorpool.Pool {
+	losingReply := func() *operatorpool.Pool {
 		return w.poolOver(w.over(leasetest.NewFaulty(w.file(), leasetest.On(leasetest.Swap, leasetest.DropAfter)), "A"))
 	}
-	a, err := lossy().Assign(t.Context(), "")
+	a, err := losingReply().Assign(t.Context(), "")
 	if err != nil || a.Operator.ID != "kana" || a.Kept {
 		t.Errorf("assign: %+v, %v", a, err)
 	}
-	if _, ok, err := lossy().Release(t.Context()); !ok || err != nil {
+	if _, ok, err := losingReply().Release(t.Context()); !ok || err != nil {
 		t.Errorf("release: %v, %v", ok, err)
 	}
 	w.assign("B", "")
-	if n, err := lossy().Clear(t.Context()); n != 1 || err != nil {
+	if n, err := losingReply().Clear(t.Context()); n != 1 || err != nil {
 		t.Errorf("clear: %v, %v", n, err)
 	}
 }
@@ -178,4 +175,16 @@ func TestAnOperatorOfTwoSessionsIsSharedOnlyUntilTheyAssign(t *testing.T) {
 	if b := w.assign("B", ""); b.Operator.ID != "kana" || !b.Kept {
 		t.Errorf("B got %+v; want to keep kana", b)
 	}
+}
+
+// Another session writes between the reading and the writing: the decision is made again.
+func TestCheckAndAssignmentAreOneStep(t *testing.T) { // X
+	w := newFixture(t)
+	w.assign("B", "dia")
+	s := w.over(&between{w.file(), func() { w.assign("A", "kana") }}, "B")
+	_, err := w.poolOver(s).Assign(t.Context(), "kana")
+	if !errors.As(err, new(*operatorpool.BusyError)) {
+		t.Errorf("err = %v; want it busy", err)
+	}
+	w.wantWritten("A=kana", "B=dia")
 }

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,17 +21,16 @@ import (
 	"taskguard/lease/operatorpool"
 )
 
-// The test binary runs as another program, on the state file that childPath names,
-// in the session that childSession names.
+// The test binary runs as another program, in the session A, on the state file that
+// childPath names.
 const (
-	childEnv     = "OPERATORPOOL_TEST_PROGRAM"
-	childPath    = "OPERATORPOOL_TEST_PATH"
-	childSession = "OPERATORPOOL_TEST_SESSION"
+	childEnv  = "OPERATORPOOL_TEST_PROGRAM"
+	childPath = "OPERATORPOOL_TEST_PATH"
 )
 
 func TestMain(m *testing.M) {
 	programs := map[string]func(p *operatorpool.Pool) error{
-		"assign": assignAny, "churn": churn, "read-only": readOnly,
+		"churn": churn, "read-only": readOnly,
 	}
 	name := os.Getenv(childEnv)
 	if name == "" {
@@ -48,15 +49,11 @@ func TestMain(m *testing.M) {
 
 func childPool() (*operatorpool.Pool, error) {
 	path := os.Getenv(childPath)
-	f, err := operatorpool.Open[string](path)
+	f, err := operatorpool.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	session := os.Getenv(childSession)
-	if session == "" {
-		session = operatorpool.SessionID(func(string) string { return "" }, os.Getpid)
-	}
-	s, err := operatorpool.NewStorage(f, path, session, operatorpool.Options{})
+	s, err := operatorpool.NewStorage(f, path, "A", operatorpool.Options{})
 	if err != nil {
 		return nil, err
 	}
@@ -64,14 +61,14 @@ func childPool() (*operatorpool.Pool, error) {
 }
 
 // program starts the test binary as another program.
-func program(t *testing.T, name, path, session string) (*exec.Cmd, *bufio.Reader) {
+func program(t *testing.T, name, path string) (*exec.Cmd, *bufio.Reader) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), childEnv+"="+name, childPath+"="+path, childSession+"="+session)
+	cmd.Env = append(os.Environ(), childEnv+"="+name, childPath+"="+path)
 	cmd.Stderr = t.Output()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -92,19 +89,6 @@ func release(p *operatorpool.Pool) error {
 	}
 }
 
-// assignAny takes any operator, prints its ID, and runs until it is killed.
-func assignAny(p *operatorpool.Pool) error {
-	a, err := p.Assign(context.Background(), "")
-	if err != nil {
-		return err
-	}
-	fmt.Println(a.Operator.ID)
-	select {}
-}
-
-// alive reports whether a process exists.
-func alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
-
 // kill ends a process and waits until it has gone.
 func kill(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
@@ -114,38 +98,6 @@ func kill(t *testing.T, cmd *exec.Cmd) {
 	if err := cmd.Wait(); err == nil {
 		t.Error("it ended by itself")
 	}
-}
-
-func TestTwoProcessesOfASessionShareItsOperator(t *testing.T) { // O4
-	w := newFixture(t)
-	var got [2]string
-	for i := range got {
-		cmd, out := program(t, "assign", w.path, "A")
-		line, err := out.ReadString('\n')
-		if err != nil {
-			t.Error(err)
-		}
-		got[i] = line
-		kill(t, cmd)
-	}
-	if got[0] != got[1] || len(w.written()) != 1 {
-		t.Errorf("%q; want the same", got)
-	}
-}
-
-func TestTheReservationOfAKilledProcessIsDropped(t *testing.T) { // O9
-	w := newFixture(t)
-	w.now, w.o.Alive = time.Now(), alive
-	cmd, out := program(t, "assign", w.path, "")
-	line, err := out.ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := strings.TrimSpace(line)
-	w.wantBusy("A", id)
-	kill(t, cmd)
-	w.assign("A", id)
-	w.wantWritten("A=" + id)
 }
 
 // churn changes the state in an endless loop.
@@ -164,7 +116,7 @@ func TestAKillAtAnyTimeLeavesTheOldOrTheNewState(t *testing.T) { // O8
 	w.now = time.Now()
 	w.assign("bystander", "tsukuyomi")
 	for range 8 {
-		cmd, out := program(t, "churn", w.path, "A")
+		cmd, out := program(t, "churn", w.path)
 		if _, err := out.ReadString('\n'); err != nil {
 			t.Fatal(err)
 		}
@@ -180,4 +132,46 @@ func TestAKillAtAnyTimeLeavesTheOldOrTheNewState(t *testing.T) { // O8
 	if _, err := os.Stat(w.path + ".corrupt"); err == nil {
 		t.Error("some state was found corrupt")
 	}
+}
+
+// readOnly writes without permission.
+func readOnly(p *operatorpool.Pool) error {
+	if os.Getuid() == 0 {
+		if err := syscall.Setuid(65534); err != nil {
+			return err
+		}
+	}
+	_, err := p.Assign(context.Background(), "kana")
+	if !errors.Is(err, lease.ErrRefused) || !errors.Is(err, syscall.EACCES) {
+		return fmt.Errorf("%w; want %w and %w", err, lease.ErrRefused, syscall.EACCES)
+	}
+	fmt.Println(err)
+	return nil
+}
+
+func TestMissingPermissionIsAClearError(t *testing.T) { // O8
+	w := newFixture(t)
+	w.assign("bystander", "tsukuyomi")
+	dir := filepath.Dir(w.path)
+	for path, mode := range map[string]os.FileMode{dir: 0o555, filepath.Dir(dir): 0o755} { // the user "nobody" can reach it
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // so that it can be removed
+			t.Error(err)
+		}
+	})
+	for _, mode := range []os.FileMode{0o600, 0o644} { // may not even read; may not write
+		if err := os.Chmod(w.path, mode); err != nil {
+			t.Fatal(err)
+		}
+		cmd, out := program(t, "read-only", w.path)
+		text, err := io.ReadAll(out)
+		if err := errors.Join(err, cmd.Wait()); err != nil || !strings.Contains(string(text), "permission denied") {
+			t.Errorf("mode %v: it printed %q, %v", mode, text, err)
+		}
+	}
+	w.wantWritten("bystander=tsukuyomi")
 }

@@ -12,35 +12,35 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// State is the content of the state file (O3): {"storage": {session: {"data": T,
+// State is the content of the state file (O3): {"storage": {session: {"data": string,
 // "updated_at": ISO 8601}}}, and other programs' fields. It is immutable.
-type State[T any] struct {
-	storage map[string]entry[T]
+type State struct {
+	storage map[string]entry
 	rest    map[string]json.RawMessage // other fields
 	damaged []byte                     // the content of a corrupt file
 }
 
 // entry is one session's value.
-type entry[T any] struct {
+type entry struct {
 	fields  map[string]json.RawMessage // as in the file
-	data    T
-	known   bool // data could be read
+	data    string
+	valid   bool // data could be read
 	updated time.Time
 }
 
 // with returns e as updated at now.
-func (e entry[T]) with(now time.Time) entry[T] {
+func (e entry) with(now time.Time) entry {
 	e.updated = now.UTC().Truncate(time.Millisecond)
 	return e.set("updated_at", quoted(iso8601.Format(e.updated)))
 }
 
-// holding returns e with data, and its JSON raw.
-func (e entry[T]) holding(data T, raw []byte) entry[T] {
-	e.data, e.known = data, true
-	return e.set("data", raw)
+// holding returns e with data.
+func (e entry) holding(data string) entry {
+	e.data, e.valid = data, true
+	return e.set("data", quoted(data))
 }
 
-func (e entry[T]) set(field string, raw []byte) entry[T] {
+func (e entry) set(field string, raw []byte) entry {
 	e.fields = maps.Clone(e.fields)
 	if e.fields == nil {
 		e.fields = map[string]json.RawMessage{}
@@ -56,15 +56,15 @@ func quoted(text string) json.RawMessage {
 }
 
 // same reports whether a and b have the same entry of session.
-func same[T any](a, b State[T], session string) bool {
+func same(a, b State, session string) bool {
 	x, inA := a.storage[session]
 	y, inB := b.storage[session]
 	return inA == inB && bytes.Equal(x.fields["data"], y.fields["data"]) && bytes.Equal(x.fields["updated_at"], y.fields["updated_at"])
 }
 
 // shows reports whether there are changes from was to next, and s has them all.
-func (s State[T]) shows(was, next State[T]) (changed bool) {
-	for _, entries := range []map[string]entry[T]{was.storage, next.storage} {
+func (s State) shows(was, next State) (changed bool) {
+	for _, entries := range []map[string]entry{was.storage, next.storage} {
 		for session := range entries {
 			switch {
 			case same(was, next, session):
@@ -79,9 +79,9 @@ func (s State[T]) shows(was, next State[T]) (changed bool) {
 }
 
 // format is the state file's lease.Format; the key is the path.
-type format[T any] struct{}
+type format struct{}
 
-func (format[T]) Name(path string) (string, error) {
+func (format) Name(path string) (string, error) {
 	name := filepath.Base(path)
 	if name == "." || name == ".." || name == string(filepath.Separator) {
 		return "", fmt.Errorf("%w: %q is not a file name", lease.ErrInvalidKey, path)
@@ -89,7 +89,7 @@ func (format[T]) Name(path string) (string, error) {
 	return name, nil
 }
 
-func (format[T]) Encode(_ string, s State[T], _ time.Time) ([]byte, error) {
+func (format) Encode(_ string, s State, _ time.Time) ([]byte, error) {
 	entries := make(map[string]map[string]json.RawMessage, len(s.storage))
 	for session, e := range s.storage {
 		entries[session] = e.fields
@@ -108,21 +108,21 @@ func (format[T]) Encode(_ string, s State[T], _ time.Time) ([]byte, error) {
 
 // Decode returns no time of writing: other programs set the times of the file, so
 // only the clock counts. A corrupt file is an empty one, without corrupt entries.
-func (format[T]) Decode(_ string, data []byte, modified time.Time) (s State[T], _ time.Time, _ error) {
+func (format) Decode(_ string, data []byte, modified time.Time) (s State, _ time.Time, _ error) {
 	var entries map[string]json.RawMessage
 	sound := json.Unmarshal(data, &s.rest) == nil && s.rest != nil
 	if raw, ok := s.rest["storage"]; ok {
 		sound = json.Unmarshal(raw, &entries) == nil
 	}
 	delete(s.rest, "storage")
-	s.storage = make(map[string]entry[T], len(entries))
+	s.storage = make(map[string]entry, len(entries))
 	for session, raw := range entries {
 		var fields map[string]json.RawMessage
 		if json.Unmarshal(raw, &fields) != nil || fields == nil || session == "" {
 			sound = false
 			continue
 		}
-		s.storage[session] = entryOf[T](fields, modified)
+		s.storage[session] = entryOf(fields, modified)
 	}
 	if !sound {
 		s.damaged = data
@@ -130,12 +130,9 @@ func (format[T]) Decode(_ string, data []byte, modified time.Time) (s State[T], 
 	return s, time.Time{}, nil
 }
 
-func entryOf[T any](fields map[string]json.RawMessage, modified time.Time) entry[T] {
-	e := entry[T]{fields: fields}
-	var data T
-	if e.known = json.Unmarshal(fields["data"], &data) == nil; e.known {
-		e.data = data
-	}
+func entryOf(fields map[string]json.RawMessage, modified time.Time) entry {
+	e := entry{fields: fields}
+	e.valid = json.Unmarshal(fields["data"], &e.data) == nil
 	var text string
 	_ = json.Unmarshal(fields["updated_at"], &text) // other JSON is no time
 	updated, ok := iso8601.Parse(text)

@@ -3,7 +3,6 @@ package operatorpool
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -35,15 +34,15 @@ type Options struct {
 // Each method is one commit of at most 2 s. Its errors: lease.ErrUnavailable after
 // that time, with the reason; lease.ErrRefused where another attempt cannot help,
 // such as without permission. It is safe for concurrent use.
-type Storage[T any] struct {
-	store         lease.Store[State[T]]
+type Storage struct {
+	store         lease.Store[State]
 	path, session string
 	o             Options
 }
 
 // NewStorage returns the Storage of a session in the state at path: the key of
 // store, which is a [File] or behaves as one.
-func NewStorage[T any](store lease.Store[State[T]], path, session string, o Options) (*Storage[T], error) {
+func NewStorage(store lease.Store[State], path, session string, o Options) (*Storage, error) {
 	switch {
 	case session == "" || !utf8.ValidString(session):
 		return nil, fmt.Errorf("operatorpool: session %q is empty or not UTF-8", session)
@@ -53,23 +52,19 @@ func NewStorage[T any](store lease.Store[State[T]], path, session string, o Opti
 		o.Timeout = DefaultTimeout
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	return &Storage[T]{store: store, path: path, session: session, o: o}, nil
+	return &Storage{store: store, path: path, session: session, o: o}, nil
 }
 
 // Store makes v the session's value.
-func (s *Storage[T]) Store(ctx context.Context, v T) error {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("operatorpool: value: %w", err)
-	}
-	return s.edit(ctx, func(entries map[string]entry[T], now time.Time) {
-		entries[s.session] = entries[s.session].holding(v, raw).with(now)
+func (s *Storage) Store(ctx context.Context, v string) error {
+	return s.edit(ctx, func(entries map[string]entry, now time.Time) {
+		entries[s.session] = entries[s.session].holding(v).with(now)
 	})
 }
 
 // Remove removes the session's value. It returns false if there was none.
-func (s *Storage[T]) Remove(ctx context.Context) (removed bool, err error) {
-	err = s.edit(ctx, func(entries map[string]entry[T], _ time.Time) {
+func (s *Storage) Remove(ctx context.Context) (removed bool, err error) {
+	err = s.edit(ctx, func(entries map[string]entry, _ time.Time) {
 		_, removed = entries[s.session]
 		delete(entries, s.session)
 	})
@@ -77,28 +72,28 @@ func (s *Storage[T]) Remove(ctx context.Context) (removed bool, err error) {
 }
 
 // OtherEntries returns the values of the other sessions, by session.
-func (s *Storage[T]) OtherEntries(ctx context.Context) (map[string]T, error) {
-	var others map[string]T
-	err := s.edit(ctx, func(entries map[string]entry[T], _ time.Time) { others = s.others(entries) })
+func (s *Storage) OtherEntries(ctx context.Context) (map[string]string, error) {
+	var others map[string]string
+	err := s.edit(ctx, func(entries map[string]entry, _ time.Time) { others = s.others(entries) })
 	return others, err
 }
 
 // Restore returns the session's value, and false if it has none.
-func (s *Storage[T]) Restore(ctx context.Context) (v T, ok bool, err error) {
-	err = s.edit(ctx, func(entries map[string]entry[T], _ time.Time) {
-		v, ok = entries[s.session].data, entries[s.session].known
+func (s *Storage) Restore(ctx context.Context) (v string, ok bool, err error) {
+	err = s.edit(ctx, func(entries map[string]entry, _ time.Time) {
+		v, ok = entries[s.session].data, entries[s.session].valid
 	})
 	return v, ok && err == nil, err
 }
 
 // Refresh extends the session's value to one timeout from now. It returns false if
 // there is none.
-func (s *Storage[T]) Refresh(ctx context.Context) (refreshed bool, err error) {
-	err = s.edit(ctx, func(entries map[string]entry[T], now time.Time) { refreshed = s.refresh(entries, now) })
+func (s *Storage) Refresh(ctx context.Context) (refreshed bool, err error) {
+	err = s.edit(ctx, func(entries map[string]entry, now time.Time) { refreshed = s.refresh(entries, now) })
 	return refreshed && err == nil, err
 }
 
-func (s *Storage[T]) refresh(entries map[string]entry[T], now time.Time) bool {
+func (s *Storage) refresh(entries map[string]entry, now time.Time) bool {
 	e, ok := entries[s.session]
 	if ok {
 		entries[s.session] = e.with(now)
@@ -106,10 +101,10 @@ func (s *Storage[T]) refresh(entries map[string]entry[T], now time.Time) bool {
 	return ok
 }
 
-func (s *Storage[T]) others(entries map[string]entry[T]) map[string]T {
-	others := map[string]T{}
+func (s *Storage) others(entries map[string]entry) map[string]string {
+	others := map[string]string{}
 	for session, e := range entries {
-		if session != s.session && e.known {
+		if session != s.session && e.valid {
 			others[session] = e.data
 		}
 	}
@@ -118,15 +113,15 @@ func (s *Storage[T]) others(entries map[string]entry[T]) map[string]T {
 
 // edit removes expired entries, calls change with the others, and writes the state
 // back.
-func (s *Storage[T]) edit(ctx context.Context, change func(entries map[string]entry[T], now time.Time)) error {
+func (s *Storage) edit(ctx context.Context, change func(entries map[string]entry, now time.Time)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, errWaited)
 	defer cancel()
-	var was, next State[T]
-	_, err := lease.Edit(ctx, s.store, s.path, nil, func(c lease.Cell[State[T]]) (State[T], error) {
-		was, next = c.Doc, State[T]{storage: s.live(c.Doc.storage, c.At), rest: c.Doc.rest}
+	var was, next State
+	_, err := lease.Edit(ctx, s.store, s.path, nil, func(c lease.Cell[State]) (State, error) {
+		was, next = c.Doc, State{storage: s.live(c.Doc.storage, c.At), rest: c.Doc.rest}
 		change(next.storage, c.At)
 		return next, nil
-	}, func(c lease.Cell[State[T]]) bool { return c.Doc.shows(was, next) })
+	}, func(c lease.Cell[State]) bool { return c.Doc.shows(was, next) })
 	switch {
 	case errors.Is(err, lease.ErrMalformed):
 		return fmt.Errorf("operatorpool: %s is left unchanged: %w", s.path, err)
@@ -140,8 +135,8 @@ func (s *Storage[T]) edit(ctx context.Context, change func(entries map[string]en
 
 // live returns a copy of entries without those that have expired at now, or that
 // belong to a dead process (O9).
-func (s *Storage[T]) live(entries map[string]entry[T], now time.Time) map[string]entry[T] {
-	live := make(map[string]entry[T], len(entries))
+func (s *Storage) live(entries map[string]entry, now time.Time) map[string]entry {
+	live := make(map[string]entry, len(entries))
 	for session, e := range entries {
 		if e.updated.After(now) {
 			e = e.with(now)
@@ -155,7 +150,7 @@ func (s *Storage[T]) live(entries map[string]entry[T], now time.Time) map[string
 }
 
 // alive reports whether session is not named after a dead process.
-func (s *Storage[T]) alive(session string) bool {
+func (s *Storage) alive(session string) bool {
 	pid, err := strconv.Atoi(session)
 	process := err == nil && pid > 0 && pid <= math.MaxInt32 && strconv.Itoa(pid) == session
 	return !process || s.o.Alive == nil || s.o.Alive(pid)

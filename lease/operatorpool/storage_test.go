@@ -20,7 +20,7 @@ func TestTheFiveOperationsOfTheStorage(t *testing.T) { // O5
 	if ok, err := a.Remove(t.Context()); ok || err != nil {
 		t.Errorf("remove of none: %v, %v", ok, err)
 	}
-	for session, s := range map[string]*operatorpool.Storage[string]{"A": a, "B": b} {
+	for session, s := range map[string]*operatorpool.Storage{"A": a, "B": b} {
 		if err := s.Store(t.Context(), "of "+session); err != nil {
 			t.Fatal(err)
 		}
@@ -41,12 +41,12 @@ func TestTheFiveOperationsOfTheStorage(t *testing.T) { // O5
 }
 
 func TestEachOperationCleansUpFirstAndWritesTheStateBack(t *testing.T) { // O5, O6
-	operations := map[string]func(s *operatorpool.Storage[string], ctx ctx) error{
-		"store":         func(s *operatorpool.Storage[string], ctx ctx) error { return s.Store(ctx, "x") },
-		"remove":        func(s *operatorpool.Storage[string], ctx ctx) error { _, err := s.Remove(ctx); return err },
-		"other entries": func(s *operatorpool.Storage[string], ctx ctx) error { _, err := s.OtherEntries(ctx); return err },
-		"restore":       func(s *operatorpool.Storage[string], ctx ctx) error { _, _, err := s.Restore(ctx); return err },
-		"refresh":       func(s *operatorpool.Storage[string], ctx ctx) error { _, err := s.Refresh(ctx); return err },
+	operations := map[string]func(s *operatorpool.Storage, ctx ctx) error{
+		"store":         func(s *operatorpool.Storage, ctx ctx) error { return s.Store(ctx, "x") },
+		"remove":        func(s *operatorpool.Storage, ctx ctx) error { _, err := s.Remove(ctx); return err },
+		"other entries": func(s *operatorpool.Storage, ctx ctx) error { _, err := s.OtherEntries(ctx); return err },
+		"restore":       func(s *operatorpool.Storage, ctx ctx) error { _, _, err := s.Restore(ctx); return err },
+		"refresh":       func(s *operatorpool.Storage, ctx ctx) error { _, err := s.Refresh(ctx); return err },
 	}
 	for name, operate := range operations {
 		t.Run(name, func(t *testing.T) {
@@ -62,30 +62,23 @@ func TestEachOperationCleansUpFirstAndWritesTheStateBack(t *testing.T) { // O5, 
 	}
 }
 
-func TestAReservationTimesOutAfterFourHoursExactly(t *testing.T) { // O6
-	w := newFixture(t)
-	w.assign("A", "kana")
-	w.now = noon.Add(4*time.Hour - time.Millisecond)
-	w.wantBusy("B", "kana")
-	w.now = noon.Add(4 * time.Hour)
-	if _, ok, err := w.storage("A").Restore(t.Context()); ok || err != nil {
-		t.Errorf("its own session still has it: %v, %v", ok, err)
+func TestAReservationEndsAtExactlyItsTimeout(t *testing.T) { // O6
+	for timeout, want := range map[time.Duration]time.Duration{0: 4 * time.Hour, time.Minute: time.Minute} {
+		w := newFixture(t)
+		w.o.Timeout = timeout
+		w.assign("A", "kana")
+		w.now = noon.Add(want - time.Millisecond)
+		w.wantBusy("B", "kana")
+		w.now = noon.Add(want)
+		if _, ok, err := w.storage("A").Restore(t.Context()); ok || err != nil {
+			t.Errorf("its own session still has it: %v, %v", ok, err)
+		}
+		w.assign("B", "kana")
+		w.wantWritten("B=kana")
 	}
-	w.assign("B", "kana")
-	w.wantWritten("B=kana")
-}
-
-func TestTheTimeoutIsConfigurable(t *testing.T) { // O6
 	w := newFixture(t)
-	w.o.Timeout = time.Minute
-	w.assign("A", "kana")
-	w.now = noon.Add(time.Minute - time.Millisecond)
-	w.wantBusy("B", "kana")
-	w.now = noon.Add(time.Minute)
-	w.assign("B", "kana")
-	w.o.Timeout = -1
-	if _, err := operatorpool.NewStorage(w.file(), w.path, "A", w.o); err == nil {
-		t.Error("a negative timeout is taken")
+	if _, err := operatorpool.NewStorage(w.file(), w.path, "A", operatorpool.Options{Timeout: -1}); err == nil {
+		t.Error("a negative timeout was accepted")
 	}
 }
 

@@ -27,7 +27,7 @@ func (l *Locker) Acquire(ctx context.Context, o AcquireOptions) (Lease, error) {
 	if err != nil {
 		return Lease{}, err
 	}
-	ls, _ := l.look(h)
+	ls, _ := l.current(h)
 	return ls, nil
 }
 
@@ -37,7 +37,7 @@ func (l *Locker) acquire(ctx context.Context, o AcquireOptions, automatic bool) 
 	}
 	o = o.filled()
 	h := &holding{
-		id: newID(), options: o, parent: ctx, began: time.Now(), automatic: automatic,
+		id: newID(), options: o, began: time.Now(), automatic: automatic,
 		written: map[Strategy]bool{}, done: make(chan struct{}),
 	}
 	h.owner = ownerOf(o.OwnerID, h.id)
@@ -76,10 +76,10 @@ func (l *Locker) acquire(ctx context.Context, o AcquireOptions, automatic bool) 
 // acquireBy makes the attempts with one strategy.
 func (l *Locker) acquireBy(ctx context.Context, h *holding, s Strategy) error {
 	h.strategy, h.policy = s, h.options.policy(s)
-	return l.attempts(ctx, h, acquiring[s], h.options.RetryLimit, func(ctx context.Context) error {
-		err := l.take(ctx, h)
+	return l.attempts(ctx, h, acquiring[s], h.options.RetryLimit, func(once context.Context) error {
+		err := l.take(once, h)
 		if err == nil {
-			l.acquired(h)
+			l.acquired(ctx, h)
 		}
 		return err
 	})
@@ -96,11 +96,10 @@ func (l *Locker) take(ctx context.Context, h *holding) error {
 	if store == nil {
 		return errNoRemote
 	}
-	locks, err := documentlock.New(store, h.policy.TTL)
-	if err != nil {
+	var err error
+	if h.locks, err = documentlock.New(store, h.policy.TTL); err != nil {
 		return err
 	}
-	h.locks = locks
 	h.hold, err = h.locks.Hold(ctx, l.room, h.owner)
 	if err != nil && (permanent(err) || heldByOther(err)) {
 		return err // nothing was written
@@ -115,7 +114,7 @@ func (l *Locker) take(ctx context.Context, h *holding) error {
 }
 
 // checkFile fails while another program on this machine holds the file, since an
-// outage: that program goes first.
+// outage: that program has priority.
 func (l *Locker) checkFile(ctx context.Context, h *holding) error {
 	if errors.Is(checkDir(l.dir), lease.ErrRefused) {
 		return nil
@@ -133,14 +132,14 @@ func (l *Locker) checkFile(ctx context.Context, h *holding) error {
 	return err
 }
 
-// acquired makes h the holder, and begins to keep its lease.
-func (l *Locker) acquired(h *holding) {
+// acquired makes h the holder, and begins to keep its lease. ctx is the acquisition's.
+func (l *Locker) acquired(ctx context.Context, h *holding) {
 	l.mu.Lock()
 	h.acquired = time.Now()
 	h.written = map[Strategy]bool{h.strategy: true}
-	var endKeep, endRunning context.CancelCauseFunc
-	h.ctx, endKeep = context.WithCancelCause(context.WithoutCancel(h.parent))
-	h.running, endRunning = context.WithCancelCause(h.parent)
+	var endRunning context.CancelCauseFunc
+	h.running, endRunning = context.WithCancelCause(ctx)
+	kept, endKeep := context.WithCancelCause(context.WithoutCancel(ctx))
 	h.end = func(cause error) { endRunning(cause); endKeep(cause) }
 	doc := h.hold.Doc()
 	h.lease = Lease{
@@ -149,7 +148,7 @@ func (l *Locker) acquired(h *holding) {
 	}
 	l.extended(h, Acquired)
 	l.mu.Unlock()
-	go l.keep(h)
+	go l.keep(kept, h)
 	l.deliver()
 }
 
@@ -162,7 +161,7 @@ func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, t
 			return aborted(ctx, s)
 		}
 		if !l.step(h, s, Event{Type: Attempt, Retry: retry}) {
-			if _, lost := l.look(h); lost != nil {
+			if _, lost := l.current(h); lost != nil {
 				return lost
 			}
 			return &Error{Code: LeaseStale, Cause: errOther} // released
@@ -190,7 +189,10 @@ func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, t
 			return e
 		}
 		l.step(h, s, Event{Type: Waiting, Retry: retry, Wait: wait})
-		sleep(ctx, wait)
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
 	}
 }
 
@@ -204,22 +206,12 @@ func (h *holding) again(e *Error, left int) (wait time.Duration, again bool) {
 	case left > 0:
 		return h.options.wait(e.retry), true
 	}
-	outwaited := h.began.Add(max(WebLockTTL, h.policy.TTL) - attemptTimeout)
-	return max(0, time.Until(outwaited)), e.Code == AcquireTimeout && h.fallsBack(e)
+	lastAttempt := h.began.Add(max(WebLockTTL, h.policy.TTL) - attemptTimeout)
+	return max(0, time.Until(lastAttempt)), e.Code == AcquireTimeout && h.fallsBack(e)
 }
 
 // fallsBack reports whether the file may be taken instead: the remote lease is
 // unavailable, rather than held (R6).
 func (h *holding) fallsBack(e *Error) bool {
 	return h.strategy == WebLock && (e.Code == Unsupported || e.Code == AcquireTimeout) && !h.denied
-}
-
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }

@@ -71,7 +71,7 @@ func TestABrowserAndALockerExcludeEachOther(t *testing.T) {
 
 func TestAnUnreachableRemoteFallsBackAfterItsRetries(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
-		s.remote.SetPlan(leasetest.Always(leasetest.Dark))
+		s.remote.SetPlan(leasetest.Always(leasetest.Unavailable))
 		began := time.Now()
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
 		if ls.Strategy != projectlock.FileLock || !ls.ViaFallback {
@@ -91,7 +91,7 @@ func TestAnUnreachableRemoteFallsBackAfterItsRetries(t *testing.T) {
 func TestNoFallbackAfterTheRemoteLeaseWasSeenHeld(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
 		s.holdRemote()
-		s.remote.SetPlan(leasetest.On(leasetest.Load, leasetest.None, leasetest.Dark, leasetest.Dark, leasetest.Dark))
+		s.remote.SetPlan(leasetest.On(leasetest.Load, leasetest.None, leasetest.Unavailable, leasetest.Unavailable, leasetest.Unavailable))
 		_, err := s.Acquire(s.Context(), projectlock.AcquireOptions{})
 		wantCode(s.T, err, projectlock.AcquireTimeout, false)
 		s.wantNoFile()
@@ -102,10 +102,10 @@ func TestNoFallbackAfterTheRemoteLeaseWasSeenHeld(t *testing.T) {
 func TestAnAbortDuringAcquireLeavesNothingBehind(t *testing.T) {
 	why := errors.New("the user left")
 	inBubble(t, true, func(s *fixture) {
-		// The write arrives, its reply does not: only the clean-up knows.
+		// The write is applied and its reply is lost: only the clean-up finds the record.
 		s.remote.SetPlan(leasetest.Any(leasetest.Every(leasetest.Swap, leasetest.DropAfter), func(c leasetest.Call) leasetest.Fault {
 			if c.Op == leasetest.Load && c.N == 2 {
-				return leasetest.Dark
+				return leasetest.Unavailable
 			}
 			return leasetest.None
 		}))
@@ -122,7 +122,7 @@ func TestAnAbortDuringAcquireLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-func TestWaitingGoesOnBeyondTheRetryLimit(t *testing.T) {
+func TestWaitContinuesBeyondTheRetryLimit(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
 		other := s.another(true)
 		theirs := s.acquired(other, projectlock.AcquireOptions{})
@@ -138,7 +138,7 @@ func TestWaitingGoesOnBeyondTheRetryLimit(t *testing.T) {
 	})
 }
 
-func TestNothingReacquiresWithoutTheUser(t *testing.T) {
+func TestReadOnlyEndsOnlyByReset(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
 		s.holdRemote()
 		_, err := s.Acquire(s.Context(), projectlock.AcquireOptions{})
@@ -186,8 +186,8 @@ func TestImpossibleOptionsAreRefusedBeforeAnythingHappens(t *testing.T) {
 	}
 }
 
-// A fell back during an outage; B comes when it is over.
-func TestTheRemoteLeaseIsGivenBackWhereTheFileIsHeld(t *testing.T) {
+// One program took the file in an outage; another acquires when the outage is over.
+func TestTheRemoteLeaseIsReleasedIfAnotherHoldsTheFile(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
 		other := s.another(false)
 		theirs := s.acquired(other, projectlock.AcquireOptions{})
@@ -216,7 +216,7 @@ func TestTheRemoteLeaseIsGivenBackWhereTheFileIsHeld(t *testing.T) {
 func TestNoFallbackOnceTheOutageIsOver(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
 		b := s.another(true)
-		s.remote.SetPlan(leasetest.Always(leasetest.Dark))
+		s.remote.SetPlan(leasetest.Always(leasetest.Unavailable))
 		done := make(chan error)
 		go func() {
 			time.Sleep(12 * time.Second)

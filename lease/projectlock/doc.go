@@ -15,7 +15,7 @@
 //     the same outage has lost its trust. Where the lock is held, or the store
 //     refuses, the acquisition fails (R6).
 //   - A program that gets the remote lease and finds the file held gives the lease
-//     back: a program that fell back in an outage goes first on its machine.
+//     back: a program that took the file in an outage has priority.
 //   - Read-only begins at least a tenth of the TTL before the expiry, also when no
 //     call to a store returns, and ends the context of WithProjectLock's function. It
 //     begins once, and ends only by Reset or a forced release (P9).

@@ -35,9 +35,6 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	if e.Cause == nil {
-		return "projectlock: " + string(e.Code)
-	}
 	return fmt.Sprintf("projectlock: %s: %v", e.Code, e.Cause)
 }
 

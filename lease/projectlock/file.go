@@ -27,11 +27,6 @@ const (
 	credible = 24 * time.Hour
 )
 
-// newFile returns project/.lock as a store. It does not make the directory.
-func newFile(project string) *lease.File[documentlock.Lock] {
-	return lease.NewFile(project, guardFile, format{})
-}
-
 // makeDir makes dir in an existing directory. It refuses a file, or a link.
 func makeDir(dir string) error {
 	err := os.Mkdir(dir, 0o755)

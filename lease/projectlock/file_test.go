@@ -84,10 +84,10 @@ func TestAnUnreadableFileIsHeldForOneTTL(t *testing.T) {
 func TestNoLinkIsFollowed(t *testing.T) {
 	for name, link := range map[string]func(s *fixture) error{
 		"the file": func(s *fixture) error {
-			return errors.Join(os.Mkdir(s.dir+"/project", 0o700), os.WriteFile(s.dir+"/precious", []byte("x"), 0o600), os.Symlink("../precious", s.lockFile()))
+			return errors.Join(os.Mkdir(s.dir+"/project", 0o700), os.WriteFile(s.dir+"/target", []byte("x"), 0o600), os.Symlink("../target", s.lockFile()))
 		},
 		"the guard": func(s *fixture) error {
-			return errors.Join(os.Mkdir(s.dir+"/project", 0o700), os.WriteFile(s.dir+"/precious", []byte("x"), 0o600), os.Symlink("../precious", s.lockFile()+".guard"))
+			return errors.Join(os.Mkdir(s.dir+"/project", 0o700), os.WriteFile(s.dir+"/target", []byte("x"), 0o600), os.Symlink("../target", s.lockFile()+".guard"))
 		},
 		"the directory": func(s *fixture) error {
 			return errors.Join(os.Mkdir(s.dir+"/logs", 0o700), os.Symlink("logs", s.dir+"/project"))
@@ -108,7 +108,7 @@ func TestNoLinkIsFollowed(t *testing.T) {
 				if entries, err := os.ReadDir(s.dir + "/logs"); err == nil && len(entries) > 0 {
 					s.Errorf("it wrote %v", entries)
 				}
-				if data, err := os.ReadFile(s.dir + "/precious"); err == nil && string(data) != "x" {
+				if data, err := os.ReadFile(s.dir + "/target"); err == nil && string(data) != "x" {
 					s.Errorf("it wrote %q", data)
 				}
 			})
@@ -117,7 +117,7 @@ func TestNoLinkIsFollowed(t *testing.T) {
 }
 
 // With a remote lock, neither the check for a file nor a forced release follows the link.
-func TestALinkedDirectoryIsLeftAlone(t *testing.T) {
+func TestALinkedDirectoryIsNotFollowed(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
 		if err := errors.Join(os.Mkdir(s.dir+"/other", 0o700), os.WriteFile(s.dir+"/other/.lock", []byte("theirs"), 0o600), os.Symlink("other", s.dir+"/project")); err != nil {
 			s.Fatal(err)

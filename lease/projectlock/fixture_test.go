@@ -47,7 +47,7 @@ func inBubble(t *testing.T, remote bool, test func(s *fixture)) {
 	})
 }
 
-// another is a Locker of another program for the same project.
+// another returns a Locker of another program for the same project.
 func (s *fixture) another(remote bool) *projectlock.Locker {
 	s.Helper()
 	c := projectlock.Config{Project: "imgponic", Dir: s.dir, Log: slog.New(slog.NewTextHandler(s.log, nil))}
@@ -119,7 +119,7 @@ func (s *fixture) wantState(want projectlock.State) {
 	}
 }
 
-// acquired is an acquisition that succeeds.
+// acquired acquires the lock, or fails the test.
 func (s *fixture) acquired(l *projectlock.Locker, o projectlock.AcquireOptions) projectlock.Lease {
 	s.Helper()
 	ls, err := l.Acquire(s.Context(), o)
@@ -129,7 +129,7 @@ func (s *fixture) acquired(l *projectlock.Locker, o projectlock.AcquireOptions) 
 	return ls
 }
 
-// released is a release that succeeds.
+// released releases the lock, or fails the test.
 func (s *fixture) released(l *projectlock.Locker, ls projectlock.Lease) {
 	s.Helper()
 	if err := l.Release(s.Context(), ls, projectlock.ReleaseOptions{}); err != nil {
@@ -137,7 +137,7 @@ func (s *fixture) released(l *projectlock.Locker, ls projectlock.Lease) {
 	}
 }
 
-// renewed is a renewal that succeeds.
+// renewed renews the lock, or fails the test.
 func (s *fixture) renewed(ls projectlock.Lease) {
 	s.Helper()
 	if _, err := s.Renew(s.Context(), ls); err != nil {
@@ -145,7 +145,7 @@ func (s *fixture) renewed(ls projectlock.Lease) {
 	}
 }
 
-// reset is a reset that succeeds.
+// reset resets the Locker, or fails the test.
 func (s *fixture) reset() {
 	s.Helper()
 	if !s.Reset() {
@@ -201,7 +201,7 @@ func theError(err error) *projectlock.Error {
 
 var errFn = errors.New("fn's own")
 
-// once makes a single attempt.
+// once returns options for a single attempt.
 func once() projectlock.AcquireOptions { return projectlock.AcquireOptions{RetryLimit: 1} }
 
 func nothing(context.Context, projectlock.Lease) error { return nil }

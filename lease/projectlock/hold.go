@@ -24,7 +24,7 @@ func (l *Locker) WithProjectLock(ctx context.Context, o AcquireOptions, fn func(
 	if err != nil {
 		return err
 	}
-	ls, _ := l.look(h)
+	ls, _ := l.current(h)
 	defer func() { err = l.finish(ctx, h, ls, err) }() // also if fn panics
 	return fn(h.running, ls)
 }
@@ -43,16 +43,16 @@ func (l *Locker) finish(ctx context.Context, h *holding, ls Lease, err error) er
 		return errors.Join(err, released)
 	}
 	<-h.done // lost, or released by fn
-	if _, lost := l.look(h); lost != nil {
+	if _, lost := l.current(h); lost != nil {
 		l.removeRecords(h)
 		return lost
 	}
 	return err
 }
 
-// keep lets the engine's Hold keep h's lease until it is lost or released, and
-// reports the loss at once.
-func (l *Locker) keep(h *holding) {
+// keep lets the engine's Hold keep h's lease until it is lost or ctx ends, and
+// reports a loss at once.
+func (l *Locker) keep(ctx context.Context, h *holding) {
 	defer close(h.done)
 	ended := func(cause error) {
 		l.mu.Lock()
@@ -63,9 +63,9 @@ func (l *Locker) keep(h *holding) {
 		l.mu.Unlock()
 		l.announce(h)
 	}
-	ended(h.hold.RunBy(h.ctx, func(ctx context.Context) error {
+	ended(h.hold.RunBy(ctx, func(ctx context.Context) error {
 		<-ctx.Done()
-		ended(context.Cause(ctx)) // the heartbeat may wait for an answer for longer
+		ended(context.Cause(ctx)) // a heartbeat may still wait for its reply
 		return nil
 	}, h.policy.Heartbeat, func(ctx context.Context) (time.Duration, error) { return l.beat(ctx, h) }))
 }
@@ -83,7 +83,7 @@ func (l *Locker) beat(ctx context.Context, h *holding) (next time.Duration, err 
 	}
 	err = l.renew(ctx, h)
 	<-l.turn
-	ls, _ = l.look(h)
+	ls, _ = l.current(h)
 	return time.Until(ls.NextHeartbeatAt), err
 }
 
@@ -99,7 +99,7 @@ func (l *Locker) Renew(ctx context.Context, ls Lease) (Lease, error) {
 	}
 	err = l.renew(ctx, h)
 	<-l.turn
-	ls, lost := l.look(h)
+	ls, lost := l.current(h)
 	if lost != nil {
 		<-h.done // OnReadonly has returned
 	}
@@ -111,7 +111,7 @@ func (l *Locker) Renew(ctx context.Context, ls Lease) (Lease, error) {
 
 // renew makes one heartbeat of h, in the state Renewing.
 func (l *Locker) renew(ctx context.Context, h *holding) error {
-	ls, _ := l.look(h)
+	ls, _ := l.current(h)
 	ctx, cancel := context.WithDeadline(ctx, ls.TrustedUntil)
 	defer cancel()
 	if late := time.Since(ls.NextHeartbeatAt); late > h.policy.Heartbeat {

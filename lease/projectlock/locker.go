@@ -64,7 +64,6 @@ type Locker struct {
 type holding struct {
 	id, owner string
 	options   AcquireOptions
-	parent    context.Context // of the acquisition
 	began     time.Time
 	strategy  Strategy
 	policy    lease.Policy
@@ -74,8 +73,7 @@ type holding struct {
 	locks    *documentlock.Locks
 	hold     *lease.Hold[documentlock.Lock]
 	acquired time.Time
-	ctx      context.Context // ends when the lease is lost or released, with the reason as its cause
-	running  context.Context // the same, or when the acquisition's context ends: that of fn
+	running  context.Context // of fn; ends when the lease is lost or released, or the acquisition's context ends
 	end      func(cause error)
 	done     chan struct{} // closed when keep has returned
 
@@ -95,7 +93,7 @@ func New(c Config) (*Locker, error) {
 	}
 	dir := filepath.Join(c.Dir, projectDir)
 	l := &Locker{
-		room: room, dir: dir, stores: map[Strategy]lease.Store[documentlock.Lock]{FileLock: newFile(dir)},
+		room: room, dir: dir, stores: map[Strategy]lease.Store[documentlock.Lock]{FileLock: lease.NewFile(dir, guardFile, format{})},
 		log: cmp.Or(c.Log, slog.New(slog.DiscardHandler)), turn: make(chan struct{}, 1), state: Idle,
 	}
 	if c.Remote != nil {
@@ -127,7 +125,7 @@ func (l *Locker) Reset() bool {
 }
 
 // begin waits for the turn and enters the state to, if ls is the lease that is
-// held. The caller gives the turn back.
+// held. The caller ends the turn.
 func (l *Locker) begin(ctx context.Context, ls Lease, to State, force bool) (*holding, error) {
 	if ctx.Err() != nil {
 		return nil, aborted(ctx, to)
@@ -179,8 +177,8 @@ func (l *Locker) step(h *holding, to State, events ...Event) bool {
 	return true
 }
 
-// look returns h's lease, and why it was lost.
-func (l *Locker) look(h *holding) (Lease, *Error) {
+// current returns h's lease, and why it was lost.
+func (l *Locker) current(h *holding) (Lease, *Error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return h.lease, h.lost

@@ -120,7 +120,7 @@ func TestALateHeartbeatIsAWarningAndRenews(t *testing.T) {
 }
 
 func TestNoEventOfAHeartbeatFollowsTheEndOfTrust(t *testing.T) {
-	for _, fault := range []leasetest.Fault{leasetest.Refuse, leasetest.Dark} {
+	for _, fault := range []leasetest.Fault{leasetest.Refuse, leasetest.Unavailable} {
 		inBubble(t, true, func(s *fixture) {
 			began, stopped := time.Now(), time.Duration(0)
 			ls := s.acquired(s.Locker, projectlock.AcquireOptions{RetryLimit: 100, Backoff: 1700 * time.Millisecond,

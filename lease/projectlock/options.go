@@ -22,7 +22,7 @@ const (
 	WebLockTTL     = 25 * time.Second
 	FileLockTTL    = 30 * time.Second
 	Heartbeat      = 10 * time.Second
-	Margin         = 5 * time.Second // a heartbeat comes at least so long before the expiry
+	Margin         = 5 * time.Second // a heartbeat is due at least so long before the expiry
 	Attempts       = 3
 	Backoff        = 500 * time.Millisecond // before the second attempt, twice that before the third, and so on
 	maxBackoff     = 4 * time.Second
@@ -48,8 +48,8 @@ type AcquireOptions struct {
 	// Backoff is the wait before the second attempt, doubled with each further one
 	// up to 4 s: Backoff if zero.
 	Backoff time.Duration
-	// Wait is how long an acquisition that finds the lock held goes on beyond
-	// RetryLimit.
+	// Wait is how long an acquisition continues beyond RetryLimit while another holds
+	// the lock.
 	Wait time.Duration
 	// OnReadonly is called once, and at once, when the lock degrades to read-only:
 	// the caller stops writing (P9). It must not block.

@@ -1,6 +1,7 @@
 package projectlock_test
 
 import (
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"maps"
@@ -15,8 +16,8 @@ import (
 	"taskguard/lease/projectlock"
 )
 
-// P8.
-func TestEachTelemetryLineHasItsFields(t *testing.T) {
+// P8, P13.
+func TestEachEventIsATelemetryLineWithItsFields(t *testing.T) {
 	want := map[string]string{
 		"attempt":           "retry strategy",
 		"acquired":          "expiresAt leaseId strategy",
@@ -42,9 +43,15 @@ func TestEachTelemetryLineHasItsFields(t *testing.T) {
 		if err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{Force: true}); err != nil {
 			s.Fatal(err)
 		}
-		seen := map[string]bool{}
-		for i, l := range readLines(s.T, s.dir) {
-			kind := strings.TrimPrefix(l["type"].(string), "autosave.lock.")
+		lines, seen := readLines(s.T, s.dir), map[string]bool{}
+		if len(lines) != len(s.events) {
+			s.Fatalf("%d lines; want one for each of %d events", len(lines), len(s.events))
+		}
+		for i, l := range lines {
+			kind := strings.TrimPrefix(string(s.events[i].Type), "lock:")
+			if l["type"] != "autosave.lock."+kind || l["feature"] != "autosave" {
+				s.Errorf("line %d: %v of %v; want %s", i, l["type"], l["feature"], kind)
+			}
 			delete(l, "type")
 			delete(l, "feature")
 			delete(l, "time")
@@ -84,4 +91,25 @@ func TestOnlyTheLockAndItsLogAreUnderProject(t *testing.T) {
 			s.Errorf("mode %v, %v; want 0600", info.Mode(), err)
 		}
 	})
+}
+
+// readLines returns the telemetry lines of the project in dir.
+func readLines(t *testing.T, dir string) (lines []map[string]any) {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(dir, "project", "autosave", "*.jsonl"))
+	if err != nil || len(names) != 1 {
+		t.Fatalf("%v, %v; want one file", names, err)
+	}
+	data, err := os.ReadFile(names[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text := range strings.Lines(string(data)) {
+		var l map[string]any
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		lines = append(lines, l)
+	}
+	return lines
 }

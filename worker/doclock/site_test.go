@@ -90,7 +90,7 @@ func newSite(t testing.TB, adapt func(*setup)) *site {
 	if s.locks, err = documentlock.New(with.store, with.ttl); err != nil {
 		t.Fatal(err)
 	}
-	feed := documentlock.NewFeed(s.locks, with.watcher, documentlock.FeedOptions{Log: with.options.Log})
+	feed := documentlock.NewFeed(s.locks, with.watcher, with.options.Log)
 	feeding, end := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { feed.Run(feeding) })

@@ -96,7 +96,7 @@ func newSite(t *testing.T, ttl time.Duration) *site {
 		t.Fatal(err)
 	}
 	work, stop := context.WithCancel(context.Background())
-	feed := documentlock.NewFeed(locks, rooms, documentlock.FeedOptions{})
+	feed := documentlock.NewFeed(locks, rooms, nil)
 	var running sync.WaitGroup
 	running.Go(func() { feed.Run(work) })
 	server := doclock.NewServer(work, locks, feed, sessions, doclock.Options{Finder: rooms})

@@ -83,7 +83,7 @@ func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error
 	if w.locks, err = documentlock.New(w.rooms, cfg.TTL); err != nil {
 		return w, fmt.Errorf("DOCUMENT_LOCK_TTL: %w", err)
 	}
-	w.feed = documentlock.NewFeed(w.locks, w.rooms, documentlock.FeedOptions{Log: log})
+	w.feed = documentlock.NewFeed(w.locks, w.rooms, log)
 	verifier, ours, err := cfg.Tasks.Verifier(ctx, log)
 	if err != nil {
 		return w, err

@@ -22,26 +22,26 @@ func of(j *job) *lease.Lease { return &j.Lease }
 
 func note(s string) func(*job) { return func(j *job) { j.Note = s } }
 
-// world is a store with the record "a", directly and behind a faulty connection.
-type world struct {
+// fixture is a store with the record "a", directly and behind a faulty connection.
+type fixture struct {
 	*testing.T
 	memory *lease.Memory[job]
-	line   *leasetest.Faulty[job]
-	lessor *lease.Lessor[job] // uses line
+	faulty *leasetest.Faulty[job]
+	lessor *lease.Lessor[job] // uses faulty
 	start  time.Time
 }
 
-func newWorld(t *testing.T, p lease.Policy) *world {
+func newFixture(t *testing.T, p lease.Policy) *fixture {
 	t.Helper()
-	w := &world{T: t, memory: &lease.Memory[job]{}, start: time.Now()}
-	w.line = leasetest.NewFaulty(w.memory, nil)
+	w := &fixture{T: t, memory: &lease.Memory[job]{}, start: time.Now()}
+	w.faulty = leasetest.NewFaulty(w.memory, nil)
 	w.memory.Put("a", job{})
-	w.lessor = w.near(w.line, p)
+	w.lessor = w.lessorOn(w.faulty, p)
 	return w
 }
 
-// near returns a Lessor that uses s.
-func (w *world) near(s lease.Store[job], p lease.Policy) *lease.Lessor[job] {
+// lessorOn returns a Lessor that uses s.
+func (w *fixture) lessorOn(s lease.Store[job], p lease.Policy) *lease.Lessor[job] {
 	w.Helper()
 	l, err := lease.NewLessor(s, of, p)
 	if err != nil {
@@ -51,7 +51,7 @@ func (w *world) near(s lease.Store[job], p lease.Policy) *lease.Lessor[job] {
 }
 
 // acquire returns w/1's Hold.
-func (w *world) acquire() *lease.Hold[job] {
+func (w *fixture) acquire() *lease.Hold[job] {
 	w.Helper()
 	h, _, err := w.lessor.Acquire(w.Context(), "a", "w/1", nil)
 	if err != nil {
@@ -61,23 +61,23 @@ func (w *world) acquire() *lease.Hold[job] {
 }
 
 // takeOver acquires for another process, whose connection does not fail.
-func (w *world) takeOver(owner string) lease.Lease {
+func (w *fixture) takeOver(owner string) lease.Lease {
 	w.Helper()
-	if _, _, err := w.near(w.memory, lease.Policy{}).Acquire(w.Context(), "a", owner, nil); err != nil {
+	if _, _, err := w.lessorOn(w.memory, lease.Policy{}).Acquire(w.Context(), "a", owner, nil); err != nil {
 		w.Fatalf("take over: %v", err)
 	}
 	return w.record().Lease
 }
 
-// leaping returns the nanoseconds by which the store's clock is ahead, to be changed.
-func (w *world) leaping() *atomic.Int64 {
+// clockAhead returns the nanoseconds by which the store's clock is ahead, to be changed.
+func (w *fixture) clockAhead() *atomic.Int64 {
 	var ahead atomic.Int64
 	w.memory.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	return &ahead
 }
 
 // record loads the record.
-func (w *world) record() job {
+func (w *fixture) record() job {
 	w.Helper()
 	c, err := w.memory.Load(w.Context(), "a")
 	if err != nil || !c.Exists {
@@ -87,28 +87,28 @@ func (w *world) record() job {
 }
 
 // rewrite changes the record as another program would.
-func (w *world) rewrite(change func(*job)) {
+func (w *fixture) rewrite(change func(*job)) {
 	w.Helper()
 	j := w.record()
 	change(&j)
 	w.memory.Put("a", j)
 }
 
-// at waits until d after the start of the world.
-func (w *world) at(d time.Duration) { time.Sleep(d - w.since()) }
+// at waits until d after the start.
+func (w *fixture) at(d time.Duration) { time.Sleep(d - w.since()) }
 
-func (w *world) since() time.Duration { return time.Since(w.start) }
+func (w *fixture) since() time.Duration { return time.Since(w.start) }
 
-// wantCalls checks the number of calls to line under this plan.
-func (w *world) wantCalls(loads, swaps int) {
+// wantCalls checks the number of calls to faulty under this plan.
+func (w *fixture) wantCalls(loads, swaps int) {
 	w.Helper()
-	if l, s := w.line.Calls(leasetest.Load), w.line.Calls(leasetest.Swap); l != loads || s != swaps {
+	if l, s := w.faulty.Calls(leasetest.Load), w.faulty.Calls(leasetest.Swap); l != loads || s != swaps {
 		w.Errorf("%d loads, %d swaps; want %d, %d", l, s, loads, swaps)
 	}
 }
 
 // wantRecord compares the record without its times.
-func (w *world) wantRecord(want job) {
+func (w *fixture) wantRecord(want job) {
 	w.Helper()
 	got := w.record()
 	got.Lease.HeartbeatAt, got.Lease.ExpiresAt = time.Time{}, time.Time{}
@@ -118,7 +118,7 @@ func (w *world) wantRecord(want job) {
 }
 
 // wantSame checks that the record is still exactly want.
-func (w *world) wantSame(want job) {
+func (w *fixture) wantSame(want job) {
 	w.Helper()
 	if diff := cmp.Diff(want, w.record()); diff != "" {
 		w.Errorf("record (-want +got):\n%s", diff)

@@ -9,8 +9,8 @@ import (
 	"taskguard/lease"
 )
 
-// bench holds the store of one test case, and helpers.
-type bench[D any] struct {
+// fixture holds the store of one test case, and helpers.
+type fixture[D any] struct {
 	*testing.T
 	Suite[D]
 	store  lease.Store[D] // as other programs use it
@@ -21,13 +21,13 @@ type bench[D any] struct {
 const key = "record-1"
 
 // created creates the record and returns b.
-func (b *bench[D]) created() *bench[D] {
+func (b *fixture[D]) created() *fixture[D] {
 	b.Helper()
 	b.Create(b.T, b.store, key)
 	return b
 }
 
-func (b *bench[D]) load() lease.Cell[D] {
+func (b *fixture[D]) load() lease.Cell[D] {
 	b.Helper()
 	c, err := b.store.Load(b.Context(), key)
 	if err != nil {
@@ -37,7 +37,7 @@ func (b *bench[D]) load() lease.Cell[D] {
 }
 
 // lease loads the record's lease. The record must exist.
-func (b *bench[D]) lease() lease.Lease {
+func (b *fixture[D]) lease() lease.Lease {
 	b.Helper()
 	c := b.load()
 	if !c.Exists {
@@ -47,14 +47,14 @@ func (b *bench[D]) lease() lease.Lease {
 }
 
 // owned returns c's record leased to owner.
-func (b *bench[D]) owned(c lease.Cell[D], owner string) D {
+func (b *fixture[D]) owned(c lease.Cell[D], owner string) D {
 	b.take(&c.Doc, c.At, owner)
 	return c.Doc
 }
 
 // take leases d to owner, whatever its present owner is, as another program does once a
 // lease has expired.
-func (b *bench[D]) take(d *D, now time.Time, owner string) {
+func (b *fixture[D]) take(d *D, now time.Time, owner string) {
 	l := b.Of(d)
 	l.Owner = owner
 	l.Token++
@@ -64,7 +64,7 @@ func (b *bench[D]) take(d *D, now time.Time, owner string) {
 }
 
 // rewrite changes the record as another program would, and returns it.
-func (b *bench[D]) rewrite(change func(d *D, now time.Time)) D {
+func (b *fixture[D]) rewrite(change func(d *D, now time.Time)) D {
 	b.Helper()
 	for {
 		c := b.load()
@@ -84,14 +84,14 @@ func (b *bench[D]) rewrite(change func(d *D, now time.Time)) D {
 }
 
 // takeOver gives the lease to another owner, and returns it.
-func (b *bench[D]) takeOver(owner string) lease.Lease {
+func (b *fixture[D]) takeOver(owner string) lease.Lease {
 	b.Helper()
 	d := b.rewrite(func(d *D, now time.Time) { b.take(d, now, owner) })
 	return *b.Of(&d)
 }
 
 // lessor returns a new Lessor, which stands for one more process.
-func (b *bench[D]) lessor(p lease.Policy) *lease.Lessor[D] {
+func (b *fixture[D]) lessor(p lease.Policy) *lease.Lessor[D] {
 	b.Helper()
 	if p.TTL == 0 {
 		p.TTL = b.TTL
@@ -104,7 +104,7 @@ func (b *bench[D]) lessor(p lease.Policy) *lease.Lessor[D] {
 }
 
 // acquire takes the lease for owner with a new Lessor.
-func (b *bench[D]) acquire(owner string) *lease.Hold[D] {
+func (b *fixture[D]) acquire(owner string) *lease.Hold[D] {
 	b.Helper()
 	h, _, err := b.lessor(lease.Policy{}).Acquire(b.Context(), key, owner, nil)
 	if err != nil {
@@ -114,7 +114,7 @@ func (b *bench[D]) acquire(owner string) *lease.Hold[D] {
 }
 
 // refused tries to take the lease for owner with a new Lessor, and returns the error.
-func (b *bench[D]) refused(owner string) error {
+func (b *fixture[D]) refused(owner string) error {
 	b.Helper()
 	_, _, err := b.lessor(lease.Policy{}).Acquire(b.Context(), key, owner, nil)
 	if err == nil {
@@ -124,7 +124,7 @@ func (b *bench[D]) refused(owner string) error {
 }
 
 // expire waits until the lease has expired by the store's clock.
-func (b *bench[D]) expire() {
+func (b *fixture[D]) expire() {
 	b.Helper()
 	for {
 		c := b.load()
@@ -137,7 +137,7 @@ func (b *bench[D]) expire() {
 }
 
 // cancelled waits until ctx ends, and returns its cause.
-func (b *bench[D]) cancelled(ctx context.Context) error {
+func (b *fixture[D]) cancelled(ctx context.Context) error {
 	b.Helper()
 	select {
 	case <-ctx.Done():
@@ -148,7 +148,7 @@ func (b *bench[D]) cancelled(ctx context.Context) error {
 }
 
 // wantLease compares two leases: times to the millisecond, all else exactly.
-func (b *bench[D]) wantLease(got, want lease.Lease) {
+func (b *fixture[D]) wantLease(got, want lease.Lease) {
 	b.Helper()
 	if !same(got.ExpiresAt, want.ExpiresAt) || !same(got.HeartbeatAt, want.HeartbeatAt) {
 		b.Errorf("heartbeat, expiry = %v, %v; want %v, %v", got.HeartbeatAt, got.ExpiresAt, want.HeartbeatAt, want.ExpiresAt)
@@ -164,7 +164,7 @@ func same(a, b time.Time) bool {
 }
 
 // wantLost checks that err reports the loss of the lease for this reason.
-func (b *bench[D]) wantLost(err error, reason string) {
+func (b *fixture[D]) wantLost(err error, reason string) {
 	b.Helper()
 	var lost *lease.LostError
 	if !errors.As(err, &lost) || !errors.Is(err, lease.ErrLost) || lost.Reason != reason {
@@ -172,7 +172,7 @@ func (b *bench[D]) wantLost(err error, reason string) {
 	}
 }
 
-func (b *bench[D]) wantErr(err, want error) {
+func (b *fixture[D]) wantErr(err, want error) {
 	b.Helper()
 	if !errors.Is(err, want) {
 		b.Errorf("err = %v; want %v", err, want)
@@ -180,7 +180,7 @@ func (b *bench[D]) wantErr(err, want error) {
 }
 
 // wantNote checks the record's own field.
-func (b *bench[D]) wantNote(want string) {
+func (b *fixture[D]) wantNote(want string) {
 	b.Helper()
 	if got := b.Note(b.load().Doc); got != want {
 		b.Errorf("note = %q; want %q", got, want)
