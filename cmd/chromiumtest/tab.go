@@ -25,7 +25,7 @@ type Tab struct {
 // Open opens a tab at url in which scripts run before the page's own.
 func (p *Profile) Open(url string, scripts ...string) *Tab {
 	p.t.Helper()
-	b := open(p.t, p.process.ctx, chromedp.WithExistingBrowserContext(p.id))
+	b := open(p.process.ctx, p.t, chromedp.WithExistingBrowserContext(p.id))
 	for _, s := range scripts {
 		Call(b, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: s})
 	}
@@ -36,12 +36,12 @@ func (p *Profile) Open(url string, scripts ...string) *Tab {
 // OpenBeside opens a tab in front of b, in b's window: b is hidden then.
 func (b *Tab) OpenBeside(url string) *Tab {
 	b.T.Helper()
-	front := open(b.T, b.Ctx, chromedp.WithNewWindow(false))
+	front := open(b.Ctx, b.T, chromedp.WithNewWindow(false))
 	front.Go(url)
 	return front
 }
 
-func open(t *testing.T, parent context.Context, option chromedp.ContextOption) *Tab {
+func open(parent context.Context, t *testing.T, option chromedp.ContextOption) *Tab {
 	t.Helper()
 	ctx, closed := chromedp.NewContext(parent, option)
 	t.Cleanup(closed)

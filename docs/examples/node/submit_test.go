@@ -41,7 +41,7 @@ func install(t *testing.T, npm string) (modules string) {
 	if err := os.MkdirAll(cache, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp(cache, "taskguard-example-")
+	dir, err := os.MkdirTemp(cache, "taskguard-example-") //nolint:usetesting // it is renamed to a directory of the cache
 	if err != nil {
 		t.Fatal(err)
 	}
