@@ -108,7 +108,7 @@ func queries(t *testing.T) []*firestorepb.StructuredQuery {
 	if err := a.Orphaned(t.Context(), 10, func(string, int64, time.Time) {}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.List(t.Context(), 10); err != nil {
+	if _, err := a.List(t.Context(), "", 10); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.Unfinished(t.Context(), 10); err != nil {
@@ -120,7 +120,7 @@ func queries(t *testing.T) []*firestorepb.StructuredQuery {
 	if _, _, err := a.Newest(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.InState(t.Context(), analysislock.Failed, 10); err != nil {
+	if _, err := a.List(t.Context(), analysislock.Failed, 10); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.UnknownStatus(t.Context(), 10); err != nil {

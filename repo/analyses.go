@@ -35,7 +35,7 @@ type Options struct {
 type Analyses struct {
 	*analysislock.Locks
 	documents *documents[analysislock.Analysis]
-	replacing *analysislock.Locks // of the same documents; see Unlock
+	replacing *analysislock.Locks // of the same documents, also those with an unusable lockToken; see Unlock
 }
 
 // Open prepares a connection to Firestore or to an emulator, without a call. Close
@@ -54,10 +54,10 @@ func Open(ctx context.Context, project string, o Options, opts ...option.ClientO
 	replacing := *docs
 	codec.replaceToken = true
 	replacing.codec = codec
-	var unlockErr error
-	a.Locks, err = analysislock.New(docs, o.Policy, a.input)
-	a.replacing, unlockErr = analysislock.New(&replacing, o.Policy, a.input)
-	if err := errors.Join(err, unlockErr); err != nil {
+	if a.Locks, err = analysislock.New(docs, o.Policy, a.input); err == nil {
+		a.replacing, err = analysislock.New(&replacing, o.Policy, a.input)
+	}
+	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return a, nil

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
 
-// ttl is long in a bubble, and short where time is real.
+// ttl returns the default in a bubble, and a short TTL where time is real.
 func ttl(b *emulatortest.Backend) time.Duration {
 	if b.Google() {
 		return 5 * time.Second
@@ -25,7 +25,7 @@ func ttl(b *emulatortest.Backend) time.Duration {
 	return lease.DefaultTTL
 }
 
-// The cases of G10 and of the fields of G4–G8.
+// The cases of G10, and of the fields of G4 to G8.
 func TestAnalysisLock(t *testing.T) {
 	cases := map[string]func(t *testing.T, b *emulatortest.Backend, a *worker){
 		"TheFirstAcquires": func(t *testing.T, b *emulatortest.Backend, a *worker) {
@@ -58,7 +58,7 @@ func TestAnalysisLock(t *testing.T) {
 				t.Errorf("document = %v; lastError (-want +got):\n%s", got, diff)
 			}
 			mustAcquire(t, a, "x", "w/2")
-			b.Merge(t, "x", map[string]any{"lockExpiresAt": "2000-01-01T00:00:00.000Z"}) // it has crashed
+			b.Merge(t, "x", map[string]any{"lockExpiresAt": "2000-01-01T00:00:00.000Z"}) // w/2 has crashed
 			if acq := acquire(t, open(t, b), "x", "w/3"); acq.Reason != analysislock.AttemptsExhausted {
 				t.Fatalf("acquisition = %+v, want attempts exhausted", acq)
 			}
@@ -149,17 +149,18 @@ func TestAnalysisLock(t *testing.T) {
 			}
 		},
 		"CompleteRecordsTheResultAndFreesTheLock": func(t *testing.T, b *emulatortest.Backend, a *worker) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "error": map[string]any{"code": "old"}})
-			mustAcquire(t, a, "x", "w/1")
-			result := map[string]any{"n": int64(3), "a.b": []any{1.5, "ü"}, "`": nil}
-			if err := a.holds["w/1"].Complete(t.Context(), result); err != nil {
-				t.Fatal(err)
-			}
-			got := b.Fields(t, "x")
-			delete(got, "updatedAt")
-			want := map[string]any{"status": analysislock.Ready, "result": result, "attempts": int64(1), "lockToken": int64(1), "finishedBy": "w/1"}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("document (-want +got):\n%s", diff)
+			for _, result := range []any{nil, map[string]any{"n": int64(3), "a.b": []any{1.5, "ü"}, "`": nil}} {
+				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "error": "of another program", "result": "old"})
+				mustAcquire(t, a, "x", "w/1")
+				if err := a.holds["w/1"].Complete(t.Context(), result); err != nil {
+					t.Fatal(err)
+				}
+				got := b.Fields(t, "x")
+				delete(got, "updatedAt")
+				want := map[string]any{"status": analysislock.Ready, "result": result, "attempts": int64(1), "lockToken": int64(1), "finishedBy": "w/1"}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("document (-want +got):\n%s", diff)
+				}
 			}
 		},
 		"RefreshTakesATTL": func(t *testing.T, b *emulatortest.Backend, a *worker) {

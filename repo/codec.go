@@ -152,17 +152,17 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	p, n := prev.Lock, next.Lock
 	was, _ := prev.Stored.(stored)
 	// Other programs may have written result and error before.
-	turned := analysislock.Finished(prev.Status) != analysislock.Finished(next.Status)
+	finishedChanged := analysislock.Finished(prev.Status) != analysislock.Finished(next.Status)
 	set("status", prev.Status != next.Status, next.Status)
-	set("result", turned && next.Status == analysislock.Ready, next.Result)
-	set("result", turned && next.Status == analysislock.Failed, firestore.Delete)
-	set("error", turned || !reflect.DeepEqual(prev.Error, next.Error), errorValue(next.Error))
-	set("lastError", turned || !reflect.DeepEqual(prev.LastError, next.LastError), errorValue(next.LastError))
+	set("result", finishedChanged && next.Status == analysislock.Ready, next.Result)
+	set("result", finishedChanged && next.Status == analysislock.Failed, firestore.Delete)
+	set("error", finishedChanged || !reflect.DeepEqual(prev.Error, next.Error), errorValue(next.Error))
+	set("lastError", finishedChanged || !reflect.DeepEqual(prev.LastError, next.LastError), errorValue(next.LastError))
 	set("attempts", p.Attempts != n.Attempts, n.Attempts)
 	set("finishedBy", p.FinishedBy != n.FinishedBy, orDelete(n.FinishedBy))
 	set("lockOwner", p.Owner != n.Owner, orDelete(n.Owner))
-	// A value that cannot be read does not compare as different.
-	freed := turned || p.Owner != "" && n.Owner == ""
+	// Decoding replaces a value that cannot be read, perhaps by the new one: delete it anyway.
+	freed := finishedChanged || p.Owner != "" && n.Owner == ""
 	set("lockHeartbeatAt", freed || !p.HeartbeatAt.Equal(n.HeartbeatAt), timeValue(n.HeartbeatAt))
 	set("lockExpiresAt", freed || !p.ExpiresAt.Equal(n.ExpiresAt), timeValue(n.ExpiresAt))
 	set("lockToken", p.Token != n.Token || was.tokenAssumed && (len(us) > 0 || c.replaceToken), n.Token)

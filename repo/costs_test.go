@@ -3,158 +3,200 @@ package repo
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"sync"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"cloud.google.com/go/firestore"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/stats"
 
 	"taskguard/emulator/emulatortest"
-	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
 )
 
-// Round trips, counted at the connection.
-func TestRoundTrips(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		a := open(t, b)
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-		b.Put(t, "done", map[string]any{"status": analysislock.Ready})
-		count := func(what string, want int, do func()) {
-			t.Helper()
-			before := b.Calls.Total()
-			do()
-			if got := b.Calls.Total() - before; got != want {
-				t.Errorf("%s: %d round trips, want %d", what, got, want)
-			}
-		}
-		count("skip of a finished analysis", 1, func() { acquire(t, a, "done", "w/0") })
-		count("acquire: a read, then the commit and beside it the input's read", 3, func() { mustAcquire(t, a, "x", "w/1") })
-		count("duplicate on the holder's own instance", 1, func() { acquire(t, a, "x", "w/2") })
-		other := open(t, b)
-		count("duplicate elsewhere", 1, func() { acquire(t, other, "x", "w/3") })
-		time.Sleep(2 * time.Millisecond) // a renewal within the millisecond would change nothing
-		count("heartbeat", 1, func() {
-			if err := a.holds["w/1"].Refresh(t.Context(), 0); err != nil {
-				t.Error(err)
-			}
-		})
-		count("finish", 1, func() {
-			if err := a.holds["w/1"].Complete(t.Context(), "done"); err != nil {
-				t.Error(err)
-			}
-		})
-		b.Put(t, "y", map[string]any{"status": analysislock.Queued})
-		mustAcquire(t, a, "y", "w/4")
-		count("release", 1, func() {
-			if err := a.holds["w/4"].Release(t.Context(), true); err != nil {
-				t.Error(err)
-			}
-		})
+// meter counts the bytes that calls send and receive.
+type meter struct{ bytes atomic.Int64 }
+
+func (*meter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+func (m *meter) HandleRPC(_ context.Context, s stats.RPCStats) {
+	switch s := s.(type) {
+	case *stats.InHeader:
+		m.bytes.Add(int64(s.WireLength))
+	case *stats.InPayload:
+		m.bytes.Add(int64(s.WireLength))
+	case *stats.OutPayload:
+		m.bytes.Add(int64(s.WireLength))
+	}
+}
+
+func (*meter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+func (*meter) HandleConn(context.Context, stats.ConnStats) {}
+
+// The document has 320 KiB each of input, result and another program's field.
+func TestNoDecisionMovesTheInput(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) { noDecisionMovesTheInput(t, b, false) })
+	t.Run("pessimistic", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *emulatortest.Backend) { noDecisionMovesTheInput(t, b, true) })
 	})
 }
 
-// What one delivery with three heartbeats is billed.
+func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, pessimistic bool) {
+	t.Helper()
+	const most = 8 << 10
+	large := func(fields map[string]any) map[string]any {
+		fields["input"] = strings.Repeat("x", 320<<10)
+		fields["result"], fields["checkpoint"] = fields["input"], fields["input"]
+		return fields
+	}
+	b.Put(t, "ready", large(map[string]any{"status": analysislock.Ready}))
+	b.Put(t, "failed", large(map[string]any{"status": analysislock.Failed, "error": map[string]any{"code": "c", "message": strings.Repeat("m", 4096)}}))
+	b.Put(t, "locked", large(map[string]any{"status": analysislock.Processing, "lockOwner": "them", "lockExpiresAt": iso8601.Format(time.Now().Add(time.Hour))}))
+	b.Put(t, "exhausted", large(map[string]any{"status": analysislock.Queued, "attempts": 10}))
+	b.Put(t, "x", large(map[string]any{"status": analysislock.Queued}))
+	b.Put(t, "y", large(map[string]any{"status": analysislock.Queued}))
+	m := &meter{}
+	a, other := open(t, b, grpc.WithStatsHandler(m)), open(t, b, grpc.WithStatsHandler(m))
+	a.documents.pessimistic, other.documents.pessimistic = pessimistic, pessimistic
+	moves := func(what string, do func() error) {
+		t.Helper()
+		before := m.bytes.Load()
+		if err := do(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if moved := m.bytes.Load() - before; moved >= most {
+			t.Errorf("%s moves %d bytes, want under %d", what, moved, most)
+		}
+	}
+	skip := func(id, reason string) {
+		t.Helper()
+		moves("skip of "+id, func() error {
+			acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/0", 0)
+			if err == nil && acq.Reason != reason {
+				err = fmt.Errorf("%+v, want %s", acq, reason)
+			}
+			return err
+		})
+	}
+	skip("ready", analysislock.AlreadyFinished)
+	skip("failed", analysislock.AlreadyFinished)
+	skip("locked", analysislock.Locked)
+	mustAcquire(t, a, "x", "w/1")
+	a.runs(t, "w/1")
+	moves("heartbeat", func() error { return a.holds["w/1"].Refresh(t.Context(), 0) })
+	moves("heartbeat of another process", func() error { return other.RefreshAnalysisLock(t.Context(), "x", "w/1", 0) })
+	moves("release by another process", func() error { return other.ReleaseAnalysisLock(t.Context(), "x", "w/1") })
+	mustAcquire(t, other, "x", "w/2")
+	other.runs(t, "w/2")
+	moves("finish", func() error { return other.holds["w/2"].Complete(t.Context(), "done") })
+	mustAcquire(t, a, "y", "w/3")
+	a.runs(t, "w/3")
+	moves("retry", func() error { return a.holds["w/3"].Retry(t.Context(), "c", "m") })
+	mustAcquire(t, a, "y", "w/4")
+	a.runs(t, "w/4")
+	moves("failure", func() error { return a.holds["w/4"].Fail(t.Context(), "c", "m") })
+}
+
+// latency is the time from a request to its answer on the slow network.
+const latency = time.Second
+
+var slowNetwork = []grpc.DialOption{
+	grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		time.Sleep(latency)
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}),
+	grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		s, err := open(ctx, desc, cc, method, opts...)
+		return &slowStream{ClientStream: s}, err
+	}),
+}
+
+// slowStream delivers answers one latency after the request.
+type slowStream struct {
+	grpc.ClientStream
+	sent time.Time
+}
+
+func (s *slowStream) SendMsg(m any) error {
+	s.sent = time.Now()
+	return s.ClientStream.SendMsg(m)
+}
+
+func (s *slowStream) RecvMsg(m any) error {
+	time.Sleep(time.Until(s.sent.Add(latency)))
+	return s.ClientStream.RecvMsg(m)
+}
+
+// The number of round trips that an operation waits for, and the number of its calls. The
+// input is read at the same time as the commit.
+func TestRoundTrips(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		a, other := open(t, b, slowNetwork...), open(t, b, slowNetwork...)
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "i"})
+		b.Put(t, "y", map[string]any{"status": analysislock.Queued})
+		b.Put(t, "done", map[string]any{"status": analysislock.Ready, "input": "i"})
+		began, calls := time.Now(), b.Calls.Total()
+		cost := func(what string, trips, want int) {
+			t.Helper()
+			if took, got := time.Since(began), b.Calls.Total()-calls; took != time.Duration(trips)*latency || got != want {
+				t.Errorf("%s: %v and %d calls, want %d round trips of %v and %d calls", what, took, got, trips, latency, want)
+			}
+			began, calls = time.Now(), b.Calls.Total()
+		}
+		acquire(t, a, "done", "w/0")
+		cost("skip of a finished analysis", 1, 1)
+		mustAcquire(t, a, "x", "w/1")
+		err := a.run(t.Context(), "w/1", func(_ context.Context, input json.RawMessage) error {
+			cost("acquisition, until the run has its input", 2, 3)
+			if string(input) != `"i"` {
+				t.Errorf("input = %s", input)
+			}
+			return nil
+		})
+		cost("end of a run", 0, 0)
+		acquire(t, a, "x", "w/2")
+		cost("duplicate on the same instance", 1, 1)
+		acquire(t, other, "x", "w/3")
+		cost("duplicate on another instance", 1, 1)
+		if err := errors.Join(err, a.holds["w/1"].Refresh(t.Context(), 0)); err != nil {
+			t.Error(err)
+		}
+		cost("heartbeat", 1, 1)
+		if err := a.holds["w/1"].Complete(t.Context(), "done"); err != nil {
+			t.Error(err)
+		}
+		cost("finish", 1, 1)
+		mustAcquire(t, a, "y", "w/4")
+		a.runs(t, "w/4")
+		cost("next acquisition", 2, 3)
+		if err := a.holds["w/4"].Release(t.Context(), true); err != nil {
+			t.Error(err)
+		}
+		cost("release", 1, 1)
+	})
+}
+
 func TestADeliveryIsBilledTwoReadsTwoWritesAndOneWriteAHeartbeat(t *testing.T) {
-	run := func(t *testing.T, b *emulatortest.Backend) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 		before := b.Server.Usage()
 		mustAcquire(t, a, "x", "w/1")
 		err := a.run(t.Context(), "w/1", func(context.Context, json.RawMessage) error {
-			time.Sleep(350 * time.Second)
+			time.Sleep(350 * time.Second) // three heartbeats
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := a.holds["w/1"].Complete(t.Context(), "done"); err != nil {
+		if err := errors.Join(err, a.holds["w/1"].Complete(t.Context(), "done")); err != nil {
 			t.Fatal(err)
 		}
 		after := b.Server.Usage()
 		if reads, writes := after.Reads-before.Reads, after.Writes-before.Writes; reads != 2 || writes != 2+3 {
 			t.Errorf("billed %d reads and %d writes, want 2 and 5", reads, writes)
-		}
-	}
-	inBubble(t, run)
-}
-
-func TestOf128AcquirersOneWinsAnd127SkipCleanly(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		const n = 128
-		instances := make([]*worker, 8)
-		for i := range instances {
-			instances[i] = open(t, b)
-		}
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-		start := make(chan struct{})
-		var mu sync.Mutex
-		outcomes := map[string]int{}
-		var wg sync.WaitGroup
-		for i := range n {
-			wg.Go(func() {
-				<-start
-				acq, err := instances[i%len(instances)].AcquireAnalysisLock(t.Context(), "x", fmt.Sprint("w/", i), lease.DefaultTTL)
-				key := acq.Reason
-				if err != nil {
-					key = err.Error()
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				outcomes[key]++
-			})
-		}
-		before := b.Calls.Total()
-		close(start)
-		wg.Wait()
-		if outcomes[""] != 1 || outcomes[analysislock.Locked] != n-1 {
-			t.Errorf("outcomes = %v, want one winner and %d %s", outcomes, n-1, analysislock.Locked)
-		}
-		// A read, the commit that one of them makes and beside it the input's read, and a
-		// read that tells why.
-		if calls := b.Calls.Total() - before; calls > 4*n {
-			t.Errorf("%d calls, want at most 4 each", calls)
-		}
-	})
-}
-
-// A writer of a foreign field every 100 ms neither starves a heartbeat nor
-// loses a result nor a write of its own.
-func TestABusyForeignWriterDisturbsNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		a := open(t, b)
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "n": 0})
-		mustAcquire(t, a, "x", "w/1")
-		ctx, stop := context.WithCancel(t.Context())
-		wrote := 0
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				b.Merge(t, "x", map[string]any{"n": firestore.Increment(1)})
-				wrote++
-				time.Sleep(100 * time.Millisecond)
-			}
-		})
-		err := a.run(t.Context(), "w/1", func(ctx context.Context, _ json.RawMessage) error {
-			select {
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			case <-time.After(2 * ttl(b)):
-				return nil
-			}
-		})
-		if err == nil {
-			err = a.holds["w/1"].Complete(t.Context(), "result")
-		}
-		stop()
-		wg.Wait()
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := b.Fields(t, "x")
-		if got["result"] != "result" || got["status"] != analysislock.Ready || got["n"] != int64(wrote) {
-			t.Errorf("document: %v; want the result and n = %d", got, wrote)
 		}
 	})
 }

@@ -20,42 +20,42 @@ import (
 	"taskguard/lease/documentlock"
 )
 
-// network is an in-memory way to a server, which can forget its connections: what is
-// written to them is accepted, and nothing arrives.
+// network connects to a server in memory. It can drop its connections without closing them:
+// they accept writes, and nothing arrives.
 type network struct {
 	*bufconn.Listener
-	made, forgotten atomic.Int32 // connections; the first of them
+	made, dropped atomic.Int32 // numbers of connections
 }
 
 func (n *network) dial(ctx context.Context, _ string) (net.Conn, error) {
 	c, err := n.DialContext(ctx)
-	return &forgettable{c, n, n.made.Add(1)}, err
+	return &droppable{c, n, n.made.Add(1)}, err
 }
 
-type forgettable struct {
+type droppable struct {
 	net.Conn
 	network *network
 	number  int32
 }
 
-func (c *forgettable) forgotten() bool { return c.number <= c.network.forgotten.Load() }
+func (c *droppable) dropped() bool { return c.number <= c.network.dropped.Load() }
 
-func (c *forgettable) Read(b []byte) (int, error) {
+func (c *droppable) Read(b []byte) (int, error) {
 	for {
-		if n, err := c.Conn.Read(b); err != nil || !c.forgotten() {
+		if n, err := c.Conn.Read(b); err != nil || !c.dropped() {
 			return n, err
 		}
 	}
 }
 
-func (c *forgettable) Write(b []byte) (int, error) {
-	if c.forgotten() {
+func (c *droppable) Write(b []byte) (int, error) {
+	if c.dropped() {
 		return len(b), nil
 	}
 	return c.Conn.Write(b)
 }
 
-func TestAWatchOutlivesAConnectionThatHasFallenSilent(t *testing.T) {
+func TestAWatchContinuesAfterItsConnectionWasDropped(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		n := &network{Listener: bufconn.Listen(1 << 20)}
 		go func() { _ = b.Server.Serve(n) }()
@@ -74,7 +74,7 @@ func TestAWatchOutlivesAConnectionThatHasFallenSilent(t *testing.T) {
 			_ = r.Close()
 		}()
 		<-snapshots
-		n.forgotten.Store(n.made.Load())
+		n.dropped.Store(n.made.Load())
 		others.put(t, "x", map[string]any{"lockOwner": "s/1"})
 		select {
 		case <-snapshots:
@@ -84,7 +84,8 @@ func TestAWatchOutlivesAConnectionThatHasFallenSilent(t *testing.T) {
 	})
 }
 
-// largeFirestore is a Firestore whose one document takes 5 MiB on the wire, as one of 1 MiB can.
+// largeFirestore is a Firestore whose only document has 5 MiB on the wire. A document of
+// 1 MiB can have as much.
 type largeFirestore struct {
 	firestorepb.UnimplementedFirestoreServer
 }
@@ -110,7 +111,7 @@ func TestADocumentOfMoreThan4MiBOnTheWireIsReadFromAnEmulator(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = a.Close() }()
-	if found, err := a.InState(t.Context(), analysislock.Ready, 1); err != nil || len(found) != 1 {
+	if found, err := a.List(t.Context(), analysislock.Ready, 1); err != nil || len(found) != 1 {
 		t.Errorf("%d documents, %v", len(found), err)
 	}
 }

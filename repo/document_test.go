@@ -2,6 +2,7 @@ package repo
 
 import (
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -11,7 +12,7 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// A document that others wrote, with a lock in every shape (G5).
+// The lock of a document that another program wrote (G5).
 func TestLockFields(t *testing.T) {
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	future, past := now.Add(time.Hour), now.Add(-time.Hour)
@@ -36,13 +37,22 @@ func TestLockFields(t *testing.T) {
 		"unreadable, heartbeat old": {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": "soon", "lockHeartbeatAt": iso8601.Format(past)}},
 		"unreadable, heartbeat now": {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": map[string]any{"s": 1}, "lockHeartbeatAt": iso8601.Format(future)}, want: analysislock.Locked},
 		"unreadable, updated now":   {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": true}, want: analysislock.Locked},
+		"year 9999, heartbeat old":  {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": "9999-01-01T00:00:00Z", "lockHeartbeatAt": iso8601.Format(past)}},
+		"year 9999, heartbeat now":  {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": "9999-01-01T00:00:00Z", "lockHeartbeatAt": iso8601.Format(now)}, want: analysislock.Locked},
+		"ISO in 23 hours":           {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": iso8601.Format(now.Add(23 * time.Hour)), "lockHeartbeatAt": iso8601.Format(past)}, want: analysislock.Locked},
+		"Timestamp in 25 hours":     {lock: map[string]any{"lockOwner": "js", "lockExpiresAt": now.Add(25 * time.Hour), "lockHeartbeatAt": iso8601.Format(past)}},
 		"owner is a number":         {lock: map[string]any{"lockOwner": 5, "lockExpiresAt": iso8601.Format(future)}, want: analysislock.Locked},
 		"owner is a number, stale":  {lock: map[string]any{"lockOwner": 5, "lockExpiresAt": iso8601.Format(past)}},
 		"attempts is a string":      {lock: map[string]any{"attempts": "3"}},
+		"attempts is a map":         {lock: map[string]any{"attempts": map[string]any{"n": 10}}},
+		"attempts is a double":      {lock: map[string]any{"attempts": 10.0}, want: analysislock.AttemptsExhausted},
+		"attempts is huge":          {lock: map[string]any{"attempts": int64(math.MaxInt64), "lastError": []any{"c"}}, want: analysislock.AttemptsExhausted},
 		"token is a double":         {lock: map[string]any{"lockToken": 3.0}},
 		"token is a string":         {lock: map[string]any{"lockToken": "3"}, err: lease.ErrMalformed},
 		"token is negative":         {lock: map[string]any{"lockToken": -1}, err: lease.ErrMalformed},
 		"token is a fraction":       {lock: map[string]any{"lockToken": 1.5}, err: lease.ErrMalformed},
+		"token is NaN":              {lock: map[string]any{"lockToken": math.NaN()}, err: lease.ErrMalformed},
+		"finished, token malformed": {lock: map[string]any{"status": analysislock.Ready, "lockToken": "3"}, want: analysislock.AlreadyFinished},
 		"status is a number":        {lock: map[string]any{"status": 1}},
 		"status is another word":    {lock: map[string]any{"status": "ARCHIVED"}},
 	}
@@ -62,8 +72,7 @@ func TestLockFields(t *testing.T) {
 	}
 }
 
-// Recovery asks for the oldest updates, and not for all: a run that is alive is
-// not among them.
+// So recovery does not find an analysis while it runs.
 func TestAHeartbeatIsAnUpdate(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued})

@@ -13,7 +13,7 @@ import (
 // ErrExists is Create's error for an id that is taken.
 var ErrExists = errors.New("repo: analysis exists")
 
-// storeError classifies the error of a call. Hardly any code proves that nothing was
+// storeError classifies the error of a call. Few status codes prove that nothing was
 // written. If the reply to a commit was lost, the client sends it again and gets
 // FailedPrecondition, or AlreadyExists for a creation. So a conflict means that the
 // document must be read again. Only InvalidArgument is final, and only outside a

@@ -14,12 +14,12 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// operation is one write of the lock on the analysis x, which began with 3
-// attempts and the token 7.
+// operation is one write of the lock on the analysis x, which begins with 3 attempts and
+// the token 7.
 type operation struct {
-	acquired bool // before it
+	acquired bool // before the operation
 	do       func(t *testing.T, a *worker) error
-	want     map[string]any // of the document, but for the times
+	want     map[string]any // of the document, without the times
 }
 
 var operations = map[string]operation{
@@ -54,9 +54,8 @@ var doubtful = []codes.Code{
 	codes.Unknown, codes.Aborted, codes.FailedPrecondition, codes.InvalidArgument, codes.NotFound,
 }
 
-// Whatever code a first commit answers, and whether or not it was carried out,
-// the operation comes to its one outcome, and is applied once. Only a commit
-// outside a transaction can be refused for good.
+// The first commit returns any code, and was made or not. The operation has the same result
+// each time, and is applied once. Only a commit outside a transaction can be refused.
 func TestACommitOfUnknownOutcomeIsAppliedOnce(t *testing.T) {
 	for verb, op := range operations {
 		for _, code := range doubtful {
@@ -75,10 +74,10 @@ func TestACommitOfUnknownOutcomeIsAppliedOnce(t *testing.T) {
 	}
 }
 
-// runWith lets the operation's commit meet f, and checks what came of it.
+// runWith makes the operation with f as the fault of its commit, and checks the document.
 func (op operation) runWith(t *testing.T, b *emulatortest.Backend, f fault, exclusive, refused bool) {
 	t.Helper()
-	l := &line{}
+	l := &faultyConn{}
 	a := open(t, b, l.options()...)
 	b.Put(t, "x", map[string]any{"status": analysislock.Queued, "attempts": 3, "lockToken": 7, "theirs": 0})
 	if op.acquired {

@@ -34,39 +34,44 @@ func TestPessimisticDecisionsAreMadeInsideATransaction(t *testing.T) {
 	})
 }
 
-// A status that is none of ours is its author's until the finish.
-func TestAStatusOfOthersIsLeftAloneUntilTheFinish(t *testing.T) {
-	for name, status := range map[string]any{"a word": "ANALYZING", "lower case": "queued", "a number": int64(5), "a map": map[string]any{"step": int64(1)}} {
+// A status of another program is kept until the finish. No status, QUEUED and
+// PROCESSING become PROCESSING, and QUEUED with the release.
+func TestAStatusOfAnotherProgramIsKeptUntilTheFinish(t *testing.T) {
+	for name, tc := range map[string]struct{ status, held, free any }{
+		"null":       {nil, analysislock.Processing, analysislock.Queued},
+		"empty":      {"", analysislock.Processing, analysislock.Queued},
+		"queued":     {analysislock.Queued, analysislock.Processing, analysislock.Queued},
+		"a word":     {"ANALYZING", "ANALYZING", "ANALYZING"},
+		"lower case": {"queued", "queued", "queued"},
+		"a number":   {int64(5), int64(5), int64(5)},
+		"a map":      {map[string]any{"step": int64(1)}, map[string]any{"step": int64(1)}, map[string]any{"step": int64(1)}},
+	} {
 		t.Run(name, func(t *testing.T) {
-			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-				a := open(t, b)
-				b.Put(t, "x", map[string]any{"status": status})
-				same := func(when string) {
-					t.Helper()
-					if diff := cmp.Diff(status, b.Fields(t, "x")["status"]); diff != "" {
-						t.Errorf("%s: status (-want +got):\n%s", when, diff)
-					}
+			b := emulatortest.Embedded(t)
+			a := open(t, b)
+			b.Put(t, "x", map[string]any{"status": tc.status})
+			want := func(when string, want any) {
+				t.Helper()
+				if diff := cmp.Diff(want, b.Fields(t, "x")["status"]); diff != "" {
+					t.Errorf("%s: status (-want +got):\n%s", when, diff)
 				}
-				mustAcquire(t, a, "x", "w/1")
-				same("acquired")
-				if err := a.holds["w/1"].Retry(t.Context(), "c", "m"); err != nil {
-					t.Error(err)
-				}
-				same("released")
-				mustAcquire(t, a, "x", "w/2")
-				if _, err := a.Unlock(t.Context(), "x", nil); err != nil {
-					t.Error(err)
-				}
-				same("unlocked")
-				other := open(t, b)
-				mustAcquire(t, other, "x", "w/3")
-				if err := other.holds["w/3"].Complete(t.Context(), "done"); err != nil {
-					t.Error(err)
-				}
-				if got := b.Fields(t, "x")["status"]; got != analysislock.Ready {
-					t.Errorf("finished: status is %v", got)
-				}
-			})
+			}
+			mustAcquire(t, a, "x", "w/1")
+			want("acquired", tc.held)
+			if err := a.holds["w/1"].Retry(t.Context(), "c", "m"); err != nil {
+				t.Error(err)
+			}
+			want("released", tc.free)
+			mustAcquire(t, a, "x", "w/2")
+			if _, err := a.Unlock(t.Context(), "x", nil); err != nil {
+				t.Error(err)
+			}
+			want("unlocked", tc.free)
+			mustAcquire(t, a, "x", "w/3")
+			if err := a.holds["w/3"].Complete(t.Context(), "done"); err != nil {
+				t.Error(err)
+			}
+			want("finished", analysislock.Ready)
 		})
 	}
 }
@@ -99,68 +104,44 @@ func TestUpdatedAtKeepsItsType(t *testing.T) {
 	})
 }
 
-// Else the year 9999 would block an analysis for ever.
-func TestAnExpiryFarAheadIsUnreadable(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		a := open(t, b)
-		for id, more := range map[string]map[string]any{
-			"heartbeat":            {"lockHeartbeatAt": timeValue(time.Now().Add(-time.Minute))},
-			"no heartbeat":         {},
-			"a heartbeat in 9999":  {"lockHeartbeatAt": "9999-01-01T00:00:00Z"},
-			"a Timestamp in 9999":  {"lockExpiresAt": time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)},
-			"a day and one second": {"lockExpiresAt": timeValue(time.Now().Add(24*time.Hour + time.Second))},
-		} {
-			fields := map[string]any{"status": analysislock.Processing, "lockOwner": "js/1", "lockExpiresAt": "9999-01-01T00:00:00Z"}
-			for k, v := range more {
-				fields[k] = v
-			}
-			b.Put(t, id, fields)
-			if acq := acquire(t, a, id, "w/1"); acq.Reason != analysislock.Locked || acq.Remaining > lease.DefaultTTL {
-				t.Errorf("%s: %+v, want locked for at most one TTL", id, acq)
-			}
-		}
-		b.Put(t, "credible", map[string]any{"lockOwner": "js/1", "lockExpiresAt": timeValue(time.Now().Add(23 * time.Hour))})
-		time.Sleep(lease.DefaultTTL + time.Second)
-		for _, id := range []string{"heartbeat", "no heartbeat", "a heartbeat in 9999", "a Timestamp in 9999"} {
-			mustAcquire(t, a, id, "w/2")
-		}
-		if acq := acquire(t, a, "credible", "w/2"); acq.Reason != analysislock.Locked {
-			t.Errorf("%+v, want locked", acq)
-		}
-	})
-}
-
-func TestATokenThatIsNoIntegerIsReplacedByUnlock(t *testing.T) {
+func TestUnlockReplacesATokenThatIsNoIntegerAndDeletesAnUnreadableLock(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		for id, fields := range map[string]map[string]any{
-			"held":    {"status": analysislock.Processing, "lockOwner": "js/1", "lockToken": "seven", "lockExpiresAt": timeValue(time.Now().Add(time.Hour))},
-			"free":    {"status": analysislock.Queued, "lockToken": true},
-			"huge":    {"status": analysislock.Queued, "lockToken": int64(1<<63 - 1)},
-			"foreign": {"status": "ANALYZING", "lockToken": []any{"x"}},
+			"held":       {"status": analysislock.Processing, "lockOwner": "js/1", "lockToken": "seven", "lockExpiresAt": timeValue(time.Now().Add(time.Hour))},
+			"free":       {"status": analysislock.Queued, "lockToken": true},
+			"huge":       {"status": analysislock.Queued, "lockToken": int64(1<<63 - 1)},
+			"foreign":    {"status": "ANALYZING", "lockToken": []any{"x"}},
+			"unreadable": {"status": analysislock.Processing, "lockOwner": true, "lockToken": 1.5, "lockHeartbeatAt": "yesterday", "lockExpiresAt": []any{1}},
 		} {
 			b.Put(t, id, fields)
 			if _, err := a.AcquireAnalysisLock(t.Context(), id, "w/1", 0); !errors.Is(err, lease.ErrMalformed) {
-				t.Errorf("%s: acquire answers %v, want ErrMalformed", id, err)
+				t.Errorf("%s: acquire: %v, want ErrMalformed", id, err)
 			}
 			earlier := time.Now().Add(-time.Hour).UnixMicro()
 			if _, err := a.Unlock(t.Context(), id, nil); err != nil {
 				t.Errorf("%s: unlock: %v", id, err)
 			}
+			got := b.Fields(t, id)
+			for _, field := range []string{"lockOwner", "lockHeartbeatAt", "lockExpiresAt"} {
+				if v, found := got[field]; found {
+					t.Errorf("%s: %s = %v", id, field, v)
+				}
+			}
 			if acq := mustAcquire(t, a, id, "w/2"); acq.Grant.Token < earlier {
-				t.Errorf("%s: token %d is not one of the time", id, acq.Grant.Token)
+				t.Errorf("%s: token %d, want microseconds of the time", id, acq.Grant.Token)
 			}
 		}
 	})
 }
 
-// The run of an acquisition whose reply was lost reads the input by itself.
+// If the reply of the acquisition was lost, the run reads the input with a call of its own.
 func TestAnInputWithoutARequestIsRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &line{}
+		l := &faultyConn{}
 		a := open(t, b, l.options()...)
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": map[string]any{"n": 1}})
-		l.inject(map[string][]fault{read: {nil, dark, dark}}) // the decision's, the input's, and one try more
+		l.inject(map[string][]fault{read: {nil, unanswered, unanswered}}) // the decision's, the input's, and one try more
 		mustAcquire(t, a, "x", "w/1")
 		var got string
 		err := a.run(t.Context(), "w/1", func(_ context.Context, input json.RawMessage) error {
@@ -174,26 +155,10 @@ func TestAnInputWithoutARequestIsRead(t *testing.T) {
 	})
 }
 
-// A release deletes what it cannot read.
-func TestUnlockDeletesALockThatCannotBeRead(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Put(t, "x", map[string]any{"status": analysislock.Processing, "lockOwner": true, "lockHeartbeatAt": "yesterday", "lockExpiresAt": []any{1}})
-		if _, err := open(t, b).Unlock(t.Context(), "x", nil); err != nil {
-			t.Fatal(err)
-		}
-		got := b.Fields(t, "x")
-		for _, field := range []string{"lockOwner", "lockHeartbeatAt", "lockExpiresAt"} {
-			if v, there := got[field]; there {
-				t.Errorf("%s = %v", field, v)
-			}
-		}
-	})
-}
-
-// Results that wait for the network hold up no input.
-func TestACommitThatHangsHoldsUpNoInput(t *testing.T) {
+// A large result that waits for the network does not delay the decoding of an input.
+func TestACommitThatHangsDelaysNoInput(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &line{}
+		l := &faultyConn{}
 		a := open(t, b, l.options()...)
 		large := make([]any, largeResult+1)
 		for i := range large {
@@ -203,7 +168,7 @@ func TestACommitThatHangsHoldsUpNoInput(t *testing.T) {
 		b.Put(t, "y", map[string]any{"status": analysislock.Queued, "input": large})
 		mustAcquire(t, a, "x", "w/1")
 		mustAcquire(t, a, "y", "w/2")
-		l.inject(map[string][]fault{commit: {dark}})
+		l.inject(map[string][]fault{commit: {unanswered}})
 		finished := make(chan error)
 		go func() { finished <- a.holds["w/1"].Complete(t.Context(), large) }()
 		synctest.Wait()

@@ -20,18 +20,17 @@ import (
 
 type value = firestorepb.Value
 
-// known are the fields that the codec knows, in the order of their kinds: four
-// bits each, from the lowest.
-func known() []string {
+// codecFields returns the fields that the codec reads. arbitrary gets the kind of each from
+// four bits, the lowest bits for the first field.
+func codecFields() []string {
 	return []string{
 		"lockToken", "lockOwner", "lockExpiresAt", "lockHeartbeatAt", "status", "attempts", "finishedBy",
 		"updatedAt", "createdAt", "error", "lastError", "result", "input",
 	}
 }
 
-// arbitrary is a value of one of 16 kinds, made of the rest; nil is no field.
-// What Firestore cannot hold, such as a string that is not UTF-8, is bent into
-// what it can.
+// arbitrary returns a value of one of 16 kinds, made of n, x and s; nil stands for no field.
+// It replaces what Firestore cannot hold, such as a string that is not UTF-8.
 func arbitrary(kind uint64, n int64, x float64, s string) *value {
 	s = strings.ToValidUTF8(s, "?")
 	words := []string{analysislock.Queued, analysislock.Processing, analysislock.Ready, analysislock.Failed, "", "ARCHIVED"}
@@ -67,16 +66,15 @@ func mapOf(key string, v *value) *value {
 	return &value{ValueType: &firestorepb.Value_MapValue{MapValue: &firestorepb.MapValue{Fields: map[string]*value{key: v}}}}
 }
 
-// instant is n as epoch milliseconds, wrapped into the years 1 to 9999 that a
-// Timestamp has, and some nanoseconds.
+// instant returns the time of n in epoch milliseconds, wrapped into the years 1 to 9999 that a
+// Timestamp can have, plus some nanoseconds.
 func instant(n int64) time.Time {
 	const first, years = -62135596800000, maxMillis + 62135596800000 + 1
 	ms := ((n-first)%years+years)%years + first
 	return time.UnixMilli(ms).Add(time.Duration(uint64(n) % 1_000_000))
 }
 
-// usable tells whether a token can be made out, and one more than it is a number
-// too.
+// usable reports whether a token can be decoded, and the next token is an integer too.
 func usable(token *value) bool {
 	switch v := token.GetValueType().(type) {
 	case nil, *firestorepb.Value_NullValue:
@@ -89,8 +87,7 @@ func usable(token *value) bool {
 	return false
 }
 
-// turns are the changes that a document goes through, each of them if the rules
-// let it.
+// turns returns the changes that a document goes through. The rules refuse some of them.
 func turns(p lease.Policy) []func(d *analysislock.Analysis, now time.Time) error {
 	take := func(d *analysislock.Analysis, now time.Time) (err error) {
 		if d.Lock, err = lease.Take(d.Lock, now, "w/1", p); err == nil || errors.Is(err, lease.ErrExhausted) {
@@ -137,10 +134,9 @@ func queue(d *analysislock.Analysis) {
 	}
 }
 
-// Whatever others wrote is decoded without a panic, malformed if and only if its
-// token is and it is not finished, and held if it names an owner of any type; and each
-// change of the lock that is written reads back as it was meant, with the fields
-// of others left alone.
+// Any document is decoded without a panic. It is malformed if its token is and it is not
+// finished, and it has an owner if the field has one of any type. Each change that is
+// written is decoded as it was, and the fields of other programs stay the same.
 func FuzzDocument(f *testing.F) {
 	const soon = 1772625600000 // about the page's time, in milliseconds
 	for kind := range uint64(16) {
@@ -164,7 +160,7 @@ func FuzzDocument(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kinds uint64, n, m int64, x, y float64, s, u string) {
 		p.fields, p.at = map[string]*value{"theirs": text("theirs")}, time.Date(2026, 3, 4, 12, 0, 0, 123456000, time.UTC)
 		p.written = p.at
-		for i, name := range known() {
+		for i, name := range codecFields() {
 			if v := arbitrary(kinds>>(4*i), n, x, s); v != nil {
 				p.fields[name] = v
 			}
@@ -177,7 +173,7 @@ func FuzzDocument(f *testing.F) {
 			t.Fatalf("token %v: %v; usable %v", p.fields["lockToken"], err, ok)
 		}
 		if err != nil || cell.Doc.Lock.Token > math.MaxInt64-10 {
-			return // the last tokens there are: what is taken with the very last is malformed
+			return // so near the largest token that a change may reach it
 		}
 		owner := p.fields["lockOwner"]
 		nobody := owner == nil || proto.Equal(owner, arbitrary(1, 0, 0, "")) || proto.Equal(owner, text(""))
@@ -206,8 +202,8 @@ func FuzzDocument(f *testing.F) {
 	})
 }
 
-// A time that is read is written as the same millisecond, and a number as the
-// same number.
+// A time that was decoded is written as the same millisecond, and a number as the same
+// number.
 func FuzzLockFields(f *testing.F) {
 	for _, s := range []string{
 		"", "2026-03-04T12:00:00Z", "2026-03-04T12:00:00.000Z", "2026-03-04T12:00:00.5Z", "2026-03-04T12:00:00.123456789Z",
@@ -250,7 +246,7 @@ func FuzzLockFields(f *testing.F) {
 	})
 }
 
-// wantSameMillisecond reads v as a time, and again what we write for it.
+// wantSameMillisecond decodes v as a time, and decodes what is written for it.
 func wantSameMillisecond(t *testing.T, v any) (at time.Time, ok bool) {
 	t.Helper()
 	at, ok = parseTime(v)
@@ -258,7 +254,7 @@ func wantSameMillisecond(t *testing.T, v any) (at time.Time, ok bool) {
 		t.Errorf("%.80v is unreadable, and %v", v, at)
 	}
 	if year := at.UTC().Year(); at.IsZero() || year < 0 || year > 9999 {
-		return at, ok // never written: no time, or beyond ISO 8601's four digits, as an offset can be
+		return at, ok // never written: zero, or a year that ISO 8601 cannot write
 	}
 	written, _ := timeValue(at).(string)
 	back, readable := parseTime(written)

@@ -14,7 +14,7 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// worker is Analyses over a connection of its own, with the holds of its acquisitions.
+// worker is an Analyses with a connection of its own and the holds that it acquired.
 type worker struct {
 	*Analyses
 	mu    sync.Mutex
@@ -39,12 +39,12 @@ func (w *worker) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl 
 	return acq, err
 }
 
-// run holds owner's lock while body runs.
+// run runs body with owner's hold.
 func (w *worker) run(ctx context.Context, owner string, body func(ctx context.Context, input json.RawMessage) error) error {
 	return w.holds[owner].Run(ctx, body)
 }
 
-// runs runs a body that ends at once, when it has its input.
+// runs runs a body that ends at once, and checks that it ran.
 func (w *worker) runs(t *testing.T, owner string) {
 	t.Helper()
 	ran := false

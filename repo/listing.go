@@ -41,21 +41,13 @@ func (a *Analyses) Newest(ctx context.Context, limit int) (found []analysislock.
 	return found[:min(limit, len(found))], found[0].ReadAt, nil
 }
 
-// List reads up to limit analyses, by id, without inputs and results; Malformed is
-// set as by Newest. It makes one query, within 15 s.
-func (a *Analyses) List(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
+// List reads, without inputs and results, up to limit analyses with status, or of all if
+// status is empty, by id; Malformed is set as by Newest. It makes one query, within 15 s.
+func (a *Analyses) List(ctx context.Context, status string, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	byID := a.documents.collection.OrderBy(firestore.DocumentID, firestore.Asc).Limit(limit)
-	return a.summaries(ctx, "list analyses", byID.Select(decision...))
-}
-
-// InState reads, without inputs and results, up to limit analyses with status, by id;
-// Malformed is set as by Newest. It makes one query, within 5 s.
-func (a *Analyses) InState(ctx context.Context, status string, limit int) ([]analysislock.Analysis, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return a.summaries(ctx, "list analyses", a.documents.collection.Where("status", "==", status).Limit(limit).Select(decision...))
+	q := a.withStatus(status).OrderBy(firestore.DocumentID, firestore.Asc).Limit(limit)
+	return a.summaries(ctx, "list analyses", q.Select(decision...))
 }
 
 // Count returns the number of analyses with status, or of all if status is empty, within
@@ -64,15 +56,20 @@ func (a *Analyses) InState(ctx context.Context, status string, limit int) ([]ana
 func (a *Analyses) Count(ctx context.Context, status string) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	q := a.documents.collection.Query
-	if status != "" {
-		q = q.Where("status", "==", status)
-	}
+	q := a.withStatus(status)
 	r, err := q.NewAggregationQuery().WithCount("n").Get(ctx)
 	if err != nil {
 		return 0, queryError("count analyses", err)
 	}
 	return r["n"].(*firestorepb.Value).GetIntegerValue(), nil
+}
+
+// withStatus returns a query of the analyses with status, or of all if status is empty.
+func (a *Analyses) withStatus(status string) firestore.Query {
+	if status == "" {
+		return a.documents.collection.Query
+	}
+	return a.documents.collection.Where("status", "==", status)
 }
 
 // Overdue reads, without inputs and results, up to limit analyses that are QUEUED

@@ -42,8 +42,7 @@ func TestTheNewestAreListedForEachTypeOfUpdatedAt(t *testing.T) {
 	})
 }
 
-// Each type alone, beside more of another type than are listed: Firestore sorts all
-// values of one type before those of the other.
+// Firestore sorts all values of one type before those of the other.
 func TestAFullListOfOneTypeOfUpdateHidesNoneOfAnother(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
@@ -101,13 +100,13 @@ func TestAllAnalysesAreCountedAndThoseInAState(t *testing.T) {
 				t.Errorf("%q: %d, %v; want %d", status, n, err, want)
 			}
 		}
-		if found, err := a.InState(t.Context(), analysislock.Failed, 10); err != nil || ids(found) != "a0 a1" {
+		if found, err := a.List(t.Context(), analysislock.Failed, 10); err != nil || ids(found) != "a0 a1" {
 			t.Errorf("failed: %q, %v; want a0 a1", ids(found), err)
 		}
 	})
 }
 
-// ids are those of what was found, in its order.
+// ids returns the ids of found, in its order.
 func ids(found []analysislock.Analysis) string {
 	words := make([]string, len(found))
 	for i := range found {
@@ -116,7 +115,7 @@ func ids(found []analysislock.Analysis) string {
 	return strings.Join(words, " ")
 }
 
-// The ages are told apart by hours: a slow machine may take long to come here.
+// The ages differ by hours, since a slow machine may need long for the test.
 func TestUnfinishedAnalysesAreListedByAgeForEachTypeOfUpdatedAt(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
@@ -153,15 +152,14 @@ func TestUnfinishedAnalysesAreListedByAgeForEachTypeOfUpdatedAt(t *testing.T) {
 	})
 }
 
-// A query for each type of updatedAt, where that is asked for; no input crosses the line.
 func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 	lists := map[string]struct {
 		queries int
 		read    func(context.Context, *worker) ([]analysislock.Analysis, error)
 	}{
-		"List": {1, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) { return a.List(ctx, 10) }},
-		"InState": {1, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) {
-			return a.InState(ctx, analysislock.Processing, 10)
+		"List": {1, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) { return a.List(ctx, "", 10) }},
+		"List by status": {1, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) {
+			return a.List(ctx, analysislock.Processing, 10)
 		}},
 		"Unfinished": {3, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) { return a.Unfinished(ctx, 10) }},
 		"Newest": {3, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) {
@@ -184,7 +182,7 @@ func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 			received = 0
 			total, queries := b.Calls.Total(), b.Calls.Count("RunQuery")
 			found, err := list.read(t.Context(), a)
-			slices.SortFunc(found, func(a, b analysislock.Analysis) int { return cmp.Compare(a.ID, b.ID) }) // they are of one time
+			slices.SortFunc(found, func(a, b analysislock.Analysis) int { return cmp.Compare(a.ID, b.ID) }) // all have the same time
 			if err != nil || ids(found) != "a b c" {
 				t.Errorf("%s: %q, %v; want a b c", name, ids(found), err)
 			}
@@ -227,15 +225,10 @@ func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
 	})
 }
 
-// A failure must not look like a list without entries.
-func TestAQueryOfAnalysesThatFailsIsNoEmptyAnswer(t *testing.T) {
+func TestAQueryThatFailsReturnsAnError(t *testing.T) {
 	for name, list := range map[string]func(ctx context.Context, a *worker) error{
-		"List":   func(ctx context.Context, a *worker) error { _, err := a.List(ctx, 1); return err },
-		"Newest": func(ctx context.Context, a *worker) error { _, _, err := a.Newest(ctx, 1); return err },
-		"InState": func(ctx context.Context, a *worker) error {
-			_, err := a.InState(ctx, analysislock.Ready, 1)
-			return err
-		},
+		"List":          func(ctx context.Context, a *worker) error { _, err := a.List(ctx, "", 1); return err },
+		"Newest":        func(ctx context.Context, a *worker) error { _, _, err := a.Newest(ctx, 1); return err },
 		"Overdue":       func(ctx context.Context, a *worker) error { _, err := a.Overdue(ctx, 1); return err },
 		"Unfinished":    func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 1); return err },
 		"UnknownStatus": func(ctx context.Context, a *worker) error { _, err := a.UnknownStatus(ctx, 1); return err },
@@ -244,7 +237,7 @@ func TestAQueryOfAnalysesThatFailsIsNoEmptyAnswer(t *testing.T) {
 		},
 	} {
 		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-			l := &line{}
+			l := &faultyConn{}
 			a := open(t, b, l.options()...)
 			l.inject(map[string][]fault{"RunQuery": {dropped(codes.PermissionDenied)}})
 			if err := list(t.Context(), a); !errors.Is(err, lease.ErrUnavailable) {
@@ -260,7 +253,7 @@ func TestAQueryOfAnalysesThatFailsIsNoEmptyAnswer(t *testing.T) {
 		"Create":  func(ctx context.Context, a *worker) error { return a.Create(ctx, "x", 1) },
 	} {
 		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-			l := &line{}
+			l := &faultyConn{}
 			a := open(t, b, l.options()...)
 			l.inject(map[string][]fault{read: {dropped(codes.PermissionDenied)}})
 			if err := ask(t.Context(), a); !errors.Is(err, lease.ErrUnavailable) {

@@ -50,7 +50,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 			b.Put(t, "b", map[string]any{"status": analysislock.Ready, "lockToken": "?"})
 			b.Put(t, "a", map[string]any{"status": analysislock.Queued, "lockToken": "?"})
 			b.Put(t, "c", map[string]any{})
-			all, err := a.List(t.Context(), 2)
+			all, err := a.List(t.Context(), "", 2)
 			if err != nil || len(all) != 2 || all[0].ID != "a" || all[0].Status != analysislock.Queued || !errors.Is(all[0].Malformed, lease.ErrMalformed) || all[1].Malformed != nil || all[1].ID != "b" {
 				t.Errorf("list = %+v, %v", all, err)
 			}
@@ -133,8 +133,8 @@ func TestAnOperatorsChanges(t *testing.T) {
 	}
 }
 
-// interrupted is a store in which another gets in between the first reading and its
-// write.
+// interrupted is a store in which another program writes between the first reading and the
+// first write.
 type interrupted struct {
 	lease.Store[analysislock.Analysis]
 	others func()
@@ -148,7 +148,7 @@ func (s *interrupted) Swap(ctx context.Context, id string, prev lease.Cell[analy
 	return s.Store.Swap(ctx, id, prev, next)
 }
 
-func TestAChangeThatIsOvertakenIsNotMade(t *testing.T) {
+func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
 	for name, others := range map[string]func(t *testing.T, b *emulatortest.Backend, a *worker){
 		"finished": func(t *testing.T, _ *emulatortest.Backend, a *worker) {
 			if err := a.holds["w/1"].Complete(t.Context(), "result"); err != nil {

@@ -24,7 +24,7 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// orphaned returns the ids that Orphaned calls each for, in its order.
+// orphaned returns the ids with which Orphaned calls each, in this order.
 func orphaned(t testing.TB, a interface {
 	Orphaned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error
 }, limit int) []string {
@@ -37,12 +37,12 @@ func orphaned(t testing.TB, a interface {
 	return ids
 }
 
-// Documents as workers leave them, and as others may have written them.
+// Documents of workers, and of other programs.
 func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		now := time.Now()
 		old, soon := now.Add(-ttl(b)-2*time.Second), now.Add(time.Hour)
-		fresh := now.Add(time.Minute) // a slow machine may take longer than a TTL to come to the query
+		fresh := now.Add(time.Minute) // a slow machine may need longer than a TTL until the query
 		stale := func(status any, more map[string]any) map[string]any {
 			fields := map[string]any{"status": status, "updatedAt": timeValue(old)}
 			for name, v := range more {
@@ -54,7 +54,7 @@ func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.
 		locked := func(expires any) map[string]any {
 			return stale(analysislock.Processing, map[string]any{"lockOwner": "js/1", "lockToken": 3, "lockExpiresAt": expires})
 		}
-		// A crash leaves such a lock, whatever word its author keeps as the status.
+		// A crash leaves such a lock, with any status.
 		crashed := func(status any, expires any) map[string]any {
 			return stale(status, map[string]any{"lockOwner": "js/1", "lockToken": 3, "lockHeartbeatAt": timeValue(old), "lockExpiresAt": expires})
 		}
@@ -163,8 +163,6 @@ func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {
 	})
 }
 
-// One read for the time and two queries, however many are found, and no input
-// crosses the line.
 func TestOrphanedCostsOneReadAndTwoQueriesWithoutInputs(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		large := strings.Repeat("x", 100_000)
@@ -204,7 +202,6 @@ func (s *weighed) RecvMsg(m any) error {
 	return err
 }
 
-// Firestore's clock counts, wherever the worker's stands.
 func TestAWorkersClockDoesNotDecideWhatIsOrphaned(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{"slow": time.Hour, "fast": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -232,12 +229,12 @@ func TestAWorkersClockDoesNotDecideWhatIsOrphaned(t *testing.T) {
 	}
 }
 
-// Firestore's answer where the composite index is missing holds the link that
-// makes it; no emulator gives it.
-func TestTheLinkThatMakesAMissingIndexReachesTheCaller(t *testing.T) {
+// Without the composite index, Firestore's error contains a link that creates it. No emulator
+// does this.
+func TestTheErrorOfAMissingIndexContainsItsLink(t *testing.T) {
 	const words = "The query requires an index. You can create it here: https://console.firebase.google.com/v1/r/project/p/firestore/indexes?create_composite=Ck"
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		l := &line{}
+		l := &faultyConn{}
 		a := open(t, b, l.options()...)
 		l.inject(map[string][]fault{"RunQuery": {func(context.Context, func() error) error {
 			return status.Error(codes.FailedPrecondition, words)

@@ -17,9 +17,8 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// page is a Firestore of one document and no rules, behind Google's client, so
-// that what is decoded is what the client makes of it. It is not safe for
-// concurrent use.
+// page is a Firestore of one document, without checks, for the real client. It is not safe
+// for concurrent use.
 type page struct {
 	fields  map[string]*value
 	at      time.Time // of the next reading or writing

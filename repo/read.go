@@ -121,8 +121,8 @@ func (r *request) receive(ctx context.Context, use func(reading) error) error {
 	return use(got)
 }
 
-// errAnswer reports an answer other than Firestore's protocol promises.
-var errAnswer = errors.New("repo: not one answer to one read")
+// errAnswer reports an answer that Firestore's protocol does not allow.
+var errAnswer = errors.New("repo: a read did not get exactly one answer")
 
 // frame is an encoded message.
 type frame []byte

@@ -20,8 +20,7 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// lostReply lets the first commit be applied, runs meanwhile, and loses its
-// reply with code.
+// lostReply makes the first commit, calls meanwhile, and returns code instead of the reply.
 func lostReply(code codes.Code, meanwhile func()) grpc.DialOption {
 	done := false
 	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -35,8 +34,8 @@ func lostReply(code codes.Code, meanwhile func()) grpc.DialOption {
 	})
 }
 
-// An operator's change whose reply was lost is not made again over what others
-// have done since.
+// An operator's change whose reply was lost is not made a second time over later changes of
+// other programs.
 func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
 	finished := func(t *testing.T, other *worker) {
 		mustAcquire(t, other, "x", "w/2")
@@ -108,8 +107,7 @@ func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
 	}
 }
 
-// A creation whose reply was lost, which the client sends again by itself, is
-// no conflict with itself.
+// The client sends a creation again if its reply was lost.
 func TestACreationsLostReplyIsNoConflict(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b, lostReply(codes.Unavailable, func() {}))
@@ -123,39 +121,20 @@ func TestACreationsLostReplyIsNoConflict(t *testing.T) {
 	})
 }
 
-// READY has a result, and no error, whatever others left there.
-func TestReadyHasAResultAndNoError(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Put(t, "x", map[string]any{"error": "a string", "result": "old"})
-		a := open(t, b)
-		mustAcquire(t, a, "x", "w/1")
-		if err := a.holds["w/1"].Complete(t.Context(), nil); err != nil {
-			t.Fatal(err)
-		}
-		got := b.Fields(t, "x")
-		if _, failed := got["error"]; failed {
-			t.Errorf("error = %v", got["error"])
-		}
-		if result, ok := got["result"]; !ok || result != nil {
-			t.Errorf("result = %v, %v; want null", result, ok)
-		}
-	})
-}
-
-// large is a result of more values than are encoded beside others.
+// large returns a result of so many values that only one such result is encoded at a time.
 func large() []any { return make([]any, largeResult+1) }
 
-func TestALargeResultGivesItsTurnToTheNext(t *testing.T) {
+func TestAfterALargeResultTheNextIsEncoded(t *testing.T) {
 	for kind, pessimistic := range map[string]bool{commit: false, exclusiveCommit: true} {
 		t.Run(kind, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &line{}
+				l := &faultyConn{}
 				a := open(t, b, l.options()...)
 				a.documents.pessimistic = pessimistic
 				for i, id := range []string{"x", "y", "z"} {
 					b.Put(t, id, map[string]any{"status": analysislock.Queued})
 					mustAcquire(t, a, id, "w/1")
-					l.inject(map[string][]fault{kind: {dropped(codes.Aborted)}}) // its second try needs the turn as well
+					l.inject(map[string][]fault{kind: {dropped(codes.Aborted)}}) // its second try is encoded too
 					began := time.Now()
 					if err := a.holds["w/1"].Complete(t.Context(), large()); err != nil || time.Since(began) > 4*time.Second {
 						t.Fatalf("result %d: %v after %v", i, err, time.Since(began))
@@ -163,7 +142,7 @@ func TestALargeResultGivesItsTurnToTheNext(t *testing.T) {
 					l.wantAllInjected(t)
 				}
 				if !a.documents.db.encoders.TryAcquire(1) {
-					t.Error("the turn was not given back")
+					t.Error("the semaphore was not released")
 				}
 			})
 		})
@@ -190,7 +169,6 @@ func TestADocumentIsAbsentOnlyIfTheReplyHasAReadTime(t *testing.T) {
 	}
 }
 
-// Firestore routes by headers, and a read that fails is not repeated at once.
 func TestAReadNamesItsDatabaseAndPausesBetweenTries(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		tries := 0

@@ -15,15 +15,15 @@ import (
 	"taskguard/lease/documentlock"
 )
 
-// D4, X: extend and sweep meet about the expiry, 1,000 times, over the real
-// client: a lock that was extended is there, and one that was swept was not.
+// D4: an extension and a sweep at the time of the expiry, with the real client. A lock that
+// was extended exists afterwards, and one that was swept does not.
 func TestASweepNeverDeletesALockThatWasJustExtended(t *testing.T) {
 	const room = "a"
 	was := map[string]int{}
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		r := openRooms(t, b, delayed())
 		l, sweeper := locksFor(t, r, time.Second), locksFor(t, r, time.Second)
-		for i := range 1000 {
+		for i := range 400 {
 			first := locked(t, l, room, "s/1")
 			var (
 				extended error
@@ -50,16 +50,15 @@ func TestASweepNeverDeletesALockThatWasJustExtended(t *testing.T) {
 				t.Fatalf("%d: extended %+v, %v; swept %d; then %+v", i, after, extended, swept, c)
 			}
 			was[fmt.Sprintf("extended %v, swept %d", extended == nil, swept)]++
-			time.Sleep(2 * time.Second) // it lapses, if it lives
+			time.Sleep(2 * time.Second) // until it has expired
 		}
 	})
-	if was["extended true, swept 0"] < 100 || was["extended false, swept 1"] < 100 {
+	if was["extended true, swept 0"] < 40 || was["extended false, swept 1"] < 40 {
 		t.Errorf("was %v; want both orders often", was)
 	}
 }
 
-// delayed lets every call take some milliseconds each way, which depend on the
-// time alone.
+// delayed delays each request and answer by some milliseconds, which depend only on the time.
 func delayed() grpc.DialOption {
 	trip := func() { time.Sleep(time.Duration(time.Now().UnixNano()/1e5%7919%97) * 100 * time.Microsecond) }
 	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -69,9 +68,9 @@ func delayed() grpc.DialOption {
 	})
 }
 
-// Whatever code the first commit of an operation answers, carried out or not,
-// the operation comes to its one outcome.
-func TestACommitOfUnknownOutcomeChangesNoRoomsOutcome(t *testing.T) {
+// The first commit returns any code, and was made or not. The operation has the same result
+// each time.
+func TestARoomsCommitOfUnknownOutcomeIsAppliedOnce(t *testing.T) {
 	for verb, op := range map[string]struct {
 		held bool
 		do   func(ctx context.Context, l *documentlock.Locks) (bool, error)
@@ -95,7 +94,7 @@ func TestACommitOfUnknownOutcomeChangesNoRoomsOutcome(t *testing.T) {
 				}
 				t.Run(fmt.Sprintf("%s/%v/%s", verb, code, how), func(t *testing.T) {
 					inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-						bad := &line{}
+						bad := &faultyConn{}
 						r := openRooms(t, b, bad.options()...)
 						l := locksFor(t, r, 0)
 						if op.held {

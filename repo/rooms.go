@@ -91,7 +91,7 @@ func (r *Rooms) create(ctx context.Context, room string, next documentlock.Lock)
 	return lease.Cell[documentlock.Lock]{Doc: next, Exists: true, Rev: written.UpdateTime, At: written.UpdateTime, Asked: asked}, nil
 }
 
-// remove deletes the document if it is still prev. Firestore returns no update time for
+// remove deletes the document if it has not changed since prev was read. Firestore returns no update time for
 // such a commit, and the client does not return the commit time. So At is an estimate,
 // wrong by a round trip at most. That is harmless: a room without a document is free at
 // any time, and an owner reads it before creating it.
@@ -102,9 +102,9 @@ func (r *Rooms) remove(ctx context.Context, room string, prev lease.Cell[documen
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	gone := lease.Cell[documentlock.Lock]{At: prev.Now(), Asked: time.Now()}
+	deleted := lease.Cell[documentlock.Lock]{At: prev.Now(), Asked: time.Now()}
 	if _, err := r.documents.collection.Doc(room).Delete(ctx, firestore.LastUpdateTime(read)); err != nil {
 		return lease.Cell[documentlock.Lock]{}, storeError("delete", r.documents.what, room, err)
 	}
-	return gone, nil
+	return deleted, nil
 }

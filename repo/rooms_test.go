@@ -12,13 +12,13 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// onRooms is the store under test, and where others reach its documents.
+// onRooms is the store under test, with another program's access to its documents.
 type onRooms struct {
 	*Rooms
 	others *firestore.CollectionRef
 }
 
-// openRooms are the Rooms on b over a connection of their own.
+// openRooms opens Rooms on b with a connection of its own.
 func openRooms(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) onRooms {
 	t.Helper()
 	r, err := OpenRooms(t.Context(), b.Project, Options{}, b.Client(t, opts...)...)

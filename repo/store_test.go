@@ -13,7 +13,7 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// onBackend is the store under test, and where others reach its documents.
+// onBackend is the store under test, with another program's access to its documents.
 type onBackend struct {
 	*documents[analysislock.Analysis]
 	b *emulatortest.Backend
@@ -56,6 +56,7 @@ func TestStoreOnEmbedded(t *testing.T) {
 }
 
 func TestStoreOnGoogle(t *testing.T) {
+	t.Parallel()
 	emulatortest.Google(t)
 	s := suite(emulatortest.OnGoogle)
 	s.TTL = 6 * time.Second

@@ -15,9 +15,8 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// The last reply that a holder had took 4 s to come, and then Firestore is dark.
-// By Firestore's clock, which here is the holder's, trust ends one margin before
-// the expiry that is stored: not later by the delay, nor sooner.
+// The last reply to a holder took 4 s, and then Firestore stops answering. The run ends one
+// margin before the stored expiry by Firestore's clock, which is also the holder's here.
 func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 	cases := map[string]struct {
 		exclusive bool
@@ -39,7 +38,7 @@ func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 		}
 		t.Run("acquire/"+name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &line{}
+				l := &faultyConn{}
 				a := open(t, b, l.options()...)
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 				faults := plan(t, b)
@@ -53,7 +52,7 @@ func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 		})
 		t.Run("heartbeat/"+name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &line{}
+				l := &faultyConn{}
 				a := open(t, b, l.options()...)
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 				mustAcquire(t, a, "x", "w/1")
@@ -64,10 +63,9 @@ func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 	}
 }
 
-// wantTrust holds x for w/1, with an l that goes dark after some time, and
-// wants the run to be ended one margin before the expiry, to within the
-// milliseconds in which times are written.
-func wantTrust(t *testing.T, b *emulatortest.Backend, a *worker, l *line, after time.Duration) {
+// wantTrust runs with the lock of w/1 on x, and l stops answering after some time. It wants the
+// run to end one margin before the expiry, up to the milliseconds in which times are stored.
+func wantTrust(t *testing.T, b *emulatortest.Backend, a *worker, l *faultyConn, after time.Duration) {
 	t.Helper()
 	var ended time.Time
 	err := a.run(t.Context(), "w/1", func(ctx context.Context, _ json.RawMessage) error {
@@ -91,8 +89,7 @@ func wantTrust(t *testing.T, b *emulatortest.Backend, a *worker, l *line, after 
 	}
 }
 
-// Expiry is judged at the time of Firestore's reading, neither at that of the
-// call nor at that of its reply.
+// Not at the time of the call or of its reply.
 func TestExpiryIsJudgedAtTheTimeOfTheReading(t *testing.T) {
 	cases := map[string]struct {
 		fault fault
@@ -107,7 +104,7 @@ func TestExpiryIsJudgedAtTheTimeOfTheReading(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &line{}
+				l := &faultyConn{}
 				a := open(t, b, l.options()...)
 				b.Put(t, "x", theirs())
 				l.inject(map[string][]fault{read: {tc.fault}})
@@ -117,7 +114,7 @@ func TestExpiryIsJudgedAtTheTimeOfTheReading(t *testing.T) {
 		})
 		t.Run(name+", in a transaction", func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &line{}
+				l := &faultyConn{}
 				a := open(t, b, l.options()...)
 				b.Put(t, "x", map[string]any{"n": 0})
 				l.inject(map[string][]fault{

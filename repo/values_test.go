@@ -94,7 +94,7 @@ func TestEachErrorOfFirestoreIsClassified(t *testing.T) {
 			}
 			for _, kind := range all {
 				if i == 2 && errors.Is(kind, lease.ErrConflict) {
-					continue // it says both
+					continue // it matches both
 				}
 				if errors.Is(err, kind) != errors.Is(kind, want[i]) {
 					t.Errorf("%v, %d: %v; want %v", code, i, err, want[i])
@@ -102,10 +102,10 @@ func TestEachErrorOfFirestoreIsClassified(t *testing.T) {
 			}
 		}
 		if text := queryError("list", cause).Error(); !strings.Contains(text, "repo: list: ") {
-			t.Errorf("%v: %q does not say of what", code, text)
+			t.Errorf("%v: %q does not name the operation", code, text)
 		}
 		if text := call.Error(); !strings.Contains(text, `write analysis "x"`) {
-			t.Errorf("%v: %q does not say of what", code, text)
+			t.Errorf("%v: %q does not name the operation", code, text)
 		}
 	}
 	if err := unavailable(lease.ErrMalformed); !errors.Is(err, lease.ErrMalformed) || errors.Is(err, lease.ErrUnavailable) {
@@ -113,7 +113,7 @@ func TestEachErrorOfFirestoreIsClassified(t *testing.T) {
 	}
 }
 
-// Each such field is a warning, with its type and without its value.
+// The warning has the type of the field and not its value.
 func TestAnUnreadableLockFieldIsLogged(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		var log bytes.Buffer

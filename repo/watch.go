@@ -11,7 +11,7 @@ import (
 	"taskguard/lease/documentlock"
 )
 
-// Lapsed reads up to limit documents whose lockExpiresAt, a string, lies before
+// Lapsed reads up to limit documents whose lockExpiresAt, a string, is before
 // Firestore's time, the oldest first. It makes one read and one query, within 15 s, and
 // needs only Firestore's automatic index of the field. It skips, with a warning, a
 // document whose id no room can have.
@@ -57,15 +57,15 @@ func (r *Rooms) Watch(ctx context.Context, each func(documentlock.Snapshot)) err
 		skips := skipped{log: r.documents.log, message: "document lock skipped"}
 		for _, change := range q.Changes {
 			room := change.Doc.Ref.ID
-			gone := lease.Cell[documentlock.Lock]{At: s.At, Asked: s.Asked}
+			deleted := lease.Cell[documentlock.Lock]{At: s.At, Asked: s.Asked}
 			if change.Kind == firestore.DocumentRemoved {
-				s.Changes = append(s.Changes, documentlock.Change{Room: room, Cell: gone})
+				s.Changes = append(s.Changes, documentlock.Change{Room: room, Cell: deleted})
 				continue
 			}
 			c, err := r.cell(change.Doc, s.Asked)
 			if err != nil {
 				skips.add(ctx, slog.String("room_hash", documentlock.Hash(room)), err)
-				c = gone
+				c = deleted
 			}
 			s.Changes = append(s.Changes, documentlock.Change{Room: room, Cell: c})
 		}

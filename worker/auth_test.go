@@ -31,7 +31,7 @@ func (p page) RoundTrip(r *http.Request) (*http.Response, error) {
 	return rec.Result(), nil
 }
 
-// guarded makes w verify the tokens of an issuer, once keys is true.
+// guarded makes w verify the tokens of an issuer. Without keys, no token can be verified.
 func (w *instance) guarded(t *testing.T, keys bool) (*oidc.Issuer, *bytes.Buffer) {
 	t.Helper()
 	issuer, err := oidc.NewIssuer()
@@ -39,7 +39,7 @@ func (w *instance) guarded(t *testing.T, keys bool) (*oidc.Issuer, *bytes.Buffer
 		t.Fatal(err)
 	}
 	v, err := taskauth.New(taskauth.Options{
-		Audience: audience, Accounts: []string{caller}, KeysURL: "https://keys.example", Client: &http.Client{Transport: page{issuer}},
+		Audience: audience, Accounts: []string{caller}, KeySource: taskauth.KeySource{KeysURL: "https://keys.example", Client: &http.Client{Transport: page{issuer}}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -63,8 +63,8 @@ func (w *instance) as(t *testing.T, path, authorization string) answer {
 	return w.send(t, r)
 }
 
-// Nobody without a right gets in, on any route that does something, and none of
-// them reaches Firestore. worker/taskauth has the whole battery of tokens.
+// No route that changes something admits a caller without a valid token, and no such call
+// reaches Firestore. worker/taskauth tests all kinds of invalid tokens.
 func TestAForgedCallIsRefusedBeforeAnythingIsRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
@@ -103,7 +103,7 @@ func TestAForgedCallIsRefusedBeforeAnythingIsRead(t *testing.T) {
 	})
 }
 
-// Without keys nothing can be decided: nobody gets in, and the queue tries again.
+// The status makes the queue try again.
 func TestWithoutKeysEveryCallIsRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		w := start(t, b, succeed)
@@ -121,10 +121,10 @@ func TestWithoutKeysEveryCallIsRefused(t *testing.T) {
 	})
 }
 
-// untouched is a body that nobody is to read.
-type untouched struct{ *testing.T }
+// unreadBody is a body that must not be read.
+type unreadBody struct{ *testing.T }
 
-func (u untouched) Read([]byte) (int, error) {
+func (u unreadBody) Read([]byte) (int, error) {
 	u.Error("the body was read")
 	return 0, io.EOF
 }
@@ -134,7 +134,7 @@ func TestTheBodyOfAForgedCallIsNotRead(t *testing.T) {
 		w := start(t, emulatortest.Embedded(t), succeed)
 		w.guarded(t, true)
 		for _, path := range []string{"/internal/tasks/analysis", "/internal/tasks/recover"} {
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, untouched{t})
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, unreadBody{t})
 			w.send(t, r).check(t, 401, map[string]any{"reason": "unauthenticated"})
 		}
 	})

@@ -18,7 +18,7 @@ import (
 	"taskguard/worker/taskqueue"
 )
 
-// held puts an analysis that another holds for d from now.
+// held creates an analysis that another worker holds until d from now.
 func held(t *testing.T, b *emulatortest.Backend, id string, d time.Duration) (expires string) {
 	t.Helper()
 	expires = time.Now().Add(d).UTC().Format("2006-01-02T15:04:05.000Z")
@@ -26,7 +26,6 @@ func held(t *testing.T, b *emulatortest.Backend, id string, d time.Duration) (ex
 	return expires
 }
 
-// Whoever meets a live lock books the delivery that comes after it, and is done.
 func TestDuplicatesThatMeetALiveLockBookOneFollowUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
@@ -40,7 +39,7 @@ func TestDuplicatesThatMeetALiveLockBookOneFollowUp(t *testing.T) {
 		if n := len(q.tasks()); n != 1 {
 			t.Errorf("%d follow-ups, want 1", n)
 		}
-		if err := q.Idle(t.Context()); err != nil { // their holder has died
+		if err := q.Idle(t.Context()); err != nil { // the other worker has crashed
 			t.Fatal(err)
 		}
 		checkFields(t, b, "x", map[string]any{"status": "READY", "lockToken": int64(2)})
@@ -53,7 +52,6 @@ func TestDuplicatesThatMeetALiveLockBookOneFollowUp(t *testing.T) {
 	})
 }
 
-// The follow-up itself must not be acknowledged for its own sake.
 func TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
@@ -64,7 +62,7 @@ func TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged(t *testing.T) {
 		if len(q.tasks()) != 1 {
 			t.Fatalf("tasks = %v, want one", q.tasks())
 		}
-		for name := range q.tasks() { // it comes too early, such as by the operator's hand
+		for name := range q.tasks() { // it is delivered too early, for example by an operator
 			a := w.asTask(t, name[strings.LastIndex(name, "/")+1:])
 			a.check(t, 409, map[string]any{"acquired": false, "reason": "locked"})
 			if a.RetryAfter != "100" {
@@ -74,8 +72,8 @@ func TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged(t *testing.T) {
 	})
 }
 
-// Two locks may expire at one instant. The follow-up of the first, whose name
-// stays taken for a day, is none for the second.
+// Two locks may expire at the same time. The name of the first one's follow-up stays taken for a
+// day, so the second needs another name.
 func TestEachLockHasAFollowUpOfItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
@@ -91,7 +89,7 @@ func TestEachLockHasAFollowUpOfItsOwn(t *testing.T) {
 	})
 }
 
-// asTask delivers x as the task of that name.
+// asTask delivers x with that name of the task.
 func (w *instance) asTask(t *testing.T, task string) answer {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(`{"analysis_id":"x"}`))
@@ -99,8 +97,7 @@ func (w *instance) asTask(t *testing.T, task string) answer {
 	return w.send(t, r)
 }
 
-// A follow-up whose lock was extended meanwhile books the next, until the run
-// has ended: nothing runs twice.
+// If the lock was renewed, its follow-up books the next follow-up, until the run has ended.
 func TestFollowUpsOfALongRunEndWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
@@ -134,7 +131,6 @@ func TestFollowUpsOfALongRunEndWithIt(t *testing.T) {
 	})
 }
 
-// While the queue is out of reach the delivery itself is what comes again.
 func TestWithoutABookingADuplicateIsNotAcknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
@@ -154,9 +150,9 @@ func TestWithoutABookingADuplicateIsNotAcknowledged(t *testing.T) {
 	})
 }
 
-// slow is a queue that takes its time.
+// slow is a queue whose bookings take some time.
 type slow struct {
-	full
+	recordingQueue
 	by     time.Duration
 	during func() // nil: nothing
 }
@@ -169,12 +165,11 @@ func (s *slow) Book(ctx context.Context, t taskqueue.Task) (bool, error) {
 	case <-ctx.Done():
 		return false, ctx.Err()
 	case <-time.After(s.by):
-		return s.full.Book(ctx, t)
+		return s.recordingQueue.Book(ctx, t)
 	}
 }
 
-// A duplicate is a request of its own: what it books is not given up because the
-// process is to stop.
+// A duplicate is a request of its own, and not a part of the run that is stopped.
 func TestAStopDoesNotCutAFollowUpShort(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		w := start(t, b, succeed)
@@ -191,10 +186,10 @@ func TestAStoppedRunIsBookedAgain(t *testing.T) {
 		tasks                int
 		status               string
 	}{
-		"booked":                                  {code: 200, tasks: 1, status: "QUEUED"},
-		"the queue is dark":                       {queueDark: true, code: 500, tasks: 1, status: "QUEUED"},
-		"Firestore is dark, so the lock is kept":  {storeDark: true, code: 500, status: "PROCESSING"},
-		"both are, and it ends in time all alike": {storeDark: true, queueDark: true, code: 500, status: "PROCESSING"},
+		"booked":                    {code: 200, tasks: 1, status: "QUEUED"},
+		"the queue does not answer": {queueDark: true, code: 500, tasks: 1, status: "QUEUED"},
+		"Firestore does not answer, so the lock is kept": {storeDark: true, code: 500, status: "PROCESSING"},
+		"neither answers": {storeDark: true, queueDark: true, code: 500, status: "PROCESSING"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -208,7 +203,7 @@ func TestAStoppedRunIsBookedAgain(t *testing.T) {
 					stopped = time.Now()
 					w.stop(worker.ErrStopping)
 					<-ctx.Done()
-					time.Sleep(5 * time.Second) // ends only when it is killed
+					time.Sleep(5 * time.Second) // as an analyzer that ends only when it is killed
 					return nil, ctx.Err()
 				})
 				w.guard.Queue = q.Queue
@@ -238,8 +233,6 @@ func TestAStoppedRunIsBookedAgain(t *testing.T) {
 	}
 }
 
-// Of the 8 s of a stop, the release of a lock and the booking of another delivery
-// have all that the analyzer leaves.
 func TestReleaseAndBookingUseTheRemainingTimeOfAStop(t *testing.T) {
 	for name, tc := range map[string]struct {
 		analyzer, release, booking time.Duration
@@ -273,8 +266,7 @@ func TestReleaseAndBookingUseTheRemainingTimeOfAStop(t *testing.T) {
 	}
 }
 
-// A name stays taken for a day, and a document that was made anew begins at
-// token 1 again.
+// A name stays taken for a day, and the tokens of a recreated document begin at 1 again.
 func TestAStoppedRunOfARecreatedDocumentIsBookedToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
@@ -302,13 +294,13 @@ func TestAStoppedRunOfARecreatedDocumentIsBookedToo(t *testing.T) {
 	})
 }
 
-// full is a queue that takes everything, and keeps it.
-type full struct {
+// recordingQueue is a queue that accepts and records all tasks.
+type recordingQueue struct {
 	mu    sync.Mutex
 	tasks []taskqueue.Task
 }
 
-func (f *full) Book(_ context.Context, t taskqueue.Task) (bool, error) {
+func (f *recordingQueue) Book(_ context.Context, t taskqueue.Task) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.tasks = append(f.tasks, t)
@@ -317,7 +309,7 @@ func (f *full) Book(_ context.Context, t taskqueue.Task) (bool, error) {
 
 func TestAFollowUpComesAfterTheExpiryAndMayLastAsLongAsARun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), &full{}
+		b, q := emulatortest.Embedded(t), &recordingQueue{}
 		w := start(t, b, succeed)
 		w.guard.Queue, w.guard.RunTimeout = q, 7*time.Minute
 		expires := held(t, b, "x", lease.DefaultTTL)

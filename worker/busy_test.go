@@ -14,8 +14,7 @@ import (
 	"taskguard/orchestrator"
 )
 
-// A worker whose places are taken says so without asking Firestore; whoever is
-// not let in learns nothing, and recovery and health need no place.
+// A caller without a valid token is refused as usual. Recovery and health are not limited.
 func TestABusyWorkerAnswersBusyBeforeFirestoreIsRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		finish := make(chan struct{})
@@ -62,14 +61,13 @@ func TestABusyWorkerAnswersBusyBeforeFirestoreIsRead(t *testing.T) {
 	})
 }
 
-// A recovery takes no delivery's place, and a client that has not sent its whole
-// request has none yet.
-func TestNeitherARecoveryNorHalfARequestTakesAPlace(t *testing.T) {
+// A recovery does not count as a delivery, nor does a request that has not arrived in full.
+func TestNeitherARecoveryNorAnIncompleteRequestIsCounted(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		w := start(t, b, succeed)
 		w.MaxRuns, w.guard.Queue = 1, startQueue(t).Queue
-		w.dark.Store(true) // for the recovery, whose call waits from here on
+		w.dark.Store(true) // the call of the recovery waits
 		body, client := io.Pipe()
 		var others sync.WaitGroup
 		others.Go(func() {

@@ -9,7 +9,7 @@ import (
 	"taskguard/emulator/firestore"
 )
 
-// clocked is a Firestore whose clock is ahead of this process's.
+// clocked returns a Firestore whose clock is ahead of this process's clock.
 func clocked(t *testing.T, ahead time.Duration) *emulatortest.Backend {
 	t.Helper()
 	s := firestore.NewServer(firestore.Options{Now: func() time.Time { return time.Now().Add(ahead) }})
@@ -17,7 +17,7 @@ func clocked(t *testing.T, ahead time.Duration) *emulatortest.Backend {
 	return &emulatortest.Backend{Project: emulatortest.Project(), Server: s, Calls: &emulatortest.Calls{}}
 }
 
-// An expiry is the store's time: the worker's own clock is in no answer to it.
+// An expiry is a time of the store, and so are retry_at and the follow-up.
 func TestAWorkersClockDecidesNothingAboutAnothersLock(t *testing.T) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
 		t.Run(ahead.String(), func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestAWorkersClockDecidesNothingAboutAnothersLock(t *testing.T) {
 				if a.RetryAfter != "100" {
 					t.Errorf("Retry-After = %s, want 100", a.RetryAfter)
 				}
-				q := &full{}
+				q := &recordingQueue{}
 				w.guard.Queue = q
 				w.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked", "retry_at": expires})
 				if at := q.tasks[0].At.Add(-2 * time.Second).UTC().Format("2006-01-02T15:04:05.000Z"); at != expires {
@@ -41,7 +41,7 @@ func TestAWorkersClockDecidesNothingAboutAnothersLock(t *testing.T) {
 	}
 }
 
-// Sooner it would meet the lock again.
+// If it were rounded down, the retry would find the lock held.
 func TestRetryAfterIsRoundedUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		w := start(t, b, succeed)

@@ -24,14 +24,13 @@ import (
 
 const queuePath = "projects/p/locations/l/queues/q"
 
-// queue is an embedded Cloud Tasks that calls the workers one after another,
-// within the process.
+// queue is an embedded Cloud Tasks that calls the workers one after another, in this process.
 type queue struct {
 	*cloudtasks.Server
 	*taskqueue.Queue
 
 	mu         sync.Mutex
-	dark       bool // CreateTask is out of reach
+	dark       bool // CreateTask does not answer
 	created    []string
 	workers    []http.Handler
 	deliveries []cloudtasks.Delivery
@@ -85,7 +84,7 @@ func (q *queue) intercept(ctx context.Context, method string, req, reply any, cc
 	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
-// serve lets q call w, and w book in q.
+// serve makes q call w, and w book in q.
 func (q *queue) serve(w *instance) {
 	w.guard.Queue = q.Queue
 	q.mu.Lock()
@@ -93,7 +92,7 @@ func (q *queue) serve(w *instance) {
 	q.workers = append(q.workers, w)
 }
 
-// RoundTrip is the network between q and the workers: they take turns.
+// RoundTrip sends the request to the next worker.
 func (q *queue) RoundTrip(r *http.Request) (*http.Response, error) {
 	q.mu.Lock()
 	if len(q.workers) == 0 {
@@ -116,7 +115,7 @@ func (q *queue) submit(t *testing.T, id string) {
 	}
 }
 
-// tasks are the distinct names that were asked for.
+// tasks returns the distinct names of the bookings.
 func (q *queue) tasks() map[string]bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -20,10 +20,9 @@ import (
 	"taskguard/worker"
 )
 
-// Two deliveries of one analysis to one process are two owners: one name for
-// both would let the first write on under the second's lock.
+// With the same owner for both, the first could write while the second holds the lock.
 func TestEachDeliveryIsAnOwnerOfItsOwn(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		var owners []string
 		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
@@ -50,8 +49,6 @@ func TestEachDeliveryIsAnOwnerOfItsOwn(t *testing.T) {
 	})
 }
 
-// A stop that comes while the commit of an acquisition is under way leaves no
-// lock behind that nobody knows of.
 func TestAStopDuringTheAcquisitionLeavesNoLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
@@ -60,14 +57,14 @@ func TestAStopDuringTheAcquisitionLeavesNoLock(t *testing.T) {
 			return nil, nil
 		})
 		var stopped atomic.Bool
-		a, err := repo.Open(t.Context(), b.Project, repo.Options{Policy: lease.Policy{TTL: ttl(b)}}, b.Client(t,
+		a, err := repo.Open(t.Context(), b.Project, repo.Options{Policy: lease.Policy{TTL: lease.DefaultTTL}}, b.Client(t,
 			grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 				err := invoke(ctx, m, req, reply, cc, opts...)
 				if path.Base(m) != "Commit" || stopped.Swap(true) {
 					return err
 				}
 				w.stop(worker.ErrStopping)
-				select { // the reply, which travels on for a moment
+				select { // the reply arrives a moment later
 				case <-ctx.Done():
 					return status.FromContextError(ctx.Err()).Err()
 				case <-time.After(100 * time.Millisecond):
@@ -86,8 +83,8 @@ func TestAStopDuringTheAcquisitionLeavesNoLock(t *testing.T) {
 	})
 }
 
-// A worker that was out of reach for longer than it may trust its lock, while
-// nobody took over, frees it when it is back, so that the next need not wait.
+// A worker without Firestore cannot trust its lock any more. If no other worker has acquired the
+// lock, it releases it when Firestore is back.
 func TestALockLostToTimeAloneIsFreed(t *testing.T) {
 	for name, away := range map[string]func(ttl time.Duration) time.Duration{
 		"back before the expiry": func(time.Duration) time.Duration { return 0 },
@@ -104,7 +101,7 @@ func TestALockLostToTimeAloneIsFreed(t *testing.T) {
 					if !errors.As(context.Cause(ctx), &lost) || lost.Reason != lease.OutOfTime {
 						t.Errorf("cause = %v, want out of time", context.Cause(ctx))
 					}
-					time.Sleep(away(ttl(b)))
+					time.Sleep(away(lease.DefaultTTL))
 					w.dark.Store(false)
 					return "must not be written", nil
 				})
@@ -119,9 +116,8 @@ func TestALockLostToTimeAloneIsFreed(t *testing.T) {
 	}
 }
 
-// What others do just before a run ends, which no heartbeat could notice, is
-// noticed by its finish.
-func TestALossThatOnlyTheFinishNoticesIsALockLost(t *testing.T) {
+// Another program changes the document just before the run ends, too late for a heartbeat.
+func TestALossThatOnlyTheFinishDetectsIsAnsweredLockLost(t *testing.T) {
 	others := map[string]func(t *testing.T, b *emulatortest.Backend){
 		"taken": func(t *testing.T, b *emulatortest.Backend) {
 			b.Merge(t, "x", map[string]any{"lockOwner": "them", "lockToken": int64(2), "lockExpiresAt": "2999-01-01T00:00:00.000Z"})

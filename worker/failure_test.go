@@ -31,7 +31,7 @@ func (w *logged) entry(t *testing.T, message string) (found map[string]any) {
 	return found
 }
 
-// What a delivery could not do, and its own line does not tell, is a warning.
+// The log line of the delivery does not contain these failures.
 func TestAFollowUpAReleaseAndAResultThatFailAreLogged(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		var w *logged

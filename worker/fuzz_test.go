@@ -16,8 +16,7 @@ import (
 	"taskguard/worker"
 )
 
-// Whatever is sent, the answer is JSON of the contract, and only an id that
-// Firestore can hold reaches the lock.
+// Each answer is JSON of the contract, and only an id that Firestore can hold reaches the lock.
 func FuzzRequest(f *testing.F) {
 	for _, body := range []string{
 		`{"analysis_id":"x"}`, `{"analysis_id":"missing","more":[1,{"a":null}]}`, ``, `null`, `[]`, `{"analysis_id":null}`, `{"analysis_id":7}`,

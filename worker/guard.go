@@ -82,7 +82,7 @@ type attempt struct {
 
 func (a *attempt) deliver(ctx context.Context) Outcome {
 	if ctx.Err() != nil {
-		return Outcome{Case: NotClaimed, ID: possible(a.id), Err: ErrStopping}
+		return Outcome{Case: NotClaimed, ID: validID(a.id), Err: ErrStopping}
 	}
 	acq, err := a.acquire(ctx)
 	switch {

@@ -55,7 +55,7 @@ func TestDelivery(t *testing.T) {
 			}
 			checkFields(t, b, "x", map[string]any{"status": "FAILED", "result": nil, "lockOwner": nil})
 		},
-		"ADocumentTooFullForALockIsSaid": func(t *testing.T, b *emulatortest.Backend) {
+		"ADocumentWithoutSpaceForALockIsReported": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": strings.Repeat("x", 1<<20-250)})
 			start(t, b, succeed).deliver(t, "x").check(t, 500, map[string]any{"acquired": false, "reason": "malformed", "error": "*"})
 		},
@@ -110,7 +110,7 @@ func TestDelivery(t *testing.T) {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			})
-			w.guard.RunTimeout = ttl(b) / 2
+			w.guard.RunTimeout = lease.DefaultTTL / 2
 			a := w.deliver(t, "x")
 			a.check(t, 500, map[string]any{"acquired": true, "reason": "retry"})
 			if msg, _ := a.Body["error"].(string); !strings.Contains(msg, "deadline") {
@@ -131,7 +131,7 @@ func TestDelivery(t *testing.T) {
 			lostMidRun(t, b, func() { b.Merge(t, "x", map[string]any{"status": "READY", "result": "theirs"}) })
 			checkFields(t, b, "x", map[string]any{"status": "READY", "result": "theirs", "finishedBy": nil})
 		},
-		"AMalformedTokenIsSaid": func(t *testing.T, b *emulatortest.Backend) {
+		"AMalformedTokenIsReported": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", map[string]any{"lockToken": "five"})
 			a := start(t, b, succeed).deliver(t, "x")
 			a.check(t, 500, map[string]any{"acquired": false, "reason": "malformed"})
@@ -195,8 +195,8 @@ func TestDelivery(t *testing.T) {
 	}
 }
 
-// lostMidRun delivers x, does what the others do while it runs, and wants the
-// run cancelled with the reason and a 409.
+// lostMidRun delivers x and calls others during the run. It wants the run cancelled with ErrLost,
+// and a 409.
 func lostMidRun(t *testing.T, b *emulatortest.Backend, others func()) {
 	t.Helper()
 	b.Put(t, "x", map[string]any{"status": "QUEUED"})
@@ -207,7 +207,7 @@ func lostMidRun(t *testing.T, b *emulatortest.Backend, others func()) {
 			if !errors.Is(context.Cause(ctx), lease.ErrLost) {
 				t.Errorf("cause = %v, want ErrLost", context.Cause(ctx))
 			}
-		case <-time.After(ttl(b)):
+		case <-time.After(lease.DefaultTTL):
 			t.Error("the run was not cancelled within a TTL")
 		}
 		return "must not be written", nil
@@ -215,7 +215,7 @@ func lostMidRun(t *testing.T, b *emulatortest.Backend, others func()) {
 	w.deliver(t, "x").check(t, 409, map[string]any{"acquired": true, "reason": "lock_lost"})
 }
 
-// A run of three TTLs keeps its lock against duplicates, here and elsewhere.
+// Neither the same worker nor another runs a duplicate.
 func TestALongRunKeepsItsLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
@@ -225,14 +225,14 @@ func TestALongRunKeepsItsLock(t *testing.T) {
 			select {
 			case <-ctx.Done():
 				return nil, ctx.Err()
-			case <-time.After(3 * ttl(b)):
+			case <-time.After(3 * lease.DefaultTTL):
 				return "done", nil
 			}
 		}
 		w, other := start(t, b, body), start(t, b, body)
 		var wg sync.WaitGroup
 		wg.Go(func() { w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"}) })
-		time.Sleep(ttl(b) / 10)
+		time.Sleep(lease.DefaultTTL / 10)
 		refused := 0
 		for b.Fields(t, "x")["status"] == "PROCESSING" {
 			for _, w := range []*instance{w, other} {
@@ -246,21 +246,20 @@ func TestALongRunKeepsItsLock(t *testing.T) {
 		if runs.Load() != 1 || refused == 0 {
 			t.Errorf("%d runs and %d refused duplicates, want one run", runs.Load(), refused)
 		}
-		time.Sleep(ttl(b) / 2)
+		time.Sleep(lease.DefaultTTL / 2)
 		checkFields(t, b, "x", map[string]any{"status": "READY", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil})
 	})
 }
 
-// A worker that Firestore is out of reach of for longer than its TTL, another
-// having taken over, writes nothing when it is back.
+// It has no Firestore for longer than its TTL, and another worker acquires the lock.
 func TestASupersededWorkerWritesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		var first, second *instance
 		first = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 			first.dark.Store(true)
-			<-ctx.Done() // the watchdog, though no call comes back
-			time.Sleep(ttl(b))
+			<-ctx.Done() // by the watchdog: no call returns
+			time.Sleep(lease.DefaultTTL)
 			second.deliver(t, "x").check(t, 200, map[string]any{"status": "READY", "lock_token": 2.0})
 			first.dark.Store(false)
 			return "from the past", nil
@@ -271,7 +270,7 @@ func TestASupersededWorkerWritesNothing(t *testing.T) {
 	})
 }
 
-func TestADarkFirestoreAnswers503(t *testing.T) {
+func TestWithoutFirestoreTheAnswerIs503(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		w := start(t, b, succeed)

@@ -24,19 +24,11 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
 
-// ttl is the contract's in a bubble, and short where time is real.
-func ttl(b *emulatortest.Backend) time.Duration {
-	if b.Google() {
-		return 5 * time.Second
-	}
-	return lease.DefaultTTL
-}
-
-// instance is one worker, as Cloud Run would run it.
+// instance is one worker, as on Cloud Run.
 type instance struct {
 	*worker.Server
 	stop  context.CancelCauseFunc
-	dark  atomic.Bool // Firestore is out of this worker's reach
+	dark  atomic.Bool // no call of this worker reaches Firestore
 	guard *worker.Guard
 }
 
@@ -51,7 +43,7 @@ func start(t *testing.T, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 		}
 		return nil
 	}
-	policy := lease.Policy{TTL: ttl(b), MaxAttempts: 3}
+	policy := lease.Policy{MaxAttempts: 3}
 	a, err := repo.Open(t.Context(), b.Project, repo.Options{Policy: policy}, b.Client(t,
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			if err := wall(ctx); err != nil {
@@ -78,7 +70,7 @@ func start(t *testing.T, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 	return w
 }
 
-// answer is what a worker said, decoded.
+// answer is a decoded answer.
 type answer struct {
 	Code       int
 	RetryAfter string
@@ -115,8 +107,8 @@ func (w *instance) send(t testing.TB, r *http.Request) answer {
 	return a
 }
 
-// check compares the code and the named fields of an answer; a nil value wants
-// the field absent, "*" any value.
+// check compares the status and the named fields of an answer. A nil value wants the field
+// absent, and "*" any value.
 func (a answer) check(t testing.TB, code int, want map[string]any) {
 	t.Helper()
 	if a.Code != code {

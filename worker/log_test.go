@@ -14,8 +14,7 @@ import (
 	"taskguard/worker"
 )
 
-// A delivery is one line that says why, and never what the input or the
-// analyzer said.
+// The line contains the reason, and no text of the input or the analyzer.
 func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 	const secret = "s3cret"
 	cases := map[string]struct {

@@ -19,7 +19,7 @@ import (
 	"taskguard/worker"
 )
 
-// logged is a worker on b, and the lines that its requests make.
+// logged is a worker on b, and the log lines of its requests.
 type logged struct {
 	*instance
 	log  *bytes.Buffer
@@ -70,7 +70,7 @@ func (w *logged) line(t *testing.T, path, id string, want map[string]any, header
 
 const delivery = "/internal/tasks/analysis"
 
-// Every figure of the line, and no field that LogFields does not name.
+// The lines have all fields of LogFields, and no other.
 func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
@@ -133,8 +133,7 @@ func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
 	})
 }
 
-// Measuring changes no call to Firestore.
-func TestADeliveryCostsWhatItDid(t *testing.T) {
+func TestMeasuringCostsNoCallToFirestore(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 			time.Sleep(350 * time.Second)

@@ -12,7 +12,7 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// memory is a store in memory, whose writes that free a lock take their time.
+// memory is a store in memory. A write that frees a lock takes the time release.
 type memory struct {
 	lease.Memory[analysislock.Analysis]
 	release time.Duration
@@ -31,7 +31,7 @@ func (m *memory) Swap(ctx context.Context, key string, prev lease.Cell[analysisl
 
 type inputReader = func(context.Context, analysislock.Analysis) (json.RawMessage, error)
 
-// locks are the locks on m's one analysis, x, which is QUEUED.
+// locks returns the locks of m, whose only analysis is x, QUEUED.
 func (m *memory) locks(t testing.TB, input inputReader) *analysislock.Locks {
 	t.Helper()
 	m.Put("x", analysislock.Analysis{ID: "x", Status: analysislock.Queued})

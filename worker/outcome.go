@@ -73,7 +73,7 @@ type Measures struct {
 	Tries int    // which of the task's tries this delivery is, from 1; zero: unknown
 }
 
-// Outcome is the result of a delivery, with what its answer reports.
+// Outcome is the result of a request, with the values of its answer and its log line.
 type Outcome struct {
 	Case    Case
 	ID      string
@@ -90,43 +90,35 @@ type Outcome struct {
 	Code, Reason string
 }
 
-type acquired int
-
-const (
-	unknown acquired = iota
-	yes
-	no
-)
-
 // answers is the one table from outcome to answer. A 2xx status deletes the task, so it
 // is used only if no later delivery is needed or one is booked. For a locked analysis
 // the status is 409, since 429 or 503 would slow the whole queue.
 var answers = [...]struct {
 	code     int
-	acquired acquired
+	acquired *bool // nil: not in the body
 	reason   string
 	status   string // of the analysis, if the case determines it
-	error    bool   // answer Err
-	counts   bool   // answer Recovery
+	error    bool   // the body has Err
+	counts   bool   // the body has the numbers of Recovery
 }{
-	Ran:                {code: http.StatusOK, acquired: yes, status: "READY"},
-	Failed:             {code: http.StatusOK, acquired: yes, status: "FAILED", error: true},
-	AlreadyFinished:    {code: http.StatusOK, acquired: no, reason: "already_finished"},
-	Locked:             {code: http.StatusConflict, acquired: no, reason: "locked"},
-	LockedBooked:       {code: http.StatusOK, acquired: no, reason: "locked"},
-	Retry:              {code: http.StatusInternalServerError, acquired: yes, reason: "retry", error: true},
-	LockLost:           {code: http.StatusConflict, acquired: yes, reason: "lock_lost"},
-	Busy:               {code: http.StatusConflict, acquired: no, reason: "busy"},
-	ShuttingDown:       {code: http.StatusInternalServerError, acquired: yes, reason: "shutting_down"},
-	ShuttingDownBooked: {code: http.StatusOK, acquired: yes, reason: "shutting_down"},
-	NotClaimed:         {code: http.StatusInternalServerError, acquired: no, reason: "shutting_down"},
+	Ran:                {code: http.StatusOK, acquired: new(true), status: "READY"},
+	Failed:             {code: http.StatusOK, acquired: new(true), status: "FAILED", error: true},
+	AlreadyFinished:    {code: http.StatusOK, acquired: new(false), reason: "already_finished"},
+	Locked:             {code: http.StatusConflict, acquired: new(false), reason: "locked"},
+	LockedBooked:       {code: http.StatusOK, acquired: new(false), reason: "locked"},
+	Retry:              {code: http.StatusInternalServerError, acquired: new(true), reason: "retry", error: true},
+	LockLost:           {code: http.StatusConflict, acquired: new(true), reason: "lock_lost"},
+	Busy:               {code: http.StatusConflict, acquired: new(false), reason: "busy"},
+	ShuttingDown:       {code: http.StatusInternalServerError, acquired: new(true), reason: "shutting_down"},
+	ShuttingDownBooked: {code: http.StatusOK, acquired: new(true), reason: "shutting_down"},
+	NotClaimed:         {code: http.StatusInternalServerError, acquired: new(false), reason: "shutting_down"},
 	NotFound:           {code: http.StatusNotFound, reason: "not_found"},
 	BadRequest:         {code: http.StatusBadRequest, reason: "bad_request", error: true},
 	TooLarge:           {code: http.StatusRequestEntityTooLarge, reason: "too_large"},
-	Unavailable:        {code: http.StatusServiceUnavailable, acquired: no, reason: "unavailable"},
-	Unfinished:         {code: http.StatusServiceUnavailable, acquired: yes, reason: "unavailable"},
-	Malformed:          {code: http.StatusInternalServerError, acquired: no, reason: "malformed", error: true},
-	Corrupted:          {code: http.StatusInternalServerError, acquired: yes, reason: "malformed", error: true},
+	Unavailable:        {code: http.StatusServiceUnavailable, acquired: new(false), reason: "unavailable"},
+	Unfinished:         {code: http.StatusServiceUnavailable, acquired: new(true), reason: "unavailable"},
+	Malformed:          {code: http.StatusInternalServerError, acquired: new(false), reason: "malformed", error: true},
+	Corrupted:          {code: http.StatusInternalServerError, acquired: new(true), reason: "malformed", error: true},
 	WrongMethod:        {code: http.StatusMethodNotAllowed, reason: "method_not_allowed"},
 	NoSuchRoute:        {code: http.StatusNotFound, reason: "no_such_route"},
 	Internal:           {code: http.StatusInternalServerError, reason: "internal"},
@@ -158,11 +150,7 @@ func bounded(s string) string { return strings.ToValidUTF8(s[:min(maxText, len(s
 // answer looks o up in the table.
 func (o Outcome) answer() (code int, a Answer) {
 	row := answers[o.Case]
-	a = Answer{AnalysisID: o.ID, Status: row.status, Reason: row.reason}
-	if row.acquired != unknown {
-		a.Acquired = new(bool)
-		*a.Acquired = row.acquired == yes
-	}
+	a = Answer{AnalysisID: o.ID, Acquired: row.acquired, Status: row.status, Reason: row.reason}
 	if o.Status != "" {
 		a.Status = o.Status
 	}

@@ -41,12 +41,12 @@ type line struct {
 // fields is the one table of the log line's fields. A zero value is left out.
 var fields = [...]struct {
 	Field
-	of func(line) slog.Value
+	value func(line) slog.Value
 }{
 	{Field{"outcome", "string", "the outcome of the request"}, func(l line) slog.Value { return slog.StringValue(l.Case.String()) }},
 	{Field{"status", "integer", "HTTP status of the answer"}, func(l line) slog.Value { return slog.IntValue(l.status) }},
 	{Field{"duration_ms", "integer", "time until the answer"}, func(l line) slog.Value { return milliseconds(true, l.took) }},
-	{Field{"analysis_id", "string", "absent if the request has no valid id"}, func(l line) slog.Value { return text(possible(l.ID)) }},
+	{Field{"analysis_id", "string", "absent if the request has no valid id"}, func(l line) slog.Value { return text(validID(l.ID)) }},
 	{Field{"lock_token", "integer", "fencing token of the acquired lock, or of the write that recorded attempts_exhausted"}, func(l line) slog.Value { return number(l.Token != 0, l.Token) }},
 	{Field{"code", "string", "the error's code, if the outcome is failed or retry"}, func(l line) slog.Value { return text(l.Code) }},
 	{Field{"reason", "string", "in addition to code: how the analyzer ended"}, func(l line) slog.Value { return text(l.Reason) }},
@@ -84,10 +84,10 @@ var fields = [...]struct {
 	{Field{"booked", "integer", "number of deliveries that a recovery booked"}, func(l line) slog.Value { return number(answers[l.Case].counts, int64(l.Booked)) }},
 }
 
-// dispatched reads Cloud Tasks' headers: the task's short name, and the number of this
+// taskHeaders reads Cloud Tasks' headers: the task's short name, and the number of this
 // try, from 1. Results are zero if a header is missing or invalid, since any client can
 // set them.
-func dispatched(h http.Header) (task string, tries int) {
+func taskHeaders(h http.Header) (task string, tries int) {
 	task = h.Get("X-CloudTasks-TaskName")
 	invalid := func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
@@ -108,18 +108,18 @@ func text(s string) slog.Value {
 	return slog.StringValue(s)
 }
 
-func number(known bool, n int64) slog.Value {
-	if !known {
+func number(present bool, n int64) slog.Value {
+	if !present {
 		return slog.Value{}
 	}
 	return slog.Int64Value(n)
 }
 
-func milliseconds(known bool, d time.Duration) slog.Value { return number(known, d.Milliseconds()) }
+func milliseconds(present bool, d time.Duration) slog.Value { return number(present, d.Milliseconds()) }
 
-// possible returns id, or "" if no analysis can have that id. It is for ids that no
+// validID returns id, or "" if no analysis can have that id. It is for ids that no
 // acquisition has checked.
-func possible(id string) string {
+func validID(id string) string {
 	if analysislock.CheckID(id) != nil {
 		return ""
 	}
@@ -142,7 +142,7 @@ func (s *Server) record(ctx context.Context, span telemetry.Span, message string
 	l.took = took
 	attrs := make([]slog.Attr, 0, len(fields))
 	for i := range fields {
-		if v := fields[i].of(l); v.Kind() != slog.KindAny || v.Any() != nil {
+		if v := fields[i].value(l); v.Kind() != slog.KindAny || v.Any() != nil {
 			attrs = append(attrs, slog.Attr{Key: fields[i].Name, Value: v})
 		}
 	}
@@ -150,6 +150,6 @@ func (s *Server) record(ctx context.Context, span telemetry.Span, message string
 	if message == telemetry.Delivery {
 		s.guard.Telemetry.Delivered(ctx, o.Case.String(), l.status)
 	}
-	span.Describe(possible(o.ID), o.Token, o.Attempt)
+	span.Describe(validID(o.ID), o.Token, o.Attempt)
 	span.Close(o.Case.String(), l.status >= http.StatusInternalServerError)
 }

@@ -27,7 +27,7 @@ const (
 	recoverLimit = 10_000
 	// recoverTimeout limits a call; the next call is due in a minute.
 	recoverTimeout = 50 * time.Second
-	bookers        = 16
+	maxBookings    = 16 // at the same time
 )
 
 // Recovery is the result of a call of Recover.
@@ -64,18 +64,18 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 		return r, fmt.Errorf("worker: recover: %w", err)
 	}
 	g.Telemetry.Stuck(ctx, r.Found)
-	news := make([]bool, len(tasks))
+	created := make([]bool, len(tasks))
 	var booking errgroup.Group
-	booking.SetLimit(bookers)
+	booking.SetLimit(maxBookings)
 	for i, t := range tasks {
 		booking.Go(func() error {
 			already, err := g.Queue.Book(ctx, t)
-			news[i] = err == nil && !already
+			created[i] = err == nil && !already
 			return err
 		})
 	}
 	err = booking.Wait()
-	for _, isNew := range news {
+	for _, isNew := range created {
 		if isNew {
 			r.Booked++
 		}

@@ -20,28 +20,27 @@ func (w *instance) recover(t *testing.T) answer {
 	return w.call(t, http.MethodPost, "/internal/tasks/recover", "")
 }
 
-// What nobody works on is delivered again: that of a worker that died after its
-// delivery was acknowledged, and that for which no delivery was ever made.
+// Their workers died after the delivery was acknowledged, or no delivery was ever booked.
 func TestRecoveryBooksOrphanedAnalyses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
 		w := start(t, b, succeed)
 		w.guard.Queue = q.Queue // nothing is delivered yet
 		now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
-		b.Put(t, "forgotten", map[string]any{"status": "QUEUED", "updatedAt": now})
+		b.Put(t, "never-booked", map[string]any{"status": "QUEUED", "updatedAt": now})
 		b.Put(t, "finished", map[string]any{"status": "READY", "updatedAt": now})
 		held(t, b, "orphan", 0)
 		w.recover(t).check(t, 200, map[string]any{"found": 0.0, "booked": 0.0}) // too early
 		time.Sleep(lease.DefaultTTL + time.Second)
 		held(t, b, "live", lease.DefaultTTL)
-		for _, booked := range []float64{2, 0, 0} { // the hour's first call alone
+		for _, booked := range []float64{2, 0, 0} { // only the first call in an hour books
 			w.recover(t).check(t, 200, map[string]any{"found": 2.0, "booked": booked, "reason": nil})
 		}
 		q.serve(w)
 		if err := q.Idle(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		for _, id := range []string{"forgotten", "orphan"} {
+		for _, id := range []string{"never-booked", "orphan"} {
 			checkFields(t, b, id, map[string]any{"status": "READY"})
 		}
 		checkFields(t, b, "live", map[string]any{"status": "PROCESSING"})
@@ -49,8 +48,7 @@ func TestRecoveryBooksOrphanedAnalyses(t *testing.T) {
 	})
 }
 
-// A task that came to nothing must not hide its analysis for longer than the
-// hour in its name.
+// A task that did not run the analysis prevents another booking for at most an hour.
 func TestRecoveryBooksAgainInTheNextHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
@@ -64,10 +62,10 @@ func TestRecoveryBooksAgainInTheNextHour(t *testing.T) {
 	})
 }
 
-// What recovery has booked may crash too, and wait no hour for the next.
+// A delivery that recovery has booked may crash too. The next is booked without a wait.
 func TestRecoveryBooksAgainAfterASecondCrashWithinTheHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), &full{}
+		b, q := emulatortest.Embedded(t), &recordingQueue{}
 		w := start(t, b, succeed)
 		w.guard.Queue = q
 		for token := range 2 {
@@ -83,7 +81,7 @@ func TestRecoveryBooksAgainAfterASecondCrashWithinTheHour(t *testing.T) {
 	})
 }
 
-// readAt is a backlog of one analysis, and the store's time of its reading.
+// readAt is a backlog of one analysis. It holds the store's time of the reading.
 type readAt struct{ time.Time }
 
 func (r readAt) Orphaned(_ context.Context, _ int, each func(id string, token int64, at time.Time)) error {
@@ -94,7 +92,7 @@ func (r readAt) Orphaned(_ context.Context, _ int, each func(id string, token in
 // Workers whose clocks disagree book one task.
 func TestTheHourInARecoverysNameIsTheStores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := &full{}
+		q := &recordingQueue{}
 		hour := time.Now().Truncate(time.Hour)
 		for _, at := range []time.Time{hour, hour.Add(time.Hour - 1), hour.Add(time.Hour)} {
 			g := &worker.Guard{Backlog: readAt{at}, Queue: q}
@@ -109,11 +107,10 @@ func TestTheHourInARecoverysNameIsTheStores(t *testing.T) {
 	})
 }
 
-// picky is a queue that refuses the first task at once, and takes its time for the
-// others.
-type picky struct{ slow }
+// partlyRefusing is a queue that refuses the first task at once, and accepts the others slowly.
+type partlyRefusing struct{ slow }
 
-func (p *picky) Book(ctx context.Context, t taskqueue.Task) (bool, error) {
+func (p *partlyRefusing) Book(ctx context.Context, t taskqueue.Task) (bool, error) {
 	if t.AnalysisID == "0" {
 		return false, errors.New("no")
 	}
@@ -122,7 +119,7 @@ func (p *picky) Book(ctx context.Context, t taskqueue.Task) (bool, error) {
 
 func TestABookingThatFailsCancelsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &worker.Guard{Backlog: overdue(100), Queue: &picky{slow{by: time.Second}}}
+		g := &worker.Guard{Backlog: overdue(100), Queue: &partlyRefusing{slow{by: time.Second}}}
 		if r, err := g.Recover(t.Context()); err == nil || r.Found != 100 || r.Booked != 99 {
 			t.Errorf("recovered %+v, %v; want 99 of 100, and an error", r, err)
 		}
@@ -155,7 +152,6 @@ func TestARecoveryThatCannotBookReportsIt(t *testing.T) {
 	})
 }
 
-// What cannot be delivered, and what waits for its delivery, hides nothing.
 func TestRecoveryFindsAnalysesBehindThoseThatCannotBeDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
@@ -172,7 +168,7 @@ func TestRecoveryFindsAnalysesBehindThoseThatCannotBeDelivered(t *testing.T) {
 	})
 }
 
-// refusing is a queue that takes nothing.
+// refusing is a queue that refuses all tasks.
 type refusing struct{}
 
 func (refusing) Book(context.Context, taskqueue.Task) (bool, error) { return false, errors.New("no") }
@@ -188,7 +184,7 @@ func (n overdue) Orphaned(_ context.Context, limit int, each func(id string, tok
 }
 
 func TestARecoveryIsBounded(t *testing.T) {
-	g := &worker.Guard{Backlog: overdue(1_000_000), Queue: &full{}}
+	g := &worker.Guard{Backlog: overdue(1_000_000), Queue: &recordingQueue{}}
 	if r, err := g.Recover(t.Context()); err != nil || r.Found != 10_000 || r.Booked != 10_000 {
 		t.Errorf("recovered %+v, %v; want 10,000", r, err)
 	}

@@ -22,10 +22,10 @@ func TestABodyThatBreaksOffIsABadRequest(t *testing.T) {
 	a.check(t, 400, map[string]any{"reason": "bad_request", "error": "the body did not arrive in full"})
 }
 
-// gone is a caller that has hung up.
-type gone struct{ http.ResponseWriter }
+// disconnected is a caller that has disconnected.
+type disconnected struct{ http.ResponseWriter }
 
-func (gone) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+func (disconnected) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
 func TestAnAnswerThatCouldNotBeSentIsLogged(t *testing.T) {
 	w := start(t, emulatortest.Embedded(t), succeed)
@@ -36,13 +36,13 @@ func TestAnAnswerThatCouldNotBeSentIsLogged(t *testing.T) {
 	if log.Len() > 0 {
 		t.Errorf("one that was sent is logged: %s", &log)
 	}
-	w.ServeHTTP(gone{httptest.NewRecorder()}, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/nothing", http.NoBody))
+	w.ServeHTTP(disconnected{httptest.NewRecorder()}, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/nothing", http.NoBody))
 	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, `"level":"WARN","msg":"answer not sent","error":"broken pipe"`) {
 		t.Errorf("log: %s", got)
 	}
 }
 
-// Anybody may have written the header: only what can be a task's name is logged.
+// Any client can set the header.
 func TestATasksNameIsLoggedWhereItCanBeOne(t *testing.T) {
 	w := start(t, emulatortest.Embedded(t), succeed)
 	var log bytes.Buffer

@@ -26,8 +26,8 @@ const busyRetry = 10 * time.Second
 
 // Server is the worker's HTTP server: it routes, and decides nothing.
 type Server struct {
-	// Lifecycle counts the runs. A run lasts from the end of reading its request until
-	// its answer is written.
+	// Lifecycle counts the runs. A run begins when its request has been read, and ends
+	// when its answer has been written.
 	*lifecycle.Lifecycle
 	// MaxRuns is the number of deliveries that are handled at once. The answer to one
 	// more is Busy. Zero means no limit. Set it before the first request.
@@ -52,8 +52,8 @@ type Authenticator interface {
 // hangs up does not end its run.
 func NewServer(work context.Context, g *Guard, auth Authenticator) *Server {
 	s := &Server{Lifecycle: lifecycle.New(work, g.Log), guard: g, auth: auth, work: work, echo: echo.New(), log: g.Log}
-	s.echo.HTTPErrorHandler = s.fault
-	s.echo.Use(s.Recovered)
+	s.echo.HTTPErrorHandler = s.handleError
+	s.echo.Use(s.RecoverPanics)
 	s.Attach(s.echo)
 	s.echo.POST("/internal/tasks/analysis", s.internal(telemetry.Delivery, s.analysis))
 	s.echo.POST("/internal/tasks/recover", s.internal(telemetry.Recovery, s.recovery))
@@ -96,7 +96,7 @@ func (s *Server) recorded(c echo.Context, message string, do func(*Outcome) Outc
 	}
 	ctx, span = s.guard.Telemetry.Serve(ctx, message)
 	c.SetRequest(c.Request().WithContext(ctx))
-	o.Task, o.Tries = dispatched(c.Request().Header)
+	o.Task, o.Tries = taskHeaders(c.Request().Header)
 	done := do(&o)
 	done.Task, done.Tries = o.Task, o.Tries
 	return done
@@ -132,9 +132,9 @@ func (s *Server) analysis(c echo.Context, begin func(id string) error) Outcome {
 	}
 	switch err := begin(id); {
 	case errors.Is(err, lifecycle.ErrFull):
-		return Outcome{Case: Busy, ID: possible(id), RetryIn: busyRetry}
+		return Outcome{Case: Busy, ID: validID(id), RetryIn: busyRetry}
 	case err != nil:
-		return Outcome{Case: NotClaimed, ID: possible(id), Err: ErrStopping}
+		return Outcome{Case: NotClaimed, ID: validID(id), Err: ErrStopping}
 	}
 	return s.guard.Deliver(telemetry.Carry(s.work, r.Context()), Delivery{AnalysisID: id, Task: r.Header.Get("X-CloudTasks-TaskName")})
 }
@@ -142,7 +142,7 @@ func (s *Server) analysis(c echo.Context, begin func(id string) error) Outcome {
 // recovery handles POST /internal/tasks/recover, and ignores its body. A stop waits for
 // it. It does not count towards MaxRuns.
 func (s *Server) recovery(c echo.Context, _ func(id string) error) Outcome {
-	defer s.Pass()()
+	defer s.Track()()
 	if s.work.Err() != nil {
 		return Outcome{Case: NotRecovered, Err: ErrStopping}
 	}
@@ -178,14 +178,14 @@ func readTask(w http.ResponseWriter, r *http.Request) (id string, err error) {
 	if json.Unmarshal(body, &task) != nil || task == nil {
 		return "", errors.New(`the body is not the JSON object {"analysis_id": "…"}`)
 	}
-	var named *string
-	switch raw, there := task["analysis_id"]; {
-	case !there:
+	var value *string
+	switch raw, found := task["analysis_id"]; {
+	case !found:
 		return "", errors.New("analysis_id is missing")
-	case json.Unmarshal(raw, &named) != nil || named == nil:
+	case json.Unmarshal(raw, &value) != nil || value == nil:
 		return "", errors.New("analysis_id is not a string")
 	}
-	return *named, nil
+	return *value, nil
 }
 
 func (s *Server) answer(c echo.Context, o Outcome) error {
@@ -199,8 +199,8 @@ func (s *Server) answer(c echo.Context, o Outcome) error {
 	return c.JSON(code, a)
 }
 
-// fault answers requests of unknown routes and methods, and errors of handlers.
-func (s *Server) fault(err error, c echo.Context) {
+// handleError answers requests of unknown routes and methods, and errors of handlers.
+func (s *Server) handleError(err error, c echo.Context) {
 	if c.Response().Committed {
 		return
 	}

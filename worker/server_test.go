@@ -18,7 +18,6 @@ import (
 	"taskguard/worker"
 )
 
-// What cannot be a task is refused before Firestore sees it.
 func TestBadRequests(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	w := start(t, b, succeed)
@@ -75,7 +74,7 @@ func TestOtherRoutesAndMethods(t *testing.T) {
 	w.call(t, http.MethodGet, "/health/live", "").check(t, 200, map[string]any{"status": "live"})
 }
 
-// Readiness is Firestore's first answer, and ends with the work.
+// It is ready from Firestore's first answer until it stops.
 func TestReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, emulatortest.Embedded(t), succeed)
@@ -98,7 +97,6 @@ func TestReadiness(t *testing.T) {
 	})
 }
 
-// Drain counts the runs in flight, waits for them, and no run begins after it.
 func TestDrainWaitsForTheRunsInFlight(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		finish := make(chan struct{})
@@ -132,14 +130,14 @@ func TestDrainWaitsForTheRunsInFlight(t *testing.T) {
 	})
 }
 
-// broken is a lock whose fault is ours.
+// broken are locks that panic.
 type broken struct{ worker.Locks }
 
 func (broken) AcquireAnalysisLock(context.Context, string, string, time.Duration) (analysislock.Acquisition, error) {
 	panic("with a user's input")
 }
 
-// A panic is answered 500 and logged with where it was, not with what it said.
+// The log has the stack and not the value of the panic.
 func TestAPanicInAHandlerIsAnsweredAndLogged(t *testing.T) {
 	var log bytes.Buffer
 	work, stop := context.WithCancel(t.Context())

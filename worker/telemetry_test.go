@@ -28,7 +28,7 @@ import (
 	"taskguard/worker/telemetry"
 )
 
-// gauges are what a worker has measured.
+// gauges holds the metrics of a worker.
 type gauges struct {
 	*telemetry.Telemetry
 	spans  *tracetest.SpanRecorder
@@ -46,8 +46,8 @@ func measured(t *testing.T) gauges {
 	return g
 }
 
-// counts are those of a metric, such as "booked=1 failed=2"; of a histogram the
-// sums, in tenths.
+// counts returns the values of a metric, such as "booked=1 failed=2". Of a histogram it returns
+// the sums, in tenths.
 func (g gauges) counts(t *testing.T, metric string) string {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -120,7 +120,7 @@ func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 	}
 }
 
-// No lock has checked the id of a delivery that comes at the stop.
+// No acquisition has checked the id.
 func TestADeliveryDuringAStopIsLoggedWithItsIDIfThatIsValid(t *testing.T) {
 	for id, told := range map[string]any{"order-17": "order-17", "a/": nil, strings.Repeat("a/", 400_000): nil} {
 		w := startLogged(t, emulatortest.Embedded(t), nil, succeed)
@@ -138,7 +138,7 @@ func TestADeliveryDuringAStopIsLoggedWithItsIDIfThatIsValid(t *testing.T) {
 	}
 }
 
-// auth lets in who says so.
+// auth admits requests that have its header.
 type auth struct{}
 
 func (auth) Check(r *http.Request) error {

@@ -17,8 +17,8 @@ import (
 	"taskguard/worker"
 )
 
-// trace returns the spans that have ended since the last call, each with the
-// values of its attributes, and "!" where it is an error.
+// trace returns the spans that have ended since the last call, with the values of their
+// attributes. An error has a "!".
 func (g gauges) trace() string {
 	var spans []string
 	for _, span := range g.spans.Ended() {
@@ -37,7 +37,7 @@ func (g gauges) trace() string {
 	return strings.Join(spans, ", ")
 }
 
-// lateAcquisition are Locks that take their time to acquire one.
+// lateAcquisition is Locks whose acquisitions take some time.
 type lateAcquisition struct {
 	worker.Locks
 	by time.Duration
@@ -48,7 +48,6 @@ func (l lateAcquisition) AcquireAnalysisLock(ctx context.Context, id, owner stri
 	return l.Locks.AcquireAnalysisLock(ctx, id, owner, ttl)
 }
 
-// Each step of a delivery is one span and one figure, with its outcome.
 func TestEachStepOfADeliveryIsASpanAndAFigure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q, m := emulatortest.Embedded(t), startQueue(t), measured(t)
@@ -117,7 +116,6 @@ func TestEachStepOfADeliveryIsASpanAndAFigure(t *testing.T) {
 	})
 }
 
-// A recovery is one span, and says what it found and booked.
 func TestARecoveryIsASpanAndItsFigures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q, m := emulatortest.Embedded(t), startQueue(t), measured(t)

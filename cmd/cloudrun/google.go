@@ -46,8 +46,8 @@ func (t Telemetry) client(until context.Context, to string) *http.Client {
 	}
 }
 
-// account sends as the service's account, which it looks for with the first request:
-// without one, exports fail and nothing else.
+// account sends requests with the token of the service's account. It searches for the
+// account at the first request: without one, only exports fail.
 type account struct {
 	find func() (http.RoundTripper, error)
 }

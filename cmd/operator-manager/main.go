@@ -2,11 +2,11 @@
 // few that the sessions of this machine share. `operator-manager help` lists its
 // commands.
 //
-// A session is known by its ITERM_SESSION_ID, else its TERM_SESSION_ID, else by the
+// A session is identified by its ITERM_SESSION_ID, else its TERM_SESSION_ID, else by the
 // process that started this one: the shell, whose end frees the operator. Where that
 // process is the go tool (go run), which ends with this one, it is the process that
-// started the go tool. What starts each command from a new shell, such as cron or an
-// editor, names its session by --session.
+// started the go tool. A program that starts each command from a new shell, such as
+// cron or an editor, must pass --session.
 //
 // It exits 0 when done, 1 when refused or failed, 2 on wrong usage or operators.
 package main

@@ -155,7 +155,7 @@ func TestTheConsoleUnlocksAndRequeuesAsTheCommandsDo(t *testing.T) {
 	if d, err := a.Get(t.Context(), "x"); err != nil || d.Attempts != 0 {
 		t.Errorf("%+v, %v", d, err)
 	}
-	for _, part := range []string{"command=unlock", "command=requeue", "analysis_id=x", "by=", "lock_owner=w/1", "level=WARN"} {
+	for _, part := range []string{"command=unlock", "command=requeue", "analysis_id=x", "by=", "lock_owner=w/1", "level=INFO"} {
 		if !strings.Contains(log.String(), part) {
 			t.Errorf("no %q in %s", part, log)
 		}

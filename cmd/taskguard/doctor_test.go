@@ -3,17 +3,12 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"google.golang.org/api/option"
-
 	"taskguard/cmd/taskguard/cli"
-	"taskguard/cmd/taskguard/operate"
 )
 
 const shippedFiles = "../../deploy/"
@@ -106,36 +101,5 @@ func TestDoctorWithoutAPartToReadIsWrongUsage(t *testing.T) {
 		if o.out != "" || strings.Count(o.err, "\n") != 1 {
 			t.Errorf("stdout: %s\nstderr: %s", o.out, o.err)
 		}
-	}
-}
-
-func TestDoctorShowsNoSecret(t *testing.T) {
-	file := variant(t, "doclock.yaml", `              valueFrom:
-                secretKeyRef:
-                  name: taskguard-session
-                  key: latest
-`, "              value: hunter2-hunter2-hunter2-hunter2-hunter2\n")
-	worker := variant(t, "service.yaml", "builtin:document", "https://me:hunter2@analyzer.example/?key=hunter2")
-	for _, format := range []string{"--json", "--json=false"} {
-		o := taskguard(t, vars{}, "doctor", format, "--doclock", file, "--service", worker).want(t, cli.ExitFailed, "plain-secret")
-		if strings.Contains(o.out+o.err, "hunter2") {
-			t.Error(o.out)
-		}
-	}
-}
-
-// Google answers each call with 403, or each with 404.
-func TestDoctorReportsRefusalsOfGoogleAndExits1(t *testing.T) {
-	for code, want := range map[int]string{http.StatusForbidden: "Google answers 403: no permission", http.StatusNotFound: "does not exist"} {
-		google := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(code)
-			_, _ = w.Write([]byte(`{"error":{"message":"no permission"}}`))
-		}))
-		var out, errs bytes.Buffer
-		c := cli.NewCall(cli.Command{Name: "doctor"}, nil, cli.Streams{In: strings.NewReader(""), Out: &out, Err: &errs}, vars{"GOOGLE_CLOUD_PROJECT": "p", "TASK_QUEUE": "projects/p/locations/l/queues/q"}.lookup)
-		code := cli.Report(t.Context(), &errs, "doctor", operate.DoctorWith(t.Context(), c, []option.ClientOption{option.WithEndpoint(google.URL), option.WithoutAuthentication()}))
-		google.Close()
-		outcome{code, out.String(), errs.String()}.want(t, cli.ExitFailed, "not readable: the queue", "not readable: the indexes", "not readable: Cloud Scheduler", want)
 	}
 }

@@ -12,18 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// diesWithHold: the kernel has killed the command. It may be a zombie that
-// nobody waits for.
-func diesWithHold(t *testing.T, pid int) {
-	t.Helper()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err == nil && !strings.Contains(string(data), ") Z ") {
-		t.Errorf("the command outlives hold: %s", data)
-		_ = syscall.Kill(pid, syscall.SIGKILL)
-	}
-}
-
-// terminal is a new terminal: our end, and the program's.
+// terminal opens a new terminal: our end, and the program's.
 func terminal(t *testing.T) (ours, theirs *os.File) {
 	t.Helper()
 	ours, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -39,14 +28,14 @@ func terminal(t *testing.T) (ours, theirs *os.File) {
 	}
 	theirs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
-		t.Skip("this machine shows no terminals: ", err)
+		t.Skip("this machine has no /dev/pts: ", err)
 	}
 	t.Cleanup(func() { _, _ = ours.Close(), theirs.Close() })
 	return ours, theirs
 }
 
-// onTerminal runs a script whose shell has a terminal of its own, and answers its
-// lines: TASKGUARD is this program.
+// onTerminal runs a script whose shell has a terminal of its own, and returns our end of
+// it and its lines. TASKGUARD is this program.
 func onTerminal(t *testing.T, script string) (ours *os.File, _ <-chan string) {
 	t.Helper()
 	ours, theirs := terminal(t)
@@ -71,9 +60,10 @@ func onTerminal(t *testing.T, script string) (ours *os.File, _ <-chan string) {
 	return ours, lines
 }
 
-// step waits for a line, and then types.
+// step is a line to wait for, and what is typed then.
 type step struct{ want, send string }
 
+// act performs the steps.
 func act(t *testing.T, ours *os.File, lines <-chan string, steps []step) {
 	t.Helper()
 	for _, s := range steps {
@@ -92,9 +82,9 @@ func TestHoldGivesItsCommandTheTerminalAlsoWhereStandardInputIsAPipe(t *testing.
 
 func TestHoldGivesItsCommandTheTerminalAndTakesItBack(t *testing.T) {
 	t.Parallel()
-	// A shell without job control: hold and it are one group, as in a script. Its
-	// command starts no others when it is suspended: what is stopped between vfork
-	// and exec stops its parent where nobody sees it.
+	// A shell without job control: hold and it are one group, as in a script. When the
+	// command is suspended, it starts no process: one that is stopped between vfork and
+	// exec would stop its parent too, without a signal to wait for.
 	ours, lines := onTerminal(t, `"$TASKGUARD" hold --project p --dir "`+t.TempDir()+`" -- sh -c 'echo up; read x; echo "got $x"; trap "echo int; exit 6" INT; echo ready; while :; do read z; done'; echo "code $?"; read y; echo "back $y"`)
 	act(t, ours, lines, []step{
 		{"up", "hello\n"}, {"got hello", ""}, {"ready", "\x1a"}, {"taskguard hold: a command that holds a lock cannot be suspended: continued", "\x03"},
@@ -102,7 +92,7 @@ func TestHoldGivesItsCommandTheTerminalAndTakesItBack(t *testing.T) {
 	})
 }
 
-// awaitLine reads until a line ends as wanted, after what the terminal echoes.
+// awaitLine reads until a line ends with want. The terminal's echo may come before it.
 func awaitLine(t *testing.T, lines <-chan string, want string) {
 	t.Helper()
 	for timeout := time.After(20 * time.Second); ; {

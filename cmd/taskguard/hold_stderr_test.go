@@ -19,7 +19,7 @@ import (
 	"taskguard/cmd/taskguard/cli"
 )
 
-// appears waits for a file that the command makes, in dir.
+// appears waits for a file in dir that matches pattern, and returns its text.
 func appears(t *testing.T, dir, pattern string) string {
 	t.Helper()
 	var text string
@@ -35,7 +35,7 @@ func appears(t *testing.T, dir, pattern string) string {
 	return strings.TrimSpace(text)
 }
 
-// guarded does something while no hold is in the middle of a renewal.
+// guarded calls do while no hold renews its lock.
 func guarded(t *testing.T, dir string, do func() error) {
 	t.Helper()
 	guard, err := os.OpenFile(filepath.Join(dir, "project", ".lock.guard"), os.O_RDWR, 0)
@@ -48,9 +48,9 @@ func guarded(t *testing.T, dir string, do func() error) {
 	}
 }
 
-// Nobody reads, or nobody can: whatever hold has to say, its command ends with
-// the lock, and hold with it.
-func TestHoldWhoseStandardErrorIsBlockedOrClosedEndsItsCommandAllTheSame(t *testing.T) {
+// The command ends with the lock, and hold with the command, also where hold cannot write
+// its messages.
+func TestHoldEndsItsCommandAlthoughItsStandardErrorIsBlockedOrClosed(t *testing.T) {
 	t.Parallel()
 	for _, blocked := range []bool{true, false} {
 		for _, flags := range [][]string{{"--json"}, {}} {
@@ -69,17 +69,17 @@ func TestHoldWhoseStandardErrorIsBlockedOrClosedEndsItsCommandAllTheSame(t *test
 				}
 				t.Cleanup(func() { _ = syscall.Kill(-pid, syscall.SIGKILL) }) // if it still lives
 				filled := make(chan struct{})
-				go func() { // as much as the pipe takes, and then it blocks
+				go func() { // fills the pipe, and then blocks
 					defer close(filled)
 					if blocked {
-						_, _ = w.Write(make([]byte, 4<<20)) // the end of reading ends it
+						_, _ = w.Write(make([]byte, 4<<20)) // ends when the other end is closed
 					}
 				}()
 				if !blocked {
 					_ = r.Close()
 				}
-				time.Sleep(200 * time.Millisecond) // until it is full: if not, less is shown
-				// Somebody takes it away; a renewal under way would put it back.
+				time.Sleep(200 * time.Millisecond) // until the pipe is full
+				// A renewal in progress would write the file again.
 				guarded(t, dir, func() error { return os.Remove(filepath.Join(dir, "project", ".lock")) })
 				appears(t, dir, "asked")
 				_ = h.Wait()
@@ -94,14 +94,14 @@ func TestHoldWhoseStandardErrorIsBlockedOrClosedEndsItsCommandAllTheSame(t *test
 	}
 }
 
-func TestHoldLeavesIgnoredSignalsToWhoIgnoresThem(t *testing.T) {
+func TestHoldForwardsNoSignalThatItIgnores(t *testing.T) {
 	t.Parallel()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	// What nohup does; the command itself would end by the signal.
+	// The script does what nohup does. Without it the signal would end the command.
 	script := fmt.Sprintf(`trap '' HUP; exec %q hold --project p --dir %q -- sh -c 'echo up >"%[2]s/up"; sleep 1; echo end >"%[2]s/end"'`, exe, dir)
 	cmd := exec.Command("sh", "-c", script)
 	cmd.Env = append(os.Environ(), "GOOGLE_CLOUD_PROJECT=", "FIRESTORE_EMULATOR_HOST=")
@@ -114,12 +114,12 @@ func TestHoldLeavesIgnoredSignalsToWhoIgnoresThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("%v; want it to come to its end", err)
+		t.Errorf("%v; want the command to finish", err)
 	}
 	appears(t, dir, "end")
 }
 
-func TestASignalBeforeTheCommandHasStartedKeepsItFromStarting(t *testing.T) {
+func TestASignalBeforeTheStartPreventsTheCommand(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // as main does, where the signal comes before hold listens

@@ -63,31 +63,31 @@ func startHoldTo(t *testing.T, stderr *os.File, env vars, args ...string) *held 
 	return h
 }
 
-// line is the next line of the command's.
+// line returns the next line of the command.
 func (h *held) line(t *testing.T) string {
 	t.Helper()
 	line, err := h.out.ReadString('\n')
 	if err != nil {
 		_ = h.Wait()
-		t.Fatalf("%q, %v; it said: %s", line, err, h.errs.String())
+		t.Fatalf("%q, %v; standard error: %s", line, err, h.errs.String())
 	}
 	return strings.TrimSuffix(line, "\n")
 }
 
-// end waits for the end, and answers what else went to standard output.
+// end waits for the end, and returns the rest of the standard output.
 func (h *held) end(t *testing.T, code int, parts ...string) string {
 	t.Helper()
 	rest, err := io.ReadAll(h.out)
 	if err != nil {
 		t.Error(err)
 	}
-	_ = h.Wait() // the code says it
+	_ = h.Wait() // the exit code is checked
 	if got := h.ProcessState.ExitCode(); got != code {
-		t.Errorf("exit %d; want %d; it said: %s", got, code, h.errs.String())
+		t.Errorf("exit %d; want %d; standard error: %s", got, code, h.errs.String())
 	}
 	for _, part := range parts {
 		if !strings.Contains(h.errs.String(), part) {
-			t.Errorf("it said: %s\nwant %q in it", h.errs.String(), part)
+			t.Errorf("standard error: %s\nwant %q in it", h.errs.String(), part)
 		}
 	}
 	return string(rest)
@@ -100,9 +100,9 @@ func TestHoldExitsAsItsCommandDoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		args []string
-		code int
-		said string
+		args   []string
+		code   int
+		stderr string
 	}{
 		"success":          {[]string{"--", "true"}, 0, "GOOGLE_CLOUD_PROJECT is not set"},
 		"a status":         {[]string{"--", "sh", "-c", "exit 37"}, 37, ""},
@@ -120,7 +120,7 @@ func TestHoldExitsAsItsCommandDoes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := startHold(t, vars{}, append([]string{"--dir", t.TempDir()}, c.args...)...)
-			if out := h.end(t, c.code, c.said); out != "" {
+			if out := h.end(t, c.code, c.stderr); out != "" {
 				t.Errorf("standard output: %q; want nothing", out)
 			}
 		})
@@ -160,7 +160,7 @@ func TestHoldForwardsSignalsToTheWholeGroup(t *testing.T) {
 	t.Parallel()
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2} {
 		t.Run(s.String(), func(t *testing.T) {
-			// Not sh itself but a child of it answers, so that the group is what was reached.
+			// A child of sh answers, which shows that the signal reached the whole group.
 			script := `trap : INT TERM HUP QUIT USR1 USR2; (trap 'echo got; exit 0' INT TERM HUP QUIT USR1 USR2; echo up; while :; do sleep 0.05; done); exit 5`
 			h := startHold(t, vars{}, "--dir", t.TempDir(), "--", "sh", "-c", script)
 			if got := h.line(t); got != "up" {
@@ -170,13 +170,13 @@ func TestHoldForwardsSignalsToTheWholeGroup(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := h.end(t, 5); got != "got\n" {
-				t.Errorf("the command said %q; want got", got)
+				t.Errorf("the command printed %q; want got", got)
 			}
 		})
 	}
 }
 
-func TestHoldThatWaitsForTheLockEndsBySignal(t *testing.T) {
+func TestASignalEndsTheWaitForTheLock(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	first := startHold(t, vars{}, "--dir", dir, "--", "sh", "-c", "echo up; cat")
@@ -193,13 +193,13 @@ func TestHoldThatWaitsForTheLockEndsBySignal(t *testing.T) {
 	first.end(t, 0)
 }
 
-func TestHoldThatFindsTheLockHeldExits1AfterThreeAttempts(t *testing.T) {
+func TestHoldOfALockedProjectExits1AfterThreeAttempts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	first := startHold(t, vars{}, "--dir", dir, "--", "sh", "-c", "echo up; cat")
 	first.line(t)
 	second := startHold(t, vars{}, "--dir", dir, "--json", "--", "echo", "never")
-	if out := second.end(t, 1, "fallback-conflict", `"type":"lock:readonly-entered"`); out != "" {
+	if out := second.end(t, 1, "project p is locked by another (by the file project/.lock) until 2", "(fallback-conflict)", `"type":"lock:readonly-entered"`); out != "" {
 		t.Errorf("the command ran: %q", out)
 	}
 	if n := strings.Count(second.errs.String(), `"type":"lock:attempt"`); n != 1+3 {

@@ -1,5 +1,5 @@
 // Command taskguard is the operator's tool: it shows the product on this machine (demo,
-// local), submits analyses (submit), and looks after them (status, unlock, requeue,
+// local), submits analyses (submit), and operates on them (status, unlock, requeue,
 // recover, console). `taskguard help` lists its commands.
 //
 // Flags may stand before and after a command's arguments; what follows -- is an
@@ -45,10 +45,10 @@ func commands() []cli.Command {
 			Variables: database + queue + " and LOCK_TTL (5m); PORT with --listen; LOG_FORMAT (text); TASK_JWKS_URL, for tests: " +
 				"the address of the proxy's public keys. On Cloud Run its probe is of TCP, as every request needs the proxy."},
 		{Name: "unlock", Arguments: "ID | --room ROOM", Run: operate.Unlock,
-			Summary:   "release the lock, also during a run, and book a delivery",
+			Summary:   "release the lock by force, also during a run, and book a delivery unless the analysis is finished",
 			Variables: database + queue + noQueue + " With --room: DOCUMENT_LOCKS_COLLECTION (documentLocks), and no queue."},
 		{Name: "requeue", Arguments: "ID", Run: operate.Requeue,
-			Summary: "open an analysis again, finished or not, and book a delivery", Variables: database + queue + noQueue},
+			Summary: "reset an analysis to QUEUED with 0 attempts, finished or not, and book a delivery; refused while it is locked", Variables: database + queue + noQueue},
 		{Name: "recover", Run: operate.Recover,
 			Summary:   "book a delivery for each orphaned analysis: unfinished, and not locked",
 			Variables: database + queue + " and LOCK_TTL (5m)"},

@@ -43,11 +43,12 @@ func TestMain(m *testing.M) {
 	if signal.Ignored(syscall.SIGHUP) { // by nohup, and then by all that is started here
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
+	emulatortest.Isolate()
 	flag.Parse()
 	if err := flag.Set("test.parallel", "8"); err != nil { // the tests mostly wait for processes
 		panic(err)
 	}
-	os.Exit(emulatortest.Main(m))
+	os.Exit(m.Run())
 }
 
 const (

@@ -12,8 +12,7 @@ import (
 	"taskguard/emulator/cloudtasks"
 )
 
-// testQueue is a store, and a queue whose deliveries reach nobody, so that what is booked
-// stays.
+// testQueue is a store, and a queue whose deliveries all fail, so that booked tasks stay.
 type testQueue struct {
 	env    vars
 	client *tasksapi.Client
@@ -45,7 +44,7 @@ func newQueue(t *testing.T) *testQueue {
 	return &testQueue{env, client}
 }
 
-// tasks returns what stands in the queue.
+// tasks returns the tasks in the queue.
 func (q *testQueue) tasks(t *testing.T) (all []*cloudtaskspb.Task) {
 	t.Helper()
 	request := &cloudtaskspb.ListTasksRequest{Parent: queueName, ResponseView: cloudtaskspb.Task_FULL}

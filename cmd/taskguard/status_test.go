@@ -13,7 +13,7 @@ import (
 
 const nasty = "a\n\x1b[2J\u202e\u200b\u009b"
 
-// readingLine is what status prints first, on standard error.
+// readingLine is the first line that status prints on standard error.
 const readingLine = "taskguard status: reading demo-test / (default) / analyses\n"
 
 // objects are the lines of JSON that status prints.

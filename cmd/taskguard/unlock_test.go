@@ -88,7 +88,7 @@ func TestUnlockOfARoomTakesItsLock(t *testing.T) {
 	}
 	lock := state.Lock
 	o := taskguard(t, env, "unlock", "--room", "a room", "--json").
-		want(t, cli.ExitDone, "command=unlock", "room_hash=", "by=", "lock_holder="+lock.Holder, "level=WARN")
+		want(t, cli.ExitDone, "command=unlock", "room_hash=", "by=", "lock_holder="+lock.Holder, "level=INFO")
 	got := wantKeys(t, o.out, "room", "unlocked", "lock_was")
 	was, err := json.Marshal(got["lock_was"])
 	if err != nil {

@@ -100,8 +100,8 @@ func BenchmarkPeakMemory(b *testing.B) {
 		env    string
 	}{
 		{"10-texts-of-1-MB", 10, text, `"read"`, 120, ""},
-		{"10-inputs-of-1040000-booleans", 10, hostileInput(), `"read"`, 400, ""},
-		{"10-inputs-of-1040000-booleans-in-512-MiB", 10, hostileInput(), `"read"`, 400, shipped},
+		{"10-inputs-of-1040000-booleans", 10, hostileInput(1_040_000), `"read"`, 400, ""},
+		{"10-inputs-of-1040000-booleans-in-512-MiB", 10, hostileInput(1_040_000), `"read"`, 400, shipped},
 		{"10-results-of-1040000-booleans", 10, "small", "[" + strings.Repeat("true,", 1_039_999) + "true]", 600, ""},
 		{"10-results-of-1040000-booleans-in-512-MiB", 10, "small", "[" + strings.Repeat("true,", 1_039_999) + "true]", 500, shipped},
 		{"10-results-of-130000-integers", 10, "small", "[" + strings.Repeat("7,", 129_999) + "7]", 400, ""},

@@ -18,13 +18,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// between stands between a worker and a Firestore and passes on calls of one
-// request each. Set before and after before the first call.
+// between is a proxy between a worker and a Firestore, for calls of one request each. Set
+// before and after before the first call.
 type between struct {
 	host   string
-	before func(*call) // is called before a call is made; nil: nothing
-	after  func(*call) // is called before its answers are passed on
-	dark   atomic.Bool // no call is passed on any more, and none is answered
+	before func(*call) // is called before a call is passed on; nil: nothing
+	after  func(*call) // is called before a call's answers are passed on; nil: nothing
+
+	unavailable atomic.Bool // no further call is passed on or answered
 
 	conn *grpc.ClientConn
 	ctx  context.Context //nolint:containedctx // ends with the test
@@ -94,7 +95,7 @@ func (b *between) handle(_ any, down grpc.ServerStream) error {
 	if b.before != nil {
 		b.before(c)
 	}
-	if b.dark.Load() {
+	if b.unavailable.Load() {
 		b.wait()
 		return b.ctx.Err()
 	}

@@ -31,8 +31,8 @@ func TestAWorkerRunsADelivery(t *testing.T) {
 	p.exitsCleanly(t)
 }
 
-// A worker stopped past its TTL and woken, another having finished, writes
-// nothing and ends its program.
+// A worker that was paused for longer than its TTL, while another finished the analysis,
+// writes nothing and ends its program.
 func TestAWorkerThatWasPausedWritesNothing(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
@@ -57,8 +57,8 @@ func TestAWorkerThatWasPausedWritesNothing(t *testing.T) {
 	}
 }
 
-// deliverUntilRun delivers again and again, as Cloud Tasks would, until the
-// delivery runs or finds the analysis finished.
+// deliverUntilRun repeats a delivery, as Cloud Tasks would, until it runs the analysis or
+// finds it finished.
 func (p *process) deliverUntilRun(t testing.TB, id string) {
 	t.Helper()
 	for range 600 {
@@ -74,7 +74,7 @@ func (p *process) deliverUntilRun(t testing.TB, id string) {
 	t.Fatalf("%s is never run", id)
 }
 
-// kill -9 in a run: another worker takes the lock when its TTL has passed, and
+// After a SIGKILL during a run another worker takes the lock when its TTL has passed, and
 // no sooner.
 func TestAKilledWorkersAnalysisIsTakenOver(t *testing.T) {
 	t.Parallel()
@@ -134,7 +134,7 @@ func TestACallerThatHangsUpDoesNotEndTheRun(t *testing.T) {
 	c.until(t, "y", "finished", ready)
 }
 
-// 200 clients that trickle their headers or send half a body hold nobody up.
+// 200 clients that send half a header or half a body delay no other client.
 func TestSlowClientsDoNotDelayADelivery(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)

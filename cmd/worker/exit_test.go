@@ -43,8 +43,8 @@ func TestAPortInUseExits1(t *testing.T) {
 	newCloud(t).refuses(t, fmt.Sprint("PORT=", port), 1, "PORT")
 }
 
-// refuses checks that a worker with env does not start, and says why in one
-// line.
+// refuses checks that a worker with env does not start, and prints one line that names
+// the variable.
 func (c *cloud) refuses(t testing.TB, env string, code int, name string) {
 	t.Helper()
 	cmd := c.command(env)

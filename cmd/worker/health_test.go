@@ -3,12 +3,11 @@ package main
 import (
 	"net/http"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 )
 
-// health is the status of /health/ and which.
+// health requests /health/which and returns the status.
 func (p *process) health(t testing.TB, which string) int {
 	t.Helper()
 	resp, err := http.Get(p.url + "/health/" + which)
@@ -31,9 +30,9 @@ func (p *process) untilReady(t testing.TB, want int) {
 	t.Fatalf("/health/ready never answers %d", want)
 }
 
-func TestAWorkerOnADarkFirestoreIsLiveAndNotReady(t *testing.T) {
+func TestAWorkerWithoutFirestoreIsLiveAndNotReady(t *testing.T) {
 	t.Parallel()
-	host, asked := dark(t)
+	host, asked := unresponsive(t)
 	p := newCloud(t).start(t, "FIRESTORE_EMULATOR_HOST="+host)
 	if code := p.health(t, "live"); code != http.StatusOK {
 		t.Errorf("live answers %d", code)
@@ -49,31 +48,9 @@ func TestAWorkerOnADarkFirestoreIsLiveAndNotReady(t *testing.T) {
 	p.exitsCleanly(t)
 }
 
-// A worker that is stopping still answers health, and that it is not ready.
-func TestAStoppingWorkerIsNotReady(t *testing.T) {
-	t.Parallel()
-	c := newCloud(t)
-	c.create(t, "x")
-	spec, started := stubbornAnalyzer(t) // the run goes on for 5 s after SIGTERM
-	p := c.start(t, "ANALYZER="+spec)
-	p.untilReady(t, http.StatusOK)
-	answer := p.delivered(t, "x")
-	<-started
-	p.signal(t, syscall.SIGTERM)
-	p.untilReady(t, http.StatusServiceUnavailable)
-	if code := p.health(t, "live"); code != http.StatusOK {
-		t.Errorf("live answers %d", code)
-	}
-	select {
-	case got := <-answer:
-		t.Errorf("the run had ended already: %s", got)
-	default:
-	}
-}
-
-// dark listens as a Firestore that accepts connections and never answers. asked is
-// closed at the first one.
-func dark(t testing.TB) (host string, asked <-chan struct{}) {
+// unresponsive listens as a Firestore that accepts connections and never answers. It
+// closes asked at the first connection.
+func unresponsive(t testing.TB) (host string, asked <-chan struct{}) {
 	t.Helper()
 	l := listen(t, "127.0.0.1:0")
 	first := make(chan struct{})

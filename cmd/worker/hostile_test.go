@@ -11,12 +11,12 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// Four documents that each take a hundred times their size when they are decoded
-// are run at once in a small container.
+// Four inputs, each of which takes a hundred times its size when it is decoded, run at
+// once in a worker with little memory.
 func TestHostileInputsAreRunWhereTheMemorySuffices(t *testing.T) {
 	slowWithoutRace(t)
 	w := newSmall(t)
-	input := hostileInput()
+	input := hostileInput(hostile)
 	w.start(t, enough)
 	var delivered sync.WaitGroup
 	for i := range 4 {
@@ -41,12 +41,12 @@ func TestHostileInputsAreRunWhereTheMemorySuffices(t *testing.T) {
 	}
 }
 
-// Each death that an input causes is counted, though the commit that counts it
-// takes longer than the input's answer: nothing is decoded before it is answered.
+// Each crash that an input causes is counted, although Firestore answers the commit that
+// counts it later than the read of the input: the input is decoded after both answers.
 func TestEachDeathIsCountedBeforeTheInputIsDecoded(t *testing.T) {
 	slowWithoutRace(t)
 	w := newSmall(t)
-	if err := w.analyses.Create(t.Context(), "x", hostileInput()); err != nil {
+	if err := w.analyses.Create(t.Context(), "x", hostileInput(hostile)); err != nil {
 		t.Fatal(err)
 	}
 	between := newBetween(t, w.host)
@@ -75,8 +75,8 @@ func TestEachDeathIsCountedBeforeTheInputIsDecoded(t *testing.T) {
 	}
 }
 
-// A worker that dies before the input arrives has counted the attempt, and the next
-// one runs it.
+// A worker that is killed before the input arrives has counted the attempt. The next
+// attempt runs the analysis.
 func TestAWorkerKilledWhileItReadsTheInputHasCountedTheAttempt(t *testing.T) {
 	for _, transactions := range []string{"optimistic", "pessimistic"} {
 		t.Run(transactions, func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestAWorkerKilledWhileItReadsTheInputHasCountedTheAttempt(t *testing.T) {
 			}
 			w.start(t, enough, "FIRESTORE_EMULATOR_HOST="+between.host, "FIRESTORE_TRANSACTIONS="+transactions)
 			w.worker.Load().delivered(t, "x")
-			w.until(t, "x", "acquired", running) // its commit runs beside the read
+			w.until(t, "x", "acquired", running) // its commit and the read run in parallel
 			w.worker.Load().signal(t, os.Kill)
 			w.expire(t)
 			if a := w.get(t, "x"); a.Attempts != 1 || a.Status != analysislock.Processing {

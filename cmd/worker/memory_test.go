@@ -24,12 +24,15 @@ import (
 const (
 	mib  = 1 << 20
 	peak = "VmHWM" // the most that a process has had resident
-	// enough is the memory of a small container. Four hostile documents at once must
-	// fit, as they did not when each was decoded whole, all at once.
-	enough = 384 * mib
+	// hostile is the number of values of a hostile input: a quarter of what a document
+	// can hold, so that the tests are fast.
+	hostile = 260_000
+	// enough is the memory of a worker that must suffice for four hostile inputs at once.
+	// It does not if each is decoded whole, all at once.
+	enough = 112 * mib
 	// tooLittle is more than an idle worker takes, which is 23 MiB, and less than it
 	// takes to encode one hostile input as JSON.
-	tooLittle = 64 * mib
+	tooLittle = 36 * mib
 	// mostAttempts is MAX_ATTEMPTS here.
 	mostAttempts = 2
 	// ttlInTests is LOCK_TTL here: longer than any delay of a slow machine. The
@@ -37,10 +40,10 @@ const (
 	ttlInTests = time.Minute
 )
 
-// hostileInput is as many values as a document of 1 MiB can hold: 4 MiB on the
-// wire, and more than 100 MiB when it is decoded.
-func hostileInput() map[string]any {
-	a := make([]any, 1_040_000)
+// hostileInput returns an input of n values, each of which takes about 100 bytes when it
+// is decoded. A document of 1 MiB can hold 1,040,000 of them: more than 100 MiB.
+func hostileInput(n int) map[string]any {
+	a := make([]any, n)
 	for i := range a {
 		a[i] = true
 	}
@@ -69,30 +72,29 @@ func memory(t testing.TB, pid int, field string) int64 {
 	return kb << 10
 }
 
-// container is a worker whose memory is limited: the test is the kernel that
-// kills it.
+// container is a worker whose memory is limited: the test kills it as a kernel would.
 type container struct {
 	*process
 	t      testing.TB
 	limit  int64
 	killed atomic.Bool
 	ended  chan struct{}
-	looks  sync.WaitGroup
+	checks sync.WaitGroup
 }
 
-// contain starts a worker and looks at its memory every millisecond. The runtime
-// knows the limit, as from a cgroup.
+// contain starts a worker and checks its memory every millisecond. Its runtime has the
+// limit, as from a cgroup.
 func (c *cloud) contain(t testing.TB, limit int64, env ...string) *container {
 	t.Helper()
 	p := c.start(t, append(env, fmt.Sprintf("GOMEMLIMIT=%d", limit/10*9))...)
 	k := &container{process: p, t: t, limit: limit, ended: make(chan struct{})}
-	k.looks.Go(func() {
+	k.checks.Go(func() {
 		for {
 			select {
 			case <-k.ended:
 				return
 			case <-time.After(time.Millisecond):
-				k.look()
+				k.check()
 			}
 		}
 	})
@@ -100,23 +102,22 @@ func (c *cloud) contain(t testing.TB, limit int64, env ...string) *container {
 	return k
 }
 
-// look kills the worker if it has ever had more memory than it may. A kernel
-// would have killed it at that moment: where what it did since must not count,
-// look is to be called before.
-func (k *container) look() {
+// check kills the worker if it has ever had more memory than its limit. A kernel would
+// have killed it at that moment.
+func (k *container) check() {
 	if memory(k.t, k.cmd.Process.Pid, peak) > k.limit && !k.killed.Swap(true) {
 		_ = k.cmd.Process.Kill()
 	}
 }
 
-// release ends the looking. The process may be waited for after it, and not before.
+// release ends the checks. Only then may the caller wait for the process.
 func (k *container) release() {
 	select {
 	case <-k.ended:
 	default:
 		close(k.ended)
 	}
-	k.looks.Wait()
+	k.checks.Wait()
 }
 
 // small is a cloud whose clock can be advanced, with one worker of limited memory at a
@@ -131,16 +132,16 @@ type small struct {
 func newSmall(t *testing.T) *small {
 	t.Helper()
 	if _, err := os.Stat("/proc/self/status"); err != nil {
-		t.Skip("no /proc on this system, which tells the memory of a process")
+		t.Skip("this system has no /proc, which shows the memory of a process")
 	}
 	w := &small{}
 	s := firestore.NewServer(firestore.Options{Now: func() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) }})
 	t.Cleanup(s.Close)
 	w.cloud = newCloudOn(t, &emulatortest.Backend{Project: emulatortest.Project(), Server: s, Calls: &emulatortest.Calls{}})
-	// It reads its input, and needs no memory of the worker's but for sending it.
+	// It only reads its input, so that the worker needs memory only to send that.
 	w.analyzer = httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
-		w.worker.Load().look()
+		w.worker.Load().check()
 		_, _ = io.WriteString(out, `"read"`)
 	}))
 	t.Cleanup(w.analyzer.Close)
@@ -152,7 +153,7 @@ func newSmall(t *testing.T) *small {
 func slowWithoutRace(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("slow: 10 s")
+		t.Skip("slow: 8 s")
 	}
 	info, _ := debug.ReadBuildInfo()
 	if slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {

@@ -42,8 +42,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// ignoreSIGTERM says so by connecting to address, and stays until that
-// connection is closed.
+// ignoreSIGTERM ignores SIGTERM, connects to address to report that, and returns when
+// that connection is closed.
 func ignoreSIGTERM(address string) {
 	signal.Ignore(syscall.SIGTERM)
 	conn, err := net.Dial("tcp", address)

@@ -102,8 +102,8 @@ func (q *tasks) book(t *testing.T, id string) {
 	}
 }
 
-// The whole way: a token that the queue has minted is verified, a run that is
-// stopped is booked, and that delivery gets in too and finishes.
+// The worker verifies the queue's token. When the worker stops, it books a delivery of the
+// run that it cancels, and that delivery, with a token too, finishes the analysis.
 func TestAStoppedRunIsFinishedByTheNextWorker(t *testing.T) {
 	t.Parallel()
 	c, q := newCloud(t), newTasks(t)
@@ -170,13 +170,13 @@ func TestSIGTERMReleasesAndBooks200Runs(t *testing.T) {
 	}
 }
 
-// A page of keys that cannot be reached keeps everybody out, and the worker up.
-func TestWithoutKeysTheWorkerStaysUpAndClosed(t *testing.T) {
+// A worker that cannot fetch the keys serves, and refuses every delivery.
+func TestAWorkerWithoutKeysServesAndRefusesDeliveries(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	c.create(t, "x")
 	l := listen(t, "127.0.0.1:0")
-	_ = l.Close() // nobody listens there
+	_ = l.Close() // no program listens there
 	p := c.start(t, "TASK_AUTH=oidc", "TASK_AUDIENCE=a", "TASK_SERVICE_ACCOUNTS=a@b.c", "TASK_JWKS_URL=http://"+l.Addr().String())
 	if code, body, err := p.deliver(t.Context(), "x"); code != http.StatusUnauthorized {
 		t.Errorf("%d %s %v", code, body, err)

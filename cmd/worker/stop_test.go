@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"syscall"
@@ -11,8 +12,8 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// stop sends SIGTERM, and SIGKILL to a worker that hangs. Cloud Run does so
-// after 10 s; here a slow machine is given more.
+// stop sends SIGTERM, and SIGKILL to a worker that does not end. Cloud Run does so after
+// 10 s; a slow machine may need more.
 func (p *process) stop(t testing.TB) {
 	t.Helper()
 	p.signal(t, syscall.SIGTERM)
@@ -20,15 +21,15 @@ func (p *process) stop(t testing.TB) {
 	t.Cleanup(func() { hung.Stop() })
 }
 
-// stubbornAnalyzer is an analyzer that ignores SIGTERM; started is closed when
-// it does.
+// stubbornAnalyzer returns an analyzer that ignores SIGTERM. It closes started when the
+// analyzer runs.
 func stubbornAnalyzer(t testing.TB) (spec string, started <-chan struct{}) {
 	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	host, dialled := dark(t)
+	host, dialled := unresponsive(t)
 	return fmt.Sprintf("exec:%s %s %s", program, stubborn, host), dialled
 }
 
@@ -59,9 +60,10 @@ func TestSIGTERMCancelsTheRunReleasesAndAnswers(t *testing.T) {
 	checkReleased(t, c.get(t, "x"))
 }
 
-// The slowest orderly end: the program is killed 5 s after SIGTERM, then the
-// release is tried for 2.5 s, in vain; the caller is answered all the same.
-func TestSIGTERMAnswersThoughTheProgramAndFirestoreDoNot(t *testing.T) {
+// The slowest orderly end: the program is killed 5 s after SIGTERM, then the worker tries
+// in vain for 2.5 s to release the lock. Until it has ended, it answers health, and that
+// it is not ready. The caller is answered.
+func TestAWorkerStopsAndAnswersAlthoughItsProgramAndFirestoreDoNot(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow: 7 s")
 	}
@@ -71,16 +73,21 @@ func TestSIGTERMAnswersThoughTheProgramAndFirestoreDoNot(t *testing.T) {
 	between := newBetween(t, c.host)
 	spec, started := stubbornAnalyzer(t)
 	p := c.start(t, "FIRESTORE_EMULATOR_HOST="+between.host, "ANALYZER="+spec)
+	p.untilReady(t, http.StatusOK)
 	answer := p.delivered(t, "x")
 	<-started
-	between.dark.Store(true)
+	between.unavailable.Store(true)
 	p.stop(t)
+	p.untilReady(t, http.StatusServiceUnavailable)
+	if code := p.health(t, "live"); code != http.StatusOK || len(answer) > 0 {
+		t.Errorf("live answers %d; the run must not have ended", code)
+	}
 	checkStopped(t, <-answer)
 	p.exitsCleanly(t)
 	if a := c.get(t, "x"); !running(a) {
-		t.Errorf("analysis = %+v, and nothing should have come through", a)
+		t.Errorf("analysis = %+v, want no change of it", a)
 	}
 	if strings.Contains(p.log.String(), "still going") {
-		t.Errorf("the run had ended, and the log says otherwise: %s", p.log.String())
+		t.Errorf("the run had ended; log: %s", p.log.String())
 	}
 }

@@ -45,7 +45,7 @@ var repoRooms = []room{
 			name: "an expiry in the year 9999 is believed",
 			old:  `ok && lease.Credible(t, r.at)`,
 			new:  `ok`,
-			test: "TestAnExpiryFarAheadIsUnreadable",
+			test: "TestLockFields/year_9999,_heartbeat_old",
 		},
 		{
 			name: "an updatedAt that is a Timestamp becomes a string",
@@ -66,7 +66,7 @@ var repoRooms = []room{
 			old:  `	if d.Status == "" || d.Status == Queued {`,
 			new:  `	if !d.Lock.Finished {`,
 			pkg:  "repo",
-			test: "TestAStatusOfOthersIsLeftAloneUntilTheFinish/a_word/embedded",
+			test: "TestAStatusOfAnotherProgramIsKeptUntilTheFinish/a_word",
 		},
 	}},
 	{"repo/orphaned.go", []bug{

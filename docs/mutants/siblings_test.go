@@ -61,7 +61,7 @@ var siblingRooms = []room{
 		name: "a sweep deletes what was extended since it was read",
 		old:  `Delete(ctx, firestore.LastUpdateTime(read))`,
 		new:  `Delete(ctx, func(time.Time) firestore.Precondition { return firestore.Exists }(read))`,
-		test: "TestRooms/ADeleteIsRefusedAfterAHeartbeat/embedded",
+		test: "TestRooms/WhatIsNotKeptIsDeleted/embedded",
 	}}},
 	{"worker/doclock/session.go", []bug{{
 		name: "a cookie is believed without its signature",

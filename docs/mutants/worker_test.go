@@ -6,7 +6,7 @@ var workerRooms = []room{
 			name: "all deliveries of a process are one owner",
 			old:  `rand.Text()}`,
 			new:  `rand.Text()[:0]}`,
-			test: "TestEachDeliveryIsAnOwnerOfItsOwn/embedded",
+			test: "TestEachDeliveryIsAnOwnerOfItsOwn",
 		},
 		{
 			name: "a stop cuts an acquisition short",
@@ -39,7 +39,7 @@ var workerRooms = []room{
 	return Outcome{Case: Unfinished, Err: err}`,
 			new: `	}
 	return o`,
-			test: "TestADarkFirestoreAnswers503",
+			test: "TestWithoutFirestoreTheAnswerIs503",
 		},
 	}},
 	{"worker/booking.go", []bug{
@@ -180,12 +180,12 @@ var workerRooms = []room{
 		{
 			name: "a recovery takes a delivery's place",
 			old: `_ func(id string) error) Outcome {
-	defer s.Pass()()
+	defer s.Track()()
 `,
 			new: `begin func(id string) error) Outcome {
 	_ = begin("")
 `,
-			test: "TestNeitherARecoveryNorHalfARequestTakesAPlace",
+			test: "TestNeitherARecoveryNorAnIncompleteRequestIsCounted",
 		},
 		{
 			name: "half a request takes a place",
@@ -195,7 +195,7 @@ var workerRooms = []room{
 	begin = func(string) error { return full }
 	id, err := readTask(c.Response(), r)
 `,
-			test: "TestNeitherARecoveryNorHalfARequestTakesAPlace",
+			test: "TestNeitherARecoveryNorAnIncompleteRequestIsCounted",
 		},
 		{
 			name: "recovery is open to everybody",

@@ -31,9 +31,12 @@ type Backend struct {
 func (b *Backend) Google() bool { return b.Server == nil }
 
 // Each runs body on the embedded server, in a synctest bubble, and on Google's
-// emulator in real time.
+// emulator in real time, in parallel with other tests. The emulator starts while the
+// test waits for those that are not parallel.
 func Each(t *testing.T, body func(t *testing.T, b *Backend)) {
 	t.Helper()
+	go shared.once.Do(findOrStart)
+	t.Parallel()
 	t.Run("embedded", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { body(t, Embedded(t)) })
 	})

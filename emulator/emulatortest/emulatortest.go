@@ -96,6 +96,7 @@ func Main(m *testing.M) int {
 	}
 	Isolate()
 	code := m.Run()
+	shared.once.Do(func() {}) // waits for a start
 	if shared.emulator != nil {
 		if err := shared.emulator.Stop(); err != nil {
 			fmt.Fprintln(os.Stderr, "emulatortest:", err)

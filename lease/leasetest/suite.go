@@ -58,14 +58,26 @@ type group[D any] struct {
 // store that is Exclusive skips the case of 128 acquirers: they would wait for each
 // other for longer than an acquisition may take.
 //
-// In real time the cases that wait run all at once, after the others, in groups
-// of the same name followed by InRealTime. That takes about one and a half TTLs.
+// In real time the cases that wait run all at once, in parallel with the others, in
+// groups of the same name followed by InRealTime. They take about one and a half TTLs.
 func Run[D any](t *testing.T, s Suite[D]) {
 	t.Helper()
 	if s.Close == nil {
 		s.Close = func(*D) {}
 	}
 	groups := s.groups(t)
+	// Goroutines and not t.Parallel, which runs only as many as there are processors.
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	for _, g := range groups {
+		for _, c := range g.cases {
+			if c.waits && !s.Bubble {
+				waiting.Go(func() {
+					t.Run(g.name+"InRealTime/"+c.name, func(t *testing.T) { s.one(t, c, g.exclusive) })
+				})
+			}
+		}
+	}
 	for _, g := range groups {
 		t.Run(g.name, func(t *testing.T) {
 			for _, c := range g.cases {
@@ -74,21 +86,6 @@ func Run[D any](t *testing.T, s Suite[D]) {
 				}
 			}
 		})
-	}
-	if s.Bubble {
-		return
-	}
-	// Goroutines and not t.Parallel, which runs only as many as there are processors.
-	var waiting sync.WaitGroup
-	defer waiting.Wait()
-	for _, g := range groups {
-		for _, c := range g.cases {
-			if c.waits {
-				waiting.Go(func() {
-					t.Run(g.name+"InRealTime/"+c.name, func(t *testing.T) { s.one(t, c, g.exclusive) })
-				})
-			}
-		}
 	}
 }
 

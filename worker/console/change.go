@@ -14,10 +14,10 @@ import (
 
 // verb is a change that an operator may make.
 type verb struct {
-	Name string // also its path
-	Does string // the button
-	Past string
-	do   func(o Operator, ctx context.Context, id, who string, seen Seen) (Delivery, error)
+	Name   string // also its path
+	Button string
+	Past   string // of the notice after the change
+	do     func(o Operator, ctx context.Context, id, who string, seen Seen) (Delivery, error)
 }
 
 var verbs = []verb{
@@ -31,9 +31,9 @@ type Seen struct {
 	Grant  lease.Grant
 }
 
-// Operator makes the changes, and logs that who made them. A change is committed
-// only if the analysis still is what was seen, and is lease.ErrConflict otherwise.
-// Other errors are those of Source.Get, and for Requeue *lease.HeldError while
+// Operator makes the changes, and logs them with the name who. It commits a change only if
+// the analysis is still in the state seen, and returns lease.ErrConflict otherwise. Other
+// errors are those of Source.Get, and for Requeue *lease.HeldError while
 // locked. Its methods may be called concurrently.
 type Operator interface {
 	Unlock(ctx context.Context, id, who string, seen Seen) (Delivery, error)
@@ -56,8 +56,8 @@ var results = map[Delivery]string{
 	None: "No delivery is booked, because no queue is configured: TASK_QUEUE is not set.",
 }
 
-// notice describes the change that led to this page, in fixed text: anybody may
-// have written the address.
+// notice describes the change that led to this page. Its texts are fixed, since the
+// address may come from anywhere.
 func notice(c echo.Context) string {
 	for _, v := range verbs {
 		if result := results[Delivery(c.QueryParam("done"))]; result != "" && c.QueryParam("did") == v.Name {
@@ -73,11 +73,11 @@ type confirmPage struct {
 	Verb     verb
 	Analysis row
 	Books    bool
-	Changed  bool // since this page was shown before
+	Changed  bool // since an earlier confirmation page
 	Back     string
 }
 
-// confirm is GET /unlock and /requeue: it shows what will happen.
+// confirm handles GET /unlock and /requeue: it shows what will happen.
 func (s *Server) confirm(v verb) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		w, err := s.changeable(c)
@@ -88,8 +88,8 @@ func (s *Server) confirm(v verb) echo.HandlerFunc {
 	}
 }
 
-// changeable reads the analysis, whose lock must be readable.
-func (s *Server) changeable(c echo.Context) (Whole, error) {
+// changeable reads the analysis. It returns lease.ErrMalformed if the lock is unreadable.
+func (s *Server) changeable(c echo.Context) (Detail, error) {
 	w, err := s.read(c, c.QueryParam("id"), false)
 	if err == nil && w.Malformed != "" {
 		err = lease.ErrMalformed
@@ -97,10 +97,11 @@ func (s *Server) changeable(c echo.Context) (Whole, error) {
 	return w, err
 }
 
-// ask asks for a confirmation; again if the analysis has changed since it was asked.
-func (s *Server) ask(c echo.Context, v verb, w *Whole, changed bool) error {
+// ask shows the confirmation page. changed reports that the analysis has changed since an
+// earlier one.
+func (s *Server) ask(c echo.Context, v verb, w *Detail, changed bool) error {
 	p := confirmPage{
-		frame: s.frame(c, v.Does+" "+printable.Line(w.ID)), Verb: v, Analysis: s.row(w), Books: s.o.Books,
+		frame: s.frame(c, v.Button+" "+printable.Line(w.ID)), Verb: v, Analysis: s.row(w), Books: s.o.Books,
 		Changed: changed, Back: address("/analysis", w.ID),
 	}
 	code := http.StatusOK
@@ -112,20 +113,20 @@ func (s *Server) ask(c echo.Context, v verb, w *Whole, changed bool) error {
 
 const (
 	maxForm       = 4 << 10         // bytes
-	changeTimeout = 7 * time.Second // ends before a stop stops waiting
+	changeTimeout = 7 * time.Second // shorter than a stop waits for it
 )
 
-// change is POST /unlock and /requeue.
+// change handles POST /unlock and /requeue.
 func (s *Server) change(v verb) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		defer s.Pass()() // a stop waits for it
-		// An operator who leaves the page during the change has confirmed it all the same.
+		defer s.Track()() // a stop waits for it
+		// The change is made even if the operator leaves the page during it.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), changeTimeout)
 		defer cancel()
 		r := c.Request().WithContext(ctx)
 		c.SetRequest(r)
 		r.Body = http.MaxBytesReader(c.Response(), r.Body, maxForm)
-		id := c.QueryParam("id") // a form field would not keep line ends as they are
+		id := c.QueryParam("id") // browsers change the line ends of a form field
 		back := address("/analysis", id)
 		unproven := r.Header.Get("Sec-Fetch-Site") == "" && r.Header.Get("Origin") == ""
 		if unproven || http.NewCrossOriginProtection().Check(r) != nil {

@@ -200,7 +200,7 @@ func TestARefusedChangeNamesTheReason(t *testing.T) {
 }
 
 func TestAChangedAnalysisIsConfirmedAgain(t *testing.T) {
-	for name, tc := range map[string]struct{ was, is console.Whole }{
+	for name, tc := range map[string]struct{ was, is console.Detail }{
 		"another owner and token":      {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/2", 4, time.Hour)},
 		"another token":                {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/1", 4, time.Hour)},
 		"another owner":                {heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/2", 3, time.Hour)},

@@ -13,14 +13,14 @@ import (
 	"taskguard/worker/printable"
 )
 
-// maxContents bounds how much is shown of an input or a result, in bytes.
+// maxContents is the number of bytes that are shown of an input or a result.
 const maxContents = 64 << 10
 
 // detailPage is the page of one analysis.
 type detailPage struct {
 	frame
 	Analysis row
-	Notice   string // the change that led here
+	Notice   string // describes the change before this page
 	ReadAt   string
 	All      bool // input and result are shown
 	Contents []contents
@@ -30,7 +30,7 @@ type detailPage struct {
 type contents struct {
 	Name  string
 	Text  string // empty: there is none
-	Bytes int    // of all of it
+	Bytes int    // of the whole value
 	Cut   bool
 }
 
@@ -39,7 +39,7 @@ func address(path, id string) string {
 	return path + "?" + url.Values{"id": {id}}.Encode()
 }
 
-// detail is GET /analysis?id=, with show=all for input and result.
+// detail handles GET /analysis?id=. With show=all the page has the input and the result.
 func (s *Server) detail(c echo.Context) error {
 	id, all := c.QueryParam("id"), c.QueryParam("show") == "all"
 	w, err := s.read(c, id, all)
@@ -55,17 +55,17 @@ func (s *Server) detail(c echo.Context) error {
 }
 
 // read reads the analysis id.
-func (s *Server) read(c echo.Context, id string, contents bool) (Whole, error) {
+func (s *Server) read(c echo.Context, id string, contents bool) (Detail, error) {
 	if id == "" {
-		return Whole{}, lease.ErrInvalidKey
+		return Detail{}, lease.ErrInvalidKey
 	}
 	return s.source.Get(c.Request().Context(), id, contents)
 }
 
-// row judges w at the store's time, as estimated.
-func (s *Server) row(w *Whole) row { return newRow(w.Analysis, w.now(), s.o.Operator != nil) }
+// row returns the row of w at the estimated time of the store.
+func (s *Server) row(w *Detail) row { return newRow(w.Analysis, w.now(), s.o.Operator != nil) }
 
-// printed indents JSON, and cuts it where a page would grow too long.
+// printed indents JSON, and cuts it after maxContents.
 func printed(name string, value json.RawMessage) contents {
 	p := contents{Name: name, Bytes: len(value)}
 	var b bytes.Buffer

@@ -4,19 +4,19 @@
 // # What is guaranteed
 //
 //   - The lease rule decides whether a lock is held or stale, at the store's time of
-//     the last read plus the time that has passed since. Without a read for about ten
-//     seconds the page shows the last state, that the store does not answer, and how
-//     old the page is. Browsers only count down.
+//     the last read plus the time that has passed since. If no read succeeds for about
+//     ten seconds, the page shows the last state, its time, and that the store does not
+//     answer. Browsers only count the remaining time.
 //   - A page asks every four seconds, and only while it is visible. All pages share
 //     one read of the list in three seconds, one count in fifteen and one read of the
 //     overdue analyses in thirty. Nothing is read when no page asks.
 //   - The numbers of the states count all analyses.
 //   - Inputs and results are read only on request, and are sent as text, cut at 64 KiB.
-//   - Without an Operator nothing can be changed. With one, a change takes a POST from
-//     a page of this console, after a page that describes what will happen. It applies only
-//     to what that page showed: if the state has changed since, or the lock has another
-//     holder, has expired or was renewed after it had expired, the operator is asked
-//     again.
+//   - Without an Operator nothing can be changed. With one, a change is a POST from the
+//     confirmation page of this console, which describes what will happen. It is made only
+//     in the state that this page showed. If the state has changed since, or the lock has
+//     another holder, has expired, or was renewed after it had expired, the operator must
+//     confirm again.
 //   - A stop waits for a change. Any instance accepts the form of any other.
 //   - A caller who is refused learns nothing about the analyses; the log has the reason.
 //   - Without JavaScript everything works except the updates.

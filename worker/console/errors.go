@@ -8,7 +8,7 @@ import (
 	"taskguard/worker/printable"
 )
 
-// refusal is an answer that is a page with a sentence.
+// refusal is an answer that shows one sentence instead of the requested page.
 type refusal struct {
 	code    int
 	message string
@@ -34,7 +34,7 @@ var (
 	broken       = refusal{code: http.StatusInternalServerError, message: "Something went wrong here."}
 )
 
-// refused maps the errors of a Source or an Operator.
+// refused returns the refusal for an error of a Source or an Operator.
 func refused(err error, back string) (r refusal) {
 	var held *lease.HeldError
 	var no *Refusal

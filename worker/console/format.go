@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// brief cuts the middle out of a text of more than 64 runes: ids often differ at
+// shorten cuts the middle out of a text of more than 64 runes: ids often differ at
 // their end.
-func brief(text string) string {
+func shorten(text string) string {
 	r := []rune(text)
 	if len(r) <= 64 {
 		return text

@@ -24,7 +24,7 @@ const maxOverdue = 50
 type choice struct {
 	State  string // as in row; empty: all
 	Lock   string // a state of the lock, or stuck; empty: all
-	Search string // part of the id, in any case
+	Search string // part of the id, upper or lower case
 }
 
 // query returns c as part of an address.
@@ -49,28 +49,28 @@ type listPage struct {
 	frame
 	choice
 	Filtered bool // choice selects not all
-	Known    bool // State is one of kinds
+	Known    bool // State is one of the four statuses
 	Rows     []row
 	Limit    int
-	Overdue  int    // limit of the overdue ones
-	Missing  string // why the list is incomplete, for people
-	Found    *row   // by its exact id, and not among those listed
-	Missed   string // why the exact id was not found; empty: it was not asked for
+	Overdue  int    // the limit of the overdue analyses
+	Missing  string // a sentence: why the list is incomplete
+	Found    *row   // the analysis found by its exact id, if it is not in Rows
+	Missed   string // a sentence: why no analysis was found by its exact id; empty: none was looked for
 
 	All           filter
 	States, Locks []filter
 }
 
-// filter is one state with the number of analyses in it: of all for
-// States, of those listed for Locks.
+// filter is one state with the number of its analyses. States count all analyses, Locks only
+// those listed.
 type filter struct {
 	Name, Kind string
 	N          string // empty: unknown
-	Current    bool   // the page shows these
-	Query      string // of the address that shows these
+	Current    bool   // the page shows this filter's analyses
+	Query      string // of the address of that page
 }
 
-// list is GET /.
+// list handles GET /.
 func (s *Server) list(c echo.Context) error {
 	ch := choice{State: c.QueryParam("state"), Lock: c.QueryParam("lock"), Search: c.QueryParam("q")}
 	p := listPage{
@@ -91,14 +91,15 @@ func (s *Server) list(c echo.Context) error {
 	return s.render(c, http.StatusOK, "list", p)
 }
 
-// listed returns the overdue analyses, then the newest, and up to Limit others in
-// p.State if it is one of kinds; and the counts, nil if they are unknown.
+// listed returns the rows of the overdue analyses, of the newest, and of up to Limit others
+// in p.State if that is one of the four statuses. It also returns the counts, nil if they
+// are unknown.
 func (s *Server) listed(ctx context.Context, p *listPage) ([]row, Counts) {
 	newest, overdue, counts := s.refresh(ctx)
 	if !counts.fresh() {
 		counts.value = nil
 	}
-	if newest.asked.IsZero() { // no time is known by which a lock could be judged
+	if newest.asked.IsZero() { // the store's time is unknown
 		p.Live = live{Status: "unavailable", Problem: problem(newest.err) + ". Nothing is known yet."}
 		return nil, counts.value
 	}
@@ -116,6 +117,8 @@ func (s *Server) listed(ctx context.Context, p *listPage) ([]row, Counts) {
 			p.Missing = "Which analyses are stuck is not known now: " + problem(overdue.err) + "."
 		}
 		if p.Known {
+			ctx, cancel := context.WithTimeout(ctx, maxRead)
+			defer cancel()
 			more, err := s.source.InState(ctx, p.State, s.o.Limit)
 			if all = append(all, more...); err != nil {
 				p.Missing = "Older analyses in this state are not known now: " + problem(err) + "."
@@ -130,17 +133,17 @@ func (s *Server) listed(ctx context.Context, p *listPage) ([]row, Counts) {
 	return rows, counts.value
 }
 
-// reading is a value that all open pages share, and how the last attempt to read it
-// ended.
+// reading is a value that all open pages share, and the result of the last attempt to read
+// it.
 type reading[T any] struct {
-	every time.Duration // at least, between two attempts
+	every time.Duration // the shortest time between two attempts
 	value T
-	asked time.Time // local time at which value was asked for; zero: there is none yet
+	asked time.Time // local time of the request for value; zero: it was never read
 	ended time.Time // local time at which the last attempt ended
 	err   error     // of the last attempt
 }
 
-// refresh makes an attempt where one is due.
+// refresh reads the value if its last attempt was long enough ago.
 func (r *reading[T]) refresh(s *Server, what string, read func() (T, error)) {
 	if time.Since(r.ended) < r.every {
 		return
@@ -155,13 +158,13 @@ func (r *reading[T]) refresh(s *Server, what string, read func() (T, error)) {
 	r.err, r.ended = err, time.Now()
 }
 
-// fresh reports whether r's value counts as current: one attempt may fail.
+// fresh reports whether the value is current. It still is after one failed attempt.
 func (r *reading[T]) fresh() bool { return time.Since(r.asked) < 2*r.every+5*time.Second }
 
-// maxRead bounds the shared reads of one page.
+// maxRead is the time limit of the shared reads of one page, and of the read of InState.
 const maxRead = 5 * time.Second
 
-// refresh reads what is due, also for the other pages that wait for it meanwhile.
+// refresh reads the values that are due. Other pages wait for it and share the values.
 func (s *Server) refresh(ctx context.Context) (reading[Listing], reading[[]Analysis], reading[Counts]) {
 	s.reading <- struct{}{}
 	defer func() { <-s.reading }()
@@ -242,12 +245,12 @@ func (p *listPage) count(rows []row, counts Counts) {
 // live describes how old a page is.
 type live struct {
 	Status  string // static, or unavailable: the store does not answer
-	At      string // the store's time of what is shown, for people
+	At      string // the store's time of the data, as text
 	Now     int64  // the same in milliseconds
-	Problem string // of the store, for people
+	Problem string // a sentence about the store
 }
 
-// liveAt is for a page as of at, the store's time.
+// liveAt describes a page with data of the store's time at.
 func liveAt(at time.Time) live {
 	return live{Status: "static", At: clock(at), Now: at.UnixMilli()}
 }

@@ -43,7 +43,7 @@ func TestALaterPageShowsTheChanges(t *testing.T) {
 	})
 }
 
-// Nothing is written when a lock expires: it becomes stale by time.
+// No write marks the expiry of a lock.
 func TestALockThatExpiresIsShownAsStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := open(t, newSource(heldBy("a", "w/1", 1, 5*time.Second)), console.Options{})
@@ -89,7 +89,7 @@ func TestAllPagesShareTheReadsAndNothingIsReadWithoutAPage(t *testing.T) {
 	})
 }
 
-// Its holder may have renewed it since.
+// The holder may have renewed it since.
 func TestALockStaysAsLastReadWhileTheStoreDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newSource(heldBy("a", "w/1", 1, 3*time.Minute), analysis("b", "QUEUED"))

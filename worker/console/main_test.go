@@ -23,11 +23,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// memorySource is a Source in memory. Its clock is a day ahead of this machine's, so that a
-// judgement by the wrong clock shows.
+// memorySource is a Source in memory. Its clock is a day ahead of this machine's clock, so that the
+// use of the wrong clock is detected.
 type memorySource struct {
 	mu          sync.Mutex
-	all         map[string]console.Whole
+	all         map[string]console.Detail
 	unavailable bool
 	asked       map[string]int // calls by method
 	late        []console.Analysis
@@ -41,15 +41,15 @@ const ahead = 24 * time.Hour
 
 func storeNow() time.Time { return time.Now().Add(ahead) }
 
-func newSource(all ...console.Whole) *memorySource {
-	s := &memorySource{all: map[string]console.Whole{}, asked: map[string]int{}}
+func newSource(all ...console.Detail) *memorySource {
+	s := &memorySource{all: map[string]console.Detail{}, asked: map[string]int{}}
 	for i := range all {
 		s.all[all[i].ID] = all[i]
 	}
 	return s
 }
 
-// change lets do change s.
+// change calls do with s locked.
 func (s *memorySource) change(do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +62,7 @@ func (s *memorySource) calls(method string) (n int) {
 	return n
 }
 
-func (s *memorySource) put(w console.Whole) { s.change(func() { s.all[w.ID] = w }) }
+func (s *memorySource) put(w console.Detail) { s.change(func() { s.all[w.ID] = w }) }
 
 var errUnavailable = fmt.Errorf("no connection: %w", lease.ErrUnavailable)
 
@@ -136,20 +136,20 @@ func (s *memorySource) Overdue(context.Context, int) ([]console.Analysis, error)
 	return slices.Clone(s.late), s.lateErr
 }
 
-func (s *memorySource) Get(_ context.Context, id string, contents bool) (console.Whole, error) {
+func (s *memorySource) Get(_ context.Context, id string, contents bool) (console.Detail, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked["Get"]++
 	w, there := s.all[id]
 	switch {
 	case s.unavailable:
-		return console.Whole{}, errUnavailable
+		return console.Detail{}, errUnavailable
 	case id == "a/b" || id == "":
-		return console.Whole{}, lease.ErrInvalidKey
+		return console.Detail{}, lease.ErrInvalidKey
 	case !there:
-		return console.Whole{}, lease.ErrNotFound
+		return console.Detail{}, lease.ErrNotFound
 	case w.Malformed != "" && contents:
-		return console.Whole{}, lease.ErrMalformed
+		return console.Detail{}, lease.ErrMalformed
 	}
 	w.At, w.Asked = storeNow(), time.Now()
 	if !contents {
@@ -158,7 +158,7 @@ func (s *memorySource) Get(_ context.Context, id string, contents bool) (console
 	return w, nil
 }
 
-// recorder is an Operator that notes what it was asked.
+// recorder is an Operator that records its calls.
 type recorder struct {
 	mu     sync.Mutex
 	did    []string
@@ -195,7 +195,7 @@ func (h *recorder) want(t *testing.T, did ...string) {
 	}
 }
 
-// quick makes each page one of a new reading.
+// quick makes each page read the analyses again.
 const quick = time.Nanosecond
 
 // open returns a console of source.
@@ -204,15 +204,14 @@ func open(t testing.TB, source console.Source, o console.Options) *console.Serve
 	return console.NewServer(t.Context(), source, o)
 }
 
-// writable is one that makes changes.
+// writable returns a console that makes changes, and records them.
 func writable(t testing.TB, source console.Source) (*console.Server, *recorder) {
 	t.Helper()
 	h := &recorder{}
 	return open(t, source, console.Options{Operator: h, Identity: console.Everybody("operator-1"), Books: true, Every: quick}), h
 }
 
-// ask makes a request as a browser on this machine would, with more headers: name,
-// value, name, value.
+// ask makes a request as a browser on this machine does. header has names and values in turn.
 func ask(t testing.TB, h http.Handler, method, target, body string, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
@@ -231,7 +230,7 @@ func ask(t testing.TB, h http.Handler, method, target, body string, header ...st
 	return w
 }
 
-// page is a page that must be there.
+// page returns a page, and fails the test unless its status is 200.
 func page(t testing.TB, h http.Handler, target string) string {
 	t.Helper()
 	w := ask(t, h, http.MethodGet, target, "")
@@ -262,7 +261,7 @@ func contains(t testing.TB, text string, want bool, parts []string) {
 	}
 }
 
-// rowOf is the row of an analysis.
+// rowOf returns the row of an analysis.
 func rowOf(t testing.TB, text, id string) string {
 	t.Helper()
 	row := regexp.MustCompile(`(?s)<tr [^>]*data-id="` + regexp.QuoteMeta(id) + `".*?</tr>`).FindString(text)
@@ -272,7 +271,7 @@ func rowOf(t testing.TB, text, id string) string {
 	return row
 }
 
-// ids are those of the rows, in their order.
+// ids returns the ids of the rows, in their order.
 func ids(text string) (all []string) {
 	for _, found := range regexp.MustCompile(`<tr [^>]*data-id="([^"]*)"`).FindAllStringSubmatch(text, -1) {
 		all = append(all, found[1])
@@ -280,20 +279,20 @@ func ids(text string) (all []string) {
 	return all
 }
 
-// of is an analysis in a state.
-func analysis(id, status string) console.Whole {
-	return console.Whole{Analysis: console.Analysis{ID: id, Status: status, Created: time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC), Updated: storeNow().Add(-5 * time.Minute)}}
+// analysis returns an analysis with that status.
+func analysis(id, status string) console.Detail {
+	return console.Detail{Analysis: console.Analysis{ID: id, Status: status, Created: time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC), Updated: storeNow().Add(-5 * time.Minute)}}
 }
 
-// heldBy is one whose lock has left to go, or less.
-func heldBy(id, owner string, token int64, left time.Duration) console.Whole {
+// heldBy returns an analysis whose lock expires in left.
+func heldBy(id, owner string, token int64, left time.Duration) console.Detail {
 	w := analysis(id, "PROCESSING")
 	w.Lock = lease.Lease{Owner: owner, Token: token, Attempts: 1, HeartbeatAt: storeNow(), ExpiresAt: storeNow().Add(left)}
 	w.Attempts = 1
 	return w
 }
 
-// hidden are the fields of the form on a page of confirmation.
+// hidden returns the hidden fields of the form on a confirmation page.
 func hidden(t testing.TB, text string) url.Values {
 	t.Helper()
 	form := url.Values{}

@@ -81,7 +81,7 @@ func TestAnOlderAnalysisIsFoundByItsExactID(t *testing.T) {
 	hasNot(t, page(t, s, "/?q=new"), `id="found"`, `id="missed"`)
 }
 
-// hostileTexts are texts that no page may take for anything but text.
+// hostileTexts must appear in pages only as text.
 var hostileTexts = []string{
 	`"><script>alert(1)</script>`, `'onmouseover='alert(1)`, "javascript:alert(1)", "\u202egpj.exe", "a\x00b\nc\x1b[2J", "🦊 <b>&amp;", "`${1}`{{.}}",
 	strings.Repeat("é", 750), "a b+c%2F?d=e#f",

@@ -31,7 +31,7 @@ const noStatus = "no status"
 // row is one analysis as templates show it, at one moment.
 type row struct {
 	Analysis
-	Key       string // names it on a page
+	Key       string // identifies the row on a page
 	State     string // its status, or noStatus
 	Kind      string // queued, processing, ready, failed, none or other: how State looks
 	LockState string
@@ -40,7 +40,7 @@ type row struct {
 	Write     bool          // changes may be made
 }
 
-// newRow judges a at now, the store's time.
+// newRow returns the row of a at now, the store's time.
 func newRow(a Analysis, now time.Time, write bool) row {
 	r := row{
 		Analysis: a, Key: key(a.ID), State: cmp.Or(a.Status, noStatus), Kind: kindOf(a.Status), LockState: lockState(&a, now),
@@ -57,13 +57,13 @@ func (r row) Unlockable() bool {
 	return r.Write && (r.LockState == lockHeld || r.LockState == lockStale)
 }
 
-// Requeueable reports whether it may be opened again.
+// Requeueable reports whether the analysis may be requeued.
 func (r row) Requeueable() bool {
 	return r.Write && (r.LockState == lockStale || r.LockState == lockFree)
 }
 
-// Seen names, in a form, what the confirmation is about: the state, and the owner,
-// the token and the state of the lock.
+// Seen returns the value that a form sends back to identify the confirmed state: the state
+// of the analysis, and the owner, the token and the state of the lock.
 func (r row) Seen() string {
 	return strconv.FormatInt(r.Lock.Token, 10) + "-" + key(r.Lock.Owner) + "-" + r.LockState + "-" + key(r.State)
 }
@@ -80,13 +80,13 @@ func lockState(a *Analysis, now time.Time) string {
 	return lockFree
 }
 
-// key returns a name for an id that is safe in markup.
+// key returns a hash of an id, which needs no escaping in HTML.
 func key(id string) string {
 	sum := sha256.Sum256([]byte(id))
 	return hex.EncodeToString(sum[:8])
 }
 
-// kinds are the states with a look of their own.
+// kinds are the four statuses. Pages show each in its own color.
 var kinds = []string{"QUEUED", "PROCESSING", "READY", "FAILED"}
 
 func kindOf(status string) string {

@@ -26,13 +26,13 @@ const DefaultLimit = 50
 
 // Options of NewServer. The zero value is safe only on the loopback interface.
 type Options struct {
-	Place    string        // project, database and collection, for people
+	Place    string        // shown in the page's header: project, database and collection
 	Limit    int           // zero: DefaultLimit
 	Identity Identity      // nil: everybody, without a name
-	AnyHost  bool          // requests may name any host, because Identity wants a proof that no other site can have
+	AnyHost  bool          // accept any Host header; safe only if Identity verifies a proof that other sites cannot have
 	Operator Operator      // makes changes; nil: nothing can be changed
 	Books    bool          // the Operator books deliveries
-	Every    time.Duration // at least, between two reads of the newest analyses; zero: 3 s
+	Every    time.Duration // the shortest time between two reads of the newest analyses; zero: 3 s
 	Log      *slog.Logger  // nil: no log
 }
 
@@ -43,7 +43,7 @@ type Server struct {
 	o      Options
 	echo   *echo.Echo
 
-	reading chan struct{} // holds one item while a request uses what follows
+	reading chan struct{} // full while a request uses the fields below
 	newest  reading[Listing]
 	overdue reading[[]Analysis]
 	counts  reading[Counts]
@@ -54,11 +54,11 @@ var assets embed.FS
 
 // pages are parsed once; they are part of the program.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
-	"legible": printable.Line, "brief": brief, "span": span, "age": age, "stamp": stamp,
+	"legible": printable.Line, "shorten": shorten, "span": span, "age": age, "stamp": stamp,
 	"ms": time.Time.UnixMilli,
 }).ParseFS(assets, "assets/*.html"))
 
-// NewServer serves what source has until work ends.
+// NewServer returns a Server of the analyses of source. It is ready until work ends.
 func NewServer(work context.Context, source Source, o Options) *Server {
 	o.Limit, o.Every = cmp.Or(o.Limit, DefaultLimit), cmp.Or(o.Every, 3*time.Second)
 	if o.Identity == nil {
@@ -74,8 +74,8 @@ func NewServer(work context.Context, source Source, o Options) *Server {
 		counts:  reading[Counts]{every: 5 * o.Every},
 		overdue: reading[[]Analysis]{every: 10 * o.Every},
 	}
-	s.echo.HTTPErrorHandler = s.fault
-	s.echo.Use(s.Recovered, headers, s.admit)
+	s.echo.HTTPErrorHandler = s.handleError
+	s.echo.Use(s.RecoverPanics, headers, s.admit)
 	page := func(path string, h echo.HandlerFunc) {
 		s.echo.Match([]string{http.MethodGet, http.MethodHead}, path, h)
 	}
@@ -98,9 +98,9 @@ func NewServer(work context.Context, source Source, o Options) *Server {
 // ServeHTTP makes Server an http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
 
-// headers sets on every answer that nothing of another site runs in the page, that
-// the page is in no frame, and that no cache keeps it. With this Referrer-Policy
-// browsers still send the origin of a form.
+// headers adds security headers to every answer: the page runs no script of another site,
+// no site can frame it, and no cache keeps it. With this Referrer-Policy browsers still
+// send the origin of a form.
 func headers(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		h := c.Response().Header()
@@ -118,8 +118,8 @@ func headers(next echo.HandlerFunc) echo.HandlerFunc {
 // whoKey is the key under which a request's context has the name of its sender.
 const whoKey = "who"
 
-// admit lets in a request that names this host, where the host is known, and whose
-// sender is identified.
+// admit refuses a request that names another host than the loopback interface, unless
+// AnyHost is set, and a request whose sender is not identified.
 func (s *Server) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
@@ -147,7 +147,7 @@ func loopback(host string) bool {
 	return strings.EqualFold(name, "localhost") || err == nil && address.IsLoopback()
 }
 
-// frame is what all pages have.
+// frame contains the data that all pages have.
 type frame struct {
 	Title string
 	Place string
@@ -179,8 +179,8 @@ type problemPage struct {
 	Back    string // an address
 }
 
-// fault answers an error of a handler.
-func (s *Server) fault(err error, c echo.Context) {
+// handleError writes the page for an error of a handler.
+func (s *Server) handleError(err error, c echo.Context) {
 	if c.Response().Committed {
 		return
 	}

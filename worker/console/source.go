@@ -10,8 +10,8 @@ import (
 	"taskguard/worker/printable"
 )
 
-// Analysis has what pages show of an analysis, except its input and result. Its
-// texts may be anything that a document holds.
+// Analysis is an analysis without its input and result. Its texts may be any text that a
+// document contains.
 type Analysis struct {
 	ID, Status       string
 	Attempts         int
@@ -32,26 +32,26 @@ func (f *Failure) Lines() string { return printable.Lines(f.Message) }
 // Listing holds the newest analyses as they were read.
 type Listing struct {
 	At    time.Time // the store's time of the read
-	Asked time.Time // the local time at which it was asked
+	Asked time.Time // the local time of the request
 	All   []Analysis
 }
 
 // Counts has the number of analyses by status; "" has the number of all.
 type Counts map[string]int64
 
-// Whole is one analysis as it was read.
-type Whole struct {
+// Detail is one analysis as it was read.
+type Detail struct {
 	Analysis
 	At, Asked     time.Time       // as in Listing
 	Input, Result json.RawMessage // nil: absent, or not asked for
 }
 
 // now estimates the store's time.
-func (w *Whole) now() time.Time { return w.At.Add(time.Since(w.Asked)) }
+func (w *Detail) now() time.Time { return w.At.Add(time.Since(w.Asked)) }
 
-// Refusal is a permanent error of a Source: to wait does not help.
+// Refusal is a permanent error of a Source.
 type Refusal struct {
-	Text string // fixed, for a page
+	Text string // a fixed text for the page
 	Err  error
 }
 
@@ -75,11 +75,11 @@ type Source interface {
 	// Get reads one analysis, with its input and result if contents is set; else
 	// Malformed may be set. Errors: lease.ErrNotFound, ErrInvalidKey, ErrMalformed,
 	// ErrUnavailable.
-	Get(ctx context.Context, id string, contents bool) (Whole, error)
+	Get(ctx context.Context, id string, contents bool) (Detail, error)
 }
 
-// Identity names the sender of a request. Its error quotes nothing of the request,
-// and matches taskauth.ErrNoKeys where that cannot be decided now.
+// Identity identifies the sender of a request. Its error contains no text of the request. It
+// matches taskauth.ErrNoKeys if the sender cannot be identified now.
 type Identity interface {
 	Identify(r *http.Request) (who string, err error)
 }

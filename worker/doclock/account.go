@@ -49,7 +49,7 @@ func (a Accounts) Owner(_ http.ResponseWriter, r *http.Request, _ bool) (string,
 	return "oidc/" + url.PathEscape(sub), nil
 }
 
-// Begin does nothing: the page's token comes from elsewhere.
+// Begin does nothing: the application gives the page its token.
 func (Accounts) Begin(http.ResponseWriter, *http.Request) {}
 
 // offered returns the tokens among the subprotocols that r offers.

@@ -2,7 +2,6 @@ package doclock_test
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -20,7 +19,7 @@ import (
 
 const audience = "https://doclock.example.test"
 
-// issuer is one for all tests: a key takes a while to make.
+// issuer returns one issuer for all tests, since a key takes long to make.
 var issuer = sync.OnceValue(func() *oidc.Issuer {
 	i, err := oidc.NewIssuer()
 	if err != nil {
@@ -38,7 +37,7 @@ func mint(t testing.TB, email, audience string) string {
 	return token
 }
 
-// verifier checks tokens of the issuer until the end of the test.
+// verifier returns a verifier of the issuer's tokens, which runs until the test ends.
 func verifier(t testing.TB, o taskauth.Options) *taskauth.Verifier {
 	t.Helper()
 	keys := httptest.NewServer(issuer())
@@ -112,8 +111,8 @@ func TestARequestWithoutAValidTokenIsRefused(t *testing.T) {
 	}
 }
 
-// A browser can set no header with a WebSocket, and insists on a subprotocol of
-// those that it offers; the token is not sent back.
+// A browser cannot set headers of a WebSocket, and needs one of its subprotocols to be accepted.
+// The token is not sent back.
 func TestASocketTakesTheTokenAsASubprotocol(t *testing.T) {
 	b := newSite(t, withAccounts(t)).browser(t)
 	token := mint(t, "a@x.test", audience)
@@ -126,12 +125,12 @@ func TestASocketTakesTheTokenAsASubprotocol(t *testing.T) {
 	l.want(unlocked, documentlock.Current)
 }
 
-// fixed is a Verifier of one subject.
+// fixed is a Verifier of one subject. If that is empty, it has no keys.
 type fixed string
 
 func (f fixed) Subject(*http.Request) (string, error) {
 	if f == "" {
-		return "", errors.New("not an error of taskauth")
+		return "", taskauth.ErrNoKeys
 	}
 	return string(f), nil
 }
@@ -145,14 +144,7 @@ func TestASubjectIsEscapedInItsOwner(t *testing.T) {
 }
 
 func TestWithoutKeysEveryTokenIsRefused(t *testing.T) {
-	v, err := taskauth.New(taskauth.Options{Audience: audience, AnyAccount: true, KeysURL: "http://127.0.0.1:1/"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	v.Run(ended) // no request waits for keys
-	newSite(t, func(s *setup) { s.sessions = doclock.Accounts{Verifier: v} }).browser(t).want(http.StatusServiceUnavailable,
+	newSite(t, func(s *setup) { s.sessions = doclock.Accounts{Verifier: fixed("")} }).browser(t).want(http.StatusServiceUnavailable,
 		`{"success":false,"error":"unavailable","message":"tokens cannot be checked now; try again"}`,
 		http.MethodPost, lockPath, "Authorization", "Bearer "+mint(t, "a@x.test", audience))
 }

@@ -17,7 +17,7 @@ import (
 	"taskguard/worker/taskauth"
 )
 
-// Why a request is refused before a lock is asked for.
+// The errors of requests that are refused before a lock is read.
 var (
 	// ErrSession is a session cookie that is forged, altered or expired.
 	ErrSession = errors.New("doclock: invalid session")
@@ -35,7 +35,7 @@ type requestError string
 
 func (e requestError) Error() string { return string(e) }
 
-// refusals maps errors to answers: the first that matches counts.
+// refusals maps errors to answers. The first match is used.
 var refusals = []struct {
 	err     error
 	status  int
@@ -87,8 +87,8 @@ type refused struct {
 	LockedAt *string `json:"locked_at,omitempty"`
 }
 
-// answer writes the one log line of a request, and answers it with body, or
-// refuses err.
+// answer writes the one log line of a request, and answers it with body, or with the
+// refusal for err.
 func (s *Server) answer(c echo.Context, operation, room string, began time.Time, body any, err error) error {
 	if err != nil {
 		status, _, _ := refusal(err)
@@ -112,8 +112,8 @@ func (s *Server) refuse(c echo.Context, err error) error {
 	return c.JSON(status, body)
 }
 
-// record logs a request. Successful heartbeats and readings are DEBUG: there are
-// ten thousands in an hour.
+// record logs a request. Successful heartbeats and readings have the level DEBUG, since
+// there are tens of thousands in an hour.
 func (s *Server) record(c echo.Context, operation, room string, err error, status int, began time.Time) {
 	outcome, level := "ok", slog.LevelInfo
 	if err != nil {
@@ -135,8 +135,8 @@ func (s *Server) record(c echo.Context, operation, room string, err error, statu
 	s.log.LogAttrs(c.Request().Context(), level, "document lock", attrs...)
 }
 
-// fault answers requests without a handler: unknown routes and methods.
-func (s *Server) fault(err error, c echo.Context) {
+// handleError answers requests without a handler: unknown routes and methods.
+func (s *Server) handleError(err error, c echo.Context) {
 	if c.Response().Committed {
 		return
 	}

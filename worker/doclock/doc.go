@@ -6,8 +6,8 @@
 //
 // A lock's owner is a session, proved by the signed cookie doclock_session, or the
 // subject of an OpenID Connect token; see [Cookies] and [Accounts]. The header
-// X-Lock-Client, 1 to 64 of [A-Za-z0-9_-], divides an owner: two tabs of one browser
-// that each send their own are two owners. It is no credential.
+// X-Lock-Client, 1 to 64 of [A-Za-z0-9_-], distinguishes owners of one session: two tabs
+// of one browser that send different values are two owners. It is no credential.
 //
 // # Guarantees
 //

@@ -16,7 +16,7 @@ import (
 	"taskguard/lease/documentlock"
 )
 
-// maxBody bounds how much of a request is read. Its content is ignored.
+// maxBody is the largest body of a request, in bytes. Its content is ignored.
 const maxBody = 64 << 10
 
 // target is the room of a request, and the owner that sent it.
@@ -69,15 +69,15 @@ func (s *Server) lock(operation string, do func(ctx context.Context, q target, c
 		}
 		var body any
 		if err == nil {
-			defer s.Pass()() // until the answer is written; a request that is half read delays no stop
+			defer s.Track()() // until the answer is written; an incomplete request delays no stop
 			body, err = do(r.Context(), q, c)
 		}
 		return s.answer(c, operation, q.room, began, body, err)
 	}
 }
 
-// identify returns the room and the owner of a request. Without a session the owner is empty,
-// except for POST, which begins one: of a page's first requests only one is a POST.
+// identify returns the room and the owner of a request. Without a session the owner is
+// empty. A POST begins one, since a page's first requests include only one POST.
 func (s *Server) identify(c echo.Context) (q target, err error) {
 	r := c.Request()
 	if s.sites.Check(r) != nil {
@@ -144,7 +144,7 @@ func drain(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// acquire handles POST (D1). To the owner it is a heartbeat.
+// acquire handles POST (D1). A POST of the owner is a heartbeat.
 func (s *Server) acquire(ctx context.Context, q target, _ echo.Context) (any, error) {
 	state, err := s.locks.Acquire(ctx, q.room, q.owner)
 	l := state.Lock
@@ -157,9 +157,9 @@ func (s *Server) extend(ctx context.Context, q target, _ echo.Context) (any, err
 	return extended{true, stamp(state.Lock.ExpiresAt), ttl(state.Lock), state.Lock.Token}, err
 }
 
-// ttl returns how long a lock lives after its heartbeat, in milliseconds, so that a
-// client need not compare the store's clock with its own: it counts from when it
-// sent the request.
+// ttl returns the time from a lock's heartbeat to its expiry, in milliseconds. A client
+// counts it from the time at which it sent the request, and so need not compare its clock
+// with the store's.
 func ttl(l documentlock.Lock) int64 { return l.ExpiresAt.Sub(l.HeartbeatAt).Milliseconds() }
 
 // release handles DELETE (D3). A tab that is closed does not wait for the answer, so

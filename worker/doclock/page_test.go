@@ -2,9 +2,9 @@ package doclock_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
-	"io/fs"
 	"net/http"
 	"strings"
 	"testing"
@@ -14,25 +14,14 @@ import (
 
 func TestThePageAndItsFilesAreServedAsTheyAre(t *testing.T) {
 	b := newSite(t, nil).browser(t)
-	for path, kind := range map[string]string{"/": "text/html; charset=utf-8", "/locks.js": "text/javascript; charset=utf-8"} {
-		name := strings.TrimPrefix(path, "/")
-		if name == "" {
-			name = "index.html"
-		}
-		want, err := fs.ReadFile(web.Files(), name)
+	for path, kind := range map[string]string{"/": "text/html", "/index.html": "text/html", "/locks.js": "text/javascript", "/page.js": "text/javascript", "/page.css": "text/css"} {
+		want, err := web.Files.ReadFile(cmp.Or(strings.TrimPrefix(path, "/"), "index.html"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		got := b.do(http.MethodGet, path, http.NoBody)
-		tag := got.header.Get("ETag")
-		if got.header.Get("Content-Type") != kind || got.header.Get("Cache-Control") != "private, no-cache" || tag == "" {
-			t.Errorf("%s: %v", path, got.header)
-		}
-		if got.status != http.StatusOK || got.body != string(bytes.TrimSpace(want)) {
-			t.Errorf("%s: %d, %d bytes", path, got.status, len(got.body))
-		}
-		if status, body := b.ask(http.MethodGet, path, "If-None-Match", tag); status != http.StatusNotModified || body != "" {
-			t.Errorf("%s, unchanged: %d %s", path, status, body)
+		if got.status != http.StatusOK || got.body != string(bytes.TrimSpace(want)) || !strings.HasPrefix(got.header.Get("Content-Type"), kind) {
+			t.Errorf("%s: %d, %d bytes, %v", path, got.status, len(got.body), got.header)
 		}
 	}
 }
@@ -47,12 +36,9 @@ func TestEveryAnswerHasTheSecurityHeaders(t *testing.T) {
 				t.Errorf("%s: policy %q lacks %s", path, policy, want)
 			}
 		}
-		if h.Get("X-Content-Type-Options") != "nosniff" {
+		if h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != "no-store" {
 			t.Errorf("%s: %v", path, h)
 		}
-	}
-	if got := b.do(http.MethodGet, lockPath, http.NoBody).header.Get("Cache-Control"); got != "no-store" {
-		t.Errorf("a room's state may be cached: %q", got)
 	}
 }
 

@@ -12,24 +12,8 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"taskguard/lease/documentlock"
-	"taskguard/worker/doclock/web"
 	"taskguard/worker/lifecycle"
 )
-
-// Locks are the rooms' locks; documentlock.Locks is one.
-type Locks interface {
-	Acquire(ctx context.Context, room, owner string) (documentlock.State, error)
-	Extend(ctx context.Context, room, owner string) (documentlock.State, error)
-	Release(ctx context.Context, room, owner string) (released bool, err error)
-	Get(ctx context.Context, room, owner string) (documentlock.State, error)
-	Confirm(ctx context.Context, room, owner string, token int64) (documentlock.State, error)
-	Sweep(ctx context.Context, f documentlock.Finder) (swept int, err error)
-}
-
-// Feed reports the changes of rooms; documentlock.Feed is one.
-type Feed interface {
-	Subscribe(ctx context.Context, room string) (*documentlock.Subscription, error)
-}
 
 // Sessions identify the caller; Cookies and Accounts are two.
 type Sessions interface {
@@ -37,7 +21,8 @@ type Sessions interface {
 	// begin is set, else the owner is empty. It may set headers of w. Its error
 	// matches ErrSession or one of taskauth's, and contains nothing of r.
 	Owner(w http.ResponseWriter, r *http.Request, begin bool) (string, error)
-	// Begin begins a session, if that is how sessions begin, for a caller of the page.
+	// Begin begins a session for a browser that loads the page, unless the
+	// application gives the page a token.
 	Begin(w http.ResponseWriter, r *http.Request)
 }
 
@@ -60,8 +45,8 @@ type Options struct {
 // Server serves the document lock over HTTP. Its methods may be called concurrently.
 type Server struct {
 	*lifecycle.Lifecycle // counts the open sockets
-	locks                Locks
-	feed                 Feed
+	locks                *documentlock.Locks
+	feed                 *documentlock.Feed
 	sessions             Sessions
 	o                    Options
 	work                 context.Context // of all sockets; see NewServer
@@ -73,7 +58,7 @@ type Server struct {
 // NewServer serves the locks of rooms, and the events of feed, to callers that
 // sessions identifies. When work ends, sockets are closed with 1001 (going away); see
 // Drain.
-func NewServer(work context.Context, locks Locks, feed Feed, sessions Sessions, o Options) *Server {
+func NewServer(work context.Context, locks *documentlock.Locks, feed *documentlock.Feed, sessions Sessions, o Options) *Server {
 	o.MaxSockets, o.Ping = cmp.Or(o.MaxSockets, 10_000), cmp.Or(o.Ping, 20*time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -82,8 +67,8 @@ func NewServer(work context.Context, locks Locks, feed Feed, sessions Sessions, 
 		o.Tracer = noop.Tracer{}
 	}
 	s := &Server{Lifecycle: lifecycle.New(work, o.Log), locks: locks, feed: feed, sessions: sessions, o: o, work: work, echo: echo.New(), log: o.Log}
-	s.echo.HTTPErrorHandler = s.fault
-	s.echo.Use(s.spanned, headers, s.Recovered)
+	s.echo.HTTPErrorHandler = s.handleError
+	s.echo.Use(s.spanned, headers, s.RecoverPanics)
 	s.Attach(s.echo)
 	const lock = "/api/documents/:roomId/lock"
 	s.echo.POST(lock, s.lock("acquire", s.acquire))
@@ -93,7 +78,7 @@ func NewServer(work context.Context, locks Locks, feed Feed, sessions Sessions, 
 	s.echo.GET(lock+"/confirm", s.lock("confirm", s.confirm))
 	s.echo.GET(lock+"/ws", s.subscribe)
 	s.echo.POST("/internal/sweep", s.sweep)
-	s.pages(web.Files())
+	s.pages()
 	return s
 }
 

@@ -17,10 +17,10 @@ const (
 	CookieName = "doclock_session"
 	// MinSecret is the minimum length of the secret that signs it, in bytes.
 	MinSecret = 32
-	// sessionLife is how long a session lives after its last renewal, which is due
-	// when half of that has passed.
+	// sessionLife is the time from a session's last renewal to its end. A session is
+	// renewed when half of it has passed.
 	sessionLife = 30 * 24 * time.Hour
-	// sessionVersion is of the cookie's format and goes into its signature.
+	// sessionVersion is the version of the cookie's format. The signature covers it.
 	sessionVersion = "v1"
 )
 
@@ -49,12 +49,12 @@ func NewCookies(secret []byte) (*Cookies, error) {
 
 // Owner returns "session/" and the session's id.
 func (k *Cookies) Owner(w http.ResponseWriter, r *http.Request, begin bool) (string, error) {
-	id, there, err := k.find(w, r)
+	id, found, err := k.find(w, r)
 	switch {
 	case err != nil:
 		return "", err
 	case id != "":
-	case there:
+	case found:
 		http.SetCookie(w, &http.Cookie{Name: CookieName, Path: "/", MaxAge: -1})
 		return "", ErrSession
 	case !begin:
@@ -74,9 +74,9 @@ func (k *Cookies) Begin(w http.ResponseWriter, r *http.Request) {
 }
 
 // find returns the id of the valid session that r carries, and renews it if half of
-// its life has passed; there reports whether r has a session's cookie. It
+// its life has passed; found reports whether r has a session's cookie. It
 // reads the header itself: net/http drops a cookie with an invalid character.
-func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (id string, there bool, _ error) {
+func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (id string, found bool, _ error) {
 	var age time.Duration
 	for _, line := range r.Header["Cookie"] {
 		for part := range strings.SplitSeq(line, ";") {
@@ -84,20 +84,20 @@ func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (id string, there
 			if name != CookieName {
 				continue
 			}
-			there = true
-			another, since := k.read(value)
-			if another != "" && id != "" && another != id {
+			found = true
+			next, since := k.read(value)
+			if next != "" && id != "" && next != id {
 				return "", true, errTwoSessions
 			}
-			if another != "" {
-				id, age = another, since
+			if next != "" {
+				id, age = next, since
 			}
 		}
 	}
 	if age >= sessionLife/2 {
 		k.set(w, r, id)
 	}
-	return id, there, nil
+	return id, found, nil
 }
 
 // read returns the id that a cookie's value proves, and its age. An invalid cookie has
@@ -118,7 +118,8 @@ func (k *Cookies) read(value string) (id string, age time.Duration) {
 	return parts[1], age
 }
 
-// mac returns text, which is compared as such: one mac has several base64 texts.
+// mac returns the MAC as base64. Callers compare this text and do not decode it, since
+// several base64 texts decode to the same bytes.
 func (k *Cookies) mac(signed string) string {
 	h := hmac.New(sha256.New, k.secret)
 	h.Write([]byte(CookieName + "\n" + signed)) // never fails; the name separates other uses of the secret

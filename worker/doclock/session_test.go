@@ -15,18 +15,24 @@ import (
 
 const badSession = `{"success":false,"error":"invalid_session","message":"the session cookie is not valid; load the page again for a new one"}`
 
-// memory is a server without sockets, for time that is not real.
+// memory returns a server without sockets, for tests in virtual time.
 func memory(t testing.TB, sessions doclock.Sessions) *doclock.Server {
 	t.Helper()
-	locks, err := documentlock.New(&lease.Memory[documentlock.Lock]{}, 0)
+	return serverOf(t, &lease.Memory[documentlock.Lock]{}, sessions)
+}
+
+// serverOf returns a server of the locks in store, without sockets.
+func serverOf(t testing.TB, store lease.Store[documentlock.Lock], sessions doclock.Sessions) *doclock.Server {
+	t.Helper()
+	locks, err := documentlock.New(store, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return doclock.NewServer(t.Context(), locks, nil, sessions, doclock.Options{})
 }
 
-// visit asks h with a Cookie header, unless that is empty, and answers the session
-// cookie that was set, if any.
+// visit makes a request with a Cookie header, unless that is empty. It returns the session cookie
+// that the answer sets, if any.
 func visit(t testing.TB, h http.Handler, method, path, cookie string, header ...string) (status int, body string, set *http.Cookie) {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, path, http.NoBody)
@@ -48,7 +54,7 @@ func visit(t testing.TB, h http.Handler, method, path, cookie string, header ...
 	return resp.StatusCode, strings.TrimSpace(w.Body.String()), set
 }
 
-// begun is a session's cookie, as a browser sends it.
+// begun begins a session, and returns its cookie as a browser sends it.
 func begun(t testing.TB, h http.Handler) string {
 	t.Helper()
 	_, _, c := visit(t, h, http.MethodGet, "/", "")
@@ -105,7 +111,7 @@ func TestOnlyThePageAndAPostBeginASession(t *testing.T) {
 	}
 }
 
-// A neighbouring subdomain can set a cookie here, a genuine one of its own.
+// A neighbouring subdomain can set a valid cookie of its own here.
 func TestTwoSessionsAtOnceAreRefused(t *testing.T) {
 	h := memory(t, cookies(t))
 	victim, attacker := begun(t, h), begun(t, h)
@@ -114,7 +120,7 @@ func TestTwoSessionsAtOnceAreRefused(t *testing.T) {
 		if at[1] != "/" && (status != http.StatusUnauthorized || !strings.Contains(body, `"two_sessions"`)) {
 			t.Errorf("%v: %d %s", at, status, body)
 		}
-		if set != nil { // the browser would be left with only the attacker's
+		if set != nil { // the browser would keep only the attacker's cookie
 			t.Errorf("%v: cookie %v", at, set)
 		}
 	}

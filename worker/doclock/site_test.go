@@ -3,7 +3,6 @@ package doclock_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -28,12 +27,12 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// hang is when a test gives up on something that should come at once.
+// hang is the time after which a test gives up.
 const hang = 30 * time.Second
 
 var secret = []byte("0123456789abcdef0123456789abcdef")
 
-// setup is what a test may change of a site.
+// setup has the parts of a site that a test may change.
 type setup struct {
 	ttl      time.Duration
 	store    lease.Store[documentlock.Lock]
@@ -41,7 +40,6 @@ type setup struct {
 	finder   documentlock.Finder
 	sessions doclock.Sessions
 	options  doclock.Options
-	locks    doclock.Locks // nil: of the store
 }
 
 // site is a server over loopback, with an embedded Firestore.
@@ -54,7 +52,7 @@ type site struct {
 	stop  func() // ends the sockets' work
 }
 
-// cookies are sessions of the tests' secret.
+// cookies returns sessions with the secret of the tests.
 func cookies(t testing.TB) *doclock.Cookies {
 	t.Helper()
 	k, err := doclock.NewCookies(secret)
@@ -64,7 +62,7 @@ func cookies(t testing.TB) *doclock.Cookies {
 	return k
 }
 
-// rooms are of an embedded Firestore.
+// newRooms returns the rooms of an embedded Firestore.
 func newRooms(t testing.TB) *repo.Rooms {
 	t.Helper()
 	b := emulatortest.Embedded(t)
@@ -96,10 +94,7 @@ func newSite(t testing.TB, adapt func(*setup)) *site {
 	running.Go(func() { feed.Run(feeding) })
 	work, stop := context.WithCancel(context.Background())
 	s.stop = stop
-	if with.locks == nil {
-		with.locks = s.locks
-	}
-	s.Server = doclock.NewServer(work, with.locks, feed, with.sessions, with.options)
+	s.Server = doclock.NewServer(work, s.locks, feed, with.sessions, with.options)
 	server := httptest.NewServer(s)
 	s.url = server.URL
 	t.Cleanup(func() {
@@ -134,15 +129,14 @@ func (s *site) browser(t testing.TB) *browser {
 	return &browser{t, s, &http.Client{Jar: jar, Transport: transport, Timeout: hang}}
 }
 
-// reply is an answer, read whole unless it is an upgrade.
+// reply is an answer. Its body is empty after an upgrade.
 type reply struct {
 	status int
 	body   string
 	header http.Header
 }
 
-// do makes a request; headers are name, value, name, value. Any goroutine may call
-// it.
+// do makes a request. header has names and values in turn. Any goroutine may call it.
 func (b *browser) do(method, path string, body io.Reader, header ...string) reply {
 	b.t.Helper()
 	r, err := http.NewRequestWithContext(b.t.Context(), method, b.site.url+path, body)
@@ -170,14 +164,14 @@ func (b *browser) do(method, path string, body io.Reader, header ...string) repl
 	return reply{resp.StatusCode, strings.TrimSpace(string(data)), resp.Header}
 }
 
-// ask is do without a body.
+// ask calls do without a body.
 func (b *browser) ask(method, path string, header ...string) (status int, body string) {
 	b.t.Helper()
 	got := b.do(method, path, http.NoBody, header...)
 	return got.status, got.body
 }
 
-// want compares a whole answer.
+// want makes a request and compares the whole answer.
 func (b *browser) want(status int, body, method, path string, header ...string) {
 	b.t.Helper()
 	if s, got := b.ask(method, path, header...); s != status || got != body {
@@ -187,7 +181,7 @@ func (b *browser) want(status int, body, method, path string, header ...string) 
 
 const lockPath = "/api/documents/room/lock"
 
-// refusing is a store that cannot be read.
+// refusing is a store whose reads fail.
 type refusing struct {
 	lease.Store[documentlock.Lock]
 	err error
@@ -197,14 +191,7 @@ func (r refusing) Load(context.Context, string) (lease.Cell[documentlock.Lock], 
 	return lease.Cell[documentlock.Lock]{}, r.err
 }
 
-// unreachable are locks whose store does not answer.
-type unreachable struct{ doclock.Locks }
-
-func (unreachable) Get(context.Context, string, string) (documentlock.State, error) {
-	return documentlock.State{}, fmt.Errorf("%w: no connection", lease.ErrUnavailable)
-}
-
-// noStream is a change stream that never works.
+// noStream is a change stream that always fails.
 type noStream struct{}
 
 func (noStream) Watch(context.Context, func(documentlock.Snapshot)) error {

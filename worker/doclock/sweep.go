@@ -16,7 +16,7 @@ func (s *Server) sweep(c echo.Context) error {
 	err := s.admit(r)
 	swept := 0
 	if err == nil {
-		defer s.Pass()()
+		defer s.Track()()
 		swept, err = s.sweepOnce(r.Context())
 	}
 	return s.answer(c, "sweep", "", began, map[string]int{"swept": swept}, err)
@@ -49,8 +49,8 @@ func (s *Server) sweepOnce(ctx context.Context) (swept int, err error) {
 	return swept, err
 }
 
-// SweepEvery sweeps at this interval until ctx ends (D4), where no Cloud Scheduler
-// does. Several instances may do so at once.
+// SweepEvery sweeps at this interval until ctx ends (D4). It replaces a job of Cloud
+// Scheduler. Several instances may sweep at the same time.
 func (s *Server) SweepEvery(ctx context.Context, every time.Duration) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()

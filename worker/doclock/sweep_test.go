@@ -64,7 +64,7 @@ func TestASweepDeletesOnlyExpiredLocks(t *testing.T) {
 	})
 }
 
-// failing is a Finder that fails.
+// failing is a Finder whose query fails.
 type failing struct{}
 
 func (failing) Lapsed(context.Context, int) ([]documentlock.Change, error) {

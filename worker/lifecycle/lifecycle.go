@@ -1,5 +1,5 @@
-// Package lifecycle has what every HTTP server here needs: health routes, recovery
-// from panics, and a count of what a stop must wait for.
+// Package lifecycle has the parts that all HTTP servers here need: health routes, recovery
+// from panics, and a count of the work that a stop waits for.
 package lifecycle
 
 import (
@@ -22,7 +22,7 @@ var (
 	ErrFull     = errors.New("lifecycle: too many at once")
 )
 
-// maxStack bounds what is logged of a panic's stack, in bytes.
+// maxStack is the number of bytes that are logged of a panic's stack.
 const maxStack = 4096
 
 // Lifecycle is the lifecycle of one server. Its methods may be called concurrently.
@@ -31,19 +31,19 @@ type Lifecycle struct {
 	log   *slog.Logger
 	ready atomic.Bool
 
-	mu      sync.Mutex
-	begun   int           // by Begin
-	passing *int          // by Pass, before Drain or after
-	ended   chan struct{} // wakes Drain
+	mu    sync.Mutex
+	begun int           // actions of Begin
+	short *int          // requests of Track; Drain replaces the counter
+	ended chan struct{} // wakes Drain
 }
 
 // New returns the lifecycle of a server that stops when work ends.
 func New(work context.Context, log *slog.Logger) *Lifecycle {
-	return &Lifecycle{work: work, log: log, passing: new(int), ended: make(chan struct{}, 1)}
+	return &Lifecycle{work: work, log: log, short: new(int), ended: make(chan struct{}, 1)}
 }
 
-// Attach gives e the routes /health/live, 200 while the process serves, and
-// /health/ready, 200 from the first success of AwaitReady until the stop.
+// Attach adds the routes /health/live and /health/ready to e. The first answers 200
+// while the process serves, the second from the first success of AwaitReady to the stop.
 func (l *Lifecycle) Attach(e *echo.Echo) {
 	e.GET("/health/live", func(c echo.Context) error {
 		return c.JSON(http.StatusOK, map[string]string{"status": "live"})
@@ -74,8 +74,9 @@ func (l *Lifecycle) AwaitReady(ctx context.Context, ping func(context.Context) e
 	}
 }
 
-// Begin counts an action that a stop waits for: ErrStopping once the server is to
-// stop, ErrFull if limit is not zero and so many have begun. End ends it.
+// Begin counts an action that a stop waits for, until End is called. It returns
+// ErrStopping if the server is stopping, and ErrFull if limit is not zero and the number
+// of such actions has reached it.
 func (l *Lifecycle) Begin(limit int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,15 +90,15 @@ func (l *Lifecycle) Begin(limit int) error {
 	return nil
 }
 
-// End ends what Begin began.
+// End ends an action that Begin has counted.
 func (l *Lifecycle) End() { l.end(&l.begun) }
 
-// Pass counts a short request until the returned function is called. It is never
-// refused, and Drain waits for those that began before it.
-func (l *Lifecycle) Pass() (passed func()) {
+// Track counts a short request until done is called. It refuses none. Drain waits for
+// the requests that began before it.
+func (l *Lifecycle) Track() (done func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	count := l.passing
+	count := l.short
 	*count++
 	return func() { l.end(count) }
 }
@@ -112,13 +113,14 @@ func (l *Lifecycle) end(count *int) {
 	}
 }
 
-// Drain waits until everything that has begun by now has ended, or until ctx ends,
-// and returns how many have not. It is called once, after the work of New has ended.
+// Drain waits until all actions and requests that have begun by now have ended, or until
+// ctx ends. It returns the number of those that have not ended. It is called once, after
+// the work of New has ended.
 func (l *Lifecycle) Drain(ctx context.Context) (left int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	before := l.passing
-	l.passing = new(int)
+	before := l.short
+	l.short = new(int)
 	for l.begun+*before > 0 {
 		l.mu.Unlock()
 		select {
@@ -132,9 +134,9 @@ func (l *Lifecycle) Drain(ctx context.Context) (left int) {
 	return 0
 }
 
-// Recovered is a middleware that answers 500 to a handler's panic, and logs the
-// panic's type and stack: its value may contain a user's input.
-func (l *Lifecycle) Recovered(next echo.HandlerFunc) echo.HandlerFunc {
+// RecoverPanics is a middleware that answers 500 if a handler panics, and logs the
+// panic's type and stack. It does not log the value, which may contain a user's input.
+func (l *Lifecycle) RecoverPanics(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) (err error) {
 		defer func() {
 			if p := recover(); p != nil {

@@ -16,11 +16,11 @@ func TestDrainWaitsOnlyForWhatBeganBeforeIt(t *testing.T) {
 		if err := l.Begin(0); err != nil {
 			t.Fatal(err)
 		}
-		before := l.Pass()
+		before := l.Track()
 		time.AfterFunc(time.Second, l.End)
 		time.AfterFunc(2*time.Second, before)
 		for i := range 20 { // requests without end, each of a second
-			time.AfterFunc(time.Duration(i+1)*time.Second/2, func() { time.AfterFunc(time.Second, l.Pass()) })
+			time.AfterFunc(time.Duration(i+1)*time.Second/2, func() { time.AfterFunc(time.Second, l.Track()) })
 		}
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)

@@ -1,8 +1,8 @@
-// Package printable makes text of others safe to show to people.
+// Package printable escapes untrusted text for terminals and web pages.
 //
-// Such text may hold characters that move a terminal's cursor, reverse the direction
-// of what follows, or look like a space. Each character that is not printable is
-// replaced by its escape in Go's syntax.
+// Such text may contain characters that move a terminal's cursor, reverse the direction
+// of the text that follows, or look like a space. The package replaces each character
+// that is not printable by its escape sequence in Go's syntax.
 package printable
 
 import (
@@ -14,7 +14,7 @@ import (
 // ideographicSpace is the space of Japanese names; it is as wide as a character.
 const ideographicSpace = '\u3000'
 
-// Line returns text on one line; line ends are escaped too.
+// Line returns text on one line. It escapes line ends too.
 func Line(text string) string {
 	var b strings.Builder
 	for rest := text; rest != ""; {
@@ -30,7 +30,7 @@ func Line(text string) string {
 	return b.String()
 }
 
-// Lines returns text with its line ends.
+// Lines is like Line, but keeps line ends.
 func Lines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {

@@ -2,35 +2,25 @@ package taskauth
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 )
 
 // iapHeader has the signed assertion of Identity-Aware Proxy. A request that did not
-// come through the proxy can carry anything there, and the other headers that the
+// come through the proxy may have any value there, and the other headers that the
 // proxy sets (X-Goog-Authenticated-User-Email) prove nothing.
 const iapHeader = "X-Goog-Iap-Jwt-Assertion"
-
-// IAPOptions configures an IAP. Audience is required.
-type IAPOptions struct {
-	// Audience is the resource that the proxy protects, exactly as its page in the
-	// console names it: /projects/NUMBER/global/backendServices/ID behind a load
-	// balancer, /projects/NUMBER/locations/REGION/services/NAME for a Cloud Run
-	// service of its own. It excludes what the proxy signed for other resources of
-	// the project.
-	Audience string
-	KeysURL  string       // http or https; empty: Google's
-	Client   *http.Client // fetches the keys; nil: a private one, which follows no redirect
-	Log      *slog.Logger // as in Options
-}
 
 // IAP names the sender of a request that came through Identity-Aware Proxy. Its
 // methods may be called concurrently.
 type IAP struct{ proof *proof }
 
 // NewIAP returns an IAP that has no keys until Run fetches them. It makes no call.
-func NewIAP(o IAPOptions) (*IAP, error) {
-	p, err := newProof(identityProxy, o.Audience, source{url: o.KeysURL, client: o.Client, log: o.Log})
+// audience is the resource that the proxy protects, exactly as its page in the console
+// names it: /projects/NUMBER/global/backendServices/ID behind a load balancer,
+// /projects/NUMBER/locations/REGION/services/NAME for a Cloud Run service of its own. It
+// excludes what the proxy signed for other resources of the project.
+func NewIAP(audience string, keys KeySource) (*IAP, error) {
+	p, err := newProof(identityProxy, audience, keys)
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,7 @@ func newProxy(t testing.TB) *proxy {
 	return p
 }
 
-// rotate makes a new key; the one before it stays on the page.
+// rotate makes a new key. The previous one stays on the page.
 func (p *proxy) rotate(t testing.TB) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -60,7 +60,7 @@ func (p *proxy) signer() *ecdsa.PrivateKey {
 	return p.keys[0]
 }
 
-// point is the key's: uncompressed, its coordinates 32 bytes each.
+// point returns the public key, uncompressed, with coordinates of 32 bytes.
 func point(k *ecdsa.PrivateKey) []byte {
 	b, err := k.PublicKey.Bytes()
 	if err != nil {
@@ -74,7 +74,7 @@ func keyName(k *ecdsa.PrivateKey) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:6])
 }
 
-// entry is the key as the page shows it, edited.
+// entry returns the key's entry on the page, with the values of edit.
 func entry(k *ecdsa.PrivateKey, edit map[string]string) string {
 	b64 := base64.RawURLEncoding.EncodeToString
 	e := map[string]string{
@@ -100,7 +100,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"keys":[%s]}`, strings.Join(entries, ","))
 }
 
-// es256 is the signature by k, as JOSE has it: r and s, 32 bytes each.
+// es256 returns a function that signs with k as JOSE does: r and s, 32 bytes each.
 func es256(k *ecdsa.PrivateKey) func([]byte) []byte {
 	return func(signed []byte) []byte {
 		sum := sha256.Sum256(signed)
@@ -112,7 +112,8 @@ func es256(k *ecdsa.PrivateKey) func([]byte) []byte {
 	}
 }
 
-// asserted is the claims of a good assertion, edited; a nil value removes a claim.
+// asserted returns the claims of a valid assertion, with the values of edit. A nil value removes a
+// claim.
 func asserted(edit map[string]any) map[string]any {
 	c := map[string]any{
 		"iss": "https://cloud.google.com/iap", "aud": resource, "sub": "accounts.google.com:1", "email": person,
@@ -147,12 +148,10 @@ func through(assertions ...string) *http.Request {
 	return r
 }
 
-// watching is an IAP whose network is s, with Run in a goroutine until the test ends.
+// watching returns an IAP with the network s, and calls Run until the test ends.
 func watching(t testing.TB, s *site) *taskauth.IAP {
 	t.Helper()
-	i, err := taskauth.NewIAP(taskauth.IAPOptions{
-		Audience: resource, KeysURL: "https://keys.example.test/iap", Client: &http.Client{Transport: s},
-	})
+	i, err := taskauth.NewIAP(resource, taskauth.KeySource{KeysURL: "https://keys.example.test/iap", Client: &http.Client{Transport: s}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +166,7 @@ func wantPerson(t testing.TB, i *taskauth.IAP, token string) {
 	}
 }
 
-// wantRefused also holds the error to the fixed texts; text ends it.
+// wantRefused wants an error that is want, with one of the fixed texts, which ends with text.
 func wantRefused(t testing.TB, i *taskauth.IAP, r *http.Request, want error, text string) {
 	t.Helper()
 	email, err := i.Check(r)
@@ -179,10 +178,10 @@ func wantRefused(t testing.TB, i *taskauth.IAP, r *http.Request, want error, tex
 	}
 }
 
-func TestNewIAPRefusesOptionsThatAdmitAll(t *testing.T) {
-	for _, o := range []taskauth.IAPOptions{{}, {Audience: " "}, {Audience: resource, KeysURL: "file:///etc/keys"}} {
-		if i, err := taskauth.NewIAP(o); err == nil || i != nil {
-			t.Errorf("%+v: got %v, %v, want an error", o, i, err)
+func TestNewIAPRefusesArgumentsThatAdmitAll(t *testing.T) {
+	for audience, url := range map[string]string{"": "", " ": "", resource: "file:///etc/keys"} {
+		if i, err := taskauth.NewIAP(audience, taskauth.KeySource{KeysURL: url}); err == nil || i != nil {
+			t.Errorf("%q, %q: got %v, %v, want an error", audience, url, i, err)
 		}
 	}
 }
@@ -246,8 +245,7 @@ func TestOnlyAnES256SignatureByTheProxysKeyIsAccepted(t *testing.T) {
 	})
 }
 
-// An ID token of Google's for a service account is no assertion of the proxy, even
-// where both pages of keys are one.
+// The result is the same if both signers' keys are on one page.
 func TestAnIDTokenIsNoAssertionNorTheReverse(t *testing.T) {
 	p := newProxy(t)
 	both := page(strings.Replace(googlePage(), "]", ","+entry(p.signer(), nil)+"]", 1))
@@ -295,8 +293,8 @@ func TestIAPLogsItsKeysAndDefaultsToGooglesPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		asked := ""
-		i, err := taskauth.NewIAP(taskauth.IAPOptions{
-			Audience: resource, Log: slog.New(slog.NewJSONHandler(&log, nil)),
+		i, err := taskauth.NewIAP(resource, taskauth.KeySource{
+			Log: slog.New(slog.NewJSONHandler(&log, nil)),
 			Client: &http.Client{Transport: &site{handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				asked = r.URL.String()
 				p.ServeHTTP(w, r)

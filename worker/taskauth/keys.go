@@ -27,7 +27,7 @@ const (
 
 // keyring holds the last good keys. Only run fetches.
 type keyring struct {
-	source
+	KeySource
 	of   signer
 	wake chan struct{} // asks run for a fetch
 
@@ -39,27 +39,20 @@ type keyring struct {
 	fetched  chan struct{}  // closed at the end of that fetch, then replaced
 }
 
-// source describes where the keys come from and where failures are logged.
-type source struct {
-	url    string
-	client *http.Client // nil: a private one, which follows no redirect
-	log    *slog.Logger // nil: no log
-}
-
-func newKeyring(of signer, from source) *keyring {
+func newKeyring(of signer, from KeySource) *keyring {
 	k := &keyring{
-		source: from, of: of, wake: make(chan struct{}, 1), fetched: make(chan struct{}),
+		KeySource: from, of: of, wake: make(chan struct{}, 1), fetched: make(chan struct{}),
 		fetching: true, // run begins with a fetch
 	}
-	if k.client == nil {
-		k.client = &http.Client{
+	if k.Client == nil {
+		k.Client = &http.Client{
 			Timeout:       fetchTimeout,
 			Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableKeepAlives: true},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
-	if k.log == nil {
-		k.log = slog.New(slog.DiscardHandler)
+	if k.Log == nil {
+		k.Log = slog.New(slog.DiscardHandler)
 	}
 	return k
 }
@@ -82,8 +75,9 @@ func (k *keyring) key(ctx context.Context, id string) (any, error) {
 	}
 }
 
-// look returns the key with this id; or an error, with the end of the fetch that may
-// bring the key: nil if it is too early for another one because of an unknown key.
+// look returns the key with this id, or an error. With an error, fetched is closed at the
+// end of the fetch that may get the key; it is nil if the last fetch for an unknown key
+// was less than askEvery ago.
 func (k *keyring) look(id string, now time.Time) (key any, fetched <-chan struct{}, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -107,8 +101,8 @@ func (k *keyring) look(id string, now time.Time) (key any, fetched <-chan struct
 	return nil, k.fetched, err
 }
 
-// run fetches at once, each hour, when asked, and again with a growing pause after a
-// failure.
+// run fetches the keys at once, each hour, and when key asks for it. After a failure it
+// fetches again, with a growing pause.
 func (k *keyring) run(ctx context.Context) {
 	failures, good := 0, false
 	for wait := time.Duration(0); ; {
@@ -129,20 +123,21 @@ func (k *keyring) run(ctx context.Context) {
 		case err != nil:
 			wait = min(minBackoff<<min(failures, 10), maxBackoff)
 			failures, good = failures+1, false
-			k.log.WarnContext(ctx, k.of.keys+" not fetched", "reason", err.Error(), "failures", failures) //nolint:sloglint // one of two
+			k.Log.WarnContext(ctx, k.of.keys+" not fetched", "reason", err.Error(), "failures", failures) //nolint:sloglint // one of two
 		case !good:
 			failures, good = 0, true
-			k.log.InfoContext(ctx, k.of.keys+" fetched", "keys", len(keys)) //nolint:sloglint // one of two
+			k.Log.InfoContext(ctx, k.of.keys+" fetched", "keys", len(keys)) //nolint:sloglint // one of two
 			fallthrough
 		default:
 			wait = refresh
 		}
-		k.end(keys)
+		k.publish(keys)
 	}
 }
 
-// end publishes the fetched keys, if there are any, to those who wait.
-func (k *keyring) end(keys map[string]any) {
+// publish makes the fetched keys known to the callers of key that wait. keys is nil if the
+// fetch failed.
+func (k *keyring) publish(keys map[string]any) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if keys != nil {
@@ -153,16 +148,16 @@ func (k *keyring) end(keys map[string]any) {
 	k.fetched = make(chan struct{})
 }
 
-// fetch gets the page. Its errors have fixed texts: the transport's own may contain
-// what a server chose.
+// fetch gets the page. Its errors have fixed texts: those of the transport may contain
+// text of a server.
 func (k *keyring) fetch(ctx context.Context) (map[string]any, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, k.url, http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, k.KeysURL, http.NoBody)
 	if err != nil {
 		return nil, errors.New("no request")
 	}
-	resp, err := k.client.Do(req)
+	resp, err := k.Client.Do(req)
 	if err != nil {
 		return nil, errors.New("no answer")
 	}

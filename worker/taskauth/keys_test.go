@@ -46,8 +46,7 @@ func wantFetches(t *testing.T, s *site, want int) {
 	}
 }
 
-// together makes n concurrent checks of the tokens that next gives and returns
-// their errors.
+// together checks n tokens of next at the same time, and returns the errors.
 func together(v *taskauth.Verifier, n int, next func(int) string) []error {
 	got := make([]error, n)
 	var all sync.WaitGroup
@@ -124,7 +123,7 @@ func TestARotationOfTheKeysRefusesNoToken(t *testing.T) {
 		i := newIssuer(t)
 		s := &site{handler: i}
 		v := newVerifier(t, s, nil)
-		time.AfterFunc(time.Second, func() { run(t, v.Run) }) // a caller that waits for the first keys asks for no other fetch
+		time.AfterFunc(time.Second, func() { run(t, v.Run) }) // the check waits for this fetch
 		old := mint(t, i)
 		wantPass(t, v, old)
 		rotate(t, i)
@@ -141,7 +140,7 @@ func TestARotationOfTheKeysRefusesNoToken(t *testing.T) {
 		rotate(t, i)
 		rotate(t, i)
 		wantPass(t, v, old)
-		wantPass(t, v, mint(t, i)) // its fetch shows that the old key was withdrawn
+		wantPass(t, v, mint(t, i)) // the fetch for it removes the old key
 		wantError(t, v, old, taskauth.ErrUnauthenticated)
 	})
 }
@@ -173,7 +172,6 @@ func TestUnknownKeyIDsCauseOneFetchInTenSeconds(t *testing.T) {
 	})
 }
 
-// An unknown key is a refusal, not a lack of keys.
 func TestAnUnknownKeyIsRefusedWhereThePageDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &site{handler: google()}
@@ -205,8 +203,7 @@ func TestKeysAreUsedForADayWithoutThePage(t *testing.T) {
 	})
 }
 
-// The log has one line for each failure, of the same size whatever the server
-// answers, and one when there are keys.
+// The log has one line for each failure, of a limited size, and one when there are keys.
 func TestAnInvalidPageIsLoggedAndReplacesNoKeys(t *testing.T) {
 	for name, breakPage := range breakages() {
 		t.Run(name, func(t *testing.T) {
@@ -248,14 +245,14 @@ func withKeyID(kid string) string {
 	return header + ".e30.AAAA"
 }
 
-// googlePage is the good page with junk before its key.
+// googlePage returns the valid page, with junk before its key.
 func googlePage(junk ...string) string {
 	w := httptest.NewRecorder()
 	google().ServeHTTP(w, nil)
 	return strings.Replace(w.Body.String(), "[", "["+strings.Join(append(junk, ""), ","), 1)
 }
 
-// key is a page's entry for the issuer's key id.
+// key returns an entry of a page for the issuer's key id.
 func key(kid, n, e string) string {
 	return fmt.Sprintf(`{"kty":"RSA","alg":"RS256","use":"sig","kid":%q,"n":%q,"e":%q}`, kid, n, e)
 }
@@ -265,7 +262,7 @@ func modulus(bits uint) string {
 	return base64.RawURLEncoding.EncodeToString(n.SetBit(n, 0, 1).Bytes())
 }
 
-// junk is entries that are no usable key, under the name of one that is.
+// junk returns unusable entries with the id of a usable key.
 func junk() map[string]string {
 	kid, public := publicKey()
 	n := base64.RawURLEncoding.EncodeToString(public.N.Bytes())
@@ -283,7 +280,7 @@ func junk() map[string]string {
 	}
 }
 
-// breakages are the ways in which a page can fail to be one.
+// breakages returns the ways in which a fetch of the page can fail.
 func breakages() map[string]func(*site) {
 	all := map[string]func(*site){
 		"unreachable": func(s *site) { s.unreachable = true },

@@ -85,14 +85,14 @@ type proof struct {
 }
 
 // newProof makes no call.
-func newProof(of signer, audience string, from source) (*proof, error) {
+func newProof(of signer, audience string, from KeySource) (*proof, error) {
 	if strings.TrimSpace(audience) == "" {
 		return nil, errors.New("taskauth: the audience is empty")
 	}
-	if from.url == "" {
-		from.url = of.page
+	if from.KeysURL == "" {
+		from.KeysURL = of.page
 	}
-	if u, err := url.Parse(from.url); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+	if u, err := url.Parse(from.KeysURL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return nil, errors.New("taskauth: the keys' URL is not an http or https URL")
 	}
 	return &proof{of: of, audience: audience, keys: newKeyring(of, from)}, nil

@@ -11,9 +11,9 @@ import (
 
 // The errors of Check.
 var (
-	ErrUnauthenticated = errors.New("taskauth: unauthenticated") // no token, or one that proves nothing
-	ErrForbidden       = errors.New("taskauth: forbidden")       // a good token of another account
-	ErrNoKeys          = errors.New("taskauth: no keys")         // nothing can be decided now
+	ErrUnauthenticated = errors.New("taskauth: unauthenticated") // no token, or an invalid one
+	ErrForbidden       = errors.New("taskauth: forbidden")       // a valid token of another account
+	ErrNoKeys          = errors.New("taskauth: no keys")         // no token can be checked now
 )
 
 // maxSubject is OpenID Connect's limit, in bytes.
@@ -21,13 +21,18 @@ const maxSubject = 255
 
 // Options configures a Verifier. Audience is required, and Accounts or AnyAccount.
 type Options struct {
-	Audience string   // the one that tokens must be made for, exactly
+	Audience string   // the audience that tokens must have, exactly
 	Accounts []string // e-mail addresses of the service accounts that may call
 	// AnyAccount lets in every account that has a subject, with an e-mail address or
 	// without. Accounts is empty then.
 	AnyAccount bool
-	KeysURL    string       // http or https; empty: Google's
-	Client     *http.Client // fetches the keys; nil: a private one, which follows no redirect
+	KeySource
+}
+
+// KeySource configures the fetches of the signer's keys.
+type KeySource struct {
+	KeysURL string       // http or https; empty: Google's
+	Client  *http.Client // nil: a private one, which follows no redirect
 	// Log gets a WARN for each fetch that failed and an INFO for the first one that
 	// succeeded, also after failures; nil means no log.
 	Log *slog.Logger
@@ -37,7 +42,7 @@ type Options struct {
 type Verifier struct {
 	proof    *proof
 	accounts []string
-	anyone   bool // accounts do not matter
+	anyone   bool // every account may call
 }
 
 // New returns a Verifier that has no keys until Run fetches them. It makes no call.
@@ -53,7 +58,7 @@ func New(o Options) (*Verifier, error) {
 			return nil, errors.New("taskauth: an account is empty")
 		}
 	}
-	p, err := newProof(googleAccounts, o.Audience, source{url: o.KeysURL, client: o.Client, log: o.Log})
+	p, err := newProof(googleAccounts, o.Audience, o.KeySource)
 	if err != nil {
 		return nil, err
 	}

@@ -30,8 +30,8 @@ const (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// google is one issuer for all tests that do not rotate its keys: a key takes a
-// while to make.
+// google returns one issuer for all tests that do not rotate its keys, since a key takes long to
+// make.
 var google = sync.OnceValue(func() *oidc.Issuer {
 	i, err := oidc.NewIssuer()
 	if err != nil {
@@ -40,7 +40,7 @@ var google = sync.OnceValue(func() *oidc.Issuer {
 	return i
 })
 
-// site is the network: it answers every fetch of the keys and counts them.
+// site is the network. It answers the fetches of the keys and counts them.
 type site struct {
 	mu          sync.Mutex
 	fetches     int
@@ -86,17 +86,17 @@ func (s *site) count() int {
 	return s.fetches
 }
 
-// page answers text, for a minute.
+// page returns a handler that answers text.
 func page(text string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(text)) })
 }
 
-// newVerifier is a verifier whose network is s; log may be nil.
+// newVerifier returns a verifier with the network s; log may be nil.
 func newVerifier(t testing.TB, s *site, log *slog.Logger) *taskauth.Verifier {
 	t.Helper()
 	v, err := taskauth.New(taskauth.Options{
 		Audience: audience, Accounts: []string{"other@x.test", account},
-		KeysURL: "https://keys.example.test/certs", Client: &http.Client{Transport: s}, Log: log,
+		KeySource: taskauth.KeySource{KeysURL: "https://keys.example.test/certs", Client: &http.Client{Transport: s}, Log: log},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +104,7 @@ func newVerifier(t testing.TB, s *site, log *slog.Logger) *taskauth.Verifier {
 	return v
 }
 
-// running is newVerifier with Run in a goroutine until the test ends.
+// running calls newVerifier, and Run until the test ends.
 func running(t testing.TB, s *site, log *slog.Logger) *taskauth.Verifier {
 	t.Helper()
 	v := newVerifier(t, s, log)
@@ -128,7 +128,7 @@ func request(authorization ...string) *http.Request {
 	return r
 }
 
-// good is the claims of a valid token, edited; a nil value removes a claim.
+// good returns the claims of a valid token, with the values of edit. A nil value removes a claim.
 func good(edit map[string]any) map[string]any {
 	c := map[string]any{
 		"iss": "https://accounts.google.com", "aud": audience, "sub": "1", "email": account, "email_verified": true,
@@ -200,10 +200,10 @@ func TestNewRefusesOptionsThatAdmitAllOrNone(t *testing.T) {
 		"an empty account": {Audience: audience, Accounts: []string{account, ""}},
 		"some and any":     {Audience: audience, Accounts: []string{account}, AnyAccount: true},
 		"any, no audience": {AnyAccount: true},
-		"a file of keys":   {Audience: audience, Accounts: []string{account}, KeysURL: "file:///etc/keys"},
-		"keys of ftp":      {Audience: audience, Accounts: []string{account}, KeysURL: "ftp://keys.test/"},
-		"keys of no host":  {Audience: audience, Accounts: []string{account}, KeysURL: "https:///certs"},
-		"keys of no URL":   {Audience: audience, Accounts: []string{account}, KeysURL: "https://h:port\x7f"},
+		"a file of keys":   {Audience: audience, Accounts: []string{account}, KeySource: taskauth.KeySource{KeysURL: "file:///etc/keys"}},
+		"keys of ftp":      {Audience: audience, Accounts: []string{account}, KeySource: taskauth.KeySource{KeysURL: "ftp://keys.test/"}},
+		"keys of no host":  {Audience: audience, Accounts: []string{account}, KeySource: taskauth.KeySource{KeysURL: "https:///certs"}},
+		"keys of no URL":   {Audience: audience, Accounts: []string{account}, KeySource: taskauth.KeySource{KeysURL: "https://h:port\x7f"}},
 	} {
 		if v, err := taskauth.New(o); err == nil || v != nil {
 			t.Errorf("%s: got %v, %v, want an error", name, v, err)
@@ -211,8 +211,8 @@ func TestNewRefusesOptionsThatAdmitAllOrNone(t *testing.T) {
 	}
 }
 
-// Every case is checked with keys at hand, and nothing of the request may be in
-// the error or the log.
+// checkCase checks a request after the keys were fetched. Neither the error nor the log may contain
+// a text of the request.
 func checkCase(t *testing.T, edit func(valid string) []string, want error, text string) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -241,7 +241,7 @@ func TestTheKeysComeFromAServerButNotByARedirect(t *testing.T) {
 	redirect := httptest.NewServer(http.RedirectHandler(server.URL, http.StatusFound))
 	defer redirect.Close()
 	for url, want := range map[string]error{server.URL + "/certs": nil, redirect.URL: taskauth.ErrNoKeys} {
-		v, err := taskauth.New(taskauth.Options{Audience: audience, Accounts: []string{account}, KeysURL: url})
+		v, err := taskauth.New(taskauth.Options{Audience: audience, Accounts: []string{account}, KeySource: taskauth.KeySource{KeysURL: url}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -129,7 +129,7 @@ func TestInvalidClaimsAreRefused(t *testing.T) {
 	}
 }
 
-// publicKey is the issuer's, as its page shows it.
+// publicKey returns the issuer's key from its page.
 var publicKey = sync.OnceValues(func() (kid string, key *rsa.PublicKey) {
 	w := httptest.NewRecorder()
 	google().ServeHTTP(w, nil)
@@ -209,7 +209,6 @@ func TestAForgedSignatureIsUnauthenticated(t *testing.T) {
 	}
 }
 
-// The signature covers the claims: none can be exchanged under it.
 func TestAnotherPayloadUnderAGoodSignatureIsUnauthenticated(t *testing.T) {
 	checkCase(t, func(valid string) []string {
 		segments := strings.Split(valid, ".")
@@ -218,12 +217,12 @@ func TestAnotherPayloadUnderAGoodSignatureIsUnauthenticated(t *testing.T) {
 	}, taskauth.ErrUnauthenticated, signature)
 }
 
-// anybody is a verifier that lets every account pass, with keys at hand.
+// anybody returns a verifier that admits every account, with keys.
 func anybody(t testing.TB) *taskauth.Verifier {
 	t.Helper()
 	v, err := taskauth.New(taskauth.Options{
 		Audience: audience, AnyAccount: true,
-		KeysURL: "https://keys.example.test/certs", Client: &http.Client{Transport: &site{handler: google()}},
+		KeySource: taskauth.KeySource{KeysURL: "https://keys.example.test/certs", Client: &http.Client{Transport: &site{handler: google()}}},
 	})
 	if err != nil {
 		t.Fatal(err)

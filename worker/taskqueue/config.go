@@ -7,9 +7,8 @@ import (
 	"regexp"
 )
 
-// Config describes where tasks are booked and which service they call. The environment
-// variables that hold its fields are the same for every program here, so its
-// errors name those.
+// Config configures the queue and the service that its tasks call. All programs here read
+// its fields from the same environment variables, so its errors name these variables.
 type Config struct {
 	Queue        string // TASK_QUEUE: projects/P/locations/L/queues/Q
 	TargetURL    string // TASK_TARGET_URL: the worker's base URL, http or https
@@ -26,7 +25,7 @@ var (
 // maxURL is Cloud Tasks' limit, in bytes, of a task's whole URL.
 const maxURL = 2083
 
-// Check answers one error a problem, each naming its variable, joined.
+// Check returns an error for each problem, joined. Each names its variable.
 func (c Config) Check() error {
 	var problems []error
 	problem := func(name, format string, args ...any) {

@@ -8,7 +8,7 @@ import (
 	"taskguard/worker/taskqueue"
 )
 
-func TestNamesAreValidAndTellPartsApart(t *testing.T) {
+func TestNamesAreValidAndDifferForDifferentParts(t *testing.T) {
 	seen := map[string][]string{}
 	for _, parts := range [][]string{{}, {""}, {"a", "b"}, {"ab"}, {"a", "", "b"}, {"ab", ""}, {"", "ab"}, {"b", "a"}, {"ä/…"}} {
 		name := taskqueue.Name(parts...)

@@ -26,15 +26,15 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// route is where a worker takes deliveries.
+// route is the path to which a worker's deliveries are posted.
 const route = "/internal/tasks/analysis"
 
-// How long Book tries. CreateTask is not retried by Google's client.
+// The times of Book. Google's client does not retry CreateTask.
 const (
 	callTimeout = 5 * time.Second
 	bookTimeout = 15 * time.Second
-	firstPause  = 100 * time.Millisecond
-	longPause   = 2 * time.Second
+	minPause    = 100 * time.Millisecond
+	maxPause    = 2 * time.Second
 )
 
 // Cloud Tasks' bounds of a dispatch deadline.
@@ -53,13 +53,13 @@ type Queue struct {
 type Task struct {
 	Name       string // as Name makes it
 	AnalysisID string
-	At         time.Time     // not before; zero or past: now. At most 30 days ahead
-	Deadline   time.Duration // of one dispatch, brought into 15 s – 30 min; zero: Cloud Tasks' 10 min
+	At         time.Time     // the earliest time; zero or past: now. At most 30 days ahead
+	Deadline   time.Duration // of one dispatch, limited to 15 s – 30 min; zero: Cloud Tasks' 10 min
 }
 
-// Name is a task's name: the same parts give the same name. It is a hash, since Cloud
-// Tasks slows down for names that share a prefix, and ids of analyses may have
-// characters that names may not.
+// Name returns a task's name, which is the same for the same parts. It is a hash: names
+// with a common prefix slow Cloud Tasks down, and the id of an analysis may have
+// characters that a name may not have.
 func Name(parts ...string) string {
 	h := sha256.New()
 	for _, part := range parts {
@@ -95,10 +95,10 @@ func Open(ctx context.Context, cfg Config, opts ...option.ClientOption) (*Queue,
 // Close ends the connection.
 func (q *Queue) Close() error { return q.client.Close() }
 
-// Book makes sure that t is in the queue, or was under the same name: already
-// reports that its name was taken, perhaps by a try of this very call whose answer was
-// lost. So already does not prove that a delivery is still to come. It tries until ctx
-// ends, for at most 15 s.
+// Book makes sure that t is in the queue, or was in it under the same name. already
+// reports that the name was taken, perhaps by an earlier try of this call whose answer
+// was lost. It does not prove that a delivery will follow. Book tries until ctx ends, for
+// at most 15 s.
 func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
 	request, err := q.request(t)
 	if err != nil {
@@ -106,7 +106,7 @@ func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, bookTimeout)
 	defer cancel()
-	for pause := firstPause; ; pause = min(2*pause, longPause) {
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		try, cancelTry := context.WithTimeout(ctx, callTimeout)
 		_, err := q.client.CreateTask(try, request)
 		cancelTry()
@@ -156,8 +156,8 @@ func (q *Queue) request(t Task) (*cloudtaskspb.CreateTaskRequest, error) {
 	return &cloudtaskspb.CreateTaskRequest{Parent: q.cfg.Queue, Task: task}, nil
 }
 
-// transient reports whether the same call may yet succeed. Its outcome may
-// also be unknown, which the task's name makes harmless.
+// transient reports whether the call may succeed if it is repeated. If it did succeed,
+// the repeated call finds the name taken.
 func transient(code codes.Code) bool {
 	switch code {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted, codes.Internal, codes.Unknown, codes.ResourceExhausted:

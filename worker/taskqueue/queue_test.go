@@ -30,7 +30,7 @@ const (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// cloud is an emulated Cloud Tasks whose deliveries are all answered 200.
+// cloud is an emulated Cloud Tasks. All its deliveries are answered 200.
 type cloud struct {
 	*cloudtasks.Server
 	client    *apiv2.Client
@@ -40,7 +40,7 @@ type cloud struct {
 	delivered chan *http.Request
 }
 
-// fault is what a call answers; after: although it was done.
+// fault is the error of a call. With after, the call is made all the same.
 type fault struct {
 	code  codes.Code
 	after bool

@@ -2,6 +2,6 @@
 // OpenTelemetry's API; the process chooses the exporters, and without one nothing is
 // recorded.
 //
-// Names and attributes are public: they only grow. No attribute contains a token of
+// Names and attributes are public: they may be added, but not changed or removed. No attribute contains a token of
 // authentication, an input, a result or a text of an analyzer.
 package telemetry

@@ -10,8 +10,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Names of spans. Delivery and Recovery are of kind server, and the others
-// internal: children of Delivery, but for Heartbeat, which is Run's.
+// Names of spans. Delivery and Recovery are of kind server. The others are of kind
+// internal and children of Delivery, except Heartbeat, which is a child of Run.
 const (
 	Delivery  = "delivery"
 	Recovery  = "recovery"
@@ -23,8 +23,8 @@ const (
 	FollowUp  = "follow_up"
 )
 
-// Attributes of spans. Delivery has them all where they are known, the others
-// SpanOutcome where there is one.
+// Attributes of spans. Delivery has all whose values are known. The others have
+// SpanOutcome if they have an outcome.
 const (
 	SpanAnalysis = "taskguard.analysis_id"
 	SpanOutcome  = "taskguard.outcome"
@@ -32,9 +32,9 @@ const (
 	SpanAttempt  = "taskguard.attempt"
 )
 
-// Span is a span that has begun; the zero Span is none. It contains no error's text,
-// which may quote the user's data. For the same reason it is ended by Close and never
-// by a deferred End, which would record a panic's value.
+// Span is a span that has begun. The zero Span records nothing. A Span contains no text of
+// an error, which may quote the user's data. For the same reason Close ends it, and never
+// a deferred End, which would record a panic's value.
 type Span struct{ trace.Span }
 
 // Serve begins the span of a request.
@@ -62,7 +62,7 @@ func (t *Telemetry) start(ctx context.Context, name string, kind trace.SpanKind)
 	return ctx, Span{span}
 }
 
-// Past records a span inside the span of ctx that has just ended and took so long.
+// Past records a span inside the span of ctx. It ends now, and began took ago.
 func (t *Telemetry) Past(ctx context.Context, name, outcome string, took time.Duration, failed bool) {
 	if t == nil {
 		return
@@ -105,7 +105,7 @@ func (s Span) Describe(analysis string, token int64, attempt int) {
 	}
 }
 
-// Carry returns ctx, which lives longer, with the span of from.
+// Carry returns ctx with the span of from. It is for a ctx that ends later than from.
 func Carry(ctx, from context.Context) context.Context {
 	return trace.ContextWithSpan(ctx, trace.SpanFromContext(from))
 }

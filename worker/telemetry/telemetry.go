@@ -13,8 +13,8 @@ import (
 // Scope is the instrumentation scope of all metrics and spans.
 const Scope = "taskguard"
 
-// Telemetry measures. A nil one does nothing; otherwise make it with New. It is safe
-// for concurrent use, and none of its methods blocks.
+// Telemetry records metrics and spans. New makes it; a nil *Telemetry records nothing. It
+// is safe for concurrent use, and none of its methods blocks.
 type Telemetry struct {
 	tracer  trace.Tracer
 	records []func(context.Context, float64, metric.MeasurementOption) // by row of Metrics
@@ -25,7 +25,7 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Telemetry,
 	t := &Telemetry{tracer: tracers.Tracer(Scope)}
 	meter := meters.Meter(Scope)
 	for _, m := range Metrics() {
-		record, err := m.make(meter)
+		record, err := m.instrument(meter)
 		if err != nil {
 			return nil, fmt.Errorf("telemetry: %s: %w", m.Name, err)
 		}
@@ -34,8 +34,8 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Telemetry,
 	return t, nil
 }
 
-// make makes the instrument and returns how to record with it.
-func (m Metric) make(meter metric.Meter) (func(context.Context, float64, metric.MeasurementOption), error) {
+// instrument makes the instrument, and returns the function that records a value.
+func (m Metric) instrument(meter metric.Meter) (func(context.Context, float64, metric.MeasurementOption), error) {
 	unit, description := metric.WithUnit(m.Unit), metric.WithDescription(m.Description)
 	switch m.Kind {
 	case Counter:

@@ -27,7 +27,7 @@ func TestEachMetricIsComplete(t *testing.T) {
 	}
 }
 
-// Where nothing is measured, the caller's trace is still carried on.
+// The caller's trace continues.
 func TestNoTelemetryDoesNothing(t *testing.T) {
 	var none *telemetry.Telemetry
 	ctx := trace.ContextWithRemoteSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}}))

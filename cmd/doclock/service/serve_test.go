@@ -4,13 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/cookiejar"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -23,12 +21,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	code := emulatortest.Main(m)
-	if err := goleak.Find(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = max(code, 1)
-	}
-	os.Exit(code)
+	emulatortest.Isolate()
+	goleak.VerifyTestMain(m)
 }
 
 // hang is how long a test waits for something that should happen at once.
@@ -45,7 +39,7 @@ func listen(t testing.TB) net.Listener {
 }
 
 // embedded starts an embedded Firestore for the services of a test.
-func embedded(t testing.TB) (project string) {
+func embedded(t *testing.T) (project string) {
 	t.Helper()
 	b := emulatortest.Embedded(t)
 	l := listen(t)
@@ -55,13 +49,8 @@ func embedded(t testing.TB) (project string) {
 		b.Server.Close()
 		<-ended
 	})
-	setenv(t, l.Addr().String())
+	t.Setenv("FIRESTORE_EMULATOR_HOST", l.Addr().String())
 	return b.Project
-}
-
-func setenv(t testing.TB, host string) {
-	t.Helper()
-	t.(interface{ Setenv(key, value string) }).Setenv("FIRESTORE_EMULATOR_HOST", host)
 }
 
 // instance is a service inside the test's process.
@@ -105,7 +94,7 @@ func (i *instance) wait(t testing.TB) error {
 	}
 }
 
-// client keeps its session, at whatever instance.
+// client returns a client that keeps its session, also with another instance.
 func client(t testing.TB) *http.Client {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
@@ -208,7 +197,7 @@ func TestServeAnswersUntilItIsStoppedAndClosesItsSockets(t *testing.T) {
 }
 
 func TestServeReturnsWhenItsListenerFailsAndFirestoreIsUnavailable(t *testing.T) {
-	setenv(t, listen(t).Addr().String()) // accepts, and never answers
+	t.Setenv("FIRESTORE_EMULATOR_HOST", listen(t).Addr().String()) // accepts, and never answers
 	i := start(t, "unavailable")
 	_ = i.l.Close()
 	if err := i.wait(t); !errors.Is(err, net.ErrClosed) {

@@ -1,4 +1,4 @@
-// Package cli is what the commands of taskguard share: arguments, exit codes, the
+// Package cli holds what the commands of taskguard share: arguments, exit codes, the
 // environment, and output.
 package cli
 
@@ -125,8 +125,10 @@ func suggestion(commands []Command, word string) string {
 	return ""
 }
 
-// packagePrefix matches the names of our packages with which errors begin.
-var packagePrefix = regexp.MustCompile(`^((repo|lease|worker|taskqueue|analysislock|documentlock|projectlock): )+`)
+var packagePrefix = regexp.MustCompile(`(^|[ (])(?:(?:repo|lease|worker|taskqueue|analysislock|documentlock|projectlock|orchestrator): )+`)
+
+// Plain returns the text of an error without the names of our packages.
+func Plain(text string) string { return packagePrefix.ReplaceAllString(text, "$1") }
 
 // Report prints err for the command name and returns the exit code.
 func Report(ctx context.Context, w io.Writer, name string, err error) int {
@@ -154,7 +156,7 @@ func Report(ctx context.Context, w io.Writer, name string, err error) int {
 		Print(w, "%s: interrupted\n", prefix)
 		return ExitInterrupted
 	}
-	Print(w, "%s: %s\n", prefix, printable.Lines(packagePrefix.ReplaceAllString(err.Error(), "")))
+	Print(w, "%s: %s\n", prefix, printable.Lines(Plain(err.Error())))
 	return ExitFailed
 }
 

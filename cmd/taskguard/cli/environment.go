@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,10 +39,10 @@ type Place struct {
 	Collection string
 }
 
-// Place reads where the analyses are. The project is required.
-func (c *Call) Place(e *cloudrun.Environment) Place {
+// NewPlace reads where the analyses are. Without a default the project is required.
+func NewPlace(e *cloudrun.Environment, project string) Place {
 	p := Place{e.Firestore(), e.Collection("ANALYSES_COLLECTION", "analyses")}
-	if p.Project == "" {
+	if p.Project = cmp.Or(p.Project, project); p.Project == "" {
 		e.Problem("GOOGLE_CLOUD_PROJECT", "must be set")
 	}
 	return p
@@ -78,10 +79,10 @@ const (
 	pingTimeout = 5 * time.Second
 )
 
-// AdviceRestart is what to do where no emulator answers; %s is its variable.
+// AdviceRestart advises an operator when no emulator answers; %s is its variable.
 const AdviceRestart = "%s names it: start the emulator, or correct or unset the variable"
 
-// adviceEmbedded is the same for demo and local, which bring their own.
+// adviceEmbedded does the same for demo and local, which have an embedded Firestore.
 const adviceEmbedded = "unset %s to use the embedded Firestore"
 
 // Reach fails within seconds where nothing listens at address; Google's client

@@ -31,7 +31,7 @@ type Unchecked struct {
 	Rules  []string `json:"rules"`
 }
 
-// Check applies each rule whose parts are known.
+// Check applies each rule whose parts were read.
 func Check(f Facts) (found []Finding, unchecked []Unchecked) {
 	missing := map[Part]int{} // the index in unchecked
 	for _, p := range parts() {
@@ -47,15 +47,15 @@ func Check(f Facts) (found []Finding, unchecked []Unchecked) {
 		missing[p] = i
 	}
 	for _, r := range rules(f) {
-		known := true
+		complete := true
 		for _, need := range r.needs {
 			i, absent := missing[need]
-			known = known && !absent
+			complete = complete && !absent
 			if absent && !slices.Contains(unchecked[i].Rules, r.name) {
 				unchecked[i].Rules = append(unchecked[i].Rules, r.name)
 			}
 		}
-		if !known {
+		if !complete {
 			continue
 		}
 		for _, one := range r.check() {

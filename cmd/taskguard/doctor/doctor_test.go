@@ -224,6 +224,7 @@ func TestCallerMayBeAMemberOfAGroup(t *testing.T) {
 func TestOutputHasNoPasswordQueryOrToken(t *testing.T) {
 	f := shipped(t)
 	set("TASK_TARGET_URL", "http://me:hunter2@x.example/?k=hunter2", "LOCK_TTL", "ya29.hunter2")(&f)
+	setDoclock("SESSION_SECRET", "hunter2-hunter2-hunter2-hunter2-hunter2")(&f)
 	found, _ := doctor.Check(f)
 	for _, one := range found {
 		if strings.Contains(one.Problem+one.Fix, "hunter2") {

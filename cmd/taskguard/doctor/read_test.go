@@ -270,15 +270,3 @@ func TestFilesAreReadStrictly(t *testing.T) {
 		}
 	}
 }
-
-func TestUsageIsWrongWhereNothingCanBeRead(t *testing.T) {
-	for want, o := range map[string]doctor.Options{
-		"nothing is named: give --service": {}, "neither a file nor the name of a service": {Service: "no/such.yaml"},
-		"needs GOOGLE_CLOUD_PROJECT": {Service: "worker"}, `--queue: "analyses" is not a file`: {Queue: "analyses"}, "--indexes:": {Indexes: "no.json"},
-	} {
-		o.Lookup = lookup(nil)
-		if _, err := doctor.Read(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
-		}
-	}
-}

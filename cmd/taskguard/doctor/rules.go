@@ -10,7 +10,7 @@ import (
 	worker "taskguard/cmd/worker/service"
 )
 
-// rule checks the parts that it needs, all of which are known when it is applied.
+// rule checks the parts that it needs, after all of them were read.
 type rule struct {
 	name  string
 	needs []Part

@@ -103,7 +103,7 @@ func hold(ctx context.Context, c *cli.Call, signals <-chan os.Signal) error {
 		return cli.UsageError(err.Error())
 	}
 	subscribe(c, l, o)
-	r := &runner{Call: c, group: &processGroup{path: path, args: command}}
+	r := &runner{Call: c, project: o.project, group: &processGroup{path: path, args: command}}
 	return r.run(ctx, l, projectlock.AcquireOptions{TTL: o.ttl, Wait: o.wait}, signals)
 }
 
@@ -165,9 +165,10 @@ func subscribe(c *cli.Call, l *projectlock.Locker, o options) {
 	}
 }
 
-// runner runs a command under its lock.
+// runner runs a command under the lock of a project.
 type runner struct {
 	*cli.Call
+	project string
 	group   *processGroup
 	started bool
 	status  syscall.WaitStatus
@@ -222,6 +223,27 @@ func (r *runner) command(ctx context.Context, ls projectlock.Lease) (err error) 
 	return nil
 }
 
+// explain returns the error of an acquisition with its cause first.
+func (r *runner) explain(err error) error {
+	var failed *projectlock.Error
+	var held *lease.HeldError
+	var file *fs.PathError
+	switch {
+	case !errors.As(err, &failed):
+		return err
+	case errors.As(err, &held):
+		where := "in Firestore, room " + r.project + ":project"
+		if failed.Code == projectlock.FallbackConflict {
+			where = "by the file project/.lock"
+		}
+		return fmt.Errorf("project %s is locked by another (%s) until %s, or longer if its holder renews the lock: try again later, or wait with --wait 10m (%s)",
+			r.project, where, held.ExpiresAt.Local().Format(time.DateTime), failed.Code)
+	case errors.As(err, &file):
+		return fmt.Errorf("%s: %w (%s)", file.Path, file.Err, failed.Code)
+	}
+	return err
+}
+
 // exit returns the exit code for err and the command's end.
 func (r *runner) exit(ctx context.Context, err error) error {
 	var signalled signalError
@@ -233,7 +255,7 @@ func (r *runner) exit(ctx context.Context, err error) error {
 	case !r.started && (errors.As(err, &signalled) || errors.As(context.Cause(ctx), &signalled)):
 		return cli.ExitError{Code: exitSignal + int(signalled), Err: fmt.Errorf("taskguard hold: %w", signalled)}
 	case !r.started && err != nil:
-		return err
+		return r.explain(err)
 	case errors.As(err, &locked) && locked.Code != projectlock.ReleaseFailed:
 		return fmt.Errorf("the lock was lost; the command ended with %s: %w", describe(r.status), err)
 	case err != nil:

@@ -123,7 +123,10 @@ func (g *processGroup) wait(ctx context.Context, report func(string)) syscall.Wa
 	for {
 		select {
 		case status := <-g.exited:
-			g.endChildren(ctx, report)
+			if g.running() {
+				report("ending what the command has left running")
+				g.end(ctx, childGrace)
+			}
 			return status
 		case s := <-g.stopped:
 			// A command that is suspended together with this process would lose the lock
@@ -133,60 +136,33 @@ func (g *processGroup) wait(ctx context.Context, report func(string)) syscall.Wa
 				report("a command that holds a lock cannot be suspended: continued")
 			}
 		case <-ctx.Done():
-			status := g.stop(killAfter(ctx))
+			g.end(context.WithoutCancel(ctx), killAfter(ctx))
 			report("the lock is lost: the command was ended")
-			return status
+			return <-g.exited
 		}
 	}
 }
 
-// stop ends the group: SIGTERM, and SIGKILL after grace.
-func (g *processGroup) stop(grace time.Duration) (status syscall.WaitStatus) {
+// end ends the group: SIGTERM, and SIGKILL after grace. The end of ctx shortens the grace.
+func (g *processGroup) end(ctx context.Context, grace time.Duration) {
 	g.signal(syscall.SIGTERM)
 	g.signal(syscall.SIGCONT) // a stopped process handles SIGTERM only then
-	over := time.NewTimer(grace)
-	defer over.Stop()
-	select {
-	case status = <-g.exited:
-		g.await(nil, over.C)
-	case <-over.C:
-		g.signal(syscall.SIGKILL)
-		status = <-g.exited
+	if !g.await(ctx.Done(), time.After(grace)) {
+		g.await(nil, time.After(min(grace, killAfter(ctx))))
 	}
-	g.kill()
-	return status
+	if g.running() {
+		g.signal(syscall.SIGKILL)
+		g.await(nil, time.After(reapGrace))
+	}
 }
 
-// killAfter is how long after the end of ctx a process may run that ignores SIGTERM.
+// killAfter returns how long after the end of ctx a process may run that ignores SIGTERM.
 func killAfter(ctx context.Context) time.Duration {
 	var urgent interface{ KillAfter() time.Duration }
 	if errors.As(context.Cause(ctx), &urgent) {
 		return urgent.KillAfter()
 	}
 	return childGrace
-}
-
-// endChildren ends what the leader has left running. The end of ctx shortens the grace.
-func (g *processGroup) endChildren(ctx context.Context, report func(string)) {
-	if !g.running() {
-		return
-	}
-	g.signal(syscall.SIGTERM)
-	g.signal(syscall.SIGCONT)
-	report("ending what the command has left running")
-	over := time.After(childGrace)
-	if !g.await(ctx.Done(), over) {
-		g.await(nil, time.After(min(childGrace, killAfter(ctx))))
-	}
-	g.kill()
-}
-
-// kill ends at once what still runs.
-func (g *processGroup) kill() {
-	if g.running() {
-		g.signal(syscall.SIGKILL)
-		g.await(nil, time.After(reapGrace))
-	}
 }
 
 // await waits until the group is empty or its time is over; false: interrupted.

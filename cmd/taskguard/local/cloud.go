@@ -51,17 +51,13 @@ type cloud struct {
 // or in the embedded Firestore, which has no address yet.
 func (c *cloud) usePlace(ctx context.Context, call *cli.Call, show *cli.Progress) error {
 	e := call.Environment()
-	c.place.Firestore = e.Firestore()
-	c.place.Collection = e.Collection("ANALYSES_COLLECTION", "analyses")
+	c.place = cli.NewPlace(e, project)
 	if err := cli.Check(e); err != nil {
 		return err
 	}
 	if c.place.Emulator == "" {
 		c.place.Project, c.place.Database = project, "(default)"
 		return nil
-	}
-	if c.place.Project == "" {
-		c.place.Project = project
 	}
 	show.Print("using the emulator at %s, from %s", c.place.Emulator, cli.FirestoreEmulator)
 	return c.place.Ping(ctx)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"strings"
 	"sync"
@@ -27,20 +26,19 @@ import (
 // short enough to see it expire.
 const (
 	demoWorkers   = 3
-	demoRun       = 2400 * time.Millisecond
-	demoTTL       = "5s"
-	demoHeartbeat = "1500ms"
-	demoTimeout   = 2 * time.Minute // plus the runs of the files
-	demoFiles     = 8               // of this repository, at most
-	demoPause     = 900 * time.Millisecond
-	replaceAfter  = 1500 * time.Millisecond
+	demoRun       = 1500 * time.Millisecond
+	demoTTL       = "3s"
+	demoHeartbeat = "900ms"
+	demoTimeout   = 2 * time.Minute        // plus the runs of the files
+	demoPause     = 600 * time.Millisecond // between two tasks
+	demoSpan      = 5 * time.Second        // between the first and the last task, at most
 	stopGrace     = 3 * time.Second
 )
 
 // redeliveries are when the same task is delivered again: during the run, and after it.
-var redeliveries = []time.Duration{600 * time.Millisecond, 3200 * time.Millisecond}
+var redeliveries = []time.Duration{400 * time.Millisecond, 2 * time.Second}
 
-// demo is one demo. mu guards the rows and what follows it.
+// demo is one demo. mu guards the fields after it.
 type demo struct {
 	cloud
 
@@ -51,14 +49,15 @@ type demo struct {
 	command  command
 	router   *router
 	tasks    map[string]bool // names of those that the demo books
-	runs     chan run        // each run that begins
+	runs     chan run        // each run that begins; one that is not received in time is dropped
 	over     chan struct{}   // closed when all files are finished and all deliveries made
 
-	mu      sync.Mutex
 	workers []*process
-	rows    map[string]*row // by the analysis's id
-	killed  *killed
-	ended   bool
+
+	mu     sync.Mutex
+	rows   map[string]*row // by the analysis's id
+	killed *killed
+	ended  bool
 }
 
 // killed is the worker that was killed.
@@ -104,30 +103,14 @@ func Demo(ctx context.Context, c *cli.Call) error {
 	return d.report(where)
 }
 
-// demoSources are files of this repository that the demo analyses.
-var demoSources = []string{
-	"README.md", "go.mod", "lease/rules.go", "lease/hold.go", "lease/store.go", "repo/analyses.go",
-	"repo/transaction.go", "worker/guard.go", "worker/outcome.go", "orchestrator/storable.go",
-}
-
 //go:embed samples
 var samples embed.FS
 
-// demoDocuments returns the files, or files of this repository where the working
-// directory is its root, or texts of this program.
+// demoDocuments returns the files or, if none is named, texts of this program.
 func demoDocuments(files []string) (docs []operate.Document, source string, err error) {
 	if len(files) > 0 {
 		docs, err = operate.ReadDocuments(files, operate.ReadFile)
 		return docs, "the named files", err
-	}
-	for _, file := range demoSources {
-		if _, err := os.Stat(file); err == nil && len(files) < demoFiles {
-			files = append(files, file)
-		}
-	}
-	if len(files) == demoFiles {
-		docs, err = operate.ReadDocuments(files, operate.ReadFile)
-		return docs, "files of this repository", err
 	}
 	if files, err = fs.Glob(samples, "samples/*"); err != nil {
 		return nil, "", err
@@ -197,7 +180,7 @@ func (d *demo) submit(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, q.Close()) }()
-	pause := min(demoPause, demoFiles*demoPause/time.Duration(len(d.docs)))
+	pause := min(demoPause, demoSpan/time.Duration(len(d.docs)))
 	start := time.Now()
 	for i, doc := range d.docs {
 		if err := d.analyses.Create(ctx, doc.ID, doc.Input); err != nil {
@@ -259,8 +242,7 @@ func (d *demo) killOne(ctx context.Context) error {
 	}
 }
 
-// kill kills the worker of a run, shows how long its lock remains, and starts another
-// worker in its place.
+// kill kills the worker of a run and shows how long its lock remains.
 func (d *demo) kill(ctx context.Context, r run) error {
 	d.mu.Lock()
 	d.killed = &killed{Worker: r.worker.number, PID: r.worker.pid, ID: r.analysisID}
@@ -279,20 +261,6 @@ func (d *demo) kill(ctx context.Context, r run) error {
 	d.mu.Unlock()
 	d.show.Print("the dead worker's lock on %s expires in %.1f s, at %s", name,
 		a.Lock.ExpiresAt.Sub(a.ReadAt).Seconds(), a.Lock.ExpiresAt.UTC().Format("15:04:05.000Z"))
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-time.After(replaceAfter):
-	}
-	w, err := startProcess(ctx, demoWorkers+1, d.command)
-	if err != nil {
-		return err
-	}
-	d.mu.Lock()
-	d.workers = append(d.workers, w)
-	d.mu.Unlock()
-	d.router.replace(r.worker, w)
-	d.show.Print("%v serves on %s, process %d, in the place of %v", w, w.address, w.pid, r.worker)
 	return nil
 }
 
@@ -312,7 +280,7 @@ func (d *demo) runBegins(r run) {
 	}
 	select {
 	case d.runs <- r:
-	default: // one is enough
+	default:
 	}
 }
 

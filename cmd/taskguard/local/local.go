@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -94,7 +93,7 @@ func (l *local) run(ctx context.Context, port, workers int) error {
 	}
 	l.target = "http://" + front.Addr().String()
 	l.router = &router{observe: func(v delivery) {
-		if v.analysisID != "" {
+		if v.analysisID != "" && ctx.Err() == nil { // while it stops, deliveries fail
 			l.show.Print("%s %v", v.analysisID, v)
 		}
 	}}
@@ -132,6 +131,8 @@ func (l *local) run(ctx context.Context, port, workers int) error {
 	if err != nil {
 		cancel()
 	}
+	<-ctx.Done()
+	l.show.Print("stopping the workers, which release their locks")
 	running.Wait()
 	return err
 }
@@ -295,28 +296,19 @@ func (l *local) printEnvironment(locks, page string) error {
 	if l.c.JSON {
 		return l.c.PrintJSON(map[string]any{"environment": vars, "doclock": locks, "console": page})
 	}
-	_, err := io.WriteString(l.c.Out, exports(vars, programName(os.Args[0])))
+	_, err := io.WriteString(l.c.Out, exports(vars))
 	return err
 }
 
-// exports is text for a shell in another terminal. self starts this program.
-func exports(vars map[string]string, self string) string {
+// exports returns text for a shell in another terminal.
+func exports(vars map[string]string) string {
 	text := "In another terminal:\n\n"
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
 		text += "  export " + name + "=" + quote(vars[name]) + "\n"
 	}
-	return text + "\nand then:\n\n  " + self + " submit FILE… --wait\n\n" +
+	return text + "\nand then, with this program:\n\n  taskguard submit FILE… --wait\n\n" +
 		"or status, unlock ID, unlock --room ROOM, requeue ID, recover instead of submit. " +
-		"Ctrl-C ends it; the data are in memory. Unset the variables afterwards.\n\n"
-}
-
-// programName is how to start this program again; `go run` has built it into a
-// directory that is deleted.
-func programName(arg0 string) string {
-	if strings.Contains(arg0, "go-build") {
-		return "go run ./cmd/taskguard"
-	}
-	return quote(arg0)
+		"Ctrl-C ends local and deletes its data. Unset the variables afterwards.\n\n"
 }
 
 // quote returns text as one word of a POSIX shell.

@@ -12,7 +12,7 @@ import (
 	"taskguard/worker/printable"
 )
 
-// row is what the demo reports of one file.
+// row is the demo's report of one file.
 type row struct {
 	Name   string `json:"file"`
 	ID     string `json:"analysis_id"`
@@ -22,7 +22,7 @@ type row struct {
 	Runs       int64 `json:"runs"` // acquisitions, also of runs that were killed
 	FinishedBy int   `json:"finished_by"`
 
-	finished bool // an answer has said so
+	finished bool // a worker has answered so
 }
 
 // tally counts deliveries by their outcome. Deliveries is the sum of the others.
@@ -97,18 +97,13 @@ func (d *demo) report(where string) error {
 func (d *demo) problems() []string {
 	all := []string{}
 	problem := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-	skips := 0
 	if d.killed == nil {
 		problem("no worker was killed in the middle of a run")
 	}
 	for _, doc := range d.docs {
 		r, name := d.rows[doc.ID], printable.Line(doc.Name)
-		least := int64(1)
-		if d.killed != nil && d.killed.ID == doc.ID {
-			least = 2
-			if r.FinishedBy == d.killed.Worker {
-				problem("%s was finished by the worker that was killed", name)
-			}
+		if d.killed != nil && d.killed.ID == doc.ID && r.FinishedBy == d.killed.Worker {
+			problem("%s was finished by the worker that was killed", name)
 		}
 		switch {
 		case r.Status != analysislock.Ready:
@@ -116,17 +111,6 @@ func (d *demo) problems() []string {
 		case r.Finishes != 1:
 			problem("%s was finished by %s, want 1", name, cli.Count(r.Finishes, "delivery"))
 		}
-		// More runs are right where one got no answer, or lost its lock on a slow machine.
-		if most := 1 + int64(r.Unanswered+r.Others); r.Runs < least || r.Runs > most {
-			problem("%s had %s, want %d to %d", name, cli.Count(r.Runs, "run"), least, most)
-		}
-		if r.Deliveries <= len(redeliveries) {
-			problem("%s had %s, want at least %d", name, cli.Count(r.Deliveries, "delivery"), len(redeliveries)+1)
-		}
-		skips += r.Skips
-	}
-	if skips == 0 {
-		problem("no delivery was skipped")
 	}
 	return all
 }

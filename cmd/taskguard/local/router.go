@@ -51,14 +51,14 @@ func (d delivery) String() string {
 		text = fmt.Sprintf("%v answered %d %s", d.worker, d.status, d.answer.Reason)
 	}
 	if d.answer.Error != "" {
-		text += ": " + cli.Shorten(d.answer.Error, 500)
+		text += ": " + cli.Shorten(cli.Plain(d.answer.Error), 500)
 	}
 	return text
 }
 
-// router is an http.RoundTripper that sends each request to the next worker, whatever
-// host the request names. A dead worker gets its share too, as behind Cloud Run: it
-// refuses the connection, and the queue tries again. It is safe for concurrent use.
+// router is an http.RoundTripper that sends each request to the next worker and ignores
+// the request's host. It also sends requests to a dead worker, as Cloud Run may: the
+// connection is refused, and the queue tries again. It is safe for concurrent use.
 type router struct {
 	observe func(delivery) // called after each delivery
 

@@ -16,9 +16,6 @@ import (
 	"taskguard/orchestrator"
 )
 
-// workerPID names the variable with the process id of the worker that started an analyzer.
-const workerPID = "TASKGUARD_WORKER_PID"
-
 // orphanGrace is how long a worker whose parent has died may take to end its runs; the
 // embedded Firestore has died with the parent.
 const orphanGrace = time.Second
@@ -46,9 +43,6 @@ func Worker(ctx context.Context, c *cli.Call) error {
 			os.Exit(cli.ExitFailed)
 		}()
 	}
-	if err := os.Setenv(workerPID, strconv.Itoa(os.Getpid())); err != nil {
-		return err
-	}
 	log := slog.New(slog.NewJSONHandler(c.Out, &slog.HandlerOptions{Level: cfg.LogLevel}))
 	analyzer := cfg.Analyzer
 	cfg.Analyzer = orchestrator.AnalyzerFunc(func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
@@ -67,30 +61,20 @@ func Worker(ctx context.Context, c *cli.Call) error {
 // exitPermanent is the exit code of an analyzer for a permanent failure.
 const exitPermanent = 65
 
-// Analyze is an exec: analyzer: builtin:document, slow enough to be watched. It ends by
-// itself when the worker that started it has died, since a killed worker cannot end it.
+// Analyze is an exec: analyzer: builtin:document, slow enough to be watched.
 func Analyze(ctx context.Context, c *cli.Call) error {
 	wait := c.Flags.Duration("wait", 0, "how long a run takes before its result is computed")
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
 	}
-	parent, err := strconv.Atoi(c.Value(workerPID))
-	if err != nil {
-		parent = os.Getppid()
-	}
 	var job orchestrator.Job
 	if err := json.NewDecoder(c.In).Decode(&job); err != nil {
 		return fmt.Errorf("read the job: %w", err)
 	}
-	for end := time.Now().Add(*wait); time.Now().Before(end); {
-		if os.Getppid() != parent {
-			return errors.New("the worker has died")
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(min(time.Until(end), 100*time.Millisecond)):
-		}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(*wait):
 	}
 	document, err := orchestrator.New("builtin:document", orchestrator.Options{})
 	if err != nil {

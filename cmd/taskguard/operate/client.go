@@ -1,5 +1,5 @@
-// Package operate has the commands with which an operator submits analyses and looks
-// after them: submit, status, unlock, requeue, recover, console, doctor, version.
+// Package operate has the commands with which an operator submits analyses and operates
+// on them: submit, status, unlock, requeue, recover, console, doctor, version.
 package operate
 
 import (
@@ -28,7 +28,7 @@ type Client struct {
 	runTimeout time.Duration    // the worker's
 }
 
-// queueUse says whether a command needs the queue.
+// queueUse is whether a command needs the queue.
 type queueUse int
 
 const (
@@ -40,7 +40,7 @@ const (
 // connect reads the environment and opens what it names.
 func connect(ctx context.Context, c *cli.Call, use queueUse, o repo.Options) (*Client, error) {
 	e := c.Environment()
-	cl := &Client{place: c.Place(e)}
+	cl := &Client{place: cli.NewPlace(e, "")}
 	var cfg *taskqueue.Config
 	if use != noQueue {
 		cfg = e.TaskQueue()
@@ -85,7 +85,7 @@ func lockPolicy(c *cli.Call) (lease.Policy, error) {
 	return p, cli.Check(e)
 }
 
-// delivery says whether a delivery was booked for an operator's change.
+// delivery is whether a delivery was booked for an operator's change.
 type delivery string
 
 const (

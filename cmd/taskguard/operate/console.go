@@ -115,7 +115,7 @@ func NewConsole(ctx context.Context, c *cli.Call, o ConsoleOptions) (*ConsoleSer
 	if o.Audience == "" {
 		return s, nil
 	}
-	proxy, err := taskauth.NewIAP(taskauth.IAPOptions{Audience: o.Audience, KeysURL: o.KeysURL, Log: o.Log})
+	proxy, err := taskauth.NewIAP(o.Audience, taskauth.KeySource{KeysURL: o.KeysURL, Log: o.Log})
 	if err != nil {
 		return nil, errors.Join(cli.UsageError("--iap-audience: "+err.Error()), cl.close())
 	}

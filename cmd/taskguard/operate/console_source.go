@@ -24,7 +24,7 @@ func (s consoleSource) Newest(ctx context.Context, limit int) (console.Listing, 
 
 // InState implements console.Source.
 func (s consoleSource) InState(ctx context.Context, status string, limit int) ([]console.Analysis, error) {
-	found, err := s.analyses.InState(ctx, status, limit)
+	found, err := s.analyses.List(ctx, status, limit)
 	return viewsOf(found), refusal(err)
 }
 
@@ -48,16 +48,16 @@ func (s consoleSource) Overdue(ctx context.Context, limit int) ([]console.Analys
 }
 
 // Get implements console.Source.
-func (s consoleSource) Get(ctx context.Context, id string, contents bool) (console.Whole, error) {
+func (s consoleSource) Get(ctx context.Context, id string, contents bool) (console.Detail, error) {
 	read := s.analyses.Summary
 	if contents {
 		read = s.analyses.Get
 	}
 	a, err := read(ctx, id)
 	if err != nil {
-		return console.Whole{}, refusal(err)
+		return console.Detail{}, refusal(err)
 	}
-	whole := console.Whole{Analysis: viewOf(&a), At: a.ReadAt, Asked: time.Now()}
+	whole := console.Detail{Analysis: viewOf(&a), At: a.ReadAt, Asked: time.Now()}
 	whole.Input, err = plainJSON(a.Input)
 	if err == nil {
 		whole.Result, err = plainJSON(a.Result)
@@ -91,7 +91,7 @@ func viewsOf(found []analysislock.Analysis) []console.Analysis {
 	return all
 }
 
-// viewOf is what the console shows of a.
+// viewOf returns what the console shows of a.
 func viewOf(a *analysislock.Analysis) console.Analysis {
 	return console.Analysis{
 		ID: a.ID, Status: a.Status, Attempts: a.Attempts, Error: (*console.Failure)(a.Error), LastError: (*console.Failure)(a.LastError),

@@ -4,14 +4,12 @@ import (
 	"context"
 	"strings"
 
-	"google.golang.org/api/option"
-
 	"taskguard/cmd/taskguard/cli"
 	"taskguard/cmd/taskguard/doctor"
 	"taskguard/worker/printable"
 )
 
-// diagnosis is what doctor prints with --json.
+// diagnosis is the output of doctor --json.
 type diagnosis struct {
 	Read      []doctor.Source    `json:"read"`
 	Findings  []doctor.Finding   `json:"findings"`
@@ -19,11 +17,8 @@ type diagnosis struct {
 }
 
 // Doctor checks whether the settings of a deployment fit each other.
-func Doctor(ctx context.Context, c *cli.Call) error { return DoctorWith(ctx, c, nil) }
-
-// DoctorWith calls Google's APIs with the options.
-func DoctorWith(ctx context.Context, c *cli.Call, google []option.ClientOption) error {
-	o := doctor.Options{Lookup: c.Lookup, Google: google}
+func Doctor(ctx context.Context, c *cli.Call) error {
+	o := doctor.Options{Lookup: c.Lookup}
 	c.Flags.StringVar(&o.Service, "service", "", "the worker: `FILE` for gcloud run services replace, or a service's name")
 	c.Flags.StringVar(&o.Doclock, "doclock", "", "the document lock: `FILE` or a service's name")
 	c.Flags.StringVar(&o.Queue, "queue", "", "the queue: `FILE` of gcloud's flags; without it, the queue of TASK_QUEUE")

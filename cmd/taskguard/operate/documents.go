@@ -53,9 +53,9 @@ func ReadDocuments(files []string, read func(string) ([]byte, error)) ([]Documen
 	return all, nil
 }
 
-// ReadFile reads a regular file that a document can hold. Others are not opened, as
-// reading a device may never end and opening a pipe may block. No more than maxInput is
-// read of a file that grows.
+// ReadFile reads a regular file. Others are not opened, as reading a device may never end
+// and opening a pipe may block. Of a file that no document can hold it reads only so much
+// that newDocument refuses it.
 func ReadFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -69,14 +69,7 @@ func ReadFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close() //nolint:errcheck // only read
-	content, err := io.ReadAll(io.LimitReader(f, maxInput+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(content) > maxInput {
-		return nil, fmt.Errorf("%s: more than %d bytes: a document takes at most that", printable.Line(path), maxInput)
-	}
-	return content, nil
+	return io.ReadAll(io.LimitReader(f, maxInput+1))
 }
 
 // newDocument returns the input of builtin:document. The id is made from name and
@@ -87,8 +80,8 @@ func newDocument(file string, content []byte) (Document, error) {
 	if !utf8.Valid(content) {
 		form, value = "base64", base64.StdEncoding.EncodeToString(content)
 	}
-	if size := len(name) + len(value); size > maxInput {
-		return Document{}, fmt.Errorf("%s: %d bytes as %s: a document takes at most %d", printable.Line(file), size, form, maxInput)
+	if len(name)+len(value) > maxInput {
+		return Document{}, fmt.Errorf("%s: over %d bytes as %s, the most that a document takes", printable.Line(file), maxInput, form)
 	}
 	if !utf8.ValidString(name) {
 		return Document{}, fmt.Errorf("%q: its name is not UTF-8", file)

@@ -104,21 +104,10 @@ func TestEachAttemptAndTheCauseOfTheLastFailureAreShown(t *testing.T) {
 			_, state, _ := strings.Cut(strings.TrimSpace(line), "  x ")
 			states = append(states, state)
 		}
-		failed := "; the last failed for now: analyzer_failed: " + cli.Shorten(why["message"].(string), 100)
+		failed := "; the last attempt failed temporarily: analyzer_failed: " + cli.Shorten(why["message"].(string), 100)
 		want := []string{"QUEUED", "PROCESSING, attempt 1", "QUEUED, attempt 1" + failed, "PROCESSING, attempt 2" + failed, "READY 3"}
 		if !slices.Equal(states, want) || !strings.HasSuffix(failed, "KeyError: 'text'") {
 			t.Errorf("%q, want %q", states, want)
 		}
 	})
-}
-
-func TestASummaryIsACountOrTheBeginningOfAResult(t *testing.T) {
-	for want, result := range map[string]any{
-		"": nil, "2 lines": map[string]any{"lines": int64(2), "bytes": int64(9)}, "1 byte": map[string]any{"bytes": int64(1)},
-		"3471": int64(3471), `{"lines":"many"}`: map[string]any{"lines": "many"},
-	} {
-		if got := Summary(result); got != want {
-			t.Errorf("%v: %q, want %q", result, got, want)
-		}
-	}
 }

@@ -17,7 +17,7 @@ import (
 	"taskguard/worker/taskqueue"
 )
 
-// Recovered is what recover prints with --json, and what the worker's route answers.
+// Recovered is the output of recover --json, and the answer of the worker's route.
 type Recovered struct {
 	Found  int `json:"found"`  // orphaned analyses
 	Booked int `json:"booked"` // deliveries booked by this call
@@ -92,7 +92,7 @@ func printRecovered(c *cli.Call, r worker.Recovery, failed error) error {
 	return err
 }
 
-// explainIndex says which index the query of recovery lacks. Firestore refuses other
+// explainIndex adds where the index is defined that recovery's query lacks. Firestore refuses other
 // queries with the same code; only the text distinguishes them.
 func explainIndex(err error) error {
 	if status.Code(err) == codes.FailedPrecondition && strings.Contains(err.Error(), "index") {

@@ -13,7 +13,7 @@ import (
 	"taskguard/worker/printable"
 )
 
-// unlockedRoom is what unlock --room prints with --json.
+// unlockedRoom is the output of unlock --room --json.
 type unlockedRoom struct {
 	Room     string    `json:"room"`
 	Unlocked bool      `json:"unlocked"` // false: it was not locked
@@ -62,7 +62,7 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 		"by", operator(), "lock_held", was.Locked, "lock_holder", was.Lock.Holder, "lock_token", was.Lock.Token)
 	text := "is unlocked; subscribers are notified"
 	if done.Unlocked {
-		log.WarnContext(ctx, "changed by an operator")
+		log.InfoContext(ctx, "changed by an operator")
 	} else {
 		log.InfoContext(ctx, "it was not locked: nothing is changed")
 		text = "is free: it was not locked"

@@ -36,7 +36,7 @@ type shownAnalysis struct {
 	Result     json.RawMessage     `json:"result,omitempty"`
 }
 
-// lockInfo says who held a lock when it was read, and after it expired, who did last.
+// lockInfo holds the owner of a lock when it was read; of an expired lock, the last owner.
 type lockInfo struct {
 	Held      bool      `json:"held"`
 	Owner     string    `json:"owner,omitempty"`
@@ -100,7 +100,9 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	case *unfinished:
 		return showMany(ctx, c, cl.analyses.Unfinished, *limit)
 	}
-	return showMany(ctx, c, cl.analyses.List, *limit)
+	return showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
+		return cl.analyses.List(ctx, "", limit)
+	}, *limit)
 }
 
 func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {

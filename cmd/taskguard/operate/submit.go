@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -19,12 +20,13 @@ import (
 	"taskguard/worker/taskqueue"
 )
 
-// submitted is what submit prints of each analysis with --json.
+// submitted is the output of submit --json for one analysis.
 type submitted struct {
 	ID      string              `json:"id"`
 	Name    string              `json:"name"`
-	Created bool                `json:"created"` // false: it existed already
-	Booked  string              `json:"booked"`  // now, already, or not_needed: it is finished
+	Created bool                `json:"created"`               // false: it existed already
+	Other   bool                `json:"other_input,omitempty"` // it exists with another input, and keeps that
+	Booked  string              `json:"booked"`                // now, already, or not_needed: it is finished
 	Status  string              `json:"status"`
 	Error   *analysislock.Error `json:"error,omitempty"`  // with --wait
 	Result  json.RawMessage     `json:"result,omitempty"` // with --wait
@@ -112,13 +114,15 @@ func (cl *Client) submit(ctx context.Context, doc Document) (*submitted, error) 
 		return nil, err
 	}
 	a, err := cl.analyses.Get(ctx, doc.ID)
+	s.Other = err == nil && !reflect.DeepEqual(a.Input, doc.Input)
 	if s.Status = a.Status; err == nil && finished(a.Status) {
 		s.Booked = string(notNeeded)
 		return s, nil
 	}
 	if err == nil {
-		// Submitting again books what a submit that crashed has not, and nothing where
-		// the name is taken. Where that task is gone, recovery books another.
+		// An earlier submit may have crashed before it booked. If it did book, the task's
+		// name is taken, and nothing is booked here. If that task is gone, recovery books
+		// another.
 		var already bool
 		already, err = cl.queue.Book(ctx, cl.task(taskqueue.Name("submit", doc.ID, iso8601.Format(a.CreatedAt)), doc.ID))
 		if already {
@@ -133,14 +137,20 @@ func (cl *Client) submit(ctx context.Context, doc Document) (*submitted, error) 
 
 // String describes what submit did.
 func (s *submitted) String() string {
-	created := "created"
-	if !s.Created {
-		created = "exists already and keeps its input, " + statusOrNone(s.Status)
+	name, created := s.ID, "created"
+	if s.Name != s.ID {
+		name += "  " + s.Name
+	}
+	switch {
+	case s.Other:
+		created = "exists already with another input, which is left as it is; " + statusOrNone(s.Status)
+	case !s.Created:
+		created = "exists already, " + statusOrNone(s.Status)
 	}
 	booking := map[string]string{
 		"now": "delivery booked", "already": "its delivery was booked before", string(notNeeded): "finished, no delivery needed",
 	}
-	return fmt.Sprintf("%s  %s: %s; %s", s.ID, s.Name, created, booking[s.Booked])
+	return fmt.Sprintf("%s: %s; %s", name, created, booking[s.Booked])
 }
 
 // Pauses between two readings of the documents.
@@ -226,32 +236,22 @@ func state(a analysislock.Analysis) string {
 	case finished(a.Status) && a.Error != nil:
 		return a.Status + " " + a.Error.Code + ": " + a.Error.Message
 	case finished(a.Status):
-		return strings.TrimSpace(a.Status + " " + Summary(a.Result))
+		return strings.TrimSpace(a.Status + " " + summary(a.Result))
 	}
 	text := statusOrNone(a.Status)
 	if a.Attempts > 0 {
 		text += fmt.Sprintf(", attempt %d", a.Attempts)
 	}
 	if a.LastError != nil {
-		text += "; the last failed for now: " + a.LastError.Code + ": " + cli.Shorten(a.LastError.Message, 100)
+		text += "; the last attempt failed temporarily: " + a.LastError.Code + ": " + cli.Shorten(a.LastError.Message, 100)
 	}
 	return text
 }
 
-// Summary is a result in a few words: the built-in analyzer's count, or the beginning
-// of another's.
-func Summary(result any) string {
-	if result == nil {
-		return ""
-	}
-	m, _ := result.(map[string]any)
-	for _, unit := range []string{"line", "byte"} {
-		if n, ok := m[unit+"s"].(int64); ok {
-			return cli.Count(n, unit)
-		}
-	}
+// summary returns the beginning of a result.
+func summary(result any) string {
 	text, err := repo.Plain(result)
-	if err != nil {
+	if result == nil || err != nil {
 		return ""
 	}
 	return cli.Shorten(string(text), 60)

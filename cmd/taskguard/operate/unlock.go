@@ -13,7 +13,7 @@ import (
 	"taskguard/worker/printable"
 )
 
-// changed is what unlock and requeue print with --json.
+// changed is the output of unlock and requeue with --json.
 type changed struct {
 	ID       string   `json:"id"`
 	Was      string   `json:"was"` // status
@@ -24,8 +24,8 @@ type changed struct {
 
 const changedAsJSON = "print what was changed as one JSON document"
 
-// Unlock releases a lock by force, whatever its owner is. A worker that still runs finds
-// its lock lost and writes nothing. A finished analysis needs no delivery, and none is
+// Unlock releases a lock of any owner by force. A worker that still runs the analysis
+// loses its lock and writes nothing. A finished analysis needs no delivery, and none is
 // booked. With --room it releases the lock of a document's room instead.
 func Unlock(ctx context.Context, c *cli.Call) error {
 	room := c.Flags.String("room", "", "take the lock of this document `room` instead of an analysis's")
@@ -54,7 +54,7 @@ func Requeue(ctx context.Context, c *cli.Call) error {
 	return changeOne(ctx, c, args[0], requeue)
 }
 
-// change is what an operator may do to one analysis.
+// change is an operator's change of one analysis.
 type change struct {
 	name  string
 	apply func(a *repo.Analyses, ctx context.Context, id string, seen *analysislock.Seen) (was analysislock.Analysis, err error)
@@ -101,7 +101,7 @@ func changeOne(ctx context.Context, c *cli.Call, id string, what change) (err er
 
 // change makes one change to one document for who, logs it, and books a delivery. If
 // the change is made, done is not the zero value, and err is the booking's. The change
-// is refused unless the document is as seen; nil: whatever it is.
+// is refused if the document is no longer as seen; nil: it is not compared.
 func (cl *Client) change(ctx context.Context, what change, id string, seen *analysislock.Seen, who string, log *slog.Logger) (done changed, err error) {
 	was, err := what.apply(cl.analyses, ctx, id, seen)
 	if err != nil {
@@ -115,7 +115,7 @@ func (cl *Client) change(ctx context.Context, what change, id string, seen *anal
 	if what.name == unlock.name && was.Lock.Owner == "" && was.Status == done.Status && was.Malformed == nil {
 		log.InfoContext(ctx, "it was not locked: nothing is changed", attrs...)
 	} else {
-		log.WarnContext(ctx, "changed by an operator", attrs...)
+		log.InfoContext(ctx, "changed by an operator", attrs...)
 	}
 	if !finished(done.Status) {
 		done.Delivery, err = cl.deliver(ctx, what.name, id)

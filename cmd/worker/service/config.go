@@ -11,7 +11,6 @@ import (
 	"taskguard/lease"
 	"taskguard/orchestrator"
 	"taskguard/worker"
-	"taskguard/worker/taskauth"
 	"taskguard/worker/taskqueue"
 )
 
@@ -27,18 +26,17 @@ type Config struct {
 	Pessimistic  bool
 	Analyzer     orchestrator.Analyzer
 	AnalyzerSpec string
-	Auth         string            // oidc, iam or none
-	Token        taskauth.Options  // with oidc
+	Tasks        cloudrun.TaskAuth
 	Queue        *taskqueue.Config // nil: no follow-ups and no recovery
 	LogFormat    string
 	LogLevel     slog.Level
 	Telemetry    cloudrun.Telemetry
 
-	limits cloudrun.Limits // not of the environment
+	limits cloudrun.Limits // not from the environment
 }
 
-// ParseConfig reads the environment through lookup. Its error holds one line a
-// problem, each naming its variable.
+// ParseConfig reads the environment through lookup. Its error has one line for each
+// problem, which names the variable.
 func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	e := cloudrun.NewEnvironment(lookup)
 	c := Config{
@@ -63,23 +61,22 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	if c.Analyzer, err = orchestrator.New(c.AnalyzerSpec, output); err != nil {
 		e.Problem("ANALYZER", "%v", err)
 	}
-	auth := e.TaskAuth(c.Emulator, "", false)
-	c.Auth, c.Token = auth.Mode, auth.Token
-	c.Queue = queue(e, c.Auth, c.Token)
+	c.Tasks = e.TaskAuth(c.Emulator, "", false)
+	c.Queue = queue(e, c.Tasks)
 	return c, e.Err()
 }
 
 // queue reads the queue of the follow-ups, their target and their caller.
-func queue(e *cloudrun.Environment, mode string, token taskauth.Options) *taskqueue.Config {
+func queue(e *cloudrun.Environment, auth cloudrun.TaskAuth) *taskqueue.Config {
 	c := e.TaskQueue()
 	if c == nil {
 		return nil
 	}
 	switch {
-	case mode == "none":
+	case auth.Mode == "none":
 	case c.Caller == "":
 		e.Problem("TASK_CALLER", "must be set with TASK_QUEUE, to the service account that calls this worker")
-	case mode == "oidc" && len(token.Accounts) > 0 && !slices.Contains(token.Accounts, c.Caller):
+	case auth.Mode == "oidc" && len(auth.Token.Accounts) > 0 && !slices.Contains(auth.Token.Accounts, c.Caller):
 		e.Problem("TASK_CALLER", "%q is not in TASK_SERVICE_ACCOUNTS: this worker would refuse its own follow-ups", c.Caller)
 	}
 	return c
@@ -92,7 +89,7 @@ func (c Config) attrs() []slog.Attr {
 		queue = c.Queue.Queue
 	}
 	return []slog.Attr{
-		slog.String("task_auth", c.Auth), slog.String("task_keys", redact(c.Token.KeysURL)), slog.String("task_queue", queue),
+		slog.String("task_auth", c.Tasks.Mode), slog.String("task_keys", redact(c.Tasks.Token.KeysURL)), slog.String("task_queue", queue),
 		slog.String("project", c.Project), slog.String("database", c.Database), slog.String("collection", c.Collection),
 		slog.String("emulator", c.Emulator), slog.String("analyzer", redact(c.AnalyzerSpec)),
 		slog.String("lock_ttl", c.Policy.TTL.String()), slog.String("lock_heartbeat", c.Policy.Heartbeat.String()),

@@ -18,7 +18,7 @@ import (
 	"taskguard/worker"
 )
 
-// hang is when a test gives up on something that should come at once.
+// hang is how long a test waits for something that should happen at once.
 const hang = 30 * time.Second
 
 func listen(t *testing.T) net.Listener {
@@ -70,7 +70,7 @@ func serve(t *testing.T, analyzer orchestrator.AnalyzerFunc, adapt func(*Config)
 	return s
 }
 
-// wait is what Serve answered.
+// wait returns the result of Serve.
 func (s *served) wait(t *testing.T) error {
 	t.Helper()
 	select {
@@ -146,8 +146,8 @@ func TestAStopNamesTheDeadlineOfTheReleases(t *testing.T) {
 	<-answer
 }
 
-// Half a request is no run: it neither holds up a stop nor is warned of.
-func TestHalfARequestDoesNotHoldUpAStop(t *testing.T) {
+// Half a request is no run: it does not delay a stop, and causes no warning.
+func TestHalfARequestDoesNotDelayAStop(t *testing.T) {
 	analyzer, running, _ := untilStopped()
 	s := serve(t, analyzer, func(c *Config) { c.limits.Drain, c.limits.Request = time.Hour, time.Hour })
 	half := s.send(t, "POST /internal/tasks/analysis HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")

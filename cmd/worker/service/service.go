@@ -18,7 +18,6 @@ import (
 	"taskguard/orchestrator"
 	"taskguard/repo"
 	"taskguard/worker"
-	"taskguard/worker/taskauth"
 	"taskguard/worker/taskqueue"
 	"taskguard/worker/telemetry"
 )
@@ -53,8 +52,11 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 		return errors.Join(err, w.close(), l.Close())
 	}
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	handler := worker.NewServer(work, w.guard, w.auth())
+	handler := worker.NewServer(work, w.guard, w.auth)
 	handler.MaxRuns = cfg.MaxRuns
+	w.background = append(w.background, func(ctx context.Context) {
+		handler.AwaitReady(ctx, func(ctx context.Context) error { return cloudrun.Located(cfg.Emulator, w.analyses.Ping(ctx)) })
+	})
 	service := cloudrun.Service{
 		Handler: handler, Limits: cfg.limits, Flush: w.exports.Stop, Log: log,
 		// Of the 8 s an analyzer that ignores SIGTERM takes 5 s; 2.5 s are left for the
@@ -67,23 +69,19 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 				log.WarnContext(ctx, "runs are still going: their locks are kept until they expire", "runs", left)
 			}
 		},
-		Background: []func(context.Context){func(ctx context.Context) {
-			handler.AwaitReady(ctx, func(ctx context.Context) error { return cloudrun.Located(cfg.Emulator, w.analyses.Ping(ctx)) })
-		}},
-	}
-	if w.verifier != nil {
-		service.Background = append(service.Background, w.verifier.Run)
+		Background: w.background,
 	}
 	return errors.Join(service.Serve(ctx, l, cfg.attrs()...), w.close())
 }
 
 // wired holds the parts of the worker.
 type wired struct {
-	exports  *cloudrun.Exports
-	guard    *worker.Guard
-	analyses *repo.Analyses
-	queue    *taskqueue.Queue   // nil: none
-	verifier *taskauth.Verifier // nil: callers are not verified here
+	exports    *cloudrun.Exports
+	guard      *worker.Guard
+	analyses   *repo.Analyses
+	queue      *taskqueue.Queue        // nil: none
+	auth       worker.Authenticator    // nil: a proxy in front checks
+	background []func(context.Context) // run while the service serves
 }
 
 // wire opens what cfg names and makes no call. The caller closes the result, also
@@ -105,31 +103,18 @@ func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error
 		}
 		w.guard.Queue = w.queue
 	}
-	if w.verifier, _, err = (cloudrun.TaskAuth{Mode: cfg.Auth, Token: cfg.Token}).Verifier(ctx, log); err != nil {
+	verifier, ours, err := cfg.Tasks.Verifier(ctx, log)
+	if err != nil {
 		return w, err
 	}
-	err = w.measure(ctx, cfg, log)
+	if ours {
+		w.auth, w.background = verifier, append(w.background, verifier.Run)
+	}
+	// Last of all, so that only the service has to stop the exports.
+	if w.exports, err = cfg.Telemetry.Export(ctx, log); err == nil && w.exports.On {
+		w.guard.Telemetry, err = telemetry.New(w.exports.Meters, w.exports.Tracers)
+	}
 	return w, err
-}
-
-// measure starts the exports, if they are configured: last, so that only the service
-// has to stop them.
-func (w *wired) measure(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
-	if w.exports, err = cfg.Telemetry.Export(ctx, log); err != nil || !w.exports.On {
-		return err
-	}
-	if w.guard.Telemetry, err = telemetry.New(w.exports.Meters, w.exports.Tracers); err != nil {
-		w.exports.Stop(ctx)
-	}
-	return err
-}
-
-// auth returns the verifier, or a nil Authenticator.
-func (w wired) auth() worker.Authenticator {
-	if w.verifier == nil {
-		return nil
-	}
-	return w.verifier
 }
 
 func (w wired) close() (err error) {

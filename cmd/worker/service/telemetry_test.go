@@ -1,134 +1,96 @@
 package service
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
+	"io"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
-	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
-	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/trace"
+	metricscollector "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	tracecollector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
+	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
-	"google.golang.org/api/option"
+	"google.golang.org/protobuf/proto"
 
-	"taskguard/emulator/cloudtasks"
 	"taskguard/emulator/emulatortest"
 	"taskguard/orchestrator"
 	"taskguard/worker/telemetry"
 )
 
-const (
-	traceID     = "0af7651916cd43dd8448eb211c80319c"
-	callersSpan = "b7ad6b7169203331"
-	traceparent = "00-" + traceID + "-" + callersSpan + "-01"
-)
-
-// nowhere is a network without any host.
-type nowhere struct{}
-
-func (nowhere) RoundTrip(*http.Request) (*http.Response, error) { return nil, errors.New("nowhere") }
-
-// queueOnAPort is an embedded Cloud Tasks that books and delivers nothing.
-func queueOnAPort(t *testing.T) (env []string) {
-	t.Helper()
-	const name = "projects/p/locations/l/queues/q"
-	s := cloudtasks.NewServer(cloudtasks.Options{Transport: nowhere{}})
-	l := listen(t)
-	var served sync.WaitGroup
-	served.Go(func() { _ = s.Serve(l) })
-	t.Cleanup(func() { s.Close(); served.Wait() })
-	conn, err := s.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	client, err := apiv2.NewClient(t.Context(), option.WithGRPCConn(conn))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
-		Parent: "projects/p/locations/l", Queue: &cloudtaskspb.Queue{Name: name},
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return []string{"TASK_QUEUE=" + name, "TASK_TARGET_URL=http://worker.test", "TASK_CALLER=tasks@p.iam.gserviceaccount.com", "CLOUD_TASKS_EMULATOR_HOST=" + l.Addr().String()}
+// collector receives OTLP over HTTP.
+type collector struct {
+	mu       sync.Mutex
+	resource map[string]string
+	scopes   map[string]bool
+	spans    map[string]*tracepb.Span     // by name, the first of each
+	metrics  map[string]*metricspb.Metric // by name, as last received
 }
 
-// call posts with headers such as "traceparent: …" and wants the status.
-func (s *served) call(t *testing.T, path, body string, status int, headers ...string) {
+func newCollector(t *testing.T) (c *collector, url string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ": ")
-		r.Header.Set(name, value)
-	}
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	if resp.StatusCode != status {
-		t.Errorf("%s %s: %d, want %d", path, body, resp.StatusCode, status)
-	}
-}
-
-func (s *served) deliver(t *testing.T, id string, status int, headers ...string) {
-	t.Helper()
-	s.call(t, "/internal/tasks/analysis", `{"analysis_id":"`+id+`"}`, status, headers...)
-}
-
-// lines are the log's of a message.
-func (s *served) lines(t *testing.T, message string) (all []map[string]any) {
-	t.Helper()
-	for l := range strings.Lines(s.log.String()) {
-		var entry map[string]any
-		if err := json.Unmarshal([]byte(l), &entry); err != nil {
-			t.Fatal(err)
+	c = &collector{scopes: map[string]bool{}, spans: map[string]*tracepb.Span{}, metrics: map[string]*metricspb.Metric{}}
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err == nil {
+			err = c.receive(r.URL.Path, body)
 		}
-		if entry["message"] == message {
-			all = append(all, entry)
+		if err != nil || r.Header.Get("Content-Type") != "application/x-protobuf" {
+			t.Errorf("%s, a body of %q: %v", r.URL.Path, r.Header.Get("Content-Type"), err)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return c, s.URL
+}
+
+func (c *collector) receive(path string, body []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if path == "/v1/traces" {
+		var request tracecollector.ExportTraceServiceRequest
+		err := proto.Unmarshal(body, &request)
+		for _, of := range request.ResourceSpans {
+			c.resource = attributes(of.Resource.Attributes)
+			for _, scope := range of.ScopeSpans {
+				c.scopes[scope.Scope.Name] = true
+				for _, s := range scope.Spans {
+					if c.spans[s.Name] == nil {
+						c.spans[s.Name] = s
+					}
+				}
+			}
+		}
+		return err
+	}
+	var request metricscollector.ExportMetricsServiceRequest
+	err := proto.Unmarshal(body, &request)
+	for _, of := range request.ResourceMetrics {
+		for _, scope := range of.ScopeMetrics {
+			c.scopes[scope.Scope.Name] = true
+			for _, m := range scope.Metrics {
+				c.metrics[m.Name] = m
+			}
 		}
 	}
-	return all
+	return err
 }
 
-func everything(t *testing.T, s *served) {
-	t.Helper()
-	queued, soon := map[string]any{"status": "QUEUED"}, time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
-	for _, id := range []string{"long", "lost", "flaky"} {
-		s.Put(t, id, queued)
+// attributes returns the names of attributes, and the values that are text.
+func attributes(all []*commonpb.KeyValue) map[string]string {
+	m := map[string]string{}
+	for _, kv := range all {
+		m[kv.Key] = kv.Value.GetStringValue()
 	}
-	s.Put(t, "stale", map[string]any{"status": "PROCESSING", "attempts": 2, "lockToken": 5, "lockOwner": "them", "lockExpiresAt": "2020-01-01T00:00:00Z"})
-	s.Put(t, "held", map[string]any{"status": "PROCESSING", "lockOwner": "them", "lockToken": 1, "lockExpiresAt": soon})
-	s.Put(t, "worn", map[string]any{"status": "QUEUED", "attempts": 10})
-	for _, id := range []string{"forgotten", "forgotten2"} {
-		s.Put(t, id, map[string]any{"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00.000Z"})
-	}
-
-	s.deliver(t, "long", 200, "traceparent: "+traceparent, "X-CloudTasks-TaskName: t-1", "X-CloudTasks-TaskRetryCount: 3")
-	s.deliver(t, "long", 200)
-	s.deliver(t, "stale", 200)
-	s.deliver(t, "held", 200)
-	s.deliver(t, "held", 200)
-	s.deliver(t, "lost", 409)
-	s.deliver(t, "flaky", 500)
-	s.deliver(t, "worn", 200)
-	s.deliver(t, "missing", 404)
-	s.call(t, "/internal/tasks/analysis", "s3cret", 400, "X-CloudTasks-TaskName: s3cret words")
-	s.call(t, "/internal/tasks/recover", "", 200, "X-Cloud-Trace-Context: "+traceID+"/1;o=1")
+	return m
 }
 
 // renewed waits until the lock of id has been renewed n times.
@@ -142,182 +104,119 @@ func renewed(ctx context.Context, t *testing.T, b *emulatortest.Backend, id stri
 	}
 }
 
-// observe starts a worker whose analyzer acts by the name of the analysis.
-func observe(t *testing.T, spans map[string]trace.SpanContext, more ...string) (s *served) {
-	t.Helper()
-	s = serve(t, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-		spans[job.AnalysisID] = trace.SpanContextFromContext(ctx)
-		switch job.AnalysisID {
-		case "long":
-			renewed(ctx, t, s.Backend, "long", 3) // so that the reply to the second has come
-		case "lost":
-			s.Merge(t, "lost", map[string]any{"lockOwner": "them", "lockExpiresAt": "2999-01-01T00:00:00Z"})
-			<-ctx.Done()
-		case "flaky":
-			return nil, errors.New("s3cret words of the analyzer")
-		}
-		return "done", nil
-	}, nil, append([]string{"LOCK_TTL=10s", "LOCK_HEARTBEAT=100ms"}, more...)...)
-	return s
-}
-
-// Each outcome once, in a worker whose collector is another server.
+// The tests of package worker check each span and each metric of each outcome.
 func TestTheMetricsAndTracesOfAWorkerArriveAtACollector(t *testing.T) {
+	const traceID, callersSpan = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
-	c, spans := newCollector(t), map[string]trace.SpanContext{}
-	s := observe(t, spans, append(queueOnAPort(t), "OTEL_EXPORTER_OTLP_ENDPOINT="+c.url, "K_REVISION=r7")...)
-	everything(t, s)
+	c, url := newCollector(t)
+	var run trace.SpanContext
+	var s *served
+	s = serve(t, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+		run = trace.SpanContextFromContext(ctx)
+		renewed(ctx, t, s.Backend, "x", 3) // so that the reply to the second has come
+		return "done", nil
+	}, nil, "LOCK_TTL=10s", "LOCK_HEARTBEAT=100ms", "OTEL_EXPORTER_OTLP_ENDPOINT="+url, "K_REVISION=r7")
+	s.deliver(t, `{"analysis_id":"x"}`, http.StatusOK,
+		"traceparent: 00-"+traceID+"-"+callersSpan+"-01", "X-CloudTasks-TaskName: t-1", "X-CloudTasks-TaskRetryCount: 3")
+	s.deliver(t, "s3cret", http.StatusBadRequest, "X-CloudTasks-TaskName: s3cret words")
 	s.stop()
 	if err := s.wait(t); err != nil {
 		t.Fatal(err)
 	}
-	checkMetrics(t, c)
-	checkSpans(t, c, spans)
-	checkLines(t, s, c)
-	who := attributes(c.resource.Attributes)
-	if id, _ := who["service.instance.id"].(string); who["service.name"] != "taskguard-worker" || who["service.version"] != "r7" || len(id) < 20 || who["deployment.environment.name"] != "test" {
+	if who := c.resource; who["service.name"] != "taskguard-worker" || who["service.version"] != "r7" || len(who["service.instance.id"]) < 20 || who["deployment.environment.name"] != "test" {
 		t.Errorf("resource = %v", who)
 	}
-	for _, l := range s.lines(t, "telemetry not exported") {
-		t.Errorf("warned: %v", l)
+	if !maps.Equal(c.scopes, map[string]bool{telemetry.Scope: true}) {
+		t.Errorf("scopes %v", c.scopes)
 	}
-	if diff := cmp.Diff(map[string]bool{telemetry.Scope: true}, c.scopes); diff != "" {
-		t.Errorf("scopes (-want +got):\n%s", diff)
+	checkMetrics(t, c.metrics)
+
+	id := func(name string) string { return hex.EncodeToString(c.spans[name].GetSpanId()) }
+	parent := func(name string) string { return hex.EncodeToString(c.spans[name].GetParentSpanId()) }
+	if id("run") != run.SpanID().String() || parent("run") != id("delivery") || parent("finish") != id("delivery") || parent("heartbeat") != id("run") {
+		t.Errorf("spans %v; the analyzer ran in %v", c.spans, run)
+	}
+	if d := c.spans["delivery"]; parent("delivery") != callersSpan || hex.EncodeToString(d.GetTraceId()) != traceID || d.GetKind() != tracepb.Span_SPAN_KIND_SERVER {
+		t.Errorf("delivery = %v, want a server's span, child of the caller's", d)
+	}
+	s.checkLine(t, traceID, id("delivery"))
+	if strings.Contains(s.log.String(), "s3cret") || strings.Contains(s.log.String(), "telemetry not exported") {
+		t.Errorf("log: %s", s.log)
 	}
 }
 
-func checkMetrics(t *testing.T, c *collector) {
+// deliver posts a task with headers such as "traceparent: …" and wants the status.
+func (s *served) deliver(t *testing.T, body string, status int, headers ...string) {
 	t.Helper()
-	for _, tc := range []struct {
-		metric, by string
-		want       map[any]int64
-	}{
-		{"taskguard.deliveries", "outcome", map[any]int64{"ready": 2, "already_finished": 1, "locked": 2, "lock_lost": 1, "retry": 1, "failed": 1, "not_found": 1, "bad_request": 1}},
-		{"taskguard.deliveries", "http.response.status_code", map[any]int64{int64(200): 6, int64(409): 1, int64(500): 1, int64(404): 1, int64(400): 1}},
-		{"taskguard.runs.active", "", map[any]int64{nil: 0}},
-		{"taskguard.run.duration", "outcome", map[any]int64{"ready": 2, "lock_lost": 1, "retry": 1}},
-		{"taskguard.run.attempt", "", map[any]int64{nil: 4}},
-		{"taskguard.lock.acquire.duration", "outcome", map[any]int64{"acquired": 4, "already_finished": 1, "locked": 2, "attempts_exhausted": 1, "error": 1}},
-		{"taskguard.lock.steals", "", map[any]int64{nil: 1}},
-		{"taskguard.lock.losses", "reason", map[any]int64{"taken": 1}},
-		{"taskguard.followups", "outcome", map[any]int64{"booked": 1, "already": 1}},
-		{"taskguard.recoveries", "", map[any]int64{nil: 2}},
-		{"taskguard.stuck", "", map[any]int64{nil: 2}},
-	} {
-		if diff := cmp.Diff(tc.want, c.of(tc.metric, tc.by)); diff != "" {
-			t.Errorf("%s by %q (-want +got):\n%s", tc.metric, tc.by, diff)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/internal/tasks/analysis", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Set(name, value)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != status {
+		t.Errorf("%s: %d, want %d", body, resp.StatusCode, status)
+	}
+}
+
+// checkMetrics compares the metrics that have arrived with telemetry.Metrics.
+func checkMetrics(t *testing.T, arrived map[string]*metricspb.Metric) {
+	t.Helper()
+	for _, name := range []string{"deliveries", "lock.acquire.duration", "lock.heartbeat.duration", "run.attempt", "run.duration", "runs.active"} {
+		if arrived["taskguard."+name] == nil {
+			t.Errorf("no taskguard.%s", name)
 		}
 	}
-	if beats := c.of("taskguard.lock.heartbeat.duration", "outcome"); beats["renewed"] < 2 || beats["lost"] != 1 || len(beats) != 2 {
-		t.Errorf("heartbeats = %v, want 2 renewed or more, and one lost", beats)
-	}
-	if p := points(c.metrics["taskguard.run.attempt"]); len(p) == 1 && p[0].sum != 1+3+1+1 {
-		t.Errorf("attempts sum up to %v, want 6", p[0].sum)
-	}
-	checkTable(t, c)
-}
-
-// checkTable compares what has arrived with telemetry.Metrics.
-func checkTable(t *testing.T, c *collector) {
-	t.Helper()
-	var names []string
 	for _, want := range telemetry.Metrics() {
-		names = append(names, want.Name)
-		got := c.metrics[want.Name]
-		if got.GetUnit() != want.Unit || got.GetDescription() != want.Description {
-			t.Errorf("%s: unit %q, %q", want.Name, got.GetUnit(), got.GetDescription())
+		got := arrived[want.Name]
+		if got == nil {
+			continue
 		}
-		if want.Kind == telemetry.Histogram {
-			if bounds := got.GetHistogram().GetDataPoints()[0].ExplicitBounds; !slices.Equal(bounds, want.Buckets) {
-				t.Errorf("%s: buckets %v", want.Name, bounds)
+		if got.Unit != want.Unit || got.Description != want.Description {
+			t.Errorf("%s: unit %q, %q", want.Name, got.Unit, got.Description)
+		}
+		for _, p := range got.GetSum().GetDataPoints() {
+			checkAttributes(t, want, p.Attributes)
+		}
+		for _, p := range got.GetHistogram().GetDataPoints() {
+			checkAttributes(t, want, p.Attributes)
+			if !slices.Equal(p.ExplicitBounds, want.Buckets) {
+				t.Errorf("%s: buckets %v", want.Name, p.ExplicitBounds)
 			}
 		}
-		for _, p := range points(got) {
-			if has := slices.Sorted(maps.Keys(p.attributes)); !slices.Equal(has, slices.Sorted(slices.Values(want.Attributes))) {
-				t.Errorf("%s: attributes %v, want %v", want.Name, has, want.Attributes)
-			}
-		}
-	}
-	if slices.Sort(names); !slices.Equal(names, c.names()) {
-		t.Errorf("metrics %v, want %v", c.names(), names)
 	}
 }
 
-func checkSpans(t *testing.T, c *collector, runs map[string]trace.SpanContext) {
+func checkAttributes(t *testing.T, of telemetry.Metric, got []*commonpb.KeyValue) {
 	t.Helper()
-	by := map[string]*tracepb.Span{} // deliveries by analysis
-	for _, d := range c.named("delivery") {
-		if id, _ := attributes(d.Attributes)["taskguard.analysis_id"].(string); by[id] == nil {
-			by[id] = d
-		}
-	}
-	long := by["long"]
-	if long == nil || hex.EncodeToString(long.TraceId) != traceID || hex.EncodeToString(long.ParentSpanId) != callersSpan || long.Kind != tracepb.Span_SPAN_KIND_SERVER {
-		t.Fatalf("delivery = %v, want a server's, child of the caller's", long)
-	}
-	want := map[string]any{"taskguard.analysis_id": "long", "taskguard.outcome": "ready", "taskguard.lock_token": int64(1), "taskguard.attempt": int64(1)}
-	if diff := cmp.Diff(want, attributes(long.Attributes)); diff != "" {
-		t.Errorf("attributes (-want +got):\n%s", diff)
-	}
-	for id, names := range map[string][]string{
-		"long": {"acquire", "run", "finish"}, "flaky": {"acquire", "run", "release"}, "held": {"acquire", "follow_up"}, "lost": {"acquire", "run"}, "worn": {"acquire"},
-	} {
-		for _, name := range []string{"acquire", "run", "finish", "release", "follow_up"} {
-			if n := len(c.under(by[id], name)); n != 1 && slices.Contains(names, name) || n != 0 && !slices.Contains(names, name) {
-				t.Errorf("%s: %d spans %s, want those of %v", id, n, name, names)
-			}
-		}
-	}
-	for id, d := range by { // 409 is none
-		if failed := d.GetStatus().GetCode() == tracepb.Status_STATUS_CODE_ERROR; failed != (id == "flaky") {
-			t.Errorf("%s: error status %v", id, failed)
-		}
-	}
-	run := c.under(long, "run")[0]
-	if beats := c.under(run, "heartbeat"); len(beats) < 2 || beats[0].StartTimeUnixNano < run.StartTimeUnixNano {
-		t.Errorf("heartbeats under the run: %v", beats)
-	}
-	if runs["long"].SpanID().String() != hex.EncodeToString(run.SpanId) {
-		t.Errorf("the analyzer ran in span %v, want run's", runs["long"].SpanID())
-	}
-	if r := c.named("recovery"); len(r) != 1 || hex.EncodeToString(r[0].TraceId) != traceID || r[0].Kind != tracepb.Span_SPAN_KIND_SERVER {
-		t.Errorf("recovery = %v", r)
-	}
-	for _, s := range c.spans {
-		if strings.Contains(s.String(), "s3cret") {
-			t.Errorf("a span contains it: %v", s)
-		}
+	if names := slices.Sorted(maps.Keys(attributes(got))); !slices.Equal(names, slices.Sorted(slices.Values(of.Attributes))) {
+		t.Errorf("%s: attributes %v, want %v", of.Name, names, of.Attributes)
 	}
 }
 
-// under are the spans of a name that are children of parent.
-func (c *collector) under(parent *tracepb.Span, name string) []*tracepb.Span {
-	return slices.DeleteFunc(c.named(name), func(s *tracepb.Span) bool {
-		return !bytes.Equal(s.ParentSpanId, parent.SpanId) || !bytes.Equal(s.TraceId, parent.TraceId)
-	})
-}
-
-func checkLines(t *testing.T, s *served, c *collector) {
+// checkLine checks the log line of the delivery that has run.
+func (s *served) checkLine(t *testing.T, traceID, span string) {
 	t.Helper()
-	lines := s.lines(t, "delivery")
-	if len(lines) != 10 {
-		t.Fatalf("%d lines, want one a delivery", len(lines))
-	}
 	const prefix = "logging.googleapis.com/"
-	long := lines[0]
-	span := ""
-	for _, d := range c.named("delivery") {
-		if hex.EncodeToString(d.TraceId) == traceID {
-			span = hex.EncodeToString(d.SpanId)
+	for l := range strings.Lines(s.log.String()) {
+		var line map[string]any
+		if err := json.Unmarshal([]byte(l), &line); err != nil {
+			t.Fatal(err)
 		}
+		if line["message"] != "delivery" || line["analysis_id"] != "x" {
+			continue
+		}
+		if line[prefix+"trace"] != traceID || line[prefix+"spanId"] != span || line[prefix+"trace_sampled"] != true || line["task"] != "t-1" || line["task_retry"] != 3.0 {
+			t.Errorf("line = %v, want it in the delivery's span %s", line, span)
+		}
+		return
 	}
-	if long[prefix+"trace"] != traceID || long[prefix+"spanId"] != span || long[prefix+"trace_sampled"] != true {
-		t.Errorf("line = %v, want it in the delivery's span %s", long, span)
-	}
-	if beats, _ := long["heartbeats"].(float64); beats < 2 || long["task"] != "t-1" || long["task_retry"] != 3.0 {
-		t.Errorf("line = %v", long)
-	}
-	if strings.Contains(s.log.String(), "s3cret") {
-		t.Errorf("the log contains it: %s", s.log)
-	}
+	t.Errorf("no line of the delivery: %s", s.log)
 }

@@ -1,7 +1,6 @@
 package web_test
 
 import (
-	"io/fs"
 	"regexp"
 	"testing"
 
@@ -9,7 +8,7 @@ import (
 )
 
 func TestTheModuleExportsTheSeedsFunctionsAndDependsOnNothing(t *testing.T) {
-	data, err := fs.ReadFile(web.Files(), "locks.js")
+	data, err := web.Files.ReadFile("locks.js")
 	if err != nil {
 		t.Fatal(err)
 	}

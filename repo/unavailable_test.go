@@ -12,15 +12,14 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// A dark Firestore is said to be out of reach, in the time that each method has.
-func TestADarkFirestoreIsUnavailableInTime(t *testing.T) {
+func TestAFirestoreThatDoesNotAnswerIsUnavailableInTime(t *testing.T) {
 	cases := map[string]struct {
 		within time.Duration
 		do     func(ctx context.Context, a *worker) error
 	}{
 		"Get":        {5 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Get(ctx, "x"); return err }},
 		"Ping":       {5 * time.Second, func(ctx context.Context, a *worker) error { return a.Ping(ctx) }},
-		"List":       {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.List(ctx, 10); return err }},
+		"List":       {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.List(ctx, "", 10); return err }},
 		"Unfinished": {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 10); return err }},
 		"Create":     {15 * time.Second, func(ctx context.Context, a *worker) error { return a.Create(ctx, "y", nil) }},
 		"Unlock":     {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unlock(ctx, "x", nil); return err }},
@@ -41,7 +40,7 @@ func TestADarkFirestoreIsUnavailableInTime(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				l := &line{}
+				l := &faultyConn{}
 				a := open(t, b, l.options()...)
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 				b.Put(t, "held", map[string]any{"status": analysislock.Queued})
@@ -57,14 +56,13 @@ func TestADarkFirestoreIsUnavailableInTime(t *testing.T) {
 	}
 }
 
-// One call that is never answered takes its own time, not the operation's: it is
-// given up, and the operation succeeds. A release has no time for another.
-func TestOneCallThatIsNeverAnsweredIsGivenUpInTime(t *testing.T) {
+// The operation gives up the call after the call's own time limit, and succeeds.
+func TestAnOperationSucceedsAfterACallThatIsNeverAnswered(t *testing.T) {
 	for _, verb := range []string{"acquire", "heartbeat", "finish"} {
 		op := operations[verb]
 		for _, exclusive := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/exclusive=%v", verb, exclusive), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, b *emulatortest.Backend) { op.runWith(t, b, dark, exclusive, false) })
+				inBubble(t, func(t *testing.T, b *emulatortest.Backend) { op.runWith(t, b, unanswered, exclusive, false) })
 			})
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"taskguard/emulator/emulatortest"
 )
 
-// The calls of a line; any other has the name of its method.
+// The kinds of calls. Any other kind is the name of its method.
 const (
 	read            = "BatchGetDocuments"
 	commit          = "Commit"
@@ -24,18 +24,19 @@ const (
 	exclusiveCommit = "Commit in a transaction"
 )
 
-// line is a connection on which calls go wrong. The zero line is a good one.
-type line struct {
-	mu    sync.Mutex
-	next  map[string][]fault // of the next calls, by kind, in order
-	night bool               // no other call is answered
+// faultyConn is a connection whose calls fail as a test plans. The zero faultyConn makes
+// every call.
+type faultyConn struct {
+	mu      sync.Mutex
+	next    map[string][]fault // of the next calls, by kind, in order
+	stopped bool               // no other call is answered
 }
 
-// fault makes a call, or does not; nil makes it.
+// fault makes a call or fails it. A nil fault makes it.
 type fault func(ctx context.Context, do func() error) error
 
-// inject sets what goes wrong with the next calls.
-func (l *line) inject(next map[string][]fault) {
+// inject sets the faults of the next calls.
+func (l *faultyConn) inject(next map[string][]fault) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.next = map[string][]fault{}
@@ -44,15 +45,15 @@ func (l *line) inject(next map[string][]fault) {
 	}
 }
 
-// stopAnswering makes every call hang for which inject named no fault.
-func (l *line) stopAnswering() {
+// stopAnswering makes every call hang for which inject has set no fault.
+func (l *faultyConn) stopAnswering() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.night = true
+	l.stopped = true
 }
 
-// wantAllInjected fails the test where a fault was planned for a call that was not made.
-func (l *line) wantAllInjected(t *testing.T) {
+// wantAllInjected fails the test if a fault was set for a call that was not made.
+func (l *faultyConn) wantAllInjected(t *testing.T) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,11 +64,11 @@ func (l *line) wantAllInjected(t *testing.T) {
 	}
 }
 
-func (l *line) call(ctx context.Context, kind string, do func() error) error {
+func (l *faultyConn) call(ctx context.Context, kind string, do func() error) error {
 	l.mu.Lock()
 	var f fault
-	if l.night {
-		f = dark
+	if l.stopped {
+		f = unanswered
 	}
 	if faults := l.next[kind]; len(faults) > 0 {
 		f, l.next[kind] = faults[0], faults[1:]
@@ -79,8 +80,8 @@ func (l *line) call(ctx context.Context, kind string, do func() error) error {
 	return f(ctx, do)
 }
 
-// options put l into a connection.
-func (l *line) options() []grpc.DialOption {
+// options returns the options of a connection that fails as l does.
+func (l *faultyConn) options() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			kind := path.Base(method)
@@ -91,16 +92,16 @@ func (l *line) options() []grpc.DialOption {
 		}),
 		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			s, err := open(ctx, desc, cc, method, opts...)
-			return &stream{ClientStream: s, line: l, ctx: ctx, kind: path.Base(method)}, err
+			return &stream{ClientStream: s, conn: l, ctx: ctx, kind: path.Base(method)}, err
 		}),
 	}
 }
 
-// stream is a call with one request, which goes out when the first reply is
-// waited for.
+// stream is a call with one request. It sends the request when the caller waits for the
+// first answer.
 type stream struct {
 	grpc.ClientStream
-	line    *line
+	conn    *faultyConn
 	ctx     context.Context //nolint:containedctx // the call's own
 	kind    string
 	request any
@@ -121,7 +122,7 @@ func (s *stream) RecvMsg(m any) error {
 	if s.request = nil; request == nil {
 		return s.ClientStream.RecvMsg(m)
 	}
-	return s.line.call(s.ctx, s.kind, func() error {
+	return s.conn.call(s.ctx, s.kind, func() error {
 		if err := s.ClientStream.SendMsg(request); err != nil {
 			return err
 		}
@@ -132,7 +133,7 @@ func (s *stream) RecvMsg(m any) error {
 	})
 }
 
-// lost answers code to a call that was carried out.
+// lost makes a call and then returns code.
 func lost(code codes.Code) fault {
 	return func(_ context.Context, do func() error) error {
 		if err := do(); err != nil {
@@ -142,15 +143,15 @@ func lost(code codes.Code) fault {
 	}
 }
 
-// dropped answers code to a call that was not.
+// dropped returns code without making the call.
 func dropped(code codes.Code) fault {
 	return func(context.Context, func() error) error { return status.Error(code, "injected before the call") }
 }
 
-// delay is long, and within the time that a call has.
+// delay is shorter than the time limit of a call.
 const delay = 4 * time.Second
 
-// slowReply is carried out at once and answered late.
+// slowReply makes a call at once and delays its answer.
 func slowReply(ctx context.Context, do func() error) error {
 	err := do()
 	if late := wait(ctx); late != nil {
@@ -159,7 +160,7 @@ func slowReply(ctx context.Context, do func() error) error {
 	return err
 }
 
-// slowRequest is carried out late.
+// slowRequest delays a call.
 func slowRequest(ctx context.Context, do func() error) error {
 	if err := wait(ctx); err != nil {
 		return err
@@ -176,13 +177,13 @@ func wait(ctx context.Context) error {
 	}
 }
 
-// dark is neither carried out nor answered.
-func dark(ctx context.Context, _ func() error) error {
+// unanswered does not make the call, and never answers.
+func unanswered(ctx context.Context, _ func() error) error {
 	<-ctx.Done()
 	return status.FromContextError(ctx.Err()).Err()
 }
 
-// overtaken is a call just before which another writes.
+// overtaken calls write just before the call.
 func overtaken(write func()) fault {
 	return func(_ context.Context, do func() error) error {
 		write()
@@ -190,8 +191,8 @@ func overtaken(write func()) fault {
 	}
 }
 
-// exclusively are faults before which two commits are overtaken by a writer of
-// another field, so that the third try keeps the others out.
+// exclusively returns faults with which another writer precedes two commits, so that the
+// third try is made in a transaction.
 func exclusively(t *testing.T, b *emulatortest.Backend, faults map[string][]fault) map[string][]fault {
 	t.Helper()
 	other := overtaken(func() { b.Merge(t, "x", map[string]any{"theirs": firestore.Increment(1)}) })
