@@ -8,10 +8,11 @@
 //	ok  	taskguard/cmd/doclock/browser	0.01s [no tests to run]
 //
 // With REQUIRE_CHROMIUM set (to anything but "" or "0") its absence is a failure
-// instead; TASKGUARD_NO_CHROMIUM hides it.
+// instead; TASKGUARD_NO_CHROMIUM hides Chromium.
 package chromiumtest
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,7 +23,17 @@ import (
 // what names the tests for the message that they are skipped.
 func Main(m *testing.M, what string) int {
 	if _, err := find(); err == nil {
-		return m.Run()
+		flag.Parse()
+		// The tests mostly wait: for a page to poll, or for a lock to end.
+		if err := flag.Set("test.parallel", "8"); err != nil {
+			panic(err)
+		}
+		code := m.Run()
+		if err := shared.process.end(); err != nil {
+			fmt.Fprintln(os.Stderr, "ending Chromium:", err)
+			return 1
+		}
+		return code
 	}
 	if set("REQUIRE_CHROMIUM") {
 		fmt.Fprintln(os.Stderr, "REQUIRE_CHROMIUM is set, but no Chromium is in the PATH")

@@ -25,17 +25,30 @@ type Tab struct {
 // Open opens a tab at url in which scripts run before the page's own.
 func (p *Profile) Open(url string, scripts ...string) *Tab {
 	p.t.Helper()
-	ctx, closed := chromedp.NewContext(p.ctx)
-	p.t.Cleanup(closed)
-	b := &Tab{T: p.t, Ctx: ctx, Close: closed}
-	if err := chromedp.Do(ctx); err != nil { // the tab lives as long as the context of this call
-		p.t.Fatal(err)
-	}
+	b := open(p.process.ctx, p.t, chromedp.WithExistingBrowserContext(p.id))
 	for _, s := range scripts {
 		Call(b, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: s})
 	}
 	b.Go(url)
 	return b
+}
+
+// OpenBeside opens a tab in front of b, in b's window: b is hidden then.
+func (b *Tab) OpenBeside(url string) *Tab {
+	b.T.Helper()
+	front := open(b.Ctx, b.T, chromedp.WithNewWindow(false))
+	front.Go(url)
+	return front
+}
+
+func open(parent context.Context, t *testing.T, option chromedp.ContextOption) *Tab {
+	t.Helper()
+	ctx, closed := chromedp.NewContext(parent, option)
+	t.Cleanup(closed)
+	if err := chromedp.Do(ctx); err != nil { // the tab lives as long as the context of this call
+		t.Fatal(err)
+	}
+	return &Tab{T: t, Ctx: ctx, Close: closed}
 }
 
 // Go opens url in b and returns when it is loaded.
@@ -93,7 +106,9 @@ func (b *Tab) IsAfterLoad(condition string) {
 // Is waits until condition holds.
 func (b *Tab) Is(condition string) {
 	b.T.Helper()
-	for deadline := time.Now().Add(Patience); ; time.Sleep(20 * time.Millisecond) {
+	pause := 10 * time.Millisecond
+	for deadline := time.Now().Add(Patience); ; time.Sleep(pause) {
+		pause = min(2*pause, 200*time.Millisecond)
 		v, err := b.try(`Boolean(` + condition + `)`)
 		if v == "true" {
 			return
@@ -113,6 +128,13 @@ func (b *Tab) Click(id string) {
 	b.T.Helper()
 	b.Is(fmt.Sprintf(`!document.getElementById(%q).disabled`, id))
 	b.Do(chromedp.Click(chromedp.ID(id)))
+}
+
+// Focus makes b believe that its window has the keyboard's focus, which only one window
+// has. A page that believes so is never hidden.
+func (b *Tab) Focus() {
+	b.T.Helper()
+	Call(b, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true})
 }
 
 // Press presses keys, one after the other, such as those of package kb.

@@ -31,12 +31,12 @@ func read(t *testing.T, path string) (s run.Service) {
 	return s
 }
 
-// container is the one of that name, of two.
+// container returns the container with this name.
 func container(t *testing.T, s run.Service, name string) *run.Container {
 	t.Helper()
 	i := slices.IndexFunc(s.Spec.Template.Spec.Containers, func(c *run.Container) bool { return c.Name == name })
 	if i < 0 {
-		t.Fatalf("no container is called %s", name)
+		t.Fatalf("there is no container %s", name)
 	}
 	return s.Spec.Template.Spec.Containers[i]
 }
@@ -49,7 +49,7 @@ func variables(c *run.Container) map[string]string {
 	return all
 }
 
-func TestTheWorkersVariablesAreAcceptedAndLeadToTheApplication(t *testing.T) {
+func TestTheWorkersVariablesAreValidAndNameTheApplication(t *testing.T) {
 	s := read(t, "service.yaml")
 	environment := variables(container(t, s, "worker"))
 	cfg, err := service.ParseConfig(func(name string) (string, bool) { v, ok := environment[name]; return v, ok })
@@ -91,17 +91,17 @@ func TestOnlyTheWorkerTakesRequestsAndItStartsLast(t *testing.T) {
 	}
 }
 
-// What holds for the worker alone holds beside an application.
-func TestTheRestIsTheServiceOfTheWorkerAlone(t *testing.T) {
-	beside, alone := read(t, "service.yaml"), read(t, "../service.yaml")
-	for _, v := range container(t, beside, "worker").Env {
+// The sidecar changes nothing of the worker's service.
+func TestTheWorkersContainerIsThatOfTheServiceWithoutASidecar(t *testing.T) {
+	sidecar, alone := read(t, "service.yaml"), read(t, "../service.yaml")
+	for _, v := range container(t, sidecar, "worker").Env {
 		if v.Name == "ANALYZER" {
 			v.Value = variables(container(t, alone, "worker"))["ANALYZER"]
 		}
 	}
-	delete(beside.Spec.Template.Metadata.Annotations, dependencies)
-	beside.Spec.Template.Spec.Containers = []*run.Container{container(t, beside, "worker")}
-	got, want := text(t, beside), text(t, alone)
+	delete(sidecar.Spec.Template.Metadata.Annotations, dependencies)
+	sidecar.Spec.Template.Spec.Containers = []*run.Container{container(t, sidecar, "worker")}
+	got, want := text(t, sidecar), text(t, alone)
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
@@ -117,7 +117,7 @@ func text(t *testing.T, s run.Service) string {
 }
 
 func TestTheApplicationReadsEachVariableThatIsSetAndNoOther(t *testing.T) {
-	reads, set := map[string]bool{}, map[string]bool{"APP_SECONDS": true} // a stand-in for work, for those who try it
+	reads, set := map[string]bool{}, map[string]bool{"APP_SECONDS": true} // simulates work
 	for _, file := range []struct {
 		path, variable string
 		into           map[string]bool
@@ -134,6 +134,6 @@ func TestTheApplicationReadsEachVariableThatIsSetAndNoOther(t *testing.T) {
 		set[name] = true
 	}
 	if !reflect.DeepEqual(reads, set) {
-		t.Errorf("app.py reads %v, set are %v", reads, set)
+		t.Errorf("app.py reads %v, but %v are set", reads, set)
 	}
 }

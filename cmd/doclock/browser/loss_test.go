@@ -7,7 +7,6 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
-	"github.com/chromedp/chromedp"
 
 	"taskguard/cmd/chromiumtest"
 )
@@ -27,16 +26,17 @@ const writing = `(async () => {
 const acquiring = `locks.acquireProjectLock(quick).then((lease) => { globalThis.lease = lease; })`
 
 func TestALostLockIsReadOnlyOnceAndWritesNothing(t *testing.T) {
+	t.Parallel()
 	p := newProfile(t)
 	for name, c := range map[string]struct {
 		ttl time.Duration
 		run func(s *site, b *tab)
 	}{
-		"offline for longer than the TTL":              {short, offlineBeyondTheTTL},
-		"frozen for longer than the TTL":               {short, frozenBeyondTheTTL},
-		"unlocked by an operator":                      {long, unlockedByAnOperator},
-		"released after another has taken the room":    {long, releasedAfterATakeOver},
-		"with a session that the server does not know": {long, unknownSession},
+		"offline for longer than the TTL":           {short, offlineBeyondTheTTL},
+		"frozen for longer than the TTL":            {short, frozenBeyondTheTTL},
+		"unlocked by an operator":                   {long, unlockedByAnOperator},
+		"released after another has taken the room": {long, releasedAfterATakeOver},
+		"with an unknown session":                   {long, unknownSession},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, c.ttl)
@@ -54,7 +54,7 @@ func offlineBeyondTheTTL(s *site, b *tab) {
 	b.Is(`readonly.length`)
 	sent := s.count("PUT")
 	b.offline(false)
-	time.Sleep(short / 2) // longer than a heartbeat
+	time.Sleep(short / 2) // longer than a heartbeat's interval
 	b.want(`[readonly.length, written === writtenAtLoss, events.filter(({ type }) => type === 'lock:readonly-entered').length]`, `[1,true,1]`)
 	if got := s.count("PUT"); got != sent {
 		b.T.Errorf("%d heartbeats after the end, want none", got-sent)
@@ -81,7 +81,7 @@ func frozenBeyondTheTTL(s *site, b *tab) {
 	b.want(`resumed.then((answer) => [answer, globalThis.asked ?? false, readonly])`, `["lease-stale",false,["lease-stale"]]`)
 }
 
-// R1: the next heartbeat finds that the server no longer knows the lock.
+// R1: the next heartbeat fails, as the server has removed the lock.
 func unlockedByAnOperator(s *site, b *tab) {
 	b.Eval(`locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 2000 })`)
 	s.unlock(b.T, "room")
@@ -99,11 +99,11 @@ func releasedAfterATakeOver(s *site, b *tab) {
 		"release-requested; attempt web-lock retry=0; error web-lock lease-stale retry=0; readonly-entered lease-stale",
 		"release-requested force; attempt web-lock retry=0; released web-lock")
 	if state, err := s.locks.Get(b.T.Context(), "room", "another"); err != nil || !state.Mine {
-		b.T.Errorf("the other's lock is gone: %+v, %v", state, err)
+		b.T.Errorf("the other's lock was released: %+v, %v", state, err)
 	}
 }
 
-// unknownSession: a server that starts with another secret knows no earlier cookie.
+// unknownSession: a server that starts with another secret rejects earlier cookies.
 func unknownSession(s *site, b *tab) {
 	for _, c := range []struct{ before, script, want string }{
 		// An acquisition begins a new session.
@@ -125,8 +125,9 @@ func unknownSession(s *site, b *tab) {
 	}
 }
 
-// The page's own timers do not run: a browser may slow them down to one a minute.
+// The page's own timers do not run, as a browser may slow them down to one a minute.
 func TestAHiddenTabKeepsItsLockForTheServersTTL(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, short)
 	b := newProfile(t).load(s, withoutTimers)
 	b.Eval(acquiring)
@@ -137,6 +138,7 @@ func TestAHiddenTabKeepsItsLockForTheServersTTL(t *testing.T) {
 }
 
 func TestALeaseIsTrustedForNineTenthsOfTheServersTTLAtMost(t *testing.T) {
+	t.Parallel()
 	p := newProfile(t)
 	for options, c := range map[string]struct{ server, trusted time.Duration }{
 		`preferredStrategy: 'file-lock'`: {30 * time.Second, 27 * time.Second},
@@ -152,6 +154,7 @@ func TestALeaseIsTrustedForNineTenthsOfTheServersTTLAtMost(t *testing.T) {
 }
 
 func TestTwoTabsWithTheSameOwnerIDAreTwoHolders(t *testing.T) {
+	t.Parallel()
 	s, p := newSite(t, long), newProfile(t)
 	const take = `failure(locks.acquireProjectLock({ ...quick, ownerId: 'a'.repeat(64), retryLimit: 1 }).then((lease) => { globalThis.lease = lease; }))`
 	first, second := p.load(s, withoutWebLocks), p.load(s, withoutWebLocks)
@@ -181,11 +184,7 @@ func (b *tab) offline(is bool) {
 // hide shows another tab in front.
 func (b *tab) hide() {
 	b.T.Helper()
-	ctx, closed := chromedp.NewContext(b.Ctx, chromedp.WithNewWindow(false))
-	b.T.Cleanup(closed)
-	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil {
-		b.T.Fatal(err)
-	}
+	b.OpenBeside("about:blank")
 	b.Is(`document.visibilityState === 'hidden'`)
 }
 

@@ -15,6 +15,7 @@ import (
 )
 
 func TestClosingTheTabThatEditsLetsTheOtherTabEdit(t *testing.T) {
+	t.Parallel()
 	s, p := newSite(t, long), newProfile(t)
 	first, second := p.open(s.page("notes")), p.open(s.page("notes"))
 	first.shows("free")
@@ -30,11 +31,12 @@ func TestClosingTheTabThatEditsLetsTheOtherTabEdit(t *testing.T) {
 	second.shows("mine")
 }
 
-// D5. The sweep is not running here: the lock's own end frees it.
+// D5. No sweep runs here: the lock ends with its TTL.
 func TestABrowserThatIsKilledLosesItsLockAtTheEndOfItsTTL(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, 4*time.Second)
-	first, second := newProfile(t), newProfile(t)
-	editor, reader := first.open(s.page("notes")), second.open(s.page("notes"))
+	first := &profile{chromiumtest.StartProfile(t)}
+	editor, reader := first.open(s.page("notes")), newProfile(t).open(s.page("notes"))
 	editor.Click("edit")
 	editor.shows("mine")
 	reader.shows("other")
@@ -52,6 +54,7 @@ func TestABrowserThatIsKilledLosesItsLockAtTheEndOfItsTTL(t *testing.T) {
 }
 
 func TestLeavingThePageFreesTheLock(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, long)
 	b := newProfile(t).open(s.page("notes"), withoutWebLocks)
 	b.Click("edit")
@@ -61,10 +64,11 @@ func TestLeavingThePageFreesTheLock(t *testing.T) {
 	b.goBack(`document.getElementById('state')?.dataset.state === 'free'`) // kept or loaded: as the browser chooses
 	b.want(`document.getElementById('text').readOnly`, "true")
 	s.hold(t, "notes")
-	b.shows("other") // it receives events again
+	b.shows("other") // the page receives events again
 }
 
 func TestThePageIgnoresOlderEventsAndConnectsAgain(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, 0)
 	b := newProfile(t).open(s.page("notes"), `
 		globalThis.sockets = [];
@@ -82,6 +86,7 @@ func TestThePageIgnoresOlderEventsAndConnectsAgain(t *testing.T) {
 }
 
 func TestASaveThatTheServerDoesNotConfirmIsNotMade(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, 0)
 	b := newProfile(t).open(s.page("room"))
 	b.Click("edit")
@@ -89,7 +94,7 @@ func TestASaveThatTheServerDoesNotConfirmIsNotMade(t *testing.T) {
 	b.Eval(`document.getElementById('text').value = 'first'`)
 	b.Click("save")
 	b.Is(`document.getElementById('saved').textContent.startsWith('Saved with token ')`)
-	// The renewal that the event of the unlock causes must not find out first.
+	// The event of the unlock causes a renewal, which must not detect the loss first.
 	b.Eval(`(() => {
 		const ask = fetch;
 		globalThis.fetch = (url, init) => (init?.method === 'PUT' ? new Promise(() => {}) : ask(url, init));
@@ -102,15 +107,16 @@ func TestASaveThatTheServerDoesNotConfirmIsNotMade(t *testing.T) {
 	b.want(`[document.getElementById('banner').hidden, document.getElementById('text').readOnly]`, `[false,true]`)
 }
 
-func TestThePageIsReadableInBothThemesAndFitsASmallScreen(t *testing.T) {
+func TestThePageHasBothThemesAndFitsASmallScreen(t *testing.T) {
+	t.Parallel()
 	s, p := newSite(t, long), newProfile(t)
 	b, other := p.open(s.page("notes")), p.open(s.page("notes"))
+	backgrounds := map[string]bool{}
 	looks := func(b *tab, state string) {
-		for _, theme := range []string{"light", "dark"} {
-			for name, width := range map[string]int64{" narrow ": 360, " wide ": 1024} {
-				b.Show(theme, width)
-				b.CheckLayout(theme + name + state)
-			}
+		for theme, width := range map[string]int64{"light": 360, "dark": 1024} { // a theme changes no size
+			b.Show(theme, width)
+			b.CheckLayout(theme + " " + state)
+			backgrounds[b.Eval(`getComputedStyle(document.body).backgroundColor`)] = true
 		}
 	}
 	b.shows("free")
@@ -128,11 +134,16 @@ func TestThePageIsReadableInBothThemesAndFitsASmallScreen(t *testing.T) {
 	b.Is(`document.getElementById('banner').textContent.includes('your lock has ended')`)
 	b.want(`document.getElementById('text').readOnly`, "true")
 	looks(b, "lost")
+	if len(backgrounds) != 2 {
+		t.Errorf("two themes have the backgrounds %v", backgrounds)
+	}
 }
 
 func TestThePageIsUsableWithOnlyTheKeyboard(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, 0)
 	b := newProfile(t).open(s.page("notes"))
+	b.Focus()
 	b.shows("free")
 	var order []string
 	for range 4 {
@@ -177,6 +188,7 @@ var keptPages = []struct {
 }
 
 func TestAPageRestoredByTheBackButtonIsReadOnly(t *testing.T) {
+	t.Parallel()
 	s, p := newSite(t, long), newProfile(t)
 	for _, c := range keptPages {
 		t.Run(c.name, func(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// link is the only connection to a server. It can be cut, and it can stall.
+// link is a proxy in front of a server. A test can cut and stall its connections.
 type link struct {
 	t       *testing.T
 	to      string
@@ -27,7 +27,7 @@ func newLink(t *testing.T, to string) *link {
 	return k
 }
 
-// restore connects again, at the same address.
+// restore accepts connections again, at the same address.
 func (k *link) restore() {
 	k.t.Helper()
 	l := listen(k.t, k.address)
@@ -36,20 +36,20 @@ func (k *link) restore() {
 	k.l, k.address = l, l.Addr().String()
 	k.running.Go(func() {
 		for {
-			near, err := l.Accept()
+			client, err := l.Accept()
 			if err != nil {
-				return // it is cut
+				return // cut was called
 			}
-			far, err := net.Dial("tcp", k.to)
+			server, err := net.Dial("tcp", k.to)
 			if err != nil {
-				_ = near.Close()
+				_ = client.Close()
 				continue
 			}
 			k.mu.Lock()
-			k.conns = append(k.conns, near, far)
+			k.conns = append(k.conns, client, server)
 			k.mu.Unlock()
-			k.running.Go(func() { k.carry(near, far) })
-			k.running.Go(func() { k.carry(far, near) })
+			k.running.Go(func() { k.carry(client, server) })
+			k.running.Go(func() { k.carry(server, client) })
 		}
 	})
 }
@@ -69,7 +69,7 @@ func (k *link) carry(from, to net.Conn) {
 	}
 }
 
-// cut ends all connections and refuses others.
+// cut closes all connections and refuses new ones.
 func (k *link) cut() {
 	k.mu.Lock()
 	_ = k.l.Close()

@@ -2,7 +2,6 @@ package browser
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -28,11 +27,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	// The tests mostly wait for a page to ask again, every few seconds.
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		panic(err)
-	}
 	os.Exit(chromiumtest.Main(m, "the tests of the operators' console"))
 }
 
@@ -47,6 +41,8 @@ type site struct {
 	url   string
 	stop  func() // ends the console as Ctrl-C does
 
+	profile *chromiumtest.Profile
+
 	mu        sync.Mutex
 	delivered []string // bodies
 }
@@ -54,7 +50,7 @@ type site struct {
 // newSite starts `taskguard console` with these flags.
 func newSite(t *testing.T, flags ...string) *site {
 	t.Helper()
-	s := &site{Backend: emulatortest.Embedded(t), t: t, flags: flags}
+	s := &site{Backend: emulatortest.Embedded(t), t: t, flags: flags, profile: chromiumtest.NewProfile(t)}
 	store := listen(t, "127.0.0.1:0")
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = s.Server.Serve(store) }) // until it is closed
@@ -76,6 +72,16 @@ func newSite(t *testing.T, flags ...string) *site {
 func (s *site) behindLink() {
 	s.front = newLink(s.t, strings.TrimPrefix(s.url, "http://"))
 	s.url = "http://" + s.front.address
+}
+
+// pollFaster is a script that makes a page poll every second instead of every four.
+const pollFaster = `const wait = setTimeout;
+	globalThis.setTimeout = (call, ms) => wait(call, ms / 4);`
+
+// open opens a page of the console in which scripts run before the page's own.
+func (s *site) open(path string, scripts ...string) *chromiumtest.Tab {
+	s.t.Helper()
+	return s.profile.Open(s.url+path, append([]string{pollFaster}, scripts...)...)
 }
 
 var consoleAddress = regexp.MustCompile(`the console: (http://[^/]+)/`)
@@ -117,7 +123,7 @@ func listen(t *testing.T, address string) net.Listener {
 	return l
 }
 
-// serveTasks answers the address of a Cloud Tasks that has this queue.
+// serveTasks returns the address of a Cloud Tasks emulator that has this queue.
 func serveTasks(t *testing.T, queue string) (address string) {
 	t.Helper()
 	tasks, l := cloudtasks.NewServer(cloudtasks.Options{}), listen(t, "127.0.0.1:0")
@@ -138,14 +144,14 @@ func serveTasks(t *testing.T, queue string) (address string) {
 }
 
 func (s *site) deliver(_ http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body) // a delivery that breaks off comes again
+	body, _ := io.ReadAll(r.Body) // a delivery that breaks off is repeated
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.delivered = append(s.delivered, string(body))
 }
 
-// analysis writes the analysis id as another program would: created at, and updated
-// now, unless fields say otherwise.
+// analysis writes the analysis id as another program would: created and updated now,
+// unless fields has these times.
 func (s *site) analysis(id string, fields map[string]any) {
 	s.t.Helper()
 	now := iso8601.Format(time.Now())
@@ -155,7 +161,7 @@ func (s *site) analysis(id string, fields map[string]any) {
 	s.Put(s.t, id, all)
 }
 
-// locked are the fields of an analysis that somebody works on for this much longer.
+// locked returns the fields of an analysis whose lock ends after left.
 func locked(left time.Duration) map[string]any {
 	return map[string]any{
 		"status": "PROCESSING", "attempts": 1, "lockOwner": "taskguard-worker-00042-kib/0087244a81b5c3/9f2c4d", "lockToken": 7,
@@ -163,7 +169,7 @@ func locked(left time.Duration) map[string]any {
 	}
 }
 
-// deliveries are the bodies of what was delivered so far.
+// deliveries returns the bodies delivered so far.
 func (s *site) deliveries() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,36 +188,36 @@ func (s *site) wantDelivery(id string) {
 	}
 }
 
-// words is a long text of a document, with what a page might take for its own.
+// words is a long text of a document that contains markup.
 var words = "<b>the</b> document's text is not \"UTF-8\" & cannot be read; " + strings.Repeat("a-very-long-word-without-a-place-to-break-it", 8)
 
-// states is an analysis in each state, and how a page names its state and its lock.
+// states has an analysis in each state.
 var states = []struct {
 	id, state, lock string
 	fields          func() map[string]any
 }{
 	{"queued", "QUEUED", "free", func() map[string]any {
-		return map[string]any{"status": "QUEUED", "input": map[string]any{"text": "the-secret-input"}, "lastError": map[string]any{"code": "failed", "message": words}, "attempts": 1}
+		return map[string]any{"status": "QUEUED", "input": map[string]any{"text": "the input"}, "lastError": map[string]any{"code": "failed", "message": words}, "attempts": 1}
 	}},
 	{"held", "PROCESSING", "held", func() map[string]any { return locked(5 * time.Minute) }},
 	{"stale", "PROCESSING", "stale", func() map[string]any { return locked(-time.Minute) }},
 	{"ready", "READY", "free", func() map[string]any {
-		return map[string]any{"status": "READY", "attempts": 1, "result": map[string]any{"words": 5, "top": "the-secret-result"}, "lockToken": 3, "finishedBy": "a/b/c"}
+		return map[string]any{"status": "READY", "attempts": 1, "result": map[string]any{"words": 5, "top": "the result"}, "lockToken": 3, "finishedBy": "a/b/c"}
 	}},
 	{"failed", "FAILED", "free", func() map[string]any {
 		return map[string]any{"status": "FAILED", "attempts": 10, "lockToken": 10, "error": map[string]any{"code": "attempts_exhausted", "message": words}}
 	}},
 	{"foreign", "ARCHIVED", "free", func() map[string]any { return map[string]any{"status": "ARCHIVED"} }},
-	{"without", "no status", "free", func() map[string]any { return map[string]any{"input": "the-secret-input"} }},
+	{"without", "no status", "free", func() map[string]any { return map[string]any{"input": "the input"} }},
 	{"malformed", "PROCESSING", "malformed", func() map[string]any {
-		return map[string]any{"status": "PROCESSING", "lockOwner": "somebody", "lockToken": "seven", "lockExpiresAt": "tomorrow"}
+		return map[string]any{"status": "PROCESSING", "lockOwner": "unknown", "lockToken": "seven", "lockExpiresAt": "tomorrow"}
 	}},
 }
 
-// longID fits no column.
+// longID is longer than a column of the list.
 var longID = "2026/11/21—Überweisung—" + strings.Repeat("0123456789", 20)
 
-// withStates is a site with an analysis in each state, and one with a long id.
+// withStates returns a site with an analysis in each state, and one with a long id.
 func withStates(t *testing.T, flags ...string) *site {
 	t.Helper()
 	s := newSite(t, flags...)
@@ -222,7 +228,7 @@ func withStates(t *testing.T, flags ...string) *site {
 	return s
 }
 
-// row is a script for the row of the analysis id.
+// row returns a script for the row of the analysis id.
 func row(id string) string {
 	return fmt.Sprintf(`document.querySelector('#rows [data-id=%q]')`, id)
 }

@@ -16,16 +16,12 @@ import (
 	"time"
 )
 
-// analyzer returns its job as the result, and fails for good where the text is
-// "refuse".
+// analyzer returns its job as the result. It rejects the text "refuse".
 const analyzer = `#!/bin/sh
 job=$(cat)
 case "$job" in *'"refuse"'*) echo "refused by the analyzer" >&2; exit 65;; esac
 printf '%s' "$job"
 `
-
-// hang is when a test gives up on an example.
-const hang = 3 * time.Minute
 
 // Check runs the example command, with ID and TEXT as its last arguments, in dir.
 func Check(t *testing.T, dir string, command ...string) {
@@ -33,7 +29,7 @@ func Check(t *testing.T, dir string, command ...string) {
 	env := local(t)
 	submit := func(id, text string) (lines []string, exit int) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), hang)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		defer cancel()
 		var out, errs bytes.Buffer
 		cmd := exec.CommandContext(ctx, command[0], slices.Concat(command[1:], []string{id, text})...)
@@ -58,14 +54,22 @@ func Check(t *testing.T, dir string, command ...string) {
 	}
 }
 
-// local runs `taskguard local` until the test ends and returns the environment
-// that it prints, with little besides.
-func local(t *testing.T) (env []string) {
+// Build returns a program of the package, which must be a command. Go run keeps linked
+// programs in Go's cache, which go build does not.
+func Build(t *testing.T, pkg string) (program string) {
 	t.Helper()
-	program, script := filepath.Join(t.TempDir(), "taskguard"), filepath.Join(t.TempDir(), "analyzer")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "taskguard/cmd/taskguard").CombinedOutput(); err != nil {
+	program = filepath.Join(t.TempDir(), "program")
+	if out, err := exec.CommandContext(t.Context(), "go", "run", "-exec", "cp", pkg, program).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	return program
+}
+
+// local runs `taskguard local` until the test ends and returns the environment
+// that it prints.
+func local(t *testing.T) (env []string) {
+	t.Helper()
+	program, script := Build(t, "taskguard/cmd/taskguard"), filepath.Join(t.TempDir(), "analyzer")
 	if err := os.WriteFile(script, []byte(analyzer), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +100,7 @@ func local(t *testing.T) (env []string) {
 	for name, value := range printed.Environment {
 		env = append(env, name+"="+value)
 	}
-	return append(env, "METADATA_SERVER_DETECTION=none") // Google's Node clients look for no credentials
+	return append(env, "METADATA_SERVER_DETECTION=none") // for Google's Node clients
 }
 
 // Find returns the paths of programs that a test needs. Where one is missing, or
