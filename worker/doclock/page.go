@@ -22,11 +22,21 @@ func headers(next echo.HandlerFunc) echo.HandlerFunc {
 // pages serves the files of package web. index.html is / too, where a session begins.
 func (s *Server) pages() {
 	for _, name := range []string{"index.html", "locks.js", "page.css", "page.js"} {
-		s.echo.GET("/"+name, echo.StaticFileHandler(name, web.Files))
+		s.echo.GET("/"+name, file(name))
 	}
-	index := echo.StaticFileHandler("index.html", web.Files)
+	index := file("index.html")
 	s.echo.GET("/", func(c echo.Context) error {
 		s.sessions.Begin(c.Response(), c.Request())
 		return index(c)
 	})
+}
+
+// file serves one of the files. They belong to this server's version, so browsers must not
+// reuse an old one; with no-store they would not restore the page by the back button.
+func file(name string) echo.HandlerFunc {
+	send := echo.StaticFileHandler(name, web.Files)
+	return func(c echo.Context) error {
+		c.Response().Header().Set("Cache-Control", "no-cache")
+		return send(c)
+	}
 }

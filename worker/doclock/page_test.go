@@ -28,7 +28,7 @@ func TestThePageAndItsFilesAreServedAsTheyAre(t *testing.T) {
 
 func TestEveryAnswerHasTheSecurityHeaders(t *testing.T) {
 	b := newSite(t, nil).browser(t)
-	for _, path := range []string{"/", "/locks.js", lockPath, "/nope", "/health/live", lockPath + "/ws"} {
+	for path, cache := range map[string]string{"/": "no-cache", "/locks.js": "no-cache", lockPath: "no-store", "/nope": "no-store", "/health/live": "no-store", lockPath + "/ws": "no-store"} {
 		h := b.do(http.MethodGet, path, http.NoBody).header
 		policy := h.Get("Content-Security-Policy")
 		for _, want := range []string{"default-src 'self'", "worker-src 'self'", "connect-src 'self'", "frame-ancestors 'none'"} {
@@ -36,7 +36,7 @@ func TestEveryAnswerHasTheSecurityHeaders(t *testing.T) {
 				t.Errorf("%s: policy %q lacks %s", path, policy, want)
 			}
 		}
-		if h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != "no-store" {
+		if h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != cache {
 			t.Errorf("%s: %v", path, h)
 		}
 	}
