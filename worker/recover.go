@@ -32,8 +32,8 @@ const (
 
 // Recovery is the result of a call of Recover.
 type Recovery struct {
-	Found  int // orphaned analyses
-	Booked int // deliveries that this call booked; the others were booked before
+	Found  int `json:"found"`  // orphaned analyses
+	Booked int `json:"booked"` // deliveries that this call booked; the others were booked before
 }
 
 // ErrNoQueue is Recover's error without a Queue.

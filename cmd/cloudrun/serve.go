@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -112,26 +113,49 @@ func (s Service) shut(ctx context.Context, server *http.Server) {
 	}
 }
 
-// Main serves on port, on all interfaces, until SIGTERM or SIGINT, with the project given
-// or else the metadata server's. It returns the exit code: 0, 2 for a configuration
+// Process is the part of a service's environment that all services have.
+type Process struct {
+	Firestore
+	Port      int
+	LogFormat string
+	LogLevel  slog.Level
+	Telemetry Telemetry
+	Limits    Limits // not from the environment
+}
+
+// Process reads the variables of a service. metrics: it has metrics.
+func (e *Environment) Process(service string, metrics bool) Process {
+	return Process{
+		Firestore: e.Firestore(),
+		Port:      e.Integer("PORT", 8080, 0, 65535),
+		LogFormat: e.OneOf("LOG_FORMAT", "json", "text"),
+		LogLevel:  e.Level("LOG_LEVEL"),
+		Telemetry: e.Telemetry(service, metrics),
+		Limits:    DefaultLimits(),
+	}
+}
+
+// Main serves on p.Port, on all interfaces, until SIGTERM or SIGINT. If p has no project,
+// it sets that of the metadata server. It returns the exit code: 0, 2 for a configuration
 // error, 1 for another. Unless GOMEMLIMIT is set, it sets the runtime's memory limit to
 // nine tenths of the container's.
-func Main(ctx context.Context, port int, project, emulator string, serve func(ctx context.Context, project string, l net.Listener) error) (int, error) {
+func (p *Process) Main(ctx context.Context, stdout io.Writer, serve func(ctx context.Context, l net.Listener, log *slog.Logger) error) (int, error) {
 	_, _ = memlimit.Set() // without a readable cgroup it sets none, as the line "serving" shows
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process
-	if project == "" {
+	if p.Project == "" {
 		var err error
-		if project, err = projectHere(ctx, emulator); err != nil {
+		if p.Project, err = projectHere(ctx, p.Emulator); err != nil {
 			return 2, err
 		}
+		p.Telemetry.Project = p.Project
 	}
-	l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
+	l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(p.Port)))
 	if err != nil {
 		return 1, fmt.Errorf("PORT: %w", err)
 	}
-	if err := serve(ctx, project, l); err != nil {
+	if err := serve(ctx, l, NewLogger(stdout, p.LogFormat, p.LogLevel)); err != nil {
 		return 1, err
 	}
 	return 0, nil

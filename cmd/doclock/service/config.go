@@ -18,9 +18,7 @@ const (
 
 // Config is the document lock's environment, read and checked.
 type Config struct {
-	cloudrun.Firestore
-
-	Port       int
+	cloudrun.Process
 	Collection string
 	TTL        time.Duration
 	Sweep      time.Duration     // 0: Cloud Scheduler's
@@ -28,11 +26,6 @@ type Config struct {
 	Secret     string            // with cookie
 	Token      taskauth.Options  // of people, with oidc
 	Tasks      cloudrun.TaskAuth // of POST /internal/sweep
-	LogFormat  string
-	LogLevel   slog.Level
-	Telemetry  cloudrun.Telemetry
-
-	limits cloudrun.Limits // not from the environment
 }
 
 // ParseConfig reads the environment through lookup. Its error has one line for each
@@ -43,16 +36,11 @@ type Config struct {
 func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	e := cloudrun.NewEnvironment(lookup)
 	c := Config{
-		Port:       e.Integer("PORT", 8080, 0, 65535),
-		Firestore:  e.Firestore(),
+		Process:    e.Process("taskguard-doclock", false),
 		Collection: e.Collection("DOCUMENT_LOCKS_COLLECTION", "documentLocks"),
 		TTL:        e.Duration("DOCUMENT_LOCK_TTL", documentlock.DefaultTTL),
 		Sweep:      sweepInterval(e),
 		Sessions:   e.OneOf("SESSION_AUTH", authCookie, authOIDC),
-		LogFormat:  e.OneOf("LOG_FORMAT", "json", "text"),
-		LogLevel:   e.Level("LOG_LEVEL"),
-		Telemetry:  e.Telemetry("taskguard-doclock", false),
-		limits:     cloudrun.DefaultLimits(),
 	}
 	if _, err := documentlock.New(nil, c.TTL); err != nil {
 		e.Problem("DOCUMENT_LOCK_TTL", "%v", err)

@@ -25,9 +25,8 @@ func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Wri
 	if err != nil {
 		return 2, err
 	}
-	return cloudrun.Main(ctx, cfg.Port, cfg.Project, cfg.Emulator, func(ctx context.Context, project string, l net.Listener) error {
-		cfg.Project, cfg.Telemetry.Project = project, project
-		return Serve(ctx, cfg, l, cloudrun.NewLogger(stdout, cfg.LogFormat, cfg.LogLevel))
+	return cfg.Main(ctx, stdout, func(ctx context.Context, l net.Listener, log *slog.Logger) error {
+		return Serve(ctx, cfg, l, log)
 	})
 }
 
@@ -52,7 +51,7 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 		w.background = append(w.background, func(ctx context.Context) { server.SweepEvery(ctx, cfg.Sweep) })
 	}
 	service := cloudrun.Service{
-		Handler: server, Limits: cfg.limits, Background: w.background, Stop: stop, Flush: w.exports.Stop, Log: log,
+		Handler: server, Limits: cfg.Limits, Background: w.background, Stop: stop, Flush: w.exports.Stop, Log: log,
 		Drain: func(ctx context.Context) {
 			if left := server.Drain(ctx); left > 0 {
 				log.WarnContext(ctx, "sockets and requests are cut off", "open", left)

@@ -23,6 +23,7 @@ import (
 	"taskguard/cmd/taskguard/cli"
 	"taskguard/cmd/taskguard/operate"
 	"taskguard/emulator/cloudtasks"
+	"taskguard/worker"
 )
 
 const (
@@ -262,7 +263,7 @@ func (l *local) callRecovery(ctx context.Context) {
 	}
 }
 
-func (l *local) recoverOnce(ctx context.Context) (r operate.Recovered, err error) {
+func (l *local) recoverOnce(ctx context.Context) (r worker.Recovery, err error) {
 	ctx, cancel := context.WithTimeout(ctx, recoveryTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, l.target+"/internal/tasks/recover", http.NoBody)

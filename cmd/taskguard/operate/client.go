@@ -16,6 +16,7 @@ import (
 	"taskguard/lease/iso8601"
 	"taskguard/repo"
 	"taskguard/worker"
+	"taskguard/worker/console"
 	"taskguard/worker/printable"
 	"taskguard/worker/taskqueue"
 )
@@ -85,25 +86,16 @@ func lockPolicy(c *cli.Call) (lease.Policy, error) {
 	return p, cli.Check(e)
 }
 
-// delivery is whether a delivery was booked for an operator's change.
-type delivery string
-
-const (
-	booked    delivery = "booked"
-	notNeeded delivery = "not_needed" // the analysis is finished
-	noneMade  delivery = "none"       // no queue is named
-)
-
 // deliver books a delivery of id for now. Each call books a new one: one too many
 // does no harm.
-func (cl *Client) deliver(ctx context.Context, verb, id string) (delivery, error) {
+func (cl *Client) deliver(ctx context.Context, verb, id string) (console.Delivery, error) {
 	if cl.queue == nil {
-		return noneMade, nil
+		return console.None, nil
 	}
 	if _, err := cl.queue.Book(ctx, cl.task(taskqueue.Name(verb, id, rand.Text()), id)); err != nil {
-		return noneMade, fmt.Errorf("the document is changed, but %w; repeat the command", err)
+		return console.None, fmt.Errorf("the document is changed, but %w; repeat the command", err)
 	}
-	return booked, nil
+	return console.Booked, nil
 }
 
 // task is a delivery of id for now.
@@ -132,10 +124,6 @@ func checkID(id string) error {
 		return cli.UsageError(strings.TrimPrefix(err.Error(), lease.ErrInvalidKey.Error()+": "))
 	}
 	return nil
-}
-
-func finished(status string) bool {
-	return status == analysislock.Ready || status == analysislock.Failed
 }
 
 func statusOrNone(status string) string {

@@ -167,5 +167,5 @@ func (o consoleOperator) make(ctx context.Context, what change, id, who string, 
 		o.log.WarnContext(ctx, "no delivery is booked", "command", what.name, "analysis_id", id, "by", who, "error", err)
 		return console.Failed, nil
 	}
-	return console.Delivery(done.Delivery), nil
+	return done.Delivery, nil
 }

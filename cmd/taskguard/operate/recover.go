@@ -17,12 +17,6 @@ import (
 	"taskguard/worker/taskqueue"
 )
 
-// Recovered is the output of recover --json, and the answer of the worker's route.
-type Recovered struct {
-	Found  int `json:"found"`  // orphaned analyses
-	Booked int `json:"booked"` // deliveries booked by this call
-}
-
 // Recover does what POST /internal/tasks/recover does each minute: it books a delivery
 // for each orphaned analysis.
 func Recover(ctx context.Context, c *cli.Call) (err error) {
@@ -79,7 +73,7 @@ func reportUnknown(ctx context.Context, c *cli.Call, cl *Client) error {
 // printRecovered prints what was done, also if recovery failed afterwards.
 func printRecovered(c *cli.Call, r worker.Recovery, failed error) error {
 	if c.JSON {
-		return c.PrintJSON(Recovered(r))
+		return c.PrintJSON(r)
 	}
 	text := fmt.Sprintf("found %d, booked %d", r.Found, r.Booked)
 	switch {

@@ -46,10 +46,8 @@ type lockInfo struct {
 }
 
 func lockOf(a *analysislock.Analysis) lockInfo {
-	_, err := lease.Reopen(a.Lock, a.ReadAt) // the rule that decides whether it is held
-	var held *lease.HeldError
 	return lockInfo{
-		Held: errors.As(err, &held), Owner: a.Lock.Owner, ExpiresAt: a.Lock.ExpiresAt,
+		Held: lease.Held(a.Lock, a.ReadAt), Owner: a.Lock.Owner, ExpiresAt: a.Lock.ExpiresAt,
 		remaining: a.Lock.ExpiresAt.Sub(a.ReadAt),
 	}
 }
@@ -211,7 +209,7 @@ func summaryOf(a *analysislock.Analysis) shownAnalysis {
 	if errors.Is(a.Malformed, lease.ErrMalformed) { // else the id is wrong, and the lock can be read
 		s.Malformed = a.Problem()
 	}
-	if !finished(a.Status) { // other programs may keep it when they finish one
+	if !analysislock.Finished(a.Status) { // other programs may keep it when they finish one
 		s.LastError = a.LastError
 	}
 	return s

@@ -16,6 +16,7 @@ import (
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/repo"
+	"taskguard/worker/console"
 	"taskguard/worker/printable"
 	"taskguard/worker/taskqueue"
 )
@@ -115,8 +116,8 @@ func (cl *Client) submit(ctx context.Context, doc Document) (*submitted, error) 
 	}
 	a, err := cl.analyses.Get(ctx, doc.ID)
 	s.Other = err == nil && !reflect.DeepEqual(a.Input, doc.Input)
-	if s.Status = a.Status; err == nil && finished(a.Status) {
-		s.Booked = string(notNeeded)
+	if s.Status = a.Status; err == nil && analysislock.Finished(a.Status) {
+		s.Booked = string(console.NotNeeded)
 		return s, nil
 	}
 	if err == nil {
@@ -148,7 +149,7 @@ func (s *submitted) String() string {
 		created = "exists already, " + statusOrNone(s.Status)
 	}
 	booking := map[string]string{
-		"now": "delivery booked", "already": "its delivery was booked before", string(notNeeded): "finished, no delivery needed",
+		"now": "delivery booked", "already": "its delivery was booked before", string(console.NotNeeded): "finished, no delivery needed",
 	}
 	return fmt.Sprintf("%s: %s; %s", name, created, booking[s.Booked])
 }
@@ -205,7 +206,7 @@ func (cl *Client) poll(ctx context.Context, c *cli.Call, show *cli.Progress, s *
 		show.Print("%s %s", s.Name, text)
 	}
 	s.Status, s.Error = a.Status, a.Error
-	if !finished(a.Status) {
+	if !analysislock.Finished(a.Status) {
 		return false, nil
 	}
 	if a.Result != nil {
@@ -233,9 +234,9 @@ func failures(all []*submitted) error {
 // state describes an analysis in one line: its result, or why it has none.
 func state(a analysislock.Analysis) string {
 	switch {
-	case finished(a.Status) && a.Error != nil:
+	case analysislock.Finished(a.Status) && a.Error != nil:
 		return a.Status + " " + a.Error.Code + ": " + a.Error.Message
-	case finished(a.Status):
+	case analysislock.Finished(a.Status):
 		return strings.TrimSpace(a.Status + " " + summary(a.Result))
 	}
 	text := statusOrNone(a.Status)

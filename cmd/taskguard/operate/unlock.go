@@ -10,16 +10,17 @@ import (
 	"taskguard/cmd/taskguard/cli"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
+	"taskguard/worker/console"
 	"taskguard/worker/printable"
 )
 
 // changed is the output of unlock and requeue with --json.
 type changed struct {
-	ID       string   `json:"id"`
-	Was      string   `json:"was"` // status
-	Status   string   `json:"status"`
-	Lock     lockInfo `json:"lock_was"`
-	Delivery delivery `json:"delivery"`
+	ID       string           `json:"id"`
+	Was      string           `json:"was"` // status
+	Status   string           `json:"status"`
+	Lock     lockInfo         `json:"lock_was"`
+	Delivery console.Delivery `json:"delivery"`
 }
 
 const changedAsJSON = "print what was changed as one JSON document"
@@ -86,14 +87,14 @@ func changeOne(ctx context.Context, c *cli.Call, id string, what change) (err er
 		return cl.explain(id, err)
 	}
 	if c.JSON {
-		if done.Delivery == noneMade {
+		if done.Delivery == console.None {
 			cli.Print(c.Err, "taskguard %s: TASK_QUEUE is not set: the document is changed, but no delivery was booked\n", c.Name)
 		}
 		return c.PrintJSON(done)
 	}
-	booking := map[delivery]string{
-		booked: "a delivery is booked", notNeeded: "it is finished and needs no delivery",
-		noneMade: "no delivery is booked, as TASK_QUEUE is not set",
+	booking := map[console.Delivery]string{
+		console.Booked: "a delivery is booked", console.NotNeeded: "it is finished and needs no delivery",
+		console.None: "no delivery is booked, as TASK_QUEUE is not set",
 	}
 	_, err = fmt.Fprintf(c.Out, "%s is %s; %s\n", printable.Line(done.ID), printable.Line(statusOrNone(done.Status)), booking[done.Delivery])
 	return err
@@ -107,7 +108,7 @@ func (cl *Client) change(ctx context.Context, what change, id string, seen *anal
 	if err != nil {
 		return changed{}, err
 	}
-	done = changed{ID: id, Was: was.Status, Status: what.then(was.Status), Lock: lockOf(&was), Delivery: notNeeded}
+	done = changed{ID: id, Was: was.Status, Status: what.then(was.Status), Lock: lockOf(&was), Delivery: console.NotNeeded}
 	attrs := []any{
 		"command", what.name, "analysis_id", id, "project", cl.place.Project, "by", who,
 		"status_was", was.Status, "lock_held", done.Lock.Held, "lock_owner", was.Lock.Owner, "lock_token", was.Lock.Token,
@@ -117,7 +118,7 @@ func (cl *Client) change(ctx context.Context, what change, id string, seen *anal
 	} else {
 		log.InfoContext(ctx, "changed by an operator", attrs...)
 	}
-	if !finished(done.Status) {
+	if !analysislock.Finished(done.Status) {
 		done.Delivery, err = cl.deliver(ctx, what.name, id)
 	}
 	return done, err

@@ -16,9 +16,7 @@ import (
 
 // Config is the worker's environment, read and checked.
 type Config struct {
-	cloudrun.Firestore
-
-	Port         int
+	cloudrun.Process
 	Collection   string
 	Policy       lease.Policy
 	RunTimeout   time.Duration
@@ -28,11 +26,6 @@ type Config struct {
 	AnalyzerSpec string
 	Tasks        cloudrun.TaskAuth
 	Queue        *taskqueue.Config // nil: no follow-ups and no recovery
-	LogFormat    string
-	LogLevel     slog.Level
-	Telemetry    cloudrun.Telemetry
-
-	limits cloudrun.Limits // not from the environment
 }
 
 // ParseConfig reads the environment through lookup. Its error has one line for each
@@ -40,18 +33,13 @@ type Config struct {
 func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	e := cloudrun.NewEnvironment(lookup)
 	c := Config{
-		Port:         e.Integer("PORT", 8080, 0, 65535),
-		Firestore:    e.Firestore(),
+		Process:      e.Process("taskguard-worker", true),
 		Collection:   e.Collection("ANALYSES_COLLECTION", "analyses"),
 		Policy:       e.LockPolicy(),
 		RunTimeout:   e.Duration("RUN_TIMEOUT", worker.DefaultRunTimeout),
 		MaxRuns:      e.Integer("MAX_RUNS", 100, 1, 1_000_000),
 		Pessimistic:  e.OneOf("FIRESTORE_TRANSACTIONS", "optimistic", "pessimistic") == "pessimistic",
 		AnalyzerSpec: e.Text("ANALYZER", "builtin:document"),
-		LogFormat:    e.OneOf("LOG_FORMAT", "json", "text"),
-		LogLevel:     e.Level("LOG_LEVEL"),
-		Telemetry:    e.Telemetry("taskguard-worker", true),
-		limits:       cloudrun.DefaultLimits(),
 	}
 	if c.RunTimeout > 24*time.Hour {
 		e.Problem("RUN_TIMEOUT", "%v is over 24h, and Cloud Run ends a request after one", c.RunTimeout)

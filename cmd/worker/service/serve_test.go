@@ -128,7 +128,7 @@ func untilStopped() (a orchestrator.AnalyzerFunc, running chan struct{}, cause c
 
 func TestAStopNamesTheDeadlineOfTheReleases(t *testing.T) {
 	analyzer, running, cause := untilStopped()
-	s := serve(t, analyzer, func(c *Config) { c.limits.Drain, c.limits.Answers = 2*time.Hour, time.Hour })
+	s := serve(t, analyzer, func(c *Config) { c.Limits.Drain, c.Limits.Answers = 2*time.Hour, time.Hour })
 	answer := s.delivered()
 	<-running
 	began := time.Now()
@@ -149,7 +149,7 @@ func TestAStopNamesTheDeadlineOfTheReleases(t *testing.T) {
 // Half a request is no run: it does not delay a stop, and causes no warning.
 func TestHalfARequestDoesNotDelayAStop(t *testing.T) {
 	analyzer, running, _ := untilStopped()
-	s := serve(t, analyzer, func(c *Config) { c.limits.Drain, c.limits.Request = time.Hour, time.Hour })
+	s := serve(t, analyzer, func(c *Config) { c.Limits.Drain, c.Limits.Request = time.Hour, time.Hour })
 	half := s.send(t, "POST /internal/tasks/analysis HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
 	answer := s.delivered()
 	<-running
@@ -174,7 +174,7 @@ func TestARunThatDoesNotEndIsLeftWithItsLock(t *testing.T) {
 		close(running)
 		<-finish
 		return "late", nil
-	}, func(c *Config) { c.limits.Drain = 10 * time.Millisecond })
+	}, func(c *Config) { c.Limits.Drain = 10 * time.Millisecond })
 	answer := s.delivered()
 	<-running
 	s.stop()
@@ -199,7 +199,7 @@ func TestARunLongerThanTheLimitsIsAnswered(t *testing.T) {
 	s := serve(t, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 		time.Sleep(2 * limit)
 		return "done", nil
-	}, func(c *Config) { c.limits.Header, c.limits.Request, c.limits.Idle = limit, limit, limit })
+	}, func(c *Config) { c.Limits.Header, c.Limits.Request, c.Limits.Idle = limit, limit, limit })
 	if got := <-s.delivered(); !strings.HasPrefix(got, "200") {
 		t.Errorf("answer: %s", got)
 	}

@@ -36,9 +36,8 @@ func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Wri
 		}
 		cfg.Analyzer, cfg.AnalyzerSpec = own, "own"
 	}
-	return cloudrun.Main(ctx, cfg.Port, cfg.Project, cfg.Emulator, func(ctx context.Context, project string, l net.Listener) error {
-		cfg.Project, cfg.Telemetry.Project = project, project
-		return Serve(ctx, cfg, l, cloudrun.NewLogger(stdout, cfg.LogFormat, cfg.LogLevel))
+	return cfg.Main(ctx, stdout, func(ctx context.Context, l net.Listener, log *slog.Logger) error {
+		return Serve(ctx, cfg, l, log)
 	})
 }
 
@@ -58,11 +57,11 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 		handler.AwaitReady(ctx, func(ctx context.Context) error { return cloudrun.Located(cfg.Emulator, w.analyses.Ping(ctx)) })
 	})
 	service := cloudrun.Service{
-		Handler: handler, Limits: cfg.limits, Flush: w.exports.Stop, Log: log,
+		Handler: handler, Limits: cfg.Limits, Flush: w.exports.Stop, Log: log,
 		// Of the 8 s an analyzer that ignores SIGTERM takes 5 s; 2.5 s are left for the
 		// release of its lock and the booking of another delivery.
 		Stop: func() {
-			cancel(&worker.StopError{Deadline: time.Now().Add(cfg.limits.Drain - cfg.limits.Answers)})
+			cancel(&worker.StopError{Deadline: time.Now().Add(cfg.Limits.Drain - cfg.Limits.Answers)})
 		},
 		Drain: func(ctx context.Context) {
 			if left := handler.Drain(ctx); left > 0 {
