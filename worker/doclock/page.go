@@ -1,6 +1,9 @@
 package doclock
 
 import (
+	"crypto/sha256"
+	"fmt"
+
 	"github.com/labstack/echo/v4"
 
 	"taskguard/worker/doclock/web"
@@ -31,12 +34,17 @@ func (s *Server) pages() {
 	})
 }
 
-// file serves one of the files. They belong to this server's version, so browsers must not
-// reuse an old one; with no-store they would not restore the page by the back button.
+// file serves one of the files. They belong to this server's version, so browsers ask each
+// time, and get an unchanged file only once. With no-store they would not restore the page
+// by the back button.
 func file(name string) echo.HandlerFunc {
+	data, _ := web.Files.ReadFile(name) // embedded
+	tag := fmt.Sprintf(`"%x"`, sha256.Sum256(data))
 	send := echo.StaticFileHandler(name, web.Files)
 	return func(c echo.Context) error {
-		c.Response().Header().Set("Cache-Control", "no-cache")
+		h := c.Response().Header()
+		h.Set("Cache-Control", "private, no-cache")
+		h.Set("ETag", tag)
 		return send(c)
 	}
 }

@@ -23,12 +23,15 @@ func TestThePageAndItsFilesAreServedAsTheyAre(t *testing.T) {
 		if got.status != http.StatusOK || got.body != string(bytes.TrimSpace(want)) || !strings.HasPrefix(got.header.Get("Content-Type"), kind) {
 			t.Errorf("%s: %d, %d bytes, %v", path, got.status, len(got.body), got.header)
 		}
+		if again := b.do(http.MethodGet, path, http.NoBody, "If-None-Match", got.header.Get("ETag")); again.status != http.StatusNotModified || again.body != "" {
+			t.Errorf("%s: unchanged, but sent again: %d", path, again.status)
+		}
 	}
 }
 
 func TestEveryAnswerHasTheSecurityHeaders(t *testing.T) {
 	b := newSite(t, nil).browser(t)
-	for path, cache := range map[string]string{"/": "no-cache", "/locks.js": "no-cache", lockPath: "no-store", "/nope": "no-store", "/health/live": "no-store", lockPath + "/ws": "no-store"} {
+	for path, cache := range map[string]string{"/": "private, no-cache", "/locks.js": "private, no-cache", lockPath: "no-store", "/nope": "no-store", "/health/live": "no-store", lockPath + "/ws": "no-store"} {
 		h := b.do(http.MethodGet, path, http.NoBody).header
 		policy := h.Get("Content-Security-Policy")
 		for _, want := range []string{"default-src 'self'", "worker-src 'self'", "connect-src 'self'", "frame-ancestors 'none'"} {

@@ -125,10 +125,8 @@ func suggestion(commands []Command, word string) string {
 	return ""
 }
 
-var packagePrefix = regexp.MustCompile(`(^|[ (])(?:(?:repo|lease|worker|taskqueue|analysislock|documentlock|projectlock|orchestrator): )+`)
-
-// Plain returns the text of an error without the names of our packages.
-func Plain(text string) string { return packagePrefix.ReplaceAllString(text, "$1") }
+// packagePrefix matches the names of our packages with which errors begin.
+var packagePrefix = regexp.MustCompile(`^((repo|lease|worker|taskqueue|analysislock|documentlock|projectlock): )+`)
 
 // Report prints err for the command name and returns the exit code.
 func Report(ctx context.Context, w io.Writer, name string, err error) int {
@@ -156,7 +154,7 @@ func Report(ctx context.Context, w io.Writer, name string, err error) int {
 		Print(w, "%s: interrupted\n", prefix)
 		return ExitInterrupted
 	}
-	Print(w, "%s: %s\n", prefix, printable.Lines(Plain(err.Error())))
+	Print(w, "%s: %s\n", prefix, printable.Lines(packagePrefix.ReplaceAllString(err.Error(), "")))
 	return ExitFailed
 }
 

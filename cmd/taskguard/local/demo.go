@@ -116,6 +116,9 @@ func demoDocuments(files []string) (docs []operate.Document, source string, err 
 		return nil, "", err
 	}
 	docs, err = operate.ReadDocuments(files, samples.ReadFile)
+	for i := range docs {
+		docs[i].Name = path.Base(docs[i].Name)
+	}
 	return docs, "texts of this program", err
 }
 

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -297,17 +298,21 @@ func (l *local) printEnvironment(locks, page string) error {
 	if l.c.JSON {
 		return l.c.PrintJSON(map[string]any{"environment": vars, "doclock": locks, "console": page})
 	}
-	_, err := io.WriteString(l.c.Out, exports(vars))
+	self := quote(os.Args[0])
+	if strings.Contains(self, "go-build") { // go run has built it in a directory that it deletes
+		self = "go run ./cmd/taskguard"
+	}
+	_, err := io.WriteString(l.c.Out, exports(vars, self))
 	return err
 }
 
-// exports returns text for a shell in another terminal.
-func exports(vars map[string]string) string {
+// exports returns text for a shell in another terminal, in which self starts this program.
+func exports(vars map[string]string, self string) string {
 	text := "In another terminal:\n\n"
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
 		text += "  export " + name + "=" + quote(vars[name]) + "\n"
 	}
-	return text + "\nand then, with this program:\n\n  taskguard submit FILE… --wait\n\n" +
+	return text + "\nand then:\n\n  " + self + " submit FILE… --wait\n\n" +
 		"or status, unlock ID, unlock --room ROOM, requeue ID, recover instead of submit. " +
 		"Ctrl-C ends local and deletes its data. Unset the variables afterwards.\n\n"
 }

@@ -100,6 +100,7 @@ func (d *demo) problems() []string {
 	if d.killed == nil {
 		problem("no worker was killed in the middle of a run")
 	}
+	skips := 0
 	for _, doc := range d.docs {
 		r, name := d.rows[doc.ID], printable.Line(doc.Name)
 		if d.killed != nil && d.killed.ID == doc.ID && r.FinishedBy == d.killed.Worker {
@@ -111,6 +112,10 @@ func (d *demo) problems() []string {
 		case r.Finishes != 1:
 			problem("%s was finished by %s, want 1", name, cli.Count(r.Finishes, "delivery"))
 		}
+		skips += r.Skips
+	}
+	if skips == 0 {
+		problem("no delivery was skipped")
 	}
 	return all
 }

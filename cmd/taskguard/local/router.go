@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 
 	"taskguard/cmd/taskguard/cli"
@@ -51,7 +52,7 @@ func (d delivery) String() string {
 		text = fmt.Sprintf("%v answered %d %s", d.worker, d.status, d.answer.Reason)
 	}
 	if d.answer.Error != "" {
-		text += ": " + cli.Shorten(cli.Plain(d.answer.Error), 500)
+		text += ": " + cli.Shorten(strings.TrimPrefix(d.answer.Error, "orchestrator: "), 500)
 	}
 	return text
 }

@@ -75,6 +75,9 @@ func ReadFile(path string) ([]byte, error) {
 // newDocument returns the input of builtin:document. The id is made from name and
 // content, so the same file is the same analysis.
 func newDocument(file string, content []byte) (Document, error) {
+	if len(content) > maxInput {
+		return Document{}, fmt.Errorf("%s: larger than %d bytes, which a document cannot hold", printable.Line(file), maxInput)
+	}
 	name := filepath.ToSlash(filepath.Clean(file))
 	form, value := "text", string(content)
 	if !utf8.Valid(content) {

@@ -154,6 +154,9 @@ func (s *submitted) String() string {
 	return fmt.Sprintf("%s: %s; %s", name, created, booking[s.Booked])
 }
 
+// maxSummary is the number of characters that are shown of a result.
+const maxSummary = 80
+
 // Pauses between two readings of the documents.
 const (
 	firstPause = 250 * time.Millisecond
@@ -249,11 +252,14 @@ func state(a analysislock.Analysis) string {
 	return text
 }
 
-// summary returns the beginning of a result.
+// summary returns the beginning of a result, as JSON.
 func summary(result any) string {
 	text, err := repo.Plain(result)
 	if result == nil || err != nil {
 		return ""
 	}
-	return cli.Shorten(string(text), 60)
+	if r := []rune(string(text)); len(r) > maxSummary {
+		return string(r[:maxSummary-1]) + "…"
+	}
+	return string(text)
 }
