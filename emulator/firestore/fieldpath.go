@@ -108,11 +108,8 @@ func mapValue(f fields) *value {
 	return &value{ValueType: &firestorepb.Value_MapValue{MapValue: &firestorepb.MapValue{Fields: f}}}
 }
 
-// project returns the part of f that the paths name; a nil slice means all.
+// project returns the part of f that the paths name.
 func project(f fields, paths []fieldPath) fields {
-	if paths == nil {
-		return f
-	}
 	part := fields{}
 	for _, fp := range paths {
 		if v := lookup(f, fp); v != nil {
