@@ -65,8 +65,7 @@ func startActor(t *testing.T, part string) *Emulator {
 // play is the main function of an emulator in a test.
 func play(part string) {
 	fmt.Println(strings.Join(os.Args, " "), "_JAVA_OPTIONS="+os.Getenv("_JAVA_OPTIONS"))
-	switch part {
-	case "stubborn":
+	if part == "stubborn" {
 		signal.Ignore(syscall.SIGTERM)
 	}
 	port := strings.TrimPrefix(os.Args[len(os.Args)-1], "--port=")
@@ -229,7 +228,7 @@ func write(t *testing.T, path, content string) {
 
 func TestFindTakesTheNamedJarBeforeTheOneOfGcloudOnPath(t *testing.T) {
 	dir := machine(t)
-	sdkJar := filepath.Join(dir, "gcloud/platform/cloud-firestore-emulator/cloud-firestore-emulator.jar")
+	sdkJar := filepath.Join(dir, "gcloud", "platform", "cloud-firestore-emulator", "cloud-firestore-emulator.jar")
 	write(t, sdkJar, "jar")
 	if got, err := Find(); err != nil || got.Jar != sdkJar {
 		t.Errorf("found %s, %v, want %s", got.Jar, err, sdkJar)

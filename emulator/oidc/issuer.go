@@ -91,8 +91,8 @@ func (i *Issuer) Sign(claims map[string]any) (string, error) {
 func (i *Issuer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	var page jose.JSONWebKeySet
 	i.mu.Lock()
-	for _, k := range i.keys {
-		page.Keys = append(page.Keys, k.Public())
+	for n := range i.keys {
+		page.Keys = append(page.Keys, i.keys[n].Public())
 	}
 	i.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
