@@ -3,7 +3,6 @@ package orchestrator
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"slices"
 	"unicode"
 	"unicode/utf8"
@@ -30,25 +29,20 @@ type wordCount struct {
 	Count int    `json:"count"`
 }
 
-// countText counts in valid UTF-8. It checks ctx before each chunk.
-func countText(ctx context.Context, content []byte) (*textCounts, error) {
+// countText counts in valid UTF-8.
+func countText(content []byte) *textCounts {
 	c := wordCounter{seen: map[string]int{}}
 	for at := 0; at < len(content); {
-		if err := contextError(ctx); err != nil {
-			return nil, err
-		}
-		for end := min(at+chunkBytes, len(content)); at < end; {
-			r, n := utf8.DecodeRune(content[at:])
-			c.add(r, content[at:at+n])
-			at += n
-		}
+		r, n := utf8.DecodeRune(content[at:])
+		c.add(r, content[at:at+n])
+		at += n
 	}
 	c.endRun()
 	lines := bytes.Count(content, []byte("\n"))
 	if len(content) > 0 && content[len(content)-1] != '\n' {
 		lines++
 	}
-	return &textCounts{Lines: lines, Words: c.words, Characters: c.characters, TopWords: c.top()}, nil
+	return &textCounts{Lines: lines, Words: c.words, Characters: c.characters, TopWords: c.top()}
 }
 
 type wordCounter struct {

@@ -50,8 +50,8 @@
 // the group is ended at once (result_too_large). With [Options].JSON, output that is
 // not JSON, also none, is a failure to be retried (invalid_output).
 //
-// When ctx ends, the group gets SIGTERM, and SIGKILL after [Options].Grace, or sooner
-// if an error in the chain of context.Cause(ctx) has a method
+// When ctx ends, the group gets SIGTERM, and SIGKILL after 5 s, or sooner if an error
+// in the chain of context.Cause(ctx) has a method
 //
 //	KillAfter() time.Duration
 //

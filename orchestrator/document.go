@@ -14,10 +14,8 @@ import (
 	"unicode/utf8"
 )
 
-// chunkBytes is how much is processed between two checks of the context.
-const chunkBytes = 64 << 10
-
-// documentAnalyzer is builtin:document.
+// documentAnalyzer is builtin:document. It checks its context only at the start: the
+// input is part of a document of at most 1 MiB, which took 0.3 s on a busy machine.
 type documentAnalyzer struct{}
 
 // documentResult is its result. Only text has counts.
@@ -30,35 +28,20 @@ type documentResult struct {
 
 // Analyze implements [Analyzer].
 func (documentAnalyzer) Analyze(ctx context.Context, job Job) (Result, error) {
+	if err := contextError(ctx); err != nil {
+		return nil, err
+	}
 	name, content, err := documentContent(job.Input)
 	if err != nil {
 		return nil, err
 	}
-	sum, err := sha256Of(ctx, content)
-	if err != nil {
-		return nil, err
-	}
-	r := documentResult{Bytes: len(content), SHA256: sum}
+	sum := sha256.Sum256(content)
+	r := documentResult{Bytes: len(content), SHA256: hex.EncodeToString(sum[:])}
 	var text bool
 	if r.MediaType, text = mediaType(name, content); text {
-		if r.textCounts, err = countText(ctx, content); err != nil {
-			return nil, err
-		}
+		r.textCounts = countText(content)
 	}
 	return r, nil
-}
-
-func sha256Of(ctx context.Context, content []byte) (string, error) {
-	hash := sha256.New()
-	for rest := content; len(rest) > 0; {
-		if err := contextError(ctx); err != nil {
-			return "", err
-		}
-		n := min(len(rest), chunkBytes)
-		hash.Write(rest[:n]) // never fails, as hash.Hash says
-		rest = rest[n:]
-	}
-	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
 // documentContent decodes the input: {"name", "text"} or {"name", "base64"}. The

@@ -124,7 +124,7 @@ while ! [ -s "$2" ]; do sleep 0.01; done
 echo '{"ok":true}'`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a, err := orchestrator.New("exec:sh "+script+" "+testBinary(t)+" "+file, orchestrator.Options{Grace: 20 * time.Millisecond})
+	a, err := orchestrator.NewWithGrace("exec:sh "+script+" "+testBinary(t)+" "+file, 20*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}

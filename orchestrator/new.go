@@ -3,20 +3,14 @@ package orchestrator
 import (
 	"fmt"
 	"strings"
-	"time"
 )
 
 // Options tune what [New] returns. The zero value is the default.
 type Options struct {
-	// Grace is the time from SIGTERM to SIGKILL for an exec: program. Zero means
-	// 5 s. The cause of ctx's end may shorten it: see the package's documentation.
-	Grace time.Duration
 	// JSON requires the output of a program or an endpoint to be JSON. Other output,
 	// also none, is a [FailureError] with [CodeInvalidOutput].
 	JSON bool
 }
-
-const defaultGrace = 5 * time.Second
 
 // New returns the analyzer that spec names:
 //
@@ -28,12 +22,6 @@ const defaultGrace = 5 * time.Second
 // PATH now. Its errors show no password or query of a URL. The package's
 // documentation describes each analyzer.
 func New(spec string, o Options) (Analyzer, error) {
-	if o.Grace < 0 {
-		return nil, fmt.Errorf("orchestrator: negative grace: %v", o.Grace)
-	}
-	if o.Grace == 0 {
-		o.Grace = defaultGrace
-	}
 	scheme, rest, found := strings.Cut(spec, ":")
 	switch {
 	case spec == "":

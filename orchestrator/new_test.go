@@ -45,9 +45,6 @@ func TestNewRefusesOtherSpecs(t *testing.T) {
 			t.Errorf("%q: %q shows a secret", spec, err)
 		}
 	}
-	if _, err := orchestrator.New("builtin:document", orchestrator.Options{Grace: -1}); err == nil {
-		t.Error("a negative grace is taken")
-	}
 }
 
 func TestNewFindsAProgramOnPath(t *testing.T) {

@@ -24,7 +24,7 @@ func worker(args []string) {
 	for _, arg := range args {
 		spec += " " + arg
 	}
-	a := must(orchestrator.New(spec, orchestrator.Options{Grace: 20 * time.Millisecond}))
+	a := must(orchestrator.NewWithGrace(spec, 20*time.Millisecond))
 	must(orchestrator.Run(context.Background(), a, orchestrator.Job{}))
 }
 

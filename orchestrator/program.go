@@ -17,6 +17,9 @@ import (
 // EX_DATAERR of sysexits.h.
 const exitRejected = 65
 
+// defaultGrace is the time from SIGTERM to SIGKILL. The cause of ctx's end may shorten it.
+const defaultGrace = 5 * time.Second
+
 // program is the analyzer of exec:.
 type program struct {
 	path     string   // absolute
@@ -37,7 +40,7 @@ func newProgram(line string, o Options) (Analyzer, error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, fmt.Errorf("orchestrator: exec: %w", err)
 	}
-	return &program{path: path, args: args, grace: o.Grace, wantJSON: o.JSON}, nil
+	return &program{path: path, args: args, grace: defaultGrace, wantJSON: o.JSON}, nil
 }
 
 // Analyze implements [Analyzer].

@@ -22,7 +22,7 @@ import (
 func program(t *testing.T, grace time.Duration, args ...string) orchestrator.Analyzer {
 	t.Helper()
 	spec := "exec:" + strings.Join(append([]string{testBinary(t), asProgram}, args...), " ")
-	a, err := orchestrator.New(spec, orchestrator.Options{Grace: grace})
+	a, err := orchestrator.NewWithGrace(spec, grace)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,13 +81,10 @@ func status(ctx context.Context, c *call, _ string) (answer, error) {
 	return answer{b.String(), document}, err
 }
 
-// errNone is the error of refresh without an operator.
-var errNone = errors.New("オペレータは割り当てられていません")
-
 func refresh(ctx context.Context, c *call, _ string) (answer, error) {
 	own, ok, err := c.pool.Refresh(ctx)
 	if err == nil && !ok {
-		err = errNone
+		err = errors.New("オペレータは割り当てられていません")
 	}
 	return answer{printable.Line(own.Name) + "の期限を更新しました", map[string]any{"refreshed": true, "operator": own}}, err
 }

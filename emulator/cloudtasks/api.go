@@ -96,7 +96,7 @@ func (a *api) CreateTask(_ context.Context, req *cloudtaskspb.CreateTaskRequest)
 		t.id = strconv.FormatUint(rand.Uint64(), 10)
 	}
 	err = a.withQueue("parent", req.Parent, func(q *queue) error {
-		if q.tasks[t.id] != nil || q.names.holds(t.id, now) {
+		if q.tasks[t.id] != nil || now.Before(q.refused[t.id]) {
 			return status.Error(codes.AlreadyExists, "a task of this name exists or existed recently")
 		}
 		q.add(t)

@@ -37,10 +37,3 @@ func splitTaskName(name string) (queue, id string, err error) {
 func shortID(name string) string {
 	return name[strings.LastIndexByte(name, '/')+1:]
 }
-
-// usedNames holds when the names of ended tasks may be used again.
-type usedNames map[string]time.Time
-
-func (u usedNames) add(id string, now time.Time) { u[id] = now.Add(nameHeld) }
-
-func (u usedNames) holds(id string, now time.Time) bool { return now.Before(u[id]) }

@@ -1,6 +1,7 @@
 package cloudtasks
 
 import (
+	"slices"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -16,10 +17,18 @@ type queue struct {
 	wake chan struct{}       // filled when the scheduler must look again
 
 	tasks    map[string]*task
-	names    usedNames
-	schedule schedule
+	refused  map[string]time.Time // until when the name of an ended task is refused
+	schedule []*dispatch          // the earliest first; at the same time, in order of addition
 	inFlight int
 	seq      uint64
+}
+
+// dispatch is one entry of a queue's schedule: the next attempt of a task, or,
+// with repeat set, one more delivery of an earlier attempt.
+type dispatch struct {
+	task   *task
+	repeat *attempt
+	due    time.Time
 }
 
 // withDefaults returns the queue as the service creates it.
@@ -54,7 +63,7 @@ func withDefaults(in *cloudtaskspb.Queue) *cloudtaskspb.Queue {
 // newQueue adds a queue to s and starts its scheduler. It needs s.mu.
 func (s *Server) newQueue(pb *cloudtaskspb.Queue) {
 	q := &queue{
-		s: s, pb: pb, wake: make(chan struct{}, 1), tasks: map[string]*task{}, names: usedNames{},
+		s: s, pb: pb, wake: make(chan struct{}, 1), tasks: map[string]*task{}, refused: map[string]time.Time{},
 	}
 	s.queues[pb.Name] = q
 	s.running.Go(q.run)
@@ -72,8 +81,18 @@ func (q *queue) add(t *task) {
 // plan schedules the task's next attempt.
 func (q *queue) plan(t *task, due time.Time) {
 	t.due = due
-	q.schedule.add(&dispatch{task: t, due: due})
+	q.insert(&dispatch{task: t, due: due})
 	q.signal()
+}
+
+func (q *queue) insert(d *dispatch) {
+	at, _ := slices.BinarySearchFunc(q.schedule, d.due, func(e *dispatch, due time.Time) int {
+		if e.due.After(due) {
+			return 1
+		}
+		return -1
+	})
+	q.schedule = slices.Insert(q.schedule, at, d)
 }
 
 // remove ends the task: it is done, given up or purged. An attempt in flight
@@ -82,7 +101,7 @@ func (q *queue) remove(t *task, now time.Time) {
 	t.ended = true
 	delete(q.tasks, t.id)
 	if t.named {
-		q.names.add(t.id, now)
+		q.refused[t.id] = now.Add(nameHeld)
 	}
 	q.s.release()
 }
@@ -105,7 +124,7 @@ func (q *queue) repeat(a attempt, now time.Time, delays []time.Duration) {
 	for _, delay := range delays {
 		again := a
 		again.duplicate = true
-		q.schedule.add(&dispatch{task: a.task, repeat: &again, due: now.Add(delay)})
+		q.insert(&dispatch{task: a.task, repeat: &again, due: now.Add(delay)})
 		q.s.hold()
 	}
 	q.signal()
@@ -152,7 +171,7 @@ func (q *queue) step(now time.Time) time.Time {
 		if d.due.After(now) {
 			return d.due
 		}
-		q.schedule.remove()
+		q.schedule = slices.Delete(q.schedule, 0, 1)
 		q.inFlight++
 		var a attempt
 		if d.repeat != nil {

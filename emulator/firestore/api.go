@@ -182,14 +182,20 @@ func (a *api) RunAggregationQuery(r *firestorepb.RunAggregationQueryRequest, str
 	return stream.Send(answer)
 }
 
-// masked is the document with only the fields that the mask names.
+// masked returns the document with only the fields that the mask names.
 func masked(d *document, mask []fieldPath) *document {
 	if mask == nil {
 		return d
 	}
+	part := fields{}
+	for _, fp := range mask {
+		if v := lookup(d.Fields, fp); v != nil {
+			part = withField(part, fp, v)
+		}
+	}
 	return &document{
 		Name:       d.Name,
-		Fields:     project(d.Fields, mask),
+		Fields:     part,
 		CreateTime: d.CreateTime,
 		UpdateTime: d.UpdateTime,
 	}

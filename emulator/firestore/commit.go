@@ -29,9 +29,7 @@ func (s *store) commit(ctx context.Context, dbName string, txn []byte, writes []
 	}
 	p.db.install(p.at, p.changes())
 	for _, w := range writes {
-		if w.remove {
-			s.billed.Deletes++
-		} else {
+		if !w.remove {
 			s.billed.Writes++
 		}
 	}

@@ -16,7 +16,7 @@
 //     transactions and is then ABORTED; of transactions that wait for each other
 //     one is ABORTED at once. A transaction that is unused for 60 s ends;
 //   - Firestore's limits on names, documents, values and requests, and its order
-//     of values in queries, except that vectors are ordered like maps;
+//     of values in queries, except that an integer and a double compare as doubles;
 //   - listeners on a query or on documents: one snapshot for each commit that
 //     changes the results, in commit order, dated as the commit, and no other.
 //     No commit waits for a listener: one that leaves 1,000 snapshots unread is
@@ -34,8 +34,8 @@
 // It implements what the services, their tests and the examples call, and
 // answers UNIMPLEMENTED to the rest: cursors, offsets, collection groups, != and
 // filters on arrays; aggregations other than count; transforms other than server
-// timestamps and increments; read-only transactions and reads at a time; limits
+// timestamps and increments by an integer; read-only transactions and reads at a time; limits
 // in listeners and several targets on a stream; lists of documents or
-// collections, batch writes, streaming writes and pipelines. There are no
+// collections, batch writes, streaming writes and pipelines. There are no vectors, no
 // security rules and no indexes: no query fails because an index is missing.
 package firestore

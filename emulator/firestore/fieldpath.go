@@ -108,20 +108,6 @@ func mapValue(f fields) *value {
 	return &value{ValueType: &firestorepb.Value_MapValue{MapValue: &firestorepb.MapValue{Fields: f}}}
 }
 
-// project returns the part of f that the paths name; a nil slice means all.
-func project(f fields, paths []fieldPath) fields {
-	if paths == nil {
-		return f
-	}
-	part := fields{}
-	for _, fp := range paths {
-		if v := lookup(f, fp); v != nil {
-			part = withField(part, fp, v)
-		}
-	}
-	return part
-}
-
 // parseMask reads a document mask; a nil mask gives nil, meaning every field.
 func parseMask(mask *firestorepb.DocumentMask) ([]fieldPath, error) {
 	if mask == nil {

@@ -6,11 +6,6 @@ import (
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 )
 
-const (
-	maxIn    = 30 // values of in
-	maxNotIn = 10 // values of not-in
-)
-
 // predicate is a filter made ready to run.
 type predicate func(*document) bool
 
@@ -87,14 +82,8 @@ func fieldTest(op firestorepb.StructuredQuery_FieldFilter_Operator, want *value)
 	case firestorepb.StructuredQuery_FieldFilter_GREATER_THAN_OR_EQUAL:
 		return inRange(want, func(c int) bool { return c >= 0 }), true, nil
 	case firestorepb.StructuredQuery_FieldFilter_IN:
-		if len(list) == 0 || len(list) > maxIn {
-			return nil, false, invalid("in needs an array of 1 to %d values", maxIn)
-		}
 		return func(v *value) bool { return containsValue(list, v) && !isNull(v) && !isNaN(v) }, false, nil
 	case firestorepb.StructuredQuery_FieldFilter_NOT_IN:
-		if len(list) == 0 || len(list) > maxNotIn {
-			return nil, false, invalid("not-in needs an array of 1 to %d values", maxNotIn)
-		}
 		noneMatch := slices.ContainsFunc(list, isNull) // nothing is unequal to null
 		return func(v *value) bool {
 			// NaN is unequal to NaN.

@@ -16,21 +16,29 @@ const (
 	maxStringBytes = 1<<20 - 89
 )
 
+var errTooDeep = invalid("maps and arrays nest deeper than %d", maxDepth)
+
 // checkFields refuses fields that a document of any size cannot hold. It cuts
 // timestamps to microseconds, as Firestore stores them.
 func checkFields(f fields) error {
-	return checkMap(f, 1, 0)
+	return checkMap(f, 0, 0)
 }
 
-// checkMap checks a map whose own dotted path, with the dot that follows it,
-// has prefix bytes: the limit is on the path, and arrays add nothing to it.
+// checkMap checks a map that lies in depth maps and arrays, itself included, but not
+// the document. Its own dotted path, with the dot that follows it, has prefix bytes:
+// the limit is on the path, and arrays add nothing to it.
 func checkMap(f fields, depth, prefix int) error {
+	if depth > maxDepth {
+		return errTooDeep
+	}
 	for name, v := range f {
-		if err := checkFieldName(name); err != nil {
-			return err
-		}
 		path := prefix + len(name)
-		if path > maxPathBytes {
+		switch {
+		case name == "":
+			return invalid("a field name is empty")
+		case isReserved(name):
+			return invalid("the field name %q is reserved", name)
+		case path > maxPathBytes:
 			return invalid("a field path has %d bytes, the limit is %d", path, maxPathBytes)
 		}
 		if err := checkValue(v, depth, path+1); err != nil {
@@ -40,17 +48,7 @@ func checkMap(f fields, depth, prefix int) error {
 	return nil
 }
 
-func checkFieldName(name string) error {
-	switch {
-	case name == "":
-		return invalid("a field name is empty")
-	case isReserved(name):
-		return invalid("the field name %q is reserved", name)
-	}
-	return nil
-}
-
-// checkValue checks a value that is the depth-th in a nest of maps and arrays.
+// checkValue checks a value that lies in depth maps and arrays.
 func checkValue(v *value, depth, prefix int) error {
 	switch t := v.GetValueType().(type) {
 	case *firestorepb.Value_TimestampValue:
@@ -63,9 +61,9 @@ func checkValue(v *value, depth, prefix int) error {
 	case *firestorepb.Value_BytesValue:
 		return checkLength(len(t.BytesValue))
 	case *firestorepb.Value_ArrayValue:
-		return checkArray(t.ArrayValue.GetValues(), depth, prefix)
+		return checkArray(t.ArrayValue.GetValues(), depth+1, prefix)
 	case *firestorepb.Value_MapValue:
-		return checkNested(t.MapValue.GetFields(), depth, prefix)
+		return checkMap(t.MapValue.GetFields(), depth+1, prefix)
 	}
 	return nil
 }
@@ -77,26 +75,15 @@ func checkLength(n int) error {
 	return nil
 }
 
-// checkNested checks a map that is a value. A vector is a map with a __type__.
-func checkNested(f fields, depth, prefix int) error {
-	if depth > maxDepth {
-		return invalid("maps and arrays nest deeper than %d", maxDepth)
-	}
-	if f["__type__"].GetStringValue() == "__vector__" {
-		return nil
-	}
-	return checkMap(f, depth+1, prefix)
-}
-
 func checkArray(elements []*value, depth, prefix int) error {
 	if depth > maxDepth {
-		return invalid("maps and arrays nest deeper than %d", maxDepth)
+		return errTooDeep
 	}
 	for _, e := range elements {
 		if _, nested := e.GetValueType().(*firestorepb.Value_ArrayValue); nested {
 			return invalid("an array cannot hold an array directly")
 		}
-		if err := checkValue(e, depth+1, prefix); err != nil {
+		if err := checkValue(e, depth, prefix); err != nil {
 			return err
 		}
 	}

@@ -107,27 +107,17 @@ func compareMaps(a, b fields) int {
 func compareNumbers(a, b *value) int {
 	i, aInt := a.GetValueType().(*firestorepb.Value_IntegerValue)
 	j, bInt := b.GetValueType().(*firestorepb.Value_IntegerValue)
-	switch {
-	case aInt && bInt:
+	if aInt && bInt {
 		return cmp.Compare(i.IntegerValue, j.IntegerValue)
-	case aInt:
-		return compareIntDouble(i.IntegerValue, b.GetDoubleValue())
-	case bInt:
-		return -compareIntDouble(j.IntegerValue, a.GetDoubleValue())
 	}
-	return cmp.Compare(a.GetDoubleValue(), b.GetDoubleValue()) // NaN first, -0 = 0
+	return cmp.Compare(asDouble(a), asDouble(b)) // NaN first, -0 = 0
 }
 
-// compareIntDouble is exact also where an int64 has no float64 of its own.
-func compareIntDouble(i int64, d float64) int {
-	switch {
-	case math.IsNaN(d) || d < math.MinInt64:
-		return 1
-	case d >= -math.MinInt64:
-		return -1
+func asDouble(v *value) float64 {
+	if i, ok := v.GetValueType().(*firestorepb.Value_IntegerValue); ok {
+		return float64(i.IntegerValue)
 	}
-	whole := math.Trunc(d)
-	return cmp.Or(cmp.Compare(i, int64(whole)), cmp.Compare(0, d-whole))
+	return v.GetDoubleValue()
 }
 
 func isNaN(v *value) bool {

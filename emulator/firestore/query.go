@@ -4,8 +4,6 @@ import (
 	"slices"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // query is a checked firestorepb.StructuredQuery.
@@ -89,9 +87,6 @@ func (q *query) parseOrder(list []*firestorepb.StructuredQuery_Order, ranges []f
 			sign = -1
 		}
 		q.order = append(q.order, ordering{fp, sign})
-	}
-	if q.where == nil && len(q.order) == 1 && q.order[0].path.isDocumentID() && sign < 0 {
-		return status.Error(codes.FailedPrecondition, "Firestore does not support descending key scans")
 	}
 	slices.SortFunc(ranges, slices.Compare[fieldPath])
 	for _, fp := range append(ranges, fieldPath{documentID}) {

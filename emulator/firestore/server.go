@@ -35,8 +35,6 @@ type Usage struct {
 	Reads int64
 	// Writes is one for each committed write that is not a delete.
 	Writes int64
-	// Deletes is one for each committed delete.
-	Deletes int64
 }
 
 // Server is an in-memory Firestore. All its methods may be called concurrently.

@@ -9,8 +9,8 @@ import (
 
 // transform computes a field's new value from its present one.
 type transform struct {
-	path fieldPath
-	by   *value // the increment; nil: the server's timestamp
+	path      fieldPath
+	increment *firestorepb.Value_IntegerValue // nil: the server's timestamp
 }
 
 func parseTransforms(list []*firestorepb.DocumentTransform_FieldTransform) ([]transform, error) {
@@ -24,7 +24,10 @@ func parseTransforms(list []*firestorepb.DocumentTransform_FieldTransform) ([]tr
 		switch op := pb.GetTransformType().(type) {
 		case *firestorepb.DocumentTransform_FieldTransform_SetToServerValue:
 		case *firestorepb.DocumentTransform_FieldTransform_Increment:
-			t.by = op.Increment
+			t.increment, _ = op.Increment.GetValueType().(*firestorepb.Value_IntegerValue)
+			if t.increment == nil {
+				return nil, unimplemented("an increment by a double")
+			}
 		default:
 			return nil, unimplemented("a transform other than a server timestamp or an increment")
 		}
@@ -36,33 +39,17 @@ func parseTransforms(list []*firestorepb.DocumentTransform_FieldTransform) ([]tr
 // apply returns the field's next value in a commit at the given time. old is nil
 // where the field does not exist.
 func (t transform) apply(old *value, at time.Time) *value {
-	if t.by == nil {
+	if t.increment == nil {
 		return &value{ValueType: &firestorepb.Value_TimestampValue{TimestampValue: timestamppb.New(at.Truncate(time.Millisecond))}}
 	}
-	return increment(old, t.by)
-}
-
-// increment adds; an overflow wraps around, unlike in Firestore. A field without a
-// number becomes the increment.
-func increment(old, by *value) *value {
-	if old == nil || classOf(old) != classNumber {
-		return by
+	if old, isDouble := old.GetValueType().(*firestorepb.Value_DoubleValue); isDouble {
+		return &value{ValueType: &firestorepb.Value_DoubleValue{DoubleValue: old.DoubleValue + float64(t.increment.IntegerValue)}}
 	}
-	i, oldInt := old.GetValueType().(*firestorepb.Value_IntegerValue)
-	j, byInt := by.GetValueType().(*firestorepb.Value_IntegerValue)
-	if oldInt && byInt {
-		return integerValue(i.IntegerValue + j.IntegerValue)
-	}
-	return &value{ValueType: &firestorepb.Value_DoubleValue{DoubleValue: asDouble(old) + asDouble(by)}}
+	// A field without a number becomes the increment. An overflow wraps around, unlike
+	// in Firestore.
+	return integerValue(old.GetIntegerValue() + t.increment.IntegerValue)
 }
 
 func integerValue(i int64) *value {
 	return &value{ValueType: &firestorepb.Value_IntegerValue{IntegerValue: i}}
-}
-
-func asDouble(v *value) float64 {
-	if i, ok := v.GetValueType().(*firestorepb.Value_IntegerValue); ok {
-		return float64(i.IntegerValue)
-	}
-	return v.GetDoubleValue()
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 )
 
 const (
@@ -25,10 +26,9 @@ type Installation struct{ Jar, Java string }
 // Find looks for the emulator and for a Java runtime. It runs java once, which
 // takes about 0.1 s.
 //
-// It looks for the jar in GOOGLE_FIRESTORE_EMULATOR_JAR, then below the roots of
-// the Google Cloud SDK: CLOUDSDK_ROOT_DIR, the one that holds the gcloud on PATH,
-// ~/google-cloud-sdk, and the Debian package's; and for Java in JAVA_HOME, then
-// on PATH.
+// It looks for the jar in GOOGLE_FIRESTORE_EMULATOR_JAR, then in the Google Cloud
+// SDK that holds the gcloud on PATH, then in the Debian package's; and for Java in
+// JAVA_HOME, then on PATH.
 //
 // The error wraps [ErrNotFound] where something is missing, or where
 // TASKGUARD_NO_GOOGLE_EMULATOR is set (to anything but "" or "0"), but not where
@@ -59,20 +59,16 @@ func findJar() (string, error) {
 		}
 		return named, nil
 	}
-	roots := []string{os.Getenv("CLOUDSDK_ROOT_DIR")}
+	roots := []string{"/usr/lib/google-cloud-sdk"} // the Debian package's
 	if gcloud, err := exec.LookPath("gcloud"); err == nil {
 		// On PATH there is often only a link to the program in <root>/bin.
 		if resolved, err := filepath.EvalSymlinks(gcloud); err == nil {
-			roots = append(roots, filepath.Dir(filepath.Dir(resolved)))
+			roots = slices.Insert(roots, 0, filepath.Dir(filepath.Dir(resolved)))
 		}
 	}
-	if home, err := os.UserHomeDir(); err == nil {
-		roots = append(roots, filepath.Join(home, "google-cloud-sdk"))
-	}
-	roots = append(roots, "/usr/lib/google-cloud-sdk", "/usr/share/google-cloud-sdk")
 	for _, root := range roots {
 		jar := filepath.Join(root, "platform", "cloud-firestore-emulator", "cloud-firestore-emulator.jar")
-		if _, err := os.Stat(jar); root != "" && err == nil {
+		if _, err := os.Stat(jar); err == nil {
 			return jar, nil
 		}
 	}

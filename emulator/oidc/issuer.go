@@ -7,31 +7,26 @@
 package oidc
 
 import (
-	"crypto"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"math/big"
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
 )
 
 // Issuer signs tokens and serves its public keys. Its methods may be called
 // concurrently.
 type Issuer struct {
 	mu   sync.Mutex
-	keys []key // the first one signs
-}
-
-type key struct {
-	id      string
-	private *rsa.PrivateKey
+	keys []jose.JSONWebKey // private; the first one signs
 }
 
 // NewIssuer makes an issuer with one key, which takes some 100 ms.
@@ -51,9 +46,10 @@ func (i *Issuer) Rotate() error {
 		return fmt.Errorf("oidc: key: %w", err)
 	}
 	id := sha256.Sum256(private.N.Bytes())
+	key := jose.JSONWebKey{Key: private, KeyID: hex.EncodeToString(id[:20]), Algorithm: string(jose.RS256), Use: "sig"}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.keys = append([]key{{hex.EncodeToString(id[:20]), private}}, i.keys[:min(1, len(i.keys))]...)
+	i.keys = append([]jose.JSONWebKey{key}, i.keys[:min(1, len(i.keys))]...)
 	return nil
 }
 
@@ -78,47 +74,28 @@ func subject(email string) string {
 // Sign signs any claims.
 func (i *Issuer) Sign(claims map[string]any) (string, error) {
 	i.mu.Lock()
-	signer := i.keys[0]
+	key := jose.SigningKey{Algorithm: jose.RS256, Key: i.keys[0]}
 	i.mu.Unlock()
-	header, err := segment(map[string]string{"alg": "RS256", "kid": signer.id, "typ": "JWT"})
+	signer, err := jose.NewSigner(key, new(jose.SignerOptions).WithType("JWT"))
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("oidc: %w", err)
 	}
-	payload, err := segment(claims)
+	token, err := jwt.Signed(signer).Claims(claims).Serialize()
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("oidc: %w", err)
 	}
-	signed := header + "." + payload
-	sum := sha256.Sum256([]byte(signed))
-	signature, err := rsa.SignPKCS1v15(nil, signer.private, crypto.SHA256, sum[:])
-	if err != nil {
-		return "", fmt.Errorf("oidc: sign: %w", err)
-	}
-	return signed + "." + base64.RawURLEncoding.EncodeToString(signature), nil
-}
-
-func segment(v any) (string, error) {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return "", fmt.Errorf("oidc: claims: %w", err)
-	}
-	return base64.RawURLEncoding.EncodeToString(data), nil
+	return token, nil
 }
 
 // ServeHTTP serves the public keys (a JWKS), at any path.
 func (i *Issuer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	var page jose.JSONWebKeySet
 	i.mu.Lock()
-	keys := i.keys
-	i.mu.Unlock()
-	page := make([]map[string]string, 0, len(keys))
-	for _, k := range keys {
-		page = append(page, map[string]string{
-			"kty": "RSA", "alg": "RS256", "use": "sig", "kid": k.id,
-			"n": base64.RawURLEncoding.EncodeToString(k.private.N.Bytes()),
-			"e": base64.RawURLEncoding.EncodeToString(big.NewInt(int64(k.private.E)).Bytes()),
-		})
+	for n := range i.keys {
+		page.Keys = append(page.Keys, i.keys[n].Public())
 	}
+	i.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
 	w.Header().Set("Cache-Control", "public, max-age=3600, must-revalidate")
-	_ = json.NewEncoder(w).Encode(map[string]any{"keys": page}) // fails where the caller has gone
+	_ = json.NewEncoder(w).Encode(page) // fails where the caller has gone
 }

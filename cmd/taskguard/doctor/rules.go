@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	doclock "taskguard/cmd/doclock/service"
 	worker "taskguard/cmd/worker/service"
@@ -57,5 +56,3 @@ func findIf(condition bool, s Severity, problem, fix string) []Finding {
 func setVariable(name, value string) string {
 	return fmt.Sprintf("Set %s=%s (--update-env-vars=%[1]s=%[2]s).", name, value)
 }
-
-func seconds(d time.Duration) int64 { return int64(d / time.Second) }

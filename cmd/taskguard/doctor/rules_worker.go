@@ -33,7 +33,7 @@ func (d deployment) deadline() time.Duration {
 
 // setTimeout returns a fix that ends the request together with its dispatch.
 func (d deployment) setTimeout() string {
-	return fmt.Sprintf("Set timeoutSeconds: %d (--timeout=%[1]d), and RUN_TIMEOUT a minute shorter.", seconds(d.deadline()))
+	return fmt.Sprintf("Set timeoutSeconds: %d (--timeout=%[1]d), and RUN_TIMEOUT a minute shorter.", int(d.deadline().Seconds()))
 }
 
 func (d deployment) runTimeout() []Finding {

@@ -1,0 +1,15 @@
+//go:build linux || darwin
+
+package orchestrator
+
+import "time"
+
+// NewWithGrace returns the analyzer of a program that gets SIGKILL sooner.
+func NewWithGrace(spec string, grace time.Duration) (Analyzer, error) {
+	a, err := New(spec, Options{})
+	if err != nil {
+		return nil, err
+	}
+	a.(*program).grace = grace
+	return a, nil
+}
