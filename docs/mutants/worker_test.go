@@ -60,7 +60,7 @@ var workerRooms = []room{
 			`	var booking errgroup.Group`, `	booking, ctx := errgroup.WithContext(ctx)`),
 	}},
 	{"cmd/worker/service/service.go", []bug{seed("a stop does not say by when it ends", "TestAStopNamesTheDeadlineOfTheReleases",
-		`cancel(&worker.StopError{Deadline: time.Now().Add(cfg.limits.Drain - cfg.limits.Answers)})`,
+		`cancel(&worker.StopError{Deadline: time.Now().Add(cfg.Limits.Drain - cfg.Limits.Answers)})`,
 		`cancel(worker.ErrStopping)`)}},
 	{"worker/outcome.go", []bug{
 		seed("Retry-After is rounded down", "TestRetryAfterIsRoundedUp",

@@ -43,18 +43,9 @@ func actor(t *testing.T, part string) Installation {
 	return Installation{Java: self, Jar: part}
 }
 
-func chosenPort(t *testing.T) int {
-	t.Helper()
-	port, err := freePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
-}
-
 func startActor(t *testing.T, part string) *Emulator {
 	t.Helper()
-	e, err := actor(t, part).start(t.Context(), "256m", chosenPort(t))
+	e, err := actor(t, part).start(t.Context(), "256m", freePort)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +56,11 @@ func startActor(t *testing.T, part string) *Emulator {
 // play is the main function of an emulator in a test.
 func play(part string) {
 	fmt.Println(strings.Join(os.Args, " "), "_JAVA_OPTIONS="+os.Getenv("_JAVA_OPTIONS"))
-	if part == "stubborn" {
+	switch part {
+	case "failing":
+		fmt.Println("SEVERE: failed")
+		return
+	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 	}
 	port := strings.TrimPrefix(os.Args[len(os.Args)-1], "--port=")
@@ -90,8 +85,7 @@ func play(part string) {
 // parent starts an emulator, prints its address, and never stops it.
 func parent() int {
 	self, _ := os.Executable()
-	port, _ := freePort()
-	e, err := Installation{Java: self, Jar: "obedient"}.start(context.Background(), "256m", port)
+	e, err := Installation{Java: self, Jar: "obedient"}.start(context.Background(), "256m", freePort)
 	if err != nil {
 		return 1
 	}
@@ -107,23 +101,48 @@ func listens(host string) bool {
 	return err == nil
 }
 
-func TestAnotherProcessOnThePortIsNotMistakenForTheEmulator(t *testing.T) {
+func TestStartTriesAnotherPortWhenAnotherProcessTookTheFirst(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	_, err = actor(t, "obedient").start(t.Context(), "256m", l.Addr().(*net.TCPAddr).Port)
-	if !errors.Is(err, errEnded) || !strings.Contains(err.Error(), "SEVERE: ") {
+	ports := []int{l.Addr().(*net.TCPAddr).Port}
+	e, err := actor(t, "obedient").start(t.Context(), "256m", func() (int, error) {
+		if len(ports) == 0 {
+			return freePort()
+		}
+		p := ports[0]
+		ports = nil
+		return p, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.Host() == l.Addr().String() {
+		t.Errorf("the emulator is reported at %s, where another process listens", e.Host())
+	}
+	if err := e.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStartGivesUpAfterFourEmulatorsThatEndEarly(t *testing.T) {
+	tried := 0
+	_, err := actor(t, "failing").start(t.Context(), "256m", func() (int, error) { tried++; return freePort() })
+	if !errors.Is(err, errEnded) || !strings.Contains(err.Error(), "SEVERE: failed") {
 		t.Errorf("error %v, want that it ended and the end of its output", err)
+	}
+	if tried != 4 {
+		t.Errorf("%d attempts, want 4", tried)
 	}
 }
 
 func TestStartEndsWithItsContextAndLeavesNoProcess(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	port := chosenPort(t)
-	_, err := actor(t, "silent").start(ctx, "256m", port)
+	var port int
+	_, err := actor(t, "silent").start(ctx, "256m", func() (p int, err error) { port, err = freePort(); return port, err })
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v, want the context's", err)
 	}
@@ -211,6 +230,8 @@ func machine(t *testing.T) (dir string) {
 	}
 	t.Setenv("JAVA_HOME", filepath.Join(dir, "jdk"))
 	t.Setenv("PATH", filepath.Join(dir, "bin")+":/usr/bin:/bin")
+	t.Setenv("HOME", filepath.Join(dir, "home"))
+	t.Setenv("CLOUDSDK_ROOT_DIR", filepath.Join(dir, "sdk"))
 	t.Setenv(jarVariable, "")
 	t.Setenv(hideVariable, "")
 	return dir
@@ -226,12 +247,16 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
-func TestFindTakesTheNamedJarBeforeTheOneOfGcloudOnPath(t *testing.T) {
+func TestFindTakesTheFirstPlaceThatHasTheJar(t *testing.T) {
 	dir := machine(t)
-	sdkJar := filepath.Join(dir, "gcloud", "platform", "cloud-firestore-emulator", "cloud-firestore-emulator.jar")
-	write(t, sdkJar, "jar")
-	if got, err := Find(); err != nil || got.Jar != sdkJar {
-		t.Errorf("found %s, %v, want %s", got.Jar, err, sdkJar)
+	const below = "platform/cloud-firestore-emulator/cloud-firestore-emulator.jar"
+	// In reverse: each place that is added comes before those already there.
+	for _, root := range []string{"home/google-cloud-sdk", "gcloud", "sdk"} {
+		want := filepath.Join(dir, root, below)
+		write(t, want, "jar")
+		if got, err := Find(); err != nil || got.Jar != want {
+			t.Errorf("found %s, %v, want %s", got.Jar, err, want)
+		}
 	}
 	named := filepath.Join(dir, "named.jar")
 	t.Setenv(jarVariable, named)

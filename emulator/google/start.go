@@ -23,8 +23,9 @@ const (
 	announcement = "is now running" // printed once the emulator has bound its port
 	tailBytes    = 8 << 10          // of its output, kept for errors
 
-	startLimit = 60 * time.Second // 1 to 4 s are usual
-	stopGrace  = 5 * time.Second  // 0.4 s are usual
+	startLimit    = 60 * time.Second // 1 to 4 s are usual
+	startAttempts = 4
+	stopGrace     = 5 * time.Second // 0.4 s are usual
 )
 
 // errEnded reports that the emulator's process ended without being stopped.
@@ -48,31 +49,37 @@ type Emulator struct {
 // ctx bounds the start alone: the emulator then runs until Stop, or until this
 // process ends.
 //
+// An emulator that ends while starting, as one does whose port was taken between
+// the choice and the bind, is started again on another port, at most three times.
 // Errors are [Find]'s, or carry the end of the emulator's output.
 func Start(ctx context.Context, maxHeap string) (*Emulator, error) {
 	found, err := Find()
 	if err != nil {
 		return nil, err
 	}
-	port, err := freePort()
-	if err != nil {
-		return nil, fmt.Errorf("google: %w", err)
-	}
-	return found.start(ctx, maxHeap, port)
+	return found.start(ctx, maxHeap, freePort)
 }
 
-func (i Installation) start(ctx context.Context, maxHeap string, port int) (*Emulator, error) {
+func (i Installation) start(ctx context.Context, maxHeap string, choosePort func() (int, error)) (*Emulator, error) {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
-	e, err := i.launch(maxHeap, port)
-	if err != nil {
-		return nil, err
-	}
-	if err := e.await(ctx); err != nil {
+	for attempt := 1; ; attempt++ {
+		port, err := choosePort()
+		if err != nil {
+			return nil, fmt.Errorf("google: %w", err)
+		}
+		e, err := i.launch(maxHeap, port)
+		if err != nil {
+			return nil, err
+		}
+		if err = e.await(ctx); err == nil {
+			return e, nil
+		}
 		_ = e.Stop() // err has the reason
-		return nil, err
+		if attempt == startAttempts || !errors.Is(err, errEnded) {
+			return nil, err
+		}
 	}
-	return e, nil
 }
 
 // launch starts the emulator's process and returns without waiting for its port.
@@ -91,10 +98,10 @@ func (i Installation) launch(maxHeap string, port int) (*Emulator, error) {
 	cmd := exec.Command(i.Java,
 		"-Xmx"+maxHeap,
 		"-XX:+UseSerialGC",
+		"-XX:TieredStopAtLevel=1", // starts with a quarter less work
 		"-XX:+ExitOnOutOfMemoryError",
-		"-XX:TieredStopAtLevel=1", // less compilation: a test run takes a third less CPU
-		"-XX:-UsePerfData",        // or a killed one leaves a file in /tmp
-		"-Duser.language=en",      // for the announcement
+		"-XX:-UsePerfData",   // or a killed one leaves a file in /tmp
+		"-Duser.language=en", // for the announcement
 		"-cp", i.Jar, mainClass,
 		"--host=127.0.0.1",
 		"--port="+strconv.Itoa(port),
