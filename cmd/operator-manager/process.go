@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,11 +28,25 @@ func parent() int {
 
 // process returns the name and the parent of a process.
 func process(pid int) (name string, above int, err error) {
-	out, err := exec.Command("ps", "-o", "ppid=", "-o", "comm=", "-p", strconv.Itoa(pid)).Output()
-	if err != nil {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil { // not Linux
+		out, err := exec.Command("ps", "-o", "ppid=", "-o", "comm=", "-p", strconv.Itoa(pid)).Output()
+		if err != nil {
+			return "", 0, err
+		}
+		first, rest, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
+		above, err = strconv.Atoi(first)
+		return filepath.Base(strings.TrimSpace(rest)), above, err
+	}
+	// 17 (a name (of any kind)) S 16 …
+	text := string(stat)
+	from, to := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
+	if from < 0 || to < from {
+		return "", 0, fmt.Errorf("process %d: unreadable state", pid)
+	}
+	var state string
+	if _, err := fmt.Sscan(text[to+1:], &state, &above); err != nil {
 		return "", 0, err
 	}
-	first, rest, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
-	above, err = strconv.Atoi(first)
-	return filepath.Base(strings.TrimSpace(rest)), above, err
+	return text[from+1 : to], above, nil
 }

@@ -230,8 +230,6 @@ func machine(t *testing.T) (dir string) {
 	}
 	t.Setenv("JAVA_HOME", filepath.Join(dir, "jdk"))
 	t.Setenv("PATH", filepath.Join(dir, "bin")+":/usr/bin:/bin")
-	t.Setenv("HOME", filepath.Join(dir, "home"))
-	t.Setenv("CLOUDSDK_ROOT_DIR", filepath.Join(dir, "sdk"))
 	t.Setenv(jarVariable, "")
 	t.Setenv(hideVariable, "")
 	return dir
@@ -247,16 +245,12 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
-func TestFindTakesTheFirstPlaceThatHasTheJar(t *testing.T) {
+func TestFindTakesTheNamedJarBeforeTheOneOfGcloudOnPath(t *testing.T) {
 	dir := machine(t)
-	const below = "platform/cloud-firestore-emulator/cloud-firestore-emulator.jar"
-	// In reverse: each place that is added comes before those already there.
-	for _, root := range []string{"home/google-cloud-sdk", "gcloud", "sdk"} {
-		want := filepath.Join(dir, root, below)
-		write(t, want, "jar")
-		if got, err := Find(); err != nil || got.Jar != want {
-			t.Errorf("found %s, %v, want %s", got.Jar, err, want)
-		}
+	sdkJar := filepath.Join(dir, "gcloud", "platform", "cloud-firestore-emulator", "cloud-firestore-emulator.jar")
+	write(t, sdkJar, "jar")
+	if got, err := Find(); err != nil || got.Jar != sdkJar {
+		t.Errorf("found %s, %v, want %s", got.Jar, err, sdkJar)
 	}
 	named := filepath.Join(dir, "named.jar")
 	t.Setenv(jarVariable, named)
