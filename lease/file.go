@@ -50,7 +50,7 @@ const (
 	flockWait    = 2 * time.Second // for other programs' calls
 )
 
-// NewFile returns the records in dir as f encodes them. guard is the name of the
+// NewFile returns a File that stores records in dir, encoded by f. guard is the name of the
 // file in dir that programs flock; a call creates it if it is missing. NewFile does not
 // access the directory.
 func NewFile[D any](dir, guard string, f Format[D]) *File[D] {

@@ -21,7 +21,7 @@ type Hold[D any] struct {
 	until time.Time // local monotonic end of trust
 }
 
-// Grant returns what this acquisition's writes are conditional on.
+// Grant returns the owner and token on which this acquisition's writes are conditional.
 func (h *Hold[D]) Grant() Grant { return h.grant }
 
 // Stolen reports whether the acquisition took over an expired lease of another owner.

@@ -53,7 +53,7 @@ func (k *keeper[D]) lose(e *LostError) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.lost == nil {
-		k.lost = &LostError{Reason: e.Reason, Kill: k.hold.lessor.policy.KillAfter()}
+		k.lost = &LostError{Reason: e.Reason, Grace: k.hold.lessor.policy.KillAfter()}
 		k.cancelBody(k.lost)
 		k.end()
 	}

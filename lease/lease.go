@@ -144,7 +144,7 @@ type Renewed func(ctx context.Context, took time.Duration, err error)
 // that it holds the lease. It matches ErrLost.
 type LostError struct {
 	Reason string        // Taken, Finished, Deleted or OutOfTime
-	Kill   time.Duration // see KillAfter; zero outside a run
+	Grace  time.Duration // see KillAfter; zero outside a run
 }
 
 func (e *LostError) Error() string { return "lease: lost: " + e.Reason }
@@ -153,4 +153,4 @@ func (e *LostError) Error() string { return "lease: lost: " + e.Reason }
 func (e *LostError) Is(target error) bool { return target == ErrLost }
 
 // KillAfter returns how long a run that ignores its cancellation may continue.
-func (e *LostError) KillAfter() time.Duration { return e.Kill }
+func (e *LostError) KillAfter() time.Duration { return e.Grace }

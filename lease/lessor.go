@@ -97,8 +97,8 @@ func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)
 }
 
 // Resume returns a Hold of an earlier acquisition of key by owner, perhaps in another
-// process. It reads the record: ErrNotFound or ErrLost if that does not show the lease
-// as owner's.
+// process. It reads the record. ErrNotFound: there is none; ErrLost: owner does not hold
+// it.
 func (l *Lessor[D]) Resume(ctx context.Context, key, owner string) (*Hold[D], error) {
 	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
 	defer cancel()

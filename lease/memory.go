@@ -8,7 +8,7 @@ import (
 
 // Memory is a Store in memory, for tests and for programs of one process. Its
 // clock is Now, or the machine's if Now is nil. The zero Memory is empty and
-// ready. Records are copied as values: what they point to must not be changed.
+// ready. Only the value of a record is copied; do not change data that it points to.
 type Memory[D any] struct {
 	Now func() time.Time
 

@@ -98,10 +98,10 @@ const MaxAhead = 24 * time.Hour
 // later would block its record until then.
 func Credible(stored, now time.Time) bool { return stored.Sub(now) <= MaxAhead }
 
-// Presume returns the expiry of a lease whose stored expiry cannot be read: one TTL
+// AssumedExpiry returns the expiry of a lease whose stored expiry cannot be read: one TTL
 // after its heartbeat or, if that cannot be read either, after the record's last
 // update. So the record is neither run twice nor blocked for ever (G5).
-func Presume(heartbeat, updated time.Time, p Policy) time.Time {
+func AssumedExpiry(heartbeat, updated time.Time, p Policy) time.Time {
 	if heartbeat.IsZero() {
 		heartbeat = updated
 	}

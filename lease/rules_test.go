@@ -185,10 +185,10 @@ func TestARecordIsOrphanedIfItIsUnfinishedAndFree(t *testing.T) {
 
 func TestPresumeCountsFromTheHeartbeatElseFromTheUpdate(t *testing.T) {
 	beat, updated := noon, noon.Add(time.Minute)
-	if got, want := lease.Presume(beat, updated, policy), noon.Add(300*time.Second); !got.Equal(want) {
+	if got, want := lease.AssumedExpiry(beat, updated, policy), noon.Add(300*time.Second); !got.Equal(want) {
 		t.Errorf("from the heartbeat: %v; want %v", got, want)
 	}
-	if got, want := lease.Presume(time.Time{}, updated, lease.Policy{}), updated.Add(lease.DefaultTTL); !got.Equal(want) {
+	if got, want := lease.AssumedExpiry(time.Time{}, updated, lease.Policy{}), updated.Add(lease.DefaultTTL); !got.Equal(want) {
 		t.Errorf("from the update: %v; want %v", got, want)
 	}
 }

@@ -35,7 +35,7 @@ type Options struct {
 type Analyses struct {
 	*analysislock.Locks
 	documents *documents[analysislock.Analysis]
-	replacing *analysislock.Locks // of the same documents, also those with an unusable lockToken; see Unlock
+	unlocking *analysislock.Locks // of the same documents, also those with an unusable lockToken; see Unlock
 }
 
 // Open prepares a connection to Firestore or to an emulator, without a call. Close
@@ -51,11 +51,11 @@ func Open(ctx context.Context, project string, o Options, opts ...option.ClientO
 	}
 	a := &Analyses{documents: docs}
 	docs.beforeCommit = a.requestInput
-	replacing := *docs
+	unlocking := *docs
 	codec.replaceToken = true
-	replacing.codec = codec
+	unlocking.codec = codec
 	if a.Locks, err = analysislock.New(docs, o.Policy, a.input); err == nil {
-		a.replacing, err = analysislock.New(&replacing, o.Policy, a.input)
+		a.unlocking, err = analysislock.New(&unlocking, o.Policy, a.input)
 	}
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
@@ -139,7 +139,7 @@ func (a *Analyses) get(ctx context.Context, id string, fields []string) (d analy
 // Unlock calls analysislock.Locks.Unlock. It also replaces a lockToken that is not a
 // usable integer by the time of the document's last update in microseconds.
 func (a *Analyses) Unlock(ctx context.Context, id string, seen *analysislock.Seen) (analysislock.Analysis, error) {
-	return a.replacing.Unlock(ctx, id, seen)
+	return a.unlocking.Unlock(ctx, id, seen)
 }
 
 // Ping reports whether Firestore answers.

@@ -123,7 +123,7 @@ func (c lockCodec) decodeHolder(l *lease.Lease, r reading) {
 		l.HeartbeatAt = time.Time{}
 	}
 	if l.ExpiresAt, readable = c.credible(r, "lockExpiresAt"); !readable {
-		l.ExpiresAt = lease.Presume(l.HeartbeatAt, r.updated, c.policy)
+		l.ExpiresAt = lease.AssumedExpiry(l.HeartbeatAt, r.updated, c.policy)
 	}
 }
 
@@ -161,7 +161,8 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	set("attempts", p.Attempts != n.Attempts, n.Attempts)
 	set("finishedBy", p.FinishedBy != n.FinishedBy, orDelete(n.FinishedBy))
 	set("lockOwner", p.Owner != n.Owner, orDelete(n.Owner))
-	// Decoding replaces a value that cannot be read, perhaps by the new one: delete it anyway.
+	// Decoding has replaced a value that could not be read, so a comparison cannot show that
+	// it must be deleted.
 	freed := finishedChanged || p.Owner != "" && n.Owner == ""
 	set("lockHeartbeatAt", freed || !p.HeartbeatAt.Equal(n.HeartbeatAt), timeValue(n.HeartbeatAt))
 	set("lockExpiresAt", freed || !p.ExpiresAt.Equal(n.ExpiresAt), timeValue(n.ExpiresAt))

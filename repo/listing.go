@@ -41,8 +41,9 @@ func (a *Analyses) Newest(ctx context.Context, limit int) (found []analysislock.
 	return found[:min(limit, len(found))], found[0].ReadAt, nil
 }
 
-// List reads, without inputs and results, up to limit analyses with status, or of all if
-// status is empty, by id; Malformed is set as by Newest. It makes one query, within 15 s.
+// List reads up to limit analyses by id, without inputs and results. If status is not
+// empty, it reads only those with it. Malformed is set as by Newest. It makes one query,
+// within 15 s.
 func (a *Analyses) List(ctx context.Context, status string, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()

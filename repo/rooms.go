@@ -32,7 +32,7 @@ func OpenRooms(ctx context.Context, project string, o Options, opts ...option.Cl
 	if err != nil {
 		return nil, err
 	}
-	policy := lease.Policy{TTL: documentlock.DefaultTTL} // of what others wrote; see lease.Presume
+	policy := lease.Policy{TTL: documentlock.DefaultTTL} // of what others wrote; see lease.AssumedExpiry
 	return &Rooms{&documents[documentlock.Lock]{
 		db: db, collection: db.Collection(o.Collection), what: "room", log: o.Log,
 		codec: roomCodec{lockCodec{policy: policy, log: o.Log, name: func(id string) slog.Attr { return slog.String("room_hash", documentlock.Hash(id)) }}},
@@ -91,9 +91,9 @@ func (r *Rooms) create(ctx context.Context, room string, next documentlock.Lock)
 	return lease.Cell[documentlock.Lock]{Doc: next, Exists: true, Rev: written.UpdateTime, At: written.UpdateTime, Asked: asked}, nil
 }
 
-// remove deletes the document if it has not changed since prev was read. Firestore returns no update time for
-// such a commit, and the client does not return the commit time. So At is an estimate,
-// wrong by a round trip at most. That is harmless: a room without a document is free at
+// remove deletes the document if it has not changed since prev was read. Firestore returns
+// no update time for such a commit, and the client does not return the commit time. So At
+// is an estimate, wrong by a round trip at most. That is harmless: a room without a document is free at
 // any time, and an owner reads it before creating it.
 func (r *Rooms) remove(ctx context.Context, room string, prev lease.Cell[documentlock.Lock]) (lease.Cell[documentlock.Lock], error) {
 	read, ok := prev.Rev.(time.Time)

@@ -136,7 +136,7 @@ func TestWithoutABookingADuplicateIsNotAcknowledged(t *testing.T) {
 		b, q := emulatortest.Embedded(t), startQueue(t)
 		w := start(t, b, succeed)
 		q.serve(w)
-		q.setDark(true)
+		q.setUnavailable(true)
 		held(t, b, "x", 100*time.Second)
 		began := time.Now()
 		a := w.deliver(t, "x")
@@ -181,15 +181,15 @@ func TestAStopDoesNotCutAFollowUpShort(t *testing.T) {
 
 func TestAStoppedRunIsBookedAgain(t *testing.T) {
 	for name, tc := range map[string]struct {
-		queueDark, storeDark bool
-		code                 int
-		tasks                int
-		status               string
+		queueUnavailable, storeUnavailable bool
+		code                               int
+		tasks                              int
+		status                             string
 	}{
 		"booked":                    {code: 200, tasks: 1, status: "QUEUED"},
-		"the queue does not answer": {queueDark: true, code: 500, tasks: 1, status: "QUEUED"},
-		"Firestore does not answer, so the lock is kept": {storeDark: true, code: 500, status: "PROCESSING"},
-		"neither answers": {storeDark: true, queueDark: true, code: 500, status: "PROCESSING"},
+		"the queue does not answer": {queueUnavailable: true, code: 500, tasks: 1, status: "QUEUED"},
+		"Firestore does not answer, so the lock is kept": {storeUnavailable: true, code: 500, status: "PROCESSING"},
+		"neither answers": {storeUnavailable: true, queueUnavailable: true, code: 500, status: "PROCESSING"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -198,8 +198,8 @@ func TestAStoppedRunIsBookedAgain(t *testing.T) {
 				var stopped time.Time
 				var w *instance
 				w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-					w.dark.Store(tc.storeDark)
-					q.setDark(tc.queueDark)
+					w.unavailable.Store(tc.storeUnavailable)
+					q.setUnavailable(tc.queueUnavailable)
 					stopped = time.Now()
 					w.stop(worker.ErrStopping)
 					<-ctx.Done()
@@ -215,7 +215,7 @@ func TestAStoppedRunIsBookedAgain(t *testing.T) {
 					t.Errorf("%d deliveries asked for, want %d", n, tc.tasks)
 				}
 				attempts := int64(0)
-				if tc.storeDark {
+				if tc.storeUnavailable {
 					attempts = 1
 				}
 				checkFields(t, b, "x", map[string]any{"status": tc.status, "attempts": attempts})

@@ -67,7 +67,7 @@ func TestNeitherARecoveryNorAnIncompleteRequestIsCounted(t *testing.T) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		w := start(t, b, succeed)
 		w.MaxRuns, w.guard.Queue = 1, startQueue(t).Queue
-		w.dark.Store(true) // the call of the recovery waits
+		w.unavailable.Store(true) // the call of the recovery waits
 		body, client := io.Pipe()
 		var others sync.WaitGroup
 		others.Go(func() {
@@ -78,7 +78,7 @@ func TestNeitherARecoveryNorAnIncompleteRequestIsCounted(t *testing.T) {
 			w.send(t, half).check(t, 400, map[string]any{"reason": "bad_request"})
 		})
 		synctest.Wait()
-		w.dark.Store(false)
+		w.unavailable.Store(false)
 		w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
 		_ = client.CloseWithError(io.ErrUnexpectedEOF)
 		others.Wait()

@@ -29,11 +29,11 @@ type queue struct {
 	*cloudtasks.Server
 	*taskqueue.Queue
 
-	mu         sync.Mutex
-	dark       bool // CreateTask does not answer
-	created    []string
-	workers    []http.Handler
-	deliveries []cloudtasks.Delivery
+	mu          sync.Mutex
+	unavailable bool // CreateTask does not answer
+	created     []string
+	workers     []http.Handler
+	deliveries  []cloudtasks.Delivery
 }
 
 // startQueue makes a queue that retries as the shipped one does.
@@ -74,11 +74,11 @@ func startQueue(t *testing.T) *queue {
 func (q *queue) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	if r, ok := req.(*cloudtaskspb.CreateTaskRequest); ok {
 		q.mu.Lock()
-		dark := q.dark
+		unavailable := q.unavailable
 		q.created = append(q.created, r.GetTask().GetName())
 		q.mu.Unlock()
-		if dark {
-			return status.Error(codes.Unavailable, "dark")
+		if unavailable {
+			return status.Error(codes.Unavailable, "unavailable")
 		}
 	}
 	return invoke(ctx, method, req, reply, cc, opts...)
@@ -135,10 +135,10 @@ func (q *queue) statuses() (all []int) {
 	return all
 }
 
-func (q *queue) setDark(dark bool) {
+func (q *queue) setUnavailable(unavailable bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.dark = dark
+	q.unavailable = unavailable
 }
 
 var _ worker.Queue = (*queue)(nil)

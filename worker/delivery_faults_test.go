@@ -95,14 +95,14 @@ func TestALockLostToTimeAloneIsFreed(t *testing.T) {
 				b.Put(t, "x", map[string]any{"status": "QUEUED"})
 				var w *instance
 				w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-					w.dark.Store(true)
+					w.unavailable.Store(true)
 					<-ctx.Done()
 					var lost *lease.LostError
 					if !errors.As(context.Cause(ctx), &lost) || lost.Reason != lease.OutOfTime {
 						t.Errorf("cause = %v, want out of time", context.Cause(ctx))
 					}
 					time.Sleep(away(lease.DefaultTTL))
-					w.dark.Store(false)
+					w.unavailable.Store(false)
 					return "must not be written", nil
 				})
 				w.deliver(t, "x").check(t, 409, map[string]any{"acquired": true, "reason": "lock_lost"})

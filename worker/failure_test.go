@@ -39,19 +39,19 @@ func TestAFollowUpAReleaseAndAResultThatFailAreLogged(t *testing.T) {
 			if job.AnalysisID == "full" {
 				return strings.Repeat("y", 600_000), nil
 			}
-			w.dark.Store(true)
+			w.unavailable.Store(true)
 			return nil, errors.New("flaky")
 		})
 		held(t, b, "held", time.Hour)
 		b.Put(t, "full", map[string]any{"status": "QUEUED", "input": strings.Repeat("x", 600_000)})
-		b.Put(t, "dark", map[string]any{"status": "QUEUED"})
+		b.Put(t, "unavailable", map[string]any{"status": "QUEUED"})
 		for _, tc := range []struct {
 			id, message string
 			error       any
 		}{
 			{"held", "no delivery booked", "no"},
 			{"full", "Firestore refused the result", nil},
-			{"dark", "lock not released", "*"},
+			{"unavailable", "lock not released", "*"},
 		} {
 			w.line(t, delivery, tc.id, nil)
 			answer{Body: w.entry(t, tc.message)}.check(t, 0, map[string]any{"level": "WARN", "analysis_id": tc.id, "error": tc.error})

@@ -26,8 +26,8 @@ type Locks interface {
 // safe for concurrent use.
 type Guard struct {
 	Locks      Locks
-	Queue      Queue   // nil: nothing is booked, and nothing recovered
-	Backlog    Backlog // for Recover
+	Queue      Queue        // nil: nothing is booked, and nothing recovered
+	Orphans    OrphanFinder // for Recover
 	Analyzer   orchestrator.Analyzer
 	Instance   string        // begins the owner of each delivery: revision/instance
 	RunTimeout time.Duration // of one run; passing it is a temporary failure
@@ -158,7 +158,7 @@ func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome
 		return a.stopped(ctx)
 	case !began: // the input could not be read
 		a.retry(ctx, "input_unavailable", "the input could not be read")
-		return Outcome{Case: Unfinished, Err: err}
+		return Outcome{Case: FinishUnknown, Err: err}
 	}
 	code, reason := "analyzer_failed", ""
 	var failure *orchestrator.FailureError
@@ -258,7 +258,7 @@ func (a *attempt) finished(ctx context.Context, o Outcome, err error) Outcome {
 		a.release(ctx, false)
 		return Outcome{Case: Retry, Err: err, Code: "unrecordable"}
 	}
-	return Outcome{Case: Unfinished, Err: err}
+	return Outcome{Case: FinishUnknown, Err: err}
 }
 
 // retry releases the lock and records a temporary failure.

@@ -257,11 +257,11 @@ func TestASupersededWorkerWritesNothing(t *testing.T) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		var first, second *instance
 		first = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-			first.dark.Store(true)
+			first.unavailable.Store(true)
 			<-ctx.Done() // by the watchdog: no call returns
 			time.Sleep(lease.DefaultTTL)
 			second.deliver(t, "x").check(t, 200, map[string]any{"status": "READY", "lock_token": 2.0})
-			first.dark.Store(false)
+			first.unavailable.Store(false)
 			return "from the past", nil
 		})
 		second = start(t, b, succeed)
@@ -274,16 +274,16 @@ func TestWithoutFirestoreTheAnswerIs503(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		w := start(t, b, succeed)
-		w.dark.Store(true)
+		w.unavailable.Store(true)
 		began := time.Now()
 		w.deliver(t, "x").check(t, 503, map[string]any{"acquired": false, "reason": "unavailable"})
 		if took := time.Since(began); took > 20*time.Second {
 			t.Errorf("it gave up after %v, want at most 20 s", took)
 		}
 		w.call(t, http.MethodGet, "/health/live", "").check(t, 200, nil)
-		w.dark.Store(false)
+		w.unavailable.Store(false)
 		w = start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			w.dark.Store(true)
+			w.unavailable.Store(true)
 			return "done", nil
 		})
 		w.deliver(t, "x").check(t, 503, map[string]any{"acquired": true, "reason": "unavailable"})

@@ -27,9 +27,9 @@ func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
 // instance is one worker, as on Cloud Run.
 type instance struct {
 	*worker.Server
-	stop  context.CancelCauseFunc
-	dark  atomic.Bool // no call of this worker reaches Firestore
-	guard *worker.Guard
+	stop        context.CancelCauseFunc
+	unavailable atomic.Bool // no call of this worker reaches Firestore
+	guard       *worker.Guard
 }
 
 // start runs a worker on b whose analyzer is body.
@@ -37,7 +37,7 @@ func start(t *testing.T, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 	t.Helper()
 	w := &instance{}
 	wall := func(ctx context.Context) error {
-		if w.dark.Load() {
+		if w.unavailable.Load() {
 			<-ctx.Done()
 			return ctx.Err()
 		}
@@ -63,7 +63,7 @@ func start(t *testing.T, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 	work, stop := context.WithCancelCause(context.Background())
 	w.stop = stop
 	w.guard = &worker.Guard{
-		Locks: a, Backlog: a, Analyzer: body, Instance: "test/1",
+		Locks: a, Orphans: a, Analyzer: body, Instance: "test/1",
 		RunTimeout: 25 * time.Minute, Log: slog.New(slog.DiscardHandler),
 	}
 	w.Server = worker.NewServer(work, w.guard, nil)

@@ -111,10 +111,10 @@ func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
 		w.line(t, delivery, "deleted", map[string]any{"level": "WARN", "outcome": "lock_lost", "lost": "deleted", "error": "*"})
 		w.line(t, delivery, "taken", map[string]any{"outcome": "lock_lost", "lost": "taken", "heartbeats": 0.0})
 		w.line(t, delivery, "flaky", map[string]any{"level": "WARN", "outcome": "retry", "code": "analyzer_failed", "reason": "exit status 1"})
-		q.setDark(true)
+		q.setUnavailable(true)
 		held(t, b, "held", time.Hour)
 		w.line(t, delivery, "held", map[string]any{"level": "INFO", "outcome": "locked", "status": 409.0, "follow_up": "failed"})
-		q.setDark(false)
+		q.setUnavailable(false)
 		w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "INFO", "outcome": "recovered", "found": 0.0, "booked": 0.0, "acquire_ms": nil})
 
 		for _, always := range []string{"time", "level", "msg"} {
@@ -124,7 +124,7 @@ func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
 		for _, f := range worker.LogFields() {
 			named = append(named, f.Name)
 			if f.Type == "" || f.Meaning == "" {
-				t.Errorf("field %+v is not told of", f)
+				t.Errorf("field %+v has no type or meaning", f)
 			}
 		}
 		if seen := slices.Sorted(maps.Keys(w.seen)); !slices.Equal(seen, slices.Sorted(slices.Values(named))) {

@@ -28,10 +28,10 @@ const (
 	NotFound
 	BadRequest
 	TooLarge
-	Unavailable // before the run
-	Unfinished  // Firestore was unavailable at the finish of the run
-	Malformed   // before the run
-	Corrupted   // malformed by another program during the run
+	Unavailable   // before the run
+	FinishUnknown // Firestore was unavailable at the finish of the run
+	Malformed     // before the run
+	Corrupted     // malformed by another program during the run
 	WrongMethod
 	NoSuchRoute
 	Internal
@@ -116,7 +116,7 @@ var answers = [...]struct {
 	BadRequest:         {code: http.StatusBadRequest, reason: "bad_request", error: true},
 	TooLarge:           {code: http.StatusRequestEntityTooLarge, reason: "too_large"},
 	Unavailable:        {code: http.StatusServiceUnavailable, acquired: new(false), reason: "unavailable"},
-	Unfinished:         {code: http.StatusServiceUnavailable, acquired: new(true), reason: "unavailable"},
+	FinishUnknown:      {code: http.StatusServiceUnavailable, acquired: new(true), reason: "unavailable"},
 	Malformed:          {code: http.StatusInternalServerError, acquired: new(false), reason: "malformed", error: true},
 	Corrupted:          {code: http.StatusInternalServerError, acquired: new(true), reason: "malformed", error: true},
 	WrongMethod:        {code: http.StatusMethodNotAllowed, reason: "method_not_allowed"},

@@ -12,8 +12,8 @@ import (
 	"taskguard/worker/taskqueue"
 )
 
-// Backlog finds orphaned analyses; repo.Analyses does.
-type Backlog interface {
+// OrphanFinder finds orphaned analyses; repo.Analyses does.
+type OrphanFinder interface {
 	// Orphaned calls each, oldest first, for up to limit unfinished analyses whose
 	// lock is not held and whose last update is older than one TTL; at is the store's
 	// time of the reading.
@@ -52,7 +52,7 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	defer cancel()
 	var r Recovery
 	var tasks []taskqueue.Task
-	err := g.Backlog.Orphaned(ctx, recoverLimit, func(id string, token int64, at time.Time) {
+	err := g.Orphans.Orphaned(ctx, recoverLimit, func(id string, token int64, at time.Time) {
 		r.Found++
 		hour := at.UTC().Format("2006-01-02T15")
 		tasks = append(tasks, taskqueue.Task{

@@ -95,7 +95,7 @@ func TestTheHourInARecoverysNameIsTheStores(t *testing.T) {
 		q := &recordingQueue{}
 		hour := time.Now().Truncate(time.Hour)
 		for _, at := range []time.Time{hour, hour.Add(time.Hour - 1), hour.Add(time.Hour)} {
-			g := &worker.Guard{Backlog: readAt{at}, Queue: q}
+			g := &worker.Guard{Orphans: readAt{at}, Queue: q}
 			if _, err := g.Recover(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -119,7 +119,7 @@ func (p *partlyRefusing) Book(ctx context.Context, t taskqueue.Task) (bool, erro
 
 func TestABookingThatFailsCancelsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &worker.Guard{Backlog: overdue(100), Queue: &partlyRefusing{slow{by: time.Second}}}
+		g := &worker.Guard{Orphans: overdue(100), Queue: &partlyRefusing{slow{by: time.Second}}}
 		if r, err := g.Recover(t.Context()); err == nil || r.Found != 100 || r.Booked != 99 {
 			t.Errorf("recovered %+v, %v; want 99 of 100, and an error", r, err)
 		}
@@ -136,17 +136,17 @@ func TestARecoveryThatCannotBookReportsIt(t *testing.T) {
 			held(t, b, fmt.Sprint(i), 0)
 		}
 		time.Sleep(lease.DefaultTTL + time.Second)
-		q.setDark(true)
+		q.setUnavailable(true)
 		began := time.Now()
 		w.recover(t).check(t, 503, map[string]any{"reason": "unavailable", "found": 100.0, "booked": 0.0})
 		if took := time.Since(began); took > time.Minute {
 			t.Errorf("it tried for %v; the next call is due after a minute", took)
 		}
-		q.setDark(false)
+		q.setUnavailable(false)
 		w.recover(t).check(t, 200, map[string]any{"found": 100.0, "booked": 100.0})
-		w.dark.Store(true)
+		w.unavailable.Store(true)
 		w.recover(t).check(t, 503, map[string]any{"reason": "unavailable", "found": 0.0})
-		w.dark.Store(false)
+		w.unavailable.Store(false)
 		w.stop(worker.ErrStopping)
 		w.recover(t).check(t, 503, map[string]any{"reason": "unavailable"})
 	})
@@ -184,7 +184,7 @@ func (n overdue) Orphaned(_ context.Context, limit int, each func(id string, tok
 }
 
 func TestARecoveryIsBounded(t *testing.T) {
-	g := &worker.Guard{Backlog: overdue(1_000_000), Queue: &recordingQueue{}}
+	g := &worker.Guard{Orphans: overdue(1_000_000), Queue: &recordingQueue{}}
 	if r, err := g.Recover(t.Context()); err != nil || r.Found != 10_000 || r.Booked != 10_000 {
 		t.Errorf("recovered %+v, %v; want 10,000", r, err)
 	}

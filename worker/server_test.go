@@ -86,7 +86,7 @@ func TestReadiness(t *testing.T) {
 		answers := make(chan error)
 		go w.AwaitReady(t.Context(), func(context.Context) error { return <-answers })
 		ready(503)
-		answers <- errors.New("dark")
+		answers <- errors.New("unavailable")
 		synctest.Wait()
 		ready(503)
 		answers <- nil

@@ -112,7 +112,7 @@ func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 	for _, span := range m.spans.Ended() {
 		ended[span.Name()] = span.Status().Code.String()
 		if len(span.Events()) > 0 {
-			t.Errorf("%s tells %v", span.Name(), span.Events())
+			t.Errorf("%s has %v", span.Name(), span.Events())
 		}
 	}
 	if ended["delivery"] != "Error" || ended["run"] != "Error" || len(m.spans.Started()) != len(m.spans.Ended()) {
@@ -122,16 +122,16 @@ func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 
 // No acquisition has checked the id.
 func TestADeliveryDuringAStopIsLoggedWithItsIDIfThatIsValid(t *testing.T) {
-	for id, told := range map[string]any{"order-17": "order-17", "a/": nil, strings.Repeat("a/", 400_000): nil} {
+	for id, want := range map[string]any{"order-17": "order-17", "a/": nil, strings.Repeat("a/", 400_000): nil} {
 		w := startLogged(t, emulatortest.Embedded(t), nil, succeed)
 		stopped, stop := context.WithCancel(t.Context())
 		stop()
 		w.stop(worker.ErrStopping)
-		if o := w.guard.Deliver(stopped, worker.Delivery{AnalysisID: id}); o.Case != worker.NotClaimed || o.ID != id && told != nil || o.ID != "" && told == nil {
-			t.Errorf("to the guard: %v, %.20q; want the id %v", o.Case, o.ID, told)
+		if o := w.guard.Deliver(stopped, worker.Delivery{AnalysisID: id}); o.Case != worker.NotClaimed || o.ID != id && want != nil || o.ID != "" && want == nil {
+			t.Errorf("to the guard: %v, %.20q; want the id %v", o.Case, o.ID, want)
 		}
-		w.deliver(t, id).check(t, 500, map[string]any{"reason": "shutting_down", "analysis_id": told})
-		w.line(t, delivery, id, map[string]any{"outcome": "shutting_down", "analysis_id": told})
+		w.deliver(t, id).check(t, 500, map[string]any{"reason": "shutting_down", "analysis_id": want})
+		w.line(t, delivery, id, map[string]any{"outcome": "shutting_down", "analysis_id": want})
 		if w.log.Len() > 1000 {
 			t.Errorf("a line of %d bytes: %.300s", w.log.Len(), w.log)
 		}

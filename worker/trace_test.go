@@ -60,7 +60,7 @@ func TestEachStepOfADeliveryIsASpanAndAFigure(t *testing.T) {
 				b.Merge(t, "taken", map[string]any{"lockOwner": "them"})
 				<-ctx.Done()
 			case "unreachable":
-				w.dark.Store(true)
+				w.unavailable.Store(true)
 				<-ctx.Done()
 			case "flaky":
 				return nil, &orchestrator.FailureError{Reason: "exit status 1"}
@@ -125,7 +125,7 @@ func TestARecoveryIsASpanAndItsFigures(t *testing.T) {
 		w.line(t, "/internal/tasks/recover", "", map[string]any{"found": 1.0, "booked": 1.0})
 		held(t, b, "y", -time.Hour)
 		w.line(t, "/internal/tasks/recover", "", map[string]any{"found": 2.0, "booked": 1.0})
-		w.dark.Store(true)
+		w.unavailable.Store(true)
 		w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "WARN", "outcome": "unavailable"})
 		if got, want := m.trace(), "recovery recovered, recovery recovered, recovery unavailable!"; got != want {
 			t.Errorf("spans %q, want %q", got, want)

@@ -81,7 +81,7 @@ func TestHoldIsDeniedWhileABrowserEdits(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := startHold(t, env, "--dir", dir, "--", "echo", "never")
-	if out := h.end(t, 1, "project p is locked by another (in Firestore, room p:project) until 2", "--wait 10m (acquire-denied)"); out != "" {
+	if out := h.end(t, 1, "project p is locked by another program or browser (in Firestore, room p:project) until 2", "--wait 10m (acquire-denied)"); out != "" {
 		t.Errorf("the command ran: %q", out)
 	}
 }

@@ -172,7 +172,7 @@ func TestOnlyRegularFilesThatADocumentCanHoldAreRead(t *testing.T) {
 	big := strings.Repeat("x", 1<<20)
 	for file, want := range map[string]string{
 		pipe: pipe + ": not a regular file", dir: dir + ": not a regular file", "/dev/zero": "/dev/zero: not a regular file",
-		write(t, "large", big):                   "bytes as text, the most that a document takes",
+		write(t, "large", big):                   "larger than 983040 bytes, which a document cannot hold",
 		write(t, "binary", "\xff"+big[:800_000]): "bytes as base64, the most that a document takes",
 		filepath.Join("no", "such"):              filepath.Join("no", "such") + ": no such file",
 		escaped:                                  `a\x1b[2J\nb: no such file`,

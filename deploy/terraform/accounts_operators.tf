@@ -1,6 +1,6 @@
 # Operators book deliveries and use the database as submitters do (accounts.tf), and see
 # what `taskguard doctor` compares and docs/operations.md examines. They may delete a
-# task, which recovery replaces, and change neither queue nor service: the runbook says
+# task, which recovery replaces, and change neither queue nor service: the runbook names
 # who may.
 
 locals {

@@ -1,4 +1,4 @@
-# Each alert is for something that an operator can fix. docs/operations.md says how,
+# Each alert is for something that an operator can fix. docs/operations.md describes how,
 # under the alert's name, and the notification has the same text.
 
 locals {

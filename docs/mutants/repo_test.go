@@ -20,7 +20,7 @@ var repoRooms = []room{
 		``)}},
 	{"repo/codec.go", []bug{
 		seed("an unreadable expiry counts as expired", "TestLockFields/unreadable,_updated_now",
-			`l.ExpiresAt = lease.Presume(l.HeartbeatAt, r.updated, c.policy)`, `l.ExpiresAt = time.Time{}`),
+			`l.ExpiresAt = lease.AssumedExpiry(l.HeartbeatAt, r.updated, c.policy)`, `l.ExpiresAt = time.Time{}`),
 		seed("a heartbeat does not write updatedAt", "TestAHeartbeatIsAnUpdate/embedded",
 			`set("updatedAt", !was.updatedAsTimestamp, `, `set("updatedAt", prev.Status != next.Status, `),
 		seed("an expiry in the year 9999 is believed", "TestLockFields/year_9999,_heartbeat_old",

@@ -51,7 +51,7 @@ var siblingRooms = []room{
 	{"lease/projectlock/locker.go", []bug{seed("a lost lease's end removes another's file", "TestAStaleLeasesFileIsRemovedOnlyIfItIsOurs",
 		`ours := c.Exists && c.Doc.Owner == owner`, `ours := c.Exists`)}},
 	{"lease/projectlock/file.go", []bug{seed("an unreadable lock file is free", "TestAnUnreadableFileIsHeldForOneTTL",
-		`lease.Presume(modified, modified, lease.Policy{TTL: FileLockTTL})`, `modified`)}},
+		`lease.AssumedExpiry(modified, modified, lease.Policy{TTL: FileLockTTL})`, `modified`)}},
 	{"lease/operatorpool/pool.go", []bug{seed("an operator is assigned to two", "TestTheCurrentOperatorIsKeptUntilTheTargetIsFree",
 		`case v.busy[id]:`, `case v.busy[id] && v.own == "":`)}},
 	{"lease/operatorpool/storage.go", []bug{seed("a dead process keeps its operator", "TestTheReservationOfADeadProcessIsDropped",

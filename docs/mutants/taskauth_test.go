@@ -9,7 +9,7 @@ var taskauthRooms = []room{
 		seed("any account may call", claims+"another_account",
 			`!slices.Contains(v.accounts, c.Email)`, `len(v.accounts) == 0`),
 	}},
-	{"worker/taskauth/proof.go", []bug{
+	{"worker/taskauth/token.go", []bug{
 		seed("the issuer is not checked", claims+"other_issuer",
 			`!slices.Contains(p.of.issuers, c.Issuer)`, `len(p.of.issuers) == 0`),
 		seed("the audience is not checked", claims+"other_audience",

@@ -16,12 +16,12 @@ var workerRooms = []room{
 			`	case errors.Is(err, lease.ErrRefused): // not even an error`, `	case false: // not even an error`),
 		seed("a finish that the store did not answer is taken for written", "TestWithoutFirestoreTheAnswerIs503",
 			`	}
-	return Outcome{Case: Unfinished, Err: err}`,
+	return Outcome{Case: FinishUnknown, Err: err}`,
 			`	}
 	return o`),
 	}},
 	{"worker/booking.go", []bug{
-		seed("a stop books a delivery although the lock could not be released", "TestAStoppedRunIsBookedAgain/Firestore_is_dark,_so_the_lock_is_kept",
+		seed("a stop books a delivery although the lock could not be released", "TestAStoppedRunIsBookedAgain/Firestore_is_unavailable,_so_the_lock_is_kept",
 			`	if a.release(ctx, true) && a.Queue`,
 			`	a.release(ctx, true)
 	if a.Queue`),

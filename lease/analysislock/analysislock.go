@@ -58,11 +58,11 @@ const (
 	AttemptsExhausted = "attempts_exhausted" // the call has recorded this: the analysis is FAILED
 )
 
-// AcquireAnalysisLock takes the lock of an analysis for owner, new for each
-// delivery, for ttl, zero being the policy's (G1–G7, G9). A finished or locked
-// analysis is a skip; so is one whose attempts are exhausted, which becomes FAILED
-// in the same commit. An acquisition changes QUEUED, or a missing status, to
-// PROCESSING and keeps any other. It takes two round trips, and a skip takes one. Errors: lease.ErrNotFound,
+// AcquireAnalysisLock acquires the lock on analysis id (G1–G7, G9). owner must be new
+// for each delivery. A zero ttl means the Policy's. A finished or locked analysis is a
+// skip; so is one whose attempts are exhausted, which becomes FAILED in the same commit.
+// An acquisition changes QUEUED, or a missing status, to PROCESSING and keeps any other.
+// It takes two round trips, and a skip takes one. Errors: lease.ErrNotFound,
 // lease.ErrMalformed, lease.ErrUnavailable after at most 20 s.
 func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (Acquisition, error) {
 	if err := CheckID(id); err != nil {

@@ -18,7 +18,7 @@ type Hold struct {
 
 // Run runs body with the analysis's input while it refreshes the lock; see
 // lease.Hold.Run. lease.ErrUnavailable: the input could not be read, and body did not
-// run. Each of renewed is called after each refresh.
+// run. Run calls each function of renewed after each refresh.
 func (h *Hold) Run(ctx context.Context, body func(ctx context.Context, input json.RawMessage) error, renewed ...lease.Renewed) error {
 	return h.lease.Run(ctx, func(ctx context.Context, d Analysis, _ lease.Grant) error {
 		input, err := h.input(ctx, d)
@@ -29,7 +29,7 @@ func (h *Hold) Run(ctx context.Context, body func(ctx context.Context, input jso
 	}, renewed...)
 }
 
-// Refresh moves the lock's expiry to ttl from now, zero being the policy's (G6, G7). It
+// Refresh moves the lock's expiry to ttl from now (G6, G7). A zero ttl means the Policy's. It
 // revives an expired lock that no other owner has taken. If the lock is lost, it returns
 // lease.ErrLost. It tries for up to 15 s. Run refreshes the lock by itself.
 func (h *Hold) Refresh(ctx context.Context, ttl time.Duration) error {

@@ -38,7 +38,7 @@ func (l Lock) Kept() bool { return l.Owner != "" || l.Unlocked }
 // State is the state of a room at one moment.
 type State struct {
 	Locked bool
-	Mine   bool      // the owner that called holds it
+	Mine   bool      // the calling owner holds it
 	Lock   Lock      // zero unless Locked
 	Until  time.Time // if Mine: how long the lock can be trusted, by this machine's monotonic clock
 }
@@ -46,7 +46,7 @@ type State struct {
 // CheckRoom returns lease.ErrInvalidKey for an id that no room can have.
 func CheckRoom(room string) error { return lease.CheckKey("room", room, MaxRoom) }
 
-// Hash returns the name of a room in logs: its id is a user's input.
+// Hash returns the hash that stands for a room in logs, as its id is a user's input.
 func Hash(room string) string {
 	sum := sha256.Sum256([]byte(room))
 	return hex.EncodeToString(sum[:6])

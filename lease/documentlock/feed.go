@@ -19,7 +19,7 @@ type Watcher interface {
 	Watch(ctx context.Context, each func(Snapshot)) error
 }
 
-// Snapshot holds the changes by At.
+// Snapshot holds the changes up to At.
 type Snapshot struct {
 	At      time.Time // the store's time
 	Asked   time.Time // the local start of that reading, or when it arrived from a stream

@@ -12,7 +12,7 @@ import (
 
 // Finder finds the records that a sweep may delete.
 type Finder interface {
-	// Lapsed returns up to limit records whose stored expiry lies before the
+	// Lapsed returns up to limit records whose stored expiry is before the
 	// store's time, the oldest first. The sweep judges each one again.
 	Lapsed(ctx context.Context, limit int) ([]Change, error)
 }

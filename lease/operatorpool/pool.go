@@ -80,7 +80,7 @@ type Assignment struct {
 }
 
 // Assign gives the session the operator id: *BusyError if another session has it,
-// *UnknownError if the pool has not. With an empty id the session keeps its operator
+// *UnknownError if the pool has no such operator. With an empty id the session keeps its operator
 // or, without one, gets any that is available: ErrNoneFree. After an error it has the
 // operator that it had.
 func (p *Pool) Assign(ctx context.Context, id string) (a Assignment, err error) {

@@ -149,7 +149,7 @@ func (s *Storage) live(entries map[string]entry, now time.Time) map[string]entry
 	return live
 }
 
-// alive reports whether session is not named after a dead process.
+// alive reports false if session is the ID of a dead process.
 func (s *Storage) alive(session string) bool {
 	pid, err := strconv.Atoi(session)
 	process := err == nil && pid > 0 && pid <= math.MaxInt32 && strconv.Itoa(pid) == session

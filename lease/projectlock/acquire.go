@@ -11,9 +11,9 @@ import (
 	"taskguard/lease/documentlock"
 )
 
-// Acquire takes the lock: the remote lease, or project/.lock where that is
-// unavailable; where it is held, the acquisition fails (R6). Each attempt lasts at
-// most 3 s. Where the remote store does not answer, the file is taken no sooner
+// Acquire takes the remote lease or, if the remote store is unavailable, the file
+// project/.lock. If the remote lease is held, the acquisition fails (R6). Each attempt
+// lasts at most 3 s. If the remote store does not answer, the file is taken no sooner
 // than 25 s, or the TTL if that is longer, after the first attempt: by then any
 // holder of the remote lease in the same outage has lost it.
 //
@@ -196,8 +196,8 @@ func (l *Locker) attempts(ctx context.Context, h *holding, s State, limit int, t
 	}
 }
 
-// again decides whether another attempt follows the failure e, where so many are
-// left, and how long to wait for it (R5). In an outage of the remote store there is
+// again decides whether another attempt follows the failure e, if left attempts
+// remain, and how long to wait for it (R5). In an outage of the remote store there is
 // one more, when trust in any lease from before the outage has ended.
 func (h *holding) again(e *Error, left int) (wait time.Duration, again bool) {
 	switch {

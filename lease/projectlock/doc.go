@@ -2,7 +2,7 @@
 // writes, the others are read-only.
 //
 // A [Locker] holds a room of package documentlock in a remote store (the strategy
-// web-lock) or, where that store is unavailable, the file project/.lock (file-lock).
+// web-lock) or, if that store is unavailable, the file project/.lock (file-lock).
 // The engine's lease.Hold keeps the lease: its timers, its watchdog and its trust.
 // This package adds the attempts, states and events of seeds 000 and 001.
 //
@@ -10,9 +10,9 @@
 //
 //   - One holder among all users of the same strategy, browsers included. Each
 //     acquisition has a new UUID and a higher fencing token.
-//   - The file is taken only where the remote store is not configured, or gave no
+//   - The file is taken only if the remote store is not configured, or gave no
 //     answer in three attempts and again after 25 s: by then, any remote holder in
-//     the same outage has lost its trust. Where the lock is held, or the store
+//     the same outage has lost its trust. If the lock is held, or the store
 //     refuses, the acquisition fails (R6).
 //   - A program that gets the remote lease and finds the file held gives the lease
 //     back: a program that took the file in an outage has priority.
@@ -30,9 +30,9 @@
 //
 // # Not guaranteed
 //
-//   - Exclusion between a holder of the file and one of the remote lease where only
-//     one of them reaches the store, where another's TTL is longer than 25 s and ours,
-//     or where only one of them has a remote store. What they write to must refuse a
+//   - Exclusion between a holder of the file and one of the remote lease if only
+//     one of them reaches the store, if another's TTL is longer than 25 s and ours,
+//     or if only one of them has a remote store. What they write to must refuse a
 //     lower [Lease.Token].
 //   - That code which ignores the end of its context has stopped before another
 //     program takes the lock.

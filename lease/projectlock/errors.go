@@ -42,7 +42,7 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Cause }
 
 // KillAfter is how long a process that ignores the loss of its lease may live: it
-// has then ended before another can take over, if the loss was that of time.
+// has then ended before another can take over, if the lease was not renewed in time.
 func (e *Error) KillAfter() time.Duration { return e.kill }
 
 // ErrState is the error of an operation that the Locker's state does not allow,

@@ -94,7 +94,7 @@ func (format) Decode(_ string, data []byte, modified time.Time) (doc documentloc
 	case err != nil, timeErr != nil, r.UUID == "", r.TTL == nil, *r.TTL < 0, *r.TTL > credible.Milliseconds(),
 		heartbeat.Sub(modified) > credible, r.At.Sub(modified) > credible:
 		doc.Owner, doc.HeartbeatAt = unknown, modified
-		doc.ExpiresAt = lease.Presume(modified, modified, lease.Policy{TTL: FileLockTTL})
+		doc.ExpiresAt = lease.AssumedExpiry(modified, modified, lease.Policy{TTL: FileLockTTL})
 		return doc, modified, nil //nolint:nilerr // an unreadable file is held
 	}
 	if at = r.At; at.IsZero() { // another program's

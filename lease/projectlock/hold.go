@@ -17,8 +17,8 @@ import (
 // goroutine releases the lock, fn's context ends with another cause. The end of ctx
 // ends fn's context, but not the lease: the lock is renewed until fn has returned.
 //
-// Where fn fails and KeepOnError is set, the lock stays, no longer renewed, for
-// the caller to release.
+// If fn fails and KeepOnError is set, the lock stays and is no longer renewed; the
+// caller releases it.
 func (l *Locker) WithProjectLock(ctx context.Context, o AcquireOptions, fn func(ctx context.Context, ls Lease) error) (err error) {
 	h, err := l.acquire(ctx, o, true)
 	if err != nil {
@@ -88,10 +88,10 @@ func (l *Locker) beat(ctx context.Context, h *holding) (next time.Duration, err 
 }
 
 // Renew makes one heartbeat of ls: up to RetryLimit attempts, of at most 3 s each
-// and none after trust in the lease has ended (R5). Its errors: LeaseStale, and the
-// Locker is read-only; RenewFailed, likewise after the second heartbeat in a row,
-// else the next is scheduled; the cause of ctx. It waits for a renewal or release
-// under way.
+// and none after trust in the lease has ended (R5). It waits for a renewal or release
+// that is in progress. With the error LeaseStale the Locker is read-only. With
+// RenewFailed it is read-only after the second such heartbeat in a row, and otherwise the
+// next heartbeat is scheduled. Any other error is the cause of ctx.
 func (l *Locker) Renew(ctx context.Context, ls Lease) (Lease, error) {
 	h, err := l.begin(ctx, ls, Renewing, false)
 	if err != nil {

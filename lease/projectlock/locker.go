@@ -109,7 +109,7 @@ func (l *Locker) State() State {
 	return l.state
 }
 
-// Reset leads from Readonly to Idle, at the user's wish; Acquire is possible
+// Reset changes Readonly to Idle when the user asks for it; Acquire is possible
 // again. It spends at most 3 s on the removal of the lost lease's record, unless
 // WithProjectLock will remove it. In any other state it does nothing and returns false.
 func (l *Locker) Reset() bool {

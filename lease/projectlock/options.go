@@ -30,8 +30,8 @@ const (
 	missedLimit    = 2 // heartbeats in a row, each with all its attempts
 )
 
-// AcquireOptions configure an acquisition and its heartbeats (P3). The abort
-// signal is the context. The zero value is the default.
+// AcquireOptions configure an acquisition and its heartbeats (P3). The context
+// replaces the seeds' abort signal. The zero value is the default.
 type AcquireOptions struct {
 	// OwnerID is recorded in front of the lease's ID, for people who read the store.
 	OwnerID string

@@ -40,8 +40,8 @@ func (r *Refusal) Error() string { return r.Err.Error() }
 // Unwrap returns the Source's own error.
 func (r *Refusal) Unwrap() error { return r.Err }
 
-// Source reads the analyses, whose texts may be any text that a document contains. Its methods may be called concurrently; their errors
-// may be or wrap a *Refusal. Only Get with contents reads an input or a result.
+// Source reads the analyses, whose texts may be any text that a document contains. Its
+// methods may be called concurrently; their errors may be or wrap a *Refusal. Only Get with contents reads an input or a result.
 type Source interface {
 	// Newest reads the limit analyses that were updated last.
 	Newest(ctx context.Context, limit int) (Listing, error)

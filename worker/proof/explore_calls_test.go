@@ -65,7 +65,7 @@ func (x *execution) Book(ctx context.Context, t taskqueue.Task) (already bool, e
 	return a.already, a.err
 }
 
-// Orphaned implements worker.Backlog.
+// Orphaned implements worker.OrphanFinder.
 func (x *execution) Orphaned(_ context.Context, _ int, each func(id string, token int64, at time.Time)) error {
 	x.orphans(each)
 	return nil

@@ -265,7 +265,7 @@ func (x *execution) terminate(i *instance) {
 }
 
 func (x *execution) recover() {
-	r, err := (&worker.Guard{Queue: x, Backlog: x}).Recover(context.Background())
+	r, err := (&worker.Guard{Queue: x, Orphans: x}).Recover(context.Background())
 	if err != nil {
 		x.fail("recovery: %v", err)
 	}

@@ -396,7 +396,7 @@ func (p *caller) context(ctx context.Context) context.Context {
 type services interface {
 	lease.Store[analysis]
 	worker.Queue
-	worker.Backlog
+	worker.OrphanFinder
 }
 
 // start starts a worker process.
@@ -405,7 +405,7 @@ func (m *model) start(name string, o services, analyze orchestrator.AnalyzerFunc
 	i.work, i.stop = context.WithCancelCause(context.Background())
 	ledger := m.ledger(o)
 	i.guard = &worker.Guard{
-		Locks: ledger, Queue: o, Backlog: o, Analyzer: analyze,
+		Locks: ledger, Queue: o, Orphans: o, Analyzer: analyze,
 		Instance: name, RunTimeout: runTimeout, Log: slog.New(slog.DiscardHandler),
 	}
 	return i

@@ -203,7 +203,7 @@ func (c *client) Book(ctx context.Context, t taskqueue.Task) (already bool, err 
 	}
 }
 
-// Orphaned implements worker.Backlog.
+// Orphaned implements worker.OrphanFinder.
 func (c *client) Orphaned(ctx context.Context, _ int, each func(id string, token int64, at time.Time)) error {
 	if _, err := c.Load(ctx, "none"); err != nil {
 		return err

@@ -12,7 +12,7 @@ const iapHeader = "X-Goog-Iap-Jwt-Assertion"
 
 // IAP names the sender of a request that came through Identity-Aware Proxy. Its
 // methods may be called concurrently.
-type IAP struct{ proof *proof }
+type IAP struct{ tokens *tokenVerifier }
 
 // NewIAP returns an IAP that has no keys until Run fetches them. It makes no call.
 // audience is the resource that the proxy protects, exactly as its page in the console
@@ -20,16 +20,16 @@ type IAP struct{ proof *proof }
 // /projects/NUMBER/locations/REGION/services/NAME for a Cloud Run service of its own. It
 // excludes what the proxy signed for other resources of the project.
 func NewIAP(audience string, keys KeySource) (*IAP, error) {
-	p, err := newProof(identityProxy, audience, keys)
+	p, err := newTokenVerifier(identityProxy, audience, keys)
 	if err != nil {
 		return nil, err
 	}
-	return &IAP{proof: p}, nil
+	return &IAP{tokens: p}, nil
 }
 
 // Run fetches the keys and keeps them fresh until ctx ends, then returns. It is
 // called once.
-func (i *IAP) Run(ctx context.Context) { i.proof.keys.run(ctx) }
+func (i *IAP) Run(ctx context.Context) { i.tokens.keys.run(ctx) }
 
 // Check returns the e-mail address of the sender of r, never empty without an error;
 // or an error that is ErrUnauthenticated or ErrNoKeys. Whom to let in is the proxy's
@@ -43,7 +43,7 @@ func (i *IAP) Check(r *http.Request) (email string, err error) {
 	case len(values) == 0 || values[0] == "":
 		return "", errNoToken
 	}
-	c, err := i.proof.claims(r.Context(), values[0])
+	c, err := i.tokens.claims(r.Context(), values[0])
 	if err != nil {
 		return "", err
 	}

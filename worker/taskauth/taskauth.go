@@ -40,7 +40,7 @@ type KeySource struct {
 
 // Verifier checks requests. Its methods may be called concurrently.
 type Verifier struct {
-	proof    *proof
+	tokens   *tokenVerifier
 	accounts []string
 	anyone   bool // every account may call
 }
@@ -58,17 +58,17 @@ func New(o Options) (*Verifier, error) {
 			return nil, errors.New("taskauth: an account is empty")
 		}
 	}
-	p, err := newProof(googleAccounts, o.Audience, o.KeySource)
+	p, err := newTokenVerifier(googleAccounts, o.Audience, o.KeySource)
 	if err != nil {
 		return nil, err
 	}
-	return &Verifier{proof: p, accounts: slices.Clone(o.Accounts), anyone: o.AnyAccount}, nil
+	return &Verifier{tokens: p, accounts: slices.Clone(o.Accounts), anyone: o.AnyAccount}, nil
 }
 
 // Run fetches the keys and keeps them fresh until ctx ends, then returns. It is
 // called once, and is the only goroutine that fetches: without it Check never has
 // keys.
-func (v *Verifier) Run(ctx context.Context) { v.proof.keys.run(ctx) }
+func (v *Verifier) Run(ctx context.Context) { v.tokens.keys.run(ctx) }
 
 // Check returns nil if r may pass, or an error that is ErrUnauthenticated,
 // ErrForbidden or ErrNoKeys. If the token names an unknown key, Check waits up to
@@ -98,7 +98,7 @@ func (v *Verifier) claims(r *http.Request) (claims, error) {
 	if err != nil {
 		return claims{}, err
 	}
-	c, err := v.proof.claims(r.Context(), raw)
+	c, err := v.tokens.claims(r.Context(), raw)
 	switch {
 	case err != nil:
 	case v.anyone && (c.Subject == "" || len(c.Subject) > maxSubject):

@@ -2,6 +2,7 @@
 // OpenTelemetry's API; the process chooses the exporters, and without one nothing is
 // recorded.
 //
-// Names and attributes are public: they may be added, but not changed or removed. No attribute contains a token of
-// authentication, an input, a result or a text of an analyzer.
+// Names and attributes are public: new ones may be added; none is changed or removed. No
+// attribute contains a token of authentication, an input, a result or a text of an
+// analyzer.
 package telemetry

@@ -234,9 +234,9 @@ func (r *runner) explain(err error) error {
 	case errors.As(err, &held):
 		where := "in Firestore, room " + r.project + ":project"
 		if failed.Code == projectlock.FallbackConflict {
-			where = "by the file project/.lock"
+			where = "file project/.lock"
 		}
-		return fmt.Errorf("project %s is locked by another (%s) until %s, or longer if its holder renews the lock: try again later, or wait with --wait 10m (%s)",
+		return fmt.Errorf("project %s is locked by another program or browser (%s) until %s, or longer if its holder renews the lock: try again later, or wait with --wait 10m (%s)",
 			r.project, where, held.ExpiresAt.Local().Format(time.DateTime), failed.Code)
 	case errors.As(err, &file):
 		return fmt.Errorf("%s: %w (%s)", file.Path, file.Err, failed.Code)

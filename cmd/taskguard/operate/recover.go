@@ -35,7 +35,7 @@ func Recover(ctx context.Context, c *cli.Call) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
-	guard := worker.Guard{Backlog: cl.analyses, Queue: cl.queue, RunTimeout: cl.runTimeout, Log: log}
+	guard := worker.Guard{Orphans: cl.analyses, Queue: cl.queue, RunTimeout: cl.runTimeout, Log: log}
 	if *again {
 		guard.Queue = renamingQueue{cl.queue}
 	}
@@ -86,8 +86,8 @@ func printRecovered(c *cli.Call, r worker.Recovery, failed error) error {
 	return err
 }
 
-// explainIndex adds where the index is defined that recovery's query lacks. Firestore refuses other
-// queries with the same code; only the text distinguishes them.
+// explainIndex adds where the index is defined that recovery's query lacks. Firestore
+// refuses other queries with the same code; only the text distinguishes them.
 func explainIndex(err error) error {
 	if status.Code(err) == codes.FailedPrecondition && strings.Contains(err.Error(), "index") {
 		return fmt.Errorf("an index of deploy/firestore.indexes.json is missing, or is still being built: %w", err)

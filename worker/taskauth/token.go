@@ -77,15 +77,15 @@ var (
 	}
 )
 
-// proof verifies the tokens that one signer made for one audience.
-type proof struct {
+// tokenVerifier verifies the tokens that one signer made for one audience.
+type tokenVerifier struct {
 	of       signer
 	audience string
 	keys     *keyring
 }
 
-// newProof makes no call.
-func newProof(of signer, audience string, from KeySource) (*proof, error) {
+// newTokenVerifier makes no call.
+func newTokenVerifier(of signer, audience string, from KeySource) (*tokenVerifier, error) {
 	if strings.TrimSpace(audience) == "" {
 		return nil, errors.New("taskauth: the audience is empty")
 	}
@@ -95,7 +95,7 @@ func newProof(of signer, audience string, from KeySource) (*proof, error) {
 	if u, err := url.Parse(from.KeysURL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return nil, errors.New("taskauth: the keys' URL is not an http or https URL")
 	}
-	return &proof{of: of, audience: audience, keys: newKeyring(of, from)}, nil
+	return &tokenVerifier{of: of, audience: audience, keys: newKeyring(of, from)}, nil
 }
 
 // claims are the claims of a token that are used.
@@ -108,7 +108,7 @@ type claims struct {
 // claims returns the claims of a token whose signature holds, which is for us and
 // not expired. If it names an unknown key, claims waits up to 3 s for the keys, or
 // until ctx ends.
-func (p *proof) claims(ctx context.Context, raw string) (c claims, err error) {
+func (p *tokenVerifier) claims(ctx context.Context, raw string) (c claims, err error) {
 	if len(raw) > maxToken {
 		return c, errTooLong
 	}
@@ -127,7 +127,7 @@ func (p *proof) claims(ctx context.Context, raw string) (c claims, err error) {
 }
 
 // accept checks the token's issuer, audience and times.
-func (p *proof) accept(c claims, now time.Time) error {
+func (p *tokenVerifier) accept(c claims, now time.Time) error {
 	latest := now.Add(skew).Unix()
 	switch {
 	case !slices.Contains(p.of.issuers, c.Issuer):
