@@ -66,6 +66,9 @@ func (o *output) result() (Result, error) {
 // notJSON returns an error message with the position of the first error. Unlike the
 // decoder's message, it does not show the output.
 func (o *output) notJSON() string {
+	if len(o.text) == 0 {
+		return "the output is not JSON: it is empty"
+	}
 	var syntax *json.SyntaxError
 	_ = errors.As(json.Unmarshal(o.text, new(json.RawMessage)), &syntax)
 	return fmt.Sprintf("the output is not JSON: parsing stopped after %d of %d bytes", syntax.Offset, len(o.text))

@@ -161,7 +161,7 @@ func TestProgramsOutputMustBeJSONIfJSONIsWanted(t *testing.T) {
 		return orchestrator.Run(t.Context(), a, orchestrator.Job{})
 	}
 	for stdout, stopped := range map[string]string{
-		``: "after 0 of 0 bytes", `\n`: "after 1 of 1 bytes", `twelve`: "after 2 of 6 bytes", `{\"a\":1,`: "after 7 of 7 bytes", `{\"a\":\"\xc3`: "after 7 of 7 bytes", `{\"s3cret\":s3`: "after 11 of 12 bytes",
+		``: "it is empty", `\n`: "after 1 of 1 bytes", `twelve`: "after 2 of 6 bytes", `{\"a\":1,`: "after 7 of 7 bytes", `{\"a\":\"\xc3`: "after 7 of 7 bytes", `{\"s3cret\":s3`: "after 11 of 12 bytes",
 	} {
 		_, err := run("end", "0", "out="+stdout, "err=")
 		wantInvalidOutput(t, err, stopped)

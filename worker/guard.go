@@ -167,18 +167,19 @@ func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome
 	case errors.As(err, &failure):
 		code, reason = cmp.Or(failure.Code, code), failure.Reason
 	case errors.Is(cause, errDeadline):
-		code, err = "run_timeout", cause
+		code, err = "run_timeout", fmt.Errorf("the run took longer than RUN_TIMEOUT, %v", a.RunTimeout)
 	case errors.As(err, &panicked):
 		code = "analyzer_panicked"
 		a.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", a.id, "stack", string(panicked.Stack[:min(4096, len(panicked.Stack))]))
 	}
+	message := strings.TrimPrefix(err.Error(), "orchestrator: ") // the document is for users
 	if acq.Last {
-		o := a.fail(ctx, analysislock.AttemptsExhausted, fmt.Sprintf("attempt %d was the last: %v", acq.Attempt, err))
+		o := a.fail(ctx, analysislock.AttemptsExhausted, fmt.Sprintf("attempt %d was the last: %s", acq.Attempt, message))
 		o.Reason = reason
 		return o
 	}
-	a.retry(ctx, code, err.Error())
-	return Outcome{Case: Retry, Err: err, Code: code, Reason: reason}
+	a.retry(ctx, code, message)
+	return Outcome{Case: Retry, Err: errors.New(message), Code: code, Reason: reason}
 }
 
 // analyze runs the analyzer while the lock is refreshed. began is true if its input was

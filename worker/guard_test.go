@@ -99,7 +99,7 @@ func TestDelivery(t *testing.T) {
 					return nil, &orchestrator.FailureError{Code: code, Reason: "why"}
 				})
 				w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "retry"})
-				if e, _ := b.Fields(t, "x")["lastError"].(map[string]any); e["code"] != want || e["message"] != "orchestrator: why" {
+				if e, _ := b.Fields(t, "x")["lastError"].(map[string]any); e["code"] != want || e["message"] != "why" {
 					t.Errorf("lastError = %v, want %s", e, want)
 				}
 			}
@@ -113,7 +113,7 @@ func TestDelivery(t *testing.T) {
 			w.guard.RunTimeout = lease.DefaultTTL / 2
 			a := w.deliver(t, "x")
 			a.check(t, 500, map[string]any{"acquired": true, "reason": "retry"})
-			if msg, _ := a.Body["error"].(string); !strings.Contains(msg, "deadline") {
+			if msg, _ := a.Body["error"].(string); !strings.Contains(msg, "longer than RUN_TIMEOUT") {
 				t.Errorf("error = %q", msg)
 			}
 			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil})

@@ -1,6 +1,8 @@
 package cloudrun
 
 import (
+	"strings"
+
 	"taskguard/lease"
 	"taskguard/repo"
 	"taskguard/worker/taskqueue"
@@ -39,7 +41,7 @@ func (e *Environment) LockPolicy() lease.Policy {
 	}
 	p.Heartbeat = e.Duration("LOCK_HEARTBEAT", p.TTL/3)
 	if err := p.Check(); err != nil {
-		e.Problem("LOCK_TTL, LOCK_HEARTBEAT", "%v", err)
+		e.Problem("LOCK_TTL, LOCK_HEARTBEAT", "%s", strings.TrimPrefix(err.Error(), "lease: "))
 	}
 	return p
 }

@@ -21,7 +21,7 @@ var workerRooms = []room{
 	return o`),
 	}},
 	{"worker/booking.go", []bug{
-		seed("a stop books a delivery although the lock could not be released", "TestAStoppedRunIsBookedAgain/Firestore_is_unavailable,_so_the_lock_is_kept",
+		seed("a stop books a delivery although the lock could not be released", "TestAStoppedRunIsBookedAgain/Firestore_does_not_answer,_so_the_lock_is_kept",
 			`	if a.release(ctx, true) && a.Queue`,
 			`	a.release(ctx, true)
 	if a.Queue`),

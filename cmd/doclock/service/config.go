@@ -2,6 +2,7 @@ package service
 
 import (
 	"log/slog"
+	"strings"
 	"time"
 
 	"taskguard/cmd/cloudrun"
@@ -43,7 +44,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 		Sessions:   e.OneOf("SESSION_AUTH", authCookie, authOIDC),
 	}
 	if _, err := documentlock.New(nil, c.TTL); err != nil {
-		e.Problem("DOCUMENT_LOCK_TTL", "%v", err)
+		e.Problem("DOCUMENT_LOCK_TTL", "%s", strings.TrimPrefix(err.Error(), "lease: "))
 	}
 	fallback := ""
 	if c.Emulator != "" {

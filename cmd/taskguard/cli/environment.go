@@ -126,7 +126,7 @@ func (p Place) Ping(ctx context.Context) error {
 func Listen(what, address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("%s: %s is taken; choose others with --port", what, address)
+		return nil, fmt.Errorf("%s: %s is in use by another program, or by this one already running; choose others with --port", what, address)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)

@@ -37,7 +37,7 @@ func (s service) refused() (found []Finding) {
 	for line := range strings.Lines(err.Error()) {
 		name, what, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		found = append(found, findIf(s.Environment[name] != Secret, Problem, // a secret is unknown, not wrong
-			fmt.Sprintf("%s will not start: %s: %s.", s.title, name, what), setVariable(name, "VALUE"))...)
+			fmt.Sprintf("%s will not start: %s: %s.", s.title, name, what), setVariable(strings.ReplaceAll(name, ", ", "=VALUE,"), "VALUE"))...)
 	}
 	return found
 }

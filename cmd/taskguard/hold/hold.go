@@ -237,7 +237,7 @@ func (r *runner) explain(err error) error {
 			where = "file project/.lock"
 		}
 		return fmt.Errorf("project %s is locked by another program or browser (%s) until %s, or longer if its holder renews the lock: try again later, or wait with --wait 10m (%s)",
-			r.project, where, held.ExpiresAt.Local().Format(time.DateTime), failed.Code)
+			r.project, where, held.ExpiresAt.Local().Format("2006-01-02 15:04:05 MST"), failed.Code)
 	case errors.As(err, &file):
 		return fmt.Errorf("%s: %w (%s)", file.Path, file.Err, failed.Code)
 	}

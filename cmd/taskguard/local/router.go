@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"sync"
 
 	"taskguard/cmd/taskguard/cli"
@@ -52,7 +51,7 @@ func (d delivery) String() string {
 		text = fmt.Sprintf("%v answered %d %s", d.worker, d.status, d.answer.Reason)
 	}
 	if d.answer.Error != "" {
-		text += ": " + cli.Shorten(strings.TrimPrefix(d.answer.Error, "orchestrator: "), 500)
+		text += ": " + cli.Shorten(d.answer.Error, 500)
 	}
 	return text
 }

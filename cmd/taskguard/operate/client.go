@@ -10,6 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"taskguard/cmd/taskguard/cli"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -93,9 +96,17 @@ func (cl *Client) deliver(ctx context.Context, verb, id string) (console.Deliver
 		return console.None, nil
 	}
 	if _, err := cl.queue.Book(ctx, cl.task(taskqueue.Name(verb, id, rand.Text()), id)); err != nil {
-		return console.None, fmt.Errorf("the document is changed, but %w; repeat the command", err)
+		return console.None, fmt.Errorf("the document is changed, but %w", cl.explainBooking(err))
 	}
 	return console.Booked, nil
+}
+
+// explainBooking adds what to do about a booking that failed.
+func (cl *Client) explainBooking(err error) error {
+	if status.Code(err) == codes.NotFound {
+		return fmt.Errorf("the queue does not exist: correct TASK_QUEUE and repeat the command (%w)", err)
+	}
+	return fmt.Errorf("its delivery is not booked: %w; repeat the command", err)
 }
 
 // task is a delivery of id for now.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,6 +76,9 @@ func Submit(ctx context.Context, c *cli.Call) (err error) {
 			return err
 		}
 	}
+	if slices.ContainsFunc(all, func(s *submitted) bool { return s.Other }) {
+		return errors.New("an analysis with this id exists with another input: choose another --id")
+	}
 	if *wait {
 		return follow(ctx, c, cl, show, all)
 	}
@@ -131,7 +135,7 @@ func (cl *Client) submit(ctx context.Context, doc Document) (*submitted, error) 
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the document exists, but its delivery is not booked: %w; repeating the command books it", err)
+		return nil, fmt.Errorf("the document exists, but %w", cl.explainBooking(err))
 	}
 	return s, nil
 }

@@ -47,7 +47,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	var err error
 	output := orchestrator.Options{JSON: e.OneOf("ANALYZER_OUTPUT", "any", "json") == "json"}
 	if c.Analyzer, err = orchestrator.New(c.AnalyzerSpec, output); err != nil {
-		e.Problem("ANALYZER", "%v", err)
+		e.Problem("ANALYZER", "%s", strings.TrimPrefix(err.Error(), "orchestrator: "))
 	}
 	c.Tasks = e.TaskAuth(c.Emulator, "", false)
 	c.Queue = queue(e, c.Tasks)

@@ -63,7 +63,7 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"a project's path":      {[]string{"TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT=a/b"}, []string{"GOOGLE_CLOUD_PROJECT: "}},
 		"an emulator's URL":     {[]string{"TASK_AUTH=none", "FIRESTORE_EMULATOR_HOST=http://127.0.0.1:1"}, []string{"FIRESTORE_EMULATOR_HOST: "}},
 		"a TTL of half a day":   {[]string{"TASK_AUTH=iam", "LOCK_TTL=12h"}, nil},
-		"a TTL beyond it":       {[]string{"TASK_AUTH=iam", "LOCK_TTL=12h0m1s"}, []string{"LOCK_TTL, LOCK_HEARTBEAT: lease: TTL 12h0m1s is over 12h0m0s"}},
+		"a TTL beyond it":       {[]string{"TASK_AUTH=iam", "LOCK_TTL=12h0m1s"}, []string{"LOCK_TTL, LOCK_HEARTBEAT: TTL 12h0m1s is over 12h0m0s"}},
 		"no runs":               {[]string{"TASK_AUTH=iam", "MAX_RUNS=0"}, []string{`MAX_RUNS: "0" is not a number from 1`}},
 		"transactions":          {[]string{"TASK_AUTH=iam", "FIRESTORE_TRANSACTIONS=both"}, []string{`FIRESTORE_TRANSACTIONS: "both" is not one of optimistic, pessimistic`}},
 		"output":                {[]string{"TASK_AUTH=iam", "ANALYZER_OUTPUT=text"}, []string{`ANALYZER_OUTPUT: "text" is not one of any, json`}},
