@@ -103,7 +103,7 @@ func TestProcessesThatTheCommandLeavesRunningAreEndedBeforeTheRelease(t *testing
 func TestHoldThatWasStoppedForLongerThanItsLockEndsItsCommand(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	h := startHold(t, vars{}, "--dir", dir, "--ttl", "1s", "--json", "--", "sh", "-c", "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.05; done")
+	h := startHold(t, vars{}, "--dir", dir, "--ttl", "4s", "--json", "--", "sh", "-c", "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.05; done") // with 4 s, it has 200 ms to end
 	h.line(t)
 	guarded(t, dir, func() error { // stopped during a renewal, it would keep the guard
 		err := h.Process.Signal(syscall.SIGSTOP)
