@@ -141,7 +141,7 @@ func refusal(id string, err error) Outcome {
 func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome {
 	timed, cancel := context.WithTimeoutCause(ctx, a.RunTimeout, errDeadline)
 	defer cancel()
-	result, began, err := a.analyze(timed, orchestrator.Job{AnalysisID: a.id, LockToken: acq.Grant.Token, Attempt: acq.Attempt})
+	result, began, cause, err := a.analyze(timed, orchestrator.Job{AnalysisID: a.id, LockToken: acq.Grant.Token, Attempt: acq.Attempt})
 	var lost *lease.LostError
 	var permanent *orchestrator.PermanentError
 	switch {
@@ -154,7 +154,7 @@ func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome
 		return Outcome{Case: LockLost, Err: err}
 	case errors.As(err, &permanent):
 		return a.fail(ctx, permanent.Code, permanent.Message)
-	case errors.Is(context.Cause(ctx), ErrStopping):
+	case errors.Is(cause, ErrStopping):
 		return a.stopped(ctx)
 	case !began: // the input could not be read
 		a.retry(ctx, "input_unavailable", "the input could not be read")
@@ -163,7 +163,7 @@ func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome
 	code, reason := "analyzer_failed", ""
 	var failure *orchestrator.FailureError
 	var panicked *orchestrator.PanicError
-	switch cause := context.Cause(timed); {
+	switch {
 	case errors.As(err, &failure):
 		code, reason = cmp.Or(failure.Code, code), failure.Reason
 	case errors.Is(cause, errDeadline):
@@ -183,8 +183,9 @@ func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome
 }
 
 // analyze runs the analyzer while the lock is refreshed. began is true if its input was
-// read.
-func (a *attempt) analyze(ctx context.Context, job orchestrator.Job) (result any, began bool, err error) {
+// read. cause is why ctx had ended when the analyzer did: a stop that comes later has not
+// stopped the run.
+func (a *attempt) analyze(ctx context.Context, job orchestrator.Job) (result any, began bool, cause, err error) {
 	ctx, span := a.Telemetry.Start(ctx, telemetry.Run)
 	a.Telemetry.Began(ctx, job.Attempt, a.measured.Stolen)
 	failed := true // also if it panics
@@ -199,12 +200,16 @@ func (a *attempt) analyze(ctx context.Context, job orchestrator.Job) (result any
 		}
 		job.Input, began = input, true
 		result, err = orchestrator.Run(ctx, a.Analyzer, job)
+		cause = context.Cause(ctx)
 		return err
 	}, a.renewed)
+	if !began {
+		cause = context.Cause(ctx)
+	}
 	a.measured.Ran, a.measured.Run = true, time.Since(started)
 	a.lost(ctx, err)
 	failed = err != nil
-	return result, began, err
+	return result, began, cause, err
 }
 
 // renewed measures a heartbeat; see lease.Renewed.

@@ -170,6 +170,17 @@ func TestDelivery(t *testing.T) {
 			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "no text"})
 			checkFields(t, b, "x", map[string]any{"status": "FAILED", "lockOwner": nil, "attempts": int64(1)})
 		},
+		"StoppedAfterItsDeadline": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			var w *instance
+			w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+				<-ctx.Done()
+				w.stop(worker.ErrStopping)
+				return nil, ctx.Err()
+			})
+			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "retry"})
+			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(1)})
+		},
 		"StoppedDuringTheRun": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", queued)
 			running := make(chan struct{})

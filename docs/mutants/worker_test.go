@@ -6,6 +6,8 @@ var workerRooms = []room{
 			`rand.Text()}`, `rand.Text()[:0]}`),
 		seed("a stop cuts an acquisition short", "TestAStopDuringTheAcquisitionLeavesNoLock",
 			`Start(context.WithoutCancel(ctx), telemetry.Acquire)`, `Start(ctx, telemetry.Acquire)`),
+		seed("a stop after the end of a run takes back its attempt", "TestDelivery/StoppedAfterItsDeadline",
+			`errors.Is(cause, ErrStopping)`, `errors.Is(context.Cause(ctx), ErrStopping)`),
 		seed("a verdict for good is dropped at a stop, and the analysis run again", "TestDelivery/AVerdictDuringAStopIsRecorded",
 			`	case errors.As(err, &permanent):`, `	case errors.As(err, &permanent) && ctx.Err() == nil:`),
 		seed("a document that not even an error fits into keeps its lock", "TestDelivery/NotEvenAnErrorFits",
