@@ -19,6 +19,8 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 	const secret = "s3cret"
 	cases := map[string]struct {
 		body    string
+		before  int    // attempts
+		also    string // another line's text
 		analyze orchestrator.AnalyzerFunc
 		want    map[string]any
 	}{
@@ -34,14 +36,17 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 		}, want: map[string]any{"outcome": "retry", "code": "analyzer_failed"}},
 		"panic": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 			panic(secret)
-		}, want: map[string]any{"outcome": "retry", "code": "analyzer_panicked"}},
+		}, also: `"the analyzer panicked","analysis_id":"x","stack":"goroutine`, want: map[string]any{"outcome": "retry", "code": "analyzer_panicked"}},
+		"the last attempt": {before: 2, analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			return nil, &orchestrator.FailureError{Reason: "sh ended with exit status 1", Message: secret}
+		}, want: map[string]any{"outcome": "failed", "code": "attempts_exhausted", "reason": "sh ended with exit status 1"}},
 		"a bad id": {body: `{"analysis_id":"` + secret + `/"}`, analyze: succeed, want: map[string]any{"outcome": "bad_request", "analysis_id": nil}},
 		"no JSON":  {body: secret, analyze: succeed, want: map[string]any{"level": "WARN", "outcome": "bad_request"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			b := emulatortest.Embedded(t)
-			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": secret})
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": secret, "attempts": tc.before})
 			w := start(t, b, tc.analyze)
 			var log bytes.Buffer
 			w.guard.Log = slog.New(slog.NewJSONHandler(&log, nil))
@@ -52,6 +57,9 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 			w.post(t, tc.body)
 			if strings.Contains(log.String(), secret) {
 				t.Errorf("the log shows it: %s", &log)
+			}
+			if !strings.Contains(log.String(), tc.also) {
+				t.Errorf("%s lacks %s", &log, tc.also)
 			}
 			var deliveries []map[string]any
 			for line := range strings.Lines(log.String()) {

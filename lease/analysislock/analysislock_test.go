@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -81,6 +82,47 @@ func TestARunKeepsItsLockAndCompletes(t *testing.T) {
 			w.Errorf("%+v", got)
 		}
 	})
+}
+
+func TestAFailureForGoodIsRecorded(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		if err := w.acquire("w/1").Hold.Fail(w.Context(), "c", "m"); err != nil {
+			w.Error(err)
+		}
+		if d := w.doc(); d.Status != analysislock.Failed || d.Error == nil || *d.Error != (analysislock.Error{Code: "c", Message: "m"}) || d.Lock.FinishedBy != "w/1" {
+			w.Errorf("%+v, error %v", d, d.Error)
+		}
+	})
+}
+
+func TestARunReturnsItsBodysErrorOrThatOfItsInput(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		failed, unreadable, ran := errors.New("failed"), errors.New("unreadable"), false
+		body := func(context.Context, json.RawMessage) error { ran = true; return failed }
+		if err := w.acquire("w/1").Hold.Run(w.Context(), body); !errors.Is(err, failed) || !ran {
+			w.Errorf("%v", err)
+		}
+		time.Sleep(lease.DefaultTTL)
+		var err error
+		w.locks, err = analysislock.New(&w.Memory, lease.Policy{}, func(context.Context, analysislock.Analysis) (json.RawMessage, error) { return nil, unreadable })
+		if err != nil {
+			w.Fatal(err)
+		}
+		ran = false
+		if err := w.acquire("w/2").Hold.Run(w.Context(), body); !errors.Is(err, unreadable) || ran {
+			w.Errorf("%v; ran %v", err, ran)
+		}
+		if _, err := analysislock.New(&w.Memory, lease.Policy{TTL: -1}, nil); err == nil {
+			w.Error("a negative TTL is no error")
+		}
+	})
+}
+
+func TestAProblemIsNamedWithoutItsKind(t *testing.T) {
+	d := analysislock.Analysis{Malformed: fmt.Errorf("lockToken is a string: %w", lease.ErrMalformed)}
+	if got := d.Problem() + (&analysislock.Analysis{}).Problem(); got != "lockToken is a string" {
+		t.Errorf("%q", got)
+	}
 }
 
 func TestASupersededHoldChangesNothing(t *testing.T) {

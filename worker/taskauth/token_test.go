@@ -246,6 +246,24 @@ func TestSubjectReturnsTheIDOfAnyAccount(t *testing.T) {
 	})
 }
 
+func TestSubjectNeedsAnIDOfANamedAccountToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v, err := taskauth.New(taskauth.Options{
+			Audience: audience, Accounts: []string{account},
+			KeySource: taskauth.KeySource{KeysURL: "https://keys.example.test/certs", Client: &http.Client{Transport: &site{handler: google()}}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		run(t, v.Run)
+		for _, sub := range []string{"", strings.Repeat("1", 256)} {
+			if got, err := v.Subject(request("Bearer " + sign(t, google(), map[string]any{"sub": sub}))); got != "" || !errors.Is(err, taskauth.ErrUnauthenticated) {
+				t.Errorf("%d bytes: got %q, %v", len(sub), got, err)
+			}
+		}
+	})
+}
+
 func TestSubjectReturnsNothingWhereCheckRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := anybody(t)

@@ -1,0 +1,122 @@
+package repo
+
+import (
+	"log/slog"
+	"maps"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/firestore"
+	"github.com/google/go-cmp/cmp"
+
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+)
+
+// deleted stands for firestore.Delete.
+const deleted = "(deleted)"
+
+// Each change of an analysis writes these fields, and no others.
+func TestOnlyWhatChangesIsWritten(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 678_999_999, time.UTC)
+	const stamp = "2026-01-02T03:04:05.678Z"
+	running := map[string]any{
+		"status": "PROCESSING", "attempts": int64(2), "lockToken": int64(3), "lockOwner": "w/1", "updatedAt": "2026-01-01T00:00:00.000Z",
+		"lockHeartbeatAt": "2026-01-01T00:00:00.000Z", "lockExpiresAt": "2026-01-01T00:05:00.000Z", "lastError": map[string]any{"code": "c", "message": "m"},
+	}
+	with := func(more map[string]any) map[string]any {
+		all := maps.Clone(running)
+		maps.Copy(all, more)
+		return all
+	}
+	freed := func(a *analysislock.Analysis) {
+		a.Lock.Owner, a.Lock.HeartbeatAt, a.Lock.ExpiresAt = "", time.Time{}, time.Time{}
+	}
+	finish := func(status string, e *analysislock.Error) func(*analysislock.Analysis) {
+		return func(a *analysislock.Analysis) {
+			freed(a)
+			a.Lock.Finished, a.Lock.FinishedBy = true, "w/1"
+			a.Status, a.Result, a.Error, a.LastError = status, "new", e, nil
+		}
+	}
+	lockFreed := map[string]any{"lockOwner": deleted, "lockHeartbeatAt": deleted, "lockExpiresAt": deleted, "updatedAt": stamp}
+	also := func(more map[string]any) map[string]any {
+		all := maps.Clone(lockFreed)
+		maps.Copy(all, more)
+		return all
+	}
+	for name, tc := range map[string]struct {
+		before  map[string]any
+		change  func(*analysislock.Analysis)
+		replace bool
+		want    map[string]any
+	}{
+		"nothing": {running, func(*analysislock.Analysis) {}, false, map[string]any{}},
+		"READY, after an error and a result of earlier runs": {
+			with(map[string]any{"error": map[string]any{"code": "old"}, "result": "old"}), finish("READY", nil), false,
+			also(map[string]any{"status": "READY", "result": "new", "error": deleted, "lastError": deleted, "finishedBy": "w/1"}),
+		},
+		"FAILED, after a result of an earlier run": {
+			with(map[string]any{"result": "old"}), finish("FAILED", &analysislock.Error{Code: "x", Message: "y"}), false,
+			also(map[string]any{"status": "FAILED", "result": deleted, "error": map[string]any{"code": "x", "message": "y"}, "lastError": deleted, "finishedBy": "w/1"}),
+		},
+		"a finish, though other programs removed the errors": {
+			map[string]any{"status": "PROCESSING", "lockToken": int64(3)}, finish("READY", nil), false,
+			also(map[string]any{"status": "READY", "result": "new", "error": deleted, "lastError": deleted, "finishedBy": "w/1", "lockOwner": nil}),
+		},
+		"a release": {running, func(a *analysislock.Analysis) { freed(a); a.Status = "QUEUED" }, false, also(map[string]any{"status": "QUEUED"})},
+		"a release of a lock whose times cannot be read": {
+			with(map[string]any{"lockHeartbeatAt": true, "lockExpiresAt": "soon"}), freed, false, lockFreed,
+		},
+		"a heartbeat": {running, func(a *analysislock.Analysis) { a.Lock.HeartbeatAt, a.Lock.ExpiresAt = now, now.Add(time.Minute) }, false, map[string]any{
+			"lockHeartbeatAt": stamp, "lockExpiresAt": "2026-01-02T03:05:05.678Z", "updatedAt": stamp,
+		}},
+		"an error of an attempt": {running, func(a *analysislock.Analysis) { a.LastError = &analysislock.Error{Code: "d", Message: "m"} }, false, map[string]any{
+			"lastError": map[string]any{"code": "d", "message": "m"}, "updatedAt": stamp,
+		}},
+		"a requeue keeps the result": {
+			map[string]any{"status": "FAILED", "error": map[string]any{"code": "x", "message": "y"}, "finishedBy": "w/1", "attempts": int64(4), "lockToken": int64(3)},
+			func(a *analysislock.Analysis) {
+				a.Status, a.Error, a.Lock.Finished, a.Lock.Attempts = "QUEUED", nil, false, 0
+			}, false,
+			map[string]any{"status": "QUEUED", "error": deleted, "lastError": deleted, "attempts": 0, "lockHeartbeatAt": deleted, "lockExpiresAt": deleted, "updatedAt": stamp},
+		},
+		"updatedAt stays a Timestamp": {
+			with(map[string]any{"updatedAt": now.Add(-time.Hour)}), func(a *analysislock.Analysis) { a.Status = "QUEUED" }, false,
+			map[string]any{"status": "QUEUED", "updatedAt": now.Truncate(time.Millisecond)},
+		},
+		"an unusable token alone is not replaced": {with(map[string]any{"lockToken": "three"}), func(*analysislock.Analysis) {}, false, map[string]any{}},
+		"an unusable token is replaced by unlock": {with(map[string]any{"lockToken": "three"}), func(*analysislock.Analysis) {}, true, map[string]any{
+			"lockToken": lease.Fresh(now).Token, "updatedAt": stamp,
+		}},
+		"an unusable token is replaced with any other change": {
+			with(map[string]any{"lockToken": "three"}), func(a *analysislock.Analysis) { a.Status = "QUEUED" }, false,
+			map[string]any{"status": "QUEUED", "lockToken": lease.Fresh(now).Token, "updatedAt": stamp},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			codec := analysisCodec{lockCodec{log: slog.New(slog.DiscardHandler), name: func(string) slog.Attr { return slog.Attr{} }}, tc.replace}
+			prev, _ := codec.decode(reading{id: "x", exists: true, fields: tc.before, at: now, updated: now})
+			next := prev
+			tc.change(&next)
+			got := map[string]any{}
+			for _, u := range codec.changes(prev, &next, now) {
+				if got[u.Path] = u.Value; u.Value == firestore.Delete {
+					got[u.Path] = deleted
+				}
+			}
+			maps.DeleteFunc(tc.want, func(_ string, v any) bool { return v == nil })
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("written (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSizeCountsValues(t *testing.T) {
+	for want, v := range map[int]any{1: "x", 2: []any{nil}, 6: map[string]any{"a": []any{1, 2}, "b": map[string]any{"c": true}}} {
+		if got := size(v); got != want {
+			t.Errorf("size(%v) = %d, want %d", v, got, want)
+		}
+	}
+}
