@@ -28,9 +28,6 @@ var generatedOf = map[string][]string{
 	"worker/taskauth":    {"worker/taskauth"},
 }
 
-// leastCaught is the part of the mutants that must be caught, in percent.
-var leastCaught = map[string]int32{"lease": 95, "lease/analysislock": 85, "repo": 80, "worker": 95, "worker/taskauth": 95}
-
 // survivors returns the mutants that no test has to catch, with the reason of each.
 func survivors(t *testing.T) map[string]string {
 	t.Helper()
@@ -104,15 +101,15 @@ func TestGeneratedMutantsAreCaught(t *testing.T) {
 						case catches(t, m, tests):
 							caught.Add(1)
 						case accepted[m.name] == "":
-							fmt.Printf("survives its %d tests: %s\n", len(tests), m.name)
+							t.Errorf("passes its %d tests: %s", len(tests), m.name)
 						}
 						total.Add(1)
 					})
 				}
 			})
 			fmt.Printf("%s: %d of %d caught in %v\n", pkg, caught.Load(), total.Load(), time.Since(begun).Round(time.Second))
-			if least := leastCaught[pkg]; caught.Load()*100 < total.Load()*least {
-				t.Errorf("fewer than %d %% are caught", least)
+			if caught.Load()*100 < total.Load()*95 {
+				t.Error("fewer than 95 % are caught")
 			}
 		})
 	}
