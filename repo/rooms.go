@@ -93,8 +93,8 @@ func (r *Rooms) create(ctx context.Context, room string, next documentlock.Lock)
 
 // remove deletes the document if it has not changed since prev was read. Firestore returns
 // no update time for such a commit, and the client does not return the commit time. So At
-// is an estimate, wrong by a round trip at most. That is harmless: a room without a document is free at
-// any time, and an owner reads it before creating it.
+// is an estimate, wrong by a round trip at most. That is harmless: a room without a
+// document is free at any time, and an owner reads it before creating it.
 func (r *Rooms) remove(ctx context.Context, room string, prev lease.Cell[documentlock.Lock]) (lease.Cell[documentlock.Lock], error) {
 	read, ok := prev.Rev.(time.Time)
 	if !ok {

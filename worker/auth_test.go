@@ -88,7 +88,11 @@ func TestAForgedCallIsRefusedBeforeAnythingIsRead(t *testing.T) {
 				token("s3cret@evil.example", audience): 403,
 			} {
 				reason := map[int]string{401: "unauthenticated", 403: "forbidden"}[code]
-				w.as(t, path, authorization).check(t, code, map[string]any{"reason": reason, "acquired": nil, "analysis_id": nil, "error": nil})
+				got := w.as(t, path, authorization)
+				got.check(t, code, map[string]any{"reason": reason, "acquired": nil, "analysis_id": nil, "error": nil})
+				if want := map[int]string{401: "Bearer"}[code]; got.Challenge != want {
+					t.Errorf("%d with WWW-Authenticate %q, want %q", code, got.Challenge, want)
+				}
 			}
 		}
 		if n := b.Calls.Total() - before; n != 0 {

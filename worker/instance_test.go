@@ -74,6 +74,7 @@ func start(t *testing.T, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 type answer struct {
 	Code       int
 	RetryAfter string
+	Challenge  string // WWW-Authenticate
 	Body       map[string]any
 }
 
@@ -100,7 +101,7 @@ func (w *instance) send(t testing.TB, r *http.Request) answer {
 	t.Helper()
 	rec := httptest.NewRecorder()
 	w.ServeHTTP(rec, r)
-	a := answer{Code: rec.Code, RetryAfter: rec.Header().Get("Retry-After")}
+	a := answer{Code: rec.Code, RetryAfter: rec.Header().Get("Retry-After"), Challenge: rec.Header().Get("WWW-Authenticate")}
 	if err := json.Unmarshal(rec.Body.Bytes(), &a.Body); err != nil {
 		t.Fatalf("%s %s answered %d with %q, which is not JSON", r.Method, r.URL.Path, rec.Code, rec.Body)
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -117,11 +119,32 @@ func (p *partlyRefusing) Book(ctx context.Context, t taskqueue.Task) (bool, erro
 	return p.slow.Book(ctx, t)
 }
 
-func TestABookingThatFailsCancelsNoOther(t *testing.T) {
+func TestABookingThatFailsCancelsNoOtherAndSixteenAreMadeAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
 		g := &worker.Guard{Orphans: overdue(100), Queue: &partlyRefusing{slow{by: time.Second}}}
 		if r, err := g.Recover(t.Context()); err == nil || r.Found != 100 || r.Booked != 99 {
 			t.Errorf("recovered %+v, %v; want 99 of 100, and an error", r, err)
+		}
+		if took := time.Since(began); took != 7*time.Second {
+			t.Errorf("99 bookings of a second took %v, want 7 s", took)
+		}
+	})
+}
+
+func TestAStopWaitsForARecovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		work, stop := context.WithCancel(t.Context())
+		g := &worker.Guard{Orphans: overdue(1), Queue: &slow{during: func() { time.Sleep(3 * time.Second) }}, Log: slog.New(slog.DiscardHandler)}
+		s := worker.NewServer(work, g, nil)
+		go s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/internal/tasks/recover", http.NoBody))
+		synctest.Wait()
+		stop()
+		began := time.Now()
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if left := s.Drain(soon); left != 1 || time.Since(began) != time.Second {
+			t.Errorf("%d left after %v, want the recovery after 1 s", left, time.Since(began))
 		}
 	})
 }

@@ -58,7 +58,7 @@ var workerRooms = []room{
 			`strconv.FormatInt(token, 10)`, `strconv.Itoa(0)`),
 		seed("the hour in a recovery's name is the worker's", "TestTheHourInARecoverysNameIsTheStores",
 			`at.UTC().Format(`, `time.Now().UTC().Format(`),
-		seed("a booking of a recovery that fails cancels the others", "TestABookingThatFailsCancelsNoOther",
+		seed("a booking of a recovery that fails cancels the others", "TestABookingThatFailsCancelsNoOtherAndSixteenAreMadeAtATime",
 			`	var booking errgroup.Group`, `	booking, ctx := errgroup.WithContext(ctx)`),
 	}},
 	{"cmd/worker/service/service.go", []bug{seed("a stop does not say by when it ends", "TestAStopNamesTheDeadlineOfTheReleases",

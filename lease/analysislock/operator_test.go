@@ -1,0 +1,130 @@
+package analysislock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/lease/leasetest"
+)
+
+// interrupted loses the reply to the first Swap, before which other programs write.
+type interrupted struct {
+	*lease.Memory[analysislock.Analysis]
+	others func(d *analysislock.Analysis)
+}
+
+func (s *interrupted) Swap(ctx context.Context, key string, prev lease.Cell[analysislock.Analysis], next analysislock.Analysis) (lease.Cell[analysislock.Analysis], error) {
+	c, err := s.Memory.Swap(ctx, key, prev, next)
+	if s.others == nil || err != nil {
+		return c, err
+	}
+	s.others(&c.Doc)
+	s.Put(key, c.Doc)
+	s.others = nil
+	return lease.Cell[analysislock.Analysis]{}, leasetest.ErrDropped
+}
+
+// A requeue whose reply was lost is made again only if the analysis shows no trace of it.
+func TestARequeueIsNotMadeAgainAfterAWorkerHasAcquiredTheAnalysis(t *testing.T) {
+	failed := func(d *analysislock.Analysis) {
+		d.Status, d.Error = analysislock.Failed, &analysislock.Error{Code: "c"}
+		d.Lock.Finished, d.Lock.Attempts = true, 3
+	}
+	acquired := func(d *analysislock.Analysis) {
+		d.Status, d.Lock.Owner, d.Lock.Attempts = analysislock.Processing, "w/9", 1
+		d.Lock.Token++
+	}
+	for name, tc := range map[string]struct {
+		was    func(d *analysislock.Analysis)
+		others func(d *analysislock.Analysis)
+		again  bool
+	}{
+		"no other program":                {failed, func(*analysislock.Analysis) {}, false},
+		"acquired, after it had failed":   {failed, acquired, false},
+		"acquired, after it was orphaned": {func(d *analysislock.Analysis) { d.Lock.Attempts = 3 }, acquired, false},
+		"as it was before":                {failed, failed, true},
+		"another status":                  {failed, func(d *analysislock.Analysis) { d.Status = analysislock.Processing }, true},
+		"an error":                        {failed, func(d *analysislock.Analysis) { d.Error = &analysislock.Error{} }, true},
+		"attempts":                        {failed, func(d *analysislock.Analysis) { d.Lock.Attempts = 2 }, true},
+		"an owner":                        {failed, func(d *analysislock.Analysis) { d.Lock.Owner = "stale" }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, queued(), func(w *fixture) {
+				d := queued()
+				d.Lock.Token = 5
+				tc.was(&d)
+				w.Put("x", d)
+				var left analysislock.Analysis
+				s := &interrupted{&w.Memory, func(d *analysislock.Analysis) { tc.others(d); left = *d }}
+				l, err := analysislock.New(s, lease.Policy{}, nil)
+				if err != nil {
+					w.Fatal(err)
+				}
+				if _, err := l.Requeue(w.Context(), "x", nil); err != nil {
+					w.Errorf("requeue: %v", err)
+				}
+				got := w.doc()
+				opened := got.Status == analysislock.Queued && got.Error == nil && got.Lock.Attempts == 0 && got.Lock.Owner == ""
+				same := got.Status == left.Status && got.Lock == left.Lock
+				if tc.again && !opened || !tc.again && !same {
+					w.Errorf("%+v, left by others as %+v", got, left)
+				}
+			})
+		})
+	}
+}
+
+// Each operation returns the error of its store.
+func TestAFailureOfTheStoreIsReturned(t *testing.T) {
+	const swap = leasetest.Swap
+	for name, tc := range map[string]struct {
+		plan leasetest.Plan
+		do   func(ctx context.Context, l *analysislock.Locks, h *analysislock.Hold) error
+		want error
+	}{
+		"refresh by name": {leasetest.Every(swap, leasetest.DropBefore), func(ctx context.Context, l *analysislock.Locks, _ *analysislock.Hold) error {
+			return l.RefreshAnalysisLock(ctx, "x", "w/1", 0)
+		}, lease.ErrUnavailable},
+		"release by name": {leasetest.Every(swap, leasetest.DropBefore), func(ctx context.Context, l *analysislock.Locks, _ *analysislock.Hold) error {
+			return l.ReleaseAnalysisLock(ctx, "x", "w/1")
+		}, lease.ErrUnavailable},
+		"retry": {leasetest.Every(swap, leasetest.DropBefore), retry, lease.ErrUnavailable},
+		"retry, whose message does not fit, then the release": {
+			leasetest.Any(leasetest.On(swap, leasetest.Refuse), leasetest.Every(swap, leasetest.DropBefore)), retry, lease.ErrUnavailable,
+		},
+		"retry, whose message does not fit": {leasetest.On(swap, leasetest.Refuse), retry, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, queued(), func(w *fixture) {
+				s := leasetest.NewFaulty(&w.Memory, nil)
+				l, err := analysislock.New(s, lease.Policy{}, nil)
+				if err != nil {
+					w.Fatal(err)
+				}
+				if _, err := l.AcquireAnalysisLock(w.Context(), "x", "w/0", -1); err == nil {
+					w.Error("a negative TTL is no error")
+				}
+				acq, err := l.AcquireAnalysisLock(w.Context(), "x", "w/1", 0)
+				if err != nil {
+					w.Fatal(err)
+				}
+				time.Sleep(time.Second) // else a refresh would write the expiry that is there
+				s.SetPlan(tc.plan)
+				if err := tc.do(w.Context(), l, acq.Hold); !errors.Is(err, tc.want) {
+					w.Errorf("%v, want %v", err, tc.want)
+				}
+				if d := w.doc(); tc.want == nil && (d.Lock.Owner != "" || d.LastError != nil) {
+					w.Errorf("%+v, want it released without the message", d)
+				}
+			})
+		})
+	}
+}
+
+func retry(ctx context.Context, _ *analysislock.Locks, h *analysislock.Hold) error {
+	return h.Retry(ctx, "c", "m")
+}

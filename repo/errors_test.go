@@ -1,0 +1,309 @@
+package repo
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/firestore"
+	"golang.org/x/sync/semaphore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc/codes"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/lease/documentlock"
+	"taskguard/lease/iso8601"
+)
+
+var denied = dropped(codes.PermissionDenied)
+
+// Each call that Firestore refuses is an error of the operation, whichever it is.
+func TestNoErrorOfFirestoreIsTakenForAnEmptyAnswer(t *testing.T) {
+	const query, count = "RunQuery", "RunAggregationQuery"
+	for name, tc := range map[string]struct {
+		faults map[string][]fault
+		do     func(ctx context.Context, a *worker, r onRooms) error
+	}{
+		"lapsed rooms: the time":  {map[string][]fault{read: {denied}}, func(ctx context.Context, _ *worker, r onRooms) error { _, err := r.Lapsed(ctx, 1); return err }},
+		"lapsed rooms: the query": {map[string][]fault{query: {denied}}, func(ctx context.Context, _ *worker, r onRooms) error { _, err := r.Lapsed(ctx, 1); return err }},
+		"ping of rooms":           {map[string][]fault{read: {denied}}, func(ctx context.Context, _ *worker, r onRooms) error { return r.Ping(ctx) }},
+		"count":                   {map[string][]fault{count: {denied}}, func(ctx context.Context, a *worker, _ onRooms) error { _, err := a.Count(ctx, ""); return err }},
+		"recovery: the time":      {map[string][]fault{read: {denied}}, findOrphaned},
+		"recovery: the first":     {map[string][]fault{query: {denied}}, findOrphaned},
+		"recovery: the second":    {map[string][]fault{query: {nil, denied, denied}}, findOrphaned},
+		"create: the time":        {map[string][]fault{read: {denied}}, func(ctx context.Context, a *worker, _ onRooms) error { return a.Create(ctx, "new", nil) }},
+		"create":                  {map[string][]fault{commit: {denied}}, func(ctx context.Context, a *worker, _ onRooms) error { return a.Create(ctx, "new", nil) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				l := &faultyConn{}
+				a, r := open(t, b, l.options()...), openRooms(t, b, l.options()...)
+				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
+				l.inject(tc.faults)
+				if err := tc.do(t.Context(), a, r); err == nil {
+					t.Error("no error")
+				}
+			})
+		})
+	}
+}
+
+func findOrphaned(ctx context.Context, a *worker, _ onRooms) error {
+	return a.Orphaned(ctx, 10, func(string, int64, time.Time) {})
+}
+
+func TestADecisionInATransactionWhoseReadFailsIsMadeAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		l := &faultyConn{}
+		a := open(t, b, l.options()...)
+		a.documents.pessimistic = true
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "i"})
+		l.inject(map[string][]fault{exclusiveRead: {denied}})
+		mustAcquire(t, a, "x", "w/1")
+		l.wantAllInjected(t)
+		calls := b.Calls.Total()
+		a.runs(t, "w/1")
+		if more := b.Calls.Total() - calls; more != 0 {
+			t.Errorf("%d more calls for the input, which was requested with the commit", more)
+		}
+		b.Put(t, "free", map[string]any{"status": analysislock.Ready})
+		if was, err := a.Unlock(t.Context(), "free", nil); err != nil || was.Status != analysislock.Ready {
+			t.Errorf("unlock of a free analysis: %+v, %v", was, err)
+		}
+		b.Put(t, "bad", map[string]any{"lockToken": "seven"})
+		if _, err := a.AcquireAnalysisLock(t.Context(), "bad", "w/2", 0); !errors.Is(err, lease.ErrMalformed) {
+			t.Errorf("%v, want ErrMalformed", err)
+		}
+		l.inject(map[string][]fault{read: {denied, denied, denied, denied, denied, denied, denied, denied, denied, denied}})
+		l.stopAnswering()
+		if _, err := a.AcquireAnalysisLock(t.Context(), "missing", "w/2", 0); !errors.Is(err, lease.ErrUnavailable) {
+			t.Errorf("%v, want ErrUnavailable", err)
+		}
+	})
+}
+
+func TestAnInputThatWasNotReadIsReadAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before func(t *testing.T, b *emulatortest.Backend, l *faultyConn)
+		want   error
+	}{
+		"and found":                     {func(*testing.T, *emulatortest.Backend, *faultyConn) {}, nil},
+		"but the document is deleted":   {func(t *testing.T, b *emulatortest.Backend, _ *faultyConn) { t.Helper(); b.Delete(t, "x") }, lease.ErrLost},
+		"but Firestore does not answer": {func(_ *testing.T, _ *emulatortest.Backend, l *faultyConn) { l.stopAnswering() }, lease.ErrUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				l := &faultyConn{}
+				a := open(t, b, l.options()...)
+				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "i"})
+				l.inject(map[string][]fault{read: {nil, denied}})
+				mustAcquire(t, a, "x", "w/1")
+				tc.before(t, b, l)
+				ran := false
+				err := a.run(t.Context(), "w/1", func(_ context.Context, input json.RawMessage) error {
+					ran = string(input) == `"i"`
+					return nil
+				})
+				if !errors.Is(err, tc.want) || ran != (tc.want == nil) {
+					t.Errorf("%v, ran %v; want %v", err, ran, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// A reply that was lost is distinguished from a creation by another program.
+func TestACreationIsOursOnlyWithOurTimeAndInput(t *testing.T) {
+	for name, other := range map[string]func(now time.Time) map[string]any{
+		"another time": func(now time.Time) map[string]any {
+			return map[string]any{"createdAt": iso8601.Format(now.Add(-time.Minute)), "input": "i"}
+		},
+		"another input": func(now time.Time) map[string]any {
+			return map[string]any{"createdAt": iso8601.Format(now), "input": "other"}
+		},
+		"malformed": func(now time.Time) map[string]any {
+			return map[string]any{"createdAt": iso8601.Format(now), "input": "i", "lockToken": "seven"}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				l := &faultyConn{}
+				a := open(t, b, l.options()...)
+				l.inject(map[string][]fault{commit: {overtaken(func() {
+					now := time.Now()
+					time.Sleep(time.Millisecond)
+					b.Put(t, "x", other(now))
+				})}})
+				if err := a.Create(t.Context(), "x", "i"); !errors.Is(err, ErrExists) {
+					t.Errorf("%v, want ErrExists", err)
+				}
+			})
+		})
+	}
+}
+
+func TestAReadEndsWithItsCallerAndReturnsItsError(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		l := &faultyConn{}
+		db := open(t, b, l.options()...).documents.db
+		b.Put(t, "small", map[string]any{"status": "s"})
+		b.Put(t, "large", map[string]any{"input": strings.Repeat("x", 100<<10)})
+		small, large := db.Collection("analyses").Doc("small"), db.Collection("analyses").Doc("large")
+		own := errors.New("own")
+		if err := db.read(t.Context(), small, nil, func(reading) error { return own }); !errors.Is(err, own) {
+			t.Errorf("read: %v, want its user's error", err)
+		}
+		if err := db.request(t.Context(), time.Minute, small, nil).receive(t.Context(), func(reading) error { return own }); !errors.Is(err, own) {
+			t.Errorf("receive: %v, want its user's error", err)
+		}
+		// One large document is decoded at a time. A small one does not wait.
+		if err := db.decoders.Acquire(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		second, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		used := func(reading) error { return nil }
+		if err := db.request(t.Context(), time.Minute, small, nil).receive(second, used); err != nil {
+			t.Errorf("small: %v", err)
+		}
+		if err := db.request(t.Context(), time.Minute, large, nil).receive(second, used); err == nil {
+			t.Error("large: it does not wait")
+		}
+		l.stopAnswering()
+		began := time.Now()
+		second, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := db.request(t.Context(), time.Minute, small, nil).receive(second, used); err == nil || time.Since(began) != time.Second {
+			t.Errorf("%v after %v, want the end of the caller's second", err, time.Since(began))
+		}
+	})
+}
+
+func TestOneLargeResultIsEncodedAtATime(t *testing.T) {
+	db := &database{encoders: semaphore.NewWeighted(1)}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	values := func(n int) []firestore.Update { return []firestore.Update{{Value: make([]any, n-2)}, {Value: true}} }
+	first, err := db.encoding(t.Context(), values(largeResult+1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.encoding(ended, values(largeResult)); err != nil {
+		t.Errorf("a result that is not large waits: %v", err)
+	}
+	if done, err := db.encoding(ended, values(largeResult+1)); err == nil || done == nil {
+		t.Errorf("%v: a second large result does not wait", err)
+	}
+	first()
+	if _, err := db.encoding(t.Context(), values(largeResult+1)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAStoreSwapsOnlyWhatItHasRead(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		a, r := open(t, b), openRooms(t, b)
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
+		for name, prev := range map[string]lease.Cell[analysislock.Analysis]{"missing": {Rev: time.Now()}, "unread": {Exists: true}} {
+			if _, err := a.documents.Swap(t.Context(), "x", prev, analysislock.Analysis{}); !errors.Is(err, lease.ErrConflict) {
+				t.Errorf("%s: %v, want ErrConflict", name, err)
+			}
+		}
+		if _, err := r.Swap(t.Context(), "a", lease.Cell[documentlock.Lock]{Exists: true}, documentlock.Lock{}); !errors.Is(err, lease.ErrConflict) {
+			t.Errorf("room: %v, want ErrConflict", err)
+		}
+		_, loaded := r.Load(t.Context(), "a/b")
+		_, swapped := r.Swap(t.Context(), "a/b", lease.Cell[documentlock.Lock]{}, documentlock.Lock{})
+		if !errors.Is(loaded, lease.ErrInvalidKey) || !errors.Is(swapped, lease.ErrInvalidKey) {
+			t.Errorf("%v, %v; want ErrInvalidKey", loaded, swapped)
+		}
+	})
+}
+
+func TestWhatCannotBeOpenedIsAnError(t *testing.T) {
+	for name, o := range map[string]Options{
+		"the path of a document": {Collection: "analyses/x"},
+		"a reserved name":        {Collection: "tenants/../analyses"},
+		"a negative TTL":         {Emulator: "127.0.0.1:1", Policy: lease.Policy{TTL: -1}},
+	} {
+		if _, err := Open(t.Context(), "p", o); err == nil || !strings.HasPrefix(err.Error(), "repo: ") && o.Collection != "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	broken := option.WithAuthCredentialsFile(option.ServiceAccount, "/nonexistent")
+	if _, err := Open(t.Context(), "p", Options{}, broken); err == nil || !strings.Contains(err.Error(), "open database (default) of project p") {
+		t.Errorf("%v", err)
+	}
+	if _, err := OpenRooms(t.Context(), "p", Options{}, broken); err == nil {
+		t.Error("rooms: no error")
+	}
+}
+
+func TestAClosedDatabaseReportsThatItIs(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		a, r := open(t, b), openRooms(t, b)
+		if err := errors.Join(a.Close(), r.Close()); err != nil {
+			t.Error(err)
+		}
+		if a.Close() == nil || r.Close() == nil {
+			t.Error("closed twice without an error")
+		}
+	})
+}
+
+func TestAnEmulatorsOwnerIsNamed(t *testing.T) {
+	if got, err := (emulatorOwner{}).GetRequestMetadata(t.Context()); err != nil || got["authorization"] != "Bearer owner" {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// lock decodes the lock of a document, and returns the log.
+func lock(fields map[string]any) (a analysislock.Analysis, room documentlock.Lock, log string) {
+	var b bytes.Buffer
+	c := lockCodec{log: slog.New(slog.NewTextHandler(&b, nil)), name: func(id string) slog.Attr { return slog.String("id", id) }}
+	r := reading{id: "x", exists: true, fields: fields, at: time.Now(), updated: time.Now()}
+	a, _ = analysisCodec{lockCodec: c}.decode(r)
+	room, _ = roomCodec{c}.decode(r)
+	return a, room, b.String()
+}
+
+func TestAnUnusableFieldIsReplacedAndItsTypeLogged(t *testing.T) {
+	a, _, _ := lock(map[string]any{"attempts": int64(-5), "lockOwner": "w", "lockHeartbeatAt": "9999-01-01T00:00:00Z", "error": map[string]any{"code": "c", "message": "m"}})
+	if a.Lock.Attempts != 0 || !a.Lock.HeartbeatAt.IsZero() || a.Error == nil || *a.Error != (analysislock.Error{Code: "c", Message: "m"}) {
+		t.Errorf("%+v, error %v", a.Lock, a.Error)
+	}
+	_, room, log := lock(map[string]any{"lockToken": map[string]any{}})
+	if room.Token < time.Now().Add(-time.Minute).UnixMicro() || !strings.Contains(log, `field=lockToken type="a map"`) {
+		t.Errorf("token %d; %s", room.Token, log)
+	}
+	if _, _, log = lock(map[string]any{"lockToken": int64(3)}); log != "" {
+		t.Errorf("a usable token is logged: %s", log)
+	}
+	if kind(nil) != "null" {
+		t.Errorf("nil is %s", kind(nil))
+	}
+	if us := (roomCodec{}).changes(room, &room, time.Now()); len(us) != 0 {
+		t.Errorf("nothing has changed, but %v is written", us)
+	}
+}
+
+func TestTheTenthSkippedDocumentIsTheLastWithoutASummary(t *testing.T) {
+	for n, want := range map[int]int{maxWarnings: maxWarnings, maxWarnings + 5: maxWarnings + 1} {
+		var log bytes.Buffer
+		s := skipped{log: slog.New(slog.NewTextHandler(&log, nil)), message: "skipped"}
+		for range n {
+			s.add(t.Context(), slog.String("id", "x"), errors.New("why"))
+		}
+		s.end(t.Context())
+		if got := strings.Count(log.String(), "\n"); got != want {
+			t.Errorf("%d skipped: %d lines, want %d", n, got, want)
+		}
+	}
+}
