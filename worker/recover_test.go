@@ -137,7 +137,12 @@ func TestAStopWaitsForARecovery(t *testing.T) {
 		work, stop := context.WithCancel(t.Context())
 		g := &worker.Guard{Orphans: overdue(1), Queue: &slow{during: func() { time.Sleep(3 * time.Second) }}, Log: slog.New(slog.DiscardHandler)}
 		s := worker.NewServer(work, g, nil)
-		go s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/internal/tasks/recover", http.NoBody))
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/internal/tasks/recover", http.NoBody))
+		}()
+		defer func() { <-ended }()
 		synctest.Wait()
 		stop()
 		began := time.Now()
