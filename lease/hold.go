@@ -15,10 +15,13 @@ type Hold[D any] struct {
 	grant  Grant
 	stolen bool
 	moved  chan struct{} // notifies the watchdog that until has changed
+	sooner chan struct{} // notifies the heartbeat that carried has changed
 
-	mu    sync.Mutex
-	cell  Cell[D]   // the record as last read or written
-	until time.Time // local monotonic end of trust
+	mu      sync.Mutex
+	cell    Cell[D]   // the record as last read or written
+	until   time.Time // local monotonic end of trust
+	tried   time.Time // local start of the last commit
+	carried carried[D]
 }
 
 // Grant returns the owner and token on which this acquisition's writes are conditional.
@@ -69,6 +72,7 @@ func (h *Hold[D]) run(ctx context.Context, body func(ctx context.Context) error,
 		}
 	}()
 	if lost := k.loss(); lost != nil {
+		h.take().settle(lost)
 		return lost
 	}
 	return err
@@ -129,8 +133,28 @@ func (h *Hold[D]) Renew(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
-// write edits the record, beginning with the current Cell.
+// write edits the record, beginning with the current Cell. It also writes what is
+// carried, unless the store refuses that.
 func (h *Hold[D]) write(ctx context.Context, rule func(l Lease, now time.Time) (Lease, error),
+	set func(*D), landed func(Lease) bool,
+) (Cell[D], error) {
+	own := carried[D]{set: set}
+	with := h.take()
+	c, err := h.edit(ctx, rule, func(d *D) { with.apply(d); own.apply(d) }, landed)
+	switch {
+	case with.set == nil:
+	case errors.Is(err, ErrRefused):
+		with.settle(err)
+		return h.edit(ctx, rule, own.apply, landed)
+	case err == nil, errors.Is(err, ErrLost):
+		with.settle(err)
+	default:
+		h.restore(with)
+	}
+	return c, err
+}
+
+func (h *Hold[D]) edit(ctx context.Context, rule func(l Lease, now time.Time) (Lease, error),
 	set func(*D), landed func(Lease) bool,
 ) (Cell[D], error) {
 	of, from := h.lessor.of, h.current()
@@ -143,9 +167,7 @@ func (h *Hold[D]) write(ctx context.Context, rule func(l Lease, now time.Time) (
 			return c.Doc, err
 		}
 		*of(&c.Doc) = next
-		if set != nil {
-			set(&c.Doc)
-		}
+		set(&c.Doc)
 		return c.Doc, nil
 	}, func(c Cell[D]) bool { return c.Exists && landed(*of(&c.Doc)) })
 }

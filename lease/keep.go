@@ -78,16 +78,16 @@ func (k *keeper[D]) watch(ctx context.Context) {
 	}
 }
 
-// due returns the time until the next renewal: one heartbeat, or less if the trust
+// due returns when the next renewal is due: in one heartbeat, or sooner if the trust
 // ends so soon that a heartbeat would be too late.
-func (k *keeper[D]) due() time.Duration {
-	return min(k.hold.lessor.policy.Heartbeat, time.Until(k.hold.TrustedUntil())/2)
+func (k *keeper[D]) due() time.Time {
+	return time.Now().Add(min(k.hold.lessor.policy.Heartbeat, time.Until(k.hold.TrustedUntil())/2))
 }
 
 // beat renews until the lease is lost or stop is called. After a renewal that failed
 // for another reason, it tries again after a tenth of a heartbeat.
 func (k *keeper[D]) beat(ctx context.Context) {
-	for wait := k.due(); sleep(ctx, wait); {
+	for next := k.due(); k.wait(ctx, next); {
 		began := time.Now()
 		try, cancel := context.WithDeadline(ctx, k.hold.TrustedUntil())
 		err := k.hold.Renew(try, 0)
@@ -98,8 +98,29 @@ func (k *keeper[D]) beat(ctx context.Context) {
 			k.lose(lost)
 		}
 		k.notify(ctx, took, err)
-		if wait = k.due(); err != nil {
-			wait = k.hold.lessor.policy.Heartbeat / 10
+		if next = k.due(); err != nil {
+			next = time.Now().Add(k.hold.lessor.policy.Heartbeat / 10)
+		}
+	}
+}
+
+// wait waits until next, or until a carried change is due if that is sooner. It reports
+// false if ctx has ended.
+func (k *keeper[D]) wait(ctx context.Context, next time.Time) bool {
+	for {
+		at := next
+		if carried := k.hold.carriedDue(); !carried.IsZero() && carried.Before(at) {
+			at = carried
+		}
+		timer := time.NewTimer(time.Until(at))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return false
+		case <-timer.C:
+			return ctx.Err() == nil
+		case <-k.hold.sooner:
+			timer.Stop()
 		}
 	}
 }

@@ -29,13 +29,18 @@ func Take(l Lease, now time.Time, owner string, p Policy) (Lease, error) {
 }
 
 // Extend renews the lease of g by one TTL from now, or returns ErrLost. now may be
-// an estimate: it only chooses the new expiry. An expired lease that was not taken
+// an estimate: it only chooses the new expiry, which always differs from the old one,
+// so that it shows whether the renewal was written. An expired lease that was not taken
 // by another is revived (R8).
 func Extend(l Lease, now time.Time, g Grant, p Policy) (Lease, error) {
 	if err := loss(l, g); err != nil {
 		return l, err
 	}
+	was := l.ExpiresAt
 	l.HeartbeatAt, l.ExpiresAt = term(now, p.filled())
+	if l.ExpiresAt.Equal(was) {
+		l.ExpiresAt = was.Add(time.Millisecond)
+	}
 	return l, nil
 }
 

@@ -1,0 +1,74 @@
+package lease
+
+import "time"
+
+// carried is what the next commit of a Hold writes besides the lease.
+type carried[D any] struct {
+	set  func(*D) // nil: nothing
+	done func(error)
+	due  time.Time // local: the next renewal is due then; zero: as usual
+}
+
+func (c carried[D]) apply(d *D) {
+	if c.set != nil {
+		c.set(d)
+	}
+}
+
+// Carry adds set, a change of the record's own fields, to the next commit of the hold:
+// a renewal, Release or Finish, whose own change is made after it. set is pure and may be
+// called again. A later Carry replaces a set that has not been written. During Run, Carry
+// brings the next renewal forward: to now, or to the time that is every after the last commit.
+//
+// done, which must not block, is called with nil when set has been committed, with
+// ErrRefused if the store cannot hold it (the commit is then made without it), or with
+// ErrLost. It is not called for a set that was replaced, nor if the hold ends without
+// having reached the store. Carry is safe for concurrent use, also with the methods that
+// commit.
+func (h *Hold[D]) Carry(set func(*D), every time.Duration, done func(error)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	due := h.tried.Add(every)
+	if was := h.carried.due; !was.IsZero() && was.Before(due) {
+		due = was
+	}
+	h.carried = carried[D]{set, done, due}
+	select {
+	case h.sooner <- struct{}{}:
+	default:
+	}
+}
+
+// take removes what is carried, to be written.
+func (h *Hold[D]) take() carried[D] {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.carried
+	h.carried, h.tried = carried[D]{}, time.Now()
+	return c
+}
+
+// restore undoes take after a commit that failed, unless Carry was called since. It
+// brings no renewal forward.
+func (h *Hold[D]) restore(c carried[D]) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.carried.set == nil {
+		c.due = time.Time{}
+		h.carried = c
+	}
+}
+
+// settle reports the outcome of a commit to who called Carry.
+func (c carried[D]) settle(err error) {
+	if c.done != nil {
+		c.done(err)
+	}
+}
+
+// carriedDue returns when a carried change brings the next renewal forward to, or zero.
+func (h *Hold[D]) carriedDue() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.carried.due
+}

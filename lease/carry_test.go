@@ -1,0 +1,148 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/leasetest"
+)
+
+// outcome is a call of Carry's done.
+type outcome struct {
+	at  time.Duration
+	err error
+}
+
+// carry carries note(s), and appends the outcome to a list.
+func (w *fixture) carry(h *lease.Hold[job], s string, every time.Duration, to *[]outcome) {
+	h.Carry(note(s), every, func(err error) { *to = append(*to, outcome{w.since(), err}) })
+}
+
+func TestTheNextRenewalWritesTheNewestCarriedChange(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		var all []outcome
+		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+			w.carry(h, "old", time.Hour, &all)
+			w.carry(h, "new", time.Hour, &all)
+			w.at(101 * time.Second)
+			if got := w.record().Note; got != "new" {
+				w.Errorf("the record has %q, want new", got)
+			}
+			return nil
+		})
+		if err != nil || len(all) != 1 || all[0] != (outcome{100 * time.Second, nil}) {
+			w.Errorf("%v; outcomes %v, want one, with the renewal at 100s", err, all)
+		}
+		w.wantCalls(1, 2)
+	})
+}
+
+func TestACarriedChangeBringsTheRenewalForward(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		var all []outcome
+		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+			w.at(10 * time.Second)
+			w.carry(h, "late", 30*time.Second, &all) // 30 s after the acquisition
+			w.at(40 * time.Second)
+			w.carry(h, "now", 0, &all)
+			w.at(135 * time.Second) // 100 s after the last would be 140 s
+			return nil
+		})
+		if err != nil || len(all) != 2 || all[0] != (outcome{30 * time.Second, nil}) || all[1] != (outcome{40 * time.Second, nil}) {
+			w.Errorf("%v; outcomes %v", err, all)
+		}
+		w.wantCalls(1, 3)
+	})
+}
+
+func TestAFloodOfCarriedChangesIsOneCommitAnInterval(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		var all []outcome
+		if err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+			for w.since() < 301*time.Second {
+				w.carry(h, w.since().String(), 30*time.Second, &all)
+				time.Sleep(100 * time.Millisecond)
+			}
+			return nil
+		}); err != nil {
+			w.Error(err)
+		}
+		w.wantCalls(1, 1+10)
+	})
+}
+
+func TestACarriedChangeThatTheStoreRefusesIsDroppedAndTheLeaseRenewed(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
+		var all []outcome
+		var renewals []renewal
+		if err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+			w.carry(h, "too large", 0, &all)
+			w.at(time.Second)
+			return nil
+		}, w.recorder(&renewals)); err != nil {
+			w.Error(err)
+		}
+		if len(all) != 1 || !errors.Is(all[0].err, lease.ErrRefused) || len(renewals) != 1 || renewals[0].err != nil || w.record().Note != "" {
+			w.Errorf("outcomes %v, renewals %v, note %q", all, renewals, w.record().Note)
+		}
+	})
+}
+
+func TestFinishAndReleaseWriteWhatIsCarried(t *testing.T) {
+	for name, end := range map[string]func(h *lease.Hold[job], ctx context.Context) error{
+		"finish":  func(h *lease.Hold[job], ctx context.Context) error { return h.Finish(ctx, nil) },
+		"release": func(h *lease.Hold[job], ctx context.Context) error { return h.Release(ctx, nil, true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *fixture) {
+				h := w.acquire()
+				var all []outcome
+				w.carry(h, "last", time.Hour, &all)
+				w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
+				if err := end(h, w.Context()); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "last" {
+					w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
+				}
+			})
+		})
+	}
+}
+
+func TestASupersededHoldCarriesNothing(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		var all []outcome
+		w.rewrite(func(j *job) { j.Lease.Owner = "them" })
+		wantLost(w, h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+			w.carry(h, "late", 0, &all)
+			<-ctx.Done()
+			w.carry(h, "later", 0, &all)
+			return nil
+		}), lease.Taken)
+		if len(all) != 2 || !errors.Is(all[0].err, lease.ErrLost) || !errors.Is(all[1].err, lease.ErrLost) || w.record().Note != "" {
+			w.Errorf("outcomes %v; note %q", all, w.record().Note)
+		}
+	})
+}
+
+func TestACarriedChangeWhoseReplyIsLostIsWrittenOnce(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		var all []outcome
+		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
+		if err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+			h.Carry(func(j *job) { j.Note += "+" }, 0, func(err error) { all = append(all, outcome{w.since(), err}) })
+			w.at(10 * time.Second)
+			return nil
+		}); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "+" {
+			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
+		}
+	})
+}
