@@ -24,9 +24,10 @@ type child struct {
 	out    output
 	errors tail // the end of standard error
 
-	stdin          *os.File
-	stdout, stderr pipe
-	writing        sync.WaitGroup // the input
+	stdin                   *os.File
+	stdout, stderr, reports pipe
+	reported                *lines
+	writing                 sync.WaitGroup // the input
 }
 
 // start starts the program. The caller ends its group, and then calls close.
@@ -37,7 +38,8 @@ func (p *program) start(ctx context.Context, job Job, input []byte) (*child, err
 	c.cmd.Env = append(slices.DeleteFunc(os.Environ(), isTraceVariable),
 		"ANALYSIS_ID="+job.AnalysisID,
 		"LOCK_TOKEN="+strconv.FormatInt(job.LockToken, 10),
-		"ATTEMPT="+strconv.Itoa(job.Attempt))
+		"ATTEMPT="+strconv.Itoa(job.Attempt),
+		"REPORT_FD=3") // the first of ExtraFiles
 	for name, value := range traceHeaders(ctx) {
 		c.cmd.Env = append(c.cmd.Env, strings.ToUpper(name)+"="+value)
 	}
@@ -48,7 +50,7 @@ func (p *program) start(ctx context.Context, job Job, input []byte) (*child, err
 	}
 	closeAll(childEnds...)
 	if err != nil {
-		closeAll(c.stdin, c.stdout.file, c.stderr.file)
+		closeAll(c.stdin, c.stdout.file, c.stderr.file, c.reports.file)
 		return nil, err
 	}
 	c.group = group{leader: c.cmd.Process.Pid, exited: c.exited}
@@ -56,8 +58,11 @@ func (p *program) start(ctx context.Context, job Job, input []byte) (*child, err
 	if job.Stderr != nil {
 		c.stderr.take = func(b []byte) { c.errors.add(b); _, _ = job.Stderr.Write(b) }
 	}
+	c.reported = job.reports()
+	c.reports.take = c.reported.add
 	c.stdout.read()
 	c.stderr.read()
+	c.reports.read()
 	c.writing.Go(func() {
 		// A program need not read its input, so a broken pipe is not an error.
 		_, _ = c.stdin.Write(input)
@@ -76,7 +81,7 @@ func isTraceVariable(variable string) bool {
 // package exec: Wait would wait for every process that has inherited them, or drop
 // their contents.
 func (c *child) connect() (childEnds []*os.File, err error) {
-	var in, out, errs *os.File
+	var in, out, errs, reports *os.File
 	if in, c.stdin, err = os.Pipe(); err != nil {
 		return nil, err
 	}
@@ -86,8 +91,11 @@ func (c *child) connect() (childEnds []*os.File, err error) {
 	if c.stderr.file, errs, err = os.Pipe(); err != nil {
 		return []*os.File{in, out}, err
 	}
-	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = in, out, errs
-	return []*os.File{in, out, errs}, nil
+	if c.reports.file, reports, err = os.Pipe(); err != nil {
+		return []*os.File{in, out, errs}, err
+	}
+	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr, c.cmd.ExtraFiles = in, out, errs, []*os.File{reports}
+	return []*os.File{in, out, errs, reports}, nil
 }
 
 // launch starts the program on a thread that lives until the program has exited: on
@@ -120,6 +128,13 @@ func (c *child) collect() {
 	c.stderr.collect()
 }
 
+// collectReports reads the reports that the program has written, also one without a
+// newline at its end.
+func (c *child) collectReports() {
+	c.reports.collect()
+	c.reported.end()
+}
+
 // status waits for the program, which has exited, and so frees its process id.
 func (c *child) status() syscall.WaitStatus {
 	_ = c.cmd.Wait() // the status has all that the error has
@@ -136,6 +151,7 @@ func (c *child) close() {
 	c.writing.Wait()
 	c.stdout.close()
 	c.stderr.close()
+	c.reports.close()
 }
 
 // closeAll closes files, which may be nil or closed already.

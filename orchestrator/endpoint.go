@@ -74,7 +74,7 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	status, output, err := e.post(ctx, job, body)
+	status, output, reports, err := e.post(ctx, job, body)
 	if err != nil {
 		if ended := contextError(ctx); ended != nil {
 			return nil, ended
@@ -82,16 +82,21 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 		err = withoutURL(err)
 		return nil, &FailureError{Reason: e.name + ": " + err.Error(), Err: err}
 	}
-	if 200 <= status && status <= 299 {
+	switch {
+	case reports != nil:
+		return reports.result(e.name)
+	case 200 <= status && status <= 299:
 		return output.result()
 	}
 	return nil, e.refused(status, output)
 }
 
-func (e *endpoint) post(ctx context.Context, job Job, body []byte) (int, output, error) {
+// post sends the job, and reads the answer: if it is 2xx and declared as
+// application/x-ndjson, as reports.
+func (e *endpoint) post(ctx context.Context, job Job, body []byte) (status int, out output, reports *stream, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url.String(), bytes.NewReader(body))
 	if err != nil {
-		return 0, output{}, err
+		return 0, output{}, nil, err
 	}
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Idempotency-Key", url.PathEscape(job.AnalysisID)) // net/http trims headers, which would make two ids one
@@ -101,32 +106,37 @@ func (e *endpoint) post(ctx context.Context, job Job, body []byte) (int, output,
 	}
 	response, err := e.client.Do(request)
 	if err != nil {
-		return 0, output{}, err
+		return 0, output{}, nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode < 200 || response.StatusCode > 299 {
 		// Only the beginning is used, also if the rest cannot be read. One more
 		// character is read, so that the cut is between two.
 		message, _ := io.ReadAll(io.LimitReader(response.Body, messageBytes+utf8.UTFMax))
-		return response.StatusCode, output{text: message}, nil
+		return response.StatusCode, output{text: message}, nil, nil
 	}
-	out := output{wantJSON: e.wantJSON || declaresJSON(response)}
+	out.wantJSON = e.wantJSON || declares(response, "application/json")
+	add := out.add
+	if declares(response, "application/x-ndjson") {
+		reports = job.stream()
+		add = func(b []byte) bool { reports.add(b); return true }
+	}
 	buffer := make([]byte, readBytes)
 	for {
 		n, err := response.Body.Read(buffer)
-		if !out.add(buffer[:n]) || errors.Is(err, io.EOF) {
-			return response.StatusCode, out, nil
+		if !add(buffer[:n]) || errors.Is(err, io.EOF) {
+			return response.StatusCode, out, reports, nil
 		}
 		if err != nil {
-			return 0, output{}, err
+			return 0, output{}, nil, err
 		}
 	}
 }
 
-// declaresJSON reports whether an answer has a body that its header declares as JSON.
-func declaresJSON(r *http.Response) bool {
-	mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	return mediaType == "application/json" && r.StatusCode != http.StatusNoContent
+// declares reports whether an answer has a body that its header declares as this type.
+func declares(r *http.Response, mediaType string) bool {
+	got, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	return got == mediaType && r.StatusCode != http.StatusNoContent
 }
 
 // refused returns the error for an answer whose status is not 2xx.

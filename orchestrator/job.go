@@ -14,10 +14,14 @@ type Job struct {
 	LockToken  int64           `json:"lock_token"` // fencing token: larger for each later attempt, for side effects elsewhere
 	Attempt    int             `json:"attempt"`    // from 1
 	Input      json.RawMessage `json:"input"`      // nil or empty is encoded as null
+	// Resume is the newest checkpoint that an earlier attempt reported; nil: none.
+	Resume json.RawMessage `json:"checkpoint,omitempty"`
 
 	// Stderr, unless nil, also receives the standard error of an exec: program. That may
 	// contain the input.
 	Stderr io.Writer `json:"-"`
+	// Reporter receives the reports of the run; nil drops them.
+	Reporter Reporter `json:"-"`
 }
 
 // Result is the result of an analysis: anything that encoding/json can encode,

@@ -43,10 +43,7 @@ func (o *output) add(b []byte) bool {
 func (o *output) result() (Result, error) {
 	switch {
 	case o.tooLarge:
-		return nil, &PermanentError{
-			Code:    CodeResultTooLarge,
-			Message: fmt.Sprintf("%v has more than %d bytes of output", path{}, MaxOutputBytes),
-		}
+		return nil, tooMuchOutput()
 	case o.wantJSON && !json.Valid(o.text):
 		return nil, &FailureError{Code: CodeInvalidOutput, Reason: o.notJSON()}
 	case !utf8.Valid(o.text):
@@ -61,6 +58,10 @@ func (o *output) result() (Result, error) {
 		text = bytes.TrimSuffix(text, []byte("\r"))
 	}
 	return string(text), nil
+}
+
+func tooMuchOutput() error {
+	return &PermanentError{Code: CodeResultTooLarge, Message: fmt.Sprintf("%v has more than %d bytes of output", path{}, MaxOutputBytes)}
 }
 
 // notJSON returns an error message with the position of the first error. Unlike the

@@ -61,16 +61,19 @@ func (p *program) Analyze(ctx context.Context, job Job) (Result, error) {
 	case <-c.exited:
 	case <-c.full:
 		c.group.end(ctx, p.grace)
+		c.collectReports()
 		return c.out.result()
 	case <-ctx.Done():
 		select {
 		case <-c.exited: // before ctx ended
 		default:
 			c.group.end(ctx, p.grace)
+			c.collectReports() // a last checkpoint
 			return nil, contextError(ctx)
 		}
 	}
 	c.collect()
+	c.collectReports()
 	c.group.end(ctx, p.grace)
 	return p.outcome(c, c.status())
 }

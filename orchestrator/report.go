@@ -1,0 +1,220 @@
+package orchestrator
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+)
+
+const (
+	// MaxCheckpointBytes is the largest checkpoint, as JSON.
+	MaxCheckpointBytes = 256 << 10
+	// MaxReportMessage is the longest message of a report. A longer one is cut.
+	MaxReportMessage = 1 << 10
+
+	maxReportLine = MaxCheckpointBytes + 16<<10
+)
+
+// Report is what an analyzer reports while it runs. What is nil is unchanged.
+type Report struct {
+	Progress   *float64 // 0 to 1
+	Message    *string
+	Checkpoint *Checkpoint
+}
+
+// Checkpoint is the state from which a later attempt can continue, as Storable
+// converts it. Nil clears the checkpoint.
+type Checkpoint struct{ Value any }
+
+// Reporter receives the reports of a run. Its methods may be called concurrently, until
+// the run has ended.
+type Reporter interface {
+	// Report keeps r to be written with the lock's next renewal.
+	Report(r Report)
+	// Commit writes r, and returns when that is committed. It returns an error if
+	// that is impossible, or when ctx ends.
+	Commit(ctx context.Context, r Report) error
+	// Invalid is called for a report that cannot be used. problem does not show it.
+	Invalid(problem string)
+}
+
+// errNoReporter reports a checkpoint of a job that was started without a Reporter.
+var errNoReporter = errors.New("orchestrator: nothing receives the job's reports")
+
+// Report reports the part of the work that is done, from 0 to 1, and what the analyzer
+// does now. It returns at once; what the job's document shows is written with the lock's
+// next renewal, and a newer report replaces an older one.
+func (j Job) Report(progress float64, message string) {
+	if j.Reporter != nil {
+		r := Report{Progress: &progress, Message: &message}
+		if problem := r.check(); problem != "" {
+			j.Reporter.Invalid(problem)
+			return
+		}
+		j.Reporter.Report(r)
+	}
+}
+
+// Checkpoint stores v, the state from which a later attempt continues: it gets v as its
+// Resume. It returns when the commit has. Nil clears the checkpoint. Errors: v cannot be
+// stored (see [Storable], and [MaxCheckpointBytes]), the lock is lost, or ctx has ended.
+func (j Job) Checkpoint(ctx context.Context, v any) error {
+	if j.Reporter == nil {
+		return errNoReporter
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	checkpoint, problem := newCheckpoint(text)
+	if problem != "" {
+		return errors.New("orchestrator: " + problem)
+	}
+	return j.Reporter.Commit(ctx, Report{Checkpoint: checkpoint})
+}
+
+// newCheckpoint returns the checkpoint of this JSON, or why there is none.
+func newCheckpoint(text json.RawMessage) (c *Checkpoint, problem string) {
+	if len(text) > MaxCheckpointBytes {
+		return nil, "a checkpoint is over 256 KiB"
+	}
+	v, err := Storable(text)
+	if err != nil { // the error may quote the checkpoint
+		return nil, "a checkpoint cannot be stored in a document"
+	}
+	return &Checkpoint{v}, ""
+}
+
+// check makes r's message storable, and returns why r cannot be used, or "".
+func (r *Report) check() (problem string) {
+	if r.Progress != nil && !(*r.Progress >= 0 && *r.Progress <= 1) { // also NaN
+		return "a progress is not between 0 and 1"
+	}
+	if r.Message != nil {
+		message := cutHead(strings.ToValidUTF8(*r.Message, "\uFFFD"), MaxReportMessage)
+		r.Message = &message
+	}
+	return ""
+}
+
+// parseReport reads a line of JSON, an object with any of progress, message and
+// checkpoint. other has its further fields.
+func parseReport(line []byte) (r Report, other map[string]json.RawMessage, problem string) {
+	if json.Unmarshal(line, &other) != nil || other == nil {
+		return r, nil, "a report is not an object of JSON"
+	}
+	if text, ok := other["progress"]; ok && json.Unmarshal(text, &r.Progress) != nil {
+		return r, other, "a progress is not a number"
+	}
+	if text, ok := other["message"]; ok && json.Unmarshal(text, &r.Message) != nil {
+		return r, other, "a message is not a string"
+	}
+	if text, ok := other["checkpoint"]; ok {
+		if r.Checkpoint, problem = newCheckpoint(text); problem != "" {
+			return r, other, problem
+		}
+	}
+	delete(other, "progress")
+	delete(other, "message")
+	delete(other, "checkpoint")
+	if r == (Report{}) && len(other) == 0 {
+		return r, other, "a report is empty"
+	}
+	return r, other, r.check()
+}
+
+// lines splits what is added into lines, and calls take with each. A line over most
+// bytes is replaced by an empty one, which is too long.
+type lines struct {
+	most int
+	take func(line []byte, tooLong bool)
+	text []byte
+	over bool
+}
+
+func (l *lines) add(b []byte) {
+	for len(b) > 0 {
+		line, rest, ended := bytes.Cut(b, []byte("\n"))
+		if l.over = l.over || len(l.text)+len(line) > l.most; l.over {
+			l.text = l.text[:0]
+		} else {
+			l.text = append(l.text, line...)
+		}
+		if b = rest; ended {
+			l.end()
+		}
+	}
+}
+
+// end ends the line that was begun, if any.
+func (l *lines) end() {
+	if l.over || len(bytes.TrimSpace(l.text)) > 0 {
+		l.take(l.text, l.over)
+	}
+	l.text, l.over = l.text[:0], false
+}
+
+// report passes a line of reports on. It returns the line's further fields.
+func (j Job) report(line []byte, tooLong bool) (other map[string]json.RawMessage) {
+	r, problem := Report{}, "a report is too long"
+	if !tooLong {
+		r, other, problem = parseReport(line)
+	}
+	switch {
+	case j.Reporter == nil:
+	case problem != "":
+		j.Reporter.Invalid(problem)
+	case r != Report{}:
+		j.Reporter.Report(r)
+	}
+	return other
+}
+
+// reports returns the reader of a program's reports.
+func (j Job) reports() *lines {
+	return &lines{most: maxReportLine, take: func(line []byte, tooLong bool) { j.report(line, tooLong) }}
+}
+
+// stream reads the answer of an endpoint that reports: lines of application/x-ndjson.
+// The line with the result or the error is the last that counts.
+type stream struct {
+	lines
+	last    map[string]json.RawMessage
+	tooLong bool // the last line
+}
+
+func (j Job) stream() *stream {
+	s := &stream{}
+	s.lines = lines{most: MaxOutputBytes, take: func(line []byte, tooLong bool) {
+		if s.last["result"] == nil && s.last["error"] == nil {
+			s.last, s.tooLong = j.report(line, tooLong), tooLong
+		}
+	}}
+	return s
+}
+
+// result returns the result or the error of the last line, from the endpoint of that name.
+func (s *stream) result(endpoint string) (Result, error) {
+	s.end()
+	var failure struct {
+		Message   string `json:"message"`
+		Permanent bool   `json:"permanent"`
+	}
+	switch result := s.last["result"]; {
+	case s.tooLong:
+		return nil, tooMuchOutput()
+	case result != nil:
+		return result, nil
+	case s.last["error"] == nil:
+		return nil, &FailureError{Reason: endpoint + " answered without a result"}
+	case json.Unmarshal(s.last["error"], &failure) != nil:
+		return nil, &FailureError{Reason: endpoint + " answered an error that is not an object with message and permanent"}
+	}
+	message := legible(cutHead(failure.Message, messageBytes))
+	if failure.Permanent {
+		return nil, &PermanentError{Code: CodeAnalyzerRejected, Message: message}
+	}
+	return nil, &FailureError{Reason: endpoint + " reported an error", Message: message}
+}

@@ -1,0 +1,83 @@
+//go:build linux || darwin
+
+package orchestrator_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"taskguard/orchestrator"
+)
+
+// script runs a script of sh with this Reporter, until it has ended.
+func script(ctx context.Context, t *testing.T, reporter orchestrator.Reporter, text string) (any, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "analyzer.sh")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, err := orchestrator.New("exec:/bin/sh "+word(t, file), orchestrator.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return orchestrator.Run(ctx, a, orchestrator.Job{Reporter: reporter, Resume: json.RawMessage(`{"page":4}`)})
+}
+
+func TestAProgramReportsOnREPORT_FD(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "reports")
+	if err := os.WriteFile(file, []byte(reportLines()+`{"progress":0.7}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var got recorder
+	result, err := script(t.Context(), t, &got, "cat "+file+` >&"$REPORT_FD"; cat`)
+	job, _ := result.(map[string]any)
+	if err != nil || fmt.Sprint(job["checkpoint"]) != "map[page:4]" {
+		t.Errorf("%v, %v", result, err)
+	}
+	if n := len(got.reports) - 1; n < 0 || got.reports[n] != "0.7" { // a line without an end
+		t.Fatalf("reports: %q", got.reports)
+	}
+	got.reports = got.reports[:len(got.reports)-1]
+	checkReports(t, &got)
+}
+
+func TestAProgramMayIgnoreCloseOrInheritREPORT_FD(t *testing.T) {
+	for name, text := range map[string]string{
+		"ignored":              `echo 7`,
+		"closed":               `exec 3>&-; echo 7`,
+		"held by a child":      `sleep 3600 & echo 7`,
+		"a program without it": `eval "exec 3</dev/null"; echo 7`,
+	} {
+		var got recorder
+		result, err := script(t.Context(), t, &got, text)
+		if err != nil || result != int64(7) || len(got.reports)+len(got.invalid) > 0 {
+			t.Errorf("%s: %v, %v; reports %q %q", name, result, err, got.reports, got.invalid)
+		}
+	}
+}
+
+func TestAMillionLinesOfReportsAreRead(t *testing.T) {
+	var got recorder
+	result, err := script(t.Context(), t, &got, `yes '{"progress":0.5}' | head -n 1000000 >&3; echo '{"progress":1}' >&3; echo 7`)
+	if n := len(got.reports); err != nil || result != int64(7) || n != 1_000_001 || got.reports[n-1] != "1" {
+		t.Errorf("%v, %v; %d reports", result, err, n)
+	}
+}
+
+func TestTheLastCheckpointOfAStoppedProgramIsRead(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	var got recorder
+	ready := filepath.Join(t.TempDir(), "ready")
+	go func() {
+		defer stop()
+		waitForLine(t, ready, "ready")
+	}()
+	_, err := script(ctx, t, &got, `trap 'echo "{\"checkpoint\":9}" >&3; exit 1' TERM; echo ready >`+ready+`; while :; do sleep 0.01; done`)
+	if err == nil || len(got.reports) != 1 || got.reports[0] != "9" {
+		t.Errorf("%v; reports %q", err, got.reports)
+	}
+}

@@ -1,0 +1,148 @@
+package orchestrator_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"taskguard/orchestrator"
+)
+
+// recorder is a Reporter that writes down what it gets.
+type recorder struct {
+	mu      sync.Mutex
+	reports []string
+	invalid []string
+}
+
+func (r *recorder) Report(report orchestrator.Report) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var parts []string
+	if report.Progress != nil {
+		parts = append(parts, fmt.Sprint(*report.Progress))
+	}
+	if report.Message != nil {
+		parts = append(parts, fmt.Sprintf("%.20q", *report.Message))
+	}
+	if report.Checkpoint != nil {
+		parts = append(parts, fmt.Sprintf("%v", report.Checkpoint.Value))
+	}
+	r.reports = append(r.reports, strings.Join(parts, " "))
+}
+
+func (r *recorder) Commit(_ context.Context, report orchestrator.Report) error {
+	r.Report(report)
+	return nil
+}
+
+func (r *recorder) Invalid(problem string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.invalid = append(r.invalid, problem)
+}
+
+// reported are lines of reports, with what a Reporter gets of them.
+var reported = []struct{ line, report, invalid string }{
+	{line: `{"progress":0.5,"message":"half","checkpoint":{"page":5}}`, report: `0.5 "half" map[page:5]`},
+	{line: `{"progress":1}`, report: `1`},
+	{line: `  {"checkpoint":null}`, report: `<nil>`},
+	{line: `{"message":"` + strings.Repeat("é", 600) + `"}`, report: `"` + strings.Repeat("é", 20) + `"`},
+	{line: ``},
+	{line: `not JSON`, invalid: "a report is not an object of JSON"},
+	{line: `null`, invalid: "a report is not an object of JSON"},
+	{line: `{}`, invalid: "a report is empty"},
+	{line: `{"progress":1.01}`, invalid: "a progress is not between 0 and 1"},
+	{line: `{"progress":"half"}`, invalid: "a progress is not a number"},
+	{line: `{"message":7}`, invalid: "a message is not a string"},
+	{line: `{"checkpoint":[[1]]}`, invalid: "a checkpoint cannot be stored in a document"},
+	{line: `{"checkpoint":{"__x__":1}}`, invalid: "a checkpoint cannot be stored in a document"},
+	{line: `{"checkpoint":"` + strings.Repeat("x", 256<<10) + `"}`, invalid: "a checkpoint is over 256 KiB"},
+	{line: `{"progress":0.6}`, report: `0.6`},
+}
+
+func checkReports(t *testing.T, got *recorder, more ...string) {
+	t.Helper()
+	var reports, invalid []string
+	for _, c := range reported {
+		if c.report != "" {
+			reports = append(reports, c.report)
+		}
+		if c.invalid != "" {
+			invalid = append(invalid, c.invalid)
+		}
+	}
+	equal(t, got.reports, reports)
+	equal(t, got.invalid, append(invalid, more...))
+}
+
+func reportLines() string {
+	var b strings.Builder
+	for _, c := range reported {
+		b.WriteString(c.line + "\n")
+	}
+	return b.String()
+}
+
+func TestAnEndpointReportsByLines(t *testing.T) {
+	for last, c := range map[string]struct{ result, err string }{
+		`{"result":{"ok":true}}` + "\n" + `{"result":7}`:            {result: "map[ok:true]"},
+		`{"result":null}`:                                           {result: "<nil>"},
+		`{"error":{"message":"no such page","permanent":true}}`:     {err: "orchestrator: analyzer_rejected: no such page"},
+		`{"error":{"message":"busy"}}`:                              {err: "reported an error: busy"},
+		`{"error":"busy"}`:                                          {err: "answered an error that is not an object"},
+		`{"progress":0.7}`:                                          {err: "answered without a result"},
+		`{"result":"` + strings.Repeat("x", 8<<20) + `"}`:           {err: "result_too_large"},
+		`{"progress":0.7,"result":7}` + strings.Repeat("\n{}", 100): {result: "7"},
+	} {
+		s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/x-ndjson; charset=utf-8")
+			_, _ = io.WriteString(w, last)
+		})
+		got, err := post(t.Context(), t, s.URL, orchestrator.Job{})
+		if c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) || c.err == "" && (err != nil || fmt.Sprint(got) != c.result) {
+			t.Errorf("%.60s: %v, %v; want %+v", last, got, err, c)
+		}
+	}
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		var job struct {
+			Checkpoint json.RawMessage `json:"checkpoint"`
+		}
+		_ = json.NewDecoder(r.Body).Decode(&job)
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		_, _ = io.WriteString(w, reportLines()+`{"result":`+string(job.Checkpoint)+`}`)
+	})
+	var got recorder
+	result, err := post(t.Context(), t, s.URL, orchestrator.Job{Reporter: &got, Resume: json.RawMessage(`{"page":4}`)})
+	if err != nil || fmt.Sprint(result) != "map[page:4]" {
+		t.Errorf("%v, %v", result, err)
+	}
+	checkReports(t, &got)
+}
+
+func TestAnAnalyzerInGoReports(t *testing.T) {
+	var got recorder
+	work := orchestrator.AnalyzerFunc(func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		job.Report(0.25, "\xff")
+		job.Report(math.NaN(), "")
+		for _, v := range []any{struct{ Page int }{2}, nil, func() {}, [][]int{{1}}} {
+			if err := job.Checkpoint(ctx, v); err != nil {
+				job.Report(1, err.Error())
+			}
+		}
+		return nil, nil
+	})
+	for _, job := range []orchestrator.Job{{Reporter: &got}, {}} { // without a Reporter nothing fails
+		if _, err := orchestrator.Run(t.Context(), work, job); err != nil {
+			t.Error(err)
+		}
+	}
+	equal(t, got.reports, []string{`0.25 "�"`, `map[Page:2]`, `<nil>`, `1 "json: unsupported ty"`, `1 "orchestrator: a chec"`})
+	equal(t, got.invalid, []string{"a progress is not between 0 and 1"})
+}
