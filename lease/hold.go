@@ -172,6 +172,9 @@ func (h *Hold[D]) edit(ctx context.Context, rule func(l Lease, now time.Time) (L
 	}, func(c Cell[D]) bool { return c.Exists && landed(*of(&c.Doc)) })
 }
 
+// Now estimates the store's present time, as Cell.Now does.
+func (h *Hold[D]) Now() time.Time { return h.current().Now() }
+
 // Doc returns the record as the Hold last read or wrote it.
 func (h *Hold[D]) Doc() D { return h.current().Doc }
 

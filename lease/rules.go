@@ -80,6 +80,17 @@ func Reopen(l Lease, now time.Time) (Lease, error) {
 	return l, nil
 }
 
+// Cancel makes the record terminal, whoever holds it, as by, which is no holder's name. The
+// token grows, so that it is larger than that of a run under way. It returns ErrFinished if
+// the record is finished.
+func Cancel(l Lease, by string) (Lease, error) {
+	if l.Finished {
+		return l, ErrFinished
+	}
+	l.Token++
+	return finished(l, by), nil
+}
+
 // Orphaned reports whether the record is unfinished and not held at now, so that
 // only another delivery can finish it.
 func Orphaned(l Lease, now time.Time) bool { return !l.Finished && !Held(l, now) }

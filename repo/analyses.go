@@ -2,7 +2,6 @@ package repo
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,6 +22,7 @@ type Options struct {
 	Collection string // "" is analyses, of OpenRooms documentLocks
 	Emulator   string // host:port of an emulator; FIRESTORE_EMULATOR_HOST takes precedence
 	Policy     lease.Policy
+	MaxRunTime time.Duration // see analysislock.New; zero: not limited
 	// Pessimistic makes every decision inside client.RunTransaction. Otherwise only
 	// a decision that met two conflicts is made there.
 	Pessimistic bool
@@ -50,12 +50,12 @@ func Open(ctx context.Context, project string, o Options, opts ...option.ClientO
 		db: db, collection: db.Collection(o.Collection), what: "analysis", log: o.Log, codec: codec, pessimistic: o.Pessimistic,
 	}
 	a := &Analyses{documents: docs}
-	docs.beforeCommit = a.requestInput
+	docs.beforeCommit = a.requestWork
 	unlocking := *docs
 	codec.replaceToken = true
 	unlocking.codec = codec
-	if a.Locks, err = analysislock.New(docs, o.Policy, a.input); err == nil {
-		a.unlocking, err = analysislock.New(&unlocking, o.Policy, a.input)
+	if a.Locks, err = analysislock.New(docs, o.Policy, o.MaxRunTime, a.work); err == nil {
+		a.unlocking, err = analysislock.New(&unlocking, o.Policy, o.MaxRunTime, a.work)
 	}
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
@@ -151,38 +151,40 @@ func (a *Analyses) Ping(ctx context.Context) error {
 // inputTimeout bounds the reading of an input.
 const inputTimeout = 15 * time.Second
 
-var inputField = []string{"input"}
+var workFields = []string{"input", "checkpoint"}
 
-// requestInput sends the read of the input together with the commit that acquires the
-// lock, so that it costs no extra round trip. Analyses.input decodes the answer after the
+// requestWork sends the read of the input and the checkpoint together with the commit that acquires the
+// lock, so that it costs no extra round trip. Analyses.work decodes the answer after the
 // commit: if decoding a document makes the worker crash, the attempt has been counted.
-func (a *Analyses) requestInput(ctx context.Context, prev analysislock.Analysis, next *analysislock.Analysis) (cancel func()) {
+func (a *Analyses) requestWork(ctx context.Context, prev analysislock.Analysis, next *analysislock.Analysis) (cancel func()) {
 	if next.Lock.Owner == "" || next.Lock.Token == prev.Lock.Token {
 		return func() {}
 	}
 	s, _ := next.Stored.(stored)
-	s.input = a.documents.db.request(context.WithoutCancel(ctx), inputTimeout, a.documents.collection.Doc(next.ID), inputField)
+	s.input = a.documents.db.request(context.WithoutCancel(ctx), inputTimeout, a.documents.collection.Doc(next.ID), workFields)
 	next.Stored = s
 	return s.input.cancel
 }
 
-// input returns the JSON of the input that requestInput has requested. If that request
-// has failed, it reads the input again.
-func (a *Analyses) input(ctx context.Context, d analysislock.Analysis) (input json.RawMessage, err error) {
+// work returns the JSON of what requestWork has requested. If that request has failed, it
+// reads again.
+func (a *Analyses) work(ctx context.Context, d analysislock.Analysis) (w analysislock.Work, err error) {
 	use := func(r reading) (err error) {
 		if !r.exists {
 			return &lease.LostError{Reason: lease.Deleted}
 		}
-		input, err = Plain(r.fields["input"])
+		if w.Input, err = Plain(r.fields["input"]); err == nil && r.fields["checkpoint"] != nil {
+			w.Checkpoint, err = Plain(r.fields["checkpoint"])
+		}
 		return err
 	}
 	if s, _ := d.Stored.(stored); s.input == nil || s.input.receive(ctx, use) != nil {
 		ctx, cancel := context.WithTimeout(ctx, inputTimeout)
 		defer cancel()
-		err = a.documents.db.read(ctx, a.documents.collection.Doc(d.ID), inputField, use)
+		err = a.documents.db.read(ctx, a.documents.collection.Doc(d.ID), workFields, use)
 	}
 	if err != nil && !errors.Is(err, lease.ErrLost) {
-		return nil, fmt.Errorf("%w: read the input of %q: %w", lease.ErrUnavailable, d.ID, err)
+		return w, fmt.Errorf("%w: read the input of %q: %w", lease.ErrUnavailable, d.ID, err)
 	}
-	return input, err
+	return w, err
 }

@@ -44,7 +44,7 @@ type stored struct {
 // and the fields of other programs.
 var decision = []string{
 	"status", "attempts", "finishedBy", "createdAt", "updatedAt", "error.code", "error.message", "lastError.code", "lastError.message",
-	"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt",
+	"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "startedAt", "progress", "history",
 }
 
 func (analysisCodec) mask() []string { return decision }
@@ -55,6 +55,8 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	a.CreatedAt, _ = parseTime(data["createdAt"])
 	a.UpdatedAt, _ = parseTime(data["updatedAt"])
 	a.Error, a.LastError = decodeError(data["error"]), decodeError(data["lastError"])
+	a.StartedAt, _ = parseTime(data["startedAt"])
+	a.Progress, a.History = decodeProgress(data["progress"]), decodeHistory(data["history"])
 	lock, err := c.decodeLock(r)
 	a.Lock, a.Attempts = lock, lock.Attempts
 	_, timestamp := data["updatedAt"].(time.Time)
@@ -158,6 +160,10 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	set("result", finishedChanged && next.Status == analysislock.Failed, firestore.Delete)
 	set("error", finishedChanged || !reflect.DeepEqual(prev.Error, next.Error), errorValue(next.Error))
 	set("lastError", finishedChanged || !reflect.DeepEqual(prev.LastError, next.LastError), errorValue(next.LastError))
+	set("startedAt", !prev.StartedAt.Equal(next.StartedAt), timeValue(next.StartedAt))
+	set("progress", !reflect.DeepEqual(prev.Progress, next.Progress), progressValue(next.Progress))
+	set("history", !reflect.DeepEqual(prev.History, next.History), historyValue(next.History))
+	set("checkpoint", next.Checkpoint != nil && next.Checkpoint != prev.Checkpoint, checkpointValue(next.Checkpoint))
 	set("attempts", p.Attempts != n.Attempts, n.Attempts)
 	set("finishedBy", p.FinishedBy != n.FinishedBy, orDelete(n.FinishedBy))
 	set("lockOwner", p.Owner != n.Owner, orDelete(n.Owner))

@@ -30,6 +30,11 @@ type Analysis struct {
 	Attempts  int       `json:"attempts"`             // mirror of Lock.Attempts
 	CreatedAt time.Time `json:"created_at,omitzero"`
 	UpdatedAt time.Time `json:"updated_at,omitzero"`
+	StartedAt time.Time `json:"started_at,omitzero"` // first acquisition
+	Progress  *Progress `json:"progress,omitempty"`
+	History   []Attempt `json:"history,omitempty"` // the last ten attempts, the newest last
+	// Checkpoint is a checkpoint to be written; nil: unchanged. A decision does not read it.
+	Checkpoint *Checkpoint `json:"-"`
 
 	Lock lease.Lease `json:"-"`
 	// Malformed is the error of a lock or an id that cannot be used. It is set by

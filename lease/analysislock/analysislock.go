@@ -15,22 +15,31 @@ import (
 type Locks struct {
 	store  lease.Store[Analysis]
 	lessor *lease.Lessor[Analysis]
-	input  func(ctx context.Context, d Analysis) (json.RawMessage, error)
+	maxRun time.Duration
+	work   func(ctx context.Context, d Analysis) (Work, error)
 }
 
-// New returns the error of lease.Policy.Check, if any. input reads the input of an
-// acquired analysis, as JSON; nil encodes its Input.
-func New(store lease.Store[Analysis], p lease.Policy,
-	input func(ctx context.Context, d Analysis) (json.RawMessage, error),
+// New returns the error of lease.Policy.Check, if any. work reads the work of an acquired
+// analysis; nil encodes its Input and Checkpoint. An analysis that is acquired later than
+// maxRun after its first acquisition becomes FAILED instead; zero: none does.
+func New(store lease.Store[Analysis], p lease.Policy, maxRun time.Duration,
+	work func(ctx context.Context, d Analysis) (Work, error),
 ) (*Locks, error) {
 	lessor, err := lease.NewLessor(store, func(a *Analysis) *lease.Lease { return &a.Lock }, p)
 	if err != nil {
 		return nil, err
 	}
-	if input == nil {
-		input = func(_ context.Context, d Analysis) (json.RawMessage, error) { return json.Marshal(d.Input) }
+	if work == nil {
+		work = encodeWork
 	}
-	return &Locks{store: store, lessor: lessor, input: input}, nil
+	return &Locks{store: store, lessor: lessor, maxRun: maxRun, work: work}, nil
+}
+
+func encodeWork(_ context.Context, d Analysis) (w Work, err error) {
+	if w.Input, err = json.Marshal(d.Input); err == nil && d.Checkpoint != nil && d.Checkpoint.Value != nil {
+		w.Checkpoint, err = json.Marshal(d.Checkpoint.Value)
+	}
+	return w, err
 }
 
 // TTL returns how long a lock lives after its last refresh.
@@ -41,7 +50,7 @@ func (l *Locks) TTL() time.Duration { return l.lessor.Policy().TTL }
 type Acquisition struct {
 	Acquired  bool
 	Hold      *Hold  // if acquired
-	Reason    string // if not: AlreadyFinished, Locked or AttemptsExhausted
+	Reason    string // if not: AlreadyFinished, Locked, AttemptsExhausted or RunTimeExhausted
 	Status    string // of the analysis
 	Grant     lease.Grant
 	Attempt   int           // number of this acquisition
@@ -49,6 +58,7 @@ type Acquisition struct {
 	Stolen    bool          // the lock was another owner's, and had expired
 	ExpiresAt time.Time     // by the store's clock: of this lock, or of the other's
 	Remaining time.Duration // from the store's time of the reading until ExpiresAt
+	RunTime   time.Duration // left until maxRun of New; 0: not limited
 }
 
 // The reasons for a skip.
@@ -56,6 +66,7 @@ const (
 	AlreadyFinished   = "already_finished"
 	Locked            = "locked"
 	AttemptsExhausted = "attempts_exhausted" // the call has recorded this: the analysis is FAILED
+	RunTimeExhausted  = "run_time_exhausted" // likewise
 )
 
 // AcquireAnalysisLock acquires the lock on analysis id (G1–G7, G9). owner must be new
@@ -72,21 +83,28 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 	if err != nil {
 		return Acquisition{}, err
 	}
-	hold, doc, err := lessor.Acquire(ctx, id, owner, acquired)
+	hold, doc, err := lessor.Acquire(ctx, id, owner, l.acquired)
 	got := Acquisition{Status: doc.Status, Attempt: doc.Lock.Attempts}
 	var held *lease.HeldError
 	switch {
 	case err == nil:
-		got.Acquired, got.Hold = true, &Hold{lease: hold, input: l.input}
+		got.Acquired, got.Hold = true, &Hold{lease: hold, work: l.work}
 		got.Grant, got.ExpiresAt = doc.Lock.Grant(), doc.Lock.ExpiresAt
 		got.Last, got.Stolen = lessor.Policy().Last(doc.Lock), hold.Stolen()
+		if l.maxRun > 0 {
+			got.RunTime = l.maxRun - doc.Lock.HeartbeatAt.Sub(doc.StartedAt)
+		}
 	case errors.Is(err, lease.ErrFinished):
 		got.Reason = AlreadyFinished
 	case errors.As(err, &held):
 		got.Reason, got.ExpiresAt, got.Remaining = Locked, held.ExpiresAt, held.Remaining
 		got.Grant = lease.Grant{Owner: held.Owner, Token: held.Token}
 	case errors.Is(err, lease.ErrExhausted):
-		got.Reason, got.Grant = AttemptsExhausted, lease.Grant{Owner: owner, Token: doc.Lock.Token}
+		got.Reason = AttemptsExhausted
+		if doc.Error != nil && doc.Error.Code == RunTimeExhausted {
+			got.Reason = RunTimeExhausted
+		}
+		got.Grant = lease.Grant{Owner: owner, Token: doc.Lock.Token}
 	default:
 		return Acquisition{}, err
 	}
@@ -95,7 +113,15 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 
 // acquired sets an analysis's own fields in the commit that acquires its lock, or that
 // records that no attempt is left.
-func acquired(d *Analysis) {
+func (l *Locks) acquired(d *Analysis) {
+	if d.StartedAt.IsZero() {
+		d.StartedAt = d.ReadAt.Truncate(time.Millisecond)
+	}
+	if l.maxRun > 0 && !d.Lock.Finished && d.ReadAt.Sub(d.StartedAt) >= l.maxRun {
+		d.Lock, _ = lease.Finish(d.Lock, d.Lock.Grant()) // it has just been acquired
+		d.fail(RunTimeExhausted, fmt.Sprintf("gave up %v after the first attempt began", l.maxRun))
+		return
+	}
 	if d.Lock.Finished {
 		last := "no attempt reported a cause"
 		if d.LastError != nil {
@@ -107,6 +133,7 @@ func acquired(d *Analysis) {
 	if d.Status == "" || d.Status == Queued { // any other may have been set by another program
 		d.Status = Processing
 	}
+	d.begin(d.ReadAt)
 }
 
 // RefreshAnalysisLock reads the analysis, and calls Hold.Refresh for the lock that owner
@@ -130,7 +157,7 @@ func (l *Locks) ReleaseAnalysisLock(ctx context.Context, id, owner string) error
 	case err != nil:
 		return err
 	}
-	return h.Release(ctx, false)
+	return h.Release(ctx, OutcomeRetry, false)
 }
 
 func (l *Locks) resume(ctx context.Context, id, owner string) (*Hold, error) {
@@ -138,5 +165,5 @@ func (l *Locks) resume(ctx context.Context, id, owner string) (*Hold, error) {
 		return nil, err
 	}
 	h, err := l.lessor.Resume(ctx, id, owner)
-	return &Hold{lease: h, input: l.input}, err
+	return &Hold{lease: h, work: l.work}, err
 }

@@ -2,7 +2,6 @@ package analysislock_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -27,7 +26,7 @@ func inBubble(t *testing.T, x analysislock.Analysis, run func(w *fixture)) {
 		w := &fixture{T: t}
 		w.Put("x", x)
 		var err error
-		if w.locks, err = analysislock.New(&w.Memory, lease.Policy{MaxAttempts: 3}, nil); err != nil {
+		if w.locks, err = analysislock.New(&w.Memory, lease.Policy{MaxAttempts: 3}, 0, nil); err != nil {
 			t.Fatal(err)
 		}
 		run(w)
@@ -62,10 +61,10 @@ func TestARunKeepsItsLockAndCompletes(t *testing.T) {
 		if d := w.doc(); d.Status != analysislock.Processing || acq.Attempt != 1 || acq.Grant != d.Lock.Grant() || acq.Stolen || acq.Last {
 			w.Errorf("%+v of %+v", acq, d)
 		}
-		err := acq.Hold.Run(w.Context(), func(_ context.Context, input json.RawMessage) error {
+		err := acq.Hold.Run(w.Context(), func(_ context.Context, work analysislock.Work) error {
 			time.Sleep(lease.DefaultTTL * 5 / 6)
-			if got := w.acquire("w/2"); got.Reason != analysislock.Locked || got.Grant != acq.Grant || got.Remaining <= 0 || string(input) != "7" {
-				w.Errorf("%+v, with input %s", got, input)
+			if got := w.acquire("w/2"); got.Reason != analysislock.Locked || got.Grant != acq.Grant || got.Remaining <= 0 || string(work.Input) != "7" {
+				w.Errorf("%+v, with %s", got, work.Input)
 			}
 			return nil
 		}, func(context.Context, time.Duration, error) { refreshes++ })
@@ -134,7 +133,7 @@ func TestASupersededHoldChangesNothing(t *testing.T) {
 		}
 		before := w.doc()
 		for name, err := range map[string]error{
-			"run":      old.Run(w.Context(), func(context.Context, json.RawMessage) error { return nil }),
+			"run":      old.Run(w.Context(), func(context.Context, analysislock.Work) error { return nil }),
 			"refresh":  old.Refresh(w.Context(), 0),
 			"complete": old.Complete(w.Context(), "late"),
 			"fail":     old.Fail(w.Context(), "c", "late"),
@@ -144,7 +143,7 @@ func TestASupersededHoldChangesNothing(t *testing.T) {
 				w.Errorf("%s: %v, want ErrLost", name, err)
 			}
 		}
-		silent := errors.Join(old.Release(w.Context(), true), old.Retry(w.Context(), "c", "m"),
+		silent := errors.Join(old.Release(w.Context(), analysislock.OutcomeShuttingDown, true), old.Retry(w.Context(), "c", "m"),
 			w.locks.ReleaseAnalysisLock(w.Context(), "x", "w/1"), w.locks.ReleaseAnalysisLock(w.Context(), "missing", "w/1"))
 		if after := w.doc(); silent != nil || after.Lock != before.Lock || after.Status != before.Status || after.LastError != nil {
 			w.Errorf("%v; %+v, was %+v", silent, after, before)

@@ -4,28 +4,38 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync"
 	"time"
 
 	"taskguard/lease"
 )
 
-// Hold is one acquisition of an analysis's lock. Its methods are called one after
-// another, by one goroutine: Run, then Complete, Fail, Retry or Release, which end it.
+// Hold is one acquisition of an analysis's lock. Its methods, except Report, are called one
+// after another, by one goroutine: Run, then Complete, Fail, Retry or Release, which end it.
 type Hold struct {
 	lease *lease.Hold[Analysis]
-	input func(ctx context.Context, d Analysis) (json.RawMessage, error)
+	work  func(ctx context.Context, d Analysis) (Work, error)
+	given json.RawMessage // the checkpoint that Run was given
+
+	mu         sync.Mutex
+	progress   Progress
+	checkpoint *Checkpoint   // the newest that was reported, until it is written
+	committed  *Checkpoint   // the newest that was written
+	waiting    []func(error) // of the reports that are not yet written
+	settled    int           // the number of those before them
 }
 
-// Run runs body with the analysis's input while it refreshes the lock; see
+// Run runs body with the analysis's work while it refreshes the lock; see
 // lease.Hold.Run. lease.ErrUnavailable: the input could not be read, and body did not
 // run. Run calls each function of renewed after each refresh.
-func (h *Hold) Run(ctx context.Context, body func(ctx context.Context, input json.RawMessage) error, renewed ...lease.Renewed) error {
+func (h *Hold) Run(ctx context.Context, body func(ctx context.Context, w Work) error, renewed ...lease.Renewed) error {
 	return h.lease.Run(ctx, func(ctx context.Context, d Analysis, _ lease.Grant) error {
-		input, err := h.input(ctx, d)
+		w, err := h.work(ctx, d)
 		if err != nil {
 			return err
 		}
-		return body(ctx, input)
+		h.given = w.Checkpoint
+		return body(ctx, w)
 	}, renewed...)
 }
 
@@ -43,35 +53,48 @@ func (h *Hold) Refresh(ctx context.Context, ttl time.Duration) error {
 // nothing and returns lease.ErrLost. lease.ErrRefused: the store cannot hold the result; the
 // lock is kept. It tries for up to 60 s, also when ctx has ended.
 func (h *Hold) Complete(ctx context.Context, result any) error {
+	now := h.lease.Now()
 	return h.lease.Finish(ctx, func(d *Analysis) {
 		d.Status, d.Result, d.Error, d.LastError = Ready, result, nil, nil
+		d.Progress, d.Checkpoint = nil, &Checkpoint{}
+		d.end(now, OutcomeReady, "", "")
 	})
 }
 
-// Fail makes the analysis FAILED, in the same way as Complete makes it READY. The message is
-// made valid UTF-8 and cut after 4,096 bytes.
+// Fail makes the analysis FAILED, in the same way as Complete makes it READY, and keeps its
+// checkpoint. The message is made valid UTF-8 and cut after 4,096 bytes.
 func (h *Hold) Fail(ctx context.Context, code, message string) error {
-	return h.lease.Finish(ctx, func(d *Analysis) { d.fail(code, message) })
+	now := h.lease.Now()
+	return h.lease.Finish(ctx, func(d *Analysis) {
+		d.fail(code, message)
+		d.end(now, OutcomeFailed, code, message)
+	})
 }
 
 // Retry releases the lock after a temporary failure, which it records as LastError.
 // The message is made valid UTF-8 and cut after 4,096 bytes; if the document
 // has no room for it, Retry releases the lock without it.
 func (h *Hold) Retry(ctx context.Context, code, message string) error {
+	now := h.lease.Now()
 	err := h.lease.Release(ctx, func(d *Analysis) {
 		d.queue()
 		d.LastError = &Error{Code: code, Message: bounded(message)}
+		d.end(now, OutcomeRetry, code, message)
 	}, false)
 	if errors.Is(err, lease.ErrRefused) {
-		return h.Release(ctx, false)
+		return h.Release(ctx, OutcomeRetry, false)
 	}
 	return err
 }
 
-// Release clears the lock if it is still held, and changes PROCESSING back to QUEUED;
-// refund subtracts the attempt. Otherwise it changes nothing and returns nil (G8). It
-// tries for 2 s, or until the deadline of ctx if that is later, also when ctx has been
-// cancelled.
-func (h *Hold) Release(ctx context.Context, refund bool) error {
-	return h.lease.Release(ctx, (*Analysis).queue, refund)
+// Release clears the lock if it is still held, changes PROCESSING back to QUEUED, and
+// records the outcome of the attempt; refund subtracts the attempt. Otherwise it changes
+// nothing and returns nil (G8). It tries for 2 s, or until the deadline of ctx if that is
+// later, also when ctx has been cancelled.
+func (h *Hold) Release(ctx context.Context, outcome string, refund bool) error {
+	now := h.lease.Now()
+	return h.lease.Release(ctx, func(d *Analysis) {
+		d.queue()
+		d.end(now, outcome, "", "")
+	}, refund)
 }

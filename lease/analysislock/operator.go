@@ -23,9 +23,10 @@ type Seen struct {
 // not undo an acquisition that happens at the same time. It returns the analysis as it
 // was before.
 func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen) (Analysis, error) {
-	return l.edit(ctx, id, seen, func(d *Analysis, _ time.Time) error {
+	return l.edit(ctx, id, seen, func(d *Analysis, now time.Time) error {
 		d.Lock = lease.Break(d.Lock)
 		d.queue()
+		d.end(now, OutcomeLockLost, "", "")
 		return nil
 	}, func(was, is Analysis) bool {
 		if seen != nil { // a later change by others is not this one
@@ -37,20 +38,49 @@ func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen) (Analysis, er
 
 // Requeue opens an analysis again, finished or not, from attempt one. While the lock
 // is held it returns a *lease.HeldError. A READY analysis keeps its result until the
-// next run finishes. It returns the analysis as it was before.
-func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen) (Analysis, error) {
+// next run finishes. The next run continues from the checkpoint, unless fresh drops it.
+// Requeue returns the analysis as it was before.
+func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool) (Analysis, error) {
 	return l.edit(ctx, id, seen, func(d *Analysis, now time.Time) error {
 		lock, err := lease.Reopen(d.Lock, now)
 		if err != nil {
 			return err
 		}
 		d.Lock, d.Status, d.Error, d.LastError = lock, Queued, nil, nil
+		d.StartedAt, d.Progress = time.Time{}, nil
+		if fresh {
+			d.Checkpoint = &Checkpoint{}
+		}
 		return nil
 	}, func(was, is Analysis) bool {
 		open := is.Status == Queued && is.Error == nil && is.Lock.Owner == "" && is.Lock.Attempts == 0
 		acquired := is.Lock.Token > was.Lock.Token && (was.Lock.Finished || is.Lock.Attempts < was.Lock.Attempts) // a worker has acquired it since
 		return open || acquired
 	})
+}
+
+// Cancelled is the code of a cancelled analysis.
+const Cancelled = "cancelled"
+
+// Cancel makes an unfinished analysis FAILED with the code Cancelled, whoever holds its
+// lock: a run that is under way loses it. who is named in the error. It returns
+// lease.ErrFinished for another finished analysis, and the analysis as it was before.
+func (l *Locks) Cancel(ctx context.Context, id, who string, seen *Seen) (Analysis, error) {
+	cancelled := func(d Analysis) bool { return d.Status == Failed && d.Error != nil && d.Error.Code == Cancelled }
+	return l.edit(ctx, id, seen, func(d *Analysis, now time.Time) error {
+		if cancelled(*d) {
+			return nil
+		}
+		lock, err := lease.Cancel(d.Lock, "operator")
+		if err != nil {
+			return err
+		}
+		message := "cancelled by " + who
+		d.end(now, OutcomeCancelled, Cancelled, message)
+		d.Lock = lock
+		d.fail(Cancelled, message)
+		return nil
+	}, func(_, is Analysis) bool { return cancelled(is) })
 }
 
 // edit changes an analysis if it is in the state that was seen. landed compares the

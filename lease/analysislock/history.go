@@ -1,0 +1,64 @@
+package analysislock
+
+import (
+	"strings"
+	"time"
+)
+
+// The outcomes of an attempt, in a history.
+const (
+	OutcomeReady        = "ready"
+	OutcomeFailed       = "failed"
+	OutcomeRetry        = "retry"
+	OutcomeContinued    = "continued"
+	OutcomeShuttingDown = "shutting_down"
+	OutcomeLockLost     = "lock_lost"
+	OutcomeCancelled    = "cancelled"
+)
+
+// Attempt is an entry of an analysis's history. One without EndedAt is running, or its
+// worker has crashed.
+type Attempt struct {
+	Number    int       `json:"attempt"`
+	Token     int64     `json:"token"`
+	Owner     string    `json:"owner"`
+	StartedAt time.Time `json:"started_at,omitzero"`
+	EndedAt   time.Time `json:"ended_at,omitzero"`
+	Outcome   string    `json:"outcome,omitempty"`
+	Code      string    `json:"code,omitempty"`
+	Message   string    `json:"message,omitempty"`
+}
+
+// The limits of a history. A decision reads it, so it must stay small.
+const (
+	maxAttempts       = 10
+	maxHistoryBytes   = 5 << 10
+	maxHistoryMessage = 256 // bytes
+	attemptBytes      = 128 // of an entry's names and times
+)
+
+// begin adds the attempt that the lock records to the history.
+func (d *Analysis) begin(now time.Time) {
+	d.History = append(d.History[:len(d.History):len(d.History)], Attempt{
+		Number: d.Lock.Attempts, Token: d.Lock.Token, Owner: d.Lock.Owner, StartedAt: now.Truncate(time.Millisecond),
+	})
+	size := 0
+	for i := len(d.History) - 1; i >= 0; i-- {
+		a := d.History[i]
+		size += attemptBytes + len(a.Owner) + len(a.Outcome) + len(a.Code) + len(a.Message)
+		if len(d.History)-i > maxAttempts || size > maxHistoryBytes {
+			d.History = d.History[i+1:]
+			return
+		}
+	}
+}
+
+// end records how the attempt of the lock's token ended.
+func (d *Analysis) end(now time.Time, outcome, code, message string) {
+	if n := len(d.History); n > 0 && d.History[n-1].Token == d.Lock.Token && d.History[n-1].Outcome == "" {
+		last := d.History[n-1]
+		last.EndedAt, last.Outcome, last.Code = now.Truncate(time.Millisecond), outcome, code
+		last.Message = strings.ToValidUTF8(message[:min(maxHistoryMessage, len(message))], "")
+		d.History = append(d.History[:n-1:n-1], last)
+	}
+}

@@ -1,0 +1,95 @@
+package analysislock
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"time"
+)
+
+// Progress is what a run last reported.
+type Progress struct {
+	Fraction *float64  `json:"fraction,omitempty"` // from 0 to 1
+	Message  string    `json:"message,omitempty"`
+	At       time.Time `json:"at,omitzero"` // by the store's clock
+}
+
+// Checkpoint is a state from which a later attempt continues: a value as
+// orchestrator.Storable returns it. Nil is none.
+type Checkpoint struct{ Value any }
+
+// Report is what a run reports. What is nil is unchanged.
+type Report struct {
+	Fraction   *float64
+	Message    *string
+	Checkpoint *Checkpoint
+}
+
+// Work is what an attempt is given, as JSON.
+type Work struct {
+	Input      json.RawMessage
+	Checkpoint json.RawMessage // the newest that was committed; nil: none
+}
+
+// Report adds r to the analysis with the lock's next refresh, or with what ends the
+// Hold. The refresh is brought forward to the time that is every after the last commit:
+// to now, if every is zero. A newer report replaces an older one, part by part. done, which
+// must not block, is called as by lease.Hold.Carry when r, or what has replaced it, has been
+// written; nil: it is not called. Report is safe for concurrent use.
+func (h *Hold) Report(r Report, every time.Duration, done func(error)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if r.Fraction != nil {
+		h.progress.Fraction = r.Fraction
+	}
+	if r.Message != nil {
+		h.progress.Message = *r.Message
+	}
+	if r.Checkpoint != nil {
+		h.checkpoint = r.Checkpoint
+	}
+	if done != nil {
+		h.waiting = append(h.waiting, done)
+	}
+	h.progress.At = h.lease.Now().Truncate(time.Millisecond)
+	progress, checkpoint, n := h.progress, h.checkpoint, h.settled+len(h.waiting)
+	h.lease.Carry(func(d *Analysis) {
+		d.Progress = &progress
+		if checkpoint != nil {
+			d.Checkpoint = checkpoint
+		}
+	}, every, func(err error) { h.written(checkpoint, n, err) })
+}
+
+// written handles the outcome of a commit with this checkpoint, and with the first n of
+// all reports that have waited.
+func (h *Hold) written(checkpoint *Checkpoint, n int, err error) {
+	h.mu.Lock()
+	n = max(0, n-h.settled)
+	done := h.waiting[:n:n]
+	h.waiting, h.settled = h.waiting[n:], h.settled+n
+	if err == nil && checkpoint != nil {
+		h.committed = checkpoint
+	}
+	if h.checkpoint == checkpoint {
+		h.checkpoint = nil
+	}
+	h.mu.Unlock()
+	for _, f := range done {
+		f(err)
+	}
+}
+
+// Advanced reports whether this Hold has committed a checkpoint that differs from the one
+// that its run was given.
+func (h *Hold) Advanced() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.committed == nil || h.committed.Value == nil {
+		return false
+	}
+	text, err := json.Marshal(h.committed.Value)
+	var now, then any
+	return errors.Join(err, json.Unmarshal(text, &now)) == nil &&
+		(json.Unmarshal(h.given, &then) != nil || !reflect.DeepEqual(now, then))
+}

@@ -1,0 +1,96 @@
+package repo
+
+import (
+	"time"
+
+	"cloud.google.com/go/firestore"
+
+	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
+)
+
+// decodeProgress reads what a run has reported; nil: it cannot be read.
+func decodeProgress(v any) *analysislock.Progress {
+	m, ok := v.(map[string]any)
+	if !ok {
+		return nil
+	}
+	var p analysislock.Progress
+	p.Message, _ = m["message"].(string)
+	p.At, _ = parseTime(m["at"])
+	switch f := m["fraction"].(type) {
+	case float64:
+		p.Fraction = &f
+	case int64:
+		whole := float64(f)
+		p.Fraction = &whole
+	}
+	return &p
+}
+
+func progressValue(p *analysislock.Progress) any {
+	if p == nil {
+		return firestore.Delete
+	}
+	m := map[string]any{}
+	setTime(m, "at", p.At)
+	if p.Fraction != nil {
+		m["fraction"] = *p.Fraction
+	}
+	if p.Message != "" {
+		m["message"] = p.Message
+	}
+	return m
+}
+
+// decodeHistory reads the entries that are maps.
+func decodeHistory(v any) (all []analysislock.Attempt) {
+	entries, _ := v.([]any)
+	for _, entry := range entries {
+		m, ok := entry.(map[string]any)
+		if !ok {
+			continue
+		}
+		var a analysislock.Attempt
+		number, _ := parseInt(m["attempt"])
+		a.Number = int(number)
+		a.Token, _ = parseInt(m["token"])
+		a.StartedAt, _ = parseTime(m["startedAt"])
+		a.EndedAt, _ = parseTime(m["endedAt"])
+		for name, to := range map[string]*string{"owner": &a.Owner, "outcome": &a.Outcome, "code": &a.Code, "message": &a.Message} {
+			*to, _ = m[name].(string)
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
+func historyValue(all []analysislock.Attempt) any {
+	entries := make([]any, len(all))
+	for i := range all {
+		a := &all[i]
+		m := map[string]any{"attempt": a.Number, "token": a.Token, "owner": a.Owner}
+		for name, v := range map[string]string{"outcome": a.Outcome, "code": a.Code, "message": a.Message} {
+			if v != "" {
+				m[name] = v
+			}
+		}
+		setTime(m, "startedAt", a.StartedAt)
+		setTime(m, "endedAt", a.EndedAt)
+		entries[i] = m
+	}
+	return entries
+}
+
+func setTime(m map[string]any, name string, t time.Time) {
+	if !t.IsZero() {
+		m[name] = iso8601.Format(t)
+	}
+}
+
+func checkpointValue(c *analysislock.Checkpoint) any {
+	if c == nil || c.Value == nil {
+		return firestore.Delete
+	}
+	return c.Value
+}
