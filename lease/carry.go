@@ -39,6 +39,13 @@ func (h *Hold[D]) Carry(set func(*D), every time.Duration, done func(error)) {
 	}
 }
 
+// Carries reports whether a change waits for the next commit.
+func (h *Hold[D]) Carries() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.carried.set != nil
+}
+
 // take removes what is carried, to be written.
 func (h *Hold[D]) take() carried[D] {
 	h.mu.Lock()

@@ -57,8 +57,21 @@ func (a *attempt) stopped(ctx context.Context) Outcome {
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), stop.Deadline)
 	defer cancel()
 	o := Outcome{Case: ShuttingDown, Err: ErrStopping}
-	if a.release(ctx, true) && a.Queue != nil && a.book(ctx, taskqueue.Task{Name: taskqueue.Name("replace", a.id, a.owner)}) {
+	if a.release(ctx, analysislock.OutcomeShuttingDown, true) && a.Queue != nil && a.book(ctx, taskqueue.Task{Name: taskqueue.Name("replace", a.id, a.owner)}) {
 		o.Case = ShuttingDownBooked
+	}
+	return o
+}
+
+// continued releases the lock of a run that has passed its deadline and has committed a
+// checkpoint, without counting the attempt, and books an immediate delivery, which
+// continues from the checkpoint.
+func (a *attempt) continued(ctx context.Context) Outcome {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*bookTimeout)
+	defer cancel()
+	o := Outcome{Case: Continued, Err: errDeadline}
+	if a.release(ctx, analysislock.OutcomeContinued, true) && a.Queue != nil && a.book(ctx, taskqueue.Task{Name: taskqueue.Name("continue", a.id, a.owner)}) {
+		o.Case = ContinuedBooked
 	}
 	return o
 }
@@ -84,6 +97,9 @@ func (a *attempt) book(ctx context.Context, t taskqueue.Task) bool {
 
 // DefaultRunTimeout is the default of RUN_TIMEOUT.
 const DefaultRunTimeout = 25 * time.Minute
+
+// DefaultMaxRunTime is the default of MAX_RUN_TIME.
+const DefaultMaxRunTime = 24 * time.Hour
 
 // DispatchDeadline returns the deadline of a delivery whose run may take timeout: it adds
 // a minute for the answer. With Cloud Tasks' default of 10 min, a longer run would be

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -30,9 +29,12 @@ type Guard struct {
 	Orphans    OrphanFinder // for Recover
 	Analyzer   orchestrator.Analyzer
 	Instance   string        // begins the owner of each delivery: revision/instance
-	RunTimeout time.Duration // of one run; passing it is a temporary failure
-	Log        *slog.Logger
-	Telemetry  *telemetry.Telemetry // nil: none
+	RunTimeout time.Duration // of one run; passing it is a temporary failure, unless the run has advanced
+	// CheckpointInterval is the shortest time between two commits for reports.
+	CheckpointInterval time.Duration
+	StallTimeout       time.Duration // ends a run that reports nothing for so long; zero: no limit
+	Log                *slog.Logger
+	Telemetry          *telemetry.Telemetry // nil: none
 }
 
 // Causes with which a run's context ends, besides lease.ErrLost.
@@ -41,6 +43,7 @@ var (
 	// the process must stop; a *StopError also has a deadline.
 	ErrStopping = errors.New("worker: shutting down")
 	errDeadline = errors.New("worker: the run passed its deadline")
+	errRunTime  = errors.New("worker: the analysis passed MAX_RUN_TIME")
 )
 
 // StopError is ErrStopping with a deadline for the release of locks and the booking of
@@ -95,7 +98,9 @@ func (a *attempt) deliver(ctx context.Context) Outcome {
 	case acq.Reason == analysislock.AlreadyFinished:
 		return Outcome{Case: AlreadyFinished, ID: a.id, Status: acq.Status}
 	case acq.Reason == analysislock.AttemptsExhausted:
-		return Outcome{Case: Failed, ID: a.id, Token: acq.Grant.Token, Err: lease.ErrExhausted, Code: analysislock.AttemptsExhausted}
+		return Outcome{Case: Failed, ID: a.id, Token: acq.Grant.Token, Err: lease.ErrExhausted, Code: acq.Reason}
+	case acq.Reason == analysislock.RunTimeExhausted:
+		return Outcome{Case: Failed, ID: a.id, Token: acq.Grant.Token, Err: errRunTime, Code: acq.Reason}
 	}
 	return a.follow(ctx, acq)
 }
@@ -115,7 +120,7 @@ func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error)
 	case acq.Acquired:
 		outcome = "acquired"
 	}
-	if acq.Acquired || acq.Reason == analysislock.AttemptsExhausted { // this owner has recorded that
+	if acq.Acquired || acq.Reason == analysislock.AttemptsExhausted || acq.Reason == analysislock.RunTimeExhausted { // this owner has recorded that
 		m.Owner, m.Attempt, m.Stolen = a.owner, acq.Attempt, acq.Stolen
 	}
 	a.Telemetry.Acquired(ctx, outcome, m.Acquire)
@@ -139,9 +144,15 @@ func refusal(id string, err error) Outcome {
 
 // run runs the analyzer under the lock, and records the result or releases the lock.
 func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome {
-	timed, cancel := context.WithTimeoutCause(ctx, a.RunTimeout, errDeadline)
+	limit, passed := a.RunTimeout, errDeadline
+	if acq.RunTime > 0 && acq.RunTime < limit {
+		limit, passed = acq.RunTime, errRunTime
+	}
+	timed, cancel := context.WithTimeoutCause(ctx, limit, passed)
 	defer cancel()
-	result, began, cause, err := a.analyze(timed, orchestrator.Job{AnalysisID: a.id, LockToken: acq.Grant.Token, Attempt: acq.Attempt})
+	timed, end := context.WithCancelCause(timed)
+	defer end(nil)
+	result, began, cause, err := a.analyze(timed, end, orchestrator.Job{AnalysisID: a.id, LockToken: acq.Grant.Token, Attempt: acq.Attempt})
 	var lost *lease.LostError
 	var permanent *orchestrator.PermanentError
 	switch {
@@ -149,7 +160,7 @@ func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome
 		return a.complete(ctx, result)
 	case errors.As(err, &lost):
 		if lost.Reason == lease.OutOfTime { // the lock may still be ours
-			a.release(ctx, false)
+			a.release(ctx, analysislock.OutcomeLockLost, false)
 		}
 		return Outcome{Case: LockLost, Err: err}
 	case errors.As(err, &permanent):
@@ -167,7 +178,14 @@ func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome
 	case errors.As(err, &failure):
 		code, reason = cmp.Or(failure.Code, code), failure.Reason
 	case errors.Is(cause, errDeadline):
+		if a.hold.Flush(ctx) == nil && a.hold.Advanced() {
+			return a.continued(ctx)
+		}
 		code, err = "run_timeout", fmt.Errorf("the run took longer than RUN_TIMEOUT, %v", a.RunTimeout)
+	case errors.Is(cause, errRunTime):
+		return a.fail(ctx, analysislock.RunTimeExhausted, cause.Error())
+	case errors.Is(cause, errStalled):
+		code, err = "stalled", fmt.Errorf("the run reported nothing for longer than STALL_TIMEOUT, %v", a.StallTimeout)
 	case errors.As(err, &panicked):
 		code = "analyzer_panicked"
 		a.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", a.id, "stack", string(panicked.Stack[:min(4096, len(panicked.Stack))]))
@@ -182,10 +200,10 @@ func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome
 	return Outcome{Case: Retry, Err: errors.New(message), Code: code, Reason: reason}
 }
 
-// analyze runs the analyzer while the lock is refreshed. began is true if its input was
-// read. cause is why ctx had ended when the analyzer did: a stop that comes later has not
-// stopped the run.
-func (a *attempt) analyze(ctx context.Context, job orchestrator.Job) (result any, began bool, cause, err error) {
+// analyze runs the analyzer while the lock is refreshed. end ends ctx. began is true if its
+// input was read. cause is why ctx had ended when the analyzer did: a stop that comes later
+// has not stopped the run.
+func (a *attempt) analyze(ctx context.Context, end context.CancelCauseFunc, job orchestrator.Job) (result any, began bool, cause, err error) {
 	ctx, span := a.Telemetry.Start(ctx, telemetry.Run)
 	a.Telemetry.Began(ctx, job.Attempt, a.measured.Stolen)
 	failed := true // also if it panics
@@ -194,11 +212,13 @@ func (a *attempt) analyze(ctx context.Context, job orchestrator.Job) (result any
 		span.Close("", failed)
 	}()
 	started := time.Now()
-	err = a.hold.Run(ctx, func(ctx context.Context, input json.RawMessage) (err error) {
+	err = a.hold.Run(ctx, func(ctx context.Context, w analysislock.Work) (err error) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		job.Input, began = input, true
+		reports := a.newReporter(ctx, end)
+		defer reports.close()
+		job.Input, job.Resume, job.Reporter, began = w.Input, w.Checkpoint, reports, true
 		result, err = orchestrator.Run(ctx, a.Analyzer, job)
 		cause = context.Cause(ctx)
 		return err
@@ -261,7 +281,7 @@ func (a *attempt) finished(ctx context.Context, o Outcome, err error) Outcome {
 	case errors.Is(err, lease.ErrMalformed):
 		return Outcome{Case: Corrupted, Err: err}
 	case errors.Is(err, lease.ErrRefused): // not even an error fits into the document
-		a.release(ctx, false)
+		a.release(ctx, analysislock.OutcomeRetry, false)
 		return Outcome{Case: Retry, Err: err, Code: "unrecordable"}
 	}
 	return Outcome{Case: FinishUnknown, Err: err}
@@ -273,8 +293,8 @@ func (a *attempt) retry(ctx context.Context, code, message string) {
 }
 
 // release releases the lock; refund takes back the attempt.
-func (a *attempt) release(ctx context.Context, refund bool) bool {
-	return a.released(ctx, func(ctx context.Context) error { return a.hold.Release(ctx, refund) })
+func (a *attempt) release(ctx context.Context, outcome string, refund bool) bool {
+	return a.released(ctx, func(ctx context.Context) error { return a.hold.Release(ctx, outcome, refund) })
 }
 
 // released reports whether release succeeded. A failure is a warning, since the lock

@@ -24,6 +24,8 @@ const (
 	Busy               // Server.MaxRuns deliveries are in progress
 	ShuttingDown       // stopped during the run, and no delivery was booked
 	ShuttingDownBooked // stopped during the run, and a delivery is booked
+	Continued          // the run passed its deadline after a checkpoint, and no delivery was booked
+	ContinuedBooked    // the run passed its deadline after a checkpoint, and a delivery is booked
 	NotClaimed         // stopped before the acquisition
 	NotFound
 	BadRequest
@@ -111,6 +113,8 @@ var answers = [...]struct {
 	Busy:               {code: http.StatusConflict, acquired: new(false), reason: "busy"},
 	ShuttingDown:       {code: http.StatusInternalServerError, acquired: new(true), reason: "shutting_down"},
 	ShuttingDownBooked: {code: http.StatusOK, acquired: new(true), reason: "shutting_down"},
+	Continued:          {code: http.StatusInternalServerError, acquired: new(true), reason: "continued"},
+	ContinuedBooked:    {code: http.StatusOK, acquired: new(true), reason: "continued"},
 	NotClaimed:         {code: http.StatusInternalServerError, acquired: new(false), reason: "shutting_down"},
 	NotFound:           {code: http.StatusNotFound, reason: "not_found"},
 	BadRequest:         {code: http.StatusBadRequest, reason: "bad_request", error: true},

@@ -129,7 +129,7 @@ func validID(id string) string {
 // level returns INFO for an expected outcome, and WARN otherwise.
 func (o Outcome) level() slog.Level {
 	switch o.Case {
-	case Ran, AlreadyFinished, Locked, LockedBooked, ShuttingDownBooked, Recovered:
+	case Ran, AlreadyFinished, Locked, LockedBooked, ShuttingDownBooked, ContinuedBooked, Recovered:
 		return slog.LevelInfo
 	}
 	return slog.LevelWarn

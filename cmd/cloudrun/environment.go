@@ -96,6 +96,14 @@ func (e *Environment) Duration(name string, def time.Duration) time.Duration {
 	return d
 }
 
+// DurationOrZero reads a positive Go duration, or 0.
+func (e *Environment) DurationOrZero(name string, def time.Duration) time.Duration {
+	if d, err := time.ParseDuration(e.Text(name, def.String())); err == nil && d == 0 {
+		return 0
+	}
+	return e.Duration(name, def)
+}
+
 // OneOf reads def or one of others.
 func (e *Environment) OneOf(name, def string, others ...string) string {
 	v := e.Text(name, def)

@@ -1,6 +1,7 @@
 package analysislock
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"reflect"
@@ -78,6 +79,17 @@ func (h *Hold) written(checkpoint *Checkpoint, n int, err error) {
 	for _, f := range done {
 		f(err)
 	}
+	if h.Written != nil {
+		h.Written(checkpoint, err)
+	}
+}
+
+// Flush refreshes the lock if a report has not been written, which writes it.
+func (h *Hold) Flush(ctx context.Context) error {
+	if !h.lease.Carries() {
+		return nil
+	}
+	return h.Refresh(ctx, 0)
 }
 
 // Advanced reports whether this Hold has committed a checkpoint that differs from the one

@@ -41,6 +41,7 @@ const (
 	followups
 	recoveries
 	stuck
+	checkpointSize
 )
 
 // Metrics returns the table of all instruments.
@@ -58,6 +59,7 @@ func Metrics() []Metric {
 		losses:            {Name: "taskguard.lock.losses", Unit: "{loss}", Kind: Counter, Description: "Locks lost during a run, or before its result was written.", Attributes: []string{Reason}},
 		followups:         {Name: "taskguard.followups", Unit: "{task}", Kind: Counter, Description: "Deliveries booked by a delivery: follow-ups, and replacements of runs that were stopped.", Attributes: []string{Outcome}},
 		recoveries:        {Name: "taskguard.recoveries", Unit: "{analysis}", Kind: Counter, Description: "Deliveries booked by recovery."},
+		checkpointSize:    {Name: "taskguard.checkpoint.size", Unit: "By", Kind: Histogram, Description: "Size of each committed checkpoint, as JSON.", Buckets: []float64{256, 1024, 4096, 16384, 65536, 262144}},
 		stuck:             {Name: "taskguard.stuck", Unit: "{analysis}", Kind: Gauge, Description: "Orphaned analyses that the last recovery found."},
 	}
 }

@@ -108,3 +108,8 @@ func (t *Telemetry) Stuck(ctx context.Context, found int) { t.record(ctx, stuck,
 func (t *Telemetry) Recovered(ctx context.Context, booked int) {
 	t.record(ctx, recoveries, float64(booked))
 }
+
+// Checkpointed measures a committed checkpoint of that many bytes.
+func (t *Telemetry) Checkpointed(ctx context.Context, bytes int) {
+	t.record(ctx, checkpointSize, float64(bytes))
+}

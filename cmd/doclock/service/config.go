@@ -40,7 +40,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 		Process:    e.Process("taskguard-doclock", false),
 		Collection: e.Collection("DOCUMENT_LOCKS_COLLECTION", "documentLocks"),
 		TTL:        e.Duration("DOCUMENT_LOCK_TTL", documentlock.DefaultTTL),
-		Sweep:      sweepInterval(e),
+		Sweep:      e.DurationOrZero("SWEEP_INTERVAL", time.Minute),
 		Sessions:   e.OneOf("SESSION_AUTH", authCookie, authOIDC),
 	}
 	if _, err := documentlock.New(nil, c.TTL); err != nil {
@@ -76,15 +76,6 @@ func (c *Config) sessions(e *cloudrun.Environment) {
 	case len(c.Secret) < doclock.MinSecret:
 		e.Problem("SESSION_SECRET", "has %d bytes, at least %d are needed", len(c.Secret), doclock.MinSecret)
 	}
-}
-
-// sweepInterval reads a duration, or 0.
-func sweepInterval(e *cloudrun.Environment) time.Duration {
-	const name = "SWEEP_INTERVAL"
-	if d, err := time.ParseDuration(e.Text(name, "60s")); err == nil && d == 0 {
-		return 0
-	}
-	return e.Duration(name, time.Minute)
 }
 
 // attrs returns the configuration for the log.

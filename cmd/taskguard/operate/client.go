@@ -123,6 +123,8 @@ func (cl *Client) explain(id string, err error) error {
 	case errors.As(err, &held):
 		return fmt.Errorf("%q is locked by %s until %s%s; wait, or unlock it first",
 			id, printable.Line(held.Owner), iso8601.Format(held.ExpiresAt), cli.Duration(held.Remaining, ", for %s more"))
+	case errors.Is(err, lease.ErrFinished):
+		return fmt.Errorf("%q is finished: there is nothing to cancel", id)
 	case errors.Is(err, lease.ErrMalformed):
 		return fmt.Errorf("%w; taskguard unlock gives it a usable one", err)
 	}

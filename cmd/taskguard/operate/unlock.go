@@ -42,47 +42,83 @@ func Unlock(ctx context.Context, c *cli.Call) error {
 	case len(args) == 0:
 		return c.MissingArgument()
 	}
-	return changeOne(ctx, c, args[0], unlock)
+	return changeAll(ctx, c, args, unlock)
 }
 
-// Requeue opens an analysis again from attempt one. It is refused while locked.
+// Requeue opens analyses again from attempt one. It is refused while one is locked.
 func Requeue(ctx context.Context, c *cli.Call) error {
+	fresh := c.Flags.Bool("fresh", false, "delete the checkpoint: the next run begins anew")
 	c.TakesJSON(changedAsJSON)
-	args, err := c.Parse(1, 1)
+	ids, err := c.Parse(1, -1)
 	if err != nil {
 		return err
 	}
-	return changeOne(ctx, c, args[0], requeue)
+	if *fresh {
+		return changeAll(ctx, c, ids, requeueFresh)
+	}
+	return changeAll(ctx, c, ids, requeue)
+}
+
+// Cancel makes analyses FAILED. A worker that runs one loses its lock and writes nothing.
+func Cancel(ctx context.Context, c *cli.Call) error {
+	c.TakesJSON(changedAsJSON)
+	ids, err := c.Parse(1, -1)
+	if err != nil {
+		return err
+	}
+	return changeAll(ctx, c, ids, cancel)
 }
 
 // change is an operator's change of one analysis.
 type change struct {
 	name  string
-	apply func(a *repo.Analyses, ctx context.Context, id string, seen *analysislock.Seen) (was analysislock.Analysis, err error)
+	apply func(a *repo.Analyses, ctx context.Context, id, who string, seen *analysislock.Seen) (was analysislock.Analysis, err error)
 	then  func(status string) string // the status after it
 }
 
 var (
-	unlock = change{"unlock", (*repo.Analyses).Unlock, func(status string) string {
+	unlock = change{"unlock", func(a *repo.Analyses, ctx context.Context, id, _ string, seen *analysislock.Seen) (analysislock.Analysis, error) {
+		return a.Unlock(ctx, id, seen)
+	}, func(status string) string {
 		if status == analysislock.Processing {
 			return analysislock.Queued
 		}
 		return status
 	}}
-	requeue = change{"requeue", (*repo.Analyses).Requeue, func(string) string { return analysislock.Queued }}
+	requeue, requeueFresh = requeuing(false), requeuing(true)
+	cancel                = change{"cancel", func(a *repo.Analyses, ctx context.Context, id, who string, seen *analysislock.Seen) (analysislock.Analysis, error) {
+		return a.Cancel(ctx, id, who, seen)
+	}, func(string) string { return analysislock.Failed }}
 )
 
-// changeOne makes one change to one document, logs it, and books a delivery.
-func changeOne(ctx context.Context, c *cli.Call, id string, what change) (err error) {
-	if err := checkID(id); err != nil {
-		return err
+func requeuing(fresh bool) change {
+	return change{"requeue", func(a *repo.Analyses, ctx context.Context, id, _ string, seen *analysislock.Seen) (analysislock.Analysis, error) {
+		return a.Requeue(ctx, id, seen, fresh)
+	}, func(string) string { return analysislock.Queued }}
+}
+
+// changeAll makes a change to each document, logs it, and books a delivery. After one that
+// is refused or fails it continues with the others.
+func changeAll(ctx context.Context, c *cli.Call, ids []string, what change) (err error) {
+	for _, id := range ids {
+		if err := checkID(id); err != nil {
+			return err
+		}
 	}
 	cl, err := connect(ctx, c, optionalQueue, repo.Options{})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
-	done, err := cl.change(ctx, what, id, nil, operator(), c.Log())
+	log, all := c.Log(), error(nil)
+	for _, id := range ids {
+		all = errors.Join(all, cl.changeOne(ctx, c, id, what, log))
+	}
+	return all
+}
+
+func (cl *Client) changeOne(ctx context.Context, c *cli.Call, id string, what change, log *slog.Logger) error {
+	done, err := cl.change(ctx, what, id, nil, operator(), log)
 	if err != nil {
 		return cl.explain(id, err)
 	}
@@ -104,7 +140,7 @@ func changeOne(ctx context.Context, c *cli.Call, id string, what change) (err er
 // the change is made, done is not the zero value, and err is the booking's. The change
 // is refused if the document is no longer as seen; nil: it is not compared.
 func (cl *Client) change(ctx context.Context, what change, id string, seen *analysislock.Seen, who string, log *slog.Logger) (done changed, err error) {
-	was, err := what.apply(cl.analyses, ctx, id, seen)
+	was, err := what.apply(cl.analyses, ctx, id, who, seen)
 	if err != nil {
 		return changed{}, err
 	}

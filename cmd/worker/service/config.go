@@ -20,6 +20,9 @@ type Config struct {
 	Collection   string
 	Policy       lease.Policy
 	RunTimeout   time.Duration
+	Checkpoint   time.Duration // the longest that a report waits
+	Stall        time.Duration // 0: off
+	MaxRunTime   time.Duration
 	MaxRuns      int // deliveries handled at once
 	Pessimistic  bool
 	Analyzer     orchestrator.Analyzer
@@ -37,12 +40,23 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 		Collection:   e.Collection("ANALYSES_COLLECTION", "analyses"),
 		Policy:       e.LockPolicy(),
 		RunTimeout:   e.Duration("RUN_TIMEOUT", worker.DefaultRunTimeout),
+		Checkpoint:   e.Duration("CHECKPOINT_INTERVAL", worker.DefaultCheckpointInterval),
+		Stall:        e.DurationOrZero("STALL_TIMEOUT", 0),
+		MaxRunTime:   e.Duration("MAX_RUN_TIME", worker.DefaultMaxRunTime),
 		MaxRuns:      e.Integer("MAX_RUNS", 100, 1, 1_000_000),
 		Pessimistic:  e.OneOf("FIRESTORE_TRANSACTIONS", "optimistic", "pessimistic") == "pessimistic",
 		AnalyzerSpec: e.Text("ANALYZER", "builtin:document"),
 	}
 	if c.RunTimeout > 24*time.Hour {
 		e.Problem("RUN_TIMEOUT", "%v is over 24h, and Cloud Run ends a request after one", c.RunTimeout)
+	}
+	switch {
+	case c.Checkpoint < time.Second:
+		e.Problem("CHECKPOINT_INTERVAL", "%v is under 1s", c.Checkpoint)
+	case c.Stall >= c.RunTimeout:
+		e.Problem("STALL_TIMEOUT", "%v is not under RUN_TIMEOUT, %v", c.Stall, c.RunTimeout)
+	case c.MaxRunTime < c.RunTimeout:
+		e.Problem("MAX_RUN_TIME", "%v is under RUN_TIMEOUT, %v", c.MaxRunTime, c.RunTimeout)
 	}
 	var err error
 	output := orchestrator.Options{JSON: e.OneOf("ANALYZER_OUTPUT", "any", "json") == "json"}
@@ -82,6 +96,7 @@ func (c Config) attrs() []slog.Attr {
 		slog.String("emulator", c.Emulator), slog.String("analyzer", redact(c.AnalyzerSpec)),
 		slog.String("lock_ttl", c.Policy.TTL.String()), slog.String("lock_heartbeat", c.Policy.Heartbeat.String()),
 		slog.Int("max_attempts", c.Policy.MaxAttempts), slog.String("run_timeout", c.RunTimeout.String()),
+		slog.String("checkpoint_interval", c.Checkpoint.String()), slog.String("stall_timeout", c.Stall.String()), slog.String("max_run_time", c.MaxRunTime.String()),
 		slog.Int("max_runs", c.MaxRuns), slog.Bool("pessimistic", c.Pessimistic),
 		c.Telemetry.Attr(),
 	}

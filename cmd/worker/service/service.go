@@ -87,14 +87,14 @@ type wired struct {
 // after an error.
 func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error) {
 	w.analyses, err = repo.Open(ctx, cfg.Project, repo.Options{
-		Database: cfg.Database, Collection: cfg.Collection, Emulator: cfg.Emulator, Policy: cfg.Policy, Pessimistic: cfg.Pessimistic, Log: log,
+		Database: cfg.Database, Collection: cfg.Collection, Emulator: cfg.Emulator, Policy: cfg.Policy, MaxRunTime: cfg.MaxRunTime, Pessimistic: cfg.Pessimistic, Log: log,
 	})
 	if err != nil {
 		return w, err
 	}
 	w.guard = &worker.Guard{
 		Locks: w.analyses, Orphans: w.analyses, Analyzer: cfg.Analyzer, Instance: instance(ctx),
-		RunTimeout: cfg.RunTimeout, Log: log,
+		RunTimeout: cfg.RunTimeout, CheckpointInterval: cfg.Checkpoint, StallTimeout: cfg.Stall, Log: log,
 	}
 	if cfg.Queue != nil {
 		if w.queue, err = taskqueue.Open(ctx, *cfg.Queue); err != nil {
