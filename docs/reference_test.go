@@ -2,7 +2,6 @@ package docs
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"maps"
 	"os"
@@ -150,7 +149,7 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	}
 	step(errors.Join(a.Create(ctx, "ready", "input"), a.Create(ctx, "failed", "input")))
 	first := take("ready", "a")
-	step(first.Run(ctx, func(context.Context, json.RawMessage) error { return nil }))
+	step(first.Run(ctx, func(context.Context, analysislock.Work) error { return nil }))
 	step(first.Retry(ctx, "code", "message"))
 	ready, failed := take("ready", "b"), take("failed", "c")
 	step(errors.Join(ready.Complete(ctx, "result"), failed.Fail(ctx, "code", "message")))

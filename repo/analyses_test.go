@@ -127,7 +127,7 @@ func TestAnalysisLock(t *testing.T) {
 		"ItsOwnersReleaseDeletesTheLockAndQueues": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 			mustAcquire(t, a, "x", "w/1")
-			if err := a.holds["w/1"].Release(t.Context(), false); err != nil {
+			if err := a.holds["w/1"].Release(t.Context(), analysislock.OutcomeShuttingDown, false); err != nil {
 				t.Fatal(err)
 			}
 			got := b.Fields(t, "x")

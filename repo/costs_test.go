@@ -2,7 +2,6 @@ package repo
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -151,10 +150,10 @@ func TestRoundTrips(t *testing.T) {
 		acquire(t, a, "done", "w/0")
 		cost("skip of a finished analysis", 1, 1)
 		mustAcquire(t, a, "x", "w/1")
-		err := a.run(t.Context(), "w/1", func(_ context.Context, input json.RawMessage) error {
+		err := a.run(t.Context(), "w/1", func(_ context.Context, work analysislock.Work) error {
 			cost("acquisition, until the run has its input", 2, 3)
-			if string(input) != `"i"` {
-				t.Errorf("input = %s", input)
+			if string(work.Input) != `"i"` {
+				t.Errorf("work.Input = %s", work.Input)
 			}
 			return nil
 		})
@@ -174,7 +173,7 @@ func TestRoundTrips(t *testing.T) {
 		mustAcquire(t, a, "y", "w/4")
 		a.runs(t, "w/4")
 		cost("next acquisition", 2, 3)
-		if err := a.holds["w/4"].Release(t.Context(), true); err != nil {
+		if err := a.holds["w/4"].Release(t.Context(), analysislock.OutcomeShuttingDown, true); err != nil {
 			t.Error(err)
 		}
 		cost("release", 1, 1)
@@ -187,7 +186,7 @@ func TestADeliveryIsBilledTwoReadsTwoWritesAndOneWriteAHeartbeat(t *testing.T) {
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 		before := b.Server.Usage()
 		mustAcquire(t, a, "x", "w/1")
-		err := a.run(t.Context(), "w/1", func(context.Context, json.RawMessage) error {
+		err := a.run(t.Context(), "w/1", func(context.Context, analysislock.Work) error {
 			time.Sleep(350 * time.Second) // three heartbeats
 			return nil
 		})

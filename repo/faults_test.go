@@ -41,7 +41,7 @@ var operations = map[string]operation{
 	}, map[string]any{"status": analysislock.Ready, "attempts": int64(4), "lockToken": int64(8), "result": "result", "finishedBy": "w/1"}},
 	"release": {true, func(t *testing.T, a *worker) error {
 		t.Helper()
-		return a.holds["w/1"].Release(t.Context(), true)
+		return a.holds["w/1"].Release(t.Context(), analysislock.OutcomeShuttingDown, true)
 	}, map[string]any{"status": analysislock.Queued, "attempts": int64(3), "lockToken": int64(8)}},
 	"retry": {true, func(t *testing.T, a *worker) error {
 		t.Helper()

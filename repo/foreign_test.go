@@ -2,7 +2,6 @@ package repo
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -144,8 +143,8 @@ func TestAnInputWithoutARequestIsRead(t *testing.T) {
 		l.inject(map[string][]fault{read: {nil, unanswered, unanswered}}) // the decision's, the input's, and one try more
 		mustAcquire(t, a, "x", "w/1")
 		var got string
-		err := a.run(t.Context(), "w/1", func(_ context.Context, input json.RawMessage) error {
-			got = string(input)
+		err := a.run(t.Context(), "w/1", func(_ context.Context, work analysislock.Work) error {
+			got = string(work.Input)
 			return nil
 		})
 		if err != nil || got != `{"n":1}` {
@@ -173,7 +172,7 @@ func TestACommitThatHangsDelaysNoInput(t *testing.T) {
 		go func() { finished <- a.holds["w/1"].Complete(t.Context(), large) }()
 		synctest.Wait()
 		began := time.Now()
-		err := a.run(t.Context(), "w/2", func(context.Context, json.RawMessage) error { return nil })
+		err := a.run(t.Context(), "w/2", func(context.Context, analysislock.Work) error { return nil })
 		if took := time.Since(began); err != nil || took > time.Second {
 			t.Errorf("the input came after %v, %v", took, err)
 		}

@@ -2,7 +2,6 @@ package repo
 
 import (
 	"context"
-	"encoding/json"
 	"sync"
 	"testing"
 	"time"
@@ -40,7 +39,7 @@ func (w *worker) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl 
 }
 
 // run runs body with owner's hold.
-func (w *worker) run(ctx context.Context, owner string, body func(ctx context.Context, input json.RawMessage) error) error {
+func (w *worker) run(ctx context.Context, owner string, body func(ctx context.Context, work analysislock.Work) error) error {
 	return w.holds[owner].Run(ctx, body)
 }
 
@@ -48,7 +47,7 @@ func (w *worker) run(ctx context.Context, owner string, body func(ctx context.Co
 func (w *worker) runs(t *testing.T, owner string) {
 	t.Helper()
 	ran := false
-	err := w.run(t.Context(), owner, func(context.Context, json.RawMessage) error {
+	err := w.run(t.Context(), owner, func(context.Context, analysislock.Work) error {
 		ran = true
 		return nil
 	})

@@ -13,7 +13,10 @@ import (
 )
 
 var operatorsChanges = map[string]func(l *analysislock.Locks, ctx context.Context, id string, seen *analysislock.Seen) (analysislock.Analysis, error){
-	"unlock": (*analysislock.Locks).Unlock, "requeue": (*analysislock.Locks).Requeue,
+	"unlock": (*analysislock.Locks).Unlock,
+	"requeue": func(l *analysislock.Locks, ctx context.Context, id string, seen *analysislock.Seen) (analysislock.Analysis, error) {
+		return l.Requeue(ctx, id, seen, false)
+	},
 }
 
 func TestAnOperatorsChanges(t *testing.T) {
@@ -42,7 +45,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 			if _, err := a.Unlock(t.Context(), "x", nil); !errors.Is(err, lease.ErrNotFound) {
 				t.Errorf("unlock: %v", err)
 			}
-			if _, err := a.Requeue(t.Context(), "x", nil); !errors.Is(err, lease.ErrNotFound) {
+			if _, err := a.Requeue(t.Context(), "x", nil, false); !errors.Is(err, lease.ErrNotFound) {
 				t.Errorf("requeue: %v", err)
 			}
 		},
@@ -99,7 +102,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 		},
 		"RequeueOpensAFinishedOneFromAttemptOne": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 11, "finishedBy": "w/0", "error": map[string]any{"code": "c", "message": "m"}})
-			before, err := a.Requeue(t.Context(), "x", nil)
+			before, err := a.Requeue(t.Context(), "x", nil, false)
 			if err != nil || before.Status != analysislock.Failed {
 				t.Fatalf("requeue = %+v, %v", before, err)
 			}
@@ -118,7 +121,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 			mustAcquire(t, a, "x", "w/1")
 			before := b.Fields(t, "x")
 			var held *lease.HeldError
-			if _, err := a.Requeue(t.Context(), "x", nil); !errors.As(err, &held) || held.Owner != "w/1" {
+			if _, err := a.Requeue(t.Context(), "x", nil, false); !errors.As(err, &held) || held.Owner != "w/1" {
 				t.Errorf("requeue: %v, want a HeldError", err)
 			}
 			if diff := cmp.Diff(before, b.Fields(t, "x")); diff != "" {
@@ -170,7 +173,7 @@ func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
 				seen := analysislock.Seen{Status: analysislock.Processing, Grant: mustAcquire(t, a, "x", "w/1").Grant}
 				b.Merge(t, "x", map[string]any{"lockExpiresAt": "2000-01-01T00:00:00Z"}) // or a requeue is refused
 				var since map[string]any
-				l, err := analysislock.New(&interrupted{a.documents, func() { others(t, b, a); since = b.Fields(t, "x") }}, lease.Policy{}, nil)
+				l, err := analysislock.New(&interrupted{a.documents, func() { others(t, b, a); since = b.Fields(t, "x") }}, lease.Policy{}, 0, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -51,21 +51,21 @@ func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
 		"requeue, then finished by the next": {
 			before: map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 10},
 			change: func(ctx context.Context, a *worker, id string) (analysislock.Analysis, error) {
-				return a.Requeue(ctx, id, nil)
+				return a.Requeue(ctx, id, nil, false)
 			},
 			meanwhile: finished,
 		},
 		"requeue, and nothing since": {
 			before: map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 10},
 			change: func(ctx context.Context, a *worker, id string) (analysislock.Analysis, error) {
-				return a.Requeue(ctx, id, nil)
+				return a.Requeue(ctx, id, nil, false)
 			},
 			meanwhile: func(*testing.T, *worker) {},
 		},
 		"requeue of what was seen, then finished by the next": {
 			before: map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 10},
 			change: func(ctx context.Context, a *worker, id string) (analysislock.Analysis, error) {
-				return a.Requeue(ctx, id, &analysislock.Seen{Status: analysislock.Failed, Grant: lease.Grant{Token: 10}})
+				return a.Requeue(ctx, id, &analysislock.Seen{Status: analysislock.Failed, Grant: lease.Grant{Token: 10}}, false)
 			},
 			meanwhile: finished,
 		},

@@ -2,7 +2,6 @@ package repo
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"maps"
 	"testing"
@@ -68,7 +67,7 @@ func TestTrustIsCountedFromTheStartOfTheCall(t *testing.T) {
 func wantTrust(t *testing.T, b *emulatortest.Backend, a *worker, l *faultyConn, after time.Duration) {
 	t.Helper()
 	var ended time.Time
-	err := a.run(t.Context(), "w/1", func(ctx context.Context, _ json.RawMessage) error {
+	err := a.run(t.Context(), "w/1", func(ctx context.Context, _ analysislock.Work) error {
 		time.Sleep(after)
 		l.wantAllInjected(t)
 		l.stopAnswering()

@@ -31,7 +31,7 @@ func TestAFirestoreThatDoesNotAnswerIsUnavailableInTime(t *testing.T) {
 			return a.holds["w/1"].Refresh(ctx, 0)
 		}},
 		"ReleaseAnalysisLock": {2 * time.Second, func(ctx context.Context, a *worker) error {
-			return a.holds["w/1"].Release(ctx, false)
+			return a.holds["w/1"].Release(ctx, analysislock.OutcomeShuttingDown, false)
 		}},
 		"Complete": {60 * time.Second, func(ctx context.Context, a *worker) error {
 			return a.holds["w/1"].Complete(ctx, "result")

@@ -29,7 +29,7 @@ func FuzzRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body, task string) {
 		store := &lease.Memory[analysislock.Analysis]{}
 		store.Put("x", analysislock.Analysis{ID: "x", Status: analysislock.Queued})
-		locks, err := analysislock.New(store, lease.Policy{}, nil)
+		locks, err := analysislock.New(store, lease.Policy{}, 0, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,7 +2,6 @@ package worker_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"testing"
 	"time"
@@ -29,13 +28,13 @@ func (m *memory) Swap(ctx context.Context, key string, prev lease.Cell[analysisl
 	return m.Memory.Swap(ctx, key, prev, next)
 }
 
-type inputReader = func(context.Context, analysislock.Analysis) (json.RawMessage, error)
+type inputReader = func(context.Context, analysislock.Analysis) (analysislock.Work, error)
 
 // locks returns the locks of m, whose only analysis is x, QUEUED.
 func (m *memory) locks(t testing.TB, input inputReader) *analysislock.Locks {
 	t.Helper()
 	m.Put("x", analysislock.Analysis{ID: "x", Status: analysislock.Queued})
-	l, err := analysislock.New(m, lease.Policy{}, input)
+	l, err := analysislock.New(m, lease.Policy{}, 0, input)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,8 +44,8 @@ func (m *memory) locks(t testing.TB, input inputReader) *analysislock.Locks {
 func TestAnInputThatCannotBeReadIsTheAttemptsLastError(t *testing.T) {
 	var m memory
 	w := startLogged(t, emulatortest.Embedded(t), nil, succeed)
-	w.guard.Locks = m.locks(t, func(context.Context, analysislock.Analysis) (json.RawMessage, error) {
-		return nil, errors.New("the input is out of reach")
+	w.guard.Locks = m.locks(t, func(context.Context, analysislock.Analysis) (analysislock.Work, error) {
+		return analysislock.Work{}, errors.New("the input is out of reach")
 	})
 	w.deliver(t, "x").check(t, 503, map[string]any{"acquired": true, "reason": "unavailable"})
 	c, err := m.Load(t.Context(), "x")

@@ -3,7 +3,6 @@ package worker_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"math"
@@ -90,7 +89,7 @@ func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 	var log bytes.Buffer
 	m := measured(t)
 	s := worker.NewServer(t.Context(), &worker.Guard{
-		Locks: new(memory).locks(t, func(context.Context, analysislock.Analysis) (json.RawMessage, error) {
+		Locks: new(memory).locks(t, func(context.Context, analysislock.Analysis) (analysislock.Work, error) {
 			panic("s3cret input of the user")
 		}),
 		Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute,

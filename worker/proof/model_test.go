@@ -412,7 +412,7 @@ func (m *model) start(name string, o services, analyze orchestrator.AnalyzerFunc
 }
 
 func (m *model) ledger(s lease.Store[analysis]) *analysislock.Locks {
-	l, err := analysislock.New(s, m.policy, nil)
+	l, err := analysislock.New(s, m.policy, 0, nil)
 	if err != nil {
 		panic(err)
 	}

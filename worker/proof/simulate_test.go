@@ -203,7 +203,7 @@ func (w *simulation) operate() {
 		if act == Unlock {
 			_, err = w.ledger(c).Unlock(ctx, id, nil)
 		} else {
-			_, err = w.ledger(c).Requeue(ctx, id, nil)
+			_, err = w.ledger(c).Requeue(ctx, id, nil, false)
 		}
 		w.locked(func() {
 			p.answered = true
