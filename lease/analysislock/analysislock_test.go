@@ -97,13 +97,13 @@ func TestAFailureForGoodIsRecorded(t *testing.T) {
 func TestARunReturnsItsBodysErrorOrThatOfItsInput(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
 		failed, unreadable, ran := errors.New("failed"), errors.New("unreadable"), false
-		body := func(context.Context, json.RawMessage) error { ran = true; return failed }
+		body := func(context.Context, analysislock.Work) error { ran = true; return failed }
 		if err := w.acquire("w/1").Hold.Run(w.Context(), body); !errors.Is(err, failed) || !ran {
 			w.Errorf("%v", err)
 		}
 		time.Sleep(lease.DefaultTTL)
 		var err error
-		w.locks, err = analysislock.New(&w.Memory, lease.Policy{}, func(context.Context, analysislock.Analysis) (json.RawMessage, error) { return nil, unreadable })
+		w.locks, err = analysislock.New(&w.Memory, lease.Policy{}, 0, func(context.Context, analysislock.Analysis) (analysislock.Work, error) { return analysislock.Work{}, unreadable })
 		if err != nil {
 			w.Fatal(err)
 		}
@@ -111,7 +111,7 @@ func TestARunReturnsItsBodysErrorOrThatOfItsInput(t *testing.T) {
 		if err := w.acquire("w/2").Hold.Run(w.Context(), body); !errors.Is(err, unreadable) || ran {
 			w.Errorf("%v; ran %v", err, ran)
 		}
-		if _, err := analysislock.New(&w.Memory, lease.Policy{TTL: -1}, nil); err == nil {
+		if _, err := analysislock.New(&w.Memory, lease.Policy{TTL: -1}, 0, nil); err == nil {
 			w.Error("a negative TTL is no error")
 		}
 	})
