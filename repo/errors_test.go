@@ -3,7 +3,6 @@ package repo
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"strings"
@@ -107,8 +106,8 @@ func TestAnInputThatWasNotReadIsReadAgain(t *testing.T) {
 				mustAcquire(t, a, "x", "w/1")
 				tc.before(t, b, l)
 				ran := false
-				err := a.run(t.Context(), "w/1", func(_ context.Context, input json.RawMessage) error {
-					ran = string(input) == `"i"`
+				err := a.run(t.Context(), "w/1", func(_ context.Context, work analysislock.Work) error {
+					ran = string(work.Input) == `"i"`
 					return nil
 				})
 				if !errors.Is(err, tc.want) || ran != (tc.want == nil) {

@@ -178,7 +178,8 @@ func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome
 	case errors.As(err, &failure):
 		code, reason = cmp.Or(failure.Code, code), failure.Reason
 	case errors.Is(cause, errDeadline):
-		if a.hold.Flush(ctx) == nil && a.hold.Advanced() {
+		_ = a.hold.Flush(ctx) // an earlier checkpoint counts too
+		if a.hold.Advanced() {
 			return a.continued(ctx)
 		}
 		code, err = "run_timeout", fmt.Errorf("the run took longer than RUN_TIMEOUT, %v", a.RunTimeout)

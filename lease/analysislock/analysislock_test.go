@@ -103,7 +103,9 @@ func TestARunReturnsItsBodysErrorOrThatOfItsInput(t *testing.T) {
 		}
 		time.Sleep(lease.DefaultTTL)
 		var err error
-		w.locks, err = analysislock.New(&w.Memory, lease.Policy{}, 0, func(context.Context, analysislock.Analysis) (analysislock.Work, error) { return analysislock.Work{}, unreadable })
+		w.locks, err = analysislock.New(&w.Memory, lease.Policy{}, 0, func(context.Context, analysislock.Analysis) (analysislock.Work, error) {
+			return analysislock.Work{}, unreadable
+		})
 		if err != nil {
 			w.Fatal(err)
 		}

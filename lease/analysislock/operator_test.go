@@ -60,11 +60,11 @@ func TestARequeueIsNotMadeAgainAfterAWorkerHasAcquiredTheAnalysis(t *testing.T) 
 				w.Put("x", d)
 				var left analysislock.Analysis
 				s := &interrupted{&w.Memory, func(d *analysislock.Analysis) { tc.others(d); left = *d }}
-				l, err := analysislock.New(s, lease.Policy{}, nil)
+				l, err := analysislock.New(s, lease.Policy{}, 0, nil)
 				if err != nil {
 					w.Fatal(err)
 				}
-				if _, err := l.Requeue(w.Context(), "x", nil); err != nil {
+				if _, err := l.Requeue(w.Context(), "x", nil, false); err != nil {
 					w.Errorf("requeue: %v", err)
 				}
 				got := w.doc()
@@ -101,7 +101,7 @@ func TestAFailureOfTheStoreIsReturned(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, queued(), func(w *fixture) {
 				s := leasetest.NewFaulty(&w.Memory, nil)
-				l, err := analysislock.New(s, lease.Policy{}, nil)
+				l, err := analysislock.New(s, lease.Policy{}, 0, nil)
 				if err != nil {
 					w.Fatal(err)
 				}
