@@ -275,3 +275,29 @@ func TestRunGivesTheBodyTheRecordAndReturnsItsError(t *testing.T) {
 		}
 	})
 }
+
+func TestRunByEndsWithTheBodysErrorOrWithItsHeartbeatsLoss(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		own, beats := errors.New("own"), 0
+		body := func(ctx context.Context) error {
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-time.After(10 * time.Second):
+				return own
+			}
+		}
+		beat := func(context.Context) (time.Duration, error) { beats++; return 2 * time.Second, nil }
+		if err := h.RunBy(w.Context(), body, 3*time.Second, beat); !errors.Is(err, own) || beats != 4 {
+			w.Errorf("%v after %d heartbeats, want the body's error after 4", err, beats)
+		}
+		began := time.Now()
+		err := h.RunBy(w.Context(), body, time.Second, func(context.Context) (time.Duration, error) {
+			return 0, &lease.LostError{Reason: lease.Taken}
+		})
+		if !errors.Is(err, lease.ErrLost) || time.Since(began) != time.Second {
+			w.Errorf("%v after %v, want the loss after 1 s", err, time.Since(began))
+		}
+	})
+}

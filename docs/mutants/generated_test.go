@@ -21,7 +21,7 @@ import (
 // generatedOf are the packages that are mutated, each with those whose tests are
 // tried on it.
 var generatedOf = map[string][]string{
-	"lease":              {"lease", "lease/leasetest", "lease/projectlock"},
+	"lease":              {"lease", "lease/leasetest"},
 	"lease/analysislock": {"lease/analysislock", "repo"},
 	"repo":               {"repo"},
 	"worker":             {"worker"},
