@@ -2,6 +2,7 @@ package console
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -14,6 +15,14 @@ func shorten(text string) string {
 		return text
 	}
 	return string(r[:32]) + "…" + string(r[len(r)-31:])
+}
+
+// percent returns a fraction in percent. Other programs may have written any number.
+func percent(fraction float64) int {
+	if !(fraction >= 0) { // also NaN
+		return 0
+	}
+	return int(math.Round(100 * min(fraction, 1)))
 }
 
 // span formats a duration in at most two units, as console.js does.
