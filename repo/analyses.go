@@ -128,9 +128,6 @@ func (a *Analyses) get(ctx context.Context, id string, fields []string) (d analy
 	err = a.documents.db.read(ctx, a.documents.collection.Doc(id), fields, func(r reading) error {
 		if refused = fmt.Errorf("%w: %q", lease.ErrNotFound, id); r.exists {
 			d, refused = a.documents.codec.decode(r)
-			if v := r.fields["checkpoint"]; v != nil {
-				d.Checkpoint = &analysislock.Checkpoint{Value: v}
-			}
 		}
 		return nil
 	})

@@ -17,13 +17,8 @@ func shorten(text string) string {
 	return string(r[:32]) + "…" + string(r[len(r)-31:])
 }
 
-// percent returns a fraction in percent. Other programs may have written any number.
-func percent(fraction float64) int {
-	if !(fraction >= 0) { // also NaN
-		return 0
-	}
-	return int(math.Round(100 * min(fraction, 1)))
-}
+// percent returns a fraction from 0 to 1 in percent.
+func percent(fraction float64) int { return int(math.Round(100 * fraction)) }
 
 // span formats a duration in at most two units, as console.js does.
 func span(d time.Duration) string {

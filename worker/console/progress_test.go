@@ -1,7 +1,6 @@
 package console_test
 
 import (
-	"math"
 	"regexp"
 	"strings"
 	"testing"
@@ -22,17 +21,6 @@ func TestTheListShowsTheProgressOfRunningAnalyses(t *testing.T) {
 	hasNot(t, rowOf(t, text, "stale"), "<progress", "page 7")
 	has(t, rowOf(t, text, "wordless"), "reads")
 	hasNot(t, rowOf(t, text, "wordless"), "<progress", " %")
-}
-
-func TestProgressThatIsNoFractionIsShownBetween0And100(t *testing.T) {
-	for fraction, want := range map[float64]string{0: "0", 0.29: "29", 1: "100", -3: "0", 7: "100", math.Inf(1): "100", math.Inf(-1): "0"} {
-		a := heldBy("a", "w/1", 3, time.Hour)
-		a.Progress = &analysislock.Progress{Fraction: &fraction}
-		has(t, page(t, open(t, newSource(a), console.Options{Every: quick}), "/"), `value="`+want+`"`, want+" %")
-	}
-	a, nan := heldBy("a", "w/1", 3, time.Hour), math.NaN()
-	a.Progress = &analysislock.Progress{Fraction: &nan}
-	has(t, page(t, open(t, newSource(a), console.Options{Every: quick}), "/"), `value="0"`)
 }
 
 func TestAnAnalysisHasItsProgressAndATimelineOfItsAttempts(t *testing.T) {
