@@ -155,7 +155,13 @@ func TestTheConsoleUnlocksAndRequeuesAsTheCommandsDo(t *testing.T) {
 	if d, err := a.Get(t.Context(), "x"); err != nil || d.Attempts != 0 {
 		t.Errorf("%+v, %v", d, err)
 	}
-	for _, part := range []string{"command=unlock", "command=requeue", "analysis_id=x", "by=", "lock_owner=w/1", "level=INFO"} {
+	if code, text := confirm(t, address, "cancel", "x"); code != http.StatusOK || !strings.Contains(text, "Cancelled. It is finished") {
+		t.Errorf("cancel: %d %s", code, text)
+	}
+	if d, err := a.Get(t.Context(), "x"); err != nil || d.Status != analysislock.Failed || d.Error.Code != analysislock.Cancelled || !strings.HasPrefix(d.Error.Message, "cancelled by ") {
+		t.Errorf("%+v, %v", d, err)
+	}
+	for _, part := range []string{"command=unlock", "command=requeue", "command=cancel", "analysis_id=x", "by=", "lock_owner=w/1", "level=INFO"} {
 		if !strings.Contains(log.String(), part) {
 			t.Errorf("no %q in %s", part, log)
 		}

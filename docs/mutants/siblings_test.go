@@ -38,6 +38,23 @@ var siblingRooms = []room{
 	}
 `,
 		``)}},
+	{"worker/console/change.go", []bug{
+		seed("a requeue from the beginning keeps the checkpoint", "TestARequeueContinuesFromTheCheckpointUnlessTheOperatorChoosesTheBeginning",
+			`			what = RequeueFresh
+`,
+			``),
+		seed("a change is made in a state that was not confirmed", "TestAChangedAnalysisIsConfirmedAgain",
+			`r.PostFormValue("lock") != s.row(&seen).Seen()`, `r.PostFormValue("lock") == ""`),
+	}},
+	{"worker/console/row.go", []bug{
+		seed("an attempt that lost its lock is shown as running", "TestAnAnalysisHasItsProgressAndATimelineOfItsAttempts",
+			`case r.LockState == lockHeld && a.Token == r.Lock.Token:`, `case a.Token == r.Lock.Token:`),
+		seed("a finished analysis can be cancelled", "TestAConfirmationPageDescribesTheConsequences",
+			` && !r.Lock.Finished
+}`,
+			`
+}`),
+	}},
 	{"lease/projectlock/acquire.go", []bug{
 		seed("the file is taken although the remote lease was seen held", "TestNoFallbackAfterTheRemoteLeaseWasSeenHeld",
 			` && !h.denied`, ``),
