@@ -82,8 +82,10 @@ func (r row) Since(t time.Time) time.Duration { return r.now.Sub(t) }
 // Timeline returns the attempts, the newest first. One without an outcome is running if
 // it has the lock; otherwise its worker has crashed.
 func (r row) Timeline() (all []analysislock.Attempt) {
-	for _, a := range slices.Backward(r.History) {
-		switch {
+	all = slices.Clone(r.History)
+	slices.Reverse(all)
+	for i := range all {
+		switch a := &all[i]; {
 		case a.Outcome != "":
 		case r.LockState == lockMalformed:
 			a.Outcome = "unknown"
@@ -92,7 +94,6 @@ func (r row) Timeline() (all []analysislock.Attempt) {
 		default:
 			a.Outcome = "crashed"
 		}
-		all = append(all, a)
 	}
 	return all
 }
