@@ -141,6 +141,11 @@ func (h *Hold[D]) write(ctx context.Context, rule func(l Lease, now time.Time) (
 	own := carried[D]{set: set}
 	with := h.take()
 	c, err := h.edit(ctx, rule, func(d *D) { with.apply(d); own.apply(d) }, landed)
+	if errors.Is(err, ErrLost) {
+		h.mu.Lock()
+		h.cell = c // shows by what
+		h.mu.Unlock()
+	}
 	switch {
 	case with.set == nil:
 	case errors.Is(err, ErrRefused):
