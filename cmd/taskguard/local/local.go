@@ -155,7 +155,8 @@ func (l *local) variables() map[string]string {
 func (l *local) configureWorkers() (err error) {
 	more := map[string]string{}
 	for _, name := range []string{
-		"ANALYZER", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT", "FIRESTORE_TRANSACTIONS", "LOG_LEVEL",
+		"ANALYZER", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT",
+		"CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "FIRESTORE_TRANSACTIONS", "LOG_LEVEL",
 	} {
 		more[name] = l.c.Value(name)
 	}
