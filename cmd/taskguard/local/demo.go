@@ -243,40 +243,41 @@ func (d *demo) killOne(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil // the report misses a killed worker
 		case r := <-d.runs:
-			if err := d.awaitProgress(ctx, r); err != nil {
-				return err
-			}
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(demoRun / 5):
-			}
-			d.mu.Lock()
-			row := d.rows[r.analysisID]
-			over := row.finished || row.percent == 100
-			d.mu.Unlock()
-			if !over {
+			if d.middle(ctx, r) {
 				return d.kill(ctx, r)
 			}
 		}
 	}
 }
 
-// awaitProgress waits until a part of the run is done and committed, or the run is over. A
-// file that is analyzed in one part has no parts to wait for.
-func (d *demo) awaitProgress(ctx context.Context, r run) error {
-	for d.rows[r.analysisID].parts {
-		a, err := d.analyses.Summary(ctx, r.analysisID)
-		if err != nil || analysislock.Finished(a.Status) || a.Progress != nil && a.Progress.Fraction != nil && *a.Progress.Fraction > 0 {
-			return err
-		}
+// middle waits for the middle of a run, in which a part of the work is committed and
+// another is done. A file of few lines is analyzed in one part, which has no middle. It
+// reports false if the run is over.
+func (d *demo) middle(ctx context.Context, r run) bool {
+	for began := time.Now(); ; {
 		select {
 		case <-ctx.Done():
-			return nil
-		case <-time.After(demoRun / 20):
+			return false
+		case <-time.After(demoRun / 40):
+		}
+		a, err := d.analyses.Summary(ctx, r.analysisID)
+		d.mu.Lock()
+		row := *d.rows[r.analysisID]
+		d.mu.Unlock()
+		switch committed := committedPercent(&a); {
+		case err != nil || row.finished || row.percent == 100:
+			return false
+		case committed > 0 && row.percent > committed, !row.parts && time.Since(began) > demoRun/2:
+			return true
 		}
 	}
-	return nil
+}
+
+func committedPercent(a *analysislock.Analysis) int {
+	if a.Progress == nil || a.Progress.Fraction == nil {
+		return 0
+	}
+	return percent(*a.Progress.Fraction)
 }
 
 // kill kills the worker of a run and shows how long its lock remains, and from where
@@ -296,10 +297,7 @@ func (d *demo) kill(ctx context.Context, r run) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	k := d.killed
-	k.ExpiresAt, k.Done, k.checkpoint = a.Lock.ExpiresAt, row.percent, a.Checkpoint != nil
-	if a.Progress != nil && a.Progress.Fraction != nil {
-		k.Committed = percent(*a.Progress.Fraction)
-	}
+	k.ExpiresAt, k.Done, k.Committed, k.checkpoint = a.Lock.ExpiresAt, row.percent, committedPercent(&a), a.Checkpoint != nil
 	d.show.Print("killed %v, process %d, with SIGKILL in the middle of its run of %s, at %d %%; %d %% is committed",
 		r.worker, r.worker.pid, row.Name, k.Done, k.Committed)
 	d.show.Print("the dead worker's lock on %s expires in %.1f s, at %s", row.Name,
@@ -313,13 +311,12 @@ func (d *demo) reported(id, text string) {
 	defer d.mu.Unlock()
 	for line := range strings.Lines(text) {
 		row, k := d.rows[id], d.killed
-		if n, err := fmt.Sscanf(line, "%d%%", &row.percent); n != 1 || err != nil {
-			continue
-		}
-		if k != nil && k.ID == id && k.TakenOver != 0 && !k.begun {
+		n, _ := fmt.Sscanf(line, "%d%%", &row.percent)
+		if n == 1 && k != nil && k.ID == id && k.TakenOver != 0 && !k.begun {
 			k.begun, k.Continued = true, row.percent
-			_, message, _ := strings.Cut(strings.TrimSpace(line), " ")
-			d.show.Print("worker %d continues %s at %d %%: %s", k.TakenOver, row.Name, k.Continued, message)
+			if _, message, _ := strings.Cut(strings.TrimSpace(line), " "); k.Continued > 0 {
+				d.show.Print("worker %d continues %s at %d %%: %s", k.TakenOver, row.Name, k.Continued, message)
+			}
 		}
 	}
 }

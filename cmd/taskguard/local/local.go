@@ -314,7 +314,7 @@ func exports(vars map[string]string, self string) string {
 		text += "  export " + name + "=" + quote(vars[name]) + "\n"
 	}
 	return text + "\nand then:\n\n  " + self + " submit FILE… --wait\n\n" +
-		"or status, unlock ID, unlock --room ROOM, requeue ID, recover instead of submit. " +
+		"or status, unlock ID, unlock --room ROOM, cancel ID, requeue ID, recover instead of submit. " +
 		"Ctrl-C ends local and deletes its data. Unset the variables afterwards.\n\n"
 }
 

@@ -81,8 +81,11 @@ func (d *demo) report(where string) error {
 		killed := "."
 		if d.killed != nil {
 			k := d.killed
-			killed = fmt.Sprintf(", one of them killed with worker %d at %d %% and continued by worker %d at %d %%: %d %% of its work was done twice.",
-				k.Worker, k.Done, k.TakenOver, k.Continued, k.Done-k.Continued)
+			killed = fmt.Sprintf(", one of them killed with worker %d and repeated by worker %d.", k.Worker, k.TakenOver)
+			if k.Continued > 0 {
+				killed = fmt.Sprintf(", one of them killed with worker %d at %d %% and continued by worker %d at %d %%: %d %% of its work was done twice.",
+					k.Worker, k.Done, k.TakenOver, k.Continued, max(0, k.Done-k.Continued))
+			}
 		}
 		cli.Print(d.c.Out, "\n%s, %s: %d finished a file, %d skipped, %d unanswered by a dead worker, %d others.\n%s%s\nThe documents: %s.\n",
 			cli.Count(len(rows), "file"), cli.Count(total.Deliveries, "delivery"), total.Finishes, total.Skips, total.Unanswered, total.Others,

@@ -83,8 +83,8 @@ func Analyze(ctx context.Context, c *cli.Call) error {
 		return err
 	}
 	result, err := document.Analyze(ctx, job)
-	if err == nil && slow.reach(1) != nil { // the rest of a run, or all of one without reports
-		err = context.Cause(ctx)
+	if err == nil {
+		err = slow.reach(1) // all of a run without reports
 	}
 	var permanent *orchestrator.PermanentError
 	switch {
@@ -99,6 +99,8 @@ func Analyze(ctx context.Context, c *cli.Call) error {
 // slowReporter is the Reporter of a run that takes wait, a part for each part of its
 // progress. It writes the reports as lines of JSON, and for people to journal.
 type slowReporter struct {
+	orchestrator.Reporter // nil: builtin:document calls Report only
+
 	ctx              context.Context
 	wait             time.Duration
 	reports, journal io.Writer
@@ -112,21 +114,11 @@ func (r *slowReporter) Report(report orchestrator.Report) {
 	if !r.begun { // a run that continues begins there
 		r.begun, r.done = true, *report.Progress
 	}
-	if r.reach(*report.Progress) != nil {
-		return // the work of this part has not been done
+	if r.reach(*report.Progress) == nil { // else the work of this part has not been done
+		cli.Print(r.journal, "%d%% %s\n", percent(r.done), *report.Message)
+		_ = json.NewEncoder(r.reports).Encode(report) // fails only after the worker's end
 	}
-	cli.Print(r.journal, "%d%% %s\n", percent(r.done), *report.Message)
-	_ = json.NewEncoder(r.reports).Encode(report) // nobody reads them where the worker has ended
 }
-
-// Commit implements orchestrator.Reporter.
-func (r *slowReporter) Commit(_ context.Context, report orchestrator.Report) error {
-	r.Report(report)
-	return nil
-}
-
-// Invalid implements orchestrator.Reporter.
-func (*slowReporter) Invalid(string) {}
 
 // reach takes the time of the work up to progress, or returns the error of ctx.
 func (r *slowReporter) reach(progress float64) error {

@@ -116,14 +116,9 @@ func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
 	}
 	s := summaryOf(&a)
 	s.History = a.History
-	if s.Input, err = plainJSON(a.Input); err != nil {
-		return err
-	}
-	if s.Result, err = plainJSON(a.Result); err != nil {
-		return err
-	}
-	if a.Checkpoint != nil {
-		if s.Checkpoint, err = plainJSON(a.Checkpoint.Value); err != nil {
+	checkpoint := cmp.Or(a.Checkpoint, &analysislock.Checkpoint{})
+	for to, v := range map[*json.RawMessage]any{&s.Input: a.Input, &s.Result: a.Result, &s.Checkpoint: checkpoint.Value} {
+		if *to, err = plainJSON(v); err != nil {
 			return err
 		}
 	}
@@ -160,13 +155,13 @@ func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) error {
 		}
 	}
 	if p := s.Progress; p != nil {
-		field("progress", progressText(p)+", reported "+cmp.Or(cli.Duration(max(0, readAt.Sub(p.At)), "%s ago"), "at "+timeText(p.At)), !p.At.IsZero())
+		field("progress", progressText(p)+", reported "+cmp.Or(cli.Duration(max(0, readAt.Sub(p.At)), "%s ago"), "at "+iso8601.Format(p.At)), !p.At.IsZero())
 	}
 	field("checkpoint", cli.Count(len(s.Checkpoint), "byte")+"; the next attempt continues from it", s.Checkpoint != nil)
 	field("error", errorLines(s.Error), s.Error != nil)
 	field("last error", errorLines(s.LastError), s.LastError != nil)
-	field("created", timeText(s.CreatedAt), !s.CreatedAt.IsZero())
-	field("updated", timeText(s.UpdatedAt), !s.UpdatedAt.IsZero())
+	field("created", iso8601.Format(s.CreatedAt), !s.CreatedAt.IsZero())
+	field("updated", iso8601.Format(s.UpdatedAt), !s.UpdatedAt.IsZero())
 	field("finished by", printable.Line(s.FinishedBy), s.FinishedBy != "")
 	return t.Flush()
 }
@@ -180,17 +175,14 @@ func printHistory(c *cli.Call, s *shownAnalysis) error {
 	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
 	cli.Print(t, "\nATTEMPT\tSTARTED\tDURATION\tOUTCOME\tERROR\n")
 	for i, a := range s.History {
-		took, outcome, failed := "", cmp.Or(a.Outcome, "no end"), a.Code
-		if !a.StartedAt.IsZero() && !a.EndedAt.IsZero() {
+		took, outcome, failed := "", cmp.Or(a.Outcome, "no end"), a.Code+": "+cli.Shorten(strings.TrimSpace(a.Message), maxSummary)
+		if !a.EndedAt.IsZero() {
 			took = a.EndedAt.Sub(a.StartedAt).String()
 		}
 		if a.Outcome == "" && i == len(s.History)-1 && s.Lock.Held {
 			outcome = "running"
 		}
-		if a.Message != "" {
-			failed += ": " + cli.Shorten(strings.TrimSpace(a.Message), maxSummary)
-		}
-		cli.Print(t, "%d\t%s\t%s\t%s\t%s\n", a.Number, timeText(a.StartedAt), took, printable.Line(outcome), printable.Line(failed))
+		cli.Print(t, "%d\t%s\t%s\t%s\t%s\n", a.Number, iso8601.Format(a.StartedAt), took, printable.Line(outcome), printable.Line(strings.TrimSuffix(failed, ": ")))
 	}
 	return t.Flush()
 }
@@ -206,14 +198,6 @@ func percent(p *analysislock.Progress) string {
 // progressText describes a progress in one line: its percentage and its message.
 func progressText(p *analysislock.Progress) string {
 	return strings.Trim(percent(p)+", "+printable.Line(p.Message), ", ")
-}
-
-// timeText formats t; "": it is zero.
-func timeText(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return iso8601.Format(t)
 }
 
 // showMany prints what read finds. It reads one more than limit, to report whether
@@ -243,7 +227,10 @@ func printTable(c *cli.Call, all []analysislock.Analysis) error {
 	cli.Print(t, "ID\tSTATUS\tATTEMPTS\tPROGRESS\tUPDATED\tLOCK\tERROR\n")
 	for i := range all {
 		s := summaryOf(&all[i])
-		failed, lock := "", s.Lock.String()
+		updated, failed, lock := "", "", s.Lock.String()
+		if !s.UpdatedAt.IsZero() {
+			updated = iso8601.Format(s.UpdatedAt)
+		}
 		switch {
 		case s.Error != nil:
 			failed = s.Error.Code
@@ -254,7 +241,7 @@ func printTable(c *cli.Call, all []analysislock.Analysis) error {
 			lock = "malformed: " + printable.Line(s.Malformed)
 		}
 		cli.Print(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n",
-			printable.Line(s.ID), printable.Line(statusOrNone(s.Status)), s.Attempts, percent(s.Progress), timeText(s.UpdatedAt), lock, printable.Line(failed))
+			printable.Line(s.ID), printable.Line(statusOrNone(s.Status)), s.Attempts, percent(s.Progress), updated, lock, printable.Line(failed))
 	}
 	return t.Flush()
 }

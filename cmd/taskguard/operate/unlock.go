@@ -100,11 +100,7 @@ func changeAll(ctx context.Context, c *cli.Call, ids []string, what change) (err
 			return err
 		}
 	}
-	use := optionalQueue
-	if what == cancel {
-		use = noQueue
-	}
-	cl, err := connect(ctx, c, use, repo.Options{})
+	cl, err := connect(ctx, c, map[bool]queueUse{true: noQueue, false: optionalQueue}[what == cancel], repo.Options{})
 	if err != nil {
 		return err
 	}
