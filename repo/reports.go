@@ -19,10 +19,10 @@ func decodeProgress(v any) *analysislock.Progress {
 	p.Message, _ = m["message"].(string)
 	p.At, _ = parseTime(m["at"])
 	f, ok := m["fraction"].(float64)
-	if whole, isWhole := m["fraction"].(int64); isWhole {
+	if whole, is := m["fraction"].(int64); is {
 		f, ok = float64(whole), true
 	}
-	if ok && f >= 0 && f <= 1 { // JSON has no NaN and no infinities
+	if ok && f >= 0 && f <= 1 {
 		p.Fraction = &f
 	}
 	return &p
