@@ -73,4 +73,12 @@ var siblingRooms = []room{
 		`case v.busy[id]:`, `case v.busy[id] && v.own == "":`)}},
 	{"lease/operatorpool/storage.go", []bug{seed("a dead process keeps its operator", "TestTheReservationOfADeadProcessIsDropped",
 		` && (session == s.session || s.alive(session))`, ``)}},
+	{"cmd/taskguard/operate/unlock.go", []bug{
+		seed("requeue --fresh keeps the checkpoint", "cmd/taskguard.TestRequeueKeepsTheCheckpointUnlessFresh",
+			`change{requeue.name, *fresh}`, `change{requeue.name, *fresh && len(ids) > 1}`),
+		seed("the first refused id ends the command", "cmd/taskguard.TestAChangeOfSeveralAnalysesPassesOverThoseThatAreRefused",
+			`if ctx.Err() != nil || len(ids) == 1 {`, `if ctx.Err() != nil || len(ids) == 1 || err != nil {`),
+		seed("a cancel books a delivery", "cmd/taskguard.TestCancelEndsAnAnalysisAndBooksNoDelivery",
+			`{true: noQueue, false: optionalQueue}[what == cancel]`, `{true: noQueue, false: optionalQueue}[what == unlock]`),
+	}},
 }
