@@ -154,6 +154,24 @@ func TestASupersededHoldCarriesNothing(t *testing.T) {
 	})
 }
 
+// A body may wait for a change that it carries after the loss, as a last checkpoint.
+func TestACarriedChangeIsRefusedAsSoonAsTheLeaseIsLost(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
+		wantLost(w, h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+			for range 2 { // before the loss, and after it
+				refused := make(chan error, 1)
+				h.Carry(note("late"), 0, func(err error) { refused <- err })
+				if err := <-refused; !errors.Is(err, lease.ErrLost) || ctx.Err() == nil {
+					w.Errorf("%v; the body's context: %v", err, ctx.Err())
+				}
+			}
+			return nil
+		}), lease.OutOfTime)
+	})
+}
+
 func TestACarriedChangeWhoseReplyIsLostIsWrittenOnce(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()
