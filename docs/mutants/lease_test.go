@@ -89,12 +89,14 @@ var leaseRooms = []room{
 			case <-ctx.Done():
 				err = context.Cause(ctx)
 			}`),
+		seed("a renewal written unseen is taken for the next", "TestARenewalWrittenUnseenIsNotTakenForTheNext",
+			`now.Add(apart)`, `now.Add(0*apart)`),
 		seed("a release frees whatever it finds", suiteOnMemory+"ALockRewrittenMidRunCancelsTheRunAndStaysIntact",
 			`		if err := loss(l, h.grant); err != nil {
 			return l, err
 		}
 		return Drop(l, h.grant, refund), nil
-	}, set, func(l Lease) bool { return l.Owner != h.grant.Owner })`,
+	}, set, func(l Lease) bool { return l.Owner == "" && l.Token == h.grant.Token })`,
 			`		return freed(l), nil
 	}, set, func(Lease) bool { return false })`),
 	}},
