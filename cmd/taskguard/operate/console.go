@@ -149,7 +149,7 @@ type consoleOperator struct {
 }
 
 var consoleChanges = map[console.Change]change{
-	console.Unlock: unlock, console.Requeue: requeue, console.RequeueFresh: requeueFresh, console.Cancel: cancel,
+	console.Unlock: unlock, console.Requeue: requeue, console.RequeueFresh: {requeue.name, true}, console.Cancel: cancel,
 }
 
 // Change implements console.Operator.
