@@ -271,3 +271,26 @@ func TestAReleaseThatLostTheLeaseReportsWhatItCarriedAsLost(t *testing.T) {
 		}
 	})
 }
+
+// It ends with its body, and the next renewal chooses its expiry in the same millisecond.
+func TestARenewalWrittenUnseenIsNotTakenForTheNext(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		w.at(time.Second)
+		for range 3 {
+			ctx, cancel := context.WithTimeout(w.Context(), time.Microsecond)
+			w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
+			err := h.Renew(ctx, 0)
+			cancel()
+			if !errors.Is(err, lease.ErrUnavailable) {
+				w.Errorf("error %v, want ErrUnavailable", err)
+			}
+		}
+		w.faulty.SetPlan(nil)
+		var all []outcome
+		w.carry(h, "carried", 0, &all)
+		if err := h.Renew(w.Context(), 0); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "carried" {
+			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
+		}
+	})
+}

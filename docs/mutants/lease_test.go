@@ -103,6 +103,8 @@ var leaseRooms = []room{
 			case <-ctx.Done():
 				err = context.Cause(ctx)
 			}`),
+		seed("a renewal written unseen is taken for the next", "TestARenewalWrittenUnseenIsNotTakenForTheNext",
+			`now.Add(apart)`, `now.Add(0*apart)`),
 		seed("a release frees whatever it finds", suiteOnMemory+"ALockRewrittenMidRunCancelsTheRunAndStaysIntact",
 			`		if err := loss(l, h.grant); err != nil {
 			return l, err
