@@ -176,7 +176,7 @@ func TestAnAnalysisWhoseApplicationIsKilledContinuesFromItsCheckpoint(t *testing
 	var run sync.WaitGroup
 	run.Go(func() { w.deliver("x", `"retry"`) })
 	before := a.next("begins")
-	for w.Fields(t, "x")["checkpoint"] == nil {
+	for f := w.Fields(t, "x"); f["checkpoint"] == nil && f["status"] == "PROCESSING"; f = w.Fields(t, "x") {
 		time.Sleep(10 * time.Millisecond)
 	}
 	a.kill()
@@ -189,6 +189,10 @@ func TestAnAnalysisWhoseApplicationIsKilledContinuesFromItsCheckpoint(t *testing
 	}
 	if result, _ := w.Fields(t, "x")["result"].(map[string]any); result["words"] != int64(30) {
 		t.Errorf("the document has %v, want 30 words", result)
+	}
+	const counted = `{"analysis_id":"y","lock_token":1,"attempt":2,"input":{"text":"a a b"},"checkpoint":{"done":2,"counts":"{\"a\":7}"}}`
+	if status, body := post(t, a.url(), counted); status != http.StatusOK || !strings.HasSuffix(body, `{"result": {"words": 8, "top": [{"word": "a", "count": 7}, {"word": "b", "count": 1}]}}`+"\n") {
+		t.Errorf("%d %s, want a result that begins with the checkpoint's", status, body)
 	}
 }
 
