@@ -180,7 +180,9 @@ func TestAnAnalysisWhoseApplicationIsKilledContinuesFromItsCheckpoint(t *testing
 		time.Sleep(10 * time.Millisecond)
 	}
 	a.kill()
-	run.Wait()
+	if run.Wait(); t.Failed() {
+		return
+	}
 	a = start(t, a.port)
 	token := w.deliver("x", `"READY"`)
 	after := a.next("begins")
