@@ -120,18 +120,15 @@ func (k *keeper[D]) beat(ctx context.Context) {
 func (k *keeper[D]) wait(ctx context.Context, next time.Time) bool {
 	for {
 		at := next
-		if carried := k.hold.carriedDue(); !carried.IsZero() && carried.Before(at) {
-			at = carried
+		if due := k.hold.waits().due; !due.IsZero() && due.Before(at) {
+			at = due
 		}
-		timer := time.NewTimer(time.Until(at))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return false
-		case <-timer.C:
-			return ctx.Err() == nil
 		case <-k.hold.sooner:
-			timer.Stop()
+		case <-time.After(time.Until(at)):
+			return ctx.Err() == nil
 		}
 	}
 }

@@ -37,8 +37,8 @@ var leaseRooms = []room{
 			`	if err := loss(l, g); err != nil {
 		return l, err
 	}
-	l.HeartbeatAt`,
-			`	l.HeartbeatAt`),
+	was :=`,
+			`	was :=`),
 		seed("a finish is written whoever holds the lease", "TestAFinishAfterTrustHasEndedIsFenced/another_took_over",
 			`	if err := loss(l, g); err != nil {
 		return l, err

@@ -1,10 +1,9 @@
 package analysislock
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"reflect"
 	"time"
 )
 
@@ -100,8 +99,7 @@ func (h *Hold) Advanced() bool {
 	if h.committed == nil || h.committed.Value == nil {
 		return false
 	}
-	text, err := json.Marshal(h.committed.Value)
-	var now, then any
-	return errors.Join(err, json.Unmarshal(text, &now)) == nil &&
-		(json.Unmarshal(h.given, &then) != nil || !reflect.DeepEqual(now, then))
+	now, err := json.Marshal(h.committed.Value) // sorts the keys of maps, as they are in given
+	given, _ := json.Marshal(h.given)
+	return err == nil && !bytes.Equal(now, given)
 }
