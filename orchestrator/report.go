@@ -127,7 +127,8 @@ func parseReport(line []byte) (r Report, other map[string]json.RawMessage, probl
 	if r == (Report{}) && other["result"] == nil && other["error"] == nil {
 		return r, other, "a report has no progress, message or checkpoint"
 	}
-	return r, other, r.check()
+	problem = r.check() // first: it changes r
+	return r, other, problem
 }
 
 // lines splits what is added into lines, and calls take with each. A line over most
