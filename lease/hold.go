@@ -152,6 +152,11 @@ func (h *Hold[D]) write(ctx context.Context, rule func(l Lease, now time.Time) (
 	} else {
 		h.restore(with)
 	}
+	if errors.Is(err, ErrLost) { // Doc shows why
+		h.mu.Lock()
+		h.cell = c
+		h.mu.Unlock()
+	}
 	return c, err
 }
 

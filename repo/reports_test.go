@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"path"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/genproto/googleapis/type/latlng"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	"taskguard/emulator/emulatortest"
@@ -209,4 +211,32 @@ func TestAnAnalysisIsNotAcquiredAfterItsRunTime(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The holder of an expired lock commits a checkpoint after the next one's decision was
+// made, and after its work was read, but before its commit.
+func TestAnAttemptIsGivenTheCheckpointOfTheHolderBeforeIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "in", "checkpoint": "earlier"})
+		old := open(t, b)
+		h := old.given(t, "w/1", `"earlier"`)
+		time.Sleep(lease.DefaultTTL)
+		meanwhile := func() {
+			time.Sleep(time.Second) // until the work has been read
+			h.Report(report("m", "newest"), 0, nil)
+			if err := h.Release(t.Context(), analysislock.OutcomeContinued, true); err != nil {
+				t.Error(err)
+			}
+		}
+		next := open(t, b, grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if do := meanwhile; path.Base(method) == "Commit" && do != nil {
+				meanwhile = nil
+				do()
+			}
+			return invoke(ctx, method, req, reply, cc, opts...)
+		}))
+		if next.given(t, "w/2", `"newest"`); meanwhile != nil {
+			t.Error("there was no commit")
+		}
+	})
 }

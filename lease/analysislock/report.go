@@ -91,6 +91,10 @@ func (h *Hold) Flush(ctx context.Context) error {
 	return h.Refresh(ctx, 0)
 }
 
+// Lost returns the analysis as it was read when the lock was found to be lost, without input
+// and result.
+func (h *Hold) Lost() Analysis { return h.lease.Doc() }
+
 // Advanced reports whether this Hold has committed a checkpoint that differs from the one
 // that its run was given.
 func (h *Hold) Advanced() bool {

@@ -85,7 +85,7 @@ func TestReportsAreMergedPartByPartAndAnsweredByTheirCommit(t *testing.T) {
 			h.Report(progress(0.25, "reads"), time.Hour, got.done("a"))
 			h.Report(checkpoint("c1"), time.Hour, got.done("b"))
 			got.want(w)
-			s.SetPlan(leasetest.On(leasetest.Swap, leasetest.SlowReply))
+			s.SetPlan(leasetest.On(leasetest.Swap, leasetest.SlowReply, leasetest.SlowReply))
 			message := "writes"
 			h.Report(analysislock.Report{Message: &message}, 0, nil)
 			time.Sleep(time.Second)
@@ -95,8 +95,10 @@ func TestReportsAreMergedPartByPartAndAnsweredByTheirCommit(t *testing.T) {
 				w.Errorf("%+v, %+v", d.Progress, d.Checkpoint)
 			}
 			got.want(w)
-			time.Sleep(time.Minute)
-			got.want(w, "a", "b", "c")
+			time.Sleep(s.Delay)
+			got.want(w, "a", "b")
+			time.Sleep(s.Delay)
+			got.want(w, "c")
 			if d := w.doc(); d.Progress.Message != "writes" || d.Checkpoint.Value != "c2" {
 				w.Errorf("%+v, %+v", d.Progress, d.Checkpoint)
 			}
