@@ -37,7 +37,7 @@ func sizeOf(t *testing.T) size {
 	t.Helper()
 	s := size{duration: 4 * time.Second, analyses: 12, deliveries: 2, workers: 2, ttl: 1500 * time.Millisecond, runTimeout: 2250 * time.Millisecond, every: 3, seed: rand.Uint64()}
 	if v := os.Getenv("CHAOS"); v != "" && v != "0" {
-		s.full, s.duration, s.analyses, s.deliveries, s.workers, s.ttl, s.runTimeout, s.every = true, 5*time.Minute, 200, 5, 4, 3*time.Second, 12*time.Second, 8
+		s.full, s.duration, s.analyses, s.deliveries, s.workers, s.ttl, s.runTimeout, s.every = true, 5*time.Minute, 200, 5, 4, 3*time.Second, 6*time.Second, 8
 	}
 	var badDuration, badSeed error
 	if v := os.Getenv("CHAOS_DURATION"); v != "" {
@@ -189,15 +189,15 @@ func (c *chaos) createAnalyses(t *testing.T) {
 
 func id(i int) string { return fmt.Sprintf("analysis-%03d", i) }
 
-// units returns how many units of work an analysis has. They take longer than
-// RUN_TIMEOUT for one analysis of ten, longer than a TTL for half of the others, and less
+// units returns how many units of work an analysis has. They take at least two
+// RUN_TIMEOUTs for one analysis of ten, longer than a TTL for half of the others, and less
 // for the rest.
 func (c *chaos) units(id string) int {
 	r := c.random(id)
 	takes := between(r, unitTime, c.ttl/3)
 	switch last := id[len(id)-1:]; {
 	case last == "0":
-		takes = between(r, c.runTimeout*5/4, c.runTimeout*2)
+		takes = between(r, c.runTimeout*2, c.runTimeout*3)
 	case strings.Contains("369", last), r.IntN(3) == 0:
 		takes = between(r, c.ttl*5/4, c.ttl*5/2)
 	}
@@ -273,7 +273,7 @@ func (c *chaos) settle(t *testing.T) {
 	for i := range c.analyses {
 		for c.docs.Fields(t, id(i))["status"] != "READY" {
 			if pause(ctx, 100*time.Millisecond); ctx.Err() != nil {
-				t.Fatalf("%s is not READY after %v", id(i), settleTime)
+				t.Fatalf("%s is not READY after %v: %v", id(i), settleTime, c.docs.Fields(t, id(i)))
 			}
 		}
 	}

@@ -29,7 +29,7 @@ func (p *slot) address() string {
 
 // startIn starts a worker in a slot.
 func (c *chaos) startIn(p *slot) error {
-	number, next, err := c.startWorker("LOCK_TTL="+c.ttl.String(), "LOCK_HEARTBEAT="+(c.ttl*2/5).String(), "MAX_ATTEMPTS=100000",
+	number, next, err := c.startWorker("LOCK_TTL="+c.ttl.String(), "LOCK_HEARTBEAT="+(c.ttl*2/5).String(), "MAX_ATTEMPTS=100000", "MAX_RUNS=40",
 		"RUN_TIMEOUT="+c.runTimeout.String(), "CHECKPOINT_INTERVAL="+checkpointInterval.String())
 	if err != nil {
 		return err

@@ -76,7 +76,7 @@ func TestAnUncertainWriteExplainsOnlyItsGap(t *testing.T) {
 var expected = []string{
 	"kill -9", "SIGTERM", "SIGSTOP, and taken over", "unlocked", "Firestore paused", "reply lost", "commit dropped",
 	"commit sent twice", "commit slow", "duplicates", "answered delayed", "recoveries", "steals",
-	"answered 200 already_finishedREADY", "answered 200 locked", "answered 409 lock_lost",
+	"answered 200 already_finishedREADY", "answered 200 locked", "answered 409 lock_lost", "runs ended after continued",
 }
 
 // judgeAll judges all analyses, prints the figures, and fails if one that is expected
@@ -103,7 +103,7 @@ func (c *chaos) judgeAll(t *testing.T) {
 	}
 	wanted := expected
 	if c.full {
-		wanted = append(wanted, "commit applied late")
+		wanted = append(wanted, "commit applied late", "runs ended "+afterKill, "runs ended after shutting_down")
 	}
 	for _, name := range wanted {
 		if c.counts[name] == 0 {

@@ -15,7 +15,7 @@ import (
 )
 
 // unitTime is how long a unit of work takes.
-const unitTime = 50 * time.Millisecond
+const unitTime = 100 * time.Millisecond
 
 // checkpoint is what a run reports: the last unit that it has done, and its token.
 type checkpoint struct {

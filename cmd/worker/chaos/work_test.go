@@ -120,47 +120,69 @@ func (c *chaos) judgeWork(t *testing.T, id string, runs []run, applied []write, 
 }
 
 // repeated judges the units of a run after the unit that the next run resumed from. None
-// is allowed after a release. After a kill -9 those are allowed that had waited for a
-// commit no longer than checkpointInterval.
+// is allowed after a release. Else those are allowed that the worker could not commit.
 func (c *chaos) repeated(t *testing.T, r run, resumed int, done []entry, outcome string) {
 	t.Helper()
 	n := max(0, r.resumed.Unit+len(done)-resumed)
-	how, end := "after the lock was lost", c.ends[r.worker]
-	struck := end.at > 0 && r.began.Sub(c.began) < end.at && r.ended.Sub(c.began) > end.at
-	switch {
-	case outcome != "" && outcome != analysislock.OutcomeLockLost:
-		if how = "after " + outcome; n > 0 {
+	how, until := c.unreleased(r)
+	if released := outcome != "" && outcome != analysislock.OutcomeLockLost; released {
+		how = "after " + outcome
+		if n > 0 {
 			t.Errorf("%s: token %d released its lock as %s, and %d units were repeated", r.analysis, r.token, outcome, n)
 		}
-	case struck:
-		if how = "after SIGTERM without a release"; end.killed {
-			how = "after kill -9"
-		}
-		if n > 0 {
-			c.inTime(t, r, done[len(done)-n], end)
-		}
+	} else if n > 0 {
+		c.judgeDelay(t, r, done[len(done)-n], how, until)
 	}
 	c.counts["runs ended "+how]++
 	c.counts["units repeated "+how] += n
 }
 
-// inTime fails the test if the worker could have committed a unit before its end: if
-// the unit had waited for checkpointInterval while no commit of the analysis was tried.
-func (c *chaos) inTime(t *testing.T, r run, unit entry, end ending) {
+// How a run ended whose lock was not released.
+const (
+	afterKill    = "after kill -9"
+	afterSIGTERM = "after SIGTERM without a release"
+	afterPause   = "after a pause of the worker"
+	afterUnlock  = "after an unlock"
+	afterLoss    = "after the lock was lost"
+)
+
+// unreleased returns how and when a run ended whose lock was not released.
+func (c *chaos) unreleased(r run) (how string, until time.Duration) {
+	live := proof.Span{From: r.began.Sub(c.began), Until: r.ended.Sub(c.began)}
+	end := c.ends[r.worker]
+	switch _, broken := c.breaks[acquisition{r.analysis, r.token}]; {
+	case broken:
+		return afterUnlock, live.Until
+	case proof.Overlap([]proof.Span{live}, c.pauses[r.worker]) > 0:
+		return afterPause, live.Until
+	case end.at <= live.From || end.at >= live.Until:
+		return afterLoss, live.Until
+	case end.killed:
+		return afterKill, end.at
+	}
+	return afterSIGTERM, end.at
+}
+
+// judgeDelay fails the test if the worker should have committed a unit before its run
+// ended: if the unit had waited for longer than checkpointInterval, not counting the
+// time when the worker tried to commit, or was paused, or this machine stood still.
+func (c *chaos) judgeDelay(t *testing.T, r run, unit entry, how string, until time.Duration) {
 	t.Helper()
-	both := proof.Span{From: unit.At.Sub(c.began), Until: end.at}
+	both := proof.Span{From: unit.At.Sub(c.began), Until: until}
 	tried := c.proxy.tried(r, c.began)
 	var idle time.Duration
 	for _, s := range both.Without(append(tried, c.pauses[r.worker]...)...) {
 		idle += s.Until - s.From
 	}
-	c.longest = max(c.longest, both.Until-both.From)
-	if !end.killed && proof.Overlap([]proof.Span{{From: end.at, Until: forever}}, tried) == 0 {
-		t.Errorf("%s: token %d did not try to release its lock after SIGTERM", r.analysis, r.token)
+	if how == afterKill {
+		c.longest = max(c.longest, both.Until-both.From)
+	}
+	if how == afterSIGTERM && proof.Overlap([]proof.Span{{From: until, Until: forever}}, tried) == 0 {
+		t.Errorf("%s: token %d did not try to release its lock", r.analysis, r.token)
 	}
 	if stood := proof.Overlap([]proof.Span{both}, c.stalls); idle > checkpointInterval+noticeTime+stood {
-		t.Errorf("%s: unit %d of token %d waited %v for a commit, and %v of that none was tried; the machine stood still for %v",
-			r.analysis, unit.Unit, r.token, both.Until-both.From, idle, stood)
+		t.Errorf("%s: unit %d of token %d, which ended %s, had waited %v, and %v of that no commit was tried; the machine stood still for %v",
+			r.analysis, unit.Unit, r.token, how, both.Until-both.From, idle, stood)
 	}
 }
 
