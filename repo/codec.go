@@ -44,7 +44,7 @@ type stored struct {
 // and the fields of other programs.
 var decision = []string{
 	"status", "attempts", "finishedBy", "createdAt", "updatedAt", "error.code", "error.message", "lastError.code", "lastError.message",
-	"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "startedAt", "progress", "history",
+	"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "startedAt", "progress.fraction", "progress.message", "progress.at", "history",
 }
 
 func (analysisCodec) mask() []string { return decision }
@@ -57,6 +57,9 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	a.Error, a.LastError = decodeError(data["error"]), decodeError(data["lastError"])
 	a.StartedAt, _ = parseTime(data["startedAt"])
 	a.Progress, a.History = decodeProgress(data["progress"]), decodeHistory(data["history"])
+	if v := data["checkpoint"]; v != nil { // a decision does not read it
+		a.Checkpoint = &analysislock.Checkpoint{Value: v}
+	}
 	lock, err := c.decodeLock(r)
 	a.Lock, a.Attempts = lock, lock.Attempts
 	_, timestamp := data["updatedAt"].(time.Time)
