@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/worker/taskqueue"
 )
 
@@ -69,6 +70,14 @@ func (x *execution) Book(ctx context.Context, t taskqueue.Task) (already bool, e
 func (x *execution) Orphaned(_ context.Context, _ int, each func(id string, token int64, at time.Time)) error {
 	x.orphans(each)
 	return nil
+}
+
+// work returns the work at once: its order with the steps of others makes no difference,
+// because only the holder writes a checkpoint.
+func (x *execution) work(ctx context.Context, d analysis) (analysislock.Work, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return workOf(d.ID, x.rec.mark), nil
 }
 
 // ask blocks until the search replies, ctx ends or the execution is over. A swap

@@ -47,6 +47,7 @@ func (p *caller) live() bool { return !p.on.crashed && p.running() && p.run.ctx.
 
 func newExecution(b budget) *execution {
 	m := newModel(lease.Policy{TTL: 300 * time.Second, Heartbeat: 100 * time.Second, MaxAttempts: 3})
+	m.limits = limits{runTimeout: 24 * time.Hour}
 	m.skew, m.queueSkew, m.begun = -time.Hour, -time.Hour, time.Now()
 	x := &execution{model: m, left: b, closing: make(chan struct{}), changed: make(chan struct{}, 1), operator: &instance{index: -1}}
 	x.rec = x.create("x")
@@ -71,7 +72,7 @@ func (x *execution) join(p *caller) *caller {
 // before that, the order of its steps and those of others makes no difference.
 func (x *execution) dispatch(t *task, i *instance) {
 	if i == nil {
-		i = x.start(fmt.Sprint("w", len(x.instances)), x, x.analyze, 24*time.Hour)
+		i = x.start(fmt.Sprint("w", len(x.instances)), x, x.analyze)
 		i.index = len(x.instances)
 		x.instances = append(x.instances, i)
 	}
