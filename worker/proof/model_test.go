@@ -102,6 +102,7 @@ type run struct {
 	stopped                 bool          // it ended after its process had got SIGTERM
 	pauses                  []Span
 	result                  chan error
+	reports                 chan bool // true: wait for the commit
 	work
 }
 

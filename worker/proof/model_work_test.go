@@ -24,7 +24,11 @@ func (k mark) String() string { return fmt.Sprintf(markFormat, k.units, k.n, k.t
 // tooLarge reports whether the store refuses the mark.
 func (k mark) tooLarge() bool { return k.n%9 == 8 }
 
+// markOf returns the mark of a checkpoint, or of its value.
 func markOf(value any) (k mark) {
+	if c, ok := value.(*analysislock.Checkpoint); ok && c != nil {
+		value = c.Value
+	}
 	if s, ok := value.(string); ok {
 		if _, err := fmt.Sscanf(s, markFormat, &k.units, &k.n, &k.token); err != nil {
 			panic(err)

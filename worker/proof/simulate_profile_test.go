@@ -154,7 +154,7 @@ func (s seed) profile() profile {
 	p.drawRates(r)
 	p.drawIncidents(r)
 	p.stall = pick(r, 0, 0, p.policy.TTL)
-	p.maxRun = p.runTimeout * time.Duration(pick(r, 0, 0, 0, 1, 2))
+	p.maxRun = p.runTimeout * time.Duration(pick(r, 0, 0, 0, 2))
 	return p
 }
 
