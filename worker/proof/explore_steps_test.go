@@ -336,7 +336,7 @@ func (s start) String() string {
 // make takes the steps.
 func (s start) make(x *execution) {
 	left, traced := x.left, x.traced
-	x.left = budget{deliveries: 4, unlocks: 1, stops: 1, early: 1, ticks: 2, reports: 2}
+	x.left = budget{deliveries: 4, unlocks: 1, stops: 1, early: 1, ticks: 2, reports: 4}
 	x.traced = true // so that steps have names
 	for _, pattern := range s.steps {
 		all := x.steps()
