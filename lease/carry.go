@@ -40,10 +40,13 @@ func (h *Hold[D]) Carry(set func(*D), every time.Duration, done func(error)) {
 }
 
 // Carries reports whether a change waits for the next commit.
-func (h *Hold[D]) Carries() bool {
+func (h *Hold[D]) Carries() bool { return h.waits().set != nil }
+
+// waits returns what is carried.
+func (h *Hold[D]) waits() carried[D] {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.carried.set != nil
+	return h.carried
 }
 
 // take removes what is carried, to be written.
@@ -71,11 +74,4 @@ func (c carried[D]) settle(err error) {
 	if c.done != nil {
 		c.done(err)
 	}
-}
-
-// carriedDue returns when a carried change brings the next renewal forward to, or zero.
-func (h *Hold[D]) carriedDue() time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.carried.due
 }

@@ -132,6 +132,24 @@ func TestASupersededHoldCarriesNothing(t *testing.T) {
 	})
 }
 
+// A body may wait for a change that it carries after the loss, as a last checkpoint.
+func TestACarriedChangeIsRefusedAsSoonAsTheLeaseIsLost(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
+		wantLost(w, h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
+			for range 2 { // before the loss, and after it
+				refused := make(chan error, 1)
+				h.Carry(note("late"), 0, func(err error) { refused <- err })
+				if err := <-refused; !errors.Is(err, lease.ErrLost) || ctx.Err() == nil {
+					w.Errorf("%v; the body's context: %v", err, ctx.Err())
+				}
+			}
+			return nil
+		}), lease.OutOfTime)
+	})
+}
+
 func TestACarriedChangeWhoseReplyIsLostIsWrittenOnce(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()
@@ -142,6 +160,91 @@ func TestACarriedChangeWhoseReplyIsLostIsWrittenOnce(t *testing.T) {
 			w.at(10 * time.Second)
 			return nil
 		}); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "+" {
+			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
+		}
+	})
+}
+
+// The run ends while the commit of the first change is under way. Of a change that was
+// replaced meanwhile nobody is notified.
+func TestWhatARenewalCouldNotWriteIsWrittenByTheFinishUnlessItIsReplaced(t *testing.T) {
+	for name, notes := range map[string][]string{"alone": {"old"}, "replaced": {"old", "new"}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *fixture) {
+				h := w.acquire()
+				w.faulty.SetPlan(leasetest.Every(leasetest.Swap, leasetest.Unavailable))
+				var all []outcome
+				err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+					for _, s := range notes {
+						w.carry(h, s, 0, &all)
+						time.Sleep(time.Second)
+					}
+					return nil
+				})
+				if err != nil || len(all) != 0 || !h.Carries() {
+					w.Errorf("%v; outcomes %v, want none before the commit", err, all)
+				}
+				w.faulty.SetPlan(nil)
+				if err := h.Finish(w.Context(), nil); err != nil || len(all) != 1 || all[0].err != nil || h.Carries() {
+					w.Errorf("%v; outcomes %v", err, all)
+				}
+				if got, want := w.record().Note, notes[len(notes)-1]; got != want {
+					w.Errorf("the record has %q, want %q", got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestAChangeCarriedDuringACommitIsWrittenByTheNext(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		w.faulty.Delay = 10 * time.Second
+		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.SlowReply))
+		var all []outcome
+		if err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+			w.carry(h, "first", 0, &all)
+			w.at(time.Second)
+			w.carry(h, "second", 0, &all)
+			w.at(20 * time.Second)
+			return nil
+		}); err != nil || len(all) != 2 || all[0] != (outcome{10 * time.Second, nil}) || all[1] != (outcome{10 * time.Second, nil}) || w.record().Note != "second" {
+			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
+		}
+		w.wantCalls(0, 2)
+	})
+}
+
+// The store refuses the finish's own change, as it does without what is carried.
+func TestARefusedFinishKeepsWhatIsCarriedForTheNext(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		var all []outcome
+		w.carry(h, "carried", time.Hour, &all)
+		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse, leasetest.Refuse))
+		if wantErr(w, h.Finish(w.Context(), note("too large")), lease.ErrRefused); len(all) != 0 {
+			w.Errorf("outcomes %v of what was not refused", all)
+		}
+		if err := h.Finish(w.Context(), nil); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "carried" {
+			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
+		}
+	})
+}
+
+// The release's commit is lost, and another takes the lease over before the next try.
+func TestAReleaseThatLostTheLeaseReportsWhatItCarriedAsLost(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		var all []outcome
+		w.carry(h, "late", time.Hour, &all)
+		w.faulty.SetPlan(func(c leasetest.Call) leasetest.Fault {
+			if c.Op != leasetest.Swap {
+				return leasetest.None
+			}
+			w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token = "them", 2 })
+			return leasetest.DropBefore
+		})
+		if err := h.Release(w.Context(), nil, true); err != nil || len(all) != 1 || !errors.Is(all[0].err, lease.ErrLost) || w.record().Note != "" {
 			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
 		}
 	})

@@ -124,3 +124,20 @@ func TestAnExcludeThatCannotSucceedIsNotTriedAgain(t *testing.T) {
 
 // Exclusive implements lease.Excluder.
 func (excluder) Exclusive() bool { return false }
+
+func TestADecisionInExcludeThatRefusesWritesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, lease.Policy{})
+		own := errors.New("own")
+		refuse := func(_ lease.Cell[job]) (job, error) { return job{Note: "written"}, own }
+		if _, err := lease.Edit(t.Context(), exclusively{excluder{w.memory}}, "a", nil, refuse, func(lease.Cell[job]) bool { return false }); !errors.Is(err, own) {
+			t.Errorf("%v, want the decision's error", err)
+		}
+		w.wantWrites(0)
+	})
+}
+
+// exclusively is an excluder that makes every decision in Exclude.
+type exclusively struct{ excluder }
+
+func (exclusively) Exclusive() bool { return true }

@@ -106,7 +106,7 @@ func (h *Hold[D]) Release(ctx context.Context, set func(*D), refund bool) error 
 			return l, err
 		}
 		return Drop(l, h.grant, refund), nil
-	}, set, func(l Lease) bool { return l.Owner != h.grant.Owner })
+	}, set, func(l Lease) bool { return l.Owner == "" && l.Token == h.grant.Token })
 	if errors.Is(err, ErrLost) {
 		return nil
 	}
@@ -134,22 +134,28 @@ func (h *Hold[D]) Renew(ctx context.Context, ttl time.Duration) error {
 }
 
 // write edits the record, beginning with the current Cell. It also writes what is
-// carried, unless the store refuses that.
+// carried, unless the store refuses that and not set.
 func (h *Hold[D]) write(ctx context.Context, rule func(l Lease, now time.Time) (Lease, error),
 	set func(*D), landed func(Lease) bool,
 ) (Cell[D], error) {
 	own := carried[D]{set: set}
 	with := h.take()
 	c, err := h.edit(ctx, rule, func(d *D) { with.apply(d); own.apply(d) }, landed)
-	switch {
-	case with.set == nil:
-	case errors.Is(err, ErrRefused):
+	if refused := err; with.set != nil && errors.Is(err, ErrRefused) {
+		if c, err = h.edit(ctx, rule, own.apply, landed); err == nil {
+			with.settle(refused)
+			return c, nil
+		}
+	}
+	if err == nil || errors.Is(err, ErrLost) {
 		with.settle(err)
-		return h.edit(ctx, rule, own.apply, landed)
-	case err == nil, errors.Is(err, ErrLost):
-		with.settle(err)
-	default:
+	} else {
 		h.restore(with)
+	}
+	if errors.Is(err, ErrLost) { // Doc shows why
+		h.mu.Lock()
+		h.cell = c
+		h.mu.Unlock()
 	}
 	return c, err
 }

@@ -253,3 +253,51 @@ func TestARenewalIsTrustedByItsOwnMargin(t *testing.T) {
 		}
 	})
 }
+
+func TestRunGivesTheBodyTheRecordAndReturnsItsError(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h, _, err := w.lessor.Acquire(w.Context(), "a", "w/1", note("set"))
+		if err != nil {
+			w.Fatal(err)
+		}
+		own := errors.New("own")
+		err = h.Run(w.Context(), func(_ context.Context, doc job, g lease.Grant) error {
+			if doc.Note != "set" || g != (lease.Grant{Owner: "w/1", Token: 1}) || h.Doc().Note != "set" {
+				w.Errorf("%+v, %+v; want what was acquired", doc, g)
+			}
+			return own
+		})
+		if !errors.Is(err, own) {
+			w.Errorf("%v, want the body's error", err)
+		}
+		if err := h.Renew(w.Context(), -1); err == nil {
+			w.Error("a renewal by a negative time")
+		}
+	})
+}
+
+func TestRunByEndsWithTheBodysErrorOrWithItsHeartbeatsLoss(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		own, beats := errors.New("own"), 0
+		body := func(ctx context.Context) error {
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-time.After(10 * time.Second):
+				return own
+			}
+		}
+		beat := func(context.Context) (time.Duration, error) { beats++; return 2 * time.Second, nil }
+		if err := h.RunBy(w.Context(), body, 3*time.Second, beat); !errors.Is(err, own) || beats != 4 {
+			w.Errorf("%v after %d heartbeats, want the body's error after 4", err, beats)
+		}
+		began := time.Now()
+		err := h.RunBy(w.Context(), body, time.Second, func(context.Context) (time.Duration, error) {
+			return 0, &lease.LostError{Reason: lease.Taken}
+		})
+		if !errors.Is(err, lease.ErrLost) || time.Since(began) != time.Second {
+			w.Errorf("%v after %v, want the loss after 1 s", err, time.Since(began))
+		}
+	})
+}

@@ -14,6 +14,7 @@ type keeper[D any] struct {
 	hold       *Hold[D]
 	cancelBody context.CancelCauseFunc
 	end        context.CancelFunc
+	stopped    chan struct{} // closed by stop
 	renewed    []Renewed
 	done       sync.WaitGroup
 
@@ -26,7 +27,7 @@ func (h *Hold[D]) keep(ctx context.Context, cancelBody context.CancelCauseFunc,
 	beat func(ctx context.Context, k *keeper[D]), renewed []Renewed,
 ) *keeper[D] {
 	ctx, end := context.WithCancel(ctx)
-	k := &keeper[D]{hold: h, cancelBody: cancelBody, end: end, renewed: renewed}
+	k := &keeper[D]{hold: h, cancelBody: cancelBody, end: end, stopped: make(chan struct{}), renewed: renewed}
 	if time.Until(h.TrustedUntil()) <= 0 {
 		k.lose(&LostError{Reason: OutOfTime})
 		return k
@@ -38,6 +39,7 @@ func (h *Hold[D]) keep(ctx context.Context, cancelBody context.CancelCauseFunc,
 
 // stop ends both goroutines and waits for them.
 func (k *keeper[D]) stop() {
+	close(k.stopped)
 	k.end()
 	k.done.Wait()
 }
@@ -85,7 +87,8 @@ func (k *keeper[D]) due() time.Time {
 }
 
 // beat renews until the lease is lost or stop is called. After a renewal that failed
-// for another reason, it tries again after a tenth of a heartbeat.
+// for another reason, it tries again after a tenth of a heartbeat. Once the lease is lost,
+// it reports so to every caller of Carry until stop is called: the body may wait for that.
 func (k *keeper[D]) beat(ctx context.Context) {
 	for next := k.due(); k.wait(ctx, next); {
 		began := time.Now()
@@ -102,6 +105,14 @@ func (k *keeper[D]) beat(ctx context.Context) {
 			next = time.Now().Add(k.hold.lessor.policy.Heartbeat / 10)
 		}
 	}
+	for lost := k.loss(); lost != nil; {
+		k.hold.take().settle(lost)
+		select {
+		case <-k.hold.sooner:
+		case <-k.stopped:
+			return
+		}
+	}
 }
 
 // wait waits until next, or until a carried change is due if that is sooner. It reports
@@ -109,18 +120,15 @@ func (k *keeper[D]) beat(ctx context.Context) {
 func (k *keeper[D]) wait(ctx context.Context, next time.Time) bool {
 	for {
 		at := next
-		if carried := k.hold.carriedDue(); !carried.IsZero() && carried.Before(at) {
-			at = carried
+		if due := k.hold.waits().due; !due.IsZero() && due.Before(at) {
+			at = due
 		}
-		timer := time.NewTimer(time.Until(at))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return false
-		case <-timer.C:
-			return ctx.Err() == nil
 		case <-k.hold.sooner:
-			timer.Stop()
+		case <-time.After(time.Until(at)):
+			return ctx.Err() == nil
 		}
 	}
 }

@@ -258,3 +258,12 @@ func TestAFreshLeaseGivesItsTimeInMicrosecondsAsTheFirstToken(t *testing.T) {
 		t.Errorf("%+v, %v; want the token %d of the first attempt", got, err, want)
 	}
 }
+
+func TestAStoredTimeIsCredibleUpToADayAhead(t *testing.T) {
+	now := time.UnixMilli(1_700_000_000_000)
+	for ahead, want := range map[time.Duration]bool{-time.Hour: true, lease.MaxAhead: true, lease.MaxAhead + 1: false} {
+		if got := lease.Credible(now.Add(ahead), now); got != want {
+			t.Errorf("%v ahead: %v, want %v", ahead, got, want)
+		}
+	}
+}

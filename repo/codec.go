@@ -44,7 +44,7 @@ type stored struct {
 // and the fields of other programs.
 var decision = []string{
 	"status", "attempts", "finishedBy", "createdAt", "updatedAt", "error.code", "error.message", "lastError.code", "lastError.message",
-	"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "startedAt", "progress", "history",
+	"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "startedAt", "progress.fraction", "progress.message", "progress.at", "history",
 }
 
 func (analysisCodec) mask() []string { return decision }

@@ -74,6 +74,36 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 		"an error of an attempt": {running, func(a *analysislock.Analysis) { a.LastError = &analysislock.Error{Code: "d", Message: "m"} }, false, map[string]any{
 			"lastError": map[string]any{"code": "d", "message": "m"}, "updatedAt": stamp,
 		}},
+		"a report, of which the checkpoint is written though it may be the one that is stored": {
+			with(map[string]any{"progress": map[string]any{"fraction": 0.5, "at": stamp}, "checkpoint": "c"}), func(a *analysislock.Analysis) {
+				half := 0.5
+				a.Progress = &analysislock.Progress{Fraction: &half, Message: "m", At: now}
+				a.Checkpoint = &analysislock.Checkpoint{Value: "c"}
+			}, false,
+			map[string]any{"progress": map[string]any{"fraction": 0.5, "message": "m", "at": stamp}, "checkpoint": "c", "updatedAt": stamp},
+		},
+		"progress alone": {running, func(a *analysislock.Analysis) { a.Progress = &analysislock.Progress{At: now} }, false, map[string]any{
+			"progress": map[string]any{"at": stamp}, "updatedAt": stamp,
+		}},
+		"a checkpoint that is cleared": {running, func(a *analysislock.Analysis) { a.Checkpoint = &analysislock.Checkpoint{} }, false, map[string]any{
+			"checkpoint": deleted, "updatedAt": stamp,
+		}},
+		"progress and start are deleted": {
+			with(map[string]any{"progress": map[string]any{"fraction": int64(1), "at": stamp}, "startedAt": stamp, "history": []any{map[string]any{"attempt": 1.0, "owner": "w/1"}}}),
+			func(a *analysislock.Analysis) { a.Progress, a.StartedAt = nil, time.Time{} }, false,
+			map[string]any{"progress": deleted, "startedAt": deleted, "updatedAt": stamp},
+		},
+		"the end of an attempt": {
+			with(map[string]any{"startedAt": stamp, "history": []any{"not a map", map[string]any{"attempt": int64(2), "token": int64(3), "owner": "w/1", "startedAt": stamp}}}),
+			func(a *analysislock.Analysis) {
+				last := a.History[0]
+				last.EndedAt, last.Outcome, last.Code, last.Message = now, "retry", "c", "m"
+				a.History = []analysislock.Attempt{last}
+			}, false,
+			map[string]any{"updatedAt": stamp, "history": []any{map[string]any{
+				"attempt": 2, "token": int64(3), "owner": "w/1", "startedAt": stamp, "endedAt": stamp, "outcome": "retry", "code": "c", "message": "m",
+			}}},
+		},
 		"a requeue keeps the result": {
 			map[string]any{"status": "FAILED", "error": map[string]any{"code": "x", "message": "y"}, "finishedBy": "w/1", "attempts": int64(4), "lockToken": int64(3)},
 			func(a *analysislock.Analysis) {

@@ -37,7 +37,7 @@ func (*meter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context
 
 func (*meter) HandleConn(context.Context, stats.ConnStats) {}
 
-// The document has 320 KiB each of input, result and another program's field.
+// The document has 240 KiB each of input, result, checkpoint and another program's field.
 func TestNoDecisionMovesTheInput(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) { noDecisionMovesTheInput(t, b, false) })
 	t.Run("pessimistic", func(t *testing.T) {
@@ -49,8 +49,8 @@ func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, pessimistic 
 	t.Helper()
 	const most = 8 << 10
 	large := func(fields map[string]any) map[string]any {
-		fields["input"] = strings.Repeat("x", 320<<10)
-		fields["result"], fields["checkpoint"] = fields["input"], fields["input"]
+		fields["input"] = strings.Repeat("x", 240<<10)
+		fields["result"], fields["checkpoint"], fields["progress"] = fields["input"], fields["input"], map[string]any{"theirs": fields["input"]}
 		return fields
 	}
 	b.Put(t, "ready", large(map[string]any{"status": analysislock.Ready}))
@@ -166,6 +166,12 @@ func TestRoundTrips(t *testing.T) {
 			t.Error(err)
 		}
 		cost("heartbeat", 1, 1)
+		a.holds["w/1"].Report(analysislock.Report{Checkpoint: &analysislock.Checkpoint{Value: "c"}}, 0, nil)
+		cost("report", 0, 0)
+		if err := a.holds["w/1"].Flush(t.Context()); err != nil {
+			t.Error(err)
+		}
+		cost("commit of a report", 1, 1)
 		if err := a.holds["w/1"].Complete(t.Context(), "done"); err != nil {
 			t.Error(err)
 		}
@@ -180,22 +186,39 @@ func TestRoundTrips(t *testing.T) {
 	})
 }
 
-func TestADeliveryIsBilledTwoReadsTwoWritesAndOneWriteAHeartbeat(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		a := open(t, b)
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-		before := b.Server.Usage()
-		mustAcquire(t, a, "x", "w/1")
-		err := a.run(t.Context(), "w/1", func(context.Context, analysislock.Work) error {
-			time.Sleep(350 * time.Second) // three heartbeats
-			return nil
+func TestADeliveryIsBilledTwoReadsTwoWritesAndOneWriteAHeartbeatOrInterval(t *testing.T) {
+	for name, tc := range map[string]struct {
+		every  time.Duration // between two reports; 0: none
+		writes int64
+	}{
+		"without reports":              {0, 2 + 3}, // three heartbeats
+		"ten reports a second":         {100 * time.Millisecond, 2 + 35},
+		"a report in the first second": {time.Hour, 2 + 1 + 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				a := open(t, b)
+				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
+				before := b.Server.Usage()
+				mustAcquire(t, a, "x", "w/1")
+				err := a.run(t.Context(), "w/1", func(context.Context, analysislock.Work) error {
+					for end := time.Now().Add(355 * time.Second); time.Now().Before(end); time.Sleep(min(tc.every, time.Until(end))) {
+						if tc.every == 0 {
+							time.Sleep(time.Until(end))
+							break
+						}
+						a.holds["w/1"].Report(analysislock.Report{Checkpoint: &analysislock.Checkpoint{Value: time.Now().String()}}, 10*time.Second, nil)
+					}
+					return nil
+				})
+				if err := errors.Join(err, a.holds["w/1"].Complete(t.Context(), "done")); err != nil {
+					t.Fatal(err)
+				}
+				after := b.Server.Usage()
+				if reads, writes := after.Reads-before.Reads, after.Writes-before.Writes; reads != 2 || writes != tc.writes {
+					t.Errorf("billed %d reads and %d writes, want 2 and %d", reads, writes, tc.writes)
+				}
+			})
 		})
-		if err := errors.Join(err, a.holds["w/1"].Complete(t.Context(), "done")); err != nil {
-			t.Fatal(err)
-		}
-		after := b.Server.Usage()
-		if reads, writes := after.Reads-before.Reads, after.Writes-before.Writes; reads != 2 || writes != 2+3 {
-			t.Errorf("billed %d reads and %d writes, want 2 and 5", reads, writes)
-		}
-	})
+	}
 }

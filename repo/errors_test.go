@@ -4,15 +4,19 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/firestore"
+	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/api/option"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
@@ -77,8 +81,20 @@ func TestADecisionInATransactionWhoseReadFailsIsMadeAgain(t *testing.T) {
 			t.Errorf("unlock of a free analysis: %+v, %v", was, err)
 		}
 		b.Put(t, "bad", map[string]any{"lockToken": "seven"})
-		if _, err := a.AcquireAnalysisLock(t.Context(), "bad", "w/2", 0); !errors.Is(err, lease.ErrMalformed) {
-			t.Errorf("%v, want ErrMalformed", err)
+		if _, err := a.AcquireAnalysisLock(t.Context(), "bad", "w/2", 0); !errors.Is(err, lease.ErrMalformed) || strings.Contains(err.Error(), "write") {
+			t.Errorf("%v, want ErrMalformed of the reading", err)
+		}
+		l.inject(map[string][]fault{read: {denied}})
+		same := func(c lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return c.Doc, nil }
+		if _, err := a.documents.Exclude(t.Context(), "missing", same); err == nil {
+			t.Error("a decision about a document that could not be read")
+		}
+		was, err := a.documents.Load(t.Context(), "free")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err := a.documents.Exclude(t.Context(), "free", same); err != nil || c.Rev != was.Rev || c.Doc.Status != analysislock.Ready {
+			t.Errorf("a decision that changes nothing: %+v, %v; want %+v", c, err, was)
 		}
 		l.inject(map[string][]fault{read: {denied, denied, denied, denied, denied, denied, denied, denied, denied, denied}})
 		l.stopAnswering()
@@ -206,6 +222,82 @@ func TestOneLargeResultIsEncodedAtATime(t *testing.T) {
 	}
 }
 
+func TestAWriteWaitsForAnotherLargeOneNoLongerThanItsCaller(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
+		read, err := a.documents.Load(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		large := read.Doc
+		large.Status, large.Result = analysislock.Ready, make([]any, largeResult+1)
+		if err := a.documents.db.encoders.Acquire(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, swapped := a.documents.Swap(soon, "x", read, large)
+		_, excluded := a.documents.Exclude(soon, "x", func(lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return large, nil })
+		if swapped == nil || excluded == nil {
+			t.Errorf("%v, %v; want the end of the caller's second", swapped, excluded)
+		}
+	})
+}
+
+// answers is a stream of these messages.
+type answers struct {
+	grpc.ClientStream
+	messages [][]byte
+}
+
+func (a *answers) Recv() (*firestorepb.BatchGetDocumentsResponse, error) { return nil, io.EOF }
+
+func (a *answers) RecvMsg(m any) error {
+	if len(a.messages) == 0 {
+		return io.EOF
+	}
+	*m.(*frame) = a.messages[0]
+	a.messages = a.messages[1:]
+	return nil
+}
+
+func TestAReadHasOneAnswer(t *testing.T) {
+	empty := []byte{}
+	for name, messages := range map[string][][]byte{"none": nil, "two": {empty, empty}, "one without a result": {empty}, "one that is no message": {{0xff}}} {
+		r := &request{db: &database{}, doc: &firestore.DocumentRef{}, cancel: func() {}, stream: &answers{messages: messages}}
+		if err := r.receive(t.Context(), func(reading) error { return nil }); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestOnlyAnOddNumberOfUsableNamesIsACollection(t *testing.T) {
+	for path, want := range map[string]bool{"a": true, "a/b/c": true, "a/b": false, "": false, "a//c": false, "a/../c": false} {
+		if err := CheckCollection(path); (err == nil) != want {
+			t.Errorf("%q: %v", path, err)
+		}
+	}
+}
+
+func TestARoomIsNamedByItsHashInTheLog(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		var log bytes.Buffer
+		r, err := OpenRooms(t.Context(), b.Project, Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, b.Client(t)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rooms := openRooms(t, b)
+		rooms.put(t, "secret", map[string]any{"lockToken": "seven"})
+		if _, err := r.Load(t.Context(), "secret"); err != nil {
+			t.Fatal(err)
+		}
+		if got := log.String(); !strings.Contains(got, "room_hash="+documentlock.Hash("secret")) || strings.Contains(got, "secret") {
+			t.Errorf("%s", got)
+		}
+	})
+}
+
 func TestAStoreSwapsOnlyWhatItHasRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		a, r := open(t, b), openRooms(t, b)
@@ -236,6 +328,9 @@ func TestWhatCannotBeOpenedIsAnError(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	if _, err := Open(t.Context(), "", Options{Emulator: "127.0.0.1:1"}); err == nil {
+		t.Error("no project: no error")
+	}
 	broken := option.WithAuthCredentialsFile(option.ServiceAccount, "/nonexistent")
 	if _, err := Open(t.Context(), "p", Options{}, broken); err == nil || !strings.Contains(err.Error(), "open database (default) of project p") {
 		t.Errorf("%v", err)
@@ -255,6 +350,18 @@ func TestAClosedDatabaseReportsThatItIs(t *testing.T) {
 			t.Error("closed twice without an error")
 		}
 	})
+}
+
+// Google's client then opens a connection of its own.
+func TestCloseEndsOurConnectionAlsoIfTheEnvironmentNamesAnEmulator(t *testing.T) {
+	t.Setenv("FIRESTORE_EMULATOR_HOST", "127.0.0.1:1")
+	a, err := Open(t.Context(), "p", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Close(); err != nil || a.documents.db.conn.GetState() != connectivity.Shutdown {
+		t.Errorf("%v, %v", err, a.documents.db.conn.GetState())
+	}
 }
 
 func TestAnEmulatorsOwnerIsNamed(t *testing.T) {

@@ -73,3 +73,11 @@ func mustAcquire(t testing.TB, w *worker, id, owner string) analysislock.Acquisi
 	}
 	return acq
 }
+
+// withoutRuns removes from a document's fields when it was written and what its runs were.
+func withoutRuns(fields map[string]any) map[string]any {
+	for _, name := range []string{"updatedAt", "startedAt", "history", "progress"} {
+		delete(fields, name)
+	}
+	return fields
+}

@@ -66,9 +66,8 @@ func TestAnOperatorsChanges(t *testing.T) {
 				t.Fatalf("unlock = %+v, %v", before, err)
 			}
 			got := b.Fields(t, "x")
-			delete(got, "updatedAt")
 			want := map[string]any{"status": analysislock.Queued, "attempts": int64(1), "lockToken": int64(1)}
-			if diff := cmp.Diff(want, got); diff != "" {
+			if diff := cmp.Diff(want, withoutRuns(got)); diff != "" {
 				t.Errorf("document (-want +got):\n%s", diff)
 			}
 			if err := a.holds["w/1"].Complete(t.Context(), "late"); !errors.Is(err, lease.ErrLost) {
@@ -107,9 +106,8 @@ func TestAnOperatorsChanges(t *testing.T) {
 				t.Fatalf("requeue = %+v, %v", before, err)
 			}
 			got := b.Fields(t, "x")
-			delete(got, "updatedAt")
 			want := map[string]any{"status": analysislock.Queued, "attempts": int64(0), "lockToken": int64(11), "finishedBy": "w/0"}
-			if diff := cmp.Diff(want, got); diff != "" {
+			if diff := cmp.Diff(want, withoutRuns(got)); diff != "" {
 				t.Errorf("document (-want +got):\n%s", diff)
 			}
 			if acq := mustAcquire(t, a, "x", "w/1"); acq.Attempt != 1 || acq.Grant.Token != 12 {

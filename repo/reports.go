@@ -18,12 +18,12 @@ func decodeProgress(v any) *analysislock.Progress {
 	var p analysislock.Progress
 	p.Message, _ = m["message"].(string)
 	p.At, _ = parseTime(m["at"])
-	switch f := m["fraction"].(type) {
-	case float64:
+	f, ok := m["fraction"].(float64)
+	if whole, is := m["fraction"].(int64); is {
+		f, ok = float64(whole), true
+	}
+	if ok && f >= 0 && f <= 1 {
 		p.Fraction = &f
-	case int64:
-		whole := float64(f)
-		p.Fraction = &whole
 	}
 	return &p
 }

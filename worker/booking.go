@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/worker/taskqueue"
 	"taskguard/worker/telemetry"
@@ -63,17 +64,25 @@ func (a *attempt) stopped(ctx context.Context) Outcome {
 	return o
 }
 
-// continued releases the lock of a run that has passed its deadline and has committed a
-// checkpoint, without counting the attempt, and books an immediate delivery, which
-// continues from the checkpoint.
-func (a *attempt) continued(ctx context.Context) Outcome {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*bookTimeout)
+// continued ends a run that has passed its deadline, if it has committed a new checkpoint:
+// it releases the lock without counting the attempt, and books an immediate delivery, which
+// continues from the checkpoint. ended is false if there is none.
+func (a *attempt) continued(ctx context.Context) (o Outcome, ended bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*bookTimeout)
 	defer cancel()
-	o := Outcome{Case: Continued, Err: errDeadline}
+	err := a.hold.Flush(ctx) // an earlier checkpoint counts too
+	switch {
+	case errors.Is(err, lease.ErrLost):
+		return a.finished(ctx, o, err), true
+	case !a.hold.Advanced():
+		return o, false
+	}
+	a.Telemetry.TimedOut(ctx, analysislock.OutcomeContinued)
+	o = Outcome{Case: Continued, Err: errDeadline}
 	if a.release(ctx, analysislock.OutcomeContinued, true) && a.Queue != nil && a.book(ctx, taskqueue.Task{Name: taskqueue.Name("continue", a.id, a.owner)}) {
 		o.Case = ContinuedBooked
 	}
-	return o
+	return o, true
 }
 
 // book reports whether t is in the queue, or was under the same name.

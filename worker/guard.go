@@ -43,7 +43,7 @@ var (
 	// the process must stop; a *StopError also has a deadline.
 	ErrStopping = errors.New("worker: shutting down")
 	errDeadline = errors.New("worker: the run passed its deadline")
-	errRunTime  = errors.New("worker: the analysis passed MAX_RUN_TIME")
+	errRunTime  = errors.New("worker: the analysis took longer than MAX_RUN_TIME")
 )
 
 // StopError is ErrStopping with a deadline for the release of locks and the booking of
@@ -145,7 +145,7 @@ func refusal(id string, err error) Outcome {
 // run runs the analyzer under the lock, and records the result or releases the lock.
 func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome {
 	limit, passed := a.RunTimeout, errDeadline
-	if acq.RunTime > 0 && acq.RunTime < limit {
+	if acq.RunTime > 0 && acq.RunTime <= limit {
 		limit, passed = acq.RunTime, errRunTime
 	}
 	timed, cancel := context.WithTimeoutCause(ctx, limit, passed)
@@ -162,7 +162,7 @@ func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome
 		if lost.Reason == lease.OutOfTime { // the lock may still be ours
 			a.release(ctx, analysislock.OutcomeLockLost, false)
 		}
-		return Outcome{Case: LockLost, Err: err}
+		return a.lockLost(err)
 	case errors.As(err, &permanent):
 		return a.fail(ctx, permanent.Code, permanent.Message)
 	case errors.Is(cause, ErrStopping):
@@ -178,14 +178,16 @@ func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome
 	case errors.As(err, &failure):
 		code, reason = cmp.Or(failure.Code, code), failure.Reason
 	case errors.Is(cause, errDeadline):
-		_ = a.hold.Flush(ctx) // an earlier checkpoint counts too
-		if a.hold.Advanced() {
-			return a.continued(ctx)
+		if o, ended := a.continued(ctx); ended {
+			return o
 		}
+		a.Telemetry.TimedOut(ctx, "run_timeout")
 		code, err = "run_timeout", fmt.Errorf("the run took longer than RUN_TIMEOUT, %v", a.RunTimeout)
 	case errors.Is(cause, errRunTime):
-		return a.fail(ctx, analysislock.RunTimeExhausted, cause.Error())
+		a.Telemetry.TimedOut(ctx, analysislock.RunTimeExhausted)
+		return a.fail(ctx, analysislock.RunTimeExhausted, strings.TrimPrefix(cause.Error(), "worker: "))
 	case errors.Is(cause, errStalled):
+		a.Telemetry.TimedOut(ctx, "stalled")
 		code, err = "stalled", fmt.Errorf("the run reported nothing for longer than STALL_TIMEOUT, %v", a.StallTimeout)
 	case errors.As(err, &panicked):
 		code = "analyzer_panicked"
@@ -253,8 +255,26 @@ func (a *attempt) lost(ctx context.Context, err error) {
 	var lost *lease.LostError
 	if errors.As(err, &lost) {
 		a.measured.Lost = strings.ReplaceAll(lost.Reason, " ", "_")
+		if e := a.hold.Lost().Error; lost.Reason == lease.Finished && e != nil && e.Code == analysislock.Cancelled {
+			a.measured.Lost = analysislock.Cancelled
+		}
 		a.Telemetry.Lost(ctx, a.measured.Lost)
 	}
+}
+
+// lockLost returns the outcome of the loss err. A finished or deleted analysis needs no other
+// delivery.
+func (a *attempt) lockLost(err error) Outcome {
+	o := Outcome{Case: LockLost, Err: err}
+	var lost *lease.LostError
+	over := errors.As(err, &lost) && (lost.Reason == lease.Finished || lost.Reason == lease.Deleted)
+	if over && lost.Reason == lease.Finished {
+		o.Status = a.hold.Lost().Status
+	}
+	if over && a.Queue != nil {
+		o.Case = LockLostOver
+	}
+	return o
 }
 
 func (a *attempt) complete(ctx context.Context, result any) Outcome {
@@ -278,7 +298,7 @@ func (a *attempt) finished(ctx context.Context, o Outcome, err error) Outcome {
 	case err == nil:
 		return o
 	case errors.Is(err, lease.ErrLost):
-		return Outcome{Case: LockLost, Err: err}
+		return a.lockLost(err)
 	case errors.Is(err, lease.ErrMalformed):
 		return Outcome{Case: Corrupted, Err: err}
 	case errors.Is(err, lease.ErrRefused): // not even an error fits into the document

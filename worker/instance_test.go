@@ -44,7 +44,7 @@ func start(t *testing.T, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 		return nil
 	}
 	policy := lease.Policy{MaxAttempts: 3}
-	a, err := repo.Open(t.Context(), b.Project, repo.Options{Policy: policy}, b.Client(t,
+	a, err := repo.Open(t.Context(), b.Project, repo.Options{Policy: policy, MaxRunTime: worker.DefaultMaxRunTime}, b.Client(t,
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			if err := wall(ctx); err != nil {
 				return err
@@ -64,7 +64,7 @@ func start(t *testing.T, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 	w.stop = stop
 	w.guard = &worker.Guard{
 		Locks: a, Orphans: a, Analyzer: body, Instance: "test/1",
-		RunTimeout: 25 * time.Minute, Log: slog.New(slog.DiscardHandler),
+		RunTimeout: 25 * time.Minute, CheckpointInterval: worker.DefaultCheckpointInterval, Log: slog.New(slog.DiscardHandler),
 	}
 	w.Server = worker.NewServer(work, w.guard, nil)
 	return w

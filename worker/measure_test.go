@@ -83,12 +83,19 @@ func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
 				<-ctx.Done()
 			case "flaky":
 				return nil, &orchestrator.FailureError{Reason: "exit status 1", Message: "s3cret"}
+			case "resumable":
+				for page := range 3 {
+					if err := job.Checkpoint(ctx, strings.Repeat("s3cret", page)); err != nil {
+						t.Error(err)
+					}
+				}
+				return until(ctx, nothing)
 			default:
 				time.Sleep(350 * time.Second)
 			}
 			return "done", nil
 		})
-		for _, id := range []string{"long", "deleted", "taken", "flaky"} {
+		for _, id := range []string{"long", "deleted", "taken", "flaky", "resumable"} {
 			b.Put(t, id, map[string]any{"status": "QUEUED"})
 		}
 		b.Put(t, "worn", map[string]any{"status": "QUEUED", "attempts": 3, "lockToken": 7})
@@ -116,6 +123,10 @@ func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
 		w.line(t, delivery, "held", map[string]any{"level": "INFO", "outcome": "locked", "status": 409.0, "follow_up": "failed"})
 		q.setUnavailable(false)
 		w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "INFO", "outcome": "recovered", "found": 0.0, "booked": 0.0, "acquire_ms": nil})
+		w.line(t, delivery, "resumable", map[string]any{"level": "INFO", "outcome": "continued", "status": 200.0, "attempt": 1.0, "heartbeats": 17.0, "checkpoints": 3.0, "follow_up": "booked"})
+		if strings.Contains(w.log.String(), "s3cret") {
+			t.Errorf("the log shows it: %s", w.log)
+		}
 
 		for _, always := range []string{"time", "level", "msg"} {
 			delete(w.seen, always)

@@ -20,7 +20,8 @@ const (
 	Locked       // and no follow-up was booked
 	LockedBooked // and a follow-up is booked
 	Retry
-	LockLost
+	LockLost           // to another owner, or out of time
+	LockLostOver       // the analysis was finished or deleted meanwhile, and there is a queue
 	Busy               // Server.MaxRuns deliveries are in progress
 	ShuttingDown       // stopped during the run, and no delivery was booked
 	ShuttingDownBooked // stopped during the run, and a delivery is booked
@@ -60,14 +61,16 @@ func (c Case) String() string {
 type Measures struct {
 	Asked   bool // an acquisition was tried
 	Acquire time.Duration
-	Owner   string // of this delivery, if it acquired the lock or recorded attempts_exhausted
+	Owner   string // of this delivery, if it acquired the lock or recorded that none can
 	Attempt int
 	Stolen  bool
 
 	Ran        bool
 	Run        time.Duration
 	Heartbeats int    // successful renewals
-	Lost       string // the reason: taken, finished, deleted or out_of_time
+	Lost       string // the reason: taken, finished, cancelled, deleted or out_of_time
+	// Checkpoints is the number of commits with a checkpoint.
+	Checkpoints int
 
 	FollowUp string // booked or failed, if a booking was tried
 
@@ -79,7 +82,7 @@ type Measures struct {
 type Outcome struct {
 	Case    Case
 	ID      string
-	Status  string // of the document, AlreadyFinished
+	Status  string // of the document, AlreadyFinished and LockLost
 	Token   int64  // Ran, and Failed
 	HeldBy  string // owner of the other worker's lock
 	RetryAt time.Time
@@ -110,6 +113,7 @@ var answers = [...]struct {
 	LockedBooked:       {code: http.StatusOK, acquired: new(false), reason: "locked"},
 	Retry:              {code: http.StatusInternalServerError, acquired: new(true), reason: "retry", error: true},
 	LockLost:           {code: http.StatusConflict, acquired: new(true), reason: "lock_lost"},
+	LockLostOver:       {code: http.StatusOK, acquired: new(true), reason: "lock_lost"},
 	Busy:               {code: http.StatusConflict, acquired: new(false), reason: "busy"},
 	ShuttingDown:       {code: http.StatusInternalServerError, acquired: new(true), reason: "shutting_down"},
 	ShuttingDownBooked: {code: http.StatusOK, acquired: new(true), reason: "shutting_down"},

@@ -47,7 +47,7 @@ var fields = [...]struct {
 	{Field{"status", "integer", "HTTP status of the answer"}, func(l line) slog.Value { return slog.IntValue(l.status) }},
 	{Field{"duration_ms", "integer", "time until the answer"}, func(l line) slog.Value { return milliseconds(true, l.took) }},
 	{Field{"analysis_id", "string", "absent if the request has no valid id"}, func(l line) slog.Value { return text(validID(l.ID)) }},
-	{Field{"lock_token", "integer", "fencing token of the acquired lock, or of the write that recorded attempts_exhausted"}, func(l line) slog.Value { return number(l.Token != 0, l.Token) }},
+	{Field{"lock_token", "integer", "fencing token of the acquired lock, or of the write that recorded attempts_exhausted or run_time_exhausted"}, func(l line) slog.Value { return number(l.Token != 0, l.Token) }},
 	{Field{"code", "string", "the error's code, if the outcome is failed or retry"}, func(l line) slog.Value { return text(l.Code) }},
 	{Field{"reason", "string", "in addition to code: how the analyzer ended"}, func(l line) slog.Value { return text(l.Reason) }},
 	{Field{"error", "string", "the error, if there is no code"}, func(l line) slog.Value {
@@ -66,7 +66,8 @@ var fields = [...]struct {
 	{Field{"acquire_ms", "integer", "time until the lock was acquired or refused"}, func(l line) slog.Value { return milliseconds(l.Asked, l.Acquire) }},
 	{Field{"run_ms", "integer", "time from the acquisition of the lock to the end of the analyzer"}, func(l line) slog.Value { return milliseconds(l.Ran, l.Run) }},
 	{Field{"heartbeats", "integer", "renewals of the lock during the run"}, func(l line) slog.Value { return number(l.Ran, int64(l.Heartbeats)) }},
-	{Field{"lost", "string", "why the lock was lost: taken, finished, deleted or out_of_time"}, func(l line) slog.Value { return text(l.Lost) }},
+	{Field{"checkpoints", "integer", "commits with a checkpoint of the run"}, func(l line) slog.Value { return number(l.Checkpoints > 0, int64(l.Checkpoints)) }},
+	{Field{"lost", "string", "why the lock was lost: taken, finished, cancelled, deleted or out_of_time"}, func(l line) slog.Value { return text(l.Lost) }},
 	{Field{"follow_up", "string", "whether another delivery was booked: booked or failed. Absent without a queue, and if this delivery is itself that follow-up"}, func(l line) slog.Value { return text(l.FollowUp) }},
 	{Field{"retry_at", "string", "expiry of the other worker's lock"}, func(l line) slog.Value {
 		if l.RetryAt.IsZero() {
@@ -75,7 +76,7 @@ var fields = [...]struct {
 		return slog.StringValue(iso8601.Format(l.RetryAt))
 	}},
 	{Field{"held_by", "string", "owner of the other worker's lock"}, func(l line) slog.Value { return text(bounded(l.HeldBy)) }},
-	{Field{"lock_owner", "string", "owner of the acquired lock, or of the write that recorded attempts_exhausted"}, func(l line) slog.Value { return text(l.Owner) }},
+	{Field{"lock_owner", "string", "owner of the acquired lock, or of the write that recorded attempts_exhausted or run_time_exhausted"}, func(l line) slog.Value { return text(l.Owner) }},
 	{Field{"task", "string", "short name of the task"}, func(l line) slog.Value { return text(l.Task) }},
 	{Field{"task_retry", "integer", "number of earlier tries of the task"}, func(l line) slog.Value { return number(l.Tries > 0, int64(l.Tries)-1) }},
 	{Field{"found", "integer", "number of orphaned analyses that a recovery found"}, func(l line) slog.Value {

@@ -94,6 +94,7 @@ func (r *reporter) written(c *analysislock.Checkpoint, err error) {
 		if text, err := json.Marshal(c.Value); err == nil {
 			size = len(text)
 		}
+		r.measured.Checkpoints++
 		r.Telemetry.Checkpointed(r.ctx, size)
 	}
 }

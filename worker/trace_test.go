@@ -14,6 +14,7 @@ import (
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
+	"taskguard/repo"
 	"taskguard/worker"
 )
 
@@ -66,14 +67,21 @@ func TestEachStepOfADeliveryIsASpanAndAFigure(t *testing.T) {
 				return nil, &orchestrator.FailureError{Reason: "exit status 1"}
 			case "invalid":
 				return nil, &orchestrator.PermanentError{Code: "invalid_input", Message: "no"}
+			case "cancelled":
+				if _, err := start(t, b, nil).guard.Locks.(*repo.Analyses).Cancel(ctx, "cancelled", "ops", nil); err != nil {
+					t.Error(err)
+				}
+				<-ctx.Done()
+			case "resumable":
+				return until(ctx, func() { report(job, "page 7") })
 			default:
 				time.Sleep(350 * time.Second)
 			}
 			return "done", nil
 		})
-		w.guard.Telemetry = m.Telemetry
+		w.guard.Telemetry, w.guard.RunTimeout = m.Telemetry, 6*time.Minute
 		w.guard.Locks = lateAcquisition{w.guard.Locks, 100 * time.Millisecond}
-		for _, id := range []string{"long", "deleted", "taken", "flaky", "invalid", "unreachable"} {
+		for _, id := range []string{"long", "deleted", "taken", "flaky", "invalid", "cancelled", "resumable", "unreachable"} {
 			b.Put(t, id, map[string]any{"status": "QUEUED"})
 		}
 		b.Put(t, "worn", map[string]any{"status": "QUEUED", "attempts": 3, "lockToken": 7})
@@ -90,6 +98,8 @@ func TestEachStepOfADeliveryIsASpanAndAFigure(t *testing.T) {
 			{"taken", "lock_lost", "acquire acquired, heartbeat lost!, run!, delivery taken 1 1 lock_lost"},
 			{"flaky", "retry", "acquire acquired, run!, release, delivery flaky 1 1 retry!"},
 			{"invalid", "failed", "acquire acquired, run!, finish, delivery invalid 1 1 failed"},
+			{"cancelled", "lock_lost", "acquire acquired, heartbeat lost!, run!, delivery cancelled 1 1 lock_lost"},
+			{"resumable", "continued", "acquire acquired, heartbeat renewed, heartbeat renewed, heartbeat renewed, run!, release, follow_up booked, delivery resumable 1 1 continued"},
 			{"none", "not_found", "acquire error!, delivery none not_found"},
 			{"unreachable", "lock_lost", "acquire acquired, heartbeat failed!, run!, release!, delivery unreachable 1 1 lock_lost"},
 			{"held", "unavailable", "acquire error!, delivery held unavailable!"},
@@ -100,14 +110,16 @@ func TestEachStepOfADeliveryIsASpanAndAFigure(t *testing.T) {
 			}
 		}
 		for metric, want := range map[string]string{
-			"taskguard.deliveries":              "200 already_finished :1 200 failed :2 200 locked :2 200 ready :2 404 not_found :1 409 lock_lost :3 500 retry :1 503 unavailable :1",
-			"taskguard.run.duration":            "failed :0 lock_lost :370 ready :700 retry :0",
-			"taskguard.run.attempt":             ":8",
-			"taskguard.lock.acquire.duration":   "acquired :0.7 already_finished :0.1 attempts_exhausted :0.1 error :15.2 locked :0.2",
+			"taskguard.deliveries":              "200 already_finished :1 200 continued :1 200 failed :2 200 lock_lost :2 200 locked :2 200 ready :2 404 not_found :1 409 lock_lost :2 500 retry :1 503 unavailable :1",
+			"taskguard.run.duration":            "continued :360 failed :0 lock_lost :470 ready :700 retry :0",
+			"taskguard.run.attempt":             ":10",
+			"taskguard.lock.acquire.duration":   "acquired :0.9 already_finished :0.1 attempts_exhausted :0.1 error :15.2 locked :0.2",
 			"taskguard.lock.heartbeat.duration": "failed :170 lost :0 renewed :0",
 			"taskguard.lock.steals":             ":1",
-			"taskguard.lock.losses":             "deleted :1 out_of_time :1 taken :1",
-			"taskguard.followups":               "already :1 booked :1",
+			"taskguard.lock.losses":             "cancelled :1 deleted :1 out_of_time :1 taken :1",
+			"taskguard.run.timeouts":            "continued :1",
+			"taskguard.checkpoint.size":         ":8",
+			"taskguard.followups":               "already :1 booked :2",
 		} {
 			if got := m.counts(t, metric); got != want {
 				t.Errorf("%s: %q, want %q", metric, got, want)

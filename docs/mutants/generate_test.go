@@ -106,7 +106,9 @@ func (g *generator) visit(n ast.Node) {
 		default:
 			return
 		}
-		g.add(n, "without", "if !mutated(§) { ", " }")
+		if text := g.of(n); text != "defer cancel()" && text != "cancel()" { // without it, the program does not compile
+			g.add(n, "without", "if !mutated(§) { ", " }")
+		}
 	}
 }
 

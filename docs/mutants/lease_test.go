@@ -37,8 +37,12 @@ var leaseRooms = []room{
 			`	if err := loss(l, g); err != nil {
 		return l, err
 	}
-	l.HeartbeatAt`,
-			`	l.HeartbeatAt`),
+	was :=`,
+			`	was :=`),
+		seed("a cancel keeps the token of the run that it ends", "lease/analysislock.TestCancel/held",
+			`	l.Token++
+	return finished(l, by), nil`,
+			`	return finished(l, by), nil`),
 		seed("a finish is written whoever holds the lease", "TestAFinishAfterTrustHasEndedIsFenced/another_took_over",
 			`	if err := loss(l, g); err != nil {
 		return l, err
@@ -75,7 +79,17 @@ var leaseRooms = []room{
 			`(*Hold[D], error) {
 	ctx, cancel := context.WithCancel(ctx)`),
 	}},
+	{"lease/carry.go", []bug{
+		seed("a carried change that could not be written replaces a newer one", "TestWhatARenewalCouldNotWriteIsWrittenByTheFinishUnlessItIsReplaced/replaced",
+			`	if h.carried.set == nil {`, `	if c.set != nil {`),
+		seed("a flood of carried changes is a flood of commits", "TestAFloodOfCarriedChangesIsOneCommitAnInterval",
+			`due := h.tried.Add(every)`, `due := time.Now()`),
+	}},
 	{"lease/hold.go", []bug{
+		seed("a carried change that the store refuses is not dropped", "TestACarriedChangeThatTheStoreRefusesIsDroppedAndTheLeaseRenewed",
+			`with.set != nil && errors.Is(err, ErrRefused)`, `with.set == nil && errors.Is(err, ErrRefused)`),
+		seed("a release that lost the lease counts as the commit of what it carried", "TestAReleaseThatLostTheLeaseReportsWhatItCarriedAsLost",
+			`return l.Owner == "" && l.Token == h.grant.Token })`, `return l.Owner != h.grant.Owner })`),
 		seed("a release at a stop has 2 s, whatever is left", "TestAnOperationOnAnUnavailableStoreGivesUpInItsTime/release_with_a_later_deadline",
 			`; ok && deadline.After(until) {`, `; ok && deadline.Before(time.Time{}) {`),
 		seed("trust is measured from the end of the call", "TestASlowHeartbeatDoesNotExtendTrust",
@@ -94,7 +108,7 @@ var leaseRooms = []room{
 			return l, err
 		}
 		return Drop(l, h.grant, refund), nil
-	}, set, func(l Lease) bool { return l.Owner != h.grant.Owner })`,
+	}, set, func(l Lease) bool { return l.Owner == "" && l.Token == h.grant.Token })`,
 			`		return freed(l), nil
 	}, set, func(Lease) bool { return false })`),
 	}},

@@ -35,6 +35,40 @@ var repoRooms = []room{
 		seed("an author's status becomes PROCESSING", "repo.TestAStatusOfAnotherProgramIsKeptUntilTheFinish/a_word",
 			`	if d.Status == "" || d.Status == Queued {`, `	if !d.Lock.Finished {`),
 	}},
+	{"lease/analysislock/hold.go", []bug{
+		seed("a finish leaves the checkpoint", "repo.TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh/embedded",
+			`d.Progress, d.Checkpoint = nil, &Checkpoint{}`, `d.Progress = nil`),
+	}},
+	{"lease/analysislock/operator.go", []bug{
+		seed("a fresh start goes on from the checkpoint", "repo.TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh/embedded",
+			`		if fresh {`, `		if false {`),
+	}},
+	{"lease/analysislock/report.go", []bug{
+		seed("any checkpoint advances a run", "TestARunAdvancesByACheckpointThatDiffersFromTheOneItWasGiven/the_same",
+			`given, _ := json.Marshal(h.given)`, `given := []byte(nil)`),
+		seed("a report during a commit is answered by that commit", "TestReportsAreMergedPartByPartAndAnsweredByTheirCommit",
+			`	n = max(0, n-h.settled)`, `	n = len(h.waiting)`),
+		seed("a run advances by a checkpoint that was refused", "TestAReportThatWaitsIsAnswered/refused_during_the_run",
+			`if err == nil && checkpoint != nil {`, `if checkpoint != nil {`),
+	}},
+	{"repo/analyses.go", []bug{
+		seed("the checkpoint is read before the acquisition is decided", "TestAnAttemptIsGivenTheCheckpointOfTheHolderBeforeIt",
+			`	docs.beforeCommit = a.requestWork
+`,
+			`	var first *request
+	docs.beforeCommit = func(ctx context.Context, prev analysislock.Analysis, next *analysislock.Analysis) func() {
+		cancel := a.requestWork(ctx, prev, next)
+		if s, ok := next.Stored.(stored); ok && s.input != nil {
+			if first == nil {
+				first, cancel = s.input, func() {}
+			}
+			s.input = first
+			next.Stored = s
+		}
+		return cancel
+	}
+`),
+	}},
 	{"repo/orphaned.go", []bug{
 		seed("recovery books what is held", "TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL/embedded",
 			`lease.Orphaned(d.Lock, d.ReadAt)`, `!d.Lock.Finished`),

@@ -11,7 +11,7 @@ var workerRooms = []room{
 		seed("a verdict for good is dropped at a stop, and the analysis run again", "TestDelivery/AVerdictDuringAStopIsRecorded",
 			`	case errors.As(err, &permanent):`, `	case errors.As(err, &permanent) && ctx.Err() == nil:`),
 		seed("a document that not even an error fits into keeps its lock", "TestDelivery/NotEvenAnErrorFits",
-			`		a.release(ctx, false)
+			`		a.release(ctx, analysislock.OutcomeRetry, false)
 		return Outcome{Case: Retry, Err: err, Code: "unrecordable"}`,
 			`		return Outcome{Case: Retry, Err: err, Code: "unrecordable"}`),
 		seed("a document that not even an error fits into is said to be out of reach", "TestDelivery/NotEvenAnErrorFits",
@@ -24,11 +24,11 @@ var workerRooms = []room{
 	}},
 	{"worker/booking.go", []bug{
 		seed("a stop books a delivery although the lock could not be released", "TestAStoppedRunIsBookedAgain/Firestore_does_not_answer,_so_the_lock_is_kept",
-			`	if a.release(ctx, true) && a.Queue`,
-			`	a.release(ctx, true)
+			`	if a.release(ctx, analysislock.OutcomeShuttingDown, true) && a.Queue`,
+			`	a.release(ctx, analysislock.OutcomeShuttingDown, true)
 	if a.Queue`),
 		seed("a stop costs an attempt", "TestDelivery/StoppedDuringTheRun",
-			`a.release(ctx, true)`, `a.release(ctx, false)`),
+			`a.release(ctx, analysislock.OutcomeShuttingDown, true)`, `a.release(ctx, analysislock.OutcomeShuttingDown, false)`),
 		seed("a stop's release and booking do not have all of its time", "TestReleaseAndBookingUseTheRemainingTimeOfAStop/a_slow_CreateTask",
 			`	_ = errors.As(context.Cause(ctx), &stop)`, `	_ = errors.As(ErrStopping, &stop)`),
 		seed("a stop cuts the booking of a follow-up short", "TestAStopDoesNotCutAFollowUpShort",

@@ -92,7 +92,7 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 		got.Grant, got.ExpiresAt = doc.Lock.Grant(), doc.Lock.ExpiresAt
 		got.Last, got.Stolen = lessor.Policy().Last(doc.Lock), hold.Stolen()
 		if l.maxRun > 0 {
-			got.RunTime = l.maxRun - doc.Lock.HeartbeatAt.Sub(doc.StartedAt)
+			got.RunTime = max(1, l.maxRun-doc.Lock.HeartbeatAt.Sub(doc.StartedAt))
 		}
 	case errors.Is(err, lease.ErrFinished):
 		got.Reason = AlreadyFinished

@@ -42,7 +42,7 @@ func (d *Analysis) begin(now time.Time) {
 	d.History = append(d.History[:len(d.History):len(d.History)], Attempt{
 		Number: d.Lock.Attempts, Token: d.Lock.Token, Owner: d.Lock.Owner, StartedAt: now.Truncate(time.Millisecond),
 	})
-	size := 0
+	size := maxHistoryMessage + attemptBytes // what end adds
 	for i := len(d.History) - 1; i >= 0; i-- {
 		a := d.History[i]
 		size += attemptBytes + len(a.Owner) + len(a.Outcome) + len(a.Code) + len(a.Message)

@@ -17,7 +17,7 @@ type Hold struct {
 	work  func(ctx context.Context, d Analysis) (Work, error)
 	given json.RawMessage // the checkpoint that Run was given
 	// Written is called after each commit with a report, with the checkpoint if it had one;
-	// see Report. Nil: it is not called. It is set before Run.
+	// see Report. Nil: it is not called. It is set before the first Report.
 	Written func(c *Checkpoint, err error)
 
 	mu         sync.Mutex

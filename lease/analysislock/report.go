@@ -1,10 +1,9 @@
 package analysislock
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"reflect"
 	"time"
 )
 
@@ -92,6 +91,10 @@ func (h *Hold) Flush(ctx context.Context) error {
 	return h.Refresh(ctx, 0)
 }
 
+// Lost returns the analysis as it was read when the lock was found to be lost, without input
+// and result.
+func (h *Hold) Lost() Analysis { return h.lease.Doc() }
+
 // Advanced reports whether this Hold has committed a checkpoint that differs from the one
 // that its run was given.
 func (h *Hold) Advanced() bool {
@@ -100,8 +103,7 @@ func (h *Hold) Advanced() bool {
 	if h.committed == nil || h.committed.Value == nil {
 		return false
 	}
-	text, err := json.Marshal(h.committed.Value)
-	var now, then any
-	return errors.Join(err, json.Unmarshal(text, &now)) == nil &&
-		(json.Unmarshal(h.given, &then) != nil || !reflect.DeepEqual(now, then))
+	now, err := json.Marshal(h.committed.Value) // sorts the keys of maps, as they are in given
+	given, _ := json.Marshal(h.given)
+	return err == nil && !bytes.Equal(now, given)
 }

@@ -38,6 +38,7 @@ const (
 	heartbeatDuration
 	steals
 	losses
+	timeouts
 	followups
 	recoveries
 	stuck
@@ -57,7 +58,8 @@ func Metrics() []Metric {
 		heartbeatDuration: {Name: "taskguard.lock.heartbeat.duration", Unit: "s", Kind: Histogram, Description: "Time of a renewal, including all its tries.", Attributes: []string{Outcome}, Buckets: append(calls[:len(calls):len(calls)], 30, 60, 120, 300)},
 		steals:            {Name: "taskguard.lock.steals", Unit: "{steal}", Kind: Counter, Description: "Expired locks of other owners that were stolen."},
 		losses:            {Name: "taskguard.lock.losses", Unit: "{loss}", Kind: Counter, Description: "Locks lost during a run, or before its result was written.", Attributes: []string{Reason}},
-		followups:         {Name: "taskguard.followups", Unit: "{task}", Kind: Counter, Description: "Deliveries booked by a delivery: follow-ups, and replacements of runs that were stopped.", Attributes: []string{Outcome}},
+		timeouts:          {Name: "taskguard.run.timeouts", Unit: "{run}", Kind: Counter, Description: "Runs that passed a limit of time: continued and run_timeout are RUN_TIMEOUT, stalled is STALL_TIMEOUT, run_time_exhausted is MAX_RUN_TIME.", Attributes: []string{Reason}},
+		followups:         {Name: "taskguard.followups", Unit: "{task}", Kind: Counter, Description: "Deliveries booked by a delivery: follow-ups, continuations, and replacements of runs that were stopped.", Attributes: []string{Outcome}},
 		recoveries:        {Name: "taskguard.recoveries", Unit: "{analysis}", Kind: Counter, Description: "Deliveries booked by recovery."},
 		checkpointSize:    {Name: "taskguard.checkpoint.size", Unit: "By", Kind: Histogram, Description: "Size of each committed checkpoint, as JSON.", Buckets: []float64{256, 1024, 4096, 16384, 65536, 262144}},
 		stuck:             {Name: "taskguard.stuck", Unit: "{analysis}", Kind: Gauge, Description: "Orphaned analyses that the last recovery found."},

@@ -64,7 +64,7 @@ func (t *Telemetry) Delivered(ctx context.Context, outcome string, status int) {
 }
 
 // Acquired measures an attempt to acquire: outcome is acquired, already_finished,
-// locked, attempts_exhausted or error.
+// locked, attempts_exhausted, run_time_exhausted or error.
 func (t *Telemetry) Acquired(ctx context.Context, outcome string, took time.Duration) {
 	t.record(ctx, acquireDuration, took.Seconds(), attribute.String(Outcome, outcome))
 }
@@ -91,9 +91,15 @@ func (t *Telemetry) Renewed(ctx context.Context, outcome string, took time.Durat
 	t.record(ctx, heartbeatDuration, took.Seconds(), attribute.String(Outcome, outcome))
 }
 
-// Lost counts a lost lock: reason is taken, finished, deleted or out_of_time.
+// Lost counts a lost lock: reason is taken, finished, cancelled, deleted or out_of_time.
 func (t *Telemetry) Lost(ctx context.Context, reason string) {
 	t.record(ctx, losses, 1, attribute.String(Reason, reason))
+}
+
+// TimedOut counts a run that passed a limit of time: reason is continued, run_timeout, stalled
+// or run_time_exhausted.
+func (t *Telemetry) TimedOut(ctx context.Context, reason string) {
+	t.record(ctx, timeouts, 1, attribute.String(Reason, reason))
 }
 
 // FollowedUp counts the booking of a delivery: outcome is booked, already or failed.

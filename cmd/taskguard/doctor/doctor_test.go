@@ -117,6 +117,7 @@ func assign(env map[string]string, pairs []string) {
 func seeded() []misconfiguration {
 	const problem, advice = doctor.Problem, doctor.Advice
 	return []misconfiguration{
+		{"stall timeout that never ends a run", "environment", problem, set("STALL_TIMEOUT", "25m")},
 		{"TTL too short for its heartbeat", "environment", problem, set("LOCK_TTL", "150s")},
 		{"no authentication mode", "environment", problem, set("TASK_AUTH", "")},
 		{"malformed number", "environment", problem, set("MAX_ATTEMPTS", "ten")},

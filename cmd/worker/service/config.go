@@ -50,12 +50,13 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	if c.RunTimeout > 24*time.Hour {
 		e.Problem("RUN_TIMEOUT", "%v is over 24h, and Cloud Run ends a request after one", c.RunTimeout)
 	}
-	switch {
-	case c.Checkpoint < time.Second:
+	if c.Checkpoint < time.Second {
 		e.Problem("CHECKPOINT_INTERVAL", "%v is under 1s", c.Checkpoint)
-	case c.Stall >= c.RunTimeout:
+	}
+	if c.Stall >= c.RunTimeout {
 		e.Problem("STALL_TIMEOUT", "%v is not under RUN_TIMEOUT, %v", c.Stall, c.RunTimeout)
-	case c.MaxRunTime < c.RunTimeout:
+	}
+	if c.MaxRunTime < c.RunTimeout {
 		e.Problem("MAX_RUN_TIME", "%v is under RUN_TIMEOUT, %v", c.MaxRunTime, c.RunTimeout)
 	}
 	var err error

@@ -27,7 +27,7 @@ func TestTheDefaultsAreTheContracts(t *testing.T) {
 	if c.Policy != want {
 		t.Errorf("policy = %+v, want %+v", c.Policy, want)
 	}
-	if c.Port != 8080 || c.Database != "(default)" || c.Collection != "analyses" || c.RunTimeout != 25*time.Minute || c.AnalyzerSpec != "builtin:document" || c.MaxRuns != 100 || c.Pessimistic || c.LogFormat != "json" {
+	if c.Port != 8080 || c.Database != "(default)" || c.Collection != "analyses" || c.RunTimeout != 25*time.Minute || c.Checkpoint != 10*time.Second || c.Stall != 0 || c.MaxRunTime != 24*time.Hour || c.AnalyzerSpec != "builtin:document" || c.MaxRuns != 100 || c.Pessimistic || c.LogFormat != "json" {
 		t.Errorf("config = %+v", c)
 	}
 }
@@ -71,6 +71,12 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"keys deployed":         {append(oidc, "K_SERVICE=w", "TASK_JWKS_URL=https://k.example"), []string{"TASK_JWKS_URL: is for emulators and tests, and K_SERVICE"}},
 		"none deployed":         {[]string{"K_SERVICE=w", "TASK_AUTH=none"}, []string{"TASK_AUTH: none is for emulators"}},
 		"a whole iam deployed":  {[]string{"K_SERVICE=w", "TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c"}, nil},
+		"no interval":           {[]string{"TASK_AUTH=iam", "CHECKPOINT_INTERVAL=999ms"}, []string{"CHECKPOINT_INTERVAL: 999ms is under 1s"}},
+		"a stall as long":       {[]string{"TASK_AUTH=iam", "STALL_TIMEOUT=25m"}, []string{"STALL_TIMEOUT: 25m0s is not under RUN_TIMEOUT, 25m0s"}},
+		"a stall below zero":    {[]string{"TASK_AUTH=iam", "STALL_TIMEOUT=-1s"}, []string{"STALL_TIMEOUT: "}},
+		"less than a run":       {[]string{"TASK_AUTH=iam", "MAX_RUN_TIME=24m"}, []string{"MAX_RUN_TIME: 24m0s is under RUN_TIMEOUT, 25m0s"}},
+		"the limits themselves": {[]string{"TASK_AUTH=iam", "CHECKPOINT_INTERVAL=1s", "STALL_TIMEOUT=24m59s", "MAX_RUN_TIME=25m"}, nil},
+		"limits, all wrong":     {[]string{"TASK_AUTH=iam", "CHECKPOINT_INTERVAL=1ms", "STALL_TIMEOUT=1h", "MAX_RUN_TIME=1m"}, []string{"CHECKPOINT_INTERVAL: ", "STALL_TIMEOUT: ", "MAX_RUN_TIME: "}},
 		"several at once":       {[]string{"PORT=x", "RUN_TIMEOUT=0s"}, []string{"PORT: ", "RUN_TIMEOUT: ", "TASK_AUTH: "}},
 		"an empty one is unset": {[]string{"TASK_AUTH=iam", "PORT="}, nil},
 	}

@@ -1,0 +1,385 @@
+package analysislock_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/lease/leasetest"
+)
+
+func checkpoint(v any) analysislock.Report {
+	return analysislock.Report{Checkpoint: &analysislock.Checkpoint{Value: v}}
+}
+
+func progress(fraction float64, message string) analysislock.Report {
+	return analysislock.Report{Fraction: &fraction, Message: &message}
+}
+
+// outcomes collects the calls of done, by name.
+type outcomes struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (o *outcomes) done(name string) func(error) {
+	return func(err error) {
+		switch {
+		case errors.Is(err, lease.ErrLost):
+			name += " lost"
+		case errors.Is(err, lease.ErrRefused):
+			name += " refused"
+		case err != nil:
+			name += " " + err.Error()
+		}
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.all = append(o.all, name)
+	}
+}
+
+func (o *outcomes) want(w *fixture, want ...string) {
+	w.Helper()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !slices.Equal(o.all, want) {
+		w.Errorf("reports answered: %q, want %q", o.all, want)
+	}
+	o.all = nil
+}
+
+// faulty replaces the fixture's store by one that fails by its plan.
+func (w *fixture) faulty() *leasetest.Faulty[analysislock.Analysis] {
+	w.Helper()
+	s := leasetest.NewFaulty(&w.Memory, nil)
+	var err error
+	if w.locks, err = analysislock.New(s, lease.Policy{}, 0, nil); err != nil {
+		w.Fatal(err)
+	}
+	return s
+}
+
+// run runs body with the hold, and checks Run's error.
+func (w *fixture) run(h *analysislock.Hold, want error, body func()) {
+	w.Helper()
+	if err := h.Run(w.Context(), func(context.Context, analysislock.Work) error { body(); return nil }); !errors.Is(err, want) {
+		w.Errorf("run: %v, want %v", err, want)
+	}
+}
+
+func TestReportsAreMergedPartByPartAndAnsweredByTheirCommit(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		s, got := w.faulty(), &outcomes{}
+		h := w.acquire("w/1").Hold
+		s.Delay = 10 * time.Second
+		w.run(h, nil, func() {
+			h.Report(progress(0.25, "reads"), time.Hour, got.done("a"))
+			h.Report(checkpoint("c1"), time.Hour, got.done("b"))
+			got.want(w)
+			s.SetPlan(leasetest.On(leasetest.Swap, leasetest.SlowReply, leasetest.SlowReply))
+			message := "writes"
+			h.Report(analysislock.Report{Message: &message}, 0, nil)
+			time.Sleep(time.Second)
+			h.Report(checkpoint("c2"), 0, got.done("c")) // during the commit
+			time.Sleep(time.Second)
+			if d := w.doc(); d.Progress == nil || *d.Progress.Fraction != 0.25 || d.Progress.Message != "writes" || d.Checkpoint.Value != "c1" {
+				w.Errorf("%+v, %+v", d.Progress, d.Checkpoint)
+			}
+			got.want(w)
+			time.Sleep(s.Delay)
+			got.want(w, "a", "b")
+			time.Sleep(s.Delay)
+			got.want(w, "c")
+			if d := w.doc(); d.Progress.Message != "writes" || d.Checkpoint.Value != "c2" {
+				w.Errorf("%+v, %+v", d.Progress, d.Checkpoint)
+			}
+			if n := s.Calls(leasetest.Swap); n != 2 {
+				w.Errorf("%d commits, want 2", n)
+			}
+		})
+	})
+}
+
+// Each way in which the hold reaches the store answers the reports that wait, once.
+func TestAReportThatWaitsIsAnswered(t *testing.T) {
+	refuse := leasetest.On(leasetest.Swap, leasetest.Refuse)
+	steal := func(w *fixture) {
+		d := w.doc()
+		d.Lock.Owner, d.Lock.Token = "them", 9
+		w.Put("x", d)
+	}
+	for name, tc := range map[string]struct {
+		plan leasetest.Plan
+		do   func(w *fixture, h *analysislock.Hold, report func())
+		want string
+	}{
+		"written by the run": {nil, func(w *fixture, h *analysislock.Hold, report func()) {
+			w.run(h, nil, func() { report(); time.Sleep(time.Second) })
+		}, "r"},
+		"refused during the run": {refuse, func(w *fixture, h *analysislock.Hold, report func()) {
+			w.run(h, nil, func() { report(); time.Sleep(time.Second) })
+		}, "r refused"},
+		"lost during the run": {nil, func(w *fixture, h *analysislock.Hold, report func()) {
+			w.run(h, lease.ErrLost, func() { steal(w); report(); time.Sleep(time.Hour) })
+		}, "r lost"},
+		"out of time": {leasetest.Always(leasetest.Unavailable), func(w *fixture, h *analysislock.Hold, report func()) {
+			w.run(h, lease.ErrLost, func() { report(); time.Sleep(time.Hour) })
+		}, "r lost"},
+		"flushed":          {nil, func(w *fixture, h *analysislock.Hold, report func()) { report(); w.check(h.Flush(w.Context())) }, "r"},
+		"flushed, refused": {refuse, func(w *fixture, h *analysislock.Hold, report func()) { report(); w.check(h.Flush(w.Context())) }, "r refused"},
+		"completed":        {nil, func(w *fixture, h *analysislock.Hold, report func()) { report(); w.check(h.Complete(w.Context(), 1)) }, "r"},
+		"completed, refused, then failed": {leasetest.On(leasetest.Swap, leasetest.Refuse, leasetest.Refuse), func(w *fixture, h *analysislock.Hold, report func()) {
+			report()
+			if err := h.Complete(w.Context(), 1); !errors.Is(err, lease.ErrRefused) {
+				w.Errorf("complete: %v, want ErrRefused", err)
+			}
+			w.check(h.Fail(w.Context(), "c", "m"))
+			if d := w.doc(); d.Checkpoint == nil || d.Checkpoint.Value != "c" {
+				w.Errorf("checkpoint %+v", d.Checkpoint)
+			}
+		}, "r"},
+		"released": {nil, func(w *fixture, h *analysislock.Hold, report func()) {
+			report()
+			w.check(h.Release(w.Context(), analysislock.OutcomeShuttingDown, true))
+		}, "r"},
+		"released, refused": {refuse, func(w *fixture, h *analysislock.Hold, report func()) {
+			report()
+			w.check(h.Retry(w.Context(), "c", "m"))
+		}, "r refused"},
+		"released, lost": {nil, func(w *fixture, h *analysislock.Hold, report func()) {
+			report()
+			steal(w)
+			w.check(h.Release(w.Context(), analysislock.OutcomeContinued, true))
+		}, "r lost"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, queued(), func(w *fixture) {
+				s, got := w.faulty(), &outcomes{}
+				h := w.acquire("w/1").Hold
+				w.run(h, nil, func() {}) // to be given no checkpoint
+				s.SetPlan(tc.plan)
+				tc.do(w, h, func() { h.Report(checkpoint("c"), 0, got.done("r")) })
+				got.want(w, tc.want)
+				if advanced := h.Advanced(); advanced != (tc.want == "r") {
+					w.Errorf("advanced = %v", advanced)
+				}
+			})
+		})
+	}
+}
+
+func (w *fixture) check(err error) {
+	w.Helper()
+	if err != nil {
+		w.Error(err)
+	}
+}
+
+func TestARunAdvancesByACheckpointThatDiffersFromTheOneItWasGiven(t *testing.T) {
+	const large = int64(1<<62 + 1) // no float64 distinguishes it from the next
+	given := map[string]any{"id": large, "s": "<&>", "f": 1.5}
+	for name, tc := range map[string]struct {
+		reports []analysislock.Report
+		want    bool
+	}{
+		"nothing":              {nil, false},
+		"progress alone":       {[]analysislock.Report{progress(1, "<")}, false},
+		"the same":             {[]analysislock.Report{checkpoint(map[string]any{"f": 1.5, "id": large, "s": "<&>"})}, false},
+		"another":              {[]analysislock.Report{checkpoint("next")}, true},
+		"another integer":      {[]analysislock.Report{checkpoint(map[string]any{"f": 1.5, "id": large + 1, "s": "<&>"})}, true},
+		"cleared":              {[]analysislock.Report{checkpoint(nil)}, false},
+		"another, then itself": {[]analysislock.Report{checkpoint("next"), checkpoint(given)}, false},
+		"another, then progress": {
+			[]analysislock.Report{checkpoint("next"), progress(1, "m")}, true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := queued()
+			x.Checkpoint = &analysislock.Checkpoint{Value: given}
+			inBubble(t, x, func(w *fixture) {
+				h := w.acquire("w/1").Hold
+				w.run(h, nil, func() {
+					for _, r := range tc.reports {
+						was := h.Advanced()
+						if h.Report(r, time.Minute, nil); h.Advanced() != was {
+							w.Error("advanced by what is not committed")
+						}
+						w.check(h.Flush(w.Context()))
+					}
+				})
+				if got := h.Advanced(); got != tc.want {
+					w.Errorf("advanced = %v, want %v", got, tc.want)
+				}
+			})
+		})
+	}
+}
+
+func TestOfHistoryTheLastAttemptsAreKeptWithinItsLimits(t *testing.T) {
+	for name, tc := range map[string]struct {
+		owner, message string
+		want           int
+	}{
+		"short": {"w/", "m", 10},
+		"long":  {strings.Repeat("o", 110), "x" + strings.Repeat("ü", 400), 9}, // the limit of its bytes
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, queued(), func(w *fixture) {
+				var err error
+				if w.locks, err = analysislock.New(&w.Memory, lease.Policy{MaxAttempts: 100}, 0, nil); err != nil {
+					w.Fatal(err)
+				}
+				for n := range 12 {
+					h := w.acquire(fmt.Sprint(tc.owner, n)).Hold
+					w.check(h.Retry(w.Context(), analysislock.AttemptsExhausted, tc.message))
+					text, err := json.Marshal(w.doc().History)
+					const startedAt = len(`"started_at":"2026-01-02T03:04:05.678Z",`) // Memory has no time of the reading
+					if err != nil || len(text)+10*startedAt > 5<<10 {
+						w.Errorf("attempt %d: %d bytes, %v", n, len(text), err)
+					}
+				}
+				all := w.doc().History
+				last := all[len(all)-1]
+				if len(all) != tc.want || last.Number != 12 || last.Token != 12 || last.Outcome != analysislock.OutcomeRetry {
+					w.Errorf("%d entries, want %d; the last %+v", len(all), tc.want, last)
+				}
+				if len(last.Message) > 256 || !utf8.ValidString(last.Message) || !strings.HasPrefix(tc.message, last.Message) {
+					w.Errorf("message %q", last.Message)
+				}
+			})
+		})
+	}
+}
+
+// Each attempt's entry has its outcome; that of a crash has none.
+func TestHistoryShowsHowEachAttemptEnded(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		var err error
+		if w.locks, err = analysislock.New(&w.Memory, lease.Policy{MaxAttempts: 100}, 0, nil); err != nil {
+			w.Fatal(err)
+		}
+		w.check(w.acquire("w/1").Hold.Release(w.Context(), analysislock.OutcomeContinued, true))
+		w.acquire("w/2")
+		time.Sleep(lease.DefaultTTL) // it has crashed
+		w.acquire("w/3")
+		_, err = w.locks.Unlock(w.Context(), "x", nil)
+		w.check(err)
+		w.check(w.acquire("w/4").Hold.Fail(w.Context(), "c", "m"))
+		_, err = w.locks.Requeue(w.Context(), "x", nil, false)
+		w.check(err)
+		w.check(w.acquire("w/5").Hold.Complete(w.Context(), "done"))
+		var got []string
+		for _, a := range w.doc().History {
+			if a.EndedAt.IsZero() != (a.Outcome == "") {
+				w.Errorf("%+v", a)
+			}
+			got = append(got, fmt.Sprintln(a.Number, a.Token, a.Owner, a.Outcome, a.Code, a.Message))
+		}
+		want := []string{"1 1 w/1 continued  \n", "1 2 w/2   \n", "2 3 w/3 lock_lost  \n", "3 4 w/4 failed c m\n", "1 5 w/5 ready  \n"}
+		if !slices.Equal(got, want) {
+			w.Errorf("%q, want %q", got, want)
+		}
+	})
+}
+
+func TestCancel(t *testing.T) {
+	finished := func(status, code string) func(w *fixture) {
+		return func(w *fixture) {
+			d := queued()
+			d.Status, d.Lock.Finished = status, true
+			if code != "" {
+				d.Error = &analysislock.Error{Code: code}
+			}
+			w.Put("x", d)
+		}
+	}
+	for name, tc := range map[string]struct {
+		before func(w *fixture)
+		seen   *analysislock.Seen
+		err    error
+		writes bool
+		ended  int // entries of history that end with the cancel
+	}{
+		"queued":                   {func(*fixture) {}, nil, nil, true, 0},
+		"held":                     {func(w *fixture) { w.acquire("w/1") }, nil, nil, true, 1},
+		"held, as it was seen":     {func(w *fixture) { w.acquire("w/1") }, &analysislock.Seen{Status: analysislock.Processing, Grant: lease.Grant{Owner: "w/1", Token: 1}}, nil, true, 1},
+		"held, not as it was seen": {func(w *fixture) { w.acquire("w/1") }, &analysislock.Seen{Status: analysislock.Queued}, lease.ErrConflict, false, 0},
+		"released":                 {func(w *fixture) { w.check(w.acquire("w/1").Hold.Retry(w.Context(), "c", "m")) }, nil, nil, true, 0},
+		"ready":                    {finished(analysislock.Ready, ""), nil, lease.ErrFinished, false, 0},
+		"failed":                   {finished(analysislock.Failed, "c"), nil, lease.ErrFinished, false, 0},
+		"failed without error":     {finished(analysislock.Failed, ""), nil, lease.ErrFinished, false, 0},
+		"cancelled":                {finished(analysislock.Failed, analysislock.Cancelled), nil, nil, false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, queued(), func(w *fixture) {
+				tc.before(w)
+				was := w.doc()
+				before, err := w.locks.Cancel(w.Context(), "x", "ana", tc.seen)
+				d := w.doc()
+				if !errors.Is(err, tc.err) || before.Status != was.Status {
+					w.Errorf("%+v, %v; want %v", before, err, tc.err)
+				}
+				want := was.Lock
+				if tc.writes {
+					want = lease.Lease{Token: was.Lock.Token + 1, Attempts: was.Lock.Attempts, Finished: true, FinishedBy: "operator"}
+					if d.Status != analysislock.Failed || d.Error == nil || *d.Error != (analysislock.Error{Code: analysislock.Cancelled, Message: "cancelled by ana"}) {
+						w.Errorf("%s, %+v", d.Status, d.Error)
+					}
+				}
+				if d.Lock != want {
+					w.Errorf("lock %+v, want %+v", d.Lock, want)
+				}
+				ended := 0
+				for _, a := range d.History {
+					if a.Outcome == analysislock.OutcomeCancelled && a.Code == analysislock.Cancelled && a.Message == "cancelled by ana" {
+						ended++
+					}
+				}
+				if ended != tc.ended {
+					w.Errorf("history %+v, want %d cancelled", d.History, tc.ended)
+				}
+			})
+		})
+	}
+}
+
+// The run ends with the next heartbeat and writes nothing after that.
+func TestACancelEndsTheRunAndRefusesItsResult(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		h, got := w.acquire("w/1").Hold, &outcomes{}
+		began := time.Now()
+		err := h.Run(w.Context(), func(ctx context.Context, _ analysislock.Work) error {
+			time.Sleep(time.Minute)
+			if _, err := w.locks.Cancel(w.Context(), "x", "ana", nil); err != nil {
+				w.Error(err)
+			}
+			h.Report(checkpoint("late"), time.Hour, got.done("r"))
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		var lost *lease.LostError
+		if !errors.As(err, &lost) || lost.Reason != lease.Finished || time.Since(began) > lease.DefaultTTL/3+time.Second {
+			w.Errorf("%v after %v", err, time.Since(began))
+		}
+		got.want(w, "r lost")
+		cancelled := w.doc()
+		if err := h.Complete(w.Context(), "late"); !errors.Is(err, lease.ErrLost) {
+			w.Errorf("complete: %v, want ErrLost", err)
+		}
+		if d := w.doc(); d.Lock != cancelled.Lock || d.Result != nil || d.Checkpoint != nil {
+			w.Errorf("%+v", d)
+		}
+		if _, err := w.locks.Requeue(w.Context(), "x", nil, false); err != nil || w.acquire("w/2").Grant.Token != 3 {
+			w.Errorf("requeue: %v", err)
+		}
+	})
+}

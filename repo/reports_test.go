@@ -1,0 +1,242 @@
+package repo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"path"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/genproto/googleapis/type/latlng"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+)
+
+// given acquires x, and checks the checkpoint that the run is given.
+func (w *worker) given(t *testing.T, owner, want string) *analysislock.Hold {
+	t.Helper()
+	mustAcquire(t, w, "x", owner)
+	err := w.run(t.Context(), owner, func(_ context.Context, work analysislock.Work) error {
+		if got := string(work.Checkpoint); got != want || string(work.Input) != `"in"` {
+			t.Errorf("%s is given %q with the input %s, want %q", owner, got, work.Input, want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return w.holds[owner]
+}
+
+func report(message string, checkpoint any) analysislock.Report {
+	return analysislock.Report{Message: &message, Checkpoint: &analysislock.Checkpoint{Value: checkpoint}}
+}
+
+func TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "in"})
+		check := func(errs ...error) {
+			t.Helper()
+			if err := errors.Join(errs...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		requeue := func(fresh bool) error {
+			_, err := a.Requeue(t.Context(), "x", nil, fresh)
+			return err
+		}
+		has := func(when string, want ...string) {
+			t.Helper()
+			fields, got := b.Fields(t, "x"), []string(nil)
+			for _, name := range []string{"checkpoint", "progress", "startedAt"} {
+				if _, found := fields[name]; found {
+					got = append(got, name)
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s: fields (-want +got):\n%s", when, diff)
+			}
+		}
+		h := a.given(t, "w/1", "")
+		h.Report(report("one", map[string]any{"n": int64(1)}), 0, nil)
+		check(h.Flush(t.Context()))
+		h.Report(report("two", map[string]any{"n": int64(1<<62 + 1), "s": "<"}), 0, nil)
+		check(h.Retry(t.Context(), "c", "m"))
+		has("released", "checkpoint", "progress", "startedAt")
+
+		h = a.given(t, "w/2", `{"n":4611686018427387905,"s":"<"}`)
+		h.Report(report("three", []any{"three"}), time.Hour, nil)
+		check(h.Fail(t.Context(), "c", "m"))
+		has("FAILED", "checkpoint", "progress", "startedAt")
+		check(requeue(false))
+		has("queued again", "checkpoint")
+
+		check(a.given(t, "w/3", `["three"]`).Fail(t.Context(), "c", "m"))
+		check(requeue(true))
+		has("queued afresh")
+		h = a.given(t, "w/4", "")
+		h.Report(report("four", "four"), 0, nil)
+		check(h.Flush(t.Context()))
+		h.Report(report("last", "last"), 0, nil)
+		check(h.Complete(t.Context(), "done"))
+		has("READY", "startedAt")
+	})
+}
+
+// The reasons are the size of the document and an array directly in an array.
+func TestACheckpointThatTheDocumentCannotHoldIsDroppedAndTheLockRenewed(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		for name, checkpoint := range map[string]any{"too large": strings.Repeat("c", 200<<10), "nested": map[string]any{"a": []any{[]any{int64(1)}}}} {
+			for _, pessimistic := range []bool{false, true} {
+				a := open(t, b)
+				a.documents.pessimistic = pessimistic
+				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": strings.Repeat("x", 900<<10), "checkpoint": "earlier"})
+				mustAcquire(t, a, "x", "w/1")
+				before := b.Fields(t, "x")["lockHeartbeatAt"]
+				h := a.holds["w/1"]
+				var outcomes []error
+				done := func(err error) { outcomes = append(outcomes, err) }
+				time.Sleep(2 * time.Millisecond)
+				h.Report(report("dropped", checkpoint), 0, done)
+				if err := h.Flush(t.Context()); err != nil || len(outcomes) != 1 || !errors.Is(outcomes[0], lease.ErrRefused) || h.Advanced() {
+					t.Errorf("%s: %v; outcomes %v; advanced %v", name, err, outcomes, h.Advanced())
+				}
+				if got := b.Fields(t, "x"); got["checkpoint"] != "earlier" || got["lockHeartbeatAt"] == before {
+					t.Errorf("%s: checkpoint %v, heartbeat %v", name, got["checkpoint"], got["lockHeartbeatAt"])
+				}
+				message := "next"
+				h.Report(analysislock.Report{Message: &message}, 0, done)
+				if err := h.Release(t.Context(), analysislock.OutcomeShuttingDown, true); err != nil || len(outcomes) != 2 || outcomes[1] != nil {
+					t.Errorf("%s: %v; outcomes %v", name, err, outcomes)
+				}
+				if d, err := a.Summary(t.Context(), "x"); err != nil || d.Progress == nil || d.Progress.Message != "next" {
+					t.Errorf("%s: %+v, %v", name, d.Progress, err)
+				}
+			}
+		}
+	})
+}
+
+// Other programs may have written the fields before.
+func TestValuesOfForeignTypesAreNoObstacle(t *testing.T) {
+	for name, tc := range map[string]struct {
+		field string
+		value any
+		want  string // what the run is given as its checkpoint
+	}{
+		"progress is a number":          {"progress", 50, ""},
+		"progress is NaN":               {"progress", map[string]any{"fraction": math.NaN(), "message": 5, "at": true}, ""},
+		"progress is over 1":            {"progress", map[string]any{"fraction": 101, "at": []any{"x"}}, ""},
+		"history is a string":           {"history", "x", ""},
+		"history is of anything":        {"history", []any{nil, "x", 5, map[string]any{"attempt": "x", "token": math.NaN(), "owner": 5, "startedAt": true, "outcome": []any{}}}, ""},
+		"history is long":               {"history", []any{map[string]any{"owner": strings.Repeat("o", 100<<10)}, map[string]any{"token": 1}}, ""},
+		"startedAt is a boolean":        {"startedAt", true, ""},
+		"startedAt is in the year 9999": {"startedAt", "9999-01-01T00:00:00Z", ""},
+		"checkpoint is null":            {"checkpoint", nil, ""},
+		"checkpoint is of Firestore":    {"checkpoint", []any{math.NaN(), []byte("b"), time.Unix(0, 0), &latlng.LatLng{}}, `["NaN","Yg==","1970-01-01T00:00:00Z",{"latitude":0,"longitude":0}]`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				a := open(t, b)
+				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "in", tc.field: tc.value})
+				h := a.given(t, "w/1", tc.want)
+				d, err := a.Get(t.Context(), "x")
+				if _, unencodable := json.Marshal(d); err != nil || unencodable != nil {
+					t.Errorf("%v, %v", err, unencodable)
+				}
+				if n := len(d.History); n == 0 || d.History[n-1].Token != 1 || d.History[n-1].Owner != "w/1" || d.StartedAt.IsZero() {
+					t.Errorf("history %+v, started at %v", d.History, d.StartedAt)
+				}
+				h.Report(report("m", "c"), 0, nil)
+				if err := h.Fail(t.Context(), "c", "m"); err != nil {
+					t.Error(err)
+				}
+				got := b.Fields(t, "x")
+				if p, _ := got["progress"].(map[string]any); got["checkpoint"] != "c" || p["message"] != "m" {
+					t.Errorf("checkpoint %v, progress %v", got["checkpoint"], got["progress"])
+				}
+			})
+		})
+	}
+}
+
+func TestAnAnalysisIsNotAcquiredAfterItsRunTime(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+			a, last := open(t, b), open(t, b)
+			if lost {
+				last = open(t, b, lostReply(codes.Unavailable, func() {}))
+			}
+			for _, a := range []*worker{a, last} {
+				var err error
+				if a.Locks, err = analysislock.New(a.documents, lease.Policy{}, time.Hour, a.work); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
+			if acq := mustAcquire(t, a, "x", "w/1"); acq.RunTime != time.Hour {
+				t.Errorf("run time %v, want 1h", acq.RunTime)
+			}
+			if err := a.holds["w/1"].Release(t.Context(), analysislock.OutcomeContinued, true); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Hour - time.Millisecond)
+			if acq := mustAcquire(t, a, "x", "w/2"); acq.RunTime != time.Millisecond {
+				t.Errorf("run time %v, want 1ms", acq.RunTime)
+			}
+			time.Sleep(lease.DefaultTTL) // it has crashed
+			acq := acquire(t, last, "x", "w/3")
+			if acq.Reason != analysislock.RunTimeExhausted || acq.Grant != (lease.Grant{Owner: "w/3", Token: 3}) {
+				t.Errorf("%+v", acq)
+			}
+			d, err := a.Get(t.Context(), "x")
+			if err != nil || d.Status != analysislock.Failed || d.Error == nil || d.Error.Code != analysislock.RunTimeExhausted || len(d.History) != 2 ||
+				d.Lock != (lease.Lease{Token: 3, Attempts: 2, Finished: true, FinishedBy: "w/3"}) {
+				t.Errorf("%+v, %+v, %v", d, d.Error, err)
+			}
+			if _, err := a.Requeue(t.Context(), "x", nil, false); err != nil {
+				t.Error(err)
+			}
+			if acq := mustAcquire(t, a, "x", "w/4"); acq.RunTime != time.Hour {
+				t.Errorf("run time %v after a requeue, want 1h", acq.RunTime)
+			}
+		})
+	}
+}
+
+// The holder of an expired lock commits a checkpoint after the next one's decision was
+// made, and after its work was read, but before its commit.
+func TestAnAttemptIsGivenTheCheckpointOfTheHolderBeforeIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "in", "checkpoint": "earlier"})
+		old := open(t, b)
+		h := old.given(t, "w/1", `"earlier"`)
+		time.Sleep(lease.DefaultTTL)
+		meanwhile := func() {
+			time.Sleep(time.Second) // until the work has been read
+			h.Report(report("m", "newest"), 0, nil)
+			if err := h.Release(t.Context(), analysislock.OutcomeContinued, true); err != nil {
+				t.Error(err)
+			}
+		}
+		next := open(t, b, grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if do := meanwhile; path.Base(method) == "Commit" && do != nil {
+				meanwhile = nil
+				do()
+			}
+			return invoke(ctx, method, req, reply, cc, opts...)
+		}))
+		if next.given(t, "w/2", `"newest"`); meanwhile != nil {
+			t.Error("there was no commit")
+		}
+	})
+}
