@@ -249,3 +249,21 @@ func TestAReleaseThatLostTheLeaseReportsWhatItCarriedAsLost(t *testing.T) {
 		}
 	})
 }
+
+func TestACarriedChangeIsNotTakenForWrittenByAnEarlierRenewalOfTheSameMillisecond(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		w.at(10 * time.Second)
+		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
+		ctx, cancel := context.WithTimeout(w.Context(), 100*time.Microsecond)
+		defer cancel()
+		if err := h.Renew(ctx, 0); !errors.Is(err, lease.ErrUnavailable) {
+			w.Fatalf("%v, want ErrUnavailable", err)
+		}
+		var all []outcome
+		w.carry(h, "new", time.Hour, &all)
+		if err := h.Renew(w.Context(), 0); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "new" {
+			w.Errorf("%v; outcomes %v; note %q, want new", err, all, w.record().Note)
+		}
+	})
+}

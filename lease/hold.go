@@ -16,6 +16,7 @@ type Hold[D any] struct {
 	stolen bool
 	moved  chan struct{} // notifies the watchdog that until has changed
 	sooner chan struct{} // notifies the heartbeat that carried has changed
+	sought time.Time     // the expiry of the last renewal, written or not
 
 	mu      sync.Mutex
 	cell    Cell[D]   // the record as last read or written
@@ -124,9 +125,13 @@ func (h *Hold[D]) Renew(ctx context.Context, ttl time.Duration) error {
 	var expiry time.Time
 	c, err := h.write(ctx, func(l Lease, now time.Time) (Lease, error) {
 		l, err := Extend(l, now, h.grant, lessor.policy)
+		if l.ExpiresAt.Equal(h.sought) { // of an earlier renewal, which may still be written
+			l.ExpiresAt = l.ExpiresAt.Add(time.Millisecond)
+		}
 		expiry = l.ExpiresAt
 		return l, err
 	}, nil, func(l Lease) bool { return l.HeldBy(h.grant) && l.ExpiresAt.Equal(expiry) })
+	h.sought = expiry
 	if err == nil {
 		h.update(c, lessor.policy)
 	}
