@@ -323,6 +323,8 @@ var (
 		"task first to an idle worker", "delivery 0 at w0: swap", "time passes: a heartbeat is due", "delivery 0 at w0: swap",
 		"time passes: a run reaches its deadline",
 	}
+	flushing = append(expired[:5:5], "delivery 0 at w0: the run reports", "delivery 0 at w0: the run reports",
+		"delivery 0 at w0: the run obeys its cancellation")
 	releasing = append(reported[:5:5], "w0 gets SIGTERM", "delivery 0 at w0: the run obeys its cancellation", "time passes: the lock expires")
 )
 

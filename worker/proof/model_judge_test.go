@@ -151,8 +151,8 @@ func (m *model) judgeAnswer(p *caller, a answer, excused bool) {
 		m.fail("%s was answered locked because of its own lock", p)
 	case a.Reason == "locked" && !wasSo(func(l lease.Lease) bool { return l.Owner != "" && l.ExpiresAt.Equal(retry) }):
 		m.fail("%s was answered locked until %s, but no lock had that expiry", p, a.RetryAt)
-	case a.Reason == "continued" && a.code == http.StatusOK && !slices.ContainsFunc(r.past, func(e past) bool { return e.token == p.token && e.outcome == a.Reason }):
-		m.fail("%s was answered continued, but it has not released the lock for that", p)
+	case a.Reason == "continued" && a.code == http.StatusOK && r.history.Token == p.token && r.holder == p:
+		m.fail("%s was answered continued, but it holds the lock", p)
 	case a.Reason == "lock_lost" && l.FinishedBy != "" && l.FinishedBy == p.owner:
 		m.fail("%s was answered lock_lost, but it had finished the analysis", p)
 	case a.Reason == "" && a.code == http.StatusOK && !slices.Contains(r.history.Finishes, p.token):
