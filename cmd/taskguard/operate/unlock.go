@@ -100,7 +100,11 @@ func changeAll(ctx context.Context, c *cli.Call, ids []string, what change) (err
 			return err
 		}
 	}
-	cl, err := connect(ctx, c, map[bool]queueUse{true: noQueue, false: optionalQueue}[what == cancel], repo.Options{})
+	queue := optionalQueue
+	if what == cancel {
+		queue = noQueue
+	}
+	cl, err := connect(ctx, c, queue, repo.Options{})
 	if err != nil {
 		return err
 	}
@@ -151,6 +155,9 @@ func (cl *Client) change(ctx context.Context, what change, id string, seen *anal
 	attrs := []any{
 		"command", what.name, "analysis_id", id, "project", cl.place.Project, "by", who,
 		"status_was", was.Status, "lock_held", done.Lock.Held, "lock_owner", was.Lock.Owner, "lock_token", was.Lock.Token,
+	}
+	if what.fresh {
+		attrs = append(attrs, "fresh", true)
 	}
 	switch {
 	case what == cancel && was.Status == status:
