@@ -89,6 +89,6 @@ var siblingRooms = []room{
 		seed("the first refused id ends the command", "cmd/taskguard.TestAChangeOfSeveralAnalysesPassesOverThoseThatAreRefused",
 			`if ctx.Err() != nil || len(ids) == 1 {`, `if ctx.Err() != nil || len(ids) == 1 || err != nil {`),
 		seed("a cancel books a delivery", "cmd/taskguard.TestCancelEndsAnAnalysisAndBooksNoDelivery",
-			`{true: noQueue, false: optionalQueue}[what == cancel]`, `{true: noQueue, false: optionalQueue}[what == unlock]`),
+			`if what == cancel {`, `if what == unlock {`),
 	}},
 }
