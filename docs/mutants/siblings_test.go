@@ -88,7 +88,7 @@ var siblingRooms = []room{
 			`change{requeue.name, *fresh}`, `change{requeue.name, *fresh && len(ids) > 1}`),
 		seed("the first refused id ends the command", "cmd/taskguard.TestAChangeOfSeveralAnalysesPassesOverThoseThatAreRefused",
 			`if ctx.Err() != nil || len(ids) == 1 {`, `if ctx.Err() != nil || len(ids) == 1 || err != nil {`),
-		seed("a cancel books a delivery", "cmd/taskguard.TestCancelEndsAnAnalysisAndBooksNoDelivery",
+		seed("a cancel needs the queue", "cmd/taskguard.TestCancelEndsAnAnalysisAndBooksNoDelivery",
 			`if what == cancel {`, `if what == unlock {`),
 	}},
 }
