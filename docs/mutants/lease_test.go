@@ -115,6 +115,8 @@ var leaseRooms = []room{
 	}, set, func(Lease) bool { return false })`),
 	}},
 	{"lease/keep.go", []bug{
+		seed("an analyzer that waits for a last checkpoint never ends when its lock is lost", "TestACarriedChangeIsRefusedAsSoonAsTheLeaseIsLost",
+			`	for lost := k.loss(); lost != nil; {`, `	for lost := k.loss(); false; {`),
 		seed("a run is not cancelled when its lock is lost", "TestALossHasAReason/taken",
 			`		k.cancelBody(k.lost)
 `,
