@@ -49,7 +49,7 @@ func TestARunThatReportsNothingStalls(t *testing.T) {
 				})
 				w.guard.StallTimeout, w.guard.Telemetry = time.Minute, m.Telemetry
 				w.deliver(t, "x").check(t, tc.code, nil)
-				if got := attempts(t, b, "x"); got != tc.history {
+				if got := attempts(t, b); got != tc.history {
 					t.Errorf("history %q, want %q", got, tc.history)
 				}
 				want := "stalled :1"
