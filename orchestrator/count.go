@@ -3,6 +3,7 @@ package orchestrator
 import (
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"slices"
 	"unicode"
 	"unicode/utf8"
@@ -17,7 +18,7 @@ const (
 
 // textCounts is the part of the result for text.
 type textCounts struct {
-	Lines      int         `json:"lines"`      // including a last one without a newline
+	Lines      int         `json:"lines"`
 	Words      int         `json:"words"`      // separated by white space
 	Characters int         `json:"characters"` // Unicode code points
 	TopWords   []wordCount `json:"top_words"`  // the most frequent first, equals by alphabet
@@ -29,35 +30,56 @@ type wordCount struct {
 	Count int    `json:"count"`
 }
 
-// countText counts in valid UTF-8.
-func countText(content []byte) *textCounts {
-	c := wordCounter{seen: map[string]int{}}
-	for at := 0; at < len(content); {
-		r, n := utf8.DecodeRune(content[at:])
-		c.add(r, content[at:at+n])
+// textCounter counts a text of valid UTF-8, part by part. As JSON it is a checkpoint.
+type textCounter struct {
+	Bytes      int            `json:"bytes"`  // of the parts that were added
+	SHA256     string         `json:"sha256"` // of these, when a checkpoint is made
+	Lines      int            `json:"lines"`
+	Words      int            `json:"words"`
+	Characters int            `json:"characters"`
+	Seen       map[string]int `json:"seen"` // the number of each word that may be a top word
+
+	inWord bool
+	run    []byte // the letters of the current word
+}
+
+// resumeText returns the counter of a checkpoint, if it is one of the beginning of
+// content; else a new one.
+func resumeText(checkpoint json.RawMessage, content []byte) *textCounter {
+	c := &textCounter{}
+	if json.Unmarshal(checkpoint, c) == nil && 0 <= c.Bytes && c.Bytes <= len(content) && c.Seen != nil && c.SHA256 == sum(content[:c.Bytes]) {
+		return c
+	}
+	return &textCounter{Seen: map[string]int{}}
+}
+
+// add counts the next part: whole lines, or the rest of the text.
+func (c *textCounter) add(part []byte) {
+	c.Bytes += len(part)
+	c.Lines += countLines(part)
+	for at := 0; at < len(part); {
+		r, n := utf8.DecodeRune(part[at:])
+		c.addRune(r, part[at:at+n])
 		at += n
 	}
 	c.endRun()
-	lines := bytes.Count(content, []byte("\n"))
-	if len(content) > 0 && content[len(content)-1] != '\n' {
+}
+
+// countLines counts lines, including a last one without a newline.
+func countLines(text []byte) int {
+	lines := bytes.Count(text, []byte("\n"))
+	if len(text) > 0 && text[len(text)-1] != '\n' {
 		lines++
 	}
-	return &textCounts{Lines: lines, Words: c.words, Characters: c.characters, TopWords: c.top()}
+	return lines
 }
 
-type wordCounter struct {
-	characters, words int
-	inWord            bool
-	run               []byte // the letters of the current word
-	seen              map[string]int
-}
-
-func (c *wordCounter) add(r rune, encoded []byte) {
-	c.characters++
+func (c *textCounter) addRune(r rune, encoded []byte) {
+	c.Characters++
 	wasInWord := c.inWord
 	c.inWord = !unicode.IsSpace(r)
 	if c.inWord && !wasInWord {
-		c.words++
+		c.Words++
 	}
 	if unicode.IsLetter(r) || unicode.IsMark(r) {
 		c.run = append(c.run, encoded...)
@@ -66,16 +88,16 @@ func (c *wordCounter) add(r rune, encoded []byte) {
 	}
 }
 
-func (c *wordCounter) endRun() {
+func (c *textCounter) endRun() {
 	if n := utf8.RuneCount(c.run); shortestTopWord <= n && n <= longestTopWord {
-		c.seen[string(bytes.ToLower(c.run))]++
+		c.Seen[string(bytes.ToLower(c.run))]++
 	}
 	c.run = c.run[:0]
 }
 
-func (c *wordCounter) top() []wordCount {
-	words := make([]wordCount, 0, len(c.seen))
-	for word, n := range c.seen {
+func (c *textCounter) top() []wordCount {
+	words := make([]wordCount, 0, len(c.Seen))
+	for word, n := range c.Seen {
 		words = append(words, wordCount{word, n})
 	}
 	slices.SortFunc(words, func(a, b wordCount) int {

@@ -8,15 +8,22 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"path/filepath"
 	"strings"
 	"unicode/utf8"
 )
 
-// documentAnalyzer is builtin:document. It checks its context only at the start: the
-// input is part of a document of at most 1 MiB, which took 0.3 s on a busy machine.
+// documentAnalyzer is builtin:document. It counts a text in parts of whole lines. After
+// each part it reports a checkpoint, and checks its context.
 type documentAnalyzer struct{}
+
+const (
+	documentParts = 10 // at most, besides one for a remainder
+	// maxCheckpointWords limits the time that a checkpoint takes. With more words there is none.
+	maxCheckpointWords = 8000
+)
 
 // documentResult is its result. Only text has counts.
 type documentResult struct {
@@ -35,13 +42,51 @@ func (documentAnalyzer) Analyze(ctx context.Context, job Job) (Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256(content)
-	r := documentResult{Bytes: len(content), SHA256: hex.EncodeToString(sum[:])}
+	r := documentResult{Bytes: len(content), SHA256: sum(content)}
 	var text bool
-	if r.MediaType, text = mediaType(name, content); text {
-		r.textCounts = countText(content)
+	if r.MediaType, text = mediaType(name, content); !text {
+		return r, nil
 	}
+	c, suffix := resumeText(job.Resume, content), ""
+	if c.Lines > 0 {
+		suffix = fmt.Sprintf(", continued from line %d", c.Lines)
+	}
+	for job.reportText(c, content, suffix); c.Bytes < len(content); job.reportText(c, content, suffix) {
+		if err := contextError(ctx); err != nil {
+			return nil, err
+		}
+		part := content[c.Bytes:]
+		if size := len(content) / documentParts; size < len(part) {
+			if end := bytes.IndexByte(part[size:], '\n'); end >= 0 {
+				part = part[:size+end+1]
+			}
+		}
+		c.add(part)
+	}
+	r.textCounts = &textCounts{Lines: c.Lines, Words: c.Words, Characters: c.Characters, TopWords: c.top()}
 	return r, nil
+}
+
+// reportText reports what c has counted of content.
+func (j Job) reportText(c *textCounter, content []byte, suffix string) {
+	if j.Reporter == nil {
+		return
+	}
+	progress := float64(c.Bytes) / float64(max(1, len(content)))
+	message := fmt.Sprintf("line %d of %d%s", c.Lines, countLines(content), suffix)
+	r := Report{Progress: &progress, Message: &message}
+	if 0 < c.Bytes && c.Bytes < len(content) && len(c.Seen) <= maxCheckpointWords {
+		c.SHA256 = sum(content[:c.Bytes])
+		text, _ := json.Marshal(c) // it has only numbers and strings
+		r.Checkpoint, _ = newCheckpoint(text)
+	}
+	j.Reporter.Report(r)
+}
+
+// sum returns the SHA-256 of b, in hex.
+func sum(b []byte) string {
+	s := sha256.Sum256(b)
+	return hex.EncodeToString(s[:])
 }
 
 // documentContent decodes the input: {"name", "text"} or {"name", "base64"}. The

@@ -143,3 +143,83 @@ func TestBuiltinDoesNotStartAfterTheEndOfItsContext(t *testing.T) {
 		t.Errorf("got %v, want context.Canceled", err)
 	}
 }
+
+// interrupted is a Reporter that ends a run after a number of reports.
+type interrupted struct {
+	recorder
+	left       int
+	stop       context.CancelFunc
+	checkpoint json.RawMessage // the newest
+	messages   []string
+}
+
+func (i *interrupted) Report(r orchestrator.Report) {
+	if i.messages = append(i.messages, *r.Message); r.Checkpoint != nil {
+		i.checkpoint, _ = json.Marshal(r.Checkpoint)
+	}
+	if i.left--; i.left == 0 {
+		i.stop()
+	}
+}
+
+// analyzeUntil runs builtin:document from a checkpoint, until it has reported n times.
+func analyzeUntil(t *testing.T, text string, from json.RawMessage, n int) (result any, reports *interrupted, err error) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	reports = &interrupted{left: n, stop: stop, checkpoint: from}
+	input, _ := json.Marshal(map[string]string{"text": text})
+	result, err = orchestrator.Run(ctx, builtin(t), orchestrator.Job{Input: input, Resume: from, Reporter: reports})
+	return result, reports, err
+}
+
+func TestBuiltinContinuesFromACheckpointWithTheSameResult(t *testing.T) {
+	long := strings.Repeat("Zebra ÄPFEL, über-naïve zebra\r\n\nx", 1000) + "äpfel" // no newline at the end
+	for _, text := range []string{long, long + "\n", "one long line\nlast", strings.Repeat("\n", 100), "no part", ""} {
+		want, all, err := analyzeUntil(t, text, nil, 0)
+		lines := strings.Count(text, "\n")
+		if text != "" && !strings.HasSuffix(text, "\n") {
+			lines++
+		}
+		if counts := want.(map[string]any); err != nil || counts["lines"] != int64(lines) || counts["words"] != int64(len(strings.Fields(text))) {
+			t.Fatalf("%v, %v; want %d lines", counts, err, lines)
+		}
+		for n := 1; n < len(all.messages); n++ { // interrupted after each part
+			_, before, err := analyzeUntil(t, text, nil, n)
+			if !errors.Is(err, context.Canceled) {
+				t.Fatalf("part %d: %v", n, err)
+			}
+			got, after, err := analyzeUntil(t, text, before.checkpoint, 0)
+			if err != nil || len(after.messages) != len(all.messages)-n+1 {
+				t.Errorf("part %d: %v; %d reports after %d of %d", n, err, len(after.messages), n, len(all.messages))
+			}
+			if first := before.messages[n-1]; n > 1 && !strings.HasPrefix(after.messages[0], first+", continued from line ") {
+				t.Errorf("part %d: %q after %q", n, after.messages[0], first)
+			}
+			equal(t, got, want)
+		}
+		if _, again, err := analyzeUntil(t, text, nil, 0); err != nil || len(text) > 1000 && (len(again.messages) < 10 || again.checkpoint == nil) {
+			t.Errorf("%v; %d reports of %d bytes", err, len(again.messages), len(text))
+		}
+		got, _, err := analyzeUntil(t, text, json.RawMessage(`{"bytes":1,"sha256":"","seen":{}}`), 0)
+		if err != nil {
+			t.Error(err)
+		}
+		equal(t, got, want)
+	}
+	_, before, _ := analyzeUntil(t, long, nil, 5)
+	want, _, _ := analyzeUntil(t, "X"+long, nil, 0) // the input has changed since the checkpoint
+	got, _, _ := analyzeUntil(t, "X"+long, before.checkpoint, 0)
+	equal(t, got, want)
+}
+
+func TestBuiltinReportsNoCheckpointOfTooManyWords(t *testing.T) {
+	var text strings.Builder
+	for i := range 100_000 {
+		text.WriteString(strings.Repeat(string(rune('a'+i%26))+string(rune('a'+i/26%26))+string(rune('a'+i/676%26))+string(rune('a'+i/17576)), 2) + "\n")
+	}
+	_, all, err := analyzeUntil(t, text.String(), nil, 0)
+	if err != nil || len(all.messages) < 10 || all.checkpoint != nil || len(all.invalid) > 0 {
+		t.Errorf("%v; %d reports, a checkpoint of %d bytes, invalid: %q", err, len(all.messages), len(all.checkpoint), all.invalid)
+	}
+}

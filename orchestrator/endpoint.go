@@ -99,6 +99,8 @@ func (e *endpoint) post(ctx context.Context, job Job, body []byte) (status int, 
 		return 0, output{}, nil, err
 	}
 	request.Header.Set("Content-Type", "application/json")
+	// JSON first: a framework that chooses the type by Accept answers as it does without.
+	request.Header.Set("Accept", "application/json, application/x-ndjson;q=0.9, */*;q=0.8")
 	request.Header.Set("Idempotency-Key", url.PathEscape(job.AnalysisID)) // net/http trims headers, which would make two ids one
 	request.Header.Set("X-Lock-Token", strconv.FormatInt(job.LockToken, 10))
 	for name, value := range traceHeaders(ctx) {
@@ -119,7 +121,7 @@ func (e *endpoint) post(ctx context.Context, job Job, body []byte) (status int, 
 	add := out.add
 	if declares(response, "application/x-ndjson") {
 		reports = job.stream()
-		add = func(b []byte) bool { reports.add(b); return true }
+		add = func(b []byte) bool { reports.add(b); return !reports.ended() }
 	}
 	buffer := make([]byte, readBytes)
 	for {

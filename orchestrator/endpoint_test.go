@@ -34,13 +34,13 @@ func post(ctx context.Context, t *testing.T, url string, job orchestrator.Job) (
 
 func TestEndpointReceivesTheJob(t *testing.T) {
 	var got struct {
-		method, uri, contentType, key, token, user, password, body string
-		last                                                       bool // request on its connection
+		method, uri, contentType, accept, key, token, user, password, body string
+		last                                                               bool // request on its connection
 	}
 	s := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		got.method, got.uri, got.body = r.Method, r.URL.RequestURI(), string(body)
-		got.contentType, got.key, got.token = r.Header.Get("Content-Type"), r.Header.Get("Idempotency-Key"), r.Header.Get("X-Lock-Token")
+		got.accept, got.contentType, got.key, got.token = r.Header.Get("Accept"), r.Header.Get("Content-Type"), r.Header.Get("Idempotency-Key"), r.Header.Get("X-Lock-Token")
 		got.user, got.password, _ = r.BasicAuth()
 		got.last = r.Close
 	})
@@ -58,6 +58,7 @@ func TestEndpointReceivesTheJob(t *testing.T) {
 		"method":          {got.method, "POST"},
 		"target":          {got.uri, "/analyze?key=k"},
 		"Content-Type":    {got.contentType, "application/json"},
+		"Accept":          {got.accept, "application/json, application/x-ndjson;q=0.9, */*;q=0.8"},
 		"Idempotency-Key": {got.key, "a1"},
 		"X-Lock-Token":    {got.token, "7"},
 		"user":            {got.user + ":" + got.password, "u:p"},

@@ -138,11 +138,12 @@ func exiter(args []string) {
 }
 
 // escaper FILE CHILD… exits while a child outside its group holds its standard input
-// and output. It writes the process id of the child to the file.
+// and output and REPORT_FD. It writes the process id of the child to the file.
 func escaper(args []string) {
 	must(os.Stdout.WriteString(`"escaped"`))
 	c := exec.Command(os.Args[0], append([]string{asProgram}, args[1:]...)...)
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	c.ExtraFiles = []*os.File{os.NewFile(3, "reports")}
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	check(c.Start())
 	check(os.WriteFile(args[0], fmt.Appendln(nil, c.Process.Pid), 0o600))

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"unicode/utf8"
 )
 
 const (
@@ -17,16 +18,20 @@ const (
 	maxReportLine = MaxCheckpointBytes + 16<<10
 )
 
-// Report is what an analyzer reports while it runs. What is nil is unchanged.
+// Report is what an analyzer reports while it runs. What is nil is unchanged. As JSON it
+// is a line of reports.
 type Report struct {
-	Progress   *float64 // 0 to 1
-	Message    *string
-	Checkpoint *Checkpoint
+	Progress   *float64    `json:"progress,omitempty"` // 0 to 1
+	Message    *string     `json:"message,omitempty"`
+	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
 }
 
 // Checkpoint is the state from which a later attempt can continue, as Storable
 // converts it. Nil clears the checkpoint.
 type Checkpoint struct{ Value any }
+
+// MarshalJSON returns the value as JSON.
+func (c *Checkpoint) MarshalJSON() ([]byte, error) { return json.Marshal(c.Value) }
 
 // Reporter receives the reports of a run. Its methods may be called concurrently, until
 // the run has ended.
@@ -100,10 +105,13 @@ func (r *Report) check() (problem string) {
 }
 
 // parseReport reads a line of JSON, an object with any of progress, message and
-// checkpoint. other has its further fields.
+// checkpoint. other has all its fields.
 func parseReport(line []byte) (r Report, other map[string]json.RawMessage, problem string) {
 	if json.Unmarshal(line, &other) != nil || other == nil {
 		return r, nil, "a report is not an object of JSON"
+	}
+	if !utf8.Valid(line) {
+		return r, other, "a report is not valid UTF-8"
 	}
 	if text, ok := other["progress"]; ok && json.Unmarshal(text, &r.Progress) != nil {
 		return r, other, "a progress is not a number"
@@ -116,13 +124,11 @@ func parseReport(line []byte) (r Report, other map[string]json.RawMessage, probl
 			return r, other, problem
 		}
 	}
-	delete(other, "progress")
-	delete(other, "message")
-	delete(other, "checkpoint")
-	if r == (Report{}) && len(other) == 0 {
-		return r, other, "a report is empty"
+	if r == (Report{}) && other["result"] == nil && other["error"] == nil {
+		return r, other, "a report has no progress, message or checkpoint"
 	}
-	return r, other, r.check()
+	problem = r.check() // first: it changes r
+	return r, other, problem
 }
 
 // lines splits what is added into lines, and calls take with each. A line over most
@@ -156,7 +162,7 @@ func (l *lines) end() {
 	l.text, l.over = l.text[:0], false
 }
 
-// report passes a line of reports on. It returns the line's further fields.
+// report passes a line of reports on. It returns the line's fields.
 func (j Job) report(line []byte, tooLong bool) (other map[string]json.RawMessage) {
 	r, problem := Report{}, "a report is too long"
 	if !tooLong {
@@ -178,17 +184,20 @@ func (j Job) reports() *lines {
 }
 
 // stream reads the answer of an endpoint that reports: lines of application/x-ndjson.
-// The line with the result or the error is the last that counts.
+// The line with the result or the error is the last that is read.
 type stream struct {
 	lines
 	last    map[string]json.RawMessage
 	tooLong bool // the last line
 }
 
+// ended reports whether the line with the result or the error has been read.
+func (s *stream) ended() bool { return s.last["result"] != nil || s.last["error"] != nil }
+
 func (j Job) stream() *stream {
 	s := &stream{}
 	s.lines = lines{most: MaxOutputBytes, take: func(line []byte, tooLong bool) {
-		if s.last["result"] == nil && s.last["error"] == nil {
+		if !s.ended() {
 			s.last, s.tooLong = j.report(line, tooLong), tooLong
 		}
 	}}
@@ -205,6 +214,8 @@ func (s *stream) result(endpoint string) (Result, error) {
 	switch result := s.last["result"]; {
 	case s.tooLong:
 		return nil, tooMuchOutput()
+	case !utf8.Valid(result):
+		return nil, refusal(path{}, "is not valid UTF-8", nil)
 	case result != nil:
 		return result, nil
 	case s.last["error"] == nil:

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"taskguard/orchestrator"
@@ -33,7 +34,7 @@ func TestAProgramReportsOnREPORT_FD(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got recorder
-	result, err := script(t.Context(), t, &got, "cat "+file+` >&"$REPORT_FD"; cat`)
+	result, err := script(t.Context(), t, &got, "sh -c 'cat "+file+` >&"$REPORT_FD"'; cat`) // a child reports
 	job, _ := result.(map[string]any)
 	if err != nil || fmt.Sprint(job["checkpoint"]) != "map[page:4]" {
 		t.Errorf("%v, %v", result, err)
@@ -60,11 +61,38 @@ func TestAProgramMayIgnoreCloseOrInheritREPORT_FD(t *testing.T) {
 	}
 }
 
-func TestAMillionLinesOfReportsAreRead(t *testing.T) {
-	var got recorder
-	result, err := script(t.Context(), t, &got, `yes '{"progress":0.5}' | head -n 1000000 >&3; echo '{"progress":1}' >&3; echo 7`)
-	if n := len(got.reports); err != nil || result != int64(7) || n != 1_000_001 || got.reports[n-1] != "1" {
-		t.Errorf("%v, %v; %d reports", result, err, n)
+// meter is a Reporter that counts, and measures the memory that is in use.
+type meter struct {
+	recorder
+	n, invalid  int
+	first, most uint64 // bytes
+}
+
+func (m *meter) Report(orchestrator.Report) {
+	if m.n++; m.n%200_000 == 1 {
+		m.measure()
+	}
+}
+
+func (m *meter) Invalid(string) { m.measure(); m.invalid++ }
+
+func (m *meter) measure() {
+	runtime.GC()
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	if m.most = max(m.most, s.HeapAlloc); m.first == 0 {
+		m.first = s.HeapAlloc
+	}
+}
+
+func TestAMillionReportsAndALongLineTakeNoMemory(t *testing.T) {
+	var got meter
+	result, err := script(t.Context(), t, &got, `yes '{"progress":0.5}' | head -n 1000001 >&3; yes | tr -d '\n' | head -c 33000000 >&3; echo >&3; echo 7`)
+	if err != nil || result != int64(7) || got.n != 1_000_001 || got.invalid != 1 {
+		t.Errorf("%v, %v; %d reports, %d invalid", result, err, got.n, got.invalid)
+	}
+	if grown := int64(got.most) - int64(got.first); grown > 4<<20 {
+		t.Errorf("a million lines, and one of 33 MB, use %d bytes of memory", grown)
 	}
 }
 

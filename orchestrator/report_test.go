@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"taskguard/orchestrator"
 )
@@ -55,15 +56,26 @@ var reported = []struct{ line, report, invalid string }{
 	{line: `  {"checkpoint":null}`, report: `<nil>`},
 	{line: `{"message":"` + strings.Repeat("é", 600) + `"}`, report: `"` + strings.Repeat("é", 20) + `"`},
 	{line: ``},
+	{line: "{\"progress\":0.25}\r", report: `0.25`},
+	{line: "\r"},
 	{line: `not JSON`, invalid: "a report is not an object of JSON"},
 	{line: `null`, invalid: "a report is not an object of JSON"},
-	{line: `{}`, invalid: "a report is empty"},
+	{line: `{}`, invalid: "a report has no progress, message or checkpoint"},
+	{line: `{"Progress":0.5,"message":null}`, invalid: "a report has no progress, message or checkpoint"},
 	{line: `{"progress":1.01}`, invalid: "a progress is not between 0 and 1"},
+	{line: `{"progress":-0.01}`, invalid: "a progress is not between 0 and 1"},
+	{line: `{"progress":NaN}`, invalid: "a report is not an object of JSON"},
+	{line: `{"progress":1e999}`, invalid: "a progress is not a number"},
+	{line: `[{"progress":0.5}]`, invalid: "a report is not an object of JSON"},
+	{line: "{\"message\":\"\xff\"}", invalid: "a report is not valid UTF-8"},
 	{line: `{"progress":"half"}`, invalid: "a progress is not a number"},
 	{line: `{"message":7}`, invalid: "a message is not a string"},
 	{line: `{"checkpoint":[[1]]}`, invalid: "a checkpoint cannot be stored in a document"},
 	{line: `{"checkpoint":{"__x__":1}}`, invalid: "a checkpoint cannot be stored in a document"},
 	{line: `{"checkpoint":"` + strings.Repeat("x", 256<<10) + `"}`, invalid: "a checkpoint is over 256 KiB"},
+	{line: `{"checkpoint":` + strings.Repeat(`{"a":`, 21) + "1" + strings.Repeat("}", 22), invalid: "a checkpoint cannot be stored in a document"},
+	{line: strings.Repeat("[", 100_000), invalid: "a report is not an object of JSON"},
+	{line: `{"message":"` + strings.Repeat("x", 10<<20) + `"}`, invalid: "a report is too long"},
 	{line: `{"progress":0.6}`, report: `0.6`},
 }
 
@@ -92,12 +104,13 @@ func reportLines() string {
 
 func TestAnEndpointReportsByLines(t *testing.T) {
 	for last, c := range map[string]struct{ result, err string }{
-		`{"result":{"ok":true}}` + "\n" + `{"result":7}`:            {result: "map[ok:true]"},
-		`{"result":null}`:                                           {result: "<nil>"},
+		`{"result":{"ok":true}}` + "\n" + `{"result":7}`: {result: "map[ok:true]"},
+		`{"result":null}`: {result: "<nil>"},
 		`{"error":{"message":"no such page","permanent":true}}`:     {err: "orchestrator: analyzer_rejected: no such page"},
 		`{"error":{"message":"busy"}}`:                              {err: "reported an error: busy"},
 		`{"error":"busy"}`:                                          {err: "answered an error that is not an object"},
 		`{"progress":0.7}`:                                          {err: "answered without a result"},
+		"{\"result\":\"\xff\"}":                                     {err: "result_invalid: result is not valid UTF-8"},
 		`{"result":"` + strings.Repeat("x", 8<<20) + `"}`:           {err: "result_too_large"},
 		`{"progress":0.7,"result":7}` + strings.Repeat("\n{}", 100): {result: "7"},
 	} {
@@ -124,6 +137,34 @@ func TestAnEndpointReportsByLines(t *testing.T) {
 		t.Errorf("%v, %v", result, err)
 	}
 	checkReports(t, &got)
+}
+
+func TestTheReportsBeforeABrokenConnectionCount(t *testing.T) {
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		_, _ = io.WriteString(w, `{"checkpoint":1}`+"\n"+`{"checkpoint":2}`)
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	var got recorder
+	_, err := post(t.Context(), t, s.URL, orchestrator.Job{Reporter: &got})
+	wantRetry(t, err, "unexpected EOF")
+	equal(t, got.reports, []string{"1"})
+}
+
+func TestNothingIsReadAfterTheLineWithTheResult(t *testing.T) {
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		for r.Context().Err() == nil { // until the worker closes the connection
+			_, _ = io.WriteString(w, `{"result":7}`+"\n")
+		}
+	})
+	var got recorder
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if result, err := post(ctx, t, s.URL, orchestrator.Job{Reporter: &got}); err != nil || result != int64(7) || len(got.invalid) > 0 {
+		t.Errorf("%v, %v; invalid: %q", result, err, got.invalid)
+	}
 }
 
 func TestAnAnalyzerInGoReports(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"time"
 
 	"google.golang.org/api/option"
@@ -106,10 +107,10 @@ func (a *Analyses) Get(ctx context.Context, id string) (analysislock.Analysis, e
 	return a.get(ctx, id, nil)
 }
 
-// Summary reads one analysis without its input and result, as Newest does:
+// Summary reads one analysis with its checkpoint, without its input and result:
 // lease.ErrNotFound if there is none.
 func (a *Analyses) Summary(ctx context.Context, id string) (analysislock.Analysis, error) {
-	d, err := a.get(ctx, id, decision)
+	d, err := a.get(ctx, id, slices.Concat(decision, []string{"checkpoint"}))
 	if errors.Is(err, lease.ErrMalformed) {
 		err = nil
 	}

@@ -57,6 +57,9 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	a.Error, a.LastError = decodeError(data["error"]), decodeError(data["lastError"])
 	a.StartedAt, _ = parseTime(data["startedAt"])
 	a.Progress, a.History = decodeProgress(data["progress"]), decodeHistory(data["history"])
+	if v := data["checkpoint"]; v != nil { // a decision does not read it
+		a.Checkpoint = &analysislock.Checkpoint{Value: v}
+	}
 	lock, err := c.decodeLock(r)
 	a.Lock, a.Attempts = lock, lock.Attempts
 	_, timestamp := data["updatedAt"].(time.Time)

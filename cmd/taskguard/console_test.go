@@ -155,9 +155,36 @@ func TestTheConsoleUnlocksAndRequeuesAsTheCommandsDo(t *testing.T) {
 	if d, err := a.Get(t.Context(), "x"); err != nil || d.Attempts != 0 {
 		t.Errorf("%+v, %v", d, err)
 	}
-	for _, part := range []string{"command=unlock", "command=requeue", "analysis_id=x", "by=", "lock_owner=w/1", "level=INFO"} {
+	if code, text := confirm(t, address, "cancel", "x"); code != http.StatusOK || !strings.Contains(text, "Cancelled. It is finished") {
+		t.Errorf("cancel: %d %s", code, text)
+	}
+	if d, err := a.Get(t.Context(), "x"); err != nil || d.Status != analysislock.Failed || d.Error.Code != analysislock.Cancelled || !strings.HasPrefix(d.Error.Message, "cancelled by ") {
+		t.Errorf("%+v, %v", d, err)
+	}
+	for _, part := range []string{"command=unlock", "command=requeue", "command=cancel", "analysis_id=x", "by=", "lock_owner=w/1", "level=INFO"} {
 		if !strings.Contains(log.String(), part) {
 			t.Errorf("no %q in %s", part, log)
+		}
+	}
+}
+
+func TestTheConsoleRequeuesFromTheCheckpointOrFromTheBeginning(t *testing.T) {
+	t.Parallel()
+	env := store(t)
+	a := analyses(t, env)
+	put(t, env, "x", map[string]any{"status": "FAILED", "checkpoint": "page 7"})
+	address, _, _ := consoleOf(t, env, "--port", "0", "--write")
+	for _, fresh := range []string{"", "&fresh=yes"} {
+		_, text := browse(t, http.MethodGet, address+"/requeue?id=x", "")
+		if !strings.Contains(text, `id="fresh"`) || strings.Contains(text, "page 7") {
+			t.Errorf("the confirmation has no choice, or the checkpoint: %s", text)
+		}
+		if code, text := browse(t, http.MethodPost, address+"/requeue?id=x", formOf(text)+fresh); code != http.StatusSeeOther {
+			t.Fatalf("%d %s", code, text)
+		}
+		d, err := a.Get(t.Context(), "x")
+		if kept := d.Checkpoint != nil; err != nil || d.Status != analysislock.Queued || kept != (fresh == "") {
+			t.Errorf("%q: %+v, %v", fresh, d, err)
 		}
 	}
 }

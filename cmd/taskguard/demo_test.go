@@ -33,22 +33,29 @@ type report struct {
 		ID        string    `json:"analysis_id"`
 		ExpiresAt time.Time `json:"lock_expired_at"`
 		TakenOver int       `json:"taken_over_by"`
+		Done      int       `json:"done_percent"`
+		Committed int       `json:"committed_percent"`
+		Continued int       `json:"continued_percent"`
 	}
 	Total struct{ Skips int }
 	Runs  int
 }
 
 // checkDemo fails unless every file was finished once, one of them after its worker was
-// killed.
+// killed and another has continued from its checkpoint.
 func checkDemo(t *testing.T, o outcome, files int) {
 	t.Helper()
-	o.want(t, cli.ExitDone, "with SIGKILL in the middle of its run", "the dead worker's lock", "locked, skipped; a follow-up is booked", " over, token 2")
+	o.want(t, cli.ExitDone, "with SIGKILL in the middle of its run", "the dead worker's lock", "locked, skipped; a follow-up is booked", " over, token 2", ", continued from line ")
 	var got report
 	if err := json.Unmarshal([]byte(o.out), &got); err != nil {
 		t.Fatalf("%v in %s", err, o.out)
 	}
 	if !got.OK || len(got.Problems) > 0 || len(got.Files) != files || got.Killed == nil || got.Killed.ExpiresAt.IsZero() {
 		t.Fatalf("ok = %v, problems = %q, %d files, killed = %+v", got.OK, got.Problems, len(got.Files), got.Killed)
+	}
+	// If the worker that took over was delayed, yet another has continued at a later checkpoint.
+	if k := got.Killed; k.Committed == 0 || k.Committed > k.Done || k.Continued < k.Committed {
+		t.Errorf("%+v, want it continued at what was committed", k)
 	}
 	for _, f := range got.Files {
 		// A machine that stalls for longer than a lock lasts costs a run each time.

@@ -1,6 +1,6 @@
 // Command taskguard is the operator's tool: it shows the product on this machine (demo,
-// local), submits analyses (submit), and operates on them (status, unlock, requeue,
-// recover, console). `taskguard help` lists its commands.
+// local), submits analyses (submit), and operates on them (status, unlock, cancel,
+// requeue, recover, console). `taskguard help` lists its commands.
 //
 // Flags may stand before and after a command's arguments; what follows -- is an
 // argument. It exits 0 when done, 1 when refused or failed, 2 on wrong usage or
@@ -30,12 +30,12 @@ const (
 func commands() []cli.Command {
 	return []cli.Command{
 		{Name: "demo", Arguments: "[FILE…]", Run: local.Demo,
-			Summary:   "analyse files on worker processes, kill one of them, and show that each file is finished once",
+			Summary:   "analyse files on worker processes, kill one of them, and show that its run is continued and each file is finished once",
 			Variables: "FIRESTORE_EMULATOR_HOST: use that emulator"},
 		{Name: "local", Run: local.Local,
 			Summary: "keep an emulated cloud and workers running until Ctrl-C, data in memory",
 			Variables: "ANALYZER (builtin:document) and ANALYZER_OUTPUT; FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; " +
-				"the worker's LOCK_…, MAX_…, RUN_TIMEOUT and FIRESTORE_TRANSACTIONS; the document lock's DOCUMENT_LOCK_TTL and DOCUMENT_LOCKS_COLLECTION"},
+				"the worker's LOCK_…, MAX_…, RUN_TIMEOUT, CHECKPOINT_INTERVAL, STALL_TIMEOUT and FIRESTORE_TRANSACTIONS; the document lock's DOCUMENT_LOCK_TTL and DOCUMENT_LOCKS_COLLECTION"},
 		{Name: "submit", Arguments: "FILE… | --input JSON", Run: operate.Submit,
 			Summary: "create analyses and book their deliveries", Variables: database + queue},
 		{Name: "status", Arguments: "[ID | --unfinished]", Run: operate.Status,
@@ -48,9 +48,9 @@ func commands() []cli.Command {
 			Summary:   "release the lock by force, also during a run, and book a delivery unless the analysis is finished",
 			Variables: database + queue + noQueue + " With --room: DOCUMENT_LOCKS_COLLECTION (documentLocks), and no queue."},
 		{Name: "cancel", Arguments: "ID…", Run: operate.Cancel,
-			Summary: "make analyses FAILED with the code cancelled, also during a run, which then ends and writes nothing", Variables: database + queue},
+			Summary: "make analyses FAILED with the code cancelled, also during a run, which then ends and writes nothing", Variables: database},
 		{Name: "requeue", Arguments: "ID…", Run: operate.Requeue,
-			Summary: "reset an analysis to QUEUED with 0 attempts, finished or not, and book a delivery; refused while it is locked", Variables: database + queue + noQueue},
+			Summary: "reset analyses to QUEUED with 0 attempts, finished or not, and book deliveries; refused while one is locked", Variables: database + queue + noQueue},
 		{Name: "recover", Run: operate.Recover,
 			Summary:   "book a delivery for each orphaned analysis: unfinished, and not locked",
 			Variables: database + queue + " and LOCK_TTL (5m)"},

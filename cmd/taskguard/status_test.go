@@ -3,12 +3,14 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"strings"
 	"testing"
 	"time"
 
 	"taskguard/cmd/taskguard/cli"
+	"taskguard/lease/iso8601"
 )
 
 const nasty = "a\n\x1b[2J\u202e\u200b\u009b"
@@ -29,7 +31,7 @@ func TestStatusShowsWhoHoldsALockAndNoToken(t *testing.T) {
 	a := analyses(t, env)
 	acq := locked(t, a, "held")
 	create(t, a, "free")
-	got := wantKeys(t, objects(t, env, "held")[0], "id", "status", "attempts", "created_at", "updated_at", "lock", "input")
+	got := wantKeys(t, objects(t, env, "held")[0], "id", "status", "attempts", "created_at", "updated_at", "started_at", "lock", "history", "input")
 	lock, err := json.Marshal(got["lock"])
 	if err != nil {
 		t.Fatal(err)
@@ -43,6 +45,7 @@ func TestStatusShowsWhoHoldsALockAndNoToken(t *testing.T) {
 		t.Fatalf("%d lines, want 2: %s", len(lines), lines)
 	}
 	wantKeys(t, lines[0], "id", "status", "attempts", "created_at", "updated_at", "lock")
+	wantKeys(t, lines[1], "id", "status", "attempts", "created_at", "updated_at", "started_at", "lock")
 	taskguard(t, env, "status").want(t, cli.ExitDone, readingLine, "held by w/1, ", "free", "QUEUED")
 	taskguard(t, env, "status", "held").want(t, cli.ExitDone, "lock      held by w/1")
 	taskguard(t, env, "status", "missing").want(t, cli.ExitFailed, `no analysis "missing" in collection analyses of project demo-test`)
@@ -84,6 +87,44 @@ func TestAMalformedDocumentIsListedAsMalformed(t *testing.T) {
 		t.Errorf("malformed: %v", got["malformed"])
 	}
 	taskguard(t, env, "status", "bad").want(t, cli.ExitFailed, "lockToken is a string")
+}
+
+// The second attempt's worker has crashed; the third has the lock.
+func TestStatusShowsProgressAndTheAttempts(t *testing.T) {
+	t.Parallel()
+	env := store(t)
+	at := func(ago time.Duration) string { return iso8601.Format(time.Now().Add(-ago)) }
+	attempt := func(n int, more map[string]any) map[string]any {
+		a := map[string]any{"attempt": n, "token": n, "owner": "w/" + nasty, "startedAt": "2026-01-02T03:04:05.678Z"}
+		maps.Copy(a, more)
+		return a
+	}
+	doc := map[string]any{
+		"status": "PROCESSING", "attempts": 3, "lockToken": 3, "lockOwner": "w/3", "lockExpiresAt": time.Now().Add(30 * time.Minute), "startedAt": "2026-01-02T03:04:05.678Z",
+		"progress":   map[string]any{"fraction": 0.426, "message": "page 3 of 7" + nasty, "at": at(30 * time.Minute)},
+		"checkpoint": map[string]any{"page": 3},
+		"history": []any{
+			attempt(1, map[string]any{"endedAt": "2026-01-02T03:04:07.178Z", "outcome": "retry", "code": "analyzer_failed", "message": "no memory" + nasty}),
+			attempt(2, nil), attempt(3, nil),
+		},
+	}
+	put(t, env, "x", doc)
+	put(t, env, "y", map[string]any{"status": "READY", "progress": map[string]any{"fraction": math.NaN()}, "history": []any{attempt(2, nil), "odd"}})
+	got := taskguard(t, env, "status", "x").want(t, cli.ExitDone, "progress    43 %, page 3 of 7a\\n\\x1b[2J\\u202e", ", reported 30m", "checkpoint  10 bytes; the next attempt continues from it",
+		"1        2026-01-02T03:04:05.678Z  1.5s      retry    analyzer_failed: no memorya\\n\\x1b[2J", "\n2        2026-01-02T03:04:05.678Z            no end", "\n3        2026-01-02T03:04:05.678Z            running")
+	list := taskguard(t, env, "status").want(t, cli.ExitDone, "x   PROCESSING  3         43 %      ")
+	if strings.ContainsAny(got.out+list.out, "\x1b\u202e") {
+		t.Errorf("not escaped:\n%q\n%q", got.out, list.out)
+	}
+	if o := taskguard(t, env, "status", "y").want(t, cli.ExitDone); strings.Contains(o.out, "running") || strings.Contains(o.out, "checkpoint") {
+		t.Errorf("a finished analysis:\n%s", o.out)
+	}
+	one := wantKeys(t, objects(t, env, "x")[0], "id", "status", "attempts", "started_at", "lock", "progress", "history", "checkpoint")
+	history, _ := one["history"].([]any)
+	if p, _ := one["progress"].(map[string]any); p["fraction"] != 0.426 || p["message"] != "page 3 of 7"+nasty || len(history) != 3 {
+		t.Errorf("%v", one)
+	}
+	wantKeys(t, objects(t, env)[0], "id", "status", "attempts", "started_at", "lock", "progress")
 }
 
 func TestTheLastErrorIsShownOfWhatIsUnfinished(t *testing.T) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,6 +65,72 @@ func TestRequeueOpensAFinishedAnalysisAndRefusesALockedOne(t *testing.T) {
 	acq := locked(t, a, "held")
 	taskguard(t, q.env, "requeue", "held").want(t, cli.ExitFailed, "is locked by w/1 until "+iso8601.Format(acq.ExpiresAt))
 	q.wantTasks(t, 1)
+}
+
+// A finished analysis has nothing to cancel; a cancelled one is as wanted.
+func TestCancelEndsAnAnalysisAndBooksNoDelivery(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	a := analyses(t, q.env)
+	locked(t, a, "held")
+	put(t, q.env, "done", map[string]any{"status": "READY"})
+	o := taskguard(t, q.env, "cancel", "held", "--json").
+		want(t, cli.ExitDone, "changed by an operator", "command=cancel", "analysis_id=held", "status_was=PROCESSING", "lock_owner=w/1", "by=")
+	if got := wantKeys(t, o.out, changedKeys...); got["was"] != "PROCESSING" || got["status"] != "FAILED" || got["delivery"] != "not_needed" {
+		t.Errorf("%s, want PROCESSING, FAILED, not_needed", o.out)
+	}
+	d, err := a.Get(t.Context(), "held")
+	if err != nil || d.Error == nil || d.Error.Code != analysislock.Cancelled || !strings.Contains(o.err, "by="+strings.TrimPrefix(d.Error.Message, "cancelled by ")) {
+		t.Errorf("%+v, %v, want it cancelled by the operator of the log:\n%s", d, err, o.err)
+	}
+	taskguard(t, q.env.with("TASK_QUEUE", "unused"), "cancel", "held").want(t, cli.ExitDone, "held is FAILED", "it was cancelled before: nothing is changed")
+	taskguard(t, q.env, "cancel", "done").want(t, cli.ExitFailed, `taskguard cancel: "done" is finished: there is nothing to cancel`)
+	q.wantTasks(t, 0)
+	taskguard(t, q.env, "requeue", "held").want(t, cli.ExitDone, "held is QUEUED; a delivery is booked")
+	q.wantTasks(t, 1)
+}
+
+func TestAChangeOfSeveralAnalysesPassesOverThoseThatAreRefused(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	locked(t, analyses(t, q.env), "held")
+	for _, id := range []string{"a", "b"} {
+		put(t, q.env, id, map[string]any{"status": "FAILED", "error": map[string]any{"code": "c"}})
+	}
+	changed := func(o outcome) (ids []string) {
+		for line := range strings.Lines(o.out) {
+			got := wantKeys(t, line, changedKeys...)
+			ids = append(ids, got["id"].(string)+" "+got["status"].(string))
+		}
+		return ids
+	}
+	o := taskguard(t, q.env, "requeue", "a", "held", "missing", "b", "--json").
+		want(t, cli.ExitFailed, "taskguard requeue: \"held\" is locked by w/1 ", "taskguard requeue: no analysis \"missing\" ")
+	if got := changed(o); !slices.Equal(got, []string{"a QUEUED", "b QUEUED"}) {
+		t.Errorf("changed %q, want a and b", got)
+	}
+	q.wantTasks(t, 2)
+	put(t, q.env, "b", map[string]any{"status": "READY"})
+	o = taskguard(t, q.env, "cancel", "a", "b", "held", "--json").want(t, cli.ExitFailed, "taskguard cancel: \"b\" is finished")
+	if got := changed(o); !slices.Equal(got, []string{"a FAILED", "held FAILED"}) {
+		t.Errorf("changed %q, want a and held", got)
+	}
+	q.wantTasks(t, 2)
+}
+
+func TestRequeueKeepsTheCheckpointUnlessFresh(t *testing.T) {
+	t.Parallel()
+	env := store(t)
+	put(t, env, "x", map[string]any{"status": "FAILED", "checkpoint": map[string]any{"part": 4}})
+	for _, tc := range []struct {
+		flag string
+		kept bool
+	}{{"--fresh=false", true}, {"--fresh", false}} {
+		taskguard(t, env, "requeue", "x", tc.flag).want(t, cli.ExitDone)
+		if got := strings.Contains(objects(t, env, "x")[0], `"checkpoint":{"part":4}`); got != tc.kept {
+			t.Errorf("requeue %s: checkpoint kept: %v, want %v", tc.flag, got, tc.kept)
+		}
+	}
 }
 
 func TestAChangeThatCannotBookItsDeliveryExits1(t *testing.T) {

@@ -32,6 +32,10 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		`submit --input {"a":{"b":1e400}}`: "--input: input.a.b is a number",
 		"status a/b":                       "taskguard status: the analysis id has a slash (see",
 		"requeue __x__":                    "taskguard requeue: the analysis id is reserved",
+		"requeue --fresh":                  "taskguard requeue: missing argument: want ID…",
+		"cancel":                           "taskguard cancel: missing argument: want ID…",
+		"cancel a b/c":                     "taskguard cancel: the analysis id has a slash",
+		"cancel --fresh a":                 "flag provided but not defined: -fresh",
 		"unlock":                           "taskguard unlock: missing argument: want ID",
 		"unlock a --room b":                "an ID and --room exclude each other",
 		"unlock --room=":                   "missing argument: want ID",
@@ -64,6 +68,10 @@ func TestHelpListsCommandsTheirFlagsAndVariables(t *testing.T) {
 		}
 	}
 	taskguard(t, vars{}, "help", "submit").want(t, cli.ExitDone, "-wait", "TASK_QUEUE")
+	taskguard(t, vars{}, "help", "requeue").want(t, cli.ExitDone, "-fresh", "delete the checkpoint", "TASK_QUEUE")
+	if o := taskguard(t, vars{}, "help", "cancel").want(t, cli.ExitDone, "FAILED", "ID…"); strings.Contains(o.out, "TASK_QUEUE") {
+		t.Errorf("cancel books nothing:\n%s", o.out)
+	}
 	taskguard(t, vars{}, "status", "-h").want(t, cli.ExitDone, "-limit", "FIRESTORE_EMULATOR_HOST")
 	taskguard(t, vars{}, "-v").want(t, cli.ExitDone, "taskguard ", ", go1.")
 	wantKeys(t, taskguard(t, vars{}, "version", "--json").want(t, cli.ExitDone).out, "version", "go")

@@ -1,6 +1,16 @@
 package mutants
 
 var siblingRooms = []room{
+	{"orchestrator/count.go", []bug{seed("a document continues from the checkpoint of another text", "TestBuiltinContinuesFromACheckpointWithTheSameResult",
+		` && c.SHA256 == sum(content[:c.Bytes])`, ``)}},
+	{"orchestrator/child.go", []bug{seed("a program's last report is lost without a newline", "TestAProgramReportsOnREPORT_FD",
+		`	c.reported.end()
+`,
+		``)}},
+	{"orchestrator/report.go", []bug{
+		seed("a report that is not UTF-8 is written", "TestAProgramReportsOnREPORT_FD", `	if !utf8.Valid(line) {`, `	if false {`),
+		seed("an endpoint's second result replaces its first", "TestAnEndpointReportsByLines", `		if !s.ended() {`, `		if true {`),
+	}},
 	{"lease/rules.go", []bug{seed("a new record's token does not come of the time", "lease/documentlock.TestLocks/TokensGrowOverDeletion",
 		`return Lease{Token: now.UnixMicro() - 1}`, `return Lease{}`)}},
 	{"lease/documentlock/documentlock.go", []bug{
@@ -38,6 +48,23 @@ var siblingRooms = []room{
 	}
 `,
 		``)}},
+	{"worker/console/change.go", []bug{
+		seed("a requeue from the beginning keeps the checkpoint", "TestARequeueContinuesFromTheCheckpointUnlessTheOperatorChoosesTheBeginning",
+			`			what = RequeueFresh
+`,
+			``),
+		seed("a change is made in a state that was not confirmed", "TestAChangedAnalysisIsConfirmedAgain",
+			`r.PostFormValue("lock") != s.row(&seen).Seen()`, `r.PostFormValue("lock") == ""`),
+	}},
+	{"worker/console/row.go", []bug{
+		seed("an attempt that lost its lock is shown as running", "TestAnAnalysisHasItsProgressAndATimelineOfItsAttempts",
+			`case r.LockState == lockHeld && a.Token == r.Lock.Token:`, `case a.Token == r.Lock.Token:`),
+		seed("a finished analysis can be cancelled", "TestAConfirmationPageDescribesTheConsequences",
+			` && !r.Lock.Finished
+}`,
+			`
+}`),
+	}},
 	{"lease/projectlock/acquire.go", []bug{
 		seed("the file is taken although the remote lease was seen held", "TestNoFallbackAfterTheRemoteLeaseWasSeenHeld",
 			` && !h.denied`, ``),
@@ -56,4 +83,12 @@ var siblingRooms = []room{
 		`case v.busy[id]:`, `case v.busy[id] && v.own == "":`)}},
 	{"lease/operatorpool/storage.go", []bug{seed("a dead process keeps its operator", "TestTheReservationOfADeadProcessIsDropped",
 		` && (session == s.session || s.alive(session))`, ``)}},
+	{"cmd/taskguard/operate/unlock.go", []bug{
+		seed("requeue --fresh keeps the checkpoint", "cmd/taskguard.TestRequeueKeepsTheCheckpointUnlessFresh",
+			`change{requeue.name, *fresh}`, `change{requeue.name, *fresh && len(ids) > 1}`),
+		seed("the first refused id ends the command", "cmd/taskguard.TestAChangeOfSeveralAnalysesPassesOverThoseThatAreRefused",
+			`if ctx.Err() != nil || len(ids) == 1 {`, `if ctx.Err() != nil || len(ids) == 1 || err != nil {`),
+		seed("a cancel books a delivery", "cmd/taskguard.TestCancelEndsAnAnalysisAndBooksNoDelivery",
+			`if what == cancel {`, `if what == unlock {`),
+	}},
 }

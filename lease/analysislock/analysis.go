@@ -33,7 +33,7 @@ type Analysis struct {
 	StartedAt time.Time `json:"started_at,omitzero"` // first acquisition
 	Progress  *Progress `json:"progress,omitempty"`
 	History   []Attempt `json:"history,omitempty"` // the last ten attempts, the newest last
-	// Checkpoint is a checkpoint to be written; nil: unchanged. A decision does not read it.
+	// Checkpoint is read only with the whole document. A change that sets it writes it.
 	Checkpoint *Checkpoint `json:"-"`
 
 	Lock lease.Lease `json:"-"`

@@ -108,6 +108,10 @@ func TestAFailureOfTheStoreIsReturned(t *testing.T) {
 		"release by name": {leasetest.Every(swap, leasetest.DropBefore), func(ctx context.Context, l *analysislock.Locks, _ *analysislock.Hold) error {
 			return l.ReleaseAnalysisLock(ctx, "x", "w/1")
 		}, lease.ErrUnavailable},
+		"flush": {leasetest.Every(swap, leasetest.DropBefore), func(ctx context.Context, _ *analysislock.Locks, h *analysislock.Hold) error {
+			h.Report(checkpoint("c"), 0, nil)
+			return h.Flush(ctx)
+		}, lease.ErrUnavailable},
 		"retry": {leasetest.Every(swap, leasetest.DropBefore), retry, lease.ErrUnavailable},
 		"retry, whose message does not fit, then the release": {
 			leasetest.Any(leasetest.On(swap, leasetest.Refuse), leasetest.Every(swap, leasetest.DropBefore)), retry, lease.ErrUnavailable,

@@ -13,26 +13,33 @@ import (
 	"taskguard/worker/printable"
 )
 
-// verb is a change that an operator may make.
+// Change is a change that an operator may make.
+type Change string
+
+// The changes; see the methods of analysislock.Locks.
+const (
+	Unlock       Change = "unlock"
+	Requeue      Change = "requeue"
+	RequeueFresh Change = "requeue-fresh" // deletes the checkpoint
+	Cancel       Change = "cancel"
+)
+
+// verb describes a change that has its own path.
 type verb struct {
-	Name   string // also its path
+	Name   Change // also its path
 	Button string
 	Past   string // of the notice after the change
-	do     func(o Operator, ctx context.Context, id, who string, seen analysislock.Seen) (Delivery, error)
 }
 
-var verbs = []verb{
-	{"unlock", "Unlock", "Unlocked", Operator.Unlock},
-	{"requeue", "Requeue", "Requeued", Operator.Requeue},
-}
+var verbs = []verb{{Unlock, "Unlock", "Unlocked"}, {Requeue, "Requeue", "Requeued"}, {Cancel, "Cancel", "Cancelled"}}
 
-// Operator makes the changes, and logs them with the name who. It commits a change only if
-// the analysis is still in the state seen, and returns lease.ErrConflict otherwise. Other
-// errors are those of Source.Get, and for Requeue *lease.HeldError while
-// locked. Its methods may be called concurrently.
+// Operator makes the changes.
 type Operator interface {
-	Unlock(ctx context.Context, id, who string, seen analysislock.Seen) (Delivery, error)
-	Requeue(ctx context.Context, id, who string, seen analysislock.Seen) (Delivery, error)
+	// Change makes a change, and logs it with the name who. It commits the change only if
+	// the analysis is still in the state seen, and returns lease.ErrConflict otherwise. Other
+	// errors are those of Source.Get, for a requeue *lease.HeldError while locked, and for
+	// Cancel lease.ErrFinished. Change may be called concurrently.
+	Change(ctx context.Context, what Change, id, who string, seen analysislock.Seen) (Delivery, error)
 }
 
 // Delivery is the result of the booking that goes with a change.
@@ -55,7 +62,7 @@ var results = map[Delivery]string{
 // address may come from anywhere.
 func notice(c echo.Context) string {
 	for _, v := range verbs {
-		if result := results[Delivery(c.QueryParam("done"))]; result != "" && c.QueryParam("did") == v.Name {
+		if result := results[Delivery(c.QueryParam("done"))]; result != "" && c.QueryParam("did") == string(v.Name) {
 			return v.Past + ". " + result
 		}
 	}
@@ -72,7 +79,7 @@ type confirmPage struct {
 	Back     string
 }
 
-// confirm handles GET /unlock and /requeue: it shows what will happen.
+// confirm handles GET /unlock, /requeue and /cancel: it shows what will happen.
 func (s *Server) confirm(v verb) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		w, err := s.changeable(c)
@@ -111,7 +118,7 @@ const (
 	changeTimeout = 7 * time.Second // shorter than a stop waits for it
 )
 
-// change handles POST /unlock and /requeue.
+// change handles POST /unlock, /requeue and /cancel.
 func (s *Server) change(v verb) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		defer s.Track()() // a stop waits for it
@@ -134,8 +141,12 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 		if r.PostFormValue("lock") != s.row(&seen).Seen() {
 			return s.ask(c, v, &seen, true)
 		}
+		what := v.Name
+		if what == Requeue && r.PostFormValue("fresh") != "" {
+			what = RequeueFresh
+		}
 		who, _ := c.Get(whoKey).(string)
-		booked, err := v.do(s.o.Operator, ctx, id, who, analysislock.Seen{Status: seen.Status, Grant: seen.Lock.Grant()})
+		booked, err := s.o.Operator.Change(ctx, what, id, who, analysislock.Seen{Status: seen.Status, Grant: seen.Lock.Grant()})
 		if errors.Is(err, lease.ErrConflict) { // it has changed since it was read
 			if seen, err = s.changeable(c); err == nil {
 				return s.ask(c, v, &seen, true)
@@ -147,6 +158,6 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 		case booked == Failed:
 			return refusal{unbooked.code, v.Past + unbooked.message, address("/unlock", id)}
 		}
-		return c.Redirect(http.StatusSeeOther, back+"&did="+v.Name+"&done="+string(booked))
+		return c.Redirect(http.StatusSeeOther, back+"&did="+string(v.Name)+"&done="+string(booked))
 	}
 }

@@ -30,10 +30,14 @@ func confirmed(t testing.TB, s *console.Server, verb, id string) *httptest.Respo
 }
 
 func TestAChangeIsConfirmedAndMadeInTheNameOfTheOperator(t *testing.T) {
-	for _, verb := range []string{"unlock", "requeue"} {
+	for verb, log := range map[string]string{"unlock": "The log names", "requeue": "The log names", "cancel": "The log and the error's message name"} {
 		s, h := writable(t, newSource(heldBy("a b", "w/1", 3, -time.Minute)))
 		has(t, page(t, s, "/analysis?id=a+b"), `href="/`+verb+`?id=a%20b"`)
-		has(t, page(t, s, "/"+verb+"?id=a+b"), "a b", "PROCESSING", "w/1", "What will happen", "A delivery is booked", "The log names <bdi>operator-1</bdi>", `method="post" action="/`+verb+`?id=a%20b"`)
+		text := page(t, s, "/"+verb+"?id=a+b")
+		if got, want := strings.Contains(text, "A delivery is booked"), verb != "cancel"; got != want {
+			t.Errorf("%s announces a delivery: %v, want %v", verb, got, want)
+		}
+		has(t, text, "a b", "PROCESSING", "w/1", "What will happen", log+" <bdi>operator-1</bdi>", `method="post" action="/`+verb+`?id=a%20b"`)
 		w := confirmed(t, s, verb, "a b")
 		location := w.Header().Get("Location")
 		if w.Code != http.StatusSeeOther || location != "/analysis?id=a+b&did="+verb+"&done=booked" {
@@ -51,6 +55,7 @@ func TestAConfirmationPageDescribesTheConsequences(t *testing.T) {
 	for target, want := range map[string]string{
 		"/unlock?id=held": "The lock is taken from", "/requeue?id=held": "It will be refused", "/unlock?id=free": "the document stays as it is",
 		"/unlock?id=left": "PROCESSING goes back to QUEUED", "/unlock?id=done": "no delivery is booked", "/requeue?id=done": "Its result stays",
+		"/cancel?id=held": "The lock is taken from", "/cancel?id=free": "Its state becomes FAILED", "/cancel?id=done": "Nothing will be changed",
 	} {
 		has(t, page(t, s, target), want)
 	}
@@ -59,6 +64,34 @@ func TestAConfirmationPageDescribesTheConsequences(t *testing.T) {
 	text := page(t, s, "/analysis?id=held")
 	has(t, text, "/unlock?id=held", "Requeue is refused while it is locked")
 	hasNot(t, text, "/requeue?id=held")
+	hasNot(t, page(t, s, "/analysis?id=done"), "/cancel?id=done")
+}
+
+func TestARequeueContinuesFromTheCheckpointUnlessTheOperatorChoosesTheBeginning(t *testing.T) {
+	resumable, locked := analysis("a", "FAILED"), heldBy("held", "w/1", 3, time.Hour)
+	resumable.Lock.Finished = true
+	resumable.Checkpoint = &analysislock.Checkpoint{Value: "secret position"}
+	locked.Checkpoint = resumable.Checkpoint
+	s, h := writable(t, newSource(resumable, locked, analysis("without", "FAILED")))
+	const choice = `type="checkbox" id="fresh" name="fresh"`
+	text := page(t, s, "/requeue?id=a")
+	has(t, text, choice, "It continues from its checkpoint")
+	for _, other := range []string{"/requeue?id=without", "/requeue?id=held", "/unlock?id=a", "/cancel?id=a"} {
+		hasNot(t, page(t, s, other), choice, "It continues from its checkpoint")
+	}
+	form := hidden(t, text)
+	post(t, s, "/requeue?id=a", form)
+	form.Set("fresh", "yes")
+	w := post(t, s, "/requeue?id=a", form)
+	if want := "/analysis?id=a&did=requeue&done=booked"; w.Header().Get("Location") != want {
+		t.Errorf("to %s, want %s", w.Header().Get("Location"), want)
+	}
+	post(t, s, "/unlock?id=a", form) // only a requeue has the choice
+	h.want(t, "requeue a by operator-1", "requeue-fresh a by operator-1", "unlock a by operator-1")
+	one := page(t, s, "/analysis?id=a&show=all")
+	has(t, one, `id="fact-checkpoint">yes`)
+	hasNot(t, one, "secret position")
+	has(t, page(t, s, "/analysis?id=without"), `id="fact-checkpoint"><span class="hint">none`)
 }
 
 func TestOnlyAFormOfThisConsoleChangesSomething(t *testing.T) {
@@ -101,8 +134,8 @@ func TestOnlyAFormOfThisConsoleChangesSomething(t *testing.T) {
 
 func TestNothingIsChangedWithoutAnOperator(t *testing.T) {
 	s := open(t, newSource(heldBy("a", "w/1", 3, -1)), console.Options{Every: quick})
-	hasNot(t, page(t, s, "/")+page(t, s, "/analysis?id=a"), "/unlock", "/requeue", "<button id=\"confirm")
-	for _, verb := range []string{"unlock", "requeue"} {
+	hasNot(t, page(t, s, "/")+page(t, s, "/analysis?id=a"), "/unlock", "/requeue", "/cancel", "<button id=\"confirm")
+	for _, verb := range []string{"unlock", "requeue", "cancel"} {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
 			w := ask(t, s, method, "/"+verb+"?id=a", "", "Sec-Fetch-Site", "same-origin")
 			if w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "--write") {
@@ -116,7 +149,7 @@ func TestTheNoticeOfAChangeIsOneOfFixedTexts(t *testing.T) {
 	s, _ := writable(t, newSource(analysis("a", "QUEUED")))
 	for query, want := range map[string]string{
 		"did=unlock&done=booked": "Unlocked. A delivery is booked.", "did=requeue&done=none": "Requeued. No delivery is booked, because no queue is configured",
-		"did=unlock&done=not_needed": "Unlocked. It is finished",
+		"did=unlock&done=not_needed": "Unlocked. It is finished", "did=cancel&done=not_needed": "Cancelled. It is finished",
 	} {
 		has(t, page(t, s, "/analysis?id=a&"+query), `id="notice"`, want)
 	}
@@ -185,6 +218,7 @@ func TestARefusedChangeNamesTheReason(t *testing.T) {
 	}{
 		{&lease.HeldError{Owner: "w/<9>", Remaining: 90 * time.Second}, http.StatusConflict, "it is locked by w/&lt;9&gt; for 1 min 30 s more"},
 		{lease.ErrNotFound, http.StatusNotFound, "no analysis"},
+		{fmt.Errorf("x: %w", lease.ErrFinished), http.StatusConflict, "it is finished"},
 		{fmt.Errorf("x: %w", lease.ErrUnavailable), http.StatusServiceUnavailable, "does not answer"},
 		{lease.ErrMalformed, http.StatusUnprocessableEntity, "cannot be read"},
 		{&console.Refusal{Text: "no permission", Err: errOdd}, http.StatusBadGateway, "Firestore refuses: no permission."},
@@ -210,7 +244,7 @@ func TestAChangedAnalysisIsConfirmedAgain(t *testing.T) {
 		"another state":                {analysis("a", "FAILED"), analysis("a", "READY")}, // as a worker in another language may leave it
 		"a lock that was deleted":      {heldBy("a", "w/1", 3, time.Hour), analysis("a", "PROCESSING")},
 	} {
-		for _, verb := range []string{"unlock", "requeue"} {
+		for _, verb := range []string{"unlock", "requeue", "cancel"} {
 			source := newSource(tc.was)
 			s, h := writable(t, source)
 			path := "/" + verb + "?id=a"

@@ -1,5 +1,5 @@
 // Package console serves web pages for operators: the latest analyses with their
-// states and locks, and the two changes that an operator may make.
+// states, locks and progress, and the changes that an operator may make.
 //
 // # What is guaranteed
 //
@@ -11,6 +11,8 @@
 //     one read of the list in three seconds, one count in fifteen and one read of the
 //     overdue analyses in thirty. Nothing is read when no page asks.
 //   - The numbers of the states count all analyses.
+//   - Progress and the history of attempts are part of each reading. Only the page of one
+//     analysis reads its checkpoint, and shows whether there is one, not its contents.
 //   - Inputs and results are read only on request, and are sent as text, cut at 64 KiB.
 //   - Without an Operator nothing can be changed. With one, a change is a POST from the
 //     confirmation page of this console, which describes what will happen. It is made only

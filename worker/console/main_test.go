@@ -169,22 +169,14 @@ type recorder struct {
 	fail   error
 }
 
-func (h *recorder) note(ctx context.Context, verb, id, who string, seen analysislock.Seen) (console.Delivery, error) {
+func (h *recorder) Change(ctx context.Context, what console.Change, id, who string, seen analysislock.Seen) (console.Delivery, error) {
 	if h.during != nil {
 		h.during(ctx)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.did, h.seen = append(h.did, verb+" "+id+" by "+who), seen
+	h.did, h.seen = append(h.did, string(what)+" "+id+" by "+who), seen
 	return cmp.Or(h.booked, console.Booked), h.fail
-}
-
-func (h *recorder) Unlock(ctx context.Context, id, who string, seen analysislock.Seen) (console.Delivery, error) {
-	return h.note(ctx, "unlock", id, who, seen)
-}
-
-func (h *recorder) Requeue(ctx context.Context, id, who string, seen analysislock.Seen) (console.Delivery, error) {
-	return h.note(ctx, "requeue", id, who, seen)
 }
 
 func (h *recorder) want(t *testing.T, did ...string) {

@@ -96,6 +96,8 @@ func TestNoTextOfADocumentBecomesMarkup(t *testing.T) {
 		w.Status = "state " + text
 		w.Error, w.LastError = &analysislock.Error{Code: "code " + text, Message: "message " + text}, &analysislock.Error{Code: "last " + text, Message: text}
 		w.Input, w.Result = encoded(t, text), encoded(t, map[string]string{text: text})
+		w.Progress = &analysislock.Progress{Message: "report " + text}
+		w.History = []analysislock.Attempt{{Token: 1, Owner: text, Outcome: text, Code: text, Message: text}}
 		source.all[text] = w
 	}
 	s, _ := writable(t, source)
@@ -104,7 +106,7 @@ func TestNoTextOfADocumentBecomesMarkup(t *testing.T) {
 		q := url.QueryEscape(text)
 		one := page(t, s, "/analysis?show=all&id="+q)
 		has(t, one, `href="/analysis?id=`) // its own link
-		pages = append(pages, one, page(t, s, "/unlock?id="+q), page(t, s, "/requeue?id="+q), ask(t, s, http.MethodGet, "/analysis?id=no"+q, "").Body.String())
+		pages = append(pages, one, page(t, s, "/unlock?id="+q), page(t, s, "/requeue?id="+q), page(t, s, "/cancel?id="+q), ask(t, s, http.MethodGet, "/analysis?id=no"+q, "").Body.String())
 	}
 	for _, text := range pages {
 		hasNot(t, strings.Replace(text, `<script type="module" src="/console.js"></script>`, "", 1), "<script", "<b>&", "\u202e", "\x00", "\x1b", `"'onmouse`, `href="javascript`, `action="javascript`)

@@ -41,13 +41,15 @@ type row struct {
 	Left      time.Duration // until the expiry of a held lock
 	Age       time.Duration // since UpdatedAt
 	Write     bool          // changes may be made
+
+	now time.Time
 }
 
 // newRow returns the row of a at now, the store's time.
 func newRow(a analysislock.Analysis, now time.Time, write bool) row {
 	r := row{
 		Analysis: a, Key: key(a.ID), State: cmp.Or(a.Status, noStatus), Kind: kindOf(a.Status), LockState: lockState(&a, now),
-		Left: a.Lock.ExpiresAt.Sub(now), Age: now.Sub(a.UpdatedAt), Write: write, Problem: a.Problem(),
+		Left: a.Lock.ExpiresAt.Sub(now), Age: now.Sub(a.UpdatedAt), Write: write, Problem: a.Problem(), now: now,
 	}
 	if a.Lock.Finished { // a worker in another language may not delete it
 		r.LastError = nil
@@ -63,6 +65,37 @@ func (r row) Unlockable() bool {
 // Requeueable reports whether the analysis may be requeued.
 func (r row) Requeueable() bool {
 	return r.Write && (r.LockState == lockStale || r.LockState == lockFree)
+}
+
+// Cancellable reports whether the analysis may be cancelled.
+func (r row) Cancellable() bool {
+	return r.Write && r.LockState != lockMalformed && !r.Lock.Finished
+}
+
+// Resumable reports whether the next attempt is given a checkpoint. Only the readings of
+// one analysis have it.
+func (r row) Resumable() bool { return r.Checkpoint != nil && r.Checkpoint.Value != nil }
+
+// Since returns the time since t.
+func (r row) Since(t time.Time) time.Duration { return r.now.Sub(t) }
+
+// Timeline returns the attempts, the newest first. One without an outcome is running if
+// it has the lock; otherwise its worker has crashed.
+func (r row) Timeline() (all []analysislock.Attempt) {
+	all = slices.Clone(r.History)
+	slices.Reverse(all)
+	for i := range all {
+		switch a := &all[i]; {
+		case a.Outcome != "":
+		case r.LockState == lockMalformed:
+			a.Outcome = "unknown"
+		case r.LockState == lockHeld && a.Token == r.Lock.Token:
+			a.Outcome = "running"
+		default:
+			a.Outcome = "crashed"
+		}
+	}
+	return all
 }
 
 // Seen returns the value that a form sends back to identify the confirmed state: the state

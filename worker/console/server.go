@@ -56,7 +56,7 @@ var assets embed.FS
 // pages are parsed once; they are part of the program.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
 	"legible": printable.Line, "shorten": shorten, "span": span, "age": age, "stamp": stamp,
-	"ms": time.Time.UnixMilli, "lines": printable.Lines,
+	"ms": time.Time.UnixMilli, "lines": printable.Lines, "percent": percent,
 }).ParseFS(assets, "assets/*.html"))
 
 // NewServer returns a Server of the analyses of source. It is ready until work ends.
@@ -83,12 +83,13 @@ func NewServer(work context.Context, source Source, o Options) *Server {
 	page("/", s.list)
 	page("/analysis", s.detail)
 	for _, v := range verbs {
+		path := "/" + string(v.Name)
 		if o.Operator == nil {
-			s.echo.Any("/"+v.Name, func(echo.Context) error { return readOnly })
+			s.echo.Any(path, func(echo.Context) error { return readOnly })
 			continue
 		}
-		page("/"+v.Name, s.confirm(v))
-		s.echo.POST("/"+v.Name, s.change(v))
+		page(path, s.confirm(v))
+		s.echo.POST(path, s.change(v))
 	}
 	for _, name := range []string{"console.css", "console.js", "icon.svg"} {
 		page("/"+name, echo.StaticFileHandler("assets/"+name, assets))

@@ -52,8 +52,8 @@ type Source interface {
 	// Overdue reads up to limit unfinished analyses that have not been updated for
 	// longer than the TTL of a lock, the oldest update first.
 	Overdue(ctx context.Context, limit int) ([]analysislock.Analysis, error)
-	// Get reads one analysis, with its input and result if contents is set; else
-	// Malformed may be set. Errors: lease.ErrNotFound, ErrInvalidKey, ErrMalformed,
+	// Get reads one analysis and its checkpoint, with its input and result if contents is
+	// set; else Malformed may be set. Errors: lease.ErrNotFound, ErrInvalidKey, ErrMalformed,
 	// ErrUnavailable.
 	Get(ctx context.Context, id string, contents bool) (Detail, error)
 }

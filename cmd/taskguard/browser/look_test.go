@@ -49,6 +49,8 @@ func TestEveryPageHasBothThemesAndFitsASmallScreen(t *testing.T) {
 		{"detail with contents", s.url + "/analysis?id=ready&show=all"},
 		{"confirm unlock", s.url + "/unlock?id=held"},
 		{"confirm requeue refused", s.url + "/requeue?id=held"},
+		{"confirm requeue from a checkpoint", s.url + "/requeue?id=failed"},
+		{"confirm cancel", s.url + "/cancel?id=held"},
 		{"confirm long", s.url + "/unlock?id=" + url.QueryEscape(strings.ReplaceAll(longID, "/", "-"))},
 		{"problem", s.url + "/analysis?id=missing"},
 	}

@@ -169,6 +169,18 @@ func locked(left time.Duration) map[string]any {
 	}
 }
 
+// reported adds to fields what a run has reported, and its attempts.
+func reported(fields map[string]any) map[string]any {
+	at := func(ago time.Duration) string { return iso8601.Format(time.Now().Add(-ago)) }
+	fields["progress"] = map[string]any{"fraction": 0.4, "message": words, "at": at(3 * time.Second)}
+	fields["history"] = []any{
+		map[string]any{"attempt": 1, "token": 5, "owner": words, "startedAt": at(time.Hour), "endedAt": at(50 * time.Minute), "outcome": "retry", "code": "exit_1", "message": words[:256]},
+		map[string]any{"attempt": 2, "token": 6, "owner": "w/2", "startedAt": at(20 * time.Minute)},
+		map[string]any{"attempt": 3, "token": 7, "owner": fields["lockOwner"], "startedAt": at(time.Minute)},
+	}
+	return fields
+}
+
 // deliveries returns the bodies delivered so far.
 func (s *site) deliveries() []string {
 	s.mu.Lock()
@@ -199,13 +211,13 @@ var states = []struct {
 	{"queued", "QUEUED", "free", func() map[string]any {
 		return map[string]any{"status": "QUEUED", "input": map[string]any{"text": "the input"}, "lastError": map[string]any{"code": "failed", "message": words}, "attempts": 1}
 	}},
-	{"held", "PROCESSING", "held", func() map[string]any { return locked(5 * time.Minute) }},
+	{"held", "PROCESSING", "held", func() map[string]any { return reported(locked(5 * time.Minute)) }},
 	{"stale", "PROCESSING", "stale", func() map[string]any { return locked(-time.Minute) }},
 	{"ready", "READY", "free", func() map[string]any {
 		return map[string]any{"status": "READY", "attempts": 1, "result": map[string]any{"words": 5, "top": "the result"}, "lockToken": 3, "finishedBy": "a/b/c"}
 	}},
 	{"failed", "FAILED", "free", func() map[string]any {
-		return map[string]any{"status": "FAILED", "attempts": 10, "lockToken": 10, "error": map[string]any{"code": "attempts_exhausted", "message": words}}
+		return map[string]any{"status": "FAILED", "attempts": 10, "lockToken": 10, "checkpoint": "page 7", "error": map[string]any{"code": "attempts_exhausted", "message": words}}
 	}},
 	{"foreign", "ARCHIVED", "free", func() map[string]any { return map[string]any{"status": "ARCHIVED"} }},
 	{"without", "no status", "free", func() map[string]any { return map[string]any{"input": "the input"} }},

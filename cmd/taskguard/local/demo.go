@@ -17,18 +17,20 @@ import (
 	"taskguard/cmd/taskguard/cli"
 	"taskguard/cmd/taskguard/operate"
 	"taskguard/emulator/cloudtasks"
+	"taskguard/lease/analysislock"
 	"taskguard/repo"
 	"taskguard/worker"
 	"taskguard/worker/taskqueue"
 )
 
-// The demo's figures. A run is long enough to be killed in its middle, and the lock
-// short enough to see it expire.
+// The demo's figures. A run is long enough to be killed after its first checkpoint, and
+// the lock short enough to see it expire.
 const (
 	demoWorkers   = 3
-	demoRun       = 1500 * time.Millisecond
+	demoRun       = 2 * time.Second
 	demoTTL       = "3s"
 	demoHeartbeat = "900ms"
+	demoInterval  = "1s"
 	demoTimeout   = 2 * time.Minute        // plus the runs of the files
 	demoPause     = 600 * time.Millisecond // between two tasks
 	demoSpan      = 5 * time.Second        // between the first and the last task, at most
@@ -67,10 +69,19 @@ type killed struct {
 	ID        string    `json:"analysis_id"`
 	ExpiresAt time.Time `json:"lock_expired_at"`
 	TakenOver int       `json:"taken_over_by"` // worker
+
+	// Percentages of the work: what the killed run had done, what its last commit had, and
+	// where the run that took over began.
+	Done      int `json:"done_percent"`
+	Committed int `json:"committed_percent"`
+	Continued int `json:"continued_percent"`
+
+	checkpoint, begun bool // there was a checkpoint; the run that took over has reported
 }
 
 // Demo analyses files on worker processes, delivers each task several times, kills one
-// worker in the middle of a run, and shows that each file is finished once.
+// worker in the middle of a run, and shows that another continues this run from its
+// checkpoint, and that each file is finished once.
 func Demo(ctx context.Context, c *cli.Call) error {
 	c.TakesJSON("print one JSON document at the end; progress goes to standard error")
 	files, err := c.Parse(0, -1)
@@ -87,7 +98,9 @@ func Demo(ctx context.Context, c *cli.Call) error {
 	}
 	d.place.Collection = "taskguard-demo-" + strings.ToLower(rand.Text()[:8]) // of its own
 	for _, doc := range docs {
-		d.rows[doc.ID] = &row{Name: doc.Name, ID: doc.ID}
+		input, _ := doc.Input.(map[string]any)
+		text, _ := input["text"].(string)
+		d.rows[doc.ID] = &row{Name: doc.Name, ID: doc.ID, parts: strings.Count(text, "\n") > 1}
 		d.tasks[taskqueue.Name("demo", doc.ID)] = true
 	}
 	where := "the embedded Firestore, which ended with the demo"
@@ -161,11 +174,11 @@ func (d *demo) run(ctx context.Context) (err error) {
 }
 
 func (d *demo) startWorkers(ctx context.Context) (err error) {
-	if d.command, err = d.workerCommand(map[string]string{"LOCK_TTL": demoTTL, "LOCK_HEARTBEAT": demoHeartbeat}); err != nil {
+	if d.command, err = d.workerCommand(map[string]string{"LOCK_TTL": demoTTL, "LOCK_HEARTBEAT": demoHeartbeat, "CHECKPOINT_INTERVAL": demoInterval}); err != nil {
 		return err
 	}
 	d.command.env = append(d.command.env, fmt.Sprintf("ANALYZER=exec:%s analyze --wait %s", path.Base(d.command.path), demoRun))
-	d.command.runs = d.runBegins
+	d.command.runs, d.command.stderr = d.runBegins, d.reported
 	if d.workers, err = startProcesses(ctx, demoWorkers, d.command); err != nil {
 		return err
 	}
@@ -230,41 +243,82 @@ func (d *demo) killOne(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil // the report misses a killed worker
 		case r := <-d.runs:
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(demoRun / 2):
-			}
-			d.mu.Lock()
-			finished := d.rows[r.analysisID].finished
-			d.mu.Unlock()
-			if !finished {
+			if d.middle(ctx, r) {
 				return d.kill(ctx, r)
 			}
 		}
 	}
 }
 
-// kill kills the worker of a run and shows how long its lock remains.
+// middle waits for the middle of a run, in which a part of the work is committed and
+// another is done. A file of few lines is analyzed in one part, which has no middle. It
+// reports false if the run is over.
+func (d *demo) middle(ctx context.Context, r run) bool {
+	for began := time.Now(); ; {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(demoRun / 40):
+		}
+		a, err := d.analyses.Summary(ctx, r.analysisID)
+		d.mu.Lock()
+		row := *d.rows[r.analysisID]
+		d.mu.Unlock()
+		switch committed := committedPercent(&a); {
+		case err != nil || row.finished || row.percent == 100:
+			return false
+		case committed > 0 && row.percent > committed, !row.parts && time.Since(began) > demoRun/2:
+			return true
+		}
+	}
+}
+
+func committedPercent(a *analysislock.Analysis) int {
+	if a.Progress == nil || a.Progress.Fraction == nil {
+		return 0
+	}
+	return percent(*a.Progress.Fraction)
+}
+
+// kill kills the worker of a run and shows how long its lock remains, and from where
+// another run can continue.
 func (d *demo) kill(ctx context.Context, r run) error {
 	d.mu.Lock()
 	d.killed = &killed{Worker: r.worker.number, PID: r.worker.pid, ID: r.analysisID}
-	name := d.rows[r.analysisID].Name
+	row := d.rows[r.analysisID]
 	d.mu.Unlock()
 	if err := r.worker.kill(); err != nil {
 		return fmt.Errorf("kill %v: %w", r.worker, err)
 	}
-	d.show.Print("killed %v, process %d, with SIGKILL in the middle of its run of %s", r.worker, r.worker.pid, name)
 	a, err := d.analyses.Get(ctx, r.analysisID)
 	if err != nil {
 		return err
 	}
 	d.mu.Lock()
-	d.killed.ExpiresAt = a.Lock.ExpiresAt
-	d.mu.Unlock()
-	d.show.Print("the dead worker's lock on %s expires in %.1f s, at %s", name,
+	defer d.mu.Unlock()
+	k := d.killed
+	k.ExpiresAt, k.Done, k.Committed, k.checkpoint = a.Lock.ExpiresAt, row.percent, committedPercent(&a), a.Checkpoint != nil
+	d.show.Print("killed %v, process %d, with SIGKILL in the middle of its run of %s, at %d %%; %d %% is committed",
+		r.worker, r.worker.pid, row.Name, k.Done, k.Committed)
+	d.show.Print("the dead worker's lock on %s expires in %.1f s, at %s", row.Name,
 		a.Lock.ExpiresAt.Sub(a.ReadAt).Seconds(), a.Lock.ExpiresAt.UTC().Format("15:04:05.000Z"))
 	return nil
+}
+
+// reported is called with what the analyzers write to standard error: their progress.
+func (d *demo) reported(id, text string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for line := range strings.Lines(text) {
+		row, k := d.rows[id], d.killed
+		n, _ := fmt.Sscanf(line, "%d%%", &row.percent)
+		if n == 1 && k != nil && k.ID == id && k.TakenOver != 0 && !k.begun {
+			k.begun, k.Continued = true, row.percent
+			if _, message, _ := strings.Cut(strings.TrimSpace(line), " "); k.Continued > 0 {
+				d.show.Print("worker %d continues %s at %d %%: %s", k.TakenOver, row.Name, k.Continued, message)
+			}
+		}
+	}
 }
 
 // runBegins is called for each run.
@@ -273,7 +327,7 @@ func (d *demo) runBegins(r run) {
 	name := d.rows[r.analysisID].Name
 	takeOver := d.killed != nil && d.killed.ID == r.analysisID
 	if takeOver {
-		d.killed.TakenOver = r.worker.number
+		d.killed.TakenOver, d.killed.begun = r.worker.number, false
 	}
 	d.mu.Unlock()
 	if takeOver {

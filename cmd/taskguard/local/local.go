@@ -155,7 +155,8 @@ func (l *local) variables() map[string]string {
 func (l *local) configureWorkers() (err error) {
 	more := map[string]string{}
 	for _, name := range []string{
-		"ANALYZER", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT", "FIRESTORE_TRANSACTIONS", "LOG_LEVEL",
+		"ANALYZER", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT",
+		"CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "FIRESTORE_TRANSACTIONS", "LOG_LEVEL",
 	} {
 		more[name] = l.c.Value(name)
 	}
@@ -313,7 +314,7 @@ func exports(vars map[string]string, self string) string {
 		text += "  export " + name + "=" + quote(vars[name]) + "\n"
 	}
 	return text + "\nand then:\n\n  " + self + " submit FILE… --wait\n\n" +
-		"or status, unlock ID, unlock --room ROOM, requeue ID, recover instead of submit. " +
+		"or status, unlock ID, unlock --room ROOM, cancel ID, requeue ID, recover instead of submit. " +
 		"Ctrl-C ends local and deletes its data. Unset the variables afterwards.\n\n"
 }
 

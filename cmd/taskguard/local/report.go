@@ -23,6 +23,8 @@ type row struct {
 	FinishedBy int   `json:"finished_by"`
 
 	finished bool // a worker has answered so
+	parts    bool // it is analyzed in several parts
+	percent  int  // of the work, as last reported
 }
 
 // tally counts deliveries by their outcome. Deliveries is the sum of the others.
@@ -78,7 +80,12 @@ func (d *demo) report(where string) error {
 		printRows(d.c, rows)
 		killed := "."
 		if d.killed != nil {
-			killed = fmt.Sprintf(", one of them killed with worker %d and repeated by worker %d.", d.killed.Worker, d.killed.TakenOver)
+			k := d.killed
+			killed = fmt.Sprintf(", one of them killed with worker %d and repeated by worker %d.", k.Worker, k.TakenOver)
+			if k.Continued > 0 {
+				killed = fmt.Sprintf(", one of them killed with worker %d at %d %% and continued by worker %d at %d %%: %d %% of its work was done twice.",
+					k.Worker, k.Done, k.TakenOver, k.Continued, max(0, k.Done-k.Continued))
+			}
 		}
 		cli.Print(d.c.Out, "\n%s, %s: %d finished a file, %d skipped, %d unanswered by a dead worker, %d others.\n%s%s\nThe documents: %s.\n",
 			cli.Count(len(rows), "file"), cli.Count(total.Deliveries, "delivery"), total.Finishes, total.Skips, total.Unanswered, total.Others,
@@ -105,6 +112,9 @@ func (d *demo) problems() []string {
 		r, name := d.rows[doc.ID], printable.Line(doc.Name)
 		if d.killed != nil && d.killed.ID == doc.ID && r.FinishedBy == d.killed.Worker {
 			problem("%s was finished by the worker that was killed", name)
+		}
+		if d.killed != nil && d.killed.ID == doc.ID && d.killed.checkpoint && d.killed.Continued == 0 {
+			problem("%s did not continue from its checkpoint", name)
 		}
 		switch {
 		case r.Status != analysislock.Ready:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"strconv"
 	"time"
@@ -61,9 +62,10 @@ func Worker(ctx context.Context, c *cli.Call) error {
 // exitPermanent is the exit code of an analyzer for a permanent failure.
 const exitPermanent = 65
 
-// Analyze is an exec: analyzer: builtin:document, slow enough to be watched.
+// Analyze is an exec: analyzer: builtin:document, slow enough to be watched. It writes
+// what it reports to standard error, too.
 func Analyze(ctx context.Context, c *cli.Call) error {
-	wait := c.Flags.Duration("wait", 0, "how long a run takes before its result is computed")
+	wait := c.Flags.Duration("wait", 0, "how long a whole run takes; one that continues takes its part of it")
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
 	}
@@ -71,16 +73,19 @@ func Analyze(ctx context.Context, c *cli.Call) error {
 	if err := json.NewDecoder(c.In).Decode(&job); err != nil {
 		return fmt.Errorf("read the job: %w", err)
 	}
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(*wait):
+	slow := &slowReporter{ctx: ctx, wait: *wait, journal: c.Err, reports: io.Discard}
+	if fd, err := strconv.Atoi(c.Value("REPORT_FD")); err == nil {
+		slow.reports = os.NewFile(uintptr(fd), "REPORT_FD")
 	}
+	job.Reporter = slow
 	document, err := orchestrator.New("builtin:document", orchestrator.Options{})
 	if err != nil {
 		return err
 	}
 	result, err := document.Analyze(ctx, job)
+	if err == nil {
+		err = slow.reach(1) // all of a run without reports
+	}
 	var permanent *orchestrator.PermanentError
 	switch {
 	case errors.As(err, &permanent):
@@ -90,3 +95,40 @@ func Analyze(ctx context.Context, c *cli.Call) error {
 	}
 	return c.PrintJSON(result)
 }
+
+// slowReporter is the Reporter of a run that takes wait, a part for each part of its
+// progress. It writes the reports as lines of JSON, and for people to journal.
+type slowReporter struct {
+	orchestrator.Reporter // nil: builtin:document calls Report only
+
+	ctx              context.Context
+	wait             time.Duration
+	reports, journal io.Writer
+
+	begun bool
+	done  float64 // of the work
+}
+
+// Report implements orchestrator.Reporter.
+func (r *slowReporter) Report(report orchestrator.Report) {
+	if !r.begun { // a run that continues begins there
+		r.begun, r.done = true, *report.Progress
+	}
+	if r.reach(*report.Progress) == nil { // else the work of this part has not been done
+		cli.Print(r.journal, "%d%% %s\n", percent(r.done), *report.Message)
+		_ = json.NewEncoder(r.reports).Encode(report) // fails only after the worker's end
+	}
+}
+
+// reach takes the time of the work up to progress, or returns the error of ctx.
+func (r *slowReporter) reach(progress float64) error {
+	select {
+	case <-r.ctx.Done():
+		return r.ctx.Err()
+	case <-time.After(time.Duration(float64(r.wait) * (progress - r.done))):
+	}
+	r.done = progress
+	return nil
+}
+
+func percent(fraction float64) int { return int(math.Round(100 * fraction)) }

@@ -1,5 +1,5 @@
 // Package operate has the commands with which an operator submits analyses and operates
-// on them: submit, status, unlock, requeue, recover, console, doctor, version.
+// on them: submit, status, unlock, cancel, requeue, recover, console, doctor, version.
 package operate
 
 import (

@@ -27,7 +27,7 @@ const maxListed = 200
 
 // ConsoleOptions are the flags of the console.
 type ConsoleOptions struct {
-	Write    bool   // allow unlock and requeue
+	Write    bool   // allow unlock, requeue and cancel
 	Limit    int    // how many analyses are listed; 0: console.DefaultLimit
 	Audience string // of Identity-Aware Proxy's tokens; empty: no proxy is required
 	KeysURL  string // of the proxy's keys; empty: Google's
@@ -39,7 +39,7 @@ func Console(ctx context.Context, c *cli.Call) (err error) {
 	var o ConsoleOptions
 	port := c.Flags.Int("port", consolePort, "the `port`; 0: any free one. With --listen and without --port it is the one of PORT, as on Cloud Run")
 	host := c.Flags.String("listen", "127.0.0.1", "the IP `address` to listen on. Any but a loopback one needs --iap-audience; without that, every user of this machine sees everything, inputs and results too")
-	c.Flags.BoolVar(&o.Write, "write", false, "allow unlock and requeue. Every user of this machine then acts in your name, unless --iap-audience is set")
+	c.Flags.BoolVar(&o.Write, "write", false, "allow unlock, requeue and cancel. Every user of this machine then acts in your name, unless --iap-audience is set")
 	c.Flags.IntVar(&o.Limit, "limit", console.DefaultLimit, "`how many` analyses are listed, those updated last, in addition to up to 50 stuck ones. While a page is open and visible, Firestore bills a read for each of them every 4 seconds")
 	c.Flags.StringVar(&o.Audience, "iap-audience", "", "admit only users whose token Identity-Aware Proxy has signed for this `audience`, such as /projects/NUMBER/locations/REGION/services/NAME")
 	if _, err := c.Parse(0, 0); err != nil {
@@ -142,29 +142,24 @@ type proxyIdentity struct{ *taskauth.IAP }
 // Identify implements console.Identity.
 func (p proxyIdentity) Identify(r *http.Request) (who string, err error) { return p.Check(r) }
 
-// consoleOperator makes the console's changes as unlock and requeue do.
+// consoleOperator makes the console's changes as the commands do.
 type consoleOperator struct {
 	*Client
 	log *slog.Logger
 }
 
-// Unlock implements console.Operator.
-func (o consoleOperator) Unlock(ctx context.Context, id, who string, seen analysislock.Seen) (console.Delivery, error) {
-	return o.make(ctx, unlock, id, who, seen)
+var consoleChanges = map[console.Change]change{
+	console.Unlock: unlock, console.Requeue: requeue, console.RequeueFresh: {requeue.name, true}, console.Cancel: cancel,
 }
 
-// Requeue implements console.Operator.
-func (o consoleOperator) Requeue(ctx context.Context, id, who string, seen analysislock.Seen) (console.Delivery, error) {
-	return o.make(ctx, requeue, id, who, seen)
-}
-
-func (o consoleOperator) make(ctx context.Context, what change, id, who string, seen analysislock.Seen) (console.Delivery, error) {
-	done, err := o.change(ctx, what, id, &seen, who, o.log)
+// Change implements console.Operator.
+func (o consoleOperator) Change(ctx context.Context, what console.Change, id, who string, seen analysislock.Seen) (console.Delivery, error) {
+	done, err := o.change(ctx, consoleChanges[what], id, &seen, who, o.log)
 	if err != nil && done == (changed{}) {
 		return "", err
 	}
 	if err != nil {
-		o.log.WarnContext(ctx, "no delivery is booked", "command", what.name, "analysis_id", id, "by", who, "error", err)
+		o.log.WarnContext(ctx, "no delivery is booked", "command", what, "analysis_id", id, "by", who, "error", err)
 		return console.Failed, nil
 	}
 	return done.Delivery, nil

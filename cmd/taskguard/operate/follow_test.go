@@ -2,6 +2,7 @@ package operate
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -108,6 +109,35 @@ func TestEachAttemptAndTheCauseOfTheLastFailureAreShown(t *testing.T) {
 		want := []string{"QUEUED", "PROCESSING, attempt 1", "QUEUED, attempt 1" + failed, "PROCESSING, attempt 2" + failed, "READY 3"}
 		if !slices.Equal(states, want) || !strings.HasSuffix(failed, "KeyError: 'text'") {
 			t.Errorf("%q, want %q", states, want)
+		}
+	})
+}
+
+func TestWaitingShowsProgressOnceForEachTenPercent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollowing(t)
+		ended := make(chan error, 1)
+		go func() { ended <- f.follow() }()
+		for i := range 250 {
+			time.Sleep(3 * time.Second)
+			f.Put(t, "x", map[string]any{"status": "PROCESSING", "attempts": 1 + i/200, "progress": map[string]any{
+				"fraction": float64(i) / 1000, "message": fmt.Sprintf("page %d\x1b[2J", i), "at": "2026-01-02T03:04:05.678Z",
+			}})
+		}
+		time.Sleep(3 * time.Second)
+		f.Put(t, "x", map[string]any{"status": "READY", "progress": map[string]any{"fraction": 1}})
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{
+			"x PROCESSING, attempt 1; 0 %, page 0\\x1b[2J\n", "x PROCESSING, attempt 1; 10 %, page 100\\x1b[2J\n", "x PROCESSING, attempt 2; 20 %, page 200\\x1b[2J\n", "x READY\n",
+		} {
+			if !strings.Contains(f.out.String(), want) {
+				t.Errorf("%q is not shown", want)
+			}
+		}
+		if n := strings.Count(f.out.String(), "\n"); n != 5 { // with QUEUED
+			t.Errorf("%d lines, want 5:\n%s", n, &f.out)
 		}
 	})
 }

@@ -22,18 +22,24 @@ import (
 // shownAnalysis is an analysis in status's JSON: its public form, and its lock
 // without the fencing token.
 type shownAnalysis struct {
-	ID         string              `json:"id"`
-	Status     string              `json:"status"`
-	Attempts   int                 `json:"attempts"`
-	Error      *analysislock.Error `json:"error,omitempty"`
-	LastError  *analysislock.Error `json:"last_error,omitempty"` // of the last attempt, while unfinished
-	CreatedAt  time.Time           `json:"created_at,omitzero"`
-	UpdatedAt  time.Time           `json:"updated_at,omitzero"`
-	FinishedBy string              `json:"finished_by,omitempty"`
-	Lock       lockInfo            `json:"lock"`
-	Malformed  string              `json:"malformed,omitempty"` // why Lock is empty
-	Input      json.RawMessage     `json:"input,omitempty"`
-	Result     json.RawMessage     `json:"result,omitempty"`
+	ID         string                 `json:"id"`
+	Status     string                 `json:"status"`
+	Attempts   int                    `json:"attempts"`
+	Error      *analysislock.Error    `json:"error,omitempty"`
+	LastError  *analysislock.Error    `json:"last_error,omitempty"` // of the last attempt, while unfinished
+	CreatedAt  time.Time              `json:"created_at,omitzero"`
+	UpdatedAt  time.Time              `json:"updated_at,omitzero"`
+	StartedAt  time.Time              `json:"started_at,omitzero"`
+	FinishedBy string                 `json:"finished_by,omitempty"`
+	Lock       lockInfo               `json:"lock"`
+	Malformed  string                 `json:"malformed,omitempty"` // why Lock is empty
+	Progress   *analysislock.Progress `json:"progress,omitempty"`
+
+	// Of one analysis only.
+	History    []analysislock.Attempt `json:"history,omitempty"`
+	Checkpoint json.RawMessage        `json:"checkpoint,omitempty"`
+	Input      json.RawMessage        `json:"input,omitempty"`
+	Result     json.RawMessage        `json:"result,omitempty"`
 }
 
 // lockInfo holds the owner of a lock when it was read; of an expired lock, the last owner.
@@ -109,16 +115,17 @@ func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
 		return cl.explain(id, err)
 	}
 	s := summaryOf(&a)
-	if s.Input, err = plainJSON(a.Input); err != nil {
-		return err
-	}
-	if s.Result, err = plainJSON(a.Result); err != nil {
-		return err
+	s.History = a.History
+	checkpoint := cmp.Or(a.Checkpoint, &analysislock.Checkpoint{})
+	for to, v := range map[*json.RawMessage]any{&s.Input: a.Input, &s.Result: a.Result, &s.Checkpoint: checkpoint.Value} {
+		if *to, err = plainJSON(v); err != nil {
+			return err
+		}
 	}
 	if c.JSON {
 		return c.PrintJSON(s)
 	}
-	if err := printFields(c, s); err != nil || s.Result == nil {
+	if err := errors.Join(printFields(c, &s, a.ReadAt), printHistory(c, &s)); err != nil || s.Result == nil {
 		return err
 	}
 	var result bytes.Buffer
@@ -139,7 +146,7 @@ func errorLines(e *analysislock.Error) string {
 }
 
 // printFields prints an analysis without its result.
-func printFields(c *cli.Call, s shownAnalysis) error {
+func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) error {
 	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
 	cli.Print(t, "id\t%s\nstatus\t%s\nattempts\t%d\nlock\t%s\n", printable.Line(s.ID), printable.Line(statusOrNone(s.Status)), s.Attempts, s.Lock)
 	field := func(name, value string, present bool) {
@@ -147,12 +154,50 @@ func printFields(c *cli.Call, s shownAnalysis) error {
 			cli.Print(t, "%s\t%s\n", name, value)
 		}
 	}
+	if p := s.Progress; p != nil {
+		field("progress", progressText(p)+", reported "+cmp.Or(cli.Duration(max(0, readAt.Sub(p.At)), "%s ago"), "at "+iso8601.Format(p.At)), !p.At.IsZero())
+	}
+	field("checkpoint", cli.Count(len(s.Checkpoint), "byte")+"; the next attempt continues from it", s.Checkpoint != nil)
 	field("error", errorLines(s.Error), s.Error != nil)
 	field("last error", errorLines(s.LastError), s.LastError != nil)
 	field("created", iso8601.Format(s.CreatedAt), !s.CreatedAt.IsZero())
 	field("updated", iso8601.Format(s.UpdatedAt), !s.UpdatedAt.IsZero())
 	field("finished by", printable.Line(s.FinishedBy), s.FinishedBy != "")
 	return t.Flush()
+}
+
+// printHistory prints the attempts, a row each. One without an end is running, or its
+// worker has crashed or lost the lock.
+func printHistory(c *cli.Call, s *shownAnalysis) error {
+	if len(s.History) == 0 {
+		return nil
+	}
+	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
+	cli.Print(t, "\nATTEMPT\tSTARTED\tDURATION\tOUTCOME\tERROR\n")
+	for i, a := range s.History {
+		took, outcome, failed := "", cmp.Or(a.Outcome, "no end"), a.Code+": "+cli.Shorten(strings.TrimSpace(a.Message), maxSummary)
+		if !a.EndedAt.IsZero() {
+			took = a.EndedAt.Sub(a.StartedAt).String()
+		}
+		if a.Outcome == "" && i == len(s.History)-1 && s.Lock.Held {
+			outcome = "running"
+		}
+		cli.Print(t, "%d\t%s\t%s\t%s\t%s\n", a.Number, iso8601.Format(a.StartedAt), took, printable.Line(outcome), printable.Line(strings.TrimSuffix(failed, ": ")))
+	}
+	return t.Flush()
+}
+
+// percent formats the part of the work that is done; "": it was not reported.
+func percent(p *analysislock.Progress) string {
+	if p == nil || p.Fraction == nil {
+		return ""
+	}
+	return fmt.Sprintf("%.0f %%", 100**p.Fraction)
+}
+
+// progressText describes a progress in one line: its percentage and its message.
+func progressText(p *analysislock.Progress) string {
+	return strings.Trim(percent(p)+", "+printable.Line(p.Message), ", ")
 }
 
 // showMany prints what read finds. It reads one more than limit, to report whether
@@ -179,7 +224,7 @@ func showMany(ctx context.Context, c *cli.Call, read func(context.Context, int) 
 
 func printTable(c *cli.Call, all []analysislock.Analysis) error {
 	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
-	cli.Print(t, "ID\tSTATUS\tATTEMPTS\tUPDATED\tLOCK\tERROR\n")
+	cli.Print(t, "ID\tSTATUS\tATTEMPTS\tPROGRESS\tUPDATED\tLOCK\tERROR\n")
 	for i := range all {
 		s := summaryOf(&all[i])
 		updated, failed, lock := "", "", s.Lock.String()
@@ -195,16 +240,17 @@ func printTable(c *cli.Call, all []analysislock.Analysis) error {
 		if s.Malformed != "" {
 			lock = "malformed: " + printable.Line(s.Malformed)
 		}
-		cli.Print(t, "%s\t%s\t%d\t%s\t%s\t%s\n", printable.Line(s.ID), printable.Line(statusOrNone(s.Status)), s.Attempts, updated, lock, printable.Line(failed))
+		cli.Print(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n",
+			printable.Line(s.ID), printable.Line(statusOrNone(s.Status)), s.Attempts, percent(s.Progress), updated, lock, printable.Line(failed))
 	}
 	return t.Flush()
 }
 
-// summaryOf is an analysis without its input and result.
+// summaryOf is an analysis as a list shows it.
 func summaryOf(a *analysislock.Analysis) shownAnalysis {
 	s := shownAnalysis{
 		ID: a.ID, Status: a.Status, Attempts: a.Attempts, Error: a.Error, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
-		FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a),
+		StartedAt: a.StartedAt, FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a), Progress: a.Progress,
 	}
 	if errors.Is(a.Malformed, lease.ErrMalformed) { // else the id is wrong, and the lock can be read
 		s.Malformed = a.Problem()

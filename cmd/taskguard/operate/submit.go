@@ -33,7 +33,7 @@ type submitted struct {
 	Error   *analysislock.Error `json:"error,omitempty"`  // with --wait
 	Result  json.RawMessage     `json:"result,omitempty"` // with --wait
 
-	printed string // the last state, with --wait
+	printed string // the last state and the tenths of its progress, with --wait
 }
 
 // Submit creates an analysis for each file and books its delivery. The id of an
@@ -208,9 +208,15 @@ func (cl *Client) poll(ctx context.Context, c *cli.Call, show *cli.Progress, s *
 	if err != nil {
 		return false, cl.explain(s.ID, err)
 	}
-	if text := state(a); text != s.printed {
-		s.printed = text
-		show.Print("%s %s", s.Name, text)
+	text, progress, tenths := state(a), "", 0
+	if p := a.Progress; p != nil && !analysislock.Finished(a.Status) {
+		if progress, tenths = "; "+progressText(p), 1; p.Fraction != nil {
+			tenths += int(10 * *p.Fraction)
+		}
+	}
+	if key := fmt.Sprint(tenths, text); key != s.printed {
+		s.printed = key
+		show.Print("%s %s%s", s.Name, text, progress)
 	}
 	s.Status, s.Error = a.Status, a.Error
 	if !analysislock.Finished(a.Status) {

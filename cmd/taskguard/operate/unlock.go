@@ -14,7 +14,7 @@ import (
 	"taskguard/worker/printable"
 )
 
-// changed is the output of unlock and requeue with --json.
+// changed is the output of unlock, requeue and cancel with --json.
 type changed struct {
 	ID       string           `json:"id"`
 	Was      string           `json:"was"` // status
@@ -23,7 +23,7 @@ type changed struct {
 	Delivery console.Delivery `json:"delivery"`
 }
 
-const changedAsJSON = "print what was changed as one JSON document"
+const changedAsJSON = "print what was changed as one JSON line for each analysis"
 
 // Unlock releases a lock of any owner by force. A worker that still runs the analysis
 // loses its lock and writes nothing. A finished analysis needs no delivery, and none is
@@ -53,10 +53,7 @@ func Requeue(ctx context.Context, c *cli.Call) error {
 	if err != nil {
 		return err
 	}
-	if *fresh {
-		return changeAll(ctx, c, ids, requeueFresh)
-	}
-	return changeAll(ctx, c, ids, requeue)
+	return changeAll(ctx, c, ids, change{requeue.name, *fresh})
 }
 
 // Cancel makes analyses FAILED. A worker that runs one loses its lock and writes nothing.
@@ -72,53 +69,62 @@ func Cancel(ctx context.Context, c *cli.Call) error {
 // change is an operator's change of one analysis.
 type change struct {
 	name  string
-	apply func(a *repo.Analyses, ctx context.Context, id, who string, seen *analysislock.Seen) (was analysislock.Analysis, err error)
-	then  func(status string) string // the status after it
+	fresh bool // requeue deletes the checkpoint
 }
 
-var (
-	unlock = change{"unlock", func(a *repo.Analyses, ctx context.Context, id, _ string, seen *analysislock.Seen) (analysislock.Analysis, error) {
-		return a.Unlock(ctx, id, seen)
-	}, func(status string) string {
-		if status == analysislock.Processing {
-			return analysislock.Queued
-		}
-		return status
-	}}
-	requeue, requeueFresh = requeuing(false), requeuing(true)
-	cancel                = change{"cancel", func(a *repo.Analyses, ctx context.Context, id, who string, seen *analysislock.Seen) (analysislock.Analysis, error) {
-		return a.Cancel(ctx, id, who, seen)
-	}, func(string) string { return analysislock.Failed }}
-)
+var unlock, requeue, cancel = change{name: "unlock"}, change{name: "requeue"}, change{name: "cancel"}
 
-func requeuing(fresh bool) change {
-	return change{"requeue", func(a *repo.Analyses, ctx context.Context, id, _ string, seen *analysislock.Seen) (analysislock.Analysis, error) {
-		return a.Requeue(ctx, id, seen, fresh)
-	}, func(string) string { return analysislock.Queued }}
+// apply makes the change for who. It returns the analysis as it was before, and the
+// status after the change.
+func (ch change) apply(ctx context.Context, a *repo.Analyses, id, who string, seen *analysislock.Seen) (was analysislock.Analysis, status string, err error) {
+	switch ch.name {
+	case requeue.name:
+		was, err = a.Requeue(ctx, id, seen, ch.fresh)
+		return was, analysislock.Queued, err
+	case cancel.name:
+		was, err = a.Cancel(ctx, id, who, seen)
+		return was, analysislock.Failed, err
+	}
+	was, err = a.Unlock(ctx, id, seen)
+	if status = was.Status; status == analysislock.Processing {
+		status = analysislock.Queued
+	}
+	return was, status, err
 }
 
-// changeAll makes a change to each document, logs it, and books a delivery. After one that
-// is refused or fails it continues with the others.
+// changeAll makes a change to each document. After one that is refused or fails it
+// continues with the next.
 func changeAll(ctx context.Context, c *cli.Call, ids []string, what change) (err error) {
 	for _, id := range ids {
 		if err := checkID(id); err != nil {
 			return err
 		}
 	}
-	cl, err := connect(ctx, c, optionalQueue, repo.Options{})
+	queue := optionalQueue
+	if what == cancel {
+		queue = noQueue
+	}
+	cl, err := connect(ctx, c, queue, repo.Options{})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
-	log, all := c.Log(), error(nil)
+	var failed error
 	for _, id := range ids {
-		all = errors.Join(all, cl.changeOne(ctx, c, id, what, log))
+		err := cl.changeOne(ctx, c, id, what)
+		if ctx.Err() != nil || len(ids) == 1 {
+			return err
+		}
+		if err != nil {
+			failed = cli.ExitError{Code: cli.Report(ctx, c.Err, c.Name, err)}
+		}
 	}
-	return all
+	return failed
 }
 
-func (cl *Client) changeOne(ctx context.Context, c *cli.Call, id string, what change, log *slog.Logger) error {
-	done, err := cl.change(ctx, what, id, nil, operator(), log)
+// changeOne makes one change and prints it.
+func (cl *Client) changeOne(ctx context.Context, c *cli.Call, id string, what change) error {
+	done, err := cl.change(ctx, what, id, nil, operator(), c.Log())
 	if err != nil {
 		return cl.explain(id, err)
 	}
@@ -136,24 +142,31 @@ func (cl *Client) changeOne(ctx context.Context, c *cli.Call, id string, what ch
 	return err
 }
 
-// change makes one change to one document for who, logs it, and books a delivery. If
-// the change is made, done is not the zero value, and err is the booking's. The change
-// is refused if the document is no longer as seen; nil: it is not compared.
+// change makes one change to one document for who, logs it, and books a delivery unless
+// the analysis is finished then. If the change is made, done is not the zero value, and
+// err is the booking's. The change is refused if the document is no longer as seen; nil:
+// it is not compared.
 func (cl *Client) change(ctx context.Context, what change, id string, seen *analysislock.Seen, who string, log *slog.Logger) (done changed, err error) {
-	was, err := what.apply(cl.analyses, ctx, id, who, seen)
+	was, status, err := what.apply(ctx, cl.analyses, id, who, seen)
 	if err != nil {
 		return changed{}, err
 	}
-	done = changed{ID: id, Was: was.Status, Status: what.then(was.Status), Lock: lockOf(&was), Delivery: console.NotNeeded}
+	done = changed{ID: id, Was: was.Status, Status: status, Lock: lockOf(&was), Delivery: console.NotNeeded}
 	attrs := []any{
 		"command", what.name, "analysis_id", id, "project", cl.place.Project, "by", who,
 		"status_was", was.Status, "lock_held", done.Lock.Held, "lock_owner", was.Lock.Owner, "lock_token", was.Lock.Token,
 	}
-	if what.name == unlock.name && was.Lock.Owner == "" && was.Status == done.Status && was.Malformed == nil {
-		log.InfoContext(ctx, "it was not locked: nothing is changed", attrs...)
-	} else {
-		log.InfoContext(ctx, "changed by an operator", attrs...)
+	if what.fresh {
+		attrs = append(attrs, "fresh", true)
 	}
+	message := "changed by an operator"
+	switch {
+	case what == cancel && was.Status == status:
+		message = "it was cancelled before: nothing is changed"
+	case what == unlock && was.Lock.Owner == "" && was.Status == status && was.Malformed == nil:
+		message = "it was not locked: nothing is changed"
+	}
+	log.InfoContext(ctx, message, attrs...)
 	if !analysislock.Finished(done.Status) {
 		done.Delivery, err = cl.deliver(ctx, what.name, id)
 	}

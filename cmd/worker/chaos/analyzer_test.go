@@ -2,7 +2,6 @@ package chaos
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -19,51 +18,59 @@ type run struct {
 	analysis string
 	token    int64
 	worker   int
-	gone     <-chan struct{} // closed when its worker has hung up
+	resumed  checkpoint      // that it was given
+	begin    func(unit int)  // makes the program do a unit
+	gone     <-chan struct{} // closed when its program has ended
 
 	// guarded by the analyzer
 	due          time.Time // when it is to end
 	began, ended time.Time // ended is zero while it is live
-	answered     bool      // and its worker had not hung up
+	answered     bool      // and its program had not ended
 }
 
-// analyzer is the analyzer of all workers.
+// analyzer directs the programs of all workers.
 type analyzer struct {
 	*httptest.Server
-	// analyze does the work of a run and returns its status. It is called
-	// concurrently, and ends early when the run's worker is gone.
-	analyze func(*run) int
+	units func(id string) int // of an analysis
+	// analyze returns when a run has ended, and whether it succeeded. It is called
+	// concurrently, and ends early when the run's program is gone.
+	analyze func(*run) bool
 
 	mu   sync.Mutex
 	runs []*run
 }
 
-func newAnalyzer(t testing.TB, analyze func(*run) int) *analyzer {
-	a := &analyzer{analyze: analyze}
+func newAnalyzer(t testing.TB, units func(id string) int, analyze func(*run) bool) *analyzer {
+	a := &analyzer{units: units, analyze: analyze}
 	a.Server = httptest.NewServer(a)
 	t.Cleanup(a.Close)
 	return a
 }
 
-// ServeHTTP answers with the run's token as its result. The path is the number
-// of the worker.
+// ServeHTTP answers a program with a line for each unit, and with the run's token as its
+// result if the run succeeds. The path is the number of the worker.
 func (a *analyzer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var job struct {
-		AnalysisID string `json:"analysis_id"`
-	}
+	var got job
 	body, err := io.ReadAll(r.Body) // read in full, or the end of its connection would not be noticed
-	token, noToken := strconv.ParseInt(r.Header.Get("X-Lock-Token"), 10, 64)
 	number, noNumber := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/"))
-	if err != nil || noToken != nil || noNumber != nil || json.Unmarshal(body, &job) != nil {
+	if err != nil || noNumber != nil || json.Unmarshal(body, &got) != nil {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	this := &run{analysis: job.AnalysisID, token: token, worker: number, gone: r.Context().Done(), began: time.Now()}
+	lines, all := json.NewEncoder(w), a.units(got.Analysis)
+	this := &run{
+		analysis: got.Analysis, token: got.Token, worker: number, resumed: got.Checkpoint, gone: r.Context().Done(), began: time.Now(),
+		begin: func(unit int) {
+			_ = lines.Encode(order{Unit: unit, Of: all}) // a program that has ended does no unit
+			_ = http.NewResponseController(w).Flush()
+		},
+	}
 	a.locked(func() { a.runs = append(a.runs, this) })
-	status := a.analyze(this)
+	succeeded := a.analyze(this)
 	a.locked(func() { this.ended, this.answered = time.Now(), r.Context().Err() == nil })
-	w.WriteHeader(status)
-	_, _ = fmt.Fprintf(w, `{"token":%d}`, token)
+	if succeeded {
+		_ = lines.Encode(order{Result: map[string]int64{"token": got.Token}})
+	}
 }
 
 func (a *analyzer) locked(do func()) {
@@ -90,7 +97,7 @@ func (a *analyzer) of(id string) []run {
 	return a.matching(func(r *run) bool { return r.analysis == id })
 }
 
-// prolong makes a live run continue until its worker has hung up, at most for that
+// prolong makes a live run continue until its program has ended, at most for that
 // long. It reports false if the run has ended.
 func (a *analyzer) prolong(r run, most time.Duration) (live bool) {
 	a.locked(func() {
@@ -117,16 +124,21 @@ func (a *analyzer) awaitEnd(r run, most time.Duration) {
 	}
 }
 
-// work takes that long, or as long as prolong says, or until the run's worker has hung
-// up.
+// work takes that long, or as long as prolong says, or until the run's program has ended.
+// It begins a unit at each unitTime until all are done.
 func (a *analyzer) work(r *run, takes time.Duration) {
-	a.locked(func() { r.due = time.Now().Add(takes) })
+	began, unit, all := time.Now(), r.resumed.Unit, a.units(r.analysis)
+	a.locked(func() { r.due = began.Add(takes) })
 	for left := takes; left > 0; {
 		select {
 		case <-time.After(min(left, 10*time.Millisecond)):
 			a.locked(func() { left = r.left() })
 		case <-r.gone:
 			return
+		}
+		for unit < all && time.Since(began) >= time.Duration(unit+1-r.resumed.Unit)*unitTime {
+			unit++
+			r.begin(unit)
 		}
 	}
 }

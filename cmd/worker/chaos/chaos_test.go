@@ -27,7 +27,7 @@ type size struct {
 	full                          bool
 	duration                      time.Duration // of the faults; then all must be finished
 	analyses, deliveries, workers int           // deliveries of each analysis
-	ttl                           time.Duration
+	ttl, runTimeout               time.Duration
 	every                         int // one commit of so many has a fault
 	seed                          uint64
 }
@@ -35,9 +35,9 @@ type size struct {
 // sizeOf reads the environment.
 func sizeOf(t *testing.T) size {
 	t.Helper()
-	s := size{duration: 4 * time.Second, analyses: 12, deliveries: 2, workers: 2, ttl: 1500 * time.Millisecond, every: 3, seed: rand.Uint64()}
+	s := size{duration: 4 * time.Second, analyses: 12, deliveries: 2, workers: 2, ttl: 1500 * time.Millisecond, runTimeout: 2250 * time.Millisecond, every: 3, seed: rand.Uint64()}
 	if v := os.Getenv("CHAOS"); v != "" && v != "0" {
-		s.full, s.duration, s.analyses, s.deliveries, s.workers, s.ttl, s.every = true, 5*time.Minute, 200, 5, 4, 3*time.Second, 8
+		s.full, s.duration, s.analyses, s.deliveries, s.workers, s.ttl, s.runTimeout, s.every = true, 5*time.Minute, 200, 5, 4, 3*time.Second, 6*time.Second, 8
 	}
 	var badDuration, badSeed error
 	if v := os.Getenv("CHAOS_DURATION"); v != "" {
@@ -61,12 +61,14 @@ type chaos struct {
 	slots       []*slot
 	began       time.Time
 
-	mu     sync.Mutex
-	counts map[string]int
-	pauses map[int][]proof.Span       // of workers, by number
-	breaks map[acquisition]proof.Span // from when the operator unlocked it, until its trust has ended
-	stalls []proof.Span               // when this machine stood still
-	errs   []error                    // of signals, starts and commands that should have worked
+	mu      sync.Mutex
+	counts  map[string]int
+	ends    map[int]ending             // of workers, by number
+	pauses  map[int][]proof.Span       // of workers, by number
+	breaks  map[acquisition]proof.Span // from when the operator unlocked it, until its trust has ended
+	stalls  []proof.Span               // when this machine stood still
+	longest time.Duration              // that a repeated unit had waited for its commit
+	errs    []error                    // of signals, starts and commands that should have worked
 }
 
 // acquisition names one acquisition of an analysis.
@@ -121,9 +123,9 @@ func TestChaos(t *testing.T) {
 	t.Parallel()
 	size := sizeOf(t)
 	t.Logf("CHAOS_SEED=%d: %+v", size.seed, size)
-	c := &chaos{size: size, began: time.Now(), counts: map[string]int{}, pauses: map[int][]proof.Span{}, breaks: map[acquisition]proof.Span{}}
+	c := &chaos{size: size, began: time.Now(), counts: map[string]int{}, ends: map[int]ending{}, pauses: map[int][]proof.Span{}, breaks: map[acquisition]proof.Span{}}
 	host, signal := newFirestore(t, size.full)
-	c.system, c.signalStore = newSystem(t, host, c.analyze), signal
+	c.system, c.signalStore = newSystem(t, host, newAnalyzer(t, c.units, c.analyze)), signal
 	host, err := c.proxy.listen(operator) // the operator's unlocks belong to the history
 	if err != nil {
 		t.Fatal(err)
@@ -187,29 +189,35 @@ func (c *chaos) createAnalyses(t *testing.T) {
 
 func id(i int) string { return fmt.Sprintf("analysis-%03d", i) }
 
-// analyze takes longer than a TTL in the first run of every third analysis and in a
-// third of the others, in full several TTLs in the first run of one of ten, and fails
-// in one of twenty. After an unlock it takes one TTL, in which the heartbeats of the
-// run before it are due.
-func (c *chaos) analyze(this *run) int {
-	r := c.random(fmt.Sprint(this.analysis, this.token))
-	plan := between(r, 50*time.Millisecond, c.ttl/3)
-	if r.IntN(3) == 0 || this.token == 1 && strings.ContainsAny(this.analysis[len(this.analysis)-1:], "0369") {
-		plan = between(r, c.ttl*5/4, c.ttl*5/2)
+// units returns how many units of work an analysis has. They take at least two
+// RUN_TIMEOUTs for one analysis of ten, longer than a TTL for half of the others, and less
+// for the rest.
+func (c *chaos) units(id string) int {
+	r := c.random(id)
+	takes := between(r, unitTime, c.ttl/3)
+	switch last := id[len(id)-1:]; {
+	case last == "0":
+		takes = between(r, c.runTimeout*2, c.runTimeout*3)
+	case strings.Contains("369", last), r.IntN(3) == 0:
+		takes = between(r, c.ttl*5/4, c.ttl*5/2)
 	}
-	if c.full && this.token == 1 && strings.HasSuffix(this.analysis, "0") {
-		plan = between(r, c.ttl*5, c.ttl*8)
+	return int(takes / unitTime)
+}
+
+// analyze does the units that are left; one run of twenty fails after half of them. After
+// an unlock it takes at least one TTL, in which the heartbeats of the run before it are due.
+func (c *chaos) analyze(this *run) (succeeds bool) {
+	takes := time.Duration(c.units(this.analysis)-this.resumed.Unit) * unitTime
+	if succeeds = c.random(fmt.Sprint(this.analysis, this.token)).IntN(20) != 0; !succeeds {
+		takes /= 2
 	}
 	c.locked(func() {
 		if _, follows := c.breaks[acquisition{this.analysis, this.token - 1}]; follows {
-			plan = c.ttl
+			takes = max(takes, c.ttl)
 		}
 	})
-	c.analyzer.work(this, plan)
-	if r.IntN(20) == 0 {
-		return http.StatusServiceUnavailable
-	}
-	return http.StatusOK
+	c.analyzer.work(this, takes)
+	return succeeds
 }
 
 // duplicates makes the queue dispatch one delivery in ten twice.
@@ -265,7 +273,7 @@ func (c *chaos) settle(t *testing.T) {
 	for i := range c.analyses {
 		for c.docs.Fields(t, id(i))["status"] != "READY" {
 			if pause(ctx, 100*time.Millisecond); ctx.Err() != nil {
-				t.Fatalf("%s is not READY after %v", id(i), settleTime)
+				t.Fatalf("%s is not READY after %v: %v", id(i), settleTime, c.docs.Fields(t, id(i)))
 			}
 		}
 	}

@@ -29,7 +29,8 @@ func (p *slot) address() string {
 
 // startIn starts a worker in a slot.
 func (c *chaos) startIn(p *slot) error {
-	number, next, err := c.startWorker("LOCK_TTL="+c.ttl.String(), "LOCK_HEARTBEAT="+(c.ttl*3/10).String(), "MAX_ATTEMPTS=100000")
+	number, next, err := c.startWorker("LOCK_TTL="+c.ttl.String(), "LOCK_HEARTBEAT="+(c.ttl*2/5).String(), "MAX_ATTEMPTS=100000", "MAX_RUNS=40",
+		"RUN_TIMEOUT="+c.runTimeout.String(), "CHECKPOINT_INTERVAL="+checkpointInterval.String())
 	if err != nil {
 		return err
 	}
@@ -86,13 +87,20 @@ func (c *chaos) target(ctx context.Context, slots []*slot, r *rand.Rand) (*slot,
 	return slots[r.IntN(len(slots))], run{}
 }
 
+// ends records that a worker is about to end.
+func (c *chaos) end(p *slot, killed bool) {
+	c.locked(func() { c.ends[p.number] = ending{killed, c.since()} })
+}
+
 func (c *chaos) kill(_ context.Context, p *slot, _ run) {
+	c.end(p, true)
 	p.process.end()
 	c.add("kill -9")
 	c.check(c.startIn(p))
 }
 
 func (c *chaos) stop(_ context.Context, p *slot, _ run) {
+	c.end(p, false)
 	c.check(p.process.terminate())
 	c.add("SIGTERM")
 	c.check(c.startIn(p))

@@ -76,7 +76,7 @@ func TestAnUncertainWriteExplainsOnlyItsGap(t *testing.T) {
 var expected = []string{
 	"kill -9", "SIGTERM", "SIGSTOP, and taken over", "unlocked", "Firestore paused", "reply lost", "commit dropped",
 	"commit sent twice", "commit slow", "duplicates", "answered delayed", "recoveries", "steals",
-	"answered 200 already_finishedREADY", "answered 200 locked", "answered 409 lock_lost",
+	"answered 200 already_finishedREADY", "answered 200 locked", "answered 409 lock_lost", "runs ended after continued",
 }
 
 // judgeAll judges all analyses, prints the figures, and fails if one that is expected
@@ -88,9 +88,11 @@ func (c *chaos) judgeAll(t *testing.T) {
 	for _, err := range c.errs {
 		t.Error(err)
 	}
+	journal := readJournal(t, c.journal)
 	for i := range c.analyses {
-		c.judge(t, id(i))
+		c.judge(t, id(i), journal)
 	}
+	t.Logf("a repeated unit had waited for at most %v when its worker was killed", c.longest.Round(time.Millisecond))
 	n := len(c.proxy.uncertain) // Google's emulator has been seen to answer Internal after a pause
 	if c.counts["commits of unknown outcome"] = n; n > max(1, c.analyses/20) {
 		t.Errorf("of %d commits the outcome is unknown", n)
@@ -101,7 +103,7 @@ func (c *chaos) judgeAll(t *testing.T) {
 	}
 	wanted := expected
 	if c.full {
-		wanted = append(wanted, "commit applied late")
+		wanted = append(wanted, "commit applied late", "runs ended "+afterKill, "runs ended after shutting_down")
 	}
 	for _, name := range wanted {
 		if c.counts[name] == 0 {
@@ -115,10 +117,11 @@ func (c *chaos) judgeAll(t *testing.T) {
 
 // judge checks one analysis: its document, the history of its writes, and its
 // runs.
-func (c *chaos) judge(t *testing.T, id string) {
+func (c *chaos) judge(t *testing.T, id string, journal map[acquisition][]entry) {
 	t.Helper()
 	doc, runs := c.docs.Fields(t, id), c.analyzer.of(id)
-	h := judged(c.proxy.history(id))
+	applied, uncertain := c.proxy.history(id)
+	h := judged(applied, uncertain)
 	if !finished(doc, h) {
 		t.Errorf("%s: document %v, history %+v", id, doc, h)
 	}
@@ -135,6 +138,9 @@ func (c *chaos) judge(t *testing.T, id string) {
 				c.overlap(t, r, newer)
 			}
 		}
+	}
+	if len(uncertain) == 0 {
+		c.judgeWork(t, id, runs, applied, journal)
 	}
 	c.counts["steals"] += h.Steals
 	c.counts["runs"] += len(runs)

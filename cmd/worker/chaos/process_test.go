@@ -22,8 +22,8 @@ import (
 	"taskguard/emulator/firestore"
 )
 
-// role makes the test binary another program: the worker, as cmd/worker is, or
-// the embedded Firestore.
+// role makes the test binary another program: the worker, as cmd/worker is, the embedded
+// Firestore, or the analyzer that a worker runs.
 const role = "CHAOS_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -46,6 +46,12 @@ func TestMain(m *testing.M) {
 		}
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
+	case "analyzer":
+		code, err := analyze(os.Args[1], os.Args[2])
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(code)
 	}
 }
 

@@ -58,6 +58,15 @@ type proxy struct {
 	counts    map[string]int     // of faults, by name
 	applied   []write
 	uncertain []write // commits of unknown outcome; at is when they were sent
+	commits   []*commit
+}
+
+// commit is a Commit as its caller sees it.
+type commit struct {
+	caller      int
+	doc         string
+	from, until time.Time
+	succeeded   bool
 }
 
 // call is one call of a worker or of the operator.
@@ -117,8 +126,10 @@ func kindOf(w *firestorepb.Write, caller int) proof.Kind {
 // the result of a finish.
 type write struct {
 	proof.Write
-	doc string
-	at  time.Time
+	doc        string
+	at         time.Time
+	checkpoint *checkpoint // nil: unchanged or deleted
+	outcome    string      // of the last attempt, if the history changes
 }
 
 func (c *call) write(at time.Time) write {
@@ -133,6 +144,12 @@ func (c *call) write(at time.Time) write {
 	}
 	w.At, _ = time.Parse(time.RFC3339, fields["lockHeartbeatAt"].GetStringValue())
 	w.Expires, _ = time.Parse(time.RFC3339, fields["lockExpiresAt"].GetStringValue())
+	if m := fields["checkpoint"].GetMapValue().GetFields(); m != nil {
+		w.checkpoint = &checkpoint{Unit: int(m["unit"].GetIntegerValue()), Token: m["token"].GetIntegerValue()}
+	}
+	if all := fields["history"].GetArrayValue().GetValues(); len(all) > 0 {
+		w.outcome = all[len(all)-1].GetMapValue().GetFields()["outcome"].GetStringValue()
+	}
 	return w
 }
 
@@ -242,7 +259,14 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	}
 	c := newCall(method, md, request, caller)
 	f := p.faultOf(c)
+	seen := &commit{caller: caller, doc: c.doc, from: time.Now()}
 	replies, err := p.answer(c, f)
+	if c.commit != nil {
+		p.mu.Lock()
+		seen.until, seen.succeeded = time.Now(), err == nil && f.code == codes.OK
+		p.commits = append(p.commits, seen)
+		p.mu.Unlock()
+	}
 	if c.method == "BatchGetDocuments" {
 		p.applyPostponed(c.doc)
 	}

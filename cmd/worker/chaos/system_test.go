@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -23,13 +24,14 @@ type system struct {
 	docs     *emulatortest.Backend // without the proxy, as another program
 	proxy    *proxy
 	analyzer *analyzer
+	journal  string // file name
 	queue    *queue
 	workers  atomic.Int64 // started so far
 }
 
-func newSystem(t testing.TB, host string, analyze func(*run) int) *system {
+func newSystem(t testing.TB, host string, a *analyzer) *system {
 	t.Helper()
-	return &system{docs: emulatortest.At(host), proxy: newProxy(t, host), analyzer: newAnalyzer(t, analyze)}
+	return &system{docs: emulatortest.At(host), proxy: newProxy(t, host), analyzer: a, journal: filepath.Join(t.TempDir(), "journal")}
 }
 
 // newFirestore starts a Firestore in a process of its own, Google's emulator
@@ -92,7 +94,7 @@ func (s *system) startWorker(env ...string) (number int, p *process, err error) 
 	all := []string{
 		"PORT=0", "TASK_AUTH=none", "GOOGLE_CLOUD_PROJECT=" + s.docs.Project, "FIRESTORE_EMULATOR_HOST=" + host,
 		"TASK_QUEUE=" + s.queue.name, "TASK_TARGET_URL=http://worker.test", "CLOUD_TASKS_EMULATOR_HOST=" + s.queue.host,
-		fmt.Sprintf("ANALYZER=%s/%d", s.analyzer.URL, number),
+		fmt.Sprintf("ANALYZER=exec:env %s=analyzer %s %s/%d %s", role, os.Args[0], s.analyzer.URL, number, s.journal),
 	}
 	p, err = start("worker", append(all, env...)...)
 	return number, p, err
