@@ -79,6 +79,22 @@ func TestARequeueIsNotMadeAgainAfterAWorkerHasAcquiredTheAnalysis(t *testing.T) 
 }
 
 // Each operation returns the error of its store.
+// A cancel whose reply was lost is not made again after a requeue, which would undo that.
+func TestACancelIsNotMadeAgainAfterARequeue(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		s := &interrupted{&w.Memory, func(d *analysislock.Analysis) {
+			d.Status, d.Error, d.Lock.Finished = analysislock.Queued, nil, false
+		}}
+		l, err := analysislock.New(s, lease.Policy{}, 0, nil)
+		if err != nil {
+			w.Fatal(err)
+		}
+		if _, err := l.Cancel(w.Context(), "x", "me", nil); err != nil || w.doc().Status != analysislock.Queued {
+			w.Errorf("%v; %+v, want QUEUED", err, w.doc())
+		}
+	})
+}
+
 func TestAFailureOfTheStoreIsReturned(t *testing.T) {
 	const swap = leasetest.Swap
 	for name, tc := range map[string]struct {

@@ -92,6 +92,7 @@ func (x *execution) dispatch(t *task, i *instance) {
 // operator books a delivery.
 func (x *execution) operate(k Kind, fresh bool) {
 	p := x.join(&caller{name: "the operator", on: x.operator, operates: k, fresh: fresh, answered: true})
+	x.operator.receive(k, fresh)
 	x.requeuing = k == Requeue
 	x.begin(p, func() {
 		ctx, l := p.context(context.Background()), x.ledger(x)

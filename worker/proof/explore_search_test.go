@@ -174,12 +174,14 @@ func searches(t *testing.T) []*search {
 	further := max(2, onward-1)
 	calm = budget{deliveries: 3, ticks: 2, stops: 1, early: 1, reports: 2, cancels: 1, requeues: 1}
 	rough = calm
-	rough.faults, rough.crashes, rough.requeues = 1, 1, 0
+	rough.faults, rough.crashes, rough.failures, rough.requeues = 1, 1, 1, 0
 	after := budget{deliveries: 2, ticks: 1, early: 1, reports: 1, cancels: 1} // the run has ended
+	reopened := budget{deliveries: 3, ticks: 1, reports: 1, requeues: 1}
 	const deadline = 150 * time.Second
 	return append(of,
 		&search{budget: calm, depth: reach, deviations: further},
 		&search{budget: rough, from: start{"reported", 0, reported}, depth: reach, deviations: further},
+		&search{budget: reopened, from: start{"cancelled", 0, cancelled}, depth: reach, deviations: further},
 		&search{budget: after, from: start{"releasing", 0, releasing}, depth: reach, deviations: further},
 		&search{budget: rough, from: start{"expired", 0, expired}, runTimeout: deadline, depth: reach, deviations: further},
 		&search{budget: after, from: start{"flushing", 0, flushing}, runTimeout: deadline, depth: reach, deviations: further})
@@ -237,7 +239,7 @@ func TestNoInterleavingRunsTwiceOrLosesTheAnalysis(t *testing.T) {
 func TestASearchFindsABugOfTheStore(t *testing.T) {
 	for name, s := range map[string]*search{
 		"revisions are not compared":                               {depth: 4, deviations: 4, skipRevisions: true, budget: searches(t)[0].budget},
-		"the checkpoint is read before the acquisition is decided": {depth: 30, deviations: 2, earlyWork: true, from: start{"releasing", 0, releasing}, budget: searches(t)[12].budget},
+		"the checkpoint is read before the acquisition is decided": {depth: 30, deviations: 2, earlyWork: true, from: start{"releasing", 0, releasing}, budget: searches(t)[13].budget},
 	} {
 		if s.run(t); s.wrong == "" {
 			t.Errorf("%s: %d executions, and no violation", name, s.executions)

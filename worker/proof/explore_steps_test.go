@@ -319,7 +319,8 @@ var (
 		"task first to an idle worker", "delivery 0 at w0: swap",
 		"delivery 0 at w0: the run checkpoints", "delivery 0 at w0: swap", "delivery 0 at w0: the run reports",
 	}
-	expired = []string{
+	cancelled = append(reported[:5:5], "the operator cancels", "the operator: swap")
+	expired   = []string{
 		"task first to an idle worker", "delivery 0 at w0: swap", "time passes: a heartbeat is due", "delivery 0 at w0: swap",
 		"time passes: a run reaches its deadline",
 	}
@@ -338,7 +339,7 @@ func (s start) String() string {
 // make takes the steps.
 func (s start) make(x *execution) {
 	left, traced := x.left, x.traced
-	x.left = budget{deliveries: 4, unlocks: 1, stops: 1, early: 1, ticks: 2, reports: 4}
+	x.left = budget{deliveries: 4, unlocks: 1, stops: 1, early: 1, ticks: 2, reports: 4, cancels: 1}
 	x.traced = true // so that steps have names
 	for _, pattern := range s.steps {
 		all := x.steps()

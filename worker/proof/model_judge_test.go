@@ -105,8 +105,6 @@ func (m *model) inconsistency(was, is analysis, k Kind, p *caller) string {
 	case k == Release && attempts == -1 && p.run != nil && m.since()-m.records[is.ID].states[p.acquired].at >= m.runTimeout &&
 		p.run.written.n > 0 && outcomeOf(is) == analysislock.OutcomeContinued:
 		m.count("continued runs refunded")
-	case k == Release && p.run != nil && p.run.awaited && codeOf(is) == "run_timeout":
-		return "counted an attempt that has committed a checkpoint"
 	case k != Acquire && k != Requeue && attempts != 0:
 		return fmt.Sprintf("changed the attempts by %d", attempts)
 	}

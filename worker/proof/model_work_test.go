@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
@@ -123,6 +124,10 @@ func (m *model) awaitMark(ctx context.Context, p *caller, job orchestrator.Job) 
 	})
 }
 
+// flushTime is the time from the end of a run in which a worker tries to commit its last
+// checkpoint before it counts the attempt.
+const flushTime = 5 * time.Second
+
 // wrongMark returns what is wrong with the checkpoint that a write leaves.
 func (m *model) wrongMark(r *record, next analysis, is mark, k Kind, p *caller) string {
 	was, finish := r.mark, next.Status
@@ -142,6 +147,9 @@ func (m *model) wrongMark(r *record, next analysis, is mark, k Kind, p *caller) 
 		p.run.written = is
 		r.safe = max(r.safe, is.units)
 		m.count("checkpoints committed")
+	}
+	if k == Release && codeOf(next) == "run_timeout" && p.run != nil && (p.run.awaited || is.token == p.token && m.since()-p.run.ended < flushTime) {
+		return fmt.Sprintf("counted an attempt that has committed %v", is)
 	}
 	if (k == Release || k == Finish) && p.run != nil && is != p.run.reported && p.run.reported.n > 0 &&
 		!p.run.reported.tooLarge() && outcomeOf(next) != analysislock.OutcomeLockLost {
