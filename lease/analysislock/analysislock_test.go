@@ -187,7 +187,7 @@ func TestTheLastErrorIsRecordedWhereNoAttemptIsLeft(t *testing.T) {
 		}
 		time.Sleep(lease.DefaultTTL) // it has crashed
 		acq, d := w.acquire("w/4"), w.doc()
-		if acq.Reason != analysislock.AttemptsExhausted || acq.Grant.Token != 4 || d.Status != analysislock.Failed || d.LastError != nil ||
+		if acq.Reason != analysislock.AttemptsExhausted || acq.Grant.Token != 4 || d.Status != analysislock.Failed || d.LastError == nil || d.LastError.Code != "c" ||
 			d.Error.Code != analysislock.AttemptsExhausted || !strings.HasPrefix(d.Error.Message, "gave up after 3 attempts; last error: üx") {
 			w.Errorf("%+v; %+v", acq, d)
 		}

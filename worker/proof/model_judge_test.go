@@ -80,7 +80,7 @@ func (m *model) inconsistency(was, is analysis, k Kind, p *caller) string {
 		return fmt.Sprintf("wrote the result %v", is.Result)
 	case is.Status == analysislock.Failed && (is.Error == nil || is.Error.Message == ""):
 		return "wrote FAILED without a reason"
-	case is.Lock.Finished && k != Unlock && (is.LastError != nil || is.Lock.Owner != ""):
+	case is.Lock.Finished && k != Unlock && (is.Status == analysislock.Ready && is.LastError != nil || is.Lock.Owner != ""):
 		return "left a lock or an error on a finished analysis"
 	case k == Unlock && (is.Lock.Finished != was.Lock.Finished || is.Lock.Owner != "" || is.Lock.Token != was.Lock.Token):
 		return "did more than unlock"
