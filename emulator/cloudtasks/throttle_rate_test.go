@@ -31,7 +31,7 @@ func TestTheAnswersOfOneSecondChangeTheRateOnce(t *testing.T) {
 		{nil, 5},
 		{map[int]int{200: 20}, 6},
 		{map[int]int{200: 20, 503: 1}, 2.5},
-		{map[int]int{429: 3, 503: 3}, 2.5},
+		{map[int]int{200: 20, 429: 3}, 2.5},
 		{map[int]int{409: 10}, 5},
 		{map[int]int{409: 11}, 2.5},
 		{map[int]int{0: 6, 404: 5}, 2.5},
