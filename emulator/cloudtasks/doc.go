@@ -14,6 +14,8 @@
 //   - Names: ALREADY_EXISTS while the task exists and for 24 h after it ended.
 //   - Retries end after maxAttempts; with -1 they never end.
 //   - maxConcurrentDispatches and Retry-After.
+//   - With [AsDocumented], the throttling of a whole queue after 429, 503 or many
+//     errors, and the slow start of a new or idle one.
 //
 // # What is not
 //
@@ -22,8 +24,6 @@
 //   - Tokens: an oidc_token is signed by [Options.Token], whose issuer is not
 //     Google; without Token, and for every oauth_token, a task is dispatched
 //     without Authorization. Callers are not authenticated, and there is no IAM.
-//   - The service slows a whole queue after 429, 503 or many errors, and ramps up
-//     an idle one; here only the queue's own limits slow it.
 //   - The service deletes a task at the age of 31 days.
 //   - GetTask and ListTasks always return the full view, and ListTasks one page.
 //   - UNIMPLEMENTED: changes of a queue other than PurgeQueue, DeleteTask, RunTask,

@@ -21,6 +21,7 @@ type queue struct {
 	schedule []*dispatch          // the earliest first; at the same time, in order of addition
 	inFlight int
 	seq      uint64
+	throttle *throttle // nil for none
 }
 
 // dispatch is one entry of a queue's schedule: the next attempt of a task, or,
@@ -64,6 +65,9 @@ func withDefaults(in *cloudtaskspb.Queue) *cloudtaskspb.Queue {
 func (s *Server) newQueue(pb *cloudtaskspb.Queue) {
 	q := &queue{
 		s: s, pb: pb, wake: make(chan struct{}, 1), tasks: map[string]*task{}, refused: map[string]time.Time{},
+	}
+	if s.options.Throttling == AsDocumented {
+		q.throttle = &throttle{}
 	}
 	s.queues[pb.Name] = q
 	s.running.Go(q.run)
@@ -171,6 +175,11 @@ func (q *queue) step(now time.Time) time.Time {
 		if d.due.After(now) {
 			return d.due
 		}
+		if q.throttle != nil {
+			if at := q.throttle.take(now); at.After(now) {
+				return at
+			}
+		}
 		q.schedule = slices.Delete(q.schedule, 0, 1)
 		q.inFlight++
 		var a attempt
@@ -190,6 +199,9 @@ func (q *queue) step(now time.Time) time.Time {
 func (q *queue) settle(a attempt, ended time.Time, o outcome) {
 	q.inFlight--
 	q.signal()
+	if q.throttle != nil {
+		q.throttle.answered(ended, o)
+	}
 	// The task holds the server busy by itself, so that it is not idle between an
 	// attempt and its retry.
 	defer q.s.release()

@@ -34,7 +34,7 @@ type Options struct {
 	// Extra makes at-least-once delivery visible. It is called at each dispatch of
 	// a first attempt; for each delay it returns, an identical delivery is sent
 	// that long after the first. They obey the queue's limits, and their answers
-	// change nothing. nil means none. It may be called concurrently and must not
+	// change nothing for the task. nil means none. It may be called concurrently and must not
 	// block; it may keep the task.
 	Extra func(task *cloudtaskspb.Task) []time.Duration
 	// Observe is called after each delivery ended, from the delivery's own
@@ -49,6 +49,9 @@ type Options struct {
 	// without an answer, and retried. nil means none: such a task is sent without
 	// Authorization. It may be called concurrently, and Close waits for it.
 	Token func(email, audience string) (string, error)
+	// Throttling selects how each queue adapts its rate to the answers; the zero
+	// value is Unthrottled.
+	Throttling Throttling
 }
 
 // Delivery is one request sent to a worker, and its outcome.

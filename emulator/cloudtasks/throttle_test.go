@@ -1,0 +1,291 @@
+package cloudtasks_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"github.com/google/go-cmp/cmp"
+
+	"taskguard/emulator/cloudtasks"
+)
+
+// load is a queue and the deliveries that it has made.
+type load struct {
+	*cloud
+	seen
+	start time.Time
+}
+
+// flood creates n tasks at once, named 0 to n-1. status returns the answer to a
+// task, by its number, and takes as long as the run.
+func flood(t *testing.T, how cloudtasks.Throttling, n int, status func(task int) int) *load {
+	t.Helper()
+	l := &load{start: time.Now()}
+	w := worker(func(r *http.Request) (*http.Response, error) {
+		number, err := strconv.Atoi(r.Header.Get("X-CloudTasks-TaskName"))
+		if err != nil {
+			return nil, err
+		}
+		return answer(status(number)), nil
+	})
+	l.cloud = openQueue(t, cloudtasks.Options{Transport: w, Observe: l.observe, Throttling: how}, &cloudtaskspb.Queue{
+		RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MinBackoff: seconds(30), MaxBackoff: seconds(600)},
+	})
+	l.add(0, n)
+	return l
+}
+
+// add creates the tasks from first to last-1.
+func (l *load) add(first, last int) {
+	l.t.Helper()
+	for i := first; i < last; i++ {
+		l.create(post(strconv.Itoa(i)))
+	}
+}
+
+// within counts the deliveries begun from the one time to the other, after start.
+func (l *load) within(from, to time.Duration) int {
+	n := 0
+	for _, at := range l.offsets(l.start) {
+		if from.Seconds() <= at && at < to.Seconds() {
+			n++
+		}
+	}
+	return n
+}
+
+// healthy waits until n tasks are done and returns when the last of them was
+// begun, after start.
+func (l *load) healthy(n int) time.Duration {
+	l.t.Helper()
+	for range 24 * 60 {
+		time.Sleep(time.Minute)
+		var done []time.Duration
+		for _, d := range l.deliveries() {
+			if d.Status == 200 {
+				done = append(done, d.Started.Sub(l.start))
+			}
+		}
+		if len(done) >= n {
+			return done[n-1]
+		}
+	}
+	l.t.Fatal("the healthy tasks are not done in a day")
+	return 0
+}
+
+// every answers status to each n-th task, 200 to the others.
+func every(n, status int) func(int) int {
+	return func(task int) int {
+		if task%n == 0 {
+			return status
+		}
+		return 200
+	}
+}
+
+func TestErrorsSlowTheWholeQueue(t *testing.T) {
+	const normal, slow = time.Minute, 5 * time.Minute
+	for _, c := range []struct {
+		status, oneIn int
+		least, most   time.Duration
+	}{
+		{503, 2, 3 * slow, time.Hour},
+		{500, 2, 3 * slow, time.Hour},
+		{503, 25, slow, time.Hour},
+		{500, 25, 0, normal},
+		{409, 25, 0, normal},
+	} {
+		t.Run(fmt.Sprintf("%d for 1 in %d", c.status, c.oneIn), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := flood(t, cloudtasks.AsDocumented, 1000, every(c.oneIn, c.status))
+				healthy := 1000 - 1000/c.oneIn
+				got := l.healthy(healthy)
+				l.Close()
+				if got < c.least || got > c.most {
+					t.Errorf("%d healthy of 1,000 took %v, want %v to %v", healthy, got, c.least, c.most)
+				}
+			})
+		})
+	}
+}
+
+func TestAThrottledQueueRecoversWithItsSuccesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const outage = 5 * time.Minute
+		start := time.Now()
+		l := flood(t, cloudtasks.AsDocumented, 1500, func(int) int {
+			if time.Since(start) < outage {
+				return 503
+			}
+			return 200
+		})
+		l.idle()
+		if got := l.within(outage-time.Minute, outage); got != 60 {
+			t.Errorf("%d dispatches in the last minute of the outage, want 60: the lowest rate", got)
+		}
+		// A success adds a twentieth of a dispatch per second: 5 % more each second.
+		for after, want := range map[time.Duration][2]int{
+			0: {9, 15}, 30 * time.Second: {30, 60}, time.Minute: {130, 260},
+		} {
+			got := l.within(outage+after, outage+after+10*time.Second)
+			if got < want[0] || got > want[1] {
+				t.Errorf("%d dispatches in the 10 s from %v after the outage, want %d to %d", got, after, want[0], want[1])
+			}
+		}
+	})
+}
+
+func TestANewQueueRampsWithItsSuccesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const run = 2 * time.Minute
+		l := flood(t, cloudtasks.AsDocumented, 1000, func(int) int { time.Sleep(run); return 200 })
+		l.idle()
+		// Five at once, five per second until the first success.
+		if got, want := l.within(0, run), 5+5*120-1; got != want {
+			t.Errorf("%d dispatches before the first success, want %d", got, want)
+		}
+		if got := l.within(run+30*time.Second, run+31*time.Second); got < 10 || got > 15 {
+			t.Errorf("%d dispatches in the second after half a minute of successes, want 10 to 15", got)
+		}
+	})
+}
+
+func TestAnIdleQueueRampsAgain(t *testing.T) {
+	for pause, want := range map[time.Duration][2]int{time.Minute: {28, 32}, time.Hour: {5, 6}} {
+		t.Run(pause.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := flood(t, cloudtasks.AsDocumented, 500, every(1, 200))
+				l.idle()
+				time.Sleep(pause)
+				again := time.Since(l.start)
+				l.add(500, 600)
+				l.idle()
+				if got := l.within(again, again+time.Millisecond); got < want[0] || got > want[1] {
+					t.Errorf("%d dispatches at once after %v, want %d to %d", got, pause, want[0], want[1])
+				}
+			})
+		})
+	}
+}
+
+// A queue below its rate has not shown that it can go faster. Overload lowers the
+// rate of such a queue too, and that lasts.
+func TestAQueueWithFewTasksRampsWhenItIsFlooded(t *testing.T) {
+	for _, c := range []struct{ tasks, status, want int }{{400, 200, 5}, {10, 503, 1}} {
+		t.Run(strconv.Itoa(c.status), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := flood(t, cloudtasks.AsDocumented, 0, func(task int) int {
+					if task < c.tasks {
+						return c.status
+					}
+					return 200
+				})
+				for i := range c.tasks {
+					l.add(i, i+1)
+					time.Sleep(2 * time.Second)
+				}
+				l.add(c.tasks, c.tasks+1)
+				time.Sleep(2 * time.Second)
+				begin := time.Since(l.start)
+				l.add(c.tasks+1, c.tasks+100)
+				time.Sleep(time.Second)
+				l.Close()
+				if got := l.within(begin, begin+time.Millisecond); got != c.want {
+					t.Errorf("%d dispatches at once, want %d", got, c.want)
+				}
+			})
+		})
+	}
+}
+
+func TestRetryAfterDelaysItsTaskAndNotTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen seen
+		w := worker(func(r *http.Request) (*http.Response, error) {
+			if r.Header.Get("X-CloudTasks-TaskName") == "first" && r.Header.Get("X-CloudTasks-TaskRetryCount") == "0" {
+				return answer(503, "Retry-After", "600"), nil
+			}
+			return answer(200), nil
+		})
+		c := openQueue(t, cloudtasks.Options{Transport: w, Observe: seen.observe, Throttling: cloudtasks.AsDocumented}, nil)
+		start := time.Now()
+		for _, id := range []string{"first", "second", "third"} {
+			c.create(post(id))
+		}
+		time.Sleep(10 * time.Second)
+		c.create(post("fourth"))
+		c.idle()
+		if diff := cmp.Diff([]float64{0, 0, 0, 10, 600}, seen.offsets(start)); diff != "" {
+			t.Fatalf("starts (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestAnUnthrottledQueueDispatchesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := flood(t, cloudtasks.Unthrottled, 200, every(2, 503))
+		l.healthy(100)
+		l.Close()
+		want := slices.Concat(slices.Repeat([]float64{0}, 200), slices.Repeat([]float64{30}, 100))
+		if diff := cmp.Diff(want, l.offsets(l.start)); diff != "" {
+			t.Fatalf("starts (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestTheSameAnswersGiveTheSameTimes(t *testing.T) {
+	var runs [2][]float64
+	for i := range runs {
+		synctest.Test(t, func(t *testing.T) {
+			l := flood(t, cloudtasks.AsDocumented, 1000, func(task int) int {
+				time.Sleep(time.Duration(task%7) * time.Second)
+				return every(10, 503)(task)
+			})
+			l.healthy(900)
+			l.Close()
+			runs[i] = l.offsets(l.start)
+			slices.Sort(runs[i])
+		})
+	}
+	if diff := cmp.Diff(runs[0], runs[1]); diff != "" {
+		t.Fatalf("starts (-first +second):\n%s", diff)
+	}
+}
+
+// The time until 800 of 1,000 tasks are done while the other 200 fail for now at
+// each attempt.
+func TestTasksThatFailDelayTheHealthyOnes(t *testing.T) {
+	for name, c := range map[string]struct {
+		how         cloudtasks.Throttling
+		status      int
+		least, most time.Duration
+	}{
+		"500, unthrottled":       {cloudtasks.Unthrottled, 500, 0, time.Second},
+		"500, throttled":         {cloudtasks.AsDocumented, 500, 12 * time.Minute, 20 * time.Minute},
+		"200 for all, throttled": {cloudtasks.AsDocumented, 200, 30 * time.Second, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := flood(t, c.how, 1000, every(5, c.status))
+				done, errors := l.healthy(800), 0
+				l.Close()
+				for _, d := range l.deliveries() {
+					if d.Status != 200 && d.Started.Sub(l.start) <= done {
+						errors++
+					}
+				}
+				t.Logf("800 healthy done after %v; %d answers were errors", done, errors)
+				if done < c.least || done > c.most {
+					t.Errorf("%v, want %v to %v", done, c.least, c.most)
+				}
+			})
+		})
+	}
+}
