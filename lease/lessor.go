@@ -57,6 +57,12 @@ func (l *Lessor[D]) WithTTL(ttl time.Duration) (*Lessor[D], error) {
 // recorded), a *HeldError, or ErrUnavailable after at most 15 s. With each of these it
 // returns the record as last read or written.
 func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)) (*Hold[D], D, error) {
+	return l.AcquireIf(ctx, key, owner, func(D) error { return nil }, set)
+}
+
+// AcquireIf is like Acquire, but it does not take a free lease if permit, which is pure,
+// returns an error for the record as read. It returns that error.
+func (l *Lessor[D]) AcquireIf(ctx context.Context, key, owner string, permit func(D) error, set func(*D)) (*Hold[D], D, error) {
 	var none D
 	if owner == "" {
 		return nil, none, fmt.Errorf("lease: acquire %q: no owner", key)
@@ -68,6 +74,7 @@ func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)
 		if !c.Exists {
 			return c.Doc, ErrNotFound
 		}
+		read := c.Doc
 		stolen = l.of(&c.Doc).Owner != ""
 		next, err := Take(*l.of(&c.Doc), c.At, owner, l.policy)
 		switch {
@@ -75,6 +82,9 @@ func (l *Lessor[D]) Acquire(ctx context.Context, key, owner string, set func(*D)
 			return c.Doc, err
 		case l.of(&c.Doc).FinishedBy == owner: // this call has finished it and lost the reply; it was reopened since
 			return c.Doc, ErrExhausted
+		}
+		if err := permit(read); err != nil {
+			return c.Doc, err
 		}
 		*l.of(&c.Doc) = next
 		if set != nil {

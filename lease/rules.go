@@ -114,6 +114,16 @@ const MaxAhead = 24 * time.Hour
 // later would block its record until then.
 func Credible(stored, now time.Time) bool { return stored.Sub(now) <= MaxAhead }
 
+// maxEarly is how much earlier than the stored time an acquisition may be: the clock of
+// the queue that delivers it may be ahead of the store's.
+const maxEarly = 2 * time.Second
+
+// Due reports whether an acquisition that a record stores for the time next may be made at
+// now. One whose time is not Credible may.
+func Due(next, now time.Time) bool {
+	return !now.Add(maxEarly).Before(next) || !Credible(next, now)
+}
+
 // AssumedExpiry returns the expiry of a lease whose stored expiry cannot be read: one TTL
 // after its heartbeat or, if that cannot be read either, after the record's last
 // update. So the record is neither run twice nor blocked for ever (G5).

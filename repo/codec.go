@@ -44,7 +44,7 @@ type stored struct {
 // and the fields of other programs.
 var decision = []string{
 	"status", "attempts", "finishedBy", "createdAt", "updatedAt", "error.code", "error.message", "lastError.code", "lastError.message",
-	"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "startedAt", "progress.fraction", "progress.message", "progress.at", "history",
+	"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "startedAt", "nextAttemptAt", "progress.fraction", "progress.message", "progress.at", "history",
 }
 
 func (analysisCodec) mask() []string { return decision }
@@ -56,6 +56,7 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	a.UpdatedAt, _ = parseTime(data["updatedAt"])
 	a.Error, a.LastError = decodeError(data["error"]), decodeError(data["lastError"])
 	a.StartedAt, _ = parseTime(data["startedAt"])
+	a.NextAttemptAt, _ = parseTime(data["nextAttemptAt"])
 	a.Progress, a.History = decodeProgress(data["progress"]), decodeHistory(data["history"])
 	if v := data["checkpoint"]; v != nil { // a decision does not read it
 		a.Checkpoint = &analysislock.Checkpoint{Value: v}
@@ -164,6 +165,7 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	set("error", finishedChanged || !reflect.DeepEqual(prev.Error, next.Error), errorValue(next.Error))
 	set("lastError", finishedChanged && next.Status != analysislock.Failed || !reflect.DeepEqual(prev.LastError, next.LastError), errorValue(next.LastError))
 	set("startedAt", !prev.StartedAt.Equal(next.StartedAt), timeValue(next.StartedAt))
+	set("nextAttemptAt", finishedChanged || !prev.NextAttemptAt.Equal(next.NextAttemptAt), timeValue(next.NextAttemptAt))
 	set("progress", !reflect.DeepEqual(prev.Progress, next.Progress), progressValue(next.Progress))
 	set("history", !reflect.DeepEqual(prev.History, next.History), historyValue(next.History))
 	set("checkpoint", next.Checkpoint != nil && next.Checkpoint != prev.Checkpoint, checkpointValue(next.Checkpoint))

@@ -3,11 +3,13 @@ package worker
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"strconv"
 	"time"
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
 	"taskguard/worker/taskqueue"
 	"taskguard/worker/telemetry"
 )
@@ -83,6 +85,64 @@ func (a *attempt) continued(ctx context.Context) (o Outcome, ended bool) {
 		o.Case = ContinuedBooked
 	}
 	return o, true
+}
+
+// retry releases the lock after a temporary failure, and books the next attempt for the
+// time that the same commit records. If the process dies between the two, the delivery at
+// hand is redelivered and books the same task; see wait.
+func (a *attempt) retry(ctx context.Context, acq analysislock.Acquisition, code, message string) Outcome {
+	o := Outcome{Case: Retry, ID: a.id, Err: errors.New(message), Code: code}
+	wait := time.Duration(0)
+	if a.Queue != nil {
+		wait = a.backoff(acq.Attempt)
+	}
+	var next time.Time
+	released := a.released(ctx, func(ctx context.Context) (err error) {
+		next, err = a.hold.Retry(ctx, code, message, wait)
+		return err
+	})
+	if released && a.Queue != nil && a.bookNext(ctx, acq.Grant.Token, next) {
+		o.Case, o.RetryAt = RetryBooked, next
+	}
+	return o
+}
+
+// wait handles a delivery that comes before the next attempt is due: it books the task of
+// that attempt again. The document has all parts of its name.
+func (a *attempt) wait(ctx context.Context, acq analysislock.Acquisition) Outcome {
+	o := Outcome{Case: Waiting, ID: a.id, RetryAt: acq.ExpiresAt, RetryIn: acq.Remaining}
+	if a.bookNext(ctx, acq.Grant.Token, acq.ExpiresAt) {
+		o.Case = WaitingBooked
+	}
+	return o
+}
+
+// bookNext books the next attempt for the time next.
+func (a *attempt) bookNext(ctx context.Context, token int64, next time.Time) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)
+	defer cancel()
+	return a.book(ctx, taskqueue.Task{Name: nextName(a.id, token, next), At: next})
+}
+
+// isNext reports whether the delivery at hand is the task that is booked for the next
+// attempt. Its name is taken, so it must run, also if the queue delivers it early.
+func (a *attempt) isNext(d analysislock.Analysis) bool {
+	return a.task != "" && a.task == nextName(a.id, d.Lock.Token, d.NextAttemptAt)
+}
+
+func nextName(id string, token int64, next time.Time) string {
+	return taskqueue.Name("next", id, strconv.FormatInt(token, 10), iso8601.Format(next))
+}
+
+// backoff returns the wait after that attempt: RetryMin, doubled for each attempt before
+// it, at most RetryMax, times a random factor from 1 to 1.25, so that analyses that failed
+// together are not all tried again together.
+func (g *Guard) backoff(attempt int) time.Duration {
+	wait := min(g.RetryMin<<min(attempt-1, 30), g.RetryMax)
+	if wait <= 0 { // overflow
+		wait = g.RetryMax
+	}
+	return wait + rand.N(wait/4+1)
 }
 
 // book reports whether t is in the queue, or was under the same name.

@@ -18,7 +18,7 @@ import (
 
 // Locks acquires the lock on an analysis; analysislock.Locks does.
 type Locks interface {
-	AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (analysislock.Acquisition, error)
+	Acquire(ctx context.Context, id, owner string, ttl time.Duration, early func(analysislock.Analysis) bool) (analysislock.Acquisition, error)
 }
 
 // Guard runs each analysis once at a time and finishes it once (G1). It is
@@ -33,6 +33,8 @@ type Guard struct {
 	// CheckpointInterval is the shortest time between two commits for reports.
 	CheckpointInterval time.Duration
 	StallTimeout       time.Duration // ends a run that reports nothing for so long; zero: no limit
+	// RetryMin and RetryMax bound the wait after a temporary failure, if Queue is set.
+	RetryMin, RetryMax time.Duration
 	Log                *slog.Logger
 	Telemetry          *telemetry.Telemetry // nil: none
 }
@@ -102,6 +104,9 @@ func (a *attempt) deliver(ctx context.Context) Outcome {
 	case acq.Reason == analysislock.RunTimeExhausted:
 		return Outcome{Case: Failed, ID: a.id, Token: acq.Grant.Token, Err: errRunTime, Code: acq.Reason}
 	}
+	if acq.Reason == analysislock.Waiting {
+		return a.wait(ctx, acq)
+	}
 	return a.follow(ctx, acq)
 }
 
@@ -110,7 +115,11 @@ func (a *attempt) deliver(ctx context.Context) Outcome {
 func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error) {
 	ctx, span := a.Telemetry.Start(context.WithoutCancel(ctx), telemetry.Acquire)
 	began, m := time.Now(), &a.measured
-	acq, err := a.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0)
+	early := a.isNext
+	if a.Queue == nil { // nothing was booked for a later time
+		early = nil
+	}
+	acq, err := a.Locks.Acquire(ctx, a.id, a.owner, 0, early)
 	m.Asked, m.Acquire = true, time.Since(began)
 	a.hold = acq.Hold
 	outcome := acq.Reason
@@ -168,7 +177,7 @@ func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome
 	case errors.Is(cause, ErrStopping):
 		return a.stopped(ctx)
 	case !began: // the input could not be read
-		a.retry(ctx, "input_unavailable", "the input could not be read")
+		a.retry(ctx, acq, "input_unavailable", "the input could not be read")
 		return Outcome{Case: FinishUnknown, Err: err}
 	}
 	code, reason := "analyzer_failed", ""
@@ -199,8 +208,9 @@ func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome
 		o.Reason = reason
 		return o
 	}
-	a.retry(ctx, code, message)
-	return Outcome{Case: Retry, Err: errors.New(message), Code: code, Reason: reason}
+	o := a.retry(ctx, acq, code, message)
+	o.Reason = reason
+	return o
 }
 
 // analyze runs the analyzer while the lock is refreshed. end ends ctx. began is true if its
@@ -306,11 +316,6 @@ func (a *attempt) finished(ctx context.Context, o Outcome, err error) Outcome {
 		return Outcome{Case: Retry, Err: err, Code: "unrecordable"}
 	}
 	return Outcome{Case: FinishUnknown, Err: err}
-}
-
-// retry releases the lock and records a temporary failure.
-func (a *attempt) retry(ctx context.Context, code, message string) {
-	a.released(ctx, func(ctx context.Context) error { return a.hold.Retry(ctx, code, message) })
 }
 
 // release releases the lock; refund takes back the attempt.

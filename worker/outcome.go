@@ -19,7 +19,10 @@ const (
 	AlreadyFinished
 	Locked       // and no follow-up was booked
 	LockedBooked // and a follow-up is booked
-	Retry
+	Retry        // and no delivery was booked
+	RetryBooked  // and the next attempt is booked
+	Waiting      // for the next attempt, which could not be booked
+	WaitingBooked
 	LockLost           // to another owner, or out of time
 	LockLostOver       // the analysis was finished or deleted meanwhile, and there is a queue
 	Busy               // Server.MaxRuns deliveries are in progress
@@ -112,6 +115,9 @@ var answers = [...]struct {
 	Locked:             {code: http.StatusConflict, acquired: new(false), reason: "locked"},
 	LockedBooked:       {code: http.StatusOK, acquired: new(false), reason: "locked"},
 	Retry:              {code: http.StatusInternalServerError, acquired: new(true), reason: "retry", error: true},
+	RetryBooked:        {code: http.StatusOK, acquired: new(true), reason: "retry", error: true},
+	Waiting:            {code: http.StatusConflict, acquired: new(false), reason: "waiting"},
+	WaitingBooked:      {code: http.StatusOK, acquired: new(false), reason: "waiting"},
 	LockLost:           {code: http.StatusConflict, acquired: new(true), reason: "lock_lost"},
 	LockLostOver:       {code: http.StatusOK, acquired: new(true), reason: "lock_lost"},
 	Busy:               {code: http.StatusConflict, acquired: new(false), reason: "busy"},

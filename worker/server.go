@@ -190,7 +190,7 @@ func readTask(w http.ResponseWriter, r *http.Request) (id string, err error) {
 
 func (s *Server) answer(c echo.Context, o Outcome) error {
 	code, a := o.answer()
-	if o.Case == Locked || o.Case == Busy {
+	if o.Case == Locked || o.Case == Waiting || o.Case == Busy {
 		c.Response().Header().Set("Retry-After", strconv.Itoa(o.retryAfter()))
 	}
 	if o.Case == Unauthenticated {

@@ -1,6 +1,7 @@
 package analysislock
 
 import (
+	"errors"
 	"strings"
 	"time"
 
@@ -32,6 +33,9 @@ type Analysis struct {
 	UpdatedAt time.Time `json:"updated_at,omitzero"`
 	StartedAt time.Time `json:"started_at,omitzero"` // first acquisition
 	Progress  *Progress `json:"progress,omitempty"`
+	// NextAttemptAt is the time of the next delivery, which is booked after a temporary
+	// failure; zero: none is booked. It begins no attempt before then.
+	NextAttemptAt time.Time `json:"next_attempt_at,omitzero"`
 	History   []Attempt `json:"history,omitempty"` // the last ten attempts, the newest last
 	// Checkpoint is read only with the whole document. A change that sets it writes it.
 	Checkpoint *Checkpoint `json:"-"`
@@ -54,6 +58,13 @@ func (d *Analysis) Problem() string {
 	return strings.TrimSuffix(d.Malformed.Error(), ": "+lease.ErrMalformed.Error())
 }
 
+// Waits reports whether an unfinished analysis that nobody holds waits for its
+// NextAttemptAt.
+func (d *Analysis) Waits() bool { return !lease.Due(d.NextAttemptAt, d.ReadAt) }
+
+// errWaiting is the reason for which Acquire skips an analysis that waits.
+var errWaiting = errors.New("analysislock: the next attempt is not due")
+
 // Error is the cause of the failure of an analysis, or of one of its attempts.
 type Error struct {
 	Code    string `json:"code"`
@@ -63,6 +74,7 @@ type Error struct {
 // fail makes the analysis FAILED.
 func (d *Analysis) fail(code, message string) {
 	d.Status, d.Error = Failed, &Error{Code: code, Message: bounded(message)}
+	d.NextAttemptAt = time.Time{}
 }
 
 // queue changes PROCESSING back to QUEUED. It keeps any other status, which another

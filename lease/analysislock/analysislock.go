@@ -50,13 +50,13 @@ func (l *Locks) TTL() time.Duration { return l.lessor.Policy().TTL }
 type Acquisition struct {
 	Acquired  bool
 	Hold      *Hold  // if acquired
-	Reason    string // if not: AlreadyFinished, Locked, AttemptsExhausted or RunTimeExhausted
+	Reason    string // if not: AlreadyFinished, Locked, Waiting, AttemptsExhausted or RunTimeExhausted
 	Status    string // of the analysis
 	Grant     lease.Grant
 	Attempt   int           // number of this acquisition
 	Last      bool          // no further attempt is left
 	Stolen    bool          // the lock was another owner's, and had expired
-	ExpiresAt time.Time     // by the store's clock: of this lock, or of the other's
+	ExpiresAt time.Time     // by the store's clock: of this lock, or of the other's; or NextAttemptAt, if Waiting
 	Remaining time.Duration // from the store's time of the reading until ExpiresAt
 	RunTime   time.Duration // left until maxRun of New; 0: not limited
 }
@@ -65,6 +65,7 @@ type Acquisition struct {
 const (
 	AlreadyFinished   = "already_finished"
 	Locked            = "locked"
+	Waiting           = "waiting"            // for NextAttemptAt
 	AttemptsExhausted = "attempts_exhausted" // the call has recorded this: the analysis is FAILED
 	RunTimeExhausted  = "run_time_exhausted" // likewise
 )
@@ -76,6 +77,12 @@ const (
 // It takes two round trips, and a skip takes one. Errors: lease.ErrNotFound,
 // lease.ErrMalformed, lease.ErrUnavailable after at most 20 s.
 func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (Acquisition, error) {
+	return l.Acquire(ctx, id, owner, ttl, nil)
+}
+
+// Acquire is like AcquireAnalysisLock, but an analysis that waits for its NextAttemptAt is
+// a skip, unless early returns true for it. A nil early always does.
+func (l *Locks) Acquire(ctx context.Context, id, owner string, ttl time.Duration, early func(d Analysis) bool) (Acquisition, error) {
 	if err := CheckID(id); err != nil {
 		return Acquisition{}, err
 	}
@@ -83,7 +90,12 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 	if err != nil {
 		return Acquisition{}, err
 	}
-	hold, doc, err := lessor.Acquire(ctx, id, owner, l.acquired)
+	hold, doc, err := lessor.AcquireIf(ctx, id, owner, func(d Analysis) error {
+		if early == nil || !d.Waits() || early(d) {
+			return nil
+		}
+		return errWaiting
+	}, l.acquired)
 	got := Acquisition{Status: doc.Status, Attempt: doc.Lock.Attempts}
 	var held *lease.HeldError
 	switch {
@@ -99,6 +111,9 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 	case errors.As(err, &held):
 		got.Reason, got.ExpiresAt, got.Remaining = Locked, held.ExpiresAt, held.Remaining
 		got.Grant = lease.Grant{Owner: held.Owner, Token: held.Token}
+	case errors.Is(err, errWaiting):
+		got.Reason, got.Grant = Waiting, doc.Lock.Grant()
+		got.ExpiresAt, got.Remaining = doc.NextAttemptAt, doc.NextAttemptAt.Sub(doc.ReadAt)
 	case errors.Is(err, lease.ErrExhausted):
 		got.Reason = AttemptsExhausted
 		if doc.Error != nil && doc.Error.Code == RunTimeExhausted {
@@ -114,6 +129,7 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 // acquired sets an analysis's own fields in the commit that acquires its lock, or that
 // records that no attempt is left.
 func (l *Locks) acquired(d *Analysis) {
+	d.NextAttemptAt = time.Time{}
 	if d.StartedAt.IsZero() {
 		d.StartedAt = d.ReadAt.Truncate(time.Millisecond)
 	}

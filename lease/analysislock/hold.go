@@ -59,7 +59,7 @@ func (h *Hold) Complete(ctx context.Context, result any) error {
 	now := h.lease.Now()
 	return h.lease.Finish(ctx, func(d *Analysis) {
 		d.Status, d.Result, d.Error, d.LastError = Ready, result, nil, nil
-		d.Progress, d.Checkpoint = nil, &Checkpoint{}
+		d.Progress, d.Checkpoint, d.NextAttemptAt = nil, &Checkpoint{}, time.Time{}
 		d.end(now, OutcomeReady, "", "")
 	})
 }
@@ -74,20 +74,27 @@ func (h *Hold) Fail(ctx context.Context, code, message string) error {
 	})
 }
 
-// Retry releases the lock after a temporary failure, which it records as LastError.
-// The message is made valid UTF-8 and cut after 4,096 bytes; if the document
+// Retry releases the lock after a temporary failure, which it records as LastError. The
+// next attempt may begin at next, which is wait from now by the store's clock, or zero if
+// wait is. The message is made valid UTF-8 and cut after 4,096 bytes; if the document
 // has no room for it, Retry releases the lock without it.
-func (h *Hold) Retry(ctx context.Context, code, message string) error {
+func (h *Hold) Retry(ctx context.Context, code, message string, wait time.Duration) (next time.Time, err error) {
 	now := h.lease.Now()
-	err := h.lease.Release(ctx, func(d *Analysis) {
-		d.queue()
-		d.LastError = &Error{Code: code, Message: bounded(message)}
-		d.end(now, OutcomeRetry, code, message)
-	}, false)
-	if errors.Is(err, lease.ErrRefused) {
-		return h.Release(ctx, OutcomeRetry, false)
+	if wait > 0 {
+		next = now.Add(wait).Truncate(time.Millisecond)
 	}
-	return err
+	release := func(failure *Error) error {
+		return h.lease.Release(ctx, func(d *Analysis) {
+			d.queue()
+			d.LastError, d.NextAttemptAt = failure, next
+			d.end(now, OutcomeRetry, failure.Code, failure.Message)
+		}, false)
+	}
+	err = release(&Error{Code: code, Message: bounded(message)})
+	if errors.Is(err, lease.ErrRefused) {
+		err = release(&Error{Code: code})
+	}
+	return next, err
 }
 
 // Release clears the lock if it is still held, changes PROCESSING back to QUEUED, and

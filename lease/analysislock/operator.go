@@ -24,7 +24,7 @@ type Seen struct {
 // was before.
 func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen) (Analysis, error) {
 	return l.edit(ctx, id, seen, func(d *Analysis, now time.Time) error {
-		d.Lock = lease.Break(d.Lock)
+		d.Lock, d.NextAttemptAt = lease.Break(d.Lock), time.Time{}
 		d.queue()
 		d.end(now, OutcomeLockLost, "", "")
 		return nil
@@ -47,7 +47,7 @@ func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool) 
 			return err
 		}
 		d.Lock, d.Status, d.Error, d.LastError = lock, Queued, nil, nil
-		d.StartedAt, d.Progress = time.Time{}, nil
+		d.StartedAt, d.Progress, d.NextAttemptAt = time.Time{}, nil, time.Time{}
 		if fresh {
 			d.Checkpoint = &Checkpoint{}
 		}
