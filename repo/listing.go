@@ -134,10 +134,9 @@ func (a *Analyses) eachType(ctx context.Context, what string, q firestore.Query,
 // summaries returns the analyses that a query finds, without inputs and results; what
 // names the query in an error.
 func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query) (found []analysislock.Analysis, err error) {
-	err = eachDocument(ctx, what, q, func(snap *firestore.DocumentSnapshot) {
-		doc, _ := a.documents.codec.decode(snapshot(snap)) // the error is doc.Malformed
-		doc.Malformed = errors.Join(analysislock.CheckID(snap.Ref.ID), doc.Malformed)
-		found = append(found, doc)
+	err = eachDocument(ctx, what, q, func(snap *firestore.DocumentSnapshot) bool {
+		found = append(found, a.decode(snap))
+		return true
 	})
 	if err != nil {
 		return nil, err
@@ -145,8 +144,15 @@ func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query
 	return found, nil
 }
 
-// eachDocument calls each for the documents of q.
-func eachDocument(ctx context.Context, what string, q firestore.Query, each func(*firestore.DocumentSnapshot)) error {
+// decode returns the analysis that a query has found; Malformed is set as by Newest.
+func (a *Analyses) decode(snap *firestore.DocumentSnapshot) analysislock.Analysis {
+	d, _ := a.documents.codec.decode(snapshot(snap)) // the error is d.Malformed
+	d.Malformed = errors.Join(analysislock.CheckID(snap.Ref.ID), d.Malformed)
+	return d
+}
+
+// eachDocument calls each for the documents of q, until it returns false.
+func eachDocument(ctx context.Context, what string, q firestore.Query, each func(*firestore.DocumentSnapshot) bool) error {
 	docs := q.Documents(ctx)
 	defer docs.Stop()
 	for {
@@ -157,7 +163,9 @@ func eachDocument(ctx context.Context, what string, q firestore.Query, each func
 		case err != nil:
 			return queryError(what, err)
 		}
-		each(snap)
+		if !each(snap) {
+			return nil
+		}
 	}
 }
 

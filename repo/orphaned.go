@@ -12,71 +12,70 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// Orphaned finds the unfinished analyses whose lock is not held, so that only another
-// delivery can finish them. It calls each for them, oldest update first; at is
-// Firestore's time of the reading. Two queries find them: by status QUEUED or
-// PROCESSING and an update older than one TTL; and, whatever the status, by a lock that
-// has expired, or whose expiry is not credible. Each time may be a string, a Timestamp
-// or epoch milliseconds. An analysis with another status that was never acquired is not
-// found.
+// maxOrphanReads limits the documents that one query of Orphaned reads.
+const maxOrphanReads = 100_000
+
+// Orphaned returns up to limit unfinished analyses that only another delivery can finish:
+// nobody holds their lock, and no delivery is booked for them, or it is late by one TTL.
+// Three queries find them: by status QUEUED or PROCESSING and an update older than one TTL,
+// oldest first; and, whatever the status, by a lock that has expired, or whose expiry is not
+// credible; and by a NextAttemptAt that passed one TTL ago. Each time may be a string, a
+// Timestamp or epoch milliseconds. An analysis with another status that was never acquired
+// is not found. more reports that there may be others.
 //
-// Each query reads up to limit documents, including those that are held or finished. A
+// The queries also read analyses that are held, finished or waiting, up to 100,000 each. A
 // malformed analysis, or one whose id analysislock.CheckID refuses, is skipped with a
-// warning. Orphaned makes one read and two queries, within 15 s. It calls each after
-// them, in this goroutine, and never if it returns an error.
+// warning.
 //
 // Errors: lease.ErrUnavailable; lease.ErrRefused, for example if the index in
 // deploy/firestore.indexes.json is missing: Firestore's message contains a link that
 // creates it.
-func (a *Analyses) Orphaned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
+func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []analysislock.Analysis, more bool, err error) {
 	now, err := a.documents.now(ctx)
 	if err != nil {
-		return err
+		return nil, false, err
 	}
 	cutoff := now.Add(-a.TTL())
-	found, err := a.recoverable(ctx, anyOf(a.unfinished(limit), timeIs("updatedAt", "<", cutoff)))
-	if err != nil {
-		return err
-	}
-	// The query compares strings as strings. A time with a zone offset may sort too
-	// early, and is dropped here; or too late, and is found up to 14 hours late. A time
-	// without decimals is found less than a second late.
-	found = slices.DeleteFunc(found, func(d analysislock.Analysis) bool { return !d.UpdatedAt.Before(cutoff) })
-	expired, err := a.recoverable(ctx, a.expired(now, limit))
-	if err != nil {
-		return err
-	}
-	expired = slices.DeleteFunc(expired, func(d analysislock.Analysis) bool { // found by the first query
+	skips := skipped{log: a.documents.log, message: "analysis not recovered: no delivery can finish it"}
+	defer func() { skips.end(ctx) }()
+	listed := func(d *analysislock.Analysis) bool { // by the first query
 		return d.Status == analysislock.Queued || d.Status == analysislock.Processing
-	})
-	found = append(found, expired...)
-	oldestFirst(found)
-	for i := range found {
-		if d := &found[i]; lease.Orphaned(d.Lock, d.ReadAt) {
-			each(d.ID, d.Lock.Token, d.ReadAt)
+	}
+	for _, q := range []struct {
+		firestore.Query
+		keep func(d *analysislock.Analysis) bool
+	}{
+		// The query compares strings as strings. A time with a zone offset may sort too
+		// early, and is dropped here; or too late, and is found up to 14 hours late. A time
+		// without decimals is found less than a second late.
+		{anyOf(a.unfinished(maxOrphanReads), timeIs("updatedAt", "<", cutoff)), func(d *analysislock.Analysis) bool { return d.UpdatedAt.Before(cutoff) }},
+		{a.expired(now, maxOrphanReads), func(d *analysislock.Analysis) bool { return !listed(d) }},
+		{a.overdue(cutoff, maxOrphanReads), func(d *analysislock.Analysis) bool { return !listed(d) && d.Lock.Owner == "" }},
+	} {
+		read := 0
+		err := eachDocument(ctx, "find orphaned analyses", q.Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "nextAttemptAt"), func(snap *firestore.DocumentSnapshot) bool {
+			read++
+			d := a.decode(snap)
+			switch {
+			case d.Malformed != nil:
+				skips.add(ctx, slog.String("analysis_id", d.ID), d.Malformed)
+			case q.keep(&d) && lease.Orphaned(d.Lock, d.ReadAt) && lease.Due(d.NextAttemptAt.Add(a.TTL()), d.ReadAt):
+				due = append(due, d)
+			}
+			return len(due) < limit
+		})
+		more = more || len(due) == limit || read == maxOrphanReads
+		if err != nil || len(due) == limit {
+			return due, more, err
 		}
 	}
-	return nil
+	return due, more, nil
 }
 
-// recoverable runs query without inputs and results, and drops the analyses that no
-// delivery can finish.
-func (a *Analyses) recoverable(ctx context.Context, query firestore.Query) ([]analysislock.Analysis, error) {
-	found, err := a.summaries(ctx, "find orphaned analyses", query.Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt"))
-	if err != nil {
-		return nil, err
-	}
-	skips := skipped{log: a.documents.log, message: "analysis not recovered: no delivery can finish it"}
-	found = slices.DeleteFunc(found, func(d analysislock.Analysis) bool {
-		if d.Malformed != nil {
-			skips.add(ctx, slog.String("analysis_id", d.ID), d.Malformed)
-		}
-		return d.Malformed != nil
-	})
-	skips.end(ctx)
-	return found, nil
+// overdue returns a query of the analyses whose next attempt was due before cutoff. It
+// needs only Firestore's automatic index of nextAttemptAt.
+func (a *Analyses) overdue(cutoff time.Time, limit int) firestore.Query {
+	return anyOf(a.documents.collection.Query, timeIs("nextAttemptAt", "<", cutoff)).OrderBy("nextAttemptAt", firestore.Asc).Limit(limit)
 }
 
 // unfinished returns a query of the unfinished analyses, oldest update first.

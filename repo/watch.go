@@ -29,12 +29,13 @@ func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]documentlock.Change, e
 		Limit(limit)
 	var found []documentlock.Change
 	skips := skipped{log: r.documents.log, message: "document lock skipped"}
-	err = eachDocument(ctx, "query rooms", query, func(snap *firestore.DocumentSnapshot) {
+	err = eachDocument(ctx, "query rooms", query, func(snap *firestore.DocumentSnapshot) bool {
 		if c, err := r.cell(snap, asked); err != nil {
 			skips.add(ctx, slog.String("room_hash", documentlock.Hash(snap.Ref.ID)), err)
 		} else {
 			found = append(found, documentlock.Change{Room: snap.Ref.ID, Cell: c})
 		}
+		return true
 	})
 	skips.end(ctx)
 	return found, err

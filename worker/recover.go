@@ -4,85 +4,95 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/worker/taskqueue"
 )
 
-// OrphanFinder finds orphaned analyses; repo.Analyses does.
+// OrphanFinder finds orphaned analyses, and marks those for which a delivery is booked;
+// repo.Analyses does.
 type OrphanFinder interface {
-	// Orphaned calls each, oldest first, for up to limit unfinished analyses whose
-	// lock is not held and whose last update is older than one TTL; at is the store's
-	// time of the reading.
-	Orphaned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error
+	// Orphaned returns up to limit unfinished analyses that only another delivery can
+	// finish and for which none is booked. more reports that there may be others.
+	Orphaned(ctx context.Context, limit int) (due []analysislock.Analysis, more bool, err error)
+	// MarkDue records that the next attempt may begin now, and returns that time. It
+	// returns lease.ErrConflict if the analysis has changed.
+	MarkDue(ctx context.Context, d analysislock.Analysis) (next time.Time, err error)
 }
 
 const (
-	// recoverLimit is the number of analyses that one call reads. It is large, since
-	// it includes analyses that were booked earlier in this hour, and analyses that
-	// can never be delivered.
-	recoverLimit = 10_000
+	recoverLimit = 10_000 // analyses that one call books
 	// recoverTimeout limits a call; the next call is due in a minute.
 	recoverTimeout = 50 * time.Second
-	maxBookings    = 16 // at the same time
+	maxBookings    = 32 // at the same time
 )
 
 // Recovery is the result of a call of Recover.
 type Recovery struct {
-	Found  int `json:"found"`  // orphaned analyses
-	Booked int `json:"booked"` // deliveries that this call booked; the others were booked before
+	Found  int  `json:"found"`  // orphaned analyses
+	Booked int  `json:"booked"` // of these, those for which this call booked a delivery
+	More   bool `json:"more"`   // there may be others, for the next call
 }
 
 // ErrNoQueue is Recover's error without a Queue.
 var ErrNoQueue = errors.New("worker: no queue is configured: TASK_QUEUE is not set")
 
 // Recover books a delivery for each orphaned analysis: one whose worker died after its
-// delivery was acknowledged, or one that was never delivered. A task's name contains the
-// hour, so an analysis is booked once an hour, and again in the next hour if it is still
-// orphaned. A booking that fails does not delay the others; Recover returns the first
-// error with the result. It tries for at most 50 s, and is safe for concurrent use.
+// delivery was acknowledged, one whose booked delivery was lost, or one that was never
+// delivered. It marks each first, so that neither it nor another call finds it again within
+// one TTL. A booking that fails does not delay the others; Recover returns the first error
+// with the result. It tries for at most 50 s; what it could not book is left to the next
+// call. It is safe for concurrent use.
 func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	if g.Queue == nil {
 		return Recovery{}, ErrNoQueue
 	}
 	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
 	defer cancel()
-	var r Recovery
-	var tasks []taskqueue.Task
-	err := g.Orphans.Orphaned(ctx, recoverLimit, func(id string, token int64, at time.Time) {
-		r.Found++
-		hour := at.UTC().Format("2006-01-02T15")
-		tasks = append(tasks, taskqueue.Task{
-			Name:       taskqueue.Name("recover", id, strconv.FormatInt(token, 10), hour),
-			AnalysisID: id, Deadline: DispatchDeadline(g.RunTimeout),
-		})
-	})
-	if err != nil {
+	due, more, err := g.Orphans.Orphaned(ctx, recoverLimit)
+	r := Recovery{Found: len(due), More: more}
+	if err != nil && len(due) == 0 {
 		return r, fmt.Errorf("worker: recover: %w", err)
 	}
 	g.Telemetry.Stuck(ctx, r.Found)
-	created := make([]bool, len(tasks))
+	var booked atomic.Int64
 	var booking errgroup.Group
 	booking.SetLimit(maxBookings)
-	for i, t := range tasks {
+	for i := range due {
 		booking.Go(func() error {
-			already, err := g.Queue.Book(ctx, t)
-			created[i] = err == nil && !already
+			ok, err := g.rebook(ctx, due[i])
+			if ok {
+				booked.Add(1)
+			}
 			return err
 		})
 	}
-	err = booking.Wait()
-	for _, isNew := range created {
-		if isNew {
-			r.Booked++
-		}
-	}
+	err = errors.Join(err, booking.Wait())
+	r.Booked = int(booked.Load())
 	g.Telemetry.Recovered(ctx, r.Booked)
 	if err != nil {
+		r.More = true
 		return r, fmt.Errorf("worker: recover: %w", err)
 	}
 	return r, nil
+}
+
+// rebook books a delivery for an orphaned analysis, for now, as bookNext does. ok is false
+// if the analysis has changed meanwhile.
+func (g *Guard) rebook(ctx context.Context, d analysislock.Analysis) (ok bool, err error) {
+	next, err := g.Orphans.MarkDue(ctx, d)
+	if errors.Is(err, lease.ErrConflict) || errors.Is(err, lease.ErrNotFound) {
+		return false, nil
+	}
+	if err == nil {
+		_, err = g.Queue.Book(ctx, taskqueue.Task{
+			Name: nextName(d.ID, d.Lock.Token, next), AnalysisID: d.ID, Deadline: DispatchDeadline(g.RunTimeout),
+		})
+	}
+	return err == nil, err
 }

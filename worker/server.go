@@ -151,7 +151,7 @@ func (s *Server) recovery(c echo.Context, _ func(id string) error) Outcome {
 	switch {
 	case errors.Is(err, ErrNoQueue):
 		o.Case = NoQueue
-	case err != nil:
+	case err != nil && r.Booked == 0:
 		o.Case = NotRecovered
 	}
 	return o

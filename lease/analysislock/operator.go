@@ -59,6 +59,21 @@ func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool) 
 	})
 }
 
+// MarkDue records that the next attempt at an orphaned analysis, as it was read, may begin
+// now, and returns that time, which its delivery's name contains. So recovery does not find
+// it again within one TTL. It returns lease.ErrConflict if the analysis has changed since.
+func (l *Locks) MarkDue(ctx context.Context, d Analysis) (next time.Time, err error) {
+	_, err = l.edit(ctx, d.ID, &Seen{d.Status, d.Lock.Grant()}, func(is *Analysis, now time.Time) error {
+		if !is.NextAttemptAt.Equal(d.NextAttemptAt) {
+			return fmt.Errorf("%w: %q was booked by another call", lease.ErrConflict, d.ID)
+		}
+		next = now.Truncate(time.Millisecond)
+		is.NextAttemptAt = next
+		return nil
+	}, func(_, is Analysis) bool { return is.NextAttemptAt.Equal(next) })
+	return next, err
+}
+
 // Cancelled is the code of a cancelled analysis.
 const Cancelled = "cancelled"
 
