@@ -149,11 +149,12 @@ func (c *chaos) judge(t *testing.T, id string, journal map[acquisition][]entry) 
 	}
 }
 
-// noticeTime is how long the analyzer may take to notice that a worker has hung up.
+// noticeTime is how long the server may take to notice that a program has ended, and a
+// worker to send a commit that is due.
 const noticeTime = 50 * time.Millisecond
 
 // overlap judges two runs of an analysis, of which older was live when newer began. A
-// worker hangs up before its lock can be acquired by another. It is excused while it
+// worker ends its program before its lock can be acquired by another. It is excused while it
 // was paused or the operator had broken its lock, and for as long as this machine
 // stood still.
 func (c *chaos) overlap(t *testing.T, older, newer run) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"os"
+	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -171,7 +173,7 @@ func (c *chaos) judgeDelay(t *testing.T, r run, unit entry, how string, until ti
 	both := proof.Span{From: unit.At.Sub(c.began), Until: until}
 	tried := c.proxy.tried(r, c.began)
 	var idle time.Duration
-	for _, s := range both.Without(append(tried, c.pauses[r.worker]...)...) {
+	for _, s := range both.Without(slices.Concat(tried, c.pauses[r.worker])...) {
 		idle += s.Until - s.From
 	}
 	if how == afterKill {
@@ -204,4 +206,22 @@ func (p *proxy) tried(r run, began time.Time) (spans []proof.Span) {
 		spans = append(spans, s)
 	}
 	return spans
+}
+
+func TestASupersededCheckpointIsFound(t *testing.T) {
+	t.Parallel()
+	take := func(token int64) write { return write{Write: proof.Write{Kind: proof.Acquire, Token: token}} }
+	report := func(unit int, token int64) write {
+		return write{Write: proof.Write{Kind: proof.Heartbeat}, checkpoint: &checkpoint{unit, token}}
+	}
+	last := report(9, 2)
+	last.Kind, last.outcome = proof.Release, analysislock.OutcomeContinued
+	got, wrong := storedBy([]write{take(1), report(5, 1), take(2), report(6, 1), report(8, 2), last, take(3)})
+	want := stored{
+		handed:   map[int64]checkpoint{1: {}, 2: {5, 1}, 3: {9, 2}},
+		outcomes: map[int64]string{2: analysislock.OutcomeContinued}, attempts: 2,
+	}
+	if !reflect.DeepEqual(got, want) || !slices.Equal(wrong, []checkpoint{{6, 1}}) {
+		t.Errorf("got %+v, wrong %v; want %+v, wrong [{6 1}]", got, wrong, want)
+	}
 }
