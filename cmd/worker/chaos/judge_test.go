@@ -126,15 +126,16 @@ func (c *chaos) judge(t *testing.T, id string, journal map[acquisition][]entry) 
 		t.Errorf("%s: document %v, history %+v", id, doc, h)
 	}
 	effective := 0
-	for i, r := range runs {
+	for i := range runs {
+		r := &runs[i]
 		if r.token == h.Token && r.answered {
 			effective++
 		}
 		if i > 0 && r.token == runs[i-1].token {
 			t.Errorf("%s: token %d ran twice", id, r.token)
 		}
-		for _, newer := range runs[i+1:] {
-			if r.ended.After(newer.began) {
+		for j := range runs[i+1:] {
+			if newer := &runs[i+1+j]; r.ended.After(newer.began) {
 				c.overlap(t, r, newer)
 			}
 		}
@@ -157,7 +158,7 @@ const noticeTime = 50 * time.Millisecond
 // worker ends its program before its lock can be acquired by another. It is excused while it
 // was paused or the operator had broken its lock, and for as long as this machine
 // stood still.
-func (c *chaos) overlap(t *testing.T, older, newer run) {
+func (c *chaos) overlap(t *testing.T, older, newer *run) {
 	t.Helper()
 	both := proof.Span{From: newer.began.Sub(c.began), Until: older.ended.Sub(c.began)}
 	what := "overlaps of a run that was not paused"

@@ -34,7 +34,7 @@ func readJournal(t *testing.T, file string) map[acquisition][]entry {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	all := map[acquisition][]entry{}
 	for lines := json.NewDecoder(f); ; {
 		var e entry
@@ -102,11 +102,12 @@ func (c *chaos) judgeWork(t *testing.T, id string, runs []run, applied []write, 
 	}
 	all := c.units(id)
 	c.counts["units"] += all
-	for i, r := range runs {
+	for i := range runs {
+		r := &runs[i]
 		done, last := journal[acquisition{id, r.token}], r.resumed.Unit
-		for _, e := range done {
-			if last++; e.Unit != last {
-				t.Errorf("%s: token %d did unit %d after %d", id, r.token, e.Unit, last-1)
+		for j := range done {
+			if last++; done[j].Unit != last {
+				t.Errorf("%s: token %d did unit %d after %d", id, r.token, done[j].Unit, last-1)
 			}
 		}
 		c.counts["units done"] += len(done)
@@ -123,7 +124,7 @@ func (c *chaos) judgeWork(t *testing.T, id string, runs []run, applied []write, 
 
 // repeated judges the units of a run after the unit that the next run resumed from. None
 // is allowed after a release. Else those are allowed that the worker could not commit.
-func (c *chaos) repeated(t *testing.T, r run, resumed int, done []entry, outcome string) {
+func (c *chaos) repeated(t *testing.T, r *run, resumed int, done []entry, outcome string) {
 	t.Helper()
 	n := max(0, r.resumed.Unit+len(done)-resumed)
 	how, until := c.unreleased(r)
@@ -149,7 +150,7 @@ const (
 )
 
 // unreleased returns how and when a run ended whose lock was not released.
-func (c *chaos) unreleased(r run) (how string, until time.Duration) {
+func (c *chaos) unreleased(r *run) (how string, until time.Duration) {
 	live := proof.Span{From: r.began.Sub(c.began), Until: r.ended.Sub(c.began)}
 	end := c.ends[r.worker]
 	switch _, broken := c.breaks[acquisition{r.analysis, r.token}]; {
@@ -168,7 +169,7 @@ func (c *chaos) unreleased(r run) (how string, until time.Duration) {
 // judgeDelay fails the test if the worker should have committed a unit before its run
 // ended: if the unit had waited for longer than checkpointInterval, not counting the
 // time when the worker tried to commit, or was paused, or this machine stood still.
-func (c *chaos) judgeDelay(t *testing.T, r run, unit entry, how string, until time.Duration) {
+func (c *chaos) judgeDelay(t *testing.T, r *run, unit entry, how string, until time.Duration) {
 	t.Helper()
 	both := proof.Span{From: unit.At.Sub(c.began), Until: until}
 	tried := c.proxy.tried(r, c.began)
@@ -190,7 +191,7 @@ func (c *chaos) judgeDelay(t *testing.T, r run, unit entry, how string, until ti
 
 // tried returns when a worker tried to commit to a run's analysis: from a call that
 // failed until the next that did not.
-func (p *proxy) tried(r run, began time.Time) (spans []proof.Span) {
+func (p *proxy) tried(r *run, began time.Time) (spans []proof.Span) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range p.commits {
