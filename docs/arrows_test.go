@@ -19,8 +19,8 @@ var rooms = map[string][]string{
 	"worker":       {"lease", "orchestrator", "worker"},
 	"emulator":     {"emulator"},
 	"cmd":          {"cmd", "worker", "repo", "lease", "orchestrator", "emulator"},
-	"deploy":       {}, // files, and a test of the example
-	"docs":         {"docs"},
+	"deploy":       {},                       // files, and a test of the example
+	"docs":         {"docs", "orchestrator"}, // which runs the examples' analyzers
 }
 
 // example is an application's code, which uses Google's clients as any would.

@@ -47,8 +47,13 @@ func TestACarriedChangeBringsTheRenewalForward(t *testing.T) {
 		var all []outcome
 		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
 			w.at(10 * time.Second)
+			w.carry(h, "hour", time.Hour, &all)
 			w.carry(h, "late", 30*time.Second, &all) // 30 s after the acquisition
+			w.carry(h, "last", time.Hour, &all)
 			w.at(40 * time.Second)
+			if got, now := w.record().Note, h.Now(); got != "last" || !now.Equal(time.Now()) {
+				w.Errorf("the record has %q at %v by the hold", got, now)
+			}
 			w.carry(h, "now", 0, &all)
 			w.at(135 * time.Second) // 100 s after the last would be 140 s
 			return nil
@@ -93,6 +98,23 @@ func TestACarriedChangeThatTheStoreRefusesIsDroppedAndTheLeaseRenewed(t *testing
 		if len(all) != 1 || !errors.Is(all[0].err, lease.ErrRefused) || len(renewals) != 1 || renewals[0].err != nil || w.record().Note != "" {
 			w.Errorf("outcomes %v, renewals %v, note %q", all, renewals, w.record().Note)
 		}
+	})
+}
+
+// The store refuses the renewals too, which are tried at their usual times.
+func TestACarriedChangeThatCannotBeWrittenBringsNoOtherRenewalForward(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		w.faulty.SetPlan(leasetest.Every(leasetest.Swap, leasetest.Refuse))
+		var all []outcome
+		if err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
+			w.carry(h, "late", 0, &all)
+			w.at(55 * time.Second)
+			return nil
+		}); err != nil || len(all) != 0 {
+			w.Errorf("%v; outcomes %v", err, all)
+		}
+		w.wantCalls(2*6, 2*6) // with and without the change, each tenth of a heartbeat
 	})
 }
 
@@ -245,6 +267,29 @@ func TestAReleaseThatLostTheLeaseReportsWhatItCarriedAsLost(t *testing.T) {
 			return leasetest.DropBefore
 		})
 		if err := h.Release(w.Context(), nil, true); err != nil || len(all) != 1 || !errors.Is(all[0].err, lease.ErrLost) || w.record().Note != "" {
+			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
+		}
+	})
+}
+
+// It ends with its body, and the next renewal chooses its expiry in the same millisecond.
+func TestARenewalWrittenUnseenIsNotTakenForTheNext(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		w.at(time.Second)
+		for range 3 {
+			ctx, cancel := context.WithTimeout(w.Context(), time.Microsecond)
+			w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
+			err := h.Renew(ctx, 0)
+			cancel()
+			if !errors.Is(err, lease.ErrUnavailable) {
+				w.Errorf("error %v, want ErrUnavailable", err)
+			}
+		}
+		w.faulty.SetPlan(nil)
+		var all []outcome
+		w.carry(h, "carried", 0, &all)
+		if err := h.Renew(w.Context(), 0); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "carried" {
 			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
 		}
 	})

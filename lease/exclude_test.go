@@ -129,7 +129,7 @@ func TestADecisionInExcludeThatRefusesWritesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, lease.Policy{})
 		own := errors.New("own")
-		refuse := func(_ lease.Cell[job]) (job, error) { return job{Note: "written"}, own }
+		refuse := func(lease.Cell[job]) (job, error) { return job{Note: "written"}, own }
 		if _, err := lease.Edit(t.Context(), exclusively{excluder{w.memory}}, "a", nil, refuse, func(lease.Cell[job]) bool { return false }); !errors.Is(err, own) {
 			t.Errorf("%v, want the decision's error", err)
 		}

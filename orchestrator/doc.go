@@ -37,7 +37,7 @@
 // exec:PROGRAM ARG… is split at white space: no shell, no quoting. The program
 // leads a process group of its own. It gets the job as one line of JSON on
 // standard input, which it need not read. Its environment is this process's own with
-// ANALYSIS_ID, LOCK_TOKEN and ATTEMPT and, if ctx has a span, TRACEPARENT and
+// ANALYSIS_ID, LOCK_TOKEN, ATTEMPT and REPORT_FD and, if ctx has a span, TRACEPARENT and
 // TRACESTATE as in W3C's headers.
 //
 //	exit 0            standard output is the result
@@ -62,6 +62,11 @@
 //
 // The standard error of a program that exits 0 is dropped.
 //
+// On the file descriptor that REPORT_FD names, which it need not use, the program may write
+// reports: lines of JSON, each an object with any of progress, message and checkpoint (see
+// [Report]). They are read until the program has exited, also after ctx has ended. A line
+// that is too long is skipped without being kept.
+//
 // # Endpoints
 //
 // http://… and https://… get the job by POST as application/json, with
@@ -71,8 +76,11 @@
 // Content-Type is application/json it must be JSON, except for 204. A 4xx other than
 // 408, 409, 425 and 429 is permanent (analyzer_rejected) with the body's first 2 KiB
 // as the message. Other answers, redirects, which are not followed, and network
-// errors are retried. A user and password in the URL are sent as basic
-// authentication. Only ctx bounds the wait for the answer.
+// errors are retried. If its Content-Type is application/x-ndjson, the body of a 2xx answer
+// is lines of JSON instead: reports, and at the end {"result": …} or {"error": {"message",
+// "permanent"}}. Nothing is read after that line; without it the job is retried. A user
+// and password in the URL are sent as basic authentication. Only ctx bounds the wait for
+// the answer.
 //
 // # builtin:document
 //
@@ -80,7 +88,9 @@
 // (invalid_input). The result has bytes, sha256 (hex) and media_type, and for
 // UTF-8 text also lines, words (separated by white space), characters (code
 // points) and top_words: the ten most frequent words of 4 to 64 letters, in lower
-// case, as {"word", "count"}, equals by alphabet.
+// case, as {"word", "count"}, equals by alphabet. A text is counted in up to eleven parts of
+// whole lines, with a report after each, and continued from the checkpoint of the same
+// text. A text of more than 8,000 different words has no checkpoint.
 //
 // # Your own
 //

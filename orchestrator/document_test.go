@@ -163,20 +163,20 @@ func (i *interrupted) Report(r orchestrator.Report) {
 }
 
 // analyzeUntil runs builtin:document from a checkpoint, until it has reported n times.
-func analyzeUntil(t *testing.T, text string, from json.RawMessage, n int) (result any, err error, _ *interrupted) {
+func analyzeUntil(t *testing.T, text string, from json.RawMessage, n int) (result any, reports *interrupted, err error) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	reports := &interrupted{left: n, stop: stop, checkpoint: from}
+	reports = &interrupted{left: n, stop: stop, checkpoint: from}
 	input, _ := json.Marshal(map[string]string{"text": text})
 	result, err = orchestrator.Run(ctx, builtin(t), orchestrator.Job{Input: input, Resume: from, Reporter: reports})
-	return result, err, reports
+	return result, reports, err
 }
 
 func TestBuiltinContinuesFromACheckpointWithTheSameResult(t *testing.T) {
 	long := strings.Repeat("Zebra ÄPFEL, über-naïve zebra\r\n\nx", 1000) + "äpfel" // no newline at the end
 	for _, text := range []string{long, long + "\n", "one long line\nlast", strings.Repeat("\n", 100), "no part", ""} {
-		want, err, all := analyzeUntil(t, text, nil, 0)
+		want, all, err := analyzeUntil(t, text, nil, 0)
 		lines := strings.Count(text, "\n")
 		if text != "" && !strings.HasSuffix(text, "\n") {
 			lines++
@@ -185,11 +185,11 @@ func TestBuiltinContinuesFromACheckpointWithTheSameResult(t *testing.T) {
 			t.Fatalf("%v, %v; want %d lines", counts, err, lines)
 		}
 		for n := 1; n < len(all.messages); n++ { // interrupted after each part
-			_, err, before := analyzeUntil(t, text, nil, n)
+			_, before, err := analyzeUntil(t, text, nil, n)
 			if !errors.Is(err, context.Canceled) {
 				t.Fatalf("part %d: %v", n, err)
 			}
-			got, err, after := analyzeUntil(t, text, before.checkpoint, 0)
+			got, after, err := analyzeUntil(t, text, before.checkpoint, 0)
 			if err != nil || len(after.messages) != len(all.messages)-n+1 {
 				t.Errorf("part %d: %v; %d reports after %d of %d", n, err, len(after.messages), n, len(all.messages))
 			}
@@ -198,16 +198,16 @@ func TestBuiltinContinuesFromACheckpointWithTheSameResult(t *testing.T) {
 			}
 			equal(t, got, want)
 		}
-		if _, err, again := analyzeUntil(t, text, nil, 0); err != nil || len(text) > 1000 && (len(again.messages) < 10 || again.checkpoint == nil) {
+		if _, again, err := analyzeUntil(t, text, nil, 0); err != nil || len(text) > 1000 && (len(again.messages) < 10 || again.checkpoint == nil) {
 			t.Errorf("%v; %d reports of %d bytes", err, len(again.messages), len(text))
 		}
-		got, err, _ := analyzeUntil(t, text, json.RawMessage(`{"bytes":1,"sha256":"","seen":{}}`), 0)
+		got, _, err := analyzeUntil(t, text, json.RawMessage(`{"bytes":1,"sha256":"","seen":{}}`), 0)
 		if err != nil {
 			t.Error(err)
 		}
 		equal(t, got, want)
 	}
-	_, _, before := analyzeUntil(t, long, nil, 5)
+	_, before, _ := analyzeUntil(t, long, nil, 5)
 	want, _, _ := analyzeUntil(t, "X"+long, nil, 0) // the input has changed since the checkpoint
 	got, _, _ := analyzeUntil(t, "X"+long, before.checkpoint, 0)
 	equal(t, got, want)
@@ -218,7 +218,7 @@ func TestBuiltinReportsNoCheckpointOfTooManyWords(t *testing.T) {
 	for i := range 100_000 {
 		text.WriteString(strings.Repeat(string(rune('a'+i%26))+string(rune('a'+i/26%26))+string(rune('a'+i/676%26))+string(rune('a'+i/17576)), 2) + "\n")
 	}
-	_, err, all := analyzeUntil(t, text.String(), nil, 0)
+	_, all, err := analyzeUntil(t, text.String(), nil, 0)
 	if err != nil || len(all.messages) < 10 || all.checkpoint != nil || len(all.invalid) > 0 {
 		t.Errorf("%v; %d reports, a checkpoint of %d bytes, invalid: %q", err, len(all.messages), len(all.checkpoint), all.invalid)
 	}

@@ -105,7 +105,7 @@ func (r *Report) check() (problem string) {
 }
 
 // parseReport reads a line of JSON, an object with any of progress, message and
-// checkpoint. other has its further fields.
+// checkpoint. other has all its fields.
 func parseReport(line []byte) (r Report, other map[string]json.RawMessage, problem string) {
 	if json.Unmarshal(line, &other) != nil || other == nil {
 		return r, nil, "a report is not an object of JSON"
@@ -124,13 +124,11 @@ func parseReport(line []byte) (r Report, other map[string]json.RawMessage, probl
 			return r, other, problem
 		}
 	}
-	delete(other, "progress")
-	delete(other, "message")
-	delete(other, "checkpoint")
-	if r == (Report{}) && len(other) == 0 {
-		return r, other, "a report is empty"
+	if r == (Report{}) && other["result"] == nil && other["error"] == nil {
+		return r, other, "a report has no progress, message or checkpoint"
 	}
-	return r, other, r.check()
+	problem = r.check() // first: it changes r
+	return r, other, problem
 }
 
 // lines splits what is added into lines, and calls take with each. A line over most
@@ -164,7 +162,7 @@ func (l *lines) end() {
 	l.text, l.over = l.text[:0], false
 }
 
-// report passes a line of reports on. It returns the line's further fields.
+// report passes a line of reports on. It returns the line's fields.
 func (j Job) report(line []byte, tooLong bool) (other map[string]json.RawMessage) {
 	r, problem := Report{}, "a report is too long"
 	if !tooLong {

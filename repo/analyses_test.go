@@ -69,8 +69,11 @@ func TestAnalysisLock(t *testing.T) {
 				t.Fatalf("acquisition = %+v, want attempts exhausted", acq)
 			}
 			got = b.Fields(t, "x")
+			if diff := cmp.Diff(want, got["lastError"]); diff != "" {
+				t.Errorf("lastError of a FAILED analysis (-want +got):\n%s", diff)
+			}
 			want = map[string]any{"code": "attempts_exhausted", "message": "gave up after 10 attempts; last error: the model is away"}
-			if diff := cmp.Diff(want, got["error"]); diff != "" || got["lastError"] != nil || got["status"] != analysislock.Failed {
+			if diff := cmp.Diff(want, got["error"]); diff != "" || got["status"] != analysislock.Failed {
 				t.Errorf("document = %v; error (-want +got):\n%s", got, diff)
 			}
 		},

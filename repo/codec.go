@@ -162,7 +162,7 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	set("result", finishedChanged && next.Status == analysislock.Ready, next.Result)
 	set("result", finishedChanged && next.Status == analysislock.Failed, firestore.Delete)
 	set("error", finishedChanged || !reflect.DeepEqual(prev.Error, next.Error), errorValue(next.Error))
-	set("lastError", finishedChanged || !reflect.DeepEqual(prev.LastError, next.LastError), errorValue(next.LastError))
+	set("lastError", finishedChanged && next.Status != analysislock.Failed || !reflect.DeepEqual(prev.LastError, next.LastError), errorValue(next.LastError))
 	set("startedAt", !prev.StartedAt.Equal(next.StartedAt), timeValue(next.StartedAt))
 	set("progress", !reflect.DeepEqual(prev.Progress, next.Progress), progressValue(next.Progress))
 	set("history", !reflect.DeepEqual(prev.History, next.History), historyValue(next.History))

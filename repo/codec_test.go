@@ -101,7 +101,7 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 				a.History = []analysislock.Attempt{last}
 			}, false,
 			map[string]any{"updatedAt": stamp, "history": []any{map[string]any{
-				"attempt": 2, "token": int64(3), "owner": "w/1", "startedAt": stamp, "endedAt": stamp, "outcome": "retry", "code": "c", "message": "m",
+				"attempt": int64(2), "token": int64(3), "owner": "w/1", "startedAt": stamp, "endedAt": stamp, "outcome": "retry", "code": "c", "message": "m",
 			}}},
 		},
 		"a requeue keeps the result": {

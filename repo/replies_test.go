@@ -76,6 +76,13 @@ func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
 			},
 			meanwhile: func(*testing.T, *worker) {},
 		},
+		"cancel of what was seen, and nothing since": {
+			before: map[string]any{"status": analysislock.Processing, "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": "2999-01-01T00:00:00Z"},
+			change: func(ctx context.Context, a *worker, id string) (analysislock.Analysis, error) {
+				return a.Cancel(ctx, id, "ana", &analysislock.Seen{Status: analysislock.Processing, Grant: lease.Grant{Owner: "w/1", Token: 1}})
+			},
+			meanwhile: func(*testing.T, *worker) {},
+		},
 		"unlock, then taken by the next": {
 			before: map[string]any{"status": analysislock.Processing, "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": "2999-01-01T00:00:00Z"},
 			change: func(ctx context.Context, a *worker, id string) (analysislock.Analysis, error) {

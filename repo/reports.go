@@ -69,7 +69,7 @@ func historyValue(all []analysislock.Attempt) any {
 	entries := make([]any, len(all))
 	for i := range all {
 		a := &all[i]
-		m := map[string]any{"attempt": a.Number, "token": a.Token, "owner": a.Owner}
+		m := map[string]any{"attempt": int64(a.Number), "token": a.Token, "owner": a.Owner}
 		for name, v := range map[string]string{"outcome": a.Outcome, "code": a.Code, "message": a.Message} {
 			if v != "" {
 				m[name] = v

@@ -240,3 +240,27 @@ func TestAnAttemptIsGivenTheCheckpointOfTheHolderBeforeIt(t *testing.T) {
 		}
 	})
 }
+
+func TestProgressAndHistoryAreReadAsTheyWereWritten(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
+	all := []analysislock.Attempt{
+		{Number: 1, Token: 2, Owner: "w/1", StartedAt: at, EndedAt: at.Add(time.Second), Outcome: "failed", Code: "c", Message: "m"},
+		{Number: 2, Token: 3, Owner: "w/2", StartedAt: at.Add(time.Minute)},
+	}
+	if diff := cmp.Diff(all, decodeHistory(historyValue(all))); diff != "" {
+		t.Errorf("history (-want +got):\n%s", diff)
+	}
+	fraction := func(f float64) *float64 { return &f }
+	for _, tc := range []struct {
+		v    any
+		want *float64
+	}{{0.0, fraction(0)}, {int64(0), fraction(0)}, {0.5, fraction(0.5)}, {int64(1), fraction(1)}, {1.5, nil}, {int64(50), nil}, {-0.5, nil}, {math.NaN(), nil}, {"0.5", nil}, {nil, nil}} {
+		want := &analysislock.Progress{Fraction: tc.want, Message: "m", At: at}
+		if diff := cmp.Diff(want, decodeProgress(map[string]any{"fraction": tc.v, "message": "m", "at": at})); diff != "" {
+			t.Errorf("progress of %v (-want +got):\n%s", tc.v, diff)
+		}
+		if got := decodeProgress(progressValue(want)); cmp.Diff(want, got) != "" {
+			t.Errorf("progress written and read: %+v, want %+v", got, want)
+		}
+	}
+}

@@ -49,7 +49,7 @@ func TestARunThatReportsNothingStalls(t *testing.T) {
 				})
 				w.guard.StallTimeout, w.guard.Telemetry = time.Minute, m.Telemetry
 				w.deliver(t, "x").check(t, tc.code, nil)
-				if got := attempts(t, b, "x"); got != tc.history {
+				if got := attempts(t, b); got != tc.history {
 					t.Errorf("history %q, want %q", got, tc.history)
 				}
 				want := "stalled :1"
@@ -149,8 +149,9 @@ func TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe(t *testing.T) 
 		for _, id := range []string{"x", "taken", "unreachable"} {
 			b.Put(t, id, map[string]any{"status": "QUEUED"})
 		}
-		var w *instance
-		w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		b.Put(t, "full", map[string]any{"status": "QUEUED", "input": strings.Repeat("x", 900_000)})
+		var w *logged
+		w = startLogged(t, b, nil, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			for i := range int64(3) {
 				if err := job.Checkpoint(ctx, i); err != nil || b.Fields(t, job.AnalysisID)["checkpoint"] != i {
 					t.Errorf("%v, and the document has %v, want %d", err, b.Fields(t, job.AnalysisID)["checkpoint"], i)
@@ -158,6 +159,11 @@ func TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe(t *testing.T) 
 			}
 			switch job.AnalysisID {
 			case "x":
+				return "done", nil
+			case "full":
+				if err := job.Checkpoint(ctx, strings.Repeat("s3cret", 30_000)); !errors.Is(err, lease.ErrRefused) {
+					t.Errorf("error %.100v, want ErrRefused", err)
+				}
 				return "done", nil
 			case "taken":
 				b.Merge(t, "taken", map[string]any{"lockOwner": "them"})
@@ -174,6 +180,11 @@ func TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe(t *testing.T) 
 		})
 		w.guard.RunTimeout = time.Minute // before the next heartbeat, and before the trust ends
 		w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
+		w.line(t, delivery, "full", map[string]any{"outcome": "ready", "checkpoints": 3.0, "heartbeats": 4.0})
+		answer{Body: w.entry(t, "a report is ignored")}.check(t, 0, map[string]any{"analysis_id": "full"})
+		if strings.Contains(w.log.String(), "s3cret") {
+			t.Errorf("the log shows it: %.2000s", w.log)
+		}
 		w.deliver(t, "taken").check(t, 409, map[string]any{"reason": "lock_lost"})
 		w.deliver(t, "unreachable").check(t, 409, map[string]any{"reason": "lock_lost"})
 		checkFields(t, b, "taken", map[string]any{"checkpoint": int64(2), "lockOwner": "them", "attempts": int64(1)})

@@ -103,6 +103,8 @@ var leaseRooms = []room{
 			case <-ctx.Done():
 				err = context.Cause(ctx)
 			}`),
+		seed("a renewal written unseen is taken for the next", "TestARenewalWrittenUnseenIsNotTakenForTheNext",
+			`now.Add(apart)`, `now.Add(0*apart)`),
 		seed("a release frees whatever it finds", suiteOnMemory+"ALockRewrittenMidRunCancelsTheRunAndStaysIntact",
 			`		if err := loss(l, h.grant); err != nil {
 			return l, err
@@ -113,6 +115,8 @@ var leaseRooms = []room{
 	}, set, func(Lease) bool { return false })`),
 	}},
 	{"lease/keep.go", []bug{
+		seed("an analyzer that waits for a last checkpoint never ends when its lock is lost", "TestACarriedChangeIsRefusedAsSoonAsTheLeaseIsLost",
+			`	for lost := k.loss(); lost != nil; {`, `	for lost := k.loss(); false; {`),
 		seed("a run is not cancelled when its lock is lost", "TestALossHasAReason/taken",
 			`		k.cancelBody(k.lost)
 `,

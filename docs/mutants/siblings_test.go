@@ -1,6 +1,16 @@
 package mutants
 
 var siblingRooms = []room{
+	{"orchestrator/count.go", []bug{seed("a document continues from the checkpoint of another text", "TestBuiltinContinuesFromACheckpointWithTheSameResult",
+		` && c.SHA256 == sum(content[:c.Bytes])`, ``)}},
+	{"orchestrator/child.go", []bug{seed("a program's last report is lost without a newline", "TestAProgramReportsOnREPORT_FD",
+		`	c.reported.end()
+`,
+		``)}},
+	{"orchestrator/report.go", []bug{
+		seed("a report that is not UTF-8 is written", "TestAProgramReportsOnREPORT_FD", `	if !utf8.Valid(line) {`, `	if false {`),
+		seed("an endpoint's second result replaces its first", "TestAnEndpointReportsByLines", `		if !s.ended() {`, `		if true {`),
+	}},
 	{"lease/rules.go", []bug{seed("a new record's token does not come of the time", "lease/documentlock.TestLocks/TokensGrowOverDeletion",
 		`return Lease{Token: now.UnixMicro() - 1}`, `return Lease{}`)}},
 	{"lease/documentlock/documentlock.go", []bug{
@@ -78,7 +88,7 @@ var siblingRooms = []room{
 			`change{requeue.name, *fresh}`, `change{requeue.name, *fresh && len(ids) > 1}`),
 		seed("the first refused id ends the command", "cmd/taskguard.TestAChangeOfSeveralAnalysesPassesOverThoseThatAreRefused",
 			`if ctx.Err() != nil || len(ids) == 1 {`, `if ctx.Err() != nil || len(ids) == 1 || err != nil {`),
-		seed("a cancel books a delivery", "cmd/taskguard.TestCancelEndsAnAnalysisAndBooksNoDelivery",
-			`{true: noQueue, false: optionalQueue}[what == cancel]`, `{true: noQueue, false: optionalQueue}[what == unlock]`),
+		seed("a cancel needs the queue", "cmd/taskguard.TestCancelEndsAnAnalysisAndBooksNoDelivery",
+			`if what == cancel {`, `if what == unlock {`),
 	}},
 }

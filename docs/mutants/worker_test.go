@@ -2,6 +2,14 @@ package mutants
 
 var workerRooms = []room{
 	{"worker/guard.go", []bug{
+		seed("a last attempt does not continue", "TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt/on_the_last_attempt",
+			`case errors.Is(cause, errDeadline):`, `case errors.Is(cause, errDeadline) && !acq.Last:`),
+		seed("MAX_RUN_TIME does not end a run", "TestAnAnalysisFailsWhenItsTimeIsExhausted/during_the_run",
+			`acq.RunTime > 0 && acq.RunTime <= limit`, `false`),
+		seed("every lost lock is acknowledged", "TestEachStepOfADeliveryIsASpanAndAFigure",
+			`	if over && a.Queue != nil {`, `	if a.Queue != nil {`),
+		seed("a cancelled analysis is delivered again", "TestARunWhoseAnalysisIsOverEndsWithinAHeartbeatAndWritesNothing/cancelled,_found_when_it_finishes_true",
+			`	if over && a.Queue != nil {`, `	if false {`),
 		seed("all deliveries of a process are one owner", "TestEachDeliveryIsAnOwnerOfItsOwn",
 			`rand.Text()}`, `rand.Text()[:0]}`),
 		seed("a stop cuts an acquisition short", "TestAStopDuringTheAcquisitionLeavesNoLock",
@@ -22,7 +30,35 @@ var workerRooms = []room{
 			`	}
 	return o`),
 	}},
+	{"worker/report.go", []bug{
+		seed("a report does not restart the limit between reports", "TestARunThatReportsNothingStalls/with_progress",
+			`		r.stall.Reset(r.StallTimeout)`, `		r.stall.Reset(0)`),
+		seed("an invalid report restarts the limit between reports", "TestARunThatReportsNothingStalls/with_invalid_reports",
+			`	if r.warnings++;`, `	r.taken(orchestrator.Report{})
+	if r.warnings++;`),
+		seed("each bad report is a line of the log", "TestBadReportsAreWarningsAndTheRunGoesOn",
+			`r.warnings <= maxReportWarnings`, `r.warnings > 0`),
+		seed("a warning shows the report", "TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe",
+			`r.Invalid("the document cannot hold it beside its other fields")`, `text, _ := json.Marshal(c.Value)
+		r.Invalid(string(text))`),
+		seed("each report is committed at once", "TestReportsCostOneCommitACheckpointInterval/ten_reports_a_second",
+			`r.CheckpointInterval, nil)`, `0, nil)`),
+		seed("a synchronous checkpoint returns before its commit", "TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe",
+			`	case err := <-written:
+		return err`, `	default:
+		return nil`),
+	}},
 	{"worker/booking.go", []bug{
+		seed("a continuation counts the attempt", "TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt/booked",
+			`analysislock.OutcomeContinued, true)`, `analysislock.OutcomeContinued, false)`),
+		seed("a run continues without a new checkpoint", "TestARunWithoutANewCheckpointFailsAtItsDeadline/the_one_it_was_given",
+			`!a.hold.Advanced()`, `err != nil && false`),
+		seed("a run that has lost its lock continues", "TestARunThatLostItsLockDoesNotContinue",
+			`	case errors.Is(err, lease.ErrLost):
+		return a.finished(ctx, o, err), true`, `	case false:
+		return a.finished(ctx, o, err), true`),
+		seed("a stop after the deadline loses the last checkpoint", "TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt/though_the_worker_is_stopped_after_RUN_TIMEOUT",
+			`context.WithTimeout(context.WithoutCancel(ctx), 3*bookTimeout)`, `context.WithTimeout(ctx, 3*bookTimeout)`),
 		seed("a stop books a delivery although the lock could not be released", "TestAStoppedRunIsBookedAgain/Firestore_does_not_answer,_so_the_lock_is_kept",
 			`	if a.release(ctx, analysislock.OutcomeShuttingDown, true) && a.Queue`,
 			`	a.release(ctx, analysislock.OutcomeShuttingDown, true)
@@ -65,6 +101,8 @@ var workerRooms = []room{
 		`cancel(&worker.StopError{Deadline: time.Now().Add(cfg.Limits.Drain - cfg.Limits.Answers)})`,
 		`cancel(worker.ErrStopping)`)}},
 	{"worker/outcome.go", []bug{
+		seed("a continuation that is not booked is acknowledged", "TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt/not_booked",
+			`Continued:          {code: http.StatusInternalServerError,`, `Continued:          {code: http.StatusOK,`),
 		seed("Retry-After is rounded down", "TestRetryAfterIsRoundedUp",
 			`math.Ceil(`, `math.Floor(`),
 		seed("locked without a booking is answered with a 2xx", "TestWithoutABookingADuplicateIsNotAcknowledged",

@@ -62,7 +62,7 @@ type Error struct {
 
 // fail makes the analysis FAILED.
 func (d *Analysis) fail(code, message string) {
-	d.Status, d.Error, d.LastError = Failed, &Error{Code: code, Message: bounded(message)}, nil
+	d.Status, d.Error = Failed, &Error{Code: code, Message: bounded(message)}
 }
 
 // queue changes PROCESSING back to QUEUED. It keeps any other status, which another

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -58,7 +59,7 @@ func queued() analysislock.Analysis {
 func TestARunKeepsItsLockAndCompletes(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
 		acq, refreshes := w.acquire("w/1"), 0
-		if d := w.doc(); d.Status != analysislock.Processing || acq.Attempt != 1 || acq.Grant != d.Lock.Grant() || acq.Stolen || acq.Last {
+		if d := w.doc(); d.Status != analysislock.Processing || acq.Attempt != 1 || acq.Grant != d.Lock.Grant() || acq.Stolen || acq.Last || acq.RunTime != 0 {
 			w.Errorf("%+v of %+v", acq, d)
 		}
 		err := acq.Hold.Run(w.Context(), func(_ context.Context, work analysislock.Work) error {
@@ -111,6 +112,12 @@ func TestARunReturnsItsBodysErrorOrThatOfItsInput(t *testing.T) {
 		}
 		ran = false
 		if err := w.acquire("w/2").Hold.Run(w.Context(), body); !errors.Is(err, unreadable) || ran {
+			w.Errorf("%v; ran %v", err, ran)
+		}
+		time.Sleep(lease.DefaultTTL)
+		w.faulty()
+		w.Put("x", analysislock.Analysis{Input: math.NaN()}) // has no JSON
+		if err := w.acquire("w/3").Hold.Run(w.Context(), body); err == nil || ran {
 			w.Errorf("%v; ran %v", err, ran)
 		}
 		if _, err := analysislock.New(&w.Memory, lease.Policy{TTL: -1}, 0, nil); err == nil {
@@ -180,7 +187,7 @@ func TestTheLastErrorIsRecordedWhereNoAttemptIsLeft(t *testing.T) {
 		}
 		time.Sleep(lease.DefaultTTL) // it has crashed
 		acq, d := w.acquire("w/4"), w.doc()
-		if acq.Reason != analysislock.AttemptsExhausted || acq.Grant.Token != 4 || d.Status != analysislock.Failed || d.LastError != nil ||
+		if acq.Reason != analysislock.AttemptsExhausted || acq.Grant.Token != 4 || d.Status != analysislock.Failed || d.LastError == nil || d.LastError.Code != "c" ||
 			d.Error.Code != analysislock.AttemptsExhausted || !strings.HasPrefix(d.Error.Message, "gave up after 3 attempts; last error: üx") {
 			w.Errorf("%+v; %+v", acq, d)
 		}

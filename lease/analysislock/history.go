@@ -1,6 +1,7 @@
 package analysislock
 
 import (
+	"encoding/json"
 	"strings"
 	"time"
 )
@@ -33,8 +34,8 @@ type Attempt struct {
 const (
 	maxAttempts       = 10
 	maxHistoryBytes   = 5 << 10
-	maxHistoryMessage = 256 // bytes
-	attemptBytes      = 128 // of an entry's names and times
+	maxHistoryMessage = 256                     // bytes
+	endBytes          = maxHistoryMessage + 128 // what end adds to an entry
 )
 
 // begin adds the attempt that the lock records to the history.
@@ -42,10 +43,10 @@ func (d *Analysis) begin(now time.Time) {
 	d.History = append(d.History[:len(d.History):len(d.History)], Attempt{
 		Number: d.Lock.Attempts, Token: d.Lock.Token, Owner: d.Lock.Owner, StartedAt: now.Truncate(time.Millisecond),
 	})
-	size := maxHistoryMessage + attemptBytes // what end adds
+	size := endBytes
 	for i := len(d.History) - 1; i >= 0; i-- {
-		a := d.History[i]
-		size += attemptBytes + len(a.Owner) + len(a.Outcome) + len(a.Code) + len(a.Message)
+		text, _ := json.Marshal(d.History[i])
+		size += len(text)
 		if len(d.History)-i > maxAttempts || size > maxHistoryBytes {
 			d.History = d.History[i+1:]
 			return

@@ -62,6 +62,9 @@ func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool) 
 // Cancelled is the code of a cancelled analysis.
 const Cancelled = "cancelled"
 
+// operator is who finished a cancelled analysis.
+const operator = "operator"
+
 // Cancel makes an unfinished analysis FAILED with the code Cancelled, whoever holds its
 // lock: a run that is under way loses it. who is named in the error. It returns
 // lease.ErrFinished for another finished analysis, and the analysis as it was before.
@@ -71,7 +74,7 @@ func (l *Locks) Cancel(ctx context.Context, id, who string, seen *Seen) (Analysi
 		if cancelled(*d) {
 			return nil
 		}
-		lock, err := lease.Cancel(d.Lock, "operator")
+		lock, err := lease.Cancel(d.Lock, operator)
 		if err != nil {
 			return err
 		}
@@ -80,7 +83,10 @@ func (l *Locks) Cancel(ctx context.Context, id, who string, seen *Seen) (Analysi
 		d.Lock = lock
 		d.fail(Cancelled, message)
 		return nil
-	}, func(_, is Analysis) bool { return cancelled(is) })
+	}, func(was, is Analysis) bool {
+		requeued := is.Lock.FinishedBy == operator && was.Lock.FinishedBy != operator
+		return cancelled(is) || requeued
+	})
 }
 
 // edit changes an analysis if it is in the state that was seen. landed compares the

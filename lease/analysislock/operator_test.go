@@ -79,6 +79,22 @@ func TestARequeueIsNotMadeAgainAfterAWorkerHasAcquiredTheAnalysis(t *testing.T) 
 }
 
 // Each operation returns the error of its store.
+// A cancel whose reply was lost is not made again after a requeue, which would undo that.
+func TestACancelIsNotMadeAgainAfterARequeue(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		s := &interrupted{&w.Memory, func(d *analysislock.Analysis) {
+			d.Status, d.Error, d.Lock.Finished = analysislock.Queued, nil, false
+		}}
+		l, err := analysislock.New(s, lease.Policy{}, 0, nil)
+		if err != nil {
+			w.Fatal(err)
+		}
+		if _, err := l.Cancel(w.Context(), "x", "me", nil); err != nil || w.doc().Status != analysislock.Queued {
+			w.Errorf("%v; %+v, want QUEUED", err, w.doc())
+		}
+	})
+}
+
 func TestAFailureOfTheStoreIsReturned(t *testing.T) {
 	const swap = leasetest.Swap
 	for name, tc := range map[string]struct {
@@ -91,6 +107,10 @@ func TestAFailureOfTheStoreIsReturned(t *testing.T) {
 		}, lease.ErrUnavailable},
 		"release by name": {leasetest.Every(swap, leasetest.DropBefore), func(ctx context.Context, l *analysislock.Locks, _ *analysislock.Hold) error {
 			return l.ReleaseAnalysisLock(ctx, "x", "w/1")
+		}, lease.ErrUnavailable},
+		"flush": {leasetest.Every(swap, leasetest.DropBefore), func(ctx context.Context, _ *analysislock.Locks, h *analysislock.Hold) error {
+			h.Report(checkpoint("c"), 0, nil)
+			return h.Flush(ctx)
 		}, lease.ErrUnavailable},
 		"retry": {leasetest.Every(swap, leasetest.DropBefore), retry, lease.ErrUnavailable},
 		"retry, whose message does not fit, then the release": {

@@ -6,15 +6,24 @@
 //
 // # What is checked
 //
-// Each write, when the store applies it: see History.Add. The number of attempts
-// and the status are consistent with the write. An unlock breaks one lock at most.
+// Each write, when the store applies it: see History.Add. The number of attempts, the
+// status and the history are consistent with the write. An unlock or a cancel breaks one
+// lock at most.
+//
+// Each checkpoint, which names its run and its number: only the lock's holder writes one,
+// never an older one than its last. A release or a failure leaves the newest that the run
+// has reported, READY and a fresh requeue leave none, and other writes change none. When a
+// synchronous checkpoint has returned without an error, it has been committed. A run is
+// handed the checkpoint that the record had when its lock was acquired, and repeats no
+// unit of work of a committed one. An attempt is taken back only for a stop, or for a run
+// that has reached its deadline and has committed a checkpoint, and for such a run always.
 //
 // Each answer: its run has ended. After a 2xx the analysis is finished or the queue
 // has a task for it. It does not report locked, lock_lost, READY or FAILED if that is
 // not true.
 //
 // Each run that is not cancelled holds the lock, unexpired, and is the only one. A run
-// whose lock an operator has broken may continue until its worker reads the record or
+// whose lock an operator has broken, also by a cancel, may continue until its worker reads the record or
 // its trust ends.
 //
 // The end: every analysis is READY or FAILED, and was finished once between two
@@ -28,12 +37,15 @@
 //
 //   - A load, a swap or a booking succeeds, or fails, or its reply is lost. A swap that
 //     failed, or whose caller gave up, may arrive later.
-//   - A worker crashes or gets SIGTERM, an operator unlocks, recovery is called.
-//   - A run succeeds, fails with or without a retry, or obeys its cancellation.
+//   - A worker crashes or gets SIGTERM, recovery is called. An operator unlocks, cancels,
+//     or requeues, to continue or anew.
+//   - A run succeeds, fails with or without a retry, or obeys its cancellation. It does a
+//     unit of work and reports a checkpoint, or waits for its commit.
 //   - The queue dispatches a task, also one in flight or not yet due, to a busy or
 //     an idle worker.
-//   - Time passes until a heartbeat or a task is due, trust ends or the lock
-//     expires. Calls without a reply still wait after it.
+//   - Time passes until a heartbeat, a checkpoint's commit or a task is due, a run reaches
+//     its deadline, trust ends or the lock expires. Calls without a reply still wait after
+//     it.
 //
 // A read is one step with the step that leads to it. The searches, each execution of
 // which then continues to its end without faults and without recovery:
@@ -48,6 +60,12 @@
 //     overtaken: as broken, then the follow-up ran elsewhere and was stopped. They
 //     have at most EXPLORE_ONWARD deviations: one fewer from the last two, and one
 //     fewer if a fault and a crash are possible too.
+//  4. The same with checkpoints, cancels and requeues, from the beginning and from five
+//     starts, with one deviation fewer than EXPLORE_ONWARD. reported: a run has committed
+//     a checkpoint and reported another. cancelled: then an operator has cancelled.
+//     releasing: as reported, then the run was stopped, and its lock expired before the
+//     release arrived. expired: a run has reached its deadline. flushing: then it has
+//     reported twice and ended.
 //
 // EXPLORE_DELIVERIES and EXPLORE_FAULTS limit dispatches and faults; the budgets in
 // searches limit the rest. EXPLORE_SEARCH=4 EXPLORE_REPLAY=1.0.2 repeats one
@@ -65,8 +83,9 @@
 // workers, store and queue differ by up to ten minutes. Calls to the store are lost,
 // late, slow, refused or applied twice; the connections of store and workers break;
 // the queue dispatches twice, late, or not at all, with backoff and deadlines; workers
-// crash, pause and are stopped; other programs write; an operator unlocks and
-// requeues; recovery is called each minute. The seed determines all of it, so a seed
+// crash, pause and are stopped; other programs write; an operator unlocks, cancels and
+// requeues; runs report checkpoints, some of which the store refuses, and end at
+// RUN_TIMEOUT, STALL_TIMEOUT and MAX_RUN_TIME; recovery is called each minute. The seed determines all of it, so a seed
 // repeats exactly: SIMULATE_SEED=n prints it. A pause is milder than a real one,
 // because timers inside the worker continue.
 package proof

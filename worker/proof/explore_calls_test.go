@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/worker/taskqueue"
 )
 
@@ -71,6 +72,18 @@ func (x *execution) Orphaned(_ context.Context, _ int, each func(id string, toke
 	return nil
 }
 
+// work returns the work at once: its order with the steps of others makes no difference,
+// because only the holder writes a checkpoint. With earlyWork it is that of the delivery's
+// first reading.
+func (x *execution) work(ctx context.Context, d analysis) (analysislock.Work, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.earlyWork {
+		return workOf(d.ID, callerOf(ctx).first), nil
+	}
+	return workOf(d.ID, x.rec.mark), nil
+}
+
 // ask blocks until the search replies, ctx ends or the execution is over. A swap
 // whose caller gave up may still arrive.
 func (x *execution) ask(ctx context.Context, c *call) reply {
@@ -86,6 +99,12 @@ func (x *execution) ask(ctx context.Context, c *call) reply {
 	p := c.by
 	if c.kind == swap {
 		x.learnOwner(p, c.next)
+		if k := markOf(c.next.Checkpoint); k.token == p.token {
+			p.sent = k
+		}
+	}
+	if c.kind != book {
+		p.askedAt = c.asked
 	}
 	p.calls++
 	c.seq, p.pending = p.calls, c
@@ -111,7 +130,13 @@ func (x *execution) giveUp(c *call) {
 		return
 	}
 	p.pending, p.retrying = nil, true
-	if c.kind == swap {
+	x.delay(c)
+}
+
+// delay lets a swap that got no reply arrive later. A requeue's does not: the delivery that
+// the operator then books could come before it.
+func (x *execution) delay(c *call) {
+	if c.kind == swap && c.by.operates != Requeue {
 		x.late = append(x.late, c)
 	}
 }
@@ -128,7 +153,9 @@ func (x *execution) apply(c *call) (reply, bool) {
 
 func (x *execution) read(c *call) reply {
 	got := x.load(x.rec.doc.ID)
-	got.Asked = c.asked
+	if got.Asked = c.asked; c.seq == 1 {
+		c.by.first = x.rec.mark
+	}
 	return reply{cell: got}
 }
 

@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ type execution struct {
 	instances []*instance
 	operator  *instance
 	draining  bool
+	requeuing bool // the operator has not booked the delivery of its requeue yet
 	callers   []*caller
 
 	turns   int
@@ -37,7 +39,10 @@ type explored struct {
 	pending   *call
 	retrying  bool // a call has failed and the next has not been made
 	repliedAt time.Time
-	readBreak bool // it has read the record since its lock was broken
+	askedAt   time.Time // of its last call to the store
+	sent      mark      // the newest of its marks that it has sent
+	first     mark      // the checkpoint at its first load
+	readBreak bool      // it has read the record since its lock was broken
 	ended     bool
 	reply     answer
 }
@@ -45,8 +50,9 @@ type explored struct {
 // live reports whether the caller has a run that is not cancelled.
 func (p *caller) live() bool { return !p.on.crashed && p.running() && p.run.ctx.Err() == nil }
 
-func newExecution(b budget) *execution {
+func newExecution(b budget, runTimeout time.Duration) *execution {
 	m := newModel(lease.Policy{TTL: 300 * time.Second, Heartbeat: 100 * time.Second, MaxAttempts: 3})
+	m.limits = limits{runTimeout: cmp.Or(runTimeout, 24*time.Hour), interval: 10 * time.Second}
 	m.skew, m.queueSkew, m.begun = -time.Hour, -time.Hour, time.Now()
 	x := &execution{model: m, left: b, closing: make(chan struct{}), changed: make(chan struct{}, 1), operator: &instance{index: -1}}
 	x.rec = x.create("x")
@@ -71,7 +77,7 @@ func (x *execution) join(p *caller) *caller {
 // before that, the order of its steps and those of others makes no difference.
 func (x *execution) dispatch(t *task, i *instance) {
 	if i == nil {
-		i = x.start(fmt.Sprint("w", len(x.instances)), x, x.analyze, 24*time.Hour)
+		i = x.start(fmt.Sprint("w", len(x.instances)), x, x.analyze)
 		i.index = len(x.instances)
 		x.instances = append(x.instances, i)
 	}
@@ -82,11 +88,26 @@ func (x *execution) dispatch(t *task, i *instance) {
 	x.begin(p, func() { p.reply = i.deliver(p) })
 }
 
-// unlock starts an operator's unlock, up to its first read.
-func (x *execution) unlock() {
-	p := x.join(&caller{name: "the operator", on: x.operator, operates: Unlock, answered: true})
+// operate starts an operator's command, up to its first read. After a requeue the
+// operator books a delivery.
+func (x *execution) operate(k Kind, fresh bool) {
+	p := x.join(&caller{name: "the operator", on: x.operator, operates: k, fresh: fresh, answered: true})
+	x.operator.receive(k, fresh)
+	x.requeuing = k == Requeue
 	x.begin(p, func() {
-		_, _ = x.ledger(x).Unlock(p.context(context.Background()), p.analysis, nil)
+		ctx, l := p.context(context.Background()), x.ledger(x)
+		switch k {
+		case Unlock:
+			_, _ = l.Unlock(ctx, p.analysis, nil)
+		case Cancel:
+			_, _ = l.Cancel(ctx, p.analysis, "the operator", nil)
+		case Requeue:
+			_, _ = l.Requeue(ctx, p.analysis, nil, fresh)
+			x.locked(func() {
+				x.book(taskqueue.Task{Name: fmt.Sprint("requeued ", p.n), AnalysisID: p.analysis}, nil)
+				x.requeuing = false
+			})
+		}
 	})
 }
 
@@ -106,18 +127,37 @@ func (x *execution) begin(p *caller, do func()) {
 
 func (x *execution) analyze(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 	p := callerOf(ctx)
-	r := &run{ctx: ctx, begun: x.since(), ended: -1, result: make(chan error)}
-	x.mu.Lock()
-	p.run, p.retrying = r, false
-	x.mu.Unlock()
+	r := &run{ctx: ctx, begun: x.since(), ended: -1, result: make(chan error), reports: make(chan bool)}
+	x.locked(func() {
+		r.work = x.hand(p, job)
+		p.run, p.retrying = r, false
+	})
 	x.wake()
-	var err error
-	select {
-	case err = <-r.result:
-	case <-x.closing:
-		err = errors.New("over")
+	for {
+		select {
+		case err := <-r.result:
+			return result(job.AnalysisID, job.LockToken), err
+		case awaited := <-r.reports:
+			x.locked(func() { x.doUnit(p) })
+			if awaited {
+				x.awaitMark(ctx, p, job)
+			} else {
+				x.reportMark(p, job)
+			}
+		case <-x.closing:
+			return nil, errors.New("over")
+		}
 	}
-	return result(job.AnalysisID, job.LockToken), err
+}
+
+// report makes the run of p do a unit of its work and report a checkpoint.
+func (x *execution) report(p *caller, awaited bool) {
+	p.on.receive(p.n, "report", awaited, x.since())
+	p.run.reports <- awaited
+	x.settle()
+	if at, _ := x.nextCommit(p); p.pending == nil && p.live() && time.Until(at) <= 0 {
+		x.fail("%s commits no checkpoint", p)
+	}
 }
 
 // endRun ends the run of p.
@@ -150,7 +190,7 @@ func (x *execution) settle() {
 			p.answered = true
 			if !p.on.crashed {
 				p.task.inFlight--
-				x.judgeAnswer(p, p.reply, false)
+				x.judgeAnswer(p, p.reply, x.requeuing)
 			}
 		}
 	}
@@ -207,6 +247,16 @@ func (x *execution) judgeHolders() {
 	if holders > 1 {
 		x.fail("%d runs hold the lock", holders)
 	}
+}
+
+// nextCommit returns when the next commit of p's run is due, and whether that is for a
+// checkpoint.
+func (x *execution) nextCommit(p *caller) (at time.Time, early bool) {
+	at = p.repliedAt.Add(x.policy.Heartbeat)
+	if report := p.askedAt.Add(x.interval); p.run.reported.n > p.sent.n && report.Before(at) {
+		return report, true
+	}
+	return at, false
 }
 
 // judgeBeats checks that the callers in due have sent a heartbeat. It is called at the

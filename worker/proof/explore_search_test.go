@@ -9,15 +9,18 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // search is one exploration: depth first, each execution from the start.
 type search struct {
 	budget        budget
 	from          start // the steps with which each execution begins
-	skipRevisions bool  // the store does not compare revisions
-	depth         int   // the number of steps after the start
-	deviations    int   // how many of them may be another than the first possible step
+	runTimeout    time.Duration
+	skipRevisions bool // the store does not compare revisions
+	earlyWork     bool // a worker reads the checkpoint before it decides
+	depth         int  // the number of steps after the start
+	deviations    int  // how many of them may be another than the first possible step
 
 	seen              map[uint64][]remaining // by state, with what remained; no entry covers another
 	executions, steps int
@@ -56,8 +59,8 @@ func chosen(taken []choice) (numbers []int) {
 // the depth is reached, a state was seen before, or no step is possible.
 func (s *search) execute(t *testing.T, prefix []int, traced bool) (taken []choice, x *execution) {
 	synctest.Test(t, func(*testing.T) {
-		x = newExecution(s.budget)
-		x.traced, x.skipRevisions = traced, s.skipRevisions
+		x = newExecution(s.budget, s.runTimeout)
+		x.traced, x.skipRevisions, x.earlyWork = traced, s.skipRevisions, s.earlyWork
 		s.from.make(x)
 		taken = s.follow(x, prefix)
 		x.close()
@@ -168,7 +171,20 @@ func searches(t *testing.T) []*search {
 			&search{budget: calm, from: from, depth: reach, deviations: deviations},
 			&search{budget: rough, from: from, depth: reach, deviations: deviations - 1})
 	}
-	return of
+	further := max(2, onward-1)
+	calm = budget{deliveries: 3, ticks: 2, stops: 1, early: 1, reports: 2, cancels: 1, requeues: 1}
+	rough = calm
+	rough.faults, rough.crashes, rough.failures, rough.requeues = 1, 1, 1, 0
+	after := budget{deliveries: 2, ticks: 1, early: 1, reports: 1, cancels: 1} // the run has ended
+	reopened := budget{deliveries: 3, ticks: 1, reports: 1, requeues: 1}
+	const deadline = 150 * time.Second
+	return append(of,
+		&search{budget: calm, depth: reach, deviations: further},
+		&search{budget: rough, from: start{"reported", 0, reported}, depth: reach, deviations: further},
+		&search{budget: reopened, from: start{"cancelled", 0, cancelled}, depth: reach, deviations: further},
+		&search{budget: after, from: start{"releasing", 0, releasing}, depth: reach, deviations: further},
+		&search{budget: rough, from: start{"expired", 0, expired}, runTimeout: deadline, depth: reach, deviations: further},
+		&search{budget: after, from: start{"flushing", 0, flushing}, runTimeout: deadline, depth: reach, deviations: further})
 }
 
 // expectedSteps are the figures that must not be zero: without them the searches
@@ -176,6 +192,8 @@ func searches(t *testing.T) []*search {
 var expectedSteps = []string{
 	"steals", "conflicts", "superseded writes refused", "replies lost", "writes delayed", "crashes", "a heartbeat is due",
 	"trust ends", "the lock expires", "late wake-ups", "heartbeat", "unlock", "SIGTERMs", "stopped runs refunded",
+	"cancel", "requeue", "a run reaches its deadline", "continued runs refunded", "ended cancelled cancelled", "ended retry run_timeout",
+	"checkpoints committed", "checkpoints awaited", "checkpoints handed out", "units repeated",
 	"deliveries booked", "recoveries", "answered 200 READY", "answered 200 locked", "answered 409 locked", "answered 500 retry",
 }
 
@@ -218,11 +236,13 @@ func TestNoInterleavingRunsTwiceOrLosesTheAnalysis(t *testing.T) {
 	}
 }
 
-func TestASearchFindsAStoreThatIgnoresRevisions(t *testing.T) {
-	s := searches(t)[0]
-	s.depth, s.deviations, s.skipRevisions = 4, 4, true
-	s.run(t)
-	if s.wrong == "" {
-		t.Errorf("%d executions, and no violation", s.executions)
+func TestASearchFindsABugOfTheStore(t *testing.T) {
+	for name, s := range map[string]*search{
+		"revisions are not compared":                               {depth: 4, deviations: 4, skipRevisions: true, budget: searches(t)[0].budget},
+		"the checkpoint is read before the acquisition is decided": {depth: 30, deviations: 2, earlyWork: true, from: start{"releasing", 0, releasing}, budget: searches(t)[13].budget},
+	} {
+		if s.run(t); s.wrong == "" {
+			t.Errorf("%s: %d executions, and no violation", name, s.executions)
+		}
 	}
 }

@@ -31,7 +31,8 @@ func (x *execution) who(owner string) int {
 
 func (x *execution) digestDoc(d analysis) uint64 {
 	l := d.Lock
-	return digest(d.Status, x.who(l.Owner), x.who(l.FinishedBy), l.Token, l.Attempts, l.ExpiresAt.UnixNano(), l.Finished, d.LastError != nil)
+	return digest(d.Status, x.who(l.Owner), x.who(l.FinishedBy), l.Token, l.Attempts, l.ExpiresAt.UnixNano(), l.Finished, d.LastError != nil,
+		markOf(d.Checkpoint), outcomeOf(d), lastOf(d).Token)
 }
 
 func (x *execution) digestReply(a reply) uint64 {
@@ -41,12 +42,15 @@ func (x *execution) digestReply(a reply) uint64 {
 // state returns a hash of everything on which the next steps depend.
 func (x *execution) state() uint64 {
 	r := x.rec
-	d := digest(x.since(), x.left, x.digestDoc(r.doc), r.rev, r.updated.UnixNano(), r.history.Token, x.operator.received)
+	d := digest(x.since(), x.left, x.digestDoc(r.doc), r.rev, r.updated.UnixNano(), r.history.Token, x.operator.received, r.mark, r.safe, x.requeuing)
 	for _, i := range x.instances {
 		d = digest(d, i.received, i.crashed, i.stopping)
 	}
 	for _, p := range x.callers {
 		d = digest(d, p.token, p.broken != nil, p.readBreak, p.ended, p.pending != nil, p.running())
+		if p.run != nil {
+			d = digest(d, p.run.work)
+		}
 	}
 	var sum uint64 // does not depend on the order
 	for _, t := range x.tasks {

@@ -16,6 +16,7 @@ import (
 // budget is how many steps of each kind the search may still take in one execution.
 type budget struct {
 	deliveries, faults, crashes, ticks, unlocks, stops, failures, early, recovers int
+	reports, cancels, requeues                                                    int
 }
 
 // step is one step that is possible now.
@@ -85,7 +86,7 @@ func (x *execution) callSteps(add adder, c *call) {
 			x.answer(c, reply{err: errReplyLost})
 		})
 		fault("fails, and may arrive later", func() {
-			x.late = append(x.late, c)
+			x.delay(c)
 			fail()
 		})
 	case book:
@@ -99,7 +100,7 @@ func (x *execution) callSteps(add adder, c *call) {
 
 func (x *execution) runSteps(add adder) {
 	for _, p := range x.callers {
-		if p.on.crashed || !p.running() {
+		if p.on.crashed || !p.running() || p.run.blocked {
 			continue
 		}
 		add(func() { x.endRun(p, "succeeds", nil) }, "%s: the run succeeds", p)
@@ -110,6 +111,10 @@ func (x *execution) runSteps(add adder) {
 		case x.left.failures > 0:
 			add(func() { x.left.failures--; x.endRun(p, "for now", errForNow) }, "%s: the run fails for now", p)
 			add(func() { x.left.failures--; x.endRun(p, "for good", errForGood) }, "%s: the run fails for good", p)
+		}
+		if x.left.reports > 0 {
+			add(func() { x.left.reports--; x.report(p, false) }, "%s: the run reports", p)
+			add(func() { x.left.reports--; x.report(p, true) }, "%s: the run checkpoints", p)
 		}
 	}
 }
@@ -186,6 +191,14 @@ func (x *execution) timeSteps(add adder) {
 	if beat, due := x.nextBeat(); len(due) > 0 {
 		tick("a heartbeat is due", beat, due)
 	}
+	for _, p := range x.callers {
+		if p.run == nil || !p.live() {
+			continue
+		}
+		if at := x.begun.Add(p.run.begun + x.runTimeout); at.Before(x.trust(x.rec.doc.Lock)) {
+			tick("a run reaches its deadline", at, nil)
+		}
+	}
 	l := x.rec.doc.Lock
 	if l.Owner != "" {
 		if slices.ContainsFunc(x.callers, (*caller).live) {
@@ -207,7 +220,7 @@ func (x *execution) nextBeat() (at time.Time, whose []*caller) {
 		if !p.live() || p.pending != nil {
 			continue
 		}
-		due := p.repliedAt.Add(x.policy.Heartbeat)
+		due, _ := x.nextCommit(p)
 		if whose == nil || due.Before(at) {
 			at, whose = due, []*caller{p}
 		}
@@ -228,7 +241,14 @@ func (x *execution) otherSteps(add adder) {
 		}
 	}
 	if x.left.unlocks > 0 && x.rec.doc.Lock.Owner != "" {
-		add(func() { x.left.unlocks--; x.unlock() }, "the operator unlocks")
+		add(func() { x.left.unlocks--; x.operate(Unlock, false) }, "the operator unlocks")
+	}
+	if x.left.cancels > 0 && !x.rec.doc.Lock.Finished {
+		add(func() { x.left.cancels--; x.operate(Cancel, false) }, "the operator cancels")
+	}
+	if x.left.requeues > 0 && !x.requeuing && x.rec.doc.Lock.Finished {
+		add(func() { x.left.requeues--; x.operate(Requeue, false) }, "the operator requeues")
+		add(func() { x.left.requeues--; x.operate(Requeue, true) }, "the operator requeues anew")
 	}
 	if x.left.recovers > 0 && x.orphaned(x.rec) {
 		add(func() { x.left.recovers--; x.recover() }, "recovery")
@@ -249,8 +269,8 @@ func (x *execution) crash(i *instance) {
 			continue
 		}
 		p.task.inFlight--
-		if c := p.pending; c != nil && c.kind == swap {
-			x.late = append(x.late, c)
+		if p.pending != nil {
+			x.delay(p.pending)
 		}
 	}
 	x.count("crashes")
@@ -294,7 +314,19 @@ var (
 	overtaken = append(broken[:6:6], "task * to an idle worker", "delivery 3 at w1: swap",
 		"w1 gets SIGTERM", "delivery 3 at w1: the run obeys its cancellation",
 		"delivery 3 at w1: swap", "delivery 3 at w1: book")
-	starts = []start{{"booked", 0, booked}, {"broken", 0, broken}, {"stopped", 1, stopped}, {"overtaken", 1, overtaken}}
+	starts   = []start{{"booked", 0, booked}, {"broken", 0, broken}, {"stopped", 1, stopped}, {"overtaken", 1, overtaken}}
+	reported = []string{
+		"task first to an idle worker", "delivery 0 at w0: swap",
+		"delivery 0 at w0: the run checkpoints", "delivery 0 at w0: swap", "delivery 0 at w0: the run reports",
+	}
+	cancelled = append(reported[:5:5], "the operator cancels", "the operator: swap")
+	expired   = []string{
+		"task first to an idle worker", "delivery 0 at w0: swap", "time passes: a heartbeat is due", "delivery 0 at w0: swap",
+		"time passes: a run reaches its deadline",
+	}
+	flushing = append(expired[:5:5], "delivery 0 at w0: the run reports", "delivery 0 at w0: the run reports",
+		"delivery 0 at w0: the run obeys its cancellation")
+	releasing = append(reported[:5:5], "w0 gets SIGTERM", "delivery 0 at w0: the run obeys its cancellation", "time passes: the lock expires")
 )
 
 func (s start) String() string {
@@ -307,7 +339,7 @@ func (s start) String() string {
 // make takes the steps.
 func (s start) make(x *execution) {
 	left, traced := x.left, x.traced
-	x.left = budget{deliveries: 4, unlocks: 1, stops: 1, early: 1}
+	x.left = budget{deliveries: 4, unlocks: 1, stops: 1, early: 1, ticks: 2, reports: 4, cancels: 1}
 	x.traced = true // so that steps have names
 	for _, pattern := range s.steps {
 		all := x.steps()

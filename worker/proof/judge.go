@@ -15,8 +15,9 @@ const (
 	Release   Kind = "release"
 	Finish    Kind = "finish"
 	GiveUp    Kind = "give up" // FAILED, because all attempts are used
-	Unlock    Kind = "unlock"  // by an operator, like Requeue
+	Unlock    Kind = "unlock"  // by an operator, like Requeue and Cancel
 	Requeue   Kind = "requeue"
+	Cancel    Kind = "cancel"
 	Other     Kind = "other"
 )
 
@@ -24,7 +25,7 @@ const (
 type Write struct {
 	Kind    Kind
 	By      string    // the delivery or the worker that made it
-	Owner   string    // of an acquisition or a finish
+	Owner   string    // of an acquisition, a finish or a cancel
 	Token   int64     // zero: the write does not name one
 	At      time.Time // the store's time of the read on which it is based
 	Expires time.Time // of an acquisition or a heartbeat
@@ -46,15 +47,16 @@ type History struct {
 
 // Add judges the next write. Each token is one more than the last. A lock is taken
 // only if it is free or has expired. Only its holder extends it, releases it or
-// finishes the analysis, and the last two only after its run has ended. A finished
-// analysis does not change until an operator requeues it.
+// finishes the analysis, and the last two only after its run has ended. An operator's
+// cancel finishes it too, whoever holds the lock, and takes a token. A finished analysis
+// does not change until an operator requeues it.
 func (h *History) Add(w Write) {
 	held := h.Holder != "" && w.At.Before(h.Expires)
-	operator := w.Kind == Unlock || w.Kind == Requeue
+	reopens := w.Kind == Unlock || w.Kind == Requeue
 	switch {
 	case w.Kind == Other:
 		h.wrong("%s made a write of unknown kind", w.By)
-	case h.Finished && !operator:
+	case h.Finished && !reopens:
 		h.wrong("%s wrote %s after the finish", w.By, w.Kind)
 	case held && (w.Kind == Acquire || w.Kind == GiveUp):
 		h.wrong("%s took token %d at %v, but %s held the lock until %v", w.By, w.Token, w.At, h.Holder, h.Expires)
@@ -62,11 +64,11 @@ func (h *History) Add(w Write) {
 		h.wrong("%s requeued the analysis while %s held its lock", w.By, h.Holder)
 	}
 	switch w.Kind {
-	case Acquire, GiveUp:
+	case Acquire, GiveUp, Cancel:
 		if w.Token != h.Token+1 {
 			h.wrong("%s took token %d after token %d", w.By, w.Token, h.Token)
 		}
-		if h.Holder != "" {
+		if h.Holder != "" && w.Kind != Cancel {
 			h.Steals++
 		}
 		h.Token, h.Owner, h.Holder, h.Expires = w.Token, w.Owner, w.By, w.Expires
@@ -83,7 +85,7 @@ func (h *History) Add(w Write) {
 	switch w.Kind {
 	case Heartbeat:
 		h.Expires = w.Expires
-	case Finish, GiveUp:
+	case Finish, GiveUp, Cancel:
 		h.Finished, h.Finishes, h.Holder = true, append(h.Finishes, h.Token), ""
 	case Requeue:
 		h.Finished, h.Holder = false, ""

@@ -31,6 +31,8 @@ func TestAHistoryIsJudged(t *testing.T) {
 		"a steal":                       {[]Write{acquire(1, 0), beat(5), acquire(2, 15), finish(2)}, 0, 1},
 		"an unlock, and the next":       {[]Write{acquire(1, 0), unlock, acquire(2, 5), finish(2)}, 0, 0},
 		"a requeue, and the next":       {[]Write{acquire(1, 0), finish(1), requeue, acquire(2, 5), finish(2)}, 0, 0},
+		"a cancel of a run":             {[]Write{acquire(1, 0), write(Cancel, 2, 5)}, 0, 0},
+		"a cancel, a requeue, the next": {[]Write{acquire(1, 0), write(Cancel, 2, 5), requeue, acquire(3, 6), finish(3)}, 0, 0},
 		"the last attempt":              {[]Write{acquire(1, 0), write(GiveUp, 2, 11)}, 0, 1},
 		"a steal before the expiry":     {[]Write{acquire(1, 0), beat(5), acquire(2, 14)}, 1, 1},
 		"a token again":                 {[]Write{acquire(1, 0), release(1), acquire(1, 1)}, 1, 0},
@@ -46,6 +48,10 @@ func TestAHistoryIsJudged(t *testing.T) {
 		"a release of nothing":          {[]Write{acquire(1, 0), release(1), release(1)}, 1, 0},
 		"a release during a run":        {[]Write{acquire(1, 0), running}, 1, 0},
 		"a requeue during a run":        {[]Write{acquire(1, 0), requeue}, 1, 0},
+		"a heartbeat after a cancel":    {[]Write{acquire(1, 0), write(Cancel, 2, 5), beat(6)}, 2, 0},
+		"a result after a cancel":       {[]Write{acquire(1, 0), write(Cancel, 2, 5), finish(1)}, 2, 0},
+		"a cancel that takes no token":  {[]Write{acquire(1, 0), write(Cancel, 1, 5)}, 1, 0},
+		"a cancel of the finished":      {[]Write{acquire(1, 0), finish(1), write(Cancel, 2, 5)}, 1, 0},
 		"an unknown write":              {[]Write{acquire(1, 0), {Kind: Other}}, 1, 0},
 	} {
 		var h History

@@ -28,10 +28,12 @@ type (
 // model is a store and a queue, and checks what the workers do to them. Its mutex
 // guards all of it, and is never held while time passes.
 type model struct {
+	limits
 	policy        lease.Policy
 	skew          time.Duration // of the store's clock, against the workers'
 	queueSkew     time.Duration // of the queue's clock
 	skipRevisions bool          // the store does not compare revisions
+	earlyWork     bool          // a worker reads the checkpoint before it decides
 	traced        bool
 	begun         time.Time
 
@@ -46,6 +48,9 @@ type model struct {
 	onFailure func(string) // called with the first violation; may be nil
 }
 
+// limits are the settings of all workers for their runs. Zero: no limit.
+type limits struct{ runTimeout, maxRun, interval, stall time.Duration }
+
 // record is one analysis in the store.
 type record struct {
 	doc     analysis
@@ -55,11 +60,16 @@ type record struct {
 	history History
 	holder  *caller
 	states  []state // all states of the lock, the oldest first
+	mark    mark    // the checkpoint
+	past    []past  // what its history must be, without a limit
+	done    int     // units of work that runs have done since it was begun anew
+	safe    int     // of those, in a checkpoint that was committed
 }
 
-// state is the lock after a write.
+// state is the lock and the checkpoint after a write.
 type state struct {
 	lock lease.Lease
+	mark mark
 	at   time.Duration
 	by   *caller
 }
@@ -69,11 +79,13 @@ type caller struct {
 	n        int // in the order of their start
 	name     string
 	on       *instance
-	operates Kind // of an operator: Unlock or Requeue
+	operates Kind // of an operator: Unlock, Requeue or Cancel
+	fresh    bool // of a Requeue
 	analysis string
 	task     *task
 	owner    string // set by its first acquisition
 	token    int64  // of its acquisition; for an operator, of the lock that it broke
+	acquired int    // the number of the record's states before its acquisition
 	run      *run
 	since    int   // the number of the record's states when it started
 	broken   *Span // from when an operator broke its lock until its trust ends
@@ -90,6 +102,8 @@ type run struct {
 	stopped                 bool          // it ended after its process had got SIGTERM
 	pauses                  []Span
 	result                  chan error
+	reports                 chan bool // true: wait for the commit
+	work
 }
 
 func (p *caller) String() string { return p.name }
@@ -188,7 +202,9 @@ func (m *model) load(id string) cell {
 	if r == nil {
 		return cell{At: m.now()}
 	}
-	return cell{Doc: r.doc, Exists: true, Rev: r.rev, At: m.now()}
+	c := cell{Doc: r.doc, Exists: true, Rev: r.rev, At: m.now()}
+	c.Doc.ReadAt = c.At
+	return c
 }
 
 // learnOwner takes the owner of a delivery from its first write.
@@ -209,109 +225,24 @@ func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, erro
 		}
 		return cell{}, fmt.Errorf("swap %s: %w", id, lease.ErrConflict)
 	}
-	m.judge(r, next, p)
-	r.doc, r.updated = next, m.now()
-	r.rev++
-	r.states = append(r.states, state{next.Lock, m.since(), p})
-	return m.load(id), nil
-}
-
-func kindOf(was, is lease.Lease, p *caller) Kind {
-	switch {
-	case p.operates != "":
-		return p.operates
-	case is.Finished && is.Token != was.Token:
-		return GiveUp
-	case is.Finished:
-		return Finish
-	case is.Token != was.Token:
-		return Acquire
-	case is.Owner == "":
-		return Release
-	case is.Owner == was.Owner:
-		return Heartbeat
+	if p.operates == Cancel && next.Lock == prev.Doc.Lock { // nothing is written
+		return m.load(id), nil
 	}
-	return Other
-}
-
-// judge checks a write when the store applies it.
-func (m *model) judge(r *record, next analysis, p *caller) {
-	was, is, h := r.doc.Lock, next.Lock, &r.history
-	w := Write{
-		Kind: kindOf(was, is, p), By: p.name, Owner: is.Owner, Token: is.Token,
-		At: m.now(), Expires: is.ExpiresAt, Running: p.running(),
-	}
-	if is.Finished {
-		w.Owner = is.FinishedBy
-	}
-	before, steals := len(h.Wrong), h.Steals
-	h.Add(w)
-	if what := m.inconsistency(r.doc, next, w.Kind, p); what != "" {
-		h.wrong("%s %s", p, what)
-	}
-	for _, what := range h.Wrong[before:] {
-		m.fail("%s: %s: %s to %s", r.doc.ID, what, m.show(r.doc), m.show(next))
-	}
-	m.note("%s: %s token %d", p, w.Kind, is.Token)
-	if h.Steals > steals {
-		m.count("steals")
-	}
-	m.count(string(w.Kind))
-	switch w.Kind {
-	case Heartbeat:
-		if !time.Now().Before(m.trust(was)) {
-			m.count("late wake-ups")
+	mark := r.mark
+	if c := next.Checkpoint; c != nil && c != prev.Doc.Checkpoint {
+		if mark = markOf(c.Value); mark.tooLarge() {
+			m.count("checkpoints refused")
+			return cell{}, fmt.Errorf("swap %s: %w: too large", id, lease.ErrRefused)
 		}
-		return
-	case Acquire, GiveUp:
-		p.token, p.broken = is.Token, nil
-	case Unlock:
-		m.breakLock(r, p)
 	}
-	if r.holder = nil; w.Kind == Acquire {
-		r.holder = p
-	}
-}
-
-// inconsistency returns what is wrong with the other fields of a write.
-func (m *model) inconsistency(was, is analysis, k Kind, p *caller) string {
-	attempts := is.Lock.Attempts - was.Lock.Attempts
-	switch {
-	case is.Lock.Finished != (is.Status == analysislock.Ready || is.Status == analysislock.Failed):
-		return "wrote a status that does not fit the lock"
-	case is.Status == analysislock.Ready && k == Finish && is.Result != any(result(p.analysis, p.token)):
-		return fmt.Sprintf("wrote the result %v", is.Result)
-	case is.Status == analysislock.Failed && (is.Error == nil || is.Error.Message == ""):
-		return "wrote FAILED without a reason"
-	case is.Lock.Finished && k != Unlock && (is.LastError != nil || is.Lock.Owner != ""):
-		return "left a lock or an error on a finished analysis"
-	case k == Unlock && (is.Lock.Finished != was.Lock.Finished || is.Lock.Owner != "" || is.Lock.Token != was.Lock.Token):
-		return "did more than unlock"
-	case k == GiveUp && was.Lock.Attempts < m.policy.MaxAttempts:
-		return "gave up too early"
-	case k == Acquire && (attempts != 1 || is.Lock.Attempts > m.policy.MaxAttempts || is.Status != analysislock.Processing):
-		return "acquired with a wrong count of attempts or a wrong status"
-	case k == Requeue && (is.Lock.Attempts != 0 || is.Status != analysislock.Queued || is.Lock.Token != was.Lock.Token):
-		return "requeued wrongly"
-	case k == Release && attempts == -1 && p.on.stopping && (p.run == nil || p.run.stopped):
-		m.count("stopped runs refunded")
-	case k != Acquire && k != Requeue && attempts != 0:
-		return fmt.Sprintf("changed the attempts by %d", attempts)
-	}
-	return ""
-}
-
-// breakLock records that an operator broke the lock of a live run, at most one.
-func (m *model) breakLock(r *record, operator *caller) {
-	h := r.holder
-	if h == nil {
-		return
-	}
-	if operator.token != 0 {
-		m.fail("one unlock broke token %d and token %d", operator.token, h.token)
-	}
-	operator.token = h.token
-	h.broken = &Span{m.since(), max(m.since(), m.trust(r.doc.Lock).Sub(m.begun))}
+	m.judge(r, next, mark, p)
+	r.doc, r.mark, r.updated = next, mark, m.now()
+	r.doc.Checkpoint, r.doc.Stored = nil, nil // a decision does not read it
+	r.rev++
+	r.states = append(r.states, state{next.Lock, mark, m.since(), p})
+	c := m.load(id)
+	c.Doc.Checkpoint = next.Checkpoint
+	return c, nil
 }
 
 // trust returns the latest time, by the workers' clocks, until which the holder of
@@ -321,11 +252,15 @@ func (m *model) trust(l lease.Lease) time.Time { return m.local(l.ExpiresAt).Add
 // result returns the result of the run with that token.
 func result(id string, token int64) string { return fmt.Sprintf("%s by %d", id, token) }
 
-// alias returns the name of a task without random parts: the task that replaces a
-// stopped run contains the run's owner, which is random.
+// alias returns the name of a task without random parts: the task that replaces or
+// continues a run contains the run's owner, which is random.
 func alias(t taskqueue.Task, by *caller) string {
-	if by != nil && t.Name == taskqueue.Name("replace", t.AnalysisID, by.owner) {
-		return "replaces " + by.name
+	if by != nil {
+		for _, what := range []string{"replace", "continue"} {
+			if t.Name == taskqueue.Name(what, t.AnalysisID, by.owner) {
+				return what + " " + by.name
+			}
+		}
 	}
 	return t.Name
 }
@@ -397,22 +332,25 @@ type services interface {
 	lease.Store[analysis]
 	worker.Queue
 	worker.OrphanFinder
+	// work returns the work of an analysis that was acquired.
+	work(ctx context.Context, d analysis) (analysislock.Work, error)
 }
 
 // start starts a worker process.
-func (m *model) start(name string, o services, analyze orchestrator.AnalyzerFunc, runTimeout time.Duration) *instance {
+func (m *model) start(name string, o services, analyze orchestrator.AnalyzerFunc) *instance {
 	i := &instance{name: name, dead: make(chan struct{})}
 	i.work, i.stop = context.WithCancelCause(context.Background())
 	ledger := m.ledger(o)
 	i.guard = &worker.Guard{
 		Locks: ledger, Queue: o, Orphans: o, Analyzer: analyze,
-		Instance: name, RunTimeout: runTimeout, Log: slog.New(slog.DiscardHandler),
+		Instance: name, RunTimeout: m.runTimeout, CheckpointInterval: m.interval, StallTimeout: m.stall,
+		Log: slog.New(slog.DiscardHandler),
 	}
 	return i
 }
 
-func (m *model) ledger(s lease.Store[analysis]) *analysislock.Locks {
-	l, err := analysislock.New(s, m.policy, 0, nil)
+func (m *model) ledger(s services) *analysislock.Locks {
+	l, err := analysislock.New(s, m.policy, m.maxRun, s.work)
 	if err != nil {
 		panic(err)
 	}
@@ -438,38 +376,4 @@ func (i *instance) post(p *caller, path, task, body string) (a answer) {
 
 func (i *instance) deliver(p *caller) answer {
 	return i.post(p, "/internal/tasks/analysis", p.task.Name, fmt.Sprintf(`{"analysis_id":%q}`, p.analysis))
-}
-
-// judgeAnswer checks the answer to a delivery. If excused, no delivery has to be
-// booked: an operator has opened the analysis and has not booked one yet.
-func (m *model) judgeAnswer(p *caller, a answer, excused bool) {
-	r := m.records[p.analysis]
-	l, t := r.doc.Lock, p.task
-	m.count(fmt.Sprintf("answered %d %s", a.code, cmp.Or(a.Reason, a.Status)))
-	m.note("%s: answered %d %s %s", p, a.code, a.Status, a.Reason)
-	if a.code/100 == 2 && !t.done {
-		t.done, t.freed = true, time.Now().Add(m.queueSkew+24*time.Hour)
-	}
-	wasSo := func(matches func(lease.Lease) bool) bool {
-		return slices.ContainsFunc(r.states[p.since-1:], func(s state) bool { return matches(s.lock) })
-	}
-	retry, _ := time.Parse(time.RFC3339, a.RetryAt)
-	switch {
-	case a.err != nil:
-		m.fail("%s: the answer is not JSON: %v", p, a.err)
-	case p.running():
-		m.fail("%s answered before its run had ended", p)
-	case a.code/100 == 2 && !l.Finished && m.pending(p.analysis, t) == 0 && !excused:
-		m.fail("%s was acknowledged with %d %s, but no delivery is booked for %s", p, a.code, a.Reason, m.show(r.doc))
-	case a.Reason == "locked" && l.Owner != "" && l.Owner == p.owner:
-		m.fail("%s was answered locked because of its own lock", p)
-	case a.Reason == "locked" && !wasSo(func(l lease.Lease) bool { return l.Owner != "" && l.ExpiresAt.Equal(retry) }):
-		m.fail("%s was answered locked until %s, but no lock had that expiry", p, a.RetryAt)
-	case a.Reason == "lock_lost" && l.FinishedBy != "" && l.FinishedBy == p.owner:
-		m.fail("%s was answered lock_lost, but it had finished the analysis", p)
-	case a.Reason == "" && a.code == http.StatusOK && !slices.Contains(r.history.Finishes, p.token):
-		m.fail("%s was answered %s, but token %d has not finished the analysis", p, a.Status, p.token)
-	case a.Reason == "already_finished" && !wasSo(func(l lease.Lease) bool { return l.Finished }):
-		m.fail("%s was answered already_finished, but the analysis was not finished", p)
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/worker/taskqueue"
 )
 
@@ -31,14 +32,40 @@ func (c *client) Load(ctx context.Context, id string) (cell, error) {
 
 // Swap implements lease.Store.
 func (c *client) Swap(ctx context.Context, id string, prev cell, next analysis) (cell, error) {
-	c.locked(func() { c.learnOwner(callerOf(ctx), next) })
+	var sent mark
+	c.locked(func() {
+		c.learnOwner(callerOf(ctx), next)
+		if r := c.records[id]; r != nil {
+			sent = r.mark
+		}
+	})
 	return c.call(ctx, "swap", id, func(p *caller) (cell, error) {
 		got, err := c.swap(p, id, prev, next)
+		if err == nil && next.Lock.Token != prev.Doc.Lock.Token {
+			// The request for the work was sent with this one. It is served before it, or after
+			// it, or not.
+			got.Doc.Stored = pick(c.seed.of("work", p.name, c.since()), any(sent), any(c.records[id].mark), nil)
+		}
 		if err == nil && p.operates != "" && p.answered {
 			c.landed[id] = c.since()
 		}
 		return got, err
 	})
+}
+
+// work returns the work that was read with the acquisition, or reads it.
+func (c *client) work(ctx context.Context, d analysis) (analysislock.Work, error) {
+	k, read := d.Stored.(mark)
+	if !read {
+		_, err := c.call(ctx, "work", d.ID, func(*caller) (cell, error) {
+			k = c.records[d.ID].mark
+			return cell{}, nil
+		})
+		if err != nil {
+			return analysislock.Work{}, fmt.Errorf("%w: %w", lease.ErrUnavailable, err)
+		}
+	}
+	return workOf(d.ID, k), nil
 }
 
 // plan is what happens to one call.
@@ -110,6 +137,9 @@ func (c *client) unreachable() fault {
 // call sends one call to the store and returns its reply. The caller stops waiting
 // at its deadline; the call continues.
 func (c *client) call(ctx context.Context, op, id string, do func(*caller) (cell, error)) (cell, error) {
+	if err := ctx.Err(); err != nil { // nothing is sent
+		return cell{}, err
+	}
 	asked, p := time.Now(), callerOf(ctx)
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

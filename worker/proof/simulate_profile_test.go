@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"taskguard/lease"
+	"taskguard/worker"
 )
 
 // seed determines a simulation: each random choice depends only on the seed and on
@@ -55,12 +56,16 @@ var rpcFaults = []fault{dropBefore, dropAfter, tooLate, aborted, abortedAfter, u
 // expectedFigures are the figures that must not be zero: without them the seeds
 // prove nothing.
 var expectedFigures = []string{
-	"seeds", "deliveries", "runs", "acquire", "heartbeat", "release", "finish", "give up", "unlock", "requeue",
+	"seeds", "deliveries", "runs", "acquire", "heartbeat", "release", "finish", "give up", "unlock", "requeue", "cancel",
 	"steals", "late wake-ups", "superseded writes refused", "stopped runs refunded", "recoveries booked",
 	"answered 200 READY", "answered 200 FAILED", "answered 200 locked", "answered 409 locked", "answered 200 shutting_down",
 	"answered 409 lock_lost", "answered 500 retry", "crashes", "pauses", "stops", "cuts", "foreign writes",
 	"bookings unavailable", "booking replies lost", "names taken", "dispatched twice", "dispatched late", "answers lost",
 	"dispatch deadlines passed", "tasks lost with a crash", "tasks never enqueued", "first acquired after a crash",
+	"checkpoints reported", "checkpoints committed", "checkpoints awaited", "checkpoints refused", "checkpoints handed out",
+	"units done", "units repeated", "continued runs refunded", "answered 200 continued", "answered 500 continued",
+	"ended ready ", "ended failed no_use", "ended retry analyzer_failed", "ended retry run_timeout", "ended retry stalled",
+	"ended lock_lost ", "ended cancelled cancelled", "ended shutting_down ", "given up after MAX_RUN_TIME",
 	"largest clock skew", "longest unheld after a single crash", "longest until all is finished after the faults",
 	string(dropBefore), string(dropAfter), string(tooLate), string(aborted), string(abortedAfter), string(unavailable),
 	string(exceeded), string(slowRequest), string(slowReply), string(storeDown), string(workerCut),
@@ -79,10 +84,10 @@ func (s Span) has(at time.Duration) bool { return s.From <= at && at < s.Until }
 
 // profile contains the parameters of one simulation.
 type profile struct {
-	single     bool // one crash is the only fault
-	purge      bool // the crashed worker's task is lost too
+	single bool // one crash is the only fault
+	purge  bool // the crashed worker's task is lost too
+	limits
 	policy     lease.Policy
-	runTimeout time.Duration
 	workers    int
 	arrivals   []time.Duration // of the analyses
 	storeSkew  time.Duration
@@ -96,6 +101,7 @@ type profile struct {
 	dispatch  float64 // of each fault of a dispatch
 	failures  float64 // of runs that fail
 	long      float64 // of long runs
+	reporting float64 // of analyses whose runs report
 	incidents []incident
 	down      []Span // when the store is unreachable
 	foreign   []time.Duration
@@ -106,7 +112,8 @@ type profile struct {
 // perfect returns a profile without faults.
 func perfect() profile {
 	return profile{
-		policy: lease.Policy{TTL: 300 * time.Second, MaxAttempts: 10}, runTimeout: 25 * time.Minute, workers: 2,
+		policy: lease.Policy{TTL: 300 * time.Second, MaxAttempts: 10}, workers: 2,
+		limits:   limits{runTimeout: 25 * time.Minute, interval: worker.DefaultCheckpointInterval},
 		arrivals: []time.Duration{time.Second}, minBackoff: 30 * time.Second, maxBackoff: 600 * time.Second,
 		deadline: 26 * time.Minute, end: time.Second,
 	}
@@ -129,6 +136,8 @@ func (s seed) profile() profile {
 	for range 3 + r.IntN(5) {
 		p.arrivals = append(p.arrivals, r.between(0, p.end/2))
 	}
+	p.interval = pick(r, time.Second, 3*time.Second, 10*time.Second)
+	p.reporting = pick(r, 0.3, 0.7, 1)
 	p.storeSkew = r.between(-10*time.Minute, 10*time.Minute)
 	p.queueSkew = p.storeSkew
 	if p.single = uint64(s)%5 == 0; p.single {
@@ -144,6 +153,8 @@ func (s seed) profile() profile {
 	}
 	p.drawRates(r)
 	p.drawIncidents(r)
+	p.stall = pick(r, 0, 0, p.policy.TTL)
+	p.maxRun = p.runTimeout * time.Duration(pick(r, 0, 0, 0, 2))
 	return p
 }
 

@@ -21,12 +21,12 @@ import (
 // simulation is one run of one seed.
 type simulation struct {
 	*model
-	seed  seed
-	p     profile
-	slots []*slot
-	over  chan struct{}             // closed when all is finished, or at the time limit
-	going sync.WaitGroup            // all goroutines
-	work  orchestrator.AnalyzerFunc // unless nil, replaces the random runs
+	seed     seed
+	p        profile
+	slots    []*slot
+	over     chan struct{}             // closed when all is finished, or at the time limit
+	going    sync.WaitGroup            // all goroutines
+	analyzer orchestrator.AnalyzerFunc // unless nil, replaces the random runs
 
 	runs      []*caller
 	underway  int                      // calls that have not reached the store
@@ -36,12 +36,12 @@ type simulation struct {
 	landed    map[string]time.Duration // when the store applied the last write whose operator had given up
 }
 
-func newSimulation(s seed, p profile, work orchestrator.AnalyzerFunc) *simulation {
+func newSimulation(s seed, p profile, analyzer orchestrator.AnalyzerFunc) *simulation {
 	w := &simulation{
-		model: newModel(p.policy), seed: s, p: p, work: work,
+		model: newModel(p.policy), seed: s, p: p, analyzer: analyzer,
 		operating: map[string]int{}, landed: map[string]time.Duration{},
 	}
-	w.skew, w.queueSkew, w.onFailure = p.storeSkew, p.queueSkew, w.report
+	w.skew, w.queueSkew, w.onFailure, w.limits = p.storeSkew, p.queueSkew, w.report, p.limits
 	return w
 }
 
@@ -178,16 +178,16 @@ func (w *simulation) schedule() {
 	}
 }
 
-// operate unlocks and requeues analyses at random times as an operator, and then books
-// a delivery, whatever the outcome.
+// operate unlocks, requeues and cancels analyses at random times as an operator, and then
+// books a delivery, whatever the outcome.
 func (w *simulation) operate() {
 	for n, at := range w.p.operators {
 		r := w.seed.of("operator", n)
-		id, act := w.any(r), pick(r, Unlock, Requeue)
+		id, act := w.any(r), pick(r, Unlock, Requeue, Requeue, Cancel)
 		if !w.pass(at - w.since()) {
 			return
 		}
-		p := &caller{name: fmt.Sprintf("operator/%d", n), operates: act, analysis: id}
+		p := &caller{name: fmt.Sprintf("operator/%d", n), operates: act, analysis: id, fresh: act == Requeue && r.chance(0.5)}
 		there := false
 		w.locked(func() {
 			if there = w.records[id] != nil; there {
@@ -200,10 +200,13 @@ func (w *simulation) operate() {
 		}
 		c, ctx := &client{simulation: w}, p.context(context.Background())
 		var err error
-		if act == Unlock {
+		switch act {
+		case Unlock:
 			_, err = w.ledger(c).Unlock(ctx, id, nil)
-		} else {
-			_, err = w.ledger(c).Requeue(ctx, id, nil, false)
+		case Requeue:
+			_, err = w.ledger(c).Requeue(ctx, id, nil, p.fresh)
+		case Cancel:
+			_, err = w.ledger(c).Cancel(ctx, id, p.name, nil)
 		}
 		w.locked(func() {
 			p.answered = true

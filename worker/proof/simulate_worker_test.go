@@ -23,7 +23,7 @@ func (w *simulation) replace(s *slot) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c := &client{simulation: w, slot: s}
-	i := w.start(fmt.Sprintf("w%d.%d", s.n, s.born), c, w.analyze, w.p.runTimeout)
+	i := w.start(fmt.Sprintf("w%d.%d", s.n, s.born), c, w.analyze)
 	c.from, i.slot = i, s
 	s.born++
 	s.current = i
@@ -179,10 +179,11 @@ func (w *simulation) analyze(ctx context.Context, job orchestrator.Job) (orchest
 		if p.on.paused > w.since() {
 			r.pauses = append(r.pauses, Span{w.since(), p.on.paused})
 		}
+		r.work = w.hand(p, job)
 		p.run = r
 		w.runs = append(w.runs, p)
 		w.count("runs")
-		w.note("%s: run %d begins", p, job.LockToken)
+		w.note("%s: run %d begins with %v", p, job.LockToken, r.handed)
 	})
 	unwatch := context.AfterFunc(ctx, func() {
 		w.locked(func() {
@@ -197,16 +198,16 @@ func (w *simulation) analyze(ctx context.Context, job orchestrator.Job) (orchest
 		}
 	})
 	defer unwatch()
-	if w.work != nil {
-		return w.work(ctx, job)
+	if w.analyzer != nil {
+		return w.analyzer(ctx, job)
 	}
-	return w.drawnRun(ctx, p.on, job)
+	return w.drawnRun(ctx, p, job)
 }
 
 // drawnRun takes a random time, obeys its cancellation at once or as late as it may,
-// and succeeds or fails.
-func (w *simulation) drawnRun(ctx context.Context, i *instance, job orchestrator.Job) (orchestrator.Result, error) {
-	r := w.seed.of("body", job.AnalysisID, job.LockToken)
+// and succeeds or fails. It may report checkpoints of the units of its work.
+func (w *simulation) drawnRun(ctx context.Context, p *caller, job orchestrator.Job) (orchestrator.Result, error) {
+	i, r := p.on, w.seed.of("body", job.AnalysisID, job.LockToken)
 	length := r.between(50*time.Millisecond, 4*time.Second)
 	if !w.quiet() && r.chance(w.p.long) {
 		length = r.between(w.p.policy.TTL/3, 3*w.p.policy.TTL)
@@ -216,20 +217,60 @@ func (w *simulation) drawnRun(ctx context.Context, i *instance, job orchestrator
 		reaction = r.between(0, w.p.policy.KillAfter())
 	}
 	failing, permanent, panics, ignores := r.chance(w.p.failures), r.chance(w.p.failures/10), r.chance(w.p.failures/10), r.chance(0.2)
-	over := time.NewTimer(length)
+	whole := w.seed.of("whole", job.AnalysisID)
+	reports := whole.chance(w.p.reporting)
+	unit := r.between(length/20, length/2)
+	if total := 2 + whole.IntN(12); reports && w.runTimeout <= 10*time.Minute && whole.chance(0.2) { // longer than a run may take
+		unit = w.runTimeout/5 + r.between(0, time.Second)
+		length = time.Duration(max(0, total-p.run.units))*unit + r.between(1, time.Millisecond)
+	}
+	until := w.since() + length
+	for n := 0; ; n++ {
+		w.spend(ctx, i, min(unit, until-w.since()))
+		if ctx.Err() != nil {
+			time.Sleep(reaction)
+		}
+		switch ended := ctx.Err() != nil; {
+		case !w.alive(i, "works", job.AnalysisID, job.LockToken, n):
+			return nil, errForNow
+		case ended && reports && r.chance(0.7):
+			w.reportMark(p, job) // the last
+			fallthrough
+		case ended && !ignores:
+			return nil, ctx.Err()
+		case ended, w.since() >= until:
+			return w.drawnEnd(job, failing, permanent, panics)
+		}
+		w.locked(func() { w.doUnit(p) })
+		switch draw := r.Float64(); {
+		case !reports:
+		case draw < 0.3:
+			w.awaitMark(ctx, p, job)
+		case draw < 0.8:
+			w.reportMark(p, job)
+		case draw < 0.9:
+			job.Report(draw, "working")
+		}
+	}
+}
+
+// spend waits for d, or until ctx ends or the process dies.
+func (w *simulation) spend(ctx context.Context, i *instance, d time.Duration) {
+	if d <= 0 || ctx.Err() != nil { // the choice between two that are possible would be random
+		return
+	}
+	over := time.NewTimer(d)
 	defer over.Stop()
 	select {
 	case <-over.C:
 	case <-i.dead:
-		return nil, errForNow
 	case <-ctx.Done():
-		time.Sleep(reaction)
-		if !ignores {
-			return nil, ctx.Err()
-		}
 	}
+}
+
+func (w *simulation) drawnEnd(job orchestrator.Job, failing, permanent, panics bool) (orchestrator.Result, error) {
 	switch {
-	case !w.alive(i, "works", job.AnalysisID, job.LockToken), failing && !w.quiet():
+	case failing && !w.quiet():
 		return nil, errForNow
 	case permanent:
 		return nil, &orchestrator.PermanentError{Code: "no_use", Message: "cannot be done"}

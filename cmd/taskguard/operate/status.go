@@ -174,7 +174,8 @@ func printHistory(c *cli.Call, s *shownAnalysis) error {
 	}
 	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
 	cli.Print(t, "\nATTEMPT\tSTARTED\tDURATION\tOUTCOME\tERROR\n")
-	for i, a := range s.History {
+	for i := range s.History {
+		a := &s.History[i]
 		took, outcome, failed := "", cmp.Or(a.Outcome, "no end"), a.Code+": "+cli.Shorten(strings.TrimSpace(a.Message), maxSummary)
 		if !a.EndedAt.IsZero() {
 			took = a.EndedAt.Sub(a.StartedAt).String()

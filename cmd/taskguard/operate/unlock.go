@@ -159,14 +159,14 @@ func (cl *Client) change(ctx context.Context, what change, id string, seen *anal
 	if what.fresh {
 		attrs = append(attrs, "fresh", true)
 	}
-	message := "changed by an operator"
 	switch {
 	case what == cancel && was.Status == status:
-		message = "it was cancelled before: nothing is changed"
+		log.InfoContext(ctx, "it was cancelled before: nothing is changed", attrs...)
 	case what == unlock && was.Lock.Owner == "" && was.Status == status && was.Malformed == nil:
-		message = "it was not locked: nothing is changed"
+		log.InfoContext(ctx, "it was not locked: nothing is changed", attrs...)
+	default:
+		log.InfoContext(ctx, "changed by an operator", attrs...)
 	}
-	log.InfoContext(ctx, message, attrs...)
 	if !analysislock.Finished(done.Status) {
 		done.Delivery, err = cl.deliver(ctx, what.name, id)
 	}

@@ -1,5 +1,5 @@
 """An analysis in Python, behind taskguard's worker: POST /analyze. Standard library alone."""
-import json, os, signal, sys, threading, time
+import itertools, json, os, signal, sys, threading, time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -9,23 +9,32 @@ lock = threading.Lock()
 
 class Refused(Exception): pass  # a status and why: 4xx is for good, but 408, 409, 425, 429; all else for now
 
-def analyze(job):  # yours goes here
+def analyze(job):  # yours goes here: it yields reports, and returns the result
     text = job["input"].get("text") if isinstance(job["input"], dict) else None
     if not isinstance(text, str):
         raise Refused(422, "the input has no text")
-    time.sleep(float(os.environ.get("APP_SECONDS", "0")))  # it thinks
-    words = Counter(text.lower().split())
-    return {"words": words.total(), "top": [{"word": w, "count": n} for w, n in words.most_common(3)]}
+    words = text.lower().split()
+    state = job.get("checkpoint") or {"done": 0, "counts": "{}"}  # what an earlier attempt reported
+    done, counts = state["done"], Counter(json.loads(state["counts"]))
+    while done < len(words):
+        part = words[done:done + max(1, len(words) // 10)]
+        time.sleep(float(os.environ.get("APP_SECONDS", "0")) * len(part) / len(words))  # it thinks
+        counts.update(part)
+        done += len(part)
+        # The counts are JSON in a string: a word like __x__ cannot be the name of a field.
+        yield {"progress": done / len(words), "checkpoint": {"done": done, "counts": json.dumps(counts)}}
+    return {"words": counts.total(), "top": [{"word": w, "count": n} for w, n in counts.most_common(3)]}
 
-def run(job):
+def run(job):  # yields the lines of the answer
     analysis, token = job["analysis_id"], job["lock_token"]
     with lock:  # two jobs of one analysis: the one with the higher token holds the lock
         if token < newest.get(analysis, 0):
             raise Refused(409, "superseded")
         newest[analysis] = token
     try:
-        print(json.dumps({"message": "begins", "analysis_id": analysis, "lock_token": token}), flush=True)
-        return analyze(job)  # what it changes elsewhere, it should change under this token
+        done = (job.get("checkpoint") or {}).get("done", 0)
+        print(json.dumps({"message": "begins", "analysis_id": analysis, "lock_token": token, "done": done}), flush=True)
+        yield {"result": (yield from analyze(job))}  # what it changes elsewhere, it should change under this token
     finally:
         with lock:
             if newest.get(analysis) == token:
@@ -41,13 +50,19 @@ class Handler(BaseHTTPRequestHandler):
         if not slots.acquire(blocking=False):
             return self.answer(503, "all slots are taken")
         try:
-            self.answer(200, run(json.loads(body)))
+            lines = run(json.loads(body))
+            first = next(lines)  # a refusal is a status, so it comes before the first line
+            self.send_response(200)
+            self.send_header("Content-Type", "application/x-ndjson")
+            self.end_headers()
+            for line in itertools.chain([first], lines):
+                self.wfile.write(json.dumps(line).encode() + b"\n")  # fails when the worker has hung up
         except Refused as refused:
             self.answer(*refused.args)
         finally:
             slots.release()
     def answer(self, status, body):
-        data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        data = body.encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"taskguard/cmd/worker/service"
 	"taskguard/docs/examples/examplestest"
@@ -26,6 +27,7 @@ type logLine struct {
 	Port       int
 	AnalysisID string `json:"analysis_id"`
 	LockToken  int64  `json:"lock_token"`
+	Done       int    // words of an earlier attempt
 }
 
 // application is a process of app.py.
@@ -108,7 +110,7 @@ func newWorker(t *testing.T, analyzer string) *worker {
 	t.Cleanup(func() { b.Server.Close(); serving.Wait() })
 	t.Setenv("FIRESTORE_EMULATOR_HOST", store.Addr().String())
 	environment := map[string]string{
-		"GOOGLE_CLOUD_PROJECT": b.Project, "FIRESTORE_EMULATOR_HOST": store.Addr().String(), "TASK_AUTH": "none", "ANALYZER": analyzer,
+		"GOOGLE_CLOUD_PROJECT": b.Project, "FIRESTORE_EMULATOR_HOST": store.Addr().String(), "TASK_AUTH": "none", "ANALYZER": analyzer, "CHECKPOINT_INTERVAL": "1s",
 	}
 	cfg, err := service.ParseConfig(func(name string) (string, bool) { v, ok := environment[name]; return v, ok })
 	if err != nil {
@@ -167,18 +169,32 @@ func TestTheApplicationAnalyzesAndRejects(t *testing.T) {
 	}
 }
 
-func TestAnAnalysisWhoseApplicationIsKilledIsRetried(t *testing.T) {
-	a := start(t, 0, "APP_SECONDS=3600")
+func TestAnAnalysisWhoseApplicationIsKilledContinuesFromItsCheckpoint(t *testing.T) {
+	a := start(t, 0, "APP_SECONDS=10")
 	w := newWorker(t, a.url())
-	w.Put(t, "x", map[string]any{"status": "QUEUED", "input": map[string]any{"text": "the lamp"}})
+	w.Put(t, "x", map[string]any{"status": "QUEUED", "input": map[string]any{"text": strings.Repeat("__init__ the lamp ", 10)}})
 	var run sync.WaitGroup
 	run.Go(func() { w.deliver("x", `"retry"`) })
-	before := a.next("begins").LockToken
+	before := a.next("begins")
+	for f := w.Fields(t, "x"); f["checkpoint"] == nil && f["status"] == "PROCESSING"; f = w.Fields(t, "x") {
+		time.Sleep(10 * time.Millisecond)
+	}
 	a.kill()
-	run.Wait()
-	start(t, a.port)
-	if token := w.deliver("x", `"READY"`); token <= before {
-		t.Errorf("token %d, want one above %d", token, before)
+	if run.Wait(); t.Failed() {
+		return
+	}
+	a = start(t, a.port)
+	token := w.deliver("x", `"READY"`)
+	after := a.next("begins")
+	if token <= before.LockToken || after.LockToken != token || before.Done != 0 || after.Done == 0 {
+		t.Errorf("token %d, %+v after %+v; want a larger token and words that were done", token, after, before)
+	}
+	if result, _ := w.Fields(t, "x")["result"].(map[string]any); result["words"] != int64(30) {
+		t.Errorf("the document has %v, want 30 words", result)
+	}
+	const counted = `{"analysis_id":"y","lock_token":1,"attempt":2,"input":{"text":"a a b"},"checkpoint":{"done":2,"counts":"{\"a\":7}"}}`
+	if status, body := post(t, a.url(), counted); status != http.StatusOK || !strings.HasSuffix(body, `{"result": {"words": 8, "top": [{"word": "a", "count": 7}, {"word": "b", "count": 1}]}}`+"\n") {
+		t.Errorf("%d %s, want a result that begins with the checkpoint's", status, body)
 	}
 }
 

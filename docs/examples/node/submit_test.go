@@ -21,6 +21,10 @@ func TestTheExampleInNodeRuns(t *testing.T) {
 	examplestest.Check(t, dir, paths[0], "submit.js")
 }
 
+func TestTheAnalyzerInNodeContinues(t *testing.T) {
+	examplestest.Continues(t, "exec:"+examplestest.Find(t, "NODE", "node")[0]+" analyzer.js")
+}
+
 // install returns the directory of the example's packages. It is in the user's cache, as
 // npm needs more time than the test: npm runs once for each content of package-lock.json.
 func install(t *testing.T, npm string) (modules string) {

@@ -14,3 +14,7 @@ func TestTheExampleInPythonParses(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
+
+func TestTheAnalyzerInPythonContinues(t *testing.T) {
+	examplestest.Continues(t, "exec:"+examplestest.Find(t, "PYTHON", "python3")[0]+" analyzer.py")
+}

@@ -1,0 +1,13 @@
+//go:build linux || darwin
+
+package shell
+
+import (
+	"testing"
+
+	"taskguard/docs/examples/examplestest"
+)
+
+func TestTheAnalyzerInShellContinues(t *testing.T) {
+	examplestest.Continues(t, "exec:/bin/sh analyzer.sh")
+}

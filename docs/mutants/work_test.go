@@ -1,0 +1,129 @@
+package mutants
+
+// workRooms are the bugs of checkpoints, continuations and cancels that worker/proof must
+// find by itself.
+var workRooms = []room{
+	{"lease/rules.go", []bug{
+		seed("explored: a superseded run's checkpoint is written", everyInterleaving,
+			`	if err := loss(l, g); err != nil {
+		return l, err
+	}
+	was :=`,
+			`	was :=`),
+		seed("explored: a cancel keeps the token of the run that it ends", everyInterleaving,
+			`	l.Token++
+	return finished(l, by), nil`,
+			`	return finished(l, by), nil`),
+		seed("explored: a cancel leaves the analysis open", everyInterleaving,
+			`	return finished(l, by), nil`, `	return freed(l), nil`),
+	}},
+	{"lease/carry.go", []bug{
+		seed("explored: an older checkpoint replaces a newer one", everyInterleaving,
+			`	h.carried = carried[D]{set, done, due}
+`,
+			`	if h.carried.set == nil {
+		h.carried = carried[D]{set, done, due}
+	}
+`),
+		seed("simulated: a checkpoint whose commit failed is forgotten", manySeeds,
+			`		h.carried = c
+`,
+			``),
+		seed("explored: a checkpoint waits for the next heartbeat", everyInterleaving,
+			`	h.carried = carried[D]{set, done, due}
+`,
+			`	h.carried = carried[D]{set, done, h.tried.Add(every + h.lessor.policy.Heartbeat)}
+`),
+	}},
+	{"lease/hold.go", []bug{
+		seed("explored: a release drops the checkpoint that is not yet written", everyInterleaving,
+			`func(d *D) { with.apply(d); own.apply(d) }`,
+			`func(d *D) {
+		if set == nil {
+			with.apply(d)
+		}
+		own.apply(d)
+	}`),
+		seed("explored: a second try forgets the checkpoint", everyInterleaving,
+			`func(d *D) { with.apply(d); own.apply(d) }`,
+			`func(d *D) {
+		with.apply(d)
+		with.set = nil
+		own.apply(d)
+	}`),
+		seed("simulated: a second try forgets the checkpoint", manySeeds,
+			`func(d *D) { with.apply(d); own.apply(d) }`,
+			`func(d *D) {
+		with.apply(d)
+		with.set = nil
+		own.apply(d)
+	}`),
+		seed("explored: a renewal is taken for written because an earlier one of the same millisecond was", everyInterleaving,
+			`l.ExpiresAt.Equal(h.sought)`, `l.ExpiresAt.Equal(h.sought) && h.sought.IsZero()`),
+	}},
+	{"lease/analysislock/hold.go", []bug{
+		seed("explored: READY keeps the checkpoint", everyInterleaving,
+			`d.Progress, d.Checkpoint = nil, &Checkpoint{}`, `d.Progress = nil`),
+		seed("explored: FAILED deletes the checkpoint", everyInterleaving,
+			`		d.fail(code, message)
+`,
+			`		d.fail(code, message)
+		d.Checkpoint = &Checkpoint{}
+`),
+		seed("explored: a failure for now deletes the checkpoint", everyInterleaving,
+			`		d.LastError = &Error{Code: code, Message: bounded(message)}
+`,
+			`		d.LastError = &Error{Code: code, Message: bounded(message)}
+		d.Checkpoint = &Checkpoint{}
+`),
+	}},
+	{"lease/analysislock/operator.go", []bug{
+		seed("explored: a requeue deletes the checkpoint", everyInterleaving,
+			`		if fresh {`, `		if true {`),
+		seed("explored: a fresh start goes on from the checkpoint", everyInterleaving,
+			`		if fresh {`, `		if false {`),
+		seed("explored: a cancelled attempt stays open in the history", everyInterleaving,
+			`		d.end(now, OutcomeCancelled, Cancelled, message)
+		d.Lock = lock
+`,
+			`		d.Lock = lock
+		d.end(now, OutcomeCancelled, Cancelled, message)
+`),
+	}},
+	{"lease/analysislock/report.go", []bug{
+		seed("simulated: no checkpoint advances a run", manySeeds,
+			`	if h.committed == nil || h.committed.Value == nil {`, `	if h.committed == nil || h.committed != nil {`),
+	}},
+	{"worker/report.go", []bug{
+		seed("explored: a synchronous checkpoint returns before its commit", everyInterleaving,
+			`	select {
+	case err := <-written:`,
+			`	select {
+	default:
+		return nil
+	case err := <-written:`),
+		seed("simulated: a synchronous checkpoint returns before its commit", manySeeds,
+			`	select {
+	case err := <-written:`,
+			`	select {
+	default:
+		return nil
+	case err := <-written:`),
+	}},
+	{"worker/guard.go", []bug{
+		seed("explored: an attempt is not given the checkpoint", everyInterleaving,
+			`= w.Input, w.Checkpoint, reports, true`, `= w.Input, nil, reports, true`),
+		seed("simulated: an attempt is not given the checkpoint", manySeeds,
+			`= w.Input, w.Checkpoint, reports, true`, `= w.Input, nil, reports, true`),
+	}},
+	{"worker/booking.go", []bug{
+		seed("explored: a continuation keeps the lock", everyInterleaving,
+			`if a.release(ctx, analysislock.OutcomeContinued, true) && a.Queue`, `if a.Queue`),
+		seed("explored: a continuation costs an attempt", everyInterleaving,
+			`analysislock.OutcomeContinued, true)`, `analysislock.OutcomeContinued, false)`),
+		seed("explored: a run continues that has committed no checkpoint", everyInterleaving,
+			`	case !a.hold.Advanced():`, `	case false:`),
+		seed("explored: a continuation does not write the last checkpoint before it decides", everyInterleaving,
+			`	err := a.hold.Flush(ctx)`, `	err := ctx.Err()`),
+	}},
+}

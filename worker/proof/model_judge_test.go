@@ -1,0 +1,161 @@
+package proof
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+)
+
+func kindOf(was, is lease.Lease, p *caller) Kind {
+	switch {
+	case p.operates != "":
+		return p.operates
+	case is.Finished && is.Token != was.Token:
+		return GiveUp
+	case is.Finished:
+		return Finish
+	case is.Token != was.Token:
+		return Acquire
+	case is.Owner == "":
+		return Release
+	case is.Owner == was.Owner:
+		return Heartbeat
+	}
+	return Other
+}
+
+// judge checks a write when the store applies it.
+func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
+	was, is, h := r.doc.Lock, next.Lock, &r.history
+	w := Write{
+		Kind: kindOf(was, is, p), By: p.name, Owner: is.Owner, Token: is.Token,
+		At: m.now(), Expires: is.ExpiresAt, Running: p.running(),
+	}
+	if is.Finished {
+		w.Owner = is.FinishedBy
+	}
+	before, steals := len(h.Wrong), h.Steals
+	h.Add(w)
+	for _, what := range []string{m.inconsistency(r.doc, next, w.Kind, p), m.wrongMark(r, next, mark, w.Kind, p), m.wrongHistory(r, next, w.Kind)} {
+		if what != "" {
+			h.wrong("%s %s", p, what)
+		}
+	}
+	for _, what := range h.Wrong[before:] {
+		m.fail("%s: %s: %s to %s", r.doc.ID, what, m.show(r.doc), m.show(next))
+	}
+	m.note("%s: %s token %d", p, w.Kind, is.Token)
+	if h.Steals > steals {
+		m.count("steals")
+	}
+	m.count(string(w.Kind))
+	switch w.Kind {
+	case Heartbeat:
+		if !time.Now().Before(m.trust(was)) {
+			m.count("late wake-ups")
+		}
+		return
+	case Acquire, GiveUp:
+		p.token, p.broken, p.acquired = is.Token, nil, len(r.states)
+	case Unlock, Cancel:
+		m.breakLock(r, p)
+	}
+	if r.holder = nil; w.Kind == Acquire {
+		r.holder = p
+	}
+}
+
+// inconsistency returns what is wrong with the other fields of a write.
+func (m *model) inconsistency(was, is analysis, k Kind, p *caller) string {
+	attempts := is.Lock.Attempts - was.Lock.Attempts
+	switch {
+	case is.Lock.Finished != (is.Status == analysislock.Ready || is.Status == analysislock.Failed):
+		return "wrote a status that does not fit the lock"
+	case is.Status == analysislock.Ready && k == Finish && is.Result != any(result(p.analysis, p.token)):
+		return fmt.Sprintf("wrote the result %v", is.Result)
+	case is.Status == analysislock.Failed && (is.Error == nil || is.Error.Message == ""):
+		return "wrote FAILED without a reason"
+	case is.Lock.Finished && k != Unlock && (is.Status == analysislock.Ready && is.LastError != nil || is.Lock.Owner != ""):
+		return "left a lock or an error on a finished analysis"
+	case k == Unlock && (is.Lock.Finished != was.Lock.Finished || is.Lock.Owner != "" || is.Lock.Token != was.Lock.Token):
+		return "did more than unlock"
+	case k == GiveUp && is.Error.Code == analysislock.RunTimeExhausted:
+		if m.maxRun == 0 || m.now().Sub(is.StartedAt) < m.maxRun {
+			return "gave up before MAX_RUN_TIME"
+		}
+		m.count("given up after MAX_RUN_TIME")
+		return ""
+	case k == GiveUp && was.Lock.Attempts < m.policy.MaxAttempts:
+		return "gave up too early"
+	case k == Cancel && (is.Error == nil || is.Error.Code != analysislock.Cancelled || is.Lock.FinishedBy != "operator"):
+		return "cancelled wrongly"
+	case k == Acquire && (is.StartedAt.IsZero() || !was.StartedAt.IsZero() && !is.StartedAt.Equal(was.StartedAt)):
+		return "wrote a wrong time of the first acquisition"
+	case k == Acquire && (attempts != 1 || is.Lock.Attempts > m.policy.MaxAttempts || is.Status != analysislock.Processing):
+		return "acquired with a wrong count of attempts or a wrong status"
+	case k == Requeue && (is.Lock.Attempts != 0 || is.Status != analysislock.Queued || is.Lock.Token != was.Lock.Token):
+		return "requeued wrongly"
+	case k == Release && attempts == -1 && p.on.stopping && (p.run == nil || p.run.stopped) && outcomeOf(is) == analysislock.OutcomeShuttingDown:
+		m.count("stopped runs refunded")
+	case k == Release && attempts == -1 && p.run != nil && m.since()-m.records[is.ID].states[p.acquired].at >= m.runTimeout &&
+		p.run.written.n > 0 && outcomeOf(is) == analysislock.OutcomeContinued:
+		m.count("continued runs refunded")
+	case k != Acquire && k != Requeue && attempts != 0:
+		return fmt.Sprintf("changed the attempts by %d", attempts)
+	}
+	return ""
+}
+
+// breakLock records that an operator broke the lock of a live run, at most one.
+func (m *model) breakLock(r *record, operator *caller) {
+	h := r.holder
+	if h == nil {
+		return
+	}
+	if operator.token != 0 {
+		m.fail("one unlock broke token %d and token %d", operator.token, h.token)
+	}
+	operator.token = h.token
+	h.broken = &Span{m.since(), max(m.since(), m.trust(r.doc.Lock).Sub(m.begun))}
+}
+
+// judgeAnswer checks the answer to a delivery. If excused, no delivery has to be
+// booked: an operator has opened the analysis and has not booked one yet.
+func (m *model) judgeAnswer(p *caller, a answer, excused bool) {
+	r := m.records[p.analysis]
+	l, t := r.doc.Lock, p.task
+	m.count(fmt.Sprintf("answered %d %s", a.code, cmp.Or(a.Reason, a.Status)))
+	m.note("%s: answered %d %s %s", p, a.code, a.Status, a.Reason)
+	if a.code/100 == 2 && !t.done {
+		t.done, t.freed = true, time.Now().Add(m.queueSkew+24*time.Hour)
+	}
+	wasSo := func(matches func(lease.Lease) bool) bool {
+		return slices.ContainsFunc(r.states[p.since-1:], func(s state) bool { return matches(s.lock) })
+	}
+	retry, _ := time.Parse(time.RFC3339, a.RetryAt)
+	switch {
+	case a.err != nil:
+		m.fail("%s: the answer is not JSON: %v", p, a.err)
+	case p.running():
+		m.fail("%s answered before its run had ended", p)
+	case a.code/100 == 2 && !l.Finished && m.pending(p.analysis, t) == 0 && !excused:
+		m.fail("%s was acknowledged with %d %s, but no delivery is booked for %s", p, a.code, a.Reason, m.show(r.doc))
+	case a.Reason == "locked" && l.Owner != "" && l.Owner == p.owner:
+		m.fail("%s was answered locked because of its own lock", p)
+	case a.Reason == "locked" && !wasSo(func(l lease.Lease) bool { return l.Owner != "" && l.ExpiresAt.Equal(retry) }):
+		m.fail("%s was answered locked until %s, but no lock had that expiry", p, a.RetryAt)
+	case a.Reason == "continued" && a.code == http.StatusOK && r.history.Token == p.token && r.holder == p:
+		m.fail("%s was answered continued, but it holds the lock", p)
+	case a.Reason == "lock_lost" && l.FinishedBy != "" && l.FinishedBy == p.owner:
+		m.fail("%s was answered lock_lost, but it had finished the analysis", p)
+	case a.Reason == "" && a.code == http.StatusOK && !slices.Contains(r.history.Finishes, p.token):
+		m.fail("%s was answered %s, but token %d has not finished the analysis", p, a.Status, p.token)
+	case a.Reason == "already_finished" && !wasSo(func(l lease.Lease) bool { return l.Finished }):
+		m.fail("%s was answered already_finished, but the analysis was not finished", p)
+	}
+}
