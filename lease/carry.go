@@ -9,6 +9,12 @@ type carried[D any] struct {
 	due  time.Time // local: the next renewal is due then; zero: as usual
 }
 
+func apply[D any](set func(*D), d *D) {
+	if set != nil {
+		set(d)
+	}
+}
+
 // Carry adds set, a change of the record's own fields, to the next commit of the hold:
 // a renewal, Release or Finish, whose own change is made after it. If the store cannot hold
 // set, the commit is made with the first of less that it can hold, or with none. All are

@@ -148,13 +148,7 @@ func (h *Hold[D]) write(ctx context.Context, rule func(l Lease, now time.Time) (
 	var c Cell[D]
 	var err, refused error
 	for _, also := range append(slices.Clip(with.sets), nil) {
-		c, err = h.edit(ctx, rule, func(d *D) {
-			for _, change := range [...]func(*D){also, set} {
-				if change != nil {
-					change(d)
-				}
-			}
-		}, landed)
+		c, err = h.edit(ctx, rule, func(d *D) { apply(also, d); apply(set, d) }, landed)
 		if !errors.Is(err, ErrRefused) {
 			break
 		}

@@ -180,7 +180,7 @@ func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome
 			return o
 		}
 		a.Telemetry.TimedOut(ctx, "run_timeout")
-		code, err = "run_timeout", fmt.Errorf("the run took longer than RUN_TIMEOUT, %v", a.RunTimeout)
+		code, err = "run_timeout", fmt.Errorf("the run took longer than RUN_TIMEOUT, %v, without a new checkpoint", a.RunTimeout)
 	case errors.Is(cause, errRunTime):
 		a.Telemetry.TimedOut(ctx, analysislock.RunTimeExhausted)
 		return a.fail(ctx, analysislock.RunTimeExhausted, strings.TrimPrefix(cause.Error(), "worker: "))
