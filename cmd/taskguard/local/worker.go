@@ -47,7 +47,7 @@ func Worker(ctx context.Context, c *cli.Call) error {
 	log := slog.New(slog.NewJSONHandler(c.Out, &slog.HandlerOptions{Level: cfg.LogLevel}))
 	analyzer := cfg.Analyzer
 	cfg.Analyzer = orchestrator.AnalyzerFunc(func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-		log.InfoContext(ctx, runMessage, "analysis_id", job.AnalysisID, "lock_token", job.LockToken)
+		log.InfoContext(ctx, runMessage, "analysis_id", job.AnalysisID, "lock_token", job.LockToken, "continues", job.Resume != nil)
 		stderr := log.With("stderr", true, "analysis_id", job.AnalysisID)
 		job.Stderr = slog.NewLogLogger(stderr.Handler(), slog.LevelInfo).Writer()
 		return analyzer.Analyze(ctx, job)
@@ -58,9 +58,6 @@ func Worker(ctx context.Context, c *cli.Call) error {
 	}
 	return service.Serve(ctx, cfg, l, log)
 }
-
-// exitPermanent is the exit code of an analyzer for a permanent failure.
-const exitPermanent = 65
 
 // Analyze is an exec: analyzer: builtin:document, slow enough to be watched. It writes
 // what it reports to standard error, too.
@@ -89,7 +86,7 @@ func Analyze(ctx context.Context, c *cli.Call) error {
 	var permanent *orchestrator.PermanentError
 	switch {
 	case errors.As(err, &permanent):
-		return cli.ExitError{Code: exitPermanent, Err: errors.New(permanent.Message)}
+		return cli.ExitError{Code: 65, Err: errors.New(permanent.Message)} // as exec: expects it
 	case err != nil:
 		return err
 	}

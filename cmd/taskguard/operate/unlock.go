@@ -134,11 +134,19 @@ func (cl *Client) changeOne(ctx context.Context, c *cli.Call, id string, what ch
 		}
 		return c.PrintJSON(done)
 	}
-	booking := map[console.Delivery]string{
+	note := map[console.Delivery]string{
 		console.Booked: "a delivery is booked", console.NotNeeded: "it is finished and needs no delivery",
 		console.None: "no delivery is booked, as TASK_QUEUE is not set",
+	}[done.Delivery]
+	switch {
+	case what == cancel && done.Was == done.Status:
+		note = "it was cancelled before: nothing is changed"
+	case what == cancel && done.Lock.Held:
+		note = "it is cancelled, and its run ends at its next heartbeat"
+	case what == cancel:
+		note = "it is cancelled"
 	}
-	_, err = fmt.Fprintf(c.Out, "%s is %s; %s\n", printable.Line(done.ID), printable.Line(statusOrNone(done.Status)), booking[done.Delivery])
+	_, err = fmt.Fprintf(c.Out, "%s is %s; %s\n", printable.Line(done.ID), printable.Line(statusOrNone(done.Status)), note)
 	return err
 }
 
