@@ -21,7 +21,7 @@ const (
 // worker has crashed.
 type Attempt struct {
 	Number    int       `json:"attempt"`
-	Token     int64     `json:"token"`
+	Token     int64     `json:"-"`
 	Owner     string    `json:"owner"`
 	StartedAt time.Time `json:"started_at,omitzero"`
 	EndedAt   time.Time `json:"ended_at,omitzero"`
