@@ -85,10 +85,10 @@ var siblingRooms = []room{
 		` && (session == s.session || s.alive(session))`, ``)}},
 	{"cmd/taskguard/operate/unlock.go", []bug{
 		seed("requeue --fresh keeps the checkpoint", "cmd/taskguard.TestRequeueKeepsTheCheckpointUnlessFresh",
-			`change{requeue.name, *fresh}`, `change{requeue.name, *fresh && len(ids) > 1}`),
+			`	if *fresh {`, `	if *fresh && len(ids) > 1 {`),
 		seed("the first refused id ends the command", "cmd/taskguard.TestAChangeOfSeveralAnalysesPassesOverThoseThatAreRefused",
 			`if ctx.Err() != nil || len(ids) == 1 {`, `if ctx.Err() != nil || len(ids) == 1 || err != nil {`),
 		seed("a cancel needs the queue", "cmd/taskguard.TestCancelEndsAnAnalysisAndBooksNoDelivery",
-			`if what == cancel {`, `if what == unlock {`),
+			`if what == console.Cancel {`, `if what == console.Unlock {`),
 	}},
 }
