@@ -50,6 +50,7 @@ func TestARequeueIsNotMadeAgainAfterAWorkerHasAcquiredTheAnalysis(t *testing.T) 
 		"another status":                  {failed, func(d *analysislock.Analysis) { d.Status = analysislock.Processing }, true},
 		"an error":                        {failed, func(d *analysislock.Analysis) { d.Error = &analysislock.Error{} }, true},
 		"attempts":                        {failed, func(d *analysislock.Analysis) { d.Lock.Attempts = 2 }, true},
+		"open before":                     {func(*analysislock.Analysis) {}, func(*analysislock.Analysis) {}, true},
 		"an owner":                        {failed, func(d *analysislock.Analysis) { d.Lock.Owner = "stale" }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
