@@ -83,6 +83,10 @@ var siblingRooms = []room{
 		`case v.busy[id]:`, `case v.busy[id] && v.own == "":`)}},
 	{"lease/operatorpool/storage.go", []bug{seed("a dead process keeps its operator", "TestTheReservationOfADeadProcessIsDropped",
 		` && (session == s.session || s.alive(session))`, ``)}},
+	{"lease/analysislock/history.go", []bug{seed("an attempt is shown with its token", "cmd/taskguard.TestStatusShowsProgressAndTheAttempts",
+		`json:"-"`, `json:"token"`)}},
+	{"cmd/taskguard/operate/submit.go", []bug{seed("a run that reports messages only floods the terminal", "cmd/taskguard/operate.TestWaitingShowsMessagesWithoutAFractionAtMostEveryHalfMinute",
+		` && time.Since(s.at) >= messagePause`, ``)}},
 	{"cmd/taskguard/operate/unlock.go", []bug{
 		seed("requeue --fresh keeps the checkpoint", "cmd/taskguard.TestRequeueKeepsTheCheckpointUnlessFresh",
 			`	if *fresh {`, `	if *fresh && len(ids) > 1 {`),
