@@ -8,6 +8,8 @@ var siblingRooms = []room{
 `,
 		``)}},
 	{"orchestrator/report.go", []bug{
+		seed("a result that is null ends a run that reports", "TestAnEndpointReportsByLines",
+			`if string(other["result"]) == "null" &&`, `if false &&`),
 		seed("a report that is not UTF-8 is written", "TestAProgramReportsOnREPORT_FD", `	if !utf8.Valid(line) {`, `	if false {`),
 		seed("an endpoint's second result replaces its first", "TestAnEndpointReportsByLines", `		if !s.ended() {`, `		if true {`),
 	}},
