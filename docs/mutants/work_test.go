@@ -95,6 +95,8 @@ var workRooms = []room{
 			`	if h.committed == nil || h.committed.Value == nil {`, `	if h.committed == nil || h.committed != nil {`),
 	}},
 	{"worker/report.go", []bug{
+		seed("a run that waits for its checkpoint is stalled", "TestARunThatWaitsForTheCommitOfItsCheckpointIsNotStalled",
+			`		defer r.stall.Reset(r.StallTimeout)`, `		r.stall.Reset(r.StallTimeout)`),
 		seed("explored: a synchronous checkpoint returns before its commit", everyInterleaving,
 			`	select {
 	case err := <-written:`,

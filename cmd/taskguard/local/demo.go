@@ -17,7 +17,6 @@ import (
 	"taskguard/cmd/taskguard/cli"
 	"taskguard/cmd/taskguard/operate"
 	"taskguard/emulator/cloudtasks"
-	"taskguard/lease/analysislock"
 	"taskguard/worker"
 	"taskguard/worker/taskqueue"
 )
@@ -255,20 +254,13 @@ func (d *demo) middle(ctx context.Context, r run) bool {
 		d.mu.Lock()
 		row := *d.rows[r.AnalysisID]
 		d.mu.Unlock()
-		switch committed := committedPercent(&a); {
+		switch committed := a.Progress.Percent(); {
 		case err != nil || row.finished || row.percent == 100:
 			return false
 		case committed > 0 && row.percent > committed, !row.parts && time.Since(began) > demoRun/2:
 			return true
 		}
 	}
-}
-
-func committedPercent(a *analysislock.Analysis) int {
-	if a.Progress == nil || a.Progress.Fraction == nil {
-		return 0
-	}
-	return percent(*a.Progress.Fraction)
 }
 
 // kill kills the worker of a run and shows how long its lock remains, and from where
@@ -288,7 +280,7 @@ func (d *demo) kill(ctx context.Context, r run) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	k := d.killed
-	k.ExpiresAt, k.Done, k.Committed, k.checkpoint = a.Lock.ExpiresAt, row.percent, committedPercent(&a), a.Checkpoint != nil
+	k.ExpiresAt, k.Done, k.Committed, k.checkpoint = a.Lock.ExpiresAt, row.percent, max(0, a.Progress.Percent()), a.Checkpoint != nil
 	d.show.Print("killed %v, process %d, with SIGKILL in the middle of its run of %s, at %d %%; %d %% is committed",
 		r.worker, r.worker.pid, row.Name, k.Done, k.Committed)
 	d.show.Print("the dead worker's lock on %s expires in %.1f s, at %s", row.Name,

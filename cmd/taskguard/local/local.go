@@ -171,8 +171,8 @@ func (l *local) configureWorkers(ctx context.Context) (err error) {
 		verb, at := "runs", ""
 		if r.Continues {
 			verb = "continues"
-			if a, err := l.analyses.Summary(ctx, r.AnalysisID); err == nil && committedPercent(&a) > 0 {
-				at = fmt.Sprintf(", at %d %%", committedPercent(&a))
+			if a, err := l.analyses.Summary(ctx, r.AnalysisID); err == nil && a.Progress.Percent() >= 0 {
+				at = fmt.Sprintf(", at %d %%", a.Progress.Percent())
 			}
 		}
 		l.show.Print("%s %s on %v, token %d%s", r.AnalysisID, verb, r.worker, r.Token, at)

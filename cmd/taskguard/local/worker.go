@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"os"
 	"strconv"
 	"time"
@@ -112,7 +111,7 @@ func (r *slowReporter) Report(report orchestrator.Report) {
 		r.begun, r.done = true, *report.Progress
 	}
 	if r.reach(*report.Progress) == nil { // else the work of this part has not been done
-		cli.Print(r.journal, "%d%% %s\n", percent(r.done), *report.Message)
+		cli.Print(r.journal, "%.0f%% %s\n", 100*r.done, *report.Message)
 		_ = json.NewEncoder(r.reports).Encode(report) // fails only after the worker's end
 	}
 }
@@ -127,5 +126,3 @@ func (r *slowReporter) reach(progress float64) error {
 	r.done = progress
 	return nil
 }
-
-func percent(fraction float64) int { return int(math.Round(100 * fraction)) }
