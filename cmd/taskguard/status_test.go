@@ -112,7 +112,7 @@ func TestStatusShowsProgressAndTheAttempts(t *testing.T) {
 	put(t, env, "y", map[string]any{"status": "READY", "progress": map[string]any{"fraction": math.NaN()}, "history": []any{attempt(2, nil), "odd"}})
 	put(t, env, "z", map[string]any{"status": "PROCESSING", "progress": map[string]any{"at": at(30 * time.Minute)}})
 	taskguard(t, env, "status", "z").want(t, cli.ExitDone, "progress  reported 30m")
-	got := taskguard(t, env, "status", "x").want(t, cli.ExitDone, "progress    43 %, page 3 of 7a\\n\\x1b[2J\\u202e", ", reported 30m", "checkpoint  10 bytes; the next attempt continues from it",
+	got := taskguard(t, env, "status", "x").want(t, cli.ExitDone, "progress    43 %, page 3 of 7a\\n\\x1b[2J\\u202e", ", reported 30m", "checkpoint  10 bytes; the next run continues from it",
 		"1        2026-01-02T03:04:05.678Z  1.5s      retry            analyzer_failed: no memorya\\n\\x1b[2J", "\n2        2026-01-02T03:04:05.678Z            no end recorded", "\n3        2026-01-02T03:04:05.678Z            running")
 	list := taskguard(t, env, "status").want(t, cli.ExitDone, "x   PROCESSING  3         43 %      ")
 	if strings.ContainsAny(got.out+list.out, "\x1b\u202e") {

@@ -159,7 +159,7 @@ func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) error {
 		ago := cmp.Or(cli.Duration(max(0, readAt.Sub(p.At)), "%s ago"), "at "+iso8601.Format(p.At))
 		field("progress", progressText(p, "reported "+ago), !p.At.IsZero())
 	}
-	field("checkpoint", cli.Count(len(s.Checkpoint), "byte")+"; the next attempt continues from it", s.Checkpoint != nil)
+	field("checkpoint", cli.Count(len(s.Checkpoint), "byte")+"; the next run continues from it", s.Checkpoint != nil)
 	field("error", errorLines(s.Error), s.Error != nil)
 	field("last error", errorLines(s.LastError), s.LastError != nil)
 	field("created", iso8601.Format(s.CreatedAt), !s.CreatedAt.IsZero())
