@@ -57,7 +57,7 @@ func TestLogMetricsUseTheFieldsThatTheWorkerWrites(t *testing.T) {
 		for _, c := range payloadTest.FindAllStringSubmatch(m.Filter, -1) {
 			field, value := c[1], strings.Trim(c[3], `"`)
 			wrong := types[field] == "" || strings.Contains(c[2], ">") != (types[field] == "integer") ||
-				field == "message" && value != "delivery" && value != "recovery" || field == "code" && value != analysislock.AttemptsExhausted
+				field == "message" && value != "delivery" && value != "recovery" || field == "code" && value != "^("+analysislock.AttemptsExhausted+"|"+analysislock.RunTimeExhausted+")$"
 			if wrong {
 				t.Errorf("%s: %s of a field of type %q", name, c[0], types[field])
 			}
@@ -86,6 +86,7 @@ func TestLogMetricsCountTheseLinesAndNoOthers(t *testing.T) {
 		{line{"message": "delivery"}, []string{"deliveries"}},
 		{line{"message": "delivery", "analysis_id": "a", "acquire_ms": 0, "run_ms": 0, "attempt": 1}, []string{"acquire_ms", "attempts", "deliveries", "run_ms"}},
 		{line{"message": "delivery", "code": "attempts_exhausted", "stolen": true}, []string{"deliveries", "exhausted", "steals"}},
+		{line{"message": "delivery", "code": "run_time_exhausted"}, []string{"deliveries", "exhausted"}},
 		{line{"message": "delivery", "code": "run_timeout", "lost": "taken", "follow_up": "booked"}, []string{"deliveries", "follow_ups", "losses"}},
 		{line{"message": "delivery", "analysis_id": "a", "outcome": "not_found"}, []string{"deliveries"}},
 		{line{"message": "delivery", "analysis_id": "smoke-test-b", "outcome": "not_found"}, nil},
@@ -214,6 +215,9 @@ func TestAlertsAndChartsQueryWhatIsMeasured(t *testing.T) {
 	known := metrics(m)
 	for name, a := range m.Alerts {
 		checkQuery(t, name, known, a.Query)
+		if strings.Contains(a.Query, "user_taskguard_losses{") && !strings.Contains(a.Query, `,lost!="cancelled"}`) {
+			t.Errorf("%s: a cancel by an operator counts as a loss: %s", name, a.Query)
+		}
 	}
 	for _, chart := range m.Charts {
 		for _, query := range chart.Queries {

@@ -4,35 +4,36 @@ import "time"
 
 // carried is what the next commit of a Hold writes besides the lease.
 type carried[D any] struct {
-	set  func(*D) // nil: nothing
+	sets []func(*D) // the first that the store can hold is written; none: nothing
 	done func(error)
 	due  time.Time // local: the next renewal is due then; zero: as usual
 }
 
-func (c carried[D]) apply(d *D) {
-	if c.set != nil {
-		c.set(d)
+func apply[D any](set func(*D), d *D) {
+	if set != nil {
+		set(d)
 	}
 }
 
 // Carry adds set, a change of the record's own fields, to the next commit of the hold:
-// a renewal, Release or Finish, whose own change is made after it. set is pure and may be
-// called again. A later Carry replaces a set that has not been written. During Run, Carry
-// brings the next renewal forward: to now, or to the time that is every after the last commit.
+// a renewal, Release or Finish, whose own change is made after it. If the store cannot hold
+// set, the commit is made with the first of less that it can hold, or with none. All are
+// pure and may be called again. A later Carry replaces a change that has not been written.
+// During Run, Carry brings the next renewal forward: to now, or to the time that is every
+// after the last commit.
 //
 // done, which must not block, is called with nil when set has been committed, with
-// ErrRefused if the store cannot hold it (the commit is then made without it), or with
-// ErrLost. It is not called for a set that was replaced, nor if the hold ends without
-// having reached the store. Carry is safe for concurrent use, also with the methods that
-// commit.
-func (h *Hold[D]) Carry(set func(*D), every time.Duration, done func(error)) {
+// ErrRefused if the commit was made without it, or with ErrLost. It is not called for a
+// change that was replaced, nor if the hold ends without having reached the store. Carry is
+// safe for concurrent use, also with the methods that commit.
+func (h *Hold[D]) Carry(every time.Duration, done func(error), set func(*D), less ...func(*D)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	due := h.tried.Add(every)
 	if was := h.carried.due; !was.IsZero() && was.Before(due) {
 		due = was
 	}
-	h.carried = carried[D]{set, done, due}
+	h.carried = carried[D]{append([]func(*D){set}, less...), done, due}
 	select {
 	case h.sooner <- struct{}{}:
 	default:
@@ -40,7 +41,7 @@ func (h *Hold[D]) Carry(set func(*D), every time.Duration, done func(error)) {
 }
 
 // Carries reports whether a change waits for the next commit.
-func (h *Hold[D]) Carries() bool { return h.waits().set != nil }
+func (h *Hold[D]) Carries() bool { return h.waits().sets != nil }
 
 // waits returns what is carried.
 func (h *Hold[D]) waits() carried[D] {
@@ -63,13 +64,13 @@ func (h *Hold[D]) take() carried[D] {
 func (h *Hold[D]) restore(c carried[D]) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.carried.set == nil {
+	if h.carried.sets == nil {
 		c.due = time.Time{}
 		h.carried = c
 	}
 }
 
-// settle reports the outcome of a commit to who called Carry.
+// settle reports the outcome of a commit to the caller of Carry.
 func (c carried[D]) settle(err error) {
 	if c.done != nil {
 		c.done(err)

@@ -18,7 +18,7 @@ type outcome struct {
 
 // carry carries note(s), and appends the outcome to a list.
 func (w *fixture) carry(h *lease.Hold[job], s string, every time.Duration, to *[]outcome) {
-	h.Carry(note(s), every, func(err error) { *to = append(*to, outcome{w.since(), err}) })
+	h.Carry(every, func(err error) { *to = append(*to, outcome{w.since(), err}) }, note(s))
 }
 
 func TestTheNextRenewalWritesTheNewestCarriedChange(t *testing.T) {
@@ -162,7 +162,7 @@ func TestACarriedChangeIsRefusedAsSoonAsTheLeaseIsLost(t *testing.T) {
 		wantLost(w, h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
 			for range 2 { // before the loss, and after it
 				refused := make(chan error, 1)
-				h.Carry(note("late"), 0, func(err error) { refused <- err })
+				h.Carry(0, func(err error) { refused <- err }, note("late"))
 				if err := <-refused; !errors.Is(err, lease.ErrLost) || ctx.Err() == nil {
 					w.Errorf("%v; the body's context: %v", err, ctx.Err())
 				}
@@ -178,7 +178,7 @@ func TestACarriedChangeWhoseReplyIsLostIsWrittenOnce(t *testing.T) {
 		var all []outcome
 		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
 		if err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
-			h.Carry(func(j *job) { j.Note += "+" }, 0, func(err error) { all = append(all, outcome{w.since(), err}) })
+			h.Carry(0, func(err error) { all = append(all, outcome{w.since(), err}) }, func(j *job) { j.Note += "+" })
 			w.at(10 * time.Second)
 			return nil
 		}); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "+" {

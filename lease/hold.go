@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 )
@@ -139,22 +140,26 @@ func (h *Hold[D]) Renew(ctx context.Context, ttl time.Duration) error {
 }
 
 // write edits the record, beginning with the current Cell. It also writes what is
-// carried, unless the store refuses that and not set.
+// carried, as far as the store can hold it beside set.
 func (h *Hold[D]) write(ctx context.Context, rule func(l Lease, now time.Time) (Lease, error),
 	set func(*D), landed func(Lease) bool,
 ) (Cell[D], error) {
-	own := carried[D]{set: set}
 	with := h.take()
-	c, err := h.edit(ctx, rule, func(d *D) { with.apply(d); own.apply(d) }, landed)
-	if refused := err; with.set != nil && errors.Is(err, ErrRefused) {
-		if c, err = h.edit(ctx, rule, own.apply, landed); err == nil {
-			with.settle(refused)
-			return c, nil
+	var c Cell[D]
+	var err, refused error
+	for _, also := range append(slices.Clip(with.sets), nil) {
+		c, err = h.edit(ctx, rule, func(d *D) { apply(also, d); apply(set, d) }, landed)
+		if !errors.Is(err, ErrRefused) {
+			break
 		}
+		refused = err
 	}
-	if err == nil || errors.Is(err, ErrLost) {
+	switch {
+	case err == nil:
+		with.settle(refused)
+	case errors.Is(err, ErrLost):
 		with.settle(err)
-	} else {
+	default:
 		h.restore(with)
 	}
 	if errors.Is(err, ErrLost) { // Doc shows why

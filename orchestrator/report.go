@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
+	"fmt"
 	"strings"
 	"unicode/utf8"
 )
@@ -45,9 +45,6 @@ type Reporter interface {
 	Invalid(problem string)
 }
 
-// errNoReporter reports a checkpoint of a job that was started without a Reporter.
-var errNoReporter = errors.New("orchestrator: nothing receives the job's reports")
-
 // Report reports the part of the work that is done, from 0 to 1, and what the analyzer
 // does now. It returns at once; what the job's document shows is written with the lock's
 // next renewal, and a newer report replaces an older one.
@@ -66,30 +63,27 @@ func (j Job) Report(progress float64, message string) {
 // Resume. It returns when the commit has. Nil clears the checkpoint. Errors: v cannot be
 // stored (see [Storable], and [MaxCheckpointBytes]), the lock is lost, or ctx has ended.
 func (j Job) Checkpoint(ctx context.Context, v any) error {
-	if j.Reporter == nil {
-		return errNoReporter
-	}
 	text, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	checkpoint, problem := newCheckpoint(text)
-	if problem != "" {
-		return errors.New("orchestrator: " + problem)
+	checkpoint, err := newCheckpoint(text)
+	if err != nil || j.Reporter == nil {
+		return err
 	}
 	return j.Reporter.Commit(ctx, Report{Checkpoint: checkpoint})
 }
 
-// newCheckpoint returns the checkpoint of this JSON, or why there is none.
-func newCheckpoint(text json.RawMessage) (c *Checkpoint, problem string) {
+// newCheckpoint returns the checkpoint of this JSON. An error may quote it.
+func newCheckpoint(text json.RawMessage) (*Checkpoint, error) {
 	if len(text) > MaxCheckpointBytes {
-		return nil, "a checkpoint is over 256 KiB"
+		return nil, fmt.Errorf("orchestrator: a checkpoint of %d bytes is over 256 KiB", len(text))
 	}
 	v, err := Storable(text)
-	if err != nil { // the error may quote the checkpoint
-		return nil, "a checkpoint cannot be stored in a document"
+	if err != nil {
+		return nil, fmt.Errorf("orchestrator: the checkpoint cannot be stored: %w", err)
 	}
-	return &Checkpoint{v}, ""
+	return &Checkpoint{v}, nil
 }
 
 // check makes r's message storable, and returns why r cannot be used, or "".
@@ -120,9 +114,20 @@ func parseReport(line []byte) (r Report, other map[string]json.RawMessage, probl
 		return r, other, "a message is not a string"
 	}
 	if text, ok := other["checkpoint"]; ok {
-		if r.Checkpoint, problem = newCheckpoint(text); problem != "" {
-			return r, other, problem
+		var err error
+		if r.Checkpoint, err = newCheckpoint(text); err != nil {
+			if problem = "a checkpoint cannot be stored in a document"; len(text) > MaxCheckpointBytes {
+				problem = "a checkpoint is over 256 KiB"
+			}
+			return r, other, problem // err may quote it
 		}
+	}
+	// A line may have all fields, and null for those that it does not set.
+	if string(other["error"]) == "null" {
+		delete(other, "error")
+	}
+	if string(other["result"]) == "null" && (r != Report{} || other["error"] != nil) {
+		delete(other, "result")
 	}
 	if r == (Report{}) && other["result"] == nil && other["error"] == nil {
 		return r, other, "a report has no progress, message or checkpoint"

@@ -106,13 +106,15 @@ func TestAnEndpointReportsByLines(t *testing.T) {
 	for last, c := range map[string]struct{ result, err string }{
 		`{"result":{"ok":true}}` + "\n" + `{"result":7}`: {result: "map[ok:true]"},
 		`{"result":null}`: {result: "<nil>"},
-		`{"error":{"message":"no such page","permanent":true}}`:     {err: "orchestrator: analyzer_rejected: no such page"},
-		`{"error":{"message":"busy"}}`:                              {err: "reported an error: busy"},
-		`{"error":"busy"}`:                                          {err: "answered an error that is not an object"},
-		`{"progress":0.7}`:                                          {err: "answered without a result"},
-		"{\"result\":\"\xff\"}":                                     {err: "result_invalid: result is not valid UTF-8"},
-		`{"result":"` + strings.Repeat("x", 8<<20) + `"}`:           {err: "result_too_large"},
-		`{"progress":0.7,"result":7}` + strings.Repeat("\n{}", 100): {result: "7"},
+		`{"error":{"message":"no such page","permanent":true}}`: {err: "orchestrator: analyzer_rejected: no such page"},
+		`{"error":{"message":"busy"}}`:                          {err: "reported an error: busy"},
+		`{"error":"busy"}`:                                      {err: "answered an error that is not an object"},
+		`{"progress":0.7}`:                                      {err: "answered without a result"},
+		"{\"result\":\"\xff\"}":                                 {err: "result_invalid: result is not valid UTF-8"},
+		`{"result":"` + strings.Repeat("x", 8<<20) + `"}`:       {err: "result_too_large"},
+		`{"progress":0.7,"message":null,"checkpoint":null,"result":null,"error":null}` + "\n" + `{"result":7,"error":null}`: {result: "7"},
+		`{"result":null,"error":{"message":"boom","permanent":true}}`:                                                       {err: "analyzer_rejected: boom"},
+		`{"progress":0.7,"result":7}` + strings.Repeat("\n{}", 100):                                                         {result: "7"},
 	} {
 		s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/x-ndjson; charset=utf-8")
@@ -184,6 +186,6 @@ func TestAnAnalyzerInGoReports(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	equal(t, got.reports, []string{`0.25 "�"`, `map[Page:2]`, `<nil>`, `1 "json: unsupported ty"`, `1 "orchestrator: a chec"`})
+	equal(t, got.reports, []string{`0.25 "�"`, `map[Page:2]`, `<nil>`, `1 "json: unsupported ty"`, `1 "orchestrator: the ch"`})
 	equal(t, got.invalid, []string{"a progress is not between 0 and 1"})
 }

@@ -106,12 +106,13 @@ func TestACheckpointThatTheDocumentCannotHoldIsDroppedAndTheLockRenewed(t *testi
 				var outcomes []error
 				done := func(err error) { outcomes = append(outcomes, err) }
 				time.Sleep(2 * time.Millisecond)
-				h.Report(report("dropped", checkpoint), 0, done)
+				h.Report(report("dropped", checkpoint), 0, done) // but for its message
 				if err := h.Flush(t.Context()); err != nil || len(outcomes) != 1 || !errors.Is(outcomes[0], lease.ErrRefused) || h.Advanced() {
 					t.Errorf("%s: %v; outcomes %v; advanced %v", name, err, outcomes, h.Advanced())
 				}
-				if got := b.Fields(t, "x"); got["checkpoint"] != "earlier" || got["lockHeartbeatAt"] == before {
-					t.Errorf("%s: checkpoint %v, heartbeat %v", name, got["checkpoint"], got["lockHeartbeatAt"])
+				got := b.Fields(t, "x")
+				if progress, _ := got["progress"].(map[string]any); got["checkpoint"] != "earlier" || got["lockHeartbeatAt"] == before || progress["message"] != "dropped" {
+					t.Errorf("%s: checkpoint %v, heartbeat %v, progress %v", name, got["checkpoint"], got["lockHeartbeatAt"], got["progress"])
 				}
 				message := "next"
 				h.Report(analysislock.Report{Message: &message}, 0, done)

@@ -76,6 +76,10 @@ func TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt(t *testing.T) {
 				}
 			})
 		}, queue: true, code: 200},
+		"with an error of its own": {analyzer: func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			_, err := early(ctx, job)
+			return nil, &orchestrator.FailureError{Reason: "the model", Err: err}
+		}, queue: true, code: 200},
 		"though the worker is stopped after RUN_TIMEOUT": {analyzer: func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			return until(ctx, func() { report(job, int64(7)) })
 		}, queue: true, code: 200},

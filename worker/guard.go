@@ -184,20 +184,20 @@ func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome
 	var failure *orchestrator.FailureError
 	var panicked *orchestrator.PanicError
 	switch {
-	case errors.As(err, &failure):
-		code, reason = cmp.Or(failure.Code, code), failure.Reason
 	case errors.Is(cause, errDeadline):
 		if o, ended := a.continued(ctx); ended {
 			return o
 		}
 		a.Telemetry.TimedOut(ctx, "run_timeout")
-		code, err = "run_timeout", fmt.Errorf("the run took longer than RUN_TIMEOUT, %v", a.RunTimeout)
+		code, err = "run_timeout", fmt.Errorf("the run took longer than RUN_TIMEOUT, %v, without a new checkpoint", a.RunTimeout)
 	case errors.Is(cause, errRunTime):
 		a.Telemetry.TimedOut(ctx, analysislock.RunTimeExhausted)
 		return a.fail(ctx, analysislock.RunTimeExhausted, strings.TrimPrefix(cause.Error(), "worker: "))
 	case errors.Is(cause, errStalled):
 		a.Telemetry.TimedOut(ctx, "stalled")
 		code, err = "stalled", fmt.Errorf("the run reported nothing for longer than STALL_TIMEOUT, %v", a.StallTimeout)
+	case errors.As(err, &failure):
+		code, reason = cmp.Or(failure.Code, code), failure.Reason
 	case errors.As(err, &panicked):
 		code = "analyzer_panicked"
 		a.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", a.id, "stack", string(panicked.Stack[:min(4096, len(panicked.Stack))]))

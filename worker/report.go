@@ -59,6 +59,9 @@ func (r *reporter) Report(report orchestrator.Report) {
 func (r *reporter) Commit(ctx context.Context, report orchestrator.Report) error {
 	written := make(chan error, 1)
 	r.hold.Report(r.taken(report), 0, func(err error) { written <- err })
+	if r.stall != nil && r.stall.Stop() { // the run waits for Firestore, and is not stalled
+		defer r.stall.Reset(r.StallTimeout)
+	}
 	select {
 	case err := <-written:
 		return err

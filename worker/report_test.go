@@ -192,6 +192,27 @@ func TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe(t *testing.T) 
 	})
 }
 
+func TestARunThatWaitsForTheCommitOfItsCheckpointIsNotStalled(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		var w *instance
+		w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			w.unavailable.Store(true)
+			time.AfterFunc(90*time.Second, func() { w.unavailable.Store(false) })
+			if err := job.Checkpoint(ctx, 1); err != nil {
+				t.Error(err)
+			}
+			return until(ctx, nothing) // stalled
+		})
+		w.guard.StallTimeout = time.Minute
+		began := time.Now()
+		w.deliver(t, "x").check(t, 500, map[string]any{"reason": "retry"})
+		if took := time.Since(began); took < 150*time.Second || attempts(t, b) != "retry:stalled" {
+			t.Errorf("%q after %v, want stalled a minute after the commit", attempts(t, b), took)
+		}
+	})
+}
+
 func TestBadReportsAreWarningsAndTheRunGoesOn(t *testing.T) {
 	const secret = "s3cret"
 	script := `exec 4>&1 >&"$REPORT_FD"

@@ -120,6 +120,27 @@ func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 	}
 }
 
+// local prints why a report is ignored, from where a run continues, and that it was cancelled.
+func TestLocalShowsWhatBecomesOfALongAnalysis(t *testing.T) {
+	t.Parallel()
+	script := write(t, "analyzer.sh", `case "$(cat)" in *'"checkpoint"'*) ;; *) echo '{"progress":0.23,"checkpoint":1}' >&3; echo 1 >&3;; esac; exec sleep 60`)
+	env, progress := localCloud(t, vars{"ANALYZER": "exec:sh " + script, "LOCK_TTL": "3s", "CHECKPOINT_INTERVAL": "1s"}, "--workers", "1")
+	a := analyses(t, env)
+	shows := func(parts ...string) {
+		t.Helper()
+		for _, want := range parts {
+			eventually(t, want, func() bool { return strings.Contains(progress.String(), want) })
+		}
+	}
+	taskguard(t, env, "submit", "--input", "{}", "--id", "x").want(t, cli.ExitDone)
+	shows("x runs on worker 1, token 1\n", "x: a report is ignored: ")
+	eventually(t, "a checkpoint", func() bool { d, err := a.Summary(t.Context(), "x"); return err == nil && d.Checkpoint != nil })
+	killWorker(t, progress)
+	shows("x continues on worker 1, token ", ", at 23 %\n")
+	taskguard(t, env, "cancel", "x").want(t, cli.ExitDone)
+	shows("x cancelled by ", "; its run on worker 1 has ended\n")
+}
+
 // Recovery, which local calls with a token, finds an analysis without a task.
 // A worker that dies is replaced, and a recovery that fails meanwhile is reported.
 func TestLocalCallsRecoveryAndReplacesAWorkerThatDies(t *testing.T) {

@@ -89,7 +89,7 @@ func TestAMalformedDocumentIsListedAsMalformed(t *testing.T) {
 	taskguard(t, env, "status", "bad").want(t, cli.ExitFailed, "lockToken is a string")
 }
 
-// The second attempt's worker has crashed; the third has the lock.
+// The second attempt's worker has crashed; the third has the lock. Of z only checkpoints are reported.
 func TestStatusShowsProgressAndTheAttempts(t *testing.T) {
 	t.Parallel()
 	env := store(t)
@@ -110,8 +110,10 @@ func TestStatusShowsProgressAndTheAttempts(t *testing.T) {
 	}
 	put(t, env, "x", doc)
 	put(t, env, "y", map[string]any{"status": "READY", "progress": map[string]any{"fraction": math.NaN()}, "history": []any{attempt(2, nil), "odd"}})
-	got := taskguard(t, env, "status", "x").want(t, cli.ExitDone, "progress    43 %, page 3 of 7a\\n\\x1b[2J\\u202e", ", reported 30m", "checkpoint  10 bytes; the next attempt continues from it",
-		"1        2026-01-02T03:04:05.678Z  1.5s      retry    analyzer_failed: no memorya\\n\\x1b[2J", "\n2        2026-01-02T03:04:05.678Z            no end", "\n3        2026-01-02T03:04:05.678Z            running")
+	put(t, env, "z", map[string]any{"status": "PROCESSING", "progress": map[string]any{"at": at(30 * time.Minute)}})
+	taskguard(t, env, "status", "z").want(t, cli.ExitDone, "progress  reported 30m")
+	got := taskguard(t, env, "status", "x").want(t, cli.ExitDone, "progress    43 %, page 3 of 7a\\n\\x1b[2J\\u202e", ", reported 30m", "checkpoint  10 bytes; the next run continues from it",
+		"1        2026-01-02T03:04:05.678Z  1.5s      retry            analyzer_failed: no memorya\\n\\x1b[2J", "\n2        2026-01-02T03:04:05.678Z            no end recorded", "\n3        2026-01-02T03:04:05.678Z            running")
 	list := taskguard(t, env, "status").want(t, cli.ExitDone, "x   PROCESSING  3         43 %      ")
 	if strings.ContainsAny(got.out+list.out, "\x1b\u202e") {
 		t.Errorf("not escaped:\n%q\n%q", got.out, list.out)
@@ -122,29 +124,37 @@ func TestStatusShowsProgressAndTheAttempts(t *testing.T) {
 	one := wantKeys(t, objects(t, env, "x")[0], "id", "status", "attempts", "started_at", "lock", "progress", "history", "checkpoint")
 	history, _ := one["history"].([]any)
 	if p, _ := one["progress"].(map[string]any); p["fraction"] != 0.426 || p["message"] != "page 3 of 7"+nasty || len(history) != 3 {
-		t.Errorf("%v", one)
+		t.Fatalf("%v", one)
 	}
+	first, err := json.Marshal(history[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantKeys(t, string(first), "attempt", "owner", "started_at", "ended_at", "outcome", "code", "message")
 	wantKeys(t, objects(t, env)[0], "id", "status", "attempts", "started_at", "lock", "progress")
 }
 
-func TestTheLastErrorIsShownOfWhatIsUnfinished(t *testing.T) {
+func TestTheLastErrorIsShownUntilTheAnalysisIsReady(t *testing.T) {
 	t.Parallel()
 	env := store(t)
 	last := map[string]any{"code": "analyzer_failed" + nasty, "message": "no memory" + nasty}
 	put(t, env, "a", map[string]any{"status": "QUEUED", "lastError": last})
 	put(t, env, "b", map[string]any{"status": "FAILED", "lastError": last, "error": map[string]any{"code": "final", "message": "over"}})
+	put(t, env, "c", map[string]any{"status": "READY", "lastError": last}) // another program has not deleted it
 	list := taskguard(t, env, "status").want(t, cli.ExitDone, `last: analyzer_faileda\n`, "final")
 	one := taskguard(t, env, "status", "a").want(t, cli.ExitDone, `last error  analyzer_faileda\n`, ": no memorya\n            \\x1b[2J")
-	other := taskguard(t, env, "status", "b").want(t, cli.ExitDone, "error     final: over\n")
-	if strings.Count(list.out, "analyzer_failed") != 1 || strings.Contains(other.out, "analyzer_failed") || strings.ContainsAny(list.out+one.out, "\x1b\u202e") {
-		t.Errorf("want the last error escaped, and only of what is unfinished:\n%q\n%q\n%q", list.out, one.out, other.out)
+	other := taskguard(t, env, "status", "b").want(t, cli.ExitDone, "error       final: over\nlast error  analyzer_faileda\\n")
+	ready := taskguard(t, env, "status", "c").want(t, cli.ExitDone)
+	if strings.Count(list.out, "analyzer_failed") != 1 || strings.Contains(ready.out, "analyzer_failed") || strings.ContainsAny(list.out+one.out+other.out, "\x1b\u202e") {
+		t.Errorf("want the last error escaped, and none of what is READY:\n%q\n%q\n%q\n%q", list.out, one.out, other.out, ready.out)
 	}
 	lines := objects(t, env)
 	got := wantKeys(t, lines[0], "id", "status", "attempts", "lock", "last_error")
 	if e, _ := got["last_error"].(map[string]any); e["code"] != last["code"] || e["message"] != last["message"] {
 		t.Errorf("%v, want %v", got["last_error"], last)
 	}
-	wantKeys(t, lines[1], "id", "status", "attempts", "lock", "error")
+	wantKeys(t, lines[1], "id", "status", "attempts", "lock", "error", "last_error")
+	wantKeys(t, lines[2], "id", "status", "attempts", "lock")
 }
 
 func TestStatusUnfinishedListsByAgeWhatIsNotDone(t *testing.T) {

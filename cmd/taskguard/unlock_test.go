@@ -63,7 +63,7 @@ func TestRequeueOpensAFinishedAnalysisAndRefusesALockedOne(t *testing.T) {
 		t.Errorf("%+v, %v, want it QUEUED without attempts", d, err)
 	}
 	acq := locked(t, a, "held")
-	taskguard(t, q.env, "requeue", "held").want(t, cli.ExitFailed, "is locked by w/1 until "+iso8601.Format(acq.ExpiresAt))
+	taskguard(t, q.env, "requeue", "held").want(t, cli.ExitFailed, "is locked by w/1 until "+iso8601.Format(acq.ExpiresAt), "; cancel it first, or, if its worker is dead, only unlock it\n")
 	q.wantTasks(t, 1)
 }
 
@@ -83,7 +83,11 @@ func TestCancelEndsAnAnalysisAndBooksNoDelivery(t *testing.T) {
 	if err != nil || d.Error == nil || d.Error.Code != analysislock.Cancelled || !strings.Contains(o.err, "by="+strings.TrimPrefix(d.Error.Message, "cancelled by ")) {
 		t.Errorf("%+v, %v, want it cancelled by the operator of the log:\n%s", d, err, o.err)
 	}
-	taskguard(t, q.env.with("TASK_QUEUE", "unused"), "cancel", "held").want(t, cli.ExitDone, "held is FAILED", "it was cancelled before: nothing is changed")
+	taskguard(t, q.env.with("TASK_QUEUE", "unused"), "cancel", "held").want(t, cli.ExitDone, "held is FAILED; it was cancelled before: nothing is changed\n")
+	locked(t, a, "running")
+	create(t, a, "waiting")
+	taskguard(t, q.env, "cancel", "running", "waiting").
+		want(t, cli.ExitDone, "running is FAILED; it is cancelled, and its run ends at its next heartbeat\n", "waiting is FAILED; it is cancelled\n")
 	taskguard(t, q.env, "cancel", "done").want(t, cli.ExitFailed, `taskguard cancel: "done" is finished: there is nothing to cancel`)
 	q.wantTasks(t, 0)
 	taskguard(t, q.env, "requeue", "held").want(t, cli.ExitDone, "held is QUEUED; a delivery is booked")

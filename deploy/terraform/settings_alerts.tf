@@ -58,7 +58,7 @@ locals {
 
     "Taskguard: attempts are exhausted" = {
       severity = "ERROR"
-      means    = "an analysis was given up after its last attempt"
+      means    = "an analysis was given up: its attempts or its run time are exhausted"
       lasting  = "0s"
       query    = "sum(increase(${local.logged.exhausted}{${local.logs}}[15m])) > 0"
     }
@@ -67,7 +67,7 @@ locals {
       severity = "WARNING"
       means    = "runs lose their lock"
       lasting  = "0s"
-      query    = "sum(increase(${local.logged.losses}{${local.logs}}[30m])) > 3"
+      query    = "sum(increase(${local.logged.losses}{${local.logs},lost!=\"cancelled\"}[30m])) > 3"
     }
 
     # Recovery finds waiting tasks as well, which is another alert's: if the queue

@@ -81,13 +81,13 @@ var leaseRooms = []room{
 	}},
 	{"lease/carry.go", []bug{
 		seed("a carried change that could not be written replaces a newer one", "TestWhatARenewalCouldNotWriteIsWrittenByTheFinishUnlessItIsReplaced/replaced",
-			`	if h.carried.set == nil {`, `	if c.set != nil {`),
+			`	if h.carried.sets == nil {`, `	if c.sets != nil {`),
 		seed("a flood of carried changes is a flood of commits", "TestAFloodOfCarriedChangesIsOneCommitAnInterval",
 			`due := h.tried.Add(every)`, `due := time.Now()`),
 	}},
 	{"lease/hold.go", []bug{
 		seed("a carried change that the store refuses is not dropped", "TestACarriedChangeThatTheStoreRefusesIsDroppedAndTheLeaseRenewed",
-			`with.set != nil && errors.Is(err, ErrRefused)`, `with.set == nil && errors.Is(err, ErrRefused)`),
+			`append(slices.Clip(with.sets), nil)`, `append(with.sets[:min(1, len(with.sets))], map[bool][]func(*D){len(with.sets) == 0: {nil}}[true]...)`),
 		seed("a release that lost the lease counts as the commit of what it carried", "TestAReleaseThatLostTheLeaseReportsWhatItCarriedAsLost",
 			`return l.Owner == "" && l.Token == h.grant.Token })`, `return l.Owner != h.grant.Owner })`),
 		seed("a release at a stop has 2 s, whatever is left", "TestAnOperationOnAnUnavailableStoreGivesUpInItsTime/release_with_a_later_deadline",

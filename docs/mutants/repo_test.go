@@ -40,10 +40,14 @@ var repoRooms = []room{
 			`d.Progress, d.Checkpoint = nil, &Checkpoint{}`, `d.Progress = nil`),
 	}},
 	{"lease/analysislock/operator.go", []bug{
+		seed("a fresh start of an open analysis is taken for done", "TestAFreshStartOfAnOpenAnalysisIsMadeAgainAfterAConflict",
+			`opened(is) && !opened(was)`, `opened(is)`),
 		seed("a fresh start goes on from the checkpoint", "repo.TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh/embedded",
-			`		if fresh {`, `		if false {`),
+			`if fresh || d.Status == Ready {`, `if d.Status == Ready {`),
 	}},
 	{"lease/analysislock/report.go", []bug{
+		seed("a progress is dropped with the checkpoint that does not fit", "repo.TestACheckpointThatTheDocumentCannotHoldIsDroppedAndTheLockRenewed/embedded",
+			`	}, without)`, `	})`),
 		seed("any checkpoint advances a run", "TestARunAdvancesByACheckpointThatDiffersFromTheOneItWasGiven/the_same",
 			`given, _ := json.Marshal(h.given)`, `given := []byte(nil)`),
 		seed("a report during a commit is answered by that commit", "TestReportsAreMergedPartByPartAndAnsweredByTheirCommit",

@@ -8,6 +8,8 @@ var siblingRooms = []room{
 `,
 		``)}},
 	{"orchestrator/report.go", []bug{
+		seed("a result that is null ends a run that reports", "TestAnEndpointReportsByLines",
+			`if string(other["result"]) == "null" &&`, `if false &&`),
 		seed("a report that is not UTF-8 is written", "TestAProgramReportsOnREPORT_FD", `	if !utf8.Valid(line) {`, `	if false {`),
 		seed("an endpoint's second result replaces its first", "TestAnEndpointReportsByLines", `		if !s.ended() {`, `		if true {`),
 	}},
@@ -83,12 +85,16 @@ var siblingRooms = []room{
 		`case v.busy[id]:`, `case v.busy[id] && v.own == "":`)}},
 	{"lease/operatorpool/storage.go", []bug{seed("a dead process keeps its operator", "TestTheReservationOfADeadProcessIsDropped",
 		` && (session == s.session || s.alive(session))`, ``)}},
+	{"lease/analysislock/history.go", []bug{seed("an attempt is shown with its token", "cmd/taskguard.TestStatusShowsProgressAndTheAttempts",
+		`json:"-"`, `json:"token"`)}},
+	{"cmd/taskguard/operate/submit.go", []bug{seed("a run that reports messages only floods the terminal", "cmd/taskguard/operate.TestWaitingShowsMessagesWithoutAFractionAtMostEveryHalfMinute",
+		` && time.Since(s.at) >= messagePause`, ``)}},
 	{"cmd/taskguard/operate/unlock.go", []bug{
 		seed("requeue --fresh keeps the checkpoint", "cmd/taskguard.TestRequeueKeepsTheCheckpointUnlessFresh",
-			`change{requeue.name, *fresh}`, `change{requeue.name, *fresh && len(ids) > 1}`),
+			`	if *fresh {`, `	if *fresh && len(ids) > 1 {`),
 		seed("the first refused id ends the command", "cmd/taskguard.TestAChangeOfSeveralAnalysesPassesOverThoseThatAreRefused",
 			`if ctx.Err() != nil || len(ids) == 1 {`, `if ctx.Err() != nil || len(ids) == 1 || err != nil {`),
 		seed("a cancel needs the queue", "cmd/taskguard.TestCancelEndsAnAnalysisAndBooksNoDelivery",
-			`if what == cancel {`, `if what == unlock {`),
+			`if what == console.Cancel {`, `if what == console.Unlock {`),
 	}},
 }

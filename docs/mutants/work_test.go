@@ -19,10 +19,10 @@ var workRooms = []room{
 	}},
 	{"lease/carry.go", []bug{
 		seed("explored: an older checkpoint replaces a newer one", everyInterleaving,
-			`	h.carried = carried[D]{set, done, due}
+			`	h.carried = carried[D]{append([]func(*D){set}, less...), done, due}
 `,
-			`	if h.carried.set == nil {
-		h.carried = carried[D]{set, done, due}
+			`	if h.carried.sets == nil {
+		h.carried = carried[D]{append([]func(*D){set}, less...), done, due}
 	}
 `),
 		seed("simulated: a checkpoint whose commit failed is forgotten", manySeeds,
@@ -30,36 +30,36 @@ var workRooms = []room{
 `,
 			``),
 		seed("explored: a checkpoint waits for the next heartbeat", everyInterleaving,
-			`	h.carried = carried[D]{set, done, due}
+			`	h.carried = carried[D]{append([]func(*D){set}, less...), done, due}
 `,
-			`	h.carried = carried[D]{set, done, h.tried.Add(every + h.lessor.policy.Heartbeat)}
+			`	h.carried = carried[D]{append([]func(*D){set}, less...), done, h.tried.Add(every + h.lessor.policy.Heartbeat)}
 `),
 	}},
 	{"lease/hold.go", []bug{
 		seed("explored: a release drops the checkpoint that is not yet written", everyInterleaving,
-			`func(d *D) { with.apply(d); own.apply(d) }`,
+			`func(d *D) { apply(also, d); apply(set, d) }`,
 			`func(d *D) {
-		if set == nil {
-			with.apply(d)
-		}
-		own.apply(d)
-	}`),
+			if set == nil {
+				apply(also, d)
+			}
+			apply(set, d)
+		}`),
 		seed("explored: a second try forgets the checkpoint", everyInterleaving,
-			`func(d *D) { with.apply(d); own.apply(d) }`,
+			`func(d *D) { apply(also, d); apply(set, d) }`,
 			`func(d *D) {
-		with.apply(d)
-		with.set = nil
-		own.apply(d)
-	}`),
+			apply(also, d)
+			also = nil
+			apply(set, d)
+		}`),
 		seed("simulated: a second try forgets the checkpoint", manySeeds,
-			`func(d *D) { with.apply(d); own.apply(d) }`,
+			`func(d *D) { apply(also, d); apply(set, d) }`,
 			`func(d *D) {
-		with.apply(d)
-		with.set = nil
-		own.apply(d)
-	}`),
+			apply(also, d)
+			also = nil
+			apply(set, d)
+		}`),
 		seed("explored: a renewal is taken for written because an earlier one of the same millisecond was", everyInterleaving,
-			`l.ExpiresAt.Equal(h.sought)`, `l.ExpiresAt.Equal(h.sought) && h.sought.IsZero()`),
+			`now.Add(apart)`, `now.Add(0 * apart)`),
 	}},
 	{"lease/analysislock/hold.go", []bug{
 		seed("explored: READY keeps the checkpoint", everyInterleaving,
@@ -79,9 +79,9 @@ var workRooms = []room{
 	}},
 	{"lease/analysislock/operator.go", []bug{
 		seed("explored: a requeue deletes the checkpoint", everyInterleaving,
-			`		if fresh {`, `		if true {`),
+			`if fresh || d.Status == Ready {`, `if true {`),
 		seed("explored: a fresh start goes on from the checkpoint", everyInterleaving,
-			`		if fresh {`, `		if false {`),
+			`if fresh || d.Status == Ready {`, `if d.Status == Ready {`),
 		seed("explored: a cancelled attempt stays open in the history", everyInterleaving,
 			`		d.end(now, OutcomeCancelled, Cancelled, message)
 		d.Lock = lock
@@ -95,6 +95,8 @@ var workRooms = []room{
 			`	if h.committed == nil || h.committed.Value == nil {`, `	if h.committed == nil || h.committed != nil {`),
 	}},
 	{"worker/report.go", []bug{
+		seed("a run that waits for its checkpoint is stalled", "TestARunThatWaitsForTheCommitOfItsCheckpointIsNotStalled",
+			`		defer r.stall.Reset(r.StallTimeout)`, `		r.stall.Reset(r.StallTimeout)`),
 		seed("explored: a synchronous checkpoint returns before its commit", everyInterleaving,
 			`	select {
 	case err := <-written:`,

@@ -2,6 +2,7 @@ package analysislock
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"time"
 
@@ -20,7 +21,7 @@ const (
 func Finished(status string) bool { return status == Ready || status == Failed }
 
 // Analysis is a document of the collection. Its JSON form is the public one: without
-// the lock (G4).
+// the lock (G4), the checkpoint and the tokens of the attempts.
 type Analysis struct {
 	ID        string    `json:"id"`
 	Status    string    `json:"status"`
@@ -64,6 +65,14 @@ func (d *Analysis) Waits() bool { return !lease.Due(d.NextAttemptAt, d.ReadAt) }
 
 // errWaiting is the reason for which Acquire skips an analysis that waits.
 var errWaiting = errors.New("analysislock: the next attempt is not due")
+
+// Percent returns the part of the work that is done in percent; -1: it was not reported.
+func (p *Progress) Percent() int {
+	if p == nil || p.Fraction == nil {
+		return -1
+	}
+	return int(math.RoundToEven(100 * *p.Fraction))
+}
 
 // Error is the cause of the failure of an analysis, or of one of its attempts.
 type Error struct {

@@ -21,7 +21,7 @@ const (
 // worker has crashed.
 type Attempt struct {
 	Number    int       `json:"attempt"`
-	Token     int64     `json:"token"`
+	Token     int64     `json:"-"`
 	Owner     string    `json:"owner"`
 	StartedAt time.Time `json:"started_at,omitzero"`
 	EndedAt   time.Time `json:"ended_at,omitzero"`
@@ -35,7 +35,7 @@ const (
 	maxAttempts       = 10
 	maxHistoryBytes   = 5 << 10
 	maxHistoryMessage = 256                     // bytes
-	endBytes          = maxHistoryMessage + 128 // what end adds to an entry
+	endBytes          = maxHistoryMessage + 512 // what end adds to an entry, and the tokens, which its JSON leaves out
 )
 
 // begin adds the attempt that the lock records to the history.

@@ -41,19 +41,22 @@ func (l *Locks) Unlock(ctx context.Context, id string, seen *Seen) (Analysis, er
 // next run finishes. The next run continues from the checkpoint, unless fresh drops it.
 // Requeue returns the analysis as it was before.
 func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool) (Analysis, error) {
+	opened := func(d Analysis) bool {
+		return d.Status == Queued && d.Error == nil && d.Lock.Owner == "" && d.Lock.Attempts == 0
+	}
 	return l.edit(ctx, id, seen, func(d *Analysis, now time.Time) error {
 		lock, err := lease.Reopen(d.Lock, now)
 		if err != nil {
 			return err
 		}
-		d.Lock, d.Status, d.Error, d.LastError = lock, Queued, nil, nil
-		d.StartedAt, d.Progress, d.NextAttemptAt = time.Time{}, nil, time.Time{}
-		if fresh {
+		if fresh || d.Status == Ready { // another program may have finished it
 			d.Checkpoint = &Checkpoint{}
 		}
+		d.Lock, d.Status, d.Error, d.LastError = lock, Queued, nil, nil
+		d.StartedAt, d.Progress, d.NextAttemptAt = time.Time{}, nil, time.Time{}
 		return nil
 	}, func(was, is Analysis) bool {
-		open := is.Status == Queued && is.Error == nil && is.Lock.Owner == "" && is.Lock.Attempts == 0
+		open := opened(is) && !opened(was)
 		acquired := is.Lock.Token > was.Lock.Token && (was.Lock.Finished || is.Lock.Attempts < was.Lock.Attempts) // a worker has acquired it since
 		return open || acquired
 	})

@@ -28,6 +28,18 @@ func (s *interrupted) Swap(ctx context.Context, key string, prev lease.Cell[anal
 	return lease.Cell[analysislock.Analysis]{}, leasetest.ErrDropped
 }
 
+func TestAFreshStartOfAnOpenAnalysisIsMadeAgainAfterAConflict(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		d := queued()
+		d.Checkpoint = &analysislock.Checkpoint{Value: "c"}
+		w.Put("x", d)
+		w.faulty().SetPlan(leasetest.On(leasetest.Swap, leasetest.Conflict))
+		if _, err := w.locks.Requeue(w.Context(), "x", nil, true); err != nil || w.doc().Checkpoint.Value != nil {
+			w.Errorf("%v; checkpoint %v", err, w.doc().Checkpoint.Value)
+		}
+	})
+}
+
 // A requeue whose reply was lost is made again only if the analysis shows no trace of it.
 func TestARequeueIsNotMadeAgainAfterAWorkerHasAcquiredTheAnalysis(t *testing.T) {
 	failed := func(d *analysislock.Analysis) {

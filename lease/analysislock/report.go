@@ -53,12 +53,13 @@ func (h *Hold) Report(r Report, every time.Duration, done func(error)) {
 	}
 	h.progress.At = h.lease.Now().Truncate(time.Millisecond)
 	progress, checkpoint, n := h.progress, h.checkpoint, h.settled+len(h.waiting)
-	h.lease.Carry(func(d *Analysis) {
-		d.Progress = &progress
+	without := func(d *Analysis) { d.Progress = &progress }
+	h.lease.Carry(every, func(err error) { h.written(checkpoint, n, err) }, func(d *Analysis) {
+		without(d)
 		if checkpoint != nil {
 			d.Checkpoint = checkpoint
 		}
-	}, every, func(err error) { h.written(checkpoint, n, err) })
+	}, without)
 }
 
 // written handles the outcome of a commit with this checkpoint, and with the first n of
@@ -68,17 +69,18 @@ func (h *Hold) written(checkpoint *Checkpoint, n int, err error) {
 	n = max(0, n-h.settled)
 	done := h.waiting[:n:n]
 	h.waiting, h.settled = h.waiting[n:], h.settled+n
-	if err == nil && checkpoint != nil {
-		h.committed = checkpoint
-	}
 	if h.checkpoint == checkpoint {
 		h.checkpoint = nil
+	}
+	again := checkpoint == h.committed
+	if err == nil && checkpoint != nil {
+		h.committed = checkpoint
 	}
 	h.mu.Unlock()
 	for _, f := range done {
 		f(err)
 	}
-	if h.Written != nil {
+	if h.Written != nil && !again {
 		h.Written(checkpoint, err)
 	}
 }

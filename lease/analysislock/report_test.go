@@ -137,7 +137,7 @@ func TestAReportThatWaitsIsAnswered(t *testing.T) {
 		"flushed":          {nil, func(w *fixture, h *analysislock.Hold, report func()) { report(); w.check(h.Flush(w.Context())) }, "r"},
 		"flushed, refused": {refuse, func(w *fixture, h *analysislock.Hold, report func()) { report(); w.check(h.Flush(w.Context())) }, "r refused"},
 		"completed":        {nil, func(w *fixture, h *analysislock.Hold, report func()) { report(); w.check(h.Complete(w.Context(), 1)) }, "r"},
-		"completed, refused, then failed": {leasetest.On(leasetest.Swap, leasetest.Refuse, leasetest.Refuse), func(w *fixture, h *analysislock.Hold, report func()) {
+		"completed, refused, then failed": {leasetest.On(leasetest.Swap, leasetest.Refuse, leasetest.Refuse, leasetest.Refuse), func(w *fixture, h *analysislock.Hold, report func()) {
 			report()
 			if err := h.Complete(w.Context(), 1); !errors.Is(err, lease.ErrRefused) {
 				w.Errorf("complete: %v, want ErrRefused", err)

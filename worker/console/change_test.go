@@ -62,7 +62,7 @@ func TestAConfirmationPageDescribesTheConsequences(t *testing.T) {
 	queueless := open(t, newSource(analysis("a", "QUEUED")), console.Options{Operator: &recorder{}, Every: quick})
 	has(t, page(t, queueless, "/requeue?id=a"), "TASK_QUEUE is not set")
 	text := page(t, s, "/analysis?id=held")
-	has(t, text, "/unlock?id=held", "Requeue is refused while it is locked")
+	has(t, text, "/unlock?id=held", "Requeue is refused while it is locked: cancel it first")
 	hasNot(t, text, "/requeue?id=held")
 	hasNot(t, page(t, s, "/analysis?id=done"), "/cancel?id=done")
 }
@@ -89,7 +89,8 @@ func TestARequeueContinuesFromTheCheckpointUnlessTheOperatorChoosesTheBeginning(
 	post(t, s, "/unlock?id=a", form) // only a requeue has the choice
 	h.want(t, "requeue a by operator-1", "requeue-fresh a by operator-1", "unlock a by operator-1")
 	one := page(t, s, "/analysis?id=a&show=all")
-	has(t, one, `id="fact-checkpoint">yes`)
+	has(t, one, `id="fact-checkpoint">yes; a requeue continues from it`)
+	has(t, page(t, s, "/analysis?id=held"), `id="fact-checkpoint">yes; the next attempt continues from it`)
 	hasNot(t, one, "secret position")
 	has(t, page(t, s, "/analysis?id=without"), `id="fact-checkpoint"><span class="hint">none`)
 }
@@ -216,7 +217,7 @@ func TestARefusedChangeNamesTheReason(t *testing.T) {
 		code int
 		want string
 	}{
-		{&lease.HeldError{Owner: "w/<9>", Remaining: 90 * time.Second}, http.StatusConflict, "it is locked by w/&lt;9&gt; for 1 min 30 s more"},
+		{&lease.HeldError{Owner: "w/<9>", Remaining: 90 * time.Second}, http.StatusConflict, "it is locked by w/&lt;9&gt; for 1 min 30 s more. Cancel it first"},
 		{lease.ErrNotFound, http.StatusNotFound, "no analysis"},
 		{fmt.Errorf("x: %w", lease.ErrFinished), http.StatusConflict, "it is finished"},
 		{fmt.Errorf("x: %w", lease.ErrUnavailable), http.StatusServiceUnavailable, "does not answer"},

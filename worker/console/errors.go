@@ -53,7 +53,7 @@ func refused(err error, back string) (r refusal) {
 		r = finished
 	case errors.As(err, &held):
 		r = locked
-		r.message = "Refused: it is locked by " + printable.Line(held.Owner) + " for " + span(held.Remaining) + " more. Wait, or unlock it first. Nothing is changed."
+		r.message = "Refused: it is locked by " + printable.Line(held.Owner) + " for " + span(held.Remaining) + " more. Cancel it first, or, if its worker is dead, only unlock it. Nothing is changed."
 	case errors.Is(err, lease.ErrUnavailable):
 		r = unavailable
 	default:

@@ -2,7 +2,6 @@ package console
 
 import (
 	"fmt"
-	"math"
 	"strings"
 	"time"
 )
@@ -16,9 +15,6 @@ func shorten(text string) string {
 	}
 	return string(r[:32]) + "…" + string(r[len(r)-31:])
 }
-
-// percent returns a fraction from 0 to 1 in percent.
-func percent(fraction float64) int { return int(math.Round(100 * fraction)) }
 
 // span formats a duration in at most two units, as console.js does.
 func span(d time.Duration) string {

@@ -34,9 +34,12 @@ func TestALockIsJudgedByTheStoresClock(t *testing.T) {
 	done := analysis("done", "READY")
 	done.Lock = lease.Lease{Owner: "w/3", Finished: true, FinishedBy: "w/3"}
 	done.LastError = &analysislock.Error{Code: "flaky"}
+	stale.LastError = done.LastError
+	failed := analysis("failed", "FAILED")
+	failed.Lock.Finished, failed.LastError = true, done.LastError
 	corrupted := analysis("corrupted", "PROCESSING")
 	corrupted.Malformed = errors.New("lockToken is a string")
-	s := open(t, newSource(heldBy("held", "w/1", 7, 90*time.Second+900*time.Millisecond), stale, analysis("free", "QUEUED"), done, corrupted), console.Options{Every: quick})
+	s := open(t, newSource(heldBy("held", "w/1", 7, 90*time.Second+900*time.Millisecond), stale, analysis("free", "QUEUED"), done, failed, corrupted), console.Options{Every: quick})
 	text := page(t, s, "/")
 	has(t, rowOf(t, text, "held"), `data-lock="held"`, ">held<", "w/1", ">7<", ">1 min 30 s<", `data-until="`, ">5 min</span> ago")
 	has(t, rowOf(t, text, "stale"), `data-lock="stale"`, ">stale<", "Last held by", "w/2", ">8<")
@@ -47,7 +50,10 @@ func TestALockIsJudgedByTheStoresClock(t *testing.T) {
 	has(t, page(t, s, "/analysis?id=held"), "w/1", ">1 min 30 s<", "fact-token", "fact-heartbeat")
 	has(t, page(t, s, "/analysis?id=corrupted"), "lockToken is a string", `data-lock="malformed"`)
 	has(t, page(t, s, "/analysis?id=done"), "Finished by")
-	hasNot(t, text, "/unlock?", "/requeue?", "flaky")
+	has(t, page(t, s, "/analysis?id=failed"), "flaky", "of the last failed attempt<")
+	has(t, page(t, s, "/analysis?id=stale"), "flaky", ", which will be repeated<")
+	hasNot(t, text, "/unlock?", "/requeue?")
+	hasNot(t, rowOf(t, text, "done")+page(t, s, "/analysis?id=done"), "flaky")
 }
 
 func TestThePageFiltersTheList(t *testing.T) {

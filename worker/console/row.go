@@ -51,7 +51,7 @@ func newRow(a analysislock.Analysis, now time.Time, write bool) row {
 		Analysis: a, Key: key(a.ID), State: cmp.Or(a.Status, noStatus), Kind: kindOf(a.Status), LockState: lockState(&a, now),
 		Left: a.Lock.ExpiresAt.Sub(now), Age: now.Sub(a.UpdatedAt), Write: write, Problem: a.Problem(), now: now,
 	}
-	if a.Lock.Finished { // a worker in another language may not delete it
+	if a.Status == analysislock.Ready { // another program may not have deleted it
 		r.LastError = nil
 	}
 	return r
@@ -80,7 +80,7 @@ func (r row) Resumable() bool { return r.Checkpoint != nil && r.Checkpoint.Value
 func (r row) Since(t time.Time) time.Duration { return r.now.Sub(t) }
 
 // Timeline returns the attempts, the newest first. One without an outcome is running if
-// it has the lock; otherwise its worker has crashed.
+// it has the lock; otherwise its worker has crashed, or could not release the lock.
 func (r row) Timeline() (all []analysislock.Attempt) {
 	all = slices.Clone(r.History)
 	slices.Reverse(all)
@@ -92,7 +92,7 @@ func (r row) Timeline() (all []analysislock.Attempt) {
 		case r.LockState == lockHeld && a.Token == r.Lock.Token:
 			a.Outcome = "running"
 		default:
-			a.Outcome = "crashed"
+			a.Outcome = "no end recorded"
 		}
 	}
 	return all

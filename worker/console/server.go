@@ -56,7 +56,7 @@ var assets embed.FS
 // pages are parsed once; they are part of the program.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
 	"legible": printable.Line, "shorten": shorten, "span": span, "age": age, "stamp": stamp,
-	"ms": time.Time.UnixMilli, "lines": printable.Lines, "percent": percent,
+	"ms": time.Time.UnixMilli, "lines": printable.Lines,
 }).ParseFS(assets, "assets/*.html"))
 
 // NewServer returns a Server of the analyses of source. It is ready until work ends.

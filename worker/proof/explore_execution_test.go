@@ -155,7 +155,7 @@ func (x *execution) report(p *caller, awaited bool) {
 	p.on.receive(p.n, "report", awaited, x.since())
 	p.run.reports <- awaited
 	x.settle()
-	if at, _ := x.nextCommit(p); p.pending == nil && p.live() && time.Until(at) <= 0 {
+	if p.pending == nil && p.live() && time.Until(x.nextCommit(p)) <= 0 {
 		x.fail("%s commits no checkpoint", p)
 	}
 }
@@ -249,14 +249,14 @@ func (x *execution) judgeHolders() {
 	}
 }
 
-// nextCommit returns when the next commit of p's run is due, and whether that is for a
-// checkpoint.
-func (x *execution) nextCommit(p *caller) (at time.Time, early bool) {
-	at = p.repliedAt.Add(x.policy.Heartbeat)
-	if report := p.askedAt.Add(x.interval); p.run.reported.n > p.sent.n && report.Before(at) {
-		return report, true
+// nextCommit returns when the next commit of p's run is due: with a checkpoint to write,
+// one interval after the last, else one heartbeat.
+func (x *execution) nextCommit(p *caller) time.Time {
+	at := p.repliedAt.Add(x.policy.Heartbeat)
+	if early := p.askedAt.Add(x.interval); p.run.reported.n > p.sent.n && early.Before(at) {
+		return early
 	}
-	return at, false
+	return at
 }
 
 // judgeBeats checks that the callers in due have sent a heartbeat. It is called at the

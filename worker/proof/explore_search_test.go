@@ -15,12 +15,12 @@ import (
 // search is one exploration: depth first, each execution from the start.
 type search struct {
 	budget        budget
-	from          start // the steps with which each execution begins
-	runTimeout    time.Duration
-	skipRevisions bool // the store does not compare revisions
-	earlyWork     bool // a worker reads the checkpoint before it decides
-	depth         int  // the number of steps after the start
-	deviations    int  // how many of them may be another than the first possible step
+	from          start         // the steps with which each execution begins
+	runTimeout    time.Duration // zero: a day
+	skipRevisions bool          // the store does not compare revisions
+	earlyWork     bool          // a run is handed the checkpoint of its delivery's first reading
+	depth         int           // the number of steps after the start
+	deviations    int           // how many of them may be another than the first possible step
 
 	seen              map[uint64][]remaining // by state, with what remained; no entry covers another
 	executions, steps int

@@ -220,7 +220,7 @@ func (x *execution) nextBeat() (at time.Time, whose []*caller) {
 		if !p.live() || p.pending != nil {
 			continue
 		}
-		due, _ := x.nextCommit(p)
+		due := x.nextCommit(p)
 		if whose == nil || due.Before(at) {
 			at, whose = due, []*caller{p}
 		}

@@ -33,7 +33,7 @@ type model struct {
 	skew          time.Duration // of the store's clock, against the workers'
 	queueSkew     time.Duration // of the queue's clock
 	skipRevisions bool          // the store does not compare revisions
-	earlyWork     bool          // a worker reads the checkpoint before it decides
+	earlyWork     bool          // a run is handed the checkpoint of its delivery's first reading
 	traced        bool
 	begun         time.Time
 

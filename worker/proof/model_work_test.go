@@ -38,8 +38,7 @@ func markOf(value any) (k mark) {
 	return k
 }
 
-// work is the part of a run that a later run can continue. Its lists are in the order of
-// the analyzer's calls.
+// work is the part of a run that a later run can continue.
 type work struct {
 	handed   mark // to the run
 	units    int  // of the work, that are done

@@ -282,7 +282,8 @@ func (w *simulation) judgeUnheld() {
 	bound := w.p.policy.TTL + time.Minute + dispatchTime
 	for id, r := range w.records {
 		free := r.created // since when it is not held
-		for _, s := range r.states[1:] {
+		for n := range r.states[1:] {
+			s := &r.states[n+1]
 			if s.lock.Owner == "" {
 				free = s.at
 				continue

@@ -230,12 +230,14 @@ func (w *simulation) drawnRun(ctx context.Context, p *caller, job orchestrator.J
 		if ctx.Err() != nil {
 			time.Sleep(reaction)
 		}
-		switch ended := ctx.Err() != nil; {
-		case !w.alive(i, "works", job.AnalysisID, job.LockToken, n):
+		if !w.alive(i, "works", job.AnalysisID, job.LockToken, n) {
 			return nil, errForNow
-		case ended && reports && r.chance(0.7):
+		}
+		ended := ctx.Err() != nil
+		if ended && reports && r.chance(0.7) {
 			w.reportMark(p, job) // the last
-			fallthrough
+		}
+		switch {
 		case ended && !ignores:
 			return nil, ctx.Err()
 		case ended, w.since() >= until:

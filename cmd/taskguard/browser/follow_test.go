@@ -64,7 +64,7 @@ func TestAnAnalysisPageFollowsTheDatabaseWithoutAReload(t *testing.T) {
 	live(b)
 	s.Merge(t, "a", reported(locked(time.Hour)))
 	b.Is(`document.getElementById('fact-state').innerText === 'PROCESSING' && document.getElementById('fact-lock').innerText.includes('held by taskguard-worker-00042')`)
-	b.Is(`document.getElementById('fact-progress').innerText.includes('40 %') && [...document.querySelectorAll('#timeline li')].map((e) => e.dataset.outcome).join(' ') === 'running crashed retry' && document.getElementById('timeline').checkVisibility()`)
+	b.Is(`document.getElementById('fact-progress').innerText.includes('40 %') && [...document.querySelectorAll('#timeline li')].map((e) => e.dataset.outcome).join(' ') === 'running no end recorded retry' && document.getElementById('timeline').checkVisibility()`)
 	s.Merge(t, "a", map[string]any{"status": "FAILED", "error": map[string]any{"code": "bad_input", "message": "not a letter"}})
 	b.Is(`document.getElementById('fact-error')?.innerText.includes('not a letter')`)
 	s.Delete(t, "a")

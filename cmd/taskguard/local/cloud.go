@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -24,6 +25,7 @@ import (
 	"taskguard/emulator/cloudtasks"
 	"taskguard/emulator/firestore"
 	"taskguard/emulator/oidc"
+	"taskguard/repo"
 )
 
 const (
@@ -41,10 +43,11 @@ type cloud struct {
 	queueAt string // host:port of the queue
 	keysURL string // of the tokens' keys
 
-	issuer  *oidc.Issuer
-	tasks   *cloudtasks.Server
-	stops   []func()
-	serving sync.WaitGroup
+	analyses *repo.Analyses
+	issuer   *oidc.Issuer
+	tasks    *cloudtasks.Server
+	stops    []func()
+	serving  sync.WaitGroup
 }
 
 // usePlace reads where the analyses are: in the emulator that the environment names,
@@ -76,6 +79,10 @@ func (c *cloud) start(ctx context.Context, address func(i int) string, o cloudta
 		c.run(func() { _ = server.Serve(l) }, server.Close)
 	}
 	var err error
+	if c.analyses, err = c.place.Open(ctx, repo.Options{}); err != nil {
+		return err
+	}
+	c.stops = append(c.stops, func() { _ = c.analyses.Close() })
 	if c.issuer, err = oidc.NewIssuer(); err != nil {
 		return err
 	}
@@ -168,15 +175,11 @@ func (c *cloud) workerCommand(more map[string]string) (command, error) {
 		return command{}, fmt.Errorf("find this program: %w", err)
 	}
 	vars := c.clientVariables()
-	for name, value := range map[string]string{
+	maps.Copy(vars, map[string]string{
 		"PORT": "0", "FIRESTORE_DATABASE": c.place.Database, "ANALYSES_COLLECTION": c.place.Collection,
 		"TASK_AUTH": "oidc", "TASK_AUDIENCE": c.target, "TASK_SERVICE_ACCOUNTS": caller, "TASK_JWKS_URL": c.keysURL,
-	} {
-		vars[name] = value
-	}
-	for name, value := range more {
-		vars[name] = value
-	}
+	})
+	maps.Copy(vars, more)
 	if _, err := service.ParseConfig(func(name string) (string, bool) { v, ok := vars[name]; return v, ok }); err != nil {
 		return command{}, cli.EnvironmentError{Err: err}
 	}

@@ -17,8 +17,6 @@ import (
 	"taskguard/cmd/taskguard/cli"
 	"taskguard/cmd/taskguard/operate"
 	"taskguard/emulator/cloudtasks"
-	"taskguard/lease/analysislock"
-	"taskguard/repo"
 	"taskguard/worker"
 	"taskguard/worker/taskqueue"
 )
@@ -44,15 +42,14 @@ var redeliveries = []time.Duration{400 * time.Millisecond, 2 * time.Second}
 type demo struct {
 	cloud
 
-	c        *cli.Call
-	show     *cli.Progress
-	docs     []operate.Document
-	analyses *repo.Analyses
-	command  command
-	router   *router
-	tasks    map[string]bool // names of those that the demo books
-	runs     chan run        // each run that begins; one that is not received in time is dropped
-	over     chan struct{}   // closed when all files are finished and all deliveries made
+	c       *cli.Call
+	show    *cli.Progress
+	docs    []operate.Document
+	command command
+	router  *router
+	tasks   map[string]bool // names of those that the demo books
+	runs    chan run        // each run that begins; one that is not received in time is dropped
+	over    chan struct{}   // closed when all files are finished and all deliveries made
 
 	workers []*process
 
@@ -136,11 +133,11 @@ func demoDocuments(files []string) (docs []operate.Document, source string, err 
 }
 
 // run runs the demo and leaves nothing running.
-func (d *demo) run(ctx context.Context) (err error) {
+func (d *demo) run(ctx context.Context) error {
 	defer d.close()
 	d.target = "http://workers.localhost"
 	d.router = &router{observe: d.delivered}
-	err = d.start(ctx, func(int) string { return loopback }, cloudtasks.Options{
+	err := d.start(ctx, func(int) string { return loopback }, cloudtasks.Options{
 		Transport: d.router,
 		Extra: func(t *cloudtaskspb.Task) []time.Duration {
 			if d.tasks[path.Base(t.GetName())] {
@@ -152,10 +149,6 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if d.analyses, err = d.place.Open(ctx, repo.Options{}); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.analyses.Close()) }()
 	defer func() {
 		for _, w := range d.workers {
 			w.stop(stopGrace)
@@ -179,11 +172,8 @@ func (d *demo) startWorkers(ctx context.Context) (err error) {
 	}
 	d.command.env = append(d.command.env, fmt.Sprintf("ANALYZER=exec:%s analyze --wait %s", path.Base(d.command.path), demoRun))
 	d.command.runs, d.command.stderr = d.runBegins, d.reported
-	if d.workers, err = startProcesses(ctx, demoWorkers, d.command); err != nil {
+	if d.workers, err = startProcesses(ctx, demoWorkers, d.command, d.show); err != nil {
 		return err
-	}
-	for _, w := range d.workers {
-		d.show.Print("%v serves on %s, process %d", w, w.address, w.pid)
 	}
 	d.router.add(d.workers...)
 	return nil
@@ -260,11 +250,11 @@ func (d *demo) middle(ctx context.Context, r run) bool {
 			return false
 		case <-time.After(demoRun / 40):
 		}
-		a, err := d.analyses.Summary(ctx, r.analysisID)
+		a, err := d.analyses.Summary(ctx, r.AnalysisID)
 		d.mu.Lock()
-		row := *d.rows[r.analysisID]
+		row := *d.rows[r.AnalysisID]
 		d.mu.Unlock()
-		switch committed := committedPercent(&a); {
+		switch committed := a.Progress.Percent(); {
 		case err != nil || row.finished || row.percent == 100:
 			return false
 		case committed > 0 && row.percent > committed, !row.parts && time.Since(began) > demoRun/2:
@@ -273,31 +263,24 @@ func (d *demo) middle(ctx context.Context, r run) bool {
 	}
 }
 
-func committedPercent(a *analysislock.Analysis) int {
-	if a.Progress == nil || a.Progress.Fraction == nil {
-		return 0
-	}
-	return percent(*a.Progress.Fraction)
-}
-
 // kill kills the worker of a run and shows how long its lock remains, and from where
 // another run can continue.
 func (d *demo) kill(ctx context.Context, r run) error {
 	d.mu.Lock()
-	d.killed = &killed{Worker: r.worker.number, PID: r.worker.pid, ID: r.analysisID}
-	row := d.rows[r.analysisID]
+	d.killed = &killed{Worker: r.worker.number, PID: r.worker.pid, ID: r.AnalysisID}
+	row := d.rows[r.AnalysisID]
 	d.mu.Unlock()
 	if err := r.worker.kill(); err != nil {
 		return fmt.Errorf("kill %v: %w", r.worker, err)
 	}
-	a, err := d.analyses.Get(ctx, r.analysisID)
+	a, err := d.analyses.Get(ctx, r.AnalysisID)
 	if err != nil {
 		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	k := d.killed
-	k.ExpiresAt, k.Done, k.Committed, k.checkpoint = a.Lock.ExpiresAt, row.percent, committedPercent(&a), a.Checkpoint != nil
+	k.ExpiresAt, k.Done, k.Committed, k.checkpoint = a.Lock.ExpiresAt, row.percent, max(0, a.Progress.Percent()), a.Checkpoint != nil
 	d.show.Print("killed %v, process %d, with SIGKILL in the middle of its run of %s, at %d %%; %d %% is committed",
 		r.worker, r.worker.pid, row.Name, k.Done, k.Committed)
 	d.show.Print("the dead worker's lock on %s expires in %.1f s, at %s", row.Name,
@@ -324,16 +307,16 @@ func (d *demo) reported(id, text string) {
 // runBegins is called for each run.
 func (d *demo) runBegins(r run) {
 	d.mu.Lock()
-	name := d.rows[r.analysisID].Name
-	takeOver := d.killed != nil && d.killed.ID == r.analysisID
+	name := d.rows[r.AnalysisID].Name
+	takeOver := d.killed != nil && d.killed.ID == r.AnalysisID
 	if takeOver {
 		d.killed.TakenOver, d.killed.begun = r.worker.number, false
 	}
 	d.mu.Unlock()
 	if takeOver {
-		d.show.Print("%v takes %s over, token %d", r.worker, name, r.token)
+		d.show.Print("%v takes %s over, token %d", r.worker, name, r.Token)
 	} else {
-		d.show.Print("%s runs on %v, token %d", name, r.worker, r.token)
+		d.show.Print("%s runs on %v, token %d", name, r.worker, r.Token)
 	}
 	select {
 	case d.runs <- r:

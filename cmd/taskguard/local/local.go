@@ -24,6 +24,7 @@ import (
 	"taskguard/cmd/taskguard/cli"
 	"taskguard/cmd/taskguard/operate"
 	"taskguard/emulator/cloudtasks"
+	"taskguard/lease/analysislock"
 	"taskguard/worker"
 )
 
@@ -96,7 +97,13 @@ func (l *local) run(ctx context.Context, port, workers int) error {
 	l.target = "http://" + front.Addr().String()
 	l.router = &router{observe: func(v delivery) {
 		if v.analysisID != "" && ctx.Err() == nil { // while it stops, deliveries fail
-			l.show.Print("%s %v", v.analysisID, v)
+			text := v.String()
+			if v.answer.Reason == "lock_lost" {
+				if a, err := l.analyses.Summary(ctx, v.analysisID); err == nil && a.Error != nil && a.Error.Code == analysislock.Cancelled {
+					text = fmt.Sprintf("%s; its run on %v has ended", a.Error.Message, v.worker)
+				}
+			}
+			l.show.Print("%s %s", v.analysisID, text)
 		}
 	}}
 	l.serveHTTP(front, &httputil.ReverseProxy{
@@ -106,7 +113,7 @@ func (l *local) run(ctx context.Context, port, workers int) error {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 		},
 	})
-	if err := l.configureWorkers(); err != nil {
+	if err := l.configureWorkers(ctx); err != nil {
 		return err
 	}
 	locks, err := l.serveLocks(address(4))
@@ -120,10 +127,9 @@ func (l *local) run(ctx context.Context, port, workers int) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var running sync.WaitGroup
-	started, err := startProcesses(ctx, workers, l.command)
+	started, err := startProcesses(ctx, workers, l.command, l.show)
 	l.router.add(started...)
 	for _, w := range started {
-		l.show.Print("%v serves on %s, process %d", w, w.address, w.pid)
 		running.Go(func() { l.supervise(ctx, w) })
 	}
 	if err == nil {
@@ -152,7 +158,7 @@ func (l *local) variables() map[string]string {
 }
 
 // configureWorkers hands the caller's variables that concern workers on to them.
-func (l *local) configureWorkers() (err error) {
+func (l *local) configureWorkers(ctx context.Context) (err error) {
 	more := map[string]string{}
 	for _, name := range []string{
 		"ANALYZER", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT",
@@ -161,7 +167,17 @@ func (l *local) configureWorkers() (err error) {
 		more[name] = l.c.Value(name)
 	}
 	l.command, err = l.workerCommand(more)
-	l.command.runs = func(r run) { l.show.Print("%s runs on %v, token %d", r.analysisID, r.worker, r.token) }
+	l.command.runs = func(r run) {
+		verb, at := "runs", ""
+		if r.Continues {
+			verb = "continues"
+			if a, err := l.analyses.Summary(ctx, r.AnalysisID); err == nil && a.Progress.Percent() >= 0 {
+				at = fmt.Sprintf(", at %d %%", a.Progress.Percent())
+			}
+		}
+		l.show.Print("%s %s on %v, token %d%s", r.AnalysisID, verb, r.worker, r.Token, at)
+	}
+	l.command.ignored = func(id, problem string) { l.show.Print("%s: a report is ignored: %s", id, problem) }
 	l.command.stderr = func(id, text string) {
 		for line := range strings.Lines(text) {
 			l.show.Print("%s stderr: %s", id, strings.TrimRight(line, "\r\n"))

@@ -11,22 +11,24 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"taskguard/cmd/taskguard/cli"
 )
 
 // command is how a worker is started.
 type command struct {
-	path   string
-	args   []string
-	env    []string
-	runs   func(run)                     // called for each run that a worker begins
-	stderr func(analysisID, text string) // called with what analyzers write there; nil: ignored
+	path    string
+	args    []string
+	env     []string
+	runs    func(run)                        // called for each run that a worker begins
+	stderr  func(analysisID, text string)    // called with what analyzers write there
+	ignored func(analysisID, problem string) // called for each report that a worker ignores; nil: it stays in the log
 }
 
 // run is the start of one run of an analysis.
 type run struct {
-	worker     *process
-	analysisID string
-	token      int64
+	worker *process
+	record
 }
 
 // process is a worker. However its parent ends, the pipe that is the worker's standard
@@ -52,7 +54,9 @@ type record struct {
 	Address    string `json:"address"`
 	AnalysisID string `json:"analysis_id"`
 	Token      int64  `json:"lock_token"`
-	Stderr     bool   `json:"stderr"` // Message was written by an analyzer
+	Stderr     bool   `json:"stderr"`    // Message was written by an analyzer
+	Continues  bool   `json:"continues"` // the run is given a checkpoint
+	Problem    string `json:"problem"`   // why a report is ignored
 }
 
 // Messages of a worker's log that the parent reads.
@@ -70,18 +74,14 @@ func startProcess(ctx context.Context, number int, c command) (*process, error) 
 	w.cmd.Env, w.cmd.Stderr = c.env, &w.stderr
 	w.cmd.WaitDelay = time.Second // an analyzer that outlives it may keep its standard error open
 	stdin, err := w.cmd.StdinPipe()
-	if err != nil {
-		return nil, fmt.Errorf("%v: %w", w, err)
-	}
-	w.stdin = stdin
-	out, err := w.cmd.StdoutPipe()
-	if err == nil {
+	out, outErr := w.cmd.StdoutPipe()
+	if err = errors.Join(err, outErr); err == nil {
 		err = w.cmd.Start()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%v: %w", w, err)
 	}
-	w.pid = w.cmd.Process.Pid
+	w.stdin, w.pid = stdin, w.cmd.Process.Pid
 	address := make(chan string, 1)
 	go w.follow(out, address, c)
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("it does not serve"))
@@ -108,13 +108,13 @@ func (w *process) follow(out io.Reader, address chan<- string, c command) {
 		_ = json.Unmarshal(line, &r) // another line is kept in the log
 		switch {
 		case r.Stderr:
-			if c.stderr != nil {
-				c.stderr(r.AnalysisID, r.Message)
-			}
+			c.stderr(r.AnalysisID, r.Message)
+		case r.Problem != "" && c.ignored != nil:
+			c.ignored(r.AnalysisID, r.Problem)
 		case r.Message == servingMessage:
 			address <- r.Address // the only such line; the channel has room for it
 		case r.Message == runMessage:
-			c.runs(run{worker: w, analysisID: r.AnalysisID, token: r.Token})
+			c.runs(run{w, r})
 		default:
 			_, _ = w.log.Write(line)
 		}
@@ -144,14 +144,15 @@ func (w *process) stop(grace time.Duration) {
 	_ = w.stdin.Close()
 }
 
-// startProcesses starts n workers, numbered from 1. On an error it returns those that
-// have started, too.
-func startProcesses(ctx context.Context, n int, c command) (workers []*process, err error) {
+// startProcesses starts n workers, numbered from 1, and shows their addresses. On an error
+// it returns those that have started, too.
+func startProcesses(ctx context.Context, n int, c command, show *cli.Progress) (workers []*process, err error) {
 	for number := 1; number <= n; number++ {
 		w, err := startProcess(ctx, number, c)
 		if err != nil {
 			return workers, err
 		}
+		show.Print("%v serves on %s, process %d", w, w.address, w.pid)
 		workers = append(workers, w)
 	}
 	return workers, nil

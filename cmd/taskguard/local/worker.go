@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"os"
 	"strconv"
 	"time"
@@ -47,7 +46,7 @@ func Worker(ctx context.Context, c *cli.Call) error {
 	log := slog.New(slog.NewJSONHandler(c.Out, &slog.HandlerOptions{Level: cfg.LogLevel}))
 	analyzer := cfg.Analyzer
 	cfg.Analyzer = orchestrator.AnalyzerFunc(func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-		log.InfoContext(ctx, runMessage, "analysis_id", job.AnalysisID, "lock_token", job.LockToken)
+		log.InfoContext(ctx, runMessage, "analysis_id", job.AnalysisID, "lock_token", job.LockToken, "continues", job.Resume != nil)
 		stderr := log.With("stderr", true, "analysis_id", job.AnalysisID)
 		job.Stderr = slog.NewLogLogger(stderr.Handler(), slog.LevelInfo).Writer()
 		return analyzer.Analyze(ctx, job)
@@ -58,9 +57,6 @@ func Worker(ctx context.Context, c *cli.Call) error {
 	}
 	return service.Serve(ctx, cfg, l, log)
 }
-
-// exitPermanent is the exit code of an analyzer for a permanent failure.
-const exitPermanent = 65
 
 // Analyze is an exec: analyzer: builtin:document, slow enough to be watched. It writes
 // what it reports to standard error, too.
@@ -89,7 +85,7 @@ func Analyze(ctx context.Context, c *cli.Call) error {
 	var permanent *orchestrator.PermanentError
 	switch {
 	case errors.As(err, &permanent):
-		return cli.ExitError{Code: exitPermanent, Err: errors.New(permanent.Message)}
+		return cli.ExitError{Code: 65, Err: errors.New(permanent.Message)} // as exec: expects it
 	case err != nil:
 		return err
 	}
@@ -115,7 +111,7 @@ func (r *slowReporter) Report(report orchestrator.Report) {
 		r.begun, r.done = true, *report.Progress
 	}
 	if r.reach(*report.Progress) == nil { // else the work of this part has not been done
-		cli.Print(r.journal, "%d%% %s\n", percent(r.done), *report.Message)
+		cli.Print(r.journal, "%.0f%% %s\n", 100*r.done, *report.Message)
 		_ = json.NewEncoder(r.reports).Encode(report) // fails only after the worker's end
 	}
 }
@@ -130,5 +126,3 @@ func (r *slowReporter) reach(progress float64) error {
 	r.done = progress
 	return nil
 }
-
-func percent(fraction float64) int { return int(math.Round(100 * fraction)) }

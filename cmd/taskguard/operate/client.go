@@ -121,7 +121,7 @@ func (cl *Client) explain(id string, err error) error {
 	case errors.Is(err, lease.ErrNotFound):
 		return fmt.Errorf("no analysis %q in collection %s of project %s", id, cl.place.Collection, cl.place.Project)
 	case errors.As(err, &held):
-		return fmt.Errorf("%q is locked by %s until %s%s; wait, or unlock it first",
+		return fmt.Errorf("%q is locked by %s until %s%s; cancel it first, or, if its worker is dead, only unlock it",
 			id, printable.Line(held.Owner), iso8601.Format(held.ExpiresAt), cli.Duration(held.Remaining, ", for %s more"))
 	case errors.Is(err, lease.ErrFinished):
 		return fmt.Errorf("%q is finished: there is nothing to cancel", id)

@@ -148,13 +148,9 @@ type consoleOperator struct {
 	log *slog.Logger
 }
 
-var consoleChanges = map[console.Change]change{
-	console.Unlock: unlock, console.Requeue: requeue, console.RequeueFresh: {requeue.name, true}, console.Cancel: cancel,
-}
-
 // Change implements console.Operator.
 func (o consoleOperator) Change(ctx context.Context, what console.Change, id, who string, seen analysislock.Seen) (console.Delivery, error) {
-	done, err := o.change(ctx, consoleChanges[what], id, &seen, who, o.log)
+	done, err := o.change(ctx, what, id, &seen, who, o.log)
 	if err != nil && done == (changed{}) {
 		return "", err
 	}

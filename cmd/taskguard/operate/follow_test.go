@@ -17,6 +17,7 @@ import (
 	"taskguard/cmd/taskguard/cli"
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
 	"taskguard/repo"
 )
 
@@ -109,6 +110,35 @@ func TestEachAttemptAndTheCauseOfTheLastFailureAreShown(t *testing.T) {
 		want := []string{"QUEUED", "PROCESSING, attempt 1", "QUEUED, attempt 1" + failed, "PROCESSING, attempt 2" + failed, "READY 3"}
 		if !slices.Equal(states, want) || !strings.HasSuffix(failed, "KeyError: 'text'") {
 			t.Errorf("%q, want %q", states, want)
+		}
+	})
+}
+
+func TestWaitingShowsMessagesWithoutAFractionAtMostEveryHalfMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollowing(t)
+		ended := make(chan error, 1)
+		go func() { ended <- f.follow() }()
+		for i := range 62 {
+			time.Sleep(3 * time.Second)
+			progress := map[string]any{"at": iso8601.Format(time.Now())} // the first half reports checkpoints only
+			if i > 30 {
+				progress["message"] = fmt.Sprintf("page %d", i)
+			}
+			f.Put(t, "x", map[string]any{"status": "PROCESSING", "attempts": 1, "progress": progress})
+		}
+		time.Sleep(time.Hour)
+		f.Put(t, "x", map[string]any{"status": "READY"})
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"x PROCESSING, attempt 1\n", "x PROCESSING, attempt 1; page 31\n", "x PROCESSING, attempt 1; page 61\n"} {
+			if n := strings.Count(f.out.String(), want); n != 1 {
+				t.Errorf("%q %d times, want once", want, n)
+			}
+		}
+		if n := strings.Count(f.out.String(), "page"); n < 3 || n > 5 || strings.Contains(f.out.String(), "; \n") {
+			t.Errorf("%d lines with a message, want one each 30 s:\n%s", n, &f.out)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -26,7 +27,7 @@ type shownAnalysis struct {
 	Status     string                 `json:"status"`
 	Attempts   int                    `json:"attempts"`
 	Error      *analysislock.Error    `json:"error,omitempty"`
-	LastError  *analysislock.Error    `json:"last_error,omitempty"` // of the last attempt, while unfinished
+	LastError  *analysislock.Error    `json:"last_error,omitempty"` // of the last attempt that failed temporarily
 	CreatedAt  time.Time              `json:"created_at,omitzero"`
 	UpdatedAt  time.Time              `json:"updated_at,omitzero"`
 	StartedAt  time.Time              `json:"started_at,omitzero"`
@@ -155,9 +156,10 @@ func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) error {
 		}
 	}
 	if p := s.Progress; p != nil {
-		field("progress", progressText(p)+", reported "+cmp.Or(cli.Duration(max(0, readAt.Sub(p.At)), "%s ago"), "at "+iso8601.Format(p.At)), !p.At.IsZero())
+		ago := cmp.Or(cli.Duration(max(0, readAt.Sub(p.At)), "%s ago"), "at "+iso8601.Format(p.At))
+		field("progress", progressText(p, "reported "+ago), !p.At.IsZero())
 	}
-	field("checkpoint", cli.Count(len(s.Checkpoint), "byte")+"; the next attempt continues from it", s.Checkpoint != nil)
+	field("checkpoint", cli.Count(len(s.Checkpoint), "byte")+"; the next run continues from it", s.Checkpoint != nil)
 	field("error", errorLines(s.Error), s.Error != nil)
 	field("last error", errorLines(s.LastError), s.LastError != nil)
 	field("created", iso8601.Format(s.CreatedAt), !s.CreatedAt.IsZero())
@@ -176,7 +178,7 @@ func printHistory(c *cli.Call, s *shownAnalysis) error {
 	cli.Print(t, "\nATTEMPT\tSTARTED\tDURATION\tOUTCOME\tERROR\n")
 	for i := range s.History {
 		a := &s.History[i]
-		took, outcome, failed := "", cmp.Or(a.Outcome, "no end"), a.Code+": "+cli.Shorten(strings.TrimSpace(a.Message), maxSummary)
+		took, outcome, failed := "", cmp.Or(a.Outcome, "no end recorded"), a.Code+": "+cli.Shorten(strings.TrimSpace(a.Message), maxSummary)
 		if !a.EndedAt.IsZero() {
 			took = a.EndedAt.Sub(a.StartedAt).String()
 		}
@@ -190,15 +192,16 @@ func printHistory(c *cli.Call, s *shownAnalysis) error {
 
 // percent formats the part of the work that is done; "": it was not reported.
 func percent(p *analysislock.Progress) string {
-	if p == nil || p.Fraction == nil {
-		return ""
+	if n := p.Percent(); n >= 0 {
+		return fmt.Sprintf("%d %%", n)
 	}
-	return fmt.Sprintf("%.0f %%", 100**p.Fraction)
+	return ""
 }
 
-// progressText describes a progress in one line: its percentage and its message.
-func progressText(p *analysislock.Progress) string {
-	return strings.Trim(percent(p)+", "+printable.Line(p.Message), ", ")
+// progressText describes a progress in one line: its percentage, its message, and more.
+func progressText(p *analysislock.Progress, more ...string) string {
+	parts := append([]string{percent(p), printable.Line(p.Message)}, more...)
+	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ", ")
 }
 
 // showMany prints what read finds. It reads one more than limit, to report whether
@@ -251,13 +254,13 @@ func printTable(c *cli.Call, all []analysislock.Analysis) error {
 func summaryOf(a *analysislock.Analysis) shownAnalysis {
 	s := shownAnalysis{
 		ID: a.ID, Status: a.Status, Attempts: a.Attempts, Error: a.Error, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
-		StartedAt: a.StartedAt, FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a), Progress: a.Progress,
+		StartedAt: a.StartedAt, LastError: a.LastError, FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a), Progress: a.Progress,
 	}
 	if errors.Is(a.Malformed, lease.ErrMalformed) { // else the id is wrong, and the lock can be read
 		s.Malformed = a.Problem()
 	}
-	if !analysislock.Finished(a.Status) { // other programs may keep it when they finish one
-		s.LastError = a.LastError
+	if a.Status == analysislock.Ready { // another program may not have deleted it
+		s.LastError = nil
 	}
 	return s
 }

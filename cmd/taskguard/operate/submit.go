@@ -33,7 +33,9 @@ type submitted struct {
 	Error   *analysislock.Error `json:"error,omitempty"`  // with --wait
 	Result  json.RawMessage     `json:"result,omitempty"` // with --wait
 
-	printed string // the last state and the tenths of its progress, with --wait
+	// With --wait, what was printed last, and when.
+	printed, progress string // the state and the tenths of its progress; the progress
+	at                time.Time
 }
 
 // Submit creates an analysis for each file and books its delivery. The id of an
@@ -165,6 +167,8 @@ const maxSummary = 80
 const (
 	firstPause = 250 * time.Millisecond
 	maxPause   = 2 * time.Second
+
+	messagePause = 30 * time.Second // the shortest between two messages without a fraction
 )
 
 // follow polls until every analysis is finished, also through outages of Firestore.
@@ -208,15 +212,16 @@ func (cl *Client) poll(ctx context.Context, c *cli.Call, show *cli.Progress, s *
 	if err != nil {
 		return false, cl.explain(s.ID, err)
 	}
-	text, progress, tenths := state(a), "", 0
+	text, progress, tenths := state(a), "", -1
 	if p := a.Progress; p != nil && !analysislock.Finished(a.Status) {
-		if progress, tenths = "; "+progressText(p), 1; p.Fraction != nil {
-			tenths += int(10 * *p.Fraction)
+		if progress = progressText(p); p.Fraction != nil {
+			tenths = int(10 * *p.Fraction)
 		}
 	}
-	if key := fmt.Sprint(tenths, text); key != s.printed {
-		s.printed = key
-		show.Print("%s %s%s", s.Name, text, progress)
+	key := fmt.Sprint(tenths, progress != "", text)
+	if key != s.printed || tenths < 0 && progress != s.progress && time.Since(s.at) >= messagePause {
+		s.printed, s.progress, s.at = key, progress, time.Now()
+		show.Print("%s %s", s.Name, strings.TrimSuffix(text+"; "+progress, "; "))
 	}
 	s.Status, s.Error = a.Status, a.Error
 	if !analysislock.Finished(a.Status) {

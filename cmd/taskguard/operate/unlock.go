@@ -42,7 +42,7 @@ func Unlock(ctx context.Context, c *cli.Call) error {
 	case len(args) == 0:
 		return c.MissingArgument()
 	}
-	return changeAll(ctx, c, args, unlock)
+	return changeAll(ctx, c, args, console.Unlock)
 }
 
 // Requeue opens analyses again from attempt one. It is refused while one is locked.
@@ -53,7 +53,10 @@ func Requeue(ctx context.Context, c *cli.Call) error {
 	if err != nil {
 		return err
 	}
-	return changeAll(ctx, c, ids, change{requeue.name, *fresh})
+	if *fresh {
+		return changeAll(ctx, c, ids, console.RequeueFresh)
+	}
+	return changeAll(ctx, c, ids, console.Requeue)
 }
 
 // Cancel makes analyses FAILED. A worker that runs one loses its lock and writes nothing.
@@ -63,29 +66,21 @@ func Cancel(ctx context.Context, c *cli.Call) error {
 	if err != nil {
 		return err
 	}
-	return changeAll(ctx, c, ids, cancel)
+	return changeAll(ctx, c, ids, console.Cancel)
 }
 
-// change is an operator's change of one analysis.
-type change struct {
-	name  string
-	fresh bool // requeue deletes the checkpoint
-}
-
-var unlock, requeue, cancel = change{name: "unlock"}, change{name: "requeue"}, change{name: "cancel"}
-
-// apply makes the change for who. It returns the analysis as it was before, and the
+// apply makes a change for who. It returns the analysis as it was before, and the
 // status after the change.
-func (ch change) apply(ctx context.Context, a *repo.Analyses, id, who string, seen *analysislock.Seen) (was analysislock.Analysis, status string, err error) {
-	switch ch.name {
-	case requeue.name:
-		was, err = a.Requeue(ctx, id, seen, ch.fresh)
+func (cl *Client) apply(ctx context.Context, what console.Change, id, who string, seen *analysislock.Seen) (was analysislock.Analysis, status string, err error) {
+	switch what {
+	case console.Requeue, console.RequeueFresh:
+		was, err = cl.analyses.Requeue(ctx, id, seen, what == console.RequeueFresh)
 		return was, analysislock.Queued, err
-	case cancel.name:
-		was, err = a.Cancel(ctx, id, who, seen)
+	case console.Cancel:
+		was, err = cl.analyses.Cancel(ctx, id, who, seen)
 		return was, analysislock.Failed, err
 	}
-	was, err = a.Unlock(ctx, id, seen)
+	was, err = cl.analyses.Unlock(ctx, id, seen)
 	if status = was.Status; status == analysislock.Processing {
 		status = analysislock.Queued
 	}
@@ -94,14 +89,14 @@ func (ch change) apply(ctx context.Context, a *repo.Analyses, id, who string, se
 
 // changeAll makes a change to each document. After one that is refused or fails it
 // continues with the next.
-func changeAll(ctx context.Context, c *cli.Call, ids []string, what change) (err error) {
+func changeAll(ctx context.Context, c *cli.Call, ids []string, what console.Change) (err error) {
 	for _, id := range ids {
 		if err := checkID(id); err != nil {
 			return err
 		}
 	}
 	queue := optionalQueue
-	if what == cancel {
+	if what == console.Cancel {
 		queue = noQueue
 	}
 	cl, err := connect(ctx, c, queue, repo.Options{})
@@ -123,7 +118,7 @@ func changeAll(ctx context.Context, c *cli.Call, ids []string, what change) (err
 }
 
 // changeOne makes one change and prints it.
-func (cl *Client) changeOne(ctx context.Context, c *cli.Call, id string, what change) error {
+func (cl *Client) changeOne(ctx context.Context, c *cli.Call, id string, what console.Change) error {
 	done, err := cl.change(ctx, what, id, nil, operator(), c.Log())
 	if err != nil {
 		return cl.explain(id, err)
@@ -134,11 +129,19 @@ func (cl *Client) changeOne(ctx context.Context, c *cli.Call, id string, what ch
 		}
 		return c.PrintJSON(done)
 	}
-	booking := map[console.Delivery]string{
+	note := map[console.Delivery]string{
 		console.Booked: "a delivery is booked", console.NotNeeded: "it is finished and needs no delivery",
 		console.None: "no delivery is booked, as TASK_QUEUE is not set",
+	}[done.Delivery]
+	switch {
+	case what == console.Cancel && done.Was == done.Status:
+		note = "it was cancelled before: nothing is changed"
+	case what == console.Cancel && done.Lock.Held:
+		note = "it is cancelled, and its run ends at its next heartbeat"
+	case what == console.Cancel:
+		note = "it is cancelled"
 	}
-	_, err = fmt.Fprintf(c.Out, "%s is %s; %s\n", printable.Line(done.ID), printable.Line(statusOrNone(done.Status)), booking[done.Delivery])
+	_, err = fmt.Fprintf(c.Out, "%s is %s; %s\n", printable.Line(done.ID), printable.Line(statusOrNone(done.Status)), note)
 	return err
 }
 
@@ -146,29 +149,26 @@ func (cl *Client) changeOne(ctx context.Context, c *cli.Call, id string, what ch
 // the analysis is finished then. If the change is made, done is not the zero value, and
 // err is the booking's. The change is refused if the document is no longer as seen; nil:
 // it is not compared.
-func (cl *Client) change(ctx context.Context, what change, id string, seen *analysislock.Seen, who string, log *slog.Logger) (done changed, err error) {
-	was, status, err := what.apply(ctx, cl.analyses, id, who, seen)
+func (cl *Client) change(ctx context.Context, what console.Change, id string, seen *analysislock.Seen, who string, log *slog.Logger) (done changed, err error) {
+	was, status, err := cl.apply(ctx, what, id, who, seen)
 	if err != nil {
 		return changed{}, err
 	}
 	done = changed{ID: id, Was: was.Status, Status: status, Lock: lockOf(&was), Delivery: console.NotNeeded}
 	attrs := []any{
-		"command", what.name, "analysis_id", id, "project", cl.place.Project, "by", who,
+		"command", what, "analysis_id", id, "project", cl.place.Project, "by", who,
 		"status_was", was.Status, "lock_held", done.Lock.Held, "lock_owner", was.Lock.Owner, "lock_token", was.Lock.Token,
 	}
-	if what.fresh {
-		attrs = append(attrs, "fresh", true)
-	}
 	switch {
-	case what == cancel && was.Status == status:
+	case what == console.Cancel && was.Status == status:
 		log.InfoContext(ctx, "it was cancelled before: nothing is changed", attrs...)
-	case what == unlock && was.Lock.Owner == "" && was.Status == status && was.Malformed == nil:
+	case what == console.Unlock && was.Lock.Owner == "" && was.Status == status && was.Malformed == nil:
 		log.InfoContext(ctx, "it was not locked: nothing is changed", attrs...)
 	default:
 		log.InfoContext(ctx, "changed by an operator", attrs...)
 	}
 	if !analysislock.Finished(done.Status) {
-		done.Delivery, err = cl.deliver(ctx, what.name, id)
+		done.Delivery, err = cl.deliver(ctx, string(what), id)
 	}
 	return done, err
 }

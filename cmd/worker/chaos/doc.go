@@ -5,7 +5,9 @@
 // commit that was applied, drops a commit, applies one after the reading that was
 // to resolve it, sends one twice, or delays one; it keeps the history of what was
 // applied, and package proof judges that. Each worker, and the operator, calls the
-// proxy at an address of its own. The analyzer is a server of the test's.
+// proxy at an address of its own. The analyzer is a program that each worker runs for
+// each of its runs, paced by a server of the test's. It does small units of work. It writes
+// each to a journal, and then reports it as its checkpoint.
 //
 // TestChaos runs small in every test run, on the embedded Firestore, and in full
 // with CHAOS=1 on Google's emulator (make chaos): runs are unlocked; workers are
@@ -13,10 +15,18 @@
 // duplicated and delayed. CHAOS_DURATION and CHAOS_SEED change it. The seed decides
 // the choices, and not the course of processes and the network.
 //
-// A run is live from when the analyzer gets it until it is answered or its worker
-// has hung up. Two live runs of an analysis overlap. The older may go on while its
-// worker is paused and for a tenth of the TTL and a second after, and for a TTL
-// after an operator has unlocked it: it must have no effect. Any other overlap
-// fails the test, except for as long as this machine stood still. The effective run
-// is the one whose token finished the analysis: there is exactly one.
+// A run is live from when its program asks for work until the program has ended. Two
+// live runs of an analysis overlap. The older may go on while its worker is paused and
+// for a tenth of the TTL and a second after, and for a TTL after an operator has
+// unlocked it: it must have no effect. Any other overlap fails the test, except for as
+// long as this machine stood still. The effective run is the one whose token finished
+// the analysis: there is exactly one.
+//
+// Each run must get the newest checkpoint that was committed before its acquisition, and
+// only the lock's holder may commit one. The next run repeats no unit of a run that
+// released its lock: at SIGTERM, at RUN_TIMEOUT or after a failure. Of any other run it may
+// repeat the units that had waited no longer than CHECKPOINT_INTERVAL for their commit when
+// the run ended. The time does not count in which a commit was tried, which the proxy knows,
+// or the worker was paused or this machine stood still. Each attempt counts, except one that
+// was released at SIGTERM or RUN_TIMEOUT.
 package chaos

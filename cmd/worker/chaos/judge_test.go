@@ -126,15 +126,16 @@ func (c *chaos) judge(t *testing.T, id string, journal map[acquisition][]entry) 
 		t.Errorf("%s: document %v, history %+v", id, doc, h)
 	}
 	effective := 0
-	for i, r := range runs {
+	for i := range runs {
+		r := &runs[i]
 		if r.token == h.Token && r.answered {
 			effective++
 		}
 		if i > 0 && r.token == runs[i-1].token {
 			t.Errorf("%s: token %d ran twice", id, r.token)
 		}
-		for _, newer := range runs[i+1:] {
-			if r.ended.After(newer.began) {
+		for j := range runs[i+1:] {
+			if newer := &runs[i+1+j]; r.ended.After(newer.began) {
 				c.overlap(t, r, newer)
 			}
 		}
@@ -149,14 +150,15 @@ func (c *chaos) judge(t *testing.T, id string, journal map[acquisition][]entry) 
 	}
 }
 
-// noticeTime is how long the analyzer may take to notice that a worker has hung up.
+// noticeTime is how long the server may take to notice that a program has ended, and a
+// worker to send a commit that is due.
 const noticeTime = 50 * time.Millisecond
 
 // overlap judges two runs of an analysis, of which older was live when newer began. A
-// worker hangs up before its lock can be acquired by another. It is excused while it
+// worker ends its program before its lock can be acquired by another. It is excused while it
 // was paused or the operator had broken its lock, and for as long as this machine
 // stood still.
-func (c *chaos) overlap(t *testing.T, older, newer run) {
+func (c *chaos) overlap(t *testing.T, older, newer *run) {
 	t.Helper()
 	both := proof.Span{From: newer.began.Sub(c.began), Until: older.ended.Sub(c.began)}
 	what := "overlaps of a run that was not paused"

@@ -71,6 +71,7 @@ func analyze(url, journal string) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
+	defer func() { _ = response.Body.Close() }()
 	go func() {
 		defer close(orders)
 		for lines := json.NewDecoder(response.Body); ; {

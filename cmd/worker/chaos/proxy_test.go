@@ -50,6 +50,7 @@ type proxy struct {
 	conn   *grpc.ClientConn
 	ctx    context.Context // ends with the proxy
 	served sync.WaitGroup
+	turns  chan struct{} // has an element for each call that is forwarded
 
 	mu        sync.Mutex
 	callers   map[string]int     // by the address that they call
@@ -182,6 +183,10 @@ func (raw) Unmarshal(data []byte, v any) error {
 
 func (raw) Name() string { return "proto" }
 
+// maxForwarded limits the calls that are forwarded at once: of thousands, Google's
+// emulator answers almost none.
+const maxForwarded = 64
+
 // maxMessage is larger than any message of Firestore.
 const maxMessage = 32 << 20
 
@@ -194,7 +199,7 @@ func newProxy(t testing.TB, firestore string) *proxy {
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	p := &proxy{
-		conn: conn, ctx: ctx, callers: map[string]int{},
+		conn: conn, ctx: ctx, turns: make(chan struct{}, maxForwarded), callers: map[string]int{},
 		postponed: map[string][]*call{}, counts: map[string]int{},
 	}
 	p.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(p.handle), grpc.WaitForHandlers(true),
@@ -260,7 +265,15 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	c := newCall(method, md, request, caller)
 	f := p.faultOf(c)
 	seen := &commit{caller: caller, doc: c.doc, from: time.Now()}
-	replies, err := p.answer(c, f)
+	var replies [][]byte
+	var err error
+	select {
+	case p.turns <- struct{}{}:
+		replies, err = p.answer(c, f)
+		<-p.turns
+	case <-stream.Context().Done(): // it is lost
+		err = status.FromContextError(stream.Context().Err()).Err()
+	}
 	if c.commit != nil {
 		p.mu.Lock()
 		seen.until, seen.succeeded = time.Now(), err == nil && f.code == codes.OK

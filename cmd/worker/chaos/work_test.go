@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"os"
+	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -32,7 +34,7 @@ func readJournal(t *testing.T, file string) map[acquisition][]entry {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	all := map[acquisition][]entry{}
 	for lines := json.NewDecoder(f); ; {
 		var e entry
@@ -100,11 +102,12 @@ func (c *chaos) judgeWork(t *testing.T, id string, runs []run, applied []write, 
 	}
 	all := c.units(id)
 	c.counts["units"] += all
-	for i, r := range runs {
+	for i := range runs {
+		r := &runs[i]
 		done, last := journal[acquisition{id, r.token}], r.resumed.Unit
-		for _, e := range done {
-			if last++; e.Unit != last {
-				t.Errorf("%s: token %d did unit %d after %d", id, r.token, e.Unit, last-1)
+		for j := range done {
+			if last++; done[j].Unit != last {
+				t.Errorf("%s: token %d did unit %d after %d", id, r.token, done[j].Unit, last-1)
 			}
 		}
 		c.counts["units done"] += len(done)
@@ -121,7 +124,7 @@ func (c *chaos) judgeWork(t *testing.T, id string, runs []run, applied []write, 
 
 // repeated judges the units of a run after the unit that the next run resumed from. None
 // is allowed after a release. Else those are allowed that the worker could not commit.
-func (c *chaos) repeated(t *testing.T, r run, resumed int, done []entry, outcome string) {
+func (c *chaos) repeated(t *testing.T, r *run, resumed int, done []entry, outcome string) {
 	t.Helper()
 	n := max(0, r.resumed.Unit+len(done)-resumed)
 	how, until := c.unreleased(r)
@@ -147,7 +150,7 @@ const (
 )
 
 // unreleased returns how and when a run ended whose lock was not released.
-func (c *chaos) unreleased(r run) (how string, until time.Duration) {
+func (c *chaos) unreleased(r *run) (how string, until time.Duration) {
 	live := proof.Span{From: r.began.Sub(c.began), Until: r.ended.Sub(c.began)}
 	end := c.ends[r.worker]
 	switch _, broken := c.breaks[acquisition{r.analysis, r.token}]; {
@@ -166,12 +169,12 @@ func (c *chaos) unreleased(r run) (how string, until time.Duration) {
 // judgeDelay fails the test if the worker should have committed a unit before its run
 // ended: if the unit had waited for longer than checkpointInterval, not counting the
 // time when the worker tried to commit, or was paused, or this machine stood still.
-func (c *chaos) judgeDelay(t *testing.T, r run, unit entry, how string, until time.Duration) {
+func (c *chaos) judgeDelay(t *testing.T, r *run, unit entry, how string, until time.Duration) {
 	t.Helper()
 	both := proof.Span{From: unit.At.Sub(c.began), Until: until}
 	tried := c.proxy.tried(r, c.began)
 	var idle time.Duration
-	for _, s := range both.Without(append(tried, c.pauses[r.worker]...)...) {
+	for _, s := range both.Without(slices.Concat(tried, c.pauses[r.worker])...) {
 		idle += s.Until - s.From
 	}
 	if how == afterKill {
@@ -188,7 +191,7 @@ func (c *chaos) judgeDelay(t *testing.T, r run, unit entry, how string, until ti
 
 // tried returns when a worker tried to commit to a run's analysis: from a call that
 // failed until the next that did not.
-func (p *proxy) tried(r run, began time.Time) (spans []proof.Span) {
+func (p *proxy) tried(r *run, began time.Time) (spans []proof.Span) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range p.commits {
@@ -204,4 +207,22 @@ func (p *proxy) tried(r run, began time.Time) (spans []proof.Span) {
 		spans = append(spans, s)
 	}
 	return spans
+}
+
+func TestASupersededCheckpointIsFound(t *testing.T) {
+	t.Parallel()
+	take := func(token int64) write { return write{Write: proof.Write{Kind: proof.Acquire, Token: token}} }
+	report := func(unit int, token int64) write {
+		return write{Write: proof.Write{Kind: proof.Heartbeat}, checkpoint: &checkpoint{unit, token}}
+	}
+	last := report(9, 2)
+	last.Kind, last.outcome = proof.Release, analysislock.OutcomeContinued
+	got, wrong := storedBy([]write{take(1), report(5, 1), take(2), report(6, 1), report(8, 2), last, take(3)})
+	want := stored{
+		handed:   map[int64]checkpoint{1: {}, 2: {5, 1}, 3: {9, 2}},
+		outcomes: map[int64]string{2: analysislock.OutcomeContinued}, attempts: 2,
+	}
+	if !reflect.DeepEqual(got, want) || !slices.Equal(wrong, []checkpoint{{6, 1}}) {
+		t.Errorf("got %+v, wrong %v; want %+v, wrong [{6 1}]", got, wrong, want)
+	}
 }

@@ -24,7 +24,7 @@ func Continues(t *testing.T, spec string) {
 		ctx, interrupt := context.WithCancel(t.Context())
 		defer interrupt()
 		r := &reports{t: t, most: most, interrupt: interrupt}
-		job := orchestrator.Job{Input: json.RawMessage(fmt.Sprintf(`{"pages":%d}`, pages)), Reporter: r}
+		job := orchestrator.Job{Input: json.RawMessage(fmt.Sprintf(`{"name":"\"pages\": 7","pages":%d,"seconds":0}`, pages)), Reporter: r}
 		if from != nil {
 			job.Resume, _ = json.Marshal(from)
 		}

@@ -2,10 +2,14 @@
 //
 //   ANALYZER="exec:node analyzer.js"
 //
-// Its input is {"pages": 40}.
+// Its input is {"pages": 40}; with "seconds": 0.5 in it, each page takes so long.
 import { readFileSync, writeSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
 
-const analyze = async (page) => page; // the expensive work on one page
+const analyze = async (page) => { // the expensive work on one page
+  await sleep(1000 * (job.input.seconds ?? 0));
+  return page;
+};
 
 const job = JSON.parse(readFileSync(0, 'utf8'));
 let { done, sum } = job.checkpoint ?? { done: 0, sum: 0 };

@@ -2,10 +2,11 @@
 
     ANALYZER="exec:python3 analyzer.py"
 
-Its input is {"pages": 40}."""
-import json, os, sys
+Its input is {"pages": 40}; with "seconds": 0.5 in it, each page takes so long."""
+import json, os, sys, time
 
 def analyze(page):  # the expensive work on one page
+    time.sleep(job["input"].get("seconds", 0))
     return page
 
 job = json.load(sys.stdin)
