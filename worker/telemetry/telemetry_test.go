@@ -15,7 +15,7 @@ import (
 )
 
 func TestEachMetricIsComplete(t *testing.T) {
-	name, unit := regexp.MustCompile(`^taskguard(\.[a-z]+)+$`), regexp.MustCompile(`^(s|\{[a-z]+\})$`)
+	name, unit := regexp.MustCompile(`^taskguard(\.[a-z]+)+$`), regexp.MustCompile(`^(s|By|\{[a-z]+\})$`)
 	seen := map[string]bool{}
 	for _, m := range telemetry.Metrics() {
 		if !name.MatchString(m.Name) || !unit.MatchString(m.Unit) || m.Description == "" || seen[m.Name] {
