@@ -37,7 +37,7 @@ type Analysis struct {
 	// NextAttemptAt is the time of the next delivery, which is booked after a temporary
 	// failure; zero: none is booked. It begins no attempt before then.
 	NextAttemptAt time.Time `json:"next_attempt_at,omitzero"`
-	History   []Attempt `json:"history,omitempty"` // the last ten attempts, the newest last
+	History       []Attempt `json:"history,omitempty"` // the last ten attempts, the newest last
 	// Checkpoint is read only with the whole document. A change that sets it writes it.
 	Checkpoint *Checkpoint `json:"-"`
 
