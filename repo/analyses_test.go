@@ -55,7 +55,7 @@ func TestAnalysisLock(t *testing.T) {
 		"ATemporaryFailureIsKeptUntilTheEnd": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "attempts": 8})
 			mustAcquire(t, a, "x", "w/1")
-			if err := a.holds["w/1"].Retry(t.Context(), "analyzer_failed", "the model is away\xff"); err != nil {
+			if _, err := a.holds["w/1"].Retry(t.Context(), "analyzer_failed", "the model is away\xff", 0); err != nil {
 				t.Fatal(err)
 			}
 			got := b.Fields(t, "x")
@@ -77,14 +77,14 @@ func TestAnalysisLock(t *testing.T) {
 				t.Errorf("document = %v; error (-want +got):\n%s", got, diff)
 			}
 		},
-		"ATemporaryFailureThatDoesNotFitIsReleasedWithout": func(t *testing.T, b *emulatortest.Backend, a *worker) {
+		"ATemporaryFailureThatDoesNotFitIsReleasedWithoutItsMessage": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": strings.Repeat("x", 1<<20-2000)})
 			mustAcquire(t, a, "x", "w/1")
-			if err := a.holds["w/1"].Retry(t.Context(), "c", strings.Repeat("y", 4000)); err != nil {
+			if _, err := a.holds["w/1"].Retry(t.Context(), "c", strings.Repeat("y", 4000), time.Minute); err != nil {
 				t.Fatal(err)
 			}
-			if got := b.Fields(t, "x"); got["lockOwner"] != nil || got["status"] != analysislock.Queued || got["lastError"] != nil {
-				t.Errorf("owner, status, lastError = %v, %v, %v; want it released without", got["lockOwner"], got["status"], got["lastError"])
+			if got := b.Fields(t, "x"); got["lockOwner"] != nil || got["status"] != analysislock.Queued || got["nextAttemptAt"] == nil || !cmp.Equal(got["lastError"], map[string]any{"code": "c", "message": ""}) {
+				t.Errorf("owner, status, nextAttemptAt, lastError = %v, %v, %v, %v; want it released without the message", got["lockOwner"], got["status"], got["nextAttemptAt"], got["lastError"])
 			}
 		},
 		"OfTwoAtOnceExactlyOneAcquires": func(t *testing.T, b *emulatortest.Backend, a *worker) {

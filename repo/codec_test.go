@@ -54,15 +54,15 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 		"nothing": {running, func(*analysislock.Analysis) {}, false, map[string]any{}},
 		"READY, after an error and a result of earlier runs": {
 			with(map[string]any{"error": map[string]any{"code": "old"}, "result": "old"}), finish("READY", nil), false,
-			also(map[string]any{"status": "READY", "result": "new", "error": deleted, "lastError": deleted, "finishedBy": "w/1"}),
+			also(map[string]any{"status": "READY", "result": "new", "error": deleted, "lastError": deleted, "nextAttemptAt": deleted, "finishedBy": "w/1"}),
 		},
 		"FAILED, after a result of an earlier run": {
 			with(map[string]any{"result": "old"}), finish("FAILED", &analysislock.Error{Code: "x", Message: "y"}), false,
-			also(map[string]any{"status": "FAILED", "result": deleted, "error": map[string]any{"code": "x", "message": "y"}, "lastError": deleted, "finishedBy": "w/1"}),
+			also(map[string]any{"status": "FAILED", "result": deleted, "error": map[string]any{"code": "x", "message": "y"}, "lastError": deleted, "nextAttemptAt": deleted, "finishedBy": "w/1"}),
 		},
 		"a finish, though other programs removed the errors": {
 			map[string]any{"status": "PROCESSING", "lockToken": int64(3)}, finish("READY", nil), false,
-			also(map[string]any{"status": "READY", "result": "new", "error": deleted, "lastError": deleted, "finishedBy": "w/1", "lockOwner": nil}),
+			also(map[string]any{"status": "READY", "result": "new", "error": deleted, "lastError": deleted, "nextAttemptAt": deleted, "finishedBy": "w/1", "lockOwner": nil}),
 		},
 		"a release": {running, func(a *analysislock.Analysis) { freed(a); a.Status = "QUEUED" }, false, also(map[string]any{"status": "QUEUED"})},
 		"a release of a lock whose times cannot be read": {
@@ -81,6 +81,14 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 				a.Checkpoint = &analysislock.Checkpoint{Value: "c"}
 			}, false,
 			map[string]any{"progress": map[string]any{"fraction": 0.5, "message": "m", "at": stamp}, "checkpoint": "c", "updatedAt": stamp},
+		},
+		"a next attempt, over one that cannot be read": {
+			with(map[string]any{"nextAttemptAt": "soon"}), func(a *analysislock.Analysis) { a.NextAttemptAt = now }, false,
+			map[string]any{"nextAttemptAt": stamp, "updatedAt": stamp},
+		},
+		"a next attempt ends with the acquisition": {
+			with(map[string]any{"nextAttemptAt": now.UnixMilli()}), func(a *analysislock.Analysis) { a.NextAttemptAt = time.Time{} }, false,
+			map[string]any{"nextAttemptAt": deleted, "updatedAt": stamp},
 		},
 		"progress alone": {running, func(a *analysislock.Analysis) { a.Progress = &analysislock.Progress{At: now} }, false, map[string]any{
 			"progress": map[string]any{"at": stamp}, "updatedAt": stamp,
@@ -109,7 +117,7 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 			func(a *analysislock.Analysis) {
 				a.Status, a.Error, a.Lock.Finished, a.Lock.Attempts = "QUEUED", nil, false, 0
 			}, false,
-			map[string]any{"status": "QUEUED", "error": deleted, "lastError": deleted, "attempts": 0, "lockHeartbeatAt": deleted, "lockExpiresAt": deleted, "updatedAt": stamp},
+			map[string]any{"status": "QUEUED", "error": deleted, "lastError": deleted, "attempts": 0, "lockHeartbeatAt": deleted, "lockExpiresAt": deleted, "nextAttemptAt": deleted, "updatedAt": stamp},
 		},
 		"updatedAt stays a Timestamp": {
 			with(map[string]any{"updatedAt": now.Add(-time.Hour)}), func(a *analysislock.Analysis) { a.Status = "QUEUED" }, false,

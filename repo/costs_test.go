@@ -95,7 +95,10 @@ func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, pessimistic 
 	moves("finish", func() error { return other.holds["w/2"].Complete(t.Context(), "done") })
 	mustAcquire(t, a, "y", "w/3")
 	a.runs(t, "w/3")
-	moves("retry", func() error { return a.holds["w/3"].Retry(t.Context(), "c", "m") })
+	moves("retry", func() error {
+		_, err := a.holds["w/3"].Retry(t.Context(), "c", "m", time.Minute)
+		return err
+	})
 	mustAcquire(t, a, "y", "w/4")
 	a.runs(t, "w/4")
 	moves("failure", func() error { return a.holds["w/4"].Fail(t.Context(), "c", "m") })

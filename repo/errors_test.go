@@ -59,7 +59,8 @@ func TestNoErrorOfFirestoreIsTakenForAnEmptyAnswer(t *testing.T) {
 }
 
 func findOrphaned(ctx context.Context, a *worker, _ onRooms) error {
-	return a.Orphaned(ctx, 10, func(string, int64, time.Time) {})
+	_, _, err := a.Orphaned(ctx, 10)
+	return err
 }
 
 func TestADecisionInATransactionWhoseReadFailsIsMadeAgain(t *testing.T) {

@@ -57,7 +57,7 @@ func TestAStatusOfAnotherProgramIsKeptUntilTheFinish(t *testing.T) {
 			}
 			mustAcquire(t, a, "x", "w/1")
 			want("acquired", tc.held)
-			if err := a.holds["w/1"].Retry(t.Context(), "c", "m"); err != nil {
+			if _, err := a.holds["w/1"].Retry(t.Context(), "c", "m", 0); err != nil {
 				t.Error(err)
 			}
 			want("released", tc.free)

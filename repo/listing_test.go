@@ -233,7 +233,8 @@ func TestAQueryThatFailsReturnsAnError(t *testing.T) {
 		"Unfinished":    func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 1); return err },
 		"UnknownStatus": func(ctx context.Context, a *worker) error { _, err := a.UnknownStatus(ctx, 1); return err },
 		"Orphaned": func(ctx context.Context, a *worker) error {
-			return a.Orphaned(ctx, 1, func(string, int64, time.Time) {})
+			_, _, err := a.Orphaned(ctx, 1)
+			return err
 		},
 	} {
 		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {

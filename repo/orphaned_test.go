@@ -24,17 +24,19 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// orphaned returns the ids with which Orphaned calls each, in this order.
+// orphaned returns the ids that Orphaned returns, in this order, and whether there may be more.
 func orphaned(t testing.TB, a interface {
-	Orphaned(ctx context.Context, limit int, each func(id string, token int64, at time.Time)) error
-}, limit int) []string {
+	Orphaned(ctx context.Context, limit int) ([]analysislock.Analysis, bool, error)
+}, limit int) (ids []string, more bool) {
 	t.Helper()
-	var ids []string
-	err := a.Orphaned(t.Context(), limit, func(id string, _ int64, _ time.Time) { ids = append(ids, id) })
+	due, more, err := a.Orphaned(t.Context(), limit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ids
+	for i := range due {
+		ids = append(ids, due[i].ID)
+	}
+	return ids, more
 }
 
 // Documents of workers, and of other programs.
@@ -104,7 +106,7 @@ func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.
 				want = append(want, id)
 			}
 		}
-		got := orphaned(t, open(t, b), 1000)
+		got, _ := orphaned(t, open(t, b), 1000)
 		slices.Sort(want)
 		slices.Sort(got)
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -120,12 +122,12 @@ func TestTheOldestAreCalledFirstAndNoMoreThanTheLimit(t *testing.T) {
 		for id, hours := range map[string]int{"b": 3, "c": 2, "a": 4, "d": 1} {
 			b.Put(t, id, map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(now.Add(time.Duration(-hours) * time.Hour))})
 		}
-		if got := strings.Join(orphaned(t, a, 3), " "); got != "a b c" {
-			t.Errorf("of strings, 3 at most: %q, want a b c", got)
+		if got, more := orphaned(t, a, 3); strings.Join(got, " ") != "a b c" || !more {
+			t.Errorf("of strings, 3 at most: %q, more %t; want a b c, and more", got, more)
 		}
-		b.Put(t, "bb", map[string]any{"status": analysislock.Processing, "updatedAt": now.Add(-150 * time.Minute)})
-		if got := strings.Join(orphaned(t, a, 1000), " "); got != "a b bb c d" {
-			t.Errorf("with a Timestamp among them: %q, want a b bb c d", got)
+		b.Put(t, "t", map[string]any{"status": analysislock.Processing, "updatedAt": now.Add(-150 * time.Minute)})
+		if got, more := orphaned(t, a, 1000); strings.Join(got, " ") != "t a b c d" || more {
+			t.Errorf("with a Timestamp, which Firestore sorts first: %q, more %t; want t a b c d, and no more", got, more)
 		}
 	})
 }
@@ -140,7 +142,7 @@ func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(orphaned(t, a, 10), " "); got != "good" {
+		if got, _ := orphaned(t, a, 10); strings.Join(got, " ") != "good" {
 			t.Errorf("orphaned: %q, want good", got)
 		}
 		line := text.String()
@@ -163,7 +165,7 @@ func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {
 	})
 }
 
-func TestOrphanedCostsOneReadAndTwoQueriesWithoutInputs(t *testing.T) {
+func TestOrphanedCostsOneReadAndThreeQueriesWithoutInputs(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		large := strings.Repeat("x", 100_000)
 		for _, id := range []string{"a", "b", "c"} {
@@ -175,12 +177,12 @@ func TestOrphanedCostsOneReadAndTwoQueriesWithoutInputs(t *testing.T) {
 			return &weighed{ClientStream: s, bytes: &received}, err
 		}))
 		total, reads, queries := b.Calls.Total(), b.Calls.Count(read), b.Calls.Count("RunQuery")
-		if got := orphaned(t, a, 10); len(got) != 3 {
+		if got, _ := orphaned(t, a, 10); len(got) != 3 {
 			t.Errorf("orphaned: %q, want 3", got)
 		}
 		total, reads, queries = b.Calls.Total()-total, b.Calls.Count(read)-reads, b.Calls.Count("RunQuery")-queries
-		if total != 3 || reads != 1 || queries != 2 {
-			t.Errorf("%d calls, %d reads and %d queries; want 3, 1, 2", total, reads, queries)
+		if total != 4 || reads != 1 || queries != 3 {
+			t.Errorf("%d calls, %d reads and %d queries; want 4, 1, 3", total, reads, queries)
 		}
 		if received == 0 || received > 10_000 {
 			t.Errorf("%d bytes received, want a few hundred a document", received)
@@ -221,7 +223,7 @@ func TestAWorkersClockDoesNotDecideWhatIsOrphaned(t *testing.T) {
 					"status": analysislock.Processing, "updatedAt": timeValue(theirs().Add(-time.Minute - lease.DefaultTTL)),
 					"lockOwner": "w/1", "lockExpiresAt": timeValue(theirs().Add(-time.Second)),
 				})
-				if got := strings.Join(orphaned(t, open(t, b), 10), " "); got != "expired old" {
+				if got, _ := orphaned(t, open(t, b), 10); strings.Join(got, " ") != "expired old" {
 					t.Errorf("orphaned: %q, want expired and old", got)
 				}
 			})
@@ -239,7 +241,7 @@ func TestTheErrorOfAMissingIndexContainsItsLink(t *testing.T) {
 		l.inject(map[string][]fault{"RunQuery": {func(context.Context, func() error) error {
 			return status.Error(codes.FailedPrecondition, words)
 		}}})
-		err := a.Orphaned(t.Context(), 10, func(string, int64, time.Time) {})
+		_, _, err := a.Orphaned(t.Context(), 10)
 		if !errors.Is(err, lease.ErrRefused) || errors.Is(err, lease.ErrUnavailable) || !strings.Contains(err.Error(), words) {
 			t.Errorf("%v, want ErrRefused with Firestore's words", err)
 		}
