@@ -120,8 +120,12 @@ const maxEarly = 2 * time.Second
 
 // Due reports whether an acquisition that a record stores for the time next may be made at
 // now. One whose time is not Credible may.
-func Due(next, now time.Time) bool {
-	return !now.Add(maxEarly).Before(next) || !Credible(next, now)
+func Due(next, now time.Time) bool { return Late(next, now, -maxEarly) }
+
+// Late reports whether an acquisition that a record stores for the time next is late by
+// that much at now. One whose time is not Credible is.
+func Late(next, now time.Time, by time.Duration) bool {
+	return !now.Before(next.Add(by)) || !Credible(next, now)
 }
 
 // AssumedExpiry returns the expiry of a lease whose stored expiry cannot be read: one TTL

@@ -12,25 +12,30 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// maxOrphanReads limits the documents that one query of Orphaned reads.
-const maxOrphanReads = 100_000
+// The limits of one call of Orphaned. It leaves time to book what it has found.
+const (
+	maxOrphanReads = 100_000 // documents that one query reads
+	orphanTimeout  = 30 * time.Second
+)
 
-// Orphaned returns up to limit unfinished analyses that only another delivery can finish:
-// nobody holds their lock, and no delivery is booked for them, or it is late by one TTL.
-// Three queries find them: by status QUEUED or PROCESSING and an update older than one TTL,
-// oldest first; and, whatever the status, by a lock that has expired, or whose expiry is not
-// credible; and by a NextAttemptAt that passed one TTL ago. Each time may be a string, a
-// Timestamp or epoch milliseconds. An analysis with another status that was never acquired
-// is not found. more reports that there may be others.
+// Orphaned returns readings of up to limit unfinished analyses that only another delivery
+// can finish: nobody holds their lock, and no delivery is booked for them, or it is late by
+// one TTL. Three queries find them: by status QUEUED or PROCESSING and an update older than
+// one TTL, oldest first; and, whatever the status, by a lock that has expired, or whose
+// expiry is not credible; and by a NextAttemptAt that passed one TTL ago. Each time may be a
+// string, a Timestamp or epoch milliseconds. An analysis with another status that was never
+// acquired is not found. more reports that there may be others.
 //
-// The queries also read analyses that are held, finished or waiting, up to 100,000 each. A
-// malformed analysis, or one whose id analysislock.CheckID refuses, is skipped with a
-// warning.
+// The queries also read analyses that are held, finished or waiting, up to 100,000 each,
+// within 30 s for all. A malformed analysis, or one whose id analysislock.CheckID refuses, is
+// skipped with a warning.
 //
-// Errors: lease.ErrUnavailable; lease.ErrRefused, for example if the index in
-// deploy/firestore.indexes.json is missing: Firestore's message contains a link that
-// creates it.
-func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []analysislock.Analysis, more bool, err error) {
+// Errors, also together with those found before: lease.ErrUnavailable; lease.ErrRefused, for
+// example if the index in deploy/firestore.indexes.json is missing: Firestore's message
+// contains a link that creates it.
+func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[analysislock.Analysis], more bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, orphanTimeout)
+	defer cancel()
 	now, err := a.documents.now(ctx)
 	if err != nil {
 		return nil, false, err
@@ -38,9 +43,10 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []analysislock.
 	cutoff := now.Add(-a.TTL())
 	skips := skipped{log: a.documents.log, message: "analysis not recovered: no delivery can finish it"}
 	defer func() { skips.end(ctx) }()
-	listed := func(d *analysislock.Analysis) bool { // by the first query
-		return d.Status == analysislock.Queued || d.Status == analysislock.Processing
+	other := func(d *analysislock.Analysis) bool { // than the first query finds
+		return d.Status != analysislock.Queued && d.Status != analysislock.Processing
 	}
+	found := map[string]bool{} // the second and the third query may both find one
 	for _, q := range []struct {
 		firestore.Query
 		keep func(d *analysislock.Analysis) bool
@@ -49,18 +55,19 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []analysislock.
 		// early, and is dropped here; or too late, and is found up to 14 hours late. A time
 		// without decimals is found less than a second late.
 		{anyOf(a.unfinished(maxOrphanReads), timeIs("updatedAt", "<", cutoff)), func(d *analysislock.Analysis) bool { return d.UpdatedAt.Before(cutoff) }},
-		{a.expired(now, maxOrphanReads), func(d *analysislock.Analysis) bool { return !listed(d) }},
-		{a.overdue(cutoff, maxOrphanReads), func(d *analysislock.Analysis) bool { return !listed(d) && d.Lock.Owner == "" }},
+		{a.expired(now, maxOrphanReads), other},
+		{a.overdue(cutoff, maxOrphanReads), other},
 	} {
-		read := 0
+		asked, read := time.Now(), 0
 		err := eachDocument(ctx, "find orphaned analyses", q.Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "nextAttemptAt"), func(snap *firestore.DocumentSnapshot) bool {
 			read++
 			d := a.decode(snap)
 			switch {
 			case d.Malformed != nil:
 				skips.add(ctx, slog.String("analysis_id", d.ID), d.Malformed)
-			case q.keep(&d) && lease.Orphaned(d.Lock, d.ReadAt) && lease.Due(d.NextAttemptAt.Add(a.TTL()), d.ReadAt):
-				due = append(due, d)
+			case !found[d.ID] && q.keep(&d) && lease.Orphaned(d.Lock, d.ReadAt) && lease.Late(d.NextAttemptAt, d.ReadAt, a.TTL()):
+				found[d.ID] = true
+				due = append(due, lease.Cell[analysislock.Analysis]{Doc: d, Exists: true, Rev: snap.UpdateTime, At: d.ReadAt, Asked: asked})
 			}
 			return len(due) < limit
 		})

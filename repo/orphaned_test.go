@@ -26,7 +26,7 @@ import (
 
 // orphaned returns the ids that Orphaned returns, in this order, and whether there may be more.
 func orphaned(t testing.TB, a interface {
-	Orphaned(ctx context.Context, limit int) ([]analysislock.Analysis, bool, error)
+	Orphaned(ctx context.Context, limit int) ([]lease.Cell[analysislock.Analysis], bool, error)
 }, limit int) (ids []string, more bool) {
 	t.Helper()
 	due, more, err := a.Orphaned(t.Context(), limit)
@@ -34,7 +34,7 @@ func orphaned(t testing.TB, a interface {
 		t.Fatal(err)
 	}
 	for i := range due {
-		ids = append(ids, due[i].ID)
+		ids = append(ids, due[i].Doc.ID)
 	}
 	return ids, more
 }
@@ -60,29 +60,48 @@ func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.
 		crashed := func(status any, expires any) map[string]any {
 			return stale(status, map[string]any{"lockOwner": "js/1", "lockToken": 3, "lockHeartbeatAt": timeValue(old), "lockExpiresAt": expires})
 		}
+		late, waits := now.Add(-ttl(b)-time.Second), now.Add(time.Minute-ttl(b)) // by one TTL, or soon
+		next := func(status, at any) map[string]any { return stale(status, map[string]any{"nextAttemptAt": at}) }
+		foreign := func(at any) map[string]any { return map[string]any{"status": "ANALYZING", "nextAttemptAt": at} }
 		cases := map[string]struct {
 			fields map[string]any
 			want   bool
 		}{
-			"another status, expired":                     {crashed("ANALYZING", timeValue(old)), true},
-			"another status, expired, as a Timestamp":     {crashed("ANALYZING", old), true},
-			"another status, expired, as milliseconds":    {crashed("ANALYZING", old.UnixMilli()), true},
-			"another status, until the year 9999":         {crashed("ANALYZING", "9999-01-01T00:00:00Z"), true},
-			"processing, until the year 9999":             {crashed(analysislock.Processing, "9999-01-01T00:00:00Z"), true},
-			"a number as the status, expired":             {crashed(1, timeValue(old)), true},
-			"another status, held":                        {crashed("ANALYZING", timeValue(soon)), false},
-			"queued":                                      {stale(analysislock.Queued, nil), true},
-			"processing, expired":                         {locked(timeValue(old)), true},
-			"processing, expired, as a Timestamp":         {locked(old), true},
-			"processing, without a lock":                  {stale(analysislock.Processing, nil), true},
-			"queued, expired":                             {stale(analysislock.Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": old}), true},
-			"updated at a Timestamp":                      {updated(old), true},
-			"updated at a string without decimals":        {updated(old.Add(-time.Second).UTC().Format(time.RFC3339)), true},
-			"updated at a string with nanoseconds":        {updated(old.UTC().Format(time.RFC3339Nano)), true},
-			"processing, held":                            {locked(timeValue(soon)), false},
-			"processing, held, as a Timestamp":            {locked(soon), false},
-			"queued, held":                                {stale(analysislock.Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": soon}), false},
-			"processing, unreadable expiry, just written": {locked(true), false},
+			"queued, waits":                                {next(analysislock.Queued, timeValue(waits)), false},
+			"queued, waits for a Timestamp":                {next(analysislock.Queued, waits), false},
+			"queued, waits for milliseconds":               {next(analysislock.Queued, waits.UnixMilli()), false},
+			"queued, its next attempt is late":             {next(analysislock.Queued, timeValue(late)), true},
+			"queued, waits until the year 9999":            {next(analysislock.Queued, "9999-01-01T00:00:00Z"), true},
+			"queued, its next attempt cannot be read":      {next(analysislock.Queued, "soon"), true},
+			"another status, waits":                        {foreign(timeValue(waits)), false},
+			"another status, late":                         {foreign(timeValue(late)), true},
+			"another status, late, as a Timestamp":         {foreign(late), true},
+			"another status, late, as milliseconds":        {foreign(late.UnixMilli()), true},
+			"another status, late, held":                   {map[string]any{"status": "ANALYZING", "nextAttemptAt": timeValue(late), "lockOwner": "js/1", "lockExpiresAt": soon}, false},
+			"another status, late, expired":                {map[string]any{"status": "ANALYZING", "nextAttemptAt": timeValue(late), "lockOwner": "js/1", "lockExpiresAt": old}, true},
+			"another status, late, a lock's time was left": {map[string]any{"status": "ANALYZING", "nextAttemptAt": timeValue(late), "lockExpiresAt": old}, true},
+			"another status, late, a token that is a map":  {map[string]any{"status": "ANALYZING", "nextAttemptAt": timeValue(late), "lockToken": map[string]any{}}, false},
+			"another status, waits, expired":               {map[string]any{"status": "ANALYZING", "nextAttemptAt": timeValue(waits), "lockOwner": "js/1", "lockExpiresAt": old}, false},
+			"ready, late":                                  {next(analysislock.Ready, timeValue(late)), false},
+			"another status, expired":                      {crashed("ANALYZING", timeValue(old)), true},
+			"another status, expired, as a Timestamp":      {crashed("ANALYZING", old), true},
+			"another status, expired, as milliseconds":     {crashed("ANALYZING", old.UnixMilli()), true},
+			"another status, until the year 9999":          {crashed("ANALYZING", "9999-01-01T00:00:00Z"), true},
+			"processing, until the year 9999":              {crashed(analysislock.Processing, "9999-01-01T00:00:00Z"), true},
+			"a number as the status, expired":              {crashed(1, timeValue(old)), true},
+			"another status, held":                         {crashed("ANALYZING", timeValue(soon)), false},
+			"queued":                                       {stale(analysislock.Queued, nil), true},
+			"processing, expired":                          {locked(timeValue(old)), true},
+			"processing, expired, as a Timestamp":          {locked(old), true},
+			"processing, without a lock":                   {stale(analysislock.Processing, nil), true},
+			"queued, expired":                              {stale(analysislock.Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": old}), true},
+			"updated at a Timestamp":                       {updated(old), true},
+			"updated at a string without decimals":         {updated(old.Add(-time.Second).UTC().Format(time.RFC3339)), true},
+			"updated at a string with nanoseconds":         {updated(old.UTC().Format(time.RFC3339Nano)), true},
+			"processing, held":                             {locked(timeValue(soon)), false},
+			"processing, held, as a Timestamp":             {locked(soon), false},
+			"queued, held":                                 {stale(analysislock.Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": soon}), false},
+			"processing, unreadable expiry, just written":  {locked(true), false},
 			"ready":                                {stale(analysislock.Ready, nil), false},
 			"failed":                               {stale(analysislock.Failed, nil), false},
 			"failed, as a lock was left":           {stale(analysislock.Failed, map[string]any{"lockOwner": "js/1", "lockExpiresAt": old}), false},
@@ -130,6 +149,82 @@ func TestTheOldestAreCalledFirstAndNoMoreThanTheLimit(t *testing.T) {
 			t.Errorf("with a Timestamp, which Firestore sorts first: %q, more %t; want t a b c d, and no more", got, more)
 		}
 	})
+}
+
+func TestAnalysesThatWaitHideNoOrphan(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		now := time.Now()
+		for i := range 100 {
+			b.Put(t, fmt.Sprint(i), map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(now.Add(-2 * time.Hour)), "nextAttemptAt": timeValue(now.Add(time.Hour))})
+		}
+		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(now.Add(-time.Hour))})
+		if got, more := orphaned(t, open(t, b), 2); strings.Join(got, " ") != "x" || more {
+			t.Errorf("orphaned: %q, more %t; want x alone", got, more)
+		}
+	})
+}
+
+// Two calls of recovery may read the same analysis. Another program may change it between
+// the reading and the mark.
+func TestAMarkIsMadeOnceAndOnlyOfAnOrphan(t *testing.T) {
+	for name, tc := range map[string]struct {
+		others func(t *testing.T, b *emulatortest.Backend, a *worker)
+		marked bool
+	}{
+		"unchanged":             {func(*testing.T, *emulatortest.Backend, *worker) {}, true},
+		"another field changed": {func(t *testing.T, b *emulatortest.Backend, _ *worker) { b.Merge(t, "x", map[string]any{"theirs": 1}) }, true},
+		"acquired":              {func(t *testing.T, _ *emulatortest.Backend, a *worker) { mustAcquire(t, a, "x", "w/1") }, false},
+		"acquired and released": {func(t *testing.T, _ *emulatortest.Backend, a *worker) {
+			mustAcquire(t, a, "x", "w/1")
+			a.runs(t, "w/1")
+			if _, err := a.holds["w/1"].Retry(t.Context(), "c", "m", time.Minute); err != nil {
+				t.Fatal(err)
+			}
+		}, false},
+		"its holder has renewed the lock": {func(t *testing.T, b *emulatortest.Backend, _ *worker) {
+			b.Merge(t, "x", map[string]any{"lockExpiresAt": timeValue(time.Now().Add(time.Hour))})
+		}, false},
+		"finished": {func(t *testing.T, b *emulatortest.Backend, _ *worker) {
+			b.Merge(t, "x", map[string]any{"status": analysislock.Ready})
+		}, false},
+		"deleted": {func(t *testing.T, b *emulatortest.Backend, _ *worker) { b.Delete(t, "x") }, false},
+		"marked by another call": {func(t *testing.T, _ *emulatortest.Backend, a *worker) {
+			due, _, err := a.Orphaned(t.Context(), 1)
+			if err == nil {
+				_, err = a.MarkDue(t.Context(), due[0])
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+				a := open(t, b)
+				old := timeValue(time.Now().Add(-time.Hour))
+				b.Put(t, "x", map[string]any{"status": analysislock.Processing, "updatedAt": old, "lockOwner": "them", "lockToken": 6, "lockExpiresAt": old})
+				due, _, err := a.Orphaned(t.Context(), 10)
+				if err != nil || len(due) != 1 {
+					t.Fatalf("orphaned: %+v, %v", due, err)
+				}
+				tc.others(t, b, a)
+				time.Sleep(2 * time.Millisecond) // so that two marks differ
+				next, err := a.MarkDue(t.Context(), due[0])
+				if marked := err == nil; marked != tc.marked || !marked && !errors.Is(err, lease.ErrConflict) {
+					t.Fatalf("%v, %v; want marked %t, or else ErrConflict", next, err, tc.marked)
+				}
+				if tc.marked {
+					got := b.Fields(t, "x")
+					if got["nextAttemptAt"] != timeValue(next) || got["updatedAt"] == old || got["lockToken"] != int64(6) || got["status"] != analysislock.Processing {
+						t.Errorf("document %v, want it marked with %v", got, next)
+					}
+				}
+				if ids, _ := orphaned(t, a, 10); len(ids) > 0 {
+					t.Errorf("%q is found again", ids)
+				}
+			})
+		})
+	}
 }
 
 func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {

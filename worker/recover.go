@@ -17,12 +17,12 @@ import (
 // OrphanFinder finds orphaned analyses, and marks those for which a delivery is booked;
 // repo.Analyses does.
 type OrphanFinder interface {
-	// Orphaned returns up to limit unfinished analyses that only another delivery can
-	// finish and for which none is booked. more reports that there may be others.
-	Orphaned(ctx context.Context, limit int) (due []analysislock.Analysis, more bool, err error)
+	// Orphaned returns readings of up to limit unfinished analyses that only another delivery
+	// can finish and for which none is booked. more reports that there may be others.
+	Orphaned(ctx context.Context, limit int) (due []lease.Cell[analysislock.Analysis], more bool, err error)
 	// MarkDue records that the next attempt may begin now, and returns that time. It
-	// returns lease.ErrConflict if the analysis has changed.
-	MarkDue(ctx context.Context, d analysislock.Analysis) (next time.Time, err error)
+	// returns lease.ErrConflict if the analysis is no longer orphaned.
+	MarkDue(ctx context.Context, read lease.Cell[analysislock.Analysis]) (next time.Time, err error)
 }
 
 const (
@@ -83,13 +83,13 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 }
 
 // rebook books a delivery for an orphaned analysis, for now, as bookNext does. ok is false
-// if the analysis has changed meanwhile.
-func (g *Guard) rebook(ctx context.Context, d analysislock.Analysis) (ok bool, err error) {
-	next, err := g.Orphans.MarkDue(ctx, d)
-	if errors.Is(err, lease.ErrConflict) || errors.Is(err, lease.ErrNotFound) {
+// if the analysis is no longer orphaned.
+func (g *Guard) rebook(ctx context.Context, read lease.Cell[analysislock.Analysis]) (ok bool, err error) {
+	next, err := g.Orphans.MarkDue(ctx, read)
+	if errors.Is(err, lease.ErrConflict) {
 		return false, nil
 	}
-	if err == nil {
+	if d := read.Doc; err == nil {
 		_, err = g.Queue.Book(ctx, taskqueue.Task{
 			Name: nextName(d.ID, d.Lock.Token, next), AnalysisID: d.ID, Deadline: DispatchDeadline(g.RunTimeout),
 		})

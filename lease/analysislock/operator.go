@@ -62,18 +62,24 @@ func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool) 
 	})
 }
 
-// MarkDue records that the next attempt at an orphaned analysis, as it was read, may begin
-// now, and returns that time, which its delivery's name contains. So recovery does not find
-// it again within one TTL. It returns lease.ErrConflict if the analysis has changed since.
-func (l *Locks) MarkDue(ctx context.Context, d Analysis) (next time.Time, err error) {
-	_, err = l.edit(ctx, d.ID, &Seen{d.Status, d.Lock.Grant()}, func(is *Analysis, now time.Time) error {
-		if !is.NextAttemptAt.Equal(d.NextAttemptAt) {
-			return fmt.Errorf("%w: %q was booked by another call", lease.ErrConflict, d.ID)
+// MarkDue records that the next attempt at an orphaned analysis may begin now, and returns
+// that time, which its delivery's name contains. So recovery does not find it again within
+// one TTL. It begins with read, a reading of at least the status, updatedAt, the lock and
+// NextAttemptAt, which saves another. It returns lease.ErrConflict if the analysis has been
+// acquired, finished, deleted or marked since.
+func (l *Locks) MarkDue(ctx context.Context, read lease.Cell[Analysis]) (next time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	was := read.Doc
+	next = read.Now().Truncate(time.Millisecond)
+	_, err = lease.Edit(ctx, l.store, was.ID, &read, func(c lease.Cell[Analysis]) (Analysis, error) {
+		d := c.Doc
+		if !c.Exists || d.Status != was.Status || d.Lock.Grant() != was.Lock.Grant() || !d.NextAttemptAt.Equal(was.NextAttemptAt) || !lease.Orphaned(d.Lock, c.At) {
+			return d, fmt.Errorf("%w: %q is no longer orphaned", lease.ErrConflict, was.ID)
 		}
-		next = now.Truncate(time.Millisecond)
-		is.NextAttemptAt = next
-		return nil
-	}, func(_, is Analysis) bool { return is.NextAttemptAt.Equal(next) })
+		d.NextAttemptAt = next
+		return d, nil
+	}, func(c lease.Cell[Analysis]) bool { return c.Doc.NextAttemptAt.Equal(next) })
 	return next, err
 }
 

@@ -2,7 +2,6 @@ package operate
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,13 +13,11 @@ import (
 	"taskguard/repo"
 	"taskguard/worker"
 	"taskguard/worker/printable"
-	"taskguard/worker/taskqueue"
 )
 
 // Recover does what POST /internal/tasks/recover does each minute: it books a delivery
 // for each orphaned analysis.
 func Recover(ctx context.Context, c *cli.Call) (err error) {
-	again := c.Flags.Bool("now", false, "book also what was booked already in this hour, for example after the queue was purged")
 	c.TakesJSON("print what was found and booked as one JSON document, also after an error")
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
@@ -36,22 +33,11 @@ func Recover(ctx context.Context, c *cli.Call) (err error) {
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
 	guard := worker.Guard{Orphans: cl.analyses, Queue: cl.queue, RunTimeout: cl.runTimeout, Log: log}
-	if *again {
-		guard.Queue = renamingQueue{cl.queue}
-	}
 	r, err := guard.Recover(ctx)
 	if err := errors.Join(printRecovered(c, r, err), explainIndex(err)); err != nil {
 		return err
 	}
 	return reportUnknown(ctx, c, cl)
-}
-
-// renamingQueue books each task under a new name.
-type renamingQueue struct{ *taskqueue.Queue }
-
-func (q renamingQueue) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
-	t.Name = taskqueue.Name(t.Name, rand.Text())
-	return q.Queue.Book(ctx, t)
 }
 
 // reportUnknown reports, on standard error, the analyses that recovery cannot find.
@@ -79,8 +65,8 @@ func printRecovered(c *cli.Call, r worker.Recovery, failed error) error {
 	switch {
 	case failed != nil:
 		text += "; then it failed"
-	case r.Booked < r.Found:
-		text += fmt.Sprintf("; %d booked already this hour, which --now books again", r.Found-r.Booked)
+	case r.More:
+		text += "; there may be more: run it again"
 	}
 	_, err := fmt.Fprintln(c.Out, text)
 	return err
