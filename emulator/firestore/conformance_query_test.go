@@ -77,6 +77,21 @@ var queryCases = []conformanceCase{
 		slices.Reverse(want)
 		r.wantFound(v.OrderBy("x", client.Desc), strings.Join(want, " "))
 	}},
+	{"AStartSkipsWhatIsBeforeIt", func(t *testing.T, r *rig) {
+		for i, x := range []any{1, 1, "a", 1, "b"} {
+			r.ok(r.client.Doc(fmt.Sprintf("v/%d", i)).Create(r.ctx, object{"x": x}))
+		}
+		v := r.client.Collection("v").OrderBy("x", client.Asc)
+		r.wantFound(v.StartAt(1), "0 1 3 2 4")
+		r.wantFound(v.StartAfter(1), "2 4")
+		second, err := r.client.Doc("v/1").Get(r.ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.wantFound(v.StartAfter(second), "3 2 4")
+		r.wantFound(v.StartAfter(second).Limit(1), "3")
+		r.wantFound(r.client.Collection("v").OrderBy("x", client.Desc).StartAfter(second), "0")
+	}},
 	{"RangesStayWithinAType", func(_ *testing.T, r *rig) {
 		for i, v := range []any{nil, true, math.NaN(), 1, 1.5, 2, "a", "b"} {
 			r.ok(r.client.Doc(fmt.Sprintf("v/%d", i)).Create(r.ctx, object{"x": v}))

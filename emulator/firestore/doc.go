@@ -32,7 +32,7 @@
 // it resumes from a token: the token is not read.
 //
 // It implements what the services, their tests and the examples call, and
-// answers UNIMPLEMENTED to the rest: cursors, offsets, collection groups, != and
+// answers UNIMPLEMENTED to the rest: ends, offsets, collection groups, != and
 // filters on arrays; aggregations other than count; transforms other than server
 // timestamps and increments by an integer; read-only transactions and reads at a time; limits
 // in listeners and several targets on a stream; lists of documents or

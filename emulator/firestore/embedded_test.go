@@ -98,7 +98,7 @@ func TestOtherCallsAreUnimplemented(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig, _ *firestore.Server) {
 		v := r.client.Collection("v")
 		for name, q := range map[string]client.Query{
-			"cursor":           v.OrderBy("n", client.Asc).StartAt(1),
+			"end":              v.OrderBy("n", client.Asc).EndAt(1),
 			"offset":           v.Offset(1),
 			"collection group": r.client.CollectionGroup("v").Query,
 			"unequal":          v.Where("n", "!=", 1),

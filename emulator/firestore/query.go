@@ -11,7 +11,8 @@ type query struct {
 	collection string // its full name
 	where      predicate
 	order      []ordering
-	limit      int // -1: none
+	start      *firestorepb.Cursor // nil: none
+	limit      int                 // -1: none
 	mask       []fieldPath
 }
 
@@ -40,13 +41,13 @@ func parseStructured(parent string, pb *firestorepb.StructuredQuery) (*query, er
 	if len(from) != 1 || from[0].GetCollectionId() == "" || from[0].GetAllDescendants() {
 		return nil, unimplemented("a query of anything but one collection")
 	}
-	if pb.GetStartAt() != nil || pb.GetEndAt() != nil || pb.GetOffset() != 0 || pb.GetFindNearest() != nil {
-		return nil, unimplemented("a query with a cursor, an offset or find_nearest")
+	if pb.GetEndAt() != nil || pb.GetOffset() != 0 || pb.GetFindNearest() != nil {
+		return nil, unimplemented("a query with an end, an offset or find_nearest")
 	}
 	if err := checkID(from[0].GetCollectionId()); err != nil {
 		return nil, err
 	}
-	q := &query{collection: parent + "/" + from[0].GetCollectionId(), limit: -1}
+	q := &query{collection: parent + "/" + from[0].GetCollectionId(), start: pb.GetStartAt(), limit: -1}
 	if pb.GetLimit() != nil {
 		if q.limit = int(pb.GetLimit().GetValue()); q.limit < 0 {
 			return nil, invalid("limit is negative")
@@ -59,6 +60,9 @@ func parseStructured(parent string, pb *firestorepb.StructuredQuery) (*query, er
 	}
 	if err = q.parseOrder(pb.GetOrderBy(), f.ranges); err != nil {
 		return nil, err
+	}
+	if len(q.start.GetValues()) > len(q.order) {
+		return nil, invalid("the cursor has more values than the order")
 	}
 	if pb.GetSelect() != nil {
 		q.mask = []fieldPath{}
@@ -108,7 +112,17 @@ func (q *query) matches(d *document) bool {
 			return false
 		}
 	}
-	return q.where == nil || q.where(d)
+	return (q.where == nil || q.where(d)) && q.started(d)
+}
+
+// started reports whether d is at or after the query's start.
+func (q *query) started(d *document) bool {
+	for i, v := range q.start.GetValues() {
+		if c := compareValues(valueAt(d, q.order[i].path), v); c != 0 {
+			return c*q.order[i].sign > 0
+		}
+	}
+	return q.start == nil || q.start.GetBefore()
 }
 
 // valueAt is the document's value at fp, its name as a reference for __name__,
