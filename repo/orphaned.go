@@ -14,7 +14,8 @@ import (
 
 // The limits of one call of Orphaned. It leaves time to book what it has found.
 const (
-	maxOrphanReads = 100_000 // documents that one query reads
+	orphanPage     = 1000    // documents that are read at once: Firestore bills them, needed or not
+	maxOrphanReads = 100_000 // documents that each of the three reads in all
 	orphanTimeout  = 30 * time.Second
 )
 
@@ -26,8 +27,8 @@ const (
 // string, a Timestamp or epoch milliseconds. An analysis with another status that was never
 // acquired is not found. more reports that there may be others.
 //
-// The queries also read analyses that are held, finished or waiting, up to 100,000 each,
-// within 30 s for all. A malformed analysis, or one whose id analysislock.CheckID refuses, is
+// The queries also read analyses that are held, finished or waiting, up to 100,000 each, in
+// pages of 1,000, within 30 s for all. A malformed analysis, or one whose id analysislock.CheckID refuses, is
 // skipped with a warning.
 //
 // Errors, also together with those found before: lease.ErrUnavailable; lease.ErrRefused, for
@@ -40,7 +41,7 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[an
 	if err != nil {
 		return nil, false, err
 	}
-	cutoff := now.Add(-a.TTL())
+	cutoff, size := now.Add(-a.TTL()), min(limit, orphanPage)
 	skips := skipped{log: a.documents.log, message: "analysis not recovered: no delivery can finish it"}
 	defer func() { skips.end(ctx) }()
 	other := func(d *analysislock.Analysis) bool { // than the first query finds
@@ -54,27 +55,36 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[an
 		// The query compares strings as strings. A time with a zone offset may sort too
 		// early, and is dropped here; or too late, and is found up to 14 hours late. A time
 		// without decimals is found less than a second late.
-		{anyOf(a.unfinished(maxOrphanReads), timeIs("updatedAt", "<", cutoff)), func(d *analysislock.Analysis) bool { return d.UpdatedAt.Before(cutoff) }},
-		{a.expired(now, maxOrphanReads), other},
-		{a.overdue(cutoff, maxOrphanReads), other},
+		{anyOf(a.unfinished(size), timeIs("updatedAt", "<", cutoff)), func(d *analysislock.Analysis) bool { return d.UpdatedAt.Before(cutoff) }},
+		{a.expired(now, size), other},
+		{a.overdue(cutoff, size), other},
 	} {
-		asked, read := time.Now(), 0
-		err := eachDocument(ctx, "find orphaned analyses", q.Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "nextAttemptAt"), func(snap *firestore.DocumentSnapshot) bool {
-			read++
-			d := a.decode(snap)
-			switch {
-			case d.Malformed != nil:
-				skips.add(ctx, slog.String("analysis_id", d.ID), d.Malformed)
-			case !found[d.ID] && q.keep(&d) && lease.Orphaned(d.Lock, d.ReadAt) && lease.Late(d.NextAttemptAt, d.ReadAt, a.TTL()):
-				found[d.ID] = true
-				due = append(due, lease.Cell[analysislock.Analysis]{Doc: d, Exists: true, Rev: snap.UpdateTime, At: d.ReadAt, Asked: asked})
+		page := q.Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "nextAttemptAt")
+		read := 0
+		for read < maxOrphanReads {
+			asked, first := time.Now(), read
+			var last *firestore.DocumentSnapshot
+			err := eachDocument(ctx, "find orphaned analyses", page, func(snap *firestore.DocumentSnapshot) bool {
+				read, last = read+1, snap
+				d := a.decode(snap)
+				switch {
+				case d.Malformed != nil:
+					skips.add(ctx, slog.String("analysis_id", d.ID), d.Malformed)
+				case !found[d.ID] && q.keep(&d) && lease.Orphaned(d.Lock, d.ReadAt) && lease.Late(d.NextAttemptAt, d.ReadAt, a.TTL()):
+					found[d.ID] = true
+					due = append(due, lease.Cell[analysislock.Analysis]{Doc: d, Exists: true, Rev: snap.UpdateTime, At: d.ReadAt, Asked: asked})
+				}
+				return len(due) < limit
+			})
+			if err != nil || len(due) == limit {
+				return due, true, err
 			}
-			return len(due) < limit
-		})
-		more = more || len(due) == limit || read == maxOrphanReads
-		if err != nil || len(due) == limit {
-			return due, more, err
+			if read < first+size {
+				break
+			}
+			page = page.StartAfter(last)
 		}
+		more = more || read >= maxOrphanReads
 	}
 	return due, more, nil
 }

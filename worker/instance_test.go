@@ -33,7 +33,7 @@ type instance struct {
 }
 
 // start runs a worker on b whose analyzer is body.
-func start(t *testing.T, b *emulatortest.Backend, body orchestrator.AnalyzerFunc) *instance {
+func start(t testing.TB, b *emulatortest.Backend, body orchestrator.AnalyzerFunc) *instance {
 	t.Helper()
 	w := &instance{}
 	wall := func(ctx context.Context) error {

@@ -154,6 +154,7 @@ type Answer struct {
 	Error      string `json:"error,omitempty"`
 	Found      *int   `json:"found,omitempty"`
 	Booked     *int   `json:"booked,omitempty"`
+	More       *bool  `json:"more,omitempty"`
 }
 
 // maxText limits text from other programs, in bytes: an analyzer may return megabytes.
@@ -178,7 +179,7 @@ func (o Outcome) answer() (code int, a Answer) {
 		a.Error = bounded(o.Err.Error())
 	}
 	if row.counts {
-		a.Found, a.Booked = &o.Found, &o.Booked
+		a.Found, a.Booked, a.More = &o.Found, &o.Booked, &o.More
 	}
 	return row.code, a
 }

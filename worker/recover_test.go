@@ -7,12 +7,15 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
 	"taskguard/worker"
 	"taskguard/worker/taskqueue"
 )
@@ -35,8 +38,8 @@ func TestRecoveryBooksOrphanedAnalyses(t *testing.T) {
 		w.recover(t).check(t, 200, map[string]any{"found": 0.0, "booked": 0.0}) // too early
 		time.Sleep(lease.DefaultTTL + time.Second)
 		held(t, b, "live", lease.DefaultTTL)
-		for _, booked := range []float64{2, 0, 0} { // only the first call in an hour books
-			w.recover(t).check(t, 200, map[string]any{"found": 2.0, "booked": booked, "reason": nil})
+		for _, n := range []float64{2, 0, 0} { // a call marks what it books
+			w.recover(t).check(t, 200, map[string]any{"found": n, "booked": n, "more": false, "reason": nil})
 		}
 		q.serve(w)
 		if err := q.Idle(t.Context()); err != nil {
@@ -50,22 +53,35 @@ func TestRecoveryBooksOrphanedAnalyses(t *testing.T) {
 	})
 }
 
-// A task that did not run the analysis prevents another booking for at most an hour.
-func TestRecoveryBooksAgainInTheNextHour(t *testing.T) {
+// The delivery was lost, or it crashed before it acquired the lock.
+func TestRecoveryBooksAgainATTLLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), startQueue(t)
+		b, q := emulatortest.Embedded(t), &recordingQueue{}
 		w := start(t, b, succeed)
-		w.guard.Queue = q.Queue
+		w.guard.Queue = q
 		held(t, b, "x", 0)
-		time.Sleep(lease.DefaultTTL + time.Second)
-		w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0})
-		time.Sleep(time.Hour)
-		w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0})
+		for range 3 {
+			time.Sleep(lease.DefaultTTL + time.Millisecond)
+			w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0})
+			time.Sleep(lease.DefaultTTL - time.Millisecond)
+			w.recover(t).check(t, 200, map[string]any{"found": 0.0, "booked": 0.0})
+		}
+		if n := len(names(q.tasks)); n != 3 {
+			t.Errorf("%d names of 3 tasks", n)
+		}
 	})
 }
 
-// A delivery that recovery has booked may crash too. The next is booked without a wait.
-func TestRecoveryBooksAgainAfterASecondCrashWithinTheHour(t *testing.T) {
+func names(tasks []taskqueue.Task) map[string]bool {
+	all := map[string]bool{}
+	for _, t := range tasks {
+		all[t.Name] = true
+	}
+	return all
+}
+
+// A delivery that recovery has booked may crash too, in the same millisecond.
+func TestTheNameOfARecoverysTaskHasTheToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), &recordingQueue{}
 		w := start(t, b, succeed)
@@ -77,36 +93,101 @@ func TestRecoveryBooksAgainAfterASecondCrashWithinTheHour(t *testing.T) {
 			})
 			w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0})
 		}
-		if len(q.tasks) != 2 || q.tasks[0].Name == q.tasks[1].Name {
+		if len(names(q.tasks)) != 2 {
 			t.Errorf("booked %+v, want two names", q.tasks)
 		}
 	})
 }
 
-// readAt is a backlog of one analysis. It holds the store's time of the reading.
-type readAt struct{ time.Time }
-
-func (r readAt) Orphaned(_ context.Context, _ int, each func(id string, token int64, at time.Time)) error {
-	each("x", 1, r.Time)
-	return nil
+// The queue was purged during a backoff. Before it is late, the analysis is left alone.
+func TestRecoveryBooksANextAttemptWhoseTaskWasLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), &recordingQueue{}
+		w := start(t, b, succeed)
+		w.guard.Queue = q
+		next := time.Now().Add(55 * time.Minute)
+		b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": 2, "lockToken": 2, "updatedAt": iso8601.Format(time.Now()), "nextAttemptAt": iso8601.Format(next)})
+		for time.Now().Before(next.Add(lease.DefaultTTL)) {
+			w.recover(t).check(t, 200, map[string]any{"found": 0.0, "booked": 0.0})
+			time.Sleep(time.Minute)
+		}
+		w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0})
+		checkFields(t, b, "x", map[string]any{"attempts": int64(2)})
+	})
 }
 
-// Workers whose clocks disagree book one task.
-func TestTheHourInARecoverysNameIsTheStores(t *testing.T) {
+func TestTwoRecoveriesAtOnceBookEachAnalysisOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := &recordingQueue{}
-		hour := time.Now().Truncate(time.Hour)
-		for _, at := range []time.Time{hour, hour.Add(time.Hour - 1), hour.Add(time.Hour)} {
-			g := &worker.Guard{Orphans: readAt{at}, Queue: q}
-			if _, err := g.Recover(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(90 * time.Minute) // by this worker's clock
+		b, q := emulatortest.Embedded(t), &recordingQueue{}
+		for i := range 20 {
+			held(t, b, fmt.Sprint(i), 0)
 		}
-		if q.tasks[0].Name != q.tasks[1].Name || q.tasks[1].Name == q.tasks[2].Name {
-			t.Errorf("booked %+v, want one name for the first two", q.tasks)
+		time.Sleep(lease.DefaultTTL + time.Second)
+		var calls sync.WaitGroup
+		for range 2 {
+			w := start(t, b, succeed)
+			w.guard.Queue = q
+			calls.Go(func() { w.recover(t).check(t, 200, nil) })
+		}
+		calls.Wait()
+		if n := len(names(q.tasks)); n != 20 {
+			t.Errorf("%d names for 20 analyses", n)
 		}
 	})
+}
+
+// atMost is recovery with a small limit.
+type atMost struct {
+	worker.OrphanFinder
+	limit int
+}
+
+func (a atMost) Orphaned(ctx context.Context, _ int) ([]lease.Cell[analysislock.Analysis], bool, error) {
+	return a.OrphanFinder.Orphaned(ctx, a.limit)
+}
+
+// recoverAll recovers n orphaned analyses, at most limit a call, and returns the number of calls
+// and what each orphan cost. Each call also reads Firestore's time.
+func recoverAll(t testing.TB, n, limit int) (calls int, reads, writes, tasks float64) {
+	t.Helper()
+	b, q := emulatortest.Embedded(t), &recordingQueue{}
+	for i := range n {
+		b.Put(t, fmt.Sprint(i), map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
+	}
+	w := start(t, b, succeed)
+	w.guard.Queue, w.guard.Orphans = q, atMost{w.guard.Orphans, limit}
+	before := b.Server.Usage()
+	for more := true; more; calls++ {
+		r, err := w.guard.Recover(t.Context())
+		if err != nil || r.Found != r.Booked || r.Found != min(limit, n-calls*limit) {
+			t.Fatalf("call %d: %+v, %v", calls, r, err)
+		}
+		more = r.More
+	}
+	if len(names(q.tasks)) != n {
+		t.Fatalf("%d names for %d analyses", len(names(q.tasks)), n)
+	}
+	used := b.Server.Usage()
+	each := func(all int64) float64 { return float64(all) / float64(n) }
+	return calls, each(used.Reads - before.Reads - int64(calls)), each(used.Writes - before.Writes), each(int64(len(q.tasks)))
+}
+
+func TestAnOrphanCostsOneReadOneWriteAndOneTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls, reads, writes, tasks := recoverAll(t, 100, 40)
+		if calls != 3 || reads > 1.1 || writes != 1 || tasks != 1 {
+			t.Errorf("%d calls; %v reads, %v writes, %v tasks an orphan; want 3 calls and 1 of each", calls, reads, writes, tasks)
+		}
+	})
+}
+
+// With -benchtime 100000x, of 100,000 orphans.
+func BenchmarkRecovery(b *testing.B) {
+	calls, reads, writes, tasks := recoverAll(b, b.N, 10_000)
+	b.ReportMetric(float64(calls), "calls")
+	b.ReportMetric(reads, "reads/op")
+	b.ReportMetric(writes, "writes/op")
+	b.ReportMetric(tasks, "tasks/op")
 }
 
 // partlyRefusing is a queue that refuses the first task at once, and accepts the others slowly.
@@ -119,15 +200,15 @@ func (p *partlyRefusing) Book(ctx context.Context, t taskqueue.Task) (bool, erro
 	return p.slow.Book(ctx, t)
 }
 
-func TestABookingThatFailsCancelsNoOtherAndSixteenAreMadeAtATime(t *testing.T) {
+func TestABookingThatFailsCancelsNoOtherAnd32AreMadeAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		g := &worker.Guard{Orphans: overdue(100), Queue: &partlyRefusing{slow{by: time.Second}}}
-		if r, err := g.Recover(t.Context()); err == nil || r.Found != 100 || r.Booked != 99 {
-			t.Errorf("recovered %+v, %v; want 99 of 100, and an error", r, err)
+		if r, err := g.Recover(t.Context()); err == nil || r.Found != 100 || r.Booked != 99 || !r.More {
+			t.Errorf("recovered %+v, %v; want 99 of 100, more, and an error", r, err)
 		}
-		if took := time.Since(began); took != 7*time.Second {
-			t.Errorf("99 bookings of a second took %v, want 7 s", took)
+		if took := time.Since(began); took != 4*time.Second {
+			t.Errorf("99 bookings of a second took %v, want 4 s", took)
 		}
 	})
 }
@@ -171,7 +252,9 @@ func TestARecoveryThatCannotBookReportsIt(t *testing.T) {
 			t.Errorf("it tried for %v; the next call is due after a minute", took)
 		}
 		q.setUnavailable(false)
-		w.recover(t).check(t, 200, map[string]any{"found": 100.0, "booked": 100.0})
+		w.recover(t).check(t, 200, map[string]any{"found": 0.0}) // all are marked
+		time.Sleep(lease.DefaultTTL)
+		w.recover(t).check(t, 200, map[string]any{"found": 100.0, "booked": 100.0, "more": false})
 		w.unavailable.Store(true)
 		w.recover(t).check(t, 503, map[string]any{"reason": "unavailable", "found": 0.0})
 		w.unavailable.Store(false)
@@ -204,17 +287,53 @@ func (refusing) Book(context.Context, taskqueue.Task) (bool, error) { return fal
 // overdue is a backlog of n analyses.
 type overdue int
 
-func (n overdue) Orphaned(_ context.Context, limit int, each func(id string, token int64, at time.Time)) error {
+func (n overdue) Orphaned(_ context.Context, limit int) (due []lease.Cell[analysislock.Analysis], more bool, err error) {
 	for i := range min(int(n), limit) {
-		each(fmt.Sprint(i), 1, time.Unix(0, 0))
+		due = append(due, lease.Cell[analysislock.Analysis]{Doc: analysislock.Analysis{ID: fmt.Sprint(i)}})
 	}
-	return nil
+	return due, int(n) > limit, nil
+}
+
+func (overdue) MarkDue(context.Context, lease.Cell[analysislock.Analysis]) (time.Time, error) {
+	return time.Unix(0, 0), nil
+}
+
+// interrupted is a backlog whose reading fails after its beginning.
+type interrupted struct{ overdue }
+
+func (i interrupted) Orphaned(ctx context.Context, limit int) ([]lease.Cell[analysislock.Analysis], bool, error) {
+	due, more, _ := i.overdue.Orphaned(ctx, limit)
+	return due, more, lease.ErrUnavailable
+}
+
+// The answer is 503 only if something was due and nothing was booked, or if Firestore cannot
+// be read at all.
+func TestTheAnswerOfARecoveryThatFailsInPart(t *testing.T) {
+	for name, tc := range map[string]struct {
+		orphans worker.OrphanFinder
+		queue   worker.Queue
+		want    int
+		booked  float64
+	}{
+		"the reading fails later": {interrupted{3}, &recordingQueue{}, 200, 3},
+		"the reading fails":       {interrupted{0}, &recordingQueue{}, 503, 0},
+		"one booking fails":       {overdue(3), &partlyRefusing{}, 200, 2},
+		"all bookings fail":       {overdue(3), refusing{}, 503, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				w := start(t, b, succeed)
+				w.guard.Orphans, w.guard.Queue = tc.orphans, tc.queue
+				w.recover(t).check(t, tc.want, map[string]any{"booked": tc.booked})
+			})
+		})
+	}
 }
 
 func TestARecoveryIsBounded(t *testing.T) {
 	g := &worker.Guard{Orphans: overdue(1_000_000), Queue: &recordingQueue{}}
-	if r, err := g.Recover(t.Context()); err != nil || r.Found != 10_000 || r.Booked != 10_000 {
-		t.Errorf("recovered %+v, %v; want 10,000", r, err)
+	if r, err := g.Recover(t.Context()); err != nil || r.Found != 10_000 || r.Booked != 10_000 || !r.More {
+		t.Errorf("recovered %+v, %v; want 10,000, and more", r, err)
 	}
 	g.Queue = refusing{}
 	if r, err := g.Recover(t.Context()); err == nil || r.Booked != 0 {
