@@ -71,12 +71,13 @@ locals {
     }
 
     # Recovery finds waiting tasks as well, which is another alert's: if the queue
-    # delivers later than a TTL, this alert does not fire.
+    # delivers later than a TTL, this alert does not fire. Recovery finds an analysis
+    # that still does not run once a TTL.
     "Taskguard: analyses are stuck" = {
       severity = "ERROR"
       means    = "for half an hour recovery has found orphaned analyses"
       lasting  = "1800s"
-      query    = "sum(increase(${local.logged.stuck}_count{${local.logs}}[3m])) > 0 unless histogram_quantile(0.5, sum by (le) (rate(${local.queue_delays}[10m]))) > ${var.lock_ttl_seconds * 1000}"
+      query    = "sum(increase(${local.logged.stuck}_count{${local.logs}}[${ceil(var.lock_ttl_seconds / 60) + 3}m])) > 0 unless histogram_quantile(0.5, sum by (le) (rate(${local.queue_delays}[10m]))) > ${var.lock_ttl_seconds * 1000}"
     }
 
     # Also if there has never been a call: no data counts as none. 15 minutes are
