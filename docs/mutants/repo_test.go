@@ -85,7 +85,7 @@ var repoRooms = []room{
 		seed("recovery takes an analysis that waits for its next attempt", "TestAnalysesThatWaitHideNoOrphan/embedded",
 			` && lease.Late(d.NextAttemptAt, d.ReadAt, a.TTL())`, ``),
 		seed("recovery reads one page", "TestAnalysesThatWaitHideNoOrphan/embedded",
-			`read < first+size`, `read > first`),
+			`read < first+size`, `read >= first`),
 		seed("recovery judges a lock by the local clock", "TestAWorkersClockDoesNotDecideWhatIsOrphaned/fast",
 			`lease.Orphaned(d.Lock, d.ReadAt)`, `lease.Orphaned(d.Lock, time.Now())`),
 	}},
