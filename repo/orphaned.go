@@ -48,7 +48,7 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[an
 		return d.Status != analysislock.Queued && d.Status != analysislock.Processing
 	}
 	found := map[string]bool{} // the second and the third query may both find one
-	for _, q := range []struct {
+	for _, q := range []*struct {
 		firestore.Query
 		keep func(d *analysislock.Analysis) bool
 	}{
