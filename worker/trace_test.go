@@ -44,9 +44,9 @@ type lateAcquisition struct {
 	by time.Duration
 }
 
-func (l lateAcquisition) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (analysislock.Acquisition, error) {
+func (l lateAcquisition) Acquire(ctx context.Context, id, owner string, ttl time.Duration, early func(analysislock.Analysis) bool) (analysislock.Acquisition, error) {
 	time.Sleep(l.by)
-	return l.Locks.AcquireAnalysisLock(ctx, id, owner, ttl)
+	return l.Locks.Acquire(ctx, id, owner, ttl, early)
 }
 
 func TestEachStepOfADeliveryIsASpanAndAFigure(t *testing.T) {
@@ -95,13 +95,13 @@ func TestEachStepOfADeliveryIsASpanAndAFigure(t *testing.T) {
 			{"held", "locked", "acquire locked, follow_up booked, delivery held locked"},
 			{"held", "locked", "acquire locked, follow_up already, delivery held locked"},
 			{"deleted", "lock_lost", "acquire acquired, run, finish!, delivery deleted 1 1 lock_lost"},
-			{"taken", "lock_lost", "acquire acquired, heartbeat lost!, run!, delivery taken 1 1 lock_lost"},
-			{"flaky", "retry", "acquire acquired, run!, release, delivery flaky 1 1 retry!"},
+			{"taken", "lock_lost", "acquire acquired, heartbeat lost!, run!, follow_up booked, delivery taken 1 1 lock_lost"},
+			{"flaky", "retry", "acquire acquired, run!, release, follow_up booked, delivery flaky 1 1 retry"},
 			{"invalid", "failed", "acquire acquired, run!, finish, delivery invalid 1 1 failed"},
 			{"cancelled", "lock_lost", "acquire acquired, heartbeat lost!, run!, delivery cancelled 1 1 lock_lost"},
 			{"resumable", "continued", "acquire acquired, heartbeat renewed, heartbeat renewed, heartbeat renewed, run!, release, follow_up booked, delivery resumable 1 1 continued"},
 			{"none", "not_found", "acquire error!, delivery none not_found"},
-			{"unreachable", "lock_lost", "acquire acquired, heartbeat failed!, run!, release!, delivery unreachable 1 1 lock_lost"},
+			{"unreachable", "lock_lost", "acquire acquired, heartbeat failed!, run!, release!, follow_up booked, delivery unreachable 1 1 lock_lost"},
 			{"held", "unavailable", "acquire error!, delivery held unavailable!"},
 		} {
 			w.line(t, delivery, tc.id, map[string]any{"outcome": tc.outcome})
@@ -110,7 +110,7 @@ func TestEachStepOfADeliveryIsASpanAndAFigure(t *testing.T) {
 			}
 		}
 		for metric, want := range map[string]string{
-			"taskguard.deliveries":              "200 already_finished :1 200 continued :1 200 failed :2 200 lock_lost :2 200 locked :2 200 ready :2 404 not_found :1 409 lock_lost :2 500 retry :1 503 unavailable :1",
+			"taskguard.deliveries":              "200 already_finished :1 200 continued :1 200 failed :2 200 lock_lost :4 200 locked :2 200 ready :2 200 retry :1 404 not_found :1 503 unavailable :1",
 			"taskguard.run.duration":            "continued :360 failed :0 lock_lost :470 ready :700 retry :0",
 			"taskguard.run.attempt":             ":10",
 			"taskguard.lock.acquire.duration":   "acquired :0.9 already_finished :0.1 attempts_exhausted :0.1 error :15.2 locked :0.2",
@@ -119,7 +119,7 @@ func TestEachStepOfADeliveryIsASpanAndAFigure(t *testing.T) {
 			"taskguard.lock.losses":             "cancelled :1 deleted :1 out_of_time :1 taken :1",
 			"taskguard.run.timeouts":            "continued :1",
 			"taskguard.checkpoint.size":         ":8",
-			"taskguard.followups":               "already :1 booked :2",
+			"taskguard.followups":               "already :1 booked :5",
 		} {
 			if got := m.counts(t, metric); got != want {
 				t.Errorf("%s: %q, want %q", metric, got, want)
@@ -136,13 +136,13 @@ func TestARecoveryIsASpanAndItsFigures(t *testing.T) {
 		held(t, b, "x", -time.Hour)
 		w.line(t, "/internal/tasks/recover", "", map[string]any{"found": 1.0, "booked": 1.0})
 		held(t, b, "y", -time.Hour)
-		w.line(t, "/internal/tasks/recover", "", map[string]any{"found": 2.0, "booked": 1.0})
+		w.line(t, "/internal/tasks/recover", "", map[string]any{"found": 1.0, "booked": 1.0})
 		w.unavailable.Store(true)
 		w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "WARN", "outcome": "unavailable"})
 		if got, want := m.trace(), "recovery recovered, recovery recovered, recovery unavailable!"; got != want {
 			t.Errorf("spans %q, want %q", got, want)
 		}
-		for metric, want := range map[string]string{"taskguard.stuck": ":2", "taskguard.recoveries": ":2", "taskguard.deliveries": ""} {
+		for metric, want := range map[string]string{"taskguard.stuck": ":1", "taskguard.recoveries": ":2", "taskguard.deliveries": ""} {
 			if got := m.counts(t, metric); got != want {
 				t.Errorf("%s: %q, want %q", metric, got, want)
 			}
