@@ -277,15 +277,16 @@ func (a *attempt) lost(ctx context.Context, err error) {
 
 // lockLost returns the outcome of the loss err. A finished or deleted analysis needs no other
 // delivery. For any other, a follow-up is booked for the time after the present lock has
-// expired: the other owner's, or this one's, of which another process may have no answer.
+// expired: the other owner's, or this one's if it is out of time.
 func (a *attempt) lockLost(ctx context.Context, err error) Outcome {
 	o := Outcome{Case: LockLost, Err: err}
 	var lost *lease.LostError
 	over := errors.As(err, &lost) && (lost.Reason == lease.Finished || lost.Reason == lease.Deleted)
+	last := a.hold.Lost()
 	if over && lost.Reason == lease.Finished {
-		o.Status = a.hold.Lost().Status
+		o.Status = last.Status
 	}
-	if is := a.hold.Lost().Lock; over && a.Queue != nil || !over && a.followUp(ctx, is.Token, is.ExpiresAt) {
+	if over && a.Queue != nil || !over && a.followUp(ctx, last.Lock.Token, last.Lock.ExpiresAt) {
 		o.Case = LockLostOver
 	}
 	return o

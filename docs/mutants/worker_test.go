@@ -7,7 +7,7 @@ var workerRooms = []room{
 		seed("MAX_RUN_TIME does not end a run", "TestAnAnalysisFailsWhenItsTimeIsExhausted/during_the_run",
 			`acq.RunTime > 0 && acq.RunTime <= limit`, `false`),
 		seed("every lost lock is acknowledged", "TestEachStepOfADeliveryIsASpanAndAFigure",
-			`!over && a.followUp(ctx, is.Token, is.ExpiresAt)`, `!over && a.Queue != nil`),
+			`!over && a.followUp(ctx, last.Lock.Token, last.Lock.ExpiresAt)`, `!over && a.Queue != nil`),
 		seed("a cancelled analysis is delivered again", "TestARunWhoseAnalysisIsOverEndsWithinAHeartbeatAndWritesNothing/cancelled,_found_when_it_finishes_true",
 			`over && a.Queue != nil ||`, `false ||`),
 		seed("all deliveries of a process are one owner", "TestEachDeliveryIsAnOwnerOfItsOwn",
@@ -109,7 +109,7 @@ var workerRooms = []room{
 	if d.StartedAt`, `	if d.StartedAt`),
 	}},
 	{"lease/rules.go", []bug{seed("a delivery is in time at the due time only", "worker.TestADeliveryKeepsToTheNextAttempt/2_s_early",
-		`maxEarly = 2 * time.Second`, `maxEarly = 2*time.Second - 1`)}},
+		`maxEarly = 2 * time.Second`, `maxEarly = time.Second`)}},
 	{"worker/recover.go", []bug{
 		seed("a booking of a recovery that fails cancels the others", "TestABookingThatFailsCancelsNoOtherAndManyAreMadeAtATime",
 			`	var booking errgroup.Group`, `	booking, ctx := errgroup.WithContext(ctx)`),

@@ -180,6 +180,9 @@ func (c *cloud) workerCommand(more map[string]string) (command, error) {
 		"TASK_AUTH": "oidc", "TASK_AUDIENCE": c.target, "TASK_SERVICE_ACCOUNTS": caller, "TASK_JWKS_URL": c.keysURL,
 	})
 	maps.Copy(vars, more)
+	if vars["RETRY_MIN"]+vars["RETRY_MAX"] == "" { // as short as the queue's own
+		vars["RETRY_MIN"], vars["RETRY_MAX"] = "500ms", "2s"
+	}
 	if _, err := service.ParseConfig(func(name string) (string, bool) { v, ok := vars[name]; return v, ok }); err != nil {
 		return command{}, cli.EnvironmentError{Err: err}
 	}
