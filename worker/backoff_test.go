@@ -9,8 +9,8 @@ func TestTheWaitDoublesFromItsLeastToItsLongest(t *testing.T) {
 	const s = time.Second
 	var least time.Duration
 	for n, want := range []time.Duration{30 * s, 60 * s, 120 * s, 240 * s, 480 * s, 600 * s, 600 * s, 600 * s, 600 * s} {
-		got := backoff(n+1, DefaultRetryMin, DefaultRetryMax, 0)
-		if longest := backoff(n+1, DefaultRetryMin, DefaultRetryMax, 1); got != want || longest != want*5/4 {
+		got := backoff(n+1, DefaultMinRetry, DefaultMaxRetry, 0)
+		if longest := backoff(n+1, DefaultMinRetry, DefaultMaxRetry, 1); got != want || longest != want*5/4 {
 			t.Errorf("after attempt %d it waits from %v to %v, want from %v to %v", n+1, got, longest, want, want*5/4)
 		}
 		least += got

@@ -175,8 +175,8 @@ func (a *attempt) book(ctx context.Context, t taskqueue.Task) bool {
 
 // The defaults of RETRY_MIN and RETRY_MAX. With them, ten attempts span at least 55 minutes.
 const (
-	DefaultRetryMin = 30 * time.Second
-	DefaultRetryMax = 10 * time.Minute
+	DefaultMinRetry = 30 * time.Second
+	DefaultMaxRetry = 10 * time.Minute
 )
 
 // DefaultRunTimeout is the default of RUN_TIMEOUT.

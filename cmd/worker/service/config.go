@@ -93,7 +93,7 @@ func retries(e *cloudrun.Environment, queue bool) (shortest, longest time.Durati
 	if !queue {
 		e.Unused("belongs to TASK_QUEUE, which is not set", "RETRY_MIN", "RETRY_MAX")
 	}
-	shortest, longest = e.Duration("RETRY_MIN", worker.DefaultRetryMin), e.Duration("RETRY_MAX", worker.DefaultRetryMax)
+	shortest, longest = e.Duration("RETRY_MIN", worker.DefaultMinRetry), e.Duration("RETRY_MAX", worker.DefaultMaxRetry)
 	switch {
 	case shortest > longest:
 		e.Problem("RETRY_MIN", "%v is over RETRY_MAX, %v", shortest, longest)
