@@ -367,7 +367,7 @@ func agreeOnProbes(t *testing.T, file string, c *run.Container, module block) {
 func TestTheServicesAcceptTheModulesEnvironments(t *testing.T) {
 	mayBeSet := map[string]string{
 		"LOG_LEVEL":           "worker_env, doclock_env",
-		"CHECKPOINT_INTERVAL": "worker_env", "STALL_TIMEOUT": "worker_env", "MAX_RUN_TIME": "worker_env",
+		"CHECKPOINT_INTERVAL": "worker_env", "STALL_TIMEOUT": "worker_env", "MAX_RUN_TIME": "worker_env", "RETRY_MIN": "worker_env", "RETRY_MAX": "worker_env",
 		"doclock DOCUMENT_LOCK_TTL": "doclock_env", "doclock DOCUMENT_LOCKS_COLLECTION": "doclock_env",
 	}
 	for _, name := range []string{"everything", "smallest", "application", "theirs"} {

@@ -74,17 +74,16 @@ func (l *Lessor[D]) AcquireIf(ctx context.Context, key, owner string, permit fun
 		if !c.Exists {
 			return c.Doc, ErrNotFound
 		}
-		read := c.Doc
 		stolen = l.of(&c.Doc).Owner != ""
 		next, err := Take(*l.of(&c.Doc), c.At, owner, l.policy)
+		if err == nil {
+			err = permit(c.Doc)
+		}
 		switch {
 		case err != nil && !errors.Is(err, ErrExhausted):
 			return c.Doc, err
 		case l.of(&c.Doc).FinishedBy == owner: // this call has finished it and lost the reply; it was reopened since
 			return c.Doc, ErrExhausted
-		}
-		if err := permit(read); err != nil {
-			return c.Doc, err
 		}
 		*l.of(&c.Doc) = next
 		if set != nil {

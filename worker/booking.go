@@ -37,18 +37,18 @@ const (
 // delivered, or it was delivered and has booked the task of a later lock. The exception
 // is a delivery that has this name itself: it is being handled now, so it books nothing
 // and must not be acknowledged.
-func (a *attempt) follow(ctx context.Context, acq analysislock.Acquisition) Outcome {
-	o := Outcome{Case: Locked, ID: a.id, HeldBy: acq.Grant.Owner, RetryAt: acq.ExpiresAt, RetryIn: acq.Remaining}
-	if a.Queue == nil {
-		return o
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)
-	defer cancel()
-	name := taskqueue.Name("follow", a.id, strconv.FormatInt(acq.Grant.Token, 10), acq.ExpiresAt.UTC().Format(time.RFC3339Nano))
-	if name != a.task && a.book(ctx, taskqueue.Task{Name: name, At: acq.ExpiresAt.Add(followDelay)}) {
+func (a *attempt) follow(ctx context.Context) Outcome {
+	o := Outcome{Case: Locked, ID: a.id, HeldBy: a.acq.Grant.Owner, RetryAt: a.acq.ExpiresAt, RetryIn: a.acq.Remaining}
+	if a.followUp(ctx, a.acq.Grant.Token, a.acq.ExpiresAt) {
 		o.Case = LockedBooked
 	}
 	return o
+}
+
+// followUp reports whether the follow-up of the lock of that token and expiry is booked.
+func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) bool {
+	name := taskqueue.Name("follow", a.id, strconv.FormatInt(token, 10), expires.UTC().Format(time.RFC3339Nano))
+	return name != a.task && a.bookAt(ctx, name, expires.Add(followDelay))
 }
 
 // stopped releases the lock of a run that was ended by a stop, and books an immediate
@@ -90,18 +90,18 @@ func (a *attempt) continued(ctx context.Context) (o Outcome, ended bool) {
 // retry releases the lock after a temporary failure, and books the next attempt for the
 // time that the same commit records. If the process dies between the two, the delivery at
 // hand is redelivered and books the same task; see wait.
-func (a *attempt) retry(ctx context.Context, acq analysislock.Acquisition, code, message string) Outcome {
-	o := Outcome{Case: Retry, ID: a.id, Err: errors.New(message), Code: code}
-	wait := time.Duration(0)
+func (a *attempt) retry(ctx context.Context, code, message string) Outcome {
+	o := Outcome{Case: Retry, Err: errors.New(message), Code: code}
+	var wait time.Duration
 	if a.Queue != nil {
-		wait = a.backoff(acq.Attempt)
+		wait = backoff(a.acq.Attempt, a.RetryMin, a.RetryMax, rand.Float64())
 	}
 	var next time.Time
 	released := a.released(ctx, func(ctx context.Context) (err error) {
 		next, err = a.hold.Retry(ctx, code, message, wait)
 		return err
 	})
-	if released && a.Queue != nil && a.bookNext(ctx, acq.Grant.Token, next) {
+	if released && a.bookNext(ctx, next) {
 		o.Case, o.RetryAt = RetryBooked, next
 	}
 	return o
@@ -109,19 +109,17 @@ func (a *attempt) retry(ctx context.Context, acq analysislock.Acquisition, code,
 
 // wait handles a delivery that comes before the next attempt is due: it books the task of
 // that attempt again. The document has all parts of its name.
-func (a *attempt) wait(ctx context.Context, acq analysislock.Acquisition) Outcome {
-	o := Outcome{Case: Waiting, ID: a.id, RetryAt: acq.ExpiresAt, RetryIn: acq.Remaining}
-	if a.bookNext(ctx, acq.Grant.Token, acq.ExpiresAt) {
+func (a *attempt) wait(ctx context.Context) Outcome {
+	o := Outcome{Case: Waiting, ID: a.id, RetryAt: a.acq.ExpiresAt, RetryIn: a.acq.Remaining}
+	if a.bookNext(ctx, a.acq.ExpiresAt) {
 		o.Case = WaitingBooked
 	}
 	return o
 }
 
 // bookNext books the next attempt for the time next.
-func (a *attempt) bookNext(ctx context.Context, token int64, next time.Time) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)
-	defer cancel()
-	return a.book(ctx, taskqueue.Task{Name: nextName(a.id, token, next), At: next})
+func (a *attempt) bookNext(ctx context.Context, next time.Time) bool {
+	return a.bookAt(ctx, nextName(a.id, a.acq.Grant.Token, next), next)
 }
 
 // isNext reports whether the delivery at hand is the task that is booked for the next
@@ -134,15 +132,26 @@ func nextName(id string, token int64, next time.Time) string {
 	return taskqueue.Name("next", id, strconv.FormatInt(token, 10), iso8601.Format(next))
 }
 
-// backoff returns the wait after that attempt: RetryMin, doubled for each attempt before
-// it, at most RetryMax, times a random factor from 1 to 1.25, so that analyses that failed
-// together are not all tried again together.
-func (g *Guard) backoff(attempt int) time.Duration {
-	wait := min(g.RetryMin<<min(attempt-1, 30), g.RetryMax)
-	if wait <= 0 { // overflow
-		wait = g.RetryMax
+// backoff returns the wait after that attempt: first, doubled for each attempt before it, at
+// most longest, times 1 to 1.25, which random from 0 to 1 chooses, so that analyses that
+// failed together are not all tried again together.
+func backoff(attempt int, first, longest time.Duration, random float64) time.Duration {
+	wait := first
+	for n := 1; n < attempt && wait < longest; n++ {
+		wait *= 2
 	}
-	return wait + rand.N(wait/4+1)
+	wait = min(wait, longest)
+	return wait + time.Duration(random*float64(wait)/4)
+}
+
+// bookAt is like book, within bookTimeout; without a queue it returns false.
+func (a *attempt) bookAt(ctx context.Context, name string, at time.Time) bool {
+	if a.Queue == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)
+	defer cancel()
+	return a.book(ctx, taskqueue.Task{Name: name, At: at})
 }
 
 // book reports whether t is in the queue, or was under the same name.
@@ -163,6 +172,12 @@ func (a *attempt) book(ctx context.Context, t taskqueue.Task) bool {
 	span.Close(outcome, err != nil)
 	return err == nil
 }
+
+// The defaults of RETRY_MIN and RETRY_MAX. With them, ten attempts span at least 55 minutes.
+const (
+	DefaultMinRetry = 30 * time.Second
+	DefaultMaxRetry = 10 * time.Minute
+)
 
 // DefaultRunTimeout is the default of RUN_TIMEOUT.
 const DefaultRunTimeout = 25 * time.Minute

@@ -218,7 +218,7 @@ func TestAStoppedRunIsBookedAgain(t *testing.T) {
 				if tc.storeUnavailable {
 					attempts = 1
 				}
-				checkFields(t, b, "x", map[string]any{"status": tc.status, "attempts": attempts})
+				checkFields(t, b, "x", map[string]any{"status": tc.status, "attempts": attempts, "nextAttemptAt": nil})
 				if tc.code != 200 {
 					return
 				}

@@ -102,7 +102,7 @@ func TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt(t *testing.T) {
 					w.guard.Queue = refusing{}
 				}
 				w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "continued", "status": nil})
-				checkFields(t, b, "x", map[string]any{"status": "QUEUED", "attempts": int64(tc.before), "lockOwner": nil, "lockToken": int64(1), "checkpoint": int64(7), "lastError": nil})
+				checkFields(t, b, "x", map[string]any{"status": "QUEUED", "attempts": int64(tc.before), "lockOwner": nil, "lockToken": int64(1), "checkpoint": int64(7), "lastError": nil, "nextAttemptAt": nil})
 				if got := attempts(t, b); got != "continued" {
 					t.Errorf("history %q", got)
 				}
@@ -141,7 +141,7 @@ func TestARunWithoutANewCheckpointFailsAtItsDeadline(t *testing.T) {
 					return until(ctx, nothing)
 				})
 				w.guard.Queue = &recordingQueue{}
-				w.deliver(t, "x").check(t, 500, map[string]any{"reason": "retry"})
+				w.deliver(t, "x").check(t, 200, map[string]any{"reason": "retry"})
 				checkFields(t, b, "x", map[string]any{"attempts": int64(1), "checkpoint": tc.kept})
 				if got := attempts(t, b); got != "retry:run_timeout" {
 					t.Errorf("history %q", got)
@@ -298,10 +298,10 @@ func TestARunThatLostItsLockDoesNotContinue(t *testing.T) {
 		})
 		q := &recordingQueue{}
 		w.guard.Queue, w.guard.RunTimeout = q, time.Minute
-		w.deliver(t, "x").check(t, 409, map[string]any{"reason": "lock_lost"})
+		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "lock_lost"})
 		checkFields(t, b, "x", map[string]any{"lockOwner": "them", "checkpoint": int64(7), "attempts": int64(1)})
-		if len(q.tasks) != 0 {
-			t.Errorf("booked %+v", q.tasks)
+		if len(q.tasks) != 1 || !q.tasks[0].At.After(time.Now()) {
+			t.Errorf("booked %+v, want only the follow-up of the other's lock", q.tasks)
 		}
 	})
 }

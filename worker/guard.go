@@ -81,6 +81,7 @@ func (g *Guard) Deliver(ctx context.Context, d Delivery) Outcome {
 type attempt struct {
 	*Guard
 	id, task, owner string
+	acq             analysislock.Acquisition
 	hold            *analysislock.Hold // once acquired
 	measured        Measures
 }
@@ -94,7 +95,7 @@ func (a *attempt) deliver(ctx context.Context) Outcome {
 	case err != nil:
 		return refusal(a.id, err)
 	case acq.Acquired:
-		o := a.run(ctx, acq)
+		o := a.run(ctx)
 		o.ID, o.Token = a.id, acq.Grant.Token
 		return o
 	case acq.Reason == analysislock.AlreadyFinished:
@@ -103,11 +104,10 @@ func (a *attempt) deliver(ctx context.Context) Outcome {
 		return Outcome{Case: Failed, ID: a.id, Token: acq.Grant.Token, Err: lease.ErrExhausted, Code: acq.Reason}
 	case acq.Reason == analysislock.RunTimeExhausted:
 		return Outcome{Case: Failed, ID: a.id, Token: acq.Grant.Token, Err: errRunTime, Code: acq.Reason}
+	case acq.Reason == analysislock.Waiting:
+		return a.wait(ctx)
 	}
-	if acq.Reason == analysislock.Waiting {
-		return a.wait(ctx, acq)
-	}
-	return a.follow(ctx, acq)
+	return a.follow(ctx)
 }
 
 // acquire acquires the lock. A stop does not cancel it: a lock could be acquired without
@@ -121,7 +121,7 @@ func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error)
 	}
 	acq, err := a.Locks.Acquire(ctx, a.id, a.owner, 0, early)
 	m.Asked, m.Acquire = true, time.Since(began)
-	a.hold = acq.Hold
+	a.acq, a.hold = acq, acq.Hold
 	outcome := acq.Reason
 	switch {
 	case err != nil:
@@ -152,7 +152,8 @@ func refusal(id string, err error) Outcome {
 }
 
 // run runs the analyzer under the lock, and records the result or releases the lock.
-func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome {
+func (a *attempt) run(ctx context.Context) Outcome {
+	acq := a.acq
 	limit, passed := a.RunTimeout, errDeadline
 	if acq.RunTime > 0 && acq.RunTime <= limit {
 		limit, passed = acq.RunTime, errRunTime
@@ -171,13 +172,15 @@ func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome
 		if lost.Reason == lease.OutOfTime { // the lock may still be ours
 			a.release(ctx, analysislock.OutcomeLockLost, false)
 		}
-		return a.lockLost(err)
+		return a.lockLost(ctx, err)
 	case errors.As(err, &permanent):
 		return a.fail(ctx, permanent.Code, permanent.Message)
 	case errors.Is(cause, ErrStopping):
 		return a.stopped(ctx)
 	case !began: // the input could not be read
-		a.retry(ctx, acq, "input_unavailable", "the input could not be read")
+		if o := a.retry(ctx, "input_unavailable", "the input could not be read"); o.Case == RetryBooked {
+			return o
+		}
 		return Outcome{Case: FinishUnknown, Err: err}
 	}
 	code, reason := "analyzer_failed", ""
@@ -208,7 +211,7 @@ func (a *attempt) run(ctx context.Context, acq analysislock.Acquisition) Outcome
 		o.Reason = reason
 		return o
 	}
-	o := a.retry(ctx, acq, code, message)
+	o := a.retry(ctx, code, message)
 	o.Reason = reason
 	return o
 }
@@ -273,15 +276,17 @@ func (a *attempt) lost(ctx context.Context, err error) {
 }
 
 // lockLost returns the outcome of the loss err. A finished or deleted analysis needs no other
-// delivery.
-func (a *attempt) lockLost(err error) Outcome {
+// delivery. For any other, a follow-up is booked for the time after the present lock has
+// expired: the other owner's, or this one's if it is out of time.
+func (a *attempt) lockLost(ctx context.Context, err error) Outcome {
 	o := Outcome{Case: LockLost, Err: err}
 	var lost *lease.LostError
 	over := errors.As(err, &lost) && (lost.Reason == lease.Finished || lost.Reason == lease.Deleted)
+	last := a.hold.Lost()
 	if over && lost.Reason == lease.Finished {
-		o.Status = a.hold.Lost().Status
+		o.Status = last.Status
 	}
-	if over && a.Queue != nil {
+	if over && a.Queue != nil || !over && a.followUp(ctx, last.Lock.Token, last.Lock.ExpiresAt) {
 		o.Case = LockLostOver
 	}
 	return o
@@ -308,12 +313,11 @@ func (a *attempt) finished(ctx context.Context, o Outcome, err error) Outcome {
 	case err == nil:
 		return o
 	case errors.Is(err, lease.ErrLost):
-		return a.lockLost(err)
+		return a.lockLost(ctx, err)
 	case errors.Is(err, lease.ErrMalformed):
 		return Outcome{Case: Corrupted, Err: err}
 	case errors.Is(err, lease.ErrRefused): // not even an error fits into the document
-		a.release(ctx, analysislock.OutcomeRetry, false)
-		return Outcome{Case: Retry, Err: err, Code: "unrecordable"}
+		return a.retry(ctx, "unrecordable", "the document cannot hold the outcome beside its other fields")
 	}
 	return Outcome{Case: FinishUnknown, Err: err}
 }

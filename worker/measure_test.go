@@ -57,7 +57,7 @@ func (w *logged) line(t *testing.T, path, id string, want map[string]any, header
 		if err := json.Unmarshal([]byte(l), &entry); err != nil {
 			t.Fatal(err)
 		}
-		if entry["msg"] != "delivery" && entry["msg"] != "recovery" {
+		if entry["msg"] != "delivery" && entry["msg"] != "rejected" && entry["msg"] != "recovery" {
 			continue
 		}
 		lines++

@@ -23,8 +23,8 @@ const (
 	RetryBooked  // and the next attempt is booked
 	Waiting      // for the next attempt, which could not be booked
 	WaitingBooked
-	LockLost           // to another owner, or out of time
-	LockLostOver       // the analysis was finished or deleted meanwhile, and there is a queue
+	LockLost           // and no follow-up was booked
+	LockLostOver       // there is a queue, and a follow-up is booked or the analysis was finished or deleted
 	Busy               // Server.MaxRuns deliveries are in progress
 	ShuttingDown       // stopped during the run, and no delivery was booked
 	ShuttingDownBooked // stopped during the run, and a delivery is booked
@@ -106,6 +106,7 @@ var answers = [...]struct {
 	acquired *bool // nil: not in the body
 	reason   string
 	status   string // of the analysis, if the case determines it
+	tries    int    // from this try on a task is rejected; zero: never
 	error    bool   // the body has Err
 	counts   bool   // the body has the numbers of Recovery
 }{
@@ -126,13 +127,13 @@ var answers = [...]struct {
 	Continued:          {code: http.StatusInternalServerError, acquired: new(true), reason: "continued"},
 	ContinuedBooked:    {code: http.StatusOK, acquired: new(true), reason: "continued"},
 	NotClaimed:         {code: http.StatusInternalServerError, acquired: new(false), reason: "shutting_down"},
-	NotFound:           {code: http.StatusNotFound, reason: "not_found"},
-	BadRequest:         {code: http.StatusBadRequest, reason: "bad_request", error: true},
-	TooLarge:           {code: http.StatusRequestEntityTooLarge, reason: "too_large"},
+	NotFound:           {code: http.StatusNotFound, reason: "not_found", tries: 6},
+	BadRequest:         {code: http.StatusBadRequest, reason: "bad_request", tries: 1, error: true},
+	TooLarge:           {code: http.StatusRequestEntityTooLarge, reason: "too_large", tries: 1},
 	Unavailable:        {code: http.StatusServiceUnavailable, acquired: new(false), reason: "unavailable"},
 	FinishUnknown:      {code: http.StatusServiceUnavailable, acquired: new(true), reason: "unavailable"},
-	Malformed:          {code: http.StatusInternalServerError, acquired: new(false), reason: "malformed", error: true},
-	Corrupted:          {code: http.StatusInternalServerError, acquired: new(true), reason: "malformed", error: true},
+	Malformed:          {code: http.StatusInternalServerError, acquired: new(false), reason: "malformed", tries: 6, error: true},
+	Corrupted:          {code: http.StatusInternalServerError, acquired: new(true), reason: "malformed", tries: 6, error: true},
 	WrongMethod:        {code: http.StatusMethodNotAllowed, reason: "method_not_allowed"},
 	NoSuchRoute:        {code: http.StatusNotFound, reason: "no_such_route"},
 	Internal:           {code: http.StatusInternalServerError, reason: "internal"},
@@ -155,6 +156,7 @@ type Answer struct {
 	Found      *int   `json:"found,omitempty"`
 	Booked     *int   `json:"booked,omitempty"`
 	More       *bool  `json:"more,omitempty"`
+	Rejected   bool   `json:"rejected,omitempty"`
 }
 
 // maxText limits text from other programs, in bytes: an analyzer may return megabytes.
@@ -181,7 +183,19 @@ func (o Outcome) answer() (code int, a Answer) {
 	if row.counts {
 		a.Found, a.Booked, a.More = &o.Found, &o.Booked, &o.More
 	}
+	if o.rejected() {
+		a.Rejected = true
+		return answers[Ran].code, a
+	}
 	return row.code, a
+}
+
+// rejected reports whether no later try of the task can be expected to succeed. The answer
+// is then a success, so that Cloud Tasks deletes the task. A caller that is not Cloud Tasks
+// gets the status of the case.
+func (o Outcome) rejected() bool {
+	from := answers[o.Case].tries
+	return from > 0 && o.Task != "" && max(o.Tries, 1) >= from
 }
 
 // maxRetryAfter limits Retry-After. A wrong clock may set an expiry a year ahead, but the

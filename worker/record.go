@@ -13,7 +13,7 @@ import (
 	"taskguard/worker/telemetry"
 )
 
-// Field is a field of the log line "delivery" or "recovery". Every request to an internal
+// Field is a field of the log line "delivery", "rejected" or "recovery". Every request to an internal
 // route writes one such line. The names are public.
 type Field struct {
 	Name    string
@@ -69,7 +69,7 @@ var fields = [...]struct {
 	{Field{"checkpoints", "integer", "commits with a checkpoint of the run"}, func(l line) slog.Value { return number(l.Checkpoints > 0, int64(l.Checkpoints)) }},
 	{Field{"lost", "string", "why the lock was lost: taken, finished, cancelled, deleted or out_of_time"}, func(l line) slog.Value { return text(l.Lost) }},
 	{Field{"follow_up", "string", "whether another delivery was booked: booked or failed. Absent without a queue, and if this delivery is itself that follow-up"}, func(l line) slog.Value { return text(l.FollowUp) }},
-	{Field{"retry_at", "string", "expiry of the other worker's lock"}, func(l line) slog.Value {
+	{Field{"retry_at", "string", "expiry of the other worker's lock, or the time of the next attempt"}, func(l line) slog.Value {
 		if l.RetryAt.IsZero() {
 			return slog.Value{}
 		}
@@ -127,10 +127,13 @@ func validID(id string) string {
 	return id
 }
 
-// level returns INFO for an expected outcome, and WARN otherwise.
+// level returns INFO for an expected outcome, ERROR for a rejected task, and WARN otherwise.
 func (o Outcome) level() slog.Level {
+	if o.rejected() {
+		return slog.LevelError
+	}
 	switch o.Case {
-	case Ran, AlreadyFinished, Locked, LockedBooked, ShuttingDownBooked, ContinuedBooked, Recovered:
+	case Ran, AlreadyFinished, Locked, LockedBooked, WaitingBooked, ShuttingDownBooked, ContinuedBooked, Recovered:
 		return slog.LevelInfo
 	}
 	return slog.LevelWarn
@@ -147,10 +150,14 @@ func (s *Server) record(ctx context.Context, span telemetry.Span, message string
 			attrs = append(attrs, slog.Attr{Key: fields[i].Name, Value: v})
 		}
 	}
-	s.log.LogAttrs(ctx, o.level(), message, attrs...) //nolint:sloglint // delivery or recovery
 	if message == telemetry.Delivery {
 		s.guard.Telemetry.Delivered(ctx, o.Case.String(), l.status)
 	}
+	if o.rejected() {
+		message = "rejected"
+		s.guard.Telemetry.Rejected(ctx, o.Case.String())
+	}
+	s.log.LogAttrs(ctx, o.level(), message, attrs...) //nolint:sloglint // delivery, rejected or recovery
 	span.Describe(validID(o.ID), o.Token, o.Attempt)
 	span.Close(o.Case.String(), l.status >= http.StatusInternalServerError)
 }

@@ -133,7 +133,7 @@ func TestDrainWaitsForTheRunsInFlight(t *testing.T) {
 // broken are locks that panic.
 type broken struct{ worker.Locks }
 
-func (broken) AcquireAnalysisLock(context.Context, string, string, time.Duration) (analysislock.Acquisition, error) {
+func (broken) Acquire(context.Context, string, string, time.Duration, func(analysislock.Analysis) bool) (analysislock.Acquisition, error) {
 	panic("with a user's input")
 }
 
@@ -144,7 +144,7 @@ func TestAPanicInAHandlerIsAnsweredAndLogged(t *testing.T) {
 	guard := &worker.Guard{Locks: broken{}, Log: slog.New(slog.NewTextHandler(&log, nil))}
 	w := instance{Server: worker.NewServer(work, guard, nil)}
 	w.deliver(t, "x").check(t, 500, map[string]any{"reason": "internal"})
-	if !strings.Contains(log.String(), "broken.AcquireAnalysisLock") || strings.Contains(log.String(), "user's input") {
+	if !strings.Contains(log.String(), "broken.Acquire") || strings.Contains(log.String(), "user's input") {
 		t.Errorf("log: %s", log.String())
 	}
 	if n := log.Len(); n > 6000 {

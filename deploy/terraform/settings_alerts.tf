@@ -96,13 +96,11 @@ locals {
       query    = "sum(increase(${format(local.run_requests, "worker", "response_code=\"429\"")}[10m])) > 5"
     }
 
-    # A task is redelivered at least every 10 minutes: a refusal that is fixed before
-    # the next delivery ends sooner than this lasts.
     "Taskguard: tasks can never succeed" = {
-      severity = "WARNING"
-      means    = "deliveries are refused for what they ask"
-      lasting  = "1800s"
-      query    = "sum by (outcome) (increase(${local.logged.deliveries}{${local.logs},outcome=~\"bad_request|too_large|not_found|malformed\"}[15m])) > 0"
+      severity = "ERROR"
+      means    = "tasks were rejected and are deleted"
+      lasting  = "0s"
+      query    = "sum by (outcome) (increase(${local.logged.rejected}{${local.logs}}[15m])) > 0"
     }
 
     # An answer of the worker itself has a log line: the others are crashes, instances

@@ -4,7 +4,7 @@
 locals {
   worker_lines = "resource.type=\"cloud_run_revision\" AND resource.labels.service_name=\"${local.worker_name}\""
   # Without the smoke test of a release, which requests an analysis that does not exist.
-  delivery = "${local.worker_lines} AND jsonPayload.message=\"delivery\" AND NOT (jsonPayload.analysis_id=~\"^smoke-test-\" AND jsonPayload.outcome=\"not_found\")"
+  delivery = "${local.worker_lines} AND jsonPayload.message=~\"^(delivery|rejected)$\" AND NOT (jsonPayload.analysis_id=~\"^smoke-test-\" AND jsonPayload.outcome=\"not_found\")"
   recovery = "${local.worker_lines} AND jsonPayload.message=\"recovery\""
 
   # With a value, the metric is a distribution of it; without, a count. There are few
@@ -15,6 +15,7 @@ locals {
     acquire_ms = { of = "Time to acquire the lock", filter = "${local.delivery} AND jsonPayload.acquire_ms>=0", labels = [], value = "acquire_ms" }
     attempts   = { of = "Number of the attempt that a run was", filter = "${local.delivery} AND jsonPayload.attempt>=1 AND jsonPayload.run_ms>=0", labels = [], value = "attempt" }
     exhausted  = { of = "Analyses whose attempts or run time are exhausted", filter = "${local.delivery} AND jsonPayload.code=~\"^(attempts_exhausted|run_time_exhausted)$\"", labels = [], value = null }
+    rejected   = { of = "Tasks that can never succeed", filter = "${local.worker_lines} AND jsonPayload.message=\"rejected\"", labels = ["outcome"], value = null }
     steals     = { of = "Stale locks taken over", filter = "${local.delivery} AND jsonPayload.stolen=true", labels = [], value = null }
     losses     = { of = "Locks lost during a run", filter = "${local.delivery} AND jsonPayload.lost:*", labels = ["lost"], value = null }
     follow_ups = { of = "Follow-up deliveries wanted", filter = "${local.delivery} AND jsonPayload.follow_up:*", labels = ["follow_up"], value = null }

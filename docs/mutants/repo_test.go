@@ -37,7 +37,7 @@ var repoRooms = []room{
 	}},
 	{"lease/analysislock/hold.go", []bug{
 		seed("a finish leaves the checkpoint", "repo.TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh/embedded",
-			`d.Progress, d.Checkpoint = nil, &Checkpoint{}`, `d.Progress = nil`),
+			`d.Progress, d.Checkpoint, d.NextAttemptAt = nil, &Checkpoint{}, time.Time{}`, `d.Progress, d.NextAttemptAt = nil, time.Time{}`),
 	}},
 	{"lease/analysislock/operator.go", []bug{
 		seed("an analysis is marked that another call has marked", "repo.TestAMarkIsMadeOnceAndOnlyOfAnOrphan/marked_by_another_call/embedded",

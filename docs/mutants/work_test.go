@@ -63,7 +63,7 @@ var workRooms = []room{
 	}},
 	{"lease/analysislock/hold.go", []bug{
 		seed("explored: READY keeps the checkpoint", everyInterleaving,
-			`d.Progress, d.Checkpoint = nil, &Checkpoint{}`, `d.Progress = nil`),
+			`d.Progress, d.Checkpoint, d.NextAttemptAt = nil, &Checkpoint{}, time.Time{}`, `d.Progress, d.NextAttemptAt = nil, time.Time{}`),
 		seed("explored: FAILED deletes the checkpoint", everyInterleaving,
 			`		d.fail(code, message)
 `,
@@ -71,11 +71,7 @@ var workRooms = []room{
 		d.Checkpoint = &Checkpoint{}
 `),
 		seed("explored: a failure for now deletes the checkpoint", everyInterleaving,
-			`		d.LastError = &Error{Code: code, Message: bounded(message)}
-`,
-			`		d.LastError = &Error{Code: code, Message: bounded(message)}
-		d.Checkpoint = &Checkpoint{}
-`),
+			`d.LastError, d.NextAttemptAt = failure, next`, `d.LastError, d.NextAttemptAt, d.Checkpoint = failure, next, &Checkpoint{}`),
 	}},
 	{"lease/analysislock/operator.go", []bug{
 		seed("explored: a requeue deletes the checkpoint", everyInterleaving,

@@ -152,7 +152,8 @@ func TestASupersededHoldChangesNothing(t *testing.T) {
 				w.Errorf("%s: %v, want ErrLost", name, err)
 			}
 		}
-		silent := errors.Join(old.Release(w.Context(), analysislock.OutcomeShuttingDown, true), old.Retry(w.Context(), "c", "m"),
+		_, retry := old.Retry(w.Context(), "c", "m", time.Minute)
+		silent := errors.Join(old.Release(w.Context(), analysislock.OutcomeShuttingDown, true), retry,
 			w.locks.ReleaseAnalysisLock(w.Context(), "x", "w/1"), w.locks.ReleaseAnalysisLock(w.Context(), "missing", "w/1"))
 		if after := w.doc(); silent != nil || after.Lock != before.Lock || after.Status != before.Status || after.LastError != nil {
 			w.Errorf("%v; %+v, was %+v", silent, after, before)
@@ -175,7 +176,7 @@ func TestAnotherProcessRefreshesAndReleasesByOwner(t *testing.T) {
 func TestTheLastErrorIsRecordedWhereNoAttemptIsLeft(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
 		for _, owner := range []string{"w/1", "w/2"} {
-			if err := w.acquire(owner).Hold.Retry(w.Context(), "c", "ü\xff"+strings.Repeat("x", 5000)); err != nil {
+			if _, err := w.acquire(owner).Hold.Retry(w.Context(), "c", "ü\xff"+strings.Repeat("x", 5000), 0); err != nil {
 				w.Error(err)
 			}
 		}

@@ -149,7 +149,7 @@ func TestAFailureOfTheStoreIsReturned(t *testing.T) {
 				if err := tc.do(w.Context(), l, acq.Hold); !errors.Is(err, tc.want) {
 					w.Errorf("%v, want %v", err, tc.want)
 				}
-				if d := w.doc(); tc.want == nil && (d.Lock.Owner != "" || d.LastError != nil) {
+				if d := w.doc(); tc.want == nil && (d.Lock.Owner != "" || *d.LastError != analysislock.Error{Code: "c"}) {
 					w.Errorf("%+v, want it released without the message", d)
 				}
 			})
@@ -158,5 +158,6 @@ func TestAFailureOfTheStoreIsReturned(t *testing.T) {
 }
 
 func retry(ctx context.Context, _ *analysislock.Locks, h *analysislock.Hold) error {
-	return h.Retry(ctx, "c", "m")
+	_, err := h.Retry(ctx, "c", "m", 0)
+	return err
 }

@@ -153,7 +153,7 @@ func TestAReportThatWaitsIsAnswered(t *testing.T) {
 		}, "r"},
 		"released, refused": {refuse, func(w *fixture, h *analysislock.Hold, report func()) {
 			report()
-			w.check(h.Retry(w.Context(), "c", "m"))
+			w.check(retry(w.Context(), nil, h))
 		}, "r refused"},
 		"released, lost": {nil, func(w *fixture, h *analysislock.Hold, report func()) {
 			report()
@@ -246,7 +246,8 @@ func TestOfHistoryTheLastAttemptsAreKeptWithinItsLimits(t *testing.T) {
 				}
 				for n := range 12 {
 					h := w.acquire(fmt.Sprint(tc.owner, n)).Hold
-					w.check(h.Retry(w.Context(), analysislock.AttemptsExhausted, tc.message))
+					_, err := h.Retry(w.Context(), analysislock.AttemptsExhausted, tc.message, 0)
+					w.check(err)
 					text, err := json.Marshal(w.doc().History)
 					if err != nil || len(text) > 5<<10 {
 						w.Errorf("attempt %d: %d bytes, %v", n, len(text), err)
@@ -318,7 +319,7 @@ func TestCancel(t *testing.T) {
 		"held":                     {func(w *fixture) { w.acquire("w/1") }, nil, nil, true, 1},
 		"held, as it was seen":     {func(w *fixture) { w.acquire("w/1") }, &analysislock.Seen{Status: analysislock.Processing, Grant: lease.Grant{Owner: "w/1", Token: 1}}, nil, true, 1},
 		"held, not as it was seen": {func(w *fixture) { w.acquire("w/1") }, &analysislock.Seen{Status: analysislock.Queued}, lease.ErrConflict, false, 0},
-		"released":                 {func(w *fixture) { w.check(w.acquire("w/1").Hold.Retry(w.Context(), "c", "m")) }, nil, nil, true, 0},
+		"released":                 {func(w *fixture) { w.check(retry(w.Context(), nil, w.acquire("w/1").Hold)) }, nil, nil, true, 0},
 		"ready":                    {finished(analysislock.Ready, ""), nil, lease.ErrFinished, false, 0},
 		"failed":                   {finished(analysislock.Failed, "c"), nil, lease.ErrFinished, false, 0},
 		"failed without error":     {finished(analysislock.Failed, ""), nil, lease.ErrFinished, false, 0},

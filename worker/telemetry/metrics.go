@@ -31,6 +31,7 @@ const (
 // Rows of Metrics.
 const (
 	deliveries = iota
+	rejections
 	runsActive
 	runDuration
 	runAttempt
@@ -51,6 +52,7 @@ func Metrics() []Metric {
 	calls := []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 20}
 	return []Metric{
 		deliveries:        {Name: "taskguard.deliveries", Unit: "{delivery}", Kind: Counter, Description: "Deliveries answered.", Attributes: []string{Outcome, Status}},
+		rejections:        {Name: "taskguard.rejections", Unit: "{task}", Kind: Counter, Description: "Tasks that can never succeed, and that were deleted.", Attributes: []string{Outcome}},
 		runsActive:        {Name: "taskguard.runs.active", Unit: "{run}", Kind: UpDownCounter, Description: "Runs in progress."},
 		runDuration:       {Name: "taskguard.run.duration", Unit: "s", Kind: Histogram, Description: "Time from the acquisition of the lock to the end of the analyzer.", Attributes: []string{Outcome}, Buckets: []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 900, 1200, 1500, 1800}},
 		runAttempt:        {Name: "taskguard.run.attempt", Unit: "{attempt}", Kind: Histogram, Description: "Attempt number of each run.", Buckets: []float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}},
@@ -59,7 +61,7 @@ func Metrics() []Metric {
 		steals:            {Name: "taskguard.lock.steals", Unit: "{steal}", Kind: Counter, Description: "Expired locks of other owners that were stolen."},
 		losses:            {Name: "taskguard.lock.losses", Unit: "{loss}", Kind: Counter, Description: "Locks lost during a run, or before its result was written.", Attributes: []string{Reason}},
 		timeouts:          {Name: "taskguard.run.timeouts", Unit: "{run}", Kind: Counter, Description: "Runs that passed a limit of time: continued and run_timeout are RUN_TIMEOUT, stalled is STALL_TIMEOUT, run_time_exhausted is MAX_RUN_TIME.", Attributes: []string{Reason}},
-		followups:         {Name: "taskguard.followups", Unit: "{task}", Kind: Counter, Description: "Deliveries booked by a delivery: follow-ups, continuations, and replacements of runs that were stopped.", Attributes: []string{Outcome}},
+		followups:         {Name: "taskguard.followups", Unit: "{task}", Kind: Counter, Description: "Deliveries booked by a delivery: follow-ups, next attempts, continuations, and replacements of runs that were stopped.", Attributes: []string{Outcome}},
 		recoveries:        {Name: "taskguard.recoveries", Unit: "{analysis}", Kind: Counter, Description: "Deliveries booked by recovery."},
 		checkpointSize:    {Name: "taskguard.checkpoint.size", Unit: "By", Kind: Histogram, Description: "Size of each committed checkpoint, as JSON.", Buckets: []float64{256, 1024, 4096, 16384, 65536, 262144}},
 		stuck:             {Name: "taskguard.stuck", Unit: "{analysis}", Kind: Gauge, Description: "Orphaned analyses that the last recovery found."},

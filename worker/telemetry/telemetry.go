@@ -63,8 +63,13 @@ func (t *Telemetry) Delivered(ctx context.Context, outcome string, status int) {
 	t.record(ctx, deliveries, 1, attribute.String(Outcome, outcome), attribute.Int(Status, status))
 }
 
+// Rejected counts a task that can never succeed, by the outcome of its last delivery.
+func (t *Telemetry) Rejected(ctx context.Context, outcome string) {
+	t.record(ctx, rejections, 1, attribute.String(Outcome, outcome))
+}
+
 // Acquired measures an attempt to acquire: outcome is acquired, already_finished,
-// locked, attempts_exhausted, run_time_exhausted or error.
+// locked, waiting, attempts_exhausted, run_time_exhausted or error.
 func (t *Telemetry) Acquired(ctx context.Context, outcome string, took time.Duration) {
 	t.record(ctx, acquireDuration, took.Seconds(), attribute.String(Outcome, outcome))
 }

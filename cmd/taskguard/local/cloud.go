@@ -160,7 +160,7 @@ func (c *cloud) clientVariables() map[string]string {
 // workerVariables configure a worker. Of the inherited environment none of them counts.
 var workerVariables = []string{
 	"PORT", "GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "FIRESTORE_EMULATOR_HOST", "ANALYSES_COLLECTION",
-	"LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT", "CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME",
+	"LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT", "CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX",
 	"ANALYZER", "ANALYZER_OUTPUT", "FIRESTORE_TRANSACTIONS",
 	"TASK_AUTH", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS", "TASK_JWKS_URL", "TASK_QUEUE", "TASK_TARGET_URL", "TASK_CALLER",
 	"CLOUD_TASKS_EMULATOR_HOST", "LOG_FORMAT", "LOG_LEVEL", "K_REVISION", "K_SERVICE",
@@ -180,6 +180,9 @@ func (c *cloud) workerCommand(more map[string]string) (command, error) {
 		"TASK_AUTH": "oidc", "TASK_AUDIENCE": c.target, "TASK_SERVICE_ACCOUNTS": caller, "TASK_JWKS_URL": c.keysURL,
 	})
 	maps.Copy(vars, more)
+	if vars["RETRY_MIN"]+vars["RETRY_MAX"] == "" { // as short as the queue's own
+		vars["RETRY_MIN"], vars["RETRY_MAX"] = "500ms", "2s"
+	}
 	if _, err := service.ParseConfig(func(name string) (string, bool) { v, ok := vars[name]; return v, ok }); err != nil {
 		return command{}, cli.EnvironmentError{Err: err}
 	}

@@ -76,7 +76,7 @@ func TestAnUncertainWriteExplainsOnlyItsGap(t *testing.T) {
 var expected = []string{
 	"kill -9", "SIGTERM", "SIGSTOP, and taken over", "unlocked", "Firestore paused", "reply lost", "commit dropped",
 	"commit sent twice", "commit slow", "duplicates", "answered delayed", "recoveries", "steals",
-	"answered 200 already_finishedREADY", "answered 200 locked", "answered 409 lock_lost", "runs ended after continued",
+	"answered 200 already_finishedREADY", "answered 200 locked", "answered 200 lock_lost", "runs ended after continued",
 }
 
 // judgeAll judges all analyses, prints the figures, and fails if one that is expected

@@ -104,6 +104,9 @@ func newCall(method string, md metadata.MD, request []byte, caller int) *call {
 	return c
 }
 
+// marked is recovery's write of nextAttemptAt. It has no effect on the lock.
+const marked proof.Kind = "mark"
+
 func kindOf(w *firestorepb.Write, caller int) proof.Kind {
 	fields := w.GetUpdate().GetFields()
 	named := func(field string) bool { return slices.Contains(w.GetUpdateMask().GetFieldPaths(), field) }
@@ -119,6 +122,8 @@ func kindOf(w *firestorepb.Write, caller int) proof.Kind {
 		return proof.Release
 	case named("lockExpiresAt"):
 		return proof.Heartbeat
+	case named("nextAttemptAt"):
+		return marked
 	}
 	return proof.Other
 }
@@ -161,7 +166,7 @@ func (p *proxy) history(doc string) (applied, uncertain []write) {
 	defer p.mu.Unlock()
 	about := func(writes []write) (all []write) {
 		for i := range writes {
-			if writes[i].doc == doc {
+			if writes[i].doc == doc && writes[i].Kind != marked {
 				all = append(all, writes[i])
 			}
 		}

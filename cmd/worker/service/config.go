@@ -23,6 +23,8 @@ type Config struct {
 	Checkpoint   time.Duration // the longest that a report waits
 	Stall        time.Duration // 0: off
 	MaxRunTime   time.Duration
+	RetryMin     time.Duration // the wait after the first attempt, with a Queue
+	RetryMax     time.Duration
 	MaxRuns      int // deliveries handled at once
 	Pessimistic  bool
 	Analyzer     orchestrator.Analyzer
@@ -66,6 +68,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	}
 	c.Tasks = e.TaskAuth(c.Emulator, "", false)
 	c.Queue = queue(e, c.Tasks)
+	c.RetryMin, c.RetryMax = retries(e, c.Queue != nil)
 	return c, e.Err()
 }
 
@@ -85,6 +88,21 @@ func queue(e *cloudrun.Environment, auth cloudrun.TaskAuth) *taskqueue.Config {
 	return c
 }
 
+// retries reads the bounds of the wait between attempts.
+func retries(e *cloudrun.Environment, queue bool) (shortest, longest time.Duration) {
+	if !queue {
+		e.Unused("belongs to TASK_QUEUE, which is not set", "RETRY_MIN", "RETRY_MAX")
+	}
+	shortest, longest = e.Duration("RETRY_MIN", worker.DefaultMinRetry), e.Duration("RETRY_MAX", worker.DefaultMaxRetry)
+	switch {
+	case shortest > longest:
+		e.Problem("RETRY_MIN", "%v is over RETRY_MAX, %v", shortest, longest)
+	case longest > 12*time.Hour:
+		e.Problem("RETRY_MAX", "%v is over 12h", longest)
+	}
+	return shortest, longest
+}
+
 // attrs returns the configuration, for the log.
 func (c Config) attrs() []slog.Attr {
 	queue := "" // none
@@ -98,6 +116,7 @@ func (c Config) attrs() []slog.Attr {
 		slog.String("lock_ttl", c.Policy.TTL.String()), slog.String("lock_heartbeat", c.Policy.Heartbeat.String()),
 		slog.Int("max_attempts", c.Policy.MaxAttempts), slog.String("run_timeout", c.RunTimeout.String()),
 		slog.String("checkpoint_interval", c.Checkpoint.String()), slog.String("stall_timeout", c.Stall.String()), slog.String("max_run_time", c.MaxRunTime.String()),
+		slog.String("retry_min", c.RetryMin.String()), slog.String("retry_max", c.RetryMax.String()),
 		slog.Int("max_runs", c.MaxRuns), slog.Bool("pessimistic", c.Pessimistic),
 		c.Telemetry.Attr(),
 	}

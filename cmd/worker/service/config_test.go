@@ -27,7 +27,7 @@ func TestTheDefaultsAreTheContracts(t *testing.T) {
 	if c.Policy != want {
 		t.Errorf("policy = %+v, want %+v", c.Policy, want)
 	}
-	if c.Port != 8080 || c.Database != "(default)" || c.Collection != "analyses" || c.RunTimeout != 25*time.Minute || c.Checkpoint != 10*time.Second || c.Stall != 0 || c.MaxRunTime != 24*time.Hour || c.AnalyzerSpec != "builtin:document" || c.MaxRuns != 100 || c.Pessimistic || c.LogFormat != "json" {
+	if c.Port != 8080 || c.Database != "(default)" || c.Collection != "analyses" || c.RunTimeout != 25*time.Minute || c.Checkpoint != 10*time.Second || c.Stall != 0 || c.MaxRunTime != 24*time.Hour || c.RetryMin != 30*time.Second || c.RetryMax != 10*time.Minute || c.AnalyzerSpec != "builtin:document" || c.MaxRuns != 100 || c.Pessimistic || c.LogFormat != "json" {
 		t.Errorf("config = %+v", c)
 	}
 }
@@ -77,6 +77,10 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"less than a run":       {[]string{"TASK_AUTH=iam", "MAX_RUN_TIME=24m"}, []string{"MAX_RUN_TIME: 24m0s is under RUN_TIMEOUT, 25m0s"}},
 		"the limits themselves": {[]string{"TASK_AUTH=iam", "CHECKPOINT_INTERVAL=1s", "STALL_TIMEOUT=24m59s", "MAX_RUN_TIME=25m"}, nil},
 		"limits, all wrong":     {[]string{"TASK_AUTH=iam", "CHECKPOINT_INTERVAL=1ms", "STALL_TIMEOUT=1h", "MAX_RUN_TIME=1m"}, []string{"CHECKPOINT_INTERVAL: ", "STALL_TIMEOUT: ", "MAX_RUN_TIME: "}},
+		"retries, no queue":     {[]string{"TASK_AUTH=iam", "RETRY_MIN=1m", "RETRY_MAX=1h"}, []string{"RETRY_MIN: belongs to TASK_QUEUE", "RETRY_MAX: belongs to TASK_QUEUE"}},
+		"equal retries":         {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "RETRY_MIN=12h", "RETRY_MAX=12h"}, nil},
+		"retries in reverse":    {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "RETRY_MAX=29s"}, []string{"RETRY_MIN: 30s is over RETRY_MAX, 29s"}},
+		"a retry too late":      {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "RETRY_MAX=13h"}, []string{"RETRY_MAX: 13h0m0s is over 12h"}},
 		"several at once":       {[]string{"PORT=x", "RUN_TIMEOUT=0s"}, []string{"PORT: ", "RUN_TIMEOUT: ", "TASK_AUTH: "}},
 		"an empty one is unset": {[]string{"TASK_AUTH=iam", "PORT="}, nil},
 	}

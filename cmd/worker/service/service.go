@@ -94,7 +94,7 @@ func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error
 	}
 	w.guard = &worker.Guard{
 		Locks: w.analyses, Orphans: w.analyses, Analyzer: cfg.Analyzer, Instance: instance(ctx),
-		RunTimeout: cfg.RunTimeout, CheckpointInterval: cfg.Checkpoint, StallTimeout: cfg.Stall, Log: log,
+		RunTimeout: cfg.RunTimeout, CheckpointInterval: cfg.Checkpoint, StallTimeout: cfg.Stall, RetryMin: cfg.RetryMin, RetryMax: cfg.RetryMax, Log: log,
 	}
 	if cfg.Queue != nil {
 		if w.queue, err = taskqueue.Open(ctx, *cfg.Queue); err != nil {
