@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	doclock "taskguard/cmd/doclock/service"
 	worker "taskguard/cmd/worker/service"
@@ -151,7 +152,8 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	first := take("ready", "a")
 	step(first.Run(ctx, func(context.Context, analysislock.Work) error { return nil }))
 	first.Report(analysislock.Report{Message: new("m"), Checkpoint: &analysislock.Checkpoint{Value: 1}}, 0, nil)
-	step(first.Retry(ctx, "code", "message"))
+	_, err = first.Retry(ctx, "code", "message", time.Minute)
+	step(err)
 	ready, failed := take("ready", "b"), take("failed", "c")
 	step(errors.Join(ready.Complete(ctx, "result"), failed.Fail(ctx, "code", "message")))
 	same(t, "field", named(t, "## The document"), sorted(fields))
