@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -17,15 +18,17 @@ type Filter struct {
 	Since, Before time.Time // of UpdatedAt: Since ≤ UpdatedAt < Before; zero: no limit
 }
 
-// findPage is the number of analyses that one query of Find reads.
-const findPage = 1000
+// findTimeout bounds Find, which may read 100,000 analyses.
+const findTimeout = time.Minute
 
 // Find reads up to limit analyses that f selects, without inputs, results and histories;
 // Malformed is set as by Newest. They are sorted by updatedAt, the oldest first within
-// each type of it. A query, within 15 s, reads 1,000 of them: one that changes meanwhile
-// may be found twice. Firestore compares strings as strings, so an updatedAt with another
-// zone's offset may not be found. Errors: those of Orphaned.
-func (a *Analyses) Find(ctx context.Context, f Filter, limit int) (found []analysislock.Analysis, err error) {
+// each type of it. It makes one query, within a minute. Firestore compares strings as
+// strings, so an updatedAt with another zone's offset may not be found. Errors: those of
+// Orphaned; a Code needs the other two indexes.
+func (a *Analyses) Find(ctx context.Context, f Filter, limit int) ([]analysislock.Analysis, error) {
+	ctx, cancel := context.WithTimeout(ctx, findTimeout)
+	defer cancel()
 	if f.Before.IsZero() {
 		f.Before = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 	}
@@ -44,23 +47,11 @@ func (a *Analyses) Find(ctx context.Context, f Filter, limit int) (found []analy
 		q = anyOf(q, []firestore.EntityFilter{is("error.code", "==", f.Code), is("lastError.code", "==", f.Code)})
 	}
 	fields := slices.DeleteFunc(slices.Clone(decision), func(field string) bool { return field == "history" })
-	q = anyOf(q, updated).OrderBy("updatedAt", firestore.Asc).Select(fields...).Limit(findPage)
-	for read := findPage; read == findPage && len(found) < limit; {
-		read = 0
-		ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-		err := eachDocument(ctx, "find analyses", q, func(snap *firestore.DocumentSnapshot) bool {
-			if d := a.decode(snap); !d.UpdatedAt.Before(f.Since) && d.UpdatedAt.Before(f.Before) { // it may have had an offset
-				found = append(found, d)
-			}
-			q, read = q.StartAfter(snap), read+1
-			return len(found) < limit
-		})
-		cancel()
-		if err != nil {
-			return nil, err
-		}
-	}
-	return found, nil
+	q = anyOf(q, updated).OrderBy("updatedAt", firestore.Asc).Limit(min(limit, math.MaxInt32)).Select(fields...)
+	found, err := a.summaries(ctx, "find analyses", q)
+	return slices.DeleteFunc(found, func(d analysislock.Analysis) bool { // it had an offset
+		return d.UpdatedAt.Before(f.Since) || !d.UpdatedAt.Before(f.Before)
+	}), err
 }
 
 // Now returns Firestore's time, by one read.
