@@ -24,13 +24,14 @@ import (
 // filter is the flags that select analyses.
 type filter struct {
 	status, code  string
-	since, before func(now time.Time) time.Time // nil: not given
+	since, before func(now time.Time) time.Time
 }
 
 // flags declares the flags of f.
 func (f *filter) flags(c *cli.Call) {
 	c.Flags.StringVar(&f.status, "status", "", "filter: with this `STATUS`: QUEUED, PROCESSING, READY or FAILED")
 	c.Flags.StringVar(&f.code, "code", "", "filter: with this `CODE` of the error, or of the last attempt's")
+	f.since, f.before = func(time.Time) (none time.Time) { return none }, func(now time.Time) time.Time { return now }
 	for name, at := range map[string]*func(time.Time) time.Time{"since": &f.since, "older-than": &f.before} {
 		c.Flags.Func(name, "filter: by the last update: a `TIME`, or how long ago it was, such as 1h", func(text string) error {
 			ago, err := time.ParseDuration(text)
@@ -60,13 +61,7 @@ func (cl *Client) find(ctx context.Context, f *filter, limit int) (found []analy
 	if err != nil {
 		return nil, now, err
 	}
-	is := repo.Filter{Status: f.status, Code: f.code, Before: now}
-	if f.since != nil {
-		is.Since = f.since(now)
-	}
-	if f.before != nil {
-		is.Before = f.before(now)
-	}
+	is := repo.Filter{Status: f.status, Code: f.code, Since: f.since(now), Before: f.before(now)}
 	found, err = cl.analyses.Find(ctx, is, limit)
 	return found, is.Before, explainIndex(err)
 }
@@ -123,7 +118,7 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, what console.Ch
 		return fmt.Sprintf("%d matched, %d changed, %d would be changed, %d skipped, %d failed", len(all), n[didChange], n[wouldChange], n[skipped], n[failed])
 	}
 	uninterrupted := context.WithoutCancel(ctx)
-	b.each(ctx, all, func(d *analysislock.Analysis) {
+	b.each(ctx, all, func(d *analysislock.Analysis) error {
 		outcome, err := b.change(uninterrupted, cl, what, d, log)
 		mu.Lock()
 		defer mu.Unlock()
@@ -131,13 +126,14 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, what console.Ch
 		if err != nil {
 			cli.Report(uninterrupted, c.Err, c.Name, err)
 		}
-		if c.JSON {
-			_ = c.PrintJSON(map[string]string{"id": d.ID, "outcome": outcome}) // cli.Run reports its error
-		}
 		if terminal && time.Since(shown) > time.Second/5 {
 			shown = time.Now()
 			cli.Print(c.Err, "\r%s\x1b[K", summary())
 		}
+		if c.JSON {
+			return c.PrintJSON(map[string]string{"id": d.ID, "outcome": outcome}) // cli.Run reports its error
+		}
+		return nil
 	})
 	if terminal {
 		cli.Print(c.Err, "\r\x1b[K")
@@ -160,7 +156,7 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, what console.Ch
 }
 
 // each calls do for all analyses, 16 at a time and at most at the rate, until ctx ends.
-func (b *bulk) each(ctx context.Context, all []analysislock.Analysis, do func(*analysislock.Analysis)) {
+func (b *bulk) each(ctx context.Context, all []analysislock.Analysis, do func(*analysislock.Analysis) error) {
 	var changes errgroup.Group
 	changes.SetLimit(16)
 	defer func() { _ = changes.Wait() }()
@@ -178,10 +174,7 @@ func (b *bulk) each(ctx context.Context, all []analysislock.Analysis, do func(*a
 		if ctx.Err() != nil {
 			return
 		}
-		changes.Go(func() error {
-			do(&all[i])
-			return nil
-		})
+		changes.Go(func() error { return do(&all[i]) })
 	}
 }
 

@@ -29,12 +29,12 @@ func TestChangesKeepToTheRate(t *testing.T) {
 		b, began, n := bulk{rate: 4}, time.Now(), make(chan struct{}, 100)
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(5*time.Second+time.Millisecond, cancel)
-		b.each(ctx, make([]analysislock.Analysis, 100), func(*analysislock.Analysis) { n <- struct{}{} })
+		b.each(ctx, make([]analysislock.Analysis, 100), func(*analysislock.Analysis) error { n <- struct{}{}; return nil })
 		if len(n) != 20 || time.Since(began) != 5*time.Second+time.Millisecond {
 			t.Errorf("%d changes in %s, want 20 in 5 s, and then the end", len(n), time.Since(began))
 		}
 		b.dryRun = true
-		b.each(t.Context(), make([]analysislock.Analysis, 100), func(*analysislock.Analysis) {})
+		b.each(t.Context(), make([]analysislock.Analysis, 100), func(*analysislock.Analysis) error { return nil })
 		if took := time.Since(began); took > 6*time.Second {
 			t.Errorf("a dry run took until %s, want no limit", took)
 		}
@@ -120,8 +120,10 @@ func BenchmarkBulkRequeue(b *testing.B) {
 		ctx, cancel := context.WithCancel(b.Context())
 		out := &stopping{left: stop, stop: cancel}
 		c := cli.NewCall(cli.Command{Name: "requeue"}, nil, cli.Streams{Out: out, Err: io.Discard}, nil)
-		c.JSON = true
-		if err := (&bulk{filter: filter{status: "FAILED", code: "c"}}).run(ctx, c, &Client{analyses: a, queue: queue}, console.Requeue); err != nil && ctx.Err() == nil {
+		var bulk bulk
+		bulk.flags(c)
+		bulk.status, bulk.code, c.JSON = "FAILED", "c", true
+		if err := bulk.run(ctx, c, &Client{analyses: a, queue: queue}, console.Requeue); err != nil && ctx.Err() == nil {
 			b.Fatal(err)
 		}
 		sums = append(sums, out.last)
