@@ -89,6 +89,20 @@ var siblingRooms = []room{
 		`json:"-"`, `json:"token"`)}},
 	{"cmd/taskguard/operate/submit.go", []bug{seed("a run that reports messages only floods the terminal", "cmd/taskguard/operate.TestWaitingShowsMessagesWithoutAFractionAtMostEveryHalfMinute",
 		` && time.Since(s.at) >= messagePause`, ``)}},
+	{"cmd/taskguard/operate/bulk.go", []bug{
+		seed("a bulk change does not compare with what was listed", "cmd/taskguard/operate.TestAnAnalysisThatHasChangedSinceItWasListedIsSkipped",
+			`&analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}, operator()`, `nil, operator()`),
+		seed("a bulk cancel ends what is held", "cmd/taskguard.TestABulkCancelSkipsWhatIsHeldFinishedOrCancelled", `lease.Held(d.Lock, d.ReadAt) || reset`, `reset`),
+		seed("a bulk requeue books a second delivery", "cmd/taskguard.TestABulkRequeueChangesOnlyWhatIsStillAsItWasListed", `reset && what != console.Cancel`, `reset && what == console.Unlock`),
+		seed("a dry run changes", "cmd/taskguard.TestABulkRequeueChangesOnlyWhatIsStillAsItWasListed", `case b.dryRun:`, `case false:`),
+		seed("Ctrl-C ends a bulk change between commit and booking", "cmd/taskguard.TestAnInterruptedBulkRequeueChangesNoneTwiceWhenItIsRunAgain",
+			`uninterrupted := context.WithoutCancel(ctx)`, `uninterrupted := ctx`),
+		seed("a bulk change ignores the rate", "cmd/taskguard/operate.TestChangesKeepToTheRate", `b.rate > 0 && !b.dryRun`, `false`),
+	}},
+	{"repo/filter.go", []bug{
+		seed("a filter does not look at an offset", "TestFindComparesEachTypeOfUpdatedAt", `return d.UpdatedAt.Before(f.Since) || !d.UpdatedAt.Before(f.Before)`, `return false`),
+		seed("a filter ignores the error of the last attempt", "cmd/taskguard.TestStatusListsAllThatAFilterSelects", `, is("lastError.code", "==", f.Code)`, ``),
+	}},
 	{"cmd/taskguard/operate/unlock.go", []bug{
 		seed("requeue --fresh keeps the checkpoint", "cmd/taskguard.TestRequeueKeepsTheCheckpointUnlessFresh",
 			`	if *fresh {`, `	if *fresh && len(ids) > 1 {`),

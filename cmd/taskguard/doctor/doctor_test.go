@@ -150,7 +150,7 @@ func seeded() []misconfiguration {
 		{"queue with a limit of attempts", "queue-gives-up", problem, func(f *doctor.Facts) { f.Queue.MaxAttempts = 5 }},
 		{"queue with a limit of time", "queue-gives-up", problem, func(f *doctor.Facts) { f.Queue.MaxDuration = 3600e9 }},
 		{"queue's default backoff", "queue-hot", problem, func(f *doctor.Facts) { f.Queue.MinBackoff = 1e8 }},
-		{"no index", "index-missing", problem, func(f *doctor.Facts) { clear(f.Indexes.Composite) }},
+		{"no index", "index-missing", problem, func(f *doctor.Facts) { delete(f.Indexes.Composite, doctor.NeededIndexes("analyses")[2]) }},
 		{"index being built", "index-missing", problem, indexState("CREATING")},
 		{"broken index", "index-missing", problem, indexState("NEEDS_REPAIR")},
 		{"indexed input", "field-indexed", problem, func(f *doctor.Facts) { delete(f.Indexes.Fields, "analyses/input") }},
@@ -164,9 +164,7 @@ func seeded() []misconfiguration {
 
 func indexState(state string) func(*doctor.Facts) {
 	return func(f *doctor.Facts) {
-		for i := range f.Indexes.Composite {
-			f.Indexes.Composite[i] = state
-		}
+		f.Indexes.Composite[doctor.NeededIndexes("analyses")[0]] = state
 	}
 }
 

@@ -13,9 +13,13 @@ type Indexes struct {
 	Fields    map[string]bool   // whether a field is indexed, by group/field, if it has settings of its own
 }
 
-// NeededIndexes returns the composite indexes that the worker's queries need.
-func NeededIndexes(group string) []string {
-	return []string{group + ": status ASCENDING, updatedAt ASCENDING"}
+// NeededIndexes returns the composite indexes that the queries need: recovery's first, and
+// those of the filter by code.
+func NeededIndexes(group string) (all []string) {
+	for _, field := range []string{"status", "error.code", "lastError.code"} {
+		all = append(all, group+": "+field+" ASCENDING, updatedAt ASCENDING")
+	}
+	return all
 }
 
 // indexesFile reads Firebase's firestore.indexes.json.

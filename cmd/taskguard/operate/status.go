@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -77,21 +78,29 @@ func (l lockInfo) String() string {
 func Status(ctx context.Context, c *cli.Call) (err error) {
 	c.TakesJSON("print one analysis as a JSON document, many as one JSON line each")
 	unfinished := c.Flags.Bool("unfinished", false, "list only QUEUED and PROCESSING, oldest update first")
-	limit := c.Flags.Int("limit", 100, "how many are listed, by id unless --unfinished")
+	limit := c.Flags.Int("limit", 100, "how many are listed, by id unless --unfinished; with a filter all, oldest update first")
+	var f filter
+	f.flags(c)
 	args, err := c.Parse(0, 1)
 	if err != nil {
 		return err
 	}
-	if *limit < 1 {
+	filtered, err := f.given(c)
+	switch {
+	case err != nil:
+		return err
+	case *limit < 1:
 		return cli.UsageError("--limit must be at least 1")
-	}
-	if len(args) == 1 {
-		if *unfinished {
-			return cli.UsageError("an ID and --unfinished exclude each other")
-		}
+	case len(args) == 1 && *unfinished:
+		return cli.UsageError("an ID and --unfinished exclude each other")
+	case filtered && (len(args) == 1 || *unfinished):
+		return cli.UsageError("an ID, --unfinished and a filter exclude each other")
+	case len(args) == 1:
 		if err := checkID(args[0]); err != nil {
 			return err
 		}
+	case filtered && !c.Given("limit"):
+		*limit = math.MaxInt
 	}
 	cl, err := connect(ctx, c, noQueue, repo.Options{})
 	if err != nil {
@@ -104,6 +113,11 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 		return cl.showOne(ctx, c, args[0])
 	case *unfinished:
 		return showMany(ctx, c, cl.analyses.Unfinished, *limit)
+	case filtered:
+		return showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
+			found, _, err := cl.find(ctx, &f, limit)
+			return found, err
+		}, *limit)
 	}
 	return showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 		return cl.analyses.List(ctx, "", limit)

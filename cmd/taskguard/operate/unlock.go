@@ -23,14 +23,12 @@ type changed struct {
 	Delivery console.Delivery `json:"delivery"`
 }
 
-const changedAsJSON = "print what was changed as one JSON line for each analysis"
-
 // Unlock releases a lock of any owner by force. A worker that still runs the analysis
 // loses its lock and writes nothing. A finished analysis needs no delivery, and none is
 // booked. With --room it releases the lock of a document's room instead.
 func Unlock(ctx context.Context, c *cli.Call) error {
 	room := c.Flags.String("room", "", "take the lock of this document `room` instead of an analysis's")
-	c.TakesJSON(changedAsJSON)
+	c.TakesJSON("print what was changed as one JSON line")
 	args, err := c.Parse(0, 1)
 	switch {
 	case err != nil:
@@ -42,31 +40,31 @@ func Unlock(ctx context.Context, c *cli.Call) error {
 	case len(args) == 0:
 		return c.MissingArgument()
 	}
-	return changeAll(ctx, c, args, console.Unlock)
+	return changeAll(ctx, c, nil, args, console.Unlock)
 }
 
 // Requeue opens analyses again from attempt one. It is refused while one is locked.
 func Requeue(ctx context.Context, c *cli.Call) error {
 	fresh := c.Flags.Bool("fresh", false, "delete the checkpoint: the next run begins anew")
-	c.TakesJSON(changedAsJSON)
-	ids, err := c.Parse(1, -1)
+	var b bulk
+	ids, err := b.parse(c)
 	if err != nil {
 		return err
 	}
 	if *fresh {
-		return changeAll(ctx, c, ids, console.RequeueFresh)
+		return changeAll(ctx, c, &b, ids, console.RequeueFresh)
 	}
-	return changeAll(ctx, c, ids, console.Requeue)
+	return changeAll(ctx, c, &b, ids, console.Requeue)
 }
 
 // Cancel makes analyses FAILED. A worker that runs one loses its lock and writes nothing.
 func Cancel(ctx context.Context, c *cli.Call) error {
-	c.TakesJSON(changedAsJSON)
-	ids, err := c.Parse(1, -1)
+	var b bulk
+	ids, err := b.parse(c)
 	if err != nil {
 		return err
 	}
-	return changeAll(ctx, c, ids, console.Cancel)
+	return changeAll(ctx, c, &b, ids, console.Cancel)
 }
 
 // apply makes a change for who. It returns the analysis as it was before, and the
@@ -87,9 +85,9 @@ func (cl *Client) apply(ctx context.Context, what console.Change, id, who string
 	return was, status, err
 }
 
-// changeAll makes a change to each document. After one that is refused or fails it
-// continues with the next.
-func changeAll(ctx context.Context, c *cli.Call, ids []string, what console.Change) (err error) {
+// changeAll makes a change to each document; without ids, to those that b selects. After
+// one that is refused or fails it continues with the next.
+func changeAll(ctx context.Context, c *cli.Call, b *bulk, ids []string, what console.Change) (err error) {
 	for _, id := range ids {
 		if err := checkID(id); err != nil {
 			return err
@@ -104,6 +102,9 @@ func changeAll(ctx context.Context, c *cli.Call, ids []string, what console.Chan
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
+	if len(ids) == 0 {
+		return b.run(ctx, c, cl, what)
+	}
 	var failed error
 	for _, id := range ids {
 		err := cl.changeOne(ctx, c, id, what)

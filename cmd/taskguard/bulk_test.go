@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/cmd/taskguard/cli"
+	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
+)
+
+// bulkOutput returns the outcomes by id and the summary that a bulk command prints.
+func bulkOutput(t *testing.T, o outcome) (outcomes map[string]string, summary map[string]any) {
+	t.Helper()
+	outcomes = map[string]string{}
+	lines := strings.Split(strings.TrimSpace(o.out), "\n")
+	for _, line := range lines[:len(lines)-1] {
+		got := wantKeys(t, line, "id", "outcome")
+		outcomes[got["id"].(string)] = got["outcome"].(string)
+	}
+	text, err := json.Marshal(wantKeys(t, lines[len(lines)-1], "summary")["summary"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return outcomes, wantKeys(t, string(text), "matched", "changed", "skipped", "failed", "dry_run")
+}
+
+func wantSummary(t *testing.T, got map[string]any, matched, changed, skipped, failed float64) {
+	t.Helper()
+	delete(got, "dry_run")
+	if want := map[string]any{"matched": matched, "changed": changed, "skipped": skipped, "failed": failed}; !maps.Equal(got, want) {
+		t.Errorf("summary %v, want %v", got, want)
+	}
+}
+
+// failedFor returns a FAILED analysis, last updated before ago.
+func failedFor(code string, ago time.Duration) map[string]any {
+	return map[string]any{
+		"status": "FAILED", "attempts": 3, "lockToken": 3, "finishedBy": "w/1", "updatedAt": iso8601.Format(time.Now().Add(-ago)),
+		"error": map[string]any{"code": code, "message": "m"},
+	}
+}
+
+func TestStatusListsAllThatAFilterSelects(t *testing.T) {
+	t.Parallel()
+	env := store(t)
+	put(t, env, "old", failedFor("c", 3*time.Hour))
+	put(t, env, "new", failedFor("c", time.Minute))
+	put(t, env, "other", failedFor("d", time.Minute))
+	put(t, env, "retried", map[string]any{"status": "QUEUED", "updatedAt": time.Now().Add(-2 * time.Hour), "lastError": map[string]any{"code": "c"}})
+	noon := iso8601.Format(time.Now().Add(-150 * time.Minute))
+	for flags, want := range map[string]string{
+		"--status FAILED":                      "old new other",
+		"--code c":                             "retried old new", // Timestamps before strings
+		"--code c --status QUEUED":             "retried",
+		"--since 1h":                           "new other",
+		"--older-than 1h":                      "retried old",
+		"--since " + noon + " --older-than 1h": "retried",
+		"--status FAILED --limit 1":            "old",
+		"--status READY":                       "",
+	} {
+		o := taskguard(t, env, append([]string{"status", "--json"}, strings.Fields(flags)...)...).want(t, cli.ExitDone)
+		var got []string
+		for line := range strings.Lines(o.out) {
+			var one struct{ ID string }
+			if err := json.Unmarshal([]byte(line), &one); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, one.ID)
+		}
+		wanted := strings.Fields(want)
+		if slices.Sort(got); !slices.Equal(got, slices.Sorted(slices.Values(wanted))) {
+			t.Errorf("status %s: %q, want %q", flags, got, want)
+		}
+	}
+}
+
+func TestABulkRequeueChangesOnlyWhatIsStillAsItWasListed(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	a := analyses(t, q.env)
+	for _, id := range []string{"a", "b"} {
+		put(t, q.env, id, failedFor("c", time.Hour))
+	}
+	put(t, q.env, "bad", map[string]any{"status": "QUEUED", "lockToken": "7", "updatedAt": time.Now().Add(-time.Hour)})
+	locked(t, a, "held")
+	create(t, a, "waiting")
+	args := []string{"requeue", "--since", "2h", "--json"}
+
+	before := objects(t, q.env)
+	o := taskguard(t, q.env, append(args, "--dry-run")...).want(t, cli.ExitFailed, `"bad"`)
+	outcomes, summary := bulkOutput(t, o)
+	if want := map[string]string{"a": "would_change", "b": "would_change", "bad": "failed", "held": "skipped", "waiting": "skipped"}; !maps.Equal(outcomes, want) {
+		t.Errorf("dry run: %v, want %v", outcomes, want)
+	}
+	wantSummary(t, summary, 5, 0, 2, 1)
+	if after := objects(t, q.env); !slices.Equal(before, after) {
+		t.Errorf("the dry run changed\n%s\nto\n%s", before, after)
+	}
+	q.wantTasks(t, 0)
+
+	outcomes, summary = bulkOutput(t, taskguard(t, q.env, args...).want(t, cli.ExitFailed, `"bad"`, "taskguard unlock gives it a usable one"))
+	if want := map[string]string{"a": "changed", "b": "changed", "bad": "failed", "held": "skipped", "waiting": "skipped"}; !maps.Equal(outcomes, want) {
+		t.Errorf("%v, want %v", outcomes, want)
+	}
+	wantSummary(t, summary, 5, 2, 2, 1)
+	q.wantTasks(t, 2)
+	if d, err := a.Get(t.Context(), "a"); err != nil || d.Status != analysislock.Queued || d.Error != nil || d.Attempts != 0 {
+		t.Errorf("%+v, %v, want it QUEUED", d, err)
+	}
+
+	taskguard(t, q.env, "unlock", "bad").want(t, cli.ExitDone)
+	put(t, q.env, "bad", failedFor("c", time.Hour))
+	taskguard(t, q.env, "requeue", "--since", "2h").want(t, cli.ExitDone, "5 matched, 1 changed, 0 would be changed, 4 skipped, 0 failed\n", "analysis_id=bad")
+	q.wantTasks(t, 4) // one is of unlock
+}
+
+func TestABulkCancelSkipsWhatIsHeldFinishedOrCancelled(t *testing.T) {
+	t.Parallel()
+	env := store(t)
+	a := analyses(t, env)
+	locked(t, a, "held")
+	create(t, a, "waiting")
+	put(t, env, "done", map[string]any{"status": "READY", "finishedBy": "w/1", "updatedAt": time.Now().Add(-time.Minute)})
+	for range 2 {
+		taskguard(t, env, "cancel", "waiting").want(t, cli.ExitDone)
+		create(t, a, fmt.Sprint("new", time.Now().UnixNano()))
+		_, summary := bulkOutput(t, taskguard(t, env, "cancel", "--since", "1h", "--json").want(t, cli.ExitDone))
+		wantSummary(t, summary, summary["matched"].(float64), 1, summary["matched"].(float64)-1, 0)
+	}
+	if d, err := a.Get(t.Context(), "held"); err != nil || d.Status != analysislock.Processing {
+		t.Errorf("%+v, %v, want it PROCESSING", d, err)
+	}
+}
+
+func TestABulkChangeNeedsEitherIDsOrAFilter(t *testing.T) {
+	t.Parallel()
+	env := store(t)
+	for _, line := range []string{
+		"requeue", "cancel", "requeue x --status FAILED", "requeue x --dry-run", "cancel x --rate 1", "requeue --status failed", "requeue --status=",
+		"requeue --code= --status FAILED", "requeue --status FAILED --rate 0", "requeue --since yesterday", "requeue --since -1h", "status x --code c", "status --unfinished --code c",
+	} {
+		taskguard(t, env, strings.Fields(line)...).want(t, cli.ExitUsage).wantOneErrorLine(t)
+	}
+}
+
+// interruptAfter ends a command after some lines of output.
+type interruptAfter struct {
+	lines     int
+	interrupt context.CancelFunc
+	out       strings.Builder
+}
+
+func (w *interruptAfter) Write(p []byte) (int, error) {
+	if w.lines--; w.lines == 0 {
+		w.interrupt()
+	}
+	return w.out.Write(p)
+}
+
+func TestAnInterruptedBulkRequeueChangesNoneTwiceWhenItIsRunAgain(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	const all = 100
+	for i := range all {
+		put(t, q.env, fmt.Sprint("x", i), failedFor("c", time.Hour))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out, errs := &interruptAfter{lines: 20, interrupt: cancel}, &strings.Builder{}
+	args := []string{"requeue", "--older-than", "1m", "--json"}
+	code := cli.Run(ctx, commands(), args, cli.Streams{In: strings.NewReader(""), Out: out, Err: errs}, q.env.lookup)
+	first := outcome{code, out.out.String(), errs.String()}.want(t, cli.ExitInterrupted, "run it again for the rest; --older-than 20")
+	changed, summary := bulkOutput(t, first)
+	if n := len(changed); n < 20 || n == all || summary["changed"] != float64(n) {
+		t.Fatalf("%d changed, %v, want some of %d", n, summary, all)
+	}
+	q.wantTasks(t, len(changed)) // each change under way was completed
+	second, _ := bulkOutput(t, taskguard(t, q.env, args...).want(t, cli.ExitDone))
+	for id := range second {
+		if changed[id] != "" {
+			t.Errorf("%s was changed twice", id)
+		}
+	}
+	if len(changed)+len(second) != all {
+		t.Errorf("%d and %d changed, want %d", len(changed), len(second), all)
+	}
+	q.wantTasks(t, all)
+}
