@@ -35,7 +35,7 @@ func (h *Hold[D]) Carry(every time.Duration, done func(error), set func(*D), les
 	}
 	h.carried = carried[D]{append([]func(*D){set}, less...), done, due}
 	select {
-	case h.sooner <- struct{}{}:
+	case h.wake <- struct{}{}:
 	default:
 	}
 }

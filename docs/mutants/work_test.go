@@ -59,7 +59,7 @@ var workRooms = []room{
 			apply(set, d)
 		}`),
 		seed("explored: a renewal is taken for written because an earlier one of the same millisecond was", everyInterleaving,
-			`now.Add(apart)`, `now.Add(0 * apart)`),
+			`now.Add(offset)`, `now.Add(0 * offset)`),
 	}},
 	{"lease/analysislock/hold.go", []bug{
 		seed("explored: READY keeps the checkpoint", everyInterleaving,
