@@ -272,6 +272,24 @@ func TestAReleaseThatLostTheLeaseReportsWhatItCarriedAsLost(t *testing.T) {
 	})
 }
 
+func TestALossFoundByTheCallersHeartbeatRefusesWhatIsCarried(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		var all []outcome
+		err := h.RunBy(w.Context(), func(ctx context.Context) error {
+			<-ctx.Done()
+			w.carry(h, "late", time.Hour, &all)
+			return nil
+		}, time.Second, func(ctx context.Context) (time.Duration, error) {
+			w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token, j.Note = "them", 2, "theirs" })
+			return 0, h.Renew(ctx, 0)
+		})
+		if !errors.Is(err, lease.ErrLost) || len(all) != 1 || !errors.Is(all[0].err, lease.ErrLost) || h.Doc().Note != "theirs" {
+			w.Errorf("%v; outcomes %v; read %+v", err, all, h.Doc())
+		}
+	})
+}
+
 // It ends with its body, and the next renewal chooses its expiry in the same millisecond.
 func TestARenewalWrittenUnseenIsNotTakenForTheNext(t *testing.T) {
 	inBubble(t, func(w *fixture) {

@@ -300,8 +300,17 @@ func TestARoomIsNamedByItsHashInTheLog(t *testing.T) {
 
 func TestAStoreSwapsOnlyWhatItHasRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		a, r := open(t, b), openRooms(t, b)
+		l := &faultyConn{}
+		a, r := open(t, b, l.options()...), openRooms(t, b)
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
+		c, err := a.documents.Load(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.inject(map[string][]fault{read: {denied}})
+		if _, err := a.documents.Swap(t.Context(), "x", c, c.Doc); err == nil { // nothing is written, so it is read
+			t.Error("a swap whose record could not be read")
+		}
 		for name, prev := range map[string]lease.Cell[analysislock.Analysis]{"missing": {Rev: time.Now()}, "unread": {Exists: true}} {
 			if _, err := a.documents.Swap(t.Context(), "x", prev, analysislock.Analysis{}); !errors.Is(err, lease.ErrConflict) {
 				t.Errorf("%s: %v, want ErrConflict", name, err)

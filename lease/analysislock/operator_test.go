@@ -90,7 +90,6 @@ func TestARequeueIsNotMadeAgainAfterAWorkerHasAcquiredTheAnalysis(t *testing.T) 
 	}
 }
 
-// Each operation returns the error of its store.
 // A cancel whose reply was lost is not made again after a requeue, which would undo that.
 func TestACancelIsNotMadeAgainAfterARequeue(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
@@ -107,6 +106,16 @@ func TestACancelIsNotMadeAgainAfterARequeue(t *testing.T) {
 	})
 }
 
+func TestACancelThatWasNotWrittenIsMadeAgain(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		w.faulty().SetPlan(leasetest.On(leasetest.Swap, leasetest.DropBefore))
+		if _, err := w.locks.Cancel(w.Context(), "x", "me", nil); err != nil || w.doc().Status != analysislock.Failed {
+			w.Errorf("%v; %s, want FAILED", err, w.doc().Status)
+		}
+	})
+}
+
+// Each operation returns the error of its store.
 func TestAFailureOfTheStoreIsReturned(t *testing.T) {
 	const swap = leasetest.Swap
 	for name, tc := range map[string]struct {

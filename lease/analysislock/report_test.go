@@ -358,6 +358,18 @@ func TestCancel(t *testing.T) {
 }
 
 // The run ends with the next heartbeat and writes nothing after that.
+func TestProgressInPercentIsRoundedAndMinusOneIfItWasNotReported(t *testing.T) {
+	third := 0.336
+	for want, p := range map[int]*analysislock.Progress{34: {Fraction: &third}, -1: {Message: "m"}} {
+		if got := p.Percent(); got != want {
+			t.Errorf("%+v: %d, want %d", p, got, want)
+		}
+	}
+	if got := (*analysislock.Progress)(nil).Percent(); got != -1 {
+		t.Errorf("none: %d, want -1", got)
+	}
+}
+
 func TestACancelEndsTheRunAndRefusesItsResult(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
 		h, got := w.acquire("w/1").Hold, &outcomes{}
@@ -376,6 +388,9 @@ func TestACancelEndsTheRunAndRefusesItsResult(t *testing.T) {
 			w.Errorf("%v after %v", err, time.Since(began))
 		}
 		got.want(w, "r lost")
+		if e := h.Lost().Error; e == nil || e.Code != analysislock.Cancelled {
+			w.Errorf("lost with the error %+v, want that of the cancel", e)
+		}
 		cancelled := w.doc()
 		if err := h.Complete(w.Context(), "late"); !errors.Is(err, lease.ErrLost) {
 			w.Errorf("complete: %v, want ErrLost", err)
