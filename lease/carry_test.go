@@ -187,8 +187,8 @@ func TestACarriedChangeWhoseReplyIsLostIsWrittenOnce(t *testing.T) {
 	})
 }
 
-// The run ends while the commit of the first change is under way. Of a change that was
-// replaced meanwhile nobody is notified.
+// The run ends during the commit of the first change. If a second change has replaced the
+// first one, done of the first is not called.
 func TestWhatARenewalCouldNotWriteIsWrittenByTheFinishUnlessItIsReplaced(t *testing.T) {
 	for name, notes := range map[string][]string{"alone": {"old"}, "replaced": {"old", "new"}} {
 		t.Run(name, func(t *testing.T) {
