@@ -2,7 +2,7 @@ package lease
 
 import "time"
 
-// carried is what the next commit of a Hold writes besides the lease.
+// carried holds the changes that the next commit of a Hold writes besides the lease.
 type carried[D any] struct {
 	sets []func(*D) // the first that the store can hold is written; none: nothing
 	done func(error)
@@ -35,7 +35,7 @@ func (h *Hold[D]) Carry(every time.Duration, done func(error), set func(*D), les
 	}
 	h.carried = carried[D]{append([]func(*D){set}, less...), done, due}
 	select {
-	case h.sooner <- struct{}{}:
+	case h.wake <- struct{}{}:
 	default:
 	}
 }

@@ -187,8 +187,8 @@ func TestACarriedChangeWhoseReplyIsLostIsWrittenOnce(t *testing.T) {
 	})
 }
 
-// The run ends while the commit of the first change is under way. Of a change that was
-// replaced meanwhile nobody is notified.
+// The run ends during the commit of the first change. If a second change has replaced the
+// first one, done of the first is not called.
 func TestWhatARenewalCouldNotWriteIsWrittenByTheFinishUnlessItIsReplaced(t *testing.T) {
 	for name, notes := range map[string][]string{"alone": {"old"}, "replaced": {"old", "new"}} {
 		t.Run(name, func(t *testing.T) {
@@ -268,6 +268,24 @@ func TestAReleaseThatLostTheLeaseReportsWhatItCarriedAsLost(t *testing.T) {
 		})
 		if err := h.Release(w.Context(), nil, true); err != nil || len(all) != 1 || !errors.Is(all[0].err, lease.ErrLost) || w.record().Note != "" {
 			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
+		}
+	})
+}
+
+func TestALossFoundByTheCallersHeartbeatRefusesWhatIsCarried(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		var all []outcome
+		err := h.RunBy(w.Context(), func(ctx context.Context) error {
+			<-ctx.Done()
+			w.carry(h, "late", time.Hour, &all)
+			return nil
+		}, time.Second, func(ctx context.Context) (time.Duration, error) {
+			w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token, j.Note = "them", 2, "theirs" })
+			return 0, h.Renew(ctx, 0)
+		})
+		if !errors.Is(err, lease.ErrLost) || len(all) != 1 || !errors.Is(all[0].err, lease.ErrLost) || h.Doc().Note != "theirs" {
+			w.Errorf("%v; outcomes %v; read %+v", err, all, h.Doc())
 		}
 	})
 }

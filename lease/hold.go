@@ -16,8 +16,8 @@ type Hold[D any] struct {
 	grant  Grant
 	stolen bool
 	moved  chan struct{} // notifies the watchdog that until has changed
-	sooner chan struct{} // notifies the heartbeat that carried has changed
-	failed time.Duration // 1 ms for each renewal since the last that succeeded
+	wake   chan struct{} // notifies the heartbeat that carried has changed
+	offset time.Duration // 1 ms for each renewal since the last that succeeded
 
 	mu      sync.Mutex
 	cell    Cell[D]   // the record as last read or written
@@ -124,16 +124,16 @@ func (h *Hold[D]) Renew(ctx context.Context, ttl time.Duration) error {
 		return err
 	}
 	// One that failed may have been written: no later one has its expiry, which identifies it.
-	apart := h.failed
-	h.failed += time.Millisecond
+	offset := h.offset
+	h.offset += time.Millisecond
 	var expiry time.Time
 	c, err := h.write(ctx, func(l Lease, now time.Time) (Lease, error) {
-		l, err := Extend(l, now.Add(apart), h.grant, lessor.policy)
+		l, err := Extend(l, now.Add(offset), h.grant, lessor.policy)
 		expiry = l.ExpiresAt
 		return l, err
 	}, nil, func(l Lease) bool { return l.HeldBy(h.grant) && l.ExpiresAt.Equal(expiry) })
 	if err == nil {
-		h.failed = 0
+		h.offset = 0
 		h.update(c, lessor.policy)
 	}
 	return err

@@ -108,7 +108,7 @@ func (k *keeper[D]) beat(ctx context.Context) {
 	for lost := k.loss(); lost != nil; {
 		k.hold.take().settle(lost)
 		select {
-		case <-k.hold.sooner:
+		case <-k.hold.wake:
 		case <-k.stopped:
 			return
 		}
@@ -126,7 +126,7 @@ func (k *keeper[D]) wait(ctx context.Context, next time.Time) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-k.hold.sooner:
+		case <-k.hold.wake:
 		case <-time.After(time.Until(at)):
 			return ctx.Err() == nil
 		}

@@ -127,7 +127,7 @@ func (l *Lessor[D]) Resume(ctx context.Context, key, owner string) (*Hold[D], er
 
 // Hold returns the Hold of the acquisition that c shows.
 func (l *Lessor[D]) Hold(key string, c Cell[D]) *Hold[D] {
-	h := &Hold[D]{lessor: l, key: key, grant: l.of(&c.Doc).Grant(), moved: make(chan struct{}, 1), sooner: make(chan struct{}, 1), tried: c.Asked}
+	h := &Hold[D]{lessor: l, key: key, grant: l.of(&c.Doc).Grant(), moved: make(chan struct{}, 1), wake: make(chan struct{}, 1), tried: c.Asked}
 	h.update(c, l.policy)
 	return h
 }

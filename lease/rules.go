@@ -80,9 +80,9 @@ func Reopen(l Lease, now time.Time) (Lease, error) {
 	return l, nil
 }
 
-// Cancel makes the record terminal, whoever holds it, as by, which is no holder's name. The
-// token grows, so that it is larger than that of a run under way. It returns ErrFinished if
-// the record is finished.
+// Cancel makes the record terminal, even if it is held. FinishedBy becomes by, which must
+// not be the name of a holder. The token grows, so that it is larger than that of a run in
+// progress. Cancel returns ErrFinished if the record is finished.
 func Cancel(l Lease, by string) (Lease, error) {
 	if l.Finished {
 		return l, ErrFinished

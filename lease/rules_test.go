@@ -267,3 +267,14 @@ func TestAStoredTimeIsCredibleUpToADayAhead(t *testing.T) {
 		}
 	}
 }
+
+func TestACancelledLeaseIsFinishedWithAnotherToken(t *testing.T) {
+	held := lease.Lease{Owner: "w/1", Token: 7, Attempts: 2, ExpiresAt: time.UnixMilli(1)}
+	if got, err := lease.Cancel(held, "by"); err != nil || got != (lease.Lease{Token: 8, Attempts: 2, Finished: true, FinishedBy: "by"}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	finished := lease.Lease{Token: 7, Finished: true, FinishedBy: "w/1"}
+	if got, err := lease.Cancel(finished, "by"); !errors.Is(err, lease.ErrFinished) || got != finished {
+		t.Errorf("%+v, %v; want it unchanged and ErrFinished", got, err)
+	}
+}

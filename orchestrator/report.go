@@ -18,8 +18,8 @@ const (
 	maxReportLine = MaxCheckpointBytes + 16<<10
 )
 
-// Report is what an analyzer reports while it runs. What is nil is unchanged. As JSON it
-// is a line of reports.
+// Report is a report of a running analyzer. A nil field changes nothing. As JSON it is a
+// line of reports.
 type Report struct {
 	Progress   *float64    `json:"progress,omitempty"` // 0 to 1
 	Message    *string     `json:"message,omitempty"`

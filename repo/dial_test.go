@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"errors"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -11,11 +12,13 @@ import (
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/documentlock"
 )
@@ -113,5 +116,65 @@ func TestADocumentOfMoreThan4MiBOnTheWireIsReadFromAnEmulator(t *testing.T) {
 	defer func() { _ = a.Close() }()
 	if found, err := a.List(t.Context(), analysislock.Ready, 1); err != nil || len(found) != 1 {
 		t.Errorf("%d documents, %v", len(found), err)
+	}
+}
+
+func TestOnlyAnOddNumberOfUsableNamesIsACollection(t *testing.T) {
+	for path, want := range map[string]bool{"a": true, "a/b/c": true, "a/b": false, "": false, "a//c": false, "a/../c": false} {
+		if err := CheckCollection(path); (err == nil) != want {
+			t.Errorf("%q: %v", path, err)
+		}
+	}
+}
+
+// Google's client then opens a connection of its own.
+func TestCloseEndsOurConnectionAlsoIfTheEnvironmentNamesAnEmulator(t *testing.T) {
+	t.Setenv("FIRESTORE_EMULATOR_HOST", "127.0.0.1:1")
+	a, err := Open(t.Context(), "p", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Close(); err != nil || a.documents.db.conn.GetState() != connectivity.Shutdown {
+		t.Errorf("%v, %v", err, a.documents.db.conn.GetState())
+	}
+}
+
+func TestAnEmulatorsOwnerIsNamed(t *testing.T) {
+	if got, err := (emulatorOwner{}).GetRequestMetadata(t.Context()); err != nil || got["authorization"] != "Bearer owner" {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+func TestAClosedDatabaseReportsThatItIs(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		a, r := open(t, b), openRooms(t, b)
+		if err := errors.Join(a.Close(), r.Close()); err != nil {
+			t.Error(err)
+		}
+		if a.Close() == nil || r.Close() == nil {
+			t.Error("closed twice without an error")
+		}
+	})
+}
+
+func TestWhatCannotBeOpenedIsAnError(t *testing.T) {
+	for name, o := range map[string]Options{
+		"the path of a document": {Collection: "analyses/x"},
+		"a reserved name":        {Collection: "tenants/../analyses"},
+		"a negative TTL":         {Emulator: "127.0.0.1:1", Policy: lease.Policy{TTL: -1}},
+	} {
+		if _, err := Open(t.Context(), "p", o); err == nil || !strings.HasPrefix(err.Error(), "repo: ") && o.Collection != "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := Open(t.Context(), "", Options{Emulator: "127.0.0.1:1"}); err == nil {
+		t.Error("no project: no error")
+	}
+	broken := option.WithAuthCredentialsFile(option.ServiceAccount, "/nonexistent")
+	if _, err := Open(t.Context(), "p", Options{}, broken); err == nil || !strings.Contains(err.Error(), "open database (default) of project p") {
+		t.Errorf("%v", err)
+	}
+	if _, err := OpenRooms(t.Context(), "p", Options{}, broken); err == nil {
+		t.Error("rooms: no error")
 	}
 }

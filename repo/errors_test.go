@@ -13,10 +13,8 @@ import (
 	"cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"golang.org/x/sync/semaphore"
-	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/connectivity"
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
@@ -273,14 +271,6 @@ func TestAReadHasOneAnswer(t *testing.T) {
 	}
 }
 
-func TestOnlyAnOddNumberOfUsableNamesIsACollection(t *testing.T) {
-	for path, want := range map[string]bool{"a": true, "a/b/c": true, "a/b": false, "": false, "a//c": false, "a/../c": false} {
-		if err := CheckCollection(path); (err == nil) != want {
-			t.Errorf("%q: %v", path, err)
-		}
-	}
-}
-
 func TestARoomIsNamedByItsHashInTheLog(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		var log bytes.Buffer
@@ -301,8 +291,17 @@ func TestARoomIsNamedByItsHashInTheLog(t *testing.T) {
 
 func TestAStoreSwapsOnlyWhatItHasRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		a, r := open(t, b), openRooms(t, b)
+		l := &faultyConn{}
+		a, r := open(t, b, l.options()...), openRooms(t, b)
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
+		c, err := a.documents.Load(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.inject(map[string][]fault{read: {denied}})
+		if _, err := a.documents.Swap(t.Context(), "x", c, c.Doc); err == nil { // nothing is written, so it is read
+			t.Error("a swap whose record could not be read")
+		}
 		for name, prev := range map[string]lease.Cell[analysislock.Analysis]{"missing": {Rev: time.Now()}, "unread": {Exists: true}} {
 			if _, err := a.documents.Swap(t.Context(), "x", prev, analysislock.Analysis{}); !errors.Is(err, lease.ErrConflict) {
 				t.Errorf("%s: %v, want ErrConflict", name, err)
@@ -317,58 +316,6 @@ func TestAStoreSwapsOnlyWhatItHasRead(t *testing.T) {
 			t.Errorf("%v, %v; want ErrInvalidKey", loaded, swapped)
 		}
 	})
-}
-
-func TestWhatCannotBeOpenedIsAnError(t *testing.T) {
-	for name, o := range map[string]Options{
-		"the path of a document": {Collection: "analyses/x"},
-		"a reserved name":        {Collection: "tenants/../analyses"},
-		"a negative TTL":         {Emulator: "127.0.0.1:1", Policy: lease.Policy{TTL: -1}},
-	} {
-		if _, err := Open(t.Context(), "p", o); err == nil || !strings.HasPrefix(err.Error(), "repo: ") && o.Collection != "" {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	if _, err := Open(t.Context(), "", Options{Emulator: "127.0.0.1:1"}); err == nil {
-		t.Error("no project: no error")
-	}
-	broken := option.WithAuthCredentialsFile(option.ServiceAccount, "/nonexistent")
-	if _, err := Open(t.Context(), "p", Options{}, broken); err == nil || !strings.Contains(err.Error(), "open database (default) of project p") {
-		t.Errorf("%v", err)
-	}
-	if _, err := OpenRooms(t.Context(), "p", Options{}, broken); err == nil {
-		t.Error("rooms: no error")
-	}
-}
-
-func TestAClosedDatabaseReportsThatItIs(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		a, r := open(t, b), openRooms(t, b)
-		if err := errors.Join(a.Close(), r.Close()); err != nil {
-			t.Error(err)
-		}
-		if a.Close() == nil || r.Close() == nil {
-			t.Error("closed twice without an error")
-		}
-	})
-}
-
-// Google's client then opens a connection of its own.
-func TestCloseEndsOurConnectionAlsoIfTheEnvironmentNamesAnEmulator(t *testing.T) {
-	t.Setenv("FIRESTORE_EMULATOR_HOST", "127.0.0.1:1")
-	a, err := Open(t.Context(), "p", Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Close(); err != nil || a.documents.db.conn.GetState() != connectivity.Shutdown {
-		t.Errorf("%v, %v", err, a.documents.db.conn.GetState())
-	}
-}
-
-func TestAnEmulatorsOwnerIsNamed(t *testing.T) {
-	if got, err := (emulatorOwner{}).GetRequestMetadata(t.Context()); err != nil || got["authorization"] != "Bearer owner" {
-		t.Errorf("%v, %v", got, err)
-	}
 }
 
 // lock decodes the lock of a document, and returns the log.

@@ -9,7 +9,7 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// decodeProgress reads what a run has reported; nil: it cannot be read.
+// decodeProgress decodes the field progress. It returns nil if that is not a map.
 func decodeProgress(v any) *analysislock.Progress {
 	m, ok := v.(map[string]any)
 	if !ok {

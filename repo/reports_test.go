@@ -73,6 +73,9 @@ func TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh(t *testing.T)
 		_, err := h.Retry(t.Context(), "c", "m", 0)
 		check(err)
 		has("released", "checkpoint", "progress", "startedAt")
+		if d, err := a.Get(t.Context(), "x"); err != nil || d.Checkpoint == nil || cmp.Diff(map[string]any{"n": int64(1<<62 + 1), "s": "<"}, d.Checkpoint.Value) != "" {
+			t.Errorf("read with the checkpoint %+v, %v", d.Checkpoint, err)
+		}
 
 		h = a.given(t, "w/2", `{"n":4611686018427387905,"s":"<"}`)
 		h.Report(report("three", []any{"three"}), time.Hour, nil)
@@ -84,6 +87,9 @@ func TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh(t *testing.T)
 		check(a.given(t, "w/3", `["three"]`).Fail(t.Context(), "c", "m"))
 		check(requeue(true))
 		has("queued afresh")
+		if d, err := a.Get(t.Context(), "x"); err != nil || d.Checkpoint != nil {
+			t.Errorf("read with the checkpoint %+v, %v; want none", d.Checkpoint, err)
+		}
 		h = a.given(t, "w/4", "")
 		h.Report(report("four", "four"), 0, nil)
 		check(h.Flush(t.Context()))

@@ -140,8 +140,12 @@ func TestARunWithoutANewCheckpointFailsAtItsDeadline(t *testing.T) {
 					tc.report(job)
 					return until(ctx, nothing)
 				})
-				w.guard.Queue = &recordingQueue{}
+				m := measured(t)
+				w.guard.Queue, w.guard.Telemetry = &recordingQueue{}, m.Telemetry
 				w.deliver(t, "x").check(t, 200, map[string]any{"reason": "retry"})
+				if got := m.counts(t, "taskguard.run.timeouts"); got != "run_timeout :1" {
+					t.Errorf("timeouts %q", got)
+				}
 				checkFields(t, b, "x", map[string]any{"attempts": int64(1), "checkpoint": tc.kept})
 				if got := attempts(t, b); got != "retry:run_timeout" {
 					t.Errorf("history %q", got)
@@ -171,9 +175,12 @@ func TestAnAnalysisFailsWhenItsTimeIsExhausted(t *testing.T) {
 				})
 				w.guard.Telemetry = m.Telemetry
 				w.line(t, delivery, "x", map[string]any{"outcome": "failed", "code": "run_time_exhausted", "lock_owner": "*"})
-				checkpoint := int64(7)
+				checkpoint, timeouts := int64(7), ""
 				if tc.history != "" {
-					checkpoint = 8
+					checkpoint, timeouts = 8, "run_time_exhausted :1"
+				}
+				if got := m.counts(t, "taskguard.run.timeouts"); got != timeouts {
+					t.Errorf("timeouts %q, want %q", got, timeouts)
 				}
 				checkFields(t, b, "x", map[string]any{"status": "FAILED", "lockOwner": nil, "checkpoint": checkpoint})
 				if e, _ := b.Fields(t, "x")["error"].(map[string]any); e["code"] != "run_time_exhausted" || strings.Contains(fmt.Sprint(e["message"]), "worker:") {

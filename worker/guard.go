@@ -129,7 +129,7 @@ func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error)
 	case acq.Acquired:
 		outcome = "acquired"
 	}
-	if acq.Acquired || acq.Reason == analysislock.AttemptsExhausted || acq.Reason == analysislock.RunTimeExhausted { // this owner has recorded that
+	if acq.Grant.Owner == a.owner { // it has acquired the lock, or recorded that no attempt is left
 		m.Owner, m.Attempt, m.Stolen = a.owner, acq.Attempt, acq.Stolen
 	}
 	a.Telemetry.Acquired(ctx, outcome, m.Acquire)

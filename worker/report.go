@@ -18,8 +18,8 @@ const DefaultCheckpointInterval = 10 * time.Second
 // maxReportWarnings limits the log lines about the reports of one run.
 const maxReportWarnings = 10
 
-// errStalled is the cause with which a run's context ends that has reported nothing for
-// StallTimeout.
+// errStalled is the cause with which a run's context ends if the run has reported nothing
+// for StallTimeout.
 var errStalled = errors.New("worker: the run has reported nothing for too long")
 
 // reporter writes the reports of one run with the lock's renewals. It is safe for
@@ -52,13 +52,13 @@ func (r *reporter) close() {
 
 // Report implements orchestrator.Reporter.
 func (r *reporter) Report(report orchestrator.Report) {
-	r.hold.Report(r.taken(report), r.CheckpointInterval, nil)
+	r.hold.Report(r.receive(report), r.CheckpointInterval, nil)
 }
 
 // Commit implements orchestrator.Reporter.
 func (r *reporter) Commit(ctx context.Context, report orchestrator.Report) error {
 	written := make(chan error, 1)
-	r.hold.Report(r.taken(report), 0, func(err error) { written <- err })
+	r.hold.Report(r.receive(report), 0, func(err error) { written <- err })
 	if r.stall != nil && r.stall.Stop() { // the run waits for Firestore, and is not stalled
 		defer r.stall.Reset(r.StallTimeout)
 	}
@@ -70,8 +70,8 @@ func (r *reporter) Commit(ctx context.Context, report orchestrator.Report) error
 	}
 }
 
-// taken restarts the limit of time, and returns the report as the lock takes it.
-func (r *reporter) taken(report orchestrator.Report) analysislock.Report {
+// receive restarts the limit of time, and returns the report as the lock takes it.
+func (r *reporter) receive(report orchestrator.Report) analysislock.Report {
 	if r.stall != nil && r.stall.Stop() { // else the run is being ended
 		r.stall.Reset(r.StallTimeout)
 	}

@@ -169,6 +169,11 @@ func TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe(t *testing.T) 
 				b.Merge(t, "taken", map[string]any{"lockOwner": "them"})
 			case "unreachable":
 				w.unavailable.Store(true)
+				soon, cancel := context.WithTimeout(ctx, time.Second)
+				defer cancel()
+				if err := job.Checkpoint(soon, "late"); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("error %v, want that of its context", err)
+				}
 			}
 			return until(ctx, func() { // by RUN_TIMEOUT, or by the loss
 				for range 2 {
@@ -240,6 +245,10 @@ echo '"done"' >&4`
 	checkFields(t, b, "x", map[string]any{"status": "READY", "result": "done"})
 	if n := strings.Count(w.log.String(), `"a report is ignored"`); n != 10 || strings.Contains(w.log.String(), secret) || w.log.Len() > 10_000 {
 		t.Errorf("%d warnings, want 10 without the reports: %.2000s", n, w.log)
+	}
+	before, after, _ := strings.Cut(w.log.String(), `"last_warning":true`)
+	if strings.Count(before, `"a report is ignored"`) != 10 || strings.Contains(after, `"last_warning"`) {
+		t.Errorf("not the tenth alone is the last warning: %.2000s", w.log)
 	}
 	for _, problem := range []string{"a report is not an object of JSON", "a report is too long", "a checkpoint cannot be stored in a document", "a progress is not between 0 and 1"} {
 		if !strings.Contains(w.log.String(), problem) {

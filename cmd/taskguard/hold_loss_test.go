@@ -45,7 +45,7 @@ func TestHoldEndsItsCommandWhenAnotherTakesTheRoomByForce(t *testing.T) {
 		"a command that is stopped":      {`trap 'echo asked; exit 9' TERM; echo $PROJECT_LOCK_STRATEGY; kill -STOP $$; exit 3`, "exit status 9"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := startHold(t, env, "--dir", dir, "--ttl", "4s", "--wait", "5s", "--", "sh", "-c", c.script)
+			h := startHold(t, env, "--dir", dir, "--ttl", "8s", "--wait", "9s", "--", "sh", "-c", c.script)
 			if got := h.line(t); got != "web-lock" {
 				t.Fatal(got)
 			}
@@ -103,7 +103,7 @@ func TestProcessesThatTheCommandLeavesRunningAreEndedBeforeTheRelease(t *testing
 func TestHoldThatWasStoppedForLongerThanItsLockEndsItsCommand(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	h := startHold(t, vars{}, "--dir", dir, "--ttl", "4s", "--json", "--", "sh", "-c", "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.05; done") // with 4 s, it has 200 ms to end
+	h := startHold(t, vars{}, "--dir", dir, "--ttl", "8s", "--json", "--", "sh", "-c", "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.05; done") // with 8 s, it has 400 ms to end
 	h.line(t)
 	guarded(t, dir, func() error { // stopped during a renewal, it would keep the guard
 		err := h.Process.Signal(syscall.SIGSTOP)

@@ -104,7 +104,7 @@ var leaseRooms = []room{
 				err = context.Cause(ctx)
 			}`),
 		seed("a renewal written unseen is taken for the next", "TestARenewalWrittenUnseenIsNotTakenForTheNext",
-			`now.Add(apart)`, `now.Add(0*apart)`),
+			`now.Add(offset)`, `now.Add(0*offset)`),
 		seed("a release frees whatever it finds", suiteOnMemory+"ALockRewrittenMidRunCancelsTheRunAndStaysIntact",
 			`		if err := loss(l, h.grant); err != nil {
 			return l, err

@@ -44,22 +44,10 @@ var workRooms = []room{
 			}
 			apply(set, d)
 		}`),
-		seed("explored: a second try forgets the checkpoint", everyInterleaving,
-			`func(d *D) { apply(also, d); apply(set, d) }`,
-			`func(d *D) {
-			apply(also, d)
-			also = nil
-			apply(set, d)
-		}`),
-		seed("simulated: a second try forgets the checkpoint", manySeeds,
-			`func(d *D) { apply(also, d); apply(set, d) }`,
-			`func(d *D) {
-			apply(also, d)
-			also = nil
-			apply(set, d)
-		}`),
+		seed("explored: a second try forgets the checkpoint", everyInterleaving, `apply(also, d); apply(set`, `apply(also, d); also = nil; apply(set`),
+		seed("simulated: a second try forgets the checkpoint", manySeeds, `apply(also, d); apply(set`, `apply(also, d); also = nil; apply(set`),
 		seed("explored: a renewal is taken for written because an earlier one of the same millisecond was", everyInterleaving,
-			`now.Add(apart)`, `now.Add(0 * apart)`),
+			`now.Add(offset)`, `now.Add(0 * offset)`),
 	}},
 	{"lease/analysislock/hold.go", []bug{
 		seed("explored: READY keeps the checkpoint", everyInterleaving,

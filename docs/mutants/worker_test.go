@@ -37,7 +37,7 @@ var workerRooms = []room{
 		seed("a report does not restart the limit between reports", "TestARunThatReportsNothingStalls/with_progress",
 			`		r.stall.Reset(r.StallTimeout)`, `		r.stall.Reset(0)`),
 		seed("an invalid report restarts the limit between reports", "TestARunThatReportsNothingStalls/with_invalid_reports",
-			`	if r.warnings++;`, `	r.taken(orchestrator.Report{})
+			`	if r.warnings++;`, `	r.receive(orchestrator.Report{})
 	if r.warnings++;`),
 		seed("each bad report is a line of the log", "TestBadReportsAreWarningsAndTheRunGoesOn",
 			`r.warnings <= maxReportWarnings`, `r.warnings > 0`),

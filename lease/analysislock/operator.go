@@ -86,12 +86,13 @@ func (l *Locks) MarkDue(ctx context.Context, read lease.Cell[Analysis]) (next ti
 // Cancelled is the code of a cancelled analysis.
 const Cancelled = "cancelled"
 
-// operator is who finished a cancelled analysis.
+// operator is the FinishedBy of a cancelled analysis.
 const operator = "operator"
 
-// Cancel makes an unfinished analysis FAILED with the code Cancelled, whoever holds its
-// lock: a run that is under way loses it. who is named in the error. It returns
-// lease.ErrFinished for another finished analysis, and the analysis as it was before.
+// Cancel makes an unfinished analysis FAILED with the code Cancelled, even if its lock is
+// held: a run in progress loses the lock. The error's message contains who. Cancel changes
+// nothing if the analysis is cancelled already, and returns lease.ErrFinished if it is
+// finished otherwise. It returns the analysis as it was before.
 func (l *Locks) Cancel(ctx context.Context, id, who string, seen *Seen) (Analysis, error) {
 	cancelled := func(d Analysis) bool { return d.Status == Failed && d.Error != nil && d.Error.Code == Cancelled }
 	return l.edit(ctx, id, seen, func(d *Analysis, now time.Time) error {

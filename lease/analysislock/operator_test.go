@@ -90,7 +90,6 @@ func TestARequeueIsNotMadeAgainAfterAWorkerHasAcquiredTheAnalysis(t *testing.T) 
 	}
 }
 
-// Each operation returns the error of its store.
 // A cancel whose reply was lost is not made again after a requeue, which would undo that.
 func TestACancelIsNotMadeAgainAfterARequeue(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
@@ -107,6 +106,16 @@ func TestACancelIsNotMadeAgainAfterARequeue(t *testing.T) {
 	})
 }
 
+func TestACancelThatWasNotWrittenIsMadeAgain(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		w.faulty().SetPlan(leasetest.On(leasetest.Swap, leasetest.DropBefore))
+		if _, err := w.locks.Cancel(w.Context(), "x", "me", nil); err != nil || w.doc().Status != analysislock.Failed {
+			w.Errorf("%v; %s, want FAILED", err, w.doc().Status)
+		}
+	})
+}
+
+// Each operation returns the error of its store.
 func TestAFailureOfTheStoreIsReturned(t *testing.T) {
 	const swap = leasetest.Swap
 	for name, tc := range map[string]struct {
@@ -160,4 +169,99 @@ func TestAFailureOfTheStoreIsReturned(t *testing.T) {
 func retry(ctx context.Context, _ *analysislock.Locks, h *analysislock.Hold) error {
 	_, err := h.Retry(ctx, "c", "m", 0)
 	return err
+}
+
+func TestCancel(t *testing.T) {
+	finished := func(status, code string) func(w *fixture) {
+		return func(w *fixture) {
+			d := queued()
+			d.Status, d.Lock.Finished = status, true
+			if code != "" {
+				d.Error = &analysislock.Error{Code: code}
+			}
+			w.Put("x", d)
+		}
+	}
+	for name, tc := range map[string]struct {
+		before func(w *fixture)
+		seen   *analysislock.Seen
+		err    error
+		writes bool
+		ended  int // entries of history that end with the cancel
+	}{
+		"queued":                   {func(*fixture) {}, nil, nil, true, 0},
+		"held":                     {func(w *fixture) { w.acquire("w/1") }, nil, nil, true, 1},
+		"held, as it was seen":     {func(w *fixture) { w.acquire("w/1") }, &analysislock.Seen{Status: analysislock.Processing, Grant: lease.Grant{Owner: "w/1", Token: 1}}, nil, true, 1},
+		"held, not as it was seen": {func(w *fixture) { w.acquire("w/1") }, &analysislock.Seen{Status: analysislock.Queued}, lease.ErrConflict, false, 0},
+		"released":                 {func(w *fixture) { w.check(retry(w.Context(), nil, w.acquire("w/1").Hold)) }, nil, nil, true, 0},
+		"ready":                    {finished(analysislock.Ready, ""), nil, lease.ErrFinished, false, 0},
+		"failed":                   {finished(analysislock.Failed, "c"), nil, lease.ErrFinished, false, 0},
+		"failed without error":     {finished(analysislock.Failed, ""), nil, lease.ErrFinished, false, 0},
+		"cancelled":                {finished(analysislock.Failed, analysislock.Cancelled), nil, nil, false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, queued(), func(w *fixture) {
+				tc.before(w)
+				was := w.doc()
+				before, err := w.locks.Cancel(w.Context(), "x", "ana", tc.seen)
+				d := w.doc()
+				if !errors.Is(err, tc.err) || before.Status != was.Status {
+					w.Errorf("%+v, %v; want %v", before, err, tc.err)
+				}
+				want := was.Lock
+				if tc.writes {
+					want = lease.Lease{Token: was.Lock.Token + 1, Attempts: was.Lock.Attempts, Finished: true, FinishedBy: "operator"}
+					if d.Status != analysislock.Failed || d.Error == nil || *d.Error != (analysislock.Error{Code: analysislock.Cancelled, Message: "cancelled by ana"}) {
+						w.Errorf("%s, %+v", d.Status, d.Error)
+					}
+				}
+				if d.Lock != want {
+					w.Errorf("lock %+v, want %+v", d.Lock, want)
+				}
+				ended := 0
+				for _, a := range d.History {
+					if a.Outcome == analysislock.OutcomeCancelled && a.Code == analysislock.Cancelled && a.Message == "cancelled by ana" {
+						ended++
+					}
+				}
+				if ended != tc.ended {
+					w.Errorf("history %+v, want %d cancelled", d.History, tc.ended)
+				}
+			})
+		})
+	}
+}
+
+func TestACancelEndsTheRunAndRefusesItsResult(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		h, got := w.acquire("w/1").Hold, &outcomes{}
+		began := time.Now()
+		err := h.Run(w.Context(), func(ctx context.Context, _ analysislock.Work) error {
+			time.Sleep(time.Minute)
+			if _, err := w.locks.Cancel(w.Context(), "x", "ana", nil); err != nil {
+				w.Error(err)
+			}
+			h.Report(checkpoint("late"), time.Hour, got.done("r"))
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		var lost *lease.LostError
+		if !errors.As(err, &lost) || lost.Reason != lease.Finished || time.Since(began) > lease.DefaultTTL/3+time.Second {
+			w.Errorf("%v after %v", err, time.Since(began))
+		}
+		got.want(w, "r lost")
+		if e := h.Lost().Error; e == nil || e.Code != analysislock.Cancelled {
+			w.Errorf("lost with the error %+v, want that of the cancel", e)
+		}
+		cancelled := w.doc()
+		if err := h.Complete(w.Context(), "late"); !errors.Is(err, lease.ErrLost) {
+			w.Errorf("complete: %v, want ErrLost", err)
+		}
+		if d := w.doc(); d.Lock != cancelled.Lock || d.Result != nil || d.Checkpoint != nil {
+			w.Errorf("%+v", d)
+		}
+		if _, err := w.locks.Requeue(w.Context(), "x", nil, false); err != nil || w.acquire("w/2").Grant.Token != 3 {
+			w.Errorf("requeue: %v", err)
+		}
+	})
 }

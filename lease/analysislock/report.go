@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Progress is what a run last reported.
+// Progress is the newest progress and message that a run has reported.
 type Progress struct {
 	Fraction *float64  `json:"fraction,omitempty"` // from 0 to 1
 	Message  string    `json:"message,omitempty"`
@@ -18,14 +18,14 @@ type Progress struct {
 // orchestrator.Storable returns it. Nil is none.
 type Checkpoint struct{ Value any }
 
-// Report is what a run reports. What is nil is unchanged.
+// Report is a report of a run. A nil field changes nothing.
 type Report struct {
 	Fraction   *float64
 	Message    *string
 	Checkpoint *Checkpoint
 }
 
-// Work is what an attempt is given, as JSON.
+// Work is the input of an attempt and the checkpoint from which it continues, as JSON.
 type Work struct {
 	Input      json.RawMessage
 	Checkpoint json.RawMessage // the newest that was committed; nil: none

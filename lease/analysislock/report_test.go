@@ -2,15 +2,11 @@ package analysislock_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -230,162 +226,15 @@ func TestARunAdvancesByACheckpointThatDiffersFromTheOneItWasGiven(t *testing.T) 
 	}
 }
 
-func TestOfHistoryTheLastAttemptsAreKeptWithinItsLimits(t *testing.T) {
-	for name, tc := range map[string]struct {
-		owner, message string
-		want           int
-	}{
-		"short": {"w/", "m", 10},
-		"long":  {strings.Repeat("o", 140), "x" + strings.Repeat("ü", 400), 9}, // the limit of its bytes
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, queued(), func(w *fixture) {
-				var err error
-				if w.locks, err = analysislock.New(&w.Memory, lease.Policy{MaxAttempts: 100}, 0, nil); err != nil {
-					w.Fatal(err)
-				}
-				for n := range 12 {
-					h := w.acquire(fmt.Sprint(tc.owner, n)).Hold
-					_, err := h.Retry(w.Context(), analysislock.AttemptsExhausted, tc.message, 0)
-					w.check(err)
-					text, err := json.Marshal(w.doc().History)
-					if err != nil || len(text) > 5<<10 {
-						w.Errorf("attempt %d: %d bytes, %v", n, len(text), err)
-					}
-				}
-				all := w.doc().History
-				last := all[len(all)-1]
-				if len(all) != tc.want || last.Number != 12 || last.Token != 12 || last.Outcome != analysislock.OutcomeRetry {
-					w.Errorf("%d entries, want %d; the last %+v", len(all), tc.want, last)
-				}
-				if len(last.Message) > 256 || !utf8.ValidString(last.Message) || !strings.HasPrefix(tc.message, last.Message) {
-					w.Errorf("message %q", last.Message)
-				}
-			})
-		})
-	}
-}
-
-// Each attempt's entry has its outcome; that of a crash has none.
-func TestHistoryShowsHowEachAttemptEnded(t *testing.T) {
-	inBubble(t, queued(), func(w *fixture) {
-		var err error
-		if w.locks, err = analysislock.New(&w.Memory, lease.Policy{MaxAttempts: 100}, 0, nil); err != nil {
-			w.Fatal(err)
-		}
-		w.check(w.acquire("w/1").Hold.Release(w.Context(), analysislock.OutcomeContinued, true))
-		w.acquire("w/2")
-		time.Sleep(lease.DefaultTTL) // it has crashed
-		w.acquire("w/3")
-		_, err = w.locks.Unlock(w.Context(), "x", nil)
-		w.check(err)
-		w.check(w.acquire("w/4").Hold.Fail(w.Context(), "c", "m"))
-		_, err = w.locks.Requeue(w.Context(), "x", nil, false)
-		w.check(err)
-		w.check(w.acquire("w/5").Hold.Complete(w.Context(), "done"))
-		var got []string
-		for _, a := range w.doc().History {
-			if a.EndedAt.IsZero() != (a.Outcome == "") {
-				w.Errorf("%+v", a)
-			}
-			got = append(got, fmt.Sprintln(a.Number, a.Token, a.Owner, a.Outcome, a.Code, a.Message))
-		}
-		want := []string{"1 1 w/1 continued  \n", "1 2 w/2   \n", "2 3 w/3 lock_lost  \n", "3 4 w/4 failed c m\n", "1 5 w/5 ready  \n"}
-		if !slices.Equal(got, want) {
-			w.Errorf("%q, want %q", got, want)
-		}
-	})
-}
-
-func TestCancel(t *testing.T) {
-	finished := func(status, code string) func(w *fixture) {
-		return func(w *fixture) {
-			d := queued()
-			d.Status, d.Lock.Finished = status, true
-			if code != "" {
-				d.Error = &analysislock.Error{Code: code}
-			}
-			w.Put("x", d)
-		}
-	}
-	for name, tc := range map[string]struct {
-		before func(w *fixture)
-		seen   *analysislock.Seen
-		err    error
-		writes bool
-		ended  int // entries of history that end with the cancel
-	}{
-		"queued":                   {func(*fixture) {}, nil, nil, true, 0},
-		"held":                     {func(w *fixture) { w.acquire("w/1") }, nil, nil, true, 1},
-		"held, as it was seen":     {func(w *fixture) { w.acquire("w/1") }, &analysislock.Seen{Status: analysislock.Processing, Grant: lease.Grant{Owner: "w/1", Token: 1}}, nil, true, 1},
-		"held, not as it was seen": {func(w *fixture) { w.acquire("w/1") }, &analysislock.Seen{Status: analysislock.Queued}, lease.ErrConflict, false, 0},
-		"released":                 {func(w *fixture) { w.check(retry(w.Context(), nil, w.acquire("w/1").Hold)) }, nil, nil, true, 0},
-		"ready":                    {finished(analysislock.Ready, ""), nil, lease.ErrFinished, false, 0},
-		"failed":                   {finished(analysislock.Failed, "c"), nil, lease.ErrFinished, false, 0},
-		"failed without error":     {finished(analysislock.Failed, ""), nil, lease.ErrFinished, false, 0},
-		"cancelled":                {finished(analysislock.Failed, analysislock.Cancelled), nil, nil, false, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, queued(), func(w *fixture) {
-				tc.before(w)
-				was := w.doc()
-				before, err := w.locks.Cancel(w.Context(), "x", "ana", tc.seen)
-				d := w.doc()
-				if !errors.Is(err, tc.err) || before.Status != was.Status {
-					w.Errorf("%+v, %v; want %v", before, err, tc.err)
-				}
-				want := was.Lock
-				if tc.writes {
-					want = lease.Lease{Token: was.Lock.Token + 1, Attempts: was.Lock.Attempts, Finished: true, FinishedBy: "operator"}
-					if d.Status != analysislock.Failed || d.Error == nil || *d.Error != (analysislock.Error{Code: analysislock.Cancelled, Message: "cancelled by ana"}) {
-						w.Errorf("%s, %+v", d.Status, d.Error)
-					}
-				}
-				if d.Lock != want {
-					w.Errorf("lock %+v, want %+v", d.Lock, want)
-				}
-				ended := 0
-				for _, a := range d.History {
-					if a.Outcome == analysislock.OutcomeCancelled && a.Code == analysislock.Cancelled && a.Message == "cancelled by ana" {
-						ended++
-					}
-				}
-				if ended != tc.ended {
-					w.Errorf("history %+v, want %d cancelled", d.History, tc.ended)
-				}
-			})
-		})
-	}
-}
-
 // The run ends with the next heartbeat and writes nothing after that.
-func TestACancelEndsTheRunAndRefusesItsResult(t *testing.T) {
-	inBubble(t, queued(), func(w *fixture) {
-		h, got := w.acquire("w/1").Hold, &outcomes{}
-		began := time.Now()
-		err := h.Run(w.Context(), func(ctx context.Context, _ analysislock.Work) error {
-			time.Sleep(time.Minute)
-			if _, err := w.locks.Cancel(w.Context(), "x", "ana", nil); err != nil {
-				w.Error(err)
-			}
-			h.Report(checkpoint("late"), time.Hour, got.done("r"))
-			<-ctx.Done()
-			return ctx.Err()
-		})
-		var lost *lease.LostError
-		if !errors.As(err, &lost) || lost.Reason != lease.Finished || time.Since(began) > lease.DefaultTTL/3+time.Second {
-			w.Errorf("%v after %v", err, time.Since(began))
+func TestProgressInPercentIsRoundedAndMinusOneIfItWasNotReported(t *testing.T) {
+	third := 0.336
+	for want, p := range map[int]*analysislock.Progress{34: {Fraction: &third}, -1: {Message: "m"}} {
+		if got := p.Percent(); got != want {
+			t.Errorf("%+v: %d, want %d", p, got, want)
 		}
-		got.want(w, "r lost")
-		cancelled := w.doc()
-		if err := h.Complete(w.Context(), "late"); !errors.Is(err, lease.ErrLost) {
-			w.Errorf("complete: %v, want ErrLost", err)
-		}
-		if d := w.doc(); d.Lock != cancelled.Lock || d.Result != nil || d.Checkpoint != nil {
-			w.Errorf("%+v", d)
-		}
-		if _, err := w.locks.Requeue(w.Context(), "x", nil, false); err != nil || w.acquire("w/2").Grant.Token != 3 {
-			w.Errorf("requeue: %v", err)
-		}
-	})
+	}
+	if got := (*analysislock.Progress)(nil).Percent(); got != -1 {
+		t.Errorf("none: %d, want -1", got)
+	}
 }

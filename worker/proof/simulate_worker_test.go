@@ -235,7 +235,8 @@ func (w *simulation) drawnRun(ctx context.Context, p *caller, job orchestrator.J
 		}
 		ended := ctx.Err() != nil
 		if ended && reports && r.chance(0.7) {
-			w.reportMark(p, job) // the last
+			w.reportMark(p, job)        // the last
+			time.Sleep(time.Nanosecond) // else the order of its renewal and of the release would be random
 		}
 		switch {
 		case ended && !ignores:

@@ -288,7 +288,7 @@ func (d *demo) kill(ctx context.Context, r run) error {
 	return nil
 }
 
-// reported is called with what the analyzers write to standard error: their progress.
+// reported handles the text that an analyzer writes to standard error: its progress.
 func (d *demo) reported(id, text string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

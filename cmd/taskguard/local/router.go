@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"sync"
 
 	"taskguard/cmd/taskguard/cli"
@@ -36,12 +35,14 @@ func (d delivery) skipped() bool {
 
 // String describes the delivery.
 func (d delivery) String() string {
+	locked := d.answer.Reason == "locked"
 	switch {
 	case d.status == 0:
 		return fmt.Sprintf("no answer from %v: the queue will try again", d.worker)
-	case d.skipped() && d.answer.Reason == "locked":
-		next := map[bool]string{true: "a follow-up is booked", false: "the queue will try again"}[d.status/100 == 2]
-		return fmt.Sprintf("delivered to %v: locked, skipped; %s", d.worker, next)
+	case d.skipped() && locked && d.status/100 == 2:
+		return fmt.Sprintf("delivered to %v: locked, skipped; a follow-up is booked", d.worker)
+	case d.skipped() && locked:
+		return fmt.Sprintf("delivered to %v: locked, skipped; the queue will try again", d.worker)
 	case d.skipped():
 		return fmt.Sprintf("delivered to %v: %s, skipped", d.worker, d.answer.Reason)
 	}
@@ -77,7 +78,11 @@ func (r *router) add(workers ...*process) {
 func (r *router) replace(old, with *process) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.workers[slices.Index(r.workers, old)] = with
+	for i, w := range r.workers {
+		if w == old {
+			r.workers[i] = with
+		}
+	}
 }
 
 func (r *router) pick() (*process, error) {

@@ -58,8 +58,8 @@ func Worker(ctx context.Context, c *cli.Call) error {
 	return service.Serve(ctx, cfg, l, log)
 }
 
-// Analyze is an exec: analyzer: builtin:document, slow enough to be watched. It writes
-// what it reports to standard error, too.
+// Analyze is an exec: analyzer: builtin:document, slow enough to be watched. It
+// also writes its reports to standard error.
 func Analyze(ctx context.Context, c *cli.Call) error {
 	wait := c.Flags.Duration("wait", 0, "how long a whole run takes; one that continues takes its part of it")
 	if _, err := c.Parse(0, 0); err != nil {

@@ -5,8 +5,8 @@
 // commit that was applied, drops a commit, applies one after the reading that was
 // to resolve it, sends one twice, or delays one; it keeps the history of what was
 // applied, and package proof judges that. Each worker, and the operator, calls the
-// proxy at an address of its own. The analyzer is a program that each worker runs for
-// each of its runs, paced by a server of the test's. It does small units of work. It writes
+// proxy at an address of its own. The analyzer is a program, which a worker starts
+// for each run; a server in the test sets its pace. It does small units of work. It writes
 // each to a journal, and then reports it as its checkpoint.
 //
 // TestChaos runs small in every test run, on the embedded Firestore, and in full
