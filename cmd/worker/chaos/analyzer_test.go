@@ -26,6 +26,7 @@ type run struct {
 	due          time.Time // when it is to end
 	began, ended time.Time // ended is zero while it is live
 	answered     bool      // and its program had not ended
+	fails        bool
 }
 
 // analyzer directs the programs of all workers.
@@ -67,7 +68,10 @@ func (a *analyzer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	a.locked(func() { a.runs = append(a.runs, this) })
 	succeeded := a.analyze(this)
-	a.locked(func() { this.ended, this.answered = time.Now(), r.Context().Err() == nil })
+	a.locked(func() {
+		this.ended, this.answered = time.Now(), r.Context().Err() == nil
+		succeeded = succeeded && !this.fails
+	})
 	if succeeded {
 		_ = lines.Encode(order{Result: map[string]int64{"token": got.Token}})
 	}
@@ -100,10 +104,20 @@ func (a *analyzer) of(id string) []run {
 // prolong makes a live run continue until its program has ended, at most for that
 // long. It reports false if the run has ended.
 func (a *analyzer) prolong(r run, most time.Duration) (live bool) {
+	return a.change(r, func(live *run) { live.due = time.Now().Add(most) })
+}
+
+// fail makes a live run fail now. It reports false if the run has ended.
+func (a *analyzer) fail(r run) (live bool) {
+	return a.change(r, func(live *run) { live.due, live.fails = time.Now(), true })
+}
+
+func (a *analyzer) change(r run, change func(live *run)) (live bool) {
 	a.locked(func() {
 		for _, other := range a.runs {
 			if other.is(r) && other.left() > 0 {
-				other.due, live = time.Now().Add(most), true
+				change(other)
+				live = true
 			}
 		}
 	})

@@ -27,6 +27,7 @@ type size struct {
 	duration                      time.Duration // of the faults; then all must be finished
 	analyses, deliveries, workers int           // deliveries of each analysis
 	ttl, runTimeout               time.Duration
+	retryMin, retryMax            time.Duration
 	every                         int // one commit of so many has a fault
 	seed                          uint64
 }
@@ -34,9 +35,10 @@ type size struct {
 // sizeOf reads the environment.
 func sizeOf(t *testing.T) size {
 	t.Helper()
-	s := size{duration: 4 * time.Second, analyses: 12, deliveries: 2, workers: 2, ttl: 1500 * time.Millisecond, runTimeout: 2250 * time.Millisecond, every: 3, seed: rand.Uint64()}
+	s := size{duration: 4 * time.Second, analyses: 12, deliveries: 2, workers: 2, ttl: 1500 * time.Millisecond, runTimeout: 2250 * time.Millisecond, retryMin: 4 * time.Second, retryMax: 5 * time.Second, every: 3, seed: rand.Uint64()}
 	if v := os.Getenv("CHAOS"); v != "" && v != "0" {
-		s.full, s.duration, s.analyses, s.deliveries, s.workers, s.ttl, s.runTimeout, s.every = true, 5*time.Minute, 200, 5, 4, 3*time.Second, 6*time.Second, 8
+		s.full, s.duration, s.analyses, s.deliveries, s.workers, s.every = true, 5*time.Minute, 200, 5, 4, 8
+		s.ttl, s.runTimeout, s.retryMax = 3*time.Second, 6*time.Second, 8*time.Second
 	}
 	var badDuration, badSeed error
 	if v := os.Getenv("CHAOS_DURATION"); v != "" {
@@ -65,6 +67,8 @@ type chaos struct {
 	ends    map[int]ending             // of workers, by number
 	pauses  map[int][]proof.Span       // of workers, by number
 	breaks  map[acquisition]proof.Span // from when the operator unlocked it, until its trust has ended
+	traps   map[acquisition]trap       // for the booking of the next attempt
+	trapped map[acquisition]bool       // whose worker was killed between the failure's commit and the booking
 	stalls  []proof.Span               // when this machine stood still
 	longest time.Duration              // that a repeated unit had waited for its commit
 	errs    []error                    // of signals, starts and commands that should have worked
@@ -122,7 +126,7 @@ func TestChaos(t *testing.T) {
 	t.Parallel()
 	size := sizeOf(t)
 	t.Logf("CHAOS_SEED=%d: %+v", size.seed, size)
-	c := &chaos{size: size, began: time.Now(), counts: map[string]int{}, ends: map[int]ending{}, pauses: map[int][]proof.Span{}, breaks: map[acquisition]proof.Span{}}
+	c := &chaos{size: size, began: time.Now(), counts: map[string]int{}, ends: map[int]ending{}, pauses: map[int][]proof.Span{}, breaks: map[acquisition]proof.Span{}, traps: map[acquisition]trap{}, trapped: map[acquisition]bool{}}
 	host, signal := newFirestore(t, size.full)
 	c.system, c.signalStore = newSystem(t, host, newAnalyzer(t, c.units, c.analyze)), signal
 	host, err := c.proxy.listen(operator) // the operator's unlocks belong to the history
@@ -134,6 +138,7 @@ func TestChaos(t *testing.T) {
 	}
 	c.queue = newQueue(t, c.duplicates())
 	c.queue.delay = c.delays()
+	c.queue.proxy.script(c.bookings())
 	for n := range size.workers {
 		p := &slot{n: n}
 		c.slots = append(c.slots, p)
@@ -203,11 +208,11 @@ func (c *chaos) units(id string) int {
 	return int(takes / unitTime)
 }
 
-// analyze does the units that are left; one run of twenty fails after half of them. After
+// analyze does the units that are left; one run of eight fails after half of them. After
 // an unlock it takes at least one TTL, in which the heartbeats of the run before it are due.
 func (c *chaos) analyze(this *run) (succeeds bool) {
 	takes := time.Duration(c.units(this.analysis)-this.resumed.Unit) * unitTime
-	if succeeds = c.random(fmt.Sprint(this.analysis, this.token)).IntN(20) != 0; !succeeds {
+	if succeeds = c.random(fmt.Sprint(this.analysis, this.token)).IntN(8) != 0; !succeeds {
 		takes /= 2
 	}
 	c.locked(func() {

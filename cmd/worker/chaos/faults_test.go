@@ -4,13 +4,17 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
+	"taskguard/lease/iso8601"
 	"taskguard/worker/proof"
+	"taskguard/worker/taskqueue"
 )
 
 // slot holds one worker, and after its end the next.
@@ -30,7 +34,8 @@ func (p *slot) address() string {
 // startIn starts a worker in a slot.
 func (c *chaos) startIn(p *slot) error {
 	number, next, err := c.startWorker("LOCK_TTL="+c.ttl.String(), "LOCK_HEARTBEAT="+(c.ttl*2/5).String(), "MAX_ATTEMPTS=100000", "MAX_RUNS=40",
-		"RUN_TIMEOUT="+c.runTimeout.String(), "CHECKPOINT_INTERVAL="+checkpointInterval.String())
+		"RUN_TIMEOUT="+c.runTimeout.String(), "CHECKPOINT_INTERVAL="+checkpointInterval.String(),
+		"RETRY_MIN="+c.retryMin.String(), "RETRY_MAX="+c.retryMax.String())
 	if err != nil {
 		return err
 	}
@@ -52,10 +57,10 @@ func (c *chaos) injectFaults(ctx context.Context) {
 	all.Wait()
 }
 
-// breakWorkers unlocks the runs of workers, pauses, kills and stops workers, at least
-// once each. Only it changes its slots.
+// breakWorkers kills workers at a booking, unlocks their runs, pauses, kills and stops
+// them, at least once each. Only it changes its slots.
 func (c *chaos) breakWorkers(ctx context.Context, slots []*slot, r *rand.Rand) {
-	faults := []func(context.Context, *slot, run){c.unlock, c.pause, c.kill, c.stop}
+	faults := []func(context.Context, *slot, run){c.killBeforeBooking, c.killAfterBooking, c.unlock, c.pause, c.kill, c.stop}
 	for round := 0; round == 0 || ctx.Err() == nil; round++ {
 		for _, inject := range faults {
 			if round > 0 && ctx.Err() != nil {
@@ -97,6 +102,91 @@ func (c *chaos) kill(_ context.Context, p *slot, _ run) {
 	p.process.end()
 	c.add("kill -9")
 	c.check(c.startIn(p))
+}
+
+// trap is for the booking of a next attempt by one worker.
+type trap struct {
+	fault
+	worker int
+}
+
+// bookings returns the faults of the calls that create tasks: a trap that is set for it, and
+// at times a lost call or reply.
+func (c *chaos) bookings() func(*call) fault {
+	r := c.random("bookings")
+	return func(now *call) (f fault) {
+		switch n := r.IntN(20); {
+		case now.task == "": // it creates no task
+			return fault{}
+		case n == 0:
+			f = fault{name: "booking lost", apply: never, code: codes.Unavailable}
+		case n == 1:
+			f = fault{name: "reply to a booking lost", code: codes.Unavailable}
+		}
+		c.locked(func() {
+			for key, t := range c.traps {
+				if now.caller == t.worker && now.doc == key.analysis && now.task == c.proxy.nextTask(key) {
+					f = t.fault
+					delete(c.traps, key)
+				}
+			}
+		})
+		return f
+	}
+}
+
+// nextTask returns the name of the task of the attempt after a.
+func (p *proxy) nextTask(a acquisition) string {
+	applied, _ := p.history(a.analysis)
+	for i := range slices.Backward(applied) {
+		if at := applied[i].next; at != nil {
+			return taskqueue.Name("next", a.analysis, strconv.FormatInt(a.token, 10), iso8601.Format(*at))
+		}
+	}
+	return ""
+}
+
+func (c *chaos) killBeforeBooking(ctx context.Context, p *slot, victim run) {
+	if c.killAtBooking(ctx, p, victim, fault{apply: never, code: codes.Unavailable}) {
+		c.add("kill -9 between commit and booking")
+		c.locked(func() { c.trapped[acquisition{victim.analysis, victim.token}] = true })
+	}
+}
+
+func (c *chaos) killAfterBooking(ctx context.Context, p *slot, victim run) {
+	if c.killAtBooking(ctx, p, victim, fault{code: codes.Unavailable}) {
+		c.add("kill -9 between booking and answer")
+	}
+}
+
+// killAtBooking makes a run fail, and kills its worker while the worker waits for the answer
+// to the booking of the next attempt. A duplicate comes during the backoff.
+func (c *chaos) killAtBooking(ctx context.Context, p *slot, victim run, f fault) (killed bool) {
+	waits, end := make(chan struct{}), make(chan struct{})
+	defer close(end)
+	f.then = func() {
+		close(waits)
+		<-end
+	}
+	key := acquisition{victim.analysis, victim.token}
+	c.locked(func() { c.traps[key] = trap{f, p.number} })
+	defer c.locked(func() { delete(c.traps, key) })
+	if !c.analyzer.fail(victim) {
+		return false
+	}
+	select {
+	case <-waits:
+	case <-time.After(4 * c.ttl): // the lock was lost before the release
+		return false
+	}
+	began := time.Now()
+	c.end(p, true)
+	p.process.end()
+	killed = time.Since(began) < time.Second // later the worker may have given up the booking
+	c.check(c.queue.deliver(ctx, victim.analysis, 0))
+	c.add("duplicates")
+	c.check(c.startIn(p))
+	return killed
 }
 
 func (c *chaos) stop(_ context.Context, p *slot, _ run) {

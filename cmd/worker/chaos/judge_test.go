@@ -17,7 +17,9 @@ func valid(h proof.History) bool { return len(h.Wrong) == 0 }
 // have been applied at any time after it was sent, or never.
 func judged(applied, uncertain []write) (h proof.History) {
 	for i := range applied {
-		h.Add(applied[i].Write)
+		if applied[i].Kind != marked {
+			h.Add(applied[i].Write)
+		}
 	}
 	if valid(h) {
 		return h
@@ -75,7 +77,7 @@ func TestAnUncertainWriteExplainsOnlyItsGap(t *testing.T) {
 // nothing. In the short run a late commit may meet no read.
 var expected = []string{
 	"kill -9", "SIGTERM", "SIGSTOP, and taken over", "unlocked", "Firestore paused", "reply lost", "commit dropped",
-	"commit sent twice", "commit slow", "duplicates", "answered delayed", "recoveries", "steals",
+	"commit sent twice", "commit slow", "duplicates", "answered delayed", "recoveries", "steals", "answered 200 retry", "answered 200 waiting",
 	"answered 200 already_finishedREADY", "answered 200 locked", "answered 200 lock_lost", "runs ended after continued",
 }
 
@@ -98,12 +100,17 @@ func (c *chaos) judgeAll(t *testing.T) {
 		t.Errorf("of %d commits the outcome is unknown", n)
 	}
 	maps.Copy(c.counts, c.proxy.counts)
+	maps.Copy(c.counts, c.queue.proxy.counts)
 	for name, n := range c.queue.counts {
 		c.counts["answered "+name] = n
 	}
 	wanted := expected
 	if c.full {
-		wanted = append(wanted, "commit applied late", "runs ended "+afterKill, "runs ended after shutting_down")
+		wanted = append(wanted, "commit applied late", "runs ended "+afterKill, "runs ended after shutting_down", "booking lost",
+			"kill -9 between commit and booking", "kill -9 between booking and answer")
+	}
+	if lost, of := c.counts[lostWait], c.counts["kill -9 between commit and booking"]; lost > of/2+1 {
+		t.Errorf("%d of %d: %s", lost, of, lostWait)
 	}
 	for _, name := range wanted {
 		if c.counts[name] == 0 {
@@ -142,12 +149,48 @@ func (c *chaos) judge(t *testing.T, id string, journal map[acquisition][]entry) 
 	}
 	if len(uncertain) == 0 {
 		c.judgeWork(t, id, runs, applied, journal)
+		for _, wrong := range c.judgeWaits(id, applied) {
+			t.Errorf("%s: %s", id, wrong)
+		}
 	}
 	c.counts["steals"] += h.Steals
 	c.counts["runs"] += len(runs)
 	if c.counts["effective runs"] += effective; effective != 1 {
 		t.Errorf("%s: %d effective runs, want 1: %+v", id, effective, runs)
 	}
+}
+
+// lostWait is the case that a task which was not acknowledged did not book the next attempt
+// in time. A few are slow.
+const lostWait = "next attempts of a worker killed before the booking that recovery booked"
+
+// judgeWaits checks that no attempt begins more than 2 s before its time, and that recovery
+// marks none that is less than a TTL late, by Firestore's clock.
+func (c *chaos) judgeWaits(id string, applied []write) (wrong []string) {
+	var next time.Time
+	var token int64
+	for i := range applied {
+		w := &applied[i]
+		switch {
+		case w.Kind == proof.Acquire:
+			token = w.Token
+			if early := next.Sub(w.At); early > 2*time.Second+time.Millisecond { // they are truncated
+				wrong = append(wrong, fmt.Sprintf("token %d was acquired %v before the next attempt", w.Token, early))
+			}
+		case w.Kind == marked && !next.IsZero():
+			c.counts["next attempts that recovery booked"]++
+			if c.trapped[acquisition{id, token}] {
+				c.counts[lostWait]++
+			}
+			if late := w.at.Sub(next); late < c.ttl {
+				wrong = append(wrong, fmt.Sprintf("recovery marked it %v after the next attempt was due, within a TTL", late))
+			}
+		}
+		if w.next != nil {
+			next = *w.next
+		}
+	}
+	return wrong
 }
 
 // noticeTime is how long the server may take to notice that a program has ended, and a
@@ -178,5 +221,29 @@ func (c *chaos) overlap(t *testing.T, older, newer *run) {
 	if late > noticeTime+stood {
 		t.Errorf("%s: the run of token %d was live for %v together with that of token %d; the machine stood still for %v",
 			older.analysis, older.token, late, newer.token, stood)
+	}
+}
+
+func TestAnEarlyAttemptIsFound(t *testing.T) {
+	t.Parallel()
+	start := time.Unix(0, 0)
+	at := func(k proof.Kind, second int, next time.Time) write {
+		now := start.Add(time.Duration(second) * time.Second)
+		return write{at: now, next: &next, Write: proof.Write{Kind: k, At: now}}
+	}
+	due := start.Add(10 * time.Second)
+	for name, c := range map[string]struct {
+		history []write
+		wrong   int
+	}{
+		"in time":                    {[]write{at(proof.Release, 1, due), at(proof.Acquire, 8, time.Time{}), at(proof.Acquire, 9, time.Time{})}, 0},
+		"early":                      {[]write{at(proof.Release, 1, due), at(proof.Acquire, 7, time.Time{})}, 1},
+		"an operator has unlocked":   {[]write{at(proof.Release, 1, due), at(proof.Unlock, 2, time.Time{}), at(proof.Acquire, 3, time.Time{})}, 0},
+		"recovery":                   {[]write{at(proof.Release, 1, due), at(marked, 13, due.Add(time.Hour)), at(proof.Acquire, 14, time.Time{})}, 1},
+		"recovery before it is late": {[]write{at(proof.Release, 1, due), at(marked, 12, due)}, 1},
+	} {
+		if wrong := (&chaos{size: size{ttl: 3 * time.Second}, counts: map[string]int{}}).judgeWaits(name, c.history); len(wrong) != c.wrong {
+			t.Errorf("%s: %q, want %d", name, wrong, c.wrong)
+		}
 	}
 }

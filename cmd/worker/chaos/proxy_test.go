@@ -3,6 +3,7 @@ package chaos
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -29,11 +31,12 @@ import (
 type fault struct {
 	name  string // in the figures
 	apply application
-	code  codes.Code    // of the answer; OK: Firestore's own
+	code  codes.Code    // of the answer; OK: the server's own
 	delay time.Duration // before it is applied
+	then  func()        // called between the application and the answer; nil: nothing
 }
 
-// application says how often and when a call reaches Firestore.
+// application says how often and when a call reaches the server.
 type application int
 
 const (
@@ -43,8 +46,8 @@ const (
 	later // after the next reading of its document, before that reading's answer
 )
 
-// proxy forwards the calls of workers and of the operator. Commits reach Firestore also
-// after their caller has given up, as they may on a network.
+// proxy forwards the calls of workers and of the operator to a server, Firestore or Cloud
+// Tasks. Calls reach it also after their caller has given up, as they may on a network.
 type proxy struct {
 	server *grpc.Server
 	conn   *grpc.ClientConn
@@ -78,7 +81,8 @@ type call struct {
 	request []byte
 	commit  *firestorepb.Write // of a Commit
 	method  string
-	doc     string // the id of the one document that it reads or writes
+	doc     string // the id of the one document that it reads, writes or books a delivery of
+	task    string // the short name of the task that it creates
 	kind    proof.Kind
 	fault   string
 }
@@ -99,6 +103,14 @@ func newCall(method string, md metadata.MD, request []byte, caller int) *call {
 		var get firestorepb.BatchGetDocumentsRequest
 		if proto.Unmarshal(request, &get) == nil && len(get.Documents) == 1 {
 			c.doc = path.Base(get.Documents[0])
+		}
+	case "CreateTask":
+		var create cloudtaskspb.CreateTaskRequest
+		var body struct {
+			ID string `json:"analysis_id"`
+		}
+		if proto.Unmarshal(request, &create) == nil && json.Unmarshal(create.GetTask().GetHttpRequest().GetBody(), &body) == nil {
+			c.task, c.doc = path.Base(create.GetTask().GetName()), body.ID
 		}
 	}
 	return c
@@ -136,6 +148,7 @@ type write struct {
 	at         time.Time
 	checkpoint *checkpoint // nil: unchanged or deleted
 	outcome    string      // of the last attempt, if the history changes
+	next       *time.Time  // nextAttemptAt, zero if it is deleted; nil: unchanged
 }
 
 func (c *call) write(at time.Time) write {
@@ -153,6 +166,10 @@ func (c *call) write(at time.Time) write {
 	if m := fields["checkpoint"].GetMapValue().GetFields(); m != nil {
 		w.checkpoint = &checkpoint{Unit: int(m["unit"].GetIntegerValue()), Token: m["token"].GetIntegerValue()}
 	}
+	if slices.Contains(c.commit.GetUpdateMask().GetFieldPaths(), "nextAttemptAt") {
+		w.next = new(time.Time)
+		*w.next, _ = time.Parse(time.RFC3339, fields["nextAttemptAt"].GetStringValue())
+	}
 	if all := fields["history"].GetArrayValue().GetValues(); len(all) > 0 {
 		w.outcome = all[len(all)-1].GetMapValue().GetFields()["outcome"].GetStringValue()
 	}
@@ -166,7 +183,7 @@ func (p *proxy) history(doc string) (applied, uncertain []write) {
 	defer p.mu.Unlock()
 	about := func(writes []write) (all []write) {
 		for i := range writes {
-			if writes[i].doc == doc && writes[i].Kind != marked {
+			if writes[i].doc == doc {
 				all = append(all, writes[i])
 			}
 		}
@@ -195,9 +212,9 @@ const maxForwarded = 64
 // maxMessage is larger than any message of Firestore.
 const maxMessage = 32 << 20
 
-func newProxy(t testing.TB, firestore string) *proxy {
+func newProxy(t testing.TB, server string) *proxy {
 	t.Helper()
-	conn, err := grpc.NewClient(firestore, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(
+	conn, err := grpc.NewClient(server, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(
 		grpc.ForceCodec(raw{}), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
 	if err != nil {
 		t.Fatal(err)
@@ -275,6 +292,9 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	select {
 	case p.turns <- struct{}{}:
 		replies, err = p.answer(c, f)
+		if f.then != nil {
+			f.then()
+		}
 		<-p.turns
 	case <-stream.Context().Done(): // it is lost
 		err = status.FromContextError(stream.Context().Err()).Err()

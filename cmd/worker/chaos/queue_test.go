@@ -25,12 +25,13 @@ import (
 // queue is an embedded Cloud Tasks on a port. Its transport spreads deliveries over
 // the workers, including dead ones, which refuse the connection.
 type queue struct {
-	name, host string
-	client     *apiv2.Client
-	server     *cloudtasks.Server
-	close      func()
-	delay      func() time.Duration // of each delivery; nil: none
-	inner      http.RoundTripper    // opens a connection for each delivery
+	name   string
+	client *apiv2.Client
+	server *cloudtasks.Server
+	proxy  *proxy // between the workers and the server
+	close  func()
+	delay  func() time.Duration // of each delivery; nil: none
+	inner  http.RoundTripper    // opens a connection for each delivery
 
 	mu      sync.Mutex
 	workers []string // addresses
@@ -50,7 +51,6 @@ func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *que
 	if err != nil {
 		t.Fatal(err)
 	}
-	q.host = l.Addr().String()
 	served := make(chan error, 1)
 	go func() { served <- q.server.Serve(l) }()
 	q.close = sync.OnceFunc(func() {
@@ -58,6 +58,7 @@ func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *que
 		<-served
 	})
 	t.Cleanup(q.close)
+	q.proxy = newProxy(t, l.Addr().String())
 	conn, err := q.server.Dial()
 	if err != nil {
 		t.Fatal(err)

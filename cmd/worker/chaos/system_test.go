@@ -84,16 +84,17 @@ func listener(ctx context.Context, host string) (pid int, err error) {
 	return 0, fmt.Errorf("no child of this process listens at %s", host)
 }
 
-// startWorker starts the next worker, with an address of its own at the proxy.
+// startWorker starts the next worker, with an address of its own at each proxy.
 func (s *system) startWorker(env ...string) (number int, p *process, err error) {
 	number = int(s.workers.Add(1))
 	host, err := s.proxy.listen(number)
-	if err != nil {
+	tasks, noTasks := s.queue.proxy.listen(number)
+	if err = errors.Join(err, noTasks); err != nil {
 		return 0, nil, err
 	}
 	all := []string{
 		"PORT=0", "TASK_AUTH=none", "GOOGLE_CLOUD_PROJECT=" + s.docs.Project, "FIRESTORE_EMULATOR_HOST=" + host,
-		"TASK_QUEUE=" + s.queue.name, "TASK_TARGET_URL=http://worker.test", "CLOUD_TASKS_EMULATOR_HOST=" + s.queue.host,
+		"TASK_QUEUE=" + s.queue.name, "TASK_TARGET_URL=http://worker.test", "CLOUD_TASKS_EMULATOR_HOST=" + tasks,
 		fmt.Sprintf("ANALYZER=exec:env %s=analyzer %s %s/%d %s", role, os.Args[0], s.analyzer.URL, number, s.journal),
 	}
 	p, err = start("worker", append(all, env...)...)
