@@ -39,8 +39,14 @@ type queue struct {
 // startQueue makes a queue that retries as the shipped one does.
 func startQueue(t *testing.T) *queue {
 	t.Helper()
+	return startThrottled(t, cloudtasks.Unthrottled)
+}
+
+// startThrottled is like startQueue, with that throttling.
+func startThrottled(t *testing.T, how cloudtasks.Throttling) *queue {
+	t.Helper()
 	q := &queue{}
-	q.Server = cloudtasks.NewServer(cloudtasks.Options{Transport: q, Observe: func(d cloudtasks.Delivery) {
+	q.Server = cloudtasks.NewServer(cloudtasks.Options{Transport: q, Throttling: how, Observe: func(d cloudtasks.Delivery) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		q.deliveries = append(q.deliveries, d)

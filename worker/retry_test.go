@@ -290,7 +290,8 @@ func TestTheQueueEndsTasksThatCanNeverSucceed(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b, q := emulatortest.Embedded(t), startQueue(t)
 				b.Put(t, "malformed", map[string]any{"lockToken": "five"})
-				q.serve(start(t, b, succeed))
+				w := startLogged(t, b, q, succeed)
+				q.serve(w.instance)
 				q.submit(t, id)
 				if err := q.Idle(t.Context()); err != nil {
 					t.Fatal(err)
@@ -298,6 +299,7 @@ func TestTheQueueEndsTasksThatCanNeverSucceed(t *testing.T) {
 				if got := q.statuses(); !slices.Equal(got, want) {
 					t.Errorf("answered %v, want %v", got, want)
 				}
+				answer{Body: w.entry(t, "rejected")}.check(t, 0, map[string]any{"level": "ERROR", "task_retry": float64(len(want) - 1)})
 			})
 		})
 	}

@@ -68,7 +68,6 @@ type chaos struct {
 	pauses  map[int][]proof.Span       // of workers, by number
 	breaks  map[acquisition]proof.Span // from when the operator unlocked it, until its trust has ended
 	traps   map[acquisition]trap       // for the booking of the next attempt
-	trapped map[acquisition]bool       // whose worker was killed between the failure's commit and the booking
 	stalls  []proof.Span               // when this machine stood still
 	longest time.Duration              // that a repeated unit had waited for its commit
 	errs    []error                    // of signals, starts and commands that should have worked
@@ -126,7 +125,7 @@ func TestChaos(t *testing.T) {
 	t.Parallel()
 	size := sizeOf(t)
 	t.Logf("CHAOS_SEED=%d: %+v", size.seed, size)
-	c := &chaos{size: size, began: time.Now(), counts: map[string]int{}, ends: map[int]ending{}, pauses: map[int][]proof.Span{}, breaks: map[acquisition]proof.Span{}, traps: map[acquisition]trap{}, trapped: map[acquisition]bool{}}
+	c := &chaos{size: size, began: time.Now(), counts: map[string]int{}, ends: map[int]ending{}, pauses: map[int][]proof.Span{}, breaks: map[acquisition]proof.Span{}, traps: map[acquisition]trap{}}
 	host, signal := newFirestore(t, size.full)
 	c.system, c.signalStore = newSystem(t, host, newAnalyzer(t, c.units, c.analyze)), signal
 	host, err := c.proxy.listen(operator) // the operator's unlocks belong to the history

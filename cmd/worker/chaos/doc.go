@@ -7,11 +7,15 @@
 // applied, and package proof judges that. Each worker, and the operator, calls the
 // proxy at an address of its own. The analyzer is a program, which a worker starts
 // for each run; a server in the test sets its pace. It does small units of work. It writes
-// each to a journal, and then reports it as its checkpoint.
+// each to a journal, and then reports it as its checkpoint. Some runs fail temporarily.
+//
+// A second proxy stands between the workers and the embedded Cloud Tasks. It loses the
+// creation of a task, or the reply to it.
 //
 // TestChaos runs small in every test run, on the embedded Firestore, and in full
-// with CHAOS=1 on Google's emulator (make chaos): runs are unlocked; workers are
-// killed, stopped and paused; Firestore is paused; calls are lost; deliveries are
+// with CHAOS=1 on Google's emulator (make chaos): runs are unlocked; workers are killed,
+// also between the commit of a failure, the booking of the next attempt and the answer, and
+// stopped and paused; Firestore is paused; calls are lost; deliveries are
 // duplicated and delayed. CHAOS_DURATION and CHAOS_SEED change it. The seed decides
 // the choices, and not the course of processes and the network.
 //
@@ -21,6 +25,10 @@
 // unlocked it: it must have no effect. Any other overlap fails the test, except for as
 // long as this machine stood still. The effective run is the one whose token finished
 // the analysis: there is exactly one.
+//
+// No attempt may begin more than 2 s before the document's nextAttemptAt, by Firestore's
+// clock, and recovery may not book it before it is late by a TTL. An answer of 200 for an
+// analysis that waits needs a task in the queue for that time.
 //
 // Each run must get the newest checkpoint that was committed before its acquisition, and
 // only the lock's holder may commit one. The next run repeats no unit of a run that

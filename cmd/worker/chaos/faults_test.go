@@ -149,7 +149,6 @@ func (p *proxy) nextTask(a acquisition) string {
 func (c *chaos) killBeforeBooking(ctx context.Context, p *slot, victim run) {
 	if c.killAtBooking(ctx, p, victim, fault{apply: never, code: codes.Unavailable}) {
 		c.add("kill -9 between commit and booking")
-		c.locked(func() { c.trapped[acquisition{victim.analysis, victim.token}] = true })
 	}
 }
 

@@ -87,7 +87,7 @@ func (c *chaos) judgeAll(t *testing.T) {
 	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, err := range c.errs {
+	for _, err := range slices.Concat(c.errs, c.queue.errs) {
 		t.Error(err)
 	}
 	journal := readJournal(t, c.journal)
@@ -108,9 +108,6 @@ func (c *chaos) judgeAll(t *testing.T) {
 	if c.full {
 		wanted = append(wanted, "commit applied late", "runs ended "+afterKill, "runs ended after shutting_down", "booking lost",
 			"kill -9 between commit and booking", "kill -9 between booking and answer")
-	}
-	if lost, of := c.counts[lostWait], c.counts["kill -9 between commit and booking"]; lost > of/2+1 {
-		t.Errorf("%d of %d: %s", lost, of, lostWait)
 	}
 	for _, name := range wanted {
 		if c.counts[name] == 0 {
@@ -149,7 +146,7 @@ func (c *chaos) judge(t *testing.T, id string, journal map[acquisition][]entry) 
 	}
 	if len(uncertain) == 0 {
 		c.judgeWork(t, id, runs, applied, journal)
-		for _, wrong := range c.judgeWaits(id, applied) {
+		for _, wrong := range c.judgeWaits(applied) {
 			t.Errorf("%s: %s", id, wrong)
 		}
 	}
@@ -160,28 +157,19 @@ func (c *chaos) judge(t *testing.T, id string, journal map[acquisition][]entry) 
 	}
 }
 
-// lostWait is the case that a task which was not acknowledged did not book the next attempt
-// in time. A few are slow.
-const lostWait = "next attempts of a worker killed before the booking that recovery booked"
-
 // judgeWaits checks that no attempt begins more than 2 s before its time, and that recovery
 // marks none that is less than a TTL late, by Firestore's clock.
-func (c *chaos) judgeWaits(id string, applied []write) (wrong []string) {
+func (c *chaos) judgeWaits(applied []write) (wrong []string) {
 	var next time.Time
-	var token int64
 	for i := range applied {
 		w := &applied[i]
 		switch {
 		case w.Kind == proof.Acquire:
-			token = w.Token
 			if early := next.Sub(w.At); early > 2*time.Second+time.Millisecond { // they are truncated
 				wrong = append(wrong, fmt.Sprintf("token %d was acquired %v before the next attempt", w.Token, early))
 			}
 		case w.Kind == marked && !next.IsZero():
 			c.counts["next attempts that recovery booked"]++
-			if c.trapped[acquisition{id, token}] {
-				c.counts[lostWait]++
-			}
 			if late := w.at.Sub(next); late < c.ttl {
 				wrong = append(wrong, fmt.Sprintf("recovery marked it %v after the next attempt was due, within a TTL", late))
 			}
@@ -242,7 +230,7 @@ func TestAnEarlyAttemptIsFound(t *testing.T) {
 		"recovery":                   {[]write{at(proof.Release, 1, due), at(marked, 13, due.Add(time.Hour)), at(proof.Acquire, 14, time.Time{})}, 1},
 		"recovery before it is late": {[]write{at(proof.Release, 1, due), at(marked, 12, due)}, 1},
 	} {
-		if wrong := (&chaos{size: size{ttl: 3 * time.Second}, counts: map[string]int{}}).judgeWaits(name, c.history); len(wrong) != c.wrong {
+		if wrong := (&chaos{size: size{ttl: 3 * time.Second}, counts: map[string]int{}}).judgeWaits(c.history); len(wrong) != c.wrong {
 			t.Errorf("%s: %q, want %d", name, wrong, c.wrong)
 		}
 	}

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"taskguard/lease/iso8601"
 	"taskguard/worker/proof"
 )
 
@@ -63,6 +64,7 @@ type proxy struct {
 	applied   []write
 	uncertain []write // commits of unknown outcome; at is when they were sent
 	commits   []*commit
+	booked    map[string]bool // by document and time: whether a task was created or existed
 }
 
 // commit is a Commit as its caller sees it.
@@ -83,6 +85,7 @@ type call struct {
 	method  string
 	doc     string // the id of the one document that it reads, writes or books a delivery of
 	task    string // the short name of the task that it creates
+	due     string // when that is due
 	kind    proof.Kind
 	fault   string
 }
@@ -111,6 +114,7 @@ func newCall(method string, md metadata.MD, request []byte, caller int) *call {
 		}
 		if proto.Unmarshal(request, &create) == nil && json.Unmarshal(create.GetTask().GetHttpRequest().GetBody(), &body) == nil {
 			c.task, c.doc = path.Base(create.GetTask().GetName()), body.ID
+			c.due = iso8601.Format(create.GetTask().GetScheduleTime().AsTime())
 		}
 	}
 	return c
@@ -222,7 +226,7 @@ func newProxy(t testing.TB, server string) *proxy {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	p := &proxy{
 		conn: conn, ctx: ctx, turns: make(chan struct{}, maxForwarded), callers: map[string]int{},
-		postponed: map[string][]*call{}, counts: map[string]int{},
+		postponed: map[string][]*call{}, counts: map[string]int{}, booked: map[string]bool{},
 	}
 	p.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(p.handle), grpc.WaitForHandlers(true),
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
@@ -353,17 +357,20 @@ func (p *proxy) applyPostponed(doc string) {
 // forwardLimit is longer than Firestore is ever paused.
 const forwardLimit = time.Minute
 
-// forward makes the call, and records the outcome of a commit.
+// forward makes the call, and records the outcome of a commit or a booking.
 func (p *proxy) forward(c *call) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(p.ctx, c.md), forwardLimit)
 	defer cancel()
 	sent := time.Now()
 	replies, err := p.exchange(ctx, c)
-	if c.commit == nil {
-		return replies, err
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if c.commit == nil {
+		if err == nil || status.Code(err) == codes.AlreadyExists {
+			p.booked[c.doc+" "+c.due] = true
+		}
+		return replies, err
+	}
 	switch status.Code(err) {
 	case codes.OK:
 		var done firestorepb.CommitResponse
@@ -378,6 +385,13 @@ func (p *proxy) forward(c *call) ([][]byte, error) {
 		}
 	}
 	return replies, err
+}
+
+// hasBooked reports whether a task was created for that time.
+func (p *proxy) hasBooked(doc, at string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.booked[doc+" "+at]
 }
 
 func (p *proxy) exchange(ctx context.Context, c *call) (replies [][]byte, err error) {

@@ -37,6 +37,7 @@ type queue struct {
 	workers []string // addresses
 	next    int
 	counts  map[string]int // of answers by reason, and of delays
+	errs    []error        // of answers that acknowledge a task whose analysis then waits without another
 }
 
 const location = "projects/p/locations/l"
@@ -129,10 +130,18 @@ func (q *queue) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err = errors.Join(err, response.Body.Close()); err != nil {
 		return nil, err
 	}
-	var answer struct{ Status, Reason string }
+	var answer struct {
+		Status, Reason string
+		ID             string `json:"analysis_id"`
+		RetryAt        string `json:"retry_at"`
+	}
 	_ = json.Unmarshal(body, &answer) // an answer that is not a worker's is counted by its status alone
 	q.mu.Lock()
 	q.counts[fmt.Sprint(response.StatusCode, " ", answer.Reason, answer.Status)]++
+	waits := answer.Reason == "waiting" || answer.Reason == "retry"
+	if waits && response.StatusCode == http.StatusOK && !q.proxy.hasBooked(answer.ID, answer.RetryAt) {
+		q.errs = append(q.errs, fmt.Errorf("answered %s, but no task was created for then", body))
+	}
 	q.mu.Unlock()
 	response.Body = io.NopCloser(bytes.NewReader(body))
 	return response, nil
