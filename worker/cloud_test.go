@@ -43,7 +43,7 @@ func startQueue(t *testing.T) *queue {
 }
 
 // startThrottled is like startQueue, with that throttling.
-func startThrottled(t *testing.T, how cloudtasks.Throttling) *queue {
+func startThrottled(t testing.TB, how cloudtasks.Throttling) *queue {
 	t.Helper()
 	q := &queue{}
 	q.Server = cloudtasks.NewServer(cloudtasks.Options{Transport: q, Throttling: how, Observe: func(d cloudtasks.Delivery) {
