@@ -175,8 +175,8 @@ func recoverAll(t testing.TB, b *emulatortest.Backend, n, limit int, latency tim
 	began, before, puts := time.Now(), reads(), b.Calls.Count("Commit")
 	for more := true; more; c.calls++ {
 		r, err := w.guard.Recover(t.Context())
-		if err != nil || r.Found != r.Booked || r.Found != min(limit, n-c.calls*limit) {
-			t.Fatalf("call %d: %+v, %v", c.calls, r, err)
+		if r.Booked == 0 || r.Found != r.Booked || err != nil && !errors.Is(err, lease.ErrUnavailable) {
+			t.Fatalf("call %d: %+v, %v", c.calls, r, err) // a query may take too long, and the next call continues
 		}
 		more = r.More
 	}
