@@ -242,8 +242,8 @@ func TestModuleRefusesSettingsThatDoNotFitTogether(t *testing.T) {
 	refused(t, map[string]refusal{
 		"secret_without_an_image":      {map[string]any{"doclock_image": nil, "session_secret": "s"}, "needs doclock_image"},
 		"heartbeat_too_slow":           {map[string]any{"lock_ttl_seconds": 300, "lock_heartbeat_seconds": 140}, "two heartbeats"},
-		"too_few_instances":            {map[string]any{"max_concurrent_dispatches": 100, "worker_max_instances": 9}, "429"},
-		"too_many_dispatches":          {map[string]any{"max_concurrent_dispatches": 101}, "429"},
+		"too_few_instances":            {map[string]any{"max_concurrent_dispatches": 90, "worker_max_instances": 9}, "429"},
+		"too_many_dispatches":          {map[string]any{"max_concurrent_dispatches": 100}, "429"},
 		"more_idle_instances_than_all": {map[string]any{"worker_min_instances": 11}, "idle"},
 		"variable_set_twice":           {map[string]any{"worker_env": map[string]string{"LOCK_TTL": "1s"}}, "sets this variable itself"},
 		"doclocks_variable_set_twice":  {map[string]any{"doclock_env": map[string]string{"TASK_AUTH": "none"}}, "sets this variable itself"},

@@ -77,8 +77,8 @@ variable "max_concurrent_dispatches" {
   default     = null
 
   validation {
-    condition     = coalesce(var.max_concurrent_dispatches, local.queue_flags["--max-concurrent-dispatches"]) <= var.worker_max_instances * var.worker_concurrency
-    error_message = "More dispatches at once than worker_max_instances × worker_concurrency have places: Cloud Run would answer 429, and that slows the whole queue."
+    condition     = coalesce(var.max_concurrent_dispatches, local.queue_flags["--max-concurrent-dispatches"]) < var.worker_max_instances * var.worker_concurrency
+    error_message = "Fewer dispatches at once than worker_max_instances × worker_concurrency: recovery's own call needs a place, and Cloud Run answers further tasks with 429, which slows the whole queue."
   }
 }
 
