@@ -229,6 +229,10 @@ func TestModuleRefusesSettingsThatAreWrong(t *testing.T) {
 	refused(t, map[string]refusal{
 		"image_by_tag":               {map[string]any{"worker_image": "worker:latest"}, "digest"},
 		"run_longer_than_a_dispatch": {map[string]any{"run_timeout_minutes": 29.5}, "29 at most"},
+		"start_in_no_time":           {map[string]any{"start_seconds": 0}, "at least 1"},
+		"start_always_in_time":       {map[string]any{"start_percent": 100}, "94 to below 100"},
+		"answers_half_of_errors":     {map[string]any{"answer_percent": 50}, "94 to below 100"},
+		"oldest_of_no_age":           {map[string]any{"oldest_minutes": 0}, "positive"},
 		"half_an_attempt":            {map[string]any{"max_attempts": 1.5}, "whole number"},
 		"emulator":                   {env("FIRESTORE_EMULATOR_HOST", "h:1"), "Not in production"},
 		"log_level_above_info":       {env("LOG_LEVEL", "Warn"), "info or debug"},

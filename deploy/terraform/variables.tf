@@ -122,6 +122,50 @@ variable "backlog_tasks" {
   default     = 1000
 }
 
+variable "start_seconds" {
+  description = "Time from creation within which an analysis is to start, for the objective of start_percent."
+  type        = number
+  default     = 300
+
+  validation {
+    condition     = var.start_seconds >= 1 && floor(var.start_seconds) == var.start_seconds
+    error_message = "The time is a whole number of seconds, at least 1."
+  }
+}
+
+variable "start_percent" {
+  description = "Objective: percentage of analyses that start within start_seconds."
+  type        = number
+  default     = 95
+
+  validation {
+    condition     = var.start_percent >= 94 && var.start_percent < 100
+    error_message = "The objective is 94 to below 100: below, no share of late starts is 14.4 times what it allows."
+  }
+}
+
+variable "answer_percent" {
+  description = "Objective: percentage of deliveries that the worker answers without an error."
+  type        = number
+  default     = 99
+
+  validation {
+    condition     = var.answer_percent >= 94 && var.answer_percent < 100
+    error_message = "The objective is 94 to below 100: below, no share of errors is 14.4 times what it allows."
+  }
+}
+
+variable "oldest_minutes" {
+  description = "Age of the oldest unfinished analysis that is an alert. Runs that continue from checkpoints may need longer."
+  type        = number
+  default     = 120
+
+  validation {
+    condition     = var.oldest_minutes > 0
+    error_message = "The age is a positive number of minutes."
+  }
+}
+
 variable "otlp_endpoint" {
   description = "Base URL that takes OTLP over HTTP: https://telemetry.googleapis.com, a vendor's or a collector's; null: no traces and metrics are sent. Known when it is planned: roles and APIs depend on it."
   type        = string
