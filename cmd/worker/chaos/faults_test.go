@@ -60,7 +60,7 @@ func (c *chaos) injectFaults(ctx context.Context) {
 // breakWorkers kills workers at a booking, unlocks their runs, pauses, kills and stops
 // them, at least once each. Only it changes its slots.
 func (c *chaos) breakWorkers(ctx context.Context, slots []*slot, r *rand.Rand) {
-	faults := []func(context.Context, *slot, run){c.killBeforeBooking, c.killAfterBooking, c.unlock, c.pause, c.kill, c.stop}
+	faults := []func(context.Context, *slot, run){c.unlock, c.pause, c.killBeforeBooking, c.killAfterBooking, c.kill, c.stop}
 	for round := 0; round == 0 || ctx.Err() == nil; round++ {
 		for _, inject := range faults {
 			if round > 0 && ctx.Err() != nil {
