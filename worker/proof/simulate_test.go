@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/emulator/cloudtasks"
 	"taskguard/orchestrator"
 	"taskguard/worker/taskqueue"
 )
@@ -24,6 +25,7 @@ type simulation struct {
 	seed     seed
 	p        profile
 	slots    []*slot
+	throttle *cloudtasks.Throttle      // of the queue; nil: none
 	over     chan struct{}             // closed when all is finished, or at the time limit
 	going    sync.WaitGroup            // all goroutines
 	analyzer orchestrator.AnalyzerFunc // unless nil, replaces the random runs
@@ -42,6 +44,9 @@ func newSimulation(s seed, p profile, analyzer orchestrator.AnalyzerFunc) *simul
 		operating: map[string]int{}, landed: map[string]time.Duration{},
 	}
 	w.skew, w.queueSkew, w.onFailure, w.limits = p.storeSkew, p.queueSkew, w.report, p.limits
+	if !p.unthrottled {
+		w.throttle = &cloudtasks.Throttle{}
+	}
 	return w
 }
 
