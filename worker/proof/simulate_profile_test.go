@@ -59,7 +59,8 @@ var expectedFigures = []string{
 	"seeds", "deliveries", "runs", "acquire", "heartbeat", "release", "finish", "give up", "unlock", "requeue", "cancel",
 	"steals", "late wake-ups", "superseded writes refused", "stopped runs refunded", "recoveries booked",
 	"answered 200 READY", "answered 200 FAILED", "answered 200 locked", "answered 409 locked", "answered 200 shutting_down",
-	"answered 409 lock_lost", "answered 200 lock_lost", "answered 200 retry", "answered 500 retry", "answered 200 waiting", "mark", "crashes", "pauses", "stops", "cuts", "foreign writes",
+	"answered 409 lock_lost", "answered 200 lock_lost", "answered 200 retry", "answered 500 retry", "answered 200 waiting", "answered 409 waiting", "mark", "marks refused",
+	"crashes", "crashes between commit and booking", "booked again after a crash", "booked attempts delivered early", "pauses", "stops", "cuts", "foreign writes",
 	"bookings unavailable", "booking replies lost", "names taken", "dispatched twice", "dispatched late", "dispatches throttled", "answers lost",
 	"dispatch deadlines passed", "tasks lost with a crash", "tasks never enqueued", "first acquired after a crash",
 	"checkpoints reported", "checkpoints committed", "checkpoints awaited", "checkpoints refused", "checkpoints handed out",
@@ -102,6 +103,7 @@ type profile struct {
 	booking   float64 // the rate of each fault of a booking
 	dispatch  float64 // of each fault of a dispatch
 	failures  float64 // of runs that fail
+	dying     float64 // of workers that crash after the release that follows
 	long      float64 // of long runs
 	twice     float64 // of tasks that are dispatched twice, besides dispatch
 	reporting float64 // of analyses whose runs report
@@ -177,6 +179,7 @@ func (p *profile) drawRates(r *draws) {
 	p.booking = pick(r, 0, 0.1, 0.3)
 	p.dispatch = pick(r, 0, 0.05, 0.2)
 	p.failures = pick(r, 0, 0.1, 0.3)
+	p.dying = pick(r, 0, 0.1, 0.3)
 }
 
 func (p *profile) drawIncidents(r *draws) {
