@@ -46,10 +46,14 @@ func (a *attempt) follow(ctx context.Context) Outcome {
 	return o
 }
 
-// followUp reports whether the follow-up of the lock of that token and expiry is booked.
+// followUp reports whether the follow-up of the lock of that token and expiry is booked. For
+// a lock that nobody holds, which has no expiry, it books a delivery for now.
 func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) bool {
 	name := taskqueue.Name("follow", a.id, strconv.FormatInt(token, 10), expires.UTC().Format(time.RFC3339Nano))
-	return name != a.task && a.bookAt(ctx, name, expires.Add(followDelay))
+	if !expires.IsZero() {
+		expires = expires.Add(followDelay)
+	}
+	return name != a.task && a.bookAt(ctx, name, expires)
 }
 
 // stopped releases the lock of a run that was ended by a stop, and books an immediate
