@@ -164,9 +164,11 @@ func (m *model) unexpected(t taskqueue.Task, by *caller) bool {
 		return false
 	}
 	return !slices.ContainsFunc(r.states, func(s state) bool {
-		d := analysis{ID: t.AnalysisID, Lock: s.lock, NextAttemptAt: s.next}
-		if l := s.lock; l.Owner != "" && t.At.Equal(l.ExpiresAt.Add(2*time.Second)) {
-			return t.Name == taskqueue.Name("follow", t.AnalysisID, strconv.FormatInt(l.Token, 10), l.ExpiresAt.UTC().Format(time.RFC3339Nano))
+		d, l := analysis{ID: t.AnalysisID, Lock: s.lock, NextAttemptAt: s.next}, s.lock
+		if now := l.ExpiresAt.IsZero() && t.At.IsZero(); now || t.At.Equal(l.ExpiresAt.Add(2*time.Second)) {
+			if t.Name == taskqueue.Name("follow", t.AnalysisID, strconv.FormatInt(l.Token, 10), l.ExpiresAt.UTC().Format(time.RFC3339Nano)) {
+				return true
+			}
 		}
 		return !s.next.IsZero() && (t.At.IsZero() || t.At.Equal(s.next)) && t.Name == nextName(d)
 	})
