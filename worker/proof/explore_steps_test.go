@@ -242,7 +242,7 @@ func (x *execution) otherSteps(add adder) {
 			add(func() { x.left.stops--; x.terminate(i) }, "w%d gets SIGTERM", i.index)
 		}
 	}
-	if x.left.unlocks > 0 && x.rec.doc.Lock.Owner != "" {
+	if x.left.unlocks > 0 && (x.rec.doc.Lock.Owner != "" || !x.rec.doc.NextAttemptAt.IsZero()) {
 		add(func() { x.left.unlocks--; x.operate(Unlock, false) }, "the operator unlocks")
 	}
 	if x.left.cancels > 0 && !x.rec.doc.Lock.Finished {
@@ -338,6 +338,10 @@ var (
 	marked = []string{
 		"task first to an idle worker", "delivery 0 at w0: swap", "time passes: a heartbeat is due", "time passes: the lock expires",
 		"recovery", "recovery: swap",
+	}
+	recovering = []string{
+		"task first to an idle worker", "delivery 0 at w0: swap", "delivery 0 at w0: the run fails for now", "time passes: the lock expires",
+		"recovery",
 	}
 	releasing = append(reported[:5:5], "w0 gets SIGTERM", "delivery 0 at w0: the run obeys its cancellation", "time passes: the lock expires")
 )

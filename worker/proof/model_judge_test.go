@@ -121,12 +121,14 @@ func (m *model) inconsistency(was, is analysis, k Kind, p *caller) string {
 func (m *model) wrongNext(was, is analysis, k Kind, p *caller) string {
 	now, next := m.now(), is.NextAttemptAt
 	switch {
-	case k == Mark && (is.Lock != was.Lock || next.Before(now.Add(-time.Minute)) || next.After(now)):
+	case k == Mark && (is.Lock != was.Lock || next.IsZero() || next.After(now)): // it may arrive late
 		return fmt.Sprintf("marked %v at %v", next, now)
+	case k == Mark && now.Sub(was.NextAttemptAt) < m.policy.TTL:
+		return fmt.Sprintf("marked an analysis that waits until %v", was.NextAttemptAt)
 	case k == Mark:
 		return ""
 	case k == Release && outcomeOf(is) == analysislock.OutcomeRetry:
-		if wait := next.Sub(now); next.IsZero() || wait > m.retryMax*5/4 { // it may arrive late
+		if wait := next.Sub(now); next.IsZero() || wait > m.retryMax*5/4+callTimeout { // it may arrive late; a slow reply makes it later
 			return fmt.Sprintf("booked the next attempt in %v", wait)
 		}
 		least := min(m.retryMin<<(was.Lock.Attempts-1), m.retryMax)
