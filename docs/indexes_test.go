@@ -135,7 +135,10 @@ func queries(t *testing.T) []*firestorepb.StructuredQuery {
 	if _, err := a.Find(t.Context(), repo.Filter{Status: analysislock.Failed, Code: "c"}, 10); err != nil {
 		t.Fatal(err)
 	}
-	if len(sent) < 9 {
+	if _, _, err := a.OldestUnfinished(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(sent) < 10 {
 		t.Fatalf("%d queries were sent", len(sent))
 	}
 	return sent

@@ -25,7 +25,7 @@ const findTimeout = time.Minute
 // Malformed is set as by Newest. They are sorted by updatedAt, the oldest first within
 // each type of it. It makes one query, within a minute. Firestore compares strings as
 // strings, so an updatedAt with another zone's offset may not be found. Errors: those of
-// Orphaned; a Code needs the other two indexes.
+// Orphaned; a Code needs the indexes of both codes.
 func (a *Analyses) Find(ctx context.Context, f Filter, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()

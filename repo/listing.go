@@ -29,7 +29,7 @@ const queryTimeout = 15 * time.Second
 func (a *Analyses) Newest(ctx context.Context, limit int) (found []analysislock.Analysis, at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	found, err = a.eachType(ctx, "find the newest analyses", a.documents.collection.OrderBy("updatedAt", firestore.Desc).Limit(limit), ">=", lowest)
+	found, err = a.eachType(ctx, "find the newest analyses", a.documents.collection.OrderBy("updatedAt", firestore.Desc).Limit(limit), "updatedAt", ">=", lowest)
 	if err != nil {
 		return nil, at, err
 	}
@@ -86,7 +86,7 @@ func (a *Analyses) Overdue(ctx context.Context, limit int) ([]analysislock.Analy
 	if err != nil {
 		return nil, err
 	}
-	found, err := a.eachType(ctx, "find overdue analyses", a.unfinished(limit), "<", storedForms(now.Add(-a.TTL())))
+	found, err := a.eachType(ctx, "find overdue analyses", a.unfinished("updatedAt", limit), "updatedAt", "<", storedForms(now.Add(-a.TTL())))
 	oldestFirst(found)
 	return found[:min(limit, len(found))], err
 }
@@ -96,7 +96,7 @@ func (a *Analyses) Overdue(ctx context.Context, limit int) ([]analysislock.Analy
 func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	found, err := a.eachType(ctx, "list unfinished analyses", a.unfinished(limit), ">=", lowest)
+	found, err := a.eachType(ctx, "list unfinished analyses", a.unfinished("updatedAt", limit), "updatedAt", ">=", lowest)
 	oldestFirst(found)
 	return found[:min(limit, len(found))], err
 }
@@ -113,16 +113,35 @@ func (a *Analyses) UnknownStatus(ctx context.Context, limit int) ([]analysislock
 	return slices.DeleteFunc(found, func(d analysislock.Analysis) bool { return d.Malformed != nil || d.Lock.Token != 0 }), err
 }
 
+// OldestUnfinished reads, without input and result, the analysis that is QUEUED or
+// PROCESSING and has the earliest createdAt. found is false if there is none. ReadAt is
+// Firestore's time of the reading. Malformed is set as by Newest. It does not find an analysis
+// without a createdAt that can be read.
+//
+// It makes one query for each type of createdAt, of one document each, within 15 s. It needs
+// the index of status and createdAt. Errors: those of Orphaned.
+func (a *Analyses) OldestUnfinished(ctx context.Context) (oldest analysislock.Analysis, found bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	all, err := a.eachType(ctx, "find the oldest unfinished analysis", a.unfinished("createdAt", 1), "createdAt", ">=", storedForms(time.UnixMilli(0)))
+	for i := range all {
+		if d := &all[i]; !d.CreatedAt.IsZero() && (!found || d.CreatedAt.Before(oldest.CreatedAt)) {
+			oldest, found = *d, true
+		}
+	}
+	return oldest, found, err
+}
+
 // lowest lists the least value of each type that updatedAt may have.
 var lowest = []any{"", time.Time{}, math.Inf(-1)}
 
-// eachType runs q once with each of values as a bound of updatedAt. A bound restricts a
+// eachType runs q once with each of values as a bound of a field that is a time. A bound restricts a
 // query to values of the bound's type. Without one, Firestore sorts all numbers before
 // all Timestamps, and these before all strings, so that within a limit one type could
 // leave no room for another.
-func (a *Analyses) eachType(ctx context.Context, what string, q firestore.Query, operator string, values []any) (all []analysislock.Analysis, err error) {
+func (a *Analyses) eachType(ctx context.Context, what string, q firestore.Query, field, operator string, values []any) (all []analysislock.Analysis, err error) {
 	for _, v := range values {
-		found, err := a.summaries(ctx, what, q.Where("updatedAt", operator, v).Select(decision...))
+		found, err := a.summaries(ctx, what, q.Where(field, operator, v).Select(decision...))
 		if err != nil {
 			return nil, err
 		}

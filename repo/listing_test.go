@@ -195,6 +195,39 @@ func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 		}
 	})
 }
+
+func TestTheOldestUnfinishedAnalysisIsFoundForEachTypeOfCreatedAt(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b)
+		on := func(day int) time.Time { return time.Date(2026, 1, day, 0, 0, 0, 0, time.UTC) }
+		put := func(id, status string, created any) {
+			b.Put(t, id, map[string]any{"status": status, "createdAt": created, "updatedAt": timeValue(on(20)), "input": "in"})
+		}
+		put("ready", analysislock.Ready, timeValue(on(1)))
+		put("failed", analysislock.Failed, on(1))
+		put("other", "ANALYZING", timeValue(on(1)))
+		put("empty", analysislock.Queued, "")
+		put("text", analysislock.Queued, "yesterday")
+		b.Put(t, "undated", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(on(1))})
+		if d, found, err := a.OldestUnfinished(t.Context()); err != nil || found {
+			t.Errorf("%+v, %v, %v; want none", d, found, err)
+		}
+		created := []any{timeValue(on(9)), on(8), on(7).UnixMilli(), timeValue(on(6)), on(5)}
+		for i, at := range created {
+			put("a", []string{analysislock.Queued, analysislock.Processing}[i%2], at)
+			put(fmt.Sprint("newer", i), analysislock.Queued, at)
+			d, found, err := a.OldestUnfinished(t.Context())
+			if err != nil || !found || d.ID != "a" || !d.CreatedAt.Equal(on(9-i)) || d.ReadAt.IsZero() || d.Input != nil {
+				t.Errorf("%v: %+v, %v, %v; want a without its input, and the time", at, d, found, err)
+			}
+		}
+		b.Merge(t, "a", map[string]any{"lockToken": "seven"})
+		if d, found, err := a.OldestUnfinished(t.Context()); err != nil || !found || !errors.Is(d.Malformed, lease.ErrMalformed) {
+			t.Errorf("%+v, %v, %v; want it malformed", d, found, err)
+		}
+	})
+}
+
 func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
@@ -227,10 +260,14 @@ func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
 
 func TestAQueryThatFailsReturnsAnError(t *testing.T) {
 	for name, list := range map[string]func(ctx context.Context, a *worker) error{
-		"List":          func(ctx context.Context, a *worker) error { _, err := a.List(ctx, "", 1); return err },
-		"Newest":        func(ctx context.Context, a *worker) error { _, _, err := a.Newest(ctx, 1); return err },
-		"Overdue":       func(ctx context.Context, a *worker) error { _, err := a.Overdue(ctx, 1); return err },
-		"Unfinished":    func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 1); return err },
+		"List":       func(ctx context.Context, a *worker) error { _, err := a.List(ctx, "", 1); return err },
+		"Newest":     func(ctx context.Context, a *worker) error { _, _, err := a.Newest(ctx, 1); return err },
+		"Overdue":    func(ctx context.Context, a *worker) error { _, err := a.Overdue(ctx, 1); return err },
+		"Unfinished": func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 1); return err },
+		"OldestUnfinished": func(ctx context.Context, a *worker) error {
+			_, _, err := a.OldestUnfinished(ctx)
+			return err
+		},
 		"UnknownStatus": func(ctx context.Context, a *worker) error { _, err := a.UnknownStatus(ctx, 1); return err },
 		"Orphaned": func(ctx context.Context, a *worker) error {
 			_, _, err := a.Orphaned(ctx, 1)

@@ -55,7 +55,7 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[an
 		// The query compares strings as strings. A time with a zone offset may sort too
 		// early, and is dropped here; or too late, and is found up to 14 hours late. A time
 		// without decimals is found less than a second late.
-		{anyOf(a.unfinished(size), timeIs("updatedAt", "<", cutoff)), func(d *analysislock.Analysis) bool { return d.UpdatedAt.Before(cutoff) }},
+		{anyOf(a.unfinished("updatedAt", size), timeIs("updatedAt", "<", cutoff)), func(d *analysislock.Analysis) bool { return d.UpdatedAt.Before(cutoff) }},
 		{a.expired(now, size), other},
 		{a.overdue(cutoff, size), other},
 	} {
@@ -95,11 +95,11 @@ func (a *Analyses) overdue(cutoff time.Time, limit int) firestore.Query {
 	return anyOf(a.documents.collection.Query, timeIs("nextAttemptAt", "<", cutoff)).OrderBy("nextAttemptAt", firestore.Asc).Limit(limit)
 }
 
-// unfinished returns a query of the unfinished analyses, oldest update first.
-func (a *Analyses) unfinished(limit int) firestore.Query {
+// unfinished returns a query of the unfinished analyses that have field, sorted by it.
+func (a *Analyses) unfinished(field string, limit int) firestore.Query {
 	return a.documents.collection.
 		Where("status", "in", []string{analysislock.Queued, analysislock.Processing}).
-		OrderBy("updatedAt", firestore.Asc).
+		OrderBy(field, firestore.Asc).
 		Limit(limit)
 }
 

@@ -18,6 +18,8 @@ var repoRooms = []room{
 	}
 `,
 		``)}},
+	{"repo/listing.go", []bug{seed("the oldest of the types is the newest", "TestTheOldestUnfinishedAnalysisIsFoundForEachTypeOfCreatedAt/embedded",
+		`d.CreatedAt.Before(oldest.CreatedAt)`, `oldest.CreatedAt.Before(d.CreatedAt)`)}},
 	{"repo/codec.go", []bug{
 		seed("an unreadable expiry counts as expired", "TestLockFields/unreadable,_updated_now",
 			`l.ExpiresAt = lease.AssumedExpiry(l.HeartbeatAt, r.updated, c.policy)`, `l.ExpiresAt = time.Time{}`),

@@ -13,13 +13,13 @@ type Indexes struct {
 	Fields    map[string]bool   // whether a field is indexed, by group/field, if it has settings of its own
 }
 
-// NeededIndexes returns the composite indexes that the queries need: recovery's first, and
-// those of the filter by code.
+// NeededIndexes returns the composite indexes that the queries need: recovery's first, those of
+// the filter by code, and that of the oldest unfinished analysis.
 func NeededIndexes(group string) (all []string) {
 	for _, field := range []string{"status", "error.code", "lastError.code"} {
 		all = append(all, group+": "+field+" ASCENDING, updatedAt ASCENDING")
 	}
-	return all
+	return append(all, group+": status ASCENDING, createdAt ASCENDING")
 }
 
 // indexesFile reads Firebase's firestore.indexes.json.

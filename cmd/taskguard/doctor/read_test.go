@@ -36,18 +36,18 @@ func newCloud(t *testing.T) *cloud {
 	t.Helper()
 	const job = `{"name":"projects/my-project/locations/europe-west1/jobs/taskguard-recover","state":"ENABLED","status":{"code":-1},
 		"httpTarget":{"uri":"` + workerURL + `/internal/tasks/recover","httpMethod":"POST"}}`
-	index := func(field string) string {
+	index := func(field, by string) string {
 		return `{"queryScope":"COLLECTION","fields":[{"fieldPath":"` + field + `","order":"ASCENDING"},
-			{"fieldPath":"updatedAt","order":"ASCENDING"},{"fieldPath":"__name__","order":"ASCENDING"}],"state":"READY"}`
+			{"fieldPath":"` + by + `","order":"ASCENDING"},{"fieldPath":"__name__","order":"ASCENDING"}],"state":"READY"}`
 	}
 	c := &cloud{answers: map[string]string{
 		location + "/services/taskguard-worker":               serviceJSON(t, "service.yaml"),
 		location + "/services/taskguard-worker:getIamPolicy":  `{"bindings":[{"role":"roles/run.invoker","members":["serviceAccount:` + caller + `"]},{"role":"roles/run.viewer","members":["allUsers"]}]}`,
 		location + "/services/taskguard-doclock":              serviceJSON(t, "doclock.yaml"),
 		location + "/services/taskguard-doclock:getIamPolicy": `{"etag":"ACAB"}`,
-		"/v2/" + queueName: `{"name":"` + queueName + `","rateLimits":{"maxConcurrentDispatches":100},
+		"/v2/" + queueName: `{"name":"` + queueName + `","rateLimits":{"maxConcurrentDispatches":95},
 			"retryConfig":{"maxAttempts":-1,"minBackoff":"30s","maxBackoff":"600s","maxDoublings":5},"state":"RUNNING"}`,
-		groups + "analyses/indexes": `{"indexes":[` + index("status") + "," + index("error.code") + "," + index("lastError.code") + `]}`,
+		groups + "analyses/indexes": `{"indexes":[` + index("status", "updatedAt") + "," + index("error.code", "updatedAt") + "," + index("lastError.code", "updatedAt") + "," + index("status", "createdAt") + `]}`,
 		groups + "-/fields": fieldsJSON(map[string]string{
 			"__default__/fields/*": `{"indexes":[{"queryScope":"COLLECTION"}]}`, "analyses/fields/input": `{}`, "analyses/fields/result": `{}`,
 		}),
@@ -133,7 +133,7 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 		{"/queues/analyses", `"maxAttempts":-1`, `"maxAttempts":100`, "queue-gives-up"},
 		{"/queues/analyses", `"minBackoff":"30s"`, `"minBackoff":"0.100s"`, "queue-hot"},
 		{"/queues/analyses", `"RUNNING"`, `"PAUSED"`, "queue-stopped"},
-		{"/queues/analyses", `"maxConcurrentDispatches":100`, `"maxConcurrentDispatches":101`, "dispatches"},
+		{"/queues/analyses", `"maxConcurrentDispatches":95`, `"maxConcurrentDispatches":100`, "dispatches"},
 		{"/indexes", "READY", "CREATING", "index-missing"},
 		{"/indexes", `"queryScope":"COLLECTION"`, `"queryScope":"COLLECTION_GROUP"`, "index-missing"},
 		{"/fields", "fields/input", "fields/other", "field-indexed"},

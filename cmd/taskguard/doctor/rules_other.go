@@ -32,9 +32,9 @@ func (d deployment) queueStopped() []Finding {
 func (d deployment) dispatches() []Finding {
 	s, n := d.Worker, d.Queue.Concurrent
 	places := s.MaxInstances * s.Concurrency
-	return findIf(n > places, Problem,
-		fmt.Sprintf("The queue dispatches %d tasks at once, and %s can take %d (%d instances × %d): the others are answered 429, which slows the whole queue.", n, s.Name, places, s.MaxInstances, s.Concurrency),
-		fmt.Sprintf("Set --max-concurrent-dispatches=%d on the queue, or allow more instances (--max-instances).", places))
+	return findIf(n >= places, Problem,
+		fmt.Sprintf("The queue dispatches %d tasks at once, and %s can take %d requests (%d instances × %d): when all are under way, recovery's call is answered 429, and so is each further task, which slows the whole queue.", n, s.Name, places, s.MaxInstances, s.Concurrency),
+		fmt.Sprintf("Set --max-concurrent-dispatches on the queue below %d, or allow more instances (--max-instances).", places))
 }
 
 func (d deployment) queueGivesUp() []Finding {
@@ -57,7 +57,7 @@ func (d deployment) indexMissing() (found []Finding) {
 			state = "missing"
 		}
 		found = append(found, findIf(state != "" && state != "READY", Problem,
-			fmt.Sprintf("The index of %s is %s: until it is ready, queries fail: of status, recovery; of a code, status, requeue and cancel by --code.", need, state),
+			fmt.Sprintf("The index of %s is %s: until it is ready, queries fail: of status and updatedAt, recovery; of a code, status, requeue and cancel by --code; of createdAt, the age of the oldest analysis.", need, state),
 			"Create it (gcloud firestore indexes composite create, a --field-config=field-path=FIELD,order=ORDER each); wait while it is CREATING, and delete it before if it is NEEDS_REPAIR.")...)
 	}
 	return found
