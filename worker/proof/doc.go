@@ -10,15 +10,10 @@
 // status and the history are consistent with the write. An unlock or a cancel breaks one
 // lock at most.
 //
-// Each next attempt. A release after a failure for now leaves its time, which keeps to
-// RETRY_MIN and RETRY_MAX; recovery's mark leaves the time of its reading; heartbeats and
-// other releases do not change it; all other writes delete it. Recovery marks only an
-// analysis that nobody holds and whose next attempt is late. No attempt begins more than 2 s
-// early, except by the task that was booked for it. FAILED with attempts_exhausted has
-// MAX_ATTEMPTS attempts.
-//
-// Each booking by a worker: the record determines the task's name and time. So two tasks
-// for one next attempt are the same task.
+// Each next attempt, which a failure for now leaves within RETRY_MIN and RETRY_MAX. Recovery
+// marks only an analysis that nobody holds and whose next attempt is late. No attempt begins
+// more than 2 s early, except by the task that was booked for it. The record determines the
+// name of a task that a worker books, so there is one task for one next attempt.
 //
 // Each checkpoint, which names its run and its number: only the lock's holder writes one,
 // never an older one than its last. A release or a failure leaves the newest that the run
