@@ -21,7 +21,7 @@ type queue struct {
 	schedule []*dispatch          // the earliest first; at the same time, in order of addition
 	inFlight int
 	seq      uint64
-	throttle *throttle // nil for none
+	throttle *Throttle // nil for none
 }
 
 // dispatch is one entry of a queue's schedule: the next attempt of a task, or,
@@ -67,7 +67,7 @@ func (s *Server) newQueue(pb *cloudtaskspb.Queue) {
 		s: s, pb: pb, wake: make(chan struct{}, 1), tasks: map[string]*task{}, refused: map[string]time.Time{},
 	}
 	if s.options.Throttling == AsDocumented {
-		q.throttle = &throttle{}
+		q.throttle = &Throttle{}
 	}
 	s.queues[pb.Name] = q
 	s.running.Go(q.run)
@@ -176,7 +176,7 @@ func (q *queue) step(now time.Time) time.Time {
 			return d.due
 		}
 		if q.throttle != nil {
-			if at := q.throttle.take(now); at.After(now) {
+			if at := q.throttle.Take(now); at.After(now) {
 				return at
 			}
 		}
@@ -200,7 +200,7 @@ func (q *queue) settle(a attempt, ended time.Time, o outcome) {
 	q.inFlight--
 	q.signal()
 	if q.throttle != nil {
-		q.throttle.answered(ended, o)
+		q.throttle.Answered(ended, o.status)
 	}
 	// The task holds the server busy by itself, so that it is not idle between an
 	// attempt and its retry.

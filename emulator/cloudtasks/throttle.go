@@ -49,10 +49,10 @@ const (
 	forget     = 5 * time.Minute
 )
 
-// throttle is the rate of one queue. The zero value is a new queue's. Answers take
-// effect when their period has ended, so the order of those that come at the same
-// time has no effect.
-type throttle struct {
+// Throttle is the rate of one queue, as of AsDocumented. The zero value is a new queue's.
+// Answers take effect when their period has ended, so the order of those that come at the
+// same time has no effect. It is not safe for concurrent use.
+type Throttle struct {
 	rate   float64
 	errors float64   // the part of the last answers that were errors
 	full   time.Time // when the bucket is full
@@ -62,9 +62,9 @@ type throttle struct {
 	succeeded, failed, slowed int
 }
 
-// take permits a dispatch at now and returns now, or returns the later time at
+// Take permits a dispatch at now and returns now, or returns the later time at
 // which to ask again.
-func (t *throttle) take(now time.Time) time.Time {
+func (t *Throttle) Take(now time.Time) time.Time {
 	t.adapt(now)
 	full := now
 	if t.full.After(now) {
@@ -79,13 +79,13 @@ func (t *throttle) take(now time.Time) time.Time {
 	return now
 }
 
-// answered counts an answer.
-func (t *throttle) answered(now time.Time, o outcome) {
+// Answered counts an answer of that HTTP status; zero: there was none.
+func (t *Throttle) Answered(now time.Time, status int) {
 	t.adapt(now)
 	switch {
-	case o.success():
+	case success(status):
 		t.succeeded++
-	case o.status == http.StatusTooManyRequests || o.status == http.StatusServiceUnavailable:
+	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
 		t.slowed++
 		fallthrough
 	default:
@@ -94,7 +94,7 @@ func (t *throttle) answered(now time.Time, o outcome) {
 }
 
 // adapt changes the rate by the answers of the period, if that has ended.
-func (t *throttle) adapt(now time.Time) {
+func (t *Throttle) adapt(now time.Time) {
 	if now.Sub(t.began) < period {
 		return
 	}

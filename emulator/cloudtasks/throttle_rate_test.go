@@ -6,17 +6,17 @@ import (
 )
 
 func TestTheRateEndsAt500PerSecond(t *testing.T) {
-	var rate throttle
+	var rate Throttle
 	start := time.Now()
 	now, half := start, start
 	for i := range 40_000 {
 		if i == 20_000 {
 			half = now
 		}
-		for at := rate.take(now); at.After(now); at = rate.take(now) {
+		for at := rate.Take(now); at.After(now); at = rate.Take(now) {
 			now = at
 		}
-		rate.answered(now, outcome{status: 200})
+		rate.Answered(now, 200)
 	}
 	if got := 20_000 / now.Sub(half).Seconds(); got < 499 || got > 501 {
 		t.Errorf("%.1f dispatches per second after %v, want 500", got, half.Sub(start))
@@ -38,16 +38,16 @@ func TestTheAnswersOfOneSecondChangeTheRateOnce(t *testing.T) {
 		{map[int]int{200: 80, 500: 20}, 2.5},
 		{map[int]int{200: 200, 500: 15}, 15},
 	} {
-		var rate throttle
+		var rate Throttle
 		now := time.Now()
-		for !rate.take(now).After(now) {
+		for !rate.Take(now).After(now) {
 		}
 		for status, n := range c.answers {
 			for range n {
-				rate.answered(now, outcome{status: status})
+				rate.Answered(now, status)
 			}
 		}
-		rate.take(now.Add(time.Second))
+		rate.Take(now.Add(time.Second))
 		if rate.rate != c.want {
 			t.Errorf("%v: got %v per second, want %v", c.answers, rate.rate, c.want)
 		}

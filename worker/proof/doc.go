@@ -10,6 +10,11 @@
 // status and the history are consistent with the write. An unlock or a cancel breaks one
 // lock at most.
 //
+// Each next attempt, which a failure for now leaves within RETRY_MIN and RETRY_MAX. Recovery
+// marks only an analysis that nobody holds and whose next attempt is late. No attempt begins
+// more than 2 s early, except by the task that was booked for it. The record determines the
+// name of a task that a worker books, so there is one task for one next attempt.
+//
 // Each checkpoint, which names its run and its number: only the lock's holder writes one,
 // never an older one than its last. A release or a failure leaves the newest that the run
 // has reported, READY and a fresh requeue leave none, and other writes change none. When a
@@ -18,13 +23,13 @@
 // unit of work of a committed one. An attempt is taken back only for a stop, or for a run
 // that has reached its deadline and has committed a checkpoint, and for such a run always.
 //
-// Each answer: its run has ended. After a 2xx the analysis is finished or the queue
-// has a task for it. It does not report locked, lock_lost, READY or FAILED if that is
-// not true.
+// Each answer: its run has ended. After a 2xx the analysis is finished or the queue has a
+// task for it; after retry and waiting, the task of the next attempt. It does not report
+// locked, lock_lost, READY or FAILED if that is not true.
 //
-// Each run that is not cancelled holds the lock, unexpired, and is the only one. A run
-// whose lock an operator has broken, also by a cancel, may continue until its worker reads the record or
-// its trust ends.
+// Each run that is not cancelled holds the lock, unexpired, and is the only one. A run whose
+// lock an operator has broken, also by a cancel, may continue until its worker reads the
+// record or its trust ends.
 //
 // The end: every analysis is READY or FAILED, and was finished once between two
 // requeues.
@@ -37,8 +42,9 @@
 //
 //   - A load, a swap or a booking succeeds, or fails, or its reply is lost. A swap that
 //     failed, or whose caller gave up, may arrive later.
-//   - A worker crashes or gets SIGTERM, recovery is called. An operator unlocks, cancels,
-//     or requeues, to continue or anew.
+//   - A worker crashes, also between the commit of a release and its booking, or gets
+//     SIGTERM. Recovery is called; its mark and its booking are calls too. An operator
+//     unlocks, cancels, or requeues, to continue or anew.
 //   - A run succeeds, fails with or without a retry, or obeys its cancellation. It does a
 //     unit of work and reports a checkpoint, or waits for its commit.
 //   - The queue dispatches a task, also one in flight or not yet due, to a busy or
@@ -66,6 +72,12 @@
 //     releasing: as reported, then the run was stopped, and its lock expired before the
 //     release arrived. expired: a run has reached its deadline. flushing: then it has
 //     reported twice and ended.
+//  5. The same with recovery, an unlock, a fault and a crash, from three starts. failed: a
+//     run has failed for now and released its lock, its next attempt is not yet booked, and
+//     a duplicate has read the record before. recovering: a run has failed for now, its lock
+//     expired before the release arrived, and recovery has read the record. marked: a
+//     heartbeat has not arrived before the lock expired, and recovery has marked the
+//     analysis but not yet booked its delivery.
 //
 // EXPLORE_DELIVERIES and EXPLORE_FAULTS limit dispatches and faults; the budgets in
 // searches limit the rest. EXPLORE_SEARCH=4 EXPLORE_REPLAY=1.0.2 repeats one
@@ -79,13 +91,14 @@
 //
 // # The simulation
 //
-// TestManySeeds… runs several workers and analyses in virtual time. The clocks of
-// workers, store and queue differ by up to ten minutes. Calls to the store are lost,
-// late, slow, refused or applied twice; the connections of store and workers break;
-// the queue dispatches twice, late, or not at all, with backoff and deadlines; workers
-// crash, pause and are stopped; other programs write; an operator unlocks, cancels and
-// requeues; runs report checkpoints, some of which the store refuses, and end at
-// RUN_TIMEOUT, STALL_TIMEOUT and MAX_RUN_TIME; recovery is called each minute. The seed determines all of it, so a seed
-// repeats exactly: SIMULATE_SEED=n prints it. A pause is milder than a real one,
-// because timers inside the worker continue.
+// TestManySeeds… runs several workers and analyses in virtual time. The clocks of workers,
+// store and queue differ by up to ten minutes. Calls to the store are lost, late, slow,
+// refused or applied twice; the connections of store and workers break; the queue dispatches
+// twice, late, or not at all, with backoff and deadlines, and in three of four seeds adapts
+// its rate to the answers as emulator/cloudtasks does; workers crash, some of them just
+// after a release, pause and are stopped; other programs write; an operator unlocks, cancels
+// and requeues; runs report checkpoints, some of which the store refuses, and end at
+// RUN_TIMEOUT, STALL_TIMEOUT and MAX_RUN_TIME; recovery is called each minute. The seed
+// determines all of it, so a seed repeats exactly: SIMULATE_SEED=n prints it. A pause is
+// milder than a real one, because timers inside the worker continue.
 package proof

@@ -242,7 +242,7 @@ func (x *execution) otherSteps(add adder) {
 			add(func() { x.left.stops--; x.terminate(i) }, "w%d gets SIGTERM", i.index)
 		}
 	}
-	if x.left.unlocks > 0 && x.rec.doc.Lock.Owner != "" {
+	if x.left.unlocks > 0 && (x.rec.doc.Lock.Owner != "" || !x.rec.doc.NextAttemptAt.IsZero()) {
 		add(func() { x.left.unlocks--; x.operate(Unlock, false) }, "the operator unlocks")
 	}
 	if x.left.cancels > 0 && !x.rec.doc.Lock.Finished {
@@ -271,6 +271,9 @@ func (x *execution) crash(i *instance) {
 			continue
 		}
 		p.task.inFlight--
+		if x.unbooked(p) {
+			x.count("crashes between commit and booking")
+		}
 		if p.pending != nil {
 			x.delay(p.pending)
 		}
@@ -328,6 +331,18 @@ var (
 	}
 	flushing = append(expired[:5:5], "delivery 0 at w0: the run reports", "delivery 0 at w0: the run reports",
 		"delivery 0 at w0: the run obeys its cancellation")
+	failed = []string{
+		"task first to an idle worker", "task first to an idle worker", "delivery 0 at w0: swap",
+		"delivery 0 at w0: the run fails for now", "delivery 0 at w0: swap",
+	}
+	marked = []string{
+		"task first to an idle worker", "delivery 0 at w0: swap", "time passes: a heartbeat is due", "time passes: the lock expires",
+		"recovery", "recovery: swap",
+	}
+	recovering = []string{
+		"task first to an idle worker", "delivery 0 at w0: swap", "delivery 0 at w0: the run fails for now", "time passes: the lock expires",
+		"recovery",
+	}
 	releasing = append(reported[:5:5], "w0 gets SIGTERM", "delivery 0 at w0: the run obeys its cancellation", "time passes: the lock expires")
 )
 
@@ -341,7 +356,7 @@ func (s start) String() string {
 // make takes the steps.
 func (s start) make(x *execution) {
 	left, traced := x.left, x.traced
-	x.left = budget{deliveries: 4, unlocks: 1, stops: 1, early: 1, ticks: 2, reports: 4, cancels: 1}
+	x.left = budget{deliveries: 4, unlocks: 1, stops: 1, early: 1, ticks: 2, reports: 4, cancels: 1, failures: 1, recovers: 1}
 	x.traced = true // so that steps have names
 	for _, pattern := range s.steps {
 		all := x.steps()

@@ -95,7 +95,7 @@ func (m *model) inconsistency(was, is analysis, k Kind, p *caller) string {
 		}
 		m.count("given up after MAX_RUN_TIME")
 		return ""
-	case k == GiveUp && was.Lock.Attempts < m.policy.MaxAttempts:
+	case (k == GiveUp || k == Finish && is.Error != nil && is.Error.Code == analysislock.AttemptsExhausted) && was.Lock.Attempts < m.policy.MaxAttempts:
 		return "gave up too early"
 	case k == Cancel && (is.Error == nil || is.Error.Code != analysislock.Cancelled || is.Lock.FinishedBy != "operator"):
 		return "cancelled wrongly"
@@ -121,13 +121,19 @@ func (m *model) inconsistency(was, is analysis, k Kind, p *caller) string {
 func (m *model) wrongNext(was, is analysis, k Kind, p *caller) string {
 	now, next := m.now(), is.NextAttemptAt
 	switch {
-	case k == Mark && (is.Lock != was.Lock || next.Before(now.Add(-time.Minute)) || next.After(now)):
+	case k == Mark && (is.Lock != was.Lock || next.IsZero() || next.After(now)): // it may arrive late
 		return fmt.Sprintf("marked %v at %v", next, now)
+	case k == Mark && now.Sub(was.NextAttemptAt) < m.policy.TTL:
+		return fmt.Sprintf("marked an analysis that waits until %v", was.NextAttemptAt)
 	case k == Mark:
 		return ""
 	case k == Release && outcomeOf(is) == analysislock.OutcomeRetry:
-		if wait := next.Sub(now); next.IsZero() || wait > m.retryMax*5/4 { // it may arrive late
+		if wait := next.Sub(now); next.IsZero() || wait > m.retryMax*5/4+callTimeout { // it may arrive late; a slow reply makes it later
 			return fmt.Sprintf("booked the next attempt in %v", wait)
+		}
+		least := min(m.retryMin<<(was.Lock.Attempts-1), m.retryMax)
+		if p.run != nil && next.Before(m.begun.Add(p.run.ended+m.skew+least).Truncate(time.Millisecond)) {
+			return fmt.Sprintf("booked the attempt after %d for %v, want %v or more after it", was.Lock.Attempts, next, least)
 		}
 		return ""
 	case k == Heartbeat || k == Release: // recovery may have marked it since the lock expired
@@ -144,6 +150,45 @@ func (m *model) wrongNext(was, is analysis, k Kind, p *caller) string {
 		m.count("booked attempts delivered early")
 	}
 	return ""
+}
+
+// unexpected reports whether a worker books a task that does not follow from the record.
+// The name of a follow-up contains the token and the expiry of a lock, that of a next
+// attempt the token and its time, so that whoever reads the record books the same task. A
+// delivery that does not know that it has lost the lock books a next attempt too.
+func (m *model) unexpected(t taskqueue.Task, by *caller) bool {
+	if by == nil || by.operates != "" && by.operates != Mark || alias(t, by) != t.Name {
+		return false
+	}
+	r := m.records[t.AnalysisID]
+	if own := (analysis{ID: by.analysis, Lock: lease.Lease{Token: by.token}, NextAttemptAt: t.At}); r.holder != by && !released(r, by) && t.Name == nextName(own) {
+		m.count("next attempts booked without the lock")
+		return false
+	}
+	return !slices.ContainsFunc(r.states, func(s state) bool {
+		d, l := analysis{ID: t.AnalysisID, Lock: s.lock, NextAttemptAt: s.next}, s.lock
+		if now := l.ExpiresAt.IsZero() && t.At.IsZero(); now || t.At.Equal(l.ExpiresAt.Add(2*time.Second)) {
+			if t.Name == taskqueue.Name("follow", t.AnalysisID, strconv.FormatInt(l.Token, 10), l.ExpiresAt.UTC().Format(time.RFC3339Nano)) {
+				return true
+			}
+		}
+		return !s.next.IsZero() && (t.At.IsZero() || t.At.Equal(s.next)) && t.Name == nextName(d)
+	})
+}
+
+// released reports whether p has freed the lock.
+func released(r *record, p *caller) bool {
+	return slices.ContainsFunc(r.states, func(s state) bool { return s.by == p && s.lock.Owner == "" })
+}
+
+// unbooked reports whether p has released the lock after a failure for now, and the queue
+// has no task for the next attempt yet.
+func (m *model) unbooked(p *caller) bool {
+	r := m.records[p.analysis]
+	if r == nil || r.states[len(r.states)-1].by != p || outcomeOf(r.doc) != analysislock.OutcomeRetry || r.doc.NextAttemptAt.IsZero() {
+		return false
+	}
+	return m.taskNamed(nextName(r.doc)) == nil
 }
 
 // nextName returns the name of the task of the next attempt.
@@ -178,6 +223,14 @@ func (m *model) judgeAnswer(p *caller, a answer, excused bool) {
 		return slices.ContainsFunc(r.states[p.since-1:], func(s state) bool { return matches(s.lock) })
 	}
 	retry, _ := time.Parse(time.RFC3339, a.RetryAt)
+	if (a.Reason == "retry" || a.Reason == "waiting") && a.code == http.StatusOK && l.Owner == "" && r.doc.NextAttemptAt.Equal(retry) {
+		if next := m.taskNamed(nextName(r.doc)); next == nil || next.done || next.At.After(retry) {
+			m.fail("%s was acknowledged with %s, but the next attempt is not booked for %s", p, a.Reason, m.show(r.doc))
+		}
+		if by := r.states[len(r.states)-1].by; by.task == t && by.on.crashed {
+			m.count("booked again after a crash")
+		}
+	}
 	switch {
 	case a.err != nil:
 		m.fail("%s: the answer is not JSON: %v", p, a.err)

@@ -227,6 +227,9 @@ func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, erro
 		if r != nil && p.operates == "" && p.token != 0 && r.holder != p {
 			m.count("superseded writes refused")
 		}
+		if p.operates == Mark {
+			m.count("marks refused")
+		}
 		return cell{}, fmt.Errorf("swap %s: %w", id, lease.ErrConflict)
 	}
 	if p.operates == Cancel && next.Lock == prev.Doc.Lock { // nothing is written
@@ -271,6 +274,9 @@ func alias(t taskqueue.Task, by *caller) string {
 
 // book adds a task, unless its name is taken.
 func (m *model) book(t taskqueue.Task, by *caller) (made *task) {
+	if m.unexpected(t, by) {
+		m.fail("%s booked %q at %v, which the analysis does not name", by, t.Name, t.At)
+	}
 	now := time.Now().Add(m.queueSkew)
 	for _, old := range m.tasks {
 		if old.Name == t.Name && (!old.done || now.Before(old.freed)) {
@@ -281,6 +287,15 @@ func (m *model) book(t taskqueue.Task, by *caller) (made *task) {
 	m.tasks = append(m.tasks, made)
 	m.note("queue: %s booked for %s in %v", made.alias, t.AnalysisID, max(0, t.At.Sub(now)))
 	return made
+}
+
+func (m *model) taskNamed(name string) *task {
+	for _, t := range m.tasks {
+		if t.Name == name {
+			return t
+		}
+	}
+	return nil
 }
 
 // pending counts the tasks of an analysis, or of all, other than one.

@@ -2,6 +2,7 @@ package proof
 
 import (
 	"context"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -10,51 +11,62 @@ import (
 	"taskguard/orchestrator"
 )
 
-// outage runs the queue as it is shipped, 30 s doubled to 600 s without a limit
-// of attempts, with ten attempts and recovery each minute, while the analyzer
-// fails for a time, and returns how many analyses are FAILED.
-func outage(t *testing.T, s seed, ttl, length time.Duration) (failed int) {
+// outage runs the queue and the workers as they are shipped, with recovery each minute,
+// while the analyzer fails for a time. Analyses arrive during all of it, and each task is
+// dispatched twice. Every third run takes 40 s, so that its duplicate books a follow-up.
+func outage(t *testing.T, s seed, ttl, length time.Duration) *simulation {
 	t.Helper()
 	p := perfect()
-	p.policy.TTL = ttl
+	p.policy.TTL, p.twice = ttl, 1
 	p.arrivals = nil
-	for n := range 20 { // at the start of the outage and during it
+	for n := range 20 {
 		p.arrivals = append(p.arrivals, time.Duration(n)*length/20)
 	}
 	p.end = length + time.Second
-	bubble := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // when each bubble starts
-	w := newSimulation(s, p, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-		time.Sleep(time.Second)
-		if time.Since(bubble) < length {
+	var w *simulation
+	w = newSimulation(s, p, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		time.Sleep(pick(s.of(job.AnalysisID, job.LockToken), time.Second, time.Second, 40*time.Second))
+		if w.since() < length {
 			return nil, errForNow
 		}
 		return result(job.AnalysisID, job.LockToken), nil
-	}).simulate(t)
-	w.reportTo(t)
-	for _, r := range w.records {
-		if r.doc.Status == analysislock.Failed {
-			failed++
-		}
-	}
-	return failed
+	})
+	w.simulate(t).reportTo(t)
+	return w
 }
 
-// For some TTLs this finds the longest outage after which no analysis is FAILED.
-// Recovery treats an analysis that has waited longer than one TTL for the queue's next
-// attempt as orphaned, and books a delivery, which has its own backoff: the shorter
-// the TTL, the sooner all attempts are used.
-func TestAShortOutageLeavesNoAnalysisFailed(t *testing.T) {
-	for _, ttl := range []time.Duration{300 * time.Second, 60 * time.Second, 10 * time.Second} {
-		longest := 0
-		for failed := 0; failed == 0 && longest < 120; longest++ {
-			for s := range seed(2) {
-				failed += outage(t, s, ttl, time.Duration(longest+1)*time.Minute)
+func TestAnOutageOf55MinutesLeavesNoAnalysisFailed(t *testing.T) {
+	for _, ttl := range []time.Duration{300 * time.Second, 60 * time.Second} {
+		all, shortest := figures{}, time.Duration(math.MaxInt64)
+		for s := range seed(4) {
+			w := outage(t, s, ttl, 55*time.Minute)
+			all.add(w.figures)
+			for id, r := range w.records {
+				if r.doc.Status != analysislock.Ready {
+					t.Errorf("TTL %v, seed %d: %s is %s", ttl, s, id, w.show(r.doc))
+				}
+			}
+			w = outage(t, s, ttl, 3*time.Hour)
+			for _, r := range w.records {
+				for _, last := range r.states {
+					if r.doc.Status == analysislock.Failed && last.lock.Attempts == w.p.policy.MaxAttempts {
+						shortest = min(shortest, last.at-r.created)
+						break
+					}
+				}
 			}
 		}
-		longest--
-		t.Logf("TTL %v: the longest outage after which nothing is FAILED is %d min", ttl, longest)
-		if longest < 1 || longest > 60 || ttl == 300*time.Second && longest < 10 {
-			t.Errorf("TTL %v: longest outage %d min, want at least 10 with the default TTL, and an end to it", ttl, longest)
+		t.Logf("TTL %v: the tenth attempt begins %v after the first delivery or later\n%s", ttl, shortest.Round(time.Second), all)
+		for name := range all {
+			if strings.HasPrefix(name, "answered ") && !strings.HasPrefix(name, "answered 200") {
+				t.Errorf("TTL %v: %d %s, want none", ttl, all[name], name)
+			}
+		}
+		if names := all.missing([]string{"answered 200 retry", "answered 200 waiting", "answered 200 locked", "dispatched twice"}); names != nil {
+			t.Errorf("TTL %v: never happened: %q", ttl, names)
+		}
+		if shortest < 55*time.Minute || shortest > 70*time.Minute {
+			t.Errorf("TTL %v: a tenth attempt began %v after the first delivery, want 55 to 70 min", ttl, shortest)
 		}
 	}
 }

@@ -46,6 +46,12 @@ func (c *client) Swap(ctx context.Context, id string, prev cell, next analysis) 
 			// it, or not.
 			got.Doc.Stored = pick(c.seed.of("work", p.name, c.since()), any(sent), any(c.records[id].mark), nil)
 		}
+		if err == nil && c.unbooked(p) && c.seed.of("dying", p.name).chance(c.p.dying) && !c.quiet() {
+			c.going.Go(func() {
+				time.Sleep(c.seed.of("death", p.name).between(0, 100*time.Millisecond))
+				c.apply(incident{kind: "crash", slot: c.slot.n}, int(p.token))
+			})
+		}
 		if err == nil && p.operates != "" && p.answered {
 			c.landed[id] = c.since()
 		}

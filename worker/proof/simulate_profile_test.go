@@ -59,8 +59,9 @@ var expectedFigures = []string{
 	"seeds", "deliveries", "runs", "acquire", "heartbeat", "release", "finish", "give up", "unlock", "requeue", "cancel",
 	"steals", "late wake-ups", "superseded writes refused", "stopped runs refunded", "recoveries booked",
 	"answered 200 READY", "answered 200 FAILED", "answered 200 locked", "answered 409 locked", "answered 200 shutting_down",
-	"answered 409 lock_lost", "answered 200 lock_lost", "answered 200 retry", "answered 500 retry", "answered 200 waiting", "mark", "crashes", "pauses", "stops", "cuts", "foreign writes",
-	"bookings unavailable", "booking replies lost", "names taken", "dispatched twice", "dispatched late", "answers lost",
+	"answered 409 lock_lost", "answered 200 lock_lost", "answered 200 retry", "answered 500 retry", "answered 200 waiting", "answered 409 waiting", "mark", "marks refused",
+	"crashes", "crashes between commit and booking", "booked again after a crash", "booked attempts delivered early", "pauses", "stops", "cuts", "foreign writes",
+	"bookings unavailable", "booking replies lost", "names taken", "dispatched twice", "dispatched late", "dispatches throttled", "answers lost",
 	"dispatch deadlines passed", "tasks lost with a crash", "tasks never enqueued", "first acquired after a crash",
 	"checkpoints reported", "checkpoints committed", "checkpoints awaited", "checkpoints refused", "checkpoints handed out",
 	"units done", "units repeated", "continued runs refunded", "answered 200 continued", "answered 500 continued",
@@ -96,11 +97,15 @@ type profile struct {
 	maxBackoff time.Duration
 	deadline   time.Duration // of the dispatch of an analysis's first task
 
+	unthrottled bool // the queue dispatches at any rate
+
 	rpc       map[fault]float64
 	booking   float64 // the rate of each fault of a booking
 	dispatch  float64 // of each fault of a dispatch
 	failures  float64 // of runs that fail
+	dying     float64 // of workers that crash after the release that follows
 	long      float64 // of long runs
+	twice     float64 // of tasks that are dispatched twice, besides dispatch
 	reporting float64 // of analyses whose runs report
 	incidents []incident
 	down      []Span // when the store is unreachable
@@ -125,6 +130,7 @@ func perfect() profile {
 func (s seed) profile() profile {
 	r := s.of("profile")
 	p := perfect()
+	p.unthrottled = s.of("throttle").chance(0.25)
 	ttl := pick(r, 10, 10, 10, 30, 30, 120, 300)
 	p.policy = lease.Policy{TTL: time.Duration(ttl) * time.Second, MaxAttempts: pick(r, 10, 10, 4, 2)}
 	p.runTimeout = p.policy.TTL * time.Duration(pick(r, 2, 4, 8))
@@ -173,6 +179,7 @@ func (p *profile) drawRates(r *draws) {
 	p.booking = pick(r, 0, 0.1, 0.3)
 	p.dispatch = pick(r, 0, 0.05, 0.2)
 	p.failures = pick(r, 0, 0.1, 0.3)
+	p.dying = pick(r, 0, 0.1, 0.3)
 }
 
 func (p *profile) drawIncidents(r *draws) {

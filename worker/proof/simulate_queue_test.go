@@ -26,21 +26,50 @@ func (w *simulation) deliver(t *task, in time.Duration) {
 		w.locked(func() { w.count("dispatched late") })
 		in += r.between(0, 2*w.p.policy.TTL)
 	}
-	if r.chance(w.p.dispatch) && !w.quiet() {
+	if r.chance(w.p.dispatch+w.p.twice) && !w.quiet() {
 		w.locked(func() { w.count("dispatched twice") })
-		again := in + r.between(0, w.p.policy.TTL)
+		again, r := in+r.between(0, w.p.policy.TTL), w.seed.of("again", t.alias)
 		w.going.Go(func() {
-			if w.pass(again) {
+			if w.permit(again, r) {
 				w.dispatch(t)
 			}
 		})
 	}
 	backoff := w.p.minBackoff
-	for w.pass(in + r.between(time.Millisecond, time.Second)) {
+	for w.permit(in+r.between(time.Millisecond, time.Second), r) {
 		if w.dispatch(t) {
 			return
 		}
 		in, backoff = backoff, min(2*backoff, w.p.maxBackoff)
+	}
+}
+
+// permit waits for in and then until the queue's rate permits a dispatch. It reports false
+// if the simulation has ended.
+func (w *simulation) permit(in time.Duration, r *draws) bool {
+	for w.pass(in) {
+		w.mu.Lock()
+		in = 0
+		if w.throttle != nil {
+			in = time.Until(w.throttle.Take(time.Now()))
+		}
+		if in > 0 {
+			w.count("dispatches throttled")
+		}
+		w.mu.Unlock()
+		if in <= 0 {
+			return true
+		}
+		in += r.between(1, time.Millisecond) // those that wait ask one after another
+	}
+	return false
+}
+
+// answered counts an answer for the queue's rate; zero: there was none. The caller holds
+// the mutex.
+func (w *simulation) answered(code int) {
+	if w.throttle != nil {
+		w.throttle.Answered(time.Now(), code)
 	}
 }
 
@@ -58,6 +87,8 @@ func (w *simulation) dispatch(t *task) (done bool) {
 		r = w.seed.of("dispatch", t.alias, t.sent)
 		if i = w.slots[r.IntN(len(w.slots))].current; i != nil {
 			p = w.join(i, t)
+		} else {
+			w.answered(0)
 		}
 	})
 	if done || i == nil {
@@ -83,6 +114,7 @@ func (w *simulation) dispatch(t *task) (done bool) {
 	select {
 	case a := <-answers:
 		w.locked(func() {
+			w.answered(a.code)
 			w.judgeAnswer(p, a, w.excused(t.AnalysisID, began))
 			done = t.done
 		})
@@ -92,7 +124,7 @@ func (w *simulation) dispatch(t *task) (done bool) {
 		w.locked(func() { w.count("dispatch deadlines passed") })
 	}
 	w.locked(func() {
-		if lost {
+		if w.answered(0); lost {
 			w.count("answers lost")
 		}
 		if w.p.purge && i.crashed && !t.done {

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/emulator/cloudtasks"
 	"taskguard/orchestrator"
 	"taskguard/worker/taskqueue"
 )
@@ -24,6 +25,7 @@ type simulation struct {
 	seed     seed
 	p        profile
 	slots    []*slot
+	throttle *cloudtasks.Throttle      // of the queue; nil: none
 	over     chan struct{}             // closed when all is finished, or at the time limit
 	going    sync.WaitGroup            // all goroutines
 	analyzer orchestrator.AnalyzerFunc // unless nil, replaces the random runs
@@ -42,6 +44,9 @@ func newSimulation(s seed, p profile, analyzer orchestrator.AnalyzerFunc) *simul
 		operating: map[string]int{}, landed: map[string]time.Duration{},
 	}
 	w.skew, w.queueSkew, w.onFailure, w.limits = p.storeSkew, p.queueSkew, w.report, p.limits
+	if !p.unthrottled {
+		w.throttle = &cloudtasks.Throttle{}
+	}
 	return w
 }
 
@@ -274,7 +279,7 @@ func (w *simulation) judgeRuns() {
 const dispatchTime = 5 * time.Second
 
 // judgeUnheld measures, if one crash is the only fault, for how long after it an
-// unfinished analysis was not held by a live worker.
+// unfinished analysis was not held by a live worker, although its next attempt was due.
 func (w *simulation) judgeUnheld() {
 	if !w.p.single || w.crashedAt == 0 {
 		return
@@ -284,8 +289,13 @@ func (w *simulation) judgeUnheld() {
 		free := r.created // since when it is not held
 		for n := range r.states[1:] {
 			s := &r.states[n+1]
+			if s.by.operates == Mark { // its delivery does not hold it yet
+				continue
+			}
 			if s.lock.Owner == "" {
-				free = s.at
+				if free = s.at; !s.next.IsZero() { // it waits, crash or not
+					free = max(free, w.local(s.next).Sub(w.begun))
+				}
 				continue
 			}
 			if s.by.token == s.lock.Token && free >= 0 && s.at >= w.crashedAt {

@@ -142,6 +142,9 @@ func (w *simulation) crash(i *instance, figure string) {
 		if p.running() {
 			p.run.ended = w.since()
 		}
+		if !p.answered && w.unbooked(p) {
+			w.count("crashes between commit and booking")
+		}
 	}
 }
 
