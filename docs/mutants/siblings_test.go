@@ -91,7 +91,7 @@ var siblingRooms = []room{
 		` && time.Since(s.at) >= messagePause`, ``)}},
 	{"cmd/taskguard/operate/bulk.go", []bug{
 		seed("a bulk change does not compare with what was listed", "cmd/taskguard/operate.TestAnAnalysisThatHasChangedSinceItWasListedIsSkipped",
-			`&analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}, operator()`, `nil, operator()`),
+			`&analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}, cmp.Or`, `nil, cmp.Or`),
 		seed("a bulk cancel ends what is held", "cmd/taskguard.TestABulkCancelSkipsWhatIsHeldFinishedOrCancelled", `lease.Held(d.Lock, d.ReadAt) || reset`, `reset`),
 		seed("a bulk requeue books a second delivery", "cmd/taskguard.TestABulkRequeueChangesOnlyWhatIsStillAsItWasListed", `reset && what != console.Cancel`, `reset && what == console.Unlock`),
 		seed("a dry run changes", "cmd/taskguard.TestABulkRequeueChangesOnlyWhatIsStillAsItWasListed", `case b.dryRun:`, `case false:`),
@@ -100,7 +100,9 @@ var siblingRooms = []room{
 		seed("a bulk change ignores the rate", "cmd/taskguard/operate.TestChangesKeepToTheRate", `b.rate > 0 && !b.dryRun`, `false`),
 	}},
 	{"repo/filter.go", []bug{
-		seed("a filter does not look at an offset", "TestFindComparesEachTypeOfUpdatedAt", `return d.UpdatedAt.Before(f.Since) || !d.UpdatedAt.Before(f.Before)`, `return false`),
+		seed("a filter does not look at an offset", "TestFindComparesEachTypeOfUpdatedAt", `(d.UpdatedAt.Before(f.Since) || !f.Before.IsZero() && !d.UpdatedAt.Before(f.Before))`, `false`),
+		seed("a page begins after all analyses with the same updatedAt", "TestThePagesHaveEachAnalysisOnce", `return q.StartAfter(v, place[0]), nil`, `return q.StartAfter(v), nil`),
+		seed("a page begins with analyses that the one before had", "TestThePagesHaveEachAnalysisOnce", `return q.StartAfter(v, place[0]), nil`, `return q.StartAt(v), nil`),
 		seed("a filter ignores the error of the last attempt", "cmd/taskguard.TestStatusListsAllThatAFilterSelects", `, is("lastError.code", "==", f.Code)`, ``),
 	}},
 	{"cmd/taskguard/operate/unlock.go", []bug{

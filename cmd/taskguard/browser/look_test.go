@@ -38,7 +38,9 @@ func TestEveryPageHasBothThemesAndFitsASmallScreen(t *testing.T) {
 		name, url string
 	}{
 		{"list", s.url},
-		{"list of what is stuck", s.url + "/?lock=stuck"},
+		{"list filtered", s.url + "/?state=FAILED&code=attempts_exhausted&since=1h&older=0s"},
+		{"failures", s.url + "/failures"},
+		{"requeue failures", s.url + "/failures/requeue?code=attempts_exhausted"},
 		{"list found nothing", s.url + "/?q=nothing-like-it"},
 		{"list empty, read only", readOnly.url},
 		{"detail held", s.url + "/analysis?id=held"},
