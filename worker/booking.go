@@ -3,7 +3,8 @@ package worker
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
+	"fmt"
+	"hash/fnv"
 	"strconv"
 	"time"
 
@@ -45,10 +46,14 @@ func (a *attempt) follow(ctx context.Context) Outcome {
 	return o
 }
 
-// followUp reports whether the follow-up of the lock of that token and expiry is booked.
+// followUp reports whether the follow-up of the lock of that token and expiry is booked. For
+// a lock that nobody holds, which has no expiry, it books a delivery for now.
 func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) bool {
 	name := taskqueue.Name("follow", a.id, strconv.FormatInt(token, 10), expires.UTC().Format(time.RFC3339Nano))
-	return name != a.task && a.bookAt(ctx, name, expires.Add(followDelay))
+	if !expires.IsZero() {
+		expires = expires.Add(followDelay)
+	}
+	return name != a.task && a.bookAt(ctx, name, expires)
 }
 
 // stopped releases the lock of a run that was ended by a stop, and books an immediate
@@ -94,7 +99,7 @@ func (a *attempt) retry(ctx context.Context, code, message string) Outcome {
 	o := Outcome{Case: Retry, Err: errors.New(message), Code: code}
 	var wait time.Duration
 	if a.Queue != nil {
-		wait = backoff(a.acq.Attempt, a.RetryMin, a.RetryMax, rand.Float64())
+		wait = backoff(a.acq.Attempt, a.RetryMin, a.RetryMax, spread(a.id, a.acq.Grant.Token))
 	}
 	var next time.Time
 	released := a.released(ctx, func(ctx context.Context) (err error) {
@@ -133,15 +138,22 @@ func nextName(id string, token int64, next time.Time) string {
 }
 
 // backoff returns the wait after that attempt: first, doubled for each attempt before it, at
-// most longest, times 1 to 1.25, which random from 0 to 1 chooses, so that analyses that
-// failed together are not all tried again together.
-func backoff(attempt int, first, longest time.Duration, random float64) time.Duration {
+// most longest, times 1 to 1.25, which jitter from 0 to 1 chooses.
+func backoff(attempt int, first, longest time.Duration, jitter float64) time.Duration {
 	wait := first
 	for n := 1; n < attempt && wait < longest; n++ {
 		wait *= 2
 	}
 	wait = min(wait, longest)
-	return wait + time.Duration(random*float64(wait)/4)
+	return wait + time.Duration(jitter*float64(wait)/4)
+}
+
+// spread returns a number from 0 to 1 for an attempt, by a hash, so that analyses that
+// failed together are not all tried again together.
+func spread(id string, token int64) float64 {
+	h := fnv.New64a()
+	_, _ = fmt.Fprintln(h, token, id) // a hash does not fail
+	return float64(h.Sum64()) / (1 << 64)
 }
 
 // bookAt is like book, within bookTimeout; without a queue it returns false.

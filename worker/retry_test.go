@@ -185,8 +185,11 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 		fails   bool
 		code    int
 		token   string
-		expires string // of the lock that is followed up
+		expires string // of the lock that is followed up; empty: nobody holds it, and the delivery is for now
 	}{
+		"unlocked": {lose: func(t *testing.T, b *emulatortest.Backend, _ *instance) {
+			b.Merge(t, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "lockExpiresAt": nil})
+		}, code: 200, token: "1"},
 		"taken":             {lose: taken, code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
 		"not booked":        {lose: taken, fails: true, code: 409},
 		"by this very task": {lose: taken, itself: true, code: 409},
@@ -216,11 +219,15 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 					}
 					return
 				}
-				at, err := time.Parse(time.RFC3339, tc.expires)
-				if err != nil {
-					t.Fatal(err)
+				var at, due time.Time
+				if tc.expires != "" {
+					var err error
+					if at, err = time.Parse(time.RFC3339, tc.expires); err != nil {
+						t.Fatal(err)
+					}
+					due = at.Add(2 * time.Second)
 				}
-				if name := taskqueue.Name("follow", "x", tc.token, at.Format(time.RFC3339Nano)); len(q.tasks) != 1 || q.tasks[0].Name != name || !q.tasks[0].At.Equal(at.Add(2*time.Second)) {
+				if name := taskqueue.Name("follow", "x", tc.token, at.Format(time.RFC3339Nano)); len(q.tasks) != 1 || q.tasks[0].Name != name || !q.tasks[0].At.Equal(due) {
 					t.Errorf("booked %+v, want the follow-up of the lock until %s", q.tasks, tc.expires)
 				}
 			})

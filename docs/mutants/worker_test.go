@@ -97,7 +97,7 @@ var workerRooms = []room{
 		seed("after a crash another task is booked", "TestAFailureForNowIsReleasedThenBookedThenAcknowledged/the_booking_fails",
 			`a.bookNext(ctx, a.acq.ExpiresAt)`, `a.bookNext(ctx, time.Now())`),
 		seed("a random factor below 1 shortens the wait", "TestTheWaitDoublesFromItsLeastToItsLongest",
-			`wait + time.Duration(random*`, `wait - time.Duration(random*`),
+			`wait + time.Duration(jitter*`, `wait - time.Duration(jitter*`),
 		seed("a follow-up comes at the very expiry", "TestAFollowUpComesAfterTheExpiryAndMayLastAsLongAsARun",
 			`expires.Add(followDelay)`, `expires`),
 	}},

@@ -59,17 +59,18 @@ func (x *execution) Swap(ctx context.Context, _ string, prev cell, next analysis
 
 // Book implements worker.Queue.
 func (x *execution) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
-	if callerOf(ctx) == nil { // a recovery
-		return x.book(t, nil) == nil, nil
-	}
 	a := x.ask(ctx, &call{kind: book, task: t})
 	return a.already, a.err
 }
 
 // Orphaned implements worker.OrphanFinder.
-func (x *execution) Orphaned(_ context.Context, _ int, each func(id string, token int64, at time.Time)) error {
-	x.orphans(each)
-	return nil
+func (x *execution) Orphaned(context.Context, int) ([]cell, bool, error) {
+	return x.orphans(), false, nil
+}
+
+// MarkDue implements worker.OrphanFinder.
+func (x *execution) MarkDue(ctx context.Context, read cell) (time.Time, error) {
+	return x.ledger(x).MarkDue(ctx, read)
 }
 
 // work returns the work at once: its order with the steps of others makes no difference,

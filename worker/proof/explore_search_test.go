@@ -194,7 +194,8 @@ var expectedSteps = []string{
 	"trust ends", "the lock expires", "late wake-ups", "heartbeat", "unlock", "SIGTERMs", "stopped runs refunded",
 	"cancel", "requeue", "a run reaches its deadline", "continued runs refunded", "ended cancelled cancelled", "ended retry run_timeout",
 	"checkpoints committed", "checkpoints awaited", "checkpoints handed out", "units repeated",
-	"deliveries booked", "recoveries", "answered 200 READY", "answered 200 locked", "answered 409 locked", "answered 500 retry",
+	"deliveries booked", "recoveries", "answered 200 READY", "answered 200 locked", "answered 409 locked", "answered 200 retry", "answered 500 retry",
+	"answered 200 waiting", "mark",
 }
 
 // The searches: every sequence of a few steps; every sequence of many steps with a

@@ -31,7 +31,7 @@ func (x *execution) who(owner string) int {
 
 func (x *execution) digestDoc(d analysis) uint64 {
 	l := d.Lock
-	return digest(d.Status, x.who(l.Owner), x.who(l.FinishedBy), l.Token, l.Attempts, l.ExpiresAt.UnixNano(), l.Finished, d.LastError != nil,
+	return digest(d.Status, x.who(l.Owner), x.who(l.FinishedBy), l.Token, l.Attempts, l.ExpiresAt.UnixNano(), l.Finished, d.LastError != nil, d.NextAttemptAt.UnixNano(),
 		markOf(d.Checkpoint), outcomeOf(d), lastOf(d).Token)
 }
 

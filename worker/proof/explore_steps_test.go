@@ -45,7 +45,9 @@ func (x *execution) steps() []step {
 	}
 	for _, p := range x.callers { // a booking is the only step: its order with other steps makes no difference
 		if c := p.pending; c != nil && c.kind == book && !p.on.crashed {
-			x.callSteps(add, c)
+			if x.callSteps(add, c); x.left.crashes > 0 && p.operates == "" {
+				add(func() { x.left.crashes--; x.crash(p.on); x.settle() }, "w%d crashes", p.on.index)
+			}
 			return all
 		}
 	}
@@ -284,15 +286,15 @@ func (x *execution) terminate(i *instance) {
 	x.settle()
 }
 
+// recover starts a recovery, up to its mark.
 func (x *execution) recover() {
-	r, err := (&worker.Guard{Queue: x, Orphans: x}).Recover(context.Background())
-	if err != nil {
-		x.fail("recovery: %v", err)
-	}
-	for range r.Booked {
-		x.count("recoveries")
-	}
-	x.settle()
+	p := x.join(&caller{name: "recovery", on: x.operator, operates: Mark, answered: true})
+	x.operator.receive(Mark)
+	x.begin(p, func() {
+		if r, err := (&worker.Guard{Queue: x, Orphans: x}).Recover(p.context(context.Background())); err == nil && r.Booked > 0 {
+			x.locked(func() { x.count("recoveries") })
+		}
+	})
 }
 
 // start is a sequence of steps before a search that does not count for its depth,

@@ -18,6 +18,7 @@ const (
 	Unlock    Kind = "unlock"  // by an operator, like Requeue and Cancel
 	Requeue   Kind = "requeue"
 	Cancel    Kind = "cancel"
+	Mark      Kind = "mark" // by recovery: a delivery is due
 	Other     Kind = "other"
 )
 
@@ -47,7 +48,8 @@ type History struct {
 
 // Add judges the next write. Each token is one more than the last. A lock is taken
 // only if it is free or has expired. Only its holder extends it, releases it or
-// finishes the analysis, and the last two only after its run has ended. An operator's
+// finishes the analysis, and the last two only after its run has ended. Recovery marks an
+// analysis only if nobody holds it. An operator's
 // cancel also finishes it, even if the lock is held, and takes a token. A finished
 // analysis does not change until an operator requeues it.
 func (h *History) Add(w Write) {
@@ -60,8 +62,8 @@ func (h *History) Add(w Write) {
 		h.wrong("%s wrote %s after the finish", w.By, w.Kind)
 	case held && (w.Kind == Acquire || w.Kind == GiveUp):
 		h.wrong("%s took token %d at %v, but %s held the lock until %v", w.By, w.Token, w.At, h.Holder, h.Expires)
-	case held && w.Kind == Requeue:
-		h.wrong("%s requeued the analysis while %s held its lock", w.By, h.Holder)
+	case held && (w.Kind == Requeue || w.Kind == Mark):
+		h.wrong("%s wrote %s while %s held the lock", w.By, w.Kind, h.Holder)
 	}
 	switch w.Kind {
 	case Acquire, GiveUp, Cancel:

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
+	"taskguard/worker/taskqueue"
 )
 
 func kindOf(was, is lease.Lease, p *caller) Kind {
@@ -41,7 +44,7 @@ func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
 	}
 	before, steals := len(h.Wrong), h.Steals
 	h.Add(w)
-	for _, what := range []string{m.inconsistency(r.doc, next, w.Kind, p), m.wrongMark(r, next, mark, w.Kind, p), m.wrongHistory(r, next, w.Kind)} {
+	for _, what := range []string{m.inconsistency(r.doc, next, w.Kind, p), m.wrongNext(r.doc, next, w.Kind, p), m.wrongMark(r, next, mark, w.Kind, p), m.wrongHistory(r, next, w.Kind)} {
 		if what != "" {
 			h.wrong("%s %s", p, what)
 		}
@@ -64,6 +67,8 @@ func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
 		p.token, p.broken, p.acquired = is.Token, nil, len(r.states)
 	case Unlock, Cancel:
 		m.breakLock(r, p)
+	case Mark:
+		return
 	}
 	if r.holder = nil; w.Kind == Acquire {
 		r.holder = p
@@ -111,6 +116,41 @@ func (m *model) inconsistency(was, is analysis, k Kind, p *caller) string {
 	return ""
 }
 
+// wrongNext returns what is wrong with the time of the next attempt that a write leaves, or
+// with an acquisition before that time.
+func (m *model) wrongNext(was, is analysis, k Kind, p *caller) string {
+	now, next := m.now(), is.NextAttemptAt
+	switch {
+	case k == Mark && (is.Lock != was.Lock || next.Before(now.Add(-time.Minute)) || next.After(now)):
+		return fmt.Sprintf("marked %v at %v", next, now)
+	case k == Mark:
+		return ""
+	case k == Release && outcomeOf(is) == analysislock.OutcomeRetry:
+		if wait := next.Sub(now); next.IsZero() || wait > m.retryMax*5/4 { // it may arrive late
+			return fmt.Sprintf("booked the next attempt in %v", wait)
+		}
+		return ""
+	case k == Heartbeat || k == Release: // recovery may have marked it since the lock expired
+		if !next.Equal(was.NextAttemptAt) {
+			return "changed the time of the next attempt"
+		}
+		return ""
+	case !next.IsZero():
+		return fmt.Sprintf("left the next attempt at %v", next)
+	case k == Acquire && now.Add(2*time.Second).Before(was.NextAttemptAt):
+		if p.task.Name != nextName(was) {
+			return fmt.Sprintf("began an attempt %v too early", was.NextAttemptAt.Sub(now))
+		}
+		m.count("booked attempts delivered early")
+	}
+	return ""
+}
+
+// nextName returns the name of the task of the next attempt.
+func nextName(d analysis) string {
+	return taskqueue.Name("next", d.ID, strconv.FormatInt(d.Lock.Token, 10), iso8601.Format(d.NextAttemptAt))
+}
+
 // breakLock records that an operator broke the lock of a live run, at most one.
 func (m *model) breakLock(r *record, operator *caller) {
 	h := r.holder
@@ -149,6 +189,8 @@ func (m *model) judgeAnswer(p *caller, a answer, excused bool) {
 		m.fail("%s was answered locked because of its own lock", p)
 	case a.Reason == "locked" && !wasSo(func(l lease.Lease) bool { return l.Owner != "" && l.ExpiresAt.Equal(retry) }):
 		m.fail("%s was answered locked until %s, but no lock had that expiry", p, a.RetryAt)
+	case a.Reason == "waiting" && !slices.ContainsFunc(r.states[p.since-1:], func(s state) bool { return s.next.Equal(retry) && s.lock.Owner == "" }):
+		m.fail("%s was answered waiting until %s, but no next attempt was booked for that time", p, a.RetryAt)
 	case a.Reason == "continued" && a.code == http.StatusOK && r.history.Token == p.token && r.holder == p:
 		m.fail("%s was answered continued, but it holds the lock", p)
 	case a.Reason == "lock_lost" && l.FinishedBy != "" && l.FinishedBy == p.owner:

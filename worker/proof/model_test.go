@@ -49,7 +49,7 @@ type model struct {
 }
 
 // limits are the settings of all workers for their runs. Zero: no limit.
-type limits struct{ runTimeout, maxRun, interval, stall time.Duration }
+type limits struct{ runTimeout, maxRun, interval, stall, retryMin, retryMax time.Duration }
 
 // record is one analysis in the store.
 type record struct {
@@ -70,6 +70,7 @@ type record struct {
 type state struct {
 	lock lease.Lease
 	mark mark
+	next time.Time // of the next attempt
 	at   time.Duration
 	by   *caller
 }
@@ -79,7 +80,7 @@ type caller struct {
 	n        int // in the order of their start
 	name     string
 	on       *instance
-	operates Kind // of an operator: Unlock, Requeue or Cancel
+	operates Kind // of an operator: Unlock, Requeue or Cancel; of a recovery: Mark
 	fresh    bool // of a Requeue
 	analysis string
 	task     *task
@@ -183,6 +184,9 @@ func (m *model) show(d analysis) string {
 	if l.Owner != "" {
 		s += fmt.Sprintf(" owner %v until %s", m.owners[l.Owner], l.ExpiresAt.Format("15:04:05.000"))
 	}
+	if !d.NextAttemptAt.IsZero() {
+		s += " next at " + d.NextAttemptAt.Format("15:04:05.000")
+	}
 	if l.FinishedBy != "" {
 		s += fmt.Sprintf(" by %v", m.owners[l.FinishedBy])
 	}
@@ -239,7 +243,7 @@ func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, erro
 	r.doc, r.mark, r.updated = next, mark, m.now()
 	r.doc.Checkpoint, r.doc.Stored = nil, nil // a decision does not read it
 	r.rev++
-	r.states = append(r.states, state{next.Lock, mark, m.since(), p})
+	r.states = append(r.states, state{next.Lock, mark, next.NextAttemptAt, m.since(), p})
 	c := m.load(id)
 	c.Doc.Checkpoint = next.Checkpoint
 	return c, nil
@@ -293,25 +297,26 @@ func (m *model) pending(id string, but *task) (n int) {
 // product's function, which is under test.
 func (m *model) orphaned(r *record) bool {
 	now, l := m.now(), r.doc.Lock
+	late := func(t time.Time) bool { return now.Sub(t) >= m.policy.TTL }
 	open := r.doc.Status == analysislock.Queued || r.doc.Status == analysislock.Processing
-	return open && (l.Owner == "" || !now.Before(l.ExpiresAt)) && now.Sub(r.updated) >= m.policy.TTL
+	return open && (l.Owner == "" || !now.Before(l.ExpiresAt)) && late(r.updated) && late(r.doc.NextAttemptAt)
 }
 
-// orphans calls each for every analysis that recovery must find, oldest first.
-func (m *model) orphans(each func(id string, token int64, at time.Time)) {
+// orphans returns readings of all analyses that recovery must find, oldest first.
+func (m *model) orphans() (found []cell) {
 	m.mu.Lock()
-	var found []*record
-	for _, r := range m.records {
+	defer m.mu.Unlock()
+	for id, r := range m.records {
 		if m.orphaned(r) {
-			found = append(found, r)
+			c := m.load(id)
+			c.Doc.UpdatedAt, c.Asked = r.updated, time.Now()
+			found = append(found, c)
 		}
 	}
-	now := m.now()
-	m.mu.Unlock()
-	slices.SortFunc(found, func(a, b *record) int { return a.updated.Compare(b.updated) })
-	for _, r := range found {
-		each(r.doc.ID, r.doc.Lock.Token, now)
-	}
+	slices.SortFunc(found, func(a, b cell) int {
+		return cmp.Or(a.Doc.UpdatedAt.Compare(b.Doc.UpdatedAt), cmp.Compare(a.Doc.ID, b.Doc.ID))
+	})
+	return found
 }
 
 type callerKey struct{}
@@ -344,6 +349,7 @@ func (m *model) start(name string, o services, analyze orchestrator.AnalyzerFunc
 	i.guard = &worker.Guard{
 		Locks: ledger, Queue: o, Orphans: o, Analyzer: analyze,
 		Instance: name, RunTimeout: m.runTimeout, CheckpointInterval: m.interval, StallTimeout: m.stall,
+		RetryMin: m.retryMin, RetryMax: m.retryMax,
 		Log: slog.New(slog.DiscardHandler),
 	}
 	return i

@@ -234,10 +234,19 @@ func (c *client) Book(ctx context.Context, t taskqueue.Task) (already bool, err 
 }
 
 // Orphaned implements worker.OrphanFinder.
-func (c *client) Orphaned(ctx context.Context, _ int, each func(id string, token int64, at time.Time)) error {
+func (c *client) Orphaned(ctx context.Context, _ int) ([]cell, bool, error) {
 	if _, err := c.Load(ctx, "none"); err != nil {
-		return err
+		return nil, false, err
 	}
-	c.orphans(each)
-	return nil
+	return c.orphans(), false, nil
+}
+
+// MarkDue implements worker.OrphanFinder.
+func (c *client) MarkDue(ctx context.Context, read cell) (time.Time, error) {
+	var p *caller
+	c.locked(func() {
+		p = c.join(c.from, nil)
+		p.name, p.operates, p.analysis = callerOf(ctx).name+"/"+read.Doc.ID, Mark, read.Doc.ID
+	})
+	return c.ledger(c).MarkDue(p.context(ctx), read)
 }

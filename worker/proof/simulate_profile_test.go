@@ -59,7 +59,7 @@ var expectedFigures = []string{
 	"seeds", "deliveries", "runs", "acquire", "heartbeat", "release", "finish", "give up", "unlock", "requeue", "cancel",
 	"steals", "late wake-ups", "superseded writes refused", "stopped runs refunded", "recoveries booked",
 	"answered 200 READY", "answered 200 FAILED", "answered 200 locked", "answered 409 locked", "answered 200 shutting_down",
-	"answered 409 lock_lost", "answered 500 retry", "crashes", "pauses", "stops", "cuts", "foreign writes",
+	"answered 409 lock_lost", "answered 200 lock_lost", "answered 200 retry", "answered 500 retry", "answered 200 waiting", "mark", "crashes", "pauses", "stops", "cuts", "foreign writes",
 	"bookings unavailable", "booking replies lost", "names taken", "dispatched twice", "dispatched late", "answers lost",
 	"dispatch deadlines passed", "tasks lost with a crash", "tasks never enqueued", "first acquired after a crash",
 	"checkpoints reported", "checkpoints committed", "checkpoints awaited", "checkpoints refused", "checkpoints handed out",
@@ -113,7 +113,10 @@ type profile struct {
 func perfect() profile {
 	return profile{
 		policy: lease.Policy{TTL: 300 * time.Second, MaxAttempts: 10}, workers: 2,
-		limits:   limits{runTimeout: 25 * time.Minute, interval: worker.DefaultCheckpointInterval},
+		limits: limits{
+			runTimeout: 25 * time.Minute, interval: worker.DefaultCheckpointInterval,
+			retryMin: worker.DefaultMinRetry, retryMax: worker.DefaultMaxRetry,
+		},
 		arrivals: []time.Duration{time.Second}, minBackoff: 30 * time.Second, maxBackoff: 600 * time.Second,
 		deadline: 26 * time.Minute, end: time.Second,
 	}
@@ -131,6 +134,7 @@ func (s seed) profile() profile {
 	p.long = pick(r, 0.3, 0.6)
 	if r.chance(0.5) {
 		p.minBackoff, p.maxBackoff = time.Second, 20*time.Second
+		p.retryMin, p.retryMax = time.Second, 20*time.Second
 	}
 	p.arrivals = nil
 	for range 3 + r.IntN(5) {
