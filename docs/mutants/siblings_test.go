@@ -58,6 +58,20 @@ var siblingRooms = []room{
 		seed("a change is made in a state that was not confirmed", "TestAChangedAnalysisIsConfirmedAgain",
 			`r.PostFormValue("lock") != s.row(&seen).Seen()`, `r.PostFormValue("lock") == ""`),
 	}},
+	{"worker/console/list.go", []bug{
+		seed("the other pages repeat what runs", "TestTheFirstPageHasFirstThoseThatRunAndThoseThatWait", ` && (i >= top || p.After == "")`, ``, `if shown[r.ID] = true; f`, `if shown[r.ID] = i >= top || p.After == ""; f`),
+		seed("an analysis that has left a state stays in its list", "TestAChangeIsShownAtOnceWhereItBelongs", `if shown[r.ID] = true; f.matches(&r.Analysis) && (`, `if shown[r.ID] = true; (`),
+	}},
+	{"worker/console/failures.go", []bug{
+		seed("a requeue takes more than was confirmed", "TestARequeueOfFailuresIsConfirmedWithItsNumberAndContinued", `min(n, maxBulk), false`, `maxBulk, false`),
+		seed("a requeue of failures needs no form of the console", "TestOnlyAConfirmedFormRequeuesFailures", `if foreign(r) {`, `if false {`),
+		seed("a requeue of failures goes on during a stop", "TestARequeueOfFailuresEndsInTimeAndAtAStop", `	defer context.AfterFunc(s.work, cancel)()
+`, ``),
+	}},
+	{"cmd/taskguard/operate/console.go", []bug{
+		seed("a requeue takes what has failed since", "TestTheConsoleRequeuesOnlyTheFailuresThatWereConfirmed", `ErrorOnly: true, Before: result.Before}`, `ErrorOnly: true}`),
+		seed("a requeue by code takes other failures", "TestTheConsoleRequeuesOnlyTheFailuresThatWereConfirmed", `ErrorOnly: true, Before`, `Before`),
+	}},
 	{"worker/console/row.go", []bug{
 		seed("an attempt that lost its lock is shown as running", "TestAnAnalysisHasItsProgressAndATimelineOfItsAttempts",
 			`case r.LockState == lockHeld && a.Token == r.Lock.Token:`, `case a.Token == r.Lock.Token:`),
@@ -90,6 +104,8 @@ var siblingRooms = []room{
 	{"cmd/taskguard/operate/submit.go", []bug{seed("a run that reports messages only floods the terminal", "cmd/taskguard/operate.TestWaitingShowsMessagesWithoutAFractionAtMostEveryHalfMinute",
 		` && time.Since(s.at) >= messagePause`, ``)}},
 	{"cmd/taskguard/operate/bulk.go", []bug{
+		seed("a requeue of failures does not compare with what was listed", "TestTheConsoleRequeuesOnlyTheFailuresThatWereConfirmed",
+			`&analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}, cmp.Or`, `nil, cmp.Or`),
 		seed("a bulk change does not compare with what was listed", "cmd/taskguard/operate.TestAnAnalysisThatHasChangedSinceItWasListedIsSkipped",
 			`&analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}, cmp.Or`, `nil, cmp.Or`),
 		seed("a bulk cancel ends what is held", "cmd/taskguard.TestABulkCancelSkipsWhatIsHeldFinishedOrCancelled", `lease.Held(d.Lock, d.ReadAt) || reset`, `reset`),
