@@ -126,7 +126,7 @@ func queries(t *testing.T) []*firestorepb.StructuredQuery {
 	if _, _, _, err := a.Active(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := a.Failures(t.Context(), 10); err != nil {
+	if _, err := a.Failures(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.Count(t.Context(), repo.Filter{Status: analysislock.Failed, Code: "c", ErrorOnly: true}); err != nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -119,46 +118,47 @@ func (f *Filter) excludes(d analysislock.Analysis) bool {
 	return f.Prefix == "" && (d.UpdatedAt.Before(f.Since) || !f.Before.IsZero() && !d.UpdatedAt.Before(f.Before))
 }
 
-// position returns the place of a document in the order of Page: its id, and its updatedAt
-// with the type.
+// place is a document's place in the order of Page: its id, and its updatedAt by its type.
+type place struct {
+	ID     string
+	Text   *string    `json:",omitempty"`
+	Time   *time.Time `json:",omitempty"`
+	Number *float64   `json:",omitempty"`
+}
+
+// position returns the place of a document as text.
 func position(snap *firestore.DocumentSnapshot) string {
-	place := []string{snap.Ref.ID, "", ""}
+	at := place{ID: snap.Ref.ID}
 	switch v := snap.Data()["updatedAt"].(type) {
 	case string:
-		place[1], place[2] = "s", v
+		at.Text = &v
 	case time.Time:
-		place[1], place[2] = "t", v.Format(time.RFC3339Nano)
-	case int64, float64:
-		place[1], place[2] = "n", fmt.Sprint(v)
+		at.Time = &v
+	case int64:
+		at.Number = new(float64(v))
+	case float64:
+		at.Number = &v
 	}
-	text, _ := json.Marshal(place) // strings can be encoded
+	text, _ := json.Marshal(at) // finite numbers and strings can be encoded
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
 // startAfter returns q from the document after a position.
 func startAfter(q firestore.Query, f *Filter, after string) (firestore.Query, error) {
+	var at place
 	text, err := base64.RawURLEncoding.DecodeString(after)
-	place := []string{}
-	if err == nil {
-		err = json.Unmarshal(text, &place)
+	switch {
+	case err != nil || json.Unmarshal(text, &at) != nil || at.ID == "" || strings.Contains(at.ID, "/"):
+	case f.Prefix != "":
+		return q.StartAfter(at.ID), nil
+	case at.Text != nil:
+		return q.StartAfter(*at.Text, at.ID), nil
+	case at.Time != nil:
+		return q.StartAfter(*at.Time, at.ID), nil
+	case at.Number != nil:
+		return q.StartAfter(*at.Number, at.ID), nil
 	}
-	if err != nil || len(place) != 3 || place[0] == "" || strings.Contains(place[0], "/") {
-		return q, fmt.Errorf("repo: %w: not a position of a list", lease.ErrInvalidKey)
-	}
-	if f.Prefix != "" {
-		return q.StartAfter(place[0]), nil
-	}
-	var v any = place[2]
-	switch place[1] {
-	case "t":
-		v, err = time.Parse(time.RFC3339Nano, place[2])
-	case "n":
-		v, err = strconv.ParseFloat(place[2], 64)
-	}
-	if err != nil {
-		return q, fmt.Errorf("repo: %w: not a position of a list", lease.ErrInvalidKey)
-	}
-	return q.StartAfter(v, place[0]), nil
+	return q, fmt.Errorf("repo: %w: not a position of a list", lease.ErrInvalidKey)
 }
 
 // Failure is a code of Error, with the number of FAILED analyses that have it and the one
@@ -169,25 +169,21 @@ type Failure struct {
 	Newest analysislock.Analysis
 }
 
-// Failures reads up to limit codes, sorted. more reports that there are others. It makes a
-// query and a count for each code, within 15 s. It needs the indexes of a Filter with Status
-// and Code. Errors: those of Page.
-func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, more bool, err error) {
+// Failures reads up to limit codes, sorted. It makes a query and a count for each, within
+// 15 s. It needs the indexes of a Filter with Status and Code. Errors: those of Page.
+func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	q := a.documents.collection.OrderBy("error.code", firestore.Asc).OrderBy("updatedAt", firestore.Desc).Limit(1).Select(decision...)
-	for code := ""; !more; {
+	for code := ""; len(all) < limit; code = all[len(all)-1].Code {
 		found, err := a.summaries(ctx, "find error codes", q.Where("error.code", ">", code))
 		if err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		if len(found) == 0 {
 			break
 		}
-		if more = len(all) == limit; !more {
-			code = found[0].Error.Code
-			all = append(all, Failure{Code: code, Newest: found[0]})
-		}
+		all = append(all, Failure{Code: found[0].Error.Code, Newest: found[0]})
 	}
 	counts, ctx := errgroup.WithContext(ctx)
 	counts.SetLimit(8)
@@ -198,7 +194,7 @@ func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, more
 		})
 	}
 	err = counts.Wait()
-	return slices.DeleteFunc(all, func(f Failure) bool { return f.N == 0 }), more, err
+	return slices.DeleteFunc(all, func(f Failure) bool { return f.N == 0 }), err
 }
 
 // Now returns Firestore's time, by one read.

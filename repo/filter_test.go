@@ -10,7 +10,6 @@ import (
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
-	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
 
@@ -91,12 +90,13 @@ func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
 		} {
 			for _, limit := range []int{1, 2, 3, 100} {
 				var got []string
-				next, read := "", time.Time{}
+				next := ""
 				for pages := 0; pages == 0 || next != ""; pages++ {
-					var found []analysislock.Analysis
-					if found, next, read, err = a.Page(t.Context(), f, next, limit); err != nil || read.IsZero() || len(found) > limit || pages > 20 {
+					found, after, read, err := a.Page(t.Context(), f, next, limit)
+					if err != nil || read.IsZero() || len(found) > limit || pages > 20 {
 						t.Fatalf("%+v: %d, at %s, %v", f, len(found), read, err)
 					}
+					next = after
 					for i := range found {
 						got = append(got, found[i].ID)
 					}
@@ -106,7 +106,7 @@ func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
 				}
 			}
 		}
-		for _, after := range []string{"x", "W10", "WyJhL2IiLCJzIiwiIl0", "WyJhIiwidCIsIngiXQ"} {
+		for _, after := range []string{"x", "e30", "eyJJRCI6ImEvYiIsIlRleHQiOiJ4In0", "eyJJRCI6ImEifQ"} {
 			if _, _, _, err := a.Page(t.Context(), repo.Filter{}, after, 1); !errors.Is(err, lease.ErrInvalidKey) {
 				t.Errorf("after %q: %v", after, err)
 			}
@@ -126,13 +126,13 @@ func TestFailuresAreCountedByTheirCode(t *testing.T) {
 			})
 		}
 		b.Put(t, "ready", map[string]any{"updatedAt": "2026-01-09T00:00:00.000Z", "status": "READY", "error": map[string]any{"code": "old"}})
-		for limit, want := range map[int]string{50: "a 1 m1, b 3 m3, é \U0010FFFF 1 m5, false", 2: "a 1 m1, b 3 m3, true", 4: "a 1 m1, b 3 m3, é \U0010FFFF 1 m5, false"} {
+		for limit, want := range map[int]string{50: "a 1 m1, b 3 m3, é \U0010FFFF 1 m5, ", 2: "a 1 m1, b 3 m3, ", 4: "a 1 m1, b 3 m3, é \U0010FFFF 1 m5, "} {
 			got := ""
-			all, more, err := a.Failures(t.Context(), limit)
+			all, err := a.Failures(t.Context(), limit)
 			for _, f := range all {
 				got += fmt.Sprint(f.Code, " ", f.N, " ", f.Newest.Error.Message, ", ")
 			}
-			if got += fmt.Sprint(more); got != want || err != nil {
+			if got != want || err != nil {
 				t.Errorf("at most %d: %s, %v; want %s", limit, got, err, want)
 			}
 		}
@@ -146,8 +146,8 @@ func TestActiveAnalysesAreThoseThatRunAndThoseThatWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		for field, name := range map[string]string{"lockExpiresAt": "run", "nextAttemptAt": "wait"} {
-			for i, hours := range []time.Duration{-1, 1, 2, 3} {
-				at := time.Now().Add(hours * time.Hour)
+			for i, hours := range []int{-1, 1, 2, 3} {
+				at := time.Now().Add(time.Duration(hours) * time.Hour)
 				b.Put(t, fmt.Sprint(name, i), map[string]any{"status": "PROCESSING", "lockOwner": "w", field: []any{at, at.UnixMilli(), at, at.UTC().Format("2006-01-02T15:04:05.000Z")}[i]})
 			}
 		}

@@ -63,7 +63,7 @@ var siblingRooms = []room{
 		seed("an analysis that has left a state stays in its list", "TestAChangeIsShownAtOnceWhereItBelongs", `if shown[r.ID] = true; f.matches(&r.Analysis) && (`, `if shown[r.ID] = true; (`),
 	}},
 	{"worker/console/failures.go", []bug{
-		seed("a requeue takes more than was confirmed", "TestARequeueOfFailuresIsConfirmedWithItsNumberAndContinued", `min(n, maxBulk), false`, `maxBulk, false`),
+		seed("a requeue takes more than was confirmed", "TestARequeueOfFailuresIsConfirmedWithItsNumberAndContinued", `int(min(cmp.Or(confirmed, maxBulk), maxBulk)), !p.Done`, `maxBulk, !p.Done`),
 		seed("a requeue of failures needs no form of the console", "TestOnlyAConfirmedFormRequeuesFailures", `if foreign(r) {`, `if false {`),
 		seed("a requeue of failures goes on during a stop", "TestARequeueOfFailuresEndsInTimeAndAtAStop", `	defer context.AfterFunc(s.work, cancel)()
 `, ``),
@@ -117,8 +117,8 @@ var siblingRooms = []room{
 	}},
 	{"repo/filter.go", []bug{
 		seed("a filter does not look at an offset", "TestFindComparesEachTypeOfUpdatedAt", `(d.UpdatedAt.Before(f.Since) || !f.Before.IsZero() && !d.UpdatedAt.Before(f.Before))`, `false`),
-		seed("a page begins after all analyses with the same updatedAt", "TestThePagesHaveEachAnalysisOnce", `return q.StartAfter(v, place[0]), nil`, `return q.StartAfter(v), nil`),
-		seed("a page begins with analyses that the one before had", "TestThePagesHaveEachAnalysisOnce", `return q.StartAfter(v, place[0]), nil`, `return q.StartAt(v), nil`),
+		seed("a page begins after all analyses with the same updatedAt", "TestThePagesHaveEachAnalysisOnce", `return q.StartAfter(*at.Text, at.ID), nil`, `return q.StartAfter(*at.Text), nil`),
+		seed("a page begins with analyses that the one before had", "TestThePagesHaveEachAnalysisOnce", `return q.StartAfter(*at.Time, at.ID), nil`, `return q.StartAt(*at.Time), nil`),
 		seed("a filter ignores the error of the last attempt", "cmd/taskguard.TestStatusListsAllThatAFilterSelects", `, is("lastError.code", "==", f.Code)`, ``),
 	}},
 	{"cmd/taskguard/operate/unlock.go", []bug{

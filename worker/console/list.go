@@ -76,12 +76,10 @@ type listPage struct {
 	choice
 	Filtered bool // choice selects not all
 	Rows     []row
-	Known    bool   // the analyses were read
 	Missing  string // a sentence: why the list is incomplete
 	Oldest   *row   // the unfinished analysis that was created first
 	All      pill
 	States   []pill
-	Spans    []pill // of Since
 	Newer    string // the query of the first page, if this is another
 	Next     string // the query of the next page
 }
@@ -91,7 +89,7 @@ type pill struct {
 	Name, Kind string
 	N          string // empty: unknown
 	Current    bool   // the page shows this choice
-	Query      string // of the address of that page, or the value of Since
+	Query      string // of the address of that page
 }
 
 // list handles GET /.
@@ -133,7 +131,6 @@ func (s *Server) listed(ctx context.Context, p *listPage) {
 			p.Missing = "Which others run or wait is not known now. " + problem(s.active.err) + "."
 		}
 	}
-	p.Known = !page.asked.IsZero()
 	p.arrange(&page.value, &s.active.value, s.recent, func(a *analysislock.Analysis) row { return s.newRow(a, now) })
 	if p.After == "" && s.oldest.fresh() && len(s.oldest.value) > 0 {
 		r := s.newRow(&s.oldest.value[0], now)
@@ -165,13 +162,9 @@ func (p *listPage) arrange(page, active *Listing, recent map[string]analysislock
 	if p.Search != "" {
 		all, top = latest(page), 0
 	} else if p.After == "" {
-		newer := &Listing{}
-		for _, a := range slices.SortedFunc(maps.Values(recent), func(a, b analysislock.Analysis) int { return b.UpdatedAt.Compare(a.UpdatedAt) }) {
-			if a.ReadAt.After(page.At) {
-				newer.All = append(newer.All, a)
-			}
-		}
-		all = slices.Insert(all, top, latest(newer)...)
+		newer := slices.SortedFunc(maps.Values(recent), func(a, b analysislock.Analysis) int { return b.UpdatedAt.Compare(a.UpdatedAt) })
+		newer = slices.DeleteFunc(newer, func(a analysislock.Analysis) bool { return !a.ReadAt.After(page.At) })
+		all = slices.Insert(all, top, latest(&Listing{All: newer})...)
 	}
 	for i := range all {
 		r := &all[i]
@@ -232,7 +225,7 @@ func (r *reading[T]) fresh() bool { return time.Since(r.asked) < 2*r.every+5*tim
 
 const (
 	maxRead  = 5 * time.Second // the time limit of the shared reads of one page
-	maxPages = 32              // pages that are kept
+	maxPages = 32              // are kept; then all are read again
 	overlap  = 2 * time.Second // between two reads of the changes: a commit lands after the time that it writes
 )
 
@@ -244,7 +237,7 @@ func (s *Server) refresh(ctx context.Context, ch choice) *reading[Listing] {
 	page := s.pages[ch]
 	if page == nil {
 		if len(s.pages) == maxPages {
-			delete(s.pages, slices.MinFunc(slices.Collect(maps.Keys(s.pages)), func(a, b choice) int { return s.pages[a].ended.Compare(s.pages[b].ended) }))
+			clear(s.pages)
 		}
 		page = &reading[Listing]{every: 10 * s.o.Every}
 		s.pages[ch] = page
@@ -298,12 +291,6 @@ func (p *listPage) count(counts Counts, fresh bool) {
 	p.All = pill{Name: "All", N: count(""), Current: p.State == "" && p.Search == "", Query: to(func(ch *choice) { ch.State = "" })}
 	for _, status := range kinds {
 		p.States = append(p.States, pill{status, kindOf(status), count(status), p.State == status, to(func(ch *choice) { ch.State = status })})
-	}
-	for _, span := range [][2]string{{"", "at any time"}, {"15m", "in the last 15 min"}, {"1h", "in the last hour"}, {"24h", "in the last 24 h"}, {"168h", "in the last 7 days"}} {
-		p.Spans = append(p.Spans, pill{Name: span[1], Query: span[0], Current: p.Since == span[0]})
-	}
-	if !slices.ContainsFunc(p.Spans, func(s pill) bool { return s.Current }) {
-		p.Spans = append(p.Spans, pill{Name: "since " + p.Since, Query: p.Since, Current: true})
 	}
 }
 

@@ -35,7 +35,8 @@ type memorySource struct {
 	delay       time.Duration  // of each call of Page
 	activeErr   error
 	countErr    error
-	failures    console.Failures
+	failures    []console.Failure
+	failed      int64 // more that are counted
 }
 
 const ahead = 24 * time.Hour
@@ -76,7 +77,8 @@ func (s *memorySource) read(method string, keep func(console.Detail) bool) (cons
 		return console.Listing{}, errUnavailable
 	}
 	l := console.Listing{At: storeNow(), Asked: time.Now()}
-	for _, d := range s.all {
+	for id := range s.all {
+		d := s.all[id]
 		if d.ReadAt = l.At; keep(d) {
 			l.All = append(l.All, d.Analysis)
 		}
@@ -128,11 +130,9 @@ func (s *memorySource) Oldest(context.Context) ([]analysislock.Analysis, error) 
 	return l.All[:min(1, len(l.All))], err
 }
 
-func (s *memorySource) Failures(context.Context, int) (console.Failures, error) {
+func (s *memorySource) Failures(context.Context, int) ([]console.Failure, error) {
 	_, err := s.read("Failures", func(console.Detail) bool { return false })
-	f := s.failures
-	f.At, f.Asked = storeNow(), time.Now()
-	return f, err
+	return s.failures, err
 }
 
 func (s *memorySource) Count(_ context.Context, statuses []string) (console.Counts, error) {
@@ -154,6 +154,7 @@ func (s *memorySource) Count(_ context.Context, statuses []string) (console.Coun
 			counts[status]++
 		}
 	}
+	counts["FAILED"] += s.failed
 	return counts, nil
 }
 

@@ -82,7 +82,7 @@ func TestThePageFiltersTheList(t *testing.T) {
 		has(t, text, `>All <b>6</b>`) // whatever is shown of it
 	}
 	has(t, page(t, s, "/?state=READY&code=c&since=2h&after=1"), `data-filter="READY" href="/?code=c&amp;since=2h&amp;state=READY" aria-current="page"`, `name="state" value="READY"`,
-		`data-poll="/?after=1&amp;code=c&amp;since=2h&amp;state=READY"`, `<option value="2h" selected>since 2h</option>`, `name="code" value="c"`, `id="newest" href="/?code=c&amp;since=2h&amp;state=READY"`)
+		`data-poll="/?after=1&amp;code=c&amp;since=2h&amp;state=READY"`, `name="since" value="2h"`, `name="code" value="c"`, `id="newest" href="/?code=c&amp;since=2h&amp;state=READY"`)
 	has(t, page(t, s, "/?q=a%2Fb"), "The list is not known now. There can be no such id or page.")
 }
 
@@ -102,7 +102,7 @@ func TestNoTextOfADocumentBecomesMarkup(t *testing.T) {
 		w.Progress = &analysislock.Progress{Message: "report " + text}
 		w.History = []analysislock.Attempt{{Token: 1, Owner: text, Outcome: text, Code: text, Message: text}}
 		source.all[text] = w
-		source.failures.All = append(source.failures.All, console.Failure{Code: text, N: 1, Newest: w.Analysis})
+		source.failures = append(source.failures, console.Failure{Code: text, N: 1, Newest: w.Analysis})
 	}
 	s, _ := writable(t, source)
 	pages := []string{page(t, s, "/"), page(t, s, "/?q="+url.QueryEscape(hostileTexts[0])+"&state="+url.QueryEscape(hostileTexts[1])+"&code="+url.QueryEscape(hostileTexts[2])), page(t, s, "/failures"), page(t, s, "/failures/requeue?code="+url.QueryEscape(hostileTexts[0]))}

@@ -124,8 +124,9 @@ type attempt struct {
 // Timeline returns the attempts, the newest first. One without an outcome is running if
 // it has the lock; otherwise its worker has crashed, or could not release the lock.
 func (r row) Timeline() (all []attempt) {
-	for i, a := range r.History {
-		from, end := r.History[0].StartedAt, cmp.Or(a.EndedAt, r.now)
+	for i := range r.History {
+		a, from := r.History[i], r.History[0].StartedAt
+		end := cmp.Or(a.EndedAt, r.now)
 		switch {
 		case a.Outcome != "":
 		case r.LockState == lockMalformed:

@@ -52,7 +52,7 @@ type Server struct {
 	recent   map[string]analysislock.Analysis // found by the last reads of the changes
 	counts   reading[Counts]
 	oldest   reading[[]analysislock.Analysis]
-	failures reading[Failures]
+	failures reading[[]Failure]
 
 	work context.Context // ends when the server is to stop
 }
@@ -80,7 +80,7 @@ func NewServer(work context.Context, source Source, o Options) *Server {
 		reading: make(chan struct{}, 1),
 		pages:   map[choice]*reading[Listing]{}, recent: map[string]analysislock.Analysis{},
 		active: reading[Listing]{every: 10 * o.Every}, changes: reading[Listing]{every: o.Every},
-		counts: reading[Counts]{every: 5 * o.Every}, failures: reading[Failures]{every: 5 * o.Every},
+		counts: reading[Counts]{every: 5 * o.Every}, failures: reading[[]Failure]{every: 5 * o.Every},
 		oldest: reading[[]analysislock.Analysis]{every: 5 * o.Every}, work: work,
 	}
 	s.echo.HTTPErrorHandler = s.handleError
@@ -91,20 +91,17 @@ func NewServer(work context.Context, source Source, o Options) *Server {
 	page("/", s.list)
 	page("/analysis", s.detail)
 	page("/failures", s.failed)
-	for _, v := range verbs {
-		path := "/" + string(v.Name)
+	change := func(path string, confirm, change echo.HandlerFunc) {
 		if o.Operator == nil {
 			s.echo.Any(path, func(echo.Context) error { return readOnly })
-			continue
+			return
 		}
-		page(path, s.confirm(v))
-		s.echo.POST(path, s.change(v))
+		page(path, confirm)
+		s.echo.POST(path, change)
 	}
-	if o.Operator == nil {
-		s.echo.Any(requeueFailed, func(echo.Context) error { return readOnly })
-	} else {
-		page(requeueFailed, s.confirmFailed)
-		s.echo.POST(requeueFailed, s.requeueFailed)
+	change("/failures/requeue", s.confirmFailed, s.requeueFailed)
+	for _, v := range verbs {
+		change("/"+string(v.Name), s.confirm(v), s.change(v))
 	}
 	for _, name := range []string{"console.css", "console.js", "icon.svg"} {
 		page("/"+name, echo.StaticFileHandler("assets/"+name, assets))

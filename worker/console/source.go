@@ -24,14 +24,6 @@ type Listing struct {
 	Next  string // where the next page begins; empty: there is none
 }
 
-// Failures holds the codes of FAILED analyses as they were read.
-type Failures struct {
-	At, Asked time.Time // as in Listing
-	All       []Failure
-	More      bool  // there are other codes
-	Total     int64 // of all FAILED analyses
-}
-
 // Failure is a code with the number of analyses that are FAILED with it.
 type Failure struct {
 	Code   string
@@ -77,7 +69,7 @@ type Source interface {
 	// Oldest reads the unfinished analysis that was created first, if there is one.
 	Oldest(ctx context.Context) ([]analysislock.Analysis, error)
 	// Failures counts the FAILED analyses by code, for up to limit codes.
-	Failures(ctx context.Context, limit int) (Failures, error)
+	Failures(ctx context.Context, limit int) ([]Failure, error)
 	// Get reads one analysis and its checkpoint, with its input and result if contents is
 	// set; else Malformed may be set. Errors: lease.ErrNotFound, ErrInvalidKey, ErrMalformed,
 	// ErrUnavailable.

@@ -58,20 +58,12 @@ func (s consoleSource) Oldest(ctx context.Context) ([]analysislock.Analysis, err
 }
 
 // Failures implements console.Source.
-func (s consoleSource) Failures(ctx context.Context, limit int) (f console.Failures, err error) {
-	now, err := s.analyses.Now(ctx)
-	f.At, f.Asked = now, time.Now()
-	var all []repo.Failure
-	if err == nil {
-		all, f.More, err = s.analyses.Failures(ctx, limit)
+func (s consoleSource) Failures(ctx context.Context, limit int) (all []console.Failure, err error) {
+	found, err := s.analyses.Failures(ctx, limit)
+	for i := range found {
+		all = append(all, console.Failure(found[i]))
 	}
-	if err == nil {
-		f.Total, err = s.analyses.Count(ctx, repo.Filter{Status: analysislock.Failed})
-	}
-	for _, one := range all {
-		f.All = append(f.All, console.Failure(one))
-	}
-	return f, refusal(err)
+	return all, refusal(err)
 }
 
 // Get implements console.Source.

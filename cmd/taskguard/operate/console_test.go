@@ -95,7 +95,7 @@ func TestAnOpenConsoleReadsFewDocumentsAMinute(t *testing.T) {
 		}
 		server := console.NewServer(t.Context(), consoleSource{cl}, console.Options{})
 		var minutes []int64
-		for range 3 {
+		for range 2 {
 			before := reads.Load()
 			for poll := range 15 { // every 4 s
 				w := httptest.NewRecorder()
@@ -112,9 +112,9 @@ func TestAnOpenConsoleReadsFewDocumentsAMinute(t *testing.T) {
 			}
 			minutes = append(minutes, reads.Load()-before)
 		}
-		t.Logf("an open page reads %v documents in its first minutes", minutes)
-		if minutes[1] > 400 || minutes[2] > 400 {
-			t.Errorf("an open page reads %v documents in its first minutes, want at most 400 in each after the first", minutes)
+		t.Logf("an open page reads %v documents in its first two minutes", minutes)
+		if minutes[1] > 400 {
+			t.Errorf("an open page reads %d documents a minute, want at most 400", minutes[1])
 		}
 	})
 }
