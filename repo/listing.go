@@ -109,9 +109,9 @@ func (a *Analyses) OldestUnfinished(ctx context.Context) (oldest analysislock.An
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	all, err := a.eachType(ctx, "find the oldest unfinished analysis", a.unfinished("createdAt", 1), "createdAt", ">=", storedForms(time.UnixMilli(0)))
-	for _, d := range all {
-		if !d.CreatedAt.IsZero() && (!found || d.CreatedAt.Before(oldest.CreatedAt)) {
-			oldest, found = d, true
+	for i := range all {
+		if d := &all[i]; !d.CreatedAt.IsZero() && (!found || d.CreatedAt.Before(oldest.CreatedAt)) {
+			oldest, found = *d, true
 		}
 	}
 	return oldest, found, err

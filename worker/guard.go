@@ -24,9 +24,11 @@ type Locks interface {
 // Guard runs each analysis once at a time and finishes it once (G1). It is
 // safe for concurrent use.
 type Guard struct {
-	Locks      Locks
-	Queue      Queue        // nil: nothing is booked, and nothing recovered
-	Orphans    OrphanFinder // for Recover
+	Locks   Locks
+	Queue   Queue        // nil: nothing is booked, and nothing recovered
+	Orphans OrphanFinder // for Recover
+	// Oldest reads the oldest unfinished analysis, whose age Recover reports; nil: it does not.
+	Oldest     func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
 	Analyzer   orchestrator.Analyzer
 	Instance   string        // begins the owner of each delivery: revision/instance
 	RunTimeout time.Duration // of one run; passing it is a temporary failure, unless the run has advanced
@@ -131,6 +133,10 @@ func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error)
 	}
 	if acq.Grant.Owner == a.owner { // it has acquired the lock, or recorded that no attempt is left
 		m.Owner, m.Attempt, m.Stolen = a.owner, acq.Attempt, acq.Stolen
+	}
+	if acq.Acquired && acq.Grant.Token == 1 { // no acquisition after a requeue
+		m.ToStart = acq.Hold.Age()
+		a.Telemetry.Started(ctx, m.ToStart)
 	}
 	a.Telemetry.Acquired(ctx, outcome, m.Acquire)
 	span.Close(outcome, err != nil)
@@ -297,6 +303,10 @@ func (a *attempt) complete(ctx context.Context, result any) Outcome {
 	if errors.Is(err, lease.ErrRefused) { // the document has other fields too, whose size is unknown here
 		a.Log.WarnContext(ctx, "Firestore refused the result", "analysis_id", a.id) // the error is not logged: it may quote the result
 		return a.fail(ctx, orchestrator.CodeResultTooLarge, "result: the document cannot hold it beside its other fields")
+	}
+	if err == nil {
+		a.measured.ToReady = a.hold.Age()
+		a.Telemetry.Ready(ctx, a.measured.ToReady)
 	}
 	return a.finished(ctx, Outcome{Case: Ran}, err)
 }

@@ -63,7 +63,7 @@ func start(t testing.TB, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 	work, stop := context.WithCancelCause(context.Background())
 	w.stop = stop
 	w.guard = &worker.Guard{
-		Locks: a, Orphans: a, Analyzer: body, Instance: "test/1",
+		Locks: a, Orphans: a, Oldest: a.OldestUnfinished, Analyzer: body, Instance: "test/1",
 		RunTimeout: 25 * time.Minute, CheckpointInterval: worker.DefaultCheckpointInterval, Log: slog.New(slog.DiscardHandler),
 	}
 	w.Server = worker.NewServer(work, w.guard, nil)

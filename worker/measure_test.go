@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -15,7 +16,9 @@ import (
 	"time"
 
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease/iso8601"
 	"taskguard/orchestrator"
+	"taskguard/repo"
 	"taskguard/worker"
 )
 
@@ -98,13 +101,14 @@ func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
 		for _, id := range []string{"long", "deleted", "taken", "flaky", "resumable"} {
 			b.Put(t, id, map[string]any{"status": "QUEUED"})
 		}
+		b.Merge(t, "long", map[string]any{"createdAt": time.Now()})
 		b.Put(t, "worn", map[string]any{"status": "QUEUED", "attempts": 3, "lockToken": 7})
 		held(t, b, "stale", -time.Second)
 		expires := held(t, b, "held", time.Hour)
 		w.line(t, delivery, "long", map[string]any{
 			"level": "INFO", "outcome": "ready", "status": 200.0, "duration_ms": 350_000.0, "analysis_id": "long", "lock_token": 1.0, "attempt": 1.0, "stolen": nil,
 			"acquire_ms": 0.0, "run_ms": 350_000.0, "heartbeats": 3.0, "lost": nil, "follow_up": nil, "retry_at": nil, "lock_owner": "*",
-			"task": "a-task", "task_retry": 2.0,
+			"task": "a-task", "task_retry": 2.0, "time_to_start_ms": 0.0, "time_to_ready_ms": 350_000.0,
 		}, "X-CloudTasks-TaskName: a-task", "X-CloudTasks-TaskRetryCount: 2")
 		w.line(t, delivery, "long", map[string]any{"level": "INFO", "outcome": "already_finished", "acquire_ms": 0.0, "run_ms": nil, "heartbeats": nil, "attempt": nil, "lock_owner": nil, "task": nil, "task_retry": nil})
 		w.line(t, delivery, "long", map[string]any{"task": nil, "task_retry": nil}, "X-CloudTasks-TaskName: a\nb c", "X-CloudTasks-TaskRetryCount: -1")
@@ -118,11 +122,12 @@ func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
 		w.line(t, delivery, "deleted", map[string]any{"level": "WARN", "outcome": "lock_lost", "lost": "deleted", "error": "*"})
 		w.line(t, delivery, "taken", map[string]any{"outcome": "lock_lost", "lost": "taken", "heartbeats": 0.0})
 		w.line(t, delivery, "flaky", map[string]any{"level": "WARN", "outcome": "retry", "code": "analyzer_failed", "reason": "exit status 1"})
+		b.Put(t, "old", map[string]any{"status": "QUEUED", "createdAt": time.Now().Add(-time.Hour)})
 		q.setUnavailable(true)
 		held(t, b, "held", time.Hour)
 		w.line(t, delivery, "held", map[string]any{"level": "INFO", "outcome": "locked", "status": 409.0, "follow_up": "failed"})
 		q.setUnavailable(false)
-		w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "INFO", "outcome": "recovered", "found": 0.0, "booked": 0.0, "acquire_ms": nil})
+		w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "INFO", "outcome": "recovered", "found": 0.0, "booked": 0.0, "oldest_ms": "*", "acquire_ms": nil})
 		w.line(t, delivery, "resumable", map[string]any{"level": "INFO", "outcome": "continued", "status": 200.0, "attempt": 1.0, "heartbeats": 17.0, "checkpoints": 3.0, "follow_up": "booked"})
 		if strings.Contains(w.log.String(), "s3cret") {
 			t.Errorf("the log shows it: %s", w.log)
@@ -140,6 +145,42 @@ func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
 		}
 		if seen := slices.Sorted(maps.Keys(w.seen)); !slices.Equal(seen, slices.Sorted(slices.Values(named))) {
 			t.Errorf("fields %v, want LogFields %v", seen, named)
+		}
+	})
+}
+
+func TestTimeToStartIsOfTheFirstAcquisitionAndTimeToReadyOfTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, m := emulatortest.Embedded(t), measured(t)
+		failures := 1
+		w := startLogged(t, b, &recordingQueue{}, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			time.Sleep(10 * time.Second)
+			if failures--; failures >= 0 {
+				return nil, errors.New("not yet")
+			}
+			return "done", nil
+		})
+		w.guard.Telemetry = m.Telemetry
+		now := time.Now()
+		b.Put(t, "text", map[string]any{"status": "QUEUED", "createdAt": iso8601.Format(now)})
+		b.Put(t, "stamp", map[string]any{"status": "QUEUED", "createdAt": now})
+		b.Put(t, "ahead", map[string]any{"status": "QUEUED", "createdAt": now.Add(time.Hour)})
+		b.Put(t, "undated", map[string]any{"status": "QUEUED"})
+		time.Sleep(90 * time.Second)
+		w.line(t, delivery, "text", map[string]any{"outcome": "retry", "time_to_start_ms": 90_000.0, "time_to_ready_ms": nil})
+		time.Sleep(20 * time.Second)
+		w.line(t, delivery, "text", map[string]any{"outcome": "ready", "attempt": 2.0, "time_to_start_ms": nil, "time_to_ready_ms": 130_000.0})
+		w.line(t, delivery, "stamp", map[string]any{"outcome": "ready", "time_to_start_ms": 130_000.0, "time_to_ready_ms": 140_000.0})
+		w.line(t, delivery, "ahead", map[string]any{"outcome": "ready", "time_to_start_ms": 0.0, "time_to_ready_ms": 0.0})
+		w.line(t, delivery, "undated", map[string]any{"outcome": "ready", "time_to_start_ms": nil, "time_to_ready_ms": nil})
+		if _, err := w.guard.Orphans.(*repo.Analyses).Requeue(t.Context(), "stamp", nil, false); err != nil {
+			t.Fatal(err)
+		}
+		w.line(t, delivery, "stamp", map[string]any{"outcome": "ready", "attempt": 1.0, "time_to_start_ms": nil, "time_to_ready_ms": 170_000.0})
+		for metric, want := range map[string]string{"taskguard.analysis.start.duration": ":220", "taskguard.analysis.ready.duration": ":440"} {
+			if got := m.counts(t, metric); got != want {
+				t.Errorf("%s: %q, want %q", metric, got, want)
+			}
 		}
 	})
 }

@@ -67,6 +67,9 @@ type Measures struct {
 	Owner   string // of this delivery, if it acquired the lock or recorded that none can
 	Attempt int
 	Stolen  bool
+	// ToStart and ToReady are the times from the analysis's creation to its first acquisition,
+	// if it is this one, and to READY. Zero: unknown.
+	ToStart, ToReady time.Duration
 
 	Ran        bool
 	Run        time.Duration

@@ -79,10 +79,13 @@ var fields = [...]struct {
 	{Field{"lock_owner", "string", "owner of the acquired lock, or of the write that recorded attempts_exhausted or run_time_exhausted"}, func(l line) slog.Value { return text(l.Owner) }},
 	{Field{"task", "string", "short name of the task"}, func(l line) slog.Value { return text(l.Task) }},
 	{Field{"task_retry", "integer", "number of earlier tries of the task"}, func(l line) slog.Value { return number(l.Tries > 0, int64(l.Tries)-1) }},
+	{Field{"time_to_start_ms", "integer", "time from the analysis's creation to its first acquisition, if it is this one. Absent without `createdAt`"}, func(l line) slog.Value { return milliseconds(l.ToStart > 0, l.ToStart) }},
+	{Field{"time_to_ready_ms", "integer", "time from the analysis's creation until it was READY. Absent without `createdAt`"}, func(l line) slog.Value { return milliseconds(l.ToReady > 0, l.ToReady) }},
 	{Field{"found", "integer", "number of orphaned analyses that a recovery found"}, func(l line) slog.Value {
 		return number(answers[l.Case].counts, int64(l.Found))
 	}},
 	{Field{"booked", "integer", "number of deliveries that a recovery booked"}, func(l line) slog.Value { return number(answers[l.Case].counts, int64(l.Booked)) }},
+	{Field{"oldest_ms", "integer", "time since the creation of the oldest analysis that is QUEUED or PROCESSING. Absent if there is none with a `createdAt`, or if it is unknown"}, func(l line) slog.Value { return milliseconds(l.Oldest > 0, l.Oldest) }},
 }
 
 // taskHeaders reads Cloud Tasks' headers: the task's short name, and the number of this

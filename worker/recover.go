@@ -37,6 +37,21 @@ type Recovery struct {
 	Found  int  `json:"found"`  // orphaned analyses
 	Booked int  `json:"booked"` // of these, those for which this call booked a delivery
 	More   bool `json:"more"`   // there may be others, for the next call
+	// Oldest is the age of the oldest unfinished analysis; zero: there is none, or it is unknown.
+	Oldest time.Duration `json:"-"`
+}
+
+// measureOldest returns the age of the oldest unfinished analysis, or zero if there is none or
+// if it is unknown: an error does not stop a recovery.
+func (g *Guard) measureOldest(ctx context.Context) time.Duration {
+	oldest, _, err := g.Oldest(ctx)
+	if err != nil {
+		g.Log.WarnContext(ctx, "the age of the oldest unfinished analysis is unknown", "error", err)
+		return 0
+	}
+	age := oldest.Age(oldest.ReadAt)
+	g.Telemetry.Oldest(ctx, age)
+	return age
 }
 
 // ErrNoQueue is Recover's error without a Queue.
@@ -63,6 +78,12 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	var booked atomic.Int64
 	var booking errgroup.Group
 	booking.SetLimit(maxBookings)
+	if g.Oldest != nil {
+		booking.Go(func() error {
+			r.Oldest = g.measureOldest(ctx)
+			return nil
+		})
+	}
 	for i := range due {
 		booking.Go(func() error {
 			ok, err := g.rebook(ctx, due[i])

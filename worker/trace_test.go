@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 	"taskguard/repo"
@@ -124,6 +125,36 @@ func TestEachStepOfADeliveryIsASpanAndAFigure(t *testing.T) {
 			if got := m.counts(t, metric); got != want {
 				t.Errorf("%s: %q, want %q", metric, got, want)
 			}
+		}
+	})
+}
+
+func TestARecoveryReportsTheAgeOfTheOldestUnfinishedAnalysis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q, m := emulatortest.Embedded(t), startQueue(t), measured(t)
+		w := startLogged(t, b, q.Queue, succeed)
+		w.guard.Telemetry = m.Telemetry
+		want := func(age, gauge any) {
+			t.Helper()
+			w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "INFO", "outcome": "recovered", "oldest_ms": age})
+			if got := m.counts(t, "taskguard.oldest.age"); got != gauge {
+				t.Errorf("%q, want %q", got, gauge)
+			}
+		}
+		b.Put(t, "undated", map[string]any{"status": "QUEUED"})
+		want(nil, ":0")
+		b.Put(t, "x", map[string]any{"status": "PROCESSING", "createdAt": time.Now().Add(-time.Hour)})
+		want(3_600_000.0, ":3600")
+		time.Sleep(time.Minute)
+		b.Put(t, "y", map[string]any{"status": "QUEUED", "createdAt": time.Now()})
+		want(3_660_000.0, ":3660")
+		w.guard.Oldest = func(context.Context) (d analysislock.Analysis, found bool, err error) {
+			return d, false, lease.ErrRefused // the index is missing
+		}
+		held(t, b, "orphan", -time.Hour)
+		w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "INFO", "outcome": "recovered", "booked": 1.0, "oldest_ms": nil})
+		if log := w.log.String(); !strings.Contains(log, `"level":"WARN","msg":"the age of the oldest unfinished analysis is unknown"`) {
+			t.Errorf("no warning: %s", log)
 		}
 	})
 }

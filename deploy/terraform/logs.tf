@@ -24,12 +24,12 @@ resource "google_logging_metric" "taskguard" {
   label_extractors = { for field in each.value.labels : field => "EXTRACT(jsonPayload.${field})" }
   value_extractor  = each.value.value == null ? null : "EXTRACT(jsonPayload.${each.value.value})"
 
-  # 1, 2, 4 … 8.4 million milliseconds (two hours) or analyses.
+  # 1, 2, 4 … 134 million milliseconds (37 hours) or analyses.
   dynamic "bucket_options" {
     for_each = each.value.value == null ? [] : [each.value.value]
     content {
       exponential_buckets {
-        num_finite_buckets = 23
+        num_finite_buckets = 27
         growth_factor      = 2
         scale              = 1
       }

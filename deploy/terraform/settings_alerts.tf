@@ -13,7 +13,42 @@ locals {
 
   alerts = { for name, alert in local.all_alerts : name => alert if local.doclock || name != "Taskguard: the document lock fails" }
 
+  # Service levels: events that miss an objective, all events, and the percentage of good
+  # ones. An alert fires when the last hour and its last five minutes have used up what the
+  # objective allows 14.4 times too fast (two days of a month's worth in an hour), or six
+  # hours and their last 30 minutes 6 times. A few events alone do not count.
+  objectives = {
+    starts  = { missed = "${local.logged.late_starts}{${local.logs}}", all = "${local.logged.time_to_start_ms}_count{${local.logs}}", percent = var.start_percent }
+    answers = { missed = "${local.logged.deliveries}{${local.logs},status=~\"404|409|5.*\"}", all = "${local.logged.deliveries}{${local.logs},status=~\"2.*|404|409|5.*\"}", percent = var.answer_percent }
+  }
+  burns = { for name, o in local.objectives : name => join(" or ", [for b in [["14.4", "1h", "5m"], ["6", "6h", "30m"]] :
+    "(sum(increase(${o.missed}[${b[1]}])) > 5 and ${join(" and ", [for window in slice(b, 1, 3) :
+      "sum(increase(${o.missed}[${window}])) > ${b[0]} * (100 - ${o.percent}) / 100 * sum(increase(${o.all}[${window}]))"
+    ])})"
+  ]) }
+
   all_alerts = {
+    "Taskguard: analyses start late" = {
+      severity = "ERROR"
+      means    = "too many analyses start later than the objective"
+      lasting  = "0s"
+      query    = local.burns.starts
+    }
+
+    "Taskguard: deliveries are answered with errors" = {
+      severity = "ERROR"
+      means    = "too many deliveries are answered 404, 409 or 5xx"
+      lasting  = "0s"
+      query    = local.burns.answers
+    }
+
+    "Taskguard: an analysis is not finished" = {
+      severity = "WARNING"
+      means    = "the oldest unfinished analysis is over ${var.oldest_minutes} minutes old"
+      lasting  = "600s"
+      query    = "sum(increase(${local.logged.oldest_ms}_sum{${local.logs}}[10m])) > ${var.oldest_minutes * 60000} * sum(increase(${local.logged.oldest_ms}_count{${local.logs}}[10m]))"
+    }
+
     "Taskguard: tasks wait" = {
       severity = "WARNING"
       means    = "half of the deliveries are over 10 minutes late"

@@ -20,6 +20,14 @@ locals {
     { title = "Recovery calls, in ten minutes", unit = "1", queries = {
       "$${outcome}" = "sum by (outcome) (increase(${local.logged.recoveries}{${local.logs}}[10m]))"
     } },
+    { title = "Time from creation to start and to READY", unit = "ms", queries = {
+      "start, half" = "histogram_quantile(0.5, sum by (le) (rate(${local.logged.time_to_start_ms}_bucket{${local.logs}}[10m])))"
+      "start, p95"  = "histogram_quantile(0.95, sum by (le) (rate(${local.logged.time_to_start_ms}_bucket{${local.logs}}[10m])))"
+      "READY, p95"  = "histogram_quantile(0.95, sum by (le) (rate(${local.logged.time_to_ready_ms}_bucket{${local.logs}}[10m])))"
+    } },
+    { title = "Age of the oldest unfinished analysis", unit = "ms", queries = {
+      "age" = "sum(increase(${local.logged.oldest_ms}_sum{${local.logs}}[5m])) / sum(increase(${local.logged.oldest_ms}_count{${local.logs}}[5m]))"
+    } },
     { title = "Run time", unit = "ms", queries = {
       "half" = "histogram_quantile(0.5, sum by (le) (rate(${local.logged.run_ms}_bucket{${local.logs}}[10m])))"
       "p95"  = "histogram_quantile(0.95, sum by (le) (rate(${local.logged.run_ms}_bucket{${local.logs}}[10m])))"

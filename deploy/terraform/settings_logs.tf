@@ -10,17 +10,21 @@ locals {
   # With a value, the metric is a distribution of it; without, a count. There are few
   # labels with few values: each combination is a time series, which costs.
   log_metrics = {
-    deliveries = { of = "Deliveries", filter = local.delivery, labels = ["outcome", "status"], value = null }
-    run_ms     = { of = "Run time", filter = "${local.delivery} AND jsonPayload.run_ms>=0", labels = ["outcome"], value = "run_ms" }
-    acquire_ms = { of = "Time to acquire the lock", filter = "${local.delivery} AND jsonPayload.acquire_ms>=0", labels = [], value = "acquire_ms" }
-    attempts   = { of = "Number of the attempt that a run was", filter = "${local.delivery} AND jsonPayload.attempt>=1 AND jsonPayload.run_ms>=0", labels = [], value = "attempt" }
-    exhausted  = { of = "Analyses whose attempts or run time are exhausted", filter = "${local.delivery} AND jsonPayload.code=~\"^(attempts_exhausted|run_time_exhausted)$\"", labels = [], value = null }
-    rejected   = { of = "Tasks that can never succeed", filter = "${local.worker_lines} AND jsonPayload.message=\"rejected\"", labels = ["outcome"], value = null }
-    steals     = { of = "Stale locks taken over", filter = "${local.delivery} AND jsonPayload.stolen=true", labels = [], value = null }
-    losses     = { of = "Locks lost during a run", filter = "${local.delivery} AND jsonPayload.lost:*", labels = ["lost"], value = null }
-    follow_ups = { of = "Follow-up deliveries wanted", filter = "${local.delivery} AND jsonPayload.follow_up:*", labels = ["follow_up"], value = null }
-    recoveries = { of = "Recovery calls", filter = local.recovery, labels = ["outcome", "status"], value = null }
-    stuck      = { of = "Orphaned analyses that recovery found", filter = "${local.recovery} AND jsonPayload.found>0", labels = [], value = "found" }
+    deliveries       = { of = "Deliveries", filter = local.delivery, labels = ["outcome", "status"], value = null }
+    run_ms           = { of = "Run time", filter = "${local.delivery} AND jsonPayload.run_ms>=0", labels = ["outcome"], value = "run_ms" }
+    acquire_ms       = { of = "Time to acquire the lock", filter = "${local.delivery} AND jsonPayload.acquire_ms>=0", labels = [], value = "acquire_ms" }
+    attempts         = { of = "Number of the attempt that a run was", filter = "${local.delivery} AND jsonPayload.attempt>=1 AND jsonPayload.run_ms>=0", labels = [], value = "attempt" }
+    late_starts      = { of = "Analyses that started later than the objective", filter = "${local.delivery} AND jsonPayload.time_to_start_ms>${var.start_seconds * 1000}", labels = [], value = null }
+    time_to_start_ms = { of = "Time from creation to start", filter = "${local.delivery} AND jsonPayload.time_to_start_ms>=0", labels = [], value = "time_to_start_ms" }
+    time_to_ready_ms = { of = "Time from creation to READY", filter = "${local.delivery} AND jsonPayload.time_to_ready_ms>=0", labels = [], value = "time_to_ready_ms" }
+    oldest_ms        = { of = "Age of the oldest unfinished analysis", filter = "${local.recovery} AND jsonPayload.oldest_ms>=0", labels = [], value = "oldest_ms" }
+    exhausted        = { of = "Analyses whose attempts or run time are exhausted", filter = "${local.delivery} AND jsonPayload.code=~\"^(attempts_exhausted|run_time_exhausted)$\"", labels = [], value = null }
+    rejected         = { of = "Tasks that can never succeed", filter = "${local.worker_lines} AND jsonPayload.message=\"rejected\"", labels = ["outcome"], value = null }
+    steals           = { of = "Stale locks taken over", filter = "${local.delivery} AND jsonPayload.stolen=true", labels = [], value = null }
+    losses           = { of = "Locks lost during a run", filter = "${local.delivery} AND jsonPayload.lost:*", labels = ["lost"], value = null }
+    follow_ups       = { of = "Follow-up deliveries wanted", filter = "${local.delivery} AND jsonPayload.follow_up:*", labels = ["follow_up"], value = null }
+    recoveries       = { of = "Recovery calls", filter = local.recovery, labels = ["outcome", "status"], value = null }
+    stuck            = { of = "Orphaned analyses that recovery found", filter = "${local.recovery} AND jsonPayload.found>0", labels = [], value = "found" }
   }
 
   # As PromQL names them.

@@ -229,6 +229,10 @@ func TestModuleRefusesSettingsThatAreWrong(t *testing.T) {
 	refused(t, map[string]refusal{
 		"image_by_tag":               {map[string]any{"worker_image": "worker:latest"}, "digest"},
 		"run_longer_than_a_dispatch": {map[string]any{"run_timeout_minutes": 29.5}, "29 at most"},
+		"start_in_no_time":           {map[string]any{"start_seconds": 0}, "at least 1"},
+		"start_always_in_time":       {map[string]any{"start_percent": 100}, "94 to below 100"},
+		"answers_half_of_errors":     {map[string]any{"answer_percent": 50}, "94 to below 100"},
+		"oldest_of_no_age":           {map[string]any{"oldest_minutes": 0}, "positive"},
 		"half_an_attempt":            {map[string]any{"max_attempts": 1.5}, "whole number"},
 		"emulator":                   {env("FIRESTORE_EMULATOR_HOST", "h:1"), "Not in production"},
 		"log_level_above_info":       {env("LOG_LEVEL", "Warn"), "info or debug"},
@@ -242,8 +246,8 @@ func TestModuleRefusesSettingsThatDoNotFitTogether(t *testing.T) {
 	refused(t, map[string]refusal{
 		"secret_without_an_image":      {map[string]any{"doclock_image": nil, "session_secret": "s"}, "needs doclock_image"},
 		"heartbeat_too_slow":           {map[string]any{"lock_ttl_seconds": 300, "lock_heartbeat_seconds": 140}, "two heartbeats"},
-		"too_few_instances":            {map[string]any{"max_concurrent_dispatches": 100, "worker_max_instances": 9}, "429"},
-		"too_many_dispatches":          {map[string]any{"max_concurrent_dispatches": 101}, "429"},
+		"too_few_instances":            {map[string]any{"max_concurrent_dispatches": 90, "worker_max_instances": 9}, "429"},
+		"too_many_dispatches":          {map[string]any{"max_concurrent_dispatches": 100}, "429"},
 		"more_idle_instances_than_all": {map[string]any{"worker_min_instances": 11}, "idle"},
 		"variable_set_twice":           {map[string]any{"worker_env": map[string]string{"LOCK_TTL": "1s"}}, "sets this variable itself"},
 		"doclocks_variable_set_twice":  {map[string]any{"doclock_env": map[string]string{"TASK_AUTH": "none"}}, "sets this variable itself"},

@@ -77,8 +77,8 @@ variable "max_concurrent_dispatches" {
   default     = null
 
   validation {
-    condition     = coalesce(var.max_concurrent_dispatches, local.queue_flags["--max-concurrent-dispatches"]) <= var.worker_max_instances * var.worker_concurrency
-    error_message = "More dispatches at once than worker_max_instances × worker_concurrency have places: Cloud Run would answer 429, and that slows the whole queue."
+    condition     = coalesce(var.max_concurrent_dispatches, local.queue_flags["--max-concurrent-dispatches"]) < var.worker_max_instances * var.worker_concurrency
+    error_message = "Fewer dispatches at once than worker_max_instances × worker_concurrency: recovery's own call needs a place, and Cloud Run answers further tasks with 429, which slows the whole queue."
   }
 }
 
@@ -120,6 +120,50 @@ variable "backlog_tasks" {
   description = "Tasks in the queue from which on a backlog that still grows is an alert."
   type        = number
   default     = 1000
+}
+
+variable "start_seconds" {
+  description = "Time from creation within which an analysis is to start, for the objective of start_percent."
+  type        = number
+  default     = 300
+
+  validation {
+    condition     = var.start_seconds >= 1 && floor(var.start_seconds) == var.start_seconds
+    error_message = "The time is a whole number of seconds, at least 1."
+  }
+}
+
+variable "start_percent" {
+  description = "Objective: percentage of analyses that start within start_seconds."
+  type        = number
+  default     = 95
+
+  validation {
+    condition     = var.start_percent >= 94 && var.start_percent < 100
+    error_message = "The objective is 94 to below 100: below, no share of late starts is 14.4 times what it allows."
+  }
+}
+
+variable "answer_percent" {
+  description = "Objective: percentage of deliveries that the worker answers without an error."
+  type        = number
+  default     = 99
+
+  validation {
+    condition     = var.answer_percent >= 94 && var.answer_percent < 100
+    error_message = "The objective is 94 to below 100: below, no share of errors is 14.4 times what it allows."
+  }
+}
+
+variable "oldest_minutes" {
+  description = "Age of the oldest unfinished analysis that is an alert. Runs that continue from checkpoints may need longer."
+  type        = number
+  default     = 120
+
+  validation {
+    condition     = var.oldest_minutes > 0
+    error_message = "The age is a positive number of minutes."
+  }
 }
 
 variable "otlp_endpoint" {

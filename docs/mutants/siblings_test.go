@@ -42,6 +42,8 @@ var siblingRooms = []room{
 	{"repo/rooms.go", []bug{seed("a sweep deletes what was extended since it was read", "TestRooms/WhatIsNotKeptIsDeleted/embedded",
 		`Delete(ctx, firestore.LastUpdateTime(read))`,
 		`Delete(ctx, func(time.Time) firestore.Precondition { return firestore.Exists }(read))`)}},
+	{"cmd/taskguard/doctor/rules_other.go", []bug{seed("the queue leaves recovery no place", "TestAnswersOfGoogleAreChecked/dispatches#03",
+		`n >= places`, `n > places`)}},
 	{"worker/doclock/session.go", []bug{seed("a cookie is believed without its signature", "TestAForgedCookieIsRefused",
 		`end < 0 || !hmac.Equal([]byte(value[end+1:]), []byte(k.mac(value[:end])))`, `end < 0`)}},
 	{"worker/doclock/lock.go", []bug{seed("another site's page takes a lock", "TestARequestOfAnotherSiteChangesNothing",

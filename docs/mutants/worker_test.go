@@ -10,6 +10,8 @@ var workerRooms = []room{
 			`!over && a.followUp(ctx, last.Lock.Token, last.Lock.ExpiresAt)`, `!over && a.Queue != nil`),
 		seed("a cancelled analysis is delivered again", "TestARunWhoseAnalysisIsOverEndsWithinAHeartbeatAndWritesNothing/cancelled,_found_when_it_finishes_true",
 			`over && a.Queue != nil ||`, `false ||`),
+		seed("the time to start is measured at each acquisition", "TestTimeToStartIsOfTheFirstAcquisitionAndTimeToReadyOfTheLast",
+			`acq.Acquired && acq.Grant.Token == 1 {`, `acq.Acquired {`),
 		seed("all deliveries of a process are one owner", "TestEachDeliveryIsAnOwnerOfItsOwn",
 			`rand.Text()}`, `rand.Text()[:0]}`),
 		seed("a stop cuts an acquisition short", "TestAStopDuringTheAcquisitionLeavesNoLock",

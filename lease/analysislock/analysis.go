@@ -63,6 +63,15 @@ func (d *Analysis) Problem() string {
 // NextAttemptAt.
 func (d *Analysis) Waits() bool { return !lease.Due(d.NextAttemptAt, d.ReadAt) }
 
+// Age returns the time from the creation of the analysis until now, which is the store's
+// time; zero: it has no CreatedAt. A CreatedAt in the future, by another clock, is just now.
+func (d *Analysis) Age(now time.Time) time.Duration {
+	if d.CreatedAt.IsZero() {
+		return 0
+	}
+	return max(1, now.Sub(d.CreatedAt))
+}
+
 // errWaiting is the reason for which Acquire skips an analysis that waits.
 var errWaiting = errors.New("analysislock: the next attempt is not due")
 

@@ -42,6 +42,12 @@ func (h *Hold) Run(ctx context.Context, body func(ctx context.Context, w Work) e
 	}, renewed...)
 }
 
+// Age returns the analysis's Age at the present, by the store's clock.
+func (h *Hold) Age() time.Duration {
+	d := h.lease.Doc()
+	return d.Age(h.lease.Now())
+}
+
 // Refresh moves the lock's expiry to ttl from now (G6, G7). A zero ttl means the Policy's. It
 // revives an expired lock that no other owner has taken. If the lock is lost, it returns
 // lease.ErrLost. It tries for up to 15 s. Run refreshes the lock by itself.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -47,6 +48,7 @@ func (s *Server) failed(c echo.Context) error {
 		p.Live = liveAt(f.Newest.ReadAt)
 		p.Groups = append(p.Groups, group{*f, s.newRow(&f.Newest, f.Newest.ReadAt)})
 	}
+	slices.SortStableFunc(p.Groups, func(a, b group) int { return cmp.Compare(b.N, a.N) })
 	return s.render(c, http.StatusOK, "failures", p)
 }
 

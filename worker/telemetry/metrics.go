@@ -44,12 +44,17 @@ const (
 	recoveries
 	stuck
 	checkpointSize
+	startDuration
+	readyDuration
+	oldestAge
 )
 
 // Metrics returns the table of all instruments.
 func Metrics() []Metric {
 	// A call to Firestore takes milliseconds, and gives up within 20 s.
 	calls := []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 20}
+	// From an analysis's creation: from seconds to a day.
+	waits := []float64{1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400}
 	return []Metric{
 		deliveries:        {Name: "taskguard.deliveries", Unit: "{delivery}", Kind: Counter, Description: "Deliveries answered.", Attributes: []string{Outcome, Status}},
 		rejections:        {Name: "taskguard.rejections", Unit: "{task}", Kind: Counter, Description: "Tasks that can never succeed, and that were deleted.", Attributes: []string{Outcome}},
@@ -65,5 +70,8 @@ func Metrics() []Metric {
 		recoveries:        {Name: "taskguard.recoveries", Unit: "{analysis}", Kind: Counter, Description: "Deliveries booked by recovery."},
 		checkpointSize:    {Name: "taskguard.checkpoint.size", Unit: "By", Kind: Histogram, Description: "Size of each committed checkpoint, as JSON.", Buckets: []float64{256, 1024, 4096, 16384, 65536, 262144}},
 		stuck:             {Name: "taskguard.stuck", Unit: "{analysis}", Kind: Gauge, Description: "Orphaned analyses that the last recovery found."},
+		startDuration:     {Name: "taskguard.analysis.start.duration", Unit: "s", Kind: Histogram, Description: "Time from an analysis's creation to its first acquisition.", Buckets: waits},
+		readyDuration:     {Name: "taskguard.analysis.ready.duration", Unit: "s", Kind: Histogram, Description: "Time from an analysis's creation until it was READY.", Buckets: waits},
+		oldestAge:         {Name: "taskguard.oldest.age", Unit: "s", Kind: Gauge, Description: "Time since the creation of the oldest unfinished analysis, at the last recovery; 0 if there is none."},
 	}
 }

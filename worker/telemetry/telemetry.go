@@ -124,3 +124,24 @@ func (t *Telemetry) Recovered(ctx context.Context, booked int) {
 func (t *Telemetry) Checkpointed(ctx context.Context, bytes int) {
 	t.record(ctx, checkpointSize, float64(bytes))
 }
+
+// Started measures the time from an analysis's creation to its first acquisition; zero: unknown.
+func (t *Telemetry) Started(ctx context.Context, after time.Duration) {
+	t.since(ctx, startDuration, after)
+}
+
+// Ready measures the time from an analysis's creation until it was READY; zero: unknown.
+func (t *Telemetry) Ready(ctx context.Context, after time.Duration) {
+	t.since(ctx, readyDuration, after)
+}
+
+func (t *Telemetry) since(ctx context.Context, row int, after time.Duration) {
+	if after > 0 {
+		t.record(ctx, row, after.Seconds())
+	}
+}
+
+// Oldest records the age of the oldest unfinished analysis; zero: there is none.
+func (t *Telemetry) Oldest(ctx context.Context, age time.Duration) {
+	t.record(ctx, oldestAge, age.Seconds())
+}

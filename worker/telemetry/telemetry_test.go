@@ -49,6 +49,9 @@ func TestNoTelemetryDoesNothing(t *testing.T) {
 	none.FollowedUp(ctx, "x")
 	none.Stuck(ctx, 1)
 	none.Recovered(ctx, 1)
+	none.Started(ctx, 1)
+	none.Ready(ctx, 1)
+	none.Oldest(ctx, 1)
 	none.Past(ctx, "x", "y", 1, true)
 	long := telemetry.Carry(context.Background(), ctx)
 	if got := trace.SpanContextFromContext(long).TraceID(); got != (trace.TraceID{1}) {

@@ -103,6 +103,7 @@ func TestTheConsoleShowsEachOf5000AnalysesOnceAndRequeuesThoseWithACode(t *testi
 	if got := b.Eval(group); got != `"300"` {
 		t.Errorf("%s failed downstream", got)
 	}
+	b.CheckLayout("console failures of many")
 	b.Do(chromedp.Click(chromedp.CSS(`[data-code=downstream] [data-action=requeue-failed]`)))
 	b.IsAfterLoad(`document.getElementById('matched').innerText === '300' && document.getElementById('would').innerText === '300'`)
 	b.CheckLayout("console requeue failures")

@@ -45,7 +45,7 @@ func newCloud(t *testing.T) *cloud {
 		location + "/services/taskguard-worker:getIamPolicy":  `{"bindings":[{"role":"roles/run.invoker","members":["serviceAccount:` + caller + `"]},{"role":"roles/run.viewer","members":["allUsers"]}]}`,
 		location + "/services/taskguard-doclock":              serviceJSON(t, "doclock.yaml"),
 		location + "/services/taskguard-doclock:getIamPolicy": `{"etag":"ACAB"}`,
-		"/v2/" + queueName: `{"name":"` + queueName + `","rateLimits":{"maxConcurrentDispatches":100},
+		"/v2/" + queueName: `{"name":"` + queueName + `","rateLimits":{"maxConcurrentDispatches":95},
 			"retryConfig":{"maxAttempts":-1,"minBackoff":"30s","maxBackoff":"600s","maxDoublings":5},"state":"RUNNING"}`,
 		groups + "analyses/indexes": `{"indexes":[` + index("status", "updatedAt", "ASCENDING") + "," + index("status", "updatedAt", "DESCENDING") + "," +
 			index("error.code", "updatedAt", "DESCENDING") + "," + index("lastError.code", "updatedAt", "DESCENDING") + "," + index("status", "createdAt", "ASCENDING") + `]}`,
@@ -134,7 +134,7 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 		{"/queues/analyses", `"maxAttempts":-1`, `"maxAttempts":100`, "queue-gives-up"},
 		{"/queues/analyses", `"minBackoff":"30s"`, `"minBackoff":"0.100s"`, "queue-hot"},
 		{"/queues/analyses", `"RUNNING"`, `"PAUSED"`, "queue-stopped"},
-		{"/queues/analyses", `"maxConcurrentDispatches":100`, `"maxConcurrentDispatches":101`, "dispatches"},
+		{"/queues/analyses", `"maxConcurrentDispatches":95`, `"maxConcurrentDispatches":100`, "dispatches"},
 		{"/indexes", "READY", "CREATING", "index-missing"},
 		{"/indexes", `"queryScope":"COLLECTION"`, `"queryScope":"COLLECTION_GROUP"`, "index-missing"},
 		{"/fields", "fields/input", "fields/other", "field-indexed"},

@@ -32,9 +32,9 @@ func (d deployment) queueStopped() []Finding {
 func (d deployment) dispatches() []Finding {
 	s, n := d.Worker, d.Queue.Concurrent
 	places := s.MaxInstances * s.Concurrency
-	return findIf(n > places, Problem,
-		fmt.Sprintf("The queue dispatches %d tasks at once, and %s can take %d (%d instances × %d): the others are answered 429, which slows the whole queue.", n, s.Name, places, s.MaxInstances, s.Concurrency),
-		fmt.Sprintf("Set --max-concurrent-dispatches=%d on the queue, or allow more instances (--max-instances).", places))
+	return findIf(n >= places, Problem,
+		fmt.Sprintf("The queue dispatches %d tasks at once, and %s can take %d requests (%d instances × %d): when all are under way, recovery's call is answered 429, and so is each further task, which slows the whole queue.", n, s.Name, places, s.MaxInstances, s.Concurrency),
+		fmt.Sprintf("Set --max-concurrent-dispatches on the queue below %d, or allow more instances (--max-instances).", places))
 }
 
 func (d deployment) queueGivesUp() []Finding {

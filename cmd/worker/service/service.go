@@ -93,7 +93,7 @@ func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error
 		return w, err
 	}
 	w.guard = &worker.Guard{
-		Locks: w.analyses, Orphans: w.analyses, Analyzer: cfg.Analyzer, Instance: instance(ctx),
+		Locks: w.analyses, Orphans: w.analyses, Oldest: w.analyses.OldestUnfinished, Analyzer: cfg.Analyzer, Instance: instance(ctx),
 		RunTimeout: cfg.RunTimeout, CheckpointInterval: cfg.Checkpoint, StallTimeout: cfg.Stall, RetryMin: cfg.RetryMin, RetryMax: cfg.RetryMax, Log: log,
 	}
 	if cfg.Queue != nil {

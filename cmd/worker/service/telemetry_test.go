@@ -115,7 +115,10 @@ func TestTheMetricsAndTracesOfAWorkerArriveAtACollector(t *testing.T) {
 		run = trace.SpanContextFromContext(ctx)
 		renewed(ctx, t, s.Backend, "x", 3) // so that the reply to the second has come
 		return "done", nil
-	}, nil, "LOCK_TTL=10s", "LOCK_HEARTBEAT=100ms", "OTEL_EXPORTER_OTLP_ENDPOINT="+url, "K_REVISION=r7")
+	}, nil, "LOCK_TTL=10s", "LOCK_HEARTBEAT=100ms", "OTEL_EXPORTER_OTLP_ENDPOINT="+url, "K_REVISION=r7",
+		"TASK_QUEUE=projects/p/locations/l/queues/q", "TASK_TARGET_URL=http://worker.test", "TASK_CALLER=a@b.c", "CLOUD_TASKS_EMULATOR_HOST=127.0.0.1:1")
+	s.Merge(t, "x", map[string]any{"createdAt": time.Now()})
+	s.post(t, "recover", "", http.StatusOK) // nothing is orphaned
 	s.deliver(t, `{"analysis_id":"x"}`, http.StatusOK,
 		"traceparent: 00-"+traceID+"-"+callersSpan+"-01", "X-CloudTasks-TaskName: t-1", "X-CloudTasks-TaskRetryCount: 3")
 	s.deliver(t, "s3cret", http.StatusBadRequest, "X-CloudTasks-TaskName: s3cret words")
@@ -145,10 +148,15 @@ func TestTheMetricsAndTracesOfAWorkerArriveAtACollector(t *testing.T) {
 	}
 }
 
-// deliver posts a task with headers such as "traceparent: …" and wants the status.
 func (s *served) deliver(t *testing.T, body string, status int, headers ...string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/internal/tasks/analysis", strings.NewReader(body))
+	s.post(t, "analysis", body, status, headers...)
+}
+
+// post posts body with headers such as "traceparent: …" and wants the status.
+func (s *served) post(t *testing.T, route, body string, status int, headers ...string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/internal/tasks/"+route, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +177,7 @@ func (s *served) deliver(t *testing.T, body string, status int, headers ...strin
 // checkMetrics compares the metrics that have arrived with telemetry.Metrics.
 func checkMetrics(t *testing.T, arrived map[string]*metricspb.Metric) {
 	t.Helper()
-	for _, name := range []string{"deliveries", "lock.acquire.duration", "lock.heartbeat.duration", "run.attempt", "run.duration", "runs.active"} {
+	for _, name := range []string{"deliveries", "lock.acquire.duration", "lock.heartbeat.duration", "run.attempt", "run.duration", "runs.active", "analysis.start.duration", "analysis.ready.duration", "oldest.age"} {
 		if arrived["taskguard."+name] == nil {
 			t.Errorf("no taskguard.%s", name)
 		}
