@@ -253,15 +253,14 @@ func (s *Server) refresh(ctx context.Context, ch choice) *reading[Listing] {
 
 // changed reads the changes, and keeps them until all pages were read again.
 func (s *Server) changed(ctx context.Context, page *reading[Listing]) (Listing, error) {
-	since, latest := s.changes.value.At, s.active.value.At
-	if page.value.At.After(latest) {
-		latest = page.value.At
+	since := s.changes.value.At
+	for _, at := range []time.Time{s.active.value.At, page.value.At} {
+		if since.Before(at.Add(-time.Minute)) {
+			since = at
+		}
 	}
-	if latest.IsZero() {
+	if since.IsZero() { // nothing was ever read
 		return Listing{}, cmp.Or(page.err, s.active.err)
-	}
-	if since.Before(latest.Add(-time.Minute)) {
-		since = latest
 	}
 	l, err := s.source.Page(ctx, Filter{Since: since.Add(-overlap)}, "", s.o.Limit)
 	if err != nil {
