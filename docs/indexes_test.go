@@ -117,10 +117,19 @@ func queries(t *testing.T) []*firestorepb.StructuredQuery {
 	if _, err := a.Unfinished(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Overdue(t.Context(), 10); err != nil {
+	if _, _, _, err := a.Page(t.Context(), repo.Filter{}, "", 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := a.Newest(t.Context(), 10); err != nil {
+	if _, _, _, err := a.Page(t.Context(), repo.Filter{Prefix: "a"}, "", 10); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err := a.Active(t.Context(), 10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Failures(t.Context(), 10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Count(t.Context(), repo.Filter{Status: analysislock.Failed, Code: "c", ErrorOnly: true}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.List(t.Context(), analysislock.Failed, 10); err != nil {
@@ -129,7 +138,7 @@ func queries(t *testing.T) []*firestorepb.StructuredQuery {
 	if _, err := a.UnknownStatus(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Count(t.Context(), analysislock.Failed); err != nil {
+	if _, err := a.Count(t.Context(), repo.Filter{Status: analysislock.Failed}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.Find(t.Context(), repo.Filter{Status: analysislock.Failed, Code: "c"}, 10); err != nil {

@@ -2,56 +2,199 @@ package repo
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/firestore"
+	"golang.org/x/sync/errgroup"
 
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
 
-// Filter selects analyses that have an UpdatedAt. The zero value selects all of them.
+// Filter selects analyses that have an updatedAt. The zero value selects all of them.
 type Filter struct {
 	Status        string
 	Code          string    // of Error or LastError
+	ErrorOnly     bool      // compare Code only with Error's
 	Since, Before time.Time // of UpdatedAt: Since ≤ UpdatedAt < Before; zero: no limit
+	// Prefix selects by the beginning of the ID. If it is not empty, nothing else is
+	// compared, and those without updatedAt are selected too.
+	Prefix string
 }
 
 // findTimeout bounds Find, which may read 100,000 analyses.
 const findTimeout = time.Minute
 
 // Find reads up to limit analyses that f selects, without inputs, results and histories;
-// Malformed is set as by Newest. They are sorted by updatedAt, the oldest first within
-// each type of it. It makes one query, within a minute. Firestore compares strings as
-// strings, so an updatedAt with another zone's offset may not be found. Errors: those of
-// Orphaned; a Code needs the indexes of both codes.
+// Malformed is set as by Page. They are in the order of Page. It makes one query, within a
+// minute. Firestore compares strings as strings, so an updatedAt with another zone's offset
+// may not be found. Errors: those of Page.
 func (a *Analyses) Find(ctx context.Context, f Filter, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
-	if f.Before.IsZero() {
-		f.Before = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+	fields := slices.DeleteFunc(slices.Clone(decision), func(field string) bool { return field == "history" })
+	found, err := a.summaries(ctx, "find analyses", a.selected(f).Limit(min(limit, math.MaxInt32)).Select(fields...))
+	return slices.DeleteFunc(found, f.excludes), err
+}
+
+// Page reads, without inputs and results, up to limit analyses that f selects, and
+// Firestore's time of the reading. They are sorted by updatedAt, the newest first within each
+// type of it: strings come before Timestamps, and these before numbers. With a Prefix they
+// are sorted by ID. after is the next of the page before; empty: from the first. next is
+// empty on the last page. Each page begins exactly after the last analysis of the one
+// before, so that of those that nobody updates none is lost or repeated. Malformed is set if
+// the lock or the id cannot be used.
+//
+// It makes one query, and one read if that finds nothing, within 15 s. A Status or a Code
+// needs its index in deploy/firestore.indexes.json.
+//
+// Errors: lease.ErrUnavailable; lease.ErrRefused; lease.ErrInvalidKey if after is not a next.
+func (a *Analyses) Page(ctx context.Context, f Filter, after string, limit int) (found []analysislock.Analysis, next string, at time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	q := a.selected(f).Limit(limit).Select(decision...)
+	if after != "" {
+		if q, err = startAfter(q, &f, after); err != nil {
+			return nil, "", at, err
+		}
 	}
-	if f.Since.IsZero() {
-		f.Since = time.UnixMilli(0)
+	var last *firestore.DocumentSnapshot
+	err = eachDocument(ctx, "list analyses", q, func(snap *firestore.DocumentSnapshot) bool {
+		found, last = append(found, a.decode(snap)), snap
+		return true
+	})
+	if err != nil {
+		return nil, "", at, err
 	}
+	if last == nil { // the client drops the time of a reply without a document
+		at, err = a.documents.now(ctx)
+		return nil, "", at, err
+	}
+	if len(found) == limit {
+		next = position(last)
+	}
+	return slices.DeleteFunc(found, f.excludes), next, last.ReadTime, nil
+}
+
+// selected returns the query of f, in the order of Page.
+func (a *Analyses) selected(f Filter) firestore.Query {
+	all := a.documents.collection
+	if f.Prefix != "" {
+		return all.Where(firestore.DocumentID, ">=", all.Doc(f.Prefix)).Where(firestore.DocumentID, "<", all.Doc(f.Prefix+"\U0010FFFF")).OrderBy(firestore.DocumentID, firestore.Asc)
+	}
+	q := a.withStatus(f.Status)
 	is := func(path, operator string, v any) firestore.EntityFilter {
 		return firestore.PropertyFilter{Path: path, Operator: operator, Value: v}
 	}
-	q, before := a.withStatus(f.Status), storedForms(f.Before)
-	var updated []firestore.EntityFilter
-	for i, since := range storedForms(f.Since) {
-		updated = append(updated, firestore.AndFilter{Filters: []firestore.EntityFilter{is("updatedAt", ">=", since), is("updatedAt", "<", before[i])}})
-	}
-	if f.Code != "" {
+	if f.Code != "" && f.ErrorOnly {
+		q = q.Where("error.code", "==", f.Code)
+	} else if f.Code != "" {
 		q = anyOf(q, []firestore.EntityFilter{is("error.code", "==", f.Code), is("lastError.code", "==", f.Code)})
 	}
-	fields := slices.DeleteFunc(slices.Clone(decision), func(field string) bool { return field == "history" })
-	q = anyOf(q, updated).OrderBy("updatedAt", firestore.Asc).Limit(min(limit, math.MaxInt32)).Select(fields...)
-	found, err := a.summaries(ctx, "find analyses", q)
-	return slices.DeleteFunc(found, func(d analysislock.Analysis) bool { // it had an offset
-		return d.UpdatedAt.Before(f.Since) || !d.UpdatedAt.Before(f.Before)
-	}), err
+	var updated []firestore.EntityFilter
+	since, before := lowest, storedForms(f.Before)
+	if !f.Since.IsZero() {
+		since = storedForms(f.Since)
+	}
+	for i := range since {
+		limits := []firestore.EntityFilter{is("updatedAt", ">=", since[i]), is("updatedAt", "<", before[i])}
+		if f.Before.IsZero() {
+			limits = limits[:1]
+		}
+		updated = append(updated, firestore.AndFilter{Filters: limits})
+	}
+	return anyOf(q, updated).OrderBy("updatedAt", firestore.Desc).OrderBy(firestore.DocumentID, firestore.Desc)
+}
+
+// excludes reports whether d, which the query of f has found, is outside its times: its
+// updatedAt has an offset.
+func (f *Filter) excludes(d analysislock.Analysis) bool {
+	return f.Prefix == "" && (d.UpdatedAt.Before(f.Since) || !f.Before.IsZero() && !d.UpdatedAt.Before(f.Before))
+}
+
+// place is a document's place in the order of Page: its id, and its updatedAt by its type.
+type place struct {
+	ID     string
+	Text   *string    `json:",omitempty"`
+	Time   *time.Time `json:",omitempty"`
+	Number *float64   `json:",omitempty"`
+}
+
+// position returns the place of a document as text.
+func position(snap *firestore.DocumentSnapshot) string {
+	at := place{ID: snap.Ref.ID}
+	switch v := snap.Data()["updatedAt"].(type) {
+	case string:
+		at.Text = &v
+	case time.Time:
+		at.Time = &v
+	case int64:
+		at.Number = new(float64(v))
+	case float64:
+		at.Number = &v
+	}
+	text, _ := json.Marshal(at) // finite numbers and strings can be encoded
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+// startAfter returns q from the document after a position.
+func startAfter(q firestore.Query, f *Filter, after string) (firestore.Query, error) {
+	var at place
+	text, err := base64.RawURLEncoding.DecodeString(after)
+	switch {
+	case err != nil || json.Unmarshal(text, &at) != nil || at.ID == "" || strings.Contains(at.ID, "/"):
+	case f.Prefix != "":
+		return q.StartAfter(at.ID), nil
+	case at.Text != nil:
+		return q.StartAfter(*at.Text, at.ID), nil
+	case at.Time != nil:
+		return q.StartAfter(*at.Time, at.ID), nil
+	case at.Number != nil:
+		return q.StartAfter(*at.Number, at.ID), nil
+	}
+	return q, fmt.Errorf("repo: %w: not a position of a list", lease.ErrInvalidKey)
+}
+
+// Failure is a code of Error, with the number of FAILED analyses that have it and the one
+// that was updated last.
+type Failure struct {
+	Code   string
+	N      int64
+	Newest analysislock.Analysis
+}
+
+// Failures reads up to limit codes, sorted. It makes a query and a count for each, within
+// 15 s. It needs the indexes of a Filter with Status and Code. Errors: those of Page.
+func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	q := a.documents.collection.OrderBy("error.code", firestore.Asc).OrderBy("updatedAt", firestore.Desc).Limit(1).Select(decision...)
+	for code := ""; len(all) < limit; code = all[len(all)-1].Code {
+		found, err := a.summaries(ctx, "find error codes", q.Where("error.code", ">", code))
+		if err != nil {
+			return nil, err
+		}
+		if len(found) == 0 {
+			break
+		}
+		all = append(all, Failure{Code: found[0].Error.Code, Newest: found[0]})
+	}
+	counts, ctx := errgroup.WithContext(ctx)
+	counts.SetLimit(8)
+	for i := range all {
+		counts.Go(func() (err error) {
+			all[i].N, err = a.Count(ctx, Filter{Status: analysislock.Failed, Code: all[i].Code, ErrorOnly: true})
+			return err
+		})
+	}
+	err = counts.Wait()
+	return slices.DeleteFunc(all, func(f Failure) bool { return f.N == 0 }), err
 }
 
 // Now returns Firestore's time, by one read.

@@ -1,11 +1,15 @@
 package repo_test
 
 import (
+	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"taskguard/emulator/emulatortest"
+	"taskguard/lease"
 	"taskguard/repo"
 )
 
@@ -57,6 +61,109 @@ func TestFindComparesEachTypeOfUpdatedAt(t *testing.T) {
 		}
 		if got := found(t, b, repo.Filter{}, 5); len(got) != 5 {
 			t.Errorf("%q, want 5", got)
+		}
+	})
+}
+
+// Neither a time that two analyses share nor its type loses or repeats one.
+func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := time.Date(2026, 1, 31, 12, 0, 0, 123456000, time.UTC)
+		for i, updated := range []any{"2026-01-31T12:00:00.123Z", at, at.UnixMilli(), float64(at.UnixMilli()) + 0.5, "not a time"} {
+			for j := range 3 { // with the same updatedAt
+				b.Put(t, fmt.Sprintf("x%d%d", i, j), map[string]any{"updatedAt": updated, "status": "FAILED", "error": map[string]any{"code": "c"}, "input": "in"})
+			}
+		}
+		b.Put(t, "y", map[string]any{"updatedAt": at, "status": "READY", "error": map[string]any{"code": "d"}})
+		b.Put(t, "xundated", map[string]any{"status": "FAILED", "error": map[string]any{"code": "c"}})
+		const all = "x42 x41 x40 x02 x01 x00 y x12 x11 x10 x32 x31 x30 x22 x21 x20"
+		for want, f := range map[string]repo.Filter{
+			all:                               {},
+			strings.Replace(all, "y ", "", 1): {Status: "FAILED", Code: "c", ErrorOnly: true},
+			"x00 x01 x02 x10 x11 x12 x20 x21 x22 x30 x31 x32 x40 x41 x42 xundated": {Prefix: "x", Status: "READY"},
+			"xundated": {Prefix: "xundated"},
+			"":         {Prefix: "z"},
+		} {
+			for _, limit := range []int{1, 2, 3, 100} {
+				var got []string
+				next := ""
+				for pages := 0; pages == 0 || next != ""; pages++ {
+					found, after, read, err := a.Page(t.Context(), f, next, limit)
+					if err != nil || read.IsZero() || len(found) > limit || pages > 20 {
+						t.Fatalf("%+v: %d, at %s, %v", f, len(found), read, err)
+					}
+					next = after
+					for i := range found {
+						got = append(got, found[i].ID)
+					}
+				}
+				if strings.Join(got, " ") != want {
+					t.Errorf("%+v in pages of %d: %q, want %s", f, limit, got, want)
+				}
+			}
+		}
+		for _, after := range []string{"x", "e30", "eyJJRCI6ImEvYiIsIlRleHQiOiJ4In0", "eyJJRCI6ImEifQ"} {
+			if _, _, _, err := a.Page(t.Context(), repo.Filter{}, after, 1); !errors.Is(err, lease.ErrInvalidKey) {
+				t.Errorf("after %q: %v", after, err)
+			}
+		}
+	})
+}
+
+func TestFailuresAreCountedByTheirCode(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, code := range []any{"b", "a", "b", "b", 7, "é \U0010FFFF", nil} {
+			b.Put(t, fmt.Sprint("x", i), map[string]any{
+				"updatedAt": fmt.Sprintf("2026-01-0%dT00:00:00.000Z", i+1), "status": "FAILED", "error": map[string]any{"code": code, "message": fmt.Sprint("m", i)}, "lastError": map[string]any{"code": "last"},
+			})
+		}
+		b.Put(t, "ready", map[string]any{"updatedAt": "2026-01-09T00:00:00.000Z", "status": "READY", "error": map[string]any{"code": "old"}})
+		for limit, want := range map[int]string{50: "a 1 m1, b 3 m3, é \U0010FFFF 1 m5, ", 2: "a 1 m1, b 3 m3, ", 4: "a 1 m1, b 3 m3, é \U0010FFFF 1 m5, "} {
+			got := ""
+			all, err := a.Failures(t.Context(), limit)
+			for _, f := range all {
+				got += fmt.Sprint(f.Code, " ", f.N, " ", f.Newest.Error.Message, ", ")
+			}
+			if got != want || err != nil {
+				t.Errorf("at most %d: %s, %v; want %s", limit, got, err, want)
+			}
+		}
+	})
+}
+
+func TestActiveAnalysesAreThoseThatRunAndThoseThatWait(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		a, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for field, name := range map[string]string{"lockExpiresAt": "run", "nextAttemptAt": "wait"} {
+			for i, hours := range []int{-1, 1, 2, 3} {
+				at := time.Now().Add(time.Duration(hours) * time.Hour)
+				b.Put(t, fmt.Sprint(name, i), map[string]any{"status": "PROCESSING", "lockOwner": "w", field: []any{at, at.UnixMilli(), at, at.UTC().Format("2006-01-02T15:04:05.000Z")}[i]})
+			}
+		}
+		running, waiting, at, err := a.Active(t.Context(), 50)
+		if err != nil || time.Since(at).Abs() > time.Minute {
+			t.Fatal(at, err)
+		}
+		got := ""
+		for _, d := range append(running, waiting...) {
+			got += d.ID + " "
+		}
+		if want := "run1 run2 run3 wait1 wait2 wait3 "; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		if running, waiting, _, err = a.Active(t.Context(), 2); err != nil || len(running) != 2 || len(waiting) != 2 {
+			t.Errorf("at most two: %d, %d, %v", len(running), len(waiting), err)
 		}
 	})
 }

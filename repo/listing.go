@@ -18,31 +18,28 @@ import (
 // queryTimeout bounds a method that makes several calls or a query.
 const queryTimeout = 15 * time.Second
 
-// Newest reads, without inputs and results, the limit analyses with the latest
-// updatedAt, the latest first, and Firestore's time of the reading. It does not find an
-// analysis without updatedAt. It sets Malformed if the lock or the id cannot be used.
-//
-// It makes one query for each type of updatedAt, of up to limit documents each, within
-// 15 s. It needs only Firestore's automatic index of updatedAt.
-//
+// Active reads, without inputs and results, up to limit analyses whose lock has not expired,
+// and up to limit others whose NextAttemptAt has not come, the earliest first within each type
+// of the time. It also returns Firestore's time before the reading. Malformed is set as by
+// Page. It makes one read and two queries, within 15 s, which need only automatic indexes.
 // Errors: lease.ErrUnavailable; lease.ErrRefused.
-func (a *Analyses) Newest(ctx context.Context, limit int) (found []analysislock.Analysis, at time.Time, err error) {
+func (a *Analyses) Active(ctx context.Context, limit int) (running, waiting []analysislock.Analysis, at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	found, err = a.eachType(ctx, "find the newest analyses", a.documents.collection.OrderBy("updatedAt", firestore.Desc).Limit(limit), "updatedAt", ">=", lowest)
-	if err != nil {
-		return nil, at, err
+	if at, err = a.documents.now(ctx); err != nil {
+		return nil, nil, at, err
 	}
-	if len(found) == 0 { // the client drops the time of a reply without a document
-		at, err = a.documents.now(ctx)
-		return nil, at, err
+	for field, found := range map[string]*[]analysislock.Analysis{"lockExpiresAt": &running, "nextAttemptAt": &waiting} {
+		q := anyOf(a.documents.collection.Query, timeIs(field, ">", at)).OrderBy(field, firestore.Asc).Limit(limit)
+		if *found, err = a.summaries(ctx, "find active analyses", q.Select(decision...)); err != nil {
+			return nil, nil, at, err
+		}
 	}
-	slices.SortStableFunc(found, func(a, b analysislock.Analysis) int { return b.UpdatedAt.Compare(a.UpdatedAt) })
-	return found[:min(limit, len(found))], found[0].ReadAt, nil
+	return running, waiting, at, nil
 }
 
 // List reads up to limit analyses by id, without inputs and results. If status is not
-// empty, it reads only those with it. Malformed is set as by Newest. It makes one query,
+// empty, it reads only those with it. Malformed is set as by Page. It makes one query,
 // within 15 s.
 func (a *Analyses) List(ctx context.Context, status string, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
@@ -51,13 +48,16 @@ func (a *Analyses) List(ctx context.Context, status string, limit int) ([]analys
 	return a.summaries(ctx, "list analyses", q.Select(decision...))
 }
 
-// Count returns the number of analyses with status, or of all if status is empty, within
-// 15 s. Firestore counts them, and bills one read for a thousand.
-// Errors: lease.ErrUnavailable; lease.ErrRefused.
-func (a *Analyses) Count(ctx context.Context, status string) (int64, error) {
+// Count returns the number of analyses that f selects, within 15 s. A Filter that compares no
+// more than the Status also selects analyses without UpdatedAt. Firestore counts, and bills
+// one read for a thousand. Errors: those of Page.
+func (a *Analyses) Count(ctx context.Context, f Filter) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	q := a.withStatus(status)
+	q := a.withStatus(f.Status)
+	if f != (Filter{Status: f.Status}) {
+		q = a.selected(f)
+	}
 	r, err := q.NewAggregationQuery().WithCount("n").Get(ctx)
 	if err != nil {
 		return 0, queryError("count analyses", err)
@@ -73,26 +73,11 @@ func (a *Analyses) withStatus(status string) firestore.Query {
 	return a.documents.collection.Where("status", "==", status)
 }
 
-// Overdue reads, without inputs and results, up to limit analyses that are QUEUED
-// or PROCESSING although their last update is older than one TTL, oldest first;
-// Malformed is set as by Newest. It makes one read and a query for each type of
-// updatedAt, within 15 s.
+// Unfinished reads, without inputs and results, up to limit analyses that are QUEUED or
+// PROCESSING, the oldest update first; Malformed is set as by Page. It does not find an
+// analysis without updatedAt. It makes a query for each type of updatedAt, within 15 s.
 //
 // Errors: those of Orphaned, whose index it needs.
-func (a *Analyses) Overdue(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	now, err := a.documents.now(ctx)
-	if err != nil {
-		return nil, err
-	}
-	found, err := a.eachType(ctx, "find overdue analyses", a.unfinished("updatedAt", limit), "updatedAt", "<", storedForms(now.Add(-a.TTL())))
-	oldestFirst(found)
-	return found[:min(limit, len(found))], err
-}
-
-// Unfinished is like Overdue, but reads analyses of any last update, and does not read
-// Firestore's time. It does not find an analysis without updatedAt.
 func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -103,7 +88,7 @@ func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.An
 
 // UnknownStatus reads up to limit analyses whose status is none of the four, in one
 // query that needs no index of its own, and returns the ID and Status of those that
-// were never acquired, which recovery does not find. Errors: those of Newest.
+// were never acquired, which recovery does not find. Errors: those of Page.
 func (a *Analyses) UnknownStatus(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -115,7 +100,7 @@ func (a *Analyses) UnknownStatus(ctx context.Context, limit int) ([]analysislock
 
 // OldestUnfinished reads, without input and result, the analysis that is QUEUED or
 // PROCESSING and has the earliest createdAt. found is false if there is none. ReadAt is
-// Firestore's time of the reading. Malformed is set as by Newest. It does not find an analysis
+// Firestore's time of the reading. Malformed is set as by Page. It does not find an analysis
 // without a createdAt that can be read.
 //
 // It makes one query for each type of createdAt, of one document each, within 15 s. It needs
@@ -163,7 +148,7 @@ func (a *Analyses) summaries(ctx context.Context, what string, q firestore.Query
 	return found, nil
 }
 
-// decode returns the analysis that a query has found; Malformed is set as by Newest.
+// decode returns the analysis that a query has found; Malformed is set as by Page.
 func (a *Analyses) decode(snap *firestore.DocumentSnapshot) analysislock.Analysis {
 	d, _ := a.documents.codec.decode(snapshot(snap)) // the error is d.Malformed
 	d.Malformed = errors.Join(analysislock.CheckID(snap.Ref.ID), d.Malformed)

@@ -18,30 +18,6 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-func TestTheNewestAreListedForEachTypeOfUpdatedAt(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		a := open(t, b)
-		if found, at, err := a.Newest(t.Context(), 3); err != nil || len(found) != 0 || time.Since(at).Abs() > time.Minute {
-			t.Errorf("of nothing: %v, %v, %v; want the time alone", found, at, err)
-		}
-		on := func(day int) time.Time { return time.Date(2026, 1, day, 0, 0, 0, 0, time.UTC) }
-		for day := range 9 {
-			updated := []any{timeValue(on(day + 1)), on(day + 1), on(day + 1).UnixMilli()}[day%3]
-			b.Put(t, fmt.Sprint("a", day), map[string]any{"status": analysislock.Ready, "input": "in", "result": "out", "updatedAt": updated})
-		}
-		b.Put(t, "undated", map[string]any{"status": analysislock.Queued})
-		for limit, want := range map[int]string{3: "a8 a7 a6", 5: "a8 a7 a6 a5 a4", 20: "a8 a7 a6 a5 a4 a3 a2 a1 a0"} {
-			found, at, err := a.Newest(t.Context(), limit)
-			if err != nil || ids(found) != want || at.IsZero() {
-				t.Errorf("%d: %q at %v, %v; want %s", limit, ids(found), at, err, want)
-			}
-		}
-		if found, _, err := a.Newest(t.Context(), 1); err != nil || found[0].Input != nil || found[0].Result != nil || found[0].ReadAt.IsZero() || !found[0].UpdatedAt.Equal(on(9)) {
-			t.Errorf("%+v, %v; want it without input and result", found, err)
-		}
-	})
-}
-
 // Firestore sorts all values of one type before those of the other.
 func TestAFullListOfOneTypeOfUpdateHidesNoneOfAnother(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
@@ -53,15 +29,9 @@ func TestAFullListOfOneTypeOfUpdateHidesNoneOfAnother(t *testing.T) {
 				b.Put(t, fmt.Sprint("many", i), map[string]any{"status": analysislock.Queued, "updatedAt": write[many](ago(10 + i))})
 			}
 			b.Put(t, "lone", map[string]any{"status": analysislock.Queued, "updatedAt": write[lone](ago(1))})
-			if found, _, err := a.Newest(t.Context(), 3); err != nil || ids(found) != "lone many0 many1" {
-				t.Errorf("newest, with a %s: %q, %v", lone, ids(found), err)
-			}
 			b.Merge(t, "lone", map[string]any{"updatedAt": write[lone](ago(20))})
 			if found, err := a.Unfinished(t.Context(), 3); err != nil || ids(found) != "lone many2 many1" {
 				t.Errorf("unfinished, with a %s: %q, %v", lone, ids(found), err)
-			}
-			if found, err := a.Overdue(t.Context(), 3); err != nil || ids(found) != "lone many2 many1" {
-				t.Errorf("overdue, with a %s: %q, %v", lone, ids(found), err)
 			}
 		}
 	})
@@ -72,8 +42,8 @@ func TestAListShowsMalformedAnalyses(t *testing.T) {
 		a := open(t, b)
 		b.Put(t, "bad\x01id", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(time.Now())})
 		b.Put(t, "token", map[string]any{"status": analysislock.Processing, "lockToken": "one", "updatedAt": "yesterday", "input": "in"})
-		found, _, err := a.Newest(t.Context(), 10)
-		if err != nil || ids(found) != "bad\x01id token" || !errors.Is(found[0].Malformed, lease.ErrInvalidKey) {
+		found, _, _, err := a.Page(t.Context(), Filter{}, "", 10)
+		if err != nil || ids(found) != "token bad\x01id" || !errors.Is(found[1].Malformed, lease.ErrInvalidKey) {
 			t.Errorf("%+v, %v; want an id that is refused", found, err)
 		}
 		one, err := a.Summary(t.Context(), "token")
@@ -96,7 +66,7 @@ func TestAllAnalysesAreCountedAndThoseInAState(t *testing.T) {
 			b.Put(t, fmt.Sprint("a", i), map[string]any{"status": status})
 		}
 		for status, want := range map[string]int64{analysislock.Failed: 2, analysislock.Ready: 1, analysislock.Queued: 0, "": 6} {
-			if n, err := a.Count(t.Context(), status); err != nil || n != want {
+			if n, err := a.Count(t.Context(), Filter{Status: status}); err != nil || n != want {
 				t.Errorf("%q: %d, %v; want %d", status, n, err, want)
 			}
 		}
@@ -143,9 +113,6 @@ func TestUnfinishedAnalysesAreListedByAgeForEachTypeOfUpdatedAt(t *testing.T) {
 		if d := found[1]; lease.Held(d.Lock, d.ReadAt) || d.Lock.Owner != "js/1" || !errors.Is(found[2].Malformed, lease.ErrMalformed) {
 			t.Errorf("%+v, %+v; want one that has expired and a malformed one", d, found[2])
 		}
-		if found, err = a.Overdue(t.Context(), 10); err != nil || ids(found) != "queued stamped malformed millis" {
-			t.Errorf("overdue: %q, %v; want queued stamped malformed millis", ids(found), err)
-		}
 		if found, err = a.Unfinished(t.Context(), 2); err != nil || len(found) != 2 {
 			t.Errorf("of two at most: %q, %v", ids(found), err)
 		}
@@ -162,8 +129,8 @@ func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 			return a.List(ctx, analysislock.Processing, 10)
 		}},
 		"Unfinished": {3, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) { return a.Unfinished(ctx, 10) }},
-		"Newest": {3, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) {
-			found, _, err := a.Newest(ctx, 10)
+		"Page": {1, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) {
+			found, _, _, err := a.Page(ctx, Filter{}, "", 10)
 			return found, err
 		}},
 	}
@@ -261,8 +228,9 @@ func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
 func TestAQueryThatFailsReturnsAnError(t *testing.T) {
 	for name, list := range map[string]func(ctx context.Context, a *worker) error{
 		"List":       func(ctx context.Context, a *worker) error { _, err := a.List(ctx, "", 1); return err },
-		"Newest":     func(ctx context.Context, a *worker) error { _, _, err := a.Newest(ctx, 1); return err },
-		"Overdue":    func(ctx context.Context, a *worker) error { _, err := a.Overdue(ctx, 1); return err },
+		"Page":       func(ctx context.Context, a *worker) error { _, _, _, err := a.Page(ctx, Filter{}, "", 1); return err },
+		"Active":     func(ctx context.Context, a *worker) error { _, _, _, err := a.Active(ctx, 1); return err },
+		"Failures":   func(ctx context.Context, a *worker) error { _, err := a.Failures(ctx, 1); return err },
 		"Unfinished": func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 1); return err },
 		"OldestUnfinished": func(ctx context.Context, a *worker) error {
 			_, _, err := a.OldestUnfinished(ctx)
@@ -285,10 +253,10 @@ func TestAQueryThatFailsReturnsAnError(t *testing.T) {
 		})
 	}
 	for name, ask := range map[string]func(ctx context.Context, a *worker) error{
-		"Overdue": func(ctx context.Context, a *worker) error { _, err := a.Overdue(ctx, 1); return err },
-		"Newest":  func(ctx context.Context, a *worker) error { _, _, err := a.Newest(ctx, 1); return err },
-		"Ping":    func(ctx context.Context, a *worker) error { return a.Ping(ctx) },
-		"Create":  func(ctx context.Context, a *worker) error { return a.Create(ctx, "x", 1) },
+		"Active": func(ctx context.Context, a *worker) error { _, _, _, err := a.Active(ctx, 1); return err },
+		"Page":   func(ctx context.Context, a *worker) error { _, _, _, err := a.Page(ctx, Filter{}, "", 1); return err },
+		"Ping":   func(ctx context.Context, a *worker) error { return a.Ping(ctx) },
+		"Create": func(ctx context.Context, a *worker) error { return a.Create(ctx, "x", 1) },
 	} {
 		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 			l := &faultyConn{}

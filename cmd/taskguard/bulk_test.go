@@ -62,7 +62,7 @@ func TestStatusListsAllThatAFilterSelects(t *testing.T) {
 		"--since 1h":                           "new other",
 		"--older-than 1h":                      "retried old",
 		"--since " + noon + " --older-than 1h": "retried",
-		"--status FAILED --limit 1":            "old",
+		"--status FAILED --limit 1":            "other",
 		"--status READY":                       "",
 	} {
 		o := taskguard(t, env, append([]string{"status", "--json"}, strings.Fields(flags)...)...).want(t, cli.ExitDone)

@@ -60,6 +60,20 @@ var siblingRooms = []room{
 		seed("a change is made in a state that was not confirmed", "TestAChangedAnalysisIsConfirmedAgain",
 			`r.PostFormValue("lock") != s.row(&seen).Seen()`, `r.PostFormValue("lock") == ""`),
 	}},
+	{"worker/console/list.go", []bug{
+		seed("the other pages repeat what runs", "TestTheFirstPageHasFirstThoseThatRunAndThoseThatWait", ` && (i >= top || p.After == "")`, ``, `if shown[r.ID] = true; f`, `if shown[r.ID] = i >= top || p.After == ""; f`),
+		seed("an analysis that has left a state stays in its list", "TestAChangeIsShownAtOnceWhereItBelongs", `if shown[r.ID] = true; f.matches(&r.Analysis) && (`, `if shown[r.ID] = true; (`),
+	}},
+	{"worker/console/failures.go", []bug{
+		seed("a requeue takes more than was confirmed", "TestARequeueOfFailuresIsConfirmedWithItsNumberAndContinued", `int(min(cmp.Or(confirmed, maxBulk), maxBulk)), !p.Done`, `maxBulk, !p.Done`),
+		seed("a requeue of failures needs no form of the console", "TestOnlyAConfirmedFormRequeuesFailures", `if foreign(r) {`, `if false {`),
+		seed("a requeue of failures goes on during a stop", "TestARequeueOfFailuresEndsInTimeAndAtAStop", `	defer context.AfterFunc(s.work, cancel)()
+`, ``),
+	}},
+	{"cmd/taskguard/operate/console.go", []bug{
+		seed("a requeue takes what has failed since", "TestTheConsoleRequeuesOnlyTheFailuresThatWereConfirmed", `ErrorOnly: true, Before: result.Before}`, `ErrorOnly: true}`),
+		seed("a requeue by code takes other failures", "TestTheConsoleRequeuesOnlyTheFailuresThatWereConfirmed", `ErrorOnly: true, Before`, `Before`),
+	}},
 	{"worker/console/row.go", []bug{
 		seed("an attempt that lost its lock is shown as running", "TestAnAnalysisHasItsProgressAndATimelineOfItsAttempts",
 			`case r.LockState == lockHeld && a.Token == r.Lock.Token:`, `case a.Token == r.Lock.Token:`),
@@ -92,8 +106,10 @@ var siblingRooms = []room{
 	{"cmd/taskguard/operate/submit.go", []bug{seed("a run that reports messages only floods the terminal", "cmd/taskguard/operate.TestWaitingShowsMessagesWithoutAFractionAtMostEveryHalfMinute",
 		` && time.Since(s.at) >= messagePause`, ``)}},
 	{"cmd/taskguard/operate/bulk.go", []bug{
+		seed("a requeue of failures does not compare with what was listed", "TestTheConsoleRequeuesOnlyTheFailuresThatWereConfirmed",
+			`&analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}, cmp.Or`, `nil, cmp.Or`),
 		seed("a bulk change does not compare with what was listed", "cmd/taskguard/operate.TestAnAnalysisThatHasChangedSinceItWasListedIsSkipped",
-			`&analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}, operator()`, `nil, operator()`),
+			`&analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}, cmp.Or`, `nil, cmp.Or`),
 		seed("a bulk cancel ends what is held", "cmd/taskguard.TestABulkCancelSkipsWhatIsHeldFinishedOrCancelled", `lease.Held(d.Lock, d.ReadAt) || reset`, `reset`),
 		seed("a bulk requeue books a second delivery", "cmd/taskguard.TestABulkRequeueChangesOnlyWhatIsStillAsItWasListed", `reset && what != console.Cancel`, `reset && what == console.Unlock`),
 		seed("a dry run changes", "cmd/taskguard.TestABulkRequeueChangesOnlyWhatIsStillAsItWasListed", `case b.dryRun:`, `case false:`),
@@ -102,7 +118,9 @@ var siblingRooms = []room{
 		seed("a bulk change ignores the rate", "cmd/taskguard/operate.TestChangesKeepToTheRate", `b.rate > 0 && !b.dryRun`, `false`),
 	}},
 	{"repo/filter.go", []bug{
-		seed("a filter does not look at an offset", "TestFindComparesEachTypeOfUpdatedAt", `return d.UpdatedAt.Before(f.Since) || !d.UpdatedAt.Before(f.Before)`, `return false`),
+		seed("a filter does not look at an offset", "TestFindComparesEachTypeOfUpdatedAt", `(d.UpdatedAt.Before(f.Since) || !f.Before.IsZero() && !d.UpdatedAt.Before(f.Before))`, `false`),
+		seed("a page begins after all analyses with the same updatedAt", "TestThePagesHaveEachAnalysisOnce", `return q.StartAfter(*at.Text, at.ID), nil`, `return q.StartAfter(*at.Text), nil`),
+		seed("a page begins with analyses that the one before had", "TestThePagesHaveEachAnalysisOnce", `return q.StartAfter(*at.Time, at.ID), nil`, `return q.StartAt(*at.Time), nil`),
 		seed("a filter ignores the error of the last attempt", "cmd/taskguard.TestStatusListsAllThatAFilterSelects", `, is("lastError.code", "==", f.Code)`, ``),
 	}},
 	{"cmd/taskguard/operate/unlock.go", []bug{

@@ -40,6 +40,18 @@ type Operator interface {
 	// errors are those of Source.Get, for a requeue *lease.HeldError while locked, and for
 	// Cancel lease.ErrFinished. Change may be called concurrently.
 	Change(ctx context.Context, what Change, id, who string, seen analysislock.Seen) (Delivery, error)
+	// RequeueFailed requeues up to limit analyses that are FAILED with the code and were updated
+	// before that time; zero: the store's present time. It skips an analysis that has changed
+	// since it was listed. When ctx ends, it begins no other, and returns the result so far. A
+	// dry run changes nothing, and counts as Changed what would be changed.
+	RequeueFailed(ctx context.Context, code, who string, before time.Time, limit int, dryRun bool) (Bulk, error)
+}
+
+// Bulk is the result of a change of many analyses.
+type Bulk struct {
+	Before                   time.Time
+	Matched                  int64 // before the change
+	Changed, Skipped, Failed int64
 }
 
 // Delivery is the result of the booking that goes with a change.
@@ -113,6 +125,12 @@ func (s *Server) ask(c echo.Context, v verb, w *Detail, changed bool) error {
 	return s.render(c, code, "confirm", p)
 }
 
+// foreign reports whether the browser does not confirm that a form comes from this console.
+func foreign(r *http.Request) bool {
+	unproven := r.Header.Get("Sec-Fetch-Site") == "" && r.Header.Get("Origin") == ""
+	return unproven || http.NewCrossOriginProtection().Check(r) != nil
+}
+
 const (
 	maxForm       = 4 << 10         // bytes
 	changeTimeout = 7 * time.Second // shorter than a stop waits for it
@@ -130,8 +148,7 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 		r.Body = http.MaxBytesReader(c.Response(), r.Body, maxForm)
 		id := c.QueryParam("id") // browsers change the line ends of a form field
 		back := address("/analysis", id)
-		unproven := r.Header.Get("Sec-Fetch-Site") == "" && r.Header.Get("Origin") == ""
-		if unproven || http.NewCrossOriginProtection().Check(r) != nil {
+		if foreign(r) {
 			return refusal{foreignForm.code, foreignForm.message, back}
 		}
 		seen, err := s.changeable(c)

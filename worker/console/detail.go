@@ -63,7 +63,7 @@ func (s *Server) read(c echo.Context, id string, contents bool) (Detail, error) 
 }
 
 // row returns the row of w at the estimated time of the store.
-func (s *Server) row(w *Detail) row { return newRow(w.Analysis, w.now(), s.o.Operator != nil) }
+func (s *Server) row(w *Detail) row { return s.newRow(&w.Analysis, w.now()) }
 
 // printed indents JSON, and cuts it after maxContents.
 func printed(name string, value json.RawMessage) contents {

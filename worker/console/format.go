@@ -30,6 +30,15 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%d d %d h", s/86400, s/3600%24)
 }
 
+// number formats n with a comma between thousands.
+func number(n int64) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
 // age formats a duration in the larger unit of span, as console.js does.
 func age(d time.Duration) string {
 	return strings.Join(strings.Fields(span(d))[:2], " ")

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,22 +15,21 @@ import (
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
 )
 
-// maxOverdue is how many overdue analyses are listed.
-const maxOverdue = 50
-
-// choice selects the analyses that a page shows.
+// choice selects the analyses that a page shows, as its address does.
 type choice struct {
-	State  string // as in row; empty: all
-	Lock   string // a state of the lock, or stuck; empty: all
-	Search string // part of the id, upper or lower case
+	State, Code  string // empty: all
+	Since, Older string // as ParseTime reads them
+	Search       string // the beginning of the id; if it is not empty, nothing else is compared
+	After        string // the Next of the page before; empty: the first page
 }
 
 // query returns c as part of an address.
 func (c choice) query() string {
 	v := url.Values{}
-	for name, value := range map[string]string{"state": c.State, "lock": c.Lock, "q": c.Search} {
+	for name, value := range map[string]string{"state": c.State, "code": c.Code, "since": c.Since, "older": c.Older, "q": c.Search, "after": c.After} {
 		if value != "" {
 			v.Set(name, value)
 		}
@@ -39,100 +37,162 @@ func (c choice) query() string {
 	return "?" + v.Encode()
 }
 
-func (c choice) matches(r *row) bool {
-	return (c.State == "" || c.State == r.State) &&
-		(c.Lock == "" || c.Lock == r.LockState || c.Lock == stuck && r.Overdue) &&
-		(c.Search == "" || strings.Contains(strings.ToLower(r.ID), strings.ToLower(c.Search)))
+// at returns the Filter of c at now. A time that cannot be read is ignored.
+func (c choice) at(now time.Time) Filter {
+	f := Filter{Status: c.State, Code: c.Code, Prefix: c.Search}
+	if since, err := ParseTime(c.Since); err == nil {
+		f.Since = since(now)
+	}
+	if before, err := ParseTime(c.Older); err == nil {
+		f.Before = before(now)
+	}
+	return f
 }
 
-// listPage is the page of many analyses.
+// ParseTime reads a time such as 2026-01-31T12:00:00Z, or how long ago it was, such as 90m.
+func ParseTime(text string) (at func(now time.Time) time.Time, err error) {
+	if fixed, ok := iso8601.Parse(text); ok {
+		return func(time.Time) time.Time { return fixed }, nil
+	}
+	ago, err := time.ParseDuration(text)
+	if err != nil || ago < 0 {
+		return nil, errors.New("want a duration such as 90m, or a time such as 2026-01-31T12:00:00Z")
+	}
+	return func(now time.Time) time.Time { return now.Add(-ago) }, nil
+}
+
+// matches reports whether f selects a.
+func (f Filter) matches(a *analysislock.Analysis) bool {
+	has := func(e *analysislock.Error) bool { return e != nil && e.Code == f.Code }
+	return f.Prefix != "" && strings.HasPrefix(a.ID, f.Prefix) || f.Prefix == "" &&
+		(f.Status == "" || f.Status == a.Status) &&
+		(f.Code == "" || has(a.Error) || f.Status != analysislock.Failed && has(a.LastError)) &&
+		!a.UpdatedAt.Before(f.Since) && (f.Before.IsZero() || a.UpdatedAt.Before(f.Before))
+}
+
+// listPage is a page of many analyses.
 type listPage struct {
 	frame
 	choice
 	Filtered bool // choice selects not all
-	Known    bool // State is one of the four statuses
 	Rows     []row
-	Limit    int
-	Overdue  int    // the limit of the overdue analyses
 	Missing  string // a sentence: why the list is incomplete
-	Found    *row   // the analysis found by its exact id, if it is not in Rows
-	Missed   string // a sentence: why no analysis was found by its exact id; empty: none was looked for
-
-	All           filter
-	States, Locks []filter
+	Oldest   *row   // the unfinished analysis that was created first
+	All      pill
+	States   []pill
+	Newer    string // the query of the first page, if this is another
+	Next     string // the query of the next page
 }
 
-// filter is one state with the number of its analyses. States count all analyses, Locks only
-// those listed.
-type filter struct {
+// pill is one choice of a filter, with the number of its analyses.
+type pill struct {
 	Name, Kind string
 	N          string // empty: unknown
-	Current    bool   // the page shows this filter's analyses
+	Current    bool   // the page shows this choice
 	Query      string // of the address of that page
 }
 
 // list handles GET /.
 func (s *Server) list(c echo.Context) error {
-	ch := choice{State: c.QueryParam("state"), Lock: c.QueryParam("lock"), Search: c.QueryParam("q")}
-	p := listPage{
-		frame: s.frame(c, "Analyses"), choice: ch, Filtered: ch != choice{}, Known: slices.Contains(kinds, ch.State),
-		Limit: s.o.Limit, Overdue: maxOverdue,
+	ch := choice{c.QueryParam("state"), c.QueryParam("code"), c.QueryParam("since"), c.QueryParam("older"), c.QueryParam("q"), c.QueryParam("after")}
+	p := listPage{frame: s.frame(c, "Analyses"), choice: ch}
+	ch.After = ""
+	if p.Filtered = ch != (choice{}); p.After != "" {
+		p.Newer = ch.query()
 	}
-	p.Poll = "/" + ch.query()
-	rows, counts := s.listed(c.Request().Context(), &p)
-	p.count(rows, counts)
-	for i := range rows {
-		if ch.matches(&rows[i]) {
-			p.Rows = append(p.Rows, rows[i])
-		}
-	}
-	if ch.Search != "" && p.Live.Status == "static" && !slices.ContainsFunc(rows, func(r row) bool { return r.ID == ch.Search }) {
-		p.Found, p.Missed = s.exact(c, ch.Search)
-	}
+	p.Poll = "/" + p.query()
+	s.listed(c.Request().Context(), &p)
 	return s.render(c, http.StatusOK, "list", p)
 }
 
-// listed returns the rows of the overdue analyses, of the newest, and of up to Limit others
-// in p.State if that is one of the four statuses. It also returns the counts, nil if they
-// are unknown.
-func (s *Server) listed(ctx context.Context, p *listPage) ([]row, Counts) {
-	newest, overdue, counts := s.refresh(ctx)
-	if !counts.fresh() {
-		counts.value = nil
+// listed fills p with what was read last. Other pages wait for it, and share what it reads.
+func (s *Server) listed(ctx context.Context, p *listPage) {
+	s.reading <- struct{}{}
+	defer func() { <-s.reading }()
+	page := s.refresh(ctx, p.choice)
+	p.count(s.counts.value, s.counts.fresh())
+	if s.changes.asked.IsZero() { // the store's time is unknown
+		p.Live = live{Status: "unavailable", Problem: problem(s.changes.err) + ". Nothing is known yet."}
+		return
 	}
-	if newest.asked.IsZero() { // the store's time is unknown
-		p.Live = live{Status: "unavailable", Problem: problem(newest.err) + ". Nothing is known yet."}
-		return nil, counts.value
-	}
-	now, all := newest.value.At, slices.Clone(newest.value.All)
-	if !newest.fresh() { // judged as of the last read: a holder may have renewed its lock since
+	now := s.changes.value.At
+	if !s.changes.fresh() { // judged as of the last read: a holder may have renewed its lock since
 		p.Live = liveAt(now)
-		p.Live.Status, p.Live.Problem = "unavailable", problem(newest.err)+". What is shown is as of "+p.Live.At+"."
+		p.Live.Status, p.Live.Problem = "unavailable", problem(s.changes.err)+". What is shown is as of "+p.Live.At+"."
 	} else {
 		// The estimate is late by the time of the answer: a lock may be shown as held
 		// for that much too long, never as stale too soon.
-		now = now.Add(time.Since(newest.value.Asked))
+		now = now.Add(time.Since(s.changes.value.Asked))
 		p.Live = liveAt(now)
-		if !overdue.fresh() {
-			overdue.value = nil
-			p.Missing = "Which analyses are stuck is not known now: " + problem(overdue.err) + "."
+		switch {
+		case !page.fresh():
+			p.Missing = "The list is not known now. " + problem(page.err) + "."
+		case !s.active.fresh():
+			p.Missing = "Which others run or wait is not known now. " + problem(s.active.err) + "."
 		}
-		if p.Known {
-			ctx, cancel := context.WithTimeout(ctx, maxRead)
-			defer cancel()
-			more, err := s.source.InState(ctx, p.State, s.o.Limit)
-			if all = append(all, more...); err != nil {
-				p.Missing = "Older analyses in this state are not known now: " + problem(err) + "."
+	}
+	p.arrange(&page.value, &s.active.value, s.recent, func(a *analysislock.Analysis) row { return s.newRow(a, now) })
+	if p.After == "" && s.oldest.fresh() && len(s.oldest.value) > 0 {
+		r := s.newRow(&s.oldest.value[0], now)
+		p.Oldest = &r
+	}
+	if page.value.Next != "" {
+		next := p.choice
+		next.After = page.value.Next
+		p.Next = next.query()
+	}
+}
+
+// arrange makes the rows. On the first page are all analyses of active: first those that run,
+// then those that wait, then the others as page has them. Other pages have none of those. The
+// recent ones were read after page or active, and replace their analyses.
+func (p *listPage) arrange(page, active *Listing, recent map[string]analysislock.Analysis, newRow func(*analysislock.Analysis) row) {
+	latest := func(of *Listing) (rows []row) {
+		for i := range of.All {
+			a := of.All[i]
+			if r, found := recent[a.ID]; found && r.ReadAt.After(a.ReadAt) {
+				a = r
 			}
+			rows = append(rows, newRow(&a))
+		}
+		return rows
+	}
+	all := append(latest(active), latest(page)...)
+	top, shown := len(active.All), map[string]bool{}
+	if p.Search != "" {
+		all, top = latest(page), 0
+	} else if p.After == "" {
+		newer := slices.SortedFunc(maps.Values(recent), func(a, b analysislock.Analysis) int { return b.UpdatedAt.Compare(a.UpdatedAt) })
+		newer = slices.DeleteFunc(newer, func(a analysislock.Analysis) bool { return !a.ReadAt.After(page.At) })
+		all = slices.Insert(all, top, latest(&Listing{All: newer})...)
+	}
+	for i := range all {
+		r := &all[i]
+		f := p.at(r.now)
+		if i < top && (r.Group == "" || !f.matches(&r.Analysis)) || shown[r.ID] {
+			continue
+		}
+		if shown[r.ID] = true; f.matches(&r.Analysis) && (i >= top || p.After == "") {
+			p.Rows = append(p.Rows, *r)
 		}
 	}
-	analyses, late := merged(all, overdue.value)
-	rows := make([]row, len(analyses))
-	for i := range analyses {
-		rows[i] = newRow(analyses[i], now, p.Write)
-		rows[i].Overdue = i < late
+	if p.Search != "" || p.After != "" {
+		return
 	}
-	return rows, counts.value
+	order := []string{running, waiting, ""}
+	slices.SortStableFunc(p.Rows, func(a, b row) int {
+		order := cmp.Compare(slices.Index(order, a.Group), slices.Index(order, b.Group))
+		if order != 0 || a.Group == "" {
+			return order
+		}
+		if a.Group == waiting {
+			return cmp.Or(a.NextAttemptAt.Compare(b.NextAttemptAt), cmp.Compare(a.ID, b.ID))
+		}
+		return cmp.Or(a.Began().Compare(b.Began()), cmp.Compare(a.ID, b.ID))
+	})
+	for i := range p.Rows {
+		p.Rows[i].First = p.Rows[0].Group != "" && (i == 0 || p.Rows[i].Group != p.Rows[i-1].Group)
+	}
 }
 
 // reading is a value that all open pages share, and the result of the last attempt to read
@@ -145,9 +205,9 @@ type reading[T any] struct {
 	err   error     // of the last attempt
 }
 
-// refresh reads the value if its last attempt was long enough ago.
+// refresh reads the value if its last attempt was long enough ago. After an error that is soon.
 func (r *reading[T]) refresh(s *Server, what string, read func() (T, error)) {
-	if time.Since(r.ended) < r.every {
+	if since := time.Since(r.ended); since < s.o.Every || since < r.every && r.err == nil {
 		return
 	}
 	asked := time.Now()
@@ -163,82 +223,73 @@ func (r *reading[T]) refresh(s *Server, what string, read func() (T, error)) {
 // fresh reports whether the value is current. It still is after one failed attempt.
 func (r *reading[T]) fresh() bool { return time.Since(r.asked) < 2*r.every+5*time.Second }
 
-// maxRead is the time limit of the shared reads of one page, and of the read of InState.
-const maxRead = 5 * time.Second
+const (
+	maxRead  = 5 * time.Second // the time limit of the shared reads of one page
+	maxPages = 32              // are kept; then all are read again
+	overlap  = 2 * time.Second // between two reads of the changes: a commit lands after the time that it writes
+)
 
-// refresh reads the values that are due. Other pages wait for it and share the values.
-func (s *Server) refresh(ctx context.Context) (reading[Listing], reading[[]analysislock.Analysis], reading[Counts]) {
-	s.reading <- struct{}{}
-	defer func() { <-s.reading }()
+// refresh reads what is due of a page and of what all pages share. The changes are all analyses
+// that were updated since the last read of them: the rest is read again only from time to time.
+func (s *Server) refresh(ctx context.Context, ch choice) *reading[Listing] {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxRead)
 	defer cancel()
-	s.newest.refresh(s, "the newest analyses", func() (Listing, error) { return s.source.Newest(ctx, s.o.Limit) })
-	s.overdue.refresh(s, "the overdue analyses", func() ([]analysislock.Analysis, error) { return s.source.Overdue(ctx, maxOverdue) })
+	page := s.pages[ch]
+	if page == nil {
+		if len(s.pages) == maxPages {
+			clear(s.pages)
+		}
+		page = &reading[Listing]{every: 10 * s.o.Every}
+		s.pages[ch] = page
+	}
+	s.active.refresh(s, "the active analyses", func() (Listing, error) { return s.source.Active(ctx, s.o.Limit) })
+	now := s.active.value.At.Add(time.Since(s.active.value.Asked))
+	page.refresh(s, "the analyses", func() (Listing, error) { return s.source.Page(ctx, ch.at(now), ch.After, s.o.Limit) })
+	s.changes.refresh(s, "the changes", func() (Listing, error) { return s.changed(ctx, page) })
 	s.counts.refresh(s, "the numbers of analyses", func() (Counts, error) { return s.source.Count(ctx, kinds) })
-	return s.newest, s.overdue, s.counts
+	s.oldest.refresh(s, "the oldest unfinished analysis", func() ([]analysislock.Analysis, error) { return s.source.Oldest(ctx) })
+	return page
 }
 
-// merged lists the overdue first, then the others by their creation, an order that
-// heartbeats do not change. An analysis that was updated since it was read as overdue
-// is not overdue. late is the number of the overdue.
-func merged(newest, overdue []analysislock.Analysis) (all []analysislock.Analysis, late int) {
-	others := make(map[string]analysislock.Analysis, len(newest))
-	for i := range newest {
-		others[newest[i].ID] = newest[i]
-	}
-	for i := range overdue {
-		a := overdue[i]
-		if now, found := others[a.ID]; found && now.UpdatedAt.After(a.UpdatedAt) {
-			continue
-		} else if found {
-			a = now
-		}
-		delete(others, a.ID)
-		all = append(all, a)
-	}
-	return append(all, slices.SortedFunc(maps.Values(others), func(a, b analysislock.Analysis) int {
-		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID))
-	})...), len(all)
-}
-
-// exact reads the analysis id, which is not listed.
-func (s *Server) exact(c echo.Context, id string) (found *row, missed string) {
-	w, err := s.read(c, id, false)
-	switch {
-	case err == nil:
-		r := s.row(&w)
-		return &r, ""
-	case errors.Is(err, lease.ErrNotFound), errors.Is(err, lease.ErrInvalidKey):
-		return nil, "No analysis has this exact id."
-	}
-	return nil, "Whether an older analysis has this exact id could not be read."
-}
-
-// count makes the filters.
-func (p *listPage) count(rows []row, counts Counts) {
-	locks := map[string]int{}
-	for i := range rows {
-		locks[rows[i].LockState]++
-		if rows[i].Overdue {
-			locks[stuck]++
+// changed reads the changes, and keeps them until all pages were read again.
+func (s *Server) changed(ctx context.Context, page *reading[Listing]) (Listing, error) {
+	since := s.changes.value.At
+	for _, at := range []time.Time{s.active.value.At, page.value.At} {
+		if since.Before(at.Add(-time.Minute)) {
+			since = at
 		}
 	}
-	number := func(status string) string {
-		if n, known := counts[status]; known {
-			return strconv.FormatInt(n, 10)
+	if since.IsZero() { // nothing was ever read
+		return Listing{}, cmp.Or(page.err, s.active.err)
+	}
+	l, err := s.source.Page(ctx, Filter{Since: since.Add(-overlap)}, "", s.o.Limit)
+	if err != nil {
+		return l, err
+	}
+	maps.DeleteFunc(s.recent, func(_ string, a analysislock.Analysis) bool { return a.ReadAt.Before(l.At.Add(-30 * s.o.Every)) })
+	for i := range l.All {
+		s.recent[l.All[i].ID] = l.All[i]
+	}
+	return l, nil
+}
+
+// count makes the pills.
+func (p *listPage) count(counts Counts, fresh bool) {
+	to := func(change func(*choice)) string {
+		ch := p.choice
+		ch.Search, ch.After = "", ""
+		change(&ch)
+		return ch.query()
+	}
+	count := func(status string) string {
+		if n, known := counts[status]; known && fresh {
+			return number(n)
 		}
 		return ""
 	}
-	p.All = filter{Name: "All", N: number(""), Current: p.State == "" && p.Lock == "", Query: choice{Search: p.Search}.query()}
+	p.All = pill{Name: "All", N: count(""), Current: p.State == "" && p.Search == "", Query: to(func(ch *choice) { ch.State = "" })}
 	for _, status := range kinds {
-		p.States = append(p.States, filter{status, kindOf(status), number(status), p.State == status, choice{State: status, Search: p.Search}.query()})
-	}
-	for _, name := range []string{lockHeld, lockStale, stuck, lockMalformed} {
-		n := ""
-		if p.Live.At != "" {
-			n = strconv.Itoa(locks[name])
-		}
-		p.Locks = append(p.Locks, filter{name, name, n, p.Lock == name, choice{Lock: name, Search: p.Search}.query()})
+		p.States = append(p.States, pill{status, kindOf(status), count(status), p.State == status, to(func(ch *choice) { ch.State = status })})
 	}
 }
 
@@ -258,8 +309,11 @@ func liveAt(at time.Time) live {
 // problem describes why the store has not answered, as the beginning of a sentence.
 func problem(err error) string {
 	var r *Refusal
-	if errors.As(err, &r) {
+	switch {
+	case errors.As(err, &r):
 		return "Firestore refuses: " + r.Text
+	case errors.Is(err, lease.ErrInvalidKey):
+		return "There can be no such id or page"
 	}
 	return "Firestore does not answer"
 }

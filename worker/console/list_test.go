@@ -1,8 +1,12 @@
 package console_test
 
 import (
+	"fmt"
+	"html"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -28,11 +32,11 @@ func TestALaterPageShowsTheChanges(t *testing.T) {
 		source := newSource(analysis("a", "QUEUED"), analysis("b", "READY"))
 		server := open(t, source, console.Options{})
 		has(t, page(t, server, "/"), `data-poll="/?"`, `data-live="static"`, `data-id="a"`, `data-id="b"`)
-		source.put(analysis("a", "FAILED"))
-		source.put(analysis("c", "QUEUED"))
+		source.put(at(analysis("a", "FAILED"), 0))
+		source.put(at(analysis("c", "QUEUED"), 0))
 		source.change(func() { delete(source.all, "b") })
-		text := polled(t, server, 1)
-		has(t, rowOf(t, text, "a"), ">FAILED<")
+		has(t, rowOf(t, polled(t, server, 1), "a"), ">FAILED<")
+		text := polled(t, server, 7)
 		if got := strings.Join(ids(text), " "); got != "a c" {
 			t.Errorf("listed are %s, want a c", got)
 		}
@@ -61,14 +65,18 @@ func TestAllPagesShareTheReadsAndNothingIsReadWithoutAPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newSource(analysis("a", "QUEUED"))
 		server := open(t, source, console.Options{})
-		want := func(what string, newest, counts, overdue int) {
+		want := func(what, calls string) {
 			t.Helper()
 			synctest.Wait()
-			if n, c, o := source.calls("Newest"), source.calls("Count"), source.calls("Overdue"); n != newest || c != counts || o != overdue {
-				t.Errorf("%s: read %d, counted %d, overdue %d times; want %d, %d, %d", what, n, c, o, newest, counts, overdue)
+			got := ""
+			for _, method := range []string{"Changes", "Page", "Active", "Count", "Oldest"} {
+				got += fmt.Sprint(method, " ", source.calls(method), " ")
+			}
+			if got != calls {
+				t.Errorf("%s: %s, want %s", what, got, calls)
 			}
 		}
-		want("at first", 0, 0, 0)
+		want("at first", "Changes 0 Page 0 Active 0 Count 0 Oldest 0 ")
 		var pages sync.WaitGroup
 		for range 20 {
 			pages.Go(func() {
@@ -84,9 +92,10 @@ func TestAllPagesShareTheReadsAndNothingIsReadWithoutAPage(t *testing.T) {
 			})
 		}
 		pages.Wait()
-		want("after a minute of twenty pages", 15, 4, 2)
+		const minute = "Changes 15 Page 2 Active 4 Count 4 Oldest 4 "
+		want("after a minute of twenty pages", minute)
 		time.Sleep(time.Hour)
-		want("after an hour without a page", 15, 4, 2)
+		want("after an hour without a page", minute)
 	})
 }
 
@@ -128,65 +137,102 @@ func TestALockStaysAsLastReadWhileTheStoreDoesNotAnswer(t *testing.T) {
 
 func TestTheNumbersOfTheStatesCountAllAnalyses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := newSource(analysis("a", "QUEUED"), analysis("old", "FAILED"), analysis("odd", "ARCHIVED"))
-		source.hidden = "old"
-		server := open(t, source, console.Options{})
-		text := page(t, server, "/")
-		has(t, text, "All <b>3</b>", "<bdi>QUEUED</bdi> <b>1</b>", "<bdi>FAILED</bdi> <b>1</b>", "<bdi>READY</bdi> <b>0</b>")
-		hasNot(t, text, `data-id="old"`)
-		has(t, page(t, server, "/?state=FAILED"), `data-id="old"`) // although it is not among the latest
-		has(t, page(t, server, "/?state=FAILED"), "Of this state, those among the latest 50 are listed, and up to 50 others.")
-		has(t, page(t, server, "/?state=ARCHIVED"), "Of this state, those among the latest 50 are listed. <code>", `data-id="odd"`)
+		source := newSource(analysis("a", "QUEUED"), analysis("b", "FAILED"), analysis("odd", "ARCHIVED"))
+		server := open(t, source, console.Options{Limit: 1})
+		for _, query := range []string{"", "?state=FAILED", "?q=a", "?after=2"} {
+			has(t, page(t, server, "/"+query), "All <b>3</b>", "<bdi>QUEUED</bdi> <b>1</b>", "<bdi>FAILED</bdi> <b>1</b>", "<bdi>READY</bdi> <b>0</b>")
+		}
 		source.change(func() { source.countErr = errOdd })
 		time.Sleep(time.Minute)
-		text = page(t, server, "/")
-		has(t, text, `data-id="a"`, `data-live="static"`, "<bdi>FAILED</bdi></a>", "held <b>0</b>")
+		text := page(t, server, "/")
+		has(t, text, `data-id="a"`, `data-live="static"`, "<bdi>FAILED</bdi></a>")
 	})
 }
 
-func TestAStuckAnalysisIsListedAlthoughItIsNotAmongTheLatest(t *testing.T) {
+// at returns d, updated ago.
+func at(d console.Detail, ago time.Duration) console.Detail {
+	d.UpdatedAt = storeNow().Add(-ago)
+	return d
+}
+
+// waits returns an analysis whose next attempt begins after left.
+func waits(id string, left time.Duration) console.Detail {
+	d := analysis(id, "QUEUED")
+	d.NextAttemptAt = storeNow().Add(left)
+	d.LastError = &analysislock.Error{Code: "flaky"}
+	return d
+}
+
+func TestTheFirstPageHasFirstThoseThatRunAndThoseThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		stuck, newer := heldBy("stuck", "w/1", 1, -time.Hour), analysis("newer", "QUEUED")
-		stuck.UpdatedAt = storeNow().Add(-time.Hour)
-		source := newSource(stuck, newer)
-		source.late, source.hidden = []analysislock.Analysis{stuck.Analysis}, "stuck"
-		server := open(t, source, console.Options{})
-		for query, want := range map[string]string{"": "stuck newer", "?lock=stale": "stuck", "?state=PROCESSING": "stuck", "?q=STUCK": "stuck"} {
-			text := page(t, server, "/"+query)
-			if got := strings.Join(ids(text), " "); got != want {
-				t.Errorf("%s: %s, want %s", query, got, want)
+		late, early := heldBy("late", "w/1", 1, time.Hour), heldBy("early", "w/1", 1, time.Hour)
+		late.StartedAt, early.StartedAt = storeNow().Add(-time.Minute), storeNow().Add(-3*time.Minute)
+		early.History = []analysislock.Attempt{{Token: 1, StartedAt: storeNow().Add(-2 * time.Minute)}}
+		done := at(analysis("done", "READY"), time.Second)
+		done.Lock.Finished, done.StartedAt = true, done.UpdatedAt.Add(-90*time.Second)
+		source := newSource(at(late, time.Hour), at(early, 2*time.Hour), at(waits("soon", 3*time.Minute+time.Second/2), 3*time.Hour), at(waits("later", time.Hour), time.Minute), done, at(waits("past", -time.Hour), time.Hour))
+		server := open(t, source, console.Options{Limit: 2, TTL: 10 * time.Minute})
+		text := page(t, server, "/")
+		if got, want := strings.Join(ids(text), " "), "early late soon later done"; got != want {
+			t.Errorf("listed are %s, want %s", got, want)
+		}
+		has(t, text, `id="group-running"`, `id="group-waiting"`, `id="group-"`)
+		has(t, rowOf(t, text, "early"), ">2 min</span>", "held")
+		has(t, rowOf(t, text, "soon"), ">3 min 00 s</span>", "next attempt in", "flaky")
+		has(t, rowOf(t, text, "done"), "1 min 30 s")
+		has(t, text, `id="oldest"`, `created <span data-since`)
+		// The other pages have the rest, each once.
+		seen, others := ids(text), ""
+		for next := `href="/(\?[^"]*)">Next page`; ; {
+			link := regexp.MustCompile(next).FindStringSubmatch(text)
+			if link == nil {
+				break
 			}
-			has(t, text, `stale <b>1</b>`)
-			hasNot(t, text, `id="missing"`)
+			text = page(t, server, "/"+html.UnescapeString(link[1]))
+			has(t, text, `id="newest"`)
+			hasNot(t, text, `class="group"`, `id="oldest"`)
+			seen, others = append(seen, ids(text)...), others+text
 		}
-		source.change(func() { source.lateErr = &console.Refusal{Text: "an index is missing", Err: errOdd} })
-		text := polled(t, server, 20)
-		has(t, text, "Which analyses are stuck is not known now: Firestore refuses: an index is missing.")
-		hasNot(t, text, `data-id="stuck"`)
-		source.change(func() { source.lateErr, source.late = nil, nil })
-		hasNot(t, polled(t, server, 10), `id="missing"`, `data-id="stuck"`)
+		if slices.Sort(seen); strings.Join(seen, " ") != "done early late later past soon" {
+			t.Errorf("the pages have %s", seen)
+		}
+		has(t, rowOf(t, others, "past"), "stuck")
+		source.change(func() { source.activeErr = errOdd })
+		time.Sleep(3 * time.Minute)
+		has(t, page(t, server, "/"), "Which others run or wait is not known now. Firestore does not answer.")
 	})
 }
 
-func TestAStuckAnalysisIsMarkedAndFirstUntilItIsUpdated(t *testing.T) {
+// The analyses are read again only every half minute.
+func TestAChangeIsShownAtOnceWhereItBelongs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		waits, held := analysis("waits", "QUEUED"), heldBy("held", "w/1", 1, time.Hour)
-		source := newSource(analysis("new", "QUEUED"), waits, held)
+		source := newSource(at(analysis("a", "QUEUED"), time.Minute), at(analysis("b", "QUEUED"), time.Hour))
 		server := open(t, source, console.Options{})
-		hasNot(t, page(t, server, "/"), "data-overdue", `class="stuck">stuck`)
-		source.change(func() { source.late = []analysislock.Analysis{waits.Analysis, held.Analysis} })
-		time.Sleep(time.Minute)
-		text := page(t, server, "/?lock=stuck")
-		has(t, rowOf(t, text, "waits"), `data-overdue="true"`, `<span class="stuck">stuck</span>`)
-		has(t, text, `href="/?lock=stuck"`, "stuck <b>2</b>")
-		if got := strings.Join(ids(text), " "); got != "waits held" {
-			t.Errorf("listed are %s", got)
+		show := func(want ...string) {
+			t.Helper()
+			for i, query := range []string{"", "?state=QUEUED", "?state=READY"} {
+				if got := strings.Join(ids(page(t, server, "/"+query)), " "); got != want[i] {
+					t.Errorf("%q: listed are %q, want %q", query, got, want[i])
+				}
+			}
 		}
-		waits.UpdatedAt = storeNow()
-		source.put(waits)
-		time.Sleep(4 * time.Second) // before those overdue are read again
-		text = page(t, server, "/")
-		hasNot(t, rowOf(t, text, "waits"), "stuck")
-		has(t, text, "stuck <b>1</b>")
+		show("a b", "a b", "")
+		for _, step := range []struct {
+			put  console.Detail
+			want []string
+		}{
+			{at(heldBy("b", "w/1", 1, time.Hour), 0), []string{"b a", "a", ""}},
+			{at(waits("b", time.Hour), -4*time.Second), []string{"b a", "b a", ""}},
+			{at(analysis("b", "READY"), -8*time.Second), []string{"b a", "a", "b"}},
+			{at(analysis("a", "READY"), -12*time.Second), []string{"a b", "", "a b"}},
+			{at(analysis("c", "QUEUED"), -16*time.Second), []string{"c a b", "c", "a b"}},
+		} {
+			source.put(step.put)
+			time.Sleep(4 * time.Second)
+			show(step.want...)
+		}
+		if n := source.calls("Page"); n != 3 {
+			t.Errorf("all were read %d times", n)
+		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -31,11 +32,11 @@ type memorySource struct {
 	all         map[string]console.Detail
 	unavailable bool
 	asked       map[string]int // calls by method
-	late        []analysislock.Analysis
-	lateErr     error
-	hidden      string        // the id of one that is not among the newest
-	delay       time.Duration // of each call of Newest
+	delay       time.Duration  // of each call of Page
+	activeErr   error
 	countErr    error
+	failures    []console.Failure
+	failed      int64 // more that are counted
 }
 
 const ahead = 24 * time.Hour
@@ -67,7 +68,28 @@ func (s *memorySource) put(w console.Detail) { s.change(func() { s.all[w.ID] = w
 
 var errUnavailable = fmt.Errorf("no connection: %w", lease.ErrUnavailable)
 
-func (s *memorySource) Newest(ctx context.Context, _ int) (console.Listing, error) {
+// read returns those of the analyses that are kept, as they are now, the last updated first.
+func (s *memorySource) read(method string, keep func(console.Detail) bool) (console.Listing, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked[method]++
+	if s.unavailable {
+		return console.Listing{}, errUnavailable
+	}
+	l := console.Listing{At: storeNow(), Asked: time.Now()}
+	for id := range s.all {
+		d := s.all[id]
+		if d.ReadAt = l.At; keep(d) {
+			l.All = append(l.All, d.Analysis)
+		}
+	}
+	slices.SortFunc(l.All, func(a, b analysislock.Analysis) int {
+		return cmp.Or(b.UpdatedAt.Compare(a.UpdatedAt), cmp.Compare(a.ID, b.ID))
+	})
+	return l, nil
+}
+
+func (s *memorySource) Page(ctx context.Context, f console.Filter, after string, limit int) (console.Listing, error) {
 	s.mu.Lock()
 	delay := s.delay
 	s.mu.Unlock()
@@ -76,33 +98,41 @@ func (s *memorySource) Newest(ctx context.Context, _ int) (console.Listing, erro
 	case <-ctx.Done():
 		return console.Listing{}, errUnavailable
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.asked["Newest"]++
-	if s.unavailable {
-		return console.Listing{}, errUnavailable
+	method := "Page"
+	if f.Prefix == "" && f != (console.Filter{Status: f.Status, Code: f.Code}) {
+		method = "Changes"
 	}
-	l := console.Listing{At: storeNow(), Asked: time.Now()}
-	for id := range s.all {
-		if id != s.hidden {
-			l.All = append(l.All, s.all[id].Analysis)
-		}
+	if f.Prefix == "a/b" {
+		return console.Listing{}, lease.ErrInvalidKey
 	}
-	return l, nil
+	l, err := s.read(method, func(d console.Detail) bool {
+		code := d.Error != nil && d.Error.Code == f.Code || d.LastError != nil && d.LastError.Code == f.Code
+		return strings.HasPrefix(d.ID, f.Prefix) && (f.Prefix != "" || (f.Status == "" || f.Status == d.Status) && (f.Code == "" || code) && !d.UpdatedAt.Before(f.Since) && (f.Before.IsZero() || d.UpdatedAt.Before(f.Before)))
+	})
+	from, _ := strconv.Atoi(after)
+	l.All = l.All[min(from, len(l.All)):]
+	if len(l.All) > limit {
+		l.All, l.Next = l.All[:limit], strconv.Itoa(from+limit)
+	}
+	return l, err
 }
 
-func (s *memorySource) InState(_ context.Context, status string, _ int) (found []analysislock.Analysis, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.unavailable {
-		return nil, errUnavailable
-	}
-	for id := range s.all {
-		if s.all[id].Status == status {
-			found = append(found, s.all[id].Analysis)
-		}
-	}
-	return found, nil
+func (s *memorySource) Active(_ context.Context, limit int) (console.Listing, error) {
+	l, err := s.read("Active", func(d console.Detail) bool { return lease.Held(d.Lock, storeNow()) })
+	waiting, _ := s.read("Active", func(d console.Detail) bool { return d.NextAttemptAt.After(storeNow()) })
+	l.All = append(l.All[:min(limit, len(l.All))], waiting.All[:min(limit, len(waiting.All))]...)
+	return l, cmp.Or(err, s.activeErr)
+}
+
+func (s *memorySource) Oldest(context.Context) ([]analysislock.Analysis, error) {
+	l, err := s.read("Oldest", func(d console.Detail) bool { return d.Status == "QUEUED" || d.Status == "PROCESSING" })
+	slices.SortFunc(l.All, func(a, b analysislock.Analysis) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	return l.All[:min(1, len(l.All))], err
+}
+
+func (s *memorySource) Failures(context.Context, int) ([]console.Failure, error) {
+	_, err := s.read("Failures", func(console.Detail) bool { return false })
+	return s.failures, err
 }
 
 func (s *memorySource) Count(_ context.Context, statuses []string) (console.Counts, error) {
@@ -124,17 +154,8 @@ func (s *memorySource) Count(_ context.Context, statuses []string) (console.Coun
 			counts[status]++
 		}
 	}
+	counts["FAILED"] += s.failed
 	return counts, nil
-}
-
-func (s *memorySource) Overdue(context.Context, int) ([]analysislock.Analysis, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.asked["Overdue"]++
-	if s.unavailable {
-		return nil, errUnavailable
-	}
-	return slices.Clone(s.late), s.lateErr
 }
 
 func (s *memorySource) Get(_ context.Context, id string, contents bool) (console.Detail, error) {
@@ -166,6 +187,7 @@ type recorder struct {
 	seen   analysislock.Seen         // of the last change
 	during func(ctx context.Context) // nil: a change takes no time
 	booked console.Delivery          // empty: Booked
+	bulk   console.Bulk              // of the next RequeueFailed
 	fail   error
 }
 
@@ -177,6 +199,18 @@ func (h *recorder) Change(ctx context.Context, what console.Change, id, who stri
 	defer h.mu.Unlock()
 	h.did, h.seen = append(h.did, string(what)+" "+id+" by "+who), seen
 	return cmp.Or(h.booked, console.Booked), h.fail
+}
+
+func (h *recorder) RequeueFailed(ctx context.Context, code, who string, before time.Time, limit int, dryRun bool) (console.Bulk, error) {
+	if h.during != nil {
+		h.during(ctx)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !dryRun {
+		h.did = append(h.did, fmt.Sprint("requeue up to ", limit, " of ", code, " before ", before.UnixMilli(), " by ", who))
+	}
+	return h.bulk, h.fail
 }
 
 func (h *recorder) want(t *testing.T, did ...string) {

@@ -22,8 +22,11 @@ const (
 	lockMalformed = "malformed"
 )
 
-// stuck marks an overdue analysis, whatever the state of its lock.
-const stuck = "stuck"
+// The groups of analyses that are listed first.
+const (
+	running = "running" // the lock is held
+	waiting = "waiting" // for the next attempt
+)
 
 // noStatus stands for an analysis without a status, in pages and their
 // addresses. A status with this very text is listed with them.
@@ -32,29 +35,60 @@ const noStatus = "no status"
 // row is one analysis as templates show it, at one moment.
 type row struct {
 	analysislock.Analysis
-	Overdue   bool
+	Group     string // running, waiting or empty
+	First     bool   // of its group on a page
+	Overdue   bool   // unfinished, and neither updated nor waiting for one TTL: no delivery has come
 	Problem   string // why the lock cannot be read, or the id cannot be used; empty: none
 	Key       string // identifies the row on a page
 	State     string // its status, or noStatus
 	Kind      string // queued, processing, ready, failed, none or other: how State looks
 	LockState string
 	Left      time.Duration // until the expiry of a held lock
-	Age       time.Duration // since UpdatedAt
+	Age       time.Duration // since CreatedAt
 	Write     bool          // changes may be made
 
 	now time.Time
 }
 
 // newRow returns the row of a at now, the store's time.
-func newRow(a analysislock.Analysis, now time.Time, write bool) row {
+func (s *Server) newRow(a *analysislock.Analysis, now time.Time) row {
 	r := row{
-		Analysis: a, Key: key(a.ID), State: cmp.Or(a.Status, noStatus), Kind: kindOf(a.Status), LockState: lockState(&a, now),
-		Left: a.Lock.ExpiresAt.Sub(now), Age: now.Sub(a.UpdatedAt), Write: write, Problem: a.Problem(), now: now,
+		Analysis: *a, Key: key(a.ID), State: cmp.Or(a.Status, noStatus), Kind: kindOf(a.Status), LockState: lockState(a, now),
+		Left: a.Lock.ExpiresAt.Sub(now), Age: now.Sub(a.CreatedAt), Write: s.o.Operator != nil, Problem: a.Problem(), now: now,
 	}
 	if a.Status == analysislock.Ready { // another program may not have deleted it
 		r.LastError = nil
 	}
+	free := a.Malformed == nil && lease.Orphaned(a.Lock, now)
+	switch {
+	case r.LockState == lockHeld:
+		r.Group = running
+	case free && !lease.Late(a.NextAttemptAt, now, time.Minute): // it begins soon
+		r.Group = waiting
+	case free && (r.Kind == "queued" || r.Kind == "processing"):
+		r.Overdue = s.o.TTL > 0 && lease.Late(a.NextAttemptAt, now, s.o.TTL) && lease.Late(a.UpdatedAt, now, s.o.TTL)
+	}
 	return r
+}
+
+// Began returns when the attempt that runs began, or else the first one.
+func (r row) Began() time.Time {
+	if n := len(r.History); n > 0 && r.History[n-1].Token == r.Lock.Token && r.LockState == lockHeld {
+		return r.History[n-1].StartedAt
+	}
+	return r.StartedAt
+}
+
+// NextIn returns the time until the next attempt.
+func (r row) NextIn() time.Duration { return r.NextAttemptAt.Sub(r.now) }
+
+// Took returns the time from the first attempt's start to the end of a finished analysis;
+// 0: unknown.
+func (r row) Took() time.Duration {
+	if !r.Lock.Finished || r.StartedAt.IsZero() {
+		return 0
+	}
+	return max(r.UpdatedAt.Sub(r.StartedAt), time.Nanosecond)
 }
 
 // Unlockable reports whether there is a lock to remove.
@@ -79,22 +113,39 @@ func (r row) Resumable() bool { return r.Checkpoint != nil && r.Checkpoint.Value
 // Since returns the time since t.
 func (r row) Since(t time.Time) time.Duration { return r.now.Sub(t) }
 
+// attempt is an entry of a timeline. X and Width place it between the start of the first
+// entry and now, in thousandths. Gap is the time until the next attempt began.
+type attempt struct {
+	analysislock.Attempt
+	X, Width int64
+	Gap      time.Duration
+}
+
 // Timeline returns the attempts, the newest first. One without an outcome is running if
 // it has the lock; otherwise its worker has crashed, or could not release the lock.
-func (r row) Timeline() (all []analysislock.Attempt) {
-	all = slices.Clone(r.History)
-	slices.Reverse(all)
-	for i := range all {
-		switch a := &all[i]; {
+func (r row) Timeline() (all []attempt) {
+	for i := range r.History {
+		a, from := r.History[i], r.History[0].StartedAt
+		end := cmp.Or(a.EndedAt, r.now)
+		switch {
 		case a.Outcome != "":
 		case r.LockState == lockMalformed:
 			a.Outcome = "unknown"
 		case r.LockState == lockHeld && a.Token == r.Lock.Token:
-			a.Outcome = "running"
+			a.Outcome = running
 		default:
-			a.Outcome = "no end recorded"
+			a.Outcome, end = "no end recorded", a.StartedAt
 		}
+		t := attempt{Attempt: a}
+		if i+1 < len(r.History) && !a.EndedAt.IsZero() {
+			t.Gap = r.History[i+1].StartedAt.Sub(a.EndedAt)
+		}
+		scale := max(r.now.Sub(from), time.Second)
+		t.X = min(max(int64(1000*a.StartedAt.Sub(from)/scale), 0), 992)
+		t.Width = min(max(int64(1000*end.Sub(a.StartedAt)/scale), 8), 1000-t.X)
+		all = append(all, t)
 	}
+	slices.Reverse(all)
 	return all
 }
 

@@ -33,7 +33,8 @@ type Options struct {
 	AnyHost  bool          // accept any Host header; safe only if Identity verifies a proof that other sites cannot have
 	Operator Operator      // makes changes; nil: nothing can be changed
 	Books    bool          // the Operator books deliveries
-	Every    time.Duration // the shortest time between two reads of the newest analyses; zero: 3 s
+	Every    time.Duration // the shortest time between two reads of the changes; zero: 3 s
+	TTL      time.Duration // of the locks; zero: no analysis is marked as stuck
 	Log      *slog.Logger  // nil: no log
 }
 
@@ -44,10 +45,16 @@ type Server struct {
 	o      Options
 	echo   *echo.Echo
 
-	reading chan struct{} // full while a request uses the fields below
-	newest  reading[Listing]
-	overdue reading[[]analysislock.Analysis]
-	counts  reading[Counts]
+	reading  chan struct{} // full while a request uses the fields below
+	pages    map[choice]*reading[Listing]
+	active   reading[Listing]
+	changes  reading[Listing]
+	recent   map[string]analysislock.Analysis // found by the last reads of the changes
+	counts   reading[Counts]
+	oldest   reading[[]analysislock.Analysis]
+	failures reading[[]Failure]
+
+	work context.Context // ends when the server is to stop
 }
 
 //go:embed assets
@@ -56,7 +63,7 @@ var assets embed.FS
 // pages are parsed once; they are part of the program.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
 	"legible": printable.Line, "shorten": shorten, "span": span, "age": age, "stamp": stamp,
-	"ms": time.Time.UnixMilli, "lines": printable.Lines,
+	"ms": time.Time.UnixMilli, "lines": printable.Lines, "number": number,
 }).ParseFS(assets, "assets/*.html"))
 
 // NewServer returns a Server of the analyses of source. It is ready until work ends.
@@ -71,9 +78,10 @@ func NewServer(work context.Context, source Source, o Options) *Server {
 	s := &Server{
 		Lifecycle: lifecycle.New(work, o.Log), source: source, o: o, echo: echo.New(),
 		reading: make(chan struct{}, 1),
-		newest:  reading[Listing]{every: o.Every},
-		counts:  reading[Counts]{every: 5 * o.Every},
-		overdue: reading[[]analysislock.Analysis]{every: 10 * o.Every},
+		pages:   map[choice]*reading[Listing]{}, recent: map[string]analysislock.Analysis{},
+		active: reading[Listing]{every: 10 * o.Every}, changes: reading[Listing]{every: o.Every},
+		counts: reading[Counts]{every: 5 * o.Every}, failures: reading[[]Failure]{every: 5 * o.Every},
+		oldest: reading[[]analysislock.Analysis]{every: 5 * o.Every}, work: work,
 	}
 	s.echo.HTTPErrorHandler = s.handleError
 	s.echo.Use(s.RecoverPanics, headers, s.admit)
@@ -82,14 +90,18 @@ func NewServer(work context.Context, source Source, o Options) *Server {
 	}
 	page("/", s.list)
 	page("/analysis", s.detail)
-	for _, v := range verbs {
-		path := "/" + string(v.Name)
+	page("/failures", s.failed)
+	change := func(path string, confirm, change echo.HandlerFunc) {
 		if o.Operator == nil {
 			s.echo.Any(path, func(echo.Context) error { return readOnly })
-			continue
+			return
 		}
-		page(path, s.confirm(v))
-		s.echo.POST(path, s.change(v))
+		page(path, confirm)
+		s.echo.POST(path, change)
+	}
+	change("/failures/requeue", s.confirmFailed, s.requeueFailed)
+	for _, v := range verbs {
+		change("/"+string(v.Name), s.confirm(v), s.change(v))
 	}
 	for _, name := range []string{"console.css", "console.js", "icon.svg"} {
 		page("/"+name, echo.StaticFileHandler("assets/"+name, assets))

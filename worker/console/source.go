@@ -9,11 +9,26 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// Listing holds the newest analyses as they were read.
+// Filter selects analyses, as the address of a page names them.
+type Filter struct {
+	Status, Code  string    // Code is of Error or, unless Status is FAILED, of LastError
+	Since, Before time.Time // of UpdatedAt
+	Prefix        string    // of the ID; if it is not empty, nothing else is compared
+}
+
+// Listing holds a part of the analyses as they were read.
 type Listing struct {
 	At    time.Time // the store's time of the read
-	Asked time.Time // the local time of the request
+	Asked time.Time // the local time of the answer
 	All   []analysislock.Analysis
+	Next  string // where the next page begins; empty: there is none
+}
+
+// Failure is a code with the number of analyses that are FAILED with it.
+type Failure struct {
+	Code   string
+	N      int64
+	Newest analysislock.Analysis // updated last
 }
 
 // Counts has the number of analyses by status; "" has the number of all.
@@ -43,15 +58,18 @@ func (r *Refusal) Unwrap() error { return r.Err }
 // Source reads the analyses, whose texts may be any text that a document contains. Its
 // methods may be called concurrently; their errors may be or wrap a *Refusal. Only Get with contents reads an input or a result.
 type Source interface {
-	// Newest reads the limit analyses that were updated last.
-	Newest(ctx context.Context, limit int) (Listing, error)
-	// InState reads up to limit analyses with this status, by id.
-	InState(ctx context.Context, status string, limit int) ([]analysislock.Analysis, error)
+	// Page reads up to limit analyses that f selects, after where another page's Next is:
+	// those that were updated last first, with a Prefix by ID.
+	Page(ctx context.Context, f Filter, after string, limit int) (Listing, error)
+	// Active reads up to limit analyses whose lock is held, and up to limit that wait for
+	// their next attempt.
+	Active(ctx context.Context, limit int) (Listing, error)
 	// Count counts all analyses, and those of each of these statuses.
 	Count(ctx context.Context, statuses []string) (Counts, error)
-	// Overdue reads up to limit unfinished analyses that have not been updated for
-	// longer than the TTL of a lock, the oldest update first.
-	Overdue(ctx context.Context, limit int) ([]analysislock.Analysis, error)
+	// Oldest reads the unfinished analysis that was created first, if there is one.
+	Oldest(ctx context.Context) ([]analysislock.Analysis, error)
+	// Failures counts the FAILED analyses by code, for up to limit codes.
+	Failures(ctx context.Context, limit int) ([]Failure, error)
 	// Get reads one analysis and its checkpoint, with its input and result if contents is
 	// set; else Malformed may be set. Errors: lease.ErrNotFound, ErrInvalidKey, ErrMalformed,
 	// ErrUnavailable.

@@ -40,7 +40,7 @@ func TestAnAnalysisIsUnlockedWithOnlyTheKeyboard(t *testing.T) {
 	unlock := strings.Trim(b.Eval(row("held")+`.querySelector('[data-action="unlock"]').id`), `"`)
 	// A heartbeat replaces the row and keeps the focus.
 	tabTo(b, unlock)
-	s.Merge(t, "held", locked(8*time.Minute))
+	s.update("held", locked(8*time.Minute))
 	b.Is(row("held") + `.innerText.includes('7 min')`)
 	b.Is(fmt.Sprintf(`document.activeElement.id === %q`, unlock))
 	b.CheckLayout("console keyboard, unlock in focus")

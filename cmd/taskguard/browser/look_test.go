@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"taskguard/lease/iso8601"
 )
 
 // beyond is a script that returns the elements that are partly outside the window. Code,
@@ -32,16 +34,21 @@ func TestEveryPageHasBothThemesAndFitsASmallScreen(t *testing.T) {
 	left := locked(-time.Minute)
 	left["updatedAt"] = "2020-01-02T00:00:00.000Z"
 	s.analysis("stuck and stale", left)
+	waits := reported(map[string]any{"status": "QUEUED", "attempts": 3, "lockToken": 7, "nextAttemptAt": iso8601.Format(time.Now().Add(9 * time.Minute)), "lastError": map[string]any{"code": "downstream", "message": words}})
+	s.analysis("waits", waits)
 	s.Put(t, "undated", map[string]any{"status": "QUEUED"})
 	readOnly := newSite(t)
 	pages := []struct {
 		name, url string
 	}{
 		{"list", s.url},
-		{"list of what is stuck", s.url + "/?lock=stuck"},
+		{"list filtered", s.url + "/?state=FAILED&code=attempts_exhausted&since=1h&older=0s"},
+		{"failures", s.url + "/failures"},
+		{"requeue failures", s.url + "/failures/requeue?code=attempts_exhausted"},
 		{"list found nothing", s.url + "/?q=nothing-like-it"},
 		{"list empty, read only", readOnly.url},
 		{"detail held", s.url + "/analysis?id=held"},
+		{"detail waiting", s.url + "/analysis?id=waits"},
 		{"detail undated", s.url + "/analysis?id=undated"},
 		{"detail failed", s.url + "/analysis?id=failed"},
 		{"detail malformed", s.url + "/analysis?id=malformed"},

@@ -161,6 +161,14 @@ func (s *site) analysis(id string, fields map[string]any) {
 	s.Put(s.t, id, all)
 }
 
+// update changes fields as a worker does, with updatedAt.
+func (s *site) update(id string, fields map[string]any) {
+	s.t.Helper()
+	all := map[string]any{"updatedAt": iso8601.Format(time.Now())}
+	maps.Copy(all, fields)
+	s.Merge(s.t, id, all)
+}
+
 // locked returns the fields of an analysis whose lock ends after left.
 func locked(left time.Duration) map[string]any {
 	return map[string]any{

@@ -14,10 +14,11 @@ type Indexes struct {
 }
 
 // NeededIndexes returns the composite indexes that the queries need: recovery's first, those of
-// the filter by code, and that of the oldest unfinished analysis.
+// the filters, and that of the oldest unfinished analysis.
 func NeededIndexes(group string) (all []string) {
+	all = append(all, group+": status ASCENDING, updatedAt ASCENDING")
 	for _, field := range []string{"status", "error.code", "lastError.code"} {
-		all = append(all, group+": "+field+" ASCENDING, updatedAt ASCENDING")
+		all = append(all, group+": "+field+" ASCENDING, updatedAt DESCENDING")
 	}
 	return append(all, group+": status ASCENDING, createdAt ASCENDING")
 }

@@ -36,9 +36,9 @@ func newCloud(t *testing.T) *cloud {
 	t.Helper()
 	const job = `{"name":"projects/my-project/locations/europe-west1/jobs/taskguard-recover","state":"ENABLED","status":{"code":-1},
 		"httpTarget":{"uri":"` + workerURL + `/internal/tasks/recover","httpMethod":"POST"}}`
-	index := func(field, by string) string {
+	index := func(field, by, order string) string {
 		return `{"queryScope":"COLLECTION","fields":[{"fieldPath":"` + field + `","order":"ASCENDING"},
-			{"fieldPath":"` + by + `","order":"ASCENDING"},{"fieldPath":"__name__","order":"ASCENDING"}],"state":"READY"}`
+			{"fieldPath":"` + by + `","order":"` + order + `"},{"fieldPath":"__name__","order":"ASCENDING"}],"state":"READY"}`
 	}
 	c := &cloud{answers: map[string]string{
 		location + "/services/taskguard-worker":               serviceJSON(t, "service.yaml"),
@@ -47,7 +47,8 @@ func newCloud(t *testing.T) *cloud {
 		location + "/services/taskguard-doclock:getIamPolicy": `{"etag":"ACAB"}`,
 		"/v2/" + queueName: `{"name":"` + queueName + `","rateLimits":{"maxConcurrentDispatches":95},
 			"retryConfig":{"maxAttempts":-1,"minBackoff":"30s","maxBackoff":"600s","maxDoublings":5},"state":"RUNNING"}`,
-		groups + "analyses/indexes": `{"indexes":[` + index("status", "updatedAt") + "," + index("error.code", "updatedAt") + "," + index("lastError.code", "updatedAt") + "," + index("status", "createdAt") + `]}`,
+		groups + "analyses/indexes": `{"indexes":[` + index("status", "updatedAt", "ASCENDING") + "," + index("status", "updatedAt", "DESCENDING") + "," +
+			index("error.code", "updatedAt", "DESCENDING") + "," + index("lastError.code", "updatedAt", "DESCENDING") + "," + index("status", "createdAt", "ASCENDING") + `]}`,
 		groups + "-/fields": fieldsJSON(map[string]string{
 			"__default__/fields/*": `{"indexes":[{"queryScope":"COLLECTION"}]}`, "analyses/fields/input": `{}`, "analyses/fields/result": `{}`,
 		}),

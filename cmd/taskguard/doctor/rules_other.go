@@ -57,7 +57,7 @@ func (d deployment) indexMissing() (found []Finding) {
 			state = "missing"
 		}
 		found = append(found, findIf(state != "" && state != "READY", Problem,
-			fmt.Sprintf("The index of %s is %s: until it is ready, queries fail: of status and updatedAt, recovery; of a code, status, requeue and cancel by --code; of createdAt, the age of the oldest analysis.", need, state),
+			fmt.Sprintf("The index of %s is %s: until it is ready, queries fail: of ascending updatedAt, recovery; of descending updatedAt, the console and status, requeue and cancel by filter; of createdAt, the age of the oldest analysis.", need, state),
 			"Create it (gcloud firestore indexes composite create, a --field-config=field-path=FIELD,order=ORDER each); wait while it is CREATING, and delete it before if it is NEEDS_REPAIR.")...)
 	}
 	return found

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,13 +35,11 @@ func (f *filter) flags(c *cli.Call) {
 	f.since, f.before = func(time.Time) (none time.Time) { return none }, func(now time.Time) time.Time { return now }
 	for name, at := range map[string]*func(time.Time) time.Time{"since": &f.since, "older-than": &f.before} {
 		c.Flags.Func(name, "filter: by the last update: a `TIME`, or how long ago it was, such as 1h", func(text string) error {
-			ago, err := time.ParseDuration(text)
-			if fixed, ok := iso8601.Parse(text); ok {
-				*at = func(time.Time) time.Time { return fixed }
-			} else if *at = func(now time.Time) time.Time { return now.Add(-ago) }; err != nil || ago < 0 {
-				return errors.New("want a duration such as 90m, or a time such as 2026-01-31T12:00:00Z")
+			parsed, err := console.ParseTime(text)
+			if err == nil {
+				*at = parsed
 			}
-			return nil
+			return err
 		})
 	}
 }
@@ -71,6 +70,7 @@ type bulk struct {
 	filter
 	dryRun bool
 	rate   float64 // changes a second; 0: not limited
+	who    string  // makes the changes; empty: operator
 }
 
 // parse returns the IDs, or none if a filter is given.
@@ -193,7 +193,7 @@ func (b *bulk) change(ctx context.Context, cl *Client, what console.Change, d *a
 	case b.dryRun:
 		return wouldChange, nil
 	}
-	done, err := cl.change(ctx, what, d.ID, &analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}, operator(), log)
+	done, err := cl.change(ctx, what, d.ID, &analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}, cmp.Or(b.who, operator()), log)
 	var held *lease.HeldError
 	switch {
 	case errors.As(err, &held), errors.Is(err, lease.ErrConflict), errors.Is(err, lease.ErrFinished), errors.Is(err, lease.ErrNotFound),

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/lease/analysislock"
+	"taskguard/repo"
 	"taskguard/worker/console"
 )
 
@@ -16,23 +17,29 @@ type consoleSource struct{ *Client }
 
 var _ console.Source = consoleSource{}
 
-// Newest implements console.Source.
-func (s consoleSource) Newest(ctx context.Context, limit int) (console.Listing, error) {
-	found, at, err := s.analyses.Newest(ctx, limit)
-	return console.Listing{At: at, Asked: time.Now(), All: found}, refusal(err)
+// Page implements console.Source.
+func (s consoleSource) Page(ctx context.Context, f console.Filter, after string, limit int) (console.Listing, error) {
+	if f.Prefix != "" {
+		if err := analysislock.CheckID(f.Prefix); err != nil {
+			return console.Listing{}, err
+		}
+	}
+	is := repo.Filter{Status: f.Status, Code: f.Code, ErrorOnly: f.Status == analysislock.Failed, Since: f.Since, Before: f.Before, Prefix: f.Prefix}
+	found, next, at, err := s.analyses.Page(ctx, is, after, limit)
+	return console.Listing{At: at, Asked: time.Now(), All: found, Next: next}, refusal(err)
 }
 
-// InState implements console.Source.
-func (s consoleSource) InState(ctx context.Context, status string, limit int) ([]analysislock.Analysis, error) {
-	found, err := s.analyses.List(ctx, status, limit)
-	return found, refusal(err)
+// Active implements console.Source.
+func (s consoleSource) Active(ctx context.Context, limit int) (console.Listing, error) {
+	running, waiting, at, err := s.analyses.Active(ctx, limit)
+	return console.Listing{At: at, Asked: time.Now(), All: append(running, waiting...)}, refusal(err)
 }
 
 // Count implements console.Source.
 func (s consoleSource) Count(ctx context.Context, statuses []string) (console.Counts, error) {
 	counts := console.Counts{}
 	for _, status := range append([]string{""}, statuses...) {
-		n, err := s.analyses.Count(ctx, status)
+		n, err := s.analyses.Count(ctx, repo.Filter{Status: status})
 		if err != nil {
 			return nil, refusal(err)
 		}
@@ -41,10 +48,22 @@ func (s consoleSource) Count(ctx context.Context, statuses []string) (console.Co
 	return counts, nil
 }
 
-// Overdue implements console.Source.
-func (s consoleSource) Overdue(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-	found, err := s.analyses.Overdue(ctx, limit)
-	return found, refusal(err)
+// Oldest implements console.Source.
+func (s consoleSource) Oldest(ctx context.Context) ([]analysislock.Analysis, error) {
+	oldest, found, err := s.analyses.OldestUnfinished(ctx)
+	if err != nil || !found {
+		return nil, refusal(err)
+	}
+	return []analysislock.Analysis{oldest}, nil
+}
+
+// Failures implements console.Source.
+func (s consoleSource) Failures(ctx context.Context, limit int) (all []console.Failure, err error) {
+	found, err := s.analyses.Failures(ctx, limit)
+	for i := range found {
+		all = append(all, console.Failure(found[i]))
+	}
+	return all, refusal(err)
 }
 
 // Get implements console.Source.
