@@ -266,7 +266,7 @@ func TestAReleaseThatLostTheLeaseReportsWhatItCarriedAsLost(t *testing.T) {
 			w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token = "them", 2 })
 			return leasetest.DropBefore
 		})
-		if err := h.Release(w.Context(), nil, true); err != nil || len(all) != 1 || !errors.Is(all[0].err, lease.ErrLost) || w.record().Note != "" {
+		if err := h.Release(w.Context(), nil, true); !errors.Is(err, lease.ErrLost) || len(all) != 1 || !errors.Is(all[0].err, lease.ErrLost) || w.record().Note != "" {
 			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
 		}
 	})

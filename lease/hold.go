@@ -94,7 +94,7 @@ func (h *Hold[D]) Finish(ctx context.Context, set func(*D)) error {
 }
 
 // Release frees the lease with set's changes if it is still held. Otherwise it changes
-// nothing and returns nil (G8). refund subtracts the attempt. It tries for 2 s,
+// nothing and returns ErrLost (G8). refund subtracts the attempt. It tries for 2 s,
 // or until the deadline of ctx if that is later, also if ctx has been cancelled.
 func (h *Hold[D]) Release(ctx context.Context, set func(*D), refund bool) error {
 	until := time.Now().Add(releaseTimeout)
@@ -109,9 +109,6 @@ func (h *Hold[D]) Release(ctx context.Context, set func(*D), refund bool) error 
 		}
 		return Drop(l, h.grant, refund), nil
 	}, set, func(l Lease) bool { return l.Owner == "" && l.Token == h.grant.Token })
-	if errors.Is(err, ErrLost) {
-		return nil
-	}
 	return err
 }
 

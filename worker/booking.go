@@ -102,10 +102,17 @@ func (a *attempt) retry(ctx context.Context, code, message string) Outcome {
 		wait = backoff(a.acq.Attempt, a.RetryMin, a.RetryMax, spread(a.id, a.acq.Grant.Token))
 	}
 	var next time.Time
+	var lost error
 	released := a.released(ctx, func(ctx context.Context) (err error) {
-		next, err = a.hold.Retry(ctx, code, message, wait)
+		if next, err = a.hold.Retry(ctx, code, message, wait); errors.Is(err, lease.ErrLost) {
+			lost, err = err, nil
+		}
 		return err
 	})
+	if lost != nil {
+		a.lost(ctx, lost)
+		return a.lockLost(ctx, lost)
+	}
 	if released && a.bookNext(ctx, next) {
 		o.Case, o.RetryAt = RetryBooked, next
 	}

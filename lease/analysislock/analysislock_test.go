@@ -146,14 +146,14 @@ func TestASupersededHoldChangesNothing(t *testing.T) {
 			"refresh":  old.Refresh(w.Context(), 0),
 			"complete": old.Complete(w.Context(), "late"),
 			"fail":     old.Fail(w.Context(), "c", "late"),
+			"retry":    retry(w.Context(), nil, old),
 			"by name":  w.locks.RefreshAnalysisLock(w.Context(), "x", "w/1", 0),
 		} {
 			if !errors.Is(err, lease.ErrLost) {
 				w.Errorf("%s: %v, want ErrLost", name, err)
 			}
 		}
-		_, retry := old.Retry(w.Context(), "c", "m", time.Minute)
-		silent := errors.Join(old.Release(w.Context(), analysislock.OutcomeShuttingDown, true), retry,
+		silent := errors.Join(old.Release(w.Context(), analysislock.OutcomeShuttingDown, true),
 			w.locks.ReleaseAnalysisLock(w.Context(), "x", "w/1"), w.locks.ReleaseAnalysisLock(w.Context(), "missing", "w/1"))
 		if after := w.doc(); silent != nil || after.Lock != before.Lock || after.Status != before.Status || after.LastError != nil {
 			w.Errorf("%v; %+v, was %+v", silent, after, before)

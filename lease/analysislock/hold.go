@@ -83,7 +83,8 @@ func (h *Hold) Fail(ctx context.Context, code, message string) error {
 // Retry releases the lock after a temporary failure, which it records as LastError. The
 // next attempt may begin at next, which is wait from now by the store's clock, or zero if
 // wait is. The message is made valid UTF-8 and cut after 4,096 bytes; if the document
-// has no room for it, Retry releases the lock without it.
+// has no room for it, Retry releases the lock without it. If the lock is not held any more, it
+// changes nothing and returns lease.ErrLost.
 func (h *Hold) Retry(ctx context.Context, code, message string, wait time.Duration) (next time.Time, err error) {
 	now := h.lease.Now()
 	if wait > 0 {
@@ -109,8 +110,12 @@ func (h *Hold) Retry(ctx context.Context, code, message string, wait time.Durati
 // later, also when ctx has been cancelled.
 func (h *Hold) Release(ctx context.Context, outcome string, refund bool) error {
 	now := h.lease.Now()
-	return h.lease.Release(ctx, func(d *Analysis) {
+	err := h.lease.Release(ctx, func(d *Analysis) {
 		d.queue()
 		d.end(now, outcome, "", "")
 	}, refund)
+	if errors.Is(err, lease.ErrLost) {
+		return nil
+	}
+	return err
 }

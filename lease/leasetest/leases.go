@@ -196,9 +196,7 @@ func (b *fixture[D]) lost(reason string, change func()) {
 	b.wantLost(err, reason)
 	b.wantLost(h.Renew(b.Context(), 0), reason)
 	b.wantLost(h.Finish(b.Context(), func(d *D) { b.SetNote(d, "mine"); b.Close(d) }), reason)
-	if err := h.Release(b.Context(), func(d *D) { b.SetNote(d, "mine") }, true); err != nil {
-		b.Errorf("release: %v; want none", err)
-	}
+	b.wantLost(h.Release(b.Context(), func(d *D) { b.SetNote(d, "mine") }, true), reason)
 }
 
 func takenMidRun[D any](b *fixture[D]) {

@@ -155,14 +155,14 @@ func (m *model) wrongNext(was, is analysis, k Kind, p *caller) string {
 // unexpected reports whether a worker books a task that does not follow from the record.
 // The name of a follow-up contains the token and the expiry of a lock, that of a next
 // attempt the token and its time, so that whoever reads the record books the same task. A
-// delivery that does not know that it has lost the lock books a next attempt too.
+// delivery may take an operator's unlock for its own release.
 func (m *model) unexpected(t taskqueue.Task, by *caller) bool {
 	if by == nil || by.operates != "" && by.operates != Mark || alias(t, by) != t.Name {
 		return false
 	}
 	r := m.records[t.AnalysisID]
-	if own := (analysis{ID: by.analysis, Lock: lease.Lease{Token: by.token}, NextAttemptAt: t.At}); r.holder != by && !released(r, by) && t.Name == nextName(own) {
-		m.count("next attempts booked without the lock")
+	if own := (analysis{ID: by.analysis, Lock: lease.Lease{Token: by.token}, NextAttemptAt: t.At}); by.broken != nil && t.Name == nextName(own) {
+		m.count("next attempts booked after an unlock")
 		return false
 	}
 	return !slices.ContainsFunc(r.states, func(s state) bool {
@@ -174,11 +174,6 @@ func (m *model) unexpected(t taskqueue.Task, by *caller) bool {
 		}
 		return !s.next.IsZero() && (t.At.IsZero() || t.At.Equal(s.next)) && t.Name == nextName(d)
 	})
-}
-
-// released reports whether p has freed the lock.
-func released(r *record, p *caller) bool {
-	return slices.ContainsFunc(r.states, func(s state) bool { return s.by == p && s.lock.Owner == "" })
 }
 
 // unbooked reports whether p has released the lock after a failure for now, and the queue
