@@ -72,10 +72,10 @@ resource "google_cloud_run_v2_service_iam_member" "caller" {
 }
 
 resource "google_secret_manager_secret_iam_member" "session" {
-  count = local.doclock ? 1 : 0
+  for_each = toset(local.doclock ? compact([var.session_secret, var.pusher_secret]) : [])
 
   project   = var.project
-  secret_id = var.session_secret
+  secret_id = each.key
   role      = "roles/secretmanager.secretAccessor"
   member    = google_service_account.this["doclock"].member
 }

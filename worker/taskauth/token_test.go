@@ -237,7 +237,7 @@ func TestSubjectReturnsTheIDOfAnyAccount(t *testing.T) {
 		for _, want := range []string{"123", strings.Repeat("1", 255)} {
 			for _, email := range []any{account, "another@x.test", nil} {
 				token := sign(t, google(), map[string]any{"sub": want, "email": email, "email_verified": nil})
-				if got, err := v.Subject(request("Bearer " + token)); got != want || err != nil {
+				if got, _, err := v.Subject(request("Bearer " + token)); got != want || err != nil {
 					t.Errorf("email %v: got %q, %v, want %s", email, got, err, want)
 				}
 				wantPass(t, v, token)
@@ -257,7 +257,7 @@ func TestSubjectNeedsAnIDOfANamedAccountToo(t *testing.T) {
 		}
 		run(t, v.Run)
 		for _, sub := range []string{"", strings.Repeat("1", 256)} {
-			if got, err := v.Subject(request("Bearer " + sign(t, google(), map[string]any{"sub": sub}))); got != "" || !errors.Is(err, taskauth.ErrUnauthenticated) {
+			if got, _, err := v.Subject(request("Bearer " + sign(t, google(), map[string]any{"sub": sub}))); got != "" || !errors.Is(err, taskauth.ErrUnauthenticated) {
 				t.Errorf("%d bytes: got %q, %v", len(sub), got, err)
 			}
 		}
@@ -281,7 +281,7 @@ func TestSubjectReturnsNothingWhereCheckRefuses(t *testing.T) {
 			{"exp", time.Now().Add(-time.Minute).Unix(), "expired"},
 		} {
 			r := request("Bearer " + sign(t, google(), map[string]any{c.claim: c.value}))
-			sub, err := v.Subject(r)
+			sub, _, err := v.Subject(r)
 			if sub != "" || !errors.Is(err, taskauth.ErrUnauthenticated) || !slices.Contains(knownTexts, err.Error()) || !strings.HasSuffix(err.Error(), c.text) {
 				t.Errorf("%s %v: got %q, %v, want …%s", c.claim, c.value, sub, err, c.text)
 			}
