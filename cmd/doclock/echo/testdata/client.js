@@ -18,13 +18,13 @@ globalThis.watch = (kind, room) => new Promise((resolve) => {
     channel.listen(`.${type}`, (event) => events.push([type, event.room_id, event.reason, event.holder_name ?? '-'].join(' ')));
   }
   channel.subscribed(() => { events.push('subscribed'); resolve('subscribed'); });
-  channel.error(({ status }) => { echo.leave(`documents.${room}`); resolve(`refused ${status}`); });
+  channel.error(({ status }) => { echo.leave(`documents.${room}`); resolve(`refused ${status ?? "by the application"}`); });
 });
 
 // lock makes a request about the room's lock, and returns the answer's status.
 globalThis.lock = async (method, room) => {
   const headers = echo.options.bearerToken ? { Authorization: `Bearer ${echo.options.bearerToken}` } : {};
-  const answer = await fetch(`${base}/api/documents/${room}/lock`, { method, headers, credentials: 'include' });
+  const answer = await fetch(`${base}/api/documents/${encodeURIComponent(room)}/lock`, { method, headers, credentials: 'include' });
   return answer.status;
 };
 
