@@ -221,7 +221,7 @@ func TestAnotherPayloadUnderAGoodSignatureIsUnauthenticated(t *testing.T) {
 func anybody(t testing.TB) *taskauth.Verifier {
 	t.Helper()
 	v, err := taskauth.New(taskauth.Options{
-		Audience: audience, AnyAccount: true,
+		Audience: audience, AnyAccount: true, NameClaim: "nickname",
 		KeySource: taskauth.KeySource{KeysURL: "https://keys.example.test/certs", Client: &http.Client{Transport: &site{handler: google()}}},
 	})
 	if err != nil {
@@ -241,6 +241,18 @@ func TestSubjectReturnsTheIDOfAnyAccount(t *testing.T) {
 					t.Errorf("email %v: got %q, %v, want %s", email, got, err, want)
 				}
 				wantPass(t, v, token)
+			}
+		}
+	})
+}
+
+func TestSubjectReturnsTheTextOfTheNameClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := anybody(t)
+		for claim, want := range map[any]string{"Aoi": "Aoi", nil: "", 7: ""} {
+			_, got, err := v.Subject(request("Bearer " + sign(t, google(), map[string]any{"nickname": claim, "name": "another"})))
+			if got != want || err != nil {
+				t.Errorf("%v: got %q, %v, want %q", claim, got, err, want)
 			}
 		}
 	})
