@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -23,14 +22,7 @@ func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
 func TestEchoInNodeWithTokensOnTheEmbeddedFirestore(t *testing.T) {
 	tools := find(t)
 	b := emulatortest.Embedded(t)
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- b.Server.Serve(l) }()
-	t.Cleanup(func() { b.Server.Close(); <-ended })
-	tools.check(t, b.Project, l.Addr().String())
+	tools.check(t, b.Project, b.Listen(t))
 }
 
 func TestEchoInNodeWithTokensOnGooglesEmulator(t *testing.T) {
