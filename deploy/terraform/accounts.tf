@@ -72,10 +72,19 @@ resource "google_cloud_run_v2_service_iam_member" "caller" {
 }
 
 resource "google_secret_manager_secret_iam_member" "session" {
-  for_each = toset(local.doclock ? compact([var.session_secret, var.pusher_secret]) : [])
+  count = local.doclock ? 1 : 0
 
   project   = var.project
-  secret_id = each.key
+  secret_id = var.session_secret
+  role      = "roles/secretmanager.secretAccessor"
+  member    = google_service_account.this["doclock"].member
+}
+
+resource "google_secret_manager_secret_iam_member" "pusher" {
+  count = local.doclock && var.pusher_secret != null ? 1 : 0
+
+  project   = var.project
+  secret_id = var.pusher_secret
   role      = "roles/secretmanager.secretAccessor"
   member    = google_service_account.this["doclock"].member
 }

@@ -105,6 +105,7 @@ resource "google_cloud_run_v2_service" "doclock" {
   depends_on = [
     google_project_iam_member.database,
     google_project_service.api,
+    google_secret_manager_secret_iam_member.pusher,
     google_secret_manager_secret_iam_member.session,
   ]
 }

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/coder/websocket"
@@ -387,10 +388,7 @@ func TestAnotherOriginIsServedOnlyIfItIsNamed(t *testing.T) {
 
 func TestADisplayNameIsShownToThoseWithASession(t *testing.T) {
 	s := newPusherSite(t, nil)
-	signed := fmt.Sprintf("v1.user-7.%d.44GC44GK44GE", time.Now().Unix()) // あおい
-	h := hmac.New(sha256.New, secret)
-	h.Write([]byte(doclock.CookieName + "\n" + signed))
-	cookie := []string{"Cookie", doclock.CookieName + "=" + signed + "." + base64.RawURLEncoding.EncodeToString(h.Sum(nil))}
+	cookie := []string{"Cookie", ofUser7()}
 	holder, other, stranger := s.browser(t), s.browser(t), s.browser(t)
 	if got := holder.do(http.MethodPost, lockPath, http.NoBody, cookie...); got.status != http.StatusOK {
 		t.Fatal(got)
@@ -414,6 +412,25 @@ func TestADisplayNameIsShownToThoseWithASession(t *testing.T) {
 	if strings.Contains(s.log.String(), "あおい") {
 		t.Errorf("the name is in the log: %s", s.log)
 	}
+}
+
+// ofUser7 returns the cookie that an application makes for its user 7, あおい.
+func ofUser7() string {
+	signed := fmt.Sprintf("v1.user-7.%d.44GC44GK44GE", time.Now().Unix())
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte(doclock.CookieName + "\n" + signed))
+	return doclock.CookieName + "=" + signed + "." + base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+}
+
+func TestARenewedSessionKeepsItsName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, cookie := memory(t, cookies(t)), ofUser7()
+		time.Sleep(16 * 24 * time.Hour)
+		_, _, set := visit(t, h, http.MethodPost, lockPath, cookie)
+		if set == nil || set.Value == strings.TrimPrefix(cookie, doclock.CookieName+"=") || strings.Split(set.Value, ".")[3] != "44GC44GK44GE" {
+			t.Errorf("got %v, want a new one with the name", set)
+		}
+	})
 }
 
 // state returns the state of a locked room that a channel begins with.

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -49,7 +50,8 @@ func NewCookies(secret []byte) (*Cookies, error) {
 	return &Cookies{secret: secret}, nil
 }
 
-// Caller returns as the owner "session/" and the session's id.
+// Caller returns as the owner "session/" and the session's id, percent-encoded so that it
+// never looks like another id with a client's name.
 func (k *Cookies) Caller(w http.ResponseWriter, r *http.Request, begin bool) (Caller, error) {
 	it, found, err := k.find(w, r)
 	switch {
@@ -65,7 +67,7 @@ func (k *Cookies) Caller(w http.ResponseWriter, r *http.Request, begin bool) (Ca
 		it.id = rand.Text()
 		k.set(w, r, it)
 	}
-	return Caller{Owner: "session/" + it.id, Name: displayName(it.name)}, nil
+	return Caller{Owner: "session/" + url.PathEscape(it.id), Name: displayName(it.name)}, nil
 }
 
 // Begin begins a session unless r carries a valid one.

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -13,10 +14,16 @@ import (
 func Session(t *testing.T, caller func(secret string, r *http.Request) (owner, name string, err error), command ...string) {
 	t.Helper()
 	secret := strings.Repeat("secret", 6)
-	for _, user := range [][]string{{"user_7-x"}, {"8", "つくよみ, A. \"B\" <c>"}} {
-		cmd := exec.CommandContext(t.Context(), command[0], append(command[1:], user...)...) //nolint:gosec // the test's own
+	run := func(user ...string) ([]byte, error) {
+		cmd := exec.CommandContext(t.Context(), command[0], slices.Concat(command[1:], user)...) //nolint:gosec // the test's own
 		cmd.Env = append(os.Environ(), "SESSION_SECRET="+secret)
-		out, err := cmd.Output()
+		return cmd.Output()
+	}
+	if out, err := run("7.1800000000"); err == nil { // would be user 7
+		t.Errorf("an id with a dot gives %s", out)
+	}
+	for _, user := range [][]string{{"user_7-x"}, {"8", "つくよみ, A. \"B\" <c>"}} {
+		out, err := run(user...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import { pathToFileURL } from 'node:url';
 // and display name, or '' for no name. Set it with Path=/, HttpOnly, Secure and
 // SameSite=Lax.
 export function doclockSession(secret, id, name = '') {
+  if (!/^[\w-]+$/.test(id)) throw new RangeError('the id must consist of A-Z, a-z, 0-9, _ and -');
   const parts = ['v1', id, Math.floor(Date.now() / 1000)];
   if (name !== '') parts.push(Buffer.from(name).toString('base64url'));
   const signed = parts.join('.');

@@ -10,6 +10,9 @@ declare(strict_types=1);
 /** The cookie's value for a user's id and display name; '' for no name. */
 function doclock_session(string $secret, string $id, string $name = ''): string
 {
+    if (!preg_match('/^[A-Za-z0-9_-]+$/D', $id)) {
+        throw new InvalidArgumentException('the id must consist of A-Z, a-z, 0-9, _ and -');
+    }
     $base64 = fn (string $bytes): string => rtrim(strtr(base64_encode($bytes), '+/', '-_'), '=');
     $signed = implode('.', array_filter(['v1', $id, (string) time(), $base64($name)], fn (string $part): bool => $part !== ''));
 
