@@ -58,6 +58,8 @@ var siblingRooms = []room{
 	}
 `, `	_ = caller
 `),
+		seed("a subscription does not begin with the state", "TestAChannelHasTheEventsOfItsRoomAndTheStateFirst",
+			`e.Locked || e.Reason != documentlock.Current`, `e.Reason != documentlock.Current`),
 		seed("a socket subscribes to any number of channels", "TestSubscriptionsAreBounded", `len(p.channels) >= maxChannels`, `len(p.channels) < 0`),
 	}},
 	{"worker/doclock/socket.go", []bug{
