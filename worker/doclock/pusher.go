@@ -295,7 +295,9 @@ func (p *pusher) forward(ctx context.Context, channel string, sub *documentlock.
 			err = p.send(m.Type, channel, m)
 		}
 	}
-	_ = p.conn.CloseNow()
+	if ctx.Err() == nil { // else the socket is being closed
+		_ = p.conn.CloseNow()
+	}
 }
 
 func (p *pusher) unsubscribe(channel string) {
