@@ -26,7 +26,7 @@ var rooms = map[string][]string{
 // example is an application's code, which uses Google's clients as any would.
 const example = "taskguard/docs/examples/go"
 
-var testOnly = []string{"taskguard/lease/leasetest", "taskguard/emulator/emulatortest", "taskguard/cmd/chromiumtest", "taskguard/worker/proof", "taskguard/docs/examples/examplestest"}
+var testOnly = []string{"taskguard/lease/leasetest", "taskguard/emulator/emulatortest", "taskguard/cmd/chromiumtest", "taskguard/cmd/doclock/echo", "taskguard/worker/proof", "taskguard/docs/examples/examplestest"}
 
 func TestTheArrowsPointOneWay(t *testing.T) {
 	for pkg, imports := range list(t, "{{join .Imports \" \"}}", "./...") {

@@ -51,7 +51,8 @@ func environmentOf(c *run.Container) map[string]string {
 var leftUnset = map[string]string{
 	"PORT": "Cloud Run sets it", "K_SERVICE": "Cloud Run sets it", "K_REVISION": "Cloud Run sets it",
 	"FIRESTORE_EMULATOR_HOST": "for tests", "CLOUD_TASKS_EMULATOR_HOST": "for tests", "TASK_JWKS_URL": "for tests",
-	"worker TASK_AUDIENCE": "of TASK_AUTH=oidc", "worker TASK_SERVICE_ACCOUNTS": "of TASK_AUTH=oidc", "doclock SESSION_AUDIENCE": "of SESSION_AUTH=oidc",
+	"worker TASK_AUDIENCE": "of TASK_AUTH=oidc", "worker TASK_SERVICE_ACCOUNTS": "of TASK_AUTH=oidc", "doclock SESSION_AUDIENCE": "of SESSION_AUTH=oidc", "doclock SESSION_NAME_CLAIM": "of SESSION_AUTH=oidc",
+	"doclock PUSHER_APP_KEY": "only for Laravel Echo", "doclock PUSHER_APP_SECRET": "with PUSHER_APP_KEY", "doclock ALLOWED_ORIGINS": "only for pages of other origins",
 	"CHECKPOINT_INTERVAL": "its default fits", "STALL_TIMEOUT": "only for analyzers that report", "MAX_RUN_TIME": "its default fits",
 }
 

@@ -193,6 +193,7 @@ func TestTheModuleGrantsTheseRolesAndNoOthers(t *testing.T) {
 		"google_project_iam_member.database":                   "datastore.user",
 		"google_project_iam_member.operator":                   "cloudscheduler.viewer logging.viewer monitoring.viewer serviceusage.serviceUsageConsumer",
 		"google_project_iam_member.telemetry":                  "serviceusage.serviceUsageConsumer telemetry.metricsWriter telemetry.tracesWriter",
+		"google_secret_manager_secret_iam_member.pusher":       "secretmanager.secretAccessor",
 		"google_secret_manager_secret_iam_member.session":      "secretmanager.secretAccessor",
 		"google_secret_manager_secret_iam_member.worker":       "secretmanager.secretAccessor",
 		"google_service_account_iam_member.build_calls_as":     "iam.serviceAccountOpenIdTokenCreator",

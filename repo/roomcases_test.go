@@ -19,7 +19,7 @@ func anOwned(at time.Time) documentlock.Lock {
 	at = at.Truncate(time.Millisecond)
 	return documentlock.Lock{
 		Lease:    lease.Lease{Owner: "s/1", Token: 7, HeartbeatAt: at, ExpiresAt: at.Add(30 * time.Second)},
-		LockedAt: at, Holder: "HOLDER",
+		LockedAt: at, Holder: "HOLDER", Name: "A Name",
 	}
 }
 
@@ -51,7 +51,7 @@ func TestRooms(t *testing.T) {
 				t.Errorf("%+v, want %+v after %v", c, next, missing.At)
 			}
 			want := map[string]any{
-				"lockOwner": "s/1", "lockToken": int64(7), "holder": "HOLDER", "lockedAt": timeValue(next.LockedAt),
+				"lockOwner": "s/1", "lockToken": int64(7), "holder": "HOLDER", "holderName": "A Name", "lockedAt": timeValue(next.LockedAt),
 				"lockHeartbeatAt": timeValue(next.HeartbeatAt), "lockExpiresAt": timeValue(next.ExpiresAt),
 			}
 			if diff := cmp.Diff(want, r.fields(t, "a")); diff != "" {

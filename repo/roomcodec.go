@@ -26,6 +26,7 @@ func (c roomCodec) decode(r reading) (documentlock.Lock, error) {
 	lock := documentlock.Lock{Lease: l}
 	lock.LockedAt, _ = parseTime(data["lockedAt"])
 	lock.Holder, _ = data["holder"].(string)
+	lock.Name, _ = data["holderName"].(string)
 	lock.Unlocked, _ = data["unlocked"].(bool)
 	return lock, nil
 }
@@ -54,6 +55,7 @@ func roomFields(l documentlock.Lock) map[string]any {
 		"lockHeartbeatAt": timeValue(l.HeartbeatAt),
 		"lockExpiresAt":   timeValue(l.ExpiresAt),
 		"holder":          orDelete(l.Holder),
+		"holderName":      orDelete(l.Name),
 		"unlocked":        orDelete(l.Unlocked),
 		"attempts":        orDelete(l.Attempts),
 		"finished":        orDelete(l.Finished),

@@ -80,6 +80,15 @@ resource "google_secret_manager_secret_iam_member" "session" {
   member    = google_service_account.this["doclock"].member
 }
 
+resource "google_secret_manager_secret_iam_member" "pusher" {
+  count = local.doclock && var.pusher_secret != null ? 1 : 0
+
+  project   = var.project
+  secret_id = var.pusher_secret
+  role      = "roles/secretmanager.secretAccessor"
+  member    = google_service_account.this["doclock"].member
+}
+
 resource "google_secret_manager_secret_iam_member" "worker" {
   for_each = toset([for s in concat(values(var.worker_secrets), var.app == null ? [] : values(var.app.secrets)) : s.secret])
 

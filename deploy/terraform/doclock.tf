@@ -56,6 +56,20 @@ resource "google_cloud_run_v2_service" "doclock" {
         }
       }
 
+      # PUSHER_APP_KEY is in doclock_env.
+      dynamic "env" {
+        for_each = var.pusher_secret == null ? [] : [var.pusher_secret]
+        content {
+          name = "PUSHER_APP_SECRET"
+          value_source {
+            secret_key_ref {
+              secret  = env.value
+              version = "latest"
+            }
+          }
+        }
+      }
+
       startup_probe {
         period_seconds    = 5
         timeout_seconds   = 3
@@ -91,6 +105,7 @@ resource "google_cloud_run_v2_service" "doclock" {
   depends_on = [
     google_project_iam_member.database,
     google_project_service.api,
+    google_secret_manager_secret_iam_member.pusher,
     google_secret_manager_secret_iam_member.session,
   ]
 }

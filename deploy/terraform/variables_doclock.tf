@@ -10,8 +10,14 @@ variable "session_secret_version" {
   default     = "latest"
 }
 
+variable "pusher_secret" {
+  description = "Name of an existing Secret Manager secret, PUSHER_APP_SECRET, for clients of Laravel Echo; PUSHER_APP_KEY is set in doclock_env."
+  type        = string
+  default     = null
+}
+
 variable "doclock_env" {
-  description = "More of the document lock's environment, such as LOG_LEVEL. No secrets: they would be in Terraform's state."
+  description = "More of the document lock's environment, such as LOG_LEVEL, PUSHER_APP_KEY and ALLOWED_ORIGINS. No secrets: they would be in Terraform's state."
   type        = map(string)
   default     = {}
 

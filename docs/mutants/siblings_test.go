@@ -52,6 +52,25 @@ var siblingRooms = []room{
 	}
 `,
 		``)}},
+	{"worker/doclock/pusher.go", []bug{
+		seed("a private channel's signature is not compared", "TestAPrivateChannelNeedsASession",
+			`private && !hmac.Equal([]byte(auth), []byte(p.server.o.Pusher.sign(p.id, channel)))`, `private && auth == ""`),
+		seed("a private channel needs no session", "TestAPrivateChannelNeedsASession", `	if caller.Owner == "" {
+		return "", errNoSession
+	}
+`, `	_ = caller
+`),
+		seed("a subscription does not begin with the state", "TestAChannelHasTheEventsOfItsRoomAndTheStateFirst",
+			`e.Locked || e.Reason != documentlock.Current`, `e.Reason != documentlock.Current`),
+		seed("a socket subscribes to any number of channels", "TestSubscriptionsAreBounded", `len(p.channels) >= maxChannels`, `len(p.channels) < 0`),
+	}},
+	{"worker/doclock/socket.go", []bug{
+		seed("an origin is compared by its prefix", "TestAnotherOriginIsServedOnlyIfItIsNamed",
+			`slices.Contains(s.o.Origins, origins[0])`, `slices.ContainsFunc(s.o.Origins, func(o string) bool { return strings.HasPrefix(origins[0], o) })`),
+		seed("a name is shown to anybody", "TestADisplayNameIsShownToThoseWithASession", `if named {`, `if named || true {`),
+	}},
+	{"worker/doclock/page.go", []bug{seed("an answer for another origin is readable", "TestAnotherOriginIsServedOnlyIfItIsNamed",
+		`!slices.Contains(s.o.Origins, origin)`, `origin == ""`)}},
 	{"worker/console/change.go", []bug{
 		seed("a requeue from the beginning keeps the checkpoint", "TestARequeueContinuesFromTheCheckpointUnlessTheOperatorChoosesTheBeginning",
 			`			what = RequeueFresh

@@ -27,7 +27,7 @@ var taskauthRooms = []room{
 			`[]jose.SignatureAlgorithm{p.of.algorithm}`,
 			`[]jose.SignatureAlgorithm{jose.HS256, jose.RS256, jose.ES256}`),
 		seed("the signature is not verified", "TestAnotherPayloadUnderAGoodSignatureIsUnauthenticated",
-			`token.Claims(key, &c) != nil`, `key == nil || token.UnsafeClaimsWithoutVerification(&c) != nil`),
+			`token.Claims(key, &c, &c.all) != nil`, `key == nil || token.UnsafeClaimsWithoutVerification(&c) != nil`),
 	}},
 	{"worker/taskauth/keys.go", []bug{seed("stale keys are trusted for ever", "TestKeysAreUsedForADayWithoutThePage",
 		`now.Sub(k.got) >= maxStale`, `k.keys == nil`)}},

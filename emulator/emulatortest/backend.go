@@ -2,6 +2,7 @@ package emulatortest
 
 import (
 	"context"
+	"net"
 	"path"
 	"sync"
 	"testing"
@@ -48,6 +49,20 @@ func Embedded(t testing.TB) *Backend {
 	s := firestore.NewServer(firestore.Options{})
 	t.Cleanup(s.Close)
 	return &Backend{Project: Project(), Server: s, Calls: &Calls{}}
+}
+
+// Listen serves an embedded server over loopback until the end of the test, and returns
+// its host for FIRESTORE_EMULATOR_HOST.
+func (b *Backend) Listen(t testing.TB) (host string) {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- b.Server.Serve(l) }()
+	t.Cleanup(func() { b.Server.Close(); <-ended })
+	return l.Addr().String()
 }
 
 // OnGoogle returns Google's emulator; see Google.

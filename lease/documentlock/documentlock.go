@@ -29,6 +29,7 @@ type Lock struct {
 	lease.Lease
 	LockedAt time.Time // the store's time of the acquisition
 	Holder   string    // the holder's public name: random, new with each acquisition
+	Name     string    // the display name that the holder's application publishes (D9); may be empty
 	Unlocked bool      // by an operator; until it is swept or taken
 }
 
@@ -99,21 +100,27 @@ func (l *Locks) TTL() time.Duration { return l.policy.TTL }
 // record that has already expired, and the next commit takes it only if it is
 // unchanged: its time, and so the token, is later than any deletion (D4).
 func (l *Locks) Acquire(ctx context.Context, room, owner string) (State, error) {
-	c, err := l.acquire(ctx, room, owner)
+	return l.AcquireAs(ctx, room, owner, "")
+}
+
+// AcquireAs is Acquire for an owner with a display name, which others see while the owner
+// holds the room (D9).
+func (l *Locks) AcquireAs(ctx context.Context, room, owner, name string) (State, error) {
+	c, err := l.acquire(ctx, room, owner, name)
 	return l.state(c, owner), err
 }
 
 // Hold is Acquire for a program that keeps the room by the engine's Hold, which
 // renews it in one round trip.
 func (l *Locks) Hold(ctx context.Context, room, owner string) (*lease.Hold[Lock], error) {
-	c, err := l.acquire(ctx, room, owner)
+	c, err := l.acquire(ctx, room, owner, "")
 	if err != nil {
 		return nil, err
 	}
 	return l.lessor.Hold(room, c), nil
 }
 
-func (l *Locks) acquire(ctx context.Context, room, owner string) (lease.Cell[Lock], error) {
+func (l *Locks) acquire(ctx context.Context, room, owner, name string) (lease.Cell[Lock], error) {
 	if owner == "" {
 		return lease.Cell[Lock]{}, errors.New("documentlock: no owner")
 	}
@@ -139,7 +146,7 @@ func (l *Locks) acquire(ctx context.Context, room, owner string) (lease.Cell[Loc
 		if held := (*lease.HeldError)(nil); errors.As(err, &held) {
 			return next, &HeldError{HeldError: *held, LockedAt: c.Doc.LockedAt}
 		}
-		return Lock{Lease: next.Lease, LockedAt: next.HeartbeatAt, Holder: holder}, err
+		return Lock{Lease: next.Lease, LockedAt: next.HeartbeatAt, Holder: holder, Name: name}, err
 	}
 	var from *lease.Cell[Lock]
 	for {

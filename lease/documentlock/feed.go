@@ -38,6 +38,7 @@ type Event struct {
 	Room      string
 	Locked    bool
 	Holder    string    // empty unless Locked
+	Name      string    // the holder's display name, if it has one
 	ExpiresAt time.Time // zero unless Locked; by the store's clock
 	Reason    string    // Current, Acquired, Released, Expired or Unlocked
 	Version   int64     // the store's time of that state, in µs; grows
@@ -260,7 +261,7 @@ func (f *Feed) update(r *room, c lease.Cell[Lock]) {
 		r.timer = nil
 	}
 	if now.Locked = lease.Held(c.Doc.Lease, c.At); now.Locked {
-		now.Holder, now.ExpiresAt = c.Doc.Holder, c.Doc.ExpiresAt
+		now.Holder, now.Name, now.ExpiresAt = c.Doc.Holder, c.Doc.Name, c.Doc.ExpiresAt
 		// Expiries are whole milliseconds: rounded up, the reading is not too early.
 		due := c.Asked.Add(c.Doc.ExpiresAt.Sub(c.At.Truncate(time.Millisecond)))
 		f.schedule(r, max(time.Until(due), leastDue))

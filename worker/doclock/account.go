@@ -18,10 +18,10 @@ const (
 	bearerProtocol = "bearer."
 )
 
-// Verifier returns the subject of a request's bearer token, or an error of
-// taskauth's; taskauth.Verifier is one.
+// Verifier returns the subject of a request's bearer token, and its display name or "", or
+// an error of taskauth's; taskauth.Verifier is one.
 type Verifier interface {
-	Subject(r *http.Request) (string, error)
+	Subject(r *http.Request) (subject, name string, err error)
 }
 
 // Accounts are sessions proved by a bearer token: in Authorization or, for a
@@ -30,23 +30,23 @@ type Accounts struct {
 	Verifier Verifier
 }
 
-// Owner returns "oidc/" and the token's subject, percent-encoded so that no subject
+// Caller returns as the owner "oidc/" and the token's subject, percent-encoded so that no subject
 // looks like another subject with a client's name.
-func (a Accounts) Owner(_ http.ResponseWriter, r *http.Request, _ bool) (string, error) {
+func (a Accounts) Caller(_ http.ResponseWriter, r *http.Request, _ bool) (Caller, error) {
 	if len(r.Header["Authorization"]) == 0 {
 		if tokens := offered(r); len(tokens) == 1 {
 			r = r.WithContext(r.Context()) // a copy, whose header is replaced
 			r.Header = http.Header{"Authorization": {"Bearer " + tokens[0]}}
 		}
 	}
-	sub, err := a.Verifier.Subject(r)
+	sub, name, err := a.Verifier.Subject(r)
 	if err != nil {
-		return "", err
+		return Caller{}, err
 	}
 	if sub == "" {
-		return "", taskauth.ErrUnauthenticated
+		return Caller{}, taskauth.ErrUnauthenticated
 	}
-	return "oidc/" + url.PathEscape(sub), nil
+	return Caller{Owner: "oidc/" + url.PathEscape(sub), Name: displayName(name)}, nil
 }
 
 // Begin does nothing: the application gives the page its token.

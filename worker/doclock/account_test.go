@@ -128,18 +128,18 @@ func TestASocketTakesTheTokenAsASubprotocol(t *testing.T) {
 // fixed is a Verifier of one subject. If that is empty, it has no keys.
 type fixed string
 
-func (f fixed) Subject(*http.Request) (string, error) {
+func (f fixed) Subject(*http.Request) (subject, name string, err error) {
 	if f == "" {
-		return "", taskauth.ErrNoKeys
+		return "", "", taskauth.ErrNoKeys
 	}
-	return string(f), nil
+	return string(f), "A Name", nil
 }
 
 func TestASubjectIsEscapedInItsOwner(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
-	owner, err := doclock.Accounts{Verifier: fixed("a/tab")}.Owner(nil, r, false)
-	if err != nil || owner != "oidc/a%2Ftab" {
-		t.Errorf("got %q, %v", owner, err)
+	caller, err := doclock.Accounts{Verifier: fixed("a/tab")}.Caller(nil, r, false)
+	if want := (doclock.Caller{Owner: "oidc/a%2Ftab", Name: "A Name"}); err != nil || caller != want {
+		t.Errorf("got %+v, %v, want %+v", caller, err, want)
 	}
 }
 

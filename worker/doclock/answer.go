@@ -22,12 +22,14 @@ var (
 	// ErrSession is a session cookie that is forged, altered or expired.
 	ErrSession = errors.New("doclock: invalid session")
 
-	errTwoSessions = errors.New("doclock: two sessions at once")
-	errCrossSite   = errors.New("doclock: cross-site request")
-	errTooLarge    = errors.New("doclock: the body is too large")
-	errNoSweep     = errors.New("doclock: swept in part")
-	errRoute       = errors.New("doclock: no such route")
-	errMethod      = errors.New("doclock: method not allowed")
+	errTwoSessions    = errors.New("doclock: two sessions at once")
+	errCrossSite      = errors.New("doclock: cross-site request")
+	errNoSession      = errors.New("doclock: no session")
+	errForeignChannel = errors.New("doclock: foreign channel")
+	errTooLarge       = errors.New("doclock: the body is too large")
+	errNoSweep        = errors.New("doclock: swept in part")
+	errRoute          = errors.New("doclock: no such route")
+	errMethod         = errors.New("doclock: method not allowed")
 )
 
 // requestError describes what is wrong with a request, without repeating its input.
@@ -46,6 +48,8 @@ var refusals = []struct {
 	{documentlock.ErrNotYours, http.StatusForbidden, "not_locked_by_user", "ロックを保持していません"},
 	{errCrossSite, http.StatusForbidden, "cross_site", "the request comes from another site"},
 	{ErrSession, http.StatusUnauthorized, "invalid_session", "the session cookie is not valid; load the page again for a new one"},
+	{errNoSession, http.StatusForbidden, "no_session", "a private channel needs a session"},
+	{errForeignChannel, http.StatusForbidden, "forbidden", "want a socket_id, and a channel_name private-documents.ROOM"},
 	{errTwoSessions, http.StatusUnauthorized, "two_sessions", "there are two valid session cookies, one of them set by another site of this domain; delete both"},
 	{taskauth.ErrUnauthenticated, http.StatusUnauthorized, "unauthenticated", "a valid bearer token is needed"},
 	{taskauth.ErrForbidden, http.StatusForbidden, "forbidden", "this account may not call"},

@@ -22,6 +22,7 @@ const maxBody = 64 << 10
 // target is the room of a request, and the owner that sent it.
 type target struct {
 	room, owner string
+	name        string // the owner's display name
 }
 
 // Bodies of the successful answers.
@@ -50,6 +51,7 @@ type (
 		IsMyLock  bool    `json:"is_my_lock"`
 		LockedAt  *string `json:"locked_at"`
 		ExpiresAt *string `json:"expires_at"`
+		Name      string  `json:"holder_name,omitempty"`
 	}
 	confirmed struct {
 		Success   bool    `json:"success"`
@@ -83,7 +85,7 @@ func (s *Server) identify(c echo.Context) (q target, err error) {
 	if s.sites.Check(r) != nil {
 		return q, errCrossSite
 	}
-	owner, err := s.sessions.Owner(c.Response(), r, r.Method == http.MethodPost)
+	caller, err := s.sessions.Caller(c.Response(), r, r.Method == http.MethodPost)
 	if err != nil {
 		return q, err
 	}
@@ -95,10 +97,10 @@ func (s *Server) identify(c echo.Context) (q target, err error) {
 	if err != nil {
 		return q, err
 	}
-	if owner != "" {
-		owner += client
+	if caller.Owner != "" {
+		caller.Owner += client
 	}
-	return target{room: room, owner: owner}, nil
+	return target{room, caller.Owner, caller.Name}, nil
 }
 
 // roomOf returns the room id in r's path, percent-decoded exactly once. Echo's own
@@ -146,7 +148,7 @@ func drain(w http.ResponseWriter, r *http.Request) error {
 
 // acquire handles POST (D1). A POST of the owner is a heartbeat.
 func (s *Server) acquire(ctx context.Context, q target, _ echo.Context) (any, error) {
-	state, err := s.locks.Acquire(ctx, q.room, q.owner)
+	state, err := s.locks.AcquireAs(ctx, q.room, q.owner, q.name)
 	l := state.Lock
 	return acquired{true, stamp(l.ExpiresAt), stamp(l.LockedAt), ttl(l), l.Token, l.Holder}, err
 }
@@ -175,7 +177,11 @@ func (s *Server) release(ctx context.Context, q target, _ echo.Context) (any, er
 // show handles GET.
 func (s *Server) show(ctx context.Context, q target, _ echo.Context) (any, error) {
 	state, err := s.locks.Get(ctx, q.room, q.owner)
-	return shown{state.Locked, state.Mine, stamp(state.Lock.LockedAt), stamp(state.Lock.ExpiresAt)}, err
+	body := shown{state.Locked, state.Mine, stamp(state.Lock.LockedAt), stamp(state.Lock.ExpiresAt), ""}
+	if q.owner != "" {
+		body.Name = state.Lock.Name
+	}
+	return body, err
 }
 
 // confirm handles GET …/confirm, which a client calls right before it saves.

@@ -3,6 +3,8 @@ package doclock
 import (
 	"crypto/sha256"
 	"fmt"
+	"net/http"
+	"slices"
 
 	"github.com/labstack/echo/v4"
 
@@ -19,6 +21,31 @@ func headers(next echo.HandlerFunc) echo.HandlerFunc {
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-store")
 		return next(c)
+	}
+}
+
+// crossOrigin lets pages of the allowed origins read answers, and send cookies and our
+// headers (CORS). The browser refuses other origins, as it gets no such header.
+func (s *Server) crossOrigin(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		r, h := c.Request(), c.Response().Header()
+		if len(s.o.Origins) > 0 {
+			h.Add("Vary", "Origin")
+		}
+		origin := r.Header.Get("Origin")
+		if !slices.Contains(s.o.Origins, origin) {
+			return next(c)
+		}
+		h.Set("Access-Control-Allow-Origin", origin)
+		h.Set("Access-Control-Allow-Credentials", "true")
+		if r.Method != http.MethodOptions {
+			return next(c)
+		}
+		h.Set("Access-Control-Allow-Methods", "GET, POST, PUT, DELETE")
+		// Echo adds the last three.
+		h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, "+ClientHeader+", X-CSRF-Token, X-Requested-With, X-Socket-Id")
+		h.Set("Access-Control-Max-Age", "600")
+		return c.NoContent(http.StatusNoContent)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -24,8 +25,10 @@ const (
 	sessionVersion = "v1"
 )
 
-// Cookies are sessions proved by a signed cookie: version.id.issued.mac, where mac is
-// the HMAC-SHA256 of what precedes it. Instances that share the secret accept each
+// Cookies are sessions proved by a signed cookie: version.id.issued.mac, or
+// version.id.issued.name.mac with a display name in unpadded URL-safe base64. mac is the
+// HMAC-SHA256 of CookieName, a line feed and what precedes ".mac". An application that has
+// the secret may make the cookie itself, with the user's id in [A-Za-z0-9_-]. Instances that share the secret accept each
 // other's sessions; nothing is stored.
 //
 // A caller without a cookie has no session until a POST or the page begins one. A
@@ -47,36 +50,40 @@ func NewCookies(secret []byte) (*Cookies, error) {
 	return &Cookies{secret: secret}, nil
 }
 
-// Owner returns "session/" and the session's id.
-func (k *Cookies) Owner(w http.ResponseWriter, r *http.Request, begin bool) (string, error) {
-	id, found, err := k.find(w, r)
+// Caller returns as the owner "session/" and the session's id, percent-encoded so that it
+// never looks like another id with a client's name.
+func (k *Cookies) Caller(w http.ResponseWriter, r *http.Request, begin bool) (Caller, error) {
+	it, found, err := k.find(w, r)
 	switch {
 	case err != nil:
-		return "", err
-	case id != "":
+		return Caller{}, err
+	case it.id != "":
 	case found:
 		http.SetCookie(w, &http.Cookie{Name: CookieName, Path: "/", MaxAge: -1})
-		return "", ErrSession
+		return Caller{}, ErrSession
 	case !begin:
-		return "", nil
+		return Caller{}, nil
 	default:
-		id = rand.Text()
-		k.set(w, r, id)
+		it.id = rand.Text()
+		k.set(w, r, it)
 	}
-	return "session/" + id, nil
+	return Caller{Owner: "session/" + url.PathEscape(it.id), Name: displayName(it.name)}, nil
 }
 
 // Begin begins a session unless r carries a valid one.
 func (k *Cookies) Begin(w http.ResponseWriter, r *http.Request) {
-	if id, _, err := k.find(w, r); id == "" && err == nil {
-		k.set(w, r, rand.Text())
+	if it, _, err := k.find(w, r); it.id == "" && err == nil {
+		k.set(w, r, session{id: rand.Text()})
 	}
 }
 
-// find returns the id of the valid session that r carries, and renews it if half of
+// session is what a valid cookie proves.
+type session struct{ id, name string }
+
+// find returns the valid session that r carries, if any, and renews it if half of
 // its life has passed; found reports whether r has a session's cookie. It
 // reads the header itself: net/http drops a cookie with an invalid character.
-func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (id string, found bool, _ error) {
+func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (it session, found bool, _ error) {
 	var age time.Duration
 	for _, line := range r.Header["Cookie"] {
 		for part := range strings.SplitSeq(line, ";") {
@@ -86,36 +93,41 @@ func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (id string, found
 			}
 			found = true
 			next, since := k.read(value)
-			if next != "" && id != "" && next != id {
-				return "", true, errTwoSessions
+			if next.id != "" && it.id != "" && next.id != it.id {
+				return session{}, true, errTwoSessions
 			}
-			if next != "" {
-				id, age = next, since
+			if next.id != "" {
+				it, age = next, since
 			}
 		}
 	}
 	if age >= sessionLife/2 {
-		k.set(w, r, id)
+		k.set(w, r, it)
 	}
-	return id, found, nil
+	return it, found, nil
 }
 
-// read returns the id that a cookie's value proves, and its age. An invalid cookie has
-// an empty id.
-func (k *Cookies) read(value string) (id string, age time.Duration) {
+// read returns the session that a cookie's value proves, and its age. An invalid cookie
+// has an empty id.
+func (k *Cookies) read(value string) (it session, age time.Duration) {
 	end := strings.LastIndexByte(value, '.')
 	if end < 0 || !hmac.Equal([]byte(value[end+1:]), []byte(k.mac(value[:end]))) {
-		return "", 0
+		return it, 0
 	}
 	parts := strings.Split(value[:end], ".") // ours: the mac is valid
-	if len(parts) != 3 || parts[0] != sessionVersion {
-		return "", 0
+	if len(parts) < 3 || len(parts) > 4 || parts[0] != sessionVersion {
+		return it, 0
 	}
 	issued, err := strconv.ParseInt(parts[2], 10, 64)
 	if age = time.Since(time.Unix(issued, 0)); err != nil || age >= sessionLife {
-		return "", 0
+		return it, 0
 	}
-	return parts[1], age
+	if len(parts) == 4 {
+		name, _ := base64.RawURLEncoding.DecodeString(parts[3]) // signed by us or by the application
+		it.name = string(name)
+	}
+	it.id = parts[1]
+	return it, age
 }
 
 // mac returns the MAC as base64. Callers compare this text and do not decode it, since
@@ -126,8 +138,11 @@ func (k *Cookies) mac(signed string) string {
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
-func (k *Cookies) set(w http.ResponseWriter, r *http.Request, id string) {
-	signed := sessionVersion + "." + id + "." + strconv.FormatInt(time.Now().Unix(), 10)
+func (k *Cookies) set(w http.ResponseWriter, r *http.Request, it session) {
+	signed := sessionVersion + "." + it.id + "." + strconv.FormatInt(time.Now().Unix(), 10)
+	if it.name != "" {
+		signed += "." + base64.RawURLEncoding.EncodeToString([]byte(it.name))
+	}
 	http.SetCookie(w, &http.Cookie{
 		Name: CookieName, Value: signed + "." + k.mac(signed), Path: "/", MaxAge: int(sessionLife.Seconds()),
 		HttpOnly: true, SameSite: http.SameSiteLaxMode,

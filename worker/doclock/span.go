@@ -17,7 +17,7 @@ import (
 func (s *Server) spanned(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		route := c.Path()
-		if strings.HasPrefix(route, "/health/") || strings.HasSuffix(route, "/ws") {
+		if strings.HasPrefix(route, "/health/") || strings.HasSuffix(route, "/ws") || route == "/app/:key" {
 			return next(c)
 		}
 		r := c.Request()

@@ -26,6 +26,7 @@ type Options struct {
 	// AnyAccount lets in every account that has a subject, with an e-mail address or
 	// without. Accounts is empty then.
 	AnyAccount bool
+	NameClaim  string // of the token, whose text is the account's display name; empty: none
 	KeySource
 }
 
@@ -43,6 +44,7 @@ type Verifier struct {
 	tokens   *tokenVerifier
 	accounts []string
 	anyone   bool // every account may call
+	name     string
 }
 
 // New returns a Verifier that has no keys until Run fetches them. It makes no call.
@@ -62,7 +64,7 @@ func New(o Options) (*Verifier, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Verifier{tokens: p, accounts: slices.Clone(o.Accounts), anyone: o.AnyAccount}, nil
+	return &Verifier{tokens: p, accounts: slices.Clone(o.Accounts), anyone: o.AnyAccount, name: o.NameClaim}, nil
 }
 
 // Run fetches the keys and keeps them fresh until ctx ends, then returns. It is
@@ -80,16 +82,17 @@ func (v *Verifier) Check(r *http.Request) error {
 
 // Subject checks r as Check does, and returns the unique id of its account: never
 // empty without an error, at most 255 bytes. Unlike an e-mail address it never
-// becomes another account's.
-func (v *Verifier) Subject(r *http.Request) (string, error) {
+// becomes another account's. name is the text of the claim NameClaim, or empty.
+func (v *Verifier) Subject(r *http.Request) (subject, name string, err error) {
 	c, err := v.claims(r)
 	switch {
 	case err != nil:
-		return "", err
+		return "", "", err
 	case c.Subject == "" || len(c.Subject) > maxSubject:
-		return "", errNoSubject
+		return "", "", errNoSubject
 	}
-	return c.Subject, nil
+	name, _ = c.all[v.name].(string)
+	return c.Subject, name, nil
 }
 
 // claims returns the claims of r's token, if r may pass.

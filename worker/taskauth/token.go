@@ -103,6 +103,8 @@ type claims struct {
 	jwt.Claims
 	Email         string `json:"email"`
 	EmailVerified bool   `json:"email_verified"`
+
+	all map[string]any
 }
 
 // claims returns the claims of a token whose signature holds, which is for us and
@@ -120,7 +122,7 @@ func (p *tokenVerifier) claims(ctx context.Context, raw string) (c claims, err e
 	if err != nil {
 		return c, err
 	}
-	if token.Claims(key, &c) != nil {
+	if token.Claims(key, &c, &c.all) != nil {
 		return c, errSignature
 	}
 	return c, p.accept(c, time.Now())

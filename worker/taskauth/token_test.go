@@ -221,7 +221,7 @@ func TestAnotherPayloadUnderAGoodSignatureIsUnauthenticated(t *testing.T) {
 func anybody(t testing.TB) *taskauth.Verifier {
 	t.Helper()
 	v, err := taskauth.New(taskauth.Options{
-		Audience: audience, AnyAccount: true,
+		Audience: audience, AnyAccount: true, NameClaim: "nickname",
 		KeySource: taskauth.KeySource{KeysURL: "https://keys.example.test/certs", Client: &http.Client{Transport: &site{handler: google()}}},
 	})
 	if err != nil {
@@ -237,10 +237,22 @@ func TestSubjectReturnsTheIDOfAnyAccount(t *testing.T) {
 		for _, want := range []string{"123", strings.Repeat("1", 255)} {
 			for _, email := range []any{account, "another@x.test", nil} {
 				token := sign(t, google(), map[string]any{"sub": want, "email": email, "email_verified": nil})
-				if got, err := v.Subject(request("Bearer " + token)); got != want || err != nil {
+				if got, _, err := v.Subject(request("Bearer " + token)); got != want || err != nil {
 					t.Errorf("email %v: got %q, %v, want %s", email, got, err, want)
 				}
 				wantPass(t, v, token)
+			}
+		}
+	})
+}
+
+func TestSubjectReturnsTheTextOfTheNameClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := anybody(t)
+		for claim, want := range map[any]string{"Aoi": "Aoi", nil: "", 7: ""} {
+			_, got, err := v.Subject(request("Bearer " + sign(t, google(), map[string]any{"nickname": claim, "name": "another"})))
+			if got != want || err != nil {
+				t.Errorf("%v: got %q, %v, want %q", claim, got, err, want)
 			}
 		}
 	})
@@ -257,7 +269,7 @@ func TestSubjectNeedsAnIDOfANamedAccountToo(t *testing.T) {
 		}
 		run(t, v.Run)
 		for _, sub := range []string{"", strings.Repeat("1", 256)} {
-			if got, err := v.Subject(request("Bearer " + sign(t, google(), map[string]any{"sub": sub}))); got != "" || !errors.Is(err, taskauth.ErrUnauthenticated) {
+			if got, _, err := v.Subject(request("Bearer " + sign(t, google(), map[string]any{"sub": sub}))); got != "" || !errors.Is(err, taskauth.ErrUnauthenticated) {
 				t.Errorf("%d bytes: got %q, %v", len(sub), got, err)
 			}
 		}
@@ -281,7 +293,7 @@ func TestSubjectReturnsNothingWhereCheckRefuses(t *testing.T) {
 			{"exp", time.Now().Add(-time.Minute).Unix(), "expired"},
 		} {
 			r := request("Bearer " + sign(t, google(), map[string]any{c.claim: c.value}))
-			sub, err := v.Subject(r)
+			sub, _, err := v.Subject(r)
 			if sub != "" || !errors.Is(err, taskauth.ErrUnauthenticated) || !slices.Contains(knownTexts, err.Error()) || !strings.HasSuffix(err.Error(), c.text) {
 				t.Errorf("%s %v: got %q, %v, want …%s", c.claim, c.value, sub, err, c.text)
 			}

@@ -2,6 +2,8 @@ package service
 
 import (
 	"log/slog"
+	"net/url"
+	"regexp"
 	"strings"
 	"time"
 
@@ -26,6 +28,8 @@ type Config struct {
 	Sessions   string            // cookie or oidc
 	Secret     string            // with cookie
 	Token      taskauth.Options  // of people, with oidc
+	Pusher     doclock.Pusher    // the zero value: not enabled
+	Origins    []string          // other origins whose pages may call
 	Tasks      cloudrun.TaskAuth // of POST /internal/sweep
 }
 
@@ -52,6 +56,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	}
 	c.Tasks = e.TaskAuth(c.Emulator, fallback, c.Sessions == authOIDC)
 	c.sessions(e)
+	c.browsers(e)
 	return c, e.Err()
 }
 
@@ -59,7 +64,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 func (c *Config) sessions(e *cloudrun.Environment) {
 	if c.Sessions == authOIDC {
 		e.Unused("belongs to SESSION_AUTH=cookie", "SESSION_SECRET")
-		c.Token = taskauth.Options{Audience: e.Text("SESSION_AUDIENCE", ""), AnyAccount: true}
+		c.Token = taskauth.Options{Audience: e.Text("SESSION_AUDIENCE", ""), AnyAccount: true, NameClaim: e.Text("SESSION_NAME_CLAIM", "")}
 		if c.Token.Audience == "" {
 			e.Problem("SESSION_AUDIENCE", "must be set with SESSION_AUTH=oidc, to the audience of people's tokens")
 		}
@@ -68,13 +73,36 @@ func (c *Config) sessions(e *cloudrun.Environment) {
 		}
 		return
 	}
-	e.Unused("belongs to SESSION_AUTH=oidc", "SESSION_AUDIENCE")
+	e.Unused("belongs to SESSION_AUTH=oidc", "SESSION_AUDIENCE", "SESSION_NAME_CLAIM")
 	c.Secret = e.Text("SESSION_SECRET", "")
 	switch {
 	case c.Secret == "":
 		e.Problem("SESSION_SECRET", "must be set, to at least %d random bytes that every instance shares, such as `openssl rand -base64 33`", doclock.MinSecret)
 	case len(c.Secret) < doclock.MinSecret:
 		e.Problem("SESSION_SECRET", "has %d bytes, at least %d are needed", len(c.Secret), doclock.MinSecret)
+	}
+}
+
+var pusherKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+// browsers reads what pages other than this server's own need.
+func (c *Config) browsers(e *cloudrun.Environment) {
+	c.Origins = e.List("ALLOWED_ORIGINS")
+	for _, origin := range c.Origins {
+		u, err := url.Parse(origin)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || strings.Contains(origin, "*") ||
+			origin != u.Scheme+"://"+strings.ToLower(u.Host) {
+			e.Problem("ALLOWED_ORIGINS", "%q is not an origin as a browser sends it, such as https://app.example", origin)
+		}
+	}
+	c.Pusher = doclock.Pusher{Key: e.Text("PUSHER_APP_KEY", ""), Secret: e.Text("PUSHER_APP_SECRET", "")}
+	switch {
+	case c.Pusher.Key == "" && c.Pusher.Secret != "":
+		e.Problem("PUSHER_APP_KEY", "must be set with PUSHER_APP_SECRET")
+	case c.Pusher.Key != "" && c.Pusher.Secret == "":
+		e.Problem("PUSHER_APP_SECRET", "must be set with PUSHER_APP_KEY, to random text such as `openssl rand -hex 20`")
+	case c.Pusher.Key != "" && !pusherKey.MatchString(c.Pusher.Key):
+		e.Problem("PUSHER_APP_KEY", "has a character that is not a letter, a digit, _ or -")
 	}
 }
 

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,16 +46,26 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		env  []string
 		want []string // one line each, in this order
 	}{
-		"nothing set":                {nil, []string{"TASK_AUTH: must be set", "SESSION_SECRET: must be set"}},
-		"an emulator":                {[]string{"FIRESTORE_EMULATOR_HOST=h:1", secret}, nil},
-		"none without an emulator":   {[]string{"TASK_AUTH=none", secret}, []string{"TASK_AUTH: none is for emulators"}},
-		"a sweep without a caller":   {[]string{secret, "SWEEP_INTERVAL=10s"}, []string{"TASK_AUTH: must be set"}},
-		"a secret too short":         {[]string{"TASK_AUTH=iam", "SESSION_SECRET=0123456789abcdef0123456789abcde"}, []string{"SESSION_SECRET: has 31 bytes"}},
-		"a misspelt auth":            {[]string{"TASK_AUTH=iam", secret, "SESSION_AUTH=OIDC"}, []string{`SESSION_AUTH: "OIDC" is not one of cookie, oidc`}},
-		"a whole oidc":               {people, nil},
-		"oidc without audience":      {[]string{"TASK_AUTH=iam", "SESSION_AUTH=oidc"}, []string{"SESSION_AUDIENCE: must be set"}},
-		"oidc with a secret":         {append(people, secret), []string{"SESSION_SECRET: belongs to SESSION_AUTH=cookie"}},
-		"a cookie's audience":        {[]string{"TASK_AUTH=iam", secret, "SESSION_AUDIENCE=x"}, []string{"SESSION_AUDIENCE: belongs to SESSION_AUTH=oidc"}},
+		"nothing set":               {nil, []string{"TASK_AUTH: must be set", "SESSION_SECRET: must be set"}},
+		"an emulator":               {[]string{"FIRESTORE_EMULATOR_HOST=h:1", secret}, nil},
+		"none without an emulator":  {[]string{"TASK_AUTH=none", secret}, []string{"TASK_AUTH: none is for emulators"}},
+		"a sweep without a caller":  {[]string{secret, "SWEEP_INTERVAL=10s"}, []string{"TASK_AUTH: must be set"}},
+		"a secret too short":        {[]string{"TASK_AUTH=iam", "SESSION_SECRET=0123456789abcdef0123456789abcde"}, []string{"SESSION_SECRET: has 31 bytes"}},
+		"a misspelt auth":           {[]string{"TASK_AUTH=iam", secret, "SESSION_AUTH=OIDC"}, []string{`SESSION_AUTH: "OIDC" is not one of cookie, oidc`}},
+		"a whole oidc":              {people, nil},
+		"oidc without audience":     {[]string{"TASK_AUTH=iam", "SESSION_AUTH=oidc"}, []string{"SESSION_AUDIENCE: must be set"}},
+		"oidc with a secret":        {append(people, secret), []string{"SESSION_SECRET: belongs to SESSION_AUTH=cookie"}},
+		"a cookie's audience":       {[]string{"TASK_AUTH=iam", secret, "SESSION_AUDIENCE=x"}, []string{"SESSION_AUDIENCE: belongs to SESSION_AUTH=oidc"}},
+		"a name's claim":            {append(people, "SESSION_NAME_CLAIM=name"), nil},
+		"a name's claim of cookies": {[]string{"TASK_AUTH=iam", secret, "SESSION_NAME_CLAIM=name"}, []string{"SESSION_NAME_CLAIM: belongs to SESSION_AUTH=oidc"}},
+		"Pusher and origins":        {append(people, "PUSHER_APP_KEY=k", "PUSHER_APP_SECRET=s", "ALLOWED_ORIGINS=https://a.example,http://localhost:5173, http://[::1]:80"), nil},
+		"a key without a secret":    {append(people, "PUSHER_APP_KEY=k"), []string{"PUSHER_APP_SECRET: must be set"}},
+		"a secret without a key":    {append(people, "PUSHER_APP_SECRET=s"), []string{"PUSHER_APP_KEY: must be set"}},
+		"a key that is no key":      {append(people, "PUSHER_APP_KEY=k/:", "PUSHER_APP_SECRET=s"), []string{"PUSHER_APP_KEY: has a character"}},
+		"origins that match nothing": {
+			append(people, "ALLOWED_ORIGINS=*,https://*.a.example,https://a.example/,a.example,https://A.example,https://a.example/x,ftp://a.example,https://u@a.example,null"),
+			slices.Repeat([]string{"ALLOWED_ORIGINS: "}, 9),
+		},
 		"a TTL under a second":       {[]string{"TASK_AUTH=iam", secret, "DOCUMENT_LOCK_TTL=999ms"}, []string{"DOCUMENT_LOCK_TTL: "}},
 		"a negative sweep":           {[]string{"TASK_AUTH=iam", secret, "SWEEP_INTERVAL=-1s"}, []string{"SWEEP_INTERVAL: "}},
 		"a document's path":          {[]string{"TASK_AUTH=iam", secret, "DOCUMENT_LOCKS_COLLECTION=a/b"}, []string{"DOCUMENT_LOCKS_COLLECTION: "}},

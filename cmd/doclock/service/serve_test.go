@@ -42,14 +42,7 @@ func listen(t testing.TB) net.Listener {
 func embedded(t *testing.T) (project string) {
 	t.Helper()
 	b := emulatortest.Embedded(t)
-	l := listen(t)
-	ended := make(chan error, 1)
-	go func() { ended <- b.Server.Serve(l) }()
-	t.Cleanup(func() {
-		b.Server.Close()
-		<-ended
-	})
-	t.Setenv("FIRESTORE_EMULATOR_HOST", l.Addr().String())
+	t.Setenv("FIRESTORE_EMULATOR_HOST", b.Listen(t))
 	return b.Project
 }
 

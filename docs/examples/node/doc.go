@@ -1,4 +1,4 @@
-// Package node holds the test of submit.js, the example for applications in Node.
+// Package node holds the tests of the examples for applications in Node.
 // It is a package of its own so that a machine without Node, or without its
 // packages' registry, shows:
 //

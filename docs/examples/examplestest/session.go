@@ -1,0 +1,39 @@
+package examplestest
+
+import (
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Session runs the example command, which makes sessions of the document lock, and checks
+// them by caller, which returns whom a request with the secret's session is from.
+func Session(t *testing.T, caller func(secret string, r *http.Request) (owner, name string, err error), command ...string) {
+	t.Helper()
+	secret := strings.Repeat("secret", 6)
+	run := func(user ...string) ([]byte, error) {
+		cmd := exec.CommandContext(t.Context(), command[0], slices.Concat(command[1:], user)...) //nolint:gosec // the test's own
+		cmd.Env = append(os.Environ(), "SESSION_SECRET="+secret)
+		return cmd.Output()
+	}
+	if out, err := run("7.1800000000"); err == nil { // would be user 7
+		t.Errorf("an id with a dot gives %s", out)
+	}
+	for _, user := range [][]string{{"user_7-x"}, {"8", "つくよみ, A. \"B\" <c>"}} {
+		out, err := run(user...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &http.Request{Header: http.Header{"Cookie": {strings.TrimSpace(string(out))}}}
+		owner, name, err := caller(secret, r)
+		if want := append(user, "")[1]; err != nil || owner != "session/"+user[0] || name != want {
+			t.Errorf("%s: got %q, %q, %v, want %q", out, owner, name, err, user)
+		}
+		if owner, _, _ := caller(secret+"x", r); owner != "" {
+			t.Errorf("%s is accepted with another secret", out)
+		}
+	}
+}

@@ -1,0 +1,20 @@
+// Makes the session of a signed-in user for doclock, the cookie doclock_session.
+//
+// On the command line it prints the cookie: SESSION_SECRET=… node session.js ID [NAME]
+import { createHmac } from 'node:crypto';
+import { pathToFileURL } from 'node:url';
+
+// doclockSession returns the cookie's value for a user's id, of A-Z, a-z, 0-9, _ and -,
+// and display name, or '' for no name. Set it with Path=/, HttpOnly, Secure and
+// SameSite=Lax.
+export function doclockSession(secret, id, name = '') {
+  if (!/^[\w-]+$/.test(id)) throw new RangeError('the id must consist of A-Z, a-z, 0-9, _ and -');
+  const parts = ['v1', id, Math.floor(Date.now() / 1000)];
+  if (name !== '') parts.push(Buffer.from(name).toString('base64url'));
+  const signed = parts.join('.');
+  return `${signed}.${createHmac('sha256', secret).update(`doclock_session\n${signed}`).digest('base64url')}`;
+}
+
+if (import.meta.url === pathToFileURL(process.argv[1]).href) {
+  console.log(`doclock_session=${doclockSession(process.env.SESSION_SECRET, process.argv[2], process.argv[3])}`);
+}

@@ -1,0 +1,32 @@
+<?php
+// Makes the session of a signed-in user for doclock, and sets it as the cookie
+// doclock_session. In Laravel, call it after the login, and leave the cookie out of
+// EncryptCookies: $middleware->encryptCookies(except: ['doclock_session']).
+//
+// On the command line it prints the cookie: SESSION_SECRET=… php session.php ID [NAME]
+
+declare(strict_types=1);
+
+/** The cookie's value for a user's id and display name; '' for no name. */
+function doclock_session(string $secret, string $id, string $name = ''): string
+{
+    if (!preg_match('/^[A-Za-z0-9_-]+$/D', $id)) {
+        throw new InvalidArgumentException('the id must consist of A-Z, a-z, 0-9, _ and -');
+    }
+    $base64 = fn (string $bytes): string => rtrim(strtr(base64_encode($bytes), '+/', '-_'), '=');
+    $signed = implode('.', array_filter(['v1', $id, (string) time(), $base64($name)], fn (string $part): bool => $part !== ''));
+
+    return $signed . '.' . $base64(hash_hmac('sha256', "doclock_session\n" . $signed, $secret, true));
+}
+
+/** Sets the cookie; $id consists of A-Z, a-z, 0-9, _ and -. */
+function set_doclock_session(string $secret, string $id, string $name = ''): void
+{
+    setcookie('doclock_session', doclock_session($secret, $id, $name), [
+        'expires' => time() + 30 * 24 * 60 * 60, 'path' => '/', 'secure' => true, 'httponly' => true, 'samesite' => 'Lax',
+    ]);
+}
+
+if (PHP_SAPI === 'cli' && isset($argv[1])) {
+    echo 'doclock_session=', doclock_session(getenv('SESSION_SECRET'), $argv[1], $argv[2] ?? ''), "\n";
+}
