@@ -1,10 +1,7 @@
 package node
 
 import (
-	"crypto/sha256"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -14,63 +11,13 @@ import (
 func TestTheExampleInNodeRuns(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := t.TempDir()
-	if err := os.Symlink(install(t, paths[1]), filepath.Join(dir, "node_modules")); err != nil {
+	if err := os.Symlink(examplestest.Modules(t, paths[1], "."), filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
-	copyFiles(t, dir, "submit.js", "package.json")
+	examplestest.Copy(t, dir, "submit.js", "package.json")
 	examplestest.Check(t, dir, paths[0], "submit.js")
 }
 
 func TestTheAnalyzerInNodeContinues(t *testing.T) {
 	examplestest.Continues(t, "exec:"+examplestest.Find(t, "NODE", "node")[0]+" analyzer.js")
-}
-
-// install returns the directory of the example's packages. It is in the user's cache, as
-// npm needs more time than the test: npm runs once for each content of package-lock.json.
-func install(t *testing.T, npm string) (modules string) {
-	t.Helper()
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	lock, err := os.ReadFile("package-lock.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	installed := filepath.Join(cache, fmt.Sprintf("taskguard-example-%x", sha256.Sum256(lock)))
-	modules = filepath.Join(installed, "node_modules")
-	if _, err := os.Stat(modules); err == nil {
-		return modules
-	}
-	if err := os.MkdirAll(cache, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	dir, err := os.MkdirTemp(cache, "taskguard-example-") //nolint:usetesting // it is renamed to a directory of the cache
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	copyFiles(t, dir, "package.json", "package-lock.json")
-	ci := exec.CommandContext(t.Context(), npm, "ci", "--ignore-scripts", "--prefer-offline", "--fetch-retries=1", "--fetch-timeout=60000", "--no-audit", "--no-fund")
-	ci.Dir = dir
-	if out, err := ci.CombinedOutput(); err != nil {
-		examplestest.Missing(t, "NODE", fmt.Sprintf("npm ci: %v\n%s", err, out))
-	}
-	if err := os.Rename(dir, installed); err != nil {
-		t.Fatal(err)
-	}
-	return modules
-}
-
-func copyFiles(t *testing.T, dir string, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
