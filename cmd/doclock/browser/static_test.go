@@ -179,6 +179,23 @@ func TestALockWithoutAServerIsExclusive(t *testing.T) {
 			await (await folder()).removeEntry('.lock');
 			return [token === lease.token, validForMs > 0 && validForMs <= 30000, await failure(locks.confirmProjectLock(lease))];
 		}, quick).catch(({ code }) => [code, readonly])`, `["lease-stale",["lease-stale"]]`},
+		{"each event is a line of telemetry with its fields, without an error's text (P8)", file, `0`, `(async () => {
+			const lines = [];
+			const stop = locks.subscribeLockTelemetry((line) => lines.push(line));
+			const lease = await locks.acquireProjectLock(quick);
+			await failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 }));
+			await locks.renewProjectLock(lease);
+			await locks.releaseProjectLock(lease);
+			stop();
+			const fields = {};
+			for (const { feature, type, time, ...rest } of lines.map((line) => JSON.parse(line))) {
+				if (feature === 'autosave' && Date.parse(time)) fields[type.replace('autosave.lock.', '')] = Object.keys(rest).sort().join(' ') + (rest.alias ?? '');
+			}
+			return [lines.join('').includes('project lock:'), fields];
+		})()`, `[false,{"attempt":"leaseId retry strategy","error":"code retry retryable strategy","waiting":"retry strategy waitMs","fallback-engaged":"reason strategy",` +
+			`"acquired":"expiresAt leaseId strategy","renew-scheduled":"expiresAt leaseId nextHeartbeatInMs strategy","warning":"warning",` +
+			`"readonly-entered":"alias reason retryautosave.lock.readonly","renewed":"expiresAt leaseId retry strategy",` +
+			`"release-requested":"expiresAt force leaseId strategy","released":"durationMs leaseId strategy"}]`},
 		{"an abort ends a renewal's wait and the work's signal, not the lease", file, `0`, `(async () => {
 			const abort = new AbortController();
 			const { signal } = abort;
