@@ -179,6 +179,31 @@ func TestALockWithoutAServerIsExclusive(t *testing.T) {
 			await (await folder()).removeEntry('.lock');
 			return [token === lease.token, validForMs > 0 && validForMs <= 30000, await failure(locks.confirmProjectLock(lease))];
 		}, quick).catch(({ code }) => [code, readonly])`, `["lease-stale",["lease-stale"]]`},
+		{"a Web Lock is confirmed, until another page steals it", web, `0`, `locks.withProjectLock(async (lease, lost) => {
+			const { token, validForMs } = await locks.confirmProjectLock(lease);
+			await navigator.locks.request('imgponic:project', { steal: true }, () => {});
+			await new Promise((resolve) => { if (lost.aborted) resolve(); lost.onabort = resolve; });
+			readonly.push(token === lease.token, validForMs > 0 && validForMs <= 25000, await failure(locks.confirmProjectLock(lease)));
+		}, quick).catch(({ code }) => [code, ...readonly])`, `["lease-stale","lease-stale",true,true,"lease-stale"]`},
+		{"an abort during the acquisition leaves no file and is not read-only (P5)", file, `0`, `(async () => {
+			const abort = new AbortController();
+			const { postMessage } = Worker.prototype;
+			Worker.prototype.postMessage = function (data) {
+				postMessage.call(this, data);
+				if (data.method === 'POST') abort.abort();
+			};
+			const failed = await failure(locks.acquireProjectLock({ ...quick, signal: abort.signal }));
+			Worker.prototype.postMessage = postMessage;
+			return [failed, await file(), readonly];
+		})()`, `["AbortError","NotFoundError",[]]`},
+		{"a heartbeat renews the file", file, `0`, `(async () => {
+			const lease = await locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 3000 });
+			const { mtime } = JSON.parse(await file());
+			await next('lock:renewed');
+			const later = JSON.parse(await file());
+			await locks.releaseProjectLock(lease);
+			return [later.uuid === lease.leaseId, later.token === lease.token, Date.parse(later.mtime) > Date.parse(mtime)];
+		})()`, `[true,true,true]`},
 		{"each event is a line of telemetry with its fields, without an error's text (P8)", file, `0`, `(async () => {
 			const lines = [];
 			const stop = locks.subscribeLockTelemetry((line) => lines.push(line));
@@ -220,7 +245,7 @@ func TestALockWithoutAServerIsExclusive(t *testing.T) {
 func TestALockOfATabThatEndsIsTaken(t *testing.T) {
 	t.Parallel()
 	s, p := newStaticSite(t, t.TempDir()), newProfile(t)
-	const short = `locks.acquireProjectLock({ ...quick, ttlMs: 2000 }).then((lease) => { globalThis.lease = lease; })`
+	const short = `locks.acquireProjectLock({ ...quick, ttlMs: 5000, retryLimit: 20 }).then((lease) => { globalThis.lease = lease; })`
 	for strategy, before := range strategies {
 		t.Run(strategy, func(t *testing.T) {
 			p := p.in(t)
