@@ -50,8 +50,10 @@ export async function run(): Promise<unknown> {
   await releaseProjectLock(renewed, { signal, force: false });
   target.removeEventListener('lock:acquired', acquired);
   const result: number = await withProjectLock(async (held) => held.ttlMs, { signal, releaseOnError: true });
-  const failed = await withProjectLock(async () => { throw new Error('mine'); }, { releaseOnError: false })
+  let kept: ProjectLockLease = lease;
+  const failed = await withProjectLock(async (held) => { kept = held; throw new Error('mine'); }, { releaseOnError: false })
     .catch((error: Error) => error.message);
+  await releaseProjectLock(kept);
   const mine = types.length;
   unsubscribe();
   unsubscribe();
