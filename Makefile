@@ -24,9 +24,12 @@ lint:
 	go mod tidy -diff
 	$(GOLANGCI) run ./...
 
-# types checks the JSDoc types of the browser's modules.
+# types checks the JSDoc types of the browser's modules, and writes locks.d.ts.
+TSC := npx -y -p typescript@5.9.3 tsc --allowJs --strict --target es2022 --lib es2022,dom,dom.iterable
 types:
-	npx -y -p typescript@5.9.3 tsc --noEmit --allowJs --checkJs --strict --target es2022 --lib es2022,dom,dom.iterable worker/doclock/web/*.js worker/console/assets/*.js
+	$(TSC) --noEmit --checkJs worker/doclock/web/*.js worker/console/assets/*.js
+	$(TSC) --declaration --emitDeclarationOnly --outDir bin/types worker/doclock/web/locks.js
+	cp bin/types/locks.d.ts worker/doclock/web/
 
 bench:
 	go test ./repo ./cmd/worker/... -run '^$$' -bench . -benchtime 3x

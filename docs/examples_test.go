@@ -27,14 +27,16 @@ func TestTheGuideShowsTheExamplesAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestTheLockFileOfTheNodeExampleHasNoURL(t *testing.T) {
-	lock := read(t, "examples/node/package-lock.json")
-	if n := strings.Count(lock, `"integrity": "sha512-`); n < 50 {
-		t.Errorf("%d packages have a checksum", n)
-	}
-	for line := range strings.Lines(lock) {
-		if strings.Contains(line, "://") {
-			t.Errorf("package-lock.json has a URL; jq 'del(.packages[].funding, .packages[].resolved)' removes it:\n%s", line)
+func TestTheLockFilesOfNpmHaveNoURL(t *testing.T) {
+	for file, packages := range map[string]int{"examples/node/package-lock.json": 50, "../worker/doclock/web/testdata/package-lock.json": 1} {
+		lock := read(t, file)
+		if n := strings.Count(lock, `"integrity": "sha512-`); n < packages {
+			t.Errorf("%s: %d packages have a checksum", file, n)
+		}
+		for line := range strings.Lines(lock) {
+			if strings.Contains(line, "://") {
+				t.Errorf("%s has a URL; jq 'del(.packages[].funding, .packages[].resolved)' removes it:\n%s", file, line)
+			}
 		}
 	}
 }

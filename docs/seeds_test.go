@@ -20,8 +20,8 @@ func requirements() (ids []string) {
 	numbered("G", 10)
 	numbered("X", 5)
 	numbered("D", 7)
-	numbered("P", 13)
-	numbered("O", 9)
+	numbered("P", 15)
+	numbered("O", 10)
 	numbered("R", 10)
 	return append(ids, "G-C", "D-C", "D-X", "O-C", "O-X")
 }

@@ -17,6 +17,23 @@ import (
 	"taskguard/worker/printable"
 )
 
+// say returns a text in the user's language.
+func (c *call) say(japanese, english string) string {
+	if c.english {
+		return english
+	}
+	return japanese
+}
+
+// name returns how a text names an operator: in English with the ID, as names are Japanese.
+func (c *call) name(o operatorpool.Operator) string {
+	name := printable.Line(o.Name)
+	if c.english && o.Name != o.ID {
+		name = printable.Line(o.ID) + " (" + name + ")"
+	}
+	return name
+}
+
 // answer is a command's output: text for people, or document as JSON.
 type answer struct {
 	text     string
@@ -39,24 +56,24 @@ func available(ctx context.Context, c *call, _ string) (answer, error) {
 	for i, o := range free {
 		ids[i] = printable.Line(o.ID)
 	}
-	text := "利用可能なオペレータ: " + strings.Join(ids, ", ")
+	text := c.say("利用可能なオペレータ: ", "available operators: ") + strings.Join(ids, ", ")
 	if len(ids) == 0 {
-		text = "利用可能なオペレータはありません"
+		text = c.say("利用可能なオペレータはありません", "no operator is available")
 	}
 	return answer{text, map[string]any{"operators": free}}, err
 }
 
 func assign(ctx context.Context, c *call, id string) (answer, error) {
 	a, err := c.pool.Assign(ctx, id)
-	return answer{printable.Line(a.Operator.Name) + "を割り当てました", a}, err
+	return answer{c.say(c.name(a.Operator)+"を割り当てました", "assigned "+c.name(a.Operator)), a}, err
 }
 
 func release(ctx context.Context, c *call, _ string) (answer, error) {
 	was, ok, err := c.pool.Release(ctx)
 	if !ok {
-		return answer{"割り当てられたオペレータはありません", map[string]any{"wasAssigned": false}}, err
+		return answer{c.say("割り当てられたオペレータはありません", "no operator is assigned"), map[string]any{"wasAssigned": false}}, err
 	}
-	return answer{printable.Line(was.Name) + "を解放しました", map[string]any{"wasAssigned": true, "operator": was}}, err
+	return answer{c.say(c.name(was)+"を解放しました", "released "+c.name(was)), map[string]any{"wasAssigned": true, "operator": was}}, err
 }
 
 func status(ctx context.Context, c *call, _ string) (answer, error) {
@@ -67,12 +84,15 @@ func status(ctx context.Context, c *call, _ string) (answer, error) {
 	document := map[string]any{"session": c.session, "operator": nil, "operators": s.Operators}
 	var b strings.Builder
 	if s.Operator.ID == "" {
-		b.WriteString("オペレータは割り当てられていません\n")
+		b.WriteString(c.say("オペレータは割り当てられていません\n", "no operator is assigned\n"))
 	} else {
 		document["operator"], document["expiresAt"] = s.Operator, iso8601.Format(s.ExpiresAt)
-		fmt.Fprintf(&b, "現在のオペレータ: %s (%s、%s まで)\n", printable.Line(s.Operator.Name), printable.Line(s.Operator.ID), s.ExpiresAt.Local().Format(time.DateTime))
+		fmt.Fprintf(&b, c.say("現在のオペレータ: %s (%s、%s まで)\n", "current operator: %s (%s, until %s)\n"), printable.Line(s.Operator.Name), printable.Line(s.Operator.ID), s.ExpiresAt.Local().Format(time.DateTime))
 	}
-	labels := map[string]string{operatorpool.Available: "利用可能", operatorpool.Own: "使用中", operatorpool.Busy: "他セッションで使用中"}
+	labels := map[string]string{
+		operatorpool.Available: c.say("利用可能", "available"), operatorpool.Own: c.say("使用中", "in use"),
+		operatorpool.Busy: c.say("他セッションで使用中", "in use by another session"),
+	}
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, o := range s.Operators {
 		_, _ = fmt.Fprintf(t, "\n%s\t%s\t%s", printable.Line(o.ID), labels[o.State], printable.Line(o.Name)) // to a Builder
@@ -84,31 +104,31 @@ func status(ctx context.Context, c *call, _ string) (answer, error) {
 func refresh(ctx context.Context, c *call, _ string) (answer, error) {
 	own, ok, err := c.pool.Refresh(ctx)
 	if err == nil && !ok {
-		err = errors.New("オペレータは割り当てられていません")
+		err = errors.New(c.say("オペレータは割り当てられていません", "no operator is assigned"))
 	}
-	return answer{printable.Line(own.Name) + "の期限を更新しました", map[string]any{"refreshed": true, "operator": own}}, err
+	return answer{c.say(c.name(own)+"の期限を更新しました", "extended "+c.name(own)), map[string]any{"refreshed": true, "operator": own}}, err
 }
 
 func clearAll(ctx context.Context, c *call, _ string) (answer, error) {
 	n, err := c.pool.Clear(ctx)
-	return answer{fmt.Sprintf("すべての割り当てを解除しました (%d件)", n), map[string]any{"cleared": n}}, err
+	return answer{fmt.Sprintf(c.say("すべての割り当てを解除しました (%d件)", "cleared all assignments (%d)"), n), map[string]any{"cleared": n}}, err
 }
 
 // message returns the text of an error for users (O2).
-func message(err error) string {
+func (c *call) message(err error) string {
 	var busy *operatorpool.BusyError
 	var unknown *operatorpool.UnknownError
 	switch {
 	case errors.As(err, &busy):
-		return printable.Line(busy.Operator.Name) + "は他のセッションで使用中です"
+		return c.say(c.name(busy.Operator)+"は他のセッションで使用中です", c.name(busy.Operator)+" is in use by another session")
 	case errors.As(err, &unknown):
-		return printable.Line(unknown.ID) + "というオペレータはいません"
+		return c.say(printable.Line(unknown.ID)+"というオペレータはいません", "no operator "+printable.Line(unknown.ID))
 	case errors.Is(err, operatorpool.ErrNoneFree):
-		return "利用可能なオペレータがありません"
+		return c.say("利用可能なオペレータがありません", "no operator is available")
 	case errors.Is(err, fs.ErrPermission):
-		return "状態ファイルを読み書きする権限がありません: " + err.Error()
+		return c.say("状態ファイルを読み書きする権限がありません: ", "no permission for the state file: ") + err.Error()
 	case errors.Is(err, lease.ErrUnavailable):
-		return "状態ファイルを更新できませんでした: " + err.Error()
+		return c.say("状態ファイルを更新できませんでした: ", "the state file was not updated: ") + err.Error()
 	}
 	return err.Error()
 }

@@ -8,6 +8,9 @@
 // started the go tool. A program that starts each command from a new shell, such as
 // cron or an editor, must pass --session.
 //
+// Its texts are in Japanese, as in seed 004, unless LC_ALL, else LC_MESSAGES, else LANG
+// names another language: then they are in English. C and POSIX name none.
+//
 // It exits 0 when done, 1 when refused or failed, 2 on wrong usage or operators.
 package main
 
@@ -21,6 +24,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 
 	"taskguard/lease/operatorpool"
@@ -48,22 +52,22 @@ func (e usageError) Error() string { return string(e) }
 
 // commands lists the commands, in the order of the usage text.
 var commands = []struct {
-	name, arguments, summary string
-	do                       func(context.Context, *call, string) (answer, error)
+	name, arguments, japanese, english string
+	do                                 func(context.Context, *call, string) (answer, error)
 }{
-	{"available", "", "list the operators that no other session has", available},
-	{"assign", "[ID]", "take an operator: ID, else keep the current one, else any that is available", assign},
-	{"release", "", "give the operator back", release},
-	{"status", "", "show this session's operator, and which operators are in use", status},
-	{"refresh", "", "keep the operator for another 4 hours, or the configured operatorTimeout", refresh},
-	{"clear", "", "free all operators, whichever session has them", clearAll},
+	{"available", "", "他のセッションが使用していないオペレータを一覧表示する", "list the operators that no other session has", available},
+	{"assign", "[ID]", "オペレータを割り当てる: ID、省略時は現在のもの、なければ利用可能ないずれか", "take an operator: ID, else keep the current one, else any that is available", assign},
+	{"release", "", "オペレータを解放する", "give the operator back", release},
+	{"status", "", "このセッションのオペレータと、使用中のオペレータを表示する", "show this session's operator, and which operators are in use", status},
+	{"refresh", "", "期限をさらに4時間、または設定された operatorTimeout だけ延長する", "keep the operator for another 4 hours, or the configured operatorTimeout", refresh},
+	{"clear", "", "どのセッションのものでも、すべての割り当てを解除する", "free all operators, whichever session has them", clearAll},
 }
 
 // call is one invocation.
 type call struct {
 	surroundings
 	operators, state, session string
-	json                      bool
+	json, english             bool
 	pool                      *operatorpool.Pool
 }
 
@@ -77,7 +81,9 @@ func main() {
 // is printed to standard output.
 func run(ctx context.Context, args []string, s surroundings) int {
 	var out bytes.Buffer
-	c := &call{surroundings: s}
+	locale := cmp.Or(s.getenv("LC_ALL"), s.getenv("LC_MESSAGES"), s.getenv("LANG"))
+	language, _, _ := strings.Cut(strings.ReplaceAll(locale, ".", "_"), "_") // of en_US.UTF-8, C.UTF-8
+	c := &call{surroundings: s, english: !slices.Contains([]string{"", "ja", "C", "POSIX"}, language)}
 	err := c.dispatch(ctx, args, &out)
 	if err == nil {
 		_, err = s.out.Write(out.Bytes())
@@ -85,11 +91,11 @@ func run(ctx context.Context, args []string, s surroundings) int {
 	if err == nil {
 		return exitDone
 	}
-	lines := strings.Split(message(err), "\n")
+	lines := strings.Split(c.message(err), "\n")
 	for i, line := range lines {
 		lines[i] = printable.Line(line)
 	}
-	_, _ = fmt.Fprintf(s.err, "エラー: %s\n", strings.Join(lines, "\n"))
+	_, _ = fmt.Fprintf(s.err, c.say("エラー", "error")+": %s\n", strings.Join(lines, "\n"))
 	if errors.As(err, new(usageError)) {
 		return exitUsage
 	}
@@ -99,15 +105,19 @@ func run(ctx context.Context, args []string, s surroundings) int {
 func (c *call) dispatch(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("operator-manager", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // run prints its errors
-	flags.StringVar(&c.operators, "operators", "", "`FILE` of the operators; else OPERATORS_FILE, else "+operatorsFile+" in the current directory")
-	flags.StringVar(&c.state, "state", "", "`FILE` that the sessions share; else /tmp/coeiroink-operators-HOSTNAME.json")
-	flags.StringVar(&c.session, "session", "", "`ID` of the session; else ITERM_SESSION_ID, else TERM_SESSION_ID, else the process id of the shell")
-	flags.BoolVar(&c.json, "json", false, "print one JSON document")
+	flags.StringVar(&c.operators, "operators", "", c.say("オペレータ定義`ファイル`。省略時は OPERATORS_FILE、カレントディレクトリの "+operatorsFile+"、内蔵の一覧の順",
+		"`FILE` of the operators; else OPERATORS_FILE, else "+operatorsFile+" in the current directory, else the built-in ones"))
+	flags.StringVar(&c.state, "state", "", c.say("セッション間で共有する状態`ファイル`。省略時は /tmp/coeiroink-operators-HOSTNAME.json",
+		"`FILE` that the sessions share; else /tmp/coeiroink-operators-HOSTNAME.json"))
+	flags.StringVar(&c.session, "session", "", c.say("セッションの`ID`。省略時は ITERM_SESSION_ID、TERM_SESSION_ID、シェルのプロセスIDの順",
+		"`ID` of the session; else ITERM_SESSION_ID, else TERM_SESSION_ID, else the process id of the shell"))
+	flags.BoolVar(&c.json, "json", false, c.say("JSON を一つ出力する", "print one JSON document"))
 	positional, err := parse(flags, args)
 	switch {
-	case errors.Is(err, flag.ErrHelp), err == nil && len(positional) == 0, err == nil && positional[0] == "help":
-		usage(out, flags)
-		return nil
+	case errors.Is(err, flag.ErrHelp), err == nil && len(positional) == 0:
+		return c.usage(out, flags, strings.Join(positional, " "))
+	case err == nil && positional[0] == "help":
+		return c.usage(out, flags, strings.Join(positional[1:], " "))
 	case err != nil:
 		return usageError(err.Error())
 	}
@@ -128,7 +138,11 @@ func (c *call) dispatch(ctx context.Context, args []string, out io.Writer) error
 		}
 		return a.print(out, c.json)
 	}
-	return usageError(fmt.Sprintf("no command %q (see: operator-manager help)", positional[0]))
+	return unknown(positional[0])
+}
+
+func unknown(command string) error {
+	return usageError(fmt.Sprintf("no command %q (see: operator-manager help)", command))
 }
 
 // parse reads flags, which may stand before, between and after the positional
@@ -136,7 +150,7 @@ func (c *call) dispatch(ctx context.Context, args []string, out io.Writer) error
 func parse(flags *flag.FlagSet, args []string) (positional []string, err error) {
 	for {
 		if err := flags.Parse(args); err != nil {
-			return nil, err
+			return positional, err
 		}
 		left := flags.Args()
 		if ended := len(args) - len(left); ended > 0 && args[ended-1] == "--" || len(left) == 0 {
@@ -148,12 +162,10 @@ func parse(flags *flag.FlagSet, args []string) (positional []string, err error) 
 
 // open opens the pool that the flags and the environment name.
 func (c *call) open() error {
-	if c.operators == "" {
-		c.operators = cmp.Or(c.getenv("OPERATORS_FILE"), operatorsFile)
-	}
+	c.operators = cmp.Or(c.operators, c.getenv("OPERATORS_FILE"))
 	operators, timeout, err := readOperators(c.operators)
 	if err != nil {
-		return err
+		return c.operatorsError(err)
 	}
 	if c.state == "" {
 		host, err := c.hostname()
@@ -176,18 +188,27 @@ func (c *call) open() error {
 		return err
 	}
 	if c.pool, err = operatorpool.New(storage, operators, nil); err != nil {
-		return operatorsError(c.operators, err)
+		return c.operatorsError(err)
 	}
 	return nil
 }
 
-func usage(w io.Writer, flags *flag.FlagSet) {
-	text := "operator-manager COMMAND [FLAG…]\n\n"
-	for _, c := range commands {
-		text += fmt.Sprintf("  %-14s %s\n", strings.TrimSpace(c.name+" "+c.arguments), c.summary)
+// usage prints the help of one command, or of all if it is empty.
+func (c *call) usage(w io.Writer, flags *flag.FlagSet, command string) error {
+	text := ""
+	for _, d := range commands {
+		if command == "" || command == d.name {
+			text += fmt.Sprintf("  %-14s %s\n", strings.TrimSpace(d.name+" "+d.arguments), c.say(d.japanese, d.english))
+		}
 	}
-	text += "\nExit 0: done, 1: refused or failed, 2: wrong usage or file of operators.\n\n"
+	if text == "" {
+		return unknown(command)
+	}
+	text = "operator-manager " + cmp.Or(command, "COMMAND") + " [FLAG…]\n\n" + text + c.say(
+		"\n終了コード 0: 完了、1: 拒否または失敗、2: 使い方またはオペレータ定義ファイルの誤り。\n\n",
+		"\nExit 0: done, 1: refused or failed, 2: wrong usage or file of operators.\n\n")
 	_, _ = io.WriteString(w, text) // a buffer
 	flags.SetOutput(w)
 	flags.PrintDefaults()
+	return nil
 }

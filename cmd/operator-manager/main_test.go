@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -87,7 +87,7 @@ func (t terminal) program(args ...string) *exec.Cmd {
 // in is cmd in the terminal's environment.
 func (t terminal) in(cmd *exec.Cmd) *exec.Cmd {
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "TERM_SESSION_ID=") && !strings.HasPrefix(v, "ITERM_SESSION_ID=") {
+		if !regexp.MustCompile(`^(I?TERM_SESSION_ID|LANG|LC_[A-Z]+)=`).MatchString(v) {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
@@ -166,7 +166,7 @@ func TestAStateThatCannotBeWrittenIsAClearError(t *testing.T) { // O8
 		t.Fatal(err)
 	}
 	x.prints("かなを割り当てました", "assign")
-	denied := message(fmt.Errorf("x: %w", syscall.EACCES))
+	denied := new(call).message(fmt.Errorf("x: %w", syscall.EACCES))
 	if want := "状態ファイルを読み書きする権限がありません: x: permission denied"; denied != want {
 		t.Errorf("%q; want %q", denied, want)
 	}
@@ -176,12 +176,76 @@ func TestAStateThatCannotBeWrittenIsAClearError(t *testing.T) { // O8
 	}
 }
 
-func TestHelpListsTheCommands(t *testing.T) {
-	for _, args := range [][]string{{"help"}, {"--help"}, {"assign", "-h"}, {}} {
-		var out bytes.Buffer
-		if code := run(t.Context(), args, surroundings{out: &out, err: io.Discard}); code != 0 || !strings.Contains(out.String(), "assign [ID]") {
-			t.Errorf("%v: %d\n%s", args, code, &out)
+func TestHelpListsTheCommandsOrDescribesOne(t *testing.T) {
+	x := terminal{t, map[string]string{}, nil}
+	for _, args := range [][]string{{"help"}, {"--help"}, {}} {
+		if got := x.run(args...); got.code != 0 || strings.Count(got.out, "\n  ") < len(commands) || !strings.Contains(got.out, "assign [ID]") {
+			t.Errorf("%v: %+v", args, got)
 		}
+	}
+	for _, c := range commands {
+		want := x.run("help", c.name)
+		if want.code != 0 || !strings.Contains(want.out, c.japanese) || strings.Contains(want.out, commands[(len(c.name)+1)%len(commands)].english) ||
+			strings.Count(want.out, "\n  "+c.name) != 1 || x.run(c.name, "-h") != want {
+			t.Errorf("%s: %+v", c.name, want)
+		}
+	}
+	if got := x.run("help", "assing"); got.code != 2 || got.out != "" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestTheTextsAreInTheLanguageOfTheLocale(t *testing.T) { // O2, O10
+	state := newState(t)
+	one, two := open(t, state, "1st"), open(t, state, "2nd")
+	for locale, english := range map[[3]string]bool{
+		{}: false, {"", "", "C.UTF-8"}: false, {"", "", "POSIX"}: false, {"", "", "ja_JP.UTF-8"}: false, {"", "", "ja"}: false,
+		{"", "", "en_US.UTF-8"}: true, {"", "", "de_DE"}: true, {"", "en_GB", "ja_JP"}: true, {"ja_JP", "en_GB", "en_GB"}: false,
+	} {
+		one.env["LC_ALL"], one.env["LC_MESSAGES"], one.env["LANG"] = locale[0], locale[1], locale[2]
+		want := "かなを割り当てました"
+		if english {
+			want = "assigned kana (かな)"
+		}
+		one.prints(want, "assign", "kana")
+	}
+	one.env = map[string]string{"TERM_SESSION_ID": "1st", "LANG": "en_US.UTF-8"}
+	two.env["LANG"] = "en"
+	two.refuses("error: kana (かな) is in use by another session", "assign", "kana")
+	two.refuses("error: no operator nobody", "assign", "nobody")
+	two.refuses("error: no operator is assigned", "refresh")
+	two.prints("no operator is assigned", "release")
+	two.prints("available operators: tsukuyomi, angie, alma, akane, dia", "available")
+	one.prints("extended kana (かな)", "refresh")
+	japanese := func(text string) bool {
+		return strings.ContainsFunc(strings.ReplaceAll(text, "かな", ""), func(r rune) bool { return r > 0x2fff })
+	}
+	for _, args := range [][]string{{"help"}, {"help", "assign"}, {"status", "--operators", operatorsEnglish(t)}} {
+		if got := one.run(args...); got.code != 0 || japanese(got.out) {
+			t.Errorf("%v: %+v", args, got)
+		}
+	}
+	one.prints("released kana (かな)", "release")
+	one.prints("cleared all assignments (0)", "clear")
+}
+
+// operatorsEnglish is a file of an operator without a Japanese name.
+func operatorsEnglish(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "o.json")
+	if err := os.WriteFile(path, []byte(`{"operators":[{"id":"kana","name":"かな"},{"id":"x"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// O10: as the seed types it, in an empty directory.
+func TestWithoutAListTheSeedsOperatorsAreBuiltIn(t *testing.T) {
+	x := terminal{t, map[string]string{"ITERM_SESSION_ID": "s1"}, []string{"--state", newState(t)}}
+	cmd := x.program("assign", "tsukuyomi")
+	cmd.Dir, cmd.Env = t.TempDir(), append(cmd.Env, "OPERATORS_FILE=")
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "つくよみちゃんを割り当てました\n" {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

@@ -2,8 +2,11 @@ package main
 
 import (
 	"cmp"
+	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"time"
@@ -11,8 +14,12 @@ import (
 	"taskguard/lease/operatorpool"
 )
 
-// operatorsFile is used where neither --operators nor OPERATORS_FILE names another.
+// operatorsFile is used where neither --operators nor OPERATORS_FILE names another. If
+// it does not exist, the operators are those of the seed (O10).
 const operatorsFile = "operators.json"
+
+//go:embed operators.json
+var builtIn []byte
 
 const operatorsExample = `{"operators": [{"id": "tsukuyomi", "name": "つくよみちゃん"}], "operatorTimeout": 14400000}`
 
@@ -22,10 +29,14 @@ type operators struct {
 	Timeout   *int64                  `json:"operatorTimeout"` // milliseconds
 }
 
-// readOperators returns the operators of the file at path, and their timeout.
+// readOperators returns the operators of the file at path, and their timeout; empty:
+// operatorsFile, or the seed's.
 func readOperators(path string) ([]operatorpool.Operator, time.Duration, error) {
 	var o operators
-	data, err := os.ReadFile(path)
+	data, err := os.ReadFile(cmp.Or(path, operatorsFile))
+	if path == "" && errors.Is(err, fs.ErrNotExist) {
+		data, err = builtIn, nil
+	}
 	if err == nil {
 		err = json.Unmarshal(data, &o)
 	}
@@ -37,7 +48,7 @@ func readOperators(path string) ([]operatorpool.Operator, time.Duration, error) 
 		}
 	}
 	if err != nil {
-		return nil, 0, operatorsError(path, err)
+		return nil, 0, err
 	}
 	for i, operator := range o.Operators {
 		o.Operators[i].Name = cmp.Or(operator.Name, operator.ID)
@@ -46,6 +57,7 @@ func readOperators(path string) ([]operatorpool.Operator, time.Duration, error) 
 }
 
 // operatorsError is an error of that file, with an example of a correct one.
-func operatorsError(path string, err error) error {
-	return usageError(fmt.Sprintf("オペレータ定義ファイル %s: %v\n例: %s", path, err, operatorsExample))
+func (c *call) operatorsError(err error) error {
+	text := c.say("オペレータ定義ファイル %s: %v\n例: %s", "file of operators %s: %v\nexample: %s")
+	return usageError(fmt.Sprintf(text, cmp.Or(c.operators, operatorsFile), err, operatorsExample))
 }

@@ -1,6 +1,17 @@
 package mutants
 
 var siblingRooms = []room{
+	{"cmd/operator-manager/operators.go", []bug{seed("without a list there are no operators", "TestWithoutAListTheSeedsOperatorsAreBuiltIn",
+		`		data, err = builtIn, nil
+`, `		_ = builtIn
+`)}},
+	{"cmd/operator-manager/main.go", []bug{seed("LANG counts before LC_ALL", "TestTheTextsAreInTheLanguageOfTheLocale",
+		`cmp.Or(s.getenv("LC_ALL"), s.getenv("LC_MESSAGES"), s.getenv("LANG"))`, `cmp.Or(s.getenv("LANG"), s.getenv("LC_ALL"), s.getenv("LC_MESSAGES"))`)}},
+	{"worker/doclock/page.go", []bug{seed("a page of doclock locks without its server", "TestThePageAndItsFilesAreServedAsTheyAre",
+		`		data = append(data, ownEndpoint...)
+`, ``)}},
+	{"lease/projectlock/telemetry.go", []bug{seed("entering read-only lacks seed 000's name", "TestEachEventIsATelemetryLineWithItsFields",
+		`if e.Type == ReadonlyEntered {`, `if false {`)}},
 	{"orchestrator/count.go", []bug{seed("a document continues from the checkpoint of another text", "TestBuiltinContinuesFromACheckpointWithTheSameResult",
 		` && c.SHA256 == sum(content[:c.Bytes])`, ``)}},
 	{"orchestrator/child.go", []bug{seed("a program's last report is lost without a newline", "TestAProgramReportsOnREPORT_FD",

@@ -38,6 +38,9 @@ func (t *Telemetry) Record(e Event) {
 func (t *Telemetry) write(e *Event) (err error) {
 	f := e.fields()
 	f["feature"], f["type"] = "autosave", "autosave."+strings.Replace(string(e.Type), ":", ".", 1)
+	if e.Type == ReadonlyEntered {
+		f["alias"] = "autosave.lock.readonly" // seed 000's name of it (P15)
+	}
 	data, err := json.Marshal(f)
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ func TestEachEventIsATelemetryLineWithItsFields(t *testing.T) {
 		"release-requested": "force leaseId strategy",
 		"release-failed":    "force leaseId retry strategy",
 		"released":          "durationMs leaseId strategy",
-		"readonly-entered":  "leaseId reason retry strategy",
+		"readonly-entered":  "alias leaseId reason retry strategy",
 		"warning":           "lateMs leaseId strategy warning",
 	}
 	inBubble(t, true, func(s *fixture) {

@@ -1,10 +1,14 @@
 package doclock
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"fmt"
+	"mime"
 	"net/http"
+	"path"
 	"slices"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -51,7 +55,7 @@ func (s *Server) crossOrigin(next echo.HandlerFunc) echo.HandlerFunc {
 
 // pages serves the files of package web. index.html is / too, where a session begins.
 func (s *Server) pages() {
-	for _, name := range []string{"index.html", "locks.js", "page.css", "page.js"} {
+	for _, name := range []string{"index.html", "locks.js", "locks.d.ts", "page.css", "page.js"} {
 		s.echo.GET("/"+name, file(name))
 	}
 	index := file("index.html")
@@ -61,17 +65,27 @@ func (s *Server) pages() {
 	})
 }
 
+// ownEndpoint is added to /locks.js: pages that import it from this server use this server.
+const ownEndpoint = "\ndefaults.endpoint = new URL('/api/documents', import.meta.url).href;\n"
+
 // file serves one of the files. They belong to this server's version, so browsers ask each
 // time, and get an unchanged file only once. With no-store they would not restore the page
 // by the back button.
 func file(name string) echo.HandlerFunc {
 	data, _ := web.Files.ReadFile(name) // embedded
-	tag := fmt.Sprintf(`"%x"`, sha256.Sum256(data))
-	send := echo.StaticFileHandler(name, web.Files)
+	if name == "locks.js" {
+		data = append(data, ownEndpoint...)
+	}
+	tag, kind := fmt.Sprintf(`"%x"`, sha256.Sum256(data)), mime.TypeByExtension(path.Ext(name))
+	if name == "locks.d.ts" {
+		kind = "text/plain; charset=utf-8" // to many systems a .ts is a film
+	}
 	return func(c echo.Context) error {
 		h := c.Response().Header()
 		h.Set("Cache-Control", "private, no-cache")
 		h.Set("ETag", tag)
-		return send(c)
+		h.Set("Content-Type", kind)
+		http.ServeContent(c.Response(), c.Request(), name, time.Time{}, bytes.NewReader(data))
+		return nil
 	}
 }

@@ -14,10 +14,13 @@ import (
 
 func TestThePageAndItsFilesAreServedAsTheyAre(t *testing.T) {
 	b := newSite(t, nil).browser(t)
-	for path, kind := range map[string]string{"/": "text/html", "/index.html": "text/html", "/locks.js": "text/javascript", "/page.js": "text/javascript", "/page.css": "text/css"} {
+	for path, kind := range map[string]string{"/": "text/html", "/index.html": "text/html", "/locks.js": "text/javascript", "/locks.d.ts": "text/plain", "/page.js": "text/javascript", "/page.css": "text/css"} {
 		want, err := web.Files.ReadFile(cmp.Or(strings.TrimPrefix(path, "/"), "index.html"))
 		if err != nil {
 			t.Fatal(err)
+		}
+		if path == "/locks.js" { // its own server
+			want = append(want, "\ndefaults.endpoint = new URL('/api/documents', import.meta.url).href;"...)
 		}
 		got := b.do(http.MethodGet, path, http.NoBody)
 		if got.status != http.StatusOK || got.body != string(bytes.TrimSpace(want)) || !strings.HasPrefix(got.header.Get("Content-Type"), kind) {

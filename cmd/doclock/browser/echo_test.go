@@ -91,7 +91,7 @@ func behindNginx(t *testing.T, nginx string, app, locks *url.URL) (origin string
 // checkEcho runs echo.Check with the tab of an application that has the document lock
 // under its own origin, and with that of one on an allowed origin.
 func checkEcho(t *testing.T, project, firestore string, mount func(t *testing.T, app, locks *url.URL) (origin string)) {
-	modules := examplestest.Install(t, examplestest.Find(t, "NODE", "npm")[0], "../echo/testdata")
+	modules := examplestest.Modules(t, examplestest.Find(t, "NODE", "npm")[0], "../echo/testdata")
 	files := http.NewServeMux()
 	files.Handle("/node_modules/", http.StripPrefix("/node_modules/", http.FileServer(http.Dir(modules))))
 	for _, name := range []string{"/page.html", "/client.js"} {

@@ -37,7 +37,7 @@ func find(t *testing.T) node {
 	t.Helper()
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := t.TempDir()
-	if err := os.Symlink(examplestest.Install(t, paths[1], "testdata"), filepath.Join(dir, "node_modules")); err != nil {
+	if err := os.Symlink(examplestest.Modules(t, paths[1], "testdata"), filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
 	examplestest.Copy(t, dir, "testdata/package.json", "testdata/client.js", "testdata/node.js")

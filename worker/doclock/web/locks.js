@@ -1,25 +1,31 @@
 // @ts-check
 /**
- * The project lock in the browser: one editor at a time, over tabs, browsers
- * and machines. One module, no dependencies.
+ * The project lock in the browser: one editor at a time, over tabs and, with a
+ * server, over browsers and machines. One module, no dependencies.
  *
  *   const lease = await acquireProjectLock({ onReadonly: stopSaving });
  *   const { token } = await confirmProjectLock(lease); // right before a write
  *   await releaseProjectLock(lease);
  *
- * A lease is two locks at once. `navigator.locks` keeps out this browser's other
- * tabs; the lease at the server, which ends by itself, keeps out every other
- * browser and frees what a crashed one held. Where Web Locks are missing, there
- * is only the server's lease (strategy `file-lock`, named after the file that it
- * replaces). If either one is refused, the acquisition is refused.
+ * Without an `endpoint` the lease is a Web Lock of `navigator.locks` (strategy
+ * `web-lock`). Where Web Locks are missing, it is the file `project/.lock` in the
+ * origin private file system (strategy `file-lock`), which another tab can take when
+ * its time of modification is one TTL past. A Web Lock that another tab holds is
+ * refused: there is no fallback to the file. With an `endpoint`, a lease is two locks
+ * at once: the Web Lock keeps out this browser's other tabs; the lease at the server,
+ * which ends by itself, keeps out every other browser and frees what a crashed one
+ * held. Where Web Locks are missing, the server's lease replaces the file. If either
+ * one is refused, the acquisition is refused. The doclock server's own copy of this
+ * module has that server as its default endpoint.
  *
  * Guaranteed:
  * - A lease is trusted for its TTL, or nine tenths of the server's TTL if that is
  *   shorter, from the START of the request that last renewed it, on the monotonic
- *   clock. Then it is read-only, whatever the network does. A lease enters
+ *   clock; a lease of the file for nine tenths of its TTL. Then it is read-only,
+ *   whatever the network does. A lease enters
  *   read-only once, calls `onReadonly`, frees both locks and stays read-only: the
  *   user decides whether to take the lock again.
- * - Each acquisition is another owner to the server: a late request of an earlier
+ * - Each acquisition is another owner to the server and in the file: a late request of an earlier
  *   one neither renews nor frees it.
  * - Heartbeats run in a Worker, so that a hidden tab keeps its lease.
  * - A page that is closed frees its lease at once. A page that the browser keeps
@@ -28,22 +34,23 @@
  *
  * Not guaranteed: that no other client writes. A machine that slept may not have
  * counted that time, and a write may be in progress when the lease ends. So
- * confirm right before each write, and let the store compare the lease's token.
- *
- * @typedef {'web-lock' | 'file-lock'} ProjectLockStrategy
- * @typedef {'web-lock-unsupported' | 'acquire-denied' | 'acquire-timeout' | 'fallback-conflict'
- *   | 'lease-stale' | 'renew-failed' | 'release-failed'} ProjectLockErrorCode
- * @typedef {ProjectLockErrorCode} ProjectLockReadonlyReason
- * @typedef {'fallback-degraded' | 'heartbeat-delayed'} ProjectLockWarningKind
- *
- * @typedef {Error & {
+ * confirm right before each write, and let the store compare the lease's token, which
+ * without a server is the time of the acquisition. Nor that a tab without Web Locks
+ * sees the Web Lock of another tab of the same browser.
+ */
+
+/** @typedef {'web-lock' | 'file-lock'} ProjectLockStrategy */
+/** @typedef {'web-lock-unsupported' | 'acquire-denied' | 'acquire-timeout' | 'fallback-conflict'
+ *   | 'lease-stale' | 'renew-failed' | 'release-failed'} ProjectLockErrorCode */
+/** @typedef {ProjectLockErrorCode} ProjectLockReadonlyReason */
+/** @typedef {'fallback-degraded' | 'heartbeat-delayed'} ProjectLockWarningKind */
+/** @typedef {Error & {
  *   readonly code: ProjectLockErrorCode,
  *   readonly retryable: boolean,
  *   readonly cause?: unknown,
  *   readonly context?: Readonly<Record<string, unknown>>,
- * }} ProjectLockError
- *
- * @typedef {object} ProjectLockLease A frozen copy; renewing returns a new one. Its times are for display.
+ * }} ProjectLockError */
+/** @typedef {object} ProjectLockLease A frozen copy; renewing returns a new one. Its times are for display.
  * @property {string} leaseId
  * @property {ProjectLockStrategy} strategy
  * @property {string} resource
@@ -54,15 +61,13 @@
  * @property {number} renewAttempt failed attempts before the last renewal
  * @property {boolean} viaFallback
  * @property {number} token fencing token: grows with each acquisition, by anyone
- * @property {string} holder the public name that the server's notifications use
- *
- * @typedef {object} ProjectLockReadonlyInfo
+ * @property {string} holder the public name that the server's notifications use; without a server the ownerId */
+/** @typedef {object} ProjectLockReadonlyInfo
  * @property {ProjectLockReadonlyReason} reason
  * @property {number} retry attempts that failed before the last one
  * @property {string} [leaseId]
- * @property {ProjectLockError} lastError
- *
- * @typedef {(
+ * @property {ProjectLockError} lastError */
+/** @typedef {(
  *   | { type: 'lock:attempt', strategy: ProjectLockStrategy, retry: number, leaseId?: string }
  *   | { type: 'lock:acquired', lease: ProjectLockLease }
  *   | { type: 'lock:renew-scheduled', lease: ProjectLockLease, nextHeartbeatInMs: number }
@@ -76,31 +81,51 @@
  *       error: ProjectLockError, code: ProjectLockErrorCode, retryable: boolean }
  *   | { type: 'lock:fallback-engaged', strategy: ProjectLockStrategy, reason: ProjectLockErrorCode }
  *   | { type: 'lock:warning', warning: ProjectLockWarningKind, leaseId?: string, lateMs?: number }
- * )} ProjectLockEvent
- *
- * @typedef {object} AcquireLockOptions
+ * )} ProjectLockEvent */
+/** @typedef {object} ProjectLockBackoff Waits between attempts: 500 ms, then twice as long each time, at most 4 s.
+ * @property {number} [initialMs] default 500
+ * @property {number} [factor] default 2
+ * @property {number} [maxAttempts] default 3 */
+/** @typedef {object} AcquireLockOptions
  * @property {AbortSignal} [signal] ends the acquisition, not a lease once held
- * @property {string} [ownerId] of A-Z a-z 0-9 _ -: its first 31 begin the name that the server knows the holder by
- * @property {number} [retryLimit] attempts in each operation, default 3
- * @property {readonly number[]} [backoffMs] waits between them, the last one repeated; default 500, 1000, 2000
- * @property {number} [ttlMs] default 25 s, or 30 s with only the server's lease; the server's TTL if that is shorter
+ * @property {string} [ownerId] of A-Z a-z 0-9 _ -: its first 31 begin the name that the server knows
+ *   the holder by; default the origin and a random name of the tab
+ * @property {number} [retryLimit] attempts in each operation, instead of backoff.maxAttempts
+ * @property {ProjectLockBackoff} [backoff]
+ * @property {readonly number[]} [backoffMs] the waits themselves, the last one repeated, instead of `backoff`
+ * @property {number} [ttlMs] default 25 s, or 30 s without a Web Lock; the server's TTL if that is shorter
  * @property {number} [heartbeatIntervalMs] default 10 s, at most 2/5 of the TTL
  * @property {ProjectLockStrategy} [preferredStrategy] default `web-lock`
  * @property {(info: ProjectLockReadonlyInfo) => void} [onReadonly]
  * @property {string} [resource] what is locked, default `imgponic:project`
- * @property {string} [endpoint] default `/api/documents`
- *
- * @typedef {AcquireLockOptions} AcquireProjectLockOptions
- * @typedef {{ force?: boolean }} ReleaseLockOptions
- * @typedef {AcquireLockOptions & { releaseOnError?: boolean }} WithLockOptions
- */
+ * @property {string} [endpoint] of the server, as `/api/documents`; empty: no server */
+/** @typedef {Pick<AcquireLockOptions, 'signal' | 'retryLimit' | 'backoff' | 'backoffMs'>} RetryOptions */
+/** @typedef {RetryOptions & Pick<AcquireLockOptions, 'ttlMs'>} RenewLockOptions */
+/** @typedef {RetryOptions & { force?: boolean }} ReleaseLockOptions */
+/** @typedef {AcquireLockOptions & { releaseOnError?: boolean }} WithLockOptions */
+/** @typedef {AcquireLockOptions} AcquireProjectLockOptions */
+/** @typedef {RenewLockOptions} RenewProjectLockOptions */
+/** @typedef {ReleaseLockOptions} ReleaseProjectLockOptions */
+/** @typedef {WithLockOptions} WithProjectLockOptions */
+/** @typedef {{ [E in ProjectLockEvent as E['type']]: CustomEvent<E> } & {
+ *   'autosave.lock.readonly': CustomEvent<Extract<ProjectLockEvent, { type: 'lock:readonly-entered' }>>,
+ * }} ProjectLockEventMap */
+/** @typedef {<T extends keyof ProjectLockEventMap>(type: T,
+ *   listener: (event: ProjectLockEventMap[T]) => void, options?: AddEventListenerOptions | boolean) => void} Listening */
+/** @typedef {Pick<typeof import('./locks.js'), 'acquireProjectLock' | 'renewProjectLock' | 'releaseProjectLock'
+ *   | 'withProjectLock' | 'subscribeLockEvents'>} ProjectLockApi */
 
-const WEB_LOCK_TTL_MS = 25_000;
-const FALLBACK_LOCK_TTL_MS = 30_000;
-const LOCK_HEARTBEAT_INTERVAL_MS = 10_000;
+export const WEB_LOCK_TTL_MS = 25_000;
+export const FALLBACK_LOCK_TTL_MS = 30_000;
+export const LOCK_HEARTBEAT_INTERVAL_MS = 10_000;
+export const MAX_LOCK_RETRIES = 3;
+const MAX_BACKOFF_MS = 4_000;
 const SAFETY_MARGIN_MS = 5_000;
 const TRUSTED_PART = 0.9; // of the server's TTL: clocks run at different speeds
 const MAX_MISSED_HEARTBEATS = 2;
+const READONLY_ALIAS = 'autosave.lock.readonly';
+/** The doclock server adds a line to its copy that sets the endpoint. */
+const defaults = { endpoint: '' };
 
 // ---- The exported functions ---------------------------------------
 
@@ -117,32 +142,39 @@ export async function acquireProjectLock(options = {}) {
 /**
  * Renews at once, or joins the renewal in progress; heartbeats renew by themselves.
  * Throws `lease-stale`, or `renew-failed`: then the lease is still held, unless
- * this was the second heartbeat in a row that failed.
- * @param {ProjectLockLease} lease @returns {Promise<ProjectLockLease>}
+ * this was the second heartbeat in a row that failed. The options count for the
+ * heartbeats from then on too. An abort ends only the wait for the renewal.
+ * @param {ProjectLockLease} lease @param {RenewLockOptions} [options] @returns {Promise<ProjectLockLease>}
  */
-export async function renewProjectLock(lease) {
-  return renew(held(lease));
+export async function renewProjectLock(lease, { signal, ...changed } = {}) {
+  const hold = held(lease);
+  signal?.throwIfAborted();
+  hold.options = { ...hold.options, ...changed };
+  return orAborted(renew(hold), signal);
 }
 
 /**
  * Releases both locks. If another has taken the lease, it enters read-only and
  * throws `lease-stale`. For a lease that has already ended it does nothing, but with
- * `force` it asks the server once more, also if the lease is read-only.
+ * `force` it releases once more, also if the lease is read-only. An abort ends only
+ * the wait for the release.
  * @param {ProjectLockLease} lease @param {ReleaseLockOptions} [options] @returns {Promise<void>}
  */
-export async function releaseProjectLock(lease, { force = false } = {}) {
+export async function releaseProjectLock(lease, { force = false, signal, ...changed } = {}) {
   const hold = holds.get(lease.leaseId);
   if (!hold) return;
+  hold.options = { ...hold.options, ...changed };
   const released = end(hold, force);
   hold.lost.abort(new DOMException('project lock: released', 'AbortError')); // nothing has been sent yet
-  await released;
+  await orAborted(released, signal);
 }
 
 /**
  * Runs fn under the lock. If the lock is lost, fn's signal aborts and
  * withProjectLock throws, whatever fn returns. If the lock is released while fn runs,
- * the signal aborts first and fn's result counts. With `releaseOnError: false` an
- * error of fn leaves the lock held; the caller releases it.
+ * the signal aborts first and fn's result counts; so it is if the signal of the
+ * options aborts. With `releaseOnError: false` an error of fn leaves the lock held; the
+ * caller releases it.
  * @template T
  * @param {(lease: ProjectLockLease, lost: AbortSignal) => Promise<T> | T} fn
  * @param {WithLockOptions} [options] @returns {Promise<T>}
@@ -150,6 +182,8 @@ export async function releaseProjectLock(lease, { force = false } = {}) {
 export async function withProjectLock(fn, { releaseOnError = true, ...options } = {}) {
   const hold = await acquire(options);
   const lease = reading(hold);
+  const stop = () => hold.lost.abort(options.signal?.reason);
+  options.signal?.addEventListener('abort', stop);
   let result;
   try {
     result = await fn(lease, hold.lost.signal);
@@ -158,6 +192,8 @@ export async function withProjectLock(fn, { releaseOnError = true, ...options } 
     // fn's error is thrown; an event has reported a failed release.
     if (releaseOnError) await end(hold).catch(() => {});
     throw error;
+  } finally {
+    options.signal?.removeEventListener('abort', stop);
   }
   await end(hold);
   return result;
@@ -175,8 +211,40 @@ export function subscribeLockEvents(listener) {
 }
 
 /**
- * Asks the server, right before a write, whether the lease is held. If it is not,
- * enters read-only and throws `lease-stale`. If the server cannot be asked, throws
+ * Calls write with each event as one line of JSON, named `autosave.lock.*`. Entering
+ * read-only has seed 000's name `autosave.lock.readonly` as its alias. Returns a
+ * function that ends this.
+ * @param {(line: string) => void} write @returns {() => void}
+ */
+export function subscribeLockTelemetry(write) {
+  return subscribeLockEvents((event) => {
+    const { type, lease, info, error, ...fields } = /** @type {Record<string, any>} */ (event);
+    const { leaseId, strategy, expiresAt } = lease ?? {};
+    const { lastError, ...entered } = info ?? {}; // an error's text may contain the user's data
+    write(JSON.stringify({
+      feature: 'autosave', type: `autosave.${type.replace(':', '.')}`, ...(info && { alias: READONLY_ALIAS }),
+      time: new Date().toISOString(), leaseId, strategy, expiresAt, ...entered, ...fields,
+    }));
+  });
+}
+
+const Target = /** @type {new () => { addEventListener: Listening, removeEventListener: Listening } & EventTarget} */ (
+  /** @type {unknown} */ (EventTarget));
+
+/** Dispatches each event as a CustomEvent of its type, with the event as its detail, until close is called. */
+export class ProjectLockEventTarget extends Target {
+  constructor() {
+    super();
+    this.close = subscribeLockEvents((event) => {
+      this.dispatchEvent(new CustomEvent(event.type, { detail: event }));
+      if (event.type === 'lock:readonly-entered') this.dispatchEvent(new CustomEvent(READONLY_ALIAS, { detail: event }));
+    });
+  }
+}
+
+/**
+ * Asks the server, the browser or the file, right before a write, whether the lease is
+ * held. If it is not, enters read-only and throws `lease-stale`. If it cannot be asked, throws
  * `renew-failed`: then do not write, and try again.
  * @param {ProjectLockLease} lease
  * @returns {Promise<{ token: number, validForMs: number }>} how long from now the lease can be trusted
@@ -222,7 +290,7 @@ const at = (hold, phase) => (hold.strategy === 'web-lock' ? `${phase}WebLock` : 
 
 /** @type {Map<string, Hold>} by lease id: from the acquisition's start to Idle */
 const holds = new Map();
-/** @type {Map<string, Promise<unknown>>} releases in progress after a loss or an abort */
+/** @type {Map<string, Promise<unknown>>} releases in progress after a loss or an abort, by key */
 const givingBack = new Map();
 /** @type {Set<{ listener: (event: ProjectLockEvent) => void }>} */
 const subscriptions = new Set();
@@ -231,13 +299,15 @@ const queue = [];
 
 /** @param {AcquireLockOptions} options */
 function newHold(options) {
-  const { resource = 'imgponic:project', endpoint = '/api/documents', ownerId } = options;
-  const { retryLimit = 3, backoffMs = [500, 1000, 2000], preferredStrategy = 'web-lock' } = options;
+  const { resource = PROJECT, endpoint = defaults.endpoint, ownerId = tabName(), preferredStrategy = 'web-lock' } = options;
   const leaseId = randomId();
+  const url = endpoint && `${endpoint}/${encodeURIComponent(resource)}/lock`;
   return {
-    options, resource, leaseId, retryLimit, backoffMs,
-    owner: ownerId ? `${ownerId.slice(0, 31)}-${leaseId}` : leaseId,
-    url: `${endpoint}/${encodeURIComponent(resource)}/lock`,
+    options, resource, leaseId, ownerId, url,
+    key: url || resource,
+    owner: `${ownerId.slice(0, 31)}-${leaseId.replaceAll('-', '')}`,
+    file: resource === PROJECT ? '.lock' : `.lock-${encodeURIComponent(resource)}`,
+    folder: /** @type {FileSystemDirectoryHandle | null} */ (null), // of a file that is held
     strategy: preferredStrategy,
     viaFallback: false,
     state: /** @type {State} */ ('Idle'),
@@ -255,6 +325,7 @@ function newHold(options) {
     renewing: /** @type {Promise<ProjectLockLease> | null} */ (null),
     releasing: /** @type {Promise<void> | null} */ (null),
     letGo: () => {}, // of this browser's lock
+    gone: /** @type {Promise<unknown>} */ (Promise.resolve()), // when the browser has freed it
     disarm: () => {}, // the heartbeat and the watchdog
   };
 }
@@ -329,8 +400,8 @@ async function acquire(options) {
   const hold = newHold(options);
   const { signal } = options;
   signal?.throwIfAborted();
-  do await givingBack.get(hold.url); while (givingBack.has(hold.url)); // onReadonly is called before the release
-  for (const old of holds.values()) if (old.url === hold.url && old.state === 'Readonly') reset(old);
+  do await givingBack.get(hold.key); while (givingBack.has(hold.key)); // onReadonly is called before the release
+  for (const old of holds.values()) if (old.key === hold.key && old.state === 'Readonly') reset(old);
   holds.set(hold.leaseId, hold);
   move(hold, at(hold, 'Acquire'));
   try {
@@ -357,9 +428,11 @@ async function acquire(options) {
 
 /** One attempt at both locks. @param {Hold} hold */
 async function take(hold) {
-  if (hold.strategy === 'web-lock' && !('locks' in navigator)) throw lockError('web-lock-unsupported');
+  const webLocks = globalThis.navigator?.locks;
+  if (hold.strategy === 'web-lock' && !webLocks) throw lockError('web-lock-unsupported');
   try {
-    if (hold.strategy === 'web-lock') await takeWebLock(hold);
+    // A page that prefers the file takes the Web Lock too, so that it excludes the others.
+    if (hold.strategy === 'web-lock' || (!hold.url && webLocks)) await takeWebLock(hold);
     hold.options.signal?.throwIfAborted();
     stay(hold, at(hold, 'Acquire'));
     hold.doubtful = true;
@@ -385,7 +458,7 @@ function takeWebLock(hold) {
       waiting = false;
       refused(lockError('acquire-timeout'));
     });
-    navigator.locks.request(hold.resource, { mode: 'exclusive', ifAvailable: true }, (lock) => {
+    hold.gone = navigator.locks.request(hold.resource, { mode: 'exclusive', ifAvailable: true }, (lock) => {
       cancel();
       if (!lock) refused(refusal(hold.strategy, { by: 'this browser' }));
       if (!lock || !waiting) return undefined;
@@ -466,18 +539,18 @@ function reset(hold) {
   close(hold);
 }
 
-/** Releases the server's lease once, ignoring errors. @param {Hold} hold */
+/** Releases the server's lease or the file once, ignoring errors. @param {Hold} hold */
 function giveBack(hold) {
   const asked = ask(hold, 'DELETE', { keepalive: true }).catch(() => {});
-  const done = Promise.all([asked, givingBack.get(hold.url)]).then(() => {
-    if (givingBack.get(hold.url) === done) givingBack.delete(hold.url);
+  const done = Promise.all([asked, givingBack.get(hold.key)]).then(() => {
+    if (givingBack.get(hold.key) === done) givingBack.delete(hold.key);
   });
-  givingBack.set(hold.url, done);
+  givingBack.set(hold.key, done);
   return done;
 }
 
 /**
- * Makes up to retryLimit attempts with waits between them, and emits an event for
+ * Makes as many attempts as the options allow, with waits between them, and emits an event for
  * each attempt and each failure, until the hold changes its state.
  * @template T @param {Hold} hold @param {() => Promise<T>} attempt @param {boolean} [force] @returns {Promise<T>}
  */
@@ -498,13 +571,13 @@ async function attempts(hold, attempt, force = false) {
     stay(hold, state);
     signal?.throwIfAborted(); // the reason may be another lock's error
     if (!isLockError(failure)) throw failure;
-    const last = retry + 1 >= hold.retryLimit;
+    const { limit, waitMs } = retrying(hold.options, retry);
+    const last = retry + 1 >= limit;
     const error = force || (last && ENDS_AT_THE_LIMIT.has(failure.code)) ? final(failure) : failure;
     if (error.code === 'fallback-conflict') emit({ type: 'lock:warning', warning: 'fallback-degraded' });
     if (error.code === 'release-failed') emit({ type: 'lock:release-failed', leaseId: hold.leaseId, retry, force });
     announce(hold, error);
     if (last || !error.retryable) throw error;
-    const waitMs = hold.backoffMs[Math.min(retry, hold.backoffMs.length - 1)] ?? 0;
     emit({ type: 'lock:waiting', strategy, retry, waitMs });
     await pause(waitMs, signal);
     stay(hold, state);
@@ -512,6 +585,14 @@ async function attempts(hold, attempt, force = false) {
 }
 
 // ---- Time ---------------------------------------------------------------------
+
+/** The limit of attempts, and the wait after the attempt numbered retry. @param {AcquireLockOptions} options @param {number} retry */
+function retrying({ retryLimit, backoffMs, backoff = {} }, retry) {
+  const { initialMs = 500, factor = 2, maxAttempts = MAX_LOCK_RETRIES } = backoff;
+  const doubled = Math.min(initialMs * factor ** retry, Math.max(MAX_BACKOFF_MS, initialMs));
+  const waitMs = backoffMs ? backoffMs[Math.min(retry, backoffMs.length - 1)] ?? 0 : doubled;
+  return { limit: retryLimit ?? maxAttempts, waitMs };
+}
 
 /** @param {Hold} hold */
 const wantedTtlMs = ({ options, strategy }) =>
@@ -571,6 +652,20 @@ function pause(ms, signal) {
   });
 }
 
+/**
+ * Waits for promise until the signal aborts; what the promise stands for goes on.
+ * @template T @param {Promise<T>} promise @param {AbortSignal} [signal] @returns {Promise<T>}
+ */
+function orAborted(promise, signal) {
+  if (!signal) return promise;
+  return new Promise((resolve, reject) => {
+    const stop = () => reject(signal.reason);
+    signal.addEventListener('abort', stop);
+    if (signal.aborted) stop();
+    promise.then(resolve, reject).finally(() => signal.removeEventListener('abort', stop));
+  });
+}
+
 const CLOCK = 'project-lock-clock';
 /** @type {Worker | null} */
 let clock = null;
@@ -622,24 +717,143 @@ function runClock() {
   };
 }
 
+// ---- The browser's own locks: they answer as the server does -----------------------
+
+const PROJECT = 'imgponic:project';
+const FILE = 'project-lock-file';
+const DAY_MS = 86_400_000;
+
+/** @typedef {{ status: number, body: any }} Reply */
+/** @typedef {{ method: string, file: string, uuid: string, owner: string, ttl: number }} FileRequest */
+
+/** Answers a request about the Web Lock, which take has taken. @param {Hold} hold @param {string} method @param {AbortSignal} timeout @returns {Promise<Reply>} */
+async function askBrowser(hold, method, timeout) {
+  if (method === 'POST') {
+    const lock = await openFolder().then((folder) => readLock(folder, hold.file)).catch(() => null);
+    if (lock && Date.now() < lock.until) return { status: 409, body: { by: 'project/.lock' } }; // a tab without Web Locks
+    return { status: 200, body: { token: Date.now(), holder: hold.ownerId, ttl_ms: Infinity } };
+  }
+  if (method === 'DELETE') {
+    hold.letGo();
+    await orAborted(hold.gone, timeout);
+    return { status: 200, body: {} };
+  }
+  const { held = [] } = await orAborted(navigator.locks.query(), timeout);
+  if (!held.some(({ name }) => name === hold.resource)) return { status: 404, body: { error: 'lock_not_found' } };
+  return { status: 200, body: { ttl_ms: Infinity, valid_for_ms: hold.deadline - performance.now() } };
+}
+
+/** Asks a Worker of its own about the file: only a Worker can lock one. @param {Hold} hold @param {string} method @param {AbortSignal} timeout @returns {Promise<Reply>} */
+async function askFile(hold, method, timeout) {
+  if (!globalThis.navigator?.storage?.getDirectory) return { status: 403, body: { error: 'no_file_system' } };
+  // @ts-ignore: some settings of the type checker do not know import.meta
+  const worker = new Worker(import.meta.url, { type: 'module', name: FILE });
+  try {
+    const reply = await orAborted(new Promise((resolve, reject) => {
+      worker.onmessage = ({ data }) => resolve(data);
+      worker.onerror = (event) => { event.preventDefault(); reject(new Error('no Worker')); };
+      const { file, leaseId: uuid, ownerId: owner } = hold;
+      worker.postMessage({ method, file, uuid, owner, ttl: wantedTtlMs(hold) });
+    }), timeout);
+    if (method === 'POST' && reply.status === 200) hold.folder = await openFolder();
+    return reply;
+  } finally {
+    worker.terminate();
+  }
+}
+
+/** Runs this file as that Worker. */
+function runFile() {
+  self.onmessage = ({ data }) => serveFile(data).then((reply) => self.postMessage(reply), ({ name }) =>
+    self.postMessage({ status: name === 'SecurityError' ? 403 : 503, body: { error: name } }));
+}
+
+/** Does what a request asks, while no other tab can. @param {FileRequest} request @returns {Promise<Reply>} */
+async function serveFile({ method, file, uuid, owner, ttl }) {
+  const folder = await openFolder(true);
+  const guard = await openAlone(folder, '.lock.guard');
+  try {
+    const now = Date.now();
+    const lock = await readLock(folder, file);
+    const mine = lock?.uuid === uuid;
+    const held = lock && now < lock.until;
+    if (method === 'DELETE' && mine) {
+      await folder.removeEntry(file);
+      return { status: 200, body: {} };
+    }
+    if (method === 'POST' && held && !mine) return { status: 409, body: {} };
+    if (method !== 'POST' && !held) return { status: 404, body: { error: 'lock_not_found' } };
+    if (method !== 'POST' && !mine) return { status: 403, body: { error: 'not_locked_by_user' } };
+    if (method === 'GET') return { status: 200, body: { valid_for_ms: lock && lock.until - now } };
+    const token = method === 'PUT' ? lock?.token : Math.max(now, (lock?.token ?? 0) + 1);
+    const text = JSON.stringify({ uuid, mtime: new Date(now).toISOString(), ttl, owner, token });
+    const handle = await openAlone(folder, file);
+    await handle.truncate(0);
+    handle.write(new TextEncoder().encode(text), { at: 0 });
+    await handle.flush();
+    await handle.close();
+    return { status: 200, body: { token, holder: owner, ttl_ms: ttl } };
+  } finally {
+    await guard.close();
+  }
+}
+
+/** Opens a file as soon as no one else has it open. @param {FileSystemDirectoryHandle} folder @param {string} name @returns {Promise<any>} */
+async function openAlone(folder, name) {
+  const handle = /** @type {any} */ (await folder.getFileHandle(name, { create: true }));
+  for (;;) {
+    try {
+      return await handle.createSyncAccessHandle();
+    } catch (/** @type {any} */ error) {
+      if (error.name !== 'NoModificationAllowedError' && error.name !== 'InvalidStateError') throw error;
+      await new Promise((resolve) => setTimeout(resolve, 10)); // the page ends this after its timeout
+    }
+  }
+}
+
+/** @param {boolean} [create] */
+async function openFolder(create = false) {
+  return (await navigator.storage.getDirectory()).getDirectoryHandle('project', { create });
+}
+
+/**
+ * Returns the lock in a file, or null if there is none. An unreadable file, as a crash
+ * leaves it, is held until one TTL after its modification.
+ * @param {FileSystemDirectoryHandle} folder @param {string} name
+ */
+async function readLock(folder, name) {
+  const found = await folder.getFileHandle(name).then((handle) => handle.getFile(), (error) => {
+    if (error.name === 'NotFoundError') return null;
+    throw error;
+  });
+  if (!found) return null;
+  try {
+    const { uuid, mtime, ttl, token } = JSON.parse(await found.text());
+    const until = Date.parse(mtime) + ttl;
+    if (typeof uuid === 'string' && Math.abs(until - found.lastModified) <= DAY_MS) return { uuid, token, until };
+  } catch { /* unreadable */ }
+  return { uuid: '', token: 0, until: found.lastModified + FALLBACK_LOCK_TTL_MS };
+}
+
 // ---- The server, errors, events -------------------------------------------------
 
-/** @typedef {{ status: number, body: any, asked: number }} Answer asked: when, on performance.now()'s clock */
+/** @typedef {Reply & { asked: number }} Answer asked: when, on performance.now()'s clock */
 
 /** @typedef {{ path?: string, keepalive?: boolean, timeoutMs?: number }} Asking */
 
 /** @param {Hold} hold @param {string} method @param {Asking} [asking] @returns {Promise<Answer>} */
 async function ask(hold, method, { path = '', keepalive = false, timeoutMs = timings(hold).requestMs } = {}) {
   const asked = performance.now();
+  const signal = AbortSignal.timeout(timeoutMs);
+  if (!hold.url) return { ...await (hold.strategy === 'web-lock' ? askBrowser : askFile)(hold, method, signal), asked };
   const response = await fetch(hold.url + path, {
-    method, keepalive, cache: 'no-store',
-    headers: { 'X-Lock-Client': hold.owner }, signal: AbortSignal.timeout(timeoutMs),
+    method, keepalive, cache: 'no-store', credentials: 'include', headers: { 'X-Lock-Client': hold.owner }, signal,
   });
   const body = await response.json().catch((error) => { if (response.ok) throw error; return {}; });
   return { status: response.status, body, asked };
 }
 
-/** Each operation's method, and its error if the server cannot be asked. */
+/** Each operation's method, and its error if it gets no answer. */
 const OPERATIONS = /** @type {const} */ ({
   acquire: { method: 'POST', failed: 'acquire-timeout' },
   renew: { method: 'PUT', failed: 'renew-failed' },
@@ -714,15 +928,29 @@ function guarded(call) {
   try { call(); } catch (error) { reportError(error); }
 }
 
-/** Not randomUUID, which pages without TLS do not have. */
+/** Returns a UUID. Pages without TLS have no randomUUID. */
 function randomId() {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, '0')).join('');
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  bytes[6] = (bytes[6] & 0x0f) | 0x40;
+  bytes[8] = (bytes[8] & 0x3f) | 0x80;
+  const hex = Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');
+  return hex.replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-');
+}
+
+let tab = '';
+
+/** The default ownerId: the origin, and a random name that this tab has until it is reloaded. */
+function tabName() {
+  tab ||= `${globalThis.location?.origin}-${randomId().slice(0, 8)}`.replace(/[^A-Za-z0-9_]+/g, '-').slice(-31);
+  return tab;
 }
 
 /** @param {PageTransitionEvent} event */
 function leave(event) {
   for (const hold of [...holds.values()]) {
     if (hold.state === 'Readonly') continue;
+    // A Worker does not outlive the page. Nobody else writes the file before the deadline.
+    if (performance.now() < hold.deadline) hold.folder?.removeEntry(hold.file).catch(() => {});
     if (event.persisted) { expire(hold); continue; }
     giveBack(hold); // before the browser's lock: its next holder asks the server next
     reset(hold);
@@ -730,4 +958,5 @@ function leave(event) {
 }
 
 if (typeof document !== 'undefined') addEventListener('pagehide', leave);
-else if (self.name === CLOCK) runClock();
+else if (globalThis.self?.name === CLOCK) runClock();
+else if (globalThis.self?.name === FILE) runFile();

@@ -1,5 +1,5 @@
 // Package web contains the files that the document lock's server gives to browsers: the
-// project lock as one module, /locks.js, and a page at / to try it.
+// project lock as one module, /locks.js with its types, and a page at / to try it.
 package web
 
 import "embed"
@@ -7,5 +7,5 @@ import "embed"
 // Files contains the files. They have no inline script or style and use nothing of other
 // origins, so they work with a Content-Security-Policy of default-src 'self'.
 //
-//go:embed index.html locks.js page.css page.js
+//go:embed index.html locks.js locks.d.ts page.css page.js
 var Files embed.FS

@@ -9,10 +9,9 @@ import (
 	"testing"
 )
 
-// Install returns the directory of the packages of the package-lock.json in folder. It is
-// in the user's cache, as npm needs more time than the test: npm runs once for each content
-// of that file.
-func Install(t *testing.T, npm, folder string) (modules string) {
+// Modules returns the directory of the npm packages that folder/package-lock.json names. It is in the user's cache, as
+// npm needs more time than the test: npm runs once for each content of package-lock.json.
+func Modules(t *testing.T, npm, folder string) (modules string) {
 	t.Helper()
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -47,7 +46,7 @@ func Install(t *testing.T, npm, folder string) (modules string) {
 	return modules
 }
 
-// Copy copies files to dir.
+// Copy copies files into dir.
 func Copy(t *testing.T, dir string, names ...string) {
 	t.Helper()
 	for _, name := range names {
