@@ -92,8 +92,10 @@ var workerRooms = []room{
 		seed("the follow-up itself is acknowledged because its name is taken", "TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged",
 			`name != a.task && a.bookAt(`, `a.bookAt(`),
 		seed("the next attempt is booked before the commit", "TestAFailureForNowIsReleasedThenBookedThenAcknowledged/booked",
-			`		next, err = a.hold.Retry(`, `		a.bookNext(ctx, time.Now().Add(wait))
-		next, err = a.hold.Retry(`),
+			`		if next, err = a.hold.Retry(`, `		a.bookNext(ctx, time.Now().Add(wait))
+		if next, err = a.hold.Retry(`),
+		seed("a run that fails for now answers retry though it lost its lock", "TestALostLockIsFollowedUp/taken,_and_it_fails",
+			`if lost != nil {`, `if false {`),
 		seed("the next attempt is booked though the lock is kept", "TestAFailureForNowIsReleasedThenBookedThenAcknowledged/the_lock_cannot_be_released",
 			`released && a.bookNext(`, `(released || true) && a.bookNext(`),
 		seed("after a crash another task is booked", "TestAFailureForNowIsReleasedThenBookedThenAcknowledged/the_booking_fails",
