@@ -114,7 +114,7 @@ func (r row) Resumable() bool { return r.Checkpoint != nil && r.Checkpoint.Value
 func (r row) Since(t time.Time) time.Duration { return r.now.Sub(t) }
 
 // attempt is an entry of a timeline. X and Width place it between the start of the first
-// entry and now, in thousandths. Gap is the time until the next attempt began.
+// entry and now, or the end of the last one if the analysis is finished, in thousandths. Gap is the time until the next attempt began.
 type attempt struct {
 	analysislock.Attempt
 	X, Width int64
@@ -140,7 +140,11 @@ func (r row) Timeline() (all []attempt) {
 		if i+1 < len(r.History) && !a.EndedAt.IsZero() {
 			t.Gap = r.History[i+1].StartedAt.Sub(a.EndedAt)
 		}
-		scale := max(r.now.Sub(from), time.Second)
+		until := r.now
+		if r.Lock.Finished {
+			until = cmp.Or(r.History[len(r.History)-1].EndedAt, until)
+		}
+		scale := max(until.Sub(from), time.Second)
 		t.X = min(max(int64(1000*a.StartedAt.Sub(from)/scale), 0), 992)
 		t.Width = min(max(int64(1000*end.Sub(a.StartedAt)/scale), 8), 1000-t.X)
 		all = append(all, t)
