@@ -26,6 +26,7 @@ const (
 const (
 	running = "running" // the lock is held
 	waiting = "waiting" // for the next attempt
+	stuck   = "stuck"   // unfinished, free, and neither updated nor waiting for one TTL: no delivery has come
 )
 
 // noStatus stands for an analysis without a status, in pages and their
@@ -35,9 +36,8 @@ const noStatus = "no status"
 // row is one analysis as templates show it, at one moment.
 type row struct {
 	analysislock.Analysis
-	Group     string // running, waiting or empty
+	Group     string // running, waiting, stuck or empty
 	First     bool   // of its group on a page
-	Overdue   bool   // unfinished, and neither updated nor waiting for one TTL: no delivery has come
 	Problem   string // why the lock cannot be read, or the id cannot be used; empty: none
 	Key       string // identifies the row on a page
 	State     string // its status, or noStatus
@@ -65,8 +65,9 @@ func (s *Server) newRow(a *analysislock.Analysis, now time.Time) row {
 		r.Group = running
 	case free && !lease.Late(a.NextAttemptAt, now, time.Minute): // it begins soon
 		r.Group = waiting
-	case free && (r.Kind == "queued" || r.Kind == "processing"):
-		r.Overdue = s.o.TTL > 0 && lease.Late(a.NextAttemptAt, now, s.o.TTL) && lease.Late(a.UpdatedAt, now, s.o.TTL)
+	case free && (r.Kind == "queued" || r.Kind == "processing") &&
+		s.o.TTL > 0 && lease.Late(a.NextAttemptAt, now, s.o.TTL) && lease.Late(a.UpdatedAt, now, s.o.TTL):
+		r.Group = stuck
 	}
 	return r
 }
