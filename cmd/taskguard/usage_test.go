@@ -108,6 +108,10 @@ func TestAWrongEnvironmentNamesTheVariableAndExits2(t *testing.T) {
 		"a path for local":        {vars{"ANALYSES_COLLECTION": "a/b"}, "local --port 0", "ANALYSES_COLLECTION: "},
 		"a bad analyzer":          {vars{"ANALYZER": "magic:x"}, "local --port 0", "ANALYZER: "},
 		"a bad document TTL":      {vars{"DOCUMENT_LOCK_TTL": "soon"}, "local --port 0", "DOCUMENT_LOCK_TTL: "},
+		"a document lock's key":   {vars{"PUSHER_APP_KEY": "k"}, "local --port 0", "PUSHER_APP_SECRET: "},
+		"its secret alone":        {vars{"PUSHER_APP_SECRET": "s"}, "local --port 0", "PUSHER_APP_KEY: "},
+		"its origins":             {vars{"ALLOWED_ORIGINS": "x"}, "local --port 0", "ALLOWED_ORIGINS: "},
+		"its session secret":      {vars{"SESSION_SECRET": "short"}, "local --port 0", "SESSION_SECRET: "},
 		"a worker without auth":   {vars{"GOOGLE_CLOUD_PROJECT": "p"}, "worker", "TASK_AUTH: "},
 	} {
 		t.Run(name, func(t *testing.T) {

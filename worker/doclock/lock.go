@@ -16,7 +16,7 @@ import (
 	"taskguard/lease/documentlock"
 )
 
-// maxBody is the largest body of a request, in bytes. Its content is ignored.
+// maxBody is the largest body of a request, in bytes.
 const maxBody = 64 << 10
 
 // target is the room of a request, and the owner that sent it.
@@ -67,7 +67,7 @@ func (s *Server) lock(operation string, do func(ctx context.Context, q target, c
 		began, r := time.Now(), c.Request()
 		q, err := s.identify(c)
 		if err == nil {
-			err = drain(c.Response(), r)
+			err = readBody(io.Discard, c.Response(), r)
 		}
 		var body any
 		if err == nil {
@@ -133,9 +133,10 @@ func clientOf(r *http.Request) (string, error) {
 	return "/" + names[0], nil
 }
 
-// drain reads the body, so that the connection can be used again.
-func drain(w http.ResponseWriter, r *http.Request) error {
-	_, err := io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, maxBody))
+// readBody copies the body to dst. It reads also a body whose content is ignored, so that
+// the connection can be used again.
+func readBody(dst io.Writer, w http.ResponseWriter, r *http.Request) error {
+	_, err := io.Copy(dst, http.MaxBytesReader(w, r.Body, maxBody))
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):

@@ -28,7 +28,7 @@ func headers(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// crossOrigin lets pages of the allowed origins read answers, and send cookies and our
+// crossOrigin lets pages of the allowed origins read answers, and send cookies and any
 // headers (CORS). The browser refuses other origins, as it gets no such header.
 func (s *Server) crossOrigin(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
@@ -46,8 +46,7 @@ func (s *Server) crossOrigin(next echo.HandlerFunc) echo.HandlerFunc {
 			return next(c)
 		}
 		h.Set("Access-Control-Allow-Methods", "GET, POST, PUT, DELETE")
-		// Echo adds the last three.
-		h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, "+ClientHeader+", X-CSRF-Token, X-Requested-With, X-Socket-Id")
+		h.Set("Access-Control-Allow-Headers", r.Header.Get("Access-Control-Request-Headers"))
 		h.Set("Access-Control-Max-Age", "600")
 		return c.NoContent(http.StatusNoContent)
 	}
@@ -78,7 +77,7 @@ func file(name string) echo.HandlerFunc {
 	}
 	tag, kind := fmt.Sprintf(`"%x"`, sha256.Sum256(data)), mime.TypeByExtension(path.Ext(name))
 	if name == "locks.d.ts" {
-		kind = "text/plain; charset=utf-8" // to many systems a .ts is a film
+		kind = "text/plain; charset=utf-8" // some systems map .ts to a video type
 	}
 	return func(c echo.Context) error {
 		h := c.Response().Header()

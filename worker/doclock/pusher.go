@@ -1,6 +1,7 @@
 package doclock
 
 import (
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -8,8 +9,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
-	"net/http"
+	"mime"
 	"net/url"
 	"regexp"
 	"strings"
@@ -29,7 +31,7 @@ const (
 	// maxChannel is the longest name of a channel that Pusher's clients permit, in bytes.
 	maxChannel = 164
 	// maxChannels is how many channels one socket may subscribe to.
-	maxChannels = 100
+	maxChannels = 20
 	// activityTimeout is the time in seconds without a message after which a client
 	// sends a ping.
 	activityTimeout = 30
@@ -59,12 +61,11 @@ var (
 	errVersion      = &pusherError{4007, "unsupported protocol version, want 7"}
 	errNoVersion    = &pusherError{4008, "no protocol version supplied"}
 	errUnauthorized = &pusherError{4009, "the subscription is not authorized"}
-	errOverCapacity = &pusherError{4100, "over capacity, or the store is out of reach"}
+	errNoStore      = &pusherError{4100, "the store is out of reach"}
 	errStopping     = &pusherError{4200, "this instance is stopping"}
 	errMessage      = &pusherError{4200, "invalid message"}
 	errNoPong       = &pusherError{4201, "no reply to a ping"}
 	errEvent        = &pusherError{4301, "clients may only subscribe, unsubscribe and ping"}
-	errChannels     = &pusherError{4301, fmt.Sprintf("more than %d channels", maxChannels)}
 )
 
 // frame is a message of the Pusher protocol from the server; Data is JSON in a string.
@@ -116,8 +117,7 @@ var socketID = regexp.MustCompile(`^[0-9]{1,20}\.[0-9]{1,20}$`)
 // authorize handles POST /broadcasting/auth: it signs the subscription of a socket to a
 // private channel for a caller with a session.
 func (s *Server) authorize(c echo.Context) error {
-	began, r := time.Now(), c.Request()
-	r.Body = http.MaxBytesReader(c.Response(), r.Body, maxFrame)
+	began := time.Now()
 	auth, err := s.authorization(c)
 	return s.answer(c, "authorize", "", began, map[string]string{"auth": auth}, err)
 }
@@ -137,11 +137,24 @@ func (s *Server) authorization(c echo.Context) (auth string, err error) {
 	if caller.Owner == "" {
 		return "", errNoSession
 	}
-	socket, channel := r.PostFormValue("socket_id"), r.PostFormValue("channel_name")
-	if _, private, err := roomOfChannel(channel); err != nil || !private || !socketID.MatchString(socket) {
+	var body bytes.Buffer
+	if err := readBody(&body, c.Response(), r); err != nil {
+		return "", err
+	}
+	var want struct {
+		Socket  string `json:"socket_id"`
+		Channel string `json:"channel_name"`
+	}
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind == "application/json" { // as axios sends it
+		_ = json.Unmarshal(body.Bytes(), &want) // invalid JSON names no channel
+	} else {
+		r.Body = io.NopCloser(&body)
+		want.Socket, want.Channel = r.PostFormValue("socket_id"), r.PostFormValue("channel_name")
+	}
+	if _, private, err := roomOfChannel(want.Channel); err != nil || !private || !socketID.MatchString(want.Socket) {
 		return "", errForeignChannel
 	}
-	return s.o.Pusher.sign(socket, channel), nil
+	return s.o.Pusher.sign(want.Socket, want.Channel), nil
 }
 
 // connect handles GET /app/KEY, a socket of the Pusher protocol. It returns when the
@@ -262,16 +275,15 @@ func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
 		return errUnauthorized
 	}
 	p.unsubscribe(channel)
-	if len(p.channels) >= maxChannels {
-		return errChannels
-	}
-	if p.server.Begin(p.server.o.MaxSockets) != nil { // each subscription counts as a socket does
-		return errOverCapacity
+	if len(p.channels) >= maxChannels || p.server.Begin(p.server.o.MaxSockets) != nil { // each subscription counts as a socket does
+		return p.send("pusher:subscription_error", channel, map[string]any{
+			"type": "LimitReached", "status": errEvent.Code, "error": "too many channels of this socket, or of all sockets of this instance",
+		})
 	}
 	sub, err := p.server.feed.Subscribe(ctx, room)
 	if err != nil {
 		p.server.End()
-		return errOverCapacity
+		return errNoStore
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	p.channels[channel] = cancel

@@ -80,8 +80,8 @@ func (p *pusher) frame() (f frame) {
 	return f
 }
 
-// say sends an event.
-func (p *pusher) say(event string, data any) {
+// send sends an event.
+func (p *pusher) send(event string, data any) {
 	p.t.Helper()
 	text, err := json.Marshal(map[string]any{"event": event, "data": data})
 	if err == nil {
@@ -95,7 +95,7 @@ func (p *pusher) say(event string, data any) {
 // subscribe subscribes, and returns the answer.
 func (p *pusher) subscribe(channel, auth string) frame {
 	p.t.Helper()
-	p.say("pusher:subscribe", map[string]string{"channel": channel, "auth": auth})
+	p.send("pusher:subscribe", map[string]string{"channel": channel, "auth": auth})
 	return p.frame()
 }
 
@@ -121,7 +121,7 @@ func (p *pusher) wantError(code int) {
 // wantAlive requires that the socket still answers, with nothing before the answer.
 func (p *pusher) wantAlive() {
 	p.t.Helper()
-	p.say("pusher:ping", map[string]any{})
+	p.send("pusher:ping", map[string]any{})
 	if f := p.frame(); f != (frame{Event: "pusher:pong", Data: "{}"}) {
 		p.t.Errorf("got %+v, want a pong", f)
 	}
@@ -166,7 +166,7 @@ func TestAChannelHasTheEventsOfItsRoomAndTheStateFirst(t *testing.T) {
 	for _, each := range []*pusher{p, late} {
 		each.wantEvent(channel, unlocked, documentlock.Released)
 	}
-	late.say("pusher:unsubscribe", map[string]string{"channel": channel})
+	late.send("pusher:unsubscribe", map[string]string{"channel": channel})
 	late.wantAlive()
 	b.take()
 	p.wantEvent(channel, locked, documentlock.Acquired)
@@ -182,7 +182,7 @@ func TestAnEscapedChannelNamesItsRoom(t *testing.T) {
 		channel, "documents.", "documents.=", "documents.=2", "documents.=GG", "documents.=2F", "documents.a=00b", "documents.=FF", "documents.a/b",
 		"documents.%41", "Documents.room", "orders.1", "presence-documents.room", "private-encrypted-documents.room", "", "documents." + strings.Repeat("x", 155),
 	} {
-		p.say("pusher:subscribe", map[string]string{"channel": foreign})
+		p.send("pusher:subscribe", map[string]string{"channel": foreign})
 		p.wantError(4009)
 	}
 	for channel, room := range map[string]string{
@@ -226,11 +226,23 @@ func TestAPrivateChannelNeedsASession(t *testing.T) {
 	if want := signature(app.Secret, p.id, channel); status != http.StatusOK || auth != want {
 		t.Fatalf("%d, %q, want %q", status, auth, want)
 	}
+	for form, want := range map[string]int{
+		`{"socket_id":"` + p.id + `","channel_name":"` + channel + `"}`: http.StatusOK,
+		`{"socket_id":7}`: http.StatusForbidden, "": http.StatusForbidden, strings.Repeat(" ", 64<<10+1): http.StatusRequestEntityTooLarge,
+	} {
+		got := b.do(http.MethodPost, "/broadcasting/auth", strings.NewReader(form), "Content-Type", "application/json; charset=utf-8")
+		if got.status != want || (want == http.StatusOK) != strings.Contains(got.body, auth) {
+			t.Errorf("%.50q: %+v, want %d", form, got, want)
+		}
+	}
+	if status, _ := b.authorized(p.id, strings.Repeat("x", 64<<10)); status != http.StatusRequestEntityTooLarge {
+		t.Errorf("a form of 64 KiB: %d", status)
+	}
 	for _, forged := range []string{
 		"", "key:", auth[:len(auth)-1], strings.ToUpper(auth), auth + "0", "other" + auth, signature("another secret", p.id, channel),
 		signature(app.Secret, "1.1", channel), signature(app.Secret, p.id, "private-documents.other"),
 	} {
-		p.say("pusher:subscribe", map[string]string{"channel": channel, "auth": forged})
+		p.send("pusher:subscribe", map[string]string{"channel": channel, "auth": forged})
 		p.wantError(4009)
 	}
 	if f := p.subscribe(channel, auth); f != (frame{succeed, channel, "{}"}) {
@@ -282,40 +294,42 @@ func TestABadMessageClosesTheSocket(t *testing.T) {
 	}
 	p := b.connect()
 	for _, event := range []string{"client-typing", "pusher:signin", "pusher_internal:subscription_succeeded", "DocumentUnlocked"} {
-		p.say(event, map[string]string{"channel": "documents.room"})
+		p.send(event, map[string]string{"channel": "documents.room"})
 		p.wantError(4301)
 	}
 	p.wantAlive()
 }
 
 func TestSubscriptionsAreBounded(t *testing.T) {
-	s := newPusherSite(t, func(s *setup) { s.options.MaxSockets = 102 })
+	s := newPusherSite(t, func(s *setup) { s.options.MaxSockets = 22 })
 	p := s.browser(t).connect()
-	refused := 0
 	for i := range 10_000 {
-		if f := p.subscribe(fmt.Sprintf("documents.%d", i), ""); f.Event == "pusher:error" {
-			refused++
-		} else if f.Event != succeed {
-			t.Fatalf("got %+v", f)
+		channel, want := fmt.Sprintf("documents.%d", i), succeed
+		if i >= 20 {
+			want = "pusher:subscription_error"
 		}
-	}
-	if refused != 9_900 {
-		t.Errorf("%d were refused, want 9900", refused)
+		if f := p.subscribe(channel, ""); f.Event != want || f.Channel != channel {
+			t.Fatalf("got %+v, want %s", f, want)
+		}
 	}
 	p.wantAlive()
 	p.subscribe("documents.0", "") // instead of the first
 	p.wantAlive()
 	other := s.browser(t).connect() // the last that fits
-	other.say("pusher:subscribe", map[string]string{"channel": "documents.0"})
-	other.wantError(4100)
-	if got := other.closed(); got != 4100 {
-		t.Errorf("closed with %v, want 4100", got)
+	if f := other.subscribe("documents.0", ""); f.Event != "pusher:subscription_error" || !strings.Contains(f.Data, `"status":4301`) {
+		t.Errorf("got %+v, want it refused", f)
+	}
+	other.wantAlive()
+	p.send("pusher:unsubscribe", map[string]string{"channel": "documents.0"})
+	p.wantAlive()
+	for other.subscribe("documents.0", "").Event != succeed { // p's subscription ends soon
+		time.Sleep(time.Millisecond)
 	}
 }
 
 func TestASubscriptionThatFailsClosesTheSocket(t *testing.T) {
 	p := newPusherSite(t, func(s *setup) { s.store = refusing{s.store, errors.New("no store")} }).browser(t).connect()
-	p.say("pusher:subscribe", map[string]string{"channel": "documents.room"})
+	p.send("pusher:subscribe", map[string]string{"channel": "documents.room"})
 	p.wantError(4100)
 	if got := p.closed(); got != 4100 {
 		t.Errorf("closed with %v, want 4100", got)
@@ -356,8 +370,8 @@ func TestAnotherOriginIsServedOnlyIfItIsNamed(t *testing.T) {
 	} {
 		from := []string{"Origin", origin, "Sec-Fetch-Site", "cross-site"}
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions} {
-			got := b.do(method, lockPath, http.NoBody, from...)
-			if refused := got.status == http.StatusForbidden || method == http.MethodOptions; !refused || got.header.Get("Access-Control-Allow-Origin") != "" {
+			got := b.do(method, lockPath, http.NoBody, append(from, "Access-Control-Request-Headers", "x-lock-client")...)
+			if refused := got.status == http.StatusForbidden || method == http.MethodOptions; !refused || got.header.Get("Access-Control-Allow-Origin")+got.header.Get("Access-Control-Allow-Headers") != "" {
 				t.Errorf("%s from %q: %d, %v", method, origin, got.status, got.header)
 			}
 		}
@@ -369,9 +383,10 @@ func TestAnotherOriginIsServedOnlyIfItIsNamed(t *testing.T) {
 		}
 	}
 	from := []string{"Origin", allowed, "Sec-Fetch-Site", "same-site"}
-	preflight := b.do(http.MethodOptions, lockPath, http.NoBody, append(from, "Access-Control-Request-Method", "PUT", "Access-Control-Request-Headers", "x-lock-client")...)
+	const requested = "traceparent,x-lock-client,x-xsrf-token"
+	preflight := b.do(http.MethodOptions, lockPath, http.NoBody, append(from, "Access-Control-Request-Method", "PUT", "Access-Control-Request-Headers", requested)...)
 	if preflight.status != http.StatusNoContent || !strings.Contains(preflight.header.Get("Access-Control-Allow-Methods"), "PUT") ||
-		!strings.Contains(preflight.header.Get("Access-Control-Allow-Headers"), doclock.ClientHeader) {
+		preflight.header.Get("Access-Control-Allow-Headers") != requested {
 		t.Errorf("preflight: %+v", preflight)
 	}
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodGet, http.MethodDelete} {
@@ -422,15 +437,37 @@ func ofUser7() string {
 	return doclock.CookieName + "=" + signed + "." + base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
-func TestARenewedSessionKeepsItsName(t *testing.T) {
+func TestASessionOfTheApplicationIsNotRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, cookie := memory(t, cookies(t)), ofUser7()
+		all := cookies(t)
+		all.Application = true
+		named, anonymous := ofUser7(), begun(t, memory(t, cookies(t)))
 		time.Sleep(16 * 24 * time.Hour)
-		_, _, set := visit(t, h, http.MethodPost, lockPath, cookie)
-		if set == nil || set.Value == strings.TrimPrefix(cookie, doclock.CookieName+"=") || strings.Split(set.Value, ".")[3] != "44GC44GK44GE" {
-			t.Errorf("got %v, want a new one with the name", set)
+		for cookie, k := range map[string]*doclock.Cookies{named: cookies(t), anonymous: all} {
+			if status, body, set := visit(t, memory(t, k), http.MethodPost, lockPath, cookie); status != http.StatusOK || set != nil {
+				t.Errorf("%s: %d %s, cookie %v", cookie, status, body, set)
+			}
 		}
 	})
+}
+
+func TestOnlyTheApplicationBeginsSessionsIfItMakesThem(t *testing.T) {
+	s := newPusherSite(t, func(s *setup) {
+		k := cookies(t)
+		k.Application, s.sessions = true, k
+	})
+	b := s.browser(t)
+	if got := b.do(http.MethodGet, "/", http.NoBody); got.status != http.StatusOK || got.header["Set-Cookie"] != nil {
+		t.Errorf("the page: %d, %v", got.status, got.header)
+	}
+	got := b.do(http.MethodPost, lockPath, http.NoBody)
+	if want := `{"success":false,"error":"no_session","message":"a session is needed"}`; got.status != http.StatusForbidden || got.body != want || got.header["Set-Cookie"] != nil {
+		t.Errorf("POST: %+v, want %s", got, want)
+	}
+	b.want(http.StatusOK, free, http.MethodGet, lockPath)
+	if got := b.do(http.MethodPost, lockPath, http.NoBody, "Cookie", ofUser7()); got.status != http.StatusOK || got.header["Set-Cookie"] != nil {
+		t.Errorf("POST of a user: %+v", got)
+	}
 }
 
 // state returns the state of a locked room that a channel begins with.

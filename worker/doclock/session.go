@@ -28,10 +28,12 @@ const (
 // Cookies are sessions proved by a signed cookie: version.id.issued.mac, or
 // version.id.issued.name.mac with a display name in unpadded URL-safe base64. mac is the
 // HMAC-SHA256 of CookieName, a line feed and what precedes ".mac". An application that has
-// the secret may make the cookie itself, with the user's id in [A-Za-z0-9_-]. Instances that share the secret accept each
-// other's sessions; nothing is stored.
+// the secret may make the cookie itself, with the user's id in [A-Za-z0-9_-]; with a
+// display name it is not renewed. Instances that share the secret accept each other's
+// sessions; nothing is stored.
 //
-// A caller without a cookie has no session until a POST or the page begins one. A
+// A caller without a cookie has no session until a POST or the page begins one, unless
+// the application makes all sessions: then a POST is refused. A
 // cookie that is forged, altered or expired is ErrSession, and is deleted: so a caller
 // that assumes it holds a lock does not become another owner unnoticed. Two valid
 // sessions at once are refused, and neither is deleted, since the other would remain:
@@ -39,7 +41,8 @@ const (
 // of this name cannot prevent. Serve the document lock on a domain whose subdomains
 // are all your own.
 type Cookies struct {
-	secret []byte
+	Application bool // the application makes all sessions; none is begun or renewed here
+	secret      []byte
 }
 
 // NewCookies returns an error for a secret of less than MinSecret bytes.
@@ -63,25 +66,27 @@ func (k *Cookies) Caller(w http.ResponseWriter, r *http.Request, begin bool) (Ca
 		return Caller{}, ErrSession
 	case !begin:
 		return Caller{}, nil
+	case k.Application:
+		return Caller{}, errNoSession
 	default:
 		it.id = rand.Text()
-		k.set(w, r, it)
+		k.set(w, r, it.id)
 	}
 	return Caller{Owner: "session/" + url.PathEscape(it.id), Name: displayName(it.name)}, nil
 }
 
-// Begin begins a session unless r carries a valid one.
+// Begin begins a session unless r carries a valid one or the application makes all.
 func (k *Cookies) Begin(w http.ResponseWriter, r *http.Request) {
-	if it, _, err := k.find(w, r); it.id == "" && err == nil {
-		k.set(w, r, session{id: rand.Text()})
+	if it, _, err := k.find(w, r); it.id == "" && err == nil && !k.Application {
+		k.set(w, r, rand.Text())
 	}
 }
 
 // session is what a valid cookie proves.
 type session struct{ id, name string }
 
-// find returns the valid session that r carries, if any, and renews it if half of
-// its life has passed; found reports whether r has a session's cookie. It
+// find returns the valid session that r carries, if any, and renews one of its own if
+// half of its life has passed; found reports whether r has a session's cookie. It
 // reads the header itself: net/http drops a cookie with an invalid character.
 func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (it session, found bool, _ error) {
 	var age time.Duration
@@ -101,8 +106,8 @@ func (k *Cookies) find(w http.ResponseWriter, r *http.Request) (it session, foun
 			}
 		}
 	}
-	if age >= sessionLife/2 {
-		k.set(w, r, it)
+	if age >= sessionLife/2 && it.name == "" && !k.Application {
+		k.set(w, r, it.id)
 	}
 	return it, found, nil
 }
@@ -123,7 +128,7 @@ func (k *Cookies) read(value string) (it session, age time.Duration) {
 		return it, 0
 	}
 	if len(parts) == 4 {
-		name, _ := base64.RawURLEncoding.DecodeString(parts[3]) // signed by us or by the application
+		name, _ := base64.RawURLEncoding.DecodeString(parts[3]) // signed by the application
 		it.name = string(name)
 	}
 	it.id = parts[1]
@@ -138,11 +143,8 @@ func (k *Cookies) mac(signed string) string {
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
-func (k *Cookies) set(w http.ResponseWriter, r *http.Request, it session) {
-	signed := sessionVersion + "." + it.id + "." + strconv.FormatInt(time.Now().Unix(), 10)
-	if it.name != "" {
-		signed += "." + base64.RawURLEncoding.EncodeToString([]byte(it.name))
-	}
+func (k *Cookies) set(w http.ResponseWriter, r *http.Request, id string) {
+	signed := sessionVersion + "." + id + "." + strconv.FormatInt(time.Now().Unix(), 10)
 	http.SetCookie(w, &http.Cookie{
 		Name: CookieName, Value: signed + "." + k.mac(signed), Path: "/", MaxAge: int(sessionLife.Seconds()),
 		HttpOnly: true, SameSite: http.SameSiteLaxMode,

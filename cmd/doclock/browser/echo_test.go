@@ -65,7 +65,7 @@ func behindNginx(t *testing.T, nginx string, app, locks *url.URL) (origin string
 	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
 		config += kind + "_temp_path " + kind + ";\n"
 	}
-	config += strings.NewReplacer("listen 8080", "listen "+address, "127.0.0.1:8000", app.Host, "127.0.0.1:8090", locks.Host).Replace(string(example)) + "}\n"
+	config += strings.NewReplacer("listen 8080", "listen "+address, "127.0.0.1:8000", app.Host, "127.0.0.1:8090", locks.Host, "app/KEY", "app/app-key").Replace(string(example)) + "}\n"
 	if err := os.WriteFile(filepath.Join(dir, "nginx.conf"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}

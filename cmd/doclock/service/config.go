@@ -2,7 +2,6 @@ package service
 
 import (
 	"log/slog"
-	"net/url"
 	"regexp"
 	"strings"
 	"time"
@@ -15,8 +14,9 @@ import (
 
 // How sessions are proved: SESSION_AUTH.
 const (
-	authCookie = "cookie"
-	authOIDC   = "oidc"
+	authCookie      = "cookie"
+	authApplication = "application" // cookies that only the application makes
+	authOIDC        = "oidc"
 )
 
 // Config is the document lock's environment, read and checked.
@@ -25,8 +25,8 @@ type Config struct {
 	Collection string
 	TTL        time.Duration
 	Sweep      time.Duration     // 0: Cloud Scheduler's
-	Sessions   string            // cookie or oidc
-	Secret     string            // with cookie
+	Sessions   string            // cookie, application or oidc
+	Secret     string            // with cookie and application
 	Token      taskauth.Options  // of people, with oidc
 	Pusher     doclock.Pusher    // the zero value: not enabled
 	Origins    []string          // other origins whose pages may call
@@ -45,7 +45,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 		Collection: e.Collection("DOCUMENT_LOCKS_COLLECTION", "documentLocks"),
 		TTL:        e.Duration("DOCUMENT_LOCK_TTL", documentlock.DefaultTTL),
 		Sweep:      e.DurationOrZero("SWEEP_INTERVAL", time.Minute),
-		Sessions:   e.OneOf("SESSION_AUTH", authCookie, authOIDC),
+		Sessions:   e.OneOf("SESSION_AUTH", authCookie, authApplication, authOIDC),
 	}
 	if _, err := documentlock.New(nil, c.TTL); err != nil {
 		e.Problem("DOCUMENT_LOCK_TTL", "%s", strings.TrimPrefix(err.Error(), "lease: "))
@@ -63,7 +63,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 // sessions reads how sessions are proved.
 func (c *Config) sessions(e *cloudrun.Environment) {
 	if c.Sessions == authOIDC {
-		e.Unused("belongs to SESSION_AUTH=cookie", "SESSION_SECRET")
+		e.Unused("belongs to SESSION_AUTH=cookie and application", "SESSION_SECRET")
 		c.Token = taskauth.Options{Audience: e.Text("SESSION_AUDIENCE", ""), AnyAccount: true, NameClaim: e.Text("SESSION_NAME_CLAIM", "")}
 		if c.Token.Audience == "" {
 			e.Problem("SESSION_AUDIENCE", "must be set with SESSION_AUTH=oidc, to the audience of people's tokens")
@@ -83,16 +83,18 @@ func (c *Config) sessions(e *cloudrun.Environment) {
 	}
 }
 
-var pusherKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+var (
+	pusherKey   = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+	origin      = regexp.MustCompile(`^https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?$`)
+	defaultPort = regexp.MustCompile(`^(http://.*:80|https://.*:443)$`)
+)
 
 // browsers reads what pages other than this server's own need.
 func (c *Config) browsers(e *cloudrun.Environment) {
 	c.Origins = e.List("ALLOWED_ORIGINS")
-	for _, origin := range c.Origins {
-		u, err := url.Parse(origin)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || strings.Contains(origin, "*") ||
-			origin != u.Scheme+"://"+strings.ToLower(u.Host) {
-			e.Problem("ALLOWED_ORIGINS", "%q is not an origin as a browser sends it, such as https://app.example", origin)
+	for _, text := range c.Origins {
+		if !origin.MatchString(text) || defaultPort.MatchString(text) {
+			e.Problem("ALLOWED_ORIGINS", "%q is not an origin as a browser sends it, such as https://app.example: in lower case, other letters as xn--…, no slash after the host, no :80 with http or :443 with https", text)
 		}
 	}
 	c.Pusher = doclock.Pusher{Key: e.Text("PUSHER_APP_KEY", ""), Secret: e.Text("PUSHER_APP_SECRET", "")}

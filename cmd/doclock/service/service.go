@@ -91,8 +91,12 @@ func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error
 		w.tasks, w.background = verifier, append(w.background, verifier.Run)
 	}
 	switch cfg.Sessions {
-	case authCookie:
-		w.sessions, err = doclock.NewCookies([]byte(cfg.Secret))
+	case authCookie, authApplication:
+		var cookies *doclock.Cookies
+		if cookies, err = doclock.NewCookies([]byte(cfg.Secret)); err == nil {
+			cookies.Application = cfg.Sessions == authApplication
+			w.sessions = cookies
+		}
 	case authOIDC:
 		cfg.Token.Log = log
 		var people *taskauth.Verifier
@@ -100,7 +104,7 @@ func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error
 			w.sessions, w.background = doclock.Accounts{Verifier: people}, append(w.background, people.Run)
 		}
 	default:
-		err = fmt.Errorf("SESSION_AUTH: %q is not one of %s, %s", cfg.Sessions, authCookie, authOIDC)
+		err = fmt.Errorf("SESSION_AUTH: %q is not one of %s, %s, %s", cfg.Sessions, authCookie, authApplication, authOIDC)
 	}
 	if err == nil { // last of all, so that only the service has to stop it
 		w.exports, err = cfg.Telemetry.Export(ctx, log)

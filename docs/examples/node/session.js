@@ -5,8 +5,7 @@ import { createHmac } from 'node:crypto';
 import { pathToFileURL } from 'node:url';
 
 // doclockSession returns the cookie's value for a user's id, of A-Z, a-z, 0-9, _ and -,
-// and display name, or '' for no name. Set it with Path=/, HttpOnly, Secure and
-// SameSite=Lax.
+// and display name, or '' for no name.
 export function doclockSession(secret, id, name = '') {
   if (!/^[\w-]+$/.test(id)) throw new RangeError('the id must consist of A-Z, a-z, 0-9, _ and -');
   const parts = ['v1', id, Math.floor(Date.now() / 1000)];
@@ -15,6 +14,14 @@ export function doclockSession(secret, id, name = '') {
   return `${signed}.${createHmac('sha256', secret).update(`doclock_session\n${signed}`).digest('base64url')}`;
 }
 
-if (import.meta.url === pathToFileURL(process.argv[1]).href) {
+// doclockCookie returns the header Set-Cookie that sets such a value, or with '' deletes it
+// when the user signs out. If doclock is on another host, such as locks.example.com, domain
+// is the domain of both, example.com.
+export function doclockCookie(value, domain = '') {
+  const age = value === '' ? 0 : 30 * 24 * 60 * 60;
+  return `doclock_session=${value}; Path=/; Max-Age=${age}; HttpOnly; Secure; SameSite=Lax${domain && `; Domain=${domain}`}`;
+}
+
+if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
   console.log(`doclock_session=${doclockSession(process.env.SESSION_SECRET, process.argv[2], process.argv[3])}`);
 }

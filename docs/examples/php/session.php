@@ -19,14 +19,29 @@ function doclock_session(string $secret, string $id, string $name = ''): string
     return $signed . '.' . $base64(hash_hmac('sha256', "doclock_session\n" . $signed, $secret, true));
 }
 
-/** Sets the cookie; $id consists of A-Z, a-z, 0-9, _ and -. */
-function set_doclock_session(string $secret, string $id, string $name = ''): void
+/**
+ * Sets the cookie; $id consists of A-Z, a-z, 0-9, _ and -. If doclock is on another host,
+ * such as locks.example.com, $domain is the domain of both, example.com.
+ */
+function set_doclock_session(string $secret, string $id, string $name = '', string $domain = ''): void
 {
-    setcookie('doclock_session', doclock_session($secret, $id, $name), [
-        'expires' => time() + 30 * 24 * 60 * 60, 'path' => '/', 'secure' => true, 'httponly' => true, 'samesite' => 'Lax',
+    set_doclock_cookie(doclock_session($secret, $id, $name), $domain);
+}
+
+/** Deletes the cookie when the user signs out; $domain is that of set_doclock_session. */
+function clear_doclock_session(string $domain = ''): void
+{
+    set_doclock_cookie('', $domain);
+}
+
+function set_doclock_cookie(string $value, string $domain): void
+{
+    setcookie('doclock_session', $value, [
+        'expires' => $value === '' ? 1 : time() + 30 * 24 * 60 * 60,
+        'path' => '/', 'domain' => $domain, 'secure' => true, 'httponly' => true, 'samesite' => 'Lax',
     ]);
 }
 
-if (PHP_SAPI === 'cli' && isset($argv[1])) {
-    echo 'doclock_session=', doclock_session(getenv('SESSION_SECRET'), $argv[1], $argv[2] ?? ''), "\n";
+if (PHP_SAPI === 'cli' && realpath($argv[0] ?? '') === __FILE__) {
+    echo 'doclock_session=', doclock_session(getenv('SESSION_SECRET'), $argv[1] ?? '', $argv[2] ?? ''), "\n";
 }

@@ -3,6 +3,7 @@ package php
 import (
 	"net/http"
 	"net/http/httptest"
+	"os/exec"
 	"testing"
 
 	"taskguard/docs/examples/examplestest"
@@ -11,6 +12,14 @@ import (
 
 func TestASessionMadeInPHPIsAccepted(t *testing.T) {
 	examplestest.Session(t, caller, examplestest.Find(t, "PHP", "php")[0], "session.php")
+}
+
+func TestSessionPHPCanBeRequired(t *testing.T) {
+	const script = `require 'session.php'; echo function_exists('clear_doclock_session') ? 'required' : 'incomplete';`
+	out, err := exec.CommandContext(t.Context(), examplestest.Find(t, "PHP", "php")[0], "-r", script, "7").CombinedOutput()
+	if err != nil || string(out) != "required" {
+		t.Errorf("got %v, %s", err, out)
+	}
 }
 
 func caller(secret string, r *http.Request) (owner, name string, err error) {
