@@ -123,7 +123,7 @@ func queries(t *testing.T) []*firestorepb.StructuredQuery {
 	if _, _, _, err := a.Page(t.Context(), repo.Filter{Prefix: "a"}, "", 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, _, err := a.Active(t.Context(), 10); err != nil {
+	if _, _, _, _, err := a.Active(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.Failures(t.Context(), 10); err != nil {

@@ -185,7 +185,7 @@ func TestFailuresAreCountedByTheirCode(t *testing.T) {
 	})
 }
 
-func TestActiveAnalysesAreThoseThatRunAndThoseThatWait(t *testing.T) {
+func TestActiveAnalysesRunWaitOrAreStuck(t *testing.T) {
 	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 		a, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t)...)
 		if err != nil {
@@ -197,19 +197,31 @@ func TestActiveAnalysesAreThoseThatRunAndThoseThatWait(t *testing.T) {
 				b.Put(t, fmt.Sprint(name, i), map[string]any{"status": "PROCESSING", "lockOwner": "w", field: []any{at, at.UnixMilli(), at, at.UTC().Format("2006-01-02T15:04:05.000Z")}[i]})
 			}
 		}
-		running, waiting, at, err := a.Active(t.Context(), 50)
+		for i := range 4 {
+			b.Put(t, fmt.Sprint("stuck", i), map[string]any{"status": "QUEUED", "updatedAt": time.Now().Add(time.Duration(i-4) * time.Hour)})
+			at := time.Now().Add(-time.Duration(i+5) * time.Hour)
+			b.Merge(t, fmt.Sprint("run", i), map[string]any{"updatedAt": at.UTC().Format("2006-01-02T15:04:05.000Z")})
+			b.Merge(t, fmt.Sprint("wait", i), map[string]any{"updatedAt": at})
+		}
+		for id, fields := range map[string]map[string]any{
+			"fresh": {"status": "QUEUED", "updatedAt": time.Now()}, "ready": {"status": "READY", "updatedAt": 1}, "odd": {"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00Z", "lockToken": "7"}, "soon": {"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00Z", "nextAttemptAt": time.Now().Add(-time.Minute)},
+		} {
+			b.Put(t, id, fields)
+		}
+		b.Merge(t, "wait3", map[string]any{"updatedAt": time.Now()})
+		running, waiting, stuck, at, err := a.Active(t.Context(), 50)
 		if err != nil || time.Since(at).Abs() > time.Minute {
 			t.Fatal(at, err)
 		}
 		got := ""
-		for _, d := range append(running, waiting...) {
+		for _, d := range slices.Concat(running, waiting, stuck) {
 			got += d.ID + " "
 		}
-		if want := "run1 run2 run3 wait1 wait2 wait3 "; got != want {
+		if want := "run1 run2 run3 wait1 wait2 wait3 wait0 stuck0 stuck1 stuck2 stuck3 run0 "; got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
-		if running, waiting, _, err = a.Active(t.Context(), 2); err != nil || len(running) != 2 || len(waiting) != 2 {
-			t.Errorf("at most two: %d, %d, %v", len(running), len(waiting), err)
+		if running, waiting, stuck, _, err = a.Active(t.Context(), 3); err != nil || len(running) != 3 || len(waiting) != 3 || len(stuck) != 3 {
+			t.Errorf("at most three: %d, %d, %d, %v", len(running), len(waiting), len(stuck), err)
 		}
 	})
 }

@@ -12,30 +12,41 @@ import (
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/api/iterator"
 
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
 
 // queryTimeout bounds a method that makes several calls or a query.
 const queryTimeout = 15 * time.Second
 
-// Active reads, without inputs and results, up to limit analyses whose lock has not expired,
-// and up to limit others whose NextAttemptAt has not come, the earliest first within each type
-// of the time. It also returns Firestore's time before the reading. Malformed is set as by
-// Page. It makes one read and two queries, within 15 s, which need only automatic indexes.
-// Errors: lease.ErrUnavailable; lease.ErrRefused.
-func (a *Analyses) Active(ctx context.Context, limit int) (running, waiting []analysislock.Analysis, at time.Time, err error) {
+// Active reads, without inputs and results, up to limit analyses whose lock has not expired;
+// up to limit others whose NextAttemptAt has not come; and up to limit that are stuck: QUEUED
+// or PROCESSING, not locked, and neither updated nor waiting for one TTL. Of each it reads the
+// earliest first within each type of the time. It also returns Firestore's time before the
+// reading. Malformed is set as by Page. More than limit waiting analyses may hide a stuck one.
+//
+// It makes one read and three queries, within 15 s. Errors: those of Orphaned, whose index it
+// needs.
+func (a *Analyses) Active(ctx context.Context, limit int) (running, waiting, stuck []analysislock.Analysis, at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	if at, err = a.documents.now(ctx); err != nil {
-		return nil, nil, at, err
+		return nil, nil, nil, at, err
 	}
 	for field, found := range map[string]*[]analysislock.Analysis{"lockExpiresAt": &running, "nextAttemptAt": &waiting} {
 		q := anyOf(a.documents.collection.Query, timeIs(field, ">", at)).OrderBy(field, firestore.Asc).Limit(limit)
 		if *found, err = a.summaries(ctx, "find active analyses", q.Select(decision...)); err != nil {
-			return nil, nil, at, err
+			return nil, nil, nil, at, err
 		}
 	}
-	return running, waiting, at, nil
+	q := anyOf(a.unfinished("updatedAt", limit+len(waiting)), timeIs("updatedAt", "<", at.Add(-a.TTL()))) // those that wait may be among them
+	if stuck, err = a.summaries(ctx, "find stuck analyses", q.Select(decision...)); err != nil {
+		return nil, nil, nil, at, err
+	}
+	stuck = slices.DeleteFunc(stuck, func(d analysislock.Analysis) bool {
+		return d.Malformed != nil || !lease.Orphaned(d.Lock, at) || !lease.Late(d.NextAttemptAt, at, a.TTL())
+	})
+	return running, waiting, stuck[:min(limit, len(stuck))], at, nil
 }
 
 // List reads up to limit analyses by id, without inputs and results. If status is not

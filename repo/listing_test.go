@@ -229,7 +229,7 @@ func TestAQueryThatFailsReturnsAnError(t *testing.T) {
 	for name, list := range map[string]func(ctx context.Context, a *worker) error{
 		"List":       func(ctx context.Context, a *worker) error { _, err := a.List(ctx, "", 1); return err },
 		"Page":       func(ctx context.Context, a *worker) error { _, _, _, err := a.Page(ctx, Filter{}, "", 1); return err },
-		"Active":     func(ctx context.Context, a *worker) error { _, _, _, err := a.Active(ctx, 1); return err },
+		"Active":     func(ctx context.Context, a *worker) error { _, _, _, _, err := a.Active(ctx, 1); return err },
 		"Failures":   func(ctx context.Context, a *worker) error { _, err := a.Failures(ctx, 1); return err },
 		"Unfinished": func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 1); return err },
 		"OldestUnfinished": func(ctx context.Context, a *worker) error {
@@ -253,7 +253,7 @@ func TestAQueryThatFailsReturnsAnError(t *testing.T) {
 		})
 	}
 	for name, ask := range map[string]func(ctx context.Context, a *worker) error{
-		"Active": func(ctx context.Context, a *worker) error { _, _, _, err := a.Active(ctx, 1); return err },
+		"Active": func(ctx context.Context, a *worker) error { _, _, _, _, err := a.Active(ctx, 1); return err },
 		"Page":   func(ctx context.Context, a *worker) error { _, _, _, err := a.Page(ctx, Filter{}, "", 1); return err },
 		"Ping":   func(ctx context.Context, a *worker) error { return a.Ping(ctx) },
 		"Create": func(ctx context.Context, a *worker) error { return a.Create(ctx, "x", 1) },

@@ -2,6 +2,7 @@ package repo
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"time"
@@ -14,21 +15,22 @@ import (
 
 // The limits of one call of Orphaned. It leaves time to book what it has found.
 const (
-	orphanPage     = 1000    // documents that are read at once: Firestore bills them, needed or not
-	maxOrphanReads = 100_000 // documents that each of the three reads in all
-	orphanTimeout  = 30 * time.Second
+	orphanPage     = 1000             // documents that are read at once: Firestore bills them, needed or not
+	maxOrphanReads = 100_000          // documents that each of the three reads in all
+	orphanTimeout  = 30 * time.Second // a third for each
 )
 
 // Orphaned returns readings of up to limit unfinished analyses that only another delivery
 // can finish: nobody holds their lock, and no delivery is booked for them, or it is late by
-// one TTL. Three queries find them: by status QUEUED or PROCESSING and an update older than
-// one TTL, oldest first; and, whatever the status, by a lock that has expired, or whose
-// expiry is not credible; and by a NextAttemptAt that passed one TTL ago. Each time may be a
+// one TTL. Three queries find them: by a lock that has expired, or whose expiry is not
+// credible; by a NextAttemptAt that passed one TTL ago; and by status QUEUED or PROCESSING and
+// an update older than one TTL, oldest first. One that is QUEUED or PROCESSING is always
+// found only one TTL after its last update. Each time may be a
 // string, a Timestamp or epoch milliseconds. An analysis with another status that was never
 // acquired is not found. more reports that there may be others.
 //
 // The queries also read analyses that are held, finished or waiting, up to 100,000 each, in
-// pages of 1,000, within 30 s for all. A malformed analysis, or one whose id analysislock.CheckID refuses, is
+// pages of 1,000, within 10 s each. After an error it continues with the next query. A malformed analysis, or one whose id analysislock.CheckID refuses, is
 // skipped with a warning.
 //
 // Errors, also together with those found before: lease.ErrUnavailable; lease.ErrRefused, for
@@ -44,49 +46,58 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[an
 	cutoff, size := now.Add(-a.TTL()), min(limit, orphanPage)
 	skips := skipped{log: a.documents.log, message: "analysis not recovered: no delivery can finish it"}
 	defer func() { skips.end(ctx) }()
-	other := func(d *analysislock.Analysis) bool { // than the first query finds
-		return d.Status != analysislock.Queued && d.Status != analysislock.Processing
+	found := map[string]bool{} // several queries may find one
+	// orphaned drops what was updated meanwhile. The last query compares strings as strings.
+	// A time with a zone offset may sort too early, and is dropped too; or too late, and is
+	// found up to 14 hours late. A time without decimals is found less than a second late.
+	orphaned := func(d *analysislock.Analysis) bool {
+		unfinished := d.Status == analysislock.Queued || d.Status == analysislock.Processing
+		return (!unfinished || !d.UpdatedAt.IsZero() && d.UpdatedAt.Before(cutoff)) &&
+			lease.Orphaned(d.Lock, d.ReadAt) && lease.Late(d.NextAttemptAt, d.ReadAt, a.TTL())
 	}
-	found := map[string]bool{} // the second and the third query may both find one
-	for _, q := range []*struct {
-		firestore.Query
-		keep func(d *analysislock.Analysis) bool
-	}{
-		// The query compares strings as strings. A time with a zone offset may sort too
-		// early, and is dropped here; or too late, and is found up to 14 hours late. A time
-		// without decimals is found less than a second late.
-		{anyOf(a.unfinished("updatedAt", size), timeIs("updatedAt", "<", cutoff)), func(d *analysislock.Analysis) bool { return d.UpdatedAt.Before(cutoff) }},
-		{a.expired(now, size), other},
-		{a.overdue(cutoff, size), other},
+	// Only the last query may read many that wait: they hide none that the others find.
+	for _, q := range []firestore.Query{
+		a.expired(now, size), a.overdue(cutoff, size), anyOf(a.unfinished("updatedAt", size), timeIs("updatedAt", "<", cutoff)),
 	} {
-		page := q.Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "nextAttemptAt")
-		read := 0
-		for read < maxOrphanReads {
-			asked, first := time.Now(), read
-			var last *firestore.DocumentSnapshot
-			err := eachDocument(ctx, "find orphaned analyses", page, func(snap *firestore.DocumentSnapshot) bool {
-				read, last = read+1, snap
-				d := a.decode(snap)
-				switch {
-				case d.Malformed != nil:
-					skips.add(ctx, slog.String("analysis_id", d.ID), d.Malformed)
-				case !found[d.ID] && q.keep(&d) && lease.Orphaned(d.Lock, d.ReadAt) && lease.Late(d.NextAttemptAt, d.ReadAt, a.TTL()):
-					found[d.ID] = true
-					due = append(due, lease.Cell[analysislock.Analysis]{Doc: d, Exists: true, Rev: snap.UpdateTime, At: d.ReadAt, Asked: asked})
-				}
-				return len(due) < limit
-			})
-			if err != nil || len(due) == limit {
-				return due, true, err
+		all, failed := orphanPages(ctx, q, size, func(snap *firestore.DocumentSnapshot, asked time.Time) bool {
+			d := a.decode(snap)
+			if found[d.ID] || d.Malformed == nil && !orphaned(&d) {
+				return true
 			}
-			if read < first+size {
-				break
+			if found[d.ID] = true; d.Malformed != nil {
+				skips.add(ctx, slog.String("analysis_id", d.ID), d.Malformed)
+				return true
 			}
-			page = page.StartAfter(last)
+			due = append(due, lease.Cell[analysislock.Analysis]{Doc: d, Exists: true, Rev: snap.UpdateTime, At: d.ReadAt, Asked: asked})
+			return len(due) < limit
+		})
+		err, more = errors.Join(err, failed), more || !all
+		if len(due) == limit {
+			break
 		}
-		more = more || read >= maxOrphanReads
 	}
-	return due, more, nil
+	return due, more, err
+}
+
+// orphanPages calls each for the documents of q, in pages, until each returns false. asked is
+// the local time of the page's request. all is false if there may be others.
+func orphanPages(ctx context.Context, q firestore.Query, size int, each func(snap *firestore.DocumentSnapshot, asked time.Time) bool) (all bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, orphanTimeout/3)
+	defer cancel()
+	q = q.Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "nextAttemptAt")
+	for range maxOrphanReads / size {
+		read, asked, stopped := 0, time.Now(), false
+		var last *firestore.DocumentSnapshot
+		err := eachDocument(ctx, "find orphaned analyses", q, func(snap *firestore.DocumentSnapshot) bool {
+			read, last, stopped = read+1, snap, !each(snap, asked)
+			return !stopped
+		})
+		if err != nil || stopped || read < size {
+			return err == nil && !stopped, err
+		}
+		q = q.StartAfter(last)
+	}
+	return false, nil
 }
 
 // overdue returns a query of the analyses whose next attempt was due before cutoff. It

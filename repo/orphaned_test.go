@@ -305,6 +305,28 @@ func (s *weighed) RecvMsg(m any) error {
 	return err
 }
 
+// The query that may read many that wait has a time of its own, and is the last.
+func TestAQueryThatTakesTooLongHidesNobodyFromTheOthers(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		a := open(t, b, grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, s grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
+			if strings.HasSuffix(m, "RunQuery") {
+				time.Sleep(6 * time.Second)
+			}
+			return s(ctx, d, cc, m, o...)
+		}))
+		ago := func(d time.Duration) any { return timeValue(time.Now().Add(-d)) }
+		for n := range 1500 { // two pages
+			b.Put(t, fmt.Sprint("waits", n), map[string]any{"status": "QUEUED", "updatedAt": ago(9 * time.Minute), "nextAttemptAt": ago(-time.Minute)})
+		}
+		b.Put(t, "crashed", map[string]any{"status": "PROCESSING", "lockOwner": "w", "lockToken": 1, "lockExpiresAt": ago(time.Minute), "updatedAt": ago(6 * time.Minute)})
+		b.Put(t, "purged", map[string]any{"status": "QUEUED", "updatedAt": ago(8 * time.Minute), "nextAttemptAt": ago(7 * time.Minute)})
+		due, more, err := a.Orphaned(t.Context(), 10)
+		if len(due) != 2 || !more || !errors.Is(err, lease.ErrUnavailable) {
+			t.Errorf("%+v, more %v, %v; want both, and ErrUnavailable", due, more, err)
+		}
+	})
+}
+
 func TestAWorkersClockDoesNotDecideWhatIsOrphaned(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{"slow": time.Hour, "fast": -time.Hour} {
 		t.Run(name, func(t *testing.T) {

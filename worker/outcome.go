@@ -33,6 +33,7 @@ const (
 	NotClaimed         // stopped before the acquisition
 	NotFound
 	BadRequest
+	Incomplete // the body did not arrive in full; another try may succeed
 	TooLarge
 	Unavailable   // before the run
 	FinishUnknown // Firestore was unavailable at the finish of the run
@@ -132,6 +133,7 @@ var answers = [...]struct {
 	NotClaimed:         {code: http.StatusInternalServerError, acquired: new(false), reason: "shutting_down"},
 	NotFound:           {code: http.StatusNotFound, reason: "not_found", tries: 6},
 	BadRequest:         {code: http.StatusBadRequest, reason: "bad_request", tries: 1, error: true},
+	Incomplete:         {code: http.StatusBadRequest, reason: "bad_request", error: true},
 	TooLarge:           {code: http.StatusRequestEntityTooLarge, reason: "too_large", tries: 1},
 	Unavailable:        {code: http.StatusServiceUnavailable, acquired: new(false), reason: "unavailable"},
 	FinishUnknown:      {code: http.StatusServiceUnavailable, acquired: new(true), reason: "unavailable"},

@@ -127,6 +127,8 @@ func (s *Server) analysis(c echo.Context, begin func(id string) error) Outcome {
 	switch {
 	case errors.As(err, &large):
 		return Outcome{Case: TooLarge}
+	case errors.Is(err, errIncomplete):
+		return Outcome{Case: Incomplete, Err: err}
 	case err != nil:
 		return Outcome{Case: BadRequest, Err: err}
 	}
@@ -157,6 +159,8 @@ func (s *Server) recovery(c echo.Context, _ func(id string) error) Outcome {
 	return o
 }
 
+var errIncomplete = errors.New("the body did not arrive in full")
+
 // readTask reads {"analysis_id": "…"} of any Content-Type, since Cloud Tasks sets none.
 // It ignores unknown fields.
 func readTask(w http.ResponseWriter, r *http.Request) (id string, err error) {
@@ -166,7 +170,7 @@ func readTask(w http.ResponseWriter, r *http.Request) (id string, err error) {
 	case errors.As(err, &large):
 		return "", err
 	case err != nil:
-		return "", errors.New("the body did not arrive in full")
+		return "", errIncomplete
 	}
 	switch {
 	case len(body) == 0:

@@ -17,8 +17,8 @@ import (
 	"taskguard/worker/printable"
 )
 
-// say returns a text in the user's language.
-func (c *call) say(japanese, english string) string {
+// text returns a text in the user's language.
+func (c *call) text(japanese, english string) string {
 	if c.english {
 		return english
 	}
@@ -56,24 +56,24 @@ func available(ctx context.Context, c *call, _ string) (answer, error) {
 	for i, o := range free {
 		ids[i] = printable.Line(o.ID)
 	}
-	text := c.say("利用可能なオペレータ: ", "available operators: ") + strings.Join(ids, ", ")
+	text := c.text("利用可能なオペレータ: ", "available operators: ") + strings.Join(ids, ", ")
 	if len(ids) == 0 {
-		text = c.say("利用可能なオペレータはありません", "no operator is available")
+		text = c.text("利用可能なオペレータはありません", "no operator is available")
 	}
 	return answer{text, map[string]any{"operators": free}}, err
 }
 
 func assign(ctx context.Context, c *call, id string) (answer, error) {
 	a, err := c.pool.Assign(ctx, id)
-	return answer{c.say(c.name(a.Operator)+"を割り当てました", "assigned "+c.name(a.Operator)), a}, err
+	return answer{c.text(c.name(a.Operator)+"を割り当てました", "assigned "+c.name(a.Operator)), a}, err
 }
 
 func release(ctx context.Context, c *call, _ string) (answer, error) {
 	was, ok, err := c.pool.Release(ctx)
 	if !ok {
-		return answer{c.say("割り当てられたオペレータはありません", "no operator is assigned"), map[string]any{"wasAssigned": false}}, err
+		return answer{c.text("割り当てられたオペレータはありません", "no operator is assigned"), map[string]any{"wasAssigned": false}}, err
 	}
-	return answer{c.say(c.name(was)+"を解放しました", "released "+c.name(was)), map[string]any{"wasAssigned": true, "operator": was}}, err
+	return answer{c.text(c.name(was)+"を解放しました", "released "+c.name(was)), map[string]any{"wasAssigned": true, "operator": was}}, err
 }
 
 func status(ctx context.Context, c *call, _ string) (answer, error) {
@@ -84,14 +84,14 @@ func status(ctx context.Context, c *call, _ string) (answer, error) {
 	document := map[string]any{"session": c.session, "operator": nil, "operators": s.Operators}
 	var b strings.Builder
 	if s.Operator.ID == "" {
-		b.WriteString(c.say("オペレータは割り当てられていません\n", "no operator is assigned\n"))
+		b.WriteString(c.text("オペレータは割り当てられていません\n", "no operator is assigned\n"))
 	} else {
 		document["operator"], document["expiresAt"] = s.Operator, iso8601.Format(s.ExpiresAt)
-		fmt.Fprintf(&b, c.say("現在のオペレータ: %s (%s、%s まで)\n", "current operator: %s (%s, until %s)\n"), printable.Line(s.Operator.Name), printable.Line(s.Operator.ID), s.ExpiresAt.Local().Format(time.DateTime))
+		fmt.Fprintf(&b, c.text("現在のオペレータ: %s (%s、%s まで)\n", "current operator: %s (%s, until %s)\n"), printable.Line(s.Operator.Name), printable.Line(s.Operator.ID), s.ExpiresAt.Local().Format(time.DateTime))
 	}
 	labels := map[string]string{
-		operatorpool.Available: c.say("利用可能", "available"), operatorpool.Own: c.say("使用中", "in use"),
-		operatorpool.Busy: c.say("他セッションで使用中", "in use by another session"),
+		operatorpool.Available: c.text("利用可能", "available"), operatorpool.Own: c.text("使用中", "in use"),
+		operatorpool.Busy: c.text("他セッションで使用中", "in use by another session"),
 	}
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, o := range s.Operators {
@@ -104,14 +104,14 @@ func status(ctx context.Context, c *call, _ string) (answer, error) {
 func refresh(ctx context.Context, c *call, _ string) (answer, error) {
 	own, ok, err := c.pool.Refresh(ctx)
 	if err == nil && !ok {
-		err = errors.New(c.say("オペレータは割り当てられていません", "no operator is assigned"))
+		err = errors.New(c.text("オペレータは割り当てられていません", "no operator is assigned"))
 	}
-	return answer{c.say(c.name(own)+"の期限を更新しました", "extended "+c.name(own)), map[string]any{"refreshed": true, "operator": own}}, err
+	return answer{c.text(c.name(own)+"の期限を更新しました", "extended "+c.name(own)), map[string]any{"refreshed": true, "operator": own}}, err
 }
 
 func clearAll(ctx context.Context, c *call, _ string) (answer, error) {
 	n, err := c.pool.Clear(ctx)
-	return answer{fmt.Sprintf(c.say("すべての割り当てを解除しました (%d件)", "cleared all assignments (%d)"), n), map[string]any{"cleared": n}}, err
+	return answer{fmt.Sprintf(c.text("すべての割り当てを解除しました (%d件)", "cleared all assignments (%d)"), n), map[string]any{"cleared": n}}, err
 }
 
 // message returns the text of an error for users (O2).
@@ -120,15 +120,15 @@ func (c *call) message(err error) string {
 	var unknown *operatorpool.UnknownError
 	switch {
 	case errors.As(err, &busy):
-		return c.say(c.name(busy.Operator)+"は他のセッションで使用中です", c.name(busy.Operator)+" is in use by another session")
+		return c.text(c.name(busy.Operator)+"は他のセッションで使用中です", c.name(busy.Operator)+" is in use by another session")
 	case errors.As(err, &unknown):
-		return c.say(printable.Line(unknown.ID)+"というオペレータはいません", "no operator "+printable.Line(unknown.ID))
+		return c.text(printable.Line(unknown.ID)+"というオペレータはいません", "no operator "+printable.Line(unknown.ID))
 	case errors.Is(err, operatorpool.ErrNoneFree):
-		return c.say("利用可能なオペレータがありません", "no operator is available")
+		return c.text("利用可能なオペレータがありません", "no operator is available")
 	case errors.Is(err, fs.ErrPermission):
-		return c.say("状態ファイルを読み書きする権限がありません: ", "no permission for the state file: ") + err.Error()
+		return c.text("状態ファイルを読み書きする権限がありません: ", "no permission for the state file: ") + err.Error()
 	case errors.Is(err, lease.ErrUnavailable):
-		return c.say("状態ファイルを更新できませんでした: ", "the state file was not updated: ") + err.Error()
+		return c.text("状態ファイルを更新できませんでした: ", "the state file was not updated: ") + err.Error()
 	}
 	return err.Error()
 }

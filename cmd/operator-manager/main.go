@@ -95,7 +95,7 @@ func run(ctx context.Context, args []string, s surroundings) int {
 	for i, line := range lines {
 		lines[i] = printable.Line(line)
 	}
-	_, _ = fmt.Fprintf(s.err, c.say("エラー", "error")+": %s\n", strings.Join(lines, "\n"))
+	_, _ = fmt.Fprintf(s.err, c.text("エラー", "error")+": %s\n", strings.Join(lines, "\n"))
 	if errors.As(err, new(usageError)) {
 		return exitUsage
 	}
@@ -105,13 +105,13 @@ func run(ctx context.Context, args []string, s surroundings) int {
 func (c *call) dispatch(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("operator-manager", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // run prints its errors
-	flags.StringVar(&c.operators, "operators", "", c.say("オペレータ定義`ファイル`。省略時は OPERATORS_FILE、カレントディレクトリの "+operatorsFile+"、内蔵の一覧の順",
+	flags.StringVar(&c.operators, "operators", "", c.text("オペレータ定義`ファイル`。省略時は OPERATORS_FILE、カレントディレクトリの "+operatorsFile+"、内蔵の一覧の順",
 		"`FILE` of the operators; else OPERATORS_FILE, else "+operatorsFile+" in the current directory, else the built-in ones"))
-	flags.StringVar(&c.state, "state", "", c.say("セッション間で共有する状態`ファイル`。省略時は /tmp/coeiroink-operators-HOSTNAME.json",
+	flags.StringVar(&c.state, "state", "", c.text("セッション間で共有する状態`ファイル`。省略時は /tmp/coeiroink-operators-HOSTNAME.json",
 		"`FILE` that the sessions share; else /tmp/coeiroink-operators-HOSTNAME.json"))
-	flags.StringVar(&c.session, "session", "", c.say("セッションの`ID`。省略時は ITERM_SESSION_ID、TERM_SESSION_ID、シェルのプロセスIDの順",
+	flags.StringVar(&c.session, "session", "", c.text("セッションの`ID`。省略時は ITERM_SESSION_ID、TERM_SESSION_ID、シェルのプロセスIDの順",
 		"`ID` of the session; else ITERM_SESSION_ID, else TERM_SESSION_ID, else the process id of the shell"))
-	flags.BoolVar(&c.json, "json", false, c.say("JSON を一つ出力する", "print one JSON document"))
+	flags.BoolVar(&c.json, "json", false, c.text("JSON を一つ出力する", "print one JSON document"))
 	positional, err := parse(flags, args)
 	switch {
 	case errors.Is(err, flag.ErrHelp), err == nil && len(positional) == 0:
@@ -119,7 +119,7 @@ func (c *call) dispatch(ctx context.Context, args []string, out io.Writer) error
 	case err == nil && positional[0] == "help":
 		return c.usage(out, flags, strings.Join(positional[1:], " "))
 	case err != nil:
-		return usageError(err.Error())
+		return usageError(c.text("フラグが正しくありません: ", "") + err.Error())
 	}
 	for _, command := range commands {
 		if command.name != positional[0] {
@@ -127,7 +127,7 @@ func (c *call) dispatch(ctx context.Context, args []string, out io.Writer) error
 		}
 		positional = positional[1:]
 		if len(positional) > 1 || len(positional) == 1 && (command.arguments == "" || positional[0] == "") {
-			return usageError(fmt.Sprintf("unexpected argument %q (see: operator-manager help)", positional[len(positional)-1]))
+			return usageError(fmt.Sprintf(c.text("余分な引数です: %q (使い方: operator-manager help)", "unexpected argument %q (see: operator-manager help)"), positional[len(positional)-1]))
 		}
 		if err := c.open(); err != nil {
 			return err
@@ -138,11 +138,11 @@ func (c *call) dispatch(ctx context.Context, args []string, out io.Writer) error
 		}
 		return a.print(out, c.json)
 	}
-	return unknown(positional[0])
+	return c.unknown(positional[0])
 }
 
-func unknown(command string) error {
-	return usageError(fmt.Sprintf("no command %q (see: operator-manager help)", command))
+func (c *call) unknown(command string) error {
+	return usageError(fmt.Sprintf(c.text("%q というコマンドはありません (使い方: operator-manager help)", "no command %q (see: operator-manager help)"), command))
 }
 
 // parse reads flags, which may stand before, between and after the positional
@@ -198,13 +198,13 @@ func (c *call) usage(w io.Writer, flags *flag.FlagSet, command string) error {
 	text := ""
 	for _, d := range commands {
 		if command == "" || command == d.name {
-			text += fmt.Sprintf("  %-14s %s\n", strings.TrimSpace(d.name+" "+d.arguments), c.say(d.japanese, d.english))
+			text += fmt.Sprintf("  %-14s %s\n", strings.TrimSpace(d.name+" "+d.arguments), c.text(d.japanese, d.english))
 		}
 	}
 	if text == "" {
-		return unknown(command)
+		return c.unknown(command)
 	}
-	text = "operator-manager " + cmp.Or(command, "COMMAND") + " [FLAG…]\n\n" + text + c.say(
+	text = "operator-manager " + cmp.Or(command, "COMMAND") + " [FLAG…]\n\n" + text + c.text(
 		"\n終了コード 0: 完了、1: 拒否または失敗、2: 使い方またはオペレータ定義ファイルの誤り。\n\n",
 		"\nExit 0: done, 1: refused or failed, 2: wrong usage or file of operators.\n\n")
 	_, _ = io.WriteString(w, text) // a buffer

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"taskguard/emulator/emulatortest"
 )
@@ -140,9 +141,11 @@ func TestWrongUsageIsReportedOnce(t *testing.T) {
 	x := open(t, newState(t), "1")
 	for name, args := range map[string][]string{
 		"unknown command": {"assing"}, "unknown flag": {"assign", "--force"}, "too many": {"assign", "kana", "dia"},
-		"an argument to release": {"release", "kana"}, "an empty id": {"assign", ""},
+		"an argument to release": {"release", "kana"}, "an empty id": {"assign", ""}, "help of an unknown command": {"help", "assing"},
 	} {
-		if got := x.run(args...); got.code != 2 || got.out != "" || strings.Count(got.err, "\n") != 1 || !strings.HasPrefix(got.err, "エラー: ") {
+		got := x.run(args...)
+		_, text, ok := strings.Cut(got.err, "エラー: ")
+		if got.code != 2 || got.out != "" || strings.Count(got.err, "\n") != 1 || !ok || !japanese(text) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -217,16 +220,18 @@ func TestTheTextsAreInTheLanguageOfTheLocale(t *testing.T) { // O2, O10
 	two.prints("no operator is assigned", "release")
 	two.prints("available operators: tsukuyomi, angie, alma, akane, dia", "available")
 	one.prints("extended kana (かな)", "refresh")
-	japanese := func(text string) bool {
-		return strings.ContainsFunc(strings.ReplaceAll(text, "かな", ""), func(r rune) bool { return r > 0x2fff })
-	}
-	for _, args := range [][]string{{"help"}, {"help", "assign"}, {"status", "--operators", operatorsEnglish(t)}} {
-		if got := one.run(args...); got.code != 0 || japanese(got.out) {
+	for _, args := range [][]string{{"help"}, {"help", "assign"}, {"status", "--operators", operatorsEnglish(t)}, {"assing"}, {"--force"}, {"release", "kana"}} {
+		if got := one.run(args...); got.code == exitFailed || japanese(got.out+got.err) {
 			t.Errorf("%v: %+v", args, got)
 		}
 	}
 	one.prints("released kana (かな)", "release")
 	one.prints("cleared all assignments (0)", "clear")
+}
+
+// japanese reports whether text, without the name of kana, has Japanese letters.
+func japanese(text string) bool {
+	return strings.ContainsFunc(strings.ReplaceAll(text, "かな", ""), func(r rune) bool { return r > 0x2fff })
 }
 
 // operatorsEnglish is a file of an operator without a Japanese name.
@@ -239,13 +244,21 @@ func operatorsEnglish(t *testing.T) string {
 	return path
 }
 
-// O10: as the seed types it, in an empty directory.
+// O10: as the seed types it, in an empty directory, or with its own file, which names no operators.
 func TestWithoutAListTheSeedsOperatorsAreBuiltIn(t *testing.T) {
 	x := terminal{t, map[string]string{"ITERM_SESSION_ID": "s1"}, []string{"--state", newState(t)}}
 	cmd := x.program("assign", "tsukuyomi")
 	cmd.Dir, cmd.Env = t.TempDir(), append(cmd.Env, "OPERATORS_FILE=")
 	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "つくよみちゃんを割り当てました\n" {
 		t.Errorf("%v: %s", err, out)
+	}
+	x.env["OPERATORS_FILE"] = filepath.Join(t.TempDir(), "o.json")
+	if err := os.WriteFile(x.env["OPERATORS_FILE"], []byte(`{"operatorTimeout": 3600000}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	x.prints("つくよみちゃんを割り当てました", "assign", "tsukuyomi")
+	if o, timeout, err := readOperators(x.env["OPERATORS_FILE"]); err != nil || len(o) != 6 || timeout != time.Hour {
+		t.Errorf("%v, %v, %v", o, timeout, err)
 	}
 }
 

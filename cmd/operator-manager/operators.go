@@ -15,7 +15,7 @@ import (
 )
 
 // operatorsFile is used where neither --operators nor OPERATORS_FILE names another. If
-// it does not exist, the operators are those of the seed (O10).
+// it does not exist, or a file has no key "operators", the operators are those of the seed (O10).
 const operatorsFile = "operators.json"
 
 //go:embed operators.json
@@ -47,6 +47,9 @@ func readOperators(path string) ([]operatorpool.Operator, time.Duration, error) 
 			err = fmt.Errorf("operatorTimeout is %d: want milliseconds, 1 or more", *o.Timeout)
 		}
 	}
+	if err == nil && o.Operators == nil {
+		err = json.Unmarshal(builtIn, &o)
+	}
 	if err != nil {
 		return nil, 0, err
 	}
@@ -58,6 +61,6 @@ func readOperators(path string) ([]operatorpool.Operator, time.Duration, error) 
 
 // operatorsError is an error of that file, with an example of a correct one.
 func (c *call) operatorsError(err error) error {
-	text := c.say("オペレータ定義ファイル %s: %v\n例: %s", "file of operators %s: %v\nexample: %s")
+	text := c.text("オペレータ定義ファイル %s: %v\n例: %s", "file of operators %s: %v\nexample: %s")
 	return usageError(fmt.Sprintf(text, cmp.Or(c.operators, operatorsFile), err, operatorsExample))
 }

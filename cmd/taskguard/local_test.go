@@ -14,6 +14,7 @@ import (
 	"taskguard/cmd/taskguard/cli"
 	"taskguard/cmd/worker/service"
 	"taskguard/emulator/emulatortest"
+	"taskguard/worker/taskqueue"
 )
 
 var submittedKeys = []string{"id", "name", "created", "booked", "status"}
@@ -117,6 +118,21 @@ func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 		for _, want := range []string{id + " stderr: first\n", id + " stderr: second\n", answer} {
 			eventually(t, want, func() bool { return strings.Contains(progress.String(), want) })
 		}
+	}
+	cfg, err := service.ParseConfig(env.with("TASK_AUTH", "none").lookup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	queue, err := taskqueue.Open(t.Context(), *cfg.Queue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = queue.Close() })
+	if _, err := queue.Book(t.Context(), taskqueue.Task{Name: "invalid", Deadline: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"; the next attempt is due at 20", "a task without an analysis_id: worker 1 answered 200 bad_request: ", "; it is rejected: the task is deleted\n"} {
+		eventually(t, want, func() bool { return strings.Contains(progress.String(), want) })
 	}
 }
 

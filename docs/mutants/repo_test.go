@@ -87,7 +87,10 @@ var repoRooms = []room{
 		seed("recovery takes an analysis that waits for its next attempt", "TestAnalysesThatWaitHideNoOrphan/embedded",
 			` && lease.Late(d.NextAttemptAt, d.ReadAt, a.TTL())`, ``),
 		seed("recovery reads one page", "TestAnalysesThatWaitHideNoOrphan/embedded",
-			`read < first+size`, `read >= first`),
+			`stopped || read < size`, `stopped || true`),
+		seed("a query of recovery that fails hides what the others find", "TestAQueryThatTakesTooLongHidesNobodyFromTheOthers",
+			`if len(due) == limit {`, `if len(due) == limit || failed != nil {
+			due = nil`),
 		seed("recovery judges a lock by the local clock", "TestAWorkersClockDoesNotDecideWhatIsOrphaned/fast",
 			`lease.Orphaned(d.Lock, d.ReadAt)`, `lease.Orphaned(d.Lock, time.Now())`),
 	}},

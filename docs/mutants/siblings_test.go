@@ -91,7 +91,7 @@ var siblingRooms = []room{
 			`r.PostFormValue("lock") != s.row(&seen).Seen()`, `r.PostFormValue("lock") == ""`),
 	}},
 	{"worker/console/list.go", []bug{
-		seed("the other pages repeat what runs", "TestTheFirstPageHasFirstThoseThatRunAndThoseThatWait", ` && (i >= top || p.After == "")`, ``, `if shown[r.ID] = true; f`, `if shown[r.ID] = i >= top || p.After == ""; f`),
+		seed("the other pages repeat what runs", "TestTheFirstPageHasFirstThoseThatRunWaitOrAreStuck", ` && (i >= top || p.After == "")`, ``, `if shown[r.ID] = true; f`, `if shown[r.ID] = i >= top || p.After == ""; f`),
 		seed("an analysis that has left a state stays in its list", "TestAChangeIsShownAtOnceWhereItBelongs", `if shown[r.ID] = true; f.matches(&r.Analysis) && (`, `if shown[r.ID] = true; (`),
 	}},
 	{"worker/console/failures.go", []bug{

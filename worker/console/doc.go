@@ -8,8 +8,8 @@
 //     ten seconds, the page shows the last state, its time, and that the store does not
 //     answer. Browsers only count the remaining time.
 //   - The pages of a list have each analysis once that is not updated meanwhile: those that
-//     run or wait for their next attempt, up to the Limit of each, at the top of the first
-//     page, and all others by their last update.
+//     run, wait for their next attempt or are stuck, up to the Limit of each, at the top of the
+//     first page, and all others by their last update.
 //   - A page asks every four seconds, and only while it is visible. All pages share the reads:
 //     what has changed in three seconds, the analyses themselves in thirty, the counts in
 //     fifteen. Nothing is read when no page asks.

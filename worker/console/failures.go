@@ -95,6 +95,11 @@ func (s *Server) bulk(c echo.Context, before time.Time, confirmed int64) error {
 	defer context.AfterFunc(s.work, cancel)()
 	p := bulkPage{frame: s.frame(c, "Requeue failures"), Code: c.QueryParam("code"), Done: confirmed > 0, Books: s.o.Books}
 	b, err := s.o.Operator.RequeueFailed(ctx, p.Code, p.Who, before, int(min(cmp.Or(confirmed, maxBulk), maxBulk)), !p.Done)
+	if p.Done { // the next page reads the numbers again
+		s.reading <- struct{}{}
+		s.failures.ended, s.counts.ended = time.Time{}, time.Time{}
+		<-s.reading
+	}
 	if err != nil {
 		return refused(err, "/failures")
 	}

@@ -80,6 +80,21 @@ func TestARequeueOfFailuresIsConfirmedWithItsNumberAndContinued(t *testing.T) {
 	h.want(t, h.did[0], h.did[1], fmt.Sprint("requeue up to 7 of a&b before ", at, " by operator-1"))
 }
 
+func TestTheFailuresAreReadAgainAfterARequeue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := failing()
+		server := open(t, source, console.Options{Operator: &recorder{}})
+		has(t, page(t, server, "/failures"), "1,234")
+		source.change(func() { source.failures, source.failed = source.failures[:1], 7 })
+		page(t, server, "/failures/requeue?code=a%26b") // a dry run
+		has(t, page(t, server, "/failures"), "1,234")
+		post(t, server, "/failures/requeue?code=a%26b", url.Values{"seen": {"1-5"}})
+		text := page(t, server, "/failures")
+		has(t, text, "3 more are FAILED with none of these codes.")
+		hasNot(t, text, "1,234")
+	})
+}
+
 func TestOnlyAConfirmedFormRequeuesFailures(t *testing.T) {
 	server, h := writable(t, failing())
 	seen := fmt.Sprint("seen=", time.Now().UnixMilli(), "-5")

@@ -16,6 +16,7 @@ import (
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
+	"taskguard/worker/printable"
 )
 
 // choice selects the analyses that a page shows, as its address does.
@@ -35,6 +36,16 @@ func (c choice) query() string {
 		}
 	}
 	return "?" + v.Encode()
+}
+
+// unreadable returns a sentence about a time of c that cannot be read; empty: there is none.
+func (c choice) unreadable() string {
+	for _, text := range []string{c.Since, c.Older} {
+		if _, err := ParseTime(text); err != nil && text != "" {
+			return "“" + shorten(printable.Line(text)) + "” is no time: want 90m or 2026-01-31T12:00:00Z."
+		}
+	}
+	return ""
 }
 
 // at returns the Filter of c at now. A time that cannot be read is ignored.
@@ -128,8 +139,12 @@ func (s *Server) listed(ctx context.Context, p *listPage) {
 		case !page.fresh():
 			p.Missing = "The list is not known now. " + problem(page.err) + "."
 		case !s.active.fresh():
-			p.Missing = "Which others run or wait is not known now. " + problem(s.active.err) + "."
+			p.Missing = "Which others run, wait or are stuck is not known now. " + problem(s.active.err) + "."
 		}
+	}
+	if wrong := p.unreadable(); wrong != "" {
+		p.Missing = wrong
+		return
 	}
 	p.arrange(&page.value, &s.active.value, s.recent, func(a *analysislock.Analysis) row { return s.newRow(a, now) })
 	if p.After == "" && s.oldest.fresh() && len(s.oldest.value) > 0 {
@@ -144,7 +159,7 @@ func (s *Server) listed(ctx context.Context, p *listPage) {
 }
 
 // arrange makes the rows. On the first page are all analyses of active: first those that run,
-// then those that wait, then the others as page has them. Other pages have none of those. The
+// then those that wait, then those that are stuck, then the others as page has them. Other pages have none of those. The
 // recent ones were read after page or active, and replace their analyses.
 func (p *listPage) arrange(page, active *Listing, recent map[string]analysislock.Analysis, newRow func(*analysislock.Analysis) row) {
 	latest := func(of *Listing) (rows []row) {
@@ -179,14 +194,17 @@ func (p *listPage) arrange(page, active *Listing, recent map[string]analysislock
 	if p.Search != "" || p.After != "" {
 		return
 	}
-	order := []string{running, waiting, ""}
+	order := []string{running, waiting, stuck, ""}
 	slices.SortStableFunc(p.Rows, func(a, b row) int {
 		order := cmp.Compare(slices.Index(order, a.Group), slices.Index(order, b.Group))
 		if order != 0 || a.Group == "" {
 			return order
 		}
-		if a.Group == waiting {
+		switch a.Group {
+		case waiting:
 			return cmp.Or(a.NextAttemptAt.Compare(b.NextAttemptAt), cmp.Compare(a.ID, b.ID))
+		case stuck:
+			return cmp.Or(a.UpdatedAt.Compare(b.UpdatedAt), cmp.Compare(a.ID, b.ID))
 		}
 		return cmp.Or(a.Began().Compare(b.Began()), cmp.Compare(a.ID, b.ID))
 	})

@@ -163,26 +163,27 @@ func waits(id string, left time.Duration) console.Detail {
 	return d
 }
 
-func TestTheFirstPageHasFirstThoseThatRunAndThoseThatWait(t *testing.T) {
+func TestTheFirstPageHasFirstThoseThatRunWaitOrAreStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		late, early := heldBy("late", "w/1", 1, time.Hour), heldBy("early", "w/1", 1, time.Hour)
 		late.StartedAt, early.StartedAt = storeNow().Add(-time.Minute), storeNow().Add(-3*time.Minute)
 		early.History = []analysislock.Attempt{{Token: 1, StartedAt: storeNow().Add(-2 * time.Minute)}}
 		done := at(analysis("done", "READY"), time.Second)
 		done.Lock.Finished, done.StartedAt = true, done.UpdatedAt.Add(-90*time.Second)
-		source := newSource(at(late, time.Hour), at(early, 2*time.Hour), at(waits("soon", 3*time.Minute+time.Second/2), 3*time.Hour), at(waits("later", time.Hour), time.Minute), done, at(waits("past", -time.Hour), time.Hour))
+		source := newSource(at(late, time.Hour), at(early, 2*time.Hour), at(waits("soon", 3*time.Minute+time.Second/2), 3*time.Hour), at(waits("later", time.Hour), time.Minute), done, at(waits("past", -time.Hour), time.Hour), at(analysis("lost", "QUEUED"), 4*time.Hour))
 		server := open(t, source, console.Options{Limit: 2, TTL: 10 * time.Minute})
 		text := page(t, server, "/")
-		if got, want := strings.Join(ids(text), " "), "early late soon later done"; got != want {
+		if got, want := strings.Join(ids(text), " "), "early late soon later lost past done"; got != want {
 			t.Errorf("listed are %s, want %s", got, want)
 		}
-		has(t, text, `id="group-running"`, `id="group-waiting"`, `id="group-"`)
+		has(t, text, `id="group-running"`, `id="group-waiting"`, `id="group-stuck"`, `id="group-"`)
 		has(t, rowOf(t, text, "early"), ">2 min</span>", "held")
 		has(t, rowOf(t, text, "soon"), ">3 min 00 s</span>", "next attempt in", "flaky")
+		has(t, rowOf(t, text, "lost"), "stuck", `data-overdue="true"`)
 		has(t, rowOf(t, text, "done"), "1 min 30 s")
 		has(t, text, `id="oldest"`, `created <span data-since`)
 		// The other pages have the rest, each once.
-		seen, others := ids(text), ""
+		seen := ids(text)
 		for next := `href="/(\?[^"]*)">Next page`; ; {
 			link := regexp.MustCompile(next).FindStringSubmatch(text)
 			if link == nil {
@@ -191,15 +192,14 @@ func TestTheFirstPageHasFirstThoseThatRunAndThoseThatWait(t *testing.T) {
 			text = page(t, server, "/"+html.UnescapeString(link[1]))
 			has(t, text, `id="newest"`)
 			hasNot(t, text, `class="group"`, `id="oldest"`)
-			seen, others = append(seen, ids(text)...), others+text
+			seen = append(seen, ids(text)...)
 		}
-		if slices.Sort(seen); strings.Join(seen, " ") != "done early late later past soon" {
+		if slices.Sort(seen); strings.Join(seen, " ") != "done early late later lost past soon" {
 			t.Errorf("the pages have %s", seen)
 		}
-		has(t, rowOf(t, others, "past"), "stuck")
 		source.change(func() { source.activeErr = errOdd })
 		time.Sleep(3 * time.Minute)
-		has(t, page(t, server, "/"), "Which others run or wait is not known now. Firestore does not answer.")
+		has(t, page(t, server, "/"), "Which others run, wait or are stuck is not known now. Firestore does not answer.")
 	})
 }
 
@@ -233,6 +233,27 @@ func TestAChangeIsShownAtOnceWhereItBelongs(t *testing.T) {
 		}
 		if n := source.calls("Page"); n != 3 {
 			t.Errorf("all were read %d times", n)
+		}
+	})
+}
+
+func TestAPageWhoseAnalysesAreAllOnTheFirstPageSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := newSource(at(analysis("new", "READY"), 0), at(waits("waits", time.Hour), time.Minute), at(analysis("old", "READY"), time.Hour))
+		server := open(t, source, console.Options{Limit: 1})
+		for query, want := range map[string]string{"?after=1": "All of this page run, wait or are stuck: they are on the first page.<", "?after=3": "There are no more analyses.<"} {
+			has(t, page(t, server, "/"+query), `<p class="note" id="empty">`+want)
+		}
+	})
+}
+
+func TestATimeThatCannotBeReadListsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := open(t, newSource(analysis("a", "READY"), heldBy("b", "w/1", 1, time.Hour)), console.Options{Limit: 1})
+		for _, query := range []string{"since=1d", "older=1d", "since=90m&older=1d"} {
+			text := page(t, server, "/?"+query)
+			has(t, text, `role="alert">“1d” is no time: want 90m or 2026-01-31T12:00:00Z.<`, `value="1d"`, "READY</bdi> <b>1</b>")
+			hasNot(t, text, "data-id=", "Next page")
 		}
 	})
 }

@@ -120,7 +120,11 @@ func (s *memorySource) Page(ctx context.Context, f console.Filter, after string,
 func (s *memorySource) Active(_ context.Context, limit int) (console.Listing, error) {
 	l, err := s.read("Active", func(d console.Detail) bool { return lease.Held(d.Lock, storeNow()) })
 	waiting, _ := s.read("Active", func(d console.Detail) bool { return d.NextAttemptAt.After(storeNow()) })
-	l.All = append(l.All[:min(limit, len(l.All))], waiting.All[:min(limit, len(waiting.All))]...)
+	stuck, _ := s.read("Stuck", func(d console.Detail) bool {
+		return (d.Status == "QUEUED" || d.Status == "PROCESSING") && !lease.Held(d.Lock, storeNow()) && d.NextAttemptAt.Before(storeNow())
+	})
+	slices.Reverse(stuck.All)
+	l.All = slices.Concat(l.All[:min(limit, len(l.All))], waiting.All[:min(limit, len(waiting.All))], stuck.All[:min(limit, len(stuck.All))])
 	return l, cmp.Or(err, s.activeErr)
 }
 

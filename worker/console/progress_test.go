@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/worker/console"
 )
@@ -46,6 +47,11 @@ func TestAnAnalysisHasItsProgressAndATimelineOfItsAttempts(t *testing.T) {
 		has(t, timeline.FindAllString(text, -1)[i], want...)
 	}
 	has(t, page(t, s, "/analysis?id=new"), `aria-labelledby="timeline-title" hidden`)
+	done := a
+	done.History = []analysislock.Attempt{{Number: 1, Token: 9, Owner: "w/9", StartedAt: began, EndedAt: began.Add(time.Minute), Outcome: "failed"}}
+	done.Status, done.Lock = "FAILED", lease.Lease{Token: 9, Finished: true}
+	source.put(done)
+	has(t, timeline.FindString(page(t, s, "/analysis?id=a")), `x="0" width="1000"`)
 	a.Lock.ExpiresAt = storeNow().Add(-time.Second)
 	source.put(a)
 	has(t, timeline.FindString(page(t, s, "/analysis?id=a")), `"no end recorded"`, "token 9")

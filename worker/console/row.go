@@ -26,6 +26,7 @@ const (
 const (
 	running = "running" // the lock is held
 	waiting = "waiting" // for the next attempt
+	stuck   = "stuck"   // unfinished, free, and neither updated nor waiting for one TTL: no delivery has come
 )
 
 // noStatus stands for an analysis without a status, in pages and their
@@ -35,9 +36,8 @@ const noStatus = "no status"
 // row is one analysis as templates show it, at one moment.
 type row struct {
 	analysislock.Analysis
-	Group     string // running, waiting or empty
+	Group     string // running, waiting, stuck or empty
 	First     bool   // of its group on a page
-	Overdue   bool   // unfinished, and neither updated nor waiting for one TTL: no delivery has come
 	Problem   string // why the lock cannot be read, or the id cannot be used; empty: none
 	Key       string // identifies the row on a page
 	State     string // its status, or noStatus
@@ -65,8 +65,9 @@ func (s *Server) newRow(a *analysislock.Analysis, now time.Time) row {
 		r.Group = running
 	case free && !lease.Late(a.NextAttemptAt, now, time.Minute): // it begins soon
 		r.Group = waiting
-	case free && (r.Kind == "queued" || r.Kind == "processing"):
-		r.Overdue = s.o.TTL > 0 && lease.Late(a.NextAttemptAt, now, s.o.TTL) && lease.Late(a.UpdatedAt, now, s.o.TTL)
+	case free && (r.Kind == "queued" || r.Kind == "processing") &&
+		s.o.TTL > 0 && lease.Late(a.NextAttemptAt, now, s.o.TTL) && lease.Late(a.UpdatedAt, now, s.o.TTL):
+		r.Group = stuck
 	}
 	return r
 }
@@ -114,7 +115,7 @@ func (r row) Resumable() bool { return r.Checkpoint != nil && r.Checkpoint.Value
 func (r row) Since(t time.Time) time.Duration { return r.now.Sub(t) }
 
 // attempt is an entry of a timeline. X and Width place it between the start of the first
-// entry and now, in thousandths. Gap is the time until the next attempt began.
+// entry and now, or the end of the last one if the analysis is finished, in thousandths. Gap is the time until the next attempt began.
 type attempt struct {
 	analysislock.Attempt
 	X, Width int64
@@ -140,7 +141,11 @@ func (r row) Timeline() (all []attempt) {
 		if i+1 < len(r.History) && !a.EndedAt.IsZero() {
 			t.Gap = r.History[i+1].StartedAt.Sub(a.EndedAt)
 		}
-		scale := max(r.now.Sub(from), time.Second)
+		until := r.now
+		if r.Lock.Finished {
+			until = cmp.Or(r.History[len(r.History)-1].EndedAt, until)
+		}
+		scale := max(until.Sub(from), time.Second)
 		t.X = min(max(int64(1000*a.StartedAt.Sub(from)/scale), 0), 992)
 		t.Width = min(max(int64(1000*end.Sub(a.StartedAt)/scale), 8), 1000-t.X)
 		all = append(all, t)

@@ -61,8 +61,8 @@ type Source interface {
 	// Page reads up to limit analyses that f selects, after where another page's Next is:
 	// those that were updated last first, with a Prefix by ID.
 	Page(ctx context.Context, f Filter, after string, limit int) (Listing, error)
-	// Active reads up to limit analyses whose lock is held, and up to limit that wait for
-	// their next attempt.
+	// Active reads up to limit analyses whose lock is held, up to limit that wait for their
+	// next attempt, and up to limit that are stuck, the oldest update first.
 	Active(ctx context.Context, limit int) (Listing, error)
 	// Count counts all analyses, and those of each of these statuses.
 	Count(ctx context.Context, statuses []string) (Counts, error)

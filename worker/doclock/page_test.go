@@ -37,7 +37,7 @@ func TestEveryAnswerHasTheSecurityHeaders(t *testing.T) {
 	for path, cache := range map[string]string{"/": "private, no-cache", "/locks.js": "private, no-cache", lockPath: "no-store", "/nope": "no-store", "/health/live": "no-store", lockPath + "/ws": "no-store"} {
 		h := b.do(http.MethodGet, path, http.NoBody).header
 		policy := h.Get("Content-Security-Policy")
-		for _, want := range []string{"default-src 'self'", "worker-src 'self'", "connect-src 'self'", "frame-ancestors 'none'"} {
+		for _, want := range []string{"default-src 'self'", "worker-src 'self' blob:", "connect-src 'self'", "frame-ancestors 'none'"} {
 			if !strings.Contains(policy, want) {
 				t.Errorf("%s: policy %q lacks %s", path, policy, want)
 			}

@@ -71,7 +71,7 @@ func TestTheConsoleShowsEachOf5000AnalysesOnceAndRequeuesThoseWithACode(t *testi
 	b.Focus()
 	live(b)
 	b.Is(`[...document.querySelectorAll('#tally b')].map((e) => e.innerText).join(' ') === '5,000 140 10 3,850 1,000'`)
-	b.Is(`[...document.querySelectorAll('#rows .group')].map((e) => e.id).join(' ') === 'group-running group-waiting group-'`)
+	b.Is(`[...document.querySelectorAll('#rows .group')].map((e) => e.id).join(' ') === 'group-running group-waiting group-stuck group-'`)
 	if got := b.Eval(`document.querySelectorAll('[data-group=running] progress').length + ' ' + document.querySelectorAll('[data-group=waiting] [data-until]').length`); got != `"10 20"` {
 		t.Errorf("running and waiting are %s", got)
 	}

@@ -202,6 +202,20 @@ func TestUnknownValueOfASecretIsNoFinding(t *testing.T) {
 	}
 }
 
+func TestAVariableWithoutItsFeatureIsRemovedOrTheFeatureIsSet(t *testing.T) {
+	f := shipped(t)
+	set("TASK_QUEUE", "")(&f)
+	found, _ := doctor.Check(f)
+	if len(found) == 0 {
+		t.Error("no finding")
+	}
+	for _, c := range found {
+		if !strings.HasPrefix(c.Fix, "Set what it belongs to, or remove it (--remove-env-vars=") {
+			t.Errorf("%s %s", c.Problem, c.Fix)
+		}
+	}
+}
+
 func TestVariablesOfTheAnalyzerAreNoFinding(t *testing.T) {
 	f := shipped(t)
 	set("MY_MODEL", "x", "PORTS", "x", "GOMEMLIMIT", "x", "GOOGLE_API_KEY", "x", "OTEL_BLRP_SCHEDULE_DELAY", "5000")(&f)

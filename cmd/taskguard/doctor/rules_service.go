@@ -36,8 +36,12 @@ func (s service) refused() (found []Finding) {
 	}
 	for line := range strings.Lines(err.Error()) {
 		name, what, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		fix := setVariable(strings.ReplaceAll(name, ", ", "=VALUE,"), "VALUE")
+		if strings.HasPrefix(what, "belongs to ") {
+			fix = fmt.Sprintf("Set what it belongs to, or remove it (--remove-env-vars=%s).", name)
+		}
 		found = append(found, findIf(s.Environment[name] != Secret, Problem, // a secret is unknown, not wrong
-			fmt.Sprintf("%s will not start: %s: %s.", s.title, name, what), setVariable(strings.ReplaceAll(name, ", ", "=VALUE,"), "VALUE"))...)
+			fmt.Sprintf("%s will not start: %s: %s.", s.title, name, what), fix)...)
 	}
 	return found
 }

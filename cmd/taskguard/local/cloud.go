@@ -3,6 +3,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -183,6 +184,7 @@ func (c *cloud) workerCommand(more map[string]string) (command, error) {
 	if vars["RETRY_MIN"]+vars["RETRY_MAX"] == "" { // as short as the queue's own
 		vars["RETRY_MIN"], vars["RETRY_MAX"] = "500ms", "2s"
 	}
+	vars["RETRY_MAX"], vars["RETRY_MIN"] = cmp.Or(vars["RETRY_MAX"], vars["RETRY_MIN"]), cmp.Or(vars["RETRY_MIN"], vars["RETRY_MAX"])
 	if _, err := service.ParseConfig(func(name string) (string, bool) { v, ok := vars[name]; return v, ok }); err != nil {
 		return command{}, cli.EnvironmentError{Err: err}
 	}

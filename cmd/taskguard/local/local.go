@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -96,14 +97,14 @@ func (l *local) run(ctx context.Context, port, workers int) error {
 	}
 	l.target = "http://" + front.Addr().String()
 	l.router = &router{observe: func(v delivery) {
-		if v.analysisID != "" && ctx.Err() == nil { // while it stops, deliveries fail
+		if (v.analysisID != "" || v.answer.Rejected) && ctx.Err() == nil { // while it stops, deliveries fail
 			text := v.String()
 			if v.answer.Reason == "lock_lost" {
 				if a, err := l.analyses.Summary(ctx, v.analysisID); err == nil && a.Error != nil && a.Error.Code == analysislock.Cancelled {
 					text = fmt.Sprintf("%s; its run on %v has ended", a.Error.Message, v.worker)
 				}
 			}
-			l.show.Print("%s %s", v.analysisID, text)
+			l.show.Print("%s %s", cmp.Or(v.analysisID, "a task without an analysis_id:"), text)
 		}
 	}}
 	l.serveHTTP(front, &httputil.ReverseProxy{

@@ -26,6 +26,8 @@ type answer struct {
 	Result   string `json:"status"` // READY or FAILED
 	Reason   string `json:"reason"` // of a skip or a failure
 	Error    string `json:"error"`
+	RetryAt  string `json:"retry_at"`
+	Rejected bool   `json:"rejected"`
 }
 
 // skipped reports whether the worker rightly did nothing.
@@ -52,6 +54,12 @@ func (d delivery) String() string {
 	}
 	if d.answer.Error != "" {
 		text += ": " + cli.Shorten(d.answer.Error, 500)
+	}
+	switch {
+	case d.answer.Rejected:
+		text += "; it is rejected: the task is deleted"
+	case d.answer.Reason == "retry" && d.answer.RetryAt != "":
+		text += "; the next attempt is due at " + d.answer.RetryAt
 	}
 	return text
 }

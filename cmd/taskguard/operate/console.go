@@ -42,7 +42,7 @@ func Console(ctx context.Context, c *cli.Call) (err error) {
 	port := c.Flags.Int("port", consolePort, "the `port`; 0: any free one. With --listen and without --port it is the one of PORT, as on Cloud Run")
 	host := c.Flags.String("listen", "127.0.0.1", "the IP `address` to listen on. Any but a loopback one needs --iap-audience; without that, every user of this machine sees everything, inputs and results too")
 	c.Flags.BoolVar(&o.Write, "write", false, "allow unlock, requeue and cancel. Every user of this machine then acts in your name, unless --iap-audience is set")
-	c.Flags.IntVar(&o.Limit, "limit", console.DefaultLimit, "`how many` analyses are on a page, in addition to up to as many that run and as many that wait for their next attempt. While a page is open and visible, Firestore bills a read for each of them every 30 seconds, and one for each that has changed")
+	c.Flags.IntVar(&o.Limit, "limit", console.DefaultLimit, "`how many` analyses are on a page, in addition to up to as many of those that run, of those that wait for their next attempt, and of those that are stuck. While a page is open and visible, Firestore bills a read for each of them every 30 seconds, and one for each that has changed")
 	c.Flags.StringVar(&o.Audience, "iap-audience", "", "admit only users whose token Identity-Aware Proxy has signed for this `audience`, such as /projects/NUMBER/locations/REGION/services/NAME")
 	if _, err := c.Parse(0, 0); err != nil {
 		return err

@@ -2,6 +2,7 @@ package operate
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -31,8 +32,8 @@ func (s consoleSource) Page(ctx context.Context, f console.Filter, after string,
 
 // Active implements console.Source.
 func (s consoleSource) Active(ctx context.Context, limit int) (console.Listing, error) {
-	running, waiting, at, err := s.analyses.Active(ctx, limit)
-	return console.Listing{At: at, Asked: time.Now(), All: append(running, waiting...)}, refusal(err)
+	running, waiting, stuck, at, err := s.analyses.Active(ctx, limit)
+	return console.Listing{At: at, Asked: time.Now(), All: slices.Concat(running, waiting, stuck)}, refusal(err)
 }
 
 // Count implements console.Source.

@@ -186,13 +186,6 @@ export type Reply = {
     status: number;
     body: any;
 };
-export type FileRequest = {
-    method: string;
-    file: string;
-    uuid: string;
-    owner: string;
-    ttl: number;
-};
 /**
  * asked: when, on performance.now()'s clock
  */

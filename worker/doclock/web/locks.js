@@ -666,7 +666,6 @@ function orAborted(promise, signal) {
   });
 }
 
-const CLOCK = 'project-lock-clock';
 /** @type {Worker | null} */
 let clock = null;
 let alarms = 0;
@@ -695,8 +694,7 @@ function alarm(ms, fn) {
 
 function startClock() {
   try {
-    // @ts-ignore: some settings of the type checker do not know import.meta
-    const worker = new Worker(import.meta.url, { type: 'module', name: CLOCK });
+    const worker = startWorker();
     worker.onmessage = ({ data }) => ringing.get(data)?.();
     worker.onerror = (event) => event.preventDefault(); // the page's timers run
     return worker;
@@ -705,32 +703,17 @@ function startClock() {
   }
 }
 
-/** Runs this file as that Worker. */
-function runClock() {
-  /** @type {Map<number, ReturnType<typeof setTimeout>>} */
-  const timers = new Map();
-  self.onmessage = ({ data: { id, ms } }) => {
-    clearTimeout(timers.get(id));
-    timers.delete(id);
-    if (ms === undefined) return;
-    timers.set(id, setTimeout(() => { timers.delete(id); self.postMessage(id); }, ms));
-  };
-}
-
 // ---- The browser's own locks: they answer as the server does -----------------------
 
 const PROJECT = 'imgponic:project';
-const FILE = 'project-lock-file';
-const DAY_MS = 86_400_000;
 
 /** @typedef {{ status: number, body: any }} Reply */
-/** @typedef {{ method: string, file: string, uuid: string, owner: string, ttl: number }} FileRequest */
 
 /** Answers a request about the Web Lock, which take has taken. @param {Hold} hold @param {string} method @param {AbortSignal} timeout @returns {Promise<Reply>} */
 async function askBrowser(hold, method, timeout) {
   if (method === 'POST') {
-    const lock = await openFolder().then((folder) => readLock(folder, hold.file)).catch(() => null);
-    if (lock && Date.now() < lock.until) return { status: 409, body: { by: 'project/.lock' } }; // a tab without Web Locks
+    const file = await askFile(hold, 'GET', timeout).catch(() => null);
+    if (file?.body.error === 'not_locked_by_user') return { status: 409, body: { by: 'project/.lock' } }; // a tab without Web Locks
     return { status: 200, body: { token: Date.now(), holder: hold.ownerId, ttl_ms: Infinity } };
   }
   if (method === 'DELETE') {
@@ -746,31 +729,49 @@ async function askBrowser(hold, method, timeout) {
 /** Asks a Worker of its own about the file: only a Worker can lock one. @param {Hold} hold @param {string} method @param {AbortSignal} timeout @returns {Promise<Reply>} */
 async function askFile(hold, method, timeout) {
   if (!globalThis.navigator?.storage?.getDirectory) return { status: 403, body: { error: 'no_file_system' } };
-  // @ts-ignore: some settings of the type checker do not know import.meta
-  const worker = new Worker(import.meta.url, { type: 'module', name: FILE });
+  const missing = { status: method === 'POST' ? 403 : 503, body: { error: 'no_worker' } };
+  let worker;
   try {
-    const reply = await orAborted(new Promise((resolve, reject) => {
+    worker = startWorker();
+  } catch {
+    return missing;
+  }
+  try {
+    const reply = await orAborted(new Promise((resolve) => {
       worker.onmessage = ({ data }) => resolve(data);
-      worker.onerror = (event) => { event.preventDefault(); reject(new Error('no Worker')); };
+      worker.onerror = (event) => { event.preventDefault(); resolve(missing); };
       const { file, leaseId: uuid, ownerId: owner } = hold;
       worker.postMessage({ method, file, uuid, owner, ttl: wantedTtlMs(hold) });
     }), timeout);
-    if (method === 'POST' && reply.status === 200) hold.folder = await openFolder();
+    if (method === 'POST' && reply.status === 200) hold.folder = await (await navigator.storage.getDirectory()).getDirectoryHandle('project');
     return reply;
   } finally {
     worker.terminate();
   }
 }
 
-/** Runs this file as that Worker. */
-function runFile() {
-  self.onmessage = ({ data }) => serveFile(data).then((reply) => self.postMessage(reply), ({ name }) =>
-    self.postMessage({ status: name === 'SecurityError' ? 403 : 503, body: { error: name } }));
-}
+// ---- The Worker ----------------------------------------------------------------
 
-/** Does what a request asks, while no other tab can. @param {FileRequest} request @returns {Promise<Reply>} */
+/** The Worker's script, as text: a bundler changes the module's functions, and gives them another URL. */
+const SCRIPT = `
+const timers = new Map();
+
+onmessage = ({ data }) => {
+  if (data.method) {
+    serveFile(data).then(postMessage, ({ name }) =>
+      postMessage({ status: name === 'SecurityError' ? 403 : 503, body: { error: name } }));
+    return;
+  }
+  const { id, ms } = data;
+  clearTimeout(timers.get(id));
+  timers.delete(id);
+  if (ms === undefined) return;
+  timers.set(id, setTimeout(() => { timers.delete(id); postMessage(id); }, ms));
+};
+
+/** Does what a request asks, while no other tab can. */
 async function serveFile({ method, file, uuid, owner, ttl }) {
-  const folder = await openFolder(true);
+  const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle('project', { create: true });
   const guard = await openAlone(folder, '.lock.guard');
   try {
     const now = Date.now();
@@ -784,8 +785,8 @@ async function serveFile({ method, file, uuid, owner, ttl }) {
     if (method === 'POST' && held && !mine) return { status: 409, body: {} };
     if (method !== 'POST' && !held) return { status: 404, body: { error: 'lock_not_found' } };
     if (method !== 'POST' && !mine) return { status: 403, body: { error: 'not_locked_by_user' } };
-    if (method === 'GET') return { status: 200, body: { valid_for_ms: lock && lock.until - now } };
-    const token = method === 'PUT' ? lock?.token : Math.max(now, (lock?.token ?? 0) + 1);
+    if (method === 'GET') return { status: 200, body: { valid_for_ms: lock.until - now } };
+    const token = method === 'PUT' ? lock.token : Math.max(now, (lock?.token ?? 0) + 1);
     const text = JSON.stringify({ uuid, mtime: new Date(now).toISOString(), ttl, owner, token });
     const handle = await openAlone(folder, file);
     await handle.truncate(0);
@@ -798,28 +799,22 @@ async function serveFile({ method, file, uuid, owner, ttl }) {
   }
 }
 
-/** Opens a file as soon as no one else has it open. @param {FileSystemDirectoryHandle} folder @param {string} name @returns {Promise<any>} */
+/** Opens a file as soon as no one else has it open. */
 async function openAlone(folder, name) {
-  const handle = /** @type {any} */ (await folder.getFileHandle(name, { create: true }));
+  const handle = await folder.getFileHandle(name, { create: true });
   for (;;) {
     try {
       return await handle.createSyncAccessHandle();
-    } catch (/** @type {any} */ error) {
+    } catch (error) {
       if (error.name !== 'NoModificationAllowedError' && error.name !== 'InvalidStateError') throw error;
       await new Promise((resolve) => setTimeout(resolve, 10)); // the page ends this after its timeout
     }
   }
 }
 
-/** @param {boolean} [create] */
-async function openFolder(create = false) {
-  return (await navigator.storage.getDirectory()).getDirectoryHandle('project', { create });
-}
-
 /**
  * Returns the lock in a file, or null if there is none. An unreadable file, as a crash
  * leaves it, is held until one TTL after its modification.
- * @param {FileSystemDirectoryHandle} folder @param {string} name
  */
 async function readLock(folder, name) {
   const found = await folder.getFileHandle(name).then((handle) => handle.getFile(), (error) => {
@@ -830,9 +825,17 @@ async function readLock(folder, name) {
   try {
     const { uuid, mtime, ttl, token } = JSON.parse(await found.text());
     const until = Date.parse(mtime) + ttl;
-    if (typeof uuid === 'string' && Math.abs(until - found.lastModified) <= DAY_MS) return { uuid, token, until };
+    if (typeof uuid === 'string' && Math.abs(until - found.lastModified) <= 86_400_000) return { uuid, token, until };
   } catch { /* unreadable */ }
-  return { uuid: '', token: 0, until: found.lastModified + FALLBACK_LOCK_TTL_MS };
+  return { uuid: '', token: 0, until: found.lastModified + ${FALLBACK_LOCK_TTL_MS} };
+}
+`;
+let script = '';
+
+/** Starts a Worker from a Blob, which also a bundle, a page of another origin and a page without its web server can. */
+function startWorker() {
+  script ||= URL.createObjectURL(new Blob([SCRIPT], { type: 'text/javascript' }));
+  return new Worker(script);
 }
 
 // ---- The server, errors, events -------------------------------------------------
@@ -949,7 +952,7 @@ function tabName() {
 function leave(event) {
   for (const hold of [...holds.values()]) {
     if (hold.state === 'Readonly') continue;
-    // A Worker does not outlive the page. Nobody else writes the file before the deadline.
+    // A Worker does not outlive the page. No other tab writes the file before the deadline.
     if (performance.now() < hold.deadline) hold.folder?.removeEntry(hold.file).catch(() => {});
     if (event.persisted) { expire(hold); continue; }
     giveBack(hold); // before the browser's lock: its next holder asks the server next
@@ -958,5 +961,3 @@ function leave(event) {
 }
 
 if (typeof document !== 'undefined') addEventListener('pagehide', leave);
-else if (globalThis.self?.name === CLOCK) runClock();
-else if (globalThis.self?.name === FILE) runFile();
