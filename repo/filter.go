@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -28,19 +27,26 @@ type Filter struct {
 	Prefix string
 }
 
-// findTimeout bounds Find, which may read 100,000 analyses.
-const findTimeout = time.Minute
+// findPage is the number of analyses that a query of Find reads.
+const findPage = 1000
 
 // Find reads up to limit analyses that f selects, without inputs, results and histories;
-// Malformed is set as by Page. They are in the order of Page. It makes one query, within a
-// minute. Firestore compares strings as strings, so an updatedAt with another zone's offset
-// may not be found. Errors: those of Page.
-func (a *Analyses) Find(ctx context.Context, f Filter, limit int) ([]analysislock.Analysis, error) {
-	ctx, cancel := context.WithTimeout(ctx, findTimeout)
-	defer cancel()
+// Malformed is set as by Page. They are in the order of Page. It makes a query for each
+// 1,000, within 15 s. One that is updated meanwhile may be missed. Firestore compares
+// strings as strings, so an updatedAt with another zone's offset may not be found. Errors:
+// those of Page.
+func (a *Analyses) Find(ctx context.Context, f Filter, limit int) (all []analysislock.Analysis, err error) {
 	fields := slices.DeleteFunc(slices.Clone(decision), func(field string) bool { return field == "history" })
-	found, err := a.summaries(ctx, "find analyses", a.selected(f).Limit(min(limit, math.MaxInt32)).Select(fields...))
-	return slices.DeleteFunc(found, f.excludes), err
+	for next := ""; len(all) < limit; {
+		var found []analysislock.Analysis
+		if found, next, _, err = a.page(ctx, &f, next, min(limit-len(all), findPage), fields); err != nil {
+			return nil, err
+		}
+		if all = append(all, found...); next == "" {
+			break
+		}
+	}
+	return all, nil
 }
 
 // Page reads, without inputs and results, up to limit analyses that f selects, and
@@ -58,9 +64,20 @@ func (a *Analyses) Find(ctx context.Context, f Filter, limit int) ([]analysisloc
 func (a *Analyses) Page(ctx context.Context, f Filter, after string, limit int) (found []analysislock.Analysis, next string, at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	q := a.selected(f).Limit(limit).Select(decision...)
+	found, next, at, err = a.page(ctx, &f, after, limit, decision)
+	if err == nil && at.IsZero() { // the client drops the time of a reply without a document
+		at, err = a.documents.now(ctx)
+	}
+	return found, next, at, err
+}
+
+// page is Page with these fields only. If it finds nothing, at is zero.
+func (a *Analyses) page(ctx context.Context, f *Filter, after string, limit int, fields []string) (found []analysislock.Analysis, next string, at time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	q := a.selected(*f).Limit(limit).Select(fields...)
 	if after != "" {
-		if q, err = startAfter(q, &f, after); err != nil {
+		if q, err = startAfter(q, f, after); err != nil {
 			return nil, "", at, err
 		}
 	}
@@ -69,11 +86,7 @@ func (a *Analyses) Page(ctx context.Context, f Filter, after string, limit int) 
 		found, last = append(found, a.decode(snap)), snap
 		return true
 	})
-	if err != nil {
-		return nil, "", at, err
-	}
-	if last == nil { // the client drops the time of a reply without a document
-		at, err = a.documents.now(ctx)
+	if err != nil || last == nil {
 		return nil, "", at, err
 	}
 	if len(found) == limit {

@@ -1,12 +1,18 @@
 package repo_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 
 	"taskguard/emulator/emulatortest"
 	"taskguard/lease"
@@ -61,6 +67,46 @@ func TestFindComparesEachTypeOfUpdatedAt(t *testing.T) {
 		}
 		if got := found(t, b, repo.Filter{}, 5); len(got) != 5 {
 			t.Errorf("%q, want 5", got)
+		}
+	})
+}
+
+// slowly is a stream that takes a while for each message.
+type slowly struct{ grpc.ClientStream }
+
+func (s slowly) RecvMsg(m any) error {
+	time.Sleep(14 * time.Millisecond)
+	if err := s.Context().Err(); err != nil { // else gRPC delivers what has arrived
+		return status.FromContextError(err).Err()
+	}
+	return s.ClientStream.RecvMsg(m)
+}
+
+func TestFindMayTakeLongerThanAnyOfItsQueries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		a, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t, grpc.WithChainStreamInterceptor(
+			func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+				s, err := open(ctx, d, cc, method, opts...)
+				return slowly{s}, err
+			}))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close() //nolint:errcheck // nothing is written
+		const n = 4500
+		for i := range n {
+			b.Put(t, fmt.Sprint("x", i), map[string]any{"status": "FAILED", "updatedAt": time.Now()})
+		}
+		for _, limit := range []int{n - 1, n, math.MaxInt} {
+			all, err := a.Find(t.Context(), repo.Filter{Status: "FAILED"}, limit)
+			ids := map[string]bool{}
+			for i := range all {
+				ids[all[i].ID] = true
+			}
+			if want := min(limit, n); err != nil || len(all) != want || len(ids) != want {
+				t.Errorf("at most %d: %d, %d ids, %v", limit, len(all), len(ids), err)
+			}
 		}
 	})
 }

@@ -150,6 +150,42 @@ func TestABulkChangeNeedsEitherIDsOrAFilter(t *testing.T) {
 	}
 }
 
+func TestABulkRequeueStopsWhereTheQueueRefusesAndQUEUEDAreBookedByTheirStatus(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	const all = 100
+	for i := range all {
+		put(t, q.env, fmt.Sprint("x", i), failedFor("c", time.Hour))
+	}
+	o := taskguard(t, q.env.with("TASK_QUEUE", queueName+"-missing"), "requeue", "--status", "FAILED", "--json").
+		want(t, cli.ExitFailed, "the queue does not exist: correct TASK_QUEUE", "it has stopped", "taskguard requeue --status QUEUED --since 20")
+	_, summary := bulkOutput(t, o)
+	if n := summary["failed"].(float64); n < 1 || n > 40 || strings.Contains(o.err, "repeat the command") {
+		t.Fatalf("%v failed, want those under way only: %s", n, o.err)
+	}
+	_, rest, _ := strings.Cut(o.err, "taskguard requeue --status QUEUED --since ")
+	taskguard(t, q.env, "requeue", "--status", "FAILED").want(t, cli.ExitDone)
+	q.wantTasks(t, all-int(summary["failed"].(float64)))
+	put(t, q.env, "earlier", map[string]any{"status": "QUEUED", "updatedAt": time.Now().Add(-time.Hour)})
+	taskguard(t, q.env, "requeue", "--status", "QUEUED", "--since", strings.Fields(rest)[0]).want(t, cli.ExitDone, "100 matched, 100 changed")
+	taskguard(t, q.env, "requeue", "--status", "QUEUED", "--older-than", "30m").want(t, cli.ExitDone, "1 matched, 1 changed")
+}
+
+func TestABulkRequeueSkipsREADYUnlessTheirStatusIsNamed(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	put(t, q.env, "ready", map[string]any{"status": "READY", "attempts": 1, "lockToken": 1, "finishedBy": "w/1", "result": 1, "updatedAt": time.Now().Add(-time.Minute)})
+	put(t, q.env, "failed", failedFor("c", time.Minute))
+	for _, flags := range []string{"--since 1h --dry-run", "--since 1h"} {
+		outcomes, _ := bulkOutput(t, taskguard(t, q.env, append([]string{"requeue", "--json"}, strings.Fields(flags)...)...).want(t, cli.ExitDone))
+		if outcomes["ready"] != "skipped" || outcomes["failed"] == "skipped" {
+			t.Errorf("%s: %v", flags, outcomes)
+		}
+	}
+	taskguard(t, q.env, "requeue", "--status", "READY").want(t, cli.ExitDone, "1 matched, 1 changed")
+	q.wantTasks(t, 2)
+}
+
 // interruptAfter ends a command after some lines of output.
 type interruptAfter struct {
 	lines     int

@@ -50,7 +50,7 @@ func commands() []cli.Command {
 		{Name: "cancel", Arguments: "ID… | FILTER", Run: operate.Cancel,
 			Summary: "make analyses FAILED with the code cancelled; with an ID also during a run, which then ends and writes nothing", Variables: database},
 		{Name: "requeue", Arguments: "ID… | FILTER", Run: operate.Requeue,
-			Summary: "reset analyses to QUEUED with 0 attempts, finished or not, and book deliveries; refused while one is locked", Variables: database + queue + noQueue},
+			Summary: "reset analyses to QUEUED with 0 attempts, finished or not, and book deliveries; refused while one is locked. A filter takes READY ones only with --status READY", Variables: database + queue + noQueue},
 		{Name: "recover", Run: operate.Recover,
 			Summary:   "book a delivery for each orphaned analysis: unfinished, and not locked",
 			Variables: database + queue + " and LOCK_TTL (5m)"},

@@ -134,6 +134,20 @@ func TestStatusShowsProgressAndTheAttempts(t *testing.T) {
 	wantKeys(t, objects(t, env)[0], "id", "status", "attempts", "started_at", "lock", "progress")
 }
 
+func TestStatusShowsTheNextAttempt(t *testing.T) {
+	t.Parallel()
+	env := store(t)
+	next := iso8601.Format(time.Now().Add(570 * time.Second))
+	put(t, env, "waits", map[string]any{"status": "QUEUED", "attempts": 6, "lockToken": 6, "nextAttemptAt": next})
+	put(t, env, "late", map[string]any{"status": "QUEUED", "nextAttemptAt": "2026-01-02T03:04:05.678Z"})
+	taskguard(t, env, "status", "waits").want(t, cli.ExitDone, "next attempt  "+next+", 9m")
+	taskguard(t, env, "status", "late").want(t, cli.ExitDone, "next attempt  2026-01-02T03:04:05.678Z\n")
+	taskguard(t, env, "status").want(t, cli.ExitDone, "waits until "+next, "free")
+	if got := wantKeys(t, objects(t, env, "waits")[0], "id", "status", "attempts", "lock", "next_attempt_at"); got["next_attempt_at"] != next {
+		t.Errorf("%v, want %s", got, next)
+	}
+}
+
 func TestTheLastErrorIsShownUntilTheAnalysisIsReady(t *testing.T) {
 	t.Parallel()
 	env := store(t)

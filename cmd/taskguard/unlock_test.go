@@ -29,6 +29,8 @@ func TestUnlockTakesTheLockAndBooksADelivery(t *testing.T) {
 	taskguard(t, q.env, "unlock", "done").want(t, cli.ExitDone, "done is READY; it is finished and needs no delivery", "status_was=READY", "it was not locked")
 	taskguard(t, q.env, "unlock", "missing").want(t, cli.ExitFailed, `no analysis "missing"`)
 	q.wantTasks(t, 1)
+	put(t, q.env, "waiting", map[string]any{"status": "QUEUED", "attempts": 1, "lockToken": 1, "nextAttemptAt": "2026-01-02T03:04:05.678Z"})
+	taskguard(t, q.env, "unlock", "waiting").want(t, cli.ExitDone, "changed by an operator") // its next attempt is gone
 }
 
 func TestUnlockWithoutAQueueChangesTheDocumentAndReportsThatNothingIsBooked(t *testing.T) {
@@ -144,7 +146,7 @@ func TestAChangeThatCannotBookItsDeliveryExits1(t *testing.T) {
 	env := q.env.with("TASK_QUEUE", queueName+"-missing")
 	taskguard(t, env, "unlock", "x").want(t, cli.ExitFailed, "the document is changed, but", "repeat the command")
 	taskguard(t, env, "submit", "--input", "{}", "--id", "new").
-		want(t, cli.ExitFailed, "new: the document exists, but the queue does not exist: correct TASK_QUEUE and repeat the command")
+		want(t, cli.ExitFailed, "new: the document exists, but its delivery is not booked: the queue does not exist: correct TASK_QUEUE", "repeat the command")
 }
 
 func TestUnlockOfARoomTakesItsLock(t *testing.T) {

@@ -141,6 +141,8 @@ var siblingRooms = []room{
 		seed("a bulk change does not compare with what was listed", "cmd/taskguard/operate.TestAnAnalysisThatHasChangedSinceItWasListedIsSkipped",
 			`&analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}, cmp.Or`, `nil, cmp.Or`),
 		seed("a bulk cancel ends what is held", "cmd/taskguard.TestABulkCancelSkipsWhatIsHeldFinishedOrCancelled", `lease.Held(d.Lock, d.ReadAt) || reset`, `reset`),
+		seed("a bulk requeue by time runs READY ones again", "cmd/taskguard.TestABulkRequeueSkipsREADYUnlessTheirStatusIsNamed", `b.status != analysislock.Ready:`, `false:`),
+		seed("a bulk requeue goes on without a queue", "cmd/taskguard.TestABulkRequeueStopsWhereTheQueueRefusesAndQUEUEDAreBookedByTheirStatus", `code == codes.NotFound || code`, `code`),
 		seed("a bulk requeue books a second delivery", "cmd/taskguard.TestABulkRequeueChangesOnlyWhatIsStillAsItWasListed", `reset && what != console.Cancel`, `reset && what == console.Unlock`),
 		seed("a dry run changes", "cmd/taskguard.TestABulkRequeueChangesOnlyWhatIsStillAsItWasListed", `case b.dryRun:`, `case false:`),
 		seed("Ctrl-C ends a bulk change between commit and booking", "cmd/taskguard.TestAnInterruptedBulkRequeueChangesNoneTwiceWhenItIsRunAgain",
@@ -148,6 +150,7 @@ var siblingRooms = []room{
 		seed("a bulk change ignores the rate", "cmd/taskguard/operate.TestChangesKeepToTheRate", `b.rate > 0 && !b.dryRun`, `false`),
 	}},
 	{"repo/filter.go", []bug{
+		seed("a list of all ends with its first page", "TestFindMayTakeLongerThanAnyOfItsQueries", `all = append(all, found...); next == ""`, `all = append(all, found...); len(all) > 0`),
 		seed("a filter does not look at an offset", "TestFindComparesEachTypeOfUpdatedAt", `(d.UpdatedAt.Before(f.Since) || !f.Before.IsZero() && !d.UpdatedAt.Before(f.Before))`, `false`),
 		seed("a page begins after all analyses with the same updatedAt", "TestThePagesHaveEachAnalysisOnce", `return q.StartAfter(*at.Text, at.ID), nil`, `return q.StartAfter(*at.Text), nil`),
 		seed("a page begins with analyses that the one before had", "TestThePagesHaveEachAnalysisOnce", `return q.StartAfter(*at.Time, at.ID), nil`, `return q.StartAt(*at.Time), nil`),

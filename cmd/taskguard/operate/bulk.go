@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"taskguard/cmd/taskguard/cli"
 	"taskguard/lease"
@@ -113,17 +115,19 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, what console.Ch
 	}
 	var mu sync.Mutex
 	var shown time.Time
+	notBooked := false
 	n := map[string]int{}
 	summary := func() string {
 		return fmt.Sprintf("%d matched, %d changed, %d would be changed, %d skipped, %d failed", len(all), n[didChange], n[wouldChange], n[skipped], n[failed])
 	}
 	uninterrupted := context.WithoutCancel(ctx)
-	b.each(ctx, all, func(d *analysislock.Analysis) error {
+	stopped := b.each(ctx, all, func(d *analysislock.Analysis) error {
 		outcome, err := b.change(uninterrupted, cl, what, d, log)
 		mu.Lock()
 		defer mu.Unlock()
 		n[outcome]++
 		if err != nil {
+			notBooked = notBooked || errors.Is(err, errNotBooked)
 			cli.Report(uninterrupted, c.Err, c.Name, err)
 		}
 		if terminal && time.Since(shown) > time.Second/5 {
@@ -131,9 +135,9 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, what console.Ch
 			cli.Print(c.Err, "\r%s\x1b[K", summary())
 		}
 		if c.JSON {
-			return c.PrintJSON(map[string]string{"id": d.ID, "outcome": outcome}) // cli.Run reports its error
+			_ = c.PrintJSON(map[string]string{"id": d.ID, "outcome": outcome}) // cli.Run reports its error
 		}
-		return nil
+		return queueRefuses(err)
 	})
 	if terminal {
 		cli.Print(c.Err, "\r\x1b[K")
@@ -145,6 +149,12 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, what console.Ch
 	} else {
 		_, err = fmt.Fprintln(c.Out, summary())
 	}
+	if stopped != nil {
+		cli.Print(c.Err, "taskguard %s: it has stopped, as the queue refuses deliveries; when that is corrected, run it again for the rest\n", c.Name)
+	}
+	if notBooked {
+		cli.Print(c.Err, "taskguard %s: taskguard requeue --status QUEUED --since %s books the missing deliveries now; recovery does after one TTL\n", c.Name, iso8601.Format(before))
+	}
 	if ctx.Err() != nil {
 		cli.Print(c.Err, "taskguard %s: run it again for the rest; --older-than %s leaves out what has changed since\n", c.Name, iso8601.Format(before))
 		return ctx.Err()
@@ -155,11 +165,11 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, what console.Ch
 	return err
 }
 
-// each calls do for all analyses, 16 at a time and at most at the rate, until ctx ends.
-func (b *bulk) each(ctx context.Context, all []analysislock.Analysis, do func(*analysislock.Analysis) error) {
-	var changes errgroup.Group
+// each calls do for all analyses, 16 at a time and at most at the rate, until ctx ends or
+// one call returns an error, which each returns.
+func (b *bulk) each(ctx context.Context, all []analysislock.Analysis, do func(*analysislock.Analysis) error) error {
+	changes, ctx := errgroup.WithContext(ctx)
 	changes.SetLimit(16)
-	defer func() { _ = changes.Wait() }()
 	period := time.Microsecond
 	if b.rate > 0 && !b.dryRun {
 		period = time.Duration(float64(time.Second) / b.rate)
@@ -167,28 +177,41 @@ func (b *bulk) each(ctx context.Context, all []analysislock.Analysis, do func(*a
 	due := time.NewTicker(period)
 	defer due.Stop()
 	for i := range all {
-		select {
-		case <-ctx.Done():
-		case <-due.C:
+		if i > 0 {
+			select {
+			case <-ctx.Done():
+			case <-due.C:
+			}
 		}
 		if ctx.Err() != nil {
-			return
+			break
 		}
 		changes.Go(func() error { return do(&all[i]) })
 	}
+	return changes.Wait()
+}
+
+// queueRefuses returns err if its booking failed for a reason that is the same for all.
+func queueRefuses(err error) error {
+	if code := status.Code(err); errors.Is(err, errNotBooked) && (code == codes.NotFound || code == codes.PermissionDenied) {
+		return err
+	}
+	return nil
 }
 
 // The outcomes of a bulk change of one analysis.
 const didChange, wouldChange, skipped, failed = "changed", "would_change", "skipped", "failed"
 
-// change makes the change to an analysis that is still as d. It skips one that is held, or
-// that a requeue has reset already: a command that is run again books no second delivery.
+// change makes the change to an analysis that is still as d. It skips one that is held. If
+// its status is not selected, it skips one that is READY, and one that a requeue has reset
+// already: a command that is run again books no second delivery.
 func (b *bulk) change(ctx context.Context, cl *Client, what console.Change, d *analysislock.Analysis, log *slog.Logger) (outcome string, err error) {
-	reset := d.Status == analysislock.Queued && d.Attempts == 0 && d.Lock.Owner == "" && d.LastError == nil
+	reset := b.status != analysislock.Queued && d.Status == analysislock.Queued && d.Attempts == 0 && d.Lock.Owner == "" && d.LastError == nil
 	switch {
 	case d.Malformed != nil:
 		return failed, cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, d.Malformed))
-	case lease.Held(d.Lock, d.ReadAt) || reset && what != console.Cancel:
+	case lease.Held(d.Lock, d.ReadAt) || reset && what != console.Cancel,
+		d.Status == analysislock.Ready && b.status != analysislock.Ready:
 		return skipped, nil
 	case b.dryRun:
 		return wouldChange, nil

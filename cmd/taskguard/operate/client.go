@@ -89,6 +89,9 @@ func lockPolicy(c *cli.Call) (lease.Policy, error) {
 	return p, cli.Check(e)
 }
 
+// errNotBooked is the error of a change that is made, but whose delivery is not booked.
+var errNotBooked = errors.New("the document is changed, but its delivery is not booked")
+
 // deliver books a delivery of id for now. Each call books a new one: one too many
 // does no harm.
 func (cl *Client) deliver(ctx context.Context, verb, id string) (console.Delivery, error) {
@@ -96,17 +99,17 @@ func (cl *Client) deliver(ctx context.Context, verb, id string) (console.Deliver
 		return console.None, nil
 	}
 	if _, err := cl.queue.Book(ctx, cl.task(taskqueue.Name(verb, id, rand.Text()), id)); err != nil {
-		return console.None, fmt.Errorf("the document is changed, but %w", cl.explainBooking(err))
+		return console.None, fmt.Errorf("%w: %w", errNotBooked, explainBooking(err))
 	}
 	return console.Booked, nil
 }
 
-// explainBooking adds what to do about a booking that failed.
-func (cl *Client) explainBooking(err error) error {
+// explainBooking adds what to correct after a booking that failed.
+func explainBooking(err error) error {
 	if status.Code(err) == codes.NotFound {
-		return fmt.Errorf("the queue does not exist: correct TASK_QUEUE and repeat the command (%w)", err)
+		return fmt.Errorf("the queue does not exist: correct TASK_QUEUE (%w)", err)
 	}
-	return fmt.Errorf("its delivery is not booked: %w; repeat the command", err)
+	return err
 }
 
 // task is a delivery of id for now.

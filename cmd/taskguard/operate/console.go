@@ -182,7 +182,7 @@ func (o consoleOperator) RequeueFailed(ctx context.Context, code, who string, be
 	b, uninterrupted := bulk{dryRun: dryRun, who: who}, context.WithoutCancel(ctx)
 	var mu sync.Mutex
 	n := map[string]*int64{didChange: &result.Changed, wouldChange: &result.Changed, skipped: &result.Skipped, failed: &result.Failed}
-	b.each(ctx, found, func(d *analysislock.Analysis) error {
+	_ = b.each(ctx, found, func(d *analysislock.Analysis) error {
 		outcome, err := b.change(uninterrupted, o.Client, console.Requeue, d, o.log)
 		if err != nil {
 			o.log.WarnContext(uninterrupted, "no delivery is booked, or nothing is changed", "command", console.Requeue, "analysis_id", d.ID, "by", who, "error", err)
@@ -190,7 +190,7 @@ func (o consoleOperator) RequeueFailed(ctx context.Context, code, who string, be
 		mu.Lock()
 		defer mu.Unlock()
 		*n[outcome]++
-		return nil
+		return queueRefuses(err) // it is logged
 	})
 	if !dryRun {
 		o.log.InfoContext(uninterrupted, "failures requeued by an operator", "command", console.Requeue, "code", code, "by", who,

@@ -171,3 +171,10 @@ func TestWaitingShowsProgressOnceForEachTenPercent(t *testing.T) {
 		}
 	})
 }
+
+func TestWaitingShowsWhenTheNextAttemptIs(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	if got, want := state(analysislock.Analysis{Status: "QUEUED", NextAttemptAt: at}), "QUEUED; the next attempt is at 2026-01-02T03:04:05.000Z"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

@@ -32,6 +32,7 @@ type shownAnalysis struct {
 	CreatedAt  time.Time              `json:"created_at,omitzero"`
 	UpdatedAt  time.Time              `json:"updated_at,omitzero"`
 	StartedAt  time.Time              `json:"started_at,omitzero"`
+	NextAt     time.Time              `json:"next_attempt_at,omitzero"`
 	FinishedBy string                 `json:"finished_by,omitempty"`
 	Lock       lockInfo               `json:"lock"`
 	Malformed  string                 `json:"malformed,omitempty"` // why Lock is empty
@@ -78,7 +79,7 @@ func (l lockInfo) String() string {
 func Status(ctx context.Context, c *cli.Call) (err error) {
 	c.TakesJSON("print one analysis as a JSON document, many as one JSON line each")
 	unfinished := c.Flags.Bool("unfinished", false, "list only QUEUED and PROCESSING, oldest update first")
-	limit := c.Flags.Int("limit", 100, "how many are listed, by id unless --unfinished; with a filter all, oldest update first")
+	limit := c.Flags.Int("limit", 100, "how many are listed, by id unless --unfinished; with a filter all, last updated first")
 	var f filter
 	f.flags(c)
 	args, err := c.Parse(0, 1)
@@ -176,6 +177,11 @@ func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) error {
 	field("checkpoint", cli.Count(len(s.Checkpoint), "byte")+"; the next run continues from it", s.Checkpoint != nil)
 	field("error", errorLines(s.Error), s.Error != nil)
 	field("last error", errorLines(s.LastError), s.LastError != nil)
+	next := iso8601.Format(s.NextAt)
+	if left := s.NextAt.Sub(readAt); left > 0 {
+		next += cli.Duration(left, ", %s left")
+	}
+	field("next attempt", next, !s.NextAt.IsZero())
 	field("created", iso8601.Format(s.CreatedAt), !s.CreatedAt.IsZero())
 	field("updated", iso8601.Format(s.UpdatedAt), !s.UpdatedAt.IsZero())
 	field("finished by", printable.Line(s.FinishedBy), s.FinishedBy != "")
@@ -255,8 +261,11 @@ func printTable(c *cli.Call, all []analysislock.Analysis) error {
 		case s.LastError != nil:
 			failed = "last: " + s.LastError.Code
 		}
-		if s.Malformed != "" {
+		switch {
+		case s.Malformed != "":
 			lock = "malformed: " + printable.Line(s.Malformed)
+		case s.Lock.Owner == "" && all[i].Waits():
+			lock = "waits until " + iso8601.Format(s.NextAt)
 		}
 		cli.Print(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n",
 			printable.Line(s.ID), printable.Line(statusOrNone(s.Status)), s.Attempts, percent(s.Progress), updated, lock, printable.Line(failed))
@@ -268,7 +277,7 @@ func printTable(c *cli.Call, all []analysislock.Analysis) error {
 func summaryOf(a *analysislock.Analysis) shownAnalysis {
 	s := shownAnalysis{
 		ID: a.ID, Status: a.Status, Attempts: a.Attempts, Error: a.Error, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
-		StartedAt: a.StartedAt, LastError: a.LastError, FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a), Progress: a.Progress,
+		StartedAt: a.StartedAt, NextAt: a.NextAttemptAt, LastError: a.LastError, FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a), Progress: a.Progress,
 	}
 	if errors.Is(a.Malformed, lease.ErrMalformed) { // else the id is wrong, and the lock can be read
 		s.Malformed = a.Problem()

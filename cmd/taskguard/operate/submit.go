@@ -137,7 +137,7 @@ func (cl *Client) submit(ctx context.Context, doc Document) (*submitted, error) 
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the document exists, but %w", cl.explainBooking(err))
+		return nil, fmt.Errorf("the document exists, but its delivery is not booked: %w; repeat the command", explainBooking(err))
 	}
 	return s, nil
 }
@@ -263,6 +263,9 @@ func state(a analysislock.Analysis) string {
 	}
 	if a.LastError != nil {
 		text += "; the last attempt failed temporarily: " + a.LastError.Code + ": " + cli.Shorten(a.LastError.Message, 100)
+	}
+	if !a.NextAttemptAt.IsZero() {
+		text += "; the next attempt is at " + iso8601.Format(a.NextAttemptAt)
 	}
 	return text
 }

@@ -121,7 +121,10 @@ func changeAll(ctx context.Context, c *cli.Call, b *bulk, ids []string, what con
 // changeOne makes one change and prints it.
 func (cl *Client) changeOne(ctx context.Context, c *cli.Call, id string, what console.Change) error {
 	done, err := cl.change(ctx, what, id, nil, operator(), c.Log())
-	if err != nil {
+	switch {
+	case errors.Is(err, errNotBooked):
+		return fmt.Errorf("%w; repeat the command", err)
+	case err != nil:
 		return cl.explain(id, err)
 	}
 	if c.JSON {
@@ -163,7 +166,7 @@ func (cl *Client) change(ctx context.Context, what console.Change, id string, se
 	switch {
 	case what == console.Cancel && was.Status == status:
 		log.InfoContext(ctx, "it was cancelled before: nothing is changed", attrs...)
-	case what == console.Unlock && was.Lock.Owner == "" && was.Status == status && was.Malformed == nil:
+	case what == console.Unlock && was.Lock.Owner == "" && was.Status == status && was.NextAttemptAt.IsZero() && was.Malformed == nil:
 		log.InfoContext(ctx, "it was not locked: nothing is changed", attrs...)
 	default:
 		log.InfoContext(ctx, "changed by an operator", attrs...)
