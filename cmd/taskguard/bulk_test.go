@@ -117,7 +117,7 @@ func TestABulkRequeueChangesOnlyWhatIsStillAsItWasListed(t *testing.T) {
 
 	taskguard(t, q.env, "unlock", "bad").want(t, cli.ExitDone)
 	put(t, q.env, "bad", failedFor("c", time.Hour))
-	taskguard(t, q.env, "requeue", "--since", "2h").want(t, cli.ExitDone, "5 matched, 1 changed, 0 would be changed, 4 skipped, 0 failed\n", "analysis_id=bad")
+	taskguard(t, q.env, "requeue", "--since", "2h").want(t, cli.ExitDone, "5 matched, 1 changed, 4 skipped, 0 failed\n", "analysis_id=bad")
 	q.wantTasks(t, 4) // one is of unlock
 }
 
@@ -134,6 +134,7 @@ func TestABulkCancelSkipsWhatIsHeldFinishedOrCancelled(t *testing.T) {
 		_, summary := bulkOutput(t, taskguard(t, env, "cancel", "--since", "1h", "--json").want(t, cli.ExitDone))
 		wantSummary(t, summary, summary["matched"].(float64), 1, summary["matched"].(float64)-1, 0)
 	}
+	taskguard(t, env, "cancel", "--status", "READY", "--dry-run").want(t, cli.ExitDone, "1 matched, 0 would be changed, 1 skipped, 0 failed\n")
 	if d, err := a.Get(t.Context(), "held"); err != nil || d.Status != analysislock.Processing {
 		t.Errorf("%+v, %v, want it PROCESSING", d, err)
 	}

@@ -114,6 +114,7 @@ func (c Config) attrs() []slog.Attr {
 		slog.String("session_auth", c.Sessions), slog.String("task_auth", c.Tasks.Mode),
 		slog.String("project", c.Project), slog.String("database", c.Database), slog.String("collection", c.Collection),
 		slog.String("emulator", c.Emulator), slog.String("lock_ttl", c.TTL.String()), slog.String("sweep_interval", c.Sweep.String()),
+		slog.Bool("pusher", c.Pusher.Key != ""), slog.Any("allowed_origins", c.Origins),
 		c.Telemetry.Attr(),
 	}
 }

@@ -118,7 +118,10 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, what console.Ch
 	notBooked := false
 	n := map[string]int{}
 	summary := func() string {
-		return fmt.Sprintf("%d matched, %d changed, %d would be changed, %d skipped, %d failed", len(all), n[didChange], n[wouldChange], n[skipped], n[failed])
+		if b.dryRun {
+			return fmt.Sprintf("%d matched, %d would be changed, %d skipped, %d failed", len(all), n[wouldChange], n[skipped], n[failed])
+		}
+		return fmt.Sprintf("%d matched, %d changed, %d skipped, %d failed", len(all), n[didChange], n[skipped], n[failed])
 	}
 	uninterrupted := context.WithoutCancel(ctx)
 	stopped := b.each(ctx, all, func(d *analysislock.Analysis) error {
@@ -128,6 +131,9 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, what console.Ch
 		n[outcome]++
 		if err != nil {
 			notBooked = notBooked || errors.Is(err, errNotBooked)
+			if terminal {
+				cli.Print(c.Err, "\r\x1b[K")
+			}
 			cli.Report(uninterrupted, c.Err, c.Name, err)
 		}
 		if terminal && time.Since(shown) > time.Second/5 {
@@ -210,8 +216,8 @@ func (b *bulk) change(ctx context.Context, cl *Client, what console.Change, d *a
 	switch {
 	case d.Malformed != nil:
 		return failed, cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, d.Malformed))
-	case lease.Held(d.Lock, d.ReadAt) || reset && what != console.Cancel,
-		d.Status == analysislock.Ready && b.status != analysislock.Ready:
+	case lease.Held(d.Lock, d.ReadAt), what == console.Cancel && analysislock.Finished(d.Status),
+		what != console.Cancel && (reset || d.Status == analysislock.Ready && b.status != analysislock.Ready):
 		return skipped, nil
 	case b.dryRun:
 		return wouldChange, nil
