@@ -56,10 +56,11 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[an
 			lease.Orphaned(d.Lock, d.ReadAt) && lease.Late(d.NextAttemptAt, d.ReadAt, a.TTL())
 	}
 	// Only the last query may read many that wait: they hide none that the others find.
-	for _, q := range []firestore.Query{
+	queries := [...]firestore.Query{
 		a.expired(now, size), a.overdue(cutoff, size), anyOf(a.unfinished("updatedAt", size), timeIs("updatedAt", "<", cutoff)),
-	} {
-		all, failed := orphanPages(ctx, q, size, func(snap *firestore.DocumentSnapshot, asked time.Time) bool {
+	}
+	for i := range queries {
+		all, failed := orphanPages(ctx, queries[i], size, func(snap *firestore.DocumentSnapshot, asked time.Time) bool {
 			d := a.decode(snap)
 			if found[d.ID] || d.Malformed == nil && !orphaned(&d) {
 				return true
