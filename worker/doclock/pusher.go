@@ -272,13 +272,14 @@ func (p *pusher) read(ctx context.Context) error {
 func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
 	room, private, err := roomOfChannel(channel)
 	if err != nil || private && !hmac.Equal([]byte(auth), []byte(p.server.o.Pusher.sign(p.id, channel))) {
+		if err := p.refuse(channel, "AuthError", errUnauthorized.Code, errUnauthorized.Message); err != nil {
+			return err
+		}
 		return errUnauthorized
 	}
 	p.unsubscribe(channel)
 	if len(p.channels) >= maxChannels || p.server.Begin(p.server.o.MaxSockets) != nil { // each subscription counts as a socket does
-		return p.send("pusher:subscription_error", channel, map[string]any{
-			"type": "LimitReached", "status": errEvent.Code, "error": "too many channels of this socket, or of all sockets of this instance",
-		})
+		return p.refuse(channel, "LimitReached", errEvent.Code, "too many channels of this socket, or of all sockets of this instance")
 	}
 	sub, err := p.server.feed.Subscribe(ctx, room)
 	if err != nil {
@@ -293,6 +294,11 @@ func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
 		p.forward(ctx, channel, sub, private)
 	})
 	return nil
+}
+
+// refuse reports that a channel is not subscribed to, so that Echo calls error for it.
+func (p *pusher) refuse(channel, kind string, code int, message string) error {
+	return p.send("pusher:subscription_error", channel, map[string]any{"type": kind, "status": code, "error": message})
 }
 
 // forward sends the events of sub until ctx ends or the client reads too slowly.

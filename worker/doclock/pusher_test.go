@@ -118,6 +118,15 @@ func (p *pusher) wantError(code int) {
 	}
 }
 
+// wantRefused reads the next messages, which must refuse a subscription to the channel.
+func (p *pusher) wantRefused(channel string) {
+	p.t.Helper()
+	if f := p.frame(); f.Event != "pusher:subscription_error" || f.Channel != channel || !strings.Contains(f.Data, `"status":4009`) {
+		p.t.Errorf("got %+v, want the subscription to %s refused", f, channel)
+	}
+	p.wantError(4009)
+}
+
 // wantAlive requires that the socket still answers, with nothing before the answer.
 func (p *pusher) wantAlive() {
 	p.t.Helper()
@@ -183,7 +192,7 @@ func TestAnEscapedChannelNamesItsRoom(t *testing.T) {
 		"documents.%41", "Documents.room", "orders.1", "presence-documents.room", "private-encrypted-documents.room", "", "documents." + strings.Repeat("x", 155),
 	} {
 		p.send("pusher:subscribe", map[string]string{"channel": foreign})
-		p.wantError(4009)
+		p.wantRefused(foreign)
 	}
 	for channel, room := range map[string]string{
 		"documents.=E6=96=87=E6=9B=B8=201": "文書 1", "documents.a@b,c;d.e_f-G=3D": "a@b,c;d.e_f-G=", "documents." + strings.Repeat("x", 154): strings.Repeat("x", 154),
@@ -243,7 +252,7 @@ func TestAPrivateChannelNeedsASession(t *testing.T) {
 		signature(app.Secret, "1.1", channel), signature(app.Secret, p.id, "private-documents.other"),
 	} {
 		p.send("pusher:subscribe", map[string]string{"channel": channel, "auth": forged})
-		p.wantError(4009)
+		p.wantRefused(channel)
 	}
 	if f := p.subscribe(channel, auth); f != (frame{succeed, channel, "{}"}) {
 		t.Fatalf("got %+v", f)
