@@ -137,7 +137,7 @@ func TestStatusShowsProgressAndTheAttempts(t *testing.T) {
 func TestStatusShowsTheNextAttempt(t *testing.T) {
 	t.Parallel()
 	env := store(t)
-	next := iso8601.Format(time.Now().Add(570 * time.Second))
+	next := iso8601.Format(time.Now().Add(570 * time.Second).Truncate(time.Second).Add(123 * time.Millisecond)) // JSON drops a last zero
 	put(t, env, "waits", map[string]any{"status": "QUEUED", "attempts": 6, "lockToken": 6, "nextAttemptAt": next})
 	put(t, env, "late", map[string]any{"status": "QUEUED", "nextAttemptAt": "2026-01-02T03:04:05.678Z"})
 	taskguard(t, env, "status", "waits").want(t, cli.ExitDone, "next attempt  "+next+", 9m")
