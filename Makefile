@@ -47,7 +47,7 @@ demo:
 
 # What docs/RELIABILITY.md describes, with its figures.
 explore:
-	EXPLORE_DEPTH=$(DEPTH) EXPLORE_DEVIATIONS=3 EXPLORE_ONWARD=$(ONWARD) go test -count=1 -v -timeout 30m -run 'Interleaving|Search' ./worker/proof
+	EXPLORE_DEPTH=$(DEPTH) EXPLORE_DEVIATIONS=3 EXPLORE_ONWARD=$(ONWARD) go test -count=1 -v -timeout 60m -run 'Interleaving|Search' ./worker/proof
 
 simulate:
 	cd worker/proof && SIMULATE_SEEDS=$(SEEDS) go test -count=1 -timeout 30m -run 'Seed|Outage|Crash'
