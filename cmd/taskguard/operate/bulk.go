@@ -34,7 +34,8 @@ type filter struct {
 func (f *filter) flags(c *cli.Call) {
 	c.Flags.StringVar(&f.status, "status", "", "filter: with this `STATUS`: QUEUED, PROCESSING, READY or FAILED")
 	c.Flags.StringVar(&f.code, "code", "", "filter: with this `CODE` of the error, or of the last attempt's")
-	f.since, f.before = func(time.Time) (none time.Time) { return none }, func(now time.Time) time.Time { return now }
+	unlimited := func(time.Time) (none time.Time) { return none }
+	f.since, f.before = unlimited, unlimited
 	for name, at := range map[string]*func(time.Time) time.Time{"since": &f.since, "older-than": &f.before} {
 		c.Flags.Func(name, "filter: by the last update: a `TIME`, or how long ago it was, such as 1h", func(text string) error {
 			parsed, err := console.ParseTime(text)
@@ -55,8 +56,8 @@ func (f *filter) given(c *cli.Call) (bool, error) {
 	return slices.ContainsFunc([]string{"status", "code", "since", "older-than"}, c.Given), nil
 }
 
-// find reads up to limit analyses that f selects. They were updated before the time that it
-// returns: that of --older-than, or else Firestore's.
+// find reads up to limit analyses that f selects. before is the time of --older-than, or else
+// Firestore's. That is no limit: an updatedAt may be some milliseconds ahead of it.
 func (cl *Client) find(ctx context.Context, f *filter, limit int) (found []analysislock.Analysis, before time.Time, err error) {
 	now, err := cl.analyses.Now(ctx)
 	if err != nil {
@@ -64,7 +65,7 @@ func (cl *Client) find(ctx context.Context, f *filter, limit int) (found []analy
 	}
 	is := repo.Filter{Status: f.status, Code: f.code, Since: f.since(now), Before: f.before(now)}
 	found, err = cl.analyses.Find(ctx, is, limit)
-	return found, is.Before, explainIndex(err)
+	return found, cmp.Or(is.Before, now), explainIndex(err)
 }
 
 // bulk is the flags of a change of all analyses that a filter selects.
