@@ -30,7 +30,7 @@ const (
 	patience = chromiumtest.Patience
 	// short is a TTL short enough to wait for, and long enough for a busy
 	// machine's heartbeats.
-	short = 3 * time.Second
+	short = 8 * time.Second
 	// long is a TTL that no test waits for: a room becomes free only by a release.
 	long = time.Hour
 )
