@@ -93,9 +93,22 @@ func taskguard(t testing.TB, env vars, args ...string) outcome {
 
 // taskguardWith runs a command with a standard input, until ctx ends.
 func taskguardWith(ctx context.Context, env vars, in string, args ...string) outcome {
-	var out, errs bytes.Buffer
+	var out bytes.Buffer
+	var errs safeBuffer
 	code := cli.Run(ctx, commands(), args, cli.Streams{In: strings.NewReader(in), Out: &out, Err: &errs}, env.lookup)
 	return outcome{code, out.String(), errs.String()}
+}
+
+// safeBuffer takes concurrent writes, as a file does: of a command's log, and of its errors.
+type safeBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
 }
 
 // want fails unless the command exited with code and its output holds parts.
