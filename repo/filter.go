@@ -54,7 +54,7 @@ func (a *Analyses) Find(ctx context.Context, f Filter, limit int) (all []analysi
 // type of it: strings come before Timestamps, and these before numbers. With a Prefix they
 // are sorted by ID. after is the next of the page before; empty: from the first. next is
 // empty on the last page. Each page begins exactly after the last analysis of the one
-// before, so that of those that nobody updates none is lost or repeated. Malformed is set if
+// before, so an analysis that is not updated meanwhile is on exactly one page. Malformed is set if
 // the lock or the id cannot be used.
 //
 // It makes one query, and one read if that finds nothing, within 15 s. A Status or a Code

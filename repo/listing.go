@@ -92,7 +92,7 @@ func (a *Analyses) withStatus(status string) firestore.Query {
 func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	found, err := a.eachType(ctx, "list unfinished analyses", a.unfinished("updatedAt", limit), "updatedAt", ">=", lowest)
+	found, err := a.eachType(ctx, "list unfinished analyses", a.unfinished("updatedAt", limit), "updatedAt", lowest)
 	oldestFirst(found)
 	return found[:min(limit, len(found))], err
 }
@@ -119,7 +119,7 @@ func (a *Analyses) UnknownStatus(ctx context.Context, limit int) ([]analysislock
 func (a *Analyses) OldestUnfinished(ctx context.Context) (oldest analysislock.Analysis, found bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	all, err := a.eachType(ctx, "find the oldest unfinished analysis", a.unfinished("createdAt", 1), "createdAt", ">=", storedForms(time.UnixMilli(0)))
+	all, err := a.eachType(ctx, "find the oldest unfinished analysis", a.unfinished("createdAt", 1), "createdAt", storedForms(time.UnixMilli(0)))
 	for i := range all {
 		if d := &all[i]; !d.CreatedAt.IsZero() && (!found || d.CreatedAt.Before(oldest.CreatedAt)) {
 			oldest, found = *d, true
@@ -131,13 +131,13 @@ func (a *Analyses) OldestUnfinished(ctx context.Context) (oldest analysislock.An
 // lowest lists the least value of each type that updatedAt may have.
 var lowest = []any{"", time.Time{}, math.Inf(-1)}
 
-// eachType runs q once with each of values as a bound of a field that is a time. A bound restricts a
-// query to values of the bound's type. Without one, Firestore sorts all numbers before
-// all Timestamps, and these before all strings, so that within a limit one type could
-// leave no room for another.
-func (a *Analyses) eachType(ctx context.Context, what string, q firestore.Query, field, operator string, values []any) (all []analysislock.Analysis, err error) {
+// eachType runs q once with each of values as the lower bound of a field that is a time. A
+// bound restricts a query to values of the bound's type. Without one, Firestore sorts all
+// numbers before all Timestamps, and these before all strings, so that within a limit one
+// type could leave no room for another.
+func (a *Analyses) eachType(ctx context.Context, what string, q firestore.Query, field string, values []any) (all []analysislock.Analysis, err error) {
 	for _, v := range values {
-		found, err := a.summaries(ctx, what, q.Where(field, operator, v).Select(decision...))
+		found, err := a.summaries(ctx, what, q.Where(field, ">=", v).Select(decision...))
 		if err != nil {
 			return nil, err
 		}

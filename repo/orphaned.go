@@ -21,17 +21,17 @@ const (
 )
 
 // Orphaned returns readings of up to limit unfinished analyses that only another delivery
-// can finish: nobody holds their lock, and no delivery is booked for them, or it is late by
+// can finish: their lock is not held, and no delivery is booked for them, or it is late by
 // one TTL. Three queries find them: by a lock that has expired, or whose expiry is not
 // credible; by a NextAttemptAt that passed one TTL ago; and by status QUEUED or PROCESSING and
-// an update older than one TTL, oldest first. One that is QUEUED or PROCESSING is always
-// found only one TTL after its last update. Each time may be a
-// string, a Timestamp or epoch milliseconds. An analysis with another status that was never
-// acquired is not found. more reports that there may be others.
+// an update older than one TTL, oldest first. An analysis that is QUEUED or PROCESSING is
+// not found earlier than one TTL after its last update, by none of the queries. Each time may
+// be a string, a Timestamp or epoch milliseconds. An analysis with another status that was
+// never acquired is not found. more reports that there may be others.
 //
 // The queries also read analyses that are held, finished or waiting, up to 100,000 each, in
-// pages of 1,000, within 10 s each. After an error it continues with the next query. A malformed analysis, or one whose id analysislock.CheckID refuses, is
-// skipped with a warning.
+// pages of 1,000, within 10 s each. After an error Orphaned continues with the next query. It
+// skips a malformed analysis, or one whose id analysislock.CheckID refuses, with a warning.
 //
 // Errors, also together with those found before: lease.ErrUnavailable; lease.ErrRefused, for
 // example if the index in deploy/firestore.indexes.json is missing: Firestore's message

@@ -47,7 +47,7 @@ func (a *attempt) follow(ctx context.Context) Outcome {
 }
 
 // followUp reports whether the follow-up of the lock of that token and expiry is booked. For
-// a lock that nobody holds, which has no expiry, it books a delivery for now.
+// a lock that is not held, which has no expiry, it books a delivery for now.
 func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) bool {
 	name := taskqueue.Name("follow", a.id, strconv.FormatInt(token, 10), expires.UTC().Format(time.RFC3339Nano))
 	if !expires.IsZero() {

@@ -122,7 +122,7 @@ func (c *call) message(err error) string {
 	case errors.As(err, &busy):
 		return c.text(c.name(busy.Operator)+"は他のセッションで使用中です", c.name(busy.Operator)+" is in use by another session")
 	case errors.As(err, &unknown):
-		return c.text(printable.Line(unknown.ID)+"というオペレータはいません", "no operator "+printable.Line(unknown.ID))
+		return c.text(printable.Line(unknown.ID)+"というオペレータはいません", "unknown operator: "+printable.Line(unknown.ID))
 	case errors.Is(err, operatorpool.ErrNoneFree):
 		return c.text("利用可能なオペレータがありません", "no operator is available")
 	case errors.Is(err, fs.ErrPermission):

@@ -120,7 +120,7 @@ func TestTwoTerminalsAsInTheSeed(t *testing.T) { // O1, O2
 	one.prints("割り当てられたオペレータはありません", "release")
 	two.prints("つくよみちゃんを割り当てました", "assign", "tsukuyomi")
 	one.prints("すべての割り当てを解除しました (1件)", "clear")
-	two.refuses("エラー: nobodyというオペレータはいません", "assign", "nobody")
+	two.refuses("エラー: absentというオペレータはいません", "assign", "absent")
 }
 
 func TestEachCommandAsJSON(t *testing.T) { // C
@@ -215,7 +215,7 @@ func TestTheTextsAreInTheLanguageOfTheLocale(t *testing.T) { // O2, O10
 	one.env = map[string]string{"TERM_SESSION_ID": "1st", "LANG": "en_US.UTF-8"}
 	two.env["LANG"] = "en"
 	two.refuses("error: kana (かな) is in use by another session", "assign", "kana")
-	two.refuses("error: no operator nobody", "assign", "nobody")
+	two.refuses("error: unknown operator: absent", "assign", "absent")
 	two.refuses("error: no operator is assigned", "refresh")
 	two.prints("no operator is assigned", "release")
 	two.prints("available operators: tsukuyomi, angie, alma, akane, dia", "available")

@@ -35,7 +35,7 @@ type Analysis struct {
 	StartedAt time.Time `json:"started_at,omitzero"` // first acquisition
 	Progress  *Progress `json:"progress,omitempty"`
 	// NextAttemptAt is the time of the next delivery, which is booked after a temporary
-	// failure; zero: none is booked. It begins no attempt before then.
+	// failure; zero: none is booked. No other delivery begins an attempt before that time.
 	NextAttemptAt time.Time `json:"next_attempt_at,omitzero"`
 	History       []Attempt `json:"history,omitempty"` // the last ten attempts, the newest last
 	// Checkpoint is read only with the whole document. A change that sets it writes it.
@@ -59,7 +59,7 @@ func (d *Analysis) Problem() string {
 	return strings.TrimSuffix(d.Malformed.Error(), ": "+lease.ErrMalformed.Error())
 }
 
-// Waits reports whether an unfinished analysis that nobody holds waits for its
+// Waits reports whether an unfinished analysis, whose lock is free, waits for its
 // NextAttemptAt.
 func (d *Analysis) Waits() bool { return !lease.Due(d.NextAttemptAt, d.ReadAt) }
 

@@ -115,7 +115,8 @@ func (r row) Resumable() bool { return r.Checkpoint != nil && r.Checkpoint.Value
 func (r row) Since(t time.Time) time.Duration { return r.now.Sub(t) }
 
 // attempt is an entry of a timeline. X and Width place it between the start of the first
-// entry and now, or the end of the last one if the analysis is finished, in thousandths. Gap is the time until the next attempt began.
+// entry and now, or the end of the last one if the analysis is finished, in thousandths. Gap
+// is the time until the next attempt began.
 type attempt struct {
 	analysislock.Attempt
 	X, Width int64

@@ -15,7 +15,7 @@
 //   - The credential of an owner is in no event, no body and no log line.
 //   - A request that a browser makes for another site changes nothing, unless
 //     Options.Origins names the origin: it is refused before anything else is checked.
-//   - A display name is shown only to readers with a session (D9). Everybody gets one
+//   - A display name is shown only to readers with a session (D9). Every caller gets one
 //     with Cookies, unless Cookies.Application is set.
 //   - Events come from the store's change stream only, so a failing stream never
 //     fails the request that caused an event.

@@ -82,7 +82,7 @@ func (k *Cookies) Begin(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// session is what a valid cookie proves.
+// session holds the id and the display name that a valid cookie proves.
 type session struct{ id, name string }
 
 // find returns the valid session that r carries, if any, and renews one of its own if

@@ -11,7 +11,7 @@
 // lock at most.
 //
 // Each next attempt, which a failure for now leaves within RETRY_MIN and RETRY_MAX. Recovery
-// marks only an analysis that nobody holds and whose next attempt is late. No attempt begins
+// marks only an analysis whose lock is not held and whose next attempt is late. No attempt begins
 // more than 2 s early, except by the task that was booked for it. The record determines the
 // name of a task that a worker books, so there is one task for one next attempt.
 //

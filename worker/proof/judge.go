@@ -49,8 +49,8 @@ type History struct {
 // Add judges the next write. Each token is one more than the last. A lock is taken
 // only if it is free or has expired. Only its holder extends it, releases it or
 // finishes the analysis, and the last two only after its run has ended. Recovery marks an
-// analysis only if nobody holds it. An operator's
-// cancel also finishes it, even if the lock is held, and takes a token. A finished
+// analysis only if its lock is not held. An operator's cancel also finishes it, even if the
+// lock is held, and takes a token. A finished
 // analysis does not change until an operator requeues it.
 func (h *History) Add(w Write) {
 	held := h.Holder != "" && w.At.Before(h.Expires)

@@ -154,7 +154,7 @@ func (m *model) wrongNext(was, is analysis, k Kind, p *caller) string {
 
 // unexpected reports whether a worker books a task that does not follow from the record.
 // The name of a follow-up contains the token and the expiry of a lock, that of a next
-// attempt the token and its time, so that whoever reads the record books the same task. A
+// attempt the token and its time, so that every reader of the record books the same task. A
 // delivery may take an operator's unlock for its own release.
 func (m *model) unexpected(t taskqueue.Task, by *caller) bool {
 	if by == nil || by.operates != "" && by.operates != Mark || alias(t, by) != t.Name {
