@@ -106,7 +106,7 @@ func TestTheREADMEsCommandsGrantWhatTheModuleGrants(t *testing.T) {
 		"iam.serviceAccountOpenIdTokenCreator build service-accounts caller",
 		"run.invoker caller services worker",
 		"secretmanager.secretAccessor doclock secrets session",
-		"datastore.user worker database (default)", "datastore.user doclock database (default)",
+		"datastore.user worker database (default)", "datastore.user doclock database doclock", "datastore.user " + oncall + " database doclock",
 		"datastore.user " + api + " database (default)", "datastore.user " + oncall + " database (default)",
 		"cloudscheduler.viewer " + oncall + " projects my-project", "logging.viewer " + oncall + " projects my-project",
 		"monitoring.viewer " + oncall + " projects my-project", "serviceusage.serviceUsageConsumer " + oncall + " projects my-project",
@@ -126,8 +126,14 @@ func TestTheREADMEsCommandsGrantWhatTheModuleGrants(t *testing.T) {
 	}
 }
 
-func TestTheREADMEsStepsAndTheExampleCallTheModule(t *testing.T) {
-	callsModule(t, moduleFolder+"/example/main.tf")
+func TestTheREADMEsStepsAndTheExamplesCallTheModule(t *testing.T) {
+	examples, err := filepath.Glob(moduleFolder + "/examples/*/main.tf")
+	if err != nil || len(examples) < 4 {
+		t.Fatalf("%q, %v", examples, err)
+	}
+	for _, path := range examples {
+		callsModule(t, path)
+	}
 	folder, calls := follow(t, "First, on either path", "With Terraform", "With Cloud Build")
 	given := callsModule(t, filepath.Join(folder, "production", "main.tf"))
 	for variable, want := range map[string]string{

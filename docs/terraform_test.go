@@ -68,6 +68,7 @@ type settings struct {
 	DoclockEnv map[string]string `json:"doclock_env"`
 	Request    int64             `json:"request_seconds"`
 	APIs       []string          `json:"apis"`
+	Names      map[string]string `json:"names"`
 }
 
 func evaluated(t *testing.T, name string, into any) {
@@ -190,6 +191,7 @@ func TestTheModuleGrantsTheseRolesAndNoOthers(t *testing.T) {
 		"google_cloud_tasks_queue_iam_member.enqueuer":         "cloudtasks.enqueuer",
 		"google_cloud_tasks_queue_iam_member.operator":         "cloudtasks.taskDeleter cloudtasks.viewer",
 		"google_project_iam_member.build_logs":                 "logging.logWriter",
+		"google_project_iam_member.cloud_sql":                  "cloudsql.client",
 		"google_project_iam_member.database":                   "datastore.user",
 		"google_project_iam_member.operator":                   "cloudscheduler.viewer logging.viewer monitoring.viewer serviceusage.serviceUsageConsumer",
 		"google_project_iam_member.telemetry":                  "serviceusage.serviceUsageConsumer telemetry.metricsWriter telemetry.tracesWriter",
@@ -200,6 +202,7 @@ func TestTheModuleGrantsTheseRolesAndNoOthers(t *testing.T) {
 		"google_service_account_iam_member.build_deploys_as":   "iam.serviceAccountUser",
 		"google_service_account_iam_member.signs_as_caller":    "iam.serviceAccountUser",
 		"google_storage_bucket_iam_member.build":               "storage.objectViewer",
+		"google_storage_bucket_iam_member.volume":              "storage.objectUser storage.objectViewer",
 	}
 	roles := regexp.MustCompile(`"(?:roles/)?([a-z]+\.[a-z][A-Za-z]+)"`)
 	lists := map[string]string{} // the locals that a resource refers to for its roles
@@ -233,6 +236,43 @@ func TestTheModuleGrantsTheseRolesAndNoOthers(t *testing.T) {
 	}
 }
 
+// A name that changes replaces its resource, and a name without the variable is in the
+// way of a second deployment in the project.
+func TestTheModulesNamesAreThoseOfEarlierVersionsUnlessNameIsSet(t *testing.T) {
+	var s settings
+	evaluated(t, "everything", &s)
+	want := map[string]string{
+		"dashboard": "taskguard", "database": "(default)", "doclock": "taskguard-doclock", "doclock_database": "taskguard-doclock",
+		"queue": "analyses", "recover": "taskguard-recover", "sweep": "taskguard-sweep", "worker": "taskguard-worker",
+	}
+	if diff := cmp.Diff(want, s.Names); diff != "" {
+		t.Errorf("-want +names:\n%s", diff)
+	}
+	if s.WorkerEnv["FIRESTORE_DATABASE"] == s.DoclockEnv["FIRESTORE_DATABASE"] {
+		t.Error("the document lock, which is public, uses the database of the analyses")
+	}
+	for name, want := range map[string]string{
+		"google_service_account.this":              `account_id   = "${var.name}-${each.key}"`,
+		"google_logging_metric.taskguard":          `name        = "${var.name}/${each.key}"`,
+		"google_monitoring_alert_policy.taskguard": `display_name          = each.key`,
+	} {
+		if !strings.Contains(resource(t, name).text, want) {
+			t.Errorf("%s lacks %s", name, want)
+		}
+	}
+	for _, b := range parseModule(t) {
+		if b.Type != "resource" {
+			continue
+		}
+		_, body, _ := strings.Cut(b.text, "{")
+		for line := range strings.Lines(body) {
+			if _, value, ok := strings.Cut(line, ` = `); ok && strings.Contains(value, `"`) && strings.Contains(strings.ToLower(value), "taskguard") {
+				t.Errorf("%s has a name of its own: %s", b.name(), line)
+			}
+		}
+	}
+}
+
 // resource returns a resource of the module.
 func resource(t *testing.T, name string) block {
 	t.Helper()
@@ -248,11 +288,16 @@ func resource(t *testing.T, name string) block {
 // These lines prevent an accident each, and Terraform accepts the module without them.
 func TestTheModuleKeepsWhatPreventsAccidents(t *testing.T) {
 	for name, words := range map[string][]string{
-		"google_firestore_database.this": {`"FIRESTORE_NATIVE"`, `"DELETE_PROTECTION_ENABLED"`, `"ABANDON"`, `"POINT_IN_TIME_RECOVERY_ENABLED"`},
+		"google_firestore_database.this": {
+			`"FIRESTORE_NATIVE"`, `var.delete_database ? "DELETE_PROTECTION_DISABLED" : "DELETE_PROTECTION_ENABLED"`, `var.delete_database ? "DELETE" : "ABANDON"`,
+			`"POINT_IN_TIME_RECOVERY_ENABLED"`,
+		},
+		"google_project_iam_member.database": {`"resource.name == \"projects/${var.project}/databases/${each.value.database}\""`},
 		// An apply must not undo what a build has deployed.
 		"google_cloud_run_v2_service.worker": {
 			"template[0].containers[0].image,", "traffic,", "client,", "client_version,",
 			"google_firestore_index.analyses,", "google_project_iam_member.database,", "google_secret_manager_secret_iam_member.worker,",
+			"google_project_iam_member.cloud_sql,", "google_storage_bucket_iam_member.volume,",
 		},
 		"google_cloud_run_v2_service.doclock": {
 			"template[0].containers[0].image,", "traffic,", "client,", "client_version,",
@@ -371,7 +416,7 @@ func TestTheServicesAcceptTheModulesEnvironments(t *testing.T) {
 		"CHECKPOINT_INTERVAL": "worker_env", "STALL_TIMEOUT": "worker_env", "MAX_RUN_TIME": "worker_env", "RETRY_MIN": "worker_env", "RETRY_MAX": "worker_env",
 		"doclock DOCUMENT_LOCK_TTL": "doclock_env", "doclock DOCUMENT_LOCKS_COLLECTION": "doclock_env",
 	}
-	for _, name := range []string{"everything", "smallest", "application", "theirs"} {
+	for _, name := range []string{"everything", "smallest", "application", "theirs", "platform"} {
 		var s settings
 		evaluated(t, name, &s)
 		acceptEnvironment(t, "the module", "worker", s.WorkerEnv, mayBeSet)

@@ -1,13 +1,18 @@
 locals {
   accounts = {
-    worker  = "Runs taskguard-worker"
+    worker  = "Runs ${var.name}-worker"
     caller  = "Cloud Tasks and Cloud Scheduler call the services as this"
     build   = "Builds and deploys the services"
-    doclock = "Runs taskguard-doclock"
+    doclock = "Runs ${var.name}-doclock"
   }
 
-  # datastore.user applies to the project; the condition limits it to one database.
-  database_condition = "resource.name == \"projects/${var.project}/databases/${var.database}\""
+  # The document lock, which the public reaches, has no access to the analyses, unless
+  # doclock_database names their database.
+  database_users = merge(
+    { for name, member in merge({ worker = google_service_account.this["worker"].member }, local.bookers) : name => { member = member, database = local.names.database } },
+    { for name in ["doclock"] : name => { member = google_service_account.this[name].member, database = local.names.doclock_database } if local.doclock },
+    { for m in var.operators : "doclock ${m}" => { member = m, database = local.names.doclock_database } if local.doclock && local.names.doclock_database != local.names.database },
+  )
 
   # They book deliveries, as the worker does.
   bookers = { for m in setunion(var.submitters, var.operators) : m => m }
@@ -17,29 +22,27 @@ resource "google_service_account" "this" {
   for_each = { for name, what in local.accounts : name => what if local.doclock || name != "doclock" }
 
   project      = var.project
-  account_id   = "taskguard-${each.key}"
-  display_name = "taskguard-${each.key}"
+  account_id   = "${var.name}-${each.key}"
+  display_name = "${var.name}-${each.key}"
   description  = each.value
 
   depends_on = [google_project_service.api]
 }
 
-# The database: for the services' accounts, for submitters (who create documents before
+# The databases: for the services' accounts, for submitters (who create documents before
 # their tasks), and for operators.
 
 resource "google_project_iam_member" "database" {
-  for_each = merge(
-    { for name in ["worker", "doclock"] : name => google_service_account.this[name].member if local.doclock || name != "doclock" },
-    local.bookers,
-  )
+  for_each = local.database_users
 
   project = var.project
   role    = "roles/datastore.user"
-  member  = each.value
+  member  = each.value.member
 
+  # The role applies to the project; the condition limits it to one database.
   condition {
-    title      = "taskguard's database"
-    expression = local.database_condition
+    title      = "${var.name}'s database"
+    expression = "resource.name == \"projects/${var.project}/databases/${each.value.database}\""
   }
 }
 
@@ -90,12 +93,33 @@ resource "google_secret_manager_secret_iam_member" "pusher" {
 }
 
 resource "google_secret_manager_secret_iam_member" "worker" {
-  for_each = toset([for s in concat(values(var.worker_secrets), var.app == null ? [] : values(var.app.secrets)) : s.secret])
+  for_each = toset([for s in concat(values(var.worker_secrets), var.app == null ? [] : values(var.app.secrets), values(var.worker_volumes)) : s.secret if s.secret != null])
 
   project   = var.project
   secret_id = each.key
   role      = "roles/secretmanager.secretAccessor"
   member    = google_service_account.this["worker"].member
+}
+
+resource "google_storage_bucket_iam_member" "volume" {
+  for_each = { for name, v in var.worker_volumes : name => v if v.bucket != null }
+
+  bucket = each.value.bucket
+  role   = each.value.read_only ? "roles/storage.objectViewer" : "roles/storage.objectUser"
+  member = google_service_account.this["worker"].member
+}
+
+resource "google_project_iam_member" "cloud_sql" {
+  for_each = toset(var.cloud_sql_instances)
+
+  project = split(":", each.key)[0]
+  role    = "roles/cloudsql.client"
+  member  = google_service_account.this["worker"].member
+
+  condition {
+    title      = "${var.name}'s instance"
+    expression = "resource.service == \"sqladmin.googleapis.com\" && resource.name == \"projects/${split(":", each.key)[0]}/instances/${split(":", each.key)[2]}\""
+  }
 }
 
 # Google's own endpoint for telemetry. The document lock sends no metrics.

@@ -6,6 +6,7 @@ resource "google_monitoring_alert_policy" "taskguard" {
   combiner              = "OR"
   severity              = each.value.severity
   notification_channels = var.notification_channels
+  user_labels           = var.labels
 
   # Exactly one: Google refuses a second next to a PromQL query.
   conditions {

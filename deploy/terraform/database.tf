@@ -1,12 +1,12 @@
 locals {
-  database = var.create_database ? google_firestore_database.this[0].name : var.database
+  database = var.create_database ? google_firestore_database.this[0].name : local.names.database
 }
 
 resource "google_firestore_database" "this" {
   count = var.create_database ? 1 : 0
 
   project     = var.project
-  name        = var.database
+  name        = local.names.database
   location_id = coalesce(var.database_location, var.region)
   type        = "FIRESTORE_NATIVE"
 
@@ -14,8 +14,35 @@ resource "google_firestore_database" "this" {
   point_in_time_recovery_enablement = "POINT_IN_TIME_RECOVERY_ENABLED"
 
   # Neither the console nor `terraform destroy` deletes the analyses.
-  delete_protection_state = "DELETE_PROTECTION_ENABLED"
-  deletion_policy         = "ABANDON"
+  delete_protection_state = var.delete_database ? "DELETE_PROTECTION_DISABLED" : "DELETE_PROTECTION_ENABLED"
+  deletion_policy         = var.delete_database ? "DELETE" : "ABANDON"
+
+  dynamic "cmek_config" {
+    for_each = var.database_kms_key[*]
+    content {
+      kms_key_name = cmek_config.value
+    }
+  }
+
+  depends_on = [google_project_service.api]
+}
+
+# Locks on documents last seconds: `terraform destroy` deletes it.
+resource "google_firestore_database" "doclock" {
+  count = local.doclock && var.doclock_database == null ? 1 : 0
+
+  project         = var.project
+  name            = local.names.doclock_database
+  location_id     = coalesce(var.database_location, var.region)
+  type            = "FIRESTORE_NATIVE"
+  deletion_policy = "DELETE"
+
+  dynamic "cmek_config" {
+    for_each = var.database_kms_key[*]
+    content {
+      kms_key_name = cmek_config.value
+    }
+  }
 
   depends_on = [google_project_service.api]
 }

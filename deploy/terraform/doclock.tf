@@ -3,13 +3,23 @@ resource "google_cloud_run_v2_service" "doclock" {
 
   project             = var.project
   location            = var.region
-  name                = local.doclock_name
-  deletion_protection = false
+  name                = local.names.doclock
+  labels              = var.labels
+  deletion_protection = var.deletion_protection
   # Browsers call it. The service checks sessions, and tokens of the sweep, itself.
   ingress              = "INGRESS_TRAFFIC_ALL"
   invoker_iam_disabled = true
 
+  dynamic "binary_authorization" {
+    for_each = var.binary_authorization[*]
+    content {
+      use_default = binary_authorization.value == "default" ? true : null
+      policy      = binary_authorization.value == "default" ? null : binary_authorization.value
+    }
+  }
+
   template {
+    encryption_key  = var.kms_key
     service_account = google_service_account.this["doclock"].email
     # An open WebSocket is one request; the page connects again after its end.
     timeout                          = "3600s"
@@ -103,6 +113,7 @@ resource "google_cloud_run_v2_service" "doclock" {
   }
 
   depends_on = [
+    google_firestore_database.doclock,
     google_project_iam_member.database,
     google_project_service.api,
     google_secret_manager_secret_iam_member.pusher,

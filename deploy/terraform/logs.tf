@@ -2,7 +2,7 @@ resource "google_logging_metric" "taskguard" {
   for_each = local.log_metrics
 
   project     = var.project
-  name        = "taskguard/${each.key}"
+  name        = "${var.name}/${each.key}"
   description = each.value.of
   filter      = each.value.filter
 

@@ -24,7 +24,7 @@ output "build_account" {
 }
 
 output "environment" {
-  description = "What `taskguard submit`, `requeue`, `recover` and the other commands read, and the project of gcloud's, as lines for a shell; `taskguard doctor --service taskguard-worker` finds the service by it."
+  description = "What `taskguard submit`, `requeue`, `recover` and the other commands read, and the project of gcloud's, as lines for a shell; `taskguard doctor --service NAME-worker` finds the service by it."
   value       = local.shell_env
 }
 

@@ -1,7 +1,7 @@
 resource "google_cloud_tasks_queue" "analyses" {
   project  = var.project
   location = var.region
-  name     = var.queue
+  name     = local.names.queue
 
   rate_limits {
     max_concurrent_dispatches = local.max_concurrent_dispatches

@@ -3,7 +3,7 @@
 resource "google_cloud_scheduler_job" "recover" {
   project          = var.project
   region           = var.region
-  name             = "taskguard-recover"
+  name             = local.names.recover
   description      = "Books a delivery for each orphaned analysis"
   schedule         = "* * * * *"
   time_zone        = "Etc/UTC"
@@ -27,7 +27,7 @@ resource "google_cloud_scheduler_job" "sweep" {
 
   project          = var.project
   region           = var.region
-  name             = "taskguard-sweep"
+  name             = local.names.sweep
   description      = "Deletes expired document locks"
   schedule         = "* * * * *"
   time_zone        = "Etc/UTC"

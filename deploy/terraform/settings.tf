@@ -2,13 +2,21 @@
 # terraform_test.go evaluates them as a module of their own, with `terraform apply`.
 
 locals {
-  worker_name  = "taskguard-worker"
-  doclock_name = "taskguard-doclock"
-  doclock      = var.session_secret != null
+  doclock = var.session_secret != null
+
+  # Two deployments in one project share none of these names, nor those of the accounts,
+  # metrics and alerts. With the default of name they are those of earlier versions: other
+  # names would replace the resources.
+  names = merge({ for what in ["doclock", "recover", "sweep", "worker"] : what => "${var.name}-${what}" }, {
+    dashboard        = var.name
+    database         = coalesce(var.database, var.name == "taskguard" ? "(default)" : var.name)
+    doclock_database = coalesce(var.doclock_database, "${var.name}-doclock")
+    queue            = coalesce(var.queue, var.name == "taskguard" ? "analyses" : "${var.name}-analyses")
+  })
 
   # Known before the services exist, whose own environments need them.
-  worker_url  = "https://${local.worker_name}-${local.project_number}.${var.region}.run.app"
-  doclock_url = "https://${local.doclock_name}-${local.project_number}.${var.region}.run.app"
+  worker_url  = "https://${local.names.worker}-${local.project_number}.${var.region}.run.app"
+  doclock_url = "https://${local.names.doclock}-${local.project_number}.${var.region}.run.app"
 
   # The request ends with the task's dispatch, whose deadline the worker and `taskguard
   # submit` calculate likewise: a minute after the run, and after 30 minutes at most.
@@ -31,7 +39,7 @@ locals {
 
   worker_env = merge({
     GOOGLE_CLOUD_PROJECT   = var.project
-    FIRESTORE_DATABASE     = var.database
+    FIRESTORE_DATABASE     = local.names.database
     FIRESTORE_TRANSACTIONS = var.firestore_transactions
     ANALYSES_COLLECTION    = var.collection
     LOCK_TTL               = "${var.lock_ttl_seconds}s"
@@ -42,7 +50,7 @@ locals {
     ANALYZER               = local.analyzer
     ANALYZER_OUTPUT        = var.analyzer_output
     TASK_AUTH              = "iam"
-    TASK_QUEUE             = "projects/${var.project}/locations/${var.region}/queues/${var.queue}"
+    TASK_QUEUE             = "projects/${var.project}/locations/${var.region}/queues/${local.names.queue}"
     TASK_TARGET_URL        = local.worker_url
     TASK_CALLER            = local.caller
     LOG_FORMAT             = "json" # the log metrics read its fields
@@ -50,7 +58,7 @@ locals {
 
   doclock_env = merge({
     GOOGLE_CLOUD_PROJECT  = var.project
-    FIRESTORE_DATABASE    = var.database
+    FIRESTORE_DATABASE    = local.names.doclock_database
     SWEEP_INTERVAL        = "0" # Cloud Scheduler calls: without requests a ticker has no CPU
     SESSION_AUTH          = "cookie"
     TASK_AUTH             = "oidc"
@@ -79,7 +87,19 @@ locals {
     "monitoring",
     "run",
     "secretmanager",
-  ], local.otlp_google ? ["cloudtrace", "telemetry"] : [])
+  ], local.otlp_google ? ["cloudtrace", "telemetry"] : [], length(var.cloud_sql_instances) > 0 ? ["sqladmin"] : [])
+
+  # In the containers that analyze: with app in app's, otherwise in the worker's.
+  volumes = merge(
+    { for name, v in var.worker_volumes : name => merge(v, { cloud_sql = null }) },
+    { for i in slice(["cloudsql"], 0, min(1, length(var.cloud_sql_instances))) : i => {
+      path = "/cloudsql", bucket = null, nfs = null, secret = null, memory = null, read_only = true, cloud_sql = var.cloud_sql_instances
+    } },
+  )
+  # Cloud Run chooses this one itself for some of them, and reports it.
+  second_generation = var.worker_gpu != null || length([for v in values(local.volumes) : v if v.bucket != null || v.nfs != null]) > 0
+  cpu_idle          = !var.worker_cpu_always && var.worker_gpu == null
+  gpu_limits        = { for type in var.worker_gpu[*] : "nvidia.com/gpu" => "1" }
 
   # What `taskguard submit` and the other commands read, and gcloud's project.
   shell_env = join("\n", concat(

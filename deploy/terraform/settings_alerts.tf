@@ -2,8 +2,8 @@
 # under the alert's name, and the notification has the same text.
 
 locals {
-  run_requests  = "run_googleapis_com:request_count{monitored_resource=\"cloud_run_revision\",service_name=\"taskguard-%s\",%s}"
-  queue_matcher = "monitored_resource=\"cloud_tasks_queue\",queue_id=\"${var.queue}\""
+  run_requests  = "run_googleapis_com:request_count{monitored_resource=\"cloud_run_revision\",service_name=\"${var.name}-%s\",%s}"
+  queue_matcher = "monitored_resource=\"cloud_tasks_queue\",queue_id=\"${local.names.queue}\""
   queue_depth   = "cloudtasks_googleapis_com:queue_depth{${local.queue_matcher}}"
   attempts      = "sum(increase(cloudtasks_googleapis_com:queue_task_attempt_count{${local.queue_matcher}}[30m]))"
   queue_delays  = "cloudtasks_googleapis_com:queue_task_attempt_delays_bucket{${local.queue_matcher}}"
@@ -11,7 +11,9 @@ locals {
   # A log metric may belong to several kinds of resource; PromQL needs one of them.
   logs = "monitored_resource=\"cloud_run_revision\""
 
-  alerts = { for name, alert in local.all_alerts : name => alert if local.doclock || name != "Taskguard: the document lock fails" }
+  # By the name that Cloud Monitoring shows; heading is the section of the runbook.
+  alerts = { for heading, alert in local.all_alerts : replace(heading, "Taskguard", title(var.name)) => merge(alert, { heading = heading })
+  if local.doclock || heading != "Taskguard: the document lock fails" }
 
   # Service levels: events that miss an objective, all events, and the percentage of good
   # ones. An alert fires when the last hour and its last five minutes have used up what the
@@ -115,13 +117,14 @@ locals {
       query    = "sum(increase(${local.logged.stuck}_count{${local.logs}}[${ceil(var.lock_ttl_seconds / 60) + 3}m])) > 0 unless histogram_quantile(0.5, sum by (le) (rate(${local.queue_delays}[10m]))) > ${var.lock_ttl_seconds * 1000}"
     }
 
-    # Also if there has never been a call: no data counts as none. 15 minutes are
-    # enough for the job's first calls to be counted.
+    # A line that is counted late must not start the 15 minutes again, so one or two calls
+    # count as silence, of ten. It is also silence if there has never been a call: 15
+    # minutes are enough for the job's first calls to be counted.
     "Taskguard: recovery has stopped" = {
       severity = "ERROR"
-      means    = "no recovery call has succeeded for ten minutes"
+      means    = "fewer than three recovery calls have succeeded in ten minutes"
       lasting  = "900s"
-      query    = "(sum(increase(${local.logged.recoveries}{${local.logs},outcome=\"recovered\"}[10m])) or vector(0)) < 1"
+      query    = "(sum(increase(${local.logged.recoveries}{${local.logs},outcome=\"recovered\"}[10m])) or vector(0)) < 3"
     }
 
     "Taskguard: no instance is free" = {
@@ -159,12 +162,14 @@ locals {
   # The runbook by heading, for a notification on a telephone: with this deployment's
   # names in the commands, and without links, which do not work there.
   runbook = { for s in split("\n### ", file("${path.module}/../../docs/operations.md")) : split("\n", s)[0] =>
-    replace(replace(replace(split("\n## ", s)[0],
-      "analyses --location=REGION", "${var.queue} --location=REGION"),
+    replace(replace(replace(replace(replace(split("\n## ", s)[0],
+      "Taskguard:", "${title(var.name)}:"),
+      "taskguard-", "${var.name}-"),
+      "analyses --location=REGION", "${local.names.queue} --location=REGION"),
       "--location=REGION", "--location=${var.region} --project=${var.project}"),
     "/\\[([^]]*)\\]\\(#[^)]*\\)/", "$1 (docs/operations.md)")
   }
 
   # The page has the queries for the variables' defaults.
-  notifications = { for name, alert in local.alerts : name => replace(local.runbook[name], "/(?s)```promql\n.*?\n```/", "```promql\n${alert.query}\n```") }
+  notifications = { for name, alert in local.alerts : name => replace(local.runbook[alert.heading], "/(?s)```promql\n.*?\n```/", "```promql\n${alert.query}\n```") }
 }

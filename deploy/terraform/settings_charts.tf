@@ -48,13 +48,37 @@ locals {
       "$${follow_up}" = "sum by (follow_up) (increase(${local.logged.follow_ups}{${local.logs}}[10m]))"
     } },
     { title = "Instances", unit = "1", queries = {
-      "$${service_name} $${state}" = "sum by (service_name, state) (run_googleapis_com:container_instance_count{monitored_resource=\"cloud_run_revision\",service_name=~\"taskguard-.*\"})"
+      "$${service_name} $${state}" = "sum by (service_name, state) (run_googleapis_com:container_instance_count{monitored_resource=\"cloud_run_revision\",service_name=~\"${var.name}-(worker|doclock|console)\"})"
     } },
     { title = "Requests by code, a minute", unit = "1", queries = {
-      "$${service_name} $${response_code}" = "60 * sum by (service_name, response_code) (rate(run_googleapis_com:request_count{monitored_resource=\"cloud_run_revision\",service_name=~\"taskguard-.*\"}[5m]))"
+      "$${service_name} $${response_code}" = "60 * sum by (service_name, response_code) (rate(run_googleapis_com:request_count{monitored_resource=\"cloud_run_revision\",service_name=~\"${var.name}-(worker|doclock|console)\"}[5m]))"
     } },
     { title = "Memory in use, of its limit", unit = "10^2.%", queries = {
-      "$${service_name} p95" = "histogram_quantile(0.95, sum by (le, service_name) (rate(run_googleapis_com:container_memory_utilizations_bucket{monitored_resource=\"cloud_run_revision\",service_name=~\"taskguard-.*\"}[5m])))"
+      "$${service_name} p95" = "histogram_quantile(0.95, sum by (le, service_name) (rate(run_googleapis_com:container_memory_utilizations_bucket{monitored_resource=\"cloud_run_revision\",service_name=~\"${var.name}-(worker|doclock|console)\"}[5m])))"
     } },
   ]
+
+  dashboard = {
+    displayName = local.names.dashboard
+    mosaicLayout = {
+      columns = 48
+      # Cloud Monitoring does not store a zero, and each plan would add it again.
+      tiles = [for i, chart in local.charts : merge({ for name, at in { xPos = 24 * (i % 2), yPos = 16 * floor(i / 2) } : name => at if at > 0 }, {
+        width  = 24
+        height = 16
+        widget = {
+          title = chart.title
+          xyChart = {
+            dataSets = [for legend, query in chart.queries : {
+              legendTemplate  = legend
+              plotType        = "LINE"
+              targetAxis      = "Y1"
+              timeSeriesQuery = { prometheusQuery = query, unitOverride = chart.unit }
+            }]
+            yAxis = { scale = "LINEAR" }
+          }
+        }
+      })]
+    }
+  }
 }

@@ -2,7 +2,7 @@
 # describes their fields. These metrics count and measure the lines.
 
 locals {
-  worker_lines = "resource.type=\"cloud_run_revision\" AND resource.labels.service_name=\"${local.worker_name}\""
+  worker_lines = "resource.type=\"cloud_run_revision\" AND resource.labels.service_name=\"${local.names.worker}\""
   # Without the smoke test of a release, which requests an analysis that does not exist.
   delivery = "${local.worker_lines} AND jsonPayload.message=~\"^(delivery|rejected)$\" AND NOT (jsonPayload.analysis_id=~\"^smoke-test-\" AND jsonPayload.outcome=\"not_found\")"
   recovery = "${local.worker_lines} AND jsonPayload.message=\"recovery\""
@@ -28,5 +28,5 @@ locals {
   }
 
   # As PromQL names them.
-  logged = { for name, m in local.log_metrics : name => "logging_googleapis_com:user_taskguard_${name}" }
+  logged = { for name, m in local.log_metrics : name => "logging_googleapis_com:user_${replace(var.name, "-", "_")}_${name}" }
 }

@@ -55,6 +55,7 @@ locals {
 
 output "settings" {
   value = {
+    names                     = local.names
     worker_url                = local.worker_url
     doclock_url               = local.doclock_url
     request_seconds           = local.request_seconds
@@ -65,6 +66,8 @@ output "settings" {
     doclock_env               = merge(local.otlp_region, local.doclock_env, var.doclock_env)
     apis                      = local.apis
     shell_env                 = local.shell_env
+    volumes                   = local.volumes
+    instances                 = { second_generation = local.second_generation, cpu_idle = local.cpu_idle, gpu_limits = local.gpu_limits }
   }
 }
 
@@ -73,23 +76,18 @@ output "monitoring" {
 }
 
 output "notifications" { value = local.notifications }
+
+output "dashboard" { value = local.dashboard }
+
+output "environment" { value = local.shell_env }
+
+output "names" { value = concat(values(local.names), values(local.logged), keys(local.alerts)) }
 `
 
 // calls writes a configuration that calls the module once a case with the variables
-// given, and initializes it. The module consists of the files that need no provider.
+// given, and initializes it.
 func calls(t *testing.T, cases map[string]map[string]any) (folder string) {
 	t.Helper()
-	folder = t.TempDir()
-	files := map[string]string{"deploy/terraform/stub.tf": stub}
-	for _, pattern := range []string{"settings*.tf", "variables*.tf", "../*.yaml", "../*.json", "../../docs/operations.md"} {
-		paths, err := filepath.Glob(pattern)
-		if err != nil || len(paths) == 0 {
-			t.Fatalf("%s: %q, %v", pattern, paths, err)
-		}
-		for _, path := range paths {
-			files["deploy/terraform/"+path] = text(t, path)
-		}
-	}
 	modules, outputs := map[string]any{}, map[string]any{}
 	for name, given := range cases {
 		call := map[string]any{"source": "./deploy/terraform", "project": "my-project", "worker_image": "worker" + digest}
@@ -100,7 +98,24 @@ func calls(t *testing.T, cases map[string]map[string]any) (folder string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files["main.tf.json"] = string(main)
+	return configuration(t, "main.tf.json", string(main))
+}
+
+// configuration writes a file beside the module, and initializes it. The module consists
+// of the files that need no provider.
+func configuration(t *testing.T, name, main string) (folder string) {
+	t.Helper()
+	folder = t.TempDir()
+	files := map[string]string{name: main, "deploy/terraform/stub.tf": stub}
+	for _, pattern := range []string{"settings*.tf", "variables*.tf", "../*.yaml", "../*.json", "../../docs/operations.md"} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("%s: %q, %v", pattern, paths, err)
+		}
+		for _, path := range paths {
+			files["deploy/terraform/"+path] = text(t, path)
+		}
+	}
 	for name, content := range files {
 		path := filepath.Join(folder, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -149,8 +164,8 @@ func application(field string, value any) map[string]any {
 // evaluated holds the module's outputs by case.
 type evaluated map[string]struct {
 	Value struct {
-		Settings, Monitoring json.RawMessage
-		Notifications        map[string]string
+		Settings, Monitoring, Dashboard json.RawMessage
+		Notifications                   map[string]string
 	}
 }
 
@@ -160,18 +175,20 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 		"application": application("port", 9000),
 		"everything":  {"doclock_image": "doclock" + digest, "session_secret": "taskguard-session", "otlp_endpoint": "http://collector:4318"},
 		"theirs": {
-			"project": "theirs", "region": "us-east1", "queue": "work", "backlog_tasks": 7, "run_timeout_minutes": 29,
+			"name": "their-guard", "project": "theirs", "region": "us-east1", "queue": "work", "backlog_tasks": 7, "run_timeout_minutes": 29,
 			"otlp_endpoint": "https://telemetry.googleapis.com/", "worker_env": map[string]string{"LOG_LEVEL": "DEBUG"},
 		},
+		"platform": {
+			"session_secret": "s", "doclock_image": "doclock" + digest, "doclock_database": "(default)", "worker_gpu": "nvidia-l4", "worker_vpc": map[string]any{"subnetwork": "ours"},
+			"cloud_sql_instances": []string{"my-project:europe-west1:a", "theirs:europe-west1:b"},
+			"worker_volumes": map[string]any{
+				"models": map[string]any{"path": "/models", "bucket": "my-models"}, "share": map[string]any{"path": "/share", "nfs": "10.0.0.2:/share", "read_only": false},
+				"keys": map[string]any{"path": "/keys", "secret": "key"}, "scratch": map[string]any{"path": "/scratch", "memory": "1Gi"},
+			},
+		},
 	})
-	if out, err := terraform(t, folder, "apply", "-auto-approve", "-no-color"); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	out, err := terraform(t, folder, "output", "-json")
 	var all evaluated
-	if err != nil || json.Unmarshal([]byte(out), &all) != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	outputs(t, folder, &all)
 	got := map[string]json.RawMessage{"monitoring": all["everything"].Value.Monitoring}
 	for name, one := range all {
 		got[name] = one.Value.Settings
@@ -189,6 +206,85 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 		t.Errorf("go test ./deploy/terraform -update writes %s: -golden +Terraform:\n%s", golden, diff)
 	}
 	notificationsHaveTheirNames(t, all["theirs"].Value.Notifications)
+	tilesHaveNoZeros(t, all["smallest"].Value.Dashboard)
+}
+
+// outputs applies the configuration of a folder and decodes its outputs.
+func outputs(t *testing.T, folder string, into any) {
+	t.Helper()
+	if out, err := terraform(t, folder, "apply", "-auto-approve", "-no-color"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	out, err := terraform(t, folder, "output", "-json")
+	if err == nil {
+		err = json.Unmarshal([]byte(out), into)
+	}
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// tilesHaveNoZeros checks what Cloud Monitoring would drop, so that each plan would change
+// the dashboard, and that each tile has a place of its own.
+func tilesHaveNoZeros(t *testing.T, dashboard json.RawMessage) {
+	t.Helper()
+	var d struct {
+		MosaicLayout struct{ Tiles []map[string]any }
+	}
+	if err := json.Unmarshal(dashboard, &d); err != nil {
+		t.Fatal(err)
+	}
+	places := map[string]bool{}
+	for _, tile := range d.MosaicLayout.Tiles {
+		for name, value := range tile {
+			if value == 0.0 {
+				t.Errorf("%s of a tile is zero", name)
+			}
+		}
+		places[fmt.Sprint(tile["xPos"], tile["yPos"])] = true
+	}
+	if len(places) != len(d.MosaicLayout.Tiles) || len(places) < 5 {
+		t.Errorf("%d places for %d tiles", len(places), len(d.MosaicLayout.Tiles))
+	}
+}
+
+var (
+	exampleSource   = regexp.MustCompile(`source( +)= "../.."`)
+	exampleProvider = regexp.MustCompile(`(?m)^provider "google" .*\n`)
+	exampleModule   = regexp.MustCompile(`(?m)^module "(\w+)"`)
+)
+
+// Two deployments in one project that had a name in common would overwrite each other.
+func TestTheModuleAcceptsEachExampleAndTheirNamesDiffer(t *testing.T) {
+	paths, err := filepath.Glob("examples/*/main.tf")
+	if err != nil || len(paths) != 4 {
+		t.Fatalf("%q, %v", paths, err)
+	}
+	for _, path := range paths {
+		main := exampleSource.ReplaceAllString(exampleProvider.ReplaceAllString(text(t, path), ""), `source$1= "./deploy/terraform"`)
+		modules := exampleModule.FindAllStringSubmatch(main, -1)
+		for _, m := range modules {
+			main += fmt.Sprintf("\noutput \"names_%s\" { value = module.%[1]s.names }\n", m[1])
+		}
+		all := map[string]struct{ Value any }{}
+		outputs(t, configuration(t, "main.tf", main), &all)
+		if env, _ := all["environment"].Value.(string); !strings.Contains(env, "export TASK_QUEUE='projects/my-project/") {
+			t.Errorf("%s: the environment is %q", path, env)
+		}
+		taken := map[any]string{}
+		for _, m := range modules {
+			names, _ := all["names_"+m[1]].Value.([]any)
+			for _, name := range names {
+				if taken[name] != "" && taken[name] != m[1] {
+					t.Errorf("%s: %s and %s have the name %s", path, taken[name], m[1], name)
+				}
+				taken[name] = m[1]
+			}
+		}
+		if len(taken) < 30*len(modules) {
+			t.Errorf("%s: %d names of %d modules", path, len(taken), len(modules))
+		}
+	}
 }
 
 // notificationsHaveTheirNames checks what an operator reads on a telephone, where no
@@ -197,13 +293,13 @@ func notificationsHaveTheirNames(t *testing.T, all map[string]string) {
 	t.Helper()
 	commands := 0
 	for name, text := range all {
-		for _, wrong := range []string{"REGION", "europe-west1", "my-project", "](#", "=analyses", " analyses --", "1000"} {
+		for _, wrong := range []string{"REGION", "europe-west1", "my-project", "](#", "=analyses", " analyses --", "1000", "taskguard-", "Taskguard:", "taskguard_"} {
 			if strings.Contains(text, wrong) {
 				t.Errorf("%s contains %q:\n%s", name, wrong, text)
 			}
 		}
 		for _, c := range regexp.MustCompile("`gcloud (tasks|scheduler) [^`]*`").FindAllString(text, -1) {
-			if commands++; !strings.Contains(c, " --location=us-east1 --project=theirs") || strings.HasPrefix(c, "`gcloud tasks") && !strings.Contains(c, "work") {
+			if commands++; !strings.Contains(c, " --location=us-east1 --project=theirs") || strings.HasPrefix(c, "`gcloud tasks") && !strings.Contains(c, "work") || strings.HasPrefix(c, "`gcloud scheduler") && !strings.Contains(c, " their-guard-") {
 				t.Errorf("%s: %s is about another deployment", name, c)
 			}
 		}
@@ -238,6 +334,10 @@ func TestModuleRefusesSettingsThatAreWrong(t *testing.T) {
 		"log_level_above_info":       {env("LOG_LEVEL", "Warn"), "info or debug"},
 		"application_on_our_port":    {application("port", 8080), "not the worker's"},
 		"member_without_a_kind":      {map[string]any{"operators": []string{"a@b.c"}}, "member"},
+		"name_too_long_for_accounts": {map[string]any{"name": "taskguard-in-production"}, "4 to 22"},
+		"vpc_without_a_name":         {map[string]any{"worker_vpc": map[string]any{"tags": []string{"a"}}}, "network or subnetwork"},
+		"volume_of_two_kinds":        {map[string]any{"worker_volumes": map[string]any{"v": map[string]any{"path": "/v", "bucket": "b", "memory": "1Gi"}}}, "one of"},
+		"instance_without_a_region":  {map[string]any{"cloud_sql_instances": []string{"my-project:db"}}, "PROJECT:REGION:INSTANCE"},
 		"full_name_of_a_queue":       {map[string]any{"queue": "projects/p/locations/l/queues/q"}, "queue's name"},
 	})
 }
@@ -251,6 +351,7 @@ func TestModuleRefusesSettingsThatDoNotFitTogether(t *testing.T) {
 		"more_idle_instances_than_all": {map[string]any{"worker_min_instances": 11}, "idle"},
 		"variable_set_twice":           {map[string]any{"worker_env": map[string]string{"LOCK_TTL": "1s"}}, "sets this variable itself"},
 		"doclocks_variable_set_twice":  {map[string]any{"doclock_env": map[string]string{"TASK_AUTH": "none"}}, "sets this variable itself"},
+		"nfs_without_a_vpc":            {map[string]any{"worker_volumes": map[string]any{"v": map[string]any{"path": "/v", "nfs": "h:/v"}}}, "needs worker_vpc"},
 		"value_and_secret":             {map[string]any{"worker_secrets": map[string]any{"ANALYZER": map[string]string{"secret": "s", "version": "1"}}}, "plain value"},
 	})
 }

@@ -3,6 +3,17 @@ variable "project" {
   type        = string
 }
 
+variable "name" {
+  description = "Prefix of every name that the module gives, so that several deployments live in one project. Anything but the default changes the defaults of database and queue."
+  type        = string
+  default     = "taskguard"
+
+  validation {
+    condition     = length(regexall("^[a-z][a-z0-9-]{2,20}[a-z0-9]$", var.name)) == 1
+    error_message = "The name is 4 to 22 lower-case letters, digits and hyphens: an account's name has 30 at most."
+  }
+}
+
 variable "region" {
   description = "Region of the services, the queue and the Scheduler jobs."
   type        = string
@@ -43,15 +54,27 @@ variable "create_database" {
 }
 
 variable "database" {
-  description = "Firestore database."
+  description = "Firestore database of the analyses; null: (default), or name if that is not taskguard."
   type        = string
-  default     = "(default)"
+  default     = null
 }
 
 variable "database_location" {
   description = "Where a new database's data lives, such as eur3; null: in the region."
   type        = string
   default     = null
+}
+
+variable "database_kms_key" {
+  description = "Key of Cloud KMS in full, in the databases' location, which encrypts the databases that the module makes, not existing ones. Firestore's service agent may use it already."
+  type        = string
+  default     = null
+}
+
+variable "delete_database" {
+  description = "Whether `terraform destroy` deletes the database that the module made, with all analyses, once an apply has set this."
+  type        = bool
+  default     = false
 }
 
 variable "collection" {
@@ -61,12 +84,12 @@ variable "collection" {
 }
 
 variable "queue" {
-  description = "Short name of the queue. A deleted queue's name is taken for three days."
+  description = "Short name of the queue; null: analyses, or NAME-analyses if name is not taskguard. A deleted queue's name is taken for three days."
   type        = string
-  default     = "analyses"
+  default     = null
 
   validation {
-    condition     = length(regexall("^[A-Za-z0-9-]{1,100}$", var.queue)) == 1
+    condition     = var.queue == null ? true : length(regexall("^[A-Za-z0-9-]{1,100}$", var.queue)) == 1
     error_message = "A queue's name is 1 to 100 letters, digits and hyphens."
   }
 }

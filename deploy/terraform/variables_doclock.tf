@@ -16,6 +16,12 @@ variable "pusher_secret" {
   default     = null
 }
 
+variable "doclock_database" {
+  description = "Existing Firestore database of the document lock; null: the module makes NAME-doclock, so that the document lock has no access to the analyses."
+  type        = string
+  default     = null
+}
+
 variable "doclock_env" {
   description = "More of the document lock's environment, such as LOG_LEVEL, PUSHER_APP_KEY and ALLOWED_ORIGINS. No secrets: they would be in Terraform's state."
   type        = map(string)

@@ -1,20 +1,103 @@
 resource "google_cloud_run_v2_service" "worker" {
   project  = var.project
   location = var.region
-  name     = local.worker_name
+  name     = local.names.worker
+  labels   = var.labels
   # It holds no data: after a deletion an apply creates it again.
-  deletion_protection = false
+  deletion_protection = var.deletion_protection
   # A caller needs run.invoker, wherever the call comes from.
   ingress = var.worker_ingress
+
+  dynamic "binary_authorization" {
+    for_each = var.binary_authorization[*]
+    content {
+      use_default = binary_authorization.value == "default" ? true : null
+      policy      = binary_authorization.value == "default" ? null : binary_authorization.value
+    }
+  }
 
   template {
     service_account                  = google_service_account.this["worker"].email
     timeout                          = "${local.request_seconds}s"
     max_instance_request_concurrency = var.worker_concurrency
+    encryption_key                   = var.kms_key
+    execution_environment            = local.second_generation ? "EXECUTION_ENVIRONMENT_GEN2" : null
+    gpu_zonal_redundancy_disabled    = var.worker_gpu == null ? null : true
 
     scaling {
       min_instance_count = var.worker_min_instances
       max_instance_count = var.worker_max_instances
+    }
+
+    dynamic "node_selector" {
+      for_each = var.worker_gpu[*]
+      content {
+        accelerator = node_selector.value
+      }
+    }
+
+    dynamic "vpc_access" {
+      for_each = var.worker_vpc[*]
+      content {
+        egress = vpc_access.value.egress
+        network_interfaces {
+          network    = vpc_access.value.network
+          subnetwork = vpc_access.value.subnetwork
+          tags       = vpc_access.value.tags
+        }
+      }
+    }
+
+    dynamic "volumes" {
+      for_each = local.volumes
+      content {
+        name = volumes.key
+
+        dynamic "cloud_sql_instance" {
+          for_each = volumes.value.cloud_sql == null ? [] : [volumes.value.cloud_sql]
+          content {
+            instances = cloud_sql_instance.value
+          }
+        }
+
+        dynamic "empty_dir" {
+          for_each = volumes.value.memory[*]
+          content {
+            medium     = "MEMORY"
+            size_limit = empty_dir.value
+          }
+        }
+
+        dynamic "gcs" {
+          for_each = volumes.value.bucket[*]
+          content {
+            bucket    = gcs.value
+            read_only = volumes.value.read_only
+          }
+        }
+
+        dynamic "nfs" {
+          for_each = volumes.value.nfs[*]
+          content {
+            server    = split(":", nfs.value)[0]
+            path      = split(":", nfs.value)[1]
+            read_only = volumes.value.read_only
+          }
+        }
+
+        dynamic "secret" {
+          for_each = volumes.value.secret[*]
+          content {
+            secret       = secret.value
+            default_mode = 292 # 0444
+
+            items {
+              path    = reverse(split("/", secret.value))[0]
+              version = "latest"
+            }
+          }
+        }
+      }
     }
 
     containers {
@@ -30,12 +113,12 @@ resource "google_cloud_run_v2_service" "worker" {
       }
 
       resources {
-        limits = {
+        limits = merge({
           cpu    = var.worker_cpu
           memory = var.worker_memory
-        }
+        }, { for gpu, n in local.gpu_limits : gpu => n if var.app == null })
         # CPU only during requests is enough: a run and its heartbeats are part of one.
-        cpu_idle          = true
+        cpu_idle          = local.cpu_idle
         startup_cpu_boost = true
       }
 
@@ -58,6 +141,14 @@ resource "google_cloud_run_v2_service" "worker" {
               version = env.value.version
             }
           }
+        }
+      }
+
+      dynamic "volume_mounts" {
+        for_each = { for name, v in local.volumes : name => v if var.app == null }
+        content {
+          name       = volume_mounts.key
+          mount_path = volume_mounts.value.path
         }
       }
 
@@ -90,11 +181,11 @@ resource "google_cloud_run_v2_service" "worker" {
         image = containers.value.image
 
         resources {
-          limits = {
+          limits = merge({
             cpu    = containers.value.cpu
             memory = containers.value.memory
-          }
-          cpu_idle          = true
+          }, local.gpu_limits)
+          cpu_idle          = local.cpu_idle
           startup_cpu_boost = true
         }
 
@@ -116,6 +207,14 @@ resource "google_cloud_run_v2_service" "worker" {
                 version = env.value.version
               }
             }
+          }
+        }
+
+        dynamic "volume_mounts" {
+          for_each = local.volumes
+          content {
+            name       = volume_mounts.key
+            mount_path = volume_mounts.value.path
           }
         }
 
@@ -159,8 +258,10 @@ resource "google_cloud_run_v2_service" "worker" {
 
   depends_on = [
     google_firestore_index.analyses,
+    google_project_iam_member.cloud_sql,
     google_project_iam_member.database,
     google_project_service.api,
     google_secret_manager_secret_iam_member.worker,
+    google_storage_bucket_iam_member.volume,
   ]
 }

@@ -1,0 +1,88 @@
+variable "labels" {
+  description = "Labels of the services and alerts."
+  type        = map(string)
+  default     = {}
+}
+
+variable "deletion_protection" {
+  description = "Whether `terraform destroy` refuses to delete the services. They hold no data."
+  type        = bool
+  default     = false
+}
+
+variable "kms_key" {
+  description = "Key of Cloud KMS in full, in the region, which encrypts the services' images; Cloud Run's service agent may use it already. The databases have database_kms_key."
+  type        = string
+  default     = null
+}
+
+variable "binary_authorization" {
+  description = "Which images the services may run: default for the project's policy, or a platform policy in full; null: any."
+  type        = string
+  default     = null
+}
+
+variable "worker_vpc" {
+  description = "Direct egress of the worker into a VPC: network or subnetwork, network tags, and egress, PRIVATE_RANGES_ONLY or ALL_TRAFFIC, with which Google's APIs need Private Google Access; null: none."
+  type = object({
+    network    = optional(string)
+    subnetwork = optional(string)
+    tags       = optional(list(string))
+    egress     = optional(string, "PRIVATE_RANGES_ONLY")
+  })
+  default = null
+
+  validation {
+    condition     = var.worker_vpc == null ? true : var.worker_vpc.network != null || var.worker_vpc.subnetwork != null
+    error_message = "The VPC is named by network or subnetwork."
+  }
+}
+
+variable "worker_cpu_always" {
+  description = "Whether the worker's instances have CPU between requests too, which costs more. A run needs it only during its own request."
+  type        = bool
+  default     = false
+}
+
+variable "worker_gpu" {
+  description = "GPU of each instance, such as nvidia-l4, for the container that analyzes, which needs 4 CPUs and 16Gi; null: none. CPU is then always allocated, and the quota of GPUs limits worker_max_instances."
+  type        = string
+  default     = null
+}
+
+variable "worker_volumes" {
+  description = "Folders of the container that analyzes, by the volume's name: an absolute path, and one of bucket; nfs, as SERVER:/PATH in worker_vpc; secret, whose latest version is the file path/SECRET; memory, a size such as 512Mi that counts as the container's. Buckets and NFS are read-only unless read_only is false. The worker's account gets the role."
+  type = map(object({
+    path      = string
+    bucket    = optional(string)
+    nfs       = optional(string)
+    secret    = optional(string)
+    memory    = optional(string)
+    read_only = optional(bool, true)
+  }))
+  default = {}
+
+  validation {
+    condition     = alltrue([for v in values(var.worker_volumes) : length([for s in [v.bucket, v.nfs, v.secret, v.memory] : s if s != null]) == 1])
+    error_message = "A volume is one of bucket, nfs, secret and memory."
+  }
+  validation {
+    condition     = !contains(keys(var.worker_volumes), "cloudsql")
+    error_message = "The volume cloudsql is that of cloud_sql_instances."
+  }
+  validation {
+    condition     = alltrue([for v in values(var.worker_volumes) : v.nfs == null ? true : var.worker_vpc != null && length(regexall("^[^:]+:/", v.nfs)) == 1])
+    error_message = "An NFS volume is SERVER:/PATH, and needs worker_vpc."
+  }
+}
+
+variable "cloud_sql_instances" {
+  description = "Cloud SQL instances, PROJECT:REGION:INSTANCE, that the container that analyzes connects to by sockets in /cloudsql. The worker's account may connect to these only."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for i in var.cloud_sql_instances : length(regexall("^[^:]+:[^:]+:[^:]+$", i)) == 1])
+    error_message = "An instance is PROJECT:REGION:INSTANCE."
+  }
+}
