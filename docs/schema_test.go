@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
@@ -119,7 +120,7 @@ var attributeRead = regexp.MustCompile(`^((?:data\.)?google_\w+)\.\w+\.(\w+)`)
 func misread(kinds map[string]string, body *hclsyntax.Body) (wrong []string) {
 	for _, a := range body.Attributes {
 		for _, traversal := range a.Expr.Variables() {
-			if m := attributeRead.FindStringSubmatch(attributes(traversal)); m != nil && kinds[m[1]+"."+m[2]] == "" {
+			if m := attributeRead.FindStringSubmatch(attributes(traversal)); len(m) == 3 && kinds[m[1]+"."+m[2]] == "" {
 				wrong = append(wrong, m[0])
 			}
 		}
@@ -128,4 +129,41 @@ func misread(kinds map[string]string, body *hclsyntax.Body) (wrong []string) {
 		wrong = append(wrong, misread(kinds, b.Body)...)
 	}
 	return wrong
+}
+
+// A name that changes replaces its resource, and a name without the variable is in the
+// way of a second deployment in the project.
+func TestTheModulesNamesAreThoseOfEarlierVersionsUnlessNameIsSet(t *testing.T) {
+	var s settings
+	evaluated(t, "everything", &s)
+	want := map[string]string{
+		"dashboard": "taskguard", "database": "(default)", "doclock": "taskguard-doclock", "doclock_database": "taskguard-doclock",
+		"queue": "analyses", "recover": "taskguard-recover", "sweep": "taskguard-sweep", "worker": "taskguard-worker",
+	}
+	if diff := cmp.Diff(want, s.Names); diff != "" {
+		t.Errorf("-want +names:\n%s", diff)
+	}
+	if s.WorkerEnv["FIRESTORE_DATABASE"] == s.DoclockEnv["FIRESTORE_DATABASE"] {
+		t.Error("the document lock, which is public, uses the database of the analyses")
+	}
+	for name, want := range map[string]string{
+		"google_service_account.this":              `account_id   = "${var.name}-${each.key}"`,
+		"google_logging_metric.taskguard":          `name        = "${var.name}/${each.key}"`,
+		"google_monitoring_alert_policy.taskguard": `display_name          = each.key`,
+	} {
+		if !strings.Contains(resource(t, name).text, want) {
+			t.Errorf("%s lacks %s", name, want)
+		}
+	}
+	for _, b := range parseModule(t) {
+		if b.Type != "resource" {
+			continue
+		}
+		_, body, _ := strings.Cut(b.text, "{")
+		for line := range strings.Lines(body) {
+			if _, value, ok := strings.Cut(line, ` = `); ok && strings.Contains(value, `"`) && strings.Contains(strings.ToLower(value), "taskguard") {
+				t.Errorf("%s has a name of its own: %s", b.name(), line)
+			}
+		}
+	}
 }

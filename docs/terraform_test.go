@@ -236,43 +236,6 @@ func TestTheModuleGrantsTheseRolesAndNoOthers(t *testing.T) {
 	}
 }
 
-// A name that changes replaces its resource, and a name without the variable is in the
-// way of a second deployment in the project.
-func TestTheModulesNamesAreThoseOfEarlierVersionsUnlessNameIsSet(t *testing.T) {
-	var s settings
-	evaluated(t, "everything", &s)
-	want := map[string]string{
-		"dashboard": "taskguard", "database": "(default)", "doclock": "taskguard-doclock", "doclock_database": "taskguard-doclock",
-		"queue": "analyses", "recover": "taskguard-recover", "sweep": "taskguard-sweep", "worker": "taskguard-worker",
-	}
-	if diff := cmp.Diff(want, s.Names); diff != "" {
-		t.Errorf("-want +names:\n%s", diff)
-	}
-	if s.WorkerEnv["FIRESTORE_DATABASE"] == s.DoclockEnv["FIRESTORE_DATABASE"] {
-		t.Error("the document lock, which is public, uses the database of the analyses")
-	}
-	for name, want := range map[string]string{
-		"google_service_account.this":              `account_id   = "${var.name}-${each.key}"`,
-		"google_logging_metric.taskguard":          `name        = "${var.name}/${each.key}"`,
-		"google_monitoring_alert_policy.taskguard": `display_name          = each.key`,
-	} {
-		if !strings.Contains(resource(t, name).text, want) {
-			t.Errorf("%s lacks %s", name, want)
-		}
-	}
-	for _, b := range parseModule(t) {
-		if b.Type != "resource" {
-			continue
-		}
-		_, body, _ := strings.Cut(b.text, "{")
-		for line := range strings.Lines(body) {
-			if _, value, ok := strings.Cut(line, ` = `); ok && strings.Contains(value, `"`) && strings.Contains(strings.ToLower(value), "taskguard") {
-				t.Errorf("%s has a name of its own: %s", b.name(), line)
-			}
-		}
-	}
-}
-
 // resource returns a resource of the module.
 func resource(t *testing.T, name string) block {
 	t.Helper()

@@ -1,0 +1,48 @@
+package terraform
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	exampleSource   = regexp.MustCompile(`source( +)= "../.."`)
+	exampleProvider = regexp.MustCompile(`(?m)^provider "google" .*\n`)
+	exampleModule   = regexp.MustCompile(`(?m)^module "(\w+)"`)
+)
+
+// Two deployments in one project that had a name in common would overwrite each other.
+func TestTheModuleAcceptsEachExampleAndTheirNamesDiffer(t *testing.T) {
+	paths, err := filepath.Glob("examples/*/main.tf")
+	if err != nil || len(paths) != 4 {
+		t.Fatalf("%q, %v", paths, err)
+	}
+	for _, path := range paths {
+		main := exampleSource.ReplaceAllString(exampleProvider.ReplaceAllString(text(t, path), ""), `source$1= "./deploy/terraform"`)
+		modules := exampleModule.FindAllStringSubmatch(main, -1)
+		for _, m := range modules {
+			main += fmt.Sprintf("\noutput \"names_%s\" { value = module.%[1]s.names }\n", m[1])
+		}
+		all := map[string]struct{ Value any }{}
+		outputs(t, configuration(t, "main.tf", main), &all)
+		if env, _ := all["environment"].Value.(string); !strings.Contains(env, "export TASK_QUEUE='projects/my-project/") {
+			t.Errorf("%s: the environment is %q", path, env)
+		}
+		taken := map[any]string{}
+		for _, m := range modules {
+			names, _ := all["names_"+m[1]].Value.([]any)
+			for _, name := range names {
+				if taken[name] != "" && taken[name] != m[1] {
+					t.Errorf("%s: %s and %s have the name %s", path, taken[name], m[1], name)
+				}
+				taken[name] = m[1]
+			}
+		}
+		if len(taken) < 30*len(modules) {
+			t.Errorf("%s: %d names of %d modules", path, len(taken), len(modules))
+		}
+	}
+}
