@@ -1,6 +1,7 @@
 package terraform
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -44,5 +45,44 @@ func TestTheModuleAcceptsEachExampleAndTheirNamesDiffer(t *testing.T) {
 		if len(taken) < 30*len(modules) {
 			t.Errorf("%s: %d names of %d modules", path, len(taken), len(modules))
 		}
+	}
+}
+
+// outputs applies the configuration of a folder and decodes its outputs.
+func outputs(t *testing.T, folder string, into any) {
+	t.Helper()
+	if out, err := terraform(t, folder, "apply", "-auto-approve", "-no-color"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	out, err := terraform(t, folder, "output", "-json")
+	if err == nil {
+		err = json.Unmarshal([]byte(out), into)
+	}
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// tilesHaveNoZeros checks what Cloud Monitoring would drop, so that each plan would change
+// the dashboard, and that each tile has a place of its own.
+func tilesHaveNoZeros(t *testing.T, dashboard json.RawMessage) {
+	t.Helper()
+	var d struct {
+		MosaicLayout struct{ Tiles []map[string]any }
+	}
+	if err := json.Unmarshal(dashboard, &d); err != nil {
+		t.Fatal(err)
+	}
+	places := map[string]bool{}
+	for _, tile := range d.MosaicLayout.Tiles {
+		for name, value := range tile {
+			if value == 0.0 {
+				t.Errorf("%s of a tile is zero", name)
+			}
+		}
+		places[fmt.Sprint(tile["xPos"], tile["yPos"])] = true
+	}
+	if len(places) != len(d.MosaicLayout.Tiles) || len(places) < 5 {
+		t.Errorf("%d places for %d tiles", len(places), len(d.MosaicLayout.Tiles))
 	}
 }

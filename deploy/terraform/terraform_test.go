@@ -209,45 +209,6 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 	tilesHaveNoZeros(t, all["smallest"].Value.Dashboard)
 }
 
-// outputs applies the configuration of a folder and decodes its outputs.
-func outputs(t *testing.T, folder string, into any) {
-	t.Helper()
-	if out, err := terraform(t, folder, "apply", "-auto-approve", "-no-color"); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	out, err := terraform(t, folder, "output", "-json")
-	if err == nil {
-		err = json.Unmarshal([]byte(out), into)
-	}
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-}
-
-// tilesHaveNoZeros checks what Cloud Monitoring would drop, so that each plan would change
-// the dashboard, and that each tile has a place of its own.
-func tilesHaveNoZeros(t *testing.T, dashboard json.RawMessage) {
-	t.Helper()
-	var d struct {
-		MosaicLayout struct{ Tiles []map[string]any }
-	}
-	if err := json.Unmarshal(dashboard, &d); err != nil {
-		t.Fatal(err)
-	}
-	places := map[string]bool{}
-	for _, tile := range d.MosaicLayout.Tiles {
-		for name, value := range tile {
-			if value == 0.0 {
-				t.Errorf("%s of a tile is zero", name)
-			}
-		}
-		places[fmt.Sprint(tile["xPos"], tile["yPos"])] = true
-	}
-	if len(places) != len(d.MosaicLayout.Tiles) || len(places) < 5 {
-		t.Errorf("%d places for %d tiles", len(places), len(d.MosaicLayout.Tiles))
-	}
-}
-
 // notificationsHaveTheirNames checks what an operator reads on a telephone, where no
 // page says what a name stands for.
 func notificationsHaveTheirNames(t *testing.T, all map[string]string) {
