@@ -19,7 +19,7 @@ import (
 
 const golden = "testdata/settings.json"
 
-var update = flag.Bool("update", false, "write "+golden)
+var update = flag.Bool("update", false, "write "+golden+" and "+monitoringFolder)
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -80,7 +80,7 @@ output "notifications" { value = local.notifications }
 func calls(t *testing.T, cases map[string]map[string]any) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
-	files := map[string]string{"deploy/terraform/stub.tf": stub}
+	files := map[string]string{"deploy/terraform/stub.tf": stub + monitoringOutput(t)}
 	for _, pattern := range []string{"settings*.tf", "variables*.tf", "../*.yaml", "../*.json", "../../docs/operations.md"} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil || len(paths) == 0 {
@@ -149,8 +149,8 @@ func application(field string, value any) map[string]any {
 // evaluated holds the module's outputs by case.
 type evaluated map[string]struct {
 	Value struct {
-		Settings, Monitoring json.RawMessage
-		Notifications        map[string]string
+		Settings, Monitoring, Files json.RawMessage
+		Notifications               map[string]string
 	}
 }
 
@@ -186,9 +186,10 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(strings.Split(text(t, golden), "\n"), strings.Split(string(data)+"\n", "\n")); diff != "" {
-		t.Errorf("go test ./deploy/terraform -update writes %s: -golden +Terraform:\n%s", golden, diff)
+		t.Errorf("make settings writes %s: -golden +Terraform:\n%s", golden, diff)
 	}
 	notificationsHaveTheirNames(t, all["theirs"].Value.Notifications)
+	monitoringFilesAreTheModules(t, all["everything"].Value.Files)
 }
 
 // notificationsHaveTheirNames checks what an operator reads on a telephone, where no
