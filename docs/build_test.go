@@ -88,6 +88,9 @@ func TestTheBuildsTestFirstAndDeployAsAnotherAccount(t *testing.T) {
 	if diff := cmp.Diff(want, run); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
+	if both := "submit --config=deploy/cloudbuild-test.yaml &&\n  submit --config=cloudbuild.yaml "; !strings.Contains(string(readDeploy(t, "README.md")), both) {
+		t.Errorf("README.md lacks %q", both)
+	}
 	if images := step(t, "taskguard-build", "images").Script; strings.Contains(images, "go test") || strings.Contains(images, "go generate") {
 		t.Errorf("the build that deploys runs code of the repository:\n%s", images)
 	}

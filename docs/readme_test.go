@@ -187,6 +187,11 @@ func TestTheREADMEPutsItsNamesIntoTheFilesAndKeepsTheOriginals(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	for _, path := range files(t, folder+"/deploy/monitoring/*/*.json") {
+		if text := read(t, path); strings.Contains(text, "my-project") || strings.Contains(text, "europe-west1") {
+			t.Errorf("%s:\n%s", path, text)
+		}
+	}
 	for name, image := range map[string]string{"service.yaml": "image: us/w@sha256:1\n", "doclock.yaml": "image: us/d@sha256:2\n", "queue.yaml": ""} {
 		path := filepath.Join(folder, "deploy", name)
 		now := read(t, path)
