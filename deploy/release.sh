@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Brings images to the services, for cloudbuild.yaml, in three calls:
+# Brings images to the services, for cloudbuild-release.yaml, in three calls:
 #
 #   release.sh candidate   deploys them without traffic, under a tag
 #   release.sh smoke       calls the candidates at the tag's own address

@@ -18,7 +18,7 @@ import (
 )
 
 // builds holds the build that deploys and the one that tests, by account.
-var builds = map[string]string{"taskguard-build": "../cloudbuild.yaml", "taskguard-test": "../deploy/cloudbuild-test.yaml"}
+var builds = map[string]string{"taskguard-build": "../deploy/cloudbuild-release.yaml", "taskguard-test": "../cloudbuild.yaml"}
 
 // readBuild returns the build of an account.
 func readBuild(t *testing.T, account string) (b cloudbuild.Build) {
@@ -88,7 +88,7 @@ func TestTheBuildsTestFirstAndDeployAsAnotherAccount(t *testing.T) {
 	if diff := cmp.Diff(want, run); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if both := "submit --config=deploy/cloudbuild-test.yaml &&\n  submit --config=cloudbuild.yaml "; !strings.Contains(string(readDeploy(t, "README.md")), both) {
+	if both := "submit --config=cloudbuild.yaml &&\n  submit --config=deploy/cloudbuild-release.yaml "; !strings.Contains(string(readDeploy(t, "README.md")), both) {
 		t.Errorf("README.md lacks %q", both)
 	}
 	if images := step(t, "taskguard-build", "images").Script; strings.Contains(images, "go test") || strings.Contains(images, "go generate") {

@@ -149,7 +149,7 @@ func TestARehearsalReleasesAndLeavesAnEmptyProject(t *testing.T) {
 		rest := r.calls()
 		for _, want := range slices.Concat([]string{"gcloud config set project theirs\n", "go install ./cmd/taskguard\n"}, of, []string{
 			"taskguard doctor --service taskguard-worker\n", "taskguard submit --wait --input",
-			"--config=deploy/cloudbuild-test.yaml\n", "--config=cloudbuild.yaml --substitutions=_REGION=europe-west1,_DOCLOCK=taskguard-doclock\n",
+			"--config=cloudbuild.yaml\n", "--config=deploy/cloudbuild-release.yaml --substitutions=_REGION=europe-west1,_DOCLOCK=taskguard-doclock\n",
 			"gcloud firestore databases delete", "gcloud logging read",
 		}) {
 			_, after, found := strings.Cut(rest, want)
@@ -166,9 +166,9 @@ func TestARehearsalReleasesAndLeavesAnEmptyProject(t *testing.T) {
 }
 
 func TestARehearsalThatFailsRemovesWhatItMade(t *testing.T) {
-	for way, fail := range map[string]string{"terraform": "gcloud beta builds submit .*cloudbuild-test", "gcloud": "gcloud run services replace deploy/doclock.yaml"} {
+	for way, fail := range map[string]string{"terraform": "gcloud beta builds submit .*=cloudbuild", "gcloud": "gcloud run services replace deploy/doclock.yaml"} {
 		r, ok := rehearse(t, way, "theirs", fail)
-		if ok || strings.Contains(r.calls(), "--config=cloudbuild.yaml") {
+		if ok || strings.Contains(r.calls(), "cloudbuild-release") {
 			t.Errorf("%s goes on after a failure", way)
 		}
 		r.wantRemoved()
