@@ -35,13 +35,13 @@ follow() {
   eval "$commands"
 }
 
-# resources prints what the project has of what costs or keeps data.
+# resources prints what the project has of what costs or keeps data, or that it cannot know.
 resources() {
   local enabled api kind
-  enabled=$(gcloud services list --enabled --project="$PROJECT" --format='value(config.name)')
+  enabled=$(gcloud services list --enabled --project="$PROJECT" --format='value(config.name)') || { echo "unknown resources"; return; }
   while read -r api kind; do
     ! grep -qx "$api.googleapis.com" <<<"$enabled" ||
-      gcloud $kind list --project="$PROJECT" --format='value(firstof(name,metadata.name))' </dev/null | sed "s|^|$kind: |"
+      gcloud $kind list --project="$PROJECT" --format='value(firstof(name,metadata.name))' </dev/null | sed "s|^|$kind: |" || echo "$kind: unknown"
   done <<'END'
 run run services
 firestore firestore databases
@@ -63,7 +63,7 @@ remove() {
     --format='value(protoPayload.authenticationInfo.principalEmail,protoPayload.authorizationInfo.permission,protoPayload.authorizationInfo.granted.yesno(yes=granted,no=refused))' |
     sort | uniq -c >"$permissions"
   log "$(wc -l <"$permissions") lines are in $permissions"
-  left=$(resources) || left="unknown, because it cannot be listed"
+  left=$(resources)
   [ -z "$left" ] || { log "Left in $PROJECT: $left"; status=1; }
   log "The audit logs of $PROJECT stay on, its APIs enabled, and roles in its policy: delete the project if it was for this only."
   exit "$status"

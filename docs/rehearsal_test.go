@@ -176,9 +176,11 @@ func TestARehearsalThatFailsRemovesWhatItMade(t *testing.T) {
 }
 
 func TestARehearsalSaysWhatItCannotRemove(t *testing.T) {
-	r, ok := rehearse(t, "terraform", "theirs", "gcloud firestore databases delete")
-	if ok || !strings.Contains(r.output, "Left in theirs: firestore databases: (default)") {
-		t.Errorf("it succeeds: %v, and prints\n%s", ok, r.output)
+	for fail, want := range map[string]string{"databases delete": "(default)", "databases list": "unknown"} {
+		r, ok := rehearse(t, "terraform", "theirs", "gcloud firestore "+fail)
+		if ok || !strings.Contains(r.output, "Left in theirs: firestore databases: "+want) {
+			t.Errorf("without %s it succeeds: %v, and prints\n%s", fail, ok, r.output)
+		}
 	}
 }
 
