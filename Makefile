@@ -1,5 +1,5 @@
 # make check runs what CI runs.
-.PHONY: check test race lint types bench fuzz demo explore simulate chaos mutants mutants-generated
+.PHONY: check test race lint types settings bench fuzz demo explore simulate chaos mutants mutants-generated
 
 # Its cache names files by their paths: one for each checkout.
 GOLANGCI := GOLANGCI_LINT_CACHE=$(CURDIR)/bin/lint go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
@@ -30,6 +30,11 @@ types:
 	$(TSC) --noEmit --checkJs worker/doclock/web/*.js worker/console/assets/*.js
 	$(TSC) --declaration --emitDeclarationOnly --outDir bin/types worker/doclock/web/locks.js
 	cp bin/types/locks.d.ts worker/doclock/web/
+
+# settings writes what Terraform makes of the module's settings: testdata/settings.json,
+# and the files of deploy/monitoring for gcloud.
+settings:
+	REQUIRE_TERRAFORM=1 go test -count=1 ./deploy/terraform -update
 
 bench:
 	go test ./repo ./cmd/worker/... -run '^$$' -bench . -benchtime 3x

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Brings images to the services, for cloudbuild.yaml, in three calls:
+# Brings images to the services, for cloudbuild-release.yaml, in three calls:
 #
 #   release.sh candidate   deploys them without traffic, under a tag
 #   release.sh smoke       calls the candidates at the tag's own address
@@ -43,8 +43,8 @@ traffic() {
 # candidate_of prints the revision and the address that the tag leads to.
 candidate_of() { traffic "$1" | awk -F, -v tag="$tag" '$3 == tag { print $1, $4 }'; }
 
-# shares prints the traffic as --to-revisions takes it: a=90,b=10.
-shares() { traffic "$1" | awk -F, '$2 > 0 { printf "%s%s=%s", sep, $1, $2; sep = "," }'; }
+# shares prints the traffic as --to-revisions takes it, sorted: a=90,b=10.
+shares() { traffic "$1" | awk -F, '$2 > 0 { print $1 "=" $2 }' | sort | paste -sd, -; }
 
 # serving prints the image of the revision with most of the traffic: that of the
 # container with the port, which --image changes.
@@ -122,7 +122,7 @@ candidate() {
     [[ $image == *@sha256:* ]] || die "$service: $image is not an image by digest"
     old=$(serving "$service")
     printf '%s' "$old" >"$STATE/$service.old"
-    log_command "$service: if this build is cut off before it has released, put the image back:" update "$service" --image="$old" --no-traffic
+    log_command "$service: if this build is cut off before it has released, put the image back:" update "$service" --image="$old" --no-traffic --async
     run update "$service" --image="$image" --no-traffic --tag="$tag"
     read -r revision _ < <(candidate_of "$service") || die "$service: no revision has the tag $tag"
     printf '%s' "$revision" >"$STATE/$service.revision"
@@ -146,7 +146,7 @@ shift_traffic() {
   for service in $(services); do
     split=$(shares "$service")
     [ -n "$split" ] || die "$service: no revision has the traffic, so there is none to go back to"
-    log_command "$service: if this build is cut off from here on, give the traffic back:" update-traffic "$service" --to-revisions="$split"
+    log_command "$service: if this build is cut off from here on, give the traffic back:" update-traffic "$service" --to-revisions="$split" --async
     before[$service]=$split
     run update-traffic "$service" --to-revisions="$(<"$STATE/$service.revision")=100"
   done
@@ -159,16 +159,25 @@ shift_traffic() {
   log "released: $(services | tr '\n' ' ')"
 }
 
-undo_by() { log "$2: undo_by: $1 ${*:3}"; run "$@" || log_command "$2: NOT DONE. Do:" "$@"; }
+# undo_by does what run does, but with --async: to wait, gcloud reads an operation, which
+# belongs to the project. Without run.operations.get it fails although the service is
+# changed, and an undo that waits would fail like the step before it.
+undo_by() { log "$2: undo: $1 ${*:3}"; run "$@" --async || not_done "$@"; }
+not_done() { log_command "$2: NOT DONE. Do:" "$@" --async; }
 
-# restore_traffic undoes the shift, unless another build has shifted since.
+# restore_traffic undoes the shift, unless another build has shifted since, and waits
+# until the service has the earlier shares.
 restore_traffic() {
-  local now
+  local now try=1 split=${before[$1]}
   now=$(shares "$1") || now=''
   case $now in
-  "$(<"$STATE/$1.revision")=100" | "${before[$1]}" | '') undo_by update-traffic "$1" --to-revisions="${before[$1]}" ;;
-  *) log "$1: the traffic goes to $now now, which this build has not done: left alone" ;;
+  "$(<"$STATE/$1.revision")=100" | "$split" | '') undo_by update-traffic "$1" --to-revisions="$split" ;;
+  *) log "$1: the traffic goes to $now now, which this build has not done: left alone"; return ;;
   esac
+  until [ "$(shares "$1")" = "$split" ]; do
+    if ((try++ >= TRIES)); then not_done update-traffic "$1" --to-revisions="$split"; return; fi
+    sleep "$PAUSE"
+  done
 }
 
 # restore_image puts the earlier image into the template, if our image is there.

@@ -3,122 +3,136 @@ package docs
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/api/cloudbuild/v1"
 )
 
-// readBuild returns ../cloudbuild.yaml.
-func readBuild(t *testing.T) (b cloudbuild.Build) {
+// builds holds the build that deploys and the one that tests, by account.
+var builds = map[string]string{"taskguard-build": "../deploy/cloudbuild-release.yaml", "taskguard-test": "../cloudbuild.yaml"}
+
+// readBuild returns the build of an account.
+func readBuild(t *testing.T, account string) (b cloudbuild.Build) {
 	t.Helper()
-	strictly(t, "../cloudbuild.yaml", &b)
+	strictly(t, builds[account], &b)
 	return b
 }
 
-func TestEveryImageAndToolOfTheBuildHasAVersion(t *testing.T) {
-	image, tool := regexp.MustCompile(`:\d+\.\d+\.\d+[-\w]*$`), regexp.MustCompile(`^[\w/]+\.[\w./-]+@`)
-	for _, s := range readBuild(t).Steps {
-		if !image.MatchString(s.Name) {
-			t.Errorf("%s: the image %s has no version", s.Id, s.Name)
-		}
-		for _, word := range append(strings.Fields(s.Script), s.Args...) {
-			if tool.MatchString(word) && !regexp.MustCompile(`@v\d+\.\d+\.\d+$`).MatchString(word) {
-				t.Errorf("%s: %s has no version", s.Id, word)
-			}
-		}
-	}
-}
-
-// stepsBefore returns the steps that have ended before each begins.
-func stepsBefore(t *testing.T, steps []*cloudbuild.BuildStep) map[string]map[string]bool {
+// step returns a step of the build of an account.
+func step(t *testing.T, account, id string) *cloudbuild.BuildStep {
 	t.Helper()
-	all := map[string]map[string]bool{}
-	for _, s := range steps {
-		waits := s.WaitFor
-		if len(waits) == 0 { // it waits for all steps before it
-			for earlier := range all {
-				waits = append(waits, earlier)
-			}
-		}
-		before := map[string]bool{}
-		for _, id := range waits {
-			if all[id] == nil {
-				t.Fatalf("%s waits for %s, which is no step before it", s.Id, id)
-			}
-			before[id] = true
-			for further := range all[id] {
-				before[further] = true
-			}
-		}
-		all[s.Id] = before
+	steps := readBuild(t, account).Steps
+	i := slices.IndexFunc(steps, func(s *cloudbuild.BuildStep) bool { return s.Id == id })
+	if i < 0 {
+		t.Fatalf("%s has no step %s", builds[account], id)
 	}
-	return all
+	return steps[i]
 }
 
-func TestNothingGetsTrafficBeforeItsTestsAndItsSmokeTest(t *testing.T) {
-	b := readBuild(t)
-	before := stepsBefore(t, b.Steps)
-	for id, wants := range map[string][]string{
-		"images": {"vet", "vulnerabilities", "race"}, "candidate": {"images"}, "smoke": {"candidate"}, "shift": {"smoke", "race", "vet", "vulnerabilities"},
-	} {
-		for _, want := range wants {
-			if !before[id][want] {
-				t.Errorf("%s does not wait for %s", id, want)
+func TestEveryImageAndToolOfTheBuildsHasAVersion(t *testing.T) {
+	image, tool := regexp.MustCompile(`:\d+\.\d+\.\d+[-\w]*$`), regexp.MustCompile(`^[\w/]+\.[\w./-]+@`)
+	for account := range builds {
+		for _, s := range readBuild(t, account).Steps {
+			if !image.MatchString(s.Name) {
+				t.Errorf("%s: the image %s has no version", s.Id, s.Name)
+			}
+			for _, word := range append(strings.Fields(s.Script), s.Args...) {
+				if tool.MatchString(word) && !regexp.MustCompile(`@v\d+\.\d+\.\d+$`).MatchString(word) {
+					t.Errorf("%s: %s has no version", s.Id, word)
+				}
 			}
 		}
 	}
-	if last := b.Steps[len(b.Steps)-1].Id; last != "shift" {
-		t.Errorf("the last step is %s: its failure after the shift would not roll back", last)
+}
+
+// Each step waits for all before it: the machine has no memory for several, and nothing
+// gets traffic before its smoke test. A build gives its account to all of its steps, so
+// the one that deploys runs no tests.
+func TestTheBuildsTestFirstAndDeployAsAnotherAccount(t *testing.T) {
+	run := map[string][]string{}
+	for account := range builds {
+		b := readBuild(t, account)
+		volumes := map[string]int{}
+		for _, s := range b.Steps {
+			run[account] = append(run[account], s.Id+": "+strings.Join(s.Args, " "))
+			if len(s.WaitFor) > 0 || s.AllowFailure {
+				t.Errorf("%s waits for %q, and may fail: %v", s.Id, s.WaitFor, s.AllowFailure)
+			}
+			for _, v := range s.Volumes {
+				volumes[v.Name]++
+			}
+		}
+		if b.Substitutions["_ACCOUNT"] != account || !strings.Contains(b.ServiceAccount, "/${_ACCOUNT}@") {
+			t.Errorf("%s runs as %s of %s", builds[account], b.ServiceAccount, b.Substitutions["_ACCOUNT"])
+		}
+		for name, steps := range volumes {
+			if steps == 1 {
+				t.Errorf("%s: Cloud Build refuses the volume %s of one step alone", builds[account], name)
+			}
+		}
 	}
-	for _, s := range b.Steps {
-		args := strings.Join(s.Args, " ")
-		if strings.Contains(args, "release.sh") && args != "deploy/release.sh "+s.Id {
-			t.Errorf("%s runs %s", s.Id, args)
-		}
-		if s.Id == "race" && (!slices.Contains(s.Env, "REQUIRE_GOOGLE_EMULATOR=1") || !strings.Contains(s.Script, "go test -race -shuffle=on -count=1 ./...\n")) {
-			t.Errorf("race runs %s with %v", s.Script, s.Env)
-		}
+	want := map[string][]string{
+		"taskguard-test": {"modules: mod download", "vet: vet ./...", "vulnerabilities: ", "race: test -race -shuffle=on -count=1 ./...", "emulator: "},
+		// Nothing after the shift: its failure would not roll back.
+		"taskguard-build": {"images: ", "candidate: deploy/release.sh candidate", "smoke: deploy/release.sh smoke", "shift: deploy/release.sh shift"},
+	}
+	if diff := cmp.Diff(want, run); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if both := "submit --config=cloudbuild.yaml &&\n  submit --config=deploy/cloudbuild-release.yaml "; !strings.Contains(string(readDeploy(t, "README.md")), both) {
+		t.Errorf("README.md lacks %q", both)
+	}
+	if images := step(t, "taskguard-build", "images").Script; strings.Contains(images, "go test") || strings.Contains(images, "go generate") {
+		t.Errorf("the build that deploys runs code of the repository:\n%s", images)
 	}
 }
 
 // Cloud Build refuses a substitution that is not used.
 func TestEverySubstitutionIsDeclaredAndUsed(t *testing.T) {
-	b := readBuild(t)
-	declared := b.Substitutions
-	b.Substitutions = nil
-	for _, s := range b.Steps {
-		s.Script = "" // where $ belongs to the shell
-	}
-	text, err := json.Marshal(b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	used := map[string]bool{"PROJECT_ID": true, "PROJECT_NUMBER": true, "BUILD_ID": true}
-	for _, m := range regexp.MustCompile(`\$\{?(\w+)\}?`).FindAllSubmatch(text, -1) {
-		name := string(m[1])
-		if _, ok := declared[name]; !ok && !used[name] {
-			t.Errorf("$%s is not declared", name)
+	for account := range builds {
+		b := readBuild(t, account)
+		declared := b.Substitutions
+		b.Substitutions = nil
+		for _, s := range b.Steps {
+			s.Script = "" // where $ belongs to the shell
 		}
-		used[name] = true
-	}
-	for name := range declared {
-		if !used[name] {
-			t.Errorf("%s is not used", name)
+		text, err := json.Marshal(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := map[string]bool{"PROJECT_ID": true, "PROJECT_NUMBER": true, "BUILD_ID": true}
+		for _, m := range regexp.MustCompile(`\$\{?(\w+)\}?`).FindAllSubmatch(text, -1) {
+			name := string(m[1])
+			if _, ok := declared[name]; !ok && !used[name] {
+				t.Errorf("%s: $%s is not declared", account, name)
+			}
+			used[name] = true
+		}
+		for name := range declared {
+			if !used[name] {
+				t.Errorf("%s: %s is not used", account, name)
+			}
 		}
 	}
 }
 
-func TestTheScriptsOfTheBuildHaveTheVariablesThatTheyRequire(t *testing.T) {
-	b := readBuild(t)
-	given := strings.Join(b.Options.Env, "\n") + "\n"
+func TestTheScriptsOfTheBuildsHaveTheVariablesThatTheyRequire(t *testing.T) {
+	given := strings.Join(readBuild(t, "taskguard-build").Options.Env, "\n") + "\n"
 	scripts := map[string]string{"release.sh": string(readDeploy(t, "release.sh"))}
-	for _, s := range b.Steps {
-		if s.Script != "" {
-			scripts[s.Id] = s.Script
+	for account := range builds {
+		for _, s := range readBuild(t, account).Steps {
+			if s.Script != "" {
+				scripts[s.Id] = s.Script
+			}
 		}
 	}
 	for name, script := range scripts {
@@ -131,6 +145,94 @@ func TestTheScriptsOfTheBuildHaveTheVariablesThatTheyRequire(t *testing.T) {
 		cmd.Stdin = strings.NewReader(script)
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(script, "\nset -euo pipefail\n") {
 			t.Errorf("%s: %v, or it continues after an error\n%s", name, err, out)
+		}
+	}
+}
+
+// runScript runs the script of a step of the tests in a folder with these files and
+// programs, where /usr and /etc are the folder's, and returns its output and exit code.
+func runScript(t *testing.T, id string, files, programs map[string]string) (output string, code int) {
+	t.Helper()
+	folder := t.TempDir()
+	for name, text := range programs {
+		files["bin/"+name] = "#!/usr/bin/env bash\n" + text
+	}
+	for name, text := range files {
+		path := filepath.Join(folder, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	script := step(t, "taskguard-test", id).Script
+	for _, root := range []string{"/usr/share/keyrings/", "/etc/apt/sources.list.d/"} {
+		script = strings.ReplaceAll(script, root, folder+"/")
+	}
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
+	cmd.Dir, cmd.Env = folder, []string{"PATH=" + folder + "/bin:" + os.Getenv("PATH"), "FOLDER=" + folder}
+	out, err := cmd.CombinedOutput()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+func TestOnlyAVulnerabilityAcceptedWithAReasonIsNoFailure(t *testing.T) {
+	const found = "Vulnerability #1: GO-2025-0001\n    Of this.\n\nVulnerability #2: GO-2025-0002\n"
+	const both = "# why\nGO-2025-0002 not reached\nGO-2025-0001 fixed soon\n"
+	for name, c := range map[string]struct {
+		accepted, report string
+		exit, code       int
+	}{
+		"none":                        {"", "No vulnerabilities found.\n", 0, 0},
+		"both are accepted":           {both, found, 3, 0},
+		"none is accepted":            {"", found, 3, 3},
+		"one is accepted":             {"GO-2025-0001 fixed soon\n", found, 3, 3},
+		"one has no reason":           {"GO-2025-0001 fixed soon\nGO-2025-0002\n", found, 3, 3},
+		"a longer id is accepted":     {"GO-2025-00011 other\nGO-2025-00022 other\n", found, 3, 3},
+		"the report is not readable":  {both, "Something else\n", 3, 1},
+		"govulncheck itself has died": {both, found, 1, 1},
+	} {
+		programs := map[string]string{"go": "[ \"$1\" = install ]", "govulncheck": fmt.Sprintf("cat <<'END'\n%sEND\nexit %d\n", c.report, c.exit)}
+		out, code := runScript(t, "vulnerabilities", map[string]string{"deploy/vulnerabilities.txt": c.accepted}, programs)
+		if code != c.code || !strings.Contains(out, c.report) {
+			t.Errorf("%s: exit code %d, want %d:\n%s", name, code, c.code, out)
+		}
+	}
+	for line := range strings.Lines(string(readDeploy(t, "vulnerabilities.txt"))) {
+		if !strings.HasPrefix(line, "#") && !regexp.MustCompile(`^GO-\d{4}-\d{4,} \S.*\n$`).MatchString(line) {
+			t.Errorf("vulnerabilities.txt accepts %q without an id and a reason", line)
+		}
+	}
+}
+
+// Without Google's package, or with a key that is not known, the release goes on, and
+// the log has a line.
+func TestTheTestsWithGooglesEmulatorRunOrSayThatTheyDoNot(t *testing.T) {
+	const key = "35BAA0B33E9EB396F59CA838C0BA5CE6DC6315A3"
+	const install, skipped = "apt-get install", "SKIPPED: the tests with Google's emulator"
+	for name, c := range map[string]struct {
+		key, apt, tests string
+		want, not       string
+		code            int
+	}{
+		"installed":       {key, "", "", "go test -race -shuffle=on -count=1 taskguard/repo taskguard/worker\n", skipped, 0},
+		"tests fail":      {key, "", "exit 1", "go test", skipped, 1},
+		"package is gone": {key, `[ "$1" != install ]`, "", skipped, "go test", 0},
+		"another key":     {"0123456789ABCDEF0123456789ABCDEF01234567", "", "", skipped, install, 0},
+	} {
+		out, code := runScript(t, "emulator", map[string]string{}, map[string]string{
+			"curl": "echo " + c.key,
+			"gpg":  `if [ "$1" = --export ]; then grep -xF "$2" "$FOLDER/ring" || true; else cat >"$FOLDER/ring"; fi`,
+			"apt-get": `echo "apt-get $*"; grep -q "signed-by=$FOLDER/google.gpg" "$FOLDER/google.list"
+				` + c.apt,
+			"go": `if [ "$1" = list ]; then printf '%s\n' 'taskguard/repo [taskguard/emulator/emulatortest] []' 'taskguard/lease [time] []' 'taskguard/worker [] [taskguard/emulator/emulatortest]'; exit; fi
+				[ "$REQUIRE_GOOGLE_EMULATOR" = 1 ] || exit 9; echo "go $*"; ` + c.tests,
+		})
+		if code != c.code || !strings.Contains(out, c.want) || strings.Contains(out, c.not) {
+			t.Errorf("%s: exit code %d, want %d and %q without %q:\n%s", name, code, c.code, c.want, c.not, out)
 		}
 	}
 }
@@ -160,7 +262,7 @@ func TestTheImagesHoldOurProgramsOnAFixedBase(t *testing.T) {
 		}
 		built = append(built, b.ID)
 	}
-	for _, s := range readBuild(t).Steps {
+	for _, s := range readBuild(t, "taskguard-build").Steps {
 		for _, m := range regexp.MustCompile(`(?m)^push (\w+) `).FindAllStringSubmatch(s.Script, -1) {
 			if !slices.Contains(built, m[1]) {
 				t.Errorf("%s is pushed and not in .ko.yaml", m[1])

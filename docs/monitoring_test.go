@@ -2,11 +2,16 @@ package docs
 
 import (
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/api/logging/v2"
+	monitoringapi "google.golang.org/api/monitoring/v3"
 
 	"taskguard/lease/analysislock"
 	"taskguard/worker"
@@ -20,12 +25,14 @@ type monitoring struct {
 		Labels []string
 		Value  string
 	} `json:"log_metrics"`
-	Alerts map[string]struct{ Query, Lasting string }
+	Alerts map[string]alert
 	Charts []struct {
 		Title   string
 		Queries map[string]string // by legend
 	}
 }
+
+type alert struct{ Query, Lasting string }
 
 func readMonitoring(t *testing.T) (m monitoring) {
 	t.Helper()
@@ -228,4 +235,39 @@ func TestAlertsAndChartsQueryWhatIsMeasured(t *testing.T) {
 			checkQuery(t, chart.Title, known, query)
 		}
 	}
+}
+
+// The test in deploy/terraform compares the files for gcloud with all that Terraform
+// makes. This one needs no Terraform.
+func TestTheFilesForGcloudHaveTheModulesQueries(t *testing.T) {
+	m := readMonitoring(t)
+	alerts, filters, wantFilters := map[string]alert{}, map[string]string{}, map[string]string{}
+	for _, path := range files(t, "../deploy/monitoring/policies/*.json") {
+		var p monitoringapi.AlertPolicy
+		strictly(t, path, &p)
+		c := p.Conditions[0].ConditionPrometheusQueryLanguage
+		alerts[p.DisplayName] = alert{c.Query, c.Duration}
+	}
+	for _, path := range files(t, "../deploy/monitoring/metrics/*.json") {
+		var l logging.LogMetric
+		strictly(t, path, &l)
+		if filters[l.Name] = l.Filter; l.Name != "taskguard/"+strings.TrimSuffix(filepath.Base(path), ".json") {
+			t.Errorf("%s is of the metric %s", path, l.Name)
+		}
+	}
+	for name, l := range m.LogMetrics {
+		wantFilters["taskguard/"+name] = l.Filter
+	}
+	if diff := cmp.Diff(m.Alerts, alerts) + cmp.Diff(wantFilters, filters); diff != "" {
+		t.Errorf("make settings: -module +files:\n%s", diff)
+	}
+}
+
+func files(t *testing.T, pattern string) []string {
+	t.Helper()
+	paths, err := filepath.Glob(pattern)
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("%s: %q, %v", pattern, paths, err)
+	}
+	return paths
 }

@@ -41,7 +41,7 @@ func follow(t *testing.T, sections ...string) (folder string, calls [][]string) 
 	if err := os.Mkdir(bin, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"gcloud", "go", "terraform", "taskguard", "curl", "openssl"} {
+	for _, name := range []string{"gcloud", "go", "terraform", "taskguard", "curl", "openssl", "git"} {
 		if err := os.WriteFile(filepath.Join(bin, name), []byte(fakeProgram), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +100,8 @@ func TestTheREADMEsCommandsGrantWhatTheModuleGrants(t *testing.T) {
 	want := []string{
 		"artifactregistry.writer build repositories taskguard",
 		"storage.objectViewer build buckets my-project_cloudbuild",
-		"logging.logWriter build projects my-project",
+		"logging.logWriter build projects my-project", "projects/my-project/taskguardOperations build projects my-project",
+		"logging.logWriter test projects my-project", "storage.objectViewer test buckets my-project_cloudbuild",
 		"run.developer build services worker", "run.developer build services doclock",
 		"iam.serviceAccountUser build service-accounts worker", "iam.serviceAccountUser build service-accounts doclock",
 		"iam.serviceAccountOpenIdTokenCreator build service-accounts caller",
@@ -191,6 +192,11 @@ func TestTheREADMEPutsItsNamesIntoTheFilesAndKeepsTheOriginals(t *testing.T) {
 	cmd.Dir = folder
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
+	}
+	for _, path := range files(t, folder+"/deploy/monitoring/*/*.json") {
+		if text := read(t, path); strings.Contains(text, "my-project") || strings.Contains(text, "europe-west1") {
+			t.Errorf("%s:\n%s", path, text)
+		}
 	}
 	for name, image := range map[string]string{"service.yaml": "image: us/w@sha256:1\n", "doclock.yaml": "image: us/d@sha256:2\n", "queue.yaml": ""} {
 		path := filepath.Join(folder, "deploy", name)

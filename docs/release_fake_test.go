@@ -16,7 +16,9 @@ import (
 // Two programs in the PATH of release.sh. Their state is the files of $FAKE: a
 // service's .traffic and .tagged, as gcloud prints them, and its .template, an image a
 // line; a revision's .containers, port,image; unready-HOST, the number of its answers
-// 503; fail-…, a call that fails; and shell commands to run once, before-… and after-…
+// 503; fail-…, a call that fails; no-operations, without which a call cannot wait for its
+// change, which it has made; ignore-SERVICE, a change of traffic that has no effect; and
+// shell commands to run once, before-… and after-…
 // a call of gcloud, or in-HOST.
 const (
 	fakeGcloud = `#!/usr/bin/env bash
@@ -47,6 +49,8 @@ describe)
   esac ;;
 *) exit 2 ;;
 esac
+[[ ! -e "$FAKE/no-operations" || $verb == describe || " $* " == *" --async "* ]] ||
+  { echo "ERROR: Permission 'run.operations.get' denied" >&2; exit 1; }
 once "after-$verb-$service"
 `
 	fakeCurl = `#!/usr/bin/env bash
@@ -224,7 +228,7 @@ func (s *release) wantState(other map[string]string) {
 			if text, ok := other[file]; ok {
 				want = text
 			}
-			if got := s.read(file); got != want {
+			if got := s.read(file); sortedLines(got) != sortedLines(want) {
 				s.t.Errorf("%s is %q, want %q", file, got, want)
 			}
 		}
@@ -232,4 +236,8 @@ func (s *release) wantState(other map[string]string) {
 	if s.t.Failed() {
 		s.t.Logf("output:\n%s", &s.output)
 	}
+}
+
+func sortedLines(text string) string {
+	return strings.Join(slices.Sorted(strings.Lines(text)), "")
 }

@@ -13,10 +13,10 @@ const (
 	workerShift  = "update-traffic w --to-revisions=w-new=100"
 	locksShift   = "update-traffic d --to-revisions=d-new=100"
 
-	workerBack = "update-traffic w --to-revisions=w-2=10,w-1=80,w-3=10"
-	locksBack  = "update-traffic d --to-revisions=d-1=100"
-	workerOld  = "update w --image=registry/w@sha256:0 --no-traffic"
-	locksOld   = "update d --image=registry/d@sha256:0 --no-traffic"
+	workerBack = "update-traffic w --to-revisions=w-1=80,w-2=10,w-3=10 --async"
+	locksBack  = "update-traffic d --to-revisions=d-1=100 --async"
+	workerOld  = "update w --image=registry/w@sha256:0 --no-traffic --async"
+	locksOld   = "update d --image=registry/d@sha256:0 --no-traffic --async"
 
 	workerHost, workerCandidate = "w-1.r.run.app", "candidate---w-hash.a.run.app"
 
@@ -65,11 +65,15 @@ func TestAReleaseThatFailsLeavesTheServicesAsTheyWere(t *testing.T) {
 		"no recovery":                 {verb: "smoke", files: map[string]string{"recovery": "503"}, changes: old, prints: "/internal/tasks/recover answers 503"},
 		"no token":                    {verb: "smoke", files: map[string]string{"fail-token": ""}, changes: old},
 		"another build has the tag":   {verb: "smoke", files: map[string]string{"w.tagged": "w-other,,candidate,https://" + workerCandidate + "\n", "w.template": newer}, changes: []string{locksOld}, other: map[string]string{"w.template": newer}, prints: "the tag candidate is w-other's now"},
-		"the shift has no effect":     {verb: "shift", files: map[string]string{"ignore-w": ""}, changes: back, prints: "the traffic goes to w-2=10,w-1=80,w-3=10, not to w-new"},
+		"the shift has no effect":     {verb: "shift", files: map[string]string{"ignore-w": ""}, changes: back, prints: "the traffic goes to w-1=80,w-2=10,w-3=10, not to w-new"},
 		"not ready after the shift":   {verb: "shift", files: map[string]string{"unready-" + workerHost: never}, changes: back},
 		"cancelled during the shift":  {verb: "shift", files: map[string]string{"before-update-traffic-w": cancel + "; sleep 1"}, changes: first}, // and the call continues
 		"the shift fails but works":   {verb: "shift", files: map[string]string{"after-update-traffic-w": "exit 1"}, changes: first},
 		"the shift and its undo fail": {verb: "shift", files: map[string]string{"fail-update-traffic-w": ""}, changes: first, prints: "w: NOT DONE. Do:"},
+		"the deployment cannot wait":  {verb: "candidate", files: map[string]string{"no-operations": ""}, changes: []string{workerUpdate, workerOld}},
+		"the shift cannot wait":       {verb: "shift", files: map[string]string{"no-operations": ""}, changes: first},
+		"the undo has no effect": {verb: "shift", files: map[string]string{"after-update-traffic-w": `: >"$FAKE/ignore-w"; exit 1`}, changes: first,
+			other: map[string]string{"w.traffic": "w-new,100,,\n"}, prints: "w: NOT DONE. Do:"},
 		"another build has the traffic": {verb: "shift", files: map[string]string{"in-" + workerHost: `echo w-other,100,, >"$FAKE/w.traffic"; echo registry/w@sha256:5 >"$FAKE/w.template"; echo 99 >"$FAKE/unready-$host"`},
 			changes: []string{workerShift, locksShift, locksBack, locksOld}, other: map[string]string{"w.traffic": "w-other,100,,\n", "w.template": newer}, prints: "left alone"},
 	} {

@@ -190,11 +190,14 @@ func TestTheModuleGrantsTheseRolesAndNoOthers(t *testing.T) {
 		"google_cloud_run_v2_service_iam_member.viewer":        "run.viewer",
 		"google_cloud_tasks_queue_iam_member.enqueuer":         "cloudtasks.enqueuer",
 		"google_cloud_tasks_queue_iam_member.operator":         "cloudtasks.taskDeleter cloudtasks.viewer",
+		"google_project_iam_custom_role.operations":            "run.operations.get",
 		"google_project_iam_member.build_logs":                 "logging.logWriter",
+		"google_project_iam_member.build_waits":                "google_project_iam_custom_role.operations",
 		"google_project_iam_member.cloud_sql":                  "cloudsql.client",
 		"google_project_iam_member.database":                   "datastore.user",
 		"google_project_iam_member.operator":                   "cloudscheduler.viewer logging.viewer monitoring.viewer serviceusage.serviceUsageConsumer",
 		"google_project_iam_member.telemetry":                  "serviceusage.serviceUsageConsumer telemetry.metricsWriter telemetry.tracesWriter",
+		"google_project_iam_member.test_logs":                  "logging.logWriter",
 		"google_secret_manager_secret_iam_member.pusher":       "secretmanager.secretAccessor",
 		"google_secret_manager_secret_iam_member.session":      "secretmanager.secretAccessor",
 		"google_secret_manager_secret_iam_member.worker":       "secretmanager.secretAccessor",
@@ -202,9 +205,10 @@ func TestTheModuleGrantsTheseRolesAndNoOthers(t *testing.T) {
 		"google_service_account_iam_member.build_deploys_as":   "iam.serviceAccountUser",
 		"google_service_account_iam_member.signs_as_caller":    "iam.serviceAccountUser",
 		"google_storage_bucket_iam_member.build":               "storage.objectViewer",
+		"google_storage_bucket_iam_member.test":                "storage.objectViewer",
 		"google_storage_bucket_iam_member.volume":              "storage.objectUser storage.objectViewer",
 	}
-	roles := regexp.MustCompile(`"(?:roles/)?([a-z]+\.[a-z][A-Za-z]+)"`)
+	roles := regexp.MustCompile(`(?:"(?:roles/)?|role +=\s*)([a-z]+(?:\.[a-z][A-Za-z]+)+|google_project_iam_custom_role\.\w+)(?:"|\.name)`)
 	lists := map[string]string{} // the locals that a resource refers to for its roles
 	module := parseModule(t)
 	for _, b := range module {

@@ -3,6 +3,7 @@ locals {
     worker  = "Runs ${var.name}-worker"
     caller  = "Cloud Tasks and Cloud Scheduler call the services as this"
     build   = "Builds and deploys the services"
+    test    = "Tests commits, and cannot deploy"
     doclock = "Runs ${var.name}-doclock"
   }
 

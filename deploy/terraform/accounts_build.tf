@@ -25,6 +25,23 @@ resource "google_project_iam_member" "build_logs" {
   member  = google_service_account.this["build"].member
 }
 
+# To wait for a service's change, gcloud reads an operation, which belongs to the project.
+# The predefined roles with this permission can also read every service.
+resource "google_project_iam_custom_role" "operations" {
+  project     = var.project
+  role_id     = "${replace(var.name, "-", "_")}Operations"
+  title       = "${var.name}: wait for changes of Cloud Run"
+  permissions = ["run.operations.get"]
+
+  depends_on = [google_project_service.api]
+}
+
+resource "google_project_iam_member" "build_waits" {
+  project = var.project
+  role    = google_project_iam_custom_role.operations.name
+  member  = google_service_account.this["build"].member
+}
+
 resource "google_cloud_run_v2_service_iam_member" "build" {
   for_each = local.services
 
@@ -48,4 +65,19 @@ resource "google_service_account_iam_member" "build_calls_as" {
   service_account_id = google_service_account.this["caller"].name
   role               = "roles/iam.serviceAccountOpenIdTokenCreator"
   member             = google_service_account.this["build"].member
+}
+
+# The tests: nothing but the source and the logs.
+resource "google_storage_bucket_iam_member" "test" {
+  count = var.build_source_bucket == null ? 0 : 1
+
+  bucket = var.build_source_bucket
+  role   = "roles/storage.objectViewer"
+  member = google_service_account.this["test"].member
+}
+
+resource "google_project_iam_member" "test_logs" {
+  project = var.project
+  role    = "roles/logging.logWriter"
+  member  = google_service_account.this["test"].member
 }

@@ -19,7 +19,7 @@ import (
 
 const golden = "testdata/settings.json"
 
-var update = flag.Bool("update", false, "write "+golden)
+var update = flag.Bool("update", false, "write "+golden+" and "+monitoringFolder)
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -106,7 +106,7 @@ func calls(t *testing.T, cases map[string]map[string]any) (folder string) {
 func configuration(t *testing.T, name, main string) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
-	files := map[string]string{name: main, "deploy/terraform/stub.tf": stub}
+	files := map[string]string{name: main, "deploy/terraform/stub.tf": stub + monitoringOutput(t)}
 	for _, pattern := range []string{"settings*.tf", "variables*.tf", "../*.yaml", "../*.json", "../../docs/operations.md"} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil || len(paths) == 0 {
@@ -164,8 +164,8 @@ func application(field string, value any) map[string]any {
 // evaluated holds the module's outputs by case.
 type evaluated map[string]struct {
 	Value struct {
-		Settings, Monitoring, Dashboard json.RawMessage
-		Notifications                   map[string]string
+		Settings, Monitoring, Dashboard, Files json.RawMessage
+		Notifications                          map[string]string
 	}
 }
 
@@ -203,10 +203,11 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(strings.Split(text(t, golden), "\n"), strings.Split(string(data)+"\n", "\n")); diff != "" {
-		t.Errorf("go test ./deploy/terraform -update writes %s: -golden +Terraform:\n%s", golden, diff)
+		t.Errorf("make settings writes %s: -golden +Terraform:\n%s", golden, diff)
 	}
 	notificationsHaveTheirNames(t, all["theirs"].Value.Notifications)
 	tilesHaveNoZeros(t, all["smallest"].Value.Dashboard)
+	monitoringFilesAreTheModules(t, all["everything"].Value.Files)
 }
 
 // notificationsHaveTheirNames checks what an operator reads on a telephone, where no
