@@ -13,8 +13,8 @@ import (
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc"
 
-	"taskguard/cmd/taskguard/doctor"
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/doctor"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	doclock "taskguard/cmd/doclock/service"
-	worker "taskguard/cmd/worker/service"
-	"taskguard/emulator/emulatortest"
+	doclock "taskguard/internal/doclockservice"
+	"taskguard/internal/emulatortest"
+	worker "taskguard/internal/workerservice"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
@@ -103,7 +103,7 @@ var (
 
 func TestTheReferenceHasTheRoutes(t *testing.T) {
 	code := map[string]bool{}
-	for _, path := range []string{"../worker/server.go", "../worker/lifecycle/lifecycle.go", "../worker/doclock/server.go"} {
+	for _, path := range []string{"../internal/delivery/server.go", "../internal/lifecycle/lifecycle.go", "../internal/doclock/server.go"} {
 		src, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -163,7 +163,7 @@ var codeLiteral = regexp.MustCompile(`(?:Code\w+\s+=|code(?:, reason)? :?=|code,
 
 func TestTheReferenceHasTheCodesOfErrors(t *testing.T) {
 	code := map[string]bool{}
-	for _, path := range []string{"../orchestrator/errors.go", "../worker/guard.go", "../lease/analysislock/analysislock.go", "../lease/analysislock/operator.go"} {
+	for _, path := range []string{"../orchestrator/errors.go", "../internal/delivery/guard.go", "../lease/analysislock/analysislock.go", "../lease/analysislock/operator.go"} {
 		src, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 )

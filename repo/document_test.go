@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"

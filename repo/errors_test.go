@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/documentlock"

@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )

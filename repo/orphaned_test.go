@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"taskguard/emulator/emulatortest"
 	"taskguard/emulator/firestore"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )

@@ -7,7 +7,7 @@ import (
 
 	"cloud.google.com/go/firestore"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/leasetest"

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"taskguard/cmd/taskguard/cli"
+	"taskguard/cmd/internal/cli"
 )
 
 const shippedFiles = "../../deploy/"

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/cmd/taskguard/cli"
-	"taskguard/cmd/worker/service"
-	"taskguard/emulator/emulatortest"
-	"taskguard/worker/taskqueue"
+	"taskguard/cmd/internal/cli"
+	"taskguard/internal/workerservice"
+	"taskguard/internal/emulatortest"
+	"taskguard/internal/taskqueue"
 )
 
 var submittedKeys = []string{"id", "name", "created", "booked", "status"}
@@ -97,7 +97,7 @@ func TestOnALocalCloud(t *testing.T) {
 	})
 
 	t.Run("a worker takes what it exports", func(t *testing.T) {
-		cfg, err := service.ParseConfig(env.with("TASK_AUTH", "none").lookup)
+		cfg, err := workerservice.ParseConfig(env.with("TASK_AUTH", "none").lookup)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +119,7 @@ func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 			eventually(t, want, func() bool { return strings.Contains(progress.String(), want) })
 		}
 	}
-	cfg, err := service.ParseConfig(env.with("TASK_AUTH", "none").lookup)
+	cfg, err := workerservice.ParseConfig(env.with("TASK_AUTH", "none").lookup)
 	if err != nil {
 		t.Fatal(err)
 	}

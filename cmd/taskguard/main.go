@@ -13,10 +13,10 @@ import (
 	"os/signal"
 	"syscall"
 
-	"taskguard/cmd/taskguard/cli"
-	"taskguard/cmd/taskguard/hold"
-	"taskguard/cmd/taskguard/local"
-	"taskguard/cmd/taskguard/operate"
+	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/hold"
+	"taskguard/cmd/internal/local"
+	"taskguard/cmd/internal/operate"
 )
 
 // Variables that commands read.

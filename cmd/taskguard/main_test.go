@@ -22,9 +22,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"taskguard/cmd/taskguard/cli"
-	"taskguard/emulator/emulatortest"
+	"taskguard/cmd/internal/cli"
 	"taskguard/emulator/firestore"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )

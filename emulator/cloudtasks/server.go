@@ -10,7 +10,7 @@ import (
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/grpc"
 
-	"taskguard/emulator/wire"
+	"taskguard/internal/wire"
 )
 
 const (

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"taskguard/cmd/doclock/echo"
-	"taskguard/docs/examples/examplestest"
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
+	"taskguard/internal/examplestest"
 )
 
 func TestEchoInChromiumWithCookiesOnTheEmbeddedFirestore(t *testing.T) {

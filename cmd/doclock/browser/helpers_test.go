@@ -15,11 +15,11 @@ import (
 
 	"google.golang.org/api/option"
 
-	"taskguard/cmd/chromiumtest"
 	"taskguard/emulator/firestore"
+	"taskguard/internal/chromiumtest"
+	"taskguard/internal/doclock"
 	"taskguard/lease/documentlock"
 	"taskguard/repo"
-	"taskguard/worker/doclock"
 )
 
 func TestMain(m *testing.M) {

@@ -8,7 +8,7 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
 
-	"taskguard/cmd/chromiumtest"
+	"taskguard/internal/chromiumtest"
 )
 
 // writing is a script that takes the room for the short TTL as `lease`, and writes

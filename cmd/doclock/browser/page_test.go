@@ -11,7 +11,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
-	"taskguard/cmd/chromiumtest"
+	"taskguard/internal/chromiumtest"
 )
 
 func TestClosingTheTabThatEditsLetsTheOtherTabEdit(t *testing.T) {

@@ -14,10 +14,10 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
-	"taskguard/docs/examples/examplestest"
+	"taskguard/internal/examplestest"
 )
 
-const web = "../../../worker/doclock/web/"
+const web = "../../../internal/doclock/web/"
 
 // serverless makes the helpers of load work without a server: quick locks the project,
 // and fail's faults meet the Worker of the file, the query of a Web Lock, and its release.

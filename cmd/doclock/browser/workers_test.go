@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"taskguard/docs/examples/examplestest"
+	"taskguard/internal/examplestest"
 )
 
 // renewing takes the project as `lease`, and waits for a heartbeat.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/cmd/doclock/service"
+	"taskguard/internal/doclockservice"
 )
 
 // patience is the time after which a test gives up.
@@ -49,7 +49,7 @@ func (s *Site) serve(address string) {
 		name, value, _ := strings.Cut(e, "=")
 		env[name] = value
 	}
-	cfg, err := service.ParseConfig(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	cfg, err := doclockservice.ParseConfig(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func (s *Site) serve(address string) {
 	s.URL = "http://" + l.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- service.Serve(ctx, cfg, l, slog.New(slog.DiscardHandler)) }()
+	go func() { ended <- doclockservice.Serve(ctx, cfg, l, slog.New(slog.DiscardHandler)) }()
 	s.end = func() {
 		stop()
 		if err := <-ended; err != nil {

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/docs/examples/examplestest"
-	"taskguard/emulator/emulatortest"
 	"taskguard/emulator/oidc"
+	"taskguard/internal/emulatortest"
+	"taskguard/internal/examplestest"
 )
 
 func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }

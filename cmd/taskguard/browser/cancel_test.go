@@ -9,21 +9,21 @@ import (
 
 	"github.com/chromedp/chromedp/kb"
 
+	"taskguard/internal/delivery"
 	"taskguard/lease"
 	"taskguard/orchestrator"
 	"taskguard/repo"
-	"taskguard/worker"
 )
 
 // run delivers the analysis id to a worker, whose analyzer reports its first page, waits for
 // the end of its context, and then still reports and returns a result. The outcome is sent.
-func (s *site) run(id string) <-chan worker.Outcome {
+func (s *site) run(id string) <-chan delivery.Outcome {
 	s.t.Helper()
 	a, err := repo.Open(s.t.Context(), s.Project, repo.Options{Policy: lease.Policy{TTL: 2 * time.Minute, Heartbeat: 300 * time.Millisecond}}, s.Client(s.t)...)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	guard := &worker.Guard{
+	guard := &delivery.Guard{
 		Locks: a, Instance: "w/1", RunTimeout: time.Hour, CheckpointInterval: time.Second, Log: slog.New(slog.DiscardHandler),
 		Analyzer: orchestrator.AnalyzerFunc(func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			if err := job.Checkpoint(ctx, 1); err != nil {
@@ -36,13 +36,13 @@ func (s *site) run(id string) <-chan worker.Outcome {
 		}),
 	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(s.t.Context()))
-	outcome := make(chan worker.Outcome, 1)
+	outcome := make(chan delivery.Outcome, 1)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		outcome <- guard.Deliver(ctx, worker.Delivery{AnalysisID: id})
+		outcome <- guard.Deliver(ctx, delivery.Delivery{AnalysisID: id})
 	}()
-	s.t.Cleanup(func() { cancel(worker.ErrStopping); <-ended; _ = a.Close() })
+	s.t.Cleanup(func() { cancel(delivery.ErrStopping); <-ended; _ = a.Close() })
 	return outcome
 }
 
@@ -83,7 +83,7 @@ func TestALiveRunIsCancelledAfterAConfirmation(t *testing.T) {
 	tabTo(b, "confirm-submit")
 	b.Press(kb.Enter)
 	b.IsAfterLoad(`document.getElementById('notice')?.innerText === 'Cancelled. It is finished and needs no delivery.'`)
-	if o := <-outcome; o.Case != worker.LockLost {
+	if o := <-outcome; o.Case != delivery.LockLost {
 		t.Errorf("the run ended with %v, %v", o.Case, o.Err)
 	}
 	b.Is(`document.getElementById('fact-state').innerText === 'FAILED' && document.getElementById('fact-error').innerText.includes('cancelled by ')`)

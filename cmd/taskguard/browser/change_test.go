@@ -8,7 +8,7 @@ import (
 
 	"github.com/chromedp/chromedp/kb"
 
-	"taskguard/cmd/chromiumtest"
+	"taskguard/internal/chromiumtest"
 )
 
 // tabTo presses Tab until the focus is on the element with this id, and checks that

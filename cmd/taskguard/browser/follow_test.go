@@ -11,7 +11,7 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
-	"taskguard/cmd/chromiumtest"
+	"taskguard/internal/chromiumtest"
 )
 
 // live waits until b is live, and marks the page: a reload removes the mark.

@@ -12,7 +12,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"golang.org/x/sync/errgroup"
 
-	"taskguard/cmd/chromiumtest"
+	"taskguard/internal/chromiumtest"
 	"taskguard/lease/iso8601"
 )
 

@@ -18,11 +18,11 @@ import (
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 
-	"taskguard/cmd/chromiumtest"
-	"taskguard/cmd/taskguard/cli"
-	"taskguard/cmd/taskguard/operate"
+	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/operate"
 	"taskguard/emulator/cloudtasks"
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/chromiumtest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease/iso8601"
 )
 

@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+
+	"taskguard/internal/cloudrun"
+	"taskguard/repo"
+)
+
+// Variables that name emulators.
+const (
+	FirestoreEmulator = "FIRESTORE_EMULATOR_HOST"
+	TasksEmulator     = "CLOUD_TASKS_EMULATOR_HOST"
+)
+
+// Environment returns a reader of the call's environment. Check returns its problems.
+func (c *Call) Environment() *cloudrun.Environment { return cloudrun.NewEnvironment(c.Lookup) }
+
+// Check returns the problems of e as an EnvironmentError.
+func Check(e *cloudrun.Environment) error {
+	if err := e.Err(); err != nil {
+		return EnvironmentError{err}
+	}
+	return nil
+}
+
+// Missing returns the error of a required variable that is not set.
+func Missing(name string) error { return EnvironmentError{fmt.Errorf("%s: must be set", name)} }
+
+// Place is a collection of analyses in a database.
+type Place struct {
+	cloudrun.Firestore
+	Collection string
+}
+
+// NewPlace reads where the analyses are. Without a default the project is required.
+func NewPlace(e *cloudrun.Environment, project string) Place {
+	p := Place{e.Firestore(), e.Collection("ANALYSES_COLLECTION", "analyses")}
+	if p.Project = cmp.Or(p.Project, project); p.Project == "" {
+		e.Problem("GOOGLE_CLOUD_PROJECT", "must be set")
+	}
+	return p
+}
+
+// String describes p in the console's head.
+func (p Place) String() string { return p.Project + " / " + p.Database + " / " + p.Collection }
+
+// Open connects to p, which completes the options.
+func (p Place) Open(ctx context.Context, options repo.Options) (*repo.Analyses, error) {
+	options.Database, options.Collection, options.Emulator = p.Database, p.Collection, p.Emulator
+	return repo.Open(ctx, p.Project, options)
+}
+
+// Rooms connects to the document locks of the database.
+func (c *Call) Rooms(ctx context.Context) (*repo.Rooms, cloudrun.Firestore, error) {
+	e := c.Environment()
+	f, collection := e.Firestore(), e.Collection("DOCUMENT_LOCKS_COLLECTION", "documentLocks")
+	if f.Project == "" {
+		e.Problem("GOOGLE_CLOUD_PROJECT", "must be set")
+	}
+	if err := Check(e); err != nil {
+		return nil, f, err
+	}
+	rooms, err := repo.OpenRooms(ctx, f.Project, repo.Options{
+		Database: f.Database, Emulator: f.Emulator, Collection: collection, Log: c.Log(),
+	})
+	return rooms, f, err
+}
+
+// Limits of asking whether an emulator answers.
+const (
+	dialTimeout = 3 * time.Second
+	pingTimeout = 5 * time.Second
+)
+
+// AdviceRestart advises an operator when no emulator answers; %s is its variable.
+const AdviceRestart = "%s names it: start the emulator, or correct or unset the variable"
+
+// adviceEmbedded does the same for demo and local, which have an embedded Firestore.
+const adviceEmbedded = "unset %s to use the embedded Firestore"
+
+// Reach fails within seconds where nothing listens at address; Google's client
+// libraries would try for minutes. name is the variable that holds address. An empty
+// address is not checked.
+func Reach(ctx context.Context, name, address, advice string) error {
+	if address == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("nothing answers at %s: %w; %s", address, err, fmt.Sprintf(advice, name))
+	}
+	_ = conn.Close() // nothing was sent
+	return nil
+}
+
+// Ping checks that the emulator of p, if it has one, is a Firestore.
+func (p Place) Ping(ctx context.Context) error {
+	if p.Emulator == "" {
+		return nil
+	}
+	if err := Reach(ctx, FirestoreEmulator, p.Emulator, adviceEmbedded); err != nil {
+		return err
+	}
+	analyses, err := p.Open(ctx, repo.Options{})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	if err := errors.Join(analyses.Ping(ctx), analyses.Close()); err != nil {
+		return fmt.Errorf("no Firestore answers at %s: %w; %s", p.Emulator, err, fmt.Sprintf(adviceEmbedded, FirestoreEmulator))
+	}
+	return nil
+}
+
+// Listen listens on address; what names the server in the error.
+func Listen(what, address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("%s: %s is in use by another program, or by this one already running; choose others with --port", what, address)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return l, nil
+}
