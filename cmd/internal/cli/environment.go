@@ -58,6 +58,14 @@ func (p Place) Other() string {
 	return p.Name
 }
 
+// Flag returns the flag that names a kind that is not analysis, after a space.
+func (p Place) Flag() string {
+	if p.Other() == "" {
+		return ""
+	}
+	return " --kind " + p.Name
+}
+
 // Options completes o with the names of p.
 func (p Place) Options(o repo.Options) repo.Options {
 	o.Database, o.Collection, o.Emulator, o.Fields = p.Database, p.Collection, p.Emulator, p.Fields

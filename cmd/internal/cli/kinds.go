@@ -17,7 +17,11 @@ const analysis = "analysis"
 // Kinds reads the kinds of work: those of KINDS, a JSON array or the @FILE that has one, or
 // else analysis. The collection of analysis is that of ANALYSES_COLLECTION, unless KINDS has one.
 func Kinds(e *cloudrun.Environment) (all []worker.Kind) {
-	analyses, text := e.Collection("ANALYSES_COLLECTION", "analyses"), e.Text("KINDS", "[{}]")
+	analyses, text := e.Collection("ANALYSES_COLLECTION", "analyses"), e.Text("KINDS", "")
+	if text == "" {
+		k, _ := worker.Kind{Collection: analyses}.Filled() // a wrong collection is reported
+		return []worker.Kind{k}
+	}
 	if file, is := strings.CutPrefix(text, "@"); is {
 		data, err := os.ReadFile(file)
 		if err != nil {
