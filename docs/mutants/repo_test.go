@@ -11,7 +11,7 @@ var repoRooms = []room{
 		seed("a fence is read outside the commit that it guards", "TestOfTwoRacingWritesTheNewerRemains/embedded",
 			`snap, err := tx.Get(doc)`, `snap, err := doc.Get(ctx)`),
 		seed("a fence in use expires", "TestAFenceIsKeptForHalfOfKeepAfterEachAcceptedTokenOrLonger",
-			` || s.ExpireAt.Before(now.Add(keep/2))`, ` || now.Add(keep).IsZero()`),
+			` || s.RemoveAt.Before(now.Add(keep/2))`, ` || now.Add(keep).IsZero()`),
 		seed("a request passes an unreachable fence", "TestEachRequestIsAnsweredAfterOneTransaction",
 			`case err == nil:`, `case err == nil, !errors.Is(err, ErrStale) && !errors.Is(err, errToken):`),
 	}},

@@ -16,8 +16,6 @@
 // For writes to other tables, begin their transaction with such a statement on a table of
 // keys and tokens, and roll back if it affects no row. It locks the row until the commit.
 //
-// # Keys
-//
 // Tokens of different locks cannot be compared, so give each kind of work its collection of
 // fences, with a key for each lock. Delete the fence of a deleted record: if it is created
 // again, it begins at token 1.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -24,7 +23,7 @@ func ExampleFence_Commit() {
 	defer closeAll()
 	fences, err := fence.New(client, fence.Options{})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	invoice := client.Doc("invoices/2026-11")
 	for _, worker := range []struct {
@@ -38,12 +37,12 @@ func ExampleFence_Commit() {
 		case errors.Is(err, fence.ErrStale):
 			fmt.Println(worker.name, "is refused:", err)
 		case err != nil:
-			log.Fatal(err)
+			panic(err)
 		}
 	}
 	snap, err := invoice.Get(ctx)
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	fmt.Println("written by", snap.Data()["writtenBy"])
 	// Output:
@@ -57,7 +56,7 @@ func ExampleFence_Middleware() {
 	defer closeAll()
 	fences, err := fence.New(client, fence.Options{})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	mails := fences.Middleware(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		fmt.Println("a mail is sent, token", r.Header.Get("X-Lock-Token"))
@@ -80,11 +79,11 @@ func database(ctx context.Context) (client *firestore.Client, closeAll func()) {
 	server := embedded.NewServer(embedded.Options{})
 	conn, err := server.Dial()
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	client, err = firestore.NewClient(ctx, "example", option.WithGRPCConn(conn))
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	return client, func() { _ = client.Close(); server.Close() }
 }

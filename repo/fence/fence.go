@@ -64,7 +64,7 @@ func New(client *firestore.Client, o Options) (*Fence, error) {
 // state is the document of a key.
 type state struct {
 	Token    int64     `firestore:"token"`
-	ExpireAt time.Time `firestore:"expireAt"`
+	RemoveAt time.Time `firestore:"expireAt"`
 }
 
 // next returns the state after token has arrived at the time now, or ErrStale. An equal
@@ -73,7 +73,7 @@ func (s state) next(token int64, now time.Time, keep time.Duration) (state, erro
 	if token < s.Token {
 		return s, fmt.Errorf("%w: %d is lower than %d", ErrStale, token, s.Token)
 	}
-	if token > s.Token || s.ExpireAt.Before(now.Add(keep/2)) {
+	if token > s.Token || s.RemoveAt.Before(now.Add(keep/2)) {
 		s = state{token, now.Add(keep)}
 	}
 	return s, nil

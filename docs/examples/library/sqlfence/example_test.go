@@ -7,7 +7,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"log"
 
 	_ "modernc.org/sqlite" // the driver sqlite
 )
@@ -36,12 +35,12 @@ func Example() {
 	ctx := context.Background()
 	db, err := sql.Open("sqlite", ":memory:")
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer func() { _ = db.Close() }()
 	db.SetMaxOpenConns(1) // each connection to :memory: is a database of its own
 	if _, err := db.ExecContext(ctx, `CREATE TABLE invoices (key TEXT PRIMARY KEY, token BIGINT NOT NULL, amount BIGINT NOT NULL)`); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	fmt.Println("worker 2:", writeInvoice(ctx, db, "2026-11", 8, 800))
 	fmt.Println("worker 1:", writeInvoice(ctx, db, "2026-11", 7, 700))
