@@ -17,8 +17,8 @@
 // keys and tokens, and roll back if it affects no row. It locks the row until the commit.
 //
 // Tokens of different locks cannot be compared, so give each kind of work its collection of
-// fences, with a key for each lock. Delete the fence of a deleted record: if it is created
-// again, it begins at token 1.
+// fences, with a key for each lock. A record that another program deletes and creates again
+// begins at token 1: delete its fence too.
 //
 // # What a fence cannot refuse
 //
