@@ -116,8 +116,8 @@ var (
 // HeldError reports that another owner holds the lease. ExpiresAt is a time of the
 // store's clock.
 type HeldError struct {
-	Owner     string        // the holder
-	Token     int64 // of its acquisition
+	Owner     string // the holder
+	Token     int64  // of its acquisition
 	ExpiresAt time.Time
 	Remaining time.Duration // from the store's time of the reading until ExpiresAt
 }
