@@ -1,47 +1,14 @@
 package cloudrun
 
 import (
-	"encoding/binary"
 	"net/http"
-	"strconv"
-	"strings"
 
-	"go.opentelemetry.io/otel/propagation"
-	"go.opentelemetry.io/otel/trace"
+	"taskguard/internal/telemetry"
 )
 
-// Traced puts a request's trace into its context: that of traceparent, or else of
-// X-Cloud-Trace-Context, which some of Google's clients set instead. It ignores a
-// malformed header.
+// Traced puts a request's trace into its context; see telemetry.Extract.
 func Traced(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
-		if !trace.SpanContextFromContext(ctx).HasTraceID() {
-			ctx = trace.ContextWithRemoteSpanContext(ctx, parseGoogleTrace(r.Header.Get("X-Cloud-Trace-Context")))
-		}
-		h.ServeHTTP(w, r.WithContext(ctx))
+		h.ServeHTTP(w, r.WithContext(telemetry.Extract(r.Context(), r.Header)))
 	})
-}
-
-// parseGoogleTrace reads TRACE_ID[/SPAN_ID][;o=OPTIONS]: 32 hexadecimal digits, a
-// decimal number, and 1 for sampled.
-func parseGoogleTrace(s string) (sc trace.SpanContext) {
-	s, options, _ := strings.Cut(s, ";o=")
-	id, span, spanned := strings.Cut(s, "/")
-	traceID, err := trace.TraceIDFromHex(strings.ToLower(id))
-	if err != nil {
-		return sc
-	}
-	c := trace.SpanContextConfig{TraceID: traceID, Remote: true}
-	if spanned {
-		n, err := strconv.ParseUint(span, 10, 64)
-		if err != nil {
-			return sc
-		}
-		binary.BigEndian.PutUint64(c.SpanID[:], n)
-	}
-	if options == "1" {
-		c.TraceFlags = trace.FlagsSampled
-	}
-	return trace.NewSpanContext(c)
 }

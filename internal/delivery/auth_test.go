@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"taskguard/emulator/oidc"
-	"taskguard/internal/delivery"
 	"taskguard/internal/emulatortest"
 	"taskguard/internal/taskauth"
 )
@@ -50,7 +49,7 @@ func (w *instance) guarded(t *testing.T, keys bool) (*oidc.Issuer, *bytes.Buffer
 	}
 	var log bytes.Buffer
 	w.guard.Log = slog.New(slog.NewJSONHandler(&log, nil))
-	w.Server = delivery.NewServer(t.Context(), w.guard, v)
+	w.Server = serverOf(t.Context(), w.guard, v)
 	return issuer, &log
 }
 

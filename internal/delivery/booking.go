@@ -49,7 +49,7 @@ func (a *attempt) follow(ctx context.Context) Outcome {
 // followUp reports whether the follow-up of the lock of that token and expiry is booked. For
 // a lock that is not held, which has no expiry, it books a delivery for now.
 func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) bool {
-	name := taskqueue.Name("follow", a.id, strconv.FormatInt(token, 10), expires.UTC().Format(time.RFC3339Nano))
+	name := a.Kind.task("follow", a.id, strconv.FormatInt(token, 10), expires.UTC().Format(time.RFC3339Nano))
 	if !expires.IsZero() {
 		expires = expires.Add(followDelay)
 	}
@@ -65,7 +65,7 @@ func (a *attempt) stopped(ctx context.Context) Outcome {
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), stop.Deadline)
 	defer cancel()
 	o := Outcome{Case: ShuttingDown, Err: ErrStopping}
-	if a.release(ctx, analysislock.OutcomeShuttingDown, true) && a.Queue != nil && a.book(ctx, taskqueue.Task{Name: taskqueue.Name("replace", a.id, a.owner)}) {
+	if a.release(ctx, analysislock.OutcomeShuttingDown, true) && a.Queue != nil && a.book(ctx, taskqueue.Task{Name: a.Kind.task("replace", a.id, a.owner)}) {
 		o.Case = ShuttingDownBooked
 	}
 	return o
@@ -86,7 +86,7 @@ func (a *attempt) continued(ctx context.Context) (o Outcome, ended bool) {
 	}
 	a.Telemetry.TimedOut(ctx, analysislock.OutcomeContinued)
 	o = Outcome{Case: Continued, Err: errDeadline}
-	if a.release(ctx, analysislock.OutcomeContinued, true) && a.Queue != nil && a.book(ctx, taskqueue.Task{Name: taskqueue.Name("continue", a.id, a.owner)}) {
+	if a.release(ctx, analysislock.OutcomeContinued, true) && a.Queue != nil && a.book(ctx, taskqueue.Task{Name: a.Kind.task("continue", a.id, a.owner)}) {
 		o.Case = ContinuedBooked
 	}
 	return o, true
@@ -131,17 +131,17 @@ func (a *attempt) wait(ctx context.Context) Outcome {
 
 // bookNext books the next attempt for the time next.
 func (a *attempt) bookNext(ctx context.Context, next time.Time) bool {
-	return a.bookAt(ctx, nextName(a.id, a.acq.Grant.Token, next), next)
+	return a.bookAt(ctx, a.nextName(a.id, a.acq.Grant.Token, next), next)
 }
 
 // isNext reports whether the delivery at hand is the task that is booked for the next
 // attempt. Its name is taken, so it must run, also if the queue delivers it early.
 func (a *attempt) isNext(d analysislock.Analysis) bool {
-	return a.task != "" && a.task == nextName(a.id, d.Lock.Token, d.NextAttemptAt)
+	return a.task != "" && a.task == a.nextName(a.id, d.Lock.Token, d.NextAttemptAt)
 }
 
-func nextName(id string, token int64, next time.Time) string {
-	return taskqueue.Name("next", id, strconv.FormatInt(token, 10), iso8601.Format(next))
+func (g *Guard) nextName(id string, token int64, next time.Time) string {
+	return g.Kind.task("next", id, strconv.FormatInt(token, 10), iso8601.Format(next))
 }
 
 // backoff returns the wait after that attempt: first, doubled for each attempt before it, at
@@ -173,11 +173,16 @@ func (a *attempt) bookAt(ctx context.Context, name string, at time.Time) bool {
 	return a.book(ctx, taskqueue.Task{Name: name, At: at})
 }
 
+// Book books a delivery of id, as Queue.Book does.
+func (g *Guard) Book(ctx context.Context, id string, t taskqueue.Task) (already bool, err error) {
+	t.AnalysisID, t.IDField, t.Path, t.Deadline = id, g.Kind.IDField, g.Kind.Path, DispatchDeadline(g.RunTimeout)
+	return g.Queue.Book(ctx, t)
+}
+
 // book reports whether t is in the queue, or was under the same name.
 func (a *attempt) book(ctx context.Context, t taskqueue.Task) bool {
 	ctx, span := a.Telemetry.Start(ctx, telemetry.FollowUp)
-	t.AnalysisID, t.Deadline = a.id, DispatchDeadline(a.RunTimeout)
-	already, err := a.Queue.Book(ctx, t)
+	already, err := a.Book(ctx, a.id, t)
 	outcome := "booked"
 	a.measured.FollowUp = outcome
 	switch {

@@ -33,14 +33,17 @@ func FuzzRequest(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := delivery.NewServer(t.Context(), &delivery.Guard{
+		s := serverOf(t.Context(), &delivery.Guard{
 			Locks: locks, Analyzer: analyzer, Instance: "f", RunTimeout: 1e9, Log: slog.New(slog.DiscardHandler),
 		}, nil)
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(body))
 		r.Header["X-Cloudtasks-Taskname"] = []string{task}
 		rec := httptest.NewRecorder()
 		s.ServeHTTP(rec, r)
-		var a delivery.Answer
+		var a struct {
+			AnalysisID string `json:"analysis_id"`
+			delivery.Answer
+		}
 		if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil || !utf8.Valid(rec.Body.Bytes()) {
 			t.Fatalf("%d %q: %v", rec.Code, rec.Body, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -24,6 +25,7 @@ type Locks interface {
 // Guard runs each analysis once at a time and finishes it once (G1). It is
 // safe for concurrent use.
 type Guard struct {
+	Kind    Kind // zero: analyses
 	Locks   Locks
 	Queue   Queue        // nil: nothing is booked, and nothing recovered
 	Orphans OrphanFinder // for Recover
@@ -59,10 +61,40 @@ func (e *StopError) Error() string { return ErrStopping.Error() }
 // Unwrap makes errors.Is(err, ErrStopping) hold.
 func (e *StopError) Unwrap() error { return ErrStopping }
 
+// Kind names a kind of work. The zero Kind is that of analyses.
+type Kind struct {
+	Name    string // empty: analysis
+	IDField string // of the body of a request and of an answer; empty: analysis_id
+	Path    string // of the URL; empty: /internal/tasks/analysis
+}
+
+const (
+	analysis      = "analysis"
+	analysisField = "analysis_id"
+	analysisPath  = "/internal/tasks/analysis"
+)
+
+// other returns the name of a kind that is not analysis, and "" for analysis.
+func (k Kind) other() string {
+	if k.Name == analysis {
+		return ""
+	}
+	return k.Name
+}
+
+// task returns the name of a task. The names of two kinds differ.
+func (k Kind) task(parts ...string) string {
+	if other := k.other(); other != "" {
+		parts = append(parts, "kind "+other)
+	}
+	return taskqueue.Name(parts...)
+}
+
 // Delivery is one delivery of a task.
 type Delivery struct {
 	AnalysisID string
-	Task       string // the task's short name, from X-CloudTasks-TaskName
+	Task       string // the task's short name, or the id of a message
+	Tries      int    // which of the task's tries this is, from 1; zero: unknown
 }
 
 // Deliver handles one delivery: acquire, run under heartbeats, and finish in one

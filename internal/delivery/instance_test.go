@@ -66,7 +66,7 @@ func start(t testing.TB, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 		Locks: a, Orphans: a, Oldest: a.OldestUnfinished, Analyzer: body, Instance: "test/1",
 		RunTimeout: 25 * time.Minute, CheckpointInterval: delivery.DefaultCheckpointInterval, Log: slog.New(slog.DiscardHandler),
 	}
-	w.Server = delivery.NewServer(work, w.guard, nil)
+	w.Server = serverOf(work, w.guard, nil)
 	return w
 }
 
@@ -134,4 +134,9 @@ func succeed(context.Context, orchestrator.Job) (orchestrator.Result, error) { r
 func inBubble(t *testing.T, run func(t *testing.T, b *emulatortest.Backend)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { run(t, emulatortest.Embedded(t)) })
+}
+
+// serverOf returns a server of one kind.
+func serverOf(work context.Context, g *delivery.Guard, auth delivery.Authenticator) *delivery.Server {
+	return delivery.NewServer(work, g.Log, auth).Route(g)
 }

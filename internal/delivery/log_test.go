@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"taskguard/internal/delivery"
 	"taskguard/internal/emulatortest"
 	"taskguard/orchestrator"
 )
@@ -50,7 +49,7 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 			w := start(t, b, tc.analyze)
 			var log bytes.Buffer
 			w.guard.Log = slog.New(slog.NewJSONHandler(&log, nil))
-			w.Server = delivery.NewServer(t.Context(), w.guard, nil)
+			w.Server = serverOf(t.Context(), w.guard, nil)
 			if tc.body == "" {
 				tc.body = `{"analysis_id":"x"}`
 			}

@@ -35,7 +35,7 @@ func startLogged(t *testing.T, b *emulatortest.Backend, q delivery.Queue, body o
 	w.guard.Queue = q
 	w.guard.Log = slog.New(slog.NewJSONHandler(w.log, nil))
 	work, stop := context.WithCancelCause(context.Background())
-	w.stop, w.Server = stop, delivery.NewServer(work, w.guard, nil)
+	w.stop, w.Server = stop, serverOf(work, w.guard, nil)
 	return w
 }
 
@@ -132,6 +132,10 @@ func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
 		if strings.Contains(w.log.String(), "s3cret") {
 			t.Errorf("the log shows it: %s", w.log)
 		}
+		job := *w.guard
+		job.Kind = delivery.Kind{Name: "job", Path: "/jobs"}
+		w.Route(&job)
+		w.line(t, "/jobs", "long", map[string]any{"kind": "job", "outcome": "already_finished"})
 
 		for _, always := range []string{"time", "level", "msg"} {
 			delete(w.seen, always)

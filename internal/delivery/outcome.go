@@ -1,8 +1,11 @@
 package delivery
 
 import (
+	"cmp"
+	"encoding/json"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -88,6 +91,7 @@ type Measures struct {
 // Outcome is the result of a request, with the values of its answer and its log line.
 type Outcome struct {
 	Case    Case
+	Kind    Kind
 	ID      string
 	Status  string // of the document, AlreadyFinished and LockLost
 	Token   int64  // Ran, and Failed
@@ -151,7 +155,8 @@ var answers = [...]struct {
 
 // Answer is the body of every answer.
 type Answer struct {
-	AnalysisID string `json:"analysis_id,omitempty"`
+	IDField    string `json:"-"` // the name of AnalysisID; empty: analysis_id
+	AnalysisID string `json:"-"`
 	Acquired   *bool  `json:"acquired,omitempty"`
 	Status     string `json:"status,omitempty"`
 	LockToken  int64  `json:"lock_token,omitempty"`
@@ -164,6 +169,20 @@ type Answer struct {
 	Rejected   bool   `json:"rejected,omitempty"`
 }
 
+// MarshalJSON writes AnalysisID, unless it is empty, under the name IDField.
+func (a Answer) MarshalJSON() ([]byte, error) {
+	type rest Answer
+	body, err := json.Marshal(rest(a))
+	if err != nil || a.AnalysisID == "" {
+		return body, err
+	}
+	id, err := json.Marshal(map[string]string{cmp.Or(a.IDField, analysisField): a.AnalysisID})
+	if err != nil || len(body) == len("{}") {
+		return id, err
+	}
+	return slices.Concat(id[:len(id)-1], []byte(","), body[1:]), nil
+}
+
 // maxText limits text from other programs, in bytes: an analyzer may return megabytes.
 const maxText = 4096
 
@@ -172,7 +191,7 @@ func bounded(s string) string { return strings.ToValidUTF8(s[:min(maxText, len(s
 // answer looks o up in the table.
 func (o Outcome) answer() (code int, a Answer) {
 	row := answers[o.Case]
-	a = Answer{AnalysisID: o.ID, Acquired: row.acquired, Status: row.status, Reason: row.reason}
+	a = Answer{IDField: o.Kind.IDField, AnalysisID: o.ID, Acquired: row.acquired, Status: row.status, Reason: row.reason}
 	if o.Status != "" {
 		a.Status = o.Status
 	}

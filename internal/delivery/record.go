@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -46,7 +45,8 @@ var fields = [...]struct {
 	{Field{"outcome", "string", "the outcome of the request"}, func(l line) slog.Value { return slog.StringValue(l.Case.String()) }},
 	{Field{"status", "integer", "HTTP status of the answer"}, func(l line) slog.Value { return slog.IntValue(l.status) }},
 	{Field{"duration_ms", "integer", "time until the answer"}, func(l line) slog.Value { return milliseconds(true, l.took) }},
-	{Field{"analysis_id", "string", "absent if the request has no valid id"}, func(l line) slog.Value { return text(validID(l.ID)) }},
+	{Field{"analysis_id", "string", "the id of the analysis, or of the work of another kind. Absent if the request has no valid id"}, func(l line) slog.Value { return text(validID(l.ID)) }},
+	{Field{"kind", "string", "the kind of work; absent for analyses"}, func(l line) slog.Value { return text(l.Kind.other()) }},
 	{Field{"lock_token", "integer", "fencing token of the acquired lock, or of the write that recorded attempts_exhausted or run_time_exhausted"}, func(l line) slog.Value { return number(l.Token != 0, l.Token) }},
 	{Field{"code", "string", "the error's code, if the outcome is failed or retry"}, func(l line) slog.Value { return text(l.Code) }},
 	{Field{"reason", "string", "in addition to code: how the analyzer ended"}, func(l line) slog.Value { return text(l.Reason) }},
@@ -88,21 +88,15 @@ var fields = [...]struct {
 	{Field{"oldest_ms", "integer", "time since the creation of the oldest analysis that is QUEUED or PROCESSING. Absent if there is none with a `createdAt`, or if it is unknown"}, func(l line) slog.Value { return milliseconds(l.Oldest > 0, l.Oldest) }},
 }
 
-// taskHeaders reads Cloud Tasks' headers: the task's short name, and the number of this
-// try, from 1. Results are zero if a header is missing or invalid, since any client can
-// set them.
-func taskHeaders(h http.Header) (task string, tries int) {
-	task = h.Get("X-CloudTasks-TaskName")
+// printableTask returns the name of a task, or "" if it is invalid: any client can set it.
+func printableTask(task string) string {
 	invalid := func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
 	}
 	if len(task) > 500 || strings.ContainsFunc(task, invalid) {
-		task = ""
+		return ""
 	}
-	if retries, err := strconv.ParseUint(h.Get("X-CloudTasks-TaskRetryCount"), 10, 31); err == nil {
-		tries = int(retries) + 1
-	}
-	return task, tries
+	return task
 }
 
 func text(s string) slog.Value {
@@ -143,7 +137,7 @@ func (o Outcome) level() slog.Level {
 }
 
 // record writes the one log line of a request, and ends its span.
-func (s *Server) record(ctx context.Context, span telemetry.Span, message string, o Outcome, took time.Duration) {
+func (s *Server) record(ctx context.Context, t *telemetry.Telemetry, span telemetry.Span, message string, o Outcome, took time.Duration) {
 	l := line{Outcome: o}
 	l.status, _ = o.answer()
 	l.took = took
@@ -154,11 +148,11 @@ func (s *Server) record(ctx context.Context, span telemetry.Span, message string
 		}
 	}
 	if message == telemetry.Delivery {
-		s.guard.Telemetry.Delivered(ctx, o.Case.String(), l.status)
+		t.Delivered(ctx, o.Case.String(), l.status)
 	}
 	if o.rejected() {
 		message = "rejected"
-		s.guard.Telemetry.Rejected(ctx, o.Case.String())
+		t.Rejected(ctx, o.Case.String())
 	}
 	s.log.LogAttrs(ctx, o.level(), message, attrs...) //nolint:sloglint // delivery, rejected or recovery
 	span.Describe(validID(o.ID), o.Token, o.Attempt)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -103,6 +104,21 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	return r, nil
 }
 
+// recoverAll calls Recover of all guards at once, and adds their results.
+func recoverAll(ctx context.Context, guards []*Guard) (all Recovery, err error) {
+	results, errs := make([]Recovery, len(guards)), make([]error, len(guards))
+	var calls sync.WaitGroup
+	for i, g := range guards {
+		calls.Go(func() { results[i], errs[i] = g.Recover(ctx) })
+	}
+	calls.Wait()
+	for _, r := range results {
+		all.Found, all.Booked, all.More = all.Found+r.Found, all.Booked+r.Booked, all.More || r.More
+		all.Oldest = max(all.Oldest, r.Oldest)
+	}
+	return all, errors.Join(errs...)
+}
+
 // rebook books a delivery for an orphaned analysis, for now, as bookNext does. ok is false
 // if the analysis is no longer orphaned.
 func (g *Guard) rebook(ctx context.Context, read lease.Cell[analysislock.Analysis]) (ok bool, err error) {
@@ -111,9 +127,7 @@ func (g *Guard) rebook(ctx context.Context, read lease.Cell[analysislock.Analysi
 		return false, nil
 	}
 	if d := read.Doc; err == nil {
-		_, err = g.Queue.Book(ctx, taskqueue.Task{
-			Name: nextName(d.ID, d.Lock.Token, next), AnalysisID: d.ID, Deadline: DispatchDeadline(g.RunTimeout),
-		})
+		_, err = g.Book(ctx, d.ID, taskqueue.Task{Name: g.nextName(d.ID, d.Lock.Token, next)})
 	}
 	return err == nil, err
 }

@@ -259,7 +259,7 @@ func TestAStopWaitsForARecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		work, stop := context.WithCancel(t.Context())
 		g := &delivery.Guard{Orphans: overdue(1), Queue: &slow{during: func() { time.Sleep(3 * time.Second) }}, Log: slog.New(slog.DiscardHandler)}
-		s := delivery.NewServer(work, g, nil)
+		s := serverOf(work, g, nil)
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"taskguard/internal/delivery"
 	"taskguard/internal/emulatortest"
 )
 
@@ -33,7 +32,7 @@ func TestAnAnswerThatCouldNotBeSentIsLogged(t *testing.T) {
 	w := start(t, emulatortest.Embedded(t), succeed)
 	var log bytes.Buffer
 	w.guard.Log = slog.New(slog.NewJSONHandler(&log, nil))
-	w.Server = delivery.NewServer(t.Context(), w.guard, nil)
+	w.Server = serverOf(t.Context(), w.guard, nil)
 	w.call(t, http.MethodGet, "/nothing", "")
 	if log.Len() > 0 {
 		t.Errorf("one that was sent is logged: %s", &log)
@@ -49,7 +48,7 @@ func TestATasksNameIsLoggedWhereItCanBeOne(t *testing.T) {
 	w := start(t, emulatortest.Embedded(t), succeed)
 	var log bytes.Buffer
 	w.guard.Log = slog.New(slog.NewJSONHandler(&log, nil))
-	w.Server = delivery.NewServer(t.Context(), w.guard, nil)
+	w.Server = serverOf(t.Context(), w.guard, nil)
 	for name, logged := range map[string]bool{
 		"azAZ09-_": true, strings.Repeat("a", 500): true, strings.Repeat("a", 501): false,
 		"a`": false, "a{": false, "a@": false, "a[": false, "a/": false, "a:": false, "a b": false, "é": false,

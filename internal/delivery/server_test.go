@@ -142,7 +142,7 @@ func TestAPanicInAHandlerIsAnsweredAndLogged(t *testing.T) {
 	var log bytes.Buffer
 	work, stop := context.WithCancel(t.Context())
 	guard := &delivery.Guard{Locks: broken{}, Log: slog.New(slog.NewTextHandler(&log, nil))}
-	w := instance{Server: delivery.NewServer(work, guard, nil)}
+	w := instance{Server: serverOf(work, guard, nil)}
 	w.deliver(t, "x").check(t, 500, map[string]any{"reason": "internal"})
 	if !strings.Contains(log.String(), "broken.Acquire") || strings.Contains(log.String(), "user's input") {
 		t.Errorf("log: %s", log.String())

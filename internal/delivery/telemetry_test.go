@@ -88,7 +88,7 @@ func (g gauges) counts(t *testing.T, metric string) string {
 func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 	var log bytes.Buffer
 	m := measured(t)
-	s := delivery.NewServer(t.Context(), &delivery.Guard{
+	s := serverOf(t.Context(), &delivery.Guard{
 		Locks: new(memory).locks(t, func(context.Context, analysislock.Analysis) (analysislock.Work, error) {
 			panic("s3cret input of the user")
 		}),
@@ -166,7 +166,7 @@ func TestACallerDecidesWhatIsTracedIfItMayCall(t *testing.T) {
 	} {
 		var log bytes.Buffer
 		m := measured(t)
-		h := cloudrun.Traced(delivery.NewServer(t.Context(), &delivery.Guard{
+		h := cloudrun.Traced(serverOf(t.Context(), &delivery.Guard{
 			Locks: new(memory).locks(t, nil), Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute, Log: cloudrun.NewLogger(&log, "json", 0), Telemetry: m.Telemetry,
 		}, auth{}))
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, deliveryRoute, strings.NewReader(`{"analysis_id":"x"}`))

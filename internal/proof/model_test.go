@@ -390,7 +390,7 @@ func (i *instance) post(p *caller, path, task, body string) (a answer) {
 	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
 	r.Header.Set("X-CloudTasks-TaskName", task)
 	rec := httptest.NewRecorder()
-	delivery.NewServer(p.context(i.work), i.guard, nil).ServeHTTP(rec, r)
+	delivery.NewServer(p.context(i.work), i.guard.Log, nil).Route(i.guard).ServeHTTP(rec, r)
 	a.code, a.err = rec.Code, json.Unmarshal(rec.Body.Bytes(), &a.Answer)
 	return a
 }

@@ -26,7 +26,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// route is the path to which a worker's deliveries are posted.
+// route is the path to which deliveries of analyses are posted.
 const route = "/internal/tasks/analysis"
 
 // The times of Book. Google's client does not retry CreateTask.
@@ -53,6 +53,8 @@ type Queue struct {
 type Task struct {
 	Name       string // as Name makes it
 	AnalysisID string
+	IDField    string        // of the body, for AnalysisID; empty: analysis_id
+	Path       string        // of the URL, under TargetURL; empty: /internal/tasks/analysis
 	At         time.Time     // the earliest time; zero or past: now. At most 30 days ahead
 	Deadline   time.Duration // of one dispatch, limited to 15 s – 30 min; zero: Cloud Tasks' 10 min
 }
@@ -127,12 +129,12 @@ func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
 }
 
 func (q *Queue) request(t Task) (*cloudtaskspb.CreateTaskRequest, error) {
-	body, err := json.Marshal(map[string]string{"analysis_id": t.AnalysisID})
+	body, err := json.Marshal(map[string]string{cmp.Or(t.IDField, "analysis_id"): t.AnalysisID})
 	if err != nil {
 		return nil, fmt.Errorf("taskqueue: encode task: %w", err)
 	}
 	call := &cloudtaskspb.HttpRequest{
-		Url:        strings.TrimRight(q.cfg.TargetURL, "/") + route,
+		Url:        strings.TrimRight(q.cfg.TargetURL, "/") + cmp.Or(t.Path, route),
 		HttpMethod: cloudtaskspb.HttpMethod_POST,
 		Headers:    map[string]string{"Content-Type": "application/json"},
 		Body:       body,

@@ -26,6 +26,8 @@ const (
 	Outcome = "outcome"
 	Status  = "http.response.status_code"
 	Reason  = "reason"
+	// WorkKind is the attribute of each value of a kind of work that is not analysis.
+	WorkKind = "kind"
 )
 
 // Rows of Metrics.

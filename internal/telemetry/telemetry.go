@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -18,6 +19,7 @@ const Scope = "taskguard"
 type Telemetry struct {
 	tracer  trace.Tracer
 	records []func(context.Context, float64, metric.MeasurementOption) // by row of Metrics
+	kind    []attribute.KeyValue                                       // of every value
 }
 
 // New makes the instruments of Metrics.
@@ -32,6 +34,17 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Telemetry,
 		t.records = append(t.records, record)
 	}
 	return t, nil
+}
+
+// OfKind returns a Telemetry of the same instruments whose values have the attribute WorkKind,
+// unless kind is empty.
+func (t *Telemetry) OfKind(kind string) *Telemetry {
+	if t == nil || kind == "" {
+		return t
+	}
+	of := *t
+	of.kind = []attribute.KeyValue{attribute.String(WorkKind, kind)}
+	return &of
 }
 
 // instrument makes the instrument, and returns the function that records a value.
@@ -54,7 +67,7 @@ func (m Metric) instrument(meter metric.Meter) (func(context.Context, float64, m
 
 func (t *Telemetry) record(ctx context.Context, row int, value float64, by ...attribute.KeyValue) {
 	if t != nil {
-		t.records[row](ctx, value, metric.WithAttributes(by...))
+		t.records[row](ctx, value, metric.WithAttributes(slices.Concat(by, t.kind)...))
 	}
 }
 
