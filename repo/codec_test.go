@@ -117,7 +117,7 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 			func(a *analysislock.Analysis) {
 				a.Status, a.Error, a.Lock.Finished, a.Lock.Attempts = "QUEUED", nil, false, 0
 			}, false,
-			map[string]any{"status": "QUEUED", "error": deleted, "lastError": deleted, "attempts": 0, "lockHeartbeatAt": deleted, "lockExpiresAt": deleted, "nextAttemptAt": deleted, "updatedAt": stamp},
+			map[string]any{"status": "QUEUED", "error": deleted, "lastError": deleted, "attempts": 0, "lockHeartbeatAt": deleted, "lockExpiresAt": deleted, "nextAttemptAt": deleted, "expireAt": deleted, "updatedAt": stamp},
 		},
 		"updatedAt stays a Timestamp": {
 			with(map[string]any{"updatedAt": now.Add(-time.Hour)}), func(a *analysislock.Analysis) { a.Status = "QUEUED" }, false,
@@ -133,7 +133,10 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			codec := analysisCodec{lockCodec{log: slog.New(slog.DiscardHandler), name: func(string) slog.Attr { return slog.Attr{} }}, tc.replace}
+			codec := analysisCodec{
+				lockCodec: lockCodec{log: slog.New(slog.DiscardHandler), name: func(string) slog.Attr { return slog.Attr{} }},
+				fields:    Fields{}.filled(), replaceToken: tc.replace,
+			}
 			prev, _ := codec.decode(reading{id: "x", exists: true, fields: tc.before, at: now, updated: now})
 			next := prev
 			tc.change(&next)

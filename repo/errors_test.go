@@ -169,7 +169,7 @@ func TestAReadEndsWithItsCallerAndReturnsItsError(t *testing.T) {
 		db := open(t, b, l.options()...).documents.db
 		b.Put(t, "small", map[string]any{"status": "s"})
 		b.Put(t, "large", map[string]any{"input": strings.Repeat("x", 100<<10)})
-		small, large := db.Collection("analyses").Doc("small"), db.Collection("analyses").Doc("large")
+		small, large := db.client.Collection("analyses").Doc("small"), db.client.Collection("analyses").Doc("large")
 		own := errors.New("own")
 		if err := db.read(t.Context(), small, nil, func(reading) error { return own }); !errors.Is(err, own) {
 			t.Errorf("read: %v, want its user's error", err)
@@ -201,7 +201,7 @@ func TestAReadEndsWithItsCallerAndReturnsItsError(t *testing.T) {
 }
 
 func TestOneLargeResultIsEncodedAtATime(t *testing.T) {
-	db := &database{encoders: semaphore.NewWeighted(1)}
+	db := &Database{encoders: semaphore.NewWeighted(1)}
 	ended, end := context.WithCancel(t.Context())
 	end()
 	values := func(n int) []firestore.Update { return []firestore.Update{{Value: make([]any, n-2)}, {Value: true}} }
@@ -264,7 +264,7 @@ func (a *answers) RecvMsg(m any) error {
 func TestAReadHasOneAnswer(t *testing.T) {
 	empty := []byte{}
 	for name, messages := range map[string][][]byte{"none": nil, "two": {empty, empty}, "one without a result": {empty}, "one that is no message": {{0xff}}} {
-		r := &request{db: &database{}, doc: &firestore.DocumentRef{}, cancel: func() {}, stream: &answers{messages: messages}}
+		r := &request{db: &Database{}, doc: &firestore.DocumentRef{}, cancel: func() {}, stream: &answers{messages: messages}}
 		if err := r.receive(t.Context(), func(reading) error { return nil }); err == nil {
 			t.Errorf("%s: no error", name)
 		}
@@ -323,7 +323,7 @@ func lock(fields map[string]any) (a analysislock.Analysis, room documentlock.Loc
 	var b bytes.Buffer
 	c := lockCodec{log: slog.New(slog.NewTextHandler(&b, nil)), name: func(id string) slog.Attr { return slog.String("id", id) }}
 	r := reading{id: "x", exists: true, fields: fields, at: time.Now(), updated: time.Now()}
-	a, _ = analysisCodec{lockCodec: c}.decode(r)
+	a, _ = analysisCodec{lockCodec: c, fields: Fields{}.filled()}.decode(r)
 	room, _ = roomCodec{c}.decode(r)
 	return a, room, b.String()
 }

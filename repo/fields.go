@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 
 	"taskguard/lease/analysislock"
 )
@@ -38,7 +39,7 @@ func (f Fields) Check() error {
 	}
 	for i, name := range names {
 		switch {
-		case !simpleName.MatchString(name):
+		case !simpleName.MatchString(name) || strings.HasPrefix(name, "__"):
 			return fmt.Errorf("repo: fields: %q is not letters, digits and _", name)
 		case slices.Contains(taken, name) || slices.Contains(names[:i], name):
 			return fmt.Errorf("repo: fields: the name %q is taken", name)
@@ -57,4 +58,54 @@ func (f Fields) filled() Fields {
 	f.Queued, f.Processing = cmp.Or(f.Queued, analysislock.Queued), cmp.Or(f.Processing, analysislock.Processing)
 	f.Finished, f.Failed = cmp.Or(f.Finished, analysislock.Ready), cmp.Or(f.Failed, analysislock.Failed)
 	return f
+}
+
+// decision lists the fields that a decision reads. It leaves out the input, the result
+// and the fields of other programs.
+func (f Fields) decision() []string {
+	return []string{
+		f.Status, "attempts", "finishedBy", "createdAt", "updatedAt", f.Error + ".code", f.Error + ".message", "lastError.code", "lastError.message",
+		"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "startedAt", "nextAttemptAt", "progress.fraction", "progress.message", "progress.at", "history",
+	}
+}
+
+// status returns the status that a document's value stands for. A value that is not a
+// string is shown by its type, and a string that is a status of analyses but no word of f
+// in parentheses. Both are kept in the document.
+func (f Fields) status(v any) string {
+	word, ok := v.(string)
+	if !ok && v != nil {
+		return "(" + kind(v) + ")"
+	}
+	switch word {
+	case f.Queued:
+		return analysislock.Queued
+	case f.Processing:
+		return analysislock.Processing
+	case f.Finished:
+		return analysislock.Ready
+	case f.Failed:
+		return analysislock.Failed
+	case analysislock.Queued, analysislock.Processing, analysislock.Ready, analysislock.Failed:
+		return "(" + word + ")"
+	}
+	return word
+}
+
+// word returns the string of a document that has that status.
+func (f Fields) word(status string) string {
+	switch status {
+	case analysislock.Queued:
+		return f.Queued
+	case analysislock.Processing:
+		return f.Processing
+	case analysislock.Ready:
+		return f.Finished
+	case analysislock.Failed:
+		return f.Failed
+	}
+	if inner := strings.Trim(status, "()"); f.status(inner) == status {
+		return inner
+	}
+	return status
 }

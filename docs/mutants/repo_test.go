@@ -30,8 +30,14 @@ var repoRooms = []room{
 		seed("an updatedAt that is a Timestamp becomes a string", "TestUpdatedAtKeepsItsType/embedded",
 			`updatedAsTimestamp: timestamp, `, `updatedAsTimestamp: timestamp && false, `),
 		seed("a decision reads the whole document", "TestNoDecisionMovesTheInput/embedded",
-			`func (analysisCodec) mask() []string { return decision }`,
-			`func (analysisCodec) mask() []string { return nil }`),
+			`func (c analysisCodec) mask() []string { return c.fields.decision() }`,
+			`func (c analysisCodec) mask() []string { return nil }`),
+		seed("a document that is opened again is deleted when it would have been", "TestTheTimeToDeleteIsSetByTheFinish",
+			`!expires && !finished && (finishedChanged || c.keep > 0 && p.Token != n.Token)`, `false`),
+	}},
+	{"repo/fields.go", []bug{
+		seed("a word of another vocabulary finishes a document", "TestStatusesAreTranslatedBothWays",
+			`		return "(" + word + ")"`, `		return word`),
 	}},
 	{"lease/analysislock/analysislock.go", []bug{
 		seed("an author's status becomes PROCESSING", "repo.TestAStatusOfAnotherProgramIsKeptUntilTheFinish/a_word",
