@@ -25,7 +25,7 @@ func TestEveryExportedFieldHasACommentAndEveryPackageAnExample(t *testing.T) {
 		}
 		fset := token.NewFileSet()
 		parse := func(names string) (files []*ast.File) {
-			for name := range strings.SplitSeq(strings.Trim(names, ","), ",") {
+			for _, name := range strings.FieldsFunc(names, func(r rune) bool { return r == ',' }) {
 				file, err := parser.ParseFile(fset, filepath.Join(words[1], name), nil, parser.ParseComments)
 				if err != nil {
 					t.Fatal(err)

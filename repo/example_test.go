@@ -2,6 +2,7 @@ package repo_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"google.golang.org/api/option"
@@ -32,7 +33,7 @@ func runOne(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer analyses.Close()
+	defer func() { err = errors.Join(err, analyses.Close()) }()
 
 	if err := analyses.Create(ctx, "report-7", map[string]any{"text": "a text"}); err != nil {
 		return err
