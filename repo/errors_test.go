@@ -166,10 +166,11 @@ func TestACreationIsOursOnlyWithOurTimeAndInput(t *testing.T) {
 func TestAReadEndsWithItsCallerAndReturnsItsError(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		l := &faultyConn{}
-		db := open(t, b, l.options()...).documents.db
+		docs := open(t, b, l.options()...).documents
+		db := docs.db
 		b.Put(t, "small", map[string]any{"status": "s"})
 		b.Put(t, "large", map[string]any{"input": strings.Repeat("x", 100<<10)})
-		small, large := db.client.Collection("analyses").Doc("small"), db.client.Collection("analyses").Doc("large")
+		small, large := docs.collection.Doc("small"), docs.collection.Doc("large")
 		own := errors.New("own")
 		if err := db.read(t.Context(), small, nil, func(reading) error { return own }); !errors.Is(err, own) {
 			t.Errorf("read: %v, want its user's error", err)
