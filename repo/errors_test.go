@@ -134,13 +134,16 @@ func TestAnInputThatWasNotReadIsReadAgain(t *testing.T) {
 }
 
 // A reply that was lost is distinguished from a creation by another program.
-func TestACreationIsOursOnlyWithOurTimeAndInput(t *testing.T) {
+func TestACreationIsOursOnlyWithOurTimeInputAndParams(t *testing.T) {
 	for name, other := range map[string]func(now time.Time) map[string]any{
 		"another time": func(now time.Time) map[string]any {
 			return map[string]any{"createdAt": iso8601.Format(now.Add(-time.Minute)), "input": "i"}
 		},
 		"another input": func(now time.Time) map[string]any {
 			return map[string]any{"createdAt": iso8601.Format(now), "input": "other"}
+		},
+		"other params": func(now time.Time) map[string]any {
+			return map[string]any{"createdAt": iso8601.Format(now), "input": "i", "params": "p"}
 		},
 		"malformed": func(now time.Time) map[string]any {
 			return map[string]any{"createdAt": iso8601.Format(now), "input": "i", "lockToken": "seven"}
