@@ -3,8 +3,10 @@ package worker
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"strings"
 	"time"
@@ -32,6 +34,24 @@ type Kind struct {
 	RunTimeout time.Duration `json:"-"`
 	// Run does the work, and returns its result or an error; see orchestrator.Analyzer.
 	Run func(ctx context.Context, job Job) (result any, err error) `json:"-"`
+}
+
+// same reports whether k and l differ in nothing but Run.
+func (k Kind) same(l Kind) bool {
+	k.Run, l.Run = nil, nil
+	return reflect.DeepEqual(k, l)
+}
+
+// Typed returns a Run that decodes the job's input as In. An input that is not JSON of an In
+// is a permanent failure with the code invalid_input.
+func Typed[In, Out any](run func(ctx context.Context, in In, job Job) (Out, error)) func(ctx context.Context, job Job) (any, error) {
+	return func(ctx context.Context, job Job) (any, error) {
+		var in In
+		if err := json.Unmarshal(job.Input, &in); err != nil {
+			return nil, &orchestrator.PermanentError{Code: orchestrator.CodeInvalidInput, Message: "the input has another form", Err: err}
+		}
+		return run(ctx, in, job)
+	}
 }
 
 // analysis is the name of the first kind.

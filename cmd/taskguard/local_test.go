@@ -101,7 +101,7 @@ func TestOnALocalCloud(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if cfg.Queue == nil || cfg.Queue.Caller != caller || cfg.RunTimeout != 40*time.Second || cfg.Collection != "analyses" || env["LOG_LEVEL"] != "" {
+		if cfg.Options.Queue.Caller != caller || cfg.Options.RunTimeout != 40*time.Second || cfg.Collection != "analyses" || env["LOG_LEVEL"] != "" {
 			t.Errorf("%+v of %v", cfg, env)
 		}
 	})
@@ -123,7 +123,7 @@ func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	queue, err := taskqueue.Open(t.Context(), *cfg.Queue)
+	queue, err := taskqueue.Open(t.Context(), taskqueue.Config{Queue: cfg.Options.Queue.Name, TargetURL: cfg.Options.Queue.TargetURL, EmulatorHost: cfg.Options.Queue.EmulatorHost})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,8 +31,18 @@ func (e *Environment) Problem(name, format string, args ...any) {
 	e.Add(fmt.Errorf("%s: "+format, append([]any{name}, args...)...))
 }
 
-// Add adds problems that begin with their variables' names.
-func (e *Environment) Add(problems error) { e.problems = append(e.problems, problems) }
+// Add adds problems that begin with their variables' names, each once.
+func (e *Environment) Add(problems error) {
+	all := []error{problems}
+	if joined, ok := problems.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the result of errors.Join
+		all = joined.Unwrap()
+	}
+	for _, p := range all {
+		if !slices.ContainsFunc(e.problems, func(is error) bool { return is.Error() == p.Error() }) {
+			e.problems = append(e.problems, p)
+		}
+	}
+}
 
 // Text reads any text.
 func (e *Environment) Text(name, def string) string {

@@ -55,7 +55,7 @@ type Service struct {
 	Handler    http.Handler
 	Limits     Limits
 	Background []func(context.Context) // run in the background until their context ends
-	Stop       func()                  // is called once at the stop: no work begins afterwards
+	Stop       func()                  // is called once at the stop: no work begins afterwards; nil: Drain sees to that
 	Drain      func(context.Context)   // waits for the work under way, until its context ends
 	Flush      func(context.Context)   // is called once after Drain, and returns soon after its context ends; nil: none
 	Log        *slog.Logger
@@ -84,7 +84,9 @@ func (s Service) Serve(ctx context.Context, l net.Listener, config ...slog.Attr)
 	}
 	s.Log.InfoContext(ctx, "stopping")
 	stop()
-	s.Stop()
+	if s.Stop != nil {
+		s.Stop()
+	}
 	s.shut(context.WithoutCancel(ctx), server)
 	others.Wait()
 	return err
@@ -146,7 +148,7 @@ func (p *Process) Main(ctx context.Context, stdout io.Writer, serve func(ctx con
 	context.AfterFunc(ctx, stop) // a second signal ends the process
 	if p.Project == "" {
 		var err error
-		if p.Project, err = projectHere(ctx, p.Emulator); err != nil {
+		if p.Project, err = ProjectHere(ctx, p.Emulator); err != nil {
 			return 2, err
 		}
 		p.Telemetry.Project = p.Project
@@ -161,8 +163,8 @@ func (p *Process) Main(ctx context.Context, stdout io.Writer, serve func(ctx con
 	return 0, nil
 }
 
-// projectHere asks the metadata server, which only Google's machines have.
-func projectHere(ctx context.Context, emulator string) (string, error) {
+// ProjectHere asks the metadata server for the project, which only Google's machines have.
+func ProjectHere(ctx context.Context, emulator string) (string, error) {
 	const problem = "GOOGLE_CLOUD_PROJECT: not set, and there is no metadata server"
 	if emulator != "" {
 		return "", errors.New("GOOGLE_CLOUD_PROJECT: must be set with FIRESTORE_EMULATOR_HOST, to any name")

@@ -82,7 +82,7 @@ func (d deployment) recoveryUnscheduled() []Finding {
 		return strings.HasSuffix(j.URI, recoverRoute) && j.Method == http.MethodPost && (j.State == "" || j.State == "ENABLED")
 	})
 	url, caller := cmp.Or(d.Worker.value("TASK_TARGET_URL"), "URL"), cmp.Or(d.Worker.value("TASK_CALLER"), "ACCOUNT")
-	return findIf(d.worker.Queue != nil && !scheduled, Problem,
+	return findIf(d.worker.Options.Queue.Name != "" && !scheduled, Problem,
 		fmt.Sprintf("No enabled job of Cloud Scheduler in the queue's region, the only one that was read, calls POST %s%s: unless a job of another region does, an analysis whose worker died, or whose task was lost, stays as it is.", url, recoverRoute),
 		fmt.Sprintf("Resume the job (gcloud scheduler jobs resume), or create one (gcloud scheduler jobs create http, --schedule='* * * * *' --http-method=POST --uri=%s%s --oidc-service-account-email=%s --oidc-token-audience=%[1]s).", url, recoverRoute, caller))
 }

@@ -28,7 +28,7 @@ const maxDispatch = 30 * time.Minute
 
 // deadline returns the dispatch deadline of the tasks that the worker books.
 func (d deployment) deadline() time.Duration {
-	return min(delivery.DispatchDeadline(d.worker.RunTimeout), maxDispatch)
+	return min(delivery.DispatchDeadline(d.worker.Options.RunTimeout), maxDispatch)
 }
 
 // setTimeout returns a fix that ends the request together with its dispatch.
@@ -37,8 +37,8 @@ func (d deployment) setTimeout() string {
 }
 
 func (d deployment) runTimeout() []Finding {
-	return findIf(d.worker.RunTimeout >= d.Worker.Timeout, Problem,
-		fmt.Sprintf("RUN_TIMEOUT is %v, and Cloud Run ends the request after %v: a longer run continues without CPU, and is delivered again at the same time.", d.worker.RunTimeout, d.Worker.Timeout),
+	return findIf(d.worker.Options.RunTimeout >= d.Worker.Timeout, Problem,
+		fmt.Sprintf("RUN_TIMEOUT is %v, and Cloud Run ends the request after %v: a longer run continues without CPU, and is delivered again at the same time.", d.worker.Options.RunTimeout, d.Worker.Timeout),
 		d.setTimeout())
 }
 
@@ -52,7 +52,7 @@ func (d deployment) dispatchDeadline() []Finding {
 // service begin with its name; another address may be the service's custom domain.
 func (d deployment) targetURL() []Finding {
 	u, err := url.Parse(d.Worker.value("TASK_TARGET_URL"))
-	if d.worker.Queue == nil || err != nil || u.Host == "" {
+	if d.worker.Options.Queue.Name == "" || err != nil || u.Host == "" {
 		return nil
 	}
 	other := strings.HasSuffix(u.Hostname(), ".run.app") && !strings.HasPrefix(u.Hostname(), d.Worker.Name+"-")
@@ -62,7 +62,7 @@ func (d deployment) targetURL() []Finding {
 }
 
 func (d deployment) maxRuns() []Finding {
-	n, concurrency := d.worker.MaxRuns, d.Worker.Concurrency
+	n, concurrency := d.worker.Options.MaxRuns, d.Worker.Concurrency
 	return findIf(concurrency > int64(n), Problem,
 		fmt.Sprintf("MAX_RUNS is %d, and Cloud Run sends an instance up to %d deliveries at once: the others are answered 409 and delivered later.", n, concurrency),
 		fmt.Sprintf("Set containerConcurrency: %d (--concurrency=%[1]d); or MAX_RUNS=%d, if the memory is enough.", n, concurrency))
@@ -76,7 +76,7 @@ const (
 
 // memoryOfRuns finds a worker whose memory the largest documents can exhaust.
 func (d deployment) memoryOfRuns() []Finding {
-	has, runs := d.Worker.Memory, min(d.Worker.Concurrency, int64(d.worker.MaxRuns))
+	has, runs := d.Worker.Memory, min(d.Worker.Concurrency, int64(d.worker.Options.MaxRuns))
 	need := memoryAlone + runs*memoryPerRun
 	return findIf(has > 0 && has < need, Advice,
 		fmt.Sprintf("%s has %d MiB of memory for %d deliveries at once, which need up to %d MiB if each result is as large as a document can be.", d.Worker.Name, has>>20, runs, need>>20),

@@ -24,10 +24,10 @@ func TestTheDefaultsAreTheContracts(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := lease.Policy{TTL: 300 * time.Second, Heartbeat: 100 * time.Second, MaxAttempts: 10}
-	if c.Policy != want {
-		t.Errorf("policy = %+v, want %+v", c.Policy, want)
+	if c.Options.Lock != want {
+		t.Errorf("policy = %+v, want %+v", c.Options.Lock, want)
 	}
-	if c.Port != 8080 || c.Database != "(default)" || c.Collection != "analyses" || c.RunTimeout != 25*time.Minute || c.Checkpoint != 10*time.Second || c.Stall != 0 || c.MaxRunTime != 24*time.Hour || c.RetryMin != 30*time.Second || c.RetryMax != 10*time.Minute || c.AnalyzerSpec != "builtin:document" || c.MaxRuns != 100 || c.Pessimistic || c.LogFormat != "json" {
+	if o := c.Options; c.Port != 8080 || c.Database != "(default)" || c.Collection != "analyses" || o.RunTimeout != 25*time.Minute || o.CheckpointInterval != 10*time.Second || o.StallTimeout != 0 || o.MaxRunTime != 24*time.Hour || o.RetryMin != 30*time.Second || o.RetryMax != 10*time.Minute || c.AnalyzerSpec != "builtin:document" || o.MaxRuns != 100 || o.Pessimistic || c.LogFormat != "json" {
 		t.Errorf("config = %+v", c)
 	}
 }
@@ -81,7 +81,7 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"equal retries":         {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "RETRY_MIN=12h", "RETRY_MAX=12h"}, nil},
 		"retries in reverse":    {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "RETRY_MAX=29s"}, []string{"RETRY_MIN: 30s is over RETRY_MAX, 29s"}},
 		"a retry too late":      {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "RETRY_MAX=13h"}, []string{"RETRY_MAX: 13h0m0s is over 12h"}},
-		"several at once":       {[]string{"PORT=x", "RUN_TIMEOUT=0s"}, []string{"PORT: ", "RUN_TIMEOUT: ", "TASK_AUTH: "}},
+		"several at once":       {[]string{"PORT=x", "RUN_TIMEOUT=0s"}, []string{"RUN_TIMEOUT: ", "TASK_AUTH: ", "PORT: "}},
 		"an empty one is unset": {[]string{"TASK_AUTH=iam", "PORT="}, nil},
 	}
 	for name, tc := range cases {
