@@ -97,6 +97,7 @@ func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
 			}
 			return "done", nil
 		})
+		w.guard.RunTimeout -= time.Minute // no heartbeat is due when it ends
 		for _, id := range []string{"long", "deleted", "taken", "flaky", "resumable"} {
 			b.Put(t, id, map[string]any{"status": "QUEUED"})
 		}
