@@ -31,6 +31,14 @@ type instance struct {
 	guard       *delivery.Guard
 }
 
+// ttl returns the default, or a short TTL where time is real.
+func ttl(b *emulatortest.Backend) time.Duration {
+	if b.Google() {
+		return 20 * time.Second
+	}
+	return lease.DefaultTTL
+}
+
 // start runs a worker on b whose analyzer is body.
 func start(t testing.TB, b *emulatortest.Backend, body orchestrator.AnalyzerFunc) *instance {
 	t.Helper()
@@ -42,7 +50,7 @@ func start(t testing.TB, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 		}
 		return nil
 	}
-	policy := lease.Policy{MaxAttempts: 3}
+	policy := lease.Policy{TTL: ttl(b), MaxAttempts: 3}
 	a, err := repo.Open(t.Context(), b.Project, repo.Options{
 		Collection: b.Collection, Fields: repo.Fields(b.Vocabulary), Policy: policy, MaxRunTime: delivery.DefaultMaxRunTime,
 	}, b.Client(t,
