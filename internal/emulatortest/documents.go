@@ -38,6 +38,12 @@ func (v *Vocabulary) words() [][2]string {
 	return [][2]string{{"QUEUED", v.Queued}, {"PROCESSING", v.Processing}, {"READY", v.Finished}, {"FAILED", v.Failed}}
 }
 
+// Translated returns fields with their names and words in the vocabulary of k.
+func (k Kind) Translated(t testing.TB, fields map[string]any) map[string]any {
+	t.Helper()
+	return k.translated(t, fields, 0)
+}
+
 // translated returns fields with the names and words at one place of each pair replaced by
 // those at the other. One that is there already is an error.
 func (k Kind) translated(t testing.TB, fields map[string]any, from int) map[string]any {
@@ -72,7 +78,7 @@ func (k Kind) translated(t testing.TB, fields map[string]any, from int) map[stri
 // Delete, are not counted.
 func (b *Backend) Put(t testing.TB, id string, fields map[string]any) {
 	t.Helper()
-	if _, err := b.doc(t, id).Set(t.Context(), b.translated(t, fields, 0)); err != nil {
+	if _, err := b.doc(t, id).Set(t.Context(), b.Translated(t, fields)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -80,7 +86,7 @@ func (b *Backend) Put(t testing.TB, id string, fields map[string]any) {
 // Merge writes some fields of the document id as another program would.
 func (b *Backend) Merge(t testing.TB, id string, fields map[string]any) {
 	t.Helper()
-	if _, err := b.doc(t, id).Set(t.Context(), b.translated(t, fields, 0), firestore.MergeAll); err != nil {
+	if _, err := b.doc(t, id).Set(t.Context(), b.Translated(t, fields), firestore.MergeAll); err != nil {
 		t.Fatal(err)
 	}
 }
