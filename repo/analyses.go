@@ -19,10 +19,10 @@ import (
 
 // Options configures Open and OpenRooms. The zero value is the contract's default.
 type Options struct {
-	Database   string // "" is (default)
-	Collection string // "" is analyses, of OpenRooms documentLocks
-	Emulator   string // host:port of an emulator; FIRESTORE_EMULATOR_HOST takes precedence
-	Policy     lease.Policy
+	Database   string        // "" is (default)
+	Collection string        // "" is analyses, of OpenRooms documentLocks
+	Emulator   string        // host:port of an emulator; FIRESTORE_EMULATOR_HOST takes precedence
+	Policy     lease.Policy  // of the locks
 	MaxRunTime time.Duration // see analysislock.New; zero: not limited
 	// Pessimistic makes every decision inside client.RunTransaction. Otherwise only
 	// a decision that met two conflicts is made there.
@@ -140,7 +140,7 @@ func (a *Analyses) CreateWith(ctx context.Context, id string, input any, params 
 		fields["params"] = params
 	}
 	if a.codec.keep > 0 { // an expired document may have had the same id
-		fields["lockToken"] = lease.Fresh(now).Token
+		fields["lockToken"] = lease.Fresh(read).Token
 	}
 	if a.codec.keepAll {
 		fields["expireAt"] = now.Add(a.codec.keep)
