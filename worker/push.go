@@ -7,37 +7,25 @@ import (
 	"taskguard/internal/delivery"
 )
 
-// PubSub returns the handler of a push subscription of Pub/Sub that delivers its messages
-// wrapped. The message's attribute IDField is the id of a document of k; without that
-// attribute, its data is a JSON object that has the field. The document must exist: the
-// message does not create it. The body of a request is limited to 1 MiB.
+// PubSub returns the handler of a push subscription of Pub/Sub with wrapped messages of at most
+// 1 MiB. A message's attribute IDField is the id of a document of k, which must exist; without
+// it, the data is a JSON object with that field. A message is handled as a task of Handler: a
+// 200 acknowledges it, and after any other answer Pub/Sub delivers it again, by the
+// subscription's retry policy. What can never succeed is acknowledged, and logged as rejected.
 //
-// A message is handled as a task of Handler, with the same answers. An answer of 200
-// acknowledges it, and any other makes Pub/Sub deliver it again. With a Queue, the next
-// attempt after a failure is booked in it, and the message is acknowledged. Without one, the
-// subscription's own retry policy applies: set its backoff, and a dead-letter policy. A
-// message that can never succeed is acknowledged, and logged as rejected; whether there is
-// such a document is only judged with a dead-letter policy, at the sixth try.
+// Pub/Sub waits for the answer for the acknowledgement deadline: 10 s by default, at most 600 s.
+// After that it delivers the message again. That is not run twice, but without a Queue it is
+// repeated while the run goes on. Set RunTimeout to less, or let the Queue run the work: if
+// k.Run is nil, a message only books a delivery to k.Path, and is then acknowledged.
 //
-// Pub/Sub waits for an answer for the subscription's acknowledgement deadline: 10 s by
-// default, at most 600 s. It delivers a message again after that, while the first run goes on.
-// Nothing is run twice, since the second delivery finds the document locked, but without a Queue it is
-// repeated until the run has ended. So set RunTimeout to less than the deadline, or let the
-// queue run the work: if k.Run is nil, the handler only books a delivery to k.Path, where
-// Handler or another service runs it, and the message is acknowledged once that is booked.
-//
-// Pub/Sub's token for the subscription must pass Options.Auth: OIDC with its audience and
-// its service account. PubSub panics if k is not usable, or has neither a Run nor a Queue.
+// The subscription's token must pass Options.Auth. PubSub panics if k is not usable, or has
+// neither a Run nor a Queue.
 func (g *Guard) PubSub(k Kind) http.Handler { return g.push(k, delivery.PubSub) }
 
-// Eventarc is like PubSub, for Firestore's events of type
-// google.cloud.firestore.document.v1.created, which an Eventarc trigger delivers when another
-// program creates a document: its id is that of the document. Any other event, and one of
-// another database or collection, is acknowledged and logged as rejected.
-//
-// Eventarc delivers through Pub/Sub, so its subscription's acknowledgement deadline and
-// retry policy apply too. It discards an event that is not acknowledged within 24 h, unless
-// that is configured otherwise. The id comes in a header, which loses spaces at its ends.
+// Eventarc is like PubSub, for the events google.cloud.firestore.document.v1.created of
+// documents that other programs create in k's collection, in the binary mode of CloudEvents.
+// Any other event is logged as rejected. Eventarc delivers by Pub/Sub, so the same limits apply.
+// The id comes in a header, so one that begins or ends with a space is not found.
 func (g *Guard) Eventarc(k Kind) http.Handler {
 	filled, _ := k.Filled() // push panics with its error
 	return g.push(k, delivery.Eventarc(cmp.Or(g.options.Database, "(default)"), filled.Collection))
@@ -46,8 +34,9 @@ func (g *Guard) Eventarc(k Kind) http.Handler {
 // push returns the handler of the messages that read reads.
 func (g *Guard) push(k Kind, read delivery.Reader) http.Handler {
 	books := k.Run == nil && g.queue != nil
-	if books {
-		read = delivery.BookOnly(read)
-	}
-	return handler(g.server.Deliveries(g.handled(k, books).guard, read))
+	return handler(g.server.Deliveries(g.handled(k, books).guard, func(w http.ResponseWriter, r *http.Request, k delivery.Kind) (delivery.Delivery, error) {
+		d, err := read(w, r, k)
+		d.BookOnly = books
+		return d, err
+	}))
 }

@@ -95,7 +95,7 @@ type Delivery struct {
 	AnalysisID string
 	Task       string // the task's short name, or the id of a message
 	Tries      int    // which of the task's tries this is, from 1; zero: unknown
-	book       bool   // another delivery in the queue, instead of a run
+	BookOnly   bool   // book another delivery in the queue, and do not run
 }
 
 // Deliver handles one delivery: acquire, run under heartbeats, and finish in one
@@ -105,7 +105,7 @@ func (g *Guard) Deliver(ctx context.Context, d Delivery) Outcome {
 	// A new owner for each delivery: with one owner for each process, 22 of 200 runs overlapped.
 	a := &attempt{Guard: g, id: d.AnalysisID, task: d.Task, owner: g.Instance + "/" + rand.Text()}
 	deliver := a.deliver
-	if d.book {
+	if d.BookOnly {
 		deliver = a.forward
 	}
 	o := deliver(ctx)

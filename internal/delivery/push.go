@@ -15,22 +15,15 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// unknownMessage is the Task of a message whose id was not read.
-const unknownMessage = "unknown"
-
-// PubSub reads a wrapped message of a push subscription of Pub/Sub. The id is the message's
-// attribute of the kind's IDField. Without that attribute, the message's data is a JSON object
-// that has it, as the body of a task.
+// PubSub reads a wrapped message of a push subscription of Pub/Sub. The id is its attribute of
+// the kind's IDField, else in its data, a JSON object as the body of a task.
 func PubSub(w http.ResponseWriter, r *http.Request, k Kind) (d Delivery, err error) {
 	body, err := readBody(w, r)
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large): // its id follows its data
-		return Delivery{Task: unknownMessage}, err
-	case err != nil:
+	if errors.As(err, new(*http.MaxBytesError)) {
+		d.Task = "unknown" // its id follows its data
+	}
+	if err != nil {
 		return d, err
-	case !utf8.Valid(body): // encoding/json would replace invalid bytes
-		return d, errors.New("the body is not UTF-8")
 	}
 	var push struct {
 		Message struct {
@@ -41,14 +34,13 @@ func PubSub(w http.ResponseWriter, r *http.Request, k Kind) (d Delivery, err err
 		DeliveryAttempt int // only with a dead-letter policy
 	}
 	err = json.Unmarshal(body, &push) // with an error of a type, it still reads the other fields
-	message := push.Message
-	d.Task, d.Tries = message.MessageID, max(0, push.DeliveryAttempt)
-	if err != nil || d.Task == "" {
+	d.Task, d.Tries = push.Message.MessageID, max(0, push.DeliveryAttempt)
+	if err != nil || d.Task == "" || !utf8.Valid(body) {
 		return d, errors.New(`the body is not a wrapped message of Pub/Sub, {"message": {"messageId": "…", …}}`)
 	}
-	id, found := message.Attributes[cmp.Or(k.IDField, analysisField)]
+	id, found := push.Message.Attributes[cmp.Or(k.IDField, analysisField)]
 	if !found {
-		if id, err = readID(message.Data, k); err != nil {
+		if id, err = readID(push.Message.Data, k); err != nil {
 			return d, fmt.Errorf("the message's data: %w", err)
 		}
 	}
@@ -56,24 +48,20 @@ func PubSub(w http.ResponseWriter, r *http.Request, k Kind) (d Delivery, err err
 	return d, nil
 }
 
-// created is the type of the event that a document was created. The type of the event that
-// also names the author has the suffix withAuthContext.
+// created is the type of an event. With its author, the type has the suffix withAuthContext.
 const created, withAuthContext = "google.cloud.firestore.document.v1.created", ".withAuthContext"
 
-// Eventarc returns a Reader of Firestore's event that a document was created, in the binary
-// mode of CloudEvents: everything but the document's fields is in headers, so the body is not
-// examined. The document must be directly in the collection of the database. Firestore does not
-// percent-encode its path, so it is not decoded.
+// Eventarc returns a Reader of Firestore's events that a document was created in a collection,
+// in the binary mode of CloudEvents. It reads the headers only. Firestore does not percent-encode
+// the document's path, so it is not decoded.
 func Eventarc(database, collection string) Reader {
 	return func(w http.ResponseWriter, r *http.Request, _ Kind) (Delivery, error) {
 		_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, maxBody)) // so that the connection can be used again
 		d := Delivery{Task: r.Header.Get("Ce-Id")}
 		id, inside := strings.CutPrefix(r.Header.Get("Ce-Document"), collection+"/")
 		switch {
-		case d.Task == "":
-			return d, errors.New("the header ce-id of an event is missing")
-		case strings.TrimSuffix(r.Header.Get("Ce-Type"), withAuthContext) != created:
-			return d, errors.New("the event's type is not " + created)
+		case d.Task == "" || strings.TrimSuffix(r.Header.Get("Ce-Type"), withAuthContext) != created:
+			return d, errors.New("the request is not an event with a ce-id and the type " + created)
 		case r.Header.Get("Ce-Database") != database:
 			return d, errors.New("the event is not from the database " + database)
 		case !inside:
@@ -84,24 +72,13 @@ func Eventarc(database, collection string) Reader {
 	}
 }
 
-// BookOnly returns a Reader of deliveries that book another in the queue instead of a run.
-func BookOnly(read Reader) Reader {
-	return func(w http.ResponseWriter, r *http.Request, k Kind) (Delivery, error) {
-		d, err := read(w, r, k)
-		d.book = true
-		return d, err
-	}
-}
-
-// forward books a delivery for the message at hand. A message that is delivered again books
-// the same task.
+// forward books a delivery for the message at hand. Each try of a message books the same task.
 func (a *attempt) forward(ctx context.Context) Outcome {
-	o := Outcome{Case: Unavailable, ID: a.id}
 	if err := analysislock.CheckID(a.id); err != nil {
 		return refusal(a.id, err)
 	}
-	if a.bookAt(ctx, a.Kind.task("push", a.id, a.task), time.Time{}) {
-		o.Case = Booked
+	if !a.bookAt(ctx, a.Kind.task("push", a.id, a.task), time.Time{}) {
+		return Outcome{Case: Unavailable, ID: a.id}
 	}
-	return o
+	return Outcome{Case: Booked, ID: a.id}
 }
