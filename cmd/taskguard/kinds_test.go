@@ -68,7 +68,7 @@ func TestEachCommandWorksOnTheKindThatItNames(t *testing.T) {
 	}
 	step(task("x"), `submit --kind order --id x --input {"n":1}`, "x: created; delivery booked")
 	step("", `submit --kind order --id x --input {"n":1}`, "x: exists already, QUEUED; its delivery was booked before")
-	step("", "status --kind order x", "demo-test / (default) / shops/s/orders", "QUEUED")
+	step("", "status --kind order x", "taskguard status --kind order: reading demo-test / (default) / shops/s/orders\n", "QUEUED")
 	step("", "status --kind order --json --status QUEUED", `{"kind":"order","id":"x","status":"QUEUED"`)
 	step("", "status --kind order --json x", `{"kind":"order","id":"x"`, `"input":{"n":1}`)
 	locked(t, a, "held")
@@ -110,7 +110,7 @@ func TestWrongKindsAreRefusedByName(t *testing.T) {
 		`order`:                                  "want a JSON array of kinds",
 		`[]`:                                     "want a JSON array of kinds",
 		`[{"name":"order"}] []`:                  "want a JSON array of kinds",
-		`@/none`:                                 "/none: no such file",
+		`@/none`:                                 "or @FILE: open /none: no such file",
 		`[{"name":"order"}]`:                     `the kind at index 0: kind "order": Collection is required`,
 		`[{"name":"a","collection":"as"},{"name":"b","colection":"bs"}]`:                                            `the kind at index 1: json: unknown field "colection"`,
 		`[{"name":"a","collection":"as"},{"name":"b","collection":"as"}]`:                                           `kind "b" has the name, the collection or the path of kind "a"`,
@@ -132,7 +132,7 @@ func TestKindsOfAFileNeedNoAnalysis(t *testing.T) {
 	env := store(t)
 	env["KINDS"] = "@" + write(t, "kinds.json", `[{"name": "order", "collection": "orders", "fields": {"finished": "DONE"}}]`)
 	put(t, env, "orders/x", map[string]any{"status": "DONE"})
-	taskguard(t, env, "status", "--json").want(t, cli.ExitDone, `{"kind":"order","id":"x","status":"READY"`, "/ orders\n")
+	taskguard(t, env, "status", "--json").want(t, cli.ExitDone, `{"kind":"order","id":"x","status":"READY"`, "status --kind order: ", "/ orders\n")
 	named := env.with("KINDS", `[{}]`).with("ANALYSES_COLLECTION", "orders")
 	taskguard(t, named, "status", "--json").want(t, cli.ExitDone, `{"id":"x","status":"DONE"`, "/ orders\n")
 }

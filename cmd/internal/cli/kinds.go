@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -22,17 +23,14 @@ func Kinds(e *cloudrun.Environment) (all []worker.Kind) {
 		k, _ := worker.Kind{Collection: analyses}.Filled() // a wrong collection is reported
 		return []worker.Kind{k}
 	}
-	if file, is := strings.CutPrefix(text, "@"); is {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			e.Problem("KINDS", "%v", err)
-			return nil
-		}
-		text = string(data)
-	}
+	var err error
 	var list []json.RawMessage
-	if err := json.Unmarshal([]byte(text), &list); err != nil || len(list) == 0 {
-		e.Problem("KINDS", `want a JSON array of kinds such as [{"name": "order", "collection": "orders"}], or @FILE`)
+	data := []byte(text)
+	if file, is := strings.CutPrefix(text, "@"); is {
+		data, err = os.ReadFile(file)
+	}
+	if err = cmp.Or(err, json.Unmarshal(data, &list)); err != nil || len(list) == 0 {
+		e.Problem("KINDS", `want a JSON array of kinds such as [{"name": "order", "collection": "orders"}], or @FILE: %v`, cmp.Or(err, errors.New("none")))
 	}
 	for i := range list {
 		var k worker.Kind

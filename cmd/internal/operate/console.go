@@ -9,7 +9,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -137,18 +139,21 @@ func (s *ConsoleServer) Serve(ctx context.Context, l net.Listener) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var pages []*console.Server
-	mux := http.NewServeMux()
+	kinds := s.options.Kinds
 	for i, cl := range s.clients {
 		o := s.options
-		o.Place, o.Root = cl.place.String(), o.Kinds[i].Root
+		o.Place, o.Root = cl.place.String(), kinds[i].Root
 		if s.write {
 			o.Operator = consoleOperator{cl, o.Log}
 		}
 		pages = append(pages, console.NewServer(work, consoleSource{cl}, o))
-		mux.Handle(o.Root+"/", http.StripPrefix(o.Root, pages[i]))
+	}
+	handler := func(w http.ResponseWriter, r *http.Request) {
+		i := slices.IndexFunc(kinds[1:], func(k console.Kind) bool { return strings.HasPrefix(r.URL.Path, k.Root+"/") }) + 1
+		http.StripPrefix(kinds[i].Root, pages[i]).ServeHTTP(w, r)
 	}
 	err := cloudrun.Service{
-		Handler: mux, Limits: cloudrun.DefaultLimits(), Background: s.background, Stop: stop,
+		Handler: http.HandlerFunc(handler), Limits: cloudrun.DefaultLimits(), Background: s.background, Stop: stop,
 		Drain: func(ctx context.Context) {
 			for _, page := range pages {
 				page.Drain(ctx)

@@ -110,7 +110,7 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
-	cli.Print(c.Err, "taskguard status: reading %s\n", cl.place)
+	cli.Print(c.Err, "taskguard status%s: reading %s\n", cl.place.Flag(), cl.place)
 	switch {
 	case len(args) == 1:
 		return cl.showOne(ctx, c, args[0])
