@@ -1,6 +1,20 @@
 package mutants
 
 var repoRooms = []room{
+	{"repo/fence/fence.go", []bug{
+		seed("a stale token passes a fence", "TestAStaleTokenThatArrivesAfterANewerOneIsRefused/embedded",
+			`if token < s.Token {`, `if token < 0 {`),
+		seed("a fence refuses the same token again", "TestAStaleTokenThatArrivesAfterANewerOneIsRefused/embedded",
+			`if token < s.Token {`, `if token <= s.Token {`),
+		seed("a fence forgets a token that is accepted", "TestAStaleTokenThatArrivesAfterANewerOneIsRefused/embedded",
+			`if token > s.Token || `, `if `),
+		seed("a fence is read outside the commit that it guards", "TestOfTwoRacingWritesTheNewerRemains/embedded",
+			`snap, err := tx.Get(doc)`, `snap, err := doc.Get(ctx)`),
+		seed("a fence in use expires", "TestAFenceIsKeptForHalfOfKeepAfterEachAcceptedTokenOrLonger",
+			` || s.RemoveAt.Before(now.Add(keep/2))`, ` || now.Add(keep).IsZero()`),
+		seed("a request passes an unreachable fence", "TestEachRequestIsAnsweredAfterOneTransaction",
+			`case err == nil:`, `case err == nil, !errors.Is(err, ErrStale) && !errors.Is(err, errToken):`),
+	}},
 	{"repo/transaction.go", []bug{
 		seed("trust in a commit is measured from its reply", "TestTrustIsCountedFromTheStartOfTheCall/heartbeat/a_commit",
 			`	asked := time.Now()
