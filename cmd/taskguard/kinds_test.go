@@ -106,12 +106,12 @@ func TestWrongKindsAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	env := store(t)
 	for text, want := range map[string]string{
-		`[{"name":"recover","collection":"rs"}]`: `kind "recover": Path "/internal/tasks/recover" is that of another route`,
+		`[{"name":"recover","collection":"rs"}]`: `kind "recover": the Path "/internal/tasks/recover" is that of another route`,
 		`order`:                                  "want a JSON array of kinds",
 		`[]`:                                     "want a JSON array of kinds",
 		`[{"name":"order"}] []`:                  "want a JSON array of kinds",
 		`@/none`:                                 "or @FILE: open /none: no such file",
-		`[{"name":"order"}]`:                     `the kind at index 0: kind "order": Collection is required`,
+		`[{"name":"order"}]`:                     `the kind at index 0: kind "order": no Collection`,
 		`[{"name":"a","collection":"as"},{"name":"b","colection":"bs"}]`:                                            `the kind at index 1: json: unknown field "colection"`,
 		`[{"name":"a","collection":"as"},{"name":"b","collection":"as"}]`:                                           `kind "b" has the name, the collection or the path of kind "a"`,
 		`[{"name":"a","collection":"as"},{"name":"a","collection":"bs"}]`:                                           `kind "a" has the name`,
