@@ -56,16 +56,16 @@ var siblingRooms = []room{
 	{"internal/doctor/rules_other.go", []bug{
 		seed("the queue leaves recovery no place", "TestAnswersOfGoogleAreChecked/dispatches#03", `n >= places`, `n > places`),
 		seed("only the first kind's indexes are checked", "TestEachSeededMisconfigurationIsFoundByItsRuleAndNoOther",
-			`	for _, k := range d.Kinds {
-		needed`, `	for _, k := range d.Kinds[:1] {
+			`	for i := range d.Kinds {
+		needed`, `	for i := range d.Kinds[:1] {
 		needed`),
 		seed("only the first kind's large fields are checked", "TestEachSeededMisconfigurationIsFoundByItsRuleAndNoOther",
-			`	for _, k := range d.Kinds {
-		group`, `	for _, k := range d.Kinds[:1] {
+			`	for i := range d.Kinds {
+		group`, `	for i := range d.Kinds[:1] {
 		group`),
 	}},
 	{"internal/doctor/rules_worker.go", []bug{seed("a kind's path in the target's URL is not found", "TestEachSeededMisconfigurationIsFoundByItsRuleAndNoOther",
-		`if strings.HasSuffix(u.Path, k.Path) {`, `if u.Path == k.Name {`)}},
+		`strings.HasSuffix(u.Path, k.Path) {`, `u.Path == k.Name {`)}},
 	{"internal/doctor/google.go", []bug{seed("only the first kind's indexes are read", "TestTheIndexesOfEachKindAreRead",
 		`range r.facts.Kinds {`, `range r.facts.Kinds[:1] {`)}},
 	{"cmd/internal/cli/kinds.go", []bug{

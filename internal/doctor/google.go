@@ -96,8 +96,8 @@ func (r *reader) askIndexes(ctx context.Context, database string) {
 			return err
 		}
 		groups := api.Projects.Databases.CollectionGroups
-		for _, k := range r.facts.Kinds {
-			group := path.Base(k.Collection)
+		for i := range r.facts.Kinds {
+			group := path.Base(r.facts.Kinds[i].Collection)
 			err = groups.Indexes.List(database+"/collectionGroups/"+group).Pages(ctx, func(p *firestore.GoogleFirestoreAdminV1ListIndexesResponse) error {
 				for _, i := range p.Indexes {
 					all.add(group, i)

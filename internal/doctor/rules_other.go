@@ -53,8 +53,8 @@ func (d deployment) queueHot() []Finding {
 
 func (d deployment) indexMissing() (found []Finding) {
 	var needed []string
-	for _, k := range d.Kinds {
-		needed = append(needed, NeededIndexes(k)...)
+	for i := range d.Kinds {
+		needed = append(needed, NeededIndexes(d.Kinds[i])...)
 	}
 	for _, need := range needed {
 		state, exists := d.Indexes.Composite[need]
@@ -70,9 +70,9 @@ func (d deployment) indexMissing() (found []Finding) {
 
 // fieldIndexed finds fields that may be large and are indexed.
 func (d deployment) fieldIndexed() (found []Finding) {
-	for _, k := range d.Kinds {
-		group := path.Base(k.Collection)
-		for _, name := range []string{cmp.Or(k.Fields.Input, "input"), cmp.Or(k.Fields.Result, "result")} {
+	for i := range d.Kinds {
+		group, fields := path.Base(d.Kinds[i].Collection), d.Kinds[i].Fields
+		for _, name := range []string{cmp.Or(fields.Input, "input"), cmp.Or(fields.Result, "result")} {
 			found = append(found, findIf(d.Indexes.indexed(group, name), Problem,
 				fmt.Sprintf("The field %s of %s is indexed: Firestore refuses a document with more than 40,000 index entries.", name, group),
 				fmt.Sprintf("Exempt it (gcloud firestore indexes fields update %s, --collection-group=%s --disable-indexes).", name, group))...)

@@ -43,8 +43,8 @@ func Kinds(e *cloudrun.Environment) (all []worker.Kind) {
 		if err == nil {
 			k, err = k.Filled()
 		}
-		for _, other := range all {
-			if err == nil && (k.Name == other.Name || k.Collection == other.Collection || k.Path == other.Path) {
+		for j := range all {
+			if other := &all[j]; err == nil && (k.Name == other.Name || k.Collection == other.Collection || k.Path == other.Path) {
 				err = fmt.Errorf("kind %q has the name, the collection or the path of kind %q", k.Name, other.Name)
 			}
 		}
