@@ -22,7 +22,7 @@ var rooms = map[string][]string{
 	"worker":       {"internal", "lease", "orchestrator", "repo", "internal/cloudrun"},
 	"emulator":     {"internal/wire"},
 	"deploy":       {}, // files, and a test of the example
-	"docs":         {"orchestrator"},
+	"docs":         {"orchestrator", "worker"},
 
 	"internal/wire":           {},
 	"internal/cloudrun":       {"internal", "lease", "repo"},

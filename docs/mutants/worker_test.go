@@ -86,7 +86,7 @@ var workerRooms = []room{
 		seed("a follow-up's name lacks the token", "TestEachLockHasAFollowUpOfItsOwn",
 			`strconv.FormatInt(token, 10), expires`, `strconv.Itoa(0), expires`),
 		seed("the delivery in the place of a stopped run has one name for ever", "TestAStoppedRunOfARecreatedDocumentIsBookedToo",
-			`taskqueue.Name("replace", a.id, a.owner)`, `taskqueue.Name("replace", a.id)`),
+			`a.Kind.task("replace", a.id, a.owner)`, `a.Kind.task("replace", a.id)`),
 		seed("a follow-up's name lacks the expiry", "TestFollowUpsOfALongRunEndWithIt",
 			`, expires.UTC().Format(time.RFC3339Nano))`, `)`),
 		seed("the follow-up itself is acknowledged because its name is taken", "TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged",
@@ -122,9 +122,8 @@ var workerRooms = []room{
 		seed("a booking of a recovery that fails cancels the others", "TestABookingThatFailsCancelsNoOtherAnd32AreMadeAtATime",
 			`	var booking errgroup.Group`, `	booking, ctx := errgroup.WithContext(ctx)`),
 	}},
-	{"internal/workerservice/service.go", []bug{seed("a stop does not say by when it ends", "TestAStopNamesTheDeadlineOfTheReleases",
-		`cancel(&delivery.StopError{Deadline: time.Now().Add(cfg.Limits.Drain - cfg.Limits.Answers)})`,
-		`cancel(worker.ErrStopping)`)}},
+	{"worker/guard.go", []bug{seed("a stop does not say by when it ends", "internal/workerservice.TestAStopNamesTheDeadlineOfTheReleases",
+		`g.stop(stop)`, `g.stop(ErrStopping)`)}},
 	{"internal/delivery/outcome.go", []bug{
 		seed("a failure for now that is not booked is acknowledged", "TestAFailureForNowIsReleasedThenBookedThenAcknowledged/the_booking_fails",
 			`Retry:              {code: http.StatusInternalServerError,`, `Retry:              {code: http.StatusOK,`),
@@ -147,18 +146,18 @@ var workerRooms = []room{
 		seed("a worker takes any number of deliveries", "TestABusyWorkerAnswersBusyBeforeFirestoreIsRead",
 			`s.Begin(s.MaxRuns)`, `s.Begin(0)`),
 		seed("a recovery takes a delivery's place", "TestNeitherARecoveryNorAnIncompleteRequestIsCounted",
-			`_ func(id string) error) Outcome {
+			`_ func() error) Outcome {
 	defer s.Track()()
 `,
-			`begin func(id string) error) Outcome {
-	_ = begin("")
+			`begin func() error) Outcome {
+	_ = begin()
 `),
 		seed("half a request takes a place", "TestNeitherARecoveryNorAnIncompleteRequestIsCounted",
-			`	id, err := readTask(c.Response(), r)
+			`	d, err := read(c.Response(), r, g.Kind)
 `,
-			`	full := begin("")
-	begin = func(string) error { return full }
-	id, err := readTask(c.Response(), r)
+			`	full := begin()
+	begin = func() error { return full }
+	d, err := read(c.Response(), r, g.Kind)
 `),
 		seed("recovery is open to everybody", "TestAForgedCallIsRefusedBeforeAnythingIsRead",
 			`refused := s.refused(c.Request()); refused {`,
