@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -20,7 +21,7 @@ func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
 // open opens a Guard on b.
 func open(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) *worker.Guard {
 	t.Helper()
-	o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t)}
+	o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), Log: slog.New(slog.DiscardHandler), FirestoreOptions: b.Client(t)}
 	if adapt != nil {
 		adapt(&o)
 	}
