@@ -10,10 +10,10 @@ import (
 
 // Job is one attempt at one analysis.
 type Job struct {
-	AnalysisID string          `json:"analysis_id"`
-	LockToken  int64           `json:"lock_token"` // fencing token: larger for each later attempt, for side effects elsewhere
-	Attempt    int             `json:"attempt"`    // from 1
-	Input      json.RawMessage `json:"input"`      // nil or empty is encoded as null
+	AnalysisID string          `json:"analysis_id"` // the document's
+	LockToken  int64           `json:"lock_token"`  // fencing token: larger for each later attempt, for side effects elsewhere
+	Attempt    int             `json:"attempt"`     // from 1
+	Input      json.RawMessage `json:"input"`       // nil or empty is encoded as null
 	// Resume is the newest checkpoint that an earlier attempt reported; nil: none.
 	Resume json.RawMessage `json:"checkpoint,omitempty"`
 

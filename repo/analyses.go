@@ -19,10 +19,10 @@ import (
 
 // Options configures Open and OpenRooms. The zero value is the contract's default.
 type Options struct {
-	Database   string // "" is (default)
-	Collection string // "" is analyses, of OpenRooms documentLocks
-	Emulator   string // host:port of an emulator; FIRESTORE_EMULATOR_HOST takes precedence
-	Policy     lease.Policy
+	Database   string        // "" is (default)
+	Collection string        // "" is analyses, of OpenRooms documentLocks
+	Emulator   string        // host:port of an emulator; FIRESTORE_EMULATOR_HOST takes precedence
+	Policy     lease.Policy  // of the locks
 	MaxRunTime time.Duration // see analysislock.New; zero: not limited
 	// Pessimistic makes every decision inside client.RunTransaction. Otherwise only
 	// a decision that met two conflicts is made there.

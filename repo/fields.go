@@ -15,16 +15,15 @@ import (
 // words of the status. An empty one is that of analyses. All other fields of the contract,
 // such as lockOwner and attempts, have the same names in each collection.
 type Fields struct {
-	Status string `json:"status,omitempty"` // the field; empty: status
-	// The words of the status; empty: QUEUED, PROCESSING, READY and FAILED.
-	Queued     string `json:"queued,omitempty"`
-	Processing string `json:"processing,omitempty"`
-	Finished   string `json:"finished,omitempty"`
-	Failed     string `json:"failed,omitempty"`
+	Status     string `json:"status,omitempty"`     // the field that contains one of these words; empty: status
+	Queued     string `json:"queued,omitempty"`     // empty: QUEUED
+	Processing string `json:"processing,omitempty"` // empty: PROCESSING
+	Finished   string `json:"finished,omitempty"`   // empty: READY
+	Failed     string `json:"failed,omitempty"`     // empty: FAILED
 
-	Input  string `json:"input,omitempty"`
-	Result string `json:"result,omitempty"`
-	Error  string `json:"error,omitempty"` // a map of code and message
+	Input  string `json:"input,omitempty"`  // the field; empty: input
+	Result string `json:"result,omitempty"` // the field; empty: result
+	Error  string `json:"error,omitempty"`  // the field, a map of code and message; empty: error
 }
 
 // simpleName matches a field's name that needs no quotes in a path.

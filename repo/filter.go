@@ -18,7 +18,7 @@ import (
 
 // Filter selects analyses that have an updatedAt. The zero value selects all of them.
 type Filter struct {
-	Status        string
+	Status        string    // empty: any
 	Code          string    // of Error or LastError
 	ErrorOnly     bool      // compare Code only with Error's
 	Since, Before time.Time // of UpdatedAt: Since ≤ UpdatedAt < Before; zero: no limit
@@ -174,8 +174,8 @@ func startAfter(q firestore.Query, f *Filter, after string) (firestore.Query, er
 	return q, fmt.Errorf("repo: %w: not a position of a list", lease.ErrInvalidKey)
 }
 
-// Failure is a code of Error, with the number of FAILED analyses that have it and the one
-// that was updated last.
+// Failure is a Code of Error, with the number N of FAILED analyses that have it and the
+// Newest, by UpdatedAt.
 type Failure struct {
 	Code   string
 	N      int64

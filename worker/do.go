@@ -50,8 +50,8 @@ func (e *RunningError) Error() string {
 // FailedError reports that the function has failed permanently for the key: it returned an
 // *orchestrator.PermanentError, or all attempts failed. Each later call returns it too.
 type FailedError struct {
-	Code, Message string
-	Err           error // of the function, if this call has run it
+	Code, Message string // as in the record
+	Err           error  // of the function, if this call has run it
 }
 
 func (e *FailedError) Error() string { return "worker: failed: " + e.Code + ": " + e.Message }

@@ -29,7 +29,7 @@ type Kind struct {
 	Collection string `json:"collection,omitempty"` // required, unless Name is analysis: analyses
 	IDField    string `json:"id_field,omitempty"`   // of the request's body; empty: NAME_id
 	Path       string `json:"path,omitempty"`       // of the handler's URL, for booked tasks; empty: /internal/tasks/NAME
-	Fields     Fields `json:"fields,omitzero"`
+	Fields     Fields `json:"fields,omitzero"`      // the vocabulary of its documents
 	// RunTimeout limits one run; zero: that of Options.
 	RunTimeout time.Duration `json:"-"`
 	// Run does the work, and returns its result or an error; see orchestrator.Analyzer.

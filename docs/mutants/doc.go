@@ -19,5 +19,5 @@
 // With MUTANTS_GENERATED=1 it makes mutants of whole packages, which those
 // packages' own tests must catch, except for the list in survivors.txt:
 //
-//	make mutants-generated RUN=/worker_taskauth
+//	make mutants-generated RUN=/internal_taskauth
 package mutants

@@ -39,8 +39,8 @@ type Usage struct {
 
 // Server is an in-memory Firestore. All its methods may be called concurrently.
 type Server struct {
-	*wire.Server
-	api *api
+	*wire.Server // Serve and Dial
+	api          *api
 }
 
 // NewServer returns an empty server. It starts no goroutine; Close is needed
