@@ -128,12 +128,10 @@ func (g *Guard) do(ctx context.Context, key string, o DoOptions, fn func(context
 func (is *guarded) result(ctx context.Context, key, params string) (value any, done bool, err error) {
 	d, stored, err := is.analyses.Outcome(ctx, key)
 	if errors.Is(err, lease.ErrNotFound) {
-		if err = is.analyses.CreateWith(ctx, key, nil, params); err == nil {
-			return nil, false, nil
+		if err = is.analyses.CreateWith(ctx, key, nil, params); errors.Is(err, repo.ErrExists) {
+			return is.result(ctx, key, params)
 		}
-		if errors.Is(err, repo.ErrExists) {
-			d, stored, err = is.analyses.Outcome(ctx, key)
-		}
+		return nil, false, err
 	}
 	switch {
 	case err != nil:
