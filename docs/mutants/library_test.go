@@ -4,7 +4,7 @@ package mutants
 var libraryRooms = []room{
 	{"worker/do.go", []bug{
 		seed("a key used with other parameters returns the first result", "TestEveryCallOfDoHasTheResultOfTheFirst/other_parameters/embedded",
-			`params != "" && stored != "" && params != stored`, `false`),
+			`params != "" && stored != ""`, `params != "" && stored == ""`),
 		seed("a key that has failed without a cause returns a result", "TestDoRefusesWhatCannotBeDone",
 			`d.Status == analysislock.Failed:`, `d.Status == analysislock.Failed && d.Error != nil:`),
 		seed("the first caller gets another value than the later ones", "TestEveryCallOfDoHasTheResultOfTheFirst/a_result/embedded",
