@@ -24,8 +24,9 @@ type DoOptions struct {
 	// a hash of them. A later call with other parameters returns ErrParams. Nil: not compared.
 	Params any
 	// Keep is how long a record is kept after its last change: each change sets its Timestamp
-	// expireAt, on which the collection needs a TTL policy. Zero: 24 h. At least 1 h and
-	// longer than the lock's TTL.
+	// expireAt, on which the collection needs a TTL policy. Firestore may delete it a day
+	// later; until then the key has its result. Zero: 24 h. At least 1 h and longer than the
+	// lock's TTL.
 	Keep time.Duration
 }
 

@@ -2,7 +2,6 @@ package worker_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"math"
@@ -184,7 +183,7 @@ func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			case job.AnalysisID != "x" || job.Resume != nil:
-				return json.RawMessage(job.Input), nil
+				return job.Input, nil
 			case tries.Add(1) == 1:
 				if code, answer := post(t, q.handler, "/tasks/job", `{"job_id":"x"}`); code != http.StatusOK || !strings.Contains(answer, `"reason":"locked"`) {
 					t.Errorf("a duplicate is answered %d %s", code, answer)
