@@ -53,7 +53,7 @@ var lockPath = regexp.MustCompile(`^/(api/documents/[^/]+/lock|app/|broadcasting
 
 // behindNginx is proxied with the example's configuration.
 func behindNginx(t *testing.T, nginx string, app, locks *url.URL) (origin string) {
-	example, err := os.ReadFile("../../../docs/examples/proxy/nginx.conf")
+	example, err := os.ReadFile("../../docs/examples/proxy/nginx.conf")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func behindNginx(t *testing.T, nginx string, app, locks *url.URL) (origin string
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Wait() })
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(Patience); ; time.Sleep(10 * time.Millisecond) {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
 		if err == nil {
 			_ = conn.Close()
@@ -91,11 +91,11 @@ func behindNginx(t *testing.T, nginx string, app, locks *url.URL) (origin string
 // checkEcho runs echo.Check with the tab of an application that has the document lock
 // under its own origin, and with that of one on an allowed origin.
 func checkEcho(t *testing.T, project, firestore string, mount func(t *testing.T, app, locks *url.URL) (origin string)) {
-	modules := examplestest.Modules(t, examplestest.Find(t, "NODE", "npm")[0], "../echo/testdata")
+	modules := examplestest.Modules(t, examplestest.Find(t, "NODE", "npm")[0], "../doclock/echo/testdata")
 	files := http.NewServeMux()
 	files.Handle("/node_modules/", http.StripPrefix("/node_modules/", http.FileServer(http.Dir(modules))))
 	for _, name := range []string{"/page.html", "/client.js"} {
-		files.HandleFunc(name, func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, "../echo/testdata"+name) })
+		files.HandleFunc(name, func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, "../doclock/echo/testdata"+name) })
 	}
 	serve := func(h http.Handler) (origin string) {
 		server := httptest.NewServer(h)
