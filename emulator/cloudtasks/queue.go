@@ -99,28 +99,13 @@ func (q *queue) insert(d *dispatch) {
 	q.schedule = slices.Insert(q.schedule, at, d)
 }
 
-// remove ends the task: it is done, given up or purged. An attempt in flight
-// continues, but its outcome has no effect.
+// remove ends the task: it is done or given up.
 func (q *queue) remove(t *task, now time.Time) {
-	t.ended = true
 	delete(q.tasks, t.id)
 	if t.named {
 		q.refused[t.id] = now.Add(nameHeld)
 	}
 	q.s.release()
-}
-
-// purge removes every task and every pending duplicate.
-func (q *queue) purge(now time.Time) {
-	for _, t := range q.tasks {
-		q.remove(t, now)
-	}
-	for _, d := range q.schedule {
-		if d.repeat != nil {
-			q.s.release()
-		}
-	}
-	q.schedule = nil
 }
 
 // repeat schedules further deliveries of a.
@@ -206,7 +191,7 @@ func (q *queue) settle(a attempt, ended time.Time, o outcome) {
 	// attempt and its retry.
 	defer q.s.release()
 	t := a.task
-	if a.duplicate || q.s.closed || t.ended {
+	if a.duplicate || q.s.closed {
 		return
 	}
 	t.previous = o.code()

@@ -39,7 +39,6 @@ type task struct {
 	dispatched int       // attempts begun
 	executed   int       // attempts that got an answer other than 5xx
 	previous   int       // HTTP status of the last attempt that ended; 0 before
-	ended      bool
 }
 
 // attempt is one delivery of a task, with the counts that its headers show. It
