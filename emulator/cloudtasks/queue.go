@@ -1,6 +1,7 @@
 package cloudtasks
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -36,22 +37,12 @@ type dispatch struct {
 func withDefaults(in *cloudtaskspb.Queue) *cloudtaskspb.Queue {
 	q := proto.CloneOf(in)
 	q.State = cloudtaskspb.Queue_RUNNING
-	if q.RateLimits == nil {
-		q.RateLimits = &cloudtaskspb.RateLimits{}
-	}
-	if q.RetryConfig == nil {
-		q.RetryConfig = &cloudtaskspb.RetryConfig{}
-	}
+	q.RateLimits = cmp.Or(q.RateLimits, &cloudtaskspb.RateLimits{})
+	q.RetryConfig = cmp.Or(q.RetryConfig, &cloudtaskspb.RetryConfig{})
 	limits, retry := q.RateLimits, q.RetryConfig
-	if limits.MaxConcurrentDispatches == 0 {
-		limits.MaxConcurrentDispatches = 1000
-	}
-	if retry.MaxAttempts == 0 {
-		retry.MaxAttempts = 100
-	}
-	if retry.MaxDoublings == 0 {
-		retry.MaxDoublings = 16
-	}
+	limits.MaxConcurrentDispatches = cmp.Or(limits.MaxConcurrentDispatches, 1000)
+	retry.MaxAttempts = cmp.Or(retry.MaxAttempts, 100)
+	retry.MaxDoublings = cmp.Or(retry.MaxDoublings, 16)
 	if retry.MaxBackoff.AsDuration() == 0 {
 		retry.MaxBackoff = durationpb.New(max(time.Hour, retry.MinBackoff.AsDuration()))
 	}
