@@ -140,7 +140,7 @@ func (a *Analyses) CreateWith(ctx context.Context, id string, input any, params 
 		fields["params"] = params
 	}
 	if a.codec.keep > 0 { // an expired document may have had the same id
-		fields["lockToken"] = lease.Fresh(now).Token
+		fields["lockToken"] = lease.Fresh(read).Token
 	}
 	if a.codec.keepAll {
 		fields["expireAt"] = now.Add(a.codec.keep)

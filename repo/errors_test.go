@@ -134,13 +134,16 @@ func TestAnInputThatWasNotReadIsReadAgain(t *testing.T) {
 }
 
 // A reply that was lost is distinguished from a creation by another program.
-func TestACreationIsOursOnlyWithOurTimeAndInput(t *testing.T) {
+func TestACreationIsOursOnlyWithOurTimeInputAndParams(t *testing.T) {
 	for name, other := range map[string]func(now time.Time) map[string]any{
 		"another time": func(now time.Time) map[string]any {
 			return map[string]any{"createdAt": iso8601.Format(now.Add(-time.Minute)), "input": "i"}
 		},
 		"another input": func(now time.Time) map[string]any {
 			return map[string]any{"createdAt": iso8601.Format(now), "input": "other"}
+		},
+		"other params": func(now time.Time) map[string]any {
+			return map[string]any{"createdAt": iso8601.Format(now), "input": "i", "params": "p"}
 		},
 		"malformed": func(now time.Time) map[string]any {
 			return map[string]any{"createdAt": iso8601.Format(now), "input": "i", "lockToken": "seven"}
@@ -166,10 +169,11 @@ func TestACreationIsOursOnlyWithOurTimeAndInput(t *testing.T) {
 func TestAReadEndsWithItsCallerAndReturnsItsError(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		l := &faultyConn{}
-		db := open(t, b, l.options()...).documents.db
+		docs := open(t, b, l.options()...).documents
+		db := docs.db
 		b.Put(t, "small", map[string]any{"status": "s"})
 		b.Put(t, "large", map[string]any{"input": strings.Repeat("x", 100<<10)})
-		small, large := db.client.Collection("analyses").Doc("small"), db.client.Collection("analyses").Doc("large")
+		small, large := docs.collection.Doc("small"), docs.collection.Doc("large")
 		own := errors.New("own")
 		if err := db.read(t.Context(), small, nil, func(reading) error { return own }); !errors.Is(err, own) {
 			t.Errorf("read: %v, want its user's error", err)

@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -8,16 +9,14 @@ import (
 	"cloud.google.com/go/firestore"
 
 	"taskguard/internal/emulatortest"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
 
 // jobs is another vocabulary than that of analyses, and crossed one that has the same words
 // with other meanings.
 var (
-	jobs = Fields{
-		Status: "state", Queued: "PENDING", Processing: "RUNNING", Finished: "DONE", Failed: "ERROR",
-		Input: "payload", Result: "output", Error: "failure",
-	}
+	jobs    = Fields(emulatortest.Jobs().Vocabulary)
 	crossed = Fields{Queued: "READY", Processing: "QUEUED", Finished: "finished"}
 )
 
@@ -116,4 +115,99 @@ func TestTheTimeToDeleteIsSetByTheFinish(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestOneConnectionServesSeveralCollections(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	db, err := Connect(t.Context(), b.Project, Options{}, b.Client(t)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := map[string]*Analyses{}
+	for path, fields := range map[string]Fields{"analyses": {}, "tenants/a/jobs": jobs} {
+		a, err := db.Analyses(Options{Collection: path, Fields: fields})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Collection() != path || a.Fields() != fields.filled() {
+			t.Errorf("collection %q with %+v, want %q with %+v", a.Collection(), a.Fields(), path, fields)
+		}
+		if err := a.Create(t.Context(), "x", path); err != nil {
+			t.Fatal(err)
+		}
+		own[path] = a
+	}
+	if err := own["analyses"].Close(); err != nil {
+		t.Error(err)
+	}
+	for path, a := range own {
+		if d, err := a.Get(t.Context(), "x"); err != nil || d.Status != analysislock.Queued || d.Input != path {
+			t.Errorf("%s, when another's Analyses are closed: %+v, %v", path, d, err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Error(err)
+	}
+	for path, a := range own {
+		if err := a.Ping(t.Context()); err == nil {
+			t.Errorf("%s: an answer on a closed connection", path)
+		}
+	}
+}
+
+// A record is deleted some time after its last commit. The next one with its id has larger
+// tokens.
+func TestARecordKeepsItsResultForATime(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+		const keep = time.Hour
+		a, err := Open(t.Context(), b.Project, of(b, Options{Policy: lease.Policy{TTL: ttl(b)}, Keep: keep, KeepAll: true}), b.Client(t)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept := func(when string) {
+			t.Helper()
+			fields := b.Fields(t, "x")
+			expires, _ := fields["expireAt"].(time.Time)
+			updated, _ := parseTime(fields["updatedAt"])
+			if left := expires.Sub(updated); left < keep || left >= keep+time.Millisecond {
+				t.Errorf("%s: deleted %v after the commit, want %v", when, left, keep)
+			}
+		}
+		var last int64
+		for range 2 {
+			if err := a.CreateWith(t.Context(), "x", "in", "hash"); err != nil {
+				t.Fatal(err)
+			}
+			kept("created")
+			acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0)
+			if err != nil || !acq.Acquired || acq.Grant.Token <= last {
+				t.Fatalf("%+v, %v; want a token larger than %d", acq, err, last)
+			}
+			last = acq.Grant.Token
+			kept("acquired")
+			if err := acq.Hold.Complete(t.Context(), "out"); err != nil {
+				t.Fatal(err)
+			}
+			kept("finished")
+			before := b.Calls.Total()
+			d, params, err := a.Outcome(t.Context(), "x")
+			if err != nil || d.Status != analysislock.Ready || d.Result != "out" || d.Input != nil || params != "hash" {
+				t.Errorf("outcome: %+v, %q, %v", d, params, err)
+			}
+			if n := b.Calls.Total() - before; n != 1 {
+				t.Errorf("an outcome is read in %d calls, want 1", n)
+			}
+			if _, err := open(t, b).Requeue(t.Context(), "x", nil, false); err != nil { // an operator, who keeps nothing
+				t.Fatal(err)
+			}
+			if at := b.Fields(t, "x")["expireAt"]; at != nil {
+				t.Errorf("opened again, and deleted at %v", at)
+			}
+			b.Delete(t, "x")
+			time.Sleep(time.Millisecond)
+			if _, _, err := a.Outcome(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
+				t.Errorf("%v, want ErrNotFound", err)
+			}
+		}
+	})
 }

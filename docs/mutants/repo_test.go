@@ -82,6 +82,10 @@ var repoRooms = []room{
 			`if err == nil && checkpoint != nil {`, `if checkpoint != nil {`),
 	}},
 	{"repo/analyses.go", []bug{
+		seed("the tokens of a record that was deleted begin again", "TestARecordKeepsItsResultForATime/embedded",
+			`lease.Fresh(read).Token`, `int64(0)`),
+		seed("the Close of one kind ends the connection of all", "TestOneConnectionServesSeveralCollections",
+			`	if !a.ownsClient {`, `	if a == nil {`),
 		seed("the checkpoint is read before the acquisition is decided", "TestAnAttemptIsGivenTheCheckpointOfTheHolderBeforeIt",
 			`	docs.beforeCommit = a.requestWork
 `,
@@ -100,6 +104,8 @@ var repoRooms = []room{
 `),
 	}},
 	{"repo/orphaned.go", []bug{
+		seed("recovery knows the words of analyses alone", "internal/delivery.TestRecoveryBooksOrphanedAnalyses",
+			`[]string{f.Queued, f.Processing}`, `[]string{analysislock.Queued, analysislock.Processing}`),
 		seed("recovery books what is held", "TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL/embedded",
 			`lease.Orphaned(d.Lock, d.ReadAt)`, `!d.Lock.Finished`),
 		seed("recovery asks for what is old by the local clock", "TestAWorkersClockDoesNotDecideWhatIsOrphaned/slow",

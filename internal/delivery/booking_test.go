@@ -27,8 +27,8 @@ func held(t *testing.T, b *emulatortest.Backend, id string, d time.Duration) (ex
 }
 
 func TestDuplicatesThatMeetALiveLockBookOneFollowUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), startQueue(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
 		w := start(t, b, succeed)
 		q.serve(w)
 		began := time.Now()
@@ -53,8 +53,8 @@ func TestDuplicatesThatMeetALiveLockBookOneFollowUp(t *testing.T) {
 }
 
 func TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), startQueue(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
 		w := start(t, b, succeed)
 		q.serve(w)
 		held(t, b, "x", 100*time.Second)
@@ -75,8 +75,8 @@ func TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged(t *testing.T) {
 // Two locks may expire at the same time. The name of the first one's follow-up stays taken for a
 // day, so the second needs another name.
 func TestEachLockHasAFollowUpOfItsOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), startQueue(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
 		w := start(t, b, succeed)
 		w.guard.Queue = q.Queue
 		held(t, b, "x", 100*time.Second)
@@ -99,8 +99,8 @@ func (w *instance) asTask(t *testing.T, task string) answer {
 
 // If the lock was renewed, its follow-up books the next follow-up, until the run has ended.
 func TestFollowUpsOfALongRunEndWithIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), startQueue(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		runs := 0
 		body := func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
@@ -132,8 +132,8 @@ func TestFollowUpsOfALongRunEndWithIt(t *testing.T) {
 }
 
 func TestWithoutABookingADuplicateIsNotAcknowledged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), startQueue(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
 		w := start(t, b, succeed)
 		q.serve(w)
 		q.setUnavailable(true)
@@ -192,8 +192,8 @@ func TestAStoppedRunIsBookedAgain(t *testing.T) {
 		"neither answers": {storeUnavailable: true, queueUnavailable: true, code: 500, status: "PROCESSING"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b, q := emulatortest.Embedded(t), startQueue(t)
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				q := startQueue(t)
 				b.Put(t, "x", map[string]any{"status": "QUEUED"})
 				var stopped time.Time
 				var w *instance
@@ -268,8 +268,8 @@ func TestReleaseAndBookingUseTheRemainingTimeOfAStop(t *testing.T) {
 
 // A name stays taken for a day, and the tokens of a recreated document begin at 1 again.
 func TestAStoppedRunOfARecreatedDocumentIsBookedToo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), startQueue(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
 		next := start(t, b, succeed)
 		q.serve(next)
 		for round := range 2 {
@@ -308,8 +308,8 @@ func (f *recordingQueue) Book(_ context.Context, t taskqueue.Task) (bool, error)
 }
 
 func TestAFollowUpComesAfterTheExpiryAndMayLastAsLongAsARun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), &recordingQueue{}
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := &recordingQueue{}
 		w := start(t, b, succeed)
 		w.guard.Queue, w.guard.RunTimeout = q, 7*time.Minute
 		expires := held(t, b, "x", lease.DefaultTTL)

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskguard/internal/delivery"
@@ -230,8 +229,8 @@ func TestAnAnalysisOfTenHoursEndsReadyInDeliveriesOf25Minutes(t *testing.T) {
 		"that never advances": {false, "FAILED", "retry:run_timeout retry:run_timeout failed:attempts_exhausted", 3, 3 * 24},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b, q := emulatortest.Embedded(t), startQueue(t)
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				q := startQueue(t)
 				b.Put(t, "x", map[string]any{"status": "QUEUED"})
 				var done atomic.Int64
 				var crashed, stopped bool

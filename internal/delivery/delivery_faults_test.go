@@ -57,7 +57,7 @@ func TestAStopDuringTheAcquisitionLeavesNoLock(t *testing.T) {
 			return nil, nil
 		})
 		var stopped atomic.Bool
-		a, err := repo.Open(t.Context(), b.Project, repo.Options{Policy: lease.Policy{TTL: lease.DefaultTTL}}, b.Client(t,
+		a, err := repo.Open(t.Context(), b.Project, repo.Options{Collection: b.Collection, Fields: repo.Fields(b.Vocabulary), Policy: lease.Policy{TTL: lease.DefaultTTL}}, b.Client(t,
 			grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 				err := invoke(ctx, m, req, reply, cc, opts...)
 				if path.Base(m) != "Commit" || stopped.Swap(true) {

@@ -110,7 +110,7 @@ func TestDelivery(t *testing.T) {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			})
-			w.guard.RunTimeout = lease.DefaultTTL / 2
+			w.guard.RunTimeout = ttl(b) / 2
 			a := w.deliver(t, "x")
 			a.check(t, 500, map[string]any{"acquired": true, "reason": "retry"})
 			if msg, _ := a.Body["error"].(string); !strings.Contains(msg, "longer than RUN_TIMEOUT") {
@@ -178,6 +178,7 @@ func TestDelivery(t *testing.T) {
 				w.stop(delivery.ErrStopping)
 				return nil, ctx.Err()
 			})
+			w.guard.RunTimeout = ttl(b) / 2
 			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "retry"})
 			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(1)})
 		},
@@ -201,7 +202,7 @@ func TestDelivery(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, test)
+			emulatortest.EachKind(t, test)
 		})
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -32,6 +31,14 @@ type instance struct {
 	guard       *delivery.Guard
 }
 
+// ttl returns the default, or a short TTL where time is real.
+func ttl(b *emulatortest.Backend) time.Duration {
+	if b.Google() {
+		return 20 * time.Second
+	}
+	return lease.DefaultTTL
+}
+
 // start runs a worker on b whose analyzer is body.
 func start(t testing.TB, b *emulatortest.Backend, body orchestrator.AnalyzerFunc) *instance {
 	t.Helper()
@@ -43,8 +50,10 @@ func start(t testing.TB, b *emulatortest.Backend, body orchestrator.AnalyzerFunc
 		}
 		return nil
 	}
-	policy := lease.Policy{MaxAttempts: 3}
-	a, err := repo.Open(t.Context(), b.Project, repo.Options{Policy: policy, MaxRunTime: delivery.DefaultMaxRunTime}, b.Client(t,
+	policy := lease.Policy{TTL: ttl(b), MaxAttempts: 3}
+	a, err := repo.Open(t.Context(), b.Project, repo.Options{
+		Collection: b.Collection, Fields: repo.Fields(b.Vocabulary), Policy: policy, MaxRunTime: delivery.DefaultMaxRunTime,
+	}, b.Client(t,
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			if err := wall(ctx); err != nil {
 				return err
@@ -133,7 +142,7 @@ func succeed(context.Context, orchestrator.Job) (orchestrator.Result, error) { r
 // inBubble runs a test on the embedded server in virtual time.
 func inBubble(t *testing.T, run func(t *testing.T, b *emulatortest.Backend)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { run(t, emulatortest.Embedded(t)) })
+	emulatortest.EmbeddedKinds(t, run)
 }
 
 // serverOf returns a server of one kind.

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskguard/internal/delivery"
@@ -75,8 +74,8 @@ const deliveryRoute = "/internal/tasks/analysis"
 
 // The lines have all fields of LogFields, and no other.
 func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), startQueue(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
 		w := startLogged(t, b, q.Queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			switch job.AnalysisID {
 			case "deleted":
@@ -98,6 +97,7 @@ func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
 			}
 			return "done", nil
 		})
+		w.guard.RunTimeout -= time.Minute // no heartbeat is due when it ends
 		for _, id := range []string{"long", "deleted", "taken", "flaky", "resumable"} {
 			b.Put(t, id, map[string]any{"status": "QUEUED"})
 		}
@@ -154,8 +154,8 @@ func TestTheLogLineOfADeliveryHasAllItsFields(t *testing.T) {
 }
 
 func TestTimeToStartIsOfTheFirstAcquisitionAndTimeToReadyOfTheLast(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, m := emulatortest.Embedded(t), measured(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		m := measured(t)
 		failures := 1
 		w := startLogged(t, b, &recordingQueue{}, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 			time.Sleep(10 * time.Second)

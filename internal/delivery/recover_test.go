@@ -30,8 +30,8 @@ func (w *instance) recover(t *testing.T) answer {
 
 // Their workers died after the delivery was acknowledged, or no delivery was ever booked.
 func TestRecoveryBooksOrphanedAnalyses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), startQueue(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
 		w := start(t, b, succeed)
 		w.guard.Queue = q.Queue // nothing is delivered yet
 		now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
@@ -58,8 +58,8 @@ func TestRecoveryBooksOrphanedAnalyses(t *testing.T) {
 
 // The delivery was lost, or it crashed before it acquired the lock.
 func TestRecoveryBooksAgainATTLLater(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), &recordingQueue{}
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := &recordingQueue{}
 		w := start(t, b, succeed)
 		w.guard.Queue = q
 		held(t, b, "x", 0)
@@ -85,8 +85,8 @@ func names(tasks []taskqueue.Task) map[string]bool {
 
 // A delivery that recovery has booked may crash too, in the same millisecond.
 func TestTheNameOfARecoverysTaskHasTheToken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), &recordingQueue{}
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := &recordingQueue{}
 		w := start(t, b, succeed)
 		w.guard.Queue = q
 		for token := range 2 {
@@ -104,8 +104,8 @@ func TestTheNameOfARecoverysTaskHasTheToken(t *testing.T) {
 
 // The queue was purged during a backoff. Before it is late, the analysis is left alone.
 func TestRecoveryBooksANextAttemptWhoseTaskWasLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), &recordingQueue{}
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := &recordingQueue{}
 		w := start(t, b, succeed)
 		w.guard.Queue = q
 		next := time.Now().Add(55 * time.Minute)
@@ -120,8 +120,8 @@ func TestRecoveryBooksANextAttemptWhoseTaskWasLost(t *testing.T) {
 }
 
 func TestTwoRecoveriesAtOnceBookEachAnalysisOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), &recordingQueue{}
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := &recordingQueue{}
 		for i := range 20 {
 			held(t, b, fmt.Sprint(i), 0)
 		}
@@ -278,8 +278,8 @@ func TestAStopWaitsForARecovery(t *testing.T) {
 }
 
 func TestARecoveryThatCannotBookReportsIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), startQueue(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
 		w := start(t, b, succeed)
 		w.recover(t).check(t, 501, map[string]any{"reason": "no_queue", "error": "*"})
 		w.guard.Queue = q.Queue
@@ -306,8 +306,8 @@ func TestARecoveryThatCannotBookReportsIt(t *testing.T) {
 }
 
 func TestRecoveryFindsAnalysesBehindThoseThatCannotBeDelivered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), startQueue(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
 		w := start(t, b, succeed)
 		w.guard.Queue = q.Queue
 		for i := range 300 {

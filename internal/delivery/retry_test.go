@@ -150,8 +150,8 @@ func TestADeliveryKeepsToTheNextAttempt(t *testing.T) {
 
 // No delivery is answered with an error, though three attempts fail and each is duplicated.
 func TestAFailingAnalysisCostsTheQueueNoError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), startQueue(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
 		w := start(t, b, flaky)
 		w.guard.RetryMin, w.guard.RetryMax = 30*time.Second, 10*time.Minute
 		q.serve(w)
@@ -291,8 +291,8 @@ func TestTheQueueEndsTasksThatCanNeverSucceed(t *testing.T) {
 		"malformed": {500, 500, 500, 500, 500, 200},
 	} {
 		t.Run(id, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b, q := emulatortest.Embedded(t), startQueue(t)
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				q := startQueue(t)
 				b.Put(t, "malformed", map[string]any{"lockToken": "five"})
 				w := startLogged(t, b, q, succeed)
 				q.serve(w.instance)

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskguard/emulator/cloudtasks"
@@ -28,8 +27,8 @@ func TestFailingAnalysesDelayTheOthersOnlyIfTheQueueRetriesThem(t *testing.T) {
 		"the next attempts are booked": {true, 0, 2 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b, q := emulatortest.Embedded(t), startThrottled(t, cloudtasks.AsDocumented)
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				q := startThrottled(t, cloudtasks.AsDocumented)
 				began := time.Now()
 				var ready, took atomic.Int64
 				w := start(t, b, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {

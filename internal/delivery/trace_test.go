@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -51,8 +50,8 @@ func (l lateAcquisition) Acquire(ctx context.Context, id, owner string, ttl time
 }
 
 func TestEachStepOfADeliveryIsASpanAndAFigure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q, m := emulatortest.Embedded(t), startQueue(t), measured(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q, m := startQueue(t), measured(t)
 		var w *logged
 		w = startLogged(t, b, q.Queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			switch job.AnalysisID {
@@ -130,8 +129,8 @@ func TestEachStepOfADeliveryIsASpanAndAFigure(t *testing.T) {
 }
 
 func TestARecoveryReportsTheAgeOfTheOldestUnfinishedAnalysis(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q, m := emulatortest.Embedded(t), startQueue(t), measured(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q, m := startQueue(t), measured(t)
 		w := startLogged(t, b, q.Queue, succeed)
 		w.guard.Telemetry = m.Telemetry
 		want := func(age, gauge any) {
@@ -160,8 +159,8 @@ func TestARecoveryReportsTheAgeOfTheOldestUnfinishedAnalysis(t *testing.T) {
 }
 
 func TestARecoveryIsASpanAndItsFigures(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, q, m := emulatortest.Embedded(t), startQueue(t), measured(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q, m := startQueue(t), measured(t)
 		w := startLogged(t, b, q.Queue, succeed)
 		w.guard.Telemetry = m.Telemetry
 		held(t, b, "x", -time.Hour)

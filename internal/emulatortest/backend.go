@@ -22,6 +22,7 @@ type Backend struct {
 	Project string
 	Server  *firestore.Server // nil: at a host
 	Calls   *Calls
+	Kind    // of the documents
 
 	host   string
 	once   sync.Once
@@ -42,6 +43,40 @@ func Each(t *testing.T, body func(t *testing.T, b *Backend)) {
 		synctest.Test(t, func(t *testing.T) { body(t, Embedded(t)) })
 	})
 	t.Run("google", func(t *testing.T) { body(t, OnGoogle(t)) })
+}
+
+// EachKind is like Each, for analyses and for Jobs.
+func EachKind(t *testing.T, body func(t *testing.T, b *Backend)) {
+	t.Helper()
+	go shared.once.Do(findOrStart)
+	t.Parallel()
+	t.Run("embedded", func(t *testing.T) { EmbeddedKinds(t, body) })
+	t.Run("google", func(t *testing.T) {
+		Google(t)
+		for name, k := range kinds() {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				b := OnGoogle(t)
+				b.Kind = k
+				body(t, b)
+			})
+		}
+	})
+}
+
+// EmbeddedKinds runs body on embedded servers, in synctest bubbles, for analyses and for
+// Jobs.
+func EmbeddedKinds(t *testing.T, body func(t *testing.T, b *Backend)) {
+	t.Helper()
+	for name, k := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := Embedded(t)
+				b.Kind = k
+				body(t, b)
+			})
+		})
+	}
 }
 
 // Embedded returns an embedded server, closed at the end of the test.
