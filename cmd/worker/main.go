@@ -15,7 +15,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "worker takes no arguments: it is configured by environment; see docs/reference.md")
 		os.Exit(2)
 	}
-	code, err := workerservice.Main(context.Background(), os.LookupEnv, os.Stdout, nil)
+	code, err := workerservice.Main(context.Background(), os.LookupEnv, os.Stdout)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}

@@ -10,23 +10,15 @@ import (
 	"net"
 
 	"taskguard/internal/cloudrun"
-	"taskguard/orchestrator"
 	"taskguard/worker"
 )
 
 // Main runs the worker until SIGTERM or SIGINT and returns the exit code: 0, 2 for a
-// configuration error, 1 for any other error. A program with an analyzer of its own
-// passes it as own; nil means that of the environment.
-func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Writer, own orchestrator.Analyzer) (int, error) {
+// configuration error, 1 for any other error.
+func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Writer) (int, error) {
 	cfg, err := ParseConfig(lookup)
 	if err != nil {
 		return 2, err
-	}
-	if own != nil {
-		if v, _ := lookup("ANALYZER"); v != "" {
-			return 2, errors.New("ANALYZER: this program has an analyzer of its own; unset it")
-		}
-		cfg.Analyzer, cfg.AnalyzerSpec = own, "own"
 	}
 	return cfg.Main(ctx, stdout, func(ctx context.Context, l net.Listener, log *slog.Logger) error {
 		return Serve(ctx, cfg, l, log)

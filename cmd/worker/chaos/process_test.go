@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 		os.Exit(emulatortest.Main(m))
 	case "worker":
 		go endWithParent()
-		code, err := workerservice.Main(context.Background(), os.LookupEnv, os.Stdout, nil)
+		code, err := workerservice.Main(context.Background(), os.LookupEnv, os.Stdout)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
