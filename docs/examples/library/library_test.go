@@ -4,6 +4,7 @@ package library
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -51,6 +53,25 @@ func TestTheFirstLinesAreFew(t *testing.T) {
 		if lines > most {
 			t.Errorf("the main of %s has %d lines, want at most %d", program, lines, most)
 		}
+	}
+}
+
+// The commands know the kind by the KINDS that the page shows.
+func TestThePageShowsTheKind(t *testing.T) {
+	page, err := os.ReadFile("../../library.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "export KINDS='")
+	text, _, _ = strings.Cut(text, "'\n")
+	var kinds []worker.Kind
+	if err := json.Unmarshal([]byte(text), &kinds); err != nil {
+		t.Fatal(err)
+	}
+	want := work.Jobs
+	want.Run = nil
+	if !reflect.DeepEqual(kinds, []worker.Kind{want}) {
+		t.Errorf("the kinds are %+v, want %+v", kinds, want)
 	}
 }
 
