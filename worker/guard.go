@@ -210,8 +210,8 @@ func (g *Guard) answers(ctx context.Context) error {
 // Routes returns a handler of all routes: Handler at the path of each kind, Recovery and
 // Health. It answers other paths and methods in JSON too.
 func (g *Guard) Routes(kinds ...Kind) http.Handler {
-	for _, k := range kinds {
-		g.server.Route(g.handled(k, false).guard)
+	for i := range kinds {
+		g.server.Route(g.handled(kinds[i], false).guard)
 	}
 	return g.Health()
 }

@@ -62,7 +62,7 @@ func Eventarc(database, collection string) Reader {
 		switch {
 		case d.Task == "" || strings.TrimSuffix(r.Header.Get("Ce-Type"), withAuthContext) != created:
 			return d, errors.New("the request is not an event with a ce-id and the type " + created)
-		case r.Header.Get("Ce-Database") != database:
+		case cmp.Or(r.Header.Get("Ce-Database"), database) != database:
 			return d, errors.New("the event is not from the database " + database)
 		case !inside:
 			return d, errors.New("the event's document is not in the collection " + collection)
