@@ -111,7 +111,7 @@ func newCloud(t *testing.T) *cloud {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	create(t, conn)
 	if c.documents, err = firestoreapi.NewClient(t.Context(), project); err != nil {
 		t.Fatal(err)
@@ -224,7 +224,11 @@ func TestTheServicesDoTwoKindsOfWork(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer guard.Shutdown(context.WithoutCancel(t.Context()))
+			defer func() {
+				if err := guard.Shutdown(context.WithoutCancel(t.Context())); err != nil {
+					t.Error(err)
+				}
+			}()
 			submit := func(k worker.Kind, id string, input any) {
 				t.Helper()
 				if is, err := worker.Submit(t.Context(), guard, k, id, input); err != nil || !is.Created || !is.Booked {
