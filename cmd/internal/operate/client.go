@@ -98,18 +98,19 @@ func (cl *Client) deliver(ctx context.Context, verb, id string) (console.Deliver
 	if cl.queue == nil {
 		return console.None, nil
 	}
-	if _, err := cl.queue.Book(ctx, cl.task(taskqueue.Name(verb, id, rand.Text()), id)); err != nil {
-		return console.None, fmt.Errorf("%w: %w", errNotBooked, explainBooking(err))
+	if _, err := cl.Book(ctx, cl.task(taskqueue.Name(verb, id, rand.Text()), id)); err != nil {
+		return console.None, fmt.Errorf("%w: %w", errNotBooked, err)
 	}
 	return console.Booked, nil
 }
 
-// explainBooking adds what to correct after a booking that failed.
-func explainBooking(err error) error {
+// Book books in the queue, and adds to its error what to correct.
+func (cl *Client) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
+	already, err = cl.queue.Book(ctx, t)
 	if status.Code(err) == codes.NotFound {
-		return fmt.Errorf("the queue does not exist: correct TASK_QUEUE (%w)", err)
+		err = fmt.Errorf("the queue does not exist: correct TASK_QUEUE (%w)", err)
 	}
-	return err
+	return already, err
 }
 
 // task is a delivery of id for now.
