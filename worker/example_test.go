@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -58,6 +59,29 @@ func serve(kinds ...worker.Kind) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 9*time.Second)
 	defer cancel()
 	return errors.Join(err, guard.Shutdown(ctx), server.Shutdown(ctx))
+}
+
+// Cloud Logging reads the fields severity and message of a line of JSON. The dashboard and
+// the alerts of deploy use them.
+func ExampleOptions() {
+	rename := func(groups []string, a slog.Attr) slog.Attr {
+		switch {
+		case len(groups) > 0:
+		case a.Key == slog.MessageKey:
+			a.Key = "message"
+		case a.Key == slog.LevelKey && a.Value.String() == "WARN":
+			return slog.String("severity", "WARNING")
+		case a.Key == slog.LevelKey:
+			a.Key = "severity"
+		}
+		return a
+	}
+	options, err := worker.FromEnv(os.LookupEnv)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	options.Log = slog.New(slog.NewJSONHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: rename}))
 }
 
 // Whoever asks for the report first writes it; everybody gets the same one.
