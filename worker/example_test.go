@@ -82,6 +82,8 @@ func ExampleOptions() {
 		return
 	}
 	options.Log = slog.New(slog.NewJSONHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: rename}))
+	guard, err := worker.Open(context.Background(), options)
+	fmt.Println(guard, err)
 }
 
 // Whoever asks for the report first writes it; everybody gets the same one.
