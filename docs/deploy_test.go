@@ -9,8 +9,8 @@ import (
 	run "google.golang.org/api/run/v1"
 	"sigs.k8s.io/yaml"
 
-	doclock "taskguard/cmd/doclock/service"
-	worker "taskguard/cmd/worker/service"
+	doclock "taskguard/internal/doclockservice"
+	worker "taskguard/internal/workerservice"
 )
 
 func readDeploy(t *testing.T, name string) []byte {

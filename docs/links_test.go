@@ -12,14 +12,16 @@ import (
 var (
 	link     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	headline = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	command  = regexp.MustCompile("go (test|run|build|install)[^`|\n]* \\./([a-z/-]+)")
 	unslug   = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
 var foreign = map[string]bool{".git": true, "node_modules": true, "vendor": true}
 
-// A link inside the repository leads to a file, and to a heading in it.
-func TestEveryLinkLeadsSomewhere(t *testing.T) {
-	links := 0
+// A link inside the repository leads to a file, and to a heading in it. A command names a
+// package that has such files.
+func TestEveryLinkAndCommandLeadsSomewhere(t *testing.T) {
+	links, commands := 0, 0
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && foreign[d.Name()] {
 			return filepath.SkipDir
@@ -45,13 +47,20 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 				t.Errorf("%s links to %s, and there is no such heading", path, l[1])
 			}
 		}
+		for _, c := range command.FindAllStringSubmatch(read(t, path), -1) {
+			commands++
+			files := filepath.Join("..", c[2], map[bool]string{true: "*_test.go", false: "*.go"}[c[1] == "test"])
+			if found, err := filepath.Glob(files); len(found) == 0 && !strings.HasSuffix(c[2], "/") {
+				t.Errorf("%s has the command %s, and there is no %s: %v", path, c[0], files, err)
+			}
+		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if links < 20 {
-		t.Errorf("%d links", links)
+	if links < 20 || commands < 20 {
+		t.Errorf("%d links, %d commands", links, commands)
 	}
 }
 

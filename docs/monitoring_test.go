@@ -13,8 +13,8 @@ import (
 	"google.golang.org/api/logging/v2"
 	monitoringapi "google.golang.org/api/monitoring/v3"
 
+	"taskguard/internal/delivery"
 	"taskguard/lease/analysislock"
-	"taskguard/worker"
 )
 
 // monitoring holds the module's log metrics, alerts and charts, as Terraform evaluates
@@ -46,7 +46,7 @@ func readMonitoring(t *testing.T) (m monitoring) {
 // outcomes returns the outcomes of the worker's log line.
 func outcomes() map[string]bool {
 	all := map[string]bool{}
-	for c := worker.Ran; c <= worker.NoQueue; c++ {
+	for c := delivery.Ran; c <= delivery.NoQueue; c++ {
 		all[c.String()] = true
 	}
 	return all
@@ -57,7 +57,7 @@ var payloadTest = regexp.MustCompile(`jsonPayload\.(\w+)(>=|>|=~|=|:)("[^"]*"|[\
 // A metric of a field that no line has stays at zero, and its alert never fires.
 func TestLogMetricsUseTheFieldsThatTheWorkerWrites(t *testing.T) {
 	types := map[string]string{"message": "string"}
-	for _, f := range worker.LogFields() {
+	for _, f := range delivery.LogFields() {
 		types[f.Name] = f.Type
 	}
 	for name, m := range readMonitoring(t).LogMetrics {

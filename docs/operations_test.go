@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"taskguard/worker"
+	"taskguard/internal/delivery"
 )
 
 // runbook returns the sections of operations.md that have an alert's name.
@@ -92,7 +92,7 @@ func TestOperationsNamesWhatExists(t *testing.T) {
 		}
 	}
 	fields := map[string]bool{"message": true}
-	for _, f := range worker.LogFields() {
+	for _, f := range delivery.LogFields() {
 		fields[f.Name] = true
 	}
 	for _, f := range payloadField.FindAllStringSubmatch(page, -1) {

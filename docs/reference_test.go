@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	doclock "taskguard/cmd/doclock/service"
-	worker "taskguard/cmd/worker/service"
-	"taskguard/emulator/emulatortest"
+	doclock "taskguard/internal/doclockservice"
+	"taskguard/internal/emulatortest"
+	worker "taskguard/internal/workerservice"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
@@ -97,19 +97,24 @@ func TestTheReferenceHasTheVariablesThatTheServicesRead(t *testing.T) {
 }
 
 var (
-	route  = regexp.MustCompile(`\.(GET|POST|PUT|DELETE)\("(/[a-z/]*)"`)
-	routed = regexp.MustCompile("`(GET|POST|PUT|DELETE) (/[a-z/]*)`")
+	route = regexp.MustCompile(`\.(GET|POST|PUT|DELETE)\("(/[a-z/]*)"`)
+	// defaultPath matches the path of a kind of work that names none.
+	defaultPath = regexp.MustCompile(`analysisPath += "(/[a-z/]*)"`)
+	routed      = regexp.MustCompile("`(GET|POST|PUT|DELETE) (/[a-z/]*)`")
 )
 
 func TestTheReferenceHasTheRoutes(t *testing.T) {
 	code := map[string]bool{}
-	for _, path := range []string{"../worker/server.go", "../worker/lifecycle/lifecycle.go", "../worker/doclock/server.go"} {
+	for _, path := range []string{"../internal/delivery/server.go", "../internal/delivery/guard.go", "../internal/lifecycle/lifecycle.go", "../internal/doclock/server.go"} {
 		src, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range route.FindAllStringSubmatch(string(src), -1) {
 			code[r[1]+" "+r[2]] = true
+		}
+		for _, r := range defaultPath.FindAllStringSubmatch(string(src), -1) {
+			code["POST "+r[1]] = true
 		}
 	}
 	text, err := os.ReadFile("reference.md")
@@ -163,7 +168,7 @@ var codeLiteral = regexp.MustCompile(`(?:Code\w+\s+=|code(?:, reason)? :?=|code,
 
 func TestTheReferenceHasTheCodesOfErrors(t *testing.T) {
 	code := map[string]bool{}
-	for _, path := range []string{"../orchestrator/errors.go", "../worker/guard.go", "../lease/analysislock/analysislock.go", "../lease/analysislock/operator.go"} {
+	for _, path := range []string{"../orchestrator/errors.go", "../internal/delivery/guard.go", "../lease/analysislock/analysislock.go", "../lease/analysislock/operator.go"} {
 		src, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -8,13 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"taskguard/worker"
-	"taskguard/worker/telemetry"
+	"taskguard/internal/delivery"
+	"taskguard/internal/telemetry"
 )
 
 func TestTheReferenceHasTheLogFieldsWordForWord(t *testing.T) {
 	var rows []string
-	for _, f := range worker.LogFields() {
+	for _, f := range delivery.LogFields() {
 		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s |", f.Name, f.Type, f.Meaning))
 	}
 	hasRows(t, "### Fields", rows)
@@ -40,7 +40,7 @@ var (
 // The document lock's request span is beside the worker's: its name and attributes
 // are OpenTelemetry's own.
 func TestTheReferenceHasTheSpansAndTheirAttributes(t *testing.T) {
-	src, err := os.ReadFile("../worker/telemetry/spans.go")
+	src, err := os.ReadFile("../internal/telemetry/spans.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,19 +11,19 @@ import (
 // plain data: the rules in rules.go turn one Lease into the next. The zero Lease
 // was never held.
 type Lease struct {
-	Owner       string // the holder; empty: free
-	FinishedBy  string // the owner that finished the record; never cleared
-	Token       int64  // fencing token: +1 with each acquisition, survives release, never reset
-	Attempts    int    // acquisitions since the record was opened
-	Finished    bool   // terminal; decoded by the store
-	HeartbeatAt time.Time
+	Owner       string    // the holder; empty: free
+	FinishedBy  string    // the owner that finished the record; never cleared
+	Token       int64     // fencing token: +1 with each acquisition, survives release, never reset
+	Attempts    int       // acquisitions since the record was opened
+	Finished    bool      // terminal; decoded by the store
+	HeartbeatAt time.Time // of the acquisition or the last renewal, by the store's clock
 	ExpiresAt   time.Time // by the store's clock; zero: expired
 }
 
 // Grant names one acquisition. Every write of a holder is conditional on it.
 type Grant struct {
-	Owner string
-	Token int64
+	Owner string // new for each acquisition
+	Token int64  // the fencing token
 }
 
 // Grant returns the acquisition that l records.
@@ -116,8 +116,8 @@ var (
 // HeldError reports that another owner holds the lease. ExpiresAt is a time of the
 // store's clock.
 type HeldError struct {
-	Owner     string
-	Token     int64
+	Owner     string // the holder
+	Token     int64  // of its acquisition
 	ExpiresAt time.Time
 	Remaining time.Duration // from the store's time of the reading until ExpiresAt
 }

@@ -10,8 +10,8 @@ import (
 
 // Cell is one reading of a record, with its time by both clocks.
 type Cell[D any] struct {
-	Doc    D
-	Exists bool
+	Doc    D         // zero if the record does not exist
+	Exists bool      // false: no such record
 	Rev    any       // the store's identifier of this version
 	At     time.Time // the store's time of the reading or of the write
 	Asked  time.Time // the local start of that call, with its monotonic reading

@@ -52,7 +52,7 @@ func (e *FailureError) Unwrap() error { return e.Err }
 
 // PanicError is a panic of an analyzer. The job is retried, whatever the value is.
 type PanicError struct {
-	Value any
+	Value any    // as recover returns it
 	Stack []byte // of the goroutine that panicked, as runtime/debug.Stack returns it
 }
 

@@ -6,14 +6,16 @@ import (
 	"encoding/json"
 	"io"
 	"runtime/debug"
+
+	"go.opentelemetry.io/otel/propagation"
 )
 
 // Job is one attempt at one analysis.
 type Job struct {
-	AnalysisID string          `json:"analysis_id"`
-	LockToken  int64           `json:"lock_token"` // fencing token: larger for each later attempt, for side effects elsewhere
-	Attempt    int             `json:"attempt"`    // from 1
-	Input      json.RawMessage `json:"input"`      // nil or empty is encoded as null
+	AnalysisID string          `json:"analysis_id"` // the document's
+	LockToken  int64           `json:"lock_token"`  // fencing token: larger for each later attempt, for side effects elsewhere
+	Attempt    int             `json:"attempt"`     // from 1
+	Input      json.RawMessage `json:"input"`       // nil or empty is encoded as null
 	// Resume is the newest checkpoint that an earlier attempt reported; nil: none.
 	Resume json.RawMessage `json:"checkpoint,omitempty"`
 
@@ -70,4 +72,12 @@ func (j Job) encode() ([]byte, error) {
 		return nil, &PermanentError{Code: CodeInvalidInput, Message: "the input is not JSON", Err: err}
 	}
 	return b.Bytes(), nil
+}
+
+// traceHeaders returns the span of ctx as W3C's traceparent and tracestate. It is
+// empty if ctx has no span.
+func traceHeaders(ctx context.Context) propagation.MapCarrier {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return carrier
 }

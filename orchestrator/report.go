@@ -21,12 +21,12 @@ const (
 // Report is a report of a running analyzer. A nil field changes nothing. As JSON it is a
 // line of reports.
 type Report struct {
-	Progress   *float64    `json:"progress,omitempty"` // 0 to 1
-	Message    *string     `json:"message,omitempty"`
-	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
+	Progress   *float64    `json:"progress,omitempty"`   // 0 to 1
+	Message    *string     `json:"message,omitempty"`    // at most MaxReportMessage bytes
+	Checkpoint *Checkpoint `json:"checkpoint,omitempty"` // one whose Value is nil clears the stored one
 }
 
-// Checkpoint is the state from which a later attempt can continue, as Storable
+// Checkpoint is the state from which a later attempt can continue: a Value as Storable
 // converts it. Nil clears the checkpoint.
 type Checkpoint struct{ Value any }
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
-	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/api/option"
@@ -19,15 +19,26 @@ import (
 
 // Options configures Open and OpenRooms. The zero value is the contract's default.
 type Options struct {
-	Database   string // "" is (default)
-	Collection string // "" is analyses, of OpenRooms documentLocks
-	Emulator   string // host:port of an emulator; FIRESTORE_EMULATOR_HOST takes precedence
-	Policy     lease.Policy
+	Database   string        // "" is (default)
+	Collection string        // "" is analyses, of OpenRooms documentLocks
+	Emulator   string        // host:port of an emulator; FIRESTORE_EMULATOR_HOST takes precedence
+	Policy     lease.Policy  // of the locks
 	MaxRunTime time.Duration // see analysislock.New; zero: not limited
 	// Pessimistic makes every decision inside client.RunTransaction. Otherwise only
 	// a decision that met two conflicts is made there.
 	Pessimistic bool
 	Log         *slog.Logger // nil: silent
+	// Fields is the vocabulary of the documents. The methods of Analyses take and return
+	// the statuses of analyses, whatever the words of the documents are.
+	Fields Fields
+	// Keep sets when a finished document may be deleted: the commit that finishes it sets
+	// expireAt, a Timestamp, to Keep from then, and the commit that opens it again deletes
+	// expireAt. The collection needs a TTL policy on that field. Zero: finishing does not
+	// set it.
+	Keep time.Duration
+	// KeepAll makes every commit, also those of Create, set expireAt. Keep must then be
+	// longer than the lock's TTL.
+	KeepAll bool
 }
 
 // Analyses gives access to the analyses of one collection and their locks. It is safe
@@ -35,42 +46,84 @@ type Options struct {
 // own time limit, and returns lease.ErrUnavailable if Firestore cannot be reached.
 type Analyses struct {
 	*analysislock.Locks
-	documents *documents[analysislock.Analysis]
-	unlocking *analysislock.Locks // of the same documents, also those with an unusable lockToken; see Unlock
+	documents  *documents[analysislock.Analysis]
+	unlocking  *analysislock.Locks // of the same documents, also those with an unusable lockToken; see Unlock
+	codec      analysisCodec
+	ownsClient bool // Close closes the database
 }
 
-// Open prepares a connection to Firestore or to an emulator, without a call. Close
-// closes it.
+// Open connects to a database for one collection; see Connect. Close closes the connection.
 func Open(ctx context.Context, project string, o Options, opts ...option.ClientOption) (*Analyses, error) {
-	db, err := dial(ctx, project, &o, "analyses", opts)
+	db, err := Connect(ctx, project, o, opts...)
 	if err != nil {
 		return nil, err
 	}
-	codec := analysisCodec{lockCodec: lockCodec{policy: o.Policy, log: o.Log, name: func(id string) slog.Attr { return slog.String("analysis_id", id) }}}
-	docs := &documents[analysislock.Analysis]{
-		db: db, collection: db.Collection(o.Collection), what: "analysis", log: o.Log, codec: codec, pessimistic: o.Pessimistic,
+	a, err := db.Analyses(o)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
 	}
-	a := &Analyses{documents: docs}
+	a.ownsClient = true
+	return a, nil
+}
+
+// Analyses gives access to the documents of o.Collection, without a call. It ignores
+// o.Database and o.Emulator. The Analyses of one Database share its connection.
+func (d *Database) Analyses(o Options) (*Analyses, error) {
+	if err := errors.Join(o.fill("analyses"), o.Fields.Check()); err != nil {
+		return nil, err
+	}
+	codec := analysisCodec{
+		lockCodec: lockCodec{policy: o.Policy, log: o.Log, name: func(id string) slog.Attr { return slog.String("analysis_id", id) }},
+		fields:    o.Fields.filled(), keep: o.Keep, keepAll: o.KeepAll,
+	}
+	docs := &documents[analysislock.Analysis]{
+		db: d, collection: d.client.Collection(o.Collection), what: "analysis", log: o.Log, codec: codec, pessimistic: o.Pessimistic,
+	}
+	a := &Analyses{documents: docs, codec: codec}
 	docs.beforeCommit = a.requestWork
 	unlocking := *docs
 	codec.replaceToken = true
 	unlocking.codec = codec
+	var err error
 	if a.Locks, err = analysislock.New(docs, o.Policy, o.MaxRunTime, a.work); err == nil {
 		a.unlocking, err = analysislock.New(&unlocking, o.Policy, o.MaxRunTime, a.work)
 	}
+	if err == nil && (o.Keep < 0 || o.KeepAll && o.Keep <= a.TTL()) {
+		err = fmt.Errorf("repo: documents are kept for %v, not for longer than the TTL %v", o.Keep, a.TTL())
+	}
 	if err != nil {
-		return nil, errors.Join(err, db.Close())
+		return nil, err
 	}
 	return a, nil
 }
 
-// Close closes the connection.
-func (a *Analyses) Close() error { return a.documents.db.Close() }
+// Close closes the connection if Open has opened it. Those of a Database are closed with it.
+func (a *Analyses) Close() error {
+	if !a.ownsClient {
+		return nil
+	}
+	return a.documents.db.Close()
+}
+
+// Fields returns the vocabulary of the documents, without empty ones.
+func (a *Analyses) Fields() Fields { return a.codec.fields }
+
+// Collection returns the path of the collection.
+func (a *Analyses) Collection() string {
+	_, path, _ := strings.Cut(a.documents.collection.Path, "/documents/")
+	return path
+}
 
 // Create creates a QUEUED analysis with input, a value as orchestrator.Storable returns
 // it. Errors: ErrExists if the id is taken; lease.ErrRefused if Firestore cannot hold the
 // input; lease.ErrUnavailable, after which the analysis may exist or not.
 func (a *Analyses) Create(ctx context.Context, id string, input any) error {
+	return a.CreateWith(ctx, id, input, "")
+}
+
+// CreateWith is like Create, and stores params in the field of that name if it is not
+// empty; see Outcome.
+func (a *Analyses) CreateWith(ctx context.Context, id string, input any, params string) error {
 	if err := analysislock.CheckID(id); err != nil {
 		return err
 	}
@@ -80,17 +133,25 @@ func (a *Analyses) Create(ctx context.Context, id string, input any) error {
 	if err != nil {
 		return err
 	}
-	now := read.Truncate(time.Millisecond)
+	now, f := read.Truncate(time.Millisecond), a.codec.fields
 	doc := a.documents.collection.Doc(id)
-	_, err = doc.Create(ctx, map[string]any{
-		"status": analysislock.Queued, "input": input, "attempts": 0, "createdAt": timeValue(now), "updatedAt": timeValue(now),
-	})
+	fields := map[string]any{f.Status: f.Queued, f.Input: input, "attempts": 0, "createdAt": timeValue(now), "updatedAt": timeValue(now)}
+	if params != "" {
+		fields["params"] = params
+	}
+	if a.codec.keep > 0 { // an expired document may have had the same id
+		fields["lockToken"] = lease.Fresh(read).Token
+	}
+	if a.codec.keepAll {
+		fields["expireAt"] = now.Add(a.codec.keep)
+	}
+	_, err = doc.Create(ctx, fields)
 	switch {
 	case status.Code(err) == codes.AlreadyExists:
 		// If the reply to a creation was lost, the client has sent it again and gets
 		// this error too. Then the document was created after the reading above.
 		if snap, err := doc.Get(ctx); err == nil && snap.CreateTime.After(read) {
-			if d, err := a.documents.codec.decode(snapshot(snap)); err == nil && d.CreatedAt.Equal(now) && reflect.DeepEqual(d.Input, input) {
+			if d, err := a.documents.codec.decode(snapshot(snap)); err == nil && d.CreatedAt.Equal(now) && reflect.DeepEqual(d.Input, input) && d.Stored.(stored).params == params {
 				return nil
 			}
 		}
@@ -110,11 +171,19 @@ func (a *Analyses) Get(ctx context.Context, id string) (analysislock.Analysis, e
 // Summary reads one analysis with its checkpoint, without its input and result:
 // lease.ErrNotFound if there is none.
 func (a *Analyses) Summary(ctx context.Context, id string) (analysislock.Analysis, error) {
-	d, err := a.get(ctx, id, slices.Concat(decision, []string{"checkpoint"}))
+	d, err := a.get(ctx, id, append(a.codec.mask(), "checkpoint"))
 	if errors.Is(err, lease.ErrMalformed) {
 		err = nil
 	}
 	return d, err
+}
+
+// Outcome reads one analysis with its result and the params of CreateWith, without its
+// input and checkpoint. It makes one read. Errors: those of Get.
+func (a *Analyses) Outcome(ctx context.Context, id string) (d analysislock.Analysis, params string, err error) {
+	d, err = a.get(ctx, id, append(a.codec.mask(), a.codec.fields.Result, "params"))
+	s, _ := d.Stored.(stored)
+	return d, s.params, err
 }
 
 // get reads those fields of an analysis, or all.
@@ -152,7 +221,8 @@ func (a *Analyses) Ping(ctx context.Context) error {
 // inputTimeout bounds the reading of an input.
 const inputTimeout = 15 * time.Second
 
-var workFields = []string{"input", "checkpoint"}
+// workFields lists the fields that an attempt is given.
+func (f Fields) workFields() []string { return []string{f.Input, "checkpoint"} }
 
 // requestWork sends the read of the input and the checkpoint together with the commit that acquires the
 // lock, so that it costs no extra round trip. Analyses.work decodes the answer after the
@@ -162,7 +232,7 @@ func (a *Analyses) requestWork(ctx context.Context, prev analysislock.Analysis, 
 		return func() {}
 	}
 	s, _ := next.Stored.(stored)
-	s.input = a.documents.db.request(context.WithoutCancel(ctx), inputTimeout, a.documents.collection.Doc(next.ID), workFields)
+	s.input = a.documents.db.request(context.WithoutCancel(ctx), inputTimeout, a.documents.collection.Doc(next.ID), a.codec.fields.workFields())
 	next.Stored = s
 	return s.input.cancel
 }
@@ -174,7 +244,7 @@ func (a *Analyses) work(ctx context.Context, d analysislock.Analysis) (w analysi
 		if !r.exists {
 			return &lease.LostError{Reason: lease.Deleted}
 		}
-		if w.Input, err = Plain(r.fields["input"]); err == nil && r.fields["checkpoint"] != nil {
+		if w.Input, err = Plain(r.fields[a.codec.fields.Input]); err == nil && r.fields["checkpoint"] != nil {
 			w.Checkpoint, err = Plain(r.fields["checkpoint"])
 		}
 		return err
@@ -182,7 +252,7 @@ func (a *Analyses) work(ctx context.Context, d analysislock.Analysis) (w analysi
 	if s, _ := d.Stored.(stored); s.input == nil || s.input.receive(ctx, use) != nil {
 		ctx, cancel := context.WithTimeout(ctx, inputTimeout)
 		defer cancel()
-		err = a.documents.db.read(ctx, a.documents.collection.Doc(d.ID), workFields, use)
+		err = a.documents.db.read(ctx, a.documents.collection.Doc(d.ID), a.codec.fields.workFields(), use)
 	}
 	if err != nil && !errors.Is(err, lease.ErrLost) {
 		return w, fmt.Errorf("%w: read the input of %q: %w", lease.ErrUnavailable, d.ID, err)

@@ -21,6 +21,9 @@ const unreadableOwner = "(unreadable)"
 // analysisCodec is the codec of analyses.
 type analysisCodec struct {
 	lockCodec
+	fields       Fields
+	keep         time.Duration // see Options
+	keepAll      bool
 	replaceToken bool // accept a document whose lockToken is unusable, and write a usable one
 }
 
@@ -37,24 +40,18 @@ type lockCodec struct {
 type stored struct {
 	updatedAsTimestamp bool     // the document's updatedAt is a Timestamp, and remains one
 	tokenAssumed       bool     // the document's lockToken is unusable; Lock.Token replaces it
+	params             string   // if it was read; see CreateWith
 	input              *request // sent with the acquisition; see Analyses.input
 }
 
-// decision lists the fields that a decision reads. It leaves out the input, the result
-// and the fields of other programs.
-var decision = []string{
-	"status", "attempts", "finishedBy", "createdAt", "updatedAt", "error.code", "error.message", "lastError.code", "lastError.message",
-	"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "startedAt", "nextAttemptAt", "progress.fraction", "progress.message", "progress.at", "history",
-}
-
-func (analysisCodec) mask() []string { return decision }
+func (c analysisCodec) mask() []string { return c.fields.decision() }
 
 func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
-	data := r.fields
-	a := analysislock.Analysis{ID: r.id, Status: statusOf(data["status"]), Input: data["input"], Result: data["result"], ReadAt: r.at}
+	data, f := r.fields, c.fields
+	a := analysislock.Analysis{ID: r.id, Status: f.status(data[f.Status]), Input: data[f.Input], Result: data[f.Result], ReadAt: r.at}
 	a.CreatedAt, _ = parseTime(data["createdAt"])
 	a.UpdatedAt, _ = parseTime(data["updatedAt"])
-	a.Error, a.LastError = decodeError(data["error"]), decodeError(data["lastError"])
+	a.Error, a.LastError = decodeError(data[f.Error]), decodeError(data["lastError"])
 	a.StartedAt, _ = parseTime(data["startedAt"])
 	a.NextAttemptAt, _ = parseTime(data["nextAttemptAt"])
 	a.Progress, a.History = decodeProgress(data["progress"]), decodeHistory(data["history"])
@@ -64,7 +61,8 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	lock, err := c.decodeLock(r)
 	a.Lock, a.Attempts = lock, lock.Attempts
 	_, timestamp := data["updatedAt"].(time.Time)
-	a.Stored = stored{updatedAsTimestamp: timestamp, tokenAssumed: err != nil}
+	params, _ := data["params"].(string)
+	a.Stored = stored{updatedAsTimestamp: timestamp, tokenAssumed: err != nil, params: params}
 	a.Lock.Finished = analysislock.Finished(a.Status)
 	if err != nil && !a.Lock.Finished {
 		a.Malformed = err
@@ -73,15 +71,6 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 		return a, nil
 	}
 	return a, fmt.Errorf("repo: analysis %q: %w", a.ID, a.Malformed)
-}
-
-// statusOf returns a document's status. A status that is not a string is shown by its
-// type, and kept in the document.
-func statusOf(v any) string {
-	if s, ok := v.(string); ok || v == nil {
-		return s
-	}
-	return "(" + kind(v) + ")"
 }
 
 func decodeError(v any) *analysislock.Error {
@@ -155,14 +144,15 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 			us = append(us, firestore.Update{Path: path, Value: v})
 		}
 	}
-	p, n := prev.Lock, next.Lock
+	p, n, f := prev.Lock, next.Lock, c.fields
 	was, _ := prev.Stored.(stored)
 	// Other programs may have written result and error before.
-	finishedChanged := analysislock.Finished(prev.Status) != analysislock.Finished(next.Status)
-	set("status", prev.Status != next.Status, next.Status)
-	set("result", finishedChanged && next.Status == analysislock.Ready, next.Result)
-	set("result", finishedChanged && next.Status == analysislock.Failed, firestore.Delete)
-	set("error", finishedChanged || !reflect.DeepEqual(prev.Error, next.Error), errorValue(next.Error))
+	finished := analysislock.Finished(next.Status)
+	finishedChanged := analysislock.Finished(prev.Status) != finished
+	set(f.Status, prev.Status != next.Status, f.word(next.Status))
+	set(f.Result, finishedChanged && next.Status == analysislock.Ready, next.Result)
+	set(f.Result, finishedChanged && next.Status == analysislock.Failed, firestore.Delete)
+	set(f.Error, finishedChanged || !reflect.DeepEqual(prev.Error, next.Error), errorValue(next.Error))
 	set("lastError", finishedChanged && next.Status != analysislock.Failed || !reflect.DeepEqual(prev.LastError, next.LastError), errorValue(next.LastError))
 	set("startedAt", !prev.StartedAt.Equal(next.StartedAt), timeValue(next.StartedAt))
 	set("nextAttemptAt", finishedChanged || !prev.NextAttemptAt.Equal(next.NextAttemptAt), timeValue(next.NextAttemptAt))
@@ -182,6 +172,10 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 		next.UpdatedAt, next.Attempts = now.Truncate(time.Millisecond), n.Attempts
 		set("updatedAt", !was.updatedAsTimestamp, timeValue(next.UpdatedAt))
 		set("updatedAt", was.updatedAsTimestamp, next.UpdatedAt)
+		expires := c.keep > 0 && (c.keepAll || finishedChanged && finished)
+		set("expireAt", expires, now.Add(c.keep))
+		// An attempt must not lose its document because an earlier one had finished it.
+		set("expireAt", !expires && !finished && (finishedChanged || c.keep > 0 && p.Token != n.Token), firestore.Delete)
 	}
 	return us
 }

@@ -9,6 +9,7 @@ import (
 	"cloud.google.com/go/firestore"
 	"github.com/google/go-cmp/cmp"
 
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
@@ -117,7 +118,7 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 			func(a *analysislock.Analysis) {
 				a.Status, a.Error, a.Lock.Finished, a.Lock.Attempts = "QUEUED", nil, false, 0
 			}, false,
-			map[string]any{"status": "QUEUED", "error": deleted, "lastError": deleted, "attempts": 0, "lockHeartbeatAt": deleted, "lockExpiresAt": deleted, "nextAttemptAt": deleted, "updatedAt": stamp},
+			map[string]any{"status": "QUEUED", "error": deleted, "lastError": deleted, "attempts": 0, "lockHeartbeatAt": deleted, "lockExpiresAt": deleted, "nextAttemptAt": deleted, "expireAt": deleted, "updatedAt": stamp},
 		},
 		"updatedAt stays a Timestamp": {
 			with(map[string]any{"updatedAt": now.Add(-time.Hour)}), func(a *analysislock.Analysis) { a.Status = "QUEUED" }, false,
@@ -132,22 +133,27 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 			map[string]any{"status": "QUEUED", "lockToken": lease.Fresh(now).Token, "updatedAt": stamp},
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			codec := analysisCodec{lockCodec{log: slog.New(slog.DiscardHandler), name: func(string) slog.Attr { return slog.Attr{} }}, tc.replace}
-			prev, _ := codec.decode(reading{id: "x", exists: true, fields: tc.before, at: now, updated: now})
-			next := prev
-			tc.change(&next)
-			got := map[string]any{}
-			for _, u := range codec.changes(prev, &next, now) {
-				if got[u.Path] = u.Value; u.Value == firestore.Delete {
-					got[u.Path] = deleted
+		for in, kind := range emulatortest.Kinds() {
+			t.Run(name+", "+in, func(t *testing.T) {
+				codec := analysisCodec{
+					lockCodec: lockCodec{log: slog.New(slog.DiscardHandler), name: func(string) slog.Attr { return slog.Attr{} }},
+					fields:    Fields(kind.Vocabulary).filled(), replaceToken: tc.replace,
 				}
-			}
-			maps.DeleteFunc(tc.want, func(_ string, v any) bool { return v == nil })
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("written (-want +got):\n%s", diff)
-			}
-		})
+				prev, _ := codec.decode(reading{id: "x", exists: true, fields: kind.Translated(t, tc.before), at: now, updated: now})
+				next := prev
+				tc.change(&next)
+				got := map[string]any{}
+				for _, u := range codec.changes(prev, &next, now) {
+					if got[u.Path] = u.Value; u.Value == firestore.Delete {
+						got[u.Path] = deleted
+					}
+				}
+				maps.DeleteFunc(tc.want, func(_ string, v any) bool { return v == nil })
+				if diff := cmp.Diff(kind.Translated(t, tc.want), got); diff != "" {
+					t.Errorf("written (-want +got):\n%s", diff)
+				}
+			})
+		}
 	}
 }
 

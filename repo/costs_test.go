@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 )
@@ -39,7 +39,7 @@ func (*meter) HandleConn(context.Context, stats.ConnStats) {}
 
 // The document has 240 KiB each of input, result, checkpoint and another program's field.
 func TestNoDecisionMovesTheInput(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) { noDecisionMovesTheInput(t, b, false) })
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) { noDecisionMovesTheInput(t, b, false) })
 	t.Run("pessimistic", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, b *emulatortest.Backend) { noDecisionMovesTheInput(t, b, true) })
 	})

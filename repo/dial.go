@@ -25,12 +25,13 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// database is a connection to one Firestore database.
-type database struct {
-	*firestore.Client
-	conn *grpc.ClientConn
-	api  firestorepb.FirestoreClient // on conn, for reads with a field mask
-	name string                      // projects/P/databases/D
+// Database is a connection to one Firestore database, for any number of Analyses. It is
+// safe for concurrent use.
+type Database struct {
+	client *firestore.Client
+	conn   *grpc.ClientConn
+	api    firestorepb.FirestoreClient // on conn, for reads with a field mask
+	name   string                      // projects/P/databases/D
 	// routing is the value of the header by which Google routes calls.
 	routing string
 	// decoders and encoders limit how many large documents are in memory as protocol
@@ -39,21 +40,24 @@ type database struct {
 	decoders, encoders *semaphore.Weighted
 }
 
-// dial sets the defaults of o, and opens its database without a call. Close closes it.
-func dial(ctx context.Context, project string, o *Options, collection string, opts []option.ClientOption) (*database, error) {
+// Connect prepares a connection to Firestore or to an emulator, without a call. Of o it uses
+// Database and Emulator. Close closes it.
+func Connect(ctx context.Context, project string, o Options, opts ...option.ClientOption) (*Database, error) {
 	o.Database = cmp.Or(o.Database, firestore.DefaultDatabaseID)
-	o.Collection = cmp.Or(o.Collection, collection)
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if err := CheckCollection(o.Collection); err != nil {
-		return nil, fmt.Errorf("repo: %w", err)
-	}
 	db, err := connect(ctx, project, o.Database, o.Emulator, opts)
 	if err != nil {
 		return nil, fmt.Errorf("repo: open database %s of project %s: %w", o.Database, project, err)
 	}
 	return db, nil
+}
+
+// fill sets the defaults of Collection and Log, and checks Collection.
+func (o *Options) fill(collection string) error {
+	o.Collection, o.Log = cmp.Or(o.Collection, collection), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	if err := CheckCollection(o.Collection); err != nil {
+		return fmt.Errorf("repo: %w", err)
+	}
+	return nil
 }
 
 // connect opens the connection. If a call waits and the connection has received nothing
@@ -64,7 +68,7 @@ func dial(ctx context.Context, project string, o *Options, collection string, op
 //
 // If FIRESTORE_EMULATOR_HOST is set, Google's client ignores the connection it is given
 // and opens its own to that host.
-func connect(ctx context.Context, project, name, emulator string, opts []option.ClientOption) (*database, error) {
+func connect(ctx context.Context, project, name, emulator string, opts []option.ClientOption) (*Database, error) {
 	alive := grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second})
 	first := option.WithGRPCDialOption(alive)
 	fromEnv := os.Getenv("FIRESTORE_EMULATOR_HOST")
@@ -89,17 +93,17 @@ func connect(ctx context.Context, project, name, emulator string, opts []option.
 	if err != nil {
 		return nil, errors.Join(err, api.Close())
 	}
-	return &database{
-		Client: client, conn: conn, api: firestorepb.NewFirestoreClient(conn), name: "projects/" + project + "/databases/" + name,
+	return &Database{
+		client: client, conn: conn, api: firestorepb.NewFirestoreClient(conn), name: "projects/" + project + "/databases/" + name,
 		routing:  url.Values{"project_id": {project}, "database_id": {name}}.Encode(),
 		decoders: semaphore.NewWeighted(1), encoders: semaphore.NewWeighted(1),
 	}, nil
 }
 
 // Close ends the connections.
-func (d *database) Close() error {
-	err := d.Client.Close()
-	_ = d.conn.Close() // closed already, unless Client has one of its own
+func (d *Database) Close() error {
+	err := d.client.Close()
+	_ = d.conn.Close() // closed already, unless client has one of its own
 	return err
 }
 

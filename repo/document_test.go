@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
@@ -74,7 +74,7 @@ func TestLockFields(t *testing.T) {
 
 // So recovery does not find an analysis while it runs.
 func TestAHeartbeatIsAnUpdate(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
 		a := open(t, b)
 		mustAcquire(t, a, "x", "w/1")

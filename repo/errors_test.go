@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/documentlock"
@@ -134,13 +134,16 @@ func TestAnInputThatWasNotReadIsReadAgain(t *testing.T) {
 }
 
 // A reply that was lost is distinguished from a creation by another program.
-func TestACreationIsOursOnlyWithOurTimeAndInput(t *testing.T) {
+func TestACreationIsOursOnlyWithOurTimeInputAndParams(t *testing.T) {
 	for name, other := range map[string]func(now time.Time) map[string]any{
 		"another time": func(now time.Time) map[string]any {
 			return map[string]any{"createdAt": iso8601.Format(now.Add(-time.Minute)), "input": "i"}
 		},
 		"another input": func(now time.Time) map[string]any {
 			return map[string]any{"createdAt": iso8601.Format(now), "input": "other"}
+		},
+		"other params": func(now time.Time) map[string]any {
+			return map[string]any{"createdAt": iso8601.Format(now), "input": "i", "params": "p"}
 		},
 		"malformed": func(now time.Time) map[string]any {
 			return map[string]any{"createdAt": iso8601.Format(now), "input": "i", "lockToken": "seven"}
@@ -166,10 +169,11 @@ func TestACreationIsOursOnlyWithOurTimeAndInput(t *testing.T) {
 func TestAReadEndsWithItsCallerAndReturnsItsError(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		l := &faultyConn{}
-		db := open(t, b, l.options()...).documents.db
+		docs := open(t, b, l.options()...).documents
+		db := docs.db
 		b.Put(t, "small", map[string]any{"status": "s"})
 		b.Put(t, "large", map[string]any{"input": strings.Repeat("x", 100<<10)})
-		small, large := db.Collection("analyses").Doc("small"), db.Collection("analyses").Doc("large")
+		small, large := docs.collection.Doc("small"), docs.collection.Doc("large")
 		own := errors.New("own")
 		if err := db.read(t.Context(), small, nil, func(reading) error { return own }); !errors.Is(err, own) {
 			t.Errorf("read: %v, want its user's error", err)
@@ -201,7 +205,7 @@ func TestAReadEndsWithItsCallerAndReturnsItsError(t *testing.T) {
 }
 
 func TestOneLargeResultIsEncodedAtATime(t *testing.T) {
-	db := &database{encoders: semaphore.NewWeighted(1)}
+	db := &Database{encoders: semaphore.NewWeighted(1)}
 	ended, end := context.WithCancel(t.Context())
 	end()
 	values := func(n int) []firestore.Update { return []firestore.Update{{Value: make([]any, n-2)}, {Value: true}} }
@@ -264,7 +268,7 @@ func (a *answers) RecvMsg(m any) error {
 func TestAReadHasOneAnswer(t *testing.T) {
 	empty := []byte{}
 	for name, messages := range map[string][][]byte{"none": nil, "two": {empty, empty}, "one without a result": {empty}, "one that is no message": {{0xff}}} {
-		r := &request{db: &database{}, doc: &firestore.DocumentRef{}, cancel: func() {}, stream: &answers{messages: messages}}
+		r := &request{db: &Database{}, doc: &firestore.DocumentRef{}, cancel: func() {}, stream: &answers{messages: messages}}
 		if err := r.receive(t.Context(), func(reading) error { return nil }); err == nil {
 			t.Errorf("%s: no error", name)
 		}
@@ -323,7 +327,7 @@ func lock(fields map[string]any) (a analysislock.Analysis, room documentlock.Loc
 	var b bytes.Buffer
 	c := lockCodec{log: slog.New(slog.NewTextHandler(&b, nil)), name: func(id string) slog.Attr { return slog.String("id", id) }}
 	r := reading{id: "x", exists: true, fields: fields, at: time.Now(), updated: time.Now()}
-	a, _ = analysisCodec{lockCodec: c}.decode(r)
+	a, _ = analysisCodec{lockCodec: c, fields: Fields{}.filled()}.decode(r)
 	room, _ = roomCodec{c}.decode(r)
 	return a, room, b.String()
 }

@@ -18,7 +18,7 @@ import (
 
 // Filter selects analyses that have an updatedAt. The zero value selects all of them.
 type Filter struct {
-	Status        string
+	Status        string    // empty: any
 	Code          string    // of Error or LastError
 	ErrorOnly     bool      // compare Code only with Error's
 	Since, Before time.Time // of UpdatedAt: Since ≤ UpdatedAt < Before; zero: no limit
@@ -36,7 +36,7 @@ const findPage = 1000
 // strings as strings, so an updatedAt with another zone's offset may not be found. Errors:
 // those of Page.
 func (a *Analyses) Find(ctx context.Context, f Filter, limit int) (all []analysislock.Analysis, err error) {
-	fields := slices.DeleteFunc(slices.Clone(decision), func(field string) bool { return field == "history" })
+	fields := slices.DeleteFunc(a.codec.mask(), func(field string) bool { return field == "history" })
 	for next := ""; len(all) < limit; {
 		var found []analysislock.Analysis
 		if found, next, _, err = a.page(ctx, &f, next, min(limit-len(all), findPage), fields); err != nil {
@@ -64,7 +64,7 @@ func (a *Analyses) Find(ctx context.Context, f Filter, limit int) (all []analysi
 func (a *Analyses) Page(ctx context.Context, f Filter, after string, limit int) (found []analysislock.Analysis, next string, at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	found, next, at, err = a.page(ctx, &f, after, limit, decision)
+	found, next, at, err = a.page(ctx, &f, after, limit, a.codec.mask())
 	if err == nil && at.IsZero() { // the client drops the time of a reply without a document
 		at, err = a.documents.now(ctx)
 	}
@@ -101,14 +101,14 @@ func (a *Analyses) selected(f Filter) firestore.Query {
 	if f.Prefix != "" {
 		return all.Where(firestore.DocumentID, ">=", all.Doc(f.Prefix)).Where(firestore.DocumentID, "<", all.Doc(f.Prefix+"\U0010FFFF")).OrderBy(firestore.DocumentID, firestore.Asc)
 	}
-	q := a.withStatus(f.Status)
+	q, code := a.withStatus(f.Status), a.codec.fields.Error+".code"
 	is := func(path, operator string, v any) firestore.EntityFilter {
 		return firestore.PropertyFilter{Path: path, Operator: operator, Value: v}
 	}
 	if f.Code != "" && f.ErrorOnly {
-		q = q.Where("error.code", "==", f.Code)
+		q = q.Where(code, "==", f.Code)
 	} else if f.Code != "" {
-		q = anyOf(q, []firestore.EntityFilter{is("error.code", "==", f.Code), is("lastError.code", "==", f.Code)})
+		q = anyOf(q, []firestore.EntityFilter{is(code, "==", f.Code), is("lastError.code", "==", f.Code)})
 	}
 	var updated []firestore.EntityFilter
 	since, before := lowest, storedForms(f.Before)
@@ -174,8 +174,8 @@ func startAfter(q firestore.Query, f *Filter, after string) (firestore.Query, er
 	return q, fmt.Errorf("repo: %w: not a position of a list", lease.ErrInvalidKey)
 }
 
-// Failure is a code of Error, with the number of FAILED analyses that have it and the one
-// that was updated last.
+// Failure is a Code of Error, with the number N of FAILED analyses that have it and the
+// Newest, by UpdatedAt.
 type Failure struct {
 	Code   string
 	N      int64
@@ -187,9 +187,10 @@ type Failure struct {
 func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	q := a.documents.collection.OrderBy("error.code", firestore.Asc).OrderBy("updatedAt", firestore.Desc).Limit(1).Select(decision...)
+	path := a.codec.fields.Error + ".code"
+	q := a.documents.collection.OrderBy(path, firestore.Asc).OrderBy("updatedAt", firestore.Desc).Limit(1).Select(a.codec.mask()...)
 	for code := ""; len(all) < limit; code = all[len(all)-1].Code {
-		found, err := a.summaries(ctx, "find error codes", q.Where("error.code", ">", code))
+		found, err := a.summaries(ctx, "find error codes", q.Where(path, ">", code))
 		if err != nil {
 			return nil, err
 		}

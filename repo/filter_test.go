@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 	"taskguard/repo"
 )
@@ -22,7 +22,7 @@ import (
 // found returns the ids that a filter finds, sorted.
 func found(t *testing.T, b *emulatortest.Backend, f repo.Filter, limit int) (ids []string) {
 	t.Helper()
-	a, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t)...)
+	a, err := repo.Open(t.Context(), b.Project, repo.Options{Collection: b.Collection, Fields: repo.Fields(b.Vocabulary)}, b.Client(t)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func found(t *testing.T, b *emulatortest.Backend, f repo.Filter, limit int) (ids
 }
 
 func TestFindComparesEachTypeOfUpdatedAt(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		since, before := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC), time.Date(2026, 1, 31, 13, 0, 0, 0, time.UTC)
 		for name, at := range map[string]time.Time{"a-early": since.Add(-time.Millisecond), "b-since": since, "c-last": before.Add(-time.Millisecond), "d-before": before} {
 			b.Put(t, name+"-text", map[string]any{"updatedAt": at.Format("2006-01-02T15:04:05.000Z"), "status": "FAILED", "error": map[string]any{"code": "c"}})
@@ -85,7 +85,7 @@ func (s slowly) RecvMsg(m any) error {
 func TestFindMayTakeLongerThanAnyOfItsQueries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := emulatortest.Embedded(t)
-		a, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t, grpc.WithChainStreamInterceptor(
+		a, err := repo.Open(t.Context(), b.Project, repo.Options{Collection: b.Collection, Fields: repo.Fields(b.Vocabulary)}, b.Client(t, grpc.WithChainStreamInterceptor(
 			func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 				s, err := open(ctx, d, cc, method, opts...)
 				return slowly{s}, err
@@ -113,8 +113,8 @@ func TestFindMayTakeLongerThanAnyOfItsQueries(t *testing.T) {
 
 // Neither a time that two analyses share nor its type loses or repeats one.
 func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		a, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t)...)
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+		a, err := repo.Open(t.Context(), b.Project, repo.Options{Collection: b.Collection, Fields: repo.Fields(b.Vocabulary)}, b.Client(t)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,8 +161,8 @@ func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
 }
 
 func TestFailuresAreCountedByTheirCode(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		a, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t)...)
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+		a, err := repo.Open(t.Context(), b.Project, repo.Options{Collection: b.Collection, Fields: repo.Fields(b.Vocabulary)}, b.Client(t)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,8 +186,8 @@ func TestFailuresAreCountedByTheirCode(t *testing.T) {
 }
 
 func TestActiveAnalysesRunWaitOrAreStuck(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		a, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t)...)
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+		a, err := repo.Open(t.Context(), b.Project, repo.Options{Collection: b.Collection, Fields: repo.Fields(b.Vocabulary)}, b.Client(t)...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,13 +9,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
 
 func TestPessimisticDecisionsAreMadeInsideATransaction(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		a.documents.pessimistic = true
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "in"})
@@ -76,7 +76,7 @@ func TestAStatusOfAnotherProgramIsKeptUntilTheFinish(t *testing.T) {
 }
 
 func TestUpdatedAtKeepsItsType(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		for id, at := range map[string]any{"timestamp": time.Now(), "string": timeValue(time.Now()), "none": nil} {
 			fields := map[string]any{"status": analysislock.Queued, "createdAt": at, "updatedAt": at}
@@ -104,7 +104,7 @@ func TestUpdatedAtKeepsItsType(t *testing.T) {
 }
 
 func TestUnlockReplacesATokenThatIsNoIntegerAndDeletesAnUnreadableLock(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		for id, fields := range map[string]map[string]any{
 			"held":       {"status": analysislock.Processing, "lockOwner": "js/1", "lockToken": "seven", "lockExpiresAt": timeValue(time.Now().Add(time.Hour))},

@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
@@ -23,11 +23,17 @@ type worker struct {
 // open connects a worker to b.
 func open(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) *worker {
 	t.Helper()
-	a, err := Open(t.Context(), b.Project, Options{Policy: lease.Policy{TTL: ttl(b), MaxAttempts: 10}}, b.Client(t, opts...)...)
+	a, err := Open(t.Context(), b.Project, of(b, Options{Policy: lease.Policy{TTL: ttl(b), MaxAttempts: 10}}), b.Client(t, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &worker{Analyses: a, holds: map[string]*analysislock.Hold{}}
+}
+
+// of returns o for the documents of b.
+func of(b *emulatortest.Backend, o Options) Options {
+	o.Collection, o.Fields = b.Collection, Fields(b.Vocabulary)
+	return o
 }
 
 func (w *worker) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (analysislock.Acquisition, error) {

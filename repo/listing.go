@@ -35,12 +35,12 @@ func (a *Analyses) Active(ctx context.Context, limit int) (running, waiting, stu
 	}
 	for field, found := range map[string]*[]analysislock.Analysis{"lockExpiresAt": &running, "nextAttemptAt": &waiting} {
 		q := anyOf(a.documents.collection.Query, timeIs(field, ">", at)).OrderBy(field, firestore.Asc).Limit(limit)
-		if *found, err = a.summaries(ctx, "find active analyses", q.Select(decision...)); err != nil {
+		if *found, err = a.summaries(ctx, "find active analyses", q.Select(a.codec.mask()...)); err != nil {
 			return nil, nil, nil, at, err
 		}
 	}
 	q := anyOf(a.unfinished("updatedAt", limit+len(waiting)), timeIs("updatedAt", "<", at.Add(-a.TTL()))) // those that wait may be among them
-	if stuck, err = a.summaries(ctx, "find stuck analyses", q.Select(decision...)); err != nil {
+	if stuck, err = a.summaries(ctx, "find stuck analyses", q.Select(a.codec.mask()...)); err != nil {
 		return nil, nil, nil, at, err
 	}
 	stuck = slices.DeleteFunc(stuck, func(d analysislock.Analysis) bool {
@@ -56,7 +56,7 @@ func (a *Analyses) List(ctx context.Context, status string, limit int) ([]analys
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	q := a.withStatus(status).OrderBy(firestore.DocumentID, firestore.Asc).Limit(limit)
-	return a.summaries(ctx, "list analyses", q.Select(decision...))
+	return a.summaries(ctx, "list analyses", q.Select(a.codec.mask()...))
 }
 
 // Count returns the number of analyses that f selects, within 15 s. A Filter that compares no
@@ -81,7 +81,7 @@ func (a *Analyses) withStatus(status string) firestore.Query {
 	if status == "" {
 		return a.documents.collection.Query
 	}
-	return a.documents.collection.Where("status", "==", status)
+	return a.documents.collection.Where(a.codec.fields.Status, "==", a.codec.fields.word(status))
 }
 
 // Unfinished reads, without inputs and results, up to limit analyses that are QUEUED or
@@ -103,9 +103,10 @@ func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.An
 func (a *Analyses) UnknownStatus(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
+	f := a.codec.fields
 	found, err := a.summaries(ctx, "find analyses of unknown status", a.documents.collection.
-		Where("status", "not-in", []string{analysislock.Queued, analysislock.Processing, analysislock.Ready, analysislock.Failed}).
-		Select("status", "lockToken").Limit(limit))
+		Where(f.Status, "not-in", []string{f.Queued, f.Processing, f.Finished, f.Failed}).
+		Select(f.Status, "lockToken").Limit(limit))
 	return slices.DeleteFunc(found, func(d analysislock.Analysis) bool { return d.Malformed != nil || d.Lock.Token != 0 }), err
 }
 
@@ -137,7 +138,7 @@ var lowest = []any{"", time.Time{}, math.Inf(-1)}
 // type could leave no room for another.
 func (a *Analyses) eachType(ctx context.Context, what string, q firestore.Query, field string, values []any) (all []analysislock.Analysis, err error) {
 	for _, v := range values {
-		found, err := a.summaries(ctx, what, q.Where(field, ">=", v).Select(decision...))
+		found, err := a.summaries(ctx, what, q.Where(field, ">=", v).Select(a.codec.mask()...))
 		if err != nil {
 			return nil, err
 		}

@@ -13,14 +13,14 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
 
 // Firestore sorts all values of one type before those of the other.
 func TestAFullListOfOneTypeOfUpdateHidesNoneOfAnother(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		ago := func(hours int) time.Time { return time.Now().Add(time.Duration(-hours) * time.Hour) }
 		write := map[string]func(time.Time) any{"string": timeValue, "Timestamp": func(at time.Time) any { return at }}
@@ -38,7 +38,7 @@ func TestAFullListOfOneTypeOfUpdateHidesNoneOfAnother(t *testing.T) {
 }
 
 func TestAListShowsMalformedAnalyses(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		b.Put(t, "bad\x01id", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(time.Now())})
 		b.Put(t, "token", map[string]any{"status": analysislock.Processing, "lockToken": "one", "updatedAt": "yesterday", "input": "in"})
@@ -60,7 +60,7 @@ func TestAListShowsMalformedAnalyses(t *testing.T) {
 }
 
 func TestAllAnalysesAreCountedAndThoseInAState(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		for i, status := range []any{analysislock.Failed, analysislock.Failed, analysislock.Ready, "ARCHIVED", 7, nil} {
 			b.Put(t, fmt.Sprint("a", i), map[string]any{"status": status})
@@ -87,7 +87,7 @@ func ids(found []analysislock.Analysis) string {
 
 // The ages differ by hours, since a slow machine may need long for the test.
 func TestUnfinishedAnalysesAreListedByAgeForEachTypeOfUpdatedAt(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		ago := func(hours int) time.Time { return time.Now().Add(time.Duration(-hours) * time.Hour) }
 		b.Put(t, "queued", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(ago(4))})
@@ -134,7 +134,7 @@ func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 			return found, err
 		}},
 	}
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		large := strings.Repeat("x", 100_000)
 		now := time.Now()
 		for _, id := range []string{"a", "b", "c"} {
@@ -164,7 +164,7 @@ func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 }
 
 func TestTheOldestUnfinishedAnalysisIsFoundForEachTypeOfCreatedAt(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		on := func(day int) time.Time { return time.Date(2026, 1, day, 0, 0, 0, 0, time.UTC) }
 		put := func(id, status string, created any) {
@@ -196,10 +196,10 @@ func TestTheOldestUnfinishedAnalysisIsFoundForEachTypeOfCreatedAt(t *testing.T) 
 }
 
 func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		for id, fields := range map[string]map[string]any{
-			"lower": {"status": "queued", "input": "x"}, "pending": {"status": "PENDING"}, "number": {"status": 7}, "empty": {"status": ""},
+			"lower": {"status": "queued", "input": "x"}, "waiting": {"status": "WAITING"}, "number": {"status": 7}, "empty": {"status": ""},
 			"acquired": {"status": "ANALYZING", "lockToken": 3}, "malformed": {"status": "ANALYZING", "lockToken": "3"},
 			"none": {}, "null": {"status": nil}, analysislock.Queued: {"status": analysislock.Queued}, analysislock.Processing: {"status": analysislock.Processing}, analysislock.Ready: {"status": analysislock.Ready}, analysislock.Failed: {"status": analysislock.Failed},
 		} {
@@ -216,7 +216,7 @@ func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
 				t.Errorf("%s has its input", found[i].ID)
 			}
 		}
-		if want := []string{"number=(the number 7)", "empty=", "pending=PENDING", "lower=queued"}; !slices.Equal(got, want) {
+		if want := []string{"number=(the number 7)", "empty=", "waiting=WAITING", "lower=queued"}; !slices.Equal(got, want) {
 			t.Errorf("%q, want %q", got, want)
 		}
 		if found, err = a.UnknownStatus(t.Context(), 2); err != nil || len(found) != 2 {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
@@ -129,7 +129,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) { test(t, b, open(t, b)) })
+			emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) { test(t, b, open(t, b)) })
 		})
 	}
 }

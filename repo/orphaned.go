@@ -60,7 +60,7 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[an
 		a.expired(now, size), a.overdue(cutoff, size), anyOf(a.unfinished("updatedAt", size), timeIs("updatedAt", "<", cutoff)),
 	}
 	for i := range queries {
-		all, failed := orphanPages(ctx, queries[i], size, func(snap *firestore.DocumentSnapshot, asked time.Time) bool {
+		all, failed := a.orphanPages(ctx, queries[i], size, func(snap *firestore.DocumentSnapshot, asked time.Time) bool {
 			d := a.decode(snap)
 			if found[d.ID] || d.Malformed == nil && !orphaned(&d) {
 				return true
@@ -82,10 +82,10 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[an
 
 // orphanPages calls each for the documents of q, in pages, until each returns false. asked is
 // the local time of the page's request. all is false if there may be others.
-func orphanPages(ctx context.Context, q firestore.Query, size int, each func(snap *firestore.DocumentSnapshot, asked time.Time) bool) (all bool, err error) {
+func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query, size int, each func(snap *firestore.DocumentSnapshot, asked time.Time) bool) (all bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, orphanTimeout/3)
 	defer cancel()
-	q = q.Select("status", "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "nextAttemptAt")
+	q = q.Select(a.codec.fields.Status, "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "nextAttemptAt")
 	for range maxOrphanReads / size {
 		read, asked, stopped := 0, time.Now(), false
 		var last *firestore.DocumentSnapshot
@@ -109,8 +109,9 @@ func (a *Analyses) overdue(cutoff time.Time, limit int) firestore.Query {
 
 // unfinished returns a query of the unfinished analyses that have field, sorted by it.
 func (a *Analyses) unfinished(field string, limit int) firestore.Query {
+	f := a.codec.fields
 	return a.documents.collection.
-		Where("status", "in", []string{analysislock.Queued, analysislock.Processing}).
+		Where(f.Status, "in", []string{f.Queued, f.Processing}).
 		OrderBy(field, firestore.Asc).
 		Limit(limit)
 }

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"taskguard/emulator/emulatortest"
 	"taskguard/emulator/firestore"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
@@ -41,7 +41,7 @@ func orphaned(t testing.TB, a interface {
 
 // Documents of workers, and of other programs.
 func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		now := time.Now()
 		old, soon := now.Add(-ttl(b)-2*time.Second), now.Add(time.Hour)
 		fresh := now.Add(time.Minute) // a slow machine may need longer than a TTL until the query
@@ -135,7 +135,7 @@ func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.
 }
 
 func TestTheOldestAreCalledFirstAndNoMoreThanTheLimit(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		now := time.Now()
 		for id, hours := range map[string]int{"b": 3, "c": 2, "a": 4, "d": 1} {
@@ -152,7 +152,7 @@ func TestTheOldestAreCalledFirstAndNoMoreThanTheLimit(t *testing.T) {
 }
 
 func TestAnalysesThatWaitHideNoOrphan(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		now, waiting := time.Now(), 100
 		if !b.Google() { // more than a page, with its boundary among the strings
 			waiting = orphanPage + 100
@@ -205,7 +205,7 @@ func TestAMarkIsMadeOnceAndOnlyOfAnOrphan(t *testing.T) {
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+			emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 				a := open(t, b)
 				old := timeValue(time.Now().Add(-time.Hour))
 				b.Put(t, "x", map[string]any{"status": analysislock.Processing, "updatedAt": old, "lockOwner": "them", "lockToken": 6, "lockExpiresAt": old})
@@ -234,12 +234,12 @@ func TestAMarkIsMadeOnceAndOnlyOfAnOrphan(t *testing.T) {
 }
 
 func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		old := timeValue(time.Now().Add(-time.Hour))
 		b.Put(t, "bad", map[string]any{"status": analysislock.Queued, "updatedAt": old, "lockToken": "secret", "input": "secret"})
 		b.Put(t, "good", map[string]any{"status": analysislock.Queued, "updatedAt": old})
 		var text bytes.Buffer
-		a, err := Open(t.Context(), b.Project, Options{Log: slog.New(slog.NewTextHandler(&text, nil))}, b.Client(t)...)
+		a, err := Open(t.Context(), b.Project, of(b, Options{Log: slog.New(slog.NewTextHandler(&text, nil))}), b.Client(t)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +267,7 @@ func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {
 }
 
 func TestOrphanedCostsOneReadAndThreeQueriesWithoutInputs(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		large := strings.Repeat("x", 100_000)
 		for _, id := range []string{"a", "b", "c"} {
 			b.Put(t, id, map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(time.Now().Add(-time.Hour)), "input": large, "result": large})

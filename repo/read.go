@@ -45,7 +45,7 @@ func snapshot(s *firestore.DocumentSnapshot) reading {
 // read reads a document, or only the given fields of it, which Google's client cannot.
 // It returns the error of use unchanged; use must not keep r.fields. A try takes up to
 // callTimeout. read tries again until ctx ends, unless the error is final.
-func (d *database) read(ctx context.Context, doc *firestore.DocumentRef, fields []string, use func(r reading) error) error {
+func (d *Database) read(ctx context.Context, doc *firestore.DocumentRef, fields []string, use func(r reading) error) error {
 	for pause := 100 * time.Millisecond; ; pause *= 2 {
 		var used error
 		err := d.request(ctx, callTimeout, doc, fields).receive(ctx, func(r reading) error {
@@ -68,7 +68,7 @@ func (d *database) read(ctx context.Context, doc *firestore.DocumentRef, fields 
 
 // request is a read that has been sent. receive receives its answer.
 type request struct {
-	db     *database
+	db     *Database
 	doc    *firestore.DocumentRef
 	cancel context.CancelFunc
 	stream firestorepb.Firestore_BatchGetDocumentsClient
@@ -77,7 +77,7 @@ type request struct {
 
 // request sends a read. The answer must be received within timeout; until then it stays
 // in gRPC's buffers.
-func (d *database) request(ctx context.Context, timeout time.Duration, doc *firestore.DocumentRef, fields []string) *request {
+func (d *Database) request(ctx context.Context, timeout time.Duration, doc *firestore.DocumentRef, fields []string) *request {
 	r := &request{db: d, doc: doc}
 	ctx, r.cancel = context.WithTimeout(ctx, timeout)
 	get := &firestorepb.BatchGetDocumentsRequest{Database: d.name, Documents: []string{doc.Path}}
@@ -188,7 +188,7 @@ func goValue(v *firestorepb.Value) any {
 
 // encoding waits until updates may be encoded. The caller then calls done, which is never
 // nil and may be called more than once.
-func (d *database) encoding(ctx context.Context, updates []firestore.Update) (done func(), err error) {
+func (d *Database) encoding(ctx context.Context, updates []firestore.Update) (done func(), err error) {
 	n := 0
 	for i := range updates {
 		n += size(updates[i].Value)

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
@@ -41,7 +41,7 @@ func report(message string, checkpoint any) analysislock.Report {
 }
 
 func TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
 		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "in"})
 		check := func(errs ...error) {
@@ -101,7 +101,7 @@ func TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh(t *testing.T)
 
 // The reasons are the size of the document and an array directly in an array.
 func TestACheckpointThatTheDocumentCannotHoldIsDroppedAndTheLockRenewed(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		for name, checkpoint := range map[string]any{"too large": strings.Repeat("c", 200<<10), "nested": map[string]any{"a": []any{[]any{int64(1)}}}} {
 			for _, pessimistic := range []bool{false, true} {
 				a := open(t, b)

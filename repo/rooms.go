@@ -28,13 +28,16 @@ var (
 // OpenRooms prepares a connection to Firestore or to an emulator, without a call. Close
 // closes it. It uses neither Policy nor Pessimistic of o.
 func OpenRooms(ctx context.Context, project string, o Options, opts ...option.ClientOption) (*Rooms, error) {
-	db, err := dial(ctx, project, &o, "documentLocks", opts)
+	if err := o.fill("documentLocks"); err != nil {
+		return nil, err
+	}
+	db, err := Connect(ctx, project, o, opts...)
 	if err != nil {
 		return nil, err
 	}
 	policy := lease.Policy{TTL: documentlock.DefaultTTL} // of what others wrote; see lease.AssumedExpiry
 	return &Rooms{&documents[documentlock.Lock]{
-		db: db, collection: db.Collection(o.Collection), what: "room", log: o.Log,
+		db: db, collection: db.client.Collection(o.Collection), what: "room", log: o.Log,
 		codec: roomCodec{lockCodec{policy: policy, log: o.Log, name: func(id string) slog.Attr { return slog.String("room_hash", documentlock.Hash(id)) }}},
 	}}, nil
 }

@@ -6,7 +6,7 @@ import (
 	"cloud.google.com/go/firestore"
 	"google.golang.org/grpc"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/documentlock"
 	"taskguard/lease/leasetest"

@@ -2,12 +2,11 @@ package repo
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/firestore"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/leasetest"
@@ -66,7 +65,7 @@ func TestStoreOnGoogle(t *testing.T) {
 // inBubble runs a test on the embedded server in virtual time.
 func inBubble(t *testing.T, run func(t *testing.T, b *emulatortest.Backend)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { run(t, emulatortest.Embedded(t)) })
+	emulatortest.EmbeddedKinds(t, run)
 }
 
 func TestStoreWithPessimisticTransactions(t *testing.T) {

@@ -41,7 +41,7 @@ type codec[D any] interface {
 // docs/adr/0001-transaction.md gives the reasons. A decision reads only the fields of
 // the codec's mask.
 type documents[D any] struct {
-	db          *database
+	db          *Database
 	collection  *firestore.CollectionRef
 	codec       codec[D]
 	what        string // the kind of record, in errors
@@ -117,7 +117,7 @@ func (s *documents[D]) Exclude(ctx context.Context, id string,
 	)
 	cancelInput, encoded := func() {}, func() {}
 	defer func() { encoded() }()
-	err := s.db.RunTransaction(ctx, func(_ context.Context, tx *firestore.Transaction) error {
+	err := s.db.client.RunTransaction(ctx, func(_ context.Context, tx *firestore.Transaction) error {
 		cancelInput() // of an earlier try
 		encoded()
 		asked := time.Now()

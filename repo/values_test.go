@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 )
 
@@ -117,7 +117,7 @@ func TestEachErrorOfFirestoreIsClassified(t *testing.T) {
 func TestAnUnreadableLockFieldIsLogged(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		var log bytes.Buffer
-		a, err := Open(t.Context(), b.Project, Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, b.Client(t)...)
+		a, err := Open(t.Context(), b.Project, of(b, Options{Log: slog.New(slog.NewTextHandler(&log, nil))}), b.Client(t)...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,351 +6,261 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
-	"strings"
+	"net/http"
+	"os"
+	"sync"
 	"time"
 
-	"taskguard/lease"
-	"taskguard/lease/analysislock"
+	"cloud.google.com/go/compute/metadata"
+	"github.com/labstack/echo/v4"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+
+	"taskguard/internal/cloudrun"
+	"taskguard/internal/delivery"
+	"taskguard/internal/taskqueue"
+	"taskguard/internal/telemetry"
 	"taskguard/orchestrator"
-	"taskguard/worker/telemetry"
+	"taskguard/repo"
 )
 
-// Locks acquires the lock on an analysis; analysislock.Locks does.
-type Locks interface {
-	Acquire(ctx context.Context, id, owner string, ttl time.Duration, early func(analysislock.Analysis) bool) (analysislock.Acquisition, error)
-}
-
-// Guard runs each analysis once at a time and finishes it once (G1). It is
-// safe for concurrent use.
+// Guard guards the kinds of work of one service. It is safe for concurrent use; Shutdown ends
+// it.
 type Guard struct {
-	Locks   Locks
-	Queue   Queue        // nil: nothing is booked, and nothing recovered
-	Orphans OrphanFinder // for Recover
-	// Oldest reads the oldest unfinished analysis, whose age Recover reports; nil: it does not.
-	Oldest     func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
-	Analyzer   orchestrator.Analyzer
-	Instance   string        // begins the owner of each delivery: revision/instance
-	RunTimeout time.Duration // of one run; passing it is a temporary failure, unless the run has advanced
-	// CheckpointInterval is the shortest time between two commits for reports.
-	CheckpointInterval time.Duration
-	StallTimeout       time.Duration // ends a run that reports nothing for so long; zero: no limit
-	// RetryMin and RetryMax bound the wait after a temporary failure, if Queue is set.
-	RetryMin, RetryMax time.Duration
-	Log                *slog.Logger
-	Telemetry          *telemetry.Telemetry // nil: none
+	options   Options
+	db        *repo.Database
+	any       *repo.Analyses   // of any collection, for Health
+	queue     *taskqueue.Queue // nil: none
+	server    *delivery.Server
+	telemetry *telemetry.Telemetry
+	instance  string
+	unchecked bool // how callers are checked is unknown
+
+	work       context.Context //nolint:containedctx // of all runs; ends in Shutdown
+	stop       context.CancelCauseFunc
+	background sync.WaitGroup
+	ready      sync.Once
+
+	mu    sync.Mutex
+	kinds map[string]*guarded
 }
 
-// Causes with which a run's context ends, besides lease.ErrLost.
-var (
-	// ErrStopping is the cause with which the caller cancels Deliver's context when
-	// the process must stop; a *StopError also has a deadline.
-	ErrStopping = errors.New("worker: shutting down")
-	errDeadline = errors.New("worker: the run passed its deadline")
-	errRunTime  = errors.New("worker: the analysis took longer than MAX_RUN_TIME")
-)
-
-// StopError is ErrStopping with a deadline for the release of locks and the booking of
-// deliveries.
-type StopError struct{ Deadline time.Time }
-
-func (e *StopError) Error() string { return ErrStopping.Error() }
-
-// Unwrap makes errors.Is(err, ErrStopping) hold.
-func (e *StopError) Unwrap() error { return ErrStopping }
-
-// Delivery is one delivery of a task.
-type Delivery struct {
-	AnalysisID string
-	Task       string // the task's short name, from X-CloudTasks-TaskName
+// guarded is a kind and what guards it.
+type guarded struct {
+	Kind
+	analyses *repo.Analyses
+	guard    *delivery.Guard
 }
 
-// Deliver handles one delivery: acquire, run under heartbeats, and finish in one
-// fenced commit or release. When it returns, nothing that it started is running. ctx
-// ends only with the process, not when the caller hangs up.
-func (g *Guard) Deliver(ctx context.Context, d Delivery) Outcome {
-	// A new owner for each delivery: with one owner for each process, 22 of 200 runs overlapped.
-	a := &attempt{Guard: g, id: d.AnalysisID, task: d.Task, owner: g.Instance + "/" + rand.Text()}
-	o := a.deliver(ctx)
-	o.Measures = a.measured
-	if o.Ran {
-		g.Telemetry.Ran(ctx, o.Case.String(), o.Run)
-	}
-	return o
-}
-
-// attempt is one delivery while it is handled.
-type attempt struct {
-	*Guard
-	id, task, owner string
-	acq             analysislock.Acquisition
-	hold            *analysislock.Hold // once acquired
-	measured        Measures
-}
-
-func (a *attempt) deliver(ctx context.Context) Outcome {
-	if ctx.Err() != nil {
-		return Outcome{Case: NotClaimed, ID: validID(a.id), Err: ErrStopping}
-	}
-	acq, err := a.acquire(ctx)
-	switch {
-	case err != nil:
-		return refusal(a.id, err)
-	case acq.Acquired:
-		o := a.run(ctx)
-		o.ID, o.Token = a.id, acq.Grant.Token
-		return o
-	case acq.Reason == analysislock.AlreadyFinished:
-		return Outcome{Case: AlreadyFinished, ID: a.id, Status: acq.Status}
-	case acq.Reason == analysislock.AttemptsExhausted:
-		return Outcome{Case: Failed, ID: a.id, Token: acq.Grant.Token, Err: lease.ErrExhausted, Code: acq.Reason}
-	case acq.Reason == analysislock.RunTimeExhausted:
-		return Outcome{Case: Failed, ID: a.id, Token: acq.Grant.Token, Err: errRunTime, Code: acq.Reason}
-	case acq.Reason == analysislock.Waiting:
-		return a.wait(ctx)
-	}
-	return a.follow(ctx)
-}
-
-// acquire acquires the lock. A stop does not cancel it: a lock could be acquired without
-// the worker knowing it, and would not be released.
-func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error) {
-	ctx, span := a.Telemetry.Start(context.WithoutCancel(ctx), telemetry.Acquire)
-	began, m := time.Now(), &a.measured
-	early := a.isNext
-	if a.Queue == nil { // nothing was booked for a later time
-		early = nil
-	}
-	acq, err := a.Locks.Acquire(ctx, a.id, a.owner, 0, early)
-	m.Asked, m.Acquire = true, time.Since(began)
-	a.acq, a.hold = acq, acq.Hold
-	outcome := acq.Reason
-	switch {
-	case err != nil:
-		outcome = "error"
-	case acq.Acquired:
-		outcome = "acquired"
-	}
-	if acq.Grant.Owner == a.owner { // it has acquired the lock, or recorded that no attempt is left
-		m.Owner, m.Attempt, m.Stolen = a.owner, acq.Attempt, acq.Stolen
-	}
-	if acq.Acquired && acq.Grant.Token == 1 { // no acquisition after a requeue
-		m.ToStart = acq.Hold.Age()
-		a.Telemetry.Started(ctx, m.ToStart)
-	}
-	a.Telemetry.Acquired(ctx, outcome, m.Acquire)
-	span.Close(outcome, err != nil)
-	return acq, err
-}
-
-// refusal returns the outcome of an acquisition that failed with err.
-func refusal(id string, err error) Outcome {
-	o := Outcome{Case: Unavailable, ID: id, Err: err}
-	switch {
-	case errors.Is(err, lease.ErrInvalidKey):
-		o.Case = BadRequest
-	case errors.Is(err, lease.ErrNotFound):
-		o.Case = NotFound
-	case errors.Is(err, lease.ErrMalformed), errors.Is(err, lease.ErrRefused):
-		o.Case = Malformed
-	}
-	return o
-}
-
-// run runs the analyzer under the lock, and records the result or releases the lock.
-func (a *attempt) run(ctx context.Context) Outcome {
-	acq := a.acq
-	limit, passed := a.RunTimeout, errDeadline
-	if acq.RunTime > 0 && acq.RunTime <= limit {
-		limit, passed = acq.RunTime, errRunTime
-	}
-	timed, cancel := context.WithTimeoutCause(ctx, limit, passed)
-	defer cancel()
-	timed, end := context.WithCancelCause(timed)
-	defer end(nil)
-	result, began, cause, err := a.analyze(timed, end, orchestrator.Job{AnalysisID: a.id, LockToken: acq.Grant.Token, Attempt: acq.Attempt})
-	var lost *lease.LostError
-	var permanent *orchestrator.PermanentError
-	switch {
-	case err == nil:
-		return a.complete(ctx, result)
-	case errors.As(err, &lost):
-		if lost.Reason == lease.OutOfTime { // the lock may still be ours
-			a.release(ctx, analysislock.OutcomeLockLost, false)
-		}
-		return a.lockLost(ctx, err)
-	case errors.As(err, &permanent):
-		return a.fail(ctx, permanent.Code, permanent.Message)
-	case errors.Is(cause, ErrStopping):
-		return a.stopped(ctx)
-	case !began: // the input could not be read
-		if o := a.retry(ctx, "input_unavailable", "the input could not be read"); o.Case == RetryBooked {
-			return o
-		}
-		return Outcome{Case: FinishUnknown, Err: err}
-	}
-	code, reason := "analyzer_failed", ""
-	var failure *orchestrator.FailureError
-	var panicked *orchestrator.PanicError
-	switch {
-	case errors.Is(cause, errDeadline):
-		if o, ended := a.continued(ctx); ended {
-			return o
-		}
-		a.Telemetry.TimedOut(ctx, "run_timeout")
-		code, err = "run_timeout", fmt.Errorf("the run took longer than RUN_TIMEOUT, %v, without a new checkpoint", a.RunTimeout)
-	case errors.Is(cause, errRunTime):
-		a.Telemetry.TimedOut(ctx, analysislock.RunTimeExhausted)
-		return a.fail(ctx, analysislock.RunTimeExhausted, strings.TrimPrefix(cause.Error(), "worker: "))
-	case errors.Is(cause, errStalled):
-		a.Telemetry.TimedOut(ctx, "stalled")
-		code, err = "stalled", fmt.Errorf("the run reported nothing for longer than STALL_TIMEOUT, %v", a.StallTimeout)
-	case errors.As(err, &failure):
-		code, reason = cmp.Or(failure.Code, code), failure.Reason
-	case errors.As(err, &panicked):
-		code = "analyzer_panicked"
-		a.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", a.id, "stack", string(panicked.Stack[:min(4096, len(panicked.Stack))]))
-	}
-	message := strings.TrimPrefix(err.Error(), "orchestrator: ") // the document is for users
-	if acq.Last {
-		o := a.fail(ctx, analysislock.AttemptsExhausted, fmt.Sprintf("attempt %d was the last: %s", acq.Attempt, message))
-		o.Reason = reason
-		return o
-	}
-	o := a.retry(ctx, code, message)
-	o.Reason = reason
-	return o
-}
-
-// analyze runs the analyzer while the lock is refreshed. end ends ctx. began is true if its
-// input was read. cause is why ctx had ended when the analyzer did: a stop that comes later
-// has not stopped the run.
-func (a *attempt) analyze(ctx context.Context, end context.CancelCauseFunc, job orchestrator.Job) (result any, began bool, cause, err error) {
-	ctx, span := a.Telemetry.Start(ctx, telemetry.Run)
-	a.Telemetry.Began(ctx, job.Attempt, a.measured.Stolen)
-	failed := true // also if it panics
-	defer func() {
-		a.Telemetry.Ended(ctx)
-		span.Close("", failed)
-	}()
-	started := time.Now()
-	err = a.hold.Run(ctx, func(ctx context.Context, w analysislock.Work) (err error) {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		reports := a.newReporter(ctx, end)
-		defer reports.close()
-		job.Input, job.Resume, job.Reporter, began = w.Input, w.Checkpoint, reports, true
-		result, err = orchestrator.Run(ctx, a.Analyzer, job)
-		cause = context.Cause(ctx)
-		return err
-	}, a.renewed)
-	if !began {
-		cause = context.Cause(ctx)
-	}
-	a.measured.Ran, a.measured.Run = true, time.Since(started)
-	a.lost(ctx, err)
-	failed = err != nil
-	return result, began, cause, err
-}
-
-// renewed measures a heartbeat; see lease.Renewed.
-func (a *attempt) renewed(ctx context.Context, took time.Duration, err error) {
-	outcome := "renewed"
-	switch {
-	case err == nil:
-		a.measured.Heartbeats++
-	case errors.Is(err, lease.ErrLost):
-		outcome = "lost"
-	default:
-		outcome = "failed"
-	}
-	a.Telemetry.Renewed(ctx, outcome, took)
-	a.Telemetry.Past(ctx, telemetry.Heartbeat, outcome, took, err != nil)
-}
-
-// lost measures the loss of the lock, if err, from a run or a finish, reports one.
-func (a *attempt) lost(ctx context.Context, err error) {
-	var lost *lease.LostError
-	if errors.As(err, &lost) {
-		a.measured.Lost = strings.ReplaceAll(lost.Reason, " ", "_")
-		if e := a.hold.Lost().Error; lost.Reason == lease.Finished && e != nil && e.Code == analysislock.Cancelled {
-			a.measured.Lost = analysislock.Cancelled
-		}
-		a.Telemetry.Lost(ctx, a.measured.Lost)
-	}
-}
-
-// lockLost returns the outcome of the loss err. A finished or deleted analysis needs no other
-// delivery. For any other, a follow-up is booked for the time after the present lock has
-// expired: the other owner's, or this one's if it is out of time.
-func (a *attempt) lockLost(ctx context.Context, err error) Outcome {
-	o := Outcome{Case: LockLost, Err: err}
-	var lost *lease.LostError
-	over := errors.As(err, &lost) && (lost.Reason == lease.Finished || lost.Reason == lease.Deleted)
-	last := a.hold.Lost()
-	if over && lost.Reason == lease.Finished {
-		o.Status = last.Status
-	}
-	if over && a.Queue != nil || !over && a.followUp(ctx, last.Lock.Token, last.Lock.ExpiresAt) {
-		o.Case = LockLostOver
-	}
-	return o
-}
-
-func (a *attempt) complete(ctx context.Context, result any) Outcome {
-	err := a.traced(ctx, telemetry.Finish, func(ctx context.Context) error { return a.hold.Complete(ctx, result) })
-	if errors.Is(err, lease.ErrRefused) { // the document has other fields too, whose size is unknown here
-		a.Log.WarnContext(ctx, "Firestore refused the result", "analysis_id", a.id) // the error is not logged: it may quote the result
-		return a.fail(ctx, orchestrator.CodeResultTooLarge, "result: the document cannot hold it beside its other fields")
-	}
-	if err == nil {
-		a.measured.ToReady = a.hold.Age()
-		a.Telemetry.Ready(ctx, a.measured.ToReady)
-	}
-	return a.finished(ctx, Outcome{Case: Ran}, err)
-}
-
-func (a *attempt) fail(ctx context.Context, code, message string) Outcome {
-	err := a.traced(ctx, telemetry.Finish, func(ctx context.Context) error { return a.hold.Fail(ctx, code, message) })
-	return a.finished(ctx, Outcome{Case: Failed, Err: errors.New(message), Code: code}, err)
-}
-
-// finished returns o if the finish was recorded, else the outcome for its error.
-func (a *attempt) finished(ctx context.Context, o Outcome, err error) Outcome {
-	a.lost(ctx, err)
-	switch {
-	case err == nil:
-		return o
-	case errors.Is(err, lease.ErrLost):
-		return a.lockLost(ctx, err)
-	case errors.Is(err, lease.ErrMalformed):
-		return Outcome{Case: Corrupted, Err: err}
-	case errors.Is(err, lease.ErrRefused): // not even an error fits into the document
-		return a.retry(ctx, "unrecordable", "the document cannot hold the outcome beside its other fields")
-	}
-	return Outcome{Case: FinishUnknown, Err: err}
-}
-
-// release releases the lock; refund takes back the attempt.
-func (a *attempt) release(ctx context.Context, outcome string, refund bool) bool {
-	return a.released(ctx, func(ctx context.Context) error { return a.hold.Release(ctx, outcome, refund) })
-}
-
-// released reports whether release succeeded. A failure is a warning, since the lock
-// expires by itself (G8).
-func (a *attempt) released(ctx context.Context, release func(ctx context.Context) error) bool {
-	err := a.traced(ctx, telemetry.Release, release)
+// Open connects to Firestore and the queue. It makes no call to them, but asks Google's
+// metadata server for what o leaves open. Its errors name the wrong option.
+func Open(ctx context.Context, o Options) (*Guard, error) {
+	o, err := o.filled()
 	if err != nil {
-		a.Log.WarnContext(ctx, "lock not released", "analysis_id", a.id, "error", err)
+		return nil, fmt.Errorf("worker: options: %w", err)
 	}
-	return err == nil
+	if o.Project = cmp.Or(o.Project, os.Getenv("GOOGLE_CLOUD_PROJECT")); o.Project == "" {
+		if o.Project, err = cloudrun.ProjectHere(ctx, o.Emulator); err != nil {
+			return nil, fmt.Errorf("worker: options: %w", err)
+		}
+	}
+	g := &Guard{options: o, instance: instance(ctx), kinds: map[string]*guarded{}}
+	auth, known, err := o.authenticator()
+	if err != nil {
+		return nil, fmt.Errorf("worker: options: %w", err)
+	}
+	g.unchecked = !known
+	if g.telemetry, err = newTelemetry(o); err != nil {
+		return nil, err
+	}
+	if g.db, err = repo.Connect(ctx, o.Project, g.store(Kind{}), o.FirestoreOptions...); err != nil {
+		return nil, err
+	}
+	if g.any, err = g.db.Analyses(g.store(Kind{})); err != nil { // checks Lock too
+		return nil, errors.Join(fmt.Errorf("worker: options: %w", err), g.db.Close())
+	}
+	if o.Queue != (Queue{}) {
+		if g.queue, err = taskqueue.Open(ctx, o.Queue.config(), o.QueueOptions...); err != nil {
+			return nil, errors.Join(err, g.db.Close())
+		}
+	}
+	g.work, g.stop = context.WithCancelCause(context.WithoutCancel(ctx))
+	g.server = delivery.NewServer(g.work, o.Log, auth)
+	g.server.MaxRuns = o.MaxRuns
+	if keys, ok := auth.(interface{ Run(ctx context.Context) }); ok {
+		g.background.Go(func() { keys.Run(g.work) })
+	}
+	return g, nil
 }
 
-// traced calls do inside a span of that name.
-func (a *attempt) traced(ctx context.Context, name string, do func(ctx context.Context) error) error {
-	ctx, span := a.Telemetry.Start(ctx, name)
-	err := do(ctx)
-	span.Close("", err != nil)
-	return err
+func newTelemetry(o Options) (*telemetry.Telemetry, error) {
+	meters, tracers := o.MeterProvider, o.TracerProvider
+	switch {
+	case meters == nil && tracers == nil:
+		return nil, nil //nolint:nilnil // a nil Telemetry records nothing
+	case meters == nil:
+		meters = metricnoop.NewMeterProvider()
+	case tracers == nil:
+		tracers = tracenoop.NewTracerProvider()
+	}
+	return telemetry.New(meters, tracers)
+}
+
+// store returns the options of a kind's collection.
+func (g *Guard) store(k Kind) repo.Options {
+	o := g.options
+	return repo.Options{
+		Database: o.Database, Collection: k.Collection, Emulator: o.Emulator, Fields: k.Fields, Policy: o.Lock, MaxRunTime: o.MaxRunTime,
+		Pessimistic: o.Pessimistic, Keep: o.Keep, Log: o.Log,
+	}
+}
+
+// of returns what guards a kind. Two kinds of one Guard have different names.
+func (g *Guard) of(k Kind) (*guarded, error) {
+	k, err := k.Filled()
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	is := g.kinds[k.Name]
+	if is == nil {
+		if is, err = g.newGuarded(k, g.store(k)); err != nil {
+			return nil, fmt.Errorf("worker: kind %q: %w", k.Name, err)
+		}
+		g.kinds[k.Name] = is
+	}
+	if !is.same(k) {
+		return nil, fmt.Errorf("worker: kind %q differs from the kind of this name that is in use", k.Name)
+	}
+	if k.Run != nil {
+		is.Run = k.Run
+	}
+	return is, nil
+}
+
+// newGuarded returns what guards a kind whose documents are in the store.
+func (g *Guard) newGuarded(k Kind, store repo.Options) (*guarded, error) {
+	analyses, err := g.db.Analyses(store)
+	if err != nil {
+		return nil, err
+	}
+	o, is := g.options, &guarded{Kind: k, analyses: analyses}
+	is.guard = &delivery.Guard{
+		Kind: delivery.Kind{Name: k.Name, IDField: k.IDField, Path: k.Path}, Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished,
+		Analyzer: orchestrator.AnalyzerFunc(func(ctx context.Context, job Job) (orchestrator.Result, error) {
+			g.mu.Lock()
+			run := is.Run
+			g.mu.Unlock()
+			return run(ctx, job)
+		}),
+		Instance: g.instance, RunTimeout: cmp.Or(k.RunTimeout, o.RunTimeout), CheckpointInterval: o.CheckpointInterval, StallTimeout: o.StallTimeout,
+		RetryMin: o.RetryMin, RetryMax: o.RetryMax, Log: o.Log, Telemetry: g.telemetry,
+	}
+	if k.Name != analysis {
+		is.guard.Telemetry = g.telemetry.OfKind(k.Name)
+	}
+	if g.queue != nil {
+		is.guard.Queue = g.queue
+	}
+	return is, nil
+}
+
+// handled returns what guards a kind, for a handler that runs it, or only books its deliveries.
+// It panics if the kind cannot be handled.
+func (g *Guard) handled(k Kind, books bool) *guarded {
+	is, err := g.of(k)
+	switch {
+	case err != nil:
+		panic(err.Error())
+	case k.Run == nil && !books:
+		panic(fmt.Sprintf("worker: kind %q has no Run", is.Name))
+	case g.unchecked:
+		panic("worker: nothing checks the callers: set Options.Auth, or Options.Queue with a Caller")
+	}
+	return is
+}
+
+// Echo returns the handler of Cloud Tasks' deliveries of k, for POST in an Echo. A delivery
+// is acquired, run and answered as docs/reference.md describes; the answer is sent after the
+// run has ended. Echo panics if k is not usable.
+func (g *Guard) Echo(k Kind) echo.HandlerFunc {
+	return g.server.Deliveries(g.handled(k, false).guard, delivery.CloudTasks)
+}
+
+// Handler is like Echo, for net/http.
+func (g *Guard) Handler(k Kind) http.Handler { return handler(g.Echo(k)) }
+
+// Recovery returns the handler of POST /internal/tasks/recover, for Cloud Scheduler: it books
+// a delivery for each orphaned document of the kinds that have a handler.
+func (g *Guard) Recovery() http.Handler { return handler(g.server.Recovery()) }
+
+// Health returns the handler of /health/live, which answers 200, and /health/ready, which
+// answers 503 until Firestore has answered, and from Shutdown on.
+func (g *Guard) Health() http.Handler {
+	g.ready.Do(func() { g.background.Go(func() { g.server.AwaitReady(g.work, g.answers) }) })
+	return g.server
+}
+
+// answers reports whether Firestore answers.
+func (g *Guard) answers(ctx context.Context) error {
+	return cloudrun.Located(g.options.Emulator, g.any.Ping(ctx))
+}
+
+// Routes returns a handler of all routes: Handler at the path of each kind, Recovery and
+// Health. It answers other paths and methods in JSON too.
+func (g *Guard) Routes(kinds ...Kind) http.Handler {
+	for i := range kinds {
+		g.server.Route(g.handled(kinds[i], false).guard)
+	}
+	return g.Health()
+}
+
+// handler returns h as a handler of net/http.
+func handler(h echo.HandlerFunc) http.Handler {
+	e := echo.New()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = h(e.NewContext(r, w)) // it answers its errors itself
+	})
+}
+
+// answerTime is the part of a stop that is left for the answers.
+const answerTime = 500 * time.Millisecond
+
+// Shutdown takes no more deliveries, cancels the runs, and waits until they have released
+// their locks, booked their next deliveries and answered, or until ctx ends. Give it at
+// least 8 s: a program that ignores SIGTERM takes 5. A run that is still going then keeps its
+// lock until that expires; the error says how many do. Shutdown is called once, before the
+// HTTP server is shut down, which sends the answers.
+func (g *Guard) Shutdown(ctx context.Context) error {
+	stop := &delivery.StopError{Deadline: time.Now().Add(time.Minute)}
+	if deadline, ok := ctx.Deadline(); ok {
+		stop.Deadline = deadline.Add(-answerTime)
+	}
+	g.stop(stop)
+	var err error
+	if left := g.server.Drain(ctx); left > 0 {
+		err = fmt.Errorf("worker: %d runs are still going: their locks are kept until they expire", left)
+	}
+	g.background.Wait()
+	if g.queue != nil {
+		err = errors.Join(err, g.queue.Close())
+	}
+	return errors.Join(err, g.db.Close())
+}
+
+// instance returns the beginning of the owner of each delivery. The hostname is the
+// same on every replica of Cloud Run, so it is not part of it.
+func instance(ctx context.Context) string {
+	revision := os.Getenv("K_REVISION")
+	if revision == "" {
+		return "local/" + rand.Text()[:8]
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	id, err := metadata.InstanceIDWithContext(ctx)
+	if err != nil {
+		id = rand.Text()
+	}
+	return revision + "/" + id[:min(16, len(id))]
 }

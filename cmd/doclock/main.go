@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 
-	"taskguard/cmd/doclock/service"
+	"taskguard/internal/doclockservice"
 )
 
 func main() {
@@ -15,7 +15,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "doclock takes no arguments: it is configured by environment; see docs/reference.md")
 		os.Exit(2)
 	}
-	code, err := service.Main(context.Background(), os.LookupEnv, os.Stdout)
+	code, err := doclockservice.Main(context.Background(), os.LookupEnv, os.Stdout)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}

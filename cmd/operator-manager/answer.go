@@ -11,10 +11,10 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"taskguard/internal/printable"
 	"taskguard/lease"
 	"taskguard/lease/iso8601"
 	"taskguard/lease/operatorpool"
-	"taskguard/worker/printable"
 )
 
 // text returns a text in the user's language.

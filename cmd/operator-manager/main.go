@@ -27,8 +27,8 @@ import (
 	"slices"
 	"strings"
 
+	"taskguard/internal/printable"
 	"taskguard/lease/operatorpool"
-	"taskguard/worker/printable"
 )
 
 // Exit codes.

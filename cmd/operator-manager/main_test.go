@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 )
 
 // asProgram makes the test binary behave as operator-manager itself.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/cmd/taskguard/cli"
+	"taskguard/cmd/internal/cli"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 )

@@ -24,8 +24,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"taskguard/cmd/taskguard/cli"
-	"taskguard/emulator/emulatortest"
+	"taskguard/cmd/internal/cli"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease/analysislock"
 )
 

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/cmd/taskguard/cli"
-	"taskguard/emulator/emulatortest"
+	"taskguard/cmd/internal/cli"
+	"taskguard/internal/emulatortest"
 )
 
 // report is the demo's JSON.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"taskguard/cmd/taskguard/cli"
+	"taskguard/cmd/internal/cli"
 )
 
 const shippedFiles = "../../deploy/"
@@ -75,6 +75,18 @@ func TestDoctorPrintsOneJSONDocument(t *testing.T) {
 	}
 	wantKeys(t, o.out, "read", "findings", "unchecked")
 	taskguard(t, vars{}, "doctor", "--json", "--queue", shippedFiles+"queue.yaml").want(t, cli.ExitDone, `"findings":[]`)
+}
+
+func TestDoctorFindsTheMissingIndexesOfEachKindAndHowToCreateThem(t *testing.T) {
+	env := vars{"KINDS": `[{"name":"order","collection":"shops/s/orders","fields":{"status":"state","error":"failure","input":"payload"}}]`}
+	o := taskguard(t, env, "doctor", "--indexes", shippedFiles+"firestore.indexes.json").want(t, cli.ExitFailed,
+		"(gcloud firestore indexes composite create --collection-group=orders --field-config=field-path=failure.code,order=ascending --field-config=field-path=updatedAt,order=descending; ",
+		"The field payload of orders is indexed", "\n7 problems, 0 pieces of advice\n")
+	if strings.Contains(o.out, "analyses:") {
+		t.Error(o.out)
+	}
+	taskguard(t, vars{"KINDS": "[{}]"}, "doctor", "--indexes", shippedFiles+"firestore.indexes.json").want(t, cli.ExitDone, "no problem in what was read")
+	taskguard(t, vars{"KINDS": "{}"}, "doctor", "--indexes", shippedFiles+"firestore.indexes.json").want(t, cli.ExitUsage, "KINDS: want a JSON array")
 }
 
 func TestDoctorReportsAFileThatItCannotRead(t *testing.T) {

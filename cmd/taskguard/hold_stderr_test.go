@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/cmd/taskguard/cli"
+	"taskguard/cmd/internal/cli"
 )
 
 // appears waits for a file in dir that matches pattern, and returns its text.

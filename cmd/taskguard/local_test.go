@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/cmd/taskguard/cli"
-	"taskguard/cmd/worker/service"
-	"taskguard/emulator/emulatortest"
-	"taskguard/worker/taskqueue"
+	"taskguard/cmd/internal/cli"
+	"taskguard/internal/emulatortest"
+	"taskguard/internal/taskqueue"
+	"taskguard/internal/workerservice"
 )
 
 var submittedKeys = []string{"id", "name", "created", "booked", "status"}
@@ -97,11 +97,11 @@ func TestOnALocalCloud(t *testing.T) {
 	})
 
 	t.Run("a worker takes what it exports", func(t *testing.T) {
-		cfg, err := service.ParseConfig(env.with("TASK_AUTH", "none").lookup)
+		cfg, err := workerservice.ParseConfig(env.with("TASK_AUTH", "none").lookup)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if cfg.Queue == nil || cfg.Queue.Caller != caller || cfg.RunTimeout != 40*time.Second || cfg.Collection != "analyses" || env["LOG_LEVEL"] != "" {
+		if cfg.Options.Queue.Caller != caller || cfg.Options.RunTimeout != 40*time.Second || cfg.Collection != "analyses" || env["LOG_LEVEL"] != "" {
 			t.Errorf("%+v of %v", cfg, env)
 		}
 	})
@@ -119,11 +119,11 @@ func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 			eventually(t, want, func() bool { return strings.Contains(progress.String(), want) })
 		}
 	}
-	cfg, err := service.ParseConfig(env.with("TASK_AUTH", "none").lookup)
+	cfg, err := workerservice.ParseConfig(env.with("TASK_AUTH", "none").lookup)
 	if err != nil {
 		t.Fatal(err)
 	}
-	queue, err := taskqueue.Open(t.Context(), *cfg.Queue)
+	queue, err := taskqueue.Open(t.Context(), taskqueue.Config{Queue: cfg.Options.Queue.Name, TargetURL: cfg.Options.Queue.TargetURL, Caller: cfg.Options.Queue.Caller, EmulatorHost: cfg.Options.Queue.EmulatorHost})
 	if err != nil {
 		t.Fatal(err)
 	}

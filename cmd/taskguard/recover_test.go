@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"taskguard/cmd/taskguard/cli"
+	"taskguard/cmd/internal/cli"
 	"taskguard/lease/iso8601"
 )
 

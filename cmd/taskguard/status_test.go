@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/cmd/taskguard/cli"
+	"taskguard/cmd/internal/cli"
 	"taskguard/lease/iso8601"
 )
 

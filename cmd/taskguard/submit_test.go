@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/cmd/taskguard/cli"
+	"taskguard/cmd/internal/cli"
 )
 
 // A submit that crashed between creation and booking is completed by the next one, and

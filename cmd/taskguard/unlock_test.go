@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"taskguard/cmd/taskguard/cli"
+	"taskguard/cmd/internal/cli"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/documentlock"
 	"taskguard/lease/iso8601"

@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
-	"taskguard/cmd/taskguard/cli"
-	"taskguard/emulator/emulatortest"
+	"taskguard/cmd/internal/cli"
+	"taskguard/internal/emulatortest"
 )
 
 func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 
-	"taskguard/cmd/worker/service"
+	"taskguard/internal/workerservice"
 )
 
 func main() {
@@ -15,7 +15,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "worker takes no arguments: it is configured by environment; see docs/reference.md")
 		os.Exit(2)
 	}
-	code, err := service.Main(context.Background(), os.LookupEnv, os.Stdout, nil)
+	code, err := workerservice.Main(context.Background(), os.LookupEnv, os.Stdout)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}

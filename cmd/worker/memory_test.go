@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/emulator/emulatortest"
 	"taskguard/emulator/firestore"
+	"taskguard/internal/emulatortest"
 )
 
 const (

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )

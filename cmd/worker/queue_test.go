@@ -17,7 +17,7 @@ import (
 
 	"taskguard/emulator/cloudtasks"
 	"taskguard/emulator/oidc"
-	"taskguard/worker/taskqueue"
+	"taskguard/internal/taskqueue"
 )
 
 const (

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/api/run/v1"
 	"sigs.k8s.io/yaml"
 
-	"taskguard/cmd/worker/service"
+	"taskguard/internal/workerservice"
 )
 
 const dependencies = "run.googleapis.com/container-dependencies"
@@ -52,7 +52,7 @@ func variables(c *run.Container) map[string]string {
 func TestTheWorkersVariablesAreValidAndNameTheApplication(t *testing.T) {
 	s := read(t, "service.yaml")
 	environment := variables(container(t, s, "worker"))
-	cfg, err := service.ParseConfig(func(name string) (string, bool) { v, ok := environment[name]; return v, ok })
+	cfg, err := workerservice.ParseConfig(func(name string) (string, bool) { v, ok := environment[name]; return v, ok })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,12 +12,12 @@
 // Each function with a bug begins with a copy of its body that has the bug, and
 // the variable MUTANT is the number of the bug that is made, so that each package
 // is compiled once. Only bugs outside of functions are compiled one by one. A bug
-// that makes its test hang is not caught. worker/proof must find some bugs by
+// that makes its test hang is not caught. internal/proof must find some bugs by
 // itself, and name the sequence or the seed that shows them. All tests run on
 // embedded servers, nearly all in virtual time.
 //
 // With MUTANTS_GENERATED=1 it makes mutants of whole packages, which those
 // packages' own tests must catch, except for the list in survivors.txt:
 //
-//	make mutants-generated RUN=/worker_taskauth
+//	make mutants-generated RUN=/internal_taskauth
 package mutants

@@ -24,8 +24,8 @@ var generatedOf = map[string][]string{
 	"lease":              {"lease", "lease/leasetest"},
 	"lease/analysislock": {"lease/analysislock", "repo"},
 	"repo":               {"repo"},
-	"worker":             {"worker"},
-	"worker/taskauth":    {"worker/taskauth"},
+	"internal/delivery":  {"internal/delivery"},
+	"internal/taskauth":  {"internal/taskauth"},
 }
 
 // survivors returns the mutants that no test has to catch, with the reason of each.

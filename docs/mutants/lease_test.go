@@ -33,7 +33,7 @@ var leaseRooms = []room{
 			`		l.Token++
 		return finished`,
 			`		return finished`),
-		seed("a heartbeat renews whoever's lease it finds", "worker.TestDelivery/TheOwnerIsRewrittenMidRun",
+		seed("a heartbeat renews whoever's lease it finds", "internal/delivery.TestDelivery/TheOwnerIsRewrittenMidRun",
 			`	if err := loss(l, g); err != nil {
 		return l, err
 	}

@@ -33,7 +33,7 @@ type bug struct {
 }
 
 // seed returns the bug that replaces each old by its new. A test of another package
-// than the file's is written as "worker/proof.TestName".
+// than the file's is written as "internal/proof.TestName".
 func seed(name, test string, oldNew ...string) bug {
 	b := bug{name: name, test: test, oldNew: oldNew}
 	if i := strings.Index(test, ".Test"); i > 0 {
@@ -42,10 +42,10 @@ func seed(name, test string, oldNew ...string) bug {
 	return b
 }
 
-// The proofs of worker/proof that must find a bug by themselves.
+// The proofs of internal/proof that must find a bug by themselves.
 const (
-	everyInterleaving = "worker/proof.TestNoInterleavingRunsTwiceOrLosesTheAnalysis"
-	manySeeds         = "worker/proof.TestManySeedsLoseNothingAndFinishEachOnce"
+	everyInterleaving = "internal/proof.TestNoInterleavingRunsTwiceOrLosesTheAnalysis"
+	manySeeds         = "internal/proof.TestManySeedsLoseNothingAndFinishEachOnce"
 )
 
 // settings are what the tests run with.
@@ -59,7 +59,7 @@ type seeded struct {
 }
 
 func list() (all []seeded) {
-	for _, part := range [][]room{leaseRooms, repoRooms, workerRooms, taskauthRooms, siblingRooms, workRooms} {
+	for _, part := range [][]room{leaseRooms, repoRooms, workerRooms, taskauthRooms, siblingRooms, workRooms, libraryRooms} {
 		for _, r := range part {
 			for _, b := range r.bugs {
 				b.pkg = cmp.Or(b.pkg, path.Dir(r.file))
@@ -240,7 +240,7 @@ func TestEachBugIsCaughtByItsTest(t *testing.T) {
 				}
 				out, err := runTests(t, b.pkg, binary, b.id, b.test)
 				got := judge(b.test, out, err)
-				if got == failed && b.pkg == "worker/proof" && !strings.Contains(out, "EXPLORE_REPLAY=") && !strings.Contains(out, "SIMULATE_SEED=") {
+				if got == failed && b.pkg == "internal/proof" && !strings.Contains(out, "EXPLORE_REPLAY=") && !strings.Contains(out, "SIMULATE_SEED=") {
 					got = "failed without a sequence or a seed"
 				}
 				if got != failed {

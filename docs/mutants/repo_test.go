@@ -1,6 +1,20 @@
 package mutants
 
 var repoRooms = []room{
+	{"repo/fence/fence.go", []bug{
+		seed("a stale token passes a fence", "TestAStaleTokenThatArrivesAfterANewerOneIsRefused/embedded",
+			`if token < s.Token {`, `if token < 0 {`),
+		seed("a fence refuses the same token again", "TestAStaleTokenThatArrivesAfterANewerOneIsRefused/embedded",
+			`if token < s.Token {`, `if token <= s.Token {`),
+		seed("a fence forgets a token that is accepted", "TestAStaleTokenThatArrivesAfterANewerOneIsRefused/embedded",
+			`if token > s.Token || `, `if `),
+		seed("a fence is read outside the commit that it guards", "TestOfTwoRacingWritesTheNewerRemains/embedded",
+			`snap, err := tx.Get(doc)`, `snap, err := doc.Get(ctx)`),
+		seed("a fence in use expires", "TestAFenceIsKeptForHalfOfKeepAfterEachAcceptedTokenOrLonger",
+			` || s.RemoveAt.Before(now.Add(keep/2))`, ` || now.Add(keep).IsZero()`),
+		seed("a request passes an unreachable fence", "TestEachRequestIsAnsweredAfterOneTransaction",
+			`case err == nil:`, `case err == nil, !errors.Is(err, ErrStale) && !errors.Is(err, errToken):`),
+	}},
 	{"repo/transaction.go", []bug{
 		seed("trust in a commit is measured from its reply", "TestTrustIsCountedFromTheStartOfTheCall/heartbeat/a_commit",
 			`	asked := time.Now()
@@ -30,8 +44,14 @@ var repoRooms = []room{
 		seed("an updatedAt that is a Timestamp becomes a string", "TestUpdatedAtKeepsItsType/embedded",
 			`updatedAsTimestamp: timestamp, `, `updatedAsTimestamp: timestamp && false, `),
 		seed("a decision reads the whole document", "TestNoDecisionMovesTheInput/embedded",
-			`func (analysisCodec) mask() []string { return decision }`,
-			`func (analysisCodec) mask() []string { return nil }`),
+			`func (c analysisCodec) mask() []string { return c.fields.decision() }`,
+			`func (c analysisCodec) mask() []string { return nil }`),
+		seed("a document that is opened again is deleted when it would have been", "TestTheTimeToDeleteIsSetByTheFinish",
+			`!expires && !finished && (finishedChanged || c.keep > 0 && p.Token != n.Token)`, `false`),
+	}},
+	{"repo/fields.go", []bug{
+		seed("a word of another vocabulary finishes a document", "TestStatusesAreTranslatedBothWays",
+			`		return "(" + word + ")"`, `		return word`),
 	}},
 	{"lease/analysislock/analysislock.go", []bug{
 		seed("an author's status becomes PROCESSING", "repo.TestAStatusOfAnotherProgramIsKeptUntilTheFinish/a_word",
@@ -62,6 +82,10 @@ var repoRooms = []room{
 			`if err == nil && checkpoint != nil {`, `if checkpoint != nil {`),
 	}},
 	{"repo/analyses.go", []bug{
+		seed("the tokens of a record that was deleted begin again", "TestARecordKeepsItsResultForATime/embedded",
+			`lease.Fresh(read).Token`, `int64(0)`),
+		seed("the Close of one kind ends the connection of all", "TestOneConnectionServesSeveralCollections",
+			`	if !a.ownsClient {`, `	if a == nil {`),
 		seed("the checkpoint is read before the acquisition is decided", "TestAnAttemptIsGivenTheCheckpointOfTheHolderBeforeIt",
 			`	docs.beforeCommit = a.requestWork
 `,
@@ -80,6 +104,8 @@ var repoRooms = []room{
 `),
 	}},
 	{"repo/orphaned.go", []bug{
+		seed("recovery knows the words of analyses alone", "internal/delivery.TestRecoveryBooksOrphanedAnalyses",
+			`[]string{f.Queued, f.Processing}`, `[]string{analysislock.Queued, analysislock.Processing}`),
 		seed("recovery books what is held", "TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL/embedded",
 			`lease.Orphaned(d.Lock, d.ReadAt)`, `!d.Lock.Finished`),
 		seed("recovery asks for what is old by the local clock", "TestAWorkersClockDoesNotDecideWhatIsOrphaned/slow",

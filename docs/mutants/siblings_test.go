@@ -7,7 +7,7 @@ var siblingRooms = []room{
 `)}},
 	{"cmd/operator-manager/main.go", []bug{seed("LANG counts before LC_ALL", "TestTheTextsAreInTheLanguageOfTheLocale",
 		`cmp.Or(s.getenv("LC_ALL"), s.getenv("LC_MESSAGES"), s.getenv("LANG"))`, `cmp.Or(s.getenv("LANG"), s.getenv("LC_ALL"), s.getenv("LC_MESSAGES"))`)}},
-	{"worker/doclock/page.go", []bug{seed("a page of doclock locks without its server", "TestThePageAndItsFilesAreServedAsTheyAre",
+	{"internal/doclock/page.go", []bug{seed("a page of doclock locks without its server", "TestThePageAndItsFilesAreServedAsTheyAre",
 		`		data = append(data, ownEndpoint...)
 `, ``)}},
 	{"lease/projectlock/telemetry.go", []bug{seed("entering read-only lacks seed 000's name", "TestEachEventIsATelemetryLineWithItsFields",
@@ -53,17 +53,45 @@ var siblingRooms = []room{
 	{"repo/rooms.go", []bug{seed("a sweep deletes what was extended since it was read", "TestRooms/WhatIsNotKeptIsDeleted/embedded",
 		`Delete(ctx, firestore.LastUpdateTime(read))`,
 		`Delete(ctx, func(time.Time) firestore.Precondition { return firestore.Exists }(read))`)}},
-	{"cmd/taskguard/doctor/rules_other.go", []bug{seed("the queue leaves recovery no place", "TestAnswersOfGoogleAreChecked/dispatches#03",
-		`n >= places`, `n > places`)}},
-	{"worker/doclock/session.go", []bug{seed("a cookie is believed without its signature", "TestAForgedCookieIsRefused",
+	{"internal/doctor/rules_other.go", []bug{
+		seed("the queue leaves recovery no place", "TestAnswersOfGoogleAreChecked/dispatches#03", `n >= places`, `n > places`),
+		seed("only the first kind's indexes are checked", "TestEachSeededMisconfigurationIsFoundByItsRuleAndNoOther",
+			`	for i := range d.Kinds {
+		needed`, `	for i := range d.Kinds[:1] {
+		needed`),
+		seed("only the first kind's large fields are checked", "TestEachSeededMisconfigurationIsFoundByItsRuleAndNoOther",
+			`	for i := range d.Kinds {
+		group`, `	for i := range d.Kinds[:1] {
+		group`),
+	}},
+	{"internal/doctor/rules_worker.go", []bug{seed("a kind's path in the target's URL is not found", "TestEachSeededMisconfigurationIsFoundByItsRuleAndNoOther",
+		`strings.HasSuffix(u.Path, k.Path) {`, `u.Path == k.Name {`)}},
+	{"internal/doctor/google.go", []bug{seed("only the first kind's indexes are read", "TestTheIndexesOfEachKindAreRead",
+		`range r.facts.Kinds {`, `range r.facts.Kinds[:1] {`)}},
+	{"cmd/internal/cli/kinds.go", []bug{
+		seed("two kinds share a collection, which recovery books twice", "cmd/taskguard.TestWrongKindsAreRefusedByName", ` || k.Collection == other.Collection`, ``),
+		seed("an unknown field of a kind is ignored", "cmd/taskguard.TestWrongKindsAreRefusedByName", `		d.DisallowUnknownFields()
+`, ``),
+	}},
+	{"cmd/internal/cli/environment.go", []bug{seed("a kind is read with the words of analyses", "cmd/taskguard.TestEachCommandWorksOnTheKindThatItNames",
+		`o.Emulator, o.Fields = p.Database, p.Collection, p.Emulator, p.Fields`, `o.Emulator = p.Database, p.Collection, p.Emulator`)}},
+	{"cmd/internal/operate/client.go", []bug{seed("a kind's delivery goes to the analyses' handler", "cmd/taskguard.TestEachCommandWorksOnTheKindThatItNames",
+		`, IDField: k.IDField, Path: k.Path}`, `}`)}},
+	{"cmd/internal/operate/recover.go", []bug{seed("recover leaves the other kinds", "cmd/taskguard.TestRecoverBooksTheOrphanedDocumentsOfAllKinds",
+		`range all {
+		guard`, `range all[:1] {
+		guard`)}},
+	{"internal/console/server.go", []bug{seed("a page of a kind links to another kind's", "cmd/taskguard.TestTheConsoleHasAPageForEachKind",
+		`return o.Root }`, `return "" }`)}},
+	{"internal/doclock/session.go", []bug{seed("a cookie is believed without its signature", "TestAForgedCookieIsRefused",
 		`end < 0 || !hmac.Equal([]byte(value[end+1:]), []byte(k.mac(value[:end])))`, `end < 0`)}},
-	{"worker/doclock/lock.go", []bug{seed("another site's page takes a lock", "TestARequestOfAnotherSiteChangesNothing",
+	{"internal/doclock/lock.go", []bug{seed("another site's page takes a lock", "TestARequestOfAnotherSiteChangesNothing",
 		`	if s.sites.Check(r) != nil {
 		return q, errCrossSite
 	}
 `,
 		``)}},
-	{"worker/doclock/pusher.go", []bug{
+	{"internal/doclock/pusher.go", []bug{
 		seed("a private channel's signature is not compared", "TestAPrivateChannelNeedsASession",
 			`private && !hmac.Equal([]byte(auth), []byte(p.server.o.Pusher.sign(p.id, channel)))`, `private && auth == ""`),
 		seed("a private channel needs no session", "TestAPrivateChannelNeedsASession", `	if caller.Owner == "" {
@@ -75,14 +103,15 @@ var siblingRooms = []room{
 			`e.Locked || e.Reason != documentlock.Current`, `e.Reason != documentlock.Current`),
 		seed("a socket subscribes to any number of channels", "TestSubscriptionsAreBounded", `len(p.channels) >= maxChannels`, `len(p.channels) < 0`),
 	}},
-	{"worker/doclock/socket.go", []bug{
+	{"internal/doclock/socket.go", []bug{
 		seed("an origin is compared by its prefix", "TestAnotherOriginIsServedOnlyIfItIsNamed",
 			`slices.Contains(s.o.Origins, origins[0])`, `slices.ContainsFunc(s.o.Origins, func(o string) bool { return strings.HasPrefix(origins[0], o) })`),
 		seed("a name is shown to anybody", "TestADisplayNameIsShownToThoseWithASession", `if named {`, `if named || true {`),
 	}},
-	{"worker/doclock/page.go", []bug{seed("an answer for another origin is readable", "TestAnotherOriginIsServedOnlyIfItIsNamed",
+	{"internal/doclock/page.go", []bug{seed("an answer for another origin is readable", "TestAnotherOriginIsServedOnlyIfItIsNamed",
 		`!slices.Contains(s.o.Origins, origin)`, `origin == ""`)}},
-	{"worker/console/change.go", []bug{
+	{"internal/console/change.go", []bug{
+		seed("a change leads to the page of another kind", "cmd/taskguard.TestTheConsoleHasAPageForEachKind", `s.o.Root+back+`, `back+`),
 		seed("a requeue from the beginning keeps the checkpoint", "TestARequeueContinuesFromTheCheckpointUnlessTheOperatorChoosesTheBeginning",
 			`			what = RequeueFresh
 `,
@@ -90,21 +119,21 @@ var siblingRooms = []room{
 		seed("a change is made in a state that was not confirmed", "TestAChangedAnalysisIsConfirmedAgain",
 			`r.PostFormValue("lock") != s.row(&seen).Seen()`, `r.PostFormValue("lock") == ""`),
 	}},
-	{"worker/console/list.go", []bug{
+	{"internal/console/list.go", []bug{
 		seed("the other pages repeat what runs", "TestTheFirstPageHasFirstThoseThatRunWaitOrAreStuck", ` && (i >= top || p.After == "")`, ``, `if shown[r.ID] = true; f`, `if shown[r.ID] = i >= top || p.After == ""; f`),
 		seed("an analysis that has left a state stays in its list", "TestAChangeIsShownAtOnceWhereItBelongs", `if shown[r.ID] = true; f.matches(&r.Analysis) && (`, `if shown[r.ID] = true; (`),
 	}},
-	{"worker/console/failures.go", []bug{
+	{"internal/console/failures.go", []bug{
 		seed("a requeue takes more than was confirmed", "TestARequeueOfFailuresIsConfirmedWithItsNumberAndContinued", `int(min(cmp.Or(confirmed, maxBulk), maxBulk)), !p.Done`, `maxBulk, !p.Done`),
 		seed("a requeue of failures needs no form of the console", "TestOnlyAConfirmedFormRequeuesFailures", `if foreign(r) {`, `if false {`),
 		seed("a requeue of failures goes on during a stop", "TestARequeueOfFailuresEndsInTimeAndAtAStop", `	defer context.AfterFunc(s.work, cancel)()
 `, ``),
 	}},
-	{"cmd/taskguard/operate/console.go", []bug{
+	{"cmd/internal/operate/console.go", []bug{
 		seed("a requeue takes what has failed since", "TestTheConsoleRequeuesOnlyTheFailuresThatWereConfirmed", `ErrorOnly: true, Before: result.Before}`, `ErrorOnly: true}`),
 		seed("a requeue by code takes other failures", "TestTheConsoleRequeuesOnlyTheFailuresThatWereConfirmed", `ErrorOnly: true, Before`, `Before`),
 	}},
-	{"worker/console/row.go", []bug{
+	{"internal/console/row.go", []bug{
 		seed("an attempt that lost its lock is shown as running", "TestAnAnalysisHasItsProgressAndATimelineOfItsAttempts",
 			`case r.LockState == lockHeld && a.Token == r.Lock.Token:`, `case a.Token == r.Lock.Token:`),
 		seed("a finished analysis can be cancelled", "TestAConfirmationPageDescribesTheConsequences",
@@ -133,12 +162,12 @@ var siblingRooms = []room{
 		` && (session == s.session || s.alive(session))`, ``)}},
 	{"lease/analysislock/history.go", []bug{seed("an attempt is shown with its token", "cmd/taskguard.TestStatusShowsProgressAndTheAttempts",
 		`json:"-"`, `json:"token"`)}},
-	{"cmd/taskguard/operate/submit.go", []bug{seed("a run that reports messages only floods the terminal", "cmd/taskguard/operate.TestWaitingShowsMessagesWithoutAFractionAtMostEveryHalfMinute",
+	{"cmd/internal/operate/submit.go", []bug{seed("a run that reports messages only floods the terminal", "cmd/internal/operate.TestWaitingShowsMessagesWithoutAFractionAtMostEveryHalfMinute",
 		` && time.Since(s.at) >= messagePause`, ``)}},
-	{"cmd/taskguard/operate/bulk.go", []bug{
+	{"cmd/internal/operate/bulk.go", []bug{
 		seed("a requeue of failures does not compare with what was listed", "TestTheConsoleRequeuesOnlyTheFailuresThatWereConfirmed",
 			`&analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}, cmp.Or`, `nil, cmp.Or`),
-		seed("a bulk change does not compare with what was listed", "cmd/taskguard/operate.TestAnAnalysisThatHasChangedSinceItWasListedIsSkipped",
+		seed("a bulk change does not compare with what was listed", "cmd/internal/operate.TestAnAnalysisThatHasChangedSinceItWasListedIsSkipped",
 			`&analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}, cmp.Or`, `nil, cmp.Or`),
 		seed("a bulk cancel ends what is held", "cmd/taskguard.TestABulkCancelSkipsWhatIsHeldFinishedOrCancelled", `case lease.Held(d.Lock, d.ReadAt), what`, `case what`),
 		seed("a bulk requeue by time runs READY ones again", "cmd/taskguard.TestABulkRequeueSkipsREADYUnlessTheirStatusIsNamed", `b.status != analysislock.Ready):`, `false):`),
@@ -147,7 +176,7 @@ var siblingRooms = []room{
 		seed("a dry run changes", "cmd/taskguard.TestABulkRequeueChangesOnlyWhatIsStillAsItWasListed", `case b.dryRun:`, `case false:`),
 		seed("Ctrl-C ends a bulk change between commit and booking", "cmd/taskguard.TestAnInterruptedBulkRequeueChangesNoneTwiceWhenItIsRunAgain",
 			`uninterrupted := context.WithoutCancel(ctx)`, `uninterrupted := ctx`),
-		seed("a bulk change ignores the rate", "cmd/taskguard/operate.TestChangesKeepToTheRate", `b.rate > 0 && !b.dryRun`, `false`),
+		seed("a bulk change ignores the rate", "cmd/internal/operate.TestChangesKeepToTheRate", `b.rate > 0 && !b.dryRun`, `false`),
 	}},
 	{"repo/filter.go", []bug{
 		seed("a list of all ends with its first page", "TestFindMayTakeLongerThanAnyOfItsQueries", `all = append(all, found...); next == ""`, `all = append(all, found...); len(all) > 0`),
@@ -156,7 +185,7 @@ var siblingRooms = []room{
 		seed("a page begins with analyses that the one before had", "TestThePagesHaveEachAnalysisOnce", `return q.StartAfter(*at.Time, at.ID), nil`, `return q.StartAt(*at.Time), nil`),
 		seed("a filter ignores the error of the last attempt", "cmd/taskguard.TestStatusListsAllThatAFilterSelects", `, is("lastError.code", "==", f.Code)`, ``),
 	}},
-	{"cmd/taskguard/operate/unlock.go", []bug{
+	{"cmd/internal/operate/unlock.go", []bug{
 		seed("requeue --fresh keeps the checkpoint", "cmd/taskguard.TestRequeueKeepsTheCheckpointUnlessFresh",
 			`	if *fresh {`, `	if *fresh && len(ids) > 1 {`),
 		seed("the first refused id ends the command", "cmd/taskguard.TestAChangeOfSeveralAnalysesPassesOverThoseThatAreRefused",

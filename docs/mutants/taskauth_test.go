@@ -3,13 +3,13 @@ package mutants
 const claims = "TestInvalidClaimsAreRefused/"
 
 var taskauthRooms = []room{
-	{"worker/taskauth/taskauth.go", []bug{
+	{"internal/taskauth/taskauth.go", []bug{
 		seed("an unverified email is accepted", claims+"email_unverified",
 			`!c.EmailVerified`, `false`),
 		seed("any account may call", claims+"another_account",
 			`!slices.Contains(v.accounts, c.Email)`, `len(v.accounts) == 0`),
 	}},
-	{"worker/taskauth/token.go", []bug{
+	{"internal/taskauth/token.go", []bug{
 		seed("the issuer is not checked", claims+"other_issuer",
 			`!slices.Contains(p.of.issuers, c.Issuer)`, `len(p.of.issuers) == 0`),
 		seed("the audience is not checked", claims+"other_audience",
@@ -29,6 +29,6 @@ var taskauthRooms = []room{
 		seed("the signature is not verified", "TestAnotherPayloadUnderAGoodSignatureIsUnauthenticated",
 			`token.Claims(key, &c, &c.all) != nil`, `key == nil || token.UnsafeClaimsWithoutVerification(&c) != nil`),
 	}},
-	{"worker/taskauth/keys.go", []bug{seed("stale keys are trusted for ever", "TestKeysAreUsedForADayWithoutThePage",
+	{"internal/taskauth/keys.go", []bug{seed("stale keys are trusted for ever", "TestKeysAreUsedForADayWithoutThePage",
 		`now.Sub(k.got) >= maxStale`, `k.keys == nil`)}},
 }

@@ -1,6 +1,6 @@
 package mutants
 
-// workRooms are the bugs of checkpoints, continuations and cancels that worker/proof must
+// workRooms are the bugs of checkpoints, continuations and cancels that internal/proof must
 // find by itself.
 var workRooms = []room{
 	{"lease/rules.go", []bug{
@@ -84,7 +84,7 @@ var workRooms = []room{
 		seed("simulated: no checkpoint advances a run", manySeeds,
 			`	if h.committed == nil || h.committed.Value == nil {`, `	if h.committed == nil || h.committed != nil {`),
 	}},
-	{"worker/report.go", []bug{
+	{"internal/delivery/report.go", []bug{
 		seed("a run that waits for its checkpoint is stalled", "TestARunThatWaitsForTheCommitOfItsCheckpointIsNotStalled",
 			`		defer r.stall.Reset(r.StallTimeout)`, `		r.stall.Reset(r.StallTimeout)`),
 		seed("explored: a synchronous checkpoint returns before its commit", everyInterleaving,
@@ -102,13 +102,13 @@ var workRooms = []room{
 		return nil
 	case err := <-written:`),
 	}},
-	{"worker/guard.go", []bug{
+	{"internal/delivery/guard.go", []bug{
 		seed("explored: an attempt is not given the checkpoint", everyInterleaving,
 			`= w.Input, w.Checkpoint, reports, true`, `= w.Input, nil, reports, true`),
 		seed("simulated: an attempt is not given the checkpoint", manySeeds,
 			`= w.Input, w.Checkpoint, reports, true`, `= w.Input, nil, reports, true`),
 	}},
-	{"worker/booking.go", []bug{
+	{"internal/delivery/booking.go", []bug{
 		seed("explored: a continuation keeps the lock", everyInterleaving,
 			`if a.release(ctx, analysislock.OutcomeContinued, true) && a.Queue`, `if a.Queue`),
 		seed("explored: a continuation costs an attempt", everyInterleaving,

@@ -1,7 +1,7 @@
 package mutants
 
 var workerRooms = []room{
-	{"worker/guard.go", []bug{
+	{"internal/delivery/guard.go", []bug{
 		seed("a last attempt does not continue", "TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt/on_the_last_attempt",
 			`case errors.Is(cause, errDeadline):`, `case errors.Is(cause, errDeadline) && !acq.Last:`),
 		seed("MAX_RUN_TIME does not end a run", "TestAnAnalysisFailsWhenItsTimeIsExhausted/during_the_run",
@@ -35,7 +35,7 @@ var workerRooms = []room{
 			`	}
 	return o`),
 	}},
-	{"worker/report.go", []bug{
+	{"internal/delivery/report.go", []bug{
 		seed("a report does not restart the limit between reports", "TestARunThatReportsNothingStalls/with_progress",
 			`		r.stall.Reset(r.StallTimeout)`, `		r.stall.Reset(0)`),
 		seed("an invalid report restarts the limit between reports", "TestARunThatReportsNothingStalls/with_invalid_reports",
@@ -53,7 +53,7 @@ var workerRooms = []room{
 		return err`, `	default:
 		return nil`),
 	}},
-	{"worker/booking.go", []bug{
+	{"internal/delivery/booking.go", []bug{
 		seed("a continuation counts the attempt", "TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt/booked",
 			`analysislock.OutcomeContinued, true)`, `analysislock.OutcomeContinued, false)`),
 		seed("a run continues without a new checkpoint", "TestARunWithoutANewCheckpointFailsAtItsDeadline/the_one_it_was_given",
@@ -86,7 +86,7 @@ var workerRooms = []room{
 		seed("a follow-up's name lacks the token", "TestEachLockHasAFollowUpOfItsOwn",
 			`strconv.FormatInt(token, 10), expires`, `strconv.Itoa(0), expires`),
 		seed("the delivery in the place of a stopped run has one name for ever", "TestAStoppedRunOfARecreatedDocumentIsBookedToo",
-			`taskqueue.Name("replace", a.id, a.owner)`, `taskqueue.Name("replace", a.id)`),
+			`a.Kind.task("replace", a.id, a.owner)`, `a.Kind.task("replace", a.id)`),
 		seed("a follow-up's name lacks the expiry", "TestFollowUpsOfALongRunEndWithIt",
 			`, expires.UTC().Format(time.RFC3339Nano))`, `)`),
 		seed("the follow-up itself is acknowledged because its name is taken", "TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged",
@@ -106,15 +106,15 @@ var workerRooms = []room{
 			`expires.Add(followDelay)`, `expires`),
 	}},
 	{"lease/analysislock/analysislock.go", []bug{
-		seed("a delivery runs before the next attempt is due", "worker.TestADeliveryKeepsToTheNextAttempt/a_duplicate",
+		seed("a delivery runs before the next attempt is due", "internal/delivery.TestADeliveryKeepsToTheNextAttempt/a_duplicate",
 			`!d.Waits() ||`, `d.Lock.Owner == "" ||`),
-		seed("an acquisition leaves the time of the next attempt", "worker.TestAFailureForNowIsReleasedThenBookedThenAcknowledged/booked",
+		seed("an acquisition leaves the time of the next attempt", "internal/delivery.TestAFailureForNowIsReleasedThenBookedThenAcknowledged/booked",
 			`	d.NextAttemptAt = time.Time{}
 	if d.StartedAt`, `	if d.StartedAt`),
 	}},
-	{"lease/rules.go", []bug{seed("a delivery is in time at the due time only", "worker.TestADeliveryKeepsToTheNextAttempt/2_s_early",
+	{"lease/rules.go", []bug{seed("a delivery is in time at the due time only", "internal/delivery.TestADeliveryKeepsToTheNextAttempt/2_s_early",
 		`maxEarly = 2 * time.Second`, `maxEarly = time.Second`)}},
-	{"worker/recover.go", []bug{
+	{"internal/delivery/recover.go", []bug{
 		seed("recovery does not mark what it books", "TestRecoveryBooksOrphanedAnalyses",
 			`next, err := g.Orphans.MarkDue(ctx, read)`, `next, err := read.At, error(nil)`),
 		seed("a recovery's name lacks the token", "TestTheNameOfARecoverysTaskHasTheToken",
@@ -122,10 +122,9 @@ var workerRooms = []room{
 		seed("a booking of a recovery that fails cancels the others", "TestABookingThatFailsCancelsNoOtherAnd32AreMadeAtATime",
 			`	var booking errgroup.Group`, `	booking, ctx := errgroup.WithContext(ctx)`),
 	}},
-	{"cmd/worker/service/service.go", []bug{seed("a stop does not say by when it ends", "TestAStopNamesTheDeadlineOfTheReleases",
-		`cancel(&worker.StopError{Deadline: time.Now().Add(cfg.Limits.Drain - cfg.Limits.Answers)})`,
-		`cancel(worker.ErrStopping)`)}},
-	{"worker/outcome.go", []bug{
+	{"worker/guard.go", []bug{seed("a stop does not say by when it ends", "internal/workerservice.TestAStopNamesTheDeadlineOfTheReleases",
+		`g.stop(stop)`, `g.stop(ErrStopping)`)}},
+	{"internal/delivery/outcome.go", []bug{
 		seed("a failure for now that is not booked is acknowledged", "TestAFailureForNowIsReleasedThenBookedThenAcknowledged/the_booking_fails",
 			`Retry:              {code: http.StatusInternalServerError,`, `Retry:              {code: http.StatusOK,`),
 		seed("a waiting delivery that books nothing is acknowledged", "TestADeliveryKeepsToTheNextAttempt/a_duplicate_that_books_nothing",
@@ -143,22 +142,22 @@ var workerRooms = []room{
 		seed("explored: locked without a booking is answered with a 2xx", everyInterleaving,
 			`Locked:             {code: http.StatusConflict,`, `Locked:             {code: http.StatusOK,`),
 	}},
-	{"worker/server.go", []bug{
+	{"internal/delivery/server.go", []bug{
 		seed("a worker takes any number of deliveries", "TestABusyWorkerAnswersBusyBeforeFirestoreIsRead",
 			`s.Begin(s.MaxRuns)`, `s.Begin(0)`),
 		seed("a recovery takes a delivery's place", "TestNeitherARecoveryNorAnIncompleteRequestIsCounted",
-			`_ func(id string) error) Outcome {
+			`_ func() error) Outcome {
 	defer s.Track()()
 `,
-			`begin func(id string) error) Outcome {
-	_ = begin("")
+			`begin func() error) Outcome {
+	_ = begin()
 `),
 		seed("half a request takes a place", "TestNeitherARecoveryNorAnIncompleteRequestIsCounted",
-			`	id, err := readTask(c.Response(), r)
+			`	d, err := read(c.Response(), r, g.Kind)
 `,
-			`	full := begin("")
-	begin = func(string) error { return full }
-	id, err := readTask(c.Response(), r)
+			`	full := begin()
+	begin = func() error { return full }
+	d, err := read(c.Response(), r, g.Kind)
 `),
 		seed("recovery is open to everybody", "TestAForgedCallIsRefusedBeforeAnythingIsRead",
 			`refused := s.refused(c.Request()); refused {`,
@@ -167,7 +166,21 @@ var workerRooms = []room{
 			"\tif refusal, refused := s.refused(c.Request())",
 			"\t_, _ = io.ReadAll(c.Request().Body)\n\tif refusal, refused := s.refused(c.Request())"),
 	}},
-	{"worker/taskqueue/queue.go", []bug{seed("a name that is taken is an error", "TestBookingTwiceIsBookingOnce",
+	{"internal/delivery/push.go", []bug{
+		seed("a message too large is delivered again for ever", "worker.TestAMessageOfPubSubIsHandledAsATask/over_1_MiB",
+			`		d.Task = "unknown"`, `		d.Task = ""`),
+		seed("a body that is no message is acknowledged", "worker.TestAMessageOfPubSubIsHandledAsATask/not_wrapped",
+			`d.Task, d.Tries = push.Message.MessageID,`, `d.Task, d.Tries = cmp.Or(push.Message.MessageID, "unknown"),`),
+		seed("data hides the attribute", "worker.TestAMessageOfPubSubIsHandledAsATask/an_attribute_beside_data",
+			`if !found {`, `if !found || push.Message.Data != nil {`),
+		seed("an event of another database runs", "worker.TestAnEventOfADocumentOfAnotherProgramRunsIt",
+			`cmp.Or(r.Header.Get("Ce-Database"), database) != database`, `r.Header.Get("Ce-Database") == ""`),
+		seed("a message is acknowledged though nothing is booked", "worker.TestAMessageForAKindWithoutRunBooksOneTaskThatRuns",
+			`return Outcome{Case: Unavailable, ID: a.id}`, `return Outcome{Case: Booked, ID: a.id}`),
+		seed("each try of a message books a task", "worker.TestAMessageForAKindWithoutRunBooksOneTaskThatRuns",
+			`a.Kind.task("push", a.id, a.task)`, `a.Kind.task("push", a.id, a.owner)`),
+	}},
+	{"internal/taskqueue/queue.go", []bug{seed("a name that is taken is an error", "TestBookingTwiceIsBookingOnce",
 		`		case code == codes.AlreadyExists:
 			return true, nil
 `,

@@ -10,7 +10,7 @@ import (
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/grpc"
 
-	"taskguard/emulator/wire"
+	"taskguard/internal/wire"
 )
 
 const (
@@ -63,7 +63,7 @@ type Delivery struct {
 	// Err is the reason for no complete answer: context.DeadlineExceeded when the
 	// dispatch deadline passed, context.Canceled when the server was closed.
 	Err     error
-	Started time.Time
+	Started time.Time // when the request was sent
 }
 
 // Server is an in-memory Cloud Tasks. All its methods may be called

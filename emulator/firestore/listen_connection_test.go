@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
-	"taskguard/emulator/emulatortest"
 	"taskguard/emulator/firestore"
+	"taskguard/internal/emulatortest"
 )
 
 // line makes a client's connections, and can cut them.

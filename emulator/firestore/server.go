@@ -6,7 +6,7 @@ import (
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc"
 
-	"taskguard/emulator/wire"
+	"taskguard/internal/wire"
 )
 
 const (
@@ -39,8 +39,8 @@ type Usage struct {
 
 // Server is an in-memory Firestore. All its methods may be called concurrently.
 type Server struct {
-	*wire.Server
-	api *api
+	*wire.Server // Serve and Dial
+	api          *api
 }
 
 // NewServer returns an empty server. It starts no goroutine; Close is needed

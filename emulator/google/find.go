@@ -20,7 +20,7 @@ const (
 // this machine. The errors of Find wrap it and name what is missing.
 var ErrNotFound = errors.New("google: the Firestore emulator is not installed")
 
-// Installation names the emulator's jar and the java program that runs it.
+// Installation is the emulator's Jar and the program Java that runs it, as paths.
 type Installation struct{ Jar, Java string }
 
 // Find looks for the emulator and for a Java runtime. It runs java once, which

@@ -23,17 +23,17 @@ func Finished(status string) bool { return status == Ready || status == Failed }
 // Analysis is a document of the collection. Its JSON form is the public one: without
 // the lock (G4), the checkpoint and the tokens of the attempts.
 type Analysis struct {
-	ID        string    `json:"id"`
-	Status    string    `json:"status"`
-	Input     any       `json:"input,omitempty"`  // only where the whole document is read
-	Result    any       `json:"result,omitempty"` // as Input
-	Error     *Error    `json:"error,omitempty"`
+	ID        string    `json:"id"`                   // of the document
+	Status    string    `json:"status"`               // Queued, Processing, Ready, Failed, or another word
+	Input     any       `json:"input,omitempty"`      // only where the whole document is read
+	Result    any       `json:"result,omitempty"`     // as Input
+	Error     *Error    `json:"error,omitempty"`      // with Failed
 	LastError *Error    `json:"last_error,omitempty"` // of the last attempt that failed temporarily
 	Attempts  int       `json:"attempts"`             // mirror of Lock.Attempts
-	CreatedAt time.Time `json:"created_at,omitzero"`
-	UpdatedAt time.Time `json:"updated_at,omitzero"`
-	StartedAt time.Time `json:"started_at,omitzero"` // first acquisition
-	Progress  *Progress `json:"progress,omitempty"`
+	CreatedAt time.Time `json:"created_at,omitzero"`  // as its creator wrote it
+	UpdatedAt time.Time `json:"updated_at,omitzero"`  // of the last write by a worker or an operator
+	StartedAt time.Time `json:"started_at,omitzero"`  // first acquisition
+	Progress  *Progress `json:"progress,omitempty"`   // nil: none was reported
 	// NextAttemptAt is the time of the next delivery, which is booked after a temporary
 	// failure; zero: none is booked. No other delivery begins an attempt before that time.
 	NextAttemptAt time.Time `json:"next_attempt_at,omitzero"`
@@ -41,11 +41,11 @@ type Analysis struct {
 	// Checkpoint is read only with the whole document. A change that sets it writes it.
 	Checkpoint *Checkpoint `json:"-"`
 
-	Lock lease.Lease `json:"-"`
+	Lock lease.Lease `json:"-"` // judged at ReadAt
 	// Malformed is the error of a lock or an id that cannot be used. It is set by
 	// methods that read several analyses, and by Unlock.
 	Malformed error `json:"-"`
-	// ReadAt is the store's time of the reading, by which Lock is judged.
+	// ReadAt is the store's time of the reading.
 	ReadAt time.Time `json:"-"`
 	// Stored holds the store's own data about its reading. Only the store uses it.
 	Stored any `json:"-"`
@@ -85,8 +85,8 @@ func (p *Progress) Percent() int {
 
 // Error is the cause of the failure of an analysis, or of one of its attempts.
 type Error struct {
-	Code    string `json:"code"`
-	Message string `json:"message"`
+	Code    string `json:"code"`    // for programs, such as attempts_exhausted
+	Message string `json:"message"` // for people
 }
 
 // fail makes the analysis FAILED.

@@ -46,13 +46,13 @@ func encodeWork(_ context.Context, d Analysis) (w Work, err error) {
 func (l *Locks) TTL() time.Duration { return l.lessor.Policy().TTL }
 
 // Acquisition is the result of an attempt to acquire a lock. If it was not
-// acquired, that is a skip, not an error (G6, G9).
+// Acquired, that is a skip, not an error (G6, G9).
 type Acquisition struct {
 	Acquired  bool
-	Hold      *Hold  // if acquired
-	Reason    string // if not: AlreadyFinished, Locked, Waiting, AttemptsExhausted or RunTimeExhausted
-	Status    string // of the analysis
-	Grant     lease.Grant
+	Hold      *Hold         // if acquired
+	Reason    string        // if not: AlreadyFinished, Locked, Waiting, AttemptsExhausted or RunTimeExhausted
+	Status    string        // of the analysis
+	Grant     lease.Grant   // of this lock, or of the other's
 	Attempt   int           // number of this acquisition
 	Last      bool          // no further attempt is left
 	Stolen    bool          // the lock was another owner's, and had expired

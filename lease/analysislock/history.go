@@ -20,14 +20,14 @@ const (
 // Attempt is an entry of an analysis's history. One without EndedAt is running, or its
 // worker has crashed.
 type Attempt struct {
-	Number    int       `json:"attempt"`
-	Token     int64     `json:"-"`
-	Owner     string    `json:"owner"`
-	StartedAt time.Time `json:"started_at,omitzero"`
-	EndedAt   time.Time `json:"ended_at,omitzero"`
-	Outcome   string    `json:"outcome,omitempty"`
-	Code      string    `json:"code,omitempty"`
-	Message   string    `json:"message,omitempty"`
+	Number    int       `json:"attempt"`             // from 1; it can repeat, as the token cannot
+	Token     int64     `json:"-"`                   // the fencing token
+	Owner     string    `json:"owner"`               // the acquisition's
+	StartedAt time.Time `json:"started_at,omitzero"` // by the store's clock
+	EndedAt   time.Time `json:"ended_at,omitzero"`   // by the store's clock
+	Outcome   string    `json:"outcome,omitempty"`   // OutcomeReady and so on; empty: none yet
+	Code      string    `json:"code,omitempty"`      // of its error
+	Message   string    `json:"message,omitempty"`   // of its error, at most 256 bytes
 }
 
 // The limits of a history. A decision reads it, so it must stay small.

@@ -12,7 +12,7 @@ import (
 const timeout = 15 * time.Second
 
 // Seen is the state of an analysis that an operator saw before deciding to change it.
-// If its status or its acquisition has changed since, the change is refused with
+// If its Status or its acquisition, the Grant, has changed since, the change is refused with
 // lease.ErrConflict. A nil *Seen permits the change in any state.
 type Seen struct {
 	Status string

@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// Progress is the newest progress and message that a run has reported.
+// Progress is the newest Fraction of the work and Message that a run has reported.
 type Progress struct {
 	Fraction *float64  `json:"fraction,omitempty"` // from 0 to 1
 	Message  string    `json:"message,omitempty"`
 	At       time.Time `json:"at,omitzero"` // by the store's clock
 }
 
-// Checkpoint is a state from which a later attempt continues: a value as
+// Checkpoint is a state from which a later attempt continues: a Value as
 // orchestrator.Storable returns it. Nil is none.
 type Checkpoint struct{ Value any }
 
 // Report is a report of a run. A nil field changes nothing.
 type Report struct {
-	Fraction   *float64
-	Message    *string
-	Checkpoint *Checkpoint
+	Fraction   *float64    // of the work that is done, from 0 to 1
+	Message    *string     // what the run does now
+	Checkpoint *Checkpoint // one whose Value is nil clears the stored one
 }
 
-// Work is the input of an attempt and the checkpoint from which it continues, as JSON.
+// Work is the Input of an attempt and the Checkpoint from which it continues, as JSON.
 type Work struct {
 	Input      json.RawMessage
 	Checkpoint json.RawMessage // the newest that was committed; nil: none

@@ -38,7 +38,7 @@ func (l Lock) Kept() bool { return l.Owner != "" || l.Unlocked }
 
 // State is the state of a room at one moment.
 type State struct {
-	Locked bool
+	Locked bool      // a session holds the room
 	Mine   bool      // the calling owner holds it
 	Lock   Lock      // zero unless Locked
 	Until  time.Time // if Mine: how long the lock can be trusted, by this machine's monotonic clock
@@ -60,7 +60,7 @@ var (
 	ErrNotYours  = errors.New("documentlock: another holds the room")
 )
 
-// HeldError reports that another holds the room, and since when.
+// HeldError reports that another holds the room, since LockedAt.
 type HeldError struct {
 	lease.HeldError
 	LockedAt time.Time
@@ -87,9 +87,6 @@ func New(store lease.Store[Lock], ttl time.Duration) (*Locks, error) {
 	}
 	return &Locks{store: store, lessor: lessor, policy: p}, nil
 }
-
-// TTL returns how long a lock lives after its last heartbeat.
-func (l *Locks) TTL() time.Duration { return l.policy.TTL }
 
 // Acquire takes the room for owner if it is free or expired, and extends the lock
 // if owner holds it already. If another holds it, Acquire returns a *HeldError

@@ -24,10 +24,10 @@ type Snapshot struct {
 	At      time.Time // the store's time
 	Asked   time.Time // the local start of that reading, or when it arrived from a stream
 	All     bool      // a room that Changes does not name has no record
-	Changes []Change
+	Changes []Change  // in any order
 }
 
-// Change is a record as it is now; one with Exists false was deleted.
+// Change is the record of a Room as it is now; if its Cell does not exist, it was deleted.
 type Change struct {
 	Room string
 	Cell lease.Cell[Lock]
@@ -35,8 +35,8 @@ type Change struct {
 
 // Event is a change of a room's holder.
 type Event struct {
-	Room      string
-	Locked    bool
+	Room      string    // the id
+	Locked    bool      // a session holds the room
 	Holder    string    // empty unless Locked
 	Name      string    // the holder's display name, if it has one
 	ExpiresAt time.Time // zero unless Locked; by the store's clock

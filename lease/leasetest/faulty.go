@@ -24,7 +24,7 @@ const (
 
 // Call is one call, as a Plan sees it.
 type Call struct {
-	Op Op
+	Op Op  // which kind
 	N  int // counts the calls of this Op under this plan, from 1
 }
 

@@ -41,7 +41,7 @@ type directory struct {
 }
 
 func fileSuite() leasetest.Suite[job] {
-	s := memorySuite(nil)
+	s := suite(nil)
 	s.New = func(t testing.TB) lease.Store[job] {
 		dir := t.TempDir()
 		return directory{lease.NewFile(dir, "guard", jsonFormat{}), dir}

@@ -13,7 +13,7 @@ import (
 
 // Operator is one of the pool's operators.
 type Operator struct {
-	ID   string `json:"id"`
+	ID   string `json:"id"`   // unique in the pool
 	Name string `json:"name"` // for people
 }
 
@@ -25,7 +25,7 @@ type UnknownError struct{ ID string }
 
 func (e *UnknownError) Error() string { return fmt.Sprintf("operatorpool: no operator %q", e.ID) }
 
-// BusyError is the error for an operator that another session has (O1).
+// BusyError is the error for an Operator that another session has (O1).
 type BusyError struct{ Operator Operator }
 
 func (e *BusyError) Error() string {
@@ -75,8 +75,8 @@ func (p *Pool) Available(ctx context.Context) (free []Operator, err error) {
 
 // Assignment is the outcome of Assign.
 type Assignment struct {
-	Operator Operator `json:"operator"`
-	Kept     bool     `json:"kept"` // the session had it before
+	Operator Operator `json:"operator"` // the session's now
+	Kept     bool     `json:"kept"`     // the session had it before
 }
 
 // Assign gives the session the operator id: *BusyError if another session has it,
@@ -143,7 +143,7 @@ type Status struct {
 	Operators []OperatorState // in the order of New
 }
 
-// OperatorState is an operator and its state: Available, Own or Busy.
+// OperatorState is an Operator and its State: Available, Own or Busy.
 type OperatorState struct {
 	Operator
 	State string `json:"state"`

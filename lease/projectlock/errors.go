@@ -25,8 +25,8 @@ const (
 
 // Error is the failure of an operation (P6). It wraps its Cause.
 type Error struct {
-	Code      Code
-	Retryable bool
+	Code      Code // the kind of failure
+	Retryable bool // another attempt may help
 	Cause     error
 	Context   map[string]any // strategy and retry; force of a release
 

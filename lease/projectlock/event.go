@@ -40,19 +40,19 @@ const (
 
 // Event reports one step of a Locker.
 type Event struct {
-	Type     EventType
-	Time     time.Time
-	Strategy Strategy
-	LeaseID  string
-	Lease    Lease
-	Retry    int
-	Wait     time.Duration
+	Type     EventType     // which step; it determines the other fields that are set
+	Time     time.Time     // by the local clock
+	Strategy Strategy      // in use at this step
+	LeaseID  string        // Lease.ID
+	Lease    Lease         // as last renewed
+	Retry    int           // failed attempts before this one
+	Wait     time.Duration // until the next attempt or heartbeat
 	Duration time.Duration // from the acquisition
-	Late     time.Duration
-	Force    bool
-	Warning  Warning
-	Reason   Code
-	Err      *Error
+	Late     time.Duration // of a heartbeat, after it was due
+	Force    bool          // of a release
+	Warning  Warning       // which one
+	Reason   Code          // of read-only, or of the change of strategy
+	Err      *Error        // nil: no failure
 }
 
 // MarshalJSON returns the event as one object, without the error's text, which may

@@ -29,17 +29,17 @@ type Config struct {
 
 // Lease describes one acquisition as last renewed (P4). The zero Lease is none.
 type Lease struct {
-	ID              string // a new UUID for each acquisition
-	Strategy        Strategy
-	Resource        string // the room
-	Token           int64  // fencing token: a protected resource must refuse a lower one than it has seen
-	AcquiredAt      time.Time
-	ExpiresAt       time.Time // by the store's clock
-	TTL             time.Duration
-	NextHeartbeatAt time.Time // by the local clock
-	TrustedUntil    time.Time // by the local monotonic clock: no writes after it
-	RenewAttempt    int       // failed attempts to renew since the last success
-	ViaFallback     bool
+	ID              string        // a new UUID for each acquisition
+	Strategy        Strategy      // where the lock is held
+	Resource        string        // the room
+	Token           int64         // fencing token: a protected resource must refuse a lower one than it has seen
+	AcquiredAt      time.Time     // by the store's clock
+	ExpiresAt       time.Time     // by the store's clock
+	TTL             time.Duration // from a heartbeat to the expiry
+	NextHeartbeatAt time.Time     // by the local clock
+	TrustedUntil    time.Time     // by the local monotonic clock: no writes after it
+	RenewAttempt    int           // failed attempts to renew since the last success
+	ViaFallback     bool          // Strategy is not the Preferred one
 }
 
 // Locker is the lock of one project in one program: it holds at most one lease

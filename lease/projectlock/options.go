@@ -68,8 +68,8 @@ type ReleaseOptions struct {
 
 // ReadonlyInfo is the reason why writes must stop.
 type ReadonlyInfo struct {
-	Reason    Code
-	LastError *Error
+	Reason    Code   // LeaseStale, RenewFailed, …
+	LastError *Error // the failure itself
 }
 
 // check refuses options that cannot work.

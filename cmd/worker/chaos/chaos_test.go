@@ -16,9 +16,9 @@ import (
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
+	"taskguard/internal/proof"
 	"taskguard/repo"
-	"taskguard/worker/proof"
 )
 
 // size contains the sizes of a TestChaos.

@@ -12,9 +12,9 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"taskguard/internal/proof"
+	"taskguard/internal/taskqueue"
 	"taskguard/lease/iso8601"
-	"taskguard/worker/proof"
-	"taskguard/worker/taskqueue"
 )
 
 // slot holds one worker, and after its end the next.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/worker/proof"
+	"taskguard/internal/proof"
 )
 
 func valid(h proof.History) bool { return len(h.Wrong) == 0 }

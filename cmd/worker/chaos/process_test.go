@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/cmd/worker/service"
-	"taskguard/emulator/emulatortest"
 	"taskguard/emulator/firestore"
+	"taskguard/internal/emulatortest"
+	"taskguard/internal/workerservice"
 )
 
 // role makes the test binary another program: the worker, as cmd/worker is, the embedded
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 		os.Exit(emulatortest.Main(m))
 	case "worker":
 		go endWithParent()
-		code, err := service.Main(context.Background(), os.LookupEnv, os.Stdout, nil)
+		code, err := workerservice.Main(context.Background(), os.LookupEnv, os.Stdout)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}

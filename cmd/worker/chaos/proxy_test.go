@@ -24,8 +24,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"taskguard/internal/proof"
 	"taskguard/lease/iso8601"
-	"taskguard/worker/proof"
 )
 
 // fault is what happens to one call. The zero fault is none.

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/emulator/emulatortest"
 	"taskguard/emulator/google"
+	"taskguard/internal/emulatortest"
 )
 
 // system is a Firestore behind a proxy, and an analyzer.

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/proof"
 	"taskguard/lease/analysislock"
-	"taskguard/worker/proof"
 )
 
 // checkpointInterval is the workers' CHECKPOINT_INTERVAL. In full it is shorter than the

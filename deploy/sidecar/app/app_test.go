@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/cmd/worker/service"
-	"taskguard/docs/examples/examplestest"
-	"taskguard/emulator/emulatortest"
+	"taskguard/internal/emulatortest"
+	"taskguard/internal/examplestest"
+	"taskguard/internal/workerservice"
 )
 
 // logLine is one line of the application's log.
@@ -112,14 +112,14 @@ func newWorker(t *testing.T, analyzer string) *worker {
 	environment := map[string]string{
 		"GOOGLE_CLOUD_PROJECT": b.Project, "FIRESTORE_EMULATOR_HOST": store.Addr().String(), "TASK_AUTH": "none", "ANALYZER": analyzer, "CHECKPOINT_INTERVAL": "1s",
 	}
-	cfg, err := service.ParseConfig(func(name string) (string, bool) { v, ok := environment[name]; return v, ok })
+	cfg, err := workerservice.ParseConfig(func(name string) (string, bool) { v, ok := environment[name]; return v, ok })
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	var working sync.WaitGroup
 	working.Go(func() {
-		if err := service.Serve(ctx, cfg, front, slog.New(slog.DiscardHandler)); err != nil {
+		if err := workerservice.Serve(ctx, cfg, front, slog.New(slog.DiscardHandler)); err != nil {
 			t.Errorf("the worker: %v", err)
 		}
 	})

@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"taskguard/docs/examples/examplestest"
+	"taskguard/internal/examplestest"
 )
 
 func TestTheExampleInGoRuns(t *testing.T) {

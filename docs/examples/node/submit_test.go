@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"taskguard/docs/examples/examplestest"
+	"taskguard/internal/examplestest"
 )
 
 func TestTheExampleInNodeRuns(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"os/exec"
 	"testing"
 
-	"taskguard/docs/examples/examplestest"
-	"taskguard/worker/doclock"
+	"taskguard/internal/doclock"
+	"taskguard/internal/examplestest"
 )
 
 func TestASessionMadeInPHPIsAccepted(t *testing.T) {

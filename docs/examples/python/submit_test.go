@@ -4,7 +4,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"taskguard/docs/examples/examplestest"
+	"taskguard/internal/examplestest"
 )
 
 func TestTheExampleInPythonParses(t *testing.T) {

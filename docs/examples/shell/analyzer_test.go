@@ -5,7 +5,7 @@ package shell
 import (
 	"testing"
 
-	"taskguard/docs/examples/examplestest"
+	"taskguard/internal/examplestest"
 )
 
 func TestTheAnalyzerInShellContinues(t *testing.T) {

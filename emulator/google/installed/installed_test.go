@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"taskguard/emulator/emulatortest"
 	"taskguard/emulator/google"
+	"taskguard/internal/emulatortest"
 )
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }

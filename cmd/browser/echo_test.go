@@ -1,0 +1,138 @@
+package browser
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/internal/emulatortest"
+	"taskguard/internal/examplestest"
+)
+
+func TestEchoInChromiumWithCookiesOnTheEmbeddedFirestore(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	checkEcho(t, b.Project, b.Listen(t), proxied)
+}
+
+func TestEchoInChromiumWithCookiesOnGooglesEmulator(t *testing.T) {
+	checkEcho(t, emulatortest.Project(), emulatortest.Google(t), proxied)
+}
+
+func TestEchoInChromiumBehindNginx(t *testing.T) {
+	nginx := examplestest.Find(t, "NGINX", "nginx")[0]
+	b := emulatortest.Embedded(t)
+	checkEcho(t, b.Project, b.Listen(t), func(t *testing.T, app, locks *url.URL) (origin string) {
+		return behindNginx(t, nginx, app, locks)
+	})
+}
+
+// proxied returns the origin of a proxy in front of an application and the document lock.
+func proxied(t *testing.T, app, locks *url.URL) (origin string) {
+	server := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		if r.SetURL(app); lockPath.MatchString(r.In.URL.Path) {
+			r.SetURL(locks)
+		}
+		r.Out.Host = r.In.Host
+	}})
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+var lockPath = regexp.MustCompile(`^/(api/documents/[^/]+/lock|app/|broadcasting/auth)`)
+
+// behindNginx is proxied with the example's configuration.
+func behindNginx(t *testing.T, nginx string, app, locks *url.URL) (origin string) {
+	example, err := os.ReadFile("../../docs/examples/proxy/nginx.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := httptest.NewServer(nil) // chooses a port
+	l.Close()
+	address := l.Listener.Addr().String()
+	dir := t.TempDir()
+	config := "daemon off; pid nginx.pid; error_log stderr;\nevents {}\nhttp {\naccess_log off;\n"
+	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
+		config += kind + "_temp_path " + kind + ";\n"
+	}
+	config += strings.NewReplacer("listen 8080", "listen "+address, "127.0.0.1:8000", app.Host, "127.0.0.1:8090", locks.Host, "app/KEY", "app/app-key").Replace(string(example)) + "}\n"
+	if err := os.WriteFile(filepath.Join(dir, "nginx.conf"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), nginx, "-p", dir, "-c", "nginx.conf")
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Wait() })
+	for deadline := time.Now().Add(Patience); ; time.Sleep(10 * time.Millisecond) {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+		if err == nil {
+			_ = conn.Close()
+			return "http://" + address
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// checkEcho runs Check with the tab of an application that has the document lock
+// under its own origin, and with that of one on an allowed origin.
+func checkEcho(t *testing.T, project, firestore string, mount func(t *testing.T, app, locks *url.URL) (origin string)) {
+	modules := examplestest.Modules(t, examplestest.Find(t, "NODE", "npm")[0], "testdata")
+	files := http.NewServeMux()
+	files.Handle("/node_modules/", http.StripPrefix("/node_modules/", http.FileServer(http.Dir(modules))))
+	for _, name := range []string{"/page.html", "/client.js"} {
+		files.HandleFunc(name, func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, "testdata"+name) })
+	}
+	serve := func(h http.Handler) (origin string) {
+		server := httptest.NewServer(h)
+		t.Cleanup(server.Close)
+		return server.URL
+	}
+	allowed, foreign := serve(files), serve(files)
+	s := startEcho(t, "GOOGLE_CLOUD_PROJECT="+project, "FIRESTORE_EMULATOR_HOST="+firestore, "DOCUMENT_LOCK_TTL=1h",
+		"SESSION_SECRET=0123456789abcdef0123456789abcdef", "ALLOWED_ORIGINS="+allowed)
+	locks, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	app, err := url.Parse(serve(files))
+	if err != nil {
+		t.Fatal(err)
+	}
+	under := mount(t, app, locks)
+	client := func(origin, base, options string) Client {
+		t.Helper()
+		b := newProfile(t).open(origin + "/page.html")
+		c := Client{Name: "-", Eval: func(script string) (string, error) { return b.Eval(script), nil }}
+		c.Want(t, fmt.Sprintf(`void connect(Echo.default, %q, %s)`, base, options), "")
+		return c
+	}
+	withCookies := fmt.Sprintf(`{ channelAuthorization: withCookies(%q) }`, s.URL)
+	one, two := client(allowed, s.URL, withCookies), client(under, under, `{}`)
+	for refused, c := range map[string]Client{`"refused by the application"`: one, `"refused 403"`: two} {
+		c.Want(t, `watch("private", "room")`, refused)                  // no session
+		c.Want(t, `lock("POST", "of its own " + location.port)`, "200") // begins one
+	}
+	three := client(foreign, s.URL, withCookies)
+	three.Want(t, `lock("POST", "room").catch((error) => error.name)`, `"TypeError"`)
+	three.Want(t, `lock("GET", "room").catch((error) => error.name)`, `"TypeError"`)
+	for _, path := range []string{"/app/app-key?protocol=7", "/api/documents/room/lock/ws"} {
+		three.Want(t, fmt.Sprintf(`new Promise((resolve) => Object.assign(new WebSocket(%q), { onopen: () => resolve("open"), onerror: () => resolve("refused") }))`,
+			"ws"+strings.TrimPrefix(s.URL, "http")+path), `"refused"`)
+	}
+	three.Want(t, `echo.connector.pusher.connection.state`, `"connecting"`)
+	checkRoom(t, s, one, two)
+}

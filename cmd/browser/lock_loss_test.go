@@ -1,0 +1,192 @@
+package browser
+
+import (
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+)
+
+// writing is a script that takes the room for the short TTL as `lease`, and writes
+// to `written` until it is read-only.
+const writing = `(async () => {
+	globalThis.written = 0;
+	globalThis.lease = await locks.acquireProjectLock({ ...quick, ttlMs: 8000, onReadonly: ({ reason }) => {
+		readonly.push(reason);
+		clearInterval(writing);
+		globalThis.writtenAtLoss = written;
+	} });
+	const writing = setInterval(() => { written++; }, 20);
+})()`
+
+const acquiring = `locks.acquireProjectLock(quick).then((lease) => { globalThis.lease = lease; })`
+
+func TestALostLockIsReadOnlyOnceAndWritesNothing(t *testing.T) {
+	t.Parallel()
+	p := newProfile(t)
+	for name, c := range map[string]struct {
+		ttl time.Duration
+		run func(s *lockSite, b *tab)
+	}{
+		"offline for longer than the TTL":           {short, offlineBeyondTheTTL},
+		"frozen for longer than the TTL":            {short, frozenBeyondTheTTL},
+		"unlocked by an operator":                   {long, unlockedByAnOperator},
+		"released after another has taken the room": {long, releasedAfterATakeOver},
+		"with an unknown session":                   {long, unknownSession},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newLockSite(t, c.ttl)
+			b := p.in(t).load(s)
+			c.run(s, b)
+			b.Close()
+		})
+	}
+}
+
+func offlineBeyondTheTTL(s *lockSite, b *tab) {
+	b.Eval(writing)
+	b.Is(`events.some(({ type }) => type === 'lock:renewed') && written > 0`)
+	b.offline(true)
+	b.Is(`readonly.length`)
+	sent := s.count("PUT")
+	b.offline(false)
+	time.Sleep(short / 2) // longer than a heartbeat's interval
+	b.want(`[readonly.length, written === writtenAtLoss, events.filter(({ type }) => type === 'lock:readonly-entered').length]`, `[1,true,1]`)
+	if got := s.count("PUT"); got != sent {
+		b.T.Errorf("%d heartbeats after the end, want none", got-sent)
+	}
+	b.want(`failure(locks.confirmProjectLock(lease))`, b.Eval(`readonly[0]`))
+	b.want(`clocks.started - clocks.ended`, "0")
+	s.free(b.T, "room")
+}
+
+func frozenBeyondTheTTL(s *lockSite, b *tab) {
+	b.Eval(writing)
+	b.hide()
+	b.Eval(`(() => {
+		const ask = fetch;
+		document.addEventListener('resume', () => {
+			globalThis.fetch = (url, init) => { globalThis.asked ||= url.includes('/confirm'); return ask(url, init); };
+			globalThis.resumed = locks.confirmProjectLock(lease).then(() => 'may write', (error) => error.code);
+		});
+	})()`)
+	b.lifecycle(page.SetWebLifecycleStateStateFrozen)
+	s.free(b.T, "room")
+	b.lifecycle(page.SetWebLifecycleStateStateActive)
+	b.Is(`readonly.length`)
+	b.want(`resumed.then((answer) => [answer, globalThis.asked ?? false, readonly])`, `["lease-stale",false,["lease-stale"]]`)
+}
+
+// R1: the next heartbeat fails, as the server has removed the lock.
+func unlockedByAnOperator(s *lockSite, b *tab) {
+	b.Eval(`locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 2000 })`)
+	s.unlock(b.T, "room")
+	b.Is(`readonly.length`)
+	b.wantEvents(taken, "attempt web-lock retry=0; error web-lock lease-stale retry=0; readonly-entered lease-stale")
+}
+
+func releasedAfterATakeOver(s *lockSite, b *tab) {
+	b.Eval(acquiring)
+	s.unlock(b.T, "room")
+	s.hold(b.T, "room")
+	b.want(`failure(locks.releaseProjectLock(lease)).then((failed) => [failed, readonly])`, `["lease-stale",["lease-stale"]]`)
+	b.want(`failure(locks.releaseProjectLock(lease, { force: true }))`, `"none"`)
+	b.wantEvents(taken,
+		"release-requested; attempt web-lock retry=0; error web-lock lease-stale retry=0; readonly-entered lease-stale",
+		"release-requested force; attempt web-lock retry=0; released web-lock")
+	if state, err := s.locks.Get(b.T.Context(), "room", "another"); err != nil || !state.Mine {
+		b.T.Errorf("the other's lock was released: %+v, %v", state, err)
+	}
+}
+
+// unknownSession: a server that starts with another secret rejects earlier cookies.
+func unknownSession(s *lockSite, b *tab) {
+	for _, c := range []struct{ before, script, want string }{
+		// An acquisition begins a new session.
+		{`0`, `locks.acquireProjectLock({ ...quick, retryLimit: 1 }).then((lease) => locks.releaseProjectLock(lease))`, `["none",[],2]`},
+		{acquiring, `locks.renewProjectLock(lease)`, `["lease-stale",["lease-stale"],1]`},
+		// A release is not tried again.
+		{acquiring, `locks.releaseProjectLock(lease)`, `["release-failed",["release-failed"],1]`},
+	} {
+		b.Eval(`reset()`)
+		b.Eval(c.before)
+		Call(b.Tab, network.SetCookie, network.SetCookieParams{Name: "doclock_session", Value: "v1.of.before", URL: s.url})
+		b.want(`(async () => {
+			events.length = 0;
+			return [await failure(`+c.script+`), readonly, events.filter(({ type }) => type === 'lock:attempt').length];
+		})()`, c.want)
+		if c.before == acquiring {
+			s.unlock(b.T, "room")
+		}
+	}
+}
+
+// The page's own timers do not run, as a browser may slow them down to one a minute.
+func TestAHiddenTabKeepsItsLockForTheServersTTL(t *testing.T) {
+	t.Parallel()
+	s := newLockSite(t, short)
+	b := newProfile(t).load(s, withoutTimers)
+	b.Eval(acquiring)
+	b.hide()
+	b.Is(`events.filter(({ type }) => type === 'lock:renewed').length >= 3`) // more than one TTL
+	b.want(`[lease.ttlMs, readonly.length, document.visibilityState]`, `[8000,0,"hidden"]`)
+	b.want(`locks.confirmProjectLock(lease).then(({ validForMs }) => validForMs > 0)`, "true")
+}
+
+func TestALeaseIsTrustedForNineTenthsOfTheServersTTLAtMost(t *testing.T) {
+	t.Parallel()
+	p := newProfile(t)
+	for options, c := range map[string]struct{ server, trusted time.Duration }{
+		`preferredStrategy: 'file-lock'`: {30 * time.Second, 27 * time.Second},
+		`ttlMs: 60000`:                   {10 * time.Second, 9 * time.Second},
+	} {
+		b := p.load(newLockSite(t, c.server))
+		// Less by how long the answer took.
+		b.want(`locks.acquireProjectLock({ ...quick, `+options+` }).then((lease) => {
+			const seconds = (Date.parse(lease.expiresAt) - Date.parse(lease.acquiredAt)) / 1000;
+			return [seconds <= `+c.trusted.String()[:len(c.trusted.String())-1]+`, seconds > 5];
+		})`, `[true,true]`)
+	}
+}
+
+func TestTwoTabsWithTheSameOwnerIDAreTwoHolders(t *testing.T) {
+	t.Parallel()
+	s, p := newLockSite(t, long), newProfile(t)
+	const take = `failure(locks.acquireProjectLock({ ...quick, ownerId: 'a'.repeat(64), retryLimit: 1 }).then((lease) => { globalThis.lease = lease; }))`
+	first, second := p.load(s, withoutWebLocks), p.load(s, withoutWebLocks)
+	first.want(take, `"none"`)
+	second.want(take, `"fallback-conflict"`)
+	second.Close()
+	first.want(`failure(locks.confirmProjectLock(lease))`, `"none"`)
+}
+
+// emulateNetworkConditions is missing in the Go package because a newer command
+// exists, whose parameters differ from one release of Chromium to the next.
+var emulateNetworkConditions = cdp.Command[networkConditions, cdp.Empty]{Method: "Network.emulateNetworkConditions"}
+
+type networkConditions struct {
+	Offline  bool    `json:"offline"`
+	Latency  float64 `json:"latency"`
+	Download float64 `json:"downloadThroughput"`
+	Upload   float64 `json:"uploadThroughput"`
+}
+
+// offline disconnects the tab from the network, or connects it again.
+func (b *tab) offline(is bool) {
+	b.T.Helper()
+	Call(b.Tab, emulateNetworkConditions, networkConditions{Offline: is, Download: -1, Upload: -1})
+}
+
+// hide shows another tab in front.
+func (b *tab) hide() {
+	b.T.Helper()
+	b.OpenBeside("about:blank")
+	b.Is(`document.visibilityState === 'hidden'`)
+}
+
+func (b *tab) lifecycle(state page.SetWebLifecycleStateState) {
+	b.T.Helper()
+	Call(b.Tab, page.SetWebLifecycleState, page.SetWebLifecycleStateParams{State: state})
+}

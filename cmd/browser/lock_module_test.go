@@ -1,0 +1,397 @@
+package browser
+
+import "testing"
+
+// Events that most sequences begin and end with.
+const (
+	taken    = "attempt web-lock retry=0; acquired; renew-scheduled"
+	released = "release-requested; attempt web-lock retry=0; released web-lock"
+	noLocks  = "attempt web-lock retry=0; error web-lock web-lock-unsupported retry=0; waiting file-lock retry=0 wait=0; " +
+		"fallback-engaged file-lock web-lock-unsupported"
+)
+
+// renewOnce is a script that takes the room and releases it after a heartbeat.
+const renewOnce = `(async () => {
+	const heartbeat = next('lock:renewed');
+	const lease = await locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 1200 });
+	await heartbeat;
+	await locks.releaseProjectLock(lease);
+	return lease.strategy + ' ' + lease.viaFallback;
+})()`
+
+// moduleCase runs a script that uses the module. Afterwards nothing of the page may
+// hold the room.
+type moduleCase struct {
+	name     string
+	before   string // script before the page's own
+	held     bool   // another holds the room
+	script   string
+	want     string   // what script returns
+	readonly string   // the reasons of onReadonly; if events are compared
+	events   []string // nil: not compared
+}
+
+// testModule runs the cases. It is not parallel to other tests: with quick heartbeats the
+// module waits half a second for an answer.
+func testModule(t *testing.T, cases []moduleCase) {
+	t.Helper()
+	s, p := newLockSite(t, long), newProfile(t)
+	tabs := map[string]*tab{} // one for each script before the page's own
+	for _, c := range cases {
+		if tabs[c.before] == nil {
+			tabs[c.before] = p.load(s, c.before)
+		}
+		t.Run(c.name, func(t *testing.T) {
+			b := tabs[c.before].in(t)
+			if c.held {
+				s.hold(t, "room")
+			}
+			b.Eval(`reset()`)
+			b.want(c.script, c.want)
+			if c.events != nil {
+				b.wantEvents(c.events...)
+				b.want(`readonly`, "["+c.readonly+"]")
+			}
+			if c.held {
+				s.unlock(t, "room")
+			}
+			s.free(t, "room")
+			b.Is(`clocks.started === clocks.ended`)
+			b.want(`navigator.locks?.query().then(({ held }) => held.length) ?? 0`, "0")
+		})
+	}
+}
+
+// P7, P13.
+func TestEachSequenceOfEventsIsExactAndFreesWhatItTook(t *testing.T) {
+	testModule(t, []moduleCase{
+		{
+			name:   "acquired, renewed, released",
+			script: renewOnce,
+			want:   `"web-lock false"`,
+			events: []string{taken, "attempt web-lock retry=0; renewed retry=0; renew-scheduled", released},
+		},
+		{
+			name:   "without Web Locks: only the server's lease, at once",
+			before: withoutWebLocks,
+			script: `locks.withProjectLock((lease) => lease.strategy + ' ' + lease.viaFallback, quick)`,
+			want:   `"file-lock true"`,
+			events: []string{
+				noLocks, "attempt file-lock retry=0; acquired; renew-scheduled",
+				"release-requested; attempt file-lock retry=0; released file-lock",
+			},
+		},
+		{
+			name:     "without Web Locks and held by another: read-only",
+			before:   withoutWebLocks,
+			held:     true,
+			script:   `failure(locks.acquireProjectLock(quick))`,
+			want:     `"fallback-conflict"`,
+			readonly: `"fallback-conflict"`,
+			events: []string{
+				noLocks,
+				"attempt file-lock retry=0; warning fallback-degraded; error file-lock fallback-conflict retry=0 retryable",
+				"waiting file-lock retry=0 wait=10",
+				"attempt file-lock retry=1; warning fallback-degraded; error file-lock fallback-conflict retry=1 retryable",
+				"waiting file-lock retry=1 wait=20",
+				"attempt file-lock retry=2; warning fallback-degraded; error file-lock fallback-conflict retry=2",
+				"readonly-entered fallback-conflict",
+			},
+		},
+		{
+			name:     "held by another: denied, without the fallback",
+			held:     true,
+			script:   `failure(locks.acquireProjectLock(quick))`,
+			want:     `"acquire-denied"`,
+			readonly: `"acquire-denied"`,
+			events: []string{
+				"attempt web-lock retry=0; error web-lock acquire-denied retry=0 retryable; waiting web-lock retry=0 wait=10",
+				"attempt web-lock retry=1; error web-lock acquire-denied retry=1 retryable; waiting web-lock retry=1 wait=20",
+				"attempt web-lock retry=2; error web-lock acquire-denied retry=2; readonly-entered acquire-denied",
+			},
+		},
+		{
+			name:     "the server out of reach: three attempts, 500 ms and 1 s apart",
+			script:   `(fail('POST', 3), failure(locks.acquireProjectLock({ ...quick, backoffMs: undefined })))`,
+			want:     `"acquire-timeout"`,
+			readonly: `"acquire-timeout"`,
+			events: []string{
+				"attempt web-lock retry=0; error web-lock acquire-timeout retry=0 retryable; waiting web-lock retry=0 wait=500",
+				"attempt web-lock retry=1; error web-lock acquire-timeout retry=1 retryable; waiting web-lock retry=1 wait=1000",
+				"attempt web-lock retry=2; error web-lock acquire-timeout retry=2; readonly-entered acquire-timeout",
+			},
+		},
+		{
+			name: "a renewal fails twice, then succeeds",
+			script: `(async () => {
+				const lease = await locks.acquireProjectLock(quick);
+				fail('PUT', 2);
+				const renewed = await locks.renewProjectLock(lease);
+				await locks.releaseProjectLock(renewed);
+				return renewed.renewAttempt;
+			})()`,
+			want: `2`,
+			events: []string{
+				taken,
+				"attempt web-lock retry=0; error web-lock renew-failed retry=0 retryable; waiting web-lock retry=0 wait=10",
+				"attempt web-lock retry=1; error web-lock renew-failed retry=1 retryable; waiting web-lock retry=1 wait=20",
+				"attempt web-lock retry=2; renewed retry=2; renew-scheduled", released,
+			},
+		},
+		{
+			name: "two heartbeats in a row fail: read-only",
+			script: `(async () => {
+				fail('PUT', 6);
+				const over = next('lock:readonly-entered');
+				const lease = await locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 1200, retryLimit: 2 });
+				await over;
+				return failure(locks.renewProjectLock(lease));
+			})()`,
+			want:     `"renew-failed"`,
+			readonly: `"renew-failed"`,
+			events: []string{
+				taken,
+				"attempt web-lock retry=0; error web-lock renew-failed retry=0 retryable; waiting web-lock retry=0 wait=10",
+				"attempt web-lock retry=1; error web-lock renew-failed retry=1 retryable; renew-scheduled",
+				"attempt web-lock retry=0; error web-lock renew-failed retry=0 retryable; waiting web-lock retry=0 wait=10",
+				"attempt web-lock retry=1; error web-lock renew-failed retry=1 retryable; readonly-entered renew-failed",
+			},
+		},
+		{
+			name: "a release whose answer is lost is tried again, and another has taken the room since",
+			script: `(async () => {
+				const lease = await locks.acquireProjectLock(quick);
+				const ask = fetch;
+				globalThis.fetch = async (...of) => {
+					globalThis.fetch = async () => new Response('{"error":"not_locked_by_user"}', { status: 403 });
+					await ask(...of);
+					throw new TypeError('injected');
+				};
+				await locks.releaseProjectLock(lease);
+			})()`,
+			events: []string{
+				taken, "release-requested",
+				"attempt web-lock retry=0; release-failed retry=0; error web-lock release-failed retry=0 retryable",
+				"waiting web-lock retry=0 wait=10; attempt web-lock retry=1; released web-lock",
+			},
+		},
+		{
+			name: "a release fails three times: read-only, until it is forced",
+			script: `(async () => {
+				const lease = await locks.acquireProjectLock(quick);
+				fail('DELETE', 4);
+				const failures = [await failure(locks.releaseProjectLock(lease))];
+				await locks.releaseProjectLock(lease); // does nothing: the lease has ended
+				failures.push(await failure(locks.releaseProjectLock(lease, { force: true })));
+				await locks.releaseProjectLock(lease, { force: true });
+				return failures;
+			})()`,
+			want:     `["release-failed","release-failed"]`,
+			readonly: `"release-failed"`,
+			events: []string{
+				taken, "release-requested",
+				"attempt web-lock retry=0; release-failed retry=0; error web-lock release-failed retry=0 retryable",
+				"waiting web-lock retry=0 wait=10",
+				"attempt web-lock retry=1; release-failed retry=1; error web-lock release-failed retry=1 retryable",
+				"waiting web-lock retry=1 wait=20",
+				"attempt web-lock retry=2; release-failed retry=2; error web-lock release-failed retry=2 retryable",
+				"readonly-entered release-failed",
+				"release-requested force",
+				"attempt web-lock retry=0; release-failed retry=0 force; error web-lock release-failed retry=0",
+				"release-requested force; attempt web-lock retry=0; released web-lock",
+			},
+		},
+	})
+}
+
+func TestTheModuleBehavesAsDocumented(t *testing.T) {
+	testModule(t, []moduleCase{
+		{
+			name: "an abort during the request releases both locks before it throws",
+			script: `(async () => {
+				const abort = new AbortController();
+				const ask = fetch;
+				globalThis.fetch = (url, init) => {
+					const answer = ask(url, init);
+					if (init.method === 'POST') abort.abort();
+					return answer;
+				};
+				const failed = await failure(locks.acquireProjectLock({ ...quick, signal: abort.signal }));
+				const state = await (await ask('/api/documents/room/lock')).json();
+				return [failed, state.is_locked, (await navigator.locks.query()).held.length, readonly, events.map((e) => e.type)];
+			})()`,
+			want: `["AbortError",false,0,[],["lock:attempt"]]`,
+		},
+		{
+			name: "an abort during a wait ends it, and the page can ask again",
+			script: `(async () => {
+				const abort = new AbortController();
+				fail('POST', 1);
+				next('lock:waiting').then(() => abort.abort());
+				const failed = await failure(locks.acquireProjectLock({ ...quick, backoffMs: [1e9], signal: abort.signal }));
+				await locks.releaseProjectLock(await locks.acquireProjectLock(quick));
+				return [failed, readonly];
+			})()`,
+			want: `["AbortError",[]]`,
+		},
+		{
+			name: "unsubscribing ends the events of only that listener, and may be repeated",
+			script: `(async () => {
+				const received = [0, 0];
+				const listen = () => received[0]++;
+				const stops = [locks.subscribeLockEvents(listen), locks.subscribeLockEvents(() => received[1]++)];
+				const lease = await locks.acquireProjectLock(quick);
+				stops[0](); stops[0]();
+				await locks.releaseProjectLock(lease);
+				stops[1]();
+				return received;
+			})()`,
+			want: `[3,6]`,
+		},
+		{
+			name: "an error of the work releases the lock and is thrown",
+			script: `locks.withProjectLock(() => { throw new Error('mine'); }, quick)
+				.catch((error) => [error.message, events.at(-1).type])`,
+			want: `["mine","lock:released"]`,
+		},
+		{
+			name: "with releaseOnError false an error of the work leaves the lock to the caller",
+			script: `(async () => {
+				let mine;
+				await locks.withProjectLock((lease) => { mine = lease; throw new Error('mine'); }, { ...quick, releaseOnError: false }).catch(() => {});
+				const confirmed = await locks.confirmProjectLock(mine);
+				await locks.releaseProjectLock(mine);
+				return confirmed.token === mine.token && confirmed.validForMs > 0;
+			})()`,
+			want: `true`,
+		},
+		{
+			name: "a stolen Web Lock is a loss, and the work's signal aborts",
+			script: `locks.withProjectLock(async (lease, lost) => {
+				await navigator.locks.request('room', { steal: true }, () => {});
+				await new Promise((resolve) => { if (lost.aborted) resolve(); lost.onabort = resolve; });
+				return 'done';
+			}, quick).then(() => 'no error', (error) => [error.code, error.retryable, readonly])`,
+			want: `["lease-stale",false,["lease-stale"]]`,
+		},
+		{
+			name: "a release during the work aborts its signal first, and the work's result counts",
+			script: `(async () => {
+				const ask = fetch;
+				const seen = [];
+				globalThis.fetch = (url, init) => { seen.push(init.method); return ask(url, init); };
+				const work = (after) => failure(locks.withProjectLock(async (lease, lost) => {
+					const again = new Promise((resolve) => {
+						lost.onabort = () => { seen.push(lost.reason.name); resolve(locks.releaseProjectLock(lease)); };
+					});
+					await Promise.all([locks.releaseProjectLock(lease), again]);
+					after(lost);
+				}, quick));
+				return [await work(() => {}), await work((lost) => lost.throwIfAborted()), seen, readonly];
+			})()`,
+			want: `["none","AbortError",["POST","AbortError","DELETE","POST","AbortError","DELETE"],[]]`,
+		},
+		{
+			name: "a release that arrives late does not free the page's next lease",
+			script: `(async () => {
+				const ask = fetch;
+				const late = [];
+				globalThis.fetch = (url, init) => {
+					if (init.method !== 'DELETE') return ask(url, init);
+					late.push(() => ask(url, { method: 'DELETE', headers: init.headers }));
+					return Promise.reject(new TypeError('injected'));
+				};
+				const first = await locks.acquireProjectLock({ ...quick, ownerId: 'owner' });
+				await failure(locks.releaseProjectLock(first));
+				globalThis.fetch = ask;
+				await late.shift()(); // frees the room
+				const second = await locks.acquireProjectLock({ ...quick, ownerId: 'owner' });
+				const statuses = await Promise.all(late.map((send) => send().then(({ status }) => status)));
+				const confirmed = await failure(locks.confirmProjectLock(second));
+				await locks.releaseProjectLock(second);
+				return [statuses, confirmed];
+			})()`,
+			want: `[[403,403],"none"]`,
+		},
+		{
+			name: "the next heartbeat is 10 s from now or a margin before the end", // R3
+			script: `(async () => {
+				const due = async (options) => {
+					const scheduled = next('lock:renew-scheduled');
+					const lease = await locks.acquireProjectLock({ ...quick, ...options });
+					await locks.releaseProjectLock(lease);
+					return [lease.ttlMs, Math.round((await scheduled).nextHeartbeatInMs / 1000)];
+				};
+				return [await due({}), await due({ preferredStrategy: 'file-lock' }), await due({ ttlMs: 10000, heartbeatIntervalMs: 60000 })];
+			})()`,
+			want: `[[25000,10],[30000,10],[10000,4]]`,
+		},
+		{
+			name: "a slow answer does not extend the trust in the lease",
+			script: `(async () => {
+				const ask = fetch;
+				globalThis.fetch = async (...of) => {
+					const answer = await ask(...of);
+					await new Promise((resolve) => setTimeout(resolve, 1000));
+					return answer;
+				};
+				const lease = await locks.acquireProjectLock(quick);
+				const left = Date.parse(lease.expiresAt) - Date.now();
+				const renewed = await locks.renewProjectLock(lease);
+				const leftThen = Date.parse(renewed.expiresAt) - Date.now();
+				globalThis.fetch = ask;
+				await locks.releaseProjectLock(lease);
+				return [left <= 24001, leftThen <= 24001, left > 15000];
+			})()`,
+			want: `[true,true,true]`,
+		},
+		{
+			name: "a renewal without an answer ends with the TTL",
+			script: `(async () => {
+				const ask = fetch;
+				globalThis.fetch = (url, init) => (init.method === 'PUT' ? new Promise(() => {}) : ask(url, init));
+				const over = next('lock:readonly-entered');
+				await locks.acquireProjectLock({ ...quick, ttlMs: 2000 });
+				return [(await over).info.reason, readonly, events.slice(-2).map(({ type, code }) => [type, code])];
+			})()`,
+			want: `["lease-stale",["lease-stale"],[["lock:error","lease-stale"],["lock:readonly-entered",null]]]`,
+		},
+		{
+			name: "a heartbeat that is late by more than an interval is a warning",
+			script: `(async () => {
+				const warning = next('lock:warning');
+				const renewed = next('lock:renewed');
+				const lease = await locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 400 });
+				const busyUntil = performance.now() + 1000;
+				while (performance.now() < busyUntil); // due after 400, late after 800
+				const { warning: kind, leaseId, lateMs } = await warning;
+				await renewed;
+				await locks.releaseProjectLock(lease);
+				return [kind, leaseId === lease.leaseId, lateMs > 400];
+			})()`,
+			want: `["heartbeat-delayed",true,true]`,
+		},
+		{
+			name: "without an option the lock is imgponic:project, and its lease cannot be changed",
+			script: `locks.withProjectLock(async (lease) => [
+				Object.keys(lease).sort(), Object.isFrozen(lease), (await navigator.locks.query()).held.map(({ name, mode }) => name + ' ' + mode)])`,
+			want: `[["acquiredAt","expiresAt","holder","leaseId","nextHeartbeatAt","renewAttempt","resource","strategy","token","ttlMs","viaFallback"],true,["imgponic:project exclusive"]]`,
+		},
+		{
+			name: "a lease that was released is stale, and releasing it again does nothing",
+			script: `(async () => {
+				const lease = await locks.acquireProjectLock(quick);
+				await Promise.all([locks.releaseProjectLock(lease), locks.releaseProjectLock(lease)]);
+				await locks.releaseProjectLock(lease, { force: true });
+				return [await failure(locks.renewProjectLock(lease)), await failure(locks.confirmProjectLock(lease)), readonly, events.length];
+			})()`,
+			want: `["lease-stale","lease-stale",[],6]`,
+		},
+		{
+			name:   "without Workers the page's own timers renew the lock",
+			before: withoutWorkers,
+			script: renewOnce,
+			want:   `"web-lock false"`,
+		},
+	})
+}

@@ -1,0 +1,230 @@
+package browser
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+func TestClosingTheTabThatEditsLetsTheOtherTabEdit(t *testing.T) {
+	t.Parallel()
+	s, p := newLockSite(t, long), newProfile(t)
+	first, second := p.open(s.page("notes")), p.open(s.page("notes"))
+	first.shows("free")
+	first.Click("edit")
+	first.shows("mine")
+	second.shows("other")
+	second.Click("edit")
+	second.Is(`!document.getElementById('banner').hidden`)
+	first.Close()
+	second.shows("free")
+	second.want(`document.getElementById('text').readOnly`, "true")
+	second.Click("edit")
+	second.shows("mine")
+}
+
+// D5. No sweep runs here: the lock ends with its TTL.
+func TestABrowserThatIsKilledLosesItsLockAtTheEndOfItsTTL(t *testing.T) {
+	t.Parallel()
+	s := newLockSite(t, 4*time.Second)
+	first := &profile{StartProfile(t)}
+	editor, reader := first.open(s.page("notes")), newProfile(t).open(s.page("notes"))
+	editor.Click("edit")
+	editor.shows("mine")
+	reader.shows("other")
+	reader.Click("edit")
+	reader.Is(`document.getElementById('banner').textContent.includes('someone else is editing')`)
+	editor.Click("release")
+	reader.shows("free")
+	editor.Click("edit")
+	reader.shows("other")
+	first.Kill()
+	reader.shows("free")
+	reader.Is(`document.getElementById('log').textContent.includes('DocumentUnlocked reason=expired')`)
+	reader.Click("edit")
+	reader.shows("mine")
+}
+
+func TestLeavingThePageFreesTheLock(t *testing.T) {
+	t.Parallel()
+	s := newLockSite(t, long)
+	b := newProfile(t).open(s.page("notes"), withoutWebLocks)
+	b.Click("edit")
+	b.shows("mine")
+	b.Do(chromedp.Navigate(s.url + "/health/live"))
+	s.free(t, "notes")
+	b.goBack(`document.getElementById('state')?.dataset.state === 'free'`) // kept or loaded: as the browser chooses
+	b.want(`document.getElementById('text').readOnly`, "true")
+	s.hold(t, "notes")
+	b.shows("other") // the page receives events again
+}
+
+func TestThePageIgnoresOlderEventsAndConnectsAgain(t *testing.T) {
+	t.Parallel()
+	s := newLockSite(t, 0)
+	b := newProfile(t).open(s.page("notes"), `
+		globalThis.sockets = [];
+		globalThis.WebSocket = class { constructor(url) { this.url = String(url); sockets.push(this); } };
+		globalThis.send = (version, type) => sockets.at(-1).onmessage({ data: JSON.stringify({
+			type, version, room_id: 'notes', reason: 'current', holder: type === 'DocumentLocked' ? 'h' + version : null, expires_at: null }) });
+		globalThis.state = () => document.getElementById('state').dataset.state;`)
+	b.want(`state()`, `"connecting"`)
+	b.want(`(send(5, 'DocumentLocked'), state())`, `"other"`)
+	b.want(`(send(4, 'DocumentUnlocked'), state())`, `"other"`)
+	b.want(`(sockets.at(-1).onclose(), state())`, `"connecting"`)
+	b.Is(`sockets.length === 2`)
+	b.want(`(send(4, 'DocumentUnlocked'), state())`, `"other"`)
+	b.want(`(send(6, 'DocumentUnlocked'), state())`, `"free"`)
+}
+
+func TestASaveThatTheServerDoesNotConfirmIsNotMade(t *testing.T) {
+	t.Parallel()
+	s := newLockSite(t, 0)
+	b := newProfile(t).open(s.page("room"))
+	b.Click("edit")
+	b.shows("mine")
+	b.Eval(`document.getElementById('text').value = 'first'`)
+	b.Click("save")
+	b.Is(`document.getElementById('saved').textContent.startsWith('Saved with token ')`)
+	// The event of the unlock causes a renewal, which must not detect the loss first.
+	b.Eval(`(() => {
+		const ask = fetch;
+		globalThis.fetch = (url, init) => (init?.method === 'PUT' ? new Promise(() => {}) : ask(url, init));
+	})()`)
+	s.unlock(t, "room")
+	b.Eval(`document.getElementById('text').value = 'second'`)
+	b.Click("save")
+	b.Is(`document.getElementById('saved').textContent.startsWith('Not saved')`)
+	b.want(`localStorage.getItem('text of room')`, `"first"`)
+	b.want(`[document.getElementById('banner').hidden, document.getElementById('text').readOnly]`, `[false,true]`)
+}
+
+func TestThePageHasBothThemesAndFitsASmallScreen(t *testing.T) {
+	t.Parallel()
+	s, p := newLockSite(t, long), newProfile(t)
+	b, other := p.open(s.page("notes")), p.open(s.page("notes"))
+	backgrounds := map[string]bool{}
+	looks := func(b *tab, state string) {
+		for theme, width := range map[string]int64{"light": 360, "dark": 1024} { // a theme changes no size
+			b.Show(theme, width)
+			b.CheckLayout(theme + " " + state)
+			backgrounds[b.Eval(`getComputedStyle(document.body).backgroundColor`)] = true
+		}
+	}
+	b.shows("free")
+	looks(b, "free")
+	b.Click("edit")
+	b.shows("mine")
+	b.Click("save")
+	b.Is(`document.getElementById('saved').textContent`)
+	looks(b, "mine")
+	other.shows("other")
+	other.Click("edit")
+	other.Is(`!document.getElementById('banner').hidden`)
+	looks(other, "other")
+	s.unlock(t, "notes")
+	b.Is(`document.getElementById('banner').textContent.includes('your lock has ended')`)
+	b.want(`document.getElementById('text').readOnly`, "true")
+	looks(b, "lost")
+	if len(backgrounds) != 2 {
+		t.Errorf("two themes have the backgrounds %v", backgrounds)
+	}
+}
+
+func TestThePageIsUsableWithOnlyTheKeyboard(t *testing.T) {
+	t.Parallel()
+	s := newLockSite(t, 0)
+	b := newProfile(t).open(s.page("notes"))
+	b.Focus()
+	b.shows("free")
+	var order []string
+	for range 4 {
+		b.Press(kb.Tab)
+		order = append(order, b.Eval(`document.activeElement.id || document.activeElement.textContent`))
+	}
+	if want := []string{`"room"`, `"Open"`, `"text"`, `"edit"`}; !slices.Equal(order, want) {
+		t.Errorf("Tab moves through %v, want %v", order, want)
+	}
+	b.want(`getComputedStyle(document.activeElement).outlineStyle`, `"solid"`)
+	b.Press(kb.Enter)
+	b.shows("mine")
+	b.Is(`document.activeElement.id === 'text'`)
+	b.Press(kb.Tab)
+	b.Is(`document.activeElement.id === 'save'`)
+	b.Press(kb.Tab, kb.Enter)
+	b.shows("free")
+	b.Is(`document.activeElement.id === 'edit'`)
+}
+
+// keptPages are what a page may do when the browser keeps it for the Back button.
+// begin is a script that leaves a promise in `taking`; `back` resolves when the
+// page is shown again.
+var keptPages = []struct {
+	name  string
+	posts int // until it is asked again
+	begin string
+}{
+	{"holding the lock", 1, `locks.acquireProjectLock(quick).then(({ leaseId }) => {
+		globalThis.taking = back.then(() => failure(locks.renewProjectLock({ leaseId })));
+	})`},
+	{"asking the server", 1, `new Promise((asked) => {
+		const ask = fetch;
+		globalThis.fetch = (url, init) => {
+			if (init.method !== 'POST') return ask(url, init);
+			globalThis.fetch = ask;
+			asked();
+			return back.then(() => ask(url, init)); // after the page has released what it may have got
+		};
+		globalThis.taking = failure(locks.acquireProjectLock(quick));
+	})`},
+}
+
+func TestAPageRestoredByTheBackButtonIsReadOnly(t *testing.T) {
+	t.Parallel()
+	s, p := newLockSite(t, long), newProfile(t)
+	for _, c := range keptPages {
+		t.Run(c.name, func(t *testing.T) {
+			b := p.in(t).load(s)
+			b.Eval(`void (globalThis.back = new Promise((shown) => {
+				addEventListener('pageshow', ({ persisted }) => { globalThis.kept = persisted; shown(); });
+			}))`)
+			before := s.count("POST")
+			b.Eval(c.begin)
+			b.Do(chromedp.Navigate(s.url + "/health/live"))
+			b.goBack(`globalThis.kept === true`)
+			b.want(`taking.then((failed) => [failed, readonly, kept])`, `["lease-stale",["lease-stale"],true]`)
+			b.want(`navigator.locks.query().then(({ held }) => held.length)`, "0")
+			s.free(t, "room")
+			if got := s.count("POST") - before; got != c.posts {
+				t.Errorf("the server was asked for the lock %d times, want %d", got, c.posts)
+			}
+			b.want(`failure(locks.withProjectLock(() => {}, quick))`, `"none"`)
+			b.Close()
+		})
+	}
+}
+
+// goBack goes back to the page before, and waits until condition holds there. A
+// page that the browser has kept is not loaded, so there is no event to wait for.
+func (b *tab) goBack(condition string) {
+	b.T.Helper()
+	h := Call(b.Tab, page.GetNavigationHistory, cdp.Empty{})
+	Call(b.Tab, page.NavigateToHistoryEntry, page.NavigateToHistoryEntryParams{EntryID: h.Entries[h.CurrentIndex-1].ID})
+	for deadline := time.Now().Add(Patience); ; time.Sleep(20 * time.Millisecond) {
+		ctx, done := context.WithTimeout(b.Ctx, time.Second)
+		holds, err := chromedp.Run(ctx, chromedp.Evaluate[bool](condition)) // fails while one page replaces the other
+		done()
+		if err == nil && holds {
+			return
+		}
+		if time.Now().After(deadline) {
+			b.T.Fatalf("the page does not come back so that %s: %v", condition, err)
+		}
+	}
+}

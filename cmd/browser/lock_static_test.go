@@ -1,0 +1,266 @@
+package browser
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+
+	"taskguard/internal/examplestest"
+)
+
+const web = "../../internal/doclock/web/"
+
+// serverless makes the helpers of load work without a server: quick locks the project,
+// and fail's faults meet the Worker of the file, the query of a Web Lock, and its release.
+const serverless = `
+	globalThis.quick = { ...quick, resource: undefined };
+	const fault = (method) => { if (faults[method] > 0) { faults[method]--; throw new TypeError('injected'); } };
+	globalThis.Worker = class extends Worker {
+		postMessage(data) { fault(data.method); super.postMessage(data); }
+	};
+	if (navigator.locks) {
+		const { request, query } = LockManager.prototype;
+		navigator.locks.query = async () => { fault('PUT'); return query.call(navigator.locks); };
+		navigator.locks.request = async (...of) => {
+			await request.apply(navigator.locks, of);
+			for (; faults.DELETE > 0; faults.DELETE--) await next('lock:release-failed');
+		};
+	}
+	// file is the content of project/.lock, or the name of the error.
+	globalThis.folder = () => navigator.storage.getDirectory().then((root) => root.getDirectoryHandle('project', { create: true }));
+	globalThis.file = async () => {
+		try {
+			return await (await (await (await folder()).getFileHandle('.lock')).getFile()).text();
+		} catch (error) { return error.name; }
+	};
+	globalThis.write = async (text) => {
+		const to = await (await (await folder()).getFileHandle('.lock', { create: true })).createWritable();
+		await to.write(text);
+		await to.close();
+	};
+	globalThis.record = (ttl, age = 0) => JSON.stringify({ uuid: 'another', mtime: new Date(Date.now() - age).toISOString(), ttl });`
+
+// newStaticSite serves the module, page.css and what more is in dir, and has no lock.
+func newStaticSite(t *testing.T, dir string) *lockSite {
+	t.Helper()
+	examplestest.Copy(t, dir, web+"locks.js", web+"page.css")
+	server := httptest.NewServer(http.FileServer(http.Dir(dir)))
+	t.Cleanup(server.Close)
+	return &lockSite{url: server.URL}
+}
+
+// strategies are the scripts that make a page use each strategy.
+var strategies = map[string]string{"web-lock": "", "file-lock": withoutWebLocks}
+
+// unavailable are the events before the first attempt at the file.
+var unavailable = map[string]string{"web-lock": "", "file-lock": noLocks + "; "}
+
+// P13, P15.
+func TestTheSeedsCallsCompileAndRunWithoutAServer(t *testing.T) {
+	paths := examplestest.Find(t, "NODE", "node", "npm")
+	dir := t.TempDir()
+	examplestest.Copy(t, dir, web+"testdata/seed.ts", web+"locks.d.ts")
+	compile := exec.CommandContext(t.Context(), paths[0], filepath.Join(examplestest.Modules(t, paths[1], web+"testdata"), "typescript", "bin", "tsc"),
+		"--strict", "--target", "es2022", "--module", "es2022", "--moduleResolution", "bundler", "--lib", "es2022,dom", "seed.ts")
+	compile.Dir = dir
+	if out, err := compile.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s, p := newStaticSite(t, dir), newProfile(t)
+	for strategy, c := range map[string]struct{ before, denied, warnings, ttl string }{
+		"web-lock":  {"", "acquire-denied", "0", "25000"},
+		"file-lock": {withoutWebLocks, "fallback-conflict", "3", "30000"},
+	} {
+		b := p.open(s.url+"/page.css", c.before)
+		b.want(`import('/seed.js').then(({ run }) => run())`, strings.NewReplacer("STRATEGY", strategy, "DENIED", c.denied, "WARNINGS", c.warnings, "TTL", c.ttl).Replace(
+			`{"plain":true,"strategy":"STRATEGY","denied":"DENIED","result":TTL,"failed":"mine","aborted":"AbortError",`+
+				`"readonly":[["lock:readonly-entered","DENIED"],["autosave.lock.readonly","DENIED"]],"warnings":WARNINGS,"events":true,"acquired":1,"trusted":[TTL,30000],"same":true}`))
+	}
+}
+
+// P7, P13.
+func TestEachSequenceWithoutAServerIsExactInBothStrategies(t *testing.T) {
+	s, p := newStaticSite(t, t.TempDir()), newProfile(t)
+	conflict := map[string]string{"web-lock": "", "file-lock": "warning fallback-degraded; "}
+	code := map[string]string{"web-lock": "acquire-denied", "file-lock": "fallback-conflict"}
+	for strategy, before := range strategies {
+		b := p.load(s, before, serverless)
+		holder := p.load(s, before, serverless)
+		sequence := func(name, held, script, want string, events ...string) {
+			t.Run(strategy+": "+name, func(t *testing.T) {
+				b, other := b.in(t), holder.in(t)
+				b.Eval(`reset()`)
+				other.Eval(held)
+				b.want(script, strings.NewReplacer("STRATEGY", strategy, "DENIED", code[strategy]).Replace(want))
+				all := unavailable[strategy] + strings.Join(events, "; ")
+				b.wantEvents(strings.Split(strings.NewReplacer("CONFLICT ", conflict[strategy], "STRATEGY", strategy, "DENIED", code[strategy]).Replace(all), "; ")...)
+				other.Eval(`globalThis.lease && locks.releaseProjectLock(lease)`)
+				b.Is(`clocks.started === clocks.ended`)
+				b.want(`navigator.locks?.query().then(({ held }) => held.length) ?? 0`, "0")
+				b.want(`file()`, `"NotFoundError"`)
+			})
+		}
+		const taken, released = "attempt STRATEGY retry=0; acquired; renew-scheduled", "release-requested; attempt STRATEGY retry=0; released STRATEGY"
+		sequence("acquired, renewed, released", "0", `(async () => {
+			const lease = await locks.acquireProjectLock(quick);
+			await locks.releaseProjectLock(await locks.renewProjectLock(lease));
+			return lease.strategy;
+		})()`, `"STRATEGY"`, taken, "attempt STRATEGY retry=0; renewed retry=0; renew-scheduled", released)
+		sequence("held by another tab: read-only", acquiring, `failure(locks.acquireProjectLock(quick)).then((failed) => [failed, ...readonly])`, `["DENIED","DENIED"]`,
+			"attempt STRATEGY retry=0; CONFLICT error STRATEGY DENIED retry=0 retryable; waiting STRATEGY retry=0 wait=10",
+			"attempt STRATEGY retry=1; CONFLICT error STRATEGY DENIED retry=1 retryable; waiting STRATEGY retry=1 wait=20",
+			"attempt STRATEGY retry=2; CONFLICT error STRATEGY DENIED retry=2; readonly-entered DENIED")
+		sequence("a renewal fails twice, then succeeds", "0", `(async () => {
+			const lease = await locks.acquireProjectLock(quick);
+			fail('PUT', 2);
+			const renewed = await locks.renewProjectLock(lease);
+			await locks.releaseProjectLock(renewed);
+			return renewed.renewAttempt;
+		})()`, "2", taken,
+			"attempt STRATEGY retry=0; error STRATEGY renew-failed retry=0 retryable; waiting STRATEGY retry=0 wait=10",
+			"attempt STRATEGY retry=1; error STRATEGY renew-failed retry=1 retryable; waiting STRATEGY retry=1 wait=20",
+			"attempt STRATEGY retry=2; renewed retry=2; renew-scheduled", released)
+		sequence("a release fails, is tried again and releases", "0", `(async () => {
+			const lease = await locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 2000 });
+			fail('DELETE', 1);
+			await locks.releaseProjectLock(lease);
+			return readonly;
+		})()`, "[]", taken, "release-requested",
+			"attempt STRATEGY retry=0; release-failed retry=0; error STRATEGY release-failed retry=0 retryable; waiting STRATEGY retry=0 wait=10",
+			"attempt STRATEGY retry=1; released STRATEGY")
+		b.Close()
+		holder.Close()
+	}
+}
+
+// P14.
+func TestALockWithoutAServerIsExclusive(t *testing.T) {
+	s, p := newStaticSite(t, t.TempDir()), newProfile(t)
+	web, file := p.load(s, serverless), p.load(s, withoutWebLocks, serverless)
+	const failing = `failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 })).then((failed) => [failed, events.some(({ type }) => type === 'lock:fallback-engaged')])`
+	for _, c := range []struct {
+		name         string
+		b            *tab
+		before       string
+		script, want string
+	}{
+		{"a Web Lock of the page's own is held, not unavailable: no fallback (R6)", web,
+			`new Promise((resolve) => navigator.locks.request('imgponic:project', () => { resolve(); return new Promise((done) => { globalThis.done = done; }); }))`,
+			failing + `.then((got) => { done(); return got; })`, `["acquire-denied",false]`},
+		{"a tab with Web Locks respects the file of a tab without", web, `write(record(1e6))`, failing, `["acquire-denied",false]`},
+		{"a tab that prefers the file respects a Web Lock", web, `0`, `locks.withProjectLock(
+			() => failure(locks.acquireProjectLock({ ...quick, retryLimit: 1, preferredStrategy: 'file-lock' })), quick)`, `"fallback-conflict"`},
+		{"of eight acquisitions of an expired file exactly one succeeds", file, `write(record(1000, 1000))`, `Promise.all(Array.from({ length: 8 },
+			() => locks.acquireProjectLock({ ...quick, retryLimit: 1 }).then((lease) => lease, () => null))).then(async (all) => {
+				const leases = all.filter(Boolean);
+				const { uuid, mtime, ttl, owner, token } = JSON.parse(await file());
+				for (const lease of leases) await locks.releaseProjectLock(lease);
+				return [leases.length, uuid === leases[0].leaseId, ttl, token === leases[0].token, /^http-127-0-0-1.*-\w{8}$/.test(owner),
+					/^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/.test(uuid), Math.abs(Date.parse(mtime) - Date.now()) < 6e4];
+			})`, `[1,true,30000,true,true,true,true]`},
+		{"an unreadable file is held until one TTL after its modification", file, `write('{"uuid":')`, failing, `["fallback-conflict",true]`},
+		{"a lease whose file another has taken is stale, and that file stays", file, `0`, `(async () => {
+			const lease = await locks.acquireProjectLock(quick);
+			await write(record(1e6));
+			const failed = [await failure(locks.renewProjectLock(lease)), await failure(locks.releaseProjectLock(lease, { force: true }))];
+			return [...failed, readonly, JSON.parse(await file()).uuid];
+		})()`, `["lease-stale","none",["lease-stale"],"another"]`},
+		{"a lease is confirmed right before a write", file, `0`, `locks.withProjectLock(async (lease) => {
+			const { token, validForMs } = await locks.confirmProjectLock(lease);
+			await (await folder()).removeEntry('.lock');
+			return [token === lease.token, validForMs > 0 && validForMs <= 30000, await failure(locks.confirmProjectLock(lease))];
+		}, quick).catch(({ code }) => [code, readonly])`, `["lease-stale",["lease-stale"]]`},
+		{"a Web Lock is confirmed, until another page steals it", web, `0`, `locks.withProjectLock(async (lease, lost) => {
+			const { token, validForMs } = await locks.confirmProjectLock(lease);
+			await navigator.locks.request('imgponic:project', { steal: true }, () => {});
+			await new Promise((resolve) => { if (lost.aborted) resolve(); lost.onabort = resolve; });
+			readonly.push(token === lease.token, validForMs > 0 && validForMs <= 25000, await failure(locks.confirmProjectLock(lease)));
+		}, quick).catch(({ code }) => [code, ...readonly])`, `["lease-stale","lease-stale",true,true,"lease-stale"]`},
+		{"an abort during the acquisition leaves no file and is not read-only (P5)", file, `0`, `(async () => {
+			const abort = new AbortController();
+			const { postMessage } = Worker.prototype;
+			Worker.prototype.postMessage = function (data) {
+				postMessage.call(this, data);
+				if (data.method === 'POST') abort.abort();
+			};
+			const failed = await failure(locks.acquireProjectLock({ ...quick, signal: abort.signal }));
+			Worker.prototype.postMessage = postMessage;
+			return [failed, await file(), readonly];
+		})()`, `["AbortError","NotFoundError",[]]`},
+		{"a heartbeat renews the file", file, `0`, `(async () => {
+			const lease = await locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 3000 });
+			const { mtime } = JSON.parse(await file());
+			await next('lock:renewed');
+			const later = JSON.parse(await file());
+			await locks.releaseProjectLock(lease);
+			return [later.uuid === lease.leaseId, later.token === lease.token, Date.parse(later.mtime) > Date.parse(mtime)];
+		})()`, `[true,true,true]`},
+		{"each event is a line of telemetry with its fields, without an error's text (P8)", file, `0`, `(async () => {
+			const lines = [];
+			const stop = locks.subscribeLockTelemetry((line) => lines.push(line));
+			const lease = await locks.acquireProjectLock(quick);
+			await failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 }));
+			await locks.renewProjectLock(lease);
+			await locks.releaseProjectLock(lease);
+			stop();
+			const fields = {};
+			for (const { feature, type, time, ...rest } of lines.map((line) => JSON.parse(line))) {
+				if (feature === 'autosave' && Date.parse(time)) fields[type.replace('autosave.lock.', '')] = Object.keys(rest).sort().join(' ') + (rest.alias ?? '');
+			}
+			return [lines.join('').includes('project lock:'), fields];
+		})()`, `[false,{"attempt":"leaseId retry strategy","error":"code retry retryable strategy","waiting":"retry strategy waitMs","fallback-engaged":"reason strategy",` +
+			`"acquired":"expiresAt leaseId strategy","renew-scheduled":"expiresAt leaseId nextHeartbeatInMs strategy","warning":"warning",` +
+			`"readonly-entered":"alias reason retryautosave.lock.readonly","renewed":"expiresAt leaseId retry strategy",` +
+			`"release-requested":"expiresAt force leaseId strategy","released":"durationMs leaseId strategy"}]`},
+		{"an abort ends a renewal's wait and the work's signal, not the lease", file, `0`, `(async () => {
+			const abort = new AbortController();
+			const { signal } = abort;
+			return locks.withProjectLock(async (lease, lost) => {
+				abort.abort();
+				return [lost.aborted, await failure(locks.renewProjectLock(lease, { signal })), await failure(locks.confirmProjectLock(lease))];
+			}, { ...quick, signal });
+		})()`, `[true,"AbortError","none"]`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := c.b.in(t)
+			b.Eval(`reset()`)
+			b.Eval(c.before)
+			b.want(c.script, c.want)
+			b.Eval(`folder().then((dir) => dir.removeEntry('.lock')).catch(() => {})`)
+			b.want(`folder().then(async (dir) => { const names = []; for await (const name of dir.keys()) names.push(name); return names; }).then((names) => names.filter((name) => name !== '.lock.guard'))`, "[]")
+		})
+	}
+}
+
+// P14.
+func TestALockOfATabThatEndsIsTaken(t *testing.T) {
+	t.Parallel()
+	s, p := newStaticSite(t, t.TempDir()), newProfile(t)
+	const short = `locks.acquireProjectLock({ ...quick, ttlMs: 5000, retryLimit: 20 }).then((lease) => { globalThis.lease = lease; })`
+	for strategy, before := range strategies {
+		t.Run(strategy, func(t *testing.T) {
+			p := p.in(t)
+			first, second := p.load(s, before, serverless), p.load(s, before, serverless)
+			first.Eval(short)
+			second.want(`failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 }))`, map[string]string{"web-lock": `"acquire-denied"`, "file-lock": `"fallback-conflict"`}[strategy])
+			crash, done := context.WithTimeout(first.Ctx, time.Second) // there is no answer
+			_, _ = chromedp.Call(crash, page.Crash, cdp.Empty{})
+			done()
+			second.Eval(`locks.acquireProjectLock({ ...quick, backoff: { initialMs: 100, maxAttempts: 99 }, backoffMs: undefined }).then((lease) => { globalThis.lease = lease; })`)
+			// A page that is left frees its lock at once: the TTL of this one is not waited for.
+			third := p.load(s, before, serverless)
+			second.Go(s.url + "/page.css?left")
+			third.Eval(`locks.acquireProjectLock({ ...quick, backoffMs: [100], retryLimit: 99 }).then((lease) => locks.releaseProjectLock(lease))`)
+			third.want(`events.filter(({ type }) => type === 'lock:attempt').length < 99`, "true")
+		})
+	}
+}

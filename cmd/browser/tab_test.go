@@ -1,0 +1,176 @@
+package browser
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+)
+
+// Tab is a page of a profile.
+type Tab struct {
+	T       *testing.T
+	Ctx     context.Context // of the tab: for chromedp
+	Close   func()
+	Details string // a script whose value is added to failures; may be empty
+}
+
+// Open opens a tab at url in which scripts run before the page's own.
+func (p *Profile) Open(url string, scripts ...string) *Tab {
+	p.t.Helper()
+	b := open(p.process.ctx, p.t, chromedp.WithExistingBrowserContext(p.id))
+	for _, s := range scripts {
+		Call(b, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: s})
+	}
+	b.Go(url)
+	return b
+}
+
+// OpenBeside opens a tab in front of b, in b's window: b is hidden then.
+func (b *Tab) OpenBeside(url string) *Tab {
+	b.T.Helper()
+	front := open(b.Ctx, b.T, chromedp.WithNewWindow(false))
+	front.Go(url)
+	return front
+}
+
+func open(parent context.Context, t *testing.T, option chromedp.ContextOption) *Tab {
+	t.Helper()
+	ctx, closed := chromedp.NewContext(parent, option)
+	t.Cleanup(closed)
+	if err := chromedp.Do(ctx); err != nil { // the tab lives as long as the context of this call
+		t.Fatal(err)
+	}
+	return &Tab{T: t, Ctx: ctx, Close: closed}
+}
+
+// Go opens url in b and returns when it is loaded.
+func (b *Tab) Go(url string) {
+	b.T.Helper()
+	b.Do(chromedp.Navigate(url))
+}
+
+// Do runs these actions, one after the other.
+func (b *Tab) Do(steps ...chromedp.Action[chromedp.Void]) {
+	b.T.Helper()
+	ctx, done := context.WithTimeout(b.Ctx, Patience)
+	defer done()
+	if err := chromedp.Do(ctx, steps...); err != nil {
+		b.T.Fatal(err)
+	}
+}
+
+// Call runs a command of the DevTools protocol in b.
+func Call[P, R any](b *Tab, command cdp.Command[P, R], params P) R {
+	b.T.Helper()
+	ctx, done := context.WithTimeout(b.Ctx, Patience)
+	defer done()
+	result, err := chromedp.Call(ctx, command, params)
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	return result
+}
+
+// Eval returns the value of script, awaited, in JSON; empty for undefined.
+func (b *Tab) Eval(script string) string {
+	b.T.Helper()
+	v, err := b.try(script)
+	if err != nil {
+		b.T.Fatalf("%s\n%v", script, err)
+	}
+	return v
+}
+
+func (b *Tab) try(script string) (string, error) {
+	ctx, done := context.WithTimeout(b.Ctx, Patience)
+	defer done()
+	return chromedp.Run(ctx, chromedp.Evaluate[string](
+		`(async () => JSON.stringify(await (`+script+`)) ?? '')()`, chromedp.EvalAwaitPromise))
+}
+
+// IsAfterLoad waits until a page is loaded for which condition holds. On the pages
+// before it, condition may fail.
+func (b *Tab) IsAfterLoad(condition string) {
+	b.T.Helper()
+	b.Is(`document.readyState === 'complete' && (` + condition + `)`)
+}
+
+// Is waits until condition holds.
+func (b *Tab) Is(condition string) {
+	b.T.Helper()
+	pause := 10 * time.Millisecond
+	for deadline := time.Now().Add(Patience); ; time.Sleep(pause) {
+		pause = min(2*pause, 200*time.Millisecond)
+		v, err := b.try(`Boolean(` + condition + `)`)
+		if v == "true" {
+			return
+		}
+		if time.Now().After(deadline) {
+			more := ""
+			if b.Details != "" {
+				more = "\n" + b.Eval(b.Details)
+			}
+			b.T.Fatalf("never true: %s (%v)\nthe page shows %s%s", condition, err, b.Eval(`document.body.innerText.slice(0, 1000)`), more)
+		}
+	}
+}
+
+// Click clicks the element with this id, once it can be.
+func (b *Tab) Click(id string) {
+	b.T.Helper()
+	b.Is(fmt.Sprintf(`!document.getElementById(%q).disabled`, id))
+	b.Do(chromedp.Click(chromedp.ID(id)))
+}
+
+// Focus makes b believe that its window has the keyboard's focus, which only one window
+// has. A page that believes so is never hidden.
+func (b *Tab) Focus() {
+	b.T.Helper()
+	Call(b, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true})
+}
+
+// Press presses keys, one after the other, such as those of package kb.
+func (b *Tab) Press(keys ...string) {
+	b.T.Helper()
+	for _, k := range keys {
+		b.Do(chromedp.KeyEvent(k))
+	}
+}
+
+// Show shows the page in a theme, light or dark, and a window of this width in
+// pixels.
+func (b *Tab) Show(theme string, width int64) {
+	b.T.Helper()
+	Call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}})
+	Call(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
+		Width: width, Height: 800, DeviceScaleFactor: 1})
+}
+
+// CheckLayout checks that the page fits its window, and saves a picture of it as name.png
+// if BROWSER_SHOTS names a directory.
+func (b *Tab) CheckLayout(name string) {
+	b.T.Helper()
+	if got := b.Eval(`document.documentElement.scrollWidth - innerWidth`); got != "0" {
+		b.T.Errorf("%s: the page is %s pixels wider than its window", name, got)
+	}
+	dir := os.Getenv("BROWSER_SHOTS")
+	if dir == "" {
+		return
+	}
+	beyond := true
+	size := Call(b, page.GetLayoutMetrics, cdp.Empty{}).CSSContentSize
+	picture := Call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{
+		CaptureBeyondViewport: &beyond, Clip: &page.Viewport{Width: size.Width, Height: size.Height, Scale: 1}})
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), picture.Data, 0o600); err != nil {
+		b.T.Fatal(err)
+	}
+}

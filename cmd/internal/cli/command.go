@@ -1,0 +1,241 @@
+// Package cli holds what the commands of taskguard share: arguments, exit codes, the
+// environment, and output.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strings"
+
+	"taskguard/internal/printable"
+)
+
+// Exit codes.
+const (
+	ExitDone        = 0
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitInterrupted = 130
+)
+
+// Streams are a command's standard input, output and error.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// Command is one command of taskguard.
+type Command struct {
+	Name      string
+	Arguments string
+	Summary   string
+	Variables string // the environment that it reads, for its help
+	Run       func(context.Context, *Call) error
+}
+
+// Call is one invocation of a command.
+type Call struct {
+	Command
+	Streams
+	Args   []string
+	Lookup func(string) (string, bool) // such as os.LookupEnv
+	Flags  *flag.FlagSet
+	JSON   bool
+
+	kind string // of --kind
+}
+
+// UsageError reports wrong arguments in one line.
+type UsageError string
+
+func (e UsageError) Error() string { return string(e) }
+
+// EnvironmentError reports wrong variables, one line for each problem.
+type EnvironmentError struct{ Err error }
+
+func (e EnvironmentError) Error() string { return e.Err.Error() }
+
+// ExitError ends the process with Code. Its message is printed as it is.
+type ExitError struct {
+	Code int
+	Err  error // nil: nothing is printed
+}
+
+func (e ExitError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit code %d", e.Code)
+	}
+	return e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e ExitError) Unwrap() error { return e.Err }
+
+// Run runs the command that args name and returns the exit code. Output that could
+// not be written makes it ExitFailed.
+func Run(ctx context.Context, commands []Command, args []string, s Streams, lookup func(string) (string, bool)) int {
+	out := &output{to: s.Out}
+	code := dispatch(ctx, commands, args, Streams{s.In, out, s.Err}, lookup)
+	if err := out.failure(); err != nil && code == ExitDone {
+		return Report(ctx, s.Err, "", fmt.Errorf("standard output: %w", err))
+	}
+	return code
+}
+
+func dispatch(ctx context.Context, commands []Command, args []string, s Streams, lookup func(string) (string, bool)) int {
+	if len(args) == 1 && (args[0] == "-v" || args[0] == "--version") {
+		args = []string{"version"}
+	}
+	help := []string{"help", "-h", "--help"}
+	if len(args) == 0 || slices.Contains(help, args[0]) {
+		if len(args) > 1 && !slices.Contains(help, args[1]) {
+			return dispatch(ctx, commands, []string{args[1], "--help"}, s, lookup)
+		}
+		usage(s.Out, commands)
+		return ExitDone
+	}
+	for _, c := range commands {
+		if c.Name == args[0] {
+			return Report(ctx, s.Err, c.Name, c.Run(ctx, NewCall(c, args[1:], s, lookup)))
+		}
+	}
+	return Report(ctx, s.Err, "", UsageError(fmt.Sprintf("no command %q", args[0])+suggestion(commands, args[0])))
+}
+
+// suggestion names the first command that differs from word in at most two
+// consecutive letters.
+func suggestion(commands []Command, word string) string {
+	for _, c := range commands {
+		a, b := c.Name, word
+		for a != "" && b != "" && a[0] == b[0] {
+			a, b = a[1:], b[1:]
+		}
+		for a != "" && b != "" && a[len(a)-1] == b[len(b)-1] {
+			a, b = a[:len(a)-1], b[:len(b)-1]
+		}
+		if len(a) <= 2 && len(b) <= 2 {
+			return "; did you mean " + c.Name + "?"
+		}
+	}
+	return ""
+}
+
+// packagePrefix matches the names of our packages with which errors begin.
+var packagePrefix = regexp.MustCompile(`^((repo|lease|worker|taskqueue|analysislock|documentlock|projectlock): )+`)
+
+// Report prints err for the command name and returns the exit code.
+func Report(ctx context.Context, w io.Writer, name string, err error) int {
+	prefix := strings.TrimSpace("taskguard " + name)
+	var wrongUsage UsageError
+	var wrongEnvironment EnvironmentError
+	var coded ExitError
+	switch {
+	case err == nil || errors.Is(err, flag.ErrHelp):
+		return ExitDone
+	case errors.As(err, &wrongUsage):
+		Print(w, "%s: %s (see: taskguard help%s)\n", prefix, printable.Line(err.Error()), strings.TrimPrefix(prefix, "taskguard"))
+		return ExitUsage
+	case errors.As(err, &wrongEnvironment):
+		for line := range strings.Lines(err.Error()) {
+			Print(w, "%s: %s\n", prefix, printable.Line(strings.TrimSpace(line)))
+		}
+		return ExitUsage
+	case errors.As(err, &coded):
+		if coded.Err != nil {
+			Print(w, "%v\n", err)
+		}
+		return coded.Code
+	case ctx.Err() != nil:
+		Print(w, "%s: interrupted\n", prefix)
+		return ExitInterrupted
+	}
+	Print(w, "%s: %s\n", prefix, printable.Lines(packagePrefix.ReplaceAllString(err.Error(), "")))
+	return ExitFailed
+}
+
+func usage(w io.Writer, commands []Command) {
+	Print(w, "taskguard COMMAND [--json] [FLAG…] [ARGUMENT…]\n\n")
+	for _, c := range commands {
+		Print(w, "  %-28s %s\n", strings.TrimSpace(c.Name+" "+c.Arguments), c.Summary)
+	}
+	Print(w, "\nExit 0: done, 1: refused or failed, 2: wrong usage or environment, 130: interrupted.\n"+
+		"Flags and environment of one command: taskguard help COMMAND\n")
+}
+
+// NewCall returns a call of c with args.
+func NewCall(c Command, args []string, s Streams, lookup func(string) (string, bool)) *Call {
+	flags := flag.NewFlagSet(c.Name, flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // Report prints its errors
+	return &Call{Command: c, Streams: s, Args: args, Lookup: lookup, Flags: flags}
+}
+
+// Parse reads the flags, which may stand before, between and after the arguments,
+// and returns the arguments: at least lo and, unless hi is negative, at most hi.
+func (c *Call) Parse(lo, hi int) ([]string, error) {
+	var arguments []string
+	for rest := c.Args; ; {
+		if err := c.Flags.Parse(rest); errors.Is(err, flag.ErrHelp) {
+			c.Help()
+			return nil, err
+		} else if err != nil {
+			return nil, UsageError(err.Error())
+		}
+		after := c.Flags.Args()
+		if ended := len(rest) - len(after); ended > 0 && rest[ended-1] == "--" {
+			arguments = append(arguments, after...)
+			break
+		}
+		if len(after) == 0 {
+			break
+		}
+		arguments, rest = append(arguments, after[0]), after[1:]
+	}
+	switch {
+	case len(arguments) < lo:
+		return nil, c.MissingArgument()
+	case hi >= 0 && len(arguments) > hi:
+		return nil, UsageError(fmt.Sprintf("unexpected argument %q", arguments[hi]))
+	}
+	return arguments, nil
+}
+
+// MissingArgument returns the error of a call without a required argument.
+func (c *Call) MissingArgument() error { return UsageError("missing argument: want " + c.Arguments) }
+
+// Given reports whether the flag name is set on the command line.
+func (c *Call) Given(name string) (given bool) {
+	c.Flags.Visit(func(f *flag.Flag) { given = given || f.Name == name })
+	return given
+}
+
+// TakesJSON declares --json.
+func (c *Call) TakesJSON(meaning string) { c.Flags.BoolVar(&c.JSON, "json", false, meaning) }
+
+// PrintJSON prints v as one line of JSON on standard output.
+func (c *Call) PrintJSON(v any) error { return json.NewEncoder(c.Out).Encode(v) }
+
+// Help prints the flags and variables of the command.
+func (c *Call) Help() {
+	Print(c.Out, "taskguard %s\n\n  %s\n\n", strings.TrimSpace(c.Name+" [FLAG…] "+c.Arguments), c.Summary)
+	c.Flags.SetOutput(c.Out)
+	c.Flags.PrintDefaults()
+	if c.Variables != "" {
+		Print(c.Out, "\nEnvironment: %s\n", c.Variables)
+	}
+}
+
+// Log returns the log of what an operator changes, on standard error.
+func (c *Call) Log() *slog.Logger { return slog.New(slog.NewTextHandler(c.Err, nil)) }
+
+// Value returns a variable of the environment; one that is not set is empty.
+func (c *Call) Value(name string) string {
+	v, _ := c.Lookup(name)
+	return v
+}

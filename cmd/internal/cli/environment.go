@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+
+	"taskguard/internal/cloudrun"
+	"taskguard/repo"
+	"taskguard/worker"
+)
+
+// Variables that name emulators.
+const (
+	FirestoreEmulator = "FIRESTORE_EMULATOR_HOST"
+	TasksEmulator     = "CLOUD_TASKS_EMULATOR_HOST"
+)
+
+// Environment returns a reader of the call's environment. Check returns its problems.
+func (c *Call) Environment() *cloudrun.Environment { return cloudrun.NewEnvironment(c.Lookup) }
+
+// Check returns the problems of e as an EnvironmentError.
+func Check(e *cloudrun.Environment) error {
+	if err := e.Err(); err != nil {
+		return EnvironmentError{err}
+	}
+	return nil
+}
+
+// Missing returns the error of a required variable that is not set.
+func Missing(name string) error { return EnvironmentError{fmt.Errorf("%s: must be set", name)} }
+
+// Place is the collection of a kind of work in a database.
+type Place struct {
+	cloudrun.Firestore
+	worker.Kind
+}
+
+// NewPlace reads where the analyses are. project is the default.
+func NewPlace(e *cloudrun.Environment, project string) Place {
+	p := Place{e.Firestore(), worker.Kind{Collection: e.Collection("ANALYSES_COLLECTION", "analyses")}}
+	p.Project = cmp.Or(p.Project, project)
+	return p
+}
+
+// String describes p in the console's head.
+func (p Place) String() string { return p.Project + " / " + p.Database + " / " + p.Collection }
+
+// Other returns the name of a kind that is not analysis, and "" for analysis.
+func (p Place) Other() string {
+	if p.Name == analysis {
+		return ""
+	}
+	return p.Name
+}
+
+// Flag returns the flag that names a kind that is not analysis, after a space.
+func (p Place) Flag() string {
+	if p.Other() == "" {
+		return ""
+	}
+	return " --kind " + p.Name
+}
+
+// Options completes o with the names of p.
+func (p Place) Options(o repo.Options) repo.Options {
+	o.Database, o.Collection, o.Emulator, o.Fields = p.Database, p.Collection, p.Emulator, p.Fields
+	return o
+}
+
+// Open connects to p, which completes the options.
+func (p Place) Open(ctx context.Context, options repo.Options) (*repo.Analyses, error) {
+	return repo.Open(ctx, p.Project, p.Options(options))
+}
+
+// Rooms connects to the document locks of the database.
+func (c *Call) Rooms(ctx context.Context) (*repo.Rooms, cloudrun.Firestore, error) {
+	e := c.Environment()
+	f, collection := e.Firestore(), e.Collection("DOCUMENT_LOCKS_COLLECTION", "documentLocks")
+	if f.Project == "" {
+		e.Problem("GOOGLE_CLOUD_PROJECT", "must be set")
+	}
+	if err := Check(e); err != nil {
+		return nil, f, err
+	}
+	rooms, err := repo.OpenRooms(ctx, f.Project, repo.Options{
+		Database: f.Database, Emulator: f.Emulator, Collection: collection, Log: c.Log(),
+	})
+	return rooms, f, err
+}
+
+// Limits of asking whether an emulator answers.
+const (
+	dialTimeout = 3 * time.Second
+	pingTimeout = 5 * time.Second
+)
+
+// AdviceRestart advises an operator when no emulator answers; %s is its variable.
+const AdviceRestart = "%s names it: start the emulator, or correct or unset the variable"
+
+// adviceEmbedded does the same for demo and local, which have an embedded Firestore.
+const adviceEmbedded = "unset %s to use the embedded Firestore"
+
+// Reach fails within seconds where nothing listens at address; Google's client
+// libraries would try for minutes. name is the variable that holds address. An empty
+// address is not checked.
+func Reach(ctx context.Context, name, address, advice string) error {
+	if address == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("nothing answers at %s: %w; %s", address, err, fmt.Sprintf(advice, name))
+	}
+	_ = conn.Close() // nothing was sent
+	return nil
+}
+
+// Ping checks that the emulator of p, if it has one, is a Firestore.
+func (p Place) Ping(ctx context.Context) error {
+	if p.Emulator == "" {
+		return nil
+	}
+	if err := Reach(ctx, FirestoreEmulator, p.Emulator, adviceEmbedded); err != nil {
+		return err
+	}
+	analyses, err := p.Open(ctx, repo.Options{})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	if err := errors.Join(analyses.Ping(ctx), analyses.Close()); err != nil {
+		return fmt.Errorf("no Firestore answers at %s: %w; %s", p.Emulator, err, fmt.Sprintf(adviceEmbedded, FirestoreEmulator))
+	}
+	return nil
+}
+
+// Listen listens on address; what names the server in the error.
+func Listen(what, address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("%s: %s is in use by another program, or by this one already running; choose others with --port", what, address)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return l, nil
+}

@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"taskguard/internal/printable"
+)
+
+// Print writes to a standard stream. It ignores the error: Run notices a failing
+// standard output, and an error of standard error can be reported nowhere.
+func Print(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
+
+// output remembers the first error of a Writer, so that a command whose output is
+// lost does not exit 0.
+type output struct {
+	to io.Writer
+
+	mu  sync.Mutex
+	err error
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.to.Write(p)
+	if err != nil {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.err == nil {
+			o.err = err
+		}
+	}
+	return n, err
+}
+
+func (o *output) failure() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
+}
+
+// Progress prints lines, each with the seconds since the command began. It is safe
+// for concurrent use.
+type Progress struct {
+	began time.Time
+
+	mu sync.Mutex
+	w  io.Writer
+}
+
+// Progress returns the command's progress, on standard output, or with --json on
+// standard error.
+func (c *Call) Progress() *Progress {
+	p := &Progress{began: time.Now(), w: c.Out}
+	if c.JSON {
+		p.w = c.Err
+	}
+	return p
+}
+
+// Print prints one line.
+func (p *Progress) Print(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	Print(p.w, "%5.1fs  %s\n", time.Since(p.began).Seconds(), printable.Line(fmt.Sprintf(format, args...)))
+}

@@ -1,0 +1,285 @@
+//go:build unix
+
+// Package hold runs a command under the lock of a project: seed 001's withProjectLock.
+package hold
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"taskguard/cmd/internal/cli"
+	"taskguard/internal/printable"
+	"taskguard/lease"
+	"taskguard/lease/documentlock"
+	"taskguard/lease/projectlock"
+)
+
+// Exit codes of shells.
+const (
+	exitNotExecutable = 126
+	exitNotFound      = 127
+	exitSignal        = 128 // plus the signal's number
+)
+
+// options are the flags of hold.
+type options struct {
+	project, dir string
+	ttl, wait    time.Duration
+	telemetry    bool
+}
+
+// Hold runs a command under the lock of a project.
+//
+// The command has this process's standard streams, a process group of its own, and the
+// terminal if this process has it. Signals that this process does not ignore are
+// forwarded to the group. When the lock is lost, the group gets SIGTERM, and SIGKILL
+// before another can acquire the lock. Processes that the command leaves behind are ended
+// before the lock is released. A process that leaves the group, by setsid or a shell's
+// job control, is not ended, and may run on without the lock.
+//
+// Messages are written asynchronously: a blocked standard error delays nothing.
+func Hold(ctx context.Context, c *cli.Call) error {
+	// Writing to a closed standard error must not end this process. The signal is
+	// received, not ignored, as the command would inherit that.
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, syscall.SIGPIPE)
+	defer signal.Stop(broken)
+	signals := make(chan os.Signal, 8)
+	if wanted := forwarded(); len(wanted) > 0 {
+		signal.Notify(signals, wanted...)
+	}
+	defer signal.Stop(signals)
+	w := newAsyncWriter(c.Err)
+	defer w.close()
+	c.Err = w
+	err := ctx.Err() // a signal may have come before Notify
+	if err == nil {
+		err = hold(ctx, c, signals)
+	}
+	if code := cli.Report(ctx, w, c.Name, err); code != cli.ExitDone {
+		return cli.ExitError{Code: code}
+	}
+	return nil
+}
+
+// forwarded returns the signals for the command. One that this process ignores, as by
+// nohup, is ignored by the command too.
+func forwarded() (wanted []os.Signal) {
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2} {
+		if !signal.Ignored(s) {
+			wanted = append(wanted, s)
+		}
+	}
+	return wanted
+}
+
+func hold(ctx context.Context, c *cli.Call, signals <-chan os.Signal) error {
+	o, command, err := parse(c)
+	if err != nil {
+		return err
+	}
+	path, err := exec.LookPath(command[0])
+	if err != nil {
+		return notStarted(command[0], err)
+	}
+	remote, closeRemote, err := openRemote(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer closeRemote()
+	l, err := projectlock.New(projectlock.Config{Project: o.project, Remote: remote, Dir: o.dir, Log: c.Log()})
+	if err != nil {
+		return cli.UsageError(err.Error())
+	}
+	subscribe(c, l, o)
+	r := &runner{Call: c, project: o.project, group: &processGroup{path: path, args: command}}
+	return r.run(ctx, l, projectlock.AcquireOptions{TTL: o.ttl, Wait: o.wait}, signals)
+}
+
+// parse reads the flags, which end where the command begins.
+func parse(c *cli.Call) (o options, command []string, _ error) {
+	c.TakesJSON("print the lock's events on standard error, a line of JSON each")
+	c.Flags.StringVar(&o.project, "project", "", "the project's name (required)")
+	c.Flags.StringVar(&o.dir, "dir", ".", "the directory with project/, which holds the lock file")
+	c.Flags.DurationVar(&o.ttl, "ttl", 0, "how long the lock outlives its last heartbeat (default 25s, or 30s of the lock file)")
+	c.Flags.DurationVar(&o.wait, "wait", 0, "how long to retry while another holds the lock, after three attempts")
+	c.Flags.BoolVar(&o.telemetry, "telemetry", false, "write project/autosave/lock-DATE.jsonl")
+	err := c.Flags.Parse(c.Args)
+	command = c.Flags.Args()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		c.Help()
+		return o, nil, err
+	case err != nil:
+		return o, nil, cli.UsageError(err.Error())
+	case o.project == "":
+		return o, nil, cli.UsageError("--project must name one")
+	case len(command) == 0:
+		return o, nil, c.MissingArgument()
+	case o.ttl < 0 || o.wait < 0 || o.ttl != 0 && o.ttl < time.Second:
+		return o, nil, cli.UsageError("--ttl must be at least 1s, and --wait no less than 0")
+	}
+	return o, command, nil
+}
+
+// openRemote opens the store of the environment's project; nil: it names none.
+func openRemote(ctx context.Context, c *cli.Call) (_ lease.Store[documentlock.Lock], closeRemote func(), _ error) {
+	if c.Value("GOOGLE_CLOUD_PROJECT") == "" && c.Value(cli.FirestoreEmulator) == "" {
+		cli.Print(c.Err, "taskguard hold: GOOGLE_CLOUD_PROJECT is not set: the lock is project/.lock, which excludes programs on this machine, but none that holds the lock in Firestore\n")
+		return nil, func() {}, nil
+	}
+	rooms, _, err := c.Rooms(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return rooms, func() { _ = rooms.Close() }, nil // no call is under way
+}
+
+// subscribe reports the lock's events.
+func subscribe(c *cli.Call, l *projectlock.Locker, o options) {
+	out := json.NewEncoder(c.Err)
+	var mu sync.Mutex
+	l.Subscribe(func(e projectlock.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case c.JSON:
+			_ = out.Encode(e) // an asyncWriter never fails
+		case e.Type == projectlock.FallbackEngaged && e.Reason != projectlock.Unsupported:
+			cli.Print(c.Err, "taskguard hold: Firestore does not answer: the lock is project/.lock, which excludes programs on this machine, but none that still reaches Firestore\n")
+		}
+	})
+	if o.telemetry {
+		l.Subscribe(projectlock.NewTelemetry(o.dir, c.Log()).Record)
+	}
+}
+
+// runner runs a command under the lock of a project.
+type runner struct {
+	*cli.Call
+	project string
+	group   *processGroup
+	started bool
+	status  syscall.WaitStatus
+}
+
+// run runs the command under l and returns its exit code as a cli.ExitError.
+func (r *runner) run(ctx context.Context, l *projectlock.Locker, o projectlock.AcquireOptions, signals <-chan os.Signal) error {
+	// From here on a signal is for the command, and does not end ctx.
+	ctx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stop(nil)
+	done := make(chan struct{})
+	var forwarding sync.WaitGroup
+	forwarding.Go(func() {
+		for {
+			select {
+			case s := <-signals:
+				if number, ok := s.(syscall.Signal); ok && !r.group.signal(number) {
+					stop(signalError(number)) // the command has not started
+				}
+			case <-done:
+				return
+			}
+		}
+	})
+	err := l.WithProjectLock(ctx, o, r.command)
+	close(done)
+	forwarding.Wait()
+	return r.exit(ctx, err)
+}
+
+// signalError ends the wait for the lock.
+type signalError syscall.Signal
+
+func (e signalError) Error() string { return "interrupted: " + syscall.Signal(e).String() }
+
+// command runs the command and returns when no process of its group runs.
+func (r *runner) command(ctx context.Context, ls projectlock.Lease) (err error) {
+	env := append(os.Environ(), "PROJECT_LOCK_ID="+ls.ID,
+		"PROJECT_LOCK_TOKEN="+strconv.FormatInt(ls.Token, 10), "PROJECT_LOCK_STRATEGY="+string(ls.Strategy))
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	err = r.group.start(env)
+	if signalled := signalError(0); errors.As(err, &signalled) {
+		return err
+	}
+	if err != nil {
+		return notStarted(r.group.args[0], err)
+	}
+	r.started = true
+	r.status = r.group.wait(ctx, func(message string) { cli.Print(r.Err, "taskguard hold: %s\n", message) })
+	return nil
+}
+
+// explain returns the error of an acquisition with its cause first.
+func (r *runner) explain(err error) error {
+	var failed *projectlock.Error
+	var held *lease.HeldError
+	var file *fs.PathError
+	switch {
+	case !errors.As(err, &failed):
+		return err
+	case errors.As(err, &held):
+		where := "in Firestore, room " + r.project + ":project"
+		if failed.Code == projectlock.FallbackConflict {
+			where = "file project/.lock"
+		}
+		return fmt.Errorf("project %s is locked by another program or browser (%s) until %s, or longer if its holder renews the lock: try again later, or wait with --wait 10m (%s)",
+			r.project, where, held.ExpiresAt.Local().Format("2006-01-02 15:04:05 MST"), failed.Code)
+	case errors.As(err, &file):
+		return fmt.Errorf("%s: %w (%s)", file.Path, file.Err, failed.Code)
+	}
+	return err
+}
+
+// exit returns the exit code for err and the command's end.
+func (r *runner) exit(ctx context.Context, err error) error {
+	var signalled signalError
+	var coded cli.ExitError
+	var locked *projectlock.Error
+	switch {
+	case errors.As(err, &coded):
+		return coded
+	case !r.started && (errors.As(err, &signalled) || errors.As(context.Cause(ctx), &signalled)):
+		return cli.ExitError{Code: exitSignal + int(signalled), Err: fmt.Errorf("taskguard hold: %w", signalled)}
+	case !r.started && err != nil:
+		return r.explain(err)
+	case errors.As(err, &locked) && locked.Code != projectlock.ReleaseFailed:
+		return fmt.Errorf("the lock was lost; the command ended with %s: %w", describe(r.status), err)
+	case err != nil:
+		cli.Print(r.Err, "taskguard hold: %s\n", printable.Lines(err.Error()))
+	}
+	if r.status.Signaled() {
+		return cli.ExitError{Code: exitSignal + int(r.status.Signal())}
+	}
+	return cli.ExitError{Code: r.status.ExitStatus()}
+}
+
+func describe(s syscall.WaitStatus) string {
+	if s.Signaled() {
+		return "signal " + s.Signal().String()
+	}
+	return fmt.Sprintf("exit status %d", s.ExitStatus())
+}
+
+// notStarted returns the error of a command that could not be started, with a shell's
+// exit code.
+func notStarted(name string, err error) error {
+	code := exitNotExecutable
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		code = exitNotFound
+	}
+	return cli.ExitError{Code: code, Err: fmt.Errorf("taskguard hold: %s: %w", printable.Line(name), err)}
+}

@@ -1,0 +1,89 @@
+//go:build unix
+
+package hold
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/cmd/internal/cli"
+	"taskguard/lease"
+	"taskguard/lease/documentlock"
+	"taskguard/lease/projectlock"
+)
+
+// blockedWriter is a Writer that returns when it is closed.
+type blockedWriter chan struct{}
+
+func (w blockedWriter) Write(p []byte) (int, error) { <-w; return len(p), nil }
+
+func TestAnAsyncWriterWithoutAReaderDelaysNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to := make(blockedWriter)
+		w := newAsyncWriter(to)
+		began := time.Now()
+		for range 3 * maxPending {
+			_, _ = fmt.Fprintln(w, "line")
+		}
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("writing took %v", waited)
+		}
+		w.close()
+		if waited := time.Since(began); waited != closeGrace {
+			t.Errorf("closing took %v; want %v", waited, closeGrace)
+		}
+		_, _ = fmt.Fprintln(w, "afterwards")
+		close(to)
+	})
+}
+
+// failingStore is a Firestore that does not answer.
+type failingStore struct{}
+
+func (failingStore) Load(context.Context, string) (lease.Cell[documentlock.Lock], error) {
+	return lease.Cell[documentlock.Lock]{}, lease.ErrUnavailable
+}
+
+func (failingStore) Swap(context.Context, string, lease.Cell[documentlock.Lock], documentlock.Lock) (lease.Cell[documentlock.Lock], error) {
+	return lease.Cell[documentlock.Lock]{}, lease.ErrUnavailable
+}
+
+func TestHoldReportsThatItFallsBackToTheFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var errs bytes.Buffer
+		c := cli.NewCall(cli.Command{}, nil, cli.Streams{Err: &errs}, nil)
+		l, err := projectlock.New(projectlock.Config{Project: "p", Remote: failingStore{}, Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		subscribe(c, l, options{})
+		err = l.WithProjectLock(t.Context(), projectlock.AcquireOptions{}, func(_ context.Context, ls projectlock.Lease) error {
+			if ls.Strategy != "file-lock" {
+				t.Errorf("the lock is %s", ls.Strategy)
+			}
+			return nil
+		})
+		if err != nil || !strings.Contains(errs.String(), "Firestore does not answer: the lock is project/.lock") {
+			t.Errorf("%v, %q", err, errs.String())
+		}
+	})
+}
+
+func TestASignalBeforeTheStartPreventsTheStart(t *testing.T) {
+	r := &runner{group: &processGroup{path: "/bin/true", args: []string{"true"}}}
+	if r.group.signal(syscall.SIGTERM) {
+		t.Error("a command that has not started got a signal")
+	}
+	err := r.exit(t.Context(), r.command(t.Context(), projectlock.Lease{}))
+	if coded := (cli.ExitError{}); !errors.As(err, &coded) || coded.Code != 128+15 {
+		t.Errorf("%v; want 143", err)
+	}
+}

@@ -1,0 +1,196 @@
+// Package local has demo and local: an emulated cloud on this machine, and the worker
+// processes that they start on it.
+package local
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/api/option"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"taskguard/cmd/internal/cli"
+	"taskguard/emulator/cloudtasks"
+	"taskguard/emulator/firestore"
+	"taskguard/emulator/oidc"
+	"taskguard/internal/workerservice"
+	"taskguard/repo"
+)
+
+const (
+	project  = "demo-taskguard"
+	location = "projects/demo-taskguard/locations/local"
+	queue    = location + "/queues/analyses"
+	caller   = "tasks@demo-taskguard.iam.gserviceaccount.com" // whose tokens the deliveries carry
+	loopback = "127.0.0.1:0"
+)
+
+// cloud is the emulated part of Google's cloud. The zero value runs nothing.
+type cloud struct {
+	place   cli.Place
+	target  string // base URL of the workers, and the audience of the tokens
+	queueAt string // host:port of the queue
+	keysURL string // of the tokens' keys
+
+	analyses *repo.Analyses
+	issuer   *oidc.Issuer
+	tasks    *cloudtasks.Server
+	stops    []func()
+	serving  sync.WaitGroup
+}
+
+// usePlace reads where the analyses are: in the emulator that the environment names,
+// or in the embedded Firestore, which has no address yet.
+func (c *cloud) usePlace(ctx context.Context, call *cli.Call, show *cli.Progress) error {
+	e := call.Environment()
+	c.place = cli.NewPlace(e, project)
+	if err := cli.Check(e); err != nil {
+		return err
+	}
+	if c.place.Emulator == "" {
+		c.place.Project, c.place.Database = project, "(default)"
+		return nil
+	}
+	show.Print("using the emulator at %s, from %s", c.place.Emulator, cli.FirestoreEmulator)
+	return c.place.Ping(ctx)
+}
+
+// start starts Firestore, unless an emulator is named, the page of the tokens' keys and
+// the queue. address is where the part with the number i listens.
+func (c *cloud) start(ctx context.Context, address func(i int) string, o cloudtasks.Options) error {
+	if c.place.Emulator == "" {
+		l, err := cli.Listen("the embedded Firestore", address(0))
+		if err != nil {
+			return err
+		}
+		server := firestore.NewServer(firestore.Options{})
+		c.place.Emulator = l.Addr().String()
+		c.run(func() { _ = server.Serve(l) }, server.Close)
+	}
+	var err error
+	if c.analyses, err = c.place.Open(ctx, repo.Options{}); err != nil {
+		return err
+	}
+	c.stops = append(c.stops, func() { _ = c.analyses.Close() })
+	if c.issuer, err = oidc.NewIssuer(); err != nil {
+		return err
+	}
+	l, err := cli.Listen("the page of the tokens' keys", address(3))
+	if err != nil {
+		return err
+	}
+	c.serveHTTP(l, c.issuer)
+	c.keysURL = "http://" + l.Addr().String() + "/oauth2/v3/certs"
+
+	o.Token = c.issuer.Token
+	c.tasks = cloudtasks.NewServer(o)
+	if l, err = cli.Listen("the embedded Cloud Tasks", address(1)); err != nil {
+		c.tasks.Close()
+		return err
+	}
+	c.queueAt = l.Addr().String()
+	c.run(func() { _ = c.tasks.Serve(l) }, c.tasks.Close)
+	return c.createQueue(ctx)
+}
+
+// run runs serve until stop, which close calls.
+func (c *cloud) run(serve, stop func()) {
+	c.serving.Go(serve)
+	c.stops = append(c.stops, stop)
+}
+
+func (c *cloud) serveHTTP(l net.Listener, handler http.Handler) {
+	server := &http.Server{
+		Handler: handler, ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug),
+	}
+	c.run(func() { _ = server.Serve(l) }, func() { _ = server.Close() })
+}
+
+// createQueue creates a queue with retries that suit short runs.
+func (c *cloud) createQueue(ctx context.Context) (err error) {
+	conn, err := c.tasks.Dial()
+	if err != nil {
+		return err
+	}
+	client, err := apiv2.NewClient(ctx, option.WithGRPCConn(conn)) // closing it closes conn
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	defer func() { err = errors.Join(err, client.Close()) }()
+	_, err = client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
+		Name:       queue,
+		RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 100},
+		RetryConfig: &cloudtaskspb.RetryConfig{
+			MaxAttempts: -1, MaxDoublings: 2,
+			MinBackoff: durationpb.New(500 * time.Millisecond), MaxBackoff: durationpb.New(2 * time.Second),
+		},
+	}})
+	return err
+}
+
+// close ends everything, in reverse order, and waits for it.
+func (c *cloud) close() {
+	for i := len(c.stops) - 1; i >= 0; i-- {
+		c.stops[i]()
+	}
+	c.serving.Wait()
+}
+
+// clientVariables configure a program that uses the cloud, such as taskguard in another
+// terminal.
+func (c *cloud) clientVariables() map[string]string {
+	return map[string]string{
+		"GOOGLE_CLOUD_PROJECT": c.place.Project, cli.FirestoreEmulator: c.place.Emulator,
+		"TASK_QUEUE": queue, "TASK_TARGET_URL": c.target, "TASK_CALLER": caller, cli.TasksEmulator: c.queueAt,
+	}
+}
+
+// workerVariables configure a worker. Of the inherited environment none of them counts.
+var workerVariables = []string{
+	"PORT", "GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "FIRESTORE_EMULATOR_HOST", "ANALYSES_COLLECTION",
+	"LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT", "CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX",
+	"ANALYZER", "ANALYZER_OUTPUT", "FIRESTORE_TRANSACTIONS",
+	"TASK_AUTH", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS", "TASK_JWKS_URL", "TASK_QUEUE", "TASK_TARGET_URL", "TASK_CALLER",
+	"CLOUD_TASKS_EMULATOR_HOST", "LOG_FORMAT", "LOG_LEVEL", "K_REVISION", "K_SERVICE",
+}
+
+// workerCommand returns how this program is started as a worker. more are further
+// variables. The directory of this program comes first in the worker's PATH, so that an
+// exec: analyzer can name it although exec: splits at spaces.
+func (c *cloud) workerCommand(more map[string]string) (command, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return command{}, fmt.Errorf("find this program: %w", err)
+	}
+	vars := c.clientVariables()
+	maps.Copy(vars, map[string]string{
+		"PORT": "0", "FIRESTORE_DATABASE": c.place.Database, "ANALYSES_COLLECTION": c.place.Collection,
+		"TASK_AUTH": "oidc", "TASK_AUDIENCE": c.target, "TASK_SERVICE_ACCOUNTS": caller, "TASK_JWKS_URL": c.keysURL,
+	})
+	maps.Copy(vars, more)
+	if vars["RETRY_MIN"]+vars["RETRY_MAX"] == "" { // as short as the queue's own
+		vars["RETRY_MIN"], vars["RETRY_MAX"] = "500ms", "2s"
+	}
+	vars["RETRY_MAX"], vars["RETRY_MIN"] = cmp.Or(vars["RETRY_MAX"], vars["RETRY_MIN"]), cmp.Or(vars["RETRY_MIN"], vars["RETRY_MAX"])
+	if _, err := workerservice.ParseConfig(func(name string) (string, bool) { v, ok := vars[name]; return v, ok }); err != nil {
+		return command{}, cli.EnvironmentError{Err: err}
+	}
+	env := append(os.Environ(), "PATH="+filepath.Dir(path)+string(os.PathListSeparator)+os.Getenv("PATH"))
+	for _, name := range workerVariables {
+		env = append(env, name+"="+vars[name]) // the last one counts, and an empty one is unset
+	}
+	return command{path: path, args: []string{"worker", "--until-stdin-closes"}, env: env}, nil
+}

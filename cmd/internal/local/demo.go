@@ -1,0 +1,361 @@
+package local
+
+import (
+	"context"
+	"crypto/rand"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+
+	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/operate"
+	"taskguard/emulator/cloudtasks"
+	"taskguard/internal/delivery"
+	"taskguard/internal/taskqueue"
+)
+
+// The demo's figures. A run is long enough to be killed after its first checkpoint, and
+// the lock short enough to see it expire.
+const (
+	demoWorkers   = 3
+	demoRun       = 2 * time.Second
+	demoTTL       = "3s"
+	demoHeartbeat = "900ms"
+	demoInterval  = "1s"
+	demoTimeout   = 2 * time.Minute        // plus the runs of the files
+	demoPause     = 600 * time.Millisecond // between two tasks
+	demoSpan      = 5 * time.Second        // between the first and the last task, at most
+	stopGrace     = 3 * time.Second
+)
+
+// redeliveries are when the same task is delivered again: during the run, and after it.
+var redeliveries = []time.Duration{400 * time.Millisecond, 2 * time.Second}
+
+// demo is one demo. mu guards the fields after it.
+type demo struct {
+	cloud
+
+	c       *cli.Call
+	show    *cli.Progress
+	docs    []operate.Document
+	command command
+	router  *router
+	tasks   map[string]bool // names of those that the demo books
+	runs    chan run        // each run that begins; one that is not received in time is dropped
+	over    chan struct{}   // closed when all files are finished and all deliveries made
+
+	workers []*process
+
+	mu     sync.Mutex
+	rows   map[string]*row // by the analysis's id
+	killed *killed
+	ended  bool
+}
+
+// killed is the worker that was killed.
+type killed struct {
+	Worker    int       `json:"worker"`
+	PID       int       `json:"pid"`
+	ID        string    `json:"analysis_id"`
+	ExpiresAt time.Time `json:"lock_expired_at"`
+	TakenOver int       `json:"taken_over_by"` // worker
+
+	// Percentages of the work: what the killed run had done, what its last commit had, and
+	// where the run that took over began.
+	Done      int `json:"done_percent"`
+	Committed int `json:"committed_percent"`
+	Continued int `json:"continued_percent"`
+
+	checkpoint, begun bool // there was a checkpoint; the run that took over has reported
+}
+
+// Demo analyses files on worker processes, delivers each task several times, kills one
+// worker in the middle of a run, and shows that another continues this run from its
+// checkpoint, and that each file is finished once.
+func Demo(ctx context.Context, c *cli.Call) error {
+	c.TakesJSON("print one JSON document at the end; progress goes to standard error")
+	files, err := c.Parse(0, -1)
+	if err != nil {
+		return err
+	}
+	docs, source, err := demoDocuments(files)
+	if err != nil {
+		return err
+	}
+	d := &demo{c: c, show: c.Progress(), docs: docs, rows: map[string]*row{}, tasks: map[string]bool{}, runs: make(chan run, 100), over: make(chan struct{})}
+	if err := d.usePlace(ctx, c, d.show); err != nil {
+		return err
+	}
+	d.place.Collection = "taskguard-demo-" + strings.ToLower(rand.Text()[:8]) // of its own
+	for _, doc := range docs {
+		input, _ := doc.Input.(map[string]any)
+		text, _ := input["text"].(string)
+		d.rows[doc.ID] = &row{Name: doc.Name, ID: doc.ID, parts: strings.Count(text, "\n") > 1}
+		d.tasks[taskqueue.Name("demo", doc.ID)] = true
+	}
+	where := "the embedded Firestore, which ended with the demo"
+	if d.place.Emulator != "" {
+		where = fmt.Sprintf("collection %s of project %s, at the emulator %s, where they stay", d.place.Collection, d.place.Project, d.place.Emulator)
+	}
+	d.show.Print("%s: %s", cli.Count(len(docs), "document"), source)
+	ctx, cancel := context.WithTimeoutCause(ctx, demoTimeout+time.Duration(len(docs))*demoRun, errors.New("the demo did not end in time"))
+	defer cancel()
+	if err := d.run(ctx); err != nil {
+		return err
+	}
+	return d.report(where)
+}
+
+//go:embed samples
+var samples embed.FS
+
+// demoDocuments returns the files or, if none is named, texts of this program.
+func demoDocuments(files []string) (docs []operate.Document, source string, err error) {
+	if len(files) > 0 {
+		docs, err = operate.ReadDocuments(files, operate.ReadFile)
+		return docs, "the named files", err
+	}
+	if files, err = fs.Glob(samples, "samples/*"); err != nil {
+		return nil, "", err
+	}
+	docs, err = operate.ReadDocuments(files, samples.ReadFile)
+	for i := range docs {
+		docs[i].Name = path.Base(docs[i].Name)
+	}
+	return docs, "texts of this program", err
+}
+
+// run runs the demo and leaves nothing running.
+func (d *demo) run(ctx context.Context) error {
+	defer d.close()
+	d.target = "http://workers.localhost"
+	d.router = &router{observe: d.delivered}
+	err := d.start(ctx, func(int) string { return loopback }, cloudtasks.Options{
+		Transport: d.router,
+		Extra: func(t *cloudtaskspb.Task) []time.Duration {
+			if d.tasks[path.Base(t.GetName())] {
+				return redeliveries
+			}
+			return nil // of a follow-up
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, w := range d.workers {
+			w.stop(stopGrace)
+		}
+	}()
+	if err := d.startWorkers(ctx); err != nil {
+		return err
+	}
+	if err := d.submit(ctx); err != nil {
+		return err
+	}
+	if err := d.wait(ctx); err != nil {
+		return err
+	}
+	return d.readResults(ctx)
+}
+
+func (d *demo) startWorkers(ctx context.Context) (err error) {
+	if d.command, err = d.workerCommand(map[string]string{"LOCK_TTL": demoTTL, "LOCK_HEARTBEAT": demoHeartbeat, "CHECKPOINT_INTERVAL": demoInterval}); err != nil {
+		return err
+	}
+	d.command.env = append(d.command.env, fmt.Sprintf("ANALYZER=exec:%s analyze --wait %s", path.Base(d.command.path), demoRun))
+	d.command.runs, d.command.stderr = d.runBegins, d.reported
+	if d.workers, err = startProcesses(ctx, demoWorkers, d.command, d.show); err != nil {
+		return err
+	}
+	d.router.add(d.workers...)
+	return nil
+}
+
+// submit creates the documents and books their tasks, one after another.
+func (d *demo) submit(ctx context.Context) (err error) {
+	q, err := taskqueue.Open(ctx, taskqueue.Config{Queue: queue, TargetURL: d.target, Caller: caller, EmulatorHost: d.queueAt})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, q.Close()) }()
+	pause := min(demoPause, demoSpan/time.Duration(len(d.docs)))
+	start := time.Now()
+	for i, doc := range d.docs {
+		if err := d.analyses.Create(ctx, doc.ID, doc.Input); err != nil {
+			return fmt.Errorf("%s: %w", doc.Name, err)
+		}
+		_, err := q.Book(ctx, taskqueue.Task{
+			Name: taskqueue.Name("demo", doc.ID), AnalysisID: doc.ID, At: start.Add(time.Duration(i) * pause),
+			Deadline: delivery.DispatchDeadline(delivery.DefaultRunTimeout),
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wait kills a worker, and waits until the demo is over.
+func (d *demo) wait(ctx context.Context) (err error) {
+	killing, cancel := context.WithCancel(ctx)
+	var killer sync.WaitGroup
+	killer.Go(func() {
+		if err := d.killOne(killing); err != nil && killing.Err() == nil {
+			d.show.Print("%v", err) // the report misses what should have followed
+		}
+	})
+	select {
+	case <-d.over:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	cancel()
+	killer.Wait()
+	d.mu.Lock()
+	d.ended = true // a delivery that the end interrupts is not counted
+	d.mu.Unlock()
+	return err
+}
+
+// killOne waits for the middle of a run and kills its worker. A run that this machine
+// has delayed is left alone, and the next one is taken.
+func (d *demo) killOne(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil // the report misses a killed worker
+		case r := <-d.runs:
+			if d.middle(ctx, r) {
+				return d.kill(ctx, r)
+			}
+		}
+	}
+}
+
+// middle waits for the middle of a run, in which a part of the work is committed and
+// another is done. A file of few lines is analyzed in one part, which has no middle. It
+// reports false if the run is over.
+func (d *demo) middle(ctx context.Context, r run) bool {
+	for began := time.Now(); ; {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(demoRun / 40):
+		}
+		a, err := d.analyses.Summary(ctx, r.AnalysisID)
+		d.mu.Lock()
+		row := *d.rows[r.AnalysisID]
+		d.mu.Unlock()
+		switch committed := a.Progress.Percent(); {
+		case err != nil || row.finished || row.percent == 100:
+			return false
+		case committed > 0 && row.percent > committed, !row.parts && time.Since(began) > demoRun/2:
+			return true
+		}
+	}
+}
+
+// kill kills the worker of a run and shows how long its lock remains, and from where
+// another run can continue.
+func (d *demo) kill(ctx context.Context, r run) error {
+	d.mu.Lock()
+	d.killed = &killed{Worker: r.worker.number, PID: r.worker.pid, ID: r.AnalysisID}
+	row := d.rows[r.AnalysisID]
+	d.mu.Unlock()
+	if err := r.worker.kill(); err != nil {
+		return fmt.Errorf("kill %v: %w", r.worker, err)
+	}
+	a, err := d.analyses.Get(ctx, r.AnalysisID)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	k := d.killed
+	k.ExpiresAt, k.Done, k.Committed, k.checkpoint = a.Lock.ExpiresAt, row.percent, max(0, a.Progress.Percent()), a.Checkpoint != nil
+	d.show.Print("killed %v, process %d, with SIGKILL in the middle of its run of %s, at %d %%; %d %% is committed",
+		r.worker, r.worker.pid, row.Name, k.Done, k.Committed)
+	d.show.Print("the dead worker's lock on %s expires in %.1f s, at %s", row.Name,
+		a.Lock.ExpiresAt.Sub(a.ReadAt).Seconds(), a.Lock.ExpiresAt.UTC().Format("15:04:05.000Z"))
+	return nil
+}
+
+// reported handles the text that an analyzer writes to standard error: its progress.
+func (d *demo) reported(id, text string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for line := range strings.Lines(text) {
+		row, k := d.rows[id], d.killed
+		n, _ := fmt.Sscanf(line, "%d%%", &row.percent)
+		if n == 1 && k != nil && k.ID == id && k.TakenOver != 0 && !k.begun {
+			k.begun, k.Continued = true, row.percent
+			if _, message, _ := strings.Cut(strings.TrimSpace(line), " "); k.Continued > 0 {
+				d.show.Print("worker %d continues %s at %d %%: %s", k.TakenOver, row.Name, k.Continued, message)
+			}
+		}
+	}
+}
+
+// runBegins is called for each run.
+func (d *demo) runBegins(r run) {
+	d.mu.Lock()
+	name := d.rows[r.AnalysisID].Name
+	takeOver := d.killed != nil && d.killed.ID == r.AnalysisID
+	if takeOver {
+		d.killed.TakenOver, d.killed.begun = r.worker.number, false
+	}
+	d.mu.Unlock()
+	if takeOver {
+		d.show.Print("%v takes %s over, token %d", r.worker, name, r.Token)
+	} else {
+		d.show.Print("%s runs on %v, token %d", name, r.worker, r.Token)
+	}
+	select {
+	case d.runs <- r:
+	default:
+	}
+}
+
+// delivered is called by the router after each delivery. The demo is over when every
+// file is finished and has had all its deliveries. It does not wait for the follow-ups of
+// a finished file, which are due when a lock would have expired.
+func (d *demo) delivered(v exchange) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return
+	}
+	row := d.rows[v.analysisID]
+	row.count(v)
+	d.show.Print("%s %v", row.Name, v)
+	for _, r := range d.rows {
+		if !r.finished || r.Deliveries <= len(redeliveries) {
+			return
+		}
+	}
+	d.ended = true
+	close(d.over)
+}
+
+// readResults reads the finished documents.
+func (d *demo) readResults(ctx context.Context) error {
+	for _, doc := range d.docs {
+		a, err := d.analyses.Get(ctx, doc.ID)
+		if err != nil {
+			return err
+		}
+		d.mu.Lock()
+		r := d.rows[doc.ID]
+		r.Status, r.Result, r.Runs = a.Status, a.Result, a.Lock.Token
+		d.mu.Unlock()
+	}
+	return nil
+}

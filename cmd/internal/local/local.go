@@ -1,0 +1,344 @@
+package local
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/operate"
+	"taskguard/emulator/cloudtasks"
+	"taskguard/internal/delivery"
+	doclock "taskguard/internal/doclockservice"
+	"taskguard/lease/analysislock"
+)
+
+const (
+	// localStopGrace covers a worker's own 8 s for releasing its locks.
+	localStopGrace = 9 * time.Second
+	// restartDelay is how long after its end a worker is replaced.
+	restartDelay = time.Second
+	// recoveryTimeout limits one call of recovery, as Cloud Scheduler's deadline does.
+	recoveryTimeout = time.Minute
+	// ports is how many ports local uses, from --port on.
+	ports = 6
+)
+
+// local is an emulated cloud that stays up.
+type local struct {
+	cloud
+
+	c       *cli.Call
+	show    *cli.Progress
+	command command
+	router  *router
+	every   time.Duration // between two calls of recovery
+}
+
+// Local keeps an emulated cloud and workers up until Ctrl-C.
+func Local(ctx context.Context, c *cli.Call) error {
+	port := c.Flags.Int("port", 8580, "Firestore's `port`; the next five are those of Cloud Tasks, the workers, the keys of the tokens, the document lock and the console; 0: any free ones")
+	workers := c.Flags.Int("workers", 2, "`how many` workers")
+	every := c.Flags.Duration("recover-every", time.Minute, "how often recovery is called, as Cloud Scheduler would")
+	c.TakesJSON("print the environment as one JSON document; progress goes to standard error")
+	if _, err := c.Parse(0, 0); err != nil {
+		return err
+	}
+	switch {
+	case *port < 0 || *port > 65536-ports:
+		return cli.UsageError(fmt.Sprintf("--port %d: want 0 to %d", *port, 65536-ports))
+	case *workers < 1:
+		return cli.UsageError("--workers: want at least 1")
+	case *every <= 0:
+		return cli.UsageError("--recover-every: want more than 0")
+	}
+	l := &local{c: c, show: c.Progress(), every: *every}
+	err := l.usePlace(ctx, c, l.show)
+	if err == nil {
+		err = l.run(ctx, *port, *workers)
+	}
+	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+		return nil // Ctrl-C is how it ends
+	}
+	return err
+}
+
+// run starts everything, waits for ctx, and leaves nothing running.
+func (l *local) run(ctx context.Context, port, workers int) error {
+	defer l.close()
+	address := func(i int) string {
+		if port == 0 {
+			return loopback
+		}
+		return net.JoinHostPort("127.0.0.1", strconv.Itoa(port+i))
+	}
+	if err := l.start(ctx, address, cloudtasks.Options{}); err != nil {
+		return err
+	}
+	front, err := cli.Listen("the workers' address", address(2))
+	if err != nil {
+		return err
+	}
+	l.target = "http://" + front.Addr().String()
+	l.router = &router{observe: func(v exchange) {
+		if (v.analysisID != "" || v.answer.Rejected) && ctx.Err() == nil { // while it stops, deliveries fail
+			text := v.String()
+			if v.answer.Reason == "lock_lost" {
+				if a, err := l.analyses.Summary(ctx, v.analysisID); err == nil && a.Error != nil && a.Error.Code == analysislock.Cancelled {
+					text = fmt.Sprintf("%s; its run on %v has ended", a.Error.Message, v.worker)
+				}
+			}
+			l.show.Print("%s %s", cmp.Or(v.analysisID, "a task without an analysis_id:"), text)
+		}
+	}}
+	l.serveHTTP(front, &httputil.ReverseProxy{
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "workers.localhost"}) },
+		Transport: l.router,
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+		},
+	})
+	if err := l.configureWorkers(ctx); err != nil {
+		return err
+	}
+	locks, err := l.serveLocks(address(4))
+	if err != nil {
+		return err
+	}
+	page, err := l.serveConsole(ctx, address(5))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var running sync.WaitGroup
+	started, err := startProcesses(ctx, workers, l.command, l.show)
+	l.router.add(started...)
+	for _, w := range started {
+		running.Go(func() { l.supervise(ctx, w) })
+	}
+	if err == nil {
+		running.Go(func() { l.callRecovery(ctx) })
+		err = l.printEnvironment(locks, page)
+	}
+	if err != nil {
+		cancel()
+	}
+	<-ctx.Done()
+	l.show.Print("stopping the workers, which release their locks")
+	running.Wait()
+	return err
+}
+
+// variables returns what a program in another terminal needs. cmd/worker takes them too,
+// with TASK_AUTH=none.
+func (l *local) variables() map[string]string {
+	vars := l.clientVariables()
+	for _, name := range []string{"ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "DOCUMENT_LOCKS_COLLECTION"} {
+		if value := l.c.Value(name); value != "" {
+			vars[name] = value
+		}
+	}
+	return vars
+}
+
+// configureWorkers hands the caller's variables that concern workers on to them.
+func (l *local) configureWorkers(ctx context.Context) (err error) {
+	more := map[string]string{}
+	for _, name := range []string{
+		"ANALYZER", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT",
+		"CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX", "FIRESTORE_TRANSACTIONS", "LOG_LEVEL",
+	} {
+		more[name] = l.c.Value(name)
+	}
+	l.command, err = l.workerCommand(more)
+	l.command.runs = func(r run) {
+		verb, at := "runs", ""
+		if r.Continues {
+			verb = "continues"
+			if a, err := l.analyses.Summary(ctx, r.AnalysisID); err == nil && a.Progress.Percent() >= 0 {
+				at = fmt.Sprintf(", at %d %%", a.Progress.Percent())
+			}
+		}
+		l.show.Print("%s %s on %v, token %d%s", r.AnalysisID, verb, r.worker, r.Token, at)
+	}
+	l.command.ignored = func(id, problem string) { l.show.Print("%s: a report is ignored: %s", id, problem) }
+	l.command.stderr = func(id, text string) {
+		for line := range strings.Lines(text) {
+			l.show.Print("%s stderr: %s", id, strings.TrimRight(line, "\r\n"))
+		}
+	}
+	return err
+}
+
+// serveLocks serves the document lock on the same Firestore. Without SESSION_SECRET its
+// sessions end with this process. It returns the address of its page.
+func (l *local) serveLocks(address string) (string, error) {
+	env := map[string]string{"GOOGLE_CLOUD_PROJECT": l.place.Project, cli.FirestoreEmulator: l.place.Emulator, "SESSION_SECRET": rand.Text() + rand.Text()}
+	for _, name := range []string{"DOCUMENT_LOCK_TTL", "DOCUMENT_LOCKS_COLLECTION", "SESSION_SECRET", "PUSHER_APP_KEY", "PUSHER_APP_SECRET", "ALLOWED_ORIGINS"} {
+		env[name] = cmp.Or(l.c.Value(name), env[name])
+	}
+	cfg, err := doclock.ParseConfig(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	if err != nil {
+		return "", cli.EnvironmentError{Err: err}
+	}
+	return l.serve("the document lock, to be tried in two tabs", address, func(ctx context.Context, listener net.Listener) error {
+		return doclock.Serve(ctx, cfg, listener, slog.New(slog.DiscardHandler))
+	})
+}
+
+// serveConsole serves the console of the same Firestore, with changes allowed. It
+// returns its address.
+func (l *local) serveConsole(ctx context.Context, address string) (string, error) {
+	vars := l.variables()
+	c := cli.NewCall(cli.Command{}, nil, l.c.Streams, func(name string) (string, bool) { v, ok := vars[name]; return v, ok })
+	page, err := operate.NewConsole(ctx, c, operate.ConsoleOptions{
+		Write: true, Log: slog.New(slog.NewTextHandler(l.c.Err, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return "", err
+	}
+	return l.serve("the console, with all analyses", address, page.Serve)
+}
+
+// serve runs a server until close, and returns its address for browsers.
+func (l *local) serve(what, address string, serve func(context.Context, net.Listener) error) (string, error) {
+	listener, err := cli.Listen(what, address)
+	if err != nil {
+		return "", err
+	}
+	page := "http://" + listener.Addr().String() + "/"
+	l.show.Print("%s: %s", what, page)
+	ctx, cancel := context.WithCancel(context.Background())
+	l.cloud.run(func() {
+		if err := serve(ctx, listener); err != nil {
+			l.show.Print("%s: ended: %v", what, err)
+		}
+	}, cancel)
+	return page, nil
+}
+
+// supervise replaces a worker that ends, and stops it when ctx ends.
+func (l *local) supervise(ctx context.Context, w *process) {
+	for {
+		select {
+		case <-ctx.Done():
+			w.stop(localStopGrace)
+			return
+		case <-w.done:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(restartDelay):
+		}
+		next, err := startProcess(ctx, w.number, l.command)
+		switch {
+		case err == nil:
+			l.router.replace(w, next)
+			l.show.Print("%v ended; it serves again on %s, process %d", w, next.address, next.pid)
+			w = next
+		case ctx.Err() == nil:
+			l.show.Print("%v ended, and cannot be started again: %v", w, err)
+		}
+	}
+}
+
+// callRecovery calls the workers' recovery with a token until ctx ends, as Cloud
+// Scheduler does.
+func (l *local) callRecovery(ctx context.Context) {
+	due := time.NewTicker(l.every)
+	defer due.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-due.C:
+		}
+		r, err := l.recoverOnce(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			l.show.Print("recovery: %v", err)
+		case r.Booked > 0:
+			l.show.Print("recovery found %d orphaned, booked %d", r.Found, r.Booked)
+		}
+	}
+}
+
+func (l *local) recoverOnce(ctx context.Context) (r delivery.Recovery, err error) {
+	ctx, cancel := context.WithTimeout(ctx, recoveryTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, l.target+"/internal/tasks/recover", http.NoBody)
+	if err != nil {
+		return r, err
+	}
+	token, err := l.issuer.Token(caller, l.target)
+	if err != nil {
+		return r, err
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	response, err := l.router.RoundTrip(request)
+	if err != nil {
+		return r, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	answer, err := io.ReadAll(response.Body) // the router has bounded it
+	switch {
+	case err != nil:
+		return r, err
+	case response.StatusCode != http.StatusOK:
+		return r, fmt.Errorf("answered %d %s", response.StatusCode, answer)
+	}
+	err = json.Unmarshal(answer, &r)
+	return r, err
+}
+
+// printEnvironment prints what another terminal needs.
+func (l *local) printEnvironment(locks, page string) error {
+	vars := l.variables()
+	if l.c.JSON {
+		return l.c.PrintJSON(map[string]any{"environment": vars, "doclock": locks, "console": page})
+	}
+	self := quote(os.Args[0])
+	if strings.Contains(self, "go-build") { // go run has built it in a directory that it deletes
+		self = "go run ./cmd/taskguard"
+	}
+	_, err := io.WriteString(l.c.Out, exports(vars, self))
+	return err
+}
+
+// exports returns text for a shell in another terminal, in which self starts this program.
+func exports(vars map[string]string, self string) string {
+	text := "In another terminal:\n\n"
+	for _, name := range slices.Sorted(maps.Keys(vars)) {
+		text += "  export " + name + "=" + quote(vars[name]) + "\n"
+	}
+	return text + "\nand then:\n\n  " + self + " submit FILE… --wait\n\n" +
+		"or status, unlock ID, unlock --room ROOM, cancel ID, requeue ID, recover instead of submit. " +
+		"Ctrl-C ends local and deletes its data. Unset the variables afterwards.\n\n"
+}
+
+// quote returns text as one word of a POSIX shell.
+func quote(text string) string {
+	if text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=@%+,") == "" {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}

@@ -1,0 +1,174 @@
+package local
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"taskguard/cmd/internal/cli"
+)
+
+// command is how a worker is started.
+type command struct {
+	path    string
+	args    []string
+	env     []string
+	runs    func(run)                        // called for each run that a worker begins
+	stderr  func(analysisID, text string)    // called with what analyzers write there
+	ignored func(analysisID, problem string) // called for each report that a worker ignores; nil: it stays in the log
+}
+
+// run is the start of one run of an analysis.
+type run struct {
+	worker *process
+	record
+}
+
+// process is a worker. However its parent ends, the pipe that is the worker's standard
+// input closes, and the worker ends too.
+type process struct {
+	number  int
+	pid     int
+	address string // host:port on which it serves
+
+	cmd    *exec.Cmd
+	stdin  io.Closer
+	done   chan struct{} // closed when the process has ended and its output is read
+	log    tail          // complete when done is closed, as is stderr
+	stderr tail
+}
+
+// String names the worker for people.
+func (w *process) String() string { return fmt.Sprintf("worker %d", w.number) }
+
+// record is the part of a worker's log line that the parent reads.
+type record struct {
+	Message    string `json:"msg"`
+	Address    string `json:"address"`
+	AnalysisID string `json:"analysis_id"`
+	Token      int64  `json:"lock_token"`
+	Stderr     bool   `json:"stderr"`    // Message was written by an analyzer
+	Continues  bool   `json:"continues"` // the run is given a checkpoint
+	Problem    string `json:"problem"`   // why a report is ignored
+}
+
+// Messages of a worker's log that the parent reads.
+const (
+	servingMessage = "serving"
+	runMessage     = "run begins"
+)
+
+// startTimeout limits how long a worker may take until it serves.
+const startTimeout = 20 * time.Second
+
+// startProcess starts a worker and waits until it serves.
+func startProcess(ctx context.Context, number int, c command) (*process, error) {
+	w := &process{number: number, cmd: exec.Command(c.path, c.args...), done: make(chan struct{})}
+	w.cmd.Env, w.cmd.Stderr = c.env, &w.stderr
+	w.cmd.WaitDelay = time.Second // an analyzer that outlives it may keep its standard error open
+	stdin, err := w.cmd.StdinPipe()
+	out, outErr := w.cmd.StdoutPipe()
+	if err = errors.Join(err, outErr); err == nil {
+		err = w.cmd.Start()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w", w, err)
+	}
+	w.stdin, w.pid = stdin, w.cmd.Process.Pid
+	address := make(chan string, 1)
+	go w.follow(out, address, c)
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("it does not serve"))
+	defer cancel()
+	select {
+	case w.address = <-address:
+		return w, nil
+	case <-w.done:
+		err = fmt.Errorf("%v ended at once: %s", w, strings.TrimSpace(string(w.stderr+w.log)))
+	case <-ctx.Done():
+		err = fmt.Errorf("%v: %w", w, context.Cause(ctx))
+	}
+	w.stop(0)
+	return nil, err
+}
+
+// follow reads the worker's log to its end, then waits for the process.
+func (w *process) follow(out io.Reader, address chan<- string, c command) {
+	defer close(w.done)
+	lines := bufio.NewReader(out)
+	for {
+		line, err := lines.ReadBytes('\n')
+		var r record
+		_ = json.Unmarshal(line, &r) // another line is kept in the log
+		switch {
+		case r.Stderr:
+			c.stderr(r.AnalysisID, r.Message)
+		case r.Problem != "" && c.ignored != nil:
+			c.ignored(r.AnalysisID, r.Problem)
+		case r.Message == servingMessage:
+			address <- r.Address // the only such line; the channel has room for it
+		case r.Message == runMessage:
+			c.runs(run{w, r})
+		default:
+			_, _ = w.log.Write(line)
+		}
+		if err != nil {
+			break
+		}
+	}
+	_ = w.cmd.Wait() // the exit code is of no interest
+}
+
+// kill sends SIGKILL and waits until the process has ended.
+func (w *process) kill() error {
+	err := w.cmd.Process.Kill()
+	<-w.done
+	return err
+}
+
+// stop asks the worker to end, which releases its locks, and kills it after grace. It
+// waits until the process has ended.
+func (w *process) stop(grace time.Duration) {
+	_ = w.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-w.done:
+	case <-time.After(grace):
+		_ = w.kill()
+	}
+	_ = w.stdin.Close()
+}
+
+// startProcesses starts n workers, numbered from 1, and shows their addresses. On an error
+// it returns those that have started, too.
+func startProcesses(ctx context.Context, n int, c command, show *cli.Progress) (workers []*process, err error) {
+	for number := 1; number <= n; number++ {
+		w, err := startProcess(ctx, number, c)
+		if err != nil {
+			return workers, err
+		}
+		show.Print("%v serves on %s, process %d", w, w.address, w.pid)
+		workers = append(workers, w)
+	}
+	return workers, nil
+}
+
+// tail keeps the last lines that are written to it.
+type tail string
+
+const tailBytes = 4 << 10
+
+// Write never fails.
+func (t *tail) Write(p []byte) (int, error) {
+	*t += tail(p)
+	if extra := len(*t) - tailBytes; extra > 0 {
+		_, kept, _ := strings.Cut(string((*t)[extra:]), "\n")
+		*t = tail(kept)
+	}
+	return len(p), nil
+}

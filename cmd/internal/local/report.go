@@ -1,0 +1,146 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"taskguard/cmd/internal/cli"
+	"taskguard/internal/printable"
+	"taskguard/lease/analysislock"
+)
+
+// row is the demo's report of one file.
+type row struct {
+	Name   string `json:"file"`
+	ID     string `json:"analysis_id"`
+	Status string `json:"status"`
+	Result any    `json:"result,omitempty"`
+	tally
+	Runs       int64 `json:"runs"` // acquisitions, also of runs that were killed
+	FinishedBy int   `json:"finished_by"`
+
+	finished bool // a worker has answered so
+	parts    bool // it is analyzed in several parts
+	percent  int  // of the work, as last reported
+}
+
+// tally counts deliveries by their outcome. Deliveries is the sum of the others.
+type tally struct {
+	Deliveries int `json:"deliveries"`
+	Finishes   int `json:"finishes"`
+	Skips      int `json:"skips"`
+	Unanswered int `json:"unanswered"` // by a worker that was dead, or died
+	Others     int `json:"others"`     // refused, or ended without a result
+}
+
+func (r *row) count(v exchange) {
+	r.Deliveries++
+	r.finished = r.finished || v.answer.Result != ""
+	switch {
+	case v.status == 0:
+		r.Unanswered++
+	case v.skipped():
+		r.Skips++
+	case v.answer.Acquired && v.answer.Result != "":
+		r.Finishes++
+		r.FinishedBy = v.worker.number
+	default:
+		r.Others++
+	}
+}
+
+// report prints the table. It returns an error if anything is not as promised.
+func (d *demo) report(where string) error {
+	problems := d.problems()
+	var rows []*row
+	var total tally
+	runs := int64(0)
+	for _, doc := range d.docs {
+		r := d.rows[doc.ID]
+		rows = append(rows, r)
+		total.Deliveries += r.Deliveries
+		total.Finishes += r.Finishes
+		total.Skips += r.Skips
+		total.Unanswered += r.Unanswered
+		total.Others += r.Others
+		runs += r.Runs
+	}
+	if d.c.JSON {
+		err := d.c.PrintJSON(map[string]any{
+			"ok": len(problems) == 0, "problems": problems, "files": rows, "killed": d.killed, "total": total, "runs": runs,
+			"documents": map[string]string{"project": d.place.Project, "collection": d.place.Collection, "where": where},
+		})
+		if err != nil {
+			return err
+		}
+	} else {
+		printRows(d.c, rows)
+		killed := "."
+		if d.killed != nil {
+			k := d.killed
+			killed = fmt.Sprintf(", one of them killed with worker %d and repeated by worker %d.", k.Worker, k.TakenOver)
+			if k.Continued > 0 {
+				killed = fmt.Sprintf(", one of them killed with worker %d at %d %% and continued by worker %d at %d %%: %d %% of its work was done twice.",
+					k.Worker, k.Done, k.TakenOver, k.Continued, max(0, k.Done-k.Continued))
+			}
+		}
+		cli.Print(d.c.Out, "\n%s, %s: %d finished a file, %d skipped, %d unanswered by a dead worker, %d others.\n%s%s\nThe documents: %s.\n",
+			cli.Count(len(rows), "file"), cli.Count(total.Deliveries, "delivery"), total.Finishes, total.Skips, total.Unanswered, total.Others,
+			cli.Count(runs, "run"), killed, printable.Line(where))
+	}
+	if len(problems) == 0 && !d.c.JSON {
+		cli.Print(d.c.Out, "Each file was finished once.\n")
+	}
+	if len(problems) > 0 {
+		return errors.New("not as promised: " + strings.Join(problems, "; "))
+	}
+	return nil
+}
+
+// problems describes what is not as promised.
+func (d *demo) problems() []string {
+	all := []string{}
+	problem := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	if d.killed == nil {
+		problem("no worker was killed in the middle of a run")
+	}
+	skips := 0
+	for _, doc := range d.docs {
+		r, name := d.rows[doc.ID], printable.Line(doc.Name)
+		if d.killed != nil && d.killed.ID == doc.ID && r.FinishedBy == d.killed.Worker {
+			problem("%s was finished by the worker that was killed", name)
+		}
+		if d.killed != nil && d.killed.ID == doc.ID && d.killed.checkpoint && d.killed.Continued == 0 {
+			problem("%s did not continue from its checkpoint", name)
+		}
+		switch {
+		case r.Status != analysislock.Ready:
+			problem("%s is %s", name, r.Status)
+		case r.Finishes != 1:
+			problem("%s was finished by %s, want 1", name, cli.Count(r.Finishes, "delivery"))
+		}
+		skips += r.Skips
+	}
+	if skips == 0 {
+		problem("no delivery was skipped")
+	}
+	return all
+}
+
+// printRows prints a table of at most 60 columns.
+func printRows(c *cli.Call, rows []*row) {
+	cli.Print(c.Out, "\n")
+	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
+	cli.Print(t, "FILE\tRESULT\tDELIVERIES\tSKIPS\tRUNS\tBY\n")
+	for _, r := range rows {
+		by := "none"
+		if r.FinishedBy != 0 {
+			by = "worker " + strconv.Itoa(r.FinishedBy)
+		}
+		cli.Print(t, "%s\t%s\t%d\t%d\t%d\t%s\n", cli.Shorten(printable.Line(r.Name), 17), r.Status, r.Deliveries, r.Skips, r.Runs, by)
+	}
+	_ = t.Flush() // Run notices a failing standard output
+}

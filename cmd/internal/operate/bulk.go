@@ -1,0 +1,244 @@
+package operate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"taskguard/cmd/internal/cli"
+	"taskguard/internal/console"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
+	"taskguard/repo"
+)
+
+// filter is the flags that select analyses.
+type filter struct {
+	status, code  string
+	since, before func(now time.Time) time.Time
+}
+
+// flags declares the flags of f.
+func (f *filter) flags(c *cli.Call) {
+	c.Flags.StringVar(&f.status, "status", "", "filter: with this `STATUS`: QUEUED, PROCESSING, READY or FAILED")
+	c.Flags.StringVar(&f.code, "code", "", "filter: with this `CODE` of the error, or of the last attempt's")
+	unlimited := func(time.Time) (none time.Time) { return none }
+	f.since, f.before = unlimited, unlimited
+	for name, at := range map[string]*func(time.Time) time.Time{"since": &f.since, "older-than": &f.before} {
+		c.Flags.Func(name, "filter: by the last update: a `TIME`, or how long ago it was, such as 1h", func(text string) error {
+			parsed, err := console.ParseTime(text)
+			if err == nil {
+				*at = parsed
+			}
+			return err
+		})
+	}
+}
+
+// given reports whether f selects analyses. It refuses what no analysis has.
+func (f *filter) given(c *cli.Call) (bool, error) {
+	all := []string{analysislock.Queued, analysislock.Processing, analysislock.Ready, analysislock.Failed}
+	if c.Given("status") && !slices.Contains(all, f.status) || c.Given("code") && f.code == "" {
+		return true, cli.UsageError("--status must be QUEUED, PROCESSING, READY or FAILED, and --code must not be empty")
+	}
+	return slices.ContainsFunc([]string{"status", "code", "since", "older-than"}, c.Given), nil
+}
+
+// find reads up to limit analyses that f selects. before is the time of --older-than, or else
+// Firestore's. That is no limit: an updatedAt may be some milliseconds ahead of it.
+func (cl *Client) find(ctx context.Context, f *filter, limit int) (found []analysislock.Analysis, before time.Time, err error) {
+	now, err := cl.analyses.Now(ctx)
+	if err != nil {
+		return nil, now, err
+	}
+	is := repo.Filter{Status: f.status, Code: f.code, Since: f.since(now), Before: f.before(now)}
+	found, err = cl.analyses.Find(ctx, is, limit)
+	return found, cmp.Or(is.Before, now), explainIndex(err)
+}
+
+// bulk is the flags of a change of all analyses that a filter selects.
+type bulk struct {
+	filter
+	dryRun bool
+	rate   float64 // changes a second; 0: not limited
+	who    string  // makes the changes; empty: operator
+}
+
+// parse returns the IDs, or none if a filter is given.
+func (b *bulk) parse(c *cli.Call) ([]string, error) {
+	c.TakesKind(firstKind)
+	c.TakesJSON("print a JSON line for each analysis and, with a filter, one for the summary")
+	b.flags(c)
+	c.Flags.BoolVar(&b.dryRun, "dry-run", false, "with a filter: change nothing, only count")
+	c.Flags.Float64Var(&b.rate, "rate", 0, "with a filter: at most `N` changes a second (default: no limit)")
+	ids, err := c.Parse(0, -1)
+	if err != nil {
+		return nil, err
+	}
+	filtered, err := b.given(c)
+	switch {
+	case err != nil:
+		return nil, err
+	case filtered == (len(ids) > 0):
+		return nil, cli.UsageError("want either IDs or a filter, such as --status FAILED")
+	case !filtered && (c.Given("dry-run") || c.Given("rate")):
+		return nil, cli.UsageError("--dry-run and --rate need a filter, such as --status FAILED")
+	case c.Given("rate") && !(b.rate >= 0.001 && b.rate <= 1000):
+		return nil, cli.UsageError("--rate must be from 0.001 to 1000")
+	}
+	return ids, nil
+}
+
+// run lists the analyses first, and then makes the change to each that is still as it was
+// listed. When ctx ends, it completes the changes under way and begins no other.
+func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, what console.Change) error {
+	all, before, err := cl.find(ctx, &b.filter, math.MaxInt)
+	if err != nil {
+		return err
+	}
+	if cl.queue == nil && what != console.Cancel {
+		cli.Print(c.Err, "taskguard %s: TASK_QUEUE is not set: no deliveries are booked\n", c.Name)
+	}
+	log, terminal := c.Log(), isTerminal(c.Err)
+	if terminal { // which shows the progress instead
+		log = slog.New(slog.DiscardHandler)
+	}
+	var mu sync.Mutex
+	var shown time.Time
+	notBooked := false
+	n := map[string]int{}
+	summary := func() string {
+		if b.dryRun {
+			return fmt.Sprintf("%d matched, %d would be changed, %d skipped, %d failed", len(all), n[wouldChange], n[skipped], n[failed])
+		}
+		return fmt.Sprintf("%d matched, %d changed, %d skipped, %d failed", len(all), n[didChange], n[skipped], n[failed])
+	}
+	uninterrupted := context.WithoutCancel(ctx)
+	stopped := b.each(ctx, all, func(d *analysislock.Analysis) error {
+		outcome, err := b.change(uninterrupted, cl, what, d, log)
+		mu.Lock()
+		defer mu.Unlock()
+		n[outcome]++
+		if err != nil {
+			notBooked = notBooked || errors.Is(err, errNotBooked)
+			if terminal {
+				cli.Print(c.Err, "\r\x1b[K")
+			}
+			cli.Report(uninterrupted, c.Err, c.Name, err)
+		}
+		if terminal && time.Since(shown) > time.Second/5 {
+			shown = time.Now()
+			cli.Print(c.Err, "\r%s\x1b[K", summary())
+		}
+		if c.JSON {
+			_ = c.PrintJSON(map[string]string{"id": d.ID, "outcome": outcome}) // cli.Run reports its error
+		}
+		return queueRefuses(err)
+	})
+	if terminal {
+		cli.Print(c.Err, "\r\x1b[K")
+	}
+	if c.JSON {
+		err = c.PrintJSON(map[string]any{"summary": map[string]any{
+			"matched": len(all), "changed": n[didChange], "skipped": n[skipped], "failed": n[failed], "dry_run": b.dryRun,
+		}})
+	} else {
+		_, err = fmt.Fprintln(c.Out, summary())
+	}
+	if stopped != nil {
+		cli.Print(c.Err, "taskguard %s: it has stopped, as the queue refuses deliveries; when that is corrected, run it again for the rest\n", c.Name)
+	}
+	if notBooked {
+		cli.Print(c.Err, "taskguard %s: taskguard requeue%s --status QUEUED --since %s books the missing deliveries now; recovery does after one TTL\n", c.Name, cl.place.Flag(), iso8601.Format(before))
+	}
+	if ctx.Err() != nil {
+		cli.Print(c.Err, "taskguard %s: run it again for the rest; --older-than %s leaves out what has changed since\n", c.Name, iso8601.Format(before))
+		return ctx.Err()
+	}
+	if err == nil && n[failed] > 0 {
+		return cli.ExitError{Code: cli.ExitFailed}
+	}
+	return err
+}
+
+// each calls do for all analyses, 16 at a time and at most at the rate, until ctx ends or
+// one call returns an error, which each returns.
+func (b *bulk) each(ctx context.Context, all []analysislock.Analysis, do func(*analysislock.Analysis) error) error {
+	changes, ctx := errgroup.WithContext(ctx)
+	changes.SetLimit(16)
+	period := time.Microsecond
+	if b.rate > 0 && !b.dryRun {
+		period = time.Duration(float64(time.Second) / b.rate)
+	}
+	due := time.NewTicker(period)
+	defer due.Stop()
+	for i := range all {
+		if i > 0 {
+			select {
+			case <-ctx.Done():
+			case <-due.C:
+			}
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		changes.Go(func() error { return do(&all[i]) })
+	}
+	return changes.Wait()
+}
+
+// queueRefuses returns err if its booking failed for a reason that is the same for all.
+func queueRefuses(err error) error {
+	if code := status.Code(err); errors.Is(err, errNotBooked) && (code == codes.NotFound || code == codes.PermissionDenied) {
+		return err
+	}
+	return nil
+}
+
+// The outcomes of a bulk change of one analysis.
+const didChange, wouldChange, skipped, failed = "changed", "would_change", "skipped", "failed"
+
+// change makes the change to an analysis that is still as d. It skips one that is held. If
+// its status is not selected, it skips one that is READY, and one that a requeue has reset
+// already: a command that is run again books no second delivery.
+func (b *bulk) change(ctx context.Context, cl *Client, what console.Change, d *analysislock.Analysis, log *slog.Logger) (outcome string, err error) {
+	reset := b.status != analysislock.Queued && d.Status == analysislock.Queued && d.Attempts == 0 && d.Lock.Owner == "" && d.LastError == nil
+	switch {
+	case d.Malformed != nil:
+		return failed, cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, d.Malformed))
+	case lease.Held(d.Lock, d.ReadAt), what == console.Cancel && analysislock.Finished(d.Status),
+		what != console.Cancel && (reset || d.Status == analysislock.Ready && b.status != analysislock.Ready):
+		return skipped, nil
+	case b.dryRun:
+		return wouldChange, nil
+	}
+	done, err := cl.change(ctx, what, d.ID, &analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}, cmp.Or(b.who, operator()), log)
+	var held *lease.HeldError
+	switch {
+	case errors.As(err, &held), errors.Is(err, lease.ErrConflict), errors.Is(err, lease.ErrFinished), errors.Is(err, lease.ErrNotFound),
+		err == nil && done.Was == done.Status && what == console.Cancel: // it was cancelled before
+		return skipped, nil
+	case err != nil:
+		return failed, cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, err))
+	}
+	return didChange, nil
+}
+
+// isTerminal reports whether w is a terminal, or another character device.
+func isTerminal(w any) bool {
+	f, _ := w.(*os.File)
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

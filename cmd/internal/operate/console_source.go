@@ -1,0 +1,104 @@
+package operate
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"taskguard/internal/console"
+	"taskguard/lease/analysislock"
+	"taskguard/repo"
+)
+
+// consoleSource reads the analyses for the console.
+type consoleSource struct{ *Client }
+
+var _ console.Source = consoleSource{}
+
+// Page implements console.Source.
+func (s consoleSource) Page(ctx context.Context, f console.Filter, after string, limit int) (console.Listing, error) {
+	if f.Prefix != "" {
+		if err := analysislock.CheckID(f.Prefix); err != nil {
+			return console.Listing{}, err
+		}
+	}
+	is := repo.Filter{Status: f.Status, Code: f.Code, ErrorOnly: f.Status == analysislock.Failed, Since: f.Since, Before: f.Before, Prefix: f.Prefix}
+	found, next, at, err := s.analyses.Page(ctx, is, after, limit)
+	return console.Listing{At: at, Asked: time.Now(), All: found, Next: next}, refusal(err)
+}
+
+// Active implements console.Source.
+func (s consoleSource) Active(ctx context.Context, limit int) (console.Listing, error) {
+	running, waiting, stuck, at, err := s.analyses.Active(ctx, limit)
+	return console.Listing{At: at, Asked: time.Now(), All: slices.Concat(running, waiting, stuck)}, refusal(err)
+}
+
+// Count implements console.Source.
+func (s consoleSource) Count(ctx context.Context, statuses []string) (console.Counts, error) {
+	counts := console.Counts{}
+	for _, status := range append([]string{""}, statuses...) {
+		n, err := s.analyses.Count(ctx, repo.Filter{Status: status})
+		if err != nil {
+			return nil, refusal(err)
+		}
+		counts[status] = n
+	}
+	return counts, nil
+}
+
+// Oldest implements console.Source.
+func (s consoleSource) Oldest(ctx context.Context) ([]analysislock.Analysis, error) {
+	oldest, found, err := s.analyses.OldestUnfinished(ctx)
+	if err != nil || !found {
+		return nil, refusal(err)
+	}
+	return []analysislock.Analysis{oldest}, nil
+}
+
+// Failures implements console.Source.
+func (s consoleSource) Failures(ctx context.Context, limit int) (all []console.Failure, err error) {
+	found, err := s.analyses.Failures(ctx, limit)
+	for i := range found {
+		all = append(all, console.Failure(found[i]))
+	}
+	return all, refusal(err)
+}
+
+// Get implements console.Source.
+func (s consoleSource) Get(ctx context.Context, id string, contents bool) (console.Detail, error) {
+	read := s.analyses.Summary
+	if contents {
+		read = s.analyses.Get
+	}
+	a, err := read(ctx, id)
+	if err != nil {
+		return console.Detail{}, refusal(err)
+	}
+	whole := console.Detail{Analysis: a, At: a.ReadAt, Asked: time.Now()}
+	whole.Input, err = plainJSON(a.Input)
+	if err == nil {
+		whole.Result, err = plainJSON(a.Result)
+	}
+	return whole, err
+}
+
+// refusals are Firestore's answers that do not change by waiting.
+var refusals = map[codes.Code]string{
+	codes.PermissionDenied:   "this account may not read the analyses (PERMISSION_DENIED)",
+	codes.Unauthenticated:    "it does not accept these credentials (UNAUTHENTICATED)",
+	codes.FailedPrecondition: "an index of deploy/firestore.indexes.json is missing, or is still being built (FAILED_PRECONDITION)",
+	codes.InvalidArgument:    "it does not accept the query (INVALID_ARGUMENT)",
+	codes.ResourceExhausted:  "a quota is used up (RESOURCE_EXHAUSTED)",
+}
+
+// refusal returns err, as a *console.Refusal where waiting does not help.
+func refusal(err error) error {
+	words, is := refusals[status.Code(err)]
+	if err == nil || !is {
+		return err
+	}
+	return &console.Refusal{Text: words, Err: err}
+}

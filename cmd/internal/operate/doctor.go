@@ -1,0 +1,101 @@
+package operate
+
+import (
+	"context"
+	"strings"
+
+	"taskguard/cmd/internal/cli"
+	"taskguard/internal/doctor"
+	"taskguard/internal/printable"
+)
+
+// diagnosis is the output of doctor --json.
+type diagnosis struct {
+	Read      []doctor.Source    `json:"read"`
+	Findings  []doctor.Finding   `json:"findings"`
+	Unchecked []doctor.Unchecked `json:"unchecked"`
+}
+
+// Doctor checks whether the settings of a deployment fit each other.
+func Doctor(ctx context.Context, c *cli.Call) error {
+	o := doctor.Options{Lookup: c.Lookup}
+	c.Flags.StringVar(&o.Service, "service", "", "the worker: `FILE` for gcloud run services replace, or a service's name")
+	c.Flags.StringVar(&o.Doclock, "doclock", "", "the document lock: `FILE` or a service's name")
+	c.Flags.StringVar(&o.Queue, "queue", "", "the queue: `FILE` of gcloud's flags; without it, the queue of TASK_QUEUE")
+	c.Flags.StringVar(&o.Indexes, "indexes", "", "the indexes: `FILE` such as deploy/firestore.indexes.json; without it, the database's")
+	c.TakesJSON("print what was read, found and not checked as one JSON document")
+	if _, err := c.Parse(0, 0); err != nil {
+		return err
+	}
+	if e := c.Environment(); c.Value("KINDS") != "" {
+		o.Kinds = cli.Kinds(e)
+		if err := cli.Check(e); err != nil {
+			return err
+		}
+	}
+	facts, err := doctor.Read(ctx, o)
+	switch {
+	case err != nil:
+		return cli.UsageError(err.Error())
+	case ctx.Err() != nil:
+		return ctx.Err() // what was not read was not refused
+	}
+	found, unchecked := doctor.Check(facts)
+	d := diagnosis{ // no list is null
+		append([]doctor.Source{}, facts.Sources()...), append([]doctor.Finding{}, found...), append([]doctor.Unchecked{}, unchecked...),
+	}
+	if c.JSON {
+		err = c.PrintJSON(d)
+	} else {
+		d.print(c)
+	}
+	if problems, _, unreadable := d.count(); err == nil && problems+unreadable > 0 {
+		return cli.ExitError{Code: cli.ExitFailed}
+	}
+	return err
+}
+
+func (d diagnosis) count() (problems, advice, unreadable int) {
+	for _, f := range d.Findings {
+		if f.Severity == doctor.Problem {
+			problems++
+		}
+	}
+	for _, u := range d.Unchecked {
+		if u.Failed {
+			unreadable++
+		}
+	}
+	return problems, len(d.Findings) - problems, unreadable
+}
+
+func (d diagnosis) print(c *cli.Call) {
+	for _, s := range d.Read {
+		cli.Print(c.Out, "read: %s: %s\n", printable.Line(s.From), strings.Join(s.Parts, ", "))
+	}
+	for _, f := range d.Findings {
+		cli.Print(c.Out, "\n%s: %s (%s)\n    %s\n", f.Severity, printable.Line(f.Problem), f.Rule, printable.Line(f.Fix))
+	}
+	if len(d.Findings) > 0 {
+		cli.Print(c.Out, "\n")
+	}
+	for _, u := range d.Unchecked {
+		verdict := "not checked"
+		if u.Failed {
+			verdict = "not readable"
+		}
+		cli.Print(c.Out, "%s: %s: %s\n", verdict, strings.Join(u.Parts, ", "), printable.Line(u.Why))
+	}
+	problems, advice, unreadable := d.count()
+	last := cli.Count(problems, "problem") + ", " + cli.Count(advice, "piece") + " of advice"
+	switch {
+	case len(d.Read) == 0:
+		last = "nothing was read"
+	case len(d.Findings) == 0:
+		last = "no problem in what was read"
+	}
+	if unreadable > 0 && len(d.Read) > 0 {
+		last += "; not all could be read"
+	}
+	cli.Print(c.Out, "%s\n", last)
+}

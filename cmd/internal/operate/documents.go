@@ -1,0 +1,140 @@
+package operate
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"taskguard/cmd/internal/cli"
+	"taskguard/internal/printable"
+	"taskguard/internal/taskqueue"
+	"taskguard/orchestrator"
+)
+
+// maxInput leaves 64 KiB of a document's 1 MiB for its result.
+const maxInput = 1<<20 - 64<<10
+
+// Document is an analysis to be created.
+type Document struct {
+	ID    string
+	Name  string // of the file; the id, where there is none
+	Input any
+}
+
+// ReadDocuments makes a document of each file. A file that is named twice is one
+// document.
+func ReadDocuments(files []string, read func(string) ([]byte, error)) ([]Document, error) {
+	var all []Document
+	for _, file := range files {
+		content, err := read(file)
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			return nil, fmt.Errorf("%s: %w", printable.Line(file), path.Err)
+		}
+		if err != nil {
+			return nil, err // it names the file
+		}
+		d, err := newDocument(file, content)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(all, func(o Document) bool { return o.ID == d.ID }) {
+			all = append(all, d)
+		}
+	}
+	return all, nil
+}
+
+// ReadFile reads a regular file. Others are not opened, as reading a device may never end
+// and opening a pipe may block. Of a file that no document can hold it reads only so much
+// that newDocument refuses it.
+func ReadFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file", printable.Line(path))
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // only read
+	return io.ReadAll(io.LimitReader(f, maxInput+1))
+}
+
+// newDocument returns the input of builtin:document. The id is made from name and
+// content, so the same file is the same analysis.
+func newDocument(file string, content []byte) (Document, error) {
+	if len(content) > maxInput {
+		return Document{}, fmt.Errorf("%s: larger than %d bytes, which a document cannot hold", printable.Line(file), maxInput)
+	}
+	name := filepath.ToSlash(filepath.Clean(file))
+	form, value := "text", string(content)
+	if !utf8.Valid(content) {
+		form, value = "base64", base64.StdEncoding.EncodeToString(content)
+	}
+	if len(name)+len(value) > maxInput {
+		return Document{}, fmt.Errorf("%s: over %d bytes as %s, the most that a document takes", printable.Line(file), maxInput, form)
+	}
+	if !utf8.ValidString(name) {
+		return Document{}, fmt.Errorf("%q: its name is not UTF-8", file)
+	}
+	return Document{
+		ID:    slug(name) + "-" + taskqueue.Name(name, form, value)[:16],
+		Name:  name,
+		Input: map[string]any{"name": name, form: value},
+	}, nil
+}
+
+// slug is the readable beginning of an id.
+func slug(name string) string {
+	base := strings.ToLower(filepath.Base(name))
+	words := strings.FieldsFunc(base, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
+	s := strings.Join(words, "-")
+	if s == "" {
+		s = "file"
+	}
+	return s[:min(len(s), 40)]
+}
+
+// inputDocument returns an analysis of any JSON value.
+func inputDocument(text, id string) (Document, error) {
+	if !json.Valid([]byte(text)) {
+		return Document{}, cli.UsageError("--input is not JSON")
+	}
+	input, err := orchestrator.Storable(json.RawMessage(text))
+	var permanent *orchestrator.PermanentError
+	if errors.As(err, &permanent) {
+		return Document{}, cli.UsageError("--input: " + inputMessage(permanent))
+	}
+	if err != nil {
+		return Document{}, err
+	}
+	if id == "" {
+		canonical, err := json.Marshal(input)
+		if err != nil {
+			return Document{}, err
+		}
+		id = "input-" + taskqueue.Name(string(canonical))[:16]
+	}
+	return Document{ID: id, Name: id, Input: input}, nil
+}
+
+// inputMessage is a refusal's message whose paths begin at the input, not at a result.
+func inputMessage(refused *orchestrator.PermanentError) string {
+	message := "input" + strings.TrimPrefix(refused.Message, "result")
+	if refused.Code == orchestrator.CodeResultTooLarge {
+		message = strings.Replace(message, " at result", " at input", 1)
+	}
+	return message
+}

@@ -1,0 +1,301 @@
+package operate
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"taskguard/cmd/internal/cli"
+	"taskguard/internal/printable"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
+	"taskguard/repo"
+)
+
+// shownAnalysis is an analysis in status's JSON: its public form, and its lock
+// without the fencing token.
+type shownAnalysis struct {
+	Kind       string                 `json:"kind,omitempty"` // unless it is analysis
+	ID         string                 `json:"id"`
+	Status     string                 `json:"status"`
+	Attempts   int                    `json:"attempts"`
+	Error      *analysislock.Error    `json:"error,omitempty"`
+	LastError  *analysislock.Error    `json:"last_error,omitempty"` // of the last attempt that failed temporarily
+	CreatedAt  time.Time              `json:"created_at,omitzero"`
+	UpdatedAt  time.Time              `json:"updated_at,omitzero"`
+	StartedAt  time.Time              `json:"started_at,omitzero"`
+	NextAt     time.Time              `json:"next_attempt_at,omitzero"`
+	FinishedBy string                 `json:"finished_by,omitempty"`
+	Lock       lockInfo               `json:"lock"`
+	Malformed  string                 `json:"malformed,omitempty"` // why Lock is empty
+	Progress   *analysislock.Progress `json:"progress,omitempty"`
+
+	// Of one analysis only.
+	History    []analysislock.Attempt `json:"history,omitempty"`
+	Checkpoint json.RawMessage        `json:"checkpoint,omitempty"`
+	Input      json.RawMessage        `json:"input,omitempty"`
+	Result     json.RawMessage        `json:"result,omitempty"`
+}
+
+// lockInfo holds the owner of a lock when it was read; of an expired lock, the last owner.
+type lockInfo struct {
+	Held      bool      `json:"held"`
+	Owner     string    `json:"owner,omitempty"`
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+
+	remaining time.Duration
+}
+
+func lockOf(a *analysislock.Analysis) lockInfo {
+	return lockInfo{
+		Held: lease.Held(a.Lock, a.ReadAt), Owner: a.Lock.Owner, ExpiresAt: a.Lock.ExpiresAt,
+		remaining: a.Lock.ExpiresAt.Sub(a.ReadAt),
+	}
+}
+
+// String describes l for people.
+func (l lockInfo) String() string {
+	owner, expiry := printable.Line(l.Owner), iso8601.Format(l.ExpiresAt)
+	switch {
+	case l.Held:
+		return "held by " + owner + cmp.Or(cli.Duration(l.remaining, ", %s left"), " until "+expiry)
+	case l.Owner == "":
+		return "free"
+	case l.ExpiresAt.IsZero():
+		return "left by " + owner + ", without an expiry"
+	}
+	return "left by " + owner + ", expired " + cmp.Or(cli.Duration(-l.remaining, "%s ago"), "at "+expiry)
+}
+
+// Status shows one analysis with input and result, or many without.
+func Status(ctx context.Context, c *cli.Call) (err error) {
+	c.TakesKind(firstKind)
+	c.TakesJSON("print one analysis as a JSON document, many as one JSON line each")
+	unfinished := c.Flags.Bool("unfinished", false, "list only QUEUED and PROCESSING, oldest update first")
+	limit := c.Flags.Int("limit", 100, "how many are listed, by id unless --unfinished; with a filter all, last updated first")
+	var f filter
+	f.flags(c)
+	args, err := c.Parse(0, 1)
+	if err != nil {
+		return err
+	}
+	filtered, err := f.given(c)
+	switch {
+	case err != nil:
+		return err
+	case *limit < 1:
+		return cli.UsageError("--limit must be at least 1")
+	case len(args) == 1 && *unfinished:
+		return cli.UsageError("an ID and --unfinished exclude each other")
+	case filtered && (len(args) == 1 || *unfinished):
+		return cli.UsageError("an ID, --unfinished and a filter exclude each other")
+	case len(args) == 1:
+		if err := checkID(args[0]); err != nil {
+			return err
+		}
+	case filtered && !c.Given("limit"):
+		*limit = math.MaxInt
+	}
+	cl, err := connect(ctx, c, noQueue, repo.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cl.close()) }()
+	cli.Print(c.Err, "taskguard status%s: reading %s\n", cl.place.Flag(), cl.place)
+	switch {
+	case len(args) == 1:
+		return cl.showOne(ctx, c, args[0])
+	case *unfinished:
+		return cl.showMany(ctx, c, cl.analyses.Unfinished, *limit)
+	case filtered:
+		return cl.showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
+			found, _, err := cl.find(ctx, &f, limit)
+			return found, err
+		}, *limit)
+	}
+	return cl.showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
+		return cl.analyses.List(ctx, "", limit)
+	}, *limit)
+}
+
+func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
+	a, err := cl.analyses.Get(ctx, id)
+	if err != nil {
+		return cl.explain(id, err)
+	}
+	s := summaryOf(&a)
+	s.Kind, s.History = cl.place.Other(), a.History
+	checkpoint := cmp.Or(a.Checkpoint, &analysislock.Checkpoint{})
+	for to, v := range map[*json.RawMessage]any{&s.Input: a.Input, &s.Result: a.Result, &s.Checkpoint: checkpoint.Value} {
+		if *to, err = plainJSON(v); err != nil {
+			return err
+		}
+	}
+	if c.JSON {
+		return c.PrintJSON(s)
+	}
+	if err := errors.Join(printFields(c, &s, a.ReadAt), printHistory(c, &s)); err != nil || s.Result == nil {
+		return err
+	}
+	var result bytes.Buffer
+	if err := json.Indent(&result, s.Result, "", "  "); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.Out, "result\n%s\n", printable.Lines(result.String()))
+	return err
+}
+
+// errorLines formats an error for a table's column; a message may have several lines.
+func errorLines(e *analysislock.Error) string {
+	if e == nil {
+		return ""
+	}
+	message := printable.Lines(strings.TrimRight(e.Message, "\n"))
+	return printable.Line(e.Code) + ": " + strings.ReplaceAll(message, "\n", "\n\t")
+}
+
+// printFields prints an analysis without its result.
+func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) error {
+	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
+	cli.Print(t, "id\t%s\nstatus\t%s\nattempts\t%d\nlock\t%s\n", printable.Line(s.ID), printable.Line(statusOrNone(s.Status)), s.Attempts, s.Lock)
+	field := func(name, value string, present bool) {
+		if present {
+			cli.Print(t, "%s\t%s\n", name, value)
+		}
+	}
+	if p := s.Progress; p != nil {
+		ago := cmp.Or(cli.Duration(max(0, readAt.Sub(p.At)), "%s ago"), "at "+iso8601.Format(p.At))
+		field("progress", progressText(p, "reported "+ago), !p.At.IsZero())
+	}
+	field("checkpoint", cli.Count(len(s.Checkpoint), "byte")+"; the next run continues from it", s.Checkpoint != nil)
+	field("error", errorLines(s.Error), s.Error != nil)
+	field("last error", errorLines(s.LastError), s.LastError != nil)
+	next := iso8601.Format(s.NextAt)
+	if left := s.NextAt.Sub(readAt); left > 0 {
+		next += cli.Duration(left, ", %s left")
+	}
+	field("next attempt", next, !s.NextAt.IsZero())
+	field("created", iso8601.Format(s.CreatedAt), !s.CreatedAt.IsZero())
+	field("updated", iso8601.Format(s.UpdatedAt), !s.UpdatedAt.IsZero())
+	field("finished by", printable.Line(s.FinishedBy), s.FinishedBy != "")
+	return t.Flush()
+}
+
+// printHistory prints the attempts, a row each. One without an end is running, or its
+// worker has crashed or lost the lock.
+func printHistory(c *cli.Call, s *shownAnalysis) error {
+	if len(s.History) == 0 {
+		return nil
+	}
+	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
+	cli.Print(t, "\nATTEMPT\tSTARTED\tDURATION\tOUTCOME\tERROR\n")
+	for i := range s.History {
+		a := &s.History[i]
+		took, outcome, failed := "", cmp.Or(a.Outcome, "no end recorded"), a.Code+": "+cli.Shorten(strings.TrimSpace(a.Message), maxSummary)
+		if !a.EndedAt.IsZero() {
+			took = a.EndedAt.Sub(a.StartedAt).String()
+		}
+		if a.Outcome == "" && i == len(s.History)-1 && s.Lock.Held {
+			outcome = "running"
+		}
+		cli.Print(t, "%d\t%s\t%s\t%s\t%s\n", a.Number, iso8601.Format(a.StartedAt), took, printable.Line(outcome), printable.Line(strings.TrimSuffix(failed, ": ")))
+	}
+	return t.Flush()
+}
+
+// percent formats the part of the work that is done; "": it was not reported.
+func percent(p *analysislock.Progress) string {
+	if n := p.Percent(); n >= 0 {
+		return fmt.Sprintf("%d %%", n)
+	}
+	return ""
+}
+
+// progressText describes a progress in one line: its percentage, its message, and more.
+func progressText(p *analysislock.Progress, more ...string) string {
+	parts := append([]string{percent(p), printable.Line(p.Message)}, more...)
+	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ", ")
+}
+
+// showMany prints what read finds. It reads one more than limit, to report whether
+// there are more.
+func (cl *Client) showMany(ctx context.Context, c *cli.Call, read func(context.Context, int) ([]analysislock.Analysis, error), limit int) error {
+	all, err := read(ctx, max(limit, limit+1)) // the greatest int has no next
+	if err != nil {
+		return err
+	}
+	if len(all) > limit {
+		all = all[:limit]
+		cli.Print(c.Err, "taskguard status: the first %d; --limit shows more\n", limit)
+	}
+	if !c.JSON {
+		return printTable(c, all)
+	}
+	for i := range all {
+		s := summaryOf(&all[i])
+		s.Kind = cl.place.Other()
+		if err := c.PrintJSON(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func printTable(c *cli.Call, all []analysislock.Analysis) error {
+	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
+	cli.Print(t, "ID\tSTATUS\tATTEMPTS\tPROGRESS\tUPDATED\tLOCK\tERROR\n")
+	for i := range all {
+		s := summaryOf(&all[i])
+		updated, failed, lock := "", "", s.Lock.String()
+		if !s.UpdatedAt.IsZero() {
+			updated = iso8601.Format(s.UpdatedAt)
+		}
+		switch {
+		case s.Error != nil:
+			failed = s.Error.Code
+		case s.LastError != nil:
+			failed = "last: " + s.LastError.Code
+		}
+		switch {
+		case s.Malformed != "":
+			lock = "malformed: " + printable.Line(s.Malformed)
+		case s.Lock.Owner == "" && all[i].Waits():
+			lock = "waits until " + iso8601.Format(s.NextAt)
+		}
+		cli.Print(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n",
+			printable.Line(s.ID), printable.Line(statusOrNone(s.Status)), s.Attempts, percent(s.Progress), updated, lock, printable.Line(failed))
+	}
+	return t.Flush()
+}
+
+// summaryOf is an analysis as a list shows it.
+func summaryOf(a *analysislock.Analysis) shownAnalysis {
+	s := shownAnalysis{
+		ID: a.ID, Status: a.Status, Attempts: a.Attempts, Error: a.Error, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
+		StartedAt: a.StartedAt, NextAt: a.NextAttemptAt, LastError: a.LastError, FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a), Progress: a.Progress,
+	}
+	if errors.Is(a.Malformed, lease.ErrMalformed) { // else the id is wrong, and the lock can be read
+		s.Malformed = a.Problem()
+	}
+	if a.Status == analysislock.Ready { // another program may not have deleted it
+		s.LastError = nil
+	}
+	return s
+}
+
+// plainJSON is the JSON of an input or a result; nil: there is none.
+func plainJSON(v any) (json.RawMessage, error) {
+	if v == nil {
+		return nil, nil
+	}
+	return repo.Plain(v)
+}

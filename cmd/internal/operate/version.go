@@ -1,0 +1,27 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+
+	"taskguard/cmd/internal/cli"
+)
+
+// Version prints which build of taskguard this is. The go command puts the commit into
+// the module's version.
+func Version(_ context.Context, c *cli.Call) error {
+	c.TakesJSON("print the build as one JSON document")
+	if _, err := c.Parse(0, 0); err != nil {
+		return err
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return errors.New("this program was built without module support")
+	}
+	if c.JSON {
+		return c.PrintJSON(map[string]string{"version": info.Main.Version, "go": info.GoVersion})
+	}
+	cli.Print(c.Out, "taskguard %s, %s\n", info.Main.Version, info.GoVersion)
+	return nil
+}

@@ -1,0 +1,65 @@
+package cloudrun
+
+import (
+	"strings"
+
+	"taskguard/internal/taskqueue"
+	"taskguard/lease"
+	"taskguard/repo"
+)
+
+// Firestore names a database.
+type Firestore struct {
+	Project  string // empty: from the metadata server
+	Database string
+	Emulator string // FIRESTORE_EMULATOR_HOST, which Google's library reads itself
+}
+
+// Firestore reads which database the environment names.
+func (e *Environment) Firestore() Firestore {
+	return Firestore{
+		Project:  e.Name("GOOGLE_CLOUD_PROJECT", ""),
+		Database: e.Name("FIRESTORE_DATABASE", "(default)"),
+		Emulator: e.Address("FIRESTORE_EMULATOR_HOST"),
+	}
+}
+
+// Collection reads the path of a collection.
+func (e *Environment) Collection(name, def string) string {
+	v := e.Text(name, def)
+	if err := repo.CheckCollection(v); err != nil {
+		e.Problem(name, "%v", err)
+	}
+	return v
+}
+
+// LockPolicy reads how long the locks of analyses live.
+func (e *Environment) LockPolicy() lease.Policy {
+	p := lease.Policy{
+		TTL:         e.Duration("LOCK_TTL", lease.DefaultTTL),
+		MaxAttempts: e.Integer("MAX_ATTEMPTS", 10, 1, 1_000_000),
+	}
+	p.Heartbeat = e.Duration("LOCK_HEARTBEAT", p.TTL/3)
+	if err := p.Check(); err != nil {
+		e.Problem("LOCK_TTL, LOCK_HEARTBEAT", "%s", strings.TrimPrefix(err.Error(), "lease: "))
+	}
+	return p
+}
+
+// TaskQueue reads where deliveries are booked, whom they call and as whom; nil: the
+// environment names no queue.
+func (e *Environment) TaskQueue() *taskqueue.Config {
+	c := taskqueue.Config{
+		Queue: e.Text("TASK_QUEUE", ""), TargetURL: e.Text("TASK_TARGET_URL", ""), Caller: e.Text("TASK_CALLER", ""),
+		Audience: e.Text("TASK_AUDIENCE", ""), EmulatorHost: e.Address("CLOUD_TASKS_EMULATOR_HOST"),
+	}
+	if c.Queue == "" {
+		e.Unused("belongs to TASK_QUEUE, which is not set", "TASK_TARGET_URL", "TASK_CALLER", "CLOUD_TASKS_EMULATOR_HOST")
+		return nil
+	}
+	e.ForTests("CLOUD_TASKS_EMULATOR_HOST")
+	if err := c.Check(); err != nil {
+		e.Add(err)
+	}
+	return &c
+}

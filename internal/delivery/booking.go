@@ -1,0 +1,215 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"strconv"
+	"time"
+
+	"taskguard/internal/taskqueue"
+	"taskguard/internal/telemetry"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
+)
+
+// Queue books deliveries; taskqueue.Queue does.
+type Queue interface {
+	// Book makes sure that t is in the queue. already: its name was taken.
+	Book(ctx context.Context, t taskqueue.Task) (already bool, err error)
+}
+
+const (
+	// followDelay is the time from a lock's expiry to its follow-up, so that the
+	// follow-up is not too early if the queue's clock is ahead.
+	followDelay = 2 * time.Second
+	// bookTimeout limits the booking of a follow-up. It also limits the booking of the
+	// replacement of a stopped run, if the stop has no deadline.
+	bookTimeout = 2 * time.Second
+)
+
+// follow books a follow-up: a delivery for the time after the other owner's lock has
+// expired. The task's name contains the lock's token and expiry. So many duplicates book
+// one task, and after a renewal the next duplicate books another.
+//
+// If the name is taken, the delivery counts as booked: that task has still to be
+// delivered, or it was delivered and has booked the task of a later lock. The exception
+// is a delivery that has this name itself: it is being handled now, so it books nothing
+// and must not be acknowledged.
+func (a *attempt) follow(ctx context.Context) Outcome {
+	o := Outcome{Case: Locked, ID: a.id, HeldBy: a.acq.Grant.Owner, RetryAt: a.acq.ExpiresAt, RetryIn: a.acq.Remaining}
+	if a.followUp(ctx, a.acq.Grant.Token, a.acq.ExpiresAt) {
+		o.Case = LockedBooked
+	}
+	return o
+}
+
+// followUp reports whether the follow-up of the lock of that token and expiry is booked. For
+// a lock that is not held, which has no expiry, it books a delivery for now.
+func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) bool {
+	name := a.Kind.task("follow", a.id, strconv.FormatInt(token, 10), expires.UTC().Format(time.RFC3339Nano))
+	if !expires.IsZero() {
+		expires = expires.Add(followDelay)
+	}
+	return name != a.task && a.bookAt(ctx, name, expires)
+}
+
+// stopped releases the lock of a run that was ended by a stop, and books an immediate
+// delivery to replace it, both before the deadline of the stop. An owner is stopped
+// once, so the name is used once. If nothing is booked, the queue retries by itself.
+func (a *attempt) stopped(ctx context.Context) Outcome {
+	stop := &StopError{Deadline: time.Now().Add(bookTimeout)}
+	_ = errors.As(context.Cause(ctx), &stop)
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), stop.Deadline)
+	defer cancel()
+	o := Outcome{Case: ShuttingDown, Err: ErrStopping}
+	if a.release(ctx, analysislock.OutcomeShuttingDown, true) && a.Queue != nil && a.book(ctx, taskqueue.Task{Name: a.Kind.task("replace", a.id, a.owner)}) {
+		o.Case = ShuttingDownBooked
+	}
+	return o
+}
+
+// continued ends a run that has passed its deadline, if it has committed a new checkpoint:
+// it releases the lock without counting the attempt, and books an immediate delivery, which
+// continues from the checkpoint. ended is false if there is none.
+func (a *attempt) continued(ctx context.Context) (o Outcome, ended bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*bookTimeout)
+	defer cancel()
+	err := a.hold.Flush(ctx) // an earlier checkpoint counts too
+	switch {
+	case errors.Is(err, lease.ErrLost):
+		return a.finished(ctx, o, err), true
+	case !a.hold.Advanced():
+		return o, false
+	}
+	a.Telemetry.TimedOut(ctx, analysislock.OutcomeContinued)
+	o = Outcome{Case: Continued, Err: errDeadline}
+	if a.release(ctx, analysislock.OutcomeContinued, true) && a.Queue != nil && a.book(ctx, taskqueue.Task{Name: a.Kind.task("continue", a.id, a.owner)}) {
+		o.Case = ContinuedBooked
+	}
+	return o, true
+}
+
+// retry releases the lock after a temporary failure, and books the next attempt for the
+// time that the same commit records. If the process dies between the two, the delivery at
+// hand is redelivered and books the same task; see wait.
+func (a *attempt) retry(ctx context.Context, code, message string) Outcome {
+	o := Outcome{Case: Retry, Err: errors.New(message), Code: code}
+	var wait time.Duration
+	if a.Queue != nil {
+		wait = backoff(a.acq.Attempt, a.RetryMin, a.RetryMax, spread(a.id, a.acq.Grant.Token))
+	}
+	var next time.Time
+	var lost error
+	released := a.released(ctx, func(ctx context.Context) (err error) {
+		if next, err = a.hold.Retry(ctx, code, message, wait); errors.Is(err, lease.ErrLost) {
+			lost, err = err, nil
+		}
+		return err
+	})
+	if lost != nil {
+		a.lost(ctx, lost)
+		return a.lockLost(ctx, lost)
+	}
+	if released && a.bookNext(ctx, next) {
+		o.Case, o.RetryAt = RetryBooked, next
+	}
+	return o
+}
+
+// wait handles a delivery that comes before the next attempt is due: it books the task of
+// that attempt again. The document has all parts of its name.
+func (a *attempt) wait(ctx context.Context) Outcome {
+	o := Outcome{Case: Waiting, ID: a.id, RetryAt: a.acq.ExpiresAt, RetryIn: a.acq.Remaining}
+	if a.bookNext(ctx, a.acq.ExpiresAt) {
+		o.Case = WaitingBooked
+	}
+	return o
+}
+
+// bookNext books the next attempt for the time next.
+func (a *attempt) bookNext(ctx context.Context, next time.Time) bool {
+	return a.bookAt(ctx, a.nextName(a.id, a.acq.Grant.Token, next), next)
+}
+
+// isNext reports whether the delivery at hand is the task that is booked for the next
+// attempt. Its name is taken, so it must run, also if the queue delivers it early.
+func (a *attempt) isNext(d analysislock.Analysis) bool {
+	return a.task != "" && a.task == a.nextName(a.id, d.Lock.Token, d.NextAttemptAt)
+}
+
+func (g *Guard) nextName(id string, token int64, next time.Time) string {
+	return g.Kind.task("next", id, strconv.FormatInt(token, 10), iso8601.Format(next))
+}
+
+// backoff returns the wait after that attempt: first, doubled for each attempt before it, at
+// most longest, times 1 to 1.25, which jitter from 0 to 1 chooses.
+func backoff(attempt int, first, longest time.Duration, jitter float64) time.Duration {
+	wait := first
+	for n := 1; n < attempt && wait < longest; n++ {
+		wait *= 2
+	}
+	wait = min(wait, longest)
+	return wait + time.Duration(jitter*float64(wait)/4)
+}
+
+// spread returns a number from 0 to 1 for an attempt, by a hash, so that analyses that
+// failed together are not all tried again together.
+func spread(id string, token int64) float64 {
+	h := fnv.New64a()
+	_, _ = fmt.Fprintln(h, token, id) // a hash does not fail
+	return float64(h.Sum64()) / (1 << 64)
+}
+
+// bookAt is like book, within bookTimeout; without a queue it returns false.
+func (a *attempt) bookAt(ctx context.Context, name string, at time.Time) bool {
+	if a.Queue == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)
+	defer cancel()
+	return a.book(ctx, taskqueue.Task{Name: name, At: at})
+}
+
+// Book books a delivery of id, as Queue.Book does.
+func (g *Guard) Book(ctx context.Context, id string, t taskqueue.Task) (already bool, err error) {
+	t.AnalysisID, t.IDField, t.Path, t.Deadline = id, g.Kind.IDField, g.Kind.Path, DispatchDeadline(g.RunTimeout)
+	return g.Queue.Book(ctx, t)
+}
+
+// book reports whether t is in the queue, or was under the same name.
+func (a *attempt) book(ctx context.Context, t taskqueue.Task) bool {
+	ctx, span := a.Telemetry.Start(ctx, telemetry.FollowUp)
+	already, err := a.Book(ctx, a.id, t)
+	outcome := "booked"
+	a.measured.FollowUp = outcome
+	switch {
+	case err != nil:
+		outcome, a.measured.FollowUp = "failed", "failed"
+		a.Log.WarnContext(ctx, "no delivery booked", "analysis_id", a.id, "error", err)
+	case already:
+		outcome = "already"
+	}
+	a.Telemetry.FollowedUp(ctx, outcome)
+	span.Close(outcome, err != nil)
+	return err == nil
+}
+
+// The defaults of RETRY_MIN and RETRY_MAX. With them, ten attempts span at least 55 minutes.
+const (
+	DefaultMinRetry = 30 * time.Second
+	DefaultMaxRetry = 10 * time.Minute
+)
+
+// DefaultRunTimeout is the default of RUN_TIMEOUT.
+const DefaultRunTimeout = 25 * time.Minute
+
+// DefaultMaxRunTime is the default of MAX_RUN_TIME.
+const DefaultMaxRunTime = 24 * time.Hour
+
+// DispatchDeadline returns the deadline of a delivery whose run may take timeout: it adds
+// a minute for the answer. With Cloud Tasks' default of 10 min, a longer run would be
+// delivered again before its end.
+func DispatchDeadline(timeout time.Duration) time.Duration { return timeout + time.Minute }

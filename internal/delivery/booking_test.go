@@ -1,0 +1,325 @@
+package delivery_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/internal/delivery"
+	"taskguard/internal/emulatortest"
+	"taskguard/internal/taskqueue"
+	"taskguard/lease"
+	"taskguard/orchestrator"
+)
+
+// held creates an analysis that another worker holds until d from now.
+func held(t *testing.T, b *emulatortest.Backend, id string, d time.Duration) (expires string) {
+	t.Helper()
+	expires = time.Now().Add(d).UTC().Format("2006-01-02T15:04:05.000Z")
+	b.Put(t, id, map[string]any{"status": "PROCESSING", "attempts": 1, "lockToken": 1, "lockOwner": "them", "lockExpiresAt": expires, "updatedAt": expires})
+	return expires
+}
+
+func TestDuplicatesThatMeetALiveLockBookOneFollowUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
+		w := start(t, b, succeed)
+		q.serve(w)
+		began := time.Now()
+		expires := held(t, b, "x", 100*time.Second)
+		for range 20 {
+			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": false, "reason": "locked", "retry_at": expires})
+		}
+		if n := len(q.tasks()); n != 1 {
+			t.Errorf("%d follow-ups, want 1", n)
+		}
+		if err := q.Idle(t.Context()); err != nil { // the other worker has crashed
+			t.Fatal(err)
+		}
+		checkFields(t, b, "x", map[string]any{"status": "READY", "lockToken": int64(2)})
+		if got := q.statuses(); len(got) != 1 || got[0] != 200 {
+			t.Errorf("deliveries %v, want one", got)
+		}
+		if took := time.Since(began); took < 102*time.Second || took > 110*time.Second {
+			t.Errorf("finished after %v, want 2 s after the lock's end", took)
+		}
+	})
+}
+
+func TestTheDeliveryThatIsTheFollowUpIsNotAcknowledged(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
+		w := start(t, b, succeed)
+		q.serve(w)
+		held(t, b, "x", 100*time.Second)
+		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked"})
+		if len(q.tasks()) != 1 {
+			t.Fatalf("tasks = %v, want one", q.tasks())
+		}
+		for name := range q.tasks() { // it is delivered too early, for example by an operator
+			a := w.asTask(t, name[strings.LastIndex(name, "/")+1:])
+			a.check(t, 409, map[string]any{"acquired": false, "reason": "locked"})
+			if a.RetryAfter != "100" {
+				t.Errorf("Retry-After = %q, want 100", a.RetryAfter)
+			}
+		}
+	})
+}
+
+// Two locks may expire at the same time. The name of the first one's follow-up stays taken for a
+// day, so the second needs another name.
+func TestEachLockHasAFollowUpOfItsOwn(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
+		w := start(t, b, succeed)
+		w.guard.Queue = q.Queue
+		held(t, b, "x", 100*time.Second)
+		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked"})
+		b.Merge(t, "x", map[string]any{"lockOwner": "others", "lockToken": 2})
+		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked"})
+		if n := len(q.tasks()); n != 2 {
+			t.Errorf("%d follow-ups, want 2", n)
+		}
+	})
+}
+
+// asTask delivers x with that name of the task.
+func (w *instance) asTask(t *testing.T, task string) answer {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(`{"analysis_id":"x"}`))
+	r.Header.Set("X-CloudTasks-TaskName", task)
+	return w.send(t, r)
+}
+
+// If the lock was renewed, its follow-up books the next follow-up, until the run has ended.
+func TestFollowUpsOfALongRunEndWithIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		runs := 0
+		body := func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			runs++
+			time.Sleep(20 * time.Minute)
+			return "done", nil
+		}
+		one, two := start(t, b, body), start(t, b, body)
+		q.serve(one)
+		q.serve(two)
+		q.submit(t, "x")
+		time.Sleep(time.Second)
+		for range 3 {
+			two.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked"})
+		}
+		if err := q.Idle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if runs != 1 {
+			t.Errorf("%d runs, want 1", runs)
+		}
+		checkFields(t, b, "x", map[string]any{"status": "READY", "lockToken": int64(1), "attempts": int64(1)})
+		got := q.statuses() // 0: the first passed its dispatch deadline, and the run went on
+		slices.Sort(got)
+		if len(got) < 5 || got[0] != 0 || got[1] != 200 || got[len(got)-1] != 200 {
+			t.Errorf("deliveries answered %v, want 200 but for the first's deadline", got)
+		}
+	})
+}
+
+func TestWithoutABookingADuplicateIsNotAcknowledged(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
+		w := start(t, b, succeed)
+		q.serve(w)
+		q.setUnavailable(true)
+		held(t, b, "x", 100*time.Second)
+		began := time.Now()
+		a := w.deliver(t, "x")
+		a.check(t, 409, map[string]any{"acquired": false, "reason": "locked"})
+		if a.RetryAfter == "" {
+			t.Error("no Retry-After")
+		}
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("it tried for %v, want 2 s at most", took)
+		}
+	})
+}
+
+// slow is a queue whose bookings take some time.
+type slow struct {
+	recordingQueue
+	by     time.Duration
+	during func() // nil: nothing
+}
+
+func (s *slow) Book(ctx context.Context, t taskqueue.Task) (bool, error) {
+	if s.during != nil {
+		s.during()
+	}
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-time.After(s.by):
+		return s.recordingQueue.Book(ctx, t)
+	}
+}
+
+// A duplicate is a request of its own, and not a part of the run that is stopped.
+func TestAStopDoesNotCutAFollowUpShort(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		w := start(t, b, succeed)
+		w.guard.Queue = &slow{by: time.Second, during: func() { w.stop(delivery.ErrStopping) }}
+		held(t, b, "x", 100*time.Second)
+		w.deliver(t, "x").check(t, 200, map[string]any{"acquired": false, "reason": "locked"})
+	})
+}
+
+func TestAStoppedRunIsBookedAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		queueUnavailable, storeUnavailable bool
+		code                               int
+		tasks                              int
+		status                             string
+	}{
+		"booked":                    {code: 200, tasks: 1, status: "QUEUED"},
+		"the queue does not answer": {queueUnavailable: true, code: 500, tasks: 1, status: "QUEUED"},
+		"Firestore does not answer, so the lock is kept": {storeUnavailable: true, code: 500, status: "PROCESSING"},
+		"neither answers": {storeUnavailable: true, queueUnavailable: true, code: 500, status: "PROCESSING"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				q := startQueue(t)
+				b.Put(t, "x", map[string]any{"status": "QUEUED"})
+				var stopped time.Time
+				var w *instance
+				w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+					w.unavailable.Store(tc.storeUnavailable)
+					q.setUnavailable(tc.queueUnavailable)
+					stopped = time.Now()
+					w.stop(delivery.ErrStopping)
+					<-ctx.Done()
+					time.Sleep(5 * time.Second) // as an analyzer that ends only when it is killed
+					return nil, ctx.Err()
+				})
+				w.guard.Queue = q.Queue
+				w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "shutting_down"})
+				if took := time.Since(stopped); took > 8*time.Second {
+					t.Errorf("answered after %v, want 8 s at most", took)
+				}
+				if n := len(q.tasks()); n != tc.tasks {
+					t.Errorf("%d deliveries asked for, want %d", n, tc.tasks)
+				}
+				attempts := int64(0)
+				if tc.storeUnavailable {
+					attempts = 1
+				}
+				checkFields(t, b, "x", map[string]any{"status": tc.status, "attempts": attempts, "nextAttemptAt": nil})
+				if tc.code != 200 {
+					return
+				}
+				next := start(t, b, succeed)
+				q.serve(next)
+				if err := q.Idle(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				checkFields(t, b, "x", map[string]any{"status": "READY", "lockToken": int64(2), "attempts": int64(1)})
+			})
+		})
+	}
+}
+
+func TestReleaseAndBookingUseTheRemainingTimeOfAStop(t *testing.T) {
+	for name, tc := range map[string]struct {
+		analyzer, release, booking time.Duration
+		code                       int
+		took                       time.Duration
+	}{
+		"at once":              {code: 200},
+		"a slow CreateTask":    {analyzer: 5 * time.Second, booking: 2400 * time.Millisecond, code: 200, took: 7400 * time.Millisecond},
+		"a slow Firestore":     {release: 7 * time.Second, code: 200, took: 7 * time.Second},
+		"both slow":            {analyzer: time.Second, release: 3 * time.Second, booking: 3 * time.Second, code: 200, took: 7 * time.Second},
+		"too slow a queue":     {analyzer: 5 * time.Second, booking: time.Hour, code: 500, took: 7500 * time.Millisecond},
+		"too slow a Firestore": {analyzer: 5 * time.Second, release: time.Hour, code: 500, took: 7500 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var stopped time.Time
+				var w *instance
+				w = start(t, emulatortest.Embedded(t), func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+					stopped = time.Now()
+					w.stop(&delivery.StopError{Deadline: stopped.Add(7500 * time.Millisecond)})
+					time.Sleep(tc.analyzer)
+					return nil, ctx.Err()
+				})
+				w.guard.Queue, w.guard.Locks = &slow{by: tc.booking}, (&memory{release: tc.release}).locks(t, nil)
+				w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "shutting_down"})
+				if took := time.Since(stopped); took != tc.took {
+					t.Errorf("answered after %v, want %v", took, tc.took)
+				}
+			})
+		})
+	}
+}
+
+// A name stays taken for a day, and the tokens of a recreated document begin at 1 again.
+func TestAStoppedRunOfARecreatedDocumentIsBookedToo(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
+		next := start(t, b, succeed)
+		q.serve(next)
+		for round := range 2 {
+			b.Put(t, "x", map[string]any{"status": "QUEUED"})
+			var w *instance
+			w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+				w.stop(delivery.ErrStopping)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			})
+			w.guard.Queue = q.Queue
+			w.deliver(t, "x").check(t, 200, map[string]any{"reason": "shutting_down"})
+			if err := q.Idle(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			checkFields(t, b, "x", map[string]any{"status": "READY"})
+			if n := len(q.statuses()); n != round+1 {
+				t.Errorf("%d deliveries after %d stops", n, round+1)
+			}
+			b.Delete(t, "x")
+		}
+	})
+}
+
+// recordingQueue is a queue that accepts and records all tasks.
+type recordingQueue struct {
+	mu    sync.Mutex
+	tasks []taskqueue.Task
+}
+
+func (f *recordingQueue) Book(_ context.Context, t taskqueue.Task) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tasks = append(f.tasks, t)
+	return false, nil
+}
+
+func TestAFollowUpComesAfterTheExpiryAndMayLastAsLongAsARun(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := &recordingQueue{}
+		w := start(t, b, succeed)
+		w.guard.Queue, w.guard.RunTimeout = q, 7*time.Minute
+		expires := held(t, b, "x", lease.DefaultTTL)
+		w.deliver(t, "x").check(t, 200, map[string]any{"retry_at": expires})
+		if len(q.tasks) != 1 {
+			t.Fatalf("%d bookings, want 1", len(q.tasks))
+		}
+		got := q.tasks[0]
+		if at := got.At.UTC().Add(-2 * time.Second).Format("2006-01-02T15:04:05.000Z"); at != expires || got.Deadline != 8*time.Minute || got.AnalysisID != "x" {
+			t.Errorf("booked %+v for 2 s after %s, want after %s", got, at, expires)
+		}
+	})
+}

@@ -1,0 +1,54 @@
+package delivery_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/emulator/firestore"
+	"taskguard/internal/emulatortest"
+)
+
+// clocked returns a Firestore whose clock is ahead of this process's clock.
+func clocked(t *testing.T, ahead time.Duration) *emulatortest.Backend {
+	t.Helper()
+	s := firestore.NewServer(firestore.Options{Now: func() time.Time { return time.Now().Add(ahead) }})
+	t.Cleanup(s.Close)
+	return &emulatortest.Backend{Project: emulatortest.Project(), Server: s, Calls: &emulatortest.Calls{}}
+}
+
+// An expiry is a time of the store, and so are retry_at and the follow-up.
+func TestAWorkersClockDecidesNothingAboutAnothersLock(t *testing.T) {
+	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := clocked(t, ahead)
+				w := start(t, b, succeed)
+				expires := held(t, b, "x", ahead+100*time.Second)
+				a := w.deliver(t, "x")
+				a.check(t, 409, map[string]any{"reason": "locked", "retry_at": expires})
+				if a.RetryAfter != "100" {
+					t.Errorf("Retry-After = %s, want 100", a.RetryAfter)
+				}
+				q := &recordingQueue{}
+				w.guard.Queue = q
+				w.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked", "retry_at": expires})
+				if at := q.tasks[0].At.Add(-2 * time.Second).UTC().Format("2006-01-02T15:04:05.000Z"); at != expires {
+					t.Errorf("a follow-up for 2 s after %s, want after %s", at, expires)
+				}
+			})
+		})
+	}
+}
+
+// If it were rounded down, the retry would find the lock held.
+func TestRetryAfterIsRoundedUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		w := start(t, b, succeed)
+		held(t, b, "x", 100*time.Second)
+		time.Sleep(600 * time.Millisecond)
+		if a := w.deliver(t, "x"); a.Code != 409 || a.RetryAfter != "100" {
+			t.Errorf("%d, Retry-After = %s, want 409 and 100", a.Code, a.RetryAfter)
+		}
+	})
+}

@@ -1,0 +1,313 @@
+package delivery_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"taskguard/internal/delivery"
+	"taskguard/internal/emulatortest"
+	"taskguard/internal/taskqueue"
+	"taskguard/orchestrator"
+)
+
+// until waits until ctx ends, calls last, and returns as an analyzer that was ended.
+func until(ctx context.Context, last func()) (orchestrator.Result, error) {
+	<-ctx.Done()
+	last()
+	return nil, ctx.Err()
+}
+
+func nothing() {}
+
+// report reports a checkpoint as a program does.
+func report(job orchestrator.Job, checkpoint any) {
+	job.Reporter.Report(orchestrator.Report{Checkpoint: &orchestrator.Checkpoint{Value: checkpoint}})
+}
+
+// attempts returns the outcomes in the history of x, such as "continued ready".
+func attempts(t *testing.T, b *emulatortest.Backend) string {
+	t.Helper()
+	var all []string
+	history, _ := b.Fields(t, "x")["history"].([]any)
+	for _, entry := range history {
+		m, _ := entry.(map[string]any)
+		outcome, _ := m["outcome"].(string)
+		if code, ok := m["code"].(string); ok {
+			outcome += ":" + code
+		}
+		if _, ended := m["endedAt"]; ended != (outcome != "") {
+			t.Errorf("history has %v", m)
+		}
+		all = append(all, outcome)
+	}
+	return strings.Join(all, " ")
+}
+
+func TestARunThatHasAdvancedContinuesWithoutCountingTheAttempt(t *testing.T) {
+	early := func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		if err := job.Checkpoint(ctx, 7); err != nil {
+			return nil, err
+		}
+		return until(ctx, nothing)
+	}
+	for name, tc := range map[string]struct {
+		analyzer             orchestrator.AnalyzerFunc
+		before               int // attempts
+		queue, queueHasFault bool
+		code                 int
+	}{
+		"booked":              {analyzer: early, queue: true, code: 200},
+		"without a queue":     {analyzer: early, code: 500},
+		"not booked":          {analyzer: early, queue: true, queueHasFault: true, code: 500},
+		"on the last attempt": {analyzer: early, before: 2, queue: true, code: 200},
+		"with a checkpoint reported after RUN_TIMEOUT": {analyzer: func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			return until(ctx, func() { report(job, int64(7)) })
+		}, queue: true, code: 200},
+		"with a checkpoint committed after RUN_TIMEOUT": {analyzer: func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			return until(ctx, func() {
+				if err := job.Checkpoint(context.WithoutCancel(ctx), 7); err != nil {
+					t.Error(err)
+				}
+			})
+		}, queue: true, code: 200},
+		"with an error of its own": {analyzer: func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			_, err := early(ctx, job)
+			return nil, &orchestrator.FailureError{Reason: "the model", Err: err}
+		}, queue: true, code: 200},
+		"though the worker is stopped after RUN_TIMEOUT": {analyzer: func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			return until(ctx, func() { report(job, int64(7)) })
+		}, queue: true, code: 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": tc.before})
+				var w *instance
+				w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+					if strings.Contains(name, "stopped") {
+						context.AfterFunc(ctx, func() { w.stop(delivery.ErrStopping) })
+					}
+					return tc.analyzer(ctx, job)
+				})
+				var q recordingQueue
+				if tc.queue {
+					w.guard.Queue = &q
+				}
+				if tc.queueHasFault {
+					w.guard.Queue = refusing{}
+				}
+				w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "continued", "status": nil})
+				checkFields(t, b, "x", map[string]any{"status": "QUEUED", "attempts": int64(tc.before), "lockOwner": nil, "lockToken": int64(1), "checkpoint": int64(7), "lastError": nil, "nextAttemptAt": nil})
+				if got := attempts(t, b); got != "continued" {
+					t.Errorf("history %q", got)
+				}
+				if booked := tc.code == 200; booked && (len(q.tasks) != 1 || !q.tasks[0].At.IsZero()) || !booked && len(q.tasks) > 0 {
+					t.Errorf("booked %+v, want one delivery for now if answered 200", q.tasks)
+				}
+				next := start(t, b, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+					if string(job.Resume) != "7" || job.Attempt != tc.before+1 {
+						t.Errorf("attempt %d continues from %s", job.Attempt, job.Resume)
+					}
+					return "done", nil
+				})
+				next.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
+				checkFields(t, b, "x", map[string]any{"checkpoint": nil, "attempts": int64(tc.before + 1)})
+			})
+		})
+	}
+}
+
+func TestARunWithoutANewCheckpointFailsAtItsDeadline(t *testing.T) {
+	for name, tc := range map[string]struct {
+		report func(job orchestrator.Job)
+		kept   any // the checkpoint afterwards
+	}{
+		"nothing reported":        {func(orchestrator.Job) {}, int64(7)},
+		"progress only":           {func(job orchestrator.Job) { job.Report(0.5, "half") }, int64(7)},
+		"the one it was given":    {func(job orchestrator.Job) { report(job, int64(7)) }, int64(7)},
+		"cleared":                 {func(job orchestrator.Job) { report(job, nil) }, nil},
+		"a new one, then cleared": {func(job orchestrator.Job) { report(job, int64(8)); time.Sleep(time.Minute); report(job, nil) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				b.Put(t, "x", map[string]any{"status": "QUEUED", "checkpoint": 7})
+				w := start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+					tc.report(job)
+					return until(ctx, nothing)
+				})
+				m := measured(t)
+				w.guard.Queue, w.guard.Telemetry = &recordingQueue{}, m.Telemetry
+				w.deliver(t, "x").check(t, 200, map[string]any{"reason": "retry"})
+				if got := m.counts(t, "taskguard.run.timeouts"); got != "run_timeout :1" {
+					t.Errorf("timeouts %q", got)
+				}
+				checkFields(t, b, "x", map[string]any{"attempts": int64(1), "checkpoint": tc.kept})
+				if got := attempts(t, b); got != "retry:run_timeout" {
+					t.Errorf("history %q", got)
+				}
+			})
+		})
+	}
+}
+
+func TestAnAnalysisFailsWhenItsTimeIsExhausted(t *testing.T) {
+	for name, tc := range map[string]struct {
+		began   time.Duration // before now
+		history string
+		took    time.Duration
+	}{
+		"before the acquisition": {24 * time.Hour, "", 0},
+		"during the run":         {24*time.Hour - 10*time.Minute, "failed:run_time_exhausted", 10 * time.Minute},
+		"with the deadline":      {24*time.Hour - 25*time.Minute, "failed:run_time_exhausted", 25 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				began := time.Now()
+				b.Put(t, "x", map[string]any{"status": "QUEUED", "startedAt": began.Add(-tc.began), "checkpoint": 7})
+				m := measured(t)
+				w := startLogged(t, b, nil, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+					return until(ctx, func() { report(job, int64(8)) })
+				})
+				w.guard.Telemetry = m.Telemetry
+				w.line(t, deliveryRoute, "x", map[string]any{"outcome": "failed", "code": "run_time_exhausted", "lock_owner": "*"})
+				checkpoint, timeouts := int64(7), ""
+				if tc.history != "" {
+					checkpoint, timeouts = 8, "run_time_exhausted :1"
+				}
+				if got := m.counts(t, "taskguard.run.timeouts"); got != timeouts {
+					t.Errorf("timeouts %q, want %q", got, timeouts)
+				}
+				checkFields(t, b, "x", map[string]any{"status": "FAILED", "lockOwner": nil, "checkpoint": checkpoint})
+				if e, _ := b.Fields(t, "x")["error"].(map[string]any); e["code"] != "run_time_exhausted" || strings.Contains(fmt.Sprint(e["message"]), "worker:") {
+					t.Errorf("error = %v", e)
+				}
+				if got := attempts(t, b); got != tc.history {
+					t.Errorf("history %q, want %q", got, tc.history)
+				}
+				if took := time.Since(began); took.Round(time.Second) != tc.took {
+					t.Errorf("ended after %v, want %v", took, tc.took)
+				}
+			})
+		})
+	}
+}
+
+func TestAStoppedRunsLastCheckpointIsCommittedWithTheRelease(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		var w *instance
+		w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			w.stop(delivery.ErrStopping)
+			return until(ctx, func() { report(job, int64(7)) })
+		})
+		w.guard.Queue = &recordingQueue{}
+		commits := b.Calls.Count("Commit")
+		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "shutting_down"})
+		checkFields(t, b, "x", map[string]any{"status": "QUEUED", "attempts": int64(0), "checkpoint": int64(7), "lockOwner": nil})
+		if got := b.Calls.Count("Commit") - commits; got != 2 {
+			t.Errorf("%d commits, want the acquisition and the release", got)
+		}
+		if got := attempts(t, b); got != "shutting_down" {
+			t.Errorf("history %q", got)
+		}
+	})
+}
+
+// A crash is a worker that reaches Firestore no more, and whose delivery has no answer in time.
+func TestAnAnalysisOfTenHoursEndsReadyInDeliveriesOf25Minutes(t *testing.T) {
+	const units = 600 // of work
+	for name, tc := range map[string]struct {
+		advances        bool
+		status, history string
+		attempts, units int64
+	}{
+		"that advances":       {true, "READY", "continued continued  continued shutting_down continued continued continued continued ready", 2, units},
+		"that never advances": {false, "FAILED", "retry:run_timeout retry:run_timeout failed:attempts_exhausted", 3, 3 * 24},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				q := startQueue(t)
+				b.Put(t, "x", map[string]any{"status": "QUEUED"})
+				var done atomic.Int64
+				var crashed, stopped bool
+				var serve func()
+				work := func(w *instance) orchestrator.AnalyzerFunc {
+					return func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+						var unit int64
+						_, _ = fmt.Sscan(cmp.Or(string(job.Resume), "0"), &unit)
+						for ; unit < units; unit++ {
+							switch {
+							case tc.advances && unit == 460 && !crashed:
+								crashed = true
+								serve()
+								w.unavailable.Store(true)
+							case tc.advances && unit == 500 && !stopped:
+								stopped = true
+								serve()
+								w.stop(delivery.ErrStopping)
+							}
+							select {
+							case <-ctx.Done():
+								return nil, ctx.Err()
+							case <-time.After(61 * time.Second): // so that no unit ends with a delivery
+							}
+							done.Add(1)
+							if tc.advances {
+								report(job, unit+1)
+							}
+						}
+						return "done", nil
+					}
+				}
+				serve = func() { // a new worker in the place of the others
+					w := start(t, b, nil)
+					w.guard.Analyzer = work(w)
+					q.mu.Lock()
+					q.workers = nil
+					q.mu.Unlock()
+					q.serve(w)
+				}
+				serve()
+				if _, err := q.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("submit", "x"), AnalysisID: "x", Deadline: 26 * time.Minute}); err != nil {
+					t.Fatal(err)
+				}
+				if err := q.Idle(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				checkFields(t, b, "x", map[string]any{"status": tc.status, "attempts": tc.attempts, "lockOwner": nil, "checkpoint": nil})
+				if got := attempts(t, b); got != tc.history {
+					t.Errorf("history %q, want %q", got, tc.history)
+				}
+				if n := done.Load(); n < tc.units || n > tc.units+5 { // until the trust in the lock ended
+					t.Errorf("%d units of work were done, want %d and at most 5 again", n, tc.units)
+				}
+			})
+		})
+	}
+}
+
+func TestARunThatLostItsLockDoesNotContinue(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		w := start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			if err := job.Checkpoint(ctx, 7); err != nil {
+				t.Error(err)
+			}
+			return until(ctx, func() {
+				b.Merge(t, "x", map[string]any{"lockOwner": "them"})
+				report(job, int64(8))
+			})
+		})
+		q := &recordingQueue{}
+		w.guard.Queue, w.guard.RunTimeout = q, time.Minute
+		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "lock_lost"})
+		checkFields(t, b, "x", map[string]any{"lockOwner": "them", "checkpoint": int64(7), "attempts": int64(1)})
+		if len(q.tasks) != 1 || !q.tasks[0].At.After(time.Now()) {
+			t.Errorf("booked %+v, want only the follow-up of the other's lock", q.tasks)
+		}
+	})
+}

@@ -1,0 +1,147 @@
+package delivery_test
+
+import (
+	"context"
+	"errors"
+	"path"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	"taskguard/internal/delivery"
+	"taskguard/internal/emulatortest"
+	"taskguard/lease"
+	"taskguard/orchestrator"
+	"taskguard/repo"
+)
+
+// With the same owner for both, the first could write while the second holds the lock.
+func TestEachDeliveryIsAnOwnerOfItsOwn(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		var owners []string
+		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			owner, _ := b.Fields(t, "x")["lockOwner"].(string)
+			owners = append(owners, owner)
+			if len(owners) == 1 {
+				return nil, errors.New("flaky")
+			}
+			return "done", nil
+		})
+		w.deliver(t, "x").check(t, 500, map[string]any{"reason": "retry"})
+		w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY", "lock_token": 2.0})
+		if len(owners) != 2 || owners[0] == owners[1] {
+			t.Errorf("owners = %q, want two", owners)
+		}
+		for _, owner := range owners {
+			if !strings.HasPrefix(owner, w.guard.Instance+"/") || len(owner) < len(w.guard.Instance)+20 {
+				t.Errorf("owner %q, want %s/ and what cannot be guessed", owner, w.guard.Instance)
+			}
+		}
+		if finisher := b.Fields(t, "x")["finishedBy"]; len(owners) == 2 && finisher != owners[1] {
+			t.Errorf("finishedBy = %v, want %s", finisher, owners[1])
+		}
+	})
+}
+
+func TestAStopDuringTheAcquisitionLeavesNoLock(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			t.Error("it ran")
+			return nil, nil
+		})
+		var stopped atomic.Bool
+		a, err := repo.Open(t.Context(), b.Project, repo.Options{Collection: b.Collection, Fields: repo.Fields(b.Vocabulary), Policy: lease.Policy{TTL: lease.DefaultTTL}}, b.Client(t,
+			grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				err := invoke(ctx, m, req, reply, cc, opts...)
+				if path.Base(m) != "Commit" || stopped.Swap(true) {
+					return err
+				}
+				w.stop(delivery.ErrStopping)
+				select { // the reply arrives a moment later
+				case <-ctx.Done():
+					return status.FromContextError(ctx.Err()).Err()
+				case <-time.After(100 * time.Millisecond):
+					return err
+				}
+			}))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.guard.Locks = a
+		w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "shutting_down"})
+		if !stopped.Load() {
+			t.Error("no commit was made")
+		}
+		checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "lockExpiresAt": nil, "attempts": int64(0), "lockToken": int64(1)})
+	})
+}
+
+// A worker without Firestore cannot trust its lock any more. If no other worker has acquired the
+// lock, it releases it when Firestore is back.
+func TestALockLostToTimeAloneIsFreed(t *testing.T) {
+	for name, away := range map[string]func(ttl time.Duration) time.Duration{
+		"back before the expiry": func(time.Duration) time.Duration { return 0 },
+		"back after the expiry":  func(ttl time.Duration) time.Duration { return ttl },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				b.Put(t, "x", map[string]any{"status": "QUEUED"})
+				var w *instance
+				w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+					w.unavailable.Store(true)
+					<-ctx.Done()
+					var lost *lease.LostError
+					if !errors.As(context.Cause(ctx), &lost) || lost.Reason != lease.OutOfTime {
+						t.Errorf("cause = %v, want out of time", context.Cause(ctx))
+					}
+					time.Sleep(away(lease.DefaultTTL))
+					w.unavailable.Store(false)
+					return "must not be written", nil
+				})
+				w.deliver(t, "x").check(t, 409, map[string]any{"acquired": true, "reason": "lock_lost"})
+				checkFields(t, b, "x", map[string]any{
+					"status": "QUEUED", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil,
+					"attempts": int64(1), "lockToken": int64(1), "result": nil, "finishedBy": nil,
+				})
+				start(t, b, succeed).deliver(t, "x").check(t, 200, map[string]any{"status": "READY", "lock_token": 2.0})
+			})
+		})
+	}
+}
+
+// Another program changes the document just before the run ends, too late for a heartbeat.
+func TestALossThatOnlyTheFinishDetectsIsAnsweredLockLost(t *testing.T) {
+	others := map[string]func(t *testing.T, b *emulatortest.Backend){
+		"taken": func(t *testing.T, b *emulatortest.Backend) {
+			b.Merge(t, "x", map[string]any{"lockOwner": "them", "lockToken": int64(2), "lockExpiresAt": "2999-01-01T00:00:00.000Z"})
+		},
+		"only the owner rewritten": func(t *testing.T, b *emulatortest.Backend) { b.Merge(t, "x", map[string]any{"lockOwner": "them"}) },
+		"deleted":                  func(t *testing.T, b *emulatortest.Backend) { b.Delete(t, "x") },
+	}
+	for name, change := range others {
+		for end, err := range map[string]error{"ran": nil, "failed": &orchestrator.PermanentError{Code: "c", Message: "m"}} {
+			t.Run(name+", "+end, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+					b.Put(t, "x", map[string]any{"status": "QUEUED"})
+					var since map[string]any
+					w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+						change(t, b)
+						since = b.Fields(t, "x")
+						return "must not be written", err
+					})
+					w.deliver(t, "x").check(t, 409, map[string]any{"acquired": true, "reason": "lock_lost"})
+					if diff := cmp.Diff(since, b.Fields(t, "x")); diff != "" {
+						t.Errorf("the others' document was changed (-want +got):\n%s", diff)
+					}
+				})
+			})
+		}
+	}
+}

@@ -1,0 +1,304 @@
+package delivery_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"taskguard/internal/delivery"
+	"taskguard/internal/emulatortest"
+	"taskguard/lease"
+	"taskguard/lease/iso8601"
+	"taskguard/orchestrator"
+)
+
+// Every row of the contract's table.
+func TestDelivery(t *testing.T) {
+	queued := map[string]any{"status": "QUEUED"}
+	cases := map[string]func(t *testing.T, b *emulatortest.Backend){
+		"RanToTheEnd": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": map[string]any{"n": 1}, "lockToken": 4})
+			w := start(t, b, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+				if job.AnalysisID != "x" || job.LockToken != 5 || job.Attempt != 1 || string(job.Input) != `{"n":1}` {
+					t.Errorf("job = %+v", job)
+				}
+				return map[string]int{"sum": 3}, nil
+			})
+			w.deliver(t, "x").check(t, 200, map[string]any{"analysis_id": "x", "acquired": true, "status": "READY", "lock_token": 5.0, "reason": nil})
+			checkFields(t, b, "x", map[string]any{"status": "READY", "finishedBy": "*", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil, "lockToken": int64(5)})
+		},
+		"FailedForGood": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				return nil, &orchestrator.PermanentError{Code: "invalid_input", Message: "no text"}
+			})
+			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "no text"})
+			checkFields(t, b, "x", map[string]any{"status": "FAILED", "finishedBy": "*", "lockOwner": nil})
+			if e, _ := b.Fields(t, "x")["error"].(map[string]any); e["code"] != "invalid_input" || e["message"] != "no text" {
+				t.Errorf("error = %v", e)
+			}
+		},
+		"AResultThatOnlyTheTransportRefusesFailsForGood": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": strings.Repeat("x", 600_000)})
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				return strings.Repeat("y", 600_000), nil
+			})
+			a := w.deliver(t, "x")
+			a.check(t, 200, map[string]any{"status": "FAILED"})
+			if msg, _ := a.Body["error"].(string); !strings.HasPrefix(msg, "result: ") {
+				t.Errorf("error = %q, want the path", msg)
+			}
+			checkFields(t, b, "x", map[string]any{"status": "FAILED", "result": nil, "lockOwner": nil})
+		},
+		"ADocumentWithoutSpaceForALockIsReported": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": strings.Repeat("x", 1<<20-250)})
+			start(t, b, succeed).deliver(t, "x").check(t, 500, map[string]any{"acquired": false, "reason": "malformed", "error": "*"})
+		},
+		"TheLastAttemptsFailureIsForGood": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"attempts": 2})
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return nil, errors.New("flaky") })
+			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "*"})
+			if e, _ := b.Fields(t, "x")["error"].(map[string]any); e["code"] != "attempts_exhausted" {
+				t.Errorf("error = %v", e)
+			}
+		},
+		"OneAttemptTooManyIsFailedWithoutRunning": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": 3, "lockToken": 3})
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				t.Error("it ran")
+				return nil, nil
+			})
+			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "*"})
+			checkFields(t, b, "x", map[string]any{"status": "FAILED", "lockToken": int64(4), "finishedBy": "*"})
+		},
+		"FinishedAlready": func(t *testing.T, b *emulatortest.Backend) {
+			for _, status := range []string{"READY", "FAILED"} {
+				b.Put(t, status, map[string]any{"status": status})
+				start(t, b, succeed).deliver(t, status).check(t, 200, map[string]any{"acquired": false, "reason": "already_finished", "status": status})
+				checkFields(t, b, status, map[string]any{"status": status, "lockToken": nil})
+			}
+		},
+		"HeldByAnother": func(t *testing.T, b *emulatortest.Backend) {
+			expires := iso8601.Format(time.Now().Add(12 * time.Hour))
+			b.Put(t, "x", map[string]any{"lockOwner": "them", "lockExpiresAt": expires})
+			a := start(t, b, succeed).deliver(t, "x")
+			a.check(t, 409, map[string]any{"acquired": false, "reason": "locked", "retry_at": expires})
+			if a.RetryAfter != "600" { // it may be freed long before
+				t.Errorf("Retry-After = %q, want 600", a.RetryAfter)
+			}
+		},
+		"ATemporaryFailureIsRecordedWithItsCode": func(t *testing.T, b *emulatortest.Backend) {
+			for code, want := range map[string]string{"": "analyzer_failed", orchestrator.CodeInvalidOutput: "invalid_output"} {
+				b.Put(t, "x", queued)
+				w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+					return nil, &orchestrator.FailureError{Code: code, Reason: "why"}
+				})
+				w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "retry"})
+				if e, _ := b.Fields(t, "x")["lastError"].(map[string]any); e["code"] != want || e["message"] != "why" {
+					t.Errorf("lastError = %v, want %s", e, want)
+				}
+			}
+		},
+		"PassedItsDeadline": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			w := start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			})
+			w.guard.RunTimeout = ttl(b) / 2
+			a := w.deliver(t, "x")
+			a.check(t, 500, map[string]any{"acquired": true, "reason": "retry"})
+			if msg, _ := a.Body["error"].(string); !strings.Contains(msg, "longer than RUN_TIMEOUT") {
+				t.Errorf("error = %q", msg)
+			}
+			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil})
+			if e, _ := b.Fields(t, "x")["lastError"].(map[string]any); e["code"] != "run_timeout" {
+				t.Errorf("lastError = %v", e)
+			}
+		},
+		"TheOwnerIsRewrittenMidRun": func(t *testing.T, b *emulatortest.Backend) {
+			theirs := map[string]any{"lockOwner": "them", "lockExpiresAt": "2999-01-01T00:00:00Z", "lockHeartbeatAt": "2999-01-01T00:00:00.123456789Z"}
+			lostMidRun(t, b, func() { b.Merge(t, "x", theirs) })
+			checkFields(t, b, "x", theirs)
+			checkFields(t, b, "x", map[string]any{"status": "PROCESSING", "result": nil, "finishedBy": nil})
+		},
+		"FinishedByOthersMidRun": func(t *testing.T, b *emulatortest.Backend) {
+			lostMidRun(t, b, func() { b.Merge(t, "x", map[string]any{"status": "READY", "result": "theirs"}) })
+			checkFields(t, b, "x", map[string]any{"status": "READY", "result": "theirs", "finishedBy": nil})
+		},
+		"AMalformedTokenIsReported": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", map[string]any{"lockToken": "five"})
+			a := start(t, b, succeed).deliver(t, "x")
+			a.check(t, 500, map[string]any{"acquired": false, "reason": "malformed"})
+			if msg, _ := a.Body["error"].(string); !strings.Contains(msg, "lockToken is a string") {
+				t.Errorf("error = %q", msg)
+			}
+		},
+		"TheTokenIsCorruptedMidRun": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				b.Merge(t, "x", map[string]any{"lockToken": "?"})
+				return "done", nil
+			})
+			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "malformed", "error": "*"})
+			checkFields(t, b, "x", map[string]any{"status": "PROCESSING", "result": nil})
+		},
+		"NotEvenAnErrorFits": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+				b.Merge(t, "x", map[string]any{"theirs": strings.Repeat("x", 1<<20-1500)})
+				return nil, &orchestrator.PermanentError{Code: "c", Message: strings.Repeat("y", 4000)}
+			})
+			if o := w.guard.Deliver(t.Context(), delivery.Delivery{AnalysisID: "x"}); o.Case != delivery.Retry || o.Code != "unrecordable" {
+				t.Errorf("outcome %v, code %q, %v", o.Case, o.Code, o.Err)
+			}
+			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(1), "lockToken": int64(1), "error": nil, "finishedBy": nil})
+		},
+		"AVerdictDuringAStopIsRecorded": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			var w *instance
+			w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+				w.stop(delivery.ErrStopping)
+				<-ctx.Done()
+				return nil, &orchestrator.PermanentError{Code: "invalid_input", Message: "no text"}
+			})
+			w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "no text"})
+			checkFields(t, b, "x", map[string]any{"status": "FAILED", "lockOwner": nil, "attempts": int64(1)})
+		},
+		"StoppedAfterItsDeadline": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			var w *instance
+			w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+				<-ctx.Done()
+				w.stop(delivery.ErrStopping)
+				return nil, ctx.Err()
+			})
+			w.guard.RunTimeout = ttl(b) / 2
+			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "retry"})
+			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(1)})
+		},
+		"StoppedDuringTheRun": func(t *testing.T, b *emulatortest.Backend) {
+			b.Put(t, "x", queued)
+			running := make(chan struct{})
+			w := start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+				close(running)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			})
+			go func() {
+				<-running
+				w.stop(delivery.ErrStopping)
+			}()
+			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "shutting_down"})
+			checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "attempts": int64(0), "lockToken": int64(1)})
+			w.deliver(t, "x").check(t, 500, map[string]any{"acquired": false, "reason": "shutting_down"})
+			checkFields(t, b, "x", map[string]any{"lockToken": int64(1)})
+		},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			emulatortest.EachKind(t, test)
+		})
+	}
+}
+
+// lostMidRun delivers x and calls others during the run. It wants the run cancelled with ErrLost,
+// and a 409.
+func lostMidRun(t *testing.T, b *emulatortest.Backend, others func()) {
+	t.Helper()
+	b.Put(t, "x", map[string]any{"status": "QUEUED"})
+	w := start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+		others()
+		select {
+		case <-ctx.Done():
+			if !errors.Is(context.Cause(ctx), lease.ErrLost) {
+				t.Errorf("cause = %v, want ErrLost", context.Cause(ctx))
+			}
+		case <-time.After(lease.DefaultTTL):
+			t.Error("the run was not cancelled within a TTL")
+		}
+		return "must not be written", nil
+	})
+	w.deliver(t, "x").check(t, 409, map[string]any{"acquired": true, "reason": "lock_lost"})
+}
+
+// Neither the same worker nor another runs a duplicate.
+func TestALongRunKeepsItsLock(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		var runs atomic.Int32
+		body := func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+			runs.Add(1)
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(3 * lease.DefaultTTL):
+				return "done", nil
+			}
+		}
+		w, other := start(t, b, body), start(t, b, body)
+		var wg sync.WaitGroup
+		wg.Go(func() { w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"}) })
+		time.Sleep(lease.DefaultTTL / 10)
+		refused := 0
+		for b.Fields(t, "x")["status"] == "PROCESSING" {
+			for _, w := range []*instance{w, other} {
+				if a := w.deliver(t, "x"); a.Code == 409 {
+					refused++
+				}
+			}
+			time.Sleep(20 * time.Second)
+		}
+		wg.Wait()
+		if runs.Load() != 1 || refused == 0 {
+			t.Errorf("%d runs and %d refused duplicates, want one run", runs.Load(), refused)
+		}
+		time.Sleep(lease.DefaultTTL / 2)
+		checkFields(t, b, "x", map[string]any{"status": "READY", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil})
+	})
+}
+
+// It has no Firestore for longer than its TTL, and another worker acquires the lock.
+func TestASupersededWorkerWritesNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		var first, second *instance
+		first = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+			first.unavailable.Store(true)
+			<-ctx.Done() // by the watchdog: no call returns
+			time.Sleep(lease.DefaultTTL)
+			second.deliver(t, "x").check(t, 200, map[string]any{"status": "READY", "lock_token": 2.0})
+			first.unavailable.Store(false)
+			return "from the past", nil
+		})
+		second = start(t, b, succeed)
+		first.deliver(t, "x").check(t, 409, map[string]any{"reason": "lock_lost"})
+		checkFields(t, b, "x", map[string]any{"status": "READY", "result": "done", "lockToken": int64(2), "lockOwner": nil})
+	})
+}
+
+func TestWithoutFirestoreTheAnswerIs503(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		w := start(t, b, succeed)
+		w.unavailable.Store(true)
+		began := time.Now()
+		w.deliver(t, "x").check(t, 503, map[string]any{"acquired": false, "reason": "unavailable"})
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("it gave up after %v, want at most 20 s", took)
+		}
+		w.call(t, http.MethodGet, "/health/live", "").check(t, 200, nil)
+		w.unavailable.Store(false)
+		w = start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			w.unavailable.Store(true)
+			return "done", nil
+		})
+		w.deliver(t, "x").check(t, 503, map[string]any{"acquired": true, "reason": "unavailable"})
+		checkFields(t, b, "x", map[string]any{"status": "PROCESSING", "result": nil})
+	})
+}

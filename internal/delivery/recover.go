@@ -1,0 +1,133 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"taskguard/internal/taskqueue"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+)
+
+// OrphanFinder finds orphaned analyses, and marks those for which a delivery is booked;
+// repo.Analyses does.
+type OrphanFinder interface {
+	// Orphaned returns readings of up to limit unfinished analyses that only another delivery
+	// can finish and for which none is booked. more reports that there may be others.
+	Orphaned(ctx context.Context, limit int) (due []lease.Cell[analysislock.Analysis], more bool, err error)
+	// MarkDue records that the next attempt may begin now, and returns that time. It
+	// returns lease.ErrConflict if the analysis is no longer orphaned.
+	MarkDue(ctx context.Context, read lease.Cell[analysislock.Analysis]) (next time.Time, err error)
+}
+
+const (
+	recoverLimit = 10_000 // analyses that one call books
+	// recoverTimeout limits a call; the next call is due in a minute.
+	recoverTimeout = 50 * time.Second
+	maxBookings    = 32 // at the same time
+)
+
+// Recovery is the result of a call of Recover.
+type Recovery struct {
+	Found  int  `json:"found"`  // orphaned analyses
+	Booked int  `json:"booked"` // of these, those for which this call booked a delivery
+	More   bool `json:"more"`   // there may be others, for the next call
+	// Oldest is the age of the oldest unfinished analysis; zero: there is none, or it is unknown.
+	Oldest time.Duration `json:"-"`
+}
+
+// measureOldest returns the age of the oldest unfinished analysis, or zero if there is none or
+// if it is unknown: an error does not stop a recovery.
+func (g *Guard) measureOldest(ctx context.Context) time.Duration {
+	oldest, _, err := g.Oldest(ctx)
+	if err != nil {
+		g.Log.WarnContext(ctx, "the age of the oldest unfinished analysis is unknown", "error", err)
+		return 0
+	}
+	age := oldest.Age(oldest.ReadAt)
+	g.Telemetry.Oldest(ctx, age)
+	return age
+}
+
+// ErrNoQueue is Recover's error without a Queue.
+var ErrNoQueue = errors.New("worker: no queue is configured: TASK_QUEUE is not set")
+
+// Recover books a delivery for each orphaned analysis: one whose worker died after its
+// delivery was acknowledged, one whose booked delivery was lost, or one that was never
+// delivered. It marks each first, so that neither it nor another call finds it again within
+// one TTL. A booking that fails does not delay the others; Recover returns the first error
+// with the result. It tries for at most 50 s; what it could not book is left to the next
+// call. It is safe for concurrent use.
+func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
+	if g.Queue == nil {
+		return Recovery{}, ErrNoQueue
+	}
+	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
+	defer cancel()
+	due, more, err := g.Orphans.Orphaned(ctx, recoverLimit)
+	r := Recovery{Found: len(due), More: more}
+	if err != nil && len(due) == 0 {
+		return r, fmt.Errorf("worker: recover: %w", err)
+	}
+	g.Telemetry.Stuck(ctx, r.Found)
+	var booked atomic.Int64
+	var booking errgroup.Group
+	booking.SetLimit(maxBookings)
+	if g.Oldest != nil {
+		booking.Go(func() error {
+			r.Oldest = g.measureOldest(ctx)
+			return nil
+		})
+	}
+	for i := range due {
+		booking.Go(func() error {
+			ok, err := g.rebook(ctx, due[i])
+			if ok {
+				booked.Add(1)
+			}
+			return err
+		})
+	}
+	err = errors.Join(err, booking.Wait())
+	r.Booked = int(booked.Load())
+	g.Telemetry.Recovered(ctx, r.Booked)
+	if err != nil {
+		r.More = true
+		return r, fmt.Errorf("worker: recover: %w", err)
+	}
+	return r, nil
+}
+
+// recoverAll calls Recover of all guards at once, and adds their results.
+func recoverAll(ctx context.Context, guards []*Guard) (all Recovery, err error) {
+	results, errs := make([]Recovery, len(guards)), make([]error, len(guards))
+	var calls sync.WaitGroup
+	for i, g := range guards {
+		calls.Go(func() { results[i], errs[i] = g.Recover(ctx) })
+	}
+	calls.Wait()
+	for _, r := range results {
+		all.Found, all.Booked, all.More = all.Found+r.Found, all.Booked+r.Booked, all.More || r.More
+		all.Oldest = max(all.Oldest, r.Oldest)
+	}
+	return all, errors.Join(errs...)
+}
+
+// rebook books a delivery for an orphaned analysis, for now, as bookNext does. ok is false
+// if the analysis is no longer orphaned.
+func (g *Guard) rebook(ctx context.Context, read lease.Cell[analysislock.Analysis]) (ok bool, err error) {
+	next, err := g.Orphans.MarkDue(ctx, read)
+	if errors.Is(err, lease.ErrConflict) {
+		return false, nil
+	}
+	if d := read.Doc; err == nil {
+		_, err = g.Book(ctx, d.ID, taskqueue.Task{Name: g.nextName(d.ID, d.Lock.Token, next)})
+	}
+	return err == nil, err
+}

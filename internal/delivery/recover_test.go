@@ -1,0 +1,384 @@
+package delivery_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/emulator/cloudtasks"
+	"taskguard/internal/delivery"
+	"taskguard/internal/emulatortest"
+	"taskguard/internal/taskqueue"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
+)
+
+func (w *instance) recover(t *testing.T) answer {
+	t.Helper()
+	return w.call(t, http.MethodPost, "/internal/tasks/recover", "")
+}
+
+// Their workers died after the delivery was acknowledged, or no delivery was ever booked.
+func TestRecoveryBooksOrphanedAnalyses(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
+		w := start(t, b, succeed)
+		w.guard.Queue = q.Queue // nothing is delivered yet
+		now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
+		b.Put(t, "never-booked", map[string]any{"status": "QUEUED", "updatedAt": now})
+		b.Put(t, "finished", map[string]any{"status": "READY", "updatedAt": now})
+		held(t, b, "orphan", 0)
+		w.recover(t).check(t, 200, map[string]any{"found": 0.0, "booked": 0.0}) // too early
+		time.Sleep(lease.DefaultTTL + time.Second)
+		held(t, b, "live", lease.DefaultTTL)
+		for _, n := range []float64{2, 0, 0} { // a call marks what it books
+			w.recover(t).check(t, 200, map[string]any{"found": n, "booked": n, "more": false, "reason": nil})
+		}
+		q.serve(w)
+		if err := q.Idle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range []string{"never-booked", "orphan"} {
+			checkFields(t, b, id, map[string]any{"status": "READY"})
+		}
+		checkFields(t, b, "live", map[string]any{"status": "PROCESSING"})
+		w.recover(t).check(t, 200, map[string]any{"found": 0.0, "booked": 0.0})
+	})
+}
+
+// The delivery was lost, or it crashed before it acquired the lock.
+func TestRecoveryBooksAgainATTLLater(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := &recordingQueue{}
+		w := start(t, b, succeed)
+		w.guard.Queue = q
+		held(t, b, "x", 0)
+		for range 3 {
+			time.Sleep(lease.DefaultTTL + time.Millisecond)
+			w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0})
+			time.Sleep(lease.DefaultTTL - time.Millisecond)
+			w.recover(t).check(t, 200, map[string]any{"found": 0.0, "booked": 0.0})
+		}
+		if n := len(names(q.tasks)); n != 3 {
+			t.Errorf("%d names of 3 tasks", n)
+		}
+	})
+}
+
+func names(tasks []taskqueue.Task) map[string]bool {
+	all := map[string]bool{}
+	for _, t := range tasks {
+		all[t.Name] = true
+	}
+	return all
+}
+
+// A delivery that recovery has booked may crash too, in the same millisecond.
+func TestTheNameOfARecoverysTaskHasTheToken(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := &recordingQueue{}
+		w := start(t, b, succeed)
+		w.guard.Queue = q
+		for token := range 2 {
+			b.Put(t, "x", map[string]any{
+				"status": "PROCESSING", "lockToken": token, "lockOwner": "them",
+				"lockExpiresAt": "1999-01-01T00:00:00.000Z", "updatedAt": "1999-01-01T00:00:00.000Z",
+			})
+			w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0})
+		}
+		if len(names(q.tasks)) != 2 {
+			t.Errorf("booked %+v, want two names", q.tasks)
+		}
+	})
+}
+
+// The queue was purged during a backoff. Before it is late, the analysis is left alone.
+func TestRecoveryBooksANextAttemptWhoseTaskWasLost(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := &recordingQueue{}
+		w := start(t, b, succeed)
+		w.guard.Queue = q
+		next := time.Now().Add(55 * time.Minute)
+		b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": 2, "lockToken": 2, "updatedAt": iso8601.Format(time.Now()), "nextAttemptAt": iso8601.Format(next)})
+		for time.Now().Before(next.Add(lease.DefaultTTL)) {
+			w.recover(t).check(t, 200, map[string]any{"found": 0.0, "booked": 0.0})
+			time.Sleep(time.Minute)
+		}
+		w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0})
+		checkFields(t, b, "x", map[string]any{"attempts": int64(2)})
+	})
+}
+
+func TestTwoRecoveriesAtOnceBookEachAnalysisOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := &recordingQueue{}
+		for i := range 20 {
+			held(t, b, fmt.Sprint(i), 0)
+		}
+		time.Sleep(lease.DefaultTTL + time.Second)
+		var calls sync.WaitGroup
+		for range 2 {
+			w := start(t, b, succeed)
+			w.guard.Queue = q
+			calls.Go(func() { w.recover(t).check(t, 200, nil) })
+		}
+		calls.Wait()
+		if n := len(names(q.tasks)); n != 20 {
+			t.Errorf("%d names for 20 analyses", n)
+		}
+	})
+}
+
+// atMost is recovery with a small limit.
+type atMost struct {
+	delivery.OrphanFinder
+	limit int
+}
+
+func (a atMost) Orphaned(ctx context.Context, _ int) ([]lease.Cell[analysislock.Analysis], bool, error) {
+	return a.OrphanFinder.Orphaned(ctx, a.limit)
+}
+
+// cost is the calls of Recover that book deliveries for all orphaned analyses, and what they
+// cost. reads is zero on Google's emulator, which does not count them.
+type cost struct {
+	calls, reads, commits, tasks int
+	took                         time.Duration
+}
+
+// recoverAll recovers n orphaned analyses, at most limit a call, with the embedded Cloud Tasks.
+// Each call also reads Firestore's time, and makes three queries for the oldest unfinished
+// analysis. A booking takes latency.
+func recoverAll(t testing.TB, b *emulatortest.Backend, n, limit int, latency time.Duration) (c cost) {
+	t.Helper()
+	q := startThrottled(t, cloudtasks.AsDocumented) // it has no worker
+	for i := range n {
+		b.Put(t, fmt.Sprint(i), map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
+	}
+	w := start(t, b, succeed)
+	w.guard.Queue, w.guard.Orphans = distant{q, latency}, atMost{w.guard.Orphans, limit}
+	reads := func() (n int) {
+		if !b.Google() {
+			n = int(b.Server.Usage().Reads)
+		}
+		return n
+	}
+	began, before, puts := time.Now(), reads(), b.Calls.Count("Commit")
+	for more := true; more; c.calls++ {
+		r, err := w.guard.Recover(t.Context())
+		if r.Found != r.Booked || err != nil && (r.Booked == 0 || !errors.Is(err, lease.ErrUnavailable)) {
+			t.Fatalf("call %d: %+v, %v", c.calls, r, err) // a query may take too long, and the next call continues
+		}
+		more = r.More
+	}
+	c.took, c.reads, c.commits, c.tasks = time.Since(began), reads()-before, b.Calls.Count("Commit")-puts, len(q.created)
+	if distinct := len(q.tasks()); distinct != n {
+		t.Fatalf("%d names for %d analyses", distinct, n)
+	}
+	return c
+}
+
+// distant is a queue whose bookings take latency.
+type distant struct {
+	delivery.Queue
+	latency time.Duration
+}
+
+func (d distant) Book(ctx context.Context, t taskqueue.Task) (bool, error) {
+	time.Sleep(d.latency)
+	return d.Queue.Book(ctx, t)
+}
+
+// ORPHANS=100000 takes minutes, in which the embedded Firestore sorts all documents for each page.
+func TestAnOrphanCostsOneReadOneWriteAndOneTask(t *testing.T) {
+	n, limit := 100, 40
+	if v := os.Getenv("ORPHANS"); v != "" {
+		var err error
+		if n, err = strconv.Atoi(v); err != nil {
+			t.Fatal("ORPHANS: ", err)
+		}
+		limit = 10_000
+	}
+	synctest.Test(t, func(t *testing.T) {
+		c := recoverAll(t, emulatortest.Embedded(t), n, limit, 50*time.Millisecond)
+		t.Logf("%+v", c)
+		if calls := n/limit + 1; c.calls > calls || c.reads > n+6*c.calls || c.commits != n || c.tasks != n {
+			t.Errorf("%+v; want %d calls and one read, commit and task for each of %d", c, calls, n)
+		}
+	})
+}
+
+// The embedded Firestore sorts all documents for each page, so use -benchtime 20000x at most.
+func BenchmarkRecovery(b *testing.B) {
+	for name, on := range map[string]func(testing.TB) *emulatortest.Backend{"embedded": emulatortest.Embedded, "google": emulatortest.OnGoogle} {
+		b.Run(name, func(b *testing.B) {
+			c := recoverAll(b, on(b), b.N, 10_000, 0)
+			b.ReportMetric(float64(c.took.Nanoseconds())/float64(b.N), "ns/op") // without the creation of the documents
+			b.ReportMetric(float64(c.calls), "calls")
+			b.ReportMetric(float64(c.reads)/float64(b.N), "reads/op")
+			b.ReportMetric(float64(c.commits)/float64(b.N), "commits/op")
+			b.ReportMetric(float64(c.tasks)/float64(b.N), "tasks/op")
+		})
+	}
+}
+
+// partlyRefusing is a queue that refuses the first task at once, and accepts the others slowly.
+type partlyRefusing struct{ slow }
+
+func (p *partlyRefusing) Book(ctx context.Context, t taskqueue.Task) (bool, error) {
+	if t.AnalysisID == "0" {
+		return false, errors.New("no")
+	}
+	return p.slow.Book(ctx, t)
+}
+
+func TestABookingThatFailsCancelsNoOtherAnd32AreMadeAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		g := &delivery.Guard{Orphans: overdue(100), Queue: &partlyRefusing{slow{by: time.Second}}}
+		if r, err := g.Recover(t.Context()); err == nil || r.Found != 100 || r.Booked != 99 || !r.More {
+			t.Errorf("recovered %+v, %v; want 99 of 100, more, and an error", r, err)
+		}
+		if took := time.Since(began); took != 4*time.Second {
+			t.Errorf("99 bookings of a second took %v, want 4 s", took)
+		}
+	})
+}
+
+func TestAStopWaitsForARecovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		work, stop := context.WithCancel(t.Context())
+		g := &delivery.Guard{Orphans: overdue(1), Queue: &slow{during: func() { time.Sleep(3 * time.Second) }}, Log: slog.New(slog.DiscardHandler)}
+		s := serverOf(work, g, nil)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/internal/tasks/recover", http.NoBody))
+		}()
+		defer func() { <-ended }()
+		synctest.Wait()
+		stop()
+		began := time.Now()
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if left := s.Drain(soon); left != 1 || time.Since(began) != time.Second {
+			t.Errorf("%d left after %v, want the recovery after 1 s", left, time.Since(began))
+		}
+	})
+}
+
+func TestARecoveryThatCannotBookReportsIt(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
+		w := start(t, b, succeed)
+		w.recover(t).check(t, 501, map[string]any{"reason": "no_queue", "error": "*"})
+		w.guard.Queue = q.Queue
+		for i := range 100 {
+			held(t, b, fmt.Sprint(i), 0)
+		}
+		time.Sleep(lease.DefaultTTL + time.Second)
+		q.setUnavailable(true)
+		began := time.Now()
+		w.recover(t).check(t, 503, map[string]any{"reason": "unavailable", "found": 100.0, "booked": 0.0})
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("it tried for %v; the next call is due after a minute", took)
+		}
+		q.setUnavailable(false)
+		w.recover(t).check(t, 200, map[string]any{"found": 0.0}) // all are marked
+		time.Sleep(lease.DefaultTTL)
+		w.recover(t).check(t, 200, map[string]any{"found": 100.0, "booked": 100.0, "more": false})
+		w.unavailable.Store(true)
+		w.recover(t).check(t, 503, map[string]any{"reason": "unavailable", "found": 0.0})
+		w.unavailable.Store(false)
+		w.stop(delivery.ErrStopping)
+		w.recover(t).check(t, 503, map[string]any{"reason": "unavailable"})
+	})
+}
+
+func TestRecoveryFindsAnalysesBehindThoseThatCannotBeDelivered(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
+		w := start(t, b, succeed)
+		w.guard.Queue = q.Queue
+		for i := range 300 {
+			b.Put(t, fmt.Sprint(i), map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z", "lockToken": map[int]any{0: "malformed"}[i%3]})
+		}
+		for _, id := range []string{"a\x01b", "a\uFFFDb"} { // Firestore holds them; no delivery could name them
+			b.Put(t, id, map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
+		}
+		b.Put(t, "good", map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:01.000Z"})
+		w.recover(t).check(t, 200, map[string]any{"found": 201.0, "booked": 201.0})
+	})
+}
+
+// refusing is a queue that refuses all tasks.
+type refusing struct{}
+
+func (refusing) Book(context.Context, taskqueue.Task) (bool, error) { return false, errors.New("no") }
+
+// overdue is a backlog of n analyses.
+type overdue int
+
+func (n overdue) Orphaned(_ context.Context, limit int) (due []lease.Cell[analysislock.Analysis], more bool, err error) {
+	for i := range min(int(n), limit) {
+		due = append(due, lease.Cell[analysislock.Analysis]{Doc: analysislock.Analysis{ID: fmt.Sprint(i)}})
+	}
+	return due, int(n) > limit, nil
+}
+
+func (overdue) MarkDue(context.Context, lease.Cell[analysislock.Analysis]) (time.Time, error) {
+	return time.Unix(0, 0), nil
+}
+
+// interrupted is a backlog whose reading fails after its beginning.
+type interrupted struct{ overdue }
+
+func (i interrupted) Orphaned(ctx context.Context, limit int) ([]lease.Cell[analysislock.Analysis], bool, error) {
+	due, more, _ := i.overdue.Orphaned(ctx, limit)
+	return due, more, lease.ErrUnavailable
+}
+
+// The answer is 503 only if something was due and nothing was booked, or if Firestore cannot
+// be read at all.
+func TestTheAnswerOfARecoveryThatFailsInPart(t *testing.T) {
+	for name, tc := range map[string]struct {
+		orphans delivery.OrphanFinder
+		queue   delivery.Queue
+		want    int
+		booked  float64
+	}{
+		"the reading fails later": {interrupted{3}, &recordingQueue{}, 200, 3},
+		"the reading fails":       {interrupted{0}, &recordingQueue{}, 503, 0},
+		"one booking fails":       {overdue(3), &partlyRefusing{}, 200, 2},
+		"all bookings fail":       {overdue(3), refusing{}, 503, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				w := start(t, b, succeed)
+				w.guard.Orphans, w.guard.Queue = tc.orphans, tc.queue
+				w.recover(t).check(t, tc.want, map[string]any{"booked": tc.booked})
+			})
+		})
+	}
+}
+
+func TestARecoveryIsBounded(t *testing.T) {
+	g := &delivery.Guard{Orphans: overdue(1_000_000), Queue: &recordingQueue{}}
+	if r, err := g.Recover(t.Context()); err != nil || r.Found != 10_000 || r.Booked != 10_000 || !r.More {
+		t.Errorf("recovered %+v, %v; want 10,000, and more", r, err)
+	}
+	g.Queue = refusing{}
+	if r, err := g.Recover(t.Context()); err == nil || r.Booked != 0 {
+		t.Errorf("recovered %+v, %v; want an error", r, err)
+	}
+}

@@ -1,0 +1,103 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/orchestrator"
+)
+
+// DefaultCheckpointInterval is the default of CHECKPOINT_INTERVAL.
+const DefaultCheckpointInterval = 10 * time.Second
+
+// maxReportWarnings limits the log lines about the reports of one run.
+const maxReportWarnings = 10
+
+// errStalled is the cause with which a run's context ends if the run has reported nothing
+// for StallTimeout.
+var errStalled = errors.New("worker: the run has reported nothing for too long")
+
+// reporter writes the reports of one run with the lock's renewals. It is safe for
+// concurrent use.
+type reporter struct {
+	*attempt
+	ctx   context.Context // of the log
+	stall *time.Timer     // nil: no limit
+
+	mu       sync.Mutex
+	warnings int
+}
+
+// newReporter returns the reporter of a run whose context stop ends.
+func (a *attempt) newReporter(ctx context.Context, stop context.CancelCauseFunc) *reporter {
+	r := &reporter{attempt: a, ctx: context.WithoutCancel(ctx)}
+	if a.StallTimeout > 0 {
+		r.stall = time.AfterFunc(a.StallTimeout, func() { stop(errStalled) })
+	}
+	a.hold.Written = r.written
+	return r
+}
+
+// close ends the limit of time between two reports.
+func (r *reporter) close() {
+	if r.stall != nil {
+		r.stall.Stop()
+	}
+}
+
+// Report implements orchestrator.Reporter.
+func (r *reporter) Report(report orchestrator.Report) {
+	r.hold.Report(r.receive(report), r.CheckpointInterval, nil)
+}
+
+// Commit implements orchestrator.Reporter.
+func (r *reporter) Commit(ctx context.Context, report orchestrator.Report) error {
+	written := make(chan error, 1)
+	r.hold.Report(r.receive(report), 0, func(err error) { written <- err })
+	if r.stall != nil && r.stall.Stop() { // the run waits for Firestore, and is not stalled
+		defer r.stall.Reset(r.StallTimeout)
+	}
+	select {
+	case err := <-written:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// receive restarts the limit of time, and returns the report as the lock takes it.
+func (r *reporter) receive(report orchestrator.Report) analysislock.Report {
+	if r.stall != nil && r.stall.Stop() { // else the run is being ended
+		r.stall.Reset(r.StallTimeout)
+	}
+	return analysislock.Report{Fraction: report.Progress, Message: report.Message, Checkpoint: (*analysislock.Checkpoint)(report.Checkpoint)}
+}
+
+// Invalid implements orchestrator.Reporter.
+func (r *reporter) Invalid(problem string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.warnings++; r.warnings <= maxReportWarnings {
+		r.Log.WarnContext(r.ctx, "a report is ignored", "analysis_id", r.id, "problem", problem, "last_warning", r.warnings == maxReportWarnings)
+	}
+}
+
+// written handles the outcome of a commit with a report.
+func (r *reporter) written(c *analysislock.Checkpoint, err error) {
+	switch {
+	case errors.Is(err, lease.ErrRefused): // the error is not logged: it may quote the report
+		r.Invalid("the document cannot hold it beside its other fields")
+	case err == nil && c != nil && c.Value != nil:
+		size := 0
+		if text, err := json.Marshal(c.Value); err == nil {
+			size = len(text)
+		}
+		r.measured.Checkpoints++
+		r.Telemetry.Checkpointed(r.ctx, size)
+	}
+}

@@ -1,0 +1,258 @@
+package delivery_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/internal/delivery"
+	"taskguard/internal/emulatortest"
+	"taskguard/lease"
+	"taskguard/orchestrator"
+	"taskguard/repo"
+)
+
+func TestARunThatReportsNothingStalls(t *testing.T) {
+	for name, tc := range map[string]struct {
+		report  func(job orchestrator.Job) // each 40 s
+		before  int
+		code    int
+		history string
+	}{
+		"silent":                     {func(orchestrator.Job) {}, 0, 500, "retry:stalled"},
+		"silent on the last attempt": {func(orchestrator.Job) {}, 2, 200, "failed:attempts_exhausted"},
+		"with invalid reports":       {func(job orchestrator.Job) { job.Report(math.NaN(), "") }, 0, 500, "retry:stalled"},
+		"with progress":              {func(job orchestrator.Job) { job.Report(0.5, "") }, 0, 200, "ready"},
+		"with checkpoints":           {func(job orchestrator.Job) { report(job, int64(1)) }, 0, 200, "ready"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": tc.before})
+				m := measured(t)
+				w := startLogged(t, b, nil, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+					for range 10 {
+						select {
+						case <-ctx.Done():
+							return nil, ctx.Err()
+						case <-time.After(40 * time.Second):
+							tc.report(job)
+						}
+					}
+					return "done", nil
+				})
+				w.guard.StallTimeout, w.guard.Telemetry = time.Minute, m.Telemetry
+				w.deliver(t, "x").check(t, tc.code, nil)
+				if got := attempts(t, b); got != tc.history {
+					t.Errorf("history %q, want %q", got, tc.history)
+				}
+				want := "stalled :1"
+				if tc.history == "ready" {
+					want = ""
+				}
+				if got := m.counts(t, "taskguard.run.timeouts"); got != want {
+					t.Errorf("timeouts %q, want %q", got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestARunWhoseAnalysisIsOverEndsWithinAHeartbeatAndWritesNothing(t *testing.T) {
+	cancel := func(t *testing.T, b *emulatortest.Backend) {
+		operator := start(t, b, nil).guard.Locks.(*repo.Analyses) //nolint:forcetypeassert // start's
+		if _, err := operator.Cancel(t.Context(), "x", "ops", nil); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, tc := range map[string]struct {
+		meanwhile func(t *testing.T, b *emulatortest.Backend)
+		queue     delivery.Queue
+		code      int
+		status    any
+		lost      string
+	}{
+		"cancelled":                 {cancel, &recordingQueue{}, 200, "FAILED", "cancelled"},
+		"cancelled without a queue": {cancel, nil, 409, "FAILED", "cancelled"},
+		"finished": {func(t *testing.T, b *emulatortest.Backend) {
+			b.Merge(t, "x", map[string]any{"status": "READY", "result": "theirs"})
+		}, &recordingQueue{}, 200, "READY", "finished"},
+		"deleted": {func(t *testing.T, b *emulatortest.Backend) { b.Delete(t, "x") }, &recordingQueue{}, 200, nil, "deleted"},
+	} {
+		for _, after := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, found when it finishes %v", name, after), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+					b.Put(t, "x", map[string]any{"status": "QUEUED"})
+					var over map[string]any
+					w := startLogged(t, b, tc.queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+						time.Sleep(time.Minute)
+						tc.meanwhile(t, b)
+						over = b.Fields(t, "x")
+						if began := time.Now(); !after {
+							<-ctx.Done()
+							if took := time.Since(began); took > lease.DefaultTTL/3 {
+								t.Errorf("ended after %v, want one heartbeat at most", took)
+							}
+						}
+						report(job, int64(7))
+						return "refused", nil
+					})
+					w.deliver(t, "x").check(t, tc.code, map[string]any{"acquired": true, "reason": "lock_lost", "status": tc.status})
+					answer{Body: w.entry(t, "delivery")}.check(t, 0, map[string]any{"lost": tc.lost, "checkpoints": nil})
+					if got := b.Fields(t, "x"); !reflect.DeepEqual(got, over) {
+						t.Errorf("the document is\n%v, and was\n%v", got, over)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestReportsCostOneCommitACheckpointInterval(t *testing.T) {
+	for name, tc := range map[string]struct{ each, commits int }{"ten reports a second": {1, 34}, "no reports": {0, 3}} { // 34: 350 s, less the last interval
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				b.Put(t, "x", map[string]any{"status": "QUEUED"})
+				m := measured(t)
+				w := startLogged(t, b, nil, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+					for i := range 3495 {
+						if tc.each > 0 {
+							job.Report(float64(i)/3500, "working")
+							report(job, int64(i))
+						}
+						time.Sleep(100 * time.Millisecond)
+					}
+					return "done", nil
+				})
+				w.guard.Telemetry = m.Telemetry
+				before, all := b.Calls.Count("Commit"), b.Calls.Total()
+				w.line(t, deliveryRoute, "x", map[string]any{"outcome": "ready", "heartbeats": float64(tc.commits)})
+				if got := b.Calls.Count("Commit") - before; got != tc.commits+2 {
+					t.Errorf("%d commits, want %d, the acquisition and the finish", got, tc.commits)
+				}
+				if got := b.Calls.Total() - all; got != tc.commits+4 {
+					t.Errorf("%d calls, want 3 to acquire, %d and the finish", got, tc.commits)
+				}
+			})
+		})
+	}
+}
+
+func TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		for _, id := range []string{"x", "taken", "unreachable"} {
+			b.Put(t, id, map[string]any{"status": "QUEUED"})
+		}
+		b.Put(t, "full", map[string]any{"status": "QUEUED", "input": strings.Repeat("x", 900_000)})
+		var w *logged
+		w = startLogged(t, b, nil, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			for i := range int64(3) {
+				if err := job.Checkpoint(ctx, i); err != nil || b.Fields(t, job.AnalysisID)["checkpoint"] != i {
+					t.Errorf("%v, and the document has %v, want %d", err, b.Fields(t, job.AnalysisID)["checkpoint"], i)
+				}
+			}
+			switch job.AnalysisID {
+			case "x":
+				return "done", nil
+			case "full":
+				if err := job.Checkpoint(ctx, strings.Repeat("s3cret", 30_000)); !errors.Is(err, lease.ErrRefused) {
+					t.Errorf("error %.100v, want ErrRefused", err)
+				}
+				return "done", nil
+			case "taken":
+				b.Merge(t, "taken", map[string]any{"lockOwner": "them"})
+			case "unreachable":
+				w.unavailable.Store(true)
+				soon, cancel := context.WithTimeout(ctx, time.Second)
+				defer cancel()
+				if err := job.Checkpoint(soon, "late"); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("error %v, want that of its context", err)
+				}
+			}
+			return until(ctx, func() { // by RUN_TIMEOUT, or by the loss
+				for range 2 {
+					if err := job.Checkpoint(context.WithoutCancel(ctx), "late"); !errors.Is(err, lease.ErrLost) {
+						t.Errorf("%s: error %v, want ErrLost", job.AnalysisID, err)
+					}
+				}
+			})
+		})
+		w.guard.RunTimeout = time.Minute // before the next heartbeat, and before the trust ends
+		w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
+		w.line(t, deliveryRoute, "full", map[string]any{"outcome": "ready", "checkpoints": 3.0, "heartbeats": 4.0})
+		answer{Body: w.entry(t, "a report is ignored")}.check(t, 0, map[string]any{"analysis_id": "full"})
+		if strings.Contains(w.log.String(), "s3cret") {
+			t.Errorf("the log shows it: %.2000s", w.log)
+		}
+		w.deliver(t, "taken").check(t, 409, map[string]any{"reason": "lock_lost"})
+		w.deliver(t, "unreachable").check(t, 409, map[string]any{"reason": "lock_lost"})
+		checkFields(t, b, "taken", map[string]any{"checkpoint": int64(2), "lockOwner": "them", "attempts": int64(1)})
+		checkFields(t, b, "unreachable", map[string]any{"checkpoint": int64(2), "status": "PROCESSING"})
+	})
+}
+
+func TestARunThatWaitsForTheCommitOfItsCheckpointIsNotStalled(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		var w *instance
+		w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			w.unavailable.Store(true)
+			time.AfterFunc(90*time.Second, func() { w.unavailable.Store(false) })
+			if err := job.Checkpoint(ctx, 1); err != nil {
+				t.Error(err)
+			}
+			return until(ctx, nothing) // stalled
+		})
+		w.guard.StallTimeout = time.Minute
+		began := time.Now()
+		w.deliver(t, "x").check(t, 500, map[string]any{"reason": "retry"})
+		if took := time.Since(began); took < 150*time.Second || attempts(t, b) != "retry:stalled" {
+			t.Errorf("%q after %v, want stalled a minute after the commit", attempts(t, b), took)
+		}
+	})
+}
+
+func TestBadReportsAreWarningsAndTheRunGoesOn(t *testing.T) {
+	const secret = "s3cret"
+	script := `exec 4>&1 >&"$REPORT_FD"
+echo ` + secret + `
+head -c 10485760 /dev/zero | tr '\0' a; echo
+printf '{"message": "` + secret + `\377"\n\376\n'
+echo '{"checkpoint": [[["` + secret + `"]]], "progress": 0.5}'
+echo '{"progress": 2, "message": "` + secret + `"}'
+yes ` + secret + ` | head -n 1000000
+echo '{"checkpoint": {"page": 7}}'
+echo '"done"' >&4`
+	path := filepath.Join(t.TempDir(), "bad-reports")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o700); err != nil { //nolint:gosec // it is run
+		t.Fatal(err)
+	}
+	analyzer, err := orchestrator.New("exec:"+path, orchestrator.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := emulatortest.Embedded(t)
+	b.Put(t, "x", map[string]any{"status": "QUEUED"})
+	w := startLogged(t, b, nil, nil)
+	w.guard.Analyzer = analyzer
+	w.deliver(t, "x").check(t, 200, map[string]any{"status": "READY"})
+	checkFields(t, b, "x", map[string]any{"status": "READY", "result": "done"})
+	if n := strings.Count(w.log.String(), `"a report is ignored"`); n != 10 || strings.Contains(w.log.String(), secret) || w.log.Len() > 10_000 {
+		t.Errorf("%d warnings, want 10 without the reports: %.2000s", n, w.log)
+	}
+	before, after, _ := strings.Cut(w.log.String(), `"last_warning":true`)
+	if strings.Count(before, `"a report is ignored"`) != 10 || strings.Contains(after, `"last_warning"`) {
+		t.Errorf("not the tenth alone is the last warning: %.2000s", w.log)
+	}
+	for _, problem := range []string{"a report is not an object of JSON", "a report is too long", "a checkpoint cannot be stored in a document", "a progress is not between 0 and 1"} {
+		if !strings.Contains(w.log.String(), problem) {
+			t.Errorf("no warning %q: %.2000s", problem, w.log)
+		}
+	}
+}

@@ -1,0 +1,310 @@
+package delivery_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/internal/emulatortest"
+	"taskguard/internal/taskqueue"
+	"taskguard/lease/iso8601"
+	"taskguard/orchestrator"
+)
+
+func flaky(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+	return nil, errors.New("flaky")
+}
+
+func TestAFailureForNowIsReleasedThenBookedThenAcknowledged(t *testing.T) {
+	for name, tc := range map[string]struct {
+		queue, bookingFails, releaseFails bool
+		code, booked                      int
+	}{
+		"booked":                      {queue: true, code: 200, booked: 1},
+		"without a queue":             {code: 500},
+		"the booking fails":           {queue: true, bookingFails: true, code: 500},
+		"the lock cannot be released": {queue: true, releaseFails: true, code: 500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				b.Put(t, "x", map[string]any{"status": "QUEUED", "lockToken": 4, "nextAttemptAt": iso8601.Format(time.Now())})
+				var w *instance
+				w = start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+					checkFields(t, b, "x", map[string]any{"nextAttemptAt": nil})
+					w.unavailable.Store(tc.releaseFails)
+					return nil, errors.New("flaky")
+				})
+				w.guard.RetryMin, w.guard.RetryMax = 30*time.Second, time.Minute
+				q := &slow{during: func() {
+					if b.Fields(t, "x")["nextAttemptAt"] == nil {
+						t.Error("it is booked before the commit that releases the lock")
+					}
+				}}
+				if tc.bookingFails {
+					q.by = time.Hour
+				}
+				if tc.queue {
+					w.guard.Queue = q
+				}
+				failed := time.Now()
+				a := w.deliver(t, "x")
+				a.check(t, tc.code, map[string]any{"acquired": true, "reason": "retry", "error": "flaky"})
+				if len(q.tasks) != tc.booked {
+					t.Errorf("booked %+v, want %d", q.tasks, tc.booked)
+				}
+				next, _ := b.Fields(t, "x")["nextAttemptAt"].(string)
+				switch {
+				case tc.releaseFails:
+					checkFields(t, b, "x", map[string]any{"status": "PROCESSING", "lockOwner": "*", "nextAttemptAt": nil})
+					return
+				case !tc.queue: // nobody keeps to it
+					checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "lastError": "*", "nextAttemptAt": nil})
+					w.deliver(t, "x").check(t, 500, map[string]any{"reason": "retry"})
+					return
+				}
+				checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "lastError": "*", "attempts": int64(1)})
+				at, err := time.Parse(time.RFC3339, next)
+				if wait := at.Sub(failed); err != nil || wait < 30*time.Second || wait > 37500*time.Millisecond {
+					t.Errorf("the next attempt is at %q, want 30 s to 37.5 s after the failure", next)
+				}
+				if tc.bookingFails { // or the process died before it; the task is redelivered
+					q.by = 0
+					a = w.deliver(t, "x")
+					a.check(t, 200, map[string]any{"acquired": false, "reason": "waiting"})
+				}
+				a.check(t, 200, map[string]any{"retry_at": next})
+				if len(q.tasks) != 1 || !q.tasks[0].At.Equal(at) || q.tasks[0].Name != taskqueue.Name("next", "x", "5", next) || q.tasks[0].Deadline != 26*time.Minute {
+					t.Errorf("booked %+v, want the next attempt at %s", q.tasks, next)
+				}
+			})
+		})
+	}
+}
+
+func TestADeliveryKeepsToTheNextAttempt(t *testing.T) {
+	const runs, waits = "READY", "waiting"
+	for name, tc := range map[string]struct {
+		early        time.Duration
+		fields       map[string]any
+		itself       bool // the delivery is the booked task
+		withoutQueue bool
+		bookingFails bool
+		code         int
+		want         string // the status or the reason
+	}{
+		"a duplicate":                      {early: time.Minute, code: 200, want: waits},
+		"a duplicate that books nothing":   {early: time.Minute, bookingFails: true, code: 409, want: waits},
+		"2 s early":                        {early: 2 * time.Second, code: 200, want: runs},
+		"1 ms earlier than that":           {early: 2*time.Second + time.Millisecond, code: 200, want: waits},
+		"late":                             {early: -time.Hour, code: 200, want: runs},
+		"the booked task itself":           {early: time.Minute, itself: true, code: 200, want: runs},
+		"without a queue":                  {early: time.Minute, withoutQueue: true, code: 200, want: runs},
+		"a time that is not credible":      {early: 25 * time.Hour, code: 200, want: runs},
+		"the lock is another's":            {early: time.Minute, fields: map[string]any{"lockOwner": "them", "lockExpiresAt": "2000-01-01T00:10:00.000Z"}, code: 200, want: "locked"},
+		"finished":                         {early: time.Minute, fields: map[string]any{"status": "FAILED"}, code: 200, want: "already_finished"},
+		"no attempt is left":               {early: time.Minute, fields: map[string]any{"attempts": 3}, code: 200, want: "FAILED"},
+		"the expired lock of a dead owner": {early: -time.Minute, fields: map[string]any{"lockOwner": "them", "lockExpiresAt": "1999-01-01T00:10:00.000Z"}, code: 200, want: runs},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				next := iso8601.Format(time.Now().Add(tc.early))
+				b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": 1, "lockToken": 4, "nextAttemptAt": next})
+				b.Merge(t, "x", tc.fields)
+				w, q := start(t, b, succeed), &recordingQueue{}
+				if !tc.withoutQueue {
+					w.guard.Queue = q
+				}
+				if tc.bookingFails {
+					w.guard.Queue = refusing{}
+				}
+				booked, task := taskqueue.Name("next", "x", "4", next), "another"
+				if tc.itself {
+					task = booked
+				}
+				a := w.asTask(t, task)
+				a.check(t, tc.code, nil)
+				if a.Body["status"] != tc.want && a.Body["reason"] != tc.want {
+					t.Errorf("answered %v, want %s", a.Body, tc.want)
+				}
+				switch tc.want {
+				case waits:
+					a.check(t, tc.code, map[string]any{"acquired": false, "retry_at": next})
+					if tc.bookingFails && a.RetryAfter != "60" || !tc.bookingFails && (len(q.tasks) != 1 || q.tasks[0].Name != booked) {
+						t.Errorf("Retry-After %q, booked %+v", a.RetryAfter, q.tasks)
+					}
+					checkFields(t, b, "x", map[string]any{"nextAttemptAt": next, "attempts": int64(1), "status": "QUEUED"})
+				case runs, "FAILED":
+					checkFields(t, b, "x", map[string]any{"nextAttemptAt": nil})
+				}
+			})
+		})
+	}
+}
+
+// No delivery is answered with an error, though three attempts fail and each is duplicated.
+func TestAFailingAnalysisCostsTheQueueNoError(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := startQueue(t)
+		w := start(t, b, flaky)
+		w.guard.RetryMin, w.guard.RetryMax = 30*time.Second, 10*time.Minute
+		q.serve(w)
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		q.submit(t, "x")
+		for i := range 3 {
+			synctest.Wait()
+			_, err := q.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("duplicate", strconv.Itoa(i)), AnalysisID: "x"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(20 * time.Second)
+		}
+		if err := q.Idle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := q.statuses(); len(got) != 3+3 || slices.Max(got) != 200 {
+			t.Errorf("deliveries were answered %v, want 200 for three attempts and three duplicates", got)
+		}
+		checkFields(t, b, "x", map[string]any{"status": "FAILED", "attempts": int64(3), "nextAttemptAt": nil})
+	})
+}
+
+func TestALostLockIsFollowedUp(t *testing.T) {
+	taken := func(t *testing.T, b *emulatortest.Backend, _ *instance) {
+		b.Merge(t, "x", map[string]any{"lockOwner": "them", "lockToken": 7, "lockExpiresAt": "2000-01-01T00:20:00.000Z"})
+	}
+	for name, tc := range map[string]struct {
+		lose    func(t *testing.T, b *emulatortest.Backend, w *instance)
+		itself  bool // the delivery is that follow-up
+		unseen  bool // the run fails before its worker has noticed the loss
+		fails   bool
+		code    int
+		token   string
+		expires string // of the lock that is followed up; empty: nobody holds it, and the delivery is for now
+	}{
+		"unlocked": {lose: func(t *testing.T, b *emulatortest.Backend, _ *instance) {
+			b.Merge(t, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "lockExpiresAt": nil})
+		}, code: 200, token: "1"},
+		"taken":               {lose: taken, code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
+		"taken, and it fails": {lose: taken, unseen: true, code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
+		"not booked":          {lose: taken, fails: true, code: 409},
+		"by this very task":   {lose: taken, itself: true, code: 409},
+		"out of time":         {lose: func(_ *testing.T, _ *emulatortest.Backend, w *instance) { w.unavailable.Store(true) }, code: 200, token: "1", expires: "2000-01-01T00:05:00.000Z"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				b.Put(t, "x", map[string]any{"status": "QUEUED"})
+				var w *instance
+				w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+					if tc.lose(t, b, w); tc.unseen {
+						return nil, errors.New("no use")
+					}
+					<-ctx.Done()
+					return nil, ctx.Err()
+				})
+				q, task := &recordingQueue{}, "another"
+				w.guard.Queue = q
+				if tc.fails {
+					w.guard.Queue = refusing{}
+				}
+				if tc.itself {
+					task = taskqueue.Name("follow", "x", "7", "2000-01-01T00:20:00Z")
+				}
+				w.asTask(t, task).check(t, tc.code, map[string]any{"acquired": true, "reason": "lock_lost"})
+				if tc.code != 200 {
+					if len(q.tasks) != 0 {
+						t.Errorf("booked %+v", q.tasks)
+					}
+					return
+				}
+				var at, due time.Time
+				if tc.expires != "" {
+					var err error
+					if at, err = time.Parse(time.RFC3339, tc.expires); err != nil {
+						t.Fatal(err)
+					}
+					due = at.Add(2 * time.Second)
+				}
+				if name := taskqueue.Name("follow", "x", tc.token, at.Format(time.RFC3339Nano)); len(q.tasks) != 1 || q.tasks[0].Name != name || !q.tasks[0].At.Equal(due) {
+					t.Errorf("booked %+v, want the follow-up of the lock until %s", q.tasks, tc.expires)
+				}
+			})
+		})
+	}
+}
+
+func TestATaskThatCanNeverSucceedIsRejected(t *testing.T) {
+	large := `{"analysis_id":"x","pad":"` + strings.Repeat("x", 1<<20) + `"}`
+	for name, tc := range map[string]struct {
+		body, task, retries string
+		code                int // of the plain answer
+		rejected            bool
+	}{
+		"a bad request":                    {body: "{", task: "t", retries: "0", code: 400, rejected: true},
+		"of an unknown try":                {body: "{", task: "t", code: 400, rejected: true},
+		"of a caller without a task":       {body: "{", retries: "9", code: 400},
+		"of a caller with an invalid task": {body: "{", task: "a b", code: 400},
+		"too large":                        {body: large, task: "t", code: 413, rejected: true},
+		"missing, at the fifth try":        {body: `{"analysis_id":"none"}`, task: "t", retries: "4", code: 404},
+		"missing, at the sixth":            {body: `{"analysis_id":"none"}`, task: "t", retries: "5", code: 404, rejected: true},
+		"missing, at an unknown try":       {body: `{"analysis_id":"none"}`, task: "t", code: 404},
+		"missing, without a task":          {body: `{"analysis_id":"none"}`, retries: "9", code: 404},
+		"malformed, at the fifth":          {body: `{"analysis_id":"x"}`, task: "t", retries: "4", code: 500},
+		"malformed, at the sixth":          {body: `{"analysis_id":"x"}`, task: "t", retries: "5", code: 500, rejected: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				b.Put(t, "x", map[string]any{"lockToken": "five"})
+				w, m := startLogged(t, b, &recordingQueue{}, succeed), measured(t)
+				w.guard.Telemetry = m.Telemetry
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, deliveryRoute, strings.NewReader(tc.body))
+				r.Header.Set("X-CloudTasks-TaskName", tc.task)
+				r.Header.Set("X-CloudTasks-TaskRetryCount", tc.retries)
+				reason := map[int]string{400: "bad_request", 404: "not_found", 413: "too_large", 500: "malformed"}[tc.code]
+				message, level, code, rejected, metric := "delivery", "WARN", tc.code, any(nil), ""
+				if tc.rejected {
+					message, level, code, rejected, metric = "rejected", "ERROR", 200, true, reason+" :1"
+				}
+				w.send(t, r).check(t, code, map[string]any{"reason": reason, "rejected": rejected})
+				answer{Body: w.entry(t, message)}.check(t, 0, map[string]any{"level": level, "outcome": reason, "status": float64(code)})
+				if n := strings.Count(w.log.String(), "\n"); n != 1 {
+					t.Errorf("%d lines, want 1", n)
+				}
+				if got := m.counts(t, "taskguard.rejections"); got != metric {
+					t.Errorf("rejections %q, want %q", got, metric)
+				}
+			})
+		})
+	}
+}
+
+func TestTheQueueEndsTasksThatCanNeverSucceed(t *testing.T) {
+	for id, want := range map[string][]int{
+		"a/b":       {200},
+		"missing":   {404, 404, 404, 404, 404, 200},
+		"malformed": {500, 500, 500, 500, 500, 200},
+	} {
+		t.Run(id, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				q := startQueue(t)
+				b.Put(t, "malformed", map[string]any{"lockToken": "five"})
+				w := startLogged(t, b, q, succeed)
+				q.serve(w.instance)
+				q.submit(t, id)
+				if err := q.Idle(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if got := q.statuses(); !slices.Equal(got, want) {
+					t.Errorf("answered %v, want %v", got, want)
+				}
+				answer{Body: w.entry(t, "rejected")}.check(t, 0, map[string]any{"level": "ERROR", "task_retry": float64(len(want) - 1)})
+			})
+		})
+	}
+}

@@ -1,0 +1,157 @@
+package delivery_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/internal/delivery"
+	"taskguard/internal/emulatortest"
+	"taskguard/lease/analysislock"
+	"taskguard/orchestrator"
+)
+
+func TestBadRequests(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	w := start(t, b, succeed)
+	long := strings.Repeat("x", 1501)
+	cases := map[string]struct {
+		body   string
+		code   int
+		reason string
+		error  string // part of it
+	}{
+		"no body":               {"", 400, "bad_request", "the body is empty"},
+		"null":                  {"null", 400, "bad_request", "not the JSON object"},
+		"not JSON":              {"analysis_id=x", 400, "bad_request", "not the JSON object"},
+		"another JSON":          {"[1]", 400, "bad_request", "not the JSON object"},
+		"two values":            {`{"analysis_id":"x"}{}`, 400, "bad_request", "not the JSON object"},
+		"no id":                 {`{"id":"x"}`, 400, "bad_request", "analysis_id is missing"},
+		"null id":               {`{"analysis_id":null}`, 400, "bad_request", "not a string"},
+		"a number":              {`{"analysis_id":5}`, 400, "bad_request", "not a string"},
+		"a field in capitals":   {`{"ANALYSIS_ID":"x"}`, 400, "bad_request", "analysis_id is missing"},
+		"an empty id":           {`{"analysis_id":""}`, 400, "bad_request", "is empty"},
+		"a parent":              {`{"analysis_id":"../x"}`, 400, "bad_request", "slash"},
+		"a nested document":     {`{"analysis_id":"a/b/c"}`, 400, "bad_request", "slash"},
+		"a dot":                 {`{"analysis_id":"."}`, 400, "bad_request", "path"},
+		"two dots":              {`{"analysis_id":".."}`, 400, "bad_request", "path"},
+		"reserved":              {`{"analysis_id":"__x__"}`, 400, "bad_request", "reserved"},
+		"1,501 bytes":           {`{"analysis_id":"` + long + `"}`, 400, "bad_request", "1501 bytes"},
+		"not UTF-8":             {"{\"analysis_id\":\"\xff\"}", 400, "bad_request", "UTF-8"},
+		"a lone surrogate":      {`{"analysis_id":"\ud800"}`, 400, "bad_request", "U+FFFD"},
+		"a control character":   {`{"analysis_id":"a\u0000b"}`, 400, "bad_request", "control"},
+		"2 MiB":                 {`{"analysis_id":"x","pad":"` + strings.Repeat("x", 2<<20) + `"}`, 413, "too_large", ""},
+		"unknown fields are ok": {`{"more":[1],"analysis_id":"missing"}`, 404, "not_found", ""},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			before := b.Calls.Total()
+			a := w.post(t, tc.body)
+			a.check(t, tc.code, map[string]any{"reason": tc.reason})
+			if msg, _ := a.Body["error"].(string); !strings.Contains(msg, tc.error) {
+				t.Errorf("error = %q, want something with %q", msg, tc.error)
+			}
+			if calls := b.Calls.Total() - before; calls != 0 && tc.code != 404 {
+				t.Errorf("Firestore was asked %d times", calls)
+			}
+		})
+	}
+}
+
+func TestOtherRoutesAndMethods(t *testing.T) {
+	w := start(t, emulatortest.Embedded(t), succeed)
+	w.call(t, http.MethodGet, "/internal/tasks/analysis", "").check(t, 405, map[string]any{"reason": "method_not_allowed"})
+	w.call(t, http.MethodPost, "/health/live", "").check(t, 405, map[string]any{"reason": "method_not_allowed"})
+	w.call(t, http.MethodGet, "/nothing", "").check(t, 404, map[string]any{"reason": "no_such_route"})
+	w.call(t, http.MethodPost, "/internal/tasks/analysis/", "{}").check(t, 404, map[string]any{"reason": "no_such_route"})
+	w.call(t, http.MethodGet, "/health/live", "").check(t, 200, map[string]any{"status": "live"})
+}
+
+// It is ready from Firestore's first answer until it stops.
+func TestReadiness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, emulatortest.Embedded(t), succeed)
+		ready := func(code int) {
+			t.Helper()
+			w.call(t, http.MethodGet, "/health/ready", "").check(t, code, nil)
+			w.call(t, http.MethodGet, "/health/live", "").check(t, 200, nil)
+		}
+		answers := make(chan error)
+		go w.AwaitReady(t.Context(), func(context.Context) error { return <-answers })
+		ready(503)
+		answers <- errors.New("unavailable")
+		synctest.Wait()
+		ready(503)
+		answers <- nil
+		synctest.Wait()
+		ready(200)
+		w.stop(delivery.ErrStopping)
+		ready(503)
+	})
+}
+
+func TestDrainWaitsForTheRunsInFlight(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		finish := make(chan struct{})
+		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			<-finish
+			return "done", nil
+		})
+		for _, id := range []string{"x", "y"} {
+			b.Put(t, id, map[string]any{"status": "QUEUED"})
+			task := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/analysis", strings.NewReader(`{"analysis_id":"`+id+`"}`))
+			go w.ServeHTTP(httptest.NewRecorder(), task)
+		}
+		w.post(t, "")
+		synctest.Wait()
+		w.stop(delivery.ErrStopping)
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if left := w.Drain(soon); left != 2 {
+			t.Errorf("%d runs left, want 2", left)
+		}
+		w.deliver(t, "x").check(t, 500, map[string]any{"acquired": false, "reason": "shutting_down"})
+		go func() {
+			time.Sleep(time.Second)
+			finish <- struct{}{}
+			time.Sleep(time.Second)
+			finish <- struct{}{}
+		}()
+		if left := w.Drain(t.Context()); left != 0 {
+			t.Errorf("%d runs left, want none", left)
+		}
+	})
+}
+
+// broken are locks that panic.
+type broken struct{ delivery.Locks }
+
+func (broken) Acquire(context.Context, string, string, time.Duration, func(analysislock.Analysis) bool) (analysislock.Acquisition, error) {
+	panic("with a user's input")
+}
+
+// The log has the stack and not the value of the panic.
+func TestAPanicInAHandlerIsAnsweredAndLogged(t *testing.T) {
+	var log bytes.Buffer
+	work, stop := context.WithCancel(t.Context())
+	guard := &delivery.Guard{Locks: broken{}, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	w := instance{Server: serverOf(work, guard, nil)}
+	w.deliver(t, "x").check(t, 500, map[string]any{"reason": "internal"})
+	if !strings.Contains(log.String(), "broken.Acquire") || strings.Contains(log.String(), "user's input") {
+		t.Errorf("log: %s", log.String())
+	}
+	if n := log.Len(); n > 6000 {
+		t.Errorf("%d bytes are logged", n)
+	}
+	stop()
+	if left := w.Drain(t.Context()); left != 0 {
+		t.Errorf("%d runs left, want none", left)
+	}
+}

@@ -1,0 +1,62 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+
+	"taskguard/internal/taskqueue"
+	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
+)
+
+// Creator creates documents; repo.Analyses does.
+type Creator interface {
+	// Create creates a QUEUED document. It returns an error for which Exists is true if the
+	// id is taken.
+	Create(ctx context.Context, id string, input any) error
+	Get(ctx context.Context, id string) (analysislock.Analysis, error)
+}
+
+// Submission is the result of Submit.
+type Submission struct {
+	Created bool   // false: the document existed
+	Booked  bool   // a delivery is booked: now, or by an earlier call
+	Already bool   // it was booked by an earlier call
+	Status  string // of the document
+}
+
+// Errors of Submit.
+var (
+	ErrOtherInput = errors.New("a document with this id exists with another input")
+	// ErrNotBooked: the document exists, and Submit may be called again.
+	ErrNotBooked = errors.New("the document exists, but its delivery is not booked")
+)
+
+// Submit creates a document with input, a value as orchestrator.Storable returns it, unless
+// it exists, and books its delivery unless it is finished or no queue is configured. It may
+// be repeated. exists is the error of Create for an id that is taken. Errors: those of
+// Create and Get; ErrOtherInput, although the delivery is booked; ErrNotBooked.
+func (g *Guard) Submit(ctx context.Context, docs Creator, exists error, id string, input any) (s Submission, err error) {
+	err = docs.Create(ctx, id, input)
+	if s.Created = err == nil; !s.Created && !errors.Is(err, exists) {
+		return s, err
+	}
+	d, err := docs.Get(ctx, id)
+	s.Status = d.Status
+	if err == nil && g.Queue != nil && !analysislock.Finished(d.Status) {
+		// An earlier call may have crashed before it booked. If it did book, the task's
+		// name is taken, and nothing is booked here. If that task is gone, recovery books
+		// another.
+		s.Already, err = g.Book(ctx, id, taskqueue.Task{Name: g.Kind.task("submit", id, iso8601.Format(d.CreatedAt))})
+		s.Booked = err == nil
+	}
+	switch {
+	case err != nil:
+		return s, fmt.Errorf("%w: %w", ErrNotBooked, err)
+	case !reflect.DeepEqual(d.Input, input):
+		return s, ErrOtherInput
+	}
+	return s, nil
+}

@@ -1,0 +1,185 @@
+package delivery_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"taskguard/internal/cloudrun"
+	"taskguard/internal/delivery"
+	"taskguard/internal/emulatortest"
+	"taskguard/internal/taskauth"
+	"taskguard/internal/telemetry"
+	"taskguard/lease/analysislock"
+	"taskguard/orchestrator"
+)
+
+// gauges holds the metrics of a worker.
+type gauges struct {
+	*telemetry.Telemetry
+	spans  *tracetest.SpanRecorder
+	reader *sdkmetric.ManualReader
+}
+
+func measured(t *testing.T) gauges {
+	t.Helper()
+	g := gauges{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
+	var err error
+	g.Telemetry, err = telemetry.New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(g.reader)), sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(g.spans)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// counts returns the values of a metric, such as "booked=1 failed=2". Of a histogram it returns
+// the sums, in tenths.
+func (g gauges) counts(t *testing.T, metric string) string {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	if err := g.reader.Collect(context.Background(), &all); err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]float64{}
+	add := func(attributes attribute.Set, n float64) {
+		by := ""
+		for _, a := range attributes.ToSlice() {
+			by += a.Value.String() + " "
+		}
+		counts[by] += n
+	}
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if m.Name != metric {
+				continue
+			}
+			switch data := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range data.DataPoints {
+					add(p.Attributes, float64(p.Value))
+				}
+			case metricdata.Gauge[int64]:
+				for _, p := range data.DataPoints {
+					add(p.Attributes, float64(p.Value))
+				}
+			case metricdata.Histogram[float64]:
+				for _, p := range data.DataPoints {
+					add(p.Attributes, math.Round(p.Sum*10)/10)
+				}
+			}
+		}
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(counts), "map["), "]")
+}
+
+func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
+	var log bytes.Buffer
+	m := measured(t)
+	s := serverOf(t.Context(), &delivery.Guard{
+		Locks: new(memory).locks(t, func(context.Context, analysislock.Analysis) (analysislock.Work, error) {
+			panic("s3cret input of the user")
+		}),
+		Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute,
+		Log: slog.New(slog.NewJSONHandler(&log, nil)), Telemetry: m.Telemetry,
+	}, nil)
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, deliveryRoute, strings.NewReader(`{"analysis_id":"x"}`))
+	r.Header.Set("X-CloudTasks-TaskName", "a-task")
+	(&instance{Server: s}).send(t, r).check(t, 500, map[string]any{"reason": "internal"})
+	if said := log.String(); strings.Count(said, `"msg":"delivery","outcome":"internal","status":500,`) != 1 || strings.Count(said, `,"analysis_id":"x","task":"a-task"}`) != 1 || strings.Contains(said, "s3cret") {
+		t.Errorf("log: %s", said)
+	}
+	if got := m.counts(t, "taskguard.deliveries"); got != "500 internal :1" {
+		t.Errorf("deliveries %q", got)
+	}
+	if got := m.counts(t, "taskguard.runs.active"); got != ":0" {
+		t.Errorf("active runs %q", got)
+	}
+	ended := map[string]string{}
+	for _, span := range m.spans.Ended() {
+		ended[span.Name()] = span.Status().Code.String()
+		if len(span.Events()) > 0 {
+			t.Errorf("%s has %v", span.Name(), span.Events())
+		}
+	}
+	if ended["delivery"] != "Error" || ended["run"] != "Error" || len(m.spans.Started()) != len(m.spans.Ended()) {
+		t.Errorf("ended %v of %d", ended, len(m.spans.Started()))
+	}
+}
+
+// No acquisition has checked the id.
+func TestADeliveryDuringAStopIsLoggedWithItsIDIfThatIsValid(t *testing.T) {
+	for id, want := range map[string]any{"order-17": "order-17", "a/": nil, strings.Repeat("a/", 400_000): nil} {
+		w := startLogged(t, emulatortest.Embedded(t), nil, succeed)
+		stopped, stop := context.WithCancel(t.Context())
+		stop()
+		w.stop(delivery.ErrStopping)
+		if o := w.guard.Deliver(stopped, delivery.Delivery{AnalysisID: id}); o.Case != delivery.NotClaimed || o.ID != id && want != nil || o.ID != "" && want == nil {
+			t.Errorf("to the guard: %v, %.20q; want the id %v", o.Case, o.ID, want)
+		}
+		w.deliver(t, id).check(t, 500, map[string]any{"reason": "shutting_down", "analysis_id": want})
+		w.line(t, deliveryRoute, id, map[string]any{"outcome": "shutting_down", "analysis_id": want})
+		if w.log.Len() > 1000 {
+			t.Errorf("a line of %d bytes: %.300s", w.log.Len(), w.log)
+		}
+	}
+}
+
+// auth admits requests that have its header.
+type auth struct{}
+
+func (auth) Check(r *http.Request) error {
+	if r.Header.Get("Authorization") == "" {
+		return taskauth.ErrUnauthenticated
+	}
+	return nil
+}
+
+func TestACallerDecidesWhatIsTracedIfItMayCall(t *testing.T) {
+	const id, known = "0af7651916cd43dd8448eb211c80319c", "Authorization: me"
+	for _, tc := range []struct {
+		headers []string
+		traced  bool
+	}{
+		{[]string{known}, true},
+		{[]string{known, "traceparent: 00-" + id + "-b7ad6b7169203331-01"}, true},
+		{[]string{known, "traceparent: 00-" + id + "-b7ad6b7169203331-00"}, false},
+		{[]string{known, "X-Cloud-Trace-Context: " + id + "/12;o=1"}, true},
+		{[]string{known, "X-Cloud-Trace-Context: " + id + ";o=1"}, true},
+		{[]string{known, "X-Cloud-Trace-Context: " + id + "/12;o=0"}, false},
+		{[]string{known, "X-Cloud-Trace-Context: " + id + ";o=0"}, false},
+		{[]string{known, "X-Cloud-Trace-Context: " + id + "/0;o=0"}, false},
+		{[]string{"traceparent: 00-" + id + "-b7ad6b7169203331-01"}, false},
+		{nil, false},
+	} {
+		var log bytes.Buffer
+		m := measured(t)
+		h := cloudrun.Traced(serverOf(t.Context(), &delivery.Guard{
+			Locks: new(memory).locks(t, nil), Analyzer: orchestrator.AnalyzerFunc(succeed), RunTimeout: time.Minute, Log: cloudrun.NewLogger(&log, "json", 0), Telemetry: m.Telemetry,
+		}, auth{}))
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, deliveryRoute, strings.NewReader(`{"analysis_id":"x"}`))
+		for _, header := range tc.headers {
+			name, value, _ := strings.Cut(header, ": ")
+			r.Header.Set(name, value)
+		}
+		h.ServeHTTP(httptest.NewRecorder(), r)
+		if got := len(m.spans.Ended()) > 0; got != tc.traced {
+			t.Errorf("%v: traced %v, want %v", tc.headers, got, tc.traced)
+		}
+		if strings.Contains(strings.Join(tc.headers, ""), id) && !strings.Contains(log.String(), id) {
+			t.Errorf("%v: the line is of no trace: %s", tc.headers, &log)
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	scheduler "google.golang.org/api/cloudscheduler/v1"
+	cloudtasks "google.golang.org/api/cloudtasks/v2"
+	firestore "google.golang.org/api/firestore/v1"
+	"google.golang.org/api/googleapi"
+	run "google.golang.org/api/run/v1"
+	"google.golang.org/grpc/codes"
+)
+
+// callTimeout bounds the calls for one part.
+const callTimeout = 15 * time.Second
+
+// ask reads a part by a call of Google's APIs.
+func (r *reader) ask(ctx context.Context, p Part, from string, call func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err := call(ctx)
+	var api *googleapi.Error
+	switch {
+	case err == nil:
+	case !errors.As(err, &api):
+		err = fmt.Errorf("%s: %s", from, oneLine(err.Error()))
+	case api.Code == http.StatusNotFound:
+		err = fmt.Errorf("%s does not exist, or is in another project or region", from)
+	default:
+		err = fmt.Errorf("%s: Google answers %d: %s", from, api.Code, oneLine(api.Message))
+	}
+	r.done(p, from, err)
+}
+
+// askService reads projects/P/locations/L/services/S and its IAM policy.
+func (r *reader) askService(ctx context.Context, name string, into *Service, settings, callers Part) {
+	api, err := run.NewService(ctx, r.Google...)
+	if err != nil {
+		r.done(settings, name, err)
+		r.done(callers, name, err)
+		return
+	}
+	r.ask(ctx, settings, name, func(ctx context.Context) error {
+		got, err := api.Projects.Locations.Services.Get(name).Context(ctx).Do()
+		if err != nil {
+			return err
+		}
+		into.Settings, err = parseService(got)
+		return err
+	})
+	r.ask(ctx, callers, "the IAM policy of "+name, func(ctx context.Context) error {
+		policy, err := api.Projects.Locations.Services.GetIamPolicy(name).Context(ctx).OptionsRequestedPolicyVersion(3).Do()
+		if err != nil {
+			return err
+		}
+		for _, b := range policy.Bindings {
+			if slices.Contains([]string{"roles/run.invoker", "roles/run.servicesInvoker", "roles/run.admin"}, b.Role) {
+				into.Callers = append(into.Callers, b.Members...)
+			}
+		}
+		return nil
+	})
+}
+
+// askQueue reads projects/P/locations/L/queues/Q.
+func (r *reader) askQueue(ctx context.Context, name string) {
+	r.ask(ctx, QueueSettings, name, func(ctx context.Context) error {
+		api, err := cloudtasks.NewService(ctx, r.Google...)
+		if err != nil {
+			return err
+		}
+		got, err := api.Projects.Locations.Queues.Get(name).Context(ctx).Do()
+		if err != nil {
+			return err
+		}
+		r.facts.Queue, err = parseQueue(got)
+		return err
+	})
+}
+
+// askIndexes reads the indexes of the kinds' collection groups, and the fields of all groups
+// that have settings of their own, which include those that a group inherits.
+func (r *reader) askIndexes(ctx context.Context, database string) {
+	r.ask(ctx, DatabaseIndexes, "the indexes of "+database, func(ctx context.Context) error {
+		all := &Indexes{Composite: map[string]string{}, Fields: map[string]bool{}}
+		api, err := firestore.NewService(ctx, r.Google...)
+		if err != nil {
+			return err
+		}
+		groups := api.Projects.Databases.CollectionGroups
+		for i := range r.facts.Kinds {
+			group := path.Base(r.facts.Kinds[i].Collection)
+			err = groups.Indexes.List(database+"/collectionGroups/"+group).Pages(ctx, func(p *firestore.GoogleFirestoreAdminV1ListIndexesResponse) error {
+				for _, i := range p.Indexes {
+					all.add(group, i)
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+		fields := groups.Fields.List(database + "/collectionGroups/-").Filter("indexConfig.usesAncestorConfig:false")
+		err = fields.Pages(ctx, func(p *firestore.GoogleFirestoreAdminV1ListFieldsResponse) error {
+			for _, f := range p.Fields {
+				parts := strings.Split(f.Name, "/") // projects/P/databases/D/collectionGroups/G/fields/F
+				if c := f.IndexConfig; c != nil && !c.UsesAncestorConfig && len(parts) == 8 {
+					all.Fields[parts[5]+"/"+parts[7]] = len(c.Indexes) > 0
+				}
+			}
+			return nil
+		})
+		r.facts.Indexes = *all
+		return err
+	})
+}
+
+// askJobs reads the jobs of projects/P/locations/L that call by HTTP.
+func (r *reader) askJobs(ctx context.Context, parent string) {
+	r.ask(ctx, SchedulerJobs, "Cloud Scheduler in "+parent, func(ctx context.Context) error {
+		api, err := scheduler.NewService(ctx, r.Google...)
+		if err != nil {
+			return err
+		}
+		return api.Projects.Locations.Jobs.List(parent).Pages(ctx, func(p *scheduler.ListJobsResponse) error {
+			for _, j := range p.Jobs {
+				if j.HttpTarget == nil {
+					continue
+				}
+				job := Job{Name: path.Base(j.Name), State: j.State, Method: cmp.Or(j.HttpTarget.HttpMethod, http.MethodPost), URI: j.HttpTarget.Uri}
+				if s := j.Status; s != nil && s.Code > 0 { // -1: it has never run
+					job.Failure = oneLine(fmt.Sprintf("%s %s", codes.Code(uint32(s.Code)), s.Message)) //nolint:gosec // above 0
+				}
+				r.facts.Jobs = append(r.facts.Jobs, job)
+			}
+			return nil
+		})
+	})
+}

@@ -1,0 +1,90 @@
+package doctor
+
+import (
+	"cmp"
+	"path"
+	"strings"
+
+	firestore "google.golang.org/api/firestore/v1"
+
+	"taskguard/worker"
+)
+
+// Indexes are a database's, as far as the worker needs them.
+type Indexes struct {
+	Composite map[string]string // the states by "group: field order, …"; an empty state is unknown
+	Fields    map[string]bool   // whether a field is indexed, by group/field, if it has settings of its own
+}
+
+// NeededIndexes returns the composite indexes that the queries of a kind need: recovery's first,
+// those of the filters, and that of the oldest unfinished document.
+func NeededIndexes(k worker.Kind) (all []string) {
+	prefix, status := path.Base(k.Collection)+": ", cmp.Or(k.Fields.Status, "status")
+	all = append(all, prefix+status+" ASCENDING, updatedAt ASCENDING")
+	for _, field := range []string{status, cmp.Or(k.Fields.Error, "error") + ".code", "lastError.code"} {
+		all = append(all, prefix+field+" ASCENDING, updatedAt DESCENDING")
+	}
+	return append(all, prefix+status+" ASCENDING, createdAt ASCENDING")
+}
+
+// createIndex returns the command that creates an index that NeededIndexes returns.
+func createIndex(needed string) string {
+	group, fields, _ := strings.Cut(needed, ": ")
+	command := "gcloud firestore indexes composite create --collection-group=" + group
+	for field := range strings.SplitSeq(fields, ", ") {
+		name, order, _ := strings.Cut(field, " ")
+		command += " --field-config=field-path=" + name + ",order=" + strings.ToLower(order)
+	}
+	return command
+}
+
+// indexesFile reads Firebase's firestore.indexes.json.
+func indexesFile(name string) (Indexes, error) {
+	var f struct {
+		Indexes []struct {
+			CollectionGroup string `json:"collectionGroup"`
+			firestore.GoogleFirestoreAdminV1Index
+		} `json:"indexes"`
+		FieldOverrides []struct {
+			CollectionGroup string `json:"collectionGroup"`
+			FieldPath       string `json:"fieldPath"`
+			TTL             any    `json:"ttl"`
+			Indexes         []any  `json:"indexes"`
+		} `json:"fieldOverrides"`
+	}
+	all := Indexes{Composite: map[string]string{}, Fields: map[string]bool{}}
+	err := decodeFile(name, "a firestore.indexes.json", &f)
+	for i := range f.Indexes {
+		all.add(f.Indexes[i].CollectionGroup, &f.Indexes[i].GoogleFirestoreAdminV1Index)
+	}
+	for _, o := range f.FieldOverrides {
+		if o.Indexes != nil {
+			all.Fields[o.CollectionGroup+"/"+o.FieldPath] = len(o.Indexes) > 0
+		}
+	}
+	return all, err
+}
+
+// add adds a composite index, unless its scope serves no query of one collection.
+func (all *Indexes) add(group string, i *firestore.GoogleFirestoreAdminV1Index) {
+	var fields []string
+	for _, f := range i.Fields {
+		if f.FieldPath != "__name__" { // which Google adds to each index
+			fields = append(fields, f.FieldPath+" "+f.Order)
+		}
+	}
+	if i.QueryScope == "" || i.QueryScope == "COLLECTION" {
+		all.Composite[group+": "+strings.Join(fields, ", ")] = i.State
+	}
+}
+
+// indexed reports whether a field of a collection group is indexed, by the nearest setting:
+// the path * stands for each field, and the group __default__ for each group.
+func (all Indexes) indexed(group, name string) bool {
+	for _, f := range []string{group + "/" + name, group + "/*", "__default__/*"} {
+		if is, set := all.Fields[f]; set {
+			return is
+		}
+	}
+	return true
+}

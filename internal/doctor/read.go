@@ -1,0 +1,151 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+
+	"google.golang.org/api/option"
+
+	"taskguard/worker"
+)
+
+// Options name what to read.
+type Options struct {
+	Service string        // a service's file; or its name, short or projects/P/locations/L/services/S
+	Doclock string        // likewise
+	Queue   string        // a file of gcloud's flags; empty: the queue of TASK_QUEUE
+	Indexes string        // a firestore.indexes.json; empty: the database's
+	Kinds   []worker.Kind // of work, filled; none: analysis
+	Lookup  func(string) (string, bool)
+	Google  []option.ClientOption // for the clients of its APIs, such as an endpoint for tests
+}
+
+// Read collects what the options and the environment name. A part that it cannot read
+// it leaves out, with the reason. It returns an error only for wrong usage: a name that
+// is not valid, or nothing to read. If a file is named, Read asks Google only for
+// services that an option names, otherwise for all that the worker's environment names,
+// or else this process's. Calls are sequential, each of at most 15 s.
+func Read(ctx context.Context, o Options) (Facts, error) {
+	r := reader{Options: o, facts: Facts{Status: map[Part]Status{}}}
+	if slices.ContainsFunc([]string{o.Service, o.Doclock, o.Queue, o.Indexes}, isFile) {
+		r.offline = "files are named, so Google is asked only for what a flag names"
+	}
+	for flag, name := range map[string]string{"--queue": o.Queue, "--indexes": o.Indexes} {
+		if name != "" && !isFile(name) {
+			return Facts{}, fmt.Errorf("%s: %q is not a file", flag, name)
+		}
+	}
+	f := &r.facts
+	err := errors.Join(
+		r.readService(ctx, "--service", o.Service, &f.Worker, WorkerSettings, WorkerCallers),
+		r.readService(ctx, "--doclock", o.Doclock, &f.Doclock, DoclockSettings, DoclockCallers))
+	if err != nil {
+		return Facts{}, err
+	}
+	if r.env = f.Worker.value; f.Status[WorkerSettings].From == "" {
+		r.env = r.process
+	}
+	queue := r.env("TASK_QUEUE")
+	project, region := place(queue)
+	if o.Queue != "" {
+		f.Queue, err = queueFile(o.Queue)
+		r.done(QueueSettings, o.Queue, err)
+	} else if r.online(QueueSettings, project != "", "no --queue is named, and TASK_QUEUE names none") {
+		r.askQueue(ctx, queue)
+	}
+	if r.online(SchedulerJobs, project != "", "TASK_QUEUE names no region") {
+		r.askJobs(ctx, "projects/"+project+"/locations/"+region)
+	}
+	project = cmp.Or(r.env("GOOGLE_CLOUD_PROJECT"), project)
+	if f.Kinds = o.Kinds; len(f.Kinds) == 0 {
+		analysis, _ := worker.Kind{Collection: r.env("ANALYSES_COLLECTION")}.Filled() // a wrong collection has no indexes
+		f.Kinds = []worker.Kind{analysis}
+	}
+	if o.Indexes != "" {
+		f.Indexes, err = indexesFile(o.Indexes)
+		r.done(DatabaseIndexes, o.Indexes, err)
+	} else if r.online(DatabaseIndexes, project != "", "neither GOOGLE_CLOUD_PROJECT nor TASK_QUEUE names a project") {
+		r.askIndexes(ctx, "projects/"+project+"/databases/"+cmp.Or(r.env("FIRESTORE_DATABASE"), "(default)"))
+	}
+	for s := range maps.Values(f.Status) {
+		if s.From != "" || s.Failed {
+			return *f, nil
+		}
+	}
+	return Facts{}, errors.New("nothing is named: give --service a file or the name of a service, or set GOOGLE_CLOUD_PROJECT and TASK_QUEUE")
+}
+
+type reader struct {
+	Options
+	facts   Facts
+	offline string              // why Google is asked only for what a flag names; empty: for everything
+	env     func(string) string // names the queue and the database
+}
+
+// online reports whether to ask Google for a part that the environment names, or
+// records why not.
+func (r *reader) online(p Part, named bool, unnamed string) bool {
+	if r.offline == "" && named {
+		return true
+	}
+	r.facts.Status[p] = Status{Why: cmp.Or(r.offline, unnamed)}
+	return false
+}
+
+// done records that a part was read, or why not.
+func (r *reader) done(p Part, from string, err error) {
+	r.facts.Status[p] = Status{From: from}
+	if err != nil {
+		r.facts.Status[p] = Status{Why: scrub(err.Error()), Failed: true}
+	}
+}
+
+// process returns a variable of this process.
+func (r *reader) process(name string) string {
+	v, _ := r.Lookup(name)
+	return v
+}
+
+var (
+	shortName = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	fullName  = regexp.MustCompile(`^projects/([^/\s]+)/locations/([a-z0-9-]+)/(?:services|queues)/[A-Za-z0-9-]+$`)
+)
+
+// place returns the project and the region of a full name.
+func place(name string) (project, region string) {
+	if m := fullName.FindStringSubmatch(name); m != nil {
+		return m[1], m[2]
+	}
+	return "", ""
+}
+
+// readService reads a file, or asks Google for a name, which it completes if it is short.
+func (r *reader) readService(ctx context.Context, flag, name string, into *Service, settings, callers Part) (err error) {
+	project, region := place(r.process("TASK_QUEUE"))
+	project, region = cmp.Or(r.process("GOOGLE_CLOUD_PROJECT"), project), cmp.Or(r.process("CLOUDSDK_RUN_REGION"), region)
+	switch {
+	case name == "":
+		why := Status{Why: "no " + flag + " is named"}
+		r.facts.Status[settings], r.facts.Status[callers] = why, why
+		return nil
+	case isFile(name):
+		r.facts.Status[callers] = Status{Why: "a service's file does not hold its IAM policy"}
+		into.Settings, err = serviceFile(name)
+		r.done(settings, name, err)
+		return nil
+	case fullName.MatchString(name):
+	case !shortName.MatchString(name):
+		return fmt.Errorf("%s: %q is neither a file nor the name of a service", flag, name)
+	case project == "" || region == "":
+		return fmt.Errorf("%s: %q is neither a file nor projects/P/locations/L/services/S; the short name needs GOOGLE_CLOUD_PROJECT, and TASK_QUEUE or CLOUDSDK_RUN_REGION for the region", flag, name)
+	default:
+		name = "projects/" + project + "/locations/" + region + "/services/" + name
+	}
+	r.askService(ctx, name, into, settings, callers)
+	return nil
+}

@@ -1,0 +1,171 @@
+package emulatortest
+
+import (
+	"context"
+	"net"
+	"path"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	fs "cloud.google.com/go/firestore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
+	"taskguard/emulator/firestore"
+)
+
+// Backend is a test's Firestore: a database of its own, and a count of its calls.
+type Backend struct {
+	Project string
+	Server  *firestore.Server // nil: at a host
+	Calls   *Calls
+	Kind    // of the documents
+
+	host   string
+	once   sync.Once
+	client *fs.Client // another program's; see Put
+}
+
+// Google reports whether this is Google's emulator, where time is real.
+func (b *Backend) Google() bool { return b.Server == nil }
+
+// Each runs body on the embedded server, in a synctest bubble, and on Google's
+// emulator in real time, in parallel with other tests. The emulator starts while the
+// test waits for those that are not parallel.
+func Each(t *testing.T, body func(t *testing.T, b *Backend)) {
+	t.Helper()
+	go shared.once.Do(findOrStart)
+	t.Parallel()
+	t.Run("embedded", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { body(t, Embedded(t)) })
+	})
+	t.Run("google", func(t *testing.T) { body(t, OnGoogle(t)) })
+}
+
+// EachKind is like Each, for analyses and for Jobs.
+func EachKind(t *testing.T, body func(t *testing.T, b *Backend)) {
+	t.Helper()
+	go shared.once.Do(findOrStart)
+	t.Parallel()
+	t.Run("embedded", func(t *testing.T) { EmbeddedKinds(t, body) })
+	t.Run("google", func(t *testing.T) {
+		Google(t)
+		for name, k := range Kinds() {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				b := OnGoogle(t)
+				b.Kind = *k
+				body(t, b)
+			})
+		}
+	})
+}
+
+// EmbeddedKinds runs body on embedded servers, in synctest bubbles, for analyses and for
+// Jobs.
+func EmbeddedKinds(t *testing.T, body func(t *testing.T, b *Backend)) {
+	t.Helper()
+	for name, k := range Kinds() {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := Embedded(t)
+				b.Kind = *k
+				body(t, b)
+			})
+		})
+	}
+}
+
+// Embedded returns an embedded server, closed at the end of the test.
+func Embedded(t testing.TB) *Backend {
+	s := firestore.NewServer(firestore.Options{})
+	t.Cleanup(s.Close)
+	return &Backend{Project: Project(), Server: s, Calls: &Calls{}}
+}
+
+// Listen serves an embedded server over loopback until the end of the test, and returns
+// its host for FIRESTORE_EMULATOR_HOST.
+func (b *Backend) Listen(t testing.TB) (host string) {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- b.Server.Serve(l) }()
+	t.Cleanup(func() { b.Server.Close(); <-ended })
+	return l.Addr().String()
+}
+
+// OnGoogle returns Google's emulator; see Google.
+func OnGoogle(t testing.TB) *Backend { return At(Google(t)) }
+
+// At returns the Firestore that listens on host.
+func At(host string) *Backend {
+	return &Backend{Project: Project(), Calls: &Calls{}, host: host}
+}
+
+// Client returns the options with which Google's library calls b, over a new
+// connection whose calls are counted after the interceptors of opts. It is closed
+// at the end of the test.
+func (b *Backend) Client(t testing.TB, opts ...grpc.DialOption) []option.ClientOption {
+	t.Helper()
+	opts = append(opts,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithChainUnaryInterceptor(b.Calls.unary),
+		grpc.WithChainStreamInterceptor(b.Calls.stream),
+	)
+	dial := func(opts ...grpc.DialOption) (*grpc.ClientConn, error) { return grpc.NewClient(b.host, opts...) }
+	if b.Server != nil {
+		dial = b.Server.Dial
+	}
+	conn, err := dial(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return []option.ClientOption{option.WithGRPCConn(conn)}
+}
+
+// Calls counts the calls of connections by method, as they leave.
+type Calls struct {
+	mu       sync.Mutex
+	byMethod map[string]int
+	total    int
+}
+
+// Total is the number of calls so far.
+func (c *Calls) Total() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.total
+}
+
+// Count is the number of calls of a method so far, such as "Commit".
+func (c *Calls) Count(method string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.byMethod[method]
+}
+
+func (c *Calls) add(ctx context.Context, method string) context.Context {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byMethod == nil {
+		c.byMethod = map[string]int{}
+	}
+	c.byMethod[path.Base(method)]++
+	c.total++
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer owner") // as the library does for emulators
+}
+
+func (c *Calls) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return invoke(c.add(ctx, method), method, req, reply, cc, opts...)
+}
+
+func (c *Calls) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return open(c.add(ctx, method), desc, cc, method, opts...)
+}

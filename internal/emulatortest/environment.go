@@ -1,0 +1,41 @@
+package emulatortest
+
+import (
+	"os"
+	"slices"
+	"strings"
+)
+
+// The variables that the programs, Google's libraries and OpenTelemetry's read,
+// by prefix and by name. The developer who runs the tests may have exported them.
+var (
+	isolatedPrefixes = []string{
+		"CLOUD_TASKS_", "DOCUMENT_LOCK", "FIRESTORE_", "GCE_METADATA_", "GOOGLE_", "ITERM_", "K_", "LOCK_", "LC_", "LOG_",
+		"OTEL_", "PROJECT_LOCK_", "PUSHER_", "SESSION_", "TASK_", "TERM_SESSION_",
+	}
+	isolatedNames = []string{
+		"ALLOWED_ORIGINS", "ANALYSES_COLLECTION", "ANALYSIS_ID", "ANALYZER", "ANALYZER_OUTPUT", "ATTEMPT", "CLOUDSDK_CORE_PROJECT", "CLOUDSDK_RUN_REGION",
+		"CHECKPOINT_INTERVAL", "KINDS", "MAX_ATTEMPTS", "MAX_RUNS", "MAX_RUN_TIME", "LANG", "NO_COLOR", "OPERATORS_FILE", "PORT", "RUN_TIMEOUT", "STALL_TIMEOUT", "RETRY_MIN", "RETRY_MAX",
+		"SWEEP_INTERVAL", "TRACEPARENT", "TRACESTATE",
+	}
+)
+
+// Isolate removes from the process's environment the variables that the code
+// under test reads, so that a test has only those that it sets itself. [Google]
+// still finds the emulator that FIRESTORE_EMULATOR_HOST has named; the client
+// library must not: it would dial it from a bubble, whose time then stands still.
+// Call it before the tests, and not where the test binary is a program that a test
+// has started. [Main] does.
+func Isolate() {
+	if os.Getenv(hostVariable) != "" {
+		shared.once.Do(findOrStart)
+	}
+	for _, v := range os.Environ() {
+		name, _, _ := strings.Cut(v, "=")
+		isolated := slices.Contains(isolatedNames, name) ||
+			slices.ContainsFunc(isolatedPrefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+		if isolated && name != "GOOGLE_FIRESTORE_EMULATOR_JAR" { // names the emulator that tests start
+			_ = os.Unsetenv(name) // fails for an empty name alone
+		}
+	}
+}

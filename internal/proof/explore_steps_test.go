@@ -1,0 +1,375 @@
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	"taskguard/internal/delivery"
+	"taskguard/lease"
+	"taskguard/orchestrator"
+)
+
+// budget is how many steps of each kind the search may still take in one execution.
+type budget struct {
+	deliveries, faults, crashes, ticks, unlocks, stops, failures, early, recovers int
+	reports, cancels, requeues                                                    int
+}
+
+// step is one step that is possible now.
+type step struct {
+	name string
+	do   func()
+}
+
+type adder func(do func(), format string, args ...any)
+
+var (
+	errForNow  = errors.New("a failure for now")
+	errForGood = &orchestrator.PermanentError{Code: "explored", Message: "a failure for good"}
+)
+
+// steps returns the possible steps, in an order that is the same in each execution.
+// The first is the one without a fault.
+func (x *execution) steps() []step {
+	var all []step
+	add := func(do func(), format string, args ...any) {
+		s := step{do: do}
+		if x.traced {
+			s.name = fmt.Sprintf(format, args...)
+		}
+		all = append(all, s)
+	}
+	for _, p := range x.callers { // a booking is the only step: its order with other steps makes no difference
+		if c := p.pending; c != nil && c.kind == book && !p.on.crashed {
+			if x.callSteps(add, c); x.left.crashes > 0 && p.operates == "" {
+				add(func() { x.left.crashes--; x.crash(p.on); x.settle() }, "w%d crashes", p.on.index)
+			}
+			return all
+		}
+	}
+	for _, p := range x.callers {
+		if p.pending != nil && !p.on.crashed {
+			x.callSteps(add, p.pending)
+		}
+	}
+	x.runSteps(add)
+	x.lateSteps(add)
+	x.queueSteps(add)
+	x.timeSteps(add)
+	x.otherSteps(add)
+	return all
+}
+
+func (x *execution) callSteps(add adder, c *call) {
+	add(func() { x.grant(c) }, "%s: %s", c.by, c.kind)
+	if x.left.faults == 0 {
+		return
+	}
+	fault := func(what string, do func()) {
+		add(func() {
+			x.left.faults--
+			do()
+			x.settle()
+		}, "%s: %s %s", c.by, c.kind, what)
+	}
+	fail := func() { x.answer(c, reply{err: errNotDone}) }
+	switch c.kind {
+	case load:
+		fault("fails", fail)
+	case swap:
+		fault("is applied, its reply lost", func() {
+			if _, applied := x.apply(c); applied {
+				x.count("replies lost")
+			}
+			x.answer(c, reply{err: errReplyLost})
+		})
+		fault("fails, and may arrive later", func() {
+			x.delay(c)
+			fail()
+		})
+	case book:
+		fault("is done, its reply lost", func() {
+			x.book(c.task, c.by)
+			x.answer(c, reply{err: errReplyLost})
+		})
+		fault("fails", fail)
+	}
+}
+
+func (x *execution) runSteps(add adder) {
+	for _, p := range x.callers {
+		if p.on.crashed || !p.running() || p.run.blocked {
+			continue
+		}
+		add(func() { x.endRun(p, "succeeds", nil) }, "%s: the run succeeds", p)
+		switch cause := context.Cause(p.run.ctx); {
+		case errors.Is(cause, lease.ErrLost): // its result has no effect
+		case cause != nil:
+			add(func() { x.endRun(p, "obeys", p.run.ctx.Err()) }, "%s: the run obeys its cancellation", p)
+		case x.left.failures > 0:
+			add(func() { x.left.failures--; x.endRun(p, "for now", errForNow) }, "%s: the run fails for now", p)
+			add(func() { x.left.failures--; x.endRun(p, "for good", errForGood) }, "%s: the run fails for good", p)
+		}
+		if x.left.reports > 0 {
+			add(func() { x.left.reports--; x.report(p, false) }, "%s: the run reports", p)
+			add(func() { x.left.reports--; x.report(p, true) }, "%s: the run checkpoints", p)
+		}
+	}
+}
+
+// lateSteps adds the arrival of swaps whose callers gave up. A swap of a record that
+// has changed is no step: it would be refused without effect.
+func (x *execution) lateSteps(add adder) {
+	x.late = slices.DeleteFunc(x.late, func(c *call) bool { return c.prev.Rev != any(x.rec.rev) })
+	slices.SortFunc(x.late, func(a, b *call) int { return (a.by.n-b.by.n)*1000 + a.seq - b.seq })
+	for i, c := range x.late {
+		add(func() {
+			x.late = slices.Delete(x.late, i, i+1)
+			if _, applied := x.apply(c); applied {
+				x.count("writes delayed")
+			}
+			x.settle()
+		}, "%s: the late swap %d arrives", c.by, c.seq)
+	}
+}
+
+// queueSteps adds the dispatch of each task, also of one in flight or not yet due, to
+// each busy worker and to one idle worker. One idle worker is enough; one that has
+// worked before is preferred, because it may have kept state.
+func (x *execution) queueSteps(add adder) {
+	if x.left.deliveries == 0 {
+		return
+	}
+	for _, t := range x.tasks {
+		early := x.now().Before(x.due(t))
+		if t.done || early && x.left.early == 0 {
+			continue
+		}
+		dispatch := func(i *instance) {
+			x.left.deliveries--
+			if early {
+				x.left.early--
+			}
+			x.dispatch(t, i)
+		}
+		var idle *instance
+		var busy []*instance
+		for _, i := range x.instances {
+			switch {
+			case i.crashed || i.stopping:
+			case i.busy():
+				busy = append(busy, i)
+			default:
+				idle = i
+			}
+		}
+		add(func() { dispatch(idle) }, "task %.6s to an idle worker", t.Name)
+		for _, i := range busy {
+			add(func() { dispatch(i) }, "task %.6s to w%d", t.Name, i.index)
+		}
+	}
+}
+
+// timeSteps adds the passing of time until something changes.
+func (x *execution) timeSteps(add adder) {
+	if x.left.ticks == 0 {
+		return
+	}
+	tick := func(what string, to time.Time, due []*caller) {
+		if d := time.Until(to); d > 0 {
+			add(func() {
+				x.left.ticks--
+				x.pass(d)
+				x.settle()
+				x.judgeBeats(due)
+				x.count(what)
+			}, "time passes: %s", what)
+		}
+	}
+	if beat, due := x.nextBeat(); len(due) > 0 {
+		tick("a heartbeat is due", beat, due)
+	}
+	for _, p := range x.callers {
+		if p.run == nil || !p.live() {
+			continue
+		}
+		if at := x.begun.Add(p.run.begun + x.runTimeout); at.Before(x.trust(x.rec.doc.Lock)) {
+			tick("a run reaches its deadline", at, nil)
+		}
+	}
+	l := x.rec.doc.Lock
+	if l.Owner != "" {
+		if slices.ContainsFunc(x.callers, (*caller).live) {
+			tick("trust ends", x.trust(l).Add(time.Millisecond), nil)
+		}
+		tick("the lock expires", x.local(l.ExpiresAt), nil)
+	}
+	for _, t := range x.tasks {
+		if due := x.due(t); !t.done && x.now().Before(due) && !due.Before(l.ExpiresAt) {
+			tick("a task is due", x.local(due), nil)
+			break
+		}
+	}
+}
+
+// nextBeat returns when the next heartbeat is due, and from which callers.
+func (x *execution) nextBeat() (at time.Time, whose []*caller) {
+	for _, p := range x.callers {
+		if !p.live() || p.pending != nil {
+			continue
+		}
+		due := x.nextCommit(p)
+		if whose == nil || due.Before(at) {
+			at, whose = due, []*caller{p}
+		}
+	}
+	return at, whose
+}
+
+func (x *execution) otherSteps(add adder) {
+	for _, i := range x.instances {
+		if i.crashed || !i.busy() {
+			continue
+		}
+		if x.left.crashes > 0 {
+			add(func() { x.left.crashes--; x.crash(i); x.settle() }, "w%d crashes", i.index)
+		}
+		if x.left.stops > 0 && !i.stopping {
+			add(func() { x.left.stops--; x.terminate(i) }, "w%d gets SIGTERM", i.index)
+		}
+	}
+	if x.left.unlocks > 0 && (x.rec.doc.Lock.Owner != "" || !x.rec.doc.NextAttemptAt.IsZero()) {
+		add(func() { x.left.unlocks--; x.operate(Unlock, false) }, "the operator unlocks")
+	}
+	if x.left.cancels > 0 && !x.rec.doc.Lock.Finished {
+		add(func() { x.left.cancels--; x.operate(Cancel, false) }, "the operator cancels")
+	}
+	if x.left.requeues > 0 && !x.requeuing && x.rec.doc.Lock.Finished {
+		add(func() { x.left.requeues--; x.operate(Requeue, false) }, "the operator requeues")
+		add(func() { x.left.requeues--; x.operate(Requeue, true) }, "the operator requeues anew")
+	}
+	if x.left.recovers > 0 && x.orphaned(x.rec) {
+		add(func() { x.left.recovers--; x.recover() }, "recovery")
+	}
+}
+
+func (i *instance) busy() bool {
+	return slices.ContainsFunc(i.callers, func(p *caller) bool { return !p.ended })
+}
+
+// crash makes a worker crash: its goroutines get no more replies. Their last swaps
+// may still arrive.
+func (x *execution) crash(i *instance) {
+	i.crashed = true
+	i.receive("crash")
+	for _, p := range i.callers {
+		if p.ended {
+			continue
+		}
+		p.task.inFlight--
+		if x.unbooked(p) {
+			x.count("crashes between commit and booking")
+		}
+		if p.pending != nil {
+			x.delay(p.pending)
+		}
+	}
+	x.count("crashes")
+}
+
+func (x *execution) terminate(i *instance) {
+	i.stopping = true
+	i.receive("SIGTERM", x.since())
+	i.stop(delivery.ErrStopping)
+	x.count("SIGTERMs")
+	x.settle()
+}
+
+// recover starts a recovery, up to its mark.
+func (x *execution) recover() {
+	p := x.join(&caller{name: "recovery", on: x.operator, operates: Mark, answered: true})
+	x.operator.receive(Mark)
+	x.begin(p, func() {
+		if r, err := (&delivery.Guard{Queue: x, Orphans: x}).Recover(p.context(context.Background())); err == nil && r.Booked > 0 {
+			x.locked(func() { x.count("recoveries") })
+		}
+	})
+}
+
+// start is a sequence of steps before a search that does not count for its depth,
+// deviations and budget: it leads to a situation that needs many steps.
+type start struct {
+	name  string
+	fewer int      // so many deviations fewer, because many steps are possible from here
+	steps []string // each a pattern of path.Match; the first possible step that matches is taken
+}
+
+var (
+	booked = []string{
+		"task first to an idle worker", "delivery 0 at w0: swap",
+		"task first to an idle worker", "delivery 1 at w1: book",
+	}
+	broken  = append(booked[:4:4], "the operator unlocks", "the operator: swap")
+	stopped = append(booked[:4:4], "w0 gets SIGTERM", "delivery 0 at w0: the run obeys its cancellation",
+		"delivery 0 at w0: swap", "delivery 0 at w0: book")
+	overtaken = append(broken[:6:6], "task * to an idle worker", "delivery 3 at w1: swap",
+		"w1 gets SIGTERM", "delivery 3 at w1: the run obeys its cancellation",
+		"delivery 3 at w1: swap", "delivery 3 at w1: book")
+	starts   = []start{{"booked", 0, booked}, {"broken", 0, broken}, {"stopped", 1, stopped}, {"overtaken", 1, overtaken}}
+	reported = []string{
+		"task first to an idle worker", "delivery 0 at w0: swap",
+		"delivery 0 at w0: the run checkpoints", "delivery 0 at w0: swap", "delivery 0 at w0: the run reports",
+	}
+	cancelled = append(reported[:5:5], "the operator cancels", "the operator: swap")
+	expired   = []string{
+		"task first to an idle worker", "delivery 0 at w0: swap", "time passes: a heartbeat is due", "delivery 0 at w0: swap",
+		"time passes: a run reaches its deadline",
+	}
+	flushing = append(expired[:5:5], "delivery 0 at w0: the run reports", "delivery 0 at w0: the run reports",
+		"delivery 0 at w0: the run obeys its cancellation")
+	failed = []string{
+		"task first to an idle worker", "task first to an idle worker", "delivery 0 at w0: swap",
+		"delivery 0 at w0: the run fails for now", "delivery 0 at w0: swap",
+	}
+	marked = []string{
+		"task first to an idle worker", "delivery 0 at w0: swap", "time passes: a heartbeat is due", "time passes: the lock expires",
+		"recovery", "recovery: swap",
+	}
+	recovering = []string{
+		"task first to an idle worker", "delivery 0 at w0: swap", "delivery 0 at w0: the run fails for now", "time passes: the lock expires",
+		"recovery",
+	}
+	releasing = append(reported[:5:5], "w0 gets SIGTERM", "delivery 0 at w0: the run obeys its cancellation", "time passes: the lock expires")
+)
+
+func (s start) String() string {
+	if s.name == "" {
+		return "from the beginning"
+	}
+	return "from " + s.name
+}
+
+// make takes the steps.
+func (s start) make(x *execution) {
+	left, traced := x.left, x.traced
+	x.left = budget{deliveries: 4, unlocks: 1, stops: 1, early: 1, ticks: 2, reports: 4, cancels: 1, failures: 1, recovers: 1}
+	x.traced = true // so that steps have names
+	for _, pattern := range s.steps {
+		all := x.steps()
+		n := slices.IndexFunc(all, func(s step) bool { ok, err := path.Match(pattern, s.name); return ok && err == nil })
+		if n < 0 {
+			x.fail("%s: no step %q", s, pattern)
+			break
+		}
+		x.note("(%s)", all[n].name)
+		all[n].do()
+	}
+	x.left, x.traced = left, traced
+	if !traced {
+		x.trace = nil
+	}
+}

@@ -1,0 +1,251 @@
+package proof
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"taskguard/internal/taskqueue"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
+)
+
+func kindOf(was, is lease.Lease, p *caller) Kind {
+	switch {
+	case p.operates != "":
+		return p.operates
+	case is.Finished && is.Token != was.Token:
+		return GiveUp
+	case is.Finished:
+		return Finish
+	case is.Token != was.Token:
+		return Acquire
+	case is.Owner == "":
+		return Release
+	case is.Owner == was.Owner:
+		return Heartbeat
+	}
+	return Other
+}
+
+// judge checks a write when the store applies it.
+func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
+	was, is, h := r.doc.Lock, next.Lock, &r.history
+	w := Write{
+		Kind: kindOf(was, is, p), By: p.name, Owner: is.Owner, Token: is.Token,
+		At: m.now(), Expires: is.ExpiresAt, Running: p.running(),
+	}
+	if is.Finished {
+		w.Owner = is.FinishedBy
+	}
+	before, steals := len(h.Wrong), h.Steals
+	h.Add(w)
+	for _, what := range []string{m.inconsistency(r.doc, next, w.Kind, p), m.wrongNext(r.doc, next, w.Kind, p), m.wrongMark(r, next, mark, w.Kind, p), m.wrongHistory(r, next, w.Kind)} {
+		if what != "" {
+			h.wrong("%s %s", p, what)
+		}
+	}
+	for _, what := range h.Wrong[before:] {
+		m.fail("%s: %s: %s to %s", r.doc.ID, what, m.show(r.doc), m.show(next))
+	}
+	m.note("%s: %s token %d", p, w.Kind, is.Token)
+	if h.Steals > steals {
+		m.count("steals")
+	}
+	m.count(string(w.Kind))
+	switch w.Kind {
+	case Heartbeat:
+		if !time.Now().Before(m.trust(was)) {
+			m.count("late wake-ups")
+		}
+		return
+	case Acquire, GiveUp:
+		p.token, p.broken, p.acquired = is.Token, nil, len(r.states)
+	case Unlock, Cancel:
+		m.breakLock(r, p)
+	case Mark:
+		return
+	}
+	if r.holder = nil; w.Kind == Acquire {
+		r.holder = p
+	}
+}
+
+// inconsistency returns what is wrong with the other fields of a write.
+func (m *model) inconsistency(was, is analysis, k Kind, p *caller) string {
+	attempts := is.Lock.Attempts - was.Lock.Attempts
+	switch {
+	case is.Lock.Finished != (is.Status == analysislock.Ready || is.Status == analysislock.Failed):
+		return "wrote a status that does not fit the lock"
+	case is.Status == analysislock.Ready && k == Finish && is.Result != any(result(p.analysis, p.token)):
+		return fmt.Sprintf("wrote the result %v", is.Result)
+	case is.Status == analysislock.Failed && (is.Error == nil || is.Error.Message == ""):
+		return "wrote FAILED without a reason"
+	case is.Lock.Finished && k != Unlock && (is.Status == analysislock.Ready && is.LastError != nil || is.Lock.Owner != ""):
+		return "left a lock or an error on a finished analysis"
+	case k == Unlock && (is.Lock.Finished != was.Lock.Finished || is.Lock.Owner != "" || is.Lock.Token != was.Lock.Token):
+		return "did more than unlock"
+	case k == GiveUp && is.Error.Code == analysislock.RunTimeExhausted:
+		if m.maxRun == 0 || m.now().Sub(is.StartedAt) < m.maxRun {
+			return "gave up before MAX_RUN_TIME"
+		}
+		m.count("given up after MAX_RUN_TIME")
+		return ""
+	case (k == GiveUp || k == Finish && is.Error != nil && is.Error.Code == analysislock.AttemptsExhausted) && was.Lock.Attempts < m.policy.MaxAttempts:
+		return "gave up too early"
+	case k == Cancel && (is.Error == nil || is.Error.Code != analysislock.Cancelled || is.Lock.FinishedBy != "operator"):
+		return "cancelled wrongly"
+	case k == Acquire && (is.StartedAt.IsZero() || !was.StartedAt.IsZero() && !is.StartedAt.Equal(was.StartedAt)):
+		return "wrote a wrong time of the first acquisition"
+	case k == Acquire && (attempts != 1 || is.Lock.Attempts > m.policy.MaxAttempts || is.Status != analysislock.Processing):
+		return "acquired with a wrong count of attempts or a wrong status"
+	case k == Requeue && (is.Lock.Attempts != 0 || is.Status != analysislock.Queued || is.Lock.Token != was.Lock.Token):
+		return "requeued wrongly"
+	case k == Release && attempts == -1 && p.on.stopping && (p.run == nil || p.run.stopped) && outcomeOf(is) == analysislock.OutcomeShuttingDown:
+		m.count("stopped runs refunded")
+	case k == Release && attempts == -1 && p.run != nil && m.since()-m.records[is.ID].states[p.acquired].at >= m.runTimeout &&
+		p.run.written.n > 0 && outcomeOf(is) == analysislock.OutcomeContinued:
+		m.count("continued runs refunded")
+	case k != Acquire && k != Requeue && attempts != 0:
+		return fmt.Sprintf("changed the attempts by %d", attempts)
+	}
+	return ""
+}
+
+// wrongNext returns what is wrong with the time of the next attempt that a write leaves, or
+// with an acquisition before that time.
+func (m *model) wrongNext(was, is analysis, k Kind, p *caller) string {
+	now, next := m.now(), is.NextAttemptAt
+	switch {
+	case k == Mark && (is.Lock != was.Lock || next.IsZero() || next.After(now)): // it may arrive late
+		return fmt.Sprintf("marked %v at %v", next, now)
+	case k == Mark && now.Sub(was.NextAttemptAt) < m.policy.TTL:
+		return fmt.Sprintf("marked an analysis that waits until %v", was.NextAttemptAt)
+	case k == Mark:
+		return ""
+	case k == Release && outcomeOf(is) == analysislock.OutcomeRetry:
+		if wait := next.Sub(now); next.IsZero() || wait > m.retryMax*5/4+callTimeout { // it may arrive late; a slow reply makes it later
+			return fmt.Sprintf("booked the next attempt in %v", wait)
+		}
+		least := min(m.retryMin<<(was.Lock.Attempts-1), m.retryMax)
+		if p.run != nil && next.Before(m.begun.Add(p.run.ended+m.skew+least).Truncate(time.Millisecond)) {
+			return fmt.Sprintf("booked the attempt after %d for %v, want %v or more after it", was.Lock.Attempts, next, least)
+		}
+		return ""
+	case k == Heartbeat || k == Release: // recovery may have marked it since the lock expired
+		if !next.Equal(was.NextAttemptAt) {
+			return "changed the time of the next attempt"
+		}
+		return ""
+	case !next.IsZero():
+		return fmt.Sprintf("left the next attempt at %v", next)
+	case k == Acquire && now.Add(2*time.Second).Before(was.NextAttemptAt):
+		if p.task.Name != nextName(was) {
+			return fmt.Sprintf("began an attempt %v too early", was.NextAttemptAt.Sub(now))
+		}
+		m.count("booked attempts delivered early")
+	}
+	return ""
+}
+
+// unexpected reports whether a worker books a task that does not follow from the record.
+// The name of a follow-up contains the token and the expiry of a lock, that of a next
+// attempt the token and its time, so that every reader of the record books the same task. A
+// delivery may take an operator's unlock for its own release.
+func (m *model) unexpected(t taskqueue.Task, by *caller) bool {
+	if by == nil || by.operates != "" && by.operates != Mark || alias(t, by) != t.Name {
+		return false
+	}
+	r := m.records[t.AnalysisID]
+	if own := (analysis{ID: by.analysis, Lock: lease.Lease{Token: by.token}, NextAttemptAt: t.At}); by.broken != nil && t.Name == nextName(own) {
+		m.count("next attempts booked after an unlock")
+		return false
+	}
+	return !slices.ContainsFunc(r.states, func(s state) bool {
+		d, l := analysis{ID: t.AnalysisID, Lock: s.lock, NextAttemptAt: s.next}, s.lock
+		if now := l.ExpiresAt.IsZero() && t.At.IsZero(); now || t.At.Equal(l.ExpiresAt.Add(2*time.Second)) {
+			if t.Name == taskqueue.Name("follow", t.AnalysisID, strconv.FormatInt(l.Token, 10), l.ExpiresAt.UTC().Format(time.RFC3339Nano)) {
+				return true
+			}
+		}
+		return !s.next.IsZero() && (t.At.IsZero() || t.At.Equal(s.next)) && t.Name == nextName(d)
+	})
+}
+
+// unbooked reports whether p has released the lock after a failure for now, and the queue
+// has no task for the next attempt yet.
+func (m *model) unbooked(p *caller) bool {
+	r := m.records[p.analysis]
+	if r == nil || r.states[len(r.states)-1].by != p || outcomeOf(r.doc) != analysislock.OutcomeRetry || r.doc.NextAttemptAt.IsZero() {
+		return false
+	}
+	return m.taskNamed(nextName(r.doc)) == nil
+}
+
+// nextName returns the name of the task of the next attempt.
+func nextName(d analysis) string {
+	return taskqueue.Name("next", d.ID, strconv.FormatInt(d.Lock.Token, 10), iso8601.Format(d.NextAttemptAt))
+}
+
+// breakLock records that an operator broke the lock of a live run, at most one.
+func (m *model) breakLock(r *record, operator *caller) {
+	h := r.holder
+	if h == nil {
+		return
+	}
+	if operator.token != 0 {
+		m.fail("one unlock broke token %d and token %d", operator.token, h.token)
+	}
+	operator.token = h.token
+	h.broken = &Span{m.since(), max(m.since(), m.trust(r.doc.Lock).Sub(m.begun))}
+}
+
+// judgeAnswer checks the answer to a delivery. If excused, no delivery has to be
+// booked: an operator has opened the analysis and has not booked one yet.
+func (m *model) judgeAnswer(p *caller, a answer, excused bool) {
+	r := m.records[p.analysis]
+	l, t := r.doc.Lock, p.task
+	m.count(fmt.Sprintf("answered %d %s", a.code, cmp.Or(a.Reason, a.Status)))
+	m.note("%s: answered %d %s %s", p, a.code, a.Status, a.Reason)
+	if a.code/100 == 2 && !t.done {
+		t.done, t.freed = true, time.Now().Add(m.queueSkew+24*time.Hour)
+	}
+	wasSo := func(matches func(lease.Lease) bool) bool {
+		return slices.ContainsFunc(r.states[p.since-1:], func(s state) bool { return matches(s.lock) })
+	}
+	retry, _ := time.Parse(time.RFC3339, a.RetryAt)
+	if (a.Reason == "retry" || a.Reason == "waiting") && a.code == http.StatusOK && l.Owner == "" && r.doc.NextAttemptAt.Equal(retry) {
+		if next := m.taskNamed(nextName(r.doc)); next == nil || next.done || next.At.After(retry) {
+			m.fail("%s was acknowledged with %s, but the next attempt is not booked for %s", p, a.Reason, m.show(r.doc))
+		}
+		if by := r.states[len(r.states)-1].by; by.task == t && by.on.crashed {
+			m.count("booked again after a crash")
+		}
+	}
+	switch {
+	case a.err != nil:
+		m.fail("%s: the answer is not JSON: %v", p, a.err)
+	case p.running():
+		m.fail("%s answered before its run had ended", p)
+	case a.code/100 == 2 && !l.Finished && m.pending(p.analysis, t) == 0 && !excused:
+		m.fail("%s was acknowledged with %d %s, but no delivery is booked for %s", p, a.code, a.Reason, m.show(r.doc))
+	case a.Reason == "locked" && l.Owner != "" && l.Owner == p.owner:
+		m.fail("%s was answered locked because of its own lock", p)
+	case a.Reason == "locked" && !wasSo(func(l lease.Lease) bool { return l.Owner != "" && l.ExpiresAt.Equal(retry) }):
+		m.fail("%s was answered locked until %s, but no lock had that expiry", p, a.RetryAt)
+	case a.Reason == "waiting" && !slices.ContainsFunc(r.states[p.since-1:], func(s state) bool { return s.next.Equal(retry) && s.lock.Owner == "" }):
+		m.fail("%s was answered waiting until %s, but no next attempt was booked for that time", p, a.RetryAt)
+	case a.Reason == "continued" && a.code == http.StatusOK && r.history.Token == p.token && r.holder == p:
+		m.fail("%s was answered continued, but it holds the lock", p)
+	case a.Reason == "lock_lost" && l.FinishedBy != "" && l.FinishedBy == p.owner:
+		m.fail("%s was answered lock_lost, but it had finished the analysis", p)
+	case a.Reason == "" && a.code == http.StatusOK && !slices.Contains(r.history.Finishes, p.token):
+		m.fail("%s was answered %s, but token %d has not finished the analysis", p, a.Status, p.token)
+	case a.Reason == "already_finished" && !wasSo(func(l lease.Lease) bool { return l.Finished }):
+		m.fail("%s was answered already_finished, but the analysis was not finished", p)
+	}
+}

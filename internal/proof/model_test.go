@@ -1,0 +1,400 @@
+package proof
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"taskguard/internal/delivery"
+	"taskguard/internal/taskqueue"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/orchestrator"
+)
+
+type (
+	analysis = analysislock.Analysis
+	cell     = lease.Cell[analysis]
+)
+
+// model is a store and a queue, and checks what the workers do to them. Its mutex
+// guards all of it, and is never held while time passes.
+type model struct {
+	limits
+	policy        lease.Policy
+	skew          time.Duration // of the store's clock, against the workers'
+	queueSkew     time.Duration // of the queue's clock
+	skipRevisions bool          // the store does not compare revisions
+	earlyWork     bool          // a run is handed the checkpoint of its delivery's first reading
+	traced        bool
+	begun         time.Time
+
+	mu        sync.Mutex
+	records   map[string]*record
+	tasks     []*task
+	owners    map[string]*caller
+	trace     []line
+	figures   figures
+	repeats   bool         // an earlier execution has counted the current step
+	wrong     []string     // the violations
+	onFailure func(string) // called with the first violation; may be nil
+}
+
+// limits are the settings of all workers for their runs. Zero: no limit.
+type limits struct{ runTimeout, maxRun, interval, stall, retryMin, retryMax time.Duration }
+
+// record is one analysis in the store.
+type record struct {
+	doc     analysis
+	rev     int64
+	updated time.Time // by the store's clock
+	created time.Duration
+	history History
+	holder  *caller
+	states  []state // all states of the lock, the oldest first
+	mark    mark    // the checkpoint
+	past    []past  // what its history must be, without a limit
+	done    int     // units of work that runs have done since it was begun anew
+	safe    int     // of those, in a checkpoint that was committed
+}
+
+// state is the lock and the checkpoint after a write.
+type state struct {
+	lock lease.Lease
+	mark mark
+	next time.Time // of the next attempt
+	at   time.Duration
+	by   *caller
+}
+
+// caller is a client of the store: a delivery, a recovery or an operator.
+type caller struct {
+	n        int // in the order of their start
+	name     string
+	on       *instance
+	operates Kind // of an operator: Unlock, Requeue or Cancel; of a recovery: Mark
+	fresh    bool // of a Requeue
+	analysis string
+	task     *task
+	owner    string // set by its first acquisition
+	token    int64  // of its acquisition; for an operator, of the lock that it broke
+	acquired int    // the number of the record's states before its acquisition
+	run      *run
+	since    int   // the number of the record's states when it started
+	broken   *Span // from when an operator broke its lock until its trust ends
+	answered bool
+
+	calls int
+	explored
+}
+
+// run is one run of the analyzer.
+type run struct {
+	ctx                     context.Context
+	begun, ended, cancelled time.Duration // negative: not yet
+	stopped                 bool          // it ended after its process had got SIGTERM
+	pauses                  []Span
+	result                  chan error
+	reports                 chan bool // true: wait for the commit
+	work
+}
+
+func (p *caller) String() string { return p.name }
+
+func (p *caller) running() bool { return p.run != nil && p.run.ended < 0 }
+
+// instance is one worker process.
+type instance struct {
+	index    int
+	name     string
+	guard    *delivery.Guard
+	work     context.Context
+	stop     context.CancelCauseFunc
+	stopping bool
+	crashed  bool
+	callers  []*caller
+
+	received uint64 // hash of all replies to its goroutines; for the search
+
+	slot   *slot // this and the next three fields are for the simulation
+	dead   chan struct{}
+	paused time.Duration // until then
+	died   time.Duration
+}
+
+// task is one task of the queue.
+type task struct {
+	taskqueue.Task
+	alias    string // its name without random parts
+	done     bool
+	freed    time.Time // when its name may be used again, if it is done
+	inFlight int       // dispatches without an answer
+	sent     int       // dispatches
+	tried    time.Time // of the last dispatch, for the search
+}
+
+func newModel(policy lease.Policy) *model {
+	return &model{policy: policy, records: map[string]*record{}, owners: map[string]*caller{}, figures: figures{}}
+}
+
+// now returns the store's time.
+func (m *model) now() time.Time              { return time.Now().Add(m.skew).Round(0) }
+func (m *model) since() time.Duration        { return time.Since(m.begun) }
+func (m *model) local(t time.Time) time.Time { return t.Add(-m.skew) }
+
+func (m *model) count(name string) {
+	if !m.repeats {
+		m.figures[name]++
+	}
+}
+
+type line struct {
+	at   time.Duration
+	text string
+}
+
+// note adds a line to the trace.
+func (m *model) note(format string, args ...any) {
+	if m.traced {
+		m.trace = append(m.trace, line{m.since(), fmt.Sprintf(format, args...)})
+	}
+}
+
+// fail records a violation.
+func (m *model) fail(format string, args ...any) {
+	m.note("WRONG: "+format, args...)
+	what := fmt.Sprintf("%v: %s", m.since(), fmt.Sprintf(format, args...))
+	if len(m.wrong) == 0 && m.onFailure != nil {
+		m.onFailure(what)
+	}
+	m.wrong = append(m.wrong, what)
+}
+
+func (m *model) show(d analysis) string {
+	l := d.Lock
+	s := fmt.Sprintf("%s token %d attempts %d", d.Status, l.Token, l.Attempts)
+	if l.Owner != "" {
+		s += fmt.Sprintf(" owner %v until %s", m.owners[l.Owner], l.ExpiresAt.Format("15:04:05.000"))
+	}
+	if !d.NextAttemptAt.IsZero() {
+		s += " next at " + d.NextAttemptAt.Format("15:04:05.000")
+	}
+	if l.FinishedBy != "" {
+		s += fmt.Sprintf(" by %v", m.owners[l.FinishedBy])
+	}
+	return s
+}
+
+func (m *model) create(id string) *record {
+	r := &record{doc: analysis{ID: id, Status: analysislock.Queued, Input: id}, rev: 1, updated: m.now(), created: m.since(), states: make([]state, 1)}
+	m.records[id] = r
+	m.note("%s: created", id)
+	return r
+}
+
+// load serves a read.
+func (m *model) load(id string) cell {
+	r := m.records[id]
+	if r == nil {
+		return cell{At: m.now()}
+	}
+	c := cell{Doc: r.doc, Exists: true, Rev: r.rev, At: m.now()}
+	c.Doc.ReadAt = c.At
+	return c
+}
+
+// learnOwner takes the owner of a delivery from its first write.
+func (m *model) learnOwner(p *caller, next analysis) {
+	if p.operates == "" && p.owner == "" {
+		p.owner = cmp.Or(next.Lock.Owner, next.Lock.FinishedBy)
+		m.owners[p.owner] = p
+	}
+}
+
+// swap serves a write.
+func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, error) {
+	r := m.records[id]
+	if r == nil || any(r.rev) != prev.Rev && !m.skipRevisions {
+		m.count("conflicts")
+		if r != nil && p.operates == "" && p.token != 0 && r.holder != p {
+			m.count("superseded writes refused")
+		}
+		if p.operates == Mark {
+			m.count("marks refused")
+		}
+		return cell{}, fmt.Errorf("swap %s: %w", id, lease.ErrConflict)
+	}
+	if p.operates == Cancel && next.Lock == prev.Doc.Lock { // nothing is written
+		return m.load(id), nil
+	}
+	mark := r.mark
+	if c := next.Checkpoint; c != nil && c != prev.Doc.Checkpoint {
+		if mark = markOf(c.Value); mark.tooLarge() {
+			m.count("checkpoints refused")
+			return cell{}, fmt.Errorf("swap %s: %w: too large", id, lease.ErrRefused)
+		}
+	}
+	m.judge(r, next, mark, p)
+	r.doc, r.mark, r.updated = next, mark, m.now()
+	r.doc.Checkpoint, r.doc.Stored = nil, nil // a decision does not read it
+	r.rev++
+	r.states = append(r.states, state{next.Lock, mark, next.NextAttemptAt, m.since(), p})
+	c := m.load(id)
+	c.Doc.Checkpoint = next.Checkpoint
+	return c, nil
+}
+
+// trust returns the latest time, by the workers' clocks, until which the holder of
+// l may rely on it.
+func (m *model) trust(l lease.Lease) time.Time { return m.local(l.ExpiresAt).Add(-m.policy.Margin()) }
+
+// result returns the result of the run with that token.
+func result(id string, token int64) string { return fmt.Sprintf("%s by %d", id, token) }
+
+// alias returns the name of a task without random parts: the task that replaces or
+// continues a run contains the run's owner, which is random.
+func alias(t taskqueue.Task, by *caller) string {
+	if by != nil {
+		for _, what := range []string{"replace", "continue"} {
+			if t.Name == taskqueue.Name(what, t.AnalysisID, by.owner) {
+				return what + " " + by.name
+			}
+		}
+	}
+	return t.Name
+}
+
+// book adds a task, unless its name is taken.
+func (m *model) book(t taskqueue.Task, by *caller) (made *task) {
+	if m.unexpected(t, by) {
+		m.fail("%s booked %q at %v, which the analysis does not name", by, t.Name, t.At)
+	}
+	now := time.Now().Add(m.queueSkew)
+	for _, old := range m.tasks {
+		if old.Name == t.Name && (!old.done || now.Before(old.freed)) {
+			return nil
+		}
+	}
+	made = &task{Task: t, alias: alias(t, by)}
+	m.tasks = append(m.tasks, made)
+	m.note("queue: %s booked for %s in %v", made.alias, t.AnalysisID, max(0, t.At.Sub(now)))
+	return made
+}
+
+func (m *model) taskNamed(name string) *task {
+	for _, t := range m.tasks {
+		if t.Name == name {
+			return t
+		}
+	}
+	return nil
+}
+
+// pending counts the tasks of an analysis, or of all, other than one.
+func (m *model) pending(id string, but *task) (n int) {
+	for _, t := range m.tasks {
+		if !t.done && t != but && (id == "" || t.AnalysisID == id) {
+			n++
+		}
+	}
+	return n
+}
+
+// orphaned reports whether recovery must find the analysis. It does not use the
+// product's function, which is under test.
+func (m *model) orphaned(r *record) bool {
+	now, l := m.now(), r.doc.Lock
+	late := func(t time.Time) bool { return now.Sub(t) >= m.policy.TTL }
+	open := r.doc.Status == analysislock.Queued || r.doc.Status == analysislock.Processing
+	return open && (l.Owner == "" || !now.Before(l.ExpiresAt)) && late(r.updated) && late(r.doc.NextAttemptAt)
+}
+
+// orphans returns readings of all analyses that recovery must find, oldest first.
+func (m *model) orphans() (found []cell) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, r := range m.records {
+		if m.orphaned(r) {
+			c := m.load(id)
+			c.Doc.UpdatedAt, c.Asked = r.updated, time.Now()
+			found = append(found, c)
+		}
+	}
+	slices.SortFunc(found, func(a, b cell) int {
+		return cmp.Or(a.Doc.UpdatedAt.Compare(b.Doc.UpdatedAt), cmp.Compare(a.Doc.ID, b.Doc.ID))
+	})
+	return found
+}
+
+type callerKey struct{}
+
+// callerOf returns the caller of the store or the queue: nil for a recovery without
+// faults.
+func callerOf(ctx context.Context) *caller {
+	p, _ := ctx.Value(callerKey{}).(*caller)
+	return p
+}
+
+func (p *caller) context(ctx context.Context) context.Context {
+	return context.WithValue(ctx, callerKey{}, p)
+}
+
+// services is a worker's store and queue.
+type services interface {
+	lease.Store[analysis]
+	delivery.Queue
+	delivery.OrphanFinder
+	// work returns the work of an analysis that was acquired.
+	work(ctx context.Context, d analysis) (analysislock.Work, error)
+}
+
+// start starts a worker process.
+func (m *model) start(name string, o services, analyze orchestrator.AnalyzerFunc) *instance {
+	i := &instance{name: name, dead: make(chan struct{})}
+	i.work, i.stop = context.WithCancelCause(context.Background())
+	ledger := m.ledger(o)
+	i.guard = &delivery.Guard{
+		Locks: ledger, Queue: o, Orphans: o, Analyzer: analyze,
+		Instance: name, RunTimeout: m.runTimeout, CheckpointInterval: m.interval, StallTimeout: m.stall,
+		RetryMin: m.retryMin, RetryMax: m.retryMax,
+		Log: slog.New(slog.DiscardHandler),
+	}
+	return i
+}
+
+func (m *model) ledger(s services) *analysislock.Locks {
+	l, err := analysislock.New(s, m.policy, m.maxRun, s.work)
+	if err != nil {
+		panic(err)
+	}
+	return l
+}
+
+// answer is a worker's answer to a request.
+type answer struct {
+	delivery.Answer
+	code int
+	err  error
+}
+
+// post serves one request. The context of all the worker's calls for it contains p.
+func (i *instance) post(p *caller, path, task, body string) (a answer) {
+	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
+	r.Header.Set("X-CloudTasks-TaskName", task)
+	rec := httptest.NewRecorder()
+	delivery.NewServer(p.context(i.work), i.guard.Log, nil).Route(i.guard).ServeHTTP(rec, r)
+	a.code, a.err = rec.Code, json.Unmarshal(rec.Body.Bytes(), &a.Answer)
+	return a
+}
+
+func (i *instance) deliver(p *caller) answer {
+	return i.post(p, "/internal/tasks/analysis", p.task.Name, fmt.Sprintf(`{"analysis_id":%q}`, p.analysis))
+}

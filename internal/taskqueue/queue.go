@@ -1,0 +1,169 @@
+// Package taskqueue books deliveries of analyses in Cloud Tasks. A booking has a
+// deterministic name, so booking twice is booking once. Cloud Tasks remembers a name for
+// up to 24 h after its task has ended, so a name must change with its purpose.
+package taskqueue
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// route is the path to which deliveries of analyses are posted.
+const route = "/internal/tasks/analysis"
+
+// The times of Book. Google's client does not retry CreateTask.
+const (
+	callTimeout = 5 * time.Second
+	bookTimeout = 15 * time.Second
+	minPause    = 100 * time.Millisecond
+	maxPause    = 2 * time.Second
+)
+
+// Cloud Tasks' bounds of a dispatch deadline.
+const (
+	minDeadline = 15 * time.Second
+	maxDeadline = 30 * time.Minute
+)
+
+// Queue books tasks. It is safe for concurrent use.
+type Queue struct {
+	client *cloudtasks.Client
+	cfg    Config
+}
+
+// Task is one delivery to book.
+type Task struct {
+	Name       string // as Name makes it
+	AnalysisID string
+	IDField    string        // of the body, for AnalysisID; empty: analysis_id
+	Path       string        // of the URL, under TargetURL; empty: /internal/tasks/analysis
+	At         time.Time     // the earliest time; zero or past: now. At most 30 days ahead
+	Deadline   time.Duration // of one dispatch, limited to 15 s – 30 min; zero: Cloud Tasks' 10 min
+}
+
+// Name returns a task's name, which is the same for the same parts. It is a hash: names
+// with a common prefix slow Cloud Tasks down, and the id of an analysis may have
+// characters that a name may not have.
+func Name(parts ...string) string {
+	h := sha256.New()
+	for _, part := range parts {
+		var size [8]byte
+		binary.BigEndian.PutUint64(size[:], uint64(len(part)))
+		h.Write(size[:])
+		h.Write([]byte(part))
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Open checks cfg and connects, without a call yet. opts come last, so that
+// option.WithGRPCConn replaces the connection. Close ends it.
+func Open(ctx context.Context, cfg Config, opts ...option.ClientOption) (*Queue, error) {
+	if err := cfg.Check(); err != nil {
+		return nil, err
+	}
+	var all []option.ClientOption
+	if cfg.EmulatorHost != "" {
+		all = append(all,
+			option.WithEndpoint(cfg.EmulatorHost),
+			option.WithoutAuthentication(),
+			option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
+		)
+	}
+	client, err := cloudtasks.NewClient(ctx, append(all, opts...)...)
+	if err != nil {
+		return nil, fmt.Errorf("taskqueue: open %s: %w", cfg.Queue, err)
+	}
+	return &Queue{client: client, cfg: cfg}, nil
+}
+
+// Close ends the connection.
+func (q *Queue) Close() error { return q.client.Close() }
+
+// Book makes sure that t is in the queue, or was in it under the same name. already
+// reports that the name was taken, perhaps by an earlier try of this call whose answer
+// was lost. It does not prove that a delivery will follow. Book tries until ctx ends, for
+// at most 15 s.
+func (q *Queue) Book(ctx context.Context, t Task) (already bool, err error) {
+	request, err := q.request(t)
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, bookTimeout)
+	defer cancel()
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		try, cancelTry := context.WithTimeout(ctx, callTimeout)
+		_, err := q.client.CreateTask(try, request)
+		cancelTry()
+		switch code := status.Code(err); {
+		case err == nil:
+			return false, nil
+		case code == codes.AlreadyExists:
+			return true, nil
+		case !transient(code):
+			return false, fmt.Errorf("taskqueue: book a delivery of %q: %w", t.AnalysisID, err)
+		}
+		select {
+		case <-ctx.Done():
+			return false, fmt.Errorf("taskqueue: book a delivery of %q: %w, last: %w", t.AnalysisID, context.Cause(ctx), err)
+		case <-time.After(pause/2 + rand.N(pause/2)):
+		}
+	}
+}
+
+func (q *Queue) request(t Task) (*cloudtaskspb.CreateTaskRequest, error) {
+	body, err := json.Marshal(map[string]string{cmp.Or(t.IDField, "analysis_id"): t.AnalysisID})
+	if err != nil {
+		return nil, fmt.Errorf("taskqueue: encode task: %w", err)
+	}
+	call := &cloudtaskspb.HttpRequest{
+		Url:        strings.TrimRight(q.cfg.TargetURL, "/") + cmp.Or(t.Path, route),
+		HttpMethod: cloudtaskspb.HttpMethod_POST,
+		Headers:    map[string]string{"Content-Type": "application/json"},
+		Body:       body,
+	}
+	if q.cfg.Caller != "" {
+		call.AuthorizationHeader = &cloudtaskspb.HttpRequest_OidcToken{OidcToken: &cloudtaskspb.OidcToken{
+			ServiceAccountEmail: q.cfg.Caller, // Cloud Tasks' default would be the whole URL, which no worker expects.
+			Audience:            cmp.Or(q.cfg.Audience, q.cfg.TargetURL),
+		}}
+	}
+	task := &cloudtaskspb.Task{
+		Name:        q.cfg.Queue + "/tasks/" + t.Name,
+		MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: call},
+	}
+	if !t.At.IsZero() {
+		task.ScheduleTime = timestamppb.New(t.At)
+	}
+	if t.Deadline != 0 {
+		task.DispatchDeadline = durationpb.New(min(max(t.Deadline, minDeadline), maxDeadline))
+	}
+	return &cloudtaskspb.CreateTaskRequest{Parent: q.cfg.Queue, Task: task}, nil
+}
+
+// transient reports whether the call may succeed if it is repeated. If it did succeed,
+// the repeated call finds the name taken.
+func transient(code codes.Code) bool {
+	switch code {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted, codes.Internal, codes.Unknown, codes.ResourceExhausted:
+		return true
+	}
+	return false
+}

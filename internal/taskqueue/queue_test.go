@@ -1,0 +1,245 @@
+package taskqueue_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"taskguard/emulator/cloudtasks"
+	"taskguard/internal/taskqueue"
+)
+
+const (
+	parent = "projects/p/locations/l"
+	queue  = parent + "/queues/q"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// cloud is an emulated Cloud Tasks. All its deliveries are answered 200.
+type cloud struct {
+	*cloudtasks.Server
+	client    *apiv2.Client
+	conn      *grpc.ClientConn
+	calls     atomic.Int32
+	faults    chan fault // the next CreateTask calls'
+	delivered chan *http.Request
+}
+
+// fault is the error of a call. With after, the call is made all the same.
+type fault struct {
+	code  codes.Code
+	after bool
+}
+
+func open(t *testing.T) *cloud {
+	t.Helper()
+	c := &cloud{faults: make(chan fault, 100), delivered: make(chan *http.Request, 100)}
+	c.Server = cloudtasks.NewServer(cloudtasks.Options{Transport: c})
+	t.Cleanup(c.Close)
+	conn, err := c.Dial(grpc.WithChainUnaryInterceptor(c.intercept))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	c.conn = conn
+	if c.client, err = apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: parent, Queue: &cloudtaskspb.Queue{Name: queue}}); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (c *cloud) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if !strings.HasSuffix(method, "/CreateTask") {
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}
+	c.calls.Add(1)
+	select {
+	case f := <-c.faults:
+		if f.after {
+			if err := invoke(ctx, method, req, reply, cc, opts...); err != nil {
+				return err
+			}
+		}
+		return status.Error(f.code, "injected")
+	default:
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}
+}
+
+// RoundTrip is the worker.
+func (c *cloud) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.delivered <- r
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("{}"))}, nil
+}
+
+func (c *cloud) queue(t *testing.T, cfg taskqueue.Config) *taskqueue.Queue {
+	t.Helper()
+	if cfg.Queue == "" {
+		cfg.Queue = queue
+	}
+	if cfg.TargetURL == "" {
+		cfg.TargetURL = "https://worker.example"
+	}
+	q, err := taskqueue.Open(t.Context(), cfg, option.WithGRPCConn(c.conn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+func book(t *testing.T, q *taskqueue.Queue, task taskqueue.Task) (already bool) {
+	t.Helper()
+	already, err := q.Book(t.Context(), task)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return already
+}
+
+func TestABookingReachesTheWorkersRouteAsJSON(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t)
+		q := c.queue(t, taskqueue.Config{TargetURL: "https://worker.example/base/"})
+		if book(t, q, taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: `a "quoted" id`}) {
+			t.Error("Book reports a new name as already booked")
+		}
+		r := <-c.delivered
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := []string{r.Method, r.URL.String(), r.Header.Get("Content-Type"), string(body), r.Header.Get("X-CloudTasks-TaskName")}
+		want := []string{"POST", "https://worker.example/base/internal/tasks/analysis", "application/json", `{"analysis_id":"a \"quoted\" id"}`, taskqueue.Name("x")}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("delivery (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestBookingTwiceIsBookingOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t)
+		q := c.queue(t, taskqueue.Config{})
+		task := taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"}
+		if book(t, q, task) || !book(t, q, task) {
+			t.Error("want a new booking, then one that is there already")
+		}
+		if err := c.Idle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if !book(t, q, task) {
+			t.Error("Book reports the name of a task that has ended as new")
+		}
+		if n := len(c.delivered); n != 1 {
+			t.Errorf("%d deliveries, want 1", n)
+		}
+	})
+}
+
+func TestTransientErrorsAreTriedAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		faults  []fault
+		already bool
+	}{
+		"not done":         {[]fault{{codes.Unavailable, false}, {codes.DeadlineExceeded, false}, {codes.ResourceExhausted, false}}, false},
+		"done, reply lost": {[]fault{{codes.Unavailable, true}}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := open(t)
+				for _, f := range tc.faults {
+					c.faults <- f
+				}
+				if got := book(t, c.queue(t, taskqueue.Config{}), taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"}); got != tc.already {
+					t.Errorf("already = %v, want %v", got, tc.already)
+				}
+				if err := c.Idle(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if n := len(c.delivered); n != 1 {
+					t.Errorf("%d deliveries, want 1", n)
+				}
+			})
+		})
+	}
+}
+
+func TestAFinalErrorIsNotTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t)
+		q := c.queue(t, taskqueue.Config{Queue: parent + "/queues/missing"})
+		_, err := q.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"})
+		if got := status.Code(err); got != codes.NotFound {
+			t.Errorf("got %v, want NotFound", err)
+		}
+		if n := c.calls.Load(); n != 1 {
+			t.Errorf("%d calls, want 1", n)
+		}
+	})
+}
+
+func TestBookGivesUpInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t)
+		for range cap(c.faults) {
+			c.faults <- fault{codes.Unavailable, false}
+		}
+		q := c.queue(t, taskqueue.Config{})
+		began := time.Now()
+		_, err := q.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"})
+		if took := time.Since(began); err == nil || took > 15*time.Second || took < 10*time.Second {
+			t.Errorf("err = %v after %v, want an error after 15 s", err, took)
+		}
+	})
+}
+
+func TestATaskCarriesItsTimesAndItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t)
+		q := c.queue(t, taskqueue.Config{Caller: "caller@p.iam.gserviceaccount.com"})
+		at := time.Now().Add(time.Hour).Truncate(time.Second)
+		get := func(deadline time.Duration) *cloudtaskspb.Task {
+			t.Helper()
+			name := taskqueue.Name(deadline.String())
+			book(t, q, taskqueue.Task{Name: name, AnalysisID: "x", At: at, Deadline: deadline})
+			task, err := c.client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: queue + "/tasks/" + name, ResponseView: cloudtaskspb.Task_FULL})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return task
+		}
+		task := get(20 * time.Minute)
+		if got := task.GetScheduleTime().AsTime(); !got.Equal(at) {
+			t.Errorf("scheduled at %v, want %v", got, at)
+		}
+		token := task.GetHttpRequest().GetOidcToken()
+		if token.GetServiceAccountEmail() != "caller@p.iam.gserviceaccount.com" || token.GetAudience() != "https://worker.example" {
+			t.Errorf("token = %v", token)
+		}
+		for deadline, want := range map[time.Duration]time.Duration{
+			20 * time.Minute: 20 * time.Minute, 0: 10 * time.Minute, time.Second: 15 * time.Second, time.Hour: 30 * time.Minute,
+		} {
+			if got := get(deadline).GetDispatchDeadline().AsDuration(); got != want {
+				t.Errorf("deadline %v became %v, want %v", deadline, got, want)
+			}
+		}
+	})
+}

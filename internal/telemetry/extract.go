@@ -1,0 +1,49 @@
+package telemetry
+
+import (
+	"context"
+	"encoding/binary"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Extract returns ctx with the trace of a request's header: that of traceparent, or else of
+// X-Cloud-Trace-Context, which some of Google's clients set instead. It ignores a malformed
+// header, and keeps a trace that ctx has.
+func Extract(ctx context.Context, h http.Header) context.Context {
+	if trace.SpanContextFromContext(ctx).HasTraceID() {
+		return ctx
+	}
+	ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(h))
+	if !trace.SpanContextFromContext(ctx).HasTraceID() {
+		ctx = trace.ContextWithRemoteSpanContext(ctx, parseGoogleTrace(h.Get("X-Cloud-Trace-Context")))
+	}
+	return ctx
+}
+
+// parseGoogleTrace reads TRACE_ID[/SPAN_ID][;o=OPTIONS]: 32 hexadecimal digits, a
+// decimal number, and 1 for sampled.
+func parseGoogleTrace(s string) (sc trace.SpanContext) {
+	s, options, _ := strings.Cut(s, ";o=")
+	id, span, spanned := strings.Cut(s, "/")
+	traceID, err := trace.TraceIDFromHex(strings.ToLower(id))
+	if err != nil {
+		return sc
+	}
+	c := trace.SpanContextConfig{TraceID: traceID, Remote: true}
+	if spanned {
+		n, err := strconv.ParseUint(span, 10, 64)
+		if err != nil {
+			return sc
+		}
+		binary.BigEndian.PutUint64(c.SpanID[:], n)
+	}
+	if options == "1" {
+		c.TraceFlags = trace.FlagsSampled
+	}
+	return trace.NewSpanContext(c)
+}

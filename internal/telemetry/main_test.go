@@ -1,0 +1,13 @@
+package telemetry_test
+
+import (
+	"os"
+	"testing"
+
+	"taskguard/internal/emulatortest"
+)
+
+func TestMain(m *testing.M) {
+	emulatortest.Isolate()
+	os.Exit(m.Run())
+}

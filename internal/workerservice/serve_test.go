@@ -1,0 +1,211 @@
+package workerservice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/internal/cloudrun"
+	"taskguard/internal/delivery"
+	"taskguard/internal/emulatortest"
+	"taskguard/orchestrator"
+)
+
+// hang is how long a test waits for something that should happen at once.
+const hang = 30 * time.Second
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// served is a worker inside the test's process.
+type served struct {
+	*emulatortest.Backend
+	url      string
+	stop     context.CancelFunc
+	returned chan error
+	log      *emulatortest.Log
+}
+
+// serve starts a worker on an embedded Firestore, with an analysis x and the
+// environment more. Its log is Cloud Logging's.
+func serve(t *testing.T, analyzer orchestrator.AnalyzerFunc, adapt func(*Config), more ...string) *served {
+	t.Helper()
+	b := emulatortest.Embedded(t)
+	firestore := listen(t)
+	ended := make(chan error, 1)
+	go func() { ended <- b.Server.Serve(firestore) }()
+	t.Cleanup(func() {
+		b.Server.Close()
+		<-ended
+	})
+	b.Put(t, "x", map[string]any{"status": "QUEUED"})
+	t.Setenv("FIRESTORE_EMULATOR_HOST", firestore.Addr().String())
+	cfg, err := parse(append([]string{"TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT=" + b.Project}, more...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Analyzer = analyzer
+	if adapt != nil {
+		adapt(&cfg)
+	}
+	l := listen(t)
+	ctx, stop := context.WithCancel(t.Context())
+	s := &served{Backend: b, url: "http://" + l.Addr().String(), stop: stop, returned: make(chan error, 1), log: &emulatortest.Log{}}
+	go func() { s.returned <- Serve(ctx, cfg, l, cloudrun.NewLogger(s.log, "json", 0)) }()
+	t.Cleanup(stop)
+	return s
+}
+
+// wait returns the result of Serve.
+func (s *served) wait(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-s.returned:
+		return err
+	case <-time.After(hang):
+		t.Fatal("Serve does not return")
+		return nil
+	}
+}
+
+// delivered delivers x in the background, and sends the answer.
+func (s *served) delivered() <-chan string {
+	answer := make(chan string, 1)
+	go func() {
+		resp, err := http.Post(s.url+"/internal/tasks/analysis", "", strings.NewReader(`{"analysis_id":"x"}`))
+		if err != nil {
+			answer <- err.Error()
+			return
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		answer <- fmt.Sprint(resp.StatusCode, " ", string(body), err)
+	}()
+	return answer
+}
+
+// send opens a connection and writes text to it.
+func (s *served) send(t *testing.T, text string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(hang)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// untilStopped is an analyzer that runs until it is stopped, and the cause.
+func untilStopped() (a orchestrator.AnalyzerFunc, running chan struct{}, cause chan error) {
+	running, cause = make(chan struct{}), make(chan error, 1)
+	return func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+		close(running)
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		return nil, ctx.Err()
+	}, running, cause
+}
+
+func TestAStopNamesTheDeadlineOfTheReleases(t *testing.T) {
+	analyzer, running, cause := untilStopped()
+	s := serve(t, analyzer, func(c *Config) { c.Limits.Drain, c.Limits.Answers = 2*time.Hour, time.Hour })
+	answer := s.delivered()
+	<-running
+	began := time.Now()
+	s.stop()
+	why := <-cause
+	var stop *delivery.StopError
+	if !errors.As(why, &stop) || !errors.Is(why, delivery.ErrStopping) {
+		t.Errorf("the run was ended with %v", why)
+	} else if left := stop.Deadline.Sub(began); left < time.Hour || left > 2*time.Hour {
+		t.Errorf("%v are left, want the drain without what the answers take", left)
+	}
+	if err := s.wait(t); err != nil {
+		t.Error(err)
+	}
+	<-answer
+}
+
+// Half a request is no run: it does not delay a stop, and causes no warning.
+func TestHalfARequestDoesNotDelayAStop(t *testing.T) {
+	analyzer, running, _ := untilStopped()
+	s := serve(t, analyzer, func(c *Config) { c.Limits.Drain, c.Limits.Request = time.Hour, time.Hour })
+	half := s.send(t, "POST /internal/tasks/analysis HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+	answer := s.delivered()
+	<-running
+	s.stop()
+	if err := s.wait(t); err != nil {
+		t.Error(err)
+	}
+	if got := <-answer; !strings.HasPrefix(got, "500") {
+		t.Errorf("answer: %s", got)
+	}
+	if _, err := io.ReadAll(half); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection is left open: %v", err)
+	}
+	if strings.Contains(s.log.String(), "still going") {
+		t.Errorf("a run that does not exist is in the log: %s", s.log)
+	}
+}
+
+func TestARunThatDoesNotEndIsLeftWithItsLock(t *testing.T) {
+	running, finish := make(chan struct{}), make(chan struct{})
+	s := serve(t, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+		close(running)
+		<-finish
+		return "late", nil
+	}, func(c *Config) { c.Limits.Drain = 10 * time.Millisecond })
+	answer := s.delivered()
+	<-running
+	s.stop()
+	if err := s.wait(t); err != nil {
+		t.Error(err)
+	}
+	if got := <-answer; !strings.Contains(got, "EOF") {
+		t.Errorf("answer: %s", got)
+	}
+	if f := s.Fields(t, "x"); f["status"] != "PROCESSING" || f["lockOwner"] == nil {
+		t.Errorf("document = %v", f)
+	}
+	if !strings.Contains(s.log.String(), "still going") {
+		t.Errorf("no warning in the log: %s", s.log)
+	}
+	close(finish)
+}
+
+// The limits are the clients'; a run may take longer, and is answered.
+func TestARunLongerThanTheLimitsIsAnswered(t *testing.T) {
+	const limit = 500 * time.Millisecond
+	s := serve(t, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+		time.Sleep(2 * limit)
+		return "done", nil
+	}, func(c *Config) { c.Limits.Header, c.Limits.Request, c.Limits.Idle = limit, limit, limit })
+	if got := <-s.delivered(); !strings.HasPrefix(got, "200") {
+		t.Errorf("answer: %s", got)
+	}
+}
+
+func TestMain(m *testing.M) {
+	emulatortest.Isolate()
+	os.Exit(m.Run())
+}

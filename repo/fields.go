@@ -1,0 +1,111 @@
+package repo
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"taskguard/lease/analysislock"
+)
+
+// Fields maps the vocabulary of a collection's documents: the names of fields, and the
+// words of the status. An empty one is that of analyses. All other fields of the contract,
+// such as lockOwner and attempts, have the same names in each collection.
+type Fields struct {
+	Status     string `json:"status,omitempty"`     // the field that contains one of these words; empty: status
+	Queued     string `json:"queued,omitempty"`     // empty: QUEUED
+	Processing string `json:"processing,omitempty"` // empty: PROCESSING
+	Finished   string `json:"finished,omitempty"`   // empty: READY
+	Failed     string `json:"failed,omitempty"`     // empty: FAILED
+
+	Input  string `json:"input,omitempty"`  // the field; empty: input
+	Result string `json:"result,omitempty"` // the field; empty: result
+	Error  string `json:"error,omitempty"`  // the field, a map of code and message; empty: error
+}
+
+// simpleName matches a field's name that needs no quotes in a path.
+var simpleName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// Check returns an error if two fields would have the same name or two words would be equal.
+func (f Fields) Check() error {
+	f = f.filled()
+	names := []string{f.Status, f.Input, f.Result, f.Error}
+	taken := []string{
+		"attempts", "checkpoint", "createdAt", "expireAt", "finishedBy", "history", "lastError", "lockExpiresAt", "lockHeartbeatAt",
+		"lockOwner", "lockToken", "nextAttemptAt", "params", "progress", "startedAt", "updatedAt",
+	}
+	for i, name := range names {
+		switch {
+		case !simpleName.MatchString(name) || strings.HasPrefix(name, "__"):
+			return fmt.Errorf("repo: fields: %q is not letters, digits and _", name)
+		case slices.Contains(taken, name) || slices.Contains(names[:i], name):
+			return fmt.Errorf("repo: fields: the name %q is taken", name)
+		}
+	}
+	words := []string{f.Queued, f.Processing, f.Finished, f.Failed}
+	slices.Sort(words)
+	if len(slices.Compact(words)) != len(names) {
+		return errors.New("repo: fields: two words of the status are equal")
+	}
+	return nil
+}
+
+func (f Fields) filled() Fields {
+	f.Status, f.Input, f.Result, f.Error = cmp.Or(f.Status, "status"), cmp.Or(f.Input, "input"), cmp.Or(f.Result, "result"), cmp.Or(f.Error, "error")
+	f.Queued, f.Processing = cmp.Or(f.Queued, analysislock.Queued), cmp.Or(f.Processing, analysislock.Processing)
+	f.Finished, f.Failed = cmp.Or(f.Finished, analysislock.Ready), cmp.Or(f.Failed, analysislock.Failed)
+	return f
+}
+
+// decision lists the fields that a decision reads. It leaves out the input, the result
+// and the fields of other programs.
+func (f Fields) decision() []string {
+	return []string{
+		f.Status, "attempts", "finishedBy", "createdAt", "updatedAt", f.Error + ".code", f.Error + ".message", "lastError.code", "lastError.message",
+		"lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "startedAt", "nextAttemptAt", "progress.fraction", "progress.message", "progress.at", "history",
+	}
+}
+
+// status returns the status that a document's value stands for. A value that is not a
+// string is shown by its type, and a string that is a status of analyses but no word of f
+// in parentheses. Both are kept in the document.
+func (f Fields) status(v any) string {
+	word, ok := v.(string)
+	if !ok && v != nil {
+		return "(" + kind(v) + ")"
+	}
+	switch word {
+	case f.Queued:
+		return analysislock.Queued
+	case f.Processing:
+		return analysislock.Processing
+	case f.Finished:
+		return analysislock.Ready
+	case f.Failed:
+		return analysislock.Failed
+	case analysislock.Queued, analysislock.Processing, analysislock.Ready, analysislock.Failed:
+		return "(" + word + ")"
+	}
+	return word
+}
+
+// word returns the string of a document that has that status.
+func (f Fields) word(status string) string {
+	switch status {
+	case analysislock.Queued:
+		return f.Queued
+	case analysislock.Processing:
+		return f.Processing
+	case analysislock.Ready:
+		return f.Finished
+	case analysislock.Failed:
+		return f.Failed
+	}
+	if inner := strings.Trim(status, "()"); f.status(inner) == status {
+		return inner
+	}
+	return status
+}

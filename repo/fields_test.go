@@ -1,0 +1,213 @@
+package repo
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/firestore"
+
+	"taskguard/internal/emulatortest"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+)
+
+// jobs is another vocabulary than that of analyses, and crossed one that has the same words
+// with other meanings.
+var (
+	jobs    = Fields(emulatortest.Jobs().Vocabulary)
+	crossed = Fields{Queued: "READY", Processing: "QUEUED", Finished: "finished"}
+)
+
+func TestStatusesAreTranslatedBothWays(t *testing.T) {
+	for _, tc := range []struct {
+		fields Fields
+		word   any
+		status string
+	}{
+		{Fields{}, "READY", analysislock.Ready},
+		{Fields{}, "DONE", "DONE"},
+		{Fields{}, "", ""},
+		{jobs, "PENDING", analysislock.Queued},
+		{jobs, "RUNNING", analysislock.Processing},
+		{jobs, "DONE", analysislock.Ready},
+		{jobs, "ERROR", analysislock.Failed},
+		{jobs, "READY", "(READY)"},
+		{jobs, "FAILED", "(FAILED)"},
+		{jobs, "(a map)", "(a map)"},
+		{crossed, "READY", analysislock.Queued},
+		{crossed, "QUEUED", analysislock.Processing},
+		{crossed, "finished", analysislock.Ready},
+		{crossed, "PROCESSING", "(PROCESSING)"},
+	} {
+		f := tc.fields.filled()
+		if got := f.status(tc.word); got != tc.status {
+			t.Errorf("status of %q = %q, want %q", tc.word, got, tc.status)
+		}
+		if got := f.word(tc.status); got != tc.word {
+			t.Errorf("word of %q = %q, want %q", tc.status, got, tc.word)
+		}
+	}
+}
+
+func TestVocabulariesThatCannotBeUsedAreRefused(t *testing.T) {
+	for name, o := range map[string]Options{
+		"a name that is taken":            {Fields: Fields{Result: "checkpoint"}},
+		"two equal names":                 {Fields: Fields{Input: "data", Result: "data"}},
+		"the name of another's default":   {Fields: Fields{Status: "error"}},
+		"a path":                          {Fields: Fields{Error: "a.b"}},
+		"a name that Firestore has taken": {Fields: Fields{Status: "__name__"}},
+		"two equal words":                 {Fields: Fields{Finished: "QUEUED"}},
+		"a negative time":                 {Keep: -1},
+		"a time shorter than the TTL":     {Keep: time.Minute, KeepAll: true},
+	} {
+		if a, err := Open(t.Context(), "p", o, emulatortest.Embedded(t).Client(t)...); err == nil {
+			t.Errorf("%s: no error", name)
+			_ = a.Close()
+		}
+	}
+}
+
+// A document is deleted at expireAt: never while it is unfinished, unless every commit
+// moves that time.
+func TestTheTimeToDeleteIsSetByTheFinish(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	finish := func(a *analysislock.Analysis) { a.Status = analysislock.Ready }
+	cancel := func(a *analysislock.Analysis) { a.Status = analysislock.Failed }
+	reopen := func(a *analysislock.Analysis) { a.Status = analysislock.Queued }
+	acquire := func(a *analysislock.Analysis) { a.Lock.Token++ }
+	renew := func(a *analysislock.Analysis) { a.Lock.ExpiresAt = now }
+	nothing := func(*analysislock.Analysis) {}
+	later, gone := any(now.Add(time.Hour)), any(firestore.Delete)
+	for name, tc := range map[string]struct {
+		change                           func(*analysislock.Analysis)
+		status                           string
+		withoutKeep, withKeep, ofKeepAll any // expireAt
+	}{
+		"finish":  {finish, "PROCESSING", nil, later, later},
+		"cancel":  {cancel, "QUEUED", nil, later, later},
+		"reopen":  {reopen, "FAILED", gone, gone, later},
+		"acquire": {acquire, "QUEUED", nil, gone, later}, // another program may have opened it again
+		"renew":   {renew, "PROCESSING", nil, nil, later},
+		"nothing": {nothing, "READY", nil, nil, nil},
+	} {
+		for _, k := range []struct {
+			keep time.Duration
+			all  bool
+			want any
+		}{{0, false, tc.withoutKeep}, {time.Hour, false, tc.withKeep}, {time.Hour, true, tc.ofKeepAll}} {
+			codec := analysisCodec{lockCodec: lockCodec{log: slog.New(slog.DiscardHandler)}, fields: Fields{}.filled(), keep: k.keep, keepAll: k.all}
+			prev, err := codec.decode(reading{id: "x", exists: true, fields: map[string]any{"status": tc.status}, at: now, updated: now})
+			if err != nil {
+				t.Fatal(err)
+			}
+			next := prev
+			tc.change(&next)
+			var got any
+			for _, u := range codec.changes(prev, &next, now) {
+				if u.Path == "expireAt" {
+					got = u.Value
+				}
+			}
+			if got != k.want {
+				t.Errorf("%s, kept for %v, in each commit %v: expireAt = %v, want %v", name, k.keep, k.all, got, k.want)
+			}
+		}
+	}
+}
+
+func TestOneConnectionServesSeveralCollections(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	db, err := Connect(t.Context(), b.Project, Options{}, b.Client(t)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := map[string]*Analyses{}
+	for path, fields := range map[string]Fields{"analyses": {}, "tenants/a/jobs": jobs} {
+		a, err := db.Analyses(Options{Collection: path, Fields: fields})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Collection() != path || a.Fields() != fields.filled() {
+			t.Errorf("collection %q with %+v, want %q with %+v", a.Collection(), a.Fields(), path, fields)
+		}
+		if err := a.Create(t.Context(), "x", path); err != nil {
+			t.Fatal(err)
+		}
+		own[path] = a
+	}
+	if err := own["analyses"].Close(); err != nil {
+		t.Error(err)
+	}
+	for path, a := range own {
+		if d, err := a.Get(t.Context(), "x"); err != nil || d.Status != analysislock.Queued || d.Input != path {
+			t.Errorf("%s, when another's Analyses are closed: %+v, %v", path, d, err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Error(err)
+	}
+	for path, a := range own {
+		if err := a.Ping(t.Context()); err == nil {
+			t.Errorf("%s: an answer on a closed connection", path)
+		}
+	}
+}
+
+// A record is deleted some time after its last commit. The next one with its id has larger
+// tokens.
+func TestARecordKeepsItsResultForATime(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+		const keep = time.Hour
+		a, err := Open(t.Context(), b.Project, of(b, Options{Policy: lease.Policy{TTL: ttl(b)}, Keep: keep, KeepAll: true}), b.Client(t)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept := func(when string) {
+			t.Helper()
+			fields := b.Fields(t, "x")
+			expires, _ := fields["expireAt"].(time.Time)
+			updated, _ := parseTime(fields["updatedAt"])
+			if left := expires.Sub(updated); left < keep || left >= keep+time.Millisecond {
+				t.Errorf("%s: deleted %v after the commit, want %v", when, left, keep)
+			}
+		}
+		var last int64
+		for range 2 {
+			if err := a.CreateWith(t.Context(), "x", "in", "hash"); err != nil {
+				t.Fatal(err)
+			}
+			kept("created")
+			acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0)
+			if err != nil || !acq.Acquired || acq.Grant.Token <= last {
+				t.Fatalf("%+v, %v; want a token larger than %d", acq, err, last)
+			}
+			last = acq.Grant.Token
+			kept("acquired")
+			if err := acq.Hold.Complete(t.Context(), "out"); err != nil {
+				t.Fatal(err)
+			}
+			kept("finished")
+			before := b.Calls.Total()
+			d, params, err := a.Outcome(t.Context(), "x")
+			if err != nil || d.Status != analysislock.Ready || d.Result != "out" || d.Input != nil || params != "hash" {
+				t.Errorf("outcome: %+v, %q, %v", d, params, err)
+			}
+			if n := b.Calls.Total() - before; n != 1 {
+				t.Errorf("an outcome is read in %d calls, want 1", n)
+			}
+			if _, err := open(t, b).Requeue(t.Context(), "x", nil, false); err != nil { // an operator, who keeps nothing
+				t.Fatal(err)
+			}
+			if at := b.Fields(t, "x")["expireAt"]; at != nil {
+				t.Errorf("opened again, and deleted at %v", at)
+			}
+			b.Delete(t, "x")
+			time.Sleep(time.Millisecond)
+			if _, _, err := a.Outcome(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
+				t.Errorf("%v, want ErrNotFound", err)
+			}
+		}
+	})
+}

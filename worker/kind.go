@@ -1,0 +1,93 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"strings"
+	"time"
+
+	"taskguard/orchestrator"
+	"taskguard/repo"
+)
+
+// Job is one attempt at one piece of work.
+type Job = orchestrator.Job
+
+// Fields maps the vocabulary of a collection's documents.
+type Fields = repo.Fields
+
+// Kind is a kind of work: the documents of one collection, and the function that does it.
+// The zero values of its fields except Run are those of analyses. Its JSON form, without
+// Run, is what the command taskguard reads from KINDS.
+type Kind struct {
+	Name       string `json:"name"`                 // empty: analysis. Letters, digits, - and _
+	Collection string `json:"collection,omitempty"` // required, unless Name is analysis: analyses
+	IDField    string `json:"id_field,omitempty"`   // of the request's body; empty: NAME_id
+	Path       string `json:"path,omitempty"`       // of the handler's URL, for booked tasks; empty: /internal/tasks/NAME
+	Fields     Fields `json:"fields,omitzero"`      // the vocabulary of its documents
+	// RunTimeout limits one run; zero: that of Options.
+	RunTimeout time.Duration `json:"-"`
+	// Run does the work, and returns its result or an error; see orchestrator.Analyzer.
+	Run func(ctx context.Context, job Job) (result any, err error) `json:"-"`
+}
+
+// same reports whether k and l differ in nothing but Run.
+func (k Kind) same(l Kind) bool {
+	k.Run, l.Run = nil, nil
+	return reflect.DeepEqual(k, l)
+}
+
+// Typed returns a Run that decodes the job's input as In. An input that is not JSON of an In
+// is a permanent failure with the code invalid_input.
+func Typed[In, Out any](run func(ctx context.Context, in In, job Job) (Out, error)) func(ctx context.Context, job Job) (any, error) {
+	return func(ctx context.Context, job Job) (any, error) {
+		var in In
+		if err := json.Unmarshal(job.Input, &in); err != nil {
+			return nil, &orchestrator.PermanentError{Code: orchestrator.CodeInvalidInput, Message: "the input has another form", Err: err}
+		}
+		return run(ctx, in, job)
+	}
+}
+
+// analysis is the name of the first kind.
+const analysis = "analysis"
+
+var (
+	kindName  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,99}$`)
+	fieldName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]{0,99}$`)
+)
+
+// Filled returns k with the defaults of its empty fields, or an error if k is not usable.
+func (k Kind) Filled() (Kind, error) {
+	k.Name = cmp.Or(k.Name, analysis)
+	if k.Name == analysis {
+		k.Collection = cmp.Or(k.Collection, "analyses")
+	}
+	k.IDField, k.Path = cmp.Or(k.IDField, k.Name+"_id"), cmp.Or(k.Path, "/internal/tasks/"+k.Name)
+	var problem error
+	switch {
+	case !kindName.MatchString(k.Name):
+		return k, fmt.Errorf("worker: kind %q: the name is not letters, digits, - and _", k.Name)
+	case k.Collection == "":
+		problem = errors.New("no Collection")
+	case !fieldName.MatchString(k.IDField):
+		problem = fmt.Errorf("the IDField %q is not letters, digits, - and _", k.IDField)
+	case !strings.HasPrefix(k.Path, "/") || strings.ContainsAny(k.Path, " ?#"):
+		problem = fmt.Errorf("the Path %q is not the path of a URL", k.Path)
+	case k.Path == "/internal/tasks/recover" || strings.HasPrefix(k.Path, "/health/"):
+		problem = fmt.Errorf("the Path %q is that of another route", k.Path)
+	case k.RunTimeout < 0:
+		problem = fmt.Errorf("the RunTimeout %v is negative", k.RunTimeout)
+	default:
+		problem = errors.Join(repo.CheckCollection(k.Collection), k.Fields.Check())
+	}
+	if problem != nil {
+		return k, fmt.Errorf("worker: kind %q: %w", k.Name, problem)
+	}
+	return k, nil
+}

@@ -1,0 +1,156 @@
+package worker
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/api/option"
+
+	"taskguard/internal/delivery"
+	"taskguard/internal/taskauth"
+	"taskguard/internal/taskqueue"
+	"taskguard/lease"
+)
+
+// Options configures a Guard. Each zero value is the default of the worker's variable of the
+// same meaning, which docs/reference.md describes. FromEnv reads these variables.
+type Options struct {
+	Project  string // empty: GOOGLE_CLOUD_PROJECT, or that of Google's metadata server
+	Database string // empty: (default)
+	Emulator string // host:port of a Firestore emulator; FIRESTORE_EMULATOR_HOST takes precedence
+
+	// Queue books deliveries: of submitted work, for the next attempt, and after a crash. The
+	// zero Queue books nothing, and a delivery that must come again is answered by an error.
+	Queue Queue
+	// Auth checks the caller of each request. Nil: no caller is checked if an emulator is used;
+	// else a request needs an OIDC token of the Queue's Caller for its audience.
+	Auth Authenticator
+
+	Lock       lease.Policy  // MaxAttempts zero: 10
+	RunTimeout time.Duration // of one run; zero: 25 min
+	MaxRunTime time.Duration // of all attempts at one piece of work; zero: 24 h
+	// CheckpointInterval is the longest that a reported checkpoint waits for its commit;
+	// zero: 10 s.
+	CheckpointInterval time.Duration
+	StallTimeout       time.Duration // ends a run that reports nothing for so long, but not one of Do; zero: no limit
+	// RetryMin and RetryMax bound the wait before the next attempt, with a Queue; zero: 30 s
+	// and 10 min.
+	RetryMin, RetryMax time.Duration
+	MaxRuns            int           // deliveries handled at once, of all kinds; zero: 100
+	Keep               time.Duration // finished documents get expireAt so long after; zero: they do not
+	Pessimistic        bool          // see FIRESTORE_TRANSACTIONS
+
+	Log            *slog.Logger         // nil: slog.Default()
+	MeterProvider  metric.MeterProvider // nil: no metrics
+	TracerProvider trace.TracerProvider // nil: no spans
+
+	// FirestoreOptions and QueueOptions are for the clients' connections.
+	FirestoreOptions, QueueOptions []option.ClientOption
+}
+
+// Queue is a queue of Cloud Tasks, and how its tasks call this service.
+type Queue struct {
+	Name      string // projects/P/locations/L/queues/Q
+	TargetURL string // this service's base URL
+	Caller    string // the service account whose OIDC token the tasks carry; empty: no token
+	Audience  string // of that token; empty: TargetURL
+	// EmulatorHost is the host:port of an emulator, plaintext and without authentication.
+	EmulatorHost string
+}
+
+func (q Queue) config() taskqueue.Config {
+	return taskqueue.Config{Queue: q.Name, TargetURL: q.TargetURL, Caller: q.Caller, Audience: q.Audience, EmulatorHost: q.EmulatorHost}
+}
+
+// Authenticator checks the caller of a request. It returns nil if the caller may pass. An
+// error that matches ErrForbidden is answered 403, ErrNoKeys 503, and any other 401. The
+// error is logged, so it must not contain a token. Check is called concurrently.
+type Authenticator interface {
+	Check(r *http.Request) error
+}
+
+// Errors of an Authenticator.
+var (
+	ErrForbidden = taskauth.ErrForbidden // the caller is known, and may not call
+	ErrNoKeys    = taskauth.ErrNoKeys    // no caller can be checked now
+)
+
+// OIDC returns an Authenticator that accepts Google's ID tokens for audience, of one of the
+// service accounts. Open refuses an empty audience, and fetches Google's keys.
+func OIDC(audience string, accounts ...string) Authenticator {
+	return tokens{Audience: audience, Accounts: accounts}
+}
+
+// tokens configures the verifier that Open makes.
+type tokens taskauth.Options
+
+// Check implements Authenticator, before Open.
+func (tokens) Check(*http.Request) error { return ErrNoKeys }
+
+// CheckedByProxy returns an Authenticator that accepts every request, for a service whose
+// callers Cloud Run (roles/run.invoker) or another proxy checks.
+func CheckedByProxy() Authenticator { return checkedByProxy{} }
+
+type checkedByProxy struct{}
+
+// Check implements Authenticator.
+func (checkedByProxy) Check(*http.Request) error { return nil }
+
+// filled returns o with the defaults of its zero fields, or an error if they contradict
+// each other.
+func (o Options) filled() (Options, error) {
+	def := func(d *time.Duration, value time.Duration) { *d = cmp.Or(*d, value) }
+	def(&o.RunTimeout, delivery.DefaultRunTimeout)
+	def(&o.MaxRunTime, delivery.DefaultMaxRunTime)
+	def(&o.CheckpointInterval, delivery.DefaultCheckpointInterval)
+	def(&o.RetryMin, delivery.DefaultMinRetry)
+	def(&o.RetryMax, delivery.DefaultMaxRetry)
+	o.Lock.MaxAttempts, o.MaxRuns = cmp.Or(o.Lock.MaxAttempts, 10), cmp.Or(o.MaxRuns, 100)
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	o.Emulator = cmp.Or(os.Getenv("FIRESTORE_EMULATOR_HOST"), o.Emulator)
+	var err error
+	switch {
+	case min(o.RunTimeout, o.MaxRunTime, o.CheckpointInterval, o.RetryMin, o.RetryMax, o.Keep) < 0 || o.MaxRuns < 0:
+		err = errors.New("a negative value")
+	case o.StallTimeout < 0 || o.StallTimeout >= o.RunTimeout:
+		err = fmt.Errorf("StallTimeout %v is not under RunTimeout %v", o.StallTimeout, o.RunTimeout)
+	case o.MaxRunTime < o.RunTimeout:
+		err = fmt.Errorf("MaxRunTime %v is under RunTimeout %v", o.MaxRunTime, o.RunTimeout)
+	case o.RetryMin > o.RetryMax:
+		err = fmt.Errorf("RetryMin %v is over RetryMax %v", o.RetryMin, o.RetryMax)
+	case o.Emulator != "" && os.Getenv("K_SERVICE") != "":
+		err = errors.New("a Firestore emulator is named on Cloud Run, where K_SERVICE is set")
+	case o.Queue != (Queue{}):
+		err = o.Queue.config().Check()
+	}
+	return o, err
+}
+
+// authenticator returns what checks the callers; nil with ok: none has to be checked. ok
+// is false if that is unknown.
+func (o Options) authenticator() (a delivery.Authenticator, ok bool, err error) {
+	auth := o.Auth
+	if auth == nil && o.Emulator == "" && o.Queue.Caller != "" {
+		auth = OIDC(cmp.Or(o.Queue.Audience, o.Queue.TargetURL), o.Queue.Caller)
+	}
+	switch auth := auth.(type) {
+	case nil:
+		return nil, o.Emulator != "", nil
+	case checkedByProxy:
+		return nil, true, nil
+	case tokens:
+		auth.Log = o.Log
+		a, err = taskauth.New(taskauth.Options(auth))
+		return a, true, err
+	}
+	return auth, true, nil
+}

@@ -1,0 +1,50 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+
+	"taskguard/internal/delivery"
+	"taskguard/orchestrator"
+	"taskguard/repo"
+)
+
+// Submission is the result of Submit.
+type Submission struct {
+	Created bool   // false: the document existed
+	Booked  bool   // a delivery is booked, by this call or an earlier one
+	Status  string // of the document: QUEUED, PROCESSING, READY or FAILED, whatever its words are
+}
+
+// Errors of Submit.
+var (
+	// ErrOtherInput reports that a document with this id exists with another input.
+	ErrOtherInput = delivery.ErrOtherInput
+	// ErrNotBooked reports that the document exists, but its delivery is not booked. Call
+	// Submit again; otherwise recovery books it.
+	ErrNotBooked = delivery.ErrNotBooked
+)
+
+// Submit creates the document id of a kind with input, which encoding/json can encode, and
+// books its delivery in the Guard's Queue. It is idempotent: derive the id from the request,
+// and a repeated request changes nothing. A document that exists keeps its state; if it has
+// another input, Submit returns ErrOtherInput. Without a Queue no delivery is booked.
+//
+// Other errors: lease.ErrInvalidKey for an id that Firestore cannot hold; lease.ErrRefused or
+// an *orchestrator.PermanentError for an input that it cannot hold; lease.ErrUnavailable,
+// after which the document may exist; ErrNotBooked.
+func Submit(ctx context.Context, g *Guard, k Kind, id string, input any) (Submission, error) {
+	is, err := g.of(k)
+	if err != nil {
+		return Submission{}, err
+	}
+	var s delivery.Submission
+	value, err := orchestrator.Storable(input)
+	if err == nil {
+		s, err = is.guard.Submit(ctx, is.analyses, repo.ErrExists, id, value)
+	}
+	if err != nil {
+		err = fmt.Errorf("worker: submit %q: %w", id, err)
+	}
+	return Submission{Created: s.Created, Booked: s.Booked, Status: s.Status}, err
+}

@@ -1,0 +1,114 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"taskguard/internal/emulatortest"
+	"taskguard/orchestrator"
+	"taskguard/worker"
+)
+
+// The test binary is also a program that calls Do; see callDo.
+func TestMain(m *testing.M) {
+	if os.Getenv(asCaller) == "" {
+		os.Exit(emulatortest.Main(m))
+	}
+	if err := callDo(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// open opens a Guard on b.
+func open(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) *worker.Guard {
+	t.Helper()
+	o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), Log: slog.New(slog.DiscardHandler), FirestoreOptions: b.Client(t)}
+	if adapt != nil {
+		adapt(&o)
+	}
+	g, err := worker.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Shutdown(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return g
+}
+
+// jobs is a kind with a vocabulary of its own.
+func jobs(run func(ctx context.Context, job worker.Job) (any, error)) worker.Kind {
+	return worker.Kind{
+		Name: "job", Collection: "jobs", Path: "/tasks/job",
+		Fields: worker.Fields{Status: "state", Queued: "PENDING", Processing: "RUNNING", Finished: "DONE", Failed: "ERROR", Input: "payload", Result: "output"},
+		Run:    run,
+	}
+}
+
+func post(t *testing.T, h http.Handler, path, body string) (code int, answer string) {
+	t.Helper()
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body)))
+	return rec.Code, rec.Body.String()
+}
+
+func TestTwoKindsAreServedByOneGuard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		g := open(t, b, nil)
+		double := worker.Typed(func(_ context.Context, in int, _ worker.Job) (int, error) { return 2 * in, nil })
+		for _, k := range []worker.Kind{{}, jobs(nil)} {
+			if _, err := worker.Submit(t.Context(), g, k, "x", 21); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h := g.Routes(worker.Kind{Run: double}, jobs(double))
+		for path, body := range map[string]string{"/internal/tasks/analysis": `{"analysis_id":"x"}`, "/tasks/job": `{"job_id":"x"}`} {
+			want := body[:len(body)-1] + `,"acquired":true,"status":"READY","lock_token":1}`
+			if code, answer := post(t, h, path, body); code != http.StatusOK || strings.TrimSpace(answer) != want {
+				t.Errorf("%s: %d %s, want %s", path, code, answer, want)
+			}
+		}
+	})
+}
+
+func TestAFunctionIsRunOnceForAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, runs := open(t, emulatortest.Embedded(t), nil), 0
+		for range 3 {
+			got, err := worker.Do(t.Context(), g, "key", func(context.Context, worker.Job) (map[string]int, error) {
+				runs++
+				return map[string]int{"runs": runs}, nil
+			})
+			if err != nil || got["runs"] != 1 {
+				t.Errorf("Do = %v, %v", got, err)
+			}
+		}
+		broken := errors.New("broken")
+		for range 2 {
+			if _, err := worker.Do(t.Context(), g, "other", func(context.Context, worker.Job) (int, error) { return 0, broken }); !errors.Is(err, broken) {
+				t.Errorf("error %v, want the function's", err)
+			}
+		}
+		var failed *worker.FailedError
+		for range 2 {
+			_, err := worker.Do(t.Context(), g, "bad", func(context.Context, worker.Job) (int, error) {
+				return 0, &orchestrator.PermanentError{Code: "bad", Message: "no"}
+			})
+			if !errors.As(err, &failed) || failed.Code != "bad" || failed.Message != "no" {
+				t.Errorf("error %v", err)
+			}
+		}
+	})
+}
