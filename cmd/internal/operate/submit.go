@@ -43,6 +43,7 @@ func Submit(ctx context.Context, c *cli.Call) (err error) {
 	input := c.Flags.String("input", "", "submit this JSON `value` instead of files")
 	id := c.Flags.String("id", "", "the `id` of the one analysis; without it, the id is made from name and content")
 	wait := c.Flags.Bool("wait", false, "wait until the analyses are finished; exit 1 if any is FAILED")
+	c.TakesKind(firstKind)
 	c.TakesJSON("print one JSON line for each analysis, with --wait when it is finished; progress goes to standard error")
 	files, err := c.Parse(0, -1)
 	if err != nil {
@@ -114,8 +115,7 @@ func submission(c *cli.Call, files []string, input, id string) ([]Document, erro
 
 // submit creates the document unless it exists, and books unless it is finished.
 func (cl *Client) submit(ctx context.Context, doc Document) (*submitted, error) {
-	guard := delivery.Guard{Queue: cl, RunTimeout: cl.runTimeout}
-	done, err := guard.Submit(ctx, cl.analyses, repo.ErrExists, doc.ID, doc.Input)
+	done, err := cl.guard().Submit(ctx, cl.analyses, repo.ErrExists, doc.ID, doc.Input)
 	s := &submitted{ID: doc.ID, Name: doc.Name, Created: done.Created, Other: errors.Is(err, delivery.ErrOtherInput), Booked: "now", Status: done.Status}
 	switch {
 	case errors.Is(err, delivery.ErrNotBooked):
