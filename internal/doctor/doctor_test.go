@@ -42,7 +42,8 @@ func shipped(t testing.TB) doctor.Facts {
 		{Name: "taskguard-recover", State: "ENABLED", Method: "POST", URI: workerURL + "/internal/tasks/recover"},
 		{Name: "another", State: "PAUSED", Method: "GET", URI: "https://example.com/"},
 	}
-	for _, p := range []doctor.Part{doctor.WorkerCallers, doctor.DoclockCallers, doctor.SchedulerJobs} {
+	f.Live = liveFacts()
+	for _, p := range slices.Concat(doctor.LiveParts(), []doctor.Part{doctor.WorkerCallers, doctor.DoclockCallers, doctor.SchedulerJobs}) {
 		f.Status[p] = doctor.Status{From: "test"}
 	}
 	return f
@@ -116,7 +117,7 @@ func assign(env map[string]string, pairs []string) {
 
 func seeded() []misconfiguration {
 	const problem, advice = doctor.Problem, doctor.Advice
-	return []misconfiguration{
+	return append(seededLive(), []misconfiguration{
 		{"stall timeout that never ends a run", "environment", problem, set("STALL_TIMEOUT", "25m")},
 		{"TTL too short for its heartbeat", "environment", problem, set("LOCK_TTL", "150s")},
 		{"no authentication mode", "environment", problem, set("TASK_AUTH", "")},
@@ -136,7 +137,7 @@ func seeded() []misconfiguration {
 		{"Cloud Run's default timeout", "run-timeout", problem, func(f *doctor.Facts) { f.Worker.Timeout = 300e9 }},
 		{"run as long as its request", "run-timeout", problem, func(f *doctor.Facts) { f.Worker.Timeout = 25 * 60e9 }},
 		{"request longer than its dispatch", "dispatch-deadline", problem, func(f *doctor.Facts) { f.Worker.Timeout = 3600e9 }},
-		{"dispatch longer than 30 minutes", "dispatch-deadline", problem, func(f *doctor.Facts) { set("RUN_TIMEOUT", "40m")(f); f.Worker.Timeout = 3600e9 }},
+		{"dispatch longer than 30 minutes", "dispatch-deadline", problem, func(f *doctor.Facts) { set("RUN_TIMEOUT", "40m")(f); f.Worker.Timeout, f.Tasks = 3600e9, nil }},
 		{"another service's address", "target-url", problem, set("TASK_TARGET_URL", strings.Replace(workerURL, "worker", "doclock", 1))},
 		{"address in plain text", "target-url", problem, set("TASK_TARGET_URL", "http://worker.example")},
 		{"more deliveries than the worker takes", "max-runs", problem, set("MAX_RUNS", "9")},
@@ -159,7 +160,7 @@ func seeded() []misconfiguration {
 		{"recovery on another path", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs[0].URI = workerURL + "/internal/recover" }},
 		{"paused recovery", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs[0].State = "PAUSED" }},
 		{"recovery refused", "recovery-failed", problem, func(f *doctor.Facts) { f.Jobs[0].Failure = "PermissionDenied" }},
-	}
+	}...)
 }
 
 func indexState(state string) func(*doctor.Facts) {

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 
+	"cloud.google.com/go/auth"
 	"google.golang.org/api/option"
 )
 
@@ -21,6 +22,8 @@ type Options struct {
 	Indexes string // a firestore.indexes.json; empty: the database's
 	Lookup  func(string) (string, bool)
 	Google  []option.ClientOption // for the clients of its APIs, such as an endpoint for tests
+	// Credentials returns those of the clients; nil: Application Default Credentials.
+	Credentials func() (*auth.Credentials, error)
 }
 
 // Read collects what the options and the environment name. A part that it cannot read
@@ -67,6 +70,7 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 		r.askIndexes(ctx, "projects/"+project+"/databases/"+cmp.Or(r.env("FIRESTORE_DATABASE"), "(default)"), group)
 	}
 	f.Indexes.Group = group
+	r.askLive(ctx, queue, project)
 	for s := range maps.Values(f.Status) {
 		if s.From != "" || s.Failed {
 			return *f, nil
@@ -96,7 +100,7 @@ func (r *reader) online(p Part, named bool, unnamed string) bool {
 func (r *reader) done(p Part, from string, err error) {
 	r.facts.Status[p] = Status{From: from}
 	if err != nil {
-		r.facts.Status[p] = Status{Why: scrub(err.Error()), Failed: true}
+		r.facts.Status[p] = Status{Why: scrub(err.Error()), Failed: !slices.Contains(liveParts(), p)}
 	}
 }
 
