@@ -166,13 +166,14 @@ func (g *Guard) newGuarded(k Kind, store repo.Options) (*guarded, error) {
 	return is, nil
 }
 
-// handled returns what guards a kind, for a handler. It panics if the kind cannot be handled.
-func (g *Guard) handled(k Kind) *guarded {
+// handled returns what guards a kind, for a handler that runs it, or only books its deliveries.
+// It panics if the kind cannot be handled.
+func (g *Guard) handled(k Kind, books bool) *guarded {
 	is, err := g.of(k)
 	switch {
 	case err != nil:
 		panic(err.Error())
-	case k.Run == nil:
+	case k.Run == nil && !books:
 		panic(fmt.Sprintf("worker: kind %q has no Run", is.Name))
 	case g.unchecked:
 		panic("worker: nothing checks the callers: set Options.Auth, or Options.Queue with a Caller")
@@ -184,7 +185,7 @@ func (g *Guard) handled(k Kind) *guarded {
 // is acquired, run and answered as docs/reference.md describes; the answer is sent after the
 // run has ended. Echo panics if k is not usable.
 func (g *Guard) Echo(k Kind) echo.HandlerFunc {
-	return g.server.Deliveries(g.handled(k).guard, delivery.CloudTasks)
+	return g.server.Deliveries(g.handled(k, false).guard, delivery.CloudTasks)
 }
 
 // Handler is like Echo, for net/http.
@@ -209,8 +210,8 @@ func (g *Guard) answers(ctx context.Context) error {
 // Routes returns a handler of all routes: Handler at the path of each kind, Recovery and
 // Health. It answers other paths and methods in JSON too.
 func (g *Guard) Routes(kinds ...Kind) http.Handler {
-	for _, k := range kinds {
-		g.server.Route(g.handled(k).guard)
+	for i := range kinds {
+		g.server.Route(g.handled(kinds[i], false).guard)
 	}
 	return g.Health()
 }

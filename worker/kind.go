@@ -74,13 +74,15 @@ func (k Kind) Filled() (Kind, error) {
 	case !kindName.MatchString(k.Name):
 		return k, fmt.Errorf("worker: kind %q: the name is not letters, digits, - and _", k.Name)
 	case k.Collection == "":
-		problem = errors.New("Collection is required")
+		problem = errors.New("no Collection")
 	case !fieldName.MatchString(k.IDField):
-		problem = fmt.Errorf("IDField %q is not letters, digits, - and _", k.IDField)
+		problem = fmt.Errorf("the IDField %q is not letters, digits, - and _", k.IDField)
 	case !strings.HasPrefix(k.Path, "/") || strings.ContainsAny(k.Path, " ?#"):
-		problem = fmt.Errorf("Path %q is not the path of a URL", k.Path)
+		problem = fmt.Errorf("the Path %q is not the path of a URL", k.Path)
+	case k.Path == "/internal/tasks/recover" || strings.HasPrefix(k.Path, "/health/"):
+		problem = fmt.Errorf("the Path %q is that of another route", k.Path)
 	case k.RunTimeout < 0:
-		problem = fmt.Errorf("RunTimeout %v is negative", k.RunTimeout)
+		problem = fmt.Errorf("the RunTimeout %v is negative", k.RunTimeout)
 	default:
 		problem = errors.Join(repo.CheckCollection(k.Collection), k.Fields.Check())
 	}

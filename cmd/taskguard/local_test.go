@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/internal/workerservice"
 	"taskguard/internal/emulatortest"
 	"taskguard/internal/taskqueue"
+	"taskguard/internal/workerservice"
 )
 
 var submittedKeys = []string{"id", "name", "created", "booked", "status"}

@@ -217,7 +217,7 @@ func awaitReady(t testing.TB, a *repo.Analyses, id string) (ready analysislock.A
 	return ready
 }
 
-// put writes a document as another program may.
+// put writes a document as another program may: an analysis by its id, another by its path.
 func put(t *testing.T, env vars, id string, fields map[string]any) {
 	t.Helper()
 	conn, err := grpc.NewClient(env["FIRESTORE_EMULATOR_HOST"], grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -229,7 +229,10 @@ func put(t *testing.T, env vars, id string, fields map[string]any) {
 		t.Fatal(err)
 	}
 	defer client.Close() //nolint:errcheck // the write was answered
-	if _, err := client.Collection("analyses").Doc(id).Set(t.Context(), fields); err != nil {
+	if !strings.Contains(id, "/") {
+		id = "analyses/" + id
+	}
+	if _, err := client.Doc(id).Set(t.Context(), fields); err != nil {
 		t.Fatal(err)
 	}
 }

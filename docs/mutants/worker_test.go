@@ -166,6 +166,20 @@ var workerRooms = []room{
 			"\tif refusal, refused := s.refused(c.Request())",
 			"\t_, _ = io.ReadAll(c.Request().Body)\n\tif refusal, refused := s.refused(c.Request())"),
 	}},
+	{"internal/delivery/push.go", []bug{
+		seed("a message too large is delivered again for ever", "worker.TestAMessageOfPubSubIsHandledAsATask/over_1_MiB",
+			`		d.Task = "unknown"`, `		d.Task = ""`),
+		seed("a body that is no message is acknowledged", "worker.TestAMessageOfPubSubIsHandledAsATask/not_wrapped",
+			`d.Task, d.Tries = push.Message.MessageID,`, `d.Task, d.Tries = cmp.Or(push.Message.MessageID, "unknown"),`),
+		seed("data hides the attribute", "worker.TestAMessageOfPubSubIsHandledAsATask/an_attribute_beside_data",
+			`if !found {`, `if !found || push.Message.Data != nil {`),
+		seed("an event of another database runs", "worker.TestAnEventOfADocumentOfAnotherProgramRunsIt",
+			`cmp.Or(r.Header.Get("Ce-Database"), database) != database`, `r.Header.Get("Ce-Database") == ""`),
+		seed("a message is acknowledged though nothing is booked", "worker.TestAMessageForAKindWithoutRunBooksOneTaskThatRuns",
+			`return Outcome{Case: Unavailable, ID: a.id}`, `return Outcome{Case: Booked, ID: a.id}`),
+		seed("each try of a message books a task", "worker.TestAMessageForAKindWithoutRunBooksOneTaskThatRuns",
+			`a.Kind.task("push", a.id, a.task)`, `a.Kind.task("push", a.id, a.owner)`),
+	}},
 	{"internal/taskqueue/queue.go", []bug{seed("a name that is taken is an error", "TestBookingTwiceIsBookingOnce",
 		`		case code == codes.AlreadyExists:
 			return true, nil

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/labstack/echo/v4"
+
 	"taskguard/internal/delivery"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -57,6 +59,38 @@ func FuzzRequest(f *testing.F) {
 		case (rec.Code == 400 || rec.Code == 200 && a.Rejected) && a.Reason == "bad_request" && a.Error != "":
 		default:
 			t.Errorf("%q answered %d %s", body, rec.Code, rec.Body)
+		}
+	})
+}
+
+// A message that names no document that exists is acknowledged only as rejected, and an id is
+// read only from JSON with a message's id.
+func FuzzMessage(f *testing.F) {
+	for _, body := range []string{
+		`{"message":{"attributes":{"analysis_id":"x"},"messageId":"7"}}`, `{"message":{"data":"eyJhbmFseXNpc19pZCI6IngifQ==","messageId":"7"},"deliveryAttempt":6}`,
+		`{"message":{"attributes":{"analysis_id":7},"data":"-","messageId":"7"}}`, `{"message":{"data":"fQ=="},"message":{"messageId":"7"}}`, `{"message":{"messageId":"a b"}}`,
+		`{"message":null}`, `{"message":[]}`, `{}`, `null`, ``, "\xff", `{"message":{"data":null,"messageId":7}}`, `{"message":{"messageId":"7"},"deliveryAttempt":-1e9}`,
+	} {
+		f.Add(body)
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(body))
+		d, err := delivery.PubSub(httptest.NewRecorder(), r, delivery.Kind{})
+		if taken := d.AnalysisID != ""; d.Tries < 0 || taken && (err != nil || d.Task == "" || !json.Valid([]byte(body)) || !utf8.ValidString(d.AnalysisID)) {
+			t.Errorf("%q: %+v, %v", body, d, err)
+		}
+		locks, lockErr := analysislock.New(&lease.Memory[analysislock.Analysis]{}, lease.Policy{}, 0, nil)
+		if lockErr != nil {
+			t.Fatal(lockErr)
+		}
+		guard := &delivery.Guard{Locks: locks, Instance: "f", RunTimeout: 1e9, Log: slog.New(slog.DiscardHandler)}
+		s := delivery.NewServer(t.Context(), guard.Log, nil)
+		rec := httptest.NewRecorder()
+		r = httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(body))
+		_ = s.Deliveries(guard, delivery.PubSub)(echo.New().NewContext(r, rec))
+		var a delivery.Answer
+		if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil || a.Rejected != (rec.Code == 200) || rec.Code >= 500 {
+			t.Errorf("%q: %d %s", body, rec.Code, rec.Body)
 		}
 	})
 }

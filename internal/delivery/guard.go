@@ -95,6 +95,7 @@ type Delivery struct {
 	AnalysisID string
 	Task       string // the task's short name, or the id of a message
 	Tries      int    // which of the task's tries this is, from 1; zero: unknown
+	BookOnly   bool   // book another delivery in the queue, and do not run
 }
 
 // Deliver handles one delivery: acquire, run under heartbeats, and finish in one
@@ -103,7 +104,11 @@ type Delivery struct {
 func (g *Guard) Deliver(ctx context.Context, d Delivery) Outcome {
 	// A new owner for each delivery: with one owner for each process, 22 of 200 runs overlapped.
 	a := &attempt{Guard: g, id: d.AnalysisID, task: d.Task, owner: g.Instance + "/" + rand.Text()}
-	o := a.deliver(ctx)
+	deliver := a.deliver
+	if d.BookOnly {
+		deliver = a.forward
+	}
+	o := deliver(ctx)
 	o.Measures = a.measured
 	if o.Ran {
 		g.Telemetry.Ran(ctx, o.Case.String(), o.Run)

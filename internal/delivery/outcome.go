@@ -33,6 +33,7 @@ const (
 	ShuttingDownBooked // stopped during the run, and a delivery is booked
 	Continued          // the run passed its deadline after a checkpoint, and no delivery was booked
 	ContinuedBooked    // the run passed its deadline after a checkpoint, and a delivery is booked
+	Booked             // the delivery only had to book another
 	NotClaimed         // stopped before the acquisition
 	NotFound
 	BadRequest
@@ -134,6 +135,7 @@ var answers = [...]struct {
 	ShuttingDownBooked: {code: http.StatusOK, acquired: new(true), reason: "shutting_down"},
 	Continued:          {code: http.StatusInternalServerError, acquired: new(true), reason: "continued"},
 	ContinuedBooked:    {code: http.StatusOK, acquired: new(true), reason: "continued"},
+	Booked:             {code: http.StatusOK, acquired: new(false), reason: "booked"},
 	NotClaimed:         {code: http.StatusInternalServerError, acquired: new(false), reason: "shutting_down"},
 	NotFound:           {code: http.StatusNotFound, reason: "not_found", tries: 6},
 	BadRequest:         {code: http.StatusBadRequest, reason: "bad_request", tries: 1, error: true},

@@ -77,7 +77,7 @@ var fields = [...]struct {
 	}},
 	{Field{"held_by", "string", "owner of the other worker's lock"}, func(l line) slog.Value { return text(bounded(l.HeldBy)) }},
 	{Field{"lock_owner", "string", "owner of the acquired lock, or of the write that recorded attempts_exhausted or run_time_exhausted"}, func(l line) slog.Value { return text(l.Owner) }},
-	{Field{"task", "string", "short name of the task"}, func(l line) slog.Value { return text(l.Task) }},
+	{Field{"task", "string", "short name of the task, or id of the message or event"}, func(l line) slog.Value { return text(l.Task) }},
 	{Field{"task_retry", "integer", "number of earlier tries of the task"}, func(l line) slog.Value { return number(l.Tries > 0, int64(l.Tries)-1) }},
 	{Field{"time_to_start_ms", "integer", "time from the analysis's creation to its first acquisition, if it is this one. Absent without `createdAt`"}, func(l line) slog.Value { return milliseconds(l.ToStart > 0, l.ToStart) }},
 	{Field{"time_to_ready_ms", "integer", "time from the analysis's creation until it was READY. Absent without `createdAt`"}, func(l line) slog.Value { return milliseconds(l.ToReady > 0, l.ToReady) }},
@@ -130,7 +130,7 @@ func (o Outcome) level() slog.Level {
 		return slog.LevelError
 	}
 	switch o.Case {
-	case Ran, AlreadyFinished, Locked, LockedBooked, WaitingBooked, ShuttingDownBooked, ContinuedBooked, Recovered:
+	case Ran, AlreadyFinished, Locked, LockedBooked, WaitingBooked, ShuttingDownBooked, ContinuedBooked, Booked, Recovered:
 		return slog.LevelInfo
 	}
 	return slog.LevelWarn

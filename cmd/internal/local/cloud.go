@@ -22,10 +22,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"taskguard/cmd/internal/cli"
-	"taskguard/internal/workerservice"
 	"taskguard/emulator/cloudtasks"
 	"taskguard/emulator/firestore"
 	"taskguard/emulator/oidc"
+	"taskguard/internal/workerservice"
 	"taskguard/repo"
 )
 

@@ -22,10 +22,10 @@ import (
 	"time"
 
 	"taskguard/cmd/internal/cli"
-	doclock "taskguard/internal/doclockservice"
 	"taskguard/cmd/internal/operate"
 	"taskguard/emulator/cloudtasks"
 	"taskguard/internal/delivery"
+	doclock "taskguard/internal/doclockservice"
 	"taskguard/lease/analysislock"
 )
 

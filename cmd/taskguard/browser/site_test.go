@@ -44,7 +44,7 @@ type site struct {
 	profile *chromiumtest.Profile
 
 	mu        sync.Mutex
-	delivered []string // bodies
+	delivered []string // paths and bodies
 }
 
 // newSite starts `taskguard console` with these flags.
@@ -147,7 +147,7 @@ func (s *site) deliver(_ http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body) // a delivery that breaks off is repeated
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.delivered = append(s.delivered, string(body))
+	s.delivered = append(s.delivered, r.URL.Path+" "+string(body))
 }
 
 // analysis writes the analysis id as another program would: created and updated now,
@@ -189,7 +189,7 @@ func reported(fields map[string]any) map[string]any {
 	return fields
 }
 
-// deliveries returns the bodies delivered so far.
+// deliveries returns the paths and bodies delivered so far.
 func (s *site) deliveries() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/workerservice"
 	"taskguard/internal/emulatortest"
 	"taskguard/internal/examplestest"
+	"taskguard/internal/workerservice"
 )
 
 // logLine is one line of the application's log.

@@ -1,0 +1,42 @@
+package worker
+
+import (
+	"cmp"
+	"net/http"
+
+	"taskguard/internal/delivery"
+)
+
+// PubSub returns the handler of a push subscription of Pub/Sub with wrapped messages of at most
+// 1 MiB. A message's attribute IDField is the id of a document of k, which must exist; without
+// it, the data is a JSON object with that field. A message is handled as a task of Handler: a
+// 200 acknowledges it, and after any other answer Pub/Sub delivers it again, by the
+// subscription's retry policy. What can never succeed is acknowledged, and logged as rejected.
+//
+// Pub/Sub waits for the answer for the acknowledgement deadline: 10 s by default, at most 600 s.
+// After that it delivers the message again. That is not run twice, but without a Queue it is
+// repeated while the run goes on. Set RunTimeout to less, or let the Queue run the work: if
+// k.Run is nil, a message only books a delivery to k.Path, and is then acknowledged.
+//
+// The subscription's token must pass Options.Auth. PubSub panics if k is not usable, or has
+// neither a Run nor a Queue.
+func (g *Guard) PubSub(k Kind) http.Handler { return g.push(k, delivery.PubSub) }
+
+// Eventarc is like PubSub, for the events google.cloud.firestore.document.v1.created of
+// documents that other programs create in k's collection, in the binary mode of CloudEvents.
+// Any other event is logged as rejected. Eventarc delivers by Pub/Sub, so the same limits apply.
+// The id comes in a header, so one that begins or ends with a space is not found.
+func (g *Guard) Eventarc(k Kind) http.Handler {
+	filled, _ := k.Filled() // push panics with its error
+	return g.push(k, delivery.Eventarc(cmp.Or(g.options.Database, "(default)"), filled.Collection))
+}
+
+// push returns the handler of the messages that read reads.
+func (g *Guard) push(k Kind, read delivery.Reader) http.Handler {
+	books := k.Run == nil && g.queue != nil
+	return handler(g.server.Deliveries(g.handled(k, books).guard, func(w http.ResponseWriter, r *http.Request, k delivery.Kind) (delivery.Delivery, error) {
+		d, err := read(w, r, k)
+		d.BookOnly = books
+		return d, err
+	}))
+}

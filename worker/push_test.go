@@ -1,0 +1,359 @@
+package worker_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/firestore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"taskguard/emulator/cloudtasks"
+	"taskguard/internal/emulatortest"
+	"taskguard/worker"
+)
+
+func succeed(context.Context, worker.Job) (any, error) { return "done", nil }
+
+// message is the body of a push request of Pub/Sub, with these fields of the message.
+func message(fields string) string {
+	return `{"message":{` + fields + `,"messageId":"7","message_id":"7","publishTime":"2026-01-01T00:00:00Z"},"subscription":"projects/p/subscriptions/s"}`
+}
+
+// data is the data of a message.
+func data(s string) string { return `"data":"` + base64.StdEncoding.EncodeToString([]byte(s)) + `"` }
+
+// event is a request of Eventarc as it is sent, for the creation of a document. Its body begins
+// as protobuf of a document does.
+func event(document string, headers ...string) string {
+	return "POST /events HTTP/1.1\r\nHost: worker.example\r\nce-id: 3f0c-1\r\nce-specversion: 1.0\r\n" +
+		strings.Join(append(headers, "ce-type: google.cloud.firestore.document.v1.created"), "\r\n") +
+		"\r\nce-database: (default)\r\nce-document: " + document + "\r\nce-subject: documents/" + document +
+		"\r\ncontent-type: application/protobuf\r\ncontent-length: 5\r\n\r\n\n\xc3\x03\n\x54"
+}
+
+// deliver sends a request in its HTTP form.
+func deliver(t *testing.T, h http.Handler, request string) (code int, answer string) {
+	t.Helper()
+	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(request)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, r.WithContext(t.Context()))
+	return rec.Code, strings.TrimSpace(rec.Body.String())
+}
+
+func TestAMessageOfPubSubIsHandledAsATask(t *testing.T) {
+	const (
+		done     = `{"job_id":"x","acquired":true,"status":"READY","lock_token":1}`
+		rejected = `"rejected":true`
+	)
+	for name, c := range map[string]struct {
+		body     string
+		code     int
+		answer   string // contains
+		rejected bool
+	}{
+		"an attribute":             {message(`"attributes":{"job_id":"x","other":null}`), 200, done, false},
+		"data":                     {message(data(`{"job_id":"x","more":1}`)), 200, done, false},
+		"an attribute beside data": {message(`"attributes":{"job_id":"x"},` + data(`no JSON`)), 200, done, false},
+		"the last of two":          {message(`"attributes":{"job_id":"y"},"attributes":{"job_id":"x"}`), 200, done, false},
+		"a try":                    {strings.Replace(message(data(`{"job_id":"x"}`)), `"sub`, `"deliveryAttempt":9,"sub`, 1), 200, done, false},
+
+		"no id":                     {message(data(`{}`)), 200, `the message's data: job_id is missing`, true},
+		"no data":                   {message(`"attributes":{"id":"x"}`), 200, `the message's data: the body is empty`, true},
+		"an attribute in capitals":  {message(`"attributes":{"JOB_ID":"x"}`), 200, `the body is empty`, true},
+		"an empty attribute":        {message(`"attributes":{"job_id":""}`), 200, `"bad_request"`, true},
+		"an id that is a path":      {message(data(`{"job_id":"a/b"}`)), 200, `"bad_request"`, true},
+		"data that is no JSON":      {message(data(`x`)), 200, `the message's data: the body is not the JSON object`, true},
+		"data that is no UTF-8":     {message(data("{\"job_id\":\"\xff\"}")), 200, `the message's data: the body is not UTF-8`, true},
+		"data that is not base64":   {message(`"data":"-"`), 200, `not a wrapped message`, true},
+		"an attribute of a number":  {message(`"attributes":{"job_id":7}`), 200, `not a wrapped message`, true},
+		"over 1 MiB":                {message(data(strings.Repeat(" ", 1<<20))), 200, `{"reason":"too_large",` + rejected + `}`, true},
+		"missing, at the sixth try": {strings.Replace(message(data(`{"job_id":"y"}`)), `"sub`, `"deliveryAttempt":6,"sub`, 1), 200, `"not_found",` + rejected, true},
+
+		"missing, at an unknown try": {message(data(`{"job_id":"y"}`)), 404, `"not_found"}`, false},
+		"missing, at a negative try": {strings.Replace(message(data(`{"job_id":"y"}`)), `"sub`, `"deliveryAttempt":-9,"sub`, 1), 404, `"not_found"}`, false},
+		"not wrapped":                {`{"job_id":"x"}`, 400, `not a wrapped message`, false},
+		"no message":                 {`{"message":null,"subscription":"s"}`, 400, `not a wrapped message`, false},
+		"no message's id":            {`{"message":{"attributes":{"job_id":"x"}}}`, 400, `not a wrapped message`, false},
+		"no JSON":                    {message(``)[:20], 400, `not a wrapped message`, false},
+		"no UTF-8":                   {message("\"attributes\":{\"job_id\":\"\xff\"}"), 200, `not a wrapped message`, true},
+		"nothing":                    {``, 400, `not a wrapped message`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log emulatortest.Log
+				g := open(t, emulatortest.Embedded(t), func(o *worker.Options) { o.Log = slog.New(slog.NewJSONHandler(&log, nil)) })
+				if _, err := worker.Submit(t.Context(), g, jobs(nil), "x", 21); err != nil {
+					t.Fatal(err)
+				}
+				code, answer := post(t, g.PubSub(jobs(succeed)), "/messages", c.body)
+				if code != c.code || !strings.Contains(answer, c.answer) || strings.Contains(answer, rejected) != c.rejected {
+					t.Errorf("%d %s, want %d %s", code, answer, c.code, c.answer)
+				}
+				if errs := strings.Count(log.String(), `"level":"ERROR","msg":"rejected"`); errs != 1 && c.rejected || errs > 0 && !c.rejected {
+					t.Errorf("log: %s", &log)
+				}
+			})
+		})
+	}
+}
+
+// program writes documents as another program does.
+func program(t *testing.T, b *emulatortest.Backend) *firestore.Client {
+	t.Helper()
+	client, err := firestore.NewClient(t.Context(), b.Project, b.Client(t)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func TestAnEventOfADocumentOfAnotherProgramRunsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		g, client := open(t, b, nil), program(t, b)
+		nested := jobs(succeed)
+		nested.Name, nested.Collection = "nested", "tenants/a/jobs"
+		handlers := map[string]http.Handler{"jobs": g.Eventarc(jobs(succeed)), "tenants/a/jobs": g.Eventarc(nested)}
+		for _, document := range []string{"jobs/x", "tenants/a/jobs/x", "jobs/Helvétios", "jobs/a%2Fb", "jobs/a b"} {
+			if _, err := client.Doc(document).Create(t.Context(), map[string]any{"state": "PENDING", "payload": 21}); err != nil {
+				t.Fatal(err)
+			}
+			collection := document[:strings.LastIndex(document, "/")]
+			for _, want := range []string{`"acquired":true,"status":"READY","lock_token":1}`, `"reason":"already_finished"}`} {
+				if code, answer := deliver(t, handlers[collection], event(document)); code != 200 || !strings.HasSuffix(answer, want) {
+					t.Errorf("%s: %d %s, want %s", document, code, answer, want)
+				}
+			}
+			doc, err := client.Doc(document).Get(t.Context())
+			if err != nil || doc.Data()["state"] != "DONE" || doc.Data()["output"] != "done" {
+				t.Errorf("%s: %v, %v", document, doc.Data(), err)
+			}
+		}
+		if code, answer := deliver(t, handlers["jobs"], event("jobs/x", "ce-type: google.cloud.firestore.document.v1.created.withAuthContext")); code != 200 || !strings.Contains(answer, "already_finished") {
+			t.Errorf("with the author: %d %s", code, answer)
+		}
+		for name, request := range map[string]string{
+			"another type":                    event("jobs/x", "ce-type: google.cloud.firestore.document.v1.written"),
+			"another database":                event("jobs/x", "ce-database: other"),
+			"another collection":              event("works/x"),
+			"a collection of the same suffix": event("tenants/a/jobs/x"),
+			"a collection of the same prefix": event("jobsx/x"),
+			"a document of a document":        event("jobs/x/parts/y"),
+			"the collection":                  event("jobs/"),
+			"no document":                     event(""),
+		} {
+			if code, answer := deliver(t, handlers["jobs"], request); code != 200 || !strings.Contains(answer, `"reason":"bad_request"`) || !strings.HasSuffix(answer, `"rejected":true}`) {
+				t.Errorf("%s: %d %s", name, code, answer)
+			}
+		}
+		structured := strings.Replace(event("jobs/x"), "ce-id: 3f0c-1\r\n", "", 1)
+		if code, answer := deliver(t, handlers["jobs"], structured); code != 400 {
+			t.Errorf("without ce-id: %d %s", code, answer)
+		}
+	})
+}
+
+// tasks is an embedded Cloud Tasks that calls a handler.
+type tasks struct {
+	http.Handler
+	down  bool     // CreateTask is refused
+	names []string // of the tasks that CreateTask was called for
+}
+
+// RoundTrip sends the request to the handler.
+func (q *tasks) RoundTrip(r *http.Request) (*http.Response, error) {
+	rec := httptest.NewRecorder()
+	q.ServeHTTP(rec, r)
+	return rec.Result(), nil
+}
+
+// start starts q for o.
+func (q *tasks) start(t *testing.T, o *worker.Options) {
+	t.Helper()
+	const parent = "projects/p/locations/l"
+	server := cloudtasks.NewServer(cloudtasks.Options{Transport: q})
+	t.Cleanup(server.Close)
+	conn, err := server.Dial(grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if r, ok := req.(*cloudtaskspb.CreateTaskRequest); ok {
+			if q.down {
+				return status.Error(codes.PermissionDenied, "down")
+			}
+			q.names = append(q.names, r.GetTask().GetName())
+		}
+		return invoke(ctx, m, req, reply, cc, opts...)
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	client, err := apiv2.NewClient(t.Context(), option.WithGRPCConn(conn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: parent, Queue: &cloudtaskspb.Queue{Name: parent + "/queues/q"}}); err != nil {
+		t.Fatal(err)
+	}
+	o.Queue = worker.Queue{Name: parent + "/queues/q", TargetURL: "https://worker.example"}
+	o.QueueOptions = []option.ClientOption{option.WithGRPCConn(conn)}
+}
+
+// Pub/Sub acknowledges a message by 102, 200, 201, 202 and 204.
+func TestAMessageIsAcknowledgedWhenItsNextDeliveryIsBooked(t *testing.T) {
+	for name, c := range map[string]struct {
+		queue, down    bool
+		failed, locked int
+	}{
+		"without a queue":        {false, false, 500, 409},
+		"with a queue":           {true, false, 200, 200},
+		"with a queue, but down": {true, true, 500, 409},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, q := emulatortest.Embedded(t), &tasks{down: c.down}
+				g := open(t, b, func(o *worker.Options) {
+					if c.queue {
+						q.start(t, o)
+					}
+				})
+				if _, err := program(t, b).Doc("jobs/x").Create(t.Context(), map[string]any{"state": "PENDING"}); err != nil {
+					t.Fatal(err)
+				}
+				var h http.Handler
+				h = g.PubSub(jobs(func(context.Context, worker.Job) (any, error) {
+					// Its acknowledgement deadline has passed.
+					if code, answer := post(t, h, "/", message(`"attributes":{"job_id":"x"}`)); code != c.locked || !strings.Contains(answer, `"reason":"locked"`) {
+						t.Errorf("during the run: %d %s, want %d", code, answer, c.locked)
+					}
+					return nil, errors.New("broken")
+				}))
+				q.Handler = h // does not understand the tasks
+				if code, answer := post(t, h, "/", message(`"attributes":{"job_id":"x"}`)); code != c.failed || !strings.Contains(answer, `"reason":"retry"`) {
+					t.Errorf("a failure: %d %s, want %d", code, answer, c.failed)
+				}
+			})
+		})
+	}
+}
+
+func TestAMessageForAKindWithoutRunBooksOneTaskThatRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), &tasks{}
+		var runs atomic.Int32
+		g := open(t, b, func(o *worker.Options) { q.start(t, o) })
+		q.Handler = g.Routes(jobs(func(context.Context, worker.Job) (any, error) {
+			runs.Add(1)
+			time.Sleep(20 * time.Minute) // longer than any acknowledgement deadline
+			return "done", nil
+		}))
+		client := program(t, b)
+		for _, document := range []string{"jobs/x", "jobs/y"} {
+			if _, err := client.Doc(document).Create(t.Context(), map[string]any{"state": "PENDING"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		messages, events := g.PubSub(jobs(nil)), g.Eventarc(jobs(nil))
+		const want = `","acquired":false,"reason":"booked"}`
+		began := time.Now()
+		for range 2 { // the second is a duplicate
+			if code, answer := post(t, messages, "/", message(data(`{"job_id":"x"}`))); code != 200 || strings.TrimSpace(answer) != `{"job_id":"x`+want {
+				t.Errorf("%d %s, want %s", code, answer, want)
+			}
+			if code, answer := deliver(t, events, event("jobs/y")); code != 200 || answer != `{"job_id":"y`+want {
+				t.Errorf("%d %s, want %s", code, answer, want)
+			}
+		}
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("the answers took %v", took)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if names := slices.Compact(slices.Sorted(slices.Values(q.names))); runs.Load() != 2 || len(names) != 2 {
+			t.Errorf("%d runs, tasks %v", runs.Load(), names)
+		}
+		for _, document := range []string{"jobs/x", "jobs/y"} {
+			if doc, err := client.Doc(document).Get(t.Context()); err != nil || doc.Data()["state"] != "DONE" {
+				t.Errorf("%v, %v", doc.Data(), err)
+			}
+		}
+		if code, answer := post(t, messages, "/", message(data(`{"job_id":"a/b"}`))); code != 200 || !strings.HasSuffix(strings.TrimSpace(answer), `"rejected":true}`) {
+			t.Errorf("an id that is a path: %d %s", code, answer)
+		}
+		q.down = true
+		if code, answer := post(t, messages, "/", message(data(`{"job_id":"x"}`))); code != 503 || !strings.Contains(answer, `"acquired":false,"reason":"unavailable"`) {
+			t.Errorf("not booked: %d %s", code, answer)
+		}
+	})
+}
+
+type refuse struct{}
+
+func (refuse) Check(*http.Request) error { return worker.ErrForbidden }
+
+func TestAPushIsRefusedBeforeItIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := open(t, emulatortest.Embedded(t), func(o *worker.Options) { o.Auth = refuse{} })
+		for name, h := range map[string]http.Handler{"Pub/Sub": g.PubSub(jobs(succeed)), "Eventarc": g.Eventarc(jobs(succeed))} {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", unread{t})
+			r.Header.Set("Ce-Id", "1")
+			rec := httptest.NewRecorder()
+			h.ServeHTTP(rec, r)
+			if rec.Code != http.StatusForbidden || strings.Contains(rec.Body.String(), "rejected") {
+				t.Errorf("%s: %d %s", name, rec.Code, rec.Body)
+			}
+		}
+	})
+}
+
+// unread is a body that must not be read.
+type unread struct{ t *testing.T }
+
+func (u unread) Read([]byte) (int, error) {
+	u.t.Error("the body is read")
+	return 0, io.EOF
+}
+
+func TestAPushHandlerNeedsARunOrAQueueAndACheckOfItsCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		g := open(t, b, nil)
+		unchecked := open(t, b, func(o *worker.Options) { o.Auth = nil })
+		wrong := jobs(succeed)
+		wrong.Collection = "a/b"
+		for want, construct := range map[string]func() http.Handler{
+			`kind "job" has no Run`: func() http.Handler { return g.PubSub(jobs(nil)) },
+			"nothing checks":        func() http.Handler { return unchecked.PubSub(jobs(succeed)) },
+			`a/b`:                   func() http.Handler { return g.Eventarc(wrong) },
+		} {
+			func() {
+				defer func() {
+					if got := fmt.Sprint(recover()); !strings.Contains(got, want) {
+						t.Errorf("panic %s, want %s", got, want)
+					}
+				}()
+				construct()
+			}()
+		}
+	})
+}
