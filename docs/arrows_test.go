@@ -32,7 +32,6 @@ var rooms = map[string][]string{
 	"cmd":                     {"internal", "lease", "orchestrator", "repo", "worker", "emulator", "internal/cloudrun", "internal/doctor", "internal/workerservice", "internal/doclockservice"},
 
 	// Only for tests.
-	"internal/chromiumtest": {},
 	"internal/emulatortest": {"emulator"},
 	"internal/examplestest": {"orchestrator"},
 	"internal/proof":        {},
@@ -50,7 +49,7 @@ func roomOf(pkg string) (room string, known bool) {
 // example is an application's code, which uses Google's clients as any would.
 const example = "taskguard/docs/examples/go"
 
-var testOnly = []string{"taskguard/lease/leasetest", "taskguard/internal/emulatortest", "taskguard/internal/chromiumtest", "taskguard/cmd/doclock/echo", "taskguard/internal/proof", "taskguard/internal/examplestest"}
+var testOnly = []string{"taskguard/lease/leasetest", "taskguard/internal/emulatortest", "taskguard/internal/proof", "taskguard/internal/examplestest"}
 
 func TestTheArrowsPointOneWay(t *testing.T) {
 	for pkg, imports := range list(t, "{{join .Imports \" \"}}", "./...") {
