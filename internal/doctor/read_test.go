@@ -67,8 +67,9 @@ func newCloud(t *testing.T) *cloud {
 		"/v1/projects/-/serviceAccounts/" + caller + ":getIamPolicy":       policy("iam.serviceAccountUser", workerAccount, ""),
 		"/v1/projects/-/serviceAccounts/" + caller + ":testIamPermissions": `{"permissions":["iam.serviceAccounts.actAs"]}`,
 		"/v1/projects/my-project/secrets/taskguard-session:getIamPolicy":   policy("secretmanager.secretAccessor", doclockAccount, ""),
-		"/v1/projects/my-project:getIamPolicy": policy("datastore.user", workerAccount+`","serviceAccount:`+doclockAccount,
-			`resource.name == 'projects/my-project/databases/(default)'`),
+		// The document lock may have a database of its own.
+		"/v1/projects/my-project:getIamPolicy": strings.Replace(policy("datastore.user", workerAccount, `resource.name == 'projects/my-project/databases/(default)'`),
+			`"bindings":[`, `"bindings":[{"role":"roles/datastore.owner","members":["serviceAccount:`+doclockAccount+`"]},`, 1),
 		"/v1/projects/my-project/databases/(default)": `{"name":"projects/my-project/databases/(default)","type":"FIRESTORE_NATIVE","databaseEdition":"STANDARD"}`,
 		"/v3/projects/my-project/alertPolicies": `{"alertPolicies":[
 			{"displayName":"Taskguard: tasks wait","enabled":true,"notificationChannels":["projects/my-project/notificationChannels/1"],
