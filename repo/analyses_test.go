@@ -2,7 +2,6 @@ package repo
 
 import (
 	"errors"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -14,8 +13,6 @@ import (
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
-
-func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
 
 // ttl returns the default in a bubble, and a short TTL where time is real.
 func ttl(b *emulatortest.Backend) time.Duration {

@@ -53,6 +53,19 @@ var siblingRooms = []room{
 	{"repo/rooms.go", []bug{seed("a sweep deletes what was extended since it was read", "TestRooms/WhatIsNotKeptIsDeleted/embedded",
 		`Delete(ctx, firestore.LastUpdateTime(read))`,
 		`Delete(ctx, func(time.Time) firestore.Precondition { return firestore.Exists }(read))`)}},
+	{"internal/doctor/live.go", []bug{
+		seed("a role on another database counts", "TestAnswersOfGoogleAreChecked/account-cannot-use-database#01",
+			`database != condition && database != g.Resource`, `database != condition && database == ""`),
+		seed("a condition that doctor cannot evaluate counts as none", "TestARightThatCannotBeEvaluatedIsNotChecked",
+			`custom || several || condition != "" && database == condition`, `custom || several`),
+		seed("a policy that is refused counts as empty", "TestARightThatCannotBeEvaluatedIsNotChecked",
+			`errors.Join(err, errProject, unknown); !given`, `errors.Join(err, errProject, unknown); !given && unknown != nil`),
+		seed("a task without a token counts as one with it", "TestAnswersOfGoogleAreChecked/task-audience#01",
+			`if request.OidcToken != nil {`, `if request.OidcToken == nil {
+			request.OidcToken = &cloudtasks.OidcToken{}
+		}
+		{`),
+	}},
 	{"internal/doctor/rules_other.go", []bug{
 		seed("the queue leaves recovery no place", "TestAnswersOfGoogleAreChecked/dispatches#03", `n >= places`, `n > places`),
 		seed("only the first kind's indexes are checked", "TestEachSeededMisconfigurationIsFoundByItsRuleAndNoOther",

@@ -43,7 +43,8 @@ func shipped(t testing.TB) doctor.Facts {
 		{Name: "taskguard-recover", State: "ENABLED", Method: "POST", URI: workerURL + "/internal/tasks/recover"},
 		{Name: "another", State: "PAUSED", Method: "GET", URI: "https://example.com/"},
 	}
-	for _, p := range []doctor.Part{doctor.WorkerCallers, doctor.DoclockCallers, doctor.SchedulerJobs} {
+	f.Live = liveFacts()
+	for _, p := range slices.Concat(doctor.LiveParts(), []doctor.Part{doctor.WorkerCallers, doctor.DoclockCallers, doctor.SchedulerJobs}) {
 		f.Status[p] = doctor.Status{From: "test"}
 	}
 	return f
@@ -117,7 +118,7 @@ func assign(env map[string]string, pairs []string) {
 
 func seeded() []misconfiguration {
 	const problem, advice = doctor.Problem, doctor.Advice
-	return []misconfiguration{
+	return append(seededLive(), []misconfiguration{
 		{"stall timeout that never ends a run", "environment", problem, set("STALL_TIMEOUT", "25m")},
 		{"TTL too short for its heartbeat", "environment", problem, set("LOCK_TTL", "150s")},
 		{"no authentication mode", "environment", problem, set("TASK_AUTH", "")},
@@ -137,7 +138,7 @@ func seeded() []misconfiguration {
 		{"Cloud Run's default timeout", "run-timeout", problem, func(f *doctor.Facts) { f.Worker.Timeout = 300e9 }},
 		{"run as long as its request", "run-timeout", problem, func(f *doctor.Facts) { f.Worker.Timeout = 25 * 60e9 }},
 		{"request longer than its dispatch", "dispatch-deadline", problem, func(f *doctor.Facts) { f.Worker.Timeout = 3600e9 }},
-		{"dispatch longer than 30 minutes", "dispatch-deadline", problem, func(f *doctor.Facts) { set("RUN_TIMEOUT", "40m")(f); f.Worker.Timeout = 3600e9 }},
+		{"dispatch longer than 30 minutes", "dispatch-deadline", problem, func(f *doctor.Facts) { set("RUN_TIMEOUT", "40m")(f); f.Worker.Timeout, f.Tasks = 3600e9, nil }},
 		{"another service's address", "target-url", problem, set("TASK_TARGET_URL", strings.Replace(workerURL, "worker", "doclock", 1))},
 		{"address with a kind's path", "target-url", problem, set("TASK_TARGET_URL", workerURL+"/internal/tasks/analysis")},
 		{"address in plain text", "target-url", problem, set("TASK_TARGET_URL", "http://worker.example")},
@@ -163,7 +164,7 @@ func seeded() []misconfiguration {
 		{"recovery on another path", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs[0].URI = workerURL + "/internal/recover" }},
 		{"paused recovery", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs[0].State = "PAUSED" }},
 		{"recovery refused", "recovery-failed", problem, func(f *doctor.Facts) { f.Jobs[0].Failure = "PermissionDenied" }},
-	}
+	}...)
 }
 
 // orders adds a kind whose documents have a vocabulary of their own, and all that it needs.

@@ -2,6 +2,9 @@ package doctor
 
 import "slices"
 
+// LiveParts returns the parts of Live.
+func LiveParts() []Part { return liveParts() }
+
 // Rules returns the names of all rules.
 func Rules() (names []string) {
 	for _, r := range rules(Facts{}) {

@@ -15,7 +15,8 @@ type Facts struct {
 	Queue           Queue
 	Indexes         Indexes
 	Jobs            []Job // of Cloud Scheduler in the queue's region
-	Status          map[Part]Status
+	Live
+	Status map[Part]Status
 }
 
 // Part names a part of Facts in the output.
@@ -34,7 +35,7 @@ const (
 
 // parts returns all parts in the order of the output.
 func parts() []Part {
-	return []Part{WorkerSettings, QueueSettings, DatabaseIndexes, SchedulerJobs, WorkerCallers, DoclockSettings, DoclockCallers}
+	return append([]Part{WorkerSettings, QueueSettings, DatabaseIndexes, SchedulerJobs, WorkerCallers, DoclockSettings, DoclockCallers}, liveParts()...)
 }
 
 // Status holds where a part was read from, or why it was not.
@@ -59,6 +60,8 @@ type Settings struct {
 	Memory       int64 // bytes, of the container that gets the requests; 0: unknown
 	MaxInstances int64
 	InvokerCheck bool // Cloud Run checks the callers
+	Account      string
+	Secrets      []string // that its containers use
 }
 
 // Secret stands for the unknown value of a secret. It is long enough for one.

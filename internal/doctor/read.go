@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 
+	"cloud.google.com/go/auth"
 	"google.golang.org/api/option"
 
 	"taskguard/worker"
@@ -23,6 +24,8 @@ type Options struct {
 	Kinds   []worker.Kind // of work, filled; none: analysis
 	Lookup  func(string) (string, bool)
 	Google  []option.ClientOption // for the clients of its APIs, such as an endpoint for tests
+	// Credentials returns those of the clients; nil: Application Default Credentials.
+	Credentials func() (*auth.Credentials, error)
 }
 
 // Read collects what the options and the environment name. A part that it cannot read
@@ -72,6 +75,7 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 	} else if r.online(DatabaseIndexes, project != "", "neither GOOGLE_CLOUD_PROJECT nor TASK_QUEUE names a project") {
 		r.askIndexes(ctx, "projects/"+project+"/databases/"+cmp.Or(r.env("FIRESTORE_DATABASE"), "(default)"))
 	}
+	r.askLive(ctx, queue, project)
 	for s := range maps.Values(f.Status) {
 		if s.From != "" || s.Failed {
 			return *f, nil
@@ -101,7 +105,7 @@ func (r *reader) online(p Part, named bool, unnamed string) bool {
 func (r *reader) done(p Part, from string, err error) {
 	r.facts.Status[p] = Status{From: from}
 	if err != nil {
-		r.facts.Status[p] = Status{Why: scrub(err.Error()), Failed: true}
+		r.facts.Status[p] = Status{Why: scrub(err.Error()), Failed: !slices.Contains(liveParts(), p)}
 	}
 }
 

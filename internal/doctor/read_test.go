@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/auth"
 	"google.golang.org/api/option"
 	run "google.golang.org/api/run/v1"
 	"sigs.k8s.io/yaml"
@@ -25,12 +26,16 @@ import (
 type cloud struct {
 	*httptest.Server
 	answers map[string]string
-	refused int // the status of every answer, unless 0
+	refused int    // the status of every answer, unless 0; that of an empty answer is 403
+	quota   string // of the credentials
 }
 
 const (
-	location = "/v1/projects/my-project/locations/europe-west1"
-	groups   = "/v1/projects/my-project/databases/(default)/collectionGroups/"
+	location       = "/v1/projects/my-project/locations/europe-west1"
+	workerAccount  = "taskguard-worker@my-project.iam.gserviceaccount.com"
+	doclockAccount = "taskguard-doclock@my-project.iam.gserviceaccount.com"
+	secretBody     = "aHVudGVyMg" // printed nowhere
+	groups         = "/v1/projects/my-project/databases/(default)/collectionGroups/"
 )
 
 func newCloud(t *testing.T) *cloud {
@@ -41,7 +46,7 @@ func newCloud(t *testing.T) *cloud {
 		return `{"queryScope":"COLLECTION","fields":[{"fieldPath":"` + field + `","order":"ASCENDING"},
 			{"fieldPath":"` + by + `","order":"` + order + `"},{"fieldPath":"__name__","order":"ASCENDING"}],"state":"READY"}`
 	}
-	c := &cloud{answers: map[string]string{
+	c := &cloud{quota: "my-project", answers: map[string]string{
 		location + "/services/taskguard-worker":               serviceJSON(t, "service.yaml"),
 		location + "/services/taskguard-worker:getIamPolicy":  `{"bindings":[{"role":"roles/run.invoker","members":["serviceAccount:` + caller + `"]},{"role":"roles/run.viewer","members":["allUsers"]}]}`,
 		location + "/services/taskguard-doclock":              serviceJSON(t, "doclock.yaml"),
@@ -53,12 +58,48 @@ func newCloud(t *testing.T) *cloud {
 		groups + "-/fields": fieldsJSON(map[string]string{
 			"__default__/fields/*": `{"indexes":[{"queryScope":"COLLECTION"}]}`, "analyses/fields/input": `{}`, "analyses/fields/result": `{}`,
 		}),
+		"/v2/" + queueName + "/tasks": `{"tasks":[{"name":"` + queueName + `/tasks/1a2b","dispatchDeadline":"1560s","view":"FULL",
+			"httpRequest":{"url":"` + workerURL + `/internal/tasks/analysis","httpMethod":"POST","body":"` + secretBody + `",
+			"oidcToken":{"serviceAccountEmail":"` + caller + `","audience":"` + workerURL + `"}},
+			"lastAttempt":{"responseStatus":{"code":10,"message":"ABORTED(10): HTTP status code 409"}}}]}`,
+		"/v2/" + queueName + ":getIamPolicy":                               policy("cloudtasks.enqueuer", workerAccount, ""),
+		"/v2/" + queueName + ":testIamPermissions":                         `{"permissions":["cloudtasks.tasks.create"]}`,
+		"/v1/projects/-/serviceAccounts/" + caller + ":getIamPolicy":       policy("iam.serviceAccountUser", workerAccount, ""),
+		"/v1/projects/-/serviceAccounts/" + caller + ":testIamPermissions": `{"permissions":["iam.serviceAccounts.actAs"]}`,
+		"/v1/projects/my-project/secrets/taskguard-session:getIamPolicy":   policy("secretmanager.secretAccessor", doclockAccount, ""),
+		// The document lock may have a database of its own.
+		"/v1/projects/my-project:getIamPolicy": strings.Replace(policy("datastore.user", workerAccount, `resource.name == 'projects/my-project/databases/(default)'`),
+			`"bindings":[`, `"bindings":[{"role":"roles/datastore.owner","members":["serviceAccount:`+doclockAccount+`"]},`, 1),
+		"/v1/projects/my-project/databases/(default)": `{"name":"projects/my-project/databases/(default)","type":"FIRESTORE_NATIVE","databaseEdition":"STANDARD"}`,
+		"/v3/projects/my-project/alertPolicies": `{"alertPolicies":[
+			{"displayName":"Taskguard: tasks wait","enabled":true,"notificationChannels":["projects/my-project/notificationChannels/1"],
+			"conditions":[{"conditionPrometheusQueryLanguage":{"query":"logging_googleapis_com:user_taskguard_deliveries > 1"}}]},
+			{"displayName":"another's","enabled":true,"conditions":[{"conditionThreshold":{"filter":"resource.type=\"gce_instance\""}}]}]}`,
 		location + "/jobs":   `{"jobs":[{"name":"x/y","pubsubTarget":{"topicName":"t"}}],"nextPageToken":"2"}`,
 		location + "/jobs?2": `{"jobs":[` + job + `]}`,
 	}}
 	c.Server = httptest.NewServer(c)
 	t.Cleanup(c.Close)
 	return c
+}
+
+// policy returns an IAM policy with one role.
+func policy(role, account, condition string) string {
+	if condition != "" {
+		condition = `,"condition":{"title":"t","expression":"` + condition + `"}`
+	}
+	return `{"version":3,"bindings":[{"role":"roles/` + role + `","members":["serviceAccount:` + account + `"]` + condition + `},
+		{"role":"projects/my-project/roles/deployer","members":["user:a@example.com"]}]}`
+}
+
+// credentials are a user's, with a quota project unless it is empty.
+func credentials(quota string) func() (*auth.Credentials, error) {
+	return func() (*auth.Credentials, error) {
+		return auth.NewCredentials(&auth.CredentialsOptions{
+			JSON:                   []byte(`{"type": "authorized_user", "refresh_token": "` + secretBody + `"}`),
+			QuotaProjectIDProvider: auth.CredentialsPropertyFunc(func(context.Context) (string, error) { return quota, nil }),
+		}), nil
+	}
 }
 
 func fieldsJSON(settings map[string]string) string {
@@ -94,11 +135,15 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		path += "?" + page
 	}
 	answer, known := c.answers[path]
+	code := c.refused
+	if known && answer == "" {
+		code = http.StatusForbidden
+	}
 	switch {
-	case c.refused != 0:
-		w.WriteHeader(c.refused)
-		answer = fmt.Sprintf(`{"error":{"code":%d,"message":"Permission denied.\nSee https://x"}}`, c.refused)
-	case r.Method != http.MethodGet || !known:
+	case code != 0:
+		w.WriteHeader(code)
+		answer = fmt.Sprintf(`{"error":{"code":%d,"message":"Permission denied.\nSee https://x"}}`, code)
+	case !known, r.Method != http.MethodGet && !strings.HasSuffix(path, ":getIamPolicy") && !strings.HasSuffix(path, ":testIamPermissions"):
 		w.WriteHeader(http.StatusNotFound)
 		answer = `{"error":{"code":404,"message":"Requested entity was not found."}}`
 	}
@@ -111,7 +156,7 @@ func (c *cloud) ask(t *testing.T, ctx context.Context) doctor.Facts { //nolint:r
 	f, err := doctor.Read(ctx, doctor.Options{
 		Service: "taskguard-worker", Doclock: "projects/my-project/locations/europe-west1/services/taskguard-doclock",
 		Lookup: lookup(map[string]string{"GOOGLE_CLOUD_PROJECT": "my-project", "CLOUDSDK_RUN_REGION": "europe-west1"}),
-		Google: []option.ClientOption{option.WithEndpoint(c.URL), option.WithoutAuthentication()},
+		Google: []option.ClientOption{option.WithEndpoint(c.URL), option.WithoutAuthentication()}, Credentials: credentials(c.quota),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -166,6 +211,26 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 		{"/fields", `fields/input","indexConfig":{`, `fields/input","indexConfig":{"usesAncestorConfig":true`, "field-indexed"},
 		{"/jobs?2", workerURL + "/internal/tasks", "https://example.com/internal", "recovery-unscheduled"},
 		{"/jobs?2", `"code":-1`, `"code":7`, "recovery-failed"},
+		{"/tasks", `"url":"` + workerURL, `"url":"https://taskguard-old-1.run.app`, "task-url"},
+		{"/tasks", `"url":"https`, `"url":"http`, "task-url"},
+		{"/tasks", `"audience":"` + workerURL, `"audience":"https://taskguard-old-1.run.app`, "task-audience"},
+		{"/tasks", `"oidcToken"`, `"oauthToken"`, "task-audience"},
+		{"/tasks", `1560s`, `600s`, "task-deadline"},
+		{"/tasks", `"dispatchDeadline":"1560s",`, ``, "task-deadline"},
+		{"/tasks", `"code":10`, `"code":7`, "task-refused"},
+		{"/queues/analyses:getIamPolicy", workerAccount, doclockAccount, "account-cannot-book"},
+		{"/queues/analyses:getIamPolicy", "enqueuer", "viewer", "account-cannot-book"},
+		{caller + ":getIamPolicy", workerAccount, caller, "account-cannot-sign"},
+		{"/secrets/taskguard-session:getIamPolicy", "secretAccessor", "viewer", "account-cannot-read-secret"},
+		{"my-project:getIamPolicy", "datastore.user", "datastore.viewer", "account-cannot-use-database"},
+		{"my-project:getIamPolicy", "databases/(default)", "databases/other", "account-cannot-use-database"},
+		{"my-project:getIamPolicy", doclockAccount, "x@example.com", "account-cannot-use-database"},
+		{"/databases/(default)", "FIRESTORE_NATIVE", "DATASTORE_MODE", "database-mode"},
+		{"/databases/(default)", "STANDARD", "ENTERPRISE", "database-edition"},
+		{":testIamPermissions", `["`, `["x`, "you-cannot-book"},
+		{"/alertPolicies", `"projects/my-project/notificationChannels/1"`, ``, "alerts"},
+		{"/alertPolicies", `"enabled":true`, `"enabled":false`, "alerts"},
+		{"/alertPolicies", `taskguard_`, `other_`, "alerts"},
 	} {
 		t.Run(tc.rule, func(t *testing.T) {
 			c := newCloud(t)
@@ -178,7 +243,10 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 				}
 			}
 			found, unchecked := doctor.Check(c.ask(t, t.Context()))
-			right := len(found) == 0 && tc.rule == "" || len(found) == 1 && found[0].Rule == tc.rule
+			right := len(found) == 0 && tc.rule == "" || len(found) > 0
+			for _, one := range found { // one for each account
+				right = right && one.Rule == tc.rule && !strings.Contains(one.Problem+one.Fix, secretBody)
+			}
 			if !right || len(unchecked) > 0 {
 				t.Errorf("want a finding of %q, got %+v, unchecked %+v", tc.rule, found, unchecked)
 			}

@@ -24,7 +24,7 @@ func rules(f Facts) []rule {
 	d.worker, _ = worker.ParseConfig(f.Worker.lookup)
 	w := service{f.Worker, "the worker", func(l lookup) error { _, err := worker.ParseConfig(l); return err }}
 	l := service{f.Doclock, "doclock", func(l lookup) error { _, err := doclock.ParseConfig(l); return err }}
-	return slices.Concat(w.rules(WorkerSettings, WorkerCallers), d.workerRules(), d.otherRules(), l.rules(DoclockSettings, DoclockCallers))
+	return slices.Concat(w.rules(WorkerSettings, WorkerCallers), d.workerRules(), d.otherRules(), d.liveRules(), l.rules(DoclockSettings, DoclockCallers))
 }
 
 // deployment holds the facts and the worker's configuration as they give it.

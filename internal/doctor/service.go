@@ -42,6 +42,8 @@ func parseService(s *run.Service) (set Settings, err error) {
 		Timeout: time.Duration(cmp.Or(spec.TimeoutSeconds, 300)) * time.Second, Concurrency: cmp.Or(spec.ContainerConcurrency, 80),
 		Memory:       memory(container.Resources),
 		InvokerCheck: annotations["run.googleapis.com/invoker-iam-disabled"] != "true",
+		Account:      spec.ServiceAccountName,
+		Secrets:      secrets(spec),
 	}
 	for _, v := range container.Env {
 		if v == nil {

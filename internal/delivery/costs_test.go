@@ -1,0 +1,129 @@
+package delivery_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/internal/cloudrun"
+	"taskguard/internal/emulatortest"
+	"taskguard/orchestrator"
+	"taskguard/repo"
+)
+
+// costs returns the rows of the first table of docs/adopt.md: reads, writes, calls to
+// Firestore, tasks and bytes of log lines.
+func costs(t *testing.T) map[string][5]int {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/adopt.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string][5]int{}
+	for line := range strings.Lines(string(page)) {
+		cells := strings.Split(strings.TrimSpace(line), " | ")
+		var row [5]int
+		numbers := 0
+		for i := 1; i < len(cells) && i <= len(row); i++ {
+			if row[i-1], err = strconv.Atoi(strings.TrimSuffix(cells[i], " |")); err == nil {
+				numbers++
+			}
+		}
+		if numbers == len(row) {
+			rows[strings.TrimPrefix(cells[0], "| ")] = row
+		}
+	}
+	return rows
+}
+
+// The numbers are counted at the connections to Firestore and Cloud Tasks; the bytes of the
+// log lines are bounds, rounded up by less than half.
+func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
+	want := costs(t)
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		if b.Collection != "" {
+			return // the documents of another kind cost the same
+		}
+		q := startQueue(t)
+		lasts := map[string]time.Duration{"short": time.Second, "long": 350 * time.Second, "reporting": 100 * time.Second, "checkpointing": time.Second}
+		w := startLogged(t, b, q.Queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			if job.AnalysisID == "failing" {
+				return nil, &orchestrator.FailureError{Message: "unavailable"}
+			}
+			if job.AnalysisID == "checkpointing" {
+				for page := range 10 {
+					if err := job.Checkpoint(ctx, page); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			end := time.Now().Add(lasts[job.AnalysisID])
+			for ; job.AnalysisID == "reporting" && time.Now().Before(end); time.Sleep(time.Second) {
+				job.Report(0.5, time.Now().String())
+			}
+			time.Sleep(time.Until(end))
+			return "done", nil
+		})
+		w.guard.Log = cloudrun.NewLogger(w.log, "json", 0)
+		measured := map[string]bool{}
+		measure := func(what string, minus []string, times int, do func()) {
+			t.Helper()
+			w.log.Reset()
+			usage, calls, tasks := b.Server.Usage(), b.Calls.Total(), len(q.created)
+			do()
+			after := b.Server.Usage()
+			got := [5]int{int(after.Reads - usage.Reads), int(after.Writes - usage.Writes), b.Calls.Total() - calls, len(q.created) - tasks, w.log.Len()}
+			for _, row := range minus {
+				for i := range 4 {
+					got[i] -= want[row][i]
+				}
+				got[4] = 0 // in the other row
+			}
+			for i := range got {
+				got[i] = (got[i] + times/2) / times
+			}
+			row := want[what]
+			if measured[what] = true; [4]int(got[:4]) != [4]int(row[:4]) || got[4] > row[4] || got[4] < row[4]/2 {
+				t.Errorf("%s: %v, docs/adopt.md has %v", what, got, row)
+			}
+		}
+		a := w.guard.Orphans.(*repo.Analyses)
+		for id := range lasts {
+			b.Put(t, id, map[string]any{"status": "QUEUED", "input": "i"})
+		}
+		b.Put(t, "failing", map[string]any{"status": "QUEUED"})
+		measure("submission", nil, 1, func() {
+			if err := a.Create(t.Context(), "new", "i"); err != nil {
+				t.Fatal(err)
+			}
+			q.submit(t, "new")
+		})
+		b.Delete(t, "new")
+		measure("run of less than a heartbeat", nil, 1, func() { w.deliver(t, "short") })
+		measure("heartbeat, each 100 s of a run", []string{"run of less than a heartbeat"}, 3, func() { w.deliver(t, "long") })
+		measure("interval of 10 s with reports, instead of a heartbeat", []string{"run of less than a heartbeat"}, 10, func() { w.deliver(t, "reporting") })
+		measure("checkpoint of an analyzer in Go", []string{"run of less than a heartbeat"}, 10, func() { w.deliver(t, "checkpointing") })
+		measure("delivery of a finished analysis", nil, 1, func() { w.deliver(t, "short") })
+		measure("attempt that fails temporarily", nil, 1, func() { w.deliver(t, "failing") })
+		b.Delete(t, "failing")
+		held(t, b, "held", time.Hour)
+		measure("delivery while another worker has the lock", nil, 1, func() { w.deliver(t, "held") })
+		b.Delete(t, "held")
+		recovery := func() { w.call(t, "POST", "/internal/tasks/recover", "") }
+		measure("call of recovery", nil, 1, recovery)
+		for i := range 10 {
+			b.Put(t, fmt.Sprint("lost", i), map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
+		}
+		w.guard.Queue = q.Queue
+		measure("orphaned analysis, in a call of recovery", []string{"call of recovery"}, 10, recovery)
+		for what := range want {
+			if !measured[what] {
+				t.Errorf("%s: it is in docs/adopt.md, and is not measured", what)
+			}
+		}
+	})
+}

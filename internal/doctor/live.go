@@ -1,0 +1,281 @@
+package doctor
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/auth"
+	"cloud.google.com/go/auth/credentials"
+	projects "google.golang.org/api/cloudresourcemanager/v1"
+	cloudtasks "google.golang.org/api/cloudtasks/v2"
+	firestore "google.golang.org/api/firestore/v1"
+	iam "google.golang.org/api/iam/v1"
+	monitoring "google.golang.org/api/monitoring/v3"
+	run "google.golang.org/api/run/v1"
+	secretmanager "google.golang.org/api/secretmanager/v1"
+	"google.golang.org/grpc/codes"
+)
+
+// Live holds what only a project has, and no file. Not each operator may read all of it, so
+// a part that could not be read counts as not tried.
+type Live struct {
+	Tasks          []Task // of the queue
+	Mode, Edition  string // of the database
+	Grants         map[Part][]Grant
+	Lacking        []string // permissions that booking needs and doctor's user lacks
+	QuotaProject   string   // of a user's credentials
+	Alerts, Unsent int      // the alert policies about the worker; those without a channel, or disabled
+}
+
+// Task holds a task's settings, without its body.
+type Task struct {
+	Name, URL, Audience string // the audience is empty if there is no token
+	Deadline            time.Duration
+	Last                codes.Code // of its last attempt; OK: there was none
+}
+
+// Grant is a permission that a service's account needs on a resource.
+type Grant struct {
+	Account, Resource string
+	Given             bool
+}
+
+// The parts of Live.
+const (
+	QueueTasks    Part = "the queue's tasks"
+	DatabaseKind  Part = "the database"
+	CreateTasks   Part = "whether the worker may create tasks"
+	ActAsCaller   Part = "whether the worker may act as TASK_CALLER"
+	UseDatabase   Part = "whether the accounts may use the database"
+	ReadSecrets   Part = "whether the accounts may read their secrets"
+	OwnRights     Part = "whether you may book deliveries"
+	QuotaSetting  Part = "your quota project"
+	AlertPolicies Part = "the alert policies"
+)
+
+func liveParts() []Part {
+	return []Part{QueueTasks, DatabaseKind, CreateTasks, ActAsCaller, UseDatabase, ReadSecrets, OwnRights, QuotaSetting, AlertPolicies}
+}
+
+// live reads Live by clients of Google's APIs.
+type live struct {
+	*reader
+	queue, project, caller string // full names
+
+	tasks     *cloudtasks.Service
+	firestore *firestore.Service
+	projects  *projects.Service
+	iam       *iam.Service
+	secrets   *secretmanager.Service
+	alerts    *monitoring.Service
+}
+
+// askLive reads Live, for a service of Cloud Run with an account.
+func (r *reader) askLive(ctx context.Context, queue, project string) {
+	l, errs := live{reader: r, queue: queue, project: "projects/" + project, caller: "projects/-/serviceAccounts/" + r.env("TASK_CALLER")}, [6]error{}
+	l.tasks, errs[0] = cloudtasks.NewService(ctx, r.Google...)
+	l.firestore, errs[1] = firestore.NewService(ctx, r.Google...)
+	l.projects, errs[2] = projects.NewService(ctx, r.Google...)
+	l.iam, errs[3] = iam.NewService(ctx, r.Google...)
+	l.secrets, errs[4] = secretmanager.NewService(ctx, r.Google...)
+	l.alerts, errs[5] = monitoring.NewService(ctx, r.Google...)
+	calls := map[Part]func(context.Context) error{
+		QueueTasks: l.askTasks, DatabaseKind: l.askDatabase, OwnRights: l.askOwnRights, QuotaSetting: l.readQuotaProject, AlertPolicies: l.askAlerts,
+	}
+	for _, p := range permissions() {
+		calls[p.part] = func(ctx context.Context) error { return l.askGrants(ctx, p) }
+	}
+	worker := r.facts.Worker
+	wanted := map[Part][]Grant{CreateTasks: {{Account: worker.Account, Resource: queue}}, ActAsCaller: {{Account: worker.Account, Resource: l.caller}}}
+	for _, s := range []*Service{&worker, &r.facts.Doclock} {
+		if s.Account == "" {
+			continue
+		}
+		wanted[UseDatabase] = append(wanted[UseDatabase], Grant{Account: s.Account, Resource: l.database(*s)})
+		for _, name := range s.Secrets {
+			wanted[ReadSecrets] = append(wanted[ReadSecrets], Grant{Account: s.Account, Resource: l.project + "/secrets/" + name})
+		}
+	}
+	r.facts.Grants = wanted
+	for _, p := range liveParts() {
+		if r.online(p, queue != "" && worker.Account != "", "no --service is the name of a service with an account and TASK_QUEUE") {
+			r.ask(ctx, p, l.project, func(ctx context.Context) error {
+				if err := errors.Join(errs[:]...); err != nil {
+					return err
+				}
+				return calls[p](ctx)
+			})
+		}
+	}
+}
+
+// askTasks reads a page of tasks, without their bodies.
+func (l *live) askTasks(ctx context.Context) error {
+	got, err := l.tasks.Projects.Locations.Queues.Tasks.List(l.queue).ResponseView("FULL").PageSize(100).
+		Fields("tasks(name,dispatchDeadline,httpRequest(url,oidcToken),lastAttempt/responseStatus/code)").Context(ctx).Do()
+	if err != nil {
+		return err
+	}
+	for _, t := range got.Tasks {
+		request, last := cmp.Or(t.HttpRequest, &cloudtasks.HttpRequest{}), cmp.Or(t.LastAttempt, &cloudtasks.Attempt{})
+		task := Task{Name: path.Base(t.Name), URL: request.Url, Last: codes.Code(cmp.Or(last.ResponseStatus, &cloudtasks.Status{}).Code)} //nolint:gosec // a code
+		if request.OidcToken != nil {
+			task.Audience = cmp.Or(request.OidcToken.Audience, request.Url)
+		}
+		if task.Deadline, err = time.ParseDuration(cmp.Or(t.DispatchDeadline, "10m")); err != nil {
+			return fmt.Errorf("task %s: %w", task.Name, err)
+		}
+		l.facts.Tasks = append(l.facts.Tasks, task)
+	}
+	return nil
+}
+
+func (l *live) askDatabase(ctx context.Context) error {
+	got, err := l.firestore.Projects.Databases.Get(l.database(l.facts.Worker)).Context(ctx).Do()
+	if err == nil {
+		l.facts.Mode, l.facts.Edition = got.Type, cmp.Or(got.DatabaseEdition, "STANDARD")
+	}
+	return err
+}
+
+func (l *live) database(s Service) string {
+	return l.project + "/databases/" + cmp.Or(s.value("FIRESTORE_DATABASE"), "(default)")
+}
+
+// readQuotaProject reads the quota project of a user's credentials; others have one.
+func (l *live) readQuotaProject(ctx context.Context) error {
+	detect := l.Credentials
+	if detect == nil {
+		detect = func() (*auth.Credentials, error) {
+			return credentials.DetectDefault(&credentials.DetectOptions{Scopes: []string{iam.CloudPlatformScope}})
+		}
+	}
+	c, err := detect()
+	if err != nil {
+		return err
+	}
+	if l.facts.QuotaProject = "the account's"; bytes.Contains(c.JSON(), []byte(`"authorized_user"`)) {
+		l.facts.QuotaProject, err = c.QuotaProjectID(ctx)
+	}
+	return err
+}
+
+// askAlerts counts the alert policies with the name of the worker, or of its log metrics.
+func (l *live) askAlerts(ctx context.Context) error {
+	name := strings.TrimSuffix(l.facts.Worker.Name, "-worker") + "-"
+	list := l.alerts.Projects.AlertPolicies.List(l.project).Fields("nextPageToken", "alertPolicies(enabled,notificationChannels,conditions)")
+	return list.Pages(ctx, func(p *monitoring.ListAlertPoliciesResponse) error {
+		for _, a := range p.AlertPolicies {
+			conditions, err := json.Marshal(a.Conditions)
+			if err != nil || !strings.Contains(strings.ReplaceAll(string(conditions), "_", "-"), name) {
+				continue
+			}
+			if l.facts.Alerts++; !a.Enabled || len(a.NotificationChannels) == 0 {
+				l.facts.Unsent++
+			}
+		}
+		return nil
+	})
+}
+
+// askOwnRights reads which permissions to book deliveries doctor's user lacks.
+func (l *live) askOwnRights(ctx context.Context) error {
+	book, sign := permissions()[0].name, permissions()[1].name
+	may, err := l.tasks.Projects.Locations.Queues.TestIamPermissions(l.queue, &cloudtasks.TestIamPermissionsRequest{Permissions: []string{book}}).Context(ctx).Do()
+	if err != nil {
+		return err
+	}
+	act, err := l.iam.Projects.ServiceAccounts.TestIamPermissions(l.caller, &iam.TestIamPermissionsRequest{Permissions: []string{sign}}).Context(ctx).Do()
+	if err != nil {
+		return err
+	}
+	has := slices.Concat(may.Permissions, act.Permissions)
+	l.facts.Lacking = slices.DeleteFunc([]string{book, sign}, func(p string) bool { return slices.Contains(has, p) })
+	return nil
+}
+
+// askGrants reads whether the accounts have a permission that they need.
+func (l *live) askGrants(ctx context.Context, p permission) error {
+	ofProject, errProject := l.policy(ctx, l.project)
+	for i, g := range l.facts.Grants[p.part] {
+		own, err := l.policy(ctx, g.Resource)
+		given, unknown := grants(slices.Concat(own, ofProject), g, p.roles)
+		if err := errors.Join(err, errProject, unknown); !given && err != nil {
+			return err
+		}
+		l.facts.Grants[p.part][i].Given = given
+	}
+	return nil
+}
+
+// policy reads the bindings of a project, queue, service account or secret; a database has none.
+func (l *live) policy(ctx context.Context, name string) (_ []*iam.Binding, err error) {
+	var got any
+	switch path.Base(path.Dir(name)) {
+	case "projects":
+		got, err = l.projects.Projects.GetIamPolicy(path.Base(name), &projects.GetIamPolicyRequest{Options: &projects.GetPolicyOptions{RequestedPolicyVersion: 3}}).Context(ctx).Do()
+	case "queues":
+		got, err = l.tasks.Projects.Locations.Queues.GetIamPolicy(name, &cloudtasks.GetIamPolicyRequest{Options: &cloudtasks.GetPolicyOptions{RequestedPolicyVersion: 3}}).Context(ctx).Do()
+	case "serviceAccounts":
+		got, err = l.iam.Projects.ServiceAccounts.GetIamPolicy(name).OptionsRequestedPolicyVersion(3).Context(ctx).Do()
+	case "secrets":
+		got, err = l.secrets.Projects.Secrets.GetIamPolicy(name).OptionsRequestedPolicyVersion(3).Context(ctx).Do()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the IAM policy of %s: %w", name, err)
+	}
+	var p iam.Policy
+	text, err := json.Marshal(got)
+	err = errors.Join(err, json.Unmarshal(text, &p))
+	return p.Bindings, err
+}
+
+var oneDatabase = regexp.MustCompile(`^\s*resource\.name\s*==\s*["'](projects/[^/"']+/databases/[^/"']+)["']\s*$`)
+
+// grants reports whether bindings give an account one of the roles on a resource. It returns an
+// error if that depends on a custom role, a group or a condition that doctor cannot evaluate.
+func grants(bindings []*iam.Binding, g Grant, roles []string) (given bool, err error) {
+	for _, b := range bindings {
+		custom, condition := !strings.HasPrefix(b.Role, "roles/"), cmp.Or(b.Condition, &iam.Expr{}).Expression
+		database := oneDatabase.ReplaceAllString(condition, "$1") // or the condition
+		for _, m := range b.Members {
+			several := strings.HasPrefix(m, "group:") || strings.HasPrefix(m, "principalSet:")
+			switch {
+			case !custom && !slices.Contains(roles, b.Role), m != "serviceAccount:"+g.Account && !everybody(m) && !several:
+			case database != condition && database != g.Resource:
+			case custom || several || condition != "" && database == condition:
+				err = fmt.Errorf("it could not be checked whether %s of %s gives %s a right on %s", b.Role, m, g.Account, g.Resource)
+			default:
+				return true, nil
+			}
+		}
+	}
+	return false, err
+}
+
+// secrets returns the names of the secrets that a service's containers use.
+func secrets(spec *run.RevisionSpec) (all []string) {
+	for _, c := range spec.Containers {
+		for _, v := range cmp.Or(c, &run.Container{}).Env {
+			if v != nil && v.ValueFrom != nil && v.ValueFrom.SecretKeyRef != nil {
+				all = append(all, v.ValueFrom.SecretKeyRef.Name)
+			}
+		}
+	}
+	for _, v := range spec.Volumes {
+		if v != nil && v.Secret != nil {
+			all = append(all, v.Secret.SecretName)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

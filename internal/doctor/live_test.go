@@ -1,0 +1,126 @@
+package doctor_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"taskguard/internal/doctor"
+)
+
+// liveFacts returns those of a project with the shipped files.
+func liveFacts() doctor.Live {
+	grant := func(resource string) []doctor.Grant {
+		return []doctor.Grant{{Account: workerAccount, Resource: resource, Given: true}}
+	}
+	return doctor.Live{
+		Tasks: []doctor.Task{
+			{Name: "a", URL: workerURL + "/internal/tasks/analysis", Audience: workerURL, Deadline: 26 * time.Minute},
+			{Name: "b", URL: workerURL + "/internal/tasks/analysis", Audience: workerURL, Deadline: 26 * time.Minute, Last: codes.Aborted},
+		},
+		Mode: "FIRESTORE_NATIVE", Edition: "STANDARD", QuotaProject: "my-project", Alerts: 2,
+		Grants: map[doctor.Part][]doctor.Grant{
+			doctor.CreateTasks: grant(queueName), doctor.ActAsCaller: grant(caller), doctor.UseDatabase: grant("d"), doctor.ReadSecrets: grant("s"),
+		},
+	}
+}
+
+func seededLive() []misconfiguration {
+	const problem, advice = doctor.Problem, doctor.Advice
+	task := func(change func(*doctor.Task)) func(*doctor.Facts) {
+		return func(f *doctor.Facts) { change(&f.Tasks[1]) }
+	}
+	lost := func(p doctor.Part) func(*doctor.Facts) {
+		return func(f *doctor.Facts) { f.Grants[p][0].Given = false }
+	}
+	return []misconfiguration{
+		{"task to another service", "task-url", problem, task(func(t *doctor.Task) { t.URL = "https://other-1.run.app/" })},
+		{"task to a malformed URL", "task-url", problem, task(func(t *doctor.Task) { t.URL = "https://%" })},
+		{"task without a token", "task-audience", problem, task(func(t *doctor.Task) { t.Audience = "" })},
+		{"task with another's token", "task-audience", problem, task(func(t *doctor.Task) { t.Audience = "https://other-1.run.app" })},
+		{"dispatch as long as the run", "task-deadline", problem, task(func(t *doctor.Task) { t.Deadline = 25 * time.Minute })},
+		{"task answered 401", "task-refused", problem, task(func(t *doctor.Task) { t.Last = codes.Unauthenticated })},
+		{"database of Datastore", "database-mode", problem, func(f *doctor.Facts) { f.Mode = "DATASTORE_MODE" }},
+		{"Enterprise edition", "database-edition", advice, func(f *doctor.Facts) { f.Edition = "ENTERPRISE" }},
+		{"worker that cannot book", "account-cannot-book", problem, lost(doctor.CreateTasks)},
+		{"worker that cannot sign", "account-cannot-sign", problem, lost(doctor.ActAsCaller)},
+		{"worker without the database", "account-cannot-use-database", problem, lost(doctor.UseDatabase)},
+		{"worker without its secret", "account-cannot-read-secret", problem, lost(doctor.ReadSecrets)},
+		{"operator who cannot book", "you-cannot-book", advice, func(f *doctor.Facts) { f.Lacking = []string{"cloudtasks.tasks.create"} }},
+		{"user without a quota project", "quota-project", advice, func(f *doctor.Facts) { f.QuotaProject = "" }},
+		{"alert without a channel", "alerts", advice, func(f *doctor.Facts) { f.Unsent = 1 }},
+		{"no alert", "alerts", advice, func(f *doctor.Facts) { f.Alerts = 0 }},
+	}
+}
+
+// With TASK_AUTH=oidc the worker compares the audience as a whole.
+func TestTheAudienceOfATaskIsThatOfTheWorker(t *testing.T) {
+	for audience, want := range map[string]int{workerURL: 0, workerURL + "/": 1, "": 1} {
+		f := shipped(t)
+		set("TASK_AUTH", "oidc", "TASK_AUDIENCE", workerURL, "TASK_SERVICE_ACCOUNTS", caller)(&f)
+		f.Worker.InvokerCheck = false
+		f.Tasks[1].Audience = audience
+		if found, _ := doctor.Check(f); len(found) != want {
+			t.Errorf("%q: %+v", audience, found)
+		}
+	}
+}
+
+// Each row changes who has a role. A right that depends on what doctor does not know is
+// neither granted nor missing.
+func TestARightThatCannotBeEvaluatedIsNotChecked(t *testing.T) {
+	const queue, ofProject, member = "/v2/" + queueName + ":getIamPolicy", "/v1/projects/my-project:getIamPolicy", "serviceAccount:" + workerAccount
+	for _, tc := range []struct{ name, path, old, replacement, why string }{
+		{"custom role", queue, "roles/cloudtasks.enqueuer", "projects/my-project/roles/booker", "projects/my-project/roles/booker of " + member},
+		{"group", queue, member, "group:workers@example.com", "roles/cloudtasks.enqueuer of group:workers@example.com"},
+		{"condition", ofProject, "resource.name == ", "resource.name != ", "roles/datastore.user of " + member},
+		{"refused policy", queue, "", "", "Google answers 403"},
+	} {
+		c := newCloud(t)
+		answer := strings.ReplaceAll(c.answers[tc.path], tc.old, tc.replacement)
+		if tc.old == "" {
+			answer = ""
+		} else if answer == c.answers[tc.path] {
+			t.Fatalf("%s: %s", tc.name, answer)
+		}
+		c.answers[tc.path] = answer
+		found, unchecked := doctor.Check(c.ask(t, t.Context()))
+		if len(found) != 0 || len(unchecked) != 1 || unchecked[0].Failed || !strings.Contains(unchecked[0].Why, tc.why) || len(unchecked[0].Rules) != 1 {
+			t.Errorf("%s: %+v, %+v", tc.name, found, unchecked)
+		}
+	}
+}
+
+func TestARoleOnTheProjectIsOneOnItsResources(t *testing.T) {
+	c := newCloud(t)
+	c.answers["/v1/projects/my-project:getIamPolicy"] = policy("editor", workerAccount+`","serviceAccount:`+doclockAccount, "")
+	c.answers["/v2/"+queueName+":getIamPolicy"] = "" // refused
+	c.answers["/v1/projects/-/serviceAccounts/"+caller+":getIamPolicy"] = `{}`
+	if found, unchecked := doctor.Check(c.ask(t, t.Context())); len(found)+len(unchecked) > 0 {
+		t.Errorf("%+v, %+v", found, unchecked)
+	}
+}
+
+func TestAUsersCredentialsNeedAQuotaProject(t *testing.T) {
+	c := newCloud(t)
+	c.quota = ""
+	if found, _ := doctor.Check(c.ask(t, t.Context())); len(found) != 1 || found[0].Rule != "quota-project" {
+		t.Errorf("%+v", found)
+	}
+}
+
+func TestSecretsOfAllContainersAndVolumesAreChecked(t *testing.T) {
+	c := newCloud(t)
+	const name = location + "/services/taskguard-worker"
+	c.answers[name] = strings.Replace(c.answers[name], `"containers":[`, `"volumes":[{"name":"v","secret":{"secretName":"mounted"}}],"containers":[
+		{"image":"app","env":[{"name":"KEY","valueFrom":{"secretKeyRef":{"key":"latest","name":"app-key"}}}]},`, 1)
+	for _, secret := range []string{"mounted", "app-key"} {
+		c.answers["/v1/projects/my-project/secrets/"+secret+":getIamPolicy"] = policy("secretmanager.viewer", workerAccount, "")
+	}
+	found, unchecked := doctor.Check(c.ask(t, t.Context()))
+	if len(found) != 2 || len(unchecked) > 0 || found[0].Rule != "account-cannot-read-secret" || !strings.Contains(found[0].Problem+found[1].Problem, "/secrets/mounted") {
+		t.Errorf("%+v, %+v", found, unchecked)
+	}
+}
