@@ -34,7 +34,7 @@ func commands() []cli.Command {
 			Variables: "FIRESTORE_EMULATOR_HOST: use that emulator"},
 		{Name: "local", Run: local.Local,
 			Summary: "keep an emulated cloud and workers running until Ctrl-C, data in memory",
-			Variables: "ANALYZER (builtin:document) and ANALYZER_OUTPUT; FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; " +
+			Variables: "ANALYZER (builtin:document), ANALYZER_ENV and ANALYZER_OUTPUT; FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; " +
 				"the worker's LOCK_…, MAX_…, RUN_TIMEOUT, CHECKPOINT_INTERVAL, STALL_TIMEOUT, RETRY_… and FIRESTORE_TRANSACTIONS; the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, SESSION_SECRET, PUSHER_APP_KEY, PUSHER_APP_SECRET and ALLOWED_ORIGINS"},
 		{Name: "submit", Arguments: "FILE… | --input JSON", Run: operate.Submit,
 			Summary: "create analyses and book their deliveries", Variables: database + queue},

@@ -29,12 +29,12 @@ import (
 	"taskguard/repo"
 )
 
-// asProgram makes the test binary behave as taskguard itself. Workers and analyzers
-// inherit it.
+// asProgram makes the test binary behave as taskguard itself. Workers inherit it; the
+// demo's analyzer, which does not, is known by its command.
 const asProgram = "TASKGUARD_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asProgram) != "" {
+	if os.Getenv(asProgram) != "" || len(os.Args) > 1 && os.Args[1] == "analyze" {
 		main()
 	}
 	if err := os.Setenv(asProgram, "1"); err != nil {

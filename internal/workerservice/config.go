@@ -3,6 +3,7 @@ package workerservice
 import (
 	"log/slog"
 	"net/url"
+	"regexp"
 	"strings"
 
 	"taskguard/internal/cloudrun"
@@ -20,6 +21,8 @@ type Config struct {
 	AnalyzerSpec string
 }
 
+var variable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)?\*?$`)
+
 // ParseConfig reads the environment through lookup. Its error has one line for each
 // problem, which names the variable.
 func ParseConfig(lookup func(string) (string, bool)) (c Config, err error) {
@@ -31,8 +34,16 @@ func ParseConfig(lookup func(string) (string, bool)) (c Config, err error) {
 	c.Auth = e.TaskAuth(c.Emulator, "", false)
 	c.Collection = e.Collection("ANALYSES_COLLECTION", "analyses")
 	c.AnalyzerSpec = e.Text("ANALYZER", "builtin:document")
-	output := orchestrator.Options{JSON: e.OneOf("ANALYZER_OUTPUT", "any", "json") == "json"}
-	if c.Analyzer, err = orchestrator.New(c.AnalyzerSpec, output); err != nil {
+	options := orchestrator.Options{JSON: e.OneOf("ANALYZER_OUTPUT", "any", "json") == "json", Env: e.List("ANALYZER_ENV")}
+	if !strings.HasPrefix(c.AnalyzerSpec, "exec:") {
+		e.Unused("belongs to ANALYZER=exec:…", "ANALYZER_ENV")
+	}
+	for _, name := range options.Env {
+		if !variable.MatchString(name) {
+			e.Problem("ANALYZER_ENV", "%q is not a variable's name, or the beginning of one and a *", name)
+		}
+	}
+	if c.Analyzer, err = orchestrator.New(c.AnalyzerSpec, options); err != nil {
 		e.Problem("ANALYZER", "%s", strings.TrimPrefix(err.Error(), "orchestrator: "))
 	}
 	return c, e.Err()
