@@ -1,5 +1,5 @@
 // Command taskguard is the operator's tool: it shows the product on this machine (demo,
-// local), submits analyses (submit), and operates on them (status, unlock, cancel,
+// local), submits analyses (submit), and operates on them (status, unlock, cancel, delete,
 // requeue, recover, console). `taskguard help` lists its commands.
 //
 // Flags may stand before and after a command's arguments; what follows -- is an
@@ -21,7 +21,7 @@ import (
 
 // Variables that commands read.
 const (
-	database = "GOOGLE_CLOUD_PROJECT, FIRESTORE_DATABASE, FIRESTORE_EMULATOR_HOST, ANALYSES_COLLECTION"
+	database = "GOOGLE_CLOUD_PROJECT, FIRESTORE_DATABASE, FIRESTORE_EMULATOR_HOST, ANALYSES_COLLECTION, KEEP_FINISHED"
 	queue    = "; TASK_QUEUE, TASK_TARGET_URL, TASK_CALLER, TASK_AUDIENCE, CLOUD_TASKS_EMULATOR_HOST, and the worker's RUN_TIMEOUT (25m)"
 	noQueue  = ". Without TASK_QUEUE the document is changed and no delivery is booked."
 )
@@ -51,6 +51,8 @@ func commands() []cli.Command {
 			Summary: "make analyses FAILED with the code cancelled; with an ID also during a run, which then ends and writes nothing", Variables: database},
 		{Name: "requeue", Arguments: "ID… | FILTER", Run: operate.Requeue,
 			Summary: "reset analyses to QUEUED with 0 attempts, finished or not, and book deliveries; refused while one is locked. A filter takes READY ones only with --status READY", Variables: database + queue + noQueue},
+		{Name: "delete", Arguments: "ID…", Run: operate.Delete,
+			Summary: "delete the documents of analyses, with their inputs and results; refused while one is locked", Variables: database},
 		{Name: "recover", Run: operate.Recover,
 			Summary:   "book a delivery for each orphaned analysis: unfinished, and not locked",
 			Variables: database + queue + " and LOCK_TTL (5m)"},

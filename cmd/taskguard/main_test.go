@@ -220,6 +220,14 @@ func awaitReady(t testing.TB, a *repo.Analyses, id string) (ready analysislock.A
 // put writes a document as another program may.
 func put(t *testing.T, env vars, id string, fields map[string]any) {
 	t.Helper()
+	if _, err := document(t, env, id).Set(t.Context(), fields); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// document is one as another program sees it.
+func document(t *testing.T, env vars, id string) *gcp.DocumentRef {
+	t.Helper()
 	conn, err := grpc.NewClient(env["FIRESTORE_EMULATOR_HOST"], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -228,10 +236,8 @@ func put(t *testing.T, env vars, id string, fields map[string]any) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close() //nolint:errcheck // the write was answered
-	if _, err := client.Collection("analyses").Doc(id).Set(t.Context(), fields); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client.Collection("analyses").Doc(id)
 }
 
 // write writes a file.

@@ -2,6 +2,7 @@ package cloudrun
 
 import (
 	"strings"
+	"time"
 
 	"taskguard/internal/taskqueue"
 	"taskguard/lease"
@@ -44,6 +45,19 @@ func (e *Environment) LockPolicy() lease.Policy {
 		e.Problem("LOCK_TTL, LOCK_HEARTBEAT", "%s", strings.TrimPrefix(err.Error(), "lease: "))
 	}
 	return p
+}
+
+// minKeep is the shortest time for which a document must be kept: Cloud Tasks may deliver a
+// task for 31 days.
+const minKeep = 32 * 24 * time.Hour
+
+// KeepFinished reads for how long finished analyses are kept; 0: without limit.
+func (e *Environment) KeepFinished() time.Duration {
+	keep := e.DurationOrZero("KEEP_FINISHED", 0)
+	if keep > 0 && keep < minKeep && e.Text("TASK_QUEUE", "") != "" {
+		e.Problem("KEEP_FINISHED", "%v is under %v: Cloud Tasks may deliver a task for 31 days", keep, minKeep)
+	}
+	return keep
 }
 
 // TaskQueue reads where deliveries are booked, whom they call and as whom; nil: the

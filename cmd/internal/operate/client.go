@@ -1,5 +1,5 @@
 // Package operate has the commands with which an operator submits analyses and operates
-// on them: submit, status, unlock, cancel, requeue, recover, console, doctor, version.
+// on them: submit, status, unlock, cancel, requeue, delete, recover, console, doctor, version.
 package operate
 
 import (
@@ -45,6 +45,7 @@ const (
 func connect(ctx context.Context, c *cli.Call, use queueUse, o repo.Options) (*Client, error) {
 	e := c.Environment()
 	cl := &Client{place: cli.NewPlace(e, "")}
+	o.Keep = e.KeepFinished()
 	var cfg *taskqueue.Config
 	if use != noQueue {
 		cfg = e.TaskQueue()
