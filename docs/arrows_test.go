@@ -26,13 +26,12 @@ var rooms = map[string][]string{
 
 	"internal/wire":           {},
 	"internal/cloudrun":       {"internal", "lease", "repo"},
-	"internal/doctor":         {"internal", "lease", "orchestrator", "internal/cloudrun", "internal/workerservice", "internal/doclockservice"},
+	"internal/doctor":         {"internal", "lease", "orchestrator", "worker", "internal/cloudrun", "internal/workerservice", "internal/doclockservice"},
 	"internal/workerservice":  {"internal", "lease", "orchestrator", "repo", "worker", "internal/cloudrun"},
 	"internal/doclockservice": {"internal", "lease", "repo", "internal/cloudrun"},
 	"cmd":                     {"internal", "lease", "orchestrator", "repo", "worker", "emulator", "internal/cloudrun", "internal/doctor", "internal/workerservice", "internal/doclockservice"},
 
 	// Only for tests.
-	"internal/chromiumtest": {},
 	"internal/emulatortest": {"emulator"},
 	"internal/examplestest": {"orchestrator"},
 	"internal/proof":        {},
@@ -50,7 +49,7 @@ func roomOf(pkg string) (room string, known bool) {
 // example is an application's code, which uses Google's clients as any would.
 const example = "taskguard/docs/examples/go"
 
-var testOnly = []string{"taskguard/lease/leasetest", "taskguard/internal/emulatortest", "taskguard/internal/chromiumtest", "taskguard/cmd/doclock/echo", "taskguard/internal/proof", "taskguard/internal/examplestest"}
+var testOnly = []string{"taskguard/lease/leasetest", "taskguard/internal/emulatortest", "taskguard/internal/proof", "taskguard/internal/examplestest"}
 
 func TestTheArrowsPointOneWay(t *testing.T) {
 	for pkg, imports := range list(t, "{{join .Imports \" \"}}", "./...") {

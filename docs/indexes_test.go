@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"taskguard/internal/emulatortest"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
+	"taskguard/worker"
 )
 
 // indexes is deploy/firestore.indexes.json, in Firebase's format.
@@ -54,7 +56,7 @@ func readIndexes(t *testing.T) (declared indexes) {
 func TestEachCompositeIndexThatAQueryNeedsIsDeclared(t *testing.T) {
 	declared := readIndexes(t)
 	needed := map[string]bool{}
-	for _, q := range queries(t) {
+	for _, q := range queries(t, worker.Kind{}) {
 		for _, want := range merged(q) {
 			if len(want.Fields) < 2 {
 				continue
@@ -65,8 +67,28 @@ func TestEachCompositeIndexThatAQueryNeedsIsDeclared(t *testing.T) {
 			}
 		}
 	}
-	if asked := len(doctor.NeededIndexes("analyses")); len(needed) != len(declared.Indexes) || len(needed) != asked {
+	if asked := len(doctor.NeededIndexes(worker.Kind{Collection: "analyses"})); len(needed) != len(declared.Indexes) || len(needed) != asked {
 		t.Errorf("the queries need %d indexes, %d are declared, doctor asks for %d", len(needed), len(declared.Indexes), asked)
+	}
+}
+
+func TestDoctorAsksForTheIndexesOfAKindWithItsOwnVocabulary(t *testing.T) {
+	k := worker.Kind{Collection: "shops/s/orders", Fields: worker.Fields{Status: "state", Queued: "PENDING", Failed: "ERROR", Error: "failure"}}
+	needed := map[string]bool{}
+	for _, q := range queries(t, k) {
+		for _, i := range merged(q) {
+			var fields []string
+			for _, f := range i.Fields {
+				fields = append(fields, f.FieldPath+" "+f.Order)
+			}
+			if len(fields) > 1 {
+				needed["orders: "+strings.Join(fields, ", ")] = true
+			}
+		}
+	}
+	asked := slices.Sorted(slices.Values(doctor.NeededIndexes(k)))
+	if want := slices.Sorted(maps.Keys(needed)); !slices.Equal(asked, want) {
+		t.Errorf("doctor asks for %q, the queries need %q", asked, want)
 	}
 }
 
@@ -86,7 +108,7 @@ func TestLargeFieldsAreNotIndexed(t *testing.T) {
 			t.Errorf("%s is indexed", field)
 		}
 	}
-	for _, q := range queries(t) {
+	for _, q := range queries(t, worker.Kind{}) {
 		for _, i := range merged(q) {
 			if root, _, _ := strings.Cut(i.Fields[0].FieldPath, "."); exempt[root] && len(i.Fields) == 1 {
 				t.Errorf("%s is queried and not indexed", i.Fields[0].FieldPath)
@@ -95,12 +117,12 @@ func TestLargeFieldsAreNotIndexed(t *testing.T) {
 	}
 }
 
-// queries returns the queries of each method of repo that runs one.
-func queries(t *testing.T) []*firestorepb.StructuredQuery {
+// queries returns the queries of a kind, of each method of repo that runs one.
+func queries(t *testing.T, k worker.Kind) []*firestorepb.StructuredQuery {
 	t.Helper()
 	var sent []*firestorepb.StructuredQuery
 	b := emulatortest.Embedded(t)
-	a, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t, grpc.WithChainStreamInterceptor(
+	a, err := repo.Open(t.Context(), b.Project, repo.Options{Collection: k.Collection, Fields: k.Fields}, b.Client(t, grpc.WithChainStreamInterceptor(
 		func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			s, err := open(ctx, desc, cc, method, opts...)
 			return recordedStream{s, func(q *firestorepb.StructuredQuery) { sent = append(sent, q) }}, err

@@ -15,15 +15,8 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of a request to an endpoint. Only the context bounds the wait for the
+// endpoint is the analyzer of http: and https:. Only the context bounds the wait for the
 // answer, because the analysis runs during that time.
-const (
-	dialTimeout    = 10 * time.Second
-	tlsTimeout     = 10 * time.Second
-	maxHeaderBytes = 64 << 10
-)
-
-// endpoint is the analyzer of http: and https:.
 type endpoint struct {
 	url      *url.URL
 	name     string // the URL without parts that may be secret
@@ -45,27 +38,20 @@ func newEndpoint(spec string, o Options) (*endpoint, error) {
 		name:     u.Scheme + "://" + u.Host,
 		wantJSON: o.JSON,
 		client: &http.Client{
-			Transport: newTransport(),
+			// A connection for each job, and no HTTP/2, as the dialer is not the default:
+			// on a reused connection net/http may send a request a second time by itself.
+			Transport: &http.Transport{
+				Proxy:                  http.ProxyFromEnvironment,
+				DialContext:            (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+				TLSHandshakeTimeout:    10 * time.Second,
+				MaxResponseHeaderBytes: 64 << 10,
+				DisableKeepAlives:      true,
+			},
 			CheckRedirect: func(*http.Request, []*http.Request) error {
 				return http.ErrUseLastResponse // a job goes only to the configured address
 			},
 		},
 	}, nil
-}
-
-// newTransport returns a transport that makes a connection for each job: on a reused
-// connection net/http may send a request a second time by itself.
-func newTransport() *http.Transport {
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
-	return &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
-		DialContext:            (&net.Dialer{Timeout: dialTimeout}).DialContext,
-		TLSHandshakeTimeout:    tlsTimeout,
-		MaxResponseHeaderBytes: maxHeaderBytes,
-		DisableKeepAlives:      true,
-		Protocols:              protocols,
-	}
 }
 
 // Analyze implements [Analyzer].

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"io"
 	"runtime/debug"
+
+	"go.opentelemetry.io/otel/propagation"
 )
 
 // Job is one attempt at one analysis.
@@ -70,4 +72,12 @@ func (j Job) encode() ([]byte, error) {
 		return nil, &PermanentError{Code: CodeInvalidInput, Message: "the input is not JSON", Err: err}
 	}
 	return b.Bytes(), nil
+}
+
+// traceHeaders returns the span of ctx as W3C's traceparent and tracestate. It is
+// empty if ctx has no span.
+func traceHeaders(ctx context.Context) propagation.MapCarrier {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return carrier
 }

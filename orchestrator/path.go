@@ -1,6 +1,7 @@
 package orchestrator
 
 import (
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -46,10 +47,12 @@ func (p path) String() string {
 		switch {
 		case !s.field:
 			b.WriteString("[" + strconv.Itoa(s.index) + "]")
-		case identifier(s.name):
+		case identifier.MatchString(s.name):
 			b.WriteString("." + s.name)
+		case len(s.name) > maxShownName:
+			b.WriteString("[" + strconv.Quote(cutHead(s.name, maxShownName)+"…") + "]")
 		default:
-			b.WriteString("[" + strconv.Quote(shorten(s.name)) + "]")
+			b.WriteString("[" + strconv.Quote(s.name) + "]")
 		}
 	}
 	return b.String()
@@ -57,22 +60,4 @@ func (p path) String() string {
 
 const maxShownName = 64
 
-func identifier(name string) bool {
-	if name == "" || len(name) > maxShownName {
-		return false
-	}
-	for i, c := range []byte(name) {
-		letter := c == '_' || 'a' <= c|0x20 && c|0x20 <= 'z'
-		if !letter && (i == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return true
-}
-
-func shorten(name string) string {
-	if len(name) <= maxShownName {
-		return name
-	}
-	return cutHead(name, maxShownName) + "…"
-}
+var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)

@@ -133,8 +133,8 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 			map[string]any{"status": "QUEUED", "lockToken": lease.Fresh(now).Token, "updatedAt": stamp},
 		},
 	} {
-		for in, kind := range map[string]emulatortest.Kind{"": {}, " in jobs": emulatortest.Jobs()} {
-			t.Run(name+in, func(t *testing.T) {
+		for in, kind := range emulatortest.Kinds() {
+			t.Run(name+", "+in, func(t *testing.T) {
 				codec := analysisCodec{
 					lockCodec: lockCodec{log: slog.New(slog.DiscardHandler), name: func(string) slog.Attr { return slog.Attr{} }},
 					fields:    Fields(kind.Vocabulary).filled(), replaceToken: tc.replace,

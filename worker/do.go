@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -23,8 +24,9 @@ type DoOptions struct {
 	// a hash of them. A later call with other parameters returns ErrParams. Nil: not compared.
 	Params any
 	// Keep is how long a record is kept after its last change: each change sets its Timestamp
-	// expireAt, on which the collection needs a TTL policy. Zero: 24 h. At least 1 h and
-	// longer than the lock's TTL.
+	// expireAt, on which the collection needs a TTL policy. Firestore may delete it a day
+	// later; until then the key has its result. Zero: 24 h. At least 1 h and longer than the
+	// lock's TTL.
 	Keep time.Duration
 }
 
@@ -62,10 +64,12 @@ func (e *FailedError) Unwrap() error { return e.Err }
 // in Firestore. Every later call with the key, in any process, gets that result without
 // running fn. The result is what encoding/json makes of it, for the first caller too.
 //
-// If fn returns an error, Do returns it, and the next call runs fn again, as it does after a
-// crash, once the lock has expired. fn should use job.LockToken as a fencing token for its
-// side effects, and can continue from job.Resume, the last checkpoint. If ctx ends, fn's
-// context ends and the lock is released.
+// If fn returns an error or panics, Do returns an error that wraps fn's, and the next call
+// runs fn again, as it does after a crash, once the lock has expired. fn should use
+// job.LockToken as a fencing token for its side effects, and can continue from job.Resume,
+// the last checkpoint: Do itself runs fn again if it has passed Options.RunTimeout with a new
+// one. If ctx ends, fn's context ends; Do waits for fn, releases the lock and returns the
+// cause of ctx.
 //
 // Other errors: a *RunningError while another call runs fn; a *FailedError; ErrParams;
 // lease.ErrLost if the lock was lost, so that the result is not stored; lease.ErrInvalidKey
@@ -77,23 +81,23 @@ func Do[T any](ctx context.Context, g *Guard, key string, fn func(ctx context.Co
 
 // DoWith is Do with options.
 func DoWith[T any](ctx context.Context, g *Guard, key string, o DoOptions, fn func(ctx context.Context, job Job) (T, error)) (T, error) {
-	var zero T
-	if err := g.server.Begin(0); err != nil {
+	var zero, result T
+	defer g.server.Track()() // it does not count towards MaxRuns
+	if g.work.Err() != nil {
 		return zero, ErrStopping
 	}
-	defer g.server.End()
 	value, err := g.do(ctx, key, o, func(ctx context.Context, job Job) (any, error) { return fn(ctx, job) })
 	if err != nil {
 		return zero, err
 	}
 	text, err := repo.Plain(value)
 	if err == nil {
-		err = json.Unmarshal(text, &zero)
+		err = json.Unmarshal(text, &result)
 	}
 	if err != nil {
 		return zero, fmt.Errorf("worker: the stored result of %q: %w", key, err)
 	}
-	return zero, nil
+	return result, nil
 }
 
 // do returns the stored result of key.
@@ -108,6 +112,9 @@ func (g *Guard) do(ctx context.Context, key string, o DoOptions, fn func(context
 	}
 	for {
 		value, done, err := is.result(ctx, key, params)
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
 		if done || err != nil {
 			return value, err
 		}
@@ -122,31 +129,30 @@ func (g *Guard) do(ctx context.Context, key string, o DoOptions, fn func(context
 func (is *guarded) result(ctx context.Context, key, params string) (value any, done bool, err error) {
 	d, stored, err := is.analyses.Outcome(ctx, key)
 	if errors.Is(err, lease.ErrNotFound) {
-		if err = is.analyses.CreateWith(ctx, key, nil, params); err == nil {
-			return nil, false, nil
+		if err = is.analyses.CreateWith(ctx, key, nil, params); errors.Is(err, repo.ErrExists) {
+			return is.result(ctx, key, params)
 		}
-		if errors.Is(err, repo.ErrExists) {
-			d, stored, err = is.analyses.Outcome(ctx, key)
-		}
+		return nil, false, err
 	}
 	switch {
 	case err != nil:
 		return nil, false, err
 	case params != "" && stored != "" && params != stored:
 		return nil, false, ErrParams
-	case d.Status == analysislock.Failed && d.Error != nil:
-		return nil, false, &FailedError{Code: d.Error.Code, Message: d.Error.Message}
+	case d.Status == analysislock.Failed:
+		e := cmp.Or(d.Error, &analysislock.Error{})
+		return nil, false, &FailedError{Code: e.Code, Message: e.Message}
 	}
 	return d.Result, analysislock.Finished(d.Status), nil
 }
 
-// once runs fn under the lock of key. again is true if the record has to be read again.
+// once runs fn under the lock of key. again is true if the record has to be read again: it
+// has changed since, or fn can continue from its checkpoint.
 func (is *guarded) once(ctx, work context.Context, key string, fn func(context.Context, Job) (any, error)) (value any, again bool, err error) {
 	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
-	for _, ends := range []context.Context{ctx, work} {
-		defer context.AfterFunc(ends, func() { cancel(&delivery.StopError{Deadline: time.Now().Add(releaseTime)}) })()
-	}
+	defer context.AfterFunc(work, func() { cancel(context.Cause(work)) })()
+	defer context.AfterFunc(ctx, func() { cancel(&delivery.StopError{Deadline: time.Now().Add(releaseTime)}) })()
 	guard, failure := *is.guard, error(nil)
 	guard.Analyzer = orchestrator.AnalyzerFunc(func(ctx context.Context, job Job) (orchestrator.Result, error) {
 		if value, failure = fn(ctx, job); failure == nil {
@@ -155,24 +161,23 @@ func (is *guarded) once(ctx, work context.Context, key string, fn func(context.C
 		return value, failure
 	})
 	o := guard.Deliver(run, delivery.Delivery{AnalysisID: key})
-	switch o.Case {
-	case delivery.Ran:
+	switch {
+	case o.Case == delivery.Ran:
 		return value, false, nil
-	case delivery.AlreadyFinished:
-		return nil, true, nil
-	case delivery.Locked:
-		return nil, false, &RunningError{RetryAt: o.RetryAt, RetryIn: o.RetryIn}
-	case delivery.Failed:
+	case o.Case == delivery.Failed && o.Ran:
 		return nil, false, &FailedError{Code: o.Code, Message: o.Err.Error(), Err: failure}
-	case delivery.ShuttingDown, delivery.NotClaimed:
-		if ctx.Err() != nil {
-			return nil, false, context.Cause(ctx)
-		}
+	case o.Case == delivery.AlreadyFinished, o.Case == delivery.Failed, o.Case == delivery.Continued, o.Case == delivery.NotFound:
+		return nil, true, nil
+	case o.Case == delivery.Locked:
+		return nil, false, &RunningError{RetryAt: o.RetryAt, RetryIn: o.RetryIn}
+	case ctx.Err() != nil && errors.Is(o.Err, ErrStopping):
+		return nil, false, context.Cause(ctx)
+	case errors.Is(o.Err, ErrStopping):
 		return nil, false, ErrStopping
-	case delivery.Retry:
-		if failure != nil {
-			return nil, false, failure
-		}
+	case o.Case == delivery.Retry && failure != nil && o.Code == "run_timeout":
+		return nil, false, fmt.Errorf("worker: do %q: %w: %w", key, o.Err, failure)
+	case o.Case == delivery.Retry && failure != nil:
+		return nil, false, failure
 	}
 	return nil, false, fmt.Errorf("worker: do %q: %w", key, o.Err)
 }
@@ -203,7 +208,7 @@ func (g *Guard) records(o DoOptions) (*guarded, error) {
 	if err != nil {
 		return nil, fmt.Errorf("worker: do: %w", err)
 	}
-	is.guard.Queue = nil // no task can call fn
+	is.guard.Queue, is.guard.StallTimeout = nil, 0 // no task can call fn, which need not report
 	g.kinds[key] = is
 	return is, nil
 }

@@ -79,6 +79,8 @@ func (k Kind) Filled() (Kind, error) {
 		problem = fmt.Errorf("the IDField %q is not letters, digits, - and _", k.IDField)
 	case !strings.HasPrefix(k.Path, "/") || strings.ContainsAny(k.Path, " ?#"):
 		problem = fmt.Errorf("the Path %q is not the path of a URL", k.Path)
+	case k.Path == "/internal/tasks/recover" || strings.HasPrefix(k.Path, "/health/"):
+		problem = fmt.Errorf("the Path %q is that of another route", k.Path)
 	case k.RunTimeout < 0:
 		problem = fmt.Errorf("the RunTimeout %v is negative", k.RunTimeout)
 	default:

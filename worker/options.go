@@ -39,7 +39,7 @@ type Options struct {
 	// CheckpointInterval is the longest that a reported checkpoint waits for its commit;
 	// zero: 10 s.
 	CheckpointInterval time.Duration
-	StallTimeout       time.Duration // ends a run that reports nothing for so long; zero: no limit
+	StallTimeout       time.Duration // ends a run that reports nothing for so long, but not one of Do; zero: no limit
 	// RetryMin and RetryMax bound the wait before the next attempt, with a Queue; zero: 30 s
 	// and 10 min.
 	RetryMin, RetryMax time.Duration

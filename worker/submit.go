@@ -37,10 +37,13 @@ func Submit(ctx context.Context, g *Guard, k Kind, id string, input any) (Submis
 	if err != nil {
 		return Submission{}, err
 	}
+	var s delivery.Submission
 	value, err := orchestrator.Storable(input)
-	if err != nil {
-		return Submission{}, fmt.Errorf("worker: submit %q: %w", id, err)
+	if err == nil {
+		s, err = is.guard.Submit(ctx, is.analyses, repo.ErrExists, id, value)
 	}
-	s, err := is.guard.Submit(ctx, is.analyses, repo.ErrExists, id, value)
+	if err != nil {
+		err = fmt.Errorf("worker: submit %q: %w", id, err)
+	}
 	return Submission{Created: s.Created, Booked: s.Booked, Status: s.Status}, err
 }

@@ -3,6 +3,8 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,12 +17,21 @@ import (
 	"taskguard/worker"
 )
 
-func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
+// The test binary is also a program that calls Do; see callDo.
+func TestMain(m *testing.M) {
+	if os.Getenv(asCaller) == "" {
+		os.Exit(emulatortest.Main(m))
+	}
+	if err := callDo(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
 
 // open opens a Guard on b.
 func open(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) *worker.Guard {
 	t.Helper()
-	o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t)}
+	o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), Log: slog.New(slog.DiscardHandler), FirestoreOptions: b.Client(t)}
 	if adapt != nil {
 		adapt(&o)
 	}

@@ -77,6 +77,18 @@ func TestDoctorPrintsOneJSONDocument(t *testing.T) {
 	taskguard(t, vars{}, "doctor", "--json", "--queue", shippedFiles+"queue.yaml").want(t, cli.ExitDone, `"findings":[]`)
 }
 
+func TestDoctorFindsTheMissingIndexesOfEachKindAndHowToCreateThem(t *testing.T) {
+	env := vars{"KINDS": `[{"name":"order","collection":"shops/s/orders","fields":{"status":"state","error":"failure","input":"payload"}}]`}
+	o := taskguard(t, env, "doctor", "--indexes", shippedFiles+"firestore.indexes.json").want(t, cli.ExitFailed,
+		"(gcloud firestore indexes composite create --collection-group=orders --field-config=field-path=failure.code,order=ascending --field-config=field-path=updatedAt,order=descending; ",
+		"The field payload of orders is indexed", "\n7 problems, 0 pieces of advice\n")
+	if strings.Contains(o.out, "analyses:") {
+		t.Error(o.out)
+	}
+	taskguard(t, vars{"KINDS": "[{}]"}, "doctor", "--indexes", shippedFiles+"firestore.indexes.json").want(t, cli.ExitDone, "no problem in what was read")
+	taskguard(t, vars{"KINDS": "{}"}, "doctor", "--indexes", shippedFiles+"firestore.indexes.json").want(t, cli.ExitUsage, "KINDS: want a JSON array")
+}
+
 func TestDoctorReportsAFileThatItCannotRead(t *testing.T) {
 	junk := wrote(t, "junk", []byte{0, 1, 2, 0xff, 0xfe, '\n', 0x1b, '[', '2', 'J'})
 	for file, want := range map[string]string{t.TempDir(): "is a directory", junk: "", wrote(t, "list", []byte("- a\n- b\n")): ""} {

@@ -217,7 +217,7 @@ func awaitReady(t testing.TB, a *repo.Analyses, id string) (ready analysislock.A
 	return ready
 }
 
-// put writes a document as another program may.
+// put writes a document as another program may: an analysis by its id, another by its path.
 func put(t *testing.T, env vars, id string, fields map[string]any) {
 	t.Helper()
 	if _, err := document(t, env, id).Set(t.Context(), fields); err != nil {
@@ -237,7 +237,10 @@ func document(t *testing.T, env vars, id string) *gcp.DocumentRef {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	return client.Collection("analyses").Doc(id)
+	if !strings.Contains(id, "/") {
+		id = "analyses/" + id
+	}
+	return client.Doc(id)
 }
 
 // write writes a file.

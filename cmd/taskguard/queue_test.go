@@ -16,6 +16,7 @@ import (
 type testQueue struct {
 	env    vars
 	client *tasksapi.Client
+	seen   map[string]bool // by booked
 }
 
 func newQueue(t *testing.T) *testQueue {
@@ -41,7 +42,7 @@ func newQueue(t *testing.T) *testQueue {
 	}
 	env := store(t)
 	env["TASK_QUEUE"], env["TASK_TARGET_URL"], env["CLOUD_TASKS_EMULATOR_HOST"] = queueName, "http://"+closedPort(t), l.Addr().String()
-	return &testQueue{env, client}
+	return &testQueue{env, client, map[string]bool{}}
 }
 
 // tasks returns the tasks in the queue.

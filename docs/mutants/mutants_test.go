@@ -59,7 +59,7 @@ type seeded struct {
 }
 
 func list() (all []seeded) {
-	for _, part := range [][]room{leaseRooms, repoRooms, workerRooms, taskauthRooms, siblingRooms, workRooms} {
+	for _, part := range [][]room{leaseRooms, repoRooms, workerRooms, taskauthRooms, siblingRooms, workRooms, libraryRooms} {
 		for _, r := range part {
 			for _, b := range r.bugs {
 				b.pkg = cmp.Or(b.pkg, path.Dir(r.file))

@@ -53,8 +53,36 @@ var siblingRooms = []room{
 	{"repo/rooms.go", []bug{seed("a sweep deletes what was extended since it was read", "TestRooms/WhatIsNotKeptIsDeleted/embedded",
 		`Delete(ctx, firestore.LastUpdateTime(read))`,
 		`Delete(ctx, func(time.Time) firestore.Precondition { return firestore.Exists }(read))`)}},
-	{"internal/doctor/rules_other.go", []bug{seed("the queue leaves recovery no place", "TestAnswersOfGoogleAreChecked/dispatches#03",
-		`n >= places`, `n > places`)}},
+	{"internal/doctor/rules_other.go", []bug{
+		seed("the queue leaves recovery no place", "TestAnswersOfGoogleAreChecked/dispatches#03", `n >= places`, `n > places`),
+		seed("only the first kind's indexes are checked", "TestEachSeededMisconfigurationIsFoundByItsRuleAndNoOther",
+			`	for i := range d.Kinds {
+		needed`, `	for i := range d.Kinds[:1] {
+		needed`),
+		seed("only the first kind's large fields are checked", "TestEachSeededMisconfigurationIsFoundByItsRuleAndNoOther",
+			`	for i := range d.Kinds {
+		group`, `	for i := range d.Kinds[:1] {
+		group`),
+	}},
+	{"internal/doctor/rules_worker.go", []bug{seed("a kind's path in the target's URL is not found", "TestEachSeededMisconfigurationIsFoundByItsRuleAndNoOther",
+		`strings.HasSuffix(u.Path, k.Path) {`, `u.Path == k.Name {`)}},
+	{"internal/doctor/google.go", []bug{seed("only the first kind's indexes are read", "TestTheIndexesOfEachKindAreRead",
+		`range r.facts.Kinds {`, `range r.facts.Kinds[:1] {`)}},
+	{"cmd/internal/cli/kinds.go", []bug{
+		seed("two kinds share a collection, which recovery books twice", "cmd/taskguard.TestWrongKindsAreRefusedByName", ` || k.Collection == other.Collection`, ``),
+		seed("an unknown field of a kind is ignored", "cmd/taskguard.TestWrongKindsAreRefusedByName", `		d.DisallowUnknownFields()
+`, ``),
+	}},
+	{"cmd/internal/cli/environment.go", []bug{seed("a kind is read with the words of analyses", "cmd/taskguard.TestEachCommandWorksOnTheKindThatItNames",
+		`o.Emulator, o.Fields = p.Database, p.Collection, p.Emulator, p.Fields`, `o.Emulator = p.Database, p.Collection, p.Emulator`)}},
+	{"cmd/internal/operate/client.go", []bug{seed("a kind's delivery goes to the analyses' handler", "cmd/taskguard.TestEachCommandWorksOnTheKindThatItNames",
+		`, IDField: k.IDField, Path: k.Path}`, `}`)}},
+	{"cmd/internal/operate/recover.go", []bug{seed("recover leaves the other kinds", "cmd/taskguard.TestRecoverBooksTheOrphanedDocumentsOfAllKinds",
+		`range all {
+		guard`, `range all[:1] {
+		guard`)}},
+	{"internal/console/server.go", []bug{seed("a page of a kind links to another kind's", "cmd/taskguard.TestTheConsoleHasAPageForEachKind",
+		`return o.Root }`, `return "" }`)}},
 	{"internal/doclock/session.go", []bug{seed("a cookie is believed without its signature", "TestAForgedCookieIsRefused",
 		`end < 0 || !hmac.Equal([]byte(value[end+1:]), []byte(k.mac(value[:end])))`, `end < 0`)}},
 	{"internal/doclock/lock.go", []bug{seed("another site's page takes a lock", "TestARequestOfAnotherSiteChangesNothing",
@@ -83,6 +111,7 @@ var siblingRooms = []room{
 	{"internal/doclock/page.go", []bug{seed("an answer for another origin is readable", "TestAnotherOriginIsServedOnlyIfItIsNamed",
 		`!slices.Contains(s.o.Origins, origin)`, `origin == ""`)}},
 	{"internal/console/change.go", []bug{
+		seed("a change leads to the page of another kind", "cmd/taskguard.TestTheConsoleHasAPageForEachKind", `s.o.Root+back+`, `back+`),
 		seed("a requeue from the beginning keeps the checkpoint", "TestARequeueContinuesFromTheCheckpointUnlessTheOperatorChoosesTheBeginning",
 			`			what = RequeueFresh
 `,

@@ -66,16 +66,6 @@ func (a *api) CreateQueue(_ context.Context, req *cloudtaskspb.CreateQueueReques
 	return pb, nil
 }
 
-// PurgeQueue removes every task and every pending duplicate.
-func (a *api) PurgeQueue(_ context.Context, req *cloudtaskspb.PurgeQueueRequest) (pb *cloudtaskspb.Queue, err error) {
-	err = a.withQueue("name", req.Name, func(q *queue) error {
-		q.purge(time.Now())
-		pb = q.pb
-		return nil
-	})
-	return pb, err
-}
-
 // CreateTask adds a task, under its creator's name or a new one.
 func (a *api) CreateTask(_ context.Context, req *cloudtaskspb.CreateTaskRequest) (pb *cloudtaskspb.Task, err error) {
 	now := time.Now()

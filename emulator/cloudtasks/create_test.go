@@ -2,7 +2,6 @@ package cloudtasks_test
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -151,67 +150,18 @@ func TestANameIsRefusedFor24HoursAfterItsTaskEnded(t *testing.T) {
 		c := openQueue(t, cloudtasks.Options{Transport: always(200)}, nil)
 		wantAgain := func(want codes.Code) {
 			t.Helper()
-			for _, id := range []string{"done", "purged"} {
-				_, err := c.client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: queue, Task: at(id, time.Now().Add(time.Minute))})
-				wantCode(t, err, want)
-			}
+			_, err := c.client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: queue, Task: at("done", time.Now().Add(time.Minute))})
+			wantCode(t, err, want)
 		}
 		c.create(post("done"))
 		c.idle()
-		c.create(at("purged", time.Now().Add(time.Hour)))
-		c.purge()
 		c.wantGone(queue + "/tasks/done")
-		c.wantGone(queue + "/tasks/purged")
 		wantAgain(codes.AlreadyExists)
 		time.Sleep(24*time.Hour - time.Second)
 		wantAgain(codes.AlreadyExists)
 		time.Sleep(time.Second)
 		wantAgain(codes.OK)
 		wantAgain(codes.AlreadyExists)
-	})
-}
-
-func (c *cloud) purge() {
-	c.t.Helper()
-	if _, err := c.client.PurgeQueue(c.t.Context(), &cloudtaskspb.PurgeQueueRequest{Name: queue}); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-func TestPurgeRemovesTasksAndPendingDuplicates(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var seen seen
-		extra := func(*cloudtaskspb.Task) []time.Duration { return []time.Duration{time.Hour} }
-		c := openQueue(t, cloudtasks.Options{Transport: always(200), Observe: seen.observe, Extra: extra}, nil)
-		c.create(post("done"))
-		c.create(at("waiting", time.Now().Add(time.Minute)))
-		synctest.Wait()
-		c.purge()
-		c.wantGone(queue + "/tasks/waiting")
-		c.idle()
-		time.Sleep(2 * time.Hour)
-		if got := len(seen.deliveries()); got != 1 {
-			t.Fatalf("got %d deliveries, want the one before the purge", got)
-		}
-	})
-}
-
-func TestATaskPurgedInFlightIsNotRetried(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var seen seen
-		slow := worker(func(*http.Request) (*http.Response, error) {
-			time.Sleep(time.Minute)
-			return answer(500), nil
-		})
-		c := openQueue(t, cloudtasks.Options{Transport: slow, Observe: seen.observe}, nil)
-		c.create(post("x"))
-		synctest.Wait()
-		c.purge()
-		c.idle()
-		time.Sleep(time.Hour)
-		if got := len(seen.deliveries()); got != 1 {
-			t.Fatalf("got %d deliveries, want the one in flight", got)
-		}
 	})
 }
 

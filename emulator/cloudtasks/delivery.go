@@ -2,6 +2,7 @@ package cloudtasks
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -146,11 +147,7 @@ func (s *Server) authorize(req *http.Request, r *cloudtaskspb.HttpRequest) error
 	if oidc == nil || s.options.Token == nil {
 		return nil
 	}
-	audience := oidc.Audience
-	if audience == "" {
-		audience = r.Url
-	}
-	token, err := s.options.Token(oidc.ServiceAccountEmail, audience)
+	token, err := s.options.Token(oidc.ServiceAccountEmail, cmp.Or(oidc.Audience, r.Url))
 	if err != nil {
 		return fmt.Errorf("cloud tasks emulator: token: %w", err)
 	}

@@ -26,7 +26,7 @@
 //     without Authorization. Callers are not authenticated, and there is no IAM.
 //   - The service deletes a task at the age of 31 days.
 //   - GetTask and ListTasks always return the full view, and ListTasks one page.
-//   - UNIMPLEMENTED: changes of a queue other than PurgeQueue, DeleteTask, RunTask,
+//   - UNIMPLEMENTED: changes of a queue, PurgeQueue, DeleteTask, RunTask,
 //     App Engine targets, a queue's http_target, maxDispatchesPerSecond and
 //     maxRetryDuration, a task's own retry_config.
 //   - The service documents no X-CloudTasks-TaskPreviousResponse for an attempt

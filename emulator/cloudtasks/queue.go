@@ -1,6 +1,7 @@
 package cloudtasks
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -36,22 +37,12 @@ type dispatch struct {
 func withDefaults(in *cloudtaskspb.Queue) *cloudtaskspb.Queue {
 	q := proto.CloneOf(in)
 	q.State = cloudtaskspb.Queue_RUNNING
-	if q.RateLimits == nil {
-		q.RateLimits = &cloudtaskspb.RateLimits{}
-	}
-	if q.RetryConfig == nil {
-		q.RetryConfig = &cloudtaskspb.RetryConfig{}
-	}
+	q.RateLimits = cmp.Or(q.RateLimits, &cloudtaskspb.RateLimits{})
+	q.RetryConfig = cmp.Or(q.RetryConfig, &cloudtaskspb.RetryConfig{})
 	limits, retry := q.RateLimits, q.RetryConfig
-	if limits.MaxConcurrentDispatches == 0 {
-		limits.MaxConcurrentDispatches = 1000
-	}
-	if retry.MaxAttempts == 0 {
-		retry.MaxAttempts = 100
-	}
-	if retry.MaxDoublings == 0 {
-		retry.MaxDoublings = 16
-	}
+	limits.MaxConcurrentDispatches = cmp.Or(limits.MaxConcurrentDispatches, 1000)
+	retry.MaxAttempts = cmp.Or(retry.MaxAttempts, 100)
+	retry.MaxDoublings = cmp.Or(retry.MaxDoublings, 16)
 	if retry.MaxBackoff.AsDuration() == 0 {
 		retry.MaxBackoff = durationpb.New(max(time.Hour, retry.MinBackoff.AsDuration()))
 	}
@@ -99,28 +90,13 @@ func (q *queue) insert(d *dispatch) {
 	q.schedule = slices.Insert(q.schedule, at, d)
 }
 
-// remove ends the task: it is done, given up or purged. An attempt in flight
-// continues, but its outcome has no effect.
+// remove ends the task: it is done or given up.
 func (q *queue) remove(t *task, now time.Time) {
-	t.ended = true
 	delete(q.tasks, t.id)
 	if t.named {
 		q.refused[t.id] = now.Add(nameHeld)
 	}
 	q.s.release()
-}
-
-// purge removes every task and every pending duplicate.
-func (q *queue) purge(now time.Time) {
-	for _, t := range q.tasks {
-		q.remove(t, now)
-	}
-	for _, d := range q.schedule {
-		if d.repeat != nil {
-			q.s.release()
-		}
-	}
-	q.schedule = nil
 }
 
 // repeat schedules further deliveries of a.
@@ -206,7 +182,7 @@ func (q *queue) settle(a attempt, ended time.Time, o outcome) {
 	// attempt and its retry.
 	defer q.s.release()
 	t := a.task
-	if a.duplicate || q.s.closed || t.ended {
+	if a.duplicate || q.s.closed {
 		return
 	}
 	t.previous = o.code()

@@ -1,6 +1,7 @@
 package cloudtasks
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"strings"
@@ -39,7 +40,6 @@ type task struct {
 	dispatched int       // attempts begun
 	executed   int       // attempts that got an answer other than 5xx
 	previous   int       // HTTP status of the last attempt that ended; 0 before
-	ended      bool
 }
 
 // attempt is one delivery of a task, with the counts that its headers show. It
@@ -70,9 +70,7 @@ func newTask(in *cloudtaskspb.Task, now time.Time) (*task, error) {
 	if u, err := url.Parse(request.Url); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return nil, invalid("task.http_request.url", "is not an http:// or https:// URL with a host")
 	}
-	if request.HttpMethod == cloudtaskspb.HttpMethod_HTTP_METHOD_UNSPECIFIED {
-		request.HttpMethod = cloudtaskspb.HttpMethod_POST
-	}
+	request.HttpMethod = cmp.Or(request.HttpMethod, cloudtaskspb.HttpMethod_POST)
 	request.Headers = sentHeaders(request.Headers)
 	due := now
 	if at := in.ScheduleTime; at != nil && at.AsTime().After(now) {

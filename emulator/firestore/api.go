@@ -32,15 +32,9 @@ func (a *api) BatchGetDocuments(r *firestorepb.BatchGetDocumentsRequest, stream 
 			return err
 		}
 	}
-	var answers []*firestorepb.BatchGetDocumentsResponse
-	err = a.store.readAs(r.GetDatabase(), r, func(v *view) error {
-		answers = batchGet(v, r.GetDocuments(), mask)
-		return nil
+	return reply(a.store, r.GetDatabase(), r, stream.Send, func(v *view) []*firestorepb.BatchGetDocumentsResponse {
+		return batchGet(v, r.GetDocuments(), mask)
 	})
-	if err != nil {
-		return err
-	}
-	return sendAll(stream.Send, answers)
 }
 
 // sendAll streams the answers, without the mutex.
@@ -128,15 +122,7 @@ func (a *api) RunQuery(r *firestorepb.RunQueryRequest, stream firestorepb.Firest
 	if err != nil {
 		return err
 	}
-	var answers []*firestorepb.RunQueryResponse
-	err = a.store.readAs(database, r, func(v *view) error {
-		answers = runQuery(v, q)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return sendAll(stream.Send, answers)
+	return reply(a.store, database, r, stream.Send, func(v *view) []*firestorepb.RunQueryResponse { return runQuery(v, q) })
 }
 
 func runQuery(v *view, q *query) []*firestorepb.RunQueryResponse {
@@ -167,19 +153,15 @@ func (a *api) RunAggregationQuery(r *firestorepb.RunAggregationQueryRequest, str
 			return unimplemented("an aggregation other than a whole count")
 		}
 	}
-	answer := &firestorepb.RunAggregationQueryResponse{Result: &firestorepb.AggregationResult{AggregateFields: fields{}}}
-	err = a.store.readAs(database, r, func(v *view) error {
-		answer.Transaction, answer.ReadTime = v.begun, v.readTime()
-		n := v.count(q)
+	return reply(a.store, database, r, stream.Send, func(v *view) []*firestorepb.RunAggregationQueryResponse {
+		n, counts := v.count(q), fields{}
 		for _, agg := range aq.GetAggregations() {
-			answer.Result.AggregateFields[agg.GetAlias()] = integerValue(n)
+			counts[agg.GetAlias()] = integerValue(n)
 		}
-		return nil
+		return []*firestorepb.RunAggregationQueryResponse{{
+			Transaction: v.begun, ReadTime: v.readTime(), Result: &firestorepb.AggregationResult{AggregateFields: counts},
+		}}
 	})
-	if err != nil {
-		return err
-	}
-	return stream.Send(answer)
 }
 
 // masked returns the document with only the fields that the mask names.

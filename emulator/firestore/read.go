@@ -24,10 +24,11 @@ type selector interface {
 	GetReadTime() *timestamppb.Timestamp
 }
 
-// readAs runs f on the state that the request asks for, under the mutex: f must
-// not block.
-func (s *store) readAs(dbName string, by selector, f func(*view) error) error {
-	return s.read(dbName, func(v *view) (err error) {
+// reply sends what f returns for the state that the request asks for. f runs under
+// the mutex and must not block.
+func reply[T any](s *store, dbName string, by selector, send func(T) error, f func(*view) []T) error {
+	var answers []T
+	err := s.read(dbName, func(v *view) (err error) {
 		switch {
 		case by.GetReadTime() != nil:
 			return unimplemented("reading at a time")
@@ -38,11 +39,15 @@ func (s *store) readAs(dbName string, by selector, f func(*view) error) error {
 		case len(by.GetTransaction()) > 0:
 			v.txn, err = s.use(dbName, by.GetTransaction())
 		}
-		if err != nil {
-			return err
+		if err == nil {
+			answers = f(v)
 		}
-		return f(v)
+		return err
 	})
+	if err != nil {
+		return err
+	}
+	return sendAll(send, answers)
 }
 
 // read runs f on the state as it is now, under the mutex: f must not block.

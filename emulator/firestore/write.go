@@ -1,6 +1,7 @@
 package firestore
 
 import (
+	"maps"
 	"time"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
@@ -88,14 +89,6 @@ func (w *write) update(current *document, at time.Time) (*document, error) {
 // sameDocument reports whether two versions of a document differ at most in
 // their update times. One of them may be nil.
 func sameDocument(a, b *document) bool {
-	if b == nil || a.CreateTime != b.CreateTime || len(a.Fields) != len(b.Fields) {
-		return false
-	}
-	for name, v := range a.Fields {
-		w, ok := b.Fields[name]
-		if !ok || v != w && !proto.Equal(v, w) {
-			return false
-		}
-	}
-	return true
+	return b != nil && a.CreateTime == b.CreateTime &&
+		maps.EqualFunc(a.Fields, b.Fields, func(v, w *value) bool { return v == w || proto.Equal(v, w) })
 }

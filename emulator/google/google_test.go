@@ -9,11 +9,9 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -56,12 +54,9 @@ func startActor(t *testing.T, part string) *Emulator {
 // play is the main function of an emulator in a test.
 func play(part string) {
 	fmt.Println(strings.Join(os.Args, " "), "_JAVA_OPTIONS="+os.Getenv("_JAVA_OPTIONS"))
-	switch part {
-	case "failing":
+	if part == "failing" {
 		fmt.Println("SEVERE: failed")
 		return
-	case "stubborn":
-		signal.Ignore(syscall.SIGTERM)
 	}
 	port := strings.TrimPrefix(os.Args[len(os.Args)-1], "--port=")
 	l, err := net.Listen("tcp4", "127.0.0.1:"+port)
@@ -162,9 +157,8 @@ func TestTheEmulatorRunsWithABoundedHeapOnLoopback(t *testing.T) {
 	}
 }
 
-func TestStopKillsAnEmulatorThatIgnoresTERM(t *testing.T) {
-	e := startActor(t, "stubborn")
-	e.grace = time.Millisecond
+func TestStopEndsTheEmulatorOnce(t *testing.T) {
+	e := startActor(t, "obedient")
 	for range 2 {
 		if err := e.Stop(); err != nil {
 			t.Errorf("Stop: %v", err)

@@ -9,8 +9,8 @@ import (
 )
 
 // guardScript waits until the pipe on its standard input is closed and then kills
-// its own process group, itself included. It ignores the signals that Stop and a
-// terminal send to the group, so that it ends last.
+// its own process group, itself included. It ignores the signals that a terminal
+// sends to the group, so that it ends last.
 const guardScript = `trap '' HUP INT TERM; while read -r line; do :; done; kill -s KILL 0`
 
 // group is a process group that ends with this process: the kernel then closes
@@ -40,18 +40,9 @@ func newGroup() (*group, error) {
 	return &group{guard: guard, lifeline: lifeline}, nil
 }
 
-// join puts the command, not yet started, into the group.
-func (g *group) join(cmd *exec.Cmd) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: g.guard.Process.Pid}
-}
-
-func (g *group) signal(s syscall.Signal) error {
-	return syscall.Kill(-g.guard.Process.Pid, s)
-}
-
 // end kills the group. It waits for the guard, but not for other members.
 func (g *group) end() error {
-	killed := g.signal(syscall.SIGKILL)
+	killed := syscall.Kill(-g.guard.Process.Pid, syscall.SIGKILL)
 	closed := g.lifeline.Close()
 	_ = g.guard.Wait() // killed
 	return errors.Join(killed, closed)

@@ -25,7 +25,6 @@ const (
 
 	startLimit    = 60 * time.Second // 1 to 4 s are usual
 	startAttempts = 4
-	stopGrace     = 5 * time.Second // 0.4 s are usual
 )
 
 // errEnded reports that the emulator's process ended without being stopped.
@@ -36,7 +35,6 @@ type Emulator struct {
 	host   string
 	group  *group
 	output *output
-	grace  time.Duration // between TERM and KILL
 	ended  chan struct{} // closed once the emulator's process has been waited for
 
 	stop    sync.Once
@@ -92,7 +90,6 @@ func (i Installation) launch(maxHeap string, port int) (*Emulator, error) {
 		host:   net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
 		group:  g,
 		output: &output{announced: make(chan struct{})},
-		grace:  stopGrace,
 		ended:  make(chan struct{}),
 	}
 	cmd := exec.Command(i.Java,
@@ -111,7 +108,7 @@ func (i Installation) launch(maxHeap string, port int) (*Emulator, error) {
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = e.output, e.output
 	cmd.WaitDelay = time.Second
-	g.join(cmd)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: g.guard.Process.Pid}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("google: %w", errors.Join(err, g.end()))
 	}
@@ -143,9 +140,9 @@ func (e *Emulator) failed(why error) error {
 // FIRESTORE_EMULATOR_HOST takes.
 func (e *Emulator) Host() string { return e.host }
 
-// Stop ends the emulator, with TERM and if it still runs after 5 s with KILL, and
-// returns when its process has ended. Calling Stop again returns the same. The
-// error reports that the emulator had ended by itself, and the end of its output.
+// Stop kills the emulator, whose data are in memory only, and returns when its
+// process has ended. Calling Stop again returns the same. The error reports that the
+// emulator had ended by itself, and the end of its output.
 func (e *Emulator) Stop() error {
 	e.stop.Do(func() { e.stopErr = e.end() })
 	return e.stopErr
@@ -158,12 +155,7 @@ func (e *Emulator) end() error {
 		early = e.failed(errEnded)
 	default:
 	}
-	err := e.group.signal(syscall.SIGTERM)
-	select {
-	case <-e.ended:
-	case <-time.After(e.grace):
-	}
-	err = errors.Join(early, err, e.group.end())
+	err := errors.Join(early, e.group.end())
 	<-e.ended
 	return err
 }

@@ -57,18 +57,13 @@ func (i *Issuer) Rotate() error {
 // email. It is valid for an hour.
 func (i *Issuer) Token(email, audience string) (string, error) {
 	now := time.Now()
-	sub := subject(email)
+	hash := sha256.Sum256([]byte(email))
+	sub := fmt.Sprintf("1%020d", binary.BigEndian.Uint64(hash[:])) // 21 digits, the same for the same email
 	return i.Sign(map[string]any{
 		"iss": "https://accounts.google.com", "aud": audience, "sub": sub, "azp": sub,
 		"email": email, "email_verified": true,
 		"iat": now.Unix(), "exp": now.Add(time.Hour).Unix(),
 	})
-}
-
-// subject is an account's unique id: 21 digits, the same for the same email.
-func subject(email string) string {
-	sum := sha256.Sum256([]byte(email))
-	return fmt.Sprintf("1%020d", binary.BigEndian.Uint64(sum[:]))
 }
 
 // Sign signs any claims.

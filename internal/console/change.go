@@ -175,6 +175,6 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 		case booked == Failed:
 			return refusal{unbooked.code, v.Past + unbooked.message, address("/unlock", id)}
 		}
-		return c.Redirect(http.StatusSeeOther, back+"&did="+string(v.Name)+"&done="+string(booked))
+		return c.Redirect(http.StatusSeeOther, s.o.Root+back+"&did="+string(v.Name)+"&done="+string(booked))
 	}
 }

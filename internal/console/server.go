@@ -28,6 +28,8 @@ const DefaultLimit = 50
 // Options of NewServer. The zero value is safe only on the loopback interface.
 type Options struct {
 	Place    string        // shown in the page's header: project, database and collection
+	Root     string        // of the addresses of this Server's pages, which its caller strips; empty: /
+	Kinds    []Kind        // linked in the header, if there are several: this Server's and those of others
 	Limit    int           // zero: DefaultLimit
 	Identity Identity      // nil: everybody, without a name
 	AnyHost  bool          // accept any Host header; safe only if Identity verifies a proof that other sites cannot have
@@ -38,12 +40,16 @@ type Options struct {
 	Log      *slog.Logger  // nil: no log
 }
 
+// Kind is a kind of work, whose Server is at Root.
+type Kind struct{ Name, Root string }
+
 // Server serves the pages. It is safe for concurrent use.
 type Server struct {
 	*lifecycle.Lifecycle
 	source Source
 	o      Options
 	echo   *echo.Echo
+	html   *template.Template
 
 	reading  chan struct{} // full while a request uses the fields below
 	pages    map[choice]*reading[Listing]
@@ -60,10 +66,10 @@ type Server struct {
 //go:embed assets
 var assets embed.FS
 
-// pages are parsed once; they are part of the program.
+// pages are parsed once; they are part of the program. Each Server executes a clone.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
 	"legible": printable.Line, "shorten": shorten, "span": span, "age": age, "stamp": stamp,
-	"ms": time.Time.UnixMilli, "lines": printable.Lines, "number": number,
+	"ms": time.Time.UnixMilli, "lines": printable.Lines, "number": number, "root": func() string { return "" },
 }).ParseFS(assets, "assets/*.html"))
 
 // NewServer returns a Server of the analyses of source. It is ready until work ends.
@@ -77,6 +83,7 @@ func NewServer(work context.Context, source Source, o Options) *Server {
 	}
 	s := &Server{
 		Lifecycle: lifecycle.New(work, o.Log), source: source, o: o, echo: echo.New(),
+		html:    template.Must(pages.Clone()).Funcs(template.FuncMap{"root": func() string { return o.Root }}),
 		reading: make(chan struct{}, 1),
 		pages:   map[choice]*reading[Listing]{}, recent: map[string]analysislock.Analysis{},
 		active: reading[Listing]{every: 10 * o.Every}, changes: reading[Listing]{every: o.Every},
@@ -166,6 +173,7 @@ func loopback(host string) bool {
 type frame struct {
 	Title string
 	Place string
+	Kinds []Kind
 	Who   string
 	Write bool
 	Poll  string // address at which the page asks for its next state; empty: it does not
@@ -174,13 +182,13 @@ type frame struct {
 
 func (s *Server) frame(c echo.Context, title string) frame {
 	who, _ := c.Get(whoKey).(string)
-	return frame{Title: title, Place: s.o.Place, Who: who, Write: s.o.Operator != nil}
+	return frame{Title: title, Place: s.o.Place, Kinds: s.o.Kinds, Who: who, Write: s.o.Operator != nil}
 }
 
 // render answers a page.
 func (s *Server) render(c echo.Context, code int, name string, data any) error {
 	var b bytes.Buffer
-	if err := pages.ExecuteTemplate(&b, name, data); err != nil {
+	if err := s.html.ExecuteTemplate(&b, name, data); err != nil {
 		return err
 	}
 	return c.HTMLBlob(code, b.Bytes())

@@ -29,9 +29,9 @@ type Submission struct {
 
 // Errors of Submit.
 var (
-	ErrOtherInput = errors.New("worker: a document with this id exists with another input")
+	ErrOtherInput = errors.New("a document with this id exists with another input")
 	// ErrNotBooked: the document exists, and Submit may be called again.
-	ErrNotBooked = errors.New("worker: the document exists, but its delivery is not booked")
+	ErrNotBooked = errors.New("the document exists, but its delivery is not booked")
 )
 
 // Submit creates a document with input, a value as orchestrator.Storable returns it, unless

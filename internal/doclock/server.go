@@ -89,12 +89,7 @@ type Server struct {
 func NewServer(work context.Context, locks *documentlock.Locks, feed *documentlock.Feed, sessions Sessions, o Options) *Server {
 	o.MaxSockets, o.Ping = cmp.Or(o.MaxSockets, 10_000), cmp.Or(o.Ping, 20*time.Second)
 	o.SessionLocks, o.SessionSockets = cmp.Or(o.SessionLocks, 100), cmp.Or(o.SessionSockets, 100)
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Tracer == nil {
-		o.Tracer = noop.Tracer{}
-	}
+	o.Log, o.Tracer = cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or[trace.Tracer](o.Tracer, noop.Tracer{})
 	s := &Server{Lifecycle: lifecycle.New(work, o.Log), locks: locks, feed: feed, sessions: sessions, o: o, work: work, echo: echo.New(), log: o.Log}
 	for _, origin := range o.Origins {
 		_ = s.sites.AddTrustedOrigin(origin) // one that is invalid is not trusted

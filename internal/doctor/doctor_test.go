@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"taskguard/internal/doctor"
+	"taskguard/worker"
 )
 
 const (
@@ -138,6 +139,7 @@ func seeded() []misconfiguration {
 		{"request longer than its dispatch", "dispatch-deadline", problem, func(f *doctor.Facts) { f.Worker.Timeout = 3600e9 }},
 		{"dispatch longer than 30 minutes", "dispatch-deadline", problem, func(f *doctor.Facts) { set("RUN_TIMEOUT", "40m")(f); f.Worker.Timeout = 3600e9 }},
 		{"another service's address", "target-url", problem, set("TASK_TARGET_URL", strings.Replace(workerURL, "worker", "doclock", 1))},
+		{"address with a kind's path", "target-url", problem, set("TASK_TARGET_URL", workerURL+"/internal/tasks/analysis")},
 		{"address in plain text", "target-url", problem, set("TASK_TARGET_URL", "http://worker.example")},
 		{"more deliveries than the worker takes", "max-runs", problem, set("MAX_RUNS", "9")},
 		{"too little memory", "memory", advice, func(f *doctor.Facts) { f.Worker.Memory = 512 << 20 }},
@@ -150,10 +152,12 @@ func seeded() []misconfiguration {
 		{"queue with a limit of attempts", "queue-gives-up", problem, func(f *doctor.Facts) { f.Queue.MaxAttempts = 5 }},
 		{"queue with a limit of time", "queue-gives-up", problem, func(f *doctor.Facts) { f.Queue.MaxDuration = 3600e9 }},
 		{"queue's default backoff", "queue-hot", problem, func(f *doctor.Facts) { f.Queue.MinBackoff = 1e8 }},
-		{"no index", "index-missing", problem, func(f *doctor.Facts) { delete(f.Indexes.Composite, doctor.NeededIndexes("analyses")[2]) }},
+		{"no index", "index-missing", problem, func(f *doctor.Facts) { delete(f.Indexes.Composite, doctor.NeededIndexes(f.Kinds[0])[2]) }},
+		{"no index of another kind", "index-missing", problem, func(f *doctor.Facts) { orders(f); delete(f.Indexes.Composite, doctor.NeededIndexes(f.Kinds[1])[2]) }},
 		{"index being built", "index-missing", problem, indexState("CREATING")},
 		{"broken index", "index-missing", problem, indexState("NEEDS_REPAIR")},
 		{"indexed input", "field-indexed", problem, func(f *doctor.Facts) { delete(f.Indexes.Fields, "analyses/input") }},
+		{"indexed input of another kind", "field-indexed", problem, func(f *doctor.Facts) { orders(f); delete(f.Indexes.Fields, "orders/payload") }},
 		{"no recovery", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs = f.Jobs[1:] }},
 		{"recovery by GET", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs[0].Method = "GET" }},
 		{"recovery on another path", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs[0].URI = workerURL + "/internal/recover" }},
@@ -162,9 +166,29 @@ func seeded() []misconfiguration {
 	}
 }
 
+// orders adds a kind whose documents have a vocabulary of their own, and all that it needs.
+func orders(f *doctor.Facts) {
+	f.Kinds = append(f.Kinds, worker.Kind{Name: "order", Collection: "shops/s/orders", Path: "/tasks/order", Fields: worker.Fields{Status: "state", Input: "payload", Error: "failure"}})
+	for _, needed := range []string{
+		"state ASCENDING, updatedAt ASCENDING", "state ASCENDING, updatedAt DESCENDING", "failure.code ASCENDING, updatedAt DESCENDING",
+		"lastError.code ASCENDING, updatedAt DESCENDING", "state ASCENDING, createdAt ASCENDING",
+	} {
+		f.Indexes.Composite["orders: "+needed] = "READY"
+	}
+	f.Indexes.Fields["orders/payload"], f.Indexes.Fields["orders/result"] = false, false
+}
+
+func TestAKindWithAllThatItNeedsHasNoFinding(t *testing.T) {
+	f := shipped(t)
+	orders(&f)
+	if found, _ := doctor.Check(f); len(found) > 0 {
+		t.Errorf("%+v", found)
+	}
+}
+
 func indexState(state string) func(*doctor.Facts) {
 	return func(f *doctor.Facts) {
-		f.Indexes.Composite[doctor.NeededIndexes("analyses")[0]] = state
+		f.Indexes.Composite[doctor.NeededIndexes(f.Kinds[0])[0]] = state
 	}
 }
 

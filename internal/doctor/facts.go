@@ -4,11 +4,14 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"taskguard/worker"
 )
 
 // Facts hold what is known of a deployment. The zero value knows nothing.
 type Facts struct {
 	Worker, Doclock Service
+	Kinds           []worker.Kind // of work
 	Queue           Queue
 	Indexes         Indexes
 	Jobs            []Job // of Cloud Scheduler in the queue's region

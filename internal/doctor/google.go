@@ -86,9 +86,9 @@ func (r *reader) askQueue(ctx context.Context, name string) {
 	})
 }
 
-// askIndexes reads the indexes of a collection group, and the fields of all groups that
-// have settings of their own, which include those that a group inherits.
-func (r *reader) askIndexes(ctx context.Context, database, group string) {
+// askIndexes reads the indexes of the kinds' collection groups, and the fields of all groups
+// that have settings of their own, which include those that a group inherits.
+func (r *reader) askIndexes(ctx context.Context, database string) {
 	r.ask(ctx, DatabaseIndexes, "the indexes of "+database, func(ctx context.Context) error {
 		all := &Indexes{Composite: map[string]string{}, Fields: map[string]bool{}}
 		api, err := firestore.NewService(ctx, r.Google...)
@@ -96,14 +96,17 @@ func (r *reader) askIndexes(ctx context.Context, database, group string) {
 			return err
 		}
 		groups := api.Projects.Databases.CollectionGroups
-		err = groups.Indexes.List(database+"/collectionGroups/"+group).Pages(ctx, func(p *firestore.GoogleFirestoreAdminV1ListIndexesResponse) error {
-			for _, i := range p.Indexes {
-				all.add(group, i)
+		for i := range r.facts.Kinds {
+			group := path.Base(r.facts.Kinds[i].Collection)
+			err = groups.Indexes.List(database+"/collectionGroups/"+group).Pages(ctx, func(p *firestore.GoogleFirestoreAdminV1ListIndexesResponse) error {
+				for _, i := range p.Indexes {
+					all.add(group, i)
+				}
+				return nil
+			})
+			if err != nil {
+				return err
 			}
-			return nil
-		})
-		if err != nil {
-			return err
 		}
 		fields := groups.Fields.List(database + "/collectionGroups/-").Filter("indexConfig.usesAncestorConfig:false")
 		err = fields.Pages(ctx, func(p *firestore.GoogleFirestoreAdminV1ListFieldsResponse) error {

@@ -1,26 +1,41 @@
 package doctor
 
 import (
+	"cmp"
+	"path"
 	"strings"
 
 	firestore "google.golang.org/api/firestore/v1"
+
+	"taskguard/worker"
 )
 
 // Indexes are a database's, as far as the worker needs them.
 type Indexes struct {
-	Group     string            // the collection group of the analyses
 	Composite map[string]string // the states by "group: field order, …"; an empty state is unknown
 	Fields    map[string]bool   // whether a field is indexed, by group/field, if it has settings of its own
 }
 
-// NeededIndexes returns the composite indexes that the queries need: recovery's first, those of
-// the filters, and that of the oldest unfinished analysis.
-func NeededIndexes(group string) (all []string) {
-	all = append(all, group+": status ASCENDING, updatedAt ASCENDING")
-	for _, field := range []string{"status", "error.code", "lastError.code"} {
-		all = append(all, group+": "+field+" ASCENDING, updatedAt DESCENDING")
+// NeededIndexes returns the composite indexes that the queries of a kind need: recovery's first,
+// those of the filters, and that of the oldest unfinished document.
+func NeededIndexes(k worker.Kind) (all []string) {
+	prefix, status := path.Base(k.Collection)+": ", cmp.Or(k.Fields.Status, "status")
+	all = append(all, prefix+status+" ASCENDING, updatedAt ASCENDING")
+	for _, field := range []string{status, cmp.Or(k.Fields.Error, "error") + ".code", "lastError.code"} {
+		all = append(all, prefix+field+" ASCENDING, updatedAt DESCENDING")
 	}
-	return append(all, group+": status ASCENDING, createdAt ASCENDING")
+	return append(all, prefix+status+" ASCENDING, createdAt ASCENDING")
+}
+
+// createIndex returns the command that creates an index that NeededIndexes returns.
+func createIndex(needed string) string {
+	group, fields, _ := strings.Cut(needed, ": ")
+	command := "gcloud firestore indexes composite create --collection-group=" + group
+	for field := range strings.SplitSeq(fields, ", ") {
+		name, order, _ := strings.Cut(field, " ")
+		command += " --field-config=field-path=" + name + ",order=" + strings.ToLower(order)
+	}
+	return command
 }
 
 // indexesFile reads Firebase's firestore.indexes.json.
@@ -63,10 +78,10 @@ func (all *Indexes) add(group string, i *firestore.GoogleFirestoreAdminV1Index) 
 	}
 }
 
-// indexed reports whether a field of the analyses is indexed, by the nearest setting:
+// indexed reports whether a field of a collection group is indexed, by the nearest setting:
 // the path * stands for each field, and the group __default__ for each group.
-func (all Indexes) indexed(name string) bool {
-	for _, f := range []string{all.Group + "/" + name, all.Group + "/*", "__default__/*"} {
+func (all Indexes) indexed(group, name string) bool {
+	for _, f := range []string{group + "/" + name, group + "/*", "__default__/*"} {
 		if is, set := all.Fields[f]; set {
 			return is
 		}

@@ -6,19 +6,21 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path"
 	"regexp"
 	"slices"
 
 	"google.golang.org/api/option"
+
+	"taskguard/worker"
 )
 
 // Options name what to read.
 type Options struct {
-	Service string // a service's file; or its name, short or projects/P/locations/L/services/S
-	Doclock string // likewise
-	Queue   string // a file of gcloud's flags; empty: the queue of TASK_QUEUE
-	Indexes string // a firestore.indexes.json; empty: the database's
+	Service string        // a service's file; or its name, short or projects/P/locations/L/services/S
+	Doclock string        // likewise
+	Queue   string        // a file of gcloud's flags; empty: the queue of TASK_QUEUE
+	Indexes string        // a firestore.indexes.json; empty: the database's
+	Kinds   []worker.Kind // of work, filled; none: analysis
 	Lookup  func(string) (string, bool)
 	Google  []option.ClientOption // for the clients of its APIs, such as an endpoint for tests
 }
@@ -59,14 +61,17 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 	if r.online(SchedulerJobs, project != "", "TASK_QUEUE names no region") {
 		r.askJobs(ctx, "projects/"+project+"/locations/"+region)
 	}
-	project, group := cmp.Or(r.env("GOOGLE_CLOUD_PROJECT"), project), path.Base(cmp.Or(r.env("ANALYSES_COLLECTION"), "analyses"))
+	project = cmp.Or(r.env("GOOGLE_CLOUD_PROJECT"), project)
+	if f.Kinds = o.Kinds; len(f.Kinds) == 0 {
+		analysis, _ := worker.Kind{Collection: r.env("ANALYSES_COLLECTION")}.Filled() // a wrong collection has no indexes
+		f.Kinds = []worker.Kind{analysis}
+	}
 	if o.Indexes != "" {
 		f.Indexes, err = indexesFile(o.Indexes)
 		r.done(DatabaseIndexes, o.Indexes, err)
 	} else if r.online(DatabaseIndexes, project != "", "neither GOOGLE_CLOUD_PROJECT nor TASK_QUEUE names a project") {
-		r.askIndexes(ctx, "projects/"+project+"/databases/"+cmp.Or(r.env("FIRESTORE_DATABASE"), "(default)"), group)
+		r.askIndexes(ctx, "projects/"+project+"/databases/"+cmp.Or(r.env("FIRESTORE_DATABASE"), "(default)"))
 	}
-	f.Indexes.Group = group
 	for s := range maps.Values(f.Status) {
 		if s.From != "" || s.Failed {
 			return *f, nil

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"taskguard/internal/doctor"
+	"taskguard/worker"
 )
 
 // cloud answers GET requests as Google's APIs do, by path.
@@ -116,6 +117,30 @@ func (c *cloud) ask(t *testing.T, ctx context.Context) doctor.Facts { //nolint:r
 		t.Fatal(err)
 	}
 	return f
+}
+
+func TestTheIndexesOfEachKindAreRead(t *testing.T) {
+	c := newCloud(t)
+	c.answers[groups+"orders/indexes"] = strings.Replace(c.answers[groups+"analyses/indexes"], "READY", "CREATING", 1)
+	f, err := doctor.Read(t.Context(), doctor.Options{
+		Kinds:  []worker.Kind{{Name: "analysis", Collection: "analyses"}, {Name: "order", Collection: "shops/s/orders"}},
+		Lookup: lookup(map[string]string{"GOOGLE_CLOUD_PROJECT": "my-project"}),
+		Google: []option.ClientOption{option.WithEndpoint(c.URL), option.WithoutAuthentication()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rules []string
+	found, _ := doctor.Check(f)
+	for _, one := range found {
+		rules = append(rules, one.Rule)
+		if !strings.Contains(one.Problem, "orders") {
+			t.Errorf("%+v", one)
+		}
+	}
+	if want := []string{"index-missing", "field-indexed", "field-indexed"}; !slices.Equal(rules, want) {
+		t.Errorf("%q, want %q", rules, want)
+	}
 }
 
 // Each row changes one answer of Google's.

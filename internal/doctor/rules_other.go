@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -51,25 +52,31 @@ func (d deployment) queueHot() []Finding {
 }
 
 func (d deployment) indexMissing() (found []Finding) {
-	for _, need := range NeededIndexes(d.Indexes.Group) {
+	var needed []string
+	for i := range d.Kinds {
+		needed = append(needed, NeededIndexes(d.Kinds[i])...)
+	}
+	for _, need := range needed {
 		state, exists := d.Indexes.Composite[need]
 		if !exists {
 			state = "missing"
 		}
 		found = append(found, findIf(state != "" && state != "READY", Problem,
 			fmt.Sprintf("The index of %s is %s: until it is ready, queries fail: of ascending updatedAt, recovery; of descending updatedAt, the console and status, requeue and cancel by filter; of createdAt, the age of the oldest analysis.", need, state),
-			"Create it (gcloud firestore indexes composite create, a --field-config=field-path=FIELD,order=ORDER each); wait while it is CREATING, and delete it before if it is NEEDS_REPAIR.")...)
+			fmt.Sprintf("Create it (%s; add --database for another than (default)); wait while it is CREATING, and delete it before if it is NEEDS_REPAIR.", createIndex(need)))...)
 	}
 	return found
 }
 
 // fieldIndexed finds fields that may be large and are indexed.
 func (d deployment) fieldIndexed() (found []Finding) {
-	group := d.Indexes.Group
-	for _, name := range []string{"input", "result"} {
-		found = append(found, findIf(d.Indexes.indexed(name), Problem,
-			fmt.Sprintf("The field %s of %s is indexed: Firestore refuses a document with more than 40,000 index entries.", name, group),
-			fmt.Sprintf("Exempt it (gcloud firestore indexes fields update %s, --collection-group=%s --disable-indexes).", name, group))...)
+	for i := range d.Kinds {
+		group, fields := path.Base(d.Kinds[i].Collection), d.Kinds[i].Fields
+		for _, name := range []string{cmp.Or(fields.Input, "input"), cmp.Or(fields.Result, "result")} {
+			found = append(found, findIf(d.Indexes.indexed(group, name), Problem,
+				fmt.Sprintf("The field %s of %s is indexed: Firestore refuses a document with more than 40,000 index entries.", name, group),
+				fmt.Sprintf("Exempt it (gcloud firestore indexes fields update %s, --collection-group=%s --disable-indexes).", name, group))...)
+		}
 	}
 	return found
 }

@@ -56,6 +56,13 @@ func (d deployment) targetURL() []Finding {
 		return nil
 	}
 	other := strings.HasSuffix(u.Hostname(), ".run.app") && !strings.HasPrefix(u.Hostname(), d.Worker.Name+"-")
+	for i := range d.Kinds {
+		if k := &d.Kinds[i]; strings.HasSuffix(u.Path, k.Path) {
+			return findIf(true, Problem,
+				fmt.Sprintf("TASK_TARGET_URL is %s, which ends with the path of the kind %s: a task's URL has the path after TASK_TARGET_URL, so each delivery is answered 404.", u, k.Name),
+				setVariable("TASK_TARGET_URL", strings.TrimSuffix(u.String(), k.Path)))
+		}
+	}
 	return findIf(u.Scheme != "https" || other, Problem,
 		fmt.Sprintf("TASK_TARGET_URL is %s, which is no https address of %s: follow-ups and recovered analyses go elsewhere, or their tokens travel in plain text.", u, d.Worker.Name),
 		setVariable("TASK_TARGET_URL", "URL"))

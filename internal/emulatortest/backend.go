@@ -53,11 +53,11 @@ func EachKind(t *testing.T, body func(t *testing.T, b *Backend)) {
 	t.Run("embedded", func(t *testing.T) { EmbeddedKinds(t, body) })
 	t.Run("google", func(t *testing.T) {
 		Google(t)
-		for name, k := range kinds() {
+		for name, k := range Kinds() {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				b := OnGoogle(t)
-				b.Kind = k
+				b.Kind = *k
 				body(t, b)
 			})
 		}
@@ -68,11 +68,11 @@ func EachKind(t *testing.T, body func(t *testing.T, b *Backend)) {
 // Jobs.
 func EmbeddedKinds(t *testing.T, body func(t *testing.T, b *Backend)) {
 	t.Helper()
-	for name, k := range kinds() {
+	for name, k := range Kinds() {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := Embedded(t)
-				b.Kind = k
+				b.Kind = *k
 				body(t, b)
 			})
 		})

@@ -27,7 +27,8 @@ func Jobs() Kind {
 	}}
 }
 
-func kinds() map[string]Kind { return map[string]Kind{"analyses": {}, "jobs": Jobs()} }
+// Kinds returns the kinds of EachKind by name.
+func Kinds() map[string]*Kind { return map[string]*Kind{"analyses": {}, "jobs": new(Jobs())} }
 
 // names and words list the vocabulary after that of analyses.
 func (v *Vocabulary) names() [][2]string {

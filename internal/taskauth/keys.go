@@ -1,6 +1,7 @@
 package taskauth
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -51,9 +52,7 @@ func newKeyring(of signer, from KeySource) *keyring {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
-	if k.Log == nil {
-		k.Log = slog.New(slog.DiscardHandler)
-	}
+	k.Log = cmp.Or(k.Log, slog.New(slog.DiscardHandler))
 	return k
 }
 

@@ -1,6 +1,7 @@
 package taskauth
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -89,9 +90,7 @@ func newTokenVerifier(of signer, audience string, from KeySource) (*tokenVerifie
 	if strings.TrimSpace(audience) == "" {
 		return nil, errors.New("taskauth: the audience is empty")
 	}
-	if from.KeysURL == "" {
-		from.KeysURL = of.page
-	}
+	from.KeysURL = cmp.Or(from.KeysURL, of.page)
 	if u, err := url.Parse(from.KeysURL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return nil, errors.New("taskauth: the keys' URL is not an http or https URL")
 	}

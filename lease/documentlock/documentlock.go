@@ -88,7 +88,7 @@ func New(store lease.Store[Lock], ttl time.Duration) (*Locks, error) {
 	return &Locks{store: store, lessor: lessor, policy: p}, nil
 }
 
-// TTL returns how long a lock lives after its last heartbeat.
+// TTL returns how long a lock is valid after a heartbeat.
 func (l *Locks) TTL() time.Duration { return l.policy.TTL }
 
 // Acquire takes the room for owner if it is free or expired, and extends the lock

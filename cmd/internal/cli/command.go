@@ -48,6 +48,8 @@ type Call struct {
 	Lookup func(string) (string, bool) // such as os.LookupEnv
 	Flags  *flag.FlagSet
 	JSON   bool
+
+	kind string // of --kind
 }
 
 // UsageError reports wrong arguments in one line.

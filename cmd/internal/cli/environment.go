@@ -11,6 +11,7 @@ import (
 
 	"taskguard/internal/cloudrun"
 	"taskguard/repo"
+	"taskguard/worker"
 )
 
 // Variables that name emulators.
@@ -33,28 +34,47 @@ func Check(e *cloudrun.Environment) error {
 // Missing returns the error of a required variable that is not set.
 func Missing(name string) error { return EnvironmentError{fmt.Errorf("%s: must be set", name)} }
 
-// Place is a collection of analyses in a database.
+// Place is the collection of a kind of work in a database.
 type Place struct {
 	cloudrun.Firestore
-	Collection string
+	worker.Kind
 }
 
-// NewPlace reads where the analyses are. Without a default the project is required.
+// NewPlace reads where the analyses are. project is the default.
 func NewPlace(e *cloudrun.Environment, project string) Place {
-	p := Place{e.Firestore(), e.Collection("ANALYSES_COLLECTION", "analyses")}
-	if p.Project = cmp.Or(p.Project, project); p.Project == "" {
-		e.Problem("GOOGLE_CLOUD_PROJECT", "must be set")
-	}
+	p := Place{e.Firestore(), worker.Kind{Collection: e.Collection("ANALYSES_COLLECTION", "analyses")}}
+	p.Project = cmp.Or(p.Project, project)
 	return p
 }
 
 // String describes p in the console's head.
 func (p Place) String() string { return p.Project + " / " + p.Database + " / " + p.Collection }
 
+// Other returns the name of a kind that is not analysis, and "" for analysis.
+func (p Place) Other() string {
+	if p.Name == analysis {
+		return ""
+	}
+	return p.Name
+}
+
+// Flag returns the flag that names a kind that is not analysis, after a space.
+func (p Place) Flag() string {
+	if p.Other() == "" {
+		return ""
+	}
+	return " --kind " + p.Name
+}
+
+// Options completes o with the names of p.
+func (p Place) Options(o repo.Options) repo.Options {
+	o.Database, o.Collection, o.Emulator, o.Fields = p.Database, p.Collection, p.Emulator, p.Fields
+	return o
+}
+
 // Open connects to p, which completes the options.
 func (p Place) Open(ctx context.Context, options repo.Options) (*repo.Analyses, error) {
-	options.Database, options.Collection, options.Emulator = p.Database, p.Collection, p.Emulator
-	return repo.Open(ctx, p.Project, options)
+	return repo.Open(ctx, p.Project, p.Options(options))
 }
 
 // Rooms connects to the document locks of the database.

@@ -78,6 +78,7 @@ type bulk struct {
 
 // parse returns the IDs, or none if a filter is given.
 func (b *bulk) parse(c *cli.Call) ([]string, error) {
+	c.TakesKind(firstKind)
 	c.TakesJSON("print a JSON line for each analysis and, with a filter, one for the summary")
 	b.flags(c)
 	c.Flags.BoolVar(&b.dryRun, "dry-run", false, "with a filter: change nothing, only count")
@@ -160,7 +161,7 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, what console.Ch
 		cli.Print(c.Err, "taskguard %s: it has stopped, as the queue refuses deliveries; when that is corrected, run it again for the rest\n", c.Name)
 	}
 	if notBooked {
-		cli.Print(c.Err, "taskguard %s: taskguard requeue --status QUEUED --since %s books the missing deliveries now; recovery does after one TTL\n", c.Name, iso8601.Format(before))
+		cli.Print(c.Err, "taskguard %s: taskguard requeue%s --status QUEUED --since %s books the missing deliveries now; recovery does after one TTL\n", c.Name, cl.place.Flag(), iso8601.Format(before))
 	}
 	if ctx.Err() != nil {
 		cli.Print(c.Err, "taskguard %s: run it again for the rest; --older-than %s leaves out what has changed since\n", c.Name, iso8601.Format(before))

@@ -24,13 +24,17 @@ import (
 	"taskguard/repo"
 )
 
-// Client is the database and the queue that the environment names.
+// Client is the documents of a kind of work and the queue, as the environment names them.
 type Client struct {
 	place      cli.Place
 	analyses   *repo.Analyses
+	db         *repo.Database
 	queue      *taskqueue.Queue // nil: none is named
 	runTimeout time.Duration    // the worker's
 }
+
+// firstKind describes the kind that a command uses without --kind.
+const firstKind = "the first"
 
 // queueUse is whether a command needs the queue.
 type queueUse int
@@ -41,15 +45,26 @@ const (
 	requiredQueue
 )
 
-// connect reads the environment and opens what it names.
+// connect reads the environment and opens what it names, of the kind of --kind or else of
+// the first.
 func connect(ctx context.Context, c *cli.Call, use queueUse, o repo.Options) (*Client, error) {
+	all, err := connectAll(ctx, c, use, o)
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+// connectAll is like connect, of the kind of --kind or else of all kinds. They share the
+// connections, which close of any of them ends.
+func connectAll(ctx context.Context, c *cli.Call, use queueUse, o repo.Options) (all []*Client, err error) {
 	e := c.Environment()
-	cl := &Client{place: cli.NewPlace(e, "")}
 	o.Keep = e.KeepFinished()
 	var cfg *taskqueue.Config
+	var runTimeout time.Duration
 	if use != noQueue {
 		cfg = e.TaskQueue()
-		cl.runTimeout = e.Duration("RUN_TIMEOUT", delivery.DefaultRunTimeout)
+		runTimeout = e.Duration("RUN_TIMEOUT", delivery.DefaultRunTimeout)
 		switch {
 		case cfg == nil && use == requiredQueue:
 			e.Problem("TASK_QUEUE", "must be set")
@@ -57,30 +72,42 @@ func connect(ctx context.Context, c *cli.Call, use queueUse, o repo.Options) (*C
 			e.Problem("TASK_CALLER", "must be set, to the service account that the worker accepts")
 		}
 	}
-	if err := cli.Check(e); err != nil {
+	places, err := c.Places(e)
+	if err != nil {
 		return nil, err
 	}
-	err := cli.Reach(ctx, cli.FirestoreEmulator, cl.place.Emulator, cli.AdviceRestart)
+	err = cli.Reach(ctx, cli.FirestoreEmulator, places[0].Emulator, cli.AdviceRestart)
 	if err == nil && cfg != nil {
 		err = cli.Reach(ctx, cli.TasksEmulator, cfg.EmulatorHost, cli.AdviceRestart)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if cl.analyses, err = cl.place.Open(ctx, o); err != nil || cfg == nil {
-		return cl, err
+	db, err := repo.Connect(ctx, places[0].Project, places[0].Options(o))
+	if err != nil {
+		return nil, err
 	}
-	if cl.queue, err = taskqueue.Open(ctx, *cfg); err != nil {
-		return nil, errors.Join(err, cl.analyses.Close())
+	var queue *taskqueue.Queue
+	if cfg != nil {
+		if queue, err = taskqueue.Open(ctx, *cfg); err != nil {
+			return nil, errors.Join(err, db.Close())
+		}
 	}
-	return cl, nil
+	for i := range places {
+		cl := &Client{place: places[i], db: db, queue: queue, runTimeout: runTimeout}
+		if cl.analyses, err = db.Analyses(places[i].Options(o)); err != nil {
+			return nil, errors.Join(err, cl.close())
+		}
+		all = append(all, cl)
+	}
+	return all, nil
 }
 
 func (cl *Client) close() error {
 	if cl.queue == nil {
-		return cl.analyses.Close()
+		return cl.db.Close()
 	}
-	return errors.Join(cl.queue.Close(), cl.analyses.Close())
+	return errors.Join(cl.queue.Close(), cl.db.Close())
 }
 
 // lockPolicy reads the workers' policy, whose TTL decides what is orphaned.
@@ -99,23 +126,25 @@ func (cl *Client) deliver(ctx context.Context, verb, id string) (console.Deliver
 	if cl.queue == nil {
 		return console.None, nil
 	}
-	if _, err := cl.queue.Book(ctx, cl.task(taskqueue.Name(verb, id, rand.Text()), id)); err != nil {
-		return console.None, fmt.Errorf("%w: %w", errNotBooked, explainBooking(err))
+	if _, err := cl.guard().Book(ctx, id, taskqueue.Task{Name: taskqueue.Name(verb, id, rand.Text())}); err != nil {
+		return console.None, fmt.Errorf("%w: %w", errNotBooked, err)
 	}
 	return console.Booked, nil
 }
 
-// explainBooking adds what to correct after a booking that failed.
-func explainBooking(err error) error {
+// Book books in the queue, and adds to its error what to correct.
+func (cl *Client) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
+	already, err = cl.queue.Book(ctx, t)
 	if status.Code(err) == codes.NotFound {
-		return fmt.Errorf("the queue does not exist: correct TASK_QUEUE (%w)", err)
+		err = fmt.Errorf("the queue does not exist: correct TASK_QUEUE (%w)", err)
 	}
-	return err
+	return already, err
 }
 
-// task is a delivery of id for now.
-func (cl *Client) task(name, id string) taskqueue.Task {
-	return taskqueue.Task{Name: name, AnalysisID: id, Deadline: delivery.DispatchDeadline(cl.runTimeout)}
+// guard returns what books deliveries of the kind.
+func (cl *Client) guard() *delivery.Guard {
+	k := cl.place.Kind
+	return &delivery.Guard{Kind: delivery.Kind{Name: k.Name, IDField: k.IDField, Path: k.Path}, Orphans: cl.analyses, Queue: cl, RunTimeout: cl.runTimeout}
 }
 
 // explain adds what the operator needs to know to the errors of a change.
@@ -123,7 +152,7 @@ func (cl *Client) explain(id string, err error) error {
 	var held *lease.HeldError
 	switch {
 	case errors.Is(err, lease.ErrNotFound):
-		return fmt.Errorf("no analysis %q in collection %s of project %s", id, cl.place.Collection, cl.place.Project)
+		return fmt.Errorf("no %s %q in collection %s of project %s", cl.place.Name, id, cl.place.Collection, cl.place.Project)
 	case errors.As(err, &held):
 		return fmt.Errorf("%q is locked by %s until %s%s; cancel it first, or, if its worker is dead, only unlock it",
 			id, printable.Line(held.Owner), iso8601.Format(held.ExpiresAt), cli.Duration(held.Remaining, ", for %s more"))

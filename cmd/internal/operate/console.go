@@ -9,7 +9,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,6 +41,7 @@ type ConsoleOptions struct {
 // Console serves the page for operators until Ctrl-C.
 func Console(ctx context.Context, c *cli.Call) (err error) {
 	var o ConsoleOptions
+	c.TakesKind("all, and a page for each")
 	port := c.Flags.Int("port", consolePort, "the `port`; 0: any free one. With --listen and without --port it is the one of PORT, as on Cloud Run")
 	host := c.Flags.String("listen", "127.0.0.1", "the IP `address` to listen on. Any but a loopback one needs --iap-audience; without that, every user of this machine sees everything, inputs and results too")
 	c.Flags.BoolVar(&o.Write, "write", false, "allow unlock, requeue and cancel. Every user of this machine then acts in your name, unless --iap-audience is set")
@@ -59,7 +62,7 @@ func Console(ctx context.Context, c *cli.Call) (err error) {
 	}
 	l, err := cli.Listen("the console", address)
 	if err != nil {
-		return errors.Join(err, page.client.close())
+		return errors.Join(err, page.clients[0].close())
 	}
 	cli.Print(c.Err, "the console: http://%s/ (Ctrl-C ends it)\n", l.Addr())
 	return page.Serve(ctx, l)
@@ -92,8 +95,9 @@ func consoleAddress(c *cli.Call, o ConsoleOptions, host string, port int) (strin
 
 // ConsoleServer serves the console of one database.
 type ConsoleServer struct {
-	client     *Client
-	options    console.Options
+	clients    []*Client       // of each kind
+	options    console.Options // of all kinds
+	write      bool
 	background []func(context.Context)
 }
 
@@ -103,23 +107,27 @@ func NewConsole(ctx context.Context, c *cli.Call, o ConsoleOptions) (*ConsoleSer
 	if err != nil {
 		return nil, err
 	}
-	cl, err := connect(ctx, c, optionalQueue, repo.Options{Policy: policy}) // without a log: each poll would report the same unreadable lock
+	all, err := connectAll(ctx, c, optionalQueue, repo.Options{Policy: policy}) // without a log: each poll would report the same unreadable lock
 	if err != nil {
 		return nil, err
 	}
-	s := &ConsoleServer{client: cl, options: console.Options{
-		Limit: cmp.Or(o.Limit, console.DefaultLimit), Place: cl.place.String(), Identity: console.Everybody(operator()),
-		Books: cl.queue != nil, TTL: cl.analyses.TTL(), Log: o.Log,
+	s := &ConsoleServer{clients: all, write: o.Write, options: console.Options{
+		Limit: cmp.Or(o.Limit, console.DefaultLimit), Identity: console.Everybody(operator()),
+		Books: all[0].queue != nil, TTL: all[0].analyses.TTL(), Log: o.Log,
 	}}
-	if o.Write {
-		s.options.Operator = consoleOperator{cl, o.Log}
+	for i, cl := range all {
+		kind := console.Kind{Name: cl.place.Name}
+		if i > 0 { // the first is at /, as the only one is
+			kind.Root = "/kind/" + kind.Name
+		}
+		s.options.Kinds = append(s.options.Kinds, kind)
 	}
 	if o.Audience == "" {
 		return s, nil
 	}
 	proxy, err := taskauth.NewIAP(o.Audience, taskauth.KeySource{KeysURL: o.KeysURL, Log: o.Log})
 	if err != nil {
-		return nil, errors.Join(cli.UsageError("--iap-audience: "+err.Error()), cl.close())
+		return nil, errors.Join(cli.UsageError("--iap-audience: "+err.Error()), all[0].close())
 	}
 	s.options.Identity, s.options.AnyHost = proxyIdentity{proxy}, true
 	s.background = append(s.background, proxy.Run)
@@ -130,12 +138,29 @@ func NewConsole(ctx context.Context, c *cli.Call, o ConsoleOptions) (*ConsoleSer
 func (s *ConsoleServer) Serve(ctx context.Context, l net.Listener) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	page := console.NewServer(work, consoleSource{s.client}, s.options)
+	var pages []*console.Server
+	kinds := s.options.Kinds
+	for i, cl := range s.clients {
+		o := s.options
+		o.Place, o.Root = cl.place.String(), kinds[i].Root
+		if s.write {
+			o.Operator = consoleOperator{cl, o.Log}
+		}
+		pages = append(pages, console.NewServer(work, consoleSource{cl}, o))
+	}
+	handler := func(w http.ResponseWriter, r *http.Request) {
+		i := slices.IndexFunc(kinds[1:], func(k console.Kind) bool { return strings.HasPrefix(r.URL.Path, k.Root+"/") }) + 1
+		http.StripPrefix(kinds[i].Root, pages[i]).ServeHTTP(w, r)
+	}
 	err := cloudrun.Service{
-		Handler: page, Limits: cloudrun.DefaultLimits(), Background: s.background, Stop: stop,
-		Drain: func(ctx context.Context) { page.Drain(ctx) }, Log: s.options.Log,
+		Handler: http.HandlerFunc(handler), Limits: cloudrun.DefaultLimits(), Background: s.background, Stop: stop,
+		Drain: func(ctx context.Context) {
+			for _, page := range pages {
+				page.Drain(ctx)
+			}
+		}, Log: s.options.Log,
 	}.Serve(ctx, l)
-	return errors.Join(err, s.client.close())
+	return errors.Join(err, s.clients[0].close())
 }
 
 // proxyIdentity identifies users by the identity proxy's token.

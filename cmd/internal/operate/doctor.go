@@ -27,6 +27,12 @@ func Doctor(ctx context.Context, c *cli.Call) error {
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
 	}
+	if e := c.Environment(); c.Value("KINDS") != "" {
+		o.Kinds = cli.Kinds(e)
+		if err := cli.Check(e); err != nil {
+			return err
+		}
+	}
 	facts, err := doctor.Read(ctx, o)
 	switch {
 	case err != nil:

@@ -16,9 +16,10 @@ import (
 )
 
 // Recover does what POST /internal/tasks/recover does each minute: it books a delivery
-// for each orphaned analysis.
+// for each orphaned analysis, of all kinds unless --kind names one.
 func Recover(ctx context.Context, c *cli.Call) (err error) {
-	c.TakesJSON("print what was found and booked as one JSON document, also after an error")
+	c.TakesKind("all")
+	c.TakesJSON("print what was found and booked as one JSON document for each kind, also after an error")
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
 	}
@@ -27,17 +28,22 @@ func Recover(ctx context.Context, c *cli.Call) (err error) {
 		return err
 	}
 	log := c.Log()
-	cl, err := connect(ctx, c, requiredQueue, repo.Options{Policy: policy, Log: log})
+	all, err := connectAll(ctx, c, requiredQueue, repo.Options{Policy: policy, Log: log})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, cl.close()) }()
-	guard := delivery.Guard{Orphans: cl.analyses, Queue: cl.queue, RunTimeout: cl.runTimeout, Log: log}
-	r, err := guard.Recover(ctx)
-	if err := errors.Join(printRecovered(c, r, err), explainIndex(err)); err != nil {
-		return err
+	defer func() { err = errors.Join(err, all[0].close()) }()
+	for _, cl := range all {
+		guard := cl.guard()
+		guard.Log = log
+		r, failed := guard.Recover(ctx)
+		failed = errors.Join(printRecovered(c, cl.place.Other(), r, failed), explainIndex(failed))
+		if failed == nil {
+			failed = reportUnknown(ctx, c, cl)
+		}
+		err = errors.Join(err, failed)
 	}
-	return reportUnknown(ctx, c, cl)
+	return err
 }
 
 // reportUnknown reports, on standard error, the analyses that recovery cannot find.
@@ -51,17 +57,24 @@ func reportUnknown(ctx context.Context, c *cli.Call, cl *Client) error {
 	for i := range all[:min(len(all), 3)] {
 		some = append(some, fmt.Sprintf("%q (%q)", all[i].ID, all[i].Status))
 	}
-	cli.Print(c.Err, "taskguard recover: %d never run and not found by recovery, as the status is none of QUEUED, PROCESSING, READY, FAILED (of at most %d read): %s; to run one: taskguard requeue ID\n",
-		len(all), most, printable.Line(strings.Join(some, ", ")))
+	f := cl.analyses.Fields()
+	cli.Print(c.Err, "taskguard recover: %d never run and not found by recovery, as the %s is none of %s, %s, %s, %s (of at most %d read): %s; to run one: taskguard requeue%s ID\n",
+		len(all), f.Status, f.Queued, f.Processing, f.Finished, f.Failed, most, printable.Line(strings.Join(some, ", ")), cl.place.Flag())
 	return nil
 }
 
 // printRecovered prints what was done, also if recovery failed afterwards.
-func printRecovered(c *cli.Call, r delivery.Recovery, failed error) error {
+func printRecovered(c *cli.Call, kind string, r delivery.Recovery, failed error) error {
 	if c.JSON {
-		return c.PrintJSON(r)
+		return c.PrintJSON(struct {
+			Kind string `json:"kind,omitempty"` // unless it is analysis
+			delivery.Recovery
+		}{kind, r})
 	}
 	text := fmt.Sprintf("found %d, booked %d", r.Found, r.Booked)
+	if kind != "" {
+		text = kind + ": " + text
+	}
 	switch {
 	case failed != nil:
 		text += "; then it failed"

@@ -24,6 +24,7 @@ import (
 // shownAnalysis is an analysis in status's JSON: its public form, and its lock
 // without the fencing token.
 type shownAnalysis struct {
+	Kind       string                 `json:"kind,omitempty"` // unless it is analysis
 	ID         string                 `json:"id"`
 	Status     string                 `json:"status"`
 	Attempts   int                    `json:"attempts"`
@@ -77,6 +78,7 @@ func (l lockInfo) String() string {
 
 // Status shows one analysis with input and result, or many without.
 func Status(ctx context.Context, c *cli.Call) (err error) {
+	c.TakesKind(firstKind)
 	c.TakesJSON("print one analysis as a JSON document, many as one JSON line each")
 	unfinished := c.Flags.Bool("unfinished", false, "list only QUEUED and PROCESSING, oldest update first")
 	limit := c.Flags.Int("limit", 100, "how many are listed, by id unless --unfinished; with a filter all, last updated first")
@@ -108,19 +110,19 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
-	cli.Print(c.Err, "taskguard status: reading %s\n", cl.place)
+	cli.Print(c.Err, "taskguard status%s: reading %s\n", cl.place.Flag(), cl.place)
 	switch {
 	case len(args) == 1:
 		return cl.showOne(ctx, c, args[0])
 	case *unfinished:
-		return showMany(ctx, c, cl.analyses.Unfinished, *limit)
+		return cl.showMany(ctx, c, cl.analyses.Unfinished, *limit)
 	case filtered:
-		return showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
+		return cl.showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 			found, _, err := cl.find(ctx, &f, limit)
 			return found, err
 		}, *limit)
 	}
-	return showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
+	return cl.showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 		return cl.analyses.List(ctx, "", limit)
 	}, *limit)
 }
@@ -131,7 +133,7 @@ func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
 		return cl.explain(id, err)
 	}
 	s := summaryOf(&a)
-	s.History = a.History
+	s.Kind, s.History = cl.place.Other(), a.History
 	checkpoint := cmp.Or(a.Checkpoint, &analysislock.Checkpoint{})
 	for to, v := range map[*json.RawMessage]any{&s.Input: a.Input, &s.Result: a.Result, &s.Checkpoint: checkpoint.Value} {
 		if *to, err = plainJSON(v); err != nil {
@@ -226,7 +228,7 @@ func progressText(p *analysislock.Progress, more ...string) string {
 
 // showMany prints what read finds. It reads one more than limit, to report whether
 // there are more.
-func showMany(ctx context.Context, c *cli.Call, read func(context.Context, int) ([]analysislock.Analysis, error), limit int) error {
+func (cl *Client) showMany(ctx context.Context, c *cli.Call, read func(context.Context, int) ([]analysislock.Analysis, error), limit int) error {
 	all, err := read(ctx, max(limit, limit+1)) // the greatest int has no next
 	if err != nil {
 		return err
@@ -239,7 +241,9 @@ func showMany(ctx context.Context, c *cli.Call, read func(context.Context, int) 
 		return printTable(c, all)
 	}
 	for i := range all {
-		if err := c.PrintJSON(summaryOf(&all[i])); err != nil {
+		s := summaryOf(&all[i])
+		s.Kind = cl.place.Other()
+		if err := c.PrintJSON(s); err != nil {
 			return err
 		}
 	}

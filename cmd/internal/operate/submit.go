@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -14,8 +13,8 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/console"
+	"taskguard/internal/delivery"
 	"taskguard/internal/printable"
-	"taskguard/internal/taskqueue"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
@@ -44,6 +43,7 @@ func Submit(ctx context.Context, c *cli.Call) (err error) {
 	input := c.Flags.String("input", "", "submit this JSON `value` instead of files")
 	id := c.Flags.String("id", "", "the `id` of the one analysis; without it, the id is made from name and content")
 	wait := c.Flags.Bool("wait", false, "wait until the analyses are finished; exit 1 if any is FAILED")
+	c.TakesKind(firstKind)
 	c.TakesJSON("print one JSON line for each analysis, with --wait when it is finished; progress goes to standard error")
 	files, err := c.Parse(0, -1)
 	if err != nil {
@@ -115,29 +115,17 @@ func submission(c *cli.Call, files []string, input, id string) ([]Document, erro
 
 // submit creates the document unless it exists, and books unless it is finished.
 func (cl *Client) submit(ctx context.Context, doc Document) (*submitted, error) {
-	s := &submitted{ID: doc.ID, Name: doc.Name, Booked: "now"}
-	err := cl.analyses.Create(ctx, doc.ID, doc.Input)
-	if s.Created = err == nil; !s.Created && !errors.Is(err, repo.ErrExists) {
+	done, err := cl.guard().Submit(ctx, cl.analyses, repo.ErrExists, doc.ID, doc.Input)
+	s := &submitted{ID: doc.ID, Name: doc.Name, Created: done.Created, Other: errors.Is(err, delivery.ErrOtherInput), Booked: "now", Status: done.Status}
+	switch {
+	case errors.Is(err, delivery.ErrNotBooked):
+		return nil, fmt.Errorf("%w; repeat the command", err)
+	case err != nil && !s.Other:
 		return nil, err
-	}
-	a, err := cl.analyses.Get(ctx, doc.ID)
-	s.Other = err == nil && !reflect.DeepEqual(a.Input, doc.Input)
-	if s.Status = a.Status; err == nil && analysislock.Finished(a.Status) {
+	case done.Already:
+		s.Booked = "already"
+	case !done.Booked:
 		s.Booked = string(console.NotNeeded)
-		return s, nil
-	}
-	if err == nil {
-		// An earlier submit may have crashed before it booked. If it did book, the task's
-		// name is taken, and nothing is booked here. If that task is gone, recovery books
-		// another.
-		var already bool
-		already, err = cl.queue.Book(ctx, cl.task(taskqueue.Name("submit", doc.ID, iso8601.Format(a.CreatedAt)), doc.ID))
-		if already {
-			s.Booked = "already"
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("the document exists, but its delivery is not booked: %w; repeat the command", explainBooking(err))
 	}
 	return s, nil
 }

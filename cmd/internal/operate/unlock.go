@@ -28,13 +28,14 @@ type changed struct {
 // booked. With --room it releases the lock of a document's room instead.
 func Unlock(ctx context.Context, c *cli.Call) error {
 	room := c.Flags.String("room", "", "take the lock of this document `room` instead of an analysis's")
+	c.TakesKind(firstKind)
 	c.TakesJSON("print what was changed as one JSON line")
 	args, err := c.Parse(0, 1)
 	switch {
 	case err != nil:
 		return err
-	case *room != "" && len(args) > 0:
-		return cli.UsageError("an ID and --room exclude each other")
+	case *room != "" && (len(args) > 0 || c.Given("kind")):
+		return cli.UsageError("an ID and --room exclude each other, as do --kind and --room")
 	case *room != "":
 		return unlockRoom(ctx, c, *room)
 	case len(args) == 0:
@@ -75,6 +76,7 @@ const (
 
 // Delete deletes the documents of analyses. It is refused while one is locked.
 func Delete(ctx context.Context, c *cli.Call) error {
+	c.TakesKind(firstKind)
 	c.TakesJSON("print a JSON line for each analysis")
 	ids, err := c.Parse(1, -1)
 	if err != nil {
@@ -180,6 +182,9 @@ func (cl *Client) change(ctx context.Context, what console.Change, id string, se
 		return changed{}, err
 	}
 	done = changed{ID: id, Was: was.Status, Status: status, Lock: lockOf(&was), Delivery: console.NotNeeded}
+	if kind := cl.place.Other(); kind != "" {
+		log = log.With("kind", kind)
+	}
 	attrs := []any{
 		"command", what, "analysis_id", id, "project", cl.place.Project, "by", who,
 		"status_was", was.Status, "lock_held", done.Lock.Held, "lock_owner", was.Lock.Owner, "lock_token", was.Lock.Token,

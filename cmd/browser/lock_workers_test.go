@@ -31,7 +31,7 @@ func TestALockOutlivesItsWebServer(t *testing.T) {
 		dir := t.TempDir()
 		examplestest.Copy(t, dir, web+"locks.js", web+"page.css")
 		server := httptest.NewServer(http.FileServer(http.Dir(dir)))
-		b := newProfile(t).load(&site{url: server.URL}, before, serverless)
+		b := newProfile(t).load(&lockSite{url: server.URL}, before, serverless)
 		b.want(renewing, `["`+strategy+`",[]]`)
 		server.CloseClientConnections()
 		server.Close()
@@ -102,7 +102,7 @@ func TestAPolicyWithoutBlobWorkersRefusesTheFileAndKeepsTheWebLock(t *testing.T)
 		"web-lock":  `["web-lock",[]]`,
 		"file-lock": `["acquire-denied",false,"no_worker"]`,
 	} {
-		b := p.load(&site{url: server.URL}, strategies[strategy], serverless)
+		b := p.load(&lockSite{url: server.URL}, strategies[strategy], serverless)
 		b.want(renewing+`.catch(({ code, retryable, context }) => [code, retryable, context.error])`, want)
 		b.Close()
 	}

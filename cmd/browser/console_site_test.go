@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,14 +20,9 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/operate"
 	"taskguard/emulator/cloudtasks"
-	"taskguard/internal/chromiumtest"
 	"taskguard/internal/emulatortest"
 	"taskguard/lease/iso8601"
 )
-
-func TestMain(m *testing.M) {
-	os.Exit(chromiumtest.Main(m, "the tests of the operators' console"))
-}
 
 // site is a console, what it shows, and a worker that records what is delivered.
 type site struct {
@@ -41,16 +35,16 @@ type site struct {
 	url   string
 	stop  func() // ends the console as Ctrl-C does
 
-	profile *chromiumtest.Profile
+	profile *Profile
 
 	mu        sync.Mutex
-	delivered []string // bodies
+	delivered []string // paths and bodies
 }
 
 // newSite starts `taskguard console` with these flags.
 func newSite(t *testing.T, flags ...string) *site {
 	t.Helper()
-	s := &site{Backend: emulatortest.Embedded(t), t: t, flags: flags, profile: chromiumtest.NewProfile(t)}
+	s := &site{Backend: emulatortest.Embedded(t), t: t, flags: flags, profile: NewProfile(t)}
 	store := listen(t, "127.0.0.1:0")
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = s.Server.Serve(store) }) // until it is closed
@@ -79,7 +73,7 @@ const pollFaster = `const wait = setTimeout;
 	globalThis.setTimeout = (call, ms) => wait(call, ms / 4);`
 
 // open opens a page of the console in which scripts run before the page's own.
-func (s *site) open(path string, scripts ...string) *chromiumtest.Tab {
+func (s *site) open(path string, scripts ...string) *Tab {
 	s.t.Helper()
 	return s.profile.Open(s.url+path, append([]string{pollFaster}, scripts...)...)
 }
@@ -102,7 +96,7 @@ func (s *site) start(port string) {
 			s.t.Errorf("the console: exit %d\n%s", code, log)
 		}
 	})
-	for deadline := time.Now().Add(chromiumtest.Patience); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(Patience); ; time.Sleep(10 * time.Millisecond) {
 		if m := consoleAddress.FindStringSubmatch(log.String()); m != nil {
 			s.url = m[1]
 			return
@@ -147,7 +141,7 @@ func (s *site) deliver(_ http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body) // a delivery that breaks off is repeated
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.delivered = append(s.delivered, string(body))
+	s.delivered = append(s.delivered, r.URL.Path+" "+string(body))
 }
 
 // analysis writes the analysis id as another program would: created and updated now,
@@ -189,7 +183,7 @@ func reported(fields map[string]any) map[string]any {
 	return fields
 }
 
-// deliveries returns the bodies delivered so far.
+// deliveries returns the paths and bodies delivered so far.
 func (s *site) deliveries() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +193,7 @@ func (s *site) deliveries() []string {
 // wantDelivery waits for the one delivery of the analysis id.
 func (s *site) wantDelivery(id string) {
 	s.t.Helper()
-	deadline := time.Now().Add(chromiumtest.Patience)
+	deadline := time.Now().Add(Patience)
 	for len(s.deliveries()) == 0 && time.Now().Before(deadline) {
 		time.Sleep(20 * time.Millisecond)
 	}

@@ -1,15 +1,4 @@
-// Package chromiumtest drives a page in Chromium, for tests only: it starts the browser,
-// opens tabs, and checks that the page fits its window. If BROWSER_SHOTS names a
-// directory, pictures are saved there.
-//
-// A package of tests calls Main from its TestMain, so that a machine without
-// Chromium shows:
-//
-//	ok  	taskguard/cmd/doclock/browser	0.01s [no tests to run]
-//
-// With REQUIRE_CHROMIUM set (to anything but "" or "0") its absence is a failure
-// instead; TASKGUARD_NO_CHROMIUM hides Chromium.
-package chromiumtest
+package browser
 
 import (
 	"flag"
@@ -19,9 +8,10 @@ import (
 	"testing"
 )
 
-// Main runs the tests if there is a Chromium, and returns the exit code. The text
-// what names the tests for the message that they are skipped.
-func Main(m *testing.M, what string) int {
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+// run runs the tests if there is a Chromium, and returns the exit code.
+func run(m *testing.M) int {
 	if _, err := find(); err == nil {
 		flag.Parse()
 		// The tests mostly wait: for a page to poll, or for a lock to end.
@@ -39,7 +29,7 @@ func Main(m *testing.M, what string) int {
 		fmt.Fprintln(os.Stderr, "REQUIRE_CHROMIUM is set, but no Chromium is in the PATH")
 		return 1
 	}
-	fmt.Println("Skipped: " + what + " in Chromium, which is not in the PATH.")
+	fmt.Println("Skipped: the tests of the web pages in Chromium, which is not in the PATH.")
 	// go test then shows [no tests to run] behind this package's ok. Otherwise it
 	// hides the output of packages that pass.
 	fmt.Println("testing: warning: no tests to run")

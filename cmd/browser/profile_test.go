@@ -1,4 +1,4 @@
-package chromiumtest
+package browser
 
 import (
 	"context"
@@ -21,7 +21,7 @@ type process struct {
 }
 
 // shared is the Chromium that serves all tests of the package, as a start takes seconds.
-// The first NewProfile starts it; Main ends it.
+// The first NewProfile starts it; TestMain ends it.
 var shared struct {
 	once    sync.Once
 	process process

@@ -1,4 +1,4 @@
-package echo
+package browser
 
 import (
 	"context"
@@ -13,9 +13,6 @@ import (
 	"taskguard/internal/doclockservice"
 )
 
-// patience is the time after which a test gives up.
-const patience = time.Minute
-
 // Site is a document lock service.
 type Site struct {
 	URL string
@@ -25,8 +22,8 @@ type Site struct {
 	end func() // of the instance that serves
 }
 
-// Start serves until the test ends. env is the service's environment.
-func Start(t *testing.T, env ...string) *Site {
+// startEcho serves until the test ends. env is the service's environment.
+func startEcho(t *testing.T, env ...string) *Site {
 	t.Helper()
 	s := &Site{t: t, env: append(env, "TASK_AUTH=iam", "PUSHER_APP_KEY=app-key", "PUSHER_APP_SECRET=app-secret")}
 	s.serve("127.0.0.1:0")
@@ -92,7 +89,7 @@ func (c Client) wantEvents(t *testing.T, want ...string) {
 		t.Fatal(err)
 	}
 	next := fmt.Sprintf("events.slice(0, %d)", len(want))
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(Patience); ; time.Sleep(20 * time.Millisecond) {
 		got, err := c.Eval(next)
 		if got == string(text) {
 			break
@@ -104,9 +101,9 @@ func (c Client) wantEvents(t *testing.T, want ...string) {
 	c.Want(t, fmt.Sprintf("void events.splice(0, %d)", len(want)), "")
 }
 
-// Check takes a room through its life. one watches its public channel, two its private
+// checkRoom takes a room through its life. one watches its public channel, two its private
 // one; both have sessions. The locks of s live for an hour.
-func Check(t *testing.T, s *Site, one, two Client) {
+func checkRoom(t *testing.T, s *Site, one, two Client) {
 	t.Helper()
 	both := func(public, private string) {
 		t.Helper()

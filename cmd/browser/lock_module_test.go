@@ -35,7 +35,7 @@ type moduleCase struct {
 // module waits half a second for an answer.
 func testModule(t *testing.T, cases []moduleCase) {
 	t.Helper()
-	s, p := newSite(t, long), newProfile(t)
+	s, p := newLockSite(t, long), newProfile(t)
 	tabs := map[string]*tab{} // one for each script before the page's own
 	for _, c := range cases {
 		if tabs[c.before] == nil {

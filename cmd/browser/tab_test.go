@@ -1,4 +1,4 @@
-package chromiumtest
+package browser
 
 import (
 	"context"

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -16,18 +15,12 @@ import (
 	"google.golang.org/api/option"
 
 	"taskguard/emulator/firestore"
-	"taskguard/internal/chromiumtest"
 	"taskguard/internal/doclock"
 	"taskguard/lease/documentlock"
 	"taskguard/repo"
 )
 
-func TestMain(m *testing.M) {
-	os.Exit(chromiumtest.Main(m, "the tests of the page and of its lock"))
-}
-
 const (
-	patience = chromiumtest.Patience
 	// short is a TTL short enough to wait for, and long enough for a busy
 	// machine's heartbeats.
 	short = 8 * time.Second
@@ -74,8 +67,8 @@ const (
 	withoutTimers = `globalThis.setTimeout = () => 0;`
 )
 
-// site is a document lock server on an embedded Firestore.
-type site struct {
+// lockSite is a document lock server on an embedded Firestore.
+type lockSite struct {
 	url   string
 	locks *documentlock.Locks
 
@@ -83,8 +76,8 @@ type site struct {
 	requests map[string]int // to the lock's route, by method
 }
 
-// newSite serves on the loopback; locks live for ttl.
-func newSite(t *testing.T, ttl time.Duration) *site {
+// newLockSite serves on the loopback; locks live for ttl.
+func newLockSite(t *testing.T, ttl time.Duration) *lockSite {
 	t.Helper()
 	rooms := newRooms(t)
 	locks, err := documentlock.New(rooms, ttl)
@@ -100,7 +93,7 @@ func newSite(t *testing.T, ttl time.Duration) *site {
 	var running sync.WaitGroup
 	running.Go(func() { feed.Run(work) })
 	server := doclock.NewServer(work, locks, feed, sessions, doclock.Options{Finder: rooms})
-	s := &site{locks: locks, requests: map[string]int{}}
+	s := &lockSite{locks: locks, requests: map[string]int{}}
 	listening := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/lock") {
 			s.mu.Lock()
@@ -111,7 +104,7 @@ func newSite(t *testing.T, ttl time.Duration) *site {
 	}))
 	t.Cleanup(func() {
 		stop()
-		draining, done := context.WithTimeout(context.Background(), patience)
+		draining, done := context.WithTimeout(context.Background(), Patience)
 		defer done()
 		if left := server.Drain(draining); left > 0 {
 			t.Errorf("%d sockets never ended", left)
@@ -145,19 +138,19 @@ func newRooms(t *testing.T) *repo.Rooms {
 }
 
 // page is the address of a room's page.
-func (s *site) page(room string) string { return s.url + "/?room=" + url.QueryEscape(room) }
+func (s *lockSite) page(room string) string { return s.url + "/?room=" + url.QueryEscape(room) }
 
 // count returns the number of requests to the lock's route so far.
-func (s *site) count(method string) int {
+func (s *lockSite) count(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.requests[method]
 }
 
 // free waits until the room is free.
-func (s *site) free(t *testing.T, room string) {
+func (s *lockSite) free(t *testing.T, room string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(Patience); ; time.Sleep(20 * time.Millisecond) {
 		state, err := s.locks.Get(t.Context(), room, "")
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("%s does not become free: %v", room, err)
@@ -169,7 +162,7 @@ func (s *site) free(t *testing.T, room string) {
 }
 
 // hold takes the room for another owner.
-func (s *site) hold(t *testing.T, room string) {
+func (s *lockSite) hold(t *testing.T, room string) {
 	t.Helper()
 	if _, err := s.locks.Acquire(t.Context(), room, "another"); err != nil {
 		t.Fatal(err)
@@ -177,7 +170,7 @@ func (s *site) hold(t *testing.T, room string) {
 }
 
 // unlock frees the room as an operator does.
-func (s *site) unlock(t *testing.T, room string) {
+func (s *lockSite) unlock(t *testing.T, room string) {
 	t.Helper()
 	if broken, err := s.locks.Break(t.Context(), room); err != nil || !broken {
 		t.Fatalf("an operator's unlock: %t, %v", broken, err)
@@ -185,18 +178,18 @@ func (s *site) unlock(t *testing.T, room string) {
 }
 
 // profile is a Chromium process whose tabs have the helpers of tab.
-type profile struct{ *chromiumtest.Profile }
+type profile struct{ *Profile }
 
 func newProfile(t *testing.T) *profile {
 	t.Helper()
-	return &profile{chromiumtest.NewProfile(t)}
+	return &profile{NewProfile(t)}
 }
 
 // in returns the profile for a subtest.
 func (p *profile) in(t *testing.T) *profile { return &profile{p.In(t)} }
 
 // tab is a page of a profile.
-type tab struct{ *chromiumtest.Tab }
+type tab struct{ *Tab }
 
 // open opens a new tab at url in which scripts run before the page's own.
 func (p *profile) open(url string, scripts ...string) *tab {
@@ -207,7 +200,7 @@ func (p *profile) open(url string, scripts ...string) *tab {
 
 // load opens an instrumented tab with the module as `locks` and its events in
 // `events`. The page has no lock and no socket of its own.
-func (p *profile) load(s *site, scripts ...string) *tab {
+func (p *profile) load(s *lockSite, scripts ...string) *tab {
 	b := p.open(s.url+"/page.css", append([]string{instrumented}, scripts...)...)
 	b.Eval(`import('/locks.js').then((module) => {
 		globalThis.locks = module;

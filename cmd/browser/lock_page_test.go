@@ -10,13 +10,11 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
-
-	"taskguard/internal/chromiumtest"
 )
 
 func TestClosingTheTabThatEditsLetsTheOtherTabEdit(t *testing.T) {
 	t.Parallel()
-	s, p := newSite(t, long), newProfile(t)
+	s, p := newLockSite(t, long), newProfile(t)
 	first, second := p.open(s.page("notes")), p.open(s.page("notes"))
 	first.shows("free")
 	first.Click("edit")
@@ -34,8 +32,8 @@ func TestClosingTheTabThatEditsLetsTheOtherTabEdit(t *testing.T) {
 // D5. No sweep runs here: the lock ends with its TTL.
 func TestABrowserThatIsKilledLosesItsLockAtTheEndOfItsTTL(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 4*time.Second)
-	first := &profile{chromiumtest.StartProfile(t)}
+	s := newLockSite(t, 4*time.Second)
+	first := &profile{StartProfile(t)}
 	editor, reader := first.open(s.page("notes")), newProfile(t).open(s.page("notes"))
 	editor.Click("edit")
 	editor.shows("mine")
@@ -55,7 +53,7 @@ func TestABrowserThatIsKilledLosesItsLockAtTheEndOfItsTTL(t *testing.T) {
 
 func TestLeavingThePageFreesTheLock(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, long)
+	s := newLockSite(t, long)
 	b := newProfile(t).open(s.page("notes"), withoutWebLocks)
 	b.Click("edit")
 	b.shows("mine")
@@ -69,7 +67,7 @@ func TestLeavingThePageFreesTheLock(t *testing.T) {
 
 func TestThePageIgnoresOlderEventsAndConnectsAgain(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 0)
+	s := newLockSite(t, 0)
 	b := newProfile(t).open(s.page("notes"), `
 		globalThis.sockets = [];
 		globalThis.WebSocket = class { constructor(url) { this.url = String(url); sockets.push(this); } };
@@ -87,7 +85,7 @@ func TestThePageIgnoresOlderEventsAndConnectsAgain(t *testing.T) {
 
 func TestASaveThatTheServerDoesNotConfirmIsNotMade(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 0)
+	s := newLockSite(t, 0)
 	b := newProfile(t).open(s.page("room"))
 	b.Click("edit")
 	b.shows("mine")
@@ -109,7 +107,7 @@ func TestASaveThatTheServerDoesNotConfirmIsNotMade(t *testing.T) {
 
 func TestThePageHasBothThemesAndFitsASmallScreen(t *testing.T) {
 	t.Parallel()
-	s, p := newSite(t, long), newProfile(t)
+	s, p := newLockSite(t, long), newProfile(t)
 	b, other := p.open(s.page("notes")), p.open(s.page("notes"))
 	backgrounds := map[string]bool{}
 	looks := func(b *tab, state string) {
@@ -141,7 +139,7 @@ func TestThePageHasBothThemesAndFitsASmallScreen(t *testing.T) {
 
 func TestThePageIsUsableWithOnlyTheKeyboard(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 0)
+	s := newLockSite(t, 0)
 	b := newProfile(t).open(s.page("notes"))
 	b.Focus()
 	b.shows("free")
@@ -189,7 +187,7 @@ var keptPages = []struct {
 
 func TestAPageRestoredByTheBackButtonIsReadOnly(t *testing.T) {
 	t.Parallel()
-	s, p := newSite(t, long), newProfile(t)
+	s, p := newLockSite(t, long), newProfile(t)
 	for _, c := range keptPages {
 		t.Run(c.name, func(t *testing.T) {
 			b := p.in(t).load(s)
@@ -216,9 +214,9 @@ func TestAPageRestoredByTheBackButtonIsReadOnly(t *testing.T) {
 // page that the browser has kept is not loaded, so there is no event to wait for.
 func (b *tab) goBack(condition string) {
 	b.T.Helper()
-	h := chromiumtest.Call(b.Tab, page.GetNavigationHistory, cdp.Empty{})
-	chromiumtest.Call(b.Tab, page.NavigateToHistoryEntry, page.NavigateToHistoryEntryParams{EntryID: h.Entries[h.CurrentIndex-1].ID})
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	h := Call(b.Tab, page.GetNavigationHistory, cdp.Empty{})
+	Call(b.Tab, page.NavigateToHistoryEntry, page.NavigateToHistoryEntryParams{EntryID: h.Entries[h.CurrentIndex-1].ID})
+	for deadline := time.Now().Add(Patience); ; time.Sleep(20 * time.Millisecond) {
 		ctx, done := context.WithTimeout(b.Ctx, time.Second)
 		holds, err := chromedp.Run(ctx, chromedp.Evaluate[bool](condition)) // fails while one page replaces the other
 		done()

@@ -17,7 +17,7 @@ import (
 	"taskguard/internal/examplestest"
 )
 
-const web = "../../../internal/doclock/web/"
+const web = "../../internal/doclock/web/"
 
 // serverless makes the helpers of load work without a server: quick locks the project,
 // and fail's faults meet the Worker of the file, the query of a Web Lock, and its release.
@@ -50,12 +50,12 @@ const serverless = `
 	globalThis.record = (ttl, age = 0) => JSON.stringify({ uuid: 'another', mtime: new Date(Date.now() - age).toISOString(), ttl });`
 
 // newStaticSite serves the module, page.css and what more is in dir, and has no lock.
-func newStaticSite(t *testing.T, dir string) *site {
+func newStaticSite(t *testing.T, dir string) *lockSite {
 	t.Helper()
 	examplestest.Copy(t, dir, web+"locks.js", web+"page.css")
 	server := httptest.NewServer(http.FileServer(http.Dir(dir)))
 	t.Cleanup(server.Close)
-	return &site{url: server.URL}
+	return &lockSite{url: server.URL}
 }
 
 // strategies are the scripts that make a page use each strategy.

@@ -7,8 +7,6 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
-
-	"taskguard/internal/chromiumtest"
 )
 
 // writing is a script that takes the room for the short TTL as `lease`, and writes
@@ -30,7 +28,7 @@ func TestALostLockIsReadOnlyOnceAndWritesNothing(t *testing.T) {
 	p := newProfile(t)
 	for name, c := range map[string]struct {
 		ttl time.Duration
-		run func(s *site, b *tab)
+		run func(s *lockSite, b *tab)
 	}{
 		"offline for longer than the TTL":           {short, offlineBeyondTheTTL},
 		"frozen for longer than the TTL":            {short, frozenBeyondTheTTL},
@@ -39,7 +37,7 @@ func TestALostLockIsReadOnlyOnceAndWritesNothing(t *testing.T) {
 		"with an unknown session":                   {long, unknownSession},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, c.ttl)
+			s := newLockSite(t, c.ttl)
 			b := p.in(t).load(s)
 			c.run(s, b)
 			b.Close()
@@ -47,7 +45,7 @@ func TestALostLockIsReadOnlyOnceAndWritesNothing(t *testing.T) {
 	}
 }
 
-func offlineBeyondTheTTL(s *site, b *tab) {
+func offlineBeyondTheTTL(s *lockSite, b *tab) {
 	b.Eval(writing)
 	b.Is(`events.some(({ type }) => type === 'lock:renewed') && written > 0`)
 	b.offline(true)
@@ -64,7 +62,7 @@ func offlineBeyondTheTTL(s *site, b *tab) {
 	s.free(b.T, "room")
 }
 
-func frozenBeyondTheTTL(s *site, b *tab) {
+func frozenBeyondTheTTL(s *lockSite, b *tab) {
 	b.Eval(writing)
 	b.hide()
 	b.Eval(`(() => {
@@ -82,14 +80,14 @@ func frozenBeyondTheTTL(s *site, b *tab) {
 }
 
 // R1: the next heartbeat fails, as the server has removed the lock.
-func unlockedByAnOperator(s *site, b *tab) {
+func unlockedByAnOperator(s *lockSite, b *tab) {
 	b.Eval(`locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 2000 })`)
 	s.unlock(b.T, "room")
 	b.Is(`readonly.length`)
 	b.wantEvents(taken, "attempt web-lock retry=0; error web-lock lease-stale retry=0; readonly-entered lease-stale")
 }
 
-func releasedAfterATakeOver(s *site, b *tab) {
+func releasedAfterATakeOver(s *lockSite, b *tab) {
 	b.Eval(acquiring)
 	s.unlock(b.T, "room")
 	s.hold(b.T, "room")
@@ -104,7 +102,7 @@ func releasedAfterATakeOver(s *site, b *tab) {
 }
 
 // unknownSession: a server that starts with another secret rejects earlier cookies.
-func unknownSession(s *site, b *tab) {
+func unknownSession(s *lockSite, b *tab) {
 	for _, c := range []struct{ before, script, want string }{
 		// An acquisition begins a new session.
 		{`0`, `locks.acquireProjectLock({ ...quick, retryLimit: 1 }).then((lease) => locks.releaseProjectLock(lease))`, `["none",[],2]`},
@@ -114,7 +112,7 @@ func unknownSession(s *site, b *tab) {
 	} {
 		b.Eval(`reset()`)
 		b.Eval(c.before)
-		chromiumtest.Call(b.Tab, network.SetCookie, network.SetCookieParams{Name: "doclock_session", Value: "v1.of.before", URL: s.url})
+		Call(b.Tab, network.SetCookie, network.SetCookieParams{Name: "doclock_session", Value: "v1.of.before", URL: s.url})
 		b.want(`(async () => {
 			events.length = 0;
 			return [await failure(`+c.script+`), readonly, events.filter(({ type }) => type === 'lock:attempt').length];
@@ -128,7 +126,7 @@ func unknownSession(s *site, b *tab) {
 // The page's own timers do not run, as a browser may slow them down to one a minute.
 func TestAHiddenTabKeepsItsLockForTheServersTTL(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, short)
+	s := newLockSite(t, short)
 	b := newProfile(t).load(s, withoutTimers)
 	b.Eval(acquiring)
 	b.hide()
@@ -144,7 +142,7 @@ func TestALeaseIsTrustedForNineTenthsOfTheServersTTLAtMost(t *testing.T) {
 		`preferredStrategy: 'file-lock'`: {30 * time.Second, 27 * time.Second},
 		`ttlMs: 60000`:                   {10 * time.Second, 9 * time.Second},
 	} {
-		b := p.load(newSite(t, c.server))
+		b := p.load(newLockSite(t, c.server))
 		// Less by how long the answer took.
 		b.want(`locks.acquireProjectLock({ ...quick, `+options+` }).then((lease) => {
 			const seconds = (Date.parse(lease.expiresAt) - Date.parse(lease.acquiredAt)) / 1000;
@@ -155,7 +153,7 @@ func TestALeaseIsTrustedForNineTenthsOfTheServersTTLAtMost(t *testing.T) {
 
 func TestTwoTabsWithTheSameOwnerIDAreTwoHolders(t *testing.T) {
 	t.Parallel()
-	s, p := newSite(t, long), newProfile(t)
+	s, p := newLockSite(t, long), newProfile(t)
 	const take = `failure(locks.acquireProjectLock({ ...quick, ownerId: 'a'.repeat(64), retryLimit: 1 }).then((lease) => { globalThis.lease = lease; }))`
 	first, second := p.load(s, withoutWebLocks), p.load(s, withoutWebLocks)
 	first.want(take, `"none"`)
@@ -178,7 +176,7 @@ type networkConditions struct {
 // offline disconnects the tab from the network, or connects it again.
 func (b *tab) offline(is bool) {
 	b.T.Helper()
-	chromiumtest.Call(b.Tab, emulateNetworkConditions, networkConditions{Offline: is, Download: -1, Upload: -1})
+	Call(b.Tab, emulateNetworkConditions, networkConditions{Offline: is, Download: -1, Upload: -1})
 }
 
 // hide shows another tab in front.
@@ -190,5 +188,5 @@ func (b *tab) hide() {
 
 func (b *tab) lifecycle(state page.SetWebLifecycleStateState) {
 	b.T.Helper()
-	chromiumtest.Call(b.Tab, page.SetWebLifecycleState, page.SetWebLifecycleStateParams{State: state})
+	Call(b.Tab, page.SetWebLifecycleState, page.SetWebLifecycleStateParams{State: state})
 }

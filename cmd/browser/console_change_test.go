@@ -7,13 +7,11 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp/kb"
-
-	"taskguard/internal/chromiumtest"
 )
 
 // tabTo presses Tab until the focus is on the element with this id, and checks that
 // each element on the way shows the focus.
-func tabTo(b *chromiumtest.Tab, id string) {
+func tabTo(b *Tab, id string) {
 	b.T.Helper()
 	var passed []string
 	for range 100 {

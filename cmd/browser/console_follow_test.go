@@ -10,19 +10,17 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
-
-	"taskguard/internal/chromiumtest"
 )
 
 // live waits until b is live, and marks the page: a reload removes the mark.
-func live(b *chromiumtest.Tab) {
+func live(b *Tab) {
 	b.T.Helper()
 	b.Is(`document.getElementById('live').dataset.live === 'live'`)
 	b.Eval(`globalThis.marked = true`)
 }
 
 // wantMarked fails if b was loaded again.
-func wantMarked(b *chromiumtest.Tab) {
+func wantMarked(b *Tab) {
 	b.T.Helper()
 	if got := b.Eval(`globalThis.marked === true`); got != "true" {
 		b.T.Error("the page was loaded again")
@@ -72,7 +70,7 @@ func TestAnAnalysisPageFollowsTheDatabaseWithoutAReload(t *testing.T) {
 }
 
 // wantStill fails if the time in this element changes.
-func wantStill(b *chromiumtest.Tab, element string) {
+func wantStill(b *Tab, element string) {
 	b.T.Helper()
 	before := b.Eval(element + `.textContent`)
 	if after := b.Eval(`new Promise((done) => setTimeout(() => done(` + element + `.textContent), 2500))`); after != before {
@@ -226,16 +224,16 @@ func TestAPageReportsAnUnavailableDatabaseAndRecovers(t *testing.T) {
 	late.Is(`document.getElementById('live').dataset.live === 'unavailable'`)
 	s.update("a", map[string]any{"status": "READY"})
 	s.store.restore()
-	for _, tab := range []*chromiumtest.Tab{b, late} {
+	for _, tab := range []*Tab{b, late} {
 		tab.Is(`document.getElementById('live').dataset.live === 'live' && ` + row("a") + `.dataset.state === 'READY'`)
 	}
 	wantMarked(b)
 }
 
 // front shows b in front of the other tabs of its window.
-func front(b *chromiumtest.Tab) {
+func front(b *Tab) {
 	b.T.Helper()
-	chromiumtest.Call(b, page.BringToFront, cdp.Empty{})
+	Call(b, page.BringToFront, cdp.Empty{})
 	b.Is(`!document.hidden`)
 }
 
@@ -243,7 +241,7 @@ func TestAHiddenPageSendsNoRequests(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.analysis("a", map[string]any{"status": "QUEUED"})
-	tabs := []*chromiumtest.Tab{s.open("/")}
+	tabs := []*Tab{s.open("/")}
 	live(tabs[0])
 	for range 2 {
 		b := tabs[0].OpenBeside(s.url)

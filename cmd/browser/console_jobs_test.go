@@ -12,7 +12,6 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"golang.org/x/sync/errgroup"
 
-	"taskguard/internal/chromiumtest"
 	"taskguard/lease/iso8601"
 )
 
@@ -51,7 +50,7 @@ func withMany(t *testing.T, flags ...string) *site {
 }
 
 // walk returns the ids of all pages from this one on.
-func walk(b *chromiumtest.Tab) (all []string) {
+func walk(b *Tab) (all []string) {
 	b.T.Helper()
 	for {
 		all = append(all, strings.Fields(strings.Trim(b.Eval(ids), `"`))...)
@@ -114,7 +113,7 @@ func TestTheConsoleShowsEachOf5000AnalysesOnceAndRequeuesThoseWithACode(t *testi
 	tabTo(b, "confirm-submit")
 	b.Press(kb.Enter)
 	b.IsAfterLoad(`document.getElementById('result').innerText === '299 requeued, 0 skipped, 0 failed, 0 left.'`)
-	for deadline := time.Now().Add(chromiumtest.Patience); len(s.deliveries()) < 299 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(Patience); len(s.deliveries()) < 299 && time.Now().Before(deadline); {
 		time.Sleep(20 * time.Millisecond)
 	}
 	delivered := s.deliveries()

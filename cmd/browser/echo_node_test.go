@@ -1,4 +1,4 @@
-package echo
+package browser
 
 import (
 	"bufio"
@@ -17,23 +17,21 @@ import (
 	"taskguard/internal/examplestest"
 )
 
-func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
-
 func TestEchoInNodeWithTokensOnTheEmbeddedFirestore(t *testing.T) {
-	tools := find(t)
+	tools := findNode(t)
 	b := emulatortest.Embedded(t)
 	tools.check(t, b.Project, b.Listen(t))
 }
 
 func TestEchoInNodeWithTokensOnGooglesEmulator(t *testing.T) {
-	tools := find(t)
+	tools := findNode(t)
 	tools.check(t, emulatortest.Project(), emulatortest.Google(t))
 }
 
 // node is a Node with the packages of testdata.
 type node struct{ program, dir string }
 
-func find(t *testing.T) node {
+func findNode(t *testing.T) node {
 	t.Helper()
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := t.TempDir()
@@ -44,7 +42,7 @@ func find(t *testing.T) node {
 	return node{paths[0], dir}
 }
 
-// check runs Check with the bearer tokens of two people.
+// check runs checkRoom with the bearer tokens of two people.
 func (n node) check(t *testing.T, project, firestore string) {
 	issuer, err := oidc.NewIssuer()
 	if err != nil {
@@ -52,7 +50,7 @@ func (n node) check(t *testing.T, project, firestore string) {
 	}
 	keys := httptest.NewServer(issuer)
 	t.Cleanup(keys.Close)
-	s := Start(t, "GOOGLE_CLOUD_PROJECT="+project, "FIRESTORE_EMULATOR_HOST="+firestore, "DOCUMENT_LOCK_TTL=1h",
+	s := startEcho(t, "GOOGLE_CLOUD_PROJECT="+project, "FIRESTORE_EMULATOR_HOST="+firestore, "DOCUMENT_LOCK_TTL=1h",
 		"SESSION_AUTH=oidc", "SESSION_AUDIENCE=people", "SESSION_NAME_CLAIM=name", "TASK_JWKS_URL="+keys.URL)
 	connect := func(c Client, token string) {
 		t.Helper()
@@ -74,7 +72,7 @@ func (n node) check(t *testing.T, project, firestore string) {
 		connect(c, token)
 		clients = append(clients, c)
 	}
-	Check(t, s, clients[0], clients[1])
+	checkRoom(t, s, clients[0], clients[1])
 }
 
 // client starts a Node.

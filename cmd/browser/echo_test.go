@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/cmd/doclock/echo"
 	"taskguard/internal/emulatortest"
 	"taskguard/internal/examplestest"
 )
@@ -53,7 +52,7 @@ var lockPath = regexp.MustCompile(`^/(api/documents/[^/]+/lock|app/|broadcasting
 
 // behindNginx is proxied with the example's configuration.
 func behindNginx(t *testing.T, nginx string, app, locks *url.URL) (origin string) {
-	example, err := os.ReadFile("../../../docs/examples/proxy/nginx.conf")
+	example, err := os.ReadFile("../../docs/examples/proxy/nginx.conf")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +75,7 @@ func behindNginx(t *testing.T, nginx string, app, locks *url.URL) (origin string
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Wait() })
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(Patience); ; time.Sleep(10 * time.Millisecond) {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
 		if err == nil {
 			_ = conn.Close()
@@ -88,14 +87,14 @@ func behindNginx(t *testing.T, nginx string, app, locks *url.URL) (origin string
 	}
 }
 
-// checkEcho runs echo.Check with the tab of an application that has the document lock
+// checkEcho runs Check with the tab of an application that has the document lock
 // under its own origin, and with that of one on an allowed origin.
 func checkEcho(t *testing.T, project, firestore string, mount func(t *testing.T, app, locks *url.URL) (origin string)) {
-	modules := examplestest.Modules(t, examplestest.Find(t, "NODE", "npm")[0], "../echo/testdata")
+	modules := examplestest.Modules(t, examplestest.Find(t, "NODE", "npm")[0], "testdata")
 	files := http.NewServeMux()
 	files.Handle("/node_modules/", http.StripPrefix("/node_modules/", http.FileServer(http.Dir(modules))))
 	for _, name := range []string{"/page.html", "/client.js"} {
-		files.HandleFunc(name, func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, "../echo/testdata"+name) })
+		files.HandleFunc(name, func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, "testdata"+name) })
 	}
 	serve := func(h http.Handler) (origin string) {
 		server := httptest.NewServer(h)
@@ -103,7 +102,7 @@ func checkEcho(t *testing.T, project, firestore string, mount func(t *testing.T,
 		return server.URL
 	}
 	allowed, foreign := serve(files), serve(files)
-	s := echo.Start(t, "GOOGLE_CLOUD_PROJECT="+project, "FIRESTORE_EMULATOR_HOST="+firestore, "DOCUMENT_LOCK_TTL=1h",
+	s := startEcho(t, "GOOGLE_CLOUD_PROJECT="+project, "FIRESTORE_EMULATOR_HOST="+firestore, "DOCUMENT_LOCK_TTL=1h",
 		"SESSION_SECRET=0123456789abcdef0123456789abcdef", "ALLOWED_ORIGINS="+allowed)
 	locks, err := url.Parse(s.URL)
 	if err != nil {
@@ -114,16 +113,16 @@ func checkEcho(t *testing.T, project, firestore string, mount func(t *testing.T,
 		t.Fatal(err)
 	}
 	under := mount(t, app, locks)
-	client := func(origin, base, options string) echo.Client {
+	client := func(origin, base, options string) Client {
 		t.Helper()
 		b := newProfile(t).open(origin + "/page.html")
-		c := echo.Client{Name: "-", Eval: func(script string) (string, error) { return b.Eval(script), nil }}
+		c := Client{Name: "-", Eval: func(script string) (string, error) { return b.Eval(script), nil }}
 		c.Want(t, fmt.Sprintf(`void connect(Echo.default, %q, %s)`, base, options), "")
 		return c
 	}
 	withCookies := fmt.Sprintf(`{ channelAuthorization: withCookies(%q) }`, s.URL)
 	one, two := client(allowed, s.URL, withCookies), client(under, under, `{}`)
-	for refused, c := range map[string]echo.Client{`"refused by the application"`: one, `"refused 403"`: two} {
+	for refused, c := range map[string]Client{`"refused by the application"`: one, `"refused 403"`: two} {
 		c.Want(t, `watch("private", "room")`, refused)                  // no session
 		c.Want(t, `lock("POST", "of its own " + location.port)`, "200") // begins one
 	}
@@ -135,5 +134,5 @@ func checkEcho(t *testing.T, project, firestore string, mount func(t *testing.T,
 			"ws"+strings.TrimPrefix(s.URL, "http")+path), `"refused"`)
 	}
 	three.Want(t, `echo.connector.pusher.connection.state`, `"connecting"`)
-	echo.Check(t, s, one, two)
+	checkRoom(t, s, one, two)
 }

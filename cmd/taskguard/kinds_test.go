@@ -1,0 +1,174 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"taskguard/cmd/internal/cli"
+	"taskguard/repo"
+	"taskguard/worker"
+)
+
+// kinds are analyses and orders with words of their own.
+func kinds(t *testing.T) string {
+	t.Helper()
+	text, err := json.Marshal([]worker.Kind{{}, {Name: "order", Collection: "shops/s/orders", Path: "/tasks/order", IDField: "order", Fields: worker.Fields{
+		Status: "state", Queued: "PENDING", Processing: "RUNNING", Finished: "DONE", Failed: "ERROR", Input: "payload", Result: "output", Error: "failure",
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// orders opens the orders of env.
+func orders(t *testing.T, env vars) *repo.Analyses {
+	t.Helper()
+	var all []worker.Kind
+	if err := json.Unmarshal([]byte(kinds(t)), &all); err != nil {
+		t.Fatal(err)
+	}
+	a, err := repo.Open(t.Context(), env["GOOGLE_CLOUD_PROJECT"], repo.Options{Emulator: env["FIRESTORE_EMULATOR_HOST"], Collection: all[1].Collection, Fields: all[1].Fields})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
+	return a
+}
+
+// booked returns the paths and bodies of the tasks that were booked since its last call.
+func (q *testQueue) booked(t *testing.T) string {
+	t.Helper()
+	var found []string
+	for _, task := range q.tasks(t) {
+		if r := task.GetHttpRequest(); !q.seen[task.GetName()] {
+			q.seen[task.GetName()] = true
+			found = append(found, strings.TrimPrefix(r.GetUrl(), q.env["TASK_TARGET_URL"])+" "+string(r.GetBody()))
+		}
+	}
+	slices.Sort(found)
+	return strings.Join(found, "; ")
+}
+
+func TestEachCommandWorksOnTheKindThatItNames(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	q.env["KINDS"] = kinds(t)
+	a := orders(t, q.env)
+	task := func(id string) string { return `/tasks/order {"order":"` + id + `"}` }
+	step := func(books, command string, parts ...string) {
+		t.Helper()
+		taskguard(t, q.env, strings.Fields(command)...).want(t, cli.ExitDone, parts...)
+		if got := q.booked(t); got != books {
+			t.Errorf("%s books %q, want %q", command, got, books)
+		}
+	}
+	step(task("x"), `submit --kind order --id x --input {"n":1}`, "x: created; delivery booked")
+	step("", `submit --kind order --id x --input {"n":1}`, "x: exists already, QUEUED; its delivery was booked before")
+	step("", "status --kind order x", "taskguard status --kind order: reading demo-test / (default) / shops/s/orders\n", "QUEUED")
+	step("", "status --kind order --json --status QUEUED", `{"kind":"order","id":"x","status":"QUEUED"`)
+	step("", "status --kind order --json x", `{"kind":"order","id":"x"`, `"input":{"n":1}`)
+	locked(t, a, "held")
+	step(task("held"), "unlock --kind order held", "held is QUEUED", "kind=order")
+	step("", "cancel --kind order held --json", `"status":"FAILED"`)
+	step(task("held"), "requeue --kind order --status FAILED", "1 matched, 1 changed")
+	step("", "status", "demo-test / (default) / analyses")
+	taskguard(t, q.env, "status", "x").want(t, cli.ExitFailed, `no analysis "x" in collection analyses`)
+	taskguard(t, q.env, "unlock", "--kind", "order", "y").want(t, cli.ExitFailed, `no order "y" in collection shops/s/orders`)
+}
+
+func TestRecoverBooksTheOrphanedDocumentsOfAllKinds(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	q.env["KINDS"] = kinds(t)
+	orphaned(t, q.env, "a", "b")
+	put(t, q.env, "shops/s/orders/x", map[string]any{"state": "PENDING", "updatedAt": "2020-01-01T00:00:00.000Z"})
+	put(t, q.env, "shops/s/orders/odd", map[string]any{"state": "QUEUED"})
+	o := taskguard(t, q.env, "recover", "--json").want(t, cli.ExitDone, `the state is none of PENDING, RUNNING, DONE, ERROR`, `"odd" ("(QUEUED)"); to run one: taskguard requeue --kind order ID`)
+	if want := `{"found":2,"booked":2,"more":false}` + "\n" + `{"kind":"order","found":1,"booked":1,"more":false}` + "\n"; o.out != want {
+		t.Errorf("stdout %q, want %q", o.out, want)
+	}
+	const analyses = `/internal/tasks/analysis {"analysis_id":"a"}; /internal/tasks/analysis {"analysis_id":"b"}`
+	if got, want := q.booked(t), analyses+`; /tasks/order {"order":"x"}`; got != want {
+		t.Errorf("it books %q, want %q", got, want)
+	}
+	orphaned(t, q.env, "a")
+	taskguard(t, q.env, "recover", "--kind", "order").want(t, cli.ExitDone, "order: found 0, booked 0\n")
+	if got := q.booked(t); got != "" {
+		t.Errorf("it books %q, of another kind", got)
+	}
+}
+
+func TestWrongKindsAreRefusedByName(t *testing.T) {
+	t.Parallel()
+	env := store(t)
+	for text, want := range map[string]string{
+		`[{"name":"recover","collection":"rs"}]`: `kind "recover": the Path "/internal/tasks/recover" is that of another route`,
+		`order`:                                  "want a JSON array of kinds",
+		`[]`:                                     "want a JSON array of kinds",
+		`[{"name":"order"}] []`:                  "want a JSON array of kinds",
+		`@/none`:                                 "or @FILE: open /none: no such file",
+		`[{"name":"order"}]`:                     `the kind at index 0: kind "order": no Collection`,
+		`[{"name":"a","collection":"as"},{"name":"b","colection":"bs"}]`:                                            `the kind at index 1: json: unknown field "colection"`,
+		`[{"name":"a","collection":"as"},{"name":"b","collection":"as"}]`:                                           `kind "b" has the name, the collection or the path of kind "a"`,
+		`[{"name":"a","collection":"as"},{"name":"a","collection":"bs"}]`:                                           `kind "a" has the name`,
+		`[{"name":"a","collection":"as","path":"/t"},{"name":"b","collection":"bs","path":"/t"}]`:                   `kind "b" has the name`,
+		`[{"name":"a","collection":"as","fields":{"input":"x","result":"x"}},{"name":"b","collection":"bs"}]`:       `the kind at index 0: kind "a": repo: fields: the name "x" is taken`,
+		`[{"name":"a","collection":"as","fields":{"finished":"DONE","failed":"DONE"}},{"name":"","collection":""}]`: `kind "a": repo: fields: two words of the status are equal`,
+	} {
+		taskguard(t, env.with("KINDS", text), "status").want(t, cli.ExitUsage, "taskguard status: KINDS: ", want).wantOneErrorLine(t)
+	}
+	taskguard(t, env.with("KINDS", kinds(t)), "status", "--kind", "orders").want(t, cli.ExitUsage, `--kind "orders": the known kinds are analysis, order; KINDS names them`).wantOneErrorLine(t)
+	taskguard(t, env, "status", "--kind", "order").want(t, cli.ExitUsage, `the known kinds are analysis`)
+}
+
+// The first kind is the default, and KINDS names all kinds, so that a service without analyses
+// needs neither their collection nor a flag.
+func TestKindsOfAFileNeedNoAnalysis(t *testing.T) {
+	t.Parallel()
+	env := store(t)
+	env["KINDS"] = "@" + write(t, "kinds.json", `[{"name": "order", "collection": "orders", "fields": {"finished": "DONE"}}]`)
+	put(t, env, "orders/x", map[string]any{"status": "DONE"})
+	taskguard(t, env, "status", "--json").want(t, cli.ExitDone, `{"kind":"order","id":"x","status":"READY"`, "status --kind order: ", "/ orders\n")
+	named := env.with("KINDS", `[{}]`).with("ANALYSES_COLLECTION", "orders")
+	taskguard(t, named, "status", "--json").want(t, cli.ExitDone, `{"id":"x","status":"DONE"`, "/ orders\n")
+}
+
+func TestTheConsoleHasAPageForEachKind(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	q.env["KINDS"] = kinds(t)
+	create(t, analyses(t, q.env), "a")
+	a := orders(t, q.env)
+	locked(t, a, "x")
+	put(t, q.env, "shops/s/orders/failed", map[string]any{"state": "ERROR", "failure": map[string]any{"code": "c"}, "updatedAt": "2020-01-01T00:00:00.000Z"})
+	address, log, _ := consoleOf(t, q.env, "--port", "0", "--write")
+	page := func(path, holds, lacks string) {
+		t.Helper()
+		if code, text := browse(t, http.MethodGet, address+path, ""); code != http.StatusOK || !strings.Contains(text, holds) || strings.Contains(text, lacks) {
+			t.Errorf("%s: %d, want %q and no %q in %s", path, code, holds, lacks, text)
+		}
+	}
+	page("/", `href="/analysis?id=a"`, "id=x")
+	page("/", `<a id="kind-analysis" href="/" aria-current="page">analysis</a><a id="kind-order" href="/kind/order/">order</a>`, "shops/s/orders")
+	page("/kind/order/", `href="/kind/order/analysis?id=x"`, "id=a")
+	page("/kind/order/", `<a id="kind-analysis" href="/">analysis</a><a id="kind-order" href="/kind/order/" aria-current="page">order</a>`, `data-poll="/?`)
+	page("/kind/order/?state=PROCESSING", `data-poll="/kind/order/?state=PROCESSING"`, "id=failed")
+	page("/kind/order/failures", `href="/kind/order/failures/requeue?code=c"`, "id=x")
+	if code, text := confirm(t, address, "kind/order/unlock", "x"); code != http.StatusOK || !strings.Contains(text, "Unlocked. A delivery is booked.") {
+		t.Errorf("%d %s", code, text)
+	}
+	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || !strings.Contains(log.String(), "kind=order") {
+		t.Errorf("%+v, %v: %s", d, err, log)
+	}
+	if got, want := q.booked(t), `/tasks/order {"order":"x"}`; got != want {
+		t.Errorf("it books %q, want %q", got, want)
+	}
+	single, _, _ := consoleOf(t, q.env, "--port", "0", "--kind", "order")
+	if _, text := browse(t, http.MethodGet, single+"/", ""); !strings.Contains(text, `href="/analysis?id=x"`) || strings.Contains(text, "kind-order") {
+		t.Error(text)
+	}
+}

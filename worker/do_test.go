@@ -1,0 +1,475 @@
+package worker_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/firestore"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"taskguard/internal/emulatortest"
+	"taskguard/lease"
+	"taskguard/orchestrator"
+	"taskguard/worker"
+)
+
+// collection returns a collection as another program sees it.
+func collection(t testing.TB, b *emulatortest.Backend, name string) *firestore.CollectionRef {
+	t.Helper()
+	client, err := firestore.NewClient(t.Context(), b.Project, b.Client(t)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client.Collection(name)
+}
+
+// fields reads a document; nil: there is none.
+func fields(t testing.TB, doc *firestore.DocumentRef) map[string]any {
+	t.Helper()
+	snap, err := doc.Get(context.WithoutCancel(t.Context()))
+	if err != nil && status.Code(err) != codes.NotFound {
+		t.Fatal(err)
+	}
+	return snap.Data()
+}
+
+// checkRecord compares some fields of a document with want, where nil is a missing field.
+func checkRecord(t testing.TB, doc *firestore.DocumentRef, want map[string]any) {
+	t.Helper()
+	got, some := fields(t, doc), map[string]any{}
+	for name := range want {
+		some[name] = got[name]
+	}
+	if diff := cmp.Diff(want, some); diff != "" {
+		t.Errorf("record (-want +got):\n%s", diff)
+	}
+}
+
+var errBroken = errors.New("broken")
+
+// call is one call of Do for the same key.
+type call struct {
+	params any
+	fn     func() (json.RawMessage, error)
+	ran    bool // fn was called
+	want   string
+	err    string // a part of the error
+	is     error  // in the error's tree
+}
+
+func returns(value string, err error) func() (json.RawMessage, error) {
+	return func() (json.RawMessage, error) { return json.RawMessage(value), err }
+}
+
+func TestEveryCallOfDoHasTheResultOfTheFirst(t *testing.T) {
+	permanent := &orchestrator.PermanentError{Code: "bad", Message: "no"}
+	done := call{fn: returns(`"again"`, nil), want: `"x"`}
+	for name, calls := range map[string][]call{
+		"a result": {{fn: returns(`{"b": 2.50, "a": ["x"]}`, nil), ran: true, want: `{"a":["x"],"b":2.5}`},
+			{fn: returns(`"again"`, nil), want: `{"a":["x"],"b":2.5}`}},
+		"no value": {{fn: returns("null", nil), ran: true, want: "null"}, {fn: returns(`"again"`, nil), want: "null"}},
+		"an error": {{fn: returns("", errBroken), ran: true, err: "broken", is: errBroken}, {fn: returns(`"x"`, nil), ran: true, want: `"x"`}, done},
+		"a panic":  {{fn: func() (json.RawMessage, error) { panic("oh") }, ran: true, err: "panicked: oh"}, {fn: returns(`"x"`, nil), ran: true, want: `"x"`}, done},
+		"a permanent error": {{fn: returns("", permanent), ran: true, err: "worker: failed: bad: no", is: permanent},
+			{fn: returns(`"again"`, nil), err: "worker: failed: bad: no"}},
+		"a result that no document can hold": {{fn: returns("[[1]]", nil), ran: true, err: "worker: failed: result_invalid: "},
+			{fn: returns(`"again"`, nil), err: "worker: failed: result_invalid: "}},
+		"a result too large beside the other fields": {{fn: returns(`"`+strings.Repeat("x", 1<<20-100)+`"`, nil), ran: true, err: "worker: failed: result_too_large: "},
+			{fn: returns(`"again"`, nil), err: "worker: failed: result_too_large: "}},
+		"all attempts fail": {{fn: returns("", errBroken), ran: true, err: "broken", is: errBroken}, {fn: returns("", errBroken), ran: true, err: "broken", is: errBroken},
+			{fn: returns("", errBroken), ran: true, err: "worker: failed: attempts_exhausted: attempt 3 was the last: broken", is: errBroken},
+			{fn: returns(`"again"`, nil), err: "worker: failed: attempts_exhausted: attempt 3 was the last: broken"}},
+		"other parameters": {{params: map[string]int{"a": 1, "b": 2}, fn: returns(`"x"`, nil), ran: true, want: `"x"`}, {params: struct{ A int }{1}, err: "other parameters", is: worker.ErrParams},
+			{params: map[string]int{"b": 2, "a": 1}, want: `"x"`}, done},
+		"parameters that JSON cannot hold": {{params: func() {}, err: "worker: do: encode the parameters: "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+				g := open(t, b, func(o *worker.Options) { o.Lock.MaxAttempts = 3 })
+				for i, c := range calls {
+					ran := false
+					got, err := worker.DoWith(t.Context(), g, "key", worker.DoOptions{Params: c.params}, func(context.Context, worker.Job) (json.RawMessage, error) {
+						ran = true
+						return c.fn()
+					})
+					if ran != c.ran || string(got) != c.want {
+						t.Errorf("call %d: ran = %v, result %s; want %v, %v", i, ran, got, c.ran, c.want)
+					}
+					if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) || c.is != nil && !errors.Is(err, c.is) {
+						t.Errorf("call %d: error %v, want %q, %v", i, err, c.err, c.is)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestDoRefusesWhatCannotBeDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		g := open(t, b, nil)
+		if _, err := worker.Do(t.Context(), g, "text", func(context.Context, worker.Job) (string, error) { return "x", nil }); err != nil {
+			t.Fatal(err)
+		}
+		set := func(id string, record map[string]any) {
+			if _, err := collection(t, b, "idempotency").Doc(id).Set(t.Context(), record); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set("failed", map[string]any{"status": "FAILED"})
+		set("exhausted", map[string]any{"status": "PROCESSING", "attempts": 10, "lastError": map[string]any{"code": "c", "message": "m"}})
+		set("malformed", map[string]any{"status": "QUEUED", "lockToken": "x"})
+		ended, end := context.WithCancelCause(t.Context())
+		end(errBroken)
+		for name, c := range map[string]struct {
+			ctx context.Context //nolint:containedctx // of one call
+			key string
+			o   worker.DoOptions
+			err string
+			is  error
+		}{
+			"a stored result of another type":  {key: "text", err: `worker: the stored result of "text": json: `},
+			"a failure without a cause":        {key: "failed", err: "worker: failed: "},
+			"no attempt is left after a crash": {key: "exhausted", err: "worker: failed: attempts_exhausted: gave up after 10 attempts; last error: m"},
+			"a malformed record":               {key: "malformed", is: lease.ErrMalformed},
+			"a key that is no id":              {key: "a/b", is: lease.ErrInvalidKey},
+			"a context that has ended":         {ctx: ended, key: "new", is: errBroken},
+			"too short a time":                 {key: "new", o: worker.DoOptions{Keep: time.Minute}, err: "worker: do: Keep 1m0s is under 1h"},
+			"a collection that is none":        {key: "new", o: worker.DoOptions{Collection: "a/b"}, err: `worker: do: `},
+		} {
+			ctx := c.ctx
+			if ctx == nil {
+				ctx = t.Context()
+			}
+			got, err := worker.DoWith(ctx, g, c.key, c.o, func(context.Context, worker.Job) (int, error) {
+				t.Errorf("%s: the function was called", name)
+				return 1, nil
+			})
+			if got != 0 || err == nil || !strings.HasPrefix(err.Error(), c.err) || c.is != nil && !errors.Is(err, c.is) {
+				t.Errorf("%s: %d, error %v; want 0, %q %v", name, got, err, c.err, c.is)
+			}
+		}
+		checkRecord(t, collection(t, b, "idempotency").Doc("new"), map[string]any{"status": nil})
+	})
+}
+
+func TestOneOfManyCallsRunsTheFunction(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		const calls = 8
+		var runs, refused atomic.Int32
+		released := make(chan struct{})
+		var all sync.WaitGroup
+		for range calls {
+			g := open(t, b, nil)
+			all.Go(func() {
+				for {
+					got, err := worker.Do(t.Context(), g, "key", func(context.Context, worker.Job) (int32, error) {
+						<-released
+						return runs.Add(1), nil
+					})
+					var running *worker.RunningError
+					if !errors.As(err, &running) {
+						if err != nil || got != 1 {
+							t.Errorf("Do = %d, %v; want 1", got, err)
+						}
+						return
+					}
+					if running.RetryIn <= 0 || running.RetryIn > lease.DefaultTTL || running.RetryAt.IsZero() {
+						t.Errorf("the time to retry is %v, in %v", running.RetryAt, running.RetryIn)
+					}
+					if refused.Add(1) == calls-1 {
+						close(released)
+					}
+					<-released
+				}
+			})
+		}
+		all.Wait()
+		if n := runs.Load(); n != 1 {
+			t.Errorf("the function ran %d times", n)
+		}
+	})
+}
+
+// Each case ends a run of a minute after a second.
+func TestACallThatEndsReleasesTheLock(t *testing.T) {
+	deadline := func(t *testing.T, _ *worker.Guard) context.Context {
+		t.Helper()
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errBroken)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	shutdown := func(t *testing.T, g *worker.Guard) context.Context {
+		t.Helper()
+		time.AfterFunc(time.Second, func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			if err := g.Shutdown(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		return t.Context()
+	}
+	released := map[string]any{"status": "QUEUED", "attempts": int64(0), "lockOwner": nil, "result": nil}
+	for name, c := range map[string]struct {
+		end     func(*testing.T, *worker.Guard) context.Context
+		ignores bool // fn ignores the end of its context
+		err     error
+		want    map[string]any
+	}{
+		"the caller's context":             {deadline, false, errBroken, released},
+		"Shutdown":                         {shutdown, false, worker.ErrStopping, released},
+		"a function that ignores it":       {deadline, true, nil, map[string]any{"status": "READY", "attempts": int64(1), "lockOwner": nil, "result": "x"}},
+		"Shutdown waits for such function": {shutdown, true, nil, map[string]any{"status": "READY", "attempts": int64(1), "lockOwner": nil, "result": "x"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := emulatortest.Embedded(t)
+				g, err := worker.Open(t.Context(), worker.Options{Project: b.Project, FirestoreOptions: b.Client(t)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx := c.end(t, g)
+				got, err := worker.Do(ctx, g, "key", func(ctx context.Context, _ worker.Job) (string, error) {
+					if c.ignores {
+						time.Sleep(5 * time.Second)
+						return "x", nil
+					}
+					<-ctx.Done()
+					return "", ctx.Err()
+				})
+				if !errors.Is(err, c.err) || (got == "x") != c.ignores {
+					t.Errorf("Do = %q, %v; want %v", got, err, c.err)
+				}
+				synctest.Wait() // for Shutdown
+				checkRecord(t, collection(t, b, "idempotency").Doc("key"), c.want)
+				if errors.Is(c.err, worker.ErrStopping) {
+					if _, err := worker.Do(t.Context(), g, "other", func(context.Context, worker.Job) (int, error) { return 0, nil }); !errors.Is(err, worker.ErrStopping) {
+						t.Errorf("after Shutdown the error is %v", err)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestARunOfDoThatPassesItsDeadline(t *testing.T) {
+	for name, checkpoint := range map[string]bool{"without a checkpoint": false, "with a checkpoint": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := emulatortest.Embedded(t)
+				// StallTimeout is for kinds.
+				g, runs := open(t, b, func(o *worker.Options) { o.RunTimeout, o.StallTimeout = 10*time.Minute, time.Minute }), 0
+				got, err := worker.Do(t.Context(), g, "key", func(ctx context.Context, job worker.Job) (string, error) {
+					if runs++; job.Resume != nil {
+						return "from " + string(job.Resume), nil
+					}
+					if checkpoint {
+						if err := job.Checkpoint(ctx, 7); err != nil {
+							t.Error(err)
+						}
+					}
+					<-ctx.Done()
+					return "", fmt.Errorf("stopped: %w", errBroken)
+				})
+				record := collection(t, b, "idempotency").Doc("key")
+				if checkpoint {
+					if err != nil || got != "from 7" || runs != 2 {
+						t.Errorf("Do = %q, %v after %d runs; want the second to continue", got, err, runs)
+					}
+					checkRecord(t, record, map[string]any{"status": "READY", "attempts": int64(1), "result": "from 7"})
+					return
+				}
+				if err == nil || !strings.HasPrefix(err.Error(), `worker: do "key": the run took longer than `) || !errors.Is(err, errBroken) || runs != 1 {
+					t.Errorf("error %v after %d runs", err, runs)
+				}
+				checkRecord(t, record, map[string]any{"status": "QUEUED", "attempts": int64(1), "lockOwner": nil})
+			})
+		})
+	}
+}
+
+// The record is lost while fn runs: the late result is not stored.
+func TestALateResultIsRefused(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		g, other := open(t, b, nil), open(t, b, nil)
+		records := collection(t, b, "idempotency")
+		for name, c := range map[string]struct {
+			change func(key string, token int64) error
+			err    error
+			want   map[string]any
+		}{
+			"deleted and created anew": {func(key string, token int64) error {
+				if _, err := records.Doc(key).Delete(t.Context()); err != nil {
+					return err
+				}
+				_, err := worker.Do(t.Context(), other, key, func(_ context.Context, job worker.Job) (string, error) {
+					if job.LockToken <= token {
+						t.Errorf("the token %d is not above %d, that of the deleted record", job.LockToken, token)
+					}
+					return "new", nil
+				})
+				return err
+			}, lease.ErrLost, map[string]any{"status": "READY", "result": "new"}},
+			"deleted": {func(key string, _ int64) error {
+				_, err := records.Doc(key).Delete(t.Context())
+				return err
+			}, lease.ErrLost, map[string]any{"status": nil, "result": nil}},
+			"taken": {func(key string, token int64) error {
+				_, err := records.Doc(key).Set(t.Context(), map[string]any{"lockOwner": "other", "lockToken": token + 1}, firestore.MergeAll)
+				return err
+			}, lease.ErrLost, map[string]any{"status": "PROCESSING", "result": nil, "lockOwner": "other"}},
+			"cancelled": {func(key string, _ int64) error {
+				_, err := records.Doc(key).Set(t.Context(), map[string]any{"status": "FAILED", "error": map[string]any{"code": "cancelled"}}, firestore.MergeAll)
+				return err
+			}, lease.ErrLost, map[string]any{"status": "FAILED", "result": nil}},
+		} {
+			got, err := worker.Do(t.Context(), g, name, func(_ context.Context, job worker.Job) (string, error) { return "late", c.change(name, job.LockToken) })
+			if got != "" || !errors.Is(err, c.err) {
+				t.Errorf("%s: Do = %q, %v; want %v", name, got, err, c.err)
+			}
+			checkRecord(t, records.Doc(name), c.want)
+		}
+	})
+}
+
+// wall makes calls hang while it is up.
+type wall struct{ up atomic.Bool }
+
+func (w *wall) options(t *testing.T, b *emulatortest.Backend) []option.ClientOption {
+	t.Helper()
+	hang := func(ctx context.Context) error {
+		if w.up.Load() {
+			<-ctx.Done()
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		return nil
+	}
+	return b.Client(t, grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if err := hang(ctx); err != nil {
+			return err
+		}
+		return invoke(ctx, m, req, reply, cc, opts...)
+	}), grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		if err := hang(ctx); err != nil {
+			return nil, err
+		}
+		return open(ctx, d, cc, m, opts...)
+	}))
+}
+
+func TestDoWithoutFirestore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, w, runs := emulatortest.Embedded(t), &wall{}, 0
+		g := open(t, b, func(o *worker.Options) { o.FirestoreOptions = w.options(t, b) })
+		do := func(then bool) (int, error) {
+			return worker.Do(t.Context(), g, "key", func(context.Context, worker.Job) (int, error) {
+				runs++
+				w.up.Store(then)
+				return runs, nil
+			})
+		}
+		for i, before := range []bool{true, false} {
+			w.up.Store(before)
+			if got, err := do(true); got != 0 || !errors.Is(err, lease.ErrUnavailable) || runs != i {
+				t.Errorf("Firestore is out of reach before the run: %v. Do = %d, %v after %d runs", before, got, err, runs)
+			}
+		}
+		w.up.Store(false)
+		var running *worker.RunningError
+		if _, err := do(false); !errors.As(err, &running) {
+			t.Fatalf("error %v while the lock is kept", err)
+		}
+		time.Sleep(running.RetryIn)
+		if got, err := do(false); got != 2 || err != nil {
+			t.Errorf("Do = %d, %v; want a second run", got, err)
+		}
+	})
+}
+
+func TestARecordIsKeptFromItsLastChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		g, record := open(t, b, nil), collection(t, b, "once").Doc("key")
+		kept := func() (expires time.Duration) {
+			at, _ := fields(t, record)["expireAt"].(time.Time)
+			return time.Until(at)
+		}
+		_, err := worker.DoWith(t.Context(), g, "key", worker.DoOptions{Collection: "once", Keep: time.Hour}, func(context.Context, worker.Job) (int, error) {
+			time.Sleep(3 * time.Hour)
+			if left := kept(); left < time.Hour-lease.DefaultTTL {
+				t.Errorf("the record of a run may be deleted in %v", left)
+			}
+			return 1, nil
+		})
+		if left := kept(); err != nil || left < time.Hour-time.Second || left > time.Hour {
+			t.Errorf("the record is kept for %v, error %v; want 1 h", left, err)
+		}
+	})
+}
+
+func TestDoTakesNoPlaceOfADelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := open(t, emulatortest.Embedded(t), func(o *worker.Options) { o.MaxRuns = 1 })
+		h := g.Handler(worker.Kind{Run: func(context.Context, worker.Job) (any, error) { return nil, nil }})
+		if _, err := worker.Do(t.Context(), g, "key", func(context.Context, worker.Job) (int, error) {
+			if code, answer := post(t, h, "/", `{"analysis_id":"none"}`); code != http.StatusNotFound {
+				t.Errorf("%d %s, want 404", code, answer)
+			}
+			return 0, nil
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A first call reads the record, reads Firestore's time, creates, reads, acquires, reads the
+// checkpoint, and finishes.
+func TestDoOfAFinishedKeyIsOneRead(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+		g := open(t, b, nil)
+		for i, want := range []struct{ reads, commits int }{{4, 3}, {1, 0}, {1, 0}} {
+			reads, commits, total := b.Calls.Count("BatchGetDocuments"), b.Calls.Count("Commit"), b.Calls.Total()
+			got, err := worker.DoWith(t.Context(), g, "key", worker.DoOptions{Params: "p"}, func(context.Context, worker.Job) (int, error) { return i, nil })
+			reads, commits, total = b.Calls.Count("BatchGetDocuments")-reads, b.Calls.Count("Commit")-commits, b.Calls.Total()-total
+			if got != 0 || err != nil || reads != want.reads || commits != want.commits || total != reads+commits {
+				t.Errorf("call %d: %d, %v; %d reads, %d commits of %d calls; want %+v", i, got, err, reads, commits, total, want)
+			}
+		}
+	})
+}
+
+func BenchmarkDoOfAFinishedKey(b *testing.B) {
+	backend := emulatortest.Embedded(b)
+	g, err := worker.Open(b.Context(), worker.Options{Project: backend.Project, FirestoreOptions: backend.Client(b)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	do := func() {
+		if got, err := worker.Do(b.Context(), g, "key", func(context.Context, worker.Job) (int, error) { return 1, nil }); err != nil || got != 1 {
+			b.Fatal(got, err)
+		}
+	}
+	do()
+	before := backend.Calls.Total()
+	for b.Loop() {
+		do()
+	}
+	b.ReportMetric(float64(backend.Calls.Total()-before)/float64(b.N), "calls/op")
+	if err := g.Shutdown(context.WithoutCancel(b.Context())); err != nil {
+		b.Fatal(err)
+	}
+}

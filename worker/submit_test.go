@@ -1,0 +1,238 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/firestore"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"taskguard/emulator/cloudtasks"
+	"taskguard/internal/emulatortest"
+	"taskguard/lease"
+	"taskguard/orchestrator"
+	"taskguard/worker"
+)
+
+// queue is an embedded Cloud Tasks that calls handler.
+type queue struct {
+	handler http.Handler // nil: nothing listens
+	broken  atomic.Bool  // CreateTask fails
+	options []option.ClientOption
+
+	mu      sync.Mutex
+	created []*cloudtaskspb.Task
+}
+
+func newQueue(t *testing.T) *queue {
+	t.Helper()
+	q := &queue{}
+	server := cloudtasks.NewServer(cloudtasks.Options{Transport: q})
+	t.Cleanup(server.Close)
+	conn, err := server.Dial(grpc.WithChainUnaryInterceptor(q.intercept))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	q.options = []option.ClientOption{option.WithGRPCConn(conn)}
+	client, err := apiv2.NewClient(t.Context(), q.options...)
+	if err == nil {
+		_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
+			Parent: "projects/p/locations/l", Queue: &cloudtaskspb.Queue{Name: "projects/p/locations/l/queues/q"},
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+// use makes a Guard book in q.
+func (q *queue) use(o *worker.Options) {
+	o.Queue, o.QueueOptions = worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://service.example/base"}, q.options
+}
+
+func (q *queue) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	r, creates := req.(*cloudtaskspb.CreateTaskRequest)
+	if creates && q.broken.Load() {
+		return status.Error(codes.PermissionDenied, "broken")
+	}
+	err := invoke(ctx, method, req, reply, cc, opts...)
+	if creates && err == nil {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.created = append(q.created, r.GetTask())
+	}
+	return err
+}
+
+// RoundTrip delivers a task.
+func (q *queue) RoundTrip(r *http.Request) (*http.Response, error) {
+	if q.handler == nil {
+		return nil, errors.New("nothing listens")
+	}
+	r.URL.Path = strings.TrimPrefix(r.URL.Path, "/base")
+	rec := httptest.NewRecorder()
+	q.handler.ServeHTTP(rec, r)
+	return rec.Result(), nil
+}
+
+// tasks returns the distinct tasks that have been created: URL, body and deadline.
+func (q *queue) tasks() (all []string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, t := range q.created {
+		all = append(all, t.GetHttpRequest().GetUrl()+" "+string(t.GetHttpRequest().GetBody())+" "+t.GetDispatchDeadline().AsDuration().String())
+	}
+	return all
+}
+
+func TestSubmitIsIdempotent(t *testing.T) {
+	for name, k := range map[string]worker.Kind{"analysis": {}, "another vocabulary": jobs(nil)} {
+		t.Run(name, func(t *testing.T) {
+			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+				q := newQueue(t)
+				g, without := open(t, b, q.use), open(t, b, nil)
+				docs, word, input, task := collection(t, b, "analyses"), [...]string{"status", "READY"}, "input", "https://service.example/base/internal/tasks/analysis {\"analysis_id\":\"x\"} 26m0s"
+				if k.Name == "job" {
+					docs, word, input, task = collection(t, b, "jobs"), [...]string{"state", "DONE"}, "payload", "https://service.example/base/tasks/job {\"job_id\":\"x\"} 26m0s"
+				}
+				finish := func() {
+					if _, err := docs.Doc("x").Set(t.Context(), map[string]any{word[0]: word[1]}, firestore.MergeAll); err != nil {
+						t.Fatal(err)
+					}
+				}
+				var permanent *orchestrator.PermanentError
+				for _, c := range []struct {
+					name   string
+					g      *worker.Guard
+					before func()
+					id     string
+					input  any
+					want   worker.Submission
+					err    error
+					tasks  int
+				}{
+					{"created, and not booked", g, func() { q.broken.Store(true) }, "x", map[string]any{"n": 1}, worker.Submission{Created: true, Status: "QUEUED"}, worker.ErrNotBooked, 0},
+					{"repeated", g, func() { q.broken.Store(false) }, "x", struct {
+						N int `json:"n"`
+					}{1}, worker.Submission{Booked: true, Status: "QUEUED"}, nil, 1},
+					{"repeated again", g, nil, "x", map[string]any{"n": 1.0}, worker.Submission{Booked: true, Status: "QUEUED"}, nil, 1},
+					{"another input", g, nil, "x", map[string]any{"n": 2}, worker.Submission{Booked: true, Status: "QUEUED"}, worker.ErrOtherInput, 1},
+					{"no queue", without, nil, "x", map[string]any{"n": 1}, worker.Submission{Status: "QUEUED"}, nil, 1},
+					{"created without a queue", without, nil, "y", nil, worker.Submission{Created: true, Status: "QUEUED"}, nil, 1},
+					{"finished", g, finish, "x", map[string]any{"n": 1}, worker.Submission{Status: "READY"}, nil, 1},
+					{"finished, another input", g, nil, "x", nil, worker.Submission{Status: "READY"}, worker.ErrOtherInput, 1},
+					{"an id that is a path", g, nil, "a/b", 1, worker.Submission{}, lease.ErrInvalidKey, 1},
+				} {
+					if c.before != nil {
+						c.before()
+					}
+					got, err := worker.Submit(t.Context(), c.g, k, c.id, c.input)
+					if diff := cmp.Diff(c.want, got); diff != "" || !errors.Is(err, c.err) || len(q.tasks()) != c.tasks {
+						t.Errorf("%s: error %v, want %v; tasks %v, want %d; (-want +got)\n%s", c.name, err, c.err, q.tasks(), c.tasks, diff)
+					}
+				}
+				if got := q.tasks(); len(got) != 1 || got[0] != task {
+					t.Errorf("tasks %q, want %q", got, task)
+				}
+				checkRecord(t, docs.Doc("x"), map[string]any{word[0]: word[1], input: map[string]any{"n": int64(1)}})
+				for _, input := range []any{math.NaN(), [][]int{{1}}} {
+					if _, err := worker.Submit(t.Context(), g, k, "z", input); !errors.As(err, &permanent) || !strings.HasPrefix(err.Error(), `worker: submit "z": `) {
+						t.Errorf("an input of %v: error %v", input, err)
+					}
+				}
+				checkRecord(t, docs.Doc("z"), map[string]any{word[0]: nil})
+			})
+		})
+	}
+}
+
+// The tasks of a kind are submitted, for a follow-up, the next attempt, a continuation, a
+// recovery and in the place of a stopped run.
+func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), newQueue(t)
+		o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t), Log: slog.New(slog.DiscardHandler), RetryMin: time.Minute}
+		q.use(&o)
+		g, err := worker.Open(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var tries atomic.Int32 // of x
+		k := jobs(func(ctx context.Context, job worker.Job) (any, error) {
+			switch {
+			case job.AnalysisID == "stopped":
+				<-ctx.Done()
+				return nil, ctx.Err()
+			case job.AnalysisID != "x" || job.Resume != nil:
+				return job.Input, nil
+			case tries.Add(1) == 1:
+				if code, answer := post(t, q.handler, "/tasks/job", `{"job_id":"x"}`); code != http.StatusOK || !strings.Contains(answer, `"reason":"locked"`) {
+					t.Errorf("a duplicate is answered %d %s", code, answer)
+				}
+				return nil, errBroken
+			}
+			if err := job.Checkpoint(ctx, "half"); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		k.RunTimeout = 2 * time.Minute
+		q.handler = g.Routes(k, worker.Kind{Run: func(context.Context, worker.Job) (any, error) { return nil, nil }})
+		docs := collection(t, b, "jobs")
+		if _, err := docs.Doc("orphan").Set(t.Context(), map[string]any{"state": "RUNNING", "payload": 1, "updatedAt": "1999-12-31T00:00:00.000Z"}); err != nil {
+			t.Fatal(err)
+		}
+		if code, answer := post(t, q.handler, "/internal/tasks/recover", ""); code != http.StatusOK || strings.TrimSpace(answer) != `{"found":1,"booked":1,"more":false}` {
+			t.Errorf("recovery: %d %s", code, answer)
+		}
+		for _, kind := range []worker.Kind{k, {}} {
+			if s, err := worker.Submit(t.Context(), g, kind, "x", 2); err != nil || !s.Booked {
+				t.Fatal(s, err)
+			}
+		}
+		time.Sleep(time.Hour)
+		checkRecord(t, docs.Doc("orphan"), map[string]any{"state": "DONE", "output": int64(1)})
+		checkRecord(t, docs.Doc("x"), map[string]any{"state": "DONE", "output": int64(2), "attempts": int64(2)})
+		if _, err := worker.Submit(t.Context(), g, k, "stopped", nil); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := g.Shutdown(ctx); err != nil {
+			t.Error(err)
+		}
+		checkRecord(t, docs.Doc("stopped"), map[string]any{"state": "PENDING", "lockOwner": nil})
+		got, want := q.tasks(), []string{"https://service.example/base/internal/tasks/analysis {\"analysis_id\":\"x\"} 26m0s"}
+		for id, n := range map[string]int{"orphan": 1, "x": 4, "stopped": 2} {
+			for range n {
+				want = append(want, "https://service.example/base/tasks/job {\"job_id\":\""+id+"\"} 3m0s")
+			}
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("tasks (-want +got):\n%s", diff)
+		}
+	})
+}
