@@ -14,6 +14,36 @@ var siblingRooms = []room{
 		`if e.Type == ReadonlyEntered {`, `if false {`)}},
 	{"orchestrator/count.go", []bug{seed("a document continues from the checkpoint of another text", "TestBuiltinContinuesFromACheckpointWithTheSameResult",
 		` && c.SHA256 == sum(content[:c.Bytes])`, ``)}},
+	{"orchestrator/child.go", []bug{
+		seed("a program gets the telemetry's secret", "TestProgramGetsOnlyTheListedVariables",
+			`open && strings.HasPrefix(name, beginning)`, `open && beginning != "MODEL"`),
+		seed("a program gets the trace of its worker's start", "TestProgramReceivesTheTraceOfTheRunAndNoOther",
+			`name == "TRACEPARENT" || name == "TRACESTATE" || !`, `!`),
+	}},
+	{"internal/doclock/quota.go", []bug{
+		seed("a session takes locks without limit", "TestTheLocksOfASessionAreBounded", `!has && len(keys) >= limit`, `!has && len(keys) > 99`),
+		seed("a lock counts after its expiry", "TestTheLocksOfASessionAreBounded", `	q.prune(session, now)
+`, ``),
+		seed("a closed socket counts", "TestTheSocketsOfASessionAreBounded", `	s.sockets.drop(session, r)
+`, ``),
+	}},
+	{"internal/doclock/pusher.go", []bug{seed("Pusher sockets are not counted", "TestTheSocketsOfASessionAreBounded",
+		`s.takeSocket(caller.Owner, r); err != nil {`, `s.work.Err(); err != nil {`)}},
+	{"internal/doclock/lock.go", []bug{
+		seed("a lock that another instance acquired is not counted", "TestTheLocksOfASessionAreBounded", `		s.rooms.take(q.session, q.room, math.MaxInt, s.locks.TTL())
+`, ``),
+		seed("a refused lock counts", "TestTheLocksOfASessionAreBounded", `err != nil && added {`, `false {`),
+	}},
+	{"internal/lifecycle/lifecycle.go", []bug{seed("a page in clear asks for https", "internal/doclock.TestEveryAnswerHasTheSecurityHeaders",
+		`	if TLS(r) {`, `	if r != nil {`)}},
+	{"internal/cloudrun/resources.go", []bug{seed("an analysis expires before its task", "internal/workerservice.TestABadEnvironmentIsNamed/kept_too_short",
+		`keep > 0 && keep < minKeep`, `keep < 0`)}},
+	{"repo/analyses.go", []bug{seed("delete erases a locked analysis", "TestAnOperatorsChanges/ADeletedAnalysisIsLostToItsRunAlsoIfItIsCreatedAgain/embedded",
+		`		_, err := lease.Reopen(was.Lock, c.At)
+`, `		var err error
+`)}},
+	{"cmd/internal/operate/client.go", []bug{seed("a cancelled analysis never expires", "cmd/taskguard.TestACancelledAnalysisIsKeptAsTheWorkersKeepThoseThatTheyFinish",
+		`o.Keep = e.KeepFinished()`, `_ = e.KeepFinished()`)}},
 	{"orchestrator/child.go", []bug{seed("a program's last report is lost without a newline", "TestAProgramReportsOnREPORT_FD",
 		`	c.reported.end()
 `,
@@ -50,6 +80,9 @@ var siblingRooms = []room{
 		seed("an expiry is reported by the sweep alone", "TestFeed/Run/SubscribingWhileTheStreamIsDownGivesTheCurrentStateAndExpiries",
 			`due := c.Asked.Add(`, `due := c.Asked.Add(time.Hour + `),
 	}},
+	{"repo/rooms.go", []bug{seed("delete erases what was acquired since it was read", "TestAnOperatorsChanges/ADeletedAnalysisIsLostToItsRunAlsoIfItIsCreatedAgain/embedded",
+		`Delete(ctx, firestore.LastUpdateTime(read))`,
+		`Delete(ctx, func(time.Time) firestore.Precondition { return firestore.Exists }(read))`)}},
 	{"repo/rooms.go", []bug{seed("a sweep deletes what was extended since it was read", "TestRooms/WhatIsNotKeptIsDeleted/embedded",
 		`Delete(ctx, firestore.LastUpdateTime(read))`,
 		`Delete(ctx, func(time.Time) firestore.Precondition { return firestore.Exists }(read))`)}},

@@ -32,6 +32,12 @@ func TestTheDefaultsAreTheContracts(t *testing.T) {
 	}
 }
 
+func TestFinishedAnalysesAreKeptForKeepFinished(t *testing.T) {
+	if c, err := parse("TASK_AUTH=iam", "KEEP_FINISHED=2160h"); err != nil || c.Options.Keep != 90*24*time.Hour {
+		t.Errorf("%v, %v", c.Options.Keep, err)
+	}
+}
+
 func TestABadEnvironmentIsNamed(t *testing.T) {
 	const queue, target = "TASK_QUEUE=projects/p/locations/l/queues/q", "TASK_TARGET_URL=https://worker.example"
 	oidc := []string{"TASK_AUTH=oidc", "TASK_AUDIENCE=https://worker.example", "TASK_SERVICE_ACCOUNTS=a@b.c"}
