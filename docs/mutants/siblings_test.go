@@ -17,7 +17,7 @@ var siblingRooms = []room{
 	{"orchestrator/child.go", []bug{
 		seed("a program gets the telemetry's secret", "TestProgramGetsOnlyTheListedVariables",
 			`open && strings.HasPrefix(name, beginning)`, `open && beginning != "MODEL"`),
-		seed("a program gets the trace of its worker's start", "TestProgramReceivesTheTraceOfTheRunAndNoOther",
+		seed("a program gets the trace of its worker's start", "TestProgramGetsOnlyTheListedVariables",
 			`name == "TRACEPARENT" || name == "TRACESTATE" || !`, `!`),
 	}},
 	{"internal/doclock/quota.go", []bug{
@@ -32,7 +32,7 @@ var siblingRooms = []room{
 	{"internal/doclock/lock.go", []bug{
 		seed("a lock that another instance acquired is not counted", "TestTheLocksOfASessionAreBounded", `		s.rooms.take(q.session, q.room, math.MaxInt, s.locks.TTL())
 `, ``),
-		seed("a refused lock counts", "TestTheLocksOfASessionAreBounded", `err != nil && added {`, `false {`),
+		seed("a refused lock counts", "TestTheLocksOfASessionAreBounded", `err != nil && added {`, `err != nil && !added {`),
 	}},
 	{"internal/lifecycle/lifecycle.go", []bug{seed("a page in clear asks for https", "internal/doclock.TestEveryAnswerHasTheSecurityHeaders",
 		`	if TLS(r) {`, `	if r != nil {`)}},
@@ -224,6 +224,6 @@ var siblingRooms = []room{
 		seed("the first refused id ends the command", "cmd/taskguard.TestAChangeOfSeveralAnalysesPassesOverThoseThatAreRefused",
 			`if ctx.Err() != nil || len(ids) == 1 {`, `if ctx.Err() != nil || len(ids) == 1 || err != nil {`),
 		seed("a cancel needs the queue", "cmd/taskguard.TestCancelEndsAnAnalysisAndBooksNoDelivery",
-			`if what == console.Cancel {`, `if what == console.Unlock {`),
+			`if what == console.Cancel || what == remove {`, `if what == console.Unlock {`),
 	}},
 }
