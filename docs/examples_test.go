@@ -9,21 +9,27 @@ import (
 
 var fenced = regexp.MustCompile("(?ms)^```(go|js|python)\n(.*?)\n```$")
 
-// What guide.md shows of an example is in the file that the example's test runs.
-func TestTheGuideShowsTheExamplesAsTheyAre(t *testing.T) {
+// What the pages show of an example is in the file that the example's test runs.
+func TestThePagesShowTheExamplesAsTheyAre(t *testing.T) {
 	files := map[string][]string{
-		"go":     {"examples/go/main.go", "../orchestrator/example_test.go"},
+		"go": {
+			"examples/go/main.go", "../orchestrator/example_test.go",
+			"examples/library/work/work.go", "examples/library/echoservice/main.go", "examples/library/once/main.go",
+		},
 		"js":     {"examples/node/submit.js", "examples/node/analyzer.js"},
 		"python": {"examples/python/submit.py", "examples/python/analyzer.py"},
 	}
-	shown := fenced.FindAllStringSubmatch(read(t, "guide.md"), -1)
-	for _, block := range shown {
-		if !slices.ContainsFunc(files[block[1]], func(file string) bool { return strings.Contains(read(t, file), block[2]) }) {
-			t.Errorf("%q do not have\n%s", files[block[1]], block[2])
+	for page, most := range map[string]int{"guide.md": 1000, "library.md": 200, "../README.md": 1000} {
+		text := read(t, page)
+		shown := fenced.FindAllStringSubmatch(text, -1)
+		for _, block := range shown {
+			if !slices.ContainsFunc(files[block[1]], func(file string) bool { return strings.Contains(read(t, file), block[2]) }) {
+				t.Errorf("%s: %q do not have\n%s", page, files[block[1]], block[2])
+			}
 		}
-	}
-	if len(shown) == 0 {
-		t.Error("guide.md shows no example")
+		if n := strings.Count(text, "\n"); len(shown) == 0 || n > most {
+			t.Errorf("%s shows %d examples in %d lines, want some in at most %d", page, len(shown), n, most)
+		}
 	}
 }
 

@@ -6,16 +6,21 @@ import (
 	"go/parser"
 	"go/token"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
+
+	"taskguard/worker"
 )
 
 // The linter holds the comments of types, functions, methods, constants and variables. It
 // does not look at fields, the methods of interfaces, and examples.
 func TestEveryExportedFieldHasACommentAndEveryPackageAnExample(t *testing.T) {
-	packages := 0
+	var packages []string
 	for path, words := range list(t, "{{.Name}} {{.Dir}} {{join .GoFiles \",\"}} {{join .TestGoFiles \",\"}},{{join .XTestGoFiles \",\"}}", "./...") {
 		if len(words) < 4 || words[0] == "main" || strings.Contains(path, "/internal/") || strings.HasPrefix(path, "taskguard/cmd/") {
 			continue
@@ -38,7 +43,7 @@ func TestEveryExportedFieldHasACommentAndEveryPackageAnExample(t *testing.T) {
 		if len(pkg.Consts)+len(pkg.Vars)+len(pkg.Funcs)+len(pkg.Types) == 0 {
 			continue // only tests
 		}
-		packages++
+		packages = append(packages, path)
 		if len(doc.Examples(parse(words[3])...)) == 0 {
 			t.Errorf("%s has no example", path)
 		}
@@ -64,8 +69,42 @@ func TestEveryExportedFieldHasACommentAndEveryPackageAnExample(t *testing.T) {
 			})
 		}
 	}
-	if packages < 10 {
-		t.Errorf("%d packages with exported names were found; want them all", packages)
+	_, table, _ := strings.Cut(read(t, "library.md"), "\n## Packages\n")
+	var listed []string
+	for _, name := range regexp.MustCompile("`(taskguard/[a-z0-9/]+)`").FindAllStringSubmatch(table, -1) {
+		listed = append(listed, name[1])
+	}
+	slices.Sort(packages)
+	slices.Sort(listed)
+	if !slices.Equal(listed, packages) {
+		t.Errorf("library.md lists the packages %q, want %q", listed, packages)
+	}
+}
+
+// The defaults of the durations are those of the variables.
+func TestThePageOfTheLibraryListsTheOptionsAndTheirDefaults(t *testing.T) {
+	defaults, err := worker.FromEnv(func(name string) (string, bool) { return "iam", name == "TASK_AUTH" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(read(t, "library.md"), "\n| option | default | |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	rows := map[string]string{}
+	for row := range strings.Lines(table) {
+		cells := strings.Split(row, "|")
+		for name := range strings.SplitSeq(strings.Trim(cells[1], " "), ", ") {
+			rows[strings.Trim(name, "`")] = cells[2]
+		}
+	}
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[worker.Options]()) {
+		row, ok := rows[field.Name]
+		if !ok {
+			t.Errorf("library.md does not list the option %s", field.Name)
+		}
+		value := reflect.ValueOf(defaults).FieldByIndex(field.Index).Interface()
+		if d, is := value.(time.Duration); is && d != 0 && !strings.Contains(row, strings.TrimSuffix(strings.TrimSuffix(d.String(), "0s"), "0m")) {
+			t.Errorf("library.md has for %s the default %q, want %v", field.Name, row, d)
+		}
 	}
 }
 

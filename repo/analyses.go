@@ -212,37 +212,28 @@ func (a *Analyses) Unlock(ctx context.Context, id string, seen *analysislock.See
 	return a.unlocking.Unlock(ctx, id, seen)
 }
 
-// Delete deletes an analysis and returns it as it was before, without input and result. While
-// the lock is held it returns a *lease.HeldError. A run in progress of a cancelled one loses
-// its lock. The tokens of an analysis that is created again with this id begin anew, unless
-// Options.Keep is set.
+// Delete deletes an analysis and returns it as it was before, without input and result. Errors:
+// *lease.HeldError while the lock is held, lease.ErrConflict if it has changed since it was read.
+// If an analysis is created again with this id, its tokens begin anew, unless Options.Keep is set.
 func (a *Analyses) Delete(ctx context.Context, id string) (was analysislock.Analysis, err error) {
 	if err := analysislock.CheckID(id); err != nil {
 		return was, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	_, err = lease.Edit(ctx, removal{a.documents}, id, nil, func(c lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) {
-		if was = c.Doc; !c.Exists {
-			return was, fmt.Errorf("%w: %q", lease.ErrNotFound, id)
+	c, err := lease.Read(ctx, a.documents, id)
+	if err == nil && !c.Exists {
+		err = fmt.Errorf("%w: %q", lease.ErrNotFound, id)
+	}
+	if err == nil {
+		_, err = lease.Reopen(c.Doc.Lock, c.At)
+	}
+	if err == nil {
+		if _, err = a.documents.remove(ctx, id, c); err != nil && !errors.Is(err, lease.ErrConflict) {
+			err = unavailable(err)
 		}
-		_, err := lease.Reopen(was.Lock, c.At)
-		return was, err
-	}, func(c lease.Cell[analysislock.Analysis]) bool { return !c.Exists })
-	return was, err
-}
-
-// removal is a lease.Store whose Swap deletes the document.
-type removal struct {
-	documents *documents[analysislock.Analysis]
-}
-
-func (r removal) Load(ctx context.Context, id string) (lease.Cell[analysislock.Analysis], error) {
-	return r.documents.Load(ctx, id)
-}
-
-func (r removal) Swap(ctx context.Context, id string, prev lease.Cell[analysislock.Analysis], _ analysislock.Analysis) (lease.Cell[analysislock.Analysis], error) {
-	return r.documents.remove(ctx, id, prev)
+	}
+	return c.Doc, err
 }
 
 // Ping reports whether Firestore answers.

@@ -56,7 +56,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 				t.Fatal(err)
 			}
 			mustAcquire(t, a, "x", "w/1")
-			if _, err := (removal{a.documents}).Swap(t.Context(), "x", read, read.Doc); !errors.Is(err, lease.ErrConflict) {
+			if _, err := a.documents.remove(t.Context(), "x", read); !errors.Is(err, lease.ErrConflict) {
 				t.Errorf("delete what was acquired after the reading: %v, want ErrConflict", err)
 			}
 			var held *lease.HeldError

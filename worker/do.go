@@ -32,9 +32,9 @@ type DoOptions struct {
 
 // Errors of Do.
 var (
-	// ErrParams: the key was used with other parameters.
+	// ErrParams reports that the key was used with other parameters.
 	ErrParams = errors.New("worker: the key was used with other parameters")
-	// ErrStopping: Shutdown has been called.
+	// ErrStopping reports that Shutdown has been called.
 	ErrStopping = delivery.ErrStopping
 )
 

@@ -1,4 +1,30 @@
-// Package worker guards the work of a service: each piece of work runs once at a time and
+// Package worker guards the work of a service: each piece of work runs under a lock and
 // finishes once, however often Cloud Tasks delivers it and whichever instance Cloud Run
-// kills.
+// kills. Firestore keeps the documents and their locks. docs/library.md is a guide.
+//
+// [Open] connects a [Guard] to Firestore and to a queue. [FromEnv] reads its [Options] from the
+// environment, and [Guard.Shutdown] ends it. A [Kind] is a collection of documents and the
+// function Run, which does the work of one of them; [Typed] decodes its input. [Submit] creates
+// a document and books its delivery. [Guard.Handler], [Guard.Echo], [Guard.PubSub] and
+// [Guard.Eventarc] handle deliveries: they acquire the document's lock, renew it during Run,
+// write the result, book the next delivery where one is needed, and answer. [Guard.Recovery]
+// books what a crash has left, [Guard.Health] serves health checks, and [Guard.Routes] all of it.
+//
+// [Do] needs no documents and no routes: it runs a function once for a key, and returns the
+// stored result to every later caller.
+//
+// # Guarantees
+//
+//   - The context of Run, and of the function of Do, ends before another run may take the lock.
+//     What a run without the lock returns is not stored. A finished document stays finished.
+//   - A delivery is acknowledged only if its document is finished, or another delivery is
+//     booked, or it can never succeed.
+//   - Only Firestore's clock decides whether a lock has expired.
+//
+// # Not guaranteed
+//
+//   - That a function runs only once: it runs again after a crash, a lost lock or an error, and
+//     if it ignores its context, beside its successor. Pass [Job].LockToken to what it calls,
+//     and refuse a lower one there; taskguard/repo/fence does that.
+//   - Without a Queue, that work is run again, unless its sender delivers it again.
 package worker

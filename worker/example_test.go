@@ -2,13 +2,17 @@ package worker_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"google.golang.org/api/option"
 
@@ -18,15 +22,16 @@ import (
 
 type text struct{ Text string }
 
-// A service with a kind of its own: jobs/{id} is run by a delivery of {"job_id": "…"} to
-// /internal/tasks/job. The variables of cmd/worker configure it.
+// jobs/{id} is run by a delivery of {"job_id": "…"} to /internal/tasks/job.
+var words = worker.Kind{
+	Name: "job", Collection: "jobs",
+	Run: worker.Typed(func(_ context.Context, in text, _ worker.Job) (int, error) {
+		return len(strings.Fields(in.Text)), nil
+	}),
+}
+
+// A service with a kind of its own. The variables of cmd/worker configure it.
 func Example() {
-	words := worker.Kind{
-		Name: "job", Collection: "jobs",
-		Run: worker.Typed(func(_ context.Context, in text, _ worker.Job) (int, error) {
-			return len(strings.Fields(in.Text)), nil
-		}),
-	}
 	if err := serve(words); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -49,10 +54,36 @@ func serve(kinds ...worker.Kind) error {
 	go func() { failed <- server.ListenAndServe() }()
 	select {
 	case err = <-failed:
-	case <-ctx.Done(): // Cloud Run gives the service 10 s
+	case <-ctx.Done(): // SIGKILL follows Cloud Run's SIGTERM after 10 s
 	}
-	ctx = context.WithoutCancel(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 9*time.Second)
+	defer cancel()
 	return errors.Join(err, guard.Shutdown(ctx), server.Shutdown(ctx))
+}
+
+// Cloud Logging reads the fields severity and message of a line of JSON. The dashboard and
+// the alerts of deploy use them.
+func ExampleOptions() {
+	rename := func(groups []string, a slog.Attr) slog.Attr {
+		switch {
+		case len(groups) > 0:
+		case a.Key == slog.MessageKey:
+			a.Key = "message"
+		case a.Key == slog.LevelKey && a.Value.String() == "WARN":
+			return slog.String("severity", "WARNING")
+		case a.Key == slog.LevelKey:
+			a.Key = "severity"
+		}
+		return a
+	}
+	options, err := worker.FromEnv(os.LookupEnv)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	options.Log = slog.New(slog.NewJSONHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: rename}))
+	guard, err := worker.Open(context.Background(), options)
+	fmt.Println(guard, err)
 }
 
 // Whoever asks for the report first writes it; everybody gets the same one.
@@ -67,18 +98,8 @@ func ExampleDo() {
 }
 
 func report(ctx context.Context, month string) error {
-	server := firestore.NewServer(firestore.Options{}) // in production: Firestore itself
-	defer server.Close()
-	conn, err := server.Dial()
-	if err != nil {
-		return err
-	}
-	guard, err := worker.Open(ctx, worker.Options{
-		Project: "my-project", Auth: worker.CheckedByProxy(), FirestoreOptions: []option.ClientOption{option.WithGRPCConn(conn)},
-	})
-	if err != nil {
-		return err
-	}
+	guard, done := embedded(ctx)
+	defer done()
 	for range 2 {
 		text, err := worker.Do(ctx, guard, "report-"+month, func(_ context.Context, _ worker.Job) (string, error) {
 			fmt.Println("writing") // the work
@@ -89,5 +110,112 @@ func report(ctx context.Context, month string) error {
 		}
 		fmt.Println(text)
 	}
-	return guard.Shutdown(ctx)
+	return nil
+}
+
+// The caller waits while another call runs the function.
+func ExampleRunningError() {
+	ctx := context.Background()
+	guard, done := embedded(ctx)
+	defer done()
+	for {
+		result, err := worker.Do(ctx, guard, "report", func(_ context.Context, job worker.Job) (int, error) {
+			return job.Attempt, nil
+		})
+		running, ok := errors.AsType[*worker.RunningError](err)
+		if !ok {
+			fmt.Println(result, err)
+			return
+		}
+		time.Sleep(min(running.RetryIn, time.Second)) // the other call may end sooner
+	}
+	// Output: 1 <nil>
+}
+
+// A document is created and its delivery booked once, however often Submit is called.
+func ExampleSubmit() {
+	ctx := context.Background()
+	guard, done := embedded(ctx)
+	defer done()
+	for _, input := range []text{{"to be"}, {"to be"}, {"or not to be"}} {
+		s, err := worker.Submit(ctx, guard, words, "an-id", input)
+		fmt.Println(s.Created, s.Status, errors.Is(err, worker.ErrOtherInput))
+	}
+	// Output:
+	// true QUEUED false
+	// false QUEUED false
+	// false QUEUED true
+}
+
+// A delivery runs the work, and is answered when it has ended.
+func ExampleGuard_Handler() {
+	ctx := context.Background()
+	guard, done := embedded(ctx)
+	defer done()
+	mux := http.NewServeMux()
+	mux.Handle("POST /internal/tasks/job", guard.Handler(words))
+
+	if _, err := worker.Submit(ctx, guard, words, "an-id", text{"to be"}); err != nil {
+		fmt.Println(err)
+	}
+	for range 2 { // in production: Cloud Tasks
+		answer := httptest.NewRecorder()
+		mux.ServeHTTP(answer, httptest.NewRequestWithContext(ctx, http.MethodPost, "/internal/tasks/job", strings.NewReader(`{"job_id":"an-id"}`)))
+		fmt.Print(answer.Code, " ", answer.Body)
+	}
+	// Output:
+	// 200 {"job_id":"an-id","acquired":true,"status":"READY","lock_token":1}
+	// 200 {"job_id":"an-id","acquired":false,"status":"READY","reason":"already_finished"}
+}
+
+// Documents of another program are guarded in place, in its vocabulary. The command
+// taskguard knows the kind if the variable KINDS has this JSON in an array.
+func ExampleKind() {
+	kind := worker.Kind{
+		Name: "order", Collection: "orders", Path: "/orders/run",
+		Fields: worker.Fields{Status: "state", Finished: "DONE", Input: "payload", Result: "output"},
+	}
+	text, err := json.Marshal(kind)
+	fmt.Println(string(text), err)
+	// Output: {"name":"order","collection":"orders","path":"/orders/run","fields":{"status":"state","finished":"DONE","input":"payload","result":"output"}} <nil>
+}
+
+// A kind without Run only books a delivery in the Queue, whose deliveries may take 30 minutes.
+func ExampleGuard_Eventarc() {
+	ctx := context.Background()
+	guard, err := worker.Open(ctx, worker.Options{Queue: worker.Queue{
+		Name:      "projects/my-project/locations/europe-west1/queues/jobs",
+		TargetURL: "https://service.example", Caller: "tasks@my-project.iam.gserviceaccount.com",
+	}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	booked := words
+	booked.Run = nil
+	mux := http.NewServeMux()
+	mux.Handle("POST /internal/tasks/job", guard.Handler(words))
+	mux.Handle("POST /events", guard.Eventarc(booked))
+	mux.Handle("POST /messages", guard.PubSub(booked))
+}
+
+// embedded returns a Guard on the embedded Firestore.
+func embedded(ctx context.Context) (guard *worker.Guard, done func()) {
+	server := firestore.NewServer(firestore.Options{}) // in production: Firestore itself
+	conn, err := server.Dial()
+	if err != nil {
+		panic(err)
+	}
+	guard, err = worker.Open(ctx, worker.Options{
+		Project: "my-project", Auth: worker.CheckedByProxy(), FirestoreOptions: []option.ClientOption{option.WithGRPCConn(conn)},
+	})
+	if err != nil {
+		panic(err)
+	}
+	return guard, func() {
+		if err := guard.Shutdown(ctx); err != nil {
+			panic(err)
+		}
+		server.Close()
+	}
 }

@@ -18,9 +18,10 @@ type Submission struct {
 
 // Errors of Submit.
 var (
+	// ErrOtherInput reports that a document with this id exists with another input.
 	ErrOtherInput = delivery.ErrOtherInput
-	// ErrNotBooked: the document exists. Call Submit again; otherwise recovery books its
-	// delivery.
+	// ErrNotBooked reports that the document exists, but its delivery is not booked. Call
+	// Submit again; otherwise recovery books it.
 	ErrNotBooked = delivery.ErrNotBooked
 )
 

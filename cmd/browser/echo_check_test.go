@@ -110,9 +110,9 @@ func checkRoom(t *testing.T, s *Site, one, two Client) {
 		one.wantEvents(t, public)
 		two.wantEvents(t, private)
 	}
-	locked := func(by Client, reason string) {
+	locked := func(by Client) {
 		t.Helper()
-		both("DocumentLocked room "+reason+" -", "DocumentLocked room "+reason+" "+by.Name)
+		both("DocumentLocked room acquired -", "DocumentLocked room acquired "+by.Name)
 	}
 	unlocked := func(reason string) {
 		t.Helper()
@@ -127,14 +127,14 @@ func checkRoom(t *testing.T, s *Site, one, two Client) {
 	two.Want(t, `watch("private", "room")`, `"subscribed"`)
 	both("subscribed", "subscribed")
 	request(one, "POST", 200)
-	locked(one, "acquired")
+	locked(one)
 	request(two, "POST", 409)
 	request(two, "PUT", 403)
 	request(one, "PUT", 200)
 	request(one, "DELETE", 200)
 	unlocked("released")
 	request(two, "POST", 200)
-	locked(two, "acquired")
+	locked(two)
 
 	s.Restart("DOCUMENT_LOCK_TTL=2s")
 	one.wantEvents(t, "subscribed", "DocumentLocked room current -")
@@ -142,8 +142,8 @@ func checkRoom(t *testing.T, s *Site, one, two Client) {
 	request(two, "DELETE", 200)
 	unlocked("released")
 	request(one, "POST", 200)
-	locked(one, "acquired")
+	locked(one)
 	unlocked("expired")
 	request(two, "POST", 200)
-	locked(two, "acquired")
+	locked(two)
 }

@@ -136,7 +136,7 @@ func TestACancelledAnalysisIsKeptAsTheWorkersKeepThoseThatTheyFinish(t *testing.
 	if kept := expires.Sub(snap.UpdateTime); kept < 999*time.Hour || kept > 1001*time.Hour || fields["lockToken"].(int64) < 1e15 {
 		t.Errorf("%v, want it to expire in 1000 h, and a token of the time", fields)
 	}
-	taskguard(t, env.with("KEEP_FINISHED", "767h"), "cancel", "x").want(t, cli.ExitUsage, "KEEP_FINISHED: 767h0m0s is under 768h0m0s")
+	taskguard(t, env.with("KEEP_FINISHED", "767h"), "cancel", "x").want(t, cli.ExitUsage, "KEEP_FINISHED: 767h0m0s is under 768h")
 }
 
 func TestAChangeOfSeveralAnalysesPassesOverThoseThatAreRefused(t *testing.T) {

@@ -21,9 +21,8 @@ var siblingRooms = []room{
 			`name == "TRACEPARENT" || name == "TRACESTATE" || !`, `!`),
 	}},
 	{"internal/doclock/quota.go", []bug{
-		seed("a session takes locks without limit", "TestTheLocksOfASessionAreBounded", `!has && len(keys) >= limit`, `!has && len(keys) > 99`),
-		seed("a lock counts after its expiry", "TestTheLocksOfASessionAreBounded", `	q.prune(session, now)
-`, ``),
+		seed("a session takes locks without limit", "TestTheLocksOfASessionAreBounded", `len(keys) >= limit`, `len(keys) > 99`),
+		seed("a lock counts after its expiry", "TestTheLocksOfASessionAreBounded", `{ q.drop(session, key) })`, `{})`),
 		seed("a closed socket counts", "TestTheSocketsOfASessionAreBounded", `	s.sockets.drop(session, r)
 `, ``),
 	}},
@@ -37,11 +36,10 @@ var siblingRooms = []room{
 	{"internal/lifecycle/lifecycle.go", []bug{seed("a page in clear asks for https", "internal/doclock.TestEveryAnswerHasTheSecurityHeaders",
 		`	if TLS(r) {`, `	if r != nil {`)}},
 	{"internal/cloudrun/resources.go", []bug{seed("an analysis expires before its task", "internal/workerservice.TestABadEnvironmentIsNamed/kept_too_short",
-		`keep > 0 && keep < minKeep`, `keep < 0`)}},
+		`keep > 0 && keep < 32*24*time.Hour`, `keep < 0`)}},
 	{"repo/analyses.go", []bug{seed("delete erases a locked analysis", "TestAnOperatorsChanges/ADeletedAnalysisIsLostToItsRunAlsoIfItIsCreatedAgain/embedded",
-		`		_, err := lease.Reopen(was.Lock, c.At)
-`, `		var err error
-`)}},
+		`		_, err = lease.Reopen(c.Doc.Lock, c.At)
+`, ``)}},
 	{"cmd/internal/operate/client.go", []bug{seed("a cancelled analysis never expires", "cmd/taskguard.TestACancelledAnalysisIsKeptAsTheWorkersKeepThoseThatTheyFinish",
 		`o.Keep = e.KeepFinished()`, `_ = e.KeepFinished()`)}},
 	{"orchestrator/child.go", []bug{seed("a program's last report is lost without a newline", "TestAProgramReportsOnREPORT_FD",

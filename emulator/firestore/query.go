@@ -2,6 +2,7 @@ package firestore
 
 import (
 	"slices"
+	"strings"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 )
@@ -104,7 +105,7 @@ func (q *query) parseOrder(list []*firestorepb.StructuredQuery_Order, ranges []f
 // matches reports whether d belongs to the query's results, the limit aside. nil
 // does not.
 func (q *query) matches(d *document) bool {
-	if d == nil || collectionOf(d.Name) != q.collection {
+	if d == nil || d.Name[:strings.LastIndexByte(d.Name, '/')] != q.collection {
 		return false
 	}
 	for _, o := range q.order {

@@ -88,7 +88,7 @@ func (v *view) search(q *query) []*document {
 		v.txn.queries = append(v.txn.queries, q)
 	}
 	var docs []*document
-	for _, d := range v.db.collections[q.collection] {
+	for _, d := range v.db.docs {
 		if q.matches(d) {
 			docs = append(docs, d)
 		}

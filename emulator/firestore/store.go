@@ -1,7 +1,6 @@
 package firestore
 
 import (
-	"strings"
 	"sync"
 	"time"
 
@@ -23,17 +22,13 @@ type store struct {
 
 // database is created by its first use and never removed.
 type database struct {
-	docs        map[string]*document
-	collections map[string]map[string]*document // by the collection's full name
-	listeners   map[*listener]struct{}
+	docs      map[string]*document
+	listeners map[*listener]struct{}
 }
 
 // document is one version of a document. It never changes: a write puts a new
 // version in its place.
 type document = firestorepb.Document
-
-// collectionOf returns the full name of the collection that holds a document.
-func collectionOf(name string) string { return name[:strings.LastIndexByte(name, '/')] }
 
 // change is the effect of a commit on one document; before or after is nil where
 // the document did not exist.
@@ -53,11 +48,7 @@ func newStore(now func() time.Time) *store {
 func (s *store) database(name string) *database {
 	db := s.databases[name]
 	if db == nil {
-		db = &database{
-			docs:        map[string]*document{},
-			collections: map[string]map[string]*document{},
-			listeners:   map[*listener]struct{}{},
-		}
+		db = &database{docs: map[string]*document{}, listeners: map[*listener]struct{}{}}
 		s.databases[name] = db
 	}
 	return db
@@ -70,24 +61,14 @@ func (db *database) install(at time.Time, changes []change) {
 	}
 	for _, c := range changes {
 		if c.after != nil {
-			db.put(c.after)
+			db.docs[c.name] = c.after
 		} else {
 			delete(db.docs, c.name)
-			delete(db.collections[collectionOf(c.name)], c.name)
 		}
 	}
 	for l := range db.listeners {
 		l.committed(at, changes)
 	}
-}
-
-func (db *database) put(d *document) {
-	parent := collectionOf(d.Name)
-	if db.collections[parent] == nil {
-		db.collections[parent] = map[string]*document{}
-	}
-	db.collections[parent][d.Name] = d
-	db.docs[d.Name] = d
 }
 
 // clock is the store's own time in whole microseconds, Firestore's resolution.

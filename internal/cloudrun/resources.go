@@ -47,15 +47,11 @@ func (e *Environment) LockPolicy() lease.Policy {
 	return p
 }
 
-// minKeep is the shortest time for which a document must be kept: Cloud Tasks may deliver a
-// task for 31 days.
-const minKeep = 32 * 24 * time.Hour
-
 // KeepFinished reads for how long finished analyses are kept; 0: without limit.
 func (e *Environment) KeepFinished() time.Duration {
 	keep := e.DurationOrZero("KEEP_FINISHED", 0)
-	if keep > 0 && keep < minKeep && e.Text("TASK_QUEUE", "") != "" {
-		e.Problem("KEEP_FINISHED", "%v is under %v: Cloud Tasks may deliver a task for 31 days", keep, minKeep)
+	if keep > 0 && keep < 32*24*time.Hour && e.Text("TASK_QUEUE", "") != "" {
+		e.Problem("KEEP_FINISHED", "%v is under 768h: Cloud Tasks may deliver a task for 31 days", keep)
 	}
 	return keep
 }

@@ -91,6 +91,7 @@ func NewServer(work context.Context, locks *documentlock.Locks, feed *documentlo
 	o.SessionLocks, o.SessionSockets = cmp.Or(o.SessionLocks, 100), cmp.Or(o.SessionSockets, 100)
 	o.Log, o.Tracer = cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or[trace.Tracer](o.Tracer, noop.Tracer{})
 	s := &Server{Lifecycle: lifecycle.New(work, o.Log), locks: locks, feed: feed, sessions: sessions, o: o, work: work, echo: echo.New(), log: o.Log}
+	s.rooms.held, s.sockets.held = map[string]map[any]*time.Timer{}, map[string]map[any]*time.Timer{}
 	for _, origin := range o.Origins {
 		_ = s.sites.AddTrustedOrigin(origin) // one that is invalid is not trusted
 	}

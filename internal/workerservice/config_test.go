@@ -92,7 +92,7 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"a retry too late":      {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "RETRY_MAX=13h"}, []string{"RETRY_MAX: 13h0m0s is over 12h"}},
 		"kept":                  {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "KEEP_FINISHED=768h"}, nil},
 		"kept without a queue":  {[]string{"TASK_AUTH=iam", "KEEP_FINISHED=1h"}, nil},
-		"kept too short":        {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "KEEP_FINISHED=767h59m"}, []string{"KEEP_FINISHED: 767h59m0s is under 768h0m0s: Cloud Tasks may deliver a task for 31 days"}},
+		"kept too short":        {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "KEEP_FINISHED=767h59m"}, []string{"KEEP_FINISHED: 767h59m0s is under 768h: Cloud Tasks may deliver a task for 31 days"}},
 		"kept below zero":       {[]string{"TASK_AUTH=iam", "KEEP_FINISHED=-1h"}, []string{"KEEP_FINISHED: "}},
 		"several at once":       {[]string{"PORT=x", "RUN_TIMEOUT=0s"}, []string{"RUN_TIMEOUT: ", "TASK_AUTH: ", "PORT: "}},
 		"an empty one is unset": {[]string{"TASK_AUTH=iam", "PORT="}, nil},

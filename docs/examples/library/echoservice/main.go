@@ -1,0 +1,46 @@
+// Command echoservice serves two kinds of work with Echo. The variables of the worker
+// configure it.
+package main
+
+import (
+	"context"
+	"errors"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"taskguard/worker"
+
+	"example.com/library/work"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	options, err := worker.FromEnv(os.LookupEnv)
+	check(err)
+	guard, err := worker.Open(ctx, options)
+	check(err)
+
+	e := echo.New()
+	e.POST(work.Analyses.Path, guard.Echo(work.Analyses))
+	e.POST(work.Jobs.Path, guard.Echo(work.Jobs))
+	e.POST("/internal/tasks/recover", echo.WrapHandler(guard.Recovery()))
+	e.GET("/health/*", echo.WrapHandler(guard.Health()))
+	go func() { log.Print(e.Start(":" + os.Getenv("PORT"))); stop() }()
+
+	<-ctx.Done()
+	ctx, cancel := context.WithTimeout(context.Background(), 9*time.Second) // Cloud Run waits 10 s
+	defer cancel()
+	check(errors.Join(guard.Shutdown(ctx), e.Shutdown(ctx)))
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

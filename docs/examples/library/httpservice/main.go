@@ -1,0 +1,46 @@
+// Command httpservice serves two kinds of work with net/http. The variables of the worker
+// configure it.
+package main
+
+import (
+	"context"
+	"errors"
+	"log"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"taskguard/worker"
+
+	"example.com/library/work"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	options, err := worker.FromEnv(os.LookupEnv)
+	check(err)
+	guard, err := worker.Open(ctx, options)
+	check(err)
+
+	mux := http.NewServeMux()
+	mux.Handle("POST "+work.Analyses.Path, guard.Handler(work.Analyses))
+	mux.Handle("POST "+work.Jobs.Path, guard.Handler(work.Jobs))
+	mux.Handle("POST /internal/tasks/recover", guard.Recovery())
+	mux.Handle("GET /health/", guard.Health())
+	server := &http.Server{Addr: ":" + os.Getenv("PORT"), Handler: mux}
+	go func() { log.Print(server.ListenAndServe()); stop() }()
+
+	<-ctx.Done()
+	ctx, cancel := context.WithTimeout(context.Background(), 9*time.Second) // Cloud Run waits 10 s
+	defer cancel()
+	check(errors.Join(guard.Shutdown(ctx), server.Shutdown(ctx)))
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,295 @@
+// Package library runs the module's programs against the embedded Firestore and Cloud Tasks.
+package library
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	firestoreapi "cloud.google.com/go/firestore"
+	"google.golang.org/grpc"
+
+	"taskguard/emulator/cloudtasks"
+	"taskguard/emulator/firestore"
+	"taskguard/worker"
+
+	"example.com/library/work"
+)
+
+func TestTheFirstLinesAreFew(t *testing.T) {
+	for program, most := range map[string]int{"echoservice": 20, "httpservice": 20, "once": 10} {
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, filepath.Join(program, "main.go"), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		main, _ := file.Scope.Lookup("main").Decl.(*ast.FuncDecl)
+		text, err := os.ReadFile(filepath.Join(program, "main.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := 0
+		for line := range strings.Lines(string(text[main.Body.Lbrace-file.FileStart+1 : main.Body.Rbrace-file.FileStart])) {
+			if strings.TrimSpace(line) != "" {
+				lines++
+			}
+		}
+		if lines > most {
+			t.Errorf("the main of %s has %d lines, want at most %d", program, lines, most)
+		}
+	}
+}
+
+// The commands know the kinds by the KINDS that the page shows.
+func TestThePageShowsTheKinds(t *testing.T) {
+	page, err := os.ReadFile("../../library.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "export KINDS='")
+	text, _, _ = strings.Cut(text, "'\n")
+	var kinds []worker.Kind
+	if err := json.Unmarshal([]byte(text), &kinds); err != nil {
+		t.Fatal(err)
+	}
+	want := work.Jobs
+	want.Run = nil
+	if !reflect.DeepEqual(kinds, []worker.Kind{{}, want}) {
+		t.Errorf("the kinds are %+v, want {} and %+v", kinds, want)
+	}
+}
+
+const (
+	project  = "my-project"
+	location = "projects/my-project/locations/here"
+	hang     = time.Minute // for something that takes milliseconds on an idle machine
+)
+
+// cloud is an emulated Firestore and Cloud Tasks, and the environment of programs that use it.
+type cloud struct {
+	env       map[string]string
+	documents *firestoreapi.Client
+}
+
+func newCloud(t *testing.T) *cloud {
+	t.Helper()
+	store, queue := firestore.NewServer(firestore.Options{}), cloudtasks.NewServer(cloudtasks.Options{})
+	serve := func(serve func(net.Listener) error) (address string) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { _ = serve(l) }()
+		return l.Addr().String()
+	}
+	c := &cloud{env: map[string]string{
+		"GOOGLE_CLOUD_PROJECT": project, "FIRESTORE_EMULATOR_HOST": serve(store.Serve),
+		"TASK_QUEUE": location + "/queues/q", "CLOUD_TASKS_EMULATOR_HOST": serve(queue.Serve), "TASK_AUTH": "none",
+	}}
+	for name, value := range c.env {
+		t.Setenv(name, value)
+	}
+	t.Cleanup(queue.Close)
+	t.Cleanup(store.Close)
+	conn, err := queue.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	create(t, conn)
+	if c.documents, err = firestoreapi.NewClient(t.Context(), project); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.documents.Close() })
+	return c
+}
+
+func create(t *testing.T, conn *grpc.ClientConn) {
+	t.Helper()
+	_, err := cloudtaskspb.NewCloudTasksClient(conn).CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
+		Parent: location, Queue: &cloudtaskspb.Queue{Name: location + "/queues/q"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// document returns the fields of a document.
+func (c *cloud) document(t *testing.T, path string) map[string]any {
+	t.Helper()
+	doc, err := c.documents.Doc(path).Get(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc.Data()
+}
+
+// await waits until the document has the value in the field, and returns it.
+func (c *cloud) await(t *testing.T, path, field string, want any) map[string]any {
+	t.Helper()
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		doc := c.document(t, path)
+		if doc[field] == want {
+			return doc
+		}
+		if time.Since(began) > hang {
+			t.Fatalf("%s is %v, want %s %v", path, doc, field, want)
+		}
+	}
+}
+
+// build returns the program of a package.
+func build(t *testing.T, pkg string) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), pkg)
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./"+pkg).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
+}
+
+// service is a running program.
+type service struct {
+	*exec.Cmd
+	log bytes.Buffer
+}
+
+// start starts a service on a port, and waits until it is ready.
+func start(t *testing.T, program, port string) *service {
+	t.Helper()
+	s := &service{Cmd: exec.CommandContext(t.Context(), program)}
+	s.Stdout, s.Stderr = &s.log, &s.log
+	s.Env = append(os.Environ(), "PORT="+port)
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		resp, err := http.Get("http://127.0.0.1:" + port + "/health/ready")
+		if err == nil {
+			_, _ = io.Copy(io.Discard, resp.Body)
+			if _ = resp.Body.Close(); resp.StatusCode == http.StatusOK {
+				return s
+			}
+		}
+		if time.Since(began) > hang {
+			t.Fatalf("%s is not ready: %v", program, err)
+		}
+	}
+}
+
+// stop stops a service as Cloud Run does, and checks its exit code.
+func (s *service) stop(t *testing.T) {
+	t.Helper()
+	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Wait(); err != nil {
+		t.Errorf("%s ends with %v\n%s", s.Path, err, &s.log)
+	}
+}
+
+func TestTheServicesDoTwoKindsOfWork(t *testing.T) {
+	for _, name := range []string{"echoservice", "httpservice"} {
+		t.Run(name, func(t *testing.T) {
+			c, program := newCloud(t), build(t, name)
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, port, _ := net.SplitHostPort(l.Addr().String())
+			_ = l.Close()
+			t.Setenv("TASK_TARGET_URL", "http://127.0.0.1:"+port)
+			s := start(t, program, port)
+			options, err := worker.FromEnv(os.LookupEnv)
+			if err != nil {
+				t.Fatal(err)
+			}
+			guard, err := worker.Open(t.Context(), options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := guard.Shutdown(context.WithoutCancel(t.Context())); err != nil {
+					t.Error(err)
+				}
+			}()
+			submit := func(k worker.Kind, id string, input any) {
+				t.Helper()
+				if is, err := worker.Submit(t.Context(), guard, k, id, input); err != nil || !is.Created || !is.Booked {
+					t.Fatalf("Submit = %+v, %v", is, err)
+				}
+			}
+
+			submit(work.Analyses, "a", work.Text{Text: "to be or not to be"})
+			submit(work.Jobs, "j", work.Book{Pages: 4})
+			if doc := c.await(t, "analyses/a", "status", "READY"); fmt.Sprint(doc["result"]) != "map[words:6]" {
+				t.Errorf("the analysis is %v", doc)
+			}
+			if doc := c.await(t, "jobs/j", "state", "DONE"); doc["output"] != int64(10) || doc["status"] != nil || doc["checkpoint"] != nil {
+				t.Errorf("the job is %v", doc)
+			}
+
+			// A service that is stopped gives the work back, and the next one continues it.
+			submit(work.Jobs, "long", work.Book{Pages: 10_000, Milliseconds: 100})
+			for c.document(t, "jobs/long")["checkpoint"] == nil {
+				time.Sleep(20 * time.Millisecond)
+			}
+			s.stop(t)
+			doc := c.document(t, "jobs/long")
+			checkpoint, _ := doc["checkpoint"].(map[string]any)
+			pages, _ := checkpoint["Done"].(int64)
+			if pages++; doc["state"] != "PENDING" || doc["lockOwner"] != nil || doc["lockExpiresAt"] != nil || pages == 1 {
+				t.Errorf("after the stop the job is %v", doc)
+			}
+			shorter := []firestoreapi.Update{{Path: "payload.Pages", Value: pages}}
+			if _, err := c.documents.Doc("jobs/long").Update(t.Context(), shorter); err != nil {
+				t.Fatal(err)
+			}
+			s = start(t, program, port)
+			if doc := c.await(t, "jobs/long", "state", "DONE"); doc["output"] != pages*(pages+1)/2 || doc["lockToken"] != int64(2) {
+				t.Errorf("the continued job is %v, want %d pages", doc, pages)
+			}
+			resp, err := http.Post("http://127.0.0.1:"+port+"/internal/tasks/recover", "", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer, _ := io.ReadAll(resp.Body)
+			if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK || !strings.Contains(string(answer), `"found":0`) {
+				t.Errorf("recovery answers %d %s", resp.StatusCode, answer)
+			}
+			s.stop(t)
+		})
+	}
+}
+
+func TestAProgramRunsAFunctionOnce(t *testing.T) {
+	newCloud(t)
+	program := build(t, "once")
+	var results [2]string
+	for i := range results {
+		out, err := exec.CommandContext(t.Context(), program, "2026-11").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		results[i] = string(out)
+	}
+	if results[0] != results[1] {
+		t.Errorf("the results are %q, want one result twice", results)
+	}
+}

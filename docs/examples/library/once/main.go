@@ -1,0 +1,40 @@
+// Command once runs a function once for a key, and prints its result:
+//
+//	go run ./once KEY
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"taskguard/worker"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	guard, err := worker.Open(ctx, worker.Options{})
+	check(err)
+	result, err := worker.Do(ctx, guard, os.Args[1], work)
+	check(err) // a *worker.RunningError has the time to retry
+	fmt.Println(result)
+	check(guard.Shutdown(ctx))
+}
+
+// work is what runs once. Its side effects take the token, so that a receiver can refuse an
+// older run.
+func work(ctx context.Context, job worker.Job) (string, error) {
+	return "done at " + time.Now().Format(time.RFC3339Nano) + " with token " + strconv.FormatInt(job.LockToken, 10), ctx.Err()
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
