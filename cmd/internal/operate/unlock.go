@@ -68,11 +68,10 @@ func Cancel(ctx context.Context, c *cli.Call) error {
 	return changeAll(ctx, c, &b, ids, console.Cancel)
 }
 
-// The change that delete makes, and the result's status.
-const (
-	remove  console.Change = "delete"
-	deleted                = "DELETED"
-)
+const remove = console.Change("delete")
+
+// deleted is the status in the output of remove.
+const deleted = "DELETED"
 
 // Delete deletes the documents of analyses. It is refused while one is locked.
 func Delete(ctx context.Context, c *cli.Call) error {
