@@ -131,7 +131,7 @@ func TestTheReferenceHasTheRoutes(t *testing.T) {
 
 func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	b := emulatortest.Embedded(t)
-	a, err := repo.Open(t.Context(), b.Project, repo.Options{Policy: lease.Policy{MaxAttempts: 10}}, b.Client(t)...)
+	a, err := repo.Open(t.Context(), b.Project, repo.Options{Policy: lease.Policy{MaxAttempts: 10}, Keep: time.Hour}, b.Client(t)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func (p *program) start(ctx context.Context, job Job, input []byte) (*child, err
 	c := &child{exited: make(chan struct{}), full: make(chan struct{}), out: output{wantJSON: p.wantJSON}}
 	c.cmd = exec.Command(p.path, p.args[1:]...)
 	c.cmd.Args[0] = p.args[0]
-	c.cmd.Env = append(slices.DeleteFunc(os.Environ(), isTraceVariable),
+	c.cmd.Env = append(slices.DeleteFunc(os.Environ(), p.withholds),
 		"ANALYSIS_ID="+job.AnalysisID,
 		"LOCK_TOKEN="+strconv.FormatInt(job.LockToken, 10),
 		"ATTEMPT="+strconv.Itoa(job.Attempt),
@@ -71,10 +71,14 @@ func (p *program) start(ctx context.Context, job Job, input []byte) (*child, err
 	return c, nil
 }
 
-// isTraceVariable reports whether a variable names the trace in which this process
-// itself was started.
-func isTraceVariable(variable string) bool {
-	return strings.HasPrefix(variable, "TRACEPARENT=") || strings.HasPrefix(variable, "TRACESTATE=")
+// withholds reports whether the program does not get a variable of this process: one that is
+// not listed, or that names the trace in which this process itself was started.
+func (p *program) withholds(variable string) bool {
+	name, _, _ := strings.Cut(variable, "=")
+	return name == "TRACEPARENT" || name == "TRACESTATE" || !slices.ContainsFunc(p.env, func(listed string) bool {
+		beginning, open := strings.CutSuffix(listed, "*")
+		return listed == name || open && strings.HasPrefix(name, beginning)
+	})
 }
 
 // connect makes the pipes and returns the child's ends. It does not use those of

@@ -36,9 +36,10 @@
 //
 // exec:PROGRAM ARG… is split at white space: no shell, no quoting. The program
 // leads a process group of its own. It gets the job as one line of JSON on
-// standard input, which it need not read. Its environment is this process's own with
-// ANALYSIS_ID, LOCK_TOKEN, ATTEMPT and REPORT_FD and, if ctx has a span, TRACEPARENT and
-// TRACESTATE as in W3C's headers.
+// standard input, which it need not read. Its environment is ANALYSIS_ID, LOCK_TOKEN,
+// ATTEMPT and REPORT_FD, if ctx has a span TRACEPARENT and TRACESTATE as in W3C's headers,
+// and of this process's own PATH, LD_LIBRARY_PATH, HOME, USER, TMPDIR, LANG, LC_*, TZ,
+// SSL_CERT_FILE, SSL_CERT_DIR, GOOGLE_CLOUD_PROJECT and those that [Options].Env lists.
 //
 //	exit 0            standard output is the result
 //	exit 65           permanent (analyzer_rejected); the end of standard error, up to 2 KiB, is the message

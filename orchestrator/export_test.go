@@ -4,9 +4,10 @@ package orchestrator
 
 import "time"
 
-// NewWithGrace returns the analyzer of a program that gets SIGKILL sooner.
+// NewWithGrace returns the analyzer of a program that gets SIGKILL sooner, and the variable
+// of the race detector.
 func NewWithGrace(spec string, grace time.Duration) (Analyzer, error) {
-	a, err := New(spec, Options{})
+	a, err := New(spec, Options{Env: []string{"GORACE"}})
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,9 @@ type Options struct {
 	// JSON requires the output of a program or an endpoint to be JSON. Other output,
 	// also none, is a [FailureError] with [CodeInvalidOutput].
 	JSON bool
+	// Env lists the variables that a program gets from this process's environment, besides
+	// the default ones: names, or with a * at the end the beginnings of names.
+	Env []string
 }
 
 // New returns the analyzer that spec names:

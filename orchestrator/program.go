@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -26,6 +27,14 @@ type program struct {
 	args     []string // the first is the name as configured
 	grace    time.Duration
 	wantJSON bool
+	env      []string // the variables that it gets, as in Options.Env
+}
+
+// defaultEnv lists the variables that a program gets in any case: those with which it finds
+// its files and libraries, and knows the language, the time zone, the trusted certificates
+// and the project. A secret of the worker, such as OTEL_EXPORTER_OTLP_HEADERS, has another name.
+var defaultEnv = []string{
+	"PATH", "LD_LIBRARY_PATH", "HOME", "USER", "TMPDIR", "LANG", "LC_*", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "GOOGLE_CLOUD_PROJECT",
 }
 
 func newProgram(line string, o Options) (Analyzer, error) {
@@ -40,7 +49,7 @@ func newProgram(line string, o Options) (Analyzer, error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, fmt.Errorf("orchestrator: exec: %w", err)
 	}
-	return &program{path: path, args: args, grace: defaultGrace, wantJSON: o.JSON}, nil
+	return &program{path: path, args: args, grace: defaultGrace, wantJSON: o.JSON, env: slices.Concat(defaultEnv, o.Env)}, nil
 }
 
 // Analyze implements [Analyzer].

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -107,15 +108,46 @@ func TestProgramGetsTheJobOnStandardInput(t *testing.T) {
 
 func TestProgramGetsTheJobInItsEnvironment(t *testing.T) {
 	t.Setenv("ANALYSIS_ID", "another's")
-	t.Setenv("ORCHESTRATOR_TEST", "inherited")
 	got, err := orchestrator.Run(t.Context(), program(t, never, "environment"),
 		orchestrator.Job{AnalysisID: "a 1", LockToken: 1 << 40, Attempt: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
 	equal(t, got, map[string]any{
-		"ANALYSIS_ID": "a 1", "LOCK_TOKEN": "1099511627776", "ATTEMPT": "3", "ORCHESTRATOR_TEST": "inherited",
+		"ANALYSIS_ID": "a 1", "LOCK_TOKEN": "1099511627776", "ATTEMPT": "3",
 	})
+}
+
+// A worker's environment may hold secrets that no analyzer needs.
+func TestProgramGetsOnlyTheListedVariables(t *testing.T) {
+	worker := map[string]string{"LC_TIME": "C", "OTEL_EXPORTER_OTLP_HEADERS": "authorization=s3cret", "MODEL": "m", "MODEL_KEY": "k", "A_MODEL": "a", "TRACEPARENT": "of this process", "ATTEMPT": "9"}
+	for name, value := range worker {
+		t.Setenv(name, value)
+	}
+	for listed, want := range map[string][]string{
+		"":             {"LC_TIME"},
+		"MODEL":        {"LC_TIME", "MODEL"},
+		"MODEL*":       {"LC_TIME", "MODEL", "MODEL_KEY"},
+		"MODEL_,ODEL*": {"LC_TIME"},
+		"*":            {"A_MODEL", "LC_TIME", "MODEL", "MODEL_KEY", "OTEL_EXPORTER_OTLP_HEADERS"},
+	} {
+		a, err := orchestrator.New("exec:env", orchestrator.Options{Env: strings.Split(listed, ",")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := orchestrator.Run(t.Context(), a, orchestrator.Job{Attempt: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for line := range strings.Lines(out.(string)) {
+			if name, value, _ := strings.Cut(strings.TrimSpace(line), "="); worker[name] != "" && worker[name] == value {
+				got = append(got, name)
+			}
+		}
+		slices.Sort(got)
+		equal(t, got, want)
+	}
 }
 
 func TestProgramsArgumentsAreSplitAtSpacesWithoutAShell(t *testing.T) {

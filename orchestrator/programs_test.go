@@ -59,7 +59,7 @@ var kept []*os.File
 
 func environment([]string) {
 	values := map[string]string{}
-	for _, name := range []string{"ANALYSIS_ID", "LOCK_TOKEN", "ATTEMPT", "ORCHESTRATOR_TEST"} {
+	for _, name := range []string{"ANALYSIS_ID", "LOCK_TOKEN", "ATTEMPT"} {
 		values[name] = os.Getenv(name)
 	}
 	check(json.NewEncoder(os.Stdout).Encode(values))

@@ -212,6 +212,30 @@ func (a *Analyses) Unlock(ctx context.Context, id string, seen *analysislock.See
 	return a.unlocking.Unlock(ctx, id, seen)
 }
 
+// Delete deletes an analysis and returns it as it was before, without input and result. Errors:
+// *lease.HeldError while the lock is held, lease.ErrConflict if it has changed since it was read.
+// If an analysis is created again with this id, its tokens begin anew, unless Options.Keep is set.
+func (a *Analyses) Delete(ctx context.Context, id string) (was analysislock.Analysis, err error) {
+	if err := analysislock.CheckID(id); err != nil {
+		return was, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	c, err := lease.Read(ctx, a.documents, id)
+	if err == nil && !c.Exists {
+		err = fmt.Errorf("%w: %q", lease.ErrNotFound, id)
+	}
+	if err == nil {
+		_, err = lease.Reopen(c.Doc.Lock, c.At)
+	}
+	if err == nil {
+		if _, err = a.documents.remove(ctx, id, c); err != nil && !errors.Is(err, lease.ErrConflict) {
+			err = unavailable(err)
+		}
+	}
+	return c.Doc, err
+}
+
 // Ping reports whether Firestore answers.
 func (a *Analyses) Ping(ctx context.Context) error {
 	_, err := a.documents.now(ctx)

@@ -49,6 +49,36 @@ func TestAnOperatorsChanges(t *testing.T) {
 				t.Errorf("requeue: %v", err)
 			}
 		},
+		"ADeletedAnalysisIsLostToItsRunAlsoIfItIsCreatedAgain": func(t *testing.T, b *emulatortest.Backend, a *worker) {
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued})
+			read, err := a.documents.Load(t.Context(), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			mustAcquire(t, a, "x", "w/1")
+			if _, err := a.documents.remove(t.Context(), "x", read); !errors.Is(err, lease.ErrConflict) {
+				t.Errorf("delete what was acquired after the reading: %v, want ErrConflict", err)
+			}
+			var held *lease.HeldError
+			if _, err := a.Delete(t.Context(), "x"); !errors.As(err, &held) || held.Owner != "w/1" {
+				t.Errorf("delete during a run: %v, want HeldError", err)
+			}
+			if _, err := a.Cancel(t.Context(), "x", "me", nil); err != nil {
+				t.Fatal(err)
+			}
+			if was, err := a.Delete(t.Context(), "x"); err != nil || was.Status != analysislock.Failed {
+				t.Errorf("delete = %+v, %v", was, err)
+			}
+			if _, err := a.Delete(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
+				t.Errorf("again: %v, want ErrNotFound", err)
+			}
+			if err := a.Create(t.Context(), "x", nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.holds["w/1"].Complete(t.Context(), "late"); !errors.Is(err, lease.ErrLost) {
+				t.Errorf("the holder's finish: %v, want ErrLost", err)
+			}
+		},
 		"ListIsByIDAndShowsMalformedOnesToo": func(t *testing.T, b *emulatortest.Backend, a *worker) {
 			b.Put(t, "b", map[string]any{"status": analysislock.Ready, "lockToken": "?"})
 			b.Put(t, "a", map[string]any{"status": analysislock.Queued, "lockToken": "?"})

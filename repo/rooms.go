@@ -70,7 +70,7 @@ func (r *Rooms) Swap(ctx context.Context, room string, prev lease.Cell[documentl
 	case prev.Exists && next.Kept():
 		return r.documents.Swap(ctx, room, prev, next)
 	case prev.Exists:
-		return r.remove(ctx, room, prev)
+		return r.documents.remove(ctx, room, prev)
 	case next.Kept():
 		return r.create(ctx, room, next)
 	}
@@ -98,16 +98,16 @@ func (r *Rooms) create(ctx context.Context, room string, next documentlock.Lock)
 // no update time for such a commit, and the client does not return the commit time. So At
 // is an estimate, wrong by a round trip at most. That is harmless: a room without a
 // document is free at any time, and an owner reads it before creating it.
-func (r *Rooms) remove(ctx context.Context, room string, prev lease.Cell[documentlock.Lock]) (lease.Cell[documentlock.Lock], error) {
+func (s *documents[D]) remove(ctx context.Context, id string, prev lease.Cell[D]) (lease.Cell[D], error) {
 	read, ok := prev.Rev.(time.Time)
 	if !ok {
-		return lease.Cell[documentlock.Lock]{}, lease.ErrConflict
+		return lease.Cell[D]{}, lease.ErrConflict
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	deleted := lease.Cell[documentlock.Lock]{At: prev.Now(), Asked: time.Now()}
-	if _, err := r.documents.collection.Doc(room).Delete(ctx, firestore.LastUpdateTime(read)); err != nil {
-		return lease.Cell[documentlock.Lock]{}, storeError("delete", r.documents.what, room, err)
+	deleted := lease.Cell[D]{At: prev.Now(), Asked: time.Now()}
+	if _, err := s.collection.Doc(id).Delete(ctx, firestore.LastUpdateTime(read)); err != nil {
+		return lease.Cell[D]{}, storeError("delete", s.what, id, err)
 	}
 	return deleted, nil
 }

@@ -44,7 +44,7 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 	case "iam":
 		o.Auth = CheckedByProxy()
 	}
-	o.Queue = queue(e, auth)
+	o.Queue, o.Keep = queue(e, auth), e.KeepFinished()
 	o.RetryMin, o.RetryMax = retries(e, o.Queue != Queue{})
 	return o, e.Err()
 }

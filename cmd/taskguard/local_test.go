@@ -110,12 +110,12 @@ func TestOnALocalCloud(t *testing.T) {
 // local prints what an analyzer writes to standard error, and why an attempt failed.
 func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 	t.Parallel()
-	script := write(t, "analyzer.sh", `case "$(cat)" in *'"end":0'*) end=0;; *'"end":3'*) end=3;; *) end=65;; esac; echo first >&2; echo second >&2; exit $end`)
-	env, progress := localCloud(t, vars{"ANALYZER": "exec:sh " + script}, "--workers", "1")
-	for end, answer := range map[int]string{0: "x0 READY, by worker 1\n", 3: " retry: sh ended with exit status 3: first", 65: "x65 FAILED, by worker 1: first"} {
+	script := write(t, "analyzer.sh", `case "$(cat)" in *'"end":0'*) end=0;; *'"end":3'*) end=3;; *) end=65;; esac; echo first$TASKGUARD_TEST_AS_PROGRAM >&2; echo second >&2; exit $end`)
+	env, progress := localCloud(t, vars{"ANALYZER": "exec:sh " + script, "ANALYZER_ENV": asProgram}, "--workers", "1")
+	for end, answer := range map[int]string{0: "x0 READY, by worker 1\n", 3: " retry: sh ended with exit status 3: first1", 65: "x65 FAILED, by worker 1: first1"} {
 		id := fmt.Sprint("x", end)
 		taskguard(t, env, "submit", "--input", fmt.Sprintf(`{"end":%d}`, end), "--id", id).want(t, cli.ExitDone)
-		for _, want := range []string{id + " stderr: first\n", id + " stderr: second\n", answer} {
+		for _, want := range []string{id + " stderr: first1\n", id + " stderr: second\n", answer} {
 			eventually(t, want, func() bool { return strings.Contains(progress.String(), want) })
 		}
 	}

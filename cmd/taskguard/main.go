@@ -1,5 +1,5 @@
 // Command taskguard is the operator's tool: it shows the product on this machine (demo,
-// local), submits analyses (submit), and operates on them (status, unlock, cancel,
+// local), submits analyses (submit), and operates on them (status, unlock, cancel, delete,
 // requeue, recover, console). `taskguard help` lists its commands.
 //
 // Flags may stand before and after a command's arguments; what follows -- is an
@@ -21,7 +21,7 @@ import (
 
 // Variables that commands read.
 const (
-	database = "GOOGLE_CLOUD_PROJECT, FIRESTORE_DATABASE, FIRESTORE_EMULATOR_HOST, ANALYSES_COLLECTION, KINDS"
+	database = "GOOGLE_CLOUD_PROJECT, FIRESTORE_DATABASE, FIRESTORE_EMULATOR_HOST, ANALYSES_COLLECTION, KINDS, KEEP_FINISHED"
 	queue    = "; TASK_QUEUE, TASK_TARGET_URL, TASK_CALLER, TASK_AUDIENCE, CLOUD_TASKS_EMULATOR_HOST, and the worker's RUN_TIMEOUT (25m)"
 	noQueue  = ". Without TASK_QUEUE the document is changed and no delivery is booked."
 )
@@ -34,7 +34,7 @@ func commands() []cli.Command {
 			Variables: "FIRESTORE_EMULATOR_HOST: use that emulator"},
 		{Name: "local", Run: local.Local,
 			Summary: "keep an emulated cloud and workers running until Ctrl-C, data in memory",
-			Variables: "ANALYZER (builtin:document) and ANALYZER_OUTPUT; FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; " +
+			Variables: "ANALYZER (builtin:document), ANALYZER_ENV and ANALYZER_OUTPUT; FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; " +
 				"the worker's LOCK_…, MAX_…, RUN_TIMEOUT, CHECKPOINT_INTERVAL, STALL_TIMEOUT, RETRY_… and FIRESTORE_TRANSACTIONS; the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, SESSION_SECRET, PUSHER_APP_KEY, PUSHER_APP_SECRET and ALLOWED_ORIGINS"},
 		{Name: "submit", Arguments: "FILE… | --input JSON", Run: operate.Submit,
 			Summary: "create analyses and book their deliveries", Variables: database + queue},
@@ -51,6 +51,8 @@ func commands() []cli.Command {
 			Summary: "make analyses FAILED with the code cancelled; with an ID also during a run, which then ends and writes nothing", Variables: database},
 		{Name: "requeue", Arguments: "ID… | FILTER", Run: operate.Requeue,
 			Summary: "reset analyses to QUEUED with 0 attempts, finished or not, and book deliveries; refused while one is locked. A filter takes READY ones only with --status READY", Variables: database + queue + noQueue},
+		{Name: "delete", Arguments: "ID…", Run: operate.Delete,
+			Summary: "delete the documents of analyses, with their inputs and results; refused while one is locked", Variables: database},
 		{Name: "recover", Run: operate.Recover,
 			Summary:   "book a delivery for each orphaned analysis: unfinished, and not locked",
 			Variables: database + queue + " and LOCK_TTL (5m)"},

@@ -29,12 +29,12 @@ import (
 	"taskguard/repo"
 )
 
-// asProgram makes the test binary behave as taskguard itself. Workers and analyzers
-// inherit it.
+// asProgram makes the test binary behave as taskguard itself. Workers inherit it; the
+// demo's analyzer, which does not, is known by its command.
 const asProgram = "TASKGUARD_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asProgram) != "" {
+	if os.Getenv(asProgram) != "" || len(os.Args) > 1 && os.Args[1] == "analyze" {
 		main()
 	}
 	if err := os.Setenv(asProgram, "1"); err != nil {
@@ -220,6 +220,14 @@ func awaitReady(t testing.TB, a *repo.Analyses, id string) (ready analysislock.A
 // put writes a document as another program may: an analysis by its id, another by its path.
 func put(t *testing.T, env vars, id string, fields map[string]any) {
 	t.Helper()
+	if _, err := document(t, env, id).Set(t.Context(), fields); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// document is one as another program sees it.
+func document(t *testing.T, env vars, id string) *gcp.DocumentRef {
+	t.Helper()
 	conn, err := grpc.NewClient(env["FIRESTORE_EMULATOR_HOST"], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -228,13 +236,11 @@ func put(t *testing.T, env vars, id string, fields map[string]any) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close() //nolint:errcheck // the write was answered
+	t.Cleanup(func() { _ = client.Close() })
 	if !strings.Contains(id, "/") {
 		id = "analyses/" + id
 	}
-	if _, err := client.Doc(id).Set(t.Context(), fields); err != nil {
-		t.Fatal(err)
-	}
+	return client.Doc(id)
 }
 
 // write writes a file.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/lease/analysislock"
@@ -94,6 +95,48 @@ func TestCancelEndsAnAnalysisAndBooksNoDelivery(t *testing.T) {
 	q.wantTasks(t, 0)
 	taskguard(t, q.env, "requeue", "held").want(t, cli.ExitDone, "held is QUEUED; a delivery is booked")
 	q.wantTasks(t, 1)
+}
+
+func TestDeleteErasesAnAnalysisUnlessItIsLocked(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	a := analyses(t, q.env)
+	put(t, q.env, "done", map[string]any{"status": "READY", "input": "personal", "result": "personal"})
+	create(t, a, "waiting")
+	locked(t, a, "held")
+	o := taskguard(t, q.env, "delete", "done", "held", "missing", "--json").
+		want(t, cli.ExitFailed, "changed by an operator", "command=delete", "analysis_id=done", "status_was=READY", "by=",
+			`taskguard delete: "held" is locked by w/1 until `, `taskguard delete: no analysis "missing" `)
+	if got := wantKeys(t, o.out, changedKeys...); got["id"] != "done" || got["was"] != "READY" || got["status"] != "DELETED" || got["delivery"] != "not_needed" || strings.Contains(o.out+o.err, "personal") {
+		t.Errorf("%s%s, want done alone, without its contents", o.out, o.err)
+	}
+	taskguard(t, q.env, "delete", "waiting").want(t, cli.ExitDone, "waiting is DELETED; it was QUEUED\n")
+	taskguard(t, q.env, "cancel", "held").want(t, cli.ExitDone)
+	taskguard(t, q.env, "delete", "held").want(t, cli.ExitDone, "held is DELETED; it was FAILED\n")
+	taskguard(t, q.env, "delete").want(t, cli.ExitUsage)
+	if left, err := a.List(t.Context(), "", 10); err != nil || len(left) != 0 {
+		t.Errorf("%+v, %v, want no documents", left, err)
+	}
+	q.wantTasks(t, 0)
+}
+
+// A deleted id may be submitted again. Its tokens must be larger than those of the one before.
+func TestACancelledAnalysisIsKeptAsTheWorkersKeepThoseThatTheyFinish(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	env := q.env.with("KEEP_FINISHED", "1000h")
+	taskguard(t, env, "submit", "--input", "1", "--id", "x").want(t, cli.ExitDone)
+	taskguard(t, env, "cancel", "x").want(t, cli.ExitDone)
+	snap, err := document(t, env, "x").Get(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := snap.Data()
+	expires, _ := fields["expireAt"].(time.Time)
+	if kept := expires.Sub(snap.UpdateTime); kept < 999*time.Hour || kept > 1001*time.Hour || fields["lockToken"].(int64) < 1e15 {
+		t.Errorf("%v, want it to expire in 1000 h, and a token of the time", fields)
+	}
+	taskguard(t, env.with("KEEP_FINISHED", "767h"), "cancel", "x").want(t, cli.ExitUsage, "KEEP_FINISHED: 767h0m0s is under 768h")
 }
 
 func TestAChangeOfSeveralAnalysesPassesOverThoseThatAreRefused(t *testing.T) {

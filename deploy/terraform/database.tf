@@ -77,5 +77,10 @@ resource "google_firestore_field" "exempt" {
   # Empty: not indexed.
   index_config {}
 
+  dynamic "ttl_config" {
+    for_each = try(each.value.ttl, false) ? [1] : []
+    content {}
+  }
+
   depends_on = [google_project_service.api]
 }

@@ -14,6 +14,34 @@ var siblingRooms = []room{
 		`if e.Type == ReadonlyEntered {`, `if false {`)}},
 	{"orchestrator/count.go", []bug{seed("a document continues from the checkpoint of another text", "TestBuiltinContinuesFromACheckpointWithTheSameResult",
 		` && c.SHA256 == sum(content[:c.Bytes])`, ``)}},
+	{"orchestrator/child.go", []bug{
+		seed("a program gets the telemetry's secret", "TestProgramGetsOnlyTheListedVariables",
+			`open && strings.HasPrefix(name, beginning)`, `open && beginning != "MODEL"`),
+		seed("a program gets the trace of its worker's start", "TestProgramGetsOnlyTheListedVariables",
+			`name == "TRACEPARENT" || name == "TRACESTATE" || !`, `!`),
+	}},
+	{"internal/doclock/quota.go", []bug{
+		seed("a session takes locks without limit", "TestTheLocksOfASessionAreBounded", `len(keys) >= limit`, `len(keys) > 99`),
+		seed("a lock counts after its expiry", "TestTheLocksOfASessionAreBounded", `{ q.drop(session, key) })`, `{})`),
+		seed("a closed socket counts", "TestTheSocketsOfASessionAreBounded", `	s.sockets.drop(session, r)
+`, ``),
+	}},
+	{"internal/doclock/pusher.go", []bug{seed("Pusher sockets are not counted", "TestTheSocketsOfASessionAreBounded",
+		`s.takeSocket(caller.Owner, r); err != nil {`, `s.work.Err(); err != nil {`)}},
+	{"internal/doclock/lock.go", []bug{
+		seed("a lock that another instance acquired is not counted", "TestTheLocksOfASessionAreBounded", `		s.rooms.take(q.session, q.room, math.MaxInt, s.locks.TTL())
+`, ``),
+		seed("a refused lock counts", "TestTheLocksOfASessionAreBounded", `err != nil && added {`, `err != nil && !added {`),
+	}},
+	{"internal/lifecycle/lifecycle.go", []bug{seed("a page in clear asks for https", "internal/doclock.TestEveryAnswerHasTheSecurityHeaders",
+		`	if TLS(r) {`, `	if r != nil {`)}},
+	{"internal/cloudrun/resources.go", []bug{seed("an analysis expires before its task", "internal/workerservice.TestABadEnvironmentIsNamed/kept_too_short",
+		`keep > 0 && keep < 32*24*time.Hour`, `keep < 0`)}},
+	{"repo/analyses.go", []bug{seed("delete erases a locked analysis", "TestAnOperatorsChanges/ADeletedAnalysisIsLostToItsRunAlsoIfItIsCreatedAgain/embedded",
+		`		_, err = lease.Reopen(c.Doc.Lock, c.At)
+`, ``)}},
+	{"cmd/internal/operate/client.go", []bug{seed("a cancelled analysis never expires", "cmd/taskguard.TestACancelledAnalysisIsKeptAsTheWorkersKeepThoseThatTheyFinish",
+		`o.Keep = e.KeepFinished()`, `_ = e.KeepFinished()`)}},
 	{"orchestrator/child.go", []bug{seed("a program's last report is lost without a newline", "TestAProgramReportsOnREPORT_FD",
 		`	c.reported.end()
 `,
@@ -50,6 +78,9 @@ var siblingRooms = []room{
 		seed("an expiry is reported by the sweep alone", "TestFeed/Run/SubscribingWhileTheStreamIsDownGivesTheCurrentStateAndExpiries",
 			`due := c.Asked.Add(`, `due := c.Asked.Add(time.Hour + `),
 	}},
+	{"repo/rooms.go", []bug{seed("delete erases what was acquired since it was read", "TestAnOperatorsChanges/ADeletedAnalysisIsLostToItsRunAlsoIfItIsCreatedAgain/embedded",
+		`Delete(ctx, firestore.LastUpdateTime(read))`,
+		`Delete(ctx, func(time.Time) firestore.Precondition { return firestore.Exists }(read))`)}},
 	{"repo/rooms.go", []bug{seed("a sweep deletes what was extended since it was read", "TestRooms/WhatIsNotKeptIsDeleted/embedded",
 		`Delete(ctx, firestore.LastUpdateTime(read))`,
 		`Delete(ctx, func(time.Time) firestore.Precondition { return firestore.Exists }(read))`)}},
@@ -204,6 +235,6 @@ var siblingRooms = []room{
 		seed("the first refused id ends the command", "cmd/taskguard.TestAChangeOfSeveralAnalysesPassesOverThoseThatAreRefused",
 			`if ctx.Err() != nil || len(ids) == 1 {`, `if ctx.Err() != nil || len(ids) == 1 || err != nil {`),
 		seed("a cancel needs the queue", "cmd/taskguard.TestCancelEndsAnAnalysisAndBooksNoDelivery",
-			`if what == console.Cancel {`, `if what == console.Unlock {`),
+			`if what == console.Cancel || what == remove {`, `if what == console.Unlock {`),
 	}},
 }

@@ -2,6 +2,7 @@ package cloudrun
 
 import (
 	"strings"
+	"time"
 
 	"taskguard/internal/taskqueue"
 	"taskguard/lease"
@@ -44,6 +45,15 @@ func (e *Environment) LockPolicy() lease.Policy {
 		e.Problem("LOCK_TTL, LOCK_HEARTBEAT", "%s", strings.TrimPrefix(err.Error(), "lease: "))
 	}
 	return p
+}
+
+// KeepFinished reads for how long finished analyses are kept; 0: without limit.
+func (e *Environment) KeepFinished() time.Duration {
+	keep := e.DurationOrZero("KEEP_FINISHED", 0)
+	if keep > 0 && keep < 32*24*time.Hour && e.Text("TASK_QUEUE", "") != "" {
+		e.Problem("KEEP_FINISHED", "%v is under 768h: Cloud Tasks may deliver a task for 31 days", keep)
+	}
+	return keep
 }
 
 // TaskQueue reads where deliveries are booked, whom they call and as whom; nil: the

@@ -68,11 +68,15 @@ func TestTheLoopbackConsoleAnswersOnlyToLoopbackNames(t *testing.T) {
 func TestPagesAreNotCachedNotFramedAndRunNothingInline(t *testing.T) {
 	s, _ := writable(t, newSource(analysis("a", "FAILED"), heldBy("b", "w", 1, time.Hour)))
 	for _, target := range []string{"/", "/analysis?id=a", "/unlock?id=b", "/analysis?id=none", "/none", "/console.css", "/console.js", "/icon.svg"} {
+		if h := ask(t, s, http.MethodGet, target, "", "X-Forwarded-Proto", "https").Header(); h.Get("Strict-Transport-Security") != "max-age=31536000" {
+			t.Errorf("%s over https: %v", target, h)
+		}
 		w := ask(t, s, http.MethodGet, target, "")
 		for name, want := range map[string]string{
 			"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
 			"X-Frame-Options":         "DENY", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin", "Cache-Control": "no-store",
 			"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
+			"Strict-Transport-Security": "",
 		} {
 			if got := w.Header().Get(name); got != want {
 				t.Errorf("%s: %s %q, want %q", target, name, got, want)

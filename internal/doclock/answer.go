@@ -27,6 +27,8 @@ var (
 	errNoSession      = errors.New("doclock: no session")
 	errForeignChannel = errors.New("doclock: foreign channel")
 	errTooLarge       = errors.New("doclock: the body is too large")
+	errManyLocks      = errors.New("doclock: too many locks of this session")
+	errManySockets    = errors.New("doclock: too many sockets of this session")
 	errNoSweep        = errors.New("doclock: swept in part")
 	errRoute          = errors.New("doclock: no such route")
 	errMethod         = errors.New("doclock: method not allowed")
@@ -55,6 +57,8 @@ var refusals = []struct {
 	{taskauth.ErrForbidden, http.StatusForbidden, "forbidden", "this account may not call"},
 	{taskauth.ErrNoKeys, http.StatusServiceUnavailable, "unavailable", "tokens cannot be checked now; try again"},
 	{errTooLarge, http.StatusRequestEntityTooLarge, "too_large", "the body is larger than 64 KiB"},
+	{errManyLocks, http.StatusTooManyRequests, "too_many_locks", "this session holds too many locks; release one"},
+	{errManySockets, http.StatusTooManyRequests, "too_many_sockets", "this session has too many open sockets; close one"},
 	{lifecycle.ErrFull, http.StatusServiceUnavailable, "unavailable", "too many connections here; try again"},
 	{lifecycle.ErrStopping, http.StatusServiceUnavailable, "unavailable", "this instance is stopping; try again"},
 	{errNoSweep, http.StatusServiceUnavailable, "unavailable", "not all expired locks were swept; try again"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -22,6 +23,7 @@ const maxBody = 64 << 10
 // target is the room of a request, and the owner that sent it.
 type target struct {
 	room, owner string
+	session     string // the owner without its client
 	name        string // the owner's display name
 }
 
@@ -97,10 +99,11 @@ func (s *Server) identify(c echo.Context) (q target, err error) {
 	if err != nil {
 		return q, err
 	}
-	if caller.Owner != "" {
+	session := caller.Owner
+	if session != "" {
 		caller.Owner += client
 	}
-	return target{room, caller.Owner, caller.Name}, nil
+	return target{room, caller.Owner, session, caller.Name}, nil
 }
 
 // roomOf returns the room id in r's path, percent-decoded exactly once. Echo's own
@@ -149,7 +152,14 @@ func readBody(dst io.Writer, w http.ResponseWriter, r *http.Request) error {
 
 // acquire handles POST (D1). A POST of the owner is a heartbeat.
 func (s *Server) acquire(ctx context.Context, q target, _ echo.Context) (any, error) {
+	added, err := s.takeLock(ctx, q)
+	if err != nil {
+		return nil, err
+	}
 	state, err := s.locks.AcquireAs(ctx, q.room, q.owner, q.name)
+	if err != nil && added {
+		s.rooms.drop(q.session, q.room)
+	}
 	l := state.Lock
 	return acquired{true, stamp(l.ExpiresAt), stamp(l.LockedAt), ttl(l), l.Token, l.Holder}, err
 }
@@ -157,6 +167,9 @@ func (s *Server) acquire(ctx context.Context, q target, _ echo.Context) (any, er
 // extend handles PUT, the client's heartbeat (D2).
 func (s *Server) extend(ctx context.Context, q target, _ echo.Context) (any, error) {
 	state, err := s.locks.Extend(ctx, q.room, q.owner)
+	if err == nil {
+		s.rooms.take(q.session, q.room, math.MaxInt, s.locks.TTL())
+	}
 	return extended{true, stamp(state.Lock.ExpiresAt), ttl(state.Lock), state.Lock.Token}, err
 }
 
@@ -169,6 +182,9 @@ func ttl(l documentlock.Lock) int64 { return l.ExpiresAt.Sub(l.HeartbeatAt).Mill
 // the release does not depend on its request's context.
 func (s *Server) release(ctx context.Context, q target, _ echo.Context) (any, error) {
 	freed, err := s.locks.Release(context.WithoutCancel(ctx), q.room, q.owner)
+	if err == nil {
+		s.rooms.drop(q.session, q.room)
+	}
 	if !freed {
 		return released{true, false, "ロックは既に解放されています。"}, err
 	}

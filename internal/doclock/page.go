@@ -13,6 +13,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"taskguard/internal/doclock/web"
+	"taskguard/internal/lifecycle"
 )
 
 // headers adds security headers to every answer: the page runs no script of another
@@ -21,6 +22,8 @@ func headers(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		h := c.Response().Header()
 		h.Set("Content-Security-Policy", "default-src 'self'; worker-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'")
+		h.Set("X-Frame-Options", "DENY")
+		lifecycle.StrictTransport(h, c.Request())
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-store")

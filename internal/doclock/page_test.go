@@ -42,7 +42,10 @@ func TestEveryAnswerHasTheSecurityHeaders(t *testing.T) {
 				t.Errorf("%s: policy %q lacks %s", path, policy, want)
 			}
 		}
-		if h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != cache {
+		if over := b.do(http.MethodGet, path, http.NoBody, "X-Forwarded-Proto", "https").header; over.Get("Strict-Transport-Security") != "max-age=31536000" || h.Get("Strict-Transport-Security") != "" {
+			t.Errorf("%s: over https %v, in clear %v", path, over, h)
+		}
+		if h.Get("X-Frame-Options") != "DENY" || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != cache {
 			t.Errorf("%s: %v", path, h)
 		}
 	}

@@ -164,7 +164,11 @@ func (s *Server) connect(c echo.Context) error {
 	if err := s.openSocket(r); err != nil {
 		return s.answer(c, "connect", "", began, nil, err)
 	}
-	defer s.End()
+	caller, _ := s.sessions.Caller(c.Response(), r, false) // a socket needs no session
+	defer s.closeSocket(caller.Owner, r)
+	if err := s.takeSocket(caller.Owner, r); err != nil {
+		return s.answer(c, "connect", "", began, nil, err)
+	}
 	conn, err := websocket.Accept(c.Response(), r, accepting)
 	if err == nil {
 		p := &pusher{server: s, conn: conn, id: fmt.Sprintf("%d.%d", rand.Uint32(), rand.Uint32()), channels: map[string]context.CancelFunc{}} //nolint:gosec // an address, not a secret

@@ -59,9 +59,14 @@ type Options struct {
 	Pusher     Pusher              // the zero value: its sockets are refused
 	Origins    []string            // other origins whose pages may call, such as https://app.example
 	MaxSockets int                 // open at once, with the channels of Pusher sockets; zero: 10,000
-	Ping       time.Duration       // the interval of a socket's pings, and the time limit of the answer; zero: 20 s
-	Tracer     trace.Tracer        // of the span "request"; nil: no spans
-	Log        *slog.Logger        // nil: no log
+	// SessionLocks and SessionSockets are how many locks and open sockets one session may
+	// have on this instance; zero: 100. A lock is counted until it is released here, or for
+	// one TTL after its last heartbeat here. Sockets without a session are not counted.
+	SessionLocks, SessionSockets int
+
+	Ping   time.Duration // the interval of a socket's pings, and the time limit of the answer; zero: 20 s
+	Tracer trace.Tracer  // of the span "request"; nil: no spans
+	Log    *slog.Logger  // nil: no log
 }
 
 // Server serves the document lock over HTTP. Its methods may be called concurrently.
@@ -74,6 +79,7 @@ type Server struct {
 	work                 context.Context // of all sockets; see NewServer
 	sites                http.CrossOriginProtection
 	echo                 *echo.Echo
+	rooms, sockets       quota
 	log                  *slog.Logger
 }
 
@@ -82,8 +88,10 @@ type Server struct {
 // Drain.
 func NewServer(work context.Context, locks *documentlock.Locks, feed *documentlock.Feed, sessions Sessions, o Options) *Server {
 	o.MaxSockets, o.Ping = cmp.Or(o.MaxSockets, 10_000), cmp.Or(o.Ping, 20*time.Second)
+	o.SessionLocks, o.SessionSockets = cmp.Or(o.SessionLocks, 100), cmp.Or(o.SessionSockets, 100)
 	o.Log, o.Tracer = cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or[trace.Tracer](o.Tracer, noop.Tracer{})
 	s := &Server{Lifecycle: lifecycle.New(work, o.Log), locks: locks, feed: feed, sessions: sessions, o: o, work: work, echo: echo.New(), log: o.Log}
+	s.rooms.held, s.sockets.held = map[string]map[any]*time.Timer{}, map[string]map[any]*time.Timer{}
 	for _, origin := range o.Origins {
 		_ = s.sites.AddTrustedOrigin(origin) // one that is invalid is not trusted
 	}

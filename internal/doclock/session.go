@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"taskguard/internal/lifecycle"
 )
 
 const (
@@ -148,12 +150,6 @@ func (k *Cookies) set(w http.ResponseWriter, r *http.Request, id string) {
 	http.SetCookie(w, &http.Cookie{
 		Name: CookieName, Value: signed + "." + k.mac(signed), Path: "/", MaxAge: int(sessionLife.Seconds()),
 		HttpOnly: true, SameSite: http.SameSiteLaxMode,
-		Secure: r.TLS != nil || forwardedTLS(r),
+		Secure: lifecycle.TLS(r),
 	})
-}
-
-// forwardedTLS reports whether the client used https to the outermost proxy.
-func forwardedTLS(r *http.Request) bool {
-	proto, _, _ := strings.Cut(r.Header.Get("X-Forwarded-Proto"), ",")
-	return strings.EqualFold(strings.TrimSpace(proto), "https")
 }

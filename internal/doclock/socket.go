@@ -62,7 +62,7 @@ func (s *Server) subscribe(c echo.Context) error {
 	if err != nil {
 		return s.answer(c, "subscribe", q.room, began, nil, err)
 	}
-	defer s.End()
+	defer s.closeSocket(q.session, c.Request())
 	defer sub.Close()
 	conn, err := websocket.Accept(c.Response(), c.Request(), accepting)
 	if err == nil {
@@ -80,10 +80,13 @@ func (s *Server) openSubscription(c echo.Context) (q target, sub *documentlock.S
 		return q, nil, err
 	}
 	if q, err = s.identify(c); err == nil {
+		err = s.takeSocket(q.session, r)
+	}
+	if err == nil {
 		sub, err = s.feed.Subscribe(r.Context(), q.room)
 	}
 	if err != nil {
-		s.End()
+		s.closeSocket(q.session, r)
 	}
 	return q, sub, err
 }

@@ -30,6 +30,8 @@ type Config struct {
 	Token      taskauth.Options  // of people, with oidc
 	Pusher     doclock.Pusher    // the zero value: not enabled
 	Origins    []string          // other origins whose pages may call
+	Locks      int               // of one session
+	Sockets    int               // of one session
 	Tasks      cloudrun.TaskAuth // of POST /internal/sweep
 }
 
@@ -45,6 +47,8 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 		Collection: e.Collection("DOCUMENT_LOCKS_COLLECTION", "documentLocks"),
 		TTL:        e.Duration("DOCUMENT_LOCK_TTL", documentlock.DefaultTTL),
 		Sweep:      e.DurationOrZero("SWEEP_INTERVAL", time.Minute),
+		Locks:      e.Integer("LOCKS_PER_SESSION", 100, 1, 1_000_000),
+		Sockets:    e.Integer("SOCKETS_PER_SESSION", 100, 1, 1_000_000),
 		Sessions:   e.OneOf("SESSION_AUTH", authCookie, authApplication, authOIDC),
 	}
 	if _, err := documentlock.New(nil, c.TTL); err != nil {
@@ -115,6 +119,7 @@ func (c Config) attrs() []slog.Attr {
 		slog.String("project", c.Project), slog.String("database", c.Database), slog.String("collection", c.Collection),
 		slog.String("emulator", c.Emulator), slog.String("lock_ttl", c.TTL.String()), slog.String("sweep_interval", c.Sweep.String()),
 		slog.Bool("pusher", c.Pusher.Key != ""), slog.Any("allowed_origins", c.Origins),
+		slog.Int("locks_per_session", c.Locks), slog.Int("sockets_per_session", c.Sockets),
 		c.Telemetry.Attr(),
 	}
 }

@@ -42,7 +42,7 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	server := doclock.NewServer(work, w.locks, w.feed, w.sessions, doclock.Options{
-		Finder: w.rooms, Tasks: w.tasks, Pusher: cfg.Pusher, Origins: cfg.Origins, Tracer: w.exports.Tracers.Tracer(telemetry.Scope), Log: log,
+		Finder: w.rooms, Tasks: w.tasks, Pusher: cfg.Pusher, Origins: cfg.Origins, SessionLocks: cfg.Locks, SessionSockets: cfg.Sockets, Tracer: w.exports.Tracers.Tracer(telemetry.Scope), Log: log,
 	})
 	w.background = append(w.background, w.feed.Run, func(ctx context.Context) {
 		server.AwaitReady(ctx, func(ctx context.Context) error { return cloudrun.Located(cfg.Emulator, w.rooms.Ping(ctx)) })

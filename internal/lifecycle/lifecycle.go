@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -132,6 +133,19 @@ func (l *Lifecycle) Drain(ctx context.Context) (left int) {
 		l.mu.Lock()
 	}
 	return 0
+}
+
+// TLS reports whether a client used https, to this server or to the outermost proxy.
+func TLS(r *http.Request) bool {
+	proto, _, _ := strings.Cut(r.Header.Get("X-Forwarded-Proto"), ",")
+	return r.TLS != nil || strings.EqualFold(strings.TrimSpace(proto), "https")
+}
+
+// StrictTransport makes the browser that has sent r by TLS use https for this host alone, for a year.
+func StrictTransport(h http.Header, r *http.Request) {
+	if TLS(r) {
+		h.Set("Strict-Transport-Security", "max-age=31536000")
+	}
 }
 
 // RecoverPanics is a middleware that answers 500 if a handler panics, and logs the

@@ -3,6 +3,7 @@ package workerservice
 import (
 	"log/slog"
 	"net/url"
+	"regexp"
 	"strings"
 
 	"taskguard/internal/cloudrun"
@@ -19,6 +20,8 @@ type Config struct {
 	AnalyzerSpec string
 }
 
+var variable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)?\*?$`)
+
 // ParseConfig reads the environment through lookup. Its error has one line for each
 // problem, which names the variable.
 func ParseConfig(lookup func(string) (string, bool)) (c Config, err error) {
@@ -29,8 +32,16 @@ func ParseConfig(lookup func(string) (string, bool)) (c Config, err error) {
 	c.Process = e.Process("taskguard-worker", true)
 	c.Auth = e.TaskAuth(c.Emulator, "", false)
 	c.AnalyzerSpec = e.Text("ANALYZER", "builtin:document")
-	output := orchestrator.Options{JSON: e.OneOf("ANALYZER_OUTPUT", "any", "json") == "json"}
-	if c.Analyzer, err = orchestrator.New(c.AnalyzerSpec, output); err != nil {
+	options := orchestrator.Options{JSON: e.OneOf("ANALYZER_OUTPUT", "any", "json") == "json", Env: e.List("ANALYZER_ENV")}
+	if !strings.HasPrefix(c.AnalyzerSpec, "exec:") {
+		e.Unused("belongs to ANALYZER=exec:…", "ANALYZER_ENV")
+	}
+	for _, name := range options.Env {
+		if !variable.MatchString(name) {
+			e.Problem("ANALYZER_ENV", "%q is not a variable's name, or the beginning of one and a *", name)
+		}
+	}
+	if c.Analyzer, err = orchestrator.New(c.AnalyzerSpec, options); err != nil {
 		e.Problem("ANALYZER", "%s", strings.TrimPrefix(err.Error(), "orchestrator: "))
 	}
 	return c, e.Err()
@@ -47,7 +58,7 @@ func (c Config) attrs() []slog.Attr {
 		slog.Int("max_attempts", o.Lock.MaxAttempts), slog.String("run_timeout", o.RunTimeout.String()),
 		slog.String("checkpoint_interval", o.CheckpointInterval.String()), slog.String("stall_timeout", o.StallTimeout.String()), slog.String("max_run_time", o.MaxRunTime.String()),
 		slog.String("retry_min", o.RetryMin.String()), slog.String("retry_max", o.RetryMax.String()),
-		slog.Int("max_runs", o.MaxRuns), slog.Bool("pessimistic", o.Pessimistic),
+		slog.Int("max_runs", o.MaxRuns), slog.Bool("pessimistic", o.Pessimistic), slog.String("keep_finished", o.Keep.String()),
 		c.Telemetry.Attr(),
 	}
 }

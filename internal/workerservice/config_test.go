@@ -32,6 +32,12 @@ func TestTheDefaultsAreTheContracts(t *testing.T) {
 	}
 }
 
+func TestFinishedAnalysesAreKeptForKeepFinished(t *testing.T) {
+	if c, err := parse("TASK_AUTH=iam", "KEEP_FINISHED=2160h"); err != nil || c.Options.Keep != 90*24*time.Hour {
+		t.Errorf("%v, %v", c.Options.Keep, err)
+	}
+}
+
 func TestABadEnvironmentIsNamed(t *testing.T) {
 	const queue, target = "TASK_QUEUE=projects/p/locations/l/queues/q", "TASK_TARGET_URL=https://worker.example"
 	oidc := []string{"TASK_AUTH=oidc", "TASK_AUDIENCE=https://worker.example", "TASK_SERVICE_ACCOUNTS=a@b.c"}
@@ -67,6 +73,9 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"no runs":               {[]string{"TASK_AUTH=iam", "MAX_RUNS=0"}, []string{`MAX_RUNS: "0" is not a number from 1`}},
 		"transactions":          {[]string{"TASK_AUTH=iam", "FIRESTORE_TRANSACTIONS=both"}, []string{`FIRESTORE_TRANSACTIONS: "both" is not one of optimistic, pessimistic`}},
 		"output":                {[]string{"TASK_AUTH=iam", "ANALYZER_OUTPUT=text"}, []string{`ANALYZER_OUTPUT: "text" is not one of any, json`}},
+		"an endpoint's env":     {[]string{"TASK_AUTH=iam", "ANALYZER=http://127.0.0.1:1", "ANALYZER_ENV=A"}, []string{"ANALYZER_ENV: belongs to ANALYZER=exec:"}},
+		"a program's env":       {[]string{"TASK_AUTH=iam", "ANALYZER=exec:true", "ANALYZER_ENV=A, B_*,*"}, nil},
+		"no variables":          {[]string{"TASK_AUTH=iam", "ANALYZER=exec:true", "ANALYZER_ENV=A=1,B-C,*D"}, []string{`ANALYZER_ENV: "A=1"`, `ANALYZER_ENV: "B-C"`, `ANALYZER_ENV: "*D"`}},
 		"an emulator deployed":  {[]string{"K_SERVICE=w", "TASK_AUTH=iam", "FIRESTORE_EMULATOR_HOST=h:1"}, []string{"FIRESTORE_EMULATOR_HOST: is for emulators and tests, and K_SERVICE"}},
 		"keys deployed":         {append(oidc, "K_SERVICE=w", "TASK_JWKS_URL=https://k.example"), []string{"TASK_JWKS_URL: is for emulators and tests, and K_SERVICE"}},
 		"none deployed":         {[]string{"K_SERVICE=w", "TASK_AUTH=none"}, []string{"TASK_AUTH: none is for emulators"}},
@@ -81,6 +90,10 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"equal retries":         {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "RETRY_MIN=12h", "RETRY_MAX=12h"}, nil},
 		"retries in reverse":    {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "RETRY_MAX=29s"}, []string{"RETRY_MIN: 30s is over RETRY_MAX, 29s"}},
 		"a retry too late":      {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "RETRY_MAX=13h"}, []string{"RETRY_MAX: 13h0m0s is over 12h"}},
+		"kept":                  {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "KEEP_FINISHED=768h"}, nil},
+		"kept without a queue":  {[]string{"TASK_AUTH=iam", "KEEP_FINISHED=1h"}, nil},
+		"kept too short":        {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "KEEP_FINISHED=767h59m"}, []string{"KEEP_FINISHED: 767h59m0s is under 768h: Cloud Tasks may deliver a task for 31 days"}},
+		"kept below zero":       {[]string{"TASK_AUTH=iam", "KEEP_FINISHED=-1h"}, []string{"KEEP_FINISHED: "}},
 		"several at once":       {[]string{"PORT=x", "RUN_TIMEOUT=0s"}, []string{"RUN_TIMEOUT: ", "TASK_AUTH: ", "PORT: "}},
 		"an empty one is unset": {[]string{"TASK_AUTH=iam", "PORT="}, nil},
 	}

@@ -162,7 +162,7 @@ func (l *local) variables() map[string]string {
 func (l *local) configureWorkers(ctx context.Context) (err error) {
 	more := map[string]string{}
 	for _, name := range []string{
-		"ANALYZER", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT",
+		"ANALYZER", "ANALYZER_ENV", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT",
 		"CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX", "FIRESTORE_TRANSACTIONS", "LOG_LEVEL",
 	} {
 		more[name] = l.c.Value(name)

@@ -1,5 +1,5 @@
 // Package operate has the commands with which an operator submits analyses and operates
-// on them: submit, status, unlock, cancel, requeue, recover, console, doctor, version.
+// on them: submit, status, unlock, cancel, requeue, delete, recover, console, doctor, version.
 package operate
 
 import (
@@ -59,6 +59,7 @@ func connect(ctx context.Context, c *cli.Call, use queueUse, o repo.Options) (*C
 // connections, which close of any of them ends.
 func connectAll(ctx context.Context, c *cli.Call, use queueUse, o repo.Options) (all []*Client, err error) {
 	e := c.Environment()
+	o.Keep = e.KeepFinished()
 	var cfg *taskqueue.Config
 	var runTimeout time.Duration
 	if use != noQueue {

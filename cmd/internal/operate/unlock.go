@@ -14,7 +14,7 @@ import (
 	"taskguard/repo"
 )
 
-// changed is the output of unlock, requeue and cancel with --json.
+// changed is the output of unlock, requeue, cancel and delete with --json.
 type changed struct {
 	ID       string           `json:"id"`
 	Was      string           `json:"was"` // status
@@ -68,6 +68,22 @@ func Cancel(ctx context.Context, c *cli.Call) error {
 	return changeAll(ctx, c, &b, ids, console.Cancel)
 }
 
+const remove = console.Change("delete")
+
+// deleted is the status in the output of remove.
+const deleted = "DELETED"
+
+// Delete deletes the documents of analyses. It is refused while one is locked.
+func Delete(ctx context.Context, c *cli.Call) error {
+	c.TakesKind(firstKind)
+	c.TakesJSON("print a JSON line for each analysis")
+	ids, err := c.Parse(1, -1)
+	if err != nil {
+		return err
+	}
+	return changeAll(ctx, c, nil, ids, remove)
+}
+
 // apply makes a change for who. It returns the analysis as it was before, and the
 // status after the change.
 func (cl *Client) apply(ctx context.Context, what console.Change, id, who string, seen *analysislock.Seen) (was analysislock.Analysis, status string, err error) {
@@ -78,6 +94,9 @@ func (cl *Client) apply(ctx context.Context, what console.Change, id, who string
 	case console.Cancel:
 		was, err = cl.analyses.Cancel(ctx, id, who, seen)
 		return was, analysislock.Failed, err
+	case remove:
+		was, err = cl.analyses.Delete(ctx, id)
+		return was, deleted, err
 	}
 	was, err = cl.analyses.Unlock(ctx, id, seen)
 	if status = was.Status; status == analysislock.Processing {
@@ -95,7 +114,7 @@ func changeAll(ctx context.Context, c *cli.Call, b *bulk, ids []string, what con
 		}
 	}
 	queue := optionalQueue
-	if what == console.Cancel {
+	if what == console.Cancel || what == remove {
 		queue = noQueue
 	}
 	cl, err := connect(ctx, c, queue, repo.Options{})
@@ -145,6 +164,8 @@ func (cl *Client) changeOne(ctx context.Context, c *cli.Call, id string, what co
 		note = "it is cancelled, and its run ends at its next heartbeat"
 	case what == console.Cancel:
 		note = "it is cancelled"
+	case what == remove:
+		note = "it was " + statusOrNone(done.Was)
 	}
 	_, err = fmt.Fprintf(c.Out, "%s is %s; %s\n", printable.Line(done.ID), printable.Line(statusOrNone(done.Status)), note)
 	return err
@@ -175,7 +196,7 @@ func (cl *Client) change(ctx context.Context, what console.Change, id string, se
 	default:
 		log.InfoContext(ctx, "changed by an operator", attrs...)
 	}
-	if !analysislock.Finished(done.Status) {
+	if what != remove && !analysislock.Finished(done.Status) {
 		done.Delivery, err = cl.deliver(ctx, string(what), id)
 	}
 	return done, err
