@@ -63,16 +63,16 @@ func TestEachHandlerCallsItsOwnRun(t *testing.T) {
 func TestOptionsThatContradictEachOtherAreRefused(t *testing.T) {
 	queue := worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://a.example", Caller: "a@b.c"}
 	for want, o := range map[string]worker.Options{
-		"CheckpointInterval 1ns": {CheckpointInterval: 1},
-		"RetryMax 48h":           {RetryMin: 48 * time.Hour, RetryMax: 48 * time.Hour},
-		"negative":               {RunTimeout: -1},
-		"StallTimeout":           {StallTimeout: time.Hour},
-		"MaxRunTime":             {MaxRunTime: time.Minute},
-		"TTL":                    {Lock: lease.Policy{TTL: time.Millisecond}},
-		"Auth would refuse the tasks":      {Queue: queue, Auth: worker.OIDC("https://a.example", "other@b.c")},
-		"or Audience":            {Queue: queue, Auth: worker.OIDC("https://other.example", "a@b.c")},
-		"taskauth":               {Auth: worker.OIDC("https://a.example")},
-		"TASK_QUEUE":             {Queue: worker.Queue{Name: "q"}},
+		"CheckpointInterval 1ns":      {CheckpointInterval: 1},
+		"RetryMax 48h":                {RetryMin: 48 * time.Hour, RetryMax: 48 * time.Hour},
+		"negative":                    {RunTimeout: -1},
+		"StallTimeout":                {StallTimeout: time.Hour},
+		"MaxRunTime":                  {MaxRunTime: time.Minute},
+		"TTL":                         {Lock: lease.Policy{TTL: time.Millisecond}},
+		"Auth would refuse the tasks": {Queue: queue, Auth: worker.OIDC("https://a.example", "other@b.c")},
+		"or Audience":                 {Queue: queue, Auth: worker.OIDC("https://other.example", "a@b.c")},
+		"taskauth":                    {Auth: worker.OIDC("https://a.example")},
+		"TASK_QUEUE":                  {Queue: worker.Queue{Name: "q"}},
 	} {
 		o.Project, o.Emulator = "p", "127.0.0.1:1" // no credentials are needed
 		if g, err := worker.Open(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
