@@ -68,6 +68,9 @@ func TestIsolateRemovesTheVariablesOfThePrograms(t *testing.T) {
 			names[name[1]] = true
 		}
 	}
+	for _, name := range []string{"LD_LIBRARY_PATH", "SSL_CERT_DIR", "SSL_CERT_FILE"} { // only passed on, to analyzers
+		delete(names, name)
+	}
 	if len(names) < 50 {
 		t.Errorf("only %d variables found on the page", len(names))
 	}
