@@ -49,7 +49,8 @@ func (e *RunningError) Error() string {
 }
 
 // FailedError reports that the function has failed permanently for the key: it returned an
-// *orchestrator.PermanentError, or all attempts failed. Each later call returns it too.
+// *orchestrator.PermanentError, or a result that Firestore cannot hold. Each later call returns
+// it too.
 type FailedError struct {
 	Code, Message string // as in the record
 	Err           error  // of the function, if this call has run it
@@ -202,8 +203,13 @@ func (g *Guard) records(o DoOptions) (*guarded, error) {
 	if is := g.kinds[key]; is != nil {
 		return is, nil
 	}
+	for _, other := range g.kinds {
+		if other.Path != "" && other.Collection == o.Collection {
+			return nil, fmt.Errorf("worker: do: the collection %q is that of kind %q", o.Collection, other.Name)
+		}
+	}
 	store := g.store(Kind{Collection: o.Collection})
-	store.Keep, store.KeepAll, store.MaxRunTime = o.Keep, true, 0
+	store.Keep, store.KeepAll, store.MaxRunTime, store.Policy.MaxAttempts = o.Keep, true, 0, 0 // the callers decide when to give up
 	is, err := g.newGuarded(Kind{Name: "do", Collection: o.Collection}, store)
 	if err != nil {
 		return nil, fmt.Errorf("worker: do: %w", err)

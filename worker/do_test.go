@@ -89,9 +89,8 @@ func TestEveryCallOfDoHasTheResultOfTheFirst(t *testing.T) {
 			{fn: returns(`"again"`, nil), err: "worker: failed: result_invalid: "}},
 		"a result too large beside the other fields": {{fn: returns(`"`+strings.Repeat("x", 1<<20-100)+`"`, nil), ran: true, err: "worker: failed: result_too_large: "},
 			{fn: returns(`"again"`, nil), err: "worker: failed: result_too_large: "}},
-		"all attempts fail": {{fn: returns("", errBroken), ran: true, err: "broken", is: errBroken}, {fn: returns("", errBroken), ran: true, err: "broken", is: errBroken},
-			{fn: returns("", errBroken), ran: true, err: "worker: failed: attempts_exhausted: attempt 3 was the last: broken", is: errBroken},
-			{fn: returns(`"again"`, nil), err: "worker: failed: attempts_exhausted: attempt 3 was the last: broken"}},
+		"more failures than MaxAttempts": {{fn: returns("", errBroken), ran: true, err: "broken", is: errBroken}, {fn: returns("", errBroken), ran: true, err: "broken", is: errBroken},
+			{fn: returns("", errBroken), ran: true, err: "broken", is: errBroken}, {fn: returns(`"again"`, nil), ran: true, want: `"again"`}},
 		"other parameters": {{params: map[string]int{"a": 1, "b": 2}, fn: returns(`"x"`, nil), ran: true, want: `"x"`}, {params: struct{ A int }{1}, err: "other parameters", is: worker.ErrParams},
 			{params: map[string]int{"b": 2, "a": 1}, want: `"x"`}, done},
 		"parameters that JSON cannot hold": {{params: func() {}, err: "worker: do: encode the parameters: "}},
@@ -130,7 +129,6 @@ func TestDoRefusesWhatCannotBeDone(t *testing.T) {
 			}
 		}
 		set("failed", map[string]any{"status": "FAILED"})
-		set("exhausted", map[string]any{"status": "PROCESSING", "attempts": 10, "lastError": map[string]any{"code": "c", "message": "m"}})
 		set("malformed", map[string]any{"status": "QUEUED", "lockToken": "x"})
 		ended, end := context.WithCancelCause(t.Context())
 		end(errBroken)
@@ -141,14 +139,13 @@ func TestDoRefusesWhatCannotBeDone(t *testing.T) {
 			err string
 			is  error
 		}{
-			"a stored result of another type":  {key: "text", err: `worker: the stored result of "text": json: `},
-			"a failure without a cause":        {key: "failed", err: "worker: failed: "},
-			"no attempt is left after a crash": {key: "exhausted", err: "worker: failed: attempts_exhausted: gave up after 10 attempts; last error: m"},
-			"a malformed record":               {key: "malformed", is: lease.ErrMalformed},
-			"a key that is no id":              {key: "a/b", is: lease.ErrInvalidKey},
-			"a context that has ended":         {ctx: ended, key: "new", is: errBroken},
-			"too short a time":                 {key: "new", o: worker.DoOptions{Keep: time.Minute}, err: "worker: do: Keep 1m0s is under 1h"},
-			"a collection that is none":        {key: "new", o: worker.DoOptions{Collection: "a/b"}, err: `worker: do: `},
+			"a stored result of another type": {key: "text", err: `worker: the stored result of "text": json: `},
+			"a failure without a cause":       {key: "failed", err: "worker: failed: "},
+			"a malformed record":              {key: "malformed", is: lease.ErrMalformed},
+			"a key that is no id":             {key: "a/b", is: lease.ErrInvalidKey},
+			"a context that has ended":        {ctx: ended, key: "new", is: errBroken},
+			"too short a time":                {key: "new", o: worker.DoOptions{Keep: time.Minute}, err: "worker: do: Keep 1m0s is under 1h"},
+			"a collection that is none":       {key: "new", o: worker.DoOptions{Collection: "a/b"}, err: `worker: do: `},
 		} {
 			ctx := c.ctx
 			if ctx == nil {

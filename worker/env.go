@@ -16,6 +16,7 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 	at := e.Firestore()
 	o := Options{
 		Project: at.Project, Database: at.Database, Emulator: at.Emulator,
+		Collection:         e.Collection("ANALYSES_COLLECTION", "analyses"),
 		Lock:               e.LockPolicy(),
 		RunTimeout:         e.Duration("RUN_TIMEOUT", delivery.DefaultRunTimeout),
 		CheckpointInterval: e.Duration("CHECKPOINT_INTERVAL", delivery.DefaultCheckpointInterval),
@@ -73,7 +74,7 @@ func retries(e *cloudrun.Environment, queue bool) (shortest, longest time.Durati
 	switch {
 	case shortest > longest:
 		e.Problem("RETRY_MIN", "%v is over RETRY_MAX, %v", shortest, longest)
-	case longest > 12*time.Hour:
+	case longest > maxRetry:
 		e.Problem("RETRY_MAX", "%v is over 12h", longest)
 	}
 	return shortest, longest

@@ -18,6 +18,7 @@ import (
 
 	"taskguard/internal/cloudrun"
 	"taskguard/internal/delivery"
+	"taskguard/internal/taskauth"
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
 	"taskguard/orchestrator"
@@ -87,7 +88,7 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 	g.work, g.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	g.server = delivery.NewServer(g.work, o.Log, auth)
 	g.server.MaxRuns = o.MaxRuns
-	if keys, ok := auth.(interface{ Run(ctx context.Context) }); ok {
+	if keys, ok := auth.(*taskauth.Verifier); ok {
 		g.background.Go(func() { keys.Run(g.work) })
 	}
 	return g, nil
@@ -115,8 +116,12 @@ func (g *Guard) store(k Kind) repo.Options {
 	}
 }
 
-// of returns what guards a kind. Two kinds of one Guard have different names.
+// of returns what guards a kind. Two kinds of one Guard have different names, paths and
+// collections: else a delivery of one could be handled as the other's.
 func (g *Guard) of(k Kind) (*guarded, error) {
+	if cmp.Or(k.Name, analysis) == analysis {
+		k.Collection = cmp.Or(k.Collection, g.options.Collection)
+	}
 	k, err := k.Filled()
 	if err != nil {
 		return nil, err
@@ -125,6 +130,11 @@ func (g *Guard) of(k Kind) (*guarded, error) {
 	defer g.mu.Unlock()
 	is := g.kinds[k.Name]
 	if is == nil {
+		for _, other := range g.kinds {
+			if other.Path == k.Path || other.Collection == k.Collection {
+				return nil, fmt.Errorf("worker: kind %q has the path or the collection of kind %q", k.Name, other.Name)
+			}
+		}
 		if is, err = g.newGuarded(k, g.store(k)); err != nil {
 			return nil, fmt.Errorf("worker: kind %q: %w", k.Name, err)
 		}
@@ -132,9 +142,6 @@ func (g *Guard) of(k Kind) (*guarded, error) {
 	}
 	if !is.same(k) {
 		return nil, fmt.Errorf("worker: kind %q differs from the kind of this name that is in use", k.Name)
-	}
-	if k.Run != nil {
-		is.Run = k.Run
 	}
 	return is, nil
 }
@@ -146,15 +153,13 @@ func (g *Guard) newGuarded(k Kind, store repo.Options) (*guarded, error) {
 		return nil, err
 	}
 	o, is := g.options, &guarded{Kind: k, analyses: analyses}
+	timeout := cmp.Or(k.RunTimeout, o.RunTimeout)
+	if timeout > o.MaxRunTime || timeout <= o.StallTimeout {
+		return nil, fmt.Errorf("RunTimeout %v is over MaxRunTime %v, or not over StallTimeout %v", timeout, o.MaxRunTime, o.StallTimeout)
+	}
 	is.guard = &delivery.Guard{
 		Kind: delivery.Kind{Name: k.Name, IDField: k.IDField, Path: k.Path}, Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished,
-		Analyzer: orchestrator.AnalyzerFunc(func(ctx context.Context, job Job) (orchestrator.Result, error) {
-			g.mu.Lock()
-			run := is.Run
-			g.mu.Unlock()
-			return run(ctx, job)
-		}),
-		Instance: g.instance, RunTimeout: cmp.Or(k.RunTimeout, o.RunTimeout), CheckpointInterval: o.CheckpointInterval, StallTimeout: o.StallTimeout,
+		Instance: g.instance, RunTimeout: timeout, CheckpointInterval: o.CheckpointInterval, StallTimeout: o.StallTimeout,
 		RetryMin: o.RetryMin, RetryMax: o.RetryMax, Log: o.Log, Telemetry: g.telemetry,
 	}
 	if k.Name != analysis {
@@ -166,9 +171,9 @@ func (g *Guard) newGuarded(k Kind, store repo.Options) (*guarded, error) {
 	return is, nil
 }
 
-// handled returns what guards a kind, for a handler that runs it, or only books its deliveries.
-// It panics if the kind cannot be handled.
-func (g *Guard) handled(k Kind, books bool) *guarded {
+// handled returns the guard of a handler, which runs k.Run, or only books deliveries. It
+// panics if the kind cannot be handled.
+func (g *Guard) handled(k Kind, books bool) *delivery.Guard {
 	is, err := g.of(k)
 	switch {
 	case err != nil:
@@ -178,14 +183,16 @@ func (g *Guard) handled(k Kind, books bool) *guarded {
 	case g.unchecked:
 		panic("worker: nothing checks the callers: set Options.Auth, or Options.Queue with a Caller")
 	}
-	return is
+	guard := *is.guard
+	guard.Analyzer = orchestrator.AnalyzerFunc(func(ctx context.Context, job Job) (orchestrator.Result, error) { return k.Run(ctx, job) })
+	return &guard
 }
 
 // Echo returns the handler of Cloud Tasks' deliveries of k, for POST in an Echo. A delivery
 // is acquired, run and answered as docs/reference.md describes; the answer is sent after the
 // run has ended. Echo panics if k is not usable.
 func (g *Guard) Echo(k Kind) echo.HandlerFunc {
-	return g.server.Deliveries(g.handled(k, false).guard, delivery.CloudTasks)
+	return g.server.Deliveries(g.handled(k, false), delivery.CloudTasks)
 }
 
 // Handler is like Echo, for net/http.
@@ -211,7 +218,7 @@ func (g *Guard) answers(ctx context.Context) error {
 // Health. It answers other paths and methods in JSON too.
 func (g *Guard) Routes(kinds ...Kind) http.Handler {
 	for i := range kinds {
-		g.server.Route(g.handled(kinds[i], false).guard)
+		g.server.Route(g.handled(kinds[i], false))
 	}
 	return g.Health()
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,12 +43,16 @@ func (k Kind) same(l Kind) bool {
 	return reflect.DeepEqual(k, l)
 }
 
-// Typed returns a Run that decodes the job's input as In. An input that is not JSON of an In
-// is a permanent failure with the code invalid_input.
+// Typed returns a Run that decodes the job's input as In. An input that is not JSON of an In,
+// or none unless In has a nil value, is a permanent failure with the code invalid_input.
 func Typed[In, Out any](run func(ctx context.Context, in In, job Job) (Out, error)) func(ctx context.Context, job Job) (any, error) {
 	return func(ctx context.Context, job Job) (any, error) {
 		var in In
-		if err := json.Unmarshal(job.Input, &in); err != nil {
+		err := json.Unmarshal(job.Input, &in)
+		if nils := []reflect.Kind{reflect.Interface, reflect.Map, reflect.Pointer, reflect.Slice}; err == nil && string(job.Input) == "null" && !slices.Contains(nils, reflect.TypeFor[In]().Kind()) {
+			err = errors.New("there is no input")
+		}
+		if err != nil {
 			return nil, &orchestrator.PermanentError{Code: orchestrator.CodeInvalidInput, Message: "the input has another form", Err: err}
 		}
 		return run(ctx, in, job)

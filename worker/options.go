@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -25,6 +26,8 @@ type Options struct {
 	Project  string // empty: GOOGLE_CLOUD_PROJECT, or that of Google's metadata server
 	Database string // empty: (default)
 	Emulator string // host:port of a Firestore emulator; FIRESTORE_EMULATOR_HOST takes precedence
+	// Collection is that of the kind analysis, unless the Kind names one; empty: analyses.
+	Collection string
 
 	// Queue books deliveries: of submitted work, for the next attempt, and after a crash. The
 	// zero Queue books nothing, and a delivery that must come again is answered by an error.
@@ -83,7 +86,8 @@ var (
 )
 
 // OIDC returns an Authenticator that accepts Google's ID tokens for audience, of one of the
-// service accounts. Open refuses an empty audience, and fetches Google's keys.
+// service accounts. Open refuses an empty audience, and fetches Google's keys. It works only
+// as Options.Auth itself.
 func OIDC(audience string, accounts ...string) Authenticator {
 	return tokens{Audience: audience, Accounts: accounts}
 }
@@ -119,20 +123,33 @@ func (o Options) filled() (Options, error) {
 	o.Emulator = cmp.Or(os.Getenv("FIRESTORE_EMULATOR_HOST"), o.Emulator)
 	var err error
 	switch {
-	case min(o.RunTimeout, o.MaxRunTime, o.CheckpointInterval, o.RetryMin, o.RetryMax, o.Keep) < 0 || o.MaxRuns < 0:
-		err = errors.New("a negative value")
+	case min(o.RunTimeout, o.MaxRunTime, o.RetryMin, o.Keep) < 0 || o.MaxRuns < 0:
+		err = errors.New("RunTimeout, MaxRunTime, RetryMin, Keep or MaxRuns is negative")
+	case o.CheckpointInterval < time.Second:
+		err = fmt.Errorf("CheckpointInterval %v is under 1s", o.CheckpointInterval)
 	case o.StallTimeout < 0 || o.StallTimeout >= o.RunTimeout:
 		err = fmt.Errorf("StallTimeout %v is not under RunTimeout %v", o.StallTimeout, o.RunTimeout)
 	case o.MaxRunTime < o.RunTimeout:
 		err = fmt.Errorf("MaxRunTime %v is under RunTimeout %v", o.MaxRunTime, o.RunTimeout)
-	case o.RetryMin > o.RetryMax:
-		err = fmt.Errorf("RetryMin %v is over RetryMax %v", o.RetryMin, o.RetryMax)
-	case o.Emulator != "" && os.Getenv("K_SERVICE") != "":
-		err = errors.New("a Firestore emulator is named on Cloud Run, where K_SERVICE is set")
+	case o.RetryMin > o.RetryMax || o.RetryMax > maxRetry: // a later time is not credible
+		err = fmt.Errorf("RetryMin %v is over RetryMax %v, or that is over %v", o.RetryMin, o.RetryMax, maxRetry)
+	case o.Emulator+o.Queue.EmulatorHost != "" && os.Getenv("K_SERVICE") != "":
+		err = errors.New("an emulator is named on Cloud Run, where K_SERVICE is set")
+	case o.refusesItself():
+		err = errors.New("Auth would refuse the tasks of the Queue: Caller is not among its accounts, or Audience is another")
 	case o.Queue != (Queue{}):
 		err = o.Queue.config().Check()
 	}
 	return o, err
+}
+
+// maxRetry is the longest wait before an attempt.
+const maxRetry = 12 * time.Hour
+
+// refusesItself reports whether Auth accepts other tokens than the Queue's tasks carry.
+func (o Options) refusesItself() bool {
+	t, ok := o.Auth.(tokens)
+	return ok && o.Queue != (Queue{}) && (!slices.Contains(t.Accounts, o.Queue.Caller) || t.Audience != cmp.Or(o.Queue.Audience, o.Queue.TargetURL))
 }
 
 // authenticator returns what checks the callers; nil with ok: none has to be checked. ok

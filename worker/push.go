@@ -34,7 +34,7 @@ func (g *Guard) Eventarc(k Kind) http.Handler {
 // push returns the handler of the messages that read reads.
 func (g *Guard) push(k Kind, read delivery.Reader) http.Handler {
 	books := k.Run == nil && g.queue != nil
-	return handler(g.server.Deliveries(g.handled(k, books).guard, func(w http.ResponseWriter, r *http.Request, k delivery.Kind) (delivery.Delivery, error) {
+	return handler(g.server.Deliveries(g.handled(k, books), func(w http.ResponseWriter, r *http.Request, k delivery.Kind) (delivery.Delivery, error) {
 		d, err := read(w, r, k)
 		d.BookOnly = books
 		return d, err

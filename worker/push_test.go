@@ -134,7 +134,7 @@ func TestAnEventOfADocumentOfAnotherProgramRunsIt(t *testing.T) {
 		b := emulatortest.Embedded(t)
 		g, client := open(t, b, nil), program(t, b)
 		nested := jobs(succeed)
-		nested.Name, nested.Collection = "nested", "tenants/a/jobs"
+		nested.Name, nested.Collection, nested.Path = "nested", "tenants/a/jobs", "/tasks/nested"
 		handlers := map[string]http.Handler{"jobs": g.Eventarc(jobs(succeed)), "tenants/a/jobs": g.Eventarc(nested)}
 		for _, document := range []string{"jobs/x", "tenants/a/jobs/x", "jobs/Helvétios", "jobs/a%2Fb", "jobs/a b"} {
 			if _, err := client.Doc(document).Create(t.Context(), map[string]any{"state": "PENDING", "payload": 21}); err != nil {

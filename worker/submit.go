@@ -32,8 +32,12 @@ var (
 //
 // Other errors: lease.ErrInvalidKey for an id that Firestore cannot hold; lease.ErrRefused or
 // an *orchestrator.PermanentError for an input that it cannot hold; lease.ErrUnavailable,
-// after which the document may exist; ErrNotBooked.
+// after which the document may exist; ErrNotBooked; ErrStopping after Shutdown.
 func Submit(ctx context.Context, g *Guard, k Kind, id string, input any) (Submission, error) {
+	defer g.server.Track()()
+	if g.work.Err() != nil {
+		return Submission{}, ErrStopping
+	}
 	is, err := g.of(k)
 	if err != nil {
 		return Submission{}, err

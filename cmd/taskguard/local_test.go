@@ -101,7 +101,7 @@ func TestOnALocalCloud(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if cfg.Options.Queue.Caller != caller || cfg.Options.RunTimeout != 40*time.Second || cfg.Collection != "analyses" || env["LOG_LEVEL"] != "" {
+		if cfg.Options.Queue.Caller != caller || cfg.Options.RunTimeout != 40*time.Second || cfg.Options.Collection != "analyses" || env["LOG_LEVEL"] != "" {
 			t.Errorf("%+v of %v", cfg, env)
 		}
 	})

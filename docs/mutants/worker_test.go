@@ -11,7 +11,7 @@ var workerRooms = []room{
 		seed("a cancelled analysis is delivered again", "TestARunWhoseAnalysisIsOverEndsWithinAHeartbeatAndWritesNothing/cancelled,_found_when_it_finishes_true",
 			`over && a.Queue != nil ||`, `false ||`),
 		seed("the time to start is measured at each acquisition", "TestTimeToStartIsOfTheFirstAcquisitionAndTimeToReadyOfTheLast",
-			`acq.Acquired && acq.Grant.Token == 1 {`, `acq.Acquired {`),
+			`if acq.First {`, `if acq.Acquired {`),
 		seed("all deliveries of a process are one owner", "TestEachDeliveryIsAnOwnerOfItsOwn",
 			`rand.Text()}`, `rand.Text()[:0]}`),
 		seed("a stop cuts an acquisition short", "TestAStopDuringTheAcquisitionLeavesNoLock",

@@ -171,7 +171,7 @@ func (a *attempt) acquire(ctx context.Context) (analysislock.Acquisition, error)
 	if acq.Grant.Owner == a.owner { // it has acquired the lock, or recorded that no attempt is left
 		m.Owner, m.Attempt, m.Stolen = a.owner, acq.Attempt, acq.Stolen
 	}
-	if acq.Acquired && acq.Grant.Token == 1 { // no acquisition after a requeue
+	if acq.First {
 		m.ToStart = acq.Hold.Age()
 		a.Telemetry.Started(ctx, m.ToStart)
 	}
@@ -217,7 +217,11 @@ func (a *attempt) run(ctx context.Context) Outcome {
 		}
 		return a.lockLost(ctx, err)
 	case errors.As(err, &permanent):
-		return a.fail(ctx, permanent.Code, permanent.Message)
+		message := permanent.Message
+		if message == "" && permanent.Err != nil {
+			message = permanent.Err.Error()
+		}
+		return a.fail(ctx, permanent.Code, message)
 	case errors.Is(cause, ErrStopping):
 		return a.stopped(ctx)
 	case !began: // the input could not be read

@@ -129,6 +129,9 @@ func (o Outcome) level() slog.Level {
 	if o.rejected() {
 		return slog.LevelError
 	}
+	if o.Case == Recovered && o.Err != nil { // in part
+		return slog.LevelWarn
+	}
 	switch o.Case {
 	case Ran, AlreadyFinished, Locked, LockedBooked, WaitingBooked, ShuttingDownBooked, ContinuedBooked, Booked, Recovered:
 		return slog.LevelInfo

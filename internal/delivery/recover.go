@@ -109,7 +109,11 @@ func recoverAll(ctx context.Context, guards []*Guard) (all Recovery, err error) 
 	results, errs := make([]Recovery, len(guards)), make([]error, len(guards))
 	var calls sync.WaitGroup
 	for i, g := range guards {
-		calls.Go(func() { results[i], errs[i] = g.Recover(ctx) })
+		calls.Go(func() {
+			if results[i], errs[i] = g.Recover(ctx); errs[i] != nil && g.Kind.other() != "" {
+				errs[i] = fmt.Errorf("kind %q: %w", g.Kind.Name, errs[i])
+			}
+		})
 	}
 	calls.Wait()
 	for _, r := range results {

@@ -79,7 +79,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.Serv
 func (s *Server) Deliveries(g *Guard, read Reader) echo.HandlerFunc {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !slices.Contains(s.guards, g) {
+	if !slices.ContainsFunc(s.guards, func(is *Guard) bool { return is.Kind == g.Kind }) {
 		s.guards = append(s.guards, g)
 	}
 	return s.internal(telemetry.Delivery, func() *Guard { return g }, func(c echo.Context, o *Outcome, begin func() error) Outcome {

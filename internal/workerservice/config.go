@@ -14,7 +14,6 @@ import (
 type Config struct {
 	cloudrun.Process
 	Options      worker.Options
-	Collection   string
 	Auth         cloudrun.TaskAuth
 	Analyzer     orchestrator.Analyzer
 	AnalyzerSpec string
@@ -29,7 +28,6 @@ func ParseConfig(lookup func(string) (string, bool)) (c Config, err error) {
 	}
 	c.Process = e.Process("taskguard-worker", true)
 	c.Auth = e.TaskAuth(c.Emulator, "", false)
-	c.Collection = e.Collection("ANALYSES_COLLECTION", "analyses")
 	c.AnalyzerSpec = e.Text("ANALYZER", "builtin:document")
 	output := orchestrator.Options{JSON: e.OneOf("ANALYZER_OUTPUT", "any", "json") == "json"}
 	if c.Analyzer, err = orchestrator.New(c.AnalyzerSpec, output); err != nil {
@@ -43,7 +41,7 @@ func (c Config) attrs() []slog.Attr {
 	o := c.Options
 	return []slog.Attr{
 		slog.String("task_auth", c.Auth.Mode), slog.String("task_keys", redact(c.Auth.Token.KeysURL)), slog.String("task_queue", o.Queue.Name),
-		slog.String("project", c.Project), slog.String("database", c.Database), slog.String("collection", c.Collection),
+		slog.String("project", c.Project), slog.String("database", c.Database), slog.String("collection", o.Collection),
 		slog.String("emulator", c.Emulator), slog.String("analyzer", redact(c.AnalyzerSpec)),
 		slog.String("lock_ttl", o.Lock.TTL.String()), slog.String("lock_heartbeat", o.Lock.Heartbeat.String()),
 		slog.Int("max_attempts", o.Lock.MaxAttempts), slog.String("run_timeout", o.RunTimeout.String()),

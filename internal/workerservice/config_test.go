@@ -27,7 +27,7 @@ func TestTheDefaultsAreTheContracts(t *testing.T) {
 	if c.Options.Lock != want {
 		t.Errorf("policy = %+v, want %+v", c.Options.Lock, want)
 	}
-	if o := c.Options; c.Port != 8080 || c.Database != "(default)" || c.Collection != "analyses" || o.RunTimeout != 25*time.Minute || o.CheckpointInterval != 10*time.Second || o.StallTimeout != 0 || o.MaxRunTime != 24*time.Hour || o.RetryMin != 30*time.Second || o.RetryMax != 10*time.Minute || c.AnalyzerSpec != "builtin:document" || o.MaxRuns != 100 || o.Pessimistic || c.LogFormat != "json" {
+	if o := c.Options; c.Port != 8080 || c.Database != "(default)" || o.Collection != "analyses" || o.RunTimeout != 25*time.Minute || o.CheckpointInterval != 10*time.Second || o.StallTimeout != 0 || o.MaxRunTime != 24*time.Hour || o.RetryMin != 30*time.Second || o.RetryMax != 10*time.Minute || c.AnalyzerSpec != "builtin:document" || o.MaxRuns != 100 || o.Pessimistic || c.LogFormat != "json" {
 		t.Errorf("config = %+v", c)
 	}
 }

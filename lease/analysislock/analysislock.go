@@ -54,6 +54,7 @@ type Acquisition struct {
 	Status    string        // of the analysis
 	Grant     lease.Grant   // of this lock, or of the other's
 	Attempt   int           // number of this acquisition
+	First     bool          // there was no acquisition before, also none before a requeue
 	Last      bool          // no further attempt is left
 	Stolen    bool          // the lock was another owner's, and had expired
 	ExpiresAt time.Time     // by the store's clock: of this lock, or of the other's; or NextAttemptAt, if Waiting
@@ -102,6 +103,7 @@ func (l *Locks) Acquire(ctx context.Context, id, owner string, ttl time.Duration
 	case err == nil:
 		got.Acquired, got.Hold = true, &Hold{lease: hold, work: l.work}
 		got.Grant, got.ExpiresAt = doc.Lock.Grant(), doc.Lock.ExpiresAt
+		got.First = doc.Lock.Attempts == 1 && len(doc.History) == 1
 		got.Last, got.Stolen = lessor.Policy().Last(doc.Lock), hold.Stolen()
 		if l.maxRun > 0 {
 			got.RunTime = max(1, l.maxRun-doc.Lock.HeartbeatAt.Sub(doc.StartedAt))

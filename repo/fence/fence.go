@@ -21,7 +21,7 @@ import (
 // ErrStale reports a token lower than one that was accepted for the same key.
 var ErrStale = errors.New("fence: stale token")
 
-var errToken = errors.New("fence: the header X-Lock-Token is not a positive integer")
+var errToken = errors.New("fence: the token, in the header X-Lock-Token, is not a positive integer")
 
 // Options has the settings of a Fence. The zero value is usable.
 type Options struct {
@@ -88,6 +88,9 @@ func (s state) next(token int64, now time.Time, keep time.Duration) (state, erro
 func (f *Fence) Commit(ctx context.Context, key string, token int64, write func(context.Context, *firestore.Transaction) error) error {
 	if err := lease.CheckKey("fence", key, 1500); err != nil {
 		return err
+	}
+	if token < 1 {
+		return errToken
 	}
 	doc := f.client.Collection(f.options.Collection).Doc(key)
 	return f.client.RunTransaction(ctx, func(ctx context.Context, tx *firestore.Transaction) error {
