@@ -69,7 +69,7 @@ func TestOptionsThatContradictEachOtherAreRefused(t *testing.T) {
 		"StallTimeout":           {StallTimeout: time.Hour},
 		"MaxRunTime":             {MaxRunTime: time.Minute},
 		"TTL":                    {Lock: lease.Policy{TTL: time.Millisecond}},
-		"Auth would refuse":      {Queue: queue, Auth: worker.OIDC("https://a.example", "other@b.c")},
+		"Auth would refuse the tasks":      {Queue: queue, Auth: worker.OIDC("https://a.example", "other@b.c")},
 		"or Audience":            {Queue: queue, Auth: worker.OIDC("https://other.example", "a@b.c")},
 		"taskauth":               {Auth: worker.OIDC("https://a.example")},
 		"TASK_QUEUE":             {Queue: worker.Queue{Name: "q"}},

@@ -136,7 +136,7 @@ func (o Options) filled() (Options, error) {
 	case o.Emulator+o.Queue.EmulatorHost != "" && os.Getenv("K_SERVICE") != "":
 		err = errors.New("an emulator is named on Cloud Run, where K_SERVICE is set")
 	case o.refusesItself():
-		err = errors.New("Auth would refuse the tasks of the Queue: Caller is not among its accounts, or Audience is another")
+		err = errors.New("the Auth would refuse the tasks of the Queue: Caller is not among its accounts, or Audience is another")
 	case o.Queue != (Queue{}):
 		err = o.Queue.config().Check()
 	}

@@ -34,7 +34,7 @@ func (e *Environment) Problem(name, format string, args ...any) {
 // Add adds problems that begin with their variables' names, each once.
 func (e *Environment) Add(problems error) {
 	all := []error{problems}
-	if joined, ok := problems.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the result of errors.Join
+	if joined, ok := problems.(interface{ Unwrap() []error }); ok {
 		all = joined.Unwrap()
 	}
 	for _, p := range all {
