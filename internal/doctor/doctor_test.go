@@ -159,6 +159,9 @@ func seeded() []misconfiguration {
 		{"broken index", "index-missing", problem, indexState("NEEDS_REPAIR")},
 		{"indexed input", "field-indexed", problem, func(f *doctor.Facts) { delete(f.Indexes.Fields, "analyses/input") }},
 		{"indexed input of another kind", "field-indexed", problem, func(f *doctor.Facts) { orders(f); delete(f.Indexes.Fields, "orders/payload") }},
+		{"indexed checkpoint", "field-indexed", problem, func(f *doctor.Facts) { delete(f.Indexes.Fields, "analyses/checkpoint") }},
+		{"indexed history", "field-indexed", advice, func(f *doctor.Facts) { delete(f.Indexes.Fields, "analyses/history") }},
+		{"expiry without a policy", "keep-no-ttl", advice, func(f *doctor.Facts) { set("KEEP_FINISHED", "2160h")(f); delete(f.Indexes.TTL, "analyses/expireAt") }},
 		{"no recovery", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs = f.Jobs[1:] }},
 		{"recovery by GET", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs[0].Method = "GET" }},
 		{"recovery on another path", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs[0].URI = workerURL + "/internal/recover" }},
@@ -176,7 +179,9 @@ func orders(f *doctor.Facts) {
 	} {
 		f.Indexes.Composite["orders: "+needed] = "READY"
 	}
-	f.Indexes.Fields["orders/payload"], f.Indexes.Fields["orders/result"] = false, false
+	for _, name := range []string{"payload", "result", "failure", "lastError", "progress", "checkpoint", "history"} {
+		f.Indexes.Fields["orders/"+name] = false
+	}
 }
 
 func TestAKindWithAllThatItNeedsHasNoFinding(t *testing.T) {

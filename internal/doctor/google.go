@@ -87,10 +87,10 @@ func (r *reader) askQueue(ctx context.Context, name string) {
 }
 
 // askIndexes reads the indexes of the kinds' collection groups, and the fields of all groups
-// that have settings of their own, which include those that a group inherits.
+// that have settings of their own or a TTL policy, which include those that a group inherits.
 func (r *reader) askIndexes(ctx context.Context, database string) {
 	r.ask(ctx, DatabaseIndexes, "the indexes of "+database, func(ctx context.Context) error {
-		all := &Indexes{Composite: map[string]string{}, Fields: map[string]bool{}}
+		all := &Indexes{Composite: map[string]string{}, Fields: map[string]bool{}, TTL: map[string]bool{}}
 		api, err := firestore.NewService(ctx, r.Google...)
 		if err != nil {
 			return err
@@ -108,13 +108,18 @@ func (r *reader) askIndexes(ctx context.Context, database string) {
 				return err
 			}
 		}
-		fields := groups.Fields.List(database + "/collectionGroups/-").Filter("indexConfig.usesAncestorConfig:false")
+		fields := groups.Fields.List(database + "/collectionGroups/-").Filter("indexConfig.usesAncestorConfig:false OR ttlConfig:*")
 		err = fields.Pages(ctx, func(p *firestore.GoogleFirestoreAdminV1ListFieldsResponse) error {
 			for _, f := range p.Fields {
 				parts := strings.Split(f.Name, "/") // projects/P/databases/D/collectionGroups/G/fields/F
-				if c := f.IndexConfig; c != nil && !c.UsesAncestorConfig && len(parts) == 8 {
-					all.Fields[parts[5]+"/"+parts[7]] = len(c.Indexes) > 0
+				if len(parts) != 8 {
+					continue
 				}
+				name := parts[5] + "/" + parts[7]
+				if c := f.IndexConfig; c != nil && !c.UsesAncestorConfig {
+					all.Fields[name] = len(c.Indexes) > 0
+				}
+				all.TTL[name] = f.TtlConfig != nil && f.TtlConfig.State != "NEEDS_REPAIR"
 			}
 			return nil
 		})

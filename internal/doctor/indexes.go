@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"cmp"
+	"fmt"
 	"path"
 	"strings"
 
@@ -12,8 +13,10 @@ import (
 
 // Indexes are a database's, as far as the worker needs them.
 type Indexes struct {
+	Database  string
 	Composite map[string]string // the states by "group: field order, …"; an empty state is unknown
 	Fields    map[string]bool   // whether a field is indexed, by group/field, if it has settings of its own
+	TTL       map[string]bool   // whether a field, by group/field, has a TTL policy
 }
 
 // NeededIndexes returns the composite indexes that the queries of a kind need: recovery's first,
@@ -27,10 +30,10 @@ func NeededIndexes(k worker.Kind) (all []string) {
 	return append(all, prefix+status+" ASCENDING, createdAt ASCENDING")
 }
 
-// createIndex returns the command that creates an index that NeededIndexes returns.
-func createIndex(needed string) string {
+// create returns the command that creates an index that NeededIndexes returns.
+func (all Indexes) create(needed string) string {
 	group, fields, _ := strings.Cut(needed, ": ")
-	command := "gcloud firestore indexes composite create --collection-group=" + group
+	command := fmt.Sprintf("gcloud firestore indexes composite create --database='%s' --collection-group=%s", all.Database, group)
 	for field := range strings.SplitSeq(fields, ", ") {
 		name, order, _ := strings.Cut(field, " ")
 		command += " --field-config=field-path=" + name + ",order=" + strings.ToLower(order)
@@ -48,16 +51,17 @@ func indexesFile(name string) (Indexes, error) {
 		FieldOverrides []struct {
 			CollectionGroup string `json:"collectionGroup"`
 			FieldPath       string `json:"fieldPath"`
-			TTL             any    `json:"ttl"`
+			TTL             bool   `json:"ttl"`
 			Indexes         []any  `json:"indexes"`
 		} `json:"fieldOverrides"`
 	}
-	all := Indexes{Composite: map[string]string{}, Fields: map[string]bool{}}
+	all := Indexes{Composite: map[string]string{}, Fields: map[string]bool{}, TTL: map[string]bool{}}
 	err := decodeFile(name, "a firestore.indexes.json", &f)
 	for i := range f.Indexes {
 		all.add(f.Indexes[i].CollectionGroup, &f.Indexes[i].GoogleFirestoreAdminV1Index)
 	}
 	for _, o := range f.FieldOverrides {
+		all.TTL[o.CollectionGroup+"/"+o.FieldPath] = o.TTL
 		if o.Indexes != nil {
 			all.Fields[o.CollectionGroup+"/"+o.FieldPath] = len(o.Indexes) > 0
 		}

@@ -75,6 +75,7 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 	} else if r.online(DatabaseIndexes, project != "", "neither GOOGLE_CLOUD_PROJECT nor TASK_QUEUE names a project") {
 		r.askIndexes(ctx, "projects/"+project+"/databases/"+cmp.Or(r.env("FIRESTORE_DATABASE"), "(default)"))
 	}
+	f.Indexes.Database = cmp.Or(r.env("FIRESTORE_DATABASE"), "(default)")
 	r.askLive(ctx, queue, project)
 	for s := range maps.Values(f.Status) {
 		if s.From != "" || s.Failed {

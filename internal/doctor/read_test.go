@@ -57,6 +57,8 @@ func newCloud(t *testing.T) *cloud {
 			index("error.code", "updatedAt", "DESCENDING") + "," + index("lastError.code", "updatedAt", "DESCENDING") + "," + index("status", "createdAt", "ASCENDING") + `]}`,
 		groups + "-/fields": fieldsJSON(map[string]string{
 			"__default__/fields/*": `{"indexes":[{"queryScope":"COLLECTION"}]}`, "analyses/fields/input": `{}`, "analyses/fields/result": `{}`,
+			"analyses/fields/error": `{}`, "analyses/fields/lastError": `{}`, "analyses/fields/progress": `{}`, "analyses/fields/checkpoint": `{}`,
+			"analyses/fields/history": `{}`, "analyses/fields/expireAt": `{"usesAncestorConfig":true},"ttlConfig":{"state":"ACTIVE"}`,
 		}),
 		"/v2/" + queueName + "/tasks": `{"tasks":[{"name":"` + queueName + `/tasks/1a2b","dispatchDeadline":"1560s","view":"FULL",
 			"httpRequest":{"url":"` + workerURL + `/internal/tasks/analysis","httpMethod":"POST","body":"` + secretBody + `",
@@ -183,7 +185,7 @@ func TestTheIndexesOfEachKindAreRead(t *testing.T) {
 			t.Errorf("%+v", one)
 		}
 	}
-	if want := []string{"index-missing", "field-indexed", "field-indexed"}; !slices.Equal(rules, want) {
+	if want := []string{"index-missing", "field-indexed", "field-indexed", "field-indexed", "field-indexed", "field-indexed", "field-indexed", "field-indexed"}; !slices.Equal(rules, want) {
 		t.Errorf("%q, want %q", rules, want)
 	}
 }
@@ -209,6 +211,7 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 		{"/indexes", `"queryScope":"COLLECTION"`, `"queryScope":"COLLECTION_GROUP"`, "index-missing"},
 		{"/fields", "fields/input", "fields/other", "field-indexed"},
 		{"/fields", `fields/input","indexConfig":{`, `fields/input","indexConfig":{"usesAncestorConfig":true`, "field-indexed"},
+		{"/fields", "fields/checkpoint", "fields/other", "field-indexed"},
 		{"/jobs?2", workerURL + "/internal/tasks", "https://example.com/internal", "recovery-unscheduled"},
 		{"/jobs?2", `"code":-1`, `"code":7`, "recovery-failed"},
 		{"/tasks", `"url":"` + workerURL, `"url":"https://taskguard-old-1.run.app`, "task-url"},
@@ -254,6 +257,20 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 	}
 }
 
+func TestATTLPolicyIsReadWithOrWithoutIndexSettings(t *testing.T) {
+	for config, want := range map[string]int{
+		`{"usesAncestorConfig":true},"ttlConfig":{"state":"CREATING"}`: 0, `{},"ttlConfig":{"state":"ACTIVE"}`: 0, `{}`: 1, `{},"ttlConfig":{"state":"NEEDS_REPAIR"}`: 1,
+	} {
+		c := newCloud(t)
+		c.answers[groups+"-/fields"] = fieldsJSON(map[string]string{"analyses/fields/*": `{}`, "analyses/fields/expireAt": config})
+		f := c.ask(t, t.Context())
+		set("KEEP_FINISHED", "2160h", "FIRESTORE_DATABASE", "other")(&f)
+		if found, _ := doctor.Check(f); len(found) != want || want == 1 && !strings.Contains(found[0].Fix, "expireAt --database='(default)' --collection-group=analyses ") {
+			t.Errorf("%s: %+v", config, found)
+		}
+	}
+}
+
 func TestFieldIsIndexedByTheNearestSetting(t *testing.T) {
 	const none, some = `{}`, `{"indexes":[{"queryScope":"COLLECTION"}]}`
 	for name, tc := range map[string]struct {
@@ -262,10 +279,10 @@ func TestFieldIsIndexedByTheNearestSetting(t *testing.T) {
 	}{
 		"database exempts all": {map[string]string{"__default__/fields/*": none}, 0},
 		"group exempts all":    {map[string]string{"__default__/fields/*": some, "analyses/fields/*": none}, 0},
-		"another group does":   {map[string]string{"__default__/fields/*": some, "others/fields/*": none}, 2},
-		"group indexes all":    {map[string]string{"__default__/fields/*": none, "analyses/fields/*": some}, 2},
+		"another group does":   {map[string]string{"__default__/fields/*": some, "others/fields/*": none}, 7},
+		"group indexes all":    {map[string]string{"__default__/fields/*": none, "analyses/fields/*": some}, 7},
 		"one field is indexed": {map[string]string{"__default__/fields/*": none, "analyses/fields/input": some}, 1},
-		"no setting":           {nil, 2},
+		"no setting":           {nil, 7},
 	} {
 		c := newCloud(t)
 		c.answers[groups+"-/fields"] = fieldsJSON(tc.settings)

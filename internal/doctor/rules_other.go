@@ -19,6 +19,7 @@ func (d deployment) otherRules() []rule {
 		{"queue-hot", []Part{QueueSettings}, d.queueHot},
 		{"index-missing", []Part{DatabaseIndexes}, d.indexMissing},
 		{"field-indexed", []Part{DatabaseIndexes}, d.fieldIndexed},
+		{"keep-no-ttl", []Part{WorkerSettings, DatabaseIndexes}, d.keepNoTTL},
 		{"recovery-unscheduled", []Part{WorkerSettings, SchedulerJobs}, d.recoveryUnscheduled},
 		{"recovery-failed", []Part{SchedulerJobs}, d.recoveryFailed},
 	}
@@ -63,20 +64,35 @@ func (d deployment) indexMissing() (found []Finding) {
 		}
 		found = append(found, findIf(state != "" && state != "READY", Problem,
 			fmt.Sprintf("The index of %s is %s: until it is ready, queries fail: of ascending updatedAt, recovery; of descending updatedAt, the console and status, requeue and cancel by filter; of createdAt, the age of the oldest analysis.", need, state),
-			fmt.Sprintf("Create it (%s; add --database for another than (default)); wait while it is CREATING, and delete it before if it is NEEDS_REPAIR.", createIndex(need)))...)
+			fmt.Sprintf("Create it (%s); wait while it is CREATING, and delete it before if it is NEEDS_REPAIR.", d.Indexes.create(need)))...)
 	}
 	return found
 }
 
-// fieldIndexed finds fields that may be large and are indexed.
+// fieldIndexed finds fields that no query needs and that are indexed. The first three may be large.
 func (d deployment) fieldIndexed() (found []Finding) {
 	for i := range d.Kinds {
 		group, fields := path.Base(d.Kinds[i].Collection), d.Kinds[i].Fields
-		for _, name := range []string{cmp.Or(fields.Input, "input"), cmp.Or(fields.Result, "result")} {
-			found = append(found, findIf(d.Indexes.indexed(group, name), Problem,
-				fmt.Sprintf("The field %s of %s is indexed: Firestore refuses a document with more than 40,000 index entries.", name, group),
-				fmt.Sprintf("Exempt it (gcloud firestore indexes fields update %s --collection-group=%s --disable-indexes).", name, group))...)
+		for i, name := range []string{cmp.Or(fields.Input, "input"), cmp.Or(fields.Result, "result"), "checkpoint", cmp.Or(fields.Error, "error"), "lastError", "progress", "history"} {
+			severity, effect := Problem, "Firestore refuses a document with more than 40,000 index entries"
+			if i > 2 {
+				severity, effect = Advice, "its index costs storage and makes writes slower, and no query needs it"
+			}
+			found = append(found, findIf(d.Indexes.indexed(group, name), severity,
+				fmt.Sprintf("The field %s of %s is indexed: %s.", name, group, effect),
+				fmt.Sprintf("Exempt it (gcloud firestore indexes fields update %s --database='%s' --collection-group=%s --disable-indexes).", name, d.Indexes.Database, group))...)
 		}
+	}
+	return found
+}
+
+// keepNoTTL finds finished documents that expire and that nothing deletes.
+func (d deployment) keepNoTTL() (found []Finding) {
+	for i := range d.Kinds {
+		group := path.Base(d.Kinds[i].Collection)
+		found = append(found, findIf(d.worker.Options.Keep > 0 && !d.Indexes.TTL[group+"/expireAt"], Advice,
+			fmt.Sprintf("KEEP_FINISHED is set, and the field expireAt of %s has no TTL policy: finished documents are kept forever.", group),
+			fmt.Sprintf("Create the policy (gcloud firestore fields ttls update expireAt --database='%s' --collection-group=%s --enable-ttl), or remove KEEP_FINISHED.", d.Indexes.Database, group))...)
 	}
 	return found
 }
