@@ -110,7 +110,8 @@ var siblingRooms = []room{
 	}},
 	{"internal/doctor/rules_worker.go", []bug{seed("a kind's path in the target's URL is not found", "TestEachSeededMisconfigurationIsFoundByItsRuleAndNoOther",
 		`strings.HasSuffix(u.Path, k.Path) {`, `u.Path == k.Name {`)}},
-	{"internal/doctor/google.go", []bug{seed("only the first kind's indexes are read", "TestTheIndexesOfEachKindAreRead",
+	{"internal/doctor/google.go", []bug{seed("a TTL policy is read only with index settings", "TestATTLPolicyIsReadWithOrWithoutIndexSettings",
+		`all.TTL[name] = f.TtlConfig`, `all.TTL[name] = !f.IndexConfig.UsesAncestorConfig && f.TtlConfig`), seed("only the first kind's indexes are read", "TestTheIndexesOfEachKindAreRead",
 		`range r.facts.Kinds {`, `range r.facts.Kinds[:1] {`)}},
 	{"cmd/internal/cli/kinds.go", []bug{
 		seed("two kinds share a collection, which recovery books twice", "cmd/taskguard.TestWrongKindsAreRefusedByName", ` || k.Collection == other.Collection`, ``),

@@ -89,10 +89,10 @@ func (d deployment) fieldIndexed() (found []Finding) {
 // keepNoTTL finds finished documents that expire and that nothing deletes.
 func (d deployment) keepNoTTL() (found []Finding) {
 	for i := range d.Kinds {
-		group := path.Base(d.Kinds[i].Collection)
-		found = append(found, findIf(d.worker.Options.Keep > 0 && !d.Indexes.TTL[group+"/expireAt"], Advice,
-			fmt.Sprintf("KEEP_FINISHED is set, and the field expireAt of %s has no TTL policy: finished documents are kept forever.", group),
-			fmt.Sprintf("Create the policy (gcloud firestore fields ttls update expireAt --database='%s' --collection-group=%s --enable-ttl), or remove KEEP_FINISHED.", d.Indexes.Database, group))...)
+		collection := path.Base(d.Kinds[i].Collection)
+		found = append(found, findIf(d.worker.Options.Keep > 0 && !d.Indexes.TTL[collection+"/expireAt"], Advice,
+			fmt.Sprintf("KEEP_FINISHED is set, and the field expireAt of %s has no TTL policy: finished documents are kept forever.", collection),
+			fmt.Sprintf("Create the policy (gcloud firestore fields ttls update expireAt --database='%s' --collection-group=%s --enable-ttl), or remove KEEP_FINISHED.", d.Indexes.Database, collection))...)
 	}
 	return found
 }
