@@ -112,6 +112,9 @@ func TestAWrongEnvironmentNamesTheVariableAndExits2(t *testing.T) {
 		"its secret alone":        {vars{"PUSHER_APP_SECRET": "s"}, "local --port 0", "PUSHER_APP_KEY: "},
 		"its origins":             {vars{"ALLOWED_ORIGINS": "x"}, "local --port 0", "ALLOWED_ORIGINS: "},
 		"its session secret":      {vars{"SESSION_SECRET": "short"}, "local --port 0", "SESSION_SECRET: "},
+		"its locks":               {vars{"LOCKS_PER_SESSION": "0"}, "local --port 0", "LOCKS_PER_SESSION: "},
+		"its sockets":             {vars{"SOCKETS_PER_SESSION": "0"}, "local --port 0", "SOCKETS_PER_SESSION: "},
+		"a short retention":       {vars{"KEEP_FINISHED": "1h"}, "local --port 0", "KEEP_FINISHED: 1h0m0s is under 768h"},
 		"a worker without auth":   {vars{"GOOGLE_CLOUD_PROJECT": "p"}, "worker", "TASK_AUTH: "},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -150,7 +150,7 @@ func (l *local) run(ctx context.Context, port, workers int) error {
 // with TASK_AUTH=none.
 func (l *local) variables() map[string]string {
 	vars := l.clientVariables()
-	for _, name := range []string{"ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "DOCUMENT_LOCKS_COLLECTION"} {
+	for _, name := range []string{"ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "KEEP_FINISHED", "DOCUMENT_LOCKS_COLLECTION"} {
 		if value := l.c.Value(name); value != "" {
 			vars[name] = value
 		}
@@ -163,7 +163,7 @@ func (l *local) configureWorkers(ctx context.Context) (err error) {
 	more := map[string]string{}
 	for _, name := range []string{
 		"ANALYZER", "ANALYZER_ENV", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT",
-		"CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX", "FIRESTORE_TRANSACTIONS", "LOG_LEVEL",
+		"CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX", "KEEP_FINISHED", "FIRESTORE_TRANSACTIONS", "LOG_LEVEL",
 	} {
 		more[name] = l.c.Value(name)
 	}
@@ -191,7 +191,7 @@ func (l *local) configureWorkers(ctx context.Context) (err error) {
 // sessions end with this process. It returns the address of its page.
 func (l *local) serveLocks(address string) (string, error) {
 	env := map[string]string{"GOOGLE_CLOUD_PROJECT": l.place.Project, cli.FirestoreEmulator: l.place.Emulator, "SESSION_SECRET": rand.Text() + rand.Text()}
-	for _, name := range []string{"DOCUMENT_LOCK_TTL", "DOCUMENT_LOCKS_COLLECTION", "SESSION_SECRET", "PUSHER_APP_KEY", "PUSHER_APP_SECRET", "ALLOWED_ORIGINS"} {
+	for _, name := range []string{"DOCUMENT_LOCK_TTL", "DOCUMENT_LOCKS_COLLECTION", "LOCKS_PER_SESSION", "SOCKETS_PER_SESSION", "SESSION_SECRET", "PUSHER_APP_KEY", "PUSHER_APP_SECRET", "ALLOWED_ORIGINS"} {
 		env[name] = cmp.Or(l.c.Value(name), env[name])
 	}
 	cfg, err := doclock.ParseConfig(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
@@ -331,7 +331,7 @@ func exports(vars map[string]string, self string) string {
 		text += "  export " + name + "=" + quote(vars[name]) + "\n"
 	}
 	return text + "\nand then:\n\n  " + self + " submit FILE… --wait\n\n" +
-		"or status, unlock ID, unlock --room ROOM, cancel ID, requeue ID, recover instead of submit. " +
+		"or status, unlock ID, unlock --room ROOM, cancel ID, requeue ID, delete ID, recover instead of submit. " +
 		"Ctrl-C ends local and deletes its data. Unset the variables afterwards.\n\n"
 }
 
