@@ -80,8 +80,8 @@ func TestDoctorPrintsOneJSONDocument(t *testing.T) {
 func TestDoctorFindsTheMissingIndexesOfEachKindAndHowToCreateThem(t *testing.T) {
 	env := vars{"KINDS": `[{"name":"order","collection":"shops/s/orders","fields":{"status":"state","error":"failure","input":"payload"}}]`}
 	o := taskguard(t, env, "doctor", "--indexes", shippedFiles+"firestore.indexes.json").want(t, cli.ExitFailed,
-		"(gcloud firestore indexes composite create --collection-group=orders --field-config=field-path=failure.code,order=ascending --field-config=field-path=updatedAt,order=descending; ",
-		"The field payload of orders is indexed", "\n7 problems, 0 pieces of advice\n")
+		"(gcloud firestore indexes composite create --database='(default)' --collection-group=orders --field-config=field-path=failure.code,order=ascending --field-config=field-path=updatedAt,order=descending); ",
+		"The field payload of orders is indexed", "\n8 problems, 4 pieces of advice\n")
 	if strings.Contains(o.out, "analyses:") {
 		t.Error(o.out)
 	}

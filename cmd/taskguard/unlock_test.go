@@ -104,12 +104,17 @@ func TestDeleteErasesAnAnalysisUnlessItIsLocked(t *testing.T) {
 	put(t, q.env, "done", map[string]any{"status": "READY", "input": "personal", "result": "personal"})
 	create(t, a, "waiting")
 	locked(t, a, "held")
-	o := taskguard(t, q.env, "delete", "done", "held", "missing", "--json").
+	o := taskguard(t, q.env, "delete", "done", "held", "--json").
 		want(t, cli.ExitFailed, "changed by an operator", "command=delete", "analysis_id=done", "status_was=READY", "by=",
-			`taskguard delete: "held" is locked by w/1 until `, `taskguard delete: no analysis "missing" `)
+			`taskguard delete: "held" is locked by w/1 until `)
 	if got := wantKeys(t, o.out, changedKeys...); got["id"] != "done" || got["was"] != "READY" || got["status"] != "DELETED" || got["delivery"] != "not_needed" || strings.Contains(o.out+o.err, "personal") {
 		t.Errorf("%s%s, want done alone, without its contents", o.out, o.err)
 	}
+	again := taskguard(t, q.env, "delete", "done", "--json").want(t, cli.ExitDone)
+	if got := wantKeys(t, again.out, changedKeys...); got["was"] != "MISSING" || got["status"] != "DELETED" || again.err != "" {
+		t.Errorf("%s%s, want a second deletion to change and log nothing", again.out, again.err)
+	}
+	taskguard(t, q.env, "delete", "done").want(t, cli.ExitDone, "done is DELETED; there was no such document: nothing is changed\n")
 	taskguard(t, q.env, "delete", "waiting").want(t, cli.ExitDone, "waiting is DELETED; it was QUEUED\n")
 	taskguard(t, q.env, "cancel", "held").want(t, cli.ExitDone)
 	taskguard(t, q.env, "delete", "held").want(t, cli.ExitDone, "held is DELETED; it was FAILED\n")

@@ -140,6 +140,8 @@ func seeded() []misconfiguration {
 		{"request longer than its dispatch", "dispatch-deadline", problem, func(f *doctor.Facts) { f.Worker.Timeout = 3600e9 }},
 		{"dispatch longer than 30 minutes", "dispatch-deadline", problem, func(f *doctor.Facts) { set("RUN_TIMEOUT", "40m")(f); f.Worker.Timeout, f.Tasks = 3600e9, nil }},
 		{"another service's address", "target-url", problem, set("TASK_TARGET_URL", strings.Replace(workerURL, "worker", "doclock", 1))},
+		{"address in another project", "target-url", problem, func(f *doctor.Facts) { f.Worker.URLs = `["` + strings.Replace(workerURL, "1234", "9234", 1) + `"]` }},
+		{"queue's file of another region", "queue-elsewhere", problem, func(f *doctor.Facts) { f.Queue.Region = "europe-west3" }},
 		{"address with a kind's path", "target-url", problem, set("TASK_TARGET_URL", workerURL+"/internal/tasks/analysis")},
 		{"address in plain text", "target-url", problem, set("TASK_TARGET_URL", "http://worker.example")},
 		{"more deliveries than the worker takes", "max-runs", problem, set("MAX_RUNS", "9")},

@@ -59,7 +59,8 @@ type Settings struct {
 	Concurrency  int64
 	Memory       int64 // bytes, of the container that gets the requests; 0: unknown
 	MaxInstances int64
-	InvokerCheck bool // Cloud Run checks the callers
+	URLs         string // a JSON list of all its addresses; empty: unknown
+	InvokerCheck bool   // Cloud Run checks the callers
 	Account      string
 	Secrets      []string // that its containers use
 }
@@ -72,6 +73,7 @@ func (s Settings) value(name string) string { return strings.TrimPrefix(s.Enviro
 
 // Queue holds a queue's settings.
 type Queue struct {
+	Region      string        // of a flags file; empty: unknown
 	State       string        // RUNNING, PAUSED, DISABLED; empty: unknown
 	Concurrent  int64         // dispatches at once
 	MaxAttempts int64         // of a task; -1: no limit

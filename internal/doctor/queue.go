@@ -11,7 +11,7 @@ import (
 // queueFile reads a file for gcloud's --flags-file.
 func queueFile(name string) (Queue, error) {
 	f := struct {
-		Location    any    `json:"--location"`
+		Location    string `json:"--location"`
 		Project     any    `json:"--project"`
 		Concurrent  int64  `json:"--max-concurrent-dispatches"`
 		PerSecond   any    `json:"--max-dispatches-per-second"`
@@ -33,6 +33,7 @@ func queueFile(name string) (Queue, error) {
 	if err != nil {
 		return Queue{}, fmt.Errorf("%s: %w", name, err)
 	}
+	q.Region = f.Location
 	return q, nil
 }
 

@@ -199,6 +199,8 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 		{"/services/taskguard-worker", `"run.googleapis.com/ingress":"all"`, `"run.googleapis.com/maxScale":"9"`, "dispatches"},
 		{"/services/taskguard-worker", `"containerConcurrency":10,`, `"containerConcurrency":5,`, "dispatches"},
 		{"/services/taskguard-worker", `"memory":"1Gi"`, `"memory":"512Mi"`, "memory"},
+		{"/services/taskguard-worker", `"run.googleapis.com/ingress":"all"`, `"run.googleapis.com/urls":"[\"https://taskguard-worker-1.europe-west3.run.app\"]"`, "target-url"},
+		{"/services/taskguard-worker", `"run.googleapis.com/ingress":"all"`, `"run.googleapis.com/urls":"[\"` + workerURL + `\",\"https://taskguard-worker-x-ew.a.run.app\"]"`, ""},
 		{"/services/taskguard-worker:getIamPolicy", caller, "x@example.com", "caller-not-invoker"},
 		{"/services/taskguard-worker:getIamPolicy", "roles/run.viewer", "roles/run.invoker", "invoker-public"},
 		{"/services/taskguard-doclock", `"run.googleapis.com/invoker-iam-disabled":"true"`, `"a":"b"`, "oidc-behind-iam"},

@@ -14,6 +14,7 @@ import (
 func (d deployment) otherRules() []rule {
 	return []rule{
 		{"queue-stopped", []Part{QueueSettings}, d.queueStopped},
+		{"queue-elsewhere", []Part{WorkerSettings, QueueSettings}, d.queueElsewhere},
 		{"dispatches", []Part{WorkerSettings, QueueSettings}, d.dispatches},
 		{"queue-gives-up", []Part{QueueSettings}, d.queueGivesUp},
 		{"queue-hot", []Part{QueueSettings}, d.queueHot},
@@ -29,6 +30,13 @@ func (d deployment) queueStopped() []Finding {
 	state := d.Queue.State
 	return findIf(state == "PAUSED" || state == "DISABLED", Problem,
 		fmt.Sprintf("The queue is %s: nothing is delivered.", strings.ToLower(state)), "Resume it (gcloud tasks queues resume).")
+}
+
+func (d deployment) queueElsewhere() []Finding {
+	_, region := place(d.Worker.value("TASK_QUEUE"))
+	return findIf(region != "" && d.Queue.Region != "" && region != d.Queue.Region, Problem,
+		fmt.Sprintf("TASK_QUEUE is in %s, and the queue's file creates it in %s: deliveries cannot be booked.", region, d.Queue.Region),
+		"Correct --location in the file, or TASK_QUEUE.")
 }
 
 func (d deployment) dispatches() []Finding {

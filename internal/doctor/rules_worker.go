@@ -55,7 +55,8 @@ func (d deployment) targetURL() []Finding {
 	if d.worker.Options.Queue.Name == "" || err != nil || u.Host == "" {
 		return nil
 	}
-	other := strings.HasSuffix(u.Hostname(), ".run.app") && !strings.HasPrefix(u.Hostname(), d.Worker.Name+"-")
+	other := strings.HasSuffix(u.Hostname(), ".run.app") &&
+		(!strings.HasPrefix(u.Hostname(), d.Worker.Name+"-") || d.Worker.URLs != "" && !strings.Contains(d.Worker.URLs, `"https://`+u.Hostname()+`"`))
 	for i := range d.Kinds {
 		if k := &d.Kinds[i]; strings.HasSuffix(u.Path, k.Path) {
 			return findIf(true, Problem,

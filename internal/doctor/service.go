@@ -41,6 +41,7 @@ func parseService(s *run.Service) (set Settings, err error) {
 		Name: s.Metadata.Name, Environment: map[string]string{},
 		Timeout: time.Duration(cmp.Or(spec.TimeoutSeconds, 300)) * time.Second, Concurrency: cmp.Or(spec.ContainerConcurrency, 80),
 		Memory:       memory(container.Resources),
+		URLs:         annotations["run.googleapis.com/urls"],
 		InvokerCheck: annotations["run.googleapis.com/invoker-iam-disabled"] != "true",
 		Account:      spec.ServiceAccountName,
 		Secrets:      secrets(spec),

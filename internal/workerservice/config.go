@@ -20,7 +20,7 @@ type Config struct {
 	AnalyzerSpec string
 }
 
-var variable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)?\*?$`)
+var variable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\*?|\*)$`)
 
 // ParseConfig reads the environment through lookup. Its error has one line for each
 // problem, which names the variable.
@@ -36,8 +36,8 @@ func ParseConfig(lookup func(string) (string, bool)) (c Config, err error) {
 	if !strings.HasPrefix(c.AnalyzerSpec, "exec:") {
 		e.Unused("belongs to ANALYZER=exec:…", "ANALYZER_ENV")
 	}
-	for _, name := range options.Env {
-		if !variable.MatchString(name) {
+	for name := range strings.SplitSeq(e.Text("ANALYZER_ENV", "*"), ",") {
+		if name = strings.TrimSpace(name); !variable.MatchString(name) {
 			e.Problem("ANALYZER_ENV", "%q is not a variable's name, or the beginning of one and a *", name)
 		}
 	}

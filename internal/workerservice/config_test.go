@@ -75,7 +75,7 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"output":                {[]string{"TASK_AUTH=iam", "ANALYZER_OUTPUT=text"}, []string{`ANALYZER_OUTPUT: "text" is not one of any, json`}},
 		"an endpoint's env":     {[]string{"TASK_AUTH=iam", "ANALYZER=http://127.0.0.1:1", "ANALYZER_ENV=A"}, []string{"ANALYZER_ENV: belongs to ANALYZER=exec:"}},
 		"a program's env":       {[]string{"TASK_AUTH=iam", "ANALYZER=exec:true", "ANALYZER_ENV=A, B_*,*"}, nil},
-		"no variables":          {[]string{"TASK_AUTH=iam", "ANALYZER=exec:true", "ANALYZER_ENV=A=1,B-C,*D"}, []string{`ANALYZER_ENV: "A=1"`, `ANALYZER_ENV: "B-C"`, `ANALYZER_ENV: "*D"`}},
+		"no variables":          {[]string{"TASK_AUTH=iam", "ANALYZER=exec:true", "ANALYZER_ENV=A=1,,B-C,*D"}, []string{`ANALYZER_ENV: "A=1"`, `ANALYZER_ENV: "" is not `, `ANALYZER_ENV: "B-C"`, `ANALYZER_ENV: "*D"`}},
 		"an emulator deployed":  {[]string{"K_SERVICE=w", "TASK_AUTH=iam", "FIRESTORE_EMULATOR_HOST=h:1"}, []string{"FIRESTORE_EMULATOR_HOST: is for emulators and tests, and K_SERVICE"}},
 		"keys deployed":         {append(oidc, "K_SERVICE=w", "TASK_JWKS_URL=https://k.example"), []string{"TASK_JWKS_URL: is for emulators and tests, and K_SERVICE"}},
 		"none deployed":         {[]string{"K_SERVICE=w", "TASK_AUTH=none"}, []string{"TASK_AUTH: none is for emulators"}},

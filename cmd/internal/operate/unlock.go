@@ -10,6 +10,7 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/console"
 	"taskguard/internal/printable"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
@@ -70,10 +71,11 @@ func Cancel(ctx context.Context, c *cli.Call) error {
 
 const remove = console.Change("delete")
 
-// deleted is the status in the output of remove.
-const deleted = "DELETED"
+// deleted and missing are statuses in the output of remove.
+const deleted, missing = "DELETED", "MISSING"
 
-// Delete deletes the documents of analyses. It is refused while one is locked.
+// Delete deletes the documents of analyses. It is refused while one is locked. A missing one
+// counts as deleted.
 func Delete(ctx context.Context, c *cli.Call) error {
 	c.TakesKind(firstKind)
 	c.TakesJSON("print a JSON line for each analysis")
@@ -141,6 +143,9 @@ func changeAll(ctx context.Context, c *cli.Call, b *bulk, ids []string, what con
 // changeOne makes one change and prints it.
 func (cl *Client) changeOne(ctx context.Context, c *cli.Call, id string, what console.Change) error {
 	done, err := cl.change(ctx, what, id, nil, operator(), c.Log())
+	if what == remove && errors.Is(err, lease.ErrNotFound) { // as after a first attempt
+		done, err = changed{ID: id, Was: missing, Status: deleted, Delivery: console.NotNeeded}, nil
+	}
 	switch {
 	case errors.Is(err, errNotBooked):
 		return fmt.Errorf("%w; repeat the command", err)
@@ -164,6 +169,8 @@ func (cl *Client) changeOne(ctx context.Context, c *cli.Call, id string, what co
 		note = "it is cancelled, and its run ends at its next heartbeat"
 	case what == console.Cancel:
 		note = "it is cancelled"
+	case what == remove && done.Was == missing:
+		note = "there was no such document: nothing is changed"
 	case what == remove:
 		note = "it was " + statusOrNone(done.Was)
 	}
