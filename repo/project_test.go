@@ -79,12 +79,14 @@ func TestOnARealProject(t *testing.T) {
 		}
 		opts = []option.ClientOption{option.WithGRPCConn(conn)}
 	}
-	p := newProof(t, *projectFlag, *databaseFlag, calls, opts...)
+	root := "taskguardProof/" + strings.ToLower(rand.Text()[:10])
 	fmt.Printf("%s, database %s of project %s: a few minutes, and at most about %d reads, %d writes and %[5]d deletes of small documents, all below %s.\n",
-		where, *databaseFlag, *projectFlag, mostReads, mostWrites, p.root)
+		where, *databaseFlag, *projectFlag, mostReads, mostWrites, root)
 	if !*yesFlag {
 		t.Fatal("nothing was done: add -yes to accept this cost")
 	}
+	p := newProof(t, root, *projectFlag, *databaseFlag, calls, opts...)
+	fmt.Printf("If you interrupt it, delete the rest: firebase firestore:delete %s --recursive --force --project '%s' --database '%s'\n", root, *projectFlag, *databaseFlag)
 	t.Cleanup(func() {
 		n, err := p.remove(context.WithoutCancel(t.Context()))
 		if err != nil {
@@ -152,12 +154,12 @@ type onProject struct {
 	*documents[analysislock.Analysis]
 }
 
-func newProof(t testing.TB, project, database string, calls *callCounter, opts ...option.ClientOption) *proof {
+func newProof(t testing.TB, root, project, database string, calls *callCounter, opts ...option.ClientOption) *proof {
 	t.Helper()
 	db, err := Connect(t.Context(), project, Options{Database: database}, opts...)
 	fatal(t, err)
 	t.Cleanup(func() { fatal(t, db.Close()) })
-	return &proof{db: db, root: "taskguardProof/" + strings.ToLower(rand.Text()[:10]), calls: calls}
+	return &proof{db: db, root: root, calls: calls}
 }
 
 // analyses opens an empty collection.
@@ -254,7 +256,7 @@ func (p *proof) contention(t *testing.T, rounds int, acquirers ...int) string {
 func TestTheProofDeletesAllThatItWrote(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	calls := &callCounter{}
-	p := newProof(t, b.Project, "", calls, b.Client(t, grpc.WithStatsHandler(calls))...)
+	p := newProof(t, "taskguardProof/x", b.Project, "", calls, b.Client(t, grpc.WithStatsHandler(calls))...)
 	if table := p.contention(t, 1, 2, 3); strings.Count(table, "\n") != 3 || calls.n.Load() == 0 {
 		t.Errorf("%s\nafter %d calls", table, calls.n.Load())
 	}
