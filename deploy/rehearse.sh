@@ -53,7 +53,7 @@ END
 
 remove() {
   local status=$? left
-  set +e
+  set +eu # after an early failure, variables of the page are unset
   trap '' INT TERM
   follow "Made with ${paths[$way]/With /}"
   follow "On either path"
@@ -64,7 +64,7 @@ remove() {
     sort | uniq -c >"$permissions"
   log "$(wc -l <"$permissions") lines are in $permissions"
   left=$(resources)
-  [ -z "$left" ] || { log "Left in $PROJECT: $left"; status=1; }
+  [ -z "$left" ] || { log "Left in $PROJECT: $left" "The clone, with Terraform's state, is $clone"; status=1; }
   log "The audit logs of $PROJECT stay on, its APIs enabled, and roles in its policy: delete the project if it was for this only."
   exit "$status"
 }
@@ -90,6 +90,7 @@ SERVICES="taskguard-worker taskguard-doclock"
 start=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 clone=$(mktemp -d)
 git clone --quiet "$(dirname "$0")/.." "$clone"
+log "The commands run in $clone"
 cd "$clone"
 gcloud projects get-iam-policy "$PROJECT" --format=yaml >policy.yaml
 if ! grep -q '^auditConfigs:' policy.yaml; then

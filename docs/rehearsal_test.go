@@ -167,19 +167,24 @@ func TestARehearsalReleasesAndLeavesAnEmptyProject(t *testing.T) {
 }
 
 func TestARehearsalThatFailsRemovesWhatItMade(t *testing.T) {
-	for way, fail := range map[string]string{"terraform": "gcloud beta builds submit .*=cloudbuild", "gcloud": "gcloud run services replace deploy/doclock.yaml"} {
+	for fail, way := range map[string]string{
+		"gcloud services enable":                          "terraform", // no variable of step 4 is set
+		"gcloud beta builds submit .*=cloudbuild":         "terraform",
+		"gcloud secrets create":                           "gcloud",
+		"gcloud run services replace deploy/doclock.yaml": "gcloud",
+	} {
 		r, ok := rehearse(t, way, "theirs", fail)
 		if ok || strings.Contains(r.calls(), "cloudbuild-release") {
-			t.Errorf("%s goes on after a failure", way)
+			t.Errorf("%s goes on after the failure of %s", way, fail)
 		}
 		r.wantRemoved()
 	}
 }
 
-func TestARehearsalSaysWhatItCannotRemove(t *testing.T) {
+func TestARehearsalListsWhatItCannotRemove(t *testing.T) {
 	for fail, want := range map[string]string{"databases delete": "(default)", "databases list": "unknown"} {
 		r, ok := rehearse(t, "terraform", "theirs", "gcloud firestore "+fail)
-		if ok || !strings.Contains(r.output, "Left in theirs: firestore databases: "+want) {
+		if ok || !strings.Contains(r.output, "Left in theirs: firestore databases: "+want+"\nThe clone, with Terraform's state, is "+r.folder) {
 			t.Errorf("without %s it succeeds: %v, and prints\n%s", fail, ok, r.output)
 		}
 	}
