@@ -8,6 +8,9 @@
 # turns on all audit logs of the project first, and at the end writes each permission that
 # an account used, or was refused, to PROJECT-permissions.txt. You must be logged in to
 # gcloud, also with application-default login, as an owner of the project.
+#
+# Use a new project each time: after the removal, Cloud Tasks refuses the queue's name for
+# three days, and IAM the custom role's ID for up to 37 days.
 set -euo pipefail
 shopt -s inherit_errexit
 
@@ -70,12 +73,15 @@ remove() {
 }
 
 declare -A paths=([terraform]="With Terraform" [gcloud]="With gcloud alone")
-[[ $PROJECT && ${paths[$way]-} ]] || die "usage: rehearse.sh PROJECT terraform|gcloud"
+[[ $PROJECT && ${paths[$way]-} ]] || die "usage: rehearse.sh PROJECT terraform|gcloud" "PROJECT is a new, empty project each time."
 caller=user:$(gcloud config get-value account)
 [[ $caller != *.gserviceaccount.com ]] || caller=serviceAccount:${caller#*:}
 gcloud auth application-default print-access-token >/dev/null
 left=$(resources)
 [ -z "$left" ] || die "$PROJECT is not empty: $left"
+# For seven days, IAM also describes a deleted role.
+! gcloud iam roles describe taskguardOperations --project="$PROJECT" --quiet </dev/null >/dev/null 2>&1 ||
+  die "$PROJECT has been rehearsed, or has the role taskguardOperations: use a new project"
 
 log "This deploys everything to $PROJECT in $REGION, as ${caller#*:}, and removes it again, in" \
   "about an hour and a half. It makes $PROJECT the configured project of gcloud." \

@@ -27,6 +27,7 @@ case $call in
 "gcloud config get-value account") echo "$ACCOUNT" ;;
 "gcloud services list "*) cat "$APIS" ;;
 "gcloud services enable "*) printf '%s\n' "${words[@]:2}" >>"$APIS" ;;
+"gcloud iam roles describe "*) test -e "$(resource "iam roles" "$4")" ;;
 "gcloud projects get-iam-policy "*) echo 'bindings: []' ;;
 "gcloud projects set-iam-policy "*) cp "$4" "$POLICY" ;;
 "gcloud logging read "*) printf 'a@b.c\trun.services.get\tgranted\na@b.c\trun.services.get\tgranted\nx@b.c\trun.operations.get\trefused\n' ;;
@@ -193,6 +194,7 @@ func TestARehearsalListsWhatItCannotRemove(t *testing.T) {
 func TestARehearsalChangesNothingUnlessTheProjectIsEmptyAndNamed(t *testing.T) {
 	for name, c := range map[string]struct{ answer, want, resource string }{
 		"a service":     {"theirs", "theirs is not empty: run services: other", "run-services:other"},
+		"a second time": {"theirs", "theirs has been rehearsed", "iam-roles:taskguardOperations"},
 		"a bucket":      {"theirs", "theirs is not empty: storage buckets: other", "storage-buckets:other"},
 		"another name":  {"yes", "nothing has been changed", ""},
 		"no such thing": {"", "nothing has been changed", ""},
@@ -206,7 +208,7 @@ func TestARehearsalChangesNothingUnlessTheProjectIsEmptyAndNamed(t *testing.T) {
 			t.Errorf("%s: it succeeds: %v, leaves %q, and prints\n%s", name, ok, r.left(), r.output)
 		}
 		for call := range strings.Lines(r.calls()) {
-			if !regexp.MustCompile(`^gcloud (config get-value|auth application-default print-access-token|.* list )`).MatchString(call) {
+			if !regexp.MustCompile(`^gcloud (config get-value|auth application-default print-access-token|.* list |iam roles describe )`).MatchString(call) {
 				t.Errorf("%s: it calls %s", name, call)
 			}
 		}
