@@ -38,7 +38,7 @@ follow() {
   eval "$commands"
 }
 
-# resources prints what the project has of what costs or keeps data, or that it cannot know.
+# resources lists the project's resources that cost money or keep data.
 resources() {
   local enabled api kind
   enabled=$(gcloud services list --enabled --project="$PROJECT" --format='value(config.name)') || { echo "unknown resources"; return; }
@@ -87,7 +87,7 @@ log "This deploys everything to $PROJECT in $REGION, as ${caller#*:}, and remove
   "about an hour and a half. It makes $PROJECT the configured project of gcloud." \
   "It costs a few US dollars: two builds on E2_HIGHCPU_8 (about 45 minutes), and cents for" \
   "Firestore, Cloud Run, images, logs and alerts. Prices: https://cloud.google.com/build/pricing" \
-  "If the removal fails, what it lists as left goes on costing."
+  "If the removal fails, the resources that it lists as left continue to cost money."
 read -r -p "Type the project's name to begin: " answer
 [ "$answer" = "$PROJECT" ] || die "nothing has been changed"
 
