@@ -222,6 +222,13 @@ func TestUnlockOfARoomTakesItsLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	taskguard(t, env, "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is unlocked")
+	// The rooms may have a database of their own.
+	if _, err := locks.Acquire(t.Context(), "a room", "browser"); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := env.with("FIRESTORE_DATABASE", "analyses")
+	taskguard(t, elsewhere, "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is free")
+	taskguard(t, elsewhere.with("DOCLOCK_DATABASE", "(default)"), "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is unlocked")
 	for _, room := range []string{"a/b", "..", "__x__", strings.Repeat("x", 513)} {
 		taskguard(t, env, "unlock", "--room", room).want(t, cli.ExitUsage, "taskguard unlock: --room: the room id ")
 	}
