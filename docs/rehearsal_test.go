@@ -176,7 +176,7 @@ func TestARehearsalThatFailsRemovesWhatItMade(t *testing.T) {
 	}
 }
 
-func TestARehearsalSaysWhatItCannotRemove(t *testing.T) {
+func TestARehearsalListsWhatItCannotRemove(t *testing.T) {
 	for fail, want := range map[string]string{"databases delete": "(default)", "databases list": "unknown"} {
 		r, ok := rehearse(t, "terraform", "theirs", "gcloud firestore "+fail)
 		if ok || !strings.Contains(r.output, "Left in theirs: firestore databases: "+want) {

@@ -110,7 +110,7 @@ func TestDeleteErasesAnAnalysisUnlessItIsLocked(t *testing.T) {
 	if got := wantKeys(t, o.out, changedKeys...); got["id"] != "done" || got["was"] != "READY" || got["status"] != "DELETED" || got["delivery"] != "not_needed" || strings.Contains(o.out+o.err, "personal") {
 		t.Errorf("%s%s, want done alone, without its contents", o.out, o.err)
 	}
-	taskguard(t, q.env, "delete", "waiting").want(t, cli.ExitDone, "waiting is DELETED; it was QUEUED\n")
+	taskguard(t, q.env, "delete", "waiting").want(t, cli.ExitDone, "waiting is DELETED; it was QUEUED: a task that is still booked for it is answered 404 and ends at its sixth delivery, with an alert\n")
 	taskguard(t, q.env, "cancel", "held").want(t, cli.ExitDone)
 	taskguard(t, q.env, "delete", "held").want(t, cli.ExitDone, "held is DELETED; it was FAILED\n")
 	taskguard(t, q.env, "delete").want(t, cli.ExitUsage)
