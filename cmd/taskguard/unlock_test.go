@@ -110,7 +110,7 @@ func TestDeleteErasesAnAnalysisUnlessItIsLocked(t *testing.T) {
 	if got := wantKeys(t, o.out, changedKeys...); got["id"] != "done" || got["was"] != "READY" || got["status"] != "DELETED" || got["delivery"] != "not_needed" || strings.Contains(o.out+o.err, "personal") {
 		t.Errorf("%s%s, want done alone, without its contents", o.out, o.err)
 	}
-	taskguard(t, q.env, "delete", "waiting").want(t, cli.ExitDone, "waiting is DELETED; it was QUEUED\n")
+	taskguard(t, q.env, "delete", "waiting").want(t, cli.ExitDone, "waiting is DELETED; it was QUEUED: a task that is still booked for it is answered 404 and ends at its sixth delivery, with an alert\n")
 	taskguard(t, q.env, "cancel", "held").want(t, cli.ExitDone)
 	taskguard(t, q.env, "delete", "held").want(t, cli.ExitDone, "held is DELETED; it was FAILED\n")
 	taskguard(t, q.env, "delete").want(t, cli.ExitUsage)
@@ -222,6 +222,13 @@ func TestUnlockOfARoomTakesItsLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	taskguard(t, env, "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is unlocked")
+	// The rooms may have a database of their own.
+	if _, err := locks.Acquire(t.Context(), "a room", "browser"); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := env.with("FIRESTORE_DATABASE", "analyses")
+	taskguard(t, elsewhere, "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is free")
+	taskguard(t, elsewhere.with("DOCLOCK_DATABASE", "(default)"), "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is unlocked")
 	for _, room := range []string{"a/b", "..", "__x__", strings.Repeat("x", 513)} {
 		taskguard(t, env, "unlock", "--room", room).want(t, cli.ExitUsage, "taskguard unlock: --room: the room id ")
 	}
