@@ -77,8 +77,9 @@ resource "google_firestore_field" "exempt" {
   # Empty: not indexed.
   index_config {}
 
+  # The policy would delete documents of an application that has an expireAt of its own.
   dynamic "ttl_config" {
-    for_each = try(each.value.ttl, false) ? [1] : []
+    for_each = each.key == "expireAt" ? var.keep_finished_days[*] : []
     content {}
   }
 

@@ -54,7 +54,7 @@ locals {
     TASK_TARGET_URL        = local.worker_url
     TASK_CALLER            = local.caller
     LOG_FORMAT             = "json" # the log metrics read its fields
-  }, local.otlp_env)
+  }, local.keep_env, local.otlp_env)
 
   doclock_env = merge({
     GOOGLE_CLOUD_PROJECT  = var.project
@@ -67,6 +67,7 @@ locals {
     LOG_FORMAT            = "json"
   }, local.otlp_env)
 
+  keep_env = { for name, days in { KEEP_FINISHED = var.keep_finished_days } : name => "${24 * days}h" if days != null }
   otlp_env = { for name, value in { OTEL_EXPORTER_OTLP_ENDPOINT = var.otlp_endpoint } : name => value if value != null }
 
   # Google's own endpoint, to which the services send as their accounts. It takes no
@@ -105,5 +106,6 @@ locals {
   shell_env = join("\n", concat(
     ["export CLOUDSDK_CORE_PROJECT='${var.project}'", "export CLOUDSDK_RUN_REGION='${var.region}'"],
     [for name in ["GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "TASK_QUEUE", "TASK_TARGET_URL", "TASK_CALLER"] : "export ${name}='${local.worker_env[name]}'"],
+    [for name, value in local.keep_env : "export ${name}='${value}'"],
   ))
 }

@@ -176,7 +176,7 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 		"everything":  {"doclock_image": "doclock" + digest, "session_secret": "taskguard-session", "otlp_endpoint": "http://collector:4318"},
 		"theirs": {
 			"name": "their-guard", "project": "theirs", "region": "us-east1", "queue": "work", "backlog_tasks": 7, "run_timeout_minutes": 29,
-			"otlp_endpoint": "https://telemetry.googleapis.com/", "worker_env": map[string]string{"LOG_LEVEL": "DEBUG"},
+			"otlp_endpoint": "https://telemetry.googleapis.com/", "worker_env": map[string]string{"LOG_LEVEL": "DEBUG"}, "keep_finished_days": 90,
 		},
 		"platform": {
 			"session_secret": "s", "doclock_image": "doclock" + digest, "doclock_database": "(default)", "worker_gpu": "nvidia-l4", "worker_vpc": map[string]any{"subnetwork": "ours"},
@@ -252,6 +252,7 @@ func TestModuleRefusesSettingsThatAreWrong(t *testing.T) {
 		"start_always_in_time":       {map[string]any{"start_percent": 100}, "94 to below 100"},
 		"answers_half_of_errors":     {map[string]any{"answer_percent": 50}, "94 to below 100"},
 		"oldest_of_no_age":           {map[string]any{"oldest_minutes": 0}, "positive"},
+		"kept_too_short":             {map[string]any{"keep_finished_days": 31}, "at least 32"},
 		"half_an_attempt":            {map[string]any{"max_attempts": 1.5}, "whole number"},
 		"emulator":                   {env("FIRESTORE_EMULATOR_HOST", "h:1"), "Not in production"},
 		"log_level_above_info":       {env("LOG_LEVEL", "Warn"), "info or debug"},
@@ -272,6 +273,7 @@ func TestModuleRefusesSettingsThatDoNotFitTogether(t *testing.T) {
 		"too_few_instances":            {map[string]any{"max_concurrent_dispatches": 90, "worker_max_instances": 9}, "429"},
 		"too_many_dispatches":          {map[string]any{"max_concurrent_dispatches": 100}, "429"},
 		"more_idle_instances_than_all": {map[string]any{"worker_min_instances": 11}, "idle"},
+		"kept_without_a_ttl_policy":    {map[string]any{"worker_env": map[string]string{"KEEP_FINISHED": "2160h"}}, "sets this variable itself"},
 		"variable_set_twice":           {map[string]any{"worker_env": map[string]string{"LOCK_TTL": "1s"}}, "sets this variable itself"},
 		"doclocks_variable_set_twice":  {map[string]any{"doclock_env": map[string]string{"TASK_AUTH": "none"}}, "sets this variable itself"},
 		"nfs_without_a_vpc":            {map[string]any{"worker_volumes": map[string]any{"v": map[string]any{"path": "/v", "nfs": "h:/v"}}}, "needs worker_vpc"},

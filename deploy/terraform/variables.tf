@@ -83,6 +83,17 @@ variable "collection" {
   default     = "analyses"
 }
 
+variable "keep_finished_days" {
+  description = "KEEP_FINISHED: days after which Firestore deletes a finished analysis, by a TTL policy on expireAt for the whole collection group; null: never, and no policy."
+  type        = number
+  default     = null
+
+  validation {
+    condition     = var.keep_finished_days == null ? true : var.keep_finished_days >= 32 && floor(var.keep_finished_days) == var.keep_finished_days
+    error_message = "The days are a whole number, at least 32: Cloud Tasks may deliver a task for 31 days."
+  }
+}
+
 variable "queue" {
   description = "Short name of the queue; null: analyses, or NAME-analyses if name is not taskguard. A deleted queue's name is taken for three days."
   type        = string

@@ -95,7 +95,7 @@ variable "worker_env" {
   default     = {}
 
   validation {
-    condition     = length(setintersection(keys(var.worker_env), keys(local.worker_env))) == 0
+    condition     = length(setintersection(keys(var.worker_env), concat(keys(local.worker_env), ["KEEP_FINISHED"]))) == 0
     error_message = "The module sets this variable itself, from a variable of its own."
   }
   validation {
