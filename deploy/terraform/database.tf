@@ -48,7 +48,7 @@ resource "google_firestore_database" "doclock" {
 }
 
 resource "google_firestore_index" "analyses" {
-  for_each = { for i in local.firestore.indexes : join(",", [for f in i.fields : "${f.fieldPath} ${f.order}"]) => i }
+  for_each = { for i in local.firestore.indexes : join(",", [for f in i.fields : "${f.fieldPath} ${f.order}"]) => i if var.create_indexes }
 
   project     = var.project
   database    = local.database
@@ -67,7 +67,7 @@ resource "google_firestore_index" "analyses" {
 }
 
 resource "google_firestore_field" "exempt" {
-  for_each = { for o in local.firestore.fieldOverrides : o.fieldPath => o }
+  for_each = { for o in local.firestore.fieldOverrides : o.fieldPath => o if var.create_indexes }
 
   project    = var.project
   database   = local.database

@@ -107,5 +107,6 @@ locals {
     ["export CLOUDSDK_CORE_PROJECT='${var.project}'", "export CLOUDSDK_RUN_REGION='${var.region}'"],
     [for name in ["GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "TASK_QUEUE", "TASK_TARGET_URL", "TASK_CALLER"] : "export ${name}='${local.worker_env[name]}'"],
     [for name, value in local.keep_env : "export ${name}='${value}'"],
+    [for name in [local.names.doclock_database] : "export DOCLOCK_DATABASE='${name}'" if local.doclock],
   ))
 }

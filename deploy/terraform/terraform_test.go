@@ -276,6 +276,7 @@ func TestModuleRefusesSettingsThatDoNotFitTogether(t *testing.T) {
 		"kept_without_a_ttl_policy":    {map[string]any{"worker_env": map[string]string{"KEEP_FINISHED": "2160h"}}, "sets this variable itself"},
 		"variable_set_twice":           {map[string]any{"worker_env": map[string]string{"LOCK_TTL": "1s"}}, "sets this variable itself"},
 		"doclocks_variable_set_twice":  {map[string]any{"doclock_env": map[string]string{"TASK_AUTH": "none"}}, "sets this variable itself"},
+		"no_indexes":                   {map[string]any{"create_indexes": false}, "new database"},
 		"nfs_without_a_vpc":            {map[string]any{"worker_volumes": map[string]any{"v": map[string]any{"path": "/v", "nfs": "h:/v"}}}, "needs worker_vpc"},
 		"value_and_secret":             {map[string]any{"worker_secrets": map[string]any{"ANALYZER": map[string]string{"secret": "s", "version": "1"}}}, "plain value"},
 	})

@@ -48,9 +48,20 @@ variable "repository" {
 }
 
 variable "create_database" {
-  description = "Whether to make the Firestore database; false where there is one, as after a destroy. Indexes and exemptions are made in either case."
+  description = "Whether to make the Firestore database; false where there is one, as after a destroy. create_indexes is for its indexes."
   type        = bool
   default     = true
+}
+
+variable "create_indexes" {
+  description = "Whether to make the collection's indexes, exemptions and TTL policy; false where another deployment on the same collection, or Firebase, has made them: Google refuses a second one."
+  type        = bool
+  default     = true
+
+  validation {
+    condition     = var.create_indexes || !var.create_database
+    error_message = "A new database has no indexes: create_indexes stays true with create_database."
+  }
 }
 
 variable "database" {
