@@ -67,6 +67,11 @@ locals {
     LOG_FORMAT            = "json"
   }, local.otlp_env)
 
+  # A program gets no other variables of the worker. Not in worker_env: var.worker_env may replace it.
+  analyzer_env = { for name, value in {
+    ANALYZER_ENV = join(",", [for name in concat(keys(var.worker_env), keys(var.worker_secrets)) : name if !startswith(name, "OTEL_")])
+  } : name => value if startswith(local.analyzer, "exec:") && value != "" }
+
   keep_env = { for name, days in { KEEP_FINISHED = var.keep_finished_days } : name => "${24 * days}h" if days != null }
   otlp_env = { for name, value in { OTEL_EXPORTER_OTLP_ENDPOINT = var.otlp_endpoint } : name => value if value != null }
 

@@ -62,7 +62,7 @@ output "settings" {
     max_concurrent_dispatches = local.max_concurrent_dispatches
     queue_flags               = local.queue_flags
     collection_group          = local.collection_group
-    worker_env                = merge(local.otlp_region, local.worker_env, var.worker_env)
+    worker_env                = merge(local.otlp_region, local.analyzer_env, local.worker_env, var.worker_env)
     doclock_env               = merge(local.otlp_region, local.doclock_env, var.doclock_env)
     apis                      = local.apis
     shell_env                 = local.shell_env
@@ -178,6 +178,11 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 			"name": "their-guard", "project": "theirs", "region": "us-east1", "queue": "work", "backlog_tasks": 7, "run_timeout_minutes": 29,
 			"otlp_endpoint": "https://telemetry.googleapis.com/", "worker_env": map[string]string{"LOG_LEVEL": "DEBUG"}, "keep_finished_days": 90,
 		},
+		"program": {
+			"analyzer": "exec:/usr/bin/analyze", "worker_env": map[string]string{"MODEL": "large", "OTEL_TRACES_SAMPLER": "always_off"},
+			"worker_secrets": map[string]any{"MODEL_KEY": map[string]string{"secret": "key", "version": "1"}, "OTEL_EXPORTER_OTLP_HEADERS": map[string]string{"secret": "otlp", "version": "1"}},
+		},
+		"own_list": {"analyzer": "exec:/usr/bin/analyze", "worker_env": map[string]string{"MODEL": "large", "ANALYZER_ENV": "*"}},
 		"platform": {
 			"session_secret": "s", "doclock_image": "doclock" + digest, "doclock_database": "(default)", "worker_gpu": "nvidia-l4", "worker_vpc": map[string]any{"subnetwork": "ours"},
 			"cloud_sql_instances": []string{"my-project:europe-west1:a", "theirs:europe-west1:b"},
@@ -204,6 +209,11 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 	}
 	if diff := cmp.Diff(strings.Split(text(t, golden), "\n"), strings.Split(string(data)+"\n", "\n")); diff != "" {
 		t.Errorf("make settings writes %s: -golden +Terraform:\n%s", golden, diff)
+	}
+	for name, want := range map[string]string{"program": `"ANALYZER_ENV": "MODEL,MODEL_KEY"`, "own_list": `"ANALYZER_ENV": "*"`} {
+		if one := string(all[name].Value.Settings); !strings.Contains(one, want) {
+			t.Errorf("%s: the settings lack %s: %s", name, want, one)
+		}
 	}
 	notificationsHaveTheirNames(t, all["theirs"].Value.Notifications)
 	tilesHaveNoZeros(t, all["smallest"].Value.Dashboard)

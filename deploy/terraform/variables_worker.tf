@@ -90,7 +90,7 @@ variable "firestore_transactions" {
 }
 
 variable "worker_env" {
-  description = "More of the worker's environment, such as LOG_LEVEL or what the analyzer reads. No secrets: they would be in Terraform's state."
+  description = "More of the worker's environment, such as LOG_LEVEL or what the analyzer reads. A program, exec:, gets these and worker_secrets, without OTEL_…, unless ANALYZER_ENV is one of them. No secrets: they would be in Terraform's state."
   type        = map(string)
   default     = {}
 
