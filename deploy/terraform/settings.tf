@@ -107,6 +107,11 @@ locals {
   cpu_idle          = !var.worker_cpu_always && var.worker_gpu == null
   gpu_limits        = { for type in var.worker_gpu[*] : "nvidia.com/gpu" => "1" }
 
+  # Of the container that analyzes.
+  analyzing     = var.app == null ? { cpu = var.worker_cpu, memory = var.worker_memory } : { cpu = var.app.cpu, memory = var.app.memory }
+  analyzing_cpu = try(tonumber(local.analyzing.cpu), tonumber(trimsuffix(local.analyzing.cpu, "m")) / 1000, 0)
+  analyzing_gib = try(tonumber(trimsuffix(local.analyzing.memory, "Gi")), tonumber(trimsuffix(local.analyzing.memory, "Mi")) / 1024, 0)
+
   # What `taskguard submit` and the other commands read, and gcloud's project.
   shell_env = join("\n", concat(
     ["export CLOUDSDK_CORE_PROJECT='${var.project}'", "export CLOUDSDK_RUN_REGION='${var.region}'"],

@@ -184,7 +184,7 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 		},
 		"own_list": {"analyzer": "exec:/usr/bin/analyze", "worker_env": map[string]string{"MODEL": "large", "ANALYZER_ENV": "*"}},
 		"platform": {
-			"session_secret": "s", "doclock_image": "doclock" + digest, "doclock_database": "(default)", "worker_gpu": "nvidia-l4", "worker_vpc": map[string]any{"subnetwork": "ours"},
+			"session_secret": "s", "doclock_image": "doclock" + digest, "doclock_database": "(default)", "worker_gpu": "nvidia-l4", "worker_cpu": "4", "worker_memory": "16Gi", "worker_vpc": map[string]any{"subnetwork": "ours"},
 			"cloud_sql_instances": []string{"my-project:europe-west1:a", "theirs:europe-west1:b"},
 			"worker_volumes": map[string]any{
 				"models": map[string]any{"path": "/models", "bucket": "my-models"}, "share": map[string]any{"path": "/share", "nfs": "10.0.0.2:/share", "read_only": false},
@@ -266,6 +266,7 @@ func TestModuleRefusesSettingsThatAreWrong(t *testing.T) {
 		"half_an_attempt":            {map[string]any{"max_attempts": 1.5}, "whole number"},
 		"emulator":                   {env("FIRESTORE_EMULATOR_HOST", "h:1"), "Not in production"},
 		"log_level_above_info":       {env("LOG_LEVEL", "Warn"), "info or debug"},
+		"application_too_slow":       {application("startup_seconds", 241), "240"},
 		"application_on_our_port":    {application("port", 8080), "not the worker's"},
 		"member_without_a_kind":      {map[string]any{"operators": []string{"a@b.c"}}, "member"},
 		"name_too_long_for_accounts": {map[string]any{"name": "taskguard-in-production"}, "4 to 22"},
@@ -287,6 +288,9 @@ func TestModuleRefusesSettingsThatDoNotFitTogether(t *testing.T) {
 		"variable_set_twice":           {map[string]any{"worker_env": map[string]string{"LOCK_TTL": "1s"}}, "sets this variable itself"},
 		"doclocks_variable_set_twice":  {map[string]any{"doclock_env": map[string]string{"TASK_AUTH": "none"}}, "sets this variable itself"},
 		"no_indexes":                   {map[string]any{"create_indexes": false}, "new database"},
+		"gpu_with_little_cpu":          {map[string]any{"worker_gpu": "nvidia-l4", "worker_memory": "16Gi"}, "4 CPUs"},
+		"gpu_with_little_memory":       {map[string]any{"worker_gpu": "nvidia-l4", "worker_cpu": "4000m", "worker_memory": "16000Mi"}, "16Gi"},
+		"gpu_of_a_small_application":   {map[string]any{"worker_gpu": "nvidia-l4", "worker_cpu": "4", "worker_memory": "16Gi", "app": map[string]any{"image": "app" + digest}}, "4 CPUs"},
 		"nfs_without_a_vpc":            {map[string]any{"worker_volumes": map[string]any{"v": map[string]any{"path": "/v", "nfs": "h:/v"}}}, "needs worker_vpc"},
 		"value_and_secret":             {map[string]any{"worker_secrets": map[string]any{"ANALYZER": map[string]string{"secret": "s", "version": "1"}}}, "plain value"},
 	})

@@ -221,7 +221,7 @@ resource "google_cloud_run_v2_service" "worker" {
         startup_probe {
           period_seconds    = 2
           timeout_seconds   = 2
-          failure_threshold = 60
+          failure_threshold = ceil(containers.value.startup_seconds / 2)
           http_get {
             path = containers.value.health
             port = containers.value.port
