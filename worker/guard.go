@@ -205,13 +205,9 @@ func (g *Guard) Recovery() http.Handler { return handler(g.server.Recovery()) }
 // Health returns the handler of /health/live, which answers 200, and /health/ready, which
 // answers 503 until Firestore has answered, and from Shutdown on.
 func (g *Guard) Health() http.Handler {
-	g.ready.Do(func() { g.background.Go(func() { g.server.AwaitReady(g.work, g.answers) }) })
+	ping := func(ctx context.Context) error { return cloudrun.Located(g.options.Emulator, g.any.Ping(ctx)) }
+	g.ready.Do(func() { g.background.Go(func() { g.server.AwaitReady(g.work, ping) }) })
 	return g.server
-}
-
-// answers reports whether Firestore answers.
-func (g *Guard) answers(ctx context.Context) error {
-	return cloudrun.Located(g.options.Emulator, g.any.Ping(ctx))
 }
 
 // Routes returns a handler of all routes: Handler at the path of each kind, Recovery and

@@ -62,10 +62,8 @@ func Typed[In, Out any](run func(ctx context.Context, in In, job Job) (Out, erro
 // analysis is the name of the first kind.
 const analysis = "analysis"
 
-var (
-	kindName  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,99}$`)
-	fieldName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]{0,99}$`)
-)
+// simpleName matches the name of a kind and of its IDField.
+var simpleName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,99}$`)
 
 // Filled returns k with the defaults of its empty fields, or an error if k is not usable.
 func (k Kind) Filled() (Kind, error) {
@@ -76,11 +74,11 @@ func (k Kind) Filled() (Kind, error) {
 	k.IDField, k.Path = cmp.Or(k.IDField, k.Name+"_id"), cmp.Or(k.Path, "/internal/tasks/"+k.Name)
 	var problem error
 	switch {
-	case !kindName.MatchString(k.Name):
+	case !simpleName.MatchString(k.Name):
 		return k, fmt.Errorf("worker: kind %q: the name is not letters, digits, - and _", k.Name)
 	case k.Collection == "":
 		problem = errors.New("no Collection")
-	case !fieldName.MatchString(k.IDField):
+	case !simpleName.MatchString(k.IDField):
 		problem = fmt.Errorf("the IDField %q is not letters, digits, - and _", k.IDField)
 	case !strings.HasPrefix(k.Path, "/") || strings.ContainsAny(k.Path, " ?#"):
 		problem = fmt.Errorf("the Path %q is not the path of a URL", k.Path)

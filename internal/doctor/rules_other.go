@@ -75,7 +75,7 @@ func (d deployment) fieldIndexed() (found []Finding) {
 		for _, name := range []string{cmp.Or(fields.Input, "input"), cmp.Or(fields.Result, "result")} {
 			found = append(found, findIf(d.Indexes.indexed(group, name), Problem,
 				fmt.Sprintf("The field %s of %s is indexed: Firestore refuses a document with more than 40,000 index entries.", name, group),
-				fmt.Sprintf("Exempt it (gcloud firestore indexes fields update %s, --collection-group=%s --disable-indexes).", name, group))...)
+				fmt.Sprintf("Exempt it (gcloud firestore indexes fields update %s --collection-group=%s --disable-indexes).", name, group))...)
 		}
 	}
 	return found

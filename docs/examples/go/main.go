@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,7 +24,8 @@ func main() {
 		log.Fatal("usage: go run ./docs/examples/go ID TEXT")
 	}
 	ctx, id, text := context.Background(), os.Args[1], os.Args[2]
-	guard, err := worker.Open(ctx, worker.Options{Queue: worker.Queue{
+	collection := cmp.Or(os.Getenv("ANALYSES_COLLECTION"), "analyses")
+	guard, err := worker.Open(ctx, worker.Options{Collection: collection, Queue: worker.Queue{
 		Name: os.Getenv("TASK_QUEUE"), TargetURL: os.Getenv("TASK_TARGET_URL"), Caller: os.Getenv("TASK_CALLER"),
 		EmulatorHost: os.Getenv("CLOUD_TASKS_EMULATOR_HOST"),
 	}})
@@ -38,7 +40,7 @@ func main() {
 	// 3. Watch the document until it is READY or FAILED.
 	db, err := firestore.NewClient(ctx, os.Getenv("GOOGLE_CLOUD_PROJECT")) // reads FIRESTORE_EMULATOR_HOST
 	check(err)
-	for snapshots := db.Collection("analyses").Doc(id).Snapshots(ctx); ; {
+	for snapshots := db.Collection(collection).Doc(id).Snapshots(ctx); ; {
 		snapshot, err := snapshots.Next()
 		check(err)
 		analysis := snapshot.Data()

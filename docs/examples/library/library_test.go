@@ -216,6 +216,11 @@ func TestTheServicesDoTwoKindsOfWork(t *testing.T) {
 			_ = l.Close()
 			t.Setenv("TASK_TARGET_URL", "http://127.0.0.1:"+port)
 			s := start(t, program, port)
+			second := exec.CommandContext(t.Context(), program)
+			second.Env = append(os.Environ(), "PORT="+port)
+			if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "address already in use") {
+				t.Errorf("a service whose port is in use ends with %v\n%s", err, out)
+			}
 			options, err := worker.FromEnv(os.LookupEnv)
 			if err != nil {
 				t.Fatal(err)

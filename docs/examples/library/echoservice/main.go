@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log"
@@ -26,17 +27,20 @@ func main() {
 	guard, err := worker.Open(ctx, options)
 	check(err)
 
-	e := echo.New()
+	e, failed := echo.New(), make(chan error, 1)
 	e.POST(work.Analyses.Path, guard.Echo(work.Analyses))
 	e.POST(work.Jobs.Path, guard.Echo(work.Jobs))
 	e.POST("/internal/tasks/recover", echo.WrapHandler(guard.Recovery()))
 	e.GET("/health/*", echo.WrapHandler(guard.Health()))
-	go func() { log.Print(e.Start(":" + os.Getenv("PORT"))); stop() }()
+	go func() { failed <- e.Start(":" + cmp.Or(os.Getenv("PORT"), "8080")) }()
 
-	<-ctx.Done()
+	select {
+	case err = <-failed:
+	case <-ctx.Done():
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 9*time.Second) // Cloud Run waits 10 s
 	defer cancel()
-	check(errors.Join(guard.Shutdown(ctx), e.Shutdown(ctx)))
+	check(errors.Join(err, guard.Shutdown(ctx), e.Shutdown(ctx)))
 }
 
 func check(err error) {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log"
@@ -25,18 +26,21 @@ func main() {
 	guard, err := worker.Open(ctx, options)
 	check(err)
 
-	mux := http.NewServeMux()
+	mux, failed := http.NewServeMux(), make(chan error, 1)
 	mux.Handle("POST "+work.Analyses.Path, guard.Handler(work.Analyses))
 	mux.Handle("POST "+work.Jobs.Path, guard.Handler(work.Jobs))
 	mux.Handle("POST /internal/tasks/recover", guard.Recovery())
 	mux.Handle("GET /health/", guard.Health())
-	server := &http.Server{Addr: ":" + os.Getenv("PORT"), Handler: mux}
-	go func() { log.Print(server.ListenAndServe()); stop() }()
+	server := &http.Server{Addr: ":" + cmp.Or(os.Getenv("PORT"), "8080"), Handler: mux}
+	go func() { failed <- server.ListenAndServe() }()
 
-	<-ctx.Done()
+	select {
+	case err = <-failed:
+	case <-ctx.Done():
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 9*time.Second) // Cloud Run waits 10 s
 	defer cancel()
-	check(errors.Join(guard.Shutdown(ctx), server.Shutdown(ctx)))
+	check(errors.Join(err, guard.Shutdown(ctx), server.Shutdown(ctx)))
 }
 
 func check(err error) {
