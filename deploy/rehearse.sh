@@ -8,6 +8,9 @@
 # turns on all audit logs of the project first, and at the end writes each permission that
 # an account used, or was refused, to PROJECT-permissions.txt. You must be logged in to
 # gcloud, also with application-default login, as an owner of the project.
+#
+# Use a new project each time: after the removal, Cloud Tasks refuses the queue's name for
+# three days, and IAM the custom role's ID for up to 37 days.
 set -euo pipefail
 shopt -s inherit_errexit
 
@@ -35,7 +38,7 @@ follow() {
   eval "$commands"
 }
 
-# resources prints what the project has of what costs or keeps data, or that it cannot know.
+# resources lists the project's resources that cost money or keep data.
 resources() {
   local enabled api kind
   enabled=$(gcloud services list --enabled --project="$PROJECT" --format='value(config.name)') || { echo "unknown resources"; return; }
@@ -53,7 +56,7 @@ END
 
 remove() {
   local status=$? left
-  set +e
+  set +eu # after an early failure, variables of the page are unset
   trap '' INT TERM
   follow "Made with ${paths[$way]/With /}"
   follow "On either path"
@@ -64,24 +67,27 @@ remove() {
     sort | uniq -c >"$permissions"
   log "$(wc -l <"$permissions") lines are in $permissions"
   left=$(resources)
-  [ -z "$left" ] || { log "Left in $PROJECT: $left"; status=1; }
+  [ -z "$left" ] || { log "Left in $PROJECT: $left" "The clone, with Terraform's state, is $clone"; status=1; }
   log "The audit logs of $PROJECT stay on, its APIs enabled, and roles in its policy: delete the project if it was for this only."
   exit "$status"
 }
 
 declare -A paths=([terraform]="With Terraform" [gcloud]="With gcloud alone")
-[[ $PROJECT && ${paths[$way]-} ]] || die "usage: rehearse.sh PROJECT terraform|gcloud"
+[[ $PROJECT && ${paths[$way]-} ]] || die "usage: rehearse.sh PROJECT terraform|gcloud" "PROJECT is a new, empty project each time."
 caller=user:$(gcloud config get-value account)
 [[ $caller != *.gserviceaccount.com ]] || caller=serviceAccount:${caller#*:}
 gcloud auth application-default print-access-token >/dev/null
 left=$(resources)
 [ -z "$left" ] || die "$PROJECT is not empty: $left"
+# For seven days, IAM also describes a deleted role.
+! gcloud iam roles describe taskguardOperations --project="$PROJECT" --quiet </dev/null >/dev/null 2>&1 ||
+  die "$PROJECT has been rehearsed, or has the role taskguardOperations: use a new project"
 
 log "This deploys everything to $PROJECT in $REGION, as ${caller#*:}, and removes it again, in" \
   "about an hour and a half. It makes $PROJECT the configured project of gcloud." \
   "It costs a few US dollars: two builds on E2_HIGHCPU_8 (about 45 minutes), and cents for" \
   "Firestore, Cloud Run, images, logs and alerts. Prices: https://cloud.google.com/build/pricing" \
-  "If the removal fails, what it lists as left goes on costing."
+  "If the removal fails, the resources that it lists as left continue to cost money."
 read -r -p "Type the project's name to begin: " answer
 [ "$answer" = "$PROJECT" ] || die "nothing has been changed"
 
@@ -90,6 +96,7 @@ SERVICES="taskguard-worker taskguard-doclock"
 start=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 clone=$(mktemp -d)
 git clone --quiet "$(dirname "$0")/.." "$clone"
+log "The commands run in $clone"
 cd "$clone"
 gcloud projects get-iam-policy "$PROJECT" --format=yaml >policy.yaml
 if ! grep -q '^auditConfigs:' policy.yaml; then

@@ -99,7 +99,7 @@ func TestServiceFilesSetTheVariablesThatTheServicesRead(t *testing.T) {
 
 func TestDeployREADMEHasTheFiguresOfTheFiles(t *testing.T) {
 	w, wc := service(t, "service.yaml")
-	d, _ := service(t, "doclock.yaml")
+	d, dc := service(t, "doclock.yaml")
 	timeout := w.Spec.Template.Spec.TimeoutSeconds
 	words := []string{
 		"gcloud tasks queues create analyses --flags-file=deploy/queue.yaml",
@@ -111,6 +111,7 @@ func TestDeployREADMEHasTheFiguresOfTheFiles(t *testing.T) {
 		"collection-group=" + environmentOf(wc)["ANALYSES_COLLECTION"],
 		"services add-iam-policy-binding " + w.Metadata.Name,
 		"\nexport GOOGLE_CLOUD_PROJECT=$PROJECT CLOUDSDK_CORE_PROJECT=$PROJECT CLOUDSDK_RUN_REGION=$REGION\n",
+		"\nexport DOCLOCK_DATABASE=" + environmentOf(dc)["FIRESTORE_DATABASE"] + " ",
 	}
 	declared := readIndexes(t)
 	for _, i := range declared.Indexes {

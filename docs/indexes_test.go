@@ -27,7 +27,6 @@ type indexes struct {
 	FieldOverrides []struct {
 		CollectionGroup string        `json:"collectionGroup"`
 		FieldPath       string        `json:"fieldPath"`
-		TTL             bool          `json:"ttl"`
 		Indexes         []*indexField `json:"indexes"`
 	} `json:"fieldOverrides"`
 }
@@ -97,19 +96,14 @@ func TestDoctorAsksForTheIndexesOfAKindWithItsOwnVocabulary(t *testing.T) {
 // a map holds for its fields too, but a composite index of one, such as error.code, serves
 // queries nevertheless.
 func TestLargeFieldsAreNotIndexed(t *testing.T) {
-	exempt, ttl := map[string]bool{}, ""
+	exempt := map[string]bool{}
 	for _, o := range readIndexes(t).FieldOverrides {
 		if o.CollectionGroup != "analyses" || o.Indexes == nil || len(o.Indexes) > 0 {
 			t.Errorf("%+v is no exemption of a field of analyses", o)
 		}
-		if exempt[o.FieldPath] = true; o.TTL {
-			ttl += o.FieldPath
-		}
+		exempt[o.FieldPath] = true
 	}
-	if ttl != "expireAt" { // times in order, which an index would write at one place
-		t.Errorf("the TTL policy is on %q, want expireAt", ttl)
-	}
-	for _, field := range []string{"input", "result", "error", "lastError", "progress", "checkpoint", "history"} {
+	for _, field := range []string{"input", "result", "error", "lastError", "progress", "checkpoint", "history", "expireAt"} {
 		if !exempt[field] {
 			t.Errorf("%s is indexed", field)
 		}

@@ -27,6 +27,7 @@ case $call in
 "gcloud config get-value account") echo "$ACCOUNT" ;;
 "gcloud services list "*) cat "$APIS" ;;
 "gcloud services enable "*) printf '%s\n' "${words[@]:2}" >>"$APIS" ;;
+"gcloud iam roles describe "*) test -e "$(resource "iam roles" "$4")" ;;
 "gcloud projects get-iam-policy "*) echo 'bindings: []' ;;
 "gcloud projects set-iam-policy "*) cp "$4" "$POLICY" ;;
 "gcloud logging read "*) printf 'a@b.c\trun.services.get\tgranted\na@b.c\trun.services.get\tgranted\nx@b.c\trun.operations.get\trefused\n' ;;
@@ -167,19 +168,24 @@ func TestARehearsalReleasesAndLeavesAnEmptyProject(t *testing.T) {
 }
 
 func TestARehearsalThatFailsRemovesWhatItMade(t *testing.T) {
-	for way, fail := range map[string]string{"terraform": "gcloud beta builds submit .*=cloudbuild", "gcloud": "gcloud run services replace deploy/doclock.yaml"} {
+	for fail, way := range map[string]string{
+		"gcloud services enable":                          "terraform", // no variable of step 4 is set
+		"gcloud beta builds submit .*=cloudbuild":         "terraform",
+		"gcloud secrets create":                           "gcloud",
+		"gcloud run services replace deploy/doclock.yaml": "gcloud",
+	} {
 		r, ok := rehearse(t, way, "theirs", fail)
 		if ok || strings.Contains(r.calls(), "cloudbuild-release") {
-			t.Errorf("%s goes on after a failure", way)
+			t.Errorf("%s goes on after the failure of %s", way, fail)
 		}
 		r.wantRemoved()
 	}
 }
 
-func TestARehearsalSaysWhatItCannotRemove(t *testing.T) {
+func TestARehearsalListsWhatItCannotRemove(t *testing.T) {
 	for fail, want := range map[string]string{"databases delete": "(default)", "databases list": "unknown"} {
 		r, ok := rehearse(t, "terraform", "theirs", "gcloud firestore "+fail)
-		if ok || !strings.Contains(r.output, "Left in theirs: firestore databases: "+want) {
+		if ok || !strings.Contains(r.output, "Left in theirs: firestore databases: "+want+"\nThe clone, with Terraform's state, is "+r.folder) {
 			t.Errorf("without %s it succeeds: %v, and prints\n%s", fail, ok, r.output)
 		}
 	}
@@ -188,6 +194,7 @@ func TestARehearsalSaysWhatItCannotRemove(t *testing.T) {
 func TestARehearsalChangesNothingUnlessTheProjectIsEmptyAndNamed(t *testing.T) {
 	for name, c := range map[string]struct{ answer, want, resource string }{
 		"a service":     {"theirs", "theirs is not empty: run services: other", "run-services:other"},
+		"a second time": {"theirs", "theirs has been rehearsed", "iam-roles:taskguardOperations"},
 		"a bucket":      {"theirs", "theirs is not empty: storage buckets: other", "storage-buckets:other"},
 		"another name":  {"yes", "nothing has been changed", ""},
 		"no such thing": {"", "nothing has been changed", ""},
@@ -201,7 +208,7 @@ func TestARehearsalChangesNothingUnlessTheProjectIsEmptyAndNamed(t *testing.T) {
 			t.Errorf("%s: it succeeds: %v, leaves %q, and prints\n%s", name, ok, r.left(), r.output)
 		}
 		for call := range strings.Lines(r.calls()) {
-			if !regexp.MustCompile(`^gcloud (config get-value|auth application-default print-access-token|.* list )`).MatchString(call) {
+			if !regexp.MustCompile(`^gcloud (config get-value|auth application-default print-access-token|.* list |iam roles describe )`).MatchString(call) {
 				t.Errorf("%s: it calls %s", name, call)
 			}
 		}

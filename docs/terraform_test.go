@@ -259,6 +259,10 @@ func TestTheModuleKeepsWhatPreventsAccidents(t *testing.T) {
 			`"FIRESTORE_NATIVE"`, `var.delete_database ? "DELETE_PROTECTION_DISABLED" : "DELETE_PROTECTION_ENABLED"`, `var.delete_database ? "DELETE" : "ABANDON"`,
 			`"POINT_IN_TIME_RECOVERY_ENABLED"`,
 		},
+		// Google refuses an index that another deployment on the collection has made.
+		"google_firestore_index.analyses": {`i if var.create_indexes }`},
+		// An application may store an expireAt of its own.
+		"google_firestore_field.exempt":      {`o if var.create_indexes }`, `each.key == "expireAt" ? var.keep_finished_days[*] : []`},
 		"google_project_iam_member.database": {`"resource.name == \"projects/${var.project}/databases/${each.value.database}\""`},
 		// An apply must not undo what a build has deployed.
 		"google_cloud_run_v2_service.worker": {

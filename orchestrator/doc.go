@@ -39,7 +39,9 @@
 // standard input, which it need not read. Its environment is ANALYSIS_ID, LOCK_TOKEN,
 // ATTEMPT and REPORT_FD, if ctx has a span TRACEPARENT and TRACESTATE as in W3C's headers,
 // and of this process's own PATH, LD_LIBRARY_PATH, HOME, USER, TMPDIR, LANG, LC_*, TZ,
-// SSL_CERT_FILE, SSL_CERT_DIR, GOOGLE_CLOUD_PROJECT and those that [Options].Env lists.
+// SSL_CERT_FILE, SSL_CERT_DIR, HTTP_PROXY, HTTPS_PROXY and NO_PROXY (also in lower case),
+// GOOGLE_CLOUD_PROJECT, FIRESTORE_EMULATOR_HOST, CLOUD_TASKS_EMULATOR_HOST and those that
+// [Options].Env lists.
 //
 //	exit 0            standard output is the result
 //	exit 65           permanent (analyzer_rejected); the end of standard error, up to 2 KiB, is the message

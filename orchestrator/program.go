@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -31,10 +32,13 @@ type program struct {
 }
 
 // defaultEnv lists the variables that a program gets in any case: those with which it finds
-// its files and libraries, and knows the language, the time zone, the trusted certificates
-// and the project. A secret of the worker, such as OTEL_EXPORTER_OTLP_HEADERS, has another name.
+// its files and libraries, and knows the language, the time zone, the trusted certificates,
+// the proxies and the project, or its emulators: without their names it would use the real project.
+// A secret of the worker, such as OTEL_EXPORTER_OTLP_HEADERS, has another name.
 var defaultEnv = []string{
-	"PATH", "LD_LIBRARY_PATH", "HOME", "USER", "TMPDIR", "LANG", "LC_*", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "GOOGLE_CLOUD_PROJECT",
+	"PATH", "LD_LIBRARY_PATH", "HOME", "USER", "TMPDIR", "LANG", "LC_*", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR",
+	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+	"GOOGLE_CLOUD_PROJECT", "FIRESTORE_EMULATOR_HOST", "CLOUD_TASKS_EMULATOR_HOST",
 }
 
 func newProgram(line string, o Options) (Analyzer, error) {
@@ -85,6 +89,16 @@ func (p *program) Analyze(ctx context.Context, job Job) (Result, error) {
 	c.collectReports()
 	c.group.end(ctx, p.grace)
 	return p.outcome(c, c.status())
+}
+
+// Withheld returns the names of this process's variables that the program does not get.
+func (p *program) Withheld() (names []string) {
+	for _, v := range os.Environ() {
+		if name, _, _ := strings.Cut(v, "="); p.withholds(v) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func (p *program) name() string { return filepath.Base(p.args[0]) }

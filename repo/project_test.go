@@ -180,7 +180,7 @@ func (p *proof) store() onProject { return onProject{p.analyses().documents} }
 func (p *proof) remove(ctx context.Context) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	for pass := range 2 { // the second finds what is left
+	for pass := range 2 { // the second checks that no document is left
 		for _, c := range p.made {
 			all, err := c.Documents(ctx).GetAll()
 			if err != nil {
@@ -269,7 +269,7 @@ func TestTheProofDeletesAllThatItWrote(t *testing.T) {
 	}
 }
 
-func TestTheProofIsBilledNoMoreThanItSays(t *testing.T) {
+func TestTheProofCostsNoMoreThanItsLimit(t *testing.T) {
 	var made []*emulatortest.Backend
 	s := suite(func(t testing.TB) *emulatortest.Backend {
 		made = append(made, emulatortest.Embedded(t))

@@ -46,7 +46,7 @@ func commands() []cli.Command {
 				"the address of the proxy's public keys. On Cloud Run its probe is of TCP, as every request needs the proxy."},
 		{Name: "unlock", Arguments: "ID | --room ROOM", Run: operate.Unlock,
 			Summary:   "release the lock by force, also during a run, and book a delivery unless the analysis is finished",
-			Variables: database + queue + noQueue + " With --room: DOCUMENT_LOCKS_COLLECTION (documentLocks), and no queue."},
+			Variables: database + queue + noQueue + " With --room: DOCLOCK_DATABASE (FIRESTORE_DATABASE), DOCUMENT_LOCKS_COLLECTION (documentLocks), and no queue."},
 		{Name: "cancel", Arguments: "ID… | FILTER", Run: operate.Cancel,
 			Summary: "make analyses FAILED with the code cancelled; with an ID also during a run, which then ends and writes nothing", Variables: database},
 		{Name: "requeue", Arguments: "ID… | FILTER", Run: operate.Requeue,
@@ -61,7 +61,7 @@ func commands() []cli.Command {
 			Variables: database + ", TASK_QUEUE; for short names also CLOUDSDK_RUN_REGION, or the region of TASK_QUEUE"},
 		{Name: "hold", Arguments: "--project NAME -- COMMAND [ARG…]", Run: hold.Hold,
 			Summary: "run a command under the lock of a project, end it when the lock is lost, exit with its status",
-			Variables: "GOOGLE_CLOUD_PROJECT, FIRESTORE_DATABASE, FIRESTORE_EMULATOR_HOST, DOCUMENT_LOCKS_COLLECTION (documentLocks); " +
+			Variables: "GOOGLE_CLOUD_PROJECT, DOCLOCK_DATABASE (FIRESTORE_DATABASE), FIRESTORE_EMULATOR_HOST, DOCUMENT_LOCKS_COLLECTION (documentLocks); " +
 				"without a project, project/.lock alone\n\nWhen the lock is lost, the command's process group is ended. " +
 				"A process that leaves the group, by setsid or a shell's job control, is not. " +
 				"If hold itself is killed by SIGKILL, Linux kills the command, but not the command's children."},

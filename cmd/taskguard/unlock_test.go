@@ -115,7 +115,7 @@ func TestDeleteErasesAnAnalysisUnlessItIsLocked(t *testing.T) {
 		t.Errorf("%s%s, want a second deletion to change and log nothing", again.out, again.err)
 	}
 	taskguard(t, q.env, "delete", "done").want(t, cli.ExitDone, "done is DELETED; there was no such document: nothing is changed\n")
-	taskguard(t, q.env, "delete", "waiting").want(t, cli.ExitDone, "waiting is DELETED; it was QUEUED\n")
+	taskguard(t, q.env, "delete", "waiting").want(t, cli.ExitDone, "waiting is DELETED; it was QUEUED: a task that is still booked for it is answered 404 and ends at its sixth delivery, with an alert\n")
 	taskguard(t, q.env, "cancel", "held").want(t, cli.ExitDone)
 	taskguard(t, q.env, "delete", "held").want(t, cli.ExitDone, "held is DELETED; it was FAILED\n")
 	taskguard(t, q.env, "delete").want(t, cli.ExitUsage)
@@ -227,6 +227,13 @@ func TestUnlockOfARoomTakesItsLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	taskguard(t, env, "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is unlocked")
+	// The rooms may have a database of their own.
+	if _, err := locks.Acquire(t.Context(), "a room", "browser"); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := env.with("FIRESTORE_DATABASE", "analyses")
+	taskguard(t, elsewhere, "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is free")
+	taskguard(t, elsewhere.with("DOCLOCK_DATABASE", "(default)"), "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is unlocked")
 	for _, room := range []string{"a/b", "..", "__x__", strings.Repeat("x", 513)} {
 		taskguard(t, env, "unlock", "--room", room).want(t, cli.ExitUsage, "taskguard unlock: --room: the room id ")
 	}

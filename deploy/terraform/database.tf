@@ -48,7 +48,7 @@ resource "google_firestore_database" "doclock" {
 }
 
 resource "google_firestore_index" "analyses" {
-  for_each = { for i in local.firestore.indexes : join(",", [for f in i.fields : "${f.fieldPath} ${f.order}"]) => i }
+  for_each = { for i in local.firestore.indexes : join(",", [for f in i.fields : "${f.fieldPath} ${f.order}"]) => i if var.create_indexes }
 
   project     = var.project
   database    = local.database
@@ -67,7 +67,7 @@ resource "google_firestore_index" "analyses" {
 }
 
 resource "google_firestore_field" "exempt" {
-  for_each = { for o in local.firestore.fieldOverrides : o.fieldPath => o }
+  for_each = { for o in local.firestore.fieldOverrides : o.fieldPath => o if var.create_indexes }
 
   project    = var.project
   database   = local.database
@@ -77,8 +77,9 @@ resource "google_firestore_field" "exempt" {
   # Empty: not indexed.
   index_config {}
 
+  # The policy would delete documents of an application that has an expireAt of its own.
   dynamic "ttl_config" {
-    for_each = try(each.value.ttl, false) ? [1] : []
+    for_each = each.key == "expireAt" ? var.keep_finished_days[*] : []
     content {}
   }
 

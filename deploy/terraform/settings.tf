@@ -54,7 +54,7 @@ locals {
     TASK_TARGET_URL        = local.worker_url
     TASK_CALLER            = local.caller
     LOG_FORMAT             = "json" # the log metrics read its fields
-  }, local.otlp_env)
+  }, local.keep_env, local.otlp_env)
 
   doclock_env = merge({
     GOOGLE_CLOUD_PROJECT  = var.project
@@ -67,6 +67,12 @@ locals {
     LOG_FORMAT            = "json"
   }, local.otlp_env)
 
+  # A program gets no other variables of the worker. Not in worker_env: var.worker_env may replace it.
+  analyzer_env = { for name, value in {
+    ANALYZER_ENV = join(",", [for name in concat(keys(var.worker_env), keys(var.worker_secrets)) : name if !startswith(name, "OTEL_")])
+  } : name => value if startswith(local.analyzer, "exec:") && value != "" }
+
+  keep_env = { for name, days in { KEEP_FINISHED = var.keep_finished_days } : name => "${24 * days}h" if days != null }
   otlp_env = { for name, value in { OTEL_EXPORTER_OTLP_ENDPOINT = var.otlp_endpoint } : name => value if value != null }
 
   # Google's own endpoint, to which the services send as their accounts. It takes no
@@ -101,9 +107,16 @@ locals {
   cpu_idle          = !var.worker_cpu_always && var.worker_gpu == null
   gpu_limits        = { for type in var.worker_gpu[*] : "nvidia.com/gpu" => "1" }
 
+  # Of the container that analyzes.
+  analyzing     = var.app == null ? { cpu = var.worker_cpu, memory = var.worker_memory } : { cpu = var.app.cpu, memory = var.app.memory }
+  analyzing_cpu = try(tonumber(local.analyzing.cpu), tonumber(trimsuffix(local.analyzing.cpu, "m")) / 1000, 0)
+  analyzing_gib = try(tonumber(trimsuffix(local.analyzing.memory, "Gi")), tonumber(trimsuffix(local.analyzing.memory, "Mi")) / 1024, 0)
+
   # What `taskguard submit` and the other commands read, and gcloud's project.
   shell_env = join("\n", concat(
     ["export CLOUDSDK_CORE_PROJECT='${var.project}'", "export CLOUDSDK_RUN_REGION='${var.region}'"],
     [for name in ["GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "ANALYSES_COLLECTION", "LOCK_TTL", "RUN_TIMEOUT", "TASK_QUEUE", "TASK_TARGET_URL", "TASK_CALLER"] : "export ${name}='${local.worker_env[name]}'"],
+    [for name, value in local.keep_env : "export ${name}='${value}'"],
+    [for name in [local.names.doclock_database] : "export DOCLOCK_DATABASE='${name}'" if local.doclock],
   ))
 }

@@ -62,7 +62,7 @@ output "settings" {
     max_concurrent_dispatches = local.max_concurrent_dispatches
     queue_flags               = local.queue_flags
     collection_group          = local.collection_group
-    worker_env                = merge(local.otlp_region, local.worker_env, var.worker_env)
+    worker_env                = merge(local.otlp_region, local.analyzer_env, local.worker_env, var.worker_env)
     doclock_env               = merge(local.otlp_region, local.doclock_env, var.doclock_env)
     apis                      = local.apis
     shell_env                 = local.shell_env
@@ -176,10 +176,15 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 		"everything":  {"doclock_image": "doclock" + digest, "session_secret": "taskguard-session", "otlp_endpoint": "http://collector:4318"},
 		"theirs": {
 			"name": "their-guard", "project": "theirs", "region": "us-east1", "queue": "work", "backlog_tasks": 7, "run_timeout_minutes": 29,
-			"otlp_endpoint": "https://telemetry.googleapis.com/", "worker_env": map[string]string{"LOG_LEVEL": "DEBUG"},
+			"otlp_endpoint": "https://telemetry.googleapis.com/", "worker_env": map[string]string{"LOG_LEVEL": "DEBUG"}, "keep_finished_days": 90,
 		},
+		"program": {
+			"analyzer": "exec:/usr/bin/analyze", "worker_env": map[string]string{"MODEL": "large", "OTEL_TRACES_SAMPLER": "always_off"},
+			"worker_secrets": map[string]any{"MODEL_KEY": map[string]string{"secret": "key", "version": "1"}, "OTEL_EXPORTER_OTLP_HEADERS": map[string]string{"secret": "otlp", "version": "1"}},
+		},
+		"own_list": {"analyzer": "exec:/usr/bin/analyze", "worker_env": map[string]string{"MODEL": "large", "ANALYZER_ENV": "*"}},
 		"platform": {
-			"session_secret": "s", "doclock_image": "doclock" + digest, "doclock_database": "(default)", "worker_gpu": "nvidia-l4", "worker_vpc": map[string]any{"subnetwork": "ours"},
+			"session_secret": "s", "doclock_image": "doclock" + digest, "doclock_database": "(default)", "worker_gpu": "nvidia-l4", "worker_cpu": "4", "worker_memory": "16Gi", "worker_vpc": map[string]any{"subnetwork": "ours"},
 			"cloud_sql_instances": []string{"my-project:europe-west1:a", "theirs:europe-west1:b"},
 			"worker_volumes": map[string]any{
 				"models": map[string]any{"path": "/models", "bucket": "my-models"}, "share": map[string]any{"path": "/share", "nfs": "10.0.0.2:/share", "read_only": false},
@@ -204,6 +209,11 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 	}
 	if diff := cmp.Diff(strings.Split(text(t, golden), "\n"), strings.Split(string(data)+"\n", "\n")); diff != "" {
 		t.Errorf("make settings writes %s: -golden +Terraform:\n%s", golden, diff)
+	}
+	for name, want := range map[string]string{"program": `"ANALYZER_ENV": "MODEL,MODEL_KEY"`, "own_list": `"ANALYZER_ENV": "*"`} {
+		if one := string(all[name].Value.Settings); !strings.Contains(one, want) {
+			t.Errorf("%s: the settings lack %s: %s", name, want, one)
+		}
 	}
 	notificationsHaveTheirNames(t, all["theirs"].Value.Notifications)
 	tilesHaveNoZeros(t, all["smallest"].Value.Dashboard)
@@ -252,9 +262,11 @@ func TestModuleRefusesSettingsThatAreWrong(t *testing.T) {
 		"start_always_in_time":       {map[string]any{"start_percent": 100}, "94 to below 100"},
 		"answers_half_of_errors":     {map[string]any{"answer_percent": 50}, "94 to below 100"},
 		"oldest_of_no_age":           {map[string]any{"oldest_minutes": 0}, "positive"},
+		"kept_too_short":             {map[string]any{"keep_finished_days": 31}, "at least 32"},
 		"half_an_attempt":            {map[string]any{"max_attempts": 1.5}, "whole number"},
 		"emulator":                   {env("FIRESTORE_EMULATOR_HOST", "h:1"), "Not in production"},
 		"log_level_above_info":       {env("LOG_LEVEL", "Warn"), "info or debug"},
+		"application_too_slow":       {application("startup_seconds", 241), "240"},
 		"application_on_our_port":    {application("port", 8080), "not the worker's"},
 		"member_without_a_kind":      {map[string]any{"operators": []string{"a@b.c"}}, "member"},
 		"name_too_long_for_accounts": {map[string]any{"name": "taskguard-in-production"}, "4 to 22"},
@@ -272,8 +284,13 @@ func TestModuleRefusesSettingsThatDoNotFitTogether(t *testing.T) {
 		"too_few_instances":            {map[string]any{"max_concurrent_dispatches": 90, "worker_max_instances": 9}, "429"},
 		"too_many_dispatches":          {map[string]any{"max_concurrent_dispatches": 100}, "429"},
 		"more_idle_instances_than_all": {map[string]any{"worker_min_instances": 11}, "idle"},
+		"kept_without_a_ttl_policy":    {map[string]any{"worker_env": map[string]string{"KEEP_FINISHED": "2160h"}}, "sets this variable itself"},
 		"variable_set_twice":           {map[string]any{"worker_env": map[string]string{"LOCK_TTL": "1s"}}, "sets this variable itself"},
 		"doclocks_variable_set_twice":  {map[string]any{"doclock_env": map[string]string{"TASK_AUTH": "none"}}, "sets this variable itself"},
+		"no_indexes":                   {map[string]any{"create_indexes": false}, "new database"},
+		"gpu_with_little_cpu":          {map[string]any{"worker_gpu": "nvidia-l4", "worker_memory": "16Gi"}, "4 CPUs"},
+		"gpu_with_little_memory":       {map[string]any{"worker_gpu": "nvidia-l4", "worker_cpu": "4000m", "worker_memory": "16000Mi"}, "16Gi"},
+		"gpu_of_a_small_application":   {map[string]any{"worker_gpu": "nvidia-l4", "worker_cpu": "4", "worker_memory": "16Gi", "app": map[string]any{"image": "app" + digest}}, "4 CPUs"},
 		"nfs_without_a_vpc":            {map[string]any{"worker_volumes": map[string]any{"v": map[string]any{"path": "/v", "nfs": "h:/v"}}}, "needs worker_vpc"},
 		"value_and_secret":             {map[string]any{"worker_secrets": map[string]any{"ANALYZER": map[string]string{"secret": "s", "version": "1"}}}, "plain value"},
 	})

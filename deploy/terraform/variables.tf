@@ -48,9 +48,20 @@ variable "repository" {
 }
 
 variable "create_database" {
-  description = "Whether to make the Firestore database; false where there is one, as after a destroy. Indexes and exemptions are made in either case."
+  description = "Whether to make the Firestore database; false where there is one, as after a destroy. create_indexes is for its indexes."
   type        = bool
   default     = true
+}
+
+variable "create_indexes" {
+  description = "Whether to make the collection's indexes, exemptions and TTL policy; false where another deployment on the same collection, or Firebase, has made them: Google refuses a second one."
+  type        = bool
+  default     = true
+
+  validation {
+    condition     = var.create_indexes || !var.create_database
+    error_message = "A new database has no indexes: create_indexes stays true with create_database."
+  }
 }
 
 variable "database" {
@@ -81,6 +92,17 @@ variable "collection" {
   description = "Collection of the analyses."
   type        = string
   default     = "analyses"
+}
+
+variable "keep_finished_days" {
+  description = "KEEP_FINISHED: days after which Firestore deletes a finished analysis, by a TTL policy on expireAt for the whole collection group; null: never, and no policy."
+  type        = number
+  default     = null
+
+  validation {
+    condition     = var.keep_finished_days == null ? true : var.keep_finished_days >= 32 && floor(var.keep_finished_days) == var.keep_finished_days
+    error_message = "The days are a whole number, at least 32: Cloud Tasks may deliver a task for 31 days."
+  }
 }
 
 variable "queue" {

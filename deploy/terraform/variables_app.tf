@@ -1,13 +1,14 @@
 variable "app" {
-  description = "An application in another language beside the worker, in the same instance, which POST /analyze on localhost reaches: its image by digest, port, environment, secrets as in worker_secrets, CPUs, memory, and the path that answers 200 once it is ready. Its image is changed here; null: no application."
+  description = "An application in another language beside the worker, in the same instance, which POST /analyze on localhost reaches: its image by digest, port, environment, secrets as in worker_secrets, CPUs, memory, the path that answers 200 once it is ready, and the seconds that this may take. Its image is changed here; null: no application."
   type = object({
-    image   = string
-    port    = optional(number, 9000)
-    env     = optional(map(string), {})
-    secrets = optional(map(object({ secret = string, version = string })), {})
-    cpu     = optional(string, "1")
-    memory  = optional(string, "512Mi")
-    health  = optional(string, "/health")
+    image           = string
+    port            = optional(number, 9000)
+    env             = optional(map(string), {})
+    secrets         = optional(map(object({ secret = string, version = string })), {})
+    cpu             = optional(string, "1")
+    memory          = optional(string, "512Mi")
+    health          = optional(string, "/health")
+    startup_seconds = optional(number, 120)
   })
   default = null
 
@@ -18,6 +19,10 @@ variable "app" {
   validation {
     condition     = var.app == null ? true : var.app.port >= 1 && var.app.port <= 65535 && var.app.port != 8080
     error_message = "The application's port is 1 to 65535, and not the worker's, 8080."
+  }
+  validation {
+    condition     = var.app == null ? true : var.app.startup_seconds > 0 && var.app.startup_seconds <= 240
+    error_message = "The application's start takes up to 240 seconds: Cloud Run waits no longer."
   }
   validation {
     condition     = var.app == null ? true : length(setintersection(keys(var.app.env), keys(var.app.secrets))) == 0

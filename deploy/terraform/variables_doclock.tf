@@ -17,7 +17,7 @@ variable "pusher_secret" {
 }
 
 variable "doclock_database" {
-  description = "Existing Firestore database of the document lock; null: the module makes NAME-doclock, so that the document lock has no access to the analyses."
+  description = "Existing Firestore database of the document lock; null: the module makes NAME-doclock, so that the document lock has no access to the analyses. Operators have access to it, submitters do not."
   type        = string
   default     = null
 }

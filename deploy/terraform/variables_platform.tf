@@ -45,9 +45,14 @@ variable "worker_cpu_always" {
 }
 
 variable "worker_gpu" {
-  description = "GPU of each instance, such as nvidia-l4, for the container that analyzes, which needs 4 CPUs and 16Gi; null: none. CPU is then always allocated, and the quota of GPUs limits worker_max_instances."
+  description = "GPU of each instance, such as nvidia-l4, for the container that analyzes, which needs 4 CPUs and 16Gi; null: none. CPU is then always allocated, and at least one instance always runs. The quota of GPUs is at least worker_max_instances, and one more for the new revision that a release checks."
   type        = string
   default     = null
+
+  validation {
+    condition     = var.worker_gpu == null ? true : local.analyzing_cpu >= 4 && local.analyzing_gib >= 16
+    error_message = "A GPU needs at least 4 CPUs and 16Gi of the container that analyzes: cpu and memory of app, otherwise worker_cpu and worker_memory."
+  }
 }
 
 variable "worker_volumes" {

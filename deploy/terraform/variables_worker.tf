@@ -90,12 +90,12 @@ variable "firestore_transactions" {
 }
 
 variable "worker_env" {
-  description = "More of the worker's environment, such as LOG_LEVEL or what the analyzer reads. No secrets: they would be in Terraform's state."
+  description = "More of the worker's environment, such as LOG_LEVEL or what the analyzer reads. A program, exec:, gets these and worker_secrets, without OTEL_…, unless ANALYZER_ENV is one of them. No secrets: they would be in Terraform's state."
   type        = map(string)
   default     = {}
 
   validation {
-    condition     = length(setintersection(keys(var.worker_env), keys(local.worker_env))) == 0
+    condition     = length(setintersection(keys(var.worker_env), concat(keys(local.worker_env), ["KEEP_FINISHED"]))) == 0
     error_message = "The module sets this variable itself, from a variable of its own."
   }
   validation {

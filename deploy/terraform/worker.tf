@@ -123,7 +123,7 @@ resource "google_cloud_run_v2_service" "worker" {
       }
 
       dynamic "env" {
-        for_each = merge(local.otlp_region, local.worker_env, var.worker_env)
+        for_each = merge(local.otlp_region, local.analyzer_env, local.worker_env, var.worker_env)
         content {
           name  = env.key
           value = env.value
@@ -221,7 +221,7 @@ resource "google_cloud_run_v2_service" "worker" {
         startup_probe {
           period_seconds    = 2
           timeout_seconds   = 2
-          failure_threshold = 60
+          failure_threshold = ceil(containers.value.startup_seconds / 2)
           http_get {
             path = containers.value.health
             port = containers.value.port

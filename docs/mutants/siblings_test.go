@@ -85,6 +85,8 @@ var siblingRooms = []room{
 		`Delete(ctx, firestore.LastUpdateTime(read))`,
 		`Delete(ctx, func(time.Time) firestore.Precondition { return firestore.Exists }(read))`)}},
 	{"internal/doctor/live.go", []bug{
+		seed("an alert of another deployment counts", "TestOnlyTheAlertsOfThisDeploymentAreCounted",
+			`_(deliveries|`, `_(.*|deliveries|`),
 		seed("a role on another database counts", "TestAnswersOfGoogleAreChecked/account-cannot-use-database#01",
 			`database != condition && database != g.Resource`, `database != condition && database == ""`),
 		seed("a condition that doctor cannot evaluate counts as none", "TestARightThatCannotBeEvaluatedIsNotChecked",

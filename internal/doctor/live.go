@@ -28,8 +28,8 @@ import (
 // Live holds what only a project has, and no file. Not each operator may read all of it, so
 // a part that could not be read counts as not tried.
 type Live struct {
-	Tasks          []Task // of the queue
-	Mode, Edition  string // of the database
+	Tasks          []Task     // of the queue
+	Databases      []Database // of the services
 	Grants         map[Part][]Grant
 	Lacking        []string // permissions that booking needs and doctor's user lacks
 	QuotaProject   string   // of a user's credentials
@@ -43,6 +43,9 @@ type Task struct {
 	Last                codes.Code // of its last attempt; OK: there was none
 }
 
+// Database holds a database's settings.
+type Database struct{ Name, Mode, Edition string }
+
 // Grant is a permission that a service's account needs on a resource.
 type Grant struct {
 	Account, Resource string
@@ -52,7 +55,7 @@ type Grant struct {
 // The parts of Live.
 const (
 	QueueTasks    Part = "the queue's tasks"
-	DatabaseKind  Part = "the database"
+	DatabaseKind  Part = "the databases"
 	CreateTasks   Part = "whether the worker may create tasks"
 	ActAsCaller   Part = "whether the worker may act as TASK_CALLER"
 	UseDatabase   Part = "whether the accounts may use the database"
@@ -140,11 +143,18 @@ func (l *live) askTasks(ctx context.Context) error {
 }
 
 func (l *live) askDatabase(ctx context.Context) error {
-	got, err := l.firestore.Projects.Databases.Get(l.database(l.facts.Worker)).Context(ctx).Do()
-	if err == nil {
-		l.facts.Mode, l.facts.Edition = got.Type, cmp.Or(got.DatabaseEdition, "STANDARD")
+	names := []string{l.database(l.facts.Worker)}
+	if l.facts.Doclock.Name != "" {
+		names = append(names, l.database(l.facts.Doclock))
 	}
-	return err
+	for _, name := range slices.Compact(names) {
+		got, err := l.firestore.Projects.Databases.Get(name).Context(ctx).Do()
+		if err != nil {
+			return err
+		}
+		l.facts.Databases = append(l.facts.Databases, Database{name, got.Type, cmp.Or(got.DatabaseEdition, "STANDARD")})
+	}
+	return nil
 }
 
 func (l *live) database(s Service) string {
@@ -169,14 +179,23 @@ func (l *live) readQuotaProject(ctx context.Context) error {
 	return err
 }
 
-// askAlerts counts the alert policies with the name of the worker, or of its log metrics.
+// about matches a condition on the worker, its queue or its log metrics. A name that only
+// begins with the worker's is another deployment's.
+func (l *live) about() *regexp.Regexp {
+	name := strings.TrimSuffix(l.facts.Worker.Name, "-worker")
+	return regexp.MustCompile(`service_name\s*=\s*"` + regexp.QuoteMeta(l.facts.Worker.Name) + `"|queue_id\s*=\s*"` + regexp.QuoteMeta(path.Base(l.queue)) +
+		`"|user[_/]` + regexp.QuoteMeta(strings.ReplaceAll(name, "-", "_")) +
+		`_(deliveries|exhausted|late_starts|losses|oldest_ms|recoveries|rejected|stuck|time_to_start_ms)(_count|_sum|_bucket)?\b`)
+}
+
+// askAlerts counts the alert policies about the worker.
 func (l *live) askAlerts(ctx context.Context) error {
-	name := strings.TrimSuffix(l.facts.Worker.Name, "-worker") + "-"
+	about := l.about()
 	list := l.alerts.Projects.AlertPolicies.List(l.project).Fields("nextPageToken", "alertPolicies(enabled,notificationChannels,conditions)")
 	return list.Pages(ctx, func(p *monitoring.ListAlertPoliciesResponse) error {
 		for _, a := range p.AlertPolicies {
 			conditions, err := json.Marshal(a.Conditions)
-			if err != nil || !strings.Contains(strings.ReplaceAll(string(conditions), "_", "-"), name) {
+			if err != nil || !about.Match(bytes.ReplaceAll(conditions, []byte(`\"`), []byte(`"`))) {
 				continue
 			}
 			if l.facts.Alerts++; !a.Enabled || len(a.NotificationChannels) == 0 {

@@ -1,6 +1,8 @@
 package doctor_test
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -20,9 +22,9 @@ func liveFacts() doctor.Live {
 			{Name: "a", URL: workerURL + "/internal/tasks/analysis", Audience: workerURL, Deadline: 26 * time.Minute},
 			{Name: "b", URL: workerURL + "/internal/tasks/analysis", Audience: workerURL, Deadline: 26 * time.Minute, Last: codes.Aborted},
 		},
-		Mode: "FIRESTORE_NATIVE", Edition: "STANDARD", QuotaProject: "my-project", Alerts: 2,
+		Databases: []doctor.Database{{Name: "projects/my-project/databases/(default)", Mode: "FIRESTORE_NATIVE", Edition: "STANDARD"}}, QuotaProject: "my-project", Alerts: 2,
 		Grants: map[doctor.Part][]doctor.Grant{
-			doctor.CreateTasks: grant(queueName), doctor.ActAsCaller: grant(caller), doctor.UseDatabase: grant("d"), doctor.ReadSecrets: grant("s"),
+			doctor.CreateTasks: grant(queueName), doctor.ActAsCaller: grant(caller), doctor.UseDatabase: grant("projects/my-project/databases/(default)"), doctor.ReadSecrets: grant("projects/my-project/secrets/s"),
 		},
 	}
 }
@@ -42,8 +44,8 @@ func seededLive() []misconfiguration {
 		{"task with another's token", "task-audience", problem, task(func(t *doctor.Task) { t.Audience = "https://other-1.run.app" })},
 		{"dispatch as long as the run", "task-deadline", problem, task(func(t *doctor.Task) { t.Deadline = 25 * time.Minute })},
 		{"task answered 401", "task-refused", problem, task(func(t *doctor.Task) { t.Last = codes.Unauthenticated })},
-		{"database of Datastore", "database-mode", problem, func(f *doctor.Facts) { f.Mode = "DATASTORE_MODE" }},
-		{"Enterprise edition", "database-edition", advice, func(f *doctor.Facts) { f.Edition = "ENTERPRISE" }},
+		{"database of Datastore", "database-mode", problem, func(f *doctor.Facts) { f.Databases[0].Mode = "DATASTORE_MODE" }},
+		{"Enterprise edition", "database-edition", advice, func(f *doctor.Facts) { f.Databases[0].Edition = "ENTERPRISE" }},
 		{"worker that cannot book", "account-cannot-book", problem, lost(doctor.CreateTasks)},
 		{"worker that cannot sign", "account-cannot-sign", problem, lost(doctor.ActAsCaller)},
 		{"worker without the database", "account-cannot-use-database", problem, lost(doctor.UseDatabase)},
@@ -89,6 +91,56 @@ func TestARightThatCannotBeEvaluatedIsNotChecked(t *testing.T) {
 		found, unchecked := doctor.Check(c.ask(t, t.Context()))
 		if len(found) != 0 || len(unchecked) != 1 || unchecked[0].Failed || !strings.Contains(unchecked[0].Why, tc.why) || len(unchecked[0].Rules) != 1 {
 			t.Errorf("%s: %+v, %+v", tc.name, found, unchecked)
+		}
+	}
+}
+
+// The policies of deploy, and the same of a deployment whose name begins with this one's.
+func TestOnlyTheAlertsOfThisDeploymentAreCounted(t *testing.T) {
+	files, err := filepath.Glob(deploy + "monitoring/policies/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	var all []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, string(text))
+	}
+	ours := strings.Join(all, ",")
+	theirs := strings.NewReplacer("taskguard_", "taskguard_staging_", "taskguard-", "taskguard-staging-", `\"analyses\"`, `\"taskguard-staging-analyses\"`).Replace(ours)
+	for answer, want := range map[string]int{ours: len(all) - 1, theirs: 0} { // one is about the document lock
+		c := newCloud(t)
+		c.answers["/v3/projects/my-project/alertPolicies"] = `{"alertPolicies":[` + answer + `]}`
+		if f := c.ask(t, t.Context()); f.Alerts != want {
+			t.Errorf("%d alerts, want %d", f.Alerts, want)
+		}
+	}
+}
+
+// A deleted analysis is answered 404, which is no error of a setting.
+func TestTheTaskOfADeletedAnalysisIsNotReported(t *testing.T) {
+	f := shipped(t)
+	f.Tasks[1].Last = codes.NotFound
+	if found, _ := doctor.Check(f); len(found) > 0 {
+		t.Errorf("%+v", found)
+	}
+}
+
+// Each command can be run as it is printed.
+func TestTheFixOfAMissingRoleNamesItsResource(t *testing.T) {
+	for part, want := range map[doctor.Part]string{
+		doctor.CreateTasks: "gcloud tasks queues add-iam-policy-binding analyses --location=europe-west1 --member=",
+		doctor.ActAsCaller: "gcloud iam service-accounts add-iam-policy-binding " + caller + " --member=",
+		doctor.UseDatabase: `gcloud projects add-iam-policy-binding my-project --condition="title=(default),expression=resource.name == 'projects/my-project/databases/(default)'" --member=`,
+		doctor.ReadSecrets: "gcloud secrets add-iam-policy-binding s --member=",
+	} {
+		f := shipped(t)
+		f.Grants[part][0].Given = false
+		if found, _ := doctor.Check(f); len(found) != 1 || !strings.Contains(found[0].Fix, want) {
+			t.Errorf("%+v, want %q", found, want)
 		}
 	}
 }

@@ -72,7 +72,8 @@ func newCloud(t *testing.T) *cloud {
 		// The document lock may have a database of its own.
 		"/v1/projects/my-project:getIamPolicy": strings.Replace(policy("datastore.user", workerAccount, `resource.name == 'projects/my-project/databases/(default)'`),
 			`"bindings":[`, `"bindings":[{"role":"roles/datastore.owner","members":["serviceAccount:`+doclockAccount+`"]},`, 1),
-		"/v1/projects/my-project/databases/(default)": `{"name":"projects/my-project/databases/(default)","type":"FIRESTORE_NATIVE","databaseEdition":"STANDARD"}`,
+		"/v1/projects/my-project/databases/(default)":         `{"name":"projects/my-project/databases/(default)","type":"FIRESTORE_NATIVE","databaseEdition":"STANDARD"}`,
+		"/v1/projects/my-project/databases/taskguard-doclock": `{"type":"FIRESTORE_NATIVE"}`,
 		"/v3/projects/my-project/alertPolicies": `{"alertPolicies":[
 			{"displayName":"Taskguard: tasks wait","enabled":true,"notificationChannels":["projects/my-project/notificationChannels/1"],
 			"conditions":[{"conditionPrometheusQueryLanguage":{"query":"logging_googleapis_com:user_taskguard_deliveries > 1"}}]},
@@ -231,11 +232,13 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 		{"my-project:getIamPolicy", "databases/(default)", "databases/other", "account-cannot-use-database"},
 		{"my-project:getIamPolicy", doclockAccount, "x@example.com", "account-cannot-use-database"},
 		{"/databases/(default)", "FIRESTORE_NATIVE", "DATASTORE_MODE", "database-mode"},
+		{"/databases/taskguard-doclock", "FIRESTORE_NATIVE", "DATASTORE_MODE", "database-mode"},
 		{"/databases/(default)", "STANDARD", "ENTERPRISE", "database-edition"},
 		{":testIamPermissions", `["`, `["x`, "you-cannot-book"},
 		{"/alertPolicies", `"projects/my-project/notificationChannels/1"`, ``, "alerts"},
 		{"/alertPolicies", `"enabled":true`, `"enabled":false`, "alerts"},
 		{"/alertPolicies", `taskguard_`, `other_`, "alerts"},
+		{"/alertPolicies", `taskguard_`, `taskguard_staging_`, "alerts"},
 	} {
 		t.Run(tc.rule, func(t *testing.T) {
 			c := newCloud(t)

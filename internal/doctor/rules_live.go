@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 
@@ -11,7 +12,7 @@ import (
 
 func (d deployment) liveRules() []rule {
 	w := d.Worker
-	refusals := []codes.Code{codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied, codes.NotFound, codes.Unimplemented}
+	refusals := []codes.Code{codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied, codes.Unimplemented} // NotFound: the analysis may be deleted
 	all := []rule{
 		d.tasks("task-url", func(t Task) bool { return !d.owns(t.URL) },
 			"go to no address of "+w.Name, "Correct TASK_TARGET_URL where they are created."),
@@ -23,14 +24,14 @@ func (d deployment) liveRules() []rule {
 			"Correct dispatchDeadline, or RUN_TIMEOUT, where they are created."),
 		d.tasks("task-refused", func(t Task) bool { return slices.Contains(refusals, t.Last) },
 			"were refused at the last attempt, and never run", "Compare their URL, account and audience with the service and its callers."),
-		{"database-mode", []Part{DatabaseKind}, func() []Finding {
-			return findIf(d.Mode != "FIRESTORE_NATIVE", Problem, fmt.Sprintf("The database's type is %s and not FIRESTORE_NATIVE: each call of the services fails.", d.Mode),
+		{"database-mode", []Part{DatabaseKind}, d.databases(func(b Database) []Finding {
+			return findIf(b.Mode != "FIRESTORE_NATIVE", Problem, fmt.Sprintf("The type of %s is %s and not FIRESTORE_NATIVE: each call of its service fails.", b.Name, b.Mode),
 				"Create another (gcloud firestore databases create --type=firestore-native), and set FIRESTORE_DATABASE.")
-		}},
-		{"database-edition", []Part{DatabaseKind}, func() []Finding {
-			return findIf(d.Edition != "STANDARD", Advice, fmt.Sprintf("The database's edition is %s: it indexes no field by itself, so queries read the whole collection.", d.Edition),
+		})},
+		{"database-edition", []Part{DatabaseKind}, d.databases(func(b Database) []Finding {
+			return findIf(b.Edition != "STANDARD", Advice, fmt.Sprintf("The edition of %s is %s: it indexes no field by itself, so queries read the whole collection.", b.Name, b.Edition),
 				"Create another (gcloud firestore databases create --edition=standard), and set FIRESTORE_DATABASE.")
-		}},
+		})},
 		{"you-cannot-book", []Part{OwnRights}, func() []Finding {
 			return findIf(len(d.Lacking) > 0, Advice, fmt.Sprintf("You lack %s: your submit, requeue and recover cannot book deliveries.", strings.Join(d.Lacking, " and ")),
 				"If you use them, ask for roles/cloudtasks.enqueuer on the queue and roles/iam.serviceAccountUser on TASK_CALLER.")
@@ -41,7 +42,7 @@ func (d deployment) liveRules() []rule {
 		}},
 		{"alerts", []Part{AlertPolicies}, func() []Finding {
 			return findIf(d.Alerts == 0 || d.Unsent > 0, Advice,
-				fmt.Sprintf("Of %d alert policies about %s, %d are disabled or have no notification channel, and notify nobody.", d.Alerts, w.Name, d.Unsent),
+				fmt.Sprintf("Of %d alert policies about %s, %d are disabled or have no notification channel, and send no notification.", d.Alerts, w.Name, d.Unsent),
 				"Create the policies of deploy, and add a channel (gcloud monitoring policies update --add-notification-channels).")
 		}},
 	}
@@ -49,6 +50,16 @@ func (d deployment) liveRules() []rule {
 		all = append(all, rule{p.rule, []Part{p.part}, func() []Finding { return d.notGranted(p) }})
 	}
 	return all
+}
+
+// databases returns the check of every database.
+func (d deployment) databases(check func(Database) []Finding) func() []Finding {
+	return func() (found []Finding) {
+		for _, b := range d.Databases {
+			found = append(found, check(b)...)
+		}
+		return found
+	}
 }
 
 // tasks returns a rule with one finding for all tasks that are wrong.
@@ -61,7 +72,7 @@ func (d deployment) tasks(name string, wrong func(Task) bool, problem, fix strin
 		t := found[0]
 		return findIf(true, Problem,
 			fmt.Sprintf("%d of %d tasks %s. One is %s, to %s, with the audience %q, the dispatch deadline %v and the last answer %v.", len(found), len(d.Tasks), problem, t.Name, t.URL, t.Audience, t.Deadline, t.Last),
-			fix+" Then delete the tasks (gcloud tasks delete): recovery books others.")
+			fix+" Then book each unfinished analysis again (taskguard requeue ID; recovery books only those that are QUEUED or PROCESSING), and delete these tasks (gcloud tasks delete).")
 	}}
 }
 
@@ -75,9 +86,16 @@ func (d deployment) owns(address string) bool {
 
 func (d deployment) notGranted(p permission) (found []Finding) {
 	for _, g := range d.Grants[p.part] {
+		on, parent := path.Base(g.Resource), path.Base(path.Dir(path.Dir(g.Resource)))
+		switch p.part {
+		case CreateTasks:
+			on += " --location=" + parent
+		case UseDatabase: // it has no policy of its own
+			on = fmt.Sprintf(`%s --condition="title=%s,expression=resource.name == '%s'"`, parent, on, g.Resource)
+		}
 		found = append(found, findIf(!g.Given, Problem,
 			fmt.Sprintf("%s has no role with %s on %s or on the project: unless a folder or the organisation gives one, %s.", g.Account, p.name, g.Resource, p.effect),
-			fmt.Sprintf("Grant it (gcloud %s add-iam-policy-binding, --member=serviceAccount:%s --role=%s).", p.command, g.Account, p.roles[0]))...)
+			fmt.Sprintf("Grant it (gcloud %s add-iam-policy-binding %s --member=serviceAccount:%s --role=%s).", p.command, on, g.Account, p.roles[0]))...)
 	}
 	return found
 }

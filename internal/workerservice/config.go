@@ -50,10 +50,14 @@ func ParseConfig(lookup func(string) (string, bool)) (c Config, err error) {
 // attrs returns the configuration, for the log.
 func (c Config) attrs() []slog.Attr {
 	o := c.Options
+	var withheld []string // names
+	if program, ok := c.Analyzer.(interface{ Withheld() []string }); ok {
+		withheld = program.Withheld()
+	}
 	return []slog.Attr{
 		slog.String("task_auth", c.Auth.Mode), slog.String("task_keys", redact(c.Auth.Token.KeysURL)), slog.String("task_queue", o.Queue.Name),
 		slog.String("project", c.Project), slog.String("database", c.Database), slog.String("collection", o.Collection),
-		slog.String("emulator", c.Emulator), slog.String("analyzer", redact(c.AnalyzerSpec)),
+		slog.String("emulator", c.Emulator), slog.String("analyzer", redact(c.AnalyzerSpec)), slog.String("analyzer_env_withheld", strings.Join(withheld, ",")),
 		slog.String("lock_ttl", o.Lock.TTL.String()), slog.String("lock_heartbeat", o.Lock.Heartbeat.String()),
 		slog.Int("max_attempts", o.Lock.MaxAttempts), slog.String("run_timeout", o.RunTimeout.String()),
 		slog.String("checkpoint_interval", o.CheckpointInterval.String()), slog.String("stall_timeout", o.StallTimeout.String()), slog.String("max_run_time", o.MaxRunTime.String()),

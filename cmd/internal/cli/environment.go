@@ -77,10 +77,11 @@ func (p Place) Open(ctx context.Context, options repo.Options) (*repo.Analyses, 
 	return repo.Open(ctx, p.Project, p.Options(options))
 }
 
-// Rooms connects to the document locks of the database.
+// Rooms connects to the document locks, which may have a database of their own.
 func (c *Call) Rooms(ctx context.Context) (*repo.Rooms, cloudrun.Firestore, error) {
 	e := c.Environment()
 	f, collection := e.Firestore(), e.Collection("DOCUMENT_LOCKS_COLLECTION", "documentLocks")
+	f.Database = cmp.Or(e.Name("DOCLOCK_DATABASE", ""), f.Database)
 	if f.Project == "" {
 		e.Problem("GOOGLE_CLOUD_PROJECT", "must be set")
 	}

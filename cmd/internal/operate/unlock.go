@@ -173,6 +173,9 @@ func (cl *Client) changeOne(ctx context.Context, c *cli.Call, id string, what co
 		note = "there was no such document: nothing is changed"
 	case what == remove:
 		note = "it was " + statusOrNone(done.Was)
+		if !analysislock.Finished(done.Was) {
+			note += ": a task that is still booked for it is answered 404 and ends at its sixth delivery, with an alert"
+		}
 	}
 	_, err = fmt.Fprintf(c.Out, "%s is %s; %s\n", printable.Line(done.ID), printable.Line(statusOrNone(done.Status)), note)
 	return err

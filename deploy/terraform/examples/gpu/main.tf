@@ -1,5 +1,6 @@
 # A model on a GPU, read from a bucket. Each of at most three instances runs one analysis
-# at a time; recovery's call has the third place.
+# at a time; recovery's call has the third place, so one instance always runs. With a single
+# GPU set worker_concurrency = 2 and 1 for the other two: recovery's call shares the instance.
 
 provider "google" { project = "my-project" }
 
