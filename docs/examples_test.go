@@ -14,7 +14,7 @@ func TestThePagesShowTheExamplesAsTheyAre(t *testing.T) {
 	files := map[string][]string{
 		"go": {
 			"examples/go/main.go", "../orchestrator/example_test.go",
-			"examples/library/work/work.go", "examples/library/echoservice/main.go", "examples/library/once/main.go",
+			"examples/library/kinds/kinds.go", "examples/library/echoservice/main.go", "examples/library/once/main.go",
 		},
 		"js":     {"examples/node/submit.js", "examples/node/analyzer.js"},
 		"python": {"examples/python/submit.py", "examples/python/analyzer.py"},

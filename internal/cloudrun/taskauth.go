@@ -91,7 +91,7 @@ func (a TaskAuth) Verifier(ctx context.Context, log *slog.Logger) (v *taskauth.V
 	return nil, false, fmt.Errorf("TASK_AUTH: %q is not one of oidc, iam, none", a.Mode)
 }
 
-// Warn logs a warning if nobody seems to check the callers.
+// Warn logs a warning if the callers seem to be unchecked.
 func (a TaskAuth) Warn(ctx context.Context, log *slog.Logger) {
 	if a.Mode == "iam" && os.Getenv("K_SERVICE") == "" {
 		log.WarnContext(ctx, "TASK_AUTH=iam leaves the check of the callers to Cloud Run, and K_SERVICE, which Cloud Run sets, is not set: anybody who reaches this process may call")

@@ -29,7 +29,7 @@ import (
 	"taskguard/emulator/firestore"
 	"taskguard/worker"
 
-	"example.com/library/work"
+	"example.com/library/kinds"
 )
 
 func TestTheFirstLinesAreFew(t *testing.T) {
@@ -64,14 +64,14 @@ func TestThePageShowsTheKinds(t *testing.T) {
 	}
 	_, text, _ := strings.Cut(string(page), "export KINDS='")
 	text, _, _ = strings.Cut(text, "'\n")
-	var kinds []worker.Kind
-	if err := json.Unmarshal([]byte(text), &kinds); err != nil {
+	var shown []worker.Kind
+	if err := json.Unmarshal([]byte(text), &shown); err != nil {
 		t.Fatal(err)
 	}
-	want := work.Jobs
+	want := kinds.Jobs
 	want.Run = nil
-	if !reflect.DeepEqual(kinds, []worker.Kind{{}, want}) {
-		t.Errorf("the kinds are %+v, want {} and %+v", kinds, want)
+	if !reflect.DeepEqual(shown, []worker.Kind{{}, want}) {
+		t.Errorf("the kinds are %+v, want {} and %+v", shown, want)
 	}
 }
 
@@ -241,8 +241,8 @@ func TestTheServicesDoTwoKindsOfWork(t *testing.T) {
 				}
 			}
 
-			submit(work.Analyses, "a", work.Text{Text: "to be or not to be"})
-			submit(work.Jobs, "j", work.Book{Pages: 4})
+			submit(kinds.Analyses, "a", kinds.Text{Text: "to be or not to be"})
+			submit(kinds.Jobs, "j", kinds.Book{Pages: 4})
 			if doc := c.await(t, "analyses/a", "status", "READY"); fmt.Sprint(doc["result"]) != "map[words:6]" {
 				t.Errorf("the analysis is %v", doc)
 			}
@@ -251,7 +251,7 @@ func TestTheServicesDoTwoKindsOfWork(t *testing.T) {
 			}
 
 			// A service that is stopped gives the work back, and the next one continues it.
-			submit(work.Jobs, "long", work.Book{Pages: 10_000, Milliseconds: 100})
+			submit(kinds.Jobs, "long", kinds.Book{Pages: 10_000, Milliseconds: 100})
 			for c.document(t, "jobs/long")["checkpoint"] == nil {
 				time.Sleep(20 * time.Millisecond)
 			}

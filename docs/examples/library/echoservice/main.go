@@ -16,7 +16,7 @@ import (
 
 	"taskguard/worker"
 
-	"example.com/library/work"
+	"example.com/library/kinds"
 )
 
 func main() {
@@ -28,8 +28,8 @@ func main() {
 	check(err)
 
 	e, failed := echo.New(), make(chan error, 1)
-	e.POST(work.Analyses.Path, guard.Echo(work.Analyses))
-	e.POST(work.Jobs.Path, guard.Echo(work.Jobs))
+	e.POST(kinds.Analyses.Path, guard.Echo(kinds.Analyses))
+	e.POST(kinds.Jobs.Path, guard.Echo(kinds.Jobs))
 	e.POST("/internal/tasks/recover", echo.WrapHandler(guard.Recovery()))
 	e.GET("/health/*", echo.WrapHandler(guard.Health()))
 	go func() { failed <- e.Start(":" + cmp.Or(os.Getenv("PORT"), "8080")) }()

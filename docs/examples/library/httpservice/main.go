@@ -15,7 +15,7 @@ import (
 
 	"taskguard/worker"
 
-	"example.com/library/work"
+	"example.com/library/kinds"
 )
 
 func main() {
@@ -27,8 +27,8 @@ func main() {
 	check(err)
 
 	mux, failed := http.NewServeMux(), make(chan error, 1)
-	mux.Handle("POST "+work.Analyses.Path, guard.Handler(work.Analyses))
-	mux.Handle("POST "+work.Jobs.Path, guard.Handler(work.Jobs))
+	mux.Handle("POST "+kinds.Analyses.Path, guard.Handler(kinds.Analyses))
+	mux.Handle("POST "+kinds.Jobs.Path, guard.Handler(kinds.Jobs))
 	mux.Handle("POST /internal/tasks/recover", guard.Recovery())
 	mux.Handle("GET /health/", guard.Health())
 	server := &http.Server{Addr: ":" + cmp.Or(os.Getenv("PORT"), "8080"), Handler: mux}

@@ -1,5 +1,5 @@
-// Package work has the kinds of work of the services echoservice and httpservice.
-package work
+// Package kinds has the kinds of work of the services echoservice and httpservice.
+package kinds
 
 import (
 	"context"
