@@ -69,7 +69,7 @@ type Queue struct {
 }
 
 func (q Queue) config() taskqueue.Config {
-	return taskqueue.Config{Queue: q.Name, TargetURL: q.TargetURL, Caller: q.Caller, Audience: q.Audience, EmulatorHost: q.EmulatorHost}
+	return taskqueue.Config{Queue: q.Name, TargetURL: q.TargetURL, Caller: q.Caller, Audience: q.Audience, EmulatorHost: q.EmulatorHost}.Filled()
 }
 
 // Authenticator checks the caller of a request. It returns nil if the caller may pass. An
@@ -149,7 +149,7 @@ const maxRetry = 12 * time.Hour
 // refusesItself reports whether Auth accepts other tokens than the Queue's tasks carry.
 func (o Options) refusesItself() bool {
 	t, ok := o.Auth.(tokens)
-	return ok && o.Queue != (Queue{}) && (!slices.Contains(t.Accounts, o.Queue.Caller) || t.Audience != cmp.Or(o.Queue.Audience, o.Queue.TargetURL))
+	return ok && o.Queue != (Queue{}) && (!slices.Contains(t.Accounts, o.Queue.Caller) || t.Audience != o.Queue.config().Audience)
 }
 
 // authenticator returns what checks the callers; nil with ok: none has to be checked. ok
@@ -157,7 +157,7 @@ func (o Options) refusesItself() bool {
 func (o Options) authenticator() (a delivery.Authenticator, ok bool, err error) {
 	auth := o.Auth
 	if auth == nil && o.Emulator == "" && o.Queue.Caller != "" {
-		auth = OIDC(cmp.Or(o.Queue.Audience, o.Queue.TargetURL), o.Queue.Caller)
+		auth = OIDC(o.Queue.config().Audience, o.Queue.Caller)
 	}
 	switch auth := auth.(type) {
 	case nil:

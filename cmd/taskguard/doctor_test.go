@@ -62,7 +62,7 @@ func TestDoctorsAdviceAloneExits0(t *testing.T) {
 
 func TestDoctorPrintsOneJSONDocument(t *testing.T) {
 	file := variant(t, "service.yaml", "LOCK_TTL", "LOCK_TLL")
-	o := taskguard(t, vars{}, "doctor", "--json", "--service", file).want(t, cli.ExitDone)
+	o := taskguard(t, vars{}, "doctor", "--json", "--service", file).want(t, cli.ExitFailed)
 	var d struct {
 		Read, Unchecked []any
 		Findings        []struct{ Rule string }

@@ -71,5 +71,6 @@ func (e *Environment) TaskQueue() *taskqueue.Config {
 	if err := c.Check(); err != nil {
 		e.Add(err)
 	}
+	c = c.Filled()
 	return &c
 }

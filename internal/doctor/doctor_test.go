@@ -1,6 +1,8 @@
 package doctor_test
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -68,6 +70,47 @@ func TestShippedFilesHaveNoFindingAndLackPartsForAReason(t *testing.T) {
 	}
 }
 
+// Each row changes one line of a shipped file.
+func TestAMistakeInAFileIsFound(t *testing.T) {
+	for _, tc := range []struct{ file, old, replacement, rule string }{
+		{"service.yaml", "path: /health/ready", "path: /readyz", "probe-path"},
+		{"service.yaml", "path: /health/live", "port: 8080", "probe-path"},
+		{"service.yaml", "livenessProbe:\n            httpGet:\n              path: /health/live", "readinessProbe:\n            httpGet:\n              path: /live", "probe-path"},
+		{"service.yaml", "livenessProbe:\n            httpGet:\n              path: /health/live", "livenessProbe:\n            tcpSocket:\n              port: 8080", ""},
+		{"service.yaml", "name: RETRY_MIN", "name: RETRY_MAX", "variable-twice"},
+		{"service.yaml", "value: my-project", "value: other-project", "project"},
+		{"service.yaml", "memory: 1Gi", "memory: 128Mi", "memory"},
+		{"service.yaml", "STALL_TIMEOUT", "STALL_TIMOUT", "unknown-variable"},
+		{"service.yaml", "europe-west1.run.app", "europe-west1.run.app/", ""},
+		{"queue.yaml", "--location: europe-west1", "--project: other-project", "project"},
+		{"queue.yaml", "--location: europe-west1", "--project: 123456789012", ""},
+		{"queue.yaml", "--max-concurrent-dispatches: 95", "--max-concurrent-dispatches: 1", "dispatches"},
+		{"queue.yaml", "--max-backoff: 600s", "--max-backoff: 29s", "queue-backoff"},
+		{"queue.yaml", "--min-backoff: 30s\n--max-backoff: 600s", "--min-backoff: 3600s", ""},
+		{"queue.yaml", "--min-backoff: 30s\n--max-backoff: 600s", "--min-backoff: 3601s", "queue-backoff"},
+	} {
+		text, err := os.ReadFile(deploy + tc.file)
+		if err != nil || !strings.Contains(string(text), tc.old) {
+			t.Fatal(err, tc)
+		}
+		file := filepath.Join(t.TempDir(), tc.file)
+		if err := os.WriteFile(file, []byte(strings.Replace(string(text), tc.old, tc.replacement, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o := doctor.Options{Service: deploy + "service.yaml", Queue: deploy + "queue.yaml", Lookup: lookup(nil)}
+		*map[string]*string{"service.yaml": &o.Service, "queue.yaml": &o.Queue}[tc.file] = file
+		f, err := doctor.Read(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, unchecked := doctor.Check(f)
+		readable := !slices.ContainsFunc(unchecked, func(u doctor.Unchecked) bool { return u.Failed })
+		if !readable || len(found) > 1 || (len(found) == 1) != (tc.rule != "") || len(found) == 1 && found[0].Rule != tc.rule {
+			t.Errorf("%s: got %+v, %+v, want %s", tc.replacement, found, unchecked, tc.rule)
+		}
+	}
+}
+
 func TestShippedSidecarHasNoFinding(t *testing.T) {
 	f, err := doctor.Read(t.Context(), doctor.Options{Service: deploy + "sidecar/service.yaml", Queue: deploy + "queue.yaml", Lookup: lookup(nil)})
 	if err != nil {
@@ -125,8 +168,13 @@ func seeded() []misconfiguration {
 		{"malformed number", "environment", problem, set("MAX_ATTEMPTS", "ten")},
 		{"no caller", "environment", problem, set("TASK_CALLER", "")},
 		{"doclock: audience missing", "environment", problem, setDoclock("TASK_AUDIENCE", "")},
-		{"misspelled variable", "unknown-variable", advice, set("RUN_TIMEOUT", "", "RUN_TIEMOUT", "25m")},
-		{"doclock: misspelled variable", "unknown-variable", advice, setDoclock("DOCUMENT_LOCKS_TTL", "30s")},
+		{"misspelled variable", "unknown-variable", problem, set("RUN_TIMEOUT", "", "RUN_TIEMOUT", "25m")},
+		{"doclock: misspelled variable", "unknown-variable", problem, setDoclock("DOCUMENT_LOCKS_TTL", "30s")},
+		{"misspelled variable that a program may read", "unknown-variable", advice, set("RUN_TIEMOUT", "25m", "ANALYZER", "exec:true", "ANALYZER_ENV", "A, RUN_T*")},
+		{"misspelled variable beside the program's", "unknown-variable", problem, set("RUN_TIEMOUT", "25m", "ANALYZER", "exec:true", "ANALYZER_ENV", "RUN_T, X*")},
+		{"variable set twice", "variable-twice", problem, func(f *doctor.Facts) { f.Worker.Twice = []string{"MAX_RUNS"} }},
+		{"probe of no route", "probe-path", problem, func(f *doctor.Facts) { f.Worker.Probes[1] = "/healthz" }},
+		{"doclock: probe of no route", "probe-path", problem, func(f *doctor.Facts) { f.Doclock.Probes[0] = "/healthz" }},
 		{"Firestore emulator", "test-setting", problem, set("FIRESTORE_EMULATOR_HOST", "localhost:8080")},
 		{"Cloud Tasks emulator", "test-setting", problem, set("CLOUD_TASKS_EMULATOR_HOST", "localhost:8123")},
 		{"doclock: other signing keys", "test-setting", problem, setDoclock("TASK_JWKS_URL", "https://keys.example/certs")},
@@ -143,15 +191,27 @@ func seeded() []misconfiguration {
 		{"address in another project", "target-url", problem, func(f *doctor.Facts) { f.Worker.URLs = `["` + strings.Replace(workerURL, "1234", "9234", 1) + `"]` }},
 		{"queue's file of another region", "queue-elsewhere", problem, func(f *doctor.Facts) { f.Queue.Region = "europe-west3" }},
 		{"address with a kind's path", "target-url", problem, set("TASK_TARGET_URL", workerURL+"/internal/tasks/analysis")},
+		{"address with a kind's path and a slash", "target-url", problem, set("TASK_TARGET_URL", workerURL+"/internal/tasks/analysis/")},
 		{"address in plain text", "target-url", problem, set("TASK_TARGET_URL", "http://worker.example")},
+		{"documents of another project", "project", problem, set("GOOGLE_CLOUD_PROJECT", "other-project")},
+		{"queue of another project", "project", problem, set("TASK_QUEUE", strings.Replace(queueName, "my-", "your-", 1))},
+		{"caller of another project", "project", problem, func(f *doctor.Facts) {
+			set("TASK_CALLER", "c@other-project.iam.gserviceaccount.com")(f)
+			f.Worker.Callers = []string{"serviceAccount:c@other-project.iam.gserviceaccount.com"}
+		}},
+		{"queue's file of another project", "project", problem, func(f *doctor.Facts) { f.Queue.Project = "other-project" }},
 		{"more deliveries than the worker takes", "max-runs", problem, set("MAX_RUNS", "9")},
-		{"too little memory", "memory", advice, func(f *doctor.Facts) { f.Worker.Memory = 512 << 20 }},
+		{"a byte too little memory", "memory", advice, func(f *doctor.Facts) { f.Worker.Memory = 700<<20 - 1 }},
+		{"memory for one delivery", "memory", advice, func(f *doctor.Facts) { f.Worker.Memory = 250 << 20 }},
+		{"memory for no delivery", "memory", problem, func(f *doctor.Facts) { f.Worker.Memory = 250<<20 - 1 }},
 		{"log level above info", "log-lines", problem, set("LOG_LEVEL", "warn")},
 		{"log lines as text", "log-lines", problem, set("LOG_FORMAT", "text")},
 		{"caller without permission", "caller-not-invoker", advice, func(f *doctor.Facts) { f.Worker.Callers = []string{"user:a@example.com"} }},
 		{"paused queue", "queue-stopped", problem, func(f *doctor.Facts) { f.Queue.State = "PAUSED" }},
 		{"disabled queue", "queue-stopped", problem, func(f *doctor.Facts) { f.Queue.State = "DISABLED" }},
 		{"more dispatches than places", "dispatches", problem, func(f *doctor.Facts) { f.Worker.MaxInstances = 9 }},
+		{"one dispatch at once", "dispatches", problem, func(f *doctor.Facts) { f.Queue.Concurrent = 1 }},
+		{"backoffs in reverse", "queue-backoff", problem, func(f *doctor.Facts) { f.Queue.MinBackoff, f.Queue.MaxBackoff = 61e9, 60e9 }},
 		{"queue with a limit of attempts", "queue-gives-up", problem, func(f *doctor.Facts) { f.Queue.MaxAttempts = 5 }},
 		{"queue with a limit of time", "queue-gives-up", problem, func(f *doctor.Facts) { f.Queue.MaxDuration = 3600e9 }},
 		{"queue's default backoff", "queue-hot", problem, func(f *doctor.Facts) { f.Queue.MinBackoff = 1e8 }},
@@ -189,6 +249,7 @@ func orders(f *doctor.Facts) {
 func TestAKindWithAllThatItNeedsHasNoFinding(t *testing.T) {
 	f := shipped(t)
 	orders(&f)
+	f.Worker.Probes = []string{"/healthz"} // it is a service of the user's own
 	if found, _ := doctor.Check(f); len(found) > 0 {
 		t.Errorf("%+v", found)
 	}
@@ -248,8 +309,9 @@ func TestAVariableWithoutItsFeatureIsRemovedOrTheFeatureIsSet(t *testing.T) {
 	}
 }
 
-func TestVariablesOfTheAnalyzerAreNoFinding(t *testing.T) {
+func TestVariablesOfTheAnalyzerAndOtherRoutesAreNoFinding(t *testing.T) {
 	f := shipped(t)
+	f.Doclock.Probes = []string{"/", "/locks.js"}
 	set("MY_MODEL", "x", "PORTS", "x", "GOMEMLIMIT", "x", "GOOGLE_API_KEY", "x", "OTEL_BLRP_SCHEDULE_DELAY", "5000")(&f)
 	if found, _ := doctor.Check(f); len(found) > 0 {
 		t.Errorf("%+v", found)

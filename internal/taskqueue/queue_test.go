@@ -214,7 +214,7 @@ func TestBookGivesUpInTime(t *testing.T) {
 func TestATaskCarriesItsTimesAndItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t)
-		q := c.queue(t, taskqueue.Config{Caller: "caller@p.iam.gserviceaccount.com"})
+		q := c.queue(t, taskqueue.Config{Caller: "caller@p.iam.gserviceaccount.com", TargetURL: "https://worker.example/"})
 		at := time.Now().Add(time.Hour).Truncate(time.Second)
 		get := func(deadline time.Duration) *cloudtaskspb.Task {
 			t.Helper()
