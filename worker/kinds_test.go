@@ -72,7 +72,7 @@ func TestOptionsThatContradictEachOtherAreRefused(t *testing.T) {
 		"Auth would refuse the tasks": {Queue: queue, Auth: worker.OIDC("https://a.example", "other@b.c")},
 		"or Audience":                 {Queue: queue, Auth: worker.OIDC("https://other.example", "a@b.c")},
 		"taskauth":                    {Auth: worker.OIDC("https://a.example")},
-		"TASK_QUEUE":                  {Queue: worker.Queue{Name: "q", TargetURL: "https://a.example/", Caller: "a@b.c"}, Auth: worker.OIDC("https://a.example", "a@b.c")},
+		"TASK_QUEUE":                  {Queue: worker.Queue{Name: "q"}},
 	} {
 		o.Project, o.Emulator = "p", "127.0.0.1:1" // no credentials are needed
 		if g, err := worker.Open(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {

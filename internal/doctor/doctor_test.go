@@ -60,10 +60,15 @@ func TestShippedDeploymentHasNoFinding(t *testing.T) {
 
 func TestShippedFilesHaveNoFindingAndLackPartsForAReason(t *testing.T) {
 	found, unchecked := doctor.Check(files(t))
-	if len(found) > 0 || len(unchecked) == 0 {
+	if len(found) > 0 || len(unchecked) != 2 {
 		t.Errorf("%+v, %+v", found, unchecked)
 	}
-	for _, u := range unchecked {
+	f, err := doctor.Read(t.Context(), doctor.Options{Queue: deploy + "queue.yaml", Lookup: lookup(nil)})
+	_, more := doctor.Check(f)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, u := range append(unchecked, more...) {
 		if u.Failed || u.Why == "" || len(u.Rules) == 0 {
 			t.Errorf("%+v", u)
 		}
@@ -82,6 +87,11 @@ func TestAMistakeInAFileIsFound(t *testing.T) {
 		{"service.yaml", "memory: 1Gi", "memory: 128Mi", "memory"},
 		{"service.yaml", "STALL_TIMEOUT", "STALL_TIMOUT", "unknown-variable"},
 		{"service.yaml", "europe-west1.run.app", "europe-west1.run.app/", ""},
+		{"service.yaml", "memory: 1Gi", "ephemeral-storage: 1Gi", "memory"},
+		{"service.yaml", "value: builtin:document", "value: exec:/no/such/program -x\n            - name: ANALYZER_ENV\n              value: MODEL", ""},
+		{"service.yaml", "value: builtin:document", "value: 'exec:'", "environment"},
+		{"service.yaml", "value: builtin:document", "value: builtin:document\n            - name: ANALYZER_ENV\n              value: MODEL", "environment"},
+		{"service.yaml", "name: LOG_LEVEL\n              value: info", "name: KEEP_FINISHED\n              value: 2160h", "keep-no-ttl"},
 		{"queue.yaml", "--location: europe-west1", "--project: other-project", "project"},
 		{"queue.yaml", "--location: europe-west1", "--project: 123456789012", ""},
 		{"queue.yaml", "--max-concurrent-dispatches: 95", "--max-concurrent-dispatches: 1", "dispatches"},
@@ -97,7 +107,7 @@ func TestAMistakeInAFileIsFound(t *testing.T) {
 		if err := os.WriteFile(file, []byte(strings.Replace(string(text), tc.old, tc.replacement, 1)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		o := doctor.Options{Service: deploy + "service.yaml", Queue: deploy + "queue.yaml", Lookup: lookup(nil)}
+		o := doctor.Options{Service: deploy + "service.yaml", Queue: deploy + "queue.yaml", Indexes: deploy + "firestore.indexes.json", Lookup: lookup(nil)}
 		*map[string]*string{"service.yaml": &o.Service, "queue.yaml": &o.Queue}[tc.file] = file
 		f, err := doctor.Read(t.Context(), o)
 		if err != nil {
@@ -200,6 +210,7 @@ func seeded() []misconfiguration {
 			f.Worker.Callers = []string{"serviceAccount:c@other-project.iam.gserviceaccount.com"}
 		}},
 		{"queue's file of another project", "project", problem, func(f *doctor.Facts) { f.Queue.Project = "other-project" }},
+		{"malformed address", "environment", problem, func(f *doctor.Facts) { set("TASK_TARGET_URL", "https://%")(f); f.Tasks = nil }},
 		{"more deliveries than the worker takes", "max-runs", problem, set("MAX_RUNS", "9")},
 		{"a byte too little memory", "memory", advice, func(f *doctor.Facts) { f.Worker.Memory = 700<<20 - 1 }},
 		{"memory for one delivery", "memory", advice, func(f *doctor.Facts) { f.Worker.Memory = 250 << 20 }},
@@ -243,6 +254,36 @@ func orders(f *doctor.Facts) {
 	}
 	for _, name := range []string{"payload", "result", "failure", "lastError", "progress", "checkpoint", "history"} {
 		f.Indexes.Fields["orders/"+name] = false
+	}
+}
+
+// Each row is the last value without a finding.
+func TestTheLimitsThemselvesAreNoFinding(t *testing.T) {
+	for name, change := range map[string]func(f *doctor.Facts){
+		"all": func(*doctor.Facts) {}, "no limit of attempts": func(f *doctor.Facts) { f.Queue.MaxAttempts = 0 },
+		"unknown memory": func(f *doctor.Facts) { f.Worker.Memory = 0 },
+		"two places":     func(f *doctor.Facts) { f.Worker.MaxInstances, f.Worker.Concurrency, f.Queue.Concurrent = 1, 2, 1 },
+	} {
+		f := shipped(t)
+		set("MAX_RUNS", "10")(&f)
+		f.Worker.Memory, f.Queue.Concurrent, f.Queue.MinBackoff, f.Queue.MaxBackoff = 700<<20, 99, 10e9, 10e9
+		change(&f)
+		if found, _ := doctor.Check(f); len(found) > 0 {
+			t.Errorf("%s: %+v", name, found)
+		}
+	}
+}
+
+func TestProblemsComeBeforeAdvice(t *testing.T) {
+	f := shipped(t)
+	f.Worker.Memory, f.Queue.State, f.QuotaProject = 512<<20, "PAUSED", ""
+	found, _ := doctor.Check(f)
+	var rules []string
+	for _, one := range found {
+		rules = append(rules, one.Rule)
+	}
+	if want := []string{"queue-stopped", "memory", "quota-project"}; !slices.Equal(rules, want) {
+		t.Errorf("%q, want %q", rules, want)
 	}
 }
 

@@ -78,13 +78,10 @@ func TestARightThatCannotBeEvaluatedIsNotChecked(t *testing.T) {
 		{"custom role", queue, "roles/cloudtasks.enqueuer", "projects/my-project/roles/booker", "projects/my-project/roles/booker of " + member},
 		{"group", queue, member, "group:workers@example.com", "roles/cloudtasks.enqueuer of group:workers@example.com"},
 		{"condition", ofProject, "resource.name == ", "resource.name != ", "roles/datastore.user of " + member},
-		{"refused policy", queue, "", "", "Google answers 403"},
 	} {
 		c := newCloud(t)
 		answer := strings.ReplaceAll(c.answers[tc.path], tc.old, tc.replacement)
-		if tc.old == "" {
-			answer = ""
-		} else if answer == c.answers[tc.path] {
+		if answer == c.answers[tc.path] {
 			t.Fatalf("%s: %s", tc.name, answer)
 		}
 		c.answers[tc.path] = answer
@@ -166,7 +163,7 @@ func TestAUsersCredentialsNeedAQuotaProject(t *testing.T) {
 func TestSecretsOfAllContainersAndVolumesAreChecked(t *testing.T) {
 	c := newCloud(t)
 	const name = location + "/services/taskguard-worker"
-	c.answers[name] = strings.Replace(c.answers[name], `"containers":[`, `"volumes":[{"name":"v","secret":{"secretName":"mounted"}}],"containers":[
+	c.answers[name] = strings.Replace(c.answers[name], `"containers":[`, `"volumes":[{"name":"e","emptyDir":{}},{"name":"v","secret":{"secretName":"mounted"}}],"containers":[
 		{"image":"app","env":[{"name":"KEY","valueFrom":{"secretKeyRef":{"key":"latest","name":"app-key"}}}]},`, 1)
 	for _, secret := range []string{"mounted", "app-key"} {
 		c.answers["/v1/projects/my-project/secrets/"+secret+":getIamPolicy"] = policy("secretmanager.viewer", workerAccount, "")

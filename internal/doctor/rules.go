@@ -41,7 +41,7 @@ type lookup = func(string) (string, bool)
 // lookup returns a variable as the service reads it.
 func (s Settings) lookup(name string) (string, bool) {
 	v, ok := s.Environment[name]
-	if name == "ANALYZER" && strings.HasPrefix(v, "exec:") && len(strings.Fields(v)) > 0 {
+	if program, ok := strings.CutPrefix(v, "exec:"); ok && name == "ANALYZER" && strings.TrimSpace(program) != "" {
 		v = "builtin:document" // the program is in the image, not here
 	}
 	return v, ok

@@ -61,15 +61,13 @@ func (s service) refused() (found []Finding) {
 // word, and that it does not read. Others, and those of ANALYZER_ENV, may be the analyzer's.
 func (s service) unknownVariable() (found []Finding) {
 	read, words := map[string]bool{}, map[string]bool{}
-	for _, mode := range []string{"oidc", "iam"} {
-		_ = s.parse(func(name string) (string, bool) { // for the names that it asks for
-			read[name] = true
-			if word, _, several := strings.Cut(name, "_"); several && word != "GOOGLE" && word != "OTEL" {
-				words[word] = true
-			}
-			return mode, name == "TASK_AUTH" || name == "SESSION_AUTH"
-		})
-	}
+	_ = s.parse(func(name string) (string, bool) { // for the names: it asks for all, and refuses those of another mode
+		read[name] = true
+		if word, _, several := strings.Cut(name, "_"); several && word != "GOOGLE" && word != "OTEL" {
+			words[word] = true
+		}
+		return s.lookup(name)
+	})
 	for _, name := range slices.Sorted(maps.Keys(s.Environment)) {
 		word, _, _ := strings.Cut(strings.ToUpper(name), "_")
 		severity := Problem

@@ -52,7 +52,7 @@ func (d deployment) dispatchDeadline() []Finding {
 // service begin with its name; another address may be the service's custom domain.
 func (d deployment) targetURL() []Finding {
 	u, err := url.Parse(d.worker.Options.Queue.TargetURL)
-	if d.worker.Options.Queue.Name == "" || err != nil || u.Host == "" {
+	if err != nil || u.Host == "" { // no queue, or the rule "environment" reports it
 		return nil
 	}
 	other := strings.HasSuffix(u.Hostname(), ".run.app") &&
