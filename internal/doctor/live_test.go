@@ -127,15 +127,25 @@ func TestTheTaskOfADeletedAnalysisIsNotReported(t *testing.T) {
 }
 
 // Each command can be run as it is printed.
-func TestTheFixOfAMissingRoleNamesItsResource(t *testing.T) {
-	for part, want := range map[doctor.Part]string{
-		doctor.CreateTasks: "gcloud tasks queues add-iam-policy-binding analyses --location=europe-west1 --member=",
-		doctor.ActAsCaller: "gcloud iam service-accounts add-iam-policy-binding " + caller + " --member=",
-		doctor.UseDatabase: `gcloud projects add-iam-policy-binding my-project --condition="title=(default),expression=resource.name == 'projects/my-project/databases/(default)'" --member=`,
-		doctor.ReadSecrets: "gcloud secrets add-iam-policy-binding s --member=",
+func TestTheFixNamesItsResource(t *testing.T) {
+	lost := func(p doctor.Part) func(*doctor.Facts) {
+		return func(f *doctor.Facts) { f.Grants[p][0].Given = false }
+	}
+	for want, change := range map[string]func(*doctor.Facts){
+		"gcloud tasks queues add-iam-policy-binding analyses --location=europe-west1 --member=":                                               lost(doctor.CreateTasks),
+		"gcloud iam service-accounts add-iam-policy-binding " + caller + " --member=":                                                         lost(doctor.ActAsCaller),
+		"gcloud secrets add-iam-policy-binding s --member=":                                                                                   lost(doctor.ReadSecrets),
+		"Set --max-concurrent-dispatches=99 ":                                                                                                 func(f *doctor.Facts) { f.Queue.Concurrent = 1 },
+		"Set MAX_ATTEMPTS=VALUE (--update-env-vars=MAX_ATTEMPTS=VALUE)":                                                                       set("MAX_ATTEMPTS", "ten"),
+		"Set LOCK_TTL=VALUE,LOCK_HEARTBEAT=VALUE (":                                                                                           set("LOCK_TTL", "1s"),
+		"--uri=" + workerURL + "/internal/tasks/recover --oidc-service-account-email=" + caller + " --oidc-token-audience=" + workerURL + ")": func(f *doctor.Facts) { set("TASK_TARGET_URL", workerURL+"/")(f); f.Jobs = nil },
+		`gcloud projects add-iam-policy-binding my-project --condition="title=(default),expression=resource.name == 'projects/my-project/databases/(default)'" --member=`: lost(doctor.UseDatabase),
+		"composite create --database='(default)' --collection-group=analyses --field-config=field-path=error.code,order=ascending --field-config=field-path=updatedAt,order=descending)": func(f *doctor.Facts) {
+			delete(f.Indexes.Composite, doctor.NeededIndexes(f.Kinds[0])[2])
+		},
 	} {
 		f := shipped(t)
-		f.Grants[part][0].Given = false
+		change(&f)
 		if found, _ := doctor.Check(f); len(found) != 1 || !strings.Contains(found[0].Fix, want) {
 			t.Errorf("%+v, want %q", found, want)
 		}
@@ -163,7 +173,7 @@ func TestAUsersCredentialsNeedAQuotaProject(t *testing.T) {
 func TestSecretsOfAllContainersAndVolumesAreChecked(t *testing.T) {
 	c := newCloud(t)
 	const name = location + "/services/taskguard-worker"
-	c.answers[name] = strings.Replace(c.answers[name], `"containers":[`, `"volumes":[{"name":"e","emptyDir":{}},{"name":"v","secret":{"secretName":"mounted"}}],"containers":[
+	c.answers[name] = strings.Replace(c.answers[name], `"containers":[`, `"volumes":[{"name":"e","emptyDir":{}},{"name":"v","secret":{"secretName":"mounted"}},{"name":"w","secret":{"secretName":"app-key"}}],"containers":[
 		{"image":"app","env":[{"name":"KEY","valueFrom":{"secretKeyRef":{"key":"latest","name":"app-key"}}}]},`, 1)
 	for _, secret := range []string{"mounted", "app-key"} {
 		c.answers["/v1/projects/my-project/secrets/"+secret+":getIamPolicy"] = policy("secretmanager.viewer", workerAccount, "")

@@ -104,8 +104,10 @@ func policy(role, account, condition string) string {
 func credentials(quota string) func() (*auth.Credentials, error) {
 	return func() (*auth.Credentials, error) {
 		return auth.NewCredentials(&auth.CredentialsOptions{
-			JSON:                   []byte(`{"type": "authorized_user", "refresh_token": "` + secretBody + `"}`),
-			QuotaProjectIDProvider: auth.CredentialsPropertyFunc(func(context.Context) (string, error) { return quota, nil }),
+			JSON: []byte(`{"type": "authorized_user", "refresh_token": "` + secretBody + `"}`),
+			QuotaProjectIDProvider: auth.CredentialsPropertyFunc(func(context.Context) (string, error) {
+				return quota, map[string]error{"unreadable": errors.New("no project")}[quota]
+			}),
 		}), map[string]error{"none": errors.New("no credentials")}[quota]
 	}
 }
@@ -413,10 +415,12 @@ func TestWithoutAClientOrCredentialsNothingIsFound(t *testing.T) {
 	if found, unchecked := doctor.Check(f); err != nil || len(found) > 0 || len(f.Sources()) > 0 || !strings.Contains(fmt.Sprint(unchecked), "incompatible") {
 		t.Errorf("%+v, %+v, %v", found, unchecked, err)
 	}
-	c := newCloud(t)
-	c.quota = "none"
-	if found, unchecked := doctor.Check(c.ask(t, t.Context())); len(found) > 0 || len(unchecked) != 1 || unchecked[0].Rules[0] != "quota-project" {
-		t.Errorf("%+v, %+v", found, unchecked)
+	for _, quota := range []string{"none", "unreadable"} {
+		c := newCloud(t)
+		c.quota = quota
+		if found, unchecked := doctor.Check(c.ask(t, t.Context())); len(found) > 0 || len(unchecked) != 1 || unchecked[0].Rules[0] != "quota-project" {
+			t.Errorf("%s: %+v, %+v", quota, found, unchecked)
+		}
 	}
 }
 
@@ -495,7 +499,7 @@ func TestFilesAreReadStrictly(t *testing.T) {
 		"flag set twice":            {"--queue", "--max-attempts: 1\n--max-attempts: 2\n", "already set"},
 		"unknown flag":              {"--queue", "--max-attempt: 3\n", `unknown field "--max-attempt"`},
 		"malformed duration":        {"--queue", "--min-backoff: 30x\n", "is not a duration"},
-		"indexes":                   {"--indexes", `{"indexes": [{"collectionGroup": "a", "queryScope": "COLLECTION", "fields": []}]}`, ""},
+		"indexes":                   {"--indexes", `{"fieldOverrides": [{"collectionGroup": "a", "fieldPath": "expireAt", "ttl": true}], "indexes": [{"collectionGroup": "a", "queryScope": "COLLECTION", "fields": []}]}`, ""},
 		"not indexes":               {"--indexes", "--location: l\n", "is not a firestore.indexes.json"},
 	} {
 		file := filepath.Join(t.TempDir(), "file")
@@ -513,6 +517,9 @@ func TestFilesAreReadStrictly(t *testing.T) {
 			if s.Failed {
 				why = s.Why
 			}
+		}
+		if name == "indexes" && !f.Indexes.TTL["a/expireAt"] {
+			t.Errorf("no TTL policy: %+v", f.Indexes)
 		}
 		if (tc.wrong == "") != (why == "") || !strings.Contains(why, tc.wrong) || tc.wrong != "" && !strings.HasPrefix(why, file) {
 			t.Errorf("%s: got %q, want %q", name, why, tc.wrong)
