@@ -63,7 +63,7 @@ type Queue struct {
 	Name      string // projects/P/locations/L/queues/Q
 	TargetURL string // this service's base URL
 	Caller    string // the service account whose OIDC token the tasks carry; empty: no token
-	Audience  string // of that token; empty: TargetURL
+	Audience  string // of that token; empty: TargetURL, without a slash at its end
 	// EmulatorHost is the host:port of an emulator, plaintext and without authentication.
 	EmulatorHost string
 }
