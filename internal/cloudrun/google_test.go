@@ -166,8 +166,11 @@ func TestGooglesEndpointIsFoundByItsHostAndByHTTPSOnly(t *testing.T) {
 		"https://x.telemetry.googleapis.com/": false, "https://telemetry.a.b.rep.googleapis.com/": false,
 		"https://example.com/telemetry.googleapis.com": false, "": false,
 	} {
-		if got := google(url); got != want {
-			t.Errorf("%q: %v", url, got)
+		sender, err := Telemetry{Project: "p", Metrics: url}.resource(t.Context())
+		_, named := sender.Set().Value("gcp.project_id")
+		c := Telemetry{}.client(t.Context(), url)
+		if google(url) != want || named != want || (c != nil) != want || want && c.Timeout != 10*time.Second || err != nil {
+			t.Errorf("%q: project %v, client %v, %v", url, named, c, err)
 		}
 	}
 }
