@@ -98,7 +98,7 @@ func TestTheTimeToDeleteIsSetByTheFinish(t *testing.T) {
 			want any
 		}{{0, false, tc.withoutKeep}, {time.Hour, false, tc.withKeep}, {time.Hour, true, tc.ofKeepAll}} {
 			codec := analysisCodec{lockCodec: lockCodec{log: slog.New(slog.DiscardHandler)}, fields: Fields{}.filled(), keep: k.keep, keepAll: k.all}
-			prev, err := codec.decode(reading{id: "x", exists: true, fields: map[string]any{"status": tc.status}, at: now, updated: now})
+			prev, err := codec.decode(reading{id: "x", exists: true, fields: map[string]any{"status": tc.status}, at: now.Add(-time.Minute), updated: now.Add(-time.Minute)})
 			if err != nil {
 				t.Fatal(err)
 			}

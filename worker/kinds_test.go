@@ -127,7 +127,8 @@ func TestAnInputOfAnotherFormFailsPermanently(t *testing.T) {
 func TestTheTimeToStartIsLoggedWithKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		g := open(t, emulatortest.Embedded(t), func(o *worker.Options) {
+		b := emulatortest.Embedded(t)
+		g := open(t, b, func(o *worker.Options) {
 			o.Keep, o.Log = 48*time.Hour, slog.New(slog.NewTextHandler(&log, nil))
 		})
 		if _, err := worker.Submit(t.Context(), g, jobs(nil), "x", 21); err != nil {
@@ -137,6 +138,9 @@ func TestTheTimeToStartIsLoggedWithKeep(t *testing.T) {
 		post(t, g.Handler(jobs(succeed)), "/", `{"job_id":"x"}`)
 		if !strings.Contains(log.String(), "time_to_start_ms=1000 ") {
 			t.Errorf("log: %s", &log)
+		}
+		if at, _ := fields(t, collection(t, b, "jobs").Doc("x"))["expireAt"].(time.Time); time.Until(at).Round(time.Minute) != 48*time.Hour {
+			t.Errorf("deleted at %v", at)
 		}
 	})
 }
