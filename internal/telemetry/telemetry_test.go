@@ -2,14 +2,21 @@ package telemetry_test
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric/noop"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"taskguard/internal/telemetry"
 )
@@ -27,6 +34,75 @@ func TestEachMetricIsComplete(t *testing.T) {
 	}
 }
 
+// use calls each method that records a value.
+func use(ctx context.Context, t *telemetry.Telemetry) {
+	t.Delivered(ctx, "x", 200)
+	t.Rejected(ctx, "x")
+	t.Acquired(ctx, "x", 2*time.Second)
+	t.Began(ctx, 3, true)
+	t.Began(ctx, 4, false)
+	t.Ended(ctx)
+	t.Ran(ctx, "x", 5*time.Second)
+	t.Renewed(ctx, "x", 6*time.Second)
+	t.Lost(ctx, "x")
+	t.TimedOut(ctx, "x")
+	t.FollowedUp(ctx, "x")
+	t.Stuck(ctx, 7)
+	t.Recovered(ctx, 8)
+	t.Checkpointed(ctx, 9)
+	t.Started(ctx, 10*time.Second)
+	t.Ready(ctx, 11*time.Second)
+	t.Started(ctx, 0) // unknown
+	t.Oldest(ctx, 12*time.Second)
+}
+
+func TestEachValueIsThatOfItsMetric(t *testing.T) {
+	want := map[string]string{
+		"deliveries": "http.response.status_code=200,outcome=x: 1", "rejections": "outcome=x: 1", "runs.active": ": 1", "run.duration": "outcome=x: 1 of 5", "run.attempt": ": 2 of 7",
+		"lock.acquire.duration": "outcome=x: 1 of 2", "lock.heartbeat.duration": "outcome=x: 1 of 6", "lock.steals": ": 1", "lock.losses": "reason=x: 1", "run.timeouts": "reason=x: 1",
+		"followups": "outcome=x: 1", "recoveries": ": 8", "checkpoint.size": ": 1 of 9", "stuck": ": 7", "analysis.start.duration": ": 1 of 10", "analysis.ready.duration": ": 1 of 11", "oldest.age": ": 12",
+	}
+	for kind, prefix := range map[string]string{"": "", "order": "kind=order"} {
+		reader := sdkmetric.NewManualReader()
+		tel, err := telemetry.New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), tracenoop.NewTracerProvider())
+		if err != nil {
+			t.Fatal(err)
+		}
+		use(t.Context(), tel.OfKind(kind))
+		var all metricdata.ResourceMetrics
+		if err := reader.Collect(t.Context(), &all); err != nil || len(all.ScopeMetrics) != 1 || all.ScopeMetrics[0].Scope.Name != telemetry.Scope {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		got := map[string]metricdata.Metrics{}
+		for _, m := range all.ScopeMetrics[0].Metrics {
+			got[m.Name] = m
+		}
+		for _, m := range telemetry.Metrics() {
+			var attrs attribute.Set
+			value, bounds := "", []float64(nil)
+			switch data := got[m.Name].Data.(type) {
+			case metricdata.Sum[int64]:
+				attrs, value = data.DataPoints[0].Attributes, fmt.Sprint(data.DataPoints[0].Value)
+			case metricdata.Gauge[int64]:
+				attrs, value = data.DataPoints[0].Attributes, fmt.Sprint(data.DataPoints[0].Value)
+			case metricdata.Histogram[float64]:
+				p := data.DataPoints[0]
+				attrs, value, bounds = p.Attributes, fmt.Sprint(p.Count, " of ", p.Sum), p.Bounds
+			}
+			text := attrs.Encoded(attribute.DefaultEncoder()) + ": " + value
+			expected := want[strings.TrimPrefix(m.Name, "taskguard.")]
+			if prefix != "" { // attributes are sorted
+				parts := append(strings.FieldsFunc(strings.Split(expected, ":")[0], func(r rune) bool { return r == ',' }), prefix)
+				slices.Sort(parts)
+				expected = strings.Join(parts, ",") + expected[strings.Index(expected, ":"):]
+			}
+			if text != expected || got[m.Name].Unit != m.Unit || got[m.Name].Description != m.Description || !slices.Equal(bounds, m.Buckets) {
+				t.Errorf("%s: %s, want %s: %+v", m.Name, text, expected, got[m.Name])
+			}
+		}
+	}
+}
+
 // The caller's trace continues.
 func TestNoTelemetryDoesNothing(t *testing.T) {
 	var none *telemetry.Telemetry
@@ -39,19 +115,7 @@ func TestNoTelemetryDoesNothing(t *testing.T) {
 		span.Describe("x", 1, 1)
 		span.Close("x", true)
 	}
-	none.Delivered(ctx, "x", 200)
-	none.Acquired(ctx, "x", 1)
-	none.Began(ctx, 1, true)
-	none.Ended(ctx)
-	none.Ran(ctx, "x", 1)
-	none.Renewed(ctx, "x", 1)
-	none.Lost(ctx, "x")
-	none.FollowedUp(ctx, "x")
-	none.Stuck(ctx, 1)
-	none.Recovered(ctx, 1)
-	none.Started(ctx, 1)
-	none.Ready(ctx, 1)
-	none.Oldest(ctx, 1)
+	use(ctx, none.OfKind("order"))
 	none.Past(ctx, "x", "y", 1, true)
 	long := telemetry.Carry(context.Background(), ctx)
 	if got := trace.SpanContextFromContext(long).TraceID(); got != (trace.TraceID{1}) {
