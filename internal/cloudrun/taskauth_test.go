@@ -17,16 +17,17 @@ import (
 )
 
 func TestIAMModeOutsideCloudRunIsAWarning(t *testing.T) {
-	for service, warnings := range map[string]int{"": 1, "taskguard-worker": 0} {
-		t.Setenv("K_SERVICE", service)
+	for _, tc := range []struct {
+		service, mode string
+		warnings      int
+	}{{"", "iam", 1}, {"", "none", 0}, {"taskguard-worker", "iam", 0}} {
+		t.Setenv("K_SERVICE", tc.service)
 		var log bytes.Buffer
-		for _, mode := range []string{"iam", "none"} {
-			if _, ours, err := (TaskAuth{Mode: mode}).Verifier(t.Context(), NewLogger(&log, "json", 0)); ours || err != nil {
-				t.Errorf("%t, %v", ours, err)
-			}
+		if _, ours, err := (TaskAuth{Mode: tc.mode}).Verifier(t.Context(), NewLogger(&log, "json", 0)); ours || err != nil {
+			t.Errorf("%t, %v", ours, err)
 		}
-		if got := strings.Count(log.String(), `"severity":"WARNING"`); got != warnings {
-			t.Errorf("K_SERVICE=%s: %d warnings, want %d: %s", service, got, warnings, &log)
+		if got := strings.Count(log.String(), `"severity":"WARNING"`); got != tc.warnings {
+			t.Errorf("%+v: %d warnings: %s", tc, got, &log)
 		}
 	}
 }

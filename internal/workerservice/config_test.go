@@ -40,7 +40,7 @@ func TestEachVariableSetsItsOption(t *testing.T) {
 		"MAX_ATTEMPTS=3", "MAX_RUNS=7", "RUN_TIMEOUT=20m", "CHECKPOINT_INTERVAL=2s", "STALL_TIMEOUT=3s", "MAX_RUN_TIME=21h", "RETRY_MIN=4s", "RETRY_MAX=5s",
 		"KEEP_FINISHED=2160h", "FIRESTORE_TRANSACTIONS=pessimistic", "TASK_AUTH=oidc", "TASK_AUDIENCE=https://a.example", "TASK_SERVICE_ACCOUNTS=a@b.c, d@e.f,",
 		"TASK_JWKS_URL=http://k.example", "TASK_QUEUE=projects/p/locations/l/queues/q", "TASK_TARGET_URL=https://worker.example", "TASK_CALLER=d@e.f",
-		"CLOUD_TASKS_EMULATOR_HOST=h:2", "LOG_FORMAT=text", "LOG_LEVEL=warn", "ANALYZER=http://127.0.0.1:1")
+		"CLOUD_TASKS_EMULATOR_HOST=h:2", "LOG_FORMAT=text", "LOG_LEVEL=warn", "ANALYZER=http://127.0.0.1:1/s3cret?key=s3cret")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,8 +55,31 @@ func TestEachVariableSetsItsOption(t *testing.T) {
 		t.Errorf("options = %+v, want %+v", c.Options, want)
 	}
 	if !reflect.DeepEqual(c.Auth, cloudrun.TaskAuth{Mode: "oidc", Token: token}) || c.Port != 65535 || c.Firestore != (cloudrun.Firestore{Project: "p", Database: "d", Emulator: "h:1"}) ||
-		c.LogFormat != "text" || c.LogLevel != slog.LevelWarn || c.AnalyzerSpec != "http://127.0.0.1:1" {
+		c.LogFormat != "text" || c.LogLevel != slog.LevelWarn || c.AnalyzerSpec != "http://127.0.0.1:1/s3cret?key=s3cret" {
 		t.Errorf("config = %+v", c)
+	}
+	const logged = "[task_auth=oidc task_keys=http://k.example task_queue=projects/p/locations/l/queues/q project=p database=d collection=a/b/c emulator=h:1 " +
+		"analyzer=http://127.0.0.1:1 analyzer_env_withheld= lock_ttl=1m0s lock_heartbeat=20s max_attempts=3 run_timeout=20m0s checkpoint_interval=2s " +
+		"stall_timeout=3s max_run_time=21h0m0s retry_min=4s retry_max=5s max_runs=7 pessimistic=true keep_finished=2160h0m0s otlp=]"
+	if got := fmt.Sprint(c.attrs()); got != logged {
+		t.Errorf("logged %s, want %s", got, logged)
+	}
+}
+
+func TestAProgramsArgumentsAndVariablesAreNotLogged(t *testing.T) {
+	t.Setenv("MY_KEY", "s3cret")
+	for output, result := range map[string]any{"any": "s3cret", "json": nil} {
+		c, err := parse("TASK_AUTH=iam", "ANALYZER=exec:echo s3cret", "ANALYZER_OUTPUT="+output)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := fmt.Sprint(c.attrs())
+		if !strings.Contains(got, "analyzer=exec:echo ") || !strings.Contains(got, "MY_KEY") || strings.Contains(got, "s3cret") {
+			t.Errorf("logged %s", got)
+		}
+		if r, err := c.run(t.Context(), worker.Job{Input: []byte("{}")}); r != result || (err == nil) != (result != nil) {
+			t.Errorf("%s: result %q, %v", output, r, err)
+		}
 	}
 }
 

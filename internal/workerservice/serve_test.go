@@ -146,6 +146,52 @@ func TestAStopNamesTheDeadlineOfTheReleases(t *testing.T) {
 	<-answer
 }
 
+func TestServeAndMainReturnWhatPreventsThem(t *testing.T) {
+	closed := listen(t)
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var log emulatortest.Log
+	for name, tc := range map[string]struct {
+		l     net.Listener
+		spoil func(*Config)
+	}{
+		"a listener": {closed, func(*Config) {}},
+		"an option":  {listen(t), func(c *Config) { c.Options.MaxRuns = -1 }},
+		"a variable of OpenTelemetry": {listen(t), func(c *Config) {
+			t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "x")
+			c.Telemetry.Traces = "http://127.0.0.1:1"
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := parse("TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT=p", "FIRESTORE_EMULATOR_HOST=127.0.0.1:1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			tc.spoil(&c)
+			if err := Serve(t.Context(), c, tc.l, cloudrun.NewLogger(&log, "json", 0)); err == nil {
+				t.Error("no error")
+			}
+			if _, err := tc.l.Accept(); err == nil {
+				t.Error("the listener is open")
+			}
+		})
+	}
+	if !strings.Contains(log.String(), "anybody who reaches this process may call") {
+		t.Errorf("log: %s", &log)
+	}
+	env := map[string]string{"TASK_AUTH": "none", "GOOGLE_CLOUD_PROJECT": "p", "FIRESTORE_EMULATOR_HOST": "127.0.0.1:1", "PORT": "0", "LOG_LEVEL": "error", "OTEL_TRACES_EXPORTER": "x"}
+	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+	if code, err := Main(t.Context(), lookup, io.Discard); code != 2 || err == nil || !strings.HasPrefix(err.Error(), "OTEL_TRACES_EXPORTER: ") {
+		t.Errorf("a wrong variable: %d, %v", code, err)
+	}
+	env["OTEL_TRACES_EXPORTER"], env["OTEL_EXPORTER_OTLP_ENDPOINT"] = "otlp", "http://127.0.0.1:1"
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "x")
+	if code, err := Main(t.Context(), lookup, io.Discard); code != 1 || err == nil {
+		t.Errorf("Serve's error: %d, %v", code, err)
+	}
+}
+
 // Half a request is no run: it does not delay a stop, and causes no warning.
 func TestHalfARequestDoesNotDelayAStop(t *testing.T) {
 	analyzer, running, _ := untilStopped()
