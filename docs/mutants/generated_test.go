@@ -30,7 +30,7 @@ var elsewhere = map[string][]string{
 	"internal/doclock":     {"internal/doclockservice"},
 	"internal/doctor":      {"cmd/taskguard"},
 	"internal/lifecycle":   {"internal/delivery", "internal/doclock"},
-	"internal/telemetry":   {"internal/delivery"},
+	"internal/telemetry":   {"internal/cloudrun", "internal/delivery"},
 	"internal/wire":        {"emulator/firestore"},
 	"cmd/doclock":          {"internal/doclockservice"},
 	"cmd/internal/cli":     {"cmd/internal/operate", "cmd/operator-manager", "cmd/taskguard"},

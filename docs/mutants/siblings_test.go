@@ -100,7 +100,7 @@ var siblingRooms = []room{
 		{`),
 	}},
 	{"internal/doctor/rules_other.go", []bug{
-		seed("the queue leaves recovery no place", "TestAnswersOfGoogleAreChecked/dispatches#03", `n >= places`, `n > places`),
+		seed("the queue leaves recovery no place", "TestEachSeededMisconfigurationIsFoundByItsRuleAndNoOther/as_many_dispatches_as_places", `n >= places`, `n > places`),
 		seed("only the first kind's indexes are checked", "TestEachSeededMisconfigurationIsFoundByItsRuleAndNoOther",
 			`	for i := range d.Kinds {
 		needed`, `	for i := range d.Kinds[:1] {

@@ -42,6 +42,7 @@ func seededLive() []misconfiguration {
 		{"task to a malformed URL", "task-url", problem, task(func(t *doctor.Task) { t.URL = "https://%" })},
 		{"task without a token", "task-audience", problem, task(func(t *doctor.Task) { t.Audience = "" })},
 		{"task with another's token", "task-audience", problem, task(func(t *doctor.Task) { t.Audience = "https://other-1.run.app" })},
+		{"task with a token for the address and a slash", "task-audience", problem, task(func(t *doctor.Task) { t.Audience = workerURL + "/" })},
 		{"dispatch as long as the run", "task-deadline", problem, task(func(t *doctor.Task) { t.Deadline = 25 * time.Minute })},
 		{"task answered 401", "task-refused", problem, task(func(t *doctor.Task) { t.Last = codes.Unauthenticated })},
 		{"database of Datastore", "database-mode", problem, func(f *doctor.Facts) { f.Databases[0].Mode = "DATASTORE_MODE" }},
@@ -114,15 +115,6 @@ func TestOnlyTheAlertsOfThisDeploymentAreCounted(t *testing.T) {
 		if f := c.ask(t, t.Context()); f.Alerts != want {
 			t.Errorf("%d alerts, want %d", f.Alerts, want)
 		}
-	}
-}
-
-// A deleted analysis is answered 404, which is no error of a setting.
-func TestTheTaskOfADeletedAnalysisIsNotReported(t *testing.T) {
-	f := shipped(t)
-	f.Tasks[1].Last = codes.NotFound
-	if found, _ := doctor.Check(f); len(found) > 0 {
-		t.Errorf("%+v", found)
 	}
 }
 

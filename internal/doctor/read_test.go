@@ -268,26 +268,18 @@ func TestTheIndexesOfEachKindAreRead(t *testing.T) {
 func TestAnswersOfGoogleAreChecked(t *testing.T) {
 	for _, tc := range []struct{ path, old, replacement, rule string }{
 		{"", "", "", ""},
-		{"/services/taskguard-worker", `"timeoutSeconds":1560`, `"timeoutSeconds":300`, "run-timeout"},
 		{"/services/taskguard-worker", `"autoscaling.knative.dev/maxScale":"10"`, `"autoscaling.knative.dev/maxScale":"3"`, "dispatches"},
 		{"/services/taskguard-worker", `"run.googleapis.com/ingress":"all"`, `"run.googleapis.com/maxScale":"9"`, "dispatches"},
-		{"/services/taskguard-worker", `"containerConcurrency":10,`, `"containerConcurrency":5,`, "dispatches"},
-		{"/services/taskguard-worker", `"memory":"1Gi"`, `"memory":"512Mi"`, "memory"},
 		{"/services/taskguard-worker", `"run.googleapis.com/ingress":"all"`, `"run.googleapis.com/urls":"[\"https://taskguard-worker-1.europe-west3.run.app\"]"`, "target-url"},
 		{"/services/taskguard-worker", `"run.googleapis.com/ingress":"all"`, `"run.googleapis.com/urls":"[\"` + workerURL + `\",\"https://taskguard-worker-x-ew.a.run.app\"]"`, ""},
-		{"/services/taskguard-worker:getIamPolicy", caller, "x@example.com", "caller-not-invoker"},
-		{"/services/taskguard-worker:getIamPolicy", "roles/run.viewer", "roles/run.invoker", "invoker-public"},
 		{"/services/taskguard-doclock", `"run.googleapis.com/invoker-iam-disabled":"true"`, `"a":"b"`, "oidc-behind-iam"},
 		{"/services/taskguard-doclock", `"valueFrom":{"secretKeyRef":{"key":"latest","name":"taskguard-session"}}`, `"value":"0123456789012345678901234567890123456789"`, "plain-secret"},
 		{"/queues/analyses", `"maxAttempts":-1`, `"maxAttempts":100`, "queue-gives-up"},
-		{"/queues/analyses", `"minBackoff":"30s"`, `"minBackoff":"0.100s"`, "queue-hot"},
 		{"/queues/analyses", `"RUNNING"`, `"PAUSED"`, "queue-stopped"},
-		{"/queues/analyses", `"maxConcurrentDispatches":95`, `"maxConcurrentDispatches":100`, "dispatches"},
 		{"/indexes", "READY", "CREATING", "index-missing"},
 		{"/indexes", `"queryScope":"COLLECTION"`, `"queryScope":"COLLECTION_GROUP"`, "index-missing"},
 		{"/fields", "fields/input", "fields/other", "field-indexed"},
 		{"/fields", `fields/input","indexConfig":{`, `fields/input","indexConfig":{"usesAncestorConfig":true`, "field-indexed"},
-		{"/fields", "fields/checkpoint", "fields/other", "field-indexed"},
 		{"/jobs", workerURL + "/internal/tasks", "https://example.com/internal", "recovery-unscheduled"},
 		{"/jobs", `"code":-1`, `"code":7`, "recovery-failed"},
 		{"/jobs", `"code":-1`, `"code":0`, ""},
@@ -392,16 +384,9 @@ func TestEachRefusalLeavesTheOtherPartsChecked(t *testing.T) {
 		c := newCloud(t)
 		c.answers[refused] = ""
 		found, unchecked := doctor.Check(c.ask(t, t.Context()))
-		if len(found) > 0 || len(unchecked) == 0 {
+		if len(found) > 0 || len(unchecked) == 0 || unchecked[0].Why == "" || len(unchecked[0].Rules) == 0 {
 			t.Errorf("%s: %+v %+v", refused, found, unchecked)
 		}
-	}
-	c := newCloud(t)
-	delete(c.answers, "/v2/"+queueName)
-	found, unchecked := doctor.Check(c.ask(t, t.Context()))
-	if len(found) > 0 || len(unchecked) != 1 || !unchecked[0].Failed || !slices.Equal(unchecked[0].Parts, []string{"the queue"}) ||
-		!slices.Contains(unchecked[0].Rules, "dispatches") || !strings.Contains(unchecked[0].Why, queueName+" does not exist") {
-		t.Errorf("%+v %+v", found, unchecked)
 	}
 }
 

@@ -41,6 +41,7 @@ func use(ctx context.Context, t *telemetry.Telemetry) {
 	t.Acquired(ctx, "x", 2*time.Second)
 	t.Began(ctx, 3, true)
 	t.Began(ctx, 4, false)
+	t.Began(ctx, 4, false)
 	t.Ended(ctx)
 	t.Ran(ctx, "x", 5*time.Second)
 	t.Renewed(ctx, "x", 6*time.Second)
@@ -58,48 +59,44 @@ func use(ctx context.Context, t *telemetry.Telemetry) {
 
 func TestEachValueIsThatOfItsMetric(t *testing.T) {
 	want := map[string]string{
-		"deliveries": "http.response.status_code=200,outcome=x: 1", "rejections": "outcome=x: 1", "runs.active": ": 1", "run.duration": "outcome=x: 1 of 5", "run.attempt": ": 2 of 7",
-		"lock.acquire.duration": "outcome=x: 1 of 2", "lock.heartbeat.duration": "outcome=x: 1 of 6", "lock.steals": ": 1", "lock.losses": "reason=x: 1", "run.timeouts": "reason=x: 1",
-		"followups": "outcome=x: 1", "recoveries": ": 8", "checkpoint.size": ": 1 of 9", "stuck": ": 7", "analysis.start.duration": ": 1 of 10", "analysis.ready.duration": ": 1 of 11", "oldest.age": ": 12",
+		"deliveries": "http.response.status_code=200,kind=order,outcome=x: 1", "rejections": "kind=order,outcome=x: 1", "runs.active": "kind=order: 2",
+		"run.duration": "kind=order,outcome=x: 1 of 5", "run.attempt": "kind=order: 3 of 11", "lock.acquire.duration": "kind=order,outcome=x: 1 of 2",
+		"lock.heartbeat.duration": "kind=order,outcome=x: 1 of 6", "lock.steals": "kind=order: 1", "lock.losses": "kind=order,reason=x: 1",
+		"run.timeouts": "kind=order,reason=x: 1", "followups": "kind=order,outcome=x: 1", "recoveries": "kind=order: 8", "checkpoint.size": "kind=order: 1 of 9",
+		"stuck": "kind=order: 7", "analysis.start.duration": "kind=order: 1 of 10", "analysis.ready.duration": "kind=order: 1 of 11", "oldest.age": "kind=order: 12",
 	}
-	for kind, prefix := range map[string]string{"": "", "order": "kind=order"} {
-		reader := sdkmetric.NewManualReader()
-		tel, err := telemetry.New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), tracenoop.NewTracerProvider())
-		if err != nil {
-			t.Fatal(err)
+	reader := sdkmetric.NewManualReader()
+	tel, err := telemetry.New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), tracenoop.NewTracerProvider())
+	if err != nil {
+		t.Fatal(err)
+	}
+	use(t.Context(), tel.OfKind("order"))
+	var all metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &all); err != nil || len(all.ScopeMetrics) != 1 || all.ScopeMetrics[0].Scope.Name != telemetry.Scope {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for i, m := range all.ScopeMetrics[0].Metrics {
+		var got string
+		var bounds []float64
+		switch data := m.Data.(type) {
+		case metricdata.Sum[int64]:
+			got = fmt.Sprint(data.DataPoints[0].Attributes.Encoded(attribute.DefaultEncoder()), ": ", data.DataPoints[0].Value)
+		case metricdata.Gauge[int64]:
+			got = fmt.Sprint(data.DataPoints[0].Attributes.Encoded(attribute.DefaultEncoder()), ": ", data.DataPoints[0].Value)
+		case metricdata.Histogram[float64]:
+			p := data.DataPoints[0]
+			got, bounds = fmt.Sprint(p.Attributes.Encoded(attribute.DefaultEncoder()), ": ", p.Count, " of ", p.Sum), p.Bounds
 		}
-		use(t.Context(), tel.OfKind(kind))
-		var all metricdata.ResourceMetrics
-		if err := reader.Collect(t.Context(), &all); err != nil || len(all.ScopeMetrics) != 1 || all.ScopeMetrics[0].Scope.Name != telemetry.Scope {
-			t.Fatalf("%+v, %v", all, err)
+		declared := telemetry.Metrics()[i]
+		if got != want[strings.TrimPrefix(m.Name, "taskguard.")] || m.Name != declared.Name || m.Unit != declared.Unit || m.Description != declared.Description || !slices.Equal(bounds, declared.Buckets) {
+			t.Errorf("%s: %s, %+v, want %+v", m.Name, got, m, declared)
 		}
-		got := map[string]metricdata.Metrics{}
-		for _, m := range all.ScopeMetrics[0].Metrics {
-			got[m.Name] = m
-		}
-		for _, m := range telemetry.Metrics() {
-			var attrs attribute.Set
-			value, bounds := "", []float64(nil)
-			switch data := got[m.Name].Data.(type) {
-			case metricdata.Sum[int64]:
-				attrs, value = data.DataPoints[0].Attributes, fmt.Sprint(data.DataPoints[0].Value)
-			case metricdata.Gauge[int64]:
-				attrs, value = data.DataPoints[0].Attributes, fmt.Sprint(data.DataPoints[0].Value)
-			case metricdata.Histogram[float64]:
-				p := data.DataPoints[0]
-				attrs, value, bounds = p.Attributes, fmt.Sprint(p.Count, " of ", p.Sum), p.Bounds
-			}
-			text := attrs.Encoded(attribute.DefaultEncoder()) + ": " + value
-			expected := want[strings.TrimPrefix(m.Name, "taskguard.")]
-			if prefix != "" { // attributes are sorted
-				parts := append(strings.FieldsFunc(strings.Split(expected, ":")[0], func(r rune) bool { return r == ',' }), prefix)
-				slices.Sort(parts)
-				expected = strings.Join(parts, ",") + expected[strings.Index(expected, ":"):]
-			}
-			if text != expected || got[m.Name].Unit != m.Unit || got[m.Name].Description != m.Description || !slices.Equal(bounds, m.Buckets) {
-				t.Errorf("%s: %s, want %s: %+v", m.Name, text, expected, got[m.Name])
-			}
-		}
+	}
+	if len(all.ScopeMetrics[0].Metrics) != len(want) {
+		t.Errorf("%d metrics, want %d", len(all.ScopeMetrics[0].Metrics), len(want))
+	}
+	if tel.OfKind("") != tel {
+		t.Error("no kind is a kind")
 	}
 }
 
