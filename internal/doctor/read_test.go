@@ -48,6 +48,7 @@ func newCloud(t *testing.T) *cloud {
 	t.Helper()
 	const job = `{"name":"projects/my-project/locations/europe-west1/jobs/taskguard-recover","state":"ENABLED","status":{"code":-1},
 		"httpTarget":{"uri":"` + workerURL + `/internal/tasks/recover","httpMethod":"POST"}}`
+	const other = `{"name":"x/z","httpTarget":{"uri":"https://example.com/"}}`
 	index := func(field, by, order string) string {
 		return `{"queryScope":"COLLECTION","fields":[{"fieldPath":"` + field + `","order":"ASCENDING"},
 			{"fieldPath":"` + by + `","order":"` + order + `"},{"fieldPath":"__name__","order":"ASCENDING"}],"state":"READY"}`
@@ -84,7 +85,7 @@ func newCloud(t *testing.T) *cloud {
 			{"displayName":"Taskguard: tasks wait","enabled":true,"notificationChannels":["projects/my-project/notificationChannels/1"],
 			"conditions":[{"conditionPrometheusQueryLanguage":{"query":"logging_googleapis_com:user_taskguard_deliveries > 1"}}]},
 			{"displayName":"another's","enabled":true,"conditions":[{"conditionThreshold":{"filter":"resource.type=\"gce_instance\""}}]}]}`,
-		location + "/jobs": `{"jobs":[{"name":"x/y","pubsubTarget":{"topicName":"t"}},` + job + `]}`,
+		location + "/jobs": `{"jobs":[{"name":"x/y","pubsubTarget":{"topicName":"t"}},` + other + "," + job + "," + other + `]}`,
 	}}
 	c.Server = httptest.NewServer(c)
 	t.Cleanup(c.Close)
