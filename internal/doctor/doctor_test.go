@@ -239,6 +239,7 @@ func seeded() []misconfiguration {
 		{"indexed checkpoint", "field-indexed", problem, func(f *doctor.Facts) { delete(f.Indexes.Fields, "analyses/checkpoint") }},
 		{"indexed history", "field-indexed", advice, func(f *doctor.Facts) { delete(f.Indexes.Fields, "analyses/history") }},
 		{"expiry without a policy", "keep-no-ttl", advice, func(f *doctor.Facts) { set("KEEP_FINISHED", "2160h")(f); delete(f.Indexes.TTL, "analyses/expireAt") }},
+		{"expiry of another kind without a policy", "keep-no-ttl", advice, func(f *doctor.Facts) { orders(f); set("KEEP_FINISHED", "2160h")(f); f.Indexes.TTL["analyses/expireAt"] = true }},
 		{"no recovery", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs = f.Jobs[1:] }},
 		{"recovery by GET", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs[0].Method = "GET" }},
 		{"recovery on another path", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs[0].URI = workerURL + "/internal/recover" }},
