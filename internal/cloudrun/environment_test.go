@@ -46,7 +46,17 @@ func TestAFailureIsReturnedOrLogged(t *testing.T) {
 	until, end := context.WithCancel(t.Context())
 	end()
 	s := &sink{until: until, log: NewLogger(&log, "json", 0), signal: "traces"}
-	if s.export(t.Context(), func(context.Context) error { return errors.New("gone") }); !strings.Contains(log.String(), errNoTime.Error()) {
+	var exporting context.Context
+	s.export(t.Context(), func(ctx context.Context) error { exporting = ctx; return errors.New("gone") })
+	if !strings.Contains(log.String(), errNoTime.Error()) || exporting.Err() == nil {
 		t.Errorf("log: %s", &log)
+	}
+	var lines bytes.Buffer
+	r := slog.NewRecord(time.Now(), 0, "m", 0)
+	r.Add("a", 1, "b", 2, "c", 3, "d", 4, "e", 5, "f", 6, "g", 7, "h", 8)
+	r.Add("i", 9) // there is room for the trace's fields in what copies of r share
+	h := NewLogger(&lines, "json", 0).Handler()
+	if err := errors.Join(h.Handle(traced(t, "X-Cloud-Trace-Context: "+someTrace), r), h.Handle(traced(t, "X-Cloud-Trace-Context: "+someTrace), r)); err != nil || strings.Contains(lines.String(), "BUG") {
+		t.Errorf("a record that two handlers get: %s, %v", &lines, err)
 	}
 }

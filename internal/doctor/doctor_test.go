@@ -90,6 +90,8 @@ func TestAMistakeInAFileIsFound(t *testing.T) {
 		{"service.yaml", "STALL_TIMEOUT", "STALL_TIMOUT", "unknown-variable"},
 		{"service.yaml", "europe-west1.run.app", "europe-west1.run.app/", ""},
 		{"service.yaml", "memory: 1Gi", "ephemeral-storage: 1Gi", "memory"},
+		{"service.yaml", "timeoutSeconds: 1560", "", "run-timeout"},
+		{"service.yaml", "containerConcurrency: 10", "", "memory"},
 		{"service.yaml", "value: builtin:document", "value: exec:/no/such/program -x\n            - name: ANALYZER_ENV\n              value: MODEL", ""},
 		{"service.yaml", "value: builtin:document", "value: 'exec:'", "environment"},
 		{"service.yaml", "value: builtin:document", "value: builtin:document\n            - name: ANALYZER_ENV\n              value: MODEL", "environment"},
@@ -239,7 +241,11 @@ func seeded() []misconfiguration {
 		{"indexed checkpoint", "field-indexed", problem, func(f *doctor.Facts) { delete(f.Indexes.Fields, "analyses/checkpoint") }},
 		{"indexed history", "field-indexed", advice, func(f *doctor.Facts) { delete(f.Indexes.Fields, "analyses/history") }},
 		{"expiry without a policy", "keep-no-ttl", advice, func(f *doctor.Facts) { set("KEEP_FINISHED", "2160h")(f); delete(f.Indexes.TTL, "analyses/expireAt") }},
-		{"expiry of another kind without a policy", "keep-no-ttl", advice, func(f *doctor.Facts) { orders(f); set("KEEP_FINISHED", "2160h")(f); f.Indexes.TTL["analyses/expireAt"] = true }},
+		{"expiry of another kind without a policy", "keep-no-ttl", advice, func(f *doctor.Facts) {
+			orders(f)
+			set("KEEP_FINISHED", "2160h")(f)
+			f.Indexes.TTL["analyses/expireAt"] = true
+		}},
 		{"no recovery", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs = f.Jobs[1:] }},
 		{"recovery by GET", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs[0].Method = "GET" }},
 		{"recovery on another path", "recovery-unscheduled", problem, func(f *doctor.Facts) { f.Jobs[0].URI = workerURL + "/internal/recover" }},
