@@ -163,7 +163,7 @@ func TestAChannelHasTheEventsOfItsRoomAndTheStateFirst(t *testing.T) {
 	if f := p.subscribe(channel, ""); f != (frame{succeed, channel, "{}"}) {
 		t.Fatalf("got %+v", f)
 	}
-	p.wantAlive() // a free room has no event
+	p.wantEvent(channel, unlocked, documentlock.Current) // perhaps freed while the client was away
 	got, _ := b.take()
 	if m := p.wantEvent(channel, locked, documentlock.Acquired); *m.Holder != got.Holder || m.Room != "room" || !m.Expires.Equal(got.ExpiresAt) {
 		t.Errorf("got %+v, want holder %s, %v", m, got.Holder, got.ExpiresAt)
@@ -205,6 +205,25 @@ func TestAnEscapedChannelNamesItsRoom(t *testing.T) {
 		}
 		if m := p.wantEvent(channel, locked, documentlock.Current); m.Room != room {
 			t.Errorf("%s: got room %s, want %s", channel, m.Room, room)
+		}
+	}
+}
+
+func TestChannelsAndEventsHaveTheApplicationsNames(t *testing.T) {
+	b := newPusherSite(t, func(s *setup) {
+		s.options.Pusher.Channel, s.options.Pusher.Namespace = "rooms.{room}.lock", `App\Events`
+	}).browser(t)
+	b.take()
+	p := b.connect()
+	for _, foreign := range []string{"documents.room", "rooms.room", "xrooms.room.lock", "rooms.lock", "rooms..lock", "private-private-rooms.room.lock"} {
+		p.send("pusher:subscribe", map[string]string{"channel": foreign})
+		p.wantRefused(foreign)
+	}
+	_, auth := b.authorized(p.id, "private-rooms.room.lock")
+	for _, channel := range []string{"rooms.room.lock", "private-rooms.room.lock"} {
+		p.subscribe(channel, auth)
+		if f := p.frame(); f.Event != `App\Events\DocumentLocked` || f.Channel != channel || !strings.Contains(f.Data, `"type":"DocumentLocked","room_id":"room"`) {
+			t.Errorf("got %+v", f)
 		}
 	}
 }
@@ -311,7 +330,9 @@ func TestABadMessageClosesTheSocket(t *testing.T) {
 
 func TestSubscriptionsAreBounded(t *testing.T) {
 	s := newPusherSite(t, func(s *setup) { s.options.MaxSockets = 22 })
-	p := s.browser(t).connect()
+	b := s.browser(t)
+	b.ask(http.MethodGet, "/") // begins a session
+	p := b.connect()
 	for i := range 10_000 {
 		channel, want := fmt.Sprintf("documents.%d", i), succeed
 		if i >= 20 {
@@ -319,10 +340,12 @@ func TestSubscriptionsAreBounded(t *testing.T) {
 		}
 		if f := p.subscribe(channel, ""); f.Event != want || f.Channel != channel {
 			t.Fatalf("got %+v, want %s", f, want)
+		} else if want == succeed {
+			p.wantEvent(channel, unlocked, documentlock.Current)
 		}
 	}
-	p.wantAlive()
 	p.subscribe("documents.0", "") // instead of the first
+	p.wantEvent("documents.0", unlocked, documentlock.Current)
 	p.wantAlive()
 	other := s.browser(t).connect() // the last that fits
 	if f := other.subscribe("documents.0", ""); f.Event != "pusher:subscription_error" || !strings.Contains(f.Data, `"status":4301`) {
@@ -332,6 +355,45 @@ func TestSubscriptionsAreBounded(t *testing.T) {
 	p.send("pusher:unsubscribe", map[string]string{"channel": "documents.0"})
 	p.wantAlive()
 	for other.subscribe("documents.0", "").Event != succeed { // p's subscription ends soon
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestClientsWithoutASessionHaveHalfOfTheSockets(t *testing.T) {
+	s := newPusherSite(t, func(s *setup) { s.options.MaxSockets = 8 })
+	stranger, user := s.browser(t), s.browser(t)
+	user.ask(http.MethodGet, "/") // begins a session
+	first := stranger.listen(lockPath+"/ws", websocket.DialOptions{})
+	p := stranger.connect()
+	for _, channel := range []string{"documents.a", "documents.b"} {
+		if f := p.subscribe(channel, ""); f.Event != succeed {
+			t.Fatalf("got %+v", f)
+		}
+		p.wantEvent(channel, unlocked, documentlock.Current)
+	}
+
+	for _, path := range []string{lockPath + "/ws", appPath} {
+		stranger.want(http.StatusServiceUnavailable, `{"success":false,"error":"unavailable","message":"too many connections here; try again"}`,
+			http.MethodGet, path, upgrade()...)
+	}
+	if f := p.subscribe("documents.c", ""); f.Event != "pusher:subscription_error" || !strings.Contains(f.Data, `"status":4301`) {
+		t.Errorf("got %+v, want it refused", f)
+	}
+	const private = "private-documents.c" // a session has signed it
+	if f := p.subscribe(private, signature(app.Secret, p.id, private)); f.Event != succeed {
+		t.Errorf("got %+v", f)
+	}
+	user.listen(lockPath+"/ws", websocket.DialOptions{}).next()
+	of := user.connect()
+	if f := of.subscribe("documents.a", ""); f.Event != succeed {
+		t.Errorf("got %+v", f)
+	}
+
+	if err := first.conn.Close(websocket.StatusNormalClosure, ""); err != nil {
+		t.Fatal(err)
+	}
+	p.wantEvent(private, unlocked, documentlock.Current)
+	for p.subscribe("documents.c", "").Event != succeed { // the socket ends soon
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -349,6 +411,7 @@ func TestAStopMakesPusherClientsConnectAgain(t *testing.T) {
 	s := newPusherSite(t, nil)
 	p := s.browser(t).connect()
 	p.subscribe("documents.room", "")
+	p.wantEvent("documents.room", unlocked, documentlock.Current)
 	s.stop()
 	p.wantError(4200)
 	if got := p.closed(); got != 4200 {

@@ -1,8 +1,12 @@
 package doclock_test
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,6 +64,64 @@ func TestTheLocksOfASessionAreBounded(t *testing.T) {
 		time.Sleep(12 * time.Second) // b and c too
 		ask(one, mine, http.MethodPost, "a", 200)
 	})
+}
+
+// delayed delays the first reading of each room by two seconds.
+type delayed struct {
+	lease.Store[documentlock.Lock]
+	read *sync.Map
+}
+
+func (d delayed) Load(ctx context.Context, room string) (lease.Cell[documentlock.Lock], error) {
+	if _, again := d.read.LoadOrStore(room, true); !again {
+		time.Sleep(2 * time.Second)
+	}
+	return d.Store.Load(ctx, room)
+}
+
+// Two clients want each room. The first request of a room is the last that reaches the store.
+func TestRacingRequestsOfASessionStayWithinItsLimit(t *testing.T) {
+	for name, race := range map[string]struct {
+		method, tab string // of the second request for each room
+		want        []int
+	}{
+		"another client takes the room": {http.MethodPost, "b", []int{200, 200, 429}},
+		"the client releases the room":  {http.MethodDelete, "a", []int{200, 200, 200}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				locks, err := documentlock.New(delayed{&lease.Memory[documentlock.Lock]{}, &sync.Map{}}, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				h := doclock.NewServer(t.Context(), locks, nil, cookies(t), doclock.Options{SessionLocks: 4})
+				cookie, held := begun(t, h), atomic.Int32{}
+				ask := func(method, room, tab string) int {
+					status, _, _ := visit(t, h, method, "/api/documents/"+room+"/lock", cookie, doclock.ClientHeader, tab)
+					if status == http.StatusOK && method == http.MethodPost {
+						held.Add(1)
+					}
+					return status
+				}
+				var first sync.WaitGroup
+				for i, want := range race.want {
+					room := fmt.Sprint(i)
+					first.Go(func() { ask(http.MethodPost, room, "a") })
+					synctest.Wait()
+					if got := ask(race.method, room, race.tab); got != want {
+						t.Errorf("room %d: %d, want %d", i, got, want)
+					}
+				}
+				for i := range 4 { // the others are not read at once
+					first.Go(func() { ask(http.MethodPost, fmt.Sprint("more", i), "a") })
+				}
+				first.Wait()
+				if got := held.Load(); got > 4 {
+					t.Errorf("the session holds %d locks, want at most 4", got)
+				}
+			})
+		})
+	}
 }
 
 func TestTheSocketsOfASessionAreBounded(t *testing.T) {

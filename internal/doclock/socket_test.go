@@ -256,6 +256,7 @@ func TestAStopClosesTheSocketsWithGoingAway(t *testing.T) {
 func TestSocketsAreBounded(t *testing.T) {
 	s := newSite(t, func(s *setup) { s.options.MaxSockets = 2 })
 	b := s.browser(t)
+	b.ask(http.MethodGet, "/") // begins a session
 	first := b.listen(lockPath+"/ws", websocket.DialOptions{})
 	first.next()
 	b.listen("/api/documents/other/lock/ws", websocket.DialOptions{}).next()
