@@ -502,11 +502,13 @@ func TestADisplayNameIsShownToThoseWithASession(t *testing.T) {
 }
 
 // ofUser7 returns the cookie that an application makes for its user 7, あおい.
-func ofUser7() string {
-	signed := fmt.Sprintf("v1.user-7.%d.44GC44GK44GE", time.Now().Unix())
+func ofUser7() string { return signed(fmt.Sprintf("v1.user-7.%d.44GC44GK44GE", time.Now().Unix())) }
+
+// signed returns a cookie as an application makes it.
+func signed(text string) string {
 	h := hmac.New(sha256.New, secret)
-	h.Write([]byte(doclock.CookieName + "\n" + signed))
-	return doclock.CookieName + "=" + signed + "." + base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+	h.Write([]byte(doclock.CookieName + "\n" + text))
+	return doclock.CookieName + "=" + text + "." + base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
 func TestASessionOfTheApplicationIsNotRenewed(t *testing.T) {
@@ -514,11 +516,16 @@ func TestASessionOfTheApplicationIsNotRenewed(t *testing.T) {
 		all := cookies(t)
 		all.Application = true
 		named, anonymous := ofUser7(), begun(t, memory(t, cookies(t)))
+		mail := signed(fmt.Sprintf("v1.a%%40x%%2Etest.%d", time.Now().Unix()))
 		time.Sleep(16 * 24 * time.Hour)
 		for cookie, k := range map[string]*doclock.Cookies{named: cookies(t), anonymous: all} {
 			if status, body, set := visit(t, memory(t, k), http.MethodPost, lockPath, cookie); status != http.StatusOK || set != nil {
 				t.Errorf("%s: %d %s, cookie %v", cookie, status, body, set)
 			}
+		}
+		_, _, renewed := visit(t, memory(t, cookies(t)), http.MethodPost, lockPath, mail)
+		if renewed == nil || !strings.HasPrefix(renewed.Value, "v1.a@x%2Etest.") {
+			t.Errorf("one without a name is renewed as %v", renewed)
 		}
 	})
 }
