@@ -1,7 +1,9 @@
 package documentlock
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,8 +13,8 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// cases are behaviours of a room "r", each on a store of its own and in virtual
-// time. The TTL is 30 s.
+// cases are behaviours of a room "r", each on stores of its own, whose clocks differ from
+// this machine's, and in virtual time. The TTL is 30 s.
 var cases = map[string]func(t *testing.T, s *store, l *Locks){
 	"AFreeRoomIsLockedFor30s": func(t *testing.T, s *store, l *Locks) { // D1
 		got := acquire(t, l, "r", "s/1")
@@ -174,6 +176,24 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("swept %d, %v; left %v", n, err, s.records)
 		}
 	},
+	"ASweepHasManyPages": func(t *testing.T, s *store, l *Locks) {
+		for i := range 2*sweepBatch + 1 {
+			s.put(fmt.Sprint(i), Lock{Lease: lease.Lease{Owner: "s/1", Token: 1, ExpiresAt: s.now()}})
+		}
+		time.Sleep(time.Millisecond)
+		if n, err := l.Sweep(t.Context(), s); err != nil || n != 2*sweepBatch+1 || len(s.records) != 0 {
+			t.Errorf("swept %d, %v; left %d", n, err, len(s.records))
+		}
+	},
+	"ARoomThatCannotBeSweptDoesNotStopTheOthers": func(t *testing.T, s *store, _ *Locks) {
+		for i := range 3 {
+			s.put(fmt.Sprint(i), Lock{Lease: lease.Lease{Owner: "s/1", Token: 1, ExpiresAt: s.now()}})
+		}
+		time.Sleep(time.Millisecond)
+		if n, err := on(t, refusing{s, "0"}).Sweep(t.Context(), s); !errors.Is(err, lease.ErrRefused) || n != 2 || len(s.records) != 1 {
+			t.Errorf("swept %d, %v; left %v", n, err, s.records)
+		}
+	},
 	"ARoomsIDHasAtMost512BytesAndAnOwnerOne": func(t *testing.T, _ *store, l *Locks) {
 		acquire(t, l, strings.Repeat("x", MaxRoom), "s/1")
 		if _, err := l.Acquire(t.Context(), strings.Repeat("x", MaxRoom+1), "s/1"); !errors.Is(err, lease.ErrInvalidKey) {
@@ -185,13 +205,29 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 	},
 }
 
+// refusing refuses to change a room.
+type refusing struct {
+	*store
+	room string
+}
+
+func (r refusing) Swap(ctx context.Context, room string, prev lease.Cell[Lock], next Lock) (lease.Cell[Lock], error) {
+	if room == r.room {
+		return lease.Cell[Lock]{}, lease.ErrRefused
+	}
+	return r.store.Swap(ctx, room, prev, next)
+}
+
 func TestLocks(t *testing.T) {
 	for name, run := range cases {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s, l := open(t)
-				run(t, s, l)
-			})
+			for _, ahead := range clocks {
+				synctest.Test(t, func(t *testing.T) {
+					s, l := open(t)
+					s.ahead = ahead
+					run(t, s, l)
+				})
+			}
 		})
 	}
 }

@@ -30,12 +30,15 @@ func TestFeed(t *testing.T) {
 	} {
 		for name, run := range cases {
 			t.Run(about+"/"+name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					s, l := open(t)
-					n := &feedTest{store: s, faulty: leasetest.NewFaulty(s, nil), locks: l}
-					n.feed = NewFeed(on(t, n.faulty), s, slog.New(slog.NewTextHandler(&n.log, nil)))
-					run(t, n)
-				})
+				for _, ahead := range clocks {
+					synctest.Test(t, func(t *testing.T) {
+						s, l := open(t)
+						s.ahead = ahead
+						n := &feedTest{store: s, faulty: leasetest.NewFaulty(s, nil), locks: l}
+						n.feed = NewFeed(on(t, n.faulty), s, slog.New(slog.NewTextHandler(&n.log, nil)))
+						run(t, n)
+					})
+				}
 			})
 		}
 	}
