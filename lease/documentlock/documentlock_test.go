@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -31,10 +32,14 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 	"ARefusalShowsSinceWhenTheRoomIsHeld": func(t *testing.T, s *store, l *Locks) { // C: 409
 		first := acquire(t, l, "r", "s/1")
 		time.Sleep(29 * time.Second)
+		extended, err := l.Extend(t.Context(), "r", "s/1")
+		if err != nil {
+			t.Fatal(err)
+		}
 		before := s.records["r"]
-		_, err := l.Acquire(t.Context(), "r", "s/2")
+		_, err = l.Acquire(t.Context(), "r", "s/2")
 		var held *HeldError
-		if !errors.As(err, &held) || !held.LockedAt.Equal(first.Lock.LockedAt) || !held.ExpiresAt.Equal(first.Lock.ExpiresAt) {
+		if !errors.As(err, &held) || !held.LockedAt.Equal(first.Lock.LockedAt) || !held.ExpiresAt.Equal(extended.Lock.ExpiresAt) {
 			t.Errorf("err = %#v, want held since %v", err, first.Lock.LockedAt)
 		}
 		if inner := (*lease.HeldError)(nil); !errors.As(err, &inner) {
@@ -45,11 +50,20 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 		}
 	},
 	"AnExpiredLockIsTakenByAnother": func(t *testing.T, _ *store, l *Locks) { // D1
-		first := acquire(t, l, "r", "s/1")
-		time.Sleep(30 * time.Second)
-		second := acquire(t, l, "r", "s/2")
-		if second.Lock.Token <= first.Lock.Token || second.Lock.Holder == first.Lock.Holder {
-			t.Errorf("%+v after %+v; want a larger token and another holder", second.Lock, first.Lock)
+		last := acquire(t, l, "r", "s/1")
+		for i := range 20 {
+			time.Sleep(30 * time.Second)
+			next := acquire(t, l, "r", fmt.Sprint("s/", i%2))
+			if next.Lock.Token <= last.Lock.Token || next.Lock.Holder == last.Lock.Holder || next.Lock.Attempts != 0 {
+				t.Errorf("%+v after %+v; want a larger token and another holder", next.Lock, last.Lock)
+			}
+			last = next
+		}
+	},
+	"ALockIsTrustedFromTheStartOfTheRequest": func(t *testing.T, s *store, _ *Locks) {
+		slow := leasetest.NewFaulty(s, leasetest.Every(leasetest.Swap, leasetest.SlowReply))
+		if got := acquire(t, on(t, slow), "r", "s/1"); time.Until(got.Until) > 26*time.Second {
+			t.Errorf("can be relied on for %v, want a second less for the reply", time.Until(got.Until))
 		}
 	},
 	"AHeartbeatReplacesTheExpiryAndDoesNotAddToIt": func(t *testing.T, _ *store, l *Locks) { // D2; C: the owner's POST is one
@@ -186,12 +200,19 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 		}
 	},
 	"ARoomThatCannotBeSweptDoesNotStopTheOthers": func(t *testing.T, s *store, _ *Locks) {
-		for i := range 3 {
+		for i := range 200 {
 			s.put(fmt.Sprint(i), Lock{Lease: lease.Lease{Owner: "s/1", Token: 1, ExpiresAt: s.now()}})
 		}
 		time.Sleep(time.Millisecond)
-		if n, err := on(t, refusing{s, "0"}).Sweep(t.Context(), s); !errors.Is(err, lease.ErrRefused) || n != 2 || len(s.records) != 1 {
+		if n, err := on(t, refusing{s, "0"}).Sweep(t.Context(), s); !errors.Is(err, lease.ErrRefused) || n != 199 || len(s.records) != 1 {
 			t.Errorf("swept %d, %v; left %v", n, err, s.records)
+		}
+	},
+	"ASweepEndsIfAllThatItFindsAreHeld": func(t *testing.T, s *store, l *Locks) {
+		acquire(t, l, "r", "s/1")
+		f := &stale{found: slices.Repeat([]Change{{"r", s.cell("r", time.Now())}}, sweepBatch)}
+		if n, err := l.Sweep(t.Context(), f); err != nil || n != 0 || f.calls != 1 {
+			t.Errorf("swept %d in %d pages, %v", n, f.calls, err)
 		}
 	},
 	"ARoomsIDHasAtMost512BytesAndAnOwnerOne": func(t *testing.T, _ *store, l *Locks) {
@@ -203,6 +224,19 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Error("acquired without an owner")
 		}
 	},
+}
+
+// stale is a Finder whose index is behind. It fails after some pages.
+type stale struct {
+	found []Change
+	calls int
+}
+
+func (f *stale) Lapsed(context.Context, int) ([]Change, error) {
+	if f.calls++; f.calls > 3 {
+		return nil, errors.New("too many pages")
+	}
+	return f.found, nil
 }
 
 // refusing refuses to change a room.
