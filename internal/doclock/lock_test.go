@@ -171,6 +171,9 @@ func TestTwoTabsOfOneSessionAreTwoOwners(t *testing.T) {
 			t.Errorf("%v: %d %s, want 409", h, status, body)
 		}
 	}
+	if status, body := b.ask(http.MethodGet, lockPath, header, strings.Repeat("x", 64)); status != http.StatusOK {
+		t.Errorf("64 characters: %d %s", status, body)
+	}
 	if status, body := b.ask(http.MethodPut, lockPath, header, "tab-1"); status != http.StatusOK {
 		t.Errorf("the first tab: %d %s", status, body)
 	}

@@ -16,6 +16,7 @@ import (
 	"taskguard/internal/doclock"
 	"taskguard/lease"
 	"taskguard/lease/documentlock"
+	"taskguard/lease/leasetest"
 )
 
 const tooManyLocks = `{"success":false,"error":"too_many_locks","message":"this session holds too many locks; release one"}`
@@ -63,6 +64,33 @@ func TestTheLocksOfASessionAreBounded(t *testing.T) {
 		ask(one, mine, http.MethodPost, "a", 429)
 		time.Sleep(12 * time.Second) // b and c too
 		ask(one, mine, http.MethodPost, "a", 200)
+	})
+}
+
+// A request whose outcome is unknown may have acquired the lock, or not have released it.
+func TestALockOfUnknownOutcomeCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := leasetest.NewFaulty(&lease.Memory[documentlock.Lock]{}, nil)
+		locks, err := documentlock.New(store, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := doclock.NewServer(t.Context(), locks, nil, cookies(t), doclock.Options{SessionLocks: 1})
+		cookie := begun(t, h)
+		for _, c := range []struct {
+			method, room string
+			fault        leasetest.Plan
+			want         int
+		}{
+			{http.MethodPost, "a", leasetest.Always(leasetest.Unavailable), 503}, {http.MethodPost, "b", nil, 429},
+			{http.MethodPost, "a", nil, 200}, {http.MethodDelete, "a", leasetest.Always(leasetest.Unavailable), 503}, {http.MethodPost, "b", nil, 429},
+			{http.MethodDelete, "a", nil, 200}, {http.MethodPost, "b", nil, 200},
+		} {
+			store.SetPlan(c.fault)
+			if status, body, _ := visit(t, h, c.method, "/api/documents/"+c.room+"/lock", cookie); status != c.want {
+				t.Errorf("%s %s: %d %s, want %d", c.method, c.room, status, body, c.want)
+			}
+		}
 	})
 }
 

@@ -27,7 +27,7 @@ func TestTheDefaultsAreTheContracts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Port != 8080 || c.Database != "(default)" || c.Collection != "documentLocks" || c.TTL != 30*time.Second ||
-		c.Sweep != time.Minute || c.Sessions != "cookie" || c.LogFormat != "json" {
+		c.Sweep != time.Minute || c.Locks != 100 || c.Sockets != 100 || c.Sessions != "cookie" || c.LogFormat != "json" {
 		t.Errorf("config = %+v", c)
 	}
 }
