@@ -219,7 +219,7 @@ func TestAStoreOutOfReachIsUnavailable(t *testing.T) {
 		t.Errorf("refused: %d %s", status, body)
 	}
 	log := b.site.log.String()
-	if !strings.Contains(log, "level=WARN") || strings.Contains(log, `room \"room\"`) {
+	if !strings.Contains(log, "level=WARN") || !strings.Contains(log, "repo: read room") || strings.Contains(log, `room \"room\"`) {
 		t.Errorf("the log holds no warning, or the room: %s", log)
 	}
 	synctest.Test(t, func(t *testing.T) { // it tries again for some seconds

@@ -280,7 +280,8 @@ func TestAPrivateChannelNeedsASession(t *testing.T) {
 }
 
 func TestSocketsOfThePusherProtocolAreRefusedByCode(t *testing.T) {
-	enabled := newPusherSite(t, nil)
+	enabled, disabled := newPusherSite(t, nil), newSite(t, nil)
+	disabled.browser(t).want(http.StatusNotFound, `{"success":false,"error":"no_such_route","message":"no such route"}`, http.MethodPost, "/broadcasting/auth")
 	for _, c := range []struct {
 		site *site
 		path string
@@ -288,7 +289,7 @@ func TestSocketsOfThePusherProtocolAreRefusedByCode(t *testing.T) {
 	}{
 		{enabled, "/app/other?protocol=7", 4001}, {enabled, "/app/key%20?protocol=7", 4001},
 		{enabled, "/app/key", 4008}, {enabled, "/app/key?protocol=6", 4007}, {enabled, "/app/key?protocol=x", 4007},
-		{newSite(t, nil), appPath, 4003},
+		{disabled, appPath, 4003},
 	} {
 		p := &pusher{socket: c.site.browser(t).listen(c.path, websocket.DialOptions{})}
 		p.wantError(c.code)
@@ -308,7 +309,7 @@ func TestABadMessageClosesTheSocket(t *testing.T) {
 		text string
 		want websocket.StatusCode
 	}{
-		"1 MiB":          {websocket.MessageText, strings.Repeat("x", 1<<20), websocket.StatusMessageTooBig},
+		"over 4 KiB":     {websocket.MessageText, strings.Repeat("x", 4<<10+1), websocket.StatusMessageTooBig},
 		"no JSON":        {websocket.MessageText, "x", 4200},
 		"another type":   {websocket.MessageText, `{"event":7}`, 4200},
 		"no channel":     {websocket.MessageText, `{"event":"pusher:subscribe","data":"x"}`, 4200},
@@ -458,7 +459,7 @@ func TestAnotherOriginIsServedOnlyIfItIsNamed(t *testing.T) {
 	const requested = "traceparent,x-lock-client,x-xsrf-token"
 	preflight := b.do(http.MethodOptions, lockPath, http.NoBody, append(from, "Access-Control-Request-Method", "PUT", "Access-Control-Request-Headers", requested)...)
 	if preflight.status != http.StatusNoContent || !strings.Contains(preflight.header.Get("Access-Control-Allow-Methods"), "PUT") ||
-		preflight.header.Get("Access-Control-Allow-Headers") != requested {
+		preflight.header.Get("Access-Control-Allow-Headers") != requested || preflight.header.Get("Access-Control-Max-Age") != "600" {
 		t.Errorf("preflight: %+v", preflight)
 	}
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodGet, http.MethodDelete} {
@@ -562,7 +563,7 @@ func (b *browser) state(t *testing.T, channel string) string {
 }
 
 func TestANameThatCannotBeShownIsNone(t *testing.T) {
-	for name, want := range map[string]string{"Ann": "Ann", strings.Repeat("x", 257): "", "a\nb": "", "a\xff": ""} {
+	for name, want := range map[string]string{"Ann": "Ann", strings.Repeat("x", 256): strings.Repeat("x", 256), strings.Repeat("x", 257): "", "a\nb": "", "a\xff": ""} {
 		caller, err := doclock.Accounts{Verifier: named(name)}.Caller(nil, &http.Request{Header: http.Header{}}, false)
 		if err != nil || caller.Name != want {
 			t.Errorf("%q: got %q, %v, want %q", name, caller.Name, err, want)

@@ -83,7 +83,7 @@ func TestALockOfUnknownOutcomeCounts(t *testing.T) {
 			want         int
 		}{
 			{http.MethodPost, "a", leasetest.Always(leasetest.Unavailable), 503}, {http.MethodPost, "b", nil, 429},
-			{http.MethodPost, "a", nil, 200}, {http.MethodDelete, "a", leasetest.Always(leasetest.Unavailable), 503}, {http.MethodPost, "b", nil, 429},
+			{http.MethodPost, "b", leasetest.Always(leasetest.Unavailable), 503}, {http.MethodPost, "a", nil, 200}, {http.MethodDelete, "a", leasetest.Always(leasetest.Unavailable), 503}, {http.MethodPost, "b", nil, 429},
 			{http.MethodDelete, "a", nil, 200}, {http.MethodPost, "b", nil, 200},
 		} {
 			store.SetPlan(c.fault)
@@ -105,6 +105,14 @@ func (d delayed) Load(ctx context.Context, room string) (lease.Cell[documentlock
 		time.Sleep(2 * time.Second)
 	}
 	return d.Store.Load(ctx, room)
+}
+
+// stopped returns the number of requests in progress that a stop waits for.
+func stopped(t *testing.T, h *doclock.Server) int {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return h.Drain(ctx)
 }
 
 // Two clients want each room. The first request of a room is the last that reaches the store.
@@ -142,6 +150,9 @@ func TestRacingRequestsOfASessionStayWithinItsLimit(t *testing.T) {
 				}
 				for i := range 4 { // the others are not read at once
 					first.Go(func() { ask(http.MethodPost, fmt.Sprint("more", i), "a") })
+				}
+				if requests := stopped(t, h); requests == 0 {
+					t.Error("a stop waits for no request")
 				}
 				first.Wait()
 				if got := held.Load(); got > 4 {

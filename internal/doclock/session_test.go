@@ -153,6 +153,9 @@ func deleted(c *http.Cookie) bool {
 
 func TestAForgedCookieIsRefused(t *testing.T) {
 	h := memory(t, cookies(t))
+	if _, err := doclock.NewCookies([]byte(strings.Repeat("x", doclock.MinSecret-1))); err == nil {
+		t.Error("a short secret is accepted")
+	}
 	other, err := doclock.NewCookies([]byte(strings.Repeat("x", doclock.MinSecret)))
 	if err != nil {
 		t.Fatal(err)
