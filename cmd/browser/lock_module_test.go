@@ -322,6 +322,35 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 			want: `[["renew-failed","none","renew-failed","none","renew-failed"],[]]`,
 		},
 		{
+			name: "an error of a listener or of onReadonly changes nothing, and the page gets it",
+			script: `(async () => {
+				const reported = [];
+				const report = globalThis.reportError;
+				globalThis.reportError = ({ message }) => reported.push(message);
+				const stop = locks.subscribeLockEvents(({ type }) => { if (type === 'lock:acquired') throw new Error(type); });
+				await locks.withProjectLock(() => failure(locks.acquireProjectLock({ ...quick, retryLimit: 1, onReadonly: () => { throw new Error('mine'); } })), quick);
+				stop();
+				globalThis.reportError = report;
+				return [reported, events.at(-1).type];
+			})()`,
+			want: `[["lock:acquired","mine"],"lock:released"]`,
+		},
+		{
+			name: "a wait is 4 s at most, unless a longer one is the first",
+			script: `(async () => {
+				const longest = [];
+				for (const backoff of [{ initialMs: 1, factor: 1e6 }, { initialMs: 5000, factor: 1 }]) {
+					const abort = new AbortController();
+					fail('POST', 9);
+					const stop = locks.subscribeAllLockEvents(({ type, waitMs }) => { if (type === 'lock:waiting' && waitMs > 1) { longest.push(waitMs); abort.abort(); } });
+					await failure(locks.acquireProjectLock({ ...quick, backoffMs: undefined, backoff, signal: abort.signal }));
+					stop();
+				}
+				return longest;
+			})()`,
+			want: `[4000,5000]`,
+		},
+		{
 			name: "an error of the work releases the lock and is thrown",
 			script: `locks.withProjectLock(() => { throw new Error('mine'); }, quick)
 				.catch((error) => [error.message, events.at(-1).type])`,
@@ -410,13 +439,19 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 				};
 				const lease = await locks.acquireProjectLock(quick);
 				const left = Date.parse(lease.expiresAt) - Date.now();
-				const renewed = await locks.renewProjectLock(lease);
+				const renewed = await locks.renewProjectLock(lease, { ttlMs: 20000 });
 				const leftThen = Date.parse(renewed.expiresAt) - Date.now();
+				const { validForMs } = await locks.confirmProjectLock(lease);
+				globalThis.fetch = async () => {
+					await new Promise((resolve) => setTimeout(resolve, 1000));
+					return new Response('{"valid_for_ms":10000}');
+				};
+				const confirmed = await locks.confirmProjectLock(lease);
 				globalThis.fetch = ask;
 				await locks.releaseProjectLock(lease);
-				return [left <= 24001, leftThen <= 24001, left > 15000];
+				return [left <= 24001, leftThen <= 19001, validForMs <= 18001, confirmed.validForMs <= 9001, left > 15000];
 			})()`,
-			want: `[true,true,true]`,
+			want: `[true,true,true,true,true]`,
 		},
 		{
 			name: "a renewal without an answer ends with the TTL",

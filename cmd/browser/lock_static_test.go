@@ -169,6 +169,12 @@ func TestALockWithoutAServerIsExclusive(t *testing.T) {
 					/^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/.test(uuid), Math.abs(Date.parse(mtime) - Date.now()) < 6e4];
 			})`, `[1,true,30000,true,true,true,true]`},
 		{"an unreadable file is held until one TTL after its modification", file, `write('{"uuid":')`, failing, `["fallback-conflict",true]`},
+		{"a file whose times contradict one another is held likewise", file, `write(record(1000, 2 * 86_400_000))`, failing, `["fallback-conflict",true]`},
+		{"tokens grow, also if a clock was set back", file, `write(JSON.stringify({ ...JSON.parse(record(1000, 1000)), token: Date.now() + 1e6 }))`, `(async () => {
+			const before = JSON.parse(await file()).token;
+			return (await locks.withProjectLock(({ token }) => token, quick)) - before;
+		})()`, `1`},
+		{"the token of a Web Lock is the time", web, `0`, `locks.withProjectLock(({ token }) => Math.abs(Date.now() - token) < 6e4, quick)`, `true`},
 		{"a lease whose file another has taken is stale, and that file stays", file, `0`, `(async () => {
 			const lease = await locks.acquireProjectLock(quick);
 			await write(record(1e6));

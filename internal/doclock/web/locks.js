@@ -268,7 +268,8 @@ export async function confirmProjectLock(lease) {
   const answer = await must(hold, 'confirm', { path: `/confirm?token=${hold.token}` })
     .catch((error) => { throw error.code === 'lease-stale' ? enterReadonly(hold, error) : error; });
   held(lease); // still, after that time
-  const validForMs = answer.body.valid_for_ms - (performance.now() - answer.asked);
+  const now = performance.now();
+  const validForMs = Math.min(answer.body.valid_for_ms - (now - answer.asked), hold.deadline - now); // then it is released
   if (!(validForMs > 0)) throw lockError('renew-failed', { context: { validForMs } });
   return { token: hold.token, validForMs };
 }
