@@ -21,17 +21,18 @@ var siblingRooms = []room{
 			`name == "TRACEPARENT" || name == "TRACESTATE" || !`, `!`),
 	}},
 	{"internal/doclock/quota.go", []bug{
-		seed("a session takes locks without limit", "TestTheLocksOfASessionAreBounded", `len(keys) >= limit`, `len(keys) > 99`),
-		seed("a lock counts after its expiry", "TestTheLocksOfASessionAreBounded", `{ q.drop(session, key) })`, `{})`),
-		seed("a closed socket counts", "TestTheSocketsOfASessionAreBounded", `	s.sockets.drop(session, r)
+		seed("a session takes locks without limit", "TestTheLocksOfASessionAreBounded", `len(claims) >= limit`, `len(claims) > 99`),
+		seed("a lock counts after its expiry", "TestTheLocksOfASessionAreBounded", `func() { q.change(session, key, math.MaxInt, func(*claim) {}) }`, `func() {}`),
+		seed("a closed socket counts", "TestTheSocketsOfASessionAreBounded", `	s.sockets.end(session, key)
 `, ``),
 	}},
 	{"internal/doclock/pusher.go", []bug{seed("Pusher sockets are not counted", "TestTheSocketsOfASessionAreBounded",
 		`s.takeSocket(caller.Owner, r); err != nil {`, `s.work.Err(); err != nil {`)}},
 	{"internal/doclock/lock.go", []bug{
-		seed("a lock that another instance acquired is not counted", "TestTheLocksOfASessionAreBounded", `		s.rooms.take(q.session, q.room, math.MaxInt, s.locks.TTL())
+		seed("a lock that another instance acquired is not counted", "TestTheLocksOfASessionAreBounded", `		s.rooms.keep(q.session, lockKey{q.room, q.owner}, s.locks.TTL())
 `, ``),
-		seed("a refused lock counts", "TestTheLocksOfASessionAreBounded", `err != nil && added {`, `err != nil && !added {`),
+		seed("a refused lock counts", "TestTheLocksOfASessionAreBounded", `	defer s.rooms.end(q.session, key)
+`, ``),
 	}},
 	{"internal/lifecycle/lifecycle.go", []bug{seed("a page in clear asks for https", "internal/doclock.TestEveryAnswerHasTheSecurityHeaders",
 		`	if TLS(r) {`, `	if r != nil {`)}},
@@ -146,8 +147,6 @@ var siblingRooms = []room{
 	}
 `, `	_ = caller
 `),
-		seed("a subscription does not begin with the state", "TestAChannelHasTheEventsOfItsRoomAndTheStateFirst",
-			`e.Locked || e.Reason != documentlock.Current`, `e.Reason != documentlock.Current`),
 		seed("a socket subscribes to any number of channels", "TestSubscriptionsAreBounded", `len(p.channels) >= maxChannels`, `len(p.channels) < 0`),
 	}},
 	{"internal/doclock/socket.go", []bug{

@@ -191,7 +191,7 @@ func (l *local) configureWorkers(ctx context.Context) (err error) {
 // sessions end with this process. It returns the address of its page.
 func (l *local) serveLocks(address string) (string, error) {
 	env := map[string]string{"GOOGLE_CLOUD_PROJECT": l.place.Project, cli.FirestoreEmulator: l.place.Emulator, "SESSION_SECRET": rand.Text() + rand.Text()}
-	for _, name := range []string{"DOCUMENT_LOCK_TTL", "DOCUMENT_LOCKS_COLLECTION", "LOCKS_PER_SESSION", "SOCKETS_PER_SESSION", "SESSION_SECRET", "PUSHER_APP_KEY", "PUSHER_APP_SECRET", "ALLOWED_ORIGINS"} {
+	for _, name := range []string{"DOCUMENT_LOCK_TTL", "DOCUMENT_LOCKS_COLLECTION", "LOCKS_PER_SESSION", "SOCKETS_PER_SESSION", "SESSION_SECRET", "PUSHER_APP_KEY", "PUSHER_APP_SECRET", "PUSHER_CHANNEL", "PUSHER_EVENT_NAMESPACE", "ALLOWED_ORIGINS"} {
 		env[name] = cmp.Or(l.c.Value(name), env[name])
 	}
 	cfg, err := doclock.ParseConfig(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
