@@ -135,6 +135,43 @@ func TestADecisionIsMadeAgainFromWhatOthersWrote(t *testing.T) {
 	})
 }
 
+// unwritten is a store that knows that a conflict is another writer's.
+type unwritten struct{ lease.Store[job] }
+
+func (s unwritten) Swap(ctx context.Context, key string, prev lease.Cell[job], next job) (lease.Cell[job], error) {
+	c, err := s.Store.Swap(ctx, key, prev, next)
+	if errors.Is(err, lease.ErrConflict) {
+		err = lease.ErrUnwritten
+	}
+	return c, err
+}
+
+// The second operator's write equals the first's, which the record cannot show.
+func TestAnUnmarkedEditIsMadeAgainUnlessItsOwnWriteMayHaveArrived(t *testing.T) {
+	for name, tc := range map[string]struct {
+		first, load leasetest.Fault
+	}{
+		"another made the same":         {leasetest.Conflict, leasetest.None},
+		"its reply was lost":            {leasetest.DropAfter, leasetest.None},
+		"it arrives after the decision": {leasetest.Late, leasetest.Deliver},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *fixture) {
+				asked := false
+				w.faulty.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, tc.first), leasetest.On(leasetest.Load, leasetest.None, tc.load)))
+				c, err := lease.EditUnmarked(w.Context(), unwritten{w.faulty}, "a", func(c lease.Cell[job]) (job, error) {
+					c.Doc.Note += "+"
+					return c.Doc, nil
+				}, func(c lease.Cell[job]) bool { asked = true; return c.Doc.Note != "" })
+				if err != nil || c.Doc.Note != "+" || asked != (tc.first != leasetest.Conflict) {
+					t.Errorf("%q, %v; asked %v", c.Doc.Note, err, asked)
+				}
+				w.wantFaults(tc.first, tc.load)
+			})
+		})
+	}
+}
+
 func TestADecisionsErrorEndsTheEditUnchangedWithItsCell(t *testing.T) {
 	w := newFixture(t, lease.Policy{})
 	w.rewrite(note("read"))

@@ -20,6 +20,7 @@ type recorder struct {
 	mu      sync.Mutex
 	reports []string
 	invalid []string
+	warned  []string
 }
 
 func (r *recorder) Report(report orchestrator.Report) {
@@ -47,6 +48,12 @@ func (r *recorder) Invalid(problem string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.invalid = append(r.invalid, problem)
+}
+
+func (r *recorder) Warn(problem string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.warned = append(r.warned, problem)
 }
 
 // reported are lines of reports, with what a Reporter gets of them.
@@ -106,12 +113,14 @@ func TestAnEndpointReportsByLines(t *testing.T) {
 	for last, c := range map[string]struct{ result, err string }{
 		`{"result":{"ok":true}}` + "\n" + `{"result":7}`: {result: "map[ok:true]"},
 		`{"result":null}`: {result: "<nil>"},
-		`{"error":{"message":"no such page","permanent":true}}`: {err: "orchestrator: analyzer_rejected: no such page"},
-		`{"error":{"message":"busy"}}`:                          {err: "reported an error: busy"},
-		`{"error":"busy"}`:                                      {err: "answered an error that is not an object"},
-		`{"progress":0.7}`:                                      {err: "answered without a result"},
-		"{\"result\":\"\xff\"}":                                 {err: "result_invalid: result is not valid UTF-8"},
-		`{"result":"` + strings.Repeat("x", 8<<20) + `"}`:       {err: "result_too_large"},
+		`{"error":{"message":"no such page","permanent":true}}`:         {err: "orchestrator: analyzer_rejected: no such page"},
+		`{"error":{"message":"busy"}}`:                                  {err: "reported an error: busy"},
+		`{"error":{"code":"no_page","message":"m","permanent":true}}`:   {err: "orchestrator: no_page: m"},
+		`{"error":{"code":"not valid","message":"m","permanent":true}}`: {err: "orchestrator: analyzer_rejected: m"},
+		`{"error":"busy"}`:      {err: "answered an error that is not an object"},
+		`{"progress":0.7}`:      {err: "answered without a result"},
+		"{\"result\":\"\xff\"}": {err: "result_invalid: result is not valid UTF-8"},
+		`{"result":"` + strings.Repeat("x", 8<<20) + `"}`:                                                                   {err: "result_too_large"},
 		`{"progress":0.7,"message":null,"checkpoint":null,"result":null,"error":null}` + "\n" + `{"result":7,"error":null}`: {result: "7"},
 		`{"result":null,"error":{"message":"boom","permanent":true}}`:                                                       {err: "analyzer_rejected: boom"},
 		`{"progress":0.7,"result":7}` + strings.Repeat("\n{}", 100):                                                         {result: "7"},

@@ -127,10 +127,6 @@ func TestDelivery(t *testing.T) {
 			checkFields(t, b, "x", theirs)
 			checkFields(t, b, "x", map[string]any{"status": "PROCESSING", "result": nil, "finishedBy": nil})
 		},
-		"FinishedByOthersMidRun": func(t *testing.T, b *emulatortest.Backend) {
-			lostMidRun(t, b, func() { b.Merge(t, "x", map[string]any{"status": "READY", "result": "theirs"}) })
-			checkFields(t, b, "x", map[string]any{"status": "READY", "result": "theirs", "finishedBy": nil})
-		},
 		"AMalformedTokenIsReported": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", map[string]any{"lockToken": "five"})
 			a := start(t, b, succeed).deliver(t, "x")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -84,15 +85,84 @@ func TestARunKeepsItsLockAndCompletes(t *testing.T) {
 	})
 }
 
-func TestAFailureForGoodIsRecorded(t *testing.T) {
-	inBubble(t, queued(), func(w *fixture) {
-		if err := w.acquire("w/1").Hold.Fail(w.Context(), "c", "m"); err != nil {
-			w.Error(err)
+// Else no document could hold it, and the finish would be tried for a minute by each delivery.
+func TestAFailureIsRecordedAsValidTextWithinItsLimits(t *testing.T) {
+	type failure = analysislock.Error
+	long := failure{Code: "ü\xff" + strings.Repeat("c", 100), Message: "ü\xff" + strings.Repeat("m", 5000)}
+	kept := failure{Code: "ü" + strings.Repeat("c", 61), Message: "ü" + strings.Repeat("m", 4093)}
+	exhausted := failure{Code: analysislock.AttemptsExhausted, Message: "summary"}
+	for name, tc := range map[string]struct {
+		do                func(ctx context.Context, h *analysislock.Hold, f failure) error
+		status            string
+		error, last, past *failure // past is in the history
+	}{
+		"for good": {func(ctx context.Context, h *analysislock.Hold, f failure) error { return h.Fail(ctx, f.Code, f.Message) }, analysislock.Failed, &kept, nil, &kept},
+		"for now": {func(ctx context.Context, h *analysislock.Hold, f failure) error {
+			_, err := h.Retry(ctx, f.Code, f.Message, 0)
+			return err
+		}, analysislock.Queued, nil, &kept, &kept},
+		"for now, of the last attempt": {func(ctx context.Context, h *analysislock.Hold, f failure) error {
+			return h.Exhaust(ctx, "summary", f.Code, f.Message)
+		}, analysislock.Failed, &exhausted, &kept, &exhausted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, queued(), func(w *fixture) {
+				w.check(tc.do(w.Context(), w.acquire("w/1").Hold, long))
+				d := w.doc()
+				if d.Status != tc.status || !reflect.DeepEqual(d.Error, tc.error) || !reflect.DeepEqual(d.LastError, tc.last) || d.Lock.Owner != "" {
+					w.Errorf("%+v; error %+v, last %+v", d, d.Error, d.LastError)
+				}
+				if past := d.History[0]; past.Code != tc.past.Code || past.Message == "" || !strings.HasPrefix(tc.past.Message, past.Message) {
+					w.Errorf("history %+v", past)
+				}
+			})
+		})
+	}
+}
+
+// R11: a finish by the holder, and not a loss.
+func TestAnAnalysisThatWasFinishedUnderTheLockIsAdopted(t *testing.T) {
+	for _, status := range []string{analysislock.Ready, analysislock.Failed} {
+		for by, outcome := range map[string]error{"this run": nil, "an operator": lease.ErrLost} {
+			t.Run(status+" by "+by, func(t *testing.T) {
+				inBubble(t, queued(), func(w *fixture) {
+					h := w.acquire("w/1").Hold
+					w.run(h, nil, func() { h.Report(checkpoint("c"), 0, nil); time.Sleep(time.Second) })
+					if h.Adoptable() {
+						w.Error("adoptable before it is finished")
+					}
+					d := w.doc()
+					d.Status, d.Result, d.Lock.Finished, d.NextAttemptAt = status, "theirs", true, time.Unix(1, 0)
+					d.LastError = &analysislock.Error{Code: "earlier"}
+					if outcome != nil {
+						d.Lock.Token++
+					}
+					w.Put("x", d)
+					if err := h.Complete(w.Context(), "own"); !errors.Is(err, lease.ErrLost) || h.Adoptable() != (outcome == nil) {
+						w.Errorf("complete: %v; adoptable %v", err, h.Adoptable())
+					}
+					if err := h.Adopt(w.Context()); !errors.Is(err, outcome) {
+						w.Errorf("adopt: %v, want %v", err, outcome)
+					}
+					got := w.doc()
+					if outcome != nil {
+						if got.Lock != d.Lock || got.History[0].Outcome != "" {
+							w.Errorf("changed to %+v", got)
+						}
+						return
+					}
+					if got.Status != status || got.Result != "theirs" || got.Lock != (lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}) || !got.NextAttemptAt.IsZero() {
+						w.Errorf("%+v", got)
+					}
+					ready := status == analysislock.Ready
+					if past := got.History[0]; (past.Outcome == analysislock.OutcomeReady) != ready || past.EndedAt.IsZero() ||
+						(got.LastError == nil) != ready || (got.Progress == nil) != ready || (got.Checkpoint.Value == nil) != ready {
+						w.Errorf("%+v; last error %v, progress %v, checkpoint %v", past, got.LastError, got.Progress, got.Checkpoint)
+					}
+				})
+			})
 		}
-		if d := w.doc(); d.Status != analysislock.Failed || d.Error == nil || *d.Error != (analysislock.Error{Code: "c", Message: "m"}) || d.Lock.FinishedBy != "w/1" {
-			w.Errorf("%+v, error %v", d, d.Error)
-		}
-	})
+	}
 }
 
 func TestARunReturnsItsBodysErrorOrThatOfItsInput(t *testing.T) {
@@ -176,12 +246,9 @@ func TestAnotherProcessRefreshesAndReleasesByOwner(t *testing.T) {
 func TestTheLastErrorIsRecordedWhereNoAttemptIsLeft(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
 		for _, owner := range []string{"w/1", "w/2"} {
-			if _, err := w.acquire(owner).Hold.Retry(w.Context(), "c", "ü\xff"+strings.Repeat("x", 5000), 0); err != nil {
+			if _, err := w.acquire(owner).Hold.Retry(w.Context(), "c", "üx", 0); err != nil {
 				w.Error(err)
 			}
-		}
-		if e := w.doc().LastError; e.Code != "c" || e.Message != "ü"+strings.Repeat("x", 4093) {
-			w.Errorf("%s, a message of %d bytes", e.Code, len(e.Message))
 		}
 		if acq := w.acquire("w/3"); !acq.Last {
 			w.Errorf("%+v, want the last attempt", acq)
