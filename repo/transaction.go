@@ -94,8 +94,8 @@ func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], 
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	cancelInput := s.prepare(ctx, prev.Doc, &next)
-	asked := time.Now()
 	ctx, sentOnce := s.db.countSends(ctx)
+	asked := time.Now()
 	written, err := s.collection.Doc(id).Update(ctx, updates, firestore.LastUpdateTime(read))
 	if err != nil {
 		cancelInput()
