@@ -96,7 +96,9 @@ func TestAFailureIsRecordedAsValidTextWithinItsLimits(t *testing.T) {
 		status            string
 		error, last, past *failure // past is in the history
 	}{
-		"for good": {func(ctx context.Context, h *analysislock.Hold, f failure) error { return h.Fail(ctx, f.Code, f.Message) }, analysislock.Failed, &kept, nil, &kept},
+		"for good": {func(ctx context.Context, h *analysislock.Hold, f failure) error {
+			return h.Fail(ctx, f.Code, f.Message)
+		}, analysislock.Failed, &kept, nil, &kept},
 		"for now": {func(ctx context.Context, h *analysislock.Hold, f failure) error {
 			_, err := h.Retry(ctx, f.Code, f.Message, 0)
 			return err
