@@ -15,6 +15,9 @@ import (
 	"taskguard/lease/analysislock"
 )
 
+// ahead is how far the store's clock is ahead of the worker's, which decides nothing.
+const ahead = 7 * time.Minute
+
 // fixture is a store in memory with one analysis, x, in virtual time.
 type fixture struct {
 	*testing.T
@@ -22,17 +25,35 @@ type fixture struct {
 	locks *analysislock.Locks
 }
 
+func (w *fixture) Load(ctx context.Context, key string) (lease.Cell[analysislock.Analysis], error) {
+	c, err := w.Memory.Load(ctx, key)
+	c.Doc.ReadAt = c.At
+	return c, err
+}
+
+// now returns the store's time.
+func (w *fixture) now() time.Time { return time.Now().Add(ahead) }
+
 func inBubble(t *testing.T, x analysislock.Analysis, run func(w *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &fixture{T: t}
+		w.Now = w.now
 		w.Put("x", x)
-		var err error
-		if w.locks, err = analysislock.New(&w.Memory, lease.Policy{MaxAttempts: 3}, 0, nil); err != nil {
-			t.Fatal(err)
-		}
+		w.serve(w, lease.Policy{MaxAttempts: 3}, 0, nil)
 		run(w)
 	})
+}
+
+// serve makes the fixture's locks anew.
+func (w *fixture) serve(s lease.Store[analysislock.Analysis], p lease.Policy, maxRun time.Duration,
+	work func(ctx context.Context, d analysislock.Analysis) (analysislock.Work, error),
+) {
+	w.Helper()
+	var err error
+	if w.locks, err = analysislock.New(s, p, maxRun, work); err != nil {
+		w.Fatal(err)
+	}
 }
 
 func (w *fixture) acquire(owner string) analysislock.Acquisition {
@@ -175,13 +196,9 @@ func TestARunReturnsItsBodysErrorOrThatOfItsInput(t *testing.T) {
 			w.Errorf("%v", err)
 		}
 		time.Sleep(lease.DefaultTTL)
-		var err error
-		w.locks, err = analysislock.New(&w.Memory, lease.Policy{}, 0, func(context.Context, analysislock.Analysis) (analysislock.Work, error) {
+		w.serve(w, lease.Policy{}, 0, func(context.Context, analysislock.Analysis) (analysislock.Work, error) {
 			return analysislock.Work{}, unreadable
 		})
-		if err != nil {
-			w.Fatal(err)
-		}
 		ran = false
 		if err := w.acquire("w/2").Hold.Run(w.Context(), body); !errors.Is(err, unreadable) || ran {
 			w.Errorf("%v; ran %v", err, ran)
@@ -192,7 +209,7 @@ func TestARunReturnsItsBodysErrorOrThatOfItsInput(t *testing.T) {
 		if err := w.acquire("w/3").Hold.Run(w.Context(), body); err == nil || ran {
 			w.Errorf("%v; ran %v", err, ran)
 		}
-		if _, err := analysislock.New(&w.Memory, lease.Policy{TTL: -1}, 0, nil); err == nil {
+		if _, err := analysislock.New(w, lease.Policy{TTL: -1}, 0, nil); err == nil {
 			w.Error("a negative TTL is no error")
 		}
 	})
@@ -236,7 +253,7 @@ func TestASupersededHoldChangesNothing(t *testing.T) {
 func TestAnotherProcessRefreshesAndReleasesByOwner(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
 		w.acquire("w/1")
-		if err := w.locks.RefreshAnalysisLock(w.Context(), "x", "w/1", time.Hour); err != nil || time.Until(w.doc().Lock.ExpiresAt) != time.Hour {
+		if err := w.locks.RefreshAnalysisLock(w.Context(), "x", "w/1", time.Hour); err != nil || w.doc().Lock.ExpiresAt.Sub(w.now()) != time.Hour {
 			w.Errorf("%v; %+v", err, w.doc().Lock)
 		}
 		if err := w.locks.ReleaseAnalysisLock(w.Context(), "x", "w/1"); err != nil || w.doc().Lock.Owner != "" || w.doc().Status != analysislock.Queued {
