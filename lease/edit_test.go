@@ -146,28 +146,20 @@ func (s unwritten) Swap(ctx context.Context, key string, prev lease.Cell[job], n
 	return c, err
 }
 
-// The second operator's write equals the first's, which the record cannot show.
+// Another operator's write may equal this one, which the record cannot show.
 func TestAnUnmarkedEditIsMadeAgainUnlessItsOwnWriteMayHaveArrived(t *testing.T) {
-	for name, tc := range map[string]struct {
-		first, load leasetest.Fault
-	}{
-		"another made the same":         {leasetest.Conflict, leasetest.None},
-		"its reply was lost":            {leasetest.DropAfter, leasetest.None},
-		"it arrives after the decision": {leasetest.Late, leasetest.Deliver},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *fixture) {
-				asked := false
-				w.faulty.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, tc.first), leasetest.On(leasetest.Load, leasetest.None, tc.load)))
-				c, err := lease.EditUnmarked(w.Context(), unwritten{w.faulty}, "a", func(c lease.Cell[job]) (job, error) {
-					c.Doc.Note += "+"
-					return c.Doc, nil
-				}, func(c lease.Cell[job]) bool { asked = true; return c.Doc.Note != "" })
-				if err != nil || c.Doc.Note != "+" || asked != (tc.first != leasetest.Conflict) {
-					t.Errorf("%q, %v; asked %v", c.Doc.Note, err, asked)
-				}
-				w.wantFaults(tc.first, tc.load)
-			})
+	for first, load := range map[leasetest.Fault]leasetest.Fault{leasetest.Conflict: leasetest.None, leasetest.DropAfter: leasetest.None, leasetest.Late: leasetest.Deliver} {
+		inBubble(t, func(w *fixture) {
+			asked := false
+			w.faulty.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, first), leasetest.On(leasetest.Load, leasetest.None, load)))
+			c, err := lease.EditUnmarked(w.Context(), unwritten{w.faulty}, "a", func(c lease.Cell[job]) (job, error) {
+				c.Doc.Note += "+"
+				return c.Doc, nil
+			}, func(c lease.Cell[job]) bool { asked = true; return c.Doc.Note != "" })
+			if err != nil || c.Doc.Note != "+" || asked != (first != leasetest.Conflict) {
+				w.Errorf("%s: %q, %v; asked %v", first, c.Doc.Note, err, asked)
+			}
+			w.wantFaults(first, load)
 		})
 	}
 }

@@ -146,45 +146,30 @@ func TestAFailureIsRecordedAsValidTextWithinItsLimits(t *testing.T) {
 // R11: a finish by the holder, and not a loss.
 func TestAnAnalysisThatWasFinishedUnderTheLockIsAdopted(t *testing.T) {
 	for _, status := range []string{analysislock.Ready, analysislock.Failed} {
-		for by, outcome := range map[string]error{"this run": nil, "an operator": lease.ErrLost} {
-			t.Run(status+" by "+by, func(t *testing.T) {
-				inBubble(t, queued(), func(w *fixture) {
-					h := w.acquire("w/1").Hold
-					w.run(h, nil, func() { h.Report(checkpoint("c"), 0, nil); time.Sleep(time.Second) })
-					if h.Adoptable() {
-						w.Error("adoptable before it is finished")
-					}
-					d := w.doc()
-					d.Status, d.Result, d.Lock.Finished, d.NextAttemptAt = status, "theirs", true, time.Unix(1, 0)
-					d.LastError = &analysislock.Error{Code: "earlier"}
-					if outcome != nil {
-						d.Lock.Token++
-					}
-					w.Put("x", d)
-					if err := h.Complete(w.Context(), "own"); !errors.Is(err, lease.ErrLost) || h.Adoptable() != (outcome == nil) {
-						w.Errorf("complete: %v; adoptable %v", err, h.Adoptable())
-					}
-					if err := h.Adopt(w.Context()); !errors.Is(err, outcome) {
-						w.Errorf("adopt: %v, want %v", err, outcome)
-					}
-					got := w.doc()
-					if outcome != nil {
-						if got.Lock != d.Lock || got.History[0].Outcome != "" {
-							w.Errorf("changed to %+v", got)
-						}
-						return
-					}
-					if got.Status != status || got.Result != "theirs" || got.Lock != (lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}) || !got.NextAttemptAt.IsZero() {
-						w.Errorf("%+v", got)
-					}
-					ready := status == analysislock.Ready
-					if past := got.History[0]; (past.Outcome == analysislock.OutcomeReady) != ready || past.EndedAt.IsZero() ||
-						(got.LastError == nil) != ready || (got.Progress == nil) != ready || (got.Checkpoint.Value == nil) != ready {
-						w.Errorf("%+v; last error %v, progress %v, checkpoint %v", past, got.LastError, got.Progress, got.Checkpoint)
-					}
-				})
-			})
-		}
+		inBubble(t, queued(), func(w *fixture) {
+			h := w.acquire("w/1").Hold
+			w.run(h, nil, func() { h.Report(checkpoint("c"), 0, nil); time.Sleep(time.Second) })
+			d := w.doc()
+			d.Status, d.Result, d.Lock.Finished, d.NextAttemptAt = status, "theirs", true, time.Unix(1, 0)
+			d.LastError = &analysislock.Error{Code: "earlier"}
+			w.Put("x", d)
+			if early, err := h.Adoptable(), h.Complete(w.Context(), "own"); early || !errors.Is(err, lease.ErrLost) || !h.Adoptable() {
+				w.Errorf("complete: %v; adoptable %v, then %v", err, early, h.Adoptable())
+			}
+			w.check(h.Adopt(w.Context()))
+			got, past, ready := w.doc(), w.doc().History[0], status == analysislock.Ready
+			if got.Status != status || got.Result != "theirs" || got.Lock != (lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}) || !got.NextAttemptAt.IsZero() {
+				w.Errorf("%+v", got)
+			}
+			if (past.Outcome == analysislock.OutcomeReady) != ready || past.EndedAt.IsZero() || (got.LastError == nil) != ready || (got.Progress == nil) != ready || (got.Checkpoint.Value == nil) != ready {
+				w.Errorf("%+v; last error %v, progress %v, checkpoint %v", past, got.LastError, got.Progress, got.Checkpoint)
+			}
+			d.Lock.Token++ // finished by another run
+			w.Put("x", d)
+			if err := h.Adopt(w.Context()); !errors.Is(err, lease.ErrLost) || w.doc().Lock != d.Lock || h.Adoptable() {
+				w.Errorf("another's: %v; %+v", err, w.doc())
+			}
+		})
 	}
 }
 

@@ -75,6 +75,8 @@ func TestReportsAreMergedPartByPartAndAnsweredByTheirCommit(t *testing.T) {
 		s, got := w.faulty(), &outcomes{}
 		h := w.acquire("w/1").Hold
 		s.Delay = 10 * time.Second
+		var written []any
+		h.Written = func(c *analysislock.Checkpoint, _ error) { written = append(written, c.Value) }
 		w.run(h, nil, func() {
 			h.Report(progress(0.25, "reads"), time.Hour, got.done("a"))
 			h.Report(checkpoint("c1"), time.Hour, got.done("b"))
@@ -91,15 +93,17 @@ func TestReportsAreMergedPartByPartAndAnsweredByTheirCommit(t *testing.T) {
 			got.want(w)
 			time.Sleep(s.Delay)
 			got.want(w, "a", "b")
-			h.Report(progress(0.5, "still writes"), 0, nil) // after it, and before the next
-			time.Sleep(s.Delay + time.Second)
+			h.Report(progress(0.5, "almost"), 0, nil) // after it, and before the next
+			time.Sleep(time.Second)
+			h.Report(progress(0.5, "still writes"), 0, nil) // with the next, whose checkpoint is not yet known to be written
+			time.Sleep(s.Delay)
 			got.want(w, "c")
 			if d := w.doc(); d.Progress.Message != "still writes" || d.Checkpoint.Value != "c2" {
 				w.Errorf("%+v, %+v", d.Progress, d.Checkpoint)
 			}
 			w.check(h.Flush(w.Context())) // nothing waits
-			if n := s.Calls(leasetest.Swap); n != 2 {
-				w.Errorf("%d commits, want 2", n)
+			if n := s.Calls(leasetest.Swap); n != 3 || !slices.Equal(written, []any{"c1", "c2"}) {
+				w.Errorf("%d commits, want 3; written %v", n, written)
 			}
 		})
 	})
