@@ -143,34 +143,148 @@ func TestAFailureIsRecordedAsValidTextWithinItsLimits(t *testing.T) {
 	}
 }
 
-// R11: a finish by the holder, and not a loss.
-func TestAnAnalysisThatWasFinishedUnderTheLockIsAdopted(t *testing.T) {
-	for _, status := range []string{analysislock.Ready, analysislock.Failed} {
-		inBubble(t, queued(), func(w *fixture) {
-			h := w.acquire("w/1").Hold
-			w.run(h, nil, func() { h.Report(checkpoint("c"), 0, nil); time.Sleep(time.Second) })
+// Each change begins with an analysis that is held and has every field, and is compared with
+// what it must leave of it.
+func TestAChangeLeavesTheOtherFields(t *testing.T) {
+	type document = analysislock.Analysis
+	none := &analysislock.Checkpoint{}
+	free := func(d *document) { d.Lock.Owner, d.Lock.HeartbeatAt, d.Lock.ExpiresAt = "", time.Time{}, time.Time{} }
+	end := func(d *document, outcome, code, message string) {
+		past := d.History[0]
+		past.EndedAt, past.Outcome, past.Code, past.Message = d.ReadAt, outcome, code, message
+		d.History = []analysislock.Attempt{past}
+	}
+	finish := func(d *document, status string, err *analysislock.Error) {
+		free(d)
+		d.Status, d.Error, d.NextAttemptAt, d.Lock.Finished, d.Lock.FinishedBy = status, err, time.Time{}, true, "w/1"
+	}
+	reopen := func(d *document) {
+		free(d)
+		d.Status, d.Error, d.LastError, d.StartedAt, d.Progress, d.NextAttemptAt = analysislock.Queued, nil, nil, time.Time{}, nil, time.Time{}
+		d.Lock.Attempts = 0
+	}
+	failure, cancelled := &analysislock.Error{Code: "c", Message: "m"}, &analysislock.Error{Code: analysislock.Cancelled, Message: "cancelled by ana"}
+	requeue := func(fresh bool) func(w *fixture, h *analysislock.Hold) error {
+		return func(w *fixture, _ *analysislock.Hold) error {
+			time.Sleep(2 * lease.DefaultTTL) // else it is refused
+			_, err := w.locks.Requeue(w.Context(), "x", nil, fresh)
+			return err
+		}
+	}
+	adopt := func(status string) func(w *fixture, h *analysislock.Hold) error {
+		return func(w *fixture, h *analysislock.Hold) error {
 			d := w.doc()
-			d.Status, d.Result, d.Lock.Finished, d.NextAttemptAt = status, "theirs", true, time.Unix(1, 0)
-			d.LastError = &analysislock.Error{Code: "earlier"}
+			d.Status, d.Lock.Finished = status, true
 			w.Put("x", d)
 			if early, err := h.Adoptable(), h.Complete(w.Context(), "own"); early || !errors.Is(err, lease.ErrLost) || !h.Adoptable() {
 				w.Errorf("complete: %v; adoptable %v, then %v", err, early, h.Adoptable())
 			}
-			w.check(h.Adopt(w.Context()))
-			got, past, ready := w.doc(), w.doc().History[0], status == analysislock.Ready
-			if got.Status != status || got.Result != "theirs" || got.Lock != (lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}) || !got.NextAttemptAt.IsZero() {
-				w.Errorf("%+v", got)
-			}
-			if (past.Outcome == analysislock.OutcomeReady) != ready || past.EndedAt.IsZero() || (got.LastError == nil) != ready || (got.Progress == nil) != ready || (got.Checkpoint.Value == nil) != ready {
-				w.Errorf("%+v; last error %v, progress %v, checkpoint %v", past, got.LastError, got.Progress, got.Checkpoint)
-			}
-			d.Lock.Token++ // finished by another run
+			return h.Adopt(w.Context())
+		}
+	}
+	for name, tc := range map[string]struct {
+		do   func(w *fixture, h *analysislock.Hold) error
+		want func(d *document)
+	}{
+		"unlock": {func(w *fixture, _ *analysislock.Hold) error {
+			_, err := w.locks.Unlock(w.Context(), "x", nil)
+			return err
+		}, func(d *document) {
+			free(d)
+			end(d, analysislock.OutcomeLockLost, "", "")
+			d.Status, d.NextAttemptAt = analysislock.Queued, time.Time{}
+		}},
+		"cancel": {func(w *fixture, _ *analysislock.Hold) error {
+			_, err := w.locks.Cancel(w.Context(), "x", "ana", nil)
+			return err
+		}, func(d *document) {
+			end(d, analysislock.OutcomeCancelled, cancelled.Code, cancelled.Message)
+			finish(d, analysislock.Failed, cancelled)
+			d.Lock.Token, d.Lock.FinishedBy = 2, "operator"
+		}},
+		"requeue":        {requeue(false), reopen},
+		"requeue, fresh": {requeue(true), func(d *document) { reopen(d); d.Checkpoint = none }},
+		"requeue of what another program finished": {func(w *fixture, h *analysislock.Hold) error {
+			d := w.doc()
+			d.Status, d.Lock.Finished = analysislock.Ready, true
 			w.Put("x", d)
-			if err := h.Adopt(w.Context()); !errors.Is(err, lease.ErrLost) || w.doc().Lock != d.Lock || h.Adoptable() {
-				w.Errorf("another's: %v; %+v", err, w.doc())
+			return requeue(false)(w, h)
+		}, func(d *document) { reopen(d); d.Checkpoint = none }},
+		"complete": {func(w *fixture, h *analysislock.Hold) error { return h.Complete(w.Context(), "new") }, func(d *document) {
+			finish(d, analysislock.Ready, nil)
+			end(d, analysislock.OutcomeReady, "", "")
+			d.Result, d.LastError, d.Progress, d.Checkpoint = "new", nil, nil, none
+		}},
+		"fail": {func(w *fixture, h *analysislock.Hold) error { return h.Fail(w.Context(), "c", "m") }, func(d *document) {
+			finish(d, analysislock.Failed, failure)
+			end(d, analysislock.OutcomeFailed, "c", "m")
+		}},
+		"retry": {func(w *fixture, h *analysislock.Hold) error {
+			next, err := h.Retry(w.Context(), "c", "m", time.Minute)
+			if !next.Truncate(time.Second).Equal(w.now().Add(time.Minute).Truncate(time.Second)) {
+				w.Errorf("next at %v", next)
 			}
+			return err
+		}, func(d *document) {
+			free(d)
+			end(d, analysislock.OutcomeRetry, "c", "m")
+			d.Status, d.LastError, d.NextAttemptAt = analysislock.Queued, failure, d.ReadAt.Add(time.Minute)
+		}},
+		"release": {func(w *fixture, h *analysislock.Hold) error {
+			return h.Release(w.Context(), analysislock.OutcomeContinued, true)
+		}, func(d *document) {
+			free(d)
+			end(d, analysislock.OutcomeContinued, "", "")
+			d.Status, d.Lock.Attempts = analysislock.Queued, 0
+		}},
+		"adopt READY": {adopt(analysislock.Ready), func(d *document) { // R11: a finish by the holder, and not a loss
+			finish(d, analysislock.Ready, d.Error)
+			end(d, analysislock.OutcomeReady, "", "")
+			d.LastError, d.Progress, d.Checkpoint = nil, nil, none
+		}},
+		"adopt FAILED": {adopt(analysislock.Failed), func(d *document) {
+			finish(d, analysislock.Failed, d.Error)
+			end(d, analysislock.OutcomeFailed, "", "")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, queued(), func(w *fixture) {
+				h, d := w.acquire("w/1").Hold, w.doc()
+				d.Result, d.Error, d.LastError = "theirs", &analysislock.Error{Code: "e"}, &analysislock.Error{Code: "l"}
+				d.Progress, d.Checkpoint = &analysislock.Progress{Message: "p"}, &analysislock.Checkpoint{Value: "c"}
+				d.CreatedAt, d.NextAttemptAt = w.now(), w.now()
+				w.Put("x", d)
+				w.check(tc.do(w, h))
+				tc.want(&d)
+				got := w.doc()
+				d.ReadAt = got.ReadAt
+				if past := &got.History[0]; !past.EndedAt.IsZero() { // a conflict's pause is milliseconds
+					past.EndedAt, got.NextAttemptAt = past.EndedAt.Truncate(time.Second), got.NextAttemptAt.Truncate(time.Second)
+				}
+				if !reflect.DeepEqual(got, d) {
+					w.Errorf("got\n%+v, want\n%+v; history %+v", got, d, got.History)
+				}
+			})
 		})
 	}
+}
+
+func TestAnAnalysisIsNotAcquiredOnceItsRunTimeIsOver(t *testing.T) {
+	inBubble(t, queued(), func(w *fixture) {
+		w.serve(w, lease.Policy{MaxAttempts: 3}, time.Hour, nil)
+		for _, left := range []time.Duration{time.Hour, time.Millisecond} {
+			acq := w.acquire("w/1")
+			if acq.RunTime != left {
+				w.Errorf("%v left, want %v", acq.RunTime, left)
+			}
+			w.check(acq.Hold.Release(w.Context(), analysislock.OutcomeRetry, false))
+			time.Sleep(left - time.Millisecond)
+		}
+		time.Sleep(time.Millisecond)
+		if acq, d := w.acquire("w/2"), w.doc(); acq.Reason != analysislock.RunTimeExhausted || d.Status != analysislock.Failed || d.Error.Code != acq.Reason || d.Lock.Owner != "" {
+			w.Errorf("%+v; %+v", acq, d)
+		}
+	})
 }
 
 func TestARunReturnsItsBodysErrorOrThatOfItsInput(t *testing.T) {
