@@ -155,7 +155,7 @@ func TestTheLastCheckpointOfAStoppedProgramIsRead(t *testing.T) {
 		defer stop()
 		waitForLine(t, ready, "ready")
 	}()
-	_, err := script(ctx, t, &got, `trap 'echo "{\"checkpoint\":9}" >&3; exit 1' TERM; echo ready >`+ready+`; while :; do sleep 0.01; done`)
+	_, err := script(ctx, t, &got, `trap 'printf "{\"checkpoint\":9}" >&3; exit 1' TERM; echo ready >`+ready+`; while :; do sleep 0.01; done`)
 	if err == nil || len(got.reports) != 1 || got.reports[0] != "9" {
 		t.Errorf("%v; reports %q", err, got.reports)
 	}

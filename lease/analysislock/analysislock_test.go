@@ -270,21 +270,23 @@ func TestAChangeLeavesTheOtherFields(t *testing.T) {
 }
 
 func TestAnAnalysisIsNotAcquiredOnceItsRunTimeIsOver(t *testing.T) {
-	inBubble(t, queued(), func(w *fixture) {
-		w.serve(w, lease.Policy{MaxAttempts: 3}, time.Hour, nil)
-		for _, left := range []time.Duration{time.Hour, time.Millisecond} {
-			acq := w.acquire("w/1")
-			if acq.RunTime != left {
-				w.Errorf("%v left, want %v", acq.RunTime, left)
+	for most, reason := range map[int]string{2: analysislock.AttemptsExhausted, 3: analysislock.RunTimeExhausted} {
+		inBubble(t, queued(), func(w *fixture) {
+			w.serve(w, lease.Policy{MaxAttempts: most}, time.Hour, nil)
+			for _, left := range []time.Duration{time.Hour, time.Millisecond} {
+				acq := w.acquire("w/1")
+				if acq.RunTime != left {
+					w.Errorf("%v left, want %v", acq.RunTime, left)
+				}
+				w.check(acq.Hold.Release(w.Context(), analysislock.OutcomeRetry, false))
+				time.Sleep(left - time.Millisecond)
 			}
-			w.check(acq.Hold.Release(w.Context(), analysislock.OutcomeRetry, false))
-			time.Sleep(left - time.Millisecond)
-		}
-		time.Sleep(time.Millisecond)
-		if acq, d := w.acquire("w/2"), w.doc(); acq.Reason != analysislock.RunTimeExhausted || d.Status != analysislock.Failed || d.Error.Code != acq.Reason || d.Lock.Owner != "" {
-			w.Errorf("%+v; %+v", acq, d)
-		}
-	})
+			time.Sleep(time.Millisecond)
+			if acq, d := w.acquire("w/2"), w.doc(); acq.Reason != reason || d.Status != analysislock.Failed || d.Error.Code != reason || d.Lock.Owner != "" {
+				w.Errorf("%+v; %+v", acq, d)
+			}
+		})
+	}
 }
 
 func TestARunReturnsItsBodysErrorOrThatOfItsInput(t *testing.T) {
