@@ -172,7 +172,7 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 		next.UpdatedAt, next.Attempts = now.Truncate(time.Millisecond), n.Attempts
 		set("updatedAt", !was.updatedAsTimestamp, timeValue(next.UpdatedAt))
 		set("updatedAt", was.updatedAsTimestamp, next.UpdatedAt)
-		expires := c.keep > 0 && (c.keepAll || finishedChanged && finished)
+		expires := c.keep > 0 && (c.keepAll || freed && finished)
 		set("expireAt", expires, now.Add(c.keep))
 		// An attempt must not lose its document because an earlier one had finished it.
 		set("expireAt", !expires && !finished && (finishedChanged || c.keep > 0 && p.Token != n.Token), firestore.Delete)

@@ -33,7 +33,7 @@ var leaseRooms = []room{
 			`		l.Token++
 		return finished`,
 			`		return finished`),
-		seed("a heartbeat renews whoever's lease it finds", "internal/delivery.TestDelivery/TheOwnerIsRewrittenMidRun",
+		seed("a heartbeat renews whoever's lease it finds", "TestExtendAndFinishAreForTheHolderAlone/another_owner",
 			`	if err := loss(l, g); err != nil {
 		return l, err
 	}
@@ -86,7 +86,7 @@ var leaseRooms = []room{
 			`due := h.tried.Add(every)`, `due := time.Now()`),
 	}},
 	{"lease/hold.go", []bug{
-		seed("a carried change that the store refuses is not dropped", "TestACarriedChangeThatTheStoreRefusesIsDroppedAndTheLeaseRenewed",
+		seed("a carried change that the store refuses is not dropped", "lease/analysislock.TestAReportThatWaitsIsAnswered/refused_during_the_run",
 			`append(slices.Clip(with.sets), nil)`, `append(with.sets[:min(1, len(with.sets))], map[bool][]func(*D){len(with.sets) == 0: {nil}}[true]...)`),
 		seed("a release that lost the lease counts as the commit of what it carried", "TestAReleaseThatLostTheLeaseReportsWhatItCarriedAsLost",
 			`return l.Owner == "" && l.Token == h.grant.Token })`, `return l.Owner != h.grant.Owner })`),

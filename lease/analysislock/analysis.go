@@ -91,7 +91,7 @@ type Error struct {
 
 // fail makes the analysis FAILED.
 func (d *Analysis) fail(code, message string) {
-	d.Status, d.Error = Failed, &Error{Code: code, Message: bounded(message)}
+	d.Status, d.Error = Failed, newError(code, message)
 	d.NextAttemptAt = time.Time{}
 }
 
@@ -103,12 +103,20 @@ func (d *Analysis) queue() {
 	}
 }
 
-// maxMessage bounds an error's message, in bytes: the document must have room for it.
-const maxMessage = 4096
+// The limits of an error, in bytes: the document must have room for it.
+const (
+	maxCode    = 64
+	maxMessage = 4096
+)
 
-func bounded(message string) string {
-	return strings.ToValidUTF8(message[:min(maxMessage, len(message))], "")
+func newError(code, message string) *Error {
+	return &Error{Code: BoundCode(code), Message: bound(message, maxMessage)}
 }
+
+// BoundCode returns the code of an error as a document has it: valid UTF-8, cut after 64 bytes.
+func BoundCode(code string) string { return bound(code, maxCode) }
+
+func bound(s string, most int) string { return strings.ToValidUTF8(s[:min(most, len(s))], "") }
 
 // maxID is Firestore's limit, in bytes.
 const maxID = 1500

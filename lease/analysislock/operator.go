@@ -127,7 +127,7 @@ func (l *Locks) edit(ctx context.Context, id string, seen *Seen, change func(d *
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var first *Analysis
-	_, err = lease.Edit(ctx, l.store, id, nil, func(c lease.Cell[Analysis]) (Analysis, error) {
+	_, err = lease.EditUnmarked(ctx, l.store, id, func(c lease.Cell[Analysis]) (Analysis, error) {
 		before = c.Doc
 		if first == nil {
 			first = &c.Doc

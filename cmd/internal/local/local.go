@@ -178,7 +178,7 @@ func (l *local) configureWorkers(ctx context.Context) (err error) {
 		}
 		l.show.Print("%s %s on %v, token %d%s", r.AnalysisID, verb, r.worker, r.Token, at)
 	}
-	l.command.ignored = func(id, problem string) { l.show.Print("%s: a report is ignored: %s", id, problem) }
+	l.command.ignored = func(id, problem string) { l.show.Print("%s: %s", id, problem) }
 	l.command.stderr = func(id, text string) {
 		for line := range strings.Lines(text) {
 			l.show.Print("%s stderr: %s", id, strings.TrimRight(line, "\r\n"))

@@ -56,7 +56,7 @@ type record struct {
 	Token      int64  `json:"lock_token"`
 	Stderr     bool   `json:"stderr"`    // Message was written by an analyzer
 	Continues  bool   `json:"continues"` // the run is given a checkpoint
-	Problem    string `json:"problem"`   // why a report is ignored
+	Problem    string `json:"problem"`   // why a report is ignored, or output doubtful
 }
 
 // Messages of a worker's log that the parent reads.
@@ -110,7 +110,7 @@ func (w *process) follow(out io.Reader, address chan<- string, c command) {
 		case r.Stderr:
 			c.stderr(r.AnalysisID, r.Message)
 		case r.Problem != "" && c.ignored != nil:
-			c.ignored(r.AnalysisID, r.Problem)
+			c.ignored(r.AnalysisID, r.Message+": "+r.Problem)
 		case r.Message == servingMessage:
 			address <- r.Address // the only such line; the channel has room for it
 		case r.Message == runMessage:
