@@ -16,8 +16,8 @@
 // itself, and name the sequence or the seed that shows them. All tests run on
 // embedded servers, nearly all in virtual time.
 //
-// With MUTANTS_GENERATED=1 it makes mutants of whole packages, which those
-// packages' own tests must catch, except for the list in survivors.txt:
+// With MUTANTS_GENERATED=1 it makes mutants of each package of the product, which its
+// tests must catch, except for the list in survivors.txt:
 //
 //	make mutants-generated RUN=/internal_taskauth
 package mutants
