@@ -151,12 +151,17 @@ func TestAnEventOfADocumentOfAnotherProgramRunsIt(t *testing.T) {
 				t.Errorf("%s: %v, %v", document, doc.Data(), err)
 			}
 		}
-		if code, answer := deliver(t, handlers["jobs"], event("jobs/x", "ce-type: google.cloud.firestore.document.v1.created.withAuthContext")); code != 200 || !strings.Contains(answer, "already_finished") {
-			t.Errorf("with the author: %d %s", code, answer)
+		source := "ce-source: //firestore.googleapis.com/projects/"
+		for _, header := range []string{"ce-type: google.cloud.firestore.document.v1.created.withAuthContext", "ce-project: " + b.Project, source + b.Project + "/databases/(default)"} {
+			if code, answer := deliver(t, handlers["jobs"], event("jobs/x", header)); code != 200 || !strings.Contains(answer, "already_finished") {
+				t.Errorf("with %s: %d %s", header, code, answer)
+			}
 		}
 		for name, request := range map[string]string{
 			"another type":                    event("jobs/x", "ce-type: google.cloud.firestore.document.v1.written"),
 			"another database":                event("jobs/x", "ce-database: other"),
+			"another project":                 event("jobs/x", "ce-project: other"),
+			"another project's source":        event("jobs/x", source+"other/databases/(default)"),
 			"another collection":              event("works/x"),
 			"a collection of the same suffix": event("tenants/a/jobs/x"),
 			"a collection of the same prefix": event("jobsx/x"),
@@ -345,6 +350,7 @@ func TestAPushHandlerNeedsARunOrAQueueAndACheckOfItsCallers(t *testing.T) {
 			`kind "job" has no Run`: func() http.Handler { return g.PubSub(jobs(nil)) },
 			"nothing checks":        func() http.Handler { return unchecked.PubSub(jobs(succeed)) },
 			`a/b`:                   func() http.Handler { return g.Eventarc(wrong) },
+			"nothing checks the":    unchecked.Recovery,
 		} {
 			func() {
 				defer func() {

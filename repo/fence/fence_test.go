@@ -185,6 +185,10 @@ func TestEachRequestIsAnsweredAfterOneTransaction(t *testing.T) {
 		for _, key := range []string{"", "a%2Fb", "%zz", "..", strings.Repeat("a", 1501)} {
 			answers("1", key, 400, `"reason":"bad_request"`, 0)
 		}
+		latest := time.Now().Add(24 * time.Hour).UnixMicro()
+		answers(strconv.FormatInt(latest+time.Minute.Microseconds(), 10), "a%20b%25", 400, `"reason":"bad_request"`, 1)
+		answers(strconv.FormatInt(latest, 10), "late", 202, "", 1)
+		answers("6", "a%20b%25", 202, "", 1) // the first of them was not kept
 		answers("9", "malformed", 500, `{"reason":"malformed"}`, 1)
 		b.Server.Close()
 		began := time.Now()
