@@ -2,7 +2,6 @@ package worker_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -10,8 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"google.golang.org/api/option"
 
 	"taskguard/internal/emulatortest"
 	"taskguard/lease"
@@ -43,49 +40,6 @@ func TestEachHandlerCallsItsOwnRun(t *testing.T) {
 	})
 }
 
-// Open and FromEnv share the check; internal/workerservice tests FromEnv.
-func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
-	queue := worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://a.example", Caller: "a@b.c"}
-	for want, o := range map[string]worker.Options{
-		`Project, GOOGLE_CLOUD_PROJECT: "a/b" is not a name`:                     {Project: "a/b"},
-		`Database, FIRESTORE_DATABASE: "a/b" is not a name`:                      {Database: "a/b"},
-		`Emulator, FIRESTORE_EMULATOR_HOST: "http://h:1" is not host:port`:       {Emulator: "http://h:1"},
-		`Collection, ANALYSES_COLLECTION: "a/b" is not the path of a collection`: {Collection: "a/b"},
-		"Lock, LOCK_TTL, LOCK_HEARTBEAT: TTL 1ms is under 1s":                    {Lock: lease.Policy{TTL: time.Millisecond}},
-		"RunTimeout, RUN_TIMEOUT: -1ns is not positive":                          {RunTimeout: -1},
-		"RunTimeout, RUN_TIMEOUT: 24h0m0.000000001s is over 24h0m0s":             {RunTimeout: 24*time.Hour + 1, MaxRunTime: 48 * time.Hour},
-		"RunTimeout, RUN_TIMEOUT: 30m0.000000001s is over 30m0s":                 {RunTimeout: 30*time.Minute + 1, Queue: queue},
-		"CheckpointInterval, CHECKPOINT_INTERVAL: 999.999999ms is under 1s":      {CheckpointInterval: time.Second - 1},
-		"StallTimeout, STALL_TIMEOUT: -1ns is negative":                          {StallTimeout: -1},
-		"StallTimeout, STALL_TIMEOUT: 25m0s is not under RUN_TIMEOUT, 25m0s":     {StallTimeout: 25 * time.Minute},
-		"MaxRunTime, MAX_RUN_TIME: 24m59.999999999s is under RUN_TIMEOUT, 25m0s": {MaxRunTime: 25*time.Minute - 1},
-		"MaxRuns, MAX_RUNS: -1 is negative":                                      {MaxRuns: -1},
-		"RetryMin, RETRY_MIN: -1ns is negative":                                  {RetryMin: -1},
-		"RetryMin, RETRY_MIN: 30s is over RETRY_MAX, 29.999999999s":              {RetryMax: 30*time.Second - 1},
-		"RetryMax, RETRY_MAX: 12h0m0.000000001s is over 12h":                     {RetryMax: 12*time.Hour + 1},
-		"Keep, KEEP_FINISHED: -1ns is negative":                                  {Keep: -1},
-		"Keep, KEEP_FINISHED: 767h59m59.999999999s is under 768h":                {Keep: 768*time.Hour - 1, Queue: queue},
-		"Queue, TASK_QUEUE: ":                                                             {Queue: worker.Queue{Name: "q"}},
-		"Queue, CLOUD_TASKS_EMULATOR_HOST: ":                                              {Queue: worker.Queue{Name: queue.Name, TargetURL: queue.TargetURL, EmulatorHost: "h"}},
-		"the Auth would refuse the tasks of the Queue: Caller is not among":               {Queue: queue, Auth: worker.OIDC("https://a.example", "other@b.c")},
-		"the Auth would refuse the tasks of the Queue: Caller is not among its accounts,": {Queue: queue, Auth: worker.OIDC("https://other.example", "a@b.c")},
-		"taskauth": {Auth: worker.OIDC("https://a.example")},
-		"": {Project: "example.com:p", RunTimeout: 30 * time.Minute, MaxRunTime: 30 * time.Minute, CheckpointInterval: time.Second, StallTimeout: 30*time.Minute - 1,
-			RetryMin: 12 * time.Hour, RetryMax: 12 * time.Hour, Keep: 768 * time.Hour, Queue: queue, Auth: worker.OIDC("https://a.example", "other@b.c", "a@b.c")},
-		"no queue": {RunTimeout: 24 * time.Hour, Keep: time.Hour},
-	} {
-		o.Project, o.Emulator = cmp.Or(o.Project, "p"), cmp.Or(o.Emulator, "127.0.0.1:1") // no credentials are needed
-		o.QueueOptions = []option.ClientOption{option.WithoutAuthentication()}
-		g, err := worker.Open(t.Context(), o)
-		if valid := want == "" || want == "no queue"; valid != (err == nil) || err != nil && !strings.Contains(err.Error(), "worker: options: "+want) {
-			t.Errorf("%s: error %v", want, err)
-		}
-		if g != nil {
-			_ = g.Shutdown(t.Context())
-		}
-	}
-}
-
 func TestAKindThatCannotWorkIsRefused(t *testing.T) {
 	queue := worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://a.example", EmulatorHost: "127.0.0.1:1"}
 	g := open(t, emulatortest.Embedded(t), func(o *worker.Options) { o.Queue, o.StallTimeout, o.MaxRunTime = queue, time.Minute, 29*time.Minute })
@@ -112,6 +66,7 @@ func TestAKindThatCannotWorkIsRefused(t *testing.T) {
 		{worker.Kind{Name: "a", Collection: "jobs"}, `of kind "job"`},
 		{worker.Kind{Name: "job", Collection: "c", Path: "/tasks/job", Fields: jobs(nil).Fields}, "differs from the kind"},
 		{worker.Kind{Name: "job", Collection: "jobs", Path: "/tasks/job"}, "differs from the kind"},
+		{worker.Kind{Name: "job", Collection: "jobs", Path: "/tasks/job", Fields: jobs(nil).Fields, RunTimeout: 25 * time.Minute}, "differs from the kind"},
 		{jobs(nil), ""},
 		{worker.Kind{Name: "longest" + strings.Repeat("a", 93), IDField: "id", Collection: "c/d/e", Path: "/a-b.c_~/@", RunTimeout: 29 * time.Minute}, ""},
 		{worker.Kind{Name: "shortest", Collection: "d", Path: "/", RunTimeout: time.Minute + 1}, ""},
@@ -152,15 +107,21 @@ func TestAfterShutdownNothingIsSubmitted(t *testing.T) {
 
 func TestAnInputOfAnotherFormFailsPermanently(t *testing.T) {
 	run := worker.Typed(func(context.Context, struct{ Text string }, worker.Job) (any, error) { return nil, nil })
-	pointer := worker.Typed(func(context.Context, *int, worker.Job) (any, error) { return "none", nil })
-	for _, input := range []string{`null`, `[]`, ``} {
+	for _, input := range []string{`null`, `[]`, ``, `{"Text":1}`} {
 		var permanent *orchestrator.PermanentError
 		if _, err := run(t.Context(), worker.Job{Input: []byte(input)}); !errors.As(err, &permanent) || permanent.Code != orchestrator.CodeInvalidInput {
 			t.Errorf("%q: error %v", input, err)
 		}
 	}
-	if got, err := pointer(t.Context(), worker.Job{Input: []byte(`null`)}); err != nil || got != "none" {
-		t.Errorf("a pointer: %v, %v", got, err)
+	for name, run := range map[string]func(context.Context, worker.Job) (any, error){
+		"pointer":   worker.Typed(func(_ context.Context, in *int, _ worker.Job) (any, error) { return in == nil, nil }),
+		"map":       worker.Typed(func(_ context.Context, in map[string]int, _ worker.Job) (any, error) { return in == nil, nil }),
+		"slice":     worker.Typed(func(_ context.Context, in []int, _ worker.Job) (any, error) { return in == nil, nil }),
+		"interface": worker.Typed(func(_ context.Context, in any, _ worker.Job) (any, error) { return in == nil, nil }),
+	} {
+		if got, err := run(t.Context(), worker.Job{Input: []byte(`null`)}); err != nil || got != true {
+			t.Errorf("null of a %s: %v, %v", name, got, err)
+		}
 	}
 }
 

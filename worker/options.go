@@ -170,6 +170,9 @@ func (o Options) filled() (Options, error) {
 	}
 	o.Emulator = cmp.Or(os.Getenv("FIRESTORE_EMULATOR_HOST"), o.Emulator)
 	o.Project = cmp.Or(o.Project, os.Getenv("GOOGLE_CLOUD_PROJECT"))
+	if o.Auth == nil && o.Emulator == "" && o.Queue.Caller != "" {
+		o.Auth = OIDC(cmp.Or(o.Queue.Audience, o.Queue.TargetURL), o.Queue.Caller)
+	}
 	var err error
 	for _, p := range o.check() {
 		err = errors.Join(err, p)
@@ -196,11 +199,7 @@ func (o Options) refusesItself() bool {
 // authenticator returns what checks the callers; nil with ok: none has to be checked. ok
 // is false if that is unknown.
 func (o Options) authenticator() (a delivery.Authenticator, ok bool, err error) {
-	auth := o.Auth
-	if auth == nil && o.Emulator == "" && o.Queue.Caller != "" {
-		auth = OIDC(cmp.Or(o.Queue.Audience, o.Queue.TargetURL), o.Queue.Caller)
-	}
-	switch auth := auth.(type) {
+	switch auth := o.Auth.(type) {
 	case nil:
 		return nil, o.Emulator != "", nil
 	case checkedByProxy:
@@ -210,5 +209,5 @@ func (o Options) authenticator() (a delivery.Authenticator, ok bool, err error) 
 		a, err = taskauth.New(taskauth.Options(auth))
 		return a, true, err
 	}
-	return auth, true, nil
+	return o.Auth, true, nil
 }

@@ -33,8 +33,10 @@ import (
 
 // queue is an embedded Cloud Tasks that calls handler.
 type queue struct {
-	handler http.Handler // nil: nothing listens
-	broken  atomic.Bool  // CreateTask fails
+	handler http.Handler  // nil: nothing listens
+	broken  atomic.Bool   // CreateTask fails
+	slow    time.Duration // which CreateTask takes
+	conn    *grpc.ClientConn
 	options []option.ClientOption
 
 	mu      sync.Mutex
@@ -51,7 +53,7 @@ func newQueue(t *testing.T) *queue {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	q.options = []option.ClientOption{option.WithGRPCConn(conn)}
+	q.conn, q.options = conn, []option.ClientOption{option.WithGRPCConn(conn)}
 	client, err := apiv2.NewClient(t.Context(), q.options...)
 	if err == nil {
 		_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
@@ -74,6 +76,7 @@ func (q *queue) intercept(ctx context.Context, method string, req, reply any, cc
 	if creates && q.broken.Load() {
 		return status.Error(codes.PermissionDenied, "broken")
 	}
+	time.Sleep(q.slow)
 	err := invoke(ctx, method, req, reply, cc, opts...)
 	if creates && err == nil {
 		q.mu.Lock()
@@ -119,6 +122,12 @@ func TestSubmitIsIdempotent(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
+				remove := func() {
+					if _, err := docs.Doc("x").Delete(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Millisecond)
+				}
 				var permanent *orchestrator.PermanentError
 				for _, c := range []struct {
 					name   string
@@ -141,6 +150,7 @@ func TestSubmitIsIdempotent(t *testing.T) {
 					{"finished", g, finish, "x", map[string]any{"n": 1}, worker.Submission{Status: "READY"}, nil, 1},
 					{"finished, another input", g, nil, "x", nil, worker.Submission{Status: "READY"}, worker.ErrOtherInput, 1},
 					{"an id that is a path", g, nil, "a/b", 1, worker.Submission{}, lease.ErrInvalidKey, 1},
+					{"deleted, and created again in the same second", g, remove, "x", map[string]any{"n": 1}, worker.Submission{Created: true, Booked: true, Status: "QUEUED"}, nil, 2},
 				} {
 					if c.before != nil {
 						c.before()
@@ -150,10 +160,10 @@ func TestSubmitIsIdempotent(t *testing.T) {
 						t.Errorf("%s: error %v, want %v; tasks %v, want %d; (-want +got)\n%s", c.name, err, c.err, q.tasks(), c.tasks, diff)
 					}
 				}
-				if got := q.tasks(); len(got) != 1 || got[0] != task {
+				if got := q.tasks(); len(got) != 2 || got[0] != task || got[1] != task {
 					t.Errorf("tasks %q, want %q", got, task)
 				}
-				checkRecord(t, docs.Doc("x"), map[string]any{word[0]: word[1], input: map[string]any{"n": int64(1)}})
+				checkRecord(t, docs.Doc("x"), map[string]any{input: map[string]any{"n": int64(1)}})
 				for _, input := range []any{math.NaN(), [][]int{{1}}} {
 					if _, err := worker.Submit(t.Context(), g, k, "z", input); !errors.As(err, &permanent) || !strings.HasPrefix(err.Error(), `worker: submit "z": `) {
 						t.Errorf("an input of %v: error %v", input, err)

@@ -37,6 +37,7 @@ var elsewhere = map[string][]string{
 	"cmd/internal/hold":    {"cmd/taskguard"},
 	"cmd/internal/local":   {"cmd/taskguard"},
 	"cmd/internal/operate": {"cmd/taskguard"},
+	"worker":               {"internal/workerservice"},
 }
 
 // generatedOf returns the packages that are mutated, all but those for tests and examples,

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -17,6 +18,7 @@ import (
 
 	"cloud.google.com/go/firestore"
 
+	embedded "taskguard/emulator/firestore"
 	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 )
@@ -37,9 +39,12 @@ func open(t *testing.T, b *emulatortest.Backend, o Options) (*Fence, *firestore.
 	return f, client
 }
 
-// setting returns a write of {by: token} to doc.
+// setting returns a write of {by: token} to doc, which reads it first.
 func setting(doc *firestore.DocumentRef, token int64) func(context.Context, *firestore.Transaction) error {
 	return func(_ context.Context, tx *firestore.Transaction) error {
+		if _, err := tx.GetAll([]*firestore.DocumentRef{doc}); err != nil {
+			return err
+		}
 		return tx.Set(doc, map[string]any{"by": token})
 	}
 }
@@ -141,10 +146,15 @@ func TestOfTwoRacingWritesTheNewerRemains(t *testing.T) {
 	})
 }
 
+// clockAhead is how far Firestore's clock is ahead of the machine's.
+const clockAhead = 100 * time.Hour
+
 func inBubble(t *testing.T, o Options, run func(t *testing.T, b *emulatortest.Backend, f *Fence, client *firestore.Client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := emulatortest.Embedded(t)
+		b.Server = embedded.NewServer(embedded.Options{Now: func() time.Time { return time.Now().Add(clockAhead) }})
+		t.Cleanup(b.Server.Close)
 		f, client := open(t, b, o)
 		run(t, b, f, client)
 	})
@@ -165,7 +175,7 @@ func TestEachRequestIsAnsweredAfterOneTransaction(t *testing.T) {
 			t.Helper()
 			before, was := b.Calls.Count("BeginTransaction"), handled
 			w := request(h, token, key)
-			if w.Code != code || !strings.Contains(w.Body.String(), body) {
+			if w.Code != code || !strings.Contains(w.Body.String(), body) || body != "" && w.Header().Get("Content-Type") != "application/json" {
 				t.Errorf("token %q, key %q: %d %s; want %d %s", token, key, w.Code, w.Body, code, body)
 			}
 			if passed := handled > was; passed != (code == http.StatusAccepted) {
@@ -185,7 +195,7 @@ func TestEachRequestIsAnsweredAfterOneTransaction(t *testing.T) {
 		for _, key := range []string{"", "a%2Fb", "%zz", "..", strings.Repeat("a", 1501)} {
 			answers("1", key, 400, `"reason":"bad_request"`, 0)
 		}
-		latest := time.Now().Add(24 * time.Hour).UnixMicro()
+		latest := time.Now().Add(clockAhead + 24*time.Hour).UnixMicro()
 		answers(strconv.FormatInt(latest+time.Minute.Microseconds(), 10), "a%20b%25", 400, `"reason":"bad_request"`, 1)
 		answers(strconv.FormatInt(latest, 10), "late", 202, "", 1)
 		answers("6", "a%20b%25", 202, "", 1) // the first of them was not kept
@@ -225,9 +235,26 @@ func TestAFenceIsKeptForHalfOfKeepAfterEachAcceptedTokenOrLonger(t *testing.T) {
 				t.Fatal(err)
 			}
 			expires, _ := snap.Data()["expireAt"].(time.Time)
-			if got := expires.Sub(began).Round(time.Second); got != step.expires {
+			if got := expires.Add(-clockAhead).Sub(began).Round(time.Second); got != step.expires {
 				t.Errorf("after %v it expires after %v, want %v", step.at, got, step.expires)
 			}
+		}
+	})
+}
+
+func TestTheDefaultIsKeptFor30DaysAndTheKeyIsTheOptions(t *testing.T) {
+	byPath := func(r *http.Request) string { return strings.TrimPrefix(r.URL.Path, "/") }
+	inBubble(t, Options{Key: byPath}, func(t *testing.T, _ *emulatortest.Backend, f *Fence, client *firestore.Client) {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/k%2520", http.NoBody)
+		r.Header.Set("X-Lock-Token", "7")
+		f.Middleware(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), r)
+		snap, err := client.Doc("fences/k%20").Get(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got state
+		if err := snap.DataTo(&got); err != nil || got.Token != 7 || time.Until(got.RemoveAt.Add(-clockAhead)).Round(time.Second) != 30*24*time.Hour {
+			t.Errorf("%+v, %v", got, err)
 		}
 	})
 }
@@ -243,6 +270,11 @@ func TestAWriteThatFailsLeavesTheFence(t *testing.T) {
 		}
 		if err := f.Commit(t.Context(), "a/b", 1, nil); !errors.Is(err, lease.ErrInvalidKey) {
 			t.Errorf("a key with a slash: %v", err)
+		}
+		for token, want := range map[int64]error{0: errToken, -1: errToken, math.MaxInt64: nil} {
+			if err := f.Commit(t.Context(), "k", token, nil); !errors.Is(err, want) || want == nil && err != nil {
+				t.Errorf("the token %d: %v, want %v", token, err, want)
+			}
 		}
 	})
 }
