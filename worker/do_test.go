@@ -504,7 +504,11 @@ func TestDoTakesNoPlaceOfADelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := open(t, emulatortest.Embedded(t), func(o *worker.Options) { o.MaxRuns = 1 })
 		h := g.Handler(worker.Kind{Run: func(context.Context, worker.Job) (any, error) { return nil, nil }})
-		if _, err := worker.Do(t.Context(), g, "key", func(context.Context, worker.Job) (int, error) {
+		type caller struct{}
+		if _, err := worker.Do(context.WithValue(t.Context(), caller{}, "a"), g, "key", func(ctx context.Context, _ worker.Job) (int, error) {
+			if ctx.Value(caller{}) != "a" {
+				t.Error("the caller's values, such as its trace, are lost")
+			}
 			if code, answer := post(t, h, "/", `{"analysis_id":"none"}`); code != http.StatusNotFound {
 				t.Errorf("%d %s, want 404", code, answer)
 			}

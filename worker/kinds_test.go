@@ -89,22 +89,6 @@ func TestAKindThatCannotWorkIsRefused(t *testing.T) {
 	}
 }
 
-func TestAfterShutdownNothingIsSubmitted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		g, err := worker.Open(t.Context(), worker.Options{Project: b.Project, FirestoreOptions: b.Client(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := g.Shutdown(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := worker.Submit(t.Context(), g, worker.Kind{}, "x", 1); !errors.Is(err, worker.ErrStopping) {
-			t.Errorf("error %v", err)
-		}
-	})
-}
-
 func TestAnInputOfAnotherFormFailsPermanently(t *testing.T) {
 	run := worker.Typed(func(context.Context, struct{ Text string }, worker.Job) (any, error) { return nil, nil })
 	for _, input := range []string{`null`, `[]`, ``, `{"Text":1}`} {

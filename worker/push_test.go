@@ -256,6 +256,9 @@ func TestAMessageForAKindWithoutRunBooksOneTaskThatRuns(t *testing.T) {
 		if code, answer := post(t, messages, "/", another); code != 200 || !strings.Contains(answer, want) || len(q.tasks()) != 3 {
 			t.Errorf("another message for the same document: %d %s, tasks %v", code, answer, q.tasks())
 		}
+		if code, answer := deliver(t, events, strings.Replace(event("jobs/y"), "3f0c-1", "3f0c-2", 1)); code != 200 || len(q.tasks()) != 4 {
+			t.Errorf("another event of the same document: %d %s, tasks %v", code, answer, q.tasks())
+		}
 		for _, document := range []string{"jobs/x", "jobs/y"} {
 			if doc, err := client.Doc(document).Get(t.Context()); err != nil || doc.Data()["state"] != "DONE" {
 				t.Errorf("%v, %v", doc.Data(), err)

@@ -116,6 +116,9 @@ func TestShutdownWaitsForASubmission(t *testing.T) {
 		if err := errors.Join(g.Shutdown(t.Context()), <-submitted); err != nil || len(q.tasks()) != 1 {
 			t.Errorf("%v, tasks %v", err, q.tasks())
 		}
+		if _, err := worker.Submit(t.Context(), g, worker.Kind{}, "y", 1); !errors.Is(err, worker.ErrStopping) {
+			t.Errorf("after the stop: %v", err)
+		}
 	})
 }
 

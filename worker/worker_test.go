@@ -9,7 +9,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskguard/emulator/firestore"
@@ -73,24 +72,4 @@ func post(t *testing.T, h http.Handler, path, body string) (code int, answer str
 	rec := httptest.NewRecorder()
 	h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body)))
 	return rec.Code, rec.Body.String()
-}
-
-func TestTwoKindsAreServedByOneGuard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		g := open(t, b, nil)
-		double := worker.Typed(func(_ context.Context, in int, _ worker.Job) (int, error) { return 2 * in, nil })
-		for _, k := range []worker.Kind{{}, jobs(nil)} {
-			if _, err := worker.Submit(t.Context(), g, k, "x", 21); err != nil {
-				t.Fatal(err)
-			}
-		}
-		h := g.Routes(worker.Kind{Run: double}, jobs(double))
-		for path, body := range map[string]string{"/internal/tasks/analysis": `{"analysis_id":"x"}`, "/tasks/job": `{"job_id":"x"}`} {
-			want := body[:len(body)-1] + `,"acquired":true,"status":"READY","lock_token":1}`
-			if code, answer := post(t, h, path, body); code != http.StatusOK || strings.TrimSpace(answer) != want {
-				t.Errorf("%s: %d %s, want %s", path, code, answer, want)
-			}
-		}
-	})
 }

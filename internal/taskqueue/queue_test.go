@@ -41,6 +41,8 @@ type cloud struct {
 	delivered chan *http.Request
 }
 
+const noAnswer codes.Code = 100
+
 // fault is the error of a call. With after, the call is made all the same.
 type fault struct {
 	code  codes.Code
@@ -78,6 +80,10 @@ func (c *cloud) intercept(ctx context.Context, method string, req, reply any, cc
 			if err := invoke(ctx, method, req, reply, cc, opts...); err != nil {
 				return err
 			}
+		}
+		if f.code == noAnswer {
+			<-ctx.Done()
+			return status.FromContextError(ctx.Err()).Err()
 		}
 		return status.Error(f.code, "injected")
 	default:
@@ -161,6 +167,8 @@ func TestTransientErrorsAreTriedAgain(t *testing.T) {
 		already bool
 	}{
 		"not done":         {[]fault{{codes.Unavailable, false}, {codes.DeadlineExceeded, false}, {codes.ResourceExhausted, false}}, false},
+		"not done, others": {[]fault{{codes.Canceled, false}, {codes.Aborted, false}, {codes.Internal, false}, {codes.Unknown, false}}, false},
+		"no answer":        {[]fault{{noAnswer, false}}, false},
 		"done, reply lost": {[]fault{{codes.Unavailable, true}}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -191,8 +199,15 @@ func TestAFinalErrorIsNotTriedAgain(t *testing.T) {
 		if got := status.Code(err); got != codes.NotFound {
 			t.Errorf("got %v, want NotFound", err)
 		}
-		if n := c.calls.Load(); n != 1 {
-			t.Errorf("%d calls, want 1", n)
+		final := []codes.Code{codes.PermissionDenied, codes.InvalidArgument, codes.FailedPrecondition, codes.Unauthenticated, codes.NotFound}
+		for _, code := range final {
+			c.faults <- fault{code, false}
+			if _, err := c.queue(t, taskqueue.Config{}).Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"}); status.Code(err) != code {
+				t.Errorf("got %v, want %v", err, code)
+			}
+		}
+		if n := c.calls.Load(); int(n) != 1+len(final) {
+			t.Errorf("%d calls, want %d", n, 1+len(final))
 		}
 	})
 }
@@ -234,6 +249,15 @@ func TestATaskCarriesItsTimesAndItsCaller(t *testing.T) {
 		token := task.GetHttpRequest().GetOidcToken()
 		if token.GetServiceAccountEmail() != "caller@p.iam.gserviceaccount.com" || token.GetAudience() != "https://worker.example" {
 			t.Errorf("token = %v", token)
+		}
+		for want, cfg := range map[string]taskqueue.Config{"": {}, "https://other.example": {Caller: "a@b.c", Audience: "https://other.example"}} {
+			name := taskqueue.Name("audience", want)
+			book(t, c.queue(t, cfg), taskqueue.Task{Name: name, AnalysisID: "x", IDField: "job_id", Path: "/tasks/job", At: at})
+			task, err := c.client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: queue + "/tasks/" + name, ResponseView: cloudtaskspb.Task_FULL})
+			call := task.GetHttpRequest()
+			if err != nil || call.GetOidcToken().GetAudience() != want || (call.GetOidcToken() == nil) != (want == "") || call.GetUrl() != "https://worker.example/tasks/job" || string(call.GetBody()) != `{"job_id":"x"}` {
+				t.Errorf("%+v: %v, %v", cfg, task, err)
+			}
 		}
 		for deadline, want := range map[time.Duration]time.Duration{
 			20 * time.Minute: 20 * time.Minute, 0: 10 * time.Minute, time.Second: 15 * time.Second, time.Hour: 30 * time.Minute,

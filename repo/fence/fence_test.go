@@ -17,6 +17,9 @@ import (
 	"time"
 
 	"cloud.google.com/go/firestore"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	embedded "taskguard/emulator/firestore"
 	"taskguard/internal/emulatortest"
@@ -25,9 +28,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
 
-func open(t *testing.T, b *emulatortest.Backend, o Options) (*Fence, *firestore.Client) {
+func open(t *testing.T, b *emulatortest.Backend, o Options, opts ...grpc.DialOption) (*Fence, *firestore.Client) {
 	t.Helper()
-	client, err := firestore.NewClient(t.Context(), b.Project, b.Client(t)...)
+	client, err := firestore.NewClient(t.Context(), b.Project, b.Client(t, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +173,13 @@ func TestEachRequestIsAnsweredAfterOneTransaction(t *testing.T) {
 			t.Fatal(err)
 		}
 		handled := 0
-		h := f.Middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { handled++; w.WriteHeader(http.StatusAccepted) }))
+		h := f.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if _, limited := r.Context().Deadline(); limited {
+				t.Error("the time of the check limits the handler")
+			}
+			handled++
+			w.WriteHeader(http.StatusAccepted)
+		}))
 		answers := func(token, key string, code int, body string, transactions int) {
 			t.Helper()
 			before, was := b.Calls.Count("BeginTransaction"), handled
@@ -200,6 +209,12 @@ func TestEachRequestIsAnsweredAfterOneTransaction(t *testing.T) {
 		answers(strconv.FormatInt(latest, 10), "late", 202, "", 1)
 		answers("6", "a%20b%25", 202, "", 1) // the first of them was not kept
 		answers("9", "malformed", 500, `{"reason":"malformed"}`, 1)
+		unread, _ := open(t, b, Options{}, grpc.WithChainStreamInterceptor(func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, grpc.Streamer, ...grpc.CallOption) (grpc.ClientStream, error) {
+			return nil, status.Error(codes.PermissionDenied, "the role does not read")
+		}))
+		if w := request(unread.Middleware(h), "7", "a"); w.Code != 503 || !strings.Contains(w.Body.String(), "unavailable") {
+			t.Errorf("a fence that cannot be read: %d %s", w.Code, w.Body)
+		}
 		b.Server.Close()
 		began := time.Now()
 		if w := request(h, "7", "a"); w.Code != 503 || w.Body.String() != `{"reason":"unavailable"}`+"\n" || time.Since(began) > 10*time.Second {
