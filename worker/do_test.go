@@ -125,36 +125,46 @@ func TestEveryCallOfDoHasTheResultOfTheFirst(t *testing.T) {
 // Another call changes the record between the reading and the next commit of a call.
 func TestARecordThatChangesBeforeItsRunIsReadAgain(t *testing.T) {
 	for name, c := range map[string]struct {
-		commit int // before which the record changes: the first creates it, the second acquires it
+		commit int    // before which the record changes: the first creates it, the second acquires it
+		denied string // a method whose first call is refused
 		change func(t *testing.T, other *worker.Guard, record *firestore.DocumentRef)
 		ran    bool
 		want   string
 		err    error
 	}{
-		"created by the same call": {1, func(t *testing.T, other *worker.Guard, _ *firestore.DocumentRef) { finish(t, other, "p") }, false, "other", nil},
-		"created by another call":  {1, func(t *testing.T, other *worker.Guard, _ *firestore.DocumentRef) { finish(t, other, "q") }, false, "", worker.ErrParams},
-		"finished":                 {2, func(t *testing.T, other *worker.Guard, _ *firestore.DocumentRef) { finish(t, other, "p") }, false, "other", nil},
-		"failed": {2, func(t *testing.T, _ *worker.Guard, record *firestore.DocumentRef) {
+		"created by the same call":              {1, "", func(t *testing.T, other *worker.Guard, _ *firestore.DocumentRef) { finish(t, other, "p", nil) }, false, "other", nil},
+		"created by another call, which failed": {1, "", func(t *testing.T, other *worker.Guard, _ *firestore.DocumentRef) { finish(t, other, "q", errBroken) }, false, "", worker.ErrParams},
+		"finished":                              {2, "", func(t *testing.T, other *worker.Guard, _ *firestore.DocumentRef) { finish(t, other, "p", nil) }, false, "other", nil},
+		"failed": {2, "", func(t *testing.T, _ *worker.Guard, record *firestore.DocumentRef) {
 			set(t, record, map[string]any{"status": "FAILED"})
 		}, false, "", &worker.FailedError{}},
-		"deleted": {2, func(t *testing.T, _ *worker.Guard, record *firestore.DocumentRef) {
+		"deleted": {2, "", func(t *testing.T, _ *worker.Guard, record *firestore.DocumentRef) {
 			if _, err := record.Delete(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}, true, "own", nil},
+		"not readable": {denied: "/BatchGetDocuments", err: lease.ErrUnavailable},
+		"not writable": {denied: "/Commit", err: lease.ErrUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b, commits, ran := ahead(t), 0, false
+				b, reads, commits, ran := ahead(t), 0, 0, false
 				other, record := open(t, b, nil), collection(t, b, "idempotency").Doc("key")
 				g := open(t, b, func(o *worker.Options) {
 					o.FirestoreOptions = b.Client(t, grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 						if strings.HasSuffix(m, "/Commit") {
-							if commits++; commits == c.commit {
+							if commits++; c.denied == "/Commit" {
+								return status.Error(codes.PermissionDenied, "denied")
+							} else if commits == c.commit {
 								c.change(t, other, record)
 							}
 						}
 						return invoke(ctx, m, req, reply, cc, opts...)
+					}), grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+						if reads++; reads == 1 && strings.HasSuffix(m, c.denied) && c.denied != "" {
+							return nil, status.Error(codes.PermissionDenied, "denied")
+						}
+						return open(ctx, d, cc, m, opts...)
 					}))
 				})
 				got, err := worker.DoWith(t.Context(), g, "key", worker.DoOptions{Params: "p"}, func(context.Context, worker.Job) (string, error) {
@@ -173,11 +183,11 @@ func TestARecordThatChangesBeforeItsRunIsReadAgain(t *testing.T) {
 	}
 }
 
-// finish makes another guard do the work of the key with these parameters.
-func finish(t *testing.T, g *worker.Guard, params string) {
+// finish makes another guard do the work of the key with these parameters and this error.
+func finish(t *testing.T, g *worker.Guard, params string, failure error) {
 	t.Helper()
 	o := worker.DoOptions{Params: params}
-	if _, err := worker.DoWith(t.Context(), g, "key", o, func(context.Context, worker.Job) (string, error) { return "other", nil }); err != nil {
+	if _, err := worker.DoWith(t.Context(), g, "key", o, func(context.Context, worker.Job) (string, error) { return "other", failure }); !errors.Is(err, failure) {
 		t.Error(err)
 	}
 }
@@ -294,6 +304,15 @@ func TestACallThatEndsReleasesTheLock(t *testing.T) {
 		})
 		return t.Context()
 	}
+	endless := func(t *testing.T, g *worker.Guard) context.Context {
+		t.Helper()
+		time.AfterFunc(time.Second, func() {
+			if err := g.Shutdown(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+		return t.Context()
+	}
 	released := map[string]any{"status": "QUEUED", "attempts": int64(0), "lockOwner": nil, "result": nil}
 	for name, c := range map[string]struct {
 		end     func(*testing.T, *worker.Guard) context.Context
@@ -303,6 +322,7 @@ func TestACallThatEndsReleasesTheLock(t *testing.T) {
 	}{
 		"the caller's context":             {deadline, false, errBroken, released},
 		"Shutdown":                         {shutdown, false, worker.ErrStopping, released},
+		"Shutdown without a time":          {endless, false, worker.ErrStopping, released},
 		"a function that ignores it":       {deadline, true, nil, map[string]any{"status": "READY", "attempts": int64(1), "lockOwner": nil, "result": "x"}},
 		"Shutdown waits for such function": {shutdown, true, nil, map[string]any{"status": "READY", "attempts": int64(1), "lockOwner": nil, "result": "x"}},
 	} {
@@ -477,7 +497,7 @@ func TestDoWithoutFirestore(t *testing.T) {
 func TestARecordIsKeptFromItsLastChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := ahead(t)
-		g, record := open(t, b, nil), collection(t, b, "once").Doc("key")
+		g, record := open(t, b, func(o *worker.Options) { o.MaxRunTime = 30 * time.Minute }), collection(t, b, "once").Doc("key") // of kinds
 		kept := func() (expires time.Duration) {
 			at, _ := fields(t, record)["expireAt"].(time.Time)
 			return time.Until(at.Add(-clockAhead))

@@ -3,6 +3,7 @@ package worker_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"reflect"
@@ -46,7 +47,9 @@ func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 		"Queue, CLOUD_TASKS_EMULATOR_HOST: ":                                              {Queue: worker.Queue{Name: queue.Name, TargetURL: queue.TargetURL, EmulatorHost: "h"}},
 		"the Auth would refuse the tasks of the Queue: Caller is not among":               {Queue: queue, Auth: worker.OIDC("https://a.example", "other@b.c")},
 		"the Auth would refuse the tasks of the Queue: Caller is not among its accounts,": {Queue: queue, Auth: worker.OIDC("https://other.example", "a@b.c")},
-		"taskauth": {Auth: worker.OIDC("https://a.example")},
+		"taskqueue: open":           {QueueOptions: []option.ClientOption{option.WithCredentialsFile("/none")}, Queue: queue},
+		"repo: ":                    {FirestoreOptions: []option.ClientOption{option.WithCredentialsFile("/none"), option.WithoutAuthentication()}},
+		"worker: options: taskauth": {Auth: worker.OIDC("https://a.example")},
 		"": {Project: "example.com:p", RunTimeout: 30 * time.Minute, MaxRunTime: 30 * time.Minute, CheckpointInterval: time.Second, StallTimeout: 30*time.Minute - 1,
 			RetryMin: 12 * time.Hour, RetryMax: 12 * time.Hour, Keep: 768 * time.Hour, Queue: queue, Auth: worker.OIDC("https://a.example", "other@b.c", "a@b.c")},
 		"no queue": {RunTimeout: 24 * time.Hour, Keep: time.Hour},
@@ -54,7 +57,7 @@ func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 		o.Project, o.Emulator = cmp.Or(o.Project, "p"), cmp.Or(o.Emulator, "127.0.0.1:1") // no credentials are needed
 		o.QueueOptions = append(o.QueueOptions, option.WithoutAuthentication())
 		g, err := worker.Open(t.Context(), o)
-		if valid := want == "" || want == "no queue"; valid != (err == nil) || err != nil && !strings.Contains(err.Error(), "worker: options: "+want) {
+		if valid := want == "" || want == "no queue"; valid != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v", want, err)
 		}
 		if g != nil {
@@ -129,6 +132,9 @@ func TestTheDefaultsOfOptions(t *testing.T) {
 	if _, err := worker.Open(t.Context(), worker.Options{Emulator: "h:1"}); err == nil || !strings.HasPrefix(err.Error(), "worker: options: Project, GOOGLE_CLOUD_PROJECT: must be set") {
 		t.Errorf("without a project: %v", err)
 	}
+	if err := worker.OIDC("https://a.example", "a@b.c").Check(nil); !errors.Is(err, worker.ErrNoKeys) {
+		t.Errorf("a check before Open: %v", err)
+	}
 	t.Setenv("GOOGLE_CLOUD_PROJECT", "of the environment")
 	t.Setenv("FIRESTORE_EMULATOR_HOST", "h:2")
 	if got, _ := worker.Filled(worker.Options{Emulator: "h:1"}); got.Project != "of the environment" || got.Emulator != "h:2" {
@@ -172,9 +178,9 @@ func TestEachOptionReachesTheRuns(t *testing.T) {
 		b, q, reader := ahead(t), newQueue(t), sdkmetric.NewManualReader()
 		g := open(t, b, func(o *worker.Options) {
 			q.use(o)
-			o.Collection, o.Lock = "mine", lease.Policy{TTL: 100 * time.Second, MaxAttempts: 2}
-			o.RunTimeout, o.MaxRunTime, o.StallTimeout, o.CheckpointInterval = 2*time.Minute, time.Hour, 30*time.Second, time.Second
-			o.RetryMin, o.RetryMax, o.Keep, o.MaxRuns, o.Pessimistic = time.Minute, time.Minute, 900*time.Hour, 1, true
+			o.Collection, o.Lock = "mine", lease.Policy{TTL: 100 * time.Second, MaxAttempts: 3}
+			o.RunTimeout, o.MaxRunTime, o.StallTimeout, o.CheckpointInterval = 2*time.Minute, time.Hour, 30*time.Second, 5*time.Second
+			o.RetryMin, o.RetryMax, o.Keep, o.MaxRuns, o.Pessimistic = time.Minute, 90*time.Second, 900*time.Hour, 1, true
 			o.MeterProvider = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
 		})
 		docs := collection(t, b, "mine")
@@ -200,10 +206,10 @@ func TestEachOptionReachesTheRuns(t *testing.T) {
 			case "slow":
 				for ctx.Err() == nil {
 					job.Report(0.5, "on")
-					time.Sleep(1100 * time.Millisecond)
-					if progress, _ := fields(t, docs.Doc("slow"))["progress"].(map[string]any); progress["message"] != "on" {
-						t.Errorf("after a second the progress is %v", progress)
-					}
+					time.Sleep(time.Second)
+				}
+				if progress, _ := fields(t, docs.Doc("slow"))["progress"].(map[string]any); progress["message"] != "on" {
+					t.Errorf("the progress is %v", progress)
 				}
 			}
 			<-ctx.Done()
@@ -219,24 +225,30 @@ func TestEachOptionReachesTheRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, c := range []struct {
-			id     string
-			took   time.Duration
-			answer string
+			id         string
+			took, wait time.Duration
+			answer     string
 		}{
-			{"fast", 0, `"status":"READY"`},
-			{"stalls", 30 * time.Second, `"reason":"retry"`},
-			{"slow", 2 * time.Minute, `"reason":"retry"`},
-			{"stalls", 30 * time.Second, `"status":"FAILED","error":"attempt 2 was the last`},
-			{"old", 0, `"status":"FAILED","error":"worker: the analysis took longer`},
+			{"fast", 0, 0, `"status":"READY"`},
+			{"stalls", 30 * time.Second, time.Minute, `"reason":"retry"`},
+			{"slow", 2 * time.Minute, time.Minute, `"reason":"retry"`},
+			{"stalls", 30 * time.Second, 90 * time.Second, `"reason":"retry"`},
+			{"slow", 2 * time.Minute, 90 * time.Second, `"reason":"retry"`},
+			{"stalls", 30 * time.Second, 0, `"status":"FAILED","error":"attempt 3 was the last`},
+			{"old", 0, 0, `"status":"FAILED","error":"worker: the analysis took longer`},
 		} {
-			began := time.Now()
+			began, commits := time.Now(), b.Calls.Count("Commit")
 			if _, answer := post(t, h, "/internal/tasks/analysis", `{"analysis_id":"`+c.id+`"}`); !strings.Contains(answer, c.answer) || time.Since(began).Round(3*time.Second) != c.took {
 				t.Errorf("%s: %s after %v", c.id, answer, time.Since(began))
 			}
-			if strings.Contains(c.answer, "retry") {
-				if wait := since(c.id, "nextAttemptAt"); wait < time.Minute || wait > 75*time.Second {
+			if n := b.Calls.Count("Commit") - commits; c.id == "slow" && (n < 20 || n > 32) { // of two minutes
+				t.Errorf("%d commits for reports", n)
+			}
+			if c.wait > 0 {
+				if wait := since(c.id, "nextAttemptAt"); wait < c.wait || wait > c.wait*5/4 {
 					t.Errorf("%s: the next attempt is in %v", c.id, wait)
 				}
+				time.Sleep(c.wait * 5 / 4)
 			}
 		}
 		post(t, h, "/internal/tasks/job", `{"job_id":"none"}`)

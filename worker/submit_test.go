@@ -179,8 +179,9 @@ func TestSubmitIsIdempotent(t *testing.T) {
 // recovery and in the place of a stopped run.
 func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var log emulatortest.Log
 		b, q := emulatortest.Embedded(t), newQueue(t)
-		o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t), Log: slog.New(slog.DiscardHandler), RetryMin: time.Minute}
+		o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t), Log: slog.New(slog.NewTextHandler(&log, nil)), RetryMin: time.Minute}
 		q.use(&o)
 		g, err := worker.Open(t.Context(), o)
 		if err != nil {
@@ -209,11 +210,14 @@ func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 		k.RunTimeout = 2 * time.Minute
 		q.handler = g.Routes(k, worker.Kind{Run: func(context.Context, worker.Job) (any, error) { return nil, nil }})
 		docs := collection(t, b, "jobs")
-		if _, err := docs.Doc("orphan").Set(t.Context(), map[string]any{"state": "RUNNING", "payload": 1, "updatedAt": "1999-12-31T00:00:00.000Z"}); err != nil {
+		if _, err := docs.Doc("orphan").Set(t.Context(), map[string]any{"state": "RUNNING", "payload": 1, "createdAt": "1999-12-31T00:00:00.000Z", "updatedAt": "1999-12-31T00:00:00.000Z"}); err != nil {
 			t.Fatal(err)
 		}
 		if code, answer := post(t, q.handler, "/internal/tasks/recover", ""); code != http.StatusOK || strings.TrimSpace(answer) != `{"found":1,"booked":1,"more":false}` {
 			t.Errorf("recovery: %d %s", code, answer)
+		}
+		if !strings.Contains(log.String(), "oldest_ms=86400000 ") && !strings.Contains(log.String(), "oldest_ms=86400000\n") {
+			t.Errorf("the oldest of all kinds is a day old: %s", log.String())
 		}
 		for _, kind := range []worker.Kind{k, {}} {
 			if s, err := worker.Submit(t.Context(), g, kind, "x", 2); err != nil || !s.Booked {
