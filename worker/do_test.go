@@ -80,11 +80,12 @@ func TestEveryCallOfDoHasTheResultOfTheFirst(t *testing.T) {
 	for name, calls := range map[string][]call{
 		"a result": {{fn: returns(`{"b": 2.50, "a": ["x"]}`, nil), ran: true, want: `{"a":["x"],"b":2.5}`},
 			{fn: returns(`"again"`, nil), want: `{"a":["x"],"b":2.5}`}},
-		"a large integer":  {{fn: returns(`9007199254740993`, nil), ran: true, want: `9007199254740993`}, {fn: returns(`"again"`, nil), want: `9007199254740993`}},
-		"parameters later": {{fn: returns(`"x"`, nil), ran: true, want: `"x"`}, {params: 1, want: `"x"`}},
-		"no value":         {{fn: returns("null", nil), ran: true, want: "null"}, {fn: returns(`"again"`, nil), want: "null"}},
-		"an error":         {{fn: returns("", errBroken), ran: true, err: "broken", is: errBroken}, {fn: returns(`"x"`, nil), ran: true, want: `"x"`}, done},
-		"a panic":          {{fn: func() (json.RawMessage, error) { panic("oh") }, ran: true, err: "panicked: oh"}, {fn: returns(`"x"`, nil), ran: true, want: `"x"`}, done},
+		"a large integer":            {{fn: returns(`9007199254740993`, nil), ran: true, want: `9007199254740993`}, {fn: returns(`"again"`, nil), want: `9007199254740993`}},
+		"parameters behind pointers": {{params: &struct{ A int }{1}, fn: returns(`"x"`, nil), ran: true, want: `"x"`}, {params: &struct{ A int }{1}, want: `"x"`}},
+		"parameters later":           {{fn: returns(`"x"`, nil), ran: true, want: `"x"`}, {params: 1, want: `"x"`}},
+		"no value":                   {{fn: returns("null", nil), ran: true, want: "null"}, {fn: returns(`"again"`, nil), want: "null"}},
+		"an error":                   {{fn: returns("", errBroken), ran: true, err: "broken", is: errBroken}, {fn: returns(`"x"`, nil), ran: true, want: `"x"`}, done},
+		"a panic":                    {{fn: func() (json.RawMessage, error) { panic("oh") }, ran: true, err: "panicked: oh"}, {fn: returns(`"x"`, nil), ran: true, want: `"x"`}, done},
 		"a permanent error": {{fn: returns("", permanent), ran: true, err: "worker: failed: bad: no", is: permanent},
 			{fn: returns(`"again"`, nil), err: "worker: failed: bad: no"}},
 		"a result that no document can hold": {{fn: returns("[[1]]", nil), ran: true, err: "worker: failed: result_invalid: "},
@@ -304,15 +305,6 @@ func TestACallThatEndsReleasesTheLock(t *testing.T) {
 		})
 		return t.Context()
 	}
-	endless := func(t *testing.T, g *worker.Guard) context.Context {
-		t.Helper()
-		time.AfterFunc(time.Second, func() {
-			if err := g.Shutdown(context.Background()); err != nil {
-				t.Error(err)
-			}
-		})
-		return t.Context()
-	}
 	released := map[string]any{"status": "QUEUED", "attempts": int64(0), "lockOwner": nil, "result": nil}
 	for name, c := range map[string]struct {
 		end     func(*testing.T, *worker.Guard) context.Context
@@ -322,7 +314,6 @@ func TestACallThatEndsReleasesTheLock(t *testing.T) {
 	}{
 		"the caller's context":             {deadline, false, errBroken, released},
 		"Shutdown":                         {shutdown, false, worker.ErrStopping, released},
-		"Shutdown without a time":          {endless, false, worker.ErrStopping, released},
 		"a function that ignores it":       {deadline, true, nil, map[string]any{"status": "READY", "attempts": int64(1), "lockOwner": nil, "result": "x"}},
 		"Shutdown waits for such function": {shutdown, true, nil, map[string]any{"status": "READY", "attempts": int64(1), "lockOwner": nil, "result": "x"}},
 	} {

@@ -140,6 +140,9 @@ func TestTheDefaultsOfOptions(t *testing.T) {
 	if got, _ := worker.Filled(worker.Options{Emulator: "h:1"}); got.Project != "of the environment" || got.Emulator != "h:2" {
 		t.Errorf("the project %s, the emulator %s", got.Project, got.Emulator)
 	}
+	if got, _ := worker.Filled(worker.Options{Project: "own"}); got.Project != "own" {
+		t.Errorf("the project %s", got.Project)
+	}
 	t.Setenv("K_SERVICE", "s")
 	if _, err := worker.Open(t.Context(), worker.Options{Project: "p"}); err == nil || !strings.Contains(err.Error(), "an emulator is named on Cloud Run") {
 		t.Errorf("an emulator on Cloud Run: %v", err)

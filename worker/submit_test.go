@@ -68,7 +68,9 @@ func newQueue(t *testing.T) *queue {
 
 // use makes a Guard book in q.
 func (q *queue) use(o *worker.Options) {
-	o.Queue, o.QueueOptions = worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://service.example/base"}, q.options
+	o.Queue, o.QueueOptions = worker.Queue{
+		Name: "projects/p/locations/l/queues/q", TargetURL: "https://service.example/base", Caller: "a@b.c", Audience: "https://audience.example",
+	}, q.options
 }
 
 func (q *queue) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -97,12 +99,13 @@ func (q *queue) RoundTrip(r *http.Request) (*http.Response, error) {
 	return rec.Result(), nil
 }
 
-// tasks returns the distinct tasks that have been created: URL, body and deadline.
+// tasks returns the distinct tasks that have been created: URL, body, deadline and token.
 func (q *queue) tasks() (all []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, t := range q.created {
-		all = append(all, t.GetHttpRequest().GetUrl()+" "+string(t.GetHttpRequest().GetBody())+" "+t.GetDispatchDeadline().AsDuration().String())
+		call := t.GetHttpRequest()
+		all = append(all, strings.Join([]string{call.GetUrl(), string(call.GetBody()), t.GetDispatchDeadline().AsDuration().String(), call.GetOidcToken().GetServiceAccountEmail(), call.GetOidcToken().GetAudience()}, " "))
 	}
 	return all
 }
@@ -113,9 +116,9 @@ func TestSubmitIsIdempotent(t *testing.T) {
 			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 				q := newQueue(t)
 				g, without := open(t, b, q.use), open(t, b, nil)
-				docs, word, input, task := collection(t, b, "analyses"), [...]string{"status", "READY"}, "input", "https://service.example/base/internal/tasks/analysis {\"analysis_id\":\"x\"} 26m0s"
+				docs, word, input, task := collection(t, b, "analyses"), [...]string{"status", "READY"}, "input", "https://service.example/base/internal/tasks/analysis {\"analysis_id\":\"x\"} 26m0s a@b.c https://audience.example"
 				if k.Name == "job" {
-					docs, word, input, task = collection(t, b, "jobs"), [...]string{"state", "DONE"}, "payload", "https://service.example/base/tasks/job {\"job_id\":\"x\"} 26m0s"
+					docs, word, input, task = collection(t, b, "jobs"), [...]string{"state", "DONE"}, "payload", "https://service.example/base/tasks/job {\"job_id\":\"x\"} 26m0s a@b.c https://audience.example"
 				}
 				finish := func() {
 					if _, err := docs.Doc("x").Set(t.Context(), map[string]any{word[0]: word[1]}, firestore.MergeAll); err != nil {
@@ -208,18 +211,21 @@ func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 			return nil, ctx.Err()
 		})
 		k.RunTimeout = 2 * time.Minute
-		q.handler = g.Routes(k, worker.Kind{Run: func(context.Context, worker.Job) (any, error) { return nil, nil }})
+		third := worker.Kind{Name: "third", Collection: "thirds", Run: succeed}
+		q.handler = g.Routes(k, worker.Kind{Run: succeed}, third)
+		g.PubSub(k) // a second handler, of a kind that is recovered once
 		docs := collection(t, b, "jobs")
 		if _, err := docs.Doc("orphan").Set(t.Context(), map[string]any{"state": "RUNNING", "payload": 1, "createdAt": "1999-12-31T00:00:00.000Z", "updatedAt": "1999-12-31T00:00:00.000Z"}); err != nil {
 			t.Fatal(err)
 		}
-		if code, answer := post(t, q.handler, "/internal/tasks/recover", ""); code != http.StatusOK || strings.TrimSpace(answer) != `{"found":1,"booked":1,"more":false}` {
+		set(t, collection(t, b, "thirds").Doc("orphan"), map[string]any{"status": "QUEUED", "updatedAt": "1999-12-31T00:00:00.000Z"})
+		if code, answer := post(t, q.handler, "/internal/tasks/recover", ""); code != http.StatusOK || strings.TrimSpace(answer) != `{"found":2,"booked":2,"more":false}` {
 			t.Errorf("recovery: %d %s", code, answer)
 		}
 		if !strings.Contains(log.String(), "oldest_ms=86400000 ") && !strings.Contains(log.String(), "oldest_ms=86400000\n") {
 			t.Errorf("the oldest of all kinds is a day old: %s", log.String())
 		}
-		for _, kind := range []worker.Kind{k, {}} {
+		for _, kind := range []worker.Kind{k, {}, third} {
 			if s, err := worker.Submit(t.Context(), g, kind, "x", 2); err != nil || !s.Booked {
 				t.Fatal(s, err)
 			}
@@ -231,16 +237,19 @@ func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		if err := g.Shutdown(ctx); err != nil {
+		if err := g.Shutdown(t.Context()); err != nil { // without a deadline, it books too
 			t.Error(err)
 		}
 		checkRecord(t, docs.Doc("stopped"), map[string]any{"state": "PENDING", "lockOwner": nil})
-		got, want := q.tasks(), []string{"https://service.example/base/internal/tasks/analysis {\"analysis_id\":\"x\"} 26m0s"}
+		const token = " a@b.c https://audience.example"
+		got, want := q.tasks(), []string{
+			"https://service.example/base/internal/tasks/analysis {\"analysis_id\":\"x\"} 26m0s" + token,
+			"https://service.example/base/internal/tasks/third {\"third_id\":\"x\"} 26m0s" + token,
+			"https://service.example/base/internal/tasks/third {\"third_id\":\"orphan\"} 26m0s" + token,
+		}
 		for id, n := range map[string]int{"orphan": 1, "x": 4, "stopped": 2} {
 			for range n {
-				want = append(want, "https://service.example/base/tasks/job {\"job_id\":\""+id+"\"} 3m0s")
+				want = append(want, "https://service.example/base/tasks/job {\"job_id\":\""+id+"\"} 3m0s"+token)
 			}
 		}
 		slices.Sort(got)

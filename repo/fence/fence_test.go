@@ -197,6 +197,7 @@ func TestEachRequestIsAnsweredAfterOneTransaction(t *testing.T) {
 		answers("4", "a%20b%25", 409, `{"error":"fence: stale token: 4 is lower than 5","reason":"stale_token"}`, 1)
 		answers("5", "a%20b%25", 202, "", 1)
 		answers("6", "a%20b%25", 202, "", 1)
+		answers("1", "a+b%25", 202, "", 1) // another key
 		answers("5", "a%20b%25", 409, "stale_token", 1)
 		for _, token := range []string{"", "x", "1.5", "0", "-7", "9223372036854775808"} {
 			answers(token, "a", 400, `"reason":"bad_request"`, 0)
@@ -227,23 +228,28 @@ func TestEachRequestIsAnsweredAfterOneTransaction(t *testing.T) {
 }
 
 func TestAFenceIsKeptForHalfOfKeepAfterEachAcceptedTokenOrLonger(t *testing.T) {
-	inBubble(t, Options{Keep: time.Hour, Collection: "tenants/a/fences"}, func(t *testing.T, _ *emulatortest.Backend, f *Fence, client *firestore.Client) {
+	inBubble(t, Options{Keep: time.Hour, Collection: "tenants/a/fences"}, func(t *testing.T, b *emulatortest.Backend, f *Fence, client *firestore.Client) {
 		doc, began := client.Doc("tenants/a/fences/k"), time.Now()
 		for _, step := range []struct {
 			at, expires time.Duration // since the first token
 			token       int64
 			err         error
+			writes      int64
 		}{
-			{0, 60 * time.Minute, 2, nil},
-			{29 * time.Minute, 60 * time.Minute, 2, nil},
-			{31 * time.Minute, 91 * time.Minute, 2, nil},
-			{32 * time.Minute, 91 * time.Minute, 1, ErrStale},
-			{33 * time.Minute, 93 * time.Minute, 3, nil},
-			{99 * time.Minute, 93 * time.Minute, 2, ErrStale}, // not removed yet
+			{0, 60 * time.Minute, 2, nil, 1},
+			{29 * time.Minute, 60 * time.Minute, 2, nil, 0},
+			{31 * time.Minute, 91 * time.Minute, 2, nil, 1},
+			{32 * time.Minute, 91 * time.Minute, 1, ErrStale, 0},
+			{33 * time.Minute, 93 * time.Minute, 3, nil, 1},
+			{99 * time.Minute, 93 * time.Minute, 2, ErrStale, 0}, // not removed yet
 		} {
 			time.Sleep(time.Until(began.Add(step.at)))
+			writes := b.Server.Usage().Writes
 			if err := f.Commit(t.Context(), "k", step.token, nil); !errors.Is(err, step.err) {
 				t.Errorf("token %d after %v: %v", step.token, step.at, err)
+			}
+			if n := b.Server.Usage().Writes - writes; n != step.writes {
+				t.Errorf("token %d after %v: %d writes", step.token, step.at, n)
 			}
 			snap, err := doc.Get(t.Context())
 			if err != nil {
