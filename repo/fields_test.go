@@ -3,6 +3,7 @@ package repo
 import (
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,13 +59,21 @@ func TestVocabulariesThatCannotBeUsedAreRefused(t *testing.T) {
 		"the name of another's default":   {Fields: Fields{Status: "error"}},
 		"a path":                          {Fields: Fields{Error: "a.b"}},
 		"a name that Firestore has taken": {Fields: Fields{Status: "__name__"}},
+		"a digit at the beginning":        {Fields: Fields{Input: "1a"}},
 		"two equal words":                 {Fields: Fields{Finished: "QUEUED"}},
+		"two equal words of its own":      {Fields: Fields{Processing: "ON", Failed: "ON"}},
+		"the word of another's default":   {Fields: Fields{Queued: "PROCESSING"}},
 		"a negative time":                 {Keep: -1},
 		"a time shorter than the TTL":     {Keep: time.Minute, KeepAll: true},
 	} {
 		if a, err := Open(t.Context(), "p", o, emulatortest.Embedded(t).Client(t)...); err == nil {
 			t.Errorf("%s: no error", name)
 			_ = a.Close()
+		}
+	}
+	for _, name := range strings.Fields("attempts checkpoint createdAt expireAt finishedBy history lastError lockExpiresAt lockHeartbeatAt lockOwner lockToken nextAttemptAt params progress startedAt updatedAt status input result") {
+		if err := (Fields{Error: name}).Check(); err == nil {
+			t.Errorf("the error in the field %s: no error", name)
 		}
 	}
 }

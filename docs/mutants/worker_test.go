@@ -122,7 +122,7 @@ var workerRooms = []room{
 		seed("a booking of a recovery that fails cancels the others", "TestABookingThatFailsCancelsNoOtherAnd32AreMadeAtATime",
 			`	var booking errgroup.Group`, `	booking, ctx := errgroup.WithContext(ctx)`),
 	}},
-	{"worker/guard.go", []bug{seed("a stop does not say by when it ends", "internal/workerservice.TestAStopNamesTheDeadlineOfTheReleases",
+	{"worker/guard.go", []bug{seed("a stop does not say by when it ends", "TestShutdownReportsWhatItLeaves",
 		`g.stop(stop)`, `g.stop(ErrStopping)`)}},
 	{"internal/delivery/outcome.go", []bug{
 		seed("a failure for now that is not booked is acknowledged", "TestAFailureForNowIsReleasedThenBookedThenAcknowledged/the_booking_fails",

@@ -39,7 +39,7 @@ const (
 // Cloud Tasks' bounds of a dispatch deadline.
 const (
 	minDeadline = 15 * time.Second
-	maxDeadline = 30 * time.Minute
+	MaxDeadline = 30 * time.Minute
 )
 
 // Queue books tasks. It is safe for concurrent use.
@@ -152,7 +152,7 @@ func (q *Queue) request(t Task) (*cloudtaskspb.CreateTaskRequest, error) {
 		task.ScheduleTime = timestamppb.New(t.At)
 	}
 	if t.Deadline != 0 {
-		task.DispatchDeadline = durationpb.New(min(max(t.Deadline, minDeadline), maxDeadline))
+		task.DispatchDeadline = durationpb.New(min(max(t.Deadline, minDeadline), MaxDeadline))
 	}
 	return &cloudtaskspb.CreateTaskRequest{Parent: q.cfg.Queue, Task: task}, nil
 }

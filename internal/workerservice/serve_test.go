@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"taskguard/internal/cloudrun"
-	"taskguard/internal/delivery"
 	"taskguard/internal/emulatortest"
 	"taskguard/orchestrator"
 )
@@ -124,26 +123,6 @@ func untilStopped() (a orchestrator.AnalyzerFunc, running chan struct{}, cause c
 		cause <- context.Cause(ctx)
 		return nil, ctx.Err()
 	}, running, cause
-}
-
-func TestAStopNamesTheDeadlineOfTheReleases(t *testing.T) {
-	analyzer, running, cause := untilStopped()
-	s := serve(t, analyzer, func(c *Config) { c.Limits.Drain, c.Limits.Answers = 2*time.Hour, time.Hour })
-	answer := s.delivered()
-	<-running
-	began := time.Now()
-	s.stop()
-	why := <-cause
-	var stop *delivery.StopError
-	if !errors.As(why, &stop) || !errors.Is(why, delivery.ErrStopping) {
-		t.Errorf("the run was ended with %v", why)
-	} else if left := stop.Deadline.Sub(began); left < time.Hour || left > 2*time.Hour {
-		t.Errorf("%v are left, want the drain without what the answers take", left)
-	}
-	if err := s.wait(t); err != nil {
-		t.Error(err)
-	}
-	<-answer
 }
 
 func TestServeAndMainReturnWhatPreventsThem(t *testing.T) {
