@@ -166,7 +166,7 @@ func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 func TestTheOldestUnfinishedAnalysisIsFoundForEachTypeOfCreatedAt(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
-		on := func(day int) time.Time { return time.Date(2026, 1, day, 0, 0, 0, 0, time.UTC) }
+		on := func(day int) time.Time { return time.Date(1999, 1, day, 0, 0, 0, 0, time.UTC) }
 		put := func(id, status string, created any) {
 			b.Put(t, id, map[string]any{"status": status, "createdAt": created, "updatedAt": timeValue(on(20)), "input": "in"})
 		}
@@ -187,6 +187,14 @@ func TestTheOldestUnfinishedAnalysisIsFoundForEachTypeOfCreatedAt(t *testing.T) 
 			if err != nil || !found || d.ID != "a" || !d.CreatedAt.Equal(on(9-i)) || d.ReadAt.IsZero() || d.Input != nil {
 				t.Errorf("%v: %+v, %v, %v; want a without its input, and the time", at, d, found, err)
 			}
+		}
+		before := time.Now().Add(-time.Minute)
+		b.Put(t, "a", map[string]any{"status": analysislock.Queued, "createdAt": on(5).AddDate(1000, 0, 0)})
+		for i := range created {
+			b.Delete(t, fmt.Sprint("newer", i))
+		}
+		if d, found, err := a.OldestUnfinished(t.Context()); err != nil || !found || d.CreatedAt.Before(before) || d.CreatedAt.After(before.Add(time.Hour)) {
+			t.Errorf("%+v, %v, %v; want the time of Firestore for one that is not credible", d, found, err)
 		}
 		b.Merge(t, "a", map[string]any{"lockToken": "seven"})
 		if d, found, err := a.OldestUnfinished(t.Context()); err != nil || !found || !errors.Is(d.Malformed, lease.ErrMalformed) {
@@ -222,6 +230,27 @@ func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
 		if found, err = a.UnknownStatus(t.Context(), 2); err != nil || len(found) != 2 {
 			t.Errorf("%d, %v; want 2", len(found), err)
 		}
+		for id, at := range map[string]any{"dated": time.Now(), "far": time.Now().AddDate(9, 0, 0), "text": "23.11.2026", "bool": true} {
+			b.Put(t, id, map[string]any{"status": analysislock.Processing, "updatedAt": at, "input": "x"})
+		}
+		b.Put(t, "ran", map[string]any{"lockToken": 1})
+		found, err = a.Unfound(t.Context(), 100)
+		if got := ids(found); err != nil || got != "PROCESSING QUEUED bool text none null" || found[2].Input != nil {
+			t.Errorf("%q, %v", got, err)
+		}
+		if found, err = a.Unfound(t.Context(), 5); err != nil || len(found) != 5 {
+			t.Errorf("%d, %v; want 5", len(found), err)
+		}
+		for _, id := range []string{"none", "null", "ran"} {
+			b.Delete(t, id)
+		}
+		queries := b.Calls.Count("RunQuery")
+		if found, err = a.Unfound(t.Context(), 100); err != nil || len(found) != 4 || b.Calls.Count("RunQuery") != queries+1 {
+			t.Errorf("%d, %v, %d queries; want 4 and one query", len(found), err, b.Calls.Count("RunQuery")-queries)
+		}
+		if found, err = a.Unfinished(t.Context(), 100); err != nil || ids(found) != "dated far" {
+			t.Errorf("unfinished: %q, %v", ids(found), err)
+		}
 	})
 }
 
@@ -237,6 +266,7 @@ func TestAQueryThatFailsReturnsAnError(t *testing.T) {
 			return err
 		},
 		"UnknownStatus": func(ctx context.Context, a *worker) error { _, err := a.UnknownStatus(ctx, 1); return err },
+		"Unfound":       func(ctx context.Context, a *worker) error { _, err := a.Unfound(ctx, 1); return err },
 		"Orphaned": func(ctx context.Context, a *worker) error {
 			_, _, err := a.Orphaned(ctx, 1)
 			return err

@@ -1,14 +1,17 @@
 package delivery_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -318,6 +321,97 @@ func TestRecoveryFindsAnalysesBehindThoseThatCannotBeDelivered(t *testing.T) {
 		}
 		b.Put(t, "good", map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:01.000Z"})
 		w.recover(t).check(t, 200, map[string]any{"found": 201.0, "booked": 201.0})
+	})
+}
+
+// full creates the analysis id with those fields and room left for that many bytes, by
+// Firestore's rules of size.
+func full(t *testing.T, b *emulatortest.Backend, id string, room int, more map[string]any) {
+	t.Helper()
+	var size func(v any) int
+	size = func(v any) (n int) {
+		switch v := v.(type) {
+		case string:
+			return len(v) + 1
+		case []any:
+			for _, e := range v {
+				n += size(e)
+			}
+			return n
+		case map[string]any:
+			for name, e := range v {
+				n += len(name) + 1 + size(e)
+			}
+			return n
+		}
+		return 8
+	}
+	fields := map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z", "theirs": ""}
+	maps.Copy(fields, more)
+	name := 16 + len(cmp.Or(b.Collection, "analyses")) + 1 + len(id) + 1
+	fields["theirs"] = strings.Repeat("x", 1<<20-32-name-size(b.Translated(t, fields))-room)
+	b.Put(t, id, fields)
+}
+
+// Whatever room a document has, it does not fail a call, and is not booked in vain a second time.
+func TestAFullDocumentFailsOrIsSkippedWithAWarning(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		q := &recordingQueue{}
+		w := startLogged(t, b, q, succeed)
+		attempt := map[string]any{"attempt": 1, "owner": strings.Repeat("w", 150)}
+		dropped := map[string]any{ // the fields that may go, in this order
+			"history": []any{attempt}, "progress": map[string]any{"message": strings.Repeat("m", 150)},
+			"lastError": map[string]any{"code": "c", "message": strings.Repeat("m", 150)}, "checkpoint": strings.Repeat("c", 150),
+		}
+		full(t, b, "keeps", 130, dropped)
+		full(t, b, "drops-history", 0, dropped)
+		delete(dropped, "history")
+		full(t, b, "drops-progress", 0, dropped)
+		delete(dropped, "progress")
+		full(t, b, "drops-lastError", 0, dropped)
+		delete(dropped, "lastError")
+		full(t, b, "drops-checkpoint", 0, dropped)
+		for room := range 28 {
+			full(t, b, fmt.Sprint("room", 8*room), 8*room, map[string]any{"lockToken": room % 2})
+		}
+		full(t, b, "crashed", 0, map[string]any{"status": "PROCESSING", "lockOwner": strings.Repeat("w", 150), "lockToken": 3, "lockExpiresAt": "1999-01-01T00:00:00.000Z"})
+		b.Put(t, "good", map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
+
+		w.recover(t).check(t, 200, map[string]any{"found": float64(len(q.tasks)), "booked": float64(len(q.tasks)), "more": false})
+		for _, task := range q.tasks {
+			if task.AnalysisID != "good" {
+				a := w.deliver(t, task.AnalysisID)
+				a.check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "*"})
+				checkFields(t, b, task.AnalysisID, map[string]any{"status": "FAILED", "lockOwner": nil, "nextAttemptAt": nil})
+			}
+		}
+		time.Sleep(lease.DefaultTTL)
+		w.log.Reset()
+		w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0, "more": false}) // good
+		for _, id := range []string{"room0", "room8", "room16"} {
+			checkFields(t, b, id, map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
+			if !strings.Contains(w.log.String(), `"msg":"analysis not recovered: its document has no room to record that it failed","analysis_id":"`+id+`"`) {
+				t.Errorf("no warning names %s: %s", id, w.log)
+			}
+		}
+		for id, want := range map[string]map[string]any{
+			"keeps":            {"history": "*"},
+			"drops-history":    {"history": nil, "progress": "*"},
+			"drops-progress":   {"progress": nil, "lastError": "*"},
+			"drops-lastError":  {"lastError": nil, "checkpoint": "*"},
+			"drops-checkpoint": {"checkpoint": nil, "finishedBy": "taskguard", "lockToken": int64(1)},
+			"crashed":          {"lockOwner": nil, "lockExpiresAt": nil, "lockToken": int64(4)},
+		} {
+			fields := b.Fields(t, id)
+			delete(fields, "theirs")
+			for name, v := range fields { // check compares only what is comparable
+				if _, is := v.(string); !is && v != nil && name != "lockToken" {
+					fields[name] = fmt.Sprint(v)
+				}
+			}
+			answer{Body: fields}.check(t, 0, want)
+			answer{Body: fields}.check(t, 0, map[string]any{"status": "FAILED", "nextAttemptAt": nil, "error": "map[code:unrecordable message:the document has no room for the fields of an attempt]"})
+		}
 	})
 }
 
