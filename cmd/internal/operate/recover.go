@@ -59,14 +59,14 @@ func reportUnfound(ctx context.Context, c *cli.Call, cl *Client) error {
 		for i := range all[:min(len(all), 3)] {
 			some = append(some, fmt.Sprintf("%q (%q)", all[i].ID, all[i].Status))
 		}
-		cli.Print(c.Err, "taskguard recover: %d not found by recovery, %s (of at most %d read): %s; to run one: taskguard requeue%s ID\n",
+		cli.Print(c.Err, "taskguard recover: %d %s (of at most %d read): %s; to run one: taskguard requeue%s ID\n",
 			len(all), why, most, printable.Line(strings.Join(some, ", ")), cl.place.Flag())
 	}
 
 	unknown, err := cl.analyses.UnknownStatus(ctx, most)
-	report(fmt.Sprintf("never run, as the %s is none of %s, %s, %s, %s", f.Status, f.Queued, f.Processing, f.Finished, f.Failed), unknown)
+	report(fmt.Sprintf("never run and not found by recovery, as the %s is none of %s, %s, %s, %s", f.Status, f.Queued, f.Processing, f.Finished, f.Failed), unknown)
 	unfound, failed := cl.analyses.Unfound(ctx, most)
-	report(fmt.Sprintf("as they have no %s, or no updatedAt that can be read", f.Status), unfound)
+	report(fmt.Sprintf("not found by recovery, as they have no %s, or no updatedAt that can be read", f.Status), unfound)
 	return errors.Join(err, failed)
 }
 
