@@ -52,7 +52,7 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[an
 	found := map[string]bool{} // several queries may find one
 	// Only the last query may read many that wait: they hide none that the others find.
 	queries := [...]firestore.Query{
-		a.expired(now, size), a.overdue(cutoff, now, size), a.stale(cutoff, now, size),
+		a.late("lockExpiresAt", "<=", now, now, size), a.late("nextAttemptAt", "<", cutoff, now, size), a.stale(cutoff, now, size),
 	}
 	for i := range queries {
 		all, failed := a.orphanPages(ctx, queries[i], &a.stopped[i], size, func(snap *firestore.DocumentSnapshot, asked time.Time) bool {
@@ -117,10 +117,10 @@ func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query, stopped *
 	return false, nil
 }
 
-// overdue returns a query of the analyses whose next attempt was due before cutoff, or at a
-// time that is not credible at now. It needs only Firestore's automatic index of nextAttemptAt.
-func (a *Analyses) overdue(cutoff, now time.Time, limit int) firestore.Query {
-	return anyOf(a.documents.collection.Query, orAhead("nextAttemptAt", "<", cutoff, now)).OrderBy("nextAttemptAt", firestore.Asc).Limit(limit)
+// late returns a query of the analyses whose field is before t, or is not credible at now, the
+// oldest first. It needs only Firestore's automatic index of the field.
+func (a *Analyses) late(field, operator string, t, now time.Time, limit int) firestore.Query {
+	return anyOf(a.documents.collection.Query, orAhead(field, operator, t, now)).OrderBy(field, firestore.Asc).Limit(limit)
 }
 
 // stale returns a query of the unfinished analyses whose update was before cutoff, or is not
@@ -136,13 +136,6 @@ func (a *Analyses) unfinished(field string, limit int) firestore.Query {
 		Where(f.Status, "in", []string{f.Queued, f.Processing}).
 		OrderBy(field, firestore.Asc).
 		Limit(limit)
-}
-
-// expired returns a query of the analyses whose lock has expired by now, or expires so
-// late that it is not credible, the oldest first. It needs only Firestore's automatic
-// index of lockExpiresAt.
-func (a *Analyses) expired(now time.Time, limit int) firestore.Query {
-	return anyOf(a.documents.collection.Query, orAhead("lockExpiresAt", "<=", now, now)).OrderBy("lockExpiresAt", firestore.Asc).Limit(limit)
 }
 
 // orAhead returns filters that compare a field with t, or find it so far ahead of now that it is

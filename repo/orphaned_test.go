@@ -102,40 +102,41 @@ func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.
 			"processing, held, as a Timestamp":             {locked(soon), false},
 			"queued, held":                                 {stale(analysislock.Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": soon}), false},
 			"processing, unreadable expiry, just written":  {locked(true), false},
-			"ready":                                        {stale(analysislock.Ready, nil), false},
-			"failed":                                       {stale(analysislock.Failed, nil), false},
-			"failed, as a lock was left":                   {stale(analysislock.Failed, map[string]any{"lockOwner": "js/1", "lockExpiresAt": old}), false},
-			"another status":                               {stale("ARCHIVED", nil), false},
-			"a status that is a number":                    {stale(1, nil), false},
-			"updated 23 hours ahead":                       {updated(now.Add(23 * time.Hour)), false},
-			"updated 25 hours ahead":                       {updated(timeValue(ahead)), true},
-			"updated 25 hours ahead, a Timestamp":          {updated(ahead), true},
-			"updated 25 hours ahead, milliseconds":         {updated(ahead.UnixMilli()), true},
-			"updated 25 hours ahead, held":                 {stale(analysislock.Processing, map[string]any{"updatedAt": ahead, "lockOwner": "js/1", "lockExpiresAt": soon}), false},
-			"updated 25 hours ahead, waits":                {stale(analysislock.Queued, map[string]any{"updatedAt": ahead, "nextAttemptAt": timeValue(waits)}), false},
-			"updated 25 hours ahead, ready":                {stale(analysislock.Ready, map[string]any{"updatedAt": ahead}), false},
-			"updated 25 hours ahead, crashed":              {stale(analysislock.Processing, map[string]any{"updatedAt": timeValue(ahead), "lockOwner": "js/1", "lockToken": 3, "lockExpiresAt": old}), true},
-			"updated at microseconds":                      {updated(old.UnixMicro()), true},
-			"updated at nanoseconds":                       {updated(float64(old.UnixNano())), true},
-			"updated at microseconds just now":             {updated(fresh.UnixMicro()), false},
-			"updated at nanoseconds just now":              {updated(fresh.UnixNano()), false},
-			"queued, held until microseconds":              {stale(analysislock.Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": soon.UnixMicro()}), false},
-			"another status, until the year 9999, waits":   {foreign("9999-01-01T00:00:00Z"), true},
-			"another status, waits 25 hours, a Timestamp":  {foreign(ahead), true},
-			"another status, waits 25 hours, milliseconds": {foreign(ahead.UnixMilli()), true},
-			"another status, waits 23 hours":               {foreign(timeValue(now.Add(23 * time.Hour))), false},
-			"another status, waits for microseconds":       {foreign(waits.UnixMicro()), false},
-			"ready, waits until the year 9999":             {next(analysislock.Ready, "9999-01-01T00:00:00Z"), false},
-			"no status":                                    {map[string]any{"updatedAt": timeValue(old)}, false},
-			"no update":                                    {map[string]any{"status": analysislock.Queued}, false},
-			"null as the update":                           {updated(nil), false},
-			"a number as the update":                       {updated(old.UnixMilli()), true},
-			"updated just now":                             {updated(timeValue(fresh)), false},
-			"updated at a Timestamp just now":              {updated(fresh), false},
-			"updated just now, 12 hours behind":            {updated(fresh.In(time.FixedZone("", -12*3600)).Format(time.RFC3339)), false},
-			"a token that is a string":                     {stale(analysislock.Queued, map[string]any{"lockToken": "secret"}), false},
-			"a token that is no usable number":             {stale(analysislock.Queued, map[string]any{"lockToken": -1}), false},
-			"a ready one's token that is a string":         {stale(analysislock.Ready, map[string]any{"lockToken": "secret"}), false},
+			"ready":                                           {stale(analysislock.Ready, nil), false},
+			"failed":                                          {stale(analysislock.Failed, nil), false},
+			"failed, as a lock was left":                      {stale(analysislock.Failed, map[string]any{"lockOwner": "js/1", "lockExpiresAt": old}), false},
+			"another status":                                  {stale("ARCHIVED", nil), false},
+			"a status that is a number":                       {stale(1, nil), false},
+			"updated 23 hours ahead":                          {updated(now.Add(23 * time.Hour)), false},
+			"updated 25 hours ahead":                          {updated(timeValue(ahead)), true},
+			"updated 25 hours ahead, a Timestamp":             {updated(ahead), true},
+			"updated 25 hours ahead, milliseconds":            {updated(ahead.UnixMilli()), true},
+			"updated 25 hours ahead, held":                    {stale(analysislock.Processing, map[string]any{"updatedAt": ahead, "lockOwner": "js/1", "lockExpiresAt": soon}), false},
+			"updated 25 hours ahead, waits":                   {stale(analysislock.Queued, map[string]any{"updatedAt": ahead, "nextAttemptAt": timeValue(waits)}), false},
+			"updated 25 hours ahead, ready":                   {stale(analysislock.Ready, map[string]any{"updatedAt": ahead}), false},
+			"updated 25 hours ahead, crashed":                 {stale(analysislock.Processing, map[string]any{"updatedAt": timeValue(ahead), "lockOwner": "js/1", "lockToken": 3, "lockExpiresAt": old}), true},
+			"updated at microseconds":                         {updated(old.UnixMicro()), true},
+			"updated at nanoseconds":                          {updated(float64(old.UnixNano())), true},
+			"updated at microseconds just now":                {updated(fresh.UnixMicro()), false},
+			"updated at nanoseconds just now":                 {updated(fresh.UnixNano()), false},
+			"queued, held until microseconds":                 {stale(analysislock.Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": soon.UnixMicro()}), false},
+			"another status, until the year 9999, waits":      {foreign("9999-01-01T00:00:00Z"), true},
+			"another status, waits 25 hours, a Timestamp":     {foreign(ahead), true},
+			"another status, waits 25 hours, milliseconds":    {foreign(ahead.UnixMilli()), true},
+			"another status, waits 23 hours":                  {foreign(timeValue(now.Add(23 * time.Hour))), false},
+			"another status, waits for microseconds":          {foreign(waits.UnixMicro()), false},
+			"ready, waits until the year 9999":                {next(analysislock.Ready, "9999-01-01T00:00:00Z"), false},
+			"processing, unreadable expiry, an old heartbeat": {stale(analysislock.Processing, map[string]any{"lockOwner": "js/1", "lockHeartbeatAt": timeValue(old), "lockExpiresAt": true}), true},
+			"no status":                            {map[string]any{"updatedAt": timeValue(old)}, false},
+			"no update":                            {map[string]any{"status": analysislock.Queued}, false},
+			"null as the update":                   {updated(nil), false},
+			"a number as the update":               {updated(old.UnixMilli()), true},
+			"updated just now":                     {updated(timeValue(fresh)), false},
+			"updated at a Timestamp just now":      {updated(fresh), false},
+			"updated just now, 12 hours behind":    {updated(fresh.In(time.FixedZone("", -12*3600)).Format(time.RFC3339)), false},
+			"a token that is a string":             {stale(analysislock.Queued, map[string]any{"lockToken": "secret"}), false},
+			"a token that is no usable number":     {stale(analysislock.Queued, map[string]any{"lockToken": -1}), false},
+			"a ready one's token that is a string": {stale(analysislock.Ready, map[string]any{"lockToken": "secret"}), false},
 		}
 		var want []string
 		for id, c := range cases {
@@ -209,6 +210,12 @@ func TestAMarkIsMadeOnceAndOnlyOfAnOrphan(t *testing.T) {
 		"its holder has renewed the lock": {func(t *testing.T, b *emulatortest.Backend, _ *worker) {
 			b.Merge(t, "x", map[string]any{"lockExpiresAt": timeValue(time.Now().Add(time.Hour))})
 		}, false},
+		"acquired, and released without a trace but its token": {func(t *testing.T, b *emulatortest.Backend, _ *worker) {
+			b.Merge(t, "x", map[string]any{"lockToken": 7, "updatedAt": timeValue(time.Now())})
+		}, false},
+		"released by another program": {func(t *testing.T, b *emulatortest.Backend, _ *worker) {
+			b.Merge(t, "x", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(time.Now())})
+		}, false},
 		"finished": {func(t *testing.T, b *emulatortest.Backend, _ *worker) {
 			b.Merge(t, "x", map[string]any{"status": analysislock.Ready})
 		}, false},
@@ -240,7 +247,7 @@ func TestAMarkIsMadeOnceAndOnlyOfAnOrphan(t *testing.T) {
 				}
 				if tc.marked {
 					got := b.Fields(t, "x")
-					if got["nextAttemptAt"] != timeValue(next) || got["updatedAt"] == old || got["lockToken"] != int64(6) || got["status"] != analysislock.Processing {
+					if got["nextAttemptAt"] != timeValue(next) || time.Since(next).Abs() > 10*time.Minute || got["updatedAt"] == old || got["lockToken"] != int64(6) || got["status"] != analysislock.Processing {
 						t.Errorf("document %v, want it marked with %v", got, next)
 					}
 				}

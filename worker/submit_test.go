@@ -154,6 +154,13 @@ func TestSubmitIsIdempotent(t *testing.T) {
 					t.Errorf("tasks %q, want %q", got, task)
 				}
 				checkRecord(t, docs.Doc("x"), map[string]any{word[0]: word[1], input: map[string]any{"n": int64(1)}})
+				if _, err := docs.Doc("x").Delete(t.Context()); err != nil { // the tasks of both have been made on one day
+					t.Fatal(err)
+				}
+				time.Sleep(2 * time.Millisecond)
+				if s, err := worker.Submit(t.Context(), g, k, "x", 1); err != nil || !s.Created || !s.Booked || len(q.tasks()) != 2 {
+					t.Errorf("created again: %+v, %v, tasks %q; want two", s, err, q.tasks())
+				}
 				for _, input := range []any{math.NaN(), [][]int{{1}}} {
 					if _, err := worker.Submit(t.Context(), g, k, "z", input); !errors.As(err, &permanent) || !strings.HasPrefix(err.Error(), `worker: submit "z": `) {
 						t.Errorf("an input of %v: error %v", input, err)

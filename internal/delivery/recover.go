@@ -135,11 +135,8 @@ func (g *Guard) rebook(ctx context.Context, read lease.Cell[analysislock.Analysi
 	switch id := read.Doc.ID; {
 	case errors.Is(err, lease.ErrConflict):
 		return false, nil
-	case errors.Is(err, analysislock.ErrUnrecordable):
-		g.Log.WarnContext(ctx, "analysis FAILED: its document has no room for a mark of recovery", "analysis_id", id)
-		return false, nil
-	case errors.Is(err, lease.ErrRefused):
-		g.Log.WarnContext(ctx, "analysis not recovered: its document has no room to record that it failed", "analysis_id", id)
+	case errors.Is(err, analysislock.ErrUnrecordable), errors.Is(err, lease.ErrRefused):
+		g.Log.WarnContext(ctx, "analysis not recovered: its document is full", "analysis_id", id, "failed", !errors.Is(err, lease.ErrRefused))
 		return false, nil
 	}
 	if d := read.Doc; err == nil {

@@ -358,23 +358,10 @@ func TestAFullDocumentFailsOrIsSkippedWithAWarning(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		q := &recordingQueue{}
 		w := startLogged(t, b, q, succeed)
-		attempt := map[string]any{"attempt": 1, "owner": strings.Repeat("w", 150)}
-		dropped := map[string]any{ // the fields that may go, in this order
-			"history": []any{attempt}, "progress": map[string]any{"message": strings.Repeat("m", 150)},
-			"lastError": map[string]any{"code": "c", "message": strings.Repeat("m", 150)}, "checkpoint": strings.Repeat("c", 150),
-		}
-		full(t, b, "keeps", 130, dropped)
-		full(t, b, "drops-history", 0, dropped)
-		delete(dropped, "history")
-		full(t, b, "drops-progress", 0, dropped)
-		delete(dropped, "progress")
-		full(t, b, "drops-lastError", 0, dropped)
-		delete(dropped, "lastError")
-		full(t, b, "drops-checkpoint", 0, dropped)
 		for room := range 28 {
 			full(t, b, fmt.Sprint("room", 8*room), 8*room, map[string]any{"lockToken": room % 2})
 		}
-		full(t, b, "crashed", 0, map[string]any{"status": "PROCESSING", "lockOwner": strings.Repeat("w", 150), "lockToken": 3, "lockExpiresAt": "1999-01-01T00:00:00.000Z"})
+		full(t, b, "history", 0, map[string]any{"history": []any{map[string]any{"owner": strings.Repeat("w", 150)}}})
 		b.Put(t, "good", map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
 
 		w.recover(t).check(t, 200, map[string]any{"found": float64(len(q.tasks)), "booked": float64(len(q.tasks)), "more": false})
@@ -390,28 +377,11 @@ func TestAFullDocumentFailsOrIsSkippedWithAWarning(t *testing.T) {
 		w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0, "more": false}) // good
 		for _, id := range []string{"room0", "room8", "room16"} {
 			checkFields(t, b, id, map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
-			if !strings.Contains(w.log.String(), `"msg":"analysis not recovered: its document has no room to record that it failed","analysis_id":"`+id+`"`) {
+			if !strings.Contains(w.log.String(), `"msg":"analysis not recovered: its document is full","analysis_id":"`+id+`","failed":false`) {
 				t.Errorf("no warning names %s: %s", id, w.log)
 			}
 		}
-		for id, want := range map[string]map[string]any{
-			"keeps":            {"history": "*"},
-			"drops-history":    {"history": nil, "progress": "*"},
-			"drops-progress":   {"progress": nil, "lastError": "*"},
-			"drops-lastError":  {"lastError": nil, "checkpoint": "*"},
-			"drops-checkpoint": {"checkpoint": nil, "finishedBy": "taskguard", "lockToken": int64(1)},
-			"crashed":          {"lockOwner": nil, "lockExpiresAt": nil, "lockToken": int64(4)},
-		} {
-			fields := b.Fields(t, id)
-			delete(fields, "theirs")
-			for name, v := range fields { // check compares only what is comparable
-				if _, is := v.(string); !is && v != nil && name != "lockToken" {
-					fields[name] = fmt.Sprint(v)
-				}
-			}
-			answer{Body: fields}.check(t, 0, want)
-			answer{Body: fields}.check(t, 0, map[string]any{"status": "FAILED", "nextAttemptAt": nil, "error": "map[code:unrecordable message:the document has no room for the fields of an attempt]"})
-		}
+		checkFields(t, b, "history", map[string]any{"status": "FAILED", "finishedBy": "taskguard", "history": nil, "theirs": "*"})
 	})
 }
 
@@ -442,25 +412,53 @@ func (i interrupted) Orphaned(ctx context.Context, limit int) ([]lease.Cell[anal
 	return due, more, lease.ErrUnavailable
 }
 
+// unmarked is a backlog of which analysis 0 cannot be marked.
+type unmarked struct {
+	overdue
+	err error
+}
+
+func (u unmarked) MarkDue(ctx context.Context, read lease.Cell[analysislock.Analysis]) (time.Time, error) {
+	if read.Doc.ID == "0" {
+		return time.Time{}, u.err
+	}
+	return u.overdue.MarkDue(ctx, read)
+}
+
 // The answer is 503 only if something was due and nothing was booked, or if Firestore cannot
-// be read at all.
+// be read at all. A caller that has hung up does not end a recovery.
 func TestTheAnswerOfARecoveryThatFailsInPart(t *testing.T) {
+	conflict := fmt.Errorf("%w", lease.ErrConflict)
 	for name, tc := range map[string]struct {
-		orphans delivery.OrphanFinder
-		queue   delivery.Queue
-		want    int
-		booked  float64
+		orphans       delivery.OrphanFinder
+		queue         delivery.Queue
+		want          int
+		found, booked float64
+		more          bool
+		other         delivery.OrphanFinder // of another kind
 	}{
-		"the reading fails later": {interrupted{3}, &recordingQueue{}, 200, 3},
-		"the reading fails":       {interrupted{0}, &recordingQueue{}, 503, 0},
-		"one booking fails":       {overdue(3), &partlyRefusing{}, 200, 2},
-		"all bookings fail":       {overdue(3), refusing{}, 503, 0},
+		"the reading fails later":          {interrupted{3}, &recordingQueue{}, 200, 3, 3, true, nil},
+		"the reading fails":                {interrupted{0}, &recordingQueue{}, 503, 0, 0, false, nil},
+		"one booking fails":                {overdue(3), &partlyRefusing{}, 200, 3, 2, true, nil},
+		"all bookings fail":                {overdue(3), refusing{}, 503, 3, 0, true, nil},
+		"one was acquired since":           {unmarked{3, conflict}, &recordingQueue{}, 200, 2, 2, false, nil},
+		"all were acquired since":          {unmarked{1, conflict}, &recordingQueue{}, 200, 0, 0, false, nil},
+		"no mark is written":               {unmarked{1, lease.ErrUnavailable}, &recordingQueue{}, 503, 1, 0, true, nil},
+		"two kinds":                        {overdue(2), &recordingQueue{}, 200, 5, 5, false, overdue(3)},
+		"two kinds, and the second fails":  {overdue(2), &recordingQueue{}, 200, 5, 5, true, interrupted{3}},
+		"two kinds, and the first fails":   {interrupted{0}, &recordingQueue{}, 200, 3, 3, false, overdue(3)},
+		"two kinds, and more of the first": {overdue(10_001), &recordingQueue{}, 200, 10_001, 10_001, true, overdue(1)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				w := start(t, b, succeed)
-				w.guard.Orphans, w.guard.Queue = tc.orphans, tc.queue
-				w.recover(t).check(t, tc.want, map[string]any{"booked": tc.booked})
+			synctest.Test(t, func(t *testing.T) {
+				s := serverOf(t.Context(), &delivery.Guard{Orphans: tc.orphans, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, nil)
+				if tc.other != nil {
+					s.Route(&delivery.Guard{Kind: delivery.Kind{Name: "job", Path: "/job"}, Orphans: tc.other, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)})
+				}
+				ctx, hangUp := context.WithCancel(t.Context())
+				hangUp()
+				r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/internal/tasks/recover", http.NoBody)
+				(&instance{Server: s}).send(t, r).check(t, tc.want, map[string]any{"found": tc.found, "booked": tc.booked, "more": tc.more})
 			})
 		})
 	}
@@ -475,4 +473,12 @@ func TestARecoveryIsBounded(t *testing.T) {
 	if r, err := g.Recover(t.Context()); err == nil || r.Booked != 0 {
 		t.Errorf("recovered %+v, %v; want an error", r, err)
 	}
+	synctest.Test(t, func(t *testing.T) { // 32 at a time, for 50 s
+		g.Queue = &slow{by: 3 * time.Second}
+		began := time.Now()
+		r, err := g.Recover(t.Context())
+		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || r.Found != 10_000 || r.Booked != 16*32 || !r.More || took != 50*time.Second {
+			t.Errorf("after %v: %+v, %v; want 512 booked in 50 s, and more", took, r, err)
+		}
+	})
 }
