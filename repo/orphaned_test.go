@@ -127,6 +127,8 @@ func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.
 			"another status, waits for microseconds":          {foreign(waits.UnixMicro()), false},
 			"ready, waits until the year 9999":                {next(analysislock.Ready, "9999-01-01T00:00:00Z"), false},
 			"processing, unreadable expiry, an old heartbeat": {stale(analysislock.Processing, map[string]any{"lockOwner": "js/1", "lockHeartbeatAt": timeValue(old), "lockExpiresAt": true}), true},
+			// Firestore holds these ids; no delivery could name them.
+			"a\x01b": {stale(analysislock.Queued, nil), false}, "a\uFFFDb": {stale(analysislock.Queued, nil), false},
 			"no status":                            {map[string]any{"updatedAt": timeValue(old)}, false},
 			"no update":                            {map[string]any{"status": analysislock.Queued}, false},
 			"null as the update":                   {updated(nil), false},
@@ -288,31 +290,6 @@ func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {
 		orphaned(t, a, 100)
 		if n := strings.Count(text.String(), "\n"); n != maxWarnings+1 || !strings.Contains(text.String(), "documents=31") {
 			t.Errorf("%d lines of 31 documents that must be skipped each minute, want %d: %s", n, maxWarnings+1, &text)
-		}
-	})
-}
-
-func TestOrphanedCostsOneReadAndThreeQueriesWithoutInputs(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
-		large := strings.Repeat("x", 100_000)
-		for _, id := range []string{"a", "b", "c"} {
-			b.Put(t, id, map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(time.Now().Add(-time.Hour)), "input": large, "result": large})
-		}
-		received := 0
-		a := open(t, b, grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			s, err := open(ctx, desc, cc, method, opts...)
-			return &weighed{ClientStream: s, bytes: &received}, err
-		}))
-		total, reads, queries := b.Calls.Total(), b.Calls.Count(read), b.Calls.Count("RunQuery")
-		if got, _ := orphaned(t, a, 10); len(got) != 3 {
-			t.Errorf("orphaned: %q, want 3", got)
-		}
-		total, reads, queries = b.Calls.Total()-total, b.Calls.Count(read)-reads, b.Calls.Count("RunQuery")-queries
-		if total != 4 || reads != 1 || queries != 3 {
-			t.Errorf("%d calls, %d reads and %d queries; want 4, 1, 3", total, reads, queries)
-		}
-		if received == 0 || received > 10_000 {
-			t.Errorf("%d bytes received, want a few hundred a document", received)
 		}
 	})
 }

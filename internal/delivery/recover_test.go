@@ -1,7 +1,6 @@
 package delivery_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,7 +21,6 @@ import (
 	"taskguard/internal/taskqueue"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
-	"taskguard/lease/iso8601"
 )
 
 func (w *instance) recover(t *testing.T) answer {
@@ -101,43 +98,6 @@ func TestTheNameOfARecoverysTaskHasTheToken(t *testing.T) {
 		}
 		if len(names(q.tasks)) != 2 {
 			t.Errorf("booked %+v, want two names", q.tasks)
-		}
-	})
-}
-
-// The queue was purged during a backoff. Before it is late, the analysis is left alone.
-func TestRecoveryBooksANextAttemptWhoseTaskWasLost(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := &recordingQueue{}
-		w := start(t, b, succeed)
-		w.guard.Queue = q
-		next := time.Now().Add(55 * time.Minute)
-		b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": 2, "lockToken": 2, "updatedAt": iso8601.Format(time.Now()), "nextAttemptAt": iso8601.Format(next)})
-		for time.Now().Before(next.Add(lease.DefaultTTL)) {
-			w.recover(t).check(t, 200, map[string]any{"found": 0.0, "booked": 0.0})
-			time.Sleep(time.Minute)
-		}
-		w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0})
-		checkFields(t, b, "x", map[string]any{"attempts": int64(2)})
-	})
-}
-
-func TestTwoRecoveriesAtOnceBookEachAnalysisOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := &recordingQueue{}
-		for i := range 20 {
-			held(t, b, fmt.Sprint(i), 0)
-		}
-		time.Sleep(lease.DefaultTTL + time.Second)
-		var calls sync.WaitGroup
-		for range 2 {
-			w := start(t, b, succeed)
-			w.guard.Queue = q
-			calls.Go(func() { w.recover(t).check(t, 200, nil) })
-		}
-		calls.Wait()
-		if n := len(names(q.tasks)); n != 20 {
-			t.Errorf("%d names for 20 analyses", n)
 		}
 	})
 }
@@ -280,26 +240,11 @@ func TestAStopWaitsForARecovery(t *testing.T) {
 	})
 }
 
-func TestARecoveryThatCannotBookReportsIt(t *testing.T) {
+func TestARecoveryNeedsAQueueAFirestoreAndNoStop(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := startQueue(t)
 		w := start(t, b, succeed)
 		w.recover(t).check(t, 501, map[string]any{"reason": "no_queue", "error": "*"})
-		w.guard.Queue = q.Queue
-		for i := range 100 {
-			held(t, b, fmt.Sprint(i), 0)
-		}
-		time.Sleep(lease.DefaultTTL + time.Second)
-		q.setUnavailable(true)
-		began := time.Now()
-		w.recover(t).check(t, 503, map[string]any{"reason": "unavailable", "found": 100.0, "booked": 0.0})
-		if took := time.Since(began); took > time.Minute {
-			t.Errorf("it tried for %v; the next call is due after a minute", took)
-		}
-		q.setUnavailable(false)
-		w.recover(t).check(t, 200, map[string]any{"found": 0.0}) // all are marked
-		time.Sleep(lease.DefaultTTL)
-		w.recover(t).check(t, 200, map[string]any{"found": 100.0, "booked": 100.0, "more": false})
+		w.guard.Queue = &recordingQueue{}
 		w.unavailable.Store(true)
 		w.recover(t).check(t, 503, map[string]any{"reason": "unavailable", "found": 0.0})
 		w.unavailable.Store(false)
@@ -308,48 +253,13 @@ func TestARecoveryThatCannotBookReportsIt(t *testing.T) {
 	})
 }
 
-func TestRecoveryFindsAnalysesBehindThoseThatCannotBeDelivered(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := startQueue(t)
-		w := start(t, b, succeed)
-		w.guard.Queue = q.Queue
-		for i := range 300 {
-			b.Put(t, fmt.Sprint(i), map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z", "lockToken": map[int]any{0: "malformed"}[i%3]})
-		}
-		for _, id := range []string{"a\x01b", "a\uFFFDb"} { // Firestore holds them; no delivery could name them
-			b.Put(t, id, map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
-		}
-		b.Put(t, "good", map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:01.000Z"})
-		w.recover(t).check(t, 200, map[string]any{"found": 201.0, "booked": 201.0})
-	})
-}
-
-// full creates the analysis id with those fields and room left for that many bytes, by
-// Firestore's rules of size.
-func full(t *testing.T, b *emulatortest.Backend, id string, room int, more map[string]any) {
+// full creates the analysis id with more fields, of so many bytes, and room for that many: by
+// Firestore's rules of size, in the collection analyses.
+func full(t *testing.T, b *emulatortest.Backend, id string, room int, more map[string]any, bytes int) {
 	t.Helper()
-	var size func(v any) int
-	size = func(v any) (n int) {
-		switch v := v.(type) {
-		case string:
-			return len(v) + 1
-		case []any:
-			for _, e := range v {
-				n += size(e)
-			}
-			return n
-		case map[string]any:
-			for name, e := range v {
-				n += len(name) + 1 + size(e)
-			}
-			return n
-		}
-		return 8
-	}
-	fields := map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z", "theirs": ""}
+	used := 32 + len("analyses//"+id) + 16 + len("status/QUEUED/") + len("updatedAt/1999-01-01T00:00:00.000Z/") + len("theirs//") + bytes
+	fields := map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z", "theirs": strings.Repeat("x", 1<<20-used-room)}
 	maps.Copy(fields, more)
-	name := 16 + len(cmp.Or(b.Collection, "analyses")) + 1 + len(id) + 1
-	fields["theirs"] = strings.Repeat("x", 1<<20-32-name-size(b.Translated(t, fields))-room)
 	b.Put(t, id, fields)
 }
 
@@ -359,9 +269,9 @@ func TestAFullDocumentFailsOrIsSkippedWithAWarning(t *testing.T) {
 		q := &recordingQueue{}
 		w := startLogged(t, b, q, succeed)
 		for room := range 28 {
-			full(t, b, fmt.Sprint("room", 8*room), 8*room, map[string]any{"lockToken": room % 2})
+			full(t, b, fmt.Sprint("room", 8*room), 8*room, map[string]any{"lockToken": room % 2}, len("lockToken/")+8)
 		}
-		full(t, b, "history", 0, map[string]any{"history": []any{map[string]any{"owner": strings.Repeat("w", 150)}}})
+		full(t, b, "history", 0, map[string]any{"history": []any{map[string]any{"owner": strings.Repeat("w", 150)}}}, len("history/owner//")+150)
 		b.Put(t, "good", map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
 
 		w.recover(t).check(t, 200, map[string]any{"found": float64(len(q.tasks)), "booked": float64(len(q.tasks)), "more": false})

@@ -14,10 +14,8 @@ import (
 
 	"taskguard/internal/emulatortest"
 	"taskguard/internal/taskqueue"
-	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/orchestrator"
-	"taskguard/repo"
 )
 
 func flaky(context.Context, orchestrator.Job) (orchestrator.Result, error) {
@@ -319,28 +317,4 @@ func TestTheQueueEndsTasksThatCanNeverSucceed(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestALateTaskOfADeletedAnalysisEnds(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := startQueue(t)
-		b.Put(t, "x", map[string]any{})
-		w := startLogged(t, b, q, succeed)
-		q.serve(w.instance)
-		q.submit(t, "x")
-		if _, err := q.Book(t.Context(), taskqueue.Task{Name: "late", AnalysisID: "x", At: time.Now().Add(29 * 24 * time.Hour)}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Hour)
-		if d, err := w.guard.Locks.(*repo.Analyses).Delete(t.Context(), "x"); err != nil || d.Status != analysislock.Ready {
-			t.Fatal(d.Status, err)
-		}
-		if err := q.Idle(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if got, want := q.statuses(), []int{200, 404, 404, 404, 404, 404, 200}; !slices.Equal(got, want) {
-			t.Errorf("answered %v, want %v", got, want)
-		}
-		answer{Body: w.entry(t, "rejected")}.check(t, 0, map[string]any{"level": "ERROR", "outcome": "not_found", "task_retry": 5.0})
-	})
 }
