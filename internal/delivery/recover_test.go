@@ -310,8 +310,8 @@ func (n overdue) Orphaned(_ context.Context, limit int) (due []lease.Cell[analys
 	return due, int(n) > limit, nil
 }
 
-func (overdue) MarkDue(context.Context, lease.Cell[analysislock.Analysis]) (time.Time, error) {
-	return time.Unix(0, 0), nil
+func (overdue) MarkDue(ctx context.Context, _ lease.Cell[analysislock.Analysis]) (time.Time, error) {
+	return time.Unix(0, 0), ctx.Err()
 }
 
 // interrupted is a backlog whose reading fails after its beginning.

@@ -135,6 +135,9 @@ func TestARecoveryReportsTheAgeOfTheOldestUnfinishedAnalysis(t *testing.T) {
 		q, m := startQueue(t), measured(t)
 		w := startLogged(t, b, q.Queue, succeed)
 		w.guard.Telemetry = m.Telemetry
+		w.Route(&delivery.Guard{Kind: delivery.Kind{Name: "empty", Path: "/empty"}, Orphans: overdue(0), Queue: q, Oldest: func(context.Context) (d analysislock.Analysis, found bool, err error) {
+			return d, false, nil
+		}})
 		want := func(age, gauge any) {
 			t.Helper()
 			w.line(t, "/internal/tasks/recover", "", map[string]any{"level": "INFO", "outcome": "recovered", "oldest_ms": age})
