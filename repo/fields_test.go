@@ -97,7 +97,7 @@ func TestTheTimeToDeleteIsSetByTheFinish(t *testing.T) {
 		"finish":  {finish, "PROCESSING", nil, later, later},
 		"cancel":  {cancel, "QUEUED", nil, later, later},
 		"reopen":  {reopen, "FAILED", gone, gone, later},
-		"acquire": {acquire, "QUEUED", nil, gone, later}, // another program may have opened it again
+		"acquire": {acquire, "QUEUED", gone, gone, later}, // another program may have opened it again, of a worker with Keep
 		"renew":   {renew, "PROCESSING", nil, nil, later},
 		"nothing": {nothing, "READY", nil, nil, nil},
 	} {

@@ -208,6 +208,9 @@ func TestActiveAnalysesRunWaitOrAreStuck(t *testing.T) {
 		} {
 			b.Put(t, id, fields)
 		}
+		for i, ahead := range []time.Duration{23 * time.Hour, 25 * time.Hour} {
+			b.Put(t, fmt.Sprint("ahead", i), map[string]any{"status": "QUEUED", "updatedAt": time.Now().Add(ahead)})
+		}
 		b.Merge(t, "wait3", map[string]any{"updatedAt": time.Now()})
 		running, waiting, stuck, at, err := a.Active(t.Context(), 50)
 		if err != nil || time.Since(at).Abs() > time.Minute {
@@ -217,7 +220,7 @@ func TestActiveAnalysesRunWaitOrAreStuck(t *testing.T) {
 		for _, d := range slices.Concat(running, waiting, stuck) {
 			got += d.ID + " "
 		}
-		if want := "run1 run2 run3 wait1 wait2 wait3 wait0 stuck0 stuck1 stuck2 stuck3 run0 "; got != want {
+		if want := "run1 run2 run3 wait1 wait2 wait3 wait0 stuck0 stuck1 stuck2 stuck3 ahead1 run0 "; got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 		if running, waiting, stuck, _, err = a.Active(t.Context(), 3); err != nil || len(running) != 3 || len(waiting) != 3 || len(stuck) != 3 {

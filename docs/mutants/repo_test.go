@@ -47,7 +47,7 @@ var repoRooms = []room{
 			`func (c analysisCodec) mask() []string { return c.fields.decision() }`,
 			`func (c analysisCodec) mask() []string { return nil }`),
 		seed("a document that is opened again is deleted when it would have been", "TestTheTimeToDeleteIsSetByTheFinish",
-			`!expires && !finished && (finishedChanged || c.keep > 0 && p.Token != n.Token)`, `false`),
+			`!expires && !finished && (finishedChanged || p.Token != n.Token)`, `false`),
 	}},
 	{"repo/fields.go", []bug{
 		seed("a word of another vocabulary finishes a document", "TestStatusesAreTranslatedBothWays",
@@ -113,7 +113,7 @@ var repoRooms = []room{
 		seed("recovery takes an analysis that waits for its next attempt", "TestAnalysesThatWaitHideNoOrphan/embedded",
 			` && lease.Late(d.NextAttemptAt, d.ReadAt, a.TTL())`, ``),
 		seed("recovery reads one page", "TestAnalysesThatWaitHideNoOrphan/embedded",
-			`stopped || read < size`, `stopped || true`),
+			`enough || read < size`, `enough || true`),
 		seed("a query of recovery that fails hides what the others find", "TestAQueryThatTakesTooLongHidesNobodyFromTheOthers",
 			`if len(due) == limit {`, `if len(due) == limit || failed != nil {
 			due = nil`),

@@ -148,6 +148,8 @@ func (a *attempt) deliver(ctx context.Context) Outcome {
 		return Outcome{Case: Failed, ID: a.id, Token: acq.Grant.Token, Err: lease.ErrExhausted, Code: acq.Reason}
 	case acq.Reason == analysislock.RunTimeExhausted:
 		return Outcome{Case: Failed, ID: a.id, Token: acq.Grant.Token, Err: errRunTime, Code: acq.Reason}
+	case acq.Reason == analysislock.Unrecordable:
+		return Outcome{Case: Failed, ID: a.id, Token: acq.Grant.Token, Err: analysislock.ErrUnrecordable, Code: acq.Reason}
 	case acq.Reason == analysislock.Waiting:
 		return a.wait(ctx)
 	}

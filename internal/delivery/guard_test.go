@@ -56,7 +56,7 @@ func TestDelivery(t *testing.T) {
 			checkFields(t, b, "x", map[string]any{"status": "FAILED", "result": nil, "lockOwner": nil})
 		},
 		"ADocumentWithoutSpaceForALockIsReported": func(t *testing.T, b *emulatortest.Backend) {
-			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": strings.Repeat("x", 1<<20-250)})
+			full(t, b, "x", 0, nil, 0)
 			start(t, b, succeed).deliver(t, "x").check(t, 500, map[string]any{"acquired": false, "reason": "malformed", "error": "*"})
 		},
 		"TheLastAttemptsFailureIsForGood": func(t *testing.T, b *emulatortest.Backend) {

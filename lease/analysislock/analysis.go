@@ -95,6 +95,39 @@ func (d *Analysis) fail(code, message string) {
 	d.NextAttemptAt = time.Time{}
 }
 
+// Unrecordable is the code of an analysis that became FAILED because its document has no room
+// for an acquisition, or for recovery's mark.
+const Unrecordable = "unrecordable"
+
+// ErrUnrecordable reports that an analysis has just become FAILED with the code Unrecordable.
+var ErrUnrecordable = errors.New("analysislock: the document has no room for the fields of an attempt")
+
+// maxDropped is the greatest n of unrecordable.
+const maxDropped = 5
+
+// unrecordable makes the analysis, which is unfinished and free, FAILED. It drops the first n of
+// what can make room for that.
+func (d *Analysis) unrecordable(n int) {
+	token := d.Lock.Token
+	d.Lock, _ = lease.Cancel(d.Lock, "taskguard") // it is unfinished
+	d.fail(Unrecordable, strings.TrimPrefix(ErrUnrecordable.Error(), "analysislock: "))
+	drops := [maxDropped]func(){
+		func() { d.History = nil },
+		func() { d.Progress = nil },
+		func() { d.LastError = nil },
+		func() { d.Checkpoint = &Checkpoint{} },
+		func() { // then it needs no more room than a mark
+			d.Error.Message, d.Lock.FinishedBy = "", ""
+			if token == 0 { // nobody has ever held it
+				d.Lock.Token = 0
+			}
+		},
+	}
+	for _, drop := range drops[:n] {
+		drop()
+	}
+}
+
 // queue changes PROCESSING back to QUEUED. It keeps any other status, which another
 // program may have set.
 func (d *Analysis) queue() {

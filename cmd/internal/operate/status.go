@@ -80,7 +80,7 @@ func (l lockInfo) String() string {
 func Status(ctx context.Context, c *cli.Call) (err error) {
 	c.TakesKind(firstKind)
 	c.TakesJSON("print one analysis as a JSON document, many as one JSON line each")
-	unfinished := c.Flags.Bool("unfinished", false, "list only QUEUED and PROCESSING, oldest update first")
+	unfinished := c.Flags.Bool("unfinished", false, "list only QUEUED, PROCESSING and those without a status, oldest update first")
 	limit := c.Flags.Int("limit", 100, "how many are listed, by id unless --unfinished; with a filter all, last updated first")
 	var f filter
 	f.flags(c)
@@ -115,7 +115,14 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	case len(args) == 1:
 		return cl.showOne(ctx, c, args[0])
 	case *unfinished:
-		return cl.showMany(ctx, c, cl.analyses.Unfinished, *limit)
+		return cl.showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
+			undated, err := cl.analyses.Unfound(ctx, limit)
+			if err != nil || len(undated) == limit {
+				return undated, err
+			}
+			dated, err := cl.analyses.Unfinished(ctx, limit)
+			return slices.Concat(undated, dated), err
+		}, *limit)
 	case filtered:
 		return cl.showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 			found, _, err := cl.find(ctx, &f, limit)
