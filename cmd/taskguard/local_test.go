@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,6 +25,10 @@ func TestOnALocalCloud(t *testing.T) {
 	t.Parallel()
 	env, progress := localCloud(t, vars{"ANALYSES_COLLECTION": "analyses", "RUN_TIMEOUT": "40s", "LOG_LEVEL": "info"})
 	a := analyses(t, env)
+	each := max(1, runtime.GOMAXPROCS(0)/2)
+	if want := fmt.Sprintf("the queue delivers at most %d at once, as MAX_RUNS is %d\n", 2*each, each); !strings.Contains(progress.String(), want) {
+		t.Errorf("%q is not in\n%s", want, progress)
+	}
 
 	t.Run("submit follows analyses to their end and is idempotent", func(t *testing.T) {
 		text, binary := write(t, "some text.md", "one two\ntwo\n"), write(t, "data.bin", "\xff\x00")
@@ -110,8 +115,8 @@ func TestOnALocalCloud(t *testing.T) {
 // local prints what an analyzer writes to standard error, and why an attempt failed.
 func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 	t.Parallel()
-	script := write(t, "analyzer.sh", `case "$(cat)" in *'"end":0'*) end=0;; *'"end":3'*) end=3;; *) end=65;; esac; echo first$TASKGUARD_TEST_AS_PROGRAM >&2; echo second >&2; exit $end`)
-	env, progress := localCloud(t, vars{"ANALYZER": "exec:sh " + script, "ANALYZER_ENV": asProgram}, "--workers", "1")
+	script := write(t, "analyzer.sh", `case "$(cat)" in *'"end":0'*) end=0;; *'"end":3'*) end=3;; *) end=65;; esac; echo first$TASKGUARD_TEST_AS_PROGRAM >&2; echo second >&2; sleep 0.3; exit $end`)
+	env, progress := localCloud(t, vars{"ANALYZER": "exec:sh " + script, "ANALYZER_ENV": asProgram, "MAX_RUNS": "1"}, "--workers", "1")
 	for end, answer := range map[int]string{0: "x0 READY, by worker 1\n", 3: " retry: sh ended with exit status 3: first1", 65: "x65 FAILED, by worker 1: first1"} {
 		id := fmt.Sprint("x", end)
 		taskguard(t, env, "submit", "--input", fmt.Sprintf(`{"end":%d}`, end), "--id", id).want(t, cli.ExitDone)
