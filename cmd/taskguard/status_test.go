@@ -79,7 +79,7 @@ func TestAMalformedDocumentIsListedAsMalformed(t *testing.T) {
 	put(t, env, "fine", map[string]any{"status": "QUEUED"})
 	// An id that we refuse, but that another program's lock holds.
 	put(t, env, "a\x01", map[string]any{"status": "PROCESSING", "updatedAt": time.Now(), "lockOwner": "js/1", "lockExpiresAt": time.Now().Add(30 * time.Minute)})
-	o := taskguard(t, env, "status").want(t, cli.ExitDone, "malformed: l…ing, not a usable integer", `a\x01  PROCESSING`, "held by js/1, ")
+	o := taskguard(t, env, "status").want(t, cli.ExitDone, "not a usable integer\n", `a\x01  PROCESSING`, "held by js/1, ")
 	if strings.Count(o.out, "malformed") != 1 || strings.Count(o.out, "free") != 1 {
 		t.Errorf("want one malformed and one free:\n%s", o.out)
 	}
@@ -114,7 +114,7 @@ func TestStatusShowsProgressAndTheAttempts(t *testing.T) {
 	taskguard(t, env, "status", "z").want(t, cli.ExitDone, "progress  reported 30m")
 	got := taskguard(t, env, "status", "x").want(t, cli.ExitDone, "progress    43 %, page 3 of 7a\\n\\x1b[2J\\u202e", ", reported 30m", "checkpoint  10 bytes; the next run continues from it",
 		"1        2026-01-02T03:04:05.678Z  1.5s          retry\n         analyzer_failed: no memorya\\n\\x1b[2J", "\n2        2026-01-02T03:04:05.678Z                no end recorded\n3        2026-01-02T03:04:05.678Z                running\n")
-	list := taskguard(t, env, "status").want(t, cli.ExitDone, "x   PROCESSING    3   43 %             held by w/3, 30m0s left\n")
+	list := taskguard(t, env, "status").want(t, cli.ExitDone, "x   PROCESSING    3   43 %            held by w/3, 30m0s left\n")
 	if strings.ContainsAny(got.out+list.out, "\x1b\u202e") {
 		t.Errorf("not escaped:\n%q\n%q", got.out, list.out)
 	}
@@ -155,7 +155,7 @@ func TestTheLastErrorIsShownUntilTheAnalysisIsReady(t *testing.T) {
 	put(t, env, "a", map[string]any{"status": "QUEUED", "lastError": last})
 	put(t, env, "b", map[string]any{"status": "FAILED", "lastError": last, "error": map[string]any{"code": "final", "message": "over"}})
 	put(t, env, "c", map[string]any{"status": "READY", "lastError": last}) // another program has not deleted it
-	list := taskguard(t, env, "status").want(t, cli.ExitDone, `last: analyze…\n\x1b[2J`, "final")
+	list := taskguard(t, env, "status").want(t, cli.ExitDone, `…\n\x1b[2J`, "final")
 	one := taskguard(t, env, "status", "a").want(t, cli.ExitDone, `last error  analyzer_faileda\n`, ": no memorya\n            \\x1b[2J")
 	other := taskguard(t, env, "status", "b").want(t, cli.ExitDone, "error       final: over\nlast error  analyzer_faileda\\n")
 	ready := taskguard(t, env, "status", "c").want(t, cli.ExitDone)
@@ -188,7 +188,7 @@ func TestStatusUnfinishedListsByAgeWhatIsNotDone(t *testing.T) {
 			t.Fatalf("want d-old, c-dead, a-held:\n%s", o.out)
 		}
 	}
-	for i, want := range map[int]string{1: "free", 2: " d     left by w/0,…2020-01-02T00:05:00.000Z", 3: "held by w/1, "} {
+	for i, want := range map[int]string{1: "free", 2: " 2020-01-02T00:05:00.000Z", 3: "held by w/1, "} {
 		if !strings.Contains(rows[i], want) {
 			t.Errorf("%q lacks %q", rows[i], want)
 		}

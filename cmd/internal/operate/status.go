@@ -258,7 +258,7 @@ func (cl *Client) showMany(ctx context.Context, c *cli.Call, read func(context.C
 
 // printTable prints an analysis a row, with so much of its last column as the ID leaves room for.
 func printTable(c *cli.Call, all []analysislock.Analysis) {
-	const row, others = "%-*s  %-10s  %3v  %5s  %-9s  %s\n", 37
+	const row, others = "%-*s  %-10s  %3v  %5s  %-8s  %s\n", 36
 	width := len("ID")
 	for i := range all {
 		width = max(width, utf8.RuneCountInString(printable.Line(all[i].ID)))
@@ -266,12 +266,8 @@ func printTable(c *cli.Call, all []analysislock.Analysis) {
 	cli.Print(c.Out, row, width, "ID", "STATUS", "TRY", "DONE", "UPDATED", "LOCK, ERROR")
 	for i := range all {
 		d, updated := &all[i], ""
-		switch ago := max(0, d.ReadAt.Sub(d.UpdatedAt)); {
-		case d.UpdatedAt.IsZero():
-		case ago < 2*24*time.Hour:
-			updated = ago.Round(time.Second).String()
-		default:
-			updated = fmt.Sprintf("%d d", ago/(24*time.Hour))
+		if ago := max(0, d.ReadAt.Sub(d.UpdatedAt)); !d.UpdatedAt.IsZero() {
+			updated = cmp.Or(cli.Duration(ago, "%s"), fmt.Sprintf("%.0f h", ago.Hours()))
 		}
 		cli.Print(c.Out, row, width, printable.Line(d.ID), cli.Shorten(printable.Line(statusOrNone(d.Status)), 10), d.Attempts,
 			percent(d.Progress), updated, lockAndError(d, max(minLast, tableWidth-width-others)))
