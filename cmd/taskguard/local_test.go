@@ -72,14 +72,6 @@ func TestOnALocalCloud(t *testing.T) {
 		}
 	})
 
-	t.Run("unlock and requeue book deliveries", func(t *testing.T) {
-		locked(t, a, "operated")
-		taskguard(t, env, "unlock", "operated").want(t, cli.ExitDone, "a delivery is booked")
-		awaitReady(t, a, "operated")
-		taskguard(t, env, "requeue", "operated").want(t, cli.ExitDone, "a delivery is booked")
-		eventually(t, "READY again", func() bool { return awaitReady(t, a, "operated").Lock.Token == 3 })
-	})
-
 	t.Run("the workers refuse calls without a token", func(t *testing.T) {
 		for _, route := range []string{"analysis", "recover"} {
 			response, err := http.Post(env["TASK_TARGET_URL"]+"/internal/tasks/"+route, "application/json", strings.NewReader(`{"analysis_id":"x"}`))

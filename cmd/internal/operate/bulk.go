@@ -183,7 +183,7 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, what console.Ch
 	for _, reason := range slices.Sorted(maps.Keys(reasons)) {
 		why = append(why, fmt.Sprint(reasons[reason], " ", strings.ReplaceAll(reason, "_", " ")))
 	}
-	if what == console.Cancel && reasons[held] > 0 {
+	if what == console.Cancel && reasons["held"] > 0 {
 		why = append(why, "which --running cancels too")
 	}
 	if len(why) > 0 {
@@ -242,8 +242,6 @@ func queueRefuses(err error) error {
 // The outcomes of a bulk change of one analysis.
 const didChange, wouldChange, skipped, failed = "changed", "would_change", "skipped", "failed"
 
-const held = "held" // is a reason to skip one
-
 // change makes the change to an analysis that is still as d. It skips one that is held. If
 // its status is not selected, it skips one that is READY, and one that a requeue has reset
 // already: a command that is run again books no second delivery.
@@ -255,7 +253,7 @@ func (b *bulk) change(ctx context.Context, cl *Client, what console.Change, d *a
 	case what == console.Cancel && analysislock.Finished(d.Status):
 		return skipped, "already_finished", nil
 	case lease.Held(d.Lock, d.ReadAt) && !b.running:
-		return skipped, held, nil
+		return skipped, "held", nil
 	case what != console.Cancel && reset:
 		return skipped, "already_queued", nil
 	case what != console.Cancel && d.Status == analysislock.Ready && b.status != analysislock.Ready:
@@ -270,7 +268,7 @@ func (b *bulk) change(ctx context.Context, cl *Client, what console.Change, d *a
 	done, err := cl.change(ctx, what, d.ID, seen, cmp.Or(b.who, operator()), log)
 	switch {
 	case errors.As(err, new(*lease.HeldError)):
-		return skipped, held, nil
+		return skipped, "held", nil
 	case errors.Is(err, lease.ErrConflict):
 		return skipped, "changed", nil
 	case errors.Is(err, lease.ErrFinished), err == nil && done.Was == done.Status && what == console.Cancel: // it was cancelled before

@@ -155,9 +155,13 @@ func TestAnAnalysisThatHasChangedSinceItWasListedIsSkipped(t *testing.T) {
 				case tc.since != nil:
 					b.Put(t, "x", with(tc.since, doc{"updatedAt": now()}))
 				}
+				tc.b.who = "ops"
 				outcome, reason, err := tc.b.change(t.Context(), cl, what, &listed[0], slog.New(slog.DiscardHandler))
 				if got := strings.TrimSpace(outcome + " " + reason); got != tc.want || (err != nil) != (got == failed) {
 					t.Errorf("%s by %+v of %v, then %v: %s, %v, want %s", what, tc.b, tc.fields, tc.since, got, err, tc.want)
+				}
+				if failed, _ := b.Fields(t, "x")["error"].(doc); outcome == didChange && what == console.Cancel && failed["message"] != "cancelled by ops" {
+					t.Errorf("%v, want the operator", failed)
 				}
 			}
 		}
