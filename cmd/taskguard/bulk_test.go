@@ -89,6 +89,7 @@ func TestABulkRequeueChangesOnlyWhatIsStillAsItWasListed(t *testing.T) {
 	put(t, q.env, "bad", map[string]any{"status": "QUEUED", "lockToken": "7", "updatedAt": time.Now().Add(-time.Hour)})
 	locked(t, a, "held")
 	create(t, a, "waiting")
+	taskguard(t, q.env, "requeue", "--since", "2h", "--dry-run").want(t, cli.ExitFailed, "7 matched, 3 would be changed, 3 skipped, 1 failed\n")
 	for _, tc := range []struct {
 		flags, outcome            string
 		changed, skipped, matched float64
@@ -98,6 +99,9 @@ func TestABulkRequeueChangesOnlyWhatIsStillAsItWasListed(t *testing.T) {
 		outcomes, summary := bulkOutput(t, o)
 		if want := map[string]string{"a": tc.outcome, "b": tc.outcome, "c": tc.outcome, "bad": "failed", "held": "skipped held", "waiting": "skipped already_queued", "ready": "skipped ready"}; !maps.Equal(outcomes, want) {
 			t.Errorf("%s: %v, want %v", tc.flags, outcomes, want)
+		}
+		if summary["dry_run"] != (tc.flags != "") {
+			t.Errorf("%s: %v", tc.flags, summary)
 		}
 		wantSummary(t, summary, tc.matched, tc.changed, tc.skipped, 1)
 		if after := objects(t, q.env); slices.Equal(before, after) != (tc.changed == 0) {
@@ -135,7 +139,7 @@ func TestABulkChangeNeedsEitherIDsOrAFilter(t *testing.T) {
 	env := store(t)
 	for _, line := range []string{
 		"requeue", "cancel", "requeue x --status FAILED", "requeue x --dry-run", "cancel x --rate 1", "requeue --status=", "requeue --status \xff", "status --code \xff", "cancel --running", "cancel x --running", "cancel --since=",
-		"requeue --code= --status FAILED", "requeue --status FAILED --rate 0", "requeue --since yesterday", "requeue --since -1h", "status x --code c", "status --unfinished --code c",
+		"requeue --code= --status FAILED", "requeue --status FAILED --rate 0", "requeue --status FAILED --rate 1001", "requeue --status FAILED --rate NaN", "requeue --since yesterday", "requeue --since -1h", "status x --code c", "status --unfinished --code c",
 	} {
 		taskguard(t, env, strings.Fields(line)...).want(t, cli.ExitUsage).wantOneErrorLine(t)
 	}

@@ -18,6 +18,7 @@ import (
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/api/option"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -92,6 +93,35 @@ func skewed(t *testing.T) (*emulatortest.Backend, *Client, func() time.Time) {
 		t.Fatal(err)
 	}
 	return b, &Client{analyses: a}, now
+}
+
+// The times of a filter are before Firestore's: without that, everything would match.
+func TestAFilterFailsWithAnyOfItsReadings(t *testing.T) {
+	for failing := range 4 { // the time, the list, and the two kinds of codes
+		synctest.Test(t, func(t *testing.T) {
+			b, calls := emulatortest.Embedded(t), 0
+			a, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t, grpc.WithChainStreamInterceptor(
+				func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+					if calls++; calls > failing {
+						return nil, status.Error(codes.PermissionDenied, "as the test wants")
+					}
+					return open(ctx, d, cc, method, opts...)
+				}))...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer a.Close() //nolint:errcheck // nothing is written
+			var f filter
+			c := cli.NewCall(cli.Command{}, []string{"--code", "c", "--since", "1h"}, cli.Streams{Err: io.Discard}, nil)
+			f.flags(c)
+			if _, err := c.Parse(0, 0); err != nil {
+				t.Fatal(err)
+			}
+			if found, _, err := (&Client{analyses: a}).find(t.Context(), c, &f, 10); status.Code(err) != codes.PermissionDenied || len(found) > 0 {
+				t.Errorf("after %d calls: %v, %v", failing, found, err)
+			}
+		})
+	}
 }
 
 // One is listed with fields, then it is changed by others, or deleted.
