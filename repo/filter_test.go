@@ -94,12 +94,15 @@ func TestFindMayTakeLongerThanAnyOfItsQueries(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer a.Close() //nolint:errcheck // nothing is written
-		const n = 4500
+		const n = 3500
 		for i := range n {
 			b.Put(t, fmt.Sprint("x", i), map[string]any{"status": "FAILED", "updatedAt": time.Now()})
 		}
+		for i := range 1001 { // more than a page that the filter excludes
+			b.Put(t, fmt.Sprint("o", i), map[string]any{"status": "FAILED", "updatedAt": time.Now().UTC().Format("2006-01-02T15:04:05") + "+09:00"})
+		}
 		for _, limit := range []int{n - 1, n, math.MaxInt} {
-			all, err := a.Find(t.Context(), repo.Filter{Status: "FAILED"}, limit)
+			all, err := a.Find(t.Context(), repo.Filter{Status: "FAILED", Since: time.Now().Add(-time.Hour)}, limit)
 			ids := map[string]bool{}
 			for i := range all {
 				ids[all[i].ID] = true
