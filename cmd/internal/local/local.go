@@ -173,7 +173,6 @@ func (l *local) configureWorkers(ctx context.Context) (err error) {
 	for _, name := range passedOn {
 		more[name] = l.c.Value(name)
 	}
-	more["MAX_RUNS"] = cmp.Or(more["MAX_RUNS"], strconv.Itoa(l.runs))
 	l.command, err = l.workerCommand(more)
 	l.command.runs = func(r run) {
 		verb, at := "runs", ""
