@@ -194,14 +194,19 @@ func (l *local) configureWorkers(ctx context.Context) (err error) {
 }
 
 // lockVariables configure the document lock.
-var lockVariables = []string{"DOCUMENT_LOCK_TTL", "DOCUMENT_LOCKS_COLLECTION", "LOCKS_PER_SESSION", "SOCKETS_PER_SESSION", "SESSION_SECRET", "PUSHER_APP_KEY", "PUSHER_APP_SECRET", "ALLOWED_ORIGINS"}
+var lockVariables = []string{
+	"DOCUMENT_LOCK_TTL", "DOCUMENT_LOCKS_COLLECTION", "LOCKS_PER_SESSION", "SOCKETS_PER_SESSION", "SESSION_SECRET",
+	"PUSHER_APP_KEY", "PUSHER_APP_SECRET", "ALLOWED_ORIGINS",
+}
 
 // warnOfMisspelt reports variables whose names are similar to those that local knows.
 func warnOfMisspelt(w io.Writer, environ []string) {
 	known := slices.Concat(workerVariables, lockVariables)
 	for _, variable := range environ {
 		name, _, _ := strings.Cut(variable, "=")
-		i := slices.IndexFunc(known, func(k string) bool { return len(k) > len("PORT") && cli.Similar(k, strings.ToUpper(name)) })
+		i := slices.IndexFunc(known, func(k string) bool {
+			return len(k) > len("PORT") && cli.Similar(k, strings.ToUpper(name))
+		})
 		if i >= 0 && !slices.Contains(known, name) {
 			cli.Print(w, "taskguard local: the variable %s is not read: did you mean %s?\n", name, known[i])
 		}

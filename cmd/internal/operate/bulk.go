@@ -67,7 +67,9 @@ func (f *filter) given(c *cli.Call) (bool, error) {
 // find reads up to limit analyses that f selects. before is the time of --older-than, or else
 // Firestore's. That is no limit: an updatedAt may be some milliseconds ahead of it. If there are
 // none, it prints which statuses and codes there are.
-func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (found []analysislock.Analysis, before time.Time, err error) {
+func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
+	found []analysislock.Analysis, before time.Time, err error,
+) {
 	now, err := cl.analyses.Now(ctx)
 	if err != nil {
 		return nil, now, err
@@ -77,8 +79,8 @@ func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
 	if err == nil && len(found) == 0 && f.status+f.code != "" {
 		var codes []string
 		codes, err = cl.analyses.Codes(ctx, maxCodes)
-		cli.Print(c.Err, "taskguard %s: no analysis matches; the statuses are QUEUED, PROCESSING, READY and FAILED, the codes of errors are: %s\n",
-			c.Name, printable.Line(cmp.Or(strings.Join(codes, ", "), "none")))
+		cli.Print(c.Err, "taskguard %s: no analysis matches; the statuses are QUEUED, PROCESSING, READY and FAILED, "+
+			"the codes of errors are: %s\n", c.Name, printable.Line(cmp.Or(strings.Join(codes, ", "), "none")))
 	}
 	return found, cmp.Or(is.Before, now), explainIndex(err)
 }
@@ -242,10 +244,12 @@ func queueRefuses(err error) error {
 // The outcomes of a bulk change of one analysis.
 const didChange, wouldChange, skipped, failed = "changed", "would_change", "skipped", "failed"
 
-// change makes the change to an analysis that is still as d. It skips one that is held. If
-// its status is not selected, it skips one that is READY, and one that a requeue has reset
+// change makes the change to an analysis that is still as d, and returns the outcome and of a
+// skip the reason. It skips one that is held, or has changed, unless b.running. If its status is not selected, it skips one that is READY, and one that a requeue has reset
 // already: a command that is run again books no second delivery.
-func (b *bulk) change(ctx context.Context, cl *Client, what console.Change, d *analysislock.Analysis, log *slog.Logger) (outcome, reason string, err error) {
+func (b *bulk) change(ctx context.Context, cl *Client, what console.Change, d *analysislock.Analysis,
+	log *slog.Logger,
+) (outcome, reason string, err error) {
 	reset := b.status != analysislock.Queued && d.Status == analysislock.Queued && d.Attempts == 0 && d.Lock.Owner == "" && d.LastError == nil
 	switch {
 	case d.Malformed != nil:
