@@ -94,12 +94,15 @@ func TestFindMayTakeLongerThanAnyOfItsQueries(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer a.Close() //nolint:errcheck // nothing is written
-		const n = 4500
+		const n = 3500
 		for i := range n {
 			b.Put(t, fmt.Sprint("x", i), map[string]any{"status": "FAILED", "updatedAt": time.Now()})
 		}
+		for i := range 1001 { // more than a page that the filter excludes
+			b.Put(t, fmt.Sprint("o", i), map[string]any{"status": "FAILED", "updatedAt": time.Now().UTC().Format("2006-01-02T15:04:05") + "+09:00"})
+		}
 		for _, limit := range []int{n - 1, n, math.MaxInt} {
-			all, err := a.Find(t.Context(), repo.Filter{Status: "FAILED"}, limit)
+			all, err := a.Find(t.Context(), repo.Filter{Status: "FAILED", Since: time.Now().Add(-time.Hour)}, limit)
 			ids := map[string]bool{}
 			for i := range all {
 				ids[all[i].ID] = true
@@ -125,14 +128,18 @@ func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
 			}
 		}
 		b.Put(t, "y", map[string]any{"updatedAt": at, "status": "READY", "error": map[string]any{"code": "d"}})
+		for i := range 2 { // 04:00 UTC, which sorts as 13:00
+			b.Put(t, fmt.Sprint("z", i), map[string]any{"updatedAt": "2026-01-31T13:00:00+09:00", "status": "READY"})
+		}
 		b.Put(t, "xundated", map[string]any{"status": "FAILED", "error": map[string]any{"code": "c"}})
-		const all = "x42 x41 x40 x02 x01 x00 y x12 x11 x10 x32 x31 x30 x22 x21 x20"
+		const all = "x42 x41 x40 z1 z0 x02 x01 x00 y x12 x11 x10 x32 x31 x30 x22 x21 x20"
 		for want, f := range map[string]repo.Filter{
-			all:                               {},
-			strings.Replace(all, "y ", "", 1): {Status: "FAILED", Code: "c", ErrorOnly: true},
+			all: {},
+			strings.NewReplacer("y ", "", "z1 z0 ", "").Replace(all):               {Status: "FAILED", Code: "c", ErrorOnly: true},
+			all[len("x42 x41 x40 z1 z0 "):]:                                        {Since: at.Add(-time.Hour), Before: at.Add(2 * time.Hour)}, // a page may have none
 			"x00 x01 x02 x10 x11 x12 x20 x21 x22 x30 x31 x32 x40 x41 x42 xundated": {Prefix: "x", Status: "READY"},
 			"xundated": {Prefix: "xundated"},
-			"":         {Prefix: "z"},
+			"":         {Prefix: "zz"},
 		} {
 			for _, limit := range []int{1, 2, 3, 100} {
 				var got []string
@@ -172,6 +179,11 @@ func TestFailuresAreCountedByTheirCode(t *testing.T) {
 			})
 		}
 		b.Put(t, "ready", map[string]any{"updatedAt": "2026-01-09T00:00:00.000Z", "status": "READY", "error": map[string]any{"code": "old"}})
+		for limit, want := range map[int]string{50: "a b last old é \U0010FFFF", 1: "a last"} {
+			if got, err := a.Codes(t.Context(), limit); strings.Join(got, " ") != want || err != nil {
+				t.Errorf("at most %d codes: %q, %v, want %s", limit, got, err, want)
+			}
+		}
 		for limit, want := range map[int]string{50: "a 1 m1, b 3 m3, é \U0010FFFF 1 m5, ", 2: "a 1 m1, b 3 m3, ", 4: "a 1 m1, b 3 m3, é \U0010FFFF 1 m5, "} {
 			got := ""
 			all, err := a.Failures(t.Context(), limit)

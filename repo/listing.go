@@ -249,3 +249,24 @@ func (s *skipped) end(ctx context.Context) {
 		s.log.WarnContext(ctx, s.message+", and more", "documents", s.n) //nolint:sloglint // likewise
 	}
 }
+
+// Codes reads up to limit codes of Error, and of LastError, sorted, in a query for each, within
+// 15 s. It needs the indexes of a Filter with a Code. Errors: those of Page.
+func (a *Analyses) Codes(ctx context.Context, limit int) (all []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	for i, path := range []string{a.codec.fields.Error + ".code", "lastError.code"} {
+		q := a.documents.collection.OrderBy(path, firestore.Asc).OrderBy("updatedAt", firestore.Desc).Limit(1).Select(path)
+		for code, before := "", -1; before < len(all) && len(all) < limit*(i+1) && err == nil; {
+			before = len(all)
+			err = eachDocument(ctx, "find error codes", q.Where(path, ">", code), func(snap *firestore.DocumentSnapshot) bool {
+				v, _ := snap.DataAt(path)
+				code, _ = v.(string) // as the query is of strings
+				all = append(all, code)
+				return true
+			})
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), err
+}

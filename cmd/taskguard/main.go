@@ -48,7 +48,7 @@ func commands() []cli.Command {
 			Summary:   "release the lock by force, also during a run, and book a delivery unless the analysis is finished",
 			Variables: database + queue + noQueue + " With --room: DOCLOCK_DATABASE (FIRESTORE_DATABASE), DOCUMENT_LOCKS_COLLECTION (documentLocks), and no queue."},
 		{Name: "cancel", Arguments: "ID… | FILTER", Run: operate.Cancel,
-			Summary: "make analyses FAILED with the code cancelled; with an ID also during a run, which then ends and writes nothing", Variables: database},
+			Summary: "make analyses FAILED with the code cancelled; with an ID or --running also during a run, which then ends and writes nothing", Variables: database},
 		{Name: "requeue", Arguments: "ID… | FILTER", Run: operate.Requeue,
 			Summary: "reset analyses to QUEUED with 0 attempts, finished or not, and book deliveries; refused while one is locked. A filter takes READY ones only with --status READY", Variables: database + queue + noQueue},
 		{Name: "delete", Arguments: "ID…", Run: operate.Delete,

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -65,9 +66,14 @@ func ParseTime(text string) (at func(now time.Time) time.Time, err error) {
 	if fixed, ok := iso8601.Parse(text); ok {
 		return func(time.Time) time.Time { return fixed }, nil
 	}
-	ago, err := time.ParseDuration(text)
-	if err != nil || ago < 0 {
-		return nil, errors.New("want a duration such as 90m, or a time such as 2026-01-31T12:00:00Z")
+	days, rest := "0", text
+	if before, after, found := strings.Cut(text, "d"); found {
+		days, rest = before, cmp.Or(after, "0")
+	}
+	n, err := strconv.ParseUint(days, 10, 16)
+	ago, restErr := time.ParseDuration(rest)
+	if ago += time.Duration(n) * 24 * time.Hour; err != nil || restErr != nil || ago < 0 {
+		return nil, errors.New("want a duration such as 90m or 2d, or a time such as 2026-01-31T12:00:00Z")
 	}
 	return func(now time.Time) time.Time { return now.Add(-ago) }, nil
 }

@@ -250,9 +250,9 @@ func TestAPageWhoseAnalysesAreAllOnTheFirstPageSaysSo(t *testing.T) {
 func TestATimeThatCannotBeReadListsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := open(t, newSource(analysis("a", "READY"), heldBy("b", "w/1", 1, time.Hour)), console.Options{Limit: 1})
-		for _, query := range []string{"since=1d", "older=1d", "since=90m&older=1d"} {
+		for _, query := range []string{"since=1y", "older=1y", "since=90m&older=1y"} {
 			text := page(t, server, "/?"+query)
-			has(t, text, `role="alert">“1d” is no time: want 90m or 2026-01-31T12:00:00Z.<`, `value="1d"`, "READY</bdi> <b>1</b>")
+			has(t, text, `role="alert">“1y” is no time: want 90m or 2026-01-31T12:00:00Z.<`, `value="1y"`, "READY</bdi> <b>1</b>")
 			hasNot(t, text, "data-id=", "Next page")
 		}
 	})

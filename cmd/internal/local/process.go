@@ -9,6 +9,7 @@ import (
 	"io"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -43,6 +44,8 @@ type process struct {
 	done   chan struct{} // closed when the process has ended and its output is read
 	log    tail          // complete when done is closed, as is stderr
 	stderr tail
+
+	deliveries atomic.Int32 // under way
 }
 
 // String names the worker for people.

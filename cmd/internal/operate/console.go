@@ -208,7 +208,7 @@ func (o consoleOperator) RequeueFailed(ctx context.Context, code, who string, be
 	var mu sync.Mutex
 	n := map[string]*int64{didChange: &result.Changed, wouldChange: &result.Changed, skipped: &result.Skipped, failed: &result.Failed}
 	_ = b.each(ctx, found, func(d *analysislock.Analysis) error {
-		outcome, err := b.change(uninterrupted, o.Client, console.Requeue, d, o.log)
+		outcome, _, err := b.change(uninterrupted, o.Client, console.Requeue, d, o.log)
 		if err != nil {
 			o.log.WarnContext(uninterrupted, "no delivery is booked, or nothing is changed", "command", console.Requeue, "analysis_id", d.ID, "by", who, "error", err)
 		}
