@@ -54,7 +54,7 @@ func TestAnAnalysisIsUnlockedWithOnlyTheKeyboard(t *testing.T) {
 	b.Press(kb.Enter)
 	b.IsAfterLoad(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
 	b.CheckLayout("console unlocked")
-	b.Is(`document.getElementById('fact-state').innerText === 'QUEUED' && document.querySelector('#fact-lock .word').innerText === 'free'`)
+	b.Is(`document.getElementById('fact-state').innerText === 'QUEUED' && document.querySelector('#fact-lock .word').innerText === 'waiting in the queue'`)
 	if fields := s.Fields(t, "held"); fields["lockOwner"] != nil || fields["status"] != "QUEUED" || fields["lockToken"] != int64(7) {
 		t.Errorf("the document has %v", fields)
 	}

@@ -61,7 +61,10 @@ func TestAConfirmationPageDescribesTheConsequences(t *testing.T) {
 	}
 	queueless := open(t, newSource(analysis("a", "QUEUED")), console.Options{Operator: &recorder{}, Every: quick})
 	has(t, page(t, queueless, "/requeue?id=a"), "TASK_QUEUE is not set")
-	text := page(t, s, "/analysis?id=held")
+	text := page(t, s, "/")
+	has(t, rowOf(t, text, "held"), "/unlock?id=held", "/cancel?id=held")
+	hasNot(t, rowOf(t, text, "free")+rowOf(t, text, "done"), "/unlock?", "/cancel?")
+	text = page(t, s, "/analysis?id=held")
 	has(t, text, "/unlock?id=held", "Requeue is refused while it is locked: cancel it first")
 	hasNot(t, text, "/requeue?id=held")
 	hasNot(t, page(t, s, "/analysis?id=done"), "/cancel?id=done")

@@ -28,7 +28,7 @@ type Listing struct {
 type Failure struct {
 	Code   string
 	N      int64
-	Newest analysislock.Analysis // updated last
+	Newest []analysislock.Analysis // of them, those that were updated last, the last one first; at least one, each with an Error
 }
 
 // Counts has the number of analyses by status; "" has the number of all.
