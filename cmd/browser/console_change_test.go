@@ -60,15 +60,3 @@ func TestAnAnalysisIsUnlockedWithOnlyTheKeyboard(t *testing.T) {
 	}
 	s.wantDelivery("held")
 }
-
-func TestAPageFromBeforeARestartOfTheConsoleCanStillConfirm(t *testing.T) {
-	t.Parallel()
-	s := withStates(t, "--write")
-	b := s.open("/unlock?id=held")
-	b.IsAfterLoad(`document.getElementById('confirm-submit')`)
-	s.stop()
-	s.start(s.port())
-	b.Click("confirm-submit")
-	b.IsAfterLoad(`document.getElementById('notice')?.innerText === 'Unlocked. A delivery is booked.'`)
-	s.wantDelivery("held")
-}

@@ -1,7 +1,6 @@
 package browser
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -9,7 +8,6 @@ import (
 	"cloud.google.com/go/firestore"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/page"
-	"github.com/chromedp/chromedp"
 )
 
 // live waits until b is live, and marks the page: a reload removes the mark.
@@ -78,24 +76,6 @@ func wantStill(b *Tab, element string) {
 	}
 }
 
-func TestTheFocusStaysOnAFilterWhoseNumberChanges(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.analysis("a", map[string]any{"status": "FAILED"})
-	b := s.open("/")
-	b.Focus()
-	live(b)
-	for i, filter := range []string{`[data-filter="FAILED"]`, `[data-filter="PROCESSING"]`} {
-		b.Eval(`globalThis.was = document.querySelector('` + filter + `')`)
-		b.Eval(`was.focus()`)
-		s.analysis(fmt.Sprint("held ", i), locked(time.Hour)) // replaces all filters
-		b.Is(`!was.isConnected`)
-		if got := b.Eval(`document.activeElement === document.querySelector('` + filter + `')`); got != "true" {
-			t.Errorf("the focus was on %s, and is on %s", filter, b.Eval(`document.activeElement.outerHTML.slice(0, 200)`))
-		}
-	}
-}
-
 // Nothing is written when a lock ends: only the time changes.
 func TestTheTimeLeftCountsDownAndALockThatIsNotRenewedBecomesStale(t *testing.T) {
 	t.Parallel()
@@ -121,35 +101,6 @@ func TestTheTimeLeftCountsDownAndALockThatIsNotRenewedBecomesStale(t *testing.T)
 	one.Is(`document.querySelector('#fact-lock .word').innerText === 'stale'`)
 	wantMarked(list)
 	wantMarked(one)
-}
-
-func TestTheListIsFilteredByState(t *testing.T) {
-	t.Parallel()
-	s := withStates(t)
-	b := s.open("/")
-	for script, want := range map[string]string{
-		`[data-filter="FAILED"]`:     "failed",
-		`[data-filter="PROCESSING"]`: "held malformed stale",
-	} {
-		b.Go(s.url)
-		live(b)
-		b.Do(chromedp.Click(chromedp.CSS(script)))
-		b.IsAfterLoad(`location.search !== ''`)
-		b.Is(fmt.Sprintf(`%s === %q`, ids, want))
-		if got := b.Eval(`document.querySelector('` + script + `').getAttribute('aria-current')`); got != `"page"` {
-			t.Errorf("%s is not marked as chosen: %s", script, got)
-		}
-	}
-	b.Go(s.url + "/?state=FAILED")
-	live(b)
-	s.update("failed", map[string]any{"status": "QUEUED"})
-	b.Is(ids + ` === ''`)
-	s.update("ready", map[string]any{"status": "FAILED"})
-	b.Is(ids + ` === 'ready'`)
-	wantMarked(b)
-	b.Click("filter-all")
-	b.IsAfterLoad(`location.search === ''`)
-	b.Is(fmt.Sprintf(`document.querySelectorAll('#rows > [data-id]').length === %d`, len(states)+1))
 }
 
 func TestAPausedPageDoesNotChange(t *testing.T) {

@@ -168,27 +168,6 @@ func TestTheConsoleUnlocksAndRequeuesAsTheCommandsDo(t *testing.T) {
 	}
 }
 
-func TestTheConsoleRequeuesFromTheCheckpointOrFromTheBeginning(t *testing.T) {
-	t.Parallel()
-	env := store(t)
-	a := analyses(t, env)
-	put(t, env, "x", map[string]any{"status": "FAILED", "checkpoint": "page 7"})
-	address, _, _ := consoleOf(t, env, "--port", "0", "--write")
-	for _, fresh := range []string{"", "&fresh=yes"} {
-		_, text := browse(t, http.MethodGet, address+"/requeue?id=x", "")
-		if !strings.Contains(text, `id="fresh"`) || strings.Contains(text, "page 7") {
-			t.Errorf("the confirmation has no choice, or the checkpoint: %s", text)
-		}
-		if code, text := browse(t, http.MethodPost, address+"/requeue?id=x", formOf(text)+fresh); code != http.StatusSeeOther {
-			t.Fatalf("%d %s", code, text)
-		}
-		d, err := a.Get(t.Context(), "x")
-		if kept := d.Checkpoint != nil; err != nil || d.Status != analysislock.Queued || kept != (fresh == "") {
-			t.Errorf("%q: %+v, %v", fresh, d, err)
-		}
-	}
-}
-
 // tasks is a Cloud Tasks whose bookings have the outcome of book.
 type tasks struct {
 	cloudtaskspb.UnimplementedCloudTasksServer

@@ -170,7 +170,7 @@ var siblingRooms = []room{
 		seed("the other pages repeat what runs", "TestTheFirstPageHasFirstThoseThatRunWaitOrAreStuck", `shown[r.ID] = true; p`, `shown[r.ID] = p.After == ""; p`),
 	}},
 	{"internal/console/failures.go", []bug{
-		seed("a requeue takes more than was confirmed", "TestARequeueOfFailuresIsConfirmedWithItsNumberAndContinued", `int(min(cmp.Or(confirmed, maxBulk), maxBulk)), !p.Done`, `maxBulk, !p.Done`),
+		seed("a requeue takes more than was confirmed", "TestARequeueOfFailuresIsConfirmedWithItsNumberAndContinued", `int(min(cmp.Or(confirmed, maxBulk), maxBulk))`, `maxBulk`),
 		seed("a requeue of failures needs no form of the console", "TestOnlyAConfirmedFormRequeuesFailures", `if foreign(r) {`, `if false {`),
 		seed("a requeue of failures goes on during a stop", "TestARequeueOfFailuresEndsInTimeAndAtAStop", `	defer context.AfterFunc(s.work, cancel)()
 `, ``),

@@ -48,7 +48,9 @@ type Operator interface {
 	// held, or has changed since it was listed, and one that the change would not change. When
 	// ctx ends, it begins no other, and returns the result so far. A dry run changes nothing,
 	// and counts as Changed what would be changed.
-	ChangeAll(ctx context.Context, what Change, f func(now time.Time) Filter, who string, before time.Time, limit int, dryRun bool) (Bulk, error)
+	ChangeAll(
+		ctx context.Context, what Change, f func(now time.Time) Filter, who string, before time.Time, limit int, dryRun bool,
+	) (Bulk, error)
 }
 
 // Bulk is the result of a change of many analyses.

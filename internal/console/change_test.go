@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -68,6 +69,16 @@ func TestAConfirmationPageDescribesTheConsequences(t *testing.T) {
 	has(t, text, "/unlock?id=held", "Requeue is refused while it is locked: cancel it first")
 	hasNot(t, text, "/requeue?id=held")
 	hasNot(t, page(t, s, "/analysis?id=done"), "/cancel?id=done")
+
+	// Each address is below the root of the kind.
+	below := open(t, newSource(heldBy("a", "w", 1, time.Hour), at(analysis("b", "QUEUED"), time.Hour)), console.Options{Operator: &recorder{}, Root: "/kind/x", Limit: 1})
+	for _, target := range []string{"/", "/?state=QUEUED", "/?after=1", "/analysis?id=a&show=all", "/failures", "/cancel?id=a", "/requeue?id=b", "/all/cancel?state=QUEUED", "/failures/requeue?code=c"} {
+		for _, link := range regexp.MustCompile(`(href|src|action|data-poll)="/[^"]*`).FindAllString(page(t, below, target), -1) {
+			if !strings.Contains(link, `="/kind/x/`) {
+				t.Errorf("%s has %s", target, link)
+			}
+		}
+	}
 }
 
 func TestARequeueContinuesFromTheCheckpointUnlessTheOperatorChoosesTheBeginning(t *testing.T) {

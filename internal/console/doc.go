@@ -27,8 +27,8 @@
 //     confirm again.
 //   - A requeue or a cancellation of all that a filter selects is confirmed with their number,
 //     after a dry run. It takes no more than this number, none that was updated since, and none
-//     that is held. Each is changed only if it is as it was listed. The changes are made during the request, within about 20 s, and
-//     nothing goes on afterwards.
+//     that is held. Each is changed only if it is as it was listed. The changes are made during
+//     the request, within about 20 s, and nothing goes on afterwards.
 //   - A stop waits for a change. Any instance accepts the form of any other.
 //   - A value that no analysis has is refused before anything is read, and so is a request that
 //     a page of another site makes, unless it leads the browser's window here.

@@ -63,7 +63,9 @@ func (s *Server) grouped(f *Failure) group {
 func (s *Server) failed(c echo.Context) error {
 	p := failuresPage{frame: s.frame(c, "Failures")}
 	all, _ := s.totals()
-	r := s.shared("failures", 2*s.o.Every, func(ctx context.Context) (any, error) { return s.source.Failures(ctx, maxCodes) })
+	r := s.shared("failures", 2*s.o.Every, func(ctx context.Context) (any, error) {
+		return s.source.Failures(ctx, maxCodes)
+	})
 	failures, _ := r.value.([]Failure)
 
 	p.Rest = all.counts[analysislock.Failed]
@@ -131,7 +133,10 @@ func (s *Server) all(v verb) echo.HandlerFunc {
 // is up or the server stops, even if the operator leaves the page during it. Without a number
 // it makes a dry run.
 func (s *Server) bulk(c echo.Context, v verb, before time.Time, confirmed int64) error {
-	p := bulkPage{frame: s.frame(c, v.Button+" all"), Verb: v, Filter: chosen(c), Action: c.Path(), Done: confirmed > 0, Books: s.o.Books}
+	p := bulkPage{
+		frame: s.frame(c, v.Button+" all"), Verb: v, Filter: chosen(c), Action: c.Path(),
+		Done: confirmed > 0, Books: s.o.Books,
+	}
 	if c.Path() == failuresPath {
 		p.Filter = choice{State: analysislock.Failed, Code: p.Filter.Code}
 	}
@@ -148,7 +153,8 @@ func (s *Server) bulk(c echo.Context, v verb, before time.Time, confirmed int64)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), bulkTimeout)
 	defer cancel()
 	defer context.AfterFunc(s.work, cancel)()
-	b, err := s.o.Operator.ChangeAll(ctx, v.Name, p.Filter.at, p.Who, before, int(min(cmp.Or(confirmed, maxBulk), maxBulk)), !p.Done)
+	limit := int(min(cmp.Or(confirmed, maxBulk), maxBulk))
+	b, err := s.o.Operator.ChangeAll(ctx, v.Name, p.Filter.at, p.Who, before, limit, !p.Done)
 	if p.Done {
 		s.forget()
 	}

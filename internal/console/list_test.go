@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"context"
 	"fmt"
 	"html"
 	"net/http"
@@ -142,7 +143,8 @@ func TestInAnOutageAPageIsAnsweredFromMemoryAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := failing()
 		source.put(analysis("a", "QUEUED"))
-		server := open(t, source, console.Options{})
+		work, stop := context.WithCancel(t.Context())
+		server := console.NewServer(work, source, console.Options{})
 		for _, target := range []string{"/", "/failures"} {
 			page(t, server, target)
 		}
@@ -179,6 +181,17 @@ func TestInAnOutageAPageIsAnsweredFromMemoryAtOnce(t *testing.T) {
 		pages.Wait()
 		if took := time.Since(began); took != 5*time.Second {
 			t.Errorf("all took %s", took)
+		}
+		// After a long time the error says nothing about the present.
+		time.Sleep(10 * time.Minute)
+		source.change(func() { source.delay = 500 * time.Millisecond })
+		hasNot(t, page(t, server, "/")+page(t, server, "/failures"), "does not answer")
+		source.change(func() { source.delay = time.Hour })
+		time.Sleep(time.Minute)
+		page(t, server, "/")
+		stop()
+		if began, left := time.Now(), server.Drain(t.Context()); left > 0 || time.Since(began) > 0 {
+			t.Errorf("a stop took %s, %d are left", time.Since(began), left)
 		}
 	})
 }
@@ -218,15 +231,16 @@ func TestTheFirstPageHasFirstThoseThatRunWaitOrAreStuck(t *testing.T) {
 		early.History = []analysislock.Attempt{{Token: 1, StartedAt: storeNow().Add(-2 * time.Minute)}}
 		done := at(analysis("done", "READY"), time.Second)
 		done.Lock.Finished, done.StartedAt = true, done.UpdatedAt.Add(-time.Second)
-		source := newSource(at(late, time.Hour), at(early, 2*time.Hour), at(waits("soon", 3*time.Minute+time.Second/2), 3*time.Hour), at(waits("later", time.Hour), time.Minute), done, at(waits("past", -time.Hour), time.Hour), at(analysis("lost", "QUEUED"), 4*time.Hour))
-		server := open(t, source, console.Options{Limit: 2, TTL: 10 * time.Minute})
+		source := newSource(at(late, time.Hour), at(early, 2*time.Hour), at(waits("soon", 3*time.Minute+time.Second/2), 3*time.Hour), at(waits("later", time.Hour), time.Minute), done, at(waits("past", -time.Hour), time.Hour), at(waits("due", -30*time.Second), time.Hour), at(analysis("fresh", "QUEUED"), 90*time.Second), at(analysis("lost", "QUEUED"), 4*time.Hour))
+		server := open(t, source, console.Options{Limit: 3, TTL: 10 * time.Minute})
 		text := page(t, server, "/")
-		if got, want := strings.Join(ids(text), " "), "early late soon later lost past done"; got != want {
+		if got, want := strings.Join(ids(text), " "), "early late due soon later lost past done fresh"; got != want {
 			t.Errorf("listed are %s, want %s", got, want)
 		}
 		has(t, text, `id="group-running"`, `id="group-waiting"`, `id="group-stuck"`, `id="group-"`)
 		has(t, rowOf(t, text, "early"), ">2 min</span>", "held")
 		has(t, rowOf(t, text, "soon"), ">3 min 00 s</span>", "next attempt in", "flaky")
+		has(t, rowOf(t, text, "fresh"), "waiting in the queue")
 		has(t, rowOf(t, text, "lost"), "stuck", `data-overdue="true"`)
 		has(t, rowOf(t, text, "done"), ">1 s<")
 		has(t, text, `id="oldest"`, `created <span data-since`)
@@ -242,7 +256,7 @@ func TestTheFirstPageHasFirstThoseThatRunWaitOrAreStuck(t *testing.T) {
 			hasNot(t, text, `class="group"`, `id="oldest"`)
 			seen = append(seen, ids(text)...)
 		}
-		if slices.Sort(seen); strings.Join(seen, " ") != "done early late later lost past soon" {
+		if slices.Sort(seen); strings.Join(seen, " ") != "done due early fresh late later lost past soon" {
 			t.Errorf("the pages have %s", seen)
 		}
 	})
@@ -298,8 +312,13 @@ func TestAValueThatNoAnalysisHasIsRefusedBeforeItIsRead(t *testing.T) {
 			t.Errorf("%.40s: %d %s", query, w.Code, w.Body)
 		}
 	}
-	page(t, server, "/?code="+long[1:])
-	if n := source.calls("Page"); n != 1 {
-		t.Errorf("%d lists were read, want one", n)
+	for i := range 33 {
+		page(t, server, fmt.Sprint("/?code=", long[2:], i%10, "&since=", i, "h"))
+	}
+	if n := source.calls("Page"); n != 33 {
+		t.Errorf("%d lists were read, want 33", n)
+	}
+	if n := source.calls("Count"); n != 2 { // with 32 readings all are forgotten, which bounds the memory
+		t.Errorf("the totals were read %d times, want twice", n)
 	}
 }

@@ -69,18 +69,20 @@ func TestALockIsJudgedByTheStoresClock(t *testing.T) {
 func TestThePageFiltersTheList(t *testing.T) {
 	flaky, gone := analysis("flaky", "QUEUED"), analysis("gone", "FAILED")
 	flaky.LastError, gone.Error = &analysislock.Error{Code: "a&b"}, &analysislock.Error{Code: "a&b"}
-	s := open(t, newSource(analysis("alpha", "QUEUED"), at(analysis("beta", "READY"), 2*time.Hour), analysis("Alphabet", ""), heldBy("held", "w", 1, time.Hour), flaky, gone), console.Options{Every: quick})
+	s := open(t, newSource(analysis("alpha", "QUEUED"), at(analysis("beta", "READY"), 2*time.Hour), analysis("Alphabet", ""), heldBy("held", "w", 1, time.Hour), flaky, gone, at(waits("waits", time.Hour), 3*time.Hour)), console.Options{Every: quick})
 	for query, want := range map[string]string{
-		"":                                "held Alphabet alpha gone flaky beta",
-		"?state=QUEUED":                   "alpha flaky",
+		"":                                "held waits Alphabet alpha gone flaky beta",
+		"?state=QUEUED":                   "waits alpha flaky",
 		"?state=NONE":                     "",
 		"?state=PROCESSING":               "held",
 		"?code=a%26b":                     "gone flaky",
 		"?code=a%26b&state=FAILED":        "gone",
 		"?since=1h":                       "held Alphabet alpha gone flaky",
-		"?older=1h":                       "beta",
+		"?older=1h":                       "waits beta",
+		"?since=150m&older=1h":            "beta",
+		"?code=flaky":                     "waits",
 		"?since=3h&older=3h":              "",
-		"?since=2006-01-02T15:04:05Z":     "held Alphabet alpha gone flaky beta",
+		"?since=2006-01-02T15:04:05Z":     "held waits Alphabet alpha gone flaky beta",
 		"?q=al":                           "alpha",
 		"?q=alphabet&state=READY":         "",
 		"?q=" + url.QueryEscape("a&b<c>"): "",
@@ -89,8 +91,12 @@ func TestThePageFiltersTheList(t *testing.T) {
 		if got := strings.Join(ids(text), " "); got != want {
 			t.Errorf("%s: %s, want %s", query, got, want)
 		}
-		has(t, text, `>All <b>6</b>`) // whatever is shown of it
+		has(t, text, `>All <b>7</b>`) // whatever is shown of it
 	}
+	second := flaky
+	second.ID = "second"
+	few := open(t, newSource(flaky, second), console.Options{Every: quick, Limit: 1})
+	has(t, page(t, few, "/?state=QUEUED&code=a%26b&since=2h&older=1m"), `id="next" href="/?after=1&amp;code=a%26b&amp;older=1m&amp;since=2h&amp;state=QUEUED"`)
 	has(t, page(t, s, "/?state=READY&code=c&since=2h&after=1"), `data-filter="READY" href="/?code=c&amp;since=2h&amp;state=READY" aria-current="page"`, `name="state" value="READY"`,
 		`data-poll="/?after=1&amp;code=c&amp;since=2h&amp;state=READY"`, `name="since" value="2h"`, `name="code" value="c"`, `id="newest" href="/?code=c&amp;since=2h&amp;state=READY"`)
 }

@@ -65,7 +65,8 @@ var assets embed.FS
 // pages are parsed once; they are part of the program. Each Server executes a clone.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
 	"legible": printable.Line, "shorten": shorten, "span": span, "age": age, "stamp": stamp,
-	"ms": time.Time.UnixMilli, "message": message, "headline": headline, "took": took, "number": number, "root": func() string { return "" },
+	"ms": time.Time.UnixMilli, "number": number, "took": took, "message": message, "headline": headline,
+	"repeats": strings.HasSuffix, "root": func() string { return "" },
 }).ParseFS(assets, "assets/*.html"))
 
 // NewServer returns a Server of the analyses of source. It is ready until work ends.

@@ -26,9 +26,11 @@ type Listing struct {
 
 // Failure is a code with the number of analyses that are FAILED with it.
 type Failure struct {
-	Code   string
-	N      int64
-	Newest []analysislock.Analysis // of them, those that were updated last, the last one first; at least one, each with an Error
+	Code string
+	N    int64
+	// Newest has those of them that were updated last, the last one first: at least one, each
+	// with an Error.
+	Newest []analysislock.Analysis
 }
 
 // Counts has the number of analyses by status; "" has the number of all.

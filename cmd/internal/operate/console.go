@@ -190,7 +190,8 @@ func (o consoleOperator) Change(ctx context.Context, what console.Change, id, wh
 
 // ChangeAll implements console.Operator.
 func (o consoleOperator) ChangeAll(
-	ctx context.Context, what console.Change, f func(now time.Time) console.Filter, who string, before time.Time, limit int, dryRun bool,
+	ctx context.Context, what console.Change, f func(now time.Time) console.Filter, who string,
+	before time.Time, limit int, dryRun bool,
 ) (result console.Bulk, err error) {
 	result.Before = before
 	if before.IsZero() {
@@ -216,7 +217,8 @@ func (o consoleOperator) ChangeAll(
 	_ = b.each(ctx, found, func(d *analysislock.Analysis) error {
 		outcome, err := b.change(uninterrupted, o.Client, what, d, o.log)
 		if err != nil {
-			o.log.WarnContext(uninterrupted, "no delivery is booked, or nothing is changed", "command", what, "analysis_id", d.ID, "by", who, "error", err)
+			o.log.WarnContext(uninterrupted, "no delivery is booked, or nothing is changed",
+				"command", what, "analysis_id", d.ID, "by", who, "error", err)
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -224,8 +226,8 @@ func (o consoleOperator) ChangeAll(
 		return queueRefuses(err) // it is logged
 	})
 	if !dryRun {
-		o.log.InfoContext(uninterrupted, "all that a filter selects changed by an operator", "command", what, "status", is.Status, "code", is.Code,
-			"since", is.Since, "before", is.Before, "by", who,
+		o.log.InfoContext(uninterrupted, "all that a filter selects changed by an operator",
+			"command", what, "status", is.Status, "code", is.Code, "since", is.Since, "before", is.Before, "by", who,
 			"matched", result.Matched, "changed", result.Changed, "skipped", result.Skipped, "failed", result.Failed)
 	}
 	return result, nil

@@ -27,7 +27,8 @@ func (s consoleSource) Page(ctx context.Context, f console.Filter, after string,
 // storedFilter returns f as a Filter of the documents.
 func storedFilter(f console.Filter) repo.Filter {
 	return repo.Filter{
-		Status: f.Status, Code: f.Code, ErrorOnly: f.Status == analysislock.Failed, Since: f.Since, Before: f.Before, Prefix: f.Prefix,
+		Status: f.Status, Code: f.Code, ErrorOnly: f.Status == analysislock.Failed,
+		Since: f.Since, Before: f.Before, Prefix: f.Prefix,
 	}
 }
 
