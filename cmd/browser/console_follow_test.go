@@ -1,7 +1,6 @@
 package browser
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -122,29 +121,6 @@ func TestAPausedPageDoesNotChange(t *testing.T) {
 	wantMarked(b)
 }
 
-// port returns the port of the console.
-func (s *site) port() string { return s.url[strings.LastIndex(s.url, ":")+1:] }
-
-func TestAPageReportsThatTheConsoleHasStoppedAndRecovers(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.analysis("a", map[string]any{"status": "QUEUED"})
-	b := s.open("/")
-	live(b)
-	s.stop()
-	b.Is(`document.getElementById('live').dataset.live === 'reconnecting'`)
-	b.Is(`document.getElementById('live-text').innerText.startsWith('The console does not answer. Reload to see why, or to sign in again. What is shown is as of ')`)
-	b.CheckLayout("console without updates")
-	if got := b.Eval(ids); got != `"a"` {
-		t.Errorf("the list is lost: %s", got)
-	}
-	s.update("a", map[string]any{"status": "READY"})
-	s.analysis("b", map[string]any{"status": "QUEUED"})
-	s.start(s.port())
-	b.Is(`document.getElementById('live').dataset.live === 'live' && ` + ids + ` === 'a b' && ` + row("a") + `.dataset.state === 'READY'`)
-	wantMarked(b)
-}
-
 // The connection stays open without an answer, as with a lost tunnel.
 func TestAPageReportsAStalledConnectionAndStopsItsTimes(t *testing.T) {
 	t.Parallel()
@@ -156,6 +132,8 @@ func TestAPageReportsAStalledConnectionAndStopsItsTimes(t *testing.T) {
 	live(b)
 	s.front.flow.Lock()
 	b.Is(`document.getElementById('live').dataset.live === 'reconnecting'`)
+	b.Is(`document.getElementById('live-text').innerText.startsWith('The console does not answer. Reload to see why, or to sign in again. What is shown is as of ')`)
+	b.CheckLayout("console without updates")
 	wantStill(b, row("a")+`.querySelector('[data-until]')`)
 	s.front.flow.Unlock()
 	b.Is(`document.getElementById('live').dataset.live === 'live'`)

@@ -212,32 +212,6 @@ func TestABookingThatFailsIsLoggedAndCanBeRepeatedOnThePage(t *testing.T) {
 	}
 }
 
-func TestCtrlCWaitsForAChange(t *testing.T) {
-	t.Parallel()
-	begun, end := make(chan struct{}), make(chan struct{})
-	env := withBooking(t, store(t), func() error { close(begun); <-end; return nil })
-	a := analyses(t, env)
-	locked(t, a, "x")
-	address, log, stop := consoleOf(t, env, "--port", "0", "--write")
-	_, page := browse(t, http.MethodGet, address+"/unlock?id=x", "")
-	var asking, stopping sync.WaitGroup
-	asking.Go(func() {
-		if code, target := browse(t, http.MethodPost, address+"/unlock?id=x", formOf(page)); !strings.Contains(target, "done=booked") {
-			t.Errorf("%d %s", code, target)
-		}
-	})
-	<-begun
-	stopping.Go(func() { stop() })
-	eventually(t, "it stops", func() bool { return strings.Contains(log.String(), "stopping") })
-	time.Sleep(time.Second)
-	close(end)
-	asking.Wait()
-	stopping.Wait()
-	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || d.Status != analysislock.Queued || strings.Contains(log.String(), "no delivery") {
-		t.Errorf("%+v, %v: %s", d, err, log)
-	}
-}
-
 // signer is an identity proxy: a page with its key, and tokens signed with it.
 func signer(t *testing.T) (keysURL string, token func(audience, email string) string) {
 	t.Helper()

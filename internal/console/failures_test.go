@@ -23,15 +23,15 @@ func failed(id string, ago time.Duration, code, message string) analysislock.Ana
 	return d.Analysis
 }
 
-// failing returns a source with 1,234 failures with the code a&b, 4 with another, 2 that are
+// failing returns a source with 1,234 failures with the code a&b, 4 with another, 50 that are
 // cancelled, and 3 with none of these codes.
 func failing() *memorySource {
 	const crash = "Traceback (most recent call last):\r\n  File \"x.py\"\n\traise E\nValueError: <b>the cause</b>\n"
 	source := newSource()
-	source.failed = 1243
+	source.failed = 1291
 	source.failures = []console.Failure{
 		{Code: "a", N: 4, Newest: []analysislock.Analysis{failed("plain", time.Hour, "a", "panic: x\n\nthe end\n")}},
-		{Code: "cancelled", N: 2, Newest: []analysislock.Analysis{failed("c", time.Hour, "cancelled", "cancelled by me")}},
+		{Code: "cancelled", N: 50, Newest: []analysislock.Analysis{failed("c", time.Hour, "cancelled", "cancelled by me")}},
 		{Code: "a&b", N: 1234, Newest: []analysislock.Analysis{
 			failed("other", time.Minute, "a&b", "another"), failed("newest", 2*time.Minute, "a&b", crash), failed("older", 3*time.Minute, "a&b", crash), failed("mute", time.Hour, "a&b", ""),
 		}},

@@ -90,11 +90,11 @@ func ParseTime(text string) (at func(now time.Time) time.Time, err error) {
 	return func(now time.Time) time.Time { return now.Add(-ago) }, nil
 }
 
-// matches reports whether f, which has no Prefix, selects a.
+// matches reports whether f, which has no Prefix, selects a, which is unfinished.
 func (f Filter) matches(a *analysislock.Analysis) bool {
 	has := func(e *analysislock.Error) bool { return e != nil && e.Code == f.Code }
 	return (f.Status == "" || f.Status == a.Status) &&
-		(f.Code == "" || has(a.Error) || f.Status != analysislock.Failed && has(a.LastError)) &&
+		(f.Code == "" || has(a.Error) || has(a.LastError)) &&
 		!a.UpdatedAt.Before(f.Since) && (f.Before.IsZero() || a.UpdatedAt.Before(f.Before))
 }
 
@@ -180,8 +180,6 @@ func (s *Server) listed(p *listPage) {
 	all, known := s.totals()
 	p.count(all.counts, known)
 
-	// The time is late by that of the answer: a lock may be shown as held for that much too
-	// long, never as stale too soon. It does not pass in an outage: a holder may have renewed.
 	var now time.Time
 	p.Live, now = r.age(v.page.At)
 	newRow := func(a *analysislock.Analysis) row { return s.newRow(a, now) }

@@ -53,8 +53,11 @@ func TestALaterPageShowsTheChanges(t *testing.T) {
 // No write marks the expiry of a lock.
 func TestALockThatExpiresIsShownAsStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server := open(t, newSource(heldBy("a", "w/1", 1, 5*time.Second)), console.Options{})
-		for _, want := range []string{"held", "held", "stale"} { // after 0, 4 and 8 s
+		slow := newSource(heldBy("a", "w/1", 1, 5*time.Second))
+		slow.delay = 3 * time.Second
+		has(t, page(t, open(t, slow, console.Options{}), "/"), `data-lock="held"`) // the answer took 3 s, and may be as old
+		server := open(t, newSource(heldBy("a", "w/1", 1, 3*time.Second)), console.Options{})
+		for _, want := range []string{"held", "stale"} { // after 0 and 4 s, before it is read again
 			for _, target := range []string{"/", "/analysis?id=a"} {
 				has(t, page(t, server, target), `data-lock="`+want+`"`)
 			}
@@ -124,6 +127,7 @@ func TestALockStaysAsLastReadWhileTheStoreDoesNotAnswer(t *testing.T) {
 			text = page(t, server, "/")
 			has(t, rowOf(t, text, "a"), `data-lock="held"`)
 			has(t, text, fmt.Sprint(words, ", ", minutes+1, " min ago."), "All</a>") // the numbers are unknown too
+			hasNot(t, text, `id="oldest"`)
 		}
 		if n := source.calls("Get"); n > 0 {
 			t.Errorf("read %d single analyses from a store that does not answer", n)
@@ -150,8 +154,11 @@ func TestInAnOutageAPageIsAnsweredFromMemoryAtOnce(t *testing.T) {
 		}
 		source.change(func() { source.delay = time.Hour })
 		time.Sleep(time.Minute)
-		const limit = 2 * time.Second // of the first page, which finds out
-		for range 30 {
+		for i := range 30 {
+			limit := 2 * time.Second // of the first pages, which find out
+			if i > 4 {
+				limit = 0
+			}
 			for target, want := range map[string]string{"/": `data-id="a"`, "/failures": "1,234"} {
 				began := time.Now()
 				text := page(t, server, target)
@@ -163,12 +170,6 @@ func TestInAnOutageAPageIsAnsweredFromMemoryAtOnce(t *testing.T) {
 			time.Sleep(4 * time.Second)
 		}
 		began := time.Now()
-		for range 2 {
-			page(t, server, "/")
-		}
-		if took := time.Since(began); took > 0 {
-			t.Errorf("in an outage that is known two pages took %s", took)
-		}
 		// Another page, of which nothing is known, holds up no page.
 		var pages sync.WaitGroup
 		for _, target := range []string{"/?code=x", "/?code=x", "/?state=READY", "/?q=b", "/analysis?id=a"} {
@@ -227,6 +228,7 @@ func waits(id string, left time.Duration) console.Detail {
 func TestTheFirstPageHasFirstThoseThatRunWaitOrAreStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		late, early := heldBy("late", "w/1", 1, time.Hour), heldBy("early", "w/1", 1, time.Hour)
+		late.NextAttemptAt = storeNow().Add(2 * time.Hour) // as a worker in another language may leave it
 		late.StartedAt, early.StartedAt = storeNow().Add(-time.Minute), storeNow().Add(-3*time.Minute)
 		early.History = []analysislock.Attempt{{Token: 1, StartedAt: storeNow().Add(-2 * time.Minute)}}
 		done := at(analysis("done", "READY"), time.Second)

@@ -69,23 +69,28 @@ func TestALockIsJudgedByTheStoresClock(t *testing.T) {
 func TestThePageFiltersTheList(t *testing.T) {
 	flaky, gone := analysis("flaky", "QUEUED"), analysis("gone", "FAILED")
 	flaky.LastError, gone.Error = &analysislock.Error{Code: "a&b"}, &analysislock.Error{Code: "a&b"}
-	s := open(t, newSource(analysis("alpha", "QUEUED"), at(analysis("beta", "READY"), 2*time.Hour), analysis("Alphabet", ""), heldBy("held", "w", 1, time.Hour), flaky, gone, at(waits("waits", time.Hour), 3*time.Hour)), console.Options{Every: quick})
+	w := at(waits("waits", time.Hour), 3*time.Hour)
+	w.UpdatedAt = w.UpdatedAt.Truncate(time.Second)
+	updated := w.UpdatedAt.UTC().Format(time.RFC3339)
+	s := open(t, newSource(analysis("alpha", "QUEUED"), at(analysis("beta", "READY"), 2*time.Hour), analysis("Alphabet", ""), heldBy("held", "w", 1, time.Hour), flaky, gone, w), console.Options{Every: quick})
 	for query, want := range map[string]string{
-		"":                                "held waits Alphabet alpha gone flaky beta",
-		"?state=QUEUED":                   "waits alpha flaky",
-		"?state=NONE":                     "",
-		"?state=PROCESSING":               "held",
-		"?code=a%26b":                     "gone flaky",
-		"?code=a%26b&state=FAILED":        "gone",
-		"?since=1h":                       "held Alphabet alpha gone flaky",
-		"?older=1h":                       "waits beta",
-		"?since=150m&older=1h":            "beta",
-		"?code=flaky":                     "waits",
-		"?since=3h&older=3h":              "",
-		"?since=2006-01-02T15:04:05Z":     "held waits Alphabet alpha gone flaky beta",
-		"?q=al":                           "alpha",
-		"?q=alphabet&state=READY":         "",
-		"?q=" + url.QueryEscape("a&b<c>"): "",
+		"":                                  "held waits Alphabet alpha gone flaky beta",
+		"?state=QUEUED":                     "waits alpha flaky",
+		"?state=NONE":                       "",
+		"?state=PROCESSING":                 "held",
+		"?code=a%26b":                       "gone flaky",
+		"?code=a%26b&state=FAILED":          "gone",
+		"?since=1h":                         "held Alphabet alpha gone flaky",
+		"?older=1h":                         "waits beta",
+		"?since=150m&older=1h":              "beta",
+		"?code=flaky":                       "waits",
+		"?since=3h&older=3h":                "",
+		"?since=2006-01-02T15:04:05Z":       "held waits Alphabet alpha gone flaky beta",
+		"?since=" + updated + "&older=150m": "waits",
+		"?older=" + updated:                 "",
+		"?q=al":                             "alpha",
+		"?q=alphabet&state=READY":           "",
+		"?q=" + url.QueryEscape("a&b<c>"):   "",
 	} {
 		text := page(t, s, "/"+query)
 		if got := strings.Join(ids(text), " "); got != want {
@@ -93,6 +98,7 @@ func TestThePageFiltersTheList(t *testing.T) {
 		}
 		has(t, text, `>All <b>7</b>`) // whatever is shown of it
 	}
+	hasNot(t, page(t, s, "/?q=al"), `id="oldest"`)
 	second := flaky
 	second.ID = "second"
 	few := open(t, newSource(flaky, second), console.Options{Every: quick, Limit: 1})

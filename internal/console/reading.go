@@ -20,7 +20,7 @@ const maxReadings = 32
 type reading struct {
 	every time.Duration // the shortest time from one attempt to the next
 	value any
-	asked time.Time     // local time of the request for value; zero: it was never read
+	ended time.Time     // local time after the read of value; zero: it was never read
 	tried time.Time     // local time at which the last attempt began
 	err   error         // of the last attempt
 	busy  chan struct{} // closed at the end of the attempt under way; nil: there is none
@@ -45,11 +45,11 @@ func (s *Server) shared(key string, every time.Duration, read func(context.Conte
 			r.err = nil
 		}
 		r.tried, r.busy = now, make(chan struct{})
-		go s.attempt(r, now, read, s.Track()) // a stop ends it and waits for it
+		go s.attempt(r, read, s.Track()) // a stop ends it and waits for it
 	}
 
 	wait := maxWait
-	if !r.asked.IsZero() {
+	if !r.ended.IsZero() {
 		wait = patience
 	}
 	if busy, left := r.busy, wait-time.Since(r.tried); busy != nil && r.err == nil && left > 0 {
@@ -64,7 +64,7 @@ func (s *Server) shared(key string, every time.Duration, read func(context.Conte
 }
 
 // attempt reads the value of r, and calls done.
-func (s *Server) attempt(r *reading, asked time.Time, read func(context.Context) (any, error), done func()) {
+func (s *Server) attempt(r *reading, read func(context.Context) (any, error), done func()) {
 	defer done()
 	ctx, cancel := context.WithTimeout(s.work, maxRead)
 	defer cancel()
@@ -73,7 +73,7 @@ func (s *Server) attempt(r *reading, asked time.Time, read func(context.Context)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
-		r.value, r.asked = value, asked
+		r.value, r.ended = value, time.Now()
 	} else if r.err == nil {
 		s.o.Log.Warn("console cannot read Firestore", "error", err)
 	}
@@ -91,16 +91,18 @@ func (s *Server) forget() {
 
 // fresh reports whether the value is current.
 func (r *reading) fresh() bool {
-	return r.err == nil && !r.asked.IsZero() && time.Since(r.asked) < 2*r.every+maxRead
+	return r.err == nil && !r.ended.IsZero() && time.Since(r.ended) < 2*r.every+maxRead
 }
 
 // age describes how old the value is, which the store has read at its time at. now is the
-// store's time by which the value is to be judged.
+// store's time by which the value is to be judged: late by the time of the answer, so that a
+// lock may be shown as held for that much too long, never as stale too soon. It does not pass
+// in an outage, as a holder may have renewed its lock.
 func (r *reading) age(at time.Time) (l live, now time.Time) {
-	if r.asked.IsZero() || r.err != nil && at.IsZero() {
+	if r.ended.IsZero() || r.err != nil && at.IsZero() {
 		return live{Status: "unavailable", Problem: problem(r.err) + ". Nothing is known yet."}, at
 	}
-	passed := time.Since(r.asked)
+	passed := time.Since(r.ended)
 	if r.fresh() {
 		now = at.Add(passed)
 		return liveAt(now), now
