@@ -184,7 +184,7 @@ func TestFailuresAreCountedByTheirCode(t *testing.T) {
 		}
 		for i, code := range []any{"b", "a", "b", "b", 7, "é \U0010FFFF", nil} {
 			b.Put(t, fmt.Sprint("x", i), map[string]any{
-				"updatedAt": fmt.Sprintf("2026-01-0%dT00:00:00.000Z", i+1), "status": "FAILED", "error": map[string]any{"code": code, "message": fmt.Sprint("m", i)}, "lastError": map[string]any{"code": "last"},
+				"updatedAt": fmt.Sprintf("2026-01-0%dT00:00:00.000Z", i+1), "status": "FAILED", "error": map[string]any{"code": code, "message": fmt.Sprint("m", i)}, "lastError": map[string]any{"code": "b"},
 			})
 		}
 		for _, code := range []string{"b", "old"} {

@@ -157,6 +157,9 @@ func TestAllThatAFilterSelectsAreChangedAfterADryRun(t *testing.T) {
 		}
 		filter.Since, filter.Before = before.Add(-2*time.Hour), before.Add(-time.Hour)
 	}
+	if w := ask(t, server, http.MethodGet, "/all/unlock?state=QUEUED", ""); w.Code != http.StatusNotFound {
+		t.Errorf("all are unlocked: %d", w.Code)
+	}
 	page(t, server, "/failures/requeue?code=c&state=READY&since=1h&q=x")
 	if want := (console.Filter{Status: "FAILED", Code: "c"}); h.filter != want {
 		t.Errorf("a requeue of failures takes %+v, want %+v", h.filter, want)

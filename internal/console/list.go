@@ -154,8 +154,7 @@ func (s *Server) readView(ctx context.Context, ch choice) (v view, err error) {
 			return v, err
 		}
 	}
-	now := v.active.At.Add(time.Since(v.active.Asked))
-	v.page, err = s.source.Page(ctx, ch.at(now), ch.After, s.o.Limit)
+	v.page, err = s.source.Page(ctx, ch.at(v.active.At), ch.After, s.o.Limit)
 	return v, err
 }
 

@@ -230,13 +230,15 @@ func TestTheFirstPageHasFirstThoseThatRunWaitOrAreStuck(t *testing.T) {
 		late, early := heldBy("late", "w/1", 1, time.Hour), heldBy("early", "w/1", 1, time.Hour)
 		late.NextAttemptAt = storeNow().Add(2 * time.Hour) // as a worker in another language may leave it
 		late.StartedAt, early.StartedAt = storeNow().Add(-time.Minute), storeNow().Add(-3*time.Minute)
+		late.History = []analysislock.Attempt{{Token: 0, StartedAt: storeNow().Add(-time.Hour)}} // of a run before this one
 		early.History = []analysislock.Attempt{{Token: 1, StartedAt: storeNow().Add(-2 * time.Minute)}}
 		done := at(analysis("done", "READY"), time.Second)
 		done.Lock.Finished, done.StartedAt = true, done.UpdatedAt.Add(-time.Second)
-		source := newSource(at(late, time.Hour), at(early, 2*time.Hour), at(waits("soon", 3*time.Minute+time.Second/2), 3*time.Hour), at(waits("later", time.Hour), time.Minute), done, at(waits("past", -time.Hour), time.Hour), at(waits("due", -30*time.Second), time.Hour), at(analysis("fresh", "QUEUED"), 90*time.Second), at(analysis("lost", "QUEUED"), 4*time.Hour))
-		server := open(t, source, console.Options{Limit: 3, TTL: 10 * time.Minute})
+		source := newSource(at(late, time.Hour), at(early, 2*time.Hour), at(waits("soon", 3*time.Minute+time.Second/2), 3*time.Hour), at(waits("later", time.Hour), time.Minute), done, at(waits("past", -time.Hour), time.Hour), at(waits("due", -30*time.Second), time.Hour), at(analysis("fresh", "QUEUED"), 90*time.Second), at(analysis("left", "PROCESSING"), 30*time.Minute),
+			at(waits("recent", -5*time.Minute), time.Hour), at(analysis("foreign", "ARCHIVED"), 5*time.Hour), at(analysis("lost", "QUEUED"), 4*time.Hour))
+		server := open(t, source, console.Options{Limit: 6, TTL: 10 * time.Minute})
 		text := page(t, server, "/")
-		if got, want := strings.Join(ids(text), " "), "early late due soon later lost past done fresh"; got != want {
+		if got, want := strings.Join(ids(text), " "), "early late due soon later lost past left done fresh"; got != want {
 			t.Errorf("listed are %s, want %s", got, want)
 		}
 		has(t, text, `id="group-running"`, `id="group-waiting"`, `id="group-stuck"`, `id="group-"`)
@@ -244,7 +246,7 @@ func TestTheFirstPageHasFirstThoseThatRunWaitOrAreStuck(t *testing.T) {
 		has(t, rowOf(t, text, "soon"), ">3 min 00 s</span>", "next attempt in", "flaky")
 		has(t, rowOf(t, text, "fresh"), "waiting in the queue")
 		has(t, rowOf(t, text, "lost"), "stuck", `data-overdue="true"`)
-		has(t, rowOf(t, text, "done"), ">1 s<")
+		has(t, rowOf(t, text, "done"), `duration">1 s<`)
 		has(t, text, `id="oldest"`, `created <span data-since`)
 		// The other pages have the rest, each once.
 		seen := ids(text)
@@ -258,7 +260,7 @@ func TestTheFirstPageHasFirstThoseThatRunWaitOrAreStuck(t *testing.T) {
 			hasNot(t, text, `class="group"`, `id="oldest"`)
 			seen = append(seen, ids(text)...)
 		}
-		if slices.Sort(seen); strings.Join(seen, " ") != "done due early fresh late later lost past soon" {
+		if slices.Sort(seen); strings.Join(seen, " ") != "done due early foreign fresh late later left lost past recent soon" {
 			t.Errorf("the pages have %s", seen)
 		}
 	})

@@ -78,7 +78,7 @@ func (s *memorySource) read(method string, keep func(console.Detail) bool) (cons
 	if s.unavailable {
 		return console.Listing{}, errUnavailable
 	}
-	l := console.Listing{At: storeNow(), Asked: time.Now()}
+	l := console.Listing{At: storeNow()}
 	for id := range s.all {
 		d := s.all[id]
 		if d.ReadAt = l.At; keep(d) {

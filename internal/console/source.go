@@ -18,10 +18,9 @@ type Filter struct {
 
 // Listing holds a part of the analyses as they were read.
 type Listing struct {
-	At    time.Time // the store's time of the read
-	Asked time.Time // the local time of the answer
-	All   []analysislock.Analysis
-	Next  string // where the next page begins; empty: there is none
+	At   time.Time // the store's time of the read
+	All  []analysislock.Analysis
+	Next string // where the next page begins; empty: there is none
 }
 
 // Failure is a code with the number of analyses that are FAILED with it.
@@ -39,7 +38,8 @@ type Counts map[string]int64
 // Detail is one analysis as it was read.
 type Detail struct {
 	analysislock.Analysis
-	At, Asked     time.Time       // as in Listing
+	At            time.Time       // the store's time of the read
+	Asked         time.Time       // the local time of the answer
 	Input, Result json.RawMessage // instead of Analysis's; nil: absent, or not asked for
 }
 
