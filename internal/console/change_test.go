@@ -52,7 +52,15 @@ func TestAChangeIsConfirmedAndMadeInTheNameOfTheOperator(t *testing.T) {
 func TestAConfirmationPageDescribesTheConsequences(t *testing.T) {
 	done := analysis("done", "READY")
 	done.Lock.Finished = true
-	s, _ := writable(t, newSource(heldBy("held", "w/1", 3, time.Hour), analysis("free", "QUEUED"), analysis("left", "PROCESSING"), done))
+	corrupted := analysis("corrupted", "PROCESSING")
+	corrupted.Malformed = errOdd
+	s, _ := writable(t, newSource(heldBy("held", "w/1", 3, time.Hour), analysis("free", "QUEUED"), analysis("left", "PROCESSING"), done, corrupted))
+	hasNot(t, page(t, s, "/analysis?id=corrupted"), "data-action")
+	for _, verb := range []string{"unlock", "requeue", "cancel"} {
+		if w := ask(t, s, http.MethodGet, "/"+verb+"?id=corrupted", ""); w.Code != http.StatusUnprocessableEntity {
+			t.Errorf("%s of a malformed one: %d", verb, w.Code)
+		}
+	}
 	for target, want := range map[string]string{
 		"/unlock?id=held": "The lock is taken from", "/requeue?id=held": "It will be refused", "/unlock?id=free": "the document stays as it is",
 		"/unlock?id=left": "PROCESSING goes back to QUEUED", "/unlock?id=done": "no delivery is booked", "/requeue?id=done": "Its result stays",

@@ -33,7 +33,7 @@ func failing() *memorySource {
 		{Code: "a", N: 4, Newest: []analysislock.Analysis{failed("plain", time.Hour, "a", "panic: x\n\nthe end\n")}},
 		{Code: "cancelled", N: 50, Newest: []analysislock.Analysis{failed("c", time.Hour, "cancelled", "cancelled by me")}},
 		{Code: "a&b", N: 1234, Newest: []analysislock.Analysis{
-			failed("other", time.Minute, "a&b", "another"), failed("newest", 2*time.Minute, "a&b", crash), failed("older", 3*time.Minute, "a&b", crash), failed("mute", time.Hour, "a&b", ""),
+			failed("other", time.Minute, "a&b", "\n another"), failed("newest", 2*time.Minute, "a&b", crash), failed("older", 3*time.Minute, "a&b", crash), failed("mute", time.Hour, "a&b", ""),
 		}},
 	}
 	return source
