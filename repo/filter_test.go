@@ -159,6 +159,22 @@ func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
 				}
 			}
 		}
+		within := repo.Filter{Since: at.Add(-time.Second), Before: at.Add(time.Second)}
+		b.Put(t, "x43", map[string]any{"updatedAt": "2026-01-31T12:00:00.500+09:00"}) // the query finds it, and it is not within
+		if found, next, _, err := a.Page(t.Context(), within, "", 1); err != nil || len(found) != 0 || next == "" {
+			t.Errorf("a page with one excluded row: %d, next %q, %v; want none and another page", len(found), next, err)
+		}
+		if got, err := a.Find(t.Context(), within, 100); err != nil || len(got) != 13 {
+			t.Errorf("%d are found beside one that is excluded, %v; want 13", len(got), err)
+		}
+		for _, f := range []repo.Filter{{Code: "\xff"}, {Status: "\xff"}, {Prefix: "\xff"}, {Prefix: "a/b"}, {Code: "\xff", ErrorOnly: true}} {
+			_, _, _, err := a.Page(t.Context(), f, "", 1)
+			_, findErr := a.Find(t.Context(), f, 1)
+			_, countErr := a.Count(t.Context(), f)
+			if !errors.Is(err, lease.ErrInvalidKey) || !errors.Is(findErr, lease.ErrInvalidKey) || !errors.Is(countErr, lease.ErrInvalidKey) {
+				t.Errorf("%+v: %v; %v; %v", f, err, findErr, countErr)
+			}
+		}
 		for _, after := range []string{"x", "e30", "eyJJRCI6ImEvYiIsIlRleHQiOiJ4In0", "eyJJRCI6ImEifQ"} {
 			if _, _, _, err := a.Page(t.Context(), repo.Filter{}, after, 1); !errors.Is(err, lease.ErrInvalidKey) {
 				t.Errorf("after %q: %v", after, err)
@@ -175,24 +191,38 @@ func TestFailuresAreCountedByTheirCode(t *testing.T) {
 		}
 		for i, code := range []any{"b", "a", "b", "b", 7, "é \U0010FFFF", nil} {
 			b.Put(t, fmt.Sprint("x", i), map[string]any{
-				"updatedAt": fmt.Sprintf("2026-01-0%dT00:00:00.000Z", i+1), "status": "FAILED", "error": map[string]any{"code": code, "message": fmt.Sprint("m", i)}, "lastError": map[string]any{"code": "last"},
+				"updatedAt": fmt.Sprintf("2026-01-0%dT00:00:00.000Z", i+1), "status": "FAILED", "error": map[string]any{"code": code, "message": fmt.Sprint("m", i)}, "lastError": map[string]any{"code": "b"},
 			})
 		}
-		b.Put(t, "ready", map[string]any{"updatedAt": "2026-01-09T00:00:00.000Z", "status": "READY", "error": map[string]any{"code": "old"}})
-		for limit, want := range map[int]string{50: "a b last old é \U0010FFFF", 1: "a last"} {
+		for _, code := range []string{"b", "old"} {
+			b.Put(t, "ready "+code, map[string]any{"updatedAt": "2026-01-09T00:00:00.000Z", "status": "READY", "error": map[string]any{"code": code}})
+		}
+		b.Put(t, "queued", map[string]any{"updatedAt": "2026-01-09T00:00:00.000Z", "status": "QUEUED", "lastError": map[string]any{"code": "b"}})
+		b.Put(t, "last", map[string]any{"updatedAt": "2026-01-09T00:00:00.000Z", "status": "QUEUED", "lastError": map[string]any{"code": "last"}})
+		for limit, want := range map[int]string{50: "a b last old é \U0010FFFF", 1: "a b"} {
 			if got, err := a.Codes(t.Context(), limit); strings.Join(got, " ") != want || err != nil {
 				t.Errorf("at most %d codes: %q, %v, want %s", limit, got, err, want)
 			}
 		}
-		for limit, want := range map[int]string{50: "a 1 m1, b 3 m3, é \U0010FFFF 1 m5, ", 2: "a 1 m1, b 3 m3, ", 4: "a 1 m1, b 3 m3, é \U0010FFFF 1 m5, "} {
+		for limit, want := range map[int]string{50: "a 1 m1, b 3 m3 m2 m0, é \U0010FFFF 1 m5, ", 2: "a 1 m1, b 3 m3 m2 m0, ", 4: "a 1 m1, b 3 m3 m2 m0, é \U0010FFFF 1 m5, "} {
 			got := ""
 			all, err := a.Failures(t.Context(), limit)
 			for _, f := range all {
-				got += fmt.Sprint(f.Code, " ", f.N, " ", f.Newest.Error.Message, ", ")
+				got += fmt.Sprint(f.Code, " ", f.N)
+				for i := range f.Newest {
+					got += " " + f.Newest[i].Error.Message
+				}
+				got += ", "
 			}
 			if got != want || err != nil {
 				t.Errorf("at most %d: %s, %v; want %s", limit, got, err, want)
 			}
+		}
+		for i := range 101 {
+			b.Put(t, fmt.Sprint("y", i), map[string]any{"updatedAt": time.Now(), "status": "FAILED", "error": map[string]any{"code": "a"}})
+		}
+		if all, err := a.Failures(t.Context(), 1); err != nil || len(all) != 1 || all[0].N != 102 || len(all[0].Newest) != 100 {
+			t.Errorf("of many: %d, %v", len(all), err)
 		}
 	})
 }

@@ -65,6 +65,9 @@ func (a *Analyses) List(ctx context.Context, status string, limit int) ([]analys
 func (a *Analyses) Count(ctx context.Context, f Filter) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
+	if err := f.check(); err != nil {
+		return 0, err
+	}
 	q := a.withStatus(f.Status)
 	if f != (Filter{Status: f.Status}) {
 		q = a.selected(f)

@@ -166,18 +166,17 @@ var siblingRooms = []room{
 			`r.PostFormValue("lock") != s.row(&seen).Seen()`, `r.PostFormValue("lock") == ""`),
 	}},
 	{"internal/console/list.go", []bug{
-		seed("the other pages repeat what runs", "TestTheFirstPageHasFirstThoseThatRunWaitOrAreStuck", ` && (i >= top || p.After == "")`, ``, `if shown[r.ID] = true; f`, `if shown[r.ID] = i >= top || p.After == ""; f`),
-		seed("an analysis that has left a state stays in its list", "TestAChangeIsShownAtOnceWhereItBelongs", `if shown[r.ID] = true; f.matches(&r.Analysis) && (`, `if shown[r.ID] = true; (`),
+		seed("the other pages repeat what runs", "TestTheFirstPageHasFirstThoseThatRunWaitOrAreStuck", `shown[r.ID] = true; p`, `shown[r.ID] = p.After == ""; p`),
 	}},
 	{"internal/console/failures.go", []bug{
-		seed("a requeue takes more than was confirmed", "TestARequeueOfFailuresIsConfirmedWithItsNumberAndContinued", `int(min(cmp.Or(confirmed, maxBulk), maxBulk)), !p.Done`, `maxBulk, !p.Done`),
+		seed("a requeue takes more than was confirmed", "TestARequeueOfFailuresIsConfirmedWithItsNumberAndContinued", `int(min(cmp.Or(confirmed, maxBulk), maxBulk))`, `maxBulk`),
 		seed("a requeue of failures needs no form of the console", "TestOnlyAConfirmedFormRequeuesFailures", `if foreign(r) {`, `if false {`),
 		seed("a requeue of failures goes on during a stop", "TestARequeueOfFailuresEndsInTimeAndAtAStop", `	defer context.AfterFunc(s.work, cancel)()
 `, ``),
 	}},
 	{"cmd/internal/operate/console.go", []bug{
-		seed("a requeue takes what has failed since", "TestTheConsoleRequeuesOnlyTheFailuresThatWereConfirmed", `ErrorOnly: true, Before: result.Before}`, `ErrorOnly: true}`),
-		seed("a requeue by code takes other failures", "TestTheConsoleRequeuesOnlyTheFailuresThatWereConfirmed", `ErrorOnly: true, Before`, `Before`),
+		seed("a requeue takes what has failed since", "TestTheConsoleRequeuesOnlyTheFailuresThatWereConfirmed", `		is.Before = result.Before
+`, ``),
 	}},
 	{"internal/console/row.go", []bug{
 		seed("an attempt that lost its lock is shown as running", "TestAnAnalysisHasItsProgressAndATimelineOfItsAttempts",
