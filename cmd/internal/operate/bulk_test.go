@@ -171,7 +171,7 @@ func TestAnAnalysisThatHasChangedSinceItWasListedIsSkipped(t *testing.T) {
 			{requeue, bulk{filter: filter{status: "QUEUED"}}, fresh, nil, "changed"},
 			{requeue, bulk{}, with(fresh, doc{"attempts": 1}), nil, "changed"},
 			{requeue, bulk{}, with(fresh, doc{"lastError": doc{"code": "c"}}), nil, "changed"},
-			{requeue, bulk{}, with(crashed, fresh), nil, "changed"},
+			{requeue, bulk{}, with(fresh, doc{"lockOwner": "w/2", "lockToken": 4, "lockExpiresAt": crashed["lockExpiresAt"]}), nil, "changed"},
 		} {
 			for _, what := range tc.what {
 				b.Put(t, "x", with(tc.fields, doc{"updatedAt": now()}))
