@@ -60,6 +60,7 @@ func TestVocabulariesThatCannotBeUsedAreRefused(t *testing.T) {
 		"a path":                          {Fields: Fields{Error: "a.b"}},
 		"a name that Firestore has taken": {Fields: Fields{Status: "__name__"}},
 		"a digit at the beginning":        {Fields: Fields{Input: "1a"}},
+		"a beginning that is reserved":    {Fields: Fields{Result: "__x"}},
 		"two equal words":                 {Fields: Fields{Finished: "QUEUED"}},
 		"two equal words of its own":      {Fields: Fields{Processing: "ON", Failed: "ON"}},
 		"the word of another's default":   {Fields: Fields{Queued: "PROCESSING"}},

@@ -493,7 +493,12 @@ func TestARecordIsKeptFromItsLastChange(t *testing.T) {
 			at, _ := fields(t, record)["expireAt"].(time.Time)
 			return time.Until(at.Add(-clockAhead))
 		}
-		_, err := worker.DoWith(t.Context(), g, "key", worker.DoOptions{Collection: "once", Keep: time.Hour}, func(context.Context, worker.Job) (int, error) {
+		once := worker.DoOptions{Collection: "once", Keep: time.Hour}
+		if _, err := worker.DoWith(t.Context(), g, "key", once, func(context.Context, worker.Job) (int, error) { return 0, errBroken }); !errors.Is(err, errBroken) {
+			t.Error(err)
+		}
+		time.Sleep(2 * time.Hour)
+		_, err := worker.DoWith(t.Context(), g, "key", once, func(context.Context, worker.Job) (int, error) {
 			time.Sleep(3 * time.Hour)
 			if left := kept(); left < time.Hour-lease.DefaultTTL {
 				t.Errorf("the record of a run may be deleted in %v", left)

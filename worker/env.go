@@ -35,7 +35,8 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 	if o.Queue == (Queue{}) {
 		e.Unused("belongs to TASK_QUEUE, which is not set", "RETRY_MIN", "RETRY_MAX")
 	}
-	o.RetryMin, o.RetryMax = e.Duration("RETRY_MIN", delivery.DefaultMinRetry), e.Duration("RETRY_MAX", delivery.DefaultMaxRetry)
+	o.RetryMin = e.Duration("RETRY_MIN", delivery.DefaultMinRetry)
+	o.RetryMax = e.Duration("RETRY_MAX", delivery.DefaultMaxRetry)
 	for _, p := range o.check() {
 		e.Add(p.err)
 	}

@@ -85,7 +85,8 @@ func (k Kind) Filled() (Kind, error) {
 	case !simpleName.MatchString(k.IDField):
 		problem = fmt.Errorf("the IDField %q is not letters, digits, - and _", k.IDField)
 	// In an Echo, : and * begin patterns, and a request's path is decoded before it is matched.
-	case k.Path[0] != '/' || path.Clean(k.Path) != k.Path || strings.ContainsAny(k.Path, " ?#:*%") || strings.ContainsFunc(k.Path, unicode.IsControl):
+	case k.Path[0] != '/' || path.Clean(k.Path) != k.Path ||
+		strings.ContainsAny(k.Path, " ?#:*%") || strings.ContainsFunc(k.Path, unicode.IsControl):
 		problem = fmt.Errorf("the Path %q is not the path of a URL", k.Path)
 	case k.Path == "/internal/tasks/recover" || strings.HasPrefix(k.Path, "/health/"):
 		problem = fmt.Errorf("the Path %q is that of another route", k.Path)

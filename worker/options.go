@@ -144,10 +144,13 @@ func (o Options) check() (all []problem) {
 	}
 	refuse(o.RunTimeout <= 0, "RunTimeout", "RUN_TIMEOUT", "%v is not positive", o.RunTimeout)
 	refuse(o.RunTimeout > longest, "RunTimeout", "RUN_TIMEOUT", "%v is over %v: %s", o.RunTimeout, longest, why)
-	refuse(o.CheckpointInterval < time.Second, "CheckpointInterval", "CHECKPOINT_INTERVAL", "%v is under 1s", o.CheckpointInterval)
+	refuse(o.CheckpointInterval < time.Second, "CheckpointInterval", "CHECKPOINT_INTERVAL",
+		"%v is under 1s", o.CheckpointInterval)
 	refuse(o.StallTimeout < 0, "StallTimeout", "STALL_TIMEOUT", "%v is negative", o.StallTimeout)
-	refuse(o.StallTimeout >= o.RunTimeout, "StallTimeout", "STALL_TIMEOUT", "%v is not under RUN_TIMEOUT, %v", o.StallTimeout, o.RunTimeout)
-	refuse(o.MaxRunTime < o.RunTimeout, "MaxRunTime", "MAX_RUN_TIME", "%v is under RUN_TIMEOUT, %v", o.MaxRunTime, o.RunTimeout)
+	refuse(o.StallTimeout >= o.RunTimeout, "StallTimeout", "STALL_TIMEOUT",
+		"%v is not under RUN_TIMEOUT, %v", o.StallTimeout, o.RunTimeout)
+	refuse(o.MaxRunTime < o.RunTimeout, "MaxRunTime", "MAX_RUN_TIME",
+		"%v is under RUN_TIMEOUT, %v", o.MaxRunTime, o.RunTimeout)
 	refuse(o.MaxRuns < 0, "MaxRuns", "MAX_RUNS", "%d is negative", o.MaxRuns)
 	refuse(o.RetryMin < 0, "RetryMin", "RETRY_MIN", "%v is negative", o.RetryMin)
 	refuse(o.RetryMin > o.RetryMax, "RetryMin", "RETRY_MIN", "%v is over RETRY_MAX, %v", o.RetryMin, o.RetryMax)

@@ -151,6 +151,7 @@ func TestAnEventOfADocumentOfAnotherProgramRunsIt(t *testing.T) {
 		}
 		for name, request := range map[string]string{
 			"another type":                    event("jobs/x", "ce-type: google.cloud.firestore.document.v1.written"),
+			"another type, so far unknown":    event("jobs/x", "ce-type: google.cloud.firestore.document.v1.created.other"),
 			"another database":                event("jobs/x", "ce-database: other"),
 			"another project":                 event("jobs/x", "ce-project: other"),
 			"another project's source":        event("jobs/x", source+"other/databases/(default)"),
@@ -170,6 +171,14 @@ func TestAnEventOfADocumentOfAnotherProgramRunsIt(t *testing.T) {
 			if _, answer := deliver(t, other, event("jobs/x", header)); !strings.Contains(answer, want) {
 				t.Errorf("to a guard of another database, with %s: %s", header, answer)
 			}
+		}
+		first := worker.Kind{Run: succeed}
+		if _, answer := deliver(t, g.Eventarc(first), event("analyses/none")); !strings.Contains(answer, `"reason":"not_found"`) {
+			t.Errorf("the first kind's collection: %s", answer)
+		}
+		mine := open(t, b, func(o *worker.Options) { o.Collection = "mine" }).Eventarc(first)
+		if _, answer := deliver(t, mine, event("mine/none")); !strings.Contains(answer, `"reason":"not_found"`) {
+			t.Errorf("the collection of the options: %s", answer)
 		}
 		structured := strings.Replace(event("jobs/x"), "ce-id: 3f0c-1\r\n", "", 1)
 		if code, answer := deliver(t, handlers["jobs"], structured); code != 400 {
@@ -270,6 +279,10 @@ func TestAMessageForAKindWithoutRunBooksOneTaskThatRuns(t *testing.T) {
 		}
 		if code, answer := post(t, messages, "/", message(data(`{"job_id":"a/b"}`))); code != 200 || !strings.HasSuffix(strings.TrimSpace(answer), `"rejected":true}`) {
 			t.Errorf("an id that is a path: %d %s", code, answer)
+		}
+		other := message(`"attributes":{"other_id":"x"}`) // of the same id, for the same id of another kind
+		if code, answer := post(t, g.PubSub(worker.Kind{Name: "other", Collection: "others"}), "/", other); code != 200 || len(q.tasks()) != 5 {
+			t.Errorf("a message of another kind: %d %s, tasks %v", code, answer, q.tasks())
 		}
 		q.broken.Store(true)
 		if code, answer := post(t, messages, "/", message(data(`{"job_id":"y"}`))); code != 503 || !strings.Contains(answer, `"acquired":false,"reason":"unavailable"`) {

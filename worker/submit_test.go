@@ -150,6 +150,7 @@ func TestSubmitIsIdempotent(t *testing.T) {
 					{"another input", g, nil, "x", map[string]any{"n": 2}, worker.Submission{Booked: true, Status: "QUEUED"}, worker.ErrOtherInput, 1},
 					{"no queue", without, nil, "x", map[string]any{"n": 1}, worker.Submission{Status: "QUEUED"}, nil, 1},
 					{"created without a queue", without, nil, "y", nil, worker.Submission{Created: true, Status: "QUEUED"}, nil, 1},
+					{"another input than none", without, nil, "y", 1, worker.Submission{Status: "QUEUED"}, worker.ErrOtherInput, 1},
 					{"finished", g, finish, "x", map[string]any{"n": 1}, worker.Submission{Status: "READY"}, nil, 1},
 					{"finished, another input", g, nil, "x", nil, worker.Submission{Status: "READY"}, worker.ErrOtherInput, 1},
 					{"an id that is a path", g, nil, "a/b", 1, worker.Submission{}, lease.ErrInvalidKey, 1},
@@ -159,7 +160,7 @@ func TestSubmitIsIdempotent(t *testing.T) {
 						c.before()
 					}
 					got, err := worker.Submit(t.Context(), c.g, k, c.id, c.input)
-					if diff := cmp.Diff(c.want, got); diff != "" || !errors.Is(err, c.err) || len(q.tasks()) != c.tasks {
+					if diff := cmp.Diff(c.want, got); diff != "" || !errors.Is(err, c.err) || errors.Is(err, worker.ErrNotBooked) != errors.Is(c.err, worker.ErrNotBooked) || len(q.tasks()) != c.tasks {
 						t.Errorf("%s: error %v, want %v; tasks %v, want %d; (-want +got)\n%s", c.name, err, c.err, q.tasks(), c.tasks, diff)
 					}
 				}

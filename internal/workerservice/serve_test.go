@@ -114,17 +114,6 @@ func (s *served) send(t *testing.T, text string) net.Conn {
 	return conn
 }
 
-// untilStopped is an analyzer that runs until it is stopped, and the cause.
-func untilStopped() (a orchestrator.AnalyzerFunc, running chan struct{}, cause chan error) {
-	running, cause = make(chan struct{}), make(chan error, 1)
-	return func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-		close(running)
-		<-ctx.Done()
-		cause <- context.Cause(ctx)
-		return nil, ctx.Err()
-	}, running, cause
-}
-
 func TestServeAndMainReturnWhatPreventsThem(t *testing.T) {
 	closed := listen(t)
 	if err := closed.Close(); err != nil {
@@ -173,8 +162,12 @@ func TestServeAndMainReturnWhatPreventsThem(t *testing.T) {
 
 // Half a request is no run: it does not delay a stop, and causes no warning.
 func TestHalfARequestDoesNotDelayAStop(t *testing.T) {
-	analyzer, running, _ := untilStopped()
-	s := serve(t, analyzer, func(c *Config) { c.Limits.Drain, c.Limits.Request = time.Hour, time.Hour })
+	running := make(chan struct{})
+	s := serve(t, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+		close(running)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}, func(c *Config) { c.Limits.Drain, c.Limits.Request = time.Hour, time.Hour })
 	half := s.send(t, "POST /internal/tasks/analysis HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
 	answer := s.delivered()
 	<-running

@@ -21,7 +21,7 @@ import (
 // ErrStale reports a token lower than one that was accepted for the same key.
 var ErrStale = errors.New("fence: stale token")
 
-var errToken = errors.New("fence: the token, in the header X-Lock-Token, is not a positive integer that a lock can have")
+var errToken = errors.New("fence: the token, in X-Lock-Token, is not a positive integer that a lock can have")
 
 // maxAhead is how far a token of a request may be beyond Firestore's time. The first token of a
 // lock is at most that time in microseconds, and each later one is larger by one. A token beyond
@@ -96,7 +96,9 @@ func (f *Fence) Commit(ctx context.Context, key string, token int64, write func(
 
 // commit is like Commit. It refuses a token that is more than ahead beyond Firestore's time in
 // microseconds, unless ahead is zero.
-func (f *Fence) commit(ctx context.Context, key string, token int64, ahead time.Duration, write func(context.Context, *firestore.Transaction) error) error {
+func (f *Fence) commit(ctx context.Context, key string, token int64, ahead time.Duration,
+	write func(context.Context, *firestore.Transaction) error,
+) error {
 	if err := lease.CheckKey("fence", key, 1500); err != nil {
 		return err
 	}
