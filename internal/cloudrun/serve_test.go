@@ -3,6 +3,7 @@ package cloudrun
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -32,7 +33,7 @@ func TestServeStopsInOrderAndWaitsForAll(t *testing.T) {
 			defer stop()
 			s := Service{
 				Limits: DefaultLimits(), Log: NewLogger(&log, "json", 0), Stop: func() { events = append(events, "stop") },
-				Drain: func(context.Context) { events = append(events, "drain") },
+				Drain: func(ctx context.Context) { events = append(events, fmt.Sprint("drain ", ctx.Err())) },
 				Flush: func(ctx context.Context) {
 					deadline, _ := ctx.Deadline()
 					events = append(events, "flush for "+time.Until(deadline).String())
@@ -51,7 +52,7 @@ func TestServeStopsInOrderAndWaitsForAll(t *testing.T) {
 				time.AfterFunc(time.Minute, stop)
 			}
 			err := s.Serve(ctx, l, slog.String("setting", "x"))
-			if want := []string{"stop", "drain", "flush for 2s", "background"}; !slices.Equal(events, want) || (err != nil) != failed {
+			if want := []string{"stop", "drain <nil>", "flush for 2s", "background"}; !slices.Equal(events, want) || (err != nil) != failed {
 				t.Errorf("%s: %q, %v, want %q", name, events, err, want)
 			}
 			if text := log.String(); !strings.Contains(text, `"message":"serving","address":":1","memory_limit":`) || !strings.Contains(text, `"setting":"x"`) || !strings.Contains(text, `"stopping"`) {

@@ -38,7 +38,7 @@ func seededLive() []misconfiguration {
 		return func(f *doctor.Facts) { f.Grants[p][0].Given = false }
 	}
 	return []misconfiguration{
-		{"task to another service", "task-url", problem, task(func(t *doctor.Task) { t.URL = "https://other-1.run.app/" })},
+		{"task to another service", "task-url", problem, task(func(t *doctor.Task) { t.URL = strings.Replace(workerURL, "worker", "worker2", 1) })},
 		{"task to a malformed URL", "task-url", problem, task(func(t *doctor.Task) { t.URL = "https://%" })},
 		{"task without a token", "task-audience", problem, task(func(t *doctor.Task) { t.Audience = "" })},
 		{"task with another's token", "task-audience", problem, task(func(t *doctor.Task) { t.Audience = "https://other-1.run.app" })},
