@@ -172,6 +172,18 @@ func TestAStatusThatTheAnalysisSetsItselfEndsItsRunAndItsLock(t *testing.T) {
 	}
 }
 
+func TestALockThatAnOutageKeepsAfterTheAnalysisHasSetItsStatusIsAnswered503(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		var w *instance
+		w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+			b.Merge(t, "x", map[string]any{"status": "READY"})
+			return until(ctx, func() { w.unavailable.Store(true) })
+		})
+		w.deliver(t, "x").check(t, 503, map[string]any{"acquired": true, "reason": "unavailable"})
+	})
+}
+
 func TestReportsCostOneCommitACheckpointInterval(t *testing.T) {
 	for name, tc := range map[string]struct{ each, commits int }{"ten reports a second": {1, 34}, "no reports": {0, 3}} { // 34: 350 s, less the last interval
 		t.Run(name, func(t *testing.T) {
