@@ -172,6 +172,18 @@ func TestAStatusThatTheAnalysisSetsItselfEndsItsRunAndItsLock(t *testing.T) {
 	}
 }
 
+func TestALockThatAnOutageKeepsAfterTheAnalysisHasSetItsStatusIsAnswered503(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		var w *instance
+		w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+			b.Merge(t, "x", map[string]any{"status": "READY"})
+			return until(ctx, func() { w.unavailable.Store(true) })
+		})
+		w.deliver(t, "x").check(t, 503, map[string]any{"acquired": true, "reason": "unavailable"})
+	})
+}
+
 func TestReportsCostOneCommitACheckpointInterval(t *testing.T) {
 	for name, tc := range map[string]struct{ each, commits int }{"ten reports a second": {1, 34}, "no reports": {0, 3}} { // 34: 350 s, less the last interval
 		t.Run(name, func(t *testing.T) {
@@ -211,7 +223,8 @@ func TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe(t *testing.T) 
 		var w *logged
 		w = startLogged(t, b, nil, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			for i := range int64(3) {
-				if err := job.Checkpoint(ctx, i); err != nil || b.Fields(t, job.AnalysisID)["checkpoint"] != i {
+				began := time.Now()
+				if err := job.Checkpoint(ctx, i); err != nil || time.Since(began) > time.Second || b.Fields(t, job.AnalysisID)["checkpoint"] != i {
 					t.Errorf("%v, and the document has %v, want %d", err, b.Fields(t, job.AnalysisID)["checkpoint"], i)
 				}
 			}

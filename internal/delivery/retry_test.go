@@ -216,7 +216,7 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 				if tc.itself {
 					task = taskqueue.Name("follow", "x", "7", "2000-01-01T00:20:00Z")
 				}
-				w.asTask(t, task).check(t, tc.code, map[string]any{"acquired": true, "reason": "lock_lost"})
+				w.asTask(t, task).check(t, tc.code, map[string]any{"acquired": true, "reason": "lock_lost", "status": nil})
 				if tc.code != 200 {
 					if len(q.tasks) != 0 {
 						t.Errorf("booked %+v", q.tasks)

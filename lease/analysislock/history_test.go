@@ -3,10 +3,8 @@ package analysislock_test
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"taskguard/lease"
@@ -44,33 +42,4 @@ func TestOfHistoryTheLastAttemptsAreKeptWithinItsLimits(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Each attempt's entry has its outcome; that of a crash has none.
-func TestHistoryShowsHowEachAttemptEnded(t *testing.T) {
-	inBubble(t, queued(), func(w *fixture) {
-		w.serve(w, lease.Policy{MaxAttempts: 100}, 0, nil)
-		began := w.now()
-		w.check(w.acquire("w/1").Hold.Release(w.Context(), analysislock.OutcomeContinued, true))
-		w.acquire("w/2")
-		time.Sleep(lease.DefaultTTL) // it has crashed
-		w.acquire("w/3")
-		_, err := w.locks.Unlock(w.Context(), "x", nil)
-		w.check(err)
-		w.check(w.acquire("w/4").Hold.Fail(w.Context(), "c", "m"))
-		_, err = w.locks.Requeue(w.Context(), "x", nil, false)
-		w.check(err)
-		w.check(w.acquire("w/5").Hold.Complete(w.Context(), "done"))
-		var got []string
-		for _, a := range w.doc().History {
-			if a.EndedAt.IsZero() != (a.Outcome == "") || a.StartedAt.Before(began) || a.Outcome != "" && a.EndedAt.Before(a.StartedAt) {
-				w.Errorf("%+v", a)
-			}
-			got = append(got, fmt.Sprintln(a.Number, a.Token, a.Owner, a.Outcome, a.Code, a.Message))
-		}
-		want := []string{"1 1 w/1 continued  \n", "1 2 w/2   \n", "2 3 w/3 lock_lost  \n", "3 4 w/4 failed c m\n", "1 5 w/5 ready  \n"}
-		if !slices.Equal(got, want) {
-			w.Errorf("%q, want %q", got, want)
-		}
-	})
 }
