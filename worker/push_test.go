@@ -273,10 +273,6 @@ func TestAMessageForAKindWithoutRunBooksOneTaskThatRuns(t *testing.T) {
 				t.Errorf("%v, %v", doc.Data(), err)
 			}
 		}
-		another := strings.ReplaceAll(message(data(`{"job_id":"x"}`)), `"7"`, `"8"`) // a second message, not a second try
-		if code, _ := post(t, messages, "/", another); code != 200 || len(slices.Compact(slices.Sorted(slices.Values(q.names)))) != 3 {
-			t.Errorf("a second message: %d, tasks %v", code, q.names)
-		}
 		if code, answer := post(t, messages, "/", message(data(`{"job_id":"a/b"}`))); code != 200 || !strings.HasSuffix(strings.TrimSpace(answer), `"rejected":true}`) {
 			t.Errorf("an id that is a path: %d %s", code, answer)
 		}
