@@ -138,3 +138,44 @@ func TestPastRecordsTheTimesAndTheStatus(t *testing.T) {
 		t.Errorf("beat %v of %v, %v", beat, run, beat.EndTime().Sub(beat.StartTime()))
 	}
 }
+
+func TestASpanHasWhatIsKnownAndFollowsItsCaller(t *testing.T) {
+	spans := tracetest.NewSpanRecorder()
+	tel, err := telemetry.New(noop.NewMeterProvider(), sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		caller   trace.SpanContextConfig
+		recorded int
+	}{
+		{trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled}, 2},
+		{trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}}, 0},
+		{trace.SpanContextConfig{TraceID: trace.TraceID{1}}, 0}, // the caller decides without a span too
+		{trace.SpanContextConfig{TraceID: trace.TraceID{1}, TraceFlags: trace.FlagsSampled}, 2},
+		{trace.SpanContextConfig{}, 2},
+	} {
+		spans.Reset()
+		ctx := trace.ContextWithRemoteSpanContext(t.Context(), trace.NewSpanContext(tc.caller))
+		_, known := tel.Serve(ctx, telemetry.Delivery)
+		known.Describe("x", 2, 3)
+		known.Close("ready", true)
+		_, unknown := tel.Serve(ctx, telemetry.Recovery)
+		unknown.Describe("", 0, 0)
+		unknown.Close("", false)
+		all := spans.Ended()
+		if len(all) != tc.recorded {
+			t.Errorf("%+v: %d spans, want %d", tc.caller, len(all), tc.recorded)
+			continue
+		}
+		for i, want := range []string{"[{taskguard.analysis_id x} {taskguard.lock_token 2} {taskguard.attempt 3} {taskguard.outcome ready}] Error", "[] Unset"}[:len(all)] {
+			var attrs []string
+			for _, a := range all[i].Attributes() {
+				attrs = append(attrs, fmt.Sprint("{", a.Key, " ", a.Value.Emit(), "}"))
+			}
+			if got := fmt.Sprint(attrs, " ", all[i].Status().Code); got != want || all[i].SpanKind() != trace.SpanKindServer || tc.caller.SpanID.IsValid() != all[i].Parent().IsValid() {
+				t.Errorf("%+v: %s, want %s", tc.caller, got, want)
+			}
+		}
+	}
+}
