@@ -76,7 +76,7 @@ func TestAMalformedDocumentIsListedAsMalformed(t *testing.T) {
 	t.Parallel()
 	env := store(t)
 	put(t, env, "bad", map[string]any{"status": "QUEUED", "lockToken": "7"})
-	put(t, env, "fine", map[string]any{"status": "QUEUED"})
+	put(t, env, "fine", map[string]any{"status": "QUEUED", "finishedBy": "w/0"}) // it was requeued
 	// An id that we refuse, but that another program's lock holds.
 	put(t, env, "a\x01", map[string]any{"status": "PROCESSING", "updatedAt": time.Now(), "lockOwner": "js/1", "lockExpiresAt": time.Now().Add(30 * time.Minute)})
 	o := taskguard(t, env, "status").want(t, cli.ExitDone, "not a usable integer\n", `a\x01  PROCESSING`, "held by js/1, ")
@@ -87,6 +87,9 @@ func TestAMalformedDocumentIsListedAsMalformed(t *testing.T) {
 		t.Errorf("malformed: %v", got["malformed"])
 	}
 	taskguard(t, env, "status", "bad").want(t, cli.ExitFailed, "lockToken is a string")
+	if o := taskguard(t, env, "status", "fine").want(t, cli.ExitDone); strings.Contains(o.out, "finished by") {
+		t.Errorf("it is not finished:\n%s", o.out)
+	}
 }
 
 // The second attempt's worker has crashed; the third has the lock. Of z only checkpoints are reported.

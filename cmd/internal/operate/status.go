@@ -197,7 +197,7 @@ func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) error {
 	field("next attempt", next, !s.NextAt.IsZero())
 	field("created", iso8601.Format(s.CreatedAt), !s.CreatedAt.IsZero())
 	field("updated", iso8601.Format(s.UpdatedAt), !s.UpdatedAt.IsZero())
-	field("finished by", printable.Line(s.FinishedBy), s.FinishedBy != "")
+	field("finished by", printable.Line(s.FinishedBy), s.FinishedBy != "" && analysislock.Finished(s.Status))
 	return t.Flush()
 }
 
