@@ -227,4 +227,14 @@ func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
 			})
 		}
 	}
+	b := emulatortest.Embedded(t)
+	a := open(t, b, grpc.WithChainUnaryInterceptor(countSend))
+	b.Put(t, "x", map[string]any{"status": analysislock.Processing, "lockToken": 6, "lockOwner": "w/0", "lockExpiresAt": "2000-01-01T00:00:00Z"})
+	l, err := analysislock.New(&interrupted{a.documents, func() { mustAcquire(t, a, "x", "w/1") }}, lease.Policy{}, 0, nil)
+	if err == nil {
+		_, err = l.Unlock(t.Context(), "x", nil)
+	}
+	if f := b.Fields(t, "x"); err != nil || f["lockOwner"] != "w/1" {
+		t.Errorf("an unlock of any state freed a lock that was stolen meanwhile: %v, %v", f, err)
+	}
 }

@@ -84,9 +84,9 @@ func (k Kind) Filled() (Kind, error) {
 		problem = errors.New("no Collection")
 	case !simpleName.MatchString(k.IDField):
 		problem = fmt.Errorf("the IDField %q is not letters, digits, - and _", k.IDField)
-	// In an Echo, : and * begin patterns, and a request's path is decoded before it is matched.
+	// In an Echo, : and * begin patterns, as { does in net/http, and a request's path is decoded before it is matched.
 	case k.Path[0] != '/' || path.Clean(k.Path) != k.Path ||
-		strings.ContainsAny(k.Path, " ?#:*%") || strings.ContainsFunc(k.Path, unicode.IsControl):
+		strings.ContainsAny(k.Path, " ?#:*%{}") || strings.ContainsFunc(k.Path, unicode.IsControl):
 		problem = fmt.Errorf("the Path %q is not the path of a URL", k.Path)
 	case k.Path == "/internal/tasks/recover" || strings.HasPrefix(k.Path, "/health/"):
 		problem = fmt.Errorf("the Path %q is that of another route", k.Path)

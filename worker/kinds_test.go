@@ -80,7 +80,7 @@ func TestAKindThatCannotWorkIsRefused(t *testing.T) {
 		t.Errorf("the command takes %+v", k)
 	}
 	// In an Echo each of these is, or matches, the route of another path, or none.
-	for _, path := range []string{"x", "/a b", "/a?b", "/a#b", "/tasks/:kind", "/tasks/*", "/a%2Fb", "/a\nb", "/a\x7f", "/a\u0085", "//a", "/a//b", "/a/", "/a/../b", "/./a"} {
+	for _, path := range []string{"x", "/a b", "/a?b", "/a#b", "/tasks/:kind", "/tasks/{kind}", "/tasks/*", "/a%2Fb", "/a\nb", "/a\x7f", "/a\u0085", "//a", "/a//b", "/a/", "/a/../b", "/./a"} {
 		if _, err := (worker.Kind{Name: "a", Collection: "c", Path: path}).Filled(); err == nil || !strings.Contains(err.Error(), "is not the path of a URL") {
 			t.Errorf("the path %q: error %v", path, err)
 		}

@@ -185,7 +185,7 @@ func (o Options) filled() (Options, error) {
 	case o.Emulator+o.Queue.EmulatorHost != "" && os.Getenv("K_SERVICE") != "":
 		err = errors.New("an emulator is named on Cloud Run, where K_SERVICE is set")
 	case o.refusesItself():
-		err = errors.New("the Auth would refuse the tasks of the Queue: Caller is not among its accounts, or Audience is another")
+		err = fmt.Errorf("the Auth would refuse the tasks of the Queue: they carry %s's token for %q", o.Queue.Caller, o.Queue.config().Audience)
 	}
 	return o, err
 }

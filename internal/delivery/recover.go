@@ -135,8 +135,11 @@ func (g *Guard) rebook(ctx context.Context, read lease.Cell[analysislock.Analysi
 	switch id := read.Doc.ID; {
 	case errors.Is(err, lease.ErrConflict):
 		return false, nil
-	case errors.Is(err, analysislock.ErrUnrecordable), errors.Is(err, lease.ErrRefused):
-		g.Log.WarnContext(ctx, "analysis not recovered: its document is full", "analysis_id", id, "failed", !errors.Is(err, lease.ErrRefused))
+	case errors.Is(err, analysislock.ErrUnrecordable):
+		g.Log.ErrorContext(ctx, "analysis FAILED: its document is full", "analysis_id", id, "code", analysislock.Unrecordable)
+		return false, nil
+	case errors.Is(err, lease.ErrRefused):
+		g.Log.WarnContext(ctx, "analysis not recovered: its document is full", "analysis_id", id)
 		return false, nil
 	}
 	if d := read.Doc; err == nil {

@@ -287,7 +287,7 @@ func TestAFullDocumentFailsOrIsSkippedWithAWarning(t *testing.T) {
 		w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0, "more": false}) // good
 		for _, id := range []string{"room0", "room8", "room16"} {
 			checkFields(t, b, id, map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
-			if !strings.Contains(w.log.String(), `"msg":"analysis not recovered: its document is full","analysis_id":"`+id+`","failed":false`) {
+			if !strings.Contains(w.log.String(), `"msg":"analysis not recovered: its document is full","analysis_id":"`+id+`"`) {
 				t.Errorf("no warning names %s: %s", id, w.log)
 			}
 		}

@@ -208,7 +208,7 @@ func seeded() []misconfiguration {
 		{"address with a kind's path", "target-url", problem, set("TASK_TARGET_URL", workerURL+"/internal/tasks/analysis")},
 		{"address with a kind's path and a slash", "target-url", problem, set("TASK_TARGET_URL", workerURL+"/internal/tasks/analysis/")},
 		{"address in plain text", "target-url", problem, set("TASK_TARGET_URL", "http://worker.example")},
-		{"documents of another project", "project", problem, set("GOOGLE_CLOUD_PROJECT", "other-project")},
+		{"documents of another project", "project", advice, set("GOOGLE_CLOUD_PROJECT", "other-project")},
 		{"queue of another project", "project", problem, set("TASK_QUEUE", strings.Replace(queueName, "my-", "your-", 1))},
 		{"caller of another project", "project", problem, func(f *doctor.Facts) {
 			set("TASK_CALLER", "c@other-project.iam.gserviceaccount.com")(f)

@@ -45,10 +45,17 @@ func (d deployment) queueElsewhere() []Finding {
 func (d deployment) project() []Finding {
 	queue, _ := place(d.Worker.value("TASK_QUEUE"))
 	_, caller, _ := strings.Cut(strings.TrimSuffix(d.Worker.value("TASK_CALLER"), ".iam.gserviceaccount.com"), "@")
-	ids := slices.DeleteFunc([]string{d.worker.Project, queue, caller, d.Queue.Project}, func(id string) bool { return !shortName.MatchString(id) })
-	return findIf(len(slices.Compact(slices.Clone(ids))) > 1, Problem,
-		fmt.Sprintf("GOOGLE_CLOUD_PROJECT, TASK_QUEUE, TASK_CALLER and the queue's file name different projects (%s): documents, queue and caller do not find each other, and Cloud Tasks signs only as an account of its own project.", strings.Join(ids, ", ")),
-		"Correct the names.")
+	ids := slices.DeleteFunc([]string{queue, caller, d.Queue.Project}, func(id string) bool { return !shortName.MatchString(id) })
+	if len(slices.Compact(slices.Clone(ids))) > 1 {
+		return findIf(true, Problem,
+			fmt.Sprintf("TASK_QUEUE, TASK_CALLER and the queue's file name different projects (%s): deliveries cannot be booked, and Cloud Tasks signs only as an account of its own project.", strings.Join(ids, ", ")),
+			"Correct the names.")
+	}
+
+	elsewhere := len(ids) > 0 && shortName.MatchString(d.worker.Project) && d.worker.Project != ids[0]
+	return findIf(elsewhere, Advice,
+		fmt.Sprintf("GOOGLE_CLOUD_PROJECT, that of the documents, is %s, and the queue is in %s.", d.worker.Project, strings.Join(ids[:min(1, len(ids))], "")),
+		"Correct one of them, unless the database is in another project on purpose.")
 }
 
 func (d deployment) dispatches() []Finding {

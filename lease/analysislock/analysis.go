@@ -102,29 +102,28 @@ const Unrecordable = "unrecordable"
 // ErrUnrecordable reports that an analysis has just become FAILED with the code Unrecordable.
 var ErrUnrecordable = errors.New("analysislock: the document has no room for the fields of an attempt")
 
-// maxDropped is the greatest n of unrecordable.
-const maxDropped = 5
+// What unrecordable drops to make room.
+const (
+	keepAll = iota
+	dropReports
+	dropAll
+)
 
-// unrecordable makes the analysis, which is unfinished and free, FAILED. It drops the first n of
-// what can make room for that.
-func (d *Analysis) unrecordable(n int) {
+// unrecordable makes the analysis, which is unfinished and free, FAILED. It drops first what
+// was reported about its attempts, then also the checkpoint and what FAILED adds.
+func (d *Analysis) unrecordable(drop int) {
 	token := d.Lock.Token
 	d.Lock, _ = lease.Cancel(d.Lock, "taskguard") // it is unfinished
 	d.fail(Unrecordable, strings.TrimPrefix(ErrUnrecordable.Error(), "analysislock: "))
-	drops := [maxDropped]func(){
-		func() { d.History = nil },
-		func() { d.Progress = nil },
-		func() { d.LastError = nil },
-		func() { d.Checkpoint = &Checkpoint{} },
-		func() { // then it needs no more room than a mark
-			d.Error.Message, d.Lock.FinishedBy = "", ""
-			if token == 0 { // nobody has ever held it
-				d.Lock.Token = 0
-			}
-		},
+
+	if drop >= dropReports {
+		d.History, d.Progress, d.LastError = nil, nil, nil
 	}
-	for _, drop := range drops[:n] {
-		drop()
+	if drop == dropAll { // then it needs no more room than a mark
+		d.Checkpoint, d.Error.Message, d.Lock.FinishedBy = &Checkpoint{}, "", ""
+		if token == 0 { // nobody has ever held it
+			d.Lock.Token = 0
+		}
 	}
 }
 

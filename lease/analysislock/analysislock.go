@@ -101,7 +101,8 @@ func (l *Locks) Acquire(ctx context.Context, id, owner string, ttl time.Duration
 	}
 	hold, doc, err := lessor.AcquireIf(ctx, id, owner, permit, l.acquired)
 	if errors.Is(err, lease.ErrRefused) { // FAILED is final: ask twice
-		if hold, doc, err = lessor.AcquireIf(ctx, id, owner, permit, l.acquired); errors.Is(err, lease.ErrRefused) {
+		hold, doc, err = lessor.AcquireIf(ctx, id, owner, permit, l.acquired)
+		if errors.Is(err, lease.ErrRefused) && doc.ID != "" { // not the reading was refused
 			err = l.failFull(ctx, &doc)
 		}
 	}

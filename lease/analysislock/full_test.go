@@ -52,13 +52,10 @@ func TestAnAnalysisWithoutRoomFailsAndKeepsWhatFits(t *testing.T) {
 	}{
 		{1, 3, nil, nil, ""},
 		{2, 3, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" true taskguard 4: true true true true`},
-		{3, 3, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" true taskguard 4: false true true true`},
-		{4, 3, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" true taskguard 4: false false true true`},
-		{5, 3, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" true taskguard 4: false false false true`},
-		{6, 3, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" true taskguard 4: false false false false`},
-		{7, 3, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" false  4: false false false false`},
-		{7, 0, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" false  0: false false false false`},
-		{8, 3, nil, lease.ErrRefused, `QUEUED "" false  3: true true true true`},
+		{3, 3, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" true taskguard 4: false false false true`},
+		{4, 3, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" false  4: false false false false`},
+		{4, 0, nil, analysislock.ErrUnrecordable, `FAILED "unrecordable" false  0: false false false false`},
+		{5, 3, nil, lease.ErrRefused, `QUEUED "" false  3: true true true true`},
 		{2, 3, held, lease.ErrConflict, `QUEUED "" false  9them: true true true true`},
 	} {
 		for name, do := range map[string]func(ctx context.Context, l *analysislock.Locks, c lease.Cell[analysislock.Analysis]) error{

@@ -85,13 +85,13 @@ func (l *Locks) MarkDue(ctx context.Context, read lease.Cell[Analysis]) (next ti
 }
 
 // failFull makes an analysis FAILED whose document has no room for a commit, if it is still
-// orphaned, as was, and returns ErrUnrecordable. It drops no more than necessary. Other errors:
+// orphaned, as was, and returns ErrUnrecordable. It drops what must go for it. Other errors:
 // lease.ErrConflict; lease.ErrRefused if there is no room for that either.
 func (l *Locks) failFull(ctx context.Context, was *Analysis) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	for n := range maxDropped + 1 {
-		err = l.ifOrphaned(ctx, nil, was, func(d *Analysis) { d.unrecordable(n) }, func(d *Analysis) bool {
+	for room := keepAll; room <= dropAll; room++ {
+		err = l.ifOrphaned(ctx, nil, was, func(d *Analysis) { d.unrecordable(room) }, func(d *Analysis) bool {
 			return d.Status == Failed && d.Error != nil && d.Error.Code == Unrecordable
 		})
 		switch {
@@ -162,7 +162,7 @@ func (l *Locks) edit(ctx context.Context, id string, seen *Seen, change func(d *
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var first *Analysis
-	_, err = lease.EditUnmarked(ctx, l.store, id, func(c lease.Cell[Analysis]) (Analysis, error) {
+	decide := func(c lease.Cell[Analysis]) (Analysis, error) {
 		before = c.Doc
 		if first == nil {
 			first = &c.Doc
@@ -176,6 +176,13 @@ func (l *Locks) edit(ctx context.Context, id string, seen *Seen, change func(d *
 		next := c.Doc
 		err := change(&next, c.At)
 		return next, err
-	}, func(c lease.Cell[Analysis]) bool { return c.Exists && landed(*first, c.Doc) })
+	}
+	made := func(c lease.Cell[Analysis]) bool { return c.Exists && landed(*first, c.Doc) }
+
+	if seen == nil { // the change fits any state: what another has written meanwhile is not changed again
+		_, err = lease.Edit(ctx, l.store, id, nil, decide, made)
+	} else {
+		_, err = lease.EditUnmarked(ctx, l.store, id, decide, made)
+	}
 	return before, err
 }
