@@ -166,7 +166,12 @@ func TestTheConsoleHasAPageForEachKind(t *testing.T) {
 	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || !strings.Contains(log.String(), "kind=order") {
 		t.Errorf("%+v, %v: %s", d, err, log)
 	}
-	if got, want := q.booked(t), `/tasks/order {"order":"x"}`; got != want {
+	const requeue = "/kind/order/failures/requeue?code=c"
+	_, text := browse(t, http.MethodGet, address+requeue, "")
+	if _, text = browse(t, http.MethodPost, address+requeue, formOf(text)); !strings.Contains(text, "1 requeued, 0 skipped, 0 failed, 0 left.") {
+		t.Error(text)
+	}
+	if got, want := q.booked(t), `/tasks/order {"order":"failed"}; /tasks/order {"order":"x"}`; got != want {
 		t.Errorf("it books %q, want %q", got, want)
 	}
 	single, _, _ := consoleOf(t, q.env, "--port", "0", "--kind", "order")
