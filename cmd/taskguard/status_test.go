@@ -171,32 +171,6 @@ func TestTheLastErrorIsShownUntilTheAnalysisIsReady(t *testing.T) {
 	wantKeys(t, lines[2], "id", "status", "attempts", "lock")
 }
 
-func TestStatusUnfinishedListsByAgeWhatIsNotDone(t *testing.T) {
-	t.Parallel()
-	env := store(t)
-	locked(t, analyses(t, env), "a-held")
-	put(t, env, "b-done", map[string]any{"status": "READY", "updatedAt": "2020-01-01T00:00:00.000Z"})
-	put(t, env, "c-dead", map[string]any{
-		"status": "PROCESSING", "updatedAt": "2020-01-02T00:00:00.000Z", "lockOwner": "w/0", "lockToken": 3, "lockExpiresAt": "2020-01-02T00:05:00.000Z",
-		"input": "secret", "result": "secret", "lastError": map[string]any{"code": "flaky", "message": "m"},
-	})
-	put(t, env, "d-old", map[string]any{"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00.000Z"})
-	o := taskguard(t, env, "status", "--unfinished").want(t, cli.ExitDone)
-	rows := strings.Split(strings.TrimSpace(o.out), "\n")
-	for i, want := range []string{"ID ", "d-old ", "c-dead ", "a-held "} {
-		if len(rows) != 4 || !strings.HasPrefix(rows[i], want) {
-			t.Fatalf("want d-old, c-dead, a-held:\n%s", o.out)
-		}
-	}
-	for i, want := range map[int]string{1: "free", 2: " 2020-01-02T00:05:00.000Z", 3: "held by w/1, "} {
-		if !strings.Contains(rows[i], want) {
-			t.Errorf("%q lacks %q", rows[i], want)
-		}
-	}
-	lines := objects(t, env, "--unfinished")
-	wantKeys(t, lines[1], "id", "status", "attempts", "updated_at", "lock", "last_error")
-}
-
 func TestAListReportsThatThereIsMoreOnlyWhereThereIs(t *testing.T) {
 	t.Parallel()
 	env := store(t)
