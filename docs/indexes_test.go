@@ -46,9 +46,7 @@ func readIndexes(t *testing.T) (declared indexes) {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(readDeploy(t, "firestore.indexes.json")))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&declared); err != nil {
-		t.Fatal(err)
-	}
+	check(t, d.Decode(&declared))
 	return declared
 }
 

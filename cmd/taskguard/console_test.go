@@ -49,10 +49,7 @@ func consoleOf(t *testing.T, env vars, flags ...string) (address string, log *em
 // its target.
 func browse(t *testing.T, method, target, body string, header ...string) (code int, text string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(http.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body)))(t)
 	r.Header.Set("Sec-Fetch-Site", "same-origin")
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	for i := 0; i < len(header); i += 2 {
@@ -173,14 +170,8 @@ func TestTheConsoleUnlocksAndRequeuesAsTheCommandsDo(t *testing.T) {
 // signer is an identity proxy: a page with its key, and tokens signed with it.
 func signer(t *testing.T) (keysURL string, token func(audience, email string) string) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	point, err := key.PublicKey.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	point := must(key.PublicKey.Bytes())(t)
 	b64 := base64.RawURLEncoding.EncodeToString
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprintf(w, `{"keys":[{"alg":"ES256","crv":"P-256","kid":"k","kty":"EC","use":"sig","x":%q,"y":%q}]}`, b64(point[1:33]), b64(point[33:]))

@@ -28,9 +28,7 @@ func kinds(t *testing.T) string {
 func orders(t *testing.T, env vars) *repo.Analyses {
 	t.Helper()
 	var all []worker.Kind
-	if err := json.Unmarshal([]byte(kinds(t)), &all); err != nil {
-		t.Fatal(err)
-	}
+	check(t, json.Unmarshal([]byte(kinds(t)), &all))
 	a, err := repo.Open(t.Context(), env["GOOGLE_CLOUD_PROJECT"], repo.Options{Emulator: env["FIRESTORE_EMULATOR_HOST"], Collection: all[1].Collection, Fields: all[1].Fields})
 	if err != nil {
 		t.Fatal(err)

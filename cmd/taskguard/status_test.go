@@ -32,10 +32,7 @@ func TestStatusShowsWhoHoldsALockAndNoToken(t *testing.T) {
 	acq := locked(t, a, "held")
 	create(t, a, "free")
 	got := wantKeys(t, objects(t, env, "held")[0], "id", "status", "attempts", "created_at", "updated_at", "started_at", "lock", "history", "input")
-	lock, err := json.Marshal(got["lock"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	lock := must(json.Marshal(got["lock"]))(t)
 	held := wantKeys(t, string(lock), "held", "owner", "expires_at")
 	if held["held"] != true || held["owner"] != acq.Grant.Owner || got["status"] != "PROCESSING" {
 		t.Errorf("%v, want PROCESSING, held by %s", got, acq.Grant.Owner)
@@ -126,10 +123,7 @@ func TestStatusShowsProgressAndTheAttempts(t *testing.T) {
 	if p, _ := one["progress"].(map[string]any); p["fraction"] != 0.426 || p["message"] != "page 3 of 7"+nasty || len(history) != 3 {
 		t.Fatalf("%v", one)
 	}
-	first, err := json.Marshal(history[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must(json.Marshal(history[0]))(t)
 	wantKeys(t, string(first), "attempt", "owner", "started_at", "ended_at", "outcome", "code", "message")
 	wantKeys(t, objects(t, env)[0], "id", "status", "attempts", "started_at", "lock", "progress")
 }
