@@ -38,7 +38,10 @@ func TestARequestsLineIsOfTheCallersTraceAndItsSpanOfItsOwn(t *testing.T) {
 	go func() { returned <- Serve(ctx, cfg, l, cloudrun.NewLogger(log, "json", 0)) }()
 	r := must(http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.Addr().String()+"/internal/sweep", http.NoBody))(t)
 	r.Header.Set("traceparent", "00-"+trace+"-"+caller+"-00")
-	resp := must(http.DefaultClient.Do(r))(t)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
 	_ = resp.Body.Close()
 	stop()
 	if err := <-returned; err != nil {
