@@ -105,10 +105,7 @@ func TestEverySubstitutionIsDeclaredAndUsed(t *testing.T) {
 		for _, s := range b.Steps {
 			s.Script = "" // where $ belongs to the shell
 		}
-		text, err := json.Marshal(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must(json.Marshal(b))(t)
 		used := map[string]bool{"PROJECT_ID": true, "PROJECT_NUMBER": true, "BUILD_ID": true}
 		for _, m := range regexp.MustCompile(`\$\{?(\w+)\}?`).FindAllSubmatch(text, -1) {
 			name := string(m[1])
@@ -159,12 +156,8 @@ func runScript(t *testing.T, id string, files, programs map[string]string) (outp
 	}
 	for name, text := range files {
 		path := filepath.Join(folder, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		check(t, os.WriteFile(path, []byte(text), 0o755))
 	}
 	script := step(t, "taskguard-test", id).Script
 	for _, root := range []string{"/usr/share/keyrings/", "/etc/apt/sources.list.d/"} {

@@ -39,10 +39,7 @@ func TestComparedExpiryIsFound(t *testing.T) {
 		"l.ExpiresAt.Equal(meant)":       false,
 		"l.HeartbeatAt.Before(now)":      false,
 	} {
-		parsed, err := parser.ParseExpr(expr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		parsed := must(parser.ParseExpr(expr))(t)
 		if got := len(expiriesCompared(parsed)) > 0; got != want {
 			t.Errorf("%s: found %v, want %v", expr, got, want)
 		}

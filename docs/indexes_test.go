@@ -46,9 +46,7 @@ func readIndexes(t *testing.T) (declared indexes) {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(readDeploy(t, "firestore.indexes.json")))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&declared); err != nil {
-		t.Fatal(err)
-	}
+	check(t, d.Decode(&declared))
 	return declared
 }
 
@@ -130,45 +128,26 @@ func queries(t *testing.T, k worker.Kind) []*firestorepb.StructuredQuery {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := a.Orphaned(t.Context(), 10); err != nil {
-		t.Fatal(err)
+	ctx := t.Context()
+	run := func(results ...any) {
+		t.Helper()
+		if err := results[len(results)-1]; err != nil {
+			t.Fatal(err)
+		}
 	}
-	if _, err := a.List(t.Context(), "", 10); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.Unfinished(t.Context(), 10); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, _, err := a.Page(t.Context(), repo.Filter{}, "", 10); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, _, err := a.Page(t.Context(), repo.Filter{Prefix: "a"}, "", 10); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, _, _, err := a.Active(t.Context(), 10); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.Failures(t.Context(), 10); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.Count(t.Context(), repo.Filter{Status: analysislock.Failed, Code: "c", ErrorOnly: true}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.List(t.Context(), analysislock.Failed, 10); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.UnknownStatus(t.Context(), 10); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.Count(t.Context(), repo.Filter{Status: analysislock.Failed}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.Find(t.Context(), repo.Filter{Status: analysislock.Failed, Code: "c"}, 10); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := a.OldestUnfinished(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	run(a.Orphaned(ctx, 10))
+	run(a.List(ctx, "", 10))
+	run(a.Unfinished(ctx, 10))
+	run(a.Page(ctx, repo.Filter{}, "", 10))
+	run(a.Page(ctx, repo.Filter{Prefix: "a"}, "", 10))
+	run(a.Active(ctx, 10))
+	run(a.Failures(ctx, 10))
+	run(a.Count(ctx, repo.Filter{Status: analysislock.Failed, Code: "c", ErrorOnly: true}))
+	run(a.List(ctx, analysislock.Failed, 10))
+	run(a.UnknownStatus(ctx, 10))
+	run(a.Count(ctx, repo.Filter{Status: analysislock.Failed}))
+	run(a.Find(ctx, repo.Filter{Status: analysislock.Failed, Code: "c"}, 10))
+	run(a.OldestUnfinished(ctx))
 	if len(sent) < 10 {
 		t.Fatalf("%d queries were sent", len(sent))
 	}

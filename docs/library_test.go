@@ -28,18 +28,12 @@ func TestEveryExportedFieldHasACommentAndEveryPackageAnExample(t *testing.T) {
 		fset := token.NewFileSet()
 		parse := func(names string) (files []*ast.File) {
 			for _, name := range strings.FieldsFunc(names, func(r rune) bool { return r == ',' }) {
-				file, err := parser.ParseFile(fset, filepath.Join(words[1], name), nil, parser.ParseComments)
-				if err != nil {
-					t.Fatal(err)
-				}
+				file := must(parser.ParseFile(fset, filepath.Join(words[1], name), nil, parser.ParseComments))(t)
 				files = append(files, file)
 			}
 			return files
 		}
-		pkg, err := doc.NewFromFiles(fset, parse(words[2]), path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		pkg := must(doc.NewFromFiles(fset, parse(words[2]), path))(t)
 		if len(pkg.Consts)+len(pkg.Vars)+len(pkg.Funcs)+len(pkg.Types) == 0 {
 			continue // only tests
 		}
@@ -83,10 +77,7 @@ func TestEveryExportedFieldHasACommentAndEveryPackageAnExample(t *testing.T) {
 
 // The defaults of the durations are those of the variables.
 func TestThePageOfTheLibraryListsTheOptionsAndTheirDefaults(t *testing.T) {
-	defaults, err := worker.FromEnv(func(name string) (string, bool) { return "iam", name == "TASK_AUTH" })
-	if err != nil {
-		t.Fatal(err)
-	}
+	defaults := must(worker.FromEnv(func(name string) (string, bool) { return "iam", name == "TASK_AUTH" }))(t)
 	_, table, _ := strings.Cut(read(t, "library.md"), "\n| option | default | |\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	rows := map[string]string{}

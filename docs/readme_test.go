@@ -35,16 +35,10 @@ func follow(t *testing.T, sections ...string) (folder string, calls [][]string) 
 	t.Helper()
 	folder = t.TempDir()
 	bin, log := filepath.Join(folder, "bin"), filepath.Join(folder, "calls")
-	if err := os.CopyFS(filepath.Join(folder, "deploy"), os.DirFS("../deploy")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(bin, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.CopyFS(filepath.Join(folder, "deploy"), os.DirFS("../deploy")))
+	check(t, os.Mkdir(bin, 0o755))
 	for _, name := range []string{"gcloud", "go", "terraform", "taskguard", "curl", "openssl", "git"} {
-		if err := os.WriteFile(filepath.Join(bin, name), []byte(fakeProgram), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(filepath.Join(bin, name), []byte(fakeProgram), 0o755))
 	}
 	script := "set -euo pipefail\n"
 	for _, name := range sections {
@@ -183,9 +177,7 @@ func TestTheREADMEEnablesTelemetryAsTheModuleDoes(t *testing.T) {
 // The names in the files are those of all other tests, so these are others.
 func TestTheREADMEPutsItsNamesIntoTheFilesAndKeepsTheOriginals(t *testing.T) {
 	folder := t.TempDir()
-	if err := os.CopyFS(filepath.Join(folder, "deploy"), os.DirFS("../deploy")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.CopyFS(filepath.Join(folder, "deploy"), os.DirFS("../deploy")))
 	script := "set -eu; PROJECT=theirs NUMBER=7 REGION=us-east1 WORKER_IMAGE=us/w@sha256:1 DOCLOCK_IMAGE=us/d@sha256:2\n" +
 		strings.Join(regexp.MustCompile(`(?m)^(sed -i|rm deploy).*\n`).FindAllString(string(readDeploy(t, "README.md")), -1), "")
 	cmd := exec.CommandContext(t.Context(), "bash", "-c", script)

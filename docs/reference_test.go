@@ -22,10 +22,7 @@ import (
 // section is what reference.md has under a heading, up to the next of any level.
 func section(t *testing.T, heading string) string {
 	t.Helper()
-	page, err := os.ReadFile("reference.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must(os.ReadFile("reference.md"))(t)
 	_, after, found := strings.Cut(string(page), "\n"+heading+"\n")
 	if !found {
 		t.Fatalf("reference.md has no %q", heading)
@@ -106,10 +103,7 @@ var (
 func TestTheReferenceHasTheRoutes(t *testing.T) {
 	code := map[string]bool{}
 	for _, path := range []string{"../internal/delivery/server.go", "../internal/delivery/guard.go", "../internal/lifecycle/lifecycle.go", "../internal/doclock/server.go"} {
-		src, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		src := must(os.ReadFile(path))(t)
 		for _, r := range route.FindAllStringSubmatch(string(src), -1) {
 			code[r[1]+" "+r[2]] = true
 		}
@@ -117,10 +111,7 @@ func TestTheReferenceHasTheRoutes(t *testing.T) {
 			code["POST "+r[1]] = true
 		}
 	}
-	text, err := os.ReadFile("reference.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile("reference.md"))(t)
 	page := map[string]bool{}
 	for _, r := range routed.FindAllStringSubmatch(string(text), -1) {
 		page[r[1]+" "+r[2]] = true
@@ -169,10 +160,7 @@ var codeLiteral = regexp.MustCompile(`(?:Code\w+\s+=|code(?:, reason)? :?=|code,
 func TestTheReferenceHasTheCodesOfErrors(t *testing.T) {
 	code := map[string]bool{}
 	for _, path := range []string{"../orchestrator/errors.go", "../internal/delivery/guard.go", "../lease/analysislock/analysislock.go", "../lease/analysislock/operator.go"} {
-		src, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		src := must(os.ReadFile(path))(t)
 		for _, c := range codeLiteral.FindAllStringSubmatch(string(src), -1) {
 			code[c[1]] = true
 		}

@@ -41,10 +41,7 @@ func TestEveryRequirementNamesATestThatExists(t *testing.T) {
 			}
 		}
 	}
-	page, err := os.ReadFile("SEEDS.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must(os.ReadFile("SEEDS.md"))(t)
 	shown := map[string]int{}
 	for line := range strings.Lines(string(page)) {
 		id := requirement.FindStringSubmatch(line)

@@ -80,6 +80,7 @@ func TestEveryPageHasBothThemesAndFitsASmallScreen(t *testing.T) {
 			}
 			grounds[b.Eval(`getComputedStyle(document.body).backgroundColor`)] = true
 		}
+		b.Is(`[...document.querySelectorAll('.failure .message')].every((e) => e.lastElementChild.getBoundingClientRect().bottom <= e.getBoundingClientRect().bottom)`) // its end is visible
 		if len(grounds) != 2 {
 			t.Errorf("%s: both themes have the background %v", page.name, grounds)
 		}

@@ -109,10 +109,7 @@ func (s *site) start(port string) {
 
 func listen(t *testing.T, address string) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(net.Listen("tcp", address))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -130,10 +127,7 @@ func serveTasks(t *testing.T, queue string) (address string) {
 	}
 	defer conn.Close() //nolint:errcheck // nothing is under way
 	location, _, _ := strings.Cut(queue, "/queues/")
-	_, err = cloudtaskspb.NewCloudTasksClient(conn).CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: queue}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(cloudtaskspb.NewCloudTasksClient(conn).CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: queue}}))(t)
 	return l.Addr().String()
 }
 

@@ -46,14 +46,8 @@ func (s *Site) serve(address string) {
 		name, value, _ := strings.Cut(e, "=")
 		env[name] = value
 	}
-	cfg, err := doclockservice.ParseConfig(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	l, err := (&net.ListenConfig{}).Listen(s.t.Context(), "tcp", address)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	cfg := must(doclockservice.ParseConfig(func(name string) (string, bool) { v, ok := env[name]; return v, ok }))(s.t)
+	l := must((&net.ListenConfig{}).Listen(s.t.Context(), "tcp", address))(s.t)
 	s.URL = "http://" + l.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -84,10 +78,7 @@ func (c Client) Want(t *testing.T, script, want string) {
 // wantEvents waits for these events, the next since the last call.
 func (c Client) wantEvents(t *testing.T, want ...string) {
 	t.Helper()
-	text, err := json.Marshal(want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(json.Marshal(want))(t)
 	next := fmt.Sprintf("events.slice(0, %d)", len(want))
 	for deadline := time.Now().Add(Patience); ; time.Sleep(20 * time.Millisecond) {
 		got, err := c.Eval(next)

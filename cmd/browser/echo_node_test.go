@@ -35,19 +35,14 @@ func findNode(t *testing.T) node {
 	t.Helper()
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := t.TempDir()
-	if err := os.Symlink(examplestest.Modules(t, paths[1], "testdata"), filepath.Join(dir, "node_modules")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Symlink(examplestest.Modules(t, paths[1], "testdata"), filepath.Join(dir, "node_modules")))
 	examplestest.Copy(t, dir, "testdata/package.json", "testdata/client.js", "testdata/node.js")
 	return node{paths[0], dir}
 }
 
 // check runs checkRoom with the bearer tokens of two people.
 func (n node) check(t *testing.T, project, firestore string) {
-	issuer, err := oidc.NewIssuer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	issuer := must(oidc.NewIssuer())(t)
 	keys := httptest.NewServer(issuer)
 	t.Cleanup(keys.Close)
 	s := startEcho(t, "GOOGLE_CLOUD_PROJECT="+project, "FIRESTORE_EMULATOR_HOST="+firestore, "DOCUMENT_LOCK_TTL=1h",
@@ -80,17 +75,9 @@ func (n node) client(t *testing.T, name string) Client {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), n.program, "node.js")
 	cmd.Dir, cmd.Stderr = n.dir, t.Output()
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in := must(cmd.StdinPipe())(t)
+	out := must(cmd.StdoutPipe())(t)
+	check(t, cmd.Start())
 	t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() })
 	lines := bufio.NewReader(out)
 	return Client{Name: name, Eval: func(script string) (string, error) {

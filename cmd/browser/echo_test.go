@@ -52,10 +52,7 @@ var lockPath = regexp.MustCompile(`^/(api/documents/[^/]+/lock|app/|broadcasting
 
 // behindNginx is proxied with the example's configuration.
 func behindNginx(t *testing.T, nginx string, app, locks *url.URL) (origin string) {
-	example, err := os.ReadFile("../../docs/examples/proxy/nginx.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	example := must(os.ReadFile("../../docs/examples/proxy/nginx.conf"))(t)
 	l := httptest.NewServer(nil) // chooses a port
 	l.Close()
 	address := l.Listener.Addr().String()
@@ -65,15 +62,11 @@ func behindNginx(t *testing.T, nginx string, app, locks *url.URL) (origin string
 		config += kind + "_temp_path " + kind + ";\n"
 	}
 	config += strings.NewReplacer("listen 8080", "listen "+address, "127.0.0.1:8000", app.Host, "127.0.0.1:8090", locks.Host, "app/KEY", "app/app-key").Replace(string(example)) + "}\n"
-	if err := os.WriteFile(filepath.Join(dir, "nginx.conf"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(filepath.Join(dir, "nginx.conf"), []byte(config), 0o600))
 	cmd := exec.CommandContext(t.Context(), nginx, "-p", dir, "-c", "nginx.conf")
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Wait() })
 	for deadline := time.Now().Add(Patience); ; time.Sleep(10 * time.Millisecond) {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
@@ -104,14 +97,8 @@ func checkEcho(t *testing.T, project, firestore string, mount func(t *testing.T,
 	allowed, foreign := serve(files), serve(files)
 	s := startEcho(t, "GOOGLE_CLOUD_PROJECT="+project, "FIRESTORE_EMULATOR_HOST="+firestore, "DOCUMENT_LOCK_TTL=1h",
 		"SESSION_SECRET=0123456789abcdef0123456789abcdef", "ALLOWED_ORIGINS="+allowed)
-	locks, err := url.Parse(s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	app, err := url.Parse(serve(files))
-	if err != nil {
-		t.Fatal(err)
-	}
+	locks := must(url.Parse(s.URL))(t)
+	app := must(url.Parse(serve(files)))(t)
 	under := mount(t, app, locks)
 	client := func(origin, base, options string) Client {
 		t.Helper()

@@ -80,14 +80,8 @@ type lockSite struct {
 func newLockSite(t *testing.T, ttl time.Duration) *lockSite {
 	t.Helper()
 	rooms := newRooms(t)
-	locks, err := documentlock.New(rooms, ttl)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sessions, err := doclock.NewCookies([]byte(strings.Repeat("secret", 6)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	locks := must(documentlock.New(rooms, ttl))(t)
+	sessions := must(doclock.NewCookies([]byte(strings.Repeat("secret", 6))))(t)
 	work, stop := context.WithCancel(context.Background())
 	feed := documentlock.NewFeed(locks, rooms, nil)
 	var running sync.WaitGroup
@@ -121,14 +115,8 @@ func newRooms(t *testing.T) *repo.Rooms {
 	t.Helper()
 	store := firestore.NewServer(firestore.Options{})
 	t.Cleanup(store.Close)
-	conn, err := store.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	rooms, err := repo.OpenRooms(context.Background(), "browser", repo.Options{}, option.WithGRPCConn(conn))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(store.Dial())(t)
+	rooms := must(repo.OpenRooms(context.Background(), "browser", repo.Options{}, option.WithGRPCConn(conn)))(t)
 	t.Cleanup(func() {
 		if err := rooms.Close(); err != nil {
 			t.Error(err)
@@ -164,9 +152,7 @@ func (s *lockSite) free(t *testing.T, room string) {
 // hold takes the room for another owner.
 func (s *lockSite) hold(t *testing.T, room string) {
 	t.Helper()
-	if _, err := s.locks.Acquire(t.Context(), room, "another"); err != nil {
-		t.Fatal(err)
-	}
+	must(s.locks.Acquire(t.Context(), room, "another"))(t)
 }
 
 // unlock frees the room as an operator does.
@@ -236,9 +222,7 @@ func (b *tab) want(script, want string) {
 func (b *tab) wantEvents(want ...string) {
 	b.T.Helper()
 	var all []event
-	if err := json.Unmarshal([]byte(b.Eval(`events`)), &all); err != nil {
-		b.T.Fatal(err)
-	}
+	check(b.T, json.Unmarshal([]byte(b.Eval(`events`)), &all))
 	got := make([]string, len(all))
 	for i := range all {
 		got[i] = all[i].brief()

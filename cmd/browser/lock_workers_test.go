@@ -55,9 +55,7 @@ func TestTheWorkersRunInABundleAndFromAnotherOrigin(t *testing.T) {
 		"app.html": `<!doctype html><script type="module" src="app.min.js"></script>`,
 		"app.js":   `import * as locks from './locks.js'; fetch('/started'); globalThis.events = []; globalThis.locks = locks;`,
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	bundle := exec.CommandContext(t.Context(), paths[0], filepath.Join(examplestest.Modules(t, paths[1], web+"testdata"), "esbuild-wasm", "bin", "esbuild"),
 		"app.js", "--bundle", "--minify", "--format=esm", "--keep-names", "--target=es2016", "--outfile=app.min.js")

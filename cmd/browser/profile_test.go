@@ -86,10 +86,7 @@ func NewProfile(t *testing.T) *Profile {
 		t.Fatalf("starting Chromium: %v", shared.err)
 	}
 	chromium := chromedp.FromContext(p.ctx).Browser
-	created, err := cdp.Call(p.ctx, chromium, target.CreateBrowserContext, target.CreateBrowserContextParams{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	created := must(cdp.Call(p.ctx, chromium, target.CreateBrowserContext, target.CreateBrowserContextParams{}))(t)
 	id := created.BrowserContextID
 	t.Cleanup(func() {
 		if _, err := cdp.Call(p.ctx, chromium, target.DisposeBrowserContext, target.DisposeBrowserContextParams{BrowserContextID: id}); err != nil {
@@ -116,7 +113,5 @@ func (p *Profile) In(t *testing.T) *Profile { return &Profile{t, p.process, p.id
 // Kill ends the profile's Chromium as a crash does.
 func (p *Profile) Kill() {
 	p.t.Helper()
-	if err := chromedp.FromContext(p.process.ctx).Browser.Process().Kill(); err != nil {
-		p.t.Fatal(err)
-	}
+	check(p.t, chromedp.FromContext(p.process.ctx).Browser.Process().Kill())
 }

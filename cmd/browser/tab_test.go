@@ -62,9 +62,7 @@ func (b *Tab) Do(steps ...chromedp.Action[chromedp.Void]) {
 	b.T.Helper()
 	ctx, done := context.WithTimeout(b.Ctx, Patience)
 	defer done()
-	if err := chromedp.Do(ctx, steps...); err != nil {
-		b.T.Fatal(err)
-	}
+	check(b.T, chromedp.Do(ctx, steps...))
 }
 
 // Call runs a command of the DevTools protocol in b.
@@ -72,10 +70,7 @@ func Call[P, R any](b *Tab, command cdp.Command[P, R], params P) R {
 	b.T.Helper()
 	ctx, done := context.WithTimeout(b.Ctx, Patience)
 	defer done()
-	result, err := chromedp.Call(ctx, command, params)
-	if err != nil {
-		b.T.Fatal(err)
-	}
+	result := must(chromedp.Call(ctx, command, params))(b.T)
 	return result
 }
 
@@ -170,7 +165,22 @@ func (b *Tab) CheckLayout(name string) {
 	size := Call(b, page.GetLayoutMetrics, cdp.Empty{}).CSSContentSize
 	picture := Call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{
 		CaptureBeyondViewport: &beyond, Clip: &page.Viewport{Width: size.Width, Height: size.Height, Scale: 1}})
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), picture.Data, 0o600); err != nil {
-		b.T.Fatal(err)
+	check(b.T, os.WriteFile(filepath.Join(dir, name+".png"), picture.Data, 0o600))
+}
+
+// check fails the test on an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must returns the value of a call that has to succeed.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
 	}
 }

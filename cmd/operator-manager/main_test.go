@@ -78,10 +78,7 @@ func (t terminal) refuses(want string, args ...string) {
 // program is the same command as a process of its own, as a shell starts it.
 func (t terminal) program(args ...string) *exec.Cmd {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := must(os.Executable())(t)
 	return t.in(exec.Command(exe, append(t.flags, args...)...))
 }
 
@@ -154,20 +151,13 @@ func TestWrongUsageIsReportedOnce(t *testing.T) {
 func TestAStateThatCannotBeWrittenIsAClearError(t *testing.T) { // O8
 	x := open(t, newState(t), "1")
 	x.prints("かなを割り当てました", "assign", "kana")
-	guard, err := os.Open(x.flags[3] + ".guard")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Flock(int(guard.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	guard := must(os.Open(x.flags[3] + ".guard"))(t)
+	check(t, syscall.Flock(int(guard.Fd()), syscall.LOCK_EX))
 	if got := x.run("release"); got.code != 1 || got.out != "" ||
 		!strings.HasPrefix(got.err, "エラー: 状態ファイルを更新できませんでした: ") || !strings.Contains(got.err, "another program holds "+guard.Name()) {
 		t.Errorf("%+v", got)
 	}
-	if err := guard.Close(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, guard.Close())
 	x.prints("かなを割り当てました", "assign")
 	denied := new(call).message(fmt.Errorf("x: %w", syscall.EACCES))
 	if want := "状態ファイルを読み書きする権限がありません: x: permission denied"; denied != want {
@@ -238,9 +228,7 @@ func japanese(text string) bool {
 func operatorsEnglish(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "o.json")
-	if err := os.WriteFile(path, []byte(`{"operators":[{"id":"kana","name":"かな"},{"id":"x"}]}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(path, []byte(`{"operators":[{"id":"kana","name":"かな"},{"id":"x"}]}`), 0o600))
 	return path
 }
 
@@ -253,9 +241,7 @@ func TestWithoutAListTheSeedsOperatorsAreBuiltIn(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 	x.env["OPERATORS_FILE"] = filepath.Join(t.TempDir(), "o.json")
-	if err := os.WriteFile(x.env["OPERATORS_FILE"], []byte(`{"operatorTimeout": 3600000}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(x.env["OPERATORS_FILE"], []byte(`{"operatorTimeout": 3600000}`), 0o600))
 	x.prints("つくよみちゃんを割り当てました", "assign", "tsukuyomi")
 	if o, timeout, err := readOperators(x.env["OPERATORS_FILE"]); err != nil || len(o) != 6 || timeout != time.Hour {
 		t.Errorf("%v, %v, %v", o, timeout, err)
@@ -275,9 +261,7 @@ func TestASessionIsNamedByFlagOrTerminal(t *testing.T) { // O4
 func TestTextOfFilesIsEscapedForTheTerminal(t *testing.T) {
 	x := open(t, newState(t), "1")
 	x.flags[1] = filepath.Join(t.TempDir(), "o.json")
-	if err := os.WriteFile(x.flags[1], []byte(`{"operators":[{"id":"a\u001b[2J","name":"n\u202e\n"}]}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(x.flags[1], []byte(`{"operators":[{"id":"a\u001b[2J","name":"n\u202e\n"}]}`), 0o600))
 	x.prints(`利用可能なオペレータ: a\x1b[2J`, "available")
 	x.prints(`n\u202e\nを割り当てました`, "assign")
 	y := open(t, x.flags[3], "2")
@@ -306,5 +290,22 @@ func TestTheDefaultStateFileIsInTmp(t *testing.T) { // O3, R10
 	info, err := os.Stat(path)
 	if code != 0 || err != nil || info.Mode() != 0o600 {
 		t.Errorf("%d, %v, %v", code, info, err)
+	}
+}
+
+// check fails the test on an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must returns the value of a call that has to succeed.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
 	}
 }

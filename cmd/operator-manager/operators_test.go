@@ -17,9 +17,7 @@ func TestAnInvalidFileOfOperatorsShowsAnExample(t *testing.T) {
 		x := open(t, newState(t), "1")
 		x.flags[1] = filepath.Join(t.TempDir(), "o.json")
 		if name != "missing" {
-			if err := os.WriteFile(x.flags[1], []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			check(t, os.WriteFile(x.flags[1], []byte(content), 0o600))
 		}
 		got := x.run("available")
 		if got.code != 2 || got.out != "" || strings.Count(got.err, "エラー") != 1 || !strings.Contains(got.err, x.flags[1]) || !strings.Contains(got.err, operatorsExample) {
@@ -33,9 +31,7 @@ func TestTheFileOfOperatorsIsFoundByFlagEnvironmentOrFolder(t *testing.T) {
 	x.flags = x.flags[2:]
 	x.prints("かなを割り当てました", "assign", "kana") // operators.json is in this folder
 	x.env["OPERATORS_FILE"] = filepath.Join(t.TempDir(), "o.json")
-	if err := os.WriteFile(x.env["OPERATORS_FILE"], []byte(operatorsExample), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(x.env["OPERATORS_FILE"], []byte(operatorsExample), 0o600))
 	x.prints("利用可能なオペレータ: tsukuyomi", "available")
 	x.prints("利用可能なオペレータ: tsukuyomi, angie, alma, akane, dia, kana", "available", "--operators", "operators.json")
 }
@@ -46,9 +42,7 @@ func TestTheTimeoutOfTheFileCounts(t *testing.T) { // O6
 		t.Errorf("the sample: %v, %v, %v", o, timeout, err)
 	}
 	path := filepath.Join(t.TempDir(), "o.json")
-	if err := os.WriteFile(path, []byte(`{"operators":[{"id":"kana"}],"operatorTimeout":1}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(path, []byte(`{"operators":[{"id":"kana"}],"operatorTimeout":1}`), 0o600))
 	state := newState(t)
 	one, two := open(t, state, "1st"), open(t, state, "2nd")
 	one.flags[1], two.flags[1] = path, path

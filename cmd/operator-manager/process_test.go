@@ -15,20 +15,12 @@ import (
 func TestWithoutATerminalsNameTheShellIsTheSession(t *testing.T) { // O4, O9
 	x := open(t, newState(t), "")
 	delete(x.env, "TERM_SESSION_ID")
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := must(os.Executable())(t)
 	script := `"$0" "$@" assign kana && "$0" "$@" assign && "$0" "$@" status && read line`
 	shell := x.in(exec.Command("sh", append([]string{"-c", script, exe}, x.flags...)...))
-	stdin, err := shell.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	stdin := must(shell.StdinPipe())(t)
 	out, err := shell.StdoutPipe()
-	if err := errors.Join(err, shell.Start()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(err, shell.Start()))
 	for scan := bufio.NewScanner(out); scan.Scan() && !strings.HasPrefix(scan.Text(), "現在のオペレータ: かな"); {
 	}
 	other := open(t, x.flags[3], "other")
@@ -84,9 +76,7 @@ func TestALiveProcessOfAnotherUserIsDetected(t *testing.T) { // O9
 		t.Error("what lives is dead")
 	}
 	gone := exec.Command("true")
-	if err := gone.Run(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, gone.Run())
 	if alive(gone.Process.Pid) {
 		t.Error("what is dead lives")
 	}

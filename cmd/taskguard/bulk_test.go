@@ -22,15 +22,10 @@ func bulkOutput(t *testing.T, o outcome) (outcomes map[string]string, summary ma
 	lines := strings.Split(strings.TrimSpace(o.out), "\n")
 	for _, line := range lines[:len(lines)-1] {
 		var one struct{ ID, Outcome, Reason string }
-		if err := json.Unmarshal([]byte(line), &one); err != nil {
-			t.Fatal(err)
-		}
+		check(t, json.Unmarshal([]byte(line), &one))
 		outcomes[one.ID] = strings.TrimSpace(one.Outcome + " " + one.Reason)
 	}
-	text, err := json.Marshal(wantKeys(t, lines[len(lines)-1], "summary")["summary"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(json.Marshal(wantKeys(t, lines[len(lines)-1], "summary")["summary"]))(t)
 	return outcomes, wantKeys(t, string(text), "matched", "changed", "skipped", "failed", "dry_run")
 }
 

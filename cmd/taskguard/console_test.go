@@ -15,14 +15,8 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
-
-	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/emulatortest"
@@ -55,10 +49,7 @@ func consoleOf(t *testing.T, env vars, flags ...string) (address string, log *em
 // its target.
 func browse(t *testing.T, method, target, body string, header ...string) (code int, text string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(http.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body)))(t)
 	r.Header.Set("Sec-Fetch-Site", "same-origin")
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	for i := 0; i < len(header); i += 2 {
@@ -166,63 +157,21 @@ func TestTheConsoleUnlocksAndRequeuesAsTheCommandsDo(t *testing.T) {
 			t.Errorf("no %q in %s", part, log)
 		}
 	}
-}
 
-// tasks is a Cloud Tasks whose bookings have the outcome of book.
-type tasks struct {
-	cloudtaskspb.UnimplementedCloudTasksServer
-	book func() error
-}
-
-// CreateTask implements cloudtaskspb.CloudTasksServer.
-func (s tasks) CreateTask(_ context.Context, r *cloudtaskspb.CreateTaskRequest) (*cloudtaskspb.Task, error) {
-	return r.GetTask(), s.book()
-}
-
-// withBooking is env with such a queue.
-func withBooking(t *testing.T, env vars, book func() error) vars {
-	t.Helper()
-	l, server := listen(t), grpc.NewServer()
-	cloudtaskspb.RegisterCloudTasksServer(server, tasks{book: book})
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(l) })
-	t.Cleanup(func() { server.Stop(); serving.Wait() })
-	env["TASK_QUEUE"], env["TASK_TARGET_URL"], env["CLOUD_TASKS_EMULATOR_HOST"] = queueName, "http://127.0.0.1:1", l.Addr().String()
-	return env
-}
-
-func TestABookingThatFailsIsLoggedAndCanBeRepeatedOnThePage(t *testing.T) {
-	t.Parallel()
-	var outcome error
-	env := withBooking(t, store(t), func() error { return outcome })
-	locked(t, analyses(t, env), "x")
-	address, log, _ := consoleOf(t, env, "--port", "0", "--write")
-	outcome = status.Error(codes.PermissionDenied, "not yours")
-	if code, text := confirm(t, address, "unlock", "x"); code != http.StatusBadGateway || !strings.Contains(text, `href="/unlock?id=x"`) {
-		t.Errorf("%d %s", code, text)
-	}
-	for _, part := range []string{"changed by an operator", "no delivery is booked", "not yours", "analysis_id=x", "by="} {
-		if !strings.Contains(log.String(), part) {
-			t.Errorf("no %q in %s", part, log)
-		}
-	}
-	outcome = nil
-	if code, text := confirm(t, address, "unlock", "x"); code != http.StatusOK || !strings.Contains(text, "A delivery is booked.") {
-		t.Errorf("once more: %d %s", code, text)
+	q := newQueue(t)
+	locked(t, analyses(t, q.env), "y")
+	address, log, _ = consoleOf(t, q.env.with("TASK_QUEUE", queueName+"-missing"), "--port", "0", "--write")
+	code, text := confirm(t, address, "unlock", "y")
+	if code != http.StatusBadGateway || !strings.Contains(text, `href="/unlock?id=y"`) || !strings.Contains(log.String(), `msg="no delivery is booked" command=unlock analysis_id=y by=`) {
+		t.Errorf("unlock without its queue: %d %s\n%s", code, text, log)
 	}
 }
 
 // signer is an identity proxy: a page with its key, and tokens signed with it.
 func signer(t *testing.T) (keysURL string, token func(audience, email string) string) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	point, err := key.PublicKey.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	point := must(key.PublicKey.Bytes())(t)
 	b64 := base64.RawURLEncoding.EncodeToString
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprintf(w, `{"keys":[{"alg":"ES256","crv":"P-256","kid":"k","kty":"EC","use":"sig","x":%q,"y":%q}]}`, b64(point[1:33]), b64(point[33:]))

@@ -97,30 +97,20 @@ func TestNoProcessOutlivesTheDemo(t *testing.T) {
 	}{"Ctrl-C": {syscall.SIGINT, cli.ExitInterrupted}, "SIGKILL": {syscall.SIGKILL, -1}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			self, err := os.Executable()
-			if err != nil {
-				t.Fatal(err)
-			}
+			self := must(os.Executable())(t)
 			out, cmd := &emulatortest.Log{}, exec.CommandContext(t.Context(), self, "demo")
 			cmd.Dir, cmd.Stdout, cmd.Stderr = t.TempDir(), out, out
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			check(t, cmd.Start())
 			eventually(t, "two runs at once", func() bool { return strings.Count(out.String(), "runs on") >= 2 })
 			var pids []int
 			for _, w := range regexp.MustCompile(`, process (\d+)`).FindAllStringSubmatch(out.String(), -1) {
-				pid, err := strconv.Atoi(w[1])
-				if err != nil {
-					t.Fatal(err)
-				}
+				pid := must(strconv.Atoi(w[1]))(t)
 				pids = append(append(pids, pid), children(t, pid)...)
 			}
 			if len(pids) < 3+1 {
 				t.Errorf("three workers and an analyzer are wanted, got %v", pids)
 			}
-			if err := cmd.Process.Signal(tc.signal); err != nil {
-				t.Fatal(err)
-			}
+			check(t, cmd.Process.Signal(tc.signal))
 			_ = cmd.Wait() // the exit code is checked
 			if got := cmd.ProcessState.ExitCode(); got != tc.code {
 				t.Errorf("exit %d, want %d\n%s", got, tc.code, out)
@@ -145,10 +135,7 @@ func children(t *testing.T, pid int) (pids []int) {
 		t.Fatal(err)
 	}
 	for _, field := range bytes.Fields(out) {
-		child, err := strconv.Atoi(string(field))
-		if err != nil {
-			t.Fatal(err)
-		}
+		child := must(strconv.Atoi(string(field)))(t)
 		pids = append(pids, child)
 	}
 	return pids

@@ -16,10 +16,7 @@ const shippedFiles = "../../deploy/"
 // variant is a shipped file with one text replaced.
 func variant(t *testing.T, name, old, replacement string) string {
 	t.Helper()
-	data, err := os.ReadFile(shippedFiles + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must(os.ReadFile(shippedFiles + name))(t)
 	if !bytes.Contains(data, []byte(old)) {
 		t.Fatalf("%s lacks %q", name, old)
 	}
@@ -29,9 +26,7 @@ func variant(t *testing.T, name, old, replacement string) string {
 func wrote(t *testing.T, name string, data []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(path, data, 0o600))
 	return path
 }
 

@@ -39,16 +39,10 @@ func terminal(t *testing.T) (ours, theirs *os.File) {
 func onTerminal(t *testing.T, script string) (ours *os.File, _ <-chan string) {
 	t.Helper()
 	ours, theirs := terminal(t)
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := must(os.Executable())(t)
 	attr := &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
 	env := append(os.Environ(), "GOOGLE_CLOUD_PROJECT=", "FIRESTORE_EMULATOR_HOST=", "TASKGUARD="+exe)
-	p, err := os.StartProcess("/bin/sh", []string{"sh", "-c", script}, &os.ProcAttr{Files: []*os.File{theirs, theirs, theirs}, Sys: attr, Env: env})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must(os.StartProcess("/bin/sh", []string{"sh", "-c", script}, &os.ProcAttr{Files: []*os.File{theirs, theirs, theirs}, Sys: attr, Env: env}))(t)
 	t.Cleanup(func() { _ = p.Kill(); _, _ = p.Wait() }) // if it still lives
 	lines := make(chan string, 100)
 	go func() {
@@ -68,9 +62,7 @@ func act(t *testing.T, ours *os.File, lines <-chan string, steps []step) {
 	t.Helper()
 	for _, s := range steps {
 		awaitLine(t, lines, s.want)
-		if _, err := ours.WriteString(s.send); err != nil {
-			t.Fatal(err)
-		}
+		must(ours.WriteString(s.send))(t)
 	}
 }
 

@@ -25,20 +25,14 @@ import (
 func rooms(t *testing.T, env vars) *repo.Rooms {
 	t.Helper()
 	t.Setenv("FIRESTORE_EMULATOR_HOST", env["FIRESTORE_EMULATOR_HOST"])
-	r, err := repo.OpenRooms(t.Context(), env["GOOGLE_CLOUD_PROJECT"], repo.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(repo.OpenRooms(t.Context(), env["GOOGLE_CLOUD_PROJECT"], repo.Options{}))(t)
 	t.Cleanup(func() { _ = r.Close() })
 	return r
 }
 
 func TestHoldEndsItsCommandWhenAnotherTakesTheRoomByForce(t *testing.T) {
 	env, dir := store(t), t.TempDir()
-	locks, err := documentlock.New(rooms(t, env), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	locks := must(documentlock.New(rooms(t, env), 0))(t)
 	for name, c := range map[string]struct{ script, ended string }{
 		"a command that ends":            {`trap 'echo asked; exit 9' TERM; echo $PROJECT_LOCK_STRATEGY; while :; do sleep 0.05; done`, "exit status 9"},
 		"a command that ignores SIGTERM": {`trap 'echo asked' TERM; echo $PROJECT_LOCK_STRATEGY; while :; do sleep 0.05; done`, "killed"},
@@ -55,9 +49,7 @@ func TestHoldEndsItsCommandWhenAnotherTakesTheRoomByForce(t *testing.T) {
 			if broken, err := locks.Break(t.Context(), "p:project"); err != nil || !broken {
 				t.Fatalf("%t, %v", broken, err)
 			}
-			if _, err := locks.Acquire(t.Context(), "p:project", "browser"); err != nil {
-				t.Fatal(err)
-			}
+			must(locks.Acquire(t.Context(), "p:project", "browser"))(t)
 			if got := h.end(t, 1, "lease-stale", c.ended); got != "asked\n" {
 				t.Errorf("the command printed %q; want asked", got)
 			}
@@ -73,13 +65,8 @@ func TestHoldEndsItsCommandWhenAnotherTakesTheRoomByForce(t *testing.T) {
 
 func TestHoldIsDeniedWhileABrowserEdits(t *testing.T) {
 	env, dir := store(t), t.TempDir()
-	locks, err := documentlock.New(rooms(t, env), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := locks.Acquire(t.Context(), "p:project", "browser"); err != nil {
-		t.Fatal(err)
-	}
+	locks := must(documentlock.New(rooms(t, env), 0))(t)
+	must(locks.Acquire(t.Context(), "p:project", "browser"))(t)
 	h := startHold(t, env, "--dir", dir, "--", "echo", "never")
 	if out := h.end(t, 1, "project p is locked by another program or browser (in Firestore, room p:project) until 2", "--wait 10m (acquire-denied)"); out != "" {
 		t.Errorf("the command ran: %q", out)
@@ -92,9 +79,7 @@ func TestProcessesThatTheCommandLeavesRunningAreEndedBeforeTheRelease(t *testing
 	script := fmt.Sprintf(`(trap 'ls %q; exit' TERM; echo up; while :; do sleep 0.05; done) & read x; exit 4`, filepath.Join(dir, "project", ".lock"))
 	h := startHold(t, vars{}, "--dir", dir, "--", "sh", "-c", script)
 	h.line(t)
-	if _, err := io.WriteString(h.in, "go\n"); err != nil {
-		t.Fatal(err)
-	}
+	must(io.WriteString(h.in, "go\n"))(t)
 	if out := h.end(t, 4, "left running"); !strings.HasSuffix(out, "/project/.lock\n") {
 		t.Errorf("%q; want the lock still there when it was asked to end", out)
 	}
@@ -114,9 +99,7 @@ func TestHoldThatWasStoppedForLongerThanItsLockEndsItsCommand(t *testing.T) {
 	})
 	other := startHold(t, vars{}, "--dir", dir, "--wait", "20s", "--", "sh", "-c", "echo mine; cat")
 	other.line(t)
-	if err := h.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	check(t, h.Process.Signal(syscall.SIGCONT))
 	if got := h.end(t, 1, "lease-stale"); got != "asked\n" {
 		t.Errorf("the command printed %q; want asked", got)
 	}
@@ -131,18 +114,10 @@ func TestAfterHoldWasKilledTheLockExpires(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	h := startHold(t, vars{}, "--dir", dir, "--ttl", "1s", "--", "sh", "-c", "echo up $$; exec sleep 1000")
-	pid, err := strconv.Atoi(strings.TrimPrefix(h.line(t), "up "))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	pid := must(strconv.Atoi(strings.TrimPrefix(h.line(t), "up ")))(t)
+	check(t, h.Process.Kill())
 	_ = h.Wait() // killed
-	l, err := projectlock.New(projectlock.Config{Project: "p", Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(projectlock.New(projectlock.Config{Project: "p", Dir: dir}))(t)
 	if _, err := l.Acquire(context.Background(), projectlock.AcquireOptions{Wait: 10 * time.Second}); err != nil {
 		t.Error(err)
 	}

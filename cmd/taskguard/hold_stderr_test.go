@@ -38,14 +38,9 @@ func appears(t *testing.T, dir, pattern string) string {
 // guarded calls do while no hold renews its lock.
 func guarded(t *testing.T, dir string, do func() error) {
 	t.Helper()
-	guard, err := os.OpenFile(filepath.Join(dir, "project", ".lock.guard"), os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	guard := must(os.OpenFile(filepath.Join(dir, "project", ".lock.guard"), os.O_RDWR, 0))(t)
 	defer func() { _ = guard.Close() }()
-	if err := errors.Join(syscall.Flock(int(guard.Fd()), syscall.LOCK_EX), do()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(syscall.Flock(int(guard.Fd()), syscall.LOCK_EX), do()))
 }
 
 // The command ends with the lock, and hold with the command, also where hold cannot write
@@ -63,10 +58,7 @@ func TestHoldEndsItsCommandAlthoughItsStandardErrorIsBlockedOrClosed(t *testing.
 				dir := t.TempDir()
 				script := fmt.Sprintf(`exec 2>/dev/null; trap 'echo asked >"%[1]s/asked"; exit 9' TERM; echo $$ >"%[1]s/up"; while :; do sleep 0.05; done`, dir)
 				h := startHoldTo(t, w, vars{}, append(append([]string{"--dir", dir, "--ttl", "6s"}, flags...), "--", "sh", "-c", script)...)
-				pid, err := strconv.Atoi(appears(t, dir, "up"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				pid := must(strconv.Atoi(appears(t, dir, "up")))(t)
 				t.Cleanup(func() { _ = syscall.Kill(-pid, syscall.SIGKILL) }) // if it still lives
 				filled := make(chan struct{})
 				go func() { // fills the pipe, and then blocks
@@ -96,23 +88,16 @@ func TestHoldEndsItsCommandAlthoughItsStandardErrorIsBlockedOrClosed(t *testing.
 
 func TestHoldForwardsNoSignalThatItIgnores(t *testing.T) {
 	t.Parallel()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := must(os.Executable())(t)
 	dir := t.TempDir()
 	// The script does what nohup does. Without it the signal would end the command.
 	script := fmt.Sprintf(`trap '' HUP; exec %q hold --project p --dir %q -- sh -c 'echo up >"%[2]s/up"; sleep 1; echo end >"%[2]s/end"'`, exe, dir)
 	cmd := exec.Command("sh", "-c", script)
 	cmd.Env = append(os.Environ(), "GOOGLE_CLOUD_PROJECT=", "FIRESTORE_EMULATOR_HOST=")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, cmd.Start())
 	appears(t, dir, "up")
-	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	check(t, cmd.Process.Signal(syscall.SIGHUP))
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v; want the command to finish", err)
 	}

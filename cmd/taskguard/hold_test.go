@@ -34,10 +34,7 @@ func startHold(t *testing.T, env vars, args ...string) *held {
 // startHoldTo is startHold with a standard error; nil: h.errs.
 func startHoldTo(t *testing.T, stderr *os.File, env vars, args ...string) *held {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := must(os.Executable())(t)
 	h := &held{Cmd: exec.Command(exe, append([]string{"hold", "--project", "p"}, args...)...)}
 	h.Env = os.Environ()
 	for _, name := range []string{"GOOGLE_CLOUD_PROJECT", "FIRESTORE_EMULATOR_HOST"} {
@@ -56,9 +53,7 @@ func startHoldTo(t *testing.T, stderr *os.File, env vars, args ...string) *held 
 		t.Fatal(err)
 	}
 	h.out = bufio.NewReader(out)
-	if err := h.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, h.Start())
 	t.Cleanup(func() { _ = h.Process.Kill(); _ = h.Wait() }) // if it still lives
 	return h
 }
@@ -96,9 +91,7 @@ func (h *held) end(t *testing.T, code int, parts ...string) string {
 func TestHoldExitsAsItsCommandDoes(t *testing.T) {
 	t.Parallel()
 	plain := filepath.Join(t.TempDir(), "plain")
-	if err := os.WriteFile(plain, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(plain, []byte("x"), 0o600))
 	for name, c := range map[string]struct {
 		args   []string
 		code   int
@@ -137,9 +130,7 @@ func TestHoldPassesStreamsAndEnvironmentThrough(t *testing.T) {
 		Token int64
 	}
 	data, err := os.ReadFile(filepath.Join(dir, "project", ".lock"))
-	if err := errors.Join(err, json.Unmarshal(data, &record)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(err, json.Unmarshal(data, &record)))
 	if want := []string{"file-lock", record.UUID, strconv.FormatInt(record.Token, 10)}; strings.Join(words, " ") != strings.Join(want, " ") {
 		t.Errorf("environment %q; want %q", words, want)
 	}
@@ -166,9 +157,7 @@ func TestHoldForwardsSignalsToTheWholeGroup(t *testing.T) {
 			if got := h.line(t); got != "up" {
 				t.Fatal(got)
 			}
-			if err := h.Process.Signal(s); err != nil {
-				t.Fatal(err)
-			}
+			check(t, h.Process.Signal(s))
 			if got := h.end(t, 5); got != "got\n" {
 				t.Errorf("the command printed %q; want got", got)
 			}
@@ -183,9 +172,7 @@ func TestASignalEndsTheWaitForTheLock(t *testing.T) {
 	first.line(t)
 	second := startHold(t, vars{}, "--dir", dir, "--wait", "1h", "--json", "--telemetry", "--", "echo", "never")
 	appears(t, dir, "project/autosave/lock-*.jsonl")
-	if err := second.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	check(t, second.Process.Signal(syscall.SIGTERM))
 	if out := second.end(t, 128+15, "interrupted"); out != "" {
 		t.Errorf("the command ran: %q", out)
 	}

@@ -28,9 +28,7 @@ func kinds(t *testing.T) string {
 func orders(t *testing.T, env vars) *repo.Analyses {
 	t.Helper()
 	var all []worker.Kind
-	if err := json.Unmarshal([]byte(kinds(t)), &all); err != nil {
-		t.Fatal(err)
-	}
+	check(t, json.Unmarshal([]byte(kinds(t)), &all))
 	a, err := repo.Open(t.Context(), env["GOOGLE_CLOUD_PROJECT"], repo.Options{Emulator: env["FIRESTORE_EMULATOR_HOST"], Collection: all[1].Collection, Fields: all[1].Fields})
 	if err != nil {
 		t.Fatal(err)
@@ -158,6 +156,8 @@ func TestTheConsoleHasAPageForEachKind(t *testing.T) {
 	page("/", `<a id="kind-analysis" href="/" aria-current="page">analysis</a><a id="kind-order" href="/kind/order/">order</a>`, "shops/s/orders")
 	page("/kind/order/", `href="/kind/order/analysis?id=x"`, "id=a")
 	page("/kind/order/", `<a id="kind-analysis" href="/">analysis</a><a id="kind-order" href="/kind/order/" aria-current="page">order</a>`, `data-poll="/?`)
+	page("/kind/order/", `<bdi>FAILED</bdi> <b>1</b>`, "id=a")
+	page("/kind/order/?q=fa", "id=failed", "id=x")
 	page("/kind/order/?state=PROCESSING", `data-poll="/kind/order/?state=PROCESSING"`, "id=failed")
 	page("/kind/order/failures", `href="/kind/order/failures/requeue?code=c"`, "id=x")
 	if code, text := confirm(t, address, "kind/order/unlock", "x"); code != http.StatusOK || !strings.Contains(text, "Unlocked. A delivery is booked.") {
@@ -166,7 +166,12 @@ func TestTheConsoleHasAPageForEachKind(t *testing.T) {
 	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || !strings.Contains(log.String(), "kind=order") {
 		t.Errorf("%+v, %v: %s", d, err, log)
 	}
-	if got, want := q.booked(t), `/tasks/order {"order":"x"}`; got != want {
+	const requeue = "/kind/order/failures/requeue?code=c"
+	_, text := browse(t, http.MethodGet, address+requeue, "")
+	if _, text = browse(t, http.MethodPost, address+requeue, formOf(text)); !strings.Contains(text, "1 requeued, 0 skipped, 0 failed, 0 left.") {
+		t.Error(text)
+	}
+	if got, want := q.booked(t), `/tasks/order {"order":"failed"}; /tasks/order {"order":"x"}`; got != want {
 		t.Errorf("it books %q, want %q", got, want)
 	}
 	single, _, _ := consoleOf(t, q.env, "--port", "0", "--kind", "order")

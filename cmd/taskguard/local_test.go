@@ -94,10 +94,7 @@ func TestOnALocalCloud(t *testing.T) {
 	})
 
 	t.Run("a worker takes what it exports", func(t *testing.T) {
-		cfg, err := workerservice.ParseConfig(env.with("TASK_AUTH", "none").lookup)
-		if err != nil {
-			t.Fatal(err)
-		}
+		cfg := must(workerservice.ParseConfig(env.with("TASK_AUTH", "none").lookup))(t)
 		if cfg.Options.Queue.Caller != caller || cfg.Options.RunTimeout != 40*time.Second || cfg.Options.Collection != "analyses" || env["LOG_LEVEL"] != "" {
 			t.Errorf("%+v of %v", cfg, env)
 		}
@@ -119,18 +116,13 @@ func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 			eventually(t, want, func() bool { return strings.Contains(progress.String(), want) })
 		}
 	}
-	cfg, err := workerservice.ParseConfig(env.with("TASK_AUTH", "none").lookup)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := must(workerservice.ParseConfig(env.with("TASK_AUTH", "none").lookup))(t)
 	queue, err := taskqueue.Open(t.Context(), taskqueue.Config{Queue: cfg.Options.Queue.Name, TargetURL: cfg.Options.Queue.TargetURL, Caller: cfg.Options.Queue.Caller, EmulatorHost: cfg.Options.Queue.EmulatorHost})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = queue.Close() })
-	if _, err := queue.Book(t.Context(), taskqueue.Task{Name: "invalid", Deadline: time.Minute}); err != nil {
-		t.Fatal(err)
-	}
+	must(queue.Book(t.Context(), taskqueue.Task{Name: "invalid", Deadline: time.Minute}))(t)
 	for _, want := range []string{"y1 READY", "y2 READY", "y3 READY", "the queue delivers at most 1 at once, as MAX_RUNS is 1\n", "; the next attempt is due at 20", "a task without an analysis_id: worker 1 answered 200 bad_request: ", "; it is rejected: the task is deleted\n"} {
 		eventually(t, want, func() bool { return strings.Contains(progress.String(), want) })
 	}
@@ -184,17 +176,9 @@ func killWorker(t *testing.T, progress *emulatortest.Log) {
 	t.Helper()
 	_, after, _ := strings.Cut(progress.String(), "worker 1 serves")
 	_, after, _ = strings.Cut(after, "process ")
-	pid, err := strconv.Atoi(strings.Fields(after)[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	worker, err := os.FindProcess(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := worker.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	pid := must(strconv.Atoi(strings.Fields(after)[0]))(t)
+	worker := must(os.FindProcess(pid))(t)
+	check(t, worker.Kill())
 }
 
 func TestLocalNamesThePortThatIsTaken(t *testing.T) {

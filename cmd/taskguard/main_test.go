@@ -161,10 +161,7 @@ func store(t testing.TB) vars {
 
 func listen(t testing.TB) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", loopback)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(net.Listen("tcp", loopback))(t)
 	return l
 }
 
@@ -179,10 +176,7 @@ func closedPort(t testing.TB) string {
 // analyses opens what env names, as a worker would.
 func analyses(t testing.TB, env vars) *repo.Analyses {
 	t.Helper()
-	a, err := repo.Open(t.Context(), env["GOOGLE_CLOUD_PROJECT"], repo.Options{Emulator: env["FIRESTORE_EMULATOR_HOST"]})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must(repo.Open(t.Context(), env["GOOGLE_CLOUD_PROJECT"], repo.Options{Emulator: env["FIRESTORE_EMULATOR_HOST"]}))(t)
 	t.Cleanup(func() { _ = a.Close() })
 	return a
 }
@@ -190,9 +184,7 @@ func analyses(t testing.TB, env vars) *repo.Analyses {
 // create creates the analysis id.
 func create(t testing.TB, a *repo.Analyses, id string) {
 	t.Helper()
-	if err := a.Create(t.Context(), id, map[string]any{"text": "x"}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, a.Create(t.Context(), id, map[string]any{"text": "x"}))
 }
 
 // locked creates the analysis id and takes its lock.
@@ -220,22 +212,14 @@ func awaitReady(t testing.TB, a *repo.Analyses, id string) (ready analysislock.A
 // put writes a document as another program may: an analysis by its id, another by its path.
 func put(t *testing.T, env vars, id string, fields map[string]any) {
 	t.Helper()
-	if _, err := document(t, env, id).Set(t.Context(), fields); err != nil {
-		t.Fatal(err)
-	}
+	must(document(t, env, id).Set(t.Context(), fields))(t)
 }
 
 // document is one as another program sees it.
 func document(t *testing.T, env vars, id string) *gcp.DocumentRef {
 	t.Helper()
-	conn, err := grpc.NewClient(env["FIRESTORE_EMULATOR_HOST"], grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := gcp.NewClient(t.Context(), env["GOOGLE_CLOUD_PROJECT"], option.WithGRPCConn(conn))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(grpc.NewClient(env["FIRESTORE_EMULATOR_HOST"], grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+	client := must(gcp.NewClient(t.Context(), env["GOOGLE_CLOUD_PROJECT"], option.WithGRPCConn(conn)))(t)
 	t.Cleanup(func() { _ = client.Close() })
 	if !strings.Contains(id, "/") {
 		id = "analyses/" + id
@@ -247,9 +231,7 @@ func document(t *testing.T, env vars, id string) *gcp.DocumentRef {
 func write(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 
@@ -308,4 +290,21 @@ func (f firstLine) Write(p []byte) (int, error) {
 	default:
 	}
 	return len(p), nil
+}
+
+// check fails the test on an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must returns the value of a call that has to succeed.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
 }

@@ -25,10 +25,7 @@ func newQueue(t *testing.T) *testQueue {
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(l) })
 	t.Cleanup(func() { server.Close(); serving.Wait() })
-	conn, err := server.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(server.Dial())(t)
 	client, err := tasksapi.NewClient(context.Background(), option.WithGRPCConn(conn))
 	if err != nil {
 		t.Fatal(err)

@@ -32,10 +32,7 @@ func TestStatusShowsWhoHoldsALockAndNoToken(t *testing.T) {
 	acq := locked(t, a, "held")
 	create(t, a, "free")
 	got := wantKeys(t, objects(t, env, "held")[0], "id", "status", "attempts", "created_at", "updated_at", "started_at", "lock", "history", "input")
-	lock, err := json.Marshal(got["lock"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	lock := must(json.Marshal(got["lock"]))(t)
 	held := wantKeys(t, string(lock), "held", "owner", "expires_at")
 	if held["held"] != true || held["owner"] != acq.Grant.Owner || got["status"] != "PROCESSING" {
 		t.Errorf("%v, want PROCESSING, held by %s", got, acq.Grant.Owner)
@@ -129,10 +126,7 @@ func TestStatusShowsProgressAndTheAttempts(t *testing.T) {
 	if p, _ := one["progress"].(map[string]any); p["fraction"] != 0.426 || p["message"] != "page 3 of 7"+nasty || len(history) != 3 {
 		t.Fatalf("%v", one)
 	}
-	first, err := json.Marshal(history[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must(json.Marshal(history[0]))(t)
 	wantKeys(t, string(first), "attempt", "owner", "started_at", "ended_at", "outcome", "code", "message")
 	wantKeys(t, objects(t, env)[0], "id", "status", "attempts", "started_at", "lock", "progress")
 }
@@ -172,32 +166,6 @@ func TestTheLastErrorIsShownUntilTheAnalysisIsReady(t *testing.T) {
 	}
 	wantKeys(t, lines[1], "id", "status", "attempts", "lock", "error", "last_error")
 	wantKeys(t, lines[2], "id", "status", "attempts", "lock")
-}
-
-func TestStatusUnfinishedListsByAgeWhatIsNotDone(t *testing.T) {
-	t.Parallel()
-	env := store(t)
-	locked(t, analyses(t, env), "a-held")
-	put(t, env, "b-done", map[string]any{"status": "READY", "updatedAt": "2020-01-01T00:00:00.000Z"})
-	put(t, env, "c-dead", map[string]any{
-		"status": "PROCESSING", "updatedAt": "2020-01-02T00:00:00.000Z", "lockOwner": "w/0", "lockToken": 3, "lockExpiresAt": "2020-01-02T00:05:00.000Z",
-		"input": "secret", "result": "secret", "lastError": map[string]any{"code": "flaky", "message": "m"},
-	})
-	put(t, env, "d-old", map[string]any{"status": "QUEUED", "updatedAt": "2020-01-01T00:00:00.000Z"})
-	o := taskguard(t, env, "status", "--unfinished").want(t, cli.ExitDone)
-	rows := strings.Split(strings.TrimSpace(o.out), "\n")
-	for i, want := range []string{"ID ", "d-old ", "c-dead ", "a-held "} {
-		if len(rows) != 4 || !strings.HasPrefix(rows[i], want) {
-			t.Fatalf("want d-old, c-dead, a-held:\n%s", o.out)
-		}
-	}
-	for i, want := range map[int]string{1: "free", 2: " 2020-01-02T00:05:00.000Z", 3: "held by w/1, "} {
-		if !strings.Contains(rows[i], want) {
-			t.Errorf("%q lacks %q", rows[i], want)
-		}
-	}
-	lines := objects(t, env, "--unfinished")
-	wantKeys(t, lines[1], "id", "status", "attempts", "updated_at", "lock", "last_error")
 }
 
 func TestAListReportsThatThereIsMoreOnlyWhereThereIs(t *testing.T) {

@@ -114,10 +114,7 @@ func TestACancelledAnalysisIsKeptAsTheWorkersKeepThoseThatTheyFinish(t *testing.
 	env := q.env.with("KEEP_FINISHED", "1000h")
 	taskguard(t, env, "submit", "--input", "1", "--id", "x").want(t, cli.ExitDone)
 	taskguard(t, env, "cancel", "x").want(t, cli.ExitDone)
-	snap, err := document(t, env, "x").Get(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	snap := must(document(t, env, "x").Get(t.Context()))(t)
 	fields := snap.Data()
 	expires, _ := fields["expireAt"].(time.Time)
 	if kept := expires.Sub(snap.UpdateTime); kept < 999*time.Hour || kept > 1001*time.Hour || fields["lockToken"].(int64) < 1e15 {
@@ -181,14 +178,8 @@ func TestAChangeThatCannotBookItsDeliveryExits1(t *testing.T) {
 
 func TestUnlockOfARoomTakesItsLock(t *testing.T) {
 	env := store(t)
-	locks, err := documentlock.New(rooms(t, env), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	state, err := locks.Acquire(t.Context(), "a room", "browser")
-	if err != nil {
-		t.Fatal(err)
-	}
+	locks := must(documentlock.New(rooms(t, env), 0))(t)
+	state := must(locks.Acquire(t.Context(), "a room", "browser"))(t)
 	lock := state.Lock
 	o := taskguard(t, env, "unlock", "--room", "a room", "--json").
 		want(t, cli.ExitDone, "command=unlock", "room_hash=", "by=", "lock_holder="+lock.Holder, "level=INFO")
@@ -205,14 +196,10 @@ func TestUnlockOfARoomTakesItsLock(t *testing.T) {
 		t.Errorf("the log names the room: %s", o.err)
 	}
 	taskguard(t, env, "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is free: it was not locked", "nothing is changed")
-	if _, err := locks.Acquire(t.Context(), "a room", "browser"); err != nil {
-		t.Fatal(err)
-	}
+	must(locks.Acquire(t.Context(), "a room", "browser"))(t)
 	taskguard(t, env, "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is unlocked")
 	// The rooms may have a database of their own.
-	if _, err := locks.Acquire(t.Context(), "a room", "browser"); err != nil {
-		t.Fatal(err)
-	}
+	must(locks.Acquire(t.Context(), "a room", "browser"))(t)
 	elsewhere := env.with("FIRESTORE_DATABASE", "analyses")
 	taskguard(t, elsewhere, "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is free")
 	taskguard(t, elsewhere.with("DOCLOCK_DATABASE", "(default)"), "unlock", "--room", "a room").want(t, cli.ExitDone, "room a room is unlocked")

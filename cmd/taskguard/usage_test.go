@@ -181,9 +181,7 @@ func TestLostOutputExits1(t *testing.T) {
 func TestOnlyRegularFilesThatADocumentCanHoldAreRead(t *testing.T) {
 	dir := t.TempDir()
 	pipe, escaped := filepath.Join(dir, "pipe"), "a\x1b[2J\nb"
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, syscall.Mkfifo(pipe, 0o600))
 	big := strings.Repeat("x", 1<<20)
 	for file, want := range map[string]string{
 		pipe: pipe + ": not a regular file", dir: dir + ": not a regular file", "/dev/zero": "/dev/zero: not a regular file",

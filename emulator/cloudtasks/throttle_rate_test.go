@@ -23,33 +23,39 @@ func TestTheRateEndsAt500PerSecond(t *testing.T) {
 	}
 }
 
-func TestTheAnswersOfOneSecondChangeTheRateOnce(t *testing.T) {
+func TestTheAnswersOfASecondChangeTheRateOnce(t *testing.T) {
 	for _, c := range []struct {
-		answers map[int]int // of each status
+		seconds int
+		answers map[int]int // of each status, in each second
 		want    float64
 	}{
-		{nil, 5},
-		{map[int]int{200: 20}, 6},
-		{map[int]int{200: 20, 503: 1}, 2.5},
-		{map[int]int{200: 20, 429: 3}, 2.5},
-		{map[int]int{409: 10}, 5},
-		{map[int]int{409: 11}, 2.5},
-		{map[int]int{0: 6, 404: 5}, 2.5},
-		{map[int]int{200: 80, 500: 20}, 2.5},
-		{map[int]int{200: 200, 500: 15}, 15},
+		{1, nil, 5},
+		{1, map[int]int{200: 20}, 6},
+		{1, map[int]int{200: 20, 503: 1}, 2.5},
+		{1, map[int]int{200: 20, 429: 3}, 2.5},
+		{1, map[int]int{409: 10}, 5},
+		{1, map[int]int{409: 11}, 2.5},
+		{1, map[int]int{0: 6, 404: 5}, 2.5},
+		{1, map[int]int{200: 80, 500: 20}, 2.5},
+		{1, map[int]int{200: 200, 500: 15}, 15},
+		{1, map[int]int{500: 6}, 5},
+		{2, map[int]int{500: 6}, 2.5}, // the answers of the second before count
 	} {
 		var rate Throttle
 		now := time.Now()
 		for !rate.Take(now).After(now) {
 		}
-		for status, n := range c.answers {
-			for range n {
-				rate.Answered(now, status)
+		for range c.seconds {
+			for status, n := range c.answers {
+				for range n {
+					rate.Answered(now, status)
+				}
 			}
+			now = now.Add(time.Second)
+			rate.Take(now)
 		}
-		rate.Take(now.Add(time.Second))
 		if rate.rate != c.want {
-			t.Errorf("%v: got %v per second, want %v", c.answers, rate.rate, c.want)
+			t.Errorf("%v in %d s: got %v per second, want %v", c.answers, c.seconds, rate.rate, c.want)
 		}
 	}
 }

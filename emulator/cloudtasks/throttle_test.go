@@ -1,7 +1,6 @@
 package cloudtasks_test
 
 import (
-	"fmt"
 	"net/http"
 	"strconv"
 	"testing"
@@ -58,62 +57,6 @@ func (l *load) within(from, to time.Duration) int {
 	return n
 }
 
-// healthy waits until n tasks are done and returns when the last of them was
-// begun, after start.
-func (l *load) healthy(n int) time.Duration {
-	l.t.Helper()
-	for range 24 * 60 {
-		time.Sleep(time.Minute)
-		var done []time.Duration
-		for _, d := range l.deliveries() {
-			if d.Status == 200 {
-				done = append(done, d.Started.Sub(l.start))
-			}
-		}
-		if len(done) >= n {
-			return done[n-1]
-		}
-	}
-	l.t.Fatal("the healthy tasks are not done in a day")
-	return 0
-}
-
-// every answers status to each n-th task, 200 to the others.
-func every(n, status int) func(int) int {
-	return func(task int) int {
-		if task%n == 0 {
-			return status
-		}
-		return 200
-	}
-}
-
-func TestErrorsSlowTheWholeQueue(t *testing.T) {
-	const normal, slow = time.Minute, 5 * time.Minute
-	for _, c := range []struct {
-		status, oneIn int
-		least, most   time.Duration
-	}{
-		{503, 2, 3 * slow, time.Hour},
-		{500, 2, 3 * slow, time.Hour},
-		{503, 25, slow, time.Hour},
-		{500, 25, 0, normal},
-		{409, 25, 0, normal},
-	} {
-		t.Run(fmt.Sprintf("%d for 1 in %d", c.status, c.oneIn), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := flood(t, cloudtasks.AsDocumented, 1000, every(c.oneIn, c.status))
-				healthy := 1000 - 1000/c.oneIn
-				got := l.healthy(healthy)
-				l.Close()
-				if got < c.least || got > c.most {
-					t.Errorf("%d healthy of 1,000 took %v, want %v to %v", healthy, got, c.least, c.most)
-				}
-			})
-		})
-	}
-}
-
 func TestAThrottledQueueRecoversWithItsSuccesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const outage = 5 * time.Minute
@@ -159,7 +102,7 @@ func TestAnIdleQueueRampsAgain(t *testing.T) {
 	for pause, want := range map[time.Duration][2]int{time.Minute: {28, 32}, time.Hour: {5, 6}} {
 		t.Run(pause.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := flood(t, cloudtasks.AsDocumented, 500, every(1, 200))
+				l := flood(t, cloudtasks.AsDocumented, 500, func(int) int { return 200 })
 				l.idle()
 				time.Sleep(pause)
 				again := time.Since(l.start)

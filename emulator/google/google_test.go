@@ -34,19 +34,13 @@ func TestMain(m *testing.M) {
 // actor returns an installation whose java is this test binary in the given part.
 func actor(t *testing.T, part string) Installation {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must(os.Executable())(t)
 	return Installation{Java: self, Jar: part}
 }
 
 func startActor(t *testing.T, part string) *Emulator {
 	t.Helper()
-	e, err := actor(t, part).start(t.Context(), "256m", freePort)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must(actor(t, part).start(t.Context(), "256m", freePort))(t)
 	t.Cleanup(func() { _ = e.Stop() })
 	return e
 }
@@ -97,10 +91,7 @@ func listens(host string) bool {
 }
 
 func TestStartTriesAnotherPortWhenAnotherProcessTookTheFirst(t *testing.T) {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	defer l.Close()
 	ports := []int{l.Addr().(*net.TCPAddr).Port}
 	e, err := actor(t, "obedient").start(t.Context(), "256m", func() (int, error) {
@@ -183,25 +174,12 @@ func TestStopReportsAnEmulatorThatHadEndedByItself(t *testing.T) {
 func TestTheEmulatorEndsWithItsKilledParent(t *testing.T) {
 	parent := exec.CommandContext(t.Context(), os.Args[0])
 	parent.Env = append(os.Environ(), parentVariable+"=1")
-	out, err := parent.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := parent.Start(); err != nil {
-		t.Fatal(err)
-	}
-	host, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := net.Dial("tcp", strings.TrimSpace(host))
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(parent.StdoutPipe())(t)
+	check(t, parent.Start())
+	host := must(bufio.NewReader(out).ReadString('\n'))(t)
+	conn := must(net.Dial("tcp", strings.TrimSpace(host)))(t)
 	defer conn.Close()
-	if err := parent.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, parent.Process.Kill())
 	_ = parent.Wait()
 	// Read returns when the kernel has closed the emulator's sockets.
 	if n, err := conn.Read(make([]byte, 1)); n != 0 {
@@ -216,12 +194,8 @@ func machine(t *testing.T) (dir string) {
 	dir = t.TempDir()
 	write(t, filepath.Join(dir, "jdk", "bin", "java"), "#!/bin/sh\n")
 	write(t, filepath.Join(dir, "gcloud", "bin", "gcloud"), "#!/bin/sh\n")
-	if err := os.MkdirAll(filepath.Join(dir, "bin"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(filepath.Join(dir, "gcloud", "bin", "gcloud"), filepath.Join(dir, "bin", "gcloud")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.MkdirAll(filepath.Join(dir, "bin"), 0o700))
+	check(t, os.Symlink(filepath.Join(dir, "gcloud", "bin", "gcloud"), filepath.Join(dir, "bin", "gcloud")))
 	t.Setenv("JAVA_HOME", filepath.Join(dir, "jdk"))
 	t.Setenv("PATH", filepath.Join(dir, "bin")+":/usr/bin:/bin")
 	t.Setenv(jarVariable, "")
@@ -231,12 +205,8 @@ func machine(t *testing.T) (dir string) {
 
 func write(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(content), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	check(t, os.WriteFile(path, []byte(content), 0o700))
 }
 
 func TestFindTakesTheNamedJarBeforeTheOneOfGcloudOnPath(t *testing.T) {
@@ -268,5 +238,22 @@ func TestFindNeedsAJavaThatRuns(t *testing.T) {
 	write(t, filepath.Join(dir, "jdk", "bin", "java"), "#!/bin/sh\nexit 1\n")
 	if _, err := Find(); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "JAVA_HOME") {
 		t.Errorf("error %v, want ErrNotFound that names JAVA_HOME", err)
+	}
+}
+
+// check fails the test on an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must returns the value of a call that has to succeed.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
 	}
 }

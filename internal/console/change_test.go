@@ -95,7 +95,7 @@ func TestARequeueContinuesFromTheCheckpointUnlessTheOperatorChoosesTheBeginning(
 	resumable.Checkpoint = &analysislock.Checkpoint{Value: "secret position"}
 	locked.Checkpoint = resumable.Checkpoint
 	s, h := writable(t, newSource(resumable, locked, analysis("without", "FAILED")))
-	const choice = `type="checkbox" id="fresh" name="fresh"`
+	const choice = `type="checkbox" id="fresh" name="fresh" value="yes"`
 	text := page(t, s, "/requeue?id=a")
 	has(t, text, choice, "It continues from its checkpoint")
 	for _, other := range []string{"/requeue?id=without", "/requeue?id=held", "/unlock?id=a", "/cancel?id=a"} {

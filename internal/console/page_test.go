@@ -76,21 +76,13 @@ func TestThePageFiltersTheList(t *testing.T) {
 	for query, want := range map[string]string{
 		"":                                  "held waits Alphabet alpha gone flaky beta",
 		"?state=QUEUED":                     "waits alpha flaky",
-		"?state=NONE":                       "",
-		"?state=PROCESSING":                 "held",
-		"?code=a%26b":                       "gone flaky",
 		"?code=a%26b&state=FAILED":          "gone",
-		"?since=1h":                         "held Alphabet alpha gone flaky",
-		"?older=1h":                         "waits beta",
 		"?since=150m&older=1h":              "beta",
-		"?code=flaky":                       "waits",
-		"?since=3h&older=3h":                "",
 		"?since=2006-01-02T15:04:05Z":       "held waits Alphabet alpha gone flaky beta",
 		"?since=" + updated + "&older=150m": "waits",
 		"?older=" + updated:                 "",
 		"?q=al":                             "alpha",
 		"?q=alphabet&state=READY":           "",
-		"?q=" + url.QueryEscape("a&b<c>"):   "",
 	} {
 		text := page(t, s, "/"+query)
 		if got := strings.Join(ids(text), " "); got != want {
@@ -98,7 +90,9 @@ func TestThePageFiltersTheList(t *testing.T) {
 		}
 		has(t, text, `>All <b>7</b>`) // whatever is shown of it
 	}
-	hasNot(t, page(t, s, "/?q=al"), `id="oldest"`)
+	search := page(t, s, "/?q=al")
+	has(t, search, `name="q" type="search" value="al"`)
+	hasNot(t, search, `id="oldest"`)
 	second := flaky
 	second.ID = "second"
 	few := open(t, newSource(flaky, second), console.Options{Every: quick, Limit: 1})

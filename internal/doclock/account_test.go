@@ -30,10 +30,7 @@ var issuer = sync.OnceValue(func() *oidc.Issuer {
 
 func mint(t testing.TB, email, audience string) string {
 	t.Helper()
-	token, err := issuer().Token(email, audience)
-	if err != nil {
-		t.Fatal(err)
-	}
+	token := must(issuer().Token(email, audience))(t)
 	return token
 }
 
@@ -42,10 +39,7 @@ func verifier(t testing.TB, o taskauth.Options) *taskauth.Verifier {
 	t.Helper()
 	keys := httptest.NewServer(issuer())
 	o.KeysURL = keys.URL
-	v, err := taskauth.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := must(taskauth.New(o))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { v.Run(ctx) })
@@ -81,10 +75,7 @@ func TestARequestWithoutAValidTokenIsRefused(t *testing.T) {
 	s := newSite(t, withAccounts(t))
 	b := s.browser(t)
 	valid := mint(t, "a@x.test", audience)
-	expired, err := issuer().Sign(map[string]any{"iss": "https://accounts.google.com", "aud": audience, "sub": "1", "exp": time.Now().Add(-time.Hour).Unix()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expired := must(issuer().Sign(map[string]any{"iss": "https://accounts.google.com", "aud": audience, "sub": "1", "exp": time.Now().Add(-time.Hour).Unix()}))(t)
 	for name, header := range map[string][]string{
 		"none":                 nil,
 		"a cookie":             {"Cookie", doclock.CookieName + "=" + valid},

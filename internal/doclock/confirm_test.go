@@ -17,10 +17,7 @@ import (
 )
 
 func TestAnApplicationConfirmsALockBeforeItSaves(t *testing.T) {
-	locks, err := documentlock.New(&lease.Memory[documentlock.Lock]{}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	locks := must(documentlock.New(&lease.Memory[documentlock.Lock]{}, 0))(t)
 	server := httptest.NewServer(doclock.NewServer(t.Context(), locks, nil, cookies(t), doclock.Options{}))
 	t.Cleanup(server.Close)
 	lock, err := locks.Acquire(t.Context(), "文書 1", "session/a@x.test/tab")

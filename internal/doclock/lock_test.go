@@ -43,9 +43,7 @@ func (b *browser) take(header ...string) (got taken, shape string) {
 	if status != http.StatusOK {
 		b.t.Fatalf("POST: %d %s", status, body)
 	}
-	if err := json.Unmarshal([]byte(body), &got); err != nil {
-		b.t.Fatal(err)
-	}
+	check(b.t, json.Unmarshal([]byte(body), &got))
 	shape = iso.ReplaceAllString(body, "T")
 	return got, strings.NewReplacer(fmt.Sprint(got.Token), "N", `"`+got.Holder+`"`, "H").Replace(shape)
 }
@@ -146,9 +144,7 @@ func TestConfirmReturnsHowLongALockCanBeReliedOn(t *testing.T) {
 	var sure struct {
 		Valid int64 `json:"valid_for_ms"`
 	}
-	if err := json.Unmarshal([]byte(body), &sure); err != nil {
-		t.Fatal(err)
-	}
+	check(t, json.Unmarshal([]byte(body), &sure))
 	if want := fmt.Sprintf(`{"success":true,"token":%d,"expires_at":T,"valid_for_ms":%d}`, got.Token, sure.Valid); iso.ReplaceAllString(body, "T") != want {
 		t.Errorf("got %s, want %s", body, want)
 	}

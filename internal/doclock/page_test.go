@@ -15,10 +15,7 @@ import (
 func TestThePageAndItsFilesAreServedAsTheyAre(t *testing.T) {
 	b := newSite(t, nil).browser(t)
 	for path, kind := range map[string]string{"/": "text/html", "/index.html": "text/html", "/locks.js": "text/javascript", "/locks.d.ts": "text/plain", "/page.js": "text/javascript", "/page.css": "text/css"} {
-		want, err := web.Files.ReadFile(cmp.Or(strings.TrimPrefix(path, "/"), "index.html"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := must(web.Files.ReadFile(cmp.Or(strings.TrimPrefix(path, "/"), "index.html")))(t)
 		if path == "/locks.js" { // its own server
 			want = append(want, "\ndefaults.endpoint = new URL('/api/documents', import.meta.url).href;"...)
 		}

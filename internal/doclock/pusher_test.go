@@ -197,9 +197,7 @@ func TestAnEscapedChannelNamesItsRoom(t *testing.T) {
 	for channel, room := range map[string]string{
 		"documents.=E6=96=87=E6=9B=B8=201": "文書 1", "documents.a@b,c;d.e_f-G=3D": "a@b,c;d.e_f-G=", "documents." + strings.Repeat("x", 154): strings.Repeat("x", 154),
 	} {
-		if _, err := s.locks.Acquire(t.Context(), room, "another"); err != nil {
-			t.Fatal(err)
-		}
+		must(s.locks.Acquire(t.Context(), room, "another"))(t)
 		if f := p.subscribe(channel, ""); f != (frame{succeed, channel, "{}"}) {
 			t.Fatalf("%s: got %+v", channel, f)
 		}
@@ -390,9 +388,7 @@ func TestClientsWithoutASessionHaveHalfOfTheSockets(t *testing.T) {
 		t.Errorf("got %+v", f)
 	}
 
-	if err := first.conn.Close(websocket.StatusNormalClosure, ""); err != nil {
-		t.Fatal(err)
-	}
+	check(t, first.conn.Close(websocket.StatusNormalClosure, ""))
 	p.wantEvent(private, unlocked, documentlock.Current)
 	for p.subscribe("documents.c", "").Event != succeed { // the socket ends soon
 		time.Sleep(time.Millisecond)

@@ -25,10 +25,7 @@ const tooManyLocks = `{"success":false,"error":"too_many_locks","message":"this 
 func TestTheLocksOfASessionAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &lease.Memory[documentlock.Lock]{}
-		locks, err := documentlock.New(store, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		locks := must(documentlock.New(store, 0))(t)
 		instance := func() http.Handler {
 			return doclock.NewServer(t.Context(), locks, nil, cookies(t), doclock.Options{SessionLocks: 2})
 		}
@@ -71,10 +68,7 @@ func TestTheLocksOfASessionAreBounded(t *testing.T) {
 func TestALockOfUnknownOutcomeCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := leasetest.NewFaulty(&lease.Memory[documentlock.Lock]{}, nil)
-		locks, err := documentlock.New(store, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		locks := must(documentlock.New(store, 0))(t)
 		h := doclock.NewServer(t.Context(), locks, nil, cookies(t), doclock.Options{SessionLocks: 1})
 		cookie := begun(t, h)
 		for _, c := range []struct {
@@ -126,10 +120,7 @@ func TestRacingRequestsOfASessionStayWithinItsLimit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				locks, err := documentlock.New(delayed{&lease.Memory[documentlock.Lock]{}, &sync.Map{}}, 0)
-				if err != nil {
-					t.Fatal(err)
-				}
+				locks := must(documentlock.New(delayed{&lease.Memory[documentlock.Lock]{}, &sync.Map{}}, 0))(t)
 				h := doclock.NewServer(t.Context(), locks, nil, cookies(t), doclock.Options{SessionLocks: 4})
 				cookie, held := begun(t, h), atomic.Int32{}
 				ask := func(method, room, tab string) int {
@@ -181,9 +172,7 @@ func TestTheSocketsOfASessionAreBounded(t *testing.T) {
 	for range 3 { // without a session
 		s.browser(t).listen(lockPath+"/ws", websocket.DialOptions{})
 	}
-	if err := first.conn.Close(websocket.StatusNormalClosure, ""); err != nil {
-		t.Fatal(err)
-	}
+	check(t, first.conn.Close(websocket.StatusNormalClosure, ""))
 	for end := time.Now().Add(hang); ; time.Sleep(time.Millisecond) { // until the server has noticed
 		if got := mine.do(http.MethodGet, lockPath+"/ws", http.NoBody, upgrade()...); got.status == http.StatusSwitchingProtocols {
 			break

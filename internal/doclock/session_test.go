@@ -25,10 +25,7 @@ func memory(t testing.TB, sessions doclock.Sessions) *doclock.Server {
 // serverOf returns a server of the locks in store, without sockets.
 func serverOf(t testing.TB, store lease.Store[documentlock.Lock], sessions doclock.Sessions) *doclock.Server {
 	t.Helper()
-	locks, err := documentlock.New(store, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	locks := must(documentlock.New(store, 0))(t)
 	return doclock.NewServer(t.Context(), locks, nil, sessions, doclock.Options{})
 }
 
@@ -156,10 +153,7 @@ func TestAForgedCookieIsRefused(t *testing.T) {
 	if _, err := doclock.NewCookies([]byte(strings.Repeat("x", doclock.MinSecret-1))); err == nil {
 		t.Error("a short secret is accepted")
 	}
-	other, err := doclock.NewCookies([]byte(strings.Repeat("x", doclock.MinSecret)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must(doclock.NewCookies([]byte(strings.Repeat("x", doclock.MinSecret))))(t)
 	valid := begun(t, h)
 	if status, _, _ := visit(t, h, http.MethodPost, lockPath+"?x", signed(fmt.Sprintf("v1.id.%d", time.Now().Add(time.Minute).Unix()))); status != http.StatusOK {
 		t.Errorf("of an application whose clock is ahead: %d", status)

@@ -55,10 +55,7 @@ type site struct {
 // cookies returns sessions with the secret of the tests.
 func cookies(t testing.TB) *doclock.Cookies {
 	t.Helper()
-	k, err := doclock.NewCookies(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := must(doclock.NewCookies(secret))(t)
 	return k
 }
 
@@ -66,10 +63,7 @@ func cookies(t testing.TB) *doclock.Cookies {
 func newRooms(t testing.TB) *repo.Rooms {
 	t.Helper()
 	b := emulatortest.Embedded(t)
-	rooms, err := repo.OpenRooms(t.Context(), b.Project, repo.Options{}, b.Client(t)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rooms := must(repo.OpenRooms(t.Context(), b.Project, repo.Options{}, b.Client(t)...))(t)
 	t.Cleanup(func() { _ = rooms.Close() })
 	return rooms
 }
@@ -120,10 +114,7 @@ type browser struct {
 
 func (s *site) browser(t testing.TB) *browser {
 	t.Helper()
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	jar := must(cookiejar.New(nil))(t)
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &browser{t, s, &http.Client{Jar: jar, Transport: transport, Timeout: hang}}
@@ -196,4 +187,21 @@ type noStream struct{}
 
 func (noStream) Watch(context.Context, func(documentlock.Snapshot)) error {
 	return errors.New("no stream")
+}
+
+// check fails the test on an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must returns the value of a call that has to succeed.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
 }

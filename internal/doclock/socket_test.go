@@ -64,9 +64,7 @@ func (s *socket) next() (m received) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if err := json.Unmarshal(data, &m); err != nil {
-		s.t.Fatal(err)
-	}
+	check(s.t, json.Unmarshal(data, &m))
 	m.raw = string(data)
 	return m
 }
@@ -203,10 +201,7 @@ func TestTheCredentialIsInNoEventBodyOrLog(t *testing.T) {
 // cookie returns the value of the session's cookie.
 func (b *browser) cookie() string {
 	b.t.Helper()
-	r, err := http.NewRequestWithContext(b.t.Context(), http.MethodGet, b.site.url, http.NoBody)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	r := must(http.NewRequestWithContext(b.t.Context(), http.MethodGet, b.site.url, http.NoBody))(b.t)
 	for _, c := range b.http.Jar.Cookies(r.URL) {
 		if c.Name == doclock.CookieName {
 			return c.Value
@@ -220,9 +215,7 @@ func TestAMessageOfTheClientClosesTheSocket(t *testing.T) {
 	b := newSite(t, nil).browser(t)
 	l := b.listen(lockPath+"/ws", websocket.DialOptions{})
 	l.want(unlocked, documentlock.Current)
-	if err := l.conn.Write(t.Context(), websocket.MessageText, []byte(strings.Repeat("x", 100_000))); err != nil {
-		t.Fatal(err)
-	}
+	check(t, l.conn.Write(t.Context(), websocket.MessageText, []byte(strings.Repeat("x", 100_000))))
 	if got := l.closed(); got != websocket.StatusPolicyViolation {
 		t.Errorf("closed with %v, want a policy violation", got)
 	}
@@ -272,9 +265,7 @@ func TestSocketsAreBounded(t *testing.T) {
 	b.listen("/api/documents/other/lock/ws", websocket.DialOptions{}).next()
 	b.want(http.StatusServiceUnavailable, `{"success":false,"error":"unavailable","message":"too many connections here; try again"}`,
 		http.MethodGet, lockPath+"/ws", upgrade()...)
-	if err := first.conn.Close(websocket.StatusNormalClosure, ""); err != nil {
-		t.Fatal(err)
-	}
+	check(t, first.conn.Close(websocket.StatusNormalClosure, ""))
 	for {
 		if status, _ := b.ask(http.MethodGet, lockPath+"/ws", upgrade()...); status == http.StatusSwitchingProtocols {
 			return

@@ -21,10 +21,7 @@ func TestARequestIsASpanWithoutItsRoom(t *testing.T) {
 		"PATCH /api/documents/s3cret/lock", "S3CRET /api/documents/s3cret/lock", "GET /s3cret/s3cret", "POST /internal/sweep",
 	} {
 		method, path, _ := strings.Cut(request, " ")
-		r, err := http.NewRequestWithContext(t.Context(), method, s.url+path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(http.NewRequestWithContext(t.Context(), method, s.url+path, http.NoBody))(t)
 		resp, err := http.DefaultClient.Do(r)
 		if err != nil {
 			t.Fatal(err)

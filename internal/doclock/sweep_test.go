@@ -22,10 +22,7 @@ import (
 func TestASweepDeletesOnlyExpiredLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rooms, log := newRooms(t), &emulatortest.Log{}
-		locks, err := documentlock.New(rooms, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		locks := must(documentlock.New(rooms, 0))(t)
 		kept := func(room string) bool {
 			c, err := rooms.Load(t.Context(), room)
 			if err != nil {

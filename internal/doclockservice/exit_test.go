@@ -51,9 +51,7 @@ func TestSIGTERMExits0(t *testing.T) {
 			t.Fatal("it does not serve")
 		}
 	}
-	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	check(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
 	if e := <-exited; e.code != 0 || e.err != nil {
 		t.Errorf("exit %d, %v", e.code, e.err)
 	}

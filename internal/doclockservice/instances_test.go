@@ -46,10 +46,7 @@ func TestTwoInstances(t *testing.T) {
 	if late < 0 || late > ttl {                                   // a new stream would come up to 30 s later
 		t.Errorf("the expiry was reported %v after it", late)
 	}
-	rooms, err := repo.OpenRooms(t.Context(), project, repo.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rooms := must(repo.OpenRooms(t.Context(), project, repo.Options{}))(t)
 	defer func() { _ = rooms.Close() }()
 	if c, err := rooms.Load(t.Context(), "room"); err != nil || !c.Exists {
 		t.Errorf("the record is gone, so a sweep may have caused the event: %v", err)

@@ -31,10 +31,7 @@ const hang = 30 * time.Second
 
 func listen(t testing.TB) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -59,10 +56,7 @@ type instance struct {
 // start serves until the test ends; more are variables.
 func start(t testing.TB, project string, more ...string) *instance {
 	t.Helper()
-	cfg, err := parse(append([]string{secret, "TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT=" + project}, more...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := must(parse(append([]string{secret, "TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT=" + project}, more...)...))(t)
 	i := &instance{log: &emulatortest.Log{}, l: listen(t), returned: make(chan error, 1)}
 	i.url = "http://" + i.l.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
@@ -91,10 +85,7 @@ func (i *instance) wait(t testing.TB) error {
 // client returns a client that keeps its session, also with another instance.
 func client(t testing.TB) *http.Client {
 	t.Helper()
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	jar := must(cookiejar.New(nil))(t)
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Jar: jar, Transport: transport, Timeout: hang}
@@ -103,10 +94,7 @@ func client(t testing.TB) *http.Client {
 // ask makes a request about the room of that id and decodes the answer.
 func (i *instance) ask(t testing.TB, c *http.Client, method, path string) (status int, body map[string]any) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, i.url+path, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(http.NewRequestWithContext(t.Context(), method, i.url+path, http.NoBody))(t)
 	resp, err := c.Do(r)
 	if err != nil {
 		t.Fatal(err)
@@ -217,5 +205,22 @@ func TestTheSweepRunsByItself(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("nothing is swept: %s", i.log)
 		}
+	}
+}
+
+// check fails the test on an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must returns the value of a call that has to succeed.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
 	}
 }

@@ -31,18 +31,12 @@ func TestARequestsLineIsOfTheCallersTraceAndItsSpanOfItsOwn(t *testing.T) {
 		}
 	}))
 	defer collector.Close()
-	cfg, err := parse(secret, "TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT="+embedded(t), "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := must(parse(secret, "TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT="+embedded(t), "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL))(t)
 	log, l, returned := &emulatortest.Log{}, listen(t), make(chan error, 1)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	go func() { returned <- Serve(ctx, cfg, l, cloudrun.NewLogger(log, "json", 0)) }()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.Addr().String()+"/internal/sweep", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.Addr().String()+"/internal/sweep", http.NoBody))(t)
 	r.Header.Set("traceparent", "00-"+trace+"-"+caller+"-00")
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {

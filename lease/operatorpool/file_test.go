@@ -21,9 +21,7 @@ import (
 // touch sets the file's time of modification.
 func (w *fixture) touch(at time.Time) {
 	w.Helper()
-	if err := os.Chtimes(w.path, at, at); err != nil {
-		w.Fatal(err)
-	}
+	check(w, os.Chtimes(w.path, at, at))
 }
 
 func (w *fixture) wantContent(want string) {
@@ -65,9 +63,7 @@ func TestFieldsOfOtherProgramsSurvive(t *testing.T) { // O3
 
 func TestAMissingFileIsCreatedForTheUserOnly(t *testing.T) { // O8, O9
 	w := newFixture(t)
-	if _, err := w.pool("A").Available(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(w.pool("A").Available(t.Context()))(t)
 	w.wantContent(`{"storage":{}}` + "\n")
 	for _, path := range []string{w.path, w.path + ".guard"} {
 		if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
@@ -129,9 +125,7 @@ func TestAFileOfAnotherKindIsLeftUnchanged(t *testing.T) { // O8, R10
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newFixture(t)
-			if err := c.put(w.path); err != nil {
-				t.Fatal(err)
-			}
+			check(t, c.put(w.path))
 			before, err := os.Lstat(w.path)
 			_, got := w.pool("A").Assign(t.Context(), "kana")
 			if !errors.Is(got, c.want) || !strings.Contains(got.Error(), w.path) || !strings.Contains(got.Error(), c.text) {
@@ -150,9 +144,7 @@ func TestAFileOfAnotherKindIsLeftUnchanged(t *testing.T) { // O8, R10
 
 func TestAMissingDirectoryIsAClearError(t *testing.T) { // O8
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(file, nil, 0o600))
 	for _, path := range []string{filepath.Join(t.TempDir(), "none", "state.json"), filepath.Join(file, "state.json"), "/", "..", ""} {
 		if _, err := operatorpool.Open(path); err == nil {
 			t.Errorf("%q: no error", path)
@@ -163,13 +155,8 @@ func TestAMissingDirectoryIsAClearError(t *testing.T) { // O8
 func TestContentionIsAClearErrorAfterOneShortWait(t *testing.T) { // O8
 	w := newFixture(t)
 	w.assign("A", "kana")
-	held, err := os.Open(w.path + ".guard")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	held := must(os.Open(w.path + ".guard"))(t)
+	check(t, syscall.Flock(int(held.Fd()), syscall.LOCK_EX))
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		_, err := w.pool("A").Assign(context.Background(), "dia")
@@ -181,9 +168,7 @@ func TestContentionIsAClearErrorAfterOneShortWait(t *testing.T) { // O8
 		}
 	})
 	w.wantWritten("A=kana")
-	if err := held.Close(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, held.Close())
 	w.assign("A", "dia")
 }
 

@@ -38,10 +38,7 @@ func newFixture(t *testing.T) *fixture {
 // file opens the state file as another program does.
 func (w *fixture) file() *operatorpool.File {
 	w.Helper()
-	f, err := operatorpool.Open(w.path)
-	if err != nil {
-		w.Fatal(err)
-	}
+	f := must(operatorpool.Open(w.path))(w)
 	f.Now = func() time.Time { return w.now }
 	return f
 }
@@ -53,10 +50,7 @@ func (w *fixture) storage(session string) *operatorpool.Storage {
 
 func (w *fixture) over(store lease.Store[operatorpool.State], session string) *operatorpool.Storage {
 	w.Helper()
-	s, err := operatorpool.NewStorage(store, w.path, session, w.o)
-	if err != nil {
-		w.Fatal(err)
-	}
+	s := must(operatorpool.NewStorage(store, w.path, session, w.o))(w)
 	return s
 }
 
@@ -65,10 +59,7 @@ func (w *fixture) pool(session string) *operatorpool.Pool { return w.poolOver(w.
 
 func (w *fixture) poolOver(s *operatorpool.Storage) *operatorpool.Pool {
 	w.Helper()
-	p, err := operatorpool.New(s, six, func(n int) int { return n - 1 })
-	if err != nil {
-		w.Fatal(err)
-	}
+	p := must(operatorpool.New(s, six, func(n int) int { return n - 1 }))(w)
 	return p
 }
 
@@ -95,9 +86,7 @@ func (w *fixture) wantBusy(session, id string) {
 // put writes the file as another program does.
 func (w *fixture) put(content string) {
 	w.Helper()
-	if err := os.WriteFile(w.path, []byte(content), 0o600); err != nil {
-		w.Fatal(err)
-	}
+	check(w, os.WriteFile(w.path, []byte(content), 0o600))
 }
 
 // written returns the values in the file, by session.
@@ -165,3 +154,20 @@ type (
 	ctx  = context.Context
 	cell = lease.Cell[operatorpool.State]
 )
+
+// check fails the test on an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must returns the value of a call that has to succeed.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}

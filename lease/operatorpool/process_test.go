@@ -63,20 +63,12 @@ func childPool() (*operatorpool.Pool, error) {
 // program starts the test binary as another program.
 func program(t *testing.T, name, path string) (*exec.Cmd, *bufio.Reader) {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := must(os.Executable())(t)
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), childEnv+"="+name, childPath+"="+path)
 	cmd.Stderr = t.Output()
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := must(cmd.StdoutPipe())(t)
+	check(t, cmd.Start())
 	return cmd, bufio.NewReader(out)
 }
 
@@ -117,9 +109,7 @@ func TestAKillAtAnyTimeLeavesTheOldOrTheNewState(t *testing.T) { // O8
 	w.assign("bystander", "tsukuyomi")
 	for range 8 {
 		cmd, out := program(t, "churn", w.path)
-		if _, err := out.ReadString('\n'); err != nil {
-			t.Fatal(err)
-		}
+		must(out.ReadString('\n'))(t)
 		time.Sleep(time.Duration(rand.IntN(8_000)) * time.Microsecond) // a real process, killed anywhere
 		kill(t, cmd)
 		values := w.written() // fails unless it is sound
@@ -154,9 +144,7 @@ func TestMissingPermissionIsAClearError(t *testing.T) { // O8
 	w.assign("bystander", "tsukuyomi")
 	dir := filepath.Dir(w.path)
 	for path, mode := range map[string]os.FileMode{dir: 0o555, filepath.Dir(dir): 0o755} { // the user "nobody" can reach it
-		if err := os.Chmod(path, mode); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.Chmod(path, mode))
 	}
 	t.Cleanup(func() {
 		if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // so that it can be removed
@@ -164,9 +152,7 @@ func TestMissingPermissionIsAClearError(t *testing.T) { // O8
 		}
 	})
 	for _, mode := range []os.FileMode{0o600, 0o644} { // may not even read; may not write
-		if err := os.Chmod(w.path, mode); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.Chmod(w.path, mode))
 		cmd, out := program(t, "read-only", w.path)
 		text, err := io.ReadAll(out)
 		if err := errors.Join(err, cmd.Wait()); err != nil || !strings.Contains(string(text), "permission denied") {

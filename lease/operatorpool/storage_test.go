@@ -21,9 +21,7 @@ func TestTheFiveOperationsOfTheStorage(t *testing.T) { // O5
 		t.Errorf("remove of none: %v, %v", ok, err)
 	}
 	for session, s := range map[string]*operatorpool.Storage{"A": a, "B": b} {
-		if err := s.Store(t.Context(), "of "+session); err != nil {
-			t.Fatal(err)
-		}
+		check(t, s.Store(t.Context(), "of "+session))
 	}
 	if v, ok, err := a.Restore(t.Context()); v != "of A" || !ok || err != nil {
 		t.Errorf("restore: %q, %v, %v", v, ok, err)
@@ -52,9 +50,7 @@ func TestEachOperationCleansUpFirstAndWritesTheStateBack(t *testing.T) { // O5, 
 		t.Run(name, func(t *testing.T) {
 			w := newFixture(t)
 			w.put(state("stale", "kana", "2025-08-18T08:00:00.000Z"))
-			if err := operate(w.storage("A"), t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			check(t, operate(w.storage("A"), t.Context()))
 			if _, there := w.written()["stale"]; there {
 				t.Error("the stale entry is still there")
 			}

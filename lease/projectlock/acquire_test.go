@@ -51,19 +51,14 @@ func TestALeaseHasTheFieldsOfTheSeed(t *testing.T) {
 
 func TestABrowserAndALockerExcludeEachOther(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
-		browser, err := documentlock.New(s.memory, 0)
-		if err != nil {
-			s.Fatal(err)
-		}
+		browser := must(documentlock.New(s.memory, 0))(s)
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
 		if _, err := browser.Acquire(s.Context(), room, "session/1"); !errors.As(err, new(*documentlock.HeldError)) {
 			s.Errorf("the browser's: %v; want it held", err)
 		}
 		s.released(s.Locker, ls)
-		if _, err := browser.Acquire(s.Context(), room, "session/1"); err != nil {
-			s.Fatal(err)
-		}
-		_, err = s.Acquire(s.Context(), projectlock.AcquireOptions{})
+		must(browser.Acquire(s.Context(), room, "session/1"))(s)
+		_, err := s.Acquire(s.Context(), projectlock.AcquireOptions{})
 		wantCode(s.T, err, projectlock.AcquireDenied, false)
 		s.wantNoFile() // a holder of each could coexist otherwise (R6)
 	})

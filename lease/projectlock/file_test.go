@@ -18,9 +18,7 @@ func (s *fixture) put(content string) {
 		s.Fatal(err)
 	}
 	now := time.Now()
-	if err := errors.Join(os.WriteFile(s.lockFile(), []byte(content), 0o600), os.Chtimes(s.lockFile(), now, now)); err != nil {
-		s.Fatal(err)
-	}
+	check(s, errors.Join(os.WriteFile(s.lockFile(), []byte(content), 0o600), os.Chtimes(s.lockFile(), now, now)))
 }
 
 func TestTheFileHoldsUUIDModificationTimeAndTTL(t *testing.T) {
@@ -31,9 +29,7 @@ func TestTheFileHoldsUUIDModificationTimeAndTTL(t *testing.T) {
 			TTL                int64
 		}) {
 			data, err := os.ReadFile(s.lockFile())
-			if err := errors.Join(err, json.Unmarshal(data, &r)); err != nil {
-				s.Fatal(err)
-			}
+			check(s, errors.Join(err, json.Unmarshal(data, &r)))
 			return r
 		}
 		if r := read(); r.UUID != ls.ID || r.MTime != "2000-01-01T00:00:00.000Z" || r.TTL != 30_000 || r.Owner != "desk/1" {
@@ -97,9 +93,7 @@ func TestNoLinkIsFollowed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, false, func(s *fixture) {
-				if err := link(s); err != nil {
-					s.Fatal(err)
-				}
+				check(s, link(s))
 				_, err := s.Acquire(s.Context(), projectlock.AcquireOptions{})
 				wantCode(s.T, err, projectlock.AcquireDenied, false)
 				if e := theError(err); !errors.Is(e, lease.ErrRefused) {
@@ -119,13 +113,8 @@ func TestNoLinkIsFollowed(t *testing.T) {
 // With a remote lock, neither the check for a file nor a forced release follows the link.
 func TestALinkedDirectoryIsNotFollowed(t *testing.T) {
 	inBubble(t, true, func(s *fixture) {
-		if err := errors.Join(os.Mkdir(s.dir+"/other", 0o700), os.WriteFile(s.dir+"/other/.lock", []byte("theirs"), 0o600), os.Symlink("other", s.dir+"/project")); err != nil {
-			s.Fatal(err)
-		}
-		ls, err := s.Acquire(s.Context(), projectlock.AcquireOptions{})
-		if err != nil {
-			s.Fatal(err)
-		}
+		check(s, errors.Join(os.Mkdir(s.dir+"/other", 0o700), os.WriteFile(s.dir+"/other/.lock", []byte("theirs"), 0o600), os.Symlink("other", s.dir+"/project")))
+		ls := must(s.Acquire(s.Context(), projectlock.AcquireOptions{}))(s)
 		_ = s.Release(s.Context(), ls, projectlock.ReleaseOptions{Force: true}) // may refuse the link
 		if entries, err := os.ReadDir(s.dir + "/other"); err != nil || len(entries) != 1 {
 			s.Errorf("the link was followed: %v, %v", entries, err)

@@ -54,10 +54,7 @@ func (s *fixture) another(remote bool) *projectlock.Locker {
 	if remote {
 		c.Remote = s.remote
 	}
-	l, err := projectlock.New(c)
-	if err != nil {
-		s.Fatal(err)
-	}
+	l := must(projectlock.New(c))(s)
 	return l
 }
 
@@ -122,27 +119,20 @@ func (s *fixture) wantState(want projectlock.State) {
 // acquired acquires the lock, or fails the test.
 func (s *fixture) acquired(l *projectlock.Locker, o projectlock.AcquireOptions) projectlock.Lease {
 	s.Helper()
-	ls, err := l.Acquire(s.Context(), o)
-	if err != nil {
-		s.Fatal(err)
-	}
+	ls := must(l.Acquire(s.Context(), o))(s)
 	return ls
 }
 
 // released releases the lock, or fails the test.
 func (s *fixture) released(l *projectlock.Locker, ls projectlock.Lease) {
 	s.Helper()
-	if err := l.Release(s.Context(), ls, projectlock.ReleaseOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	check(s, l.Release(s.Context(), ls, projectlock.ReleaseOptions{}))
 }
 
 // renewed renews the lock, or fails the test.
 func (s *fixture) renewed(ls projectlock.Lease) {
 	s.Helper()
-	if _, err := s.Renew(s.Context(), ls); err != nil {
-		s.Fatal(err)
-	}
+	must(s.Renew(s.Context(), ls))(s)
 }
 
 // reset resets the Locker, or fails the test.
@@ -205,3 +195,20 @@ var errFn = errors.New("fn's own")
 func once() projectlock.AcquireOptions { return projectlock.AcquireOptions{RetryLimit: 1} }
 
 func nothing(context.Context, projectlock.Lease) error { return nil }
+
+// check fails the test on an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must returns the value of a call that has to succeed.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}

@@ -94,9 +94,7 @@ func TestAStaleLeasesFileIsRemovedOnlyIfItIsOurs(t *testing.T) {
 	inBubble(t, false, func(s *fixture) {
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
 		const theirs = `{"uuid":"another","mtime":"2000-01-01T00:00:20.000Z","ttl":30000}`
-		if err := os.WriteFile(s.lockFile(), []byte(theirs), 0o600); err != nil {
-			s.Fatal(err)
-		}
+		check(s, os.WriteFile(s.lockFile(), []byte(theirs), 0o600))
 		_, err := s.Renew(s.Context(), ls)
 		wantCode(s.T, err, projectlock.LeaseStale, false)
 		s.Reset()

@@ -53,9 +53,7 @@ func TestTwoProgramsNeverHoldTheFileAtOnce(t *testing.T) {
 		programs[i] = exec.Command(os.Args[0]) //nolint:gosec // this test itself
 		programs[i].Env = append(os.Environ(), raceEnv+"="+dir)
 		programs[i].Stderr = t.Output()
-		if err := programs[i].Start(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, programs[i].Start())
 	}
 	for _, p := range programs {
 		if err := p.Wait(); err != nil {

@@ -40,9 +40,7 @@ func TestEachEventIsATelemetryLineWithItsFields(t *testing.T) {
 		s.remote.SetPlan(leasetest.Always(leasetest.Refuse))
 		wantCode(s.T, s.Release(s.Context(), ls, projectlock.ReleaseOptions{}), projectlock.ReleaseFailed, true)
 		s.remote.SetPlan(nil)
-		if err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{Force: true}); err != nil {
-			s.Fatal(err)
-		}
+		check(s, s.Release(s.Context(), ls, projectlock.ReleaseOptions{Force: true}))
 		lines, seen := readLines(s.T, s.dir), map[string]bool{}
 		if len(lines) != len(s.events) {
 			s.Fatalf("%d lines; want one for each of %d events", len(lines), len(s.events))
@@ -100,10 +98,7 @@ func readLines(t *testing.T, dir string) (lines []map[string]any) {
 	if err != nil || len(names) != 1 {
 		t.Fatalf("%v, %v; want one file", names, err)
 	}
-	data, err := os.ReadFile(names[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must(os.ReadFile(names[0]))(t)
 	for text := range strings.Lines(string(data)) {
 		var l map[string]any
 		if err := json.Unmarshal([]byte(text), &l); err != nil {

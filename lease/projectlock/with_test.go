@@ -156,9 +156,7 @@ func TestAReleaseThatFailsThreeTimesEndsInReadOnlyUntilForced(t *testing.T) {
 		ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
 		s.reported()
 		obstacle := s.lockFile() + ".guard"
-		if err := errors.Join(os.Remove(obstacle), os.Mkdir(obstacle, 0o700)); err != nil {
-			s.Fatal(err)
-		}
+		check(s, errors.Join(os.Remove(obstacle), os.Mkdir(obstacle, 0o700)))
 		err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{})
 		wantCode(s.T, err, projectlock.ReleaseFailed, true)
 		failing := func(n string) []string {
@@ -171,9 +169,7 @@ func TestAReleaseThatFailsThreeTimesEndsInReadOnlyUntilForced(t *testing.T) {
 		wantCode(s.T, err, projectlock.ReleaseFailed, false)
 		s.wantEvents("release-requested", "attempt file-lock 0", "release-failed 0 true", "error release-failed false")
 		s.wantState(projectlock.Readonly)
-		if err := os.Remove(obstacle); err != nil {
-			s.Fatal(err)
-		}
+		check(s, os.Remove(obstacle))
 		if err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{Force: true}); err != nil {
 			s.Error(err)
 		}
@@ -196,9 +192,7 @@ func TestForceRemovesTheFallbackFileUnlessAnotherHoldsIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, true, func(s *fixture) {
 				ls := s.acquired(s.Locker, projectlock.AcquireOptions{})
-				if err := errors.Join(os.Mkdir(s.dir+"/project", 0o700), os.WriteFile(s.lockFile(), []byte(c.content), 0o600)); err != nil {
-					s.Fatal(err)
-				}
+				check(s, errors.Join(os.Mkdir(s.dir+"/project", 0o700), os.WriteFile(s.lockFile(), []byte(c.content), 0o600)))
 				if err := s.Release(s.Context(), ls, projectlock.ReleaseOptions{Force: true}); err != nil {
 					s.Error(err)
 				}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"log/slog"
 	"net/http"
@@ -96,15 +97,26 @@ func TestAnOpenConsoleReadsFewDocumentsAMinute(t *testing.T) {
 			}
 		}
 		server := console.NewServer(t.Context(), consoleSource{cl}, console.Options{})
+		show := func(path string) (text string) {
+			w := httptest.NewRecorder()
+			server.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost"+path, http.NoBody))
+			text = w.Body.String()
+			if n := strings.Count(text, "<tr role=\"row\" id=\"row-"); w.Code != http.StatusOK || n < 40 || n > 80 {
+				t.Fatalf("%s: %d, %d rows", path, w.Code, n)
+			}
+			return text
+		}
+		first := show("/")
+		_, next, _ := strings.Cut(first, `id="next" href="`)
+		next, _, _ = strings.Cut(next, `"`)
+		if second := show(html.UnescapeString(next)); !strings.Contains(first, `"ready30"`) || strings.Contains(second, `"ready30"`) {
+			t.Errorf("the next page is %s", second)
+		}
 		var minutes []int64
 		for range 2 {
 			before := reads.Load()
 			for poll := range 15 { // every 4 s
-				w := httptest.NewRecorder()
-				server.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/", http.NoBody))
-				if n := strings.Count(w.Body.String(), "<tr role=\"row\" id=\"row-"); w.Code != http.StatusOK || n < 60 || n > 80 {
-					t.Fatalf("%d, %d rows", w.Code, n)
-				}
+				show("/")
 				for i := range 10 {
 					if (i*2+poll)%5 == 0 {
 						running(i)

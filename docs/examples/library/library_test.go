@@ -35,15 +35,9 @@ import (
 func TestTheFirstLinesAreFew(t *testing.T) {
 	for program, most := range map[string]int{"echoservice": 20, "httpservice": 20, "once": 10} {
 		fset := token.NewFileSet()
-		file, err := parser.ParseFile(fset, filepath.Join(program, "main.go"), nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := must(parser.ParseFile(fset, filepath.Join(program, "main.go"), nil, 0))(t)
 		main, _ := file.Scope.Lookup("main").Decl.(*ast.FuncDecl)
-		text, err := os.ReadFile(filepath.Join(program, "main.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must(os.ReadFile(filepath.Join(program, "main.go")))(t)
 		lines := 0
 		for line := range strings.Lines(string(text[main.Body.Lbrace-file.FileStart+1 : main.Body.Rbrace-file.FileStart])) {
 			if strings.TrimSpace(line) != "" {
@@ -58,16 +52,11 @@ func TestTheFirstLinesAreFew(t *testing.T) {
 
 // The commands know the kinds by the KINDS that the page shows.
 func TestThePageShowsTheKinds(t *testing.T) {
-	page, err := os.ReadFile("../../library.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must(os.ReadFile("../../library.md"))(t)
 	_, text, _ := strings.Cut(string(page), "export KINDS='")
 	text, _, _ = strings.Cut(text, "'\n")
 	var shown []worker.Kind
-	if err := json.Unmarshal([]byte(text), &shown); err != nil {
-		t.Fatal(err)
-	}
+	check(t, json.Unmarshal([]byte(text), &shown))
 	want := kinds.Jobs
 	want.Run = nil
 	if !reflect.DeepEqual(shown, []worker.Kind{{}, want}) {
@@ -91,10 +80,7 @@ func newCloud(t *testing.T) *cloud {
 	t.Helper()
 	store, queue := firestore.NewServer(firestore.Options{}), cloudtasks.NewServer(cloudtasks.Options{})
 	serve := func(serve func(net.Listener) error) (address string) {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 		go func() { _ = serve(l) }()
 		return l.Addr().String()
 	}
@@ -133,10 +119,7 @@ func create(t *testing.T, conn *grpc.ClientConn) {
 // document returns the fields of a document.
 func (c *cloud) document(t *testing.T, path string) map[string]any {
 	t.Helper()
-	doc, err := c.documents.Doc(path).Get(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := must(c.documents.Doc(path).Get(t.Context()))(t)
 	return doc.Data()
 }
 
@@ -176,9 +159,7 @@ func start(t *testing.T, program, port string) *service {
 	s := &service{Cmd: exec.CommandContext(t.Context(), program)}
 	s.Stdout, s.Stderr = &s.log, &s.log
 	s.Env = append(os.Environ(), "PORT="+port)
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, s.Start())
 	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		resp, err := http.Get("http://127.0.0.1:" + port + "/health/ready")
 		if err == nil {
@@ -196,9 +177,7 @@ func start(t *testing.T, program, port string) *service {
 // stop stops a service as Cloud Run does, and checks its exit code.
 func (s *service) stop(t *testing.T) {
 	t.Helper()
-	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	check(t, s.Process.Signal(syscall.SIGTERM))
 	if err := s.Wait(); err != nil {
 		t.Errorf("%s ends with %v\n%s", s.Path, err, &s.log)
 	}
@@ -208,10 +187,7 @@ func TestTheServicesDoTwoKindsOfWork(t *testing.T) {
 	for _, name := range []string{"echoservice", "httpservice"} {
 		t.Run(name, func(t *testing.T) {
 			c, program := newCloud(t), build(t, name)
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 			_, port, _ := net.SplitHostPort(l.Addr().String())
 			_ = l.Close()
 			t.Setenv("TASK_TARGET_URL", "http://127.0.0.1:"+port)
@@ -221,14 +197,8 @@ func TestTheServicesDoTwoKindsOfWork(t *testing.T) {
 			if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "address already in use") {
 				t.Errorf("a service whose port is in use ends with %v\n%s", err, out)
 			}
-			options, err := worker.FromEnv(os.LookupEnv)
-			if err != nil {
-				t.Fatal(err)
-			}
-			guard, err := worker.Open(t.Context(), options)
-			if err != nil {
-				t.Fatal(err)
-			}
+			options := must(worker.FromEnv(os.LookupEnv))(t)
+			guard := must(worker.Open(t.Context(), options))(t)
 			defer func() {
 				if err := guard.Shutdown(context.WithoutCancel(t.Context())); err != nil {
 					t.Error(err)
@@ -263,9 +233,7 @@ func TestTheServicesDoTwoKindsOfWork(t *testing.T) {
 				t.Errorf("after the stop the job is %v", doc)
 			}
 			shorter := []firestoreapi.Update{{Path: "payload.Pages", Value: pages}}
-			if _, err := c.documents.Doc("jobs/long").Update(t.Context(), shorter); err != nil {
-				t.Fatal(err)
-			}
+			must(c.documents.Doc("jobs/long").Update(t.Context(), shorter))(t)
 			s = start(t, program, port)
 			if doc := c.await(t, "jobs/long", "state", "DONE"); doc["output"] != pages*(pages+1)/2 || doc["lockToken"] != int64(2) {
 				t.Errorf("the continued job is %v, want %d pages", doc, pages)
@@ -288,13 +256,27 @@ func TestAProgramRunsAFunctionOnce(t *testing.T) {
 	program := build(t, "once")
 	var results [2]string
 	for i := range results {
-		out, err := exec.CommandContext(t.Context(), program, "2026-11").Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must(exec.CommandContext(t.Context(), program, "2026-11").Output())(t)
 		results[i] = string(out)
 	}
 	if results[0] != results[1] {
 		t.Errorf("the results are %q, want one result twice", results)
+	}
+}
+
+// check fails the test on an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must returns the value of a call that has to succeed.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
 	}
 }
