@@ -299,19 +299,18 @@ func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
 		return errUnauthorized
 	}
 	p.unsubscribe(channel)
-	anonymous := p.session == "" && !private // a session has signed a private one
-	if len(p.channels) >= maxChannels || !p.server.openChannel(anonymous, &channel) {
-		return p.refuse(channel, "LimitReached", errEvent.Code, "too many channels of this socket, or of all sockets of this instance")
+	if len(p.channels) >= maxChannels || !p.server.openChannel(p.session, private, &channel) {
+		return p.refuse(channel, "LimitReached", errEvent.Code, "too many channels of this socket, of this session, or of all sockets of this instance")
 	}
 	sub, err := p.server.feed.Subscribe(ctx, room)
 	if err != nil {
-		p.server.closeSocket("", &channel)
+		p.server.closeChannel(p.session, &channel)
 		return errNoStore
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	p.channels[channel] = cancel
 	p.forwarding.Go(func() {
-		defer p.server.closeSocket("", &channel)
+		defer p.server.closeChannel(p.session, &channel)
 		defer sub.Close()
 		p.forward(ctx, channel, sub, private)
 	})

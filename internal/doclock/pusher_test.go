@@ -358,6 +358,28 @@ func TestSubscriptionsAreBounded(t *testing.T) {
 	}
 }
 
+func TestASessionHasFiveChannelsForEachOfItsSockets(t *testing.T) {
+	s := newPusherSite(t, func(s *setup) { s.options.SessionSockets = 1 })
+	user, other := s.browser(t), s.browser(t)
+	user.ask(http.MethodGet, "/") // begins a session
+	other.ask(http.MethodGet, "/")
+	p, q := user.connect(), other.connect()
+	for i := range 6 {
+		if f := p.subscribe(fmt.Sprint("documents.", i), ""); (f.Event == succeed) != (i < 5) {
+			t.Errorf("channel %d: %+v", i, f)
+		} else if i < 5 {
+			p.wantEvent(fmt.Sprint("documents.", i), unlocked, documentlock.Current)
+		}
+	}
+	if f := q.subscribe("documents.5", ""); f.Event != succeed {
+		t.Errorf("another session's: %+v", f)
+	}
+	p.send("pusher:unsubscribe", map[string]string{"channel": "documents.0"})
+	for p.subscribe("documents.5", "").Event != succeed { // the other subscription ends soon
+		time.Sleep(time.Millisecond)
+	}
+}
+
 func TestClientsWithoutASessionHaveHalfOfTheSockets(t *testing.T) {
 	s := newPusherSite(t, func(s *setup) { s.options.MaxSockets = 8 })
 	stranger, user := s.browser(t), s.browser(t)

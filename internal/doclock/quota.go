@@ -12,6 +12,9 @@ import (
 // anonymousShare is the part of MaxSockets that clients without a session may have together.
 const anonymousShare = 2
 
+// channelsPerSocket is how many channels a session may have for each of its sockets, on average.
+const channelsPerSocket = 5
+
 // quota counts what each session has, as far as this instance knows.
 type quota struct {
 	mu     sync.Mutex
@@ -22,10 +25,11 @@ type quota struct {
 type claim struct {
 	uses  int
 	until time.Time
+	timer *time.Timer // at until; nil before the first
 }
 
 // change calls do with the claim of key. It reports false if there is none and the session
-// has limit others. A claim that counts no more is deleted.
+// has limit others. It deletes a claim that is neither used nor kept.
 func (q *quota) change(session string, key any, limit int, do func(*claim)) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -63,8 +67,14 @@ func (q *quota) end(session string, key any) {
 
 // keep counts key for this long from now, whatever the limit.
 func (q *quota) keep(session string, key any, life time.Duration) {
-	q.change(session, key, math.MaxInt, func(c *claim) { c.until = time.Now().Add(life) })
-	time.AfterFunc(life, func() { q.change(session, key, math.MaxInt, func(*claim) {}) })
+	q.change(session, key, math.MaxInt, func(c *claim) {
+		c.until = time.Now().Add(life)
+		if c.timer == nil {
+			c.timer = time.AfterFunc(life, func() { q.change(session, key, math.MaxInt, func(*claim) {}) })
+		} else {
+			c.timer.Reset(life)
+		}
+	})
 }
 
 // drop ends the last keep, unless another keep follows before the returned function is called.
@@ -112,16 +122,30 @@ func (s *Server) takeSocket(session string, key any) error {
 	return nil
 }
 
-// openChannel counts a subscription as a socket. It reports false if there are too many.
-func (s *Server) openChannel(anonymous bool, key any) bool {
+// openChannel counts a subscription as a socket, and for its session, or for all clients
+// without one; a session has signed a private channel. It reports false if there are too many.
+func (s *Server) openChannel(session string, private bool, key any) bool {
 	if s.Begin(s.o.MaxSockets) != nil {
 		return false
 	}
-	if anonymous && s.takeSocket("", key) != nil {
-		s.End()
-		return false
+
+	counted := true
+	switch {
+	case session != "":
+		counted = s.channels.begin(session, key, channelsPerSocket*s.o.SessionSockets)
+	case !private:
+		counted = s.takeSocket("", key) == nil
 	}
-	return true
+	if !counted {
+		s.End()
+	}
+	return counted
+}
+
+// closeChannel ends what openChannel has counted.
+func (s *Server) closeChannel(session string, key any) {
+	s.channels.end(session, key)
+	s.closeSocket("", key)
 }
 
 // closeSocket ends what Begin and takeSocket have counted.

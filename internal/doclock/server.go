@@ -82,6 +82,7 @@ type Server struct {
 	sites                http.CrossOriginProtection
 	echo                 *echo.Echo
 	rooms, sockets       quota
+	channels             quota
 	log                  *slog.Logger
 }
 
@@ -93,7 +94,9 @@ func NewServer(work context.Context, locks *documentlock.Locks, feed *documentlo
 	o.SessionLocks, o.SessionSockets = cmp.Or(o.SessionLocks, 100), cmp.Or(o.SessionSockets, 100)
 	o.Log, o.Tracer = cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or[trace.Tracer](o.Tracer, noop.Tracer{})
 	s := &Server{Lifecycle: lifecycle.New(work, o.Log), locks: locks, feed: feed, sessions: sessions, o: o, work: work, echo: echo.New(), log: o.Log}
-	s.rooms.claims, s.sockets.claims = map[string]map[any]*claim{}, map[string]map[any]*claim{}
+	for _, q := range []*quota{&s.rooms, &s.sockets, &s.channels} {
+		q.claims = map[string]map[any]*claim{}
+	}
 	for _, origin := range o.Origins {
 		_ = s.sites.AddTrustedOrigin(origin) // one that is invalid is not trusted
 	}
