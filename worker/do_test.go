@@ -417,10 +417,18 @@ func TestALateResultIsRefused(t *testing.T) {
 			"cancelled": {func(key string, _ int64) error {
 				_, err := records.Doc(key).Set(t.Context(), map[string]any{"status": "FAILED", "error": map[string]any{"code": "cancelled"}}, firestore.MergeAll)
 				return err
-			}, lease.ErrLost, map[string]any{"status": "FAILED", "result": nil}},
+			}, &worker.FailedError{}, map[string]any{"status": "FAILED", "result": nil, "lockOwner": nil}},
+			"finished by another program": {func(key string, _ int64) error {
+				_, err := records.Doc(key).Set(t.Context(), map[string]any{"status": "READY", "result": "theirs"}, firestore.MergeAll)
+				return err
+			}, nil, map[string]any{"status": "READY", "result": "theirs", "lockOwner": nil}},
 		} {
 			got, err := worker.Do(t.Context(), g, name, func(_ context.Context, job worker.Job) (string, error) { return "late", c.change(name, job.LockToken) })
-			if got != "" || !errors.Is(err, c.err) {
+			failed, want := (*worker.FailedError)(nil), c.err
+			if errors.As(c.err, &failed) && errors.As(err, &failed) {
+				want = err
+			}
+			if (got == "theirs") != (c.err == nil) || got == "late" || !errors.Is(err, want) {
 				t.Errorf("%s: Do = %q, %v; want %v", name, got, err, c.err)
 			}
 			checkRecord(t, records.Doc(name), c.want)
