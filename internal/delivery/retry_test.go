@@ -209,8 +209,8 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 					<-ctx.Done()
 					return nil, ctx.Err()
 				})
-				q, task := &recordingQueue{}, "another"
-				w.guard.Queue = q
+				q, task, m := &recordingQueue{}, "another", measured(t)
+				w.guard.Queue, w.guard.Telemetry = q, m.Telemetry
 				if tc.fails {
 					w.guard.Queue = refusing{}
 				}
@@ -218,6 +218,9 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 					task = taskqueue.Name("follow", "x", "7", "2000-01-01T00:20:00Z")
 				}
 				w.asTask(t, task).check(t, tc.code, map[string]any{"acquired": true, "reason": "lock_lost", "status": nil})
+				if got := m.counts(t, "taskguard.lock.losses"); !strings.HasSuffix(got, " :1") {
+					t.Errorf("losses %q, want one", got)
+				}
 				if tc.code != 200 {
 					if len(q.tasks) != 0 {
 						t.Errorf("booked %+v", q.tasks)
