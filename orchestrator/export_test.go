@@ -4,6 +4,9 @@ package orchestrator
 
 import "time"
 
+// DefaultGrace is that of New.
+const DefaultGrace = defaultGrace
+
 // NewWithGrace returns the analyzer of a program that gets SIGKILL sooner, and the variable
 // of the race detector.
 func NewWithGrace(spec string, grace time.Duration) (Analyzer, error) {

@@ -39,6 +39,9 @@ func TestEndOfTheContextSendsSIGTERM(t *testing.T) {
 }
 
 func TestAGroupThatIgnoresSIGTERMIsKilled(t *testing.T) {
+	if orchestrator.DefaultGrace != 5*time.Second { // a stopped worker has 2.5 s more
+		t.Errorf("the grace is %v", orchestrator.DefaultGrace)
+	}
 	for name, c := range map[string]struct {
 		grace time.Duration
 		cause error

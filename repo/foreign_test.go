@@ -154,6 +154,35 @@ func TestAnInputWithoutARequestIsRead(t *testing.T) {
 	})
 }
 
+// If decoding the input makes the worker crash, the attempt has been counted.
+func TestTheInputIsReceivedAfterTheCommitThatCountsTheAttempt(t *testing.T) {
+	for kind, pessimistic := range map[string]bool{commit: false, exclusiveCommit: true} {
+		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+			l, counted := &faultyConn{}, false
+			a := open(t, b, l.options()...)
+			a.documents.pessimistic = pessimistic
+			b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "i"})
+			reads := []fault{nil, func(_ context.Context, do func() error) error { // the decision's, unless it is in a transaction, and the input's
+				if !counted {
+					t.Errorf("%s: the input is received before the commit's answer", kind)
+				}
+				return do()
+			}}
+			if pessimistic {
+				reads = reads[1:]
+			}
+			l.inject(map[string][]fault{read: reads, kind: {func(ctx context.Context, do func() error) error {
+				err := slowReply(ctx, do)
+				counted = true
+				return err
+			}}})
+			mustAcquire(t, a, "x", "w/1")
+			a.runs(t, "w/1")
+			l.wantAllInjected(t)
+		})
+	}
+}
+
 // A large result that waits for the network does not delay the decoding of an input.
 func TestACommitThatHangsDelaysNoInput(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {

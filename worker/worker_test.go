@@ -2,7 +2,6 @@ package worker_test
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -16,16 +15,7 @@ import (
 	"taskguard/worker"
 )
 
-// The test binary is also a program that calls Do; see callDo.
-func TestMain(m *testing.M) {
-	if os.Getenv(asCaller) == "" {
-		os.Exit(emulatortest.Main(m))
-	}
-	if err := callDo(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
 
 // open opens a Guard on b.
 func open(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) *worker.Guard {

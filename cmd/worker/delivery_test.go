@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,48 +12,6 @@ import (
 
 	"taskguard/lease/analysislock"
 )
-
-func TestAWorkerRunsADelivery(t *testing.T) {
-	t.Parallel()
-	c := newCloud(t)
-	c.create(t, "x")
-	p := c.start(t)
-	code, body, err := p.deliver(t.Context(), "x")
-	if err != nil || code != 200 || !strings.Contains(body, `"status":"READY"`) {
-		t.Fatalf("%d %s %v", code, body, err)
-	}
-	if result, _ := c.get(t, "x").Result.(map[string]any); result["words"] != int64(2) {
-		t.Errorf("result = %v", result)
-	}
-	p.signal(t, syscall.SIGTERM)
-	p.exitsCleanly(t)
-}
-
-// A worker that was paused for longer than its TTL, while another finished the analysis,
-// writes nothing and ends its program.
-func TestAWorkerThatWasPausedWritesNothing(t *testing.T) {
-	t.Parallel()
-	c := newCloud(t)
-	c.create(t, "x")
-	lock := []string{"LOCK_TTL=2s", "LOCK_HEARTBEAT=500ms"}
-	// In a process group of its own: when a group is orphaned, as when the shell
-	// that began the tests ends, the system wakes what is stopped in it.
-	paused := c.start(t, append(lock, "ANALYZER=exec:sleep 30", "TEST_AS_WORKER=apart")...)
-	answer := paused.delivered(t, "x")
-	c.until(t, "x", "running", running)
-	paused.signal(t, syscall.SIGSTOP)
-	other := c.start(t, lock...)
-	other.deliverUntilRun(t, "x")
-	before := c.get(t, "x")
-	paused.signal(t, syscall.SIGCONT)
-	if got := <-answer; !strings.Contains(got, "409") || !strings.Contains(got, "lock_lost") {
-		t.Errorf("answer: %s", got)
-	}
-	after := c.get(t, "x")
-	if before.Status != analysislock.Ready || after.Lock != before.Lock || !after.UpdatedAt.Equal(before.UpdatedAt) {
-		t.Errorf("before %+v, after %+v", before, after)
-	}
-}
 
 // deliverUntilRun repeats a delivery, as Cloud Tasks would, until it runs the analysis or
 // finds it finished.
@@ -132,36 +88,4 @@ func TestACallerThatHangsUpDoesNotEndTheRun(t *testing.T) {
 	hangUp()
 	<-gone
 	c.until(t, "y", "finished", ready)
-}
-
-// 200 clients that send half a header or half a body delay no other client.
-func TestSlowClientsDoNotDelayADelivery(t *testing.T) {
-	t.Parallel()
-	c := newCloud(t)
-	c.create(t, "x")
-	p := c.start(t)
-	for i := range 200 {
-		half := "POST /internal/tasks/analysis HTTP/1.1\r\nHost: x\r\n"
-		if i%2 == 0 {
-			half += "Content-Length: 1000\r\n\r\n{"
-		}
-		p.send(t, half)
-	}
-	if code, body, err := p.deliver(t.Context(), "x"); err != nil || code != 200 {
-		t.Errorf("%d %s %v", code, body, err)
-	}
-}
-
-// send opens a connection and writes text to it.
-func (p *process) send(t testing.TB, text string) net.Conn {
-	t.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	if _, err := fmt.Fprint(conn, text); err != nil {
-		t.Fatal(err)
-	}
-	return conn
 }

@@ -3,10 +3,8 @@ package main
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"sync"
 	"testing"
-	"time"
 
 	"taskguard/lease/analysislock"
 )
@@ -41,22 +39,15 @@ func TestHostileInputsAreRunWhereTheMemorySuffices(t *testing.T) {
 	}
 }
 
-// Each crash that an input causes is counted, although Firestore answers the commit that
-// counts it later than the read of the input: the input is decoded after both answers.
+// Each crash that an input causes is counted before the input is decoded.
 func TestEachDeathIsCountedBeforeTheInputIsDecoded(t *testing.T) {
 	slowWithoutRace(t)
 	w := newSmall(t)
 	if err := w.analyses.Create(t.Context(), "x", hostileInput(hostile)); err != nil {
 		t.Fatal(err)
 	}
-	between := newBetween(t, w.host)
-	between.before = func(c *call) {
-		if c.method == "Commit" {
-			time.Sleep(time.Second) // an input could be decoded in it
-		}
-	}
 	for attempt := 1; attempt <= mostAttempts; attempt++ {
-		w.start(t, tooLittle, "FIRESTORE_EMULATOR_HOST="+between.host)
+		w.start(t, tooLittle)
 		code, _, _ := w.worker.Load().deliver(t.Context(), "x")
 		if code != 0 || !w.worker.Load().killed.Load() {
 			t.Fatalf("attempt %d: the worker survives with %d MiB: %d", attempt, tooLittle/mib, code)
@@ -72,38 +63,5 @@ func TestEachDeathIsCountedBeforeTheInputIsDecoded(t *testing.T) {
 	}
 	if a := w.get(t, "x"); a.Status != analysislock.Failed || a.Error == nil || a.Error.Code != analysislock.AttemptsExhausted || a.Attempts != mostAttempts || a.Lock.Owner != "" {
 		t.Errorf("%s after %d attempts, error %+v, owner %q; want FAILED after %d", a.Status, a.Attempts, a.Error, a.Lock.Owner, mostAttempts)
-	}
-}
-
-// A worker that is killed before the input arrives has counted the attempt. The next
-// attempt runs the analysis.
-func TestAWorkerKilledWhileItReadsTheInputHasCountedTheAttempt(t *testing.T) {
-	for _, transactions := range []string{"optimistic", "pessimistic"} {
-		t.Run(transactions, func(t *testing.T) {
-			t.Parallel()
-			w := newSmall(t)
-			w.create(t, "x")
-			between := newBetween(t, w.host)
-			between.after = func(c *call) {
-				if c.reads("input") {
-					between.wait()
-				}
-			}
-			w.start(t, enough, "FIRESTORE_EMULATOR_HOST="+between.host, "FIRESTORE_TRANSACTIONS="+transactions)
-			w.worker.Load().delivered(t, "x")
-			w.until(t, "x", "acquired", running) // its commit and the read run in parallel
-			w.worker.Load().signal(t, os.Kill)
-			w.expire(t)
-			if a := w.get(t, "x"); a.Attempts != 1 || a.Status != analysislock.Processing {
-				t.Fatalf("%d attempts, %s; want 1", a.Attempts, a.Status)
-			}
-			w.start(t, enough, "FIRESTORE_TRANSACTIONS="+transactions)
-			if code, body, err := w.worker.Load().deliver(t.Context(), "x"); code != http.StatusOK {
-				t.Errorf("the next delivery: %d %s %v", code, body, err)
-			}
-			if a := w.get(t, "x"); a.Status != analysislock.Ready || a.Attempts != 2 {
-				t.Errorf("%s after %d attempts, want READY after 2", a.Status, a.Attempts)
-			}
-		})
 	}
 }

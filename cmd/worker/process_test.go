@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"os/signal"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,37 +21,13 @@ import (
 	"taskguard/repo"
 )
 
-// stubborn as the test binary's first argument makes it a program that ignores
-// SIGTERM.
-const stubborn = "ignore-sigterm"
-
-// The test binary is the worker too, so that real processes can be started,
-// paused and killed, and an analyzer for it.
+// The test binary is the worker too, so that real processes can be started and killed.
 func TestMain(m *testing.M) {
-	switch {
-	case len(os.Args) == 3 && os.Args[1] == stubborn:
-		ignoreSIGTERM(os.Args[2])
-	case os.Getenv("TEST_AS_WORKER") == "apart":
-		_ = syscall.Setpgid(0, 0)
-		main()
-	case os.Getenv("TEST_AS_WORKER") != "":
+	if os.Getenv("TEST_AS_WORKER") != "" {
 		main()
 	}
 	emulatortest.Isolate()
 	os.Exit(m.Run())
-}
-
-// ignoreSIGTERM ignores SIGTERM, connects to address to report that, and returns when
-// that connection is closed.
-func ignoreSIGTERM(address string) {
-	signal.Ignore(syscall.SIGTERM)
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	_, _ = io.Copy(io.Discard, conn)
-	os.Exit(0)
 }
 
 func listen(t testing.TB, address string) net.Listener {
@@ -188,6 +163,15 @@ func (p *process) signal(t testing.TB, s os.Signal) {
 	if err := p.cmd.Process.Signal(s); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// stop sends SIGTERM, and SIGKILL to a worker that does not end. Cloud Run does so after
+// 10 s; a slow machine may need more.
+func (p *process) stop(t testing.TB) {
+	t.Helper()
+	p.signal(t, syscall.SIGTERM)
+	hung := time.AfterFunc(20*time.Second, func() { _ = p.cmd.Process.Kill() })
+	t.Cleanup(func() { hung.Stop() })
 }
 
 // wait is the exit code, once the process has ended; -1 if a signal ended it.

@@ -14,7 +14,6 @@ import (
 	"taskguard/internal/delivery"
 	"taskguard/internal/emulatortest"
 	"taskguard/internal/taskqueue"
-	"taskguard/lease"
 	"taskguard/orchestrator"
 )
 
@@ -197,13 +196,14 @@ func TestAStoppedRunIsBookedAgain(t *testing.T) {
 				b.Put(t, "x", map[string]any{"status": "QUEUED"})
 				var stopped time.Time
 				var w *instance
-				w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+				w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 					w.unavailable.Store(tc.storeUnavailable)
 					q.setUnavailable(tc.queueUnavailable)
 					stopped = time.Now()
 					w.stop(delivery.ErrStopping)
 					<-ctx.Done()
 					time.Sleep(5 * time.Second) // as an analyzer that ends only when it is killed
+					report(job, int64(7))
 					return nil, ctx.Err()
 				})
 				w.guard.Queue = q.Queue
@@ -214,11 +214,14 @@ func TestAStoppedRunIsBookedAgain(t *testing.T) {
 				if n := len(q.tasks()); n != tc.tasks {
 					t.Errorf("%d deliveries asked for, want %d", n, tc.tasks)
 				}
-				attempts := int64(0)
+				commits, history, attempted, checkpoint := 2, "shutting_down", int64(0), any(int64(7))
 				if tc.storeUnavailable {
-					attempts = 1
+					commits, history, attempted, checkpoint = 1, "", 1, nil
 				}
-				checkFields(t, b, "x", map[string]any{"status": tc.status, "attempts": attempts, "nextAttemptAt": nil})
+				if n := b.Calls.Count("Commit"); n != commits || attempts(t, b) != history {
+					t.Errorf("%d commits, want the acquisition and the release; history %q", n, attempts(t, b))
+				}
+				checkFields(t, b, "x", map[string]any{"status": tc.status, "attempts": attempted, "checkpoint": checkpoint, "nextAttemptAt": nil})
 				if tc.code != 200 {
 					return
 				}
@@ -305,21 +308,4 @@ func (f *recordingQueue) Book(_ context.Context, t taskqueue.Task) (bool, error)
 	defer f.mu.Unlock()
 	f.tasks = append(f.tasks, t)
 	return false, nil
-}
-
-func TestAFollowUpComesAfterTheExpiryAndMayLastAsLongAsARun(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := &recordingQueue{}
-		w := start(t, b, succeed)
-		w.guard.Queue, w.guard.RunTimeout = q, 7*time.Minute
-		expires := held(t, b, "x", lease.DefaultTTL)
-		w.deliver(t, "x").check(t, 200, map[string]any{"retry_at": expires})
-		if len(q.tasks) != 1 {
-			t.Fatalf("%d bookings, want 1", len(q.tasks))
-		}
-		got := q.tasks[0]
-		if at := got.At.UTC().Add(-2 * time.Second).Format("2006-01-02T15:04:05.000Z"); at != expires || got.Deadline != 8*time.Minute || got.AnalysisID != "x" {
-			t.Errorf("booked %+v for 2 s after %s, want after %s", got, at, expires)
-		}
-	})
 }

@@ -31,10 +31,10 @@ func TestAWorkersClockDecidesNothingAboutAnothersLock(t *testing.T) {
 					t.Errorf("Retry-After = %s, want 100", a.RetryAfter)
 				}
 				q := &recordingQueue{}
-				w.guard.Queue = q
+				w.guard.Queue, w.guard.RunTimeout = q, 7*time.Minute
 				w.deliver(t, "x").check(t, 200, map[string]any{"reason": "locked", "retry_at": expires})
-				if at := q.tasks[0].At.Add(-2 * time.Second).UTC().Format("2006-01-02T15:04:05.000Z"); at != expires {
-					t.Errorf("a follow-up for 2 s after %s, want after %s", at, expires)
+				if at := q.tasks[0].At.Add(-2 * time.Second).UTC().Format("2006-01-02T15:04:05.000Z"); at != expires || q.tasks[0].Deadline != 8*time.Minute || q.tasks[0].AnalysisID != "x" {
+					t.Errorf("booked %+v for 2 s after %s, want after %s", q.tasks[0], at, expires)
 				}
 			})
 		})

@@ -196,27 +196,6 @@ func TestAnAnalysisFailsWhenItsTimeIsExhausted(t *testing.T) {
 	}
 }
 
-func TestAStoppedRunsLastCheckpointIsCommittedWithTheRelease(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		var w *instance
-		w = start(t, b, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-			w.stop(delivery.ErrStopping)
-			return until(ctx, func() { report(job, int64(7)) })
-		})
-		w.guard.Queue = &recordingQueue{}
-		commits := b.Calls.Count("Commit")
-		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "shutting_down"})
-		checkFields(t, b, "x", map[string]any{"status": "QUEUED", "attempts": int64(0), "checkpoint": int64(7), "lockOwner": nil})
-		if got := b.Calls.Count("Commit") - commits; got != 2 {
-			t.Errorf("%d commits, want the acquisition and the release", got)
-		}
-		if got := attempts(t, b); got != "shutting_down" {
-			t.Errorf("history %q", got)
-		}
-	})
-}
-
 // A crash is a worker that reaches Firestore no more, and whose delivery has no answer in time.
 func TestAnAnalysisOfTenHoursEndsReadyInDeliveriesOf25Minutes(t *testing.T) {
 	const units = 600 // of work

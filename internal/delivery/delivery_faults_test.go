@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
@@ -113,35 +112,5 @@ func TestALockLostToTimeAloneIsFreed(t *testing.T) {
 				start(t, b, succeed).deliver(t, "x").check(t, 200, map[string]any{"status": "READY", "lock_token": 2.0})
 			})
 		})
-	}
-}
-
-// Another program changes the document just before the run ends, too late for a heartbeat.
-func TestALossThatOnlyTheFinishDetectsIsAnsweredLockLost(t *testing.T) {
-	others := map[string]func(t *testing.T, b *emulatortest.Backend){
-		"taken": func(t *testing.T, b *emulatortest.Backend) {
-			b.Merge(t, "x", map[string]any{"lockOwner": "them", "lockToken": int64(2), "lockExpiresAt": "2999-01-01T00:00:00.000Z"})
-		},
-		"only the owner rewritten": func(t *testing.T, b *emulatortest.Backend) { b.Merge(t, "x", map[string]any{"lockOwner": "them"}) },
-		"deleted":                  func(t *testing.T, b *emulatortest.Backend) { b.Delete(t, "x") },
-	}
-	for name, change := range others {
-		for end, err := range map[string]error{"ran": nil, "failed": &orchestrator.PermanentError{Code: "c", Message: "m"}} {
-			t.Run(name+", "+end, func(t *testing.T) {
-				inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-					b.Put(t, "x", map[string]any{"status": "QUEUED"})
-					var since map[string]any
-					w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-						change(t, b)
-						since = b.Fields(t, "x")
-						return "must not be written", err
-					})
-					w.deliver(t, "x").check(t, 409, map[string]any{"acquired": true, "reason": "lock_lost"})
-					if diff := cmp.Diff(since, b.Fields(t, "x")); diff != "" {
-						t.Errorf("the others' document was changed (-want +got):\n%s", diff)
-					}
-				})
-			})
-		}
 	}
 }

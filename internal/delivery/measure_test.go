@@ -188,18 +188,3 @@ func TestTimeToStartIsOfTheFirstAcquisitionAndTimeToReadyOfTheLast(t *testing.T)
 		}
 	})
 }
-
-func TestMeasuringCostsNoCallToFirestore(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-			time.Sleep(350 * time.Second)
-			return "done", nil
-		})
-		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		before := b.Calls.Total()
-		w.deliver(t, "x").check(t, 200, nil)
-		if got := b.Calls.Total() - before; got != 3+3+1 {
-			t.Errorf("%d calls, want 3 to acquire, 3 heartbeats and the finish", got)
-		}
-	})
-}

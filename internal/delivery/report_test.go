@@ -184,36 +184,6 @@ func TestALockThatAnOutageKeepsAfterTheAnalysisHasSetItsStatusIsAnswered503(t *t
 	})
 }
 
-func TestReportsCostOneCommitACheckpointInterval(t *testing.T) {
-	for name, tc := range map[string]struct{ each, commits int }{"ten reports a second": {1, 34}, "no reports": {0, 3}} { // 34: 350 s, less the last interval
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				b.Put(t, "x", map[string]any{"status": "QUEUED"})
-				m := measured(t)
-				w := startLogged(t, b, nil, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-					for i := range 3495 {
-						if tc.each > 0 {
-							job.Report(float64(i)/3500, "working")
-							report(job, int64(i))
-						}
-						time.Sleep(100 * time.Millisecond)
-					}
-					return "done", nil
-				})
-				w.guard.Telemetry = m.Telemetry
-				before, all := b.Calls.Count("Commit"), b.Calls.Total()
-				w.line(t, deliveryRoute, "x", map[string]any{"outcome": "ready", "heartbeats": float64(tc.commits)})
-				if got := b.Calls.Count("Commit") - before; got != tc.commits+2 {
-					t.Errorf("%d commits, want %d, the acquisition and the finish", got, tc.commits)
-				}
-				if got := b.Calls.Total() - all; got != tc.commits+4 {
-					t.Errorf("%d calls, want 3 to acquire, %d and the finish", got, tc.commits)
-				}
-			})
-		})
-	}
-}
-
 func TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		for _, id := range []string{"x", "taken", "unreachable"} {

@@ -181,8 +181,8 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		lose    func(t *testing.T, b *emulatortest.Backend, w *instance)
-		itself  bool // the delivery is that follow-up
-		unseen  bool // the run fails before its worker has noticed the loss
+		itself  bool  // the delivery is that follow-up
+		unseen  error // with which the run fails before its worker has noticed the loss
 		fails   bool
 		code    int
 		token   string
@@ -191,25 +191,26 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 		"unlocked": {lose: func(t *testing.T, b *emulatortest.Backend, _ *instance) {
 			b.Merge(t, "x", map[string]any{"status": "QUEUED", "lockOwner": nil, "lockExpiresAt": nil})
 		}, code: 200, token: "1"},
-		"taken":               {lose: taken, code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
-		"taken, and it fails": {lose: taken, unseen: true, code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
-		"not booked":          {lose: taken, fails: true, code: 409},
-		"by this very task":   {lose: taken, itself: true, code: 409},
-		"out of time":         {lose: func(_ *testing.T, _ *emulatortest.Backend, w *instance) { w.unavailable.Store(true) }, code: 200, token: "1", expires: "2000-01-01T00:05:00.000Z"},
+		"taken":                 {lose: taken, code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
+		"taken, and it fails":   {lose: taken, unseen: errors.New("no use"), code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
+		"taken, fails for good": {lose: taken, unseen: &orchestrator.PermanentError{Code: "c"}, code: 200, token: "7", expires: "2000-01-01T00:20:00.000Z"},
+		"not booked":            {lose: taken, fails: true, code: 409},
+		"by this very task":     {lose: taken, itself: true, code: 409},
+		"out of time":           {lose: func(_ *testing.T, _ *emulatortest.Backend, w *instance) { w.unavailable.Store(true) }, code: 200, token: "1", expires: "2000-01-01T00:05:00.000Z"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 				b.Put(t, "x", map[string]any{"status": "QUEUED"})
 				var w *instance
 				w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-					if tc.lose(t, b, w); tc.unseen {
-						return nil, errors.New("no use")
+					if tc.lose(t, b, w); tc.unseen != nil {
+						return nil, tc.unseen
 					}
 					<-ctx.Done()
 					return nil, ctx.Err()
 				})
-				q, task := &recordingQueue{}, "another"
-				w.guard.Queue = q
+				q, task, m := &recordingQueue{}, "another", measured(t)
+				w.guard.Queue, w.guard.Telemetry = q, m.Telemetry
 				if tc.fails {
 					w.guard.Queue = refusing{}
 				}
@@ -217,6 +218,9 @@ func TestALostLockIsFollowedUp(t *testing.T) {
 					task = taskqueue.Name("follow", "x", "7", "2000-01-01T00:20:00Z")
 				}
 				w.asTask(t, task).check(t, tc.code, map[string]any{"acquired": true, "reason": "lock_lost", "status": nil})
+				if got := m.counts(t, "taskguard.lock.losses"); !strings.HasSuffix(got, " :1") {
+					t.Errorf("losses %q, want one", got)
+				}
 				if tc.code != 200 {
 					if len(q.tasks) != 0 {
 						t.Errorf("booked %+v", q.tasks)

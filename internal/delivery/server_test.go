@@ -1,10 +1,7 @@
 package delivery_test
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,7 +11,6 @@ import (
 
 	"taskguard/internal/delivery"
 	"taskguard/internal/emulatortest"
-	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 )
 
@@ -74,29 +70,6 @@ func TestOtherRoutesAndMethods(t *testing.T) {
 	w.call(t, http.MethodGet, "/health/live", "").check(t, 200, map[string]any{"status": "live"})
 }
 
-// It is ready from Firestore's first answer until it stops.
-func TestReadiness(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := start(t, emulatortest.Embedded(t), succeed)
-		ready := func(code int) {
-			t.Helper()
-			w.call(t, http.MethodGet, "/health/ready", "").check(t, code, nil)
-			w.call(t, http.MethodGet, "/health/live", "").check(t, 200, nil)
-		}
-		answers := make(chan error)
-		go w.AwaitReady(t.Context(), func(context.Context) error { return <-answers })
-		ready(503)
-		answers <- errors.New("unavailable")
-		synctest.Wait()
-		ready(503)
-		answers <- nil
-		synctest.Wait()
-		ready(200)
-		w.stop(delivery.ErrStopping)
-		ready(503)
-	})
-}
-
 func TestDrainWaitsForTheRunsInFlight(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		finish := make(chan struct{})
@@ -128,30 +101,4 @@ func TestDrainWaitsForTheRunsInFlight(t *testing.T) {
 			t.Errorf("%d runs left, want none", left)
 		}
 	})
-}
-
-// broken are locks that panic.
-type broken struct{ delivery.Locks }
-
-func (broken) Acquire(context.Context, string, string, time.Duration, func(analysislock.Analysis) bool) (analysislock.Acquisition, error) {
-	panic("with a user's input")
-}
-
-// The log has the stack and not the value of the panic.
-func TestAPanicInAHandlerIsAnsweredAndLogged(t *testing.T) {
-	var log bytes.Buffer
-	work, stop := context.WithCancel(t.Context())
-	guard := &delivery.Guard{Locks: broken{}, Log: slog.New(slog.NewTextHandler(&log, nil))}
-	w := instance{Server: serverOf(work, guard, nil)}
-	w.deliver(t, "x").check(t, 500, map[string]any{"reason": "internal"})
-	if !strings.Contains(log.String(), "broken.Acquire") || strings.Contains(log.String(), "user's input") {
-		t.Errorf("log: %s", log.String())
-	}
-	if n := log.Len(); n > 6000 {
-		t.Errorf("%d bytes are logged", n)
-	}
-	stop()
-	if left := w.Drain(t.Context()); left != 0 {
-		t.Errorf("%d runs left, want none", left)
-	}
 }

@@ -160,12 +160,19 @@ func TestServeAndMainReturnWhatPreventsThem(t *testing.T) {
 	}
 }
 
-// Half a request is no run: it does not delay a stop, and causes no warning.
+// Half a request is no run: it does not delay a stop, and causes no warning. Until the run has
+// ended, the service answers that it is live and not ready.
 func TestHalfARequestDoesNotDelayAStop(t *testing.T) {
 	running := make(chan struct{})
-	s := serve(t, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+	var s *served
+	s = serve(t, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 		close(running)
 		<-ctx.Done()
+		for path, want := range map[string]int{"live": http.StatusOK, "ready": http.StatusServiceUnavailable} {
+			if resp, err := http.Get(s.url + "/health/" + path); err != nil || resp.Body.Close() != nil || resp.StatusCode != want {
+				t.Errorf("%s: %+v, %v", path, resp, err)
+			}
+		}
 		return nil, ctx.Err()
 	}, func(c *Config) { c.Limits.Drain, c.Limits.Request = time.Hour, time.Hour })
 	half := s.send(t, "POST /internal/tasks/analysis HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
