@@ -131,6 +131,8 @@ func TestAnEndpointReportsByLines(t *testing.T) {
 		`{"progress":0.7,"message":null,"checkpoint":null,"result":null,"error":null}` + "\n" + `{"result":7,"error":null}`: {result: "7"},
 		`{"result":null,"error":{"message":"boom","permanent":true}}`:                                                       {err: "analyzer_rejected: boom"},
 		`{"progress":0.7,"result":7}` + strings.Repeat("\n{}", 100):                                                         {result: "7"},
+
+		`{"result":"` + strings.Repeat("x", 1<<19) + `"}`: {result: strings.Repeat("x", 1<<19)}, // no report is as long
 	} {
 		s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/x-ndjson; charset=utf-8")

@@ -341,6 +341,9 @@ func TestAQueryThatTakesTooLongHidesNobodyFromTheOthers(t *testing.T) {
 		}
 		b.Delete(t, "ordinary")
 		b.Put(t, "first", map[string]any{"status": "QUEUED", "updatedAt": ago(time.Hour)})
+		for n := range 60 { // more than 30 s of the query before
+			b.Put(t, fmt.Sprint("ready", n), map[string]any{"status": "READY", "nextAttemptAt": ago(time.Hour)})
+		}
 		if due, _, _ = a.Orphaned(t.Context(), 10); len(due) != 1 || due[0].Doc.ID != "first" {
 			t.Errorf("%+v; want the one at the beginning, to which it returns", due)
 		}
@@ -384,9 +387,13 @@ func TestTheErrorOfAMissingIndexContainsItsLink(t *testing.T) {
 		l.inject(map[string][]fault{"RunQuery": {func(context.Context, func() error) error {
 			return status.Error(codes.FailedPrecondition, words)
 		}}})
-		_, _, err := a.Orphaned(t.Context(), 10)
+		b.Put(t, "old", map[string]any{"status": "QUEUED", "updatedAt": timeValue(time.Now().Add(-time.Hour))})
+		due, more, err := a.Orphaned(t.Context(), 10) // the first query alone fails
 		if !errors.Is(err, lease.ErrRefused) || errors.Is(err, lease.ErrUnavailable) || !strings.Contains(err.Error(), words) {
 			t.Errorf("%v, want ErrRefused with Firestore's words", err)
+		}
+		if len(due) != 1 || !more {
+			t.Errorf("%+v, more %v; want the one that another query finds, and more", due, more)
 		}
 	})
 }
