@@ -163,11 +163,12 @@ func (is *guarded) once(ctx, work context.Context, key string, fn func(context.C
 	})
 	o := guard.Deliver(run, delivery.Delivery{AnalysisID: key})
 	switch {
-	case o.Case == delivery.Ran:
+	case o.Case == delivery.Ran && o.Status == "":
 		return value, false, nil
-	case o.Case == delivery.Failed && o.Ran:
+	case o.Case == delivery.Failed && o.Ran && o.Status == "":
 		return nil, false, &FailedError{Code: o.Code, Message: o.Err.Error(), Err: failure}
-	case o.Case == delivery.AlreadyFinished, o.Case == delivery.Failed, o.Case == delivery.Continued, o.Case == delivery.NotFound:
+	case o.Case == delivery.AlreadyFinished, o.Case == delivery.Ran, o.Case == delivery.Failed,
+		o.Case == delivery.Continued, o.Case == delivery.NotFound:
 		return nil, true, nil
 	case o.Case == delivery.Locked:
 		return nil, false, &RunningError{RetryAt: o.RetryAt, RetryIn: o.RetryIn}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -391,6 +392,7 @@ func TestALateResultIsRefused(t *testing.T) {
 		records := collection(t, b, "idempotency")
 		for name, c := range map[string]struct {
 			change func(key string, token int64) error
+			got    string
 			err    error
 			want   map[string]any
 		}{
@@ -405,22 +407,28 @@ func TestALateResultIsRefused(t *testing.T) {
 					return "new", nil
 				})
 				return err
-			}, lease.ErrLost, map[string]any{"status": "READY", "result": "new"}},
+			}, "", lease.ErrLost, map[string]any{"status": "READY", "result": "new"}},
 			"deleted": {func(key string, _ int64) error {
 				_, err := records.Doc(key).Delete(t.Context())
 				return err
-			}, lease.ErrLost, map[string]any{"status": nil, "result": nil}},
+			}, "", lease.ErrLost, map[string]any{"status": nil, "result": nil}},
 			"taken": {func(key string, token int64) error {
 				_, err := records.Doc(key).Set(t.Context(), map[string]any{"lockOwner": "other", "lockToken": token + 1}, firestore.MergeAll)
 				return err
-			}, lease.ErrLost, map[string]any{"status": "PROCESSING", "result": nil, "lockOwner": "other"}},
+			}, "", lease.ErrLost, map[string]any{"status": "PROCESSING", "result": nil, "lockOwner": "other"}},
 			"cancelled": {func(key string, _ int64) error {
 				_, err := records.Doc(key).Set(t.Context(), map[string]any{"status": "FAILED", "error": map[string]any{"code": "cancelled"}}, firestore.MergeAll)
 				return err
-			}, lease.ErrLost, map[string]any{"status": "FAILED", "result": nil}},
+			}, "", &worker.FailedError{Code: "cancelled"}, map[string]any{"status": "FAILED", "result": nil, "lockOwner": nil}},
+			"finished": {func(key string, _ int64) error {
+				_, err := records.Doc(key).Set(t.Context(), map[string]any{"status": "READY", "result": "theirs"}, firestore.MergeAll)
+				return err
+			}, "theirs", nil, map[string]any{"status": "READY", "result": "theirs", "lockOwner": nil}},
 		} {
-			got, err := worker.Do(t.Context(), g, name, func(_ context.Context, job worker.Job) (string, error) { return "late", c.change(name, job.LockToken) })
-			if got != "" || !errors.Is(err, c.err) {
+			got, err := worker.Do(t.Context(), g, name, func(_ context.Context, job worker.Job) (string, error) {
+				return "late", c.change(name, job.LockToken)
+			})
+			if got != c.got || !errors.Is(err, c.err) && !reflect.DeepEqual(err, c.err) {
 				t.Errorf("%s: Do = %q, %v; want %v", name, got, err, c.err)
 			}
 			checkRecord(t, records.Doc(name), c.want)
