@@ -101,15 +101,16 @@ func TestTheConsoleShowsWhatFirestoreHoldsAndChangesNothing(t *testing.T) {
 	env := store(t)
 	const id = "it's <a>"
 	locked(t, analyses(t, env), id)
-	address, log, stop := consoleOf(t, env.with("PORT", "1"), "--listen", "localhost", "--port", "0")
+	put(t, env, "analyses/younger than the TTL", map[string]any{"status": "QUEUED", "updatedAt": time.Now().Add(-8 * time.Minute)})
+	address, log, stop := consoleOf(t, env.with("PORT", "1").with("LOCK_TTL", "10m"), "--listen", "localhost", "--port", "0")
 	code, text := browse(t, http.MethodGet, address+"/", "")
 	for _, part := range []string{"it&#39;s &lt;a&gt;", "PROCESSING", "w/1", "read only", "demo-test / (default) / analyses"} {
 		if code != http.StatusOK || !strings.Contains(text, part) {
 			t.Errorf("%d, no %q in %s", code, part, text)
 		}
 	}
-	if strings.Contains(text, "data-action") || strings.Contains(text, `method="post"`) {
-		t.Errorf("the page changes something: %s", text)
+	if strings.Contains(text, "data-action") || strings.Contains(text, "data-overdue") || strings.Contains(text, `method="post"`) {
+		t.Errorf("the page changes something, or shows something as stuck: %s", text)
 	}
 	if _, text = browse(t, http.MethodGet, address+"/analysis?show=all&id="+url.QueryEscape(id), ""); !strings.Contains(text, "&#34;text&#34;: &#34;x&#34;") {
 		t.Errorf("no input in %s", text)

@@ -140,7 +140,7 @@ func TestKindsOfAFileNeedNoAnalysis(t *testing.T) {
 func TestTheConsoleHasAPageForEachKind(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
-	q.env["KINDS"] = kinds(t)
+	q.env["KINDS"] = strings.TrimSuffix(kinds(t), "]") + `, {"name": "order2", "collection": "orders2"}]`
 	create(t, analyses(t, q.env), "a")
 	a := orders(t, q.env)
 	locked(t, a, "x")
@@ -155,6 +155,7 @@ func TestTheConsoleHasAPageForEachKind(t *testing.T) {
 	page("/", `href="/analysis?id=a"`, "id=x")
 	page("/", `<a id="kind-analysis" href="/" aria-current="page">analysis</a><a id="kind-order" href="/kind/order/">order</a>`, "shops/s/orders")
 	page("/kind/order/", `href="/kind/order/analysis?id=x"`, "id=a")
+	page("/kind/order2/", "There are no analyses yet.", "id=x")
 	page("/kind/order/", `<a id="kind-analysis" href="/">analysis</a><a id="kind-order" href="/kind/order/" aria-current="page">order</a>`, `data-poll="/?`)
 	page("/kind/order/", `<bdi>FAILED</bdi> <b>1</b>`, "id=a")
 	page("/kind/order/?q=fa", "id=failed", "id=x")

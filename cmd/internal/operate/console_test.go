@@ -188,7 +188,7 @@ func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
 		want   console.Bulk
 		change string // the ids that are changed
 	}{
-		{console.Cancel, console.Filter{Status: "QUEUED"}, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
+		{console.Cancel, console.Filter{Status: "QUEUED", Before: time.Time{}.Add(-time.Hour)}, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
 		{console.Cancel, console.Filter{Status: "PROCESSING"}, console.Bulk{Matched: 2, Changed: 1, Skipped: 1}, "left"},
 		{console.Cancel, console.Filter{Code: "c"}, console.Bulk{Matched: 3, Changed: 2, Skipped: 1}, "q1 q2"},
 		{console.Requeue, console.Filter{Status: "FAILED", Code: "c"}, console.Bulk{Matched: 1, Changed: 1}, "failed"},
