@@ -82,7 +82,7 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 		return nil, errors.Join(fmt.Errorf("worker: options: %w", err), g.db.Close())
 	}
 	if o.Queue != (Queue{}) {
-		if g.queue, err = taskqueue.Open(ctx, o.Queue.config(), o.QueueOptions...); err != nil {
+		if g.queue, err = taskqueue.Open(ctx, o.Queue.Filled(), o.QueueOptions...); err != nil {
 			return nil, errors.Join(err, g.db.Close())
 		}
 	}

@@ -123,7 +123,7 @@ func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	queue, err := taskqueue.Open(t.Context(), taskqueue.Config{Queue: cfg.Options.Queue.Name, TargetURL: cfg.Options.Queue.TargetURL, Caller: cfg.Options.Queue.Caller, EmulatorHost: cfg.Options.Queue.EmulatorHost})
+	queue, err := taskqueue.Open(t.Context(), cfg.Options.Queue)
 	if err != nil {
 		t.Fatal(err)
 	}

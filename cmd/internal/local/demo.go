@@ -181,7 +181,7 @@ func (d *demo) startWorkers(ctx context.Context) (err error) {
 
 // submit creates the documents and books their tasks, one after another.
 func (d *demo) submit(ctx context.Context) (err error) {
-	q, err := taskqueue.Open(ctx, taskqueue.Config{Queue: queue, TargetURL: d.target, Caller: caller, EmulatorHost: d.queueAt})
+	q, err := taskqueue.Open(ctx, taskqueue.Config{Name: queue, TargetURL: d.target, Caller: caller, EmulatorHost: d.queueAt})
 	if err != nil {
 		return err
 	}
