@@ -55,6 +55,7 @@ type demo struct {
 
 	mu     sync.Mutex
 	rows   map[string]*row // by the analysis's id
+	total  row             // of all deliveries
 	killed *killed
 	ended  bool
 }
@@ -335,6 +336,7 @@ func (d *demo) delivered(v exchange) {
 	}
 	row := d.rows[v.analysisID]
 	row.count(v)
+	d.total.count(v)
 	d.show.Print("%s %v", row.Name, v)
 	for _, r := range d.rows {
 		if !r.finished || r.Deliveries <= len(redeliveries) {
