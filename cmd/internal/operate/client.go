@@ -3,6 +3,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -172,9 +173,4 @@ func checkID(id string) error {
 	return nil
 }
 
-func statusOrNone(status string) string {
-	if status == "" {
-		return "without status"
-	}
-	return status
-}
+func statusOrNone(status string) string { return cmp.Or(status, "without status") }
