@@ -26,10 +26,11 @@ var rooms = map[string][]string{
 
 	"internal/wire":           {},
 	"internal/cloudrun":       {"internal", "lease", "repo"},
+	"internal/console":        {"internal", "lease", "repo"},
 	"internal/doctor":         {"internal", "lease", "orchestrator", "worker", "internal/cloudrun", "internal/workerservice", "internal/doclockservice"},
 	"internal/workerservice":  {"internal", "lease", "orchestrator", "repo", "worker", "internal/cloudrun"},
 	"internal/doclockservice": {"internal", "lease", "repo", "internal/cloudrun"},
-	"cmd":                     {"internal", "lease", "orchestrator", "repo", "worker", "emulator", "internal/cloudrun", "internal/doctor", "internal/workerservice", "internal/doclockservice"},
+	"cmd":                     {"internal", "lease", "orchestrator", "repo", "worker", "emulator", "internal/cloudrun", "internal/console", "internal/doctor", "internal/workerservice", "internal/doclockservice"},
 
 	// Only for tests.
 	"internal/emulatortest": {"emulator"},

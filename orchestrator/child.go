@@ -86,20 +86,14 @@ func (p *program) withholds(variable string) bool {
 // their contents.
 func (c *child) connect() (childEnds []*os.File, err error) {
 	var in, out, errs, reports *os.File
-	if in, c.stdin, err = os.Pipe(); err != nil {
-		return nil, err
-	}
-	if c.stdout.file, out, err = os.Pipe(); err != nil {
-		return []*os.File{in}, err
-	}
-	if c.stderr.file, errs, err = os.Pipe(); err != nil {
-		return []*os.File{in, out}, err
-	}
-	if c.reports.file, reports, err = os.Pipe(); err != nil {
-		return []*os.File{in, out, errs}, err
+	pipes := [][2]**os.File{{&in, &c.stdin}, {&c.stdout.file, &out}, {&c.stderr.file, &errs}, {&c.reports.file, &reports}}
+	for _, pipe := range pipes {
+		if *pipe[0], *pipe[1], err = os.Pipe(); err != nil {
+			break
+		}
 	}
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr, c.cmd.ExtraFiles = in, out, errs, []*os.File{reports}
-	return []*os.File{in, out, errs, reports}, nil
+	return []*os.File{in, out, errs, reports}, err
 }
 
 // launch starts the program on a thread that lives until the program has exited: on

@@ -65,7 +65,9 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 		if ended := contextError(ctx); ended != nil {
 			return nil, ended
 		}
-		err = withoutURL(err)
+		if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) { // whose URL may contain a key
+			err = wrapped.Err
+		}
 		return nil, &FailureError{Reason: e.name + ": " + err.Error(), Err: err}
 	}
 	switch {
@@ -147,12 +149,4 @@ func permanentStatus(status int) bool {
 		return false
 	}
 	return 400 <= status && status <= 499
-}
-
-// withoutURL removes the URL from an error of net/http: its query may contain a key.
-func withoutURL(err error) error {
-	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
-		return wrapped.Err
-	}
-	return err
 }

@@ -28,7 +28,7 @@ type Job struct {
 
 // Result is the result of an analysis: anything that encoding/json can encode,
 // within [Storable]'s limits.
-type Result any
+type Result = any
 
 // Analyzer does the work of one analysis. Analyze blocks until it and all that it
 // started have ended; it ends soon after ctx. It is called concurrently. A

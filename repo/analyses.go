@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -111,12 +110,6 @@ func (a *Analyses) Close() error {
 
 // Fields returns the vocabulary of the documents, without empty ones.
 func (a *Analyses) Fields() Fields { return a.codec.fields }
-
-// Collection returns the path of the collection.
-func (a *Analyses) Collection() string {
-	_, path, _ := strings.Cut(a.documents.collection.Path, "/documents/")
-	return path
-}
 
 // Create creates a QUEUED analysis with input, a value as orchestrator.Storable returns
 // it. Errors: ErrExists if the id is taken; lease.ErrRefused if Firestore cannot hold the

@@ -208,17 +208,12 @@ const sample = 100
 func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	path := a.codec.fields.Error + ".code"
-	q := a.documents.collection.OrderBy(path, firestore.Asc).OrderBy("updatedAt", firestore.Desc).Limit(1).Select(path)
-	for code := ""; len(all) < limit; code = all[len(all)-1].Code {
-		found, err := a.summaries(ctx, "find error codes", q.Where(path, ">", code))
-		if err != nil {
-			return nil, err
-		}
-		if len(found) == 0 {
-			break
-		}
-		all = append(all, Failure{Code: found[0].Error.Code})
+	codes, err := a.codes(ctx, a.codec.fields.Error+".code", limit)
+	if err != nil {
+		return nil, err
+	}
+	for _, code := range codes {
+		all = append(all, Failure{Code: code})
 	}
 
 	reads, ctx := errgroup.WithContext(ctx)

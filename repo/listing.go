@@ -258,18 +258,28 @@ func (s *skipped) end(ctx context.Context) {
 func (a *Analyses) Codes(ctx context.Context, limit int) (all []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	for i, path := range []string{a.codec.fields.Error + ".code", "lastError.code"} {
-		q := a.documents.collection.OrderBy(path, firestore.Asc).OrderBy("updatedAt", firestore.Desc).Limit(1).Select(path)
-		for code, before := "", -1; before < len(all) && len(all) < limit*(i+1) && err == nil; {
-			before = len(all)
-			err = eachDocument(ctx, "find error codes", q.Where(path, ">", code), func(snap *firestore.DocumentSnapshot) bool {
-				v, _ := snap.DataAt(path)
-				code, _ = v.(string) // as the query is of strings
-				all = append(all, code)
-				return true
-			})
+	for _, path := range []string{a.codec.fields.Error + ".code", "lastError.code"} {
+		found, err := a.codes(ctx, path, limit)
+		if err != nil {
+			return nil, err
 		}
+		all = append(all, found...)
 	}
 	slices.Sort(all)
-	return slices.Compact(all), err
+	return slices.Compact(all), nil
+}
+
+// codes reads up to limit values of path, the code of an error, sorted, in a query for each.
+func (a *Analyses) codes(ctx context.Context, path string, limit int) (all []string, err error) {
+	q := a.documents.collection.OrderBy(path, firestore.Asc).OrderBy("updatedAt", firestore.Desc).Limit(1).Select(path)
+	for code, before := "", -1; before < len(all) && len(all) < limit && err == nil; {
+		before = len(all)
+		err = eachDocument(ctx, "find error codes", q.Where(path, ">", code), func(snap *firestore.DocumentSnapshot) bool {
+			v, _ := snap.DataAt(path)
+			code, _ = v.(string) // as the query is of strings
+			all = append(all, cut(code))
+			return true
+		})
+	}
+	return all, err
 }

@@ -46,15 +46,12 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 // queue reads the queue of the follow-ups, their target and their caller.
 func queue(e *cloudrun.Environment, auth cloudrun.TaskAuth) Queue {
 	c := e.TaskQueue()
-	if c == nil {
-		return Queue{}
-	}
 	switch {
-	case auth.Mode == "none":
+	case c == (Queue{}), auth.Mode == "none":
 	case c.Caller == "":
 		e.Problem("TASK_CALLER", "must be set with TASK_QUEUE, to the service account that calls this worker")
 	case auth.Mode == "oidc" && len(auth.Token.Accounts) > 0 && !slices.Contains(auth.Token.Accounts, c.Caller):
 		e.Problem("TASK_CALLER", "%q is not in TASK_SERVICE_ACCOUNTS: this worker would refuse its own follow-ups", c.Caller)
 	}
-	return Queue{Name: c.Queue, TargetURL: c.TargetURL, Caller: c.Caller, Audience: c.Audience, EmulatorHost: c.EmulatorHost}
+	return c
 }

@@ -13,7 +13,9 @@ import (
 
 	"cloud.google.com/go/compute/metadata"
 	"github.com/labstack/echo/v4"
+	"go.opentelemetry.io/otel/metric"
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"taskguard/internal/cloudrun"
@@ -82,7 +84,7 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 		return nil, errors.Join(fmt.Errorf("worker: options: %w", err), g.db.Close())
 	}
 	if o.Queue != (Queue{}) {
-		if g.queue, err = taskqueue.Open(ctx, o.Queue.config(), o.QueueOptions...); err != nil {
+		if g.queue, err = taskqueue.Open(ctx, o.Queue, o.QueueOptions...); err != nil {
 			return nil, errors.Join(err, g.db.Close())
 		}
 	}
@@ -96,16 +98,12 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 }
 
 func newTelemetry(o Options) (*telemetry.Telemetry, error) {
-	meters, tracers := o.MeterProvider, o.TracerProvider
-	switch {
-	case meters == nil && tracers == nil:
+	if o.MeterProvider == nil && o.TracerProvider == nil {
 		return nil, nil //nolint:nilnil // a nil Telemetry records nothing
-	case meters == nil:
-		meters = metricnoop.NewMeterProvider()
-	case tracers == nil:
-		tracers = tracenoop.NewTracerProvider()
 	}
-	return telemetry.New(meters, tracers)
+	return telemetry.New(
+		cmp.Or[metric.MeterProvider](o.MeterProvider, metricnoop.NewMeterProvider()),
+		cmp.Or[trace.TracerProvider](o.TracerProvider, tracenoop.NewTracerProvider()))
 }
 
 // store returns the options of a kind's collection.
@@ -184,7 +182,7 @@ func (g *Guard) handled(k Kind, books bool) *delivery.Guard {
 	}
 	g.mustCheckCallers()
 	guard := *is.guard
-	guard.Analyzer = orchestrator.AnalyzerFunc(func(ctx context.Context, job Job) (orchestrator.Result, error) { return k.Run(ctx, job) })
+	guard.Analyzer = orchestrator.AnalyzerFunc(k.Run)
 	return &guard
 }
 

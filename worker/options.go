@@ -61,25 +61,12 @@ type Options struct {
 }
 
 // Queue is a queue of Cloud Tasks, and how its tasks call this service.
-type Queue struct {
-	Name      string // projects/P/locations/L/queues/Q
-	TargetURL string // this service's base URL
-	Caller    string // the service account whose OIDC token the tasks carry; empty: no token
-	Audience  string // of that token; empty: TargetURL, without a slash at its end
-	// EmulatorHost is the host:port of an emulator, plaintext and without authentication.
-	EmulatorHost string
-}
-
-func (q Queue) config() taskqueue.Config {
-	return taskqueue.Config{Queue: q.Name, TargetURL: q.TargetURL, Caller: q.Caller, Audience: q.Audience, EmulatorHost: q.EmulatorHost}.Filled()
-}
+type Queue = taskqueue.Config
 
 // Authenticator checks the caller of a request. It returns nil if the caller may pass. An
 // error that matches ErrForbidden is answered 403, ErrNoKeys 503, and any other 401. The
 // error is logged, so it must not contain a token. Check is called concurrently.
-type Authenticator interface {
-	Check(r *http.Request) error
-}
+type Authenticator = delivery.Authenticator
 
 // Errors of an Authenticator.
 var (
@@ -139,7 +126,7 @@ func (o Options) check() (all []problem) {
 	queue, longest, why := o.Queue != (Queue{}), 24*time.Hour, "Cloud Run ends a request after one hour"
 	if queue {
 		longest, why = taskqueue.MaxDeadline, "Cloud Tasks then delivers the task again"
-		add("Queue", o.Queue.config().Check())
+		add("Queue", o.Queue.Filled().Check())
 		add("Queue", cloudrun.CheckAddress("CLOUD_TASKS_EMULATOR_HOST", o.Queue.EmulatorHost))
 	}
 	refuse(o.RunTimeout <= 0, "RunTimeout", "RUN_TIMEOUT", "%v is not positive", o.RunTimeout)
@@ -174,7 +161,7 @@ func (o Options) filled() (Options, error) {
 	o.Emulator = cmp.Or(os.Getenv("FIRESTORE_EMULATOR_HOST"), o.Emulator)
 	o.Project = cmp.Or(o.Project, os.Getenv("GOOGLE_CLOUD_PROJECT"))
 	if o.Auth == nil && o.Emulator == "" && o.Queue.Caller != "" {
-		o.Auth = OIDC(o.Queue.config().Audience, o.Queue.Caller)
+		o.Auth = OIDC(o.Queue.Filled().Audience, o.Queue.Caller)
 	}
 	var err error
 	for _, p := range o.check() {
@@ -185,7 +172,7 @@ func (o Options) filled() (Options, error) {
 	case o.Emulator+o.Queue.EmulatorHost != "" && os.Getenv("K_SERVICE") != "":
 		err = errors.New("an emulator is named on Cloud Run, where K_SERVICE is set")
 	case o.refusesItself():
-		err = fmt.Errorf("the Auth would refuse the tasks of the Queue: they carry %s's token for %q", o.Queue.Caller, o.Queue.config().Audience)
+		err = fmt.Errorf("the Auth would refuse the tasks of the Queue: they carry %s's token for %q", o.Queue.Caller, o.Queue.Filled().Audience)
 	}
 	return o, err
 }
@@ -196,12 +183,13 @@ const maxRetry = 12 * time.Hour
 // refusesItself reports whether Auth accepts other tokens than the Queue's tasks carry.
 func (o Options) refusesItself() bool {
 	t, ok := o.Auth.(tokens)
-	return ok && o.Queue != (Queue{}) && (!slices.Contains(t.Accounts, o.Queue.Caller) || t.Audience != o.Queue.config().Audience)
+	q := o.Queue.Filled()
+	return ok && q != (Queue{}) && (!slices.Contains(t.Accounts, q.Caller) || t.Audience != q.Audience)
 }
 
 // authenticator returns what checks the callers; nil with ok: none has to be checked. ok
 // is false if that is unknown.
-func (o Options) authenticator() (a delivery.Authenticator, ok bool, err error) {
+func (o Options) authenticator() (a Authenticator, ok bool, err error) {
 	switch auth := o.Auth.(type) {
 	case nil:
 		return nil, o.Emulator != "", nil

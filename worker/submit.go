@@ -10,11 +10,7 @@ import (
 )
 
 // Submission is the result of Submit.
-type Submission struct {
-	Created bool   // false: the document existed
-	Booked  bool   // a delivery is booked, by this call or an earlier one
-	Status  string // of the document: QUEUED, PROCESSING, READY or FAILED, whatever its words are
-}
+type Submission = delivery.Submission
 
 // Errors of Submit.
 var (
@@ -33,16 +29,15 @@ var (
 // Other errors: lease.ErrInvalidKey for an id that Firestore cannot hold; lease.ErrRefused or
 // an *orchestrator.PermanentError for an input that it cannot hold; lease.ErrUnavailable,
 // after which the document may exist; ErrNotBooked; ErrStopping after Shutdown.
-func Submit(ctx context.Context, g *Guard, k Kind, id string, input any) (Submission, error) {
+func Submit(ctx context.Context, g *Guard, k Kind, id string, input any) (s Submission, err error) {
 	defer g.server.Track()()
 	if g.work.Err() != nil {
-		return Submission{}, ErrStopping
+		return s, ErrStopping
 	}
 	is, err := g.of(k)
 	if err != nil {
-		return Submission{}, err
+		return s, err
 	}
-	var s delivery.Submission
 	value, err := orchestrator.Storable(input)
 	if err == nil {
 		s, err = is.guard.Submit(ctx, is.analyses, repo.ErrExists, id, value)
@@ -50,5 +45,5 @@ func Submit(ctx context.Context, g *Guard, k Kind, id string, input any) (Submis
 	if err != nil {
 		err = fmt.Errorf("worker: submit %q: %w", id, err)
 	}
-	return Submission{Created: s.Created, Booked: s.Booked, Status: s.Status}, err
+	return s, err
 }

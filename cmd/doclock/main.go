@@ -3,21 +3,8 @@
 package main
 
 import (
-	"context"
-	"fmt"
-	"os"
-
+	"taskguard/internal/cloudrun"
 	"taskguard/internal/doclockservice"
 )
 
-func main() {
-	if len(os.Args) > 1 {
-		fmt.Fprintln(os.Stderr, "doclock takes no arguments: it is configured by environment; see docs/reference.md")
-		os.Exit(2)
-	}
-	code, err := doclockservice.Main(context.Background(), os.LookupEnv, os.Stdout)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
-	os.Exit(code)
-}
+func main() { cloudrun.Exit("doclock", doclockservice.Main) }

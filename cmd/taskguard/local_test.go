@@ -117,7 +117,7 @@ func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 		}
 	}
 	cfg := must(workerservice.ParseConfig(env.with("TASK_AUTH", "none").lookup))(t)
-	queue, err := taskqueue.Open(t.Context(), taskqueue.Config{Queue: cfg.Options.Queue.Name, TargetURL: cfg.Options.Queue.TargetURL, Caller: cfg.Options.Queue.Caller, EmulatorHost: cfg.Options.Queue.EmulatorHost})
+	queue, err := taskqueue.Open(t.Context(), cfg.Options.Queue)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -92,7 +92,7 @@ func (q *tasks) reach(p *process) {
 func (q *tasks) book(t *testing.T, id string) {
 	t.Helper()
 	queue, err := taskqueue.Open(t.Context(), taskqueue.Config{
-		Queue: queueName, TargetURL: q.target, Caller: account, Audience: "https://audience.test", EmulatorHost: q.host,
+		Name: queueName, TargetURL: q.target, Caller: account, Audience: "https://audience.test", EmulatorHost: q.host,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -62,19 +62,18 @@ func CheckKeep(keep time.Duration, queue bool) error {
 	return nil
 }
 
-// TaskQueue reads where deliveries are booked, whom they call and as whom; nil: the
+// TaskQueue reads where deliveries are booked, whom they call and as whom; zero: the
 // environment names no queue.
-func (e *Environment) TaskQueue() *taskqueue.Config {
+func (e *Environment) TaskQueue() taskqueue.Config {
 	c := taskqueue.Config{
-		Queue: e.Text("TASK_QUEUE", ""), TargetURL: e.Text("TASK_TARGET_URL", ""), Caller: e.Text("TASK_CALLER", ""),
+		Name: e.Text("TASK_QUEUE", ""), TargetURL: e.Text("TASK_TARGET_URL", ""), Caller: e.Text("TASK_CALLER", ""),
 		Audience: e.Text("TASK_AUDIENCE", ""), EmulatorHost: e.Address("CLOUD_TASKS_EMULATOR_HOST"),
 	}
-	if c.Queue == "" {
+	if c.Name == "" {
 		e.Unused("belongs to TASK_QUEUE, which is not set", "TASK_TARGET_URL", "TASK_CALLER", "CLOUD_TASKS_EMULATOR_HOST")
-		return nil
+		return taskqueue.Config{}
 	}
 	e.ForTests("CLOUD_TASKS_EMULATOR_HOST")
 	e.Add(c.Check())
-	c = c.Filled()
-	return &c
+	return c.Filled()
 }

@@ -137,6 +137,22 @@ func (e *Environment) Process(service string, metrics bool) Process {
 	}
 }
 
+// Exit runs main, the main function of the program name, which takes no arguments. It prints the
+// error of main, and ends the process with the exit code that main returns.
+func Exit(name string,
+	main func(ctx context.Context, lookup func(string) (string, bool), stdout io.Writer) (int, error),
+) {
+	if len(os.Args) > 1 {
+		fmt.Fprintln(os.Stderr, name+" takes no arguments: it is configured by environment; see docs/reference.md")
+		os.Exit(2)
+	}
+	code, err := main(context.Background(), os.LookupEnv, os.Stdout)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(code)
+}
+
 // Main serves on p.Port, on all interfaces, until SIGTERM or SIGINT. If p has no project,
 // it sets that of the metadata server. It returns the exit code: 0, 2 for a configuration
 // error, 1 for another. Unless GOMEMLIMIT is set, it sets the runtime's memory limit to

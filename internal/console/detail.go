@@ -47,8 +47,8 @@ func (s *Server) detail(c echo.Context) error {
 	if err != nil {
 		return refused(err, "")
 	}
-	p := detailPage{frame: s.frame(c, printable.Line(id)), Analysis: s.row(&w), All: all, ReadAt: clock(w.At), Notice: notice(c)}
-	p.Poll, p.Live = address("/analysis", id), liveAt(w.now())
+	p := detailPage{frame: s.frame(c, printable.Line(id)), Analysis: s.row(&w), All: all, ReadAt: clock(w.ReadAt), Notice: notice(c)}
+	p.Poll, p.Live = address("/analysis", id), liveAt(w.ReadAt)
 	if all {
 		p.Contents = []contents{printed("Input", w.Input), printed("Result", w.Result)}
 	}
@@ -65,8 +65,8 @@ func (s *Server) read(c echo.Context, id string, contents bool) (Detail, error) 
 	return s.source.Get(ctx, id, contents)
 }
 
-// row returns the row of w at the estimated time of the store.
-func (s *Server) row(w *Detail) row { return s.newRow(&w.Analysis, w.now()) }
+// row returns the row of w at the store's time of the read.
+func (s *Server) row(w *Detail) row { return s.newRow(&w.Analysis, w.ReadAt) }
 
 // printed indents JSON, and cuts it after maxContents.
 func printed(name string, value json.RawMessage) contents {

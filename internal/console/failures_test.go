@@ -161,7 +161,7 @@ func TestAllThatAFilterSelectsAreChangedAfterADryRun(t *testing.T) {
 		t.Errorf("all are unlocked: %d", w.Code)
 	}
 	page(t, server, "/failures/requeue?code=c&state=READY&since=1h&q=x")
-	if want := (console.Filter{Status: "FAILED", Code: "c"}); h.filter != want {
+	if want := (console.Filter{Status: "FAILED", Code: "c", ErrorOnly: true}); h.filter != want {
 		t.Errorf("a requeue of failures takes %+v, want %+v", h.filter, want)
 	}
 	h.did = nil

@@ -70,7 +70,7 @@ func (c choice) check() error {
 
 // at returns the Filter of c at now. A time that cannot be read is ignored.
 func (c choice) at(now time.Time) Filter {
-	f := Filter{Status: c.State, Code: c.Code, Prefix: c.Search}
+	f := Filter{Status: c.State, Code: c.Code, Prefix: c.Search, ErrorOnly: c.State == analysislock.Failed}
 	if since, err := ParseTime(c.Since); err == nil {
 		f.Since = since(now)
 	}
@@ -98,7 +98,7 @@ func ParseTime(text string) (at func(now time.Time) time.Time, err error) {
 }
 
 // matches reports whether f, which has no Prefix, selects a, which is unfinished.
-func (f Filter) matches(a *analysislock.Analysis) bool {
+func matches(f Filter, a *analysislock.Analysis) bool {
 	has := func(e *analysislock.Error) bool { return e != nil && e.Code == f.Code }
 	return (f.Status == "" || f.Status == a.Status) &&
 		(f.Code == "" || has(a.Error) || has(a.LastError)) &&
@@ -208,7 +208,7 @@ func (p *listPage) arrange(v *view, newRow func(*analysislock.Analysis) row) {
 	for i := range v.active.All {
 		r := newRow(&v.active.All[i])
 		f := p.at(r.now)
-		if r.Group == "" || shown[r.ID] || !f.matches(&r.Analysis) {
+		if r.Group == "" || shown[r.ID] || !matches(f, &r.Analysis) {
 			continue
 		}
 		if shown[r.ID] = true; p.After == "" {

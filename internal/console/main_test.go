@@ -187,7 +187,7 @@ func (s *memorySource) Get(ctx context.Context, id string, contents bool) (conso
 	case w.Malformed != nil && contents:
 		return console.Detail{}, lease.ErrMalformed
 	}
-	w.At, w.Asked = storeNow(), time.Now()
+	w.ReadAt = storeNow()
 	if !contents {
 		w.Input, w.Result = nil, nil
 	}

@@ -7,14 +7,11 @@ import (
 	"time"
 
 	"taskguard/lease/analysislock"
+	"taskguard/repo"
 )
 
-// Filter selects analyses, as the address of a page names them.
-type Filter struct {
-	Status, Code  string    // Code is of Error or, unless Status is FAILED, of LastError
-	Since, Before time.Time // of UpdatedAt
-	Prefix        string    // of the ID; if it is not empty, nothing else is compared
-}
+// Filter selects analyses.
+type Filter = repo.Filter
 
 // Listing holds a part of the analyses as they were read.
 type Listing struct {
@@ -24,13 +21,7 @@ type Listing struct {
 }
 
 // Failure is a code with the number of analyses that are FAILED with it.
-type Failure struct {
-	Code string
-	N    int64
-	// Newest has those of them that were updated last, the last one first: at least one, each
-	// with an Error.
-	Newest []analysislock.Analysis
-}
+type Failure = repo.Failure
 
 // Counts has the number of analyses by status; "" has the number of all.
 type Counts map[string]int64
@@ -38,13 +29,8 @@ type Counts map[string]int64
 // Detail is one analysis as it was read.
 type Detail struct {
 	analysislock.Analysis
-	At            time.Time       // the store's time of the read
-	Asked         time.Time       // the local time of the answer
 	Input, Result json.RawMessage // instead of Analysis's; nil: absent, or not asked for
 }
-
-// now estimates the store's time.
-func (w *Detail) now() time.Time { return w.At.Add(time.Since(w.Asked)) }
 
 // Refusal is a permanent error of a Source.
 type Refusal struct {

@@ -70,7 +70,7 @@ func startThrottled(t testing.TB, how cloudtasks.Throttling) *queue {
 	if err != nil {
 		t.Fatal(err)
 	}
-	q.Queue, err = taskqueue.Open(t.Context(), taskqueue.Config{Queue: queuePath, TargetURL: "https://worker.example"}, option.WithGRPCConn(conn))
+	q.Queue, err = taskqueue.Open(t.Context(), taskqueue.Config{Name: queuePath, TargetURL: "https://worker.example"}, option.WithGRPCConn(conn))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ type Submission struct {
 	Created bool   // false: the document existed
 	Booked  bool   // a delivery is booked: now, or by an earlier call
 	Already bool   // it was booked by an earlier call
-	Status  string // of the document
+	Status  string // of the document: QUEUED, PROCESSING, READY or FAILED, whatever its words are
 }
 
 // Errors of Submit.

@@ -35,86 +35,79 @@ func Main(ctx context.Context, lookup func(string) (string, bool), stdout io.Wri
 // progress. It returns the listener's error, or that of opening its parts; the end of
 // ctx is no error.
 func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) error {
-	w, err := wire(ctx, cfg, log)
+	rooms, err := repo.OpenRooms(ctx, cfg.Project, repo.Options{Database: cfg.Database, Collection: cfg.Collection, Emulator: cfg.Emulator, Log: log})
 	if err != nil {
-		return errors.Join(err, w.close(), l.Close())
+		return errors.Join(err, l.Close())
 	}
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	server := doclock.NewServer(work, w.locks, w.feed, w.sessions, doclock.Options{
-		Finder: w.rooms, Tasks: w.tasks, Pusher: cfg.Pusher, Origins: cfg.Origins, SessionLocks: cfg.Locks, SessionSockets: cfg.Sockets, Tracer: w.exports.Tracers.Tracer(telemetry.Scope), Log: log,
-	})
-	w.background = append(w.background, w.feed.Run, func(ctx context.Context) {
-		server.AwaitReady(ctx, func(ctx context.Context) error { return cloudrun.Located(cfg.Emulator, w.rooms.Ping(ctx)) })
-	})
-	if cfg.Sweep > 0 {
-		w.background = append(w.background, func(ctx context.Context) { server.SweepEvery(ctx, cfg.Sweep) })
-	}
-	service := cloudrun.Service{
-		Handler: server, Limits: cfg.Limits, Background: w.background, Stop: stop, Flush: w.exports.Stop, Log: log,
-		Drain: func(ctx context.Context) {
-			if left := server.Drain(ctx); left > 0 {
-				log.WarnContext(ctx, "sockets and requests are cut off", "open", left)
-			}
-		},
-	}
-	return errors.Join(service.Serve(ctx, l, cfg.attrs()...), w.close())
-}
-
-// wired holds the parts of the service.
-type wired struct {
-	exports    *cloudrun.Exports
-	rooms      *repo.Rooms
-	locks      *documentlock.Locks
-	feed       *documentlock.Feed
-	sessions   doclock.Sessions
-	tasks      doclock.Authenticator   // nil: a proxy in front checks
-	background []func(context.Context) // run while the service serves
-}
-
-// wire opens the parts that cfg names, without a call to any. Close the result, also
-// after an error.
-func wire(ctx context.Context, cfg Config, log *slog.Logger) (w wired, err error) {
-	w.rooms, err = repo.OpenRooms(ctx, cfg.Project, repo.Options{Database: cfg.Database, Collection: cfg.Collection, Emulator: cfg.Emulator, Log: log})
+	service, err := wire(ctx, work, cfg, rooms, log)
 	if err != nil {
-		return w, err
+		return errors.Join(err, rooms.Close(), l.Close())
 	}
-	if w.locks, err = documentlock.New(w.rooms, cfg.TTL); err != nil {
-		return w, fmt.Errorf("DOCUMENT_LOCK_TTL: %w", err)
+	service.Stop = stop
+	return errors.Join(service.Serve(ctx, l, cfg.attrs()...), rooms.Close())
+}
+
+// wire returns the service that cfg describes, without a call to any of its parts. work is the
+// context of all sockets.
+func wire(ctx, work context.Context, cfg Config, rooms *repo.Rooms, log *slog.Logger) (service cloudrun.Service, err error) {
+	locks, err := documentlock.New(rooms, cfg.TTL)
+	if err != nil {
+		return service, fmt.Errorf("DOCUMENT_LOCK_TTL: %w", err)
 	}
-	w.feed = documentlock.NewFeed(w.locks, w.rooms, log)
+	o := doclock.Options{
+		Finder: rooms, Pusher: cfg.Pusher, Origins: cfg.Origins, SessionLocks: cfg.Locks, SessionSockets: cfg.Sockets, Log: log,
+	}
 	verifier, ours, err := cfg.Tasks.Verifier(ctx, log)
 	if err != nil {
-		return w, err
+		return service, err
 	}
+	var background []func(context.Context)
 	if ours {
-		w.tasks, w.background = verifier, append(w.background, verifier.Run)
+		o.Tasks, background = verifier, append(background, verifier.Run)
 	}
+
+	var sessions doclock.Sessions
 	switch cfg.Sessions {
 	case authCookie, authApplication:
 		var cookies *doclock.Cookies
 		if cookies, err = doclock.NewCookies([]byte(cfg.Secret)); err == nil {
 			cookies.Application = cfg.Sessions == authApplication
-			w.sessions = cookies
+			sessions = cookies
 		}
 	case authOIDC:
 		cfg.Token.Log = log
 		var people *taskauth.Verifier
 		if people, err = taskauth.New(cfg.Token); err == nil {
-			w.sessions, w.background = doclock.Accounts{Verifier: people}, append(w.background, people.Run)
+			sessions, background = doclock.Accounts{Verifier: people}, append(background, people.Run)
 		}
 	default:
 		err = fmt.Errorf("SESSION_AUTH: %q is not one of %s, %s, %s", cfg.Sessions, authCookie, authApplication, authOIDC)
 	}
-	if err == nil { // last of all, so that only the service has to stop it
-		w.exports, err = cfg.Telemetry.Export(ctx, log)
+	if err != nil {
+		return service, err
 	}
-	return w, err
-}
+	exports, err := cfg.Telemetry.Export(ctx, log) // last of all, so that only the service has to stop it
+	if err != nil {
+		return service, err
+	}
 
-func (w wired) close() error {
-	if w.rooms == nil {
-		return nil
+	o.Tracer = exports.Tracers.Tracer(telemetry.Scope)
+	feed := documentlock.NewFeed(locks, rooms, log)
+	server := doclock.NewServer(work, locks, feed, sessions, o)
+	background = append(background, feed.Run, func(ctx context.Context) {
+		server.AwaitReady(ctx, func(ctx context.Context) error { return cloudrun.Located(cfg.Emulator, rooms.Ping(ctx)) })
+	})
+	if cfg.Sweep > 0 {
+		background = append(background, func(ctx context.Context) { server.SweepEvery(ctx, cfg.Sweep) })
 	}
-	return w.rooms.Close()
+	return cloudrun.Service{
+		Handler: server, Limits: cfg.Limits, Background: background, Flush: exports.Stop, Log: log,
+		Drain: func(ctx context.Context) {
+			if left := server.Drain(ctx); left > 0 {
+				log.WarnContext(ctx, "sockets and requests are cut off", "open", left)
+			}
+		},
+	}, nil
 }

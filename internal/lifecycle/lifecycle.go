@@ -141,8 +141,14 @@ func TLS(r *http.Request) bool {
 	return r.TLS != nil || strings.EqualFold(strings.TrimSpace(proto), "https")
 }
 
-// StrictTransport makes the browser that has sent r by TLS use https for this host alone, for a year.
-func StrictTransport(h http.Header, r *http.Request) {
+// Secure adds security headers to the answer to r: which contents its page may load, that no other
+// site can frame it, that no cache keeps it and, if r has come by TLS, that the browser uses https
+// for this host alone, for a year.
+func Secure(h http.Header, r *http.Request, contents string) {
+	h.Set("Content-Security-Policy", contents)
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
 	if TLS(r) {
 		h.Set("Strict-Transport-Security", "max-age=31536000")
 	}

@@ -31,11 +31,11 @@ func NewIAP(audience string, keys KeySource) (*IAP, error) {
 // called once.
 func (i *IAP) Run(ctx context.Context) { i.tokens.keys.run(ctx) }
 
-// Check returns the e-mail address of the sender of r, never empty without an error;
+// Identify returns the e-mail address of the sender of r, never empty without an error;
 // or an error that is ErrUnauthenticated or ErrNoKeys. Whom to let in is the proxy's
 // own policy, so no error is ErrForbidden. If the assertion names an unknown key,
-// Check waits up to 3 s for the keys, or until r's caller is gone.
-func (i *IAP) Check(r *http.Request) (email string, err error) {
+// Identify waits up to 3 s for the keys, or until r's caller is gone.
+func (i *IAP) Identify(r *http.Request) (email string, err error) {
 	values := r.Header[iapHeader]
 	switch {
 	case len(values) > 1:

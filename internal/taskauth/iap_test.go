@@ -161,7 +161,7 @@ func watching(t testing.TB, s *site) *taskauth.IAP {
 
 func wantPerson(t testing.TB, i *taskauth.IAP, token string) {
 	t.Helper()
-	if email, err := i.Check(through(token)); email != person || err != nil {
+	if email, err := i.Identify(through(token)); email != person || err != nil {
 		t.Errorf("got %q, %v, want %s", email, err, person)
 	}
 }
@@ -169,7 +169,7 @@ func wantPerson(t testing.TB, i *taskauth.IAP, token string) {
 // wantRefused wants an error that is want, with one of the fixed texts, which ends with text.
 func wantRefused(t testing.TB, i *taskauth.IAP, r *http.Request, want error, text string) {
 	t.Helper()
-	email, err := i.Check(r)
+	email, err := i.Identify(r)
 	if email != "" || !errors.Is(err, want) {
 		t.Fatalf("got %q, %v, want %v", email, err, want)
 	}

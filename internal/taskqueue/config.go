@@ -9,14 +9,16 @@ import (
 	"strings"
 )
 
-// Config configures the queue and the service that its tasks call. All programs here read
+// Config is a queue of Cloud Tasks, and how its tasks call the service. All programs here read
 // its fields from the same environment variables, so its errors name these variables.
 type Config struct {
-	Queue        string // TASK_QUEUE: projects/P/locations/L/queues/Q
-	TargetURL    string // TASK_TARGET_URL: the worker's base URL, http or https
-	Caller       string // TASK_CALLER: the service account whose OIDC token the tasks carry; empty: no token
-	Audience     string // TASK_AUDIENCE: of that token; empty: TargetURL
-	EmulatorHost string // CLOUD_TASKS_EMULATOR_HOST: host:port, plaintext and without authentication; empty: Google's
+	Name      string // TASK_QUEUE: projects/P/locations/L/queues/Q
+	TargetURL string // TASK_TARGET_URL: the service's base URL, http or https
+	Caller    string // TASK_CALLER: the service account whose OIDC token the tasks carry; empty: no token
+	Audience  string // TASK_AUDIENCE: of that token; empty: TargetURL, without a slash at its end
+	// EmulatorHost is CLOUD_TASKS_EMULATOR_HOST: the host:port of an emulator, plaintext and without
+	// authentication; empty: Google's.
+	EmulatorHost string
 }
 
 var (
@@ -34,10 +36,10 @@ func (c Config) Check() error {
 		problems = append(problems, fmt.Errorf("%s: "+format, append([]any{name}, args...)...))
 	}
 	switch {
-	case c.Queue == "":
+	case c.Name == "":
 		problem("TASK_QUEUE", "must be set, to projects/P/locations/L/queues/Q")
-	case !queuePath.MatchString(c.Queue):
-		problem("TASK_QUEUE", "%q is not of the form projects/P/locations/L/queues/Q", c.Queue)
+	case !queuePath.MatchString(c.Name):
+		problem("TASK_QUEUE", "%q is not of the form projects/P/locations/L/queues/Q", c.Name)
 	}
 	if c.TargetURL == "" {
 		problem("TASK_TARGET_URL", "must be set together with TASK_QUEUE, to the worker's base URL")

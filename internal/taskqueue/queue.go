@@ -88,7 +88,7 @@ func Open(ctx context.Context, cfg Config, opts ...option.ClientOption) (*Queue,
 	}
 	client, err := cloudtasks.NewClient(ctx, append(all, opts...)...)
 	if err != nil {
-		return nil, fmt.Errorf("taskqueue: open %s: %w", cfg.Queue, err)
+		return nil, fmt.Errorf("taskqueue: open %s: %w", cfg.Name, err)
 	}
 	return &Queue{client: client, cfg: cfg.Filled()}, nil
 }
@@ -145,7 +145,7 @@ func (q *Queue) request(t Task) (*cloudtaskspb.CreateTaskRequest, error) {
 		}}
 	}
 	task := &cloudtaskspb.Task{
-		Name:        q.cfg.Queue + "/tasks/" + t.Name,
+		Name:        q.cfg.Name + "/tasks/" + t.Name,
 		MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: call},
 	}
 	if !t.At.IsZero() {
@@ -154,7 +154,7 @@ func (q *Queue) request(t Task) (*cloudtaskspb.CreateTaskRequest, error) {
 	if t.Deadline != 0 {
 		task.DispatchDeadline = durationpb.New(min(max(t.Deadline, minDeadline), MaxDeadline))
 	}
-	return &cloudtaskspb.CreateTaskRequest{Parent: q.cfg.Queue, Task: task}, nil
+	return &cloudtaskspb.CreateTaskRequest{Parent: q.cfg.Name, Task: task}, nil
 }
 
 // transient reports whether the call may succeed if it is repeated. If it did succeed,

@@ -99,8 +99,8 @@ func (c *cloud) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (c *cloud) queue(t *testing.T, cfg taskqueue.Config) *taskqueue.Queue {
 	t.Helper()
-	if cfg.Queue == "" {
-		cfg.Queue = queue
+	if cfg.Name == "" {
+		cfg.Name = queue
 	}
 	if cfg.TargetURL == "" {
 		cfg.TargetURL = "https://worker.example"
@@ -194,7 +194,7 @@ func TestTransientErrorsAreTriedAgain(t *testing.T) {
 func TestAFinalErrorIsNotTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t)
-		q := c.queue(t, taskqueue.Config{Queue: parent + "/queues/missing"})
+		q := c.queue(t, taskqueue.Config{Name: parent + "/queues/missing"})
 		_, err := q.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"})
 		if got := status.Code(err); got != codes.NotFound {
 			t.Errorf("got %v, want NotFound", err)
@@ -280,7 +280,7 @@ func TestAnEmulatorIsReachedAtItsAddress(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- c.Serve(l) }()
 	defer func() { c.Close(); <-served }()
-	q, err := taskqueue.Open(t.Context(), taskqueue.Config{Queue: queue, TargetURL: "https://worker.example", EmulatorHost: l.Addr().String()})
+	q, err := taskqueue.Open(t.Context(), taskqueue.Config{Name: queue, TargetURL: "https://worker.example", EmulatorHost: l.Addr().String()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func TestAnEmulatorIsReachedAtItsAddress(t *testing.T) {
 	if err := q.Close(); err == nil {
 		t.Error("it was not closed")
 	}
-	_, err = taskqueue.Open(t.Context(), taskqueue.Config{Queue: queue, TargetURL: "https://worker.example"}, option.WithCredentialsFile("/none"))
+	_, err = taskqueue.Open(t.Context(), taskqueue.Config{Name: queue, TargetURL: "https://worker.example"}, option.WithCredentialsFile("/none"))
 	if err == nil || !strings.HasPrefix(err.Error(), "taskqueue: open "+queue+": ") {
 		t.Errorf("without credentials: %v", err)
 	}

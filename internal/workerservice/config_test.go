@@ -77,7 +77,7 @@ func TestAProgramsArgumentsAndVariablesAreNotLogged(t *testing.T) {
 		if !strings.Contains(got, "analyzer=exec:echo ") || !strings.Contains(got, "MY_KEY") || strings.Contains(got, "s3cret") {
 			t.Errorf("logged %s", got)
 		}
-		if r, err := c.run(t.Context(), worker.Job{Input: []byte("{}")}); r != result || (err == nil) != (result != nil) {
+		if r, err := c.Analyzer.Analyze(t.Context(), worker.Job{Input: []byte("{}")}); r != result || (err == nil) != (result != nil) {
 			t.Errorf("%s: result %q, %v", output, r, err)
 		}
 	}

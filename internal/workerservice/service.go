@@ -45,7 +45,7 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	}
 	cfg.Auth.Warn(ctx, log)
 	service := cloudrun.Service{
-		Handler: guard.Routes(worker.Kind{Run: cfg.run}), Limits: cfg.Limits, Flush: exports.Stop, Log: log,
+		Handler: guard.Routes(worker.Kind{Run: cfg.Analyzer.Analyze}), Limits: cfg.Limits, Flush: exports.Stop, Log: log,
 		// Of the 8 s an analyzer that ignores SIGTERM takes 5 s; 2.5 s are left for the
 		// release of its lock and the booking of another delivery.
 		Drain: func(ctx context.Context) {
@@ -55,9 +55,4 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 		},
 	}
 	return service.Serve(ctx, l, cfg.attrs()...)
-}
-
-// run runs one analysis.
-func (c Config) run(ctx context.Context, job worker.Job) (any, error) {
-	return c.Analyzer.Analyze(ctx, job)
 }

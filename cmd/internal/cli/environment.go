@@ -40,13 +40,6 @@ type Place struct {
 	worker.Kind
 }
 
-// NewPlace reads where the analyses are. project is the default.
-func NewPlace(e *cloudrun.Environment, project string) Place {
-	p := Place{e.Firestore(), worker.Kind{Collection: e.Collection("ANALYSES_COLLECTION", "analyses")}}
-	p.Project = cmp.Or(p.Project, project)
-	return p
-}
-
 // String describes p in the console's head.
 func (p Place) String() string { return p.Project + " / " + p.Database + " / " + p.Collection }
 

@@ -57,7 +57,8 @@ type cloud struct {
 // or in the embedded Firestore, which has no address yet.
 func (c *cloud) usePlace(ctx context.Context, call *cli.Call, show *cli.Progress) error {
 	e := call.Environment()
-	c.place = cli.NewPlace(e, project)
+	c.place.Firestore, c.place.Collection = e.Firestore(), e.Collection("ANALYSES_COLLECTION", "analyses")
+	c.place.Project = cmp.Or(c.place.Project, project)
 	if err := cli.Check(e); err != nil {
 		return err
 	}

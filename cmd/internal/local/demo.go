@@ -55,6 +55,7 @@ type demo struct {
 
 	mu     sync.Mutex
 	rows   map[string]*row // by the analysis's id
+	total  row             // of all deliveries
 	killed *killed
 	ended  bool
 }
@@ -181,7 +182,7 @@ func (d *demo) startWorkers(ctx context.Context) (err error) {
 
 // submit creates the documents and books their tasks, one after another.
 func (d *demo) submit(ctx context.Context) (err error) {
-	q, err := taskqueue.Open(ctx, taskqueue.Config{Queue: queue, TargetURL: d.target, Caller: caller, EmulatorHost: d.queueAt})
+	q, err := taskqueue.Open(ctx, taskqueue.Config{Name: queue, TargetURL: d.target, Caller: caller, EmulatorHost: d.queueAt})
 	if err != nil {
 		return err
 	}
@@ -335,6 +336,7 @@ func (d *demo) delivered(v exchange) {
 	}
 	row := d.rows[v.analysisID]
 	row.count(v)
+	d.total.count(v)
 	d.show.Print("%s %v", row.Name, v)
 	for _, r := range d.rows {
 		if !r.finished || r.Deliveries <= len(redeliveries) {

@@ -56,17 +56,10 @@ func (r *row) count(v exchange) {
 func (d *demo) report(where string) error {
 	problems := d.problems()
 	var rows []*row
-	var total tally
-	runs := int64(0)
+	total, runs := d.total.tally, int64(0)
 	for _, doc := range d.docs {
-		r := d.rows[doc.ID]
-		rows = append(rows, r)
-		total.Deliveries += r.Deliveries
-		total.Finishes += r.Finishes
-		total.Skips += r.Skips
-		total.Unanswered += r.Unanswered
-		total.Others += r.Others
-		runs += r.Runs
+		rows = append(rows, d.rows[doc.ID])
+		runs += d.rows[doc.ID].Runs
 	}
 	if d.c.JSON {
 		err := d.c.PrintJSON(map[string]any{
@@ -107,7 +100,6 @@ func (d *demo) problems() []string {
 	if d.killed == nil {
 		problem("no worker was killed in the middle of a run")
 	}
-	skips := 0
 	for _, doc := range d.docs {
 		r, name := d.rows[doc.ID], printable.Line(doc.Name)
 		if d.killed != nil && d.killed.ID == doc.ID && r.FinishedBy == d.killed.Worker {
@@ -122,9 +114,8 @@ func (d *demo) problems() []string {
 		case r.Finishes != 1:
 			problem("%s was finished by %s, want 1", name, cli.Count(r.Finishes, "delivery"))
 		}
-		skips += r.Skips
 	}
-	if skips == 0 {
+	if d.total.Skips == 0 {
 		problem("no delivery was skipped")
 	}
 	return all

@@ -275,7 +275,7 @@ func BenchmarkBulkRequeue(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	queue, err := taskqueue.Open(b.Context(), taskqueue.Config{Queue: name, TargetURL: "http://127.0.0.1:1", Caller: "c@p.iam.gserviceaccount.com"}, option.WithGRPCConn(conn))
+	queue, err := taskqueue.Open(b.Context(), taskqueue.Config{Name: name, TargetURL: "http://127.0.0.1:1", Caller: "c@p.iam.gserviceaccount.com"}, option.WithGRPCConn(conn))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -3,6 +3,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -60,15 +61,15 @@ func connect(ctx context.Context, c *cli.Call, use queueUse, o repo.Options) (*C
 func connectAll(ctx context.Context, c *cli.Call, use queueUse, o repo.Options) (all []*Client, err error) {
 	e := c.Environment()
 	o.Keep = e.KeepFinished()
-	var cfg *taskqueue.Config
+	var cfg taskqueue.Config
 	var runTimeout time.Duration
 	if use != noQueue {
 		cfg = e.TaskQueue()
 		runTimeout = e.Duration("RUN_TIMEOUT", delivery.DefaultRunTimeout)
 		switch {
-		case cfg == nil && use == requiredQueue:
+		case cfg.Name == "" && use == requiredQueue:
 			e.Problem("TASK_QUEUE", "must be set")
-		case cfg != nil && cfg.Caller == "" && cfg.EmulatorHost == "":
+		case cfg.Name != "" && cfg.Caller == "" && cfg.EmulatorHost == "":
 			e.Problem("TASK_CALLER", "must be set, to the service account that the worker accepts")
 		}
 	}
@@ -77,7 +78,7 @@ func connectAll(ctx context.Context, c *cli.Call, use queueUse, o repo.Options) 
 		return nil, err
 	}
 	err = cli.Reach(ctx, cli.FirestoreEmulator, places[0].Emulator, cli.AdviceRestart)
-	if err == nil && cfg != nil {
+	if err == nil {
 		err = cli.Reach(ctx, cli.TasksEmulator, cfg.EmulatorHost, cli.AdviceRestart)
 	}
 	if err != nil {
@@ -88,8 +89,8 @@ func connectAll(ctx context.Context, c *cli.Call, use queueUse, o repo.Options) 
 		return nil, err
 	}
 	var queue *taskqueue.Queue
-	if cfg != nil {
-		if queue, err = taskqueue.Open(ctx, *cfg); err != nil {
+	if cfg.Name != "" {
+		if queue, err = taskqueue.Open(ctx, cfg); err != nil {
 			return nil, errors.Join(err, db.Close())
 		}
 	}
@@ -172,9 +173,4 @@ func checkID(id string) error {
 	return nil
 }
 
-func statusOrNone(status string) string {
-	if status == "" {
-		return "without status"
-	}
-	return status
-}
+func statusOrNone(status string) string { return cmp.Or(status, "without status") }

@@ -129,7 +129,7 @@ func NewConsole(ctx context.Context, c *cli.Call, o ConsoleOptions) (*ConsoleSer
 	if err != nil {
 		return nil, errors.Join(cli.UsageError("--iap-audience: "+err.Error()), all[0].close())
 	}
-	s.options.Identity, s.options.AnyHost = proxyIdentity{proxy}, true
+	s.options.Identity, s.options.AnyHost = proxy, true
 	s.background = append(s.background, proxy.Run)
 	return s, nil
 }
@@ -163,12 +163,6 @@ func (s *ConsoleServer) Serve(ctx context.Context, l net.Listener) error {
 	return errors.Join(err, s.clients[0].close())
 }
 
-// proxyIdentity identifies users by the identity proxy's token.
-type proxyIdentity struct{ *taskauth.IAP }
-
-// Identify implements console.Identity.
-func (p proxyIdentity) Identify(r *http.Request) (who string, err error) { return p.Check(r) }
-
 // consoleOperator makes the console's changes as the commands do.
 type consoleOperator struct {
 	*Client
@@ -199,7 +193,7 @@ func (o consoleOperator) ChangeAll(
 			return result, refusal(err)
 		}
 	}
-	is := storedFilter(f(result.Before))
+	is := f(result.Before)
 	if is.Before.IsZero() || is.Before.After(result.Before) {
 		is.Before = result.Before
 	}

@@ -3,7 +3,6 @@ package operate
 import (
 	"context"
 	"slices"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -20,16 +19,8 @@ var _ console.Source = consoleSource{}
 
 // Page implements console.Source.
 func (s consoleSource) Page(ctx context.Context, f console.Filter, after string, limit int) (console.Listing, error) {
-	found, next, at, err := s.analyses.Page(ctx, storedFilter(f), after, limit)
+	found, next, at, err := s.analyses.Page(ctx, f, after, limit)
 	return console.Listing{At: at, All: found, Next: next}, refusal(err)
-}
-
-// storedFilter returns f as a Filter of the documents.
-func storedFilter(f console.Filter) repo.Filter {
-	return repo.Filter{
-		Status: f.Status, Code: f.Code, ErrorOnly: f.Status == analysislock.Failed,
-		Since: f.Since, Before: f.Before, Prefix: f.Prefix,
-	}
 }
 
 // Active implements console.Source.
@@ -61,11 +52,8 @@ func (s consoleSource) Oldest(ctx context.Context) ([]analysislock.Analysis, err
 }
 
 // Failures implements console.Source.
-func (s consoleSource) Failures(ctx context.Context, limit int) (all []console.Failure, err error) {
-	found, err := s.analyses.Failures(ctx, limit)
-	for i := range found {
-		all = append(all, console.Failure(found[i]))
-	}
+func (s consoleSource) Failures(ctx context.Context, limit int) ([]console.Failure, error) {
+	all, err := s.analyses.Failures(ctx, limit)
 	return all, refusal(err)
 }
 
@@ -79,7 +67,7 @@ func (s consoleSource) Get(ctx context.Context, id string, contents bool) (conso
 	if err != nil {
 		return console.Detail{}, refusal(err)
 	}
-	whole := console.Detail{Analysis: a, At: a.ReadAt, Asked: time.Now()}
+	whole := console.Detail{Analysis: a}
 	whole.Input, err = plainJSON(a.Input)
 	if err == nil {
 		whole.Result, err = plainJSON(a.Result)

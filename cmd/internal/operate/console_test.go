@@ -155,7 +155,7 @@ func TestTheConsoleRequeuesOnlyTheFailuresThatWereConfirmed(t *testing.T) {
 	requeue := func(ctx context.Context, limit int, dryRun bool, want console.Bulk) {
 		t.Helper()
 		want.Before = before
-		failed := func(time.Time) console.Filter { return console.Filter{Status: "FAILED", Code: "c"} }
+		failed := func(time.Time) console.Filter { return console.Filter{Status: "FAILED", Code: "c", ErrorOnly: true} }
 		if got, err := o.ChangeAll(ctx, console.Requeue, failed, "operator-1", before, limit, dryRun); err != nil || got != want {
 			t.Errorf("%+v, %v; want %+v", got, err, want)
 		}
@@ -191,7 +191,7 @@ func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
 		{console.Cancel, console.Filter{Status: "QUEUED", Before: time.Time{}.Add(-time.Hour)}, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
 		{console.Cancel, console.Filter{Status: "PROCESSING"}, console.Bulk{Matched: 2, Changed: 1, Skipped: 1}, "left"},
 		{console.Cancel, console.Filter{Code: "c"}, console.Bulk{Matched: 3, Changed: 2, Skipped: 1}, "q1 q2"},
-		{console.Requeue, console.Filter{Status: "FAILED", Code: "c"}, console.Bulk{Matched: 1, Changed: 1}, "failed"},
+		{console.Requeue, console.Filter{Status: "FAILED", Code: "c", ErrorOnly: true}, console.Bulk{Matched: 1, Changed: 1}, "failed"},
 		{console.Requeue, console.Filter{Status: "QUEUED"}, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
 		{console.Requeue, console.Filter{Code: "c"}, console.Bulk{Matched: 3, Changed: 3}, "failed q1 q2"},
 		{console.Requeue, console.Filter{Since: time.Time{}.Add(65 * time.Minute)}, console.Bulk{Matched: 3, Changed: 1, Skipped: 2}, "failed"},

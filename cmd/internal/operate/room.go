@@ -13,21 +13,6 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// unlockedRoom is the output of unlock --room --json.
-type unlockedRoom struct {
-	Room     string    `json:"room"`
-	Unlocked bool      `json:"unlocked"` // false: it was not locked
-	Was      *heldRoom `json:"lock_was"` // as read just before
-}
-
-// heldRoom is the public part of a room's lock.
-type heldRoom struct {
-	Holder    string `json:"holder"`
-	Token     int64  `json:"token"`
-	LockedAt  string `json:"locked_at"`
-	ExpiresAt string `json:"expires_at"`
-}
-
 // unlockRoom releases a room's lock by force. Its holder finds the lock gone, and
 // subscribers are notified.
 func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
@@ -44,12 +29,9 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 		return err
 	}
 	was, err := locks.Get(ctx, room, "")
-	done := unlockedRoom{Room: room}
-	if was.Locked {
-		done.Was = &heldRoom{was.Lock.Holder, was.Lock.Token, iso8601.Format(was.Lock.LockedAt), iso8601.Format(was.Lock.ExpiresAt)}
-	}
+	unlocked := false
 	if err == nil {
-		done.Unlocked, err = locks.Break(ctx, room)
+		unlocked, err = locks.Break(ctx, room)
 	}
 	if errors.Is(err, lease.ErrInvalidKey) {
 		return cli.UsageError("--room: " + strings.TrimPrefix(err.Error(), lease.ErrInvalidKey.Error()+": "))
@@ -61,15 +43,22 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 	log := c.Log().With("command", c.Name, "room_hash", documentlock.Hash(room), "project", in.Project,
 		"by", operator(), "lock_held", was.Locked, "lock_holder", was.Lock.Holder, "lock_token", was.Lock.Token)
 	text := "is unlocked; subscribers are notified"
-	if done.Unlocked {
+	if unlocked {
 		log.InfoContext(ctx, "changed by an operator")
 	} else {
 		log.InfoContext(ctx, "it was not locked: nothing is changed")
 		text = "is free: it was not locked"
 	}
 	if c.JSON {
+		done := map[string]any{"room": room, "unlocked": unlocked, "lock_was": nil}
+		if was.Locked { // as read just before
+			done["lock_was"] = map[string]any{
+				"holder": was.Lock.Holder, "token": was.Lock.Token,
+				"locked_at": iso8601.Format(was.Lock.LockedAt), "expires_at": iso8601.Format(was.Lock.ExpiresAt),
+			}
+		}
 		return c.PrintJSON(done)
 	}
-	_, err = fmt.Fprintf(c.Out, "room %s %s\n", printable.Line(done.Room), text)
+	_, err = fmt.Fprintf(c.Out, "room %s %s\n", printable.Line(room), text)
 	return err
 }

@@ -25,26 +25,16 @@ import (
 // shownAnalysis is an analysis in status's JSON: its public form, and its lock
 // without the fencing token.
 type shownAnalysis struct {
-	Kind       string                 `json:"kind,omitempty"` // unless it is analysis
-	ID         string                 `json:"id"`
-	Status     string                 `json:"status"`
-	Attempts   int                    `json:"attempts"`
-	Error      *analysislock.Error    `json:"error,omitempty"`
-	LastError  *analysislock.Error    `json:"last_error,omitempty"` // of the last attempt that failed temporarily
-	CreatedAt  time.Time              `json:"created_at,omitzero"`
-	UpdatedAt  time.Time              `json:"updated_at,omitzero"`
-	StartedAt  time.Time              `json:"started_at,omitzero"`
-	NextAt     time.Time              `json:"next_attempt_at,omitzero"`
-	FinishedBy string                 `json:"finished_by,omitempty"`
-	Lock       lockInfo               `json:"lock"`
-	Malformed  string                 `json:"malformed,omitempty"` // why Lock is empty
-	Progress   *analysislock.Progress `json:"progress,omitempty"`
+	Kind string `json:"kind,omitempty"` // unless it is analysis
+	analysislock.Analysis
+	FinishedBy string   `json:"finished_by,omitempty"`
+	Lock       lockInfo `json:"lock"`
+	Malformed  string   `json:"malformed,omitempty"` // why Lock is empty
 
-	// Of one analysis only.
-	History    []analysislock.Attempt `json:"history,omitempty"`
-	Checkpoint json.RawMessage        `json:"checkpoint,omitempty"`
-	Input      json.RawMessage        `json:"input,omitempty"`
-	Result     json.RawMessage        `json:"result,omitempty"`
+	// Of one analysis only, as is History.
+	Checkpoint json.RawMessage `json:"checkpoint,omitempty"`
+	Input      json.RawMessage `json:"input,omitempty"`
+	Result     json.RawMessage `json:"result,omitempty"`
 }
 
 // lockInfo holds the owner of a lock when it was read; of an expired lock, the last owner.
@@ -190,11 +180,11 @@ func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) error {
 	field("checkpoint", cli.Count(len(s.Checkpoint), "byte")+"; the next run continues from it", s.Checkpoint != nil)
 	field("error", errorLines(s.Error), s.Error != nil)
 	field("last error", errorLines(s.LastError), s.LastError != nil)
-	next := iso8601.Format(s.NextAt)
-	if left := s.NextAt.Sub(readAt); left > 0 {
+	next := iso8601.Format(s.NextAttemptAt)
+	if left := s.NextAttemptAt.Sub(readAt); left > 0 {
 		next += cli.Duration(left, ", %s left")
 	}
-	field("next attempt", next, !s.NextAt.IsZero())
+	field("next attempt", next, !s.NextAttemptAt.IsZero())
 	field("created", iso8601.Format(s.CreatedAt), !s.CreatedAt.IsZero())
 	field("updated", iso8601.Format(s.UpdatedAt), !s.UpdatedAt.IsZero())
 	field("finished by", printable.Line(s.FinishedBy), s.FinishedBy != "" && analysislock.Finished(s.Status))
@@ -300,7 +290,7 @@ func lockAndError(d *analysislock.Analysis, room int) string {
 	case s.Malformed != "":
 		lock = "malformed: " + printable.Line(s.Malformed)
 	case s.Lock.Owner == "" && d.Waits():
-		lock = "waits" + cmp.Or(cli.Duration(s.NextAt.Sub(d.ReadAt), ", %s left"), " until "+iso8601.Format(s.NextAt))
+		lock = "waits" + cmp.Or(cli.Duration(s.NextAttemptAt.Sub(d.ReadAt), ", %s left"), " until "+iso8601.Format(s.NextAttemptAt))
 	case s.Lock.Owner == "" && (failed != "" || analysislock.Finished(s.Status)):
 		lock = ""
 	}
@@ -313,10 +303,8 @@ func lockAndError(d *analysislock.Analysis, room int) string {
 
 // summaryOf is an analysis as a list shows it.
 func summaryOf(a *analysislock.Analysis) shownAnalysis {
-	s := shownAnalysis{
-		ID: a.ID, Status: a.Status, Attempts: a.Attempts, Error: a.Error, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
-		StartedAt: a.StartedAt, NextAt: a.NextAttemptAt, LastError: a.LastError, FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a), Progress: a.Progress,
-	}
+	s := shownAnalysis{Analysis: *a, FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a)}
+	s.History = nil
 	if errors.Is(a.Malformed, lease.ErrMalformed) { // else the id is wrong, and the lock can be read
 		s.Malformed = a.Problem()
 	}

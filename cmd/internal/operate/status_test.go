@@ -28,7 +28,7 @@ func TestTablesFit80Columns(t *testing.T) {
 	printTable(c, []analysislock.Analysis{held, waits, bad, old})
 	held.ID, waits.ID = "a", "b"
 	printTable(c, []analysislock.Analysis{held, waits, dead})
-	history := shownAnalysis{History: []analysislock.Attempt{{Number: 10, StartedAt: at, EndedAt: at.Add(1499999 * time.Millisecond), Outcome: "shutting_down", Code: failed.Code, Message: failed.Message}}}
+	history := shownAnalysis{Analysis: analysislock.Analysis{History: []analysislock.Attempt{{Number: 10, StartedAt: at, EndedAt: at.Add(1499999 * time.Millisecond), Outcome: "shutting_down", Code: failed.Code, Message: failed.Message}}}}
 	printHistory(c, &history)
 	for line := range strings.Lines(out.String()) {
 		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
