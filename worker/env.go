@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"encoding/json"
 	"slices"
 	"time"
 
@@ -46,6 +47,12 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 	}
 	o.Queue, o.Keep = queue(e, auth), e.KeepFinished()
 	o.RetryMin, o.RetryMax = retries(e, o.Queue != Queue{})
+
+	if input := e.Text("SMOKE_INPUT", ""); input != "" {
+		if o.SelfTest = json.RawMessage(input); !json.Valid(o.SelfTest) {
+			e.Problem("SMOKE_INPUT", "is not JSON")
+		}
+	}
 	return o, e.Err()
 }
 

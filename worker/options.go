@@ -2,6 +2,7 @@ package worker
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -49,6 +50,9 @@ type Options struct {
 	MaxRuns            int           // deliveries handled at once, of all kinds; zero: 100
 	Keep               time.Duration // finished documents get expireAt so long after; zero: they do not
 	Pessimistic        bool          // see FIRESTORE_TRANSACTIONS
+	// SelfTest is the input of the run that POST /internal/self-test of Routes makes, without a
+	// document, for a release; nil: that route answers 404.
+	SelfTest json.RawMessage
 
 	Log            *slog.Logger         // nil: slog.Default()
 	MeterProvider  metric.MeterProvider // nil: no metrics
