@@ -47,6 +47,13 @@ func TestOnALocalCloud(t *testing.T) {
 		taskguard(t, env, "submit", "--wait", text).want(t, cli.ExitDone, id+"  ", `READY {"bytes":12,`)
 	})
 
+	t.Run("doctor submits one and waits for it", func(t *testing.T) {
+		taskguard(t, env, "doctor", "--smoke", `{"text":"x"}`).want(t, cli.ExitDone, "READY\n", "log lines: not checked, since an emulator has no Cloud Logging")
+		taskguard(t, env, "doctor", "--smoke", `{}`).want(t, cli.ExitFailed, "1 of 1 FAILED")
+		taskguard(t, env, "doctor", "--smoke", `{`).want(t, cli.ExitUsage, "not JSON")
+		taskguard(t, env, "doctor", "--smoke", `{}`, "--service", "x").want(t, cli.ExitUsage, "--smoke excludes the other flags")
+	})
+
 	t.Run("submit of an analysis that fails exits 1", func(t *testing.T) {
 		o := taskguard(t, env, "submit", "--input", `{"neither":1}`, "--id", "fails", "--wait", "--json").want(t, cli.ExitFailed, "1 of 1 FAILED")
 		got := wantKeys(t, o.out, append(submittedKeys, "error")...)

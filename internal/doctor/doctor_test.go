@@ -149,6 +149,8 @@ func seeded() []misconfiguration {
 		{"log level above info", "log-lines", problem, set("LOG_LEVEL", "warn")},
 		{"log lines as text", "log-lines", problem, set("LOG_FORMAT", "text")},
 		{"caller without permission", "caller-not-invoker", advice, func(f *doctor.Facts) { f.Worker.Callers = []string{"user:a@example.com"} }},
+		{"newest revision without traffic", "traffic", problem, func(f *doctor.Facts) { f.Worker.Serving, f.Worker.Newest = "w-1", "w-2" }},
+		{"newest revision of doclock without traffic", "traffic", problem, func(f *doctor.Facts) { f.Doclock.Serving, f.Doclock.Newest = "d-1", "d-2" }},
 		{"paused queue", "queue-stopped", problem, func(f *doctor.Facts) { f.Queue.State = "PAUSED" }},
 		{"disabled queue", "queue-stopped", problem, func(f *doctor.Facts) { f.Queue.State = "DISABLED" }},
 		{"more dispatches than places", "dispatches", problem, func(f *doctor.Facts) { f.Worker.MaxInstances = 9 }},
