@@ -19,15 +19,16 @@ func requirements() (ids []string) {
 	}
 	numbered("G", 10)
 	numbered("X", 5)
-	numbered("D", 7)
+	numbered("D", 9)
 	numbered("P", 15)
 	numbered("O", 10)
-	numbered("R", 10)
+	numbered("R", 12)
 	return append(ids, "G-C", "D-C", "D-X", "O-C", "O-X")
 }
 
 var (
 	requirement = regexp.MustCompile(`^\| ([A-Z]-?[A-Z0-9]+) \|`)
+	design      = regexp.MustCompile("(?m)^\\| [^|]*\\(seed 00([0-4])\\) \\| ([GDPO]) \\| \\[[^|]*\\) \\| ((?:`[a-z/-]+`(?:, )?)+) \\| [^|]+ \\| [^|]{20,} \\|$")
 	testName    = regexp.MustCompile(`\bTest[A-Z]\w+`)
 )
 
@@ -58,8 +59,21 @@ func TestEveryRequirementNamesATestThatExists(t *testing.T) {
 		}
 	}
 	for _, id := range requirements() {
-		if shown[id] == 0 {
-			t.Errorf("SEEDS.md names no test for %s", id)
+		if shown[id] == 0 || !strings.Contains(string(page), "\n- "+strings.TrimPrefix(id, "-")+": ") {
+			t.Errorf("SEEDS.md does not describe %s, or names no test for it", id)
 		}
+	}
+
+	designs := ""
+	for _, row := range design.FindAllStringSubmatch(string(page), -1) {
+		designs += row[1] + row[2]
+		for name := range strings.SplitSeq(row[3], ", ") {
+			if _, err := os.Stat("../" + strings.Trim(name, "`")); err != nil {
+				t.Errorf("seed 00%s: %v", row[1], err)
+			}
+		}
+	}
+	if want := "0P1P2D3G4O"; designs != want {
+		t.Errorf("SEEDS.md has the designs %s, want %s", designs, want)
 	}
 }

@@ -21,26 +21,6 @@ func (w *fixture) carry(h *lease.Hold[job], s string, every time.Duration, to *[
 	h.Carry(every, func(err error) { *to = append(*to, outcome{w.since(), err}) }, note(s))
 }
 
-func TestTheNextRenewalWritesTheNewestCarriedChange(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		var all []outcome
-		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
-			w.carry(h, "old", time.Hour, &all)
-			w.carry(h, "new", time.Hour, &all)
-			w.at(101 * time.Second)
-			if got := w.record().Note; got != "new" {
-				w.Errorf("the record has %q, want new", got)
-			}
-			return nil
-		})
-		if err != nil || len(all) != 1 || all[0] != (outcome{100 * time.Second, nil}) {
-			w.Errorf("%v; outcomes %v, want one, with the renewal at 100s", err, all)
-		}
-		w.wantCalls(1, 2)
-	})
-}
-
 func TestACarriedChangeBringsTheRenewalForward(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()
@@ -82,25 +62,6 @@ func TestAFloodOfCarriedChangesIsOneCommitAnInterval(t *testing.T) {
 	})
 }
 
-func TestACarriedChangeThatTheStoreRefusesIsDroppedAndTheLeaseRenewed(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
-		var all []outcome
-		var renewals []renewal
-		if err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
-			w.carry(h, "too large", 0, &all)
-			w.at(time.Second)
-			return nil
-		}, w.recorder(&renewals)); err != nil {
-			w.Error(err)
-		}
-		if len(all) != 1 || !errors.Is(all[0].err, lease.ErrRefused) || len(renewals) != 1 || renewals[0].err != nil || w.record().Note != "" {
-			w.Errorf("outcomes %v, renewals %v, note %q", all, renewals, w.record().Note)
-		}
-	})
-}
-
 // The store refuses the renewals too, which are tried at their usual times.
 func TestACarriedChangeThatCannotBeWrittenBringsNoOtherRenewalForward(t *testing.T) {
 	inBubble(t, func(w *fixture) {
@@ -135,23 +96,6 @@ func TestFinishAndReleaseWriteWhatIsCarried(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestASupersededHoldCarriesNothing(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		var all []outcome
-		w.rewrite(func(j *job) { j.Lease.Owner = "them" })
-		wantLost(w, h.Run(w.Context(), func(ctx context.Context, _ job, _ lease.Grant) error {
-			w.carry(h, "late", 0, &all)
-			<-ctx.Done()
-			w.carry(h, "later", 0, &all)
-			return nil
-		}), lease.Taken)
-		if len(all) != 2 || !errors.Is(all[0].err, lease.ErrLost) || !errors.Is(all[1].err, lease.ErrLost) || w.record().Note != "" {
-			w.Errorf("outcomes %v; note %q", all, w.record().Note)
-		}
-	})
 }
 
 // A body may wait for a change that it carries after the loss, as a last checkpoint.
@@ -218,25 +162,6 @@ func TestWhatARenewalCouldNotWriteIsWrittenByTheFinishUnlessItIsReplaced(t *test
 	}
 }
 
-func TestAChangeCarriedDuringACommitIsWrittenByTheNext(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		w.faulty.Delay = 10 * time.Second
-		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.SlowReply))
-		var all []outcome
-		if err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
-			w.carry(h, "first", 0, &all)
-			w.at(time.Second)
-			w.carry(h, "second", 0, &all)
-			w.at(20 * time.Second)
-			return nil
-		}); err != nil || len(all) != 2 || all[0] != (outcome{10 * time.Second, nil}) || all[1] != (outcome{10 * time.Second, nil}) || w.record().Note != "second" {
-			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
-		}
-		w.wantCalls(0, 2)
-	})
-}
-
 // The store refuses the finish's own change, as it does without what is carried.
 func TestARefusedFinishKeepsWhatIsCarriedForTheNext(t *testing.T) {
 	inBubble(t, func(w *fixture) {
@@ -248,25 +173,6 @@ func TestARefusedFinishKeepsWhatIsCarriedForTheNext(t *testing.T) {
 			w.Errorf("outcomes %v of what was not refused", all)
 		}
 		if err := h.Finish(w.Context(), nil); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "carried" {
-			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
-		}
-	})
-}
-
-// The release's commit is lost, and another takes the lease over before the next try.
-func TestAReleaseThatLostTheLeaseReportsWhatItCarriedAsLost(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		var all []outcome
-		w.carry(h, "late", time.Hour, &all)
-		w.faulty.SetPlan(func(c leasetest.Call) leasetest.Fault {
-			if c.Op != leasetest.Swap {
-				return leasetest.None
-			}
-			w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token = "them", 2 })
-			return leasetest.DropBefore
-		})
-		if err := h.Release(w.Context(), nil, true); !errors.Is(err, lease.ErrLost) || len(all) != 1 || !errors.Is(all[0].err, lease.ErrLost) || w.record().Note != "" {
 			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
 		}
 	})
@@ -308,6 +214,25 @@ func TestARenewalWrittenUnseenIsNotTakenForTheNext(t *testing.T) {
 		var all []outcome
 		w.carry(h, "carried", 0, &all)
 		if err := h.Renew(w.Context(), 0); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "carried" {
+			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
+		}
+	})
+}
+
+// The release's commit is lost, and another takes the lease over before the next try.
+func TestAReleaseThatLostTheLeaseReportsWhatItCarriedAsLost(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		h := w.acquire()
+		var all []outcome
+		w.carry(h, "late", time.Hour, &all)
+		w.faulty.SetPlan(func(c leasetest.Call) leasetest.Fault {
+			if c.Op != leasetest.Swap {
+				return leasetest.None
+			}
+			w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token = "them", 2 })
+			return leasetest.DropBefore
+		})
+		if err := h.Release(w.Context(), nil, true); !errors.Is(err, lease.ErrLost) || len(all) != 1 || !errors.Is(all[0].err, lease.ErrLost) || w.record().Note != "" {
 			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
 		}
 	})

@@ -35,7 +35,8 @@
 //
 // If Take would grant the lease but no attempt is left, it returns ErrExhausted,
 // and the record is finished with token+1. Break of a finished record clears the
-// owner and the times; the record stays finished.
+// owner and the times; the record stays finished. Adopt is Finish of a finished record that
+// still has the owner and the token, which another program has finished.
 //
 // # Guarantees
 //

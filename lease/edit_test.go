@@ -135,6 +135,35 @@ func TestADecisionIsMadeAgainFromWhatOthersWrote(t *testing.T) {
 	})
 }
 
+// unwritten is a store that knows that a conflict is another writer's.
+type unwritten struct{ lease.Store[job] }
+
+func (s unwritten) Swap(ctx context.Context, key string, prev lease.Cell[job], next job) (lease.Cell[job], error) {
+	c, err := s.Store.Swap(ctx, key, prev, next)
+	if errors.Is(err, lease.ErrConflict) {
+		err = lease.ErrUnwritten
+	}
+	return c, err
+}
+
+// Another operator's write may equal this one, which the record cannot show.
+func TestAnUnmarkedEditIsMadeAgainUnlessItsOwnWriteMayHaveArrived(t *testing.T) {
+	for first, load := range map[leasetest.Fault]leasetest.Fault{leasetest.Conflict: leasetest.None, leasetest.DropAfter: leasetest.None, leasetest.Late: leasetest.Deliver} {
+		inBubble(t, func(w *fixture) {
+			asked := false
+			w.faulty.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, first), leasetest.On(leasetest.Load, leasetest.None, load)))
+			c, err := lease.EditUnmarked(w.Context(), unwritten{w.faulty}, "a", func(c lease.Cell[job]) (job, error) {
+				c.Doc.Note += "+"
+				return c.Doc, nil
+			}, func(c lease.Cell[job]) bool { asked = true; return c.Doc.Note != "" })
+			if err != nil || c.Doc.Note != "+" || asked != (first != leasetest.Conflict) {
+				w.Errorf("%s: %q, %v; asked %v", first, c.Doc.Note, err, asked)
+			}
+			w.wantFaults(first, load)
+		})
+	}
+}
+
 func TestADecisionsErrorEndsTheEditUnchangedWithItsCell(t *testing.T) {
 	w := newFixture(t, lease.Policy{})
 	w.rewrite(note("read"))

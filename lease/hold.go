@@ -86,11 +86,28 @@ func (h *Hold[D]) run(ctx context.Context, body func(ctx context.Context) error,
 // the store cannot store set's changes (the lease is kept and the Hold remains
 // usable); or ErrUnavailable.
 func (h *Hold[D]) Finish(ctx context.Context, set func(*D)) error {
+	return h.finish(ctx, Finish, set)
+}
+
+func (h *Hold[D]) finish(ctx context.Context, rule func(Lease, Grant) (Lease, error), set func(*D)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
-	_, err := h.write(ctx, func(l Lease, _ time.Time) (Lease, error) { return Finish(l, h.grant) }, set,
+	_, err := h.write(ctx, func(l Lease, _ time.Time) (Lease, error) { return rule(l, h.grant) }, set,
 		func(l Lease) bool { return l.FinishedBy == h.grant.Owner })
 	return err
+}
+
+// Adoptable reports whether another program has made the record terminal while the lease was
+// still held, by the last reading; see Adopt.
+func (h *Hold[D]) Adoptable() bool {
+	d := h.Doc()
+	_, err := Adopt(*h.lessor.of(&d), h.grant)
+	return err == nil
+}
+
+// Adopt is like Finish for an Adoptable record: it frees the lease with set's changes.
+func (h *Hold[D]) Adopt(ctx context.Context, set func(*D)) error {
+	return h.finish(ctx, Adopt, set)
 }
 
 // Release frees the lease with set's changes if it is still held. Otherwise it changes

@@ -106,6 +106,8 @@ var (
 	// ErrConflict reports that another writer has changed, or may have changed, the
 	// record since it was read.
 	ErrConflict = errors.New("lease: conflict")
+	// ErrUnwritten is an ErrConflict of a call that has certainly written nothing.
+	ErrUnwritten = fmt.Errorf("%w: nothing was written", ErrConflict)
 	// ErrRefused reports that no later try can succeed.
 	ErrRefused = errors.New("lease: refused by the store")
 	// ErrUnavailable reports that the outcome of an operation could not be determined

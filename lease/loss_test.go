@@ -67,19 +67,7 @@ func TestALeaseThatWasNotRenewedInTimeStaysLost(t *testing.T) {
 		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
 			w.at(2000 * time.Second)
 			w.takeOver("w/2")
-			return nil
-		})
-		wantLost(w, err, lease.OutOfTime)
-	})
-}
-
-func TestRunReturnsTheLossInsteadOfTheBodysError(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
-		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
-			w.at(400 * time.Second) // ignores its cancellation
-			return errors.New("failed")
+			return errors.New("failed") // the loss is returned instead
 		})
 		wantLost(w, err, lease.OutOfTime)
 	})

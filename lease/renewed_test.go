@@ -27,25 +27,6 @@ func (w *fixture) recorder(to *[]renewal) lease.Renewed {
 	}
 }
 
-func TestEachRenewalIsReported(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		var all []renewal
-		err := h.Run(w.Context(), func(context.Context, job, lease.Grant) error {
-			w.at(350 * time.Second)
-			return nil
-		}, w.recorder(&all))
-		if err != nil || len(all) != 3 {
-			w.Fatalf("%d renewals, %v; want 3", len(all), err)
-		}
-		for i, got := range all {
-			if got.err != nil || got.took != 0 || got.at != time.Duration(i+1)*100*time.Second {
-				w.Errorf("renewal %d: %+v", i, got)
-			}
-		}
-	})
-}
-
 func TestARenewalThatFailsOrFindsTheLeaseLostIsReported(t *testing.T) {
 	for name, tc := range map[string]struct {
 		owner string

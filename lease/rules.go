@@ -53,6 +53,15 @@ func Finish(l Lease, g Grant) (Lease, error) {
 	return finished(l, g.Owner), nil
 }
 
+// Adopt frees the lease of a record that another program made terminal while it was g's, as
+// if g had finished it (R11). Else it returns ErrLost.
+func Adopt(l Lease, g Grant) (Lease, error) {
+	if !l.Finished || l.Owner == "" || l.Grant() != g {
+		return l, &LostError{Reason: Taken}
+	}
+	return finished(l, g.Owner), nil
+}
+
 // Drop frees the lease if it is g's, and else returns it unchanged (G8). refund
 // subtracts the attempt that the acquisition counted.
 func Drop(l Lease, g Grant, refund bool) Lease {

@@ -87,13 +87,17 @@ func TestExtendAndFinishAreForTheHolderAlone(t *testing.T) {
 		lease  lease.Lease
 		grant  lease.Grant
 		reason string // of the loss; none
+		adopts bool
 	}{
-		"held":               {leased(), mine, ""},
-		"another's token":    {leased(), lease.Grant{Owner: "me", Token: 6}, lease.Taken},
-		"another owner":      {leased(), lease.Grant{Owner: "you", Token: 7}, lease.Taken},
-		"released":           {leased(freed), mine, lease.Taken},
-		"released, no owner": {leased(freed), lease.Grant{Token: 7}, lease.Taken},
-		"finished":           {leased(finished), mine, lease.Finished},
+		"held":                      {leased(), mine, "", false},
+		"another's token":           {leased(), lease.Grant{Owner: "me", Token: 6}, lease.Taken, false},
+		"another owner":             {leased(), lease.Grant{Owner: "you", Token: 7}, lease.Taken, false},
+		"released":                  {leased(freed), mine, lease.Taken, false},
+		"released, no owner":        {leased(freed), lease.Grant{Token: 7}, lease.Taken, false},
+		"finished":                  {leased(finished), mine, lease.Finished, true},
+		"finished, another's token": {leased(finished), lease.Grant{Owner: "me", Token: 6}, lease.Finished, false},
+		"finished, another owner":   {leased(finished), lease.Grant{Owner: "you", Token: 7}, lease.Finished, false},
+		"finished and released":     {leased(finished, freed), lease.Grant{Token: 7}, lease.Finished, false},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -118,6 +122,14 @@ func TestExtendAndFinishAreForTheHolderAlone(t *testing.T) {
 			check("extend", got, wantExtended, err)
 			got, err = lease.Finish(c.lease, c.grant)
 			check("finish", got, wantFinished, err)
+			wantAdopted := c.lease
+			if c.adopts {
+				wantAdopted = lease.Lease{Token: 7, Attempts: 2, Finished: true, FinishedBy: "me"}
+			}
+			got, err = lease.Adopt(c.lease, c.grant)
+			if diff := cmp.Diff(wantAdopted, got); diff != "" || errors.Is(err, lease.ErrLost) == c.adopts {
+				t.Errorf("adopt: %v (-want +got):\n%s", err, diff)
+			}
 		})
 	}
 }

@@ -33,8 +33,8 @@ type Store[D any] interface {
 	// Swap writes next if the record is still prev, and returns the Cell as
 	// written, with the Rev, At and Asked of this write. It writes only what
 	// differs between prev.Doc and next. ErrConflict: the record has changed,
-	// perhaps by this very call, which the store cannot distinguish. ErrRefused:
-	// no later try can succeed. Any other error leaves the outcome unknown.
+	// perhaps by this very call; ErrUnwritten: by another writer. ErrRefused: no
+	// later try can succeed. Any other error leaves the outcome unknown.
 	Swap(ctx context.Context, key string, prev Cell[D], next D) (Cell[D], error)
 }
 
@@ -64,6 +64,19 @@ func Edit[D any](ctx context.Context, s Store[D], key string, from *Cell[D],
 	decide func(Cell[D]) (D, error), landed func(Cell[D]) bool,
 ) (Cell[D], error) {
 	e := edit[D]{store: s, key: key, decide: decide, landed: landed}
+	return e.run(ctx, from)
+}
+
+// EditUnmarked is like Edit, for a write after which the record does not show who made it:
+// after ErrUnwritten alone, it does not ask landed.
+func EditUnmarked[D any](ctx context.Context, s Store[D], key string,
+	decide func(Cell[D]) (D, error), landed func(Cell[D]) bool,
+) (Cell[D], error) {
+	e := edit[D]{store: s, key: key, decide: decide, landed: landed, unmarked: true}
+	return e.run(ctx, nil)
+}
+
+func (e *edit[D]) run(ctx context.Context, from *Cell[D]) (Cell[D], error) {
 	if from != nil {
 		e.cell, e.fresh = *from, true
 	}
@@ -106,9 +119,11 @@ type edit[D any] struct {
 	decide func(Cell[D]) (D, error)
 	landed func(Cell[D]) bool
 
+	unmarked  bool // see EditUnmarked
 	cell      Cell[D]
 	fresh     bool  // cell may be swapped
 	uncertain bool  // the outcome of a write is unknown
+	doubted   bool  // the outcome of a write was unknown: that write may still arrive
 	refused   error // the store's last refusal, final unless the write has landed
 	plain     bool  // Exclude was refused: the next try is a Swap, to confirm that
 	excluded  bool  // a refusal of Exclude was followed by a Swap
@@ -179,7 +194,8 @@ func (e *edit[D]) wrote(c Cell[D], err error) (done bool, _ error) {
 		e.cell = c
 		return true, nil
 	}
-	e.fresh, e.uncertain = false, true
+	e.doubted = e.doubted || !errors.Is(err, ErrUnwritten)
+	e.fresh, e.uncertain = false, e.doubted || !e.unmarked
 	switch {
 	case permanent(err):
 		return true, err

@@ -26,7 +26,7 @@ type child struct {
 
 	stdin                   *os.File
 	stdout, stderr, reports pipe
-	reported                *lines
+	reported                *reports
 	writing                 sync.WaitGroup // the input
 }
 

@@ -48,8 +48,8 @@
 //	any other, signal to be retried; the error has the status and the end of standard error
 //
 // Output that is one JSON value is that value, output of only white space is null,
-// and any other output is a string, without one newline at its end: "echo 12" is an
-// integer, "echo twelve" a string. It must be UTF-8. If it exceeds [MaxOutputBytes],
+// and any other output is a string, without one newline at its end, and with a warning if it
+// begins with { or [: "echo 12" is an integer, "echo twelve" a string. It must be UTF-8. If it exceeds [MaxOutputBytes],
 // the group is ended at once (result_too_large). With [Options].JSON, output that is
 // not JSON, also none, is a failure to be retried (invalid_output).
 //
@@ -67,8 +67,11 @@
 //
 // On the file descriptor that REPORT_FD names, which it need not use, the program may write
 // reports: lines of JSON, each an object with any of progress, message and checkpoint (see
-// [Report]). They are read until the program has exited, also after ctx has ended. A line
-// that is too long is skipped without being kept.
+// [Report]). A line {"error": {"code", "message", "permanent"}} names the error of a program that
+// then ends with another exit status than 0: permanent is like exit 65, and code, up to 64
+// letters, digits, "_" and "-", becomes that of the error. With exit 0 the output is the result,
+// with a warning (see [Warner]). Reports are read until the program has exited, also after ctx
+// has ended. A line that is too long is skipped without being kept.
 //
 // # Endpoints
 //
@@ -80,8 +83,8 @@
 // 408, 409, 425 and 429 is permanent (analyzer_rejected) with the body's first 2 KiB
 // as the message. Other answers, redirects, which are not followed, and network
 // errors are retried. If its Content-Type is application/x-ndjson, the body of a 2xx answer
-// is lines of JSON instead: reports, and at the end {"result": …} or {"error": {"message",
-// "permanent"}}. Nothing is read after that line; without it the job is retried. A user
+// is lines of JSON instead: reports, and at the end {"result": …} or {"error": {"code",
+// "message", "permanent"}}. Nothing is read after that line; without it the job is retried. A user
 // and password in the URL are sent as basic authentication. Only ctx bounds the wait for
 // the answer.
 //

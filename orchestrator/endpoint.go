@@ -72,7 +72,7 @@ func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
 	case reports != nil:
 		return reports.result(e.name)
 	case 200 <= status && status <= 299:
-		return output.result()
+		return output.result(job)
 	}
 	return nil, e.refused(status, output)
 }

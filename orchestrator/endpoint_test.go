@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -114,6 +115,8 @@ func TestEndpointsAnswerIsTheResult(t *testing.T) {
 		"untyped text":          {"", "done\n", 200, false, "done", ""},
 		"untyped JSON":          {"", `{"n":1}`, 200, false, map[string]any{"n": int64(1)}, ""},
 		"untyped, two values":   {"", `{"n":1} {"n":2}`, 200, false, `{"n":1} {"n":2}`, ""},
+		"untyped, NaN":          {"", " {\"s3\":NaN}\n", 200, false, " {\"s3\":NaN}", ""},
+		"untyped, an array":     {"", "[1,", 200, false, "[1,", ""},
 		"untyped newlines":      {"", "a\n\n", 200, false, "a\n", ""},
 		"untyped blanks":        {"", " \n", 200, false, nil, ""},
 		"JSON wanted":           {"text/plain", ` {"n": 1} `, 200, true, map[string]any{"n": int64(1)}, ""},
@@ -132,7 +135,12 @@ func TestEndpointsAnswerIsTheResult(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := orchestrator.Run(t.Context(), a, orchestrator.Job{})
+			var warned recorder
+			got, err := orchestrator.Run(t.Context(), a, orchestrator.Job{Reporter: &warned})
+			text, _ := c.want.(string)
+			if want := strings.HasPrefix(strings.TrimSpace(text), "{") || strings.HasPrefix(text, "["); want != (len(warned.warned) == 1) || strings.Contains(fmt.Sprint(warned.warned), "s3") {
+				t.Errorf("warned %q", warned.warned)
+			}
 			if c.stopped != "" {
 				wantInvalidOutput(t, err, c.stopped)
 				return

@@ -34,7 +34,7 @@ func (e *PermanentError) Unwrap() error { return e.Err }
 
 // FailureError is a failure of a program or an endpoint that a retry may cure.
 type FailureError struct {
-	Code    string // CodeInvalidOutput or empty
+	Code    string // CodeInvalidOutput, one that the analyzer has reported, or empty
 	Reason  string // safe to log: the analyzer, and its exit status, HTTP status or the system's error
 	Message string // the analyzer's own message, which may contain its input; may be empty
 	Err     error  // may be nil

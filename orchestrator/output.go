@@ -38,9 +38,10 @@ func (o *output) add(b []byte) bool {
 }
 
 // result returns the output as JSON if all of it is one JSON value. Output that is not
-// UTF-8 is a [PermanentError]. Other output is a [FailureError] if JSON is wanted; else nil if it is only white space; else a
-// string, without one newline at its end.
-func (o *output) result() (Result, error) {
+// UTF-8 is a [PermanentError]. Other output is a [FailureError] if JSON is wanted; else nil if
+// it is only white space; else a string, without one newline at its end, and with a warning if
+// it begins like JSON.
+func (o *output) result(job Job) (Result, error) {
 	switch {
 	case o.tooLarge:
 		return nil, tooMuchOutput()
@@ -52,6 +53,9 @@ func (o *output) result() (Result, error) {
 		return json.RawMessage(o.text), nil
 	case len(bytes.TrimSpace(o.text)) == 0:
 		return nil, nil
+	}
+	if start := bytes.TrimSpace(o.text)[0]; start == '{' || start == '[' {
+		job.warn(o.notJSON() + "; it begins like JSON, and is stored as a string")
 	}
 	text, terminated := bytes.CutSuffix(o.text, []byte("\n"))
 	if terminated {

@@ -3,6 +3,7 @@
 package orchestrator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,7 +76,7 @@ func (p *program) Analyze(ctx context.Context, job Job) (Result, error) {
 	case <-c.full:
 		c.group.end(ctx, p.grace)
 		c.collectReports()
-		return c.out.result()
+		return c.out.result(job)
 	case <-ctx.Done():
 		select {
 		case <-c.exited: // before ctx ended
@@ -88,7 +89,7 @@ func (p *program) Analyze(ctx context.Context, job Job) (Result, error) {
 	c.collect()
 	c.collectReports()
 	c.group.end(ctx, p.grace)
-	return p.outcome(c, c.status())
+	return p.outcome(c, c.status(), job)
 }
 
 // Withheld returns the names of this process's variables that the program does not get.
@@ -104,18 +105,20 @@ func (p *program) Withheld() (names []string) {
 func (p *program) name() string { return filepath.Base(p.args[0]) }
 
 // outcome returns the result or the error of a program that has exited.
-func (p *program) outcome(c *child, status syscall.WaitStatus) (Result, error) {
-	exit, message := describe(status), c.errors.String()
-	switch {
-	case c.out.tooLarge, status.Exited() && status.ExitStatus() == 0:
-		return c.out.result()
-	case status.Exited() && status.ExitStatus() == exitRejected:
-		if message == "" {
-			message = p.name() + " ended with " + exit
+func (p *program) outcome(c *child, status syscall.WaitStatus, job Job) (Result, error) {
+	if c.out.tooLarge || status.Exited() && status.ExitStatus() == 0 {
+		if c.reported.failure != nil {
+			job.warn("the program reported an error and ended with exit status 0: its output is the result")
 		}
-		return nil, &PermanentError{Code: CodeAnalyzerRejected, Message: message}
+		return c.out.result(job)
 	}
-	return nil, &FailureError{Reason: p.name() + " ended with " + exit, Message: message}
+	var f failure
+	if c.reported.failure != nil {
+		f = *c.reported.failure
+	}
+	f.message = cmp.Or(f.message, c.errors.String())
+	f.permanent = f.permanent || status.Exited() && status.ExitStatus() == exitRejected
+	return nil, f.error(p.name() + " ended with " + describe(status))
 }
 
 func describe(status syscall.WaitStatus) string {

@@ -2,9 +2,11 @@ package orchestrator
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 )
@@ -43,6 +45,18 @@ type Reporter interface {
 	Commit(ctx context.Context, r Report) error
 	// Invalid is called for a report that cannot be used. problem does not show it.
 	Invalid(problem string)
+}
+
+// Warner is a Reporter that also gets warnings.
+type Warner interface {
+	// Warn is called for output that was probably meant otherwise. problem does not show it.
+	Warn(problem string)
+}
+
+func (j Job) warn(problem string) {
+	if w, ok := j.Reporter.(Warner); ok {
+		w.Warn(problem)
+	}
 }
 
 // Report reports the part of the work that is done, from 0 to 1, and what the analyzer
@@ -183,9 +197,60 @@ func (j Job) report(line []byte, tooLong bool) (other map[string]json.RawMessage
 	return other
 }
 
-// reports returns the reader of a program's reports.
-func (j Job) reports() *lines {
-	return &lines{most: maxReportLine, take: func(line []byte, tooLong bool) { j.report(line, tooLong) }}
+// reports reads a program's reports.
+type reports struct {
+	lines
+	failure *failure // the newest error; nil: none
+}
+
+func (j Job) reports() *reports {
+	r := &reports{}
+	r.lines = lines{most: maxReportLine, take: func(line []byte, tooLong bool) {
+		text := j.report(line, tooLong)["error"]
+		switch f, ok := parseFailure(text); {
+		case ok:
+			r.failure = &f
+		case text != nil && j.Reporter != nil:
+			j.Reporter.Invalid("an error is not an object with code, message and permanent")
+		}
+	}}
+	return r
+}
+
+// failure is an error as an analyzer reports it.
+type failure struct {
+	code      string // empty: none that can be used
+	message   string
+	permanent bool
+}
+
+// validCode matches the codes that an analyzer may use.
+var validCode = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// parseFailure reads an error of a line of reports. ok is false if it is not an object with
+// message and permanent, which may be missing.
+func parseFailure(text json.RawMessage) (f failure, ok bool) {
+	var fields *struct {
+		Code      any    `json:"code"`
+		Message   string `json:"message"`
+		Permanent bool   `json:"permanent"`
+	}
+	if json.Unmarshal(text, &fields) != nil || fields == nil {
+		return f, false
+	}
+	if code, _ := fields.Code.(string); validCode.MatchString(code) {
+		f.code = code
+	}
+	f.message, f.permanent = legible(cutHead(fields.Message, messageBytes)), fields.Permanent
+	return f, true
+}
+
+// error returns f as an error. reason is that of a temporary failure.
+func (f failure) error(reason string) error {
+	if f.permanent {
+		return &PermanentError{Code: cmp.Or(f.code, CodeAnalyzerRejected), Message: cmp.Or(f.message, reason)}
+	}
+	return &FailureError{Code: f.code, Reason: reason, Message: f.message}
 }
 
 // stream reads the answer of an endpoint that reports: lines of application/x-ndjson.
@@ -212,10 +277,7 @@ func (j Job) stream() *stream {
 // result returns the result or the error of the last line, from the endpoint of that name.
 func (s *stream) result(endpoint string) (Result, error) {
 	s.end()
-	var failure struct {
-		Message   string `json:"message"`
-		Permanent bool   `json:"permanent"`
-	}
+	failed, ok := parseFailure(s.last["error"])
 	switch result := s.last["result"]; {
 	case s.tooLong:
 		return nil, tooMuchOutput()
@@ -225,12 +287,8 @@ func (s *stream) result(endpoint string) (Result, error) {
 		return result, nil
 	case s.last["error"] == nil:
 		return nil, &FailureError{Reason: endpoint + " answered without a result"}
-	case json.Unmarshal(s.last["error"], &failure) != nil:
-		return nil, &FailureError{Reason: endpoint + " answered an error that is not an object with message and permanent"}
+	case !ok:
+		return nil, &FailureError{Reason: endpoint + " answered an error that is not an object with code, message and permanent"}
 	}
-	message := legible(cutHead(failure.Message, messageBytes))
-	if failure.Permanent {
-		return nil, &PermanentError{Code: CodeAnalyzerRejected, Message: message}
-	}
-	return nil, &FailureError{Reason: endpoint + " reported an error", Message: message}
+	return nil, failed.error(endpoint + " reported an error")
 }

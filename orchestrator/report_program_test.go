@@ -8,8 +8,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"taskguard/orchestrator"
@@ -45,6 +48,49 @@ func TestAProgramReportsOnREPORT_FD(t *testing.T) {
 	}
 	got.reports = got.reports[:len(got.reports)-1]
 	checkReports(t, &got)
+}
+
+func TestAProgramNamesItsError(t *testing.T) {
+	const rejected = orchestrator.CodeAnalyzerRejected
+	long := strings.Repeat("c", 64)
+	permanent := func(code, message string) error { return &orchestrator.PermanentError{Code: code, Message: message} }
+	temporary := func(code, exit, message string) error {
+		return &orchestrator.FailureError{Code: code, Reason: "sh ended with " + exit, Message: message}
+	}
+	const warning = "the program reported an error and ended with exit status 0: its output is the result"
+	for name, tc := range map[string]struct {
+		reports, end    string
+		want            error
+		invalid, warned []string
+	}{
+		"for now":                     {`{"error":{"code":"Quota_1-a","message":" m\n"}}`, "exit 1", temporary("Quota_1-a", "exit status 1", "m"), nil, nil},
+		"permanent":                   {`{"error":{"code":"no_page","message":"m","permanent":true}}`, "exit 1", permanent("no_page", "m"), nil, nil},
+		"with exit 65":                {`{"error":{"code":"no_page","message":"m"}}`, "exit 65", permanent("no_page", "m"), nil, nil},
+		"with a signal":               {`{"error":{"code":"no_page"}}`, "kill -9 $$", temporary("no_page", "signal 9 (killed)", "stderr"), nil, nil},
+		"permanent, with a signal":    {`{"error":{"permanent":true}}`, "kill -9 $$", permanent(rejected, "stderr"), nil, nil},
+		"the newest, beside a report": {`{"error":{"code":"old"}}` + "\n" + `{"progress":1,"error":{"code":"new","message":null}}` + "\n" + `{"progress":1,"error":null}`, "exit 2", temporary("new", "exit status 2", "stderr"), nil, nil},
+		"of 64 characters":            {`{"error":{"code":"` + long + `"}}`, "exit 1", temporary(long, "exit status 1", "stderr"), nil, nil},
+		"of 65":                       {`{"error":{"code":"c` + long + `"}}`, "exit 1", temporary("", "exit status 1", "stderr"), nil, nil},
+		"a code with a newline":       {`{"error":{"code":"a\n","message":"m","permanent":true}}`, "exit 1", permanent(rejected, "m"), nil, nil},
+		"a code that is a number":     {`{"error":{"code":7,"message":"m"}}`, "exit 1", temporary("", "exit status 1", "m"), nil, nil},
+		"a long message":              {`{"error":{"message":"` + strings.Repeat("é", 2000) + `"}}`, "exit 1", temporary("", "exit status 1", strings.Repeat("é", 1024)), nil, nil},
+		"no object":                   {`{"error":"s3cret"}`, "exit 1", temporary("", "exit status 1", "stderr"), []string{"an error is not an object with code, message and permanent"}, nil},
+		"no boolean":                  {`{"error":{"permanent":"yes"}}`, "exit 1", temporary("", "exit status 1", "stderr"), []string{"an error is not an object with code, message and permanent"}, nil},
+		"and succeeds":                {`{"error":{"code":"c"}}` + "\n" + `{"error":{"code":"c"}}`, "exit 0", nil, nil, []string{warning}},
+	} {
+		var got recorder
+		file := filepath.Join(t.TempDir(), "reports")
+		if err := os.WriteFile(file, []byte(tc.reports), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		result, err := script(t.Context(), t, &got, "cat "+file+` >&"$REPORT_FD"; echo stderr >&2; echo 7; `+tc.end)
+		if tc.want == nil && result != int64(7) || !reflect.DeepEqual(err, tc.want) {
+			t.Errorf("%s: %v, %#v; want %#v", name, result, err, tc.want)
+		}
+		if !slices.Equal(got.invalid, tc.invalid) || !slices.Equal(got.warned, tc.warned) {
+			t.Errorf("%s: invalid %q, warned %q", name, got.invalid, got.warned)
+		}
+	}
 }
 
 func TestAProgramMayIgnoreCloseOrInheritREPORT_FD(t *testing.T) {
@@ -109,7 +155,7 @@ func TestTheLastCheckpointOfAStoppedProgramIsRead(t *testing.T) {
 		defer stop()
 		waitForLine(t, ready, "ready")
 	}()
-	_, err := script(ctx, t, &got, `trap 'echo "{\"checkpoint\":9}" >&3; exit 1' TERM; echo ready >`+ready+`; while :; do sleep 0.01; done`)
+	_, err := script(ctx, t, &got, `trap 'printf "{\"checkpoint\":9}" >&3; exit 1' TERM; echo ready >`+ready+`; while :; do sleep 0.01; done`)
 	if err == nil || len(got.reports) != 1 || got.reports[0] != "9" {
 		t.Errorf("%v; reports %q", err, got.reports)
 	}

@@ -20,6 +20,7 @@ type recorder struct {
 	mu      sync.Mutex
 	reports []string
 	invalid []string
+	warned  []string
 }
 
 func (r *recorder) Report(report orchestrator.Report) {
@@ -30,10 +31,14 @@ func (r *recorder) Report(report orchestrator.Report) {
 		parts = append(parts, fmt.Sprint(*report.Progress))
 	}
 	if report.Message != nil {
-		parts = append(parts, fmt.Sprintf("%.20q", *report.Message))
+		text := fmt.Sprintf("%.20q", *report.Message)
+		if n := len(*report.Message); n > 50 {
+			text += fmt.Sprint(" of ", n)
+		}
+		parts = append(parts, text)
 	}
 	if report.Checkpoint != nil {
-		parts = append(parts, fmt.Sprintf("%v", report.Checkpoint.Value))
+		parts = append(parts, fmt.Sprintf("%.20s", fmt.Sprint(report.Checkpoint.Value)))
 	}
 	r.reports = append(r.reports, strings.Join(parts, " "))
 }
@@ -49,12 +54,21 @@ func (r *recorder) Invalid(problem string) {
 	r.invalid = append(r.invalid, problem)
 }
 
+func (r *recorder) Warn(problem string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.warned = append(r.warned, problem)
+}
+
 // reported are lines of reports, with what a Reporter gets of them.
 var reported = []struct{ line, report, invalid string }{
 	{line: `{"progress":0.5,"message":"half","checkpoint":{"page":5}}`, report: `0.5 "half" map[page:5]`},
 	{line: `{"progress":1}`, report: `1`},
 	{line: `  {"checkpoint":null}`, report: `<nil>`},
-	{line: `{"message":"` + strings.Repeat("é", 600) + `"}`, report: `"` + strings.Repeat("é", 20) + `"`},
+	{line: `{"message":"x` + strings.Repeat("é", 600) + `"}`, report: `"x` + strings.Repeat("é", 19) + `" of 1023`},
+	{line: `{"message":"` + strings.Repeat("é", 512) + `"}`, report: `"` + strings.Repeat("é", 20) + `" of 1024`},
+	{line: `{"progress":0}`, report: `0`},
+	{line: `{"message":"` + strings.Repeat("m", 15<<10) + `","checkpoint":"` + strings.Repeat("c", 256<<10-2) + `"}`, report: `"` + strings.Repeat("m", 20) + `" of 1024 ` + strings.Repeat("c", 20)},
 	{line: ``},
 	{line: "{\"progress\":0.25}\r", report: `0.25`},
 	{line: "\r"},
@@ -72,7 +86,7 @@ var reported = []struct{ line, report, invalid string }{
 	{line: `{"message":7}`, invalid: "a message is not a string"},
 	{line: `{"checkpoint":[[1]]}`, invalid: "a checkpoint cannot be stored in a document"},
 	{line: `{"checkpoint":{"__x__":1}}`, invalid: "a checkpoint cannot be stored in a document"},
-	{line: `{"checkpoint":"` + strings.Repeat("x", 256<<10) + `"}`, invalid: "a checkpoint is over 256 KiB"},
+	{line: `{"checkpoint":"` + strings.Repeat("x", 256<<10-1) + `"}`, invalid: "a checkpoint is over 256 KiB"},
 	{line: `{"checkpoint":` + strings.Repeat(`{"a":`, 21) + "1" + strings.Repeat("}", 22), invalid: "a checkpoint cannot be stored in a document"},
 	{line: strings.Repeat("[", 100_000), invalid: "a report is not an object of JSON"},
 	{line: `{"message":"` + strings.Repeat("x", 10<<20) + `"}`, invalid: "a report is too long"},
@@ -106,12 +120,14 @@ func TestAnEndpointReportsByLines(t *testing.T) {
 	for last, c := range map[string]struct{ result, err string }{
 		`{"result":{"ok":true}}` + "\n" + `{"result":7}`: {result: "map[ok:true]"},
 		`{"result":null}`: {result: "<nil>"},
-		`{"error":{"message":"no such page","permanent":true}}`: {err: "orchestrator: analyzer_rejected: no such page"},
-		`{"error":{"message":"busy"}}`:                          {err: "reported an error: busy"},
-		`{"error":"busy"}`:                                      {err: "answered an error that is not an object"},
-		`{"progress":0.7}`:                                      {err: "answered without a result"},
-		"{\"result\":\"\xff\"}":                                 {err: "result_invalid: result is not valid UTF-8"},
-		`{"result":"` + strings.Repeat("x", 8<<20) + `"}`:       {err: "result_too_large"},
+		`{"error":{"message":"no such page","permanent":true}}`:         {err: "orchestrator: analyzer_rejected: no such page"},
+		`{"error":{"message":"busy"}}`:                                  {err: "reported an error: busy"},
+		`{"error":{"code":"no_page","message":"m","permanent":true}}`:   {err: "orchestrator: no_page: m"},
+		`{"error":{"code":"not valid","message":"m","permanent":true}}`: {err: "orchestrator: analyzer_rejected: m"},
+		`{"error":"busy"}`:      {err: "answered an error that is not an object"},
+		`{"progress":0.7}`:      {err: "answered without a result"},
+		"{\"result\":\"\xff\"}": {err: "result_invalid: result is not valid UTF-8"},
+		`{"result":"` + strings.Repeat("x", 8<<20) + `"}`:                                                                   {err: "result_too_large"},
 		`{"progress":0.7,"message":null,"checkpoint":null,"result":null,"error":null}` + "\n" + `{"result":7,"error":null}`: {result: "7"},
 		`{"result":null,"error":{"message":"boom","permanent":true}}`:                                                       {err: "analyzer_rejected: boom"},
 		`{"progress":0.7,"result":7}` + strings.Repeat("\n{}", 100):                                                         {result: "7"},
@@ -186,6 +202,6 @@ func TestAnAnalyzerInGoReports(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	equal(t, got.reports, []string{`0.25 "�"`, `map[Page:2]`, `<nil>`, `1 "json: unsupported ty"`, `1 "orchestrator: the ch"`})
+	equal(t, got.reports, []string{`0.25 "�"`, `map[Page:2]`, `<nil>`, `1 "json: unsupported ty"`, `1 "orchestrator: the ch" of 119`})
 	equal(t, got.invalid, []string{"a progress is not between 0 and 1"})
 }

@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"cloud.google.com/go/firestore"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -50,6 +52,8 @@ type Analyses struct {
 	unlocking  *analysislock.Locks // of the same documents, also those with an unusable lockToken; see Unlock
 	codec      analysisCodec
 	ownsClient bool // Close closes the database
+	// stopped has the documents after which the queries of Orphaned go on, if they did not end.
+	stopped [3]atomic.Pointer[firestore.DocumentSnapshot]
 }
 
 // Open connects to a database for one collection; see Connect. Close closes the connection.

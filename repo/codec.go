@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"reflect"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/firestore"
@@ -50,6 +51,9 @@ func (c analysisCodec) decode(r reading) (analysislock.Analysis, error) {
 	data, f := r.fields, c.fields
 	a := analysislock.Analysis{ID: r.id, Status: f.status(data[f.Status]), Input: data[f.Input], Result: data[f.Result], ReadAt: r.at}
 	a.CreatedAt, _ = parseTime(data["createdAt"])
+	if !lease.Credible(a.CreatedAt, r.at) {
+		a.CreatedAt = r.created
+	}
 	a.UpdatedAt, _ = parseTime(data["updatedAt"])
 	a.Error, a.LastError = decodeError(data[f.Error]), decodeError(data["lastError"])
 	a.StartedAt, _ = parseTime(data["startedAt"])
@@ -78,10 +82,7 @@ func decodeError(v any) *analysislock.Error {
 	if !ok {
 		return nil
 	}
-	var e analysislock.Error
-	e.Code, _ = m["code"].(string)
-	e.Message, _ = m["message"].(string)
-	return &e
+	return &analysislock.Error{Code: cut(m["code"]), Message: cut(m["message"])}
 }
 
 // decodeLock reads the lock, except Finished. Of the fields with a wrong type only
@@ -93,7 +94,7 @@ func (c lockCodec) decodeLock(r reading) (l lease.Lease, err error) {
 		token, err = lease.Fresh(r.updated).Token, fmt.Errorf("lockToken is %s, not a usable integer: %w", kind(r.fields["lockToken"]), lease.ErrMalformed)
 	}
 	l.Token = token
-	l.FinishedBy, _ = r.fields["finishedBy"].(string)
+	l.FinishedBy = cut(r.fields["finishedBy"])
 	if n, ok := parseInt(r.fields["attempts"]); ok && n > 0 {
 		l.Attempts = int(min(n, math.MaxInt32))
 	}
@@ -108,7 +109,7 @@ func (c lockCodec) decodeHolder(l *lease.Lease, r reading) {
 	case nil:
 		return // the lock is free, whatever the other fields are
 	case string:
-		l.Owner = owner
+		l.Owner = cut(owner)
 	default:
 		l.Owner = unreadableOwner
 		c.warn(r, "lockOwner", owner)
@@ -172,10 +173,10 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 		next.UpdatedAt, next.Attempts = now.Truncate(time.Millisecond), n.Attempts
 		set("updatedAt", !was.updatedAsTimestamp, timeValue(next.UpdatedAt))
 		set("updatedAt", was.updatedAsTimestamp, next.UpdatedAt)
-		expires := c.keep > 0 && (c.keepAll || finishedChanged && finished)
+		expires := c.keep > 0 && (c.keepAll || freed && finished)
 		set("expireAt", expires, now.Add(c.keep))
 		// An attempt must not lose its document because an earlier one had finished it.
-		set("expireAt", !expires && !finished && (finishedChanged || c.keep > 0 && p.Token != n.Token), firestore.Delete)
+		set("expireAt", !expires && !finished && (finishedChanged || p.Token != n.Token), firestore.Delete)
 	}
 	return us
 }
@@ -202,8 +203,22 @@ func timeValue(t time.Time) any {
 	return iso8601.Format(t)
 }
 
-// parseTime reads ISO 8601 of any precision, a Timestamp or epoch milliseconds.
-// A missing value is the zero time. ok is false for a value that is not a time. ISO 8601
+// maxText limits the strings of other programs that are kept in memory, in bytes. Our own,
+// such as owners, are shorter.
+const maxText = 4 << 10
+
+// cut returns a string, cut after maxText bytes, and "" for a value of another type.
+func cut(v any) string {
+	s, _ := v.(string)
+	if len(s) > maxText {
+		s = strings.ToValidUTF8(strings.Clone(s[:maxText]), "")
+	}
+	return s
+}
+
+// parseTime reads ISO 8601 of any precision, a Timestamp, or the milliseconds, microseconds or
+// nanoseconds of the epoch, which it distinguishes by their size: the milliseconds of the year
+// 9999 are the microseconds of 1978. A missing value is the zero time. ok is false for a value that is not a time. ISO 8601
 // without a zone is read as UTC.
 func parseTime(v any) (t time.Time, ok bool) {
 	switch v := v.(type) {
@@ -212,9 +227,9 @@ func parseTime(v any) (t time.Time, ok bool) {
 	case time.Time:
 		return v, true
 	case int64:
-		return fromMillis(float64(v))
+		return fromEpoch(float64(v))
 	case float64:
-		return fromMillis(v)
+		return fromEpoch(v)
 	case string:
 		return iso8601.Parse(v)
 	}
@@ -224,11 +239,14 @@ func parseTime(v any) (t time.Time, ok bool) {
 // maxMillis is the year 9999, the last that ISO 8601 and Firestore can write.
 const maxMillis = 253402300799999
 
-func fromMillis(ms float64) (time.Time, bool) {
-	if !(ms >= 0 && ms <= maxMillis) { // also NaN
+func fromEpoch(n float64) (time.Time, bool) {
+	if !(n >= 0 && n <= maxMillis*1e6) { // also NaN
 		return time.Time{}, false
 	}
-	return time.UnixMilli(int64(ms)), true
+	for n > maxMillis {
+		n /= 1000
+	}
+	return time.UnixMilli(int64(n)), true
 }
 
 // parseInt reads an integer, also one that another client wrote as a double. A missing

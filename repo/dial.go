@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/firestore"
@@ -38,6 +39,9 @@ type Database struct {
 	// buffers; see largeAnswer. There are two, so that a commit that waits for the
 	// network does not delay the reading of an input.
 	decoders, encoders *semaphore.Weighted
+	// uncounted: client has a connection of its own, to an emulator. There a conflict is
+	// taken for that of a call that was sent once.
+	uncounted bool
 }
 
 // Connect prepares a connection to Firestore or to an emulator, without a call. Of o it uses
@@ -70,18 +74,19 @@ func (o *Options) fill(collection string) error {
 // and opens its own to that host.
 func connect(ctx context.Context, project, name, emulator string, opts []option.ClientOption) (*Database, error) {
 	alive := grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second})
-	first := option.WithGRPCDialOption(alive)
+	counted := grpc.WithChainUnaryInterceptor(countSend)
+	first := []option.ClientOption{option.WithGRPCDialOption(alive), option.WithGRPCDialOption(counted)}
 	fromEnv := os.Getenv("FIRESTORE_EMULATOR_HOST")
 	if host := cmp.Or(fromEnv, emulator); host != "" { // as Google's client connects to it
-		conn, err := grpc.NewClient("passthrough:///"+host, alive, grpc.WithNoProxy(),
+		conn, err := grpc.NewClient("passthrough:///"+host, alive, counted, grpc.WithNoProxy(),
 			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(emulatorOwner{}),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)))
 		if err != nil {
 			return nil, err
 		}
-		first = option.WithGRPCConn(conn)
+		first = []option.ClientOption{option.WithGRPCConn(conn)}
 	}
-	api, err := firestoreapi.NewClient(ctx, append([]option.ClientOption{first}, opts...)...)
+	api, err := firestoreapi.NewClient(ctx, append(first, opts...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -96,8 +101,26 @@ func connect(ctx context.Context, project, name, emulator string, opts []option.
 	return &Database{
 		client: client, conn: conn, api: firestorepb.NewFirestoreClient(conn), name: "projects/" + project + "/databases/" + name,
 		routing:  url.Values{"project_id": {project}, "database_id": {name}}.Encode(),
-		decoders: semaphore.NewWeighted(1), encoders: semaphore.NewWeighted(1),
+		decoders: semaphore.NewWeighted(1), encoders: semaphore.NewWeighted(1), uncounted: fromEnv != "",
 	}, nil
+}
+
+// sends is the key of the number of times that a call was sent.
+type sends struct{}
+
+// countSends returns a context for one call of Google's client, which may send it several times.
+// Once the call has failed, sentOnce reports whether it was sent a single time.
+func (d *Database) countSends(ctx context.Context) (_ context.Context, sentOnce func() bool) {
+	var n atomic.Int32
+	return context.WithValue(ctx, sends{}, &n), func() bool { return n.Load() == 1 || d.uncounted }
+}
+
+// countSend is a grpc.UnaryClientInterceptor.
+func countSend(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if n, ok := ctx.Value(sends{}).(*atomic.Int32); ok {
+		n.Add(1)
+	}
+	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
 // Close ends the connections.

@@ -12,8 +12,10 @@ import (
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -176,5 +178,53 @@ func TestWhatCannotBeOpenedIsAnError(t *testing.T) {
 	}
 	if _, err := OpenRooms(t.Context(), "p", Options{}, broken); err == nil {
 		t.Error("rooms: no error")
+	}
+}
+
+// commits is a Firestore that answers the next commits with these codes.
+type commits struct {
+	firestorepb.UnimplementedFirestoreServer
+	codes []codes.Code
+}
+
+func (c *commits) Commit(context.Context, *firestorepb.CommitRequest) (*firestorepb.CommitResponse, error) {
+	next := c.codes[0]
+	c.codes = c.codes[1:]
+	return nil, status.Error(next, "")
+}
+
+// Else a lost reply would be taken for a conflict with another operator.
+func TestACommitThatTheClientSentAgainIsDistinguishedOnEachConnection(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, s := &commits{}, grpc.NewServer()
+	firestorepb.RegisterFirestoreServer(s, c)
+	go func() { _ = s.Serve(l) }()
+	defer s.Stop()
+	for name, tc := range map[string]struct {
+		o    Options
+		opts []option.ClientOption
+	}{
+		"an emulator's": {Options{Emulator: l.Addr().String()}, nil},
+		"Google's": {Options{}, []option.ClientOption{
+			option.WithEndpoint(l.Addr().String()), option.WithoutAuthentication(), option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
+		}},
+	} {
+		a, err := Open(t.Context(), "p", tc.o, tc.opts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for want, answers := range map[bool][]codes.Code{true: {codes.FailedPrecondition}, false: {codes.Unavailable, codes.FailedPrecondition}} {
+			c.codes = answers
+			read := lease.Cell[analysislock.Analysis]{Exists: true, Rev: time.Now()}
+			if _, err := a.documents.Swap(t.Context(), "x", read, analysislock.Analysis{Status: "s"}); !errors.Is(err, lease.ErrConflict) || errors.Is(err, lease.ErrUnwritten) != want {
+				t.Errorf("%s, %v: %v", name, answers, err)
+			}
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -341,6 +341,15 @@ func TestAnUnusableFieldIsReplacedAndItsTypeLogged(t *testing.T) {
 	if room.Token < time.Now().Add(-time.Minute).UnixMicro() || !strings.Contains(log, `field=lockToken type="a map"`) {
 		t.Errorf("token %d; %s", room.Token, log)
 	}
+	large := strings.Repeat("x", maxText) + "y"
+	text := map[string]any{"code": large, "message": large, "outcome": large, "owner": large}
+	a, _, _ = lock(map[string]any{"status": large, "lockOwner": large, "finishedBy": large, "error": text, "lastError": text, "progress": text, "history": []any{text}})
+	h := a.History[0]
+	for i, s := range []string{a.Status, a.Lock.Owner, a.Lock.FinishedBy, a.Error.Code, a.Error.Message, a.LastError.Message, a.Progress.Message, h.Owner, h.Outcome, h.Code, h.Message} {
+		if s != large[:maxText] {
+			t.Errorf("string %d has %d bytes, want the first %d", i, len(s), maxText)
+		}
+	}
 	if _, _, log = lock(map[string]any{"lockToken": int64(3)}); log != "" {
 		t.Errorf("a usable token is logged: %s", log)
 	}

@@ -77,7 +77,7 @@ func (f Fields) status(v any) string {
 	if !ok && v != nil {
 		return "(" + kind(v) + ")"
 	}
-	switch word {
+	switch word = cut(word); word {
 	case f.Queued:
 		return analysislock.Queued
 	case f.Processing:

@@ -3,6 +3,7 @@ package repo
 import (
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,13 +59,22 @@ func TestVocabulariesThatCannotBeUsedAreRefused(t *testing.T) {
 		"the name of another's default":   {Fields: Fields{Status: "error"}},
 		"a path":                          {Fields: Fields{Error: "a.b"}},
 		"a name that Firestore has taken": {Fields: Fields{Status: "__name__"}},
+		"a digit at the beginning":        {Fields: Fields{Input: "1a"}},
+		"a beginning that is reserved":    {Fields: Fields{Result: "__x"}},
 		"two equal words":                 {Fields: Fields{Finished: "QUEUED"}},
+		"two equal words of its own":      {Fields: Fields{Processing: "ON", Failed: "ON"}},
+		"the word of another's default":   {Fields: Fields{Queued: "PROCESSING"}},
 		"a negative time":                 {Keep: -1},
 		"a time shorter than the TTL":     {Keep: time.Minute, KeepAll: true},
 	} {
 		if a, err := Open(t.Context(), "p", o, emulatortest.Embedded(t).Client(t)...); err == nil {
 			t.Errorf("%s: no error", name)
 			_ = a.Close()
+		}
+	}
+	for _, name := range strings.Fields("attempts checkpoint createdAt expireAt finishedBy history lastError lockExpiresAt lockHeartbeatAt lockOwner lockToken nextAttemptAt params progress startedAt updatedAt status input result") {
+		if err := (Fields{Error: name}).Check(); err == nil {
+			t.Errorf("the error in the field %s: no error", name)
 		}
 	}
 }
@@ -88,7 +98,7 @@ func TestTheTimeToDeleteIsSetByTheFinish(t *testing.T) {
 		"finish":  {finish, "PROCESSING", nil, later, later},
 		"cancel":  {cancel, "QUEUED", nil, later, later},
 		"reopen":  {reopen, "FAILED", gone, gone, later},
-		"acquire": {acquire, "QUEUED", nil, gone, later}, // another program may have opened it again
+		"acquire": {acquire, "QUEUED", gone, gone, later}, // another program may have opened it again, of a worker with Keep
 		"renew":   {renew, "PROCESSING", nil, nil, later},
 		"nothing": {nothing, "READY", nil, nil, nil},
 	} {
@@ -98,7 +108,7 @@ func TestTheTimeToDeleteIsSetByTheFinish(t *testing.T) {
 			want any
 		}{{0, false, tc.withoutKeep}, {time.Hour, false, tc.withKeep}, {time.Hour, true, tc.ofKeepAll}} {
 			codec := analysisCodec{lockCodec: lockCodec{log: slog.New(slog.DiscardHandler)}, fields: Fields{}.filled(), keep: k.keep, keepAll: k.all}
-			prev, err := codec.decode(reading{id: "x", exists: true, fields: map[string]any{"status": tc.status}, at: now, updated: now})
+			prev, err := codec.decode(reading{id: "x", exists: true, fields: map[string]any{"status": tc.status}, at: now.Add(-time.Minute), updated: now.Add(-time.Minute)})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"cloud.google.com/go/firestore"
 	"golang.org/x/sync/errgroup"
@@ -31,6 +32,18 @@ type Filter struct {
 
 // byID reports whether f selects and sorts by the ID alone.
 func (f *Filter) byID() bool { return f.All || f.Prefix != "" }
+
+// check returns lease.ErrInvalidKey for a value that no document can have: Firestore's client
+// would report it as if the database did not answer.
+func (f *Filter) check() error {
+	if f.Prefix != "" {
+		return analysislock.CheckID(f.Prefix)
+	}
+	if !utf8.ValidString(f.Status + f.Code) {
+		return fmt.Errorf("repo: %w: the status or the code of a filter is not UTF-8", lease.ErrInvalidKey)
+	}
+	return nil
+}
 
 // findPage is the number of analyses that a query of Find reads.
 const findPage = 1000
@@ -65,7 +78,8 @@ func (a *Analyses) Find(ctx context.Context, f Filter, limit int) (all []analysi
 // It makes one query, and one read if that finds nothing, within 15 s. A Status or a Code
 // needs its index in deploy/firestore.indexes.json.
 //
-// Errors: lease.ErrUnavailable; lease.ErrRefused; lease.ErrInvalidKey if after is not a next.
+// Errors: lease.ErrUnavailable; lease.ErrRefused; lease.ErrInvalidKey if after is not a next, or
+// if f has a text that is not UTF-8 or a Prefix that no id has.
 func (a *Analyses) Page(ctx context.Context, f Filter, after string, limit int) (found []analysislock.Analysis, next string, at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -80,6 +94,9 @@ func (a *Analyses) Page(ctx context.Context, f Filter, after string, limit int) 
 func (a *Analyses) page(ctx context.Context, f *Filter, after string, limit int, fields []string) (found []analysislock.Analysis, next string, at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
+	if err := f.check(); err != nil {
+		return nil, "", at, err
+	}
 	q := a.selected(*f).Limit(limit).Select(fields...)
 	if after != "" {
 		if q, err = startAfter(q, f, after); err != nil {
@@ -182,21 +199,25 @@ func startAfter(q firestore.Query, f *Filter, after string) (firestore.Query, er
 	return q, fmt.Errorf("repo: %w: not a position of a list", lease.ErrInvalidKey)
 }
 
-// Failure is a Code of Error, with the number N of FAILED analyses that have it and the
-// Newest, by UpdatedAt.
+// Failure is a Code of Error, with the number N of FAILED analyses that have it and the Newest
+// of them, by UpdatedAt.
 type Failure struct {
 	Code   string
 	N      int64
-	Newest analysislock.Analysis
+	Newest []analysislock.Analysis // the newest first; at least one
 }
 
-// Failures reads up to limit codes, sorted. It makes a query and a count for each, within
-// 15 s. It needs the indexes of a Filter with Status and Code. Errors: those of Page.
+// sample is how many analyses Failures reads of each code.
+const sample = 100
+
+// Failures reads up to limit codes, sorted, and up to 100 FAILED analyses of each. It makes two
+// queries and a count for each, within 15 s. It needs the indexes of a Filter with Status and
+// Code. Errors: those of Page.
 func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	path := a.codec.fields.Error + ".code"
-	q := a.documents.collection.OrderBy(path, firestore.Asc).OrderBy("updatedAt", firestore.Desc).Limit(1).Select(a.codec.mask()...)
+	q := a.documents.collection.OrderBy(path, firestore.Asc).OrderBy("updatedAt", firestore.Desc).Limit(1).Select(path)
 	for code := ""; len(all) < limit; code = all[len(all)-1].Code {
 		found, err := a.summaries(ctx, "find error codes", q.Where(path, ">", code))
 		if err != nil {
@@ -205,18 +226,23 @@ func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, err 
 		if len(found) == 0 {
 			break
 		}
-		all = append(all, Failure{Code: found[0].Error.Code, Newest: found[0]})
+		all = append(all, Failure{Code: found[0].Error.Code})
 	}
-	counts, ctx := errgroup.WithContext(ctx)
-	counts.SetLimit(8)
+
+	reads, ctx := errgroup.WithContext(ctx)
+	reads.SetLimit(8)
 	for i := range all {
-		counts.Go(func() (err error) {
-			all[i].N, err = a.Count(ctx, Filter{Status: analysislock.Failed, Code: all[i].Code, ErrorOnly: true})
+		reads.Go(func() (err error) {
+			f := Filter{Status: analysislock.Failed, Code: all[i].Code, ErrorOnly: true}
+			if all[i].Newest, _, _, err = a.page(ctx, &f, "", sample, a.codec.mask()); err != nil {
+				return err
+			}
+			all[i].N, err = a.Count(ctx, f)
 			return err
 		})
 	}
-	err = counts.Wait()
-	return slices.DeleteFunc(all, func(f Failure) bool { return f.N == 0 }), err
+	err = reads.Wait()
+	return slices.DeleteFunc(all, func(f Failure) bool { return f.N == 0 || len(f.Newest) == 0 }), err
 }
 
 // Now returns Firestore's time, by one read.

@@ -94,12 +94,15 @@ func TestFindMayTakeLongerThanAnyOfItsQueries(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer a.Close() //nolint:errcheck // nothing is written
-		const n = 4500
+		const n = 3500
 		for i := range n {
 			b.Put(t, fmt.Sprint("x", i), map[string]any{"status": "FAILED", "updatedAt": time.Now()})
 		}
+		for i := range 1001 { // more than a page that the filter excludes
+			b.Put(t, fmt.Sprint("o", i), map[string]any{"status": "FAILED", "updatedAt": time.Now().UTC().Format("2006-01-02T15:04:05") + "+09:00"})
+		}
 		for _, limit := range []int{n - 1, n, math.MaxInt} {
-			all, err := a.Find(t.Context(), repo.Filter{Status: "FAILED"}, limit)
+			all, err := a.Find(t.Context(), repo.Filter{Status: "FAILED", Since: time.Now().Add(-time.Hour)}, limit)
 			ids := map[string]bool{}
 			for i := range all {
 				ids[all[i].ID] = true
@@ -125,14 +128,18 @@ func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
 			}
 		}
 		b.Put(t, "y", map[string]any{"updatedAt": at, "status": "READY", "error": map[string]any{"code": "d"}})
+		for i := range 2 { // 04:00 UTC, which sorts as 13:00
+			b.Put(t, fmt.Sprint("z", i), map[string]any{"updatedAt": "2026-01-31T13:00:00+09:00", "status": "READY"})
+		}
 		b.Put(t, "xundated", map[string]any{"status": "FAILED", "error": map[string]any{"code": "c"}})
-		const all = "x42 x41 x40 x02 x01 x00 y x12 x11 x10 x32 x31 x30 x22 x21 x20"
+		const all = "x42 x41 x40 z1 z0 x02 x01 x00 y x12 x11 x10 x32 x31 x30 x22 x21 x20"
 		for want, f := range map[string]repo.Filter{
-			all:                               {},
-			strings.Replace(all, "y ", "", 1): {Status: "FAILED", Code: "c", ErrorOnly: true},
+			all: {},
+			strings.NewReplacer("y ", "", "z1 z0 ", "").Replace(all):               {Status: "FAILED", Code: "c", ErrorOnly: true},
+			all[len("x42 x41 x40 z1 z0 "):]:                                        {Since: at.Add(-time.Hour), Before: at.Add(2 * time.Hour)}, // a page may have none
 			"x00 x01 x02 x10 x11 x12 x20 x21 x22 x30 x31 x32 x40 x41 x42 xundated": {Prefix: "x", Status: "READY"},
 			"xundated": {Prefix: "xundated"},
-			"":         {Prefix: "z"},
+			"":         {Prefix: "zz"},
 		} {
 			for _, limit := range []int{1, 2, 3, 100} {
 				var got []string
@@ -152,6 +159,22 @@ func TestThePagesHaveEachAnalysisOnce(t *testing.T) {
 				}
 			}
 		}
+		within := repo.Filter{Since: at.Add(-time.Second), Before: at.Add(time.Second)}
+		b.Put(t, "x43", map[string]any{"updatedAt": "2026-01-31T12:00:00.500+09:00"}) // the query finds it, and it is not within
+		if found, next, _, err := a.Page(t.Context(), within, "", 1); err != nil || len(found) != 0 || next == "" {
+			t.Errorf("a page with one excluded row: %d, next %q, %v; want none and another page", len(found), next, err)
+		}
+		if got, err := a.Find(t.Context(), within, 100); err != nil || len(got) != 13 {
+			t.Errorf("%d are found beside one that is excluded, %v; want 13", len(got), err)
+		}
+		for _, f := range []repo.Filter{{Code: "\xff"}, {Status: "\xff"}, {Prefix: "\xff"}, {Prefix: "a/b"}, {Code: "\xff", ErrorOnly: true}} {
+			_, _, _, err := a.Page(t.Context(), f, "", 1)
+			_, findErr := a.Find(t.Context(), f, 1)
+			_, countErr := a.Count(t.Context(), f)
+			if !errors.Is(err, lease.ErrInvalidKey) || !errors.Is(findErr, lease.ErrInvalidKey) || !errors.Is(countErr, lease.ErrInvalidKey) {
+				t.Errorf("%+v: %v; %v; %v", f, err, findErr, countErr)
+			}
+		}
 		for _, after := range []string{"x", "e30", "eyJJRCI6ImEvYiIsIlRleHQiOiJ4In0", "eyJJRCI6ImEifQ"} {
 			if _, _, _, err := a.Page(t.Context(), repo.Filter{}, after, 1); !errors.Is(err, lease.ErrInvalidKey) {
 				t.Errorf("after %q: %v", after, err)
@@ -168,19 +191,38 @@ func TestFailuresAreCountedByTheirCode(t *testing.T) {
 		}
 		for i, code := range []any{"b", "a", "b", "b", 7, "é \U0010FFFF", nil} {
 			b.Put(t, fmt.Sprint("x", i), map[string]any{
-				"updatedAt": fmt.Sprintf("2026-01-0%dT00:00:00.000Z", i+1), "status": "FAILED", "error": map[string]any{"code": code, "message": fmt.Sprint("m", i)}, "lastError": map[string]any{"code": "last"},
+				"updatedAt": fmt.Sprintf("2026-01-0%dT00:00:00.000Z", i+1), "status": "FAILED", "error": map[string]any{"code": code, "message": fmt.Sprint("m", i)}, "lastError": map[string]any{"code": "b"},
 			})
 		}
-		b.Put(t, "ready", map[string]any{"updatedAt": "2026-01-09T00:00:00.000Z", "status": "READY", "error": map[string]any{"code": "old"}})
-		for limit, want := range map[int]string{50: "a 1 m1, b 3 m3, é \U0010FFFF 1 m5, ", 2: "a 1 m1, b 3 m3, ", 4: "a 1 m1, b 3 m3, é \U0010FFFF 1 m5, "} {
+		for _, code := range []string{"b", "old"} {
+			b.Put(t, "ready "+code, map[string]any{"updatedAt": "2026-01-09T00:00:00.000Z", "status": "READY", "error": map[string]any{"code": code}})
+		}
+		b.Put(t, "queued", map[string]any{"updatedAt": "2026-01-09T00:00:00.000Z", "status": "QUEUED", "lastError": map[string]any{"code": "b"}})
+		b.Put(t, "last", map[string]any{"updatedAt": "2026-01-09T00:00:00.000Z", "status": "QUEUED", "lastError": map[string]any{"code": "last"}})
+		for limit, want := range map[int]string{50: "a b last old é \U0010FFFF", 1: "a b"} {
+			if got, err := a.Codes(t.Context(), limit); strings.Join(got, " ") != want || err != nil {
+				t.Errorf("at most %d codes: %q, %v, want %s", limit, got, err, want)
+			}
+		}
+		for limit, want := range map[int]string{50: "a 1 m1, b 3 m3 m2 m0, é \U0010FFFF 1 m5, ", 2: "a 1 m1, b 3 m3 m2 m0, ", 4: "a 1 m1, b 3 m3 m2 m0, é \U0010FFFF 1 m5, "} {
 			got := ""
 			all, err := a.Failures(t.Context(), limit)
 			for _, f := range all {
-				got += fmt.Sprint(f.Code, " ", f.N, " ", f.Newest.Error.Message, ", ")
+				got += fmt.Sprint(f.Code, " ", f.N)
+				for i := range f.Newest {
+					got += " " + f.Newest[i].Error.Message
+				}
+				got += ", "
 			}
 			if got != want || err != nil {
 				t.Errorf("at most %d: %s, %v; want %s", limit, got, err, want)
 			}
+		}
+		for i := range 101 {
+			b.Put(t, fmt.Sprint("y", i), map[string]any{"updatedAt": time.Now(), "status": "FAILED", "error": map[string]any{"code": "a"}})
+		}
+		if all, err := a.Failures(t.Context(), 1); err != nil || len(all) != 1 || all[0].N != 102 || len(all[0].Newest) != 100 {
+			t.Errorf("of many: %d, %v", len(all), err)
 		}
 	})
 }
@@ -208,6 +250,9 @@ func TestActiveAnalysesRunWaitOrAreStuck(t *testing.T) {
 		} {
 			b.Put(t, id, fields)
 		}
+		for i, ahead := range []time.Duration{23 * time.Hour, 25 * time.Hour} {
+			b.Put(t, fmt.Sprint("ahead", i), map[string]any{"status": "QUEUED", "updatedAt": time.Now().Add(ahead)})
+		}
 		b.Merge(t, "wait3", map[string]any{"updatedAt": time.Now()})
 		running, waiting, stuck, at, err := a.Active(t.Context(), 50)
 		if err != nil || time.Since(at).Abs() > time.Minute {
@@ -217,7 +262,7 @@ func TestActiveAnalysesRunWaitOrAreStuck(t *testing.T) {
 		for _, d := range slices.Concat(running, waiting, stuck) {
 			got += d.ID + " "
 		}
-		if want := "run1 run2 run3 wait1 wait2 wait3 wait0 stuck0 stuck1 stuck2 stuck3 run0 "; got != want {
+		if want := "run1 run2 run3 wait1 wait2 wait3 wait0 stuck0 stuck1 stuck2 stuck3 ahead1 run0 "; got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 		if running, waiting, stuck, _, err = a.Active(t.Context(), 3); err != nil || len(running) != 3 || len(waiting) != 3 || len(stuck) != 3 {

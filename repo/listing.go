@@ -12,7 +12,6 @@ import (
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/api/iterator"
 
-	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
 
@@ -21,7 +20,8 @@ const queryTimeout = 15 * time.Second
 
 // Active reads, without inputs and results, up to limit analyses whose lock has not expired;
 // up to limit others whose NextAttemptAt has not come; and up to limit that are stuck: QUEUED
-// or PROCESSING, not locked, and neither updated nor waiting for one TTL. Of each it reads the
+// or PROCESSING, not locked, and neither updated nor waiting for one TTL, or updated at a time
+// that is not lease.Credible. Of each it reads the
 // earliest first within each type of the time. It also returns Firestore's time before the
 // reading. Malformed is set as by Page. More than limit waiting analyses may hide a stuck one.
 //
@@ -39,12 +39,12 @@ func (a *Analyses) Active(ctx context.Context, limit int) (running, waiting, stu
 			return nil, nil, nil, at, err
 		}
 	}
-	q := anyOf(a.unfinished("updatedAt", limit+len(waiting)), timeIs("updatedAt", "<", at.Add(-a.TTL()))) // those that wait may be among them
+	q := a.stale(at.Add(-a.TTL()), at, limit+len(waiting)) // those that wait may be among them
 	if stuck, err = a.summaries(ctx, "find stuck analyses", q.Select(a.codec.mask()...)); err != nil {
 		return nil, nil, nil, at, err
 	}
 	stuck = slices.DeleteFunc(stuck, func(d analysislock.Analysis) bool {
-		return d.Malformed != nil || !lease.Orphaned(d.Lock, at) || !lease.Late(d.NextAttemptAt, at, a.TTL())
+		return d.Malformed != nil || !a.orphaned(&d)
 	})
 	return running, waiting, stuck[:min(limit, len(stuck))], at, nil
 }
@@ -65,10 +65,17 @@ func (a *Analyses) List(ctx context.Context, status string, limit int) ([]analys
 func (a *Analyses) Count(ctx context.Context, f Filter) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
+	if err := f.check(); err != nil {
+		return 0, err
+	}
 	q := a.withStatus(f.Status)
 	if f != (Filter{Status: f.Status}) {
 		q = a.selected(f)
 	}
+	return count(ctx, q)
+}
+
+func count(ctx context.Context, q firestore.Query) (int64, error) {
 	r, err := q.NewAggregationQuery().WithCount("n").Get(ctx)
 	if err != nil {
 		return 0, queryError("count analyses", err)
@@ -85,16 +92,55 @@ func (a *Analyses) withStatus(status string) firestore.Query {
 }
 
 // Unfinished reads, without inputs and results, up to limit analyses that are QUEUED or
-// PROCESSING, the oldest update first; Malformed is set as by Page. It does not find an
-// analysis without updatedAt. It makes a query for each type of updatedAt, within 15 s.
+// PROCESSING, the oldest update first; Malformed is set as by Page. It leaves those without an
+// updatedAt that can be read to Unfound. It makes a query for each type of updatedAt, within 15 s.
 //
 // Errors: those of Orphaned, whose index it needs.
 func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	found, err := a.eachType(ctx, "list unfinished analyses", a.unfinished("updatedAt", limit), "updatedAt", lowest)
+	found = slices.DeleteFunc(found, func(d analysislock.Analysis) bool { return d.UpdatedAt.IsZero() })
 	oldestFirst(found)
 	return found[:min(limit, len(found))], err
+}
+
+// maxUnfoundReads is the number of documents that each of the two queries of Unfound reads.
+const maxUnfoundReads = 10_000
+
+// Unfound reads, without inputs and results, up to limit analyses that recovery does not find,
+// although they have no status of another program: those that are QUEUED or PROCESSING and have
+// no updatedAt that can be read, and those without a status that were never acquired.
+// Malformed is set as by Page. It makes a query, three counts, and if these show that
+// analyses have no status another query, within 15 s. Errors: those of Page.
+func (a *Analyses) Unfound(ctx context.Context, limit int) (found []analysislock.Analysis, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	f, all := a.codec.fields, a.documents.collection
+	find := func(q firestore.Query, unfound func(snap *firestore.DocumentSnapshot, d *analysislock.Analysis) bool) error {
+		q = q.OrderBy(firestore.DocumentID, firestore.Asc).Limit(maxUnfoundReads).Select(a.codec.mask()...)
+		return eachDocument(ctx, "find analyses that recovery does not find", q, func(snap *firestore.DocumentSnapshot) bool {
+			if d := a.decode(snap); len(found) < limit && unfound(snap, &d) {
+				found = append(found, d)
+			}
+			return len(found) < limit
+		})
+	}
+	err = find(all.Where(f.Status, "in", []string{f.Queued, f.Processing}), func(_ *firestore.DocumentSnapshot, d *analysislock.Analysis) bool {
+		return d.UpdatedAt.IsZero()
+	})
+	without, counted := count(ctx, all.Query)
+	for _, operator := range []string{"in", "not-in"} { // no query finds a missing field
+		n, failed := count(ctx, all.Where(f.Status, operator, []string{f.Queued, f.Processing, f.Finished, f.Failed}))
+		without, counted = without-n, errors.Join(counted, failed)
+	}
+	if err = errors.Join(err, counted); err != nil || without <= 0 {
+		return found, err
+	}
+	err = find(all.Query, func(snap *firestore.DocumentSnapshot, d *analysislock.Analysis) bool {
+		return snap.Data()[f.Status] == nil && (d.Malformed != nil || d.Lock.Token == 0)
+	})
+	return found, err
 }
 
 // UnknownStatus reads up to limit analyses whose status is none of the four, in one
@@ -205,4 +251,25 @@ func (s *skipped) end(ctx context.Context) {
 	if s.n > maxWarnings {
 		s.log.WarnContext(ctx, s.message+", and more", "documents", s.n) //nolint:sloglint // likewise
 	}
+}
+
+// Codes reads up to limit codes of Error, and of LastError, sorted, in a query for each, within
+// 15 s. It needs the indexes of a Filter with a Code. Errors: those of Page.
+func (a *Analyses) Codes(ctx context.Context, limit int) (all []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	for i, path := range []string{a.codec.fields.Error + ".code", "lastError.code"} {
+		q := a.documents.collection.OrderBy(path, firestore.Asc).OrderBy("updatedAt", firestore.Desc).Limit(1).Select(path)
+		for code, before := "", -1; before < len(all) && len(all) < limit*(i+1) && err == nil; {
+			before = len(all)
+			err = eachDocument(ctx, "find error codes", q.Where(path, ">", code), func(snap *firestore.DocumentSnapshot) bool {
+				v, _ := snap.DataAt(path)
+				code, _ = v.(string) // as the query is of strings
+				all = append(all, code)
+				return true
+			})
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), err
 }

@@ -121,12 +121,19 @@ func TestUnfinishedAnalysesAreListedByAgeForEachTypeOfUpdatedAt(t *testing.T) {
 
 func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 	lists := map[string]struct {
-		queries int
+		queries int // and a read of the time, if it needs that
 		read    func(context.Context, *worker) ([]analysislock.Analysis, error)
 	}{
 		"List": {1, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) { return a.List(ctx, "", 10) }},
 		"List by status": {1, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) {
 			return a.List(ctx, analysislock.Processing, 10)
+		}},
+		"Orphaned": {3, func(ctx context.Context, a *worker) (found []analysislock.Analysis, err error) {
+			due, _, err := a.Orphaned(ctx, 10)
+			for i := range due {
+				found = append(found, due[i].Doc)
+			}
+			return found, err
 		}},
 		"Unfinished": {3, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) { return a.Unfinished(ctx, 10) }},
 		"Page": {1, func(ctx context.Context, a *worker) ([]analysislock.Analysis, error) {
@@ -136,9 +143,9 @@ func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 	}
 	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		large := strings.Repeat("x", 100_000)
-		now := time.Now()
+		old := time.Now().Add(-time.Hour)
 		for _, id := range []string{"a", "b", "c"} {
-			b.Put(t, id, map[string]any{"status": analysislock.Processing, "updatedAt": timeValue(now), "input": large, "result": large, "theirs": large})
+			b.Put(t, id, map[string]any{"status": analysislock.Processing, "updatedAt": timeValue(old), "input": large, "result": large, "theirs": large})
 		}
 		received := 0
 		a := open(t, b, grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -147,13 +154,16 @@ func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 		}))
 		for name, list := range lists {
 			received = 0
-			total, queries := b.Calls.Total(), b.Calls.Count("RunQuery")
+			total, queries, reads := b.Calls.Total(), b.Calls.Count("RunQuery"), 0
+			if name == "Orphaned" {
+				reads = 1
+			}
 			found, err := list.read(t.Context(), a)
 			slices.SortFunc(found, func(a, b analysislock.Analysis) int { return cmp.Compare(a.ID, b.ID) }) // all have the same time
 			if err != nil || ids(found) != "a b c" {
 				t.Errorf("%s: %q, %v; want a b c", name, ids(found), err)
 			}
-			if total, queries = b.Calls.Total()-total, b.Calls.Count("RunQuery")-queries; total != list.queries || queries != list.queries {
+			if total, queries = b.Calls.Total()-total, b.Calls.Count("RunQuery")-queries; total != list.queries+reads || queries != list.queries {
 				t.Errorf("%s: %d calls, %d queries; want %d queries alone", name, total, queries, list.queries)
 			}
 			if received == 0 || received > 10_000 {
@@ -166,7 +176,7 @@ func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
 func TestTheOldestUnfinishedAnalysisIsFoundForEachTypeOfCreatedAt(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
 		a := open(t, b)
-		on := func(day int) time.Time { return time.Date(2026, 1, day, 0, 0, 0, 0, time.UTC) }
+		on := func(day int) time.Time { return time.Date(1999, 1, day, 0, 0, 0, 0, time.UTC) }
 		put := func(id, status string, created any) {
 			b.Put(t, id, map[string]any{"status": status, "createdAt": created, "updatedAt": timeValue(on(20)), "input": "in"})
 		}
@@ -187,6 +197,14 @@ func TestTheOldestUnfinishedAnalysisIsFoundForEachTypeOfCreatedAt(t *testing.T) 
 			if err != nil || !found || d.ID != "a" || !d.CreatedAt.Equal(on(9-i)) || d.ReadAt.IsZero() || d.Input != nil {
 				t.Errorf("%v: %+v, %v, %v; want a without its input, and the time", at, d, found, err)
 			}
+		}
+		before := time.Now().Add(-time.Minute)
+		b.Put(t, "a", map[string]any{"status": analysislock.Queued, "createdAt": on(5).AddDate(1000, 0, 0)})
+		for i := range created {
+			b.Delete(t, fmt.Sprint("newer", i))
+		}
+		if d, found, err := a.OldestUnfinished(t.Context()); err != nil || !found || d.CreatedAt.Before(before) || d.CreatedAt.After(before.Add(time.Hour)) {
+			t.Errorf("%+v, %v, %v; want the time of Firestore for one that is not credible", d, found, err)
 		}
 		b.Merge(t, "a", map[string]any{"lockToken": "seven"})
 		if d, found, err := a.OldestUnfinished(t.Context()); err != nil || !found || !errors.Is(d.Malformed, lease.ErrMalformed) {
@@ -222,6 +240,27 @@ func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
 		if found, err = a.UnknownStatus(t.Context(), 2); err != nil || len(found) != 2 {
 			t.Errorf("%d, %v; want 2", len(found), err)
 		}
+		for id, at := range map[string]any{"dated": time.Now(), "far": time.Now().AddDate(9, 0, 0), "text": "23.11.2026", "bool": true} {
+			b.Put(t, id, map[string]any{"status": analysislock.Processing, "updatedAt": at, "input": "x"})
+		}
+		b.Put(t, "ran", map[string]any{"lockToken": 1})
+		found, err = a.Unfound(t.Context(), 100)
+		if got := ids(found); err != nil || got != "PROCESSING QUEUED bool text none null" || found[2].Input != nil {
+			t.Errorf("%q, %v", got, err)
+		}
+		if found, err = a.Unfound(t.Context(), 5); err != nil || len(found) != 5 {
+			t.Errorf("%d, %v; want 5", len(found), err)
+		}
+		for _, id := range []string{"none", "null", "ran"} {
+			b.Delete(t, id)
+		}
+		queries := b.Calls.Count("RunQuery")
+		if found, err = a.Unfound(t.Context(), 100); err != nil || len(found) != 4 || b.Calls.Count("RunQuery") != queries+1 {
+			t.Errorf("%d, %v, %d queries; want 4 and one query", len(found), err, b.Calls.Count("RunQuery")-queries)
+		}
+		if found, err = a.Unfinished(t.Context(), 100); err != nil || ids(found) != "dated far" {
+			t.Errorf("unfinished: %q, %v", ids(found), err)
+		}
 	})
 }
 
@@ -230,6 +269,8 @@ func TestAQueryThatFailsReturnsAnError(t *testing.T) {
 		"List":       func(ctx context.Context, a *worker) error { _, err := a.List(ctx, "", 1); return err },
 		"Page":       func(ctx context.Context, a *worker) error { _, _, _, err := a.Page(ctx, Filter{}, "", 1); return err },
 		"Active":     func(ctx context.Context, a *worker) error { _, _, _, _, err := a.Active(ctx, 1); return err },
+		"Find":       func(ctx context.Context, a *worker) error { _, err := a.Find(ctx, Filter{}, 1); return err },
+		"Codes":      func(ctx context.Context, a *worker) error { _, err := a.Codes(ctx, 1); return err },
 		"Failures":   func(ctx context.Context, a *worker) error { _, err := a.Failures(ctx, 1); return err },
 		"Unfinished": func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 1); return err },
 		"OldestUnfinished": func(ctx context.Context, a *worker) error {
@@ -237,10 +278,7 @@ func TestAQueryThatFailsReturnsAnError(t *testing.T) {
 			return err
 		},
 		"UnknownStatus": func(ctx context.Context, a *worker) error { _, err := a.UnknownStatus(ctx, 1); return err },
-		"Orphaned": func(ctx context.Context, a *worker) error {
-			_, _, err := a.Orphaned(ctx, 1)
-			return err
-		},
+		"Unfound":       func(ctx context.Context, a *worker) error { _, err := a.Unfound(ctx, 1); return err },
 	} {
 		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 			l := &faultyConn{}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
 
 	"taskguard/internal/emulatortest"
 	"taskguard/lease"
@@ -180,7 +181,12 @@ func (s *interrupted) Swap(ctx context.Context, id string, prev lease.Cell[analy
 }
 
 func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
+	type change = func(l *analysislock.Locks, ctx context.Context, id string, seen *analysislock.Seen) (analysislock.Analysis, error)
+	cancel := func(l *analysislock.Locks, ctx context.Context, id string, seen *analysislock.Seen) (analysislock.Analysis, error) {
+		return l.Cancel(ctx, id, "ana", seen)
+	}
 	for name, others := range map[string]func(t *testing.T, b *emulatortest.Backend, a *worker){
+		"changed likewise": nil,
 		"finished": func(t *testing.T, _ *emulatortest.Backend, a *worker) {
 			if err := a.holds["w/1"].Complete(t.Context(), "result"); err != nil {
 				t.Error(err)
@@ -193,15 +199,22 @@ func TestAChangeIsNotMadeIfAnotherProgramChangedTheAnalysisFirst(t *testing.T) {
 			b.Merge(t, "x", map[string]any{"lockOwner": "w/2", "lockToken": 8})
 		},
 	} {
-		for verb, change := range operatorsChanges {
+		for verb, change := range map[string]change{"unlock": operatorsChanges["unlock"], "requeue": operatorsChanges["requeue"], "cancel": cancel} {
 			t.Run(verb+", "+name, func(t *testing.T) {
 				b := emulatortest.Embedded(t)
-				a := open(t, b)
+				a := open(t, b, grpc.WithChainUnaryInterceptor(countSend)) // as Connect's own connections
 				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "lockToken": 6})
 				seen := analysislock.Seen{Status: analysislock.Processing, Grant: mustAcquire(t, a, "x", "w/1").Grant}
 				b.Merge(t, "x", map[string]any{"lockExpiresAt": "2000-01-01T00:00:00Z"}) // or a requeue is refused
 				var since map[string]any
-				l, err := analysislock.New(&interrupted{a.documents, func() { others(t, b, a); since = b.Fields(t, "x") }}, lease.Policy{}, 0, nil)
+				l, err := analysislock.New(&interrupted{a.documents, func() {
+					if others != nil {
+						others(t, b, a)
+					} else if _, err := change(a.Locks, t.Context(), "x", &seen); err != nil {
+						t.Error(err)
+					}
+					since = b.Fields(t, "x")
+				}}, lease.Policy{}, 0, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/firestore"
@@ -22,16 +23,18 @@ const (
 
 // Orphaned returns readings of up to limit unfinished analyses that only another delivery
 // can finish: their lock is not held, and no delivery is booked for them, or it is late by
-// one TTL. Three queries find them: by a lock that has expired, or whose expiry is not
-// credible; by a NextAttemptAt that passed one TTL ago; and by status QUEUED or PROCESSING and
-// an update older than one TTL, oldest first. An analysis that is QUEUED or PROCESSING is
-// not found earlier than one TTL after its last update, by none of the queries. Each time may
-// be a string, a Timestamp or epoch milliseconds. An analysis with another status that was
-// never acquired is not found. more reports that there may be others.
+// one TTL. Three queries find them: by a lock that has expired; by a NextAttemptAt that passed
+// one TTL ago; and by status QUEUED or PROCESSING and an update older than one TTL, oldest
+// first. They also find times that are not lease.Credible. An analysis that is QUEUED or
+// PROCESSING is not found earlier than one TTL after its last update, by none of the queries.
+// Each time may be a string, a Timestamp or a number; see parseTime. Unfound returns those that
+// are not found. more reports that there may be others.
 //
 // The queries also read analyses that are held, finished or waiting, up to 100,000 each, in
-// pages of 1,000, within 10 s each. After an error Orphaned continues with the next query. It
-// skips a malformed analysis, or one whose id analysislock.CheckID refuses, with a warning.
+// pages of 1,000, within 10 s each. A query that was ended so goes on there in the next call,
+// so that what it reads in vain hides no others. After an error Orphaned continues with the
+// next query. It skips a malformed analysis, or one whose id analysislock.CheckID refuses, with
+// a warning.
 //
 // Errors, also together with those found before: lease.ErrUnavailable; lease.ErrRefused, for
 // example if the index in deploy/firestore.indexes.json is missing: Firestore's message
@@ -47,22 +50,14 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[an
 	skips := skipped{log: a.documents.log, message: "analysis not recovered: no delivery can finish it"}
 	defer func() { skips.end(ctx) }()
 	found := map[string]bool{} // several queries may find one
-	// orphaned drops what was updated meanwhile. The last query compares strings as strings.
-	// A time with a zone offset may sort too early, and is dropped too; or too late, and is
-	// found up to 14 hours late. A time without decimals is found less than a second late.
-	orphaned := func(d *analysislock.Analysis) bool {
-		unfinished := d.Status == analysislock.Queued || d.Status == analysislock.Processing
-		return (!unfinished || !d.UpdatedAt.IsZero() && d.UpdatedAt.Before(cutoff)) &&
-			lease.Orphaned(d.Lock, d.ReadAt) && lease.Late(d.NextAttemptAt, d.ReadAt, a.TTL())
-	}
 	// Only the last query may read many that wait: they hide none that the others find.
 	queries := [...]firestore.Query{
-		a.expired(now, size), a.overdue(cutoff, size), anyOf(a.unfinished("updatedAt", size), timeIs("updatedAt", "<", cutoff)),
+		a.late("lockExpiresAt", "<=", now, now, size), a.late("nextAttemptAt", "<", cutoff, now, size), a.stale(cutoff, now, size),
 	}
 	for i := range queries {
-		all, failed := a.orphanPages(ctx, queries[i], size, func(snap *firestore.DocumentSnapshot, asked time.Time) bool {
+		all, failed := a.orphanPages(ctx, queries[i], &a.stopped[i], size, func(snap *firestore.DocumentSnapshot, asked time.Time) bool {
 			d := a.decode(snap)
-			if found[d.ID] || d.Malformed == nil && !orphaned(&d) {
+			if found[d.ID] || d.Malformed == nil && !a.orphaned(&d) {
 				return true
 			}
 			if found[d.ID] = true; d.Malformed != nil {
@@ -80,31 +75,58 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (due []lease.Cell[an
 	return due, more, err
 }
 
-// orphanPages calls each for the documents of q, in pages, until each returns false. asked is
-// the local time of the page's request. all is false if there may be others.
-func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query, size int, each func(snap *firestore.DocumentSnapshot, asked time.Time) bool) (all bool, err error) {
+// orphaned reports whether only another delivery can finish d, and none is booked for it or it
+// is late. It drops what was updated after a query has chosen its cutoff. Queries compare
+// strings as strings: a time with a zone offset may sort too early, and is dropped too; or too
+// late, and is found up to 14 hours late. A time without decimals is found less than a second
+// late.
+func (a *Analyses) orphaned(d *analysislock.Analysis) bool {
+	unfinished := d.Status == analysislock.Queued || d.Status == analysislock.Processing
+	return (!unfinished || !d.UpdatedAt.IsZero() && lease.Late(d.UpdatedAt, d.ReadAt, a.TTL())) &&
+		lease.Orphaned(d.Lock, d.ReadAt) && lease.Late(d.NextAttemptAt, d.ReadAt, a.TTL())
+}
+
+// orphanPages calls each for the documents of q, in pages, until each returns false. It begins
+// after stopped, if that is not nil, and stores there where its time or its reads have ended.
+// asked is the local time of the page's request. all is false if there may be others.
+func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query, stopped *atomic.Pointer[firestore.DocumentSnapshot], size int,
+	each func(snap *firestore.DocumentSnapshot, asked time.Time) bool,
+) (all bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, orphanTimeout/3)
 	defer cancel()
 	q = q.Select(a.codec.fields.Status, "updatedAt", "lockToken", "lockOwner", "lockHeartbeatAt", "lockExpiresAt", "nextAttemptAt")
+	last := stopped.Swap(nil)
 	for range maxOrphanReads / size {
-		read, asked, stopped := 0, time.Now(), false
-		var last *firestore.DocumentSnapshot
-		err := eachDocument(ctx, "find orphaned analyses", q, func(snap *firestore.DocumentSnapshot) bool {
-			read, last, stopped = read+1, snap, !each(snap, asked)
-			return !stopped
-		})
-		if err != nil || stopped || read < size {
-			return err == nil && !stopped, err
+		page := q
+		if last != nil {
+			page = q.StartAfter(last)
 		}
-		q = q.StartAfter(last)
+		read, asked, enough := 0, time.Now(), false
+		err := eachDocument(ctx, "find orphaned analyses", page, func(snap *firestore.DocumentSnapshot) bool {
+			read, last, enough = read+1, snap, !each(snap, asked)
+			return !enough
+		})
+		if err != nil {
+			stopped.Store(last)
+		}
+		if err != nil || enough || read < size {
+			return err == nil && !enough, err
+		}
 	}
+	stopped.Store(last)
 	return false, nil
 }
 
-// overdue returns a query of the analyses whose next attempt was due before cutoff. It
-// needs only Firestore's automatic index of nextAttemptAt.
-func (a *Analyses) overdue(cutoff time.Time, limit int) firestore.Query {
-	return anyOf(a.documents.collection.Query, timeIs("nextAttemptAt", "<", cutoff)).OrderBy("nextAttemptAt", firestore.Asc).Limit(limit)
+// late returns a query of the analyses whose field is before t, or is not credible at now, the
+// oldest first. It needs only Firestore's automatic index of the field.
+func (a *Analyses) late(field, operator string, t, now time.Time, limit int) firestore.Query {
+	return anyOf(a.documents.collection.Query, orAhead(field, operator, t, now)).OrderBy(field, firestore.Asc).Limit(limit)
+}
+
+// stale returns a query of the unfinished analyses whose update was before cutoff, or is not
+// credible at now.
+func (a *Analyses) stale(cutoff, now time.Time, limit int) firestore.Query {
+	return anyOf(a.unfinished("updatedAt", limit), orAhead("updatedAt", "<", cutoff, now))
 }
 
 // unfinished returns a query of the unfinished analyses that have field, sorted by it.
@@ -116,12 +138,10 @@ func (a *Analyses) unfinished(field string, limit int) firestore.Query {
 		Limit(limit)
 }
 
-// expired returns a query of the analyses whose lock has expired by now, or expires so
-// late that it is not credible, the oldest first. It needs only Firestore's automatic
-// index of lockExpiresAt.
-func (a *Analyses) expired(now time.Time, limit int) firestore.Query {
-	filters := append(timeIs("lockExpiresAt", "<=", now), timeIs("lockExpiresAt", ">", now.Add(lease.MaxAhead))...)
-	return anyOf(a.documents.collection.Query, filters).OrderBy("lockExpiresAt", firestore.Asc).Limit(limit)
+// orAhead returns filters that compare a field with t, or find it so far ahead of now that it is
+// not credible. They also find microseconds and nanoseconds, which are larger than milliseconds.
+func orAhead(field, operator string, t, now time.Time) []firestore.EntityFilter {
+	return append(timeIs(field, operator, t), timeIs(field, ">", now.Add(lease.MaxAhead))...)
 }
 
 // timeIs returns filters that compare a field with t, one for each type of value that

@@ -33,13 +33,14 @@ type reading struct {
 	id      string
 	exists  bool
 	fields  map[string]any // as Google's client decodes them, except references; see goValue
+	created time.Time
 	updated time.Time
 	at      time.Time // Firestore's time of the reading
 }
 
 // snapshot converts a reading by Google's client.
 func snapshot(s *firestore.DocumentSnapshot) reading {
-	return reading{id: s.Ref.ID, exists: s.Exists(), fields: s.Data(), updated: s.UpdateTime, at: s.ReadTime}
+	return reading{id: s.Ref.ID, exists: s.Exists(), fields: s.Data(), created: s.CreateTime, updated: s.UpdateTime, at: s.ReadTime}
 }
 
 // read reads a document, or only the given fields of it, which Google's client cannot.
@@ -116,7 +117,8 @@ func (r *request) receive(ctx context.Context, use func(reading) error) error {
 	}
 	got := reading{id: r.doc.ID, at: answer.GetReadTime().AsTime()}
 	if found := answer.GetFound(); found != nil {
-		got.exists, got.fields, got.updated = true, goFields(found.GetFields()), found.GetUpdateTime().AsTime()
+		got.exists, got.fields = true, goFields(found.GetFields())
+		got.created, got.updated = found.GetCreateTime().AsTime(), found.GetUpdateTime().AsTime()
 	}
 	return use(got)
 }

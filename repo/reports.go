@@ -16,7 +16,7 @@ func decodeProgress(v any) *analysislock.Progress {
 		return nil
 	}
 	var p analysislock.Progress
-	p.Message, _ = m["message"].(string)
+	p.Message = cut(m["message"])
 	p.At, _ = parseTime(m["at"])
 	f, ok := m["fraction"].(float64)
 	if whole, is := m["fraction"].(int64); is {
@@ -58,7 +58,7 @@ func decodeHistory(v any) (all []analysislock.Attempt) {
 		a.StartedAt, _ = parseTime(m["startedAt"])
 		a.EndedAt, _ = parseTime(m["endedAt"])
 		for name, to := range map[string]*string{"owner": &a.Owner, "outcome": &a.Outcome, "code": &a.Code, "message": &a.Message} {
-			*to, _ = m[name].(string)
+			*to = cut(m[name])
 		}
 		all = append(all, a)
 	}
@@ -66,6 +66,9 @@ func decodeHistory(v any) (all []analysislock.Attempt) {
 }
 
 func historyValue(all []analysislock.Attempt) any {
+	if len(all) == 0 {
+		return firestore.Delete
+	}
 	entries := make([]any, len(all))
 	for i := range all {
 		a := &all[i]

@@ -3,6 +3,7 @@ package repo
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -93,11 +94,15 @@ func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], 
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	cancelInput := s.prepare(ctx, prev.Doc, &next)
+	ctx, sentOnce := s.db.countSends(ctx)
 	asked := time.Now()
 	written, err := s.collection.Doc(id).Update(ctx, updates, firestore.LastUpdateTime(read))
 	if err != nil {
 		cancelInput()
-		return lease.Cell[D]{}, storeError("write", s.what, id, err)
+		if err = storeError("write", s.what, id, err); errors.Is(err, lease.ErrConflict) && sentOnce() {
+			err = fmt.Errorf("%w: %w", lease.ErrUnwritten, err)
+		}
+		return lease.Cell[D]{}, err
 	}
 	return lease.Cell[D]{Doc: next, Exists: true, Rev: written.UpdateTime, At: written.UpdateTime, Asked: asked}, nil
 }

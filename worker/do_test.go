@@ -80,9 +80,12 @@ func TestEveryCallOfDoHasTheResultOfTheFirst(t *testing.T) {
 	for name, calls := range map[string][]call{
 		"a result": {{fn: returns(`{"b": 2.50, "a": ["x"]}`, nil), ran: true, want: `{"a":["x"],"b":2.5}`},
 			{fn: returns(`"again"`, nil), want: `{"a":["x"],"b":2.5}`}},
-		"no value": {{fn: returns("null", nil), ran: true, want: "null"}, {fn: returns(`"again"`, nil), want: "null"}},
-		"an error": {{fn: returns("", errBroken), ran: true, err: "broken", is: errBroken}, {fn: returns(`"x"`, nil), ran: true, want: `"x"`}, done},
-		"a panic":  {{fn: func() (json.RawMessage, error) { panic("oh") }, ran: true, err: "panicked: oh"}, {fn: returns(`"x"`, nil), ran: true, want: `"x"`}, done},
+		"a large integer":            {{fn: returns(`9007199254740993`, nil), ran: true, want: `9007199254740993`}, {fn: returns(`"again"`, nil), want: `9007199254740993`}},
+		"parameters behind pointers": {{params: &struct{ A int }{1}, fn: returns(`"x"`, nil), ran: true, want: `"x"`}, {params: &struct{ A int }{1}, want: `"x"`}},
+		"parameters later":           {{fn: returns(`"x"`, nil), ran: true, want: `"x"`}, {params: 1, want: `"x"`}},
+		"no value":                   {{fn: returns("null", nil), ran: true, want: "null"}, {fn: returns(`"again"`, nil), want: "null"}},
+		"an error":                   {{fn: returns("", errBroken), ran: true, err: "broken", is: errBroken}, {fn: returns(`"x"`, nil), ran: true, want: `"x"`}, done},
+		"a panic":                    {{fn: func() (json.RawMessage, error) { panic("oh") }, ran: true, err: "panicked: oh"}, {fn: returns(`"x"`, nil), ran: true, want: `"x"`}, done},
 		"a permanent error": {{fn: returns("", permanent), ran: true, err: "worker: failed: bad: no", is: permanent},
 			{fn: returns(`"again"`, nil), err: "worker: failed: bad: no"}},
 		"a result that no document can hold": {{fn: returns("[[1]]", nil), ran: true, err: "worker: failed: result_invalid: "},
@@ -97,7 +100,8 @@ func TestEveryCallOfDoHasTheResultOfTheFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-				g := open(t, b, func(o *worker.Options) { o.Lock.MaxAttempts = 3 })
+				q := newQueue(t) // Do books nothing in it
+				g := open(t, b, func(o *worker.Options) { q.use(o); o.Lock.MaxAttempts = 3 })
 				for i, c := range calls {
 					ran := false
 					got, err := worker.DoWith(t.Context(), g, "key", worker.DoOptions{Params: c.params}, func(context.Context, worker.Job) (json.RawMessage, error) {
@@ -111,25 +115,101 @@ func TestEveryCallOfDoHasTheResultOfTheFirst(t *testing.T) {
 						t.Errorf("call %d: error %v, want %q, %v", i, err, c.err, c.is)
 					}
 				}
+				if tasks := q.tasks(); len(tasks) > 0 {
+					t.Errorf("tasks %v", tasks)
+				}
 			})
 		})
+	}
+}
+
+// Another call changes the record between the reading and the next commit of a call.
+func TestARecordThatChangesBeforeItsRunIsReadAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		commit int    // before which the record changes: the first creates it, the second acquires it
+		denied string // a method whose first call is refused
+		change func(t *testing.T, other *worker.Guard, record *firestore.DocumentRef)
+		ran    bool
+		want   string
+		err    error
+	}{
+		"created by the same call":              {1, "", func(t *testing.T, other *worker.Guard, _ *firestore.DocumentRef) { finish(t, other, "p", nil) }, false, "other", nil},
+		"created by another call, which failed": {1, "", func(t *testing.T, other *worker.Guard, _ *firestore.DocumentRef) { finish(t, other, "q", errBroken) }, false, "", worker.ErrParams},
+		"finished":                              {2, "", func(t *testing.T, other *worker.Guard, _ *firestore.DocumentRef) { finish(t, other, "p", nil) }, false, "other", nil},
+		"failed": {2, "", func(t *testing.T, _ *worker.Guard, record *firestore.DocumentRef) {
+			set(t, record, map[string]any{"status": "FAILED"})
+		}, false, "", &worker.FailedError{}},
+		"deleted": {2, "", func(t *testing.T, _ *worker.Guard, record *firestore.DocumentRef) {
+			if _, err := record.Delete(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}, true, "own", nil},
+		"not readable": {denied: "/BatchGetDocuments", err: lease.ErrUnavailable},
+		"not writable": {denied: "/Commit", err: lease.ErrUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, reads, commits, ran := ahead(t), 0, 0, false
+				other, record := open(t, b, nil), collection(t, b, "idempotency").Doc("key")
+				g := open(t, b, func(o *worker.Options) {
+					o.FirestoreOptions = b.Client(t, grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+						if strings.HasSuffix(m, "/Commit") {
+							if commits++; c.denied == "/Commit" {
+								return status.Error(codes.PermissionDenied, "denied")
+							} else if commits == c.commit {
+								c.change(t, other, record)
+							}
+						}
+						return invoke(ctx, m, req, reply, cc, opts...)
+					}), grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+						if reads++; reads == 1 && strings.HasSuffix(m, c.denied) && c.denied != "" {
+							return nil, status.Error(codes.PermissionDenied, "denied")
+						}
+						return open(ctx, d, cc, m, opts...)
+					}))
+				})
+				got, err := worker.DoWith(t.Context(), g, "key", worker.DoOptions{Params: "p"}, func(context.Context, worker.Job) (string, error) {
+					ran = true
+					return "own", nil
+				})
+				failed, want := (*worker.FailedError)(nil), c.err
+				if errors.As(c.err, &failed) && errors.As(err, &failed) {
+					want = err
+				}
+				if got != c.want || ran != c.ran || !errors.Is(err, want) {
+					t.Errorf("Do = %q, %v, ran: %v", got, err, ran)
+				}
+			})
+		})
+	}
+}
+
+// finish makes another guard do the work of the key with these parameters and this error.
+func finish(t *testing.T, g *worker.Guard, params string, failure error) {
+	t.Helper()
+	o := worker.DoOptions{Params: params}
+	if _, err := worker.DoWith(t.Context(), g, "key", o, func(context.Context, worker.Job) (string, error) { return "other", failure }); !errors.Is(err, failure) {
+		t.Error(err)
+	}
+}
+
+func set(t *testing.T, doc *firestore.DocumentRef, record map[string]any) {
+	t.Helper()
+	if _, err := doc.Set(t.Context(), record, firestore.MergeAll); err != nil {
+		t.Fatal(err)
 	}
 }
 
 func TestDoRefusesWhatCannotBeDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := emulatortest.Embedded(t)
-		g := open(t, b, nil)
+		g := open(t, b, func(o *worker.Options) { o.Lock.TTL = 2 * time.Hour })
 		if _, err := worker.Do(t.Context(), g, "text", func(context.Context, worker.Job) (string, error) { return "x", nil }); err != nil {
 			t.Fatal(err)
 		}
-		set := func(id string, record map[string]any) {
-			if _, err := collection(t, b, "idempotency").Doc(id).Set(t.Context(), record); err != nil {
-				t.Fatal(err)
-			}
-		}
-		set("failed", map[string]any{"status": "FAILED"})
-		set("malformed", map[string]any{"status": "QUEUED", "lockToken": "x"})
+		records := collection(t, b, "idempotency")
+		set(t, records.Doc("failed"), map[string]any{"status": "FAILED"})
+		set(t, records.Doc("malformed"), map[string]any{"status": "QUEUED", "lockToken": "x"})
 		ended, end := context.WithCancelCause(t.Context())
 		end(errBroken)
 		for name, c := range map[string]struct {
@@ -145,6 +225,7 @@ func TestDoRefusesWhatCannotBeDone(t *testing.T) {
 			"a key that is no id":             {key: "a/b", is: lease.ErrInvalidKey},
 			"a context that has ended":        {ctx: ended, key: "new", is: errBroken},
 			"too short a time":                {key: "new", o: worker.DoOptions{Keep: time.Minute}, err: "worker: do: Keep 1m0s is under 1h"},
+			"a time shorter than the TTL":     {key: "new", o: worker.DoOptions{Keep: 2*time.Hour - 1}, err: "worker: do: "},
 			"a collection that is none":       {key: "new", o: worker.DoOptions{Collection: "a/b"}, err: `worker: do: `},
 		} {
 			ctx := c.ctx
@@ -159,7 +240,11 @@ func TestDoRefusesWhatCannotBeDone(t *testing.T) {
 				t.Errorf("%s: %d, error %v; want 0, %q %v", name, got, err, c.err, c.is)
 			}
 		}
-		checkRecord(t, collection(t, b, "idempotency").Doc("new"), map[string]any{"status": nil})
+		checkRecord(t, records.Doc("new"), map[string]any{"status": nil})
+		// A kind's deliveries would not find what Do keeps, and the other way round.
+		if _, err := worker.Submit(t.Context(), g, worker.Kind{Name: "a", Collection: "idempotency"}, "x", 1); err == nil || !strings.Contains(err.Error(), "the collection of kind") {
+			t.Errorf("a kind in the collection of Do: %v", err)
+		}
 	})
 }
 
@@ -370,7 +455,7 @@ func (w *wall) options(t *testing.T, b *emulatortest.Backend) []option.ClientOpt
 
 func TestDoWithoutFirestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, w, runs := emulatortest.Embedded(t), &wall{}, 0
+		b, w, runs := ahead(t), &wall{}, 0
 		g := open(t, b, func(o *worker.Options) { o.FirestoreOptions = w.options(t, b) })
 		do := func(then bool) (int, error) {
 			return worker.Do(t.Context(), g, "key", func(context.Context, worker.Job) (int, error) {
@@ -390,6 +475,9 @@ func TestDoWithoutFirestore(t *testing.T) {
 		if _, err := do(false); !errors.As(err, &running) {
 			t.Fatalf("error %v while the lock is kept", err)
 		}
+		if left := running.RetryAt.Sub(time.Now().Add(clockAhead)); left != running.RetryIn || running.Error() != "worker: another call runs it; its lock expires in "+left.Round(time.Millisecond).String() {
+			t.Errorf("%v, in %v, by Firestore's clock in %v", running, running.RetryIn, left)
+		}
 		time.Sleep(running.RetryIn)
 		if got, err := do(false); got != 2 || err != nil {
 			t.Errorf("Do = %d, %v; want a second run", got, err)
@@ -399,13 +487,18 @@ func TestDoWithoutFirestore(t *testing.T) {
 
 func TestARecordIsKeptFromItsLastChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		g, record := open(t, b, nil), collection(t, b, "once").Doc("key")
+		b := ahead(t)
+		g, record := open(t, b, func(o *worker.Options) { o.MaxRunTime = 30 * time.Minute }), collection(t, b, "once").Doc("key") // of kinds
 		kept := func() (expires time.Duration) {
 			at, _ := fields(t, record)["expireAt"].(time.Time)
-			return time.Until(at)
+			return time.Until(at.Add(-clockAhead))
 		}
-		_, err := worker.DoWith(t.Context(), g, "key", worker.DoOptions{Collection: "once", Keep: time.Hour}, func(context.Context, worker.Job) (int, error) {
+		once := worker.DoOptions{Collection: "once", Keep: time.Hour}
+		if _, err := worker.DoWith(t.Context(), g, "key", once, func(context.Context, worker.Job) (int, error) { return 0, errBroken }); !errors.Is(err, errBroken) {
+			t.Error(err)
+		}
+		time.Sleep(2 * time.Hour)
+		_, err := worker.DoWith(t.Context(), g, "key", once, func(context.Context, worker.Job) (int, error) {
 			time.Sleep(3 * time.Hour)
 			if left := kept(); left < time.Hour-lease.DefaultTTL {
 				t.Errorf("the record of a run may be deleted in %v", left)
@@ -415,6 +508,11 @@ func TestARecordIsKeptFromItsLastChange(t *testing.T) {
 		if left := kept(); err != nil || left < time.Hour-time.Second || left > time.Hour {
 			t.Errorf("the record is kept for %v, error %v; want 1 h", left, err)
 		}
+		record = collection(t, b, "once").Doc("default") // of the same collection, kept longer
+		_, err = worker.DoWith(t.Context(), g, "default", worker.DoOptions{Collection: "once"}, one)
+		if left := kept(); err != nil || left.Round(time.Second) != 24*time.Hour {
+			t.Errorf("the record is kept for %v, error %v; want 24 h", left, err)
+		}
 	})
 }
 
@@ -422,7 +520,11 @@ func TestDoTakesNoPlaceOfADelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := open(t, emulatortest.Embedded(t), func(o *worker.Options) { o.MaxRuns = 1 })
 		h := g.Handler(worker.Kind{Run: func(context.Context, worker.Job) (any, error) { return nil, nil }})
-		if _, err := worker.Do(t.Context(), g, "key", func(context.Context, worker.Job) (int, error) {
+		type caller struct{}
+		if _, err := worker.Do(context.WithValue(t.Context(), caller{}, "a"), g, "key", func(ctx context.Context, _ worker.Job) (int, error) {
+			if ctx.Value(caller{}) != "a" {
+				t.Error("the caller's values, such as its trace, are lost")
+			}
 			if code, answer := post(t, h, "/", `{"analysis_id":"none"}`); code != http.StatusNotFound {
 				t.Errorf("%d %s, want 404", code, answer)
 			}
@@ -447,26 +549,4 @@ func TestDoOfAFinishedKeyIsOneRead(t *testing.T) {
 			}
 		}
 	})
-}
-
-func BenchmarkDoOfAFinishedKey(b *testing.B) {
-	backend := emulatortest.Embedded(b)
-	g, err := worker.Open(b.Context(), worker.Options{Project: backend.Project, FirestoreOptions: backend.Client(b)})
-	if err != nil {
-		b.Fatal(err)
-	}
-	do := func() {
-		if got, err := worker.Do(b.Context(), g, "key", func(context.Context, worker.Job) (int, error) { return 1, nil }); err != nil || got != 1 {
-			b.Fatal(got, err)
-		}
-	}
-	do()
-	before := backend.Calls.Total()
-	for b.Loop() {
-		do()
-	}
-	b.ReportMetric(float64(backend.Calls.Total()-before)/float64(b.N), "calls/op")
-	if err := g.Shutdown(context.WithoutCancel(b.Context())); err != nil {
-		b.Fatal(err)
-	}
 }

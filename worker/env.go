@@ -3,7 +3,6 @@ package worker
 import (
 	"encoding/json"
 	"slices"
-	"time"
 
 	"taskguard/internal/cloudrun"
 	"taskguard/internal/delivery"
@@ -26,18 +25,6 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 		MaxRuns:            e.Integer("MAX_RUNS", 100, 1, 1_000_000),
 		Pessimistic:        e.OneOf("FIRESTORE_TRANSACTIONS", "optimistic", "pessimistic") == "pessimistic",
 	}
-	if o.RunTimeout > 24*time.Hour {
-		e.Problem("RUN_TIMEOUT", "%v is over 24h, and Cloud Run ends a request after one", o.RunTimeout)
-	}
-	if o.CheckpointInterval < time.Second {
-		e.Problem("CHECKPOINT_INTERVAL", "%v is under 1s", o.CheckpointInterval)
-	}
-	if o.StallTimeout >= o.RunTimeout {
-		e.Problem("STALL_TIMEOUT", "%v is not under RUN_TIMEOUT, %v", o.StallTimeout, o.RunTimeout)
-	}
-	if o.MaxRunTime < o.RunTimeout {
-		e.Problem("MAX_RUN_TIME", "%v is under RUN_TIMEOUT, %v", o.MaxRunTime, o.RunTimeout)
-	}
 	auth := e.TaskAuth(at.Emulator, "", false)
 	switch auth.Mode {
 	case "oidc":
@@ -46,12 +33,16 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 		o.Auth = CheckedByProxy()
 	}
 	o.Queue, o.Keep = queue(e, auth), e.KeepFinished()
-	o.RetryMin, o.RetryMax = retries(e, o.Queue != Queue{})
-
 	if input := e.Text("SMOKE_INPUT", ""); input != "" {
-		if o.SelfTest = json.RawMessage(input); !json.Valid(o.SelfTest) {
-			e.Problem("SMOKE_INPUT", "is not JSON")
-		}
+		o.SelfTest = json.RawMessage(input)
+	}
+	if o.Queue == (Queue{}) {
+		e.Unused("belongs to TASK_QUEUE, which is not set", "RETRY_MIN", "RETRY_MAX")
+	}
+	o.RetryMin = e.Duration("RETRY_MIN", delivery.DefaultMinRetry)
+	o.RetryMax = e.Duration("RETRY_MAX", delivery.DefaultMaxRetry)
+	for _, p := range o.check() {
+		e.Add(p.err)
 	}
 	return o, e.Err()
 }
@@ -70,19 +61,4 @@ func queue(e *cloudrun.Environment, auth cloudrun.TaskAuth) Queue {
 		e.Problem("TASK_CALLER", "%q is not in TASK_SERVICE_ACCOUNTS: this worker would refuse its own follow-ups", c.Caller)
 	}
 	return Queue{Name: c.Queue, TargetURL: c.TargetURL, Caller: c.Caller, Audience: c.Audience, EmulatorHost: c.EmulatorHost}
-}
-
-// retries reads the bounds of the wait between attempts.
-func retries(e *cloudrun.Environment, queue bool) (shortest, longest time.Duration) {
-	if !queue {
-		e.Unused("belongs to TASK_QUEUE, which is not set", "RETRY_MIN", "RETRY_MAX")
-	}
-	shortest, longest = e.Duration("RETRY_MIN", delivery.DefaultMinRetry), e.Duration("RETRY_MAX", delivery.DefaultMaxRetry)
-	switch {
-	case shortest > longest:
-		e.Problem("RETRY_MIN", "%v is over RETRY_MAX, %v", shortest, longest)
-	case longest > maxRetry:
-		e.Problem("RETRY_MAX", "%v is over 12h", longest)
-	}
-	return shortest, longest
 }

@@ -54,15 +54,16 @@ type guarded struct {
 }
 
 // Open connects to Firestore and the queue. It makes no call to them, but asks Google's
-// metadata server for what o leaves open. Its errors name the wrong option.
+// metadata server for what o leaves open. It refuses what FromEnv refuses; its errors name
+// the field and the variable.
 func Open(ctx context.Context, o Options) (*Guard, error) {
 	o, err := o.filled()
 	if err != nil {
 		return nil, fmt.Errorf("worker: options: %w", err)
 	}
-	if o.Project = cmp.Or(o.Project, os.Getenv("GOOGLE_CLOUD_PROJECT")); o.Project == "" {
+	if o.Project == "" {
 		if o.Project, err = cloudrun.ProjectHere(ctx, o.Emulator); err != nil {
-			return nil, fmt.Errorf("worker: options: %w", err)
+			return nil, fmt.Errorf("worker: options: %w", problem{"Project", err})
 		}
 	}
 	g := &Guard{options: o, instance: instance(ctx), kinds: map[string]*guarded{}}
@@ -77,7 +78,7 @@ func Open(ctx context.Context, o Options) (*Guard, error) {
 	if g.db, err = repo.Connect(ctx, o.Project, g.store(Kind{}), o.FirestoreOptions...); err != nil {
 		return nil, err
 	}
-	if g.any, err = g.db.Analyses(g.store(Kind{})); err != nil { // checks Lock too
+	if g.any, err = g.db.Analyses(g.store(Kind{})); err != nil {
 		return nil, errors.Join(fmt.Errorf("worker: options: %w", err), g.db.Close())
 	}
 	if o.Queue != (Queue{}) {
@@ -153,13 +154,13 @@ func (g *Guard) newGuarded(k Kind, store repo.Options) (*guarded, error) {
 		return nil, err
 	}
 	o, is := g.options, &guarded{Kind: k, analyses: analyses}
-	timeout := cmp.Or(k.RunTimeout, o.RunTimeout)
-	if timeout > o.MaxRunTime || timeout <= o.StallTimeout {
-		return nil, fmt.Errorf("RunTimeout %v is over MaxRunTime %v, or not over StallTimeout %v", timeout, o.MaxRunTime, o.StallTimeout)
+	o.RunTimeout = cmp.Or(k.RunTimeout, o.RunTimeout)
+	for _, p := range o.check() {
+		return nil, p
 	}
 	is.guard = &delivery.Guard{
 		Kind: delivery.Kind{Name: k.Name, IDField: k.IDField, Path: k.Path}, Locks: analyses, Orphans: analyses, Oldest: analyses.OldestUnfinished,
-		Instance: g.instance, RunTimeout: timeout, CheckpointInterval: o.CheckpointInterval, StallTimeout: o.StallTimeout,
+		Instance: g.instance, RunTimeout: o.RunTimeout, CheckpointInterval: o.CheckpointInterval, StallTimeout: o.StallTimeout,
 		RetryMin: o.RetryMin, RetryMax: o.RetryMax, Log: o.Log, Telemetry: g.telemetry,
 	}
 	if k.Name != analysis {
@@ -180,12 +181,18 @@ func (g *Guard) handled(k Kind, books bool) *delivery.Guard {
 		panic(err.Error())
 	case k.Run == nil && !books:
 		panic(fmt.Sprintf("worker: kind %q has no Run", is.Name))
-	case g.unchecked:
-		panic("worker: nothing checks the callers: set Options.Auth, or Options.Queue with a Caller")
 	}
+	g.mustCheckCallers()
 	guard := *is.guard
 	guard.Analyzer = orchestrator.AnalyzerFunc(func(ctx context.Context, job Job) (orchestrator.Result, error) { return k.Run(ctx, job) })
 	return &guard
+}
+
+// mustCheckCallers panics if nothing checks the callers of a handler.
+func (g *Guard) mustCheckCallers() {
+	if g.unchecked {
+		panic("worker: nothing checks the callers: set Options.Auth, or Options.Queue with a Caller")
+	}
 }
 
 // Echo returns the handler of Cloud Tasks' deliveries of k, for POST in an Echo. A delivery
@@ -199,8 +206,12 @@ func (g *Guard) Echo(k Kind) echo.HandlerFunc {
 func (g *Guard) Handler(k Kind) http.Handler { return handler(g.Echo(k)) }
 
 // Recovery returns the handler of POST /internal/tasks/recover, for Cloud Scheduler: it books
-// a delivery for each orphaned document of the kinds that have a handler.
-func (g *Guard) Recovery() http.Handler { return handler(g.server.Recovery()) }
+// a delivery for each orphaned document of the kinds that have a handler. It panics if nothing
+// checks the callers.
+func (g *Guard) Recovery() http.Handler {
+	g.mustCheckCallers()
+	return handler(g.server.Recovery())
+}
 
 // Health returns the handler of /health/live, which answers 200, and /health/ready, which
 // answers 503 until Firestore has answered, and from Shutdown on.

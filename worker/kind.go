@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"taskguard/orchestrator"
 	"taskguard/repo"
@@ -29,8 +31,10 @@ type Kind struct {
 	Name       string `json:"name"`                 // empty: analysis. Letters, digits, - and _
 	Collection string `json:"collection,omitempty"` // required, unless Name is analysis: analyses
 	IDField    string `json:"id_field,omitempty"`   // of the request's body; empty: NAME_id
-	Path       string `json:"path,omitempty"`       // of the handler's URL, for booked tasks; empty: /internal/tasks/NAME
-	Fields     Fields `json:"fields,omitzero"`      // the vocabulary of its documents
+	// Path is that of the handler's URL, for booked tasks; empty: /internal/tasks/NAME. It has no
+	// pattern, no empty segment, nothing to decode and no query.
+	Path   string `json:"path,omitempty"`
+	Fields Fields `json:"fields,omitzero"` // the vocabulary of its documents
 	// RunTimeout limits one run; zero: that of Options.
 	RunTimeout time.Duration `json:"-"`
 	// Run does the work, and returns its result or an error; see orchestrator.Analyzer.
@@ -80,7 +84,9 @@ func (k Kind) Filled() (Kind, error) {
 		problem = errors.New("no Collection")
 	case !simpleName.MatchString(k.IDField):
 		problem = fmt.Errorf("the IDField %q is not letters, digits, - and _", k.IDField)
-	case !strings.HasPrefix(k.Path, "/") || strings.ContainsAny(k.Path, " ?#"):
+	// In an Echo, : and * begin patterns, and a request's path is decoded before it is matched.
+	case k.Path[0] != '/' || path.Clean(k.Path) != k.Path ||
+		strings.ContainsAny(k.Path, " ?#:*%") || strings.ContainsFunc(k.Path, unicode.IsControl):
 		problem = fmt.Errorf("the Path %q is not the path of a URL", k.Path)
 	case k.Path == "/internal/tasks/recover" || strings.HasPrefix(k.Path, "/health/"):
 		problem = fmt.Errorf("the Path %q is that of another route", k.Path)

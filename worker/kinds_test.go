@@ -16,26 +16,6 @@ import (
 	"taskguard/worker"
 )
 
-// A delivery of one of two kinds with the same path would be handled as the other's.
-func TestTwoKindsShareNeitherPathNorCollection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := open(t, emulatortest.Embedded(t), nil)
-		g.Handler(jobs(succeed))
-		for name, k := range map[string]worker.Kind{
-			"path":       {Name: "other", Collection: "others", Path: "/tasks/job"},
-			"collection": {Name: "other", Collection: "jobs"},
-			"name":       {Name: "job", Collection: "others"},
-		} {
-			if _, err := worker.Submit(t.Context(), g, k, "x", 1); err == nil || !strings.Contains(err.Error(), `kind "`) {
-				t.Errorf("the same %s: error %v", name, err)
-			}
-		}
-		if _, err := worker.DoWith(t.Context(), g, "x", worker.DoOptions{Collection: "jobs"}, one); err == nil || !strings.Contains(err.Error(), `"job"`) {
-			t.Errorf("Do in a kind's collection: error %v", err)
-		}
-	})
-}
-
 func one(context.Context, worker.Job) (int, error) { return 1, nil }
 
 // Each Run is called by the handler that was made with it.
@@ -60,66 +40,75 @@ func TestEachHandlerCallsItsOwnRun(t *testing.T) {
 	})
 }
 
-func TestOptionsThatContradictEachOtherAreRefused(t *testing.T) {
-	queue := worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://a.example", Caller: "a@b.c"}
-	for want, o := range map[string]worker.Options{
-		"CheckpointInterval 1ns":      {CheckpointInterval: 1},
-		"RetryMax 48h":                {RetryMin: 48 * time.Hour, RetryMax: 48 * time.Hour},
-		"negative":                    {RunTimeout: -1},
-		"StallTimeout":                {StallTimeout: time.Hour},
-		"MaxRunTime":                  {MaxRunTime: time.Minute},
-		"TTL":                         {Lock: lease.Policy{TTL: time.Millisecond}},
-		"Auth would refuse the tasks": {Queue: queue, Auth: worker.OIDC("https://a.example", "other@b.c")},
-		"or Audience":                 {Queue: queue, Auth: worker.OIDC("https://other.example", "a@b.c")},
-		"taskauth":                    {Auth: worker.OIDC("https://a.example")},
-		"TASK_QUEUE":                  {Queue: worker.Queue{Name: "q"}},
+func TestAKindThatCannotWorkIsRefused(t *testing.T) {
+	queue := worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://a.example", EmulatorHost: "127.0.0.1:1"}
+	g := open(t, emulatortest.Embedded(t), func(o *worker.Options) { o.Queue, o.StallTimeout, o.MaxRunTime = queue, time.Minute, 29*time.Minute })
+	g.Handler(jobs(succeed))
+	for _, c := range []struct {
+		k    worker.Kind
+		want string // contains; empty: it is not refused
+	}{
+		{worker.Kind{Name: "a b", Collection: "c"}, "the name is not"},
+		{worker.Kind{Name: "-a", Collection: "c"}, "the name is not"},
+		{worker.Kind{Name: strings.Repeat("a", 101), Collection: "c"}, "the name is not"},
+		{worker.Kind{Name: "a"}, "no Collection"},
+		{worker.Kind{Name: "a", Collection: "c/d"}, `"c/d" is not the path of a collection`},
+		{worker.Kind{Name: "a", Collection: "c", IDField: "a.b"}, `the IDField "a.b"`},
+		{worker.Kind{Name: "a", Collection: "c", Fields: worker.Fields{Status: "lockOwner"}}, "lockOwner"},
+		{worker.Kind{Name: "a", Collection: "c", Path: "/internal/tasks/recover"}, "that of another route"},
+		{worker.Kind{Name: "a", Collection: "c", Path: "/health/live"}, "that of another route"},
+		{worker.Kind{Name: "a", Collection: "c", RunTimeout: -1}, "the RunTimeout -1ns is negative"},
+		{worker.Kind{Name: "a", Collection: "c", RunTimeout: time.Minute}, "STALL_TIMEOUT: 1m0s is not under RUN_TIMEOUT, 1m0s"},
+		{worker.Kind{Name: "a", Collection: "c", RunTimeout: 29*time.Minute + 1}, "MAX_RUN_TIME: 29m0s is under RUN_TIMEOUT"},
+		{worker.Kind{Name: "a", Collection: "c", RunTimeout: 31 * time.Minute}, "RUN_TIMEOUT: 31m0s is over 30m0s"},
+		// A delivery of one of two kinds with the same path would be handled as the other's.
+		{worker.Kind{Name: "a", Collection: "c", Path: "/tasks/job"}, `of kind "job"`},
+		{worker.Kind{Name: "a", Collection: "jobs"}, `of kind "job"`},
+		{worker.Kind{Name: "job", Collection: "c", Path: "/tasks/job", Fields: jobs(nil).Fields}, "differs from the kind"},
+		{worker.Kind{Name: "job", Collection: "jobs", Path: "/tasks/job"}, "differs from the kind"},
+		{worker.Kind{Name: "job", Collection: "jobs", Path: "/tasks/job", Fields: jobs(nil).Fields, RunTimeout: 25 * time.Minute}, "differs from the kind"},
+		{jobs(nil), ""},
+		{worker.Kind{Name: "longest" + strings.Repeat("a", 93), IDField: "id", Collection: "c/d/e", Path: "/a-b.c_~/@", RunTimeout: 29 * time.Minute}, ""},
+		{worker.Kind{Name: "shortest", Collection: "d", Path: "/", RunTimeout: time.Minute + 1}, ""},
 	} {
-		o.Project, o.Emulator = "p", "127.0.0.1:1" // no credentials are needed
-		if g, err := worker.Open(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error %v", want, err)
-			if g != nil {
-				_ = g.Shutdown(t.Context())
-			}
+		_, err := worker.Submit(t.Context(), g, c.k, "a/b", 1)
+		if refused := !errors.Is(err, lease.ErrInvalidKey); refused != (c.want != "") || refused && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: error %v, want %s", c.k, err, c.want)
 		}
 	}
-}
-
-func TestARunLongerThanAllRunsIsRefused(t *testing.T) {
-	g := open(t, emulatortest.Embedded(t), nil)
-	k := jobs(succeed)
-	k.RunTimeout = 25 * time.Hour
-	if _, err := worker.Submit(t.Context(), g, k, "x", 1); err == nil || !strings.Contains(err.Error(), "MaxRunTime") {
-		t.Errorf("error %v", err)
+	if k, err := (worker.Kind{Name: "a", Collection: "c", Fields: worker.Fields{Input: "attempts"}}).Filled(); err == nil {
+		t.Errorf("the command takes %+v", k)
 	}
-}
-
-func TestAfterShutdownNothingIsSubmitted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		g, err := worker.Open(t.Context(), worker.Options{Project: b.Project, FirestoreOptions: b.Client(t)})
-		if err != nil {
-			t.Fatal(err)
+	// In an Echo each of these is, or matches, the route of another path, or none.
+	for _, path := range []string{"x", "/a b", "/a?b", "/a#b", "/tasks/:kind", "/tasks/*", "/a%2Fb", "/a\nb", "/a\x7f", "/a\u0085", "//a", "/a//b", "/a/", "/a/../b", "/./a"} {
+		if _, err := (worker.Kind{Name: "a", Collection: "c", Path: path}).Filled(); err == nil || !strings.Contains(err.Error(), "is not the path of a URL") {
+			t.Errorf("the path %q: error %v", path, err)
 		}
-		if err := g.Shutdown(t.Context()); err != nil {
-			t.Fatal(err)
+	}
+	for _, o := range []worker.DoOptions{{Collection: "jobs"}, {Collection: "c/d/e", Keep: time.Hour}} {
+		if _, err := worker.DoWith(t.Context(), g, "x", o, one); err == nil || !strings.Contains(err.Error(), "is that of kind") {
+			t.Errorf("Do in a kind's collection: error %v", err)
 		}
-		if _, err := worker.Submit(t.Context(), g, worker.Kind{}, "x", 1); !errors.Is(err, worker.ErrStopping) {
-			t.Errorf("error %v", err)
-		}
-	})
+	}
 }
 
 func TestAnInputOfAnotherFormFailsPermanently(t *testing.T) {
 	run := worker.Typed(func(context.Context, struct{ Text string }, worker.Job) (any, error) { return nil, nil })
-	pointer := worker.Typed(func(context.Context, *int, worker.Job) (any, error) { return "none", nil })
-	for _, input := range []string{`null`, `[]`, ``} {
+	for _, input := range []string{`null`, `[]`, ``, `{"Text":1}`} {
 		var permanent *orchestrator.PermanentError
 		if _, err := run(t.Context(), worker.Job{Input: []byte(input)}); !errors.As(err, &permanent) || permanent.Code != orchestrator.CodeInvalidInput {
 			t.Errorf("%q: error %v", input, err)
 		}
 	}
-	if got, err := pointer(t.Context(), worker.Job{Input: []byte(`null`)}); err != nil || got != "none" {
-		t.Errorf("a pointer: %v, %v", got, err)
+	for name, run := range map[string]func(context.Context, worker.Job) (any, error){
+		"pointer":   worker.Typed(func(_ context.Context, in *int, _ worker.Job) (any, error) { return in == nil, nil }),
+		"map":       worker.Typed(func(_ context.Context, in map[string]int, _ worker.Job) (any, error) { return in == nil, nil }),
+		"slice":     worker.Typed(func(_ context.Context, in []int, _ worker.Job) (any, error) { return in == nil, nil }),
+		"interface": worker.Typed(func(_ context.Context, in any, _ worker.Job) (any, error) { return in == nil, nil }),
+	} {
+		if got, err := run(t.Context(), worker.Job{Input: []byte(`null`)}); err != nil || got != true {
+			t.Errorf("null of a %s: %v, %v", name, got, err)
+		}
 	}
 }
 
@@ -127,7 +116,8 @@ func TestAnInputOfAnotherFormFailsPermanently(t *testing.T) {
 func TestTheTimeToStartIsLoggedWithKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		g := open(t, emulatortest.Embedded(t), func(o *worker.Options) {
+		b := emulatortest.Embedded(t)
+		g := open(t, b, func(o *worker.Options) {
 			o.Keep, o.Log = 48*time.Hour, slog.New(slog.NewTextHandler(&log, nil))
 		})
 		if _, err := worker.Submit(t.Context(), g, jobs(nil), "x", 21); err != nil {
@@ -137,6 +127,9 @@ func TestTheTimeToStartIsLoggedWithKeep(t *testing.T) {
 		post(t, g.Handler(jobs(succeed)), "/", `{"job_id":"x"}`)
 		if !strings.Contains(log.String(), "time_to_start_ms=1000 ") {
 			t.Errorf("log: %s", &log)
+		}
+		if at, _ := fields(t, collection(t, b, "jobs").Doc("x"))["expireAt"].(time.Time); time.Until(at).Round(time.Minute) != 48*time.Hour {
+			t.Errorf("deleted at %v", at)
 		}
 	})
 }

@@ -15,10 +15,12 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/api/option"
 
+	"taskguard/internal/cloudrun"
 	"taskguard/internal/delivery"
 	"taskguard/internal/taskauth"
 	"taskguard/internal/taskqueue"
 	"taskguard/lease"
+	"taskguard/repo"
 )
 
 // Options configures a Guard. Each zero value is the default of the worker's variable of the
@@ -67,13 +69,13 @@ type Queue struct {
 	Name      string // projects/P/locations/L/queues/Q
 	TargetURL string // this service's base URL
 	Caller    string // the service account whose OIDC token the tasks carry; empty: no token
-	Audience  string // of that token; empty: TargetURL
+	Audience  string // of that token; empty: TargetURL, without a slash at its end
 	// EmulatorHost is the host:port of an emulator, plaintext and without authentication.
 	EmulatorHost string
 }
 
 func (q Queue) config() taskqueue.Config {
-	return taskqueue.Config{Queue: q.Name, TargetURL: q.TargetURL, Caller: q.Caller, Audience: q.Audience, EmulatorHost: q.EmulatorHost}
+	return taskqueue.Config{Queue: q.Name, TargetURL: q.TargetURL, Caller: q.Caller, Audience: q.Audience, EmulatorHost: q.EmulatorHost}.Filled()
 }
 
 // Authenticator checks the caller of a request. It returns nil if the caller may pass. An
@@ -111,8 +113,58 @@ type checkedByProxy struct{}
 // Check implements Authenticator.
 func (checkedByProxy) Check(*http.Request) error { return nil }
 
-// filled returns o with the defaults of its zero fields, or an error if they contradict
-// each other.
+// problem is a problem of an option. Its err begins with the variable of the same meaning.
+type problem struct {
+	field string
+	err   error
+}
+
+func (p problem) Error() string { return p.field + ", " + p.err.Error() }
+
+// check returns the problems of o, whose zero fields have their defaults.
+func (o Options) check() (all []problem) {
+	add := func(field string, err error) {
+		if err != nil {
+			all = append(all, problem{field, err})
+		}
+	}
+	refuse := func(wrong bool, field, variable, format string, args ...any) {
+		if wrong {
+			add(field, fmt.Errorf(variable+": "+format, args...))
+		}
+	}
+
+	add("Project", cloudrun.CheckName("GOOGLE_CLOUD_PROJECT", o.Project))
+	add("Database", cloudrun.CheckName("FIRESTORE_DATABASE", o.Database))
+	add("Emulator", cloudrun.CheckAddress("FIRESTORE_EMULATOR_HOST", o.Emulator))
+	add("Collection", cloudrun.Named("ANALYSES_COLLECTION", repo.CheckCollection(cmp.Or(o.Collection, "analyses"))))
+	add("Lock", cloudrun.Named("LOCK_TTL, LOCK_HEARTBEAT", o.Lock.Check()))
+
+	queue, longest, why := o.Queue != (Queue{}), 24*time.Hour, "Cloud Run ends a request after one hour"
+	if queue {
+		longest, why = taskqueue.MaxDeadline, "Cloud Tasks then delivers the task again"
+		add("Queue", o.Queue.config().Check())
+		add("Queue", cloudrun.CheckAddress("CLOUD_TASKS_EMULATOR_HOST", o.Queue.EmulatorHost))
+	}
+	refuse(o.RunTimeout <= 0, "RunTimeout", "RUN_TIMEOUT", "%v is not positive", o.RunTimeout)
+	refuse(o.RunTimeout > longest, "RunTimeout", "RUN_TIMEOUT", "%v is over %v: %s", o.RunTimeout, longest, why)
+	refuse(o.CheckpointInterval < time.Second, "CheckpointInterval", "CHECKPOINT_INTERVAL",
+		"%v is under 1s", o.CheckpointInterval)
+	refuse(o.StallTimeout < 0, "StallTimeout", "STALL_TIMEOUT", "%v is negative", o.StallTimeout)
+	refuse(o.StallTimeout >= o.RunTimeout, "StallTimeout", "STALL_TIMEOUT",
+		"%v is not under RUN_TIMEOUT, %v", o.StallTimeout, o.RunTimeout)
+	refuse(o.MaxRunTime < o.RunTimeout, "MaxRunTime", "MAX_RUN_TIME",
+		"%v is under RUN_TIMEOUT, %v", o.MaxRunTime, o.RunTimeout)
+	refuse(o.MaxRuns < 0, "MaxRuns", "MAX_RUNS", "%d is negative", o.MaxRuns)
+	refuse(o.RetryMin < 0, "RetryMin", "RETRY_MIN", "%v is negative", o.RetryMin)
+	refuse(o.RetryMin > o.RetryMax, "RetryMin", "RETRY_MIN", "%v is over RETRY_MAX, %v", o.RetryMin, o.RetryMax)
+	refuse(o.RetryMax > maxRetry, "RetryMax", "RETRY_MAX", "%v is over 12h", o.RetryMax)
+	add("Keep", cloudrun.CheckKeep(o.Keep, queue))
+	refuse(o.SelfTest != nil && !json.Valid(o.SelfTest), "SelfTest", "SMOKE_INPUT", "it is not JSON")
+	return all
+}
+
+// filled returns o with the defaults of its zero fields, or an error if they cannot work.
 func (o Options) filled() (Options, error) {
 	def := func(d *time.Duration, value time.Duration) { *d = cmp.Or(*d, value) }
 	def(&o.RunTimeout, delivery.DefaultRunTimeout)
@@ -125,45 +177,37 @@ func (o Options) filled() (Options, error) {
 		o.Log = slog.Default()
 	}
 	o.Emulator = cmp.Or(os.Getenv("FIRESTORE_EMULATOR_HOST"), o.Emulator)
+	o.Project = cmp.Or(o.Project, os.Getenv("GOOGLE_CLOUD_PROJECT"))
+	if o.Auth == nil && o.Emulator == "" && o.Queue.Caller != "" {
+		o.Auth = OIDC(o.Queue.config().Audience, o.Queue.Caller)
+	}
 	var err error
+	for _, p := range o.check() {
+		err = errors.Join(err, p)
+	}
 	switch {
-	case min(o.RunTimeout, o.MaxRunTime, o.RetryMin, o.Keep) < 0 || o.MaxRuns < 0:
-		err = errors.New("RunTimeout, MaxRunTime, RetryMin, Keep or MaxRuns is negative")
-	case o.CheckpointInterval < time.Second:
-		err = fmt.Errorf("CheckpointInterval %v is under 1s", o.CheckpointInterval)
-	case o.StallTimeout < 0 || o.StallTimeout >= o.RunTimeout:
-		err = fmt.Errorf("StallTimeout %v is not under RunTimeout %v", o.StallTimeout, o.RunTimeout)
-	case o.MaxRunTime < o.RunTimeout:
-		err = fmt.Errorf("MaxRunTime %v is under RunTimeout %v", o.MaxRunTime, o.RunTimeout)
-	case o.RetryMin > o.RetryMax || o.RetryMax > maxRetry: // a later time is not credible
-		err = fmt.Errorf("RetryMin %v is over RetryMax %v, or that is over %v", o.RetryMin, o.RetryMax, maxRetry)
+	case err != nil:
 	case o.Emulator+o.Queue.EmulatorHost != "" && os.Getenv("K_SERVICE") != "":
 		err = errors.New("an emulator is named on Cloud Run, where K_SERVICE is set")
 	case o.refusesItself():
 		err = errors.New("the Auth would refuse the tasks of the Queue: Caller is not among its accounts, or Audience is another")
-	case o.Queue != (Queue{}):
-		err = o.Queue.config().Check()
 	}
 	return o, err
 }
 
-// maxRetry is the longest wait before an attempt.
+// maxRetry is the longest wait before an attempt. A later time would not be credible.
 const maxRetry = 12 * time.Hour
 
 // refusesItself reports whether Auth accepts other tokens than the Queue's tasks carry.
 func (o Options) refusesItself() bool {
 	t, ok := o.Auth.(tokens)
-	return ok && o.Queue != (Queue{}) && (!slices.Contains(t.Accounts, o.Queue.Caller) || t.Audience != cmp.Or(o.Queue.Audience, o.Queue.TargetURL))
+	return ok && o.Queue != (Queue{}) && (!slices.Contains(t.Accounts, o.Queue.Caller) || t.Audience != o.Queue.config().Audience)
 }
 
 // authenticator returns what checks the callers; nil with ok: none has to be checked. ok
 // is false if that is unknown.
 func (o Options) authenticator() (a delivery.Authenticator, ok bool, err error) {
-	auth := o.Auth
-	if auth == nil && o.Emulator == "" && o.Queue.Caller != "" {
-		auth = OIDC(cmp.Or(o.Queue.Audience, o.Queue.TargetURL), o.Queue.Caller)
-	}
-	switch auth := auth.(type) {
+	switch auth := o.Auth.(type) {
 	case nil:
 		return nil, o.Emulator != "", nil
 	case checkedByProxy:
@@ -173,5 +217,5 @@ func (o Options) authenticator() (a delivery.Authenticator, ok bool, err error) 
 		a, err = taskauth.New(taskauth.Options(auth))
 		return a, true, err
 	}
-	return auth, true, nil
+	return o.Auth, true, nil
 }

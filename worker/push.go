@@ -24,11 +24,15 @@ func (g *Guard) PubSub(k Kind) http.Handler { return g.push(k, delivery.PubSub) 
 
 // Eventarc is like PubSub, for the events google.cloud.firestore.document.v1.created of
 // documents that other programs create in k's collection, in the binary mode of CloudEvents.
-// Any other event is logged as rejected. Eventarc delivers by Pub/Sub, so the same limits apply.
-// The id comes in a header, so one that begins or ends with a space is not found.
+// Any other event, or one of another project or database, is logged as rejected. Eventarc
+// delivers by Pub/Sub, so the same limits apply. The id comes in a header, so one that begins
+// or ends with a space is not found.
 func (g *Guard) Eventarc(k Kind) http.Handler {
-	filled, _ := k.Filled() // push panics with its error
-	return g.push(k, delivery.Eventarc(cmp.Or(g.options.Database, "(default)"), filled.Collection))
+	collection := ""
+	if is, err := g.of(k); err == nil { // push panics with the error
+		collection = is.Collection
+	}
+	return g.push(k, delivery.Eventarc(g.options.Project, cmp.Or(g.options.Database, "(default)"), collection))
 }
 
 // push returns the handler of the messages that read reads.

@@ -10,22 +10,14 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
-	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/firestore"
-	"google.golang.org/api/option"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
-	"taskguard/emulator/cloudtasks"
 	"taskguard/internal/emulatortest"
 	"taskguard/worker"
 )
@@ -151,12 +143,18 @@ func TestAnEventOfADocumentOfAnotherProgramRunsIt(t *testing.T) {
 				t.Errorf("%s: %v, %v", document, doc.Data(), err)
 			}
 		}
-		if code, answer := deliver(t, handlers["jobs"], event("jobs/x", "ce-type: google.cloud.firestore.document.v1.created.withAuthContext")); code != 200 || !strings.Contains(answer, "already_finished") {
-			t.Errorf("with the author: %d %s", code, answer)
+		source := "ce-source: //firestore.googleapis.com/projects/"
+		for _, header := range []string{"ce-type: google.cloud.firestore.document.v1.created.withAuthContext", "ce-project: " + b.Project, source + b.Project + "/databases/(default)"} {
+			if code, answer := deliver(t, handlers["jobs"], event("jobs/x", header)); code != 200 || !strings.Contains(answer, "already_finished") {
+				t.Errorf("with %s: %d %s", header, code, answer)
+			}
 		}
 		for name, request := range map[string]string{
 			"another type":                    event("jobs/x", "ce-type: google.cloud.firestore.document.v1.written"),
+			"another type, so far unknown":    event("jobs/x", "ce-type: google.cloud.firestore.document.v1.created.other"),
 			"another database":                event("jobs/x", "ce-database: other"),
+			"another project":                 event("jobs/x", "ce-project: other"),
+			"another project's source":        event("jobs/x", source+"other/databases/(default)"),
 			"another collection":              event("works/x"),
 			"a collection of the same suffix": event("tenants/a/jobs/x"),
 			"a collection of the same prefix": event("jobsx/x"),
@@ -168,55 +166,25 @@ func TestAnEventOfADocumentOfAnotherProgramRunsIt(t *testing.T) {
 				t.Errorf("%s: %d %s", name, code, answer)
 			}
 		}
+		other := open(t, b, func(o *worker.Options) { o.Database = "other" }).Eventarc(jobs(succeed))
+		for header, want := range map[string]string{"ce-database: other": `"reason":"not_found"`, "ce-database: (default)": `"rejected":true`} {
+			if _, answer := deliver(t, other, event("jobs/x", header)); !strings.Contains(answer, want) {
+				t.Errorf("to a guard of another database, with %s: %s", header, answer)
+			}
+		}
+		first := worker.Kind{Run: succeed}
+		if _, answer := deliver(t, g.Eventarc(first), event("analyses/none")); !strings.Contains(answer, `"reason":"not_found"`) {
+			t.Errorf("the first kind's collection: %s", answer)
+		}
+		mine := open(t, b, func(o *worker.Options) { o.Collection = "mine" }).Eventarc(first)
+		if _, answer := deliver(t, mine, event("mine/none")); !strings.Contains(answer, `"reason":"not_found"`) {
+			t.Errorf("the collection of the options: %s", answer)
+		}
 		structured := strings.Replace(event("jobs/x"), "ce-id: 3f0c-1\r\n", "", 1)
 		if code, answer := deliver(t, handlers["jobs"], structured); code != 400 {
 			t.Errorf("without ce-id: %d %s", code, answer)
 		}
 	})
-}
-
-// tasks is an embedded Cloud Tasks that calls a handler.
-type tasks struct {
-	http.Handler
-	down  bool     // CreateTask is refused
-	names []string // of the tasks that CreateTask was called for
-}
-
-// RoundTrip sends the request to the handler.
-func (q *tasks) RoundTrip(r *http.Request) (*http.Response, error) {
-	rec := httptest.NewRecorder()
-	q.ServeHTTP(rec, r)
-	return rec.Result(), nil
-}
-
-// start starts q for o.
-func (q *tasks) start(t *testing.T, o *worker.Options) {
-	t.Helper()
-	const parent = "projects/p/locations/l"
-	server := cloudtasks.NewServer(cloudtasks.Options{Transport: q})
-	t.Cleanup(server.Close)
-	conn, err := server.Dial(grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		if r, ok := req.(*cloudtaskspb.CreateTaskRequest); ok {
-			if q.down {
-				return status.Error(codes.PermissionDenied, "down")
-			}
-			q.names = append(q.names, r.GetTask().GetName())
-		}
-		return invoke(ctx, m, req, reply, cc, opts...)
-	}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	client, err := apiv2.NewClient(t.Context(), option.WithGRPCConn(conn))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: parent, Queue: &cloudtaskspb.Queue{Name: parent + "/queues/q"}}); err != nil {
-		t.Fatal(err)
-	}
-	o.Queue = worker.Queue{Name: parent + "/queues/q", TargetURL: "https://worker.example"}
-	o.QueueOptions = []option.ClientOption{option.WithGRPCConn(conn)}
 }
 
 // Pub/Sub acknowledges a message by 102, 200, 201, 202 and 204.
@@ -231,10 +199,11 @@ func TestAMessageIsAcknowledgedWhenItsNextDeliveryIsBooked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b, q := emulatortest.Embedded(t), &tasks{down: c.down}
+				b, q := emulatortest.Embedded(t), newQueue(t)
+				q.broken.Store(c.down)
 				g := open(t, b, func(o *worker.Options) {
 					if c.queue {
-						q.start(t, o)
+						q.use(o)
 					}
 				})
 				if _, err := program(t, b).Doc("jobs/x").Create(t.Context(), map[string]any{"state": "PENDING"}); err != nil {
@@ -248,7 +217,7 @@ func TestAMessageIsAcknowledgedWhenItsNextDeliveryIsBooked(t *testing.T) {
 					}
 					return nil, errors.New("broken")
 				}))
-				q.Handler = h // does not understand the tasks
+				q.handler = h // does not understand the tasks
 				if code, answer := post(t, h, "/", message(`"attributes":{"job_id":"x"}`)); code != c.failed || !strings.Contains(answer, `"reason":"retry"`) {
 					t.Errorf("a failure: %d %s, want %d", code, answer, c.failed)
 				}
@@ -259,10 +228,10 @@ func TestAMessageIsAcknowledgedWhenItsNextDeliveryIsBooked(t *testing.T) {
 
 func TestAMessageForAKindWithoutRunBooksOneTaskThatRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), &tasks{}
+		b, q := emulatortest.Embedded(t), newQueue(t)
 		var runs atomic.Int32
-		g := open(t, b, func(o *worker.Options) { q.start(t, o) })
-		q.Handler = g.Routes(jobs(func(context.Context, worker.Job) (any, error) {
+		g := open(t, b, q.use)
+		q.handler = g.Routes(jobs(func(context.Context, worker.Job) (any, error) {
 			runs.Add(1)
 			time.Sleep(20 * time.Minute) // longer than any acknowledgement deadline
 			return "done", nil
@@ -289,8 +258,15 @@ func TestAMessageForAKindWithoutRunBooksOneTaskThatRuns(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if names := slices.Compact(slices.Sorted(slices.Values(q.names))); runs.Load() != 2 || len(names) != 2 {
+		if names := q.tasks(); runs.Load() != 2 || len(names) != 2 {
 			t.Errorf("%d runs, tasks %v", runs.Load(), names)
+		}
+		another := strings.Replace(message(`"attributes":{"job_id":"x"}`), `"7"`, `"8"`, 1)
+		if code, answer := post(t, messages, "/", another); code != 200 || !strings.Contains(answer, want) || len(q.tasks()) != 3 {
+			t.Errorf("another message for the same document: %d %s, tasks %v", code, answer, q.tasks())
+		}
+		if code, answer := deliver(t, events, strings.Replace(event("jobs/y"), "3f0c-1", "3f0c-2", 1)); code != 200 || len(q.tasks()) != 4 {
+			t.Errorf("another event of the same document: %d %s, tasks %v", code, answer, q.tasks())
 		}
 		for _, document := range []string{"jobs/x", "jobs/y"} {
 			if doc, err := client.Doc(document).Get(t.Context()); err != nil || doc.Data()["state"] != "DONE" {
@@ -300,8 +276,12 @@ func TestAMessageForAKindWithoutRunBooksOneTaskThatRuns(t *testing.T) {
 		if code, answer := post(t, messages, "/", message(data(`{"job_id":"a/b"}`))); code != 200 || !strings.HasSuffix(strings.TrimSpace(answer), `"rejected":true}`) {
 			t.Errorf("an id that is a path: %d %s", code, answer)
 		}
-		q.down = true
-		if code, answer := post(t, messages, "/", message(data(`{"job_id":"x"}`))); code != 503 || !strings.Contains(answer, `"acquired":false,"reason":"unavailable"`) {
+		other := message(`"attributes":{"other_id":"x"}`) // of the same id, for the same id of another kind
+		if code, answer := post(t, g.PubSub(worker.Kind{Name: "other", Collection: "others"}), "/", other); code != 200 || len(q.tasks()) != 5 {
+			t.Errorf("a message of another kind: %d %s, tasks %v", code, answer, q.tasks())
+		}
+		q.broken.Store(true)
+		if code, answer := post(t, messages, "/", message(data(`{"job_id":"y"}`))); code != 503 || !strings.Contains(answer, `"acquired":false,"reason":"unavailable"`) {
 			t.Errorf("not booked: %d %s", code, answer)
 		}
 	})
@@ -345,6 +325,7 @@ func TestAPushHandlerNeedsARunOrAQueueAndACheckOfItsCallers(t *testing.T) {
 			`kind "job" has no Run`: func() http.Handler { return g.PubSub(jobs(nil)) },
 			"nothing checks":        func() http.Handler { return unchecked.PubSub(jobs(succeed)) },
 			`a/b`:                   func() http.Handler { return g.Eventarc(wrong) },
+			"nothing checks the":    unchecked.Recovery,
 		} {
 			func() {
 				defer func() {

@@ -33,8 +33,10 @@ import (
 
 // queue is an embedded Cloud Tasks that calls handler.
 type queue struct {
-	handler http.Handler // nil: nothing listens
-	broken  atomic.Bool  // CreateTask fails
+	handler http.Handler  // nil: nothing listens
+	broken  atomic.Bool   // CreateTask fails
+	slow    time.Duration // which CreateTask takes
+	conn    *grpc.ClientConn
 	options []option.ClientOption
 
 	mu      sync.Mutex
@@ -51,7 +53,7 @@ func newQueue(t *testing.T) *queue {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	q.options = []option.ClientOption{option.WithGRPCConn(conn)}
+	q.conn, q.options = conn, []option.ClientOption{option.WithGRPCConn(conn)}
 	client, err := apiv2.NewClient(t.Context(), q.options...)
 	if err == nil {
 		_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
@@ -66,7 +68,9 @@ func newQueue(t *testing.T) *queue {
 
 // use makes a Guard book in q.
 func (q *queue) use(o *worker.Options) {
-	o.Queue, o.QueueOptions = worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://service.example/base"}, q.options
+	o.Queue, o.QueueOptions = worker.Queue{
+		Name: "projects/p/locations/l/queues/q", TargetURL: "https://service.example/base", Caller: "a@b.c", Audience: "https://audience.example",
+	}, q.options
 }
 
 func (q *queue) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -74,6 +78,7 @@ func (q *queue) intercept(ctx context.Context, method string, req, reply any, cc
 	if creates && q.broken.Load() {
 		return status.Error(codes.PermissionDenied, "broken")
 	}
+	time.Sleep(q.slow)
 	err := invoke(ctx, method, req, reply, cc, opts...)
 	if creates && err == nil {
 		q.mu.Lock()
@@ -94,12 +99,13 @@ func (q *queue) RoundTrip(r *http.Request) (*http.Response, error) {
 	return rec.Result(), nil
 }
 
-// tasks returns the distinct tasks that have been created: URL, body and deadline.
+// tasks returns the distinct tasks that have been created: URL, body, deadline and token.
 func (q *queue) tasks() (all []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, t := range q.created {
-		all = append(all, t.GetHttpRequest().GetUrl()+" "+string(t.GetHttpRequest().GetBody())+" "+t.GetDispatchDeadline().AsDuration().String())
+		call := t.GetHttpRequest()
+		all = append(all, strings.Join([]string{call.GetUrl(), string(call.GetBody()), t.GetDispatchDeadline().AsDuration().String(), call.GetOidcToken().GetServiceAccountEmail(), call.GetOidcToken().GetAudience()}, " "))
 	}
 	return all
 }
@@ -110,14 +116,20 @@ func TestSubmitIsIdempotent(t *testing.T) {
 			emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
 				q := newQueue(t)
 				g, without := open(t, b, q.use), open(t, b, nil)
-				docs, word, input, task := collection(t, b, "analyses"), [...]string{"status", "READY"}, "input", "https://service.example/base/internal/tasks/analysis {\"analysis_id\":\"x\"} 26m0s"
+				docs, word, input, task := collection(t, b, "analyses"), [...]string{"status", "READY"}, "input", "https://service.example/base/internal/tasks/analysis {\"analysis_id\":\"x\"} 26m0s a@b.c https://audience.example"
 				if k.Name == "job" {
-					docs, word, input, task = collection(t, b, "jobs"), [...]string{"state", "DONE"}, "payload", "https://service.example/base/tasks/job {\"job_id\":\"x\"} 26m0s"
+					docs, word, input, task = collection(t, b, "jobs"), [...]string{"state", "DONE"}, "payload", "https://service.example/base/tasks/job {\"job_id\":\"x\"} 26m0s a@b.c https://audience.example"
 				}
 				finish := func() {
 					if _, err := docs.Doc("x").Set(t.Context(), map[string]any{word[0]: word[1]}, firestore.MergeAll); err != nil {
 						t.Fatal(err)
 					}
+				}
+				remove := func() {
+					if _, err := docs.Doc("x").Delete(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Millisecond)
 				}
 				var permanent *orchestrator.PermanentError
 				for _, c := range []struct {
@@ -138,22 +150,24 @@ func TestSubmitIsIdempotent(t *testing.T) {
 					{"another input", g, nil, "x", map[string]any{"n": 2}, worker.Submission{Booked: true, Status: "QUEUED"}, worker.ErrOtherInput, 1},
 					{"no queue", without, nil, "x", map[string]any{"n": 1}, worker.Submission{Status: "QUEUED"}, nil, 1},
 					{"created without a queue", without, nil, "y", nil, worker.Submission{Created: true, Status: "QUEUED"}, nil, 1},
+					{"another input than none", without, nil, "y", 1, worker.Submission{Status: "QUEUED"}, worker.ErrOtherInput, 1},
 					{"finished", g, finish, "x", map[string]any{"n": 1}, worker.Submission{Status: "READY"}, nil, 1},
 					{"finished, another input", g, nil, "x", nil, worker.Submission{Status: "READY"}, worker.ErrOtherInput, 1},
 					{"an id that is a path", g, nil, "a/b", 1, worker.Submission{}, lease.ErrInvalidKey, 1},
+					{"deleted, and created again in the same second", g, remove, "x", map[string]any{"n": 1}, worker.Submission{Created: true, Booked: true, Status: "QUEUED"}, nil, 2},
 				} {
 					if c.before != nil {
 						c.before()
 					}
 					got, err := worker.Submit(t.Context(), c.g, k, c.id, c.input)
-					if diff := cmp.Diff(c.want, got); diff != "" || !errors.Is(err, c.err) || len(q.tasks()) != c.tasks {
+					if diff := cmp.Diff(c.want, got); diff != "" || !errors.Is(err, c.err) || errors.Is(err, worker.ErrNotBooked) != errors.Is(c.err, worker.ErrNotBooked) || len(q.tasks()) != c.tasks {
 						t.Errorf("%s: error %v, want %v; tasks %v, want %d; (-want +got)\n%s", c.name, err, c.err, q.tasks(), c.tasks, diff)
 					}
 				}
-				if got := q.tasks(); len(got) != 1 || got[0] != task {
+				if got := q.tasks(); len(got) != 2 || got[0] != task || got[1] != task {
 					t.Errorf("tasks %q, want %q", got, task)
 				}
-				checkRecord(t, docs.Doc("x"), map[string]any{word[0]: word[1], input: map[string]any{"n": int64(1)}})
+				checkRecord(t, docs.Doc("x"), map[string]any{input: map[string]any{"n": int64(1)}})
 				for _, input := range []any{math.NaN(), [][]int{{1}}} {
 					if _, err := worker.Submit(t.Context(), g, k, "z", input); !errors.As(err, &permanent) || !strings.HasPrefix(err.Error(), `worker: submit "z": `) {
 						t.Errorf("an input of %v: error %v", input, err)
@@ -169,8 +183,9 @@ func TestSubmitIsIdempotent(t *testing.T) {
 // recovery and in the place of a stopped run.
 func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var log emulatortest.Log
 		b, q := emulatortest.Embedded(t), newQueue(t)
-		o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t), Log: slog.New(slog.DiscardHandler), RetryMin: time.Minute}
+		o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t), Log: slog.New(slog.NewTextHandler(&log, nil)), RetryMin: time.Minute}
 		q.use(&o)
 		g, err := worker.Open(t.Context(), o)
 		if err != nil {
@@ -197,15 +212,21 @@ func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 			return nil, ctx.Err()
 		})
 		k.RunTimeout = 2 * time.Minute
-		q.handler = g.Routes(k, worker.Kind{Run: func(context.Context, worker.Job) (any, error) { return nil, nil }})
+		third := worker.Kind{Name: "third", Collection: "thirds", Run: succeed}
+		q.handler = g.Routes(k, worker.Kind{Run: succeed}, third)
+		g.PubSub(k) // a second handler, of a kind that is recovered once
 		docs := collection(t, b, "jobs")
-		if _, err := docs.Doc("orphan").Set(t.Context(), map[string]any{"state": "RUNNING", "payload": 1, "updatedAt": "1999-12-31T00:00:00.000Z"}); err != nil {
+		if _, err := docs.Doc("orphan").Set(t.Context(), map[string]any{"state": "RUNNING", "payload": 1, "createdAt": "1999-12-31T00:00:00.000Z", "updatedAt": "1999-12-31T00:00:00.000Z"}); err != nil {
 			t.Fatal(err)
 		}
-		if code, answer := post(t, q.handler, "/internal/tasks/recover", ""); code != http.StatusOK || strings.TrimSpace(answer) != `{"found":1,"booked":1,"more":false}` {
+		set(t, collection(t, b, "thirds").Doc("orphan"), map[string]any{"status": "QUEUED", "updatedAt": "1999-12-31T00:00:00.000Z"})
+		if code, answer := post(t, q.handler, "/internal/tasks/recover", ""); code != http.StatusOK || strings.TrimSpace(answer) != `{"found":2,"booked":2,"more":false}` {
 			t.Errorf("recovery: %d %s", code, answer)
 		}
-		for _, kind := range []worker.Kind{k, {}} {
+		if !strings.Contains(log.String(), "oldest_ms=86400000 ") && !strings.Contains(log.String(), "oldest_ms=86400000\n") {
+			t.Errorf("the oldest of all kinds is a day old: %s", log.String())
+		}
+		for _, kind := range []worker.Kind{k, {}, third} {
 			if s, err := worker.Submit(t.Context(), g, kind, "x", 2); err != nil || !s.Booked {
 				t.Fatal(s, err)
 			}
@@ -217,16 +238,19 @@ func TestAllTasksOfAKindCallItsRoute(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		if err := g.Shutdown(ctx); err != nil {
+		if err := g.Shutdown(t.Context()); err != nil { // without a deadline, it books too
 			t.Error(err)
 		}
 		checkRecord(t, docs.Doc("stopped"), map[string]any{"state": "PENDING", "lockOwner": nil})
-		got, want := q.tasks(), []string{"https://service.example/base/internal/tasks/analysis {\"analysis_id\":\"x\"} 26m0s"}
+		const token = " a@b.c https://audience.example"
+		got, want := q.tasks(), []string{
+			"https://service.example/base/internal/tasks/analysis {\"analysis_id\":\"x\"} 26m0s" + token,
+			"https://service.example/base/internal/tasks/third {\"third_id\":\"x\"} 26m0s" + token,
+			"https://service.example/base/internal/tasks/third {\"third_id\":\"orphan\"} 26m0s" + token,
+		}
 		for id, n := range map[string]int{"orphan": 1, "x": 4, "stopped": 2} {
 			for range n {
-				want = append(want, "https://service.example/base/tasks/job {\"job_id\":\""+id+"\"} 3m0s")
+				want = append(want, "https://service.example/base/tasks/job {\"job_id\":\""+id+"\"} 3m0s"+token)
 			}
 		}
 		slices.Sort(got)

@@ -2,7 +2,6 @@ package worker_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -10,10 +9,10 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"testing/synctest"
+	"time"
 
+	"taskguard/emulator/firestore"
 	"taskguard/internal/emulatortest"
-	"taskguard/orchestrator"
 	"taskguard/worker"
 )
 
@@ -47,6 +46,18 @@ func open(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) *w
 	return g
 }
 
+// clockAhead is how far the clock of ahead is ahead of the machine's.
+const clockAhead = 100 * time.Hour
+
+// ahead returns a Firestore with another clock than the machine's.
+func ahead(t *testing.T) *emulatortest.Backend {
+	t.Helper()
+	b := emulatortest.Embedded(t)
+	b.Server = firestore.NewServer(firestore.Options{Now: func() time.Time { return time.Now().Add(clockAhead) }})
+	t.Cleanup(b.Server.Close)
+	return b
+}
+
 // jobs is a kind with a vocabulary of its own.
 func jobs(run func(ctx context.Context, job worker.Job) (any, error)) worker.Kind {
 	return worker.Kind{
@@ -61,54 +72,4 @@ func post(t *testing.T, h http.Handler, path, body string) (code int, answer str
 	rec := httptest.NewRecorder()
 	h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body)))
 	return rec.Code, rec.Body.String()
-}
-
-func TestTwoKindsAreServedByOneGuard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		g := open(t, b, nil)
-		double := worker.Typed(func(_ context.Context, in int, _ worker.Job) (int, error) { return 2 * in, nil })
-		for _, k := range []worker.Kind{{}, jobs(nil)} {
-			if _, err := worker.Submit(t.Context(), g, k, "x", 21); err != nil {
-				t.Fatal(err)
-			}
-		}
-		h := g.Routes(worker.Kind{Run: double}, jobs(double))
-		for path, body := range map[string]string{"/internal/tasks/analysis": `{"analysis_id":"x"}`, "/tasks/job": `{"job_id":"x"}`} {
-			want := body[:len(body)-1] + `,"acquired":true,"status":"READY","lock_token":1}`
-			if code, answer := post(t, h, path, body); code != http.StatusOK || strings.TrimSpace(answer) != want {
-				t.Errorf("%s: %d %s, want %s", path, code, answer, want)
-			}
-		}
-	})
-}
-
-func TestAFunctionIsRunOnceForAKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g, runs := open(t, emulatortest.Embedded(t), nil), 0
-		for range 3 {
-			got, err := worker.Do(t.Context(), g, "key", func(context.Context, worker.Job) (map[string]int, error) {
-				runs++
-				return map[string]int{"runs": runs}, nil
-			})
-			if err != nil || got["runs"] != 1 {
-				t.Errorf("Do = %v, %v", got, err)
-			}
-		}
-		broken := errors.New("broken")
-		for range 2 {
-			if _, err := worker.Do(t.Context(), g, "other", func(context.Context, worker.Job) (int, error) { return 0, broken }); !errors.Is(err, broken) {
-				t.Errorf("error %v, want the function's", err)
-			}
-		}
-		var failed *worker.FailedError
-		for range 2 {
-			_, err := worker.Do(t.Context(), g, "bad", func(context.Context, worker.Job) (int, error) {
-				return 0, &orchestrator.PermanentError{Code: "bad", Message: "no"}
-			})
-			if !errors.As(err, &failed) || failed.Code != "bad" || failed.Message != "no" {
-				t.Errorf("error %v", err)
-			}
-		}
-	})
 }

@@ -43,6 +43,7 @@ func TestEveryPageHasBothThemesAndFitsASmallScreen(t *testing.T) {
 	}{
 		{"list", s.url},
 		{"list filtered", s.url + "/?state=FAILED&code=attempts_exhausted&since=1h&older=0s"},
+		{"cancel all", s.url + "/all/cancel?state=QUEUED&since=1h"},
 		{"failures", s.url + "/failures"},
 		{"requeue failures", s.url + "/failures/requeue?code=attempts_exhausted"},
 		{"list found nothing", s.url + "/?q=nothing-like-it"},

@@ -205,6 +205,9 @@ func (s *site) wantDelivery(id string) {
 // words is a long text of a document that contains markup.
 var words = "<b>the</b> document's text is not \"UTF-8\" & cannot be read; " + strings.Repeat("a-very-long-word-without-a-place-to-break-it", 8)
 
+// traceback is a message whose last line is its meaning.
+var traceback = "Traceback (most recent call last):\n  File \"/app/analyze.py\", line 41, in main\n" + strings.Repeat("    step(document)\n", 12) + "KeyError: 'invoice_number'\n"
+
 // states has an analysis in each state.
 var states = []struct {
 	id, state, lock string
@@ -219,7 +222,7 @@ var states = []struct {
 		return map[string]any{"status": "READY", "attempts": 1, "result": map[string]any{"words": 5, "top": "the result"}, "lockToken": 3, "finishedBy": "a/b/c"}
 	}},
 	{"failed", "FAILED", "free", func() map[string]any {
-		return map[string]any{"status": "FAILED", "attempts": 10, "lockToken": 10, "checkpoint": "page 7", "error": map[string]any{"code": "attempts_exhausted", "message": words}}
+		return map[string]any{"status": "FAILED", "attempts": 10, "lockToken": 10, "checkpoint": "page 7", "error": map[string]any{"code": "attempts_exhausted", "message": "attempt 10 was the last: " + traceback}, "lastError": map[string]any{"code": "exit_1", "message": traceback}}
 	}},
 	{"foreign", "ARCHIVED", "free", func() map[string]any { return map[string]any{"status": "ARCHIVED"} }},
 	{"without", "no status", "free", func() map[string]any { return map[string]any{"input": "the input"} }},

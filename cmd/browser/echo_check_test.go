@@ -126,6 +126,7 @@ func checkRoom(t *testing.T, s *Site, one, two Client) {
 	one.Want(t, `watch("public", "room")`, `"subscribed"`)
 	two.Want(t, `watch("private", "room")`, `"subscribed"`)
 	both("subscribed", "subscribed")
+	unlocked("current")
 	request(one, "POST", 200)
 	locked(one)
 	request(two, "POST", 409)

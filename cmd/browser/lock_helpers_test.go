@@ -45,7 +45,7 @@ const (
 		};
 		globalThis.fail = (method, times) => { faults[method] = times; };
 		globalThis.next = (type) => new Promise((resolve) => {
-			const stop = locks.subscribeLockEvents((event) => { if (event.type === type) { stop(); resolve(event); } });
+			const stop = locks.subscribeAllLockEvents((event) => { if (event.type === type) { stop(); resolve(event); } });
 		});
 		globalThis.failure = (promise) => promise.then(() => 'none', (error) => error.name === 'ProjectLockError' ? error.code : error.name);
 		globalThis.readonly = [];
@@ -205,7 +205,7 @@ func (p *profile) load(s *lockSite, scripts ...string) *tab {
 	b.Eval(`import('/locks.js').then((module) => {
 		globalThis.locks = module;
 		globalThis.events = [];
-		module.subscribeLockEvents((event) => events.push(event));
+		module.subscribeAllLockEvents((event) => events.push(event));
 		reset();
 	})`)
 	return b

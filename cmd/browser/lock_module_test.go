@@ -249,6 +249,108 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 			want: `[3,6]`,
 		},
 		{
+			name: "the events of seed 000 are a subscription of their own",
+			script: `(async () => {
+				const seen = { all: [], own: [] };
+				const stops = [locks.subscribeLockEvents(({ type }) => seen.own.push(type)), locks.subscribeAllLockEvents(({ type }) => seen.all.push(type))];
+				fail('POST', 1);
+				fail('DELETE', 1);
+				await locks.releaseProjectLock(await locks.renewProjectLock(await locks.acquireProjectLock(quick)));
+				await locks.withProjectLock(() => failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 })), quick);
+				for (const stop of stops) stop();
+				return [[...new Set(seen.own)].sort(), [...new Set(seen.all.filter((type) => !seen.own.includes(type)))].sort(),
+					seen.all.filter((type) => seen.own.includes(type)).length === seen.own.length];
+			})()`,
+			want: `[["lock:acquired","lock:attempt","lock:readonly-entered","lock:release-requested","lock:released","lock:renew-scheduled","lock:renewed"],` +
+				`["lock:error","lock:release-failed","lock:waiting"],true]`,
+		},
+		{
+			name: "a list of three waits means four attempts, unless their number is given", // R12
+			script: `(async () => {
+				const made = async (options) => {
+					fail('POST', 9);
+					await failure(locks.acquireProjectLock({ ...quick, ...options }));
+					return events.splice(0).filter(({ type }) => type === 'lock:attempt').length;
+				};
+				const backoffMs = [1, 2, 3];
+				return [await made({ backoffMs }), await made({ backoffMs, retryLimit: 3 }), await made({ backoffMs, backoff: { maxAttempts: 2 } }),
+					await made({ backoffMs: undefined, backoff: { initialMs: 1 } }), await made({ backoffMs: [] })];
+			})()`,
+			want: `[4,3,2,3,1]`,
+		},
+		{
+			name: "too many locks are a refusal, not a request without an answer",
+			script: `(async () => {
+				const ask = fetch;
+				const sent = [];
+				globalThis.fetch = async (url, { method }) => { sent.push(method); return new Response('{"error":"too_many_locks"}', { status: 429 }); };
+				const error = await locks.acquireProjectLock({ ...quick, retryLimit: 2 }).catch((error) => error);
+				globalThis.fetch = ask;
+				return [error.code, error.retryable, error.message, readonly, events.filter(({ retryable }) => retryable).length, sent];
+			})()`,
+			want: `["acquire-denied",false,"project lock: acquire-denied: this session holds too many locks",["acquire-denied"],1,["POST","POST"]]`,
+		},
+		{
+			name: "answers that pass are tried again and keep the lock",
+			script: `(async () => {
+				const ask = fetch;
+				const lease = await locks.acquireProjectLock(quick);
+				const statuses = [429, 503, 408, 429];
+				globalThis.fetch = (url, init) => (statuses.length % 3 ? Promise.resolve(new Response('{}', { status: statuses.shift() })) : (statuses.shift(), ask(url, init)));
+				const confirmed = await failure(locks.confirmProjectLock(lease));
+				statuses.splice(0, 9, 429, 503, 0);
+				const renewed = await failure(locks.renewProjectLock(lease));
+				statuses.splice(0, 9, 408, 429, 0);
+				await locks.releaseProjectLock(lease);
+				globalThis.fetch = ask;
+				return [confirmed, renewed, readonly];
+			})()`,
+			want: `["renew-failed","none",[]]`,
+		},
+		{
+			name: "failed heartbeats with a successful one between them keep the lock",
+			script: `(async () => {
+				const lease = await locks.acquireProjectLock({ ...quick, retryLimit: 1 });
+				const outcomes = [];
+				for (const failures of [1, 0, 1, 0, 1]) {
+					fail('PUT', failures);
+					outcomes.push(await failure(locks.renewProjectLock(lease)));
+				}
+				await locks.releaseProjectLock(lease);
+				return [outcomes, readonly];
+			})()`,
+			want: `[["renew-failed","none","renew-failed","none","renew-failed"],[]]`,
+		},
+		{
+			name: "an error of a listener or of onReadonly changes nothing, and the page gets it",
+			script: `(async () => {
+				const reported = [];
+				const report = globalThis.reportError;
+				globalThis.reportError = ({ message }) => reported.push(message);
+				const stop = locks.subscribeLockEvents(({ type }) => { if (type === 'lock:acquired') throw new Error(type); });
+				await locks.withProjectLock(() => failure(locks.acquireProjectLock({ ...quick, retryLimit: 1, onReadonly: () => { throw new Error('mine'); } })), quick);
+				stop();
+				globalThis.reportError = report;
+				return [reported, events.at(-1).type];
+			})()`,
+			want: `[["lock:acquired","mine"],"lock:released"]`,
+		},
+		{
+			name: "a wait is 4 s at most, unless a longer one is the first",
+			script: `(async () => {
+				const longest = [];
+				for (const backoff of [{ initialMs: 1, factor: 1e6 }, { initialMs: 5000, factor: 1 }]) {
+					const abort = new AbortController();
+					fail('POST', 9);
+					const stop = locks.subscribeAllLockEvents(({ type, waitMs }) => { if (type === 'lock:waiting' && waitMs > 1) { longest.push(waitMs); abort.abort(); } });
+					await failure(locks.acquireProjectLock({ ...quick, backoffMs: undefined, backoff, signal: abort.signal }));
+					stop();
+				}
+				return longest;
+			})()`,
+			want: `[4000,5000]`,
+		},
+		{
 			name: "an error of the work releases the lock and is thrown",
 			script: `locks.withProjectLock(() => { throw new Error('mine'); }, quick)
 				.catch((error) => [error.message, events.at(-1).type])`,
@@ -337,13 +439,19 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 				};
 				const lease = await locks.acquireProjectLock(quick);
 				const left = Date.parse(lease.expiresAt) - Date.now();
-				const renewed = await locks.renewProjectLock(lease);
+				const renewed = await locks.renewProjectLock(lease, { ttlMs: 20000 });
 				const leftThen = Date.parse(renewed.expiresAt) - Date.now();
+				const { validForMs } = await locks.confirmProjectLock(lease);
+				globalThis.fetch = async () => {
+					await new Promise((resolve) => setTimeout(resolve, 1000));
+					return new Response('{"valid_for_ms":10000}');
+				};
+				const confirmed = await locks.confirmProjectLock(lease);
 				globalThis.fetch = ask;
 				await locks.releaseProjectLock(lease);
-				return [left <= 24001, leftThen <= 24001, left > 15000];
+				return [left <= 24001, leftThen <= 19001, validForMs <= 18001, confirmed.validForMs <= 9001, left > 15000];
 			})()`,
-			want: `[true,true,true]`,
+			want: `[true,true,true,true,true]`,
 		},
 		{
 			name: "a renewal without an answer ends with the TTL",
@@ -375,7 +483,7 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 			name: "without an option the lock is imgponic:project, and its lease cannot be changed",
 			script: `locks.withProjectLock(async (lease) => [
 				Object.keys(lease).sort(), Object.isFrozen(lease), (await navigator.locks.query()).held.map(({ name, mode }) => name + ' ' + mode)])`,
-			want: `[["acquiredAt","expiresAt","holder","leaseId","nextHeartbeatAt","renewAttempt","resource","strategy","token","ttlMs","viaFallback"],true,["imgponic:project exclusive"]]`,
+			want: `[["acquiredAt","client","expiresAt","holder","leaseId","nextHeartbeatAt","renewAttempt","resource","strategy","token","ttlMs","viaFallback"],true,["imgponic:project exclusive"]]`,
 		},
 		{
 			name: "a lease that was released is stale, and releasing it again does nothing",

@@ -20,7 +20,7 @@ import (
 const web = "../../internal/doclock/web/"
 
 // serverless makes the helpers of load work without a server: quick locks the project,
-// and fail's faults meet the Worker of the file, the query of a Web Lock, and its release.
+// and fail's faults meet the Worker of the file, and the release of a Web Lock.
 const serverless = `
 	globalThis.quick = { ...quick, resource: undefined };
 	const fault = (method) => { if (faults[method] > 0) { faults[method]--; throw new TypeError('injected'); } };
@@ -28,8 +28,7 @@ const serverless = `
 		postMessage(data) { fault(data.method); super.postMessage(data); }
 	};
 	if (navigator.locks) {
-		const { request, query } = LockManager.prototype;
-		navigator.locks.query = async () => { fault('PUT'); return query.call(navigator.locks); };
+		const { request } = LockManager.prototype;
 		navigator.locks.request = async (...of) => {
 			await request.apply(navigator.locks, of);
 			for (; faults.DELETE > 0; faults.DELETE--) await next('lock:release-failed');
@@ -68,9 +67,9 @@ var unavailable = map[string]string{"web-lock": "", "file-lock": noLocks + "; "}
 func TestTheSeedsCallsCompileAndRunWithoutAServer(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := t.TempDir()
-	examplestest.Copy(t, dir, web+"testdata/seed.ts", web+"locks.d.ts")
+	examplestest.Copy(t, dir, web+"testdata/seed.ts", web+"testdata/seed000.ts", web+"locks.d.ts")
 	compile := exec.CommandContext(t.Context(), paths[0], filepath.Join(examplestest.Modules(t, paths[1], web+"testdata"), "typescript", "bin", "tsc"),
-		"--strict", "--target", "es2022", "--module", "es2022", "--moduleResolution", "bundler", "--lib", "es2022,dom", "seed.ts")
+		"--strict", "--target", "es2022", "--module", "es2022", "--moduleResolution", "bundler", "--lib", "es2022,dom", "seed.ts", "seed000.ts")
 	compile.Dir = dir
 	if out, err := compile.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -119,16 +118,18 @@ func TestEachSequenceWithoutAServerIsExactInBothStrategies(t *testing.T) {
 			"attempt STRATEGY retry=0; CONFLICT error STRATEGY DENIED retry=0 retryable; waiting STRATEGY retry=0 wait=10",
 			"attempt STRATEGY retry=1; CONFLICT error STRATEGY DENIED retry=1 retryable; waiting STRATEGY retry=1 wait=20",
 			"attempt STRATEGY retry=2; CONFLICT error STRATEGY DENIED retry=2; readonly-entered DENIED")
-		sequence("a renewal fails twice, then succeeds", "0", `(async () => {
-			const lease = await locks.acquireProjectLock(quick);
-			fail('PUT', 2);
-			const renewed = await locks.renewProjectLock(lease);
-			await locks.releaseProjectLock(renewed);
-			return renewed.renewAttempt;
-		})()`, "2", taken,
-			"attempt STRATEGY retry=0; error STRATEGY renew-failed retry=0 retryable; waiting STRATEGY retry=0 wait=10",
-			"attempt STRATEGY retry=1; error STRATEGY renew-failed retry=1 retryable; waiting STRATEGY retry=1 wait=20",
-			"attempt STRATEGY retry=2; renewed retry=2; renew-scheduled", released)
+		if strategy == "file-lock" { // a Web Lock is renewed without a request
+			sequence("a renewal fails twice, then succeeds", "0", `(async () => {
+				const lease = await locks.acquireProjectLock(quick);
+				fail('PUT', 2);
+				const renewed = await locks.renewProjectLock(lease);
+				await locks.releaseProjectLock(renewed);
+				return renewed.renewAttempt;
+			})()`, "2", taken,
+				"attempt STRATEGY retry=0; error STRATEGY renew-failed retry=0 retryable; waiting STRATEGY retry=0 wait=10",
+				"attempt STRATEGY retry=1; error STRATEGY renew-failed retry=1 retryable; waiting STRATEGY retry=1 wait=20",
+				"attempt STRATEGY retry=2; renewed retry=2; renew-scheduled", released)
+		}
 		sequence("a release fails, is tried again and releases", "0", `(async () => {
 			const lease = await locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 2000 });
 			fail('DELETE', 1);
@@ -168,12 +169,34 @@ func TestALockWithoutAServerIsExclusive(t *testing.T) {
 					/^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/.test(uuid), Math.abs(Date.parse(mtime) - Date.now()) < 6e4];
 			})`, `[1,true,30000,true,true,true,true]`},
 		{"an unreadable file is held until one TTL after its modification", file, `write('{"uuid":')`, failing, `["fallback-conflict",true]`},
+		{"a file whose times contradict one another is held likewise", file, `write(record(1000, 2 * 86_400_000))`, failing, `["fallback-conflict",true]`},
+		{"tokens grow, also if a clock was set back", file, `write(JSON.stringify({ ...JSON.parse(record(1000, 1000)), token: Date.now() + 1e6 }))`, `(async () => {
+			const before = JSON.parse(await file()).token;
+			return (await locks.withProjectLock(({ token }) => token, quick)) - before;
+		})()`, `1`},
+		{"the token of a Web Lock is the time", web, `0`, `locks.withProjectLock(({ token }) => Math.abs(Date.now() - token) < 6e4, quick)`, `true`},
 		{"a lease whose file another has taken is stale, and that file stays", file, `0`, `(async () => {
 			const lease = await locks.acquireProjectLock(quick);
 			await write(record(1e6));
 			const failed = [await failure(locks.renewProjectLock(lease)), await failure(locks.releaseProjectLock(lease, { force: true }))];
 			return [...failed, readonly, JSON.parse(await file()).uuid];
 		})()`, `["lease-stale","none",["lease-stale"],"another"]`},
+		{"a Web Lock is renewed without its query", web, `0`, `locks.withProjectLock(async (lease) => {
+			navigator.locks.query = () => Promise.reject(new TypeError('no query'));
+			const outcomes = [await failure(locks.renewProjectLock(lease)), await failure(locks.confirmProjectLock(lease))];
+			delete navigator.locks.query;
+			return outcomes;
+		}, quick)`, `["none","renew-failed"]`},
+		{"without https, Web Locks and files are missing, and the error says so", file, `0`, `(async () => {
+			const { storage } = navigator;
+			Object.defineProperty(navigator, 'storage', { value: undefined, configurable: true });
+			Object.defineProperty(globalThis, 'isSecureContext', { value: false, configurable: true, writable: true });
+			const error = await locks.acquireProjectLock(quick).catch((error) => error);
+			globalThis.isSecureContext = true;
+			const other = await locks.acquireProjectLock(quick).catch((error) => error);
+			Object.defineProperty(navigator, 'storage', { value: storage, configurable: true });
+			return [error.code, error.retryable, error.context.error, error.message, other.context.error];
+		})()`, `["acquire-denied",false,"insecure_context","project lock: acquire-denied: this page needs https, or localhost: other pages have neither Web Locks nor files","no_file_system"]`},
 		{"a lease is confirmed right before a write", file, `0`, `locks.withProjectLock(async (lease) => {
 			const { token, validForMs } = await locks.confirmProjectLock(lease);
 			await (await folder()).removeEntry('.lock');

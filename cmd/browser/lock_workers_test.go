@@ -22,7 +22,7 @@ const renewing = `(async () => {
 // imported imports the module from url, as load does.
 func (b *tab) imported(url string) {
 	b.T.Helper()
-	b.Eval(`import('` + url + `').then((module) => { globalThis.locks = module; globalThis.events = []; module.subscribeLockEvents((event) => events.push(event)); })`)
+	b.Eval(`import('` + url + `').then((module) => { globalThis.locks = module; globalThis.events = []; module.subscribeAllLockEvents((event) => events.push(event)); })`)
 }
 
 // P14.

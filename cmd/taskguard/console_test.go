@@ -168,27 +168,6 @@ func TestTheConsoleUnlocksAndRequeuesAsTheCommandsDo(t *testing.T) {
 	}
 }
 
-func TestTheConsoleRequeuesFromTheCheckpointOrFromTheBeginning(t *testing.T) {
-	t.Parallel()
-	env := store(t)
-	a := analyses(t, env)
-	put(t, env, "x", map[string]any{"status": "FAILED", "checkpoint": "page 7"})
-	address, _, _ := consoleOf(t, env, "--port", "0", "--write")
-	for _, fresh := range []string{"", "&fresh=yes"} {
-		_, text := browse(t, http.MethodGet, address+"/requeue?id=x", "")
-		if !strings.Contains(text, `id="fresh"`) || strings.Contains(text, "page 7") {
-			t.Errorf("the confirmation has no choice, or the checkpoint: %s", text)
-		}
-		if code, text := browse(t, http.MethodPost, address+"/requeue?id=x", formOf(text)+fresh); code != http.StatusSeeOther {
-			t.Fatalf("%d %s", code, text)
-		}
-		d, err := a.Get(t.Context(), "x")
-		if kept := d.Checkpoint != nil; err != nil || d.Status != analysislock.Queued || kept != (fresh == "") {
-			t.Errorf("%q: %+v, %v", fresh, d, err)
-		}
-	}
-}
-
 // tasks is a Cloud Tasks whose bookings have the outcome of book.
 type tasks struct {
 	cloudtaskspb.UnimplementedCloudTasksServer
@@ -230,32 +209,6 @@ func TestABookingThatFailsIsLoggedAndCanBeRepeatedOnThePage(t *testing.T) {
 	outcome = nil
 	if code, text := confirm(t, address, "unlock", "x"); code != http.StatusOK || !strings.Contains(text, "A delivery is booked.") {
 		t.Errorf("once more: %d %s", code, text)
-	}
-}
-
-func TestCtrlCWaitsForAChange(t *testing.T) {
-	t.Parallel()
-	begun, end := make(chan struct{}), make(chan struct{})
-	env := withBooking(t, store(t), func() error { close(begun); <-end; return nil })
-	a := analyses(t, env)
-	locked(t, a, "x")
-	address, log, stop := consoleOf(t, env, "--port", "0", "--write")
-	_, page := browse(t, http.MethodGet, address+"/unlock?id=x", "")
-	var asking, stopping sync.WaitGroup
-	asking.Go(func() {
-		if code, target := browse(t, http.MethodPost, address+"/unlock?id=x", formOf(page)); !strings.Contains(target, "done=booked") {
-			t.Errorf("%d %s", code, target)
-		}
-	})
-	<-begun
-	stopping.Go(func() { stop() })
-	eventually(t, "it stops", func() bool { return strings.Contains(log.String(), "stopping") })
-	time.Sleep(time.Second)
-	close(end)
-	asking.Wait()
-	stopping.Wait()
-	if d, err := a.Get(t.Context(), "x"); err != nil || d.Lock.Owner != "" || d.Status != analysislock.Queued || strings.Contains(log.String(), "no delivery") {
-		t.Errorf("%+v, %v: %s", d, err, log)
 	}
 }
 

@@ -62,7 +62,7 @@ func TestDoctorsAdviceAloneExits0(t *testing.T) {
 
 func TestDoctorPrintsOneJSONDocument(t *testing.T) {
 	file := variant(t, "service.yaml", "LOCK_TTL", "LOCK_TLL")
-	o := taskguard(t, vars{}, "doctor", "--json", "--service", file).want(t, cli.ExitDone)
+	o := taskguard(t, vars{}, "doctor", "--json", "--service", file).want(t, cli.ExitFailed)
 	var d struct {
 		Read, Unchecked []any
 		Findings        []struct{ Rule string }
@@ -77,41 +77,16 @@ func TestDoctorPrintsOneJSONDocument(t *testing.T) {
 	taskguard(t, vars{}, "doctor", "--json", "--queue", shippedFiles+"queue.yaml").want(t, cli.ExitDone, `"findings":[]`)
 }
 
-func TestDoctorFindsTheMissingIndexesOfEachKindAndHowToCreateThem(t *testing.T) {
-	env := vars{"KINDS": `[{"name":"order","collection":"shops/s/orders","fields":{"status":"state","error":"failure","input":"payload"}}]`}
-	o := taskguard(t, env, "doctor", "--indexes", shippedFiles+"firestore.indexes.json").want(t, cli.ExitFailed,
-		"(gcloud firestore indexes composite create --database='(default)' --collection-group=orders --field-config=field-path=failure.code,order=ascending --field-config=field-path=updatedAt,order=descending); ",
-		"The field payload of orders is indexed", "\n8 problems, 4 pieces of advice\n")
-	if strings.Contains(o.out, "analyses:") {
-		t.Error(o.out)
-	}
-	taskguard(t, vars{"KINDS": "[{}]"}, "doctor", "--indexes", shippedFiles+"firestore.indexes.json").want(t, cli.ExitDone, "no problem in what was read")
-	taskguard(t, vars{"KINDS": "{}"}, "doctor", "--indexes", shippedFiles+"firestore.indexes.json").want(t, cli.ExitUsage, "KINDS: want a JSON array")
-}
-
-func TestDoctorReportsAFileThatItCannotRead(t *testing.T) {
-	junk := wrote(t, "junk", []byte{0, 1, 2, 0xff, 0xfe, '\n', 0x1b, '[', '2', 'J'})
-	for file, want := range map[string]string{t.TempDir(): "is a directory", junk: "", wrote(t, "list", []byte("- a\n- b\n")): ""} {
-		for _, flag := range []string{"--service", "--doclock", "--queue", "--indexes"} {
-			o := taskguard(t, vars{}, "doctor", flag, file).want(t, cli.ExitFailed, "not readable: ", want, "\nnothing was read\n")
-			if o.err != "" || strings.ContainsAny(o.out, "\x00\x1b") {
-				t.Errorf("%s %s: %q", flag, file, o.out+o.err)
-			}
-		}
-	}
-}
-
-func TestDoctorWithoutAPartToReadIsWrongUsage(t *testing.T) {
-	for args, want := range map[string]string{
-		"--service no/such.yaml": `--service: "no/such.yaml" is neither a file nor the name of a service`,
-		"--indexes no.json":      `--indexes: "no.json" is not a file`,
-		"--service worker":       "GOOGLE_CLOUD_PROJECT",
-		"somewhere":              "unexpected argument",
-		"":                       "nothing is named: give --service",
-	} {
-		o := taskguard(t, vars{}, append([]string{"doctor"}, strings.Fields(args)...)...).want(t, cli.ExitUsage, want)
-		if o.out != "" || strings.Count(o.err, "\n") != 1 {
-			t.Errorf("stdout: %s\nstderr: %s", o.out, o.err)
+func TestDoctorReadsTheKindsAndReportsWhatItCannotRead(t *testing.T) {
+	indexes := shippedFiles + "firestore.indexes.json"
+	taskguard(t, vars{"KINDS": `[{"name":"order","collection":"shops/s/orders"}]`}, "doctor", "--indexes", indexes).want(t, cli.ExitFailed,
+		"--collection-group=orders ", "The field input of orders is indexed", "\n8 problems, 4 pieces of advice\n")
+	taskguard(t, vars{"KINDS": "{}"}, "doctor", "--indexes", indexes).want(t, cli.ExitUsage, "KINDS: want a JSON array")
+	taskguard(t, vars{}, "doctor", "--service", "no/such.yaml").want(t, cli.ExitUsage, `--service: "no/such.yaml" is neither a file nor the name of a service`)
+	for _, file := range []string{t.TempDir(), wrote(t, "junk", []byte{0, 1, 2, 0xff, 0xfe, '\n', 0x1b, '[', '2', 'J'})} {
+		o := taskguard(t, vars{}, "doctor", "--queue", file).want(t, cli.ExitFailed, "not readable: ", "\nnothing was read\n")
+		if o.err != "" || strings.ContainsAny(o.out, "\x00\x1b") {
+			t.Errorf("%s: %q", file, o.out+o.err)
 		}
 	}
 }

@@ -75,6 +75,8 @@ func TestEachCommandWorksOnTheKindThatItNames(t *testing.T) {
 	step(task("held"), "unlock --kind order held", "held is QUEUED", "kind=order")
 	step("", "cancel --kind order held --json", `"status":"FAILED"`)
 	step(task("held"), "requeue --kind order --status FAILED", "1 matched, 1 changed")
+	taskguard(t, q.env.with("TASK_QUEUE", queueName+"-missing"), "requeue", "--kind", "order", "--status", "QUEUED").
+		want(t, cli.ExitFailed, "taskguard requeue: taskguard requeue --kind order --status QUEUED --since 20")
 	step("", "status", "demo-test / (default) / analyses")
 	taskguard(t, q.env, "status", "x").want(t, cli.ExitFailed, `no analysis "x" in collection analyses`)
 	taskguard(t, q.env, "unlock", "--kind", "order", "y").want(t, cli.ExitFailed, `no order "y" in collection shops/s/orders`)

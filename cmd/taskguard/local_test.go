@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,6 +25,10 @@ func TestOnALocalCloud(t *testing.T) {
 	t.Parallel()
 	env, progress := localCloud(t, vars{"ANALYSES_COLLECTION": "analyses", "RUN_TIMEOUT": "40s", "LOG_LEVEL": "info"})
 	a := analyses(t, env)
+	each := max(1, runtime.GOMAXPROCS(0)/2)
+	if want := fmt.Sprintf("the queue delivers at most %d at once, as MAX_RUNS is %d\n", 2*each, each); !strings.Contains(progress.String(), want) {
+		t.Errorf("%q is not in\n%s", want, progress)
+	}
 
 	t.Run("submit follows analyses to their end and is idempotent", func(t *testing.T) {
 		text, binary := write(t, "some text.md", "one two\ntwo\n"), write(t, "data.bin", "\xff\x00")
@@ -74,14 +79,6 @@ func TestOnALocalCloud(t *testing.T) {
 		}
 	})
 
-	t.Run("unlock and requeue book deliveries", func(t *testing.T) {
-		locked(t, a, "operated")
-		taskguard(t, env, "unlock", "operated").want(t, cli.ExitDone, "a delivery is booked")
-		awaitReady(t, a, "operated")
-		taskguard(t, env, "requeue", "operated").want(t, cli.ExitDone, "a delivery is booked")
-		eventually(t, "READY again", func() bool { return awaitReady(t, a, "operated").Lock.Token == 3 })
-	})
-
 	t.Run("the workers refuse calls without a token", func(t *testing.T) {
 		for _, route := range []string{"analysis", "recover"} {
 			response, err := http.Post(env["TASK_TARGET_URL"]+"/internal/tasks/"+route, "application/json", strings.NewReader(`{"analysis_id":"x"}`))
@@ -117,8 +114,11 @@ func TestOnALocalCloud(t *testing.T) {
 // local prints what an analyzer writes to standard error, and why an attempt failed.
 func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 	t.Parallel()
-	script := write(t, "analyzer.sh", `case "$(cat)" in *'"end":0'*) end=0;; *'"end":3'*) end=3;; *) end=65;; esac; echo first$TASKGUARD_TEST_AS_PROGRAM >&2; echo second >&2; exit $end`)
-	env, progress := localCloud(t, vars{"ANALYZER": "exec:sh " + script, "ANALYZER_ENV": asProgram}, "--workers", "1")
+	script := write(t, "analyzer.sh", `case "$(cat)" in *'"end":0'*) end=0;; *'"end":3'*) end=3;; *) end=65;; esac; echo first$TASKGUARD_TEST_AS_PROGRAM >&2; echo second >&2; sleep 0.3; exit $end`)
+	env, progress := localCloud(t, vars{"ANALYZER": "exec:sh " + script, "ANALYZER_ENV": asProgram, "MAX_RUNS": "1"}, "--workers", "1")
+	for _, id := range []string{"y1", "y2", "y3"} { // more than the worker takes
+		taskguard(t, env, "submit", "--input", `{"end":0}`, "--id", id).want(t, cli.ExitDone)
+	}
 	for end, answer := range map[int]string{0: "x0 READY, by worker 1\n", 3: " retry: sh ended with exit status 3: first1", 65: "x65 FAILED, by worker 1: first1"} {
 		id := fmt.Sprint("x", end)
 		taskguard(t, env, "submit", "--input", fmt.Sprintf(`{"end":%d}`, end), "--id", id).want(t, cli.ExitDone)
@@ -138,8 +138,11 @@ func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 	if _, err := queue.Book(t.Context(), taskqueue.Task{Name: "invalid", Deadline: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"; the next attempt is due at 20", "a task without an analysis_id: worker 1 answered 200 bad_request: ", "; it is rejected: the task is deleted\n"} {
+	for _, want := range []string{"y1 READY", "y2 READY", "y3 READY", "the queue delivers at most 1 at once, as MAX_RUNS is 1\n", "; the next attempt is due at 20", "a task without an analysis_id: worker 1 answered 200 bad_request: ", "; it is rejected: the task is deleted\n"} {
 		eventually(t, want, func() bool { return strings.Contains(progress.String(), want) })
+	}
+	if strings.Contains(progress.String(), " busy") {
+		t.Errorf("the queue delivers more than the worker takes:\n%s", progress)
 	}
 }
 

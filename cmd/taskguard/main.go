@@ -35,7 +35,7 @@ func commands() []cli.Command {
 		{Name: "local", Run: local.Local,
 			Summary: "keep an emulated cloud and workers running until Ctrl-C, data in memory",
 			Variables: "ANALYZER (builtin:document), ANALYZER_ENV and ANALYZER_OUTPUT; FIRESTORE_EMULATOR_HOST: use that emulator; ANALYSES_COLLECTION; " +
-				"the worker's LOCK_…, MAX_…, RUN_TIMEOUT, CHECKPOINT_INTERVAL, STALL_TIMEOUT, RETRY_…, KEEP_FINISHED and FIRESTORE_TRANSACTIONS; the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, LOCKS_PER_SESSION, SOCKETS_PER_SESSION, SESSION_SECRET, PUSHER_APP_KEY, PUSHER_APP_SECRET and ALLOWED_ORIGINS"},
+				"the worker's LOCK_…, MAX_…, RUN_TIMEOUT, CHECKPOINT_INTERVAL, STALL_TIMEOUT, RETRY_…, KEEP_FINISHED and FIRESTORE_TRANSACTIONS; the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, LOCKS_PER_SESSION, SOCKETS_PER_SESSION, SESSION_SECRET, PUSHER_APP_KEY, PUSHER_APP_SECRET, PUSHER_CHANNEL, PUSHER_EVENT_NAMESPACE and ALLOWED_ORIGINS"},
 		{Name: "submit", Arguments: "FILE… | --input JSON", Run: operate.Submit,
 			Summary: "create analyses and book their deliveries", Variables: database + queue},
 		{Name: "status", Arguments: "[ID | --unfinished | FILTER]", Run: operate.Status,
@@ -48,7 +48,7 @@ func commands() []cli.Command {
 			Summary:   "release the lock by force, also during a run, and book a delivery unless the analysis is finished",
 			Variables: database + queue + noQueue + " With --room: DOCLOCK_DATABASE (FIRESTORE_DATABASE), DOCUMENT_LOCKS_COLLECTION (documentLocks), and no queue."},
 		{Name: "cancel", Arguments: "ID… | FILTER", Run: operate.Cancel,
-			Summary: "make analyses FAILED with the code cancelled; with an ID also during a run, which then ends and writes nothing", Variables: database},
+			Summary: "make analyses FAILED with the code cancelled; with an ID or --running also during a run, which then ends and writes nothing", Variables: database},
 		{Name: "requeue", Arguments: "ID… | FILTER", Run: operate.Requeue,
 			Summary: "reset analyses to QUEUED with 0 attempts, finished or not, and book deliveries; refused while one is locked. A filter takes READY ones only with --status READY", Variables: database + queue + noQueue},
 		{Name: "delete", Arguments: "ID…", Run: operate.Delete,

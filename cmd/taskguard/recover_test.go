@@ -2,6 +2,7 @@ package main
 
 import (
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -40,7 +41,7 @@ func TestRecoverBooksEachOrphanedAnalysisOnceATTL(t *testing.T) {
 	taskguard(t, q.env, "recover", "--json").want(t, cli.ExitDone, `{"found":0,"booked":0,"more":false}`, "analysis not recovered", "analysis_id=malformed")
 }
 
-func TestRecoverReportsUnknownStatuses(t *testing.T) {
+func TestRecoverReportsWhatItDoesNotFind(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
 	for i, status := range []any{"queued", "PENDING", 7, "archived", "READY", "QUEUED"} {
@@ -48,12 +49,20 @@ func TestRecoverReportsUnknownStatuses(t *testing.T) {
 	}
 	put(t, q.env, "ours", map[string]any{"status": "ANALYZING", "lockToken": 1})
 	o := taskguard(t, q.env, "recover", "--json").want(t, cli.ExitDone)
-	const want = `taskguard recover: 4 never run and not found by recovery, as the status is none of QUEUED, PROCESSING, READY, FAILED (of at most 1000 read): "2" ("(the number 7)"), "1" ("PENDING"), "3" ("archived"); to run one: taskguard requeue ID` + "\n"
+	const want = `taskguard recover: 4 never run and not found by recovery, as the status is none of QUEUED, PROCESSING, READY, FAILED (of at most 1000 read): "2" ("(the number 7)"), "1" ("PENDING"), "3" ("archived"); to run one: taskguard requeue ID
+taskguard recover: 1 not found by recovery, as they have no status, or no updatedAt that can be read (of at most 1000 read): "5" ("QUEUED"); to run one: taskguard requeue ID` + "\n"
 	if o.err != want || o.out != `{"found":0,"booked":0,"more":false}`+"\n" {
 		t.Errorf("stdout %q, stderr %q", o.out, o.err)
 	}
+	put(t, q.env, "without", map[string]any{"input": 1})
+	put(t, q.env, "yesterday", map[string]any{"status": "QUEUED", "updatedAt": "yesterday"})
+	taskguard(t, q.env, "recover").want(t, cli.ExitDone, `3 not found by recovery, as they have`, `"without" ("")`)
+	if o := taskguard(t, q.env, "status", "--unfinished").want(t, cli.ExitDone); strings.Count(o.out, "\n") != 4 || !strings.Contains(o.out, "\nyesterday ") || !strings.Contains(o.out, "\nwithout ") {
+		t.Errorf("unfinished:\n%s", o.out)
+	}
+	taskguard(t, q.env, "requeue", "without").want(t, cli.ExitDone)
 	taskguard(t, q.env, "requeue", "0").want(t, cli.ExitDone)
-	taskguard(t, q.env, "recover").want(t, cli.ExitDone, "3 never run")
+	taskguard(t, q.env, "recover").want(t, cli.ExitDone, "3 never run", "2 not found")
 }
 
 // LOCK_TTL is how old an analysis must be.

@@ -29,6 +29,27 @@ func TestSubmitBooksOneDeliveryForEachCreation(t *testing.T) {
 	q.wantTasks(t, 2)
 }
 
+func TestInputIsOfAFileOrOfStandardInput(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	file, large := write(t, "input.json", `{"text": [1, "x"]}`+"\n"), strings.Repeat(" ", 1<<20)
+	submit := func(in, input string) outcome {
+		return taskguardWith(t.Context(), q.env, in, "submit", "--input", input)
+	}
+	id, _, _ := strings.Cut(submit("", "@"+file).want(t, cli.ExitDone, ": created").out, ":")
+	submit(`{"text":[1,"x"]}`, "-").want(t, cli.ExitDone, id+": exists already, QUEUED")
+	if got := objects(t, q.env, id)[0]; !strings.Contains(got, `"input":{"text":[1,"x"]}`) {
+		t.Errorf("%s, want the file's value", got)
+	}
+	submit("{", "-").want(t, cli.ExitUsage, "--input is not JSON")
+	submit("", "-").want(t, cli.ExitUsage, "--input is not JSON")
+	submit(large, "-").want(t, cli.ExitFailed, "--input -: larger than 983040 bytes, which a document cannot hold")
+	submit("", "@"+write(t, "large", large)).want(t, cli.ExitFailed, "larger than 983040 bytes, which a document cannot hold")
+	submit("", "@"+file+"x").want(t, cli.ExitFailed, "--input @"+file+"x: ", "no such file")
+	submit("", "@/dev/zero").want(t, cli.ExitFailed, "/dev/zero: not a regular file")
+	q.wantTasks(t, 1)
+}
+
 func TestAnIDIsMadeFromNameAndContent(t *testing.T) {
 	q := newQueue(t)
 	t.Chdir(t.TempDir())

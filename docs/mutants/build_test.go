@@ -119,3 +119,6 @@ func execute(t *testing.T, pkg, binary string, env []string, args ...string) (st
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
+
+// end is the last of a test's output.
+func end(out string) string { return out[max(0, len(out)-4096):] }

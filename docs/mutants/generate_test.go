@@ -116,6 +116,11 @@ func (g *generator) operator(n *ast.BinaryExpr) {
 	replaced := fmt.Sprintf("(%s) %s (%s)", g.of(n.X), swaps[n.Op], g.of(n.Y))
 	change := fmt.Sprintf("%s for %s", swaps[n.Op], n.Op)
 	switch n.Op {
+	case token.ADD:
+		if strings.Contains(g.of(n), `"`) {
+			return // strings have no other operator
+		}
+		g.add(n, change, "mutatedNumber(§, "+replaced+", ", ")")
 	case token.LAND, token.LOR:
 		g.add(n, change, "(mutated(§) && ("+replaced+") || !mutated(§) && (", "))")
 		g.negate(n.X)
@@ -124,7 +129,7 @@ func (g *generator) operator(n *ast.BinaryExpr) {
 		g.add(n, change, "(mutated(§) && ("+replaced+") || !mutated(§) && (", "))")
 	case token.EQL, token.NEQ:
 		g.add(n, "not", "(mutated(§) != (", "))")
-	case token.ADD, token.SUB, token.MUL, token.QUO:
+	case token.SUB, token.MUL, token.QUO:
 		g.add(n, change, "mutatedNumber(§, "+replaced+", ", ")")
 	}
 }

@@ -13,7 +13,8 @@
 //   - The X-CloudTasks headers, and no Content-Type but the creator's.
 //   - Names: ALREADY_EXISTS while the task exists and for 24 h after it ended.
 //   - Retries end after maxAttempts; with -1 they never end.
-//   - maxConcurrentDispatches and Retry-After.
+//   - maxConcurrentDispatches and Retry-After. Retries come exactly when these and the
+//     backoff permit, or with [Options.Spread] a random part of the wait later.
 //   - With [AsDocumented], the throttling of a whole queue after 429, 503 or many
 //     errors, and the slow start of a new or idle one.
 //

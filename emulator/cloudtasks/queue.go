@@ -2,6 +2,7 @@ package cloudtasks
 
 import (
 	"cmp"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -189,15 +190,13 @@ func (q *queue) settle(a attempt, ended time.Time, o outcome) {
 	if o.status != 0 && o.status < 500 {
 		t.executed++
 	}
-	due := ended.Add(backoff(q.pb.RetryConfig, t.dispatched))
-	if o.retryAfter.After(due) {
-		due = o.retryAfter
-	}
+	delay := max(backoff(q.pb.RetryConfig, t.dispatched), o.retryAfter.Sub(ended))
+	delay += time.Duration(rand.Float64() * q.s.options.Spread * float64(delay))
 	if most := q.pb.RetryConfig.MaxAttempts; o.success() || most > 0 && t.dispatched >= int(most) {
 		q.remove(t, ended)
 		return
 	}
-	q.plan(t, due)
+	q.plan(t, ended.Add(delay))
 }
 
 // backoff returns the delay before the n-th retry, n from 1: the minimum, doubled

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -133,6 +134,33 @@ func TestRetryAfterDelaysTheRetry(t *testing.T) {
 					t.Fatalf("starts (-want +got):\n%s", diff)
 				}
 			})
+		})
+	}
+}
+
+func TestTasksThatFailedTogetherAreRetriedApart(t *testing.T) {
+	for header, from := range map[string]float64{"Retry-After": 30, "X-Other": 10} {
+		synctest.Test(t, func(t *testing.T) {
+			var seen seen
+			w := worker(func(r *http.Request) (*http.Response, error) {
+				if r.Header.Get("X-CloudTasks-TaskRetryCount") == "0" {
+					return answer(409, header, "30"), nil
+				}
+				return answer(200), nil
+			})
+			cloud := openQueue(t, cloudtasks.Options{Transport: w, Observe: seen.observe, Spread: 0.5},
+				&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: seconds(10)}})
+			start := time.Now()
+			for range 100 {
+				cloud.create(post(""))
+			}
+			cloud.idle()
+			retries := seen.offsets(start)[100:]
+			first, last := slices.Min(retries), slices.Max(retries)
+			slices.Sort(retries)
+			if first < from || first > from*1.1 || last < from*1.4 || last > from*1.5 || len(slices.Compact(retries)) < 90 {
+				t.Errorf("%s: retries from %v to %v, want them spread over %v to %v", header, first, last, from, from*1.5)
+			}
 		})
 	}
 }

@@ -52,6 +52,9 @@ type Options struct {
 	// Throttling selects how each queue adapts its rate to the answers; the zero
 	// value is Unthrottled.
 	Throttling Throttling
+	// Spread delays each retry by a random part of its backoff or Retry-After, up to this
+	// fraction of it, so that tasks that failed together are not retried together. Zero: none.
+	Spread float64
 }
 
 // Delivery is one request sent to a worker, and its outcome.

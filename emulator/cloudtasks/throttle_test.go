@@ -3,14 +3,12 @@ package cloudtasks_test
 import (
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
-	"github.com/google/go-cmp/cmp"
 
 	"taskguard/emulator/cloudtasks"
 )
@@ -199,91 +197,6 @@ func TestAQueueWithFewTasksRampsWhenItIsFlooded(t *testing.T) {
 				l.Close()
 				if got := l.within(begin, begin+time.Millisecond); got != c.want {
 					t.Errorf("%d dispatches at once, want %d", got, c.want)
-				}
-			})
-		})
-	}
-}
-
-func TestRetryAfterDelaysItsTaskAndNotTheQueue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var seen seen
-		w := worker(func(r *http.Request) (*http.Response, error) {
-			if r.Header.Get("X-CloudTasks-TaskName") == "first" && r.Header.Get("X-CloudTasks-TaskRetryCount") == "0" {
-				return answer(503, "Retry-After", "600"), nil
-			}
-			return answer(200), nil
-		})
-		c := openQueue(t, cloudtasks.Options{Transport: w, Observe: seen.observe, Throttling: cloudtasks.AsDocumented}, nil)
-		start := time.Now()
-		for _, id := range []string{"first", "second", "third"} {
-			c.create(post(id))
-		}
-		time.Sleep(10 * time.Second)
-		c.create(post("fourth"))
-		c.idle()
-		if diff := cmp.Diff([]float64{0, 0, 0, 10, 600}, seen.offsets(start)); diff != "" {
-			t.Fatalf("starts (-want +got):\n%s", diff)
-		}
-	})
-}
-
-func TestAnUnthrottledQueueDispatchesAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := flood(t, cloudtasks.Unthrottled, 200, every(2, 503))
-		l.healthy(100)
-		l.Close()
-		want := slices.Concat(slices.Repeat([]float64{0}, 200), slices.Repeat([]float64{30}, 100))
-		if diff := cmp.Diff(want, l.offsets(l.start)); diff != "" {
-			t.Fatalf("starts (-want +got):\n%s", diff)
-		}
-	})
-}
-
-func TestTheSameAnswersGiveTheSameTimes(t *testing.T) {
-	var runs [2][]float64
-	for i := range runs {
-		synctest.Test(t, func(t *testing.T) {
-			l := flood(t, cloudtasks.AsDocumented, 1000, func(task int) int {
-				time.Sleep(time.Duration(task%7) * time.Second)
-				return every(10, 503)(task)
-			})
-			l.healthy(900)
-			l.Close()
-			runs[i] = l.offsets(l.start)
-			slices.Sort(runs[i])
-		})
-	}
-	if diff := cmp.Diff(runs[0], runs[1]); diff != "" {
-		t.Fatalf("starts (-first +second):\n%s", diff)
-	}
-}
-
-// The time until 800 of 1,000 tasks are done while the other 200 fail for now at
-// each attempt.
-func TestTasksThatFailDelayTheHealthyOnes(t *testing.T) {
-	for name, c := range map[string]struct {
-		how         cloudtasks.Throttling
-		status      int
-		least, most time.Duration
-	}{
-		"500, unthrottled":       {cloudtasks.Unthrottled, 500, 0, time.Second},
-		"500, throttled":         {cloudtasks.AsDocumented, 500, 12 * time.Minute, 20 * time.Minute},
-		"200 for all, throttled": {cloudtasks.AsDocumented, 200, 30 * time.Second, time.Minute},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := flood(t, c.how, 1000, every(5, c.status))
-				done, errors := l.healthy(800), 0
-				l.Close()
-				for _, d := range l.deliveries() {
-					if d.Status != 200 && d.Started.Sub(l.start) <= done {
-						errors++
-					}
-				}
-				t.Logf("800 healthy done after %v; %d answers were errors", done, errors)
-				if done < c.least || done > c.most {
-					t.Errorf("%v, want %v to %v", done, c.least, c.most)
 				}
 			})
 		})

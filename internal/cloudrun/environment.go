@@ -31,8 +31,11 @@ func (e *Environment) Problem(name, format string, args ...any) {
 	e.Add(fmt.Errorf("%s: "+format, append([]any{name}, args...)...))
 }
 
-// Add adds problems that begin with their variables' names, each once.
+// Add adds problems that begin with their variables' names, each once; nil: none.
 func (e *Environment) Add(problems error) {
+	if problems == nil {
+		return
+	}
 	all := []error{problems}
 	if joined, ok := problems.(interface{ Unwrap() []error }); ok {
 		all = joined.Unwrap()
@@ -42,6 +45,14 @@ func (e *Environment) Add(problems error) {
 			e.problems = append(e.problems, p)
 		}
 	}
+}
+
+// Named returns err, unless it is nil, as a problem of a variable.
+func Named(name string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%s: %s", name, strings.TrimPrefix(err.Error(), "lease: "))
+	}
+	return err
 }
 
 // Text reads any text.
@@ -55,27 +66,40 @@ func (e *Environment) Text(name, def string) string {
 // Name reads a part of a resource's path.
 func (e *Environment) Name(name, def string) string {
 	v := e.Text(name, def)
-	if strings.ContainsFunc(v, func(r rune) bool { return r == '/' || r <= ' ' || r > '~' }) {
-		e.Problem(name, "%q is not a name", v)
-	}
+	e.Add(CheckName(name, v))
 	return v
+}
+
+// CheckName returns an error, which begins with the variable's name, if v cannot be a part
+// of a resource's path. Empty is allowed.
+func CheckName(name, v string) error {
+	if strings.ContainsFunc(v, func(r rune) bool { return r == '/' || r <= ' ' || r > '~' }) {
+		return fmt.Errorf("%s: %q is not a name", name, v)
+	}
+	return nil
 }
 
 // Address reads host:port.
 func (e *Environment) Address(name string) string {
 	v := e.Text(name, "")
+	e.Add(CheckAddress(name, v))
+	return v
+}
+
+// CheckAddress returns an error, which begins with the variable's name, if v is not
+// host:port. Empty is allowed.
+func CheckAddress(name, v string) error {
 	if v == "" {
-		return v
+		return nil
 	}
 	if _, address, found := strings.Cut(v, "://"); found {
-		e.Problem(name, "%q is not host:port; remove the scheme: %s", v, strings.TrimRight(address, "/"))
-		return v
+		return fmt.Errorf("%s: %q is not host:port; remove the scheme: %s", name, v, strings.TrimRight(address, "/"))
 	}
 	host, port, err := net.SplitHostPort(v)
 	if number, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || host == "" || number == 0 {
-		e.Problem(name, "%q is not host:port", v)
+		return fmt.Errorf("%s: %q is not host:port", name, v)
 	}
-	return v
+	return nil
 }
 
 // Integer reads a number from lo to hi.

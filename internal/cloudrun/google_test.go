@@ -3,21 +3,16 @@ package cloudrun
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	metricscollector "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
-	tracecollector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
-	"google.golang.org/protobuf/proto"
 )
 
 const (
@@ -25,45 +20,20 @@ const (
 	accountToken = "t0ken-of-the-account"
 )
 
-// arrival is a request to an endpoint: its header, and its sender.
-type arrival struct {
-	authorization string
-	from          map[string]string
-}
-
-// arrivals collects the requests to an endpoint.
+// arrivals collects the Authorization of each request to an endpoint.
 type arrivals struct {
-	t   *testing.T
 	mu  sync.Mutex
-	all []arrival
+	all []string
 }
 
 func (a *arrivals) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	var traces tracecollector.ExportTraceServiceRequest
-	var metrics metricscollector.ExportMetricsServiceRequest
-	var attrs []*commonpb.KeyValue
-	if r.URL.Path == "/v1/traces" {
-		err = errors.Join(err, proto.Unmarshal(body, &traces))
-		attrs = traces.GetResourceSpans()[0].GetResource().GetAttributes()
-	} else {
-		err = errors.Join(err, proto.Unmarshal(body, &metrics))
-		attrs = metrics.GetResourceMetrics()[0].GetResource().GetAttributes()
-	}
-	if err != nil {
-		a.t.Error(err)
-	}
-	one := arrival{r.Header.Get("Authorization"), map[string]string{}}
-	for _, kv := range attrs {
-		one.from[kv.GetKey()] = kv.GetValue().GetStringValue()
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.all = append(a.all, one)
+	a.all = append(a.all, r.Header.Get("Authorization"))
 }
 
 // redirected returns a Telemetry whose connections to Google's endpoint lead to h.
-func redirected(t *testing.T, h http.Handler, env ...string) Telemetry {
+func redirected(t *testing.T, h http.Handler) Telemetry {
 	t.Helper()
 	s := httptest.NewTLSServer(h)
 	t.Cleanup(s.Close)
@@ -76,7 +46,7 @@ func redirected(t *testing.T, h http.Handler, env ...string) Telemetry {
 		return (&net.Dialer{}).DialContext(ctx, network, to)
 	}}
 	t.Cleanup(under.CloseIdleConnections)
-	e := environment(append([]string{googles, "K_REVISION=r"}, env...)...)
+	e := environment(googles, "K_REVISION=r")
 	to := e.Telemetry("s", true)
 	if e.Err() != nil {
 		t.Fatal(e.Err())
@@ -135,25 +105,15 @@ func metadataServer(t *testing.T) {
 
 func TestOnlyGooglesEndpointGetsTheAccountsToken(t *testing.T) {
 	metadataServer(t)
-	theirs, plain := &arrivals{t: t}, &arrivals{t: t}
-	if log, _, _ := sent(t, redirected(t, theirs, "GOOGLE_CLOUD_PROJECT=my-project")); log != "" || len(theirs.all) != 2 {
-		t.Errorf("%d arrived; log: %s", len(theirs.all), log)
-	}
-	for _, a := range theirs.all {
-		if a.authorization != "Bearer "+accountToken || a.from["gcp.project_id"] != "my-project" {
-			t.Errorf("%+v", a)
-		}
+	theirs, plain := &arrivals{}, &arrivals{}
+	if log, _, _ := sent(t, redirected(t, theirs)); log != "" || !slices.Equal(theirs.all, []string{"Bearer " + accountToken, "Bearer " + accountToken}) {
+		t.Errorf("%q arrived; log: %s", theirs.all, log)
 	}
 	s := httptest.NewServer(plain)
 	defer s.Close()
-	log, _, _ := sent(t, environment("OTEL_EXPORTER_OTLP_ENDPOINT="+s.URL, "GOOGLE_CLOUD_PROJECT=my-project").Telemetry("s", true))
-	if log != "" || len(plain.all) != 2 {
-		t.Errorf("%d arrived; log: %s", len(plain.all), log)
-	}
-	for _, a := range plain.all {
-		if a.authorization != "" || a.from["gcp.project_id"] != "" {
-			t.Errorf("a collector got %+v", a)
-		}
+	log, _, _ := sent(t, environment("OTEL_EXPORTER_OTLP_ENDPOINT="+s.URL).Telemetry("s", true))
+	if log != "" || !slices.Equal(plain.all, []string{"", ""}) {
+		t.Errorf("%q arrived; log: %s", plain.all, log)
 	}
 }
 
@@ -166,15 +126,18 @@ func TestGooglesEndpointIsFoundByItsHostAndByHTTPSOnly(t *testing.T) {
 		"https://x.telemetry.googleapis.com/": false, "https://telemetry.a.b.rep.googleapis.com/": false,
 		"https://example.com/telemetry.googleapis.com": false, "": false,
 	} {
-		if got := google(url); got != want {
-			t.Errorf("%q: %v", url, got)
+		sender, err := Telemetry{Project: "p", Metrics: url}.resource(t.Context())
+		_, named := sender.Set().Value("gcp.project_id")
+		c := Telemetry{}.client(t.Context(), url)
+		if google(url) != want || named != want || (c != nil) != want || want && c.Timeout != 10*time.Second || err != nil {
+			t.Errorf("%q: project %v, client %v, %v", url, named, c, err)
 		}
 	}
 }
 
 func TestARedirectIsAFailureAndGetsNoToken(t *testing.T) {
 	metadataServer(t)
-	elsewhere := &arrivals{t: t}
+	elsewhere := &arrivals{}
 	s := httptest.NewServer(elsewhere)
 	defer s.Close()
 	log, _, _ := sent(t, redirected(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -199,7 +162,7 @@ func TestMissingCredentialsAndAnUnresponsiveMetadataServerDelayNeitherStartNorSt
 			t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", "")
 			t.Setenv("HOME", t.TempDir())
 			t.Setenv(set[0], set[1])
-			theirs := &arrivals{t: t}
+			theirs := &arrivals{}
 			log, start, stop := sent(t, redirected(t, theirs))
 			if start > 200*time.Millisecond || stop > time.Second {
 				t.Errorf("start after %v, stop after %v", start, stop)

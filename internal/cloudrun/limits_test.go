@@ -10,11 +10,11 @@ import (
 
 func TestDefaultLimitsStopWithinNineSeconds(t *testing.T) {
 	m := DefaultLimits()
-	if m.Drain != 8*time.Second || m.Drain+m.Answers > 9*time.Second {
+	if want := (Limits{10 * time.Second, 30 * time.Second, 2 * time.Minute, 65536, 8 * time.Second, time.Second / 2, 2 * time.Second}); m != want {
 		t.Errorf("limits = %+v", m)
 	}
 	s := m.Server(nil, slog.New(slog.DiscardHandler))
-	if s.ReadHeaderTimeout == 0 || s.ReadTimeout == 0 || s.IdleTimeout == 0 || s.MaxHeaderBytes == 0 || s.WriteTimeout != 0 {
+	if s.ReadHeaderTimeout != m.Header || s.ReadTimeout != m.Request || s.IdleTimeout != m.Idle || s.MaxHeaderBytes != m.HeaderBytes || s.WriteTimeout != 0 {
 		t.Errorf("server = %+v", s)
 	}
 }

@@ -1,7 +1,7 @@
 package cloudrun
 
 import (
-	"strings"
+	"fmt"
 	"time"
 
 	"taskguard/internal/taskqueue"
@@ -28,9 +28,7 @@ func (e *Environment) Firestore() Firestore {
 // Collection reads the path of a collection.
 func (e *Environment) Collection(name, def string) string {
 	v := e.Text(name, def)
-	if err := repo.CheckCollection(v); err != nil {
-		e.Problem(name, "%v", err)
-	}
+	e.Add(Named(name, repo.CheckCollection(v)))
 	return v
 }
 
@@ -41,19 +39,27 @@ func (e *Environment) LockPolicy() lease.Policy {
 		MaxAttempts: e.Integer("MAX_ATTEMPTS", 10, 1, 1_000_000),
 	}
 	p.Heartbeat = e.Duration("LOCK_HEARTBEAT", p.TTL/3)
-	if err := p.Check(); err != nil {
-		e.Problem("LOCK_TTL, LOCK_HEARTBEAT", "%s", strings.TrimPrefix(err.Error(), "lease: "))
-	}
+	e.Add(Named("LOCK_TTL, LOCK_HEARTBEAT", p.Check()))
 	return p
 }
 
 // KeepFinished reads for how long finished analyses are kept; 0: without limit.
 func (e *Environment) KeepFinished() time.Duration {
 	keep := e.DurationOrZero("KEEP_FINISHED", 0)
-	if keep > 0 && keep < 32*24*time.Hour && e.Text("TASK_QUEUE", "") != "" {
-		e.Problem("KEEP_FINISHED", "%v is under 768h: Cloud Tasks may deliver a task for 31 days", keep)
-	}
+	e.Add(CheckKeep(keep, e.Text("TASK_QUEUE", "") != ""))
 	return keep
+}
+
+// CheckKeep returns an error, which begins with KEEP_FINISHED, if finished analyses cannot
+// be kept so long, where a queue delivers or not.
+func CheckKeep(keep time.Duration, queue bool) error {
+	switch {
+	case keep < 0:
+		return fmt.Errorf("KEEP_FINISHED: %v is negative", keep)
+	case keep > 0 && keep < 32*24*time.Hour && queue:
+		return fmt.Errorf("KEEP_FINISHED: %v is under 768h: Cloud Tasks may deliver a task for 31 days", keep)
+	}
+	return nil
 }
 
 // TaskQueue reads where deliveries are booked, whom they call and as whom; nil: the
@@ -68,8 +74,7 @@ func (e *Environment) TaskQueue() *taskqueue.Config {
 		return nil
 	}
 	e.ForTests("CLOUD_TASKS_EMULATOR_HOST")
-	if err := c.Check(); err != nil {
-		e.Add(err)
-	}
+	e.Add(c.Check())
+	c = c.Filled()
 	return &c
 }

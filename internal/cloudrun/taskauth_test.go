@@ -2,19 +2,73 @@ package cloudrun
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"taskguard/internal/taskauth"
 )
 
 func TestIAMModeOutsideCloudRunIsAWarning(t *testing.T) {
-	for service, warnings := range map[string]int{"": 1, "taskguard-worker": 0} {
-		t.Setenv("K_SERVICE", service)
+	for _, tc := range []struct {
+		service, mode string
+		warnings      int
+	}{{"", "iam", 1}, {"", "none", 0}, {"taskguard-worker", "iam", 0}} {
+		t.Setenv("K_SERVICE", tc.service)
 		var log bytes.Buffer
-		if _, ours, err := (TaskAuth{Mode: "iam"}).Verifier(t.Context(), NewLogger(&log, "json", 0)); ours || err != nil {
+		if _, ours, err := (TaskAuth{Mode: tc.mode}).Verifier(t.Context(), NewLogger(&log, "json", 0)); ours || err != nil {
 			t.Errorf("%t, %v", ours, err)
 		}
-		if got := strings.Count(log.String(), `"severity":"WARNING"`); got != warnings {
-			t.Errorf("K_SERVICE=%s: %d warnings, want %d: %s", service, got, warnings, &log)
+		if got := strings.Count(log.String(), `"severity":"WARNING"`); got != tc.warnings {
+			t.Errorf("%+v: %d warnings: %s", tc, got, &log)
+		}
+	}
+}
+
+type unreachable struct{}
+
+func (unreachable) RoundTrip(*http.Request) (*http.Response, error) { return nil, errors.New("down") }
+
+func TestAVerifierLogsItsFetchesAndAWrongModeHasNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		token := taskauth.Options{Audience: "a", Accounts: []string{"a@b.c"}, KeySource: taskauth.KeySource{Client: &http.Client{Transport: unreachable{}}}}
+		v, ours, err := TaskAuth{Mode: "oidc", Token: token}.Verifier(t.Context(), NewLogger(&log, "json", 0))
+		if !ours || err != nil {
+			t.Fatalf("%t, %v", ours, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if v.Run(ctx); !strings.Contains(log.String(), "task keys not fetched") {
+			t.Errorf("log: %s", &log)
+		}
+		for _, wrong := range []TaskAuth{{Mode: "oidc"}, {Mode: ""}, {Mode: "OIDC"}} {
+			if v, _, err := wrong.Verifier(t.Context(), nil); err == nil || v != nil {
+				t.Errorf("%+v: %v, %v", wrong, v, err)
+			}
+		}
+	})
+}
+
+type cumulative struct{ sdkmetric.Exporter }
+
+func (cumulative) Temporality(sdkmetric.InstrumentKind) metricdata.Temporality {
+	return metricdata.CumulativeTemporality
+}
+
+func TestOnlyAGaugeIsSentOnceAfterItWasSet(t *testing.T) {
+	for kind, want := range map[sdkmetric.InstrumentKind]metricdata.Temporality{
+		sdkmetric.InstrumentKindGauge: metricdata.DeltaTemporality, sdkmetric.InstrumentKindCounter: metricdata.CumulativeTemporality,
+	} {
+		if got := (metricSink{Exporter: cumulative{}}).Temporality(kind); got != want {
+			t.Errorf("%v: %v, want %v", kind, got, want)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package cloudrun
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -42,6 +43,8 @@ func TestTelemetryIsSentToTheEndpointOfTheVariables(t *testing.T) {
 		e := environment(tc.env...)
 		if got := e.Telemetry("s", true); e.Err() != nil || got.Traces != tc.traces || got.Metrics != tc.metrics {
 			t.Errorf("%s: %q, %q, %v; want %q, %q", name, got.Traces, got.Metrics, e.Err(), tc.traces, tc.metrics)
+		} else if at, whole := got.Attr().Value.String(), cmp.Or(tc.traces, tc.metrics); !strings.HasPrefix(whole, at) || (at == "") != (whole == "") || strings.Count(at, "/") > 2 {
+			t.Errorf("%s: %s is logged", name, at)
 		}
 		if got := environment(tc.env...).Telemetry("s", false); got.Traces != tc.traces || got.Metrics != "" {
 			t.Errorf("%s: %+v of a service without metrics", name, got)
@@ -76,6 +79,10 @@ func TestWithoutACollectorNothingIsSent(t *testing.T) {
 		t.Error("a span is made")
 	}
 	x.Stop(t.Context())
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "s3cret")
+	if _, err := (Telemetry{Traces: "http://c"}).Export(t.Context(), slog.New(slog.DiscardHandler)); err == nil || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("malformed attributes: %v", err)
+	}
 }
 
 // exporting returns an Exports to h, with one span to send.

@@ -65,6 +65,24 @@ func TestTheLoopbackConsoleAnswersOnlyToLoopbackNames(t *testing.T) {
 	}
 }
 
+func TestAnotherSitesPageMayOnlyLeadTheBrowserHere(t *testing.T) {
+	source := newSource()
+	s := open(t, source, console.Options{Every: quick})
+	for _, tc := range []struct {
+		site, mode, dest string
+		want             int
+	}{
+		{"cross-site", "no-cors", "image", 403}, {"same-site", "no-cors", "image", 403}, {"cross-site", "navigate", "iframe", 403}, {"cross-site", "cors", "document", 403}, {"cross-site", "", "", 403},
+		{"cross-site", "navigate", "document", 200}, {"same-site", "navigate", "document", 200}, {"same-origin", "cors", "empty", 200}, {"none", "navigate", "document", 200}, {"", "", "", 200},
+	} {
+		before := source.calls("Page")
+		w := ask(t, s, http.MethodGet, "/", "", "Sec-Fetch-Site", tc.site, "Sec-Fetch-Mode", tc.mode, "Sec-Fetch-Dest", tc.dest)
+		if read := source.calls("Page") > before; w.Code != tc.want || read != (tc.want == 200) {
+			t.Errorf("%+v: %d, read: %v", tc, w.Code, read)
+		}
+	}
+}
+
 func TestPagesAreNotCachedNotFramedAndRunNothingInline(t *testing.T) {
 	s, _ := writable(t, newSource(analysis("a", "FAILED"), heldBy("b", "w", 1, time.Hour)))
 	for _, target := range []string{"/", "/analysis?id=a", "/unlock?id=b", "/analysis?id=none", "/none", "/console.css", "/console.js", "/icon.svg"} {

@@ -31,7 +31,10 @@ type verb struct {
 	Past   string // of the notice after the change
 }
 
-var verbs = []verb{{Unlock, "Unlock", "Unlocked"}, {Requeue, "Requeue", "Requeued"}, {Cancel, "Cancel", "Cancelled"}}
+var (
+	requeue = verb{Requeue, "Requeue", "Requeued"}
+	verbs   = []verb{{Unlock, "Unlock", "Unlocked"}, requeue, {Cancel, "Cancel", "Cancelled"}}
+)
 
 // Operator makes the changes.
 type Operator interface {
@@ -40,11 +43,14 @@ type Operator interface {
 	// errors are those of Source.Get, for a requeue *lease.HeldError while locked, and for
 	// Cancel lease.ErrFinished. Change may be called concurrently.
 	Change(ctx context.Context, what Change, id, who string, seen analysislock.Seen) (Delivery, error)
-	// RequeueFailed requeues up to limit analyses that are FAILED with the code and were updated
-	// before that time; zero: the store's present time. It skips an analysis that has changed
-	// since it was listed. When ctx ends, it begins no other, and returns the result so far. A
-	// dry run changes nothing, and counts as Changed what would be changed.
-	RequeueFailed(ctx context.Context, code, who string, before time.Time, limit int, dryRun bool) (Bulk, error)
+	// ChangeAll requeues or cancels up to limit analyses that f selects at the time before and
+	// that were updated before it; zero: the store's present time. It skips an analysis that is
+	// held, or has changed since it was listed, and one that the change would not change. When
+	// ctx ends, it begins no other, and returns the result so far. A dry run changes nothing,
+	// and counts as Changed what would be changed.
+	ChangeAll(
+		ctx context.Context, what Change, f func(now time.Time) Filter, who string, before time.Time, limit int, dryRun bool,
+	) (Bulk, error)
 }
 
 // Bulk is the result of a change of many analyses.
@@ -163,6 +169,7 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 			what = RequeueFresh
 		}
 		who, _ := c.Get(whoKey).(string)
+		defer s.forget()
 		booked, err := s.o.Operator.Change(ctx, what, id, who, analysislock.Seen{Status: seen.Status, Grant: seen.Lock.Grant()})
 		if errors.Is(err, lease.ErrConflict) { // it has changed since it was read
 			if seen, err = s.changeable(c); err == nil {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -51,7 +52,15 @@ func TestAChangeIsConfirmedAndMadeInTheNameOfTheOperator(t *testing.T) {
 func TestAConfirmationPageDescribesTheConsequences(t *testing.T) {
 	done := analysis("done", "READY")
 	done.Lock.Finished = true
-	s, _ := writable(t, newSource(heldBy("held", "w/1", 3, time.Hour), analysis("free", "QUEUED"), analysis("left", "PROCESSING"), done))
+	corrupted := analysis("corrupted", "PROCESSING")
+	corrupted.Malformed = errOdd
+	s, _ := writable(t, newSource(heldBy("held", "w/1", 3, time.Hour), analysis("free", "QUEUED"), analysis("left", "PROCESSING"), done, corrupted))
+	hasNot(t, page(t, s, "/analysis?id=corrupted"), "data-action")
+	for _, verb := range []string{"unlock", "requeue", "cancel"} {
+		if w := ask(t, s, http.MethodGet, "/"+verb+"?id=corrupted", ""); w.Code != http.StatusUnprocessableEntity {
+			t.Errorf("%s of a malformed one: %d", verb, w.Code)
+		}
+	}
 	for target, want := range map[string]string{
 		"/unlock?id=held": "The lock is taken from", "/requeue?id=held": "It will be refused", "/unlock?id=free": "the document stays as it is",
 		"/unlock?id=left": "PROCESSING goes back to QUEUED", "/unlock?id=done": "no delivery is booked", "/requeue?id=done": "Its result stays",
@@ -61,10 +70,23 @@ func TestAConfirmationPageDescribesTheConsequences(t *testing.T) {
 	}
 	queueless := open(t, newSource(analysis("a", "QUEUED")), console.Options{Operator: &recorder{}, Every: quick})
 	has(t, page(t, queueless, "/requeue?id=a"), "TASK_QUEUE is not set")
-	text := page(t, s, "/analysis?id=held")
+	text := page(t, s, "/")
+	has(t, rowOf(t, text, "held"), "/unlock?id=held", "/cancel?id=held")
+	hasNot(t, rowOf(t, text, "free")+rowOf(t, text, "done"), "/unlock?", "/cancel?")
+	text = page(t, s, "/analysis?id=held")
 	has(t, text, "/unlock?id=held", "Requeue is refused while it is locked: cancel it first")
 	hasNot(t, text, "/requeue?id=held")
 	hasNot(t, page(t, s, "/analysis?id=done"), "/cancel?id=done")
+
+	// Each address is below the root of the kind.
+	below := open(t, newSource(heldBy("a", "w", 1, time.Hour), at(analysis("b", "QUEUED"), time.Hour)), console.Options{Operator: &recorder{}, Root: "/kind/x", Limit: 1})
+	for _, target := range []string{"/", "/?state=QUEUED", "/?after=1", "/analysis?id=a&show=all", "/failures", "/cancel?id=a", "/requeue?id=b", "/all/cancel?state=QUEUED", "/failures/requeue?code=c"} {
+		for _, link := range regexp.MustCompile(`(href|src|action|data-poll)="/[^"]*`).FindAllString(page(t, below, target), -1) {
+			if !strings.Contains(link, `="/kind/x/`) {
+				t.Errorf("%s has %s", target, link)
+			}
+		}
+	}
 }
 
 func TestARequeueContinuesFromTheCheckpointUnlessTheOperatorChoosesTheBeginning(t *testing.T) {

@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -59,7 +60,9 @@ func (s *Server) read(c echo.Context, id string, contents bool) (Detail, error) 
 	if id == "" {
 		return Detail{}, lease.ErrInvalidKey
 	}
-	return s.source.Get(c.Request().Context(), id, contents)
+	ctx, cancel := context.WithTimeout(c.Request().Context(), maxWait)
+	defer cancel()
+	return s.source.Get(ctx, id, contents)
 }
 
 // row returns the row of w at the estimated time of the store.

@@ -4,16 +4,19 @@
 // # What is guaranteed
 //
 //   - The lease rule decides whether a lock is held or stale, at the store's time of
-//     the last read plus the time that has passed since. If no read succeeds for about
-//     ten seconds, the page shows the last state, its time, and that the store does not
-//     answer. Browsers only count the remaining time.
+//     the last read plus the time that has passed since. If a read fails, the page shows
+//     the last state, its time, and that the store does not answer. Browsers only count the
+//     remaining time.
+//   - No page waits for another one's read. In an outage a page is answered at once with what
+//     was read before; if nothing was, after 5 s.
 //   - The pages of a list have each analysis once that is not updated meanwhile: those that
 //     run, wait for their next attempt or are stuck, up to the Limit of each, at the top of the
 //     first page, and all others by their last update.
-//   - A page asks every four seconds, and only while it is visible. All pages share the reads:
-//     what has changed in three seconds, the analyses themselves in thirty, the counts in
-//     fifteen. Nothing is read when no page asks.
-//   - The numbers of the states and of the codes count all analyses.
+//   - A page asks every four seconds, and only while it is visible. All pages with the same
+//     filter share one read of what they show, at most every eight seconds; all pages share
+//     the counts, at most every sixteen. Nothing is read when no page asks.
+//   - The numbers of the states and of the codes count all analyses. The lines of the failures
+//     are those of the newest hundred of each code.
 //   - Progress and the history of attempts are part of each reading. Only the page of one
 //     analysis reads its checkpoint, and shows whether there is one, not its contents.
 //   - Inputs and results are read only on request, and are sent as text, cut at 64 KiB.
@@ -22,19 +25,21 @@
 //     in the state that this page showed. If the state has changed since, or the lock has
 //     another holder, has expired, or was renewed after it had expired, the operator must
 //     confirm again.
-//   - A requeue of all failures with a code is confirmed with their number, after a dry run. It
-//     takes no more than this number, and none that has failed since. Each is changed only if it
-//     is as it was listed. The changes are made during the request, within about 20 s, and
-//     nothing goes on afterwards.
+//   - A requeue or a cancellation of all that a filter selects is confirmed with their number,
+//     after a dry run. It takes no more than this number, none that was updated since, and none
+//     that is held. Each is changed only if it is as it was listed. The changes are made during
+//     the request, within about 20 s, and nothing goes on afterwards.
 //   - A stop waits for a change. Any instance accepts the form of any other.
+//   - A value that no analysis has is refused before anything is read, and so is a request that
+//     a page of another site makes, unless it leads the browser's window here.
 //   - A caller who is refused learns nothing about the analyses; the log has the reason.
 //   - Without JavaScript everything works except the updates.
 //
 // # What is not guaranteed
 //
 //   - An analysis without updatedAt is found only by its id.
-//   - An analysis that another program changes without updatedAt, or deletes, is shown as it was
-//     for up to thirty seconds. So is one of more than Limit that change within three seconds.
+//   - What has changed is shown up to twelve seconds later, but at once after a change on this
+//     console.
 //   - Analyses whose updatedAt has another type than a string come after those, by the type.
 //   - A requeue of a QUEUED analysis, or an unlock of a free one, that is pressed twice
 //     books two deliveries; the second is skipped.

@@ -22,8 +22,12 @@ var (
 	wrongHost    = refusal{code: http.StatusMisdirectedRequest, message: "This console answers only on the loopback interface, under the name localhost or 127.0.0.1."}
 	noKeys       = refusal{code: http.StatusServiceUnavailable, message: "The keys of the identity proxy are unreachable, so no request can be authenticated now."}
 	noProof      = refusal{code: http.StatusUnauthorized, message: "This console needs a signed assertion of its identity proxy, and this request has no valid one. The console's log has the reason."}
+	foreignSite  = refusal{code: http.StatusForbidden, message: "Another site's page has asked for this. Open the console by its address or by a link."}
+	badValue     = refusal{code: http.StatusBadRequest, message: "The address has a value that is not UTF-8 or is too long."}
+	noFilter     = refusal{code: http.StatusBadRequest, message: "The address names no analyses: it needs a state, a code or a time, and no id. Nothing is changed."}
 	readOnly     = refusal{code: http.StatusForbidden, message: "This console is read only. To change an analysis, start it with --write, or use taskguard unlock, requeue or cancel."}
 	foreignForm  = refusal{code: http.StatusForbidden, message: "Your browser does not confirm that this form comes from this console. Nothing is changed. Open the analysis and confirm again."}
+	unconfirmed  = refusal{code: http.StatusConflict, message: "The form does not name what was confirmed. Nothing is changed."}
 	unbooked     = refusal{code: http.StatusBadGateway, message: ", but no delivery could be booked; the console's log has the reason. Go on to book one: to unlock a free analysis does only that."}
 	noAnalysis   = refusal{code: http.StatusNotFound, message: "There is no analysis with this id."}
 	invalidID    = refusal{code: http.StatusBadRequest, message: "No analysis can have this id."}

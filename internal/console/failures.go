@@ -9,99 +9,157 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"taskguard/lease/analysislock"
 )
 
 // maxCodes is how many codes the page of failures lists.
 const maxCodes = 50
 
-// failuresPage is the page of the failures by code.
+// failuresPage is the page of the failures by code and line.
 type failuresPage struct {
 	frame
-	Groups  []group
-	Rest    int64  // how many have another code or none
-	Problem string // a sentence: why they are not known
+	Groups []group
+	Rest   int64 // how many have another code or none
 }
 
-// group is a code with its analyses.
+// group is a code with the lines that the messages of its newest analyses have.
 type group struct {
 	Failure
-	Newest row // of Failure
+	Lines  []line
+	Others int // further lines
+}
+
+// line is the headline of a message with the number of the analyses that have it.
+type line struct {
+	Text   string
+	N      int64
+	Newest row
+}
+
+// maxLines is how many lines a group lists.
+const maxLines = 8
+
+// grouped returns the group of f, the most frequent line first.
+func (s *Server) grouped(f *Failure) group {
+	g := group{Failure: *f}
+	for i := range f.Newest {
+		a := &f.Newest[i]
+		text := headline(a.Error.Message)
+		at := slices.IndexFunc(g.Lines, func(l line) bool { return l.Text == text })
+		if at < 0 {
+			at = len(g.Lines)
+			g.Lines = append(g.Lines, line{Text: text, Newest: s.newRow(a, a.ReadAt)})
+		}
+		g.Lines[at].N++
+	}
+	slices.SortStableFunc(g.Lines, func(a, b line) int { return cmp.Compare(b.N, a.N) })
+	shown := min(maxLines, len(g.Lines))
+	g.Lines, g.Others = g.Lines[:shown], len(g.Lines)-shown
+	return g
 }
 
 // failed handles GET /failures.
 func (s *Server) failed(c echo.Context) error {
 	p := failuresPage{frame: s.frame(c, "Failures")}
-	s.reading <- struct{}{}
-	defer func() { <-s.reading }()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), 3*maxRead)
-	defer cancel()
-	s.failures.refresh(s, "the failures", func() ([]Failure, error) { return s.source.Failures(ctx, maxCodes) })
-	s.counts.refresh(s, "the numbers of analyses", func() (Counts, error) { return s.source.Count(ctx, kinds) })
-	if !s.failures.fresh() || !s.counts.fresh() {
-		p.Problem = "The failures are not known now. " + problem(cmp.Or(s.failures.err, s.counts.err)) + "."
-		return s.render(c, http.StatusOK, "failures", p)
-	}
-	p.Rest = s.counts.value["FAILED"]
-	for i := range s.failures.value {
-		f := &s.failures.value[i]
+	all, _ := s.totals()
+	r := s.shared("failures", 2*s.o.Every, func(ctx context.Context) (any, error) {
+		return s.source.Failures(ctx, maxCodes)
+	})
+	failures, _ := r.value.([]Failure)
+
+	p.Rest = all.counts[analysislock.Failed]
+	var at time.Time
+	for i := range failures {
+		f := &failures[i]
 		p.Rest -= f.N
-		p.Live = liveAt(f.Newest.ReadAt)
-		p.Groups = append(p.Groups, group{*f, s.newRow(&f.Newest, f.Newest.ReadAt)})
+		at = f.Newest[0].ReadAt
+		p.Groups = append(p.Groups, s.grouped(f))
 	}
-	slices.SortStableFunc(p.Groups, func(a, b group) int { return cmp.Compare(b.N, a.N) })
+	slices.SortStableFunc(p.Groups, func(a, b group) int {
+		if a.Code == analysislock.Cancelled { // no failure
+			return 1
+		} else if b.Code == analysislock.Cancelled {
+			return -1
+		}
+		return cmp.Compare(b.N, a.N)
+	})
+	p.Live, _ = r.age(at)
 	return s.render(c, http.StatusOK, "failures", p)
 }
 
 const (
-	maxBulk     = 5000             // analyses that one request requeues
-	bulkTimeout = 20 * time.Second // for one request to begin changes
+	failuresPath = "/failures/requeue"
+	maxBulk      = 5000             // analyses that one request changes
+	bulkTimeout  = 20 * time.Second // for one request to begin changes
 )
 
-// bulkPage is the page before and after a requeue of the failures with a code.
+// bulkPage is the page before and after a change of all that a filter selects.
 type bulkPage struct {
 	frame
-	Bulk         // of the dry run, or of the requeue
-	Code  string // of the address
-	Done  bool
-	Left  int64  // of those that a form confirms
-	Seen  string // identifies what the form confirms: the time and the number
-	Books bool
+	Bulk   // of the dry run, or of the change
+	Verb   verb
+	Filter choice
+	Action string // its address
+	Back   string // the address of the list
+	Done   bool
+	Left   int64  // of those that a form confirms
+	Seen   string // identifies what the form confirms: the time and the number
+	Books  bool
 }
 
-// confirmFailed handles GET /failures/requeue?code=: it makes a dry run.
-func (s *Server) confirmFailed(c echo.Context) error { return s.bulk(c, time.Time{}, 0) }
-
-// requeueFailed handles POST /failures/requeue?code=: it requeues what was confirmed.
-func (s *Server) requeueFailed(c echo.Context) error {
-	defer s.Track()() // a stop waits for the changes under way
-	r := c.Request()
-	r.Body = http.MaxBytesReader(c.Response(), r.Body, maxForm)
-	if foreign(r) {
-		return refusal{foreignForm.code, foreignForm.message, "/failures"}
+// all handles /all/requeue and /all/cancel, and /failures/requeue?code=. GET makes a dry run,
+// and POST changes what was confirmed.
+func (s *Server) all(v verb) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		r := c.Request()
+		if r.Method != http.MethodPost {
+			return s.bulk(c, v, time.Time{}, 0)
+		}
+		defer s.Track()() // a stop waits for the changes under way
+		r.Body = http.MaxBytesReader(c.Response(), r.Body, maxForm)
+		if foreign(r) {
+			return foreignForm
+		}
+		var before, n int64
+		if _, err := fmt.Sscanf(r.PostFormValue("seen"), "%d-%d", &before, &n); err != nil || n < 1 || before < 1 {
+			return unconfirmed
+		}
+		return s.bulk(c, v, time.UnixMilli(before), n)
 	}
-	var before, n int64
-	if _, err := fmt.Sscanf(r.PostFormValue("seen"), "%d-%d", &before, &n); err != nil || n < 1 || before < 1 {
-		return refusal{http.StatusConflict, "The form does not name what was confirmed. Nothing is changed.", "/failures"}
-	}
-	return s.bulk(c, time.UnixMilli(before), n)
 }
 
-// bulk requeues the confirmed number of failures with the code of the address, until its time
+// bulk changes the confirmed number of the analyses that the address selects, until its time
 // is up or the server stops, even if the operator leaves the page during it. Without a number
 // it makes a dry run.
-func (s *Server) bulk(c echo.Context, before time.Time, confirmed int64) error {
+func (s *Server) bulk(c echo.Context, v verb, before time.Time, confirmed int64) error {
+	p := bulkPage{
+		frame: s.frame(c, v.Button+" all"), Verb: v, Filter: chosen(c), Action: c.Path(),
+		Done: confirmed > 0, Books: s.o.Books,
+	}
+	if c.Path() == failuresPath {
+		p.Filter = choice{State: analysislock.Failed, Code: p.Filter.Code}
+	}
+	p.Filter.After = ""
+	if !p.Filter.narrow() || c.Path() == failuresPath && p.Filter.Code == "" {
+		return noFilter
+	}
+	if err := p.Filter.check(); err != nil {
+		return err
+	}
+	p.Action += p.Filter.query()
+	p.Back = "/" + p.Filter.query()
+
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), bulkTimeout)
 	defer cancel()
 	defer context.AfterFunc(s.work, cancel)()
-	p := bulkPage{frame: s.frame(c, "Requeue failures"), Code: c.QueryParam("code"), Done: confirmed > 0, Books: s.o.Books}
-	b, err := s.o.Operator.RequeueFailed(ctx, p.Code, p.Who, before, int(min(cmp.Or(confirmed, maxBulk), maxBulk)), !p.Done)
-	if p.Done { // the next page reads the numbers again
-		s.reading <- struct{}{}
-		s.failures.ended, s.counts.ended = time.Time{}, time.Time{}
-		<-s.reading
+	limit := int(min(cmp.Or(confirmed, maxBulk), maxBulk))
+	b, err := s.o.Operator.ChangeAll(ctx, v.Name, p.Filter.at, p.Who, before, limit, !p.Done)
+	if p.Done {
+		s.forget()
 	}
 	if err != nil {
-		return refused(err, "/failures")
+		return refused(err, p.Back)
 	}
 	p.Bulk = b
 	if p.Left = p.Matched; p.Done {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,24 +16,41 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// failing returns a source with 1,234 failures with the code a&b, and 3 with another.
+// failed returns an analysis that failed ago.
+func failed(id string, ago time.Duration, code, message string) analysislock.Analysis {
+	d := at(analysis(id, "FAILED"), ago)
+	d.Error, d.ReadAt = &analysislock.Error{Code: code, Message: message}, storeNow()
+	return d.Analysis
+}
+
+// failing returns a source with 1,234 failures with the code a&b, 4 with another, 50 that are
+// cancelled, and 3 with none of these codes.
 func failing() *memorySource {
-	newest := at(analysis("newest", "FAILED"), 2*time.Minute)
-	newest.Error = &analysislock.Error{Code: "a&b", Message: "<b>the cause</b>"}
-	newest.ReadAt = storeNow()
+	const crash = "Traceback (most recent call last):\r\n  File \"x.py\"\n\traise E\nValueError: <b>the cause</b>\n"
 	source := newSource()
-	source.failed, source.failures = 1241, []console.Failure{{Code: "a", N: 4, Newest: newest.Analysis}, {Code: "a&b", N: 1234, Newest: newest.Analysis}}
+	source.failed = 1291
+	source.failures = []console.Failure{
+		{Code: "a", N: 4, Newest: []analysislock.Analysis{failed("plain", time.Hour, "a", "panic: x\n\nthe end\n")}},
+		{Code: "cancelled", N: 50, Newest: []analysislock.Analysis{failed("c", time.Hour, "cancelled", "cancelled by me")}},
+		{Code: "a&b", N: 1234, Newest: []analysislock.Analysis{
+			failed("other", time.Minute, "a&b", "\n another"), failed("newest", 2*time.Minute, "a&b", crash), failed("older", 3*time.Minute, "a&b", crash), failed("mute", time.Hour, "a&b", ""),
+		}},
+	}
 	return source
 }
 
-func TestTheFailuresAreGroupedByTheirCode(t *testing.T) {
+func TestTheFailuresAreGroupedByTheirCodeAndLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := failing()
 		server, _ := writable(t, source)
 		text := page(t, server, "/failures")
-		has(t, text, "<code>a&amp;b</code>", "1,234", `href="/analysis?id=newest"`, "&lt;b&gt;the cause&lt;/b&gt;", ">2 min ago</time>", `href="/?state=FAILED&amp;code=a%26b"`, `href="/failures/requeue?code=a%26b"`, "3 more are FAILED with none of these codes.")
-		if strings.Index(text, "a&amp;b") > strings.Index(text, ">4<") {
-			t.Errorf("the most frequent code is not the first in\n%s", text)
+		has(t, text, `<h2><code>a&amp;b</code> <b class="n">1,234</b></h2>`, `<h3>ValueError: &lt;b&gt;the cause&lt;/b&gt; <b class="n">2</b></h3>`, `<h3>another <b class="n">1</b></h3>`, "<h3>no message",
+			`href="/analysis?id=newest"`, ">2 min ago</time>", "These are the messages of the last 4.", `href="/?state=FAILED&amp;code=a%26b"`, `href="/failures/requeue?code=a%26b"`,
+			"<h3>panic: x ", "<div>panic: x\n\nthe end</div>", "Cancelled by operators", "3 more are FAILED with none of these codes.")
+		hasNot(t, text, `\n`, `\r`, `\t`, "id=older")
+		order := regexp.MustCompile(`data-code="([^"]*)"|<h3>(\w+)`).FindAllString(text, -1)
+		if got, want := strings.Join(order, " "), `data-code="a&amp;b" <h3>ValueError <h3>another <h3>no data-code="a" <h3>panic data-code="cancelled" <h3>cancelled`; got != want {
+			t.Errorf("the order is %s, want %s", got, want)
 		}
 		hasNot(t, text, "console.js") // nothing is read until the operator asks
 		hasNot(t, page(t, open(t, source, console.Options{}), "/failures"), "/failures/requeue")
@@ -43,13 +61,17 @@ func TestTheFailuresAreGroupedByTheirCode(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if n := source.calls("Failures"); n != 2+2 {
-			t.Errorf("read %d times, want every 15 s", n)
+			t.Errorf("read %d times, want every 16 s", n)
 		}
-		source.unavailable = true
-		time.Sleep(time.Hour)
-		text = page(t, shared, "/failures")
-		has(t, text, "The failures are not known now. Firestore does not answer.")
-		hasNot(t, text, "1,234")
+		many := &source.failures[0]
+		for i := range 12 {
+			many.Newest = append(many.Newest, failed(fmt.Sprint("m", i), time.Hour, "a", fmt.Sprint("line ", i)))
+		}
+		time.Sleep(time.Minute)
+		has(t, page(t, shared, "/failures"), "5 more messages are not shown.")
+		fresh := open(t, source, console.Options{})
+		source.change(func() { source.unavailable = true })
+		has(t, page(t, fresh, "/failures"), "Firestore does not answer. Nothing is known yet.")
 	})
 }
 
@@ -73,17 +95,24 @@ func TestARequeueOfFailuresIsConfirmedWithItsNumberAndContinued(t *testing.T) {
 	has(t, w.Body.String(), "30 requeued, 0 skipped, 0 failed, 0 left.")
 	hasNot(t, w.Body.String(), "confirm-submit")
 	at := before.UnixMilli()
-	h.want(t, fmt.Sprint("requeue up to 5000 of a&b before ", at, " by operator-1"), fmt.Sprint("requeue up to 5000 of a&b before ", at, " by operator-1"))
+	h.want(t, fmt.Sprint("requeue up to 5000 of FAILED a&b before ", at, " by operator-1"), fmt.Sprint("requeue up to 5000 of FAILED a&b before ", at, " by operator-1"))
 	// No more than was confirmed.
 	h.bulk.Before = before
 	post(t, server, path, url.Values{"seen": {fmt.Sprint(at, "-7")}})
-	h.want(t, h.did[0], h.did[1], fmt.Sprint("requeue up to 7 of a&b before ", at, " by operator-1"))
+	h.want(t, h.did[0], h.did[1], fmt.Sprint("requeue up to 7 of FAILED a&b before ", at, " by operator-1"))
 }
 
 func TestTheFailuresAreReadAgainAfterARequeue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := failing()
+		source.put(analysis("x", "QUEUED"))
 		server := open(t, source, console.Options{Operator: &recorder{}})
+		page(t, server, "/")
+		confirmed(t, server, "cancel", "x")
+		page(t, server, "/")
+		if n := source.calls("Page"); n != 2 {
+			t.Errorf("after a change the list was read %d times, want again", n)
+		}
 		has(t, page(t, server, "/failures"), "1,234")
 		source.change(func() { source.failures, source.failed = source.failures[:1], 7 })
 		page(t, server, "/failures/requeue?code=a%26b") // a dry run
@@ -93,6 +122,59 @@ func TestTheFailuresAreReadAgainAfterARequeue(t *testing.T) {
 		has(t, text, "3 more are FAILED with none of these codes.")
 		hasNot(t, text, "1,234")
 	})
+}
+
+func TestAllThatAFilterSelectsAreChangedAfterADryRun(t *testing.T) {
+	server, h := writable(t, newSource(analysis("a", "QUEUED"), at(analysis("b", "FAILED"), 2*time.Hour)))
+	for query, want := range map[string]bool{"": false, "q=a": false, "state=QUEUED": true, "state=READY": false, "since=1h": true, "older=1h": true, "since=1h&q=a": false} {
+		text := page(t, server, "/?"+query)
+		if query = strings.ReplaceAll(query, "&", "&amp;"); want {
+			has(t, text, `href="/all/requeue?`+query+`"`, `href="/all/cancel?`+query+`"`)
+		} else {
+			hasNot(t, text, "/all/")
+		}
+	}
+	hasNot(t, page(t, open(t, newSource(analysis("a", "QUEUED")), console.Options{}), "/?state=QUEUED"), "/all/")
+
+	before := storeNow()
+	h.bulk = console.Bulk{Before: before, Matched: 30, Changed: 20, Skipped: 9, Failed: 1}
+	filter := console.Filter{Status: "QUEUED", Code: "c", Since: before.Add(-2 * time.Hour), Before: before.Add(-time.Hour)}
+	const query = "?code=c&older=1h&since=2h&state=QUEUED"
+	for verb, past := range map[string]string{"requeue": "requeued", "cancel": "cancelled"} {
+		path := "/all/" + verb + query
+		h.did = nil
+		text := page(t, server, path+"&after=x")
+		has(t, text, `id="matched">30<`, `id="would">20<`, `id="skipped">9<`, `id="would-fail">1<`, `>2h<`, `>1h<`, "Would be "+past, "operator-1", `action="/all/`+verb+`?code=c&amp;older=1h&amp;since=2h&amp;state=QUEUED"`)
+		if h.want(t); h.filter != filter {
+			t.Errorf("the dry run has %+v, want %+v", h.filter, filter)
+		}
+		w := post(t, server, path, hidden(t, text))
+		has(t, w.Body.String(), "20 "+past+", 9 skipped, 1 failed, 0 left.")
+		h.want(t, fmt.Sprint(verb, " up to 30 of QUEUED c before ", before.UnixMilli(), " by operator-1"))
+		filter.Since, filter.Before = filter.Since.Truncate(time.Millisecond), filter.Before.Truncate(time.Millisecond)
+		if got := h.filter; !got.Since.Equal(filter.Since) || !got.Before.Equal(filter.Before) {
+			t.Errorf("the change has %+v, want %+v, as the dry run", got, filter)
+		}
+		filter.Since, filter.Before = before.Add(-2*time.Hour), before.Add(-time.Hour)
+	}
+	if w := ask(t, server, http.MethodGet, "/all/unlock?state=QUEUED", ""); w.Code != http.StatusNotFound {
+		t.Errorf("all are unlocked: %d", w.Code)
+	}
+	page(t, server, "/failures/requeue?code=c&state=READY&since=1h&q=x")
+	if want := (console.Filter{Status: "FAILED", Code: "c"}); h.filter != want {
+		t.Errorf("a requeue of failures takes %+v, want %+v", h.filter, want)
+	}
+	h.did = nil
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		for _, path := range []string{
+			"/failures/requeue", "/failures/requeue?code=", "/failures/requeue?code=%ff", "/failures/requeue?since=1h", "/all/requeue", "/all/cancel?q=a", "/all/cancel?state=QUEUED&q=a", "/all/cancel?since=tomorrow", "/all/requeue?after=x",
+		} {
+			if w := ask(t, server, method, path, "seen=7-7", "Sec-Fetch-Site", "same-origin"); w.Code != http.StatusBadRequest {
+				t.Errorf("%s %s: %d %s", method, path, w.Code, w.Body)
+			}
+		}
+	}
+	h.want(t)
 }
 
 func TestOnlyAConfirmedFormRequeuesFailures(t *testing.T) {

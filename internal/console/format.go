@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"taskguard/internal/printable"
 )
 
 // shorten cuts the middle out of a text of more than 64 runes: ids often differ at
@@ -28,6 +30,31 @@ func span(d time.Duration) string {
 		return fmt.Sprintf("%d h %02d min", s/3600, s/60%60)
 	}
 	return fmt.Sprintf("%d d %d h", s/86400, s/3600%24)
+}
+
+// took formats how long something took: as span, and below a second in milliseconds.
+func took(d time.Duration) string {
+	if d < time.Second {
+		return fmt.Sprintf("%d ms", max(d, 0).Milliseconds())
+	}
+	return span(d)
+}
+
+// message makes a message of several lines legible.
+func message(text string) string {
+	text = strings.NewReplacer("\r\n", "\n", "\t", "    ").Replace(text)
+	return printable.Lines(strings.TrimRight(text, "\n "))
+}
+
+// headline returns the line of a message that says what it is about: the first one. Where that
+// is the beginning of Python's traceback, the last line replaces it.
+func headline(text string) string {
+	lines := strings.Split(strings.TrimSpace(message(text)), "\n")
+	head, traceback := strings.CutSuffix(lines[0], "Traceback (most recent call last):")
+	if traceback {
+		head += lines[len(lines)-1]
+	}
+	return head
 }
 
 // number formats n with a comma between thousands.

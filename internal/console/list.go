@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,6 +27,15 @@ type choice struct {
 	After        string // the Next of the page before; empty: the first page
 }
 
+// chosen returns the choice of a request.
+func chosen(c echo.Context) choice {
+	q := c.QueryParam
+	return choice{q("state"), q("code"), q("since"), q("older"), q("q"), q("after")}
+}
+
+// narrow reports whether c selects by more than an id, so that a change of all is offered.
+func (c choice) narrow() bool { return c.Search == "" && c.State+c.Code+c.Since+c.Older != "" }
+
 // query returns c as part of an address.
 func (c choice) query() string {
 	v := url.Values{}
@@ -38,14 +47,25 @@ func (c choice) query() string {
 	return "?" + v.Encode()
 }
 
-// unreadable returns a sentence about a time of c that cannot be read; empty: there is none.
-func (c choice) unreadable() string {
+// maxValue bounds a value of an address, in bytes, as Firestore bounds an id.
+const maxValue = 1500
+
+// check returns a refusal of values that no analysis has.
+func (c choice) check() error {
 	for _, text := range []string{c.Since, c.Older} {
 		if _, err := ParseTime(text); err != nil && text != "" {
-			return "“" + shorten(printable.Line(text)) + "” is no time: want 90m or 2026-01-31T12:00:00Z."
+			r := badValue
+			r.message = "“" + shorten(printable.Line(text)) + "” is no time: " + err.Error() + "."
+			return r
 		}
 	}
-	return ""
+	switch {
+	case c.Search != "" && analysislock.CheckID(c.Search) != nil:
+		return invalidID
+	case len(c.State) > maxValue || len(c.Code) > maxValue:
+		return badValue
+	}
+	return nil
 }
 
 // at returns the Filter of c at now. A time that cannot be read is ignored.
@@ -65,19 +85,23 @@ func ParseTime(text string) (at func(now time.Time) time.Time, err error) {
 	if fixed, ok := iso8601.Parse(text); ok {
 		return func(time.Time) time.Time { return fixed }, nil
 	}
-	ago, err := time.ParseDuration(text)
-	if err != nil || ago < 0 {
-		return nil, errors.New("want a duration such as 90m, or a time such as 2026-01-31T12:00:00Z")
+	days, rest := "0", text
+	if before, after, found := strings.Cut(text, "d"); found {
+		days, rest = before, cmp.Or(after, "0")
+	}
+	n, err := strconv.ParseUint(days, 10, 16)
+	ago, restErr := time.ParseDuration(rest)
+	if ago += time.Duration(n) * 24 * time.Hour; err != nil || restErr != nil || ago < 0 {
+		return nil, errors.New("want a duration such as 90m or 2d, or a time such as 2026-01-31T12:00:00Z")
 	}
 	return func(now time.Time) time.Time { return now.Add(-ago) }, nil
 }
 
-// matches reports whether f selects a.
+// matches reports whether f, which has no Prefix, selects a, which is unfinished.
 func (f Filter) matches(a *analysislock.Analysis) bool {
 	has := func(e *analysislock.Error) bool { return e != nil && e.Code == f.Code }
-	return f.Prefix != "" && strings.HasPrefix(a.ID, f.Prefix) || f.Prefix == "" &&
-		(f.Status == "" || f.Status == a.Status) &&
-		(f.Code == "" || has(a.Error) || f.Status != analysislock.Failed && has(a.LastError)) &&
+	return (f.Status == "" || f.Status == a.Status) &&
+		(f.Code == "" || has(a.Error) || has(a.LastError)) &&
 		!a.UpdatedAt.Before(f.Since) && (f.Before.IsZero() || a.UpdatedAt.Before(f.Before))
 }
 
@@ -86,12 +110,12 @@ type listPage struct {
 	frame
 	choice
 	Filtered bool // choice selects not all
+	Bulk     bool // all that choice selects may be changed
 	Rows     []row
-	Missing  string // a sentence: why the list is incomplete
-	Oldest   *row   // the unfinished analysis that was created first
+	Oldest   *row // the unfinished analysis that was created first
 	All      pill
 	States   []pill
-	Newer    string // the query of the first page, if this is another
+	First    string // the query of the first page
 	Next     string // the query of the next page
 }
 
@@ -105,190 +129,115 @@ type pill struct {
 
 // list handles GET /.
 func (s *Server) list(c echo.Context) error {
-	ch := choice{c.QueryParam("state"), c.QueryParam("code"), c.QueryParam("since"), c.QueryParam("older"), c.QueryParam("q"), c.QueryParam("after")}
-	p := listPage{frame: s.frame(c, "Analyses"), choice: ch}
-	ch.After = ""
-	if p.Filtered = ch != (choice{}); p.After != "" {
-		p.Newer = ch.query()
+	ch := chosen(c)
+	if err := ch.check(); err != nil {
+		return err
 	}
-	p.Poll = "/" + p.query()
-	s.listed(c.Request().Context(), &p)
+	p := listPage{frame: s.frame(c, "Analyses"), choice: ch}
+	p.Poll = "/" + ch.query()
+	ch.After = ""
+	p.Filtered, p.Bulk = ch != (choice{}), s.o.Operator != nil && ch.narrow()
+	p.First = ch.query()
+	s.listed(&p)
 	return s.render(c, http.StatusOK, "list", p)
 }
 
-// listed fills p with what was read last. Other pages wait for it, and share what it reads.
-func (s *Server) listed(ctx context.Context, p *listPage) {
-	s.reading <- struct{}{}
-	defer func() { <-s.reading }()
-	page := s.refresh(ctx, p.choice)
-	p.count(s.counts.value, s.counts.fresh())
-	if s.changes.asked.IsZero() { // the store's time is unknown
-		p.Live = live{Status: "unavailable", Problem: problem(s.changes.err) + ". Nothing is known yet."}
-		return
-	}
-	now := s.changes.value.At
-	if !s.changes.fresh() { // judged as of the last read: a holder may have renewed its lock since
-		p.Live = liveAt(now)
-		p.Live.Status, p.Live.Problem = "unavailable", problem(s.changes.err)+". What is shown is as of "+p.Live.At+"."
-	} else {
-		// The estimate is late by the time of the answer: a lock may be shown as held
-		// for that much too long, never as stale too soon.
-		now = now.Add(time.Since(s.changes.value.Asked))
-		p.Live = liveAt(now)
-		switch {
-		case !page.fresh():
-			p.Missing = "The list is not known now. " + problem(page.err) + "."
-		case !s.active.fresh():
-			p.Missing = "Which others run, wait or are stuck is not known now. " + problem(s.active.err) + "."
+// view is what a page shows of the analyses, as it was read at once.
+type view struct {
+	active Listing // not with a Search
+	page   Listing
+}
+
+// totals has what all pages show of all analyses.
+type totals struct {
+	counts Counts
+	oldest []analysislock.Analysis // the unfinished one that was created first, if there is one
+}
+
+// readView reads the view of ch.
+func (s *Server) readView(ctx context.Context, ch choice) (v view, err error) {
+	if ch.Search == "" {
+		if v.active, err = s.source.Active(ctx, s.o.Limit); err != nil {
+			return v, err
 		}
 	}
-	if wrong := p.unreadable(); wrong != "" {
-		p.Missing = wrong
-		return
+	v.page, err = s.source.Page(ctx, ch.at(v.active.At), ch.After, s.o.Limit)
+	return v, err
+}
+
+// totals returns the numbers of all states, and the oldest analysis unless it cannot be read.
+func (s *Server) totals() (all totals, known bool) {
+	r := s.shared("totals", 2*s.o.Every, func(ctx context.Context) (any, error) {
+		counts, err := s.source.Count(ctx, kinds)
+		if err != nil {
+			return nil, err
+		}
+		oldest, _ := s.source.Oldest(ctx)
+		return totals{counts, oldest}, nil
+	})
+	all, _ = r.value.(totals)
+	return all, r.fresh()
+}
+
+// listed fills p with what was read last, or is read now.
+func (s *Server) listed(p *listPage) {
+	r := s.shared(p.query(), s.o.Every, func(ctx context.Context) (any, error) { return s.readView(ctx, p.choice) })
+	v, _ := r.value.(view)
+	all, known := s.totals()
+	p.count(all.counts, known)
+
+	var now time.Time
+	p.Live, now = r.age(v.page.At)
+	newRow := func(a *analysislock.Analysis) row { return s.newRow(a, now) }
+	p.arrange(&v, newRow)
+	if p.After == "" && p.Search == "" && known && len(all.oldest) > 0 {
+		p.Oldest = new(newRow(&all.oldest[0]))
 	}
-	p.arrange(&page.value, &s.active.value, s.recent, func(a *analysislock.Analysis) row { return s.newRow(a, now) })
-	if p.After == "" && s.oldest.fresh() && len(s.oldest.value) > 0 {
-		r := s.newRow(&s.oldest.value[0], now)
-		p.Oldest = &r
-	}
-	if page.value.Next != "" {
+	if v.page.Next != "" {
 		next := p.choice
-		next.After = page.value.Next
+		next.After = v.page.Next
 		p.Next = next.query()
 	}
 }
 
-// arrange makes the rows. On the first page are all analyses of active: first those that run,
-// then those that wait, then those that are stuck, then the others as page has them. Other pages have none of those. The
-// recent ones were read after page or active, and replace their analyses.
-func (p *listPage) arrange(page, active *Listing, recent map[string]analysislock.Analysis, newRow func(*analysislock.Analysis) row) {
-	latest := func(of *Listing) (rows []row) {
-		for i := range of.All {
-			a := of.All[i]
-			if r, found := recent[a.ID]; found && r.ReadAt.After(a.ReadAt) {
-				a = r
-			}
-			rows = append(rows, newRow(&a))
-		}
-		return rows
-	}
-	all := append(latest(active), latest(page)...)
-	top, shown := len(active.All), map[string]bool{}
-	if p.Search != "" {
-		all, top = latest(page), 0
-	} else if p.After == "" {
-		newer := slices.SortedFunc(maps.Values(recent), func(a, b analysislock.Analysis) int { return b.UpdatedAt.Compare(a.UpdatedAt) })
-		newer = slices.DeleteFunc(newer, func(a analysislock.Analysis) bool { return !a.ReadAt.After(page.At) })
-		all = slices.Insert(all, top, latest(&Listing{All: newer})...)
-	}
-	for i := range all {
-		r := &all[i]
+// arrange makes the rows. On the first page are all of v.active that the choice selects: first
+// those that run, then those that wait, then those that are stuck, then the others as v.page
+// has them. Other pages have none of those.
+func (p *listPage) arrange(v *view, newRow func(*analysislock.Analysis) row) {
+	shown := map[string]bool{}
+	for i := range v.active.All {
+		r := newRow(&v.active.All[i])
 		f := p.at(r.now)
-		if i < top && (r.Group == "" || !f.matches(&r.Analysis)) || shown[r.ID] {
+		if r.Group == "" || shown[r.ID] || !f.matches(&r.Analysis) {
 			continue
 		}
-		if shown[r.ID] = true; f.matches(&r.Analysis) && (i >= top || p.After == "") {
-			p.Rows = append(p.Rows, *r)
+		if shown[r.ID] = true; p.After == "" {
+			p.Rows = append(p.Rows, r)
 		}
 	}
-	if p.Search != "" || p.After != "" {
-		return
+	for i := range v.page.All {
+		if a := &v.page.All[i]; !shown[a.ID] {
+			p.Rows = append(p.Rows, newRow(a))
+		}
 	}
+	if p.Search == "" && p.After == "" {
+		p.group()
+	}
+}
+
+// group sorts the rows of the first page by their groups.
+func (p *listPage) group() {
 	order := []string{running, waiting, stuck, ""}
 	slices.SortStableFunc(p.Rows, func(a, b row) int {
-		order := cmp.Compare(slices.Index(order, a.Group), slices.Index(order, b.Group))
-		if order != 0 || a.Group == "" {
-			return order
+		if a.Group == "" && b.Group == "" {
+			return 0
 		}
-		switch a.Group {
-		case waiting:
-			return cmp.Or(a.NextAttemptAt.Compare(b.NextAttemptAt), cmp.Compare(a.ID, b.ID))
-		case stuck:
-			return cmp.Or(a.UpdatedAt.Compare(b.UpdatedAt), cmp.Compare(a.ID, b.ID))
-		}
-		return cmp.Or(a.Began().Compare(b.Began()), cmp.Compare(a.ID, b.ID))
+		groups := cmp.Compare(slices.Index(order, a.Group), slices.Index(order, b.Group))
+		return cmp.Or(groups, a.first().Compare(b.first()), cmp.Compare(a.ID, b.ID))
 	})
 	for i := range p.Rows {
 		p.Rows[i].First = p.Rows[0].Group != "" && (i == 0 || p.Rows[i].Group != p.Rows[i-1].Group)
 	}
-}
-
-// reading is a value that all open pages share, and the result of the last attempt to read
-// it.
-type reading[T any] struct {
-	every time.Duration // the shortest time between two attempts
-	value T
-	asked time.Time // local time of the request for value; zero: it was never read
-	ended time.Time // local time at which the last attempt ended
-	err   error     // of the last attempt
-}
-
-// refresh reads the value if its last attempt was long enough ago. After an error that is soon.
-func (r *reading[T]) refresh(s *Server, what string, read func() (T, error)) {
-	if since := time.Since(r.ended); since < s.o.Every || since < r.every && r.err == nil {
-		return
-	}
-	asked := time.Now()
-	value, err := read()
-	if err == nil {
-		r.value, r.asked = value, asked
-	} else if r.err == nil {
-		s.o.Log.Warn("console cannot read Firestore", "what", what, "error", err)
-	}
-	r.err, r.ended = err, time.Now()
-}
-
-// fresh reports whether the value is current. It still is after one failed attempt.
-func (r *reading[T]) fresh() bool { return time.Since(r.asked) < 2*r.every+5*time.Second }
-
-const (
-	maxRead  = 5 * time.Second // the time limit of the shared reads of one page
-	maxPages = 32              // are kept; then all are read again
-	overlap  = 2 * time.Second // between two reads of the changes: a commit lands after the time that it writes
-)
-
-// refresh reads what is due of a page and of what all pages share. The changes are all analyses
-// that were updated since the last read of them: the rest is read again only from time to time.
-func (s *Server) refresh(ctx context.Context, ch choice) *reading[Listing] {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxRead)
-	defer cancel()
-	page := s.pages[ch]
-	if page == nil {
-		if len(s.pages) == maxPages {
-			clear(s.pages)
-		}
-		page = &reading[Listing]{every: 10 * s.o.Every}
-		s.pages[ch] = page
-	}
-	s.active.refresh(s, "the active analyses", func() (Listing, error) { return s.source.Active(ctx, s.o.Limit) })
-	now := s.active.value.At.Add(time.Since(s.active.value.Asked))
-	page.refresh(s, "the analyses", func() (Listing, error) { return s.source.Page(ctx, ch.at(now), ch.After, s.o.Limit) })
-	s.changes.refresh(s, "the changes", func() (Listing, error) { return s.changed(ctx, page) })
-	s.counts.refresh(s, "the numbers of analyses", func() (Counts, error) { return s.source.Count(ctx, kinds) })
-	s.oldest.refresh(s, "the oldest unfinished analysis", func() ([]analysislock.Analysis, error) { return s.source.Oldest(ctx) })
-	return page
-}
-
-// changed reads the changes, and keeps them until all pages were read again.
-func (s *Server) changed(ctx context.Context, page *reading[Listing]) (Listing, error) {
-	since := s.changes.value.At
-	for _, at := range []time.Time{s.active.value.At, page.value.At} {
-		if since.Before(at.Add(-time.Minute)) {
-			since = at
-		}
-	}
-	if since.IsZero() { // nothing was ever read
-		return Listing{}, cmp.Or(page.err, s.active.err)
-	}
-	l, err := s.source.Page(ctx, Filter{Since: since.Add(-overlap)}, "", s.o.Limit)
-	if err != nil {
-		return l, err
-	}
-	maps.DeleteFunc(s.recent, func(_ string, a analysislock.Analysis) bool { return a.ReadAt.Before(l.At.Add(-30 * s.o.Every)) })
-	for i := range l.All {
-		s.recent[l.All[i].ID] = l.All[i]
-	}
-	return l, nil
 }
 
 // count makes the pills.

@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"context"
 	"fmt"
 	"html"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"taskguard/internal/console"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
 
@@ -35,8 +37,8 @@ func TestALaterPageShowsTheChanges(t *testing.T) {
 		source.put(at(analysis("a", "FAILED"), 0))
 		source.put(at(analysis("c", "QUEUED"), 0))
 		source.change(func() { delete(source.all, "b") })
-		has(t, rowOf(t, polled(t, server, 1), "a"), ">FAILED<")
-		text := polled(t, server, 7)
+		text := polled(t, server, 2)
+		has(t, rowOf(t, text, "a"), ">FAILED<")
 		if got := strings.Join(ids(text), " "); got != "a c" {
 			t.Errorf("listed are %s, want a c", got)
 		}
@@ -51,8 +53,11 @@ func TestALaterPageShowsTheChanges(t *testing.T) {
 // No write marks the expiry of a lock.
 func TestALockThatExpiresIsShownAsStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server := open(t, newSource(heldBy("a", "w/1", 1, 5*time.Second)), console.Options{})
-		for _, want := range []string{"held", "held", "stale"} { // after 0, 4 and 8 s
+		slow := newSource(heldBy("a", "w/1", 1, 5*time.Second))
+		slow.delay = 3 * time.Second
+		has(t, page(t, open(t, slow, console.Options{}), "/"), `data-lock="held"`) // the answer took 3 s, and may be as old
+		server := open(t, newSource(heldBy("a", "w/1", 1, 3*time.Second)), console.Options{})
+		for _, want := range []string{"held", "stale"} { // after 0 and 4 s, before it is read again
 			for _, target := range []string{"/", "/analysis?id=a"} {
 				has(t, page(t, server, target), `data-lock="`+want+`"`)
 			}
@@ -69,17 +74,18 @@ func TestAllPagesShareTheReadsAndNothingIsReadWithoutAPage(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			got := ""
-			for _, method := range []string{"Changes", "Page", "Active", "Count", "Oldest"} {
+			for _, method := range []string{"Page", "Active", "Count", "Oldest"} {
 				got += fmt.Sprint(method, " ", source.calls(method), " ")
 			}
 			if got != calls {
 				t.Errorf("%s: %s, want %s", what, got, calls)
 			}
 		}
-		want("at first", "Changes 0 Page 0 Active 0 Count 0 Oldest 0 ")
+		want("at first", "Page 0 Active 0 Count 0 Oldest 0 ")
 		var pages sync.WaitGroup
-		for range 20 {
+		for i := range 20 {
 			pages.Go(func() {
+				time.Sleep(time.Duration(i) * time.Second / 5) // they do not ask at the same time
 				for range 15 {
 					w := httptest.NewRecorder()
 					r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/", http.NoBody)
@@ -92,7 +98,7 @@ func TestAllPagesShareTheReadsAndNothingIsReadWithoutAPage(t *testing.T) {
 			})
 		}
 		pages.Wait()
-		const minute = "Changes 15 Page 2 Active 4 Count 4 Oldest 4 "
+		const minute = "Page 8 Active 16 Count 4 Oldest 4 " // Active of this source counts twice
 		want("after a minute of twenty pages", minute)
 		time.Sleep(time.Hour)
 		want("after an hour without a page", minute)
@@ -109,18 +115,19 @@ func TestALockStaysAsLastReadWhileTheStoreDoesNotAnswer(t *testing.T) {
 		has(t, text, `id="filter-all"`, `id="empty" hidden`, "Firestore does not answer. Nothing is known yet.", `data-live="unavailable"`)
 		hasNot(t, text, `data-id="a"`, "<b>")
 		source.change(func() { source.unavailable = false })
-		polled(t, server, 4)
+		hasNot(t, polled(t, server, 4), "unavailable")
 		known := storeNow().UTC().Format("15:04:05 UTC")
 		source.change(func() { source.unavailable = true })
-		words := "Firestore does not answer. What is shown is as of " + known + "."
-		hasNot(t, polled(t, server, 1), words) // one attempt may fail
+		words := "Firestore does not answer. What is shown is as of " + known
 		text = polled(t, server, 2)
-		has(t, text, words, `data-live="unavailable"`)
-		for range 5 {
+		has(t, text, words+".", `data-live="unavailable"`)
+		for minutes := range 5 {
 			time.Sleep(time.Minute)
-			text = page(t, server, "/?q=old")
-			has(t, rowOf(t, page(t, server, "/"), "a"), `data-lock="held"`)
-			has(t, text, words, "All</a>") // the numbers are unknown too
+			has(t, page(t, server, "/?q=old"), "Firestore does not answer. Nothing is known yet.")
+			text = page(t, server, "/")
+			has(t, rowOf(t, text, "a"), `data-lock="held"`)
+			has(t, text, fmt.Sprint(words, ", ", minutes+1, " min ago."), "All</a>") // the numbers are unknown too
+			hasNot(t, text, `id="oldest"`)
 		}
 		if n := source.calls("Get"); n > 0 {
 			t.Errorf("read %d single analyses from a store that does not answer", n)
@@ -129,9 +136,64 @@ func TestALockStaysAsLastReadWhileTheStoreDoesNotAnswer(t *testing.T) {
 			t.Errorf("one analysis: %d %s", w.Code, w.Body)
 		}
 		source.change(func() { source.unavailable = false; source.all["b"] = analysis("b", "READY") })
-		text = polled(t, server, 1)
+		text = polled(t, server, 3)
 		has(t, text, `data-live="static"`, "READY")
 		has(t, rowOf(t, text, "a"), `data-lock="stale"`)
+	})
+}
+
+// It neither answers nor refuses.
+func TestInAnOutageAPageIsAnsweredFromMemoryAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := failing()
+		source.put(analysis("a", "QUEUED"))
+		work, stop := context.WithCancel(t.Context())
+		server := console.NewServer(work, source, console.Options{})
+		for _, target := range []string{"/", "/failures"} {
+			page(t, server, target)
+		}
+		source.change(func() { source.delay = time.Hour })
+		time.Sleep(time.Minute)
+		for i := range 30 {
+			limit := 2 * time.Second // of the first pages, which find out
+			if i > 4 {
+				limit = 0
+			}
+			for target, want := range map[string]string{"/": `data-id="a"`, "/failures": "1,234"} {
+				began := time.Now()
+				text := page(t, server, target)
+				has(t, text, want, "Firestore does not answer. What is shown is as of ")
+				if took := time.Since(began); took > limit {
+					t.Errorf("%s took %s", target, took)
+				}
+			}
+			time.Sleep(4 * time.Second)
+		}
+		began := time.Now()
+		// Another page, of which nothing is known, holds up no page.
+		var pages sync.WaitGroup
+		for _, target := range []string{"/?code=x", "/?code=x", "/?state=READY", "/?q=b", "/analysis?id=a"} {
+			pages.Go(func() { ask(t, server, http.MethodGet, target, "") })
+		}
+		page(t, server, "/")
+		if took := time.Since(began); took > 0 {
+			t.Errorf("beside others, a page took %s", took)
+		}
+		pages.Wait()
+		if took := time.Since(began); took != 5*time.Second {
+			t.Errorf("all took %s", took)
+		}
+		// After a long time the error says nothing about the present.
+		time.Sleep(10 * time.Minute)
+		source.change(func() { source.delay = 500 * time.Millisecond })
+		hasNot(t, page(t, server, "/")+page(t, server, "/failures"), "does not answer")
+		source.change(func() { source.delay = time.Hour })
+		time.Sleep(time.Minute)
+		page(t, server, "/")
+		stop()
+		if began, left := time.Now(), server.Drain(t.Context()); left > 0 || time.Since(began) > 0 {
+			t.Errorf("a stop took %s, %d are left", time.Since(began), left)
+		}
 	})
 }
 
@@ -166,21 +228,25 @@ func waits(id string, left time.Duration) console.Detail {
 func TestTheFirstPageHasFirstThoseThatRunWaitOrAreStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		late, early := heldBy("late", "w/1", 1, time.Hour), heldBy("early", "w/1", 1, time.Hour)
+		late.NextAttemptAt = storeNow().Add(2 * time.Hour) // as a worker in another language may leave it
 		late.StartedAt, early.StartedAt = storeNow().Add(-time.Minute), storeNow().Add(-3*time.Minute)
+		late.History = []analysislock.Attempt{{Token: 0, StartedAt: storeNow().Add(-time.Hour)}} // of a run before this one
 		early.History = []analysislock.Attempt{{Token: 1, StartedAt: storeNow().Add(-2 * time.Minute)}}
 		done := at(analysis("done", "READY"), time.Second)
-		done.Lock.Finished, done.StartedAt = true, done.UpdatedAt.Add(-90*time.Second)
-		source := newSource(at(late, time.Hour), at(early, 2*time.Hour), at(waits("soon", 3*time.Minute+time.Second/2), 3*time.Hour), at(waits("later", time.Hour), time.Minute), done, at(waits("past", -time.Hour), time.Hour), at(analysis("lost", "QUEUED"), 4*time.Hour))
-		server := open(t, source, console.Options{Limit: 2, TTL: 10 * time.Minute})
+		done.Lock.Finished, done.StartedAt = true, done.UpdatedAt.Add(-time.Second)
+		source := newSource(at(late, time.Hour), at(early, 2*time.Hour), at(waits("soon", 3*time.Minute+time.Second/2), 3*time.Hour), at(waits("later", time.Hour), time.Minute), done, at(waits("past", -time.Hour), time.Hour), at(waits("due", -30*time.Second), time.Hour), at(analysis("fresh", "QUEUED"), 90*time.Second), at(analysis("left", "PROCESSING"), 30*time.Minute),
+			at(waits("recent", -5*time.Minute), time.Hour), at(analysis("foreign", "ARCHIVED"), 5*time.Hour), at(analysis("lost", "QUEUED"), 4*time.Hour))
+		server := open(t, source, console.Options{Limit: 6, TTL: 10 * time.Minute})
 		text := page(t, server, "/")
-		if got, want := strings.Join(ids(text), " "), "early late soon later lost past done"; got != want {
+		if got, want := strings.Join(ids(text), " "), "early late due soon later lost past left done fresh"; got != want {
 			t.Errorf("listed are %s, want %s", got, want)
 		}
 		has(t, text, `id="group-running"`, `id="group-waiting"`, `id="group-stuck"`, `id="group-"`)
 		has(t, rowOf(t, text, "early"), ">2 min</span>", "held")
 		has(t, rowOf(t, text, "soon"), ">3 min 00 s</span>", "next attempt in", "flaky")
+		has(t, rowOf(t, text, "fresh"), "waiting in the queue")
 		has(t, rowOf(t, text, "lost"), "stuck", `data-overdue="true"`)
-		has(t, rowOf(t, text, "done"), "1 min 30 s")
+		has(t, rowOf(t, text, "done"), `duration">1 s<`)
 		has(t, text, `id="oldest"`, `created <span data-since`)
 		// The other pages have the rest, each once.
 		seen := ids(text)
@@ -194,45 +260,34 @@ func TestTheFirstPageHasFirstThoseThatRunWaitOrAreStuck(t *testing.T) {
 			hasNot(t, text, `class="group"`, `id="oldest"`)
 			seen = append(seen, ids(text)...)
 		}
-		if slices.Sort(seen); strings.Join(seen, " ") != "done early late later lost past soon" {
+		if slices.Sort(seen); strings.Join(seen, " ") != "done due early foreign fresh late later left lost past recent soon" {
 			t.Errorf("the pages have %s", seen)
 		}
-		source.change(func() { source.activeErr = errOdd })
-		time.Sleep(3 * time.Minute)
-		has(t, page(t, server, "/"), "Which others run, wait or are stuck is not known now. Firestore does not answer.")
 	})
 }
 
-// The analyses are read again only every half minute.
-func TestAChangeIsShownAtOnceWhereItBelongs(t *testing.T) {
+func TestAPageNamesWhatFirestoreRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := newSource(at(analysis("a", "QUEUED"), time.Minute), at(analysis("b", "QUEUED"), time.Hour))
+		source := newSource(analysis("a", "QUEUED"))
 		server := open(t, source, console.Options{})
-		show := func(want ...string) {
-			t.Helper()
-			for i, query := range []string{"", "?state=QUEUED", "?state=READY"} {
-				if got := strings.Join(ids(page(t, server, "/"+query)), " "); got != want[i] {
-					t.Errorf("%q: listed are %q, want %q", query, got, want[i])
-				}
-			}
-		}
-		show("a b", "a b", "")
-		for _, step := range []struct {
-			put  console.Detail
-			want []string
+		no := &console.Refusal{Text: "no index", Err: errOdd}
+		for _, tc := range []struct {
+			active, page error
+			want         string
 		}{
-			{at(heldBy("b", "w/1", 1, time.Hour), 0), []string{"b a", "a", ""}},
-			{at(waits("b", time.Hour), -4*time.Second), []string{"b a", "b a", ""}},
-			{at(analysis("b", "READY"), -8*time.Second), []string{"b a", "a", "b"}},
-			{at(analysis("a", "READY"), -12*time.Second), []string{"a b", "", "a b"}},
-			{at(analysis("c", "QUEUED"), -16*time.Second), []string{"c a b", "c", "a b"}},
+			{no, nil, "Firestore refuses: no index. Nothing is known yet."},
+			{nil, lease.ErrInvalidKey, "There can be no such id or page. Nothing is known yet."},
+			{nil, nil, `data-live="static"`},
+			{no, nil, "Firestore refuses: no index. What is shown is as of "},
+			{nil, no, "Firestore refuses: no index. What is shown is as of "},
 		} {
-			source.put(step.put)
-			time.Sleep(4 * time.Second)
-			show(step.want...)
-		}
-		if n := source.calls("Page"); n != 3 {
-			t.Errorf("all were read %d times", n)
+			source.change(func() { source.activeErr, source.pageErr = tc.active, tc.page })
+			time.Sleep(2 * time.Minute)
+			text := page(t, server, "/")
+			has(t, text, tc.want, "All <b>1</b>")
+			if got := len(ids(text)); got != 1 && !strings.Contains(tc.want, "Nothing") {
+				t.Errorf("%s: %d are listed", tc.want, got)
+			}
 		}
 	})
 }
@@ -247,13 +302,27 @@ func TestAPageWhoseAnalysesAreAllOnTheFirstPageSaysSo(t *testing.T) {
 	})
 }
 
-func TestATimeThatCannotBeReadListsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		server := open(t, newSource(analysis("a", "READY"), heldBy("b", "w/1", 1, time.Hour)), console.Options{Limit: 1})
-		for _, query := range []string{"since=1d", "older=1d", "since=90m&older=1d"} {
-			text := page(t, server, "/?"+query)
-			has(t, text, `role="alert">“1d” is no time: want 90m or 2026-01-31T12:00:00Z.<`, `value="1d"`, "READY</bdi> <b>1</b>")
-			hasNot(t, text, "data-id=", "Next page")
+func TestAValueThatNoAnalysisHasIsRefusedBeforeItIsRead(t *testing.T) {
+	source := newSource(analysis("a", "READY"))
+	server := open(t, source, console.Options{})
+	long := strings.Repeat("x", 1501)
+	for query, want := range map[string]string{
+		"since=tomorrow": "“tomorrow” is no time", "older=tomorrow": "“tomorrow” is no time", "since=90m&older=-1h": "“-1h” is no time",
+		"code=%ff": "not UTF-8", "state=%ff": "not UTF-8", "code=a&code=%ff": "not UTF-8", "after=%ff": "not UTF-8", "q=%ff": "not UTF-8", "since=%ff": "not UTF-8",
+		"code=" + long: "too long", "state=" + long: "too long", "q=" + long: "No analysis can have this id", "q=a%2Fb": "No analysis can have this id",
+	} {
+		w := ask(t, server, http.MethodGet, "/?"+query, "")
+		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%.40s: %d %s", query, w.Code, w.Body)
 		}
-	})
+	}
+	for i := range 33 {
+		page(t, server, fmt.Sprint("/?code=", long[2:], i%10, "&since=", i, "h"))
+	}
+	if n := source.calls("Page"); n != 33 {
+		t.Errorf("%d lists were read, want 33", n)
+	}
+	if n := source.calls("Count"); n != 2 { // with 32 readings all are forgotten, which bounds the memory
+		t.Errorf("the totals were read %d times, want twice", n)
+	}
 }

@@ -31,9 +31,11 @@ type memorySource struct {
 	mu          sync.Mutex
 	all         map[string]console.Detail
 	unavailable bool
-	asked       map[string]int // calls by method
-	delay       time.Duration  // of each call of Page
+	asked       map[string]int   // calls by method
+	filters     []console.Filter // of the calls of Page
+	delay       time.Duration    // of each call of Page, Failures and Get
 	activeErr   error
+	pageErr     error
 	countErr    error
 	failures    []console.Failure
 	failed      int64 // more that are counted
@@ -76,7 +78,7 @@ func (s *memorySource) read(method string, keep func(console.Detail) bool) (cons
 	if s.unavailable {
 		return console.Listing{}, errUnavailable
 	}
-	l := console.Listing{At: storeNow(), Asked: time.Now()}
+	l := console.Listing{At: storeNow()}
 	for id := range s.all {
 		d := s.all[id]
 		if d.ReadAt = l.At; keep(d) {
@@ -89,32 +91,34 @@ func (s *memorySource) read(method string, keep func(console.Detail) bool) (cons
 	return l, nil
 }
 
-func (s *memorySource) Page(ctx context.Context, f console.Filter, after string, limit int) (console.Listing, error) {
+// wait takes as long as the store does, or until ctx ends.
+func (s *memorySource) wait(ctx context.Context) error {
 	s.mu.Lock()
 	delay := s.delay
 	s.mu.Unlock()
 	select {
 	case <-time.After(delay):
+		return nil
 	case <-ctx.Done():
-		return console.Listing{}, errUnavailable
+		return errUnavailable
 	}
-	method := "Page"
-	if f.Prefix == "" && f != (console.Filter{Status: f.Status, Code: f.Code}) {
-		method = "Changes"
+}
+
+func (s *memorySource) Page(ctx context.Context, f console.Filter, after string, limit int) (console.Listing, error) {
+	if err := s.wait(ctx); err != nil {
+		return console.Listing{}, err
 	}
-	if f.Prefix == "a/b" {
-		return console.Listing{}, lease.ErrInvalidKey
-	}
-	l, err := s.read(method, func(d console.Detail) bool {
-		code := d.Error != nil && d.Error.Code == f.Code || d.LastError != nil && d.LastError.Code == f.Code
+	l, err := s.read("Page", func(d console.Detail) bool {
+		code := d.Error != nil && d.Error.Code == f.Code || f.Status != "FAILED" && d.LastError != nil && d.LastError.Code == f.Code
 		return strings.HasPrefix(d.ID, f.Prefix) && (f.Prefix != "" || (f.Status == "" || f.Status == d.Status) && (f.Code == "" || code) && !d.UpdatedAt.Before(f.Since) && (f.Before.IsZero() || d.UpdatedAt.Before(f.Before)))
 	})
+	s.change(func() { s.filters = append(s.filters, f) })
 	from, _ := strconv.Atoi(after)
 	l.All = l.All[min(from, len(l.All)):]
 	if len(l.All) > limit {
 		l.All, l.Next = l.All[:limit], strconv.Itoa(from+limit)
 	}
-	return l, err
+	return l, cmp.Or(err, s.pageErr)
 }
 
 func (s *memorySource) Active(_ context.Context, limit int) (console.Listing, error) {
@@ -134,7 +138,10 @@ func (s *memorySource) Oldest(context.Context) ([]analysislock.Analysis, error) 
 	return l.All[:min(1, len(l.All))], err
 }
 
-func (s *memorySource) Failures(context.Context, int) ([]console.Failure, error) {
+func (s *memorySource) Failures(ctx context.Context, limit int) ([]console.Failure, error) {
+	if err := s.wait(ctx); err != nil || limit != 50 {
+		return nil, errUnavailable
+	}
 	_, err := s.read("Failures", func(console.Detail) bool { return false })
 	return s.failures, err
 }
@@ -162,7 +169,10 @@ func (s *memorySource) Count(_ context.Context, statuses []string) (console.Coun
 	return counts, nil
 }
 
-func (s *memorySource) Get(_ context.Context, id string, contents bool) (console.Detail, error) {
+func (s *memorySource) Get(ctx context.Context, id string, contents bool) (console.Detail, error) {
+	if err := s.wait(ctx); err != nil {
+		return console.Detail{}, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked["Get"]++
@@ -191,7 +201,8 @@ type recorder struct {
 	seen   analysislock.Seen         // of the last change
 	during func(ctx context.Context) // nil: a change takes no time
 	booked console.Delivery          // empty: Booked
-	bulk   console.Bulk              // of the next RequeueFailed
+	bulk   console.Bulk              // of the next ChangeAll
+	filter console.Filter            // of the last ChangeAll
 	fail   error
 }
 
@@ -205,14 +216,15 @@ func (h *recorder) Change(ctx context.Context, what console.Change, id, who stri
 	return cmp.Or(h.booked, console.Booked), h.fail
 }
 
-func (h *recorder) RequeueFailed(ctx context.Context, code, who string, before time.Time, limit int, dryRun bool) (console.Bulk, error) {
+func (h *recorder) ChangeAll(ctx context.Context, what console.Change, f func(time.Time) console.Filter, who string, before time.Time, limit int, dryRun bool) (console.Bulk, error) {
 	if h.during != nil {
 		h.during(ctx)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.filter = f(cmp.Or(before, h.bulk.Before))
 	if !dryRun {
-		h.did = append(h.did, fmt.Sprint("requeue up to ", limit, " of ", code, " before ", before.UnixMilli(), " by ", who))
+		h.did = append(h.did, fmt.Sprint(what, " up to ", limit, " of ", h.filter.Status, " ", h.filter.Code, " before ", before.UnixMilli(), " by ", who))
 	}
 	return h.bulk, h.fail
 }
@@ -266,7 +278,8 @@ func page(t testing.TB, h http.Handler, target string) string {
 	t.Helper()
 	w := ask(t, h, http.MethodGet, target, "")
 	if w.Code != http.StatusOK {
-		t.Fatalf("%s: %d %s", target, w.Code, w.Body)
+		_, shown, _ := strings.Cut(w.Body.String(), "</header>")
+		t.Fatalf("%s: %d %s", target, w.Code, shown)
 	}
 	return w.Body.String()
 }
@@ -287,7 +300,8 @@ func contains(t testing.TB, text string, want bool, parts []string) {
 	t.Helper()
 	for _, part := range parts {
 		if strings.Contains(text, part) != want {
-			t.Errorf("%q: contained %v, want %v, in\n%s", part, !want, want, text)
+			_, shown, _ := strings.Cut(text, "</header>")
+			t.Errorf("%q: contained %v, want %v, in\n%s", part, !want, want, cmp.Or(shown, text))
 		}
 	}
 }

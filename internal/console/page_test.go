@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,7 @@ import (
 
 func TestEachStateIsShownByItsName(t *testing.T) {
 	failed := analysis("d", "FAILED")
-	failed.Error = &analysislock.Error{Code: "too_large", Message: "the result is too large"}
+	failed.Error = &analysislock.Error{Code: "too_large", Message: "the result is too large\n\tby 5"}
 	s := open(t, newSource(analysis("a", "QUEUED"), heldBy("b", "w/1", 7, time.Hour), analysis("c", "READY"), failed, analysis("e", "PAUSED"), analysis("f", "")), console.Options{Every: quick})
 	text := page(t, s, "/")
 	for id, state := range map[string]string{"a": "QUEUED", "b": "PROCESSING", "c": "READY", "d": "FAILED", "e": "PAUSED", "f": "no status"} {
@@ -24,8 +25,12 @@ func TestEachStateIsShownByItsName(t *testing.T) {
 		has(t, page(t, s, "/analysis?id="+id), ">"+state+"</bdi>")
 	}
 	has(t, rowOf(t, text, "d"), "too_large")
-	hasNot(t, text, "the result is too large")
-	has(t, page(t, s, "/analysis?id=d"), "too_large", "the result is too large")
+	has(t, rowOf(t, text, "d"), "the result is too large</span>")
+	text = page(t, s, "/analysis?id=d")
+	has(t, text, "too_large", "the result is too large\n    by 5</p>")
+	if order := regexp.MustCompile(`id="(fact-state|fact-error|timeline|fact-lock)"`).FindAllString(text, -1); strings.Join(order, "") != `id="fact-state"id="fact-error"id="timeline"id="fact-lock"` {
+		t.Errorf("the order is %s", order)
+	}
 }
 
 func TestALockIsJudgedByTheStoresClock(t *testing.T) {
@@ -35,22 +40,28 @@ func TestALockIsJudgedByTheStoresClock(t *testing.T) {
 	done.LastError = &analysislock.Error{Code: "flaky"}
 	stale.LastError = done.LastError
 	failed := analysis("failed", "FAILED")
-	failed.Lock.Finished, failed.LastError = true, done.LastError
+	failed.Lock.Finished, failed.LastError, failed.Error = true, done.LastError, &analysislock.Error{Code: "attempts_exhausted"}
+	refused := failed
+	refused.ID, refused.Error = "refused", &analysislock.Error{Code: "too_large"}
+	stale.Lock.FinishedBy, refused.Lock.FinishedBy = "w/0", "w/0"
 	corrupted := analysis("corrupted", "PROCESSING")
 	corrupted.Malformed = errors.New("lockToken is a string")
-	s := open(t, newSource(heldBy("held", "w/1", 7, 90*time.Second+900*time.Millisecond), stale, analysis("free", "QUEUED"), done, failed, corrupted), console.Options{Every: quick})
+	s := open(t, newSource(heldBy("held", "w/1", 7, 90*time.Second+900*time.Millisecond), stale, analysis("free", "QUEUED"), done, failed, refused, corrupted, analysis("left", "PROCESSING")), console.Options{Every: quick})
 	text := page(t, s, "/")
 	has(t, rowOf(t, text, "held"), `data-lock="held"`, ">held<", "w/1", ">1 min 30 s<", `data-until="`, ">5 min</span> ago")
 	has(t, rowOf(t, text, "stale"), `data-lock="stale"`, ">stale<", "last by", "w/2")
 	hasNot(t, rowOf(t, text, "stale"), "data-until")
-	has(t, rowOf(t, text, "free"), `data-lock="free"`, ">free<")
+	has(t, rowOf(t, text, "free"), `data-lock="free"`, ">waiting in the queue<")
+	has(t, rowOf(t, text, "left"), `data-lock="free"`, ">free<")
 	has(t, rowOf(t, text, "done"), `data-lock="free"`)
 	has(t, rowOf(t, text, "corrupted"), `data-lock="malformed"`, "lockToken is a string", `class="number attempts"></td>`)
 	has(t, page(t, s, "/analysis?id=held"), "w/1", ">1 min 30 s<", "fact-token", "fact-heartbeat")
 	has(t, page(t, s, "/analysis?id=corrupted"), "lockToken is a string", `data-lock="malformed"`)
 	has(t, page(t, s, "/analysis?id=done"), "Finished by")
 	has(t, page(t, s, "/analysis?id=failed"), "flaky", "of the last failed attempt<")
+	has(t, page(t, s, "/analysis?id=refused"), "flaky", "of an earlier attempt, which was repeated<", "Finished by", "w/0")
 	has(t, page(t, s, "/analysis?id=stale"), "flaky", ", which will be repeated<")
+	hasNot(t, page(t, s, "/analysis?id=stale"), "Finished by", "w/0")
 	hasNot(t, text, "/unlock?", "/requeue?")
 	hasNot(t, rowOf(t, text, "done")+page(t, s, "/analysis?id=done"), "flaky")
 }
@@ -58,32 +69,42 @@ func TestALockIsJudgedByTheStoresClock(t *testing.T) {
 func TestThePageFiltersTheList(t *testing.T) {
 	flaky, gone := analysis("flaky", "QUEUED"), analysis("gone", "FAILED")
 	flaky.LastError, gone.Error = &analysislock.Error{Code: "a&b"}, &analysislock.Error{Code: "a&b"}
-	s := open(t, newSource(analysis("alpha", "QUEUED"), at(analysis("beta", "READY"), 2*time.Hour), analysis("Alphabet", ""), heldBy("held", "w", 1, time.Hour), flaky, gone), console.Options{Every: quick})
+	w := at(waits("waits", time.Hour), 3*time.Hour)
+	w.UpdatedAt = w.UpdatedAt.Truncate(time.Second)
+	updated := w.UpdatedAt.UTC().Format(time.RFC3339)
+	s := open(t, newSource(analysis("alpha", "QUEUED"), at(analysis("beta", "READY"), 2*time.Hour), analysis("Alphabet", ""), heldBy("held", "w", 1, time.Hour), flaky, gone, w), console.Options{Every: quick})
 	for query, want := range map[string]string{
-		"":                                "held Alphabet alpha gone flaky beta",
-		"?state=QUEUED":                   "alpha flaky",
-		"?state=NONE":                     "",
-		"?state=PROCESSING":               "held",
-		"?code=a%26b":                     "gone flaky",
-		"?code=a%26b&state=FAILED":        "gone",
-		"?since=1h":                       "held Alphabet alpha gone flaky",
-		"?older=1h":                       "beta",
-		"?since=3h&older=3h":              "",
-		"?since=2006-01-02T15:04:05Z":     "held Alphabet alpha gone flaky beta",
-		"?since=tomorrow":                 "",
-		"?q=al":                           "alpha",
-		"?q=alphabet&state=READY":         "",
-		"?q=" + url.QueryEscape("a&b<c>"): "",
+		"":                                  "held waits Alphabet alpha gone flaky beta",
+		"?state=QUEUED":                     "waits alpha flaky",
+		"?state=NONE":                       "",
+		"?state=PROCESSING":                 "held",
+		"?code=a%26b":                       "gone flaky",
+		"?code=a%26b&state=FAILED":          "gone",
+		"?since=1h":                         "held Alphabet alpha gone flaky",
+		"?older=1h":                         "waits beta",
+		"?since=150m&older=1h":              "beta",
+		"?code=flaky":                       "waits",
+		"?since=3h&older=3h":                "",
+		"?since=2006-01-02T15:04:05Z":       "held waits Alphabet alpha gone flaky beta",
+		"?since=" + updated + "&older=150m": "waits",
+		"?older=" + updated:                 "",
+		"?q=al":                             "alpha",
+		"?q=alphabet&state=READY":           "",
+		"?q=" + url.QueryEscape("a&b<c>"):   "",
 	} {
 		text := page(t, s, "/"+query)
 		if got := strings.Join(ids(text), " "); got != want {
 			t.Errorf("%s: %s, want %s", query, got, want)
 		}
-		has(t, text, `>All <b>6</b>`) // whatever is shown of it
+		has(t, text, `>All <b>7</b>`) // whatever is shown of it
 	}
+	hasNot(t, page(t, s, "/?q=al"), `id="oldest"`)
+	second := flaky
+	second.ID = "second"
+	few := open(t, newSource(flaky, second), console.Options{Every: quick, Limit: 1})
+	has(t, page(t, few, "/?state=QUEUED&code=a%26b&since=2h&older=1m"), `id="next" href="/?after=1&amp;code=a%26b&amp;older=1m&amp;since=2h&amp;state=QUEUED"`)
 	has(t, page(t, s, "/?state=READY&code=c&since=2h&after=1"), `data-filter="READY" href="/?code=c&amp;since=2h&amp;state=READY" aria-current="page"`, `name="state" value="READY"`,
 		`data-poll="/?after=1&amp;code=c&amp;since=2h&amp;state=READY"`, `name="since" value="2h"`, `name="code" value="c"`, `id="newest" href="/?code=c&amp;since=2h&amp;state=READY"`)
-	has(t, page(t, s, "/?q=a%2Fb"), "The list is not known now. There can be no such id or page.")
 }
 
 // hostileTexts must appear in pages only as text.
@@ -102,10 +123,10 @@ func TestNoTextOfADocumentBecomesMarkup(t *testing.T) {
 		w.Progress = &analysislock.Progress{Message: "report " + text}
 		w.History = []analysislock.Attempt{{Token: 1, Owner: text, Outcome: text, Code: text, Message: text}}
 		source.all[text] = w
-		source.failures = append(source.failures, console.Failure{Code: text, N: 1, Newest: w.Analysis})
+		source.failures = append(source.failures, console.Failure{Code: text, N: 1, Newest: []analysislock.Analysis{w.Analysis}})
 	}
 	s, _ := writable(t, source)
-	pages := []string{page(t, s, "/"), page(t, s, "/?q="+url.QueryEscape(hostileTexts[0])+"&state="+url.QueryEscape(hostileTexts[1])+"&code="+url.QueryEscape(hostileTexts[2])), page(t, s, "/failures"), page(t, s, "/failures/requeue?code="+url.QueryEscape(hostileTexts[0]))}
+	pages := []string{page(t, s, "/"), page(t, s, "/?q="+url.QueryEscape(hostileTexts[1])+"&state="+url.QueryEscape(hostileTexts[1])+"&code="+url.QueryEscape(hostileTexts[2])), page(t, s, "/failures"), page(t, s, "/all/cancel?since=1h&code="+url.QueryEscape(hostileTexts[0])+"&state="+url.QueryEscape(hostileTexts[1]))}
 	for _, text := range hostileTexts {
 		q := url.QueryEscape(text)
 		one := page(t, s, "/analysis?show=all&id="+q)

@@ -30,7 +30,7 @@ func TestAnAnalysisHasItsProgressAndATimelineOfItsAttempts(t *testing.T) {
 	a.Progress = &analysislock.Progress{Fraction: &fraction, Message: "page 7", At: at}
 	began := storeNow().Add(-time.Hour)
 	a.History = []analysislock.Attempt{
-		{Number: 1, Token: 7, Owner: "w/7", StartedAt: began, EndedAt: began.Add(65 * time.Second), Outcome: "retry", Code: "exit_1", Message: "not now"},
+		{Number: 1, Token: 7, Owner: "w/7", StartedAt: began, EndedAt: began.Add(350 * time.Millisecond), Outcome: "retry", Code: "exit_1", Message: "not\nnow"},
 		{Number: 2, Token: 8, Owner: "w/8", StartedAt: began.Add(2 * time.Minute)},
 		{Number: 3, Token: 9, Owner: "w/9", StartedAt: storeNow().Add(-10*time.Minute - time.Second)},
 	}
@@ -42,7 +42,7 @@ func TestAnAnalysisHasItsProgressAndATimelineOfItsAttempts(t *testing.T) {
 	for i, want := range [][]string{
 		{`"running"`, "attempt 3, token 9", "w/9", ">10 min</span> ago"},
 		{`"no end recorded"`, "attempt 2, token 8", "w/8"},
-		{`"retry"`, "attempt 1, token 7", "w/7", "took 1 min 05 s", "exit_1", "not now"},
+		{`"retry"`, "attempt 1, token 7", "w/7", "took 350 ms", "exit_1", "not\nnow", "the next attempt began 1 min 59 s later"},
 	} {
 		has(t, timeline.FindAllString(text, -1)[i], want...)
 	}

@@ -80,6 +80,17 @@ func (r row) Began() time.Time {
 	return r.StartedAt
 }
 
+// first returns the time by which r is sorted in its Group.
+func (r row) first() time.Time {
+	switch r.Group {
+	case waiting:
+		return r.NextAttemptAt
+	case stuck:
+		return r.UpdatedAt
+	}
+	return r.Began()
+}
+
 // NextIn returns the time until the next attempt.
 func (r row) NextIn() time.Duration { return r.NextAttemptAt.Sub(r.now) }
 

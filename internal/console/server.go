@@ -11,15 +11,17 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
+	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
 	"taskguard/internal/lifecycle"
 	"taskguard/internal/printable"
 	"taskguard/internal/taskauth"
-	"taskguard/lease/analysislock"
 )
 
 // DefaultLimit is how many analyses a page lists.
@@ -35,7 +37,7 @@ type Options struct {
 	AnyHost  bool          // accept any Host header; safe only if Identity verifies a proof that other sites cannot have
 	Operator Operator      // makes changes; nil: nothing can be changed
 	Books    bool          // the Operator books deliveries
-	Every    time.Duration // the shortest time between two reads of the changes; zero: 3 s
+	Every    time.Duration // the shortest time between two reads of what a page shows; zero: 8 s
 	TTL      time.Duration // of the locks; zero: no analysis is marked as stuck
 	Log      *slog.Logger  // nil: no log
 }
@@ -51,14 +53,8 @@ type Server struct {
 	echo   *echo.Echo
 	html   *template.Template
 
-	reading  chan struct{} // full while a request uses the fields below
-	pages    map[choice]*reading[Listing]
-	active   reading[Listing]
-	changes  reading[Listing]
-	recent   map[string]analysislock.Analysis // found by the last reads of the changes
-	counts   reading[Counts]
-	oldest   reading[[]analysislock.Analysis]
-	failures reading[[]Failure]
+	mu       sync.Mutex // guards the readings
+	readings map[string]*reading
 
 	work context.Context // ends when the server is to stop
 }
@@ -69,12 +65,13 @@ var assets embed.FS
 // pages are parsed once; they are part of the program. Each Server executes a clone.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
 	"legible": printable.Line, "shorten": shorten, "span": span, "age": age, "stamp": stamp,
-	"ms": time.Time.UnixMilli, "lines": printable.Lines, "number": number, "root": func() string { return "" },
+	"ms": time.Time.UnixMilli, "number": number, "took": took, "message": message, "headline": headline,
+	"repeats": strings.HasSuffix, "root": func() string { return "" },
 }).ParseFS(assets, "assets/*.html"))
 
 // NewServer returns a Server of the analyses of source. It is ready until work ends.
 func NewServer(work context.Context, source Source, o Options) *Server {
-	o.Limit, o.Every = cmp.Or(o.Limit, DefaultLimit), cmp.Or(o.Every, 3*time.Second)
+	o.Limit, o.Every = cmp.Or(o.Limit, DefaultLimit), cmp.Or(o.Every, 8*time.Second)
 	if o.Identity == nil {
 		o.Identity = Everybody("")
 	}
@@ -83,12 +80,9 @@ func NewServer(work context.Context, source Source, o Options) *Server {
 	}
 	s := &Server{
 		Lifecycle: lifecycle.New(work, o.Log), source: source, o: o, echo: echo.New(),
-		html:    template.Must(pages.Clone()).Funcs(template.FuncMap{"root": func() string { return o.Root }}),
-		reading: make(chan struct{}, 1),
-		pages:   map[choice]*reading[Listing]{}, recent: map[string]analysislock.Analysis{},
-		active: reading[Listing]{every: 10 * o.Every}, changes: reading[Listing]{every: o.Every},
-		counts: reading[Counts]{every: 5 * o.Every}, failures: reading[[]Failure]{every: 5 * o.Every},
-		oldest: reading[[]analysislock.Analysis]{every: 5 * o.Every}, work: work,
+		html:     template.Must(pages.Clone()).Funcs(template.FuncMap{"root": func() string { return o.Root }}),
+		readings: map[string]*reading{},
+		work:     work,
 	}
 	s.echo.HTTPErrorHandler = s.handleError
 	s.echo.Use(s.RecoverPanics, headers, s.admit)
@@ -106,10 +100,13 @@ func NewServer(work context.Context, source Source, o Options) *Server {
 		page(path, confirm)
 		s.echo.POST(path, change)
 	}
-	change("/failures/requeue", s.confirmFailed, s.requeueFailed)
 	for _, v := range verbs {
+		if v.Name != Unlock { // what is held is not changed with others
+			change("/all/"+string(v.Name), s.all(v), s.all(v))
+		}
 		change("/"+string(v.Name), s.confirm(v), s.change(v))
 	}
+	change(failuresPath, s.all(requeue), s.all(requeue))
 	for _, name := range []string{"console.css", "console.js", "icon.svg"} {
 		page("/"+name, echo.StaticFileHandler("assets/"+name, assets))
 	}
@@ -141,12 +138,16 @@ func headers(next echo.HandlerFunc) echo.HandlerFunc {
 const whoKey = "who"
 
 // admit refuses a request that names another host than the loopback interface, unless
-// AnyHost is set, and a request whose sender is not identified.
+// AnyHost is set, one that another site's page makes, one whose sender is not identified, and
+// one with a value that is not UTF-8.
 func (s *Server) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
 		if !s.o.AnyHost && !loopback(r.Host) {
 			return wrongHost
+		}
+		if subrequest(r) {
+			return foreignSite
 		}
 		who, err := s.o.Identity.Identify(r)
 		if err != nil {
@@ -157,8 +158,21 @@ func (s *Server) admit(next echo.HandlerFunc) echo.HandlerFunc {
 			return noProof
 		}
 		c.Set(whoKey, who)
+		for _, values := range c.QueryParams() {
+			if slices.ContainsFunc(values, func(v string) bool { return !utf8.ValidString(v) }) {
+				return badValue
+			}
+		}
 		return next(c)
 	}
+}
+
+// subrequest reports whether a page of another site, or of another port of this machine, has
+// caused r other than by leading the browser's window here.
+func subrequest(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	navigates := r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	return (site == "cross-site" || site == "same-site") && !navigates
 }
 
 // loopback reports whether host, as in a request, names this machine's loopback

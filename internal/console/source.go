@@ -18,17 +18,18 @@ type Filter struct {
 
 // Listing holds a part of the analyses as they were read.
 type Listing struct {
-	At    time.Time // the store's time of the read
-	Asked time.Time // the local time of the answer
-	All   []analysislock.Analysis
-	Next  string // where the next page begins; empty: there is none
+	At   time.Time // the store's time of the read
+	All  []analysislock.Analysis
+	Next string // where the next page begins; empty: there is none
 }
 
 // Failure is a code with the number of analyses that are FAILED with it.
 type Failure struct {
-	Code   string
-	N      int64
-	Newest analysislock.Analysis // updated last
+	Code string
+	N    int64
+	// Newest has those of them that were updated last, the last one first: at least one, each
+	// with an Error.
+	Newest []analysislock.Analysis
 }
 
 // Counts has the number of analyses by status; "" has the number of all.
@@ -37,7 +38,8 @@ type Counts map[string]int64
 // Detail is one analysis as it was read.
 type Detail struct {
 	analysislock.Analysis
-	At, Asked     time.Time       // as in Listing
+	At            time.Time       // the store's time of the read
+	Asked         time.Time       // the local time of the answer
 	Input, Result json.RawMessage // instead of Analysis's; nil: absent, or not asked for
 }
 

@@ -18,6 +18,18 @@ func TestTheWaitDoublesFromItsLeastToItsLongest(t *testing.T) {
 	if least < 55*time.Minute {
 		t.Errorf("ten attempts span %v, want at least 55m", least)
 	}
+	spreads := map[float64]bool{}
+	for _, id := range []string{"a", "b"} {
+		for token := range int64(50) {
+			n := spread(id, token)
+			if spreads[n] = true; n < 0 || n > 1 || n != spread(id, token) {
+				t.Errorf("the spread of %s and %d is %v", id, token, n)
+			}
+		}
+	}
+	if len(spreads) != 100 {
+		t.Errorf("%d spreads of 100 attempts", len(spreads))
+	}
 	for _, tc := range []struct {
 		attempt              int
 		first, longest, want time.Duration

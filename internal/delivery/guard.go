@@ -122,6 +122,7 @@ type attempt struct {
 	id, task, owner string
 	acq             analysislock.Acquisition
 	hold            *analysislock.Hold // once acquired
+	reason          string             // how the analyzer failed, if it did; safe to log
 	measured        Measures
 }
 
@@ -135,7 +136,11 @@ func (a *attempt) deliver(ctx context.Context) Outcome {
 		return refusal(a.id, err)
 	case acq.Acquired:
 		o := a.run(ctx)
+		if a.hold.Adoptable() {
+			o = a.adopt(ctx, o)
+		}
 		o.ID, o.Token = a.id, acq.Grant.Token
+		o.Reason = cmp.Or(o.Reason, a.reason)
 		return o
 	case acq.Reason == analysislock.AlreadyFinished:
 		return Outcome{Case: AlreadyFinished, ID: a.id, Status: acq.Status}
@@ -143,6 +148,8 @@ func (a *attempt) deliver(ctx context.Context) Outcome {
 		return Outcome{Case: Failed, ID: a.id, Token: acq.Grant.Token, Err: lease.ErrExhausted, Code: acq.Reason}
 	case acq.Reason == analysislock.RunTimeExhausted:
 		return Outcome{Case: Failed, ID: a.id, Token: acq.Grant.Token, Err: errRunTime, Code: acq.Reason}
+	case acq.Reason == analysislock.Unrecordable:
+		return Outcome{Case: Failed, ID: a.id, Token: acq.Grant.Token, Err: analysislock.ErrUnrecordable, Code: acq.Reason}
 	case acq.Reason == analysislock.Waiting:
 		return a.wait(ctx)
 	}
@@ -221,7 +228,7 @@ func (a *attempt) run(ctx context.Context) Outcome {
 		if message == "" && permanent.Err != nil {
 			message = permanent.Err.Error()
 		}
-		return a.fail(ctx, permanent.Code, message)
+		return a.fail(ctx, cmp.Or(analysislock.BoundCode(permanent.Code), orchestrator.CodeAnalyzerRejected), message)
 	case errors.Is(cause, ErrStopping):
 		return a.stopped(ctx)
 	case !began: // the input could not be read
@@ -230,7 +237,7 @@ func (a *attempt) run(ctx context.Context) Outcome {
 		}
 		return Outcome{Case: FinishUnknown, Err: err}
 	}
-	code, reason := "analyzer_failed", ""
+	code := "analyzer_failed"
 	var failure *orchestrator.FailureError
 	var panicked *orchestrator.PanicError
 	switch {
@@ -247,20 +254,31 @@ func (a *attempt) run(ctx context.Context) Outcome {
 		a.Telemetry.TimedOut(ctx, "stalled")
 		code, err = "stalled", fmt.Errorf("the run reported nothing for longer than STALL_TIMEOUT, %v", a.StallTimeout)
 	case errors.As(err, &failure):
-		code, reason = cmp.Or(failure.Code, code), failure.Reason
+		code = cmp.Or(analysislock.BoundCode(failure.Code), code)
 	case errors.As(err, &panicked):
 		code = "analyzer_panicked"
 		a.Log.ErrorContext(ctx, "the analyzer panicked", "analysis_id", a.id, "stack", string(panicked.Stack[:min(4096, len(panicked.Stack))]))
 	}
 	message := strings.TrimPrefix(err.Error(), "orchestrator: ") // the document is for users
 	if acq.Last {
-		o := a.fail(ctx, analysislock.AttemptsExhausted, fmt.Sprintf("attempt %d was the last: %s", acq.Attempt, message))
-		o.Reason = reason
-		return o
+		return a.exhaust(ctx, code, message)
 	}
-	o := a.retry(ctx, code, message)
-	o.Reason = reason
-	return o
+	return a.retry(ctx, code, message)
+}
+
+// reasonOf returns how an analyzer failed, without its message, which may contain its input. It
+// is empty if the end of its context ended it, or if the code of the error is the reason.
+func reasonOf(err error) string {
+	var failure *orchestrator.FailureError
+	switch {
+	case err == nil, errors.As(err, new(*orchestrator.PermanentError)):
+		return ""
+	case errors.As(err, &failure) && failure.Reason != "":
+		return failure.Reason
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return ""
+	}
+	return fmt.Sprintf("the analyzer returned a %T", err)
 }
 
 // analyze runs the analyzer while the lock is refreshed. end ends ctx. began is true if its
@@ -283,7 +301,7 @@ func (a *attempt) analyze(ctx context.Context, end context.CancelCauseFunc, job 
 		defer reports.close()
 		job.Input, job.Resume, job.Reporter, began = w.Input, w.Checkpoint, reports, true
 		result, err = orchestrator.Run(ctx, a.Analyzer, job)
-		cause = context.Cause(ctx)
+		cause, a.reason = context.Cause(ctx), reasonOf(err)
 		return err
 	}, a.renewed)
 	if !began {
@@ -313,7 +331,7 @@ func (a *attempt) renewed(ctx context.Context, took time.Duration, err error) {
 // lost measures the loss of the lock, if err, from a run or a finish, reports one.
 func (a *attempt) lost(ctx context.Context, err error) {
 	var lost *lease.LostError
-	if errors.As(err, &lost) {
+	if errors.As(err, &lost) && !a.hold.Adoptable() {
 		a.measured.Lost = strings.ReplaceAll(lost.Reason, " ", "_")
 		if e := a.hold.Lost().Error; lost.Reason == lease.Finished && e != nil && e.Code == analysislock.Cancelled {
 			a.measured.Lost = analysislock.Cancelled
@@ -339,6 +357,32 @@ func (a *attempt) lockLost(ctx context.Context, err error) Outcome {
 	return o
 }
 
+// adopt ends a run whose analysis another program, such as the analyzer, has finished under this
+// run's lock: it frees the lock and drops the run's own outcome, which it returns if the lock
+// was lost meanwhile.
+func (a *attempt) adopt(ctx context.Context, own Outcome) Outcome {
+	status := a.hold.Lost().Status
+	err := a.traced(ctx, telemetry.Finish, a.hold.Adopt)
+	switch {
+	case errors.Is(err, lease.ErrLost):
+		return own
+	case err != nil:
+		return Outcome{Case: FinishUnknown, Err: err}
+	}
+	a.Log.WarnContext(ctx, "the status was set during the run, whose own result is dropped", "analysis_id", a.id, "status", status)
+	if status == analysislock.Failed {
+		return Outcome{Case: Failed}
+	}
+	a.ready(ctx)
+	return Outcome{Case: Ran}
+}
+
+// ready measures the time to READY.
+func (a *attempt) ready(ctx context.Context) {
+	a.measured.ToReady = a.hold.Age()
+	a.Telemetry.Ready(ctx, a.measured.ToReady)
+}
+
 func (a *attempt) complete(ctx context.Context, result any) Outcome {
 	err := a.traced(ctx, telemetry.Finish, func(ctx context.Context) error { return a.hold.Complete(ctx, result) })
 	if errors.Is(err, lease.ErrRefused) { // the document has other fields too, whose size is unknown here
@@ -346,8 +390,7 @@ func (a *attempt) complete(ctx context.Context, result any) Outcome {
 		return a.fail(ctx, orchestrator.CodeResultTooLarge, "result: the document cannot hold it beside its other fields")
 	}
 	if err == nil {
-		a.measured.ToReady = a.hold.Age()
-		a.Telemetry.Ready(ctx, a.measured.ToReady)
+		a.ready(ctx)
 	}
 	return a.finished(ctx, Outcome{Case: Ran}, err)
 }
@@ -355,6 +398,13 @@ func (a *attempt) complete(ctx context.Context, result any) Outcome {
 func (a *attempt) fail(ctx context.Context, code, message string) Outcome {
 	err := a.traced(ctx, telemetry.Finish, func(ctx context.Context) error { return a.hold.Fail(ctx, code, message) })
 	return a.finished(ctx, Outcome{Case: Failed, Err: errors.New(message), Code: code}, err)
+}
+
+// exhaust records the temporary failure of the last attempt.
+func (a *attempt) exhaust(ctx context.Context, code, message string) Outcome {
+	summary := fmt.Sprintf("attempt %d was the last: %s", a.acq.Attempt, message)
+	err := a.traced(ctx, telemetry.Finish, func(ctx context.Context) error { return a.hold.Exhaust(ctx, summary, code, message) })
+	return a.finished(ctx, Outcome{Case: Failed, Err: errors.New(summary), Code: analysislock.AttemptsExhausted}, err)
 }
 
 // finished returns o if the finish was recorded, else the outcome for its error.

@@ -56,7 +56,7 @@ func TestDelivery(t *testing.T) {
 			checkFields(t, b, "x", map[string]any{"status": "FAILED", "result": nil, "lockOwner": nil})
 		},
 		"ADocumentWithoutSpaceForALockIsReported": func(t *testing.T, b *emulatortest.Backend) {
-			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": strings.Repeat("x", 1<<20-250)})
+			full(t, b, "x", 0, nil, 0)
 			start(t, b, succeed).deliver(t, "x").check(t, 500, map[string]any{"acquired": false, "reason": "malformed", "error": "*"})
 		},
 		"TheLastAttemptsFailureIsForGood": func(t *testing.T, b *emulatortest.Backend) {
@@ -92,18 +92,6 @@ func TestDelivery(t *testing.T) {
 				t.Errorf("Retry-After = %q, want 600", a.RetryAfter)
 			}
 		},
-		"ATemporaryFailureIsRecordedWithItsCode": func(t *testing.T, b *emulatortest.Backend) {
-			for code, want := range map[string]string{"": "analyzer_failed", orchestrator.CodeInvalidOutput: "invalid_output"} {
-				b.Put(t, "x", queued)
-				w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-					return nil, &orchestrator.FailureError{Code: code, Reason: "why"}
-				})
-				w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "retry"})
-				if e, _ := b.Fields(t, "x")["lastError"].(map[string]any); e["code"] != want || e["message"] != "why" {
-					t.Errorf("lastError = %v, want %s", e, want)
-				}
-			}
-		},
 		"PassedItsDeadline": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", queued)
 			w := start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
@@ -120,16 +108,6 @@ func TestDelivery(t *testing.T) {
 			if e, _ := b.Fields(t, "x")["lastError"].(map[string]any); e["code"] != "run_timeout" {
 				t.Errorf("lastError = %v", e)
 			}
-		},
-		"TheOwnerIsRewrittenMidRun": func(t *testing.T, b *emulatortest.Backend) {
-			theirs := map[string]any{"lockOwner": "them", "lockExpiresAt": "2999-01-01T00:00:00Z", "lockHeartbeatAt": "2999-01-01T00:00:00.123456789Z"}
-			lostMidRun(t, b, func() { b.Merge(t, "x", theirs) })
-			checkFields(t, b, "x", theirs)
-			checkFields(t, b, "x", map[string]any{"status": "PROCESSING", "result": nil, "finishedBy": nil})
-		},
-		"FinishedByOthersMidRun": func(t *testing.T, b *emulatortest.Backend) {
-			lostMidRun(t, b, func() { b.Merge(t, "x", map[string]any{"status": "READY", "result": "theirs"}) })
-			checkFields(t, b, "x", map[string]any{"status": "READY", "result": "theirs", "finishedBy": nil})
 		},
 		"AMalformedTokenIsReported": func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", map[string]any{"lockToken": "five"})
@@ -205,26 +183,6 @@ func TestDelivery(t *testing.T) {
 			emulatortest.EachKind(t, test)
 		})
 	}
-}
-
-// lostMidRun delivers x and calls others during the run. It wants the run cancelled with ErrLost,
-// and a 409.
-func lostMidRun(t *testing.T, b *emulatortest.Backend, others func()) {
-	t.Helper()
-	b.Put(t, "x", map[string]any{"status": "QUEUED"})
-	w := start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-		others()
-		select {
-		case <-ctx.Done():
-			if !errors.Is(context.Cause(ctx), lease.ErrLost) {
-				t.Errorf("cause = %v, want ErrLost", context.Cause(ctx))
-			}
-		case <-time.After(lease.DefaultTTL):
-			t.Error("the run was not cancelled within a TTL")
-		}
-		return "must not be written", nil
-	})
-	w.deliver(t, "x").check(t, 409, map[string]any{"acquired": true, "reason": "lock_lost"})
 }
 
 // Neither the same worker nor another runs a duplicate.

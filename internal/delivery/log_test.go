@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"taskguard/internal/emulatortest"
 	"taskguard/orchestrator"
@@ -32,7 +33,24 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 		}, want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "sh ended with exit status 1"}},
 		"a plug-in's error": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 			return nil, errors.New(secret)
-		}, want: map[string]any{"outcome": "retry", "code": "analyzer_failed"}},
+		}, want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "the analyzer returned a *errors.errorString"}},
+		"an error without a reason, and with a code that is not UTF-8": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			return nil, &orchestrator.FailureError{Code: "\xff", Message: secret}
+		}, want: map[string]any{"outcome": "retry", "code": "analyzer_failed", "reason": "the analyzer returned a *orchestrator.FailureError"}},
+		"a permanent error without a code": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			return nil, &orchestrator.PermanentError{Message: secret}
+		}, want: map[string]any{"outcome": "failed", "code": "analyzer_rejected", "reason": nil}},
+		"a permanent error with a code that is not UTF-8": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			return nil, &orchestrator.PermanentError{Code: "no\xff_page" + strings.Repeat("e", 100), Message: secret}
+		}, want: map[string]any{"outcome": "failed", "code": "no_page" + strings.Repeat("e", 56)}},
+		"an error of a run that passed its deadline": {analyze: func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+			<-ctx.Done()
+			return nil, &orchestrator.FailureError{Reason: "the model is away", Message: secret, Err: ctx.Err()}
+		}, want: map[string]any{"outcome": "retry", "code": "run_timeout", "reason": "the model is away"}},
+		"doubtful output": {analyze: func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			job.Reporter.(orchestrator.Warner).Warn("it begins like JSON") //nolint:forcetypeassert // the worker's is
+			return secret, nil
+		}, also: `"the analyzer's output is doubtful","analysis_id":"x","problem":"it begins like JSON"`, want: map[string]any{"outcome": "ready", "reason": nil}},
 		"panic": {analyze: func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 			panic(secret)
 		}, also: `"the analyzer panicked","analysis_id":"x","stack":"goroutine`, want: map[string]any{"outcome": "retry", "code": "analyzer_panicked"}},
@@ -44,36 +62,37 @@ func TestADeliveryIsOneLineWithoutTheInput(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			b := emulatortest.Embedded(t)
-			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": secret, "attempts": tc.before})
-			w := start(t, b, tc.analyze)
-			var log bytes.Buffer
-			w.guard.Log = slog.New(slog.NewJSONHandler(&log, nil))
-			w.Server = serverOf(t.Context(), w.guard, nil)
-			if tc.body == "" {
-				tc.body = `{"analysis_id":"x"}`
-			}
-			w.post(t, tc.body)
-			if strings.Contains(log.String(), secret) {
-				t.Errorf("the log shows it: %s", &log)
-			}
-			if !strings.Contains(log.String(), tc.also) {
-				t.Errorf("%s lacks %s", &log, tc.also)
-			}
-			var deliveries []map[string]any
-			for line := range strings.Lines(log.String()) {
-				var entry map[string]any
-				if err := json.Unmarshal([]byte(line), &entry); err != nil {
-					t.Fatal(err)
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				b.Put(t, "x", map[string]any{"status": "QUEUED", "input": secret, "attempts": tc.before})
+				w := start(t, b, tc.analyze)
+				var log bytes.Buffer
+				w.guard.Log, w.guard.RunTimeout = slog.New(slog.NewJSONHandler(&log, nil)), 10*time.Second
+				w.Server = serverOf(t.Context(), w.guard, nil)
+				if tc.body == "" {
+					tc.body = `{"analysis_id":"x"}`
 				}
-				if entry["msg"] == "delivery" {
-					deliveries = append(deliveries, entry)
+				w.post(t, tc.body)
+				if strings.Contains(log.String(), secret) {
+					t.Errorf("the log shows it: %s", &log)
 				}
-			}
-			if len(deliveries) != 1 {
-				t.Fatalf("%d lines, want 1: %s", len(deliveries), &log)
-			}
-			answer{Body: deliveries[0]}.check(t, 0, tc.want)
+				if !strings.Contains(log.String(), tc.also) {
+					t.Errorf("%s lacks %s", &log, tc.also)
+				}
+				var deliveries []map[string]any
+				for line := range strings.Lines(log.String()) {
+					var entry map[string]any
+					if err := json.Unmarshal([]byte(line), &entry); err != nil {
+						t.Fatal(err)
+					}
+					if entry["msg"] == "delivery" {
+						deliveries = append(deliveries, entry)
+					}
+				}
+				if len(deliveries) != 1 {
+					t.Fatalf("%d lines, want 1: %s", len(deliveries), &log)
+				}
+				answer{Body: deliveries[0]}.check(t, 0, tc.want)
+			})
 		})
 	}
 }

@@ -52,16 +52,20 @@ func PubSub(w http.ResponseWriter, r *http.Request, k Kind) (d Delivery, err err
 const created, withAuthContext = "google.cloud.firestore.document.v1.created", ".withAuthContext"
 
 // Eventarc returns a Reader of Firestore's events that a document was created in a collection,
-// in the binary mode of CloudEvents. It reads the headers only. Firestore does not percent-encode
-// the document's path, so it is not decoded.
-func Eventarc(database, collection string) Reader {
+// in the binary mode of CloudEvents. It reads the headers only; the project is ce-project, or
+// that of ce-source. Firestore does not percent-encode the document's path, so it is not decoded.
+func Eventarc(project, database, collection string) Reader {
 	return func(w http.ResponseWriter, r *http.Request, _ Kind) (Delivery, error) {
 		_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, maxBody)) // so that the connection can be used again
 		d := Delivery{Task: r.Header.Get("Ce-Id")}
 		id, inside := strings.CutPrefix(r.Header.Get("Ce-Document"), collection+"/")
+		_, source, _ := strings.Cut(r.Header.Get("Ce-Source"), "/projects/")
+		source, _, _ = strings.Cut(source, "/")
 		switch {
 		case d.Task == "" || strings.TrimSuffix(r.Header.Get("Ce-Type"), withAuthContext) != created:
 			return d, errors.New("the request is not an event with a ce-id and the type " + created)
+		case cmp.Or(r.Header.Get("Ce-Project"), source, project) != project:
+			return d, errors.New("the event is not from the project " + project)
 		case cmp.Or(r.Header.Get("Ce-Database"), database) != database:
 			return d, errors.New("the event is not from the database " + database)
 		case !inside:

@@ -49,7 +49,7 @@ var fields = [...]struct {
 	{Field{"kind", "string", "the kind of work; absent for analyses"}, func(l line) slog.Value { return text(l.Kind.other()) }},
 	{Field{"lock_token", "integer", "fencing token of the acquired lock, or of the write that recorded attempts_exhausted or run_time_exhausted"}, func(l line) slog.Value { return number(l.Token != 0, l.Token) }},
 	{Field{"code", "string", "the error's code, if the outcome is failed or retry"}, func(l line) slog.Value { return text(l.Code) }},
-	{Field{"reason", "string", "in addition to code: how the analyzer ended"}, func(l line) slog.Value { return text(l.Reason) }},
+	{Field{"reason", "string", "how the analyzer failed, without its message"}, func(l line) slog.Value { return text(l.Reason) }},
 	{Field{"error", "string", "the error, if there is no code"}, func(l line) slog.Value {
 		if l.Err == nil || l.Code != "" { // an analyzer's message may contain its input
 			return slog.Value{}

@@ -22,7 +22,9 @@ type OrphanFinder interface {
 	// can finish and for which none is booked. more reports that there may be others.
 	Orphaned(ctx context.Context, limit int) (due []lease.Cell[analysislock.Analysis], more bool, err error)
 	// MarkDue records that the next attempt may begin now, and returns that time. It
-	// returns lease.ErrConflict if the analysis is no longer orphaned.
+	// returns lease.ErrConflict if the analysis is no longer orphaned. If its document has no
+	// room for that, it returns analysislock.ErrUnrecordable, and the analysis is FAILED, or
+	// lease.ErrRefused.
 	MarkDue(ctx context.Context, read lease.Cell[analysislock.Analysis]) (next time.Time, err error)
 }
 
@@ -35,7 +37,7 @@ const (
 
 // Recovery is the result of a call of Recover.
 type Recovery struct {
-	Found  int  `json:"found"`  // orphaned analyses
+	Found  int  `json:"found"`  // orphaned analyses, without those that could not be marked
 	Booked int  `json:"booked"` // of these, those for which this call booked a delivery
 	More   bool `json:"more"`   // there may be others, for the next call
 	// Oldest is the age of the oldest unfinished analysis; zero: there is none, or it is unknown.
@@ -75,8 +77,7 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	if err != nil && len(due) == 0 {
 		return r, fmt.Errorf("worker: recover: %w", err)
 	}
-	g.Telemetry.Stuck(ctx, r.Found)
-	var booked atomic.Int64
+	var booked, skipped atomic.Int64
 	var booking errgroup.Group
 	booking.SetLimit(maxBookings)
 	if g.Oldest != nil {
@@ -88,14 +89,18 @@ func (g *Guard) Recover(ctx context.Context) (Recovery, error) {
 	for i := range due {
 		booking.Go(func() error {
 			ok, err := g.rebook(ctx, due[i])
-			if ok {
+			switch {
+			case ok:
 				booked.Add(1)
+			case err == nil:
+				skipped.Add(1)
 			}
 			return err
 		})
 	}
 	err = errors.Join(err, booking.Wait())
-	r.Booked = int(booked.Load())
+	r.Booked, r.Found = int(booked.Load()), len(due)-int(skipped.Load())
+	g.Telemetry.Stuck(ctx, r.Found)
 	g.Telemetry.Recovered(ctx, r.Booked)
 	if err != nil {
 		r.More = true
@@ -124,10 +129,14 @@ func recoverAll(ctx context.Context, guards []*Guard) (all Recovery, err error) 
 }
 
 // rebook books a delivery for an orphaned analysis, for now, as bookNext does. ok is false
-// if the analysis is no longer orphaned.
+// if the analysis is no longer orphaned, or could not be marked because its document is full.
 func (g *Guard) rebook(ctx context.Context, read lease.Cell[analysislock.Analysis]) (ok bool, err error) {
 	next, err := g.Orphans.MarkDue(ctx, read)
-	if errors.Is(err, lease.ErrConflict) {
+	switch id := read.Doc.ID; {
+	case errors.Is(err, lease.ErrConflict):
+		return false, nil
+	case errors.Is(err, analysislock.ErrUnrecordable), errors.Is(err, lease.ErrRefused):
+		g.Log.WarnContext(ctx, "analysis not recovered: its document is full", "analysis_id", id, "failed", !errors.Is(err, lease.ErrRefused))
 		return false, nil
 	}
 	if d := read.Doc; err == nil {

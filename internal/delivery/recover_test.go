@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strconv"
-	"sync"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,7 +21,6 @@ import (
 	"taskguard/internal/taskqueue"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
-	"taskguard/lease/iso8601"
 )
 
 func (w *instance) recover(t *testing.T) answer {
@@ -98,43 +98,6 @@ func TestTheNameOfARecoverysTaskHasTheToken(t *testing.T) {
 		}
 		if len(names(q.tasks)) != 2 {
 			t.Errorf("booked %+v, want two names", q.tasks)
-		}
-	})
-}
-
-// The queue was purged during a backoff. Before it is late, the analysis is left alone.
-func TestRecoveryBooksANextAttemptWhoseTaskWasLost(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := &recordingQueue{}
-		w := start(t, b, succeed)
-		w.guard.Queue = q
-		next := time.Now().Add(55 * time.Minute)
-		b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": 2, "lockToken": 2, "updatedAt": iso8601.Format(time.Now()), "nextAttemptAt": iso8601.Format(next)})
-		for time.Now().Before(next.Add(lease.DefaultTTL)) {
-			w.recover(t).check(t, 200, map[string]any{"found": 0.0, "booked": 0.0})
-			time.Sleep(time.Minute)
-		}
-		w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0})
-		checkFields(t, b, "x", map[string]any{"attempts": int64(2)})
-	})
-}
-
-func TestTwoRecoveriesAtOnceBookEachAnalysisOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := &recordingQueue{}
-		for i := range 20 {
-			held(t, b, fmt.Sprint(i), 0)
-		}
-		time.Sleep(lease.DefaultTTL + time.Second)
-		var calls sync.WaitGroup
-		for range 2 {
-			w := start(t, b, succeed)
-			w.guard.Queue = q
-			calls.Go(func() { w.recover(t).check(t, 200, nil) })
-		}
-		calls.Wait()
-		if n := len(names(q.tasks)); n != 20 {
-			t.Errorf("%d names for 20 analyses", n)
 		}
 	})
 }
@@ -277,26 +240,11 @@ func TestAStopWaitsForARecovery(t *testing.T) {
 	})
 }
 
-func TestARecoveryThatCannotBookReportsIt(t *testing.T) {
+func TestARecoveryNeedsAQueueAFirestoreAndNoStop(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := startQueue(t)
 		w := start(t, b, succeed)
 		w.recover(t).check(t, 501, map[string]any{"reason": "no_queue", "error": "*"})
-		w.guard.Queue = q.Queue
-		for i := range 100 {
-			held(t, b, fmt.Sprint(i), 0)
-		}
-		time.Sleep(lease.DefaultTTL + time.Second)
-		q.setUnavailable(true)
-		began := time.Now()
-		w.recover(t).check(t, 503, map[string]any{"reason": "unavailable", "found": 100.0, "booked": 0.0})
-		if took := time.Since(began); took > time.Minute {
-			t.Errorf("it tried for %v; the next call is due after a minute", took)
-		}
-		q.setUnavailable(false)
-		w.recover(t).check(t, 200, map[string]any{"found": 0.0}) // all are marked
-		time.Sleep(lease.DefaultTTL)
-		w.recover(t).check(t, 200, map[string]any{"found": 100.0, "booked": 100.0, "more": false})
+		w.guard.Queue = &recordingQueue{}
 		w.unavailable.Store(true)
 		w.recover(t).check(t, 503, map[string]any{"reason": "unavailable", "found": 0.0})
 		w.unavailable.Store(false)
@@ -305,19 +253,45 @@ func TestARecoveryThatCannotBookReportsIt(t *testing.T) {
 	})
 }
 
-func TestRecoveryFindsAnalysesBehindThoseThatCannotBeDelivered(t *testing.T) {
+// full creates the analysis id with more fields, of so many bytes, and room for that many: by
+// Firestore's rules of size, in the collection analyses.
+func full(t *testing.T, b *emulatortest.Backend, id string, room int, more map[string]any, bytes int) {
+	t.Helper()
+	used := 32 + len("analyses//"+id) + 16 + len("status/QUEUED/") + len("updatedAt/1999-01-01T00:00:00.000Z/") + len("theirs//") + bytes
+	fields := map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z", "theirs": strings.Repeat("x", 1<<20-used-room)}
+	maps.Copy(fields, more)
+	b.Put(t, id, fields)
+}
+
+// Whatever room a document has, it does not fail a call, and is not booked in vain a second time.
+func TestAFullDocumentFailsOrIsSkippedWithAWarning(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := startQueue(t)
-		w := start(t, b, succeed)
-		w.guard.Queue = q.Queue
-		for i := range 300 {
-			b.Put(t, fmt.Sprint(i), map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z", "lockToken": map[int]any{0: "malformed"}[i%3]})
+		q := &recordingQueue{}
+		w := startLogged(t, b, q, succeed)
+		for room := range 28 {
+			full(t, b, fmt.Sprint("room", 8*room), 8*room, map[string]any{"lockToken": room % 2}, len("lockToken/")+8)
 		}
-		for _, id := range []string{"a\x01b", "a\uFFFDb"} { // Firestore holds them; no delivery could name them
-			b.Put(t, id, map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
+		full(t, b, "history", 0, map[string]any{"history": []any{map[string]any{"owner": strings.Repeat("w", 150)}}}, len("history/owner//")+150)
+		b.Put(t, "good", map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
+
+		w.recover(t).check(t, 200, map[string]any{"found": float64(len(q.tasks)), "booked": float64(len(q.tasks)), "more": false})
+		for _, task := range q.tasks {
+			if task.AnalysisID != "good" {
+				a := w.deliver(t, task.AnalysisID)
+				a.check(t, 200, map[string]any{"acquired": true, "status": "FAILED", "error": "*"})
+				checkFields(t, b, task.AnalysisID, map[string]any{"status": "FAILED", "lockOwner": nil, "nextAttemptAt": nil})
+			}
 		}
-		b.Put(t, "good", map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:01.000Z"})
-		w.recover(t).check(t, 200, map[string]any{"found": 201.0, "booked": 201.0})
+		time.Sleep(lease.DefaultTTL)
+		w.log.Reset()
+		w.recover(t).check(t, 200, map[string]any{"found": 1.0, "booked": 1.0, "more": false}) // good
+		for _, id := range []string{"room0", "room8", "room16"} {
+			checkFields(t, b, id, map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
+			if !strings.Contains(w.log.String(), `"msg":"analysis not recovered: its document is full","analysis_id":"`+id+`","failed":false`) {
+				t.Errorf("no warning names %s: %s", id, w.log)
+			}
+		}
+		checkFields(t, b, "history", map[string]any{"status": "FAILED", "finishedBy": "taskguard", "history": nil, "theirs": "*"})
 	})
 }
 
@@ -336,8 +310,8 @@ func (n overdue) Orphaned(_ context.Context, limit int) (due []lease.Cell[analys
 	return due, int(n) > limit, nil
 }
 
-func (overdue) MarkDue(context.Context, lease.Cell[analysislock.Analysis]) (time.Time, error) {
-	return time.Unix(0, 0), nil
+func (overdue) MarkDue(ctx context.Context, _ lease.Cell[analysislock.Analysis]) (time.Time, error) {
+	return time.Unix(0, 0), ctx.Err()
 }
 
 // interrupted is a backlog whose reading fails after its beginning.
@@ -348,25 +322,53 @@ func (i interrupted) Orphaned(ctx context.Context, limit int) ([]lease.Cell[anal
 	return due, more, lease.ErrUnavailable
 }
 
+// unmarked is a backlog of which analysis 0 cannot be marked.
+type unmarked struct {
+	overdue
+	err error
+}
+
+func (u unmarked) MarkDue(ctx context.Context, read lease.Cell[analysislock.Analysis]) (time.Time, error) {
+	if read.Doc.ID == "0" {
+		return time.Time{}, u.err
+	}
+	return u.overdue.MarkDue(ctx, read)
+}
+
 // The answer is 503 only if something was due and nothing was booked, or if Firestore cannot
-// be read at all.
+// be read at all. A caller that has hung up does not end a recovery.
 func TestTheAnswerOfARecoveryThatFailsInPart(t *testing.T) {
+	conflict := fmt.Errorf("%w", lease.ErrConflict)
 	for name, tc := range map[string]struct {
-		orphans delivery.OrphanFinder
-		queue   delivery.Queue
-		want    int
-		booked  float64
+		orphans       delivery.OrphanFinder
+		queue         delivery.Queue
+		want          int
+		found, booked float64
+		more          bool
+		other         delivery.OrphanFinder // of another kind
 	}{
-		"the reading fails later": {interrupted{3}, &recordingQueue{}, 200, 3},
-		"the reading fails":       {interrupted{0}, &recordingQueue{}, 503, 0},
-		"one booking fails":       {overdue(3), &partlyRefusing{}, 200, 2},
-		"all bookings fail":       {overdue(3), refusing{}, 503, 0},
+		"the reading fails later":          {interrupted{3}, &recordingQueue{}, 200, 3, 3, true, nil},
+		"the reading fails":                {interrupted{0}, &recordingQueue{}, 503, 0, 0, false, nil},
+		"one booking fails":                {overdue(3), &partlyRefusing{}, 200, 3, 2, true, nil},
+		"all bookings fail":                {overdue(3), refusing{}, 503, 3, 0, true, nil},
+		"one was acquired since":           {unmarked{3, conflict}, &recordingQueue{}, 200, 2, 2, false, nil},
+		"all were acquired since":          {unmarked{1, conflict}, &recordingQueue{}, 200, 0, 0, false, nil},
+		"no mark is written":               {unmarked{1, lease.ErrUnavailable}, &recordingQueue{}, 503, 1, 0, true, nil},
+		"two kinds":                        {overdue(2), &recordingQueue{}, 200, 5, 5, false, overdue(3)},
+		"two kinds, and the second fails":  {overdue(2), &recordingQueue{}, 200, 5, 5, true, interrupted{3}},
+		"two kinds, and the first fails":   {interrupted{0}, &recordingQueue{}, 200, 3, 3, false, overdue(3)},
+		"two kinds, and more of the first": {overdue(10_001), &recordingQueue{}, 200, 10_001, 10_001, true, overdue(1)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				w := start(t, b, succeed)
-				w.guard.Orphans, w.guard.Queue = tc.orphans, tc.queue
-				w.recover(t).check(t, tc.want, map[string]any{"booked": tc.booked})
+			synctest.Test(t, func(t *testing.T) {
+				s := serverOf(t.Context(), &delivery.Guard{Orphans: tc.orphans, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)}, nil)
+				if tc.other != nil {
+					s.Route(&delivery.Guard{Kind: delivery.Kind{Name: "job", Path: "/job"}, Orphans: tc.other, Queue: tc.queue, Log: slog.New(slog.DiscardHandler)})
+				}
+				ctx, hangUp := context.WithCancel(t.Context())
+				hangUp()
+				r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/internal/tasks/recover", http.NoBody)
+				(&instance{Server: s}).send(t, r).check(t, tc.want, map[string]any{"found": tc.found, "booked": tc.booked, "more": tc.more})
 			})
 		})
 	}
@@ -381,4 +383,12 @@ func TestARecoveryIsBounded(t *testing.T) {
 	if r, err := g.Recover(t.Context()); err == nil || r.Booked != 0 {
 		t.Errorf("recovered %+v, %v; want an error", r, err)
 	}
+	synctest.Test(t, func(t *testing.T) { // 32 at a time, for 50 s
+		g.Queue = &slow{by: 3 * time.Second}
+		began := time.Now()
+		r, err := g.Recover(t.Context())
+		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || r.Found != 10_000 || r.Booked != 16*32 || !r.More || took != 50*time.Second {
+			t.Errorf("after %v: %+v, %v; want 512 booked in 50 s, and more", took, r, err)
+		}
+	})
 }

@@ -87,6 +87,11 @@ func (r *reporter) Invalid(problem string) {
 	}
 }
 
+// Warn implements orchestrator.Warner.
+func (r *reporter) Warn(problem string) {
+	r.Log.WarnContext(r.ctx, "the analyzer's output is doubtful", "analysis_id", r.id, "problem", problem)
+}
+
 // written handles the outcome of a commit with a report.
 func (r *reporter) written(c *analysislock.Checkpoint, err error) {
 	switch {

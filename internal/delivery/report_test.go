@@ -80,8 +80,8 @@ func TestARunWhoseAnalysisIsOverEndsWithinAHeartbeatAndWritesNothing(t *testing.
 	}{
 		"cancelled":                 {cancel, &recordingQueue{}, 200, "FAILED", "cancelled"},
 		"cancelled without a queue": {cancel, nil, 409, "FAILED", "cancelled"},
-		"finished": {func(t *testing.T, b *emulatortest.Backend) {
-			b.Merge(t, "x", map[string]any{"status": "READY", "result": "theirs"})
+		"finished by another run": {func(t *testing.T, b *emulatortest.Backend) {
+			b.Merge(t, "x", map[string]any{"status": "READY", "result": "theirs", "lockToken": 9})
 		}, &recordingQueue{}, 200, "READY", "finished"},
 		"deleted": {func(t *testing.T, b *emulatortest.Backend) { b.Delete(t, "x") }, &recordingQueue{}, 200, nil, "deleted"},
 	} {
@@ -112,6 +112,76 @@ func TestARunWhoseAnalysisIsOverEndsWithinAHeartbeatAndWritesNothing(t *testing.
 			})
 		}
 	}
+}
+
+// As the first implementation's orchestrator does, also behind http:.
+func TestAStatusThatTheAnalysisSetsItselfEndsItsRunAndItsLock(t *testing.T) {
+	failed := map[string]any{"code": "own", "message": "theirs"}
+	ends := map[string]func(ctx context.Context, w *logged) (orchestrator.Result, error){
+		"with a result":    func(context.Context, *logged) (orchestrator.Result, error) { return "dropped", nil },
+		"at the heartbeat": func(ctx context.Context, _ *logged) (orchestrator.Result, error) { return until(ctx, nothing) },
+		"with an error":    func(context.Context, *logged) (orchestrator.Result, error) { return nil, errors.New("dropped") },
+		"with a permanent one": func(context.Context, *logged) (orchestrator.Result, error) {
+			return nil, &orchestrator.PermanentError{Message: "dropped"}
+		},
+		"by a stop": func(ctx context.Context, w *logged) (orchestrator.Result, error) {
+			w.stop(delivery.ErrStopping)
+			return until(ctx, nothing)
+		},
+		"by its deadline": func(ctx context.Context, w *logged) (orchestrator.Result, error) {
+			time.Sleep(time.Minute)
+			return until(ctx, nothing)
+		},
+	}
+	for status, theirs := range map[string]map[string]any{
+		"READY": {"status": "READY", "result": "theirs"}, "FAILED": {"status": "FAILED", "error": failed},
+	} {
+		for end, analyze := range ends {
+			t.Run(status+" "+end, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+					b.Put(t, "x", map[string]any{"status": "QUEUED", "lockToken": 4})
+					m := measured(t)
+					var w *logged
+					w = startLogged(t, b, nil, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+						report(job, int64(7))
+						b.Merge(t, "x", theirs)
+						return analyze(ctx, w)
+					})
+					w.guard.Telemetry, w.guard.RunTimeout = m.Telemetry, 2*time.Minute
+					if end == "by its deadline" {
+						w.guard.RunTimeout = time.Minute
+					}
+					w.deliver(t, "x").check(t, 200, map[string]any{"acquired": true, "status": status, "reason": nil, "error": nil})
+					for name, want := range theirs {
+						if got := b.Fields(t, "x")[name]; !reflect.DeepEqual(got, want) {
+							t.Errorf("%s = %v, want %v", name, got, want)
+						}
+					}
+					checkFields(t, b, "x", map[string]any{"finishedBy": "*", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil, "lockToken": int64(5), "lastError": nil})
+					if got := attempts(t, b); got != strings.ToLower(status) {
+						t.Errorf("history %q", got)
+					}
+					answer{Body: w.entry(t, "delivery")}.check(t, 0, map[string]any{"outcome": strings.ToLower(status), "lost": nil})
+					answer{Body: w.entry(t, "the status was set during the run, whose own result is dropped")}.check(t, 0, map[string]any{"level": "WARN", "analysis_id": "x", "status": status})
+					if got := m.counts(t, "taskguard.lock.losses"); got != "" {
+						t.Errorf("losses %q", got)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestALockThatAnOutageKeepsAfterTheAnalysisHasSetItsStatusIsAnswered503(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED"})
+		var w *instance
+		w = start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+			b.Merge(t, "x", map[string]any{"status": "READY"})
+			return until(ctx, func() { w.unavailable.Store(true) })
+		})
+		w.deliver(t, "x").check(t, 503, map[string]any{"acquired": true, "reason": "unavailable"})
+	})
 }
 
 func TestReportsCostOneCommitACheckpointInterval(t *testing.T) {
@@ -153,7 +223,8 @@ func TestASynchronousCheckpointReturnsWhenItIsCommittedOrCannotBe(t *testing.T) 
 		var w *logged
 		w = startLogged(t, b, nil, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			for i := range int64(3) {
-				if err := job.Checkpoint(ctx, i); err != nil || b.Fields(t, job.AnalysisID)["checkpoint"] != i {
+				began := time.Now()
+				if err := job.Checkpoint(ctx, i); err != nil || time.Since(began) > time.Second || b.Fields(t, job.AnalysisID)["checkpoint"] != i {
 					t.Errorf("%v, and the document has %v, want %d", err, b.Fields(t, job.AnalysisID)["checkpoint"], i)
 				}
 			}

@@ -51,7 +51,7 @@ var refusals = []struct {
 	{errCrossSite, http.StatusForbidden, "cross_site", "the request comes from another site"},
 	{ErrSession, http.StatusUnauthorized, "invalid_session", "the session cookie is not valid; load the page again for a new one"},
 	{errNoSession, http.StatusForbidden, "no_session", "a session is needed"},
-	{errForeignChannel, http.StatusForbidden, "forbidden", "want a socket_id, and a channel_name private-documents.ROOM"},
+	{errForeignChannel, http.StatusForbidden, "forbidden", "want a socket_id, and the channel_name of a room's private channel"},
 	{errTwoSessions, http.StatusUnauthorized, "two_sessions", "there are two valid session cookies, one of them set by another site of this domain; delete both"},
 	{taskauth.ErrUnauthenticated, http.StatusUnauthorized, "unauthenticated", "a valid bearer token is needed"},
 	{taskauth.ErrForbidden, http.StatusForbidden, "forbidden", "this account may not call"},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"taskguard/lease"
 	"taskguard/lease/documentlock"
 )
 
@@ -152,13 +152,14 @@ func readBody(dst io.Writer, w http.ResponseWriter, r *http.Request) error {
 
 // acquire handles POST (D1). A POST of the owner is a heartbeat.
 func (s *Server) acquire(ctx context.Context, q target, _ echo.Context) (any, error) {
-	added, err := s.takeLock(ctx, q)
-	if err != nil {
+	key := lockKey{q.room, q.owner}
+	if err := s.beginLock(ctx, q, key); err != nil {
 		return nil, err
 	}
+	defer s.rooms.end(q.session, key)
 	state, err := s.locks.AcquireAs(ctx, q.room, q.owner, q.name)
-	if err != nil && added {
-		s.rooms.drop(q.session, q.room)
+	if err == nil || errors.Is(err, lease.ErrUnavailable) { // it may have been acquired
+		s.rooms.keep(q.session, key, s.locks.TTL())
 	}
 	l := state.Lock
 	return acquired{true, stamp(l.ExpiresAt), stamp(l.LockedAt), ttl(l), l.Token, l.Holder}, err
@@ -168,7 +169,7 @@ func (s *Server) acquire(ctx context.Context, q target, _ echo.Context) (any, er
 func (s *Server) extend(ctx context.Context, q target, _ echo.Context) (any, error) {
 	state, err := s.locks.Extend(ctx, q.room, q.owner)
 	if err == nil {
-		s.rooms.take(q.session, q.room, math.MaxInt, s.locks.TTL())
+		s.rooms.keep(q.session, lockKey{q.room, q.owner}, s.locks.TTL())
 	}
 	return extended{true, stamp(state.Lock.ExpiresAt), ttl(state.Lock), state.Lock.Token}, err
 }
@@ -181,9 +182,10 @@ func ttl(l documentlock.Lock) int64 { return l.ExpiresAt.Sub(l.HeartbeatAt).Mill
 // release handles DELETE (D3). A tab that is closed does not wait for the answer, so
 // the release does not depend on its request's context.
 func (s *Server) release(ctx context.Context, q target, _ echo.Context) (any, error) {
+	drop := s.rooms.drop(q.session, lockKey{q.room, q.owner})
 	freed, err := s.locks.Release(context.WithoutCancel(ctx), q.room, q.owner)
 	if err == nil {
-		s.rooms.drop(q.session, q.room)
+		drop()
 	}
 	if !freed {
 		return released{true, false, "ロックは既に解放されています。"}, err

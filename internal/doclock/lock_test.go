@@ -171,6 +171,9 @@ func TestTwoTabsOfOneSessionAreTwoOwners(t *testing.T) {
 			t.Errorf("%v: %d %s, want 409", h, status, body)
 		}
 	}
+	if status, body := b.ask(http.MethodGet, lockPath, header, strings.Repeat("x", 64)); status != http.StatusOK {
+		t.Errorf("64 characters: %d %s", status, body)
+	}
 	if status, body := b.ask(http.MethodPut, lockPath, header, "tab-1"); status != http.StatusOK {
 		t.Errorf("the first tab: %d %s", status, body)
 	}
@@ -216,7 +219,7 @@ func TestAStoreOutOfReachIsUnavailable(t *testing.T) {
 		t.Errorf("refused: %d %s", status, body)
 	}
 	log := b.site.log.String()
-	if !strings.Contains(log, "level=WARN") || strings.Contains(log, `room \"room\"`) {
+	if !strings.Contains(log, "level=WARN") || !strings.Contains(log, "repo: read room") || strings.Contains(log, `room \"room\"`) {
 		t.Errorf("the log holds no warning, or the room: %s", log)
 	}
 	synctest.Test(t, func(t *testing.T) { // it tries again for some seconds

@@ -45,7 +45,7 @@ func TestEveryAnswerHasTheSecurityHeaders(t *testing.T) {
 		if over := b.do(http.MethodGet, path, http.NoBody, "X-Forwarded-Proto", "https").header; over.Get("Strict-Transport-Security") != "max-age=31536000" || h.Get("Strict-Transport-Security") != "" {
 			t.Errorf("%s: over https %v, in clear %v", path, over, h)
 		}
-		if h.Get("X-Frame-Options") != "DENY" || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != cache {
+		if h.Get("X-Frame-Options") != "DENY" || h.Get("X-Content-Type-Options")+h.Get("Referrer-Policy") != "nosniffno-referrer" || h.Get("Cache-Control") != cache {
 			t.Errorf("%s: %v", path, h)
 		}
 	}

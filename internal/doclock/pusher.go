@@ -2,6 +2,7 @@ package doclock
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -42,7 +43,12 @@ const (
 // protocol are refused with 4003.
 type Pusher struct {
 	Key, Secret string
+	Channel     string // a public channel's name, with {room}; empty: DefaultChannel
+	Namespace   string // of the events' names, such as App\Events; empty: none
 }
+
+// DefaultChannel is the name of a room's public channel.
+const DefaultChannel = "documents.{room}"
 
 // pusherError is an error of the Pusher protocol. Codes from 4000 to 4299 close the
 // socket, except 4009 for one channel.
@@ -97,19 +103,30 @@ func (p Pusher) check(key, version string) *pusherError {
 	return nil
 }
 
-var channelName = regexp.MustCompile(`^(private-)?documents\.([A-Za-z0-9_=@,.;-]+)$`)
+var escapedRoom = regexp.MustCompile(`^[A-Za-z0-9_=@,.;-]+$`)
 
-// roomOfChannel returns the room of a channel's name, in which =XX stands for a byte.
-func roomOfChannel(name string) (room string, private bool, err error) {
-	parts := channelName.FindStringSubmatch(name)
-	if parts == nil || len(name) > maxChannel {
+// roomOf returns the room of a channel's name, in which =XX stands for a byte.
+func (p Pusher) roomOf(name string) (room string, private bool, err error) {
+	before, after, _ := strings.Cut(cmp.Or(p.Channel, DefaultChannel), "{room}")
+	public, private := strings.CutPrefix(name, "private-")
+	text, begins := strings.CutPrefix(public, before)
+	text, ends := strings.CutSuffix(text, after)
+	if !begins || !ends || !escapedRoom.MatchString(text) || len(name) > maxChannel {
 		return "", false, errUnauthorized
 	}
-	room, err = url.PathUnescape(strings.ReplaceAll(parts[2], "=", "%"))
+	room, err = url.PathUnescape(strings.ReplaceAll(text, "=", "%"))
 	if err == nil {
 		err = documentlock.CheckRoom(room)
 	}
-	return room, parts[1] != "", err
+	return room, private, err
+}
+
+// event returns the name of the event for a message's type.
+func (p Pusher) event(kind string) string {
+	if p.Namespace == "" {
+		return kind
+	}
+	return p.Namespace + `\` + kind
 }
 
 var socketID = regexp.MustCompile(`^[0-9]{1,20}\.[0-9]{1,20}$`)
@@ -151,7 +168,7 @@ func (s *Server) authorization(c echo.Context) (auth string, err error) {
 		r.Body = io.NopCloser(&body)
 		want.Socket, want.Channel = r.PostFormValue("socket_id"), r.PostFormValue("channel_name")
 	}
-	if _, private, err := roomOfChannel(want.Channel); err != nil || !private || !socketID.MatchString(want.Socket) {
+	if _, private, err := s.o.Pusher.roomOf(want.Channel); err != nil || !private || !socketID.MatchString(want.Socket) {
 		return "", errForeignChannel
 	}
 	return s.o.Pusher.sign(want.Socket, want.Channel), nil
@@ -171,7 +188,7 @@ func (s *Server) connect(c echo.Context) error {
 	}
 	conn, err := websocket.Accept(c.Response(), r, accepting)
 	if err == nil {
-		p := &pusher{server: s, conn: conn, id: fmt.Sprintf("%d.%d", rand.Uint32(), rand.Uint32()), channels: map[string]context.CancelFunc{}} //nolint:gosec // an address, not a secret
+		p := &pusher{server: s, conn: conn, session: caller.Owner, id: fmt.Sprintf("%d.%d", rand.Uint32(), rand.Uint32()), channels: map[string]context.CancelFunc{}} //nolint:gosec // an address, not a secret
 		p.serve(s.o.Pusher.check(c.Param("key"), c.QueryParam("protocol")))
 	}
 	s.record(c, "connect", "", nil, c.Response().Status, began)
@@ -182,6 +199,7 @@ func (s *Server) connect(c echo.Context) error {
 type pusher struct {
 	server     *Server
 	conn       *websocket.Conn
+	session    string // empty: none
 	id         string
 	channels   map[string]context.CancelFunc // that end the subscriptions; the reading goroutine's own
 	forwarding sync.WaitGroup
@@ -271,10 +289,9 @@ func (p *pusher) read(ctx context.Context) error {
 	}
 }
 
-// subscribe begins to forward the events of a channel's room: first the current state,
-// if the room is locked.
+// subscribe begins to forward the events of a channel's room, the current state first.
 func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
-	room, private, err := roomOfChannel(channel)
+	room, private, err := p.server.o.Pusher.roomOf(channel)
 	if err != nil || private && !hmac.Equal([]byte(auth), []byte(p.server.o.Pusher.sign(p.id, channel))) {
 		if err := p.refuse(channel, "AuthError", errUnauthorized.Code, errUnauthorized.Message); err != nil {
 			return err
@@ -282,18 +299,19 @@ func (p *pusher) subscribe(ctx context.Context, channel, auth string) error {
 		return errUnauthorized
 	}
 	p.unsubscribe(channel)
-	if len(p.channels) >= maxChannels || p.server.Begin(p.server.o.MaxSockets) != nil { // each subscription counts as a socket does
+	anonymous := p.session == "" && !private // a session has signed a private one
+	if len(p.channels) >= maxChannels || !p.server.openChannel(anonymous, &channel) {
 		return p.refuse(channel, "LimitReached", errEvent.Code, "too many channels of this socket, or of all sockets of this instance")
 	}
 	sub, err := p.server.feed.Subscribe(ctx, room)
 	if err != nil {
-		p.server.End()
+		p.server.closeSocket("", &channel)
 		return errNoStore
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	p.channels[channel] = cancel
 	p.forwarding.Go(func() {
-		defer p.server.End()
+		defer p.server.closeSocket("", &channel)
 		defer sub.Close()
 		p.forward(ctx, channel, sub, private)
 	})
@@ -313,9 +331,8 @@ func (p *pusher) forward(ctx context.Context, channel string, sub *documentlock.
 		if e, err = sub.Next(ctx); err != nil {
 			return
 		}
-		if m := messageOf(e, private); e.Locked || e.Reason != documentlock.Current {
-			err = p.send(m.Type, channel, m)
-		}
+		m := messageOf(e, private)
+		err = p.send(p.server.o.Pusher.event(m.Type), channel, m)
 	}
 	if ctx.Err() == nil { // else the socket is being closed
 		_ = p.conn.CloseNow()

@@ -163,7 +163,7 @@ func TestAChannelHasTheEventsOfItsRoomAndTheStateFirst(t *testing.T) {
 	if f := p.subscribe(channel, ""); f != (frame{succeed, channel, "{}"}) {
 		t.Fatalf("got %+v", f)
 	}
-	p.wantAlive() // a free room has no event
+	p.wantEvent(channel, unlocked, documentlock.Current) // perhaps freed while the client was away
 	got, _ := b.take()
 	if m := p.wantEvent(channel, locked, documentlock.Acquired); *m.Holder != got.Holder || m.Room != "room" || !m.Expires.Equal(got.ExpiresAt) {
 		t.Errorf("got %+v, want holder %s, %v", m, got.Holder, got.ExpiresAt)
@@ -205,6 +205,25 @@ func TestAnEscapedChannelNamesItsRoom(t *testing.T) {
 		}
 		if m := p.wantEvent(channel, locked, documentlock.Current); m.Room != room {
 			t.Errorf("%s: got room %s, want %s", channel, m.Room, room)
+		}
+	}
+}
+
+func TestChannelsAndEventsHaveTheApplicationsNames(t *testing.T) {
+	b := newPusherSite(t, func(s *setup) {
+		s.options.Pusher.Channel, s.options.Pusher.Namespace = "rooms.{room}.lock", `App\Events`
+	}).browser(t)
+	b.take()
+	p := b.connect()
+	for _, foreign := range []string{"documents.room", "rooms.room", "xrooms.room.lock", "rooms.lock", "rooms..lock", "private-private-rooms.room.lock"} {
+		p.send("pusher:subscribe", map[string]string{"channel": foreign})
+		p.wantRefused(foreign)
+	}
+	_, auth := b.authorized(p.id, "private-rooms.room.lock")
+	for _, channel := range []string{"rooms.room.lock", "private-rooms.room.lock"} {
+		p.subscribe(channel, auth)
+		if f := p.frame(); f.Event != `App\Events\DocumentLocked` || f.Channel != channel || !strings.Contains(f.Data, `"type":"DocumentLocked","room_id":"room"`) {
+			t.Errorf("got %+v", f)
 		}
 	}
 }
@@ -261,7 +280,8 @@ func TestAPrivateChannelNeedsASession(t *testing.T) {
 }
 
 func TestSocketsOfThePusherProtocolAreRefusedByCode(t *testing.T) {
-	enabled := newPusherSite(t, nil)
+	enabled, disabled := newPusherSite(t, nil), newSite(t, nil)
+	disabled.browser(t).want(http.StatusNotFound, `{"success":false,"error":"no_such_route","message":"no such route"}`, http.MethodPost, "/broadcasting/auth")
 	for _, c := range []struct {
 		site *site
 		path string
@@ -269,7 +289,7 @@ func TestSocketsOfThePusherProtocolAreRefusedByCode(t *testing.T) {
 	}{
 		{enabled, "/app/other?protocol=7", 4001}, {enabled, "/app/key%20?protocol=7", 4001},
 		{enabled, "/app/key", 4008}, {enabled, "/app/key?protocol=6", 4007}, {enabled, "/app/key?protocol=x", 4007},
-		{newSite(t, nil), appPath, 4003},
+		{disabled, appPath, 4003},
 	} {
 		p := &pusher{socket: c.site.browser(t).listen(c.path, websocket.DialOptions{})}
 		p.wantError(c.code)
@@ -289,7 +309,7 @@ func TestABadMessageClosesTheSocket(t *testing.T) {
 		text string
 		want websocket.StatusCode
 	}{
-		"1 MiB":          {websocket.MessageText, strings.Repeat("x", 1<<20), websocket.StatusMessageTooBig},
+		"over 4 KiB":     {websocket.MessageText, strings.Repeat("x", 4<<10+1), websocket.StatusMessageTooBig},
 		"no JSON":        {websocket.MessageText, "x", 4200},
 		"another type":   {websocket.MessageText, `{"event":7}`, 4200},
 		"no channel":     {websocket.MessageText, `{"event":"pusher:subscribe","data":"x"}`, 4200},
@@ -311,7 +331,9 @@ func TestABadMessageClosesTheSocket(t *testing.T) {
 
 func TestSubscriptionsAreBounded(t *testing.T) {
 	s := newPusherSite(t, func(s *setup) { s.options.MaxSockets = 22 })
-	p := s.browser(t).connect()
+	b := s.browser(t)
+	b.ask(http.MethodGet, "/") // begins a session
+	p := b.connect()
 	for i := range 10_000 {
 		channel, want := fmt.Sprintf("documents.%d", i), succeed
 		if i >= 20 {
@@ -319,10 +341,12 @@ func TestSubscriptionsAreBounded(t *testing.T) {
 		}
 		if f := p.subscribe(channel, ""); f.Event != want || f.Channel != channel {
 			t.Fatalf("got %+v, want %s", f, want)
+		} else if want == succeed {
+			p.wantEvent(channel, unlocked, documentlock.Current)
 		}
 	}
-	p.wantAlive()
 	p.subscribe("documents.0", "") // instead of the first
+	p.wantEvent("documents.0", unlocked, documentlock.Current)
 	p.wantAlive()
 	other := s.browser(t).connect() // the last that fits
 	if f := other.subscribe("documents.0", ""); f.Event != "pusher:subscription_error" || !strings.Contains(f.Data, `"status":4301`) {
@@ -332,6 +356,45 @@ func TestSubscriptionsAreBounded(t *testing.T) {
 	p.send("pusher:unsubscribe", map[string]string{"channel": "documents.0"})
 	p.wantAlive()
 	for other.subscribe("documents.0", "").Event != succeed { // p's subscription ends soon
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestClientsWithoutASessionHaveHalfOfTheSockets(t *testing.T) {
+	s := newPusherSite(t, func(s *setup) { s.options.MaxSockets = 8 })
+	stranger, user := s.browser(t), s.browser(t)
+	user.ask(http.MethodGet, "/") // begins a session
+	first := stranger.listen(lockPath+"/ws", websocket.DialOptions{})
+	p := stranger.connect()
+	for _, channel := range []string{"documents.a", "documents.b"} {
+		if f := p.subscribe(channel, ""); f.Event != succeed {
+			t.Fatalf("got %+v", f)
+		}
+		p.wantEvent(channel, unlocked, documentlock.Current)
+	}
+
+	for _, path := range []string{lockPath + "/ws", appPath} {
+		stranger.want(http.StatusServiceUnavailable, `{"success":false,"error":"unavailable","message":"too many connections here; try again"}`,
+			http.MethodGet, path, upgrade()...)
+	}
+	if f := p.subscribe("documents.c", ""); f.Event != "pusher:subscription_error" || !strings.Contains(f.Data, `"status":4301`) {
+		t.Errorf("got %+v, want it refused", f)
+	}
+	const private = "private-documents.c" // a session has signed it
+	if f := p.subscribe(private, signature(app.Secret, p.id, private)); f.Event != succeed {
+		t.Errorf("got %+v", f)
+	}
+	user.listen(lockPath+"/ws", websocket.DialOptions{}).next()
+	of := user.connect()
+	if f := of.subscribe("documents.a", ""); f.Event != succeed {
+		t.Errorf("got %+v", f)
+	}
+
+	if err := first.conn.Close(websocket.StatusNormalClosure, ""); err != nil {
+		t.Fatal(err)
+	}
+	p.wantEvent(private, unlocked, documentlock.Current)
+	for p.subscribe("documents.c", "").Event != succeed { // the socket ends soon
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -349,6 +412,7 @@ func TestAStopMakesPusherClientsConnectAgain(t *testing.T) {
 	s := newPusherSite(t, nil)
 	p := s.browser(t).connect()
 	p.subscribe("documents.room", "")
+	p.wantEvent("documents.room", unlocked, documentlock.Current)
 	s.stop()
 	p.wantError(4200)
 	if got := p.closed(); got != 4200 {
@@ -380,7 +444,7 @@ func TestAnotherOriginIsServedOnlyIfItIsNamed(t *testing.T) {
 		from := []string{"Origin", origin, "Sec-Fetch-Site", "cross-site"}
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions} {
 			got := b.do(method, lockPath, http.NoBody, append(from, "Access-Control-Request-Headers", "x-lock-client")...)
-			if refused := got.status == http.StatusForbidden || method == http.MethodOptions; !refused || got.header.Get("Access-Control-Allow-Origin")+got.header.Get("Access-Control-Allow-Headers") != "" {
+			if refused := got.status == http.StatusForbidden || method == http.MethodOptions; !refused || got.header.Get("Vary") != "Origin" || got.header.Get("Access-Control-Allow-Origin")+got.header.Get("Access-Control-Allow-Headers") != "" {
 				t.Errorf("%s from %q: %d, %v", method, origin, got.status, got.header)
 			}
 		}
@@ -395,7 +459,7 @@ func TestAnotherOriginIsServedOnlyIfItIsNamed(t *testing.T) {
 	const requested = "traceparent,x-lock-client,x-xsrf-token"
 	preflight := b.do(http.MethodOptions, lockPath, http.NoBody, append(from, "Access-Control-Request-Method", "PUT", "Access-Control-Request-Headers", requested)...)
 	if preflight.status != http.StatusNoContent || !strings.Contains(preflight.header.Get("Access-Control-Allow-Methods"), "PUT") ||
-		preflight.header.Get("Access-Control-Allow-Headers") != requested {
+		preflight.header.Get("Access-Control-Allow-Headers") != requested || preflight.header.Get("Access-Control-Max-Age") != "600" {
 		t.Errorf("preflight: %+v", preflight)
 	}
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodGet, http.MethodDelete} {
@@ -439,11 +503,13 @@ func TestADisplayNameIsShownToThoseWithASession(t *testing.T) {
 }
 
 // ofUser7 returns the cookie that an application makes for its user 7, あおい.
-func ofUser7() string {
-	signed := fmt.Sprintf("v1.user-7.%d.44GC44GK44GE", time.Now().Unix())
+func ofUser7() string { return signed(fmt.Sprintf("v1.user-7.%d.44GC44GK44GE", time.Now().Unix())) }
+
+// signed returns a cookie as an application makes it.
+func signed(text string) string {
 	h := hmac.New(sha256.New, secret)
-	h.Write([]byte(doclock.CookieName + "\n" + signed))
-	return doclock.CookieName + "=" + signed + "." + base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+	h.Write([]byte(doclock.CookieName + "\n" + text))
+	return doclock.CookieName + "=" + text + "." + base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
 func TestASessionOfTheApplicationIsNotRenewed(t *testing.T) {
@@ -451,11 +517,16 @@ func TestASessionOfTheApplicationIsNotRenewed(t *testing.T) {
 		all := cookies(t)
 		all.Application = true
 		named, anonymous := ofUser7(), begun(t, memory(t, cookies(t)))
+		mail := signed(fmt.Sprintf("v1.a%%40x%%2Etest.%d", time.Now().Unix()))
 		time.Sleep(16 * 24 * time.Hour)
 		for cookie, k := range map[string]*doclock.Cookies{named: cookies(t), anonymous: all} {
 			if status, body, set := visit(t, memory(t, k), http.MethodPost, lockPath, cookie); status != http.StatusOK || set != nil {
 				t.Errorf("%s: %d %s, cookie %v", cookie, status, body, set)
 			}
+		}
+		_, _, renewed := visit(t, memory(t, cookies(t)), http.MethodPost, lockPath, mail)
+		if renewed == nil || !strings.HasPrefix(renewed.Value, "v1.a@x%2Etest.") {
+			t.Errorf("one without a name is renewed as %v", renewed)
 		}
 	})
 }
@@ -492,7 +563,7 @@ func (b *browser) state(t *testing.T, channel string) string {
 }
 
 func TestANameThatCannotBeShownIsNone(t *testing.T) {
-	for name, want := range map[string]string{"Ann": "Ann", strings.Repeat("x", 257): "", "a\nb": "", "a\xff": ""} {
+	for name, want := range map[string]string{"Ann": "Ann", strings.Repeat("x", 256): strings.Repeat("x", 256), strings.Repeat("x", 257): "", "a\nb": "", "a\xff": ""} {
 		caller, err := doclock.Accounts{Verifier: named(name)}.Caller(nil, &http.Request{Header: http.Header{}}, false)
 		if err != nil || caller.Name != want {
 			t.Errorf("%q: got %q, %v, want %q", name, caller.Name, err, want)

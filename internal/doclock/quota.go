@@ -3,75 +3,129 @@ package doclock
 import (
 	"context"
 	"math"
-	"net/http"
 	"sync"
 	"time"
 
-	"taskguard/lease/documentlock"
+	"taskguard/internal/lifecycle"
 )
 
-// quota counts what each session holds, as far as this instance knows.
+// anonymousShare is the part of MaxSockets that clients without a session may have together.
+const anonymousShare = 2
+
+// quota counts what each session has, as far as this instance knows.
 type quota struct {
-	mu   sync.Mutex
-	held map[string]map[any]*time.Timer // by session and key; the timers drop the keys
+	mu     sync.Mutex
+	claims map[string]map[any]*claim // by session and key
 }
 
-// take counts key for the session until drop is called, or until life has passed since the
-// last take. ok is false if the session has limit other keys.
-func (q *quota) take(session string, key any, limit int, life time.Duration) (added, ok bool) {
+// claim counts as one while a request uses it, and until a time.
+type claim struct {
+	uses  int
+	until time.Time
+}
+
+// change calls do with the claim of key. It reports false if there is none and the session
+// has limit others. A claim that counts no more is deleted.
+func (q *quota) change(session string, key any, limit int, do func(*claim)) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	keys := q.held[session]
-	switch timer := keys[key]; {
-	case timer != nil:
-		timer.Reset(life)
-		return false, true
-	case len(keys) >= limit:
-		return false, false
-	case keys == nil:
-		keys = map[any]*time.Timer{}
-		q.held[session] = keys
+	claims := q.claims[session]
+	c := claims[key]
+	switch {
+	case c == nil && len(claims) >= limit:
+		return false
+	case claims == nil:
+		claims = map[any]*claim{}
+		q.claims[session] = claims
 	}
-	keys[key] = time.AfterFunc(life, func() { q.drop(session, key) })
-	return true, true
+	if c == nil {
+		c = &claim{}
+		claims[key] = c
+	}
+
+	do(c)
+	if c.uses == 0 && !time.Now().Before(c.until) {
+		delete(claims, key)
+	}
+	if len(claims) == 0 {
+		delete(q.claims, session)
+	}
+	return true
 }
 
-func (q *quota) drop(session string, key any) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	keys := q.held[session]
-	if keys[key] != nil {
-		keys[key].Stop()
-	}
-	if delete(keys, key); len(keys) == 0 {
-		delete(q.held, session)
+func (q *quota) begin(session string, key any, limit int) bool {
+	return q.change(session, key, limit, func(c *claim) { c.uses++ })
+}
+
+func (q *quota) end(session string, key any) {
+	q.change(session, key, math.MaxInt, func(c *claim) { c.uses = max(0, c.uses-1) })
+}
+
+// keep counts key for this long from now, whatever the limit.
+func (q *quota) keep(session string, key any, life time.Duration) {
+	q.change(session, key, math.MaxInt, func(c *claim) { c.until = time.Now().Add(life) })
+	time.AfterFunc(life, func() { q.change(session, key, math.MaxInt, func(*claim) {}) })
+}
+
+// drop ends the last keep, unless another keep follows before the returned function is called.
+func (q *quota) drop(session string, key any) (done func()) {
+	var until time.Time
+	q.change(session, key, math.MaxInt, func(c *claim) { until = c.until })
+	return func() {
+		q.change(session, key, math.MaxInt, func(c *claim) {
+			if c.until.Equal(until) {
+				c.until = time.Time{}
+			}
+		})
 	}
 }
 
-// takeLock counts a lock for the session before it is acquired.
-func (s *Server) takeLock(ctx context.Context, q target) (added bool, err error) {
-	added, ok := s.rooms.take(q.session, q.room, s.o.SessionLocks, s.locks.TTL())
-	if !ok { // another instance may have acquired it
-		var state documentlock.State
-		if state, err = s.locks.Get(ctx, q.room, q.owner); err == nil && !state.Mine {
-			err = errManyLocks
-		}
+// lockKey is the key of a lock. Each client of a session has its own, so that the refusal of
+// one does not end the count of another's lock.
+type lockKey struct{ room, owner string }
+
+// beginLock counts a lock for the session while a request acquires it.
+func (s *Server) beginLock(ctx context.Context, q target, key lockKey) error {
+	if s.rooms.begin(q.session, key, s.o.SessionLocks) {
+		return nil
 	}
-	return added, err
+	state, err := s.locks.Get(ctx, q.room, q.owner) // another instance may have acquired it
+	switch {
+	case err != nil:
+		return err
+	case !state.Mine:
+		return errManyLocks
+	}
+	s.rooms.begin(q.session, key, math.MaxInt)
+	return nil
 }
 
-// takeSocket counts the socket of r for the session, if there is one.
-func (s *Server) takeSocket(session string, r *http.Request) error {
-	if session != "" {
-		if _, ok := s.sockets.take(session, r, s.o.SessionSockets, math.MaxInt64); !ok {
-			return errManySockets
-		}
+// takeSocket counts a socket for the session. All sockets and public channels of clients
+// without a session count together.
+func (s *Server) takeSocket(session string, key any) error {
+	switch {
+	case session != "" && !s.sockets.begin(session, key, s.o.SessionSockets):
+		return errManySockets
+	case session == "" && !s.sockets.begin(session, key, s.o.MaxSockets/anonymousShare):
+		return lifecycle.ErrFull
 	}
 	return nil
 }
 
-// closeSocket ends what openSocket and takeSocket have counted.
-func (s *Server) closeSocket(session string, r *http.Request) {
-	s.sockets.drop(session, r)
+// openChannel counts a subscription as a socket. It reports false if there are too many.
+func (s *Server) openChannel(anonymous bool, key any) bool {
+	if s.Begin(s.o.MaxSockets) != nil {
+		return false
+	}
+	if anonymous && s.takeSocket("", key) != nil {
+		s.End()
+		return false
+	}
+	return true
+}
+
+// closeSocket ends what Begin and takeSocket have counted.
+func (s *Server) closeSocket(session string, key any) {
+	s.sockets.end(session, key)
 	s.End()
 }

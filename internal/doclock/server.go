@@ -54,14 +54,16 @@ type Authenticator interface {
 
 // Options of NewServer.
 type Options struct {
-	Finder     documentlock.Finder // of rooms to sweep; nil: no sweeps
-	Tasks      Authenticator       // of POST /internal/sweep; nil: a proxy in front checks
-	Pusher     Pusher              // the zero value: its sockets are refused
-	Origins    []string            // other origins whose pages may call, such as https://app.example
-	MaxSockets int                 // open at once, with the channels of Pusher sockets; zero: 10,000
+	Finder  documentlock.Finder // of rooms to sweep; nil: no sweeps
+	Tasks   Authenticator       // of POST /internal/sweep; nil: a proxy in front checks
+	Pusher  Pusher              // the zero value: its sockets are refused
+	Origins []string            // other origins whose pages may call, such as https://app.example
+	// MaxSockets is how many sockets may be open at once, with the channels of Pusher sockets;
+	// zero: 10,000. Clients without a session may have half of them, with their public channels.
+	MaxSockets int
 	// SessionLocks and SessionSockets are how many locks and open sockets one session may
 	// have on this instance; zero: 100. A lock is counted until it is released here, or for
-	// one TTL after its last heartbeat here. Sockets without a session are not counted.
+	// one TTL after its last heartbeat here.
 	SessionLocks, SessionSockets int
 
 	Ping   time.Duration // the interval of a socket's pings, and the time limit of the answer; zero: 20 s
@@ -91,7 +93,7 @@ func NewServer(work context.Context, locks *documentlock.Locks, feed *documentlo
 	o.SessionLocks, o.SessionSockets = cmp.Or(o.SessionLocks, 100), cmp.Or(o.SessionSockets, 100)
 	o.Log, o.Tracer = cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or[trace.Tracer](o.Tracer, noop.Tracer{})
 	s := &Server{Lifecycle: lifecycle.New(work, o.Log), locks: locks, feed: feed, sessions: sessions, o: o, work: work, echo: echo.New(), log: o.Log}
-	s.rooms.held, s.sockets.held = map[string]map[any]*time.Timer{}, map[string]map[any]*time.Timer{}
+	s.rooms.claims, s.sockets.claims = map[string]map[any]*claim{}, map[string]map[any]*claim{}
 	for _, origin := range o.Origins {
 		_ = s.sites.AddTrustedOrigin(origin) // one that is invalid is not trusted
 	}

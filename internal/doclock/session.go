@@ -30,9 +30,9 @@ const (
 // Cookies are sessions proved by a signed cookie: version.id.issued.mac, or
 // version.id.issued.name.mac with a display name in unpadded URL-safe base64. mac is the
 // HMAC-SHA256 of CookieName, a line feed and what precedes ".mac". An application that has
-// the secret may make the cookie itself, with the user's id in [A-Za-z0-9_-]; with a
-// display name it is not renewed. Instances that share the secret accept each other's
-// sessions; nothing is stored.
+// the secret may make the cookie itself, with the user's id, in which all but [A-Za-z0-9_-]
+// is percent-encoded; with a display name it is not renewed. Instances that share the secret
+// accept each other's sessions; nothing is stored.
 //
 // A caller without a cookie has no session until a POST or the page begins one, unless
 // the application makes all sessions: then a POST is refused. A
@@ -133,7 +133,9 @@ func (k *Cookies) read(value string) (it session, age time.Duration) {
 		name, _ := base64.RawURLEncoding.DecodeString(parts[3]) // signed by the application
 		it.name = string(name)
 	}
-	it.id = parts[1]
+	if it.id, err = url.PathUnescape(parts[1]); err != nil {
+		return session{}, 0
+	}
 	return it, age
 }
 
@@ -146,7 +148,7 @@ func (k *Cookies) mac(signed string) string {
 }
 
 func (k *Cookies) set(w http.ResponseWriter, r *http.Request, id string) {
-	signed := sessionVersion + "." + id + "." + strconv.FormatInt(time.Now().Unix(), 10)
+	signed := sessionVersion + "." + strings.ReplaceAll(url.PathEscape(id), ".", "%2E") + "." + strconv.FormatInt(time.Now().Unix(), 10)
 	http.SetCookie(w, &http.Cookie{
 		Name: CookieName, Value: signed + "." + k.mac(signed), Path: "/", MaxAge: int(sessionLife.Seconds()),
 		HttpOnly: true, SameSite: http.SameSiteLaxMode,

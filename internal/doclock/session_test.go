@@ -1,6 +1,7 @@
 package doclock_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -152,11 +153,18 @@ func deleted(c *http.Cookie) bool {
 
 func TestAForgedCookieIsRefused(t *testing.T) {
 	h := memory(t, cookies(t))
+	if _, err := doclock.NewCookies([]byte(strings.Repeat("x", doclock.MinSecret-1))); err == nil {
+		t.Error("a short secret is accepted")
+	}
 	other, err := doclock.NewCookies([]byte(strings.Repeat("x", doclock.MinSecret)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	valid := begun(t, h)
+	if status, _, _ := visit(t, h, http.MethodPost, lockPath+"?x", signed(fmt.Sprintf("v1.id.%d", time.Now().Add(time.Minute).Unix()))); status != http.StatusOK {
+		t.Errorf("of an application whose clock is ahead: %d", status)
+	}
+	h = memory(t, cookies(t))
 	parts := strings.Split(valid, ".")
 	for name, cookie := range map[string]string{
 		"empty":            doclock.CookieName + "=",
@@ -169,6 +177,11 @@ func TestAForgedCookieIsRefused(t *testing.T) {
 		"another's id":     strings.Join([]string{parts[0], strings.Repeat("A", 26), parts[2], parts[3]}, "."),
 		"more":             valid + "=",
 		"more parts":       valid + ".x",
+		"no id":            signed(fmt.Sprintf("v1..%d", time.Now().Unix())),
+		"no id's encoding": signed(fmt.Sprintf("v1.%%zz.%d", time.Now().Unix())),
+		"a later version":  signed(fmt.Sprintf("v2.id.%d", time.Now().Unix())),
+		"no time":          signed("v1.id.x"),
+		"five parts":       signed(fmt.Sprintf("v1.id.%d.YQ.x", time.Now().Unix())),
 		"quoted":           doclock.CookieName + `="` + strings.TrimPrefix(valid, doclock.CookieName+"=") + `"`,
 	} {
 		if status, body, set := visit(t, h, http.MethodPost, lockPath, cookie); status != http.StatusUnauthorized || body != badSession || !deleted(set) {
@@ -179,8 +192,13 @@ func TestAForgedCookieIsRefused(t *testing.T) {
 			t.Errorf("%s: loading the page: %d, cookie %v, want a new session", name, status, set)
 		}
 	}
-	if status, _, _ := visit(t, h, http.MethodGet, lockPath, doclock.CookieName+"=x; "+valid); status != http.StatusOK {
-		t.Errorf("a valid one next to an invalid one: %d, want 200", status)
+	// A neighbouring site's.
+	for _, cookie := range []string{doclock.CookieName + "=x; " + valid, valid + "; " + doclock.CookieName, valid + "; " + doclock.CookieName + "=" + valid} {
+		for _, at := range [][2]string{{http.MethodGet, lockPath}, {http.MethodPost, lockPath}, {http.MethodGet, "/"}} {
+			if status, _, set := visit(t, h, at[0], at[1], cookie); status != http.StatusOK || set != nil {
+				t.Errorf("%v, a valid one next to an invalid one: %d, cookie %v, want 200 and no change", at, status, set)
+			}
+		}
 	}
 }
 

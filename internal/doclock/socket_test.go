@@ -175,6 +175,16 @@ func TestTheCredentialIsInNoEventBodyOrLog(t *testing.T) {
 	event(locked, documentlock.Acquired)
 	event(unlocked, documentlock.Expired)
 	log := s.log.String()
+	for _, line := range []string{
+		"INFO operation=acquire outcome=ok status=200", "DEBUG operation=show outcome=ok status=200",
+		"DEBUG operation=extend outcome=ok status=200", "INFO operation=extend outcome=not_locked_by_user status=403", "INFO operation=release outcome=ok status=200",
+		"INFO operation=confirm outcome=not_locked_by_user status=403",
+	} {
+		level, rest, _ := strings.Cut(line, " ")
+		if !strings.Contains(log, "level="+level+` msg="document lock" `+rest) {
+			t.Errorf("the log lacks %s", line)
+		}
+	}
 	if strings.Contains(log, "room=") || !strings.Contains(log, "room_hash=") {
 		t.Errorf("the log shows the room's id, or no hash of it: %s", log)
 	}
@@ -256,6 +266,7 @@ func TestAStopClosesTheSocketsWithGoingAway(t *testing.T) {
 func TestSocketsAreBounded(t *testing.T) {
 	s := newSite(t, func(s *setup) { s.options.MaxSockets = 2 })
 	b := s.browser(t)
+	b.ask(http.MethodGet, "/") // begins a session
 	first := b.listen(lockPath+"/ws", websocket.DialOptions{})
 	first.next()
 	b.listen("/api/documents/other/lock/ws", websocket.DialOptions{}).next()

@@ -72,6 +72,15 @@ func (failing) Lapsed(context.Context, int) ([]documentlock.Change, error) {
 }
 
 func TestASweepThatFailsInPartIsUnavailable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &emulatortest.Log{}
+		h := doclock.NewServer(t.Context(), nil, nil, cookies(t), doclock.Options{Finder: failing{}, Log: slog.New(slog.NewTextHandler(log, nil))})
+		ctx, cancel := context.WithTimeout(t.Context(), 150*time.Second)
+		defer cancel()
+		if h.SweepEvery(ctx, time.Minute); strings.Count(log.String(), "no index") != 2 || strings.Contains(log.String(), "secret room") {
+			t.Errorf("after two failures the log is: %s", log)
+		}
+	})
 	s := newSite(t, func(s *setup) { s.finder = failing{} })
 	s.browser(t).want(http.StatusServiceUnavailable,
 		`{"success":false,"error":"unavailable","message":"not all expired locks were swept; try again"}`, http.MethodPost, "/internal/sweep")

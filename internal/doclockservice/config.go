@@ -90,6 +90,10 @@ func (c *Config) sessions(e *cloudrun.Environment) {
 var (
 	pusherKey   = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 	origin      = regexp.MustCompile(`^https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?$`)
+	channel     = regexp.MustCompile(`^[A-Za-z0-9_=@,.;-]+\{room\}[A-Za-z0-9_=@,.;-]*$`)
+	otherKind   = regexp.MustCompile(`^(private|presence)-`)
+	namespace   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\\[A-Za-z_][A-Za-z0-9_]*)*$`)
+	separators  = regexp.MustCompile(`[.\\]+`)
 	defaultPort = regexp.MustCompile(`^(http://.*:80|https://.*:443)$`)
 )
 
@@ -101,7 +105,19 @@ func (c *Config) browsers(e *cloudrun.Environment) {
 			e.Problem("ALLOWED_ORIGINS", "%q is not an origin as a browser sends it, such as https://app.example: in lower case, other letters as xn--…, no slash after the host, no :80 with http or :443 with https", text)
 		}
 	}
-	c.Pusher = doclock.Pusher{Key: e.Text("PUSHER_APP_KEY", ""), Secret: e.Text("PUSHER_APP_SECRET", "")}
+	c.Pusher = doclock.Pusher{
+		Key: e.Text("PUSHER_APP_KEY", ""), Secret: e.Text("PUSHER_APP_SECRET", ""), Channel: e.Text("PUSHER_CHANNEL", doclock.DefaultChannel),
+		Namespace: separators.ReplaceAllString(e.Text("PUSHER_EVENT_NAMESPACE", ""), `\`), // as Laravel Echo reads its own
+	}
+	if c.Pusher.Key == "" {
+		e.Unused("is used only with PUSHER_APP_KEY", "PUSHER_CHANNEL", "PUSHER_EVENT_NAMESPACE")
+	}
+	if !channel.MatchString(c.Pusher.Channel) || otherKind.MatchString(c.Pusher.Channel) {
+		e.Problem("PUSHER_CHANNEL", "%q is not the name of a public channel with {room} once and not first, such as %s", c.Pusher.Channel, doclock.DefaultChannel)
+	}
+	if c.Pusher.Namespace != "" && !namespace.MatchString(c.Pusher.Namespace) {
+		e.Problem("PUSHER_EVENT_NAMESPACE", "%q is not a namespace such as %s", c.Pusher.Namespace, `App\Events`)
+	}
 	switch {
 	case c.Pusher.Key == "" && c.Pusher.Secret != "":
 		e.Problem("PUSHER_APP_KEY", "must be set with PUSHER_APP_SECRET")

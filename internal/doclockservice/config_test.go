@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"taskguard/internal/doclock"
 )
 
 const secret = "SESSION_SECRET=0123456789abcdef0123456789abcdef"
@@ -25,7 +27,7 @@ func TestTheDefaultsAreTheContracts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Port != 8080 || c.Database != "(default)" || c.Collection != "documentLocks" || c.TTL != 30*time.Second ||
-		c.Sweep != time.Minute || c.Sessions != "cookie" || c.LogFormat != "json" {
+		c.Sweep != time.Minute || c.Locks != 100 || c.Sockets != 100 || c.Sessions != "cookie" || c.LogFormat != "json" {
 		t.Errorf("config = %+v", c)
 	}
 }
@@ -35,6 +37,15 @@ func TestTheDurationsAreConfiguration(t *testing.T) {
 		c, err := parse("TASK_AUTH=iam", secret, "DOCUMENT_LOCK_TTL=45s", "SWEEP_INTERVAL="+sweep)
 		if err != nil || c.TTL != 45*time.Second || c.Sweep != 0 {
 			t.Errorf("%+v, %v", c, err)
+		}
+	}
+}
+
+func TestTheEventsNamespaceIsReadAsLaravelEchoReadsIt(t *testing.T) {
+	for _, text := range []string{`App\Events`, `App\\Events`, "App.Events"} {
+		c, err := parse("TASK_AUTH=iam", secret, "PUSHER_APP_KEY=k", "PUSHER_APP_SECRET=s", "PUSHER_EVENT_NAMESPACE="+text)
+		if want := (doclock.Pusher{Key: "k", Secret: "s", Channel: "documents.{room}", Namespace: `App\Events`}); err != nil || c.Pusher != want {
+			t.Errorf("%s: got %+v, %v, want %+v", text, c.Pusher, err, want)
 		}
 	}
 }
@@ -61,6 +72,11 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"a name's claim":            {append(people, "SESSION_NAME_CLAIM=name"), nil},
 		"a name's claim of cookies": {[]string{"TASK_AUTH=iam", secret, "SESSION_NAME_CLAIM=name"}, []string{"SESSION_NAME_CLAIM: belongs to SESSION_AUTH=oidc"}},
 		"Pusher and origins":        {append(people, "PUSHER_APP_KEY=k", "PUSHER_APP_SECRET=s", "ALLOWED_ORIGINS=https://a.example,http://localhost:5173, http://[::1]:8080,https://xn--r8jz45g.example:80"), nil},
+		"an application's names":    {append(people, "PUSHER_APP_KEY=k", "PUSHER_APP_SECRET=s", "PUSHER_CHANNEL=rooms.{room}.lock", `PUSHER_EVENT_NAMESPACE=App\\Events`), nil},
+		"names of what is disabled": {append(people, "PUSHER_CHANNEL=rooms.{room}", "PUSHER_EVENT_NAMESPACE=App"), []string{"PUSHER_CHANNEL: is used only with", "PUSHER_EVENT_NAMESPACE: is used only with"}},
+		"a channel without a room":  {append(people, "PUSHER_APP_KEY=k", "PUSHER_APP_SECRET=s", "PUSHER_CHANNEL=documents"), []string{"PUSHER_CHANNEL: "}},
+		"a channel of all rooms":    {append(people, "PUSHER_APP_KEY=k", "PUSHER_APP_SECRET=s", "PUSHER_CHANNEL={room}"), []string{"PUSHER_CHANNEL: "}},
+		"a private channel":         {append(people, "PUSHER_APP_KEY=k", "PUSHER_APP_SECRET=s", "PUSHER_CHANNEL=private-x.{room}", "PUSHER_EVENT_NAMESPACE=a b"), []string{"PUSHER_CHANNEL: ", "PUSHER_EVENT_NAMESPACE: "}},
 		"a key without a secret":    {append(people, "PUSHER_APP_KEY=k"), []string{"PUSHER_APP_SECRET: must be set"}},
 		"a secret without a key":    {append(people, "PUSHER_APP_SECRET=s"), []string{"PUSHER_APP_KEY: must be set"}},
 		"a key that is no key":      {append(people, "PUSHER_APP_KEY=k/:", "PUSHER_APP_SECRET=s"), []string{"PUSHER_APP_KEY: has a character"}},

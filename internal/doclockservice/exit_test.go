@@ -33,15 +33,6 @@ func TestAConfigurationErrorExits2(t *testing.T) {
 	}
 }
 
-func TestAPortThatIsTakenExits1(t *testing.T) {
-	l := listen(t)
-	_, port, _ := strings.Cut(l.Addr().String(), ":")
-	code, err := Main(t.Context(), environ(secret, "FIRESTORE_EMULATOR_HOST=127.0.0.1:1", "GOOGLE_CLOUD_PROJECT=p", "PORT="+port), &emulatortest.Log{})
-	if code != 1 || err == nil || !strings.HasPrefix(err.Error(), "PORT: ") {
-		t.Errorf("exit %d, %v", code, err)
-	}
-}
-
 func TestSIGTERMExits0(t *testing.T) {
 	project := embedded(t)
 	log := &emulatortest.Log{}

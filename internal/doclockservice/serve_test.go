@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -168,7 +169,7 @@ func next(t testing.TB, events <-chan received, reason string) received {
 const lockPath = "/api/documents/room/lock"
 
 func TestServeAnswersUntilItIsStoppedAndClosesItsSockets(t *testing.T) {
-	i := start(t, embedded(t))
+	i := start(t, embedded(t), "LOCKS_PER_SESSION=2", "SOCKETS_PER_SESSION=1")
 	c := client(t)
 	for status := 0; status != http.StatusOK; {
 		status, _ = i.ask(t, c, http.MethodGet, "/health/ready")
@@ -176,8 +177,16 @@ func TestServeAnswersUntilItIsStoppedAndClosesItsSockets(t *testing.T) {
 	if status, body := i.ask(t, c, http.MethodPost, lockPath); status != http.StatusOK {
 		t.Fatal(status, body)
 	}
+	for room, want := range []int{http.StatusOK, http.StatusTooManyRequests} { // one lock more is allowed
+		if status, body := i.ask(t, c, http.MethodPost, fmt.Sprintf("/api/documents/%d/lock", room)); status != want {
+			t.Errorf("lock %d: %d %v, want %d", room+2, status, body, want)
+		}
+	}
 	events := i.socket(t, c, lockPath+"/ws")
 	next(t, events, "current")
+	if _, resp, err := websocket.Dial(t.Context(), i.url+lockPath+"/ws", &websocket.DialOptions{HTTPClient: &http.Client{Jar: c.Jar}}); err == nil || resp.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("a second socket: %v", err)
+	}
 	i.stop()
 	for range events { // until the server has closed it
 	}

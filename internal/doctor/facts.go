@@ -63,6 +63,8 @@ type Settings struct {
 	InvokerCheck bool   // Cloud Run checks the callers
 	Account      string
 	Secrets      []string // that its containers use
+	Twice        []string // variables that the container sets more than once
+	Probes       []string // the paths of the container's probes
 	// Serving is the revision that gets the most requests, Newest has the settings that were
 	// changed last, and NewestShare is its part of the requests in percent. Empty: unknown.
 	Serving, Newest string
@@ -77,12 +79,14 @@ func (s Settings) value(name string) string { return strings.TrimPrefix(s.Enviro
 
 // Queue holds a queue's settings.
 type Queue struct {
-	Region      string        // of a flags file; empty: unknown
+	Project     string        // of a flags file; empty: unknown
+	Region      string        // likewise
 	State       string        // RUNNING, PAUSED, DISABLED; empty: unknown
 	Concurrent  int64         // dispatches at once
 	MaxAttempts int64         // of a task; -1: no limit
 	MaxDuration time.Duration // of a task's retries; 0: no limit
 	MinBackoff  time.Duration
+	MaxBackoff  time.Duration
 }
 
 // Job is a job of Cloud Scheduler that calls by HTTP.

@@ -12,7 +12,7 @@ import (
 func queueFile(name string) (Queue, error) {
 	f := struct {
 		Location    string `json:"--location"`
-		Project     any    `json:"--project"`
+		Project     string `json:"--project"`
 		Concurrent  int64  `json:"--max-concurrent-dispatches"`
 		PerSecond   any    `json:"--max-dispatches-per-second"`
 		MaxAttempts int64  `json:"--max-attempts"`
@@ -28,12 +28,12 @@ func queueFile(name string) (Queue, error) {
 	}
 	q, err := parseQueue(&cloudtasks.Queue{
 		RateLimits:  &cloudtasks.RateLimits{MaxConcurrentDispatches: f.Concurrent},
-		RetryConfig: &cloudtasks.RetryConfig{MaxAttempts: f.MaxAttempts, MaxRetryDuration: f.MaxDuration, MinBackoff: f.MinBackoff},
+		RetryConfig: &cloudtasks.RetryConfig{MaxAttempts: f.MaxAttempts, MaxRetryDuration: f.MaxDuration, MinBackoff: f.MinBackoff, MaxBackoff: f.MaxBackoff},
 	})
 	if err != nil {
 		return Queue{}, fmt.Errorf("%s: %w", name, err)
 	}
-	q.Region = f.Location
+	q.Project, q.Region = f.Project, f.Location
 	return q, nil
 }
 
@@ -43,6 +43,9 @@ func parseQueue(api *cloudtasks.Queue) (q Queue, err error) {
 	q = Queue{State: api.State, Concurrent: cmp.Or(limits.MaxConcurrentDispatches, 1000), MaxAttempts: cmp.Or(retries.MaxAttempts, 100)}
 	if q.MinBackoff, err = time.ParseDuration(cmp.Or(retries.MinBackoff, "100ms")); err != nil {
 		return q, fmt.Errorf("the queue's min backoff %q is not a duration such as 30s", retries.MinBackoff)
+	}
+	if q.MaxBackoff, err = time.ParseDuration(cmp.Or(retries.MaxBackoff, "3600s")); err != nil {
+		return q, fmt.Errorf("the queue's max backoff %q is not a duration such as 600s", retries.MaxBackoff)
 	}
 	if q.MaxDuration, err = time.ParseDuration(cmp.Or(retries.MaxRetryDuration, "0s")); err != nil {
 		return q, fmt.Errorf("the queue's max retry duration %q is not a duration such as 0s", retries.MaxRetryDuration)

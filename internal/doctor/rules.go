@@ -7,6 +7,7 @@ import (
 
 	doclock "taskguard/internal/doclockservice"
 	worker "taskguard/internal/workerservice"
+	guarded "taskguard/worker"
 )
 
 // rule checks the parts that it needs, after all of them were read.
@@ -22,8 +23,10 @@ func rules(f Facts) []rule {
 	// Where the environment is wrong the configuration holds defaults, and the rule
 	// "environment" reports it.
 	d.worker, _ = worker.ParseConfig(f.Worker.lookup)
-	w := service{f.Worker, "the worker", func(l lookup) error { _, err := worker.ParseConfig(l); return err }}
-	l := service{f.Doclock, "doclock", func(l lookup) error { _, err := doclock.ParseConfig(l); return err }}
+	health := []string{"/health/live", "/health/ready"}
+	own := slices.ContainsFunc(f.Kinds, func(k guarded.Kind) bool { return k.Name != "analysis" })
+	w := service{f.Worker, "the worker", func(l lookup) error { _, err := worker.ParseConfig(l); return err }, own, health}
+	l := service{f.Doclock, "doclock", func(l lookup) error { _, err := doclock.ParseConfig(l); return err }, false, append(health, "/", "/locks.js")}
 	return slices.Concat(w.rules(WorkerSettings, WorkerCallers), d.workerRules(), d.otherRules(), d.liveRules(), l.rules(DoclockSettings, DoclockCallers))
 }
 
@@ -38,7 +41,7 @@ type lookup = func(string) (string, bool)
 // lookup returns a variable as the service reads it.
 func (s Settings) lookup(name string) (string, bool) {
 	v, ok := s.Environment[name]
-	if name == "ANALYZER" && strings.HasPrefix(v, "exec:") && len(strings.Fields(v)) > 0 {
+	if program, ok := strings.CutPrefix(v, "exec:"); ok && name == "ANALYZER" && strings.TrimSpace(program) != "" {
 		v = "builtin:document" // the program is in the image, not here
 	}
 	return v, ok

@@ -17,7 +17,8 @@ func (d deployment) liveRules() []rule {
 		d.tasks("task-url", func(t Task) bool { return !d.owns(t.URL) },
 			"go to no address of "+w.Name, "Correct TASK_TARGET_URL where they are created."),
 		d.tasks("task-audience", func(t Task) bool {
-			return t.Audience == "" || t.Audience != w.value("TASK_AUDIENCE") && (w.value("TASK_AUTH") == "oidc" || !d.owns(t.Audience))
+			return t.Audience == "" || t.Audience != d.worker.Options.Queue.Audience &&
+				(w.value("TASK_AUTH") == "oidc" || !d.owns(t.Audience) || strings.HasSuffix(t.Audience, "/"))
 		}, "have a token that "+w.Name+" refuses, or none", "Correct TASK_CALLER and TASK_AUDIENCE where they are created."),
 		d.tasks("task-deadline", func(t Task) bool { return t.Deadline < d.deadline() },
 			fmt.Sprintf("have a dispatch deadline below %v, which is RUN_TIMEOUT + 1 min: a longer run is delivered again while it runs", d.deadline()),
@@ -79,7 +80,7 @@ func (d deployment) tasks(name string, wrong func(Task) bool, problem, fix strin
 // owns reports whether a URL has the host of TASK_TARGET_URL, or one of Cloud Run's for the worker.
 func (d deployment) owns(address string) bool {
 	u, err := url.Parse(address)
-	target, err2 := url.Parse(d.Worker.value("TASK_TARGET_URL"))
+	target, err2 := url.Parse(d.worker.Options.Queue.TargetURL)
 	return err == nil && err2 == nil && u.Scheme == "https" &&
 		(u.Host == target.Host || strings.HasPrefix(u.Host, d.Worker.Name+"-") && strings.HasSuffix(u.Host, ".run.app"))
 }

@@ -15,9 +15,11 @@ func (d deployment) otherRules() []rule {
 	return []rule{
 		{"queue-stopped", []Part{QueueSettings}, d.queueStopped},
 		{"queue-elsewhere", []Part{WorkerSettings, QueueSettings}, d.queueElsewhere},
+		{"project", []Part{WorkerSettings}, d.project},
 		{"dispatches", []Part{WorkerSettings, QueueSettings}, d.dispatches},
 		{"queue-gives-up", []Part{QueueSettings}, d.queueGivesUp},
 		{"queue-hot", []Part{QueueSettings}, d.queueHot},
+		{"queue-backoff", []Part{QueueSettings}, d.queueBackoff},
 		{"index-missing", []Part{DatabaseIndexes}, d.indexMissing},
 		{"field-indexed", []Part{DatabaseIndexes}, d.fieldIndexed},
 		{"keep-no-ttl", []Part{WorkerSettings, DatabaseIndexes}, d.keepNoTTL},
@@ -39,12 +41,25 @@ func (d deployment) queueElsewhere() []Finding {
 		"Correct --location in the file, or TASK_QUEUE.")
 }
 
+// project finds names of different projects. It compares only ids: a number may stand for any.
+func (d deployment) project() []Finding {
+	queue, _ := place(d.Worker.value("TASK_QUEUE"))
+	_, caller, _ := strings.Cut(strings.TrimSuffix(d.Worker.value("TASK_CALLER"), ".iam.gserviceaccount.com"), "@")
+	ids := slices.DeleteFunc([]string{d.worker.Project, queue, caller, d.Queue.Project}, func(id string) bool { return !shortName.MatchString(id) })
+	return findIf(len(slices.Compact(slices.Clone(ids))) > 1, Problem,
+		fmt.Sprintf("GOOGLE_CLOUD_PROJECT, TASK_QUEUE, TASK_CALLER and the queue's file name different projects (%s): documents, queue and caller do not find each other, and Cloud Tasks signs only as an account of its own project.", strings.Join(ids, ", ")),
+		"Correct the names.")
+}
+
 func (d deployment) dispatches() []Finding {
 	s, n := d.Worker, d.Queue.Concurrent
 	places := s.MaxInstances * s.Concurrency
-	return findIf(n >= places, Problem,
-		fmt.Sprintf("The queue dispatches %d tasks at once, and %s can take %d requests (%d instances × %d): when all are under way, recovery's call is answered 429, and so is each further task, which slows the whole queue.", n, s.Name, places, s.MaxInstances, s.Concurrency),
-		fmt.Sprintf("Set --max-concurrent-dispatches on the queue below %d, or allow more instances (--max-instances).", places))
+	return append(findIf(n == 1 && places > 2, Problem, // the second place is for recovery's call
+		fmt.Sprintf("The queue dispatches one task at once, and %s can take %d requests: each analysis waits for the end of the one before.", s.Name, places),
+		fmt.Sprintf("Set --max-concurrent-dispatches=%d on the queue.", places-1)),
+		findIf(n >= places, Problem,
+			fmt.Sprintf("The queue dispatches %d tasks at once, and %s can take %d requests (%d instances × %d): when all are under way, recovery's call is answered 429, and so is each further task, which slows the whole queue.", n, s.Name, places, s.MaxInstances, s.Concurrency),
+			fmt.Sprintf("Set --max-concurrent-dispatches on the queue below %d, or allow more instances (--max-instances).", places))...)
 }
 
 func (d deployment) queueGivesUp() []Finding {
@@ -57,6 +72,12 @@ func (d deployment) queueGivesUp() []Finding {
 func (d deployment) queueHot() []Finding {
 	return findIf(d.Queue.MinBackoff < 10*time.Second, Problem,
 		fmt.Sprintf("The queue waits only %v before its first retry: where TASK_QUEUE is not set, a short outage uses up MAX_ATTEMPTS and makes analyses FAILED.", d.Queue.MinBackoff),
+		"Set --min-backoff=30s, --max-backoff=600s and --max-doublings=5 on the queue.")
+}
+
+func (d deployment) queueBackoff() []Finding {
+	return findIf(d.Queue.MinBackoff > d.Queue.MaxBackoff, Problem,
+		fmt.Sprintf("The queue's shortest wait before a retry, %v, is over its longest, %v.", d.Queue.MinBackoff, d.Queue.MaxBackoff),
 		"Set --min-backoff=30s, --max-backoff=600s and --max-doublings=5 on the queue.")
 }
 
@@ -112,7 +133,7 @@ func (d deployment) recoveryUnscheduled() []Finding {
 	scheduled := slices.ContainsFunc(d.Jobs, func(j Job) bool {
 		return strings.HasSuffix(j.URI, recoverRoute) && j.Method == http.MethodPost && (j.State == "" || j.State == "ENABLED")
 	})
-	url, caller := cmp.Or(d.Worker.value("TASK_TARGET_URL"), "URL"), cmp.Or(d.Worker.value("TASK_CALLER"), "ACCOUNT")
+	url, caller := cmp.Or(d.worker.Options.Queue.TargetURL, "URL"), cmp.Or(d.Worker.value("TASK_CALLER"), "ACCOUNT")
 	return findIf(d.worker.Options.Queue.Name != "" && !scheduled, Problem,
 		fmt.Sprintf("No enabled job of Cloud Scheduler in the queue's region, the only one that was read, calls POST %s%s: unless a job of another region does, an analysis whose worker died, or whose task was lost, stays as it is.", url, recoverRoute),
 		fmt.Sprintf("Resume the job (gcloud scheduler jobs resume), or create one (gcloud scheduler jobs create http, --schedule='* * * * *' --http-method=POST --uri=%s%s --oidc-service-account-email=%s --oidc-token-audience=%[1]s).", url, recoverRoute, caller))

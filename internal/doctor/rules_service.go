@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 )
@@ -12,6 +13,9 @@ type service struct {
 	Service
 	title string
 	parse func(lookup) error
+	// own: it is another program of the user, which may have other variables and routes.
+	own    bool
+	probes []string // the routes for probes
 }
 
 // rules returns the rules that apply to either service.
@@ -20,6 +24,12 @@ func (s service) rules(settings, callers Part) []rule {
 		{"traffic", []Part{settings}, s.traffic},
 		{"environment", []Part{settings}, s.refused},
 		{"unknown-variable", []Part{settings}, s.unknownVariable},
+		{"variable-twice", []Part{settings}, func() []Finding {
+			return findIf(len(s.Twice) > 0, Problem,
+				fmt.Sprintf("%s has variables that are set more than once: %s. Only one of the values is used.", s.Name, strings.Join(s.Twice, ", ")),
+				"Keep one value of each.")
+		}},
+		{"probe-path", []Part{settings}, s.probePath},
 		{"test-setting", []Part{settings}, s.testSetting},
 		{"plain-secret", []Part{settings}, s.plainSecret},
 		{"invoker-check-disabled", []Part{settings}, s.checkDisabled},
@@ -47,35 +57,49 @@ func (s service) refused() (found []Finding) {
 	for line := range strings.Lines(err.Error()) {
 		name, what, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		fix := setVariable(strings.ReplaceAll(name, ", ", "=VALUE,"), "VALUE")
+		program := strings.HasPrefix(what, "belongs to ANALYZER=exec:") && strings.HasPrefix(s.Environment["ANALYZER"], "exec:") // see lookup
 		if strings.HasPrefix(what, "belongs to ") {
 			fix = fmt.Sprintf("Set what it belongs to, or remove it (--remove-env-vars=%s).", name)
 		}
-		found = append(found, findIf(s.Environment[name] != Secret, Problem, // a secret is unknown, not wrong
+		found = append(found, findIf(s.Environment[name] != Secret && !program, Problem, // a secret is unknown, not wrong
 			fmt.Sprintf("%s will not start: %s: %s.", s.title, name, what), fix)...)
 	}
 	return found
 }
 
 // unknownVariable finds variables that look like the service's own, by their first
-// word, and that it does not read. Others may be the analyzer's.
+// word, and that it does not read. Others, and those of ANALYZER_ENV, may be the analyzer's.
 func (s service) unknownVariable() (found []Finding) {
 	read, words := map[string]bool{}, map[string]bool{}
-	for _, mode := range []string{"oidc", "iam"} {
-		_ = s.parse(func(name string) (string, bool) { // for the names that it asks for
-			read[name] = true
-			if word, _, several := strings.Cut(name, "_"); several && word != "GOOGLE" && word != "OTEL" {
-				words[word] = true
-			}
-			return mode, name == "TASK_AUTH" || name == "SESSION_AUTH"
-		})
-	}
+	_ = s.parse(func(name string) (string, bool) { // for the names: it asks for all, and refuses those of another mode
+		read[name] = true
+		if word, _, several := strings.Cut(name, "_"); several && word != "GOOGLE" && word != "OTEL" {
+			words[word] = true
+		}
+		return s.lookup(name)
+	})
 	for _, name := range slices.Sorted(maps.Keys(s.Environment)) {
 		word, _, _ := strings.Cut(strings.ToUpper(name), "_")
-		found = append(found, findIf(words[word] && !read[name], Advice,
+		severity := Problem
+		if s.own || slices.ContainsFunc(strings.Split(s.value("ANALYZER_ENV"), ","), func(p string) bool {
+			passed, _ := path.Match(strings.TrimSpace(p), name)
+			return passed
+		}) {
+			severity = Advice
+		}
+		found = append(found, findIf(words[word] && !read[name], severity,
 			fmt.Sprintf("%s does not read the variable %s: its name may be misspelled.", s.title, name),
 			fmt.Sprintf("Correct the name, or remove the variable (--remove-env-vars=%s) unless the analyzer reads it.", name))...)
 	}
 	return found
+}
+
+// probePath finds a probe that always fails, so that no instance starts, or each is restarted.
+func (s service) probePath() []Finding {
+	wrong := slices.DeleteFunc(slices.Clone(s.Probes), func(p string) bool { return s.own || slices.Contains(s.probes, p) })
+	return findIf(len(wrong) > 0, Problem,
+		fmt.Sprintf("A probe of %s asks for %s, which it does not serve: the probe fails, and Cloud Run ends the instance.", s.Name, strings.Join(wrong, " and ")),
+		"Set the path of the startup probe to /health/ready, and that of the liveness probe to /health/live.")
 }
 
 // testSetting finds emulators and other signing keys in a deployed service.

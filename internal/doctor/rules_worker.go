@@ -51,8 +51,8 @@ func (d deployment) dispatchDeadline() []Finding {
 // targetURL finds tasks of the worker that go elsewhere. Cloud Run's addresses of a
 // service begin with its name; another address may be the service's custom domain.
 func (d deployment) targetURL() []Finding {
-	u, err := url.Parse(d.Worker.value("TASK_TARGET_URL"))
-	if d.worker.Options.Queue.Name == "" || err != nil || u.Host == "" {
+	u, err := url.Parse(d.worker.Options.Queue.TargetURL)
+	if err != nil || u.Host == "" { // no queue, or the rule "environment" reports it
 		return nil
 	}
 	other := strings.HasSuffix(u.Hostname(), ".run.app") &&
@@ -86,7 +86,11 @@ const (
 func (d deployment) memoryOfRuns() []Finding {
 	has, runs := d.Worker.Memory, min(d.Worker.Concurrency, int64(d.worker.Options.MaxRuns))
 	need := memoryAlone + runs*memoryPerRun
-	return findIf(has > 0 && has < need, Advice,
+	severity := Advice
+	if has < memoryAlone+memoryPerRun {
+		severity = Problem // one delivery can kill it
+	}
+	return findIf(has > 0 && has < need, severity,
 		fmt.Sprintf("%s has %d MiB of memory for %d deliveries at once, which need up to %d MiB if each result is as large as a document can be.", d.Worker.Name, has>>20, runs, need>>20),
 		fmt.Sprintf("Set memory: %dMi (--memory=%[1]dMi), or a smaller containerConcurrency.", need>>20))
 }

@@ -76,8 +76,16 @@ func parseService(s *run.Service, serves *run.Revision) (set Settings, err error
 		if v == nil {
 			continue
 		}
+		if _, known := set.Environment[v.Name]; known {
+			set.Twice = append(set.Twice, v.Name)
+		}
 		if set.Environment[v.Name] = v.Value; v.ValueFrom != nil {
 			set.Environment[v.Name] = Secret
+		}
+	}
+	for _, p := range []*run.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
+		if p != nil && p.HttpGet != nil {
+			set.Probes = append(set.Probes, cmp.Or(p.HttpGet.Path, "/"))
 		}
 	}
 	whole := annotations["run.googleapis.com/maxScale"] // the service's; the lower of it and the revision's counts

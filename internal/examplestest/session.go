@@ -2,6 +2,7 @@ package examplestest
 
 import (
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"slices"
@@ -19,17 +20,17 @@ func Session(t *testing.T, caller func(secret string, r *http.Request) (owner, n
 		cmd.Env = append(os.Environ(), "SESSION_SECRET="+secret)
 		return cmd.Output()
 	}
-	if out, err := run("7.1800000000"); err == nil { // would be user 7
-		t.Errorf("an id with a dot gives %s", out)
+	if out, err := run(""); err == nil {
+		t.Errorf("an empty id gives %s", out)
 	}
-	for _, user := range [][]string{{"user_7-x"}, {"8", "つくよみ, A. \"B\" <c>"}} {
+	for _, user := range [][]string{{"user_7-x"}, {"8", "つくよみ, A. \"B\" <c>"}, {"a.b+c@x.test"}, {"7.1800000000"}, {"あ/%41;~!*'() ="}} {
 		out, err := run(user...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		r := &http.Request{Header: http.Header{"Cookie": {strings.TrimSpace(string(out))}}}
 		owner, name, err := caller(secret, r)
-		if want := append(user, "")[1]; err != nil || owner != "session/"+user[0] || name != want {
+		if want := append(user, "")[1]; err != nil || owner != "session/"+url.PathEscape(user[0]) || name != want {
 			t.Errorf("%s: got %q, %q, %v, want %q", out, owner, name, err, user)
 		}
 		if owner, _, _ := caller(secret+"x", r); owner != "" {

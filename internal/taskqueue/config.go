@@ -1,10 +1,12 @@
 package taskqueue
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
 	"regexp"
+	"strings"
 )
 
 // Config configures the queue and the service that its tasks call. All programs here read
@@ -46,6 +48,14 @@ func (c Config) Check() error {
 		problem("TASK_CALLER", "%q is not the e-mail address of a service account", c.Caller)
 	}
 	return errors.Join(problems...)
+}
+
+// Filled returns c with what the tasks carry: TargetURL without a slash at its end, and the
+// Audience, which Google and the worker compare as a whole.
+func (c Config) Filled() Config {
+	c.TargetURL = strings.TrimRight(c.TargetURL, "/")
+	c.Audience = cmp.Or(c.Audience, c.TargetURL)
+	return c
 }
 
 // badTarget describes the problem of a base URL, without repeating a password.

@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
@@ -40,7 +39,7 @@ const (
 // Cloud Tasks' bounds of a dispatch deadline.
 const (
 	minDeadline = 15 * time.Second
-	maxDeadline = 30 * time.Minute
+	MaxDeadline = 30 * time.Minute
 )
 
 // Queue books tasks. It is safe for concurrent use.
@@ -91,7 +90,7 @@ func Open(ctx context.Context, cfg Config, opts ...option.ClientOption) (*Queue,
 	if err != nil {
 		return nil, fmt.Errorf("taskqueue: open %s: %w", cfg.Queue, err)
 	}
-	return &Queue{client: client, cfg: cfg}, nil
+	return &Queue{client: client, cfg: cfg.Filled()}, nil
 }
 
 // Close ends the connection.
@@ -134,7 +133,7 @@ func (q *Queue) request(t Task) (*cloudtaskspb.CreateTaskRequest, error) {
 		return nil, fmt.Errorf("taskqueue: encode task: %w", err)
 	}
 	call := &cloudtaskspb.HttpRequest{
-		Url:        strings.TrimRight(q.cfg.TargetURL, "/") + cmp.Or(t.Path, route),
+		Url:        q.cfg.TargetURL + cmp.Or(t.Path, route),
 		HttpMethod: cloudtaskspb.HttpMethod_POST,
 		Headers:    map[string]string{"Content-Type": "application/json"},
 		Body:       body,
@@ -142,7 +141,7 @@ func (q *Queue) request(t Task) (*cloudtaskspb.CreateTaskRequest, error) {
 	if q.cfg.Caller != "" {
 		call.AuthorizationHeader = &cloudtaskspb.HttpRequest_OidcToken{OidcToken: &cloudtaskspb.OidcToken{
 			ServiceAccountEmail: q.cfg.Caller, // Cloud Tasks' default would be the whole URL, which no worker expects.
-			Audience:            cmp.Or(q.cfg.Audience, q.cfg.TargetURL),
+			Audience:            q.cfg.Audience,
 		}}
 	}
 	task := &cloudtaskspb.Task{
@@ -153,7 +152,7 @@ func (q *Queue) request(t Task) (*cloudtaskspb.CreateTaskRequest, error) {
 		task.ScheduleTime = timestamppb.New(t.At)
 	}
 	if t.Deadline != 0 {
-		task.DispatchDeadline = durationpb.New(min(max(t.Deadline, minDeadline), maxDeadline))
+		task.DispatchDeadline = durationpb.New(min(max(t.Deadline, minDeadline), MaxDeadline))
 	}
 	return &cloudtaskspb.CreateTaskRequest{Parent: q.cfg.Queue, Task: task}, nil
 }

@@ -3,6 +3,7 @@ package taskqueue_test
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -39,6 +40,8 @@ type cloud struct {
 	faults    chan fault // the next CreateTask calls'
 	delivered chan *http.Request
 }
+
+const noAnswer codes.Code = 100
 
 // fault is the error of a call. With after, the call is made all the same.
 type fault struct {
@@ -77,6 +80,10 @@ func (c *cloud) intercept(ctx context.Context, method string, req, reply any, cc
 			if err := invoke(ctx, method, req, reply, cc, opts...); err != nil {
 				return err
 			}
+		}
+		if f.code == noAnswer {
+			<-ctx.Done()
+			return status.FromContextError(ctx.Err()).Err()
 		}
 		return status.Error(f.code, "injected")
 	default:
@@ -160,6 +167,8 @@ func TestTransientErrorsAreTriedAgain(t *testing.T) {
 		already bool
 	}{
 		"not done":         {[]fault{{codes.Unavailable, false}, {codes.DeadlineExceeded, false}, {codes.ResourceExhausted, false}}, false},
+		"not done, others": {[]fault{{codes.Canceled, false}, {codes.Aborted, false}, {codes.Internal, false}, {codes.Unknown, false}}, false},
+		"no answer":        {[]fault{{noAnswer, false}}, false},
 		"done, reply lost": {[]fault{{codes.Unavailable, true}}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -190,8 +199,15 @@ func TestAFinalErrorIsNotTriedAgain(t *testing.T) {
 		if got := status.Code(err); got != codes.NotFound {
 			t.Errorf("got %v, want NotFound", err)
 		}
-		if n := c.calls.Load(); n != 1 {
-			t.Errorf("%d calls, want 1", n)
+		final := []codes.Code{codes.PermissionDenied, codes.InvalidArgument, codes.FailedPrecondition, codes.Unauthenticated, codes.NotFound}
+		for _, code := range final {
+			c.faults <- fault{code, false}
+			if _, err := c.queue(t, taskqueue.Config{}).Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"}); status.Code(err) != code {
+				t.Errorf("got %v, want %v", err, code)
+			}
+		}
+		if n := c.calls.Load(); int(n) != 1+len(final) {
+			t.Errorf("%d calls, want %d", n, 1+len(final))
 		}
 	})
 }
@@ -205,8 +221,8 @@ func TestBookGivesUpInTime(t *testing.T) {
 		q := c.queue(t, taskqueue.Config{})
 		began := time.Now()
 		_, err := q.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"})
-		if took := time.Since(began); err == nil || took > 15*time.Second || took < 10*time.Second {
-			t.Errorf("err = %v after %v, want an error after 15 s", err, took)
+		if took, calls := time.Since(began), c.calls.Load(); err == nil || took != 15*time.Second || calls < 11 || calls > 19 { // pauses of 0.05–0.1 to 1–2 s
+			t.Errorf("err = %v after %v and %d calls, want an error after 15 s", err, took, calls)
 		}
 	})
 }
@@ -214,7 +230,7 @@ func TestBookGivesUpInTime(t *testing.T) {
 func TestATaskCarriesItsTimesAndItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t)
-		q := c.queue(t, taskqueue.Config{Caller: "caller@p.iam.gserviceaccount.com"})
+		q := c.queue(t, taskqueue.Config{Caller: "caller@p.iam.gserviceaccount.com", TargetURL: "https://worker.example/"})
 		at := time.Now().Add(time.Hour).Truncate(time.Second)
 		get := func(deadline time.Duration) *cloudtaskspb.Task {
 			t.Helper()
@@ -234,6 +250,15 @@ func TestATaskCarriesItsTimesAndItsCaller(t *testing.T) {
 		if token.GetServiceAccountEmail() != "caller@p.iam.gserviceaccount.com" || token.GetAudience() != "https://worker.example" {
 			t.Errorf("token = %v", token)
 		}
+		for want, cfg := range map[string]taskqueue.Config{"": {}, "https://other.example": {Caller: "a@b.c", Audience: "https://other.example"}} {
+			name := taskqueue.Name("audience", want)
+			book(t, c.queue(t, cfg), taskqueue.Task{Name: name, AnalysisID: "x", IDField: "job_id", Path: "/tasks/job", At: at})
+			task, err := c.client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: queue + "/tasks/" + name, ResponseView: cloudtaskspb.Task_FULL})
+			call := task.GetHttpRequest()
+			if err != nil || call.GetOidcToken().GetAudience() != want || (call.GetOidcToken() == nil) != (want == "") || call.GetUrl() != "https://worker.example/tasks/job" || string(call.GetBody()) != `{"job_id":"x"}` {
+				t.Errorf("%+v: %v, %v", cfg, task, err)
+			}
+		}
 		for deadline, want := range map[time.Duration]time.Duration{
 			20 * time.Minute: 20 * time.Minute, 0: 10 * time.Minute, time.Second: 15 * time.Second, time.Hour: 30 * time.Minute,
 		} {
@@ -242,4 +267,34 @@ func TestATaskCarriesItsTimesAndItsCaller(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An emulator speaks plaintext, and needs no credentials. A closed connection stays closed.
+func TestAnEmulatorIsReachedAtItsAddress(t *testing.T) {
+	c := &cloud{delivered: make(chan *http.Request, 1)}
+	c.Server = cloudtasks.NewServer(cloudtasks.Options{Transport: c})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- c.Serve(l) }()
+	defer func() { c.Close(); <-served }()
+	q, err := taskqueue.Open(t.Context(), taskqueue.Config{Queue: queue, TargetURL: "https://worker.example", EmulatorHost: l.Addr().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"}); status.Code(err) != codes.NotFound {
+		t.Errorf("a queue that the emulator does not have: %v", err)
+	}
+	if err := q.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := q.Close(); err == nil {
+		t.Error("it was not closed")
+	}
+	_, err = taskqueue.Open(t.Context(), taskqueue.Config{Queue: queue, TargetURL: "https://worker.example"}, option.WithCredentialsFile("/none"))
+	if err == nil || !strings.HasPrefix(err.Error(), "taskqueue: open "+queue+": ") {
+		t.Errorf("without credentials: %v", err)
+	}
 }

@@ -2,14 +2,21 @@ package telemetry_test
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric/noop"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"taskguard/internal/telemetry"
 )
@@ -27,6 +34,72 @@ func TestEachMetricIsComplete(t *testing.T) {
 	}
 }
 
+// use calls each method that records a value.
+func use(ctx context.Context, t *telemetry.Telemetry) {
+	t.Delivered(ctx, "x", 200)
+	t.Rejected(ctx, "x")
+	t.Acquired(ctx, "x", 2*time.Second)
+	t.Began(ctx, 3, true)
+	t.Began(ctx, 4, false)
+	t.Began(ctx, 4, false)
+	t.Ended(ctx)
+	t.Ran(ctx, "x", 5*time.Second)
+	t.Renewed(ctx, "x", 6*time.Second)
+	t.Lost(ctx, "x")
+	t.TimedOut(ctx, "x")
+	t.FollowedUp(ctx, "x")
+	t.Stuck(ctx, 7)
+	t.Recovered(ctx, 8)
+	t.Checkpointed(ctx, 9)
+	t.Started(ctx, 10*time.Second)
+	t.Ready(ctx, 11*time.Second)
+	t.Started(ctx, 0) // unknown
+	t.Oldest(ctx, 12*time.Second)
+}
+
+func TestEachValueIsThatOfItsMetric(t *testing.T) {
+	want := map[string]string{
+		"deliveries": "http.response.status_code=200,kind=order,outcome=x: 1", "rejections": "kind=order,outcome=x: 1", "runs.active": "kind=order: 2",
+		"run.duration": "kind=order,outcome=x: 1 of 5", "run.attempt": "kind=order: 3 of 11", "lock.acquire.duration": "kind=order,outcome=x: 1 of 2",
+		"lock.heartbeat.duration": "kind=order,outcome=x: 1 of 6", "lock.steals": "kind=order: 1", "lock.losses": "kind=order,reason=x: 1",
+		"run.timeouts": "kind=order,reason=x: 1", "followups": "kind=order,outcome=x: 1", "recoveries": "kind=order: 8", "checkpoint.size": "kind=order: 1 of 9",
+		"stuck": "kind=order: 7", "analysis.start.duration": "kind=order: 1 of 10", "analysis.ready.duration": "kind=order: 1 of 11", "oldest.age": "kind=order: 12",
+	}
+	reader := sdkmetric.NewManualReader()
+	tel, err := telemetry.New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), tracenoop.NewTracerProvider())
+	if err != nil {
+		t.Fatal(err)
+	}
+	use(t.Context(), tel.OfKind("order"))
+	var all metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &all); err != nil || len(all.ScopeMetrics) != 1 || all.ScopeMetrics[0].Scope.Name != telemetry.Scope {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for i, m := range all.ScopeMetrics[0].Metrics {
+		var got string
+		var bounds []float64
+		switch data := m.Data.(type) {
+		case metricdata.Sum[int64]:
+			got = fmt.Sprint(data.DataPoints[0].Attributes.Encoded(attribute.DefaultEncoder()), ": ", data.DataPoints[0].Value)
+		case metricdata.Gauge[int64]:
+			got = fmt.Sprint(data.DataPoints[0].Attributes.Encoded(attribute.DefaultEncoder()), ": ", data.DataPoints[0].Value)
+		case metricdata.Histogram[float64]:
+			p := data.DataPoints[0]
+			got, bounds = fmt.Sprint(p.Attributes.Encoded(attribute.DefaultEncoder()), ": ", p.Count, " of ", p.Sum), p.Bounds
+		}
+		declared := telemetry.Metrics()[i]
+		if got != want[strings.TrimPrefix(m.Name, "taskguard.")] || m.Name != declared.Name || m.Unit != declared.Unit || m.Description != declared.Description || !slices.Equal(bounds, declared.Buckets) {
+			t.Errorf("%s: %s, %+v, want %+v", m.Name, got, m, declared)
+		}
+	}
+	if len(all.ScopeMetrics[0].Metrics) != len(want) {
+		t.Errorf("%d metrics, want %d", len(all.ScopeMetrics[0].Metrics), len(want))
+	}
+	if tel.OfKind("") != tel {
+		t.Error("no kind is a kind")
+	}
+}
+
 // The caller's trace continues.
 func TestNoTelemetryDoesNothing(t *testing.T) {
 	var none *telemetry.Telemetry
@@ -39,19 +112,7 @@ func TestNoTelemetryDoesNothing(t *testing.T) {
 		span.Describe("x", 1, 1)
 		span.Close("x", true)
 	}
-	none.Delivered(ctx, "x", 200)
-	none.Acquired(ctx, "x", 1)
-	none.Began(ctx, 1, true)
-	none.Ended(ctx)
-	none.Ran(ctx, "x", 1)
-	none.Renewed(ctx, "x", 1)
-	none.Lost(ctx, "x")
-	none.FollowedUp(ctx, "x")
-	none.Stuck(ctx, 1)
-	none.Recovered(ctx, 1)
-	none.Started(ctx, 1)
-	none.Ready(ctx, 1)
-	none.Oldest(ctx, 1)
+	use(ctx, none.OfKind("order"))
 	none.Past(ctx, "x", "y", 1, true)
 	long := telemetry.Carry(context.Background(), ctx)
 	if got := trace.SpanContextFromContext(long).TraceID(); got != (trace.TraceID{1}) {
@@ -75,5 +136,46 @@ func TestPastRecordsTheTimesAndTheStatus(t *testing.T) {
 	beat, run := all[0], all[1]
 	if beat.Parent().SpanID() != run.SpanContext().SpanID() || beat.EndTime().Sub(beat.StartTime()) != 1500 || beat.Status().Code.String() != "Error" || run.Status().Code.String() != "Unset" {
 		t.Errorf("beat %v of %v, %v", beat, run, beat.EndTime().Sub(beat.StartTime()))
+	}
+}
+
+func TestASpanHasWhatIsKnownAndFollowsItsCaller(t *testing.T) {
+	spans := tracetest.NewSpanRecorder()
+	tel, err := telemetry.New(noop.NewMeterProvider(), sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		caller   trace.SpanContextConfig
+		recorded int
+	}{
+		{trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled}, 2},
+		{trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}}, 0},
+		{trace.SpanContextConfig{TraceID: trace.TraceID{1}}, 0}, // the caller decides without a span too
+		{trace.SpanContextConfig{TraceID: trace.TraceID{1}, TraceFlags: trace.FlagsSampled}, 2},
+		{trace.SpanContextConfig{}, 2},
+	} {
+		spans.Reset()
+		ctx := trace.ContextWithRemoteSpanContext(t.Context(), trace.NewSpanContext(tc.caller))
+		_, known := tel.Serve(ctx, telemetry.Delivery)
+		known.Describe("x", 2, 3)
+		known.Close("ready", true)
+		_, unknown := tel.Serve(ctx, telemetry.Recovery)
+		unknown.Describe("", 0, 0)
+		unknown.Close("", false)
+		all := spans.Ended()
+		if len(all) != tc.recorded {
+			t.Errorf("%+v: %d spans, want %d", tc.caller, len(all), tc.recorded)
+			continue
+		}
+		for i, want := range []string{"[{taskguard.analysis_id x} {taskguard.lock_token 2} {taskguard.attempt 3} {taskguard.outcome ready}] Error", "[] Unset"}[:len(all)] {
+			var attrs []string
+			for _, a := range all[i].Attributes() {
+				attrs = append(attrs, fmt.Sprint("{", a.Key, " ", a.Value.Emit(), "}"))
+			}
+			if got := fmt.Sprint(attrs, " ", all[i].Status().Code); got != want || all[i].SpanKind() != trace.SpanKindServer || tc.caller.SpanID.IsValid() != all[i].Parent().IsValid() {
+				t.Errorf("%+v: %s, want %s", tc.caller, got, want)
+			}
+		}
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"taskguard/internal/cloudrun"
-	"taskguard/internal/delivery"
 	"taskguard/internal/emulatortest"
 	"taskguard/orchestrator"
 )
@@ -115,41 +114,60 @@ func (s *served) send(t *testing.T, text string) net.Conn {
 	return conn
 }
 
-// untilStopped is an analyzer that runs until it is stopped, and the cause.
-func untilStopped() (a orchestrator.AnalyzerFunc, running chan struct{}, cause chan error) {
-	running, cause = make(chan struct{}), make(chan error, 1)
-	return func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
-		close(running)
-		<-ctx.Done()
-		cause <- context.Cause(ctx)
-		return nil, ctx.Err()
-	}, running, cause
-}
-
-func TestAStopNamesTheDeadlineOfTheReleases(t *testing.T) {
-	analyzer, running, cause := untilStopped()
-	s := serve(t, analyzer, func(c *Config) { c.Limits.Drain, c.Limits.Answers = 2*time.Hour, time.Hour })
-	answer := s.delivered()
-	<-running
-	began := time.Now()
-	s.stop()
-	why := <-cause
-	var stop *delivery.StopError
-	if !errors.As(why, &stop) || !errors.Is(why, delivery.ErrStopping) {
-		t.Errorf("the run was ended with %v", why)
-	} else if left := stop.Deadline.Sub(began); left < time.Hour || left > 2*time.Hour {
-		t.Errorf("%v are left, want the drain without what the answers take", left)
+func TestServeAndMainReturnWhatPreventsThem(t *testing.T) {
+	closed := listen(t)
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
 	}
-	if err := s.wait(t); err != nil {
-		t.Error(err)
+	var log emulatortest.Log
+	for name, tc := range map[string]struct {
+		l     net.Listener
+		spoil func(*Config)
+	}{
+		"a listener": {closed, func(*Config) {}},
+		"an option":  {listen(t), func(c *Config) { c.Options.MaxRuns = -1 }},
+		"a variable of OpenTelemetry": {listen(t), func(c *Config) {
+			t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "x")
+			c.Telemetry.Traces = "http://127.0.0.1:1"
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := parse("TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT=p", "FIRESTORE_EMULATOR_HOST=127.0.0.1:1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			tc.spoil(&c)
+			if err := Serve(t.Context(), c, tc.l, cloudrun.NewLogger(&log, "json", 0)); err == nil {
+				t.Error("no error")
+			}
+			if _, err := tc.l.Accept(); err == nil {
+				t.Error("the listener is open")
+			}
+		})
 	}
-	<-answer
+	if !strings.Contains(log.String(), "anybody who reaches this process may call") {
+		t.Errorf("log: %s", &log)
+	}
+	env := map[string]string{"TASK_AUTH": "none", "GOOGLE_CLOUD_PROJECT": "p", "FIRESTORE_EMULATOR_HOST": "127.0.0.1:1", "PORT": "0", "LOG_LEVEL": "error", "OTEL_TRACES_EXPORTER": "x"}
+	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+	if code, err := Main(t.Context(), lookup, io.Discard); code != 2 || err == nil || !strings.HasPrefix(err.Error(), "OTEL_TRACES_EXPORTER: ") {
+		t.Errorf("a wrong variable: %d, %v", code, err)
+	}
+	env["OTEL_TRACES_EXPORTER"], env["OTEL_EXPORTER_OTLP_ENDPOINT"] = "otlp", "http://127.0.0.1:1"
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "x")
+	if code, err := Main(t.Context(), lookup, io.Discard); code != 1 || err == nil {
+		t.Errorf("Serve's error: %d, %v", code, err)
+	}
 }
 
 // Half a request is no run: it does not delay a stop, and causes no warning.
 func TestHalfARequestDoesNotDelayAStop(t *testing.T) {
-	analyzer, running, _ := untilStopped()
-	s := serve(t, analyzer, func(c *Config) { c.Limits.Drain, c.Limits.Request = time.Hour, time.Hour })
+	running := make(chan struct{})
+	s := serve(t, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+		close(running)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}, func(c *Config) { c.Limits.Drain, c.Limits.Request = time.Hour, time.Hour })
 	half := s.send(t, "POST /internal/tasks/analysis HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
 	answer := s.delivered()
 	<-running

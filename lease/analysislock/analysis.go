@@ -91,8 +91,41 @@ type Error struct {
 
 // fail makes the analysis FAILED.
 func (d *Analysis) fail(code, message string) {
-	d.Status, d.Error = Failed, &Error{Code: code, Message: bounded(message)}
+	d.Status, d.Error = Failed, newError(code, message)
 	d.NextAttemptAt = time.Time{}
+}
+
+// Unrecordable is the code of an analysis that became FAILED because its document has no room
+// for an acquisition, or for recovery's mark.
+const Unrecordable = "unrecordable"
+
+// ErrUnrecordable reports that an analysis has just become FAILED with the code Unrecordable.
+var ErrUnrecordable = errors.New("analysislock: the document has no room for the fields of an attempt")
+
+// maxDropped is the greatest n of unrecordable.
+const maxDropped = 5
+
+// unrecordable makes the analysis, which is unfinished and free, FAILED. It drops the first n of
+// what can make room for that.
+func (d *Analysis) unrecordable(n int) {
+	token := d.Lock.Token
+	d.Lock, _ = lease.Cancel(d.Lock, "taskguard") // it is unfinished
+	d.fail(Unrecordable, strings.TrimPrefix(ErrUnrecordable.Error(), "analysislock: "))
+	drops := [maxDropped]func(){
+		func() { d.History = nil },
+		func() { d.Progress = nil },
+		func() { d.LastError = nil },
+		func() { d.Checkpoint = &Checkpoint{} },
+		func() { // then it needs no more room than a mark
+			d.Error.Message, d.Lock.FinishedBy = "", ""
+			if token == 0 { // nobody has ever held it
+				d.Lock.Token = 0
+			}
+		},
+	}
+	for _, drop := range drops[:n] {
+		drop()
+	}
 }
 
 // queue changes PROCESSING back to QUEUED. It keeps any other status, which another
@@ -103,12 +136,20 @@ func (d *Analysis) queue() {
 	}
 }
 
-// maxMessage bounds an error's message, in bytes: the document must have room for it.
-const maxMessage = 4096
+// The limits of an error, in bytes: the document must have room for it.
+const (
+	maxCode    = 64
+	maxMessage = 4096
+)
 
-func bounded(message string) string {
-	return strings.ToValidUTF8(message[:min(maxMessage, len(message))], "")
+func newError(code, message string) *Error {
+	return &Error{Code: BoundCode(code), Message: bound(message, maxMessage)}
 }
+
+// BoundCode returns the code of an error as a document has it: valid UTF-8, cut after 64 bytes.
+func BoundCode(code string) string { return bound(code, maxCode) }
+
+func bound(s string, most int) string { return strings.ToValidUTF8(s[:min(most, len(s))], "") }
 
 // maxID is Firestore's limit, in bytes.
 const maxID = 1500

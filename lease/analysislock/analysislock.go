@@ -50,7 +50,7 @@ func (l *Locks) TTL() time.Duration { return l.lessor.Policy().TTL }
 type Acquisition struct {
 	Acquired  bool
 	Hold      *Hold         // if acquired
-	Reason    string        // if not: AlreadyFinished, Locked, Waiting, AttemptsExhausted or RunTimeExhausted
+	Reason    string        // if not: AlreadyFinished, Locked, Waiting, AttemptsExhausted, RunTimeExhausted or Unrecordable
 	Status    string        // of the analysis
 	Grant     lease.Grant   // of this lock, or of the other's
 	Attempt   int           // number of this acquisition
@@ -73,10 +73,12 @@ const (
 
 // AcquireAnalysisLock acquires the lock on analysis id (G1–G7, G9). owner must be new
 // for each delivery. A zero ttl means the Policy's. A finished or locked analysis is a
-// skip; so is one whose attempts are exhausted, which becomes FAILED in the same commit.
+// skip; so is one whose attempts are exhausted, which becomes FAILED in the same commit, and
+// one whose document has no room for the acquisition, which becomes FAILED in another commit.
 // An acquisition changes QUEUED, or a missing status, to PROCESSING and keeps any other.
 // It takes two round trips, and a skip takes one. Errors: lease.ErrNotFound,
-// lease.ErrMalformed, lease.ErrUnavailable after at most 20 s.
+// lease.ErrMalformed, lease.ErrUnavailable after at most 20 s; lease.ErrRefused if the document
+// has no room for FAILED either.
 func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl time.Duration) (Acquisition, error) {
 	return l.Acquire(ctx, id, owner, ttl, nil)
 }
@@ -91,12 +93,18 @@ func (l *Locks) Acquire(ctx context.Context, id, owner string, ttl time.Duration
 	if err != nil {
 		return Acquisition{}, err
 	}
-	hold, doc, err := lessor.AcquireIf(ctx, id, owner, func(d Analysis) error {
+	permit := func(d Analysis) error {
 		if early == nil || !d.Waits() || early(d) {
 			return nil
 		}
 		return errWaiting
-	}, l.acquired)
+	}
+	hold, doc, err := lessor.AcquireIf(ctx, id, owner, permit, l.acquired)
+	if errors.Is(err, lease.ErrRefused) { // FAILED is final: ask twice
+		if hold, doc, err = lessor.AcquireIf(ctx, id, owner, permit, l.acquired); errors.Is(err, lease.ErrRefused) {
+			err = l.failFull(ctx, &doc)
+		}
+	}
 	got := Acquisition{Status: doc.Status, Attempt: doc.Lock.Attempts}
 	var held *lease.HeldError
 	switch {
@@ -122,6 +130,8 @@ func (l *Locks) Acquire(ctx context.Context, id, owner string, ttl time.Duration
 			got.Reason = RunTimeExhausted
 		}
 		got.Grant = lease.Grant{Owner: owner, Token: doc.Lock.Token}
+	case errors.Is(err, ErrUnrecordable):
+		got.Reason, got.Status = Unrecordable, Failed
 	default:
 		return Acquisition{}, err
 	}

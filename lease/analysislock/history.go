@@ -2,7 +2,6 @@ package analysislock
 
 import (
 	"encoding/json"
-	"strings"
 	"time"
 )
 
@@ -58,8 +57,8 @@ func (d *Analysis) begin(now time.Time) {
 func (d *Analysis) end(now time.Time, outcome, code, message string) {
 	if n := len(d.History); n > 0 && d.History[n-1].Token == d.Lock.Token && d.History[n-1].Outcome == "" {
 		last := d.History[n-1]
-		last.EndedAt, last.Outcome, last.Code = now.Truncate(time.Millisecond), outcome, code
-		last.Message = strings.ToValidUTF8(message[:min(maxHistoryMessage, len(message))], "")
+		last.EndedAt, last.Outcome, last.Code = now.Truncate(time.Millisecond), outcome, BoundCode(code)
+		last.Message = bound(message, maxHistoryMessage)
 		d.History = append(d.History[:n-1:n-1], last)
 	}
 }

@@ -71,19 +71,49 @@ func (h *Hold) Complete(ctx context.Context, result any) error {
 }
 
 // Fail makes the analysis FAILED, in the same way as Complete makes it READY, and keeps its
-// checkpoint. The message is made valid UTF-8 and cut after 4,096 bytes.
+// checkpoint. The code and the message are made valid UTF-8 and cut after 64 and 4,096 bytes.
 func (h *Hold) Fail(ctx context.Context, code, message string) error {
+	return h.fail(ctx, code, message, nil)
+}
+
+// Exhaust is Fail with AttemptsExhausted after the last attempt has failed temporarily with
+// this code and message, which it records as LastError. summary is the message of the error.
+func (h *Hold) Exhaust(ctx context.Context, summary, code, message string) error {
+	return h.fail(ctx, AttemptsExhausted, summary, newError(code, message))
+}
+
+func (h *Hold) fail(ctx context.Context, code, message string, last *Error) error {
 	now := h.lease.Now()
 	return h.lease.Finish(ctx, func(d *Analysis) {
 		d.fail(code, message)
+		if last != nil {
+			d.LastError = last
+		}
 		d.end(now, OutcomeFailed, code, message)
+	})
+}
+
+// Adoptable reports whether the lock was lost only because another program, such as the
+// analysis itself, has set the status to READY or FAILED.
+func (h *Hold) Adoptable() bool { return h.lease.Adoptable() }
+
+// Adopt frees the lock of an Adoptable analysis, as Complete or Fail does, and keeps the status,
+// the result and the error that the other program has set.
+func (h *Hold) Adopt(ctx context.Context) error {
+	now := h.lease.Now()
+	return h.lease.Adopt(ctx, func(d *Analysis) {
+		outcome := OutcomeFailed
+		if d.NextAttemptAt = (time.Time{}); d.Status == Ready {
+			outcome, d.LastError, d.Progress, d.Checkpoint = OutcomeReady, nil, nil, &Checkpoint{}
+		}
+		d.end(now, outcome, "", "")
 	})
 }
 
 // Retry releases the lock after a temporary failure, which it records as LastError. The
 // next attempt may begin at next, which is wait from now by the store's clock, or zero if
-// wait is. The message is made valid UTF-8 and cut after 4,096 bytes; if the document
-// has no room for it, Retry releases the lock without it. If the lock is not held any more, it
+// wait is. Code and message are made valid and cut as by Fail; if the document has no room
+// for the message, Retry releases the lock without it. If the lock is not held any more, it
 // changes nothing and returns lease.ErrLost.
 func (h *Hold) Retry(ctx context.Context, code, message string, wait time.Duration) (next time.Time, err error) {
 	now := h.lease.Now()
@@ -97,9 +127,9 @@ func (h *Hold) Retry(ctx context.Context, code, message string, wait time.Durati
 			d.end(now, OutcomeRetry, failure.Code, failure.Message)
 		}, false)
 	}
-	err = release(&Error{Code: code, Message: bounded(message)})
+	err = release(newError(code, message))
 	if errors.Is(err, lease.ErrRefused) {
-		err = release(&Error{Code: code})
+		err = release(newError(code, ""))
 	}
 	return next, err
 }

@@ -2,6 +2,7 @@ package analysislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -75,21 +76,55 @@ func (l *Locks) RaiseToken(ctx context.Context, id string, least int64) (Analysi
 // that time, which its delivery's name contains. So recovery does not find it again within
 // one TTL. It begins with read, a reading of at least the status, updatedAt, the lock and
 // NextAttemptAt, which saves another. It returns lease.ErrConflict if the analysis has been
-// acquired, finished, deleted or marked since.
+// acquired, finished, deleted or marked since. If the document has no room for the mark, the
+// analysis becomes FAILED, and MarkDue returns ErrUnrecordable; lease.ErrRefused if it has no
+// room for that either.
 func (l *Locks) MarkDue(ctx context.Context, read lease.Cell[Analysis]) (next time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	was := read.Doc
 	next = read.Now().Truncate(time.Millisecond)
-	_, err = lease.Edit(ctx, l.store, was.ID, &read, func(c lease.Cell[Analysis]) (Analysis, error) {
+	for _, from := range []*lease.Cell[Analysis]{&read, nil} { // FAILED is final: ask twice
+		err = l.ifOrphaned(ctx, from, &was, func(d *Analysis) { d.NextAttemptAt = next }, func(d *Analysis) bool { return d.NextAttemptAt.Equal(next) })
+		if !errors.Is(err, lease.ErrRefused) {
+			return next, err
+		}
+	}
+	return next, l.failFull(ctx, &was)
+}
+
+// failFull makes an analysis FAILED whose document has no room for a commit, if it is still
+// orphaned, as was, and returns ErrUnrecordable. It drops no more than necessary. Other errors:
+// lease.ErrConflict; lease.ErrRefused if there is no room for that either.
+func (l *Locks) failFull(ctx context.Context, was *Analysis) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for n := range maxDropped + 1 {
+		err = l.ifOrphaned(ctx, nil, was, func(d *Analysis) { d.unrecordable(n) }, func(d *Analysis) bool {
+			return d.Status == Failed && d.Error != nil && d.Error.Code == Unrecordable
+		})
+		switch {
+		case err == nil:
+			return fmt.Errorf("%w: %q", ErrUnrecordable, was.ID)
+		case !errors.Is(err, lease.ErrRefused):
+			return err
+		}
+	}
+	return err
+}
+
+// ifOrphaned changes an analysis if it is still orphaned, as was. from is the reading to begin
+// with; nil: a new one.
+func (l *Locks) ifOrphaned(ctx context.Context, from *lease.Cell[Analysis], was *Analysis, change func(d *Analysis), landed func(d *Analysis) bool) error {
+	_, err := lease.Edit(ctx, l.store, was.ID, from, func(c lease.Cell[Analysis]) (Analysis, error) {
 		d := c.Doc
 		if !c.Exists || d.Status != was.Status || d.Lock.Grant() != was.Lock.Grant() || !d.NextAttemptAt.Equal(was.NextAttemptAt) || !lease.Orphaned(d.Lock, c.At) {
 			return d, fmt.Errorf("%w: %q is no longer orphaned", lease.ErrConflict, was.ID)
 		}
-		d.NextAttemptAt = next
+		change(&d)
 		return d, nil
-	}, func(c lease.Cell[Analysis]) bool { return c.Doc.NextAttemptAt.Equal(next) })
-	return next, err
+	}, func(c lease.Cell[Analysis]) bool { return landed(&c.Doc) })
+	return err
 }
 
 // Cancelled is the code of a cancelled analysis.
@@ -136,7 +171,7 @@ func (l *Locks) edit(ctx context.Context, id string, seen *Seen, change func(d *
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var first *Analysis
-	_, err = lease.Edit(ctx, l.store, id, nil, func(c lease.Cell[Analysis]) (Analysis, error) {
+	_, err = lease.EditUnmarked(ctx, l.store, id, func(c lease.Cell[Analysis]) (Analysis, error) {
 		before = c.Doc
 		if first == nil {
 			first = &c.Doc

@@ -72,11 +72,8 @@ func TestARequeueIsNotMadeAgainAfterAWorkerHasAcquiredTheAnalysis(t *testing.T) 
 				w.Put("x", d)
 				var left analysislock.Analysis
 				s := &interrupted{&w.Memory, func(d *analysislock.Analysis) { tc.others(d); left = *d }}
-				l, err := analysislock.New(s, lease.Policy{}, 0, nil)
-				if err != nil {
-					w.Fatal(err)
-				}
-				if _, err := l.Requeue(w.Context(), "x", nil, false); err != nil {
+				w.serve(s, lease.Policy{}, 0, nil)
+				if _, err := w.locks.Requeue(w.Context(), "x", nil, false); err != nil {
 					w.Errorf("requeue: %v", err)
 				}
 				got := w.doc()
@@ -96,11 +93,8 @@ func TestACancelIsNotMadeAgainAfterARequeue(t *testing.T) {
 		s := &interrupted{&w.Memory, func(d *analysislock.Analysis) {
 			d.Status, d.Error, d.Lock.Finished = analysislock.Queued, nil, false
 		}}
-		l, err := analysislock.New(s, lease.Policy{}, 0, nil)
-		if err != nil {
-			w.Fatal(err)
-		}
-		if _, err := l.Cancel(w.Context(), "x", "me", nil); err != nil || w.doc().Status != analysislock.Queued {
+		w.serve(s, lease.Policy{}, 0, nil)
+		if _, err := w.locks.Cancel(w.Context(), "x", "me", nil); err != nil || w.doc().Status != analysislock.Queued {
 			w.Errorf("%v; %+v, want QUEUED", err, w.doc())
 		}
 	})
@@ -141,21 +135,18 @@ func TestAFailureOfTheStoreIsReturned(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, queued(), func(w *fixture) {
-				s := leasetest.NewFaulty(&w.Memory, nil)
-				l, err := analysislock.New(s, lease.Policy{}, 0, nil)
-				if err != nil {
-					w.Fatal(err)
-				}
-				if _, err := l.AcquireAnalysisLock(w.Context(), "x", "w/0", -1); err == nil {
+				s := leasetest.NewFaulty[analysislock.Analysis](w, nil)
+				w.serve(s, lease.Policy{}, 0, nil)
+				if _, err := w.locks.AcquireAnalysisLock(w.Context(), "x", "w/0", -1); err == nil {
 					w.Error("a negative TTL is no error")
 				}
-				acq, err := l.AcquireAnalysisLock(w.Context(), "x", "w/1", 0)
+				acq, err := w.locks.AcquireAnalysisLock(w.Context(), "x", "w/1", 0)
 				if err != nil {
 					w.Fatal(err)
 				}
 				time.Sleep(time.Second) // else a refresh would write the expiry that is there
 				s.SetPlan(tc.plan)
-				if err := tc.do(w.Context(), l, acq.Hold); !errors.Is(err, tc.want) {
+				if err := tc.do(w.Context(), w.locks, acq.Hold); !errors.Is(err, tc.want) {
 					w.Errorf("%v, want %v", err, tc.want)
 				}
 				if d := w.doc(); tc.want == nil && (d.Lock.Owner != "" || *d.LastError != analysislock.Error{Code: "c"}) {

@@ -2,6 +2,7 @@ package analysislock_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"sync"
@@ -56,11 +57,8 @@ func (o *outcomes) want(w *fixture, want ...string) {
 // faulty replaces the fixture's store by one that fails by its plan.
 func (w *fixture) faulty() *leasetest.Faulty[analysislock.Analysis] {
 	w.Helper()
-	s := leasetest.NewFaulty(&w.Memory, nil)
-	var err error
-	if w.locks, err = analysislock.New(s, lease.Policy{}, 0, nil); err != nil {
-		w.Fatal(err)
-	}
+	s := leasetest.NewFaulty[analysislock.Analysis](w, nil)
+	w.serve(s, lease.Policy{}, 0, nil)
 	return s
 }
 
@@ -77,6 +75,8 @@ func TestReportsAreMergedPartByPartAndAnsweredByTheirCommit(t *testing.T) {
 		s, got := w.faulty(), &outcomes{}
 		h := w.acquire("w/1").Hold
 		s.Delay = 10 * time.Second
+		var written []any
+		h.Written = func(c *analysislock.Checkpoint, _ error) { written = append(written, c.Value) }
 		w.run(h, nil, func() {
 			h.Report(progress(0.25, "reads"), time.Hour, got.done("a"))
 			h.Report(checkpoint("c1"), time.Hour, got.done("b"))
@@ -85,21 +85,25 @@ func TestReportsAreMergedPartByPartAndAnsweredByTheirCommit(t *testing.T) {
 			message := "writes"
 			h.Report(analysislock.Report{Message: &message}, 0, nil)
 			time.Sleep(time.Second)
-			h.Report(checkpoint("c2"), 0, got.done("c")) // during the commit
+			h.Report(checkpoint("c2"), time.Hour, got.done("c")) // during the commit
 			time.Sleep(time.Second)
-			if d := w.doc(); d.Progress == nil || *d.Progress.Fraction != 0.25 || d.Progress.Message != "writes" || time.Since(d.Progress.At) != 2*time.Second || d.Checkpoint.Value != "c1" {
+			if d := w.doc(); d.Progress == nil || *d.Progress.Fraction != 0.25 || d.Progress.Message != "writes" || w.now().Sub(d.Progress.At) != 2*time.Second || d.Checkpoint.Value != "c1" {
 				w.Errorf("%+v, %+v", d.Progress, d.Checkpoint)
 			}
 			got.want(w)
 			time.Sleep(s.Delay)
 			got.want(w, "a", "b")
+			h.Report(progress(0.5, "almost"), 0, nil) // after it, and before the next
+			time.Sleep(time.Second)
+			h.Report(progress(0.5, "still writes"), 0, nil) // with the next, whose checkpoint is not yet known to be written
 			time.Sleep(s.Delay)
 			got.want(w, "c")
-			if d := w.doc(); d.Progress.Message != "writes" || d.Checkpoint.Value != "c2" {
+			if d := w.doc(); d.Progress.Message != "still writes" || d.Checkpoint.Value != "c2" {
 				w.Errorf("%+v, %+v", d.Progress, d.Checkpoint)
 			}
-			if n := s.Calls(leasetest.Swap); n != 2 {
-				w.Errorf("%d commits, want 2", n)
+			w.check(h.Flush(w.Context())) // nothing waits
+			if n := s.Calls(leasetest.Swap); n != 3 || !slices.Equal(written, []any{"c1", "c2"}) {
+				w.Errorf("%d commits, want 3; written %v", n, written)
 			}
 		})
 	})
@@ -208,6 +212,9 @@ func TestARunAdvancesByACheckpointThatDiffersFromTheOneItWasGiven(t *testing.T) 
 			x := queued()
 			x.Checkpoint = &analysislock.Checkpoint{Value: given}
 			inBubble(t, x, func(w *fixture) {
+				w.serve(w, lease.Policy{}, 0, func(context.Context, analysislock.Analysis) (analysislock.Work, error) {
+					return analysislock.Work{Checkpoint: json.RawMessage(`{"f":1.5,"id":4611686018427387905,"s":"<&>"}`)}, nil // as package repo
+				})
 				h := w.acquire("w/1").Hold
 				w.run(h, nil, func() {
 					for _, r := range tc.reports {
@@ -226,7 +233,6 @@ func TestARunAdvancesByACheckpointThatDiffersFromTheOneItWasGiven(t *testing.T) 
 	}
 }
 
-// The run ends with the next heartbeat and writes nothing after that.
 func TestProgressInPercentIsRoundedAndMinusOneIfItWasNotReported(t *testing.T) {
 	third := 0.336
 	for want, p := range map[int]*analysislock.Progress{34: {Fraction: &third}, -1: {Message: "m"}} {

@@ -1,7 +1,10 @@
 package documentlock
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,8 +14,8 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// cases are behaviours of a room "r", each on a store of its own and in virtual
-// time. The TTL is 30 s.
+// cases are behaviours of a room "r", each on stores of its own, whose clocks differ from
+// this machine's, and in virtual time. The TTL is 30 s.
 var cases = map[string]func(t *testing.T, s *store, l *Locks){
 	"AFreeRoomIsLockedFor30s": func(t *testing.T, s *store, l *Locks) { // D1
 		got := acquire(t, l, "r", "s/1")
@@ -29,10 +32,14 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 	"ARefusalShowsSinceWhenTheRoomIsHeld": func(t *testing.T, s *store, l *Locks) { // C: 409
 		first := acquire(t, l, "r", "s/1")
 		time.Sleep(29 * time.Second)
+		extended, err := l.Extend(t.Context(), "r", "s/1")
+		if err != nil {
+			t.Fatal(err)
+		}
 		before := s.records["r"]
-		_, err := l.Acquire(t.Context(), "r", "s/2")
+		_, err = l.Acquire(t.Context(), "r", "s/2")
 		var held *HeldError
-		if !errors.As(err, &held) || !held.LockedAt.Equal(first.Lock.LockedAt) || !held.ExpiresAt.Equal(first.Lock.ExpiresAt) {
+		if !errors.As(err, &held) || !held.LockedAt.Equal(first.Lock.LockedAt) || !held.ExpiresAt.Equal(extended.Lock.ExpiresAt) {
 			t.Errorf("err = %#v, want held since %v", err, first.Lock.LockedAt)
 		}
 		if inner := (*lease.HeldError)(nil); !errors.As(err, &inner) {
@@ -43,11 +50,20 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 		}
 	},
 	"AnExpiredLockIsTakenByAnother": func(t *testing.T, _ *store, l *Locks) { // D1
-		first := acquire(t, l, "r", "s/1")
-		time.Sleep(30 * time.Second)
-		second := acquire(t, l, "r", "s/2")
-		if second.Lock.Token <= first.Lock.Token || second.Lock.Holder == first.Lock.Holder {
-			t.Errorf("%+v after %+v; want a larger token and another holder", second.Lock, first.Lock)
+		last := acquire(t, l, "r", "s/1")
+		for i := range 20 {
+			time.Sleep(30 * time.Second)
+			next := acquire(t, l, "r", fmt.Sprint("s/", i%2))
+			if next.Lock.Token <= last.Lock.Token || next.Lock.Holder == last.Lock.Holder || next.Lock.Attempts != 0 {
+				t.Errorf("%+v after %+v; want a larger token and another holder", next.Lock, last.Lock)
+			}
+			last = next
+		}
+	},
+	"ALockIsTrustedFromTheStartOfTheRequest": func(t *testing.T, s *store, _ *Locks) {
+		slow := leasetest.NewFaulty(s, leasetest.Every(leasetest.Swap, leasetest.SlowReply))
+		if got := acquire(t, on(t, slow), "r", "s/1"); time.Until(got.Until) > 26*time.Second {
+			t.Errorf("can be relied on for %v, want a second less for the reply", time.Until(got.Until))
 		}
 	},
 	"AHeartbeatReplacesTheExpiryAndDoesNotAddToIt": func(t *testing.T, _ *store, l *Locks) { // D2; C: the owner's POST is one
@@ -174,6 +190,31 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("swept %d, %v; left %v", n, err, s.records)
 		}
 	},
+	"ASweepHasManyPages": func(t *testing.T, s *store, l *Locks) {
+		for i := range 2*sweepBatch + 1 {
+			s.put(fmt.Sprint(i), Lock{Lease: lease.Lease{Owner: "s/1", Token: 1, ExpiresAt: s.now()}})
+		}
+		time.Sleep(time.Millisecond)
+		if n, err := l.Sweep(t.Context(), s); err != nil || n != 2*sweepBatch+1 || len(s.records) != 0 {
+			t.Errorf("swept %d, %v; left %d", n, err, len(s.records))
+		}
+	},
+	"ARoomThatCannotBeSweptDoesNotStopTheOthers": func(t *testing.T, s *store, _ *Locks) {
+		for i := range 200 {
+			s.put(fmt.Sprint(i), Lock{Lease: lease.Lease{Owner: "s/1", Token: 1, ExpiresAt: s.now()}})
+		}
+		time.Sleep(time.Millisecond)
+		if n, err := on(t, refusing{s, "0"}).Sweep(t.Context(), s); !errors.Is(err, lease.ErrRefused) || n != 199 || len(s.records) != 1 {
+			t.Errorf("swept %d, %v; left %v", n, err, s.records)
+		}
+	},
+	"ASweepEndsIfAllThatItFindsAreHeld": func(t *testing.T, s *store, l *Locks) {
+		acquire(t, l, "r", "s/1")
+		f := &stale{found: slices.Repeat([]Change{{"r", s.cell("r", time.Now())}}, sweepBatch)}
+		if n, err := l.Sweep(t.Context(), f); err != nil || n != 0 || f.calls != 1 {
+			t.Errorf("swept %d in %d pages, %v", n, f.calls, err)
+		}
+	},
 	"ARoomsIDHasAtMost512BytesAndAnOwnerOne": func(t *testing.T, _ *store, l *Locks) {
 		acquire(t, l, strings.Repeat("x", MaxRoom), "s/1")
 		if _, err := l.Acquire(t.Context(), strings.Repeat("x", MaxRoom+1), "s/1"); !errors.Is(err, lease.ErrInvalidKey) {
@@ -185,13 +226,42 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 	},
 }
 
+// stale is a Finder whose index is behind. It fails after some pages.
+type stale struct {
+	found []Change
+	calls int
+}
+
+func (f *stale) Lapsed(context.Context, int) ([]Change, error) {
+	if f.calls++; f.calls > 3 {
+		return nil, errors.New("too many pages")
+	}
+	return f.found, nil
+}
+
+// refusing refuses to change a room.
+type refusing struct {
+	*store
+	room string
+}
+
+func (r refusing) Swap(ctx context.Context, room string, prev lease.Cell[Lock], next Lock) (lease.Cell[Lock], error) {
+	if room == r.room {
+		return lease.Cell[Lock]{}, lease.ErrRefused
+	}
+	return r.store.Swap(ctx, room, prev, next)
+}
+
 func TestLocks(t *testing.T) {
 	for name, run := range cases {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s, l := open(t)
-				run(t, s, l)
-			})
+			for _, ahead := range clocks {
+				synctest.Test(t, func(t *testing.T) {
+					s, l := open(t)
+					s.ahead = ahead
+					run(t, s, l)
+				})
+			}
 		})
 	}
 }

@@ -30,12 +30,15 @@ func TestFeed(t *testing.T) {
 	} {
 		for name, run := range cases {
 			t.Run(about+"/"+name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					s, l := open(t)
-					n := &feedTest{store: s, faulty: leasetest.NewFaulty(s, nil), locks: l}
-					n.feed = NewFeed(on(t, n.faulty), s, slog.New(slog.NewTextHandler(&n.log, nil)))
-					run(t, n)
-				})
+				for _, ahead := range clocks {
+					synctest.Test(t, func(t *testing.T) {
+						s, l := open(t)
+						s.ahead = ahead
+						n := &feedTest{store: s, faulty: leasetest.NewFaulty(s, nil), locks: l}
+						n.feed = NewFeed(on(t, n.faulty), s, slog.New(slog.NewTextHandler(&n.log, nil)))
+						run(t, n)
+					})
+				}
 			})
 		}
 	}
@@ -171,6 +174,20 @@ var eventCases = map[string]func(t *testing.T, n *feedTest){
 		}
 		want(t, sub, "")
 	},
+	"VersionsGrowWithinAMicrosecond": func(t *testing.T, n *feedTest) {
+		sub := n.startWith(t)
+		at, last := n.now().Add(time.Second), sub.room.latest.Version
+		for i := range 3 {
+			lock := n.records["r"].lock
+			lock.Holder = fmt.Sprint(i)
+			n.feed.apply(Snapshot{At: at.Add(time.Duration(i)), Asked: time.Now(), Changes: []Change{{"r", lease.Cell[Lock]{Doc: lock, Exists: true}}}})
+			if e := sub.take(); e == nil || e.Version <= last {
+				t.Errorf("event %+v after version %d", e, last)
+			} else {
+				last = e.Version
+			}
+		}
+	},
 	"ALockThatIsRevivedAfterItsExpiryIsReportedAgain": func(t *testing.T, n *feedTest) {
 		sub := n.startWith(t)
 		time.Sleep(30 * time.Second)
@@ -202,13 +219,29 @@ var runCases = map[string]func(t *testing.T, n *feedTest){
 	},
 	"SubscribingWhileTheStreamIsDownGivesTheCurrentStateAndExpiries": func(t *testing.T, n *feedTest) {
 		n.start(t)
-		n.subscribe(t, "other")
+		n.subscribe(t, "r")
 		n.interrupt()
 		acquire(t, n.locks, "r", "s/1")
 		sub := n.subscribe(t, "r")
 		want(t, sub, "current true")
 		time.Sleep(30 * time.Second)
 		want(t, sub, "expired false")
+	},
+	"WhatHappenedWhileTheStreamWasDownIsReported": func(t *testing.T, n *feedTest) {
+		sub := n.startWith(t)
+		n.interrupt()
+		n.release(t)
+		acquire(t, n.locks, "r", "s/2")
+		n.resume()
+		time.Sleep(time.Second)
+		want(t, sub, "acquired true")
+		n.interrupt()
+		if freed, err := n.locks.Release(t.Context(), "r", "s/2"); err != nil || !freed {
+			t.Fatal(freed, err)
+		}
+		n.resume()
+		time.Sleep(time.Second)
+		want(t, sub, "released false")
 	},
 	"AStalledStreamIsReplacedWithin30s": func(t *testing.T, n *feedTest) {
 		n.start(t)

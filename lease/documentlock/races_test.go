@@ -64,7 +64,7 @@ func times(t *testing.T, n int, f func(t *testing.T, s *slowStore, l *Locks)) {
 	t.Helper()
 	for seed := range n {
 		synctest.Test(t, func(t *testing.T) {
-			s := &slowStore{store: &store{}, chance: rand.New(rand.NewPCG(uint64(seed), 4))} //nolint:gosec // to be repeatable
+			s := &slowStore{store: &store{ahead: clocks[seed%len(clocks)]}, chance: rand.New(rand.NewPCG(uint64(seed), 4))} //nolint:gosec // to be repeatable
 			f(t, s, on(t, s))
 			if t.Failed() {
 				t.Fatalf("seed %d", seed)
@@ -81,7 +81,7 @@ func times(t *testing.T, n int, f func(t *testing.T, s *slowStore, l *Locks)) {
 func TestASweepNeverDeletesALiveLock(t *testing.T) {
 	was := map[string]int{}
 	times(t, 500, func(t *testing.T, s *slowStore, l *Locks) {
-		about := acquire(t, l, "r", "s/1").Lock.ExpiresAt.Add(-60 * time.Millisecond)
+		about := acquire(t, l, "r", "s/1").Lock.ExpiresAt.Add(-60*time.Millisecond - s.ahead)
 		var (
 			alive    State
 			aliveErr error

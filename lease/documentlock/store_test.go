@@ -21,6 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // as Firestore's: no commit has the time of an earlier commit or reading. The zero
 // store is empty.
 type store struct {
+	ahead   time.Duration // of this machine's clock
 	mu      sync.Mutex
 	records map[string]record
 	last    time.Time
@@ -37,7 +38,7 @@ type record struct {
 }
 
 func (s *store) now() time.Time {
-	if t := time.Now().Round(0).Truncate(time.Microsecond); t.After(s.last) {
+	if t := time.Now().Round(0).Add(s.ahead).Truncate(time.Microsecond); t.After(s.last) {
 		s.last = t
 	}
 	return s.last
@@ -177,6 +178,9 @@ func open(t testing.TB) (*store, *Locks) {
 	s := &store{}
 	return s, on(t, s)
 }
+
+// clocks are how far a store's clock may be ahead of a machine's.
+var clocks = []time.Duration{-time.Hour, 0, time.Hour}
 
 func on(t testing.TB, s lease.Store[Lock]) *Locks {
 	t.Helper()

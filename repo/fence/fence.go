@@ -21,7 +21,12 @@ import (
 // ErrStale reports a token lower than one that was accepted for the same key.
 var ErrStale = errors.New("fence: stale token")
 
-var errToken = errors.New("fence: the token, in the header X-Lock-Token, is not a positive integer")
+var errToken = errors.New("fence: the token, in X-Lock-Token, is not a positive integer that a lock can have")
+
+// maxAhead is how far a token of a request may be beyond Firestore's time. The first token of a
+// lock is at most that time in microseconds, and each later one is larger by one. A token beyond
+// it would make all real ones stale.
+const maxAhead = 24 * time.Hour
 
 // Options has the settings of a Fence. The zero value is usable.
 type Options struct {
@@ -86,6 +91,14 @@ func (s state) next(token int64, now time.Time, keep time.Duration) (state, erro
 // lease.ErrInvalidKey for a key that Firestore cannot hold, and lease.ErrMalformed for a
 // fence that another program has changed. It blocks until Firestore answers or ctx ends.
 func (f *Fence) Commit(ctx context.Context, key string, token int64, write func(context.Context, *firestore.Transaction) error) error {
+	return f.commit(ctx, key, token, 0, write)
+}
+
+// commit is like Commit. It refuses a token that is more than ahead beyond Firestore's time in
+// microseconds, unless ahead is zero.
+func (f *Fence) commit(ctx context.Context, key string, token int64, ahead time.Duration,
+	write func(context.Context, *firestore.Transaction) error,
+) error {
 	if err := lease.CheckKey("fence", key, 1500); err != nil {
 		return err
 	}
@@ -104,6 +117,9 @@ func (f *Fence) Commit(ctx context.Context, key string, token int64, write func(
 				return fmt.Errorf("fence: %w: %w", lease.ErrMalformed, err)
 			}
 		}
+		if ahead > 0 && token > snap.ReadTime.Add(ahead).UnixMicro() {
+			return errToken
+		}
 		next, err := was.next(token, snap.ReadTime, f.options.Keep)
 		if err == nil && write != nil {
 			err = write(ctx, tx)
@@ -120,7 +136,8 @@ func (f *Fence) Commit(ctx context.Context, key string, token int64, write func(
 //
 //   - 409 stale_token. It is not 412, a permanent failure to the worker: where a record
 //     was deleted and created again, the lock's owner would record FAILED.
-//   - 400 bad_request: without a token, a positive integer, or without a possible key.
+//   - 400 bad_request: without a token, a positive integer that is less than a day beyond
+//     Firestore's time in microseconds, or without a possible key.
 //   - 503 unavailable without an answer of Firestore, and 500 malformed for a fence that
 //     another program has changed.
 func (f *Fence) Middleware(next http.Handler) http.Handler {
@@ -152,10 +169,10 @@ func (f *Fence) Middleware(next http.Handler) http.Handler {
 // check returns nil if next may handle r.
 func (f *Fence) check(r *http.Request) error {
 	token, err := strconv.ParseInt(r.Header.Get("X-Lock-Token"), 10, 64)
-	if err != nil || token < 1 {
+	if err != nil {
 		return errToken
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second)
 	defer cancel()
-	return f.Commit(ctx, f.options.Key(r), token, nil)
+	return f.commit(ctx, f.options.Key(r), token, maxAhead, nil)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -16,16 +17,20 @@ import (
 	"time"
 
 	"cloud.google.com/go/firestore"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	embedded "taskguard/emulator/firestore"
 	"taskguard/internal/emulatortest"
 	"taskguard/lease"
 )
 
 func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
 
-func open(t *testing.T, b *emulatortest.Backend, o Options) (*Fence, *firestore.Client) {
+func open(t *testing.T, b *emulatortest.Backend, o Options, opts ...grpc.DialOption) (*Fence, *firestore.Client) {
 	t.Helper()
-	client, err := firestore.NewClient(t.Context(), b.Project, b.Client(t)...)
+	client, err := firestore.NewClient(t.Context(), b.Project, b.Client(t, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,9 +42,12 @@ func open(t *testing.T, b *emulatortest.Backend, o Options) (*Fence, *firestore.
 	return f, client
 }
 
-// setting returns a write of {by: token} to doc.
+// setting returns a write of {by: token} to doc, which reads it first.
 func setting(doc *firestore.DocumentRef, token int64) func(context.Context, *firestore.Transaction) error {
 	return func(_ context.Context, tx *firestore.Transaction) error {
+		if _, err := tx.GetAll([]*firestore.DocumentRef{doc}); err != nil {
+			return err
+		}
 		return tx.Set(doc, map[string]any{"by": token})
 	}
 }
@@ -141,10 +149,15 @@ func TestOfTwoRacingWritesTheNewerRemains(t *testing.T) {
 	})
 }
 
+// clockAhead is how far Firestore's clock is ahead of the machine's.
+const clockAhead = 100 * time.Hour
+
 func inBubble(t *testing.T, o Options, run func(t *testing.T, b *emulatortest.Backend, f *Fence, client *firestore.Client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := emulatortest.Embedded(t)
+		b.Server = embedded.NewServer(embedded.Options{Now: func() time.Time { return time.Now().Add(clockAhead) }})
+		t.Cleanup(b.Server.Close)
 		f, client := open(t, b, o)
 		run(t, b, f, client)
 	})
@@ -160,12 +173,18 @@ func TestEachRequestIsAnsweredAfterOneTransaction(t *testing.T) {
 			t.Fatal(err)
 		}
 		handled := 0
-		h := f.Middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { handled++; w.WriteHeader(http.StatusAccepted) }))
+		h := f.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if _, limited := r.Context().Deadline(); limited {
+				t.Error("the time of the check limits the handler")
+			}
+			handled++
+			w.WriteHeader(http.StatusAccepted)
+		}))
 		answers := func(token, key string, code int, body string, transactions int) {
 			t.Helper()
 			before, was := b.Calls.Count("BeginTransaction"), handled
 			w := request(h, token, key)
-			if w.Code != code || !strings.Contains(w.Body.String(), body) {
+			if w.Code != code || !strings.Contains(w.Body.String(), body) || body != "" && w.Header().Get("Content-Type") != "application/json" {
 				t.Errorf("token %q, key %q: %d %s; want %d %s", token, key, w.Code, w.Body, code, body)
 			}
 			if passed := handled > was; passed != (code == http.StatusAccepted) {
@@ -178,6 +197,7 @@ func TestEachRequestIsAnsweredAfterOneTransaction(t *testing.T) {
 		answers("4", "a%20b%25", 409, `{"error":"fence: stale token: 4 is lower than 5","reason":"stale_token"}`, 1)
 		answers("5", "a%20b%25", 202, "", 1)
 		answers("6", "a%20b%25", 202, "", 1)
+		answers("1", "a+b%25", 202, "", 1) // another key
 		answers("5", "a%20b%25", 409, "stale_token", 1)
 		for _, token := range []string{"", "x", "1.5", "0", "-7", "9223372036854775808"} {
 			answers(token, "a", 400, `"reason":"bad_request"`, 0)
@@ -185,7 +205,17 @@ func TestEachRequestIsAnsweredAfterOneTransaction(t *testing.T) {
 		for _, key := range []string{"", "a%2Fb", "%zz", "..", strings.Repeat("a", 1501)} {
 			answers("1", key, 400, `"reason":"bad_request"`, 0)
 		}
+		latest := time.Now().Add(clockAhead + 24*time.Hour).UnixMicro()
+		answers(strconv.FormatInt(latest+time.Minute.Microseconds(), 10), "a%20b%25", 400, `"reason":"bad_request"`, 1)
+		answers(strconv.FormatInt(latest, 10), "late", 202, "", 1)
+		answers("6", "a%20b%25", 202, "", 1) // the first of them was not kept
 		answers("9", "malformed", 500, `{"reason":"malformed"}`, 1)
+		unread, _ := open(t, b, Options{}, grpc.WithChainStreamInterceptor(func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, grpc.Streamer, ...grpc.CallOption) (grpc.ClientStream, error) {
+			return nil, status.Error(codes.PermissionDenied, "the role does not read")
+		}))
+		if w := request(unread.Middleware(h), "7", "a"); w.Code != 503 || !strings.Contains(w.Body.String(), "unavailable") {
+			t.Errorf("a fence that cannot be read: %d %s", w.Code, w.Body)
+		}
 		b.Server.Close()
 		began := time.Now()
 		if w := request(h, "7", "a"); w.Code != 503 || w.Body.String() != `{"reason":"unavailable"}`+"\n" || time.Since(began) > 10*time.Second {
@@ -198,32 +228,54 @@ func TestEachRequestIsAnsweredAfterOneTransaction(t *testing.T) {
 }
 
 func TestAFenceIsKeptForHalfOfKeepAfterEachAcceptedTokenOrLonger(t *testing.T) {
-	inBubble(t, Options{Keep: time.Hour, Collection: "tenants/a/fences"}, func(t *testing.T, _ *emulatortest.Backend, f *Fence, client *firestore.Client) {
+	inBubble(t, Options{Keep: time.Hour, Collection: "tenants/a/fences"}, func(t *testing.T, b *emulatortest.Backend, f *Fence, client *firestore.Client) {
 		doc, began := client.Doc("tenants/a/fences/k"), time.Now()
 		for _, step := range []struct {
 			at, expires time.Duration // since the first token
 			token       int64
 			err         error
+			writes      int64
 		}{
-			{0, 60 * time.Minute, 2, nil},
-			{29 * time.Minute, 60 * time.Minute, 2, nil},
-			{31 * time.Minute, 91 * time.Minute, 2, nil},
-			{32 * time.Minute, 91 * time.Minute, 1, ErrStale},
-			{33 * time.Minute, 93 * time.Minute, 3, nil},
-			{99 * time.Minute, 93 * time.Minute, 2, ErrStale}, // not removed yet
+			{0, 60 * time.Minute, 2, nil, 1},
+			{29 * time.Minute, 60 * time.Minute, 2, nil, 0},
+			{31 * time.Minute, 91 * time.Minute, 2, nil, 1},
+			{32 * time.Minute, 91 * time.Minute, 1, ErrStale, 0},
+			{33 * time.Minute, 93 * time.Minute, 3, nil, 1},
+			{99 * time.Minute, 93 * time.Minute, 2, ErrStale, 0}, // not removed yet
 		} {
 			time.Sleep(time.Until(began.Add(step.at)))
+			writes := b.Server.Usage().Writes
 			if err := f.Commit(t.Context(), "k", step.token, nil); !errors.Is(err, step.err) {
 				t.Errorf("token %d after %v: %v", step.token, step.at, err)
+			}
+			if n := b.Server.Usage().Writes - writes; n != step.writes {
+				t.Errorf("token %d after %v: %d writes", step.token, step.at, n)
 			}
 			snap, err := doc.Get(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			expires, _ := snap.Data()["expireAt"].(time.Time)
-			if got := expires.Sub(began).Round(time.Second); got != step.expires {
+			if got := expires.Add(-clockAhead).Sub(began).Round(time.Second); got != step.expires {
 				t.Errorf("after %v it expires after %v, want %v", step.at, got, step.expires)
 			}
+		}
+	})
+}
+
+func TestTheDefaultIsKeptFor30DaysAndTheKeyIsTheOptions(t *testing.T) {
+	byPath := func(r *http.Request) string { return strings.TrimPrefix(r.URL.Path, "/") }
+	inBubble(t, Options{Key: byPath}, func(t *testing.T, _ *emulatortest.Backend, f *Fence, client *firestore.Client) {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/k%2520", http.NoBody)
+		r.Header.Set("X-Lock-Token", "7")
+		f.Middleware(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), r)
+		snap, err := client.Doc("fences/k%20").Get(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got state
+		if err := snap.DataTo(&got); err != nil || got.Token != 7 || time.Until(got.RemoveAt.Add(-clockAhead)).Round(time.Second) != 30*24*time.Hour {
+			t.Errorf("%+v, %v", got, err)
 		}
 	})
 }
@@ -239,6 +291,11 @@ func TestAWriteThatFailsLeavesTheFence(t *testing.T) {
 		}
 		if err := f.Commit(t.Context(), "a/b", 1, nil); !errors.Is(err, lease.ErrInvalidKey) {
 			t.Errorf("a key with a slash: %v", err)
+		}
+		for token, want := range map[int64]error{0: errToken, -1: errToken, math.MaxInt64: nil} {
+			if err := f.Commit(t.Context(), "k", token, nil); !errors.Is(err, want) || want == nil && err != nil {
+				t.Errorf("the token %d: %v, want %v", token, err, want)
+			}
 		}
 	})
 }

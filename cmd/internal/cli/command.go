@@ -109,22 +109,25 @@ func dispatch(ctx context.Context, commands []Command, args []string, s Streams,
 	return Report(ctx, s.Err, "", UsageError(fmt.Sprintf("no command %q", args[0])+suggestion(commands, args[0])))
 }
 
-// suggestion names the first command that differs from word in at most two
-// consecutive letters.
+// suggestion names the first command that is similar to word.
 func suggestion(commands []Command, word string) string {
 	for _, c := range commands {
-		a, b := c.Name, word
-		for a != "" && b != "" && a[0] == b[0] {
-			a, b = a[1:], b[1:]
-		}
-		for a != "" && b != "" && a[len(a)-1] == b[len(b)-1] {
-			a, b = a[:len(a)-1], b[:len(b)-1]
-		}
-		if len(a) <= 2 && len(b) <= 2 {
+		if Similar(c.Name, word) {
 			return "; did you mean " + c.Name + "?"
 		}
 	}
 	return ""
+}
+
+// Similar reports whether a and b differ in at most two consecutive letters.
+func Similar(a, b string) bool {
+	for a != "" && b != "" && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+	}
+	for a != "" && b != "" && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	return len(a) <= 2 && len(b) <= 2
 }
 
 // packagePrefix matches the names of our packages with which errors begin.

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,6 +48,7 @@ type cloud struct {
 	analyses *repo.Analyses
 	issuer   *oidc.Issuer
 	tasks    *cloudtasks.Server
+	most     int // deliveries at once
 	stops    []func()
 	serving  sync.WaitGroup
 }
@@ -119,7 +121,8 @@ func (c *cloud) serveHTTP(l net.Listener, handler http.Handler) {
 	c.run(func() { _ = server.Serve(l) }, func() { _ = server.Close() })
 }
 
-// createQueue creates a queue with retries that suit short runs.
+// createQueue creates a queue with retries that suit short runs. It delivers at most what the
+// workers take.
 func (c *cloud) createQueue(ctx context.Context) (err error) {
 	conn, err := c.tasks.Dial()
 	if err != nil {
@@ -132,7 +135,7 @@ func (c *cloud) createQueue(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, client.Close()) }()
 	_, err = client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
 		Name:       queue,
-		RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 100},
+		RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(c.most)},
 		RetryConfig: &cloudtaskspb.RetryConfig{
 			MaxAttempts: -1, MaxDoublings: 2,
 			MinBackoff: durationpb.New(500 * time.Millisecond), MaxBackoff: durationpb.New(2 * time.Second),
@@ -158,14 +161,18 @@ func (c *cloud) clientVariables() map[string]string {
 	}
 }
 
-// workerVariables configure a worker. Of the inherited environment none of them counts.
-var workerVariables = []string{
-	"PORT", "GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "FIRESTORE_EMULATOR_HOST", "ANALYSES_COLLECTION",
-	"LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT", "CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX", "KEEP_FINISHED",
-	"ANALYZER", "ANALYZER_ENV", "ANALYZER_OUTPUT", "FIRESTORE_TRANSACTIONS",
-	"TASK_AUTH", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS", "TASK_JWKS_URL", "TASK_QUEUE", "TASK_TARGET_URL", "TASK_CALLER",
-	"CLOUD_TASKS_EMULATOR_HOST", "LOG_FORMAT", "LOG_LEVEL", "K_REVISION", "K_SERVICE",
+// passedOn configure a worker, and are handed on to those of local.
+var passedOn = []string{
+	"ANALYZER", "ANALYZER_ENV", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT",
+	"CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX", "KEEP_FINISHED", "FIRESTORE_TRANSACTIONS", "LOG_LEVEL",
 }
+
+// workerVariables configure a worker. Of the inherited environment none of them counts.
+var workerVariables = append(slices.Clone(passedOn),
+	"PORT", "GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "FIRESTORE_EMULATOR_HOST", "ANALYSES_COLLECTION",
+	"TASK_AUTH", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS", "TASK_JWKS_URL", "TASK_QUEUE", "TASK_TARGET_URL", "TASK_CALLER",
+	"CLOUD_TASKS_EMULATOR_HOST", "LOG_FORMAT", "K_REVISION", "K_SERVICE",
+)
 
 // workerCommand returns how this program is started as a worker. more are further
 // variables. The directory of this program comes first in the worker's PATH, so that an

@@ -135,7 +135,7 @@ func demoDocuments(files []string) (docs []operate.Document, source string, err 
 // run runs the demo and leaves nothing running.
 func (d *demo) run(ctx context.Context) error {
 	defer d.close()
-	d.target = "http://workers.localhost"
+	d.target, d.most = "http://workers.localhost", 100
 	d.router = &router{observe: d.delivered}
 	err := d.start(ctx, func(int) string { return loopback }, cloudtasks.Options{
 		Transport: d.router,

@@ -15,6 +15,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,6 +37,8 @@ const (
 	restartDelay = time.Second
 	// recoveryTimeout limits one call of recovery, as Cloud Scheduler's deadline does.
 	recoveryTimeout = time.Minute
+	// spread is the part of its wait by which a retry is delayed at random.
+	spread = 0.25
 	// ports is how many ports local uses, from --port on.
 	ports = 6
 )
@@ -48,6 +51,7 @@ type local struct {
 	show    *cli.Progress
 	command command
 	router  *router
+	runs    int           // at once on a worker
 	every   time.Duration // between two calls of recovery
 }
 
@@ -68,7 +72,11 @@ func Local(ctx context.Context, c *cli.Call) error {
 	case *every <= 0:
 		return cli.UsageError("--recover-every: want more than 0")
 	}
+	fitting := max(1, runtime.GOMAXPROCS(0) / *workers) // a run may keep a core busy
 	l := &local{c: c, show: c.Progress(), every: *every}
+	l.runs = c.Environment().Integer("MAX_RUNS", fitting, 1, 1_000_000) // configureWorkers reports a wrong one
+	l.most = min(*workers*l.runs, 1000)
+	warnOfMisspelt(c.Err, os.Environ())
 	err := l.usePlace(ctx, c, l.show)
 	if err == nil {
 		err = l.run(ctx, *port, *workers)
@@ -88,7 +96,7 @@ func (l *local) run(ctx context.Context, port, workers int) error {
 		}
 		return net.JoinHostPort("127.0.0.1", strconv.Itoa(port+i))
 	}
-	if err := l.start(ctx, address, cloudtasks.Options{}); err != nil {
+	if err := l.start(ctx, address, cloudtasks.Options{Spread: spread}); err != nil {
 		return err
 	}
 	front, err := cli.Listen("the workers' address", address(2))
@@ -96,7 +104,7 @@ func (l *local) run(ctx context.Context, port, workers int) error {
 		return err
 	}
 	l.target = "http://" + front.Addr().String()
-	l.router = &router{observe: func(v exchange) {
+	l.router = &router{most: l.runs, observe: func(v exchange) {
 		if (v.analysisID != "" || v.answer.Rejected) && ctx.Err() == nil { // while it stops, deliveries fail
 			text := v.String()
 			if v.answer.Reason == "lock_lost" {
@@ -134,6 +142,7 @@ func (l *local) run(ctx context.Context, port, workers int) error {
 		running.Go(func() { l.supervise(ctx, w) })
 	}
 	if err == nil {
+		l.show.Print("the queue delivers at most %d at once, as MAX_RUNS is %d", l.most, l.runs)
 		running.Go(func() { l.callRecovery(ctx) })
 		err = l.printEnvironment(locks, page)
 	}
@@ -161,10 +170,7 @@ func (l *local) variables() map[string]string {
 // configureWorkers hands the caller's variables that concern workers on to them.
 func (l *local) configureWorkers(ctx context.Context) (err error) {
 	more := map[string]string{}
-	for _, name := range []string{
-		"ANALYZER", "ANALYZER_ENV", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT",
-		"CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX", "KEEP_FINISHED", "FIRESTORE_TRANSACTIONS", "LOG_LEVEL",
-	} {
+	for _, name := range passedOn {
 		more[name] = l.c.Value(name)
 	}
 	l.command, err = l.workerCommand(more)
@@ -178,7 +184,7 @@ func (l *local) configureWorkers(ctx context.Context) (err error) {
 		}
 		l.show.Print("%s %s on %v, token %d%s", r.AnalysisID, verb, r.worker, r.Token, at)
 	}
-	l.command.ignored = func(id, problem string) { l.show.Print("%s: a report is ignored: %s", id, problem) }
+	l.command.ignored = func(id, problem string) { l.show.Print("%s: %s", id, problem) }
 	l.command.stderr = func(id, text string) {
 		for line := range strings.Lines(text) {
 			l.show.Print("%s stderr: %s", id, strings.TrimRight(line, "\r\n"))
@@ -187,11 +193,31 @@ func (l *local) configureWorkers(ctx context.Context) (err error) {
 	return err
 }
 
+// lockVariables configure the document lock.
+var lockVariables = []string{
+	"DOCUMENT_LOCK_TTL", "DOCUMENT_LOCKS_COLLECTION", "LOCKS_PER_SESSION", "SOCKETS_PER_SESSION", "SESSION_SECRET",
+	"PUSHER_APP_KEY", "PUSHER_APP_SECRET", "PUSHER_CHANNEL", "PUSHER_EVENT_NAMESPACE", "ALLOWED_ORIGINS",
+}
+
+// warnOfMisspelt reports variables whose names are similar to those that local knows.
+func warnOfMisspelt(w io.Writer, environ []string) {
+	known := slices.Concat(workerVariables, lockVariables)
+	for _, variable := range environ {
+		name, _, _ := strings.Cut(variable, "=")
+		i := slices.IndexFunc(known, func(k string) bool {
+			return len(k) > len("PORT") && cli.Similar(k, strings.ToUpper(name))
+		})
+		if i >= 0 && !slices.Contains(known, name) {
+			cli.Print(w, "taskguard local: the variable %s is not read: did you mean %s?\n", name, known[i])
+		}
+	}
+}
+
 // serveLocks serves the document lock on the same Firestore. Without SESSION_SECRET its
 // sessions end with this process. It returns the address of its page.
 func (l *local) serveLocks(address string) (string, error) {
 	env := map[string]string{"GOOGLE_CLOUD_PROJECT": l.place.Project, cli.FirestoreEmulator: l.place.Emulator, "SESSION_SECRET": rand.Text() + rand.Text()}
-	for _, name := range []string{"DOCUMENT_LOCK_TTL", "DOCUMENT_LOCKS_COLLECTION", "LOCKS_PER_SESSION", "SOCKETS_PER_SESSION", "SESSION_SECRET", "PUSHER_APP_KEY", "PUSHER_APP_SECRET", "ALLOWED_ORIGINS"} {
+	for _, name := range lockVariables {
 		env[name] = cmp.Or(l.c.Value(name), env[name])
 	}
 	cfg, err := doclock.ParseConfig(func(name string) (string, bool) { v, ok := env[name]; return v, ok })

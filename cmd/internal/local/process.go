@@ -9,6 +9,7 @@ import (
 	"io"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -43,6 +44,8 @@ type process struct {
 	done   chan struct{} // closed when the process has ended and its output is read
 	log    tail          // complete when done is closed, as is stderr
 	stderr tail
+
+	deliveries atomic.Int32 // under way
 }
 
 // String names the worker for people.
@@ -56,7 +59,7 @@ type record struct {
 	Token      int64  `json:"lock_token"`
 	Stderr     bool   `json:"stderr"`    // Message was written by an analyzer
 	Continues  bool   `json:"continues"` // the run is given a checkpoint
-	Problem    string `json:"problem"`   // why a report is ignored
+	Problem    string `json:"problem"`   // why a report is ignored, or output doubtful
 }
 
 // Messages of a worker's log that the parent reads.
@@ -110,7 +113,7 @@ func (w *process) follow(out io.Reader, address chan<- string, c command) {
 		case r.Stderr:
 			c.stderr(r.AnalysisID, r.Message)
 		case r.Problem != "" && c.ignored != nil:
-			c.ignored(r.AnalysisID, r.Problem)
+			c.ignored(r.AnalysisID, r.Message+": "+r.Problem)
 		case r.Message == servingMessage:
 			address <- r.Address // the only such line; the channel has room for it
 		case r.Message == runMessage:

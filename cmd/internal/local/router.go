@@ -64,11 +64,12 @@ func (d exchange) String() string {
 	return text
 }
 
-// router is an http.RoundTripper that sends each request to the next worker and ignores
-// the request's host. It also sends requests to a dead worker, as Cloud Run may: the
+// router is an http.RoundTripper that sends each request to the next worker that is not full,
+// and ignores the request's host. It also sends requests to a dead worker, as Cloud Run may: the
 // connection is refused, and the queue tries again. It is safe for concurrent use.
 type router struct {
 	observe func(exchange) // called after each delivery
+	most    int            // deliveries at once to a worker; 0: not limited
 
 	mu      sync.Mutex
 	workers []*process
@@ -93,14 +94,21 @@ func (r *router) replace(old, with *process) {
 	}
 }
 
-func (r *router) pick() (*process, error) {
+// pick returns the worker for n more deliveries: the next that is not full, or else the next.
+func (r *router) pick(n int32) (w *process, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.workers) == 0 {
 		return nil, errors.New("no worker serves yet")
 	}
-	r.next++
-	return r.workers[(r.next-1)%len(r.workers)], nil
+	for range r.workers {
+		r.next++
+		if w = r.workers[r.next%len(r.workers)]; r.most == 0 || int(w.deliveries.Load()+n) <= r.most {
+			break
+		}
+	}
+	w.deliveries.Add(n)
+	return w, nil
 }
 
 var toWorkers = &http.Transport{Proxy: nil, DisableKeepAlives: true}
@@ -119,10 +127,12 @@ func (r *router) RoundTrip(request *http.Request) (*http.Response, error) {
 		AnalysisID string `json:"analysis_id"`
 	}
 	_ = json.Unmarshal(body, &task) // the worker refuses what is no task
-	w, err := r.pick()
+	n := int32(min(len(body), 1))   // recovery has no body, and does not count towards MAX_RUNS
+	w, err := r.pick(n)
 	if err != nil {
 		return nil, err
 	}
+	defer w.deliveries.Add(-n)
 	d := exchange{worker: w, analysisID: task.AnalysisID}
 	sent := request.Clone(request.Context())
 	sent.URL.Scheme, sent.URL.Host, sent.Host = "http", w.address, w.address

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
@@ -18,11 +21,15 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/console"
+	"taskguard/internal/printable"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/repo"
 )
+
+// maxCodes bounds the codes that are listed where none matches.
+const maxCodes = 20
 
 // filter is the flags that select analyses.
 type filter struct {
@@ -47,24 +54,34 @@ func (f *filter) flags(c *cli.Call) {
 	}
 }
 
-// given reports whether f selects analyses. It refuses what no analysis has.
+// given reports whether f selects analyses. It refuses what no analysis can have.
 func (f *filter) given(c *cli.Call) (bool, error) {
-	all := []string{analysislock.Queued, analysislock.Processing, analysislock.Ready, analysislock.Failed}
-	if c.Given("status") && !slices.Contains(all, f.status) || c.Given("code") && f.code == "" {
-		return true, cli.UsageError("--status must be QUEUED, PROCESSING, READY or FAILED, and --code must not be empty")
+	for name, value := range map[string]string{"status": f.status, "code": f.code} {
+		if c.Given(name) && (value == "" || !utf8.ValidString(value)) {
+			return true, cli.UsageError("--" + name + " must not be empty, and must be UTF-8")
+		}
 	}
 	return slices.ContainsFunc([]string{"status", "code", "since", "older-than"}, c.Given), nil
 }
 
 // find reads up to limit analyses that f selects. before is the time of --older-than, or else
-// Firestore's. That is no limit: an updatedAt may be some milliseconds ahead of it.
-func (cl *Client) find(ctx context.Context, f *filter, limit int) (found []analysislock.Analysis, before time.Time, err error) {
+// Firestore's. That is no limit: an updatedAt may be some milliseconds ahead of it. If there are
+// none, it prints which statuses and codes there are.
+func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
+	found []analysislock.Analysis, before time.Time, err error,
+) {
 	now, err := cl.analyses.Now(ctx)
 	if err != nil {
 		return nil, now, err
 	}
 	is := repo.Filter{Status: f.status, Code: f.code, Since: f.since(now), Before: f.before(now)}
 	found, err = cl.analyses.Find(ctx, is, limit)
+	if err == nil && len(found) == 0 && f.status+f.code != "" {
+		var codes []string
+		codes, err = cl.analyses.Codes(ctx, maxCodes)
+		cli.Print(c.Err, "taskguard %s: no analysis matches; the statuses are QUEUED, PROCESSING, READY and FAILED, "+
+			"the codes of errors are: %s\n", c.Name, printable.Line(cmp.Or(strings.Join(codes, ", "), "none")))
+	}
 	return found, cmp.Or(is.Before, now), explainIndex(err)
 }
 
@@ -72,8 +89,10 @@ func (cl *Client) find(ctx context.Context, f *filter, limit int) (found []analy
 type bulk struct {
 	filter
 	dryRun bool
-	rate   float64 // changes a second; 0: not limited
-	who    string  // makes the changes; empty: operator
+	// running makes cancel take those too that are held, also since they were listed.
+	running bool
+	rate    float64 // changes a second; 0: not limited
+	who     string  // makes the changes; empty: operator
 }
 
 // parse returns the IDs, or none if a filter is given.
@@ -93,8 +112,8 @@ func (b *bulk) parse(c *cli.Call) ([]string, error) {
 		return nil, err
 	case filtered == (len(ids) > 0):
 		return nil, cli.UsageError("want either IDs or a filter, such as --status FAILED")
-	case !filtered && (c.Given("dry-run") || c.Given("rate")):
-		return nil, cli.UsageError("--dry-run and --rate need a filter, such as --status FAILED")
+	case !filtered && (c.Given("dry-run") || c.Given("rate") || b.running):
+		return nil, cli.UsageError("--dry-run, --rate and --running need a filter, such as --status FAILED")
 	case c.Given("rate") && !(b.rate >= 0.001 && b.rate <= 1000):
 		return nil, cli.UsageError("--rate must be from 0.001 to 1000")
 	}
@@ -104,7 +123,7 @@ func (b *bulk) parse(c *cli.Call) ([]string, error) {
 // run lists the analyses first, and then makes the change to each that is still as it was
 // listed. When ctx ends, it completes the changes under way and begins no other.
 func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, what console.Change) error {
-	all, before, err := cl.find(ctx, &b.filter, math.MaxInt)
+	all, before, err := cl.find(ctx, c, &b.filter, math.MaxInt)
 	if err != nil {
 		return err
 	}
@@ -118,7 +137,7 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, what console.Ch
 	var mu sync.Mutex
 	var shown time.Time
 	notBooked := false
-	n := map[string]int{}
+	n, reasons := map[string]int{}, map[string]int{}
 	summary := func() string {
 		if b.dryRun {
 			return fmt.Sprintf("%d matched, %d would be changed, %d skipped, %d failed", len(all), n[wouldChange], n[skipped], n[failed])
@@ -127,10 +146,13 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, what console.Ch
 	}
 	uninterrupted := context.WithoutCancel(ctx)
 	stopped := b.each(ctx, all, func(d *analysislock.Analysis) error {
-		outcome, err := b.change(uninterrupted, cl, what, d, log)
+		outcome, reason, err := b.change(uninterrupted, cl, what, d, log)
 		mu.Lock()
 		defer mu.Unlock()
 		n[outcome]++
+		if reason != "" {
+			reasons[reason]++
+		}
 		if err != nil {
 			notBooked = notBooked || errors.Is(err, errNotBooked)
 			if terminal {
@@ -143,7 +165,9 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, what console.Ch
 			cli.Print(c.Err, "\r%s\x1b[K", summary())
 		}
 		if c.JSON {
-			_ = c.PrintJSON(map[string]string{"id": d.ID, "outcome": outcome}) // cli.Run reports its error
+			line := map[string]string{"id": d.ID, "outcome": outcome, "reason": reason}
+			maps.DeleteFunc(line, func(_, value string) bool { return value == "" })
+			_ = c.PrintJSON(line) // cli.Run reports its error
 		}
 		return queueRefuses(err)
 	})
@@ -156,6 +180,16 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, what console.Ch
 		}})
 	} else {
 		_, err = fmt.Fprintln(c.Out, summary())
+	}
+	var why []string
+	for _, reason := range slices.Sorted(maps.Keys(reasons)) {
+		why = append(why, fmt.Sprint(reasons[reason], " ", strings.ReplaceAll(reason, "_", " ")))
+	}
+	if what == console.Cancel && reasons["held"] > 0 {
+		why = append(why, "which --running cancels too")
+	}
+	if len(why) > 0 {
+		cli.Print(c.Err, "taskguard %s: skipped: %s\n", c.Name, strings.Join(why, ", "))
 	}
 	if stopped != nil {
 		cli.Print(c.Err, "taskguard %s: it has stopped, as the queue refuses deliveries; when that is corrected, run it again for the rest\n", c.Name)
@@ -210,30 +244,45 @@ func queueRefuses(err error) error {
 // The outcomes of a bulk change of one analysis.
 const didChange, wouldChange, skipped, failed = "changed", "would_change", "skipped", "failed"
 
-// change makes the change to an analysis that is still as d. It skips one that is held. If
-// its status is not selected, it skips one that is READY, and one that a requeue has reset
+// change makes the change to an analysis that is still as d, and returns the outcome and of a
+// skip the reason. It skips one that is held, or has changed, unless b.running. If its status is not selected, it skips one that is READY, and one that a requeue has reset
 // already: a command that is run again books no second delivery.
-func (b *bulk) change(ctx context.Context, cl *Client, what console.Change, d *analysislock.Analysis, log *slog.Logger) (outcome string, err error) {
+func (b *bulk) change(ctx context.Context, cl *Client, what console.Change, d *analysislock.Analysis,
+	log *slog.Logger,
+) (outcome, reason string, err error) {
 	reset := b.status != analysislock.Queued && d.Status == analysislock.Queued && d.Attempts == 0 && d.Lock.Owner == "" && d.LastError == nil
 	switch {
 	case d.Malformed != nil:
-		return failed, cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, d.Malformed))
-	case lease.Held(d.Lock, d.ReadAt), what == console.Cancel && analysislock.Finished(d.Status),
-		what != console.Cancel && (reset || d.Status == analysislock.Ready && b.status != analysislock.Ready):
-		return skipped, nil
+		return failed, "", cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, d.Malformed))
+	case what == console.Cancel && analysislock.Finished(d.Status):
+		return skipped, "already_finished", nil
+	case lease.Held(d.Lock, d.ReadAt) && !b.running:
+		return skipped, "held", nil
+	case what != console.Cancel && reset:
+		return skipped, "already_queued", nil
+	case what != console.Cancel && d.Status == analysislock.Ready && b.status != analysislock.Ready:
+		return skipped, "ready", nil
 	case b.dryRun:
-		return wouldChange, nil
+		return wouldChange, "", nil
 	}
-	done, err := cl.change(ctx, what, d.ID, &analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}, cmp.Or(b.who, operator()), log)
-	var held *lease.HeldError
+	seen := &analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}
+	if b.running { // a run that has begun or ended since is no reason to skip it
+		seen = nil
+	}
+	done, err := cl.change(ctx, what, d.ID, seen, cmp.Or(b.who, operator()), log)
 	switch {
-	case errors.As(err, &held), errors.Is(err, lease.ErrConflict), errors.Is(err, lease.ErrFinished), errors.Is(err, lease.ErrNotFound),
-		err == nil && done.Was == done.Status && what == console.Cancel: // it was cancelled before
-		return skipped, nil
+	case errors.As(err, new(*lease.HeldError)):
+		return skipped, "held", nil
+	case errors.Is(err, lease.ErrConflict):
+		return skipped, "changed", nil
+	case errors.Is(err, lease.ErrFinished), err == nil && done.Was == done.Status && what == console.Cancel: // it was cancelled before
+		return skipped, "already_finished", nil
+	case errors.Is(err, lease.ErrNotFound):
+		return skipped, "deleted", nil
 	case err != nil:
-		return failed, cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, err))
+		return failed, "", cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, err))
 	}
-	return didChange, nil
+	return didChange, "", nil
 }
 
 // isTerminal reports whether w is a terminal, or another character device.

@@ -26,7 +26,7 @@ import (
 // consolePort is the console's default port.
 const consolePort = 8590
 
-// maxListed bounds what a page of the console lists, as each analysis is read every 30 s.
+// maxListed bounds what a page of the console lists, as each analysis is read every 8 s.
 const maxListed = 200
 
 // ConsoleOptions are the flags of the console.
@@ -45,7 +45,7 @@ func Console(ctx context.Context, c *cli.Call) (err error) {
 	port := c.Flags.Int("port", consolePort, "the `port`; 0: any free one. With --listen and without --port it is the one of PORT, as on Cloud Run")
 	host := c.Flags.String("listen", "127.0.0.1", "the IP `address` to listen on. Any but a loopback one needs --iap-audience; without that, every user of this machine sees everything, inputs and results too")
 	c.Flags.BoolVar(&o.Write, "write", false, "allow unlock, requeue and cancel. Every user of this machine then acts in your name, unless --iap-audience is set")
-	c.Flags.IntVar(&o.Limit, "limit", console.DefaultLimit, "`how many` analyses are on a page, in addition to up to as many of those that run, of those that wait for their next attempt, and of those that are stuck. While a page is open and visible, Firestore bills a read for each of them every 30 seconds, and one for each that has changed")
+	c.Flags.IntVar(&o.Limit, "limit", console.DefaultLimit, "`how many` analyses are on a page, in addition to up to as many of those that run, of those that wait for their next attempt, and of those that are stuck. While a page is open and visible, Firestore bills a read for each of them every 8 seconds")
 	c.Flags.StringVar(&o.Audience, "iap-audience", "", "admit only users whose token Identity-Aware Proxy has signed for this `audience`, such as /projects/NUMBER/locations/REGION/services/NAME")
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
@@ -188,15 +188,21 @@ func (o consoleOperator) Change(ctx context.Context, what console.Change, id, wh
 	return done.Delivery, nil
 }
 
-// RequeueFailed implements console.Operator.
-func (o consoleOperator) RequeueFailed(ctx context.Context, code, who string, before time.Time, limit int, dryRun bool) (result console.Bulk, err error) {
+// ChangeAll implements console.Operator.
+func (o consoleOperator) ChangeAll(
+	ctx context.Context, what console.Change, f func(now time.Time) console.Filter, who string,
+	before time.Time, limit int, dryRun bool,
+) (result console.Bulk, err error) {
 	result.Before = before
 	if before.IsZero() {
 		if result.Before, err = o.analyses.Now(ctx); err != nil {
 			return result, refusal(err)
 		}
 	}
-	is := repo.Filter{Status: analysislock.Failed, Code: code, ErrorOnly: true, Before: result.Before}
+	is := storedFilter(f(result.Before))
+	if is.Before.IsZero() || is.Before.After(result.Before) {
+		is.Before = result.Before
+	}
 	if result.Matched, err = o.analyses.Count(ctx, is); err != nil {
 		return result, refusal(err)
 	}
@@ -204,13 +210,15 @@ func (o consoleOperator) RequeueFailed(ctx context.Context, code, who string, be
 	if err != nil {
 		return result, refusal(err)
 	}
-	b, uninterrupted := bulk{dryRun: dryRun, who: who}, context.WithoutCancel(ctx)
+
+	b, uninterrupted := bulk{filter: filter{status: is.Status}, dryRun: dryRun, who: who}, context.WithoutCancel(ctx)
 	var mu sync.Mutex
 	n := map[string]*int64{didChange: &result.Changed, wouldChange: &result.Changed, skipped: &result.Skipped, failed: &result.Failed}
 	_ = b.each(ctx, found, func(d *analysislock.Analysis) error {
-		outcome, err := b.change(uninterrupted, o.Client, console.Requeue, d, o.log)
+		outcome, _, err := b.change(uninterrupted, o.Client, what, d, o.log)
 		if err != nil {
-			o.log.WarnContext(uninterrupted, "no delivery is booked, or nothing is changed", "command", console.Requeue, "analysis_id", d.ID, "by", who, "error", err)
+			o.log.WarnContext(uninterrupted, "no delivery is booked, or nothing is changed",
+				"command", what, "analysis_id", d.ID, "by", who, "error", err)
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -218,7 +226,8 @@ func (o consoleOperator) RequeueFailed(ctx context.Context, code, who string, be
 		return queueRefuses(err) // it is logged
 	})
 	if !dryRun {
-		o.log.InfoContext(uninterrupted, "failures requeued by an operator", "command", console.Requeue, "code", code, "by", who,
+		o.log.InfoContext(uninterrupted, "all that a filter selects changed by an operator",
+			"command", what, "status", is.Status, "code", is.Code, "since", is.Since, "before", is.Before, "by", who,
 			"matched", result.Matched, "changed", result.Changed, "skipped", result.Skipped, "failed", result.Failed)
 	}
 	return result, nil

@@ -20,20 +20,22 @@ var _ console.Source = consoleSource{}
 
 // Page implements console.Source.
 func (s consoleSource) Page(ctx context.Context, f console.Filter, after string, limit int) (console.Listing, error) {
-	if f.Prefix != "" {
-		if err := analysislock.CheckID(f.Prefix); err != nil {
-			return console.Listing{}, err
-		}
+	found, next, at, err := s.analyses.Page(ctx, storedFilter(f), after, limit)
+	return console.Listing{At: at, All: found, Next: next}, refusal(err)
+}
+
+// storedFilter returns f as a Filter of the documents.
+func storedFilter(f console.Filter) repo.Filter {
+	return repo.Filter{
+		Status: f.Status, Code: f.Code, ErrorOnly: f.Status == analysislock.Failed,
+		Since: f.Since, Before: f.Before, Prefix: f.Prefix,
 	}
-	is := repo.Filter{Status: f.Status, Code: f.Code, ErrorOnly: f.Status == analysislock.Failed, Since: f.Since, Before: f.Before, Prefix: f.Prefix}
-	found, next, at, err := s.analyses.Page(ctx, is, after, limit)
-	return console.Listing{At: at, Asked: time.Now(), All: found, Next: next}, refusal(err)
 }
 
 // Active implements console.Source.
 func (s consoleSource) Active(ctx context.Context, limit int) (console.Listing, error) {
 	running, waiting, stuck, at, err := s.analyses.Active(ctx, limit)
-	return console.Listing{At: at, Asked: time.Now(), All: slices.Concat(running, waiting, stuck)}, refusal(err)
+	return console.Listing{At: at, All: slices.Concat(running, waiting, stuck)}, refusal(err)
 }
 
 // Count implements console.Source.

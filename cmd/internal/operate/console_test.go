@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -113,8 +115,8 @@ func TestAnOpenConsoleReadsFewDocumentsAMinute(t *testing.T) {
 			minutes = append(minutes, reads.Load()-before)
 		}
 		t.Logf("an open page reads %v documents in its first two minutes", minutes)
-		if minutes[1] > 400 {
-			t.Errorf("an open page reads %d documents a minute, want at most 400", minutes[1])
+		if minutes[1] > 850 {
+			t.Errorf("an open page reads %d documents a minute, want at most 850", minutes[1])
 		}
 	})
 }
@@ -141,7 +143,8 @@ func TestTheConsoleRequeuesOnlyTheFailuresThatWereConfirmed(t *testing.T) {
 	requeue := func(ctx context.Context, limit int, dryRun bool, want console.Bulk) {
 		t.Helper()
 		want.Before = before
-		if got, err := o.RequeueFailed(ctx, "c", "operator-1", before, limit, dryRun); err != nil || got != want {
+		failed := func(time.Time) console.Filter { return console.Filter{Status: "FAILED", Code: "c"} }
+		if got, err := o.ChangeAll(ctx, console.Requeue, failed, "operator-1", before, limit, dryRun); err != nil || got != want {
 			t.Errorf("%+v, %v; want %+v", got, err, want)
 		}
 	}
@@ -161,7 +164,82 @@ func TestTheConsoleRequeuesOnlyTheFailuresThatWereConfirmed(t *testing.T) {
 			t.Errorf("%s is %s, want %s", id, got, want)
 		}
 	}
-	if text := log.String(); strings.Count(text, `msg="changed by an operator"`) != 5 || strings.Count(text, `msg="failures requeued by an operator" command=requeue code=c by=operator-1 matched=`) != 3 || strings.Contains(text, "confidential") {
+	if text := log.String(); strings.Count(text, `msg="changed by an operator"`) != 5 || strings.Count(text, "by=operator-1") != 8 || strings.Count(text, `msg="all that a filter selects changed by an operator" command=requeue status=FAILED code=c `) != 3 || strings.Contains(text, "confidential") {
 		t.Error(text)
+	}
+}
+
+func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
+	for _, tc := range []struct {
+		what   console.Change
+		filter console.Filter // its times are ago
+		want   console.Bulk
+		change string // the ids that are changed
+	}{
+		{console.Cancel, console.Filter{Status: "QUEUED"}, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
+		{console.Cancel, console.Filter{Status: "PROCESSING"}, console.Bulk{Matched: 2, Changed: 1, Skipped: 1}, "left"},
+		{console.Cancel, console.Filter{Code: "c"}, console.Bulk{Matched: 3, Changed: 2, Skipped: 1}, "q1 q2"},
+		{console.Requeue, console.Filter{Status: "FAILED", Code: "c"}, console.Bulk{Matched: 1, Changed: 1}, "failed"},
+		{console.Requeue, console.Filter{Status: "QUEUED"}, console.Bulk{Matched: 3, Changed: 3}, "q1 q2 q3"},
+		{console.Requeue, console.Filter{Code: "c"}, console.Bulk{Matched: 3, Changed: 3}, "failed q1 q2"},
+		{console.Requeue, console.Filter{Since: time.Time{}.Add(65 * time.Minute)}, console.Bulk{Matched: 3, Changed: 1, Skipped: 2}, "failed"},
+		{console.Requeue, console.Filter{Status: "READY"}, console.Bulk{Matched: 1, Changed: 1}, "ready"},
+		{console.Cancel, console.Filter{Before: time.Time{}.Add(150 * time.Minute)}, console.Bulk{Matched: 2, Changed: 2}, "q1 q3"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := emulatortest.Embedded(t)
+			cl, _ := openBilled(t, b, func(string) {})
+			for id, d := range map[string]struct {
+				status, error string // the field whose code is c
+				hours         int
+			}{
+				"q1": {"QUEUED", "lastError", 3}, "q2": {"QUEUED", "lastError", 2}, "q3": {"QUEUED", "", 4}, "held": {"PROCESSING", "", 1},
+				"left": {"PROCESSING", "", 2}, "failed": {"FAILED", "error", 1}, "ready": {"READY", "", 1},
+			} {
+				fields := map[string]any{"status": d.status, "attempts": 1, "lockToken": 1, "updatedAt": iso8601.Format(time.Now().Add(-time.Duration(d.hours) * time.Hour))}
+				if fields[d.error] = map[string]any{"code": "c"}; d.error == "" {
+					delete(fields, "")
+				}
+				if id == "held" {
+					fields["lockOwner"], fields["lockExpiresAt"] = "w", iso8601.Format(time.Now().Add(time.Hour))
+				}
+				b.Put(t, id, fields)
+			}
+			ago := func(at, now time.Time) time.Time {
+				if at.IsZero() {
+					return at
+				}
+				return now.Add(-at.Sub(time.Time{}))
+			}
+			filter := func(now time.Time) console.Filter {
+				f := tc.filter
+				f.Since, f.Before = ago(f.Since, now), ago(f.Before, now)
+				return f
+			}
+			o := consoleOperator{cl, slog.New(slog.DiscardHandler)}
+			dry, err := o.ChangeAll(t.Context(), tc.what, filter, "operator-1", time.Time{}, 10, true)
+			if err != nil || time.Since(dry.Before) > time.Minute {
+				t.Fatalf("%+v: before %s, %v", tc.filter, dry.Before, err)
+			}
+			time.Sleep(10 * time.Minute)                     // the times are those of the dry run
+			for _, id := range []string{"later", "later2"} { // after the dry run
+				b.Put(t, id, map[string]any{"status": cmp.Or(tc.filter.Status, "QUEUED"), "updatedAt": iso8601.Format(time.Now()), "error": map[string]any{"code": "c"}})
+			}
+			got, err := o.ChangeAll(t.Context(), tc.what, filter, "operator-1", dry.Before, 10, false)
+			tc.want.Before = dry.Before
+			if err != nil || got != tc.want || dry != tc.want {
+				t.Errorf("%s %+v: %+v, dry %+v, %v; want %+v", tc.what, tc.filter, got, dry, err, tc.want)
+			}
+			changed := []string{}
+			all, err := cl.analyses.Find(t.Context(), repo.Filter{Since: dry.Before.Add(time.Millisecond)}, 10)
+			for i := range all {
+				if !strings.HasPrefix(all[i].ID, "later") {
+					changed = append(changed, all[i].ID)
+				}
+			}
+			if slices.Sort(changed); err != nil || strings.Join(changed, " ") != tc.change {
+				t.Errorf("%s %+v: changed are %s, want %s; %v", tc.what, tc.filter, changed, tc.change, err)
+			}
+		})
 	}
 }

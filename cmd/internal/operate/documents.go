@@ -72,6 +72,23 @@ func ReadFile(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxInput+1))
 }
 
+// readInput returns the JSON that the value of --input names.
+func readInput(stdin io.Reader, value string) (string, error) {
+	path, isFile := strings.CutPrefix(value, "@")
+	if !isFile && value != "-" {
+		return value, nil
+	}
+	read := func() ([]byte, error) { return io.ReadAll(io.LimitReader(stdin, maxInput+1)) }
+	if isFile {
+		read = func() ([]byte, error) { return ReadFile(path) }
+	}
+	text, err := read()
+	if err == nil && len(text) > maxInput {
+		err = fmt.Errorf("larger than %d bytes, which a document cannot hold", maxInput)
+	}
+	return string(text), err
+}
+
 // newDocument returns the input of builtin:document. The id is made from name and
 // content, so the same file is the same analysis.
 func newDocument(file string, content []byte) (Document, error) {

@@ -91,9 +91,15 @@ func TestEachAttemptAndTheCauseOfTheLastFailureAreShown(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- f.follow() }()
 		why := map[string]any{"code": "analyzer_failed", "message": "python ended with exit status 1: Traceback" + strings.Repeat(" frame", 100) + " KeyError: 'text'"}
+		expired := iso8601.Format(time.Now().Add(35 * time.Second))
+		at := func(ahead time.Duration) string { return iso8601.Format(time.Now().Add(ahead)) }
+		crashed := map[string]any{"attempt": 2, "startedAt": at(0)}
 		for _, fields := range []map[string]any{
-			{"status": "PROCESSING", "attempts": 1}, {"status": "QUEUED", "attempts": 1, "lastError": why},
-			{"status": "PROCESSING", "attempts": 2, "lastError": why}, {"status": "READY", "result": 3},
+			{"status": "PROCESSING", "attempts": 1, "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": at(time.Hour)},
+			{"status": "QUEUED", "attempts": 1, "lastError": why},
+			{"status": "PROCESSING", "attempts": 2, "lockOwner": "w/1", "lockToken": 2, "lockExpiresAt": at(35 * time.Second), "history": []any{crashed}},
+			{"status": "PROCESSING", "attempts": 3, "lockOwner": "w/2", "lockToken": 3, "lockExpiresAt": at(time.Hour), "history": []any{crashed, crashed}},
+			{"status": "READY", "result": 3},
 		} {
 			time.Sleep(10 * time.Second)
 			f.Put(t, "x", fields)
@@ -107,7 +113,10 @@ func TestEachAttemptAndTheCauseOfTheLastFailureAreShown(t *testing.T) {
 			states = append(states, state)
 		}
 		failed := "; the last attempt failed temporarily: analyzer_failed: " + cli.Shorten(why["message"].(string), 100)
-		want := []string{"QUEUED", "PROCESSING, attempt 1", "QUEUED, attempt 1" + failed, "PROCESSING, attempt 2" + failed, "READY 3"}
+		want := []string{
+			"QUEUED", "PROCESSING, attempt 1", "QUEUED, attempt 1" + failed, "PROCESSING, attempt 2",
+			"PROCESSING, attempt 2; its worker is lost: the lock expired at " + expired, "PROCESSING, attempt 3; the worker of attempt 2 was lost", "READY 3",
+		}
 		if !slices.Equal(states, want) || !strings.HasSuffix(failed, "KeyError: 'text'") {
 			t.Errorf("%q, want %q", states, want)
 		}

@@ -12,6 +12,7 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/delivery"
 	"taskguard/internal/printable"
+	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
 
@@ -39,28 +40,34 @@ func Recover(ctx context.Context, c *cli.Call) (err error) {
 		r, failed := guard.Recover(ctx)
 		failed = errors.Join(printRecovered(c, cl.place.Other(), r, failed), explainIndex(failed))
 		if failed == nil {
-			failed = reportUnknown(ctx, c, cl)
+			failed = reportUnfound(ctx, c, cl)
 		}
 		err = errors.Join(err, failed)
 	}
 	return err
 }
 
-// reportUnknown reports, on standard error, the analyses that recovery cannot find.
-func reportUnknown(ctx context.Context, c *cli.Call, cl *Client) error {
+// reportUnfound reports, on standard error, the analyses that recovery cannot find.
+func reportUnfound(ctx context.Context, c *cli.Call, cl *Client) error {
 	const most = 1000
-	all, err := cl.analyses.UnknownStatus(ctx, most)
-	if err != nil || len(all) == 0 {
-		return err
-	}
-	var some []string
-	for i := range all[:min(len(all), 3)] {
-		some = append(some, fmt.Sprintf("%q (%q)", all[i].ID, all[i].Status))
-	}
 	f := cl.analyses.Fields()
-	cli.Print(c.Err, "taskguard recover: %d never run and not found by recovery, as the %s is none of %s, %s, %s, %s (of at most %d read): %s; to run one: taskguard requeue%s ID\n",
-		len(all), f.Status, f.Queued, f.Processing, f.Finished, f.Failed, most, printable.Line(strings.Join(some, ", ")), cl.place.Flag())
-	return nil
+	report := func(why string, all []analysislock.Analysis) {
+		if len(all) == 0 {
+			return
+		}
+		var some []string
+		for i := range all[:min(len(all), 3)] {
+			some = append(some, fmt.Sprintf("%q (%q)", all[i].ID, all[i].Status))
+		}
+		cli.Print(c.Err, "taskguard recover: %d %s (of at most %d read): %s; to run one: taskguard requeue%s ID\n",
+			len(all), why, most, printable.Line(strings.Join(some, ", ")), cl.place.Flag())
+	}
+
+	unknown, err := cl.analyses.UnknownStatus(ctx, most)
+	report(fmt.Sprintf("never run and not found by recovery, as the %s is none of %s, %s, %s, %s", f.Status, f.Queued, f.Processing, f.Finished, f.Failed), unknown)
+	unfound, failed := cl.analyses.Unfound(ctx, most)
+	report(fmt.Sprintf("not found by recovery, as they have no %s, or no updatedAt that can be read", f.Status), unfound)
+	return errors.Join(err, failed)
 }
 
 // printRecovered prints what was done, also if recovery failed afterwards.

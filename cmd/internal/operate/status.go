@@ -12,6 +12,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/printable"
@@ -80,7 +81,7 @@ func (l lockInfo) String() string {
 func Status(ctx context.Context, c *cli.Call) (err error) {
 	c.TakesKind(firstKind)
 	c.TakesJSON("print one analysis as a JSON document, many as one JSON line each")
-	unfinished := c.Flags.Bool("unfinished", false, "list only QUEUED and PROCESSING, oldest update first")
+	unfinished := c.Flags.Bool("unfinished", false, "list only QUEUED, PROCESSING and those without a status, oldest update first")
 	limit := c.Flags.Int("limit", 100, "how many are listed, by id unless --unfinished; with a filter all, last updated first")
 	var f filter
 	f.flags(c)
@@ -115,10 +116,17 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	case len(args) == 1:
 		return cl.showOne(ctx, c, args[0])
 	case *unfinished:
-		return cl.showMany(ctx, c, cl.analyses.Unfinished, *limit)
+		return cl.showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
+			undated, err := cl.analyses.Unfound(ctx, limit)
+			if err != nil || len(undated) == limit {
+				return undated, err
+			}
+			dated, err := cl.analyses.Unfinished(ctx, limit)
+			return slices.Concat(undated, dated), err
+		}, *limit)
 	case filtered:
 		return cl.showMany(ctx, c, func(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
-			found, _, err := cl.find(ctx, &f, limit)
+			found, _, err := cl.find(ctx, c, &f, limit)
 			return found, err
 		}, *limit)
 	}
@@ -143,8 +151,11 @@ func (cl *Client) showOne(ctx context.Context, c *cli.Call, id string) error {
 	if c.JSON {
 		return c.PrintJSON(s)
 	}
-	if err := errors.Join(printFields(c, &s, a.ReadAt), printHistory(c, &s)); err != nil || s.Result == nil {
+	if err := printFields(c, &s, a.ReadAt); err != nil {
 		return err
+	}
+	if printHistory(c, &s); s.Result == nil {
+		return nil
 	}
 	var result bytes.Buffer
 	if err := json.Indent(&result, s.Result, "", "  "); err != nil {
@@ -190,26 +201,27 @@ func printFields(c *cli.Call, s *shownAnalysis, readAt time.Time) error {
 	return t.Flush()
 }
 
-// printHistory prints the attempts, a row each. One without an end is running, or its
-// worker has crashed or lost the lock.
-func printHistory(c *cli.Call, s *shownAnalysis) error {
-	if len(s.History) == 0 {
-		return nil
+// printHistory prints the attempts, a row each, and below it its error. An attempt without an
+// end is running, or its worker has crashed or lost the lock.
+func printHistory(c *cli.Call, s *shownAnalysis) {
+	const row = "%-7v  %-24s  %-12s  %s\n"
+	if len(s.History) > 0 {
+		cli.Print(c.Out, "\n"+row, "ATTEMPT", "STARTED", "DURATION", "OUTCOME")
 	}
-	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
-	cli.Print(t, "\nATTEMPT\tSTARTED\tDURATION\tOUTCOME\tERROR\n")
 	for i := range s.History {
 		a := &s.History[i]
-		took, outcome, failed := "", cmp.Or(a.Outcome, "no end recorded"), a.Code+": "+cli.Shorten(strings.TrimSpace(a.Message), maxSummary)
+		took, outcome := "", cmp.Or(a.Outcome, "no end recorded")
 		if !a.EndedAt.IsZero() {
 			took = a.EndedAt.Sub(a.StartedAt).String()
 		}
 		if a.Outcome == "" && i == len(s.History)-1 && s.Lock.Held {
 			outcome = "running"
 		}
-		cli.Print(t, "%d\t%s\t%s\t%s\t%s\n", a.Number, iso8601.Format(a.StartedAt), took, printable.Line(outcome), printable.Line(strings.TrimSuffix(failed, ": ")))
+		cli.Print(c.Out, row, a.Number, iso8601.Format(a.StartedAt), took, printable.Line(outcome))
+		if a.Code != "" {
+			cli.Print(c.Out, "%9s%s\n", "", cli.Shorten(printable.Line(a.Code+": "+strings.TrimSpace(a.Message)), tableWidth-9))
+		}
 	}
-	return t.Flush()
 }
 
 // percent formats the part of the work that is done; "": it was not reported.
@@ -238,7 +250,8 @@ func (cl *Client) showMany(ctx context.Context, c *cli.Call, read func(context.C
 		cli.Print(c.Err, "taskguard status: the first %d; --limit shows more\n", limit)
 	}
 	if !c.JSON {
-		return printTable(c, all)
+		printTable(c, all)
+		return nil
 	}
 	for i := range all {
 		s := summaryOf(&all[i])
@@ -250,31 +263,52 @@ func (cl *Client) showMany(ctx context.Context, c *cli.Call, read func(context.C
 	return nil
 }
 
-func printTable(c *cli.Call, all []analysislock.Analysis) error {
-	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
-	cli.Print(t, "ID\tSTATUS\tATTEMPTS\tPROGRESS\tUPDATED\tLOCK\tERROR\n")
+// printTable prints an analysis a row, with so much of its last column as the ID leaves room for.
+func printTable(c *cli.Call, all []analysislock.Analysis) {
+	const row, others = "%-*s  %-10s  %3v  %5s  %-8s  %s\n", 36
+	width := len("ID")
 	for i := range all {
-		s := summaryOf(&all[i])
-		updated, failed, lock := "", "", s.Lock.String()
-		if !s.UpdatedAt.IsZero() {
-			updated = iso8601.Format(s.UpdatedAt)
-		}
-		switch {
-		case s.Error != nil:
-			failed = s.Error.Code
-		case s.LastError != nil:
-			failed = "last: " + s.LastError.Code
-		}
-		switch {
-		case s.Malformed != "":
-			lock = "malformed: " + printable.Line(s.Malformed)
-		case s.Lock.Owner == "" && all[i].Waits():
-			lock = "waits until " + iso8601.Format(s.NextAt)
-		}
-		cli.Print(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n",
-			printable.Line(s.ID), printable.Line(statusOrNone(s.Status)), s.Attempts, percent(s.Progress), updated, lock, printable.Line(failed))
+		width = max(width, utf8.RuneCountInString(printable.Line(all[i].ID)))
 	}
-	return t.Flush()
+	cli.Print(c.Out, row, width, "ID", "STATUS", "TRY", "DONE", "UPDATED", "LOCK, ERROR")
+	for i := range all {
+		d, updated := &all[i], ""
+		if ago := max(0, d.ReadAt.Sub(d.UpdatedAt)); !d.UpdatedAt.IsZero() {
+			updated = cmp.Or(cli.Duration(ago, "%s"), fmt.Sprintf("%.0f h", ago.Hours()))
+		}
+		cli.Print(c.Out, row, width, printable.Line(d.ID), cli.Shorten(printable.Line(statusOrNone(d.Status)), 10), d.Attempts,
+			percent(d.Progress), updated, lockAndError(d, max(minLast, tableWidth-width-others)))
+	}
+}
+
+// The widths of a table, of an owner in it and, beside a long ID, of its last column, in characters.
+const tableWidth, ownerWidth, minLast = 80, 12, 16
+
+// lockAndError describes in room characters who holds an analysis, or when its next attempt is,
+// and if there is room also its error.
+func lockAndError(d *analysislock.Analysis, room int) string {
+	s := summaryOf(d)
+	s.Lock.Owner = cli.Shorten(s.Lock.Owner, ownerWidth)
+	lock, failed := s.Lock.String(), ""
+	switch {
+	case s.Error != nil:
+		failed = printable.Line(s.Error.Code)
+	case s.LastError != nil:
+		failed = "last: " + printable.Line(s.LastError.Code)
+	}
+	switch {
+	case s.Malformed != "":
+		lock = "malformed: " + printable.Line(s.Malformed)
+	case s.Lock.Owner == "" && d.Waits():
+		lock = "waits" + cmp.Or(cli.Duration(s.NextAt.Sub(d.ReadAt), ", %s left"), " until "+iso8601.Format(s.NextAt))
+	case s.Lock.Owner == "" && (failed != "" || analysislock.Finished(s.Status)):
+		lock = ""
+	}
+	both := strings.Trim(lock+"; "+failed, "; ")
+	if lock != "" && utf8.RuneCountInString(both) > room {
+		both = lock
+	}
+	return cli.Shorten(both, room)
 }
 
 // summaryOf is an analysis as a list shows it.

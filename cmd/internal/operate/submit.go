@@ -40,7 +40,7 @@ type submitted struct {
 // Submit creates an analysis for each file and books its delivery. The id of an
 // analysis is made from its name and content, so submitting it again changes nothing.
 func Submit(ctx context.Context, c *cli.Call) (err error) {
-	input := c.Flags.String("input", "", "submit this JSON `value` instead of files")
+	input := c.Flags.String("input", "", "submit this JSON `value`, that of @FILE, or with - that of standard input, instead of files")
 	id := c.Flags.String("id", "", "the `id` of the one analysis; without it, the id is made from name and content")
 	wait := c.Flags.Bool("wait", false, "wait until the analyses are finished; exit 1 if any is FAILED")
 	c.TakesKind(firstKind)
@@ -103,7 +103,11 @@ func submission(c *cli.Call, files []string, input, id string) ([]Document, erro
 		}
 	}
 	if c.Given("input") {
-		doc, err := inputDocument(input, id)
+		text, err := readInput(c.In, input)
+		if err != nil {
+			return nil, fmt.Errorf("--input %s: %w", printable.Line(input), err)
+		}
+		doc, err := inputDocument(text, id)
 		return []Document{doc}, err
 	}
 	docs, err := ReadDocuments(files, ReadFile)
@@ -248,6 +252,13 @@ func state(a analysislock.Analysis) string {
 	text := statusOrNone(a.Status)
 	if a.Attempts > 0 {
 		text += fmt.Sprintf(", attempt %d", a.Attempts)
+	}
+	lost := len(a.History) - 2 // the attempt before this one
+	switch {
+	case a.Lock.Owner != "" && !lease.Held(a.Lock, a.ReadAt):
+		text += "; its worker is lost: the lock expired at " + iso8601.Format(a.Lock.ExpiresAt)
+	case lost >= 0 && a.Lock.Owner != "" && a.History[lost].Outcome == "":
+		text += fmt.Sprintf("; the worker of attempt %d was lost", a.History[lost].Number)
 	}
 	if a.LastError != nil {
 		text += "; the last attempt failed temporarily: " + a.LastError.Code + ": " + cli.Shorten(a.LastError.Message, 100)

@@ -62,6 +62,7 @@ func Requeue(ctx context.Context, c *cli.Call) error {
 // Cancel makes analyses FAILED. A worker that runs one loses its lock and writes nothing.
 func Cancel(ctx context.Context, c *cli.Call) error {
 	var b bulk
+	c.Flags.BoolVar(&b.running, "running", false, "with a filter: cancel also those that a worker holds; their runs end at the next heartbeat")
 	ids, err := b.parse(c)
 	if err != nil {
 		return err

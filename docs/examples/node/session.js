@@ -4,11 +4,11 @@
 import { createHmac } from 'node:crypto';
 import { pathToFileURL } from 'node:url';
 
-// doclockSession returns the cookie's value for a user's id, of A-Z, a-z, 0-9, _ and -,
-// and display name, or '' for no name.
+// doclockSession returns the cookie's value for a user's id, such as an e-mail address, and
+// display name, or '' for no name.
 export function doclockSession(secret, id, name = '') {
-  if (!/^[\w-]+$/.test(id)) throw new RangeError('the id must consist of A-Z, a-z, 0-9, _ and -');
-  const parts = ['v1', id, Math.floor(Date.now() / 1000)];
+  if (!id) throw new RangeError('the id is empty');
+  const parts = ['v1', encodeURIComponent(id).replaceAll('.', '%2E'), Math.floor(Date.now() / 1000)];
   if (name !== '') parts.push(Buffer.from(name).toString('base64url'));
   const signed = parts.join('.');
   return `${signed}.${createHmac('sha256', secret).update(`doclock_session\n${signed}`).digest('base64url')}`;
@@ -16,10 +16,10 @@ export function doclockSession(secret, id, name = '') {
 
 // doclockCookie returns the header Set-Cookie that sets such a value, or with '' deletes it
 // when the user signs out. If doclock is on another host, such as locks.example.com, domain
-// is the domain of both, example.com.
-export function doclockCookie(value, domain = '') {
+// is the domain of both, example.com. Over http, as in development, secure is false.
+export function doclockCookie(value, domain = '', secure = true) {
   const age = value === '' ? 0 : 30 * 24 * 60 * 60;
-  return `doclock_session=${value}; Path=/; Max-Age=${age}; HttpOnly; Secure; SameSite=Lax${domain && `; Domain=${domain}`}`;
+  return `doclock_session=${value}; Path=/; Max-Age=${age}; HttpOnly; ${secure ? 'Secure; ' : ''}SameSite=Lax${domain && `; Domain=${domain}`}`;
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {

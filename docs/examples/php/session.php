@@ -7,12 +7,13 @@
 
 declare(strict_types=1);
 
-/** The cookie's value for a user's id and display name; '' for no name. */
+/** The cookie's value for a user's id, such as an e-mail address, and display name; '' for no name. */
 function doclock_session(string $secret, string $id, string $name = ''): string
 {
-    if (!preg_match('/^[A-Za-z0-9_-]+$/D', $id)) {
-        throw new InvalidArgumentException('the id must consist of A-Z, a-z, 0-9, _ and -');
+    if ($id === '') {
+        throw new InvalidArgumentException('the id is empty');
     }
+    $id = str_replace('.', '%2E', rawurlencode($id));
     $base64 = fn (string $bytes): string => rtrim(strtr(base64_encode($bytes), '+/', '-_'), '=');
     $signed = implode('.', array_filter(['v1', $id, (string) time(), $base64($name)], fn (string $part): bool => $part !== ''));
 
@@ -20,8 +21,8 @@ function doclock_session(string $secret, string $id, string $name = ''): string
 }
 
 /**
- * Sets the cookie; $id consists of A-Z, a-z, 0-9, _ and -. If doclock is on another host,
- * such as locks.example.com, $domain is the domain of both, example.com.
+ * Sets the cookie. If doclock is on another host, such as locks.example.com, $domain is the
+ * domain of both, example.com.
  */
 function set_doclock_session(string $secret, string $id, string $name = '', string $domain = ''): void
 {
@@ -36,10 +37,19 @@ function clear_doclock_session(string $domain = ''): void
 
 function set_doclock_cookie(string $value, string $domain): void
 {
-    setcookie('doclock_session', $value, [
+    setrawcookie('doclock_session', $value, doclock_cookie_options($value, $domain));
+}
+
+/** A browser keeps a secure cookie only over https, to this server or to the proxy in front. */
+function doclock_cookie_options(string $value, string $domain): array
+{
+    $scheme = trim(explode(',', $_SERVER['HTTP_X_FORWARDED_PROTO'] ?? '')[0]);
+    $secure = !in_array(strtolower($_SERVER['HTTPS'] ?? ''), ['', 'off'], true) || strtolower($scheme) === 'https';
+
+    return [
         'expires' => $value === '' ? 1 : time() + 30 * 24 * 60 * 60,
-        'path' => '/', 'domain' => $domain, 'secure' => true, 'httponly' => true, 'samesite' => 'Lax',
-    ]);
+        'path' => '/', 'domain' => $domain, 'secure' => $secure, 'httponly' => true, 'samesite' => 'Lax',
+    ];
 }
 
 if (PHP_SAPI === 'cli' && realpath($argv[0] ?? '') === __FILE__) {

@@ -14,11 +14,18 @@ func TestASessionMadeInPHPIsAccepted(t *testing.T) {
 	examplestest.Session(t, caller, examplestest.Find(t, "PHP", "php")[0], "session.php")
 }
 
-func TestSessionPHPCanBeRequired(t *testing.T) {
-	const script = `require 'session.php'; echo function_exists('clear_doclock_session') ? 'required' : 'incomplete';`
+// The keys of $_SERVER follow the scheme of the request, or of the one to the first proxy.
+func TestTheCookieOfSessionPHPIsSecureOverTLSOnly(t *testing.T) {
+	const script = `require 'session.php';
+		foreach ([[], ['HTTPS' => 'off'], ['HTTPS' => 'on'], ['HTTP_X_FORWARDED_PROTO' => 'HTTPS, http'], ['HTTP_X_FORWARDED_PROTO' => 'http, https']] as $server) {
+			$_SERVER = $server;
+			$is = doclock_cookie_options('', 'a.example');
+			echo $is['secure'] ? 'secure ' : 'plain ', $is['expires'], $is['domain'], $is['httponly'], $is['samesite'], "\n";
+		}`
 	out, err := exec.CommandContext(t.Context(), examplestest.Find(t, "PHP", "php")[0], "-r", script, "7").CombinedOutput()
-	if err != nil || string(out) != "required" {
-		t.Errorf("got %v, %s", err, out)
+	const plain, secure = "plain 1a.example1Lax\n", "secure 1a.example1Lax\n"
+	if want := plain + plain + secure + secure + plain; err != nil || string(out) != want {
+		t.Errorf("got %v, %s, want %s", err, out, want)
 	}
 }
 

@@ -33,11 +33,17 @@ export function releaseProjectLock(lease: ProjectLockLease, { force, signal, ...
  */
 export function withProjectLock<T>(fn: (lease: ProjectLockLease, lost: AbortSignal) => Promise<T> | T, { releaseOnError, ...options }?: WithLockOptions): Promise<T>;
 /**
- * Calls listener with each event from now on, in order. Returns a function that
- * ends this and may be called again.
+ * Calls listener with each event of seed 000 from now on, in order. Returns a function
+ * that ends this and may be called again.
  * @param {(event: ProjectLockEvent) => void} listener @returns {() => void}
  */
 export function subscribeLockEvents(listener: (event: ProjectLockEvent) => void): () => void;
+/**
+ * Calls listener with each event: also with those of errors, waits, warnings and the
+ * fallback, which seed 001 has added. Otherwise it is subscribeLockEvents.
+ * @param {(event: AnyProjectLockEvent) => void} listener @returns {() => void}
+ */
+export function subscribeAllLockEvents(listener: (event: AnyProjectLockEvent) => void): () => void;
 /**
  * Calls write with each event as one line of JSON, named `autosave.lock.*`. Entering
  * read-only has seed 000's name `autosave.lock.readonly` as its alias. Returns a
@@ -117,7 +123,8 @@ export function confirmProjectLock(lease: ProjectLockLease): Promise<{
  * @property {number} renewAttempt failed attempts before the last renewal
  * @property {boolean} viaFallback
  * @property {number} token fencing token: grows with each acquisition, by anyone
- * @property {string} holder the public name that the server's notifications use; without a server the ownerId */
+ * @property {string} holder the public name that the server's notifications use; without a server the ownerId
+ * @property {string} client the X-Lock-Client of its requests, for an application that confirms the lock itself */
 /** @typedef {object} ProjectLockReadonlyInfo
  * @property {ProjectLockReadonlyReason} reason
  * @property {number} retry attempts that failed before the last one
@@ -130,14 +137,17 @@ export function confirmProjectLock(lease: ProjectLockLease): Promise<{
  *   | { type: 'lock:renewed', lease: ProjectLockLease, retry: number }
  *   | { type: 'lock:release-requested', lease: ProjectLockLease, force: boolean }
  *   | { type: 'lock:released', leaseId: string, strategy: ProjectLockStrategy, durationMs: number }
- *   | { type: 'lock:release-failed', leaseId: string, retry: number, force: boolean }
  *   | { type: 'lock:readonly-entered', info: ProjectLockReadonlyInfo }
+ * )} ProjectLockEvent the events of seed 000 */
+/** @typedef {(
+ *   | ProjectLockEvent
+ *   | { type: 'lock:release-failed', leaseId: string, retry: number, force: boolean }
  *   | { type: 'lock:waiting', strategy: ProjectLockStrategy, retry: number, waitMs: number }
  *   | { type: 'lock:error', strategy: ProjectLockStrategy, retry: number,
  *       error: ProjectLockError, code: ProjectLockErrorCode, retryable: boolean }
  *   | { type: 'lock:fallback-engaged', strategy: ProjectLockStrategy, reason: ProjectLockErrorCode }
  *   | { type: 'lock:warning', warning: ProjectLockWarningKind, leaseId?: string, lateMs?: number }
- * )} ProjectLockEvent */
+ * )} AnyProjectLockEvent */
 /** @typedef {object} ProjectLockBackoff Waits between attempts: 500 ms, then twice as long each time, at most 4 s.
  * @property {number} [initialMs] default 500
  * @property {number} [factor] default 2
@@ -148,7 +158,8 @@ export function confirmProjectLock(lease: ProjectLockLease): Promise<{
  *   the holder by; default the origin and a random name of the tab
  * @property {number} [retryLimit] attempts in each operation, instead of backoff.maxAttempts
  * @property {ProjectLockBackoff} [backoff]
- * @property {readonly number[]} [backoffMs] the waits themselves, the last one repeated, instead of `backoff`
+ * @property {readonly number[]} [backoffMs] the waits themselves, the last one repeated, instead of those of
+ *   `backoff`; n waits mean n + 1 attempts, unless retryLimit or backoff.maxAttempts says how many
  * @property {number} [ttlMs] default 25 s, or 30 s without a Web Lock; the server's TTL if that is shorter
  * @property {number} [heartbeatIntervalMs] default 10 s, at most 2/5 of the TTL
  * @property {ProjectLockStrategy} [preferredStrategy] default `web-lock`
@@ -163,7 +174,7 @@ export function confirmProjectLock(lease: ProjectLockLease): Promise<{
 /** @typedef {RenewLockOptions} RenewProjectLockOptions */
 /** @typedef {ReleaseLockOptions} ReleaseProjectLockOptions */
 /** @typedef {WithLockOptions} WithProjectLockOptions */
-/** @typedef {{ [E in ProjectLockEvent as E['type']]: CustomEvent<E> } & {
+/** @typedef {{ [E in AnyProjectLockEvent as E['type']]: CustomEvent<E> } & {
  *   'autosave.lock.readonly': CustomEvent<Extract<ProjectLockEvent, { type: 'lock:readonly-entered' }>>,
  * }} ProjectLockEventMap */
 /** @typedef {<T extends keyof ProjectLockEventMap>(type: T,
@@ -246,6 +257,10 @@ export type ProjectLockLease = {
      * the public name that the server's notifications use; without a server the ownerId
      */
     holder: string;
+    /**
+     * the X-Lock-Client of its requests, for an application that confirms the lock itself
+     */
+    client: string;
 };
 export type ProjectLockReadonlyInfo = {
     reason: ProjectLockReadonlyReason;
@@ -256,6 +271,9 @@ export type ProjectLockReadonlyInfo = {
     leaseId?: string | undefined;
     lastError: ProjectLockError;
 };
+/**
+ * the events of seed 000
+ */
 export type ProjectLockEvent = ({
     type: "lock:attempt";
     strategy: ProjectLockStrategy;
@@ -282,13 +300,14 @@ export type ProjectLockEvent = ({
     strategy: ProjectLockStrategy;
     durationMs: number;
 } | {
+    type: "lock:readonly-entered";
+    info: ProjectLockReadonlyInfo;
+});
+export type AnyProjectLockEvent = (ProjectLockEvent | {
     type: "lock:release-failed";
     leaseId: string;
     retry: number;
     force: boolean;
-} | {
-    type: "lock:readonly-entered";
-    info: ProjectLockReadonlyInfo;
 } | {
     type: "lock:waiting";
     strategy: ProjectLockStrategy;
@@ -344,7 +363,8 @@ export type AcquireLockOptions = {
     retryLimit?: number | undefined;
     backoff?: ProjectLockBackoff | undefined;
     /**
-     * the waits themselves, the last one repeated, instead of `backoff`
+     * the waits themselves, the last one repeated, instead of those of
+     * `backoff`; n waits mean n + 1 attempts, unless retryLimit or backoff.maxAttempts says how many
      */
     backoffMs?: readonly number[] | undefined;
     /**
@@ -381,7 +401,7 @@ export type AcquireProjectLockOptions = AcquireLockOptions;
 export type RenewProjectLockOptions = RenewLockOptions;
 export type ReleaseProjectLockOptions = ReleaseLockOptions;
 export type WithProjectLockOptions = WithLockOptions;
-export type ProjectLockEventMap = { [E in ProjectLockEvent as E["type"]]: CustomEvent<E>; } & {
+export type ProjectLockEventMap = { [E in AnyProjectLockEvent as E["type"]]: CustomEvent<E>; } & {
     "autosave.lock.readonly": CustomEvent<Extract<ProjectLockEvent, {
         type: "lock:readonly-entered";
     }>>;

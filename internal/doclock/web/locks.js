@@ -61,7 +61,8 @@
  * @property {number} renewAttempt failed attempts before the last renewal
  * @property {boolean} viaFallback
  * @property {number} token fencing token: grows with each acquisition, by anyone
- * @property {string} holder the public name that the server's notifications use; without a server the ownerId */
+ * @property {string} holder the public name that the server's notifications use; without a server the ownerId
+ * @property {string} client the X-Lock-Client of its requests, for an application that confirms the lock itself */
 /** @typedef {object} ProjectLockReadonlyInfo
  * @property {ProjectLockReadonlyReason} reason
  * @property {number} retry attempts that failed before the last one
@@ -74,14 +75,17 @@
  *   | { type: 'lock:renewed', lease: ProjectLockLease, retry: number }
  *   | { type: 'lock:release-requested', lease: ProjectLockLease, force: boolean }
  *   | { type: 'lock:released', leaseId: string, strategy: ProjectLockStrategy, durationMs: number }
- *   | { type: 'lock:release-failed', leaseId: string, retry: number, force: boolean }
  *   | { type: 'lock:readonly-entered', info: ProjectLockReadonlyInfo }
+ * )} ProjectLockEvent the events of seed 000 */
+/** @typedef {(
+ *   | ProjectLockEvent
+ *   | { type: 'lock:release-failed', leaseId: string, retry: number, force: boolean }
  *   | { type: 'lock:waiting', strategy: ProjectLockStrategy, retry: number, waitMs: number }
  *   | { type: 'lock:error', strategy: ProjectLockStrategy, retry: number,
  *       error: ProjectLockError, code: ProjectLockErrorCode, retryable: boolean }
  *   | { type: 'lock:fallback-engaged', strategy: ProjectLockStrategy, reason: ProjectLockErrorCode }
  *   | { type: 'lock:warning', warning: ProjectLockWarningKind, leaseId?: string, lateMs?: number }
- * )} ProjectLockEvent */
+ * )} AnyProjectLockEvent */
 /** @typedef {object} ProjectLockBackoff Waits between attempts: 500 ms, then twice as long each time, at most 4 s.
  * @property {number} [initialMs] default 500
  * @property {number} [factor] default 2
@@ -92,7 +96,8 @@
  *   the holder by; default the origin and a random name of the tab
  * @property {number} [retryLimit] attempts in each operation, instead of backoff.maxAttempts
  * @property {ProjectLockBackoff} [backoff]
- * @property {readonly number[]} [backoffMs] the waits themselves, the last one repeated, instead of `backoff`
+ * @property {readonly number[]} [backoffMs] the waits themselves, the last one repeated, instead of those of
+ *   `backoff`; n waits mean n + 1 attempts, unless retryLimit or backoff.maxAttempts says how many
  * @property {number} [ttlMs] default 25 s, or 30 s without a Web Lock; the server's TTL if that is shorter
  * @property {number} [heartbeatIntervalMs] default 10 s, at most 2/5 of the TTL
  * @property {ProjectLockStrategy} [preferredStrategy] default `web-lock`
@@ -107,7 +112,7 @@
 /** @typedef {RenewLockOptions} RenewProjectLockOptions */
 /** @typedef {ReleaseLockOptions} ReleaseProjectLockOptions */
 /** @typedef {WithLockOptions} WithProjectLockOptions */
-/** @typedef {{ [E in ProjectLockEvent as E['type']]: CustomEvent<E> } & {
+/** @typedef {{ [E in AnyProjectLockEvent as E['type']]: CustomEvent<E> } & {
  *   'autosave.lock.readonly': CustomEvent<Extract<ProjectLockEvent, { type: 'lock:readonly-entered' }>>,
  * }} ProjectLockEventMap */
 /** @typedef {<T extends keyof ProjectLockEventMap>(type: T,
@@ -200,11 +205,20 @@ export async function withProjectLock(fn, { releaseOnError = true, ...options } 
 }
 
 /**
- * Calls listener with each event from now on, in order. Returns a function that
- * ends this and may be called again.
+ * Calls listener with each event of seed 000 from now on, in order. Returns a function
+ * that ends this and may be called again.
  * @param {(event: ProjectLockEvent) => void} listener @returns {() => void}
  */
 export function subscribeLockEvents(listener) {
+  return subscribeAllLockEvents((event) => { if (isSeedEvent(event)) listener(event); });
+}
+
+/**
+ * Calls listener with each event: also with those of errors, waits, warnings and the
+ * fallback, which seed 001 has added. Otherwise it is subscribeLockEvents.
+ * @param {(event: AnyProjectLockEvent) => void} listener @returns {() => void}
+ */
+export function subscribeAllLockEvents(listener) {
   const subscription = { listener };
   subscriptions.add(subscription);
   return () => { subscriptions.delete(subscription); };
@@ -217,7 +231,7 @@ export function subscribeLockEvents(listener) {
  * @param {(line: string) => void} write @returns {() => void}
  */
 export function subscribeLockTelemetry(write) {
-  return subscribeLockEvents((event) => {
+  return subscribeAllLockEvents((event) => {
     const { type, lease, info, error, ...fields } = /** @type {Record<string, any>} */ (event);
     const { leaseId, strategy, expiresAt } = lease ?? {};
     const { lastError, ...entered } = info ?? {}; // an error's text may contain the user's data
@@ -235,7 +249,7 @@ const Target = /** @type {new () => { addEventListener: Listening, removeEventLi
 export class ProjectLockEventTarget extends Target {
   constructor() {
     super();
-    this.close = subscribeLockEvents((event) => {
+    this.close = subscribeAllLockEvents((event) => {
       this.dispatchEvent(new CustomEvent(event.type, { detail: event }));
       if (event.type === 'lock:readonly-entered') this.dispatchEvent(new CustomEvent(READONLY_ALIAS, { detail: event }));
     });
@@ -254,7 +268,8 @@ export async function confirmProjectLock(lease) {
   const answer = await must(hold, 'confirm', { path: `/confirm?token=${hold.token}` })
     .catch((error) => { throw error.code === 'lease-stale' ? enterReadonly(hold, error) : error; });
   held(lease); // still, after that time
-  const validForMs = answer.body.valid_for_ms - (performance.now() - answer.asked);
+  const now = performance.now();
+  const validForMs = Math.min(answer.body.valid_for_ms - (now - answer.asked), hold.deadline - now); // then it is released
   if (!(validForMs > 0)) throw lockError('renew-failed', { context: { validForMs } });
   return { token: hold.token, validForMs };
 }
@@ -292,9 +307,9 @@ const at = (hold, phase) => (hold.strategy === 'web-lock' ? `${phase}WebLock` : 
 const holds = new Map();
 /** @type {Map<string, Promise<unknown>>} releases in progress after a loss or an abort, by key */
 const givingBack = new Map();
-/** @type {Set<{ listener: (event: ProjectLockEvent) => void }>} */
+/** @type {Set<{ listener: (event: AnyProjectLockEvent) => void }>} */
 const subscriptions = new Set();
-/** @type {ProjectLockEvent[]} events to deliver; the first one is being delivered */
+/** @type {AnyProjectLockEvent[]} events to deliver; the first one is being delivered */
 const queue = [];
 
 /** @param {AcquireLockOptions} options */
@@ -334,9 +349,9 @@ function newHold(options) {
 function reading(hold) {
   const wall = Date.now() - performance.now();
   const iso = (/** @type {number} */ ms) => new Date(wall + ms).toISOString();
-  const { leaseId, strategy, resource, acquiredAt, ttlMs, viaFallback, token, holder } = hold;
+  const { leaseId, strategy, resource, acquiredAt, ttlMs, viaFallback, token, holder, owner: client } = hold;
   return Object.freeze({
-    leaseId, strategy, resource, acquiredAt, ttlMs, viaFallback, token, holder,
+    leaseId, strategy, resource, acquiredAt, ttlMs, viaFallback, token, holder, client,
     expiresAt: iso(hold.deadline), nextHeartbeatAt: iso(hold.due), renewAttempt: hold.retry,
   });
 }
@@ -588,7 +603,7 @@ async function attempts(hold, attempt, force = false) {
 
 /** The limit of attempts, and the wait after the attempt numbered retry. @param {AcquireLockOptions} options @param {number} retry */
 function retrying({ retryLimit, backoffMs, backoff = {} }, retry) {
-  const { initialMs = 500, factor = 2, maxAttempts = MAX_LOCK_RETRIES } = backoff;
+  const { initialMs = 500, factor = 2, maxAttempts = backoffMs ? backoffMs.length + 1 : MAX_LOCK_RETRIES } = backoff;
   const doubled = Math.min(initialMs * factor ** retry, Math.max(MAX_BACKOFF_MS, initialMs));
   const waitMs = backoffMs ? backoffMs[Math.min(retry, backoffMs.length - 1)] ?? 0 : doubled;
   return { limit: retryLimit ?? maxAttempts, waitMs };
@@ -615,7 +630,7 @@ function trust(hold, { asked, body: { ttl_ms: theirs = FALLBACK_LOCK_TTL_MS } })
 /**
  * Schedules the next heartbeat: ten seconds from now, or a margin before the end.
  * Emits the events of `before` first, when all is in place, so that a listener may renew.
- * @param {Hold} hold @param {(lease: ProjectLockLease) => ProjectLockEvent[]} [before]
+ * @param {Hold} hold @param {(lease: ProjectLockLease) => AnyProjectLockEvent[]} [before]
  */
 function schedule(hold, before = () => []) {
   move(hold, 'HeartbeatQueued');
@@ -721,14 +736,17 @@ async function askBrowser(hold, method, timeout) {
     await orAborted(hold.gone, timeout);
     return { status: 200, body: {} };
   }
-  const { held = [] } = await orAborted(navigator.locks.query(), timeout);
+  // A renewal asks nobody: the browser itself reports a theft to takeWebLock.
+  const { held = [] } = method === 'GET' ? await orAborted(navigator.locks.query(), timeout) : { held: [{ name: hold.resource }] };
   if (!held.some(({ name }) => name === hold.resource)) return { status: 404, body: { error: 'lock_not_found' } };
   return { status: 200, body: { ttl_ms: Infinity, valid_for_ms: hold.deadline - performance.now() } };
 }
 
 /** Asks a Worker of its own about the file: only a Worker can lock one. @param {Hold} hold @param {string} method @param {AbortSignal} timeout @returns {Promise<Reply>} */
 async function askFile(hold, method, timeout) {
-  if (!globalThis.navigator?.storage?.getDirectory) return { status: 403, body: { error: 'no_file_system' } };
+  if (!globalThis.navigator?.storage?.getDirectory) {
+    return { status: 403, body: { error: globalThis.isSecureContext === false ? 'insecure_context' : 'no_file_system' } };
+  }
   const missing = { status: method === 'POST' ? 403 : 503, body: { error: 'no_worker' } };
   let worker;
   try {
@@ -884,23 +902,32 @@ function meaning(operation, strategy, { status, body }) {
     return body.released === false ? lockError('lease-stale', { context: { status } }) : null;
   }
   const context = { status, error: body.error };
-  const passing = status >= 500 || status === 408 || status === 429;
+  const passing = status >= 500 || status === 408 || (status === 429 && operation !== 'acquire');
   const gone = body.error === 'not_locked_by_user' || body.error === 'lock_not_found';
   if (passing || (operation === 'release' && !gone)) {
     return lockError(OPERATIONS[operation].failed, { context, retryable: status !== 401 });
   }
   if (operation !== 'acquire') return lockError('lease-stale', { context });
-  return status === 409 ? refusal(strategy, context) : lockError('acquire-denied', { context, retryable: false });
+  return status === 409 ? refusal(strategy, context) : lockError('acquire-denied', { context, retryable: status === 429 });
 }
 
 const NEVER_RETRYABLE = new Set(['web-lock-unsupported', 'lease-stale']);
 const ENDS_AT_THE_LIMIT = new Set(['acquire-denied', 'acquire-timeout', 'fallback-conflict']);
 
+/** What an error's message adds for context.error. @type {Record<string, string>} */
+const REASONS = {
+  insecure_context: 'this page needs https, or localhost: other pages have neither Web Locks nor files',
+  no_file_system: 'this browser has no origin private file system',
+  no_worker: "this page's Content-Security-Policy needs worker-src blob:",
+  too_many_locks: 'this session holds too many locks',
+};
+
 /** @typedef {{ cause?: unknown, context?: Record<string, unknown>, retryable?: boolean }} Details */
 
 /** @param {ProjectLockErrorCode} code @param {Details} [details] @returns {ProjectLockError} */
 function lockError(code, { cause, context = {}, retryable = !NEVER_RETRYABLE.has(code) } = {}) {
-  const error = new Error(`project lock: ${code}`, { cause });
+  const reason = REASONS[String(context.error)];
+  const error = new Error(`project lock: ${code}${reason ? `: ${reason}` : ''}`, { cause });
   return Object.assign(error, { name: 'ProjectLockError', code, retryable, context });
 }
 
@@ -914,7 +941,7 @@ const final = (error) => lockError(error.code, { ...error, cause: error.cause, r
 /** @param {any} error @returns {error is ProjectLockError} */
 const isLockError = (error) => error?.name === 'ProjectLockError';
 
-/** Delivers events to all listeners. Events that a listener causes come after them. @param {ProjectLockEvent[]} events */
+/** Delivers events to all listeners. Events that a listener causes come after them. @param {AnyProjectLockEvent[]} events */
 function emit(...events) {
   const delivering = queue.length > 0;
   queue.push(...events);
@@ -925,6 +952,12 @@ function emit(...events) {
     }
   }
 }
+
+const SEED_EVENTS = new Set(['attempt', 'acquired', 'renew-scheduled', 'renewed', 'release-requested', 'released', 'readonly-entered']
+  .map((name) => `lock:${name}`));
+
+/** @param {AnyProjectLockEvent} event @returns {event is ProjectLockEvent} */
+const isSeedEvent = (event) => SEED_EVENTS.has(event.type);
 
 /** Reports an error of the page's own function to the page. @param {() => void} call */
 function guarded(call) {

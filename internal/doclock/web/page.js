@@ -1,6 +1,6 @@
 // @ts-check
 import {
-  acquireProjectLock, confirmProjectLock, releaseProjectLock, renewProjectLock, subscribeLockEvents,
+  acquireProjectLock, confirmProjectLock, releaseProjectLock, renewProjectLock, subscribeAllLockEvents,
 } from './locks.js';
 
 /** @typedef {import('./locks.js').ProjectLockLease} Lease */
@@ -82,9 +82,10 @@ const WHY = {
 };
 
 /** @param {import('./locks.js').ProjectLockReadonlyInfo} info */
-function onReadonly({ reason }) {
+function onReadonly({ reason, lastError }) {
   lease = null;
-  warn(`Read-only: ${WHY[reason]}. Press Edit to try again.`);
+  const why = lastError.context?.error === 'too_many_locks' ? 'you hold too many locks' : WHY[reason];
+  warn(`Read-only: ${why}. Press Edit to try again.`);
   show();
 }
 
@@ -126,7 +127,7 @@ async function release() {
   el('edit').focus();
 }
 
-/** @param {import('./locks.js').ProjectLockEvent} event */
+/** @param {import('./locks.js').AnyProjectLockEvent} event */
 function onEvent(event) {
   const { type, ...details } = event;
   if ('lease' in event && lease?.leaseId === event.lease.leaseId) lease = event.lease;
@@ -198,6 +199,6 @@ addEventListener('keydown', (event) => {
   event.preventDefault();
   save();
 });
-subscribeLockEvents(onEvent);
+subscribeAllLockEvents(onEvent);
 listen();
 show();

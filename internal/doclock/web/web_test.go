@@ -23,7 +23,7 @@ func TestTheModuleExportsTheSeedsFunctionsAndDependsOnNothing(t *testing.T) {
 	module := string(data)
 	for _, name := range []string{
 		"function acquireProjectLock", "function renewProjectLock", "function releaseProjectLock", "function withProjectLock",
-		"function subscribeLockEvents", "class ProjectLockEventTarget", "const WEB_LOCK_TTL_MS = 25_000", "const FALLBACK_LOCK_TTL_MS = 30_000",
+		"function subscribeLockEvents", "function subscribeAllLockEvents", "class ProjectLockEventTarget", "const WEB_LOCK_TTL_MS = 25_000", "const FALLBACK_LOCK_TTL_MS = 30_000",
 		"const LOCK_HEARTBEAT_INTERVAL_MS = 10_000", "const MAX_LOCK_RETRIES = 3",
 	} {
 		if !regexp.MustCompile(`(?m)^export (async )?` + name + `\b`).MatchString(module) {
@@ -88,7 +88,7 @@ func TestThePackageIsPackedInstalledAndImported(t *testing.T) {
 	}
 	examplestest.Copy(t, dir, filepath.Join("testdata", "import.mjs"))
 	run(t, dir, paths[1], "install", "--offline", "--ignore-scripts", "--no-audit", "--no-fund", "./"+packed[0].Filename)
-	const want = `["acquire-denied",false,"acquire-denied",7]`
+	const want = `["acquire-denied",false,"acquire-denied",3,7]`
 	if got := string(bytes.TrimSpace(run(t, dir, paths[0], "import.mjs"))); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

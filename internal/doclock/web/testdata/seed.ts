@@ -1,7 +1,7 @@
 // The calls of seeds 000 and 001, as their authors would type them. The package browser
 // compiles and runs them.
 import {
-  acquireProjectLock, renewProjectLock, releaseProjectLock, withProjectLock, subscribeLockEvents,
+  acquireProjectLock, renewProjectLock, releaseProjectLock, withProjectLock, subscribeLockEvents, subscribeAllLockEvents,
   ProjectLockEventTarget, WEB_LOCK_TTL_MS, FALLBACK_LOCK_TTL_MS, LOCK_HEARTBEAT_INTERVAL_MS, MAX_LOCK_RETRIES,
 } from './locks.js';
 import type {
@@ -19,10 +19,8 @@ export async function run(): Promise<unknown> {
   const { signal } = controller;
   const types: ProjectLockEvent['type'][] = [];
   const warnings: ProjectLockWarningKind[] = [];
-  const unsubscribe: () => void = api.subscribeLockEvents((event) => {
-    types.push(event.type);
-    if (event.type === 'lock:warning') warnings.push(event.warning);
-  });
+  const unsubscribe: () => void = api.subscribeLockEvents((event) => types.push(event.type));
+  const unwatch = subscribeAllLockEvents((event) => { if (event.type === 'lock:warning') warnings.push(event.warning); });
   const target: ProjectLockEventTarget = new ProjectLockEventTarget();
   const plain: EventTarget = target;
   const readonly: [string, ProjectLockReadonlyReason | undefined][] = [];
@@ -57,6 +55,7 @@ export async function run(): Promise<unknown> {
   const mine = types.length;
   unsubscribe();
   unsubscribe();
+  unwatch();
   controller.abort();
   const aborted = await acquireProjectLock(options).catch((error: DOMException) => error.name);
   target.close();

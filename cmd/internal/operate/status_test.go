@@ -1,0 +1,45 @@
+package operate
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"taskguard/cmd/internal/cli"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+)
+
+func TestTablesFit80Columns(t *testing.T) {
+	at, done := time.Now(), 1.0
+	id, owner := "some-text-md-0123456789abcd", "worker-00042-xyz/"+strings.Repeat("0f", 40)+"/ABCD"
+	failed := &analysislock.Error{Code: "analyzer_failed", Message: strings.Repeat("frame ", 99) + "\nKeyError: 'x'"}
+	base := analysislock.Analysis{ID: id, Status: "PROCESSING", Attempts: 10, ReadAt: at, UpdatedAt: at.Add(-59*time.Minute - 59*time.Second), Progress: &analysislock.Progress{Fraction: &done}}
+	held, waits, bad, old := base, base, base, base
+	held.Lock, held.LastError = lease.Lease{Owner: owner, Token: 1, ExpiresAt: at.Add(299 * time.Second)}, failed
+	waits.Status, waits.NextAttemptAt, waits.LastError = "QUEUED", at.Add(5*time.Minute), failed
+	bad.Status, bad.Malformed = strings.Repeat("ANALYZING", 9), fmt.Errorf("%w: lockToken is a string", lease.ErrMalformed)
+	old.Status, old.Error, old.UpdatedAt = "FAILED", &analysislock.Error{Code: strings.Repeat("a", 60) + "_code"}, at.Add(-10_000*time.Hour)
+	var out strings.Builder
+	c := cli.NewCall(cli.Command{}, nil, cli.Streams{Out: &out}, nil)
+	printTable(c, []analysislock.Analysis{held, waits, bad, old})
+	held.ID, waits.ID = "a", "b"
+	printTable(c, []analysislock.Analysis{held, waits})
+	history := shownAnalysis{History: []analysislock.Attempt{{Number: 10, StartedAt: at, EndedAt: at.Add(1499999 * time.Millisecond), Outcome: "shutting_down", Code: failed.Code, Message: failed.Message}}}
+	printHistory(c, &history)
+	for line := range strings.Lines(out.String()) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	for _, want := range []string{
+		id + "  PROCESSING   10  100 %  59m59s", id + "  QUEUED ", id + "  ANA…LYZING", id + "  FAILED       10  100 %  10000 h ", "aa_code\n", "  waits, 5m0s left\n", "… 4m59s left\n", "\na   PROCESSING   10  100 %  59m59s    held by work…0f/ABCD, 4m59s left\n",
+		"\nb   QUEUED       10  100 %  59m59s    waits, 5m0s left; last: analyzer_failed\n", "\n10       ", "\n         analyzer_failed: frame ", "\\nKeyError: 'x'\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+}

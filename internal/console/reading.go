@@ -1,0 +1,117 @@
+package console
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	maxRead  = 10 * time.Second // the time limit of a read
+	maxWait  = 5 * time.Second  // after the begin of a read, a page waits no longer for it,
+	patience = time.Second      // nor longer than this if it can show an older value
+	outage   = time.Minute      // so long after an error, the store is taken not to answer
+)
+
+// maxReadings are kept; then all are read again.
+const maxReadings = 32
+
+// reading is a value that pages share, and the result of the last attempt to read it.
+// Server.mu guards its fields; nothing is read while it is locked.
+type reading struct {
+	every time.Duration // the shortest time from one attempt to the next
+	value any
+	ended time.Time     // local time after the read of value; zero: it was never read
+	tried time.Time     // local time at which the last attempt began
+	err   error         // of the last attempt
+	busy  chan struct{} // closed at the end of the attempt under way; nil: there is none
+}
+
+// shared begins to read the value with this key, unless the last attempt is recent or under
+// way. It waits for the attempt for a short time, and not at all after an error: it then
+// returns what was read before.
+func (s *Server) shared(key string, every time.Duration, read func(context.Context) (any, error)) reading {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.readings[key]
+	if r == nil {
+		if len(s.readings) == maxReadings {
+			clear(s.readings)
+		}
+		r = &reading{every: every}
+		s.readings[key] = r
+	}
+	if now := time.Now(); r.busy == nil && now.Sub(r.tried) >= r.every {
+		if now.Sub(r.tried) > outage {
+			r.err = nil
+		}
+		r.tried, r.busy = now, make(chan struct{})
+		go s.attempt(r, read, s.Track()) // a stop ends it and waits for it
+	}
+
+	wait := maxWait
+	if !r.ended.IsZero() {
+		wait = patience
+	}
+	if busy, left := r.busy, wait-time.Since(r.tried); busy != nil && r.err == nil && left > 0 {
+		s.mu.Unlock()
+		select {
+		case <-busy:
+		case <-time.After(left):
+		}
+		s.mu.Lock()
+	}
+	return *r
+}
+
+// attempt reads the value of r, and calls done.
+func (s *Server) attempt(r *reading, read func(context.Context) (any, error), done func()) {
+	defer done()
+	ctx, cancel := context.WithTimeout(s.work, maxRead)
+	defer cancel()
+	value, err := read(ctx)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		r.value, r.ended = value, time.Now()
+	} else if r.err == nil {
+		s.o.Log.Warn("console cannot read Firestore", "error", err)
+	}
+	r.err = err
+	close(r.busy)
+	r.busy = nil
+}
+
+// forget makes the next pages read again: an operator has changed something.
+func (s *Server) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.readings)
+}
+
+// fresh reports whether the value is current.
+func (r *reading) fresh() bool {
+	return r.err == nil && !r.ended.IsZero() && time.Since(r.ended) < 2*r.every+maxRead
+}
+
+// age describes how old the value is, which the store has read at its time at. now is the
+// store's time by which the value is to be judged: late by the time of the answer, so that a
+// lock may be shown as held for that much too long, never as stale too soon. It does not pass
+// in an outage, as a holder may have renewed its lock.
+func (r *reading) age(at time.Time) (l live, now time.Time) {
+	if r.ended.IsZero() || r.err != nil && at.IsZero() {
+		return live{Status: "unavailable", Problem: problem(r.err) + ". Nothing is known yet."}, at
+	}
+	passed := time.Since(r.ended)
+	if r.fresh() {
+		now = at.Add(passed)
+		return liveAt(now), now
+	}
+	l = liveAt(at)
+	l.Status, l.Problem = "unavailable", problem(r.err)+". What is shown is as of "+l.At
+	if passed >= time.Minute {
+		l.Problem += ", " + age(passed) + " ago"
+	}
+	l.Problem += "."
+	return l, at
+}

@@ -1,0 +1,269 @@
+package worker_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"google.golang.org/api/option"
+
+	"taskguard/lease"
+	"taskguard/worker"
+)
+
+// Open and FromEnv share the check; internal/workerservice tests FromEnv.
+func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
+	queue := worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://a.example", Caller: "a@b.c"}
+	for want, o := range map[string]worker.Options{
+		`Project, GOOGLE_CLOUD_PROJECT: "a/b" is not a name`:                     {Project: "a/b"},
+		`Database, FIRESTORE_DATABASE: "a/b" is not a name`:                      {Database: "a/b"},
+		`Emulator, FIRESTORE_EMULATOR_HOST: "http://h:1" is not host:port`:       {Emulator: "http://h:1"},
+		`Collection, ANALYSES_COLLECTION: "a/b" is not the path of a collection`: {Collection: "a/b"},
+		"Lock, LOCK_TTL, LOCK_HEARTBEAT: TTL 1ms is under 1s":                    {Lock: lease.Policy{TTL: time.Millisecond}},
+		"RunTimeout, RUN_TIMEOUT: -1ns is not positive":                          {RunTimeout: -1},
+		"RunTimeout, RUN_TIMEOUT: 24h0m0.000000001s is over 24h0m0s":             {RunTimeout: 24*time.Hour + 1, MaxRunTime: 48 * time.Hour},
+		"RunTimeout, RUN_TIMEOUT: 30m0.000000001s is over 30m0s":                 {RunTimeout: 30*time.Minute + 1, Queue: queue},
+		"CheckpointInterval, CHECKPOINT_INTERVAL: 999.999999ms is under 1s":      {CheckpointInterval: time.Second - 1},
+		"StallTimeout, STALL_TIMEOUT: -1ns is negative":                          {StallTimeout: -1},
+		"StallTimeout, STALL_TIMEOUT: 25m0s is not under RUN_TIMEOUT, 25m0s":     {StallTimeout: 25 * time.Minute},
+		"MaxRunTime, MAX_RUN_TIME: 24m59.999999999s is under RUN_TIMEOUT, 25m0s": {MaxRunTime: 25*time.Minute - 1},
+		"MaxRuns, MAX_RUNS: -1 is negative":                                      {MaxRuns: -1},
+		"RetryMin, RETRY_MIN: -1ns is negative":                                  {RetryMin: -1},
+		"RetryMin, RETRY_MIN: 30s is over RETRY_MAX, 29.999999999s":              {RetryMax: 30*time.Second - 1},
+		"RetryMax, RETRY_MAX: 12h0m0.000000001s is over 12h":                     {RetryMax: 12*time.Hour + 1},
+		"Keep, KEEP_FINISHED: -1ns is negative":                                  {Keep: -1},
+		"Keep, KEEP_FINISHED: 767h59m59.999999999s is under 768h":                {Keep: 768*time.Hour - 1, Queue: queue},
+		"Queue, TASK_QUEUE: ":                                                             {Queue: worker.Queue{Name: "q"}},
+		"Queue, CLOUD_TASKS_EMULATOR_HOST: ":                                              {Queue: worker.Queue{Name: queue.Name, TargetURL: queue.TargetURL, EmulatorHost: "h"}},
+		"the Auth would refuse the tasks of the Queue: Caller is not among":               {Queue: queue, Auth: worker.OIDC("https://a.example", "other@b.c")},
+		"the Auth would refuse the tasks of the Queue: Caller is not among its accounts,": {Queue: queue, Auth: worker.OIDC("https://other.example", "a@b.c")},
+		"taskqueue: open":           {QueueOptions: []option.ClientOption{option.WithCredentialsFile("/none")}, Queue: queue},
+		"repo: ":                    {FirestoreOptions: []option.ClientOption{option.WithCredentialsFile("/none"), option.WithoutAuthentication()}},
+		"worker: options: taskauth": {Auth: worker.OIDC("https://a.example")},
+		"": {Project: "example.com:p", RunTimeout: 30 * time.Minute, MaxRunTime: 30 * time.Minute, CheckpointInterval: time.Second, StallTimeout: 30*time.Minute - 1,
+			RetryMin: 12 * time.Hour, RetryMax: 12 * time.Hour, Keep: 768 * time.Hour, Queue: queue, Auth: worker.OIDC("https://a.example", "other@b.c", "a@b.c")},
+		"no queue": {RunTimeout: 24 * time.Hour, Keep: time.Hour},
+	} {
+		o.Project, o.Emulator = cmp.Or(o.Project, "p"), cmp.Or(o.Emulator, "127.0.0.1:1") // no credentials are needed
+		o.QueueOptions = append(o.QueueOptions, option.WithoutAuthentication())
+		g, err := worker.Open(t.Context(), o)
+		if valid := want == "" || want == "no queue"; valid != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v", want, err)
+		}
+		if g != nil {
+			_ = g.Shutdown(t.Context())
+		}
+	}
+}
+
+func lookup(words ...string) func(string) (string, bool) {
+	env := map[string]string{}
+	for _, w := range words {
+		name, value, _ := strings.Cut(w, "=")
+		env[name] = value
+	}
+	return func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+}
+
+func TestEachVariableReachesItsOption(t *testing.T) {
+	const queue, account = "projects/p/locations/l/queues/q", "a@b.c"
+	common := []string{
+		"GOOGLE_CLOUD_PROJECT=p", "FIRESTORE_DATABASE=d", "ANALYSES_COLLECTION=c", "LOCK_TTL=200s", "LOCK_HEARTBEAT=50s", "MAX_ATTEMPTS=3", "RUN_TIMEOUT=4m",
+		"CHECKPOINT_INTERVAL=5s", "STALL_TIMEOUT=6s", "MAX_RUN_TIME=7h", "MAX_RUNS=8", "FIRESTORE_TRANSACTIONS=pessimistic", "KEEP_FINISHED=900h",
+		"TASK_QUEUE=" + queue, "TASK_TARGET_URL=https://t.example", "TASK_CALLER=" + account, "RETRY_MIN=10s", "RETRY_MAX=11m",
+	}
+	want := worker.Options{
+		Project: "p", Database: "d", Collection: "c", Lock: lease.Policy{TTL: 200 * time.Second, Heartbeat: 50 * time.Second, MaxAttempts: 3}, RunTimeout: 4 * time.Minute,
+		CheckpointInterval: 5 * time.Second, StallTimeout: 6 * time.Second, MaxRunTime: 7 * time.Hour, MaxRuns: 8, Pessimistic: true, Keep: 900 * time.Hour,
+		Queue: worker.Queue{Name: queue, TargetURL: "https://t.example", Caller: account}, RetryMin: 10 * time.Second, RetryMax: 11 * time.Minute,
+	}
+	for name, c := range map[string]struct {
+		more []string
+		want func(*worker.Options)
+	}{
+		"iam": {[]string{"TASK_AUTH=iam"}, func(o *worker.Options) { o.Auth = worker.CheckedByProxy() }},
+		"oidc": {[]string{"TASK_AUTH=oidc", "TASK_AUDIENCE=https://t.example", "TASK_SERVICE_ACCOUNTS=x@b.c," + account}, func(o *worker.Options) {
+			o.Auth, o.Queue.Audience = worker.OIDC("https://t.example", "x@b.c", account), "https://t.example"
+		}},
+		"none": {[]string{"TASK_AUTH=none", "FIRESTORE_EMULATOR_HOST=h:1", "CLOUD_TASKS_EMULATOR_HOST=h:2"}, func(o *worker.Options) {
+			o.Emulator, o.Queue.EmulatorHost = "h:1", "h:2"
+		}},
+	} {
+		want := want
+		c.want(&want)
+		if got, err := worker.FromEnv(lookup(append(common, c.more...)...)); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, %v; want %+v", name, got, err, want)
+		}
+	}
+}
+
+func TestTheDefaultsOfOptions(t *testing.T) {
+	queue := worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://a.example", Caller: "a@b.c"}
+	audience := queue
+	audience.Audience = "https://b.example"
+	defaults := worker.Options{
+		Project: "p", Lock: lease.Policy{MaxAttempts: 10}, RunTimeout: 25 * time.Minute, MaxRunTime: 24 * time.Hour, CheckpointInterval: 10 * time.Second,
+		RetryMin: 30 * time.Second, RetryMax: 10 * time.Minute, MaxRuns: 100, Log: slog.Default(),
+	}
+	for name, c := range map[string]struct{ o, want worker.Options }{
+		"nothing":                 {worker.Options{}, worker.Options{}},
+		"a queue":                 {worker.Options{Queue: queue}, worker.Options{Queue: queue, Auth: worker.OIDC("https://a.example", "a@b.c")}},
+		"a queue's own audience":  {worker.Options{Queue: audience}, worker.Options{Queue: audience, Auth: worker.OIDC("https://b.example", "a@b.c")}},
+		"a check of its own":      {worker.Options{Queue: queue, Auth: refuse{}}, worker.Options{Queue: queue, Auth: refuse{}}},
+		"a queue and an emulator": {worker.Options{Queue: queue, Emulator: "h:1"}, worker.Options{Queue: queue, Emulator: "h:1"}},
+	} {
+		c.o.Project = "p"
+		want := defaults
+		want.Queue, want.Auth, want.Emulator = c.want.Queue, c.want.Auth, c.want.Emulator
+		if got, err := worker.Filled(c.o); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, %v; want %+v", name, got, err, want)
+		}
+	}
+	if _, err := worker.Open(t.Context(), worker.Options{Emulator: "h:1"}); err == nil || !strings.HasPrefix(err.Error(), "worker: options: Project, GOOGLE_CLOUD_PROJECT: must be set") {
+		t.Errorf("without a project: %v", err)
+	}
+	if err := worker.OIDC("https://a.example", "a@b.c").Check(nil); !errors.Is(err, worker.ErrNoKeys) {
+		t.Errorf("a check before Open: %v", err)
+	}
+	t.Setenv("GOOGLE_CLOUD_PROJECT", "of the environment")
+	t.Setenv("FIRESTORE_EMULATOR_HOST", "h:2")
+	if got, _ := worker.Filled(worker.Options{Emulator: "h:1"}); got.Project != "of the environment" || got.Emulator != "h:2" {
+		t.Errorf("the project %s, the emulator %s", got.Project, got.Emulator)
+	}
+	if got, _ := worker.Filled(worker.Options{Project: "own"}); got.Project != "own" {
+		t.Errorf("the project %s", got.Project)
+	}
+	t.Setenv("K_SERVICE", "s")
+	if _, err := worker.Open(t.Context(), worker.Options{Project: "p"}); err == nil || !strings.Contains(err.Error(), "an emulator is named on Cloud Run") {
+		t.Errorf("an emulator on Cloud Run: %v", err)
+	}
+	t.Setenv("FIRESTORE_EMULATOR_HOST", "")
+	queue.EmulatorHost = "h:1"
+	if _, err := worker.Open(t.Context(), worker.Options{Project: "p", Queue: queue}); err == nil || !strings.Contains(err.Error(), "an emulator is named on Cloud Run") {
+		t.Errorf("an emulator of the queue on Cloud Run: %v", err)
+	}
+}
+
+// kindsOf returns the kinds that the data points of deliveries name; "" is analysis.
+func kindsOf(t *testing.T, reader *sdkmetric.ManualReader) (kinds map[string]bool) {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	if err := reader.Collect(context.Background(), &all); err != nil {
+		t.Fatal(err)
+	}
+	kinds = map[string]bool{}
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if sum, ok := m.Data.(metricdata.Sum[int64]); ok && m.Name == "taskguard.deliveries" {
+				for _, p := range sum.DataPoints {
+					kind, _ := p.Attributes.Value(attribute.Key("kind"))
+					kinds[kind.AsString()] = true
+				}
+			}
+		}
+	}
+	return kinds
+}
+
+// Each step would go otherwise with the default of an option.
+func TestEachOptionReachesTheRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q, reader := ahead(t), newQueue(t), sdkmetric.NewManualReader()
+		g := open(t, b, func(o *worker.Options) {
+			q.use(o)
+			o.Collection, o.Lock = "mine", lease.Policy{TTL: 100 * time.Second, MaxAttempts: 3}
+			o.RunTimeout, o.MaxRunTime, o.StallTimeout, o.CheckpointInterval = 2*time.Minute, time.Hour, 30*time.Second, 5*time.Second
+			o.RetryMin, o.RetryMax, o.Keep, o.MaxRuns, o.Pessimistic = time.Minute, 90*time.Second, 900*time.Hour, 1, true
+			o.MeterProvider = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
+		})
+		docs := collection(t, b, "mine")
+		since := func(id, field string) time.Duration {
+			text, _ := fields(t, docs.Doc(id))[field].(string)
+			at, err := time.Parse(time.RFC3339, text)
+			if err != nil {
+				t.Errorf("%s of %s: %v", field, id, err)
+			}
+			return time.Until(at.Add(-clockAhead)).Round(time.Second)
+		}
+		var h http.Handler
+		run := func(ctx context.Context, job worker.Job) (any, error) {
+			switch job.AnalysisID {
+			case "fast":
+				if left := since("fast", "lockExpiresAt"); left != 100*time.Second {
+					t.Errorf("the lock lives for %v", left)
+				}
+				if code, answer := post(t, h, "/internal/tasks/analysis", `{"analysis_id":"other"}`); code != http.StatusConflict || !strings.Contains(answer, `"busy"`) {
+					t.Errorf("a second run at once: %d %s", code, answer)
+				}
+				return "done", nil
+			case "slow":
+				for ctx.Err() == nil {
+					job.Report(0.5, "on")
+					time.Sleep(time.Second)
+				}
+				if progress, _ := fields(t, docs.Doc("slow"))["progress"].(map[string]any); progress["message"] != "on" {
+					t.Errorf("the progress is %v", progress)
+				}
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		h = g.Routes(worker.Kind{Run: run}, worker.Kind{Name: "job", Collection: "jobs", Run: run})
+		for _, id := range []string{"fast", "slow", "stalls", "old"} {
+			if _, err := docs.Doc(id).Set(t.Context(), map[string]any{"status": "QUEUED"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := docs.Doc("old").Set(t.Context(), map[string]any{"startedAt": time.Now().Add(clockAhead - 2*time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			id         string
+			took, wait time.Duration
+			answer     string
+		}{
+			{"fast", 0, 0, `"status":"READY"`},
+			{"stalls", 30 * time.Second, time.Minute, `"reason":"retry"`},
+			{"slow", 2 * time.Minute, time.Minute, `"reason":"retry"`},
+			{"stalls", 30 * time.Second, 90 * time.Second, `"reason":"retry"`},
+			{"slow", 2 * time.Minute, 90 * time.Second, `"reason":"retry"`},
+			{"stalls", 30 * time.Second, 0, `"status":"FAILED","error":"attempt 3 was the last`},
+			{"old", 0, 0, `"status":"FAILED","error":"worker: the analysis took longer`},
+		} {
+			began, commits := time.Now(), b.Calls.Count("Commit")
+			if _, answer := post(t, h, "/internal/tasks/analysis", `{"analysis_id":"`+c.id+`"}`); !strings.Contains(answer, c.answer) || time.Since(began).Round(3*time.Second) != c.took {
+				t.Errorf("%s: %s after %v", c.id, answer, time.Since(began))
+			}
+			if n := b.Calls.Count("Commit") - commits; c.id == "slow" && (n < 20 || n > 32) { // of two minutes
+				t.Errorf("%d commits for reports", n)
+			}
+			if c.wait > 0 {
+				if wait := since(c.id, "nextAttemptAt"); wait < c.wait || wait > c.wait*5/4 {
+					t.Errorf("%s: the next attempt is in %v", c.id, wait)
+				}
+				time.Sleep(c.wait * 5 / 4)
+			}
+		}
+		post(t, h, "/internal/tasks/job", `{"job_id":"none"}`)
+		expires, _ := fields(t, docs.Doc("fast"))["expireAt"].(time.Time)
+		if left := time.Until(expires.Add(-clockAhead)); left < 899*time.Hour || left > 900*time.Hour {
+			t.Errorf("the document is kept for %v", left)
+		}
+		if b.Calls.Count("BeginTransaction") == 0 {
+			t.Error("no transaction of the server")
+		}
+		if kinds := kindsOf(t, reader); !kinds[""] || !kinds["job"] || len(kinds) != 2 {
+			t.Errorf("deliveries of the kinds %v", kinds)
+		}
+	})
+}

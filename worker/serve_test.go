@@ -1,0 +1,213 @@
+package worker_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"google.golang.org/grpc/connectivity"
+
+	"taskguard/emulator/oidc"
+	"taskguard/internal/delivery"
+	"taskguard/internal/emulatortest"
+	"taskguard/worker"
+)
+
+func get(t *testing.T, h http.Handler, path string) (code int) {
+	t.Helper()
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody))
+	return rec.Code
+}
+
+func TestTheServiceIsReadyFromFirestoresAnswerToTheStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, w := emulatortest.Embedded(t), &wall{}
+		w.up.Store(true)
+		ctx, end := context.WithCancel(t.Context())
+		g, err := worker.Open(ctx, worker.Options{Project: b.Project, Auth: refuse{}, FirestoreOptions: w.options(t, b)})
+		end() // as by a signal: only Shutdown ends the Guard
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := g.Health()
+		check := func(when string, ready int) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			if live, code := get(t, g.Health(), "/health/live"), get(t, h, "/health/ready"); live != http.StatusOK || code != ready {
+				t.Errorf("%s: %d, ready %d", when, live, code)
+			}
+		}
+		check("without Firestore", http.StatusServiceUnavailable)
+		w.up.Store(false)
+		check("with Firestore", http.StatusOK)
+		if err := g.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		check("after the stop", http.StatusServiceUnavailable)
+	})
+}
+
+// A run ignores the stop.
+func TestShutdownReportsWhatItLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), newQueue(t)
+		o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t)}
+		q.use(&o)
+		g, err := worker.Open(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set(t, collection(t, b, "analyses").Doc("x"), map[string]any{"status": "QUEUED"})
+		var stop *delivery.StopError
+		h := g.Handler(worker.Kind{Run: func(ctx context.Context, _ worker.Job) (any, error) {
+			<-ctx.Done()
+			if !errors.As(context.Cause(ctx), &stop) {
+				t.Errorf("the run ended by %v", context.Cause(ctx))
+			}
+			time.Sleep(time.Minute)
+			return nil, nil
+		}})
+		go post(t, h, "/", `{"analysis_id":"x"}`)
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
+		defer cancel()
+		began := time.Now()
+		err = g.Shutdown(ctx)
+		if err == nil || !strings.HasPrefix(err.Error(), "worker: 1 runs are still going") || time.Since(began) != 9*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		if left := stop.Deadline.Sub(began); left != 8500*time.Millisecond {
+			t.Errorf("locks are released until %v after the stop", left)
+		}
+		if state := q.conn.GetState(); state != connectivity.Shutdown {
+			t.Errorf("the queue's connection: %v", state)
+		}
+		time.Sleep(2 * time.Minute)
+	})
+}
+
+func TestShutdownWaitsForASubmission(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), newQueue(t)
+		q.slow = time.Second
+		o := worker.Options{Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t)}
+		o.Collection = "other"
+		q.use(&o)
+		g, err := worker.Open(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		submitted := make(chan error, 1)
+		go func() {
+			_, err := worker.Submit(t.Context(), g, worker.Kind{Collection: "own"}, "x", 1)
+			submitted <- err
+		}()
+		synctest.Wait()
+		if err := errors.Join(g.Shutdown(t.Context()), <-submitted); err != nil || len(q.tasks()) != 1 {
+			t.Errorf("%v, tasks %v", err, q.tasks())
+		}
+		checkRecord(t, collection(t, b, "own").Doc("x"), map[string]any{"status": "QUEUED"})
+		if _, err := worker.Submit(t.Context(), g, worker.Kind{}, "y", 1); !errors.Is(err, worker.ErrStopping) {
+			t.Errorf("after the stop: %v", err)
+		}
+	})
+}
+
+func TestACallerNeedsATokenOfAnAccountForTheAudience(t *testing.T) {
+	issuer, err := oidc.NewIssuer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := httptest.NewServer(issuer)
+	defer keys.Close()
+	o, err := worker.FromEnv(lookup("TASK_AUTH=oidc", "TASK_AUDIENCE=https://a.example", "TASK_SERVICE_ACCOUNTS=a@b.c", "TASK_JWKS_URL="+keys.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spans := tracetest.NewSpanRecorder()
+	g := open(t, emulatortest.Embedded(t), func(own *worker.Options) {
+		own.Auth, own.TracerProvider = o.Auth, sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+	})
+	for name, h := range map[string]http.Handler{"a delivery": g.Handler(jobs(succeed)), "recovery": g.Recovery()} {
+		for _, c := range []struct {
+			account, audience string
+			passes            bool
+		}{{"a@b.c", "https://a.example", true}, {"other@b.c", "https://a.example", false}, {"a@b.c", "https://other.example", false}, {"", "", false}} {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(`{"job_id":"x"}`))
+			if c.account != "" {
+				token, err := issuer.Token(c.account, c.audience)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Header.Set("Authorization", "Bearer "+token)
+			}
+			rec := httptest.NewRecorder()
+			h.ServeHTTP(rec, r)
+			var answer struct{ Reason string }
+			if err := json.Unmarshal(rec.Body.Bytes(), &answer); err != nil {
+				t.Fatal(err)
+			}
+			if passes := rec.Code != http.StatusUnauthorized && rec.Code != http.StatusForbidden; passes != c.passes || rec.Code >= 500 && name == "a delivery" {
+				t.Errorf("%s by %q for %q: %d %s", name, c.account, c.audience, rec.Code, answer.Reason)
+			}
+		}
+	}
+	names := map[string]bool{}
+	for _, span := range spans.Ended() {
+		names[span.Name()] = true
+	}
+	if !names["delivery"] || !names["recovery"] {
+		t.Errorf("spans %v", names)
+	}
+}
+
+// Each instance has owners of its own: of one name, two runs of two instances could overlap.
+func TestTheOwnerBeginsWithTheInstance(t *testing.T) {
+	owner := func() (owner string) {
+		b := emulatortest.Embedded(t)
+		g := open(t, b, func(o *worker.Options) { o.TracerProvider = nil })
+		_, err := worker.Do(t.Context(), g, "key", func(context.Context, worker.Job) (int, error) {
+			owner, _ = fields(t, collection(t, b, "idempotency").Doc("key"))["lockOwner"].(string)
+			return 1, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return owner
+	}
+	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/instance/id") {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Metadata-Flavor", "Google")
+		_, _ = w.Write([]byte("0123456789abcdefABCDEF"))
+	}))
+	defer host.Close()
+	seen := map[string]bool{}
+	for _, c := range []struct{ revision, metadata, want string }{
+		{"", "", `^local/[A-Z2-7]{8}/`},
+		{"", "", `^local/[A-Z2-7]{8}/`},
+		{"r-1", "127.0.0.1:1", `^r-1/[A-Z2-7]{16}/`}, // no metadata server
+		{"r-1", strings.TrimPrefix(host.URL, "http://"), `^r-1/0123456789abcdef/`},
+	} {
+		t.Setenv("K_REVISION", c.revision)
+		t.Setenv("GCE_METADATA_HOST", c.metadata)
+		got := owner()
+		instance := regexp.MustCompile(c.want).FindString(got)
+		if instance == "" || seen[instance] {
+			t.Errorf("the owner %q, want %s and no instance of another", got, c.want)
+		}
+		seen[instance] = true
+	}
+}
