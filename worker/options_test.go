@@ -85,7 +85,7 @@ func TestEachVariableReachesItsOption(t *testing.T) {
 	want := worker.Options{
 		Project: "p", Database: "d", Collection: "c", Lock: lease.Policy{TTL: 200 * time.Second, Heartbeat: 50 * time.Second, MaxAttempts: 3}, RunTimeout: 4 * time.Minute,
 		CheckpointInterval: 5 * time.Second, StallTimeout: 6 * time.Second, MaxRunTime: 7 * time.Hour, MaxRuns: 8, Pessimistic: true, Keep: 900 * time.Hour,
-		Queue: worker.Queue{Name: queue, TargetURL: "https://t.example", Caller: account}, RetryMin: 10 * time.Second, RetryMax: 11 * time.Minute,
+		Queue: worker.Queue{Name: queue, TargetURL: "https://t.example", Caller: account, Audience: "https://t.example"}, RetryMin: 10 * time.Second, RetryMax: 11 * time.Minute,
 	}
 	for name, c := range map[string]struct {
 		more []string
@@ -93,7 +93,7 @@ func TestEachVariableReachesItsOption(t *testing.T) {
 	}{
 		"iam": {[]string{"TASK_AUTH=iam"}, func(o *worker.Options) { o.Auth = worker.CheckedByProxy() }},
 		"oidc": {[]string{"TASK_AUTH=oidc", "TASK_AUDIENCE=https://t.example", "TASK_SERVICE_ACCOUNTS=x@b.c," + account}, func(o *worker.Options) {
-			o.Auth, o.Queue.Audience = worker.OIDC("https://t.example", "x@b.c", account), "https://t.example"
+			o.Auth = worker.OIDC("https://t.example", "x@b.c", account)
 		}},
 		"none": {[]string{"TASK_AUTH=none", "FIRESTORE_EMULATOR_HOST=h:1", "CLOUD_TASKS_EMULATOR_HOST=h:2"}, func(o *worker.Options) {
 			o.Emulator, o.Queue.EmulatorHost = "h:1", "h:2"
