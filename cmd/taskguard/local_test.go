@@ -56,7 +56,9 @@ func TestOnALocalCloud(t *testing.T) {
 		taskguard(t, env, "doctor", "--smoke", `{"text":"x"}`).want(t, cli.ExitDone, "READY\n", "log lines: not checked, since an emulator has no Cloud Logging")
 		taskguard(t, env, "doctor", "--smoke", `{}`).want(t, cli.ExitFailed, "1 of 1 FAILED")
 		taskguard(t, env, "doctor", "--smoke", `{`).want(t, cli.ExitUsage, "not JSON")
-		taskguard(t, env, "doctor", "--smoke", `{}`, "--service", "x").want(t, cli.ExitUsage, "--smoke excludes the other flags")
+		taskguard(t, env, "doctor", "--smoke", `{}`, "--json").want(t, cli.ExitUsage, "exclude each other")
+		taskguard(t, env, "doctor", "--smoke", `{"text":"x"}`, "--indexes", shippedFiles+"firestore.indexes.json").want(t, cli.ExitDone, "no problem in what was read", "READY\n")
+		taskguard(t, env, "doctor", "--smoke", `{"text":"x"}`, "--indexes", write(t, "none.json", "{}")).want(t, cli.ExitFailed, "index-missing")
 	})
 
 	t.Run("submit of an analysis that fails exits 1", func(t *testing.T) {

@@ -156,7 +156,7 @@ var answers = [...]struct {
 	Recovered:          {code: http.StatusOK, counts: true},
 	NotRecovered:       {code: http.StatusServiceUnavailable, reason: "unavailable", counts: true},
 	NoQueue:            {code: http.StatusNotImplemented, reason: "no_queue", error: true},
-	SelfTested:         {code: http.StatusOK, status: "OK"},
+	SelfTested:         {code: http.StatusOK, status: "ok"},
 	SelfTestFailed:     {code: http.StatusInternalServerError, reason: "self_test_failed", error: true},
 	NotConfigured:      {code: http.StatusNotFound, reason: "not_configured"},
 }

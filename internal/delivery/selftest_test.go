@@ -29,7 +29,7 @@ func TestASelfTestRunsTheAnalyzerWithoutADocument(t *testing.T) {
 				return nil, errors.New("another job")
 			}
 			return "done", job.Checkpoint(context.Background(), "c")
-		}, 200, map[string]any{"status": "OK", "analysis_id": nil, "acquired": nil}, `"level":"INFO","msg":"self-test","outcome":"ok","status":200`},
+		}, 200, map[string]any{"status": "ok", "analysis_id": nil, "acquired": nil}, `"level":"INFO","msg":"self-test","outcome":"ok","status":200`},
 		"it fails for good": {func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 			return nil, &orchestrator.PermanentError{Code: "bad_model", Message: "s3cret"}
 		}, 500, map[string]any{"reason": "self_test_failed", "error": "bad_model: s3cret"}, `"code":"bad_model"`},

@@ -44,7 +44,7 @@ func (s service) traffic() []Finding {
 	return findIf(s.Serving != s.Newest, Problem,
 		fmt.Sprintf("%s was changed last in revision %s, which gets %d %% of the requests; most go to %s, whose settings are judged here.",
 			s.Name, s.Newest, s.NewestShare, s.Serving),
-		"If that was not intended, send them to the newest revision after its smoke test (deploy/release.sh shift).")
+		"If that was not intended, send them to the newest revision after its smoke test (docs/operations.md, Change a setting).")
 }
 
 // refused finds what the service refuses to start with: missing and malformed values,
