@@ -163,6 +163,8 @@ func (is *guarded) once(ctx, work context.Context, key string, fn func(context.C
 	})
 	o := guard.Deliver(run, delivery.Delivery{AnalysisID: key})
 	switch {
+	case o.Status != "" && (o.Case == delivery.Ran || o.Case == delivery.Failed): // fn or another program has finished the record, and value is dropped
+		return nil, true, nil
 	case o.Case == delivery.Ran:
 		return value, false, nil
 	case o.Case == delivery.Failed && o.Ran:

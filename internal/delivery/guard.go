@@ -371,10 +371,10 @@ func (a *attempt) adopt(ctx context.Context, own Outcome) Outcome {
 	}
 	a.Log.WarnContext(ctx, "the status was set during the run, whose own result is dropped", "analysis_id", a.id, "status", status)
 	if status == analysislock.Failed {
-		return Outcome{Case: Failed}
+		return Outcome{Case: Failed, Status: status}
 	}
 	a.ready(ctx)
-	return Outcome{Case: Ran}
+	return Outcome{Case: Ran, Status: status}
 }
 
 // ready measures the time to READY.

@@ -97,7 +97,7 @@ type Outcome struct {
 	Case    Case
 	Kind    Kind
 	ID      string
-	Status  string // of the document, AlreadyFinished and LockLost
+	Status  string // of the document, AlreadyFinished and LockLost; of Ran and Failed, if another program has set it
 	Token   int64  // Ran, and Failed
 	HeldBy  string // owner of the other worker's lock
 	RetryAt time.Time

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path"
 	"slices"
 	"time"
@@ -294,7 +295,8 @@ func (x *execution) recover() {
 	p := x.join(&caller{name: "recovery", on: x.operator, operates: Mark, answered: true})
 	x.operator.receive(Mark)
 	x.begin(p, func() {
-		if r, err := (&delivery.Guard{Queue: x, Orphans: x}).Recover(p.context(context.Background())); err == nil && r.Booked > 0 {
+		g := &delivery.Guard{Queue: x, Orphans: x, Log: slog.New(slog.DiscardHandler)}
+		if r, err := g.Recover(p.context(context.Background())); err == nil && r.Booked > 0 {
 			x.locked(func() { x.count("recoveries") })
 		}
 	})
