@@ -163,12 +163,12 @@ func metrics(m monitoring) map[string]metric {
 		"cloudtasks_googleapis_com:queue_depth":               {queue, []string{"queue_id"}, false},
 		"cloudtasks_googleapis_com:queue_task_attempt_count":  {queue, []string{"queue_id", "response_code"}, false},
 		"cloudtasks_googleapis_com:queue_task_attempt_delays": {queue, []string{"queue_id"}, true},
-		"run_googleapis_com:request_count":                    {service, []string{"service_name", "response_code", "response_code_class"}, false},
+		"run_googleapis_com:request_count":                    {service, []string{"service_name", "revision_name", "response_code", "response_code_class"}, false},
 		"run_googleapis_com:container_instance_count":         {service, []string{"service_name", "state"}, false},
 		"run_googleapis_com:container_memory_utilizations":    {service, []string{"service_name"}, true},
 	}
 	for name, l := range m.LogMetrics {
-		all["logging_googleapis_com:user_taskguard_"+name] = metric{service, append([]string{"service_name"}, l.Labels...), l.Value != ""}
+		all["logging_googleapis_com:user_taskguard_"+name] = metric{service, append([]string{"service_name", "revision_name"}, l.Labels...), l.Value != ""}
 	}
 	return all
 }
