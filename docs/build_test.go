@@ -83,7 +83,7 @@ func TestTheBuildsTestFirstAndDeployAsAnotherAccount(t *testing.T) {
 	want := map[string][]string{
 		"taskguard-test": {"modules: mod download", "vet: vet ./...", "vulnerabilities: ", "race: test -race -shuffle=on -count=1 ./...", "emulator: "},
 		// Nothing after the shift: its failure would not roll back.
-		"taskguard-build": {"images: ", "candidate: deploy/release.sh candidate", "smoke: deploy/release.sh smoke", "shift: deploy/release.sh shift"},
+		"taskguard-build": {"images: ", "application: ", "candidate: deploy/release.sh candidate", "smoke: deploy/release.sh smoke", "shift: deploy/release.sh shift"},
 	}
 	if diff := cmp.Diff(want, run); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

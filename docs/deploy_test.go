@@ -51,7 +51,7 @@ func environmentOf(c *run.Container) map[string]string {
 var leftUnset = map[string]string{
 	"PORT": "Cloud Run sets it", "K_SERVICE": "Cloud Run sets it", "K_REVISION": "Cloud Run sets it",
 	"FIRESTORE_EMULATOR_HOST": "for tests", "CLOUD_TASKS_EMULATOR_HOST": "for tests", "TASK_JWKS_URL": "for tests",
-	"worker TASK_AUDIENCE": "of TASK_AUTH=oidc", "worker TASK_SERVICE_ACCOUNTS": "of TASK_AUTH=oidc", "doclock SESSION_AUDIENCE": "of SESSION_AUTH=oidc", "doclock SESSION_NAME_CLAIM": "of SESSION_AUTH=oidc",
+	"worker TASK_AUDIENCE": "of TASK_AUTH=oidc", "worker TASK_SERVICE_ACCOUNTS": "of TASK_AUTH=oidc", "doclock TASK_AUDIENCE": "of TASK_AUTH=oidc", "doclock TASK_SERVICE_ACCOUNTS": "of TASK_AUTH=oidc", "doclock SESSION_AUDIENCE": "of SESSION_AUTH=oidc", "doclock SESSION_NAME_CLAIM": "of SESSION_AUTH=oidc",
 	"doclock PUSHER_APP_KEY": "only for Laravel Echo", "doclock PUSHER_APP_SECRET": "with PUSHER_APP_KEY", "doclock ALLOWED_ORIGINS": "only for pages of other origins",
 	"CHECKPOINT_INTERVAL": "its default fits", "STALL_TIMEOUT": "only for analyzers that report", "MAX_RUN_TIME": "its default fits",
 	"ANALYZER_ENV": "only for programs", "KEEP_FINISHED": "off unless finished analyses may be deleted",
@@ -89,8 +89,11 @@ func acceptEnvironment(t *testing.T, file, name string, env map[string]string, r
 
 func TestServiceFilesSetTheVariablesThatTheServicesRead(t *testing.T) {
 	for file, name := range map[string]string{"service.yaml": "worker", "sidecar/service.yaml": "worker", "doclock.yaml": "doclock"} {
-		_, c := service(t, file)
+		s, c := service(t, file)
 		acceptEnvironment(t, file, name, environmentOf(c))
+		if own := s.Spec.Template.Metadata.Annotations["autoscaling.knative.dev/maxScale"]; own != "" || s.Metadata.Annotations["run.googleapis.com/maxScale"] == "" {
+			t.Errorf("%s: a change of the instances would wait for the next revision: %q", file, own)
+		}
 		if c.StartupProbe.HttpGet.Path != "/health/ready" || c.LivenessProbe.HttpGet.Path != "/health/live" {
 			t.Errorf("%s: the probes request %s and %s", file, c.StartupProbe.HttpGet.Path, c.LivenessProbe.HttpGet.Path)
 		}

@@ -42,10 +42,10 @@ func TestAReleaseGivesTheTrafficToWhatItHasTested(t *testing.T) {
 			other: map[string]string{"w.template": worker, "d.template": locks}, prints: "NOT TESTED"},
 		"a share, then all": {env: "SHARE=10", changes: slices.Insert(slices.Clone(all), 2, workerShare),
 			other: map[string]string{"w.template": worker, "d.template": locks}},
-		"the settings of the template": {verb: settings, changes: []string{
+		"the settings of the template": {verb: settings, files: map[string]string{"d.template": "d,8080,registry/d@sha256:7\n"}, changes: []string{
 			strings.Replace(workerUpdate, ":1", ":0", 1), strings.Replace(locksUpdate, ":1", ":0", 1), workerShift, locksShift,
 		}},
-		"an application": {env: "CONTAINER=app", files: map[string]string{"w.image": "registry/app@sha256:10"},
+		"an application": {env: "APP=deploy/sidecar/app", files: map[string]string{"w.image": "registry/app@sha256:10"},
 			changes: []string{"update w --no-traffic --tag=candidate --container=app --image=registry/app@sha256:10", workerShift},
 			other:   map[string]string{"w.template": "app,,registry/app@sha256:10\nw,8080,registry/w@sha256:0\n", "d.traffic": traffic["d"]}},
 	} {
@@ -105,7 +105,7 @@ func TestAReleaseThatFailsLeavesTheServicesAsTheyWere(t *testing.T) {
 		"a sweep for everybody":          {verb: "smoke", files: map[string]string{"open-d": ""}, changes: old},
 		"no recovery":                    {verb: "smoke", files: map[string]string{"recovery": "503"}, changes: old, prints: "/internal/tasks/recover answers 503"},
 		"no token":                       {verb: "smoke", files: map[string]string{"fail-token": ""}, changes: old},
-		"the analyzer is broken":         {verb: "smoke", files: map[string]string{"self-test": `500 {"reason":"self_test_failed","error":"no model"}`}, changes: old, prints: "/internal/self-test answers 500"},
+		"the analyzer is broken":         {verb: "smoke", files: map[string]string{"self-test": `500 {"reason":"self_test_failed","error":"ok"}`}, changes: old, prints: "/internal/self-test answers 500"},
 		"it has no self-test":            {verb: "smoke", files: map[string]string{"self-test": `404 {"reason":"not_found"}`}, changes: old},
 		"the settings do not start":      {verb: "settings", files: map[string]string{"unready-" + workerCandidate: never}, changes: settings},
 		"the settings' broken analyzer":  {verb: "settings", files: map[string]string{"self-test": `500 {"reason":"self_test_failed"}`}, changes: settings},
@@ -113,7 +113,7 @@ func TestAReleaseThatFailsLeavesTheServicesAsTheyWere(t *testing.T) {
 		"the share fails":                {verb: "shift", env: "SHARE=10", files: map[string]string{"errors": `{"status":"success","data":{"result":[{"metric":{},"value":[1,"0.5"]}]}}`}, changes: share, prints: "fails more often"},
 		"the errors are not known":       {verb: "shift", env: "SHARE=10", files: map[string]string{"fail-errors": ""}, changes: share},
 		"cancelled during the share":     {verb: "shift", env: "SHARE=10", files: map[string]string{"after-update-traffic-w": cancel}, changes: share},
-		"a broken application":           {verb: "smoke", env: "CONTAINER=app", files: map[string]string{"self-test": `500 {}`}, changes: []string{"update w --async --no-traffic --container=app --image=registry/app@sha256:9"}},
+		"a broken application":           {verb: "smoke", env: "APP=deploy/sidecar/app", files: map[string]string{"self-test": `500 {}`}, changes: []string{"update w --async --no-traffic --container=app --image=registry/app@sha256:9"}},
 		"another build has the tag":      {verb: "smoke", files: map[string]string{"w.tagged": "w-other,,candidate,https://" + workerCandidate + "\n", "w.template": newer}, changes: []string{locksOld}, other: map[string]string{"w.template": newer}, prints: "the tag candidate is w-other's now"},
 		"the shift has no effect":        {verb: "shift", files: map[string]string{"ignore-w": ""}, changes: back, prints: "the traffic goes to w-1=80,w-2=10,w-3=10, not to w-new"},
 		"not ready after the shift":      {verb: "shift", files: map[string]string{"unready-" + workerHost: never}, changes: back},
@@ -137,7 +137,7 @@ func (f failure) happen(t *testing.T) *release {
 	if s.env = append(s.env, f.env); f.verb == "settings" {
 		s.withoutImages()
 	}
-	if strings.Contains(f.env, "CONTAINER") {
+	if strings.HasPrefix(f.env, "APP=") {
 		s.write("w.image", "registry/app@sha256:10")
 	}
 	s.prepare(f.verb)

@@ -64,10 +64,12 @@ func TestTheWorkersVariablesAreValidAndNameTheApplication(t *testing.T) {
 	if got := variables(app)["APP_PORT"]; got != u.Port() {
 		t.Errorf("the application listens on %s, ANALYZER calls %s", got, u.Port())
 	}
-	for _, probe := range []*run.Probe{app.StartupProbe, app.LivenessProbe} {
-		if probe == nil || probe.HttpGet == nil || strconv.FormatInt(probe.HttpGet.Port, 10) != u.Port() || probe.HttpGet.Path != "/health" {
-			t.Errorf("%+v does not probe the application", probe)
-		}
+	probe := app.StartupProbe
+	if probe == nil || probe.HttpGet == nil || strconv.FormatInt(probe.HttpGet.Port, 10) != u.Port() || probe.HttpGet.Path != "/health" {
+		t.Errorf("%+v does not probe the application", probe)
+	}
+	if app.LivenessProbe != nil {
+		t.Error("a busy application would be killed with all of its analyses")
 	}
 	if got, want := variables(app)["APP_SLOTS"], strconv.FormatInt(s.Spec.Template.Spec.ContainerConcurrency, 10); got != want {
 		t.Errorf("the application has %s slots for %s deliveries", got, want)

@@ -42,15 +42,21 @@ type body struct {
 	src []byte
 }
 
-// resource returns the only resource of a file.
-func resource(t *testing.T, path string) body {
+// blocks returns the blocks of a file.
+func blocks(t *testing.T, path string) ([]*hclsyntax.Block, []byte) {
 	t.Helper()
 	src := []byte(text(t, path))
 	f, diags := hclparse.NewParser().ParseHCL(src, path)
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}
-	blocks := f.Body.(*hclsyntax.Body).Blocks
+	return f.Body.(*hclsyntax.Body).Blocks, src
+}
+
+// resource returns the only resource of a file.
+func resource(t *testing.T, path string) body {
+	t.Helper()
+	blocks, src := blocks(t, path)
 	if len(blocks) != 1 || blocks[0].Type != "resource" {
 		t.Fatalf("%s has %d blocks, want one resource", path, len(blocks))
 	}

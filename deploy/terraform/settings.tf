@@ -57,15 +57,16 @@ locals {
   }, local.keep_env, local.otlp_env)
 
   doclock_env = merge({
-    GOOGLE_CLOUD_PROJECT  = var.project
-    FIRESTORE_DATABASE    = local.names.doclock_database
-    SWEEP_INTERVAL        = "0" # Cloud Scheduler calls: without requests a ticker has no CPU
-    SESSION_AUTH          = "cookie"
-    TASK_AUTH             = "oidc"
-    TASK_AUDIENCE         = local.doclock_url
-    TASK_SERVICE_ACCOUNTS = local.caller
-    LOG_FORMAT            = "json"
-  }, local.otlp_env)
+    GOOGLE_CLOUD_PROJECT = var.project
+    FIRESTORE_DATABASE   = local.names.doclock_database
+    SWEEP_INTERVAL       = "0" # Cloud Scheduler calls: without requests a ticker has no CPU
+    SESSION_AUTH         = "cookie"
+    TASK_AUTH            = var.doclock_invoker_check ? "iam" : "oidc" # Cloud Run's check removes the tokens' signatures
+    LOG_FORMAT           = "json"
+  }, { for name, value in { TASK_AUDIENCE = local.doclock_url, TASK_SERVICE_ACCOUNTS = local.caller } : name => value if !var.doclock_invoker_check }, local.otlp_env)
+
+  # The topmost version of the changelog: that of the module.
+  version = regex("\n## ([0-9]+\\.[0-9]+\\.[0-9]+)", file("${path.module}/../../CHANGELOG.md"))[0]
 
   # A program gets no other variables of the worker. Not in worker_env: var.worker_env may replace it.
   analyzer_env = { for name, value in {

@@ -11,13 +11,13 @@ variable "deletion_protection" {
 }
 
 variable "kms_key" {
-  description = "Key of Cloud KMS in full, in the region, which encrypts the services' images; Cloud Run's service agent may use it already. The databases have database_kms_key."
+  description = "Key of Cloud KMS in full, in the region, which encrypts the services' images; Cloud Run's service agent may use it already: service-NUMBER@serverless-robot-prod.iam.gserviceaccount.com has roles/cloudkms.cryptoKeyEncrypterDecrypter. The databases have database_kms_key."
   type        = string
   default     = null
 }
 
 variable "binary_authorization" {
-  description = "Which images the services may run: default for the project's policy, or a platform policy in full; null: any."
+  description = "Which images the services may run: default for the project's policy, or a platform policy in full; null: any. The release attests nothing: a policy that requires attestations refuses its images, one that allows the repository does not."
   type        = string
   default     = null
 }
