@@ -95,12 +95,21 @@ func TestOperationsNamesWhatExists(t *testing.T) {
 	}
 }
 
-func TestARunbooksApplyNamesTheOwner(t *testing.T) {
+// A setting that needs a new revision has no effect without its traffic.
+func TestARunbooksChangeNamesWhoMakesItAndHow(t *testing.T) {
+	atOnce := []string{"worker_max_instances", "worker_min_instances", "max_concurrent_dispatches", "worker_env"}
 	for name, section := range runbook(t) {
 		for line := range strings.Lines(section) {
-			changes := strings.Contains(line, "`terraform apply`") || variableNamed.MatchString(line) || strings.Contains(line, "(#roll-back)")
-			if changes && !strings.Contains(line, "n owner") {
-				t.Errorf("%s: the line does not say who may apply: %s", name, line)
+			variables := variableNamed.FindAllStringSubmatch(line, -1)
+			waits := strings.Contains(line, "`LOG_LEVEL` above") || slices.ContainsFunc(variables, func(v []string) bool { return !slices.Contains(atOnce, v[1]) })
+			for want, needed := range map[string]bool{
+				"n owner":              strings.Contains(line, "`terraform apply`") || len(variables) > 0,
+				"a responder":          strings.Contains(line, "(#roll-back)") || strings.Contains(line, " resume "),
+				"](#change-a-setting)": waits,
+			} {
+				if needed && !strings.Contains(line, want) {
+					t.Errorf("%s: the line lacks %q: %s", name, want, line)
+				}
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -73,11 +74,16 @@ type settings struct {
 
 func evaluated(t *testing.T, name string, into any) {
 	t.Helper()
-	var all map[string]json.RawMessage
+	var all map[string]map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(read(t, moduleFolder+"/testdata/settings.json")), &all); err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(all[name], into); err != nil {
+	maps.Copy(all["smallest"], all[name]) // which has the differences alone
+	data, err := json.Marshal(all["smallest"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, into); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -196,8 +196,8 @@ func TestAnswersOfGoogleAreChecked(t *testing.T) {
 	for _, tc := range []struct{ path, old, replacement, rule string }{
 		{"", "", "", ""},
 		{"/services/taskguard-worker", `"timeoutSeconds":1560`, `"timeoutSeconds":300`, "run-timeout"},
-		{"/services/taskguard-worker", `"autoscaling.knative.dev/maxScale":"10"`, `"autoscaling.knative.dev/maxScale":"3"`, "dispatches"},
-		{"/services/taskguard-worker", `"run.googleapis.com/ingress":"all"`, `"run.googleapis.com/maxScale":"9"`, "dispatches"},
+		{"/services/taskguard-worker", `"run.googleapis.com/maxScale":"10"`, `"run.googleapis.com/maxScale":"3"`, "dispatches"},
+		{"/services/taskguard-worker", `"run.googleapis.com/startup-cpu-boost":"true"`, `"autoscaling.knative.dev/maxScale":"9"`, "dispatches"},
 		{"/services/taskguard-worker", `"containerConcurrency":10,`, `"containerConcurrency":5,`, "dispatches"},
 		{"/services/taskguard-worker", `"memory":"1Gi"`, `"memory":"512Mi"`, "memory"},
 		{"/services/taskguard-worker", `"run.googleapis.com/ingress":"all"`, `"run.googleapis.com/urls":"[\"https://taskguard-worker-1.europe-west3.run.app\"]"`, "target-url"},
