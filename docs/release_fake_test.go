@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -209,6 +210,9 @@ func (s *release) wantOneSelfTestBeforeTraffic() {
 		s.t.Errorf("%d self-tests of the candidate before it has traffic, want 1 and no other", n)
 	}
 	for line := range strings.Lines(s.read("calls")) {
+		if _, tags, ok := strings.Cut(line, "docker tags add "); ok && !regexp.MustCompile(`^(registry/w@sha256:\d+ registry/w|registry/d@sha256:\d+ registry/d|registry/app@sha256:\d+ registry/app):serving --quiet\n$`).MatchString(tags) {
+			s.t.Errorf("the tag of what serves: %s", tags)
+		}
 		if _, query, ok := strings.Cut(line, "--data-urlencode query="); ok {
 			checkQuery(s.t, "the share", metrics(readMonitoring(s.t)), strings.ReplaceAll(query, "user_w_", "user_taskguard_"))
 			if strings.Count(query, `revision_name="w-new"`) != 3 || strings.Count(query, `revision_name!="w-new"`) != 3 {

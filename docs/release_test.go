@@ -34,6 +34,7 @@ func TestAReleaseGivesTheTrafficToWhatItHasTested(t *testing.T) {
 	all := []string{workerUpdate, locksUpdate, workerShift, locksShift}
 	for name, c := range map[string]struct {
 		verb, env, prints string
+		byHand            bool
 		files, other      map[string]string
 		changes           []string
 	}{
@@ -42,7 +43,7 @@ func TestAReleaseGivesTheTrafficToWhatItHasTested(t *testing.T) {
 			other: map[string]string{"w.template": worker, "d.template": locks}, prints: "NOT TESTED"},
 		"a share, then all": {env: "SHARE=10", changes: slices.Insert(slices.Clone(all), 2, workerShare),
 			other: map[string]string{"w.template": worker, "d.template": locks}},
-		"the settings of the template": {verb: settings, files: map[string]string{"d.template": "d,8080,registry/d@sha256:7\n"}, changes: []string{
+		"the settings of the template": {verb: settings, byHand: true, files: map[string]string{"d.template": "d,8080,registry/d@sha256:7\n"}, changes: []string{
 			strings.Replace(workerUpdate, ":1", ":0", 1), strings.Replace(locksUpdate, ":1", ":0", 1), workerShift, locksShift,
 		}},
 		"an application": {env: "APP=deploy/sidecar/app", files: map[string]string{"w.image": "registry/app@sha256:10"},
@@ -59,8 +60,10 @@ func TestAReleaseGivesTheTrafficToWhatItHasTested(t *testing.T) {
 				s.write(file, text)
 			}
 
-			if c.verb == settings {
+			if c.byHand { // with the variables of the module's output environment
 				s.withoutImages()
+				s.env = append(s.env, "PROJECT=", "PROJECT_NUMBER=", "REGION=", "STATE=", "WORKER=", "CALLER=", "TMPDIR="+s.dir,
+					"GOOGLE_CLOUD_PROJECT=p", "CLOUDSDK_RUN_REGION=r", "TASK_TARGET_URL=https://"+workerHost, "TASK_CALLER=caller@p.iam")
 			}
 			if s.prepare(c.verb); c.verb != "" && !s.call(c.verb) {
 				t.Errorf("%s fails", c.verb)
