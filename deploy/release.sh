@@ -71,10 +71,10 @@ serving() {
     --format='csv[no-heading](spec.containers.name,spec.containers.ports[0].containerPort,spec.containers.image)' | image_of
 }
 
-# template prints the image in the service's template.
-template() {
+# containers prints those of the service's template, as image_of reads them.
+containers() {
   local fields=spec.template.spec.containers
-  run describe "$1" --flatten="$fields[]" --format="csv[no-heading]($fields.name,$fields.ports[0].containerPort,$fields.image)" | image_of
+  run describe "$1" --flatten="$fields[]" --format="csv[no-heading]($fields.name,$fields.ports[0].containerPort,$fields.image)"
 }
 
 # own_candidate prints the candidate's address, and fails if another build has the tag.
@@ -148,7 +148,13 @@ self_test() {
 new_image() { printf '%s\n' ${CONTAINER:+"--container=$CONTAINER"} "--image=$1"; }
 
 candidate() {
-  local service image old revision
+  local service image old revision all
+  all=$(containers "$WORKER")
+  if [[ $CONTAINER && $'\n'$all != *$'\n'"$CONTAINER,"* ]]; then
+    log "$WORKER has no container $CONTAINER yet: nothing is released. Its first image is" "$(<"$STATE/$WORKER.image")"
+    : >"$STATE/first"
+    return
+  fi
   for service in $(services); do
     old=$(serving "$service")
     [ -e "$STATE/$service.image" ] || printf '%s' "$old" >"$STATE/$service.image"
@@ -248,7 +254,7 @@ restore_traffic() {
 restore_image() {
   local image old held
   image=$(<"$STATE/$1.image") old=$(<"$STATE/$1.old")
-  held=$(template "$1") || held=$image
+  held=$(containers "$1" | image_of) || held=$image
   if [ "$image" = "$old" ] || [ "$image" != "$held" ]; then return; fi
   undo_by update "$1" --no-traffic $(new_image "$old")
 }
@@ -268,5 +274,5 @@ settings() { candidate; smoke; shift_traffic; }
 [[ ${1-} =~ ^(candidate|smoke|shift|settings)$ ]] || die "usage: release.sh candidate|smoke|shift|settings"
 trap undo EXIT
 trap 'exit 1' INT TERM # after the current call, which would undo what undo does
-"${1/#shift/shift_traffic}"
+[ -e "$STATE/first" ] || "${1/#shift/shift_traffic}"
 trap - EXIT
