@@ -348,7 +348,7 @@ func TestTheModuleAndTheServiceFilesAgree(t *testing.T) {
 	var everything, app settings
 	evaluated(t, "everything", &everything)
 	evaluated(t, "application", &app)
-	for file, env := range map[string]map[string]string{"service.yaml": everything.WorkerEnv, "doclock.yaml": everything.DoclockEnv, "sidecar/service.yaml": app.WorkerEnv} {
+	for file, env := range map[string]map[string]string{"service.yaml": everything.WorkerEnv, "doclock.yaml": everything.DoclockEnv, "sidecar": app.WorkerEnv} {
 		s, c := service(t, file)
 		name := strings.TrimPrefix(s.Metadata.Name, "taskguard-")
 		set := environmentOf(c)
