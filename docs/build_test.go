@@ -39,6 +39,9 @@ func step(t *testing.T, account, id string) *cloudbuild.BuildStep {
 }
 
 func TestEveryImageAndToolOfTheBuildsHasAVersion(t *testing.T) {
+	if own := "cli:549.0.0-slim"; !strings.Contains(step(t, "taskguard-build", "shift").Name, own) || !strings.Contains(string(readDeploy(t, "README.md")), "gcloud 549 or newer (") {
+		t.Errorf("gcloud is not %s in the build and on the page", own)
+	}
 	image, tool := regexp.MustCompile(`:\d+\.\d+\.\d+[-\w]*$`), regexp.MustCompile(`^[\w/]+\.[\w./-]+@`)
 	for account := range builds {
 		for _, s := range readBuild(t, account).Steps {
@@ -251,7 +254,6 @@ func TestTheImagesHoldOurProgramsOnAFixedBase(t *testing.T) {
 	if !regexp.MustCompile(`:nonroot@sha256:[0-9a-f]{64}$`).MatchString(ko.DefaultBaseImage) {
 		t.Errorf("the base is %s", ko.DefaultBaseImage)
 	}
-	var built []string
 	for _, b := range ko.Builds {
 		out, err := exec.CommandContext(t.Context(), "go", "list", "-C", "../"+b.Dir, "-f", "{{.Name}} {{.ImportPath}}", b.Main).Output()
 		if err != nil || string(out) != "main taskguard/cmd/"+b.ID+"\n" {
@@ -259,14 +261,6 @@ func TestTheImagesHoldOurProgramsOnAFixedBase(t *testing.T) {
 		}
 		if !slices.Contains(b.Env, "CGO_ENABLED=0") {
 			t.Errorf("%s is built with %v: the base has no C library", b.ID, b.Env)
-		}
-		built = append(built, b.ID)
-	}
-	for _, s := range readBuild(t, "taskguard-build").Steps {
-		for _, m := range regexp.MustCompile(`(?m)^push (\w+) `).FindAllStringSubmatch(s.Script, -1) {
-			if !slices.Contains(built, m[1]) {
-				t.Errorf("%s is pushed and not in .ko.yaml", m[1])
-			}
 		}
 	}
 }

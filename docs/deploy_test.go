@@ -114,14 +114,11 @@ func TestDeployREADMEHasTheFiguresOfTheFiles(t *testing.T) {
 	d, dc := service(t, "doclock.yaml")
 	timeout := w.Spec.Template.Spec.TimeoutSeconds
 	words := []string{
-		"gcloud tasks queues create analyses --flags-file=deploy/queue.yaml",
-		"gcloud run services replace deploy/service.yaml", "gcloud run services replace deploy/doclock.yaml",
 		fmt.Sprintf("the request timeout (%d s;", timeout), fmt.Sprintf(`"dispatchDeadline": "%ds"`, timeout),
 		fmt.Sprintf("`RUN_TIMEOUT` (%s)", environmentOf(wc)["RUN_TIMEOUT"]),
 		fmt.Sprintf("one of an instance's %d places", d.Spec.Template.Spec.ContainerConcurrency),
 		fmt.Sprintf("the request timeout (%d s)", d.Spec.Template.Spec.TimeoutSeconds),
 		"collection-group=" + environmentOf(wc)["ANALYSES_COLLECTION"],
-		"services add-iam-policy-binding " + w.Metadata.Name,
 		"\nexport GOOGLE_CLOUD_PROJECT=$PROJECT CLOUDSDK_CORE_PROJECT=$PROJECT CLOUDSDK_RUN_REGION=$REGION\n",
 		"\nexport DOCLOCK_DATABASE=" + environmentOf(dc)["FIRESTORE_DATABASE"] + " ",
 	}

@@ -191,14 +191,10 @@ func (s *release) prepare(verb string) {
 	}
 }
 
-// withoutImages leaves a release of the settings alone.
-func (s *release) withoutImages() {
-	s.t.Helper()
-	for _, name := range []string{"w.image", "d.image"} {
-		if err := os.Remove(filepath.Join(s.dir, name)); err != nil {
-			s.t.Fatal(err)
-		}
-	}
+// byHand leaves the variables of the module's output environment, and no images of a build.
+func (s *release) byHand() {
+	s.env = append(s.env, "PROJECT=", "PROJECT_NUMBER=", "REGION=", "STATE=", "WORKER=", "CALLER=", "TMPDIR="+s.dir,
+		"GOOGLE_CLOUD_PROJECT=p", "CLOUDSDK_RUN_REGION=r", "TASK_TARGET_URL=https://"+workerHost, "TASK_CALLER=caller@p.iam")
 }
 
 // wantOneSelfTestBeforeTraffic checks that the candidate's analyzer has run, and that the

@@ -69,7 +69,6 @@ type settings struct {
 	DoclockEnv map[string]string `json:"doclock_env"`
 	Request    int64             `json:"request_seconds"`
 	APIs       []string          `json:"apis"`
-	Names      map[string]string `json:"names"`
 }
 
 func evaluated(t *testing.T, name string, into any) {
