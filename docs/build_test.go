@@ -94,6 +94,11 @@ func TestTheBuildsTestFirstAndDeployAsAnotherAccount(t *testing.T) {
 	if both := "submit --config=cloudbuild.yaml &&\n  submit --config=deploy/cloudbuild-release.yaml "; !strings.Contains(string(readDeploy(t, "README.md")), both) {
 		t.Errorf("README.md lacks %q", both)
 	}
+	for id, want := range map[string]string{"images": `[ -z "$APP$SETTINGS" ] || exit 0`, "application": `[ -n "$APP" ] || exit 0`} {
+		if script := step(t, "taskguard-build", id).Script; !strings.Contains(script, "\nset -euo pipefail\n"+want+"\n") {
+			t.Errorf("%s: a release of the other kind builds this too:\n%s", id, script)
+		}
+	}
 	if images := step(t, "taskguard-build", "images").Script; strings.Contains(images, "go test") || strings.Contains(images, "go generate") {
 		t.Errorf("the build that deploys runs code of the repository:\n%s", images)
 	}

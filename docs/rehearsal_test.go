@@ -27,7 +27,7 @@ case $call in
 "gcloud config get-value account") echo "$ACCOUNT" ;;
 "gcloud run services update "*localhost:1*) touch "$CLOUD.broken" ;;
 "gcloud run services update "*) rm -f "$CLOUD.broken" ;;
-"gcloud beta builds submit "*_SETTINGS=yes*) [ ! -e "$CLOUD.broken" ] ;;
+"gcloud beta builds submit "*_SETTINGS=yes*) [[ ! -e "$CLOUD.broken" || $(cat "$FAIL" 2>&1) == released ]] ;;
 "gcloud run services describe "*) printf '100,w-2\n,w-3\n' ;;
 "gcloud run revisions list "*) printf 'w-2\nw-1\n' ;;
 "gcloud run revisions describe w-2 "*) printf -- "- name: MAX_ATTEMPTS\n  value: '9'\n" ;;
@@ -194,6 +194,7 @@ func TestARehearsalThatFailsRemovesWhatItMade(t *testing.T) {
 		"gcloud secrets create":                           {"gcloud", "cloudbuild-release"},
 		"gcloud run services replace deploy/doclock.yaml": {"gcloud", "cloudbuild-release"},
 		"gcloud run revisions describe":                   {"gcloud", "_SHARE"},
+		"released":                                        {"gcloud", "create-http-task"}, // the broken analyzer
 		"curl .*prometheus":                               {"gcloud", "create-http-task"},
 		"terraform .*detailed-exitcode":                   {"terraform", "nothing"},
 	} {

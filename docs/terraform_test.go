@@ -279,14 +279,21 @@ func TestTheModuleKeepsWhatPreventsAccidents(t *testing.T) {
 		"google_cloud_run_v2_service.worker": {
 			"template[0].containers[0].image,", "template[0].containers[1].image,", "traffic,", "client,", "client_version,",
 			"\n  scaling {\n    min_instance_count = var.worker_min_instances\n    max_instance_count = var.worker_max_instances", // of the service: at once
+			"if n > 100 || var.worker_gpu != null]", "containers.value.liveness ? [containers.value] : []",
 			"google_firestore_index.analyses,", "google_project_iam_member.database,", "google_secret_manager_secret_iam_member.worker,",
 			"google_project_iam_member.cloud_sql,", "google_storage_bucket_iam_member.volume,",
 		},
 		"google_cloud_run_v2_service.doclock": {
 			"template[0].containers[0].image,", "traffic,", "client,", "client_version,",
-			"\n  scaling {\n    max_instance_count = var.doclock_max_instances",
+			"\n  scaling {\n    max_instance_count = var.doclock_max_instances", "= var.doclock_ingress\n", "= !var.doclock_invoker_check\n",
 			"google_project_iam_member.database,", "google_secret_manager_secret_iam_member.session,",
 		},
+		"google_cloud_run_v2_service_iam_member.sweep":           {"local.doclock && var.doclock_invoker_check ? 1 : 0"},
+		"google_project_iam_member.responder":                    {`"operations"], var.responders)`},
+		"google_cloud_tasks_queue_iam_member.responder":          {"toset(var.responders)"},
+		"google_cloud_run_v2_service_iam_member.responder":       {"var.responders)"},
+		"google_service_account_iam_member.responder_deploys_as": {"var.responders)"},
+		"google_service_account_iam_member.responder_calls_as":   {"toset(var.responders)"},
 		// A call or an alert before its time fails, or causes a false alarm.
 		"google_cloud_scheduler_job.recover":       {"google_cloud_run_v2_service_iam_member.caller", `"* * * * *"`, `"${local.worker_url}/internal/tasks/recover"`},
 		"google_cloud_scheduler_job.sweep":         {"google_cloud_run_v2_service.doclock", `"* * * * *"`, `"${local.doclock_url}/internal/sweep"`},
