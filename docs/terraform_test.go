@@ -112,7 +112,7 @@ func names(body *hclsyntax.Body, used, own map[string]bool) {
 	}
 }
 
-func TestEachTerraformNameIsDeclaredDescribedAndUsed(t *testing.T) {
+func TestEachTerraformNameIsDeclaredAndUsed(t *testing.T) {
 	declared, usedAnywhere := map[string]bool{}, map[string]bool{}
 	module := parseModule(t)
 	for _, b := range module {
@@ -132,12 +132,6 @@ func TestEachTerraformNameIsDeclaredDescribedAndUsed(t *testing.T) {
 				t.Errorf("%s refers to %s, which is not declared", b.name(), name)
 			}
 			usedAnywhere[name] = usedAnywhere[name] || name != b.name()
-		}
-		if b.Type == "variable" || b.Type == "output" {
-			about, _ := b.Body.Attributes["description"].Expr.Value(nil)
-			if !strings.HasSuffix(about.AsString(), ".") {
-				t.Errorf("%s is not described by a sentence", b.name())
-			}
 		}
 	}
 	for name := range declared {

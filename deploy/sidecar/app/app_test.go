@@ -2,12 +2,9 @@ package app
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -75,22 +72,6 @@ func (a *application) kill() {
 
 func (a *application) url() string { return fmt.Sprintf("http://localhost:%d/analyze", a.port) }
 
-// post sends a job and returns the status and the body of the answer.
-func post(t *testing.T, url, body string) (int, string) {
-	t.Helper()
-	resp, err := http.Post(url, "application/json", strings.NewReader(body))
-	if err != nil {
-		t.Error(err)
-		return 0, ""
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Error(err)
-	}
-	return resp.StatusCode, string(data)
-}
-
 // analyze runs the application as the worker's analyzer does.
 func (a *application) analyze(job orchestrator.Job) (any, error) {
 	a.t.Helper()
@@ -152,47 +133,42 @@ func TestAnAnalysisWhoseApplicationIsKilledContinuesFromItsCheckpoint(t *testing
 		t.Errorf("%v, %v; want 30 words", result, err)
 	}
 
-	const counted = `{"analysis_id":"y","lock_token":1,"attempt":2,"input":{"text":"a a b"},"checkpoint":{"done":2,"counts":"{\"a\":7}"}}`
-	if status, body := post(t, a.url(), counted); status != http.StatusOK || !strings.HasSuffix(body, `{"result": {"words": 8, "top": [{"word": "a", "count": 7}, {"word": "b", "count": 1}]}}`+"\n") {
-		t.Errorf("%d %s, want a result that begins with the checkpoint's", status, body)
+	counted, err := a.analyze(orchestrator.Job{AnalysisID: "y", Input: json.RawMessage(`{"text":"a a b"}`), Resume: json.RawMessage(`{"done":2,"counts":"{\"a\":7}"}`)})
+	if got := fmt.Sprint(counted); err != nil || got != "map[top:[map[count:7 word:a] map[count:1 word:b]] words:8]" {
+		t.Errorf("%v, %v; want a result that begins with the checkpoint's", counted, err)
 	}
 }
 
-func job(id string, token int) string {
-	return fmt.Sprintf(`{"analysis_id":%q,"lock_token":%d,"attempt":1,"input":{"text":"a"}}`, id, token)
+func job(id string, token int64) orchestrator.Job {
+	return orchestrator.Job{AnalysisID: id, LockToken: token, Attempt: 1, Input: json.RawMessage(`{"text":"a"}`)}
 }
 
 // begin sends a job that ends with the test, and waits until it has begun.
-func (a *application) begin(id string, token int) {
+func (a *application) begin(id string, token int64) {
 	a.t.Helper()
-	ctx, cancel := context.WithCancel(a.t.Context())
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url(), strings.NewReader(job(id, token)))
-	if err != nil {
-		a.t.Fatal(err)
-	}
 	var run sync.WaitGroup
 	run.Go(func() {
-		if resp, err := http.DefaultClient.Do(r); err == nil {
-			_ = resp.Body.Close()
+		if _, err := a.analyze(job(id, token)); err == nil {
 			a.t.Error("a job of an hour has ended")
 		}
 	})
-	a.t.Cleanup(func() { cancel(); run.Wait() })
+	a.t.Cleanup(run.Wait)
 	a.next("begins")
 }
 
-func TestTheApplicationRefusesALowerToken(t *testing.T) {
-	a := start(t, 0, "APP_SECONDS=3600", "APP_SLOTS=10")
-	a.begin("x", 7)
-	if status, body := post(t, a.url(), job("x", 6)); status != http.StatusConflict || body != "superseded" {
-		t.Errorf("%d %s, want 409 superseded", status, body)
-	}
-}
-
-func TestTheApplicationRefusesAJobTooMany(t *testing.T) {
-	a := start(t, 0, "APP_SECONDS=3600", "APP_SLOTS=1")
-	a.begin("x", 7)
-	if status, body := post(t, a.url(), job("y", 1)); status != http.StatusServiceUnavailable {
-		t.Errorf("%d %s, want 503", status, body)
+func TestTheApplicationRefusesALowerTokenAndAJobTooMany(t *testing.T) {
+	for name, c := range map[string]struct {
+		slots, want string
+		refused     orchestrator.Job
+	}{
+		"a lower token":  {"10", "superseded", job("x", 6)},
+		"a job too many": {"1", "all slots are taken", job("y", 1)},
+	} {
+		a := start(t, 0, "APP_SECONDS=3600", "APP_SLOTS="+c.slots)
+		a.begin("x", 7)
+		_, err := a.analyze(c.refused)
+		if errors.As(err, new(*orchestrator.PermanentError)) || err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s, for now", name, err, c.want)
+		}
 	}
 }
