@@ -197,6 +197,7 @@ func TestTheModuleGrantsTheseRolesAndNoOthers(t *testing.T) {
 		"google_service_account_iam_member.responder_deploys_as": "iam.serviceAccountUser",
 		"google_service_account_iam_member.responder_calls_as":   "iam.serviceAccountOpenIdTokenCreator",
 		"google_cloud_run_v2_service_iam_member.sweep":           "run.invoker",
+		"google_cloud_run_v2_service_iam_member.recovery":        "run.invoker",
 		"google_project_iam_member.build_waits":                  "google_project_iam_custom_role.operations",
 		"google_project_iam_member.cloud_sql":                    "cloudsql.client",
 		"google_project_iam_member.database":                     "datastore.user",
@@ -288,8 +289,9 @@ func TestTheModuleKeepsWhatPreventsAccidents(t *testing.T) {
 		"google_cloud_run_v2_service_iam_member.responder":       {"var.responders)"},
 		"google_service_account_iam_member.responder_deploys_as": {"var.responders)"},
 		"google_service_account_iam_member.responder_calls_as":   {"toset(var.responders)"},
+		"google_cloud_run_v2_service.recovery":                   {"var.recovery_service ? 1 : 0", `local.worker_env, { ANALYZER = "builtin:document" })`, `["worker"].email`, "var.worker_image\n"},
 		// A call or an alert before its time fails, or causes a false alarm.
-		"google_cloud_scheduler_job.recover":       {"google_cloud_run_v2_service_iam_member.caller", `"* * * * *"`, `"${local.worker_url}/internal/tasks/recover"`},
+		"google_cloud_scheduler_job.recover":       {"google_cloud_run_v2_service_iam_member.caller", `"* * * * *"`, `"${local.recovery_url}/internal/tasks/recover"`, "= local.recovery_url\n"},
 		"google_cloud_scheduler_job.sweep":         {"google_cloud_run_v2_service.doclock", `"* * * * *"`, `"${local.doclock_url}/internal/sweep"`},
 		"google_monitoring_alert_policy.taskguard": {"google_cloud_scheduler_job.recover", "disable_metric_validation = true"},
 	} {

@@ -60,6 +60,7 @@ output "settings" {
     names                     = local.names
     worker_url                = local.worker_url
     doclock_url               = local.doclock_url
+    recovery                  = [local.recovery_url, local.recovery]
     request_seconds           = local.request_seconds
     max_concurrent_dispatches = local.max_concurrent_dispatches
     queue_flags               = local.queue_flags
@@ -180,7 +181,7 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 		},
 		"own_list": {"analyzer": "exec:/usr/bin/analyze", "worker_env": map[string]string{"MODEL": "large", "ANALYZER_ENV": "*"}},
 		"platform": {
-			"session_secret": "s", "doclock_image": "doclock" + digest, "doclock_database": "(default)", "doclock_invoker_check": true, "worker_gpu": "nvidia-l4", "worker_cpu": "4", "worker_memory": "16Gi", "worker_vpc": map[string]any{"subnetwork": "ours"},
+			"session_secret": "s", "doclock_image": "doclock" + digest, "doclock_database": "(default)", "doclock_invoker_check": true, "recovery_service": true, "worker_gpu": "nvidia-l4", "worker_cpu": "4", "worker_memory": "16Gi", "worker_vpc": map[string]any{"subnetwork": "ours"},
 			"cloud_sql_instances": []string{"my-project:europe-west1:a", "theirs:europe-west1:b"},
 			"worker_volumes": map[string]any{
 				"models": map[string]any{"path": "/models", "bucket": "my-models"}, "share": map[string]any{"path": "/share", "nfs": "10.0.0.2:/share", "read_only": false},
