@@ -182,9 +182,10 @@ smoke() {
 failing() {
   local name=${WORKER%-worker} here="{monitored_resource=\"cloud_run_revision\",service_name=\"$WORKER\",$1" time="[${SHARE_SECONDS}s]"
   local deliveries="logging_googleapis_com:user_${name//-/_}_deliveries$here"
-  printf '%s' "((sum(increase($deliveries,outcome=~\"failed|retry\"}$time)) or vector(0))" \
-    " + (sum(increase(run_googleapis_com:request_count$here,response_code_class=\"5xx\"}$time)) or vector(0)))" \
-    " / (sum(increase($deliveries}$time)) > 0)"
+  # A delivery whose instance crashes has an answer 5xx and no line.
+  local crashed="(sum(increase(run_googleapis_com:request_count$here,response_code_class=\"5xx\"}$time)) or vector(0))"
+  printf '%s' "((sum(increase($deliveries,outcome=~\"failed|retry\"}$time)) or vector(0)) + $crashed)" \
+    " / ((sum(increase($deliveries}$time)) or vector(0)) + $crashed > 0)"
 }
 
 # try_share gives the worker's candidate a share of the traffic for a time, and reads from

@@ -211,7 +211,7 @@ func (s *release) wantOneSelfTestBeforeTraffic() {
 		}
 		if _, query, ok := strings.Cut(line, "--data-urlencode query="); ok {
 			checkQuery(s.t, "the share", metrics(readMonitoring(s.t)), strings.ReplaceAll(query, "user_w_", "user_taskguard_"))
-			if strings.Count(query, `revision_name="w-new"`) != 3 || strings.Count(query, `revision_name!="w-new"`) != 3 {
+			if strings.Count(query, `revision_name="w-new"`) != 4 || strings.Count(query, `revision_name!="w-new"`) != 4 || strings.Count(query, "5xx") != 4 {
 				s.t.Errorf("the query does not compare the candidate with the others: %s", query)
 			}
 		}

@@ -21,7 +21,7 @@ import (
 
 const golden = "testdata/settings.json"
 
-var update = flag.Bool("update", false, "write "+golden+" and "+monitoringFolder)
+var update = flag.Bool("update", false, "write "+golden+", README.md and "+monitoringFolder)
 
 func TestMain(m *testing.M) {
 	flag.Parse()
