@@ -133,7 +133,7 @@ func TestDeployREADMEHasTheFiguresOfTheFiles(t *testing.T) {
 		exempt += " " + o.FieldPath
 	}
 	readme := string(readDeploy(t, "README.md"))
-	words = append(words, " --uniform-bucket-level-access\n", "--replication-policy=user-managed --locations=$REGION --data-file=-", "--region=$BUILD_REGION ${POOL:+--worker-pool=$POOL}",
+	words = append(words, "firestore databases create --location=$REGION --type=firestore-native --enable-pitr --delete-protection\n", " --uniform-bucket-level-access\n", "--replication-policy=user-managed --locations=$REGION --data-file=-", "--region=$BUILD_REGION ${POOL:+--worker-pool=$POOL}",
 		"  retry gcloud projects add-iam-policy-binding $PROJECT --role=roles/datastore.user", "  retry gcloud iam service-accounts add-iam-policy-binding $CALLER",
 		"  retry gcloud storage buckets add-iam-policy-binding", "set-cleanup-policies taskguard --location=$REGION --policy=deploy/cleanup.json --no-dry-run")
 	if keep := `"action": { "type": "Keep" }, "condition": { "tagState": "tagged", "tagPrefixes": ["serving"] } }`; !strings.Contains(string(readDeploy(t, "cleanup.json")), keep) {

@@ -121,10 +121,6 @@ func TestTheREADMEsCommandsGrantWhatTheModuleGrants(t *testing.T) {
 	if diff := cmp.Diff(slices.Sorted(slices.Values(want)), granted(t, calls)); diff != "" {
 		t.Errorf("-want +README.md:\n%s", diff)
 	}
-	at := slices.IndexFunc(calls, func(words []string) bool { return slices.Contains(words, "databases") })
-	if at < 0 || !slices.Contains(calls[at], "--enable-pitr") || !slices.Contains(calls[at], "--delete-protection") {
-		t.Errorf("the database is made by %q", calls[max(at, 0)])
-	}
 }
 
 func TestTheREADMEsStepsCallTheModule(t *testing.T) {

@@ -2,8 +2,6 @@ package docs
 
 import (
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -112,7 +110,6 @@ func TestAReleaseThatFailsLeavesTheServicesAsTheyWere(t *testing.T) {
 		"the analyzer is broken":         {verb: "smoke", files: map[string]string{"self-test": `500 {"reason":"self_test_failed","error":"ok"}`}, changes: old, prints: "/internal/self-test answers 500"},
 		"it has no self-test":            {verb: "smoke", files: map[string]string{"self-test": `404 {"reason":"not_found"}`}, changes: old},
 		"the settings do not start":      {verb: "settings", files: map[string]string{"unready-" + workerCandidate: never}, changes: settings},
-		"the settings' broken analyzer":  {verb: "settings", files: map[string]string{"self-test": `500 {"reason":"self_test_failed"}`}, changes: settings},
 		"the settings fail with traffic": {verb: "settings", files: map[string]string{"unready-" + workerHost: never}, changes: slices.Concat(settings, back[:4])},
 		"the share fails":                {verb: "shift", env: "SHARE=10", files: map[string]string{"errors": `{"status":"success","data":{"result":[{"metric":{},"value":[1,"0.5"]}]}}`}, changes: share, prints: "fails more often"},
 		"the errors are not known":       {verb: "shift", env: "SHARE=10", files: map[string]string{"fail-errors": ""}, changes: share},
@@ -160,18 +157,14 @@ func (f failure) happen(t *testing.T) *release {
 	return s
 }
 
-func TestAReleaseThatCannotUndoPrintsTheCommands(t *testing.T) {
+func TestAReleaseThatCannotUndoOrIsKilledHasPrintedTheCommands(t *testing.T) {
 	s := failure{verb: "shift", files: map[string]string{"after-update-traffic-w": `: >"$FAKE/fail-update-traffic-w"; exit 1`},
 		changes: []string{workerShift, workerBack, workerOld, locksOld}, other: map[string]string{"w.traffic": "w-new,100,,\n"}}.happen(t)
-	if err := os.Remove(filepath.Join(s.dir, "fail-update-traffic-w")); err != nil {
-		t.Fatal(err)
-	}
+	s.bash(`rm "$FAKE/fail-update-traffic-w"`)
 	s.runPrinted(": NOT DONE. Do:")
 	s.wantState(nil)
-}
 
-func TestAReleaseThatIsKilledHasPrintedTheCommands(t *testing.T) {
-	s := failure{verb: "shift", files: map[string]string{"after-update-traffic-w": kill}, changes: []string{workerShift}, other: map[string]string{
+	s = failure{verb: "shift", files: map[string]string{"after-update-traffic-w": kill}, changes: []string{workerShift}, other: map[string]string{
 		"w.traffic": "w-new,100,,\n", "w.template": "app,,registry/app@sha256:9\nw,8080,registry/w@sha256:1\n", "d.template": "d,8080,registry/d@sha256:1\n",
 	}}.happen(t)
 	s.runPrinted("put the image back:", "give the traffic back:")
