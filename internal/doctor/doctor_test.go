@@ -125,16 +125,6 @@ func TestAMistakeInAFileIsFound(t *testing.T) {
 	}
 }
 
-func TestShippedSidecarHasNoFinding(t *testing.T) {
-	f, err := doctor.Read(t.Context(), doctor.Options{Service: deploy + "sidecar/service.yaml", Queue: deploy + "queue.yaml", Lookup: lookup(nil)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if found, _ := doctor.Check(f); len(found) > 0 || f.Worker.Name == "" {
-		t.Errorf("%+v", found)
-	}
-}
-
 func TestUnreadPartsSkipEveryRule(t *testing.T) {
 	found, unchecked := doctor.Check(doctor.Facts{})
 	if len(found) > 0 {

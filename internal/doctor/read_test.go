@@ -315,8 +315,8 @@ func TestTheIndexesOfEachKindAreRead(t *testing.T) {
 func TestAnswersOfGoogleAreChecked(t *testing.T) {
 	for _, tc := range []struct{ path, old, replacement, rule string }{
 		{"", "", "", ""},
-		{"/services/taskguard-worker", `"autoscaling.knative.dev/maxScale":"10"`, `"autoscaling.knative.dev/maxScale":"3"`, "dispatches"},
-		{"/services/taskguard-worker", `"run.googleapis.com/ingress":"all"`, `"run.googleapis.com/maxScale":"9"`, "dispatches"},
+		{"/services/taskguard-worker", `"run.googleapis.com/maxScale":"10"`, `"run.googleapis.com/maxScale":"3"`, "dispatches"},
+		{"/services/taskguard-worker", `"run.googleapis.com/startup-cpu-boost":"true"`, `"autoscaling.knative.dev/maxScale":"9"`, "dispatches"},
 		{"/services/taskguard-worker", `"run.googleapis.com/ingress":"all"`, `"run.googleapis.com/urls":"[\"https://taskguard-worker-1.europe-west3.run.app\"]"`, "target-url"},
 		{"/services/taskguard-worker", `"run.googleapis.com/ingress":"all"`, `"run.googleapis.com/urls":"[\"` + workerURL + `\",\"https://taskguard-worker-x-ew.a.run.app\"]"`, ""},
 		{"/services/taskguard-doclock", `"run.googleapis.com/invoker-iam-disabled":"true"`, `"a":"b"`, "oidc-behind-iam"},
