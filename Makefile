@@ -31,8 +31,8 @@ types:
 	$(TSC) --declaration --emitDeclarationOnly --outDir bin/types internal/doclock/web/locks.js
 	cp bin/types/locks.d.ts internal/doclock/web/
 
-# settings writes what Terraform makes of the module's settings: testdata/settings.json,
-# and the files of deploy/monitoring for gcloud.
+# settings writes what Terraform makes of the module's settings: testdata/settings.json, the
+# files of deploy/monitoring for gcloud, and the table of deploy/terraform/README.md.
 settings:
 	REQUIRE_TERRAFORM=1 go test -count=1 ./deploy/terraform -update
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Rehearses deploy/README.md in an empty project:
 #
-#   deploy/rehearse.sh PROJECT terraform|gcloud
+#   deploy/rehearse.sh PROJECT terraform|gcloud [STEP…]
 #
-# It runs the page's own commands in a clone of the last commit: the preparation, one of
-# the two paths, a release with Cloud Build, and the removal, also after a failure. It
-# turns on all audit logs of the project first, and at the end writes each permission that
-# an account used, or was refused, to PROJECT-permissions.txt. You must be logged in to
-# gcloud, also with application-default login, as an owner of the project.
+# It runs the page's own commands in a clone of the last commit, PROJECT-rehearsal: all the
+# steps below in their order, and removes everything, also after a failure. With steps, it
+# takes these alone, on what an earlier call has left. It turns on all audit logs of the
+# project first, and at the end writes each permission that an account used, or was refused,
+# to PROJECT-permissions.txt. You must be logged in to gcloud, also with application-default
+# login, as an owner of the project. UPGRADE_FROM=COMMIT deploys that commit first.
 #
 # Use a new project each time: after the removal, Cloud Tasks refuses the queue's name for
 # three days, and IAM the custom role's ID for up to 37 days.
@@ -16,7 +17,8 @@ shopt -s inherit_errexit
 
 PROJECT=${1-} way=${2-} REGION=${REGION:-europe-west1}
 : "${PAUSE:=180}" # seconds until roles have taken effect, and until logs have arrived
-permissions=$PWD/$PROJECT-permissions.txt
+: "${BUILD_REGION:=$REGION}" "${UPGRADE_FROM=}"
+permissions=$PWD/$PROJECT-permissions.txt clone=$PWD/$PROJECT-rehearsal
 
 log() { printf '%s\n' "$@" >&2; }
 die() { log "$@"; exit 1; }
@@ -24,9 +26,9 @@ die() { log "$@"; exit 1; }
 # section prints the commands of a section of the page that may run unattended.
 section() {
   awk -v heading="$1" '/^```$/ { code = 0 } code { print } /^##/ { here = $0 ~ "^##+ " heading "$" } here && /^```sh$/ { code = 1 }' deploy/README.md |
-    sed -e "s|^PROJECT=.*|PROJECT=$PROJECT REGION=$REGION|" -e "s|^SUBMITTER=.*|SUBMITTER=$caller OPERATOR=$caller ALERTS=${caller#*:}|" \
-      -e '/^gcloud auth login/d' -e '/^gcloud auth application-default login/d' \
-      -e "/^taskguard doctor --service taskguard-worker/i sleep $PAUSE" -e 's/^taskguard submit /&--wait /' \
+    sed -e "s|^PROJECT=.*|PROJECT=$PROJECT REGION=$REGION BUILD_REGION=$BUILD_REGION|" -e "s|^SUBMITTER=.*|SUBMITTER=$caller OPERATOR=$caller ALERTS=${caller#*:}|" \
+      -e '/^gcloud auth login/d' -e '/^gcloud auth application-default/d' \
+      -e "/^taskguard doctor --service taskguard-worker/i sleep $PAUSE" \
       -e '/^curl /,$d' # the task of an analysis that does not exist
 }
 
@@ -36,6 +38,130 @@ follow() {
   [ -n "$commands" ] || die "deploy/README.md has no commands under $1"
   log '' "== $1" "$commands"
   eval "$commands"
+  # What steps that are run alone need.
+  { declare -p start head $(compgen -v | grep -xE 'NUMBER|WORKER|DOCLOCK|CALLER|BUILD|SUBMITTER|OPERATOR|ALERTS|CHANNEL|KO_DOCKER_REPO|[A-Z]+_IMAGE|TASK_[A-Z_]+|[A-Z]+_DATABASE'); declare -f ko retry submit || true; } >"$clone/.variables"
+}
+
+# The steps.
+
+prepare() {
+  gcloud projects get-iam-policy "$PROJECT" --format=yaml >policy.yaml
+  if ! grep -q '^auditConfigs:' policy.yaml; then
+    cat >>policy.yaml <<END
+auditConfigs:
+- service: allServices
+  auditLogConfigs: [{logType: ADMIN_READ}, {logType: DATA_READ}, {logType: DATA_WRITE}]
+END
+    gcloud projects set-iam-policy "$PROJECT" policy.yaml >/dev/null
+  fi
+  follow "First, on either path"
+}
+
+deploy() { follow "${paths[$way]}"; }
+
+# upgrade takes the steps of docs/operations.md; the release follows.
+upgrade() {
+  [ -n "$UPGRADE_FROM" ] || return 0
+  git checkout --quiet --force "$head"
+  [ "$way" != terraform ] || terraform -chdir=production apply
+}
+
+release() { follow "With Cloud Build"; }
+
+# release_with submits a release with these substitutions.
+release_with() { submit --config=deploy/cloudbuild-release.yaml --substitutions="_REGION=$REGION,$1"; }
+
+# worker is gcloud run services $1, on the worker.
+worker() { gcloud run services "$1" taskguard-worker --project="$PROJECT" --region="$REGION" "${@:2}"; }
+
+# shares prints the traffic, percent,revision a line.
+shares() { worker describe --flatten='status.traffic[]' --format='csv[no-heading](status.traffic.percent,status.traffic.revisionName)' | grep '^[1-9]'; }
+
+# settings changes one after a release, which must reach the revision with the traffic.
+settings() {
+  local revision
+  if [ "$way" = terraform ]; then
+    sed -i.orig 's|^  region .*|&\n  max_attempts = 9|' production/main.tf
+    terraform -chdir=production apply
+  else
+    worker update --no-traffic --update-env-vars=MAX_ATTEMPTS=9
+  fi
+  release_with _SETTINGS=yes,_DOCLOCK=taskguard-doclock
+  revision=$(shares | sed -n 's/^100,//p')
+  gcloud run revisions describe "$revision" --project="$PROJECT" --region="$REGION" --format=yaml | grep -A 1 'name: MAX_ATTEMPTS' | grep -q "value: '9'" ||
+    die "$revision has the traffic, and not MAX_ATTEMPTS=9"
+}
+
+# share releases the same programs with 10 percent first.
+share() { release_with _SETTINGS=yes,_SHARE=10,_SHARE_SECONDS=300; }
+
+# rollback gives the traffic to an older revision by hand, and back.
+rollback() {
+  local now old
+  now=$(shares | sed -n 's/^100,//p')
+  old=$(gcloud run revisions list --service=taskguard-worker --project="$PROJECT" --region="$REGION" --format='value(name)' | grep -vx "$now" | sed -n 1p)
+  worker update-traffic --to-revisions="$old=100"
+  taskguard submit --wait --input '{"text": "after a roll-back"}'
+  worker update-traffic --to-revisions="$now=100"
+}
+
+# broken releases an analyzer that does not answer, which must get no traffic.
+broken() {
+  local before
+  before=$(shares)
+  worker update --no-traffic --update-env-vars='^;^ANALYZER=http://localhost:1/;SMOKE_INPUT={"text":"a test"}'
+  ! release_with _SETTINGS=yes || die "a broken analyzer was released"
+  worker update --no-traffic --update-env-vars=ANALYZER=builtin:document --remove-env-vars=SMOKE_INPUT
+  [ "$(shares)" = "$before" ] || die "the broken release changed the traffic: $(shares)"
+}
+
+# ask sends a query to Cloud Monitoring, which refuses one that it does not understand.
+ask() {
+  gcloud auth print-access-token | sed 's/^/Authorization: Bearer /' |
+    curl --silent --show-error --header @- --data-urlencode "query=$1" \
+      "https://monitoring.googleapis.com/v1/projects/$PROJECT/location/global/prometheus/api/v1/query" |
+    grep -q '"status": *"success"' || { log "Cloud Monitoring refuses $1"; return 1; }
+}
+
+queries() {
+  local policy query board
+  for policy in $(gcloud monitoring policies list --project="$PROJECT" --format='value(name)'); do
+    ask "$(gcloud monitoring policies describe "$policy" --format='value(conditions[0].conditionPrometheusQueryLanguage.query)')"
+  done
+  board=$(gcloud monitoring dashboards list --project="$PROJECT" --filter=displayName=taskguard --format='value(name)')
+  gcloud monitoring dashboards describe "$board" --flatten='mosaicLayout.tiles[].widget.xyChart.dataSets[]' \
+    --format='value(mosaicLayout.tiles.widget.xyChart.dataSets.timeSeriesQuery.prometheusQuery)' </dev/null >charts
+  while read -r query; do ask "$query" </dev/null; done <charts
+}
+
+# alert sends a task that can never succeed, and waits for a person to have been told.
+alert() {
+  local answer
+  gcloud tasks create-http-task --queue=analyses --location="$REGION" --project="$PROJECT" --url="$WORKER/internal/tasks/analysis" \
+    --method=post --header=Content-Type:application/json --body-content='{}' \
+    --oidc-service-account-email="$CALLER" --oidc-token-audience="$WORKER"
+  read -r -p "In about ten minutes $ALERTS gets \"tasks can never succeed\". Type yes when it has arrived: " answer
+  [ "$answer" = yes ] || die "the alert did not arrive"
+}
+
+# sidecar deploys the example, and releases its image by the build.
+sidecar() {
+  local image
+  [ "$way" = terraform ] || return 0
+  release_with _APP=deploy/sidecar/app # only the image: there is no such container yet
+  image=$(gcloud artifacts docker images list "$KO_DOCKER_REPO/app" --sort-by=~UPDATE_TIME --format='value[separator="@"](package,version)' | sed -n 1p)
+  sed -i.orig "s|^  region .*|&\n  app = { image = \"$image\", env = { APP_PORT = \"9000\", APP_SLOTS = \"10\" } }|" production/main.tf
+  terraform -chdir=production apply
+  release_with _SETTINGS=yes
+  release_with _APP=deploy/sidecar/app
+  taskguard submit --wait --input '{"text": "the lamp and the moon"}'
+}
+
+# plan applies after the releases; nothing may be left to do then.
+plan() {
+  [ "$way" = terraform ] || return 0
+  terraform -chdir=production apply
+  terraform -chdir=production plan -detailed-exitcode
 }
 
 # resources lists the project's resources that cost money or keep data.
@@ -58,6 +184,7 @@ remove() {
   local status=$? left
   set +eu # after an early failure, variables of the page are unset
   trap '' INT TERM
+  trap - EXIT
   follow "Made with ${paths[$way]/With /}"
   follow "On either path"
   log '' "== Permissions"
@@ -72,11 +199,25 @@ remove() {
   exit "$status"
 }
 
+steps=(prepare deploy upgrade release settings share rollback broken queries alert sidecar plan)
 declare -A paths=([terraform]="With Terraform" [gcloud]="With gcloud alone")
-[[ $PROJECT && ${paths[$way]-} ]] || die "usage: rehearse.sh PROJECT terraform|gcloud" "PROJECT is a new, empty project each time."
+[[ $PROJECT && ${paths[$way]-} ]] || die "usage: rehearse.sh PROJECT terraform|gcloud [STEP…]" "PROJECT is a new, empty project each time." "steps: ${steps[*]} remove"
+for step in "${@:3}"; do [[ " ${steps[*]} remove " == *" $step "* ]] || die "there is no step $step, but: ${steps[*]} remove"; done
 caller=user:$(gcloud config get-value account)
 [[ $caller != *.gserviceaccount.com ]] || caller=serviceAccount:${caller#*:}
 gcloud auth application-default print-access-token >/dev/null
+
+export CLOUDSDK_CORE_DISABLE_PROMPTS=1 TF_INPUT=0 TF_CLI_ARGS_apply=-auto-approve TF_CLI_ARGS_destroy=-auto-approve
+SERVICES="taskguard-worker taskguard-doclock"
+start=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+
+if (($# > 2)); then
+  cd "$clone"
+  . ./.variables
+  for step in "${@:3}"; do $step; done
+  exit
+fi
+
 left=$(resources)
 [ -z "$left" ] || die "$PROJECT is not empty: $left"
 # For seven days, IAM also describes a deleted role.
@@ -84,32 +225,22 @@ left=$(resources)
   die "$PROJECT has been rehearsed, or has the role taskguardOperations: use a new project"
 
 log "This deploys everything to $PROJECT in $REGION, as ${caller#*:}, and removes it again, in" \
-  "about an hour and a half. It makes $PROJECT the configured project of gcloud." \
-  "It costs a few US dollars: two builds on E2_HIGHCPU_8 (about 45 minutes), and cents for" \
+  "about three hours. It makes $PROJECT the configured project of gcloud." \
+  "It costs a few US dollars: builds on E2_HIGHCPU_8 (about 90 minutes), and cents for" \
   "Firestore, Cloud Run, images, logs and alerts. Prices: https://cloud.google.com/build/pricing" \
   "If the removal fails, the resources that it lists as left continue to cost money."
 read -r -p "Type the project's name to begin: " answer
 [ "$answer" = "$PROJECT" ] || die "nothing has been changed"
 
-export CLOUDSDK_CORE_DISABLE_PROMPTS=1 TF_INPUT=0 TF_CLI_ARGS_apply=-auto-approve TF_CLI_ARGS_destroy=-auto-approve
-SERVICES="taskguard-worker taskguard-doclock"
-start=$(date -u +%Y-%m-%dT%H:%M:%SZ)
-clone=$(mktemp -d)
+mkdir "$clone"
 git clone --quiet "$(dirname "$0")/.." "$clone"
 log "The commands run in $clone"
 cd "$clone"
-gcloud projects get-iam-policy "$PROJECT" --format=yaml >policy.yaml
-if ! grep -q '^auditConfigs:' policy.yaml; then
-  cat >>policy.yaml <<END
-auditConfigs:
-- service: allServices
-  auditLogConfigs: [{logType: ADMIN_READ}, {logType: DATA_READ}, {logType: DATA_WRITE}]
-END
-  gcloud projects set-iam-policy "$PROJECT" policy.yaml >/dev/null
-fi
-
+head=$(git rev-parse HEAD)
+[ -z "$UPGRADE_FROM" ] || git checkout --quiet "$UPGRADE_FROM"
 trap remove EXIT
 trap 'exit 1' INT TERM
-follow "First, on either path"
-follow "${paths[$way]}"
-follow "With Cloud Build"
+for step in "${steps[@]}"; do
+  log '' "== Step $step"
+  $step
+done

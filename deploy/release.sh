@@ -1,25 +1,36 @@
 #!/usr/bin/env bash
-# Brings images to the services, for cloudbuild-release.yaml, in three calls:
+# Brings images, or changed settings, to the services:
 #
 #   release.sh candidate   deploys them without traffic, under a tag
-#   release.sh smoke       calls the candidates at the tag's own address
-#   release.sh shift       gives them all traffic and calls the services
+#   release.sh smoke       calls the candidates at the tag's own address, and lets the
+#                          worker's run its analyzer on SMOKE_INPUT
+#   release.sh shift       gives them all traffic and calls the services; with $SHARE, first
+#                          that percentage of the worker's, and all if errors are no more frequent
+#   release.sh settings    the three one after the other, with the images that serve: the
+#                          settings of the template, as an apply has left them
 #
 # If a call fails, it restores the traffic, and the earlier image in the template, where
 # --to-latest would find the failed one. In case it is killed, it prints the commands for
 # that beforehand. Of two builds at the same time, the last candidate is released,
 # whichever commit is newer; the other build stops.
 #
-# A service's image is in $STATE/NAME.image, by digest. A release changes only the image,
-# the tag and the traffic: Terraform or service.yaml set the rest.
+# A service's new image is in $STATE/NAME.image, by digest; without this file it is the one
+# that serves. It is the image of the container $CONTAINER of the worker, or of each service's
+# container with the port. Terraform or service.yaml set the rest.
 set -euo pipefail
 shopt -s inherit_errexit
 
+# By hand, after `eval "$(terraform output -raw environment)"`, all but DOCLOCK is known.
+host=${TASK_TARGET_URL-} host=${host#https://} host=${host%%.*}
+: "${PROJECT:=${GOOGLE_CLOUD_PROJECT-}}" "${REGION:=${CLOUDSDK_RUN_REGION-}}" "${PROJECT_NUMBER:=${host##*-}}"
+: "${WORKER:=${host%-*}}" "${CALLER:=${TASK_CALLER-}}" "${BUILD:=by-hand-$$}" "${STATE:=$(mktemp -d)}"
 : "${PROJECT:?}" "${PROJECT_NUMBER:?}" "${REGION:?}" "${STATE:?}"
-: "${WORKER:?}" "${DOCLOCK=}" # the services; DOCLOCK may be empty
+: "${WORKER:?}" "${DOCLOCK=}" "${CONTAINER=${APP:+app}}" # the services; DOCLOCK may be empty
 : "${CALLER:?}" "${BUILD:?}"  # the account of the smoke test's calls, and the build's id
 : "${TRIES:=20}" "${PAUSE:=6}" "${PATIENCE:=300}" # for an address to be known; seconds
+: "${SHARE:=0}" "${SHARE_SECONDS:=1800}" "${SELF_TEST_SECONDS:=1500}"
 tag=candidate
+[ -z "$CONTAINER" ] || DOCLOCK=
 
 log() { printf '%s\n' "$@" >&2; }
 die() { log "$@"; exit 1; }
@@ -46,15 +57,24 @@ candidate_of() { traffic "$1" | awk -F, -v tag="$tag" '$3 == tag { print $1, $4 
 # shares prints the traffic as --to-revisions takes it, sorted: a=90,b=10.
 shares() { traffic "$1" | awk -F, '$2 > 0 { print $1 "=" $2 }' | sort | paste -sd, -; }
 
-# serving prints the image of the revision with most of the traffic: that of the
-# container with the port, which --image changes.
+# main_revision prints the revision with most of the traffic.
+main_revision() { traffic "$1" | awk -F, '$2 > most { most = $2; name = $1 } END { print name }' | grep .; }
+
+# image_of reads containers, as name,port,image, and prints the image that a release changes.
+image_of() { awk -F, -v own="$CONTAINER" 'own ? $1 == own : $2 || !image { image = $3 } END { print image }' | grep .; }
+
+# serving prints the image of the revision with most of the traffic.
 serving() {
   local revision
-  revision=$(traffic "$1" | awk -F, '$2 > most { most = $2; print $1 }' | tail -n 1)
-  [ -n "$revision" ] || die "$1: no revision has the traffic, so there is none to go back to"
+  revision=$(main_revision "$1") || die "$1: no revision has the traffic, so there is none to go back to"
   gcloud run revisions describe "$revision" --project="$PROJECT" --region="$REGION" --quiet --flatten='spec.containers[]' \
-    --format='csv[no-heading](spec.containers.ports[0].containerPort,spec.containers.image)' |
-    awk -F, '$1 || !image { image = $2 } END { print image }' | grep .
+    --format='csv[no-heading](spec.containers.name,spec.containers.ports[0].containerPort,spec.containers.image)' | image_of
+}
+
+# containers prints those of the service's template, as image_of reads them.
+containers() {
+  local fields=spec.template.spec.containers
+  run describe "$1" --flatten="$fields[]" --format="csv[no-heading]($fields.name,$fields.ports[0].containerPort,$fields.image)"
 }
 
 # own_candidate prints the candidate's address, and fails if another build has the tag.
@@ -76,15 +96,16 @@ token() {
 }
 
 # answers calls $3 with the token $1 ("" for none), and succeeds if the status is $2 (or
-# one of several, with |) and the body contains $4.
+# one of several, with |) and the body, which is then $answer, matches $4.
 answers() {
   local bearer=$1 want=$2 url=$3 text=$4 got body
   body=$(mktemp)
   got=$(printf '%s' "${bearer:+Authorization: Bearer $bearer}" |
     curl --silent --show-error --max-time 60 --header @- --output "$body" --write-out '%{http_code}' "${@:5}" "$url") || got=000
-  if [[ "|$want|" == *"|$got|"* && $(<"$body") == *"$text"* ]]; then rm -f "$body"; return; fi
-  log "$url answers $got, not $want with '$text': $(head -c 300 "$body")"
+  answer=$(head -c 300 "$body")
   rm -f "$body"
+  [[ "|$want|" != *"|$got|"* || ! $answer =~ $text ]] || return 0
+  log "$url answers $got, not $want with '$text': $answer"
   return 1
 }
 
@@ -94,7 +115,7 @@ works() {
   bearer=$(token "$(address "$1")") || { log "no token as $CALLER"; return 1; }
   answers "$bearer" 200 "$2/health/ready" '' || return
   if [ "$1" = "$DOCLOCK" ]; then
-    answers '' 401 "$2/internal/sweep" '"unauthenticated"' --data '' &&
+    answers '' '401|403' "$2/internal/sweep" '' --data '' &&
       answers "$bearer" 200 "$2/internal/sweep" '' --data ''
     return
   fi
@@ -115,15 +136,33 @@ wait_until_it_works() {
   log "$1 works at $2"
 }
 
+# self_test lets the worker run its analyzer at the address $1, once: it may take long.
+self_test() {
+  local bearer
+  bearer=$(token "$(address "$WORKER")") || { log "no token as $CALLER"; return 1; }
+  answers "$bearer" '200|404' "$1/internal/self-test" '"ok"|"not_configured"' --max-time "$SELF_TEST_SECONDS" --data '' || return
+  [[ $answer == *'"ok"'* ]] || log "$WORKER: NOT TESTED: its analyzer, because SMOKE_INPUT is not set"
+}
+
+# new_image prints the flags of gcloud for an image, which belong to one container.
+new_image() { printf '%s\n' ${CONTAINER:+"--container=$CONTAINER"} "--image=$1"; }
+
 candidate() {
-  local service image old revision
+  local service image old revision all
+  all=$(containers "$WORKER")
+  if [[ $CONTAINER && $'\n'$all != *$'\n'"$CONTAINER,"* ]]; then
+    log "$WORKER has no container $CONTAINER yet: nothing is released. Its first image is" "$(<"$STATE/$WORKER.image")"
+    : >"$STATE/first"
+    return
+  fi
   for service in $(services); do
+    old=$(serving "$service")
+    [ -e "$STATE/$service.image" ] || printf '%s' "$old" >"$STATE/$service.image"
     image=$(<"$STATE/$service.image")
     [[ $image == *@sha256:* ]] || die "$service: $image is not an image by digest"
-    old=$(serving "$service")
     printf '%s' "$old" >"$STATE/$service.old"
-    log_command "$service: if this build is cut off before it has released, put the image back:" update "$service" --image="$old" --no-traffic --async
-    run update "$service" --image="$image" --no-traffic --tag="$tag"
+    log_command "$service: if this build is cut off before it has released, put the image back:" update "$service" --no-traffic --async $(new_image "$old")
+    run update "$service" --no-traffic --tag="$tag" $(new_image "$image")
     read -r revision _ < <(candidate_of "$service") || die "$service: no revision has the tag $tag"
     printf '%s' "$revision" >"$STATE/$service.revision"
     log "$service: $revision has no traffic yet"
@@ -134,20 +173,48 @@ smoke() {
   local service url
   for service in $(services); do
     url=$(own_candidate "$service")
-    wait_until_it_works "$service" "$url" || die "nothing has been changed for users; the candidate keeps the tag $tag, to be looked at"
+    { wait_until_it_works "$service" "$url" && { [ "$service" != "$WORKER" ] || self_test "$url"; }; } ||
+      die "nothing has been changed for users; the candidate keeps the tag $tag, to be looked at"
   done
+}
+
+# failing is the PromQL of the share of failed deliveries of the revisions that match $1.
+failing() {
+  local name=${WORKER%-worker} here="{monitored_resource=\"cloud_run_revision\",service_name=\"$WORKER\",$1" time="[${SHARE_SECONDS}s]"
+  local deliveries="logging_googleapis_com:user_${name//-/_}_deliveries$here"
+  # A delivery whose instance crashes has an answer 5xx and no line.
+  local crashed="(sum(increase(run_googleapis_com:request_count$here,response_code_class=\"5xx\"}$time)) or vector(0))"
+  printf '%s' "((sum(increase($deliveries,outcome=~\"failed|retry\"}$time)) or vector(0)) + $crashed)" \
+    " / ((sum(increase($deliveries}$time)) or vector(0)) + $crashed > 0)"
+}
+
+# try_share gives the worker's candidate a share of the traffic for a time, and reads from
+# Cloud Monitoring whether it fails more often than the others.
+try_share() {
+  local revision main query result
+  revision=$(<"$STATE/$WORKER.revision") main=$(main_revision "$WORKER")
+  run update-traffic "$WORKER" --to-revisions="$revision=$SHARE,$main=$((100 - SHARE))"
+  log "$WORKER: $revision has $SHARE % of the traffic for $SHARE_SECONDS s"
+  sleep "$SHARE_SECONDS" & wait $! # so that a signal ends it
+  # It has a result if 5 percentage points more of the candidate's deliveries fail.
+  query="$(failing "revision_name=\"$revision\"") > 0.05 + ($(failing "revision_name!=\"$revision\"") or vector(0))"
+  result=$(gcloud auth print-access-token | sed 's/^/Authorization: Bearer /' |
+    curl --silent --show-error --fail --max-time 60 --header @- --data-urlencode "query=$query" \
+      "https://monitoring.googleapis.com/v1/projects/$PROJECT/location/global/prometheus/api/v1/query")
+  [[ $result =~ \"result\":\ *\[\ *\] ]] || die "$WORKER: $revision fails more often than the other revisions: $result"
 }
 
 declare -A before=() # the earlier shares, of the services whose traffic it has changed
 
 shift_traffic() {
-  local service revision split
+  local service revision split image
   for service in $(services); do own_candidate "$service" >/dev/null; done
   for service in $(services); do
     split=$(shares "$service")
     [ -n "$split" ] || die "$service: no revision has the traffic, so there is none to go back to"
     log_command "$service: if this build is cut off from here on, give the traffic back:" update-traffic "$service" --to-revisions="$split" --async
     before[$service]=$split
+    if [ "$service" = "$WORKER" ] && ((SHARE)); then try_share; fi
     run update-traffic "$service" --to-revisions="$(<"$STATE/$service.revision")=100"
   done
   for service in $(services); do
@@ -156,22 +223,26 @@ shift_traffic() {
     [ "$split" = "$revision=100" ] || die "$service: the traffic goes to $split, not to $revision"
     wait_until_it_works "$service" "$(address "$service")"
   done
+  for service in $(services); do # cleanup.json keeps this tag's image
+    image=$(<"$STATE/$service.image")
+    gcloud artifacts docker tags add "$image" "${image%@*}:serving" --quiet || log "$service: $image has no tag serving"
+  done
   log "released: $(services | tr '\n' ' ')"
 }
 
 # undo_by does what run does, but with --async: to wait, gcloud reads an operation, which
 # belongs to the project. Without run.operations.get it fails although the service is
 # changed, and an undo that waits would fail like the step before it.
-undo_by() { log "$2: undo: $1 ${*:3}"; run "$@" --async || not_done "$@"; }
-not_done() { log_command "$2: NOT DONE. Do:" "$@" --async; }
+undo_by() { log "$2: undo: $1 ${*:3}"; run "$1" "$2" --async "${@:3}" || not_done "$@"; }
+not_done() { log_command "$2: NOT DONE. Do:" "$1" "$2" --async "${@:3}"; }
 
 # restore_traffic undoes the shift, unless another build has shifted since, and waits
 # until the service has the earlier shares.
 restore_traffic() {
   local now try=1 split=${before[$1]}
   now=$(shares "$1") || now=''
-  case $now in
-  "$(<"$STATE/$1.revision")=100" | "$split" | '') undo_by update-traffic "$1" --to-revisions="$split" ;;
+  case ,$now in
+  *",$(<"$STATE/$1.revision")="* | ",$split" | ,) undo_by update-traffic "$1" --to-revisions="$split" ;;
   *) log "$1: the traffic goes to $now now, which this build has not done: left alone"; return ;;
   esac
   until [ "$(shares "$1")" = "$split" ]; do
@@ -184,9 +255,9 @@ restore_traffic() {
 restore_image() {
   local image old held
   image=$(<"$STATE/$1.image") old=$(<"$STATE/$1.old")
-  held=$(run describe "$1" --flatten='spec.template.spec.containers[]' --format='value(spec.template.spec.containers.image)') || held=$image
-  if [ "$image" = "$old" ] || ! grep -qxF -- "$image" <<<"$held"; then return; fi
-  undo_by update "$1" --image="$old" --no-traffic
+  held=$(containers "$1" | image_of) || held=$image
+  if [ "$image" = "$old" ] || [ "$image" != "$held" ]; then return; fi
+  undo_by update "$1" --no-traffic $(new_image "$old")
 }
 
 undo() {
@@ -198,8 +269,11 @@ undo() {
   exit $((status ? status : 1))
 }
 
-[[ ${1-} =~ ^(candidate|smoke|shift)$ ]] || die "usage: release.sh candidate|smoke|shift"
+# settings does not build, so the template keeps the settings if it fails.
+settings() { candidate; smoke; shift_traffic; }
+
+[[ ${1-} =~ ^(candidate|smoke|shift|settings)$ ]] || die "usage: release.sh candidate|smoke|shift|settings"
 trap undo EXIT
 trap 'exit 1' INT TERM # after the current call, which would undo what undo does
-"${1/shift/shift_traffic}"
+[ -e "$STATE/first" ] || "${1/#shift/shift_traffic}"
 trap - EXIT

@@ -3,6 +3,8 @@ package docs
 import (
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -32,7 +34,14 @@ func strictly(t *testing.T, path string, into any) {
 
 func service(t *testing.T, file string) (s run.Service, c *run.Container) {
 	t.Helper()
-	strictly(t, "../deploy/"+file, &s)
+	path := "../deploy/" + file
+	if file == "sidecar" {
+		text, err := exec.CommandContext(t.Context(), "bash", path+"/service.sh").Output()
+		if path = filepath.Join(t.TempDir(), file); err != nil || os.WriteFile(path, text, 0o600) != nil {
+			t.Fatal(err)
+		}
+	}
+	strictly(t, path, &s)
 	return s, s.Spec.Template.Spec.Containers[0]
 }
 
@@ -51,9 +60,10 @@ func environmentOf(c *run.Container) map[string]string {
 var leftUnset = map[string]string{
 	"PORT": "Cloud Run sets it", "K_SERVICE": "Cloud Run sets it", "K_REVISION": "Cloud Run sets it",
 	"FIRESTORE_EMULATOR_HOST": "for tests", "CLOUD_TASKS_EMULATOR_HOST": "for tests", "TASK_JWKS_URL": "for tests",
-	"worker TASK_AUDIENCE": "of TASK_AUTH=oidc", "worker TASK_SERVICE_ACCOUNTS": "of TASK_AUTH=oidc", "doclock SESSION_AUDIENCE": "of SESSION_AUTH=oidc", "doclock SESSION_NAME_CLAIM": "of SESSION_AUTH=oidc",
+	"worker TASK_AUDIENCE": "of TASK_AUTH=oidc", "worker TASK_SERVICE_ACCOUNTS": "of TASK_AUTH=oidc", "doclock TASK_AUDIENCE": "of TASK_AUTH=oidc", "doclock TASK_SERVICE_ACCOUNTS": "of TASK_AUTH=oidc", "doclock SESSION_AUDIENCE": "of SESSION_AUTH=oidc", "doclock SESSION_NAME_CLAIM": "of SESSION_AUTH=oidc",
 	"doclock PUSHER_APP_KEY": "only for Laravel Echo", "doclock PUSHER_APP_SECRET": "with PUSHER_APP_KEY", "doclock ALLOWED_ORIGINS": "only for pages of other origins",
 	"CHECKPOINT_INTERVAL": "its default fits", "STALL_TIMEOUT": "only for analyzers that report", "MAX_RUN_TIME": "its default fits",
+	"SMOKE_INPUT":  "only for a self-test",
 	"ANALYZER_ENV": "only for programs", "KEEP_FINISHED": "off unless finished analyses may be deleted",
 	"doclock PUSHER_CHANNEL": "its default fits", "doclock PUSHER_EVENT_NAMESPACE": "its default fits",
 	"doclock LOCKS_PER_SESSION": "its default fits", "doclock SOCKETS_PER_SESSION": "its default fits",
@@ -89,9 +99,12 @@ func acceptEnvironment(t *testing.T, file, name string, env map[string]string, r
 }
 
 func TestServiceFilesSetTheVariablesThatTheServicesRead(t *testing.T) {
-	for file, name := range map[string]string{"service.yaml": "worker", "sidecar/service.yaml": "worker", "doclock.yaml": "doclock"} {
-		_, c := service(t, file)
+	for file, name := range map[string]string{"service.yaml": "worker", "sidecar": "worker", "doclock.yaml": "doclock"} {
+		s, c := service(t, file)
 		acceptEnvironment(t, file, name, environmentOf(c))
+		if own := s.Spec.Template.Metadata.Annotations["autoscaling.knative.dev/maxScale"]; own != "" || s.Metadata.Annotations["run.googleapis.com/maxScale"] == "" {
+			t.Errorf("%s: a change of the instances would wait for the next revision: %q", file, own)
+		}
 		if c.StartupProbe.HttpGet.Path != "/health/ready" || c.LivenessProbe.HttpGet.Path != "/health/live" {
 			t.Errorf("%s: the probes request %s and %s", file, c.StartupProbe.HttpGet.Path, c.LivenessProbe.HttpGet.Path)
 		}
@@ -103,14 +116,11 @@ func TestDeployREADMEHasTheFiguresOfTheFiles(t *testing.T) {
 	d, dc := service(t, "doclock.yaml")
 	timeout := w.Spec.Template.Spec.TimeoutSeconds
 	words := []string{
-		"gcloud tasks queues create analyses --flags-file=deploy/queue.yaml",
-		"gcloud run services replace deploy/service.yaml", "gcloud run services replace deploy/doclock.yaml",
 		fmt.Sprintf("the request timeout (%d s;", timeout), fmt.Sprintf(`"dispatchDeadline": "%ds"`, timeout),
 		fmt.Sprintf("`RUN_TIMEOUT` (%s)", environmentOf(wc)["RUN_TIMEOUT"]),
 		fmt.Sprintf("one of an instance's %d places", d.Spec.Template.Spec.ContainerConcurrency),
 		fmt.Sprintf("the request timeout (%d s)", d.Spec.Template.Spec.TimeoutSeconds),
 		"collection-group=" + environmentOf(wc)["ANALYSES_COLLECTION"],
-		"services add-iam-policy-binding " + w.Metadata.Name,
 		"\nexport GOOGLE_CLOUD_PROJECT=$PROJECT CLOUDSDK_CORE_PROJECT=$PROJECT CLOUDSDK_RUN_REGION=$REGION\n",
 		"\nexport DOCLOCK_DATABASE=" + environmentOf(dc)["FIRESTORE_DATABASE"] + " ",
 	}
@@ -125,6 +135,12 @@ func TestDeployREADMEHasTheFiguresOfTheFiles(t *testing.T) {
 		exempt += " " + o.FieldPath
 	}
 	readme := string(readDeploy(t, "README.md"))
+	words = append(words, "firestore databases create --location=$REGION --type=firestore-native --enable-pitr --delete-protection\n", " --uniform-bucket-level-access\n", "--replication-policy=user-managed --locations=$REGION --data-file=-", "--region=$BUILD_REGION ${POOL:+--worker-pool=$POOL}",
+		"  retry gcloud projects add-iam-policy-binding $PROJECT --role=roles/datastore.user", "  retry gcloud iam service-accounts add-iam-policy-binding $CALLER",
+		"  retry gcloud storage buckets add-iam-policy-binding", "set-cleanup-policies taskguard --location=$REGION --policy=deploy/cleanup.json --no-dry-run")
+	if keep := `"action": { "type": "Keep" }, "condition": { "tagState": "tagged", "tagPrefixes": ["serving"] } }`; !strings.Contains(string(readDeploy(t, "cleanup.json")), keep) {
+		t.Errorf("cleanup.json does not keep what release.sh tags: %s", keep)
+	}
 	for _, w := range append(words, exempt+"; do") {
 		if !strings.Contains(readme, w) {
 			t.Errorf("README.md lacks %q", w)

@@ -1,7 +1,9 @@
 package docs
 
 import (
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,32 +26,23 @@ func runbook(t *testing.T) map[string]string {
 }
 
 var (
-	promql     = regexp.MustCompile("(?s)```promql\n(.*?)\n```")
 	anyCommand = regexp.MustCompile("`(?:taskguard|gcloud|terraform) [a-z]")
 	// An alert of this form fires if lines are missing.
 	absence = regexp.MustCompile(`unless sum\(increase\(logging_[^>]*> 0$|vector\(0\)\) < \d+$`)
 )
 
 func TestEveryAlertHasItsSectionInTheRunbook(t *testing.T) {
-	queries, sections := map[string]string{}, runbook(t)
-	for name, a := range readMonitoring(t).Alerts {
-		queries[name] = a.Query
+	alerts, sections := readMonitoring(t).Alerts, runbook(t)
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(alerts)), slices.Sorted(maps.Keys(sections))); diff != "" {
+		t.Errorf("-alerts +runbook:\n%s", diff)
 	}
-	shown := map[string]string{}
 	for name, s := range sections {
-		shown[name] = ""
-		if q := promql.FindStringSubmatch(s); q != nil {
-			shown[name] = q[1]
-		}
-		if absence.MatchString(queries[name]) && !strings.Contains(s, "`LOG_LEVEL` above info, or `LOG_FORMAT=text`") {
+		if absence.MatchString(alerts[name].Query) && !strings.Contains(s, "`LOG_LEVEL` above info, or `LOG_FORMAT=text`") {
 			t.Errorf("%s is about missing lines, and does not name the settings that suppress them", name)
 		}
 		if !strings.Contains(s, "\n1. ") || !anyCommand.MatchString(s) {
 			t.Errorf("%s has no cause or no command", name)
 		}
-	}
-	if diff := cmp.Diff(queries, shown); diff != "" {
-		t.Errorf("-alerts +runbook:\n%s", diff)
 	}
 }
 
@@ -102,12 +95,21 @@ func TestOperationsNamesWhatExists(t *testing.T) {
 	}
 }
 
-func TestARunbooksApplyNamesTheOwner(t *testing.T) {
+// A setting that needs a new revision has no effect without its traffic.
+func TestARunbooksChangeNamesWhoMakesItAndHow(t *testing.T) {
+	atOnce := []string{"worker_max_instances", "worker_min_instances", "max_concurrent_dispatches", "worker_env"}
 	for name, section := range runbook(t) {
 		for line := range strings.Lines(section) {
-			changes := strings.Contains(line, "`terraform apply`") || variableNamed.MatchString(line) || strings.Contains(line, "(#roll-back)")
-			if changes && !strings.Contains(line, "n owner") {
-				t.Errorf("%s: the line does not say who may apply: %s", name, line)
+			variables := variableNamed.FindAllStringSubmatch(line, -1)
+			waits := strings.Contains(line, "`LOG_LEVEL` above") || slices.ContainsFunc(variables, func(v []string) bool { return !slices.Contains(atOnce, v[1]) })
+			for want, needed := range map[string]bool{
+				"n owner":              strings.Contains(line, "`terraform apply`") || len(variables) > 0,
+				"a responder":          strings.Contains(line, "(#roll-back)") || strings.Contains(line, " resume "),
+				"](#change-a-setting)": waits,
+			} {
+				if needed && !strings.Contains(line, want) {
+					t.Errorf("%s: the line lacks %q: %s", name, want, line)
+				}
 			}
 		}
 	}

@@ -94,7 +94,7 @@ func TestTheREADMEsCommandsGrantWhatTheModuleGrants(t *testing.T) {
 	want := []string{
 		"artifactregistry.writer build repositories taskguard",
 		"storage.objectViewer build buckets my-project_cloudbuild",
-		"logging.logWriter build projects my-project", "projects/my-project/taskguardOperations build projects my-project",
+		"logging.logWriter build projects my-project", "monitoring.viewer build projects my-project", "projects/my-project/taskguardOperations build projects my-project",
 		"logging.logWriter test projects my-project", "storage.objectViewer test buckets my-project_cloudbuild",
 		"run.developer build services worker", "run.developer build services doclock",
 		"iam.serviceAccountUser build service-accounts worker", "iam.serviceAccountUser build service-accounts doclock",
@@ -115,20 +115,9 @@ func TestTheREADMEsCommandsGrantWhatTheModuleGrants(t *testing.T) {
 	if diff := cmp.Diff(slices.Sorted(slices.Values(want)), granted(t, calls)); diff != "" {
 		t.Errorf("-want +README.md:\n%s", diff)
 	}
-	at := slices.IndexFunc(calls, func(words []string) bool { return slices.Contains(words, "databases") })
-	if at < 0 || !slices.Contains(calls[at], "--enable-pitr") || !slices.Contains(calls[at], "--delete-protection") {
-		t.Errorf("the database is made by %q", calls[max(at, 0)])
-	}
 }
 
-func TestTheREADMEsStepsAndTheExamplesCallTheModule(t *testing.T) {
-	examples, err := filepath.Glob(moduleFolder + "/examples/*/main.tf")
-	if err != nil || len(examples) < 4 {
-		t.Fatalf("%q, %v", examples, err)
-	}
-	for _, path := range examples {
-		callsModule(t, path)
-	}
+func TestTheREADMEsStepsCallTheModule(t *testing.T) {
 	folder, calls := follow(t, "First, on either path", "With Terraform", "With Cloud Build")
 	given := callsModule(t, filepath.Join(folder, "production", "main.tf"))
 	for variable, want := range map[string]string{

@@ -25,6 +25,15 @@ database=$(grep -o -- '--database=[^ ]*' <<<"$call" || echo '=(default)')
 [[ ! -e "$FAIL" || ! $call =~ ^$(<"$FAIL") ]] || { echo "ERROR: $call" >&2; exit 1; }
 case $call in
 "gcloud config get-value account") echo "$ACCOUNT" ;;
+"gcloud run services update "*localhost:1*) touch "$CLOUD.broken" ;;
+"gcloud run services update "*) rm -f "$CLOUD.broken" ;;
+"gcloud beta builds submit "*_SETTINGS=yes*) [[ ! -e "$CLOUD.broken" || $(cat "$FAIL" 2>&1) == released ]] ;;
+"gcloud run services describe "*) printf '100,w-2\n,w-3\n' ;;
+"gcloud run revisions list "*) printf 'w-2\nw-1\n' ;;
+"gcloud run revisions describe w-2 "*) printf -- "- name: MAX_ATTEMPTS\n  value: '9'\n" ;;
+"gcloud monitoring "*" describe "*) echo up ;;
+"gcloud artifacts docker images list "*) echo "registry/app@sha256:7" ;;
+"curl "*"/prometheus/api/v1/query") echo '{"status": "success"}' ;;
 "gcloud services list "*) cat "$APIS" ;;
 "gcloud services enable "*) printf '%s\n' "${words[@]:2}" >>"$APIS" ;;
 "gcloud iam roles describe "*) test -e "$(resource "iam roles" "$4")" ;;
@@ -77,18 +86,24 @@ func rehearse(t *testing.T, way, answer, fail string, resources ...string) (r *r
 	if err := os.CopyFS(filepath.Join(r.folder, "deploy"), os.DirFS("../deploy")); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "bash", "deploy/rehearse.sh", "theirs", way)
-	cmd.Dir, cmd.Stdin, cmd.WaitDelay = r.folder, strings.NewReader(answer+"\n"), time.Minute
+	return r, r.run(answer+"\nyes\n", way)
+}
+
+// run runs rehearse.sh with these arguments and reports whether it succeeded.
+func (r *rehearsal) run(answers string, args ...string) bool {
+	r.t.Helper()
+	cmd := exec.CommandContext(r.t.Context(), "bash", append([]string{"deploy/rehearse.sh", "theirs"}, args...)...)
+	cmd.Dir, cmd.Stdin, cmd.WaitDelay = r.folder, strings.NewReader(answers), time.Minute
 	cmd.Env = []string{"PATH=" + filepath.Join(r.folder, "bin") + ":" + os.Getenv("PATH"), "HOME=" + r.folder, "TMPDIR=" + r.folder, "PAUSE=1", "ACCOUNT=me@example.com"}
 	for _, name := range []string{"calls", "cloud", "apis", "policy", "fail"} {
 		cmd.Env = append(cmd.Env, strings.ToUpper(name)+"="+filepath.Join(r.folder, name))
 	}
 	out, err := cmd.CombinedOutput()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
+		r.t.Fatal(err)
 	}
 	r.output = string(out)
-	return r, err == nil
+	return err == nil
 }
 
 func (r *rehearsal) write(name, text string) {
@@ -150,8 +165,10 @@ func TestARehearsalReleasesAndLeavesAnEmptyProject(t *testing.T) {
 		}
 		rest := r.calls()
 		for _, want := range slices.Concat([]string{"gcloud config set project theirs\n", "go install ./cmd/taskguard\n"}, of, []string{
-			"taskguard doctor --service taskguard-worker\n", "taskguard submit --wait --input",
+			"taskguard doctor --service taskguard-worker --smoke ",
 			"--config=cloudbuild.yaml\n", "--config=deploy/cloudbuild-release.yaml --substitutions=_REGION=europe-west1,_DOCLOCK=taskguard-doclock\n",
+			",_SETTINGS=yes,_DOCLOCK=taskguard-doclock\n", "_SHARE=10", "--to-revisions=w-1=100\n", "taskguard submit --wait", "--to-revisions=w-2=100\n",
+			"ANALYZER=http://localhost:1/", "_SETTINGS=yes\n", "--remove-env-vars=SMOKE_INPUT\n", "query=up", "create-http-task",
 			"gcloud firestore databases delete", "gcloud logging read",
 		}) {
 			_, after, found := strings.Cut(rest, want)
@@ -161,22 +178,34 @@ func TestARehearsalReleasesAndLeavesAnEmptyProject(t *testing.T) {
 			}
 			rest = after
 		}
+		if way == "terraform" && (strings.Count(r.calls(), "_APP=deploy/sidecar/app\n") != 2 || !strings.Contains(r.calls(), "plan -detailed-exitcode\n")) {
+			t.Errorf("no sidecar and no plan:\n%s", r.calls())
+		}
 		if calls := strings.ReplaceAll(r.calls(), "projects/my-project/notificationChannels/7", ""); strings.Contains(calls, "auth login") || strings.Contains(calls, "my-project") || strings.Contains(calls, "oncall@") {
 			t.Errorf("%s: a call is not of this project:\n%s", way, calls)
+		}
+		r.write("calls", "") // steps that are run alone
+		alone := r.run("no\n", way, "rollback", "plan")
+		if calls := r.calls(); !alone || !strings.Contains(calls, "w-1=100") || strings.Contains(calls, "builds submit") || r.run("no\n", way, "alert") {
+			t.Errorf("%s: one of the steps fails, or an alert that does not arrive is none; it calls\n%s", way, calls)
 		}
 	}
 }
 
 func TestARehearsalThatFailsRemovesWhatItMade(t *testing.T) {
-	for fail, way := range map[string]string{
-		"gcloud services enable":                          "terraform", // no variable of step 4 is set
-		"gcloud beta builds submit .*=cloudbuild":         "terraform",
-		"gcloud secrets create":                           "gcloud",
-		"gcloud run services replace deploy/doclock.yaml": "gcloud",
+	for fail, c := range map[string]struct{ way, next string }{
+		"gcloud services enable":                          {"terraform", "cloudbuild-release"}, // no variable of step 4 is set
+		"gcloud beta builds submit .*=cloudbuild":         {"terraform", "cloudbuild-release"},
+		"gcloud secrets create":                           {"gcloud", "cloudbuild-release"},
+		"gcloud run services replace deploy/doclock.yaml": {"gcloud", "cloudbuild-release"},
+		"gcloud run revisions describe":                   {"gcloud", "_SHARE"},
+		"released":                                        {"gcloud", "create-http-task"}, // the broken analyzer
+		"curl .*prometheus":                               {"gcloud", "create-http-task"},
+		"terraform .*detailed-exitcode":                   {"terraform", "nothing"},
 	} {
-		r, ok := rehearse(t, way, "theirs", fail)
-		if ok || strings.Contains(r.calls(), "cloudbuild-release") {
-			t.Errorf("%s goes on after the failure of %s", way, fail)
+		r, ok := rehearse(t, c.way, "theirs", fail)
+		if ok || strings.Contains(r.calls(), c.next) {
+			t.Errorf("%s goes on after the failure of %s", c.way, fail)
 		}
 		r.wantRemoved()
 	}
@@ -197,7 +226,6 @@ func TestARehearsalChangesNothingUnlessTheProjectIsEmptyAndNamed(t *testing.T) {
 		"a second time": {"theirs", "theirs has been rehearsed", "iam-roles:taskguardOperations"},
 		"a bucket":      {"theirs", "theirs is not empty: storage buckets: other", "storage-buckets:other"},
 		"another name":  {"yes", "nothing has been changed", ""},
-		"no such thing": {"", "nothing has been changed", ""},
 	} {
 		var resources []string
 		if c.resource != "" {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -14,9 +15,9 @@ import (
 )
 
 // Two programs in the PATH of release.sh. Their state is the files of $FAKE: a
-// service's .traffic and .tagged, as gcloud prints them, and its .template, an image a
-// line; a revision's .containers, port,image; unready-HOST, the number of its answers
-// 503; fail-…, a call that fails; no-operations, without which a call cannot wait for its
+// service's .traffic and .tagged, as gcloud prints them, and its .template, name,port,image
+// of a container a line; a revision's .containers, likewise; unready-HOST, the number of its
+// answers 503; self-test and errors, answers to these calls; fail-…, a call that fails; no-operations, without which a call cannot wait for its
 // change, which it has made; ignore-SERVICE, a change of traffic that has no effect; and
 // shell commands to run once, before-… and after-…
 // a call of gcloud, or in-HOST.
@@ -25,19 +26,21 @@ const (
 set -eu
 echo "gcloud $*" >>"$FAKE/calls"
 [[ $* != "auth print-access-token" ]] || { echo the-access-token; exit; }
+[[ "$1 $2 $3 $4" != "artifacts docker tags add" ]] || exit 0
 [[ "$1 $2" == "run services" || "$1 $2 $3" == "run revisions describe" ]]
 [[ "$*" == *" --project=p --region=r"* ]]
 verb=$3 service=$4
 once() { [ ! -e "$FAKE/$1" ] || { mv "$FAKE/$1" "$FAKE/$1.done"; . "$FAKE/$1.done"; }; }
 once "before-$verb-$service"
 [ ! -e "$FAKE/fail-$verb-$service" ] || { echo "ERROR: $verb" >&2; exit 1; }
+container=$service
 for flag; do
-  case $flag in --to-revisions=*) to=${flag#*=} ;; --image=*) image=${flag#*=} ;; --tag=*) tag=${flag#*=} ;; esac
+  case $flag in --to-revisions=*) to=${flag#*=} ;; --container=*) container=${flag#*=} ;; --image=*) image=${flag#*=} ;; --tag=*) tag=${flag#*=} ;; esac
 done
 case $verb in
 update)
   [[ "$*" == *" --no-traffic"* && $image == *@sha256:* ]]
-  sed -i "s,^registry/$service@.*,$image," "$FAKE/$service.template"
+  sed -i "s|^\($container,.*,\).*|\1$image|" "$FAKE/$service.template"
   [ -z "${tag-}" ] || echo "$service-new,,$tag,https://$tag---$service-hash.a.run.app" >"$FAKE/$service.tagged" ;;
 update-traffic) [ -e "$FAKE/ignore-$service" ] || tr , '\n' <<<"$to" | sed 's/=\(.*\)/,\1,,/' >"$FAKE/$service.traffic" ;;
 describe)
@@ -63,6 +66,11 @@ while [ $# -gt 0 ]; do
   shift
 done
 case $url in
+*/prometheus/api/v1/query)
+  [ ! -e "$FAKE/fail-errors" ] || { echo 'curl: (22) 403' >&2; exit 22; }
+  [ "$authorization" = "Authorization: Bearer the-access-token" ] && [ "$(cut -d, -f1,2 "$FAKE/w.traffic" | paste -sd' ')" = "w-new,10 w-1,90" ]
+  cat "$FAKE/errors" 2>/dev/null || echo '{"status":"success","data":{"resultType":"vector","result":[]}}'
+  exit ;;
 *:generateIdToken)
   [ ! -e "$FAKE/fail-token" ] || { echo 'curl: (22) 403' >&2; exit 22; }
   [ "$authorization" = "Authorization: Bearer the-access-token" ] && [[ $url == */serviceAccounts/caller@p.iam:* ]]
@@ -88,6 +96,7 @@ case $path in
   fi
   case $path in
   /internal/sweep) answer 200 '{"swept":0}' ;;
+  /internal/self-test) answer "$(cut -d' ' -f1 "$FAKE/self-test")" "$(cut -d' ' -f2- "$FAKE/self-test")" ;;
   /internal/tasks/recover) answer "$(cat "$FAKE/recovery" 2>/dev/null || echo 200)" '{}' ;;
   esac
   [[ $data == '{"analysis_id":"smoke-test-b"}' ]] && answer 404 "{\"reason\":\"$(cat "$FAKE/reason" 2>/dev/null || echo not_found)\"}" ;;
@@ -106,7 +115,7 @@ type release struct {
 
 var (
 	traffic   = map[string]string{"w": "w-2,10,,\nw-1,80,,\nw-3,10,,\n", "d": "d-1,100,,\n"}
-	templates = map[string]string{"w": "registry/app@sha256:9\nregistry/w@sha256:0\n", "d": "registry/d@sha256:0\n"}
+	templates = map[string]string{"w": "app,,registry/app@sha256:9\nw,8080,registry/w@sha256:0\n", "d": "d,8080,registry/d@sha256:0\n"}
 )
 
 // newRelease has the worker on three revisions, with an application beside it, and the
@@ -125,10 +134,11 @@ func newRelease(t *testing.T, services ...string) *release {
 		s.write(name+".tagged", "")
 		s.write(name+".image", "registry/"+name+"@sha256:1")
 	}
-	s.write("w-1.containers", ",registry/app@sha256:9\n8080,registry/w@sha256:0\n,registry/metrics@sha256:9\n")
-	s.write("d-1.containers", ",registry/d@sha256:0\n")
+	s.write("w-1.containers", "app,,registry/app@sha256:9\nw,8080,registry/w@sha256:0\nmetrics,,registry/metrics@sha256:9\n")
+	s.write("d-1.containers", ",,registry/d@sha256:0\n")
+	s.write("self-test", `200 {"status":"ok"}`)
 	s.env = append(os.Environ(), "PATH="+s.dir+":"+os.Getenv("PATH"), "FAKE="+s.dir, "STATE="+s.dir, "PROJECT=p", "PROJECT_NUMBER=1", "REGION=r",
-		"CALLER=caller@p.iam", "BUILD=b", "WORKER=w", "DOCLOCK="+strings.Join(services, ""), "TRIES=5", "PAUSE=0", "PATIENCE=300")
+		"CALLER=caller@p.iam", "BUILD=b", "WORKER=w", "DOCLOCK="+strings.Join(services, ""), "TRIES=5", "PAUSE=0", "PATIENCE=300", "SHARE_SECONDS=0")
 	return s
 }
 
@@ -172,11 +182,38 @@ func (s *release) call(verb string) bool {
 func (s *release) prepare(verb string) {
 	s.t.Helper()
 	for _, earlier := range []string{"candidate", "smoke", "shift"} {
-		if earlier == verb {
+		if earlier == verb || verb == "settings" {
 			return
 		}
 		if !s.call(earlier) {
 			s.t.Fatalf("%s fails:\n%s", earlier, &s.output)
+		}
+	}
+}
+
+// byHand leaves the variables of the module's output environment, and no images of a build.
+func (s *release) byHand() {
+	s.env = append(s.env, "PROJECT=", "PROJECT_NUMBER=", "REGION=", "STATE=", "WORKER=", "CALLER=", "TMPDIR="+s.dir,
+		"GOOGLE_CLOUD_PROJECT=p", "CLOUDSDK_RUN_REGION=r", "TASK_TARGET_URL=https://"+workerHost, "TASK_CALLER=caller@p.iam")
+}
+
+// wantOneSelfTestBeforeTraffic checks that the candidate's analyzer has run, and that the
+// share's query is about what is measured.
+func (s *release) wantOneSelfTestBeforeTraffic() {
+	s.t.Helper()
+	before, _, _ := strings.Cut(s.read("calls"), "update-traffic")
+	if n := strings.Count(before, "https://"+workerCandidate+"/internal/self-test\n"); n != 1 || strings.Count(s.read("calls"), "/self-test") != 1 {
+		s.t.Errorf("%d self-tests of the candidate before it has traffic, want 1 and no other", n)
+	}
+	for line := range strings.Lines(s.read("calls")) {
+		if _, tags, ok := strings.Cut(line, "docker tags add "); ok && !regexp.MustCompile(`^(registry/w@sha256:\d+ registry/w|registry/d@sha256:\d+ registry/d|registry/app@sha256:\d+ registry/app):serving --quiet\n$`).MatchString(tags) {
+			s.t.Errorf("the tag of what serves: %s", tags)
+		}
+		if _, query, ok := strings.Cut(line, "--data-urlencode query="); ok {
+			checkQuery(s.t, "the share", metrics(readMonitoring(s.t)), strings.ReplaceAll(query, "user_w_", "user_taskguard_"))
+			if strings.Count(query, `revision_name="w-new"`) != 4 || strings.Count(query, `revision_name!="w-new"`) != 4 || strings.Count(query, "5xx") != 4 {
+				s.t.Errorf("the query does not compare the candidate with the others: %s", query)
+			}
 		}
 	}
 }

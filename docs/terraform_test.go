@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -68,16 +69,20 @@ type settings struct {
 	DoclockEnv map[string]string `json:"doclock_env"`
 	Request    int64             `json:"request_seconds"`
 	APIs       []string          `json:"apis"`
-	Names      map[string]string `json:"names"`
 }
 
 func evaluated(t *testing.T, name string, into any) {
 	t.Helper()
-	var all map[string]json.RawMessage
+	var all map[string]map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(read(t, moduleFolder+"/testdata/settings.json")), &all); err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(all[name], into); err != nil {
+	maps.Copy(all["smallest"], all[name]) // which has the differences alone
+	data, err := json.Marshal(all["smallest"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, into); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -107,7 +112,7 @@ func names(body *hclsyntax.Body, used, own map[string]bool) {
 	}
 }
 
-func TestEachTerraformNameIsDeclaredDescribedAndUsed(t *testing.T) {
+func TestEachTerraformNameIsDeclaredAndUsed(t *testing.T) {
 	declared, usedAnywhere := map[string]bool{}, map[string]bool{}
 	module := parseModule(t)
 	for _, b := range module {
@@ -127,12 +132,6 @@ func TestEachTerraformNameIsDeclaredDescribedAndUsed(t *testing.T) {
 				t.Errorf("%s refers to %s, which is not declared", b.name(), name)
 			}
 			usedAnywhere[name] = usedAnywhere[name] || name != b.name()
-		}
-		if b.Type == "variable" || b.Type == "output" {
-			about, _ := b.Body.Attributes["description"].Expr.Value(nil)
-			if !strings.HasSuffix(about.AsString(), ".") {
-				t.Errorf("%s is not described by a sentence", b.name())
-			}
 		}
 	}
 	for name := range declared {
@@ -184,29 +183,36 @@ func callsModule(t *testing.T, path string) (given map[string]string) {
 // refused, in production only.
 func TestTheModuleGrantsTheseRolesAndNoOthers(t *testing.T) {
 	want := map[string]string{
-		"google_artifact_registry_repository_iam_member.build": "artifactregistry.writer",
-		"google_cloud_run_v2_service_iam_member.build":         "run.developer",
-		"google_cloud_run_v2_service_iam_member.caller":        "run.invoker",
-		"google_cloud_run_v2_service_iam_member.viewer":        "run.viewer",
-		"google_cloud_tasks_queue_iam_member.enqueuer":         "cloudtasks.enqueuer",
-		"google_cloud_tasks_queue_iam_member.operator":         "cloudtasks.taskDeleter cloudtasks.viewer",
-		"google_project_iam_custom_role.operations":            "run.operations.get",
-		"google_project_iam_member.build_logs":                 "logging.logWriter",
-		"google_project_iam_member.build_waits":                "google_project_iam_custom_role.operations",
-		"google_project_iam_member.cloud_sql":                  "cloudsql.client",
-		"google_project_iam_member.database":                   "datastore.user",
-		"google_project_iam_member.operator":                   "cloudscheduler.viewer logging.viewer monitoring.viewer serviceusage.serviceUsageConsumer",
-		"google_project_iam_member.telemetry":                  "serviceusage.serviceUsageConsumer telemetry.metricsWriter telemetry.tracesWriter",
-		"google_project_iam_member.test_logs":                  "logging.logWriter",
-		"google_secret_manager_secret_iam_member.pusher":       "secretmanager.secretAccessor",
-		"google_secret_manager_secret_iam_member.session":      "secretmanager.secretAccessor",
-		"google_secret_manager_secret_iam_member.worker":       "secretmanager.secretAccessor",
-		"google_service_account_iam_member.build_calls_as":     "iam.serviceAccountOpenIdTokenCreator",
-		"google_service_account_iam_member.build_deploys_as":   "iam.serviceAccountUser",
-		"google_service_account_iam_member.signs_as_caller":    "iam.serviceAccountUser",
-		"google_storage_bucket_iam_member.build":               "storage.objectViewer",
-		"google_storage_bucket_iam_member.test":                "storage.objectViewer",
-		"google_storage_bucket_iam_member.volume":              "storage.objectUser storage.objectViewer",
+		"google_artifact_registry_repository_iam_member.build":   "artifactregistry.writer",
+		"google_cloud_run_v2_service_iam_member.build":           "run.developer",
+		"google_cloud_run_v2_service_iam_member.caller":          "run.invoker",
+		"google_cloud_run_v2_service_iam_member.viewer":          "run.viewer",
+		"google_cloud_tasks_queue_iam_member.enqueuer":           "cloudtasks.enqueuer",
+		"google_cloud_tasks_queue_iam_member.operator":           "cloudtasks.taskDeleter cloudtasks.viewer",
+		"google_project_iam_custom_role.operations":              "run.operations.get",
+		"google_project_iam_member.build_logs":                   "logging.logWriter monitoring.viewer",
+		"google_project_iam_member.responder":                    "cloudscheduler.admin monitoring.snoozeEditor",
+		"google_cloud_tasks_queue_iam_member.responder":          "cloudtasks.queueAdmin",
+		"google_cloud_run_v2_service_iam_member.responder":       "run.developer",
+		"google_service_account_iam_member.responder_deploys_as": "iam.serviceAccountUser",
+		"google_service_account_iam_member.responder_calls_as":   "iam.serviceAccountOpenIdTokenCreator",
+		"google_cloud_run_v2_service_iam_member.sweep":           "run.invoker",
+		"google_cloud_run_v2_service_iam_member.recovery":        "run.invoker",
+		"google_project_iam_member.build_waits":                  "google_project_iam_custom_role.operations",
+		"google_project_iam_member.cloud_sql":                    "cloudsql.client",
+		"google_project_iam_member.database":                     "datastore.user",
+		"google_project_iam_member.operator":                     "cloudscheduler.viewer logging.viewer monitoring.viewer serviceusage.serviceUsageConsumer",
+		"google_project_iam_member.telemetry":                    "serviceusage.serviceUsageConsumer telemetry.metricsWriter telemetry.tracesWriter",
+		"google_project_iam_member.test_logs":                    "logging.logWriter",
+		"google_secret_manager_secret_iam_member.pusher":         "secretmanager.secretAccessor",
+		"google_secret_manager_secret_iam_member.session":        "secretmanager.secretAccessor",
+		"google_secret_manager_secret_iam_member.worker":         "secretmanager.secretAccessor",
+		"google_service_account_iam_member.build_calls_as":       "iam.serviceAccountOpenIdTokenCreator",
+		"google_service_account_iam_member.build_deploys_as":     "iam.serviceAccountUser",
+		"google_service_account_iam_member.signs_as_caller":      "iam.serviceAccountUser",
+		"google_storage_bucket_iam_member.build":                 "storage.objectViewer",
+		"google_storage_bucket_iam_member.test":                  "storage.objectViewer",
+		"google_storage_bucket_iam_member.volume":                "storage.objectUser storage.objectViewer",
 	}
 	roles := regexp.MustCompile(`(?:"(?:roles/)?|role +=\s*)([a-z]+(?:\.[a-z][A-Za-z]+)+|google_project_iam_custom_role\.\w+)(?:"|\.name)`)
 	lists := map[string]string{} // the locals that a resource refers to for its roles
@@ -266,16 +272,26 @@ func TestTheModuleKeepsWhatPreventsAccidents(t *testing.T) {
 		"google_project_iam_member.database": {`"resource.name == \"projects/${var.project}/databases/${each.value.database}\""`},
 		// An apply must not undo what a build has deployed.
 		"google_cloud_run_v2_service.worker": {
-			"template[0].containers[0].image,", "traffic,", "client,", "client_version,",
+			"template[0].containers[0].image,", "template[0].containers[1].image,", "traffic,", "client,", "client_version,",
+			"\n  scaling {\n    min_instance_count = var.worker_min_instances\n    max_instance_count = var.worker_max_instances", // of the service: at once
+			"if n > 100 || var.worker_gpu != null]", "containers.value.liveness ? [containers.value] : []",
 			"google_firestore_index.analyses,", "google_project_iam_member.database,", "google_secret_manager_secret_iam_member.worker,",
 			"google_project_iam_member.cloud_sql,", "google_storage_bucket_iam_member.volume,",
 		},
 		"google_cloud_run_v2_service.doclock": {
 			"template[0].containers[0].image,", "traffic,", "client,", "client_version,",
+			"\n  scaling {\n    max_instance_count = var.doclock_max_instances", "= var.doclock_ingress\n", "= !var.doclock_invoker_check\n",
 			"google_project_iam_member.database,", "google_secret_manager_secret_iam_member.session,",
 		},
+		"google_cloud_run_v2_service_iam_member.sweep":           {"local.doclock && var.doclock_invoker_check ? 1 : 0"},
+		"google_project_iam_member.responder":                    {`"operations"], var.responders)`},
+		"google_cloud_tasks_queue_iam_member.responder":          {"toset(var.responders)"},
+		"google_cloud_run_v2_service_iam_member.responder":       {"var.responders)"},
+		"google_service_account_iam_member.responder_deploys_as": {"var.responders)"},
+		"google_service_account_iam_member.responder_calls_as":   {"toset(var.responders)"},
+		"google_cloud_run_v2_service.recovery":                   {"var.recovery_service ? 1 : 0", `local.worker_env, { ANALYZER = "builtin:document" })`, `["worker"].email`, "var.worker_image\n"},
 		// A call or an alert before its time fails, or causes a false alarm.
-		"google_cloud_scheduler_job.recover":       {"google_cloud_run_v2_service_iam_member.caller", `"* * * * *"`, `"${local.worker_url}/internal/tasks/recover"`},
+		"google_cloud_scheduler_job.recover":       {"google_cloud_run_v2_service_iam_member.caller", `"* * * * *"`, `"${local.recovery_url}/internal/tasks/recover"`, "= local.recovery_url\n"},
 		"google_cloud_scheduler_job.sweep":         {"google_cloud_run_v2_service.doclock", `"* * * * *"`, `"${local.doclock_url}/internal/sweep"`},
 		"google_monitoring_alert_policy.taskguard": {"google_cloud_scheduler_job.recover", "disable_metric_validation = true"},
 	} {
@@ -334,7 +350,7 @@ func TestTheModuleAndTheServiceFilesAgree(t *testing.T) {
 	var everything, app settings
 	evaluated(t, "everything", &everything)
 	evaluated(t, "application", &app)
-	for file, env := range map[string]map[string]string{"service.yaml": everything.WorkerEnv, "doclock.yaml": everything.DoclockEnv, "sidecar/service.yaml": app.WorkerEnv} {
+	for file, env := range map[string]map[string]string{"service.yaml": everything.WorkerEnv, "doclock.yaml": everything.DoclockEnv, "sidecar": app.WorkerEnv} {
 		s, c := service(t, file)
 		name := strings.TrimPrefix(s.Metadata.Name, "taskguard-")
 		set := environmentOf(c)
@@ -361,7 +377,7 @@ func TestTheModuleAndTheServiceFilesAgree(t *testing.T) {
 	w, c := service(t, "service.yaml")
 	for name, want := range map[string]any{
 		"worker_concurrency": w.Spec.Template.Spec.ContainerConcurrency, "worker_cpu": c.Resources.Limits["cpu"], "worker_memory": c.Resources.Limits["memory"],
-		"worker_max_instances": w.Spec.Template.Metadata.Annotations["autoscaling.knative.dev/maxScale"],
+		"worker_max_instances": w.Metadata.Annotations["run.googleapis.com/maxScale"],
 	} {
 		if text := read(t, moduleFolder+"/variables_worker.tf"); !regexp.MustCompile(`variable "` + name + `" \{\n.*\n.*\n  default     = "?` + fmt.Sprint(want) + `"?\n`).MatchString(text) {
 			t.Errorf("the default of %s is not service.yaml's %v", name, want)

@@ -89,6 +89,17 @@ func Reopen(l Lease, now time.Time) (Lease, error) {
 	return l, nil
 }
 
+// Raise makes the token at least least, after a restore of the store: tokens that the restored
+// record does not know may have been used elsewhere. It returns a *HeldError while the record
+// is held.
+func Raise(l Lease, now time.Time, least int64) (Lease, error) {
+	if Held(l, now) {
+		return l, heldError(l, now)
+	}
+	l.Token = max(l.Token, least)
+	return l, nil
+}
+
 // Cancel makes the record terminal, even if it is held. FinishedBy becomes by, which must
 // not be the name of a holder. The token grows, so that it is larger than that of a run in
 // progress. Cancel returns ErrFinished if the record is finished.

@@ -26,7 +26,12 @@ type Filter struct {
 	// Prefix selects by the beginning of the ID. If it is not empty, nothing else is
 	// compared, and those without updatedAt are selected too.
 	Prefix string
+	// All selects all, those without updatedAt too, sorted by ID. Nothing else is compared.
+	All bool
 }
+
+// byID reports whether f selects and sorts by the ID alone.
+func (f *Filter) byID() bool { return f.All || f.Prefix != "" }
 
 // check returns lease.ErrInvalidKey for a value that no document can have: Firestore's client
 // would report it as if the database did not answer.
@@ -115,6 +120,9 @@ func (a *Analyses) page(ctx context.Context, f *Filter, after string, limit int,
 // selected returns the query of f, in the order of Page.
 func (a *Analyses) selected(f Filter) firestore.Query {
 	all := a.documents.collection
+	if f.All {
+		return all.OrderBy(firestore.DocumentID, firestore.Asc)
+	}
 	if f.Prefix != "" {
 		return all.Where(firestore.DocumentID, ">=", all.Doc(f.Prefix)).Where(firestore.DocumentID, "<", all.Doc(f.Prefix+"\U0010FFFF")).OrderBy(firestore.DocumentID, firestore.Asc)
 	}
@@ -145,7 +153,7 @@ func (a *Analyses) selected(f Filter) firestore.Query {
 // excludes reports whether d, which the query of f has found, is outside its times: its
 // updatedAt has an offset.
 func (f *Filter) excludes(d analysislock.Analysis) bool {
-	return f.Prefix == "" && (d.UpdatedAt.Before(f.Since) || !f.Before.IsZero() && !d.UpdatedAt.Before(f.Before))
+	return !f.byID() && (d.UpdatedAt.Before(f.Since) || !f.Before.IsZero() && !d.UpdatedAt.Before(f.Before))
 }
 
 // place is a document's place in the order of Page: its id, and its updatedAt by its type.
@@ -179,7 +187,7 @@ func startAfter(q firestore.Query, f *Filter, after string) (firestore.Query, er
 	text, err := base64.RawURLEncoding.DecodeString(after)
 	switch {
 	case err != nil || json.Unmarshal(text, &at) != nil || at.ID == "" || strings.Contains(at.ID, "/"):
-	case f.Prefix != "":
+	case f.byID():
 		return q.StartAfter(at.ID), nil
 	case at.Text != nil:
 		return q.StartAfter(*at.Text, at.ID), nil

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"encoding/json"
 	"slices"
 
 	"taskguard/internal/cloudrun"
@@ -32,6 +33,9 @@ func FromEnv(lookup func(name string) (string, bool)) (Options, error) {
 		o.Auth = CheckedByProxy()
 	}
 	o.Queue, o.Keep = queue(e, auth), e.KeepFinished()
+	if input := e.Text("SMOKE_INPUT", ""); input != "" {
+		o.SelfTest = json.RawMessage(input)
+	}
 	if o.Queue == (Queue{}) {
 		e.Unused("belongs to TASK_QUEUE, which is not set", "RETRY_MIN", "RETRY_MAX")
 	}

@@ -219,11 +219,15 @@ func (g *Guard) Health() http.Handler {
 	return g.server
 }
 
-// Routes returns a handler of all routes: Handler at the path of each kind, Recovery and
-// Health. It answers other paths and methods in JSON too.
+// Routes returns a handler of all routes: Handler at the path of each kind, Recovery, Health,
+// and at /internal/self-test a run of the first kind on Options.SelfTest. It answers other
+// paths and methods in JSON too.
 func (g *Guard) Routes(kinds ...Kind) http.Handler {
 	for i := range kinds {
-		g.server.Route(g.handled(kinds[i], false))
+		guard := g.handled(kinds[i], false)
+		if g.server.Route(guard); i == 0 {
+			g.server.RouteSelfTest(guard, g.options.SelfTest)
+		}
 	}
 	return g.Health()
 }

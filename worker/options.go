@@ -2,6 +2,7 @@ package worker
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -51,6 +52,9 @@ type Options struct {
 	MaxRuns            int           // deliveries handled at once, of all kinds; zero: 100
 	Keep               time.Duration // finished documents get expireAt so long after; zero: they do not
 	Pessimistic        bool          // see FIRESTORE_TRANSACTIONS
+	// SelfTest is the input of the run that POST /internal/self-test of Routes makes, without a
+	// document, for a release; nil: that route answers 404.
+	SelfTest json.RawMessage
 
 	Log            *slog.Logger         // nil: slog.Default()
 	MeterProvider  metric.MeterProvider // nil: no metrics
@@ -143,6 +147,7 @@ func (o Options) check() (all []problem) {
 	refuse(o.RetryMin > o.RetryMax, "RetryMin", "RETRY_MIN", "%v is over RETRY_MAX, %v", o.RetryMin, o.RetryMax)
 	refuse(o.RetryMax > maxRetry, "RetryMax", "RETRY_MAX", "%v is over 12h", o.RetryMax)
 	add("Keep", cloudrun.CheckKeep(o.Keep, queue))
+	refuse(o.SelfTest != nil && !json.Valid(o.SelfTest), "SelfTest", "SMOKE_INPUT", "it is not JSON")
 	return all
 }
 

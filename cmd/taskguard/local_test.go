@@ -52,6 +52,15 @@ func TestOnALocalCloud(t *testing.T) {
 		taskguard(t, env, "submit", "--wait", text).want(t, cli.ExitDone, id+"  ", `READY {"bytes":12,`)
 	})
 
+	t.Run("doctor submits one and waits for it", func(t *testing.T) {
+		taskguard(t, env, "doctor", "--smoke", `{"text":"x"}`).want(t, cli.ExitDone, "READY\n", "log lines: not checked, since an emulator has no Cloud Logging")
+		taskguard(t, env, "doctor", "--smoke", `{}`).want(t, cli.ExitFailed, "1 of 1 FAILED")
+		taskguard(t, env, "doctor", "--smoke", `{`).want(t, cli.ExitUsage, "not JSON")
+		taskguard(t, env, "doctor", "--smoke", `{}`, "--json").want(t, cli.ExitUsage, "exclude each other")
+		taskguard(t, env, "doctor", "--smoke", `{"text":"x"}`, "--indexes", shippedFiles+"firestore.indexes.json").want(t, cli.ExitDone, "no problem in what was read", "READY\n")
+		taskguard(t, env, "doctor", "--smoke", `{"text":"x"}`, "--indexes", write(t, "none.json", "{}")).want(t, cli.ExitFailed, "index-missing")
+	})
+
 	t.Run("submit of an analysis that fails exits 1", func(t *testing.T) {
 		o := taskguard(t, env, "submit", "--input", `{"neither":1}`, "--id", "fails", "--wait", "--json").want(t, cli.ExitFailed, "1 of 1 FAILED")
 		got := wantKeys(t, o.out, append(submittedKeys, "error")...)

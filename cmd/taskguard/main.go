@@ -56,6 +56,8 @@ func commands() []cli.Command {
 		{Name: "recover", Run: operate.Recover,
 			Summary:   "book a delivery for each orphaned analysis: unfinished, and not locked",
 			Variables: database + queue + " and LOCK_TTL (5m)"},
+		{Name: "restore", Arguments: "--min-token TOKEN", Run: operate.Restore,
+			Summary: "after a restore of the database, make the fencing token of each document at least TOKEN", Variables: database},
 		{Name: "doctor", Run: operate.Doctor,
 			Summary:   "check whether the settings of a deployment fit each other: the service, the queue, the indexes, the jobs",
 			Variables: database + ", TASK_QUEUE; for short names also CLOUDSDK_RUN_REGION, or the region of TASK_QUEUE"},

@@ -1,44 +1,32 @@
 package sidecar
 
 import (
-	"encoding/json"
-	"net/url"
 	"os"
-	"reflect"
-	"regexp"
-	"slices"
+	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 
 	"google.golang.org/api/run/v1"
 	"sigs.k8s.io/yaml"
-
-	"taskguard/internal/workerservice"
 )
 
-const dependencies = "run.googleapis.com/container-dependencies"
-
-// read decodes a service as gcloud does, refusing what the API does not know.
-func read(t *testing.T, path string) (s run.Service) {
+// read decodes what service.sh prints as gcloud does, refusing what the API does not know,
+// and returns the service, the worker's container and the application's.
+func read(t *testing.T) (s run.Service, worker, app *run.Container) {
 	t.Helper()
-	data, err := os.ReadFile(path)
+	data, err := exec.CommandContext(t.Context(), "bash", "service.sh").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := yaml.UnmarshalStrict(data, &s, yaml.DisallowUnknownFields); err != nil {
-		t.Fatalf("%s: %v", path, err)
+		t.Fatal(err)
 	}
-	return s
-}
-
-// container returns the container with this name.
-func container(t *testing.T, s run.Service, name string) *run.Container {
-	t.Helper()
-	i := slices.IndexFunc(s.Spec.Template.Spec.Containers, func(c *run.Container) bool { return c.Name == name })
-	if i < 0 {
-		t.Fatalf("there is no container %s", name)
+	all := s.Spec.Template.Spec.Containers
+	if len(all) != 2 || all[0].Name != "worker" || all[1].Name != "app" {
+		t.Fatalf("%d containers, want worker and app", len(all))
 	}
-	return s.Spec.Template.Spec.Containers[i]
+	return s, all[0], all[1]
 }
 
 func variables(c *run.Container) map[string]string {
@@ -49,91 +37,27 @@ func variables(c *run.Container) map[string]string {
 	return all
 }
 
-func TestTheWorkersVariablesAreValidAndNameTheApplication(t *testing.T) {
-	s := read(t, "service.yaml")
-	environment := variables(container(t, s, "worker"))
-	cfg, err := workerservice.ParseConfig(func(name string) (string, bool) { v, ok := environment[name]; return v, ok })
-	if err != nil {
-		t.Fatal(err)
-	}
-	u, err := url.Parse(cfg.AnalyzerSpec)
-	if err != nil || u.Hostname() != "localhost" || u.Path != "/analyze" {
-		t.Errorf("ANALYZER is %s, %v", cfg.AnalyzerSpec, err)
-	}
-	app := container(t, s, "app")
-	if got := variables(app)["APP_PORT"]; got != u.Port() {
-		t.Errorf("the application listens on %s, ANALYZER calls %s", got, u.Port())
-	}
-	for _, probe := range []*run.Probe{app.StartupProbe, app.LivenessProbe} {
-		if probe == nil || probe.HttpGet == nil || strconv.FormatInt(probe.HttpGet.Port, 10) != u.Port() || probe.HttpGet.Path != "/health" {
-			t.Errorf("%+v does not probe the application", probe)
+// The container with a port gets the requests, and it starts last.
+func TestTheWorkerTakesTheRequestsAndCallsTheApplication(t *testing.T) {
+	s, worker, app := read(t)
+	port := variables(app)["APP_PORT"]
+	probe := app.StartupProbe.HttpGet
+	for what, pair := range map[string][2]string{
+		"the analyzer":         {variables(worker)["ANALYZER"], "http://localhost:" + port + "/analyze"},
+		"the probe":            {strconv.FormatInt(probe.Port, 10) + probe.Path, port + "/health"},
+		"the slots":            {variables(app)["APP_SLOTS"], strconv.FormatInt(s.Spec.Template.Spec.ContainerConcurrency, 10)},
+		"the order":            {s.Spec.Template.Metadata.Annotations["run.googleapis.com/container-dependencies"], `{"worker":["app"]}`},
+		"the ports":            {strconv.Itoa(len(worker.Ports)) + strconv.Itoa(len(app.Ports)), "10"},
+		"a busy one is killed": {strconv.FormatBool(app.LivenessProbe != nil), "false"},
+	} {
+		if pair[0] != pair[1] {
+			t.Errorf("%s: got %q, want %q", what, pair[0], pair[1])
 		}
 	}
-	if got, want := variables(app)["APP_SLOTS"], strconv.FormatInt(s.Spec.Template.Spec.ContainerConcurrency, 10); got != want {
-		t.Errorf("the application has %s slots for %s deliveries", got, want)
-	}
-}
-
-func TestOnlyTheWorkerTakesRequestsAndItStartsLast(t *testing.T) {
-	s := read(t, "service.yaml")
-	if n := len(s.Spec.Template.Spec.Containers); n != 2 {
-		t.Fatalf("%d containers, want 2", n)
-	}
-	if w, a := container(t, s, "worker"), container(t, s, "app"); len(w.Ports) != 1 || len(a.Ports) != 0 {
-		t.Errorf("%d ports of the worker, %d of the application, want 1 and 0: the container with one is the ingress", len(w.Ports), len(a.Ports))
-	}
-	var after map[string][]string
-	if err := json.Unmarshal([]byte(s.Spec.Template.Metadata.Annotations[dependencies]), &after); err != nil {
-		t.Fatal(err)
-	}
-	if want := map[string][]string{"worker": {"app"}}; !reflect.DeepEqual(after, want) {
-		t.Errorf("the order of the start is %v, want %v", after, want)
-	}
-}
-
-// The sidecar changes nothing of the worker's service.
-func TestTheWorkersContainerIsThatOfTheServiceWithoutASidecar(t *testing.T) {
-	sidecar, alone := read(t, "service.yaml"), read(t, "../service.yaml")
-	for _, v := range container(t, sidecar, "worker").Env {
-		if v.Name == "ANALYZER" {
-			v.Value = variables(container(t, alone, "worker"))["ANALYZER"]
+	program, err := os.ReadFile("app/app.py")
+	for name := range variables(app) {
+		if err != nil || !strings.Contains(string(program), `environ.get("`+name+`"`) {
+			t.Errorf("app.py does not read %s, %v", name, err)
 		}
-	}
-	delete(sidecar.Spec.Template.Metadata.Annotations, dependencies)
-	sidecar.Spec.Template.Spec.Containers = []*run.Container{container(t, sidecar, "worker")}
-	got, want := text(t, sidecar), text(t, alone)
-	if got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-}
-
-func text(t *testing.T, s run.Service) string {
-	t.Helper()
-	data, err := yaml.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(data)
-}
-
-func TestTheApplicationReadsEachVariableThatIsSetAndNoOther(t *testing.T) {
-	reads, set := map[string]bool{}, map[string]bool{"APP_SECONDS": true} // simulates work
-	for _, file := range []struct {
-		path, variable string
-		into           map[string]bool
-	}{{"app/app.py", `environ\.get\("(\w+)"`, reads}, {"app/Dockerfile", `ENV (\w+)=`, set}} {
-		data, err := os.ReadFile(file.path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, found := range regexp.MustCompile(file.variable).FindAllSubmatch(data, -1) {
-			file.into[string(found[1])] = true
-		}
-	}
-	for name := range variables(container(t, read(t, "service.yaml"), "app")) {
-		set[name] = true
-	}
-	if !reflect.DeepEqual(reads, set) {
-		t.Errorf("app.py reads %v, but %v are set", reads, set)
 	}
 }

@@ -75,6 +75,16 @@ resource "google_cloud_run_v2_service_iam_member" "caller" {
   member   = google_service_account.this["caller"].member
 }
 
+resource "google_cloud_run_v2_service_iam_member" "sweep" {
+  count = local.doclock && var.doclock_invoker_check ? 1 : 0
+
+  project  = var.project
+  location = var.region
+  name     = google_cloud_run_v2_service.doclock[0].name
+  role     = "roles/run.invoker"
+  member   = google_service_account.this["caller"].member
+}
+
 resource "google_secret_manager_secret_iam_member" "session" {
   count = local.doclock ? 1 : 0
 

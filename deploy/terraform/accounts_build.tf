@@ -18,11 +18,19 @@ resource "google_storage_bucket_iam_member" "build" {
   member = google_service_account.this["build"].member
 }
 
-# Logs have no narrower resource than the project.
+# Logs, and the errors of a share of the traffic, have no narrower resource than the project.
 resource "google_project_iam_member" "build_logs" {
+  for_each = toset(["roles/logging.logWriter", "roles/monitoring.viewer"])
+
   project = var.project
-  role    = "roles/logging.logWriter"
+  role    = each.key
   member  = google_service_account.this["build"].member
+}
+
+# An earlier version had one role.
+moved {
+  from = google_project_iam_member.build_logs
+  to   = google_project_iam_member.build_logs["roles/logging.logWriter"]
 }
 
 # To wait for a service's change, gcloud reads an operation, which belongs to the project.

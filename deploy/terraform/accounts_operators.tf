@@ -1,7 +1,6 @@
 # Operators book deliveries and use the database as submitters do (accounts.tf), and see
 # what `taskguard doctor` compares and docs/operations.md examines. They may delete a
-# task, which recovery replaces, and change neither queue nor service: the runbook names
-# who may.
+# task, which recovery replaces, and change neither queue nor service. Responders may.
 
 locals {
   # These have no narrower resource than the project. With the last one, a person's calls
@@ -41,4 +40,52 @@ resource "google_cloud_run_v2_service_iam_member" "viewer" {
   name     = local.services[each.value.service]
   role     = "roles/run.viewer"
   member   = each.value.member
+}
+
+# What the steps of docs/operations.md need beside that: a change of traffic or of settings
+# by release.sh, with its wait and its calls; the queue; the jobs and snoozes, which have no
+# narrower resource than the project.
+
+resource "google_project_iam_member" "responder" {
+  for_each = { for pair in setproduct(["cloudscheduler.admin", "monitoring.snoozeEditor", "operations"], var.responders) : join(" ", pair) => { role = pair[0], member = pair[1] } }
+
+  project = var.project
+  role    = each.value.role == "operations" ? google_project_iam_custom_role.operations.name : "roles/${each.value.role}"
+  member  = each.value.member
+}
+
+resource "google_cloud_tasks_queue_iam_member" "responder" {
+  for_each = toset(var.responders)
+
+  project  = var.project
+  location = var.region
+  name     = google_cloud_tasks_queue.analyses.name
+  role     = "roles/cloudtasks.queueAdmin"
+  member   = each.key
+}
+
+resource "google_cloud_run_v2_service_iam_member" "responder" {
+  for_each = { for pair in setproduct(keys(local.services), var.responders) : join(" ", pair) => { service = pair[0], member = pair[1] } }
+
+  project  = var.project
+  location = var.region
+  name     = local.services[each.value.service]
+  role     = "roles/run.developer"
+  member   = each.value.member
+}
+
+resource "google_service_account_iam_member" "responder_deploys_as" {
+  for_each = { for pair in setproduct(keys(local.services), var.responders) : join(" ", pair) => { account = pair[0], member = pair[1] } }
+
+  service_account_id = google_service_account.this[each.value.account].name
+  role               = "roles/iam.serviceAccountUser"
+  member             = each.value.member
+}
+
+resource "google_service_account_iam_member" "responder_calls_as" {
+  for_each = toset(var.responders)
+
+  service_account_id = google_service_account.this["caller"].name
+  role               = "roles/iam.serviceAccountOpenIdTokenCreator"
+  member             = each.key
 }

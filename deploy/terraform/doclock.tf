@@ -7,8 +7,12 @@ resource "google_cloud_run_v2_service" "doclock" {
   labels              = var.labels
   deletion_protection = var.deletion_protection
   # Browsers call it. The service checks sessions, and tokens of the sweep, itself.
-  ingress              = "INGRESS_TRAFFIC_ALL"
-  invoker_iam_disabled = true
+  ingress              = var.doclock_ingress
+  invoker_iam_disabled = !var.doclock_invoker_check
+
+  scaling {
+    max_instance_count = var.doclock_max_instances
+  }
 
   dynamic "binary_authorization" {
     for_each = var.binary_authorization[*]
@@ -25,8 +29,16 @@ resource "google_cloud_run_v2_service" "doclock" {
     timeout                          = "3600s"
     max_instance_request_concurrency = 1000
 
-    scaling {
-      max_instance_count = var.doclock_max_instances
+    dynamic "vpc_access" {
+      for_each = var.doclock_vpc[*]
+      content {
+        egress = vpc_access.value.egress
+        network_interfaces {
+          network    = vpc_access.value.network
+          subnetwork = vpc_access.value.subnetwork
+          tags       = vpc_access.value.tags
+        }
+      }
     }
 
     containers {

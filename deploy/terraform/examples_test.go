@@ -62,27 +62,3 @@ func outputs(t *testing.T, folder string, into any) {
 		t.Fatalf("%v: %s", err, out)
 	}
 }
-
-// tilesHaveNoZeros checks what Cloud Monitoring would drop, so that each plan would change
-// the dashboard, and that each tile has a place of its own.
-func tilesHaveNoZeros(t *testing.T, dashboard json.RawMessage) {
-	t.Helper()
-	var d struct {
-		MosaicLayout struct{ Tiles []map[string]any }
-	}
-	if err := json.Unmarshal(dashboard, &d); err != nil {
-		t.Fatal(err)
-	}
-	places := map[string]bool{}
-	for _, tile := range d.MosaicLayout.Tiles {
-		for name, value := range tile {
-			if value == 0.0 {
-				t.Errorf("%s of a tile is zero", name)
-			}
-		}
-		places[fmt.Sprint(tile["xPos"], tile["yPos"])] = true
-	}
-	if len(places) != len(d.MosaicLayout.Tiles) || len(places) < 5 {
-		t.Errorf("%d places for %d tiles", len(places), len(d.MosaicLayout.Tiles))
-	}
-}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -42,15 +43,21 @@ type body struct {
 	src []byte
 }
 
-// resource returns the only resource of a file.
-func resource(t *testing.T, path string) body {
+// blocks returns the blocks of a file.
+func blocks(t *testing.T, path string) ([]*hclsyntax.Block, []byte) {
 	t.Helper()
 	src := []byte(text(t, path))
 	f, diags := hclparse.NewParser().ParseHCL(src, path)
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}
-	blocks := f.Body.(*hclsyntax.Body).Blocks
+	return f.Body.(*hclsyntax.Body).Blocks, src
+}
+
+// resource returns the only resource of a file.
+func resource(t *testing.T, path string) body {
+	t.Helper()
+	blocks, src := blocks(t, path)
 	if len(blocks) != 1 || blocks[0].Type != "resource" {
 		t.Fatalf("%s has %d blocks, want one resource", path, len(blocks))
 	}
@@ -107,6 +114,9 @@ func monitoringFilesAreTheModules(t *testing.T, files json.RawMessage) {
 		t.Fatal(err)
 	}
 	want := map[string]string{"dashboard.json": file(t, []byte(made.Dashboard), new(dashboards.Dashboard))}
+	if regexp.MustCompile(`"[xy]Pos":0\D`).MatchString(made.Dashboard) {
+		t.Error("Cloud Monitoring drops a zero, so each plan would change the dashboard")
+	}
 	for name, m := range made.Metrics {
 		want["metrics/"+name+".json"] = file(t, m, new(logging.LogMetric))
 	}

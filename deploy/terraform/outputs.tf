@@ -23,6 +23,26 @@ output "build_account" {
   value       = google_service_account.this["build"].email
 }
 
+output "accounts" {
+  description = "The accounts' e-mail addresses, by their part: worker, caller, build, test, doclock."
+  value       = { for part, account in google_service_account.this : part => account.email }
+}
+
+output "names" {
+  description = "The names of the services, jobs, queue, databases and dashboard, by their part."
+  value       = local.names
+}
+
+output "serving_revisions" {
+  description = "The worker's revisions with traffic and their percentages, as of the last apply or refresh."
+  value       = { for t in google_cloud_run_v2_service.worker.traffic_statuses : coalesce(t.revision, "latest") => t.percent if try(t.percent > 0, false) }
+}
+
+output "version" {
+  description = "The module's version, as CHANGELOG.md has it."
+  value       = local.version
+}
+
 output "environment" {
   description = "What `taskguard submit`, `requeue`, `recover` and the other commands read, and the project of gcloud's, as lines for a shell; `taskguard doctor --service NAME-worker` finds the service by it."
   value       = local.shell_env

@@ -11,15 +11,15 @@ resource "google_cloud_scheduler_job" "recover" {
 
   http_target {
     http_method = "POST"
-    uri         = "${local.worker_url}/internal/tasks/recover"
+    uri         = "${local.recovery_url}/internal/tasks/recover"
 
     oidc_token {
       service_account_email = google_service_account.this["caller"].email
-      audience              = local.worker_url
+      audience              = local.recovery_url
     }
   }
 
-  depends_on = [google_cloud_run_v2_service_iam_member.caller]
+  depends_on = [google_cloud_run_v2_service_iam_member.caller, google_cloud_run_v2_service_iam_member.recovery]
 }
 
 resource "google_cloud_scheduler_job" "sweep" {

@@ -7,7 +7,7 @@ locals {
   # Two deployments in one project share none of these names, nor those of the accounts,
   # metrics and alerts. With the default of name they are those of earlier versions: other
   # names would replace the resources.
-  names = merge({ for what in ["doclock", "recover", "sweep", "worker"] : what => "${var.name}-${what}" }, {
+  names = merge({ for what in ["doclock", "recover", "recovery", "sweep", "worker"] : what => "${var.name}-${what}" }, {
     dashboard        = var.name
     database         = coalesce(var.database, var.name == "taskguard" ? "(default)" : var.name)
     doclock_database = coalesce(var.doclock_database, "${var.name}-doclock")
@@ -17,6 +17,10 @@ locals {
   # Known before the services exist, whose own environments need them.
   worker_url  = "https://${local.names.worker}-${local.project_number}.${var.region}.run.app"
   doclock_url = "https://${local.names.doclock}-${local.project_number}.${var.region}.run.app"
+
+  # The service that Cloud Scheduler calls for recovery.
+  recoverer    = var.recovery_service ? local.names.recovery : local.names.worker
+  recovery_url = "https://${local.recoverer}-${local.project_number}.${var.region}.run.app"
 
   # The request ends with the task's dispatch, whose deadline the worker and `taskguard
   # submit` calculate likewise: a minute after the run, and after 30 minutes at most.
@@ -57,15 +61,16 @@ locals {
   }, local.keep_env, local.otlp_env)
 
   doclock_env = merge({
-    GOOGLE_CLOUD_PROJECT  = var.project
-    FIRESTORE_DATABASE    = local.names.doclock_database
-    SWEEP_INTERVAL        = "0" # Cloud Scheduler calls: without requests a ticker has no CPU
-    SESSION_AUTH          = "cookie"
-    TASK_AUTH             = "oidc"
-    TASK_AUDIENCE         = local.doclock_url
-    TASK_SERVICE_ACCOUNTS = local.caller
-    LOG_FORMAT            = "json"
-  }, local.otlp_env)
+    GOOGLE_CLOUD_PROJECT = var.project
+    FIRESTORE_DATABASE   = local.names.doclock_database
+    SWEEP_INTERVAL       = "0" # Cloud Scheduler calls: without requests a ticker has no CPU
+    SESSION_AUTH         = "cookie"
+    TASK_AUTH            = var.doclock_invoker_check ? "iam" : "oidc" # Cloud Run's check removes the tokens' signatures
+    LOG_FORMAT           = "json"
+  }, { for name, value in { TASK_AUDIENCE = local.doclock_url, TASK_SERVICE_ACCOUNTS = local.caller } : name => value if !var.doclock_invoker_check }, local.otlp_env)
+
+  # The topmost version of the changelog: that of the module.
+  version = regex("\n## ([0-9]+\\.[0-9]+\\.[0-9]+)", file("${path.module}/../../CHANGELOG.md"))[0]
 
   # A program gets no other variables of the worker. Not in worker_env: var.worker_env may replace it.
   analyzer_env = { for name, value in {

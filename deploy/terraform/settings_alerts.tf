@@ -5,14 +5,21 @@ locals {
   run_requests  = "run_googleapis_com:request_count{monitored_resource=\"cloud_run_revision\",service_name=\"${var.name}-%s\",%s}"
   queue_matcher = "monitored_resource=\"cloud_tasks_queue\",queue_id=\"${local.names.queue}\""
   queue_depth   = "cloudtasks_googleapis_com:queue_depth{${local.queue_matcher}}"
-  attempts      = "sum(increase(cloudtasks_googleapis_com:queue_task_attempt_count{${local.queue_matcher}}[30m]))"
+  attempts      = "sum(increase(cloudtasks_googleapis_com:queue_task_attempt_count{${local.queue_matcher}}[%dm]))"
   queue_delays  = "cloudtasks_googleapis_com:queue_task_attempt_delays_bucket{${local.queue_matcher}}"
+
+  # How long a queue may send nothing: RETRY_MAX, a quarter more, and a quarter of an hour.
+  retry_max_minutes = sum(concat([0], [for part in regexall("([0-9.]+)(h|ms|m|s)", lookup(var.worker_env, "RETRY_MAX", "10m")) : part[0] * { h = 60, m = 1, s = 1 / 60, ms = 0 }[part[1]]]))
+  quiet_minutes     = max(30, ceil(1.25 * local.retry_max_minutes) + 15)
 
   # A log metric may belong to several kinds of resource; PromQL needs one of them.
   logs = "monitored_resource=\"cloud_run_revision\""
 
   # By the name that Cloud Monitoring shows; heading is the section of the runbook.
-  alerts = { for heading, alert in local.all_alerts : replace(heading, "Taskguard", title(var.name)) => merge(alert, { heading = heading })
+  # Each comparison of a query is a line of its own.
+  alerts = { for heading, alert in local.all_alerts : replace(heading, "Taskguard", title(var.name)) => merge(alert, {
+    heading = heading, query = replace(alert.query, "/ (and|or|unless) ([(sh])/", "\n$1 $2")
+    })
   if local.doclock || heading != "Taskguard: the document lock fails" }
 
   # Service levels: events that miss an objective, all events, and the percentage of good
@@ -65,18 +72,19 @@ locals {
       query    = "sum(${local.queue_depth}) > ${var.backlog_tasks} and sum(${local.queue_depth}) > sum(${local.queue_depth} offset 30m)"
     }
 
+    # All tasks may wait for RETRY_MAX.
     "Taskguard: tasks are not sent" = {
       severity = "CRITICAL"
       means    = "there are tasks, and none is sent"
       lasting  = "900s"
-      query    = "sum(min_over_time(${local.queue_depth}[30m])) > 0 unless ${local.attempts} > 0"
+      query    = "sum(min_over_time(${local.queue_depth}[${local.quiet_minutes}m])) > 0 unless ${format(local.attempts, local.quiet_minutes)} > 0"
     }
 
     "Taskguard: tasks do not arrive" = {
       severity = "CRITICAL"
       means    = "tasks are sent, and no delivery is logged"
       lasting  = "900s"
-      query    = "${local.attempts} > 0 unless sum(increase(${local.logged.deliveries}{${local.logs}}[30m])) > 0"
+      query    = "${format(local.attempts, 30)} > 0 unless sum(increase(${local.logged.deliveries}{${local.logs}}[30m])) > 0"
     }
 
     "Taskguard: Firestore is out of reach" = {
@@ -170,6 +178,5 @@ locals {
     "/\\[([^]]*)\\]\\(#[^)]*\\)/", "$1 (docs/operations.md)")
   }
 
-  # The page has the queries for the variables' defaults.
-  notifications = { for name, alert in local.alerts : name => replace(local.runbook[alert.heading], "/(?s)```promql\n.*?\n```/", "```promql\n${alert.query}\n```") }
+  notifications = { for name, alert in local.alerts : name => "${trimspace(local.runbook[alert.heading])}\n\n```promql\n${alert.query}\n```\n" }
 }

@@ -2,10 +2,11 @@
 # describes their fields. These metrics count and measure the lines.
 
 locals {
-  worker_lines = "resource.type=\"cloud_run_revision\" AND resource.labels.service_name=\"${local.names.worker}\""
+  service_lines = "resource.type=\"cloud_run_revision\" AND resource.labels.service_name=\"%s\""
+  worker_lines  = format(local.service_lines, local.names.worker)
   # Without the smoke test of a release, which requests an analysis that does not exist.
   delivery = "${local.worker_lines} AND jsonPayload.message=~\"^(delivery|rejected)$\" AND NOT (jsonPayload.analysis_id=~\"^smoke-test-\" AND jsonPayload.outcome=\"not_found\")"
-  recovery = "${local.worker_lines} AND jsonPayload.message=\"recovery\""
+  recovery = "${format(local.service_lines, local.recoverer)} AND jsonPayload.message=\"recovery\""
 
   # With a value, the metric is a distribution of it; without, a count. There are few
   # labels with few values: each combination is a time series, which costs.

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -19,7 +20,7 @@ import (
 
 const golden = "testdata/settings.json"
 
-var update = flag.Bool("update", false, "write "+golden+" and "+monitoringFolder)
+var update = flag.Bool("update", false, "write "+golden+", README.md and "+monitoringFolder)
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -58,6 +59,7 @@ output "settings" {
     names                     = local.names
     worker_url                = local.worker_url
     doclock_url               = local.doclock_url
+    recovery                  = [local.recovery_url, local.recovery]
     request_seconds           = local.request_seconds
     max_concurrent_dispatches = local.max_concurrent_dispatches
     queue_flags               = local.queue_flags
@@ -71,13 +73,7 @@ output "settings" {
   }
 }
 
-output "monitoring" {
-  value = { log_metrics = local.log_metrics, alerts = local.alerts, charts = local.charts }
-}
-
 output "notifications" { value = local.notifications }
-
-output "dashboard" { value = local.dashboard }
 
 output "environment" { value = local.shell_env }
 
@@ -107,7 +103,7 @@ func configuration(t *testing.T, name, main string) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
 	files := map[string]string{name: main, "deploy/terraform/stub.tf": stub + monitoringOutput(t)}
-	for _, pattern := range []string{"settings*.tf", "variables*.tf", "../*.yaml", "../*.json", "../../docs/operations.md"} {
+	for _, pattern := range []string{"settings*.tf", "variables*.tf", "../*.yaml", "../*.json", "../../docs/operations.md", "../../CHANGELOG.md"} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil || len(paths) == 0 {
 			t.Fatalf("%s: %q, %v", pattern, paths, err)
@@ -164,8 +160,9 @@ func application(field string, value any) map[string]any {
 // evaluated holds the module's outputs by case.
 type evaluated map[string]struct {
 	Value struct {
-		Settings, Monitoring, Dashboard, Files json.RawMessage
-		Notifications                          map[string]string
+		Settings      map[string]json.RawMessage
+		Files         json.RawMessage
+		Notifications map[string]string
 	}
 }
 
@@ -176,7 +173,7 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 		"everything":  {"doclock_image": "doclock" + digest, "session_secret": "taskguard-session", "otlp_endpoint": "http://collector:4318"},
 		"theirs": {
 			"name": "their-guard", "project": "theirs", "region": "us-east1", "queue": "work", "backlog_tasks": 7, "run_timeout_minutes": 29,
-			"otlp_endpoint": "https://telemetry.googleapis.com/", "worker_env": map[string]string{"LOG_LEVEL": "DEBUG"}, "keep_finished_days": 90,
+			"otlp_endpoint": "https://telemetry.googleapis.com/", "worker_env": map[string]string{"LOG_LEVEL": "DEBUG", "RETRY_MAX": "1h30m"}, "keep_finished_days": 90,
 		},
 		"program": {
 			"analyzer": "exec:/usr/bin/analyze", "worker_env": map[string]string{"MODEL": "large", "OTEL_TRACES_SAMPLER": "always_off"},
@@ -184,7 +181,7 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 		},
 		"own_list": {"analyzer": "exec:/usr/bin/analyze", "worker_env": map[string]string{"MODEL": "large", "ANALYZER_ENV": "*"}},
 		"platform": {
-			"session_secret": "s", "doclock_image": "doclock" + digest, "doclock_database": "(default)", "worker_gpu": "nvidia-l4", "worker_cpu": "4", "worker_memory": "16Gi", "worker_vpc": map[string]any{"subnetwork": "ours"},
+			"session_secret": "s", "doclock_image": "doclock" + digest, "doclock_database": "(default)", "doclock_invoker_check": true, "recovery_service": true, "worker_gpu": "nvidia-l4", "worker_cpu": "4", "worker_memory": "16Gi", "worker_vpc": map[string]any{"subnetwork": "ours"},
 			"cloud_sql_instances": []string{"my-project:europe-west1:a", "theirs:europe-west1:b"},
 			"worker_volumes": map[string]any{
 				"models": map[string]any{"path": "/models", "bucket": "my-models"}, "share": map[string]any{"path": "/share", "nfs": "10.0.0.2:/share", "read_only": false},
@@ -194,9 +191,12 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 	})
 	var all evaluated
 	outputs(t, folder, &all)
-	got := map[string]json.RawMessage{"monitoring": all["everything"].Value.Monitoring}
-	for name, one := range all {
-		got[name] = one.Value.Settings
+	got := map[string]map[string]json.RawMessage{}
+	for name, one := range all { // of the others only what differs from the smallest
+		got[name] = maps.Clone(one.Value.Settings)
+		maps.DeleteFunc(got[name], func(key string, value json.RawMessage) bool {
+			return name != "smallest" && bytes.Equal(value, all["smallest"].Value.Settings[key])
+		})
 	}
 	data, err := json.MarshalIndent(got, "", " ")
 	if err != nil {
@@ -210,14 +210,46 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 	if diff := cmp.Diff(strings.Split(text(t, golden), "\n"), strings.Split(string(data)+"\n", "\n")); diff != "" {
 		t.Errorf("make settings writes %s: -golden +Terraform:\n%s", golden, diff)
 	}
-	for name, want := range map[string]string{"program": `"ANALYZER_ENV": "MODEL,MODEL_KEY"`, "own_list": `"ANALYZER_ENV": "*"`} {
-		if one := string(all[name].Value.Settings); !strings.Contains(one, want) {
-			t.Errorf("%s: the settings lack %s: %s", name, want, one)
+	page := inputsAndOutputs(t)
+	if *update {
+		if err := os.WriteFile("README.md", []byte(page), 0o644); err != nil { //nolint:gosec // as git makes it
+			t.Fatal(err)
 		}
 	}
+	if diff := cmp.Diff(text(t, "README.md"), page); diff != "" {
+		t.Errorf("make settings writes README.md: -page +module:\n%s", diff)
+	}
 	notificationsHaveTheirNames(t, all["theirs"].Value.Notifications)
-	tilesHaveNoZeros(t, all["smallest"].Value.Dashboard)
 	monitoringFilesAreTheModules(t, all["everything"].Value.Files)
+}
+
+// inputsAndOutputs returns README.md: the module's variables and outputs.
+func inputsAndOutputs(t *testing.T) string {
+	t.Helper()
+	page := "# The module's inputs and outputs\n\n`make settings` writes this page from the descriptions in the `.tf` files. Its use is described in [Deployment](../README.md#with-terraform).\n"
+	for _, part := range []struct{ heading, pattern string }{
+		{"\n| input | default | |\n|---|---|---|\n", "variables*.tf"}, {"\n| output | |\n|---|---|\n", "outputs.tf"},
+	} {
+		paths, err := filepath.Glob(part.pattern)
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("%s: %q, %v", part.pattern, paths, err)
+		}
+		page += part.heading
+		for _, path := range paths {
+			all, src := blocks(t, path)
+			for _, b := range all {
+				columns := []string{"`" + b.Labels[0] + "`", "required", strings.Trim(body{b.Body, src}.text("description"), `"`)}
+				if b.Body.Attributes["default"] != nil {
+					columns[1] = "`" + body{b.Body, src}.text("default") + "`"
+				}
+				if b.Type == "output" {
+					columns = slices.Delete(columns, 1, 2)
+				}
+				page += "| " + strings.Join(columns, " | ") + " |\n"
+			}
+		}
+	}
+	return page
 }
 
 // notificationsHaveTheirNames checks what an operator reads on a telephone, where no
@@ -235,6 +267,9 @@ func notificationsHaveTheirNames(t *testing.T, all map[string]string) {
 			if commands++; !strings.Contains(c, " --location=us-east1 --project=theirs") || strings.HasPrefix(c, "`gcloud tasks") && !strings.Contains(c, "work") || strings.HasPrefix(c, "`gcloud scheduler") && !strings.Contains(c, " their-guard-") {
 				t.Errorf("%s: %s is about another deployment", name, c)
 			}
+		}
+		if strings.HasSuffix(name, "tasks are not sent") && strings.Count(text, "[128m]") != 2 { // RETRY_MAX, a quarter more, and 15 minutes
+			t.Errorf("%s: the queue may wait longer:\n%s", name, text)
 		}
 		if n := utf8.RuneCountInString(text); n > 8192 || len(text) > 10240 || !strings.Contains(text, "```promql\n") {
 			t.Errorf("%s has %d characters, and Google takes 8192:\n%s", name, n, text)
@@ -287,6 +322,7 @@ func TestModuleRefusesSettingsThatDoNotFitTogether(t *testing.T) {
 		"kept_without_a_ttl_policy":    {map[string]any{"worker_env": map[string]string{"KEEP_FINISHED": "2160h"}}, "sets this variable itself"},
 		"variable_set_twice":           {map[string]any{"worker_env": map[string]string{"LOCK_TTL": "1s"}}, "sets this variable itself"},
 		"doclocks_variable_set_twice":  {map[string]any{"doclock_env": map[string]string{"TASK_AUTH": "none"}}, "sets this variable itself"},
+		"responder_who_operates_not":   {map[string]any{"responders": []string{"group:a@b.c"}}, "operator too"},
 		"no_indexes":                   {map[string]any{"create_indexes": false}, "new database"},
 		"gpu_with_little_cpu":          {map[string]any{"worker_gpu": "nvidia-l4", "worker_memory": "16Gi"}, "4 CPUs"},
 		"gpu_with_little_memory":       {map[string]any{"worker_gpu": "nvidia-l4", "worker_cpu": "4000m", "worker_memory": "16000Mi"}, "16Gi"},

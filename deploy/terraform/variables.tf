@@ -77,7 +77,7 @@ variable "database_location" {
 }
 
 variable "database_kms_key" {
-  description = "Key of Cloud KMS in full, in the databases' location, which encrypts the databases that the module makes, not existing ones. Firestore's service agent may use it already."
+  description = "Key of Cloud KMS in full, in the databases' location (in Cloud KMS eur3 is europe, and nam5 is us), which encrypts the databases that the module makes, not existing ones. Firestore's service agent may use it already: `gcloud beta services identity create --service=firestore.googleapis.com` makes service-NUMBER@gcp-sa-firestore.iam.gserviceaccount.com, which needs roles/cloudkms.cryptoKeyEncrypterDecrypter."
   type        = string
   default     = null
 }
@@ -146,6 +146,17 @@ variable "operators" {
   validation {
     condition     = alltrue([for m in var.operators : length(regexall("^(serviceAccount|user|group|principal|principalSet):", m)) == 1])
     error_message = "Each is a member with its kind, such as group:NAME@example.com."
+  }
+}
+
+variable "responders" {
+  description = "Who is called at night, such as group:oncall@example.com: beside what operators may, shifts traffic, releases settings, pauses and resumes the queue and the jobs, and snoozes alerts."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for m in var.responders : contains(var.operators, m)])
+    error_message = "A responder is an operator too: add the member to operators."
   }
 }
 

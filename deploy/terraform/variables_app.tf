@@ -1,5 +1,5 @@
 variable "app" {
-  description = "An application in another language beside the worker, in the same instance, which POST /analyze on localhost reaches: its image by digest, port, environment, secrets as in worker_secrets, CPUs, memory, the path that answers 200 once it is ready, and the seconds that this may take. Its image is changed here; null: no application."
+  description = "An application in another language beside the worker, in the same instance, which POST /analyze on localhost reaches: its image by digest, port, environment, secrets as in worker_secrets, CPUs, memory, the path that answers 200 once it is ready, the seconds that this may take, and whether a container that does not answer it for 90 seconds is killed with all of its runs, as one whose analysis keeps its only thread busy would be. Its image is for the first deployment: later ones are the build's; null: no application."
   type = object({
     image           = string
     port            = optional(number, 9000)
@@ -9,6 +9,7 @@ variable "app" {
     memory          = optional(string, "512Mi")
     health          = optional(string, "/health")
     startup_seconds = optional(number, 120)
+    liveness        = optional(bool, false)
   })
   default = null
 

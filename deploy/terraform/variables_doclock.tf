@@ -33,6 +33,29 @@ variable "doclock_env" {
   }
 }
 
+variable "doclock_ingress" {
+  description = "Where calls of the document lock may come from; with INGRESS_TRAFFIC_INTERNAL_LOAD_BALANCER also a load balancer of yours. A release needs a private pool then."
+  type        = string
+  default     = "INGRESS_TRAFFIC_ALL"
+}
+
+variable "doclock_vpc" {
+  description = "Direct egress of the document lock into a VPC, as worker_vpc; null: none."
+  type = object({
+    network    = optional(string)
+    subnetwork = optional(string)
+    tags       = optional(list(string))
+    egress     = optional(string, "PRIVATE_RANGES_ONLY")
+  })
+  default = null
+}
+
+variable "doclock_invoker_check" {
+  description = "Whether Cloud Run checks callers of the document lock, for organizations that forbid public services. Browsers then need a proxy that has run.invoker, such as Identity-Aware Proxy; TASK_AUTH is iam."
+  type        = bool
+  default     = false
+}
+
 variable "doclock_max_instances" {
   description = "Most instances of the document lock."
   type        = number

@@ -11,13 +11,13 @@ variable "deletion_protection" {
 }
 
 variable "kms_key" {
-  description = "Key of Cloud KMS in full, in the region, which encrypts the services' images; Cloud Run's service agent may use it already. The databases have database_kms_key."
+  description = "Key of Cloud KMS in full, in the region, which encrypts the services' images; Cloud Run's service agent may use it already: service-NUMBER@serverless-robot-prod.iam.gserviceaccount.com has roles/cloudkms.cryptoKeyEncrypterDecrypter. The databases have database_kms_key."
   type        = string
   default     = null
 }
 
 variable "binary_authorization" {
-  description = "Which images the services may run: default for the project's policy, or a platform policy in full; null: any."
+  description = "Which images the services may run: default for the project's policy, or a platform policy in full; null: any. The release attests nothing: a policy that requires attestations refuses its images, one that allows the repository does not."
   type        = string
   default     = null
 }
@@ -45,7 +45,7 @@ variable "worker_cpu_always" {
 }
 
 variable "worker_gpu" {
-  description = "GPU of each instance, such as nvidia-l4, for the container that analyzes, which needs 4 CPUs and 16Gi; null: none. CPU is then always allocated, and at least one instance always runs. The quota of GPUs is at least worker_max_instances, and one more for the new revision that a release checks."
+  description = "GPU of each instance, such as nvidia-l4, for the container that analyzes, which needs 4 CPUs and 16Gi; null: none. CPU is then always allocated, and without recovery_service at least one instance always runs. The quota of GPUs is at least worker_max_instances, and one more for the new revision that a release checks."
   type        = string
   default     = null
 
@@ -53,6 +53,12 @@ variable "worker_gpu" {
     condition     = var.worker_gpu == null ? true : local.analyzing_cpu >= 4 && local.analyzing_gib >= 16
     error_message = "A GPU needs at least 4 CPUs and 16Gi of the container that analyzes: cpu and memory of app, otherwise worker_cpu and worker_memory."
   }
+}
+
+variable "recovery_service" {
+  description = "Whether Cloud Scheduler calls recovery in a small service of its own, NAME-recovery, so that the worker's instances, such as those with a GPU, all end when there is nothing to do. It runs worker_image, with each apply: no build releases it."
+  type        = bool
+  default     = false
 }
 
 variable "worker_volumes" {

@@ -120,7 +120,7 @@ variable "worker_secrets" {
 }
 
 variable "worker_ingress" {
-  description = "Where calls of the worker may come from. Cloud Tasks and Cloud Scheduler of the project count as internal, and Cloud Build's smoke test does not."
+  description = "Where calls of the worker may come from. Cloud Tasks and Cloud Scheduler of the project count as internal, and Cloud Build's smoke test only from a private pool (deploy/README.md)."
   type        = string
   default     = "INGRESS_TRAFFIC_ALL"
 
@@ -131,13 +131,13 @@ variable "worker_ingress" {
 }
 
 variable "worker_max_instances" {
-  description = "Most instances of the worker."
+  description = "Most instances of the worker, of all its revisions. An apply changes it at once, as max_concurrent_dispatches."
   type        = number
   default     = 10
 }
 
 variable "worker_min_instances" {
-  description = "Instances of the worker that stay when there is nothing to do."
+  description = "Instances of the worker that stay when there is nothing to do. An apply changes it at once."
   type        = number
   default     = 0
 

@@ -8,6 +8,12 @@ resource "google_cloud_run_v2_service" "worker" {
   # A caller needs run.invoker, wherever the call comes from.
   ingress = var.worker_ingress
 
+  # Of the service: an apply changes it at once, whichever revision has the traffic.
+  scaling {
+    min_instance_count = var.worker_min_instances
+    max_instance_count = var.worker_max_instances
+  }
+
   dynamic "binary_authorization" {
     for_each = var.binary_authorization[*]
     content {
@@ -24,9 +30,12 @@ resource "google_cloud_run_v2_service" "worker" {
     execution_environment            = local.second_generation ? "EXECUTION_ENVIRONMENT_GEN2" : null
     gpu_zonal_redundancy_disabled    = var.worker_gpu == null ? null : true
 
-    scaling {
-      min_instance_count = var.worker_min_instances
-      max_instance_count = var.worker_max_instances
+    # A revision's own limit is 100 otherwise; Google compares it with the quota of GPUs.
+    dynamic "scaling" {
+      for_each = [for n in [var.worker_max_instances] : n if n > 100 || var.worker_gpu != null]
+      content {
+        max_instance_count = scaling.value
+      }
     }
 
     dynamic "node_selector" {
@@ -228,13 +237,16 @@ resource "google_cloud_run_v2_service" "worker" {
           }
         }
 
-        liveness_probe {
-          period_seconds    = 30
-          timeout_seconds   = 5
-          failure_threshold = 3
-          http_get {
-            path = containers.value.health
-            port = containers.value.port
+        dynamic "liveness_probe" {
+          for_each = containers.value.liveness ? [containers.value] : []
+          content {
+            period_seconds    = 30
+            timeout_seconds   = 5
+            failure_threshold = 3
+            http_get {
+              path = liveness_probe.value.health
+              port = liveness_probe.value.port
+            }
           }
         }
       }
@@ -242,15 +254,15 @@ resource "google_cloud_run_v2_service" "worker" {
   }
 
   lifecycle {
-    # The build sets which image runs and which revision has the traffic. An apply must
+    # The build sets which images run and which revision has the traffic. An apply must
     # not roll back to the first image. The revision's name is not listed: a release
-    # names its own revision, and no two have one name. Nor is the application's image:
-    # no build of ours makes it, and the variable app sets it.
+    # names its own revision, and no two have one name.
     ignore_changes = [
       client,
       client_version,
       template[0].annotations,
       template[0].containers[0].image,
+      template[0].containers[1].image,
       template[0].labels,
       traffic,
     ]

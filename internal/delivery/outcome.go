@@ -51,6 +51,9 @@ const (
 	Recovered
 	NotRecovered // or only in part
 	NoQueue
+	SelfTested
+	SelfTestFailed
+	NotConfigured // no input for a self-test
 )
 
 // String is the case's stable name in logs.
@@ -153,6 +156,9 @@ var answers = [...]struct {
 	Recovered:          {code: http.StatusOK, counts: true},
 	NotRecovered:       {code: http.StatusServiceUnavailable, reason: "unavailable", counts: true},
 	NoQueue:            {code: http.StatusNotImplemented, reason: "no_queue", error: true},
+	SelfTested:         {code: http.StatusOK, status: "ok"},
+	SelfTestFailed:     {code: http.StatusInternalServerError, reason: "self_test_failed", error: true},
+	NotConfigured:      {code: http.StatusNotFound, reason: "not_configured"},
 }
 
 // Answer is the body of every answer.

@@ -12,7 +12,7 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-// Field is a field of the log line "delivery", "rejected" or "recovery". Every request to an internal
+// Field is a field of the log line "delivery", "rejected", "recovery" or "self-test". Every request to an internal
 // route writes one such line. The names are public.
 type Field struct {
 	Name    string
@@ -133,7 +133,7 @@ func (o Outcome) level() slog.Level {
 		return slog.LevelWarn
 	}
 	switch o.Case {
-	case Ran, AlreadyFinished, Locked, LockedBooked, WaitingBooked, ShuttingDownBooked, ContinuedBooked, Booked, Recovered:
+	case Ran, AlreadyFinished, Locked, LockedBooked, WaitingBooked, ShuttingDownBooked, ContinuedBooked, Booked, Recovered, SelfTested:
 		return slog.LevelInfo
 	}
 	return slog.LevelWarn
@@ -157,7 +157,7 @@ func (s *Server) record(ctx context.Context, t *telemetry.Telemetry, span teleme
 		message = "rejected"
 		t.Rejected(ctx, o.Case.String())
 	}
-	s.log.LogAttrs(ctx, o.level(), message, attrs...) //nolint:sloglint // delivery, rejected or recovery
+	s.log.LogAttrs(ctx, o.level(), message, attrs...) //nolint:sloglint // delivery, rejected, recovery or self-test
 	span.Describe(validID(o.ID), o.Token, o.Attempt)
 	span.Close(o.Case.String(), l.status >= http.StatusInternalServerError)
 }

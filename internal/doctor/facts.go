@@ -51,7 +51,7 @@ type Service struct {
 	Callers []string // members that may invoke it by its own policy, such as allUsers
 }
 
-// Settings are those of a Cloud Run service.
+// Settings are those of a Cloud Run service, of the revision that serves.
 type Settings struct {
 	Name         string
 	Environment  map[string]string // a secret's value is Secret
@@ -65,6 +65,10 @@ type Settings struct {
 	Secrets      []string // that its containers use
 	Twice        []string // variables that the container sets more than once
 	Probes       []string // the paths of the container's probes
+	// Serving is the revision that gets the most requests, Newest has the settings that were
+	// changed last, and NewestShare is its part of the requests in percent. Empty: unknown.
+	Serving, Newest string
+	NewestShare     int64
 }
 
 // Secret stands for the unknown value of a secret. It is long enough for one.

@@ -53,7 +53,15 @@ func (r *reader) askService(ctx context.Context, name string, into *Service, set
 		if err != nil {
 			return err
 		}
-		into.Settings, err = parseService(got)
+
+		var serves *run.Revision
+		if revision, newest, _ := serving(got); revision != newest {
+			parent, _, _ := strings.Cut(name, "/services/")
+			if serves, err = api.Projects.Locations.Revisions.Get(parent + "/revisions/" + revision).Context(ctx).Do(); err != nil {
+				return err
+			}
+		}
+		into.Settings, err = parseService(got, serves)
 		return err
 	})
 	r.ask(ctx, callers, "the IAM policy of "+name, func(ctx context.Context) error {

@@ -241,6 +241,52 @@ func (c *cloud) ask(t *testing.T, ctx context.Context) doctor.Facts { //nolint:r
 	return f
 }
 
+// Without the revision that serves, doctor would judge settings that no request meets.
+func TestTheSettingsAreThoseOfTheRevisionThatServes(t *testing.T) {
+	const service = location + "/services/taskguard-worker"
+	target := func(percent int, name, tag string) string {
+		return fmt.Sprintf(`{"revisionName":%q,"percent":%d,"tag":%q}`, name, percent, tag)
+	}
+	for name, tc := range map[string]struct {
+		traffic []string
+		rules   string
+		text    string // of the first finding
+	}{
+		"all to the newest":     {[]string{target(100, "w-2", ""), target(0, "w-1", "candidate")}, "[]", ""},
+		"all to an earlier one": {[]string{target(0, "w-2", "candidate"), target(100, "w-1", "")}, "[traffic run-timeout]", "w-2, which gets 0 % of the requests; most go to w-1"},
+		"a share to the newest": {[]string{target(10, "w-2", ""), target(90, "w-1", "")}, "[traffic run-timeout]", "w-2, which gets 10 %"},
+		"two entries of one":    {[]string{target(40, "w-1", ""), target(30, "w-2", "a"), target(30, "w-2", "b")}, "[]", ""},
+		"the latest":            {[]string{`{"latestRevision":true,"percent":100}`}, "[]", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCloud(t)
+			var got run.Service
+			if err := json.Unmarshal([]byte(c.answers[service]), &got); err != nil {
+				t.Fatal(err)
+			}
+			earlier := run.Revision{Spec: &run.RevisionSpec{}, Metadata: got.Spec.Template.Metadata}
+			*earlier.Spec = *got.Spec.Template.Spec
+			earlier.Spec.TimeoutSeconds = 300
+			text, err := json.Marshal(earlier)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.answers[location+"/revisions/w-1"] = string(text)
+			c.answers[service] = strings.TrimSuffix(c.answers[service], "}") + `,"status":{"latestCreatedRevisionName":"w-2","latestReadyRevisionName":"w-2",
+				"traffic":[` + strings.Join(tc.traffic, ",") + `]}}`
+
+			found, _ := doctor.Check(c.ask(t, t.Context()))
+			rules := []string{}
+			for _, one := range found {
+				rules = append(rules, one.Rule)
+			}
+			if fmt.Sprint(rules) != tc.rules || len(found) > 0 && !strings.Contains(found[0].Problem, tc.text) {
+				t.Errorf("want %s with %q, got %+v", tc.rules, tc.text, found)
+			}
+		})
+	}
+}
+
 func TestTheIndexesOfEachKindAreRead(t *testing.T) {
 	c := newCloud(t)
 	c.answers[groups+"orders/indexes"] = strings.Replace(c.answers[groups+"analyses/indexes"], "READY", "CREATING", 1)
@@ -269,8 +315,8 @@ func TestTheIndexesOfEachKindAreRead(t *testing.T) {
 func TestAnswersOfGoogleAreChecked(t *testing.T) {
 	for _, tc := range []struct{ path, old, replacement, rule string }{
 		{"", "", "", ""},
-		{"/services/taskguard-worker", `"autoscaling.knative.dev/maxScale":"10"`, `"autoscaling.knative.dev/maxScale":"3"`, "dispatches"},
-		{"/services/taskguard-worker", `"run.googleapis.com/ingress":"all"`, `"run.googleapis.com/maxScale":"9"`, "dispatches"},
+		{"/services/taskguard-worker", `"run.googleapis.com/maxScale":"10"`, `"run.googleapis.com/maxScale":"3"`, "dispatches"},
+		{"/services/taskguard-worker", `"run.googleapis.com/startup-cpu-boost":"true"`, `"autoscaling.knative.dev/maxScale":"9"`, "dispatches"},
 		{"/services/taskguard-worker", `"run.googleapis.com/ingress":"all"`, `"run.googleapis.com/urls":"[\"https://taskguard-worker-1.europe-west3.run.app\"]"`, "target-url"},
 		{"/services/taskguard-worker", `"run.googleapis.com/ingress":"all"`, `"run.googleapis.com/urls":"[\"` + workerURL + `\",\"https://taskguard-worker-x-ew.a.run.app\"]"`, ""},
 		{"/services/taskguard-doclock", `"run.googleapis.com/invoker-iam-disabled":"true"`, `"a":"b"`, "oidc-behind-iam"},

@@ -21,6 +21,7 @@ type service struct {
 // rules returns the rules that apply to either service.
 func (s service) rules(settings, callers Part) []rule {
 	return []rule{
+		{"traffic", []Part{settings}, s.traffic},
 		{"environment", []Part{settings}, s.refused},
 		{"unknown-variable", []Part{settings}, s.unknownVariable},
 		{"variable-twice", []Part{settings}, func() []Finding {
@@ -35,6 +36,15 @@ func (s service) rules(settings, callers Part) []rule {
 		{"invoker-public", []Part{settings, callers}, s.public},
 		{"oidc-behind-iam", []Part{settings, callers}, s.signatureRemoved},
 	}
+}
+
+// traffic finds a change of a setting that has no effect: a release sends the requests to one
+// revision, and a change makes another.
+func (s service) traffic() []Finding {
+	return findIf(s.Serving != s.Newest, Problem,
+		fmt.Sprintf("%s was changed last in revision %s, which gets %d %% of the requests; most go to %s, whose settings are judged here.",
+			s.Name, s.Newest, s.NewestShare, s.Serving),
+		"If that was not intended, send them to the newest revision after its smoke test (docs/operations.md, Change a setting).")
 }
 
 // refused finds what the service refuses to start with: missing and malformed values,

@@ -18,21 +18,46 @@ func serviceFile(name string) (set Settings, err error) {
 	if err := decodeFile(name, "a Cloud Run service", &s); err != nil {
 		return set, err
 	}
-	if set, err = parseService(&s); err != nil {
+	if set, err = parseService(&s, nil); err != nil {
 		err = fmt.Errorf("%s: %w", name, err)
 	}
 	return set, err
 }
 
-// parseService reads a Knative service. What is unset has Cloud Run's default.
-func parseService(s *run.Service) (set Settings, err error) {
+// serving returns the names of the revision that gets the most requests and of the newest, and
+// the newest one's share in percent. They are empty if the service has no status, as in a file.
+func serving(s *run.Service) (most, newest string, share int64) {
+	if s.Status == nil || len(s.Status.Traffic) == 0 {
+		return "", "", 0
+	}
+	newest = s.Status.LatestCreatedRevisionName
+
+	shares := map[string]int64{} // a revision may have several entries, such as a tag's
+	for _, t := range s.Status.Traffic {
+		name := t.RevisionName
+		if t.LatestRevision {
+			name = s.Status.LatestReadyRevisionName
+		}
+		if shares[name] += t.Percent; most == "" || shares[name] > shares[most] {
+			most = name
+		}
+	}
+	return most, newest, shares[newest]
+}
+
+// parseService reads a Knative service: the settings of the revision that serves, or of the
+// template if that is nil. What is unset has Cloud Run's default.
+func parseService(s *run.Service, serves *run.Revision) (set Settings, err error) {
 	switch {
 	case s.Kind != "Service":
 		return set, fmt.Errorf("a %q is not a Service", s.Kind)
 	case s.Metadata == nil || s.Spec == nil || s.Spec.Template == nil || s.Spec.Template.Spec == nil:
 		return set, errors.New("the service has no metadata or no template")
 	}
-	spec, annotations := s.Spec.Template.Spec, s.Metadata.Annotations
+	spec, template, annotations := s.Spec.Template.Spec, s.Spec.Template.Metadata, s.Metadata.Annotations
+	if serves != nil && serves.Spec != nil {
+		spec, template = serves.Spec, serves.Metadata
+	}
 	container, err := ingressContainer(spec.Containers)
 	if err != nil {
 		return set, err
@@ -46,6 +71,7 @@ func parseService(s *run.Service) (set Settings, err error) {
 		Account:      spec.ServiceAccountName,
 		Secrets:      secrets(spec),
 	}
+	set.Serving, set.Newest, set.NewestShare = serving(s)
 	for _, v := range container.Env {
 		if v == nil {
 			continue
@@ -63,7 +89,7 @@ func parseService(s *run.Service) (set Settings, err error) {
 		}
 	}
 	whole := annotations["run.googleapis.com/maxScale"] // the service's; the lower of it and the revision's counts
-	revision := cmp.Or(s.Spec.Template.Metadata, &run.ObjectMeta{}).Annotations["autoscaling.knative.dev/maxScale"]
+	revision := cmp.Or(template, &run.ObjectMeta{}).Annotations["autoscaling.knative.dev/maxScale"]
 	n, err := strconv.ParseInt(cmp.Or(whole, revision, "100"), 10, 32)
 	m, err2 := strconv.ParseInt(cmp.Or(revision, whole, "100"), 10, 32)
 	set.MaxInstances = min(n, m)

@@ -10,11 +10,12 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Names of spans. Delivery and Recovery are of kind server. The others are of kind
+// Names of spans. Delivery, Recovery and SelfTest are of kind server. The others are of kind
 // internal and children of Delivery, except Heartbeat, which is a child of Run.
 const (
 	Delivery  = "delivery"
 	Recovery  = "recovery"
+	SelfTest  = "self-test"
 	Acquire   = "acquire"
 	Run       = "run"
 	Heartbeat = "heartbeat"

@@ -38,7 +38,7 @@ func TestTheDefaultsAreTheContracts(t *testing.T) {
 func TestEachVariableSetsItsOption(t *testing.T) {
 	c, err := parse("PORT=65535", "GOOGLE_CLOUD_PROJECT=p", "FIRESTORE_DATABASE=d", "FIRESTORE_EMULATOR_HOST=h:1", "ANALYSES_COLLECTION=a/b/c", "LOCK_TTL=60s",
 		"MAX_ATTEMPTS=3", "MAX_RUNS=7", "RUN_TIMEOUT=20m", "CHECKPOINT_INTERVAL=2s", "STALL_TIMEOUT=3s", "MAX_RUN_TIME=21h", "RETRY_MIN=4s", "RETRY_MAX=5s",
-		"KEEP_FINISHED=2160h", "FIRESTORE_TRANSACTIONS=pessimistic", "TASK_AUTH=oidc", "TASK_AUDIENCE=https://a.example", "TASK_SERVICE_ACCOUNTS=a@b.c, d@e.f,",
+		"KEEP_FINISHED=2160h", "SMOKE_INPUT={}", "FIRESTORE_TRANSACTIONS=pessimistic", "TASK_AUTH=oidc", "TASK_AUDIENCE=https://a.example", "TASK_SERVICE_ACCOUNTS=a@b.c, d@e.f,",
 		"TASK_JWKS_URL=http://k.example", "TASK_QUEUE=projects/p/locations/l/queues/q", "TASK_TARGET_URL=https://worker.example", "TASK_CALLER=d@e.f",
 		"CLOUD_TASKS_EMULATOR_HOST=h:2", "LOG_FORMAT=text", "LOG_LEVEL=warn", "ANALYZER=http://127.0.0.1:1/s3cret?key=s3cret")
 	if err != nil {
@@ -48,7 +48,7 @@ func TestEachVariableSetsItsOption(t *testing.T) {
 	want := worker.Options{
 		Project: "p", Database: "d", Emulator: "h:1", Collection: "a/b/c", Auth: c.Options.Auth, Lock: lease.Policy{TTL: 60 * time.Second, Heartbeat: 20 * time.Second, MaxAttempts: 3},
 		RunTimeout: 20 * time.Minute, MaxRunTime: 21 * time.Hour, CheckpointInterval: 2 * time.Second, StallTimeout: 3 * time.Second,
-		RetryMin: 4 * time.Second, RetryMax: 5 * time.Second, MaxRuns: 7, Keep: 90 * 24 * time.Hour, Pessimistic: true,
+		RetryMin: 4 * time.Second, RetryMax: 5 * time.Second, MaxRuns: 7, Keep: 90 * 24 * time.Hour, SelfTest: []byte("{}"), Pessimistic: true,
 		Queue: worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://worker.example", Caller: "d@e.f", Audience: "https://a.example", EmulatorHost: "h:2"},
 	}
 	if !reflect.DeepEqual(c.Options, want) || fmt.Sprint(c.Options.Auth) != fmt.Sprint(token) {
@@ -157,6 +157,7 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"limits, all wrong":     {[]string{"TASK_AUTH=iam", "CHECKPOINT_INTERVAL=1ms", "STALL_TIMEOUT=1h", "MAX_RUN_TIME=1m"}, []string{"CHECKPOINT_INTERVAL: ", "STALL_TIMEOUT: ", "MAX_RUN_TIME: "}},
 		"retries, no queue":     {[]string{"TASK_AUTH=iam", "RETRY_MIN=1m", "RETRY_MAX=1h"}, []string{"RETRY_MIN: belongs to TASK_QUEUE", "RETRY_MAX: belongs to TASK_QUEUE"}},
 		"retries in reverse":    {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "RETRY_MAX=29s"}, []string{"RETRY_MIN: 30s is over RETRY_MAX, 29s"}},
+		"no JSON":               {[]string{"TASK_AUTH=iam", "SMOKE_INPUT={"}, []string{"SMOKE_INPUT: it is not JSON"}},
 		"kept below zero":       {[]string{"TASK_AUTH=iam", "KEEP_FINISHED=-1h"}, []string{"KEEP_FINISHED: "}},
 		"several at once":       {[]string{"PORT=x", "RUN_TIMEOUT=0s"}, []string{"RUN_TIMEOUT: ", "TASK_AUTH: ", "PORT: "}},
 		"an empty one is unset": {[]string{"TASK_AUTH=iam", "PORT="}, nil},

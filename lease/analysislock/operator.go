@@ -63,6 +63,15 @@ func (l *Locks) Requeue(ctx context.Context, id string, seen *Seen, fresh bool) 
 	})
 }
 
+// RaiseToken makes the token of an analysis at least least, also of a finished one. While the
+// lock is held it returns a *lease.HeldError. It returns the analysis as it was before.
+func (l *Locks) RaiseToken(ctx context.Context, id string, least int64) (Analysis, error) {
+	return l.edit(ctx, id, nil, func(d *Analysis, now time.Time) (err error) {
+		d.Lock, err = lease.Raise(d.Lock, now, least)
+		return err
+	}, func(_, is Analysis) bool { return is.Lock.Token >= least })
+}
+
 // MarkDue records that the next attempt at an orphaned analysis may begin now, and returns
 // that time, which its delivery's name contains. So recovery does not find it again within
 // one TTL. It begins with read, a reading of at least the status, updatedAt, the lock and

@@ -23,9 +23,18 @@ func Doctor(ctx context.Context, c *cli.Call) error {
 	c.Flags.StringVar(&o.Doclock, "doclock", "", "the document lock: `FILE` or a service's name")
 	c.Flags.StringVar(&o.Queue, "queue", "", "the queue: `FILE` of gcloud's flags; without it, the queue of TASK_QUEUE")
 	c.Flags.StringVar(&o.Indexes, "indexes", "", "the indexes: `FILE` such as deploy/firestore.indexes.json; without it, the database's")
+	input := c.Flags.String("smoke", "", "test the deployment: submit this JSON `INPUT`, wait for READY and look for its log lines; with another flag after a check of the settings that finds no problem")
 	c.TakesJSON("print what was read, found and not checked as one JSON document")
 	if _, err := c.Parse(0, 0); err != nil {
 		return err
+	}
+	if c.Given("smoke") {
+		if c.JSON {
+			return cli.UsageError("--smoke and --json exclude each other")
+		}
+		if o.Service+o.Doclock+o.Queue+o.Indexes == "" {
+			return smoke(ctx, c, *input)
+		}
 	}
 	if e := c.Environment(); c.Value("KINDS") != "" {
 		o.Kinds = cli.Kinds(e)
@@ -51,6 +60,9 @@ func Doctor(ctx context.Context, c *cli.Call) error {
 	}
 	if problems, _, unreadable := d.count(); err == nil && problems+unreadable > 0 {
 		return cli.ExitError{Code: cli.ExitFailed}
+	}
+	if err == nil && c.Given("smoke") {
+		err = smoke(ctx, c, *input)
 	}
 	return err
 }

@@ -38,7 +38,9 @@ func main() {
 	}
 
 	// 3. Watch the document until it is READY or FAILED.
-	db, err := firestore.NewClient(ctx, os.Getenv("GOOGLE_CLOUD_PROJECT")) // reads FIRESTORE_EMULATOR_HOST
+	// It reads FIRESTORE_EMULATOR_HOST itself.
+	database := cmp.Or(os.Getenv("FIRESTORE_DATABASE"), firestore.DefaultDatabaseID)
+	db, err := firestore.NewClientWithDatabase(ctx, os.Getenv("GOOGLE_CLOUD_PROJECT"), database)
 	check(err)
 	for snapshots := db.Collection(collection).Doc(id).Snapshots(ctx); ; {
 		snapshot, err := snapshots.Next()

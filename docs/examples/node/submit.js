@@ -10,7 +10,8 @@ import { grpc } from 'google-gax';
 const [id, text] = process.argv.slice(2);
 const { CLOUD_TASKS_EMULATOR_HOST, TASK_CALLER, TASK_QUEUE, TASK_TARGET_URL } = process.env;
 
-const firestore = new Firestore(); // reads GOOGLE_CLOUD_PROJECT and FIRESTORE_EMULATOR_HOST
+// It reads GOOGLE_CLOUD_PROJECT and FIRESTORE_EMULATOR_HOST itself.
+const firestore = new Firestore({ databaseId: process.env.FIRESTORE_DATABASE ?? '(default)' });
 
 // The client for Cloud Tasks does not read CLOUD_TASKS_EMULATOR_HOST: an emulator
 // needs three options.

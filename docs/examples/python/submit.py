@@ -20,7 +20,8 @@ from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpc
 id, text = sys.argv[1:]
 worker = os.environ["TASK_TARGET_URL"]
 
-db = firestore.Client(project=os.environ["GOOGLE_CLOUD_PROJECT"])  # reads FIRESTORE_EMULATOR_HOST
+# It reads FIRESTORE_EMULATOR_HOST itself.
+db = firestore.Client(project=os.environ["GOOGLE_CLOUD_PROJECT"], database=os.environ.get("FIRESTORE_DATABASE"))
 
 # The client for Cloud Tasks does not read CLOUD_TASKS_EMULATOR_HOST.
 transport = None

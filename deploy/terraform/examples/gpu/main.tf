@@ -1,6 +1,6 @@
-# A model on a GPU, read from a bucket. Each of at most three instances runs one analysis
-# at a time; recovery's call has the third place, so one instance always runs. With a single
-# GPU set worker_concurrency = 2 and 1 for the other two: recovery's call shares the instance.
+# A model on a GPU, read from a bucket. Two analyses run at once, each in an instance of its
+# own: there must be fewer dispatches than places. Recovery has a small service of its own, so
+# no GPU runs when there is nothing to do.
 
 provider "google" { project = "my-project" }
 
@@ -16,8 +16,9 @@ module "taskguard" {
     cpu    = "4"
     memory = "16Gi"
   }
-  worker_gpu     = "nvidia-l4"
-  worker_volumes = { models = { path = "/models", bucket = "my-models" } }
+  worker_gpu       = "nvidia-l4"
+  recovery_service = true
+  worker_volumes   = { models = { path = "/models", bucket = "my-models" } }
 
   worker_concurrency        = 1
   worker_max_instances      = 3

@@ -1,0 +1,95 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"sync/atomic"
+
+	"taskguard/cmd/internal/cli"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/repo"
+)
+
+// Restore makes the fencing token of each document of a kind at least --min-token, after a
+// restore from a backup: without it, systems that compare tokens would refuse the next runs,
+// or accept a late write of an earlier one. It skips documents that are locked.
+func Restore(ctx context.Context, c *cli.Call) (err error) {
+	text := c.Flags.String("min-token", "", "the smallest `TOKEN` that a document has afterwards; now: Firestore's time in microseconds")
+	c.TakesKind(firstKind)
+	c.TakesJSON("print the summary as one JSON line")
+	if _, err := c.Parse(0, 0); err != nil {
+		return err
+	}
+	least, err := strconv.ParseInt(*text, 10, 64)
+	if *text != "now" && (err != nil || least < 1) {
+		return cli.UsageError("--min-token must be a number above 0, or now")
+	}
+
+	cl, err := connect(ctx, c, noQueue, repo.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cl.close()) }()
+	now, err := cl.analyses.Now(ctx)
+	switch {
+	case err != nil:
+		return err
+	case *text == "now":
+		least = now.UnixMicro()
+	case least > now.UnixMicro(): // a fence refuses it as no token
+		return cli.UsageError(fmt.Sprintf("--min-token must be at most Firestore's time in microseconds, %d", now.UnixMicro()))
+	}
+
+	all, err := cl.analyses.Find(ctx, repo.Filter{All: true}, math.MaxInt)
+	if err != nil {
+		return err
+	}
+	return cl.raiseTokens(ctx, c, all, least)
+}
+
+// raiseTokens raises the tokens of all that are below least, and prints how many.
+func (cl *Client) raiseTokens(ctx context.Context, c *cli.Call, all []analysislock.Analysis, least int64) error {
+	var raised, skipped, failed atomic.Int64
+	uninterrupted := context.WithoutCancel(ctx)
+	b := bulk{}
+	err := b.each(ctx, all, func(d *analysislock.Analysis) error {
+		if d.Malformed == nil && d.Lock.Token >= least {
+			return nil
+		}
+
+		_, err := cl.analyses.RaiseToken(uninterrupted, d.ID, least)
+		var held *lease.HeldError
+		switch {
+		case err == nil:
+			raised.Add(1)
+		case errors.As(err, &held):
+			skipped.Add(1)
+		case errors.Is(err, lease.ErrNotFound): // deleted meanwhile
+		default:
+			failed.Add(1)
+			cli.Report(uninterrupted, c.Err, c.Name, cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, err)))
+		}
+		return nil
+	})
+	if err == nil {
+		err = ctx.Err()
+	}
+
+	summary := map[string]int64{
+		"documents": int64(len(all)), "raised": raised.Load(), "skipped": skipped.Load(), "failed": failed.Load(), "min_token": least,
+	}
+	if c.JSON {
+		err = errors.Join(err, c.PrintJSON(summary))
+	} else {
+		cli.Print(c.Out, "%d documents: %d tokens raised to %d, %d skipped since they are locked, %d failed\n",
+			summary["documents"], summary["raised"], least, summary["skipped"], summary["failed"])
+	}
+	if err == nil && skipped.Load()+failed.Load() > 0 {
+		return cli.ExitError{Code: cli.ExitFailed}
+	}
+	return err
+}

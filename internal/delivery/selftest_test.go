@@ -1,0 +1,101 @@
+package delivery_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"taskguard/internal/delivery"
+	"taskguard/internal/emulatortest"
+	"taskguard/orchestrator"
+)
+
+func TestASelfTestRunsTheAnalyzerWithoutADocument(t *testing.T) {
+	for name, c := range map[string]struct {
+		analyze orchestrator.AnalyzerFunc
+		code    int
+		want    map[string]any
+		log     string // words of its line
+	}{
+		"it succeeds": {func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			job.Report(0.5, "half")
+			if string(job.Input) != `{"text":"s3cret"}` || job.AnalysisID != "self-test" || job.Attempt != 1 {
+				return nil, errors.New("another job")
+			}
+			return "done", job.Checkpoint(context.Background(), "c")
+		}, 200, map[string]any{"status": "ok", "analysis_id": nil, "acquired": nil}, `"level":"INFO","msg":"self-test","outcome":"ok","status":200`},
+		"it fails for good": {func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			return nil, &orchestrator.PermanentError{Code: "bad_model", Message: "s3cret"}
+		}, 500, map[string]any{"reason": "self_test_failed", "error": "bad_model: s3cret"}, `"code":"bad_model"`},
+		"it fails for now": {func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
+			return nil, &orchestrator.FailureError{Reason: "exit status 1", Message: "s3cret"}
+		}, 500, map[string]any{"reason": "self_test_failed", "error": "exit status 1: s3cret"}, `"code":"analyzer_failed","reason":"exit status 1"`},
+		"it panics": {func(context.Context, orchestrator.Job) (orchestrator.Result, error) { panic("s3cret") },
+			500, map[string]any{"reason": "self_test_failed"}, `"code":"analyzer_failed"`},
+		"its result fits no document": {func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return []any{[]any{}}, nil },
+			500, map[string]any{"reason": "self_test_failed"}, `"code":"result_invalid"`},
+		"it takes too long": {func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}, 500, map[string]any{"reason": "self_test_failed", "error": "worker: the run passed its deadline"}, `"level":"WARN"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+				w := start(t, b, c.analyze)
+				log := &strings.Builder{}
+				w.guard.Log = slog.New(slog.NewJSONHandler(log, nil))
+				w.Server = serverOf(context.Background(), w.guard, nil)
+				w.RouteSelfTest(w.guard, json.RawMessage(`{"text":"s3cret"}`))
+				w.unavailable.Store(true) // Firestore is not needed
+				w.call(t, http.MethodPost, "/internal/self-test", "").check(t, c.code, c.want)
+				if s := log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, c.log) || strings.Contains(s, "s3cret") {
+					t.Errorf("log: %s, want one line with %s", s, c.log)
+				}
+			})
+		})
+	}
+}
+
+// bearers lets in who has any token.
+type bearers struct{}
+
+func (bearers) Check(r *http.Request) error {
+	if r.Header.Get("Authorization") == "" {
+		return errors.New("no token")
+	}
+	return nil
+}
+
+func TestASelfTestIsLetInCountedAndStoppedLikeARun(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		w := start(t, b, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		work, stop := context.WithCancelCause(context.Background())
+		w.Server = serverOf(work, w.guard, bearers{})
+		w.RouteSelfTest(w.guard, json.RawMessage(`1`))
+		w.MaxRuns = 1
+		w.call(t, http.MethodPost, "/internal/self-test", "").check(t, 401, map[string]any{"reason": "unauthenticated"})
+
+		running := make(chan answer)
+		go func() { running <- w.as(t, "/internal/self-test", "Bearer x") }()
+		synctest.Wait()
+		w.as(t, "/internal/self-test", "Bearer x").check(t, 409, map[string]any{"reason": "busy"})
+		time.Sleep(time.Minute)
+		stop(delivery.ErrStopping)
+		answered := <-running
+		answered.check(t, 500, map[string]any{"reason": "shutting_down"})
+
+		none := serverOf(context.Background(), w.guard, nil)
+		none.RouteSelfTest(w.guard, nil)
+		w.Server = none
+		w.call(t, http.MethodPost, "/internal/self-test", "").check(t, 404, map[string]any{"reason": "not_configured"})
+	})
+}

@@ -1,0 +1,74 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/api/googleapi"
+	logging "google.golang.org/api/logging/v2"
+	"google.golang.org/api/option"
+)
+
+// Logs finds log lines of a project in Cloud Logging.
+type Logs struct {
+	Project  string
+	Patience time.Duration         // how long to wait for a line; zero: 2 min
+	Google   []option.ClientOption // for the client
+}
+
+// ErrNoLine is the error of Logs for a line that does not come.
+var ErrNoLine = errors.New("Cloud Logging has no such line")
+
+// recoveryWindow is the age of the oldest recovery that counts; Cloud Scheduler calls it each minute.
+const recoveryWindow = 10 * time.Minute
+
+// Delivered waits for the log line of the delivery that made an analysis READY after since. It
+// returns the name of the service that wrote it.
+func (l Logs) Delivered(ctx context.Context, id string, since time.Time) (service string, err error) {
+	return l.find(ctx, since, `jsonPayload.message="delivery"`, `jsonPayload.outcome="ready"`, fmt.Sprintf("jsonPayload.analysis_id=%q", id))
+}
+
+// Recovered waits for the log line of a recovery of the service that succeeded lately.
+func (l Logs) Recovered(ctx context.Context, service string) error {
+	_, err := l.find(ctx, time.Now().Add(-recoveryWindow),
+		`jsonPayload.message="recovery"`, `jsonPayload.outcome="recovered"`, fmt.Sprintf("resource.labels.service_name=%q", service))
+	return err
+}
+
+// find asks for the newest line of Cloud Run that matches all terms, each 5 s until there is one.
+func (l Logs) find(ctx context.Context, since time.Time, terms ...string) (service string, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(l.Patience, 2*time.Minute), ErrNoLine)
+	defer cancel()
+	api, err := logging.NewService(ctx, l.Google...)
+	if err != nil {
+		return "", err
+	}
+
+	terms = append(terms, `resource.type="cloud_run_revision"`, fmt.Sprintf("timestamp>=%q", since.UTC().Format(time.RFC3339)))
+	request := &logging.ListLogEntriesRequest{
+		ResourceNames: []string{"projects/" + l.Project}, Filter: strings.Join(terms, " AND "), OrderBy: "timestamp desc", PageSize: 1,
+	}
+	for {
+		got, err := api.Entries.List(request).Context(ctx).Do()
+		var refused *googleapi.Error
+		switch {
+		case errors.As(err, &refused):
+			return "", fmt.Errorf("Cloud Logging answers %d: %s", refused.Code, oneLine(refused.Message))
+		case err == nil && len(got.Entries) > 0:
+			if r := got.Entries[0].Resource; r != nil {
+				service = r.Labels["service_name"]
+			}
+			return service, nil
+		}
+
+		select {
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		case <-time.After(min(5*time.Second, cmp.Or(l.Patience, time.Hour))):
+		}
+	}
+}
