@@ -88,7 +88,7 @@ func (k Kind) Filled() (Kind, error) {
 	case k.Path[0] != '/' || path.Clean(k.Path) != k.Path ||
 		strings.ContainsAny(k.Path, " ?#:*%{}") || strings.ContainsFunc(k.Path, unicode.IsControl):
 		problem = fmt.Errorf("the Path %q is not the path of a URL", k.Path)
-	case k.Path == "/internal/tasks/recover" || strings.HasPrefix(k.Path, "/health/"):
+	case slices.Contains([]string{"/internal/tasks/recover", "/internal/self-test"}, k.Path), strings.HasPrefix(k.Path, "/health/"):
 		problem = fmt.Errorf("the Path %q is that of another route", k.Path)
 	case k.RunTimeout < 0:
 		problem = fmt.Errorf("the RunTimeout %v is negative", k.RunTimeout)

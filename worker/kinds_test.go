@@ -56,6 +56,7 @@ func TestAKindThatCannotWorkIsRefused(t *testing.T) {
 		{worker.Kind{Name: "a", Collection: "c", IDField: "a.b"}, `the IDField "a.b"`},
 		{worker.Kind{Name: "a", Collection: "c", Fields: worker.Fields{Status: "lockOwner"}}, "lockOwner"},
 		{worker.Kind{Name: "a", Collection: "c", Path: "/internal/tasks/recover"}, "that of another route"},
+		{worker.Kind{Name: "a", Collection: "c", Path: "/internal/self-test"}, "that of another route"},
 		{worker.Kind{Name: "a", Collection: "c", Path: "/health/live"}, "that of another route"},
 		{worker.Kind{Name: "a", Collection: "c", RunTimeout: -1}, "the RunTimeout -1ns is negative"},
 		{worker.Kind{Name: "a", Collection: "c", RunTimeout: time.Minute}, "STALL_TIMEOUT: 1m0s is not under RUN_TIMEOUT, 1m0s"},
