@@ -159,7 +159,7 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"retries in reverse":    {[]string{"TASK_AUTH=iam", queue, target, "TASK_CALLER=a@b.c", "RETRY_MAX=29s"}, []string{"RETRY_MIN: 30s is over RETRY_MAX, 29s"}},
 		"kept below zero":       {[]string{"TASK_AUTH=iam", "KEEP_FINISHED=-1h"}, []string{"KEEP_FINISHED: "}},
 		"several at once":       {[]string{"PORT=x", "RUN_TIMEOUT=0s"}, []string{"RUN_TIMEOUT: ", "TASK_AUTH: ", "PORT: "}},
-		"an empty one is unset": {[]string{"TASK_AUTH=iam", "PORT="}, nil},
+		"empty ones are unset":  {[]string{"TASK_AUTH=iam", "PORT=", "ANALYSES_COLLECTION=", "LOG_FORMAT=", "ANALYZER="}, nil},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
