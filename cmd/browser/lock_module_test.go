@@ -496,6 +496,21 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 			want: `["lease-stale","lease-stale",[],6]`,
 		},
 		{
+			name: "a lease that is released during its confirmation is stale",
+			script: `(async () => {
+				const ask = fetch;
+				const lease = await locks.acquireProjectLock(quick);
+				globalThis.fetch = async (...of) => {
+					globalThis.fetch = ask;
+					const answer = await ask(...of);
+					await locks.releaseProjectLock(lease);
+					return answer;
+				};
+				return failure(locks.confirmProjectLock(lease));
+			})()`,
+			want: `"lease-stale"`,
+		},
+		{
 			name:   "without Workers the page's own timers renew the lock",
 			before: withoutWorkers,
 			script: renewOnce,
