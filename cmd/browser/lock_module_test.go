@@ -223,6 +223,19 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 			want: `["AbortError",false,0,[],["lock:attempt"]]`,
 		},
 		{
+			name: "an acquisition whose answer is lost frees what it took",
+			script: `(async () => {
+				const ask = fetch;
+				globalThis.fetch = async (url, init) => {
+					const answer = await ask(url, init);
+					if (init.method === 'POST') throw new TypeError('injected');
+					return answer;
+				};
+				return failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 }));
+			})()`,
+			want: `"acquire-timeout"`,
+		},
+		{
 			name: "an abort during a wait ends it, and the page can ask again",
 			script: `(async () => {
 				const abort = new AbortController();
