@@ -236,6 +236,19 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 			want: `"acquire-timeout"`,
 		},
 		{
+			name: "a Web Lock that the browser grants after the timeout is given back",
+			script: `(async () => {
+				const { locks: manager } = navigator;
+				const after = (ms, value) => new Promise((resolve) => setTimeout(resolve, ms, value));
+				let late;
+				manager.request = (...of) => (late = after(600).then(() => LockManager.prototype.request.apply(manager, of)));
+				const failed = await failure(locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 400, retryLimit: 1 }));
+				delete manager.request;
+				return [failed, await Promise.race([late, after(2000, 'held')]) ?? 'given back'];
+			})()`,
+			want: `["acquire-timeout","given back"]`,
+		},
+		{
 			name: "an abort during a wait ends it, and the page can ask again",
 			script: `(async () => {
 				const abort = new AbortController();
