@@ -219,5 +219,9 @@ func TestARecordKeepsItsResultForATime(t *testing.T) {
 				t.Errorf("%v, want ErrNotFound", err)
 			}
 		}
+		finished, err := Open(t.Context(), b.Project, of(b, Options{Keep: keep}), b.Client(t)...)
+		if err != nil || finished.Create(t.Context(), "y", "in") != nil || b.Fields(t, "y")["lockToken"] == nil {
+			t.Errorf("%v; its tokens begin anew: %v", err, b.Fields(t, "y"))
+		}
 	})
 }

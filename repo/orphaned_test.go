@@ -372,6 +372,10 @@ func TestAWorkersClockDoesNotDecideWhatIsOrphaned(t *testing.T) {
 				if got, _ := orphaned(t, open(t, b), 10); strings.Join(got, " ") != "expired old" {
 					t.Errorf("orphaned: %q, want expired and old", got)
 				}
+				rooms, _ := OpenRooms(t.Context(), b.Project, Options{Collection: "analyses"}, b.Client(t)...)
+				if got, err := rooms.Lapsed(t.Context(), 10); len(got) != 1 || got[0].Room != "expired" {
+					t.Errorf("lapsed: %v, %v; want expired", got, err)
+				}
 			})
 		})
 	}

@@ -223,6 +223,32 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 			want: `["AbortError",false,0,[],["lock:attempt"]]`,
 		},
 		{
+			name: "an acquisition whose answer is lost frees what it took",
+			script: `(async () => {
+				const ask = fetch;
+				globalThis.fetch = async (url, init) => {
+					const answer = await ask(url, init);
+					if (init.method === 'POST') throw new TypeError('injected');
+					return answer;
+				};
+				return failure(locks.acquireProjectLock({ ...quick, retryLimit: 1 }));
+			})()`,
+			want: `"acquire-timeout"`,
+		},
+		{
+			name: "a Web Lock that the browser grants after the timeout is given back",
+			script: `(async () => {
+				const { locks: manager } = navigator;
+				const after = (ms, value) => new Promise((resolve) => setTimeout(resolve, ms, value));
+				let late;
+				manager.request = (...of) => (late = after(600).then(() => LockManager.prototype.request.apply(manager, of)));
+				const failed = await failure(locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 400, retryLimit: 1 }));
+				delete manager.request;
+				return [failed, await Promise.race([late, after(2000, 'held')]) ?? 'given back'];
+			})()`,
+			want: `["acquire-timeout","given back"]`,
+		},
+		{
 			name: "an abort during a wait ends it, and the page can ask again",
 			script: `(async () => {
 				const abort = new AbortController();
@@ -494,6 +520,21 @@ func TestTheModuleBehavesAsDocumented(t *testing.T) {
 				return [await failure(locks.renewProjectLock(lease)), await failure(locks.confirmProjectLock(lease)), readonly, events.length];
 			})()`,
 			want: `["lease-stale","lease-stale",[],6]`,
+		},
+		{
+			name: "a lease that is released during its confirmation is stale",
+			script: `(async () => {
+				const ask = fetch;
+				const lease = await locks.acquireProjectLock(quick);
+				globalThis.fetch = async (...of) => {
+					globalThis.fetch = ask;
+					const answer = await ask(...of);
+					await locks.releaseProjectLock(lease);
+					return answer;
+				};
+				return failure(locks.confirmProjectLock(lease));
+			})()`,
+			want: `"lease-stale"`,
 		},
 		{
 			name:   "without Workers the page's own timers renew the lock",

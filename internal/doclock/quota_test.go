@@ -71,6 +71,13 @@ func TestALockOfUnknownOutcomeCounts(t *testing.T) {
 		locks := must(documentlock.New(store, 0))(t)
 		h := doclock.NewServer(t.Context(), locks, nil, cookies(t), doclock.Options{SessionLocks: 1})
 		cookie := begun(t, h)
+		// again makes the client acquire b before the answer to its release.
+		again := func(c leasetest.Call) leasetest.Fault {
+			if c.Op == leasetest.Swap && c.N == 1 {
+				time.AfterFunc(time.Millisecond, func() { visit(t, h, http.MethodPost, "/api/documents/b/lock", cookie) })
+			}
+			return leasetest.On(leasetest.Swap, leasetest.SlowReply)(c)
+		}
 		for _, c := range []struct {
 			method, room string
 			fault        leasetest.Plan
@@ -79,6 +86,7 @@ func TestALockOfUnknownOutcomeCounts(t *testing.T) {
 			{http.MethodPost, "a", leasetest.Always(leasetest.Unavailable), 503}, {http.MethodPost, "b", nil, 429},
 			{http.MethodPost, "b", leasetest.Always(leasetest.Unavailable), 503}, {http.MethodPost, "a", nil, 200}, {http.MethodDelete, "a", leasetest.Always(leasetest.Unavailable), 503}, {http.MethodPost, "b", nil, 429},
 			{http.MethodDelete, "a", nil, 200}, {http.MethodPost, "b", nil, 200},
+			{http.MethodDelete, "b", again, 200}, {http.MethodPost, "a", nil, 429},
 		} {
 			store.SetPlan(c.fault)
 			if status, body, _ := visit(t, h, c.method, "/api/documents/"+c.room+"/lock", cookie); status != c.want {

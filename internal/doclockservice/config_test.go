@@ -85,6 +85,7 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"a TTL under a second":       {[]string{"TASK_AUTH=iam", secret, "DOCUMENT_LOCK_TTL=999ms"}, []string{"DOCUMENT_LOCK_TTL: "}},
 		"a negative sweep":           {[]string{"TASK_AUTH=iam", secret, "SWEEP_INTERVAL=-1s"}, []string{"SWEEP_INTERVAL: "}},
 		"a document's path":          {[]string{"TASK_AUTH=iam", secret, "DOCUMENT_LOCKS_COLLECTION=a/b"}, []string{"DOCUMENT_LOCKS_COLLECTION: "}},
+		"keys of people alone":       {append(people, "TASK_JWKS_URL=x"), []string{"TASK_JWKS_URL: is not an http or https URL"}},
 		"both, with one URL of keys": {[]string{"TASK_AUTH=oidc", "TASK_AUDIENCE=a", "TASK_SERVICE_ACCOUNTS=a@b.c", "SESSION_AUTH=oidc", "SESSION_AUDIENCE=b", "TASK_JWKS_URL=x"}, []string{"TASK_JWKS_URL: "}},
 	}
 	for name, tc := range cases {

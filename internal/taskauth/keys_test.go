@@ -115,6 +115,9 @@ func TestAFailedFetchIsRepeatedWithAGrowingPause(t *testing.T) {
 		s.set(func(s *site) { s.unreachable = false })
 		time.Sleep(time.Minute)
 		wantPass(t, v, mint(t, google()))
+		s.set(func(s *site) { s.unreachable = true })
+		time.Sleep(time.Hour)
+		wantFetches(t, s, 72) // three in the last 2.5 s: the pauses begin anew
 	})
 }
 

@@ -160,7 +160,7 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 		"no JSON":               {[]string{"TASK_AUTH=iam", "SMOKE_INPUT={"}, []string{"SMOKE_INPUT: it is not JSON"}},
 		"kept below zero":       {[]string{"TASK_AUTH=iam", "KEEP_FINISHED=-1h"}, []string{"KEEP_FINISHED: "}},
 		"several at once":       {[]string{"PORT=x", "RUN_TIMEOUT=0s"}, []string{"RUN_TIMEOUT: ", "TASK_AUTH: ", "PORT: "}},
-		"an empty one is unset": {[]string{"TASK_AUTH=iam", "PORT="}, nil},
+		"empty ones are unset":  {[]string{"TASK_AUTH=iam", "PORT=", "ANALYSES_COLLECTION=", "LOG_FORMAT=", "ANALYZER="}, nil},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

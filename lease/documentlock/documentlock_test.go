@@ -66,6 +66,15 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("can be relied on for %v, want a second less for the reply", time.Until(got.Until))
 		}
 	},
+	"BothCommitsOfAnAcquisitionHaveEightSecondsTogether": func(t *testing.T, s *store, _ *Locks) {
+		slow := leasetest.NewFaulty(s, leasetest.On(leasetest.Swap, leasetest.SlowReply, leasetest.Unavailable))
+		slow.Delay = 6 * time.Second
+		began := time.Now()
+		_, err := on(t, slow).Acquire(t.Context(), "r", "s/1")
+		if took := time.Since(began); !errors.Is(err, lease.ErrUnavailable) || took != timeout {
+			t.Errorf("%v after %v", err, took)
+		}
+	},
 	"AHeartbeatReplacesTheExpiryAndDoesNotAddToIt": func(t *testing.T, _ *store, l *Locks) { // D2; C: the owner's POST is one
 		want := acquire(t, l, "r", "s/1").Lock
 		for range 3 {
@@ -102,6 +111,18 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 		}
 		if _, err := l.Extend(t.Context(), "r", "s/2"); !errors.Is(err, ErrNotYours) {
 			t.Errorf("extend: %v, want ErrNotYours", err)
+		}
+	},
+	"AReleaseWhoseReplyIsLostIsDoneAlsoIfAnotherAcquiresNext": func(t *testing.T, s *store, l *Locks) {
+		acquire(t, l, "r", "s/1")
+		lost := leasetest.NewFaulty(s, func(c leasetest.Call) leasetest.Fault {
+			if c.Op == leasetest.Load && c.N == 2 {
+				acquire(t, l, "r", "s/2")
+			}
+			return leasetest.On(leasetest.Swap, leasetest.DropAfter)(c)
+		})
+		if freed, err := on(t, lost).Release(t.Context(), "r", "s/1"); err != nil || !freed || lost.Calls(leasetest.Load) != 2 {
+			t.Errorf("%v, %v", freed, err)
 		}
 	},
 	"GetShowsWhetherTheRoomIsLockedAndByTheOwner": func(t *testing.T, _ *store, l *Locks) { // C: GET
@@ -249,6 +270,7 @@ func (r refusing) Swap(ctx context.Context, room string, prev lease.Cell[Lock], 
 	if room == r.room {
 		return lease.Cell[Lock]{}, lease.ErrRefused
 	}
+	time.Sleep(time.Second) // the refusal comes before most of them
 	return r.store.Swap(ctx, room, prev, next)
 }
 

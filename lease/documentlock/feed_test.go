@@ -259,6 +259,15 @@ var runCases = map[string]func(t *testing.T, n *feedTest){
 			t.Errorf("logged: %s", &n.log)
 		}
 	},
+	"AStreamThatDeliversNothingHasFailed": func(t *testing.T, n *feedTest) {
+		n.silent = true
+		n.start(t)
+		n.subscribe(t, "r")
+		time.Sleep(2 * time.Minute)
+		if got := n.log.String(); strings.Count(got, "level=WARN") != 1 {
+			t.Errorf("log %q; want one warning", got)
+		}
+	},
 	"WithoutSubscribersThereIsNoStream": func(t *testing.T, n *feedTest) { // each change would cost a read
 		n.start(t)
 		time.Sleep(time.Hour)

@@ -28,6 +28,7 @@ type store struct {
 	streams map[chan Snapshot]bool
 	cut     chan struct{}                         // closed: streams end, and new ones fail
 	stalled bool                                  // streams deliver no changes
+	silent  bool                                  // nor the records that they begin with
 	seen    func(room string, c lease.Cell[Lock]) // called with each commit if not nil
 	watches int                                   // counts Watch
 }
@@ -144,7 +145,9 @@ func (s *store) Watch(ctx context.Context, each func(Snapshot)) error {
 		s.streams, s.cut = map[chan Snapshot]bool{}, make(chan struct{})
 	}
 	stream, cut := make(chan Snapshot, 1<<12), s.cut
-	stream <- s.all()
+	if !s.silent {
+		stream <- s.all()
+	}
 	s.streams[stream] = true
 	s.mu.Unlock()
 	defer func() {
