@@ -41,8 +41,8 @@ func TestInputIsOfAFileOrOfStandardInput(t *testing.T) {
 	if got := objects(t, q.env, id)[0]; !strings.Contains(got, `"input":{"text":[1,"x"]}`) {
 		t.Errorf("%s, want the file's value", got)
 	}
-	submit("{", "-").want(t, cli.ExitUsage, "--input is not JSON")
-	submit("", "-").want(t, cli.ExitUsage, "--input is not JSON")
+	submit("{", "-").want(t, cli.ExitUsage, "--input: it is not JSON")
+	submit("", "-").want(t, cli.ExitUsage, "--input: it is not JSON")
 	submit(large, "-").want(t, cli.ExitFailed, "--input -: larger than 983040 bytes, which a document cannot hold")
 	submit("", "@"+write(t, "large", large)).want(t, cli.ExitFailed, "larger than 983040 bytes, which a document cannot hold")
 	submit("", "@"+file+"x").want(t, cli.ExitFailed, "--input @"+file+"x: ", "no such file")

@@ -26,7 +26,7 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		"submit main.go --input {}":        "--input and files exclude each other",
 		"submit a b --id x":                "--id is for one analysis",
 		"submit a --id a/b":                "taskguard submit: --id: the analysis id has a slash",
-		"submit --input {":                 "--input is not JSON",
+		"submit --input {":                 "--input: it is not JSON",
 		"submit --input [[1]]":             "--input: input[0]",
 		"submit --input= x":                "--input and files exclude each other",
 		`submit --input {"a":{"b":1e400}}`: "--input: input.a.b is a number",

@@ -369,7 +369,8 @@ func (a *attempt) adopt(ctx context.Context, own Outcome) Outcome {
 	case err != nil:
 		return Outcome{Case: FinishUnknown, Err: err}
 	}
-	a.Log.WarnContext(ctx, "the status was set during the run, whose own result is dropped", "analysis_id", a.id, "status", status)
+	a.Log.WarnContext(ctx, "the run's own result is dropped", "analysis_id", a.id,
+		"problem", "the status was set to "+status+" during the run")
 	if status == analysislock.Failed {
 		return Outcome{Case: Failed, Status: status}
 	}

@@ -162,7 +162,7 @@ func TestAStatusThatTheAnalysisSetsItselfEndsItsRunAndItsLock(t *testing.T) {
 						t.Errorf("history %q", got)
 					}
 					answer{Body: w.entry(t, "delivery")}.check(t, 0, map[string]any{"outcome": strings.ToLower(status), "lost": nil})
-					answer{Body: w.entry(t, "the status was set during the run, whose own result is dropped")}.check(t, 0, map[string]any{"level": "WARN", "analysis_id": "x", "status": status})
+					answer{Body: w.entry(t, "the run's own result is dropped")}.check(t, 0, map[string]any{"level": "WARN", "analysis_id": "x", "problem": "the status was set to " + status + " during the run"})
 					if got := m.counts(t, "taskguard.lock.losses"); got != "" {
 						t.Errorf("losses %q", got)
 					}

@@ -148,6 +148,15 @@ func newError(code, message string) *Error {
 // BoundCode returns the code of an error as a document has it: valid UTF-8, cut after 64 bytes.
 func BoundCode(code string) string { return bound(code, maxCode) }
 
+// ends shortens s to its beginning and its end, where a traceback has its cause.
+func ends(s string, most int) string {
+	const gap = " … "
+	if half := (most - len(gap)) / 2; len(s) > most {
+		s = bound(s, half) + gap + strings.ToValidUTF8(s[len(s)-half:], "")
+	}
+	return bound(s, most)
+}
+
 func bound(s string, most int) string { return strings.ToValidUTF8(s[:min(most, len(s))], "") }
 
 // maxID is Firestore's limit, in bytes.

@@ -58,7 +58,7 @@ func (d *Analysis) end(now time.Time, outcome, code, message string) {
 	if n := len(d.History); n > 0 && d.History[n-1].Token == d.Lock.Token && d.History[n-1].Outcome == "" {
 		last := d.History[n-1]
 		last.EndedAt, last.Outcome, last.Code = now.Truncate(time.Millisecond), outcome, BoundCode(code)
-		last.Message = bound(message, maxHistoryMessage)
+		last.Message = ends(message, maxHistoryMessage)
 		d.History = append(d.History[:n-1:n-1], last)
 	}
 }

@@ -113,7 +113,7 @@ func (b *bulk) parse(c *cli.Call) ([]string, error) {
 	case filtered == (len(ids) > 0):
 		return nil, cli.UsageError("want either IDs or a filter, such as --status FAILED")
 	case !filtered && (c.Given("dry-run") || c.Given("rate") || b.running):
-		return nil, cli.UsageError("--dry-run, --rate and --running need a filter, such as --status FAILED")
+		return nil, cli.UsageError("options of a bulk change need a filter, such as --status FAILED")
 	case c.Given("rate") && !(b.rate >= 0.001 && b.rate <= 1000):
 		return nil, cli.UsageError("--rate must be from 0.001 to 1000")
 	}

@@ -127,12 +127,12 @@ func slug(name string) string {
 // inputDocument returns an analysis of any JSON value.
 func inputDocument(text, id string) (Document, error) {
 	if !json.Valid([]byte(text)) {
-		return Document{}, cli.UsageError("--input is not JSON")
+		return Document{}, cli.UsageError("it is not JSON")
 	}
 	input, err := orchestrator.Storable(json.RawMessage(text))
 	var permanent *orchestrator.PermanentError
 	if errors.As(err, &permanent) {
-		return Document{}, cli.UsageError("--input: " + inputMessage(permanent))
+		return Document{}, cli.UsageError(inputMessage(permanent))
 	}
 	if err != nil {
 		return Document{}, err

@@ -16,7 +16,7 @@ import (
 
 // Restore makes the fencing token of each document of a kind at least --min-token, after a
 // restore from a backup: without it, systems that compare tokens would refuse the next runs,
-// or accept a late write of an earlier one. It skips documents that are locked.
+// or accept a late write of an earlier one. One that is locked counts as failed.
 func Restore(ctx context.Context, c *cli.Call) (err error) {
 	text := c.Flags.String("min-token", "", "the smallest `TOKEN` that a document has afterwards; now: Firestore's time in microseconds")
 	c.TakesKind(firstKind)
@@ -26,7 +26,7 @@ func Restore(ctx context.Context, c *cli.Call) (err error) {
 	}
 	least, err := strconv.ParseInt(*text, 10, 64)
 	if *text != "now" && (err != nil || least < 1) {
-		return cli.UsageError("--min-token must be a number above 0, or now")
+		return cli.UsageError("--min-token must be a number from 1 on, of at most 18 digits, or now")
 	}
 
 	cl, err := connect(ctx, c, noQueue, repo.Options{})
@@ -53,7 +53,7 @@ func Restore(ctx context.Context, c *cli.Call) (err error) {
 
 // raiseTokens raises the tokens of all that are below least, and prints how many.
 func (cl *Client) raiseTokens(ctx context.Context, c *cli.Call, all []analysislock.Analysis, least int64) error {
-	var raised, skipped, failed atomic.Int64
+	var raised, failed atomic.Int64
 	uninterrupted := context.WithoutCancel(ctx)
 	b := bulk{}
 	err := b.each(ctx, all, func(d *analysislock.Analysis) error {
@@ -62,12 +62,9 @@ func (cl *Client) raiseTokens(ctx context.Context, c *cli.Call, all []analysislo
 		}
 
 		_, err := cl.analyses.RaiseToken(uninterrupted, d.ID, least)
-		var held *lease.HeldError
 		switch {
 		case err == nil:
 			raised.Add(1)
-		case errors.As(err, &held):
-			skipped.Add(1)
 		case errors.Is(err, lease.ErrNotFound): // deleted meanwhile
 		default:
 			failed.Add(1)
@@ -79,16 +76,13 @@ func (cl *Client) raiseTokens(ctx context.Context, c *cli.Call, all []analysislo
 		err = ctx.Err()
 	}
 
-	summary := map[string]int64{
-		"documents": int64(len(all)), "raised": raised.Load(), "skipped": skipped.Load(), "failed": failed.Load(), "min_token": least,
-	}
 	if c.JSON {
+		summary := map[string]int64{"documents": int64(len(all)), "raised": raised.Load(), "failed": failed.Load(), "min_token": least}
 		err = errors.Join(err, c.PrintJSON(summary))
 	} else {
-		cli.Print(c.Out, "%d documents: %d tokens raised to %d, %d skipped since they are locked, %d failed\n",
-			summary["documents"], summary["raised"], least, summary["skipped"], summary["failed"])
+		cli.Print(c.Out, "%d documents: %d tokens raised to %d, %d failed\n", len(all), raised.Load(), least, failed.Load())
 	}
-	if err == nil && skipped.Load()+failed.Load() > 0 {
+	if err == nil && failed.Load() > 0 {
 		return cli.ExitError{Code: cli.ExitFailed}
 	}
 	return err

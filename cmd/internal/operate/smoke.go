@@ -24,7 +24,7 @@ const smokeMargin = 5 * time.Minute
 func smoke(ctx context.Context, c *cli.Call, input string) (err error) {
 	doc, err := inputDocument(input, "doctor-smoke-"+strings.ToLower(rand.Text()[:12]))
 	if err != nil {
-		return err
+		return fmt.Errorf("--smoke: %w", err)
 	}
 	cl, err := connect(ctx, c, requiredQueue, repo.Options{})
 	if err != nil {

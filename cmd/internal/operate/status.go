@@ -64,6 +64,9 @@ func (l lockInfo) String() string {
 	case l.ExpiresAt.IsZero():
 		return "left by " + owner + ", without an expiry"
 	}
+	if l.remaining > 0 { // another program has finished it
+		return "left by " + owner
+	}
 	return "left by " + owner + ", expired " + cmp.Or(cli.Duration(-l.remaining, "%s ago"), "at "+expiry)
 }
 

@@ -108,6 +108,9 @@ func submission(c *cli.Call, files []string, input, id string) ([]Document, erro
 			return nil, fmt.Errorf("--input %s: %w", printable.Line(input), err)
 		}
 		doc, err := inputDocument(text, id)
+		if err != nil {
+			err = fmt.Errorf("--input: %w", err)
+		}
 		return []Document{doc}, err
 	}
 	docs, err := ReadDocuments(files, ReadFile)
