@@ -369,12 +369,17 @@ func TestAWorkersClockDoesNotDecideWhatIsOrphaned(t *testing.T) {
 					"status": analysislock.Processing, "updatedAt": timeValue(theirs().Add(-time.Minute - lease.DefaultTTL)),
 					"lockOwner": "w/1", "lockExpiresAt": timeValue(theirs().Add(-time.Second)),
 				})
-				if got, _ := orphaned(t, open(t, b), 10); strings.Join(got, " ") != "expired old" {
+				a := open(t, b)
+				if got, _ := orphaned(t, a, 10); strings.Join(got, " ") != "expired old" {
 					t.Errorf("orphaned: %q, want expired and old", got)
 				}
 				rooms, _ := OpenRooms(t.Context(), b.Project, Options{Collection: "analyses"}, b.Client(t)...)
 				if got, err := rooms.Lapsed(t.Context(), 10); len(got) != 1 || got[0].Room != "expired" {
 					t.Errorf("lapsed: %v, %v; want expired", got, err)
+				}
+				due, _, _ := a.Orphaned(t.Context(), 1)
+				if next, err := a.MarkDue(t.Context(), due[0]); err != nil || !next.Equal(theirs().Truncate(time.Millisecond)) {
+					t.Errorf("marked for %v, %v; want %v", next, err, theirs())
 				}
 			})
 		})
