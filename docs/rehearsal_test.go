@@ -86,7 +86,8 @@ func rehearse(t *testing.T, way, answer, fail string, resources ...string) (r *r
 	if err := os.CopyFS(filepath.Join(r.folder, "deploy"), os.DirFS("../deploy")); err != nil {
 		t.Fatal(err)
 	}
-	return r, r.run(answer+"\nyes\n", way)
+	ok = r.run(answer+"\nyes\n", way)
+	return r, ok
 }
 
 // run runs rehearse.sh with these arguments and reports whether it succeeded.

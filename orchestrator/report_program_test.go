@@ -84,7 +84,7 @@ func TestAProgramNamesItsError(t *testing.T) {
 			t.Fatal(err)
 		}
 		result, err := script(t.Context(), t, &got, "cat "+file+` >&"$REPORT_FD"; echo stderr >&2; echo 7; `+tc.end)
-		if tc.want == nil && result != int64(7) || !reflect.DeepEqual(err, tc.want) {
+		if tc.want == nil && result != int64(7) || !reflect.DeepEqual(err, tc.want) { //nolint:govet // no error wraps another
 			t.Errorf("%s: %v, %#v; want %#v", name, result, err, tc.want)
 		}
 		if !slices.Equal(got.invalid, tc.invalid) || !slices.Equal(got.warned, tc.warned) {

@@ -425,7 +425,7 @@ func TestALateResultIsRefused(t *testing.T) {
 			}, &worker.FailedError{Code: "theirs"}, map[string]any{"status": "FAILED", "result": nil, "lockOwner": nil}},
 		} {
 			got, err := worker.Do(t.Context(), g, name, func(_ context.Context, job worker.Job) (string, error) { return "late", c.change(name, job.LockToken) })
-			if got != "" || !errors.Is(err, c.err) && !reflect.DeepEqual(err, c.err) {
+			if got != "" || !errors.Is(err, c.err) && !reflect.DeepEqual(err, c.err) { //nolint:govet // a FailedError is compared as a whole
 				t.Errorf("%s: Do = %q, %v; want %v", name, got, err, c.err)
 			}
 			checkRecord(t, records.Doc(name), c.want)

@@ -60,7 +60,8 @@ func TestStatusListsAllThatAFilterSelects(t *testing.T) {
 		var got []string
 		for line := range strings.Lines(o.out) {
 			_, id, _ := strings.Cut(line, `"id":"`)
-			got = append(got, id[:strings.Index(id, `"`)])
+			id, _, _ = strings.Cut(id, `"`)
+			got = append(got, id)
 		}
 		if slices.Sort(got); strings.Join(got, " ") != want {
 			t.Errorf("status %s: %q, want %q", flags, got, want)

@@ -199,14 +199,12 @@ func locked(t testing.TB, a *repo.Analyses, id string) analysislock.Acquisition 
 }
 
 // awaitReady waits until the analysis id is READY.
-func awaitReady(t testing.TB, a *repo.Analyses, id string) (ready analysislock.Analysis) {
+func awaitReady(t testing.TB, a *repo.Analyses, id string) {
 	t.Helper()
 	eventually(t, id+" is READY", func() bool {
 		d, err := a.Get(t.Context(), id)
-		ready = d
 		return err == nil && d.Status == analysislock.Ready
 	})
-	return ready
 }
 
 // put writes a document as another program may: an analysis by its id, another by its path.

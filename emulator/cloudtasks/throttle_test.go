@@ -21,7 +21,7 @@ type load struct {
 
 // flood creates n tasks at once, named 0 to n-1. status returns the answer to a
 // task, by its number, and takes as long as the run.
-func flood(t *testing.T, how cloudtasks.Throttling, n int, status func(task int) int) *load {
+func flood(t *testing.T, n int, status func(task int) int) *load {
 	t.Helper()
 	l := &load{start: time.Now()}
 	w := worker(func(r *http.Request) (*http.Response, error) {
@@ -31,7 +31,7 @@ func flood(t *testing.T, how cloudtasks.Throttling, n int, status func(task int)
 		}
 		return answer(status(number)), nil
 	})
-	l.cloud = openQueue(t, cloudtasks.Options{Transport: w, Observe: l.observe, Throttling: how}, &cloudtaskspb.Queue{
+	l.cloud = openQueue(t, cloudtasks.Options{Transport: w, Observe: l.observe, Throttling: cloudtasks.AsDocumented}, &cloudtaskspb.Queue{
 		RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MinBackoff: seconds(30), MaxBackoff: seconds(600)},
 	})
 	l.add(0, n)
@@ -61,7 +61,7 @@ func TestAThrottledQueueRecoversWithItsSuccesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const outage = 5 * time.Minute
 		start := time.Now()
-		l := flood(t, cloudtasks.AsDocumented, 1500, func(int) int {
+		l := flood(t, 1500, func(int) int {
 			if time.Since(start) < outage {
 				return 503
 			}
@@ -86,7 +86,7 @@ func TestAThrottledQueueRecoversWithItsSuccesses(t *testing.T) {
 func TestANewQueueRampsWithItsSuccesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const run = 2 * time.Minute
-		l := flood(t, cloudtasks.AsDocumented, 1000, func(int) int { time.Sleep(run); return 200 })
+		l := flood(t, 1000, func(int) int { time.Sleep(run); return 200 })
 		l.idle()
 		// Five at once, five per second until the first success.
 		if got, want := l.within(0, run), 5+5*120-1; got != want {
@@ -102,7 +102,7 @@ func TestAnIdleQueueRampsAgain(t *testing.T) {
 	for pause, want := range map[time.Duration][2]int{time.Minute: {28, 32}, time.Hour: {5, 6}} {
 		t.Run(pause.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := flood(t, cloudtasks.AsDocumented, 500, func(int) int { return 200 })
+				l := flood(t, 500, func(int) int { return 200 })
 				l.idle()
 				time.Sleep(pause)
 				again := time.Since(l.start)
@@ -122,7 +122,7 @@ func TestAQueueWithFewTasksRampsWhenItIsFlooded(t *testing.T) {
 	for _, c := range []struct{ tasks, status, want int }{{400, 200, 5}, {10, 503, 1}} {
 		t.Run(strconv.Itoa(c.status), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := flood(t, cloudtasks.AsDocumented, 0, func(task int) int {
+				l := flood(t, 0, func(task int) int {
 					if task < c.tasks {
 						return c.status
 					}

@@ -38,7 +38,7 @@ func TestAFailureIsReturnedOrLogged(t *testing.T) {
 	}
 	a := account{find: func() (http.RoundTripper, error) { return nil, errors.New("none") }}
 	for _, b := range []io.ReadCloser{nil, body} {
-		if _, err := a.RoundTrip(&http.Request{Body: b}); err == nil || (b != nil) != body.closed {
+		if _, err := a.RoundTrip(&http.Request{Body: b}); err == nil || (b != nil) != body.closed { //nolint:bodyclose // there is no response
 			t.Errorf("%v, closed %v", err, body.closed)
 		}
 	}

@@ -92,7 +92,7 @@ func TestMainFindsTheProjectAndReturnsTheExitCode(t *testing.T) {
 		served := 0
 		var out strings.Builder
 		code, err := tc.process.Main(t.Context(), &out, func(_ context.Context, l net.Listener, log *slog.Logger) error {
-			log.Info("x")
+			log.InfoContext(t.Context(), "x")
 			if served++; tc.process.Project != tc.id || tc.process.Telemetry.Project != tc.id || strings.Contains(out.String(), "level=INFO msg=x") != (tc.process.LogFormat == "text") {
 				t.Errorf("process %+v logs %s", tc.process, &out)
 			}

@@ -121,14 +121,14 @@ func TestAStatusThatTheAnalysisSetsItselfEndsItsRunAndItsLock(t *testing.T) {
 		"with a result":    func(context.Context, *logged) (orchestrator.Result, error) { return "dropped", nil },
 		"at the heartbeat": func(ctx context.Context, _ *logged) (orchestrator.Result, error) { return until(ctx, nothing) },
 		"with an error":    func(context.Context, *logged) (orchestrator.Result, error) { return nil, errors.New("dropped") },
-		"with a permanent one": func(context.Context, *logged) (orchestrator.Result, error) {
+		"with a permanent one": func(context.Context, *logged) (orchestrator.Result, error) { //nolint:unparam // as the others
 			return nil, &orchestrator.PermanentError{Message: "dropped"}
 		},
 		"by a stop": func(ctx context.Context, w *logged) (orchestrator.Result, error) {
 			w.stop(delivery.ErrStopping)
 			return until(ctx, nothing)
 		},
-		"by its deadline": func(ctx context.Context, w *logged) (orchestrator.Result, error) {
+		"by its deadline": func(ctx context.Context, _ *logged) (orchestrator.Result, error) {
 			time.Sleep(time.Minute)
 			return until(ctx, nothing)
 		},
@@ -158,7 +158,7 @@ func TestAStatusThatTheAnalysisSetsItselfEndsItsRunAndItsLock(t *testing.T) {
 						}
 					}
 					checkFields(t, b, "x", map[string]any{"finishedBy": "*", "lockOwner": nil, "lockExpiresAt": nil, "lockHeartbeatAt": nil, "lockToken": int64(5), "lastError": nil})
-					if got := attempts(t, b); got != strings.ToLower(status) {
+					if got, want := attempts(t, b), strings.ToLower(status); got != want {
 						t.Errorf("history %q", got)
 					}
 					answer{Body: w.entry(t, "delivery")}.check(t, 0, map[string]any{"outcome": strings.ToLower(status), "lost": nil})

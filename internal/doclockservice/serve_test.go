@@ -172,7 +172,8 @@ func TestServeAnswersUntilItIsStoppedAndClosesItsSockets(t *testing.T) {
 	}
 	events := i.socket(t, c, lockPath+"/ws")
 	next(t, events, "current")
-	if _, resp, err := websocket.Dial(t.Context(), i.url+lockPath+"/ws", &websocket.DialOptions{HTTPClient: &http.Client{Jar: c.Jar}}); err == nil || resp.StatusCode != http.StatusTooManyRequests {
+	_, resp, err := websocket.Dial(t.Context(), i.url+lockPath+"/ws", &websocket.DialOptions{HTTPClient: &http.Client{Jar: c.Jar}}) //nolint:bodyclose // a Dial that fails has read it
+	if err == nil || resp.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("a second socket: %v", err)
 	}
 	i.stop()

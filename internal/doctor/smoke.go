@@ -21,7 +21,7 @@ type Logs struct {
 }
 
 // ErrNoLine is the error of Logs for a line that does not come.
-var ErrNoLine = errors.New("Cloud Logging has no such line")
+var ErrNoLine = errors.New("no such line in Cloud Logging")
 
 // recoveryWindow is the age of the oldest recovery that counts; Cloud Scheduler calls it each minute.
 const recoveryWindow = 10 * time.Minute
@@ -57,7 +57,7 @@ func (l Logs) find(ctx context.Context, since time.Time, terms ...string) (servi
 		var refused *googleapi.Error
 		switch {
 		case errors.As(err, &refused):
-			return "", fmt.Errorf("Cloud Logging answers %d: %s", refused.Code, oneLine(refused.Message))
+			return "", fmt.Errorf("answer %d of Cloud Logging: %s", refused.Code, oneLine(refused.Message))
 		case err == nil && len(got.Entries) > 0:
 			if r := got.Entries[0].Resource; r != nil {
 				service = r.Labels["service_name"]

@@ -74,7 +74,8 @@ func TestASmokeTestFindsItsLineAndARecovery(t *testing.T) {
 		"one of another service":      {0, 0, strings.Replace(recovery, "worker-1", "worker-2", 1) + `jsonPayload.outcome="recovered"`, true, doctor.ErrNoLine},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, service, err := logs(t, now.Add(-c.age), c.after, c.line), "worker-1", error(nil)
+			l, service := logs(t, now.Add(-c.age), c.after, c.line), "worker-1"
+			var err error
 			if l.Patience = 100 * time.Millisecond; c.want == nil {
 				l.Patience = time.Minute
 			}
@@ -91,7 +92,7 @@ func TestASmokeTestFindsItsLineAndARecovery(t *testing.T) {
 
 	other := logs(t, now, 0)
 	other.Project = "other"
-	if _, err := other.Delivered(context.Background(), "x", now); err == nil || !strings.Contains(err.Error(), "Cloud Logging answers 400") {
+	if _, err := other.Delivered(context.Background(), "x", now); err == nil || !strings.Contains(err.Error(), "answer 400 of Cloud Logging") {
 		t.Errorf("a refusal: %v", err)
 	}
 }

@@ -293,7 +293,7 @@ func TestAnEmulatorIsReachedAtItsAddress(t *testing.T) {
 	if err := q.Close(); err == nil {
 		t.Error("it was not closed")
 	}
-	_, err = taskqueue.Open(t.Context(), taskqueue.Config{Name: queue, TargetURL: "https://worker.example"}, option.WithCredentialsFile("/none"))
+	_, err = taskqueue.Open(t.Context(), taskqueue.Config{Name: queue, TargetURL: "https://worker.example"}, option.WithAuthCredentialsFile(option.ServiceAccount, "/none"))
 	if err == nil || !strings.HasPrefix(err.Error(), "taskqueue: open "+queue+": ") {
 		t.Errorf("without credentials: %v", err)
 	}

@@ -171,7 +171,7 @@ func TestASpanHasWhatIsKnownAndFollowsItsCaller(t *testing.T) {
 		for i, want := range []string{"[{taskguard.analysis_id x} {taskguard.lock_token 2} {taskguard.attempt 3} {taskguard.outcome ready}] Error", "[] Unset"}[:len(all)] {
 			var attrs []string
 			for _, a := range all[i].Attributes() {
-				attrs = append(attrs, fmt.Sprint("{", a.Key, " ", a.Value.Emit(), "}"))
+				attrs = append(attrs, fmt.Sprint("{", a.Key, " ", a.Value.String(), "}"))
 			}
 			if got := fmt.Sprint(attrs, " ", all[i].Status().Code); got != want || all[i].SpanKind() != trace.SpanKindServer || tc.caller.SpanID.IsValid() != all[i].Parent().IsValid() {
 				t.Errorf("%+v: %s, want %s", tc.caller, got, want)

@@ -76,8 +76,9 @@ func TestTheMetricsAndTracesOfAWorkerArriveAtACollector(t *testing.T) {
 		}
 	}
 	log := s.log.String()
-	line := log[strings.Index(log, `"message":"delivery"`):]
-	if run.TraceID().String() != traceID || !strings.Contains(line[:strings.Index(line, "\n")], `"logging.googleapis.com/trace":"`+traceID) ||
+	_, line, _ := strings.Cut(log, `"message":"delivery"`)
+	line, _, _ = strings.Cut(line, "\n")
+	if run.TraceID().String() != traceID || !strings.Contains(line, `"logging.googleapis.com/trace":"`+traceID) ||
 		strings.Contains(log, "s3cret") || strings.Contains(log, "telemetry not exported") {
 		t.Errorf("a run of %v; log: %s", run, log)
 	}

@@ -48,8 +48,8 @@ const (
 
 // connect reads the environment and opens what it names, of the kind of --kind or else of
 // the first.
-func connect(ctx context.Context, c *cli.Call, use queueUse, o repo.Options) (*Client, error) {
-	all, err := connectAll(ctx, c, use, o)
+func connect(ctx context.Context, c *cli.Call, use queueUse) (*Client, error) {
+	all, err := connectAll(ctx, c, use, repo.Options{})
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ func Restore(ctx context.Context, c *cli.Call) (err error) {
 		return cli.UsageError("--min-token must be a number from 1 on, of at most 18 digits, or now")
 	}
 
-	cl, err := connect(ctx, c, noQueue, repo.Options{})
+	cl, err := connect(ctx, c, noQueue)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/doctor"
 	"taskguard/lease/analysislock"
-	"taskguard/repo"
 )
 
 // smokeMargin is how much longer than a run a smoke test waits for READY: for an instance to
@@ -26,7 +25,7 @@ func smoke(ctx context.Context, c *cli.Call, input string) (err error) {
 	if err != nil {
 		return fmt.Errorf("--smoke: %w", err)
 	}
-	cl, err := connect(ctx, c, requiredQueue, repo.Options{})
+	cl, err := connect(ctx, c, requiredQueue)
 	if err != nil {
 		return err
 	}

@@ -99,7 +99,7 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	case filtered && !c.Given("limit"):
 		*limit = math.MaxInt
 	}
-	cl, err := connect(ctx, c, noQueue, repo.Options{})
+	cl, err := connect(ctx, c, noQueue)
 	if err != nil {
 		return err
 	}

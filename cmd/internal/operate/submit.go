@@ -53,7 +53,7 @@ func Submit(ctx context.Context, c *cli.Call) (err error) {
 	if err != nil {
 		return err
 	}
-	cl, err := connect(ctx, c, requiredQueue, repo.Options{})
+	cl, err := connect(ctx, c, requiredQueue)
 	if err != nil {
 		return err
 	}

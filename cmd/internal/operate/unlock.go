@@ -12,7 +12,6 @@ import (
 	"taskguard/internal/printable"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
-	"taskguard/repo"
 )
 
 // changed is the output of unlock, requeue, cancel and delete with --json.
@@ -120,7 +119,7 @@ func changeAll(ctx context.Context, c *cli.Call, b *bulk, ids []string, what con
 	if what == console.Cancel || what == remove {
 		queue = noQueue
 	}
-	cl, err := connect(ctx, c, queue, repo.Options{})
+	cl, err := connect(ctx, c, queue)
 	if err != nil {
 		return err
 	}
