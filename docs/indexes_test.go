@@ -163,7 +163,7 @@ func queries(t *testing.T, k worker.Kind) []*firestorepb.StructuredQuery {
 	if _, err := a.Count(t.Context(), repo.Filter{Status: analysislock.Failed}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Find(t.Context(), repo.Filter{Status: analysislock.Failed, Code: "c"}, 10); err != nil {
+	if _, err := a.Find(t.Context(), repo.Filter{Status: analysislock.Failed, Code: "c"}, "", 10); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := a.OldestUnfinished(t.Context()); err != nil {
